@@ -1,0 +1,138 @@
+package main
+
+// #include "internal.h"
+import "C"
+
+import (
+	"math"
+	"sync"
+
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/layout"
+)
+
+var combines = sync.Pool{New: func() any { return new(ep.CombineArgs) }}
+
+//export mwiBufferCombine
+func mwiBufferCombine(id uint64, a *C.mw_combine_args_t, opID *C.uint64_t) C.mw_status_t {
+	b, err := buffers.get(id)
+	if err != nil {
+		return report(err)
+	}
+	return guard(b, func() error {
+		e, n, err := b.handle(uint64(a.handle.id))
+		if err != nil {
+			return err
+		}
+		args := combines.Get().(*ep.CombineArgs)
+		defer func() { *args = ep.CombineArgs{}; combines.Put(args) }()
+		if err := readCombine(args, a, e, n); err != nil {
+			return err
+		}
+		phase, slice, err := waitOf(a.phase, a.slice_us)
+		if err != nil {
+			return err
+		}
+		p, err := e.Combine(n, args, phase, slice)
+		if err != nil && err != ep.ErrInProgress {
+			return err
+		}
+		*opID = 0
+		if p != nil {
+			*opID = C.uint64_t(ops.add(&operation{b: b, p: p}))
+		}
+		return err
+	})
+}
+
+// handle finds the operation of a handle that must be this buffer's.
+func (b *buffer) handle(id uint64) (*ep.Buffer, uint64, error) {
+	owner, n, err := unpackHandle(id)
+	if err != nil {
+		return nil, 0, err
+	}
+	if owner != b.id {
+		return nil, 0, invalid("handle belongs to buffer %d, this is buffer %d", owner, b.id)
+	}
+	e, err := b.connected()
+	return e, n, err
+}
+
+func readCombine(to *ep.CombineArgs, a *C.mw_combine_args_t, e *ep.Buffer, n uint64) error {
+	if a.flags&^C.MW_COMBINE_ZERO_COPY != 0 {
+		return invalid("args->flags is %#x, allowed bits %#x", uint32(a.flags), C.MW_COMBINE_ZERO_COPY)
+	}
+	if err := inRange("num_tokens", int64(a.num_tokens), 0, math.MaxInt32); err != nil {
+		return err
+	}
+	if err := inRange("num_topk", int64(a.num_topk), 1, layout.MaxTopK); err != nil {
+		return err
+	}
+	outputs, row, err := e.OutputBytes(n)
+	if err != nil {
+		return err
+	}
+	t, k := int64(a.num_tokens), int64(a.num_topk)
+	*to = ep.CombineArgs{NumTokens: int(t), TopK: int(k), ZeroCopy: a.flags&C.MW_COMBINE_ZERO_COPY != 0}
+	get := func(f func() error) {
+		if err == nil {
+			err = f()
+		}
+	}
+	get(func() (err error) { to.X, err = view[byte]("x", uint64(a.x), outputs); return })
+	get(func() (err error) { to.TopkIdx, err = view[int64]("topk_idx", uint64(a.topk_idx), t*k); return })
+	get(func() (err error) {
+		to.TopkWeights, err = view[float32]("topk_weights", uint64(a.topk_weights), t*k)
+		return
+	})
+	get(func() (err error) { to.Out, err = view[byte]("out", uint64(a.out), t*row); return })
+	get(func() (err error) {
+		to.ActiveRanks, err = mask(uint64(a.active_ranks), int64(a.num_active_ranks))
+		return
+	})
+	get(func() (err error) { to.Timeout, err = micros("timeout_us", int64(a.timeout_us)); return })
+	return err
+}
+
+//export mwiCombineBuffer
+func mwiCombineBuffer(id, handle uint64, timeoutUs int64, address *C.uint64_t) C.mw_status_t {
+	b, err := buffers.get(id)
+	if err != nil {
+		return report(err)
+	}
+	return guard(b, func() error {
+		e, n, err := b.handle(handle)
+		if err != nil {
+			return err
+		}
+		slice, err := micros("timeout_us", timeoutUs)
+		if err != nil {
+			return err
+		}
+		x, err := e.CombineBuffer(n, slice)
+		if err != nil {
+			return err
+		}
+		*address = C.uint64_t(addressOf(x))
+		return nil
+	})
+}
+
+//export mwiHandleRelease
+func mwiHandleRelease(id uint64) C.mw_status_t {
+	owner, _, err := unpackHandle(id)
+	if err != nil {
+		return report(err)
+	}
+	b, err := buffers.get(owner)
+	if err != nil {
+		return report(err)
+	}
+	return guard(b, func() error {
+		e, n, err := b.handle(id)
+		if err != nil {
+			return err
+		}
+		return e.Release(n)
+	})
+}

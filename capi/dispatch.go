@@ -1,0 +1,182 @@
+package main
+
+// #include "internal.h"
+import "C"
+
+import (
+	"math"
+	"sync"
+	"time"
+
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/layout"
+)
+
+// dispatch is one call in flight. Pooled: the steady state allocates nothing.
+type dispatch struct {
+	args ep.DispatchArgs
+	res  ep.Result
+	to   *C.mw_dispatch_result_t
+	out  C.mw_dispatch_result_t
+}
+
+var dispatches = sync.Pool{New: func() any { return new(dispatch) }}
+
+func (d *dispatch) free() {
+	*d = dispatch{}
+	dispatches.Put(d)
+}
+
+//export mwiBufferDispatch
+func mwiBufferDispatch(id uint64, a *C.mw_dispatch_args_t, opID *C.uint64_t) C.mw_status_t {
+	b, err := buffers.get(id)
+	if err != nil {
+		return report(err)
+	}
+	return guard(b, func() error {
+		e, err := b.connected()
+		if err != nil {
+			return err
+		}
+		d := dispatches.Get().(*dispatch)
+		if err := d.read(a, e.NumRanks()); err != nil {
+			d.free()
+			return err
+		}
+		phase, slice, err := waitOf(a.phase, a.slice_us)
+		if err != nil {
+			d.free()
+			return err
+		}
+		p, err := e.Dispatch(&d.args, &d.res, phase, slice)
+		if err != nil && err != ep.ErrInProgress {
+			d.free()
+			return err
+		}
+		d.write(b)
+		*opID = 0
+		if p == nil {
+			d.free()
+			return nil
+		}
+		*opID = C.uint64_t(ops.add(&operation{b: b, p: p, d: d}))
+		return err
+	})
+}
+
+// read checks the numbers and turns addresses into slices.
+func (d *dispatch) read(a *C.mw_dispatch_args_t, ranks int) error {
+	if a.flags&^(C.MW_DISPATCH_FP8|C.MW_DISPATCH_MORE) != 0 {
+		return invalid("args->flags is %#x, allowed bits %#x", uint32(a.flags), C.MW_DISPATCH_FP8|C.MW_DISPATCH_MORE)
+	}
+	if err := checkNumbers(a); err != nil {
+		return err
+	}
+	t, h, k, e := int64(a.num_tokens), int64(a.hidden), int64(a.num_topk), int64(a.num_experts)
+	local := e / int64(ranks)
+	d.to = a.result
+	d.args = ep.DispatchArgs{
+		NumTokens: int(t), Hidden: int(h), TopK: int(k), MaxTokens: int(a.num_max_tokens_per_rank), NumExperts: int(e),
+		FP8: a.flags&C.MW_DISPATCH_FP8 != 0, More: a.flags&C.MW_DISPATCH_MORE != 0,
+	}
+	var err error
+	get := func(f func() error) {
+		if err == nil {
+			err = f()
+		}
+	}
+	get(func() (err error) { d.args.X, err = view[byte]("x", uint64(a.x), t*h*2); return })
+	get(func() (err error) { d.args.TopkIdx, err = view[int64]("topk_idx", uint64(a.topk_idx), t*k); return })
+	get(func() (err error) {
+		d.args.ActiveRanks, err = mask(uint64(a.active_ranks), int64(a.num_active_ranks))
+		return
+	})
+	get(func() (err error) {
+		d.args.RecvCount, err = view[int32]("recv_count", uint64(a.recv_count), local)
+		return
+	})
+	get(func() (err error) {
+		d.args.LayoutRange, err = view[int64]("layout_range", uint64(a.layout_range), local*int64(ranks))
+		return
+	})
+	get(func() (err error) { d.args.Timeout, err = micros("timeout_us", int64(a.timeout_us)); return })
+	return err
+}
+
+func checkNumbers(a *C.mw_dispatch_args_t) error {
+	for _, n := range [...]struct {
+		name      string
+		v, lo, hi int64
+	}{
+		{"num_max_tokens_per_rank", int64(a.num_max_tokens_per_rank), 1, math.MaxInt32},
+		{"num_tokens", int64(a.num_tokens), 0, int64(a.num_max_tokens_per_rank)},
+		{"hidden", int64(a.hidden), 1, 1 << 30},
+		{"num_topk", int64(a.num_topk), 1, layout.MaxTopK},
+		{"num_experts", int64(a.num_experts), 1, math.MaxInt32},
+	} {
+		if err := inRange(n.name, n.v, n.lo, n.hi); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mask is the caller's active_ranks; nil for none.
+func mask(address uint64, n int64) ([]int32, error) {
+	if address == 0 {
+		return nil, nil
+	}
+	if err := inRange("num_active_ranks", n, 0, 1<<20); err != nil {
+		return nil, err
+	}
+	m, err := view[int32]("active_ranks", address, n)
+	if m == nil && err == nil {
+		m = []int32{} // given and empty: too short, not absent
+	}
+	return m, err
+}
+
+func waitOf(phase C.int32_t, sliceUs C.int64_t) (ep.Phase, time.Duration, error) {
+	slice, err := micros("slice_us", int64(sliceUs))
+	if err != nil {
+		return 0, 0, err
+	}
+	p, err := phaseOf(int32(phase))
+	return p, slice, err
+}
+
+func phaseOf(phase int32) (ep.Phase, error) {
+	switch phase {
+	case 0, C.MW_PHASE_DONE:
+		return ep.PhaseDone, nil
+	case C.MW_PHASE_SENT:
+		return ep.PhaseSent, nil
+	}
+	return 0, invalid("phase is %d, allowed 0, %d and %d", phase, C.MW_PHASE_SENT, C.MW_PHASE_DONE)
+}
+
+// write gives the caller what is known of the result by now.
+func (d *dispatch) write(b *buffer) {
+	r := &d.res
+	if r.Slab == nil {
+		return // not sent yet
+	}
+	mem := b.memories.of(r.Slab)
+	base := r.Slab.Bytes(0, r.Slab.SizeBytes())
+	d.out = C.mw_dispatch_result_t{
+		handle:         C.mw_handle_t{id: C.uint64_t(packHandle(b.id, r.Op))},
+		memory:         C.mw_memory_t{id: C.uint64_t(mem.id)},
+		recv_x:         C.uint64_t(addressOf(r.RecvX)),
+		src_info:       C.uint64_t(addressOf(r.SrcInfo)),
+		combine_x:      C.uint64_t(addressOf(r.CombineX)),
+		memory_address: C.uint64_t(addressOf(base)),
+		memory_bytes:   C.uint64_t(len(base)),
+	}
+	if len(r.Scales) > 0 {
+		d.out.recv_scales = C.uint64_t(addressOf(r.Scales))
+	}
+	if r.PeersHaveMore {
+		d.out.peers_have_more = 1
+	}
+	C.mwi_write_result(d.to, &d.out)
+}

@@ -1,0 +1,328 @@
+/*
+ * moewire.h - expert-parallel dispatch and combine for Mixture-of-Experts
+ * models. This file is the document of record of the C ABI. C11 and C++.
+ *
+ * Notation: R ranks, E experts, L = E/R experts per rank (expert e lives on
+ * rank e / L), T tokens on this rank, K selections per token, H values per
+ * token, M = num_max_tokens_per_rank >= T on every rank.
+ *
+ * Contract, for every function unless it says otherwise:
+ *  - Returns mw_status_t: 0 done, positive in progress, negative an error.
+ *    On an error no output parameter is written, and mw_last_error() names
+ *    the argument, what was given and what is allowed.
+ *  - Structs start with `size` = sizeof(the struct), set by the caller. The
+ *    library reads the fields that `size` covers; fields it does not cover
+ *    are zero, and zero means the default. Non-zero bytes beyond what this
+ *    library knows are refused.
+ *  - Objects are 64-bit ids in a struct; 0 is never valid and ids are never
+ *    reused. A closed or made-up id gives an error, never a crash.
+ *  - Any thread may call any function. Calls that start work on one buffer
+ *    are serialised; a wait in one thread does not block another thread.
+ *  - Memory passed in stays the caller's: borrowed during the call, and until
+ *    the operation has ended where the text says so. Addresses are passed as
+ *    uint64_t so that any runtime can fill the structs.
+ *  - After fork() every call in the child returns MW_ERR_FORKED.
+ *  - The library never writes to file descriptors 1 and 2 and reads no
+ *    environment variable. Loading it starts the threads of the Go runtime;
+ *    mw_buffer_connect adds one watcher thread per process.
+ */
+#ifndef MOEWIRE_H
+#define MOEWIRE_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Grows whenever a struct or a function changes in a way that callers see. */
+#define MW_ABI_VERSION 1u
+
+/* Ranks in one shared-memory domain: member set and epoch share one word. */
+#define MW_MAX_RANKS 48
+/* Selections per token. */
+#define MW_MAX_TOPK 64
+
+typedef int32_t mw_status_t;
+#define MW_OK 0
+#define MW_IN_PROGRESS 1            /* call mw_op_wait again */
+#define MW_ERR_INVALID_ARGUMENT -1  /* the caller's mistake; nothing happened */
+#define MW_ERR_HANDLE -2            /* the id never was, or was closed */
+#define MW_ERR_STALE_HANDLE -3      /* the handle was released or its slot reused */
+#define MW_ERR_CLOSED -4            /* the buffer is closed */
+#define MW_ERR_TIMEOUT -5           /* a deadline passed; names the rank; closes the buffer */
+#define MW_ERR_PEER_LOST -6         /* a peer died or left; names it; closes the buffer */
+#define MW_ERR_PEER_MISMATCH -7     /* ranks disagree on a parameter; names both values */
+#define MW_ERR_FENCED -8            /* the group went on without this rank */
+#define MW_ERR_NO_MEMORY -9
+#define MW_ERR_SYSTEM -10           /* a system call failed; named in the message */
+#define MW_ERR_FORKED -11           /* used in a forked child; use spawn instead */
+#define MW_ERR_PANIC -12            /* a defect in the library; the buffer is unusable */
+#define MW_ERR_CANCELLED -13        /* the operation was cancelled */
+#define MW_ERR_NOT_COMBINED -14     /* a peer released the operation without combining */
+#define MW_ERR_METADATA -15         /* metadata bytes are truncated, altered or foreign */
+
+typedef struct { uint64_t id; } mw_buffer_t;
+typedef struct { uint64_t id; } mw_handle_t; /* one dispatch, to be combined */
+typedef struct { uint64_t id; } mw_op_t;     /* one operation in flight */
+typedef struct { uint64_t id; } mw_memory_t; /* one mapping of a buffer */
+
+/* ------------------------------------------------------------- library -- */
+
+/* The value of MW_ABI_VERSION that the library was built with. */
+uint32_t mw_abi_version(void);
+
+/* The library's version, such as "0.1.0". Static; never freed. */
+const char *mw_version(void);
+
+/*
+ * What the last failing call of this thread had to say, as UTF-8; "" if none
+ * failed. Valid until the next failing call of this thread; never freed.
+ */
+const char *mw_last_error(void);
+
+/*
+ * Facts about this machine as JSON (vector widths, chosen width, transports
+ * and devices with the reason where one is absent), for diagnostics. Writes
+ * at most `cap` bytes to `buf` (no terminator) and the full length to *len;
+ * MW_ERR_INVALID_ARGUMENT if `cap` is too small (then *len is written, too).
+ */
+mw_status_t mw_system_report(char *buf, uint64_t cap, uint64_t *len);
+
+/* -------------------------------------------------------------- buffer -- */
+
+#define MW_CONFIG_DEBUG_FILL 1u /* fill released memory with NaN bytes (0xff) */
+/* For tests of tests: flips one bit in the first row of every combine. */
+#define MW_CONFIG_TEST_CORRUPT_COMBINE 0x80000000u
+
+typedef struct {
+	uint32_t size;
+	uint32_t flags;       /* MW_CONFIG_* */
+	uint32_t rank;        /* 0 <= rank < num_ranks */
+	uint32_t num_ranks;   /* R, at most MW_MAX_RANKS */
+	uint64_t num_bytes;   /* bytes for all slots; 0: sized by the first dispatch */
+	uint32_t num_slots;   /* operations in flight; 0: 2; at most 64 */
+	int32_t vector_width; /* bytes: 16, 32 or 64; 0: the widest; -1: plain Go kernels */
+} mw_config_t;
+
+typedef struct {
+	uint32_t size;
+	uint32_t num_slots; /* 0: 2 */
+	int64_t num_max_tokens_per_rank;
+	int64_t hidden;
+	int64_t num_ranks;
+	int64_t num_experts;
+} mw_shape_t;
+
+/*
+ * Bytes to pass as mw_config_t.num_bytes for operations up to this shape, in
+ * bf16 or fp8. This is address space: memory becomes resident as rows arrive.
+ */
+mw_status_t mw_buffer_size_hint(const mw_shape_t *shape, uint64_t *num_bytes);
+
+/* Makes this rank's part of a buffer. Not collective, needs no peer. */
+mw_status_t mw_buffer_create(const mw_config_t *config, mw_buffer_t *buffer);
+
+/*
+ * The bytes that every other rank must pass to mw_buffer_connect. Copies at
+ * most `cap` bytes to `buf` and writes the length to *len; with buf == NULL
+ * only *len is written. They never exceed 1024 bytes.
+ */
+mw_status_t mw_buffer_metadata(mw_buffer_t buffer, void *buf, uint64_t cap, uint64_t *len);
+
+typedef struct {
+	uint64_t address;
+	uint64_t num_bytes;
+} mw_bytes_t;
+
+/*
+ * Collective: all[r] is the metadata of rank r, for 0 <= r < num_ranks == R.
+ * Blocks until every rank is connected, at most timeout_us (-1: 60 seconds).
+ * MW_ERR_PEER_MISMATCH names the first parameter on which ranks disagree,
+ * both values and the rank. After an error the buffer can only be closed.
+ */
+mw_status_t mw_buffer_connect(mw_buffer_t buffer, const mw_bytes_t *all, uint32_t num_ranks,
+                              int64_t timeout_us);
+
+/*
+ * Leaves the group and frees the buffer; peers that wait for this rank are
+ * told at once. Waits of other threads on this buffer end with MW_ERR_CLOSED.
+ * Memory retained with mw_memory_retain stays mapped, its content stale.
+ * Closing twice gives MW_ERR_HANDLE and does nothing.
+ */
+mw_status_t mw_buffer_close(mw_buffer_t buffer);
+
+typedef struct {
+	uint32_t size;
+	uint32_t num_ranks;
+	uint64_t num_dispatches;     /* completed */
+	uint64_t num_combines;       /* completed */
+	uint64_t num_rows_sent;      /* rows placed at any rank, this one included */
+	uint64_t num_rows_received;  /* rows of counted sources */
+	uint64_t num_rows_reduced;   /* rows pulled by combines */
+	uint64_t num_bytes_placed;   /* bytes stored by dispatches: rows and scales */
+	uint64_t num_bytes_reduced;  /* bytes loaded by combines */
+	uint64_t num_bytes_copied;   /* expert outputs copied because they lay elsewhere */
+	uint64_t slab_bytes;         /* address space of this rank's slabs */
+	uint64_t wait_ns;            /* time spent waiting for peers */
+	uint64_t num_rows_sent_to[MW_MAX_RANKS];
+	uint64_t wait_ns_for[MW_MAX_RANKS]; /* waiting, by the rank waited for */
+} mw_counters_t;
+
+/* Totals since mw_buffer_create. */
+mw_status_t mw_buffer_counters(mw_buffer_t buffer, mw_counters_t *counters);
+
+/* ------------------------------------------------------------ dispatch -- */
+
+#define MW_DISPATCH_FP8 1u  /* cast rows to fp8 e4m3 with one scale per 128 values */
+#define MW_DISPATCH_MORE 2u /* this rank will dispatch again for the same batch */
+
+/* Written when phase MW_PHASE_SENT is reached; `peers_have_more` at MW_PHASE_DONE. */
+typedef struct {
+	uint32_t size;
+	uint32_t peers_have_more;  /* 1 if any counted rank set MW_DISPATCH_MORE */
+	mw_handle_t handle;        /* for the combine; valid until released */
+	mw_memory_t memory;        /* the mapping that the addresses below lie in */
+	uint64_t recv_x;           /* bf16 [L, R*M, H], or fp8 e4m3 [L, R*M, H] */
+	uint64_t recv_scales;      /* fp8: float32 [L, H/128, R*M]; else 0 */
+	uint64_t src_info;         /* int32 [L, R*M]: token index on the source rank */
+	uint64_t combine_x;        /* bf16 [L, R*M, H]: where expert outputs go */
+	uint64_t memory_address;   /* start of the mapping */
+	uint64_t memory_bytes;     /* its length */
+} mw_dispatch_result_t;
+
+typedef struct {
+	uint32_t size;
+	uint32_t flags;                  /* MW_DISPATCH_* */
+	uint64_t x;                      /* bf16 [T, H], contiguous; may be 0 if T == 0 */
+	uint64_t topk_idx;               /* int64 [T, K]; -1 selects nothing; may be 0 if T == 0 */
+	int64_t num_tokens;              /* T, 0 <= T <= M */
+	int64_t hidden;                  /* H, a multiple of 8; of 128 with MW_DISPATCH_FP8 */
+	int64_t num_topk;                /* K, 1 <= K <= MW_MAX_TOPK */
+	int64_t num_max_tokens_per_rank; /* M, the same on every rank */
+	int64_t num_experts;             /* E, a multiple of R, the same on every rank */
+	uint64_t active_ranks;           /* int32 [num_active_ranks] or 0: all active */
+	int64_t num_active_ranks;        /* at least R; entries beyond R are ignored */
+	int64_t timeout_us;              /* for each phase; -1: none */
+	int64_t slice_us;                /* block at most this long; -1: until the end */
+	int32_t phase;                   /* MW_PHASE_SENT or MW_PHASE_DONE (0: done) */
+	int32_t reserved;
+	uint64_t recv_count;             /* out int32 [L]: rows per local expert */
+	uint64_t layout_range;           /* out int64 [L, R]: first row << 32 | rows of that source */
+	mw_dispatch_result_t *result;    /* out */
+} mw_dispatch_args_t;
+
+#define MW_PHASE_SENT 1 /* inputs are no longer needed */
+#define MW_PHASE_DONE 2 /* results are complete */
+
+/*
+ * Collective: sends each token's row to the ranks that own its experts, once
+ * per distinct expert, straight into the final packed position, and waits for
+ * everybody's rows. Rows of one source are contiguous within an expert, in
+ * token order; the order of sources is arrival order. Rows at and beyond
+ * recv_count[l] are undefined.
+ *
+ * Returns MW_OK when args->phase is reached, or MW_IN_PROGRESS when slice_us
+ * passed first. *op is written in both cases: 0 if nothing is left to do, else
+ * an operation to be waited for and closed. x and topk_idx are borrowed until
+ * MW_PHASE_SENT; active_ranks, recv_count, layout_range and result until the
+ * operation ended.
+ *
+ * Bad arguments consume nothing: the call may be repeated. Disagreement with
+ * a peer (MW_ERR_PEER_MISMATCH) consumes the operation on every rank and
+ * leaves the buffer usable.
+ */
+mw_status_t mw_buffer_dispatch(mw_buffer_t buffer, const mw_dispatch_args_t *args, mw_op_t *op);
+
+/* ------------------------------------------------------------- combine -- */
+
+#define MW_COMBINE_ZERO_COPY 1u /* x is the handle's combine buffer (checked) */
+
+typedef struct {
+	uint32_t size;
+	uint32_t flags;           /* MW_COMBINE_* */
+	mw_handle_t handle;
+	uint64_t x;               /* bf16 [L, R*M, H] expert outputs, contiguous */
+	uint64_t topk_idx;        /* int64 [T, K], as dispatched; -1 leaves a selection out */
+	uint64_t topk_weights;    /* float32 [T, K] */
+	uint64_t out;             /* out bf16 [T, H], contiguous */
+	int64_t num_tokens;       /* T of the dispatch */
+	int64_t num_topk;         /* K of the dispatch */
+	uint64_t active_ranks;    /* as for dispatch */
+	int64_t num_active_ranks;
+	int64_t timeout_us;
+	int64_t slice_us;
+	int32_t phase;            /* MW_PHASE_SENT: x has been read; MW_PHASE_DONE */
+	int32_t reserved;
+} mw_combine_args_t;
+
+/*
+ * Collective over the ranks that have rows: out[t] = sum over k, in order of
+ * k, of topk_weights[t,k] * (output row of expert topk_idx[t,k] for token t),
+ * multiplied and added in float32, rounded once to bf16 (nearest even). Tokens
+ * without a live selection give zeros. The bits depend on the inputs alone.
+ *
+ * A handle may be combined again until it is released. It is released by
+ * mw_handle_release, or, once combined, by the next call on the buffer that is
+ * not a combine of the same handle, or, never combined, by the dispatch that
+ * needs its slot. If x is the handle's combine buffer nothing is copied.
+ * Return values and *op as for mw_buffer_dispatch; out is borrowed until the
+ * operation ended.
+ */
+mw_status_t mw_buffer_combine(mw_buffer_t buffer, const mw_combine_args_t *args, mw_op_t *op);
+
+/*
+ * Waits until nobody reads the handle's combine buffer any more (only after
+ * an earlier combine can somebody do so) and writes its address: bf16
+ * [L, R*M, H], in the mapping of the dispatch's result. Write expert outputs
+ * there, then combine with MW_COMBINE_ZERO_COPY. MW_IN_PROGRESS when
+ * timeout_us (-1: none) passed first: call again.
+ */
+mw_status_t mw_buffer_combine_buffer(mw_buffer_t buffer, mw_handle_t handle, int64_t timeout_us,
+                                     uint64_t *address);
+
+/*
+ * Tells every rank that this rank is done with the operation. Its rows may be
+ * overwritten from now on. Releasing a stale handle gives MW_ERR_STALE_HANDLE
+ * and does nothing.
+ */
+mw_status_t mw_handle_release(mw_handle_t handle);
+
+/* ----------------------------------------------------------- operation -- */
+
+/*
+ * Drives the operation until `phase` (0: done) is reached, at most timeout_us
+ * (-1: until its own deadline). MW_OK, MW_IN_PROGRESS, or the operation's
+ * error, which is the same at every later call.
+ */
+mw_status_t mw_op_wait(mw_op_t op, int32_t phase, int64_t timeout_us);
+
+/* As mw_op_wait for MW_PHASE_DONE without blocking. */
+mw_status_t mw_op_test(mw_op_t op);
+
+/*
+ * Gives the operation up: it ends with MW_ERR_CANCELLED, and its handle is
+ * released. What peers need from it is still sent, by later calls on the
+ * buffer. Cancelling an ended operation changes nothing. MW_OK either way.
+ */
+mw_status_t mw_op_cancel(mw_op_t op);
+
+/*
+ * Frees the id. An operation that has not ended is cancelled first. No memory
+ * passed to the operation is touched after this.
+ */
+mw_status_t mw_op_close(mw_op_t op);
+
+/* -------------------------------------------------------------- memory -- */
+
+/*
+ * Keeps a mapping in place, beyond mw_buffer_close if need be, until
+ * mw_memory_release. Each retain needs one release.
+ */
+mw_status_t mw_memory_retain(mw_memory_t memory);
+mw_status_t mw_memory_release(mw_memory_t memory);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

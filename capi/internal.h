@@ -1,0 +1,16 @@
+/* What the C and the Go half of this package share. Not installed. */
+#ifndef MWI_INTERNAL_H
+#define MWI_INTERNAL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "moewire.h"
+
+/* Sets this thread's mw_last_error. Truncates to what fits. */
+void mwi_set_error(const char *text, size_t len);
+
+/* Writes as much of a result as the caller's struct has room for. */
+void mwi_write_result(mw_dispatch_result_t *to, const mw_dispatch_result_t *from);
+
+#endif

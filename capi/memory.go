@@ -1,0 +1,100 @@
+package main
+
+// #include "internal.h"
+import "C"
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/moewire/moewire/core/transport"
+)
+
+// memory is a mw_memory_t: one mapping, and how often C has retained it.
+type memory struct {
+	id  uint64
+	seg transport.Segment
+
+	mu      sync.Mutex
+	retains int
+	open    bool // its buffer is
+}
+
+var memoryTable = newTable[*memory]("memory")
+
+// memories are the mappings that one buffer has shown to its caller.
+type memories struct {
+	mu  sync.Mutex
+	all map[transport.Segment]*memory
+}
+
+// of returns the memory of a mapping, making its id when it is first shown.
+func (m *memories) of(seg transport.Segment) *memory {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if mem, ok := m.all[seg]; ok {
+		return mem
+	}
+	if m.all == nil {
+		m.all = make(map[transport.Segment]*memory)
+	}
+	mem := &memory{seg: seg, open: true}
+	mem.id = memoryTable.add(mem)
+	m.all[seg] = mem
+	return mem
+}
+
+// forget drops the ids that nobody has retained; the buffer is closing.
+func (m *memories) forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, mem := range m.all {
+		mem.mu.Lock()
+		mem.open = false
+		unused := mem.retains == 0
+		mem.mu.Unlock()
+		if unused {
+			_, _ = memoryTable.take(mem.id)
+		}
+	}
+	m.all = nil
+}
+
+//export mwiMemoryRetain
+func mwiMemoryRetain(id uint64) C.mw_status_t {
+	return guard(nil, func() error {
+		mem, err := memoryTable.get(id)
+		if err != nil {
+			return err
+		}
+		mem.mu.Lock()
+		defer mem.mu.Unlock()
+		if !mem.open && mem.retains == 0 {
+			return fmt.Errorf("%w: memory %d is gone with its buffer", errHandle, id)
+		}
+		mem.retains++
+		mem.seg.Retain()
+		return nil
+	})
+}
+
+//export mwiMemoryRelease
+func mwiMemoryRelease(id uint64) C.mw_status_t {
+	return guard(nil, func() error {
+		mem, err := memoryTable.get(id)
+		if err != nil {
+			return err
+		}
+		mem.mu.Lock()
+		defer mem.mu.Unlock()
+		if mem.retains == 0 {
+			return fmt.Errorf("%w: memory %d was not retained", errHandle, id)
+		}
+		mem.retains--
+		mem.seg.Release()
+		if mem.retains == 0 && !mem.open {
+			_, _ = memoryTable.take(id)
+		}
+		return nil
+	})
+}

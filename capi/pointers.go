@@ -1,0 +1,58 @@
+package main
+
+import (
+	"math"
+	"time"
+	"unsafe"
+)
+
+// at turns an address from C into a pointer. The memory is not Go's, so the
+// collector has no say in it; the indirection tells vet so.
+func at(address uint64) unsafe.Pointer {
+	p := uintptr(address)
+	return *(*unsafe.Pointer)(unsafe.Pointer(&p))
+}
+
+func addressOf(b []byte) uint64 {
+	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b))))
+}
+
+// maxElements keeps every product of counts and sizes far from overflow.
+const maxElements = 1 << 44
+
+// view is the caller's memory as a slice of n elements.
+func view[T any](name string, address uint64, n int64) ([]T, error) {
+	switch {
+	case n == 0:
+		return nil, nil
+	case n < 0 || n > maxElements:
+		return nil, invalid("%s has %d elements, allowed 0 to %d", name, n, int64(maxElements))
+	case address == 0:
+		return nil, invalid("%s is NULL, and must have %d elements", name, n)
+	case address%uint64(unsafe.Alignof(*new(T))) != 0:
+		return nil, invalid("%s is at %#x, which is not aligned to %d bytes", name, address, unsafe.Alignof(*new(T)))
+	}
+	return unsafe.Slice((*T)(at(address)), n), nil
+}
+
+// inRange checks a number before it takes part in any product.
+func inRange(name string, v, lo, hi int64) error {
+	if v < lo || v > hi {
+		return invalid("%s is %d, allowed %d to %d", name, v, lo, hi)
+	}
+	return nil
+}
+
+// micros turns a time of the ABI into a Duration; -1 means none.
+func micros(name string, us int64) (time.Duration, error) {
+	if us < -1 {
+		return 0, invalid("%s is %d, allowed -1 (none), 0 and more", name, us)
+	}
+	if us == -1 {
+		return -1, nil
+	}
+	if us > math.MaxInt64/int64(time.Microsecond) {
+		return math.MaxInt64, nil
+	}
+	return time.Duration(us) * time.Microsecond, nil
+}

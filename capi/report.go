@@ -1,0 +1,64 @@
+package main
+
+// #include "internal.h"
+import "C"
+
+import (
+	"encoding/json"
+	"runtime"
+	"unsafe"
+
+	"github.com/moewire/moewire/core/device/cpu"
+)
+
+// part says whether a transport or device can be used, and if not, why.
+type part struct {
+	Available bool   `json:"available"`
+	Reason    string `json:"reason,omitempty"`
+}
+
+// systemReport is what `moewire doctor` shows of the library's side.
+type systemReport struct {
+	Version      string          `json:"version"`
+	GoVersion    string          `json:"go_version"`
+	ABIVersion   int             `json:"abi_version"`
+	VectorWidths []int           `json:"vector_widths"`
+	VectorWidth  int             `json:"vector_width"`
+	Kernels      string          `json:"kernels"`
+	CPUFeatures  string          `json:"cpu_features"`
+	Transports   map[string]part `json:"transports"`
+	Devices      map[string]part `json:"devices"`
+}
+
+func describeSystem() (systemReport, error) {
+	kern, err := cpu.New(0)
+	if err != nil {
+		return systemReport{}, err
+	}
+	absent := part{Reason: errNotBuilt.Error()}
+	r := systemReport{
+		Version: version, GoVersion: runtime.Version(), ABIVersion: C.MW_ABI_VERSION,
+		VectorWidths: cpu.Widths(), Kernels: kern.Name(), CPUFeatures: cpu.Features(),
+		Transports: map[string]part{"shm": {Available: true}, "cudaipc": absent, "verbs": absent, "tcp": absent},
+		Devices:    map[string]part{"cpu": {Available: true}, "cuda": absent},
+	}
+	for _, w := range r.VectorWidths {
+		r.VectorWidth = max(r.VectorWidth, w)
+	}
+	return r, nil
+}
+
+//export mwiSystemReport
+func mwiSystemReport(buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t {
+	return guard(nil, func() error {
+		r, err := describeSystem()
+		if err != nil {
+			return err
+		}
+		data, err := json.Marshal(r)
+		if err != nil {
+			return err
+		}
+		return copyOut(data, unsafe.Pointer(buf), size, length)
+	})
+}

@@ -1,0 +1,196 @@
+// Batch loops: what Go enters, once per batch.
+
+#include "kernels.h"
+
+#include <string.h>
+
+// The caller's thread may flush subnormals (torch.set_flush_denormal does
+// that), which would change results: every batch that computes runs in the
+// default floating-point environment and restores the caller's.
+#if defined(__x86_64__)
+
+static uint64_t fp_enter(void)
+{
+	uint32_t old, usual = 0x1f80;
+
+	__asm__ volatile("stmxcsr %0" : "=m"(old));
+	__asm__ volatile("ldmxcsr %0" : : "m"(usual) : "memory");
+	return old;
+}
+
+static void fp_leave(uint64_t saved)
+{
+	uint32_t old = (uint32_t)saved;
+
+	__asm__ volatile("ldmxcsr %0" : : "m"(old) : "memory");
+}
+
+#elif defined(__aarch64__)
+
+static uint64_t fp_enter(void)
+{
+	uint64_t old, usual = 0;
+
+	__asm__ volatile("mrs %0, fpcr" : "=r"(old));
+	__asm__ volatile("msr fpcr, %0" : : "r"(usual) : "memory");
+	return old;
+}
+
+static void fp_leave(uint64_t saved)
+{
+	__asm__ volatile("msr fpcr, %0" : : "r"(saved) : "memory");
+}
+
+#else
+
+static uint64_t fp_enter(void)
+{
+	return 0;
+}
+
+static void fp_leave(uint64_t saved)
+{
+	(void)saved;
+}
+
+#endif
+
+// ---- place ----
+
+static void store_row(const struct mwcpu_target *t,
+		      const struct mwcpu_place_job *j, const void *row,
+		      int64_t row_bytes)
+{
+	int64_t at = j->expert * t->rows_per_expert + j->pos;
+
+	memcpy((uint8_t *)t->rows + at * row_bytes, row, (size_t)row_bytes);
+	memcpy((uint8_t *)t->src_info + 4 * at, &j->token, 4);
+}
+
+static void store_scales(const struct mwcpu_target *t,
+			 const struct mwcpu_place_job *j, const float *scales,
+			 int64_t num_blocks)
+{
+	uint8_t *column = (uint8_t *)t->scales;
+	int64_t at = j->expert * num_blocks * t->rows_per_expert + j->pos;
+
+	for (int64_t g = 0; g < num_blocks; g++)
+		memcpy(column + 4 * (at + g * t->rows_per_expert), scales + g,
+		       4);
+}
+
+static void place_cast(const struct mwcpu_kernels *k, const uint8_t *x,
+		       int64_t hidden, const struct mwcpu_target *targets,
+		       const struct mwcpu_place_job *jobs, int64_t num_jobs,
+		       uint8_t *scratch)
+{
+	float *scales = (float *)(scratch + ((hidden + 3) & ~(int64_t)3));
+	int64_t cast = -1; // the token whose row is in scratch
+
+	for (int64_t i = 0; i < num_jobs; i++) {
+		const struct mwcpu_place_job *j = jobs + i;
+
+		if (j->token != cast) {
+			cast = j->token;
+			k->quantise_row(scratch, scales, x + 2 * hidden * cast,
+					hidden);
+		}
+		store_row(targets + j->target, j, scratch, hidden);
+		store_scales(targets + j->target, j, scales,
+			     hidden / MWCPU_BLOCK);
+	}
+}
+
+void mwcpu_place(const struct mwcpu_kernels *k, const void *x, int64_t hidden,
+		 int cast, const struct mwcpu_target *targets,
+		 const struct mwcpu_place_job *jobs, int64_t num_jobs,
+		 void *scratch)
+{
+	if (cast) {
+		uint64_t saved = fp_enter();
+
+		place_cast(k, x, hidden, targets, jobs, num_jobs, scratch);
+		fp_leave(saved);
+		return;
+	}
+	for (int64_t i = 0; i < num_jobs; i++)
+		store_row(targets + jobs[i].target, jobs + i,
+			  (const uint8_t *)x + 2 * hidden * jobs[i].token,
+			  2 * hidden);
+}
+
+// ---- reduce ----
+
+// Collects one token's summands in order of k; returns how many there are.
+static int64_t gather(struct mwcpu_term *terms, int64_t top_k, int64_t hidden,
+		      const uintptr_t *sources,
+		      const struct mwcpu_reduce_job *jobs, const float *weights)
+{
+	int64_t n = 0;
+
+	for (int64_t k = 0; k < top_k; k++) {
+		if (jobs[k].source < 0)
+			continue;
+		terms[n].row = sources[jobs[k].source] +
+			       (uintptr_t)(2 * hidden * jobs[k].row);
+		terms[n].weight = weights[k];
+		n++;
+	}
+	return n;
+}
+
+void mwcpu_reduce(const struct mwcpu_kernels *k, void *out, int64_t hidden,
+		  int64_t num_tokens, int64_t top_k, const uintptr_t *sources,
+		  const struct mwcpu_reduce_job *jobs, const float *weights,
+		  struct mwcpu_term *terms)
+{
+	uint64_t saved = fp_enter();
+
+	for (int64_t t = 0; t < num_tokens; t++) {
+		int64_t n = gather(terms, top_k, hidden, sources,
+				   jobs + t * top_k, weights + t * top_k);
+
+		k->reduce_row((uint8_t *)out + 2 * hidden * t, terms, n,
+			      hidden);
+	}
+	fp_leave(saved);
+}
+
+// ---- dequantise, copy ----
+
+static void dequantise_range(const struct mwcpu_kernels *k, uint8_t *dst,
+			     const uint8_t *rows, const uint8_t *scales,
+			     int64_t hidden, int64_t rows_per_expert,
+			     const struct mwcpu_row_range *r)
+{
+	const uint8_t *q =
+		rows + hidden * (r->expert * rows_per_expert + r->pos);
+	const uint8_t *s =
+		scales + 4 * (r->expert * (hidden / MWCPU_BLOCK) *
+				      rows_per_expert + r->pos);
+
+	for (int64_t i = 0; i < r->count; i++)
+		k->dequantise_row(dst + 2 * hidden * (r->dst_row + i),
+				  q + hidden * i, s + 4 * i, rows_per_expert,
+				  hidden);
+}
+
+void mwcpu_dequantise(const struct mwcpu_kernels *k, void *dst,
+		      const void *rows, const void *scales, int64_t hidden,
+		      int64_t rows_per_expert,
+		      const struct mwcpu_row_range *ranges, int64_t num_ranges)
+{
+	uint64_t saved = fp_enter();
+
+	for (int64_t i = 0; i < num_ranges; i++)
+		dequantise_range(k, dst, rows, scales, hidden, rows_per_expert,
+				 ranges + i);
+	fp_leave(saved);
+}
+
+void mwcpu_copy(const struct mwcpu_copy_job *jobs, int64_t num_jobs)
+{
+	for (int64_t i = 0; i < num_jobs; i++)
+		memmove((void *)jobs[i].dst, (const void *)jobs[i].src,
+			jobs[i].len);
+}

@@ -1,0 +1,111 @@
+// The C side of package cpu: row kernels at one vector width each, and batch
+// loops that Go enters once per batch.
+//
+// Addresses that sit in arrays are integers (uintptr_t): the arrays are Go
+// memory, and integers keep cgo from looking for Go pointers in them. The Go
+// side pins what they refer to for the length of the call (see native.go).
+
+#ifndef MWCPU_KERNELS_H
+#define MWCPU_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the kernels take bf16 pairs apart as little-endian words"
+#endif
+
+// Values that share one fp8 scale.
+#define MWCPU_BLOCK 128
+
+struct mwcpu_target {
+	uintptr_t rows;
+	uintptr_t scales;
+	uintptr_t src_info;
+	int64_t rows_per_expert;
+};
+
+// The layout of device.PlaceJob.
+struct mwcpu_place_job {
+	int32_t token;
+	int32_t target;
+	int32_t expert;
+	int32_t pos;
+};
+
+// The layout of device.ReduceJob.
+struct mwcpu_reduce_job {
+	int32_t source;
+	int32_t unused;
+	int64_t row;
+};
+
+// One summand of a reduction.
+struct mwcpu_term {
+	uintptr_t row;
+	float weight;
+};
+
+struct mwcpu_copy_job {
+	uintptr_t dst;
+	uintptr_t src;
+	uint64_t len;
+};
+
+// The layout of RowRange in dequant.go.
+struct mwcpu_row_range {
+	int32_t expert;
+	int32_t pos;
+	int64_t count;
+	int64_t dst_row;
+};
+
+// One width's row kernels. All of them take unaligned memory.
+struct mwcpu_kernels {
+	const char *name;
+	// out[i] = sum of weight * row[i] over the terms, in order.
+	void (*reduce_row)(uint8_t *out, const struct mwcpu_term *terms,
+			   int64_t num_terms, int64_t hidden);
+	// Casts hidden bf16 values to e4m3 and writes hidden/128 scales.
+	void (*quantise_row)(uint8_t *q, float *scales, const uint8_t *x,
+			     int64_t hidden);
+	// The inverse; the scale of block g is scales[g * stride].
+	void (*dequantise_row)(uint8_t *out, const uint8_t *q,
+			       const uint8_t *scales, int64_t stride,
+			       int64_t hidden);
+};
+
+extern const struct mwcpu_kernels mwcpu_kernels16;
+#if defined(__x86_64__)
+extern const struct mwcpu_kernels mwcpu_kernels32;
+extern const struct mwcpu_kernels mwcpu_kernels64;
+#endif
+
+// The kernels of that many bytes, or NULL when this CPU cannot run them.
+const struct mwcpu_kernels *mwcpu_select(int width);
+
+// Writes the names of the CPU features that matter here, space separated and
+// terminated; cut off at cap bytes.
+void mwcpu_features(char *buf, size_t cap);
+
+// scratch holds hidden bytes and, after them rounded up to 4, hidden/128
+// floats; only used with cast.
+void mwcpu_place(const struct mwcpu_kernels *k, const void *x, int64_t hidden,
+		 int cast, const struct mwcpu_target *targets,
+		 const struct mwcpu_place_job *jobs, int64_t num_jobs,
+		 void *scratch);
+
+// terms is scratch for top_k entries.
+void mwcpu_reduce(const struct mwcpu_kernels *k, void *out, int64_t hidden,
+		  int64_t num_tokens, int64_t top_k, const uintptr_t *sources,
+		  const struct mwcpu_reduce_job *jobs, const float *weights,
+		  struct mwcpu_term *terms);
+
+void mwcpu_dequantise(const struct mwcpu_kernels *k, void *dst,
+		      const void *rows, const void *scales, int64_t hidden,
+		      int64_t rows_per_expert,
+		      const struct mwcpu_row_range *ranges, int64_t num_ranges);
+
+void mwcpu_copy(const struct mwcpu_copy_job *jobs, int64_t num_jobs);
+
+#endif

@@ -1,0 +1,76 @@
+// Package device says what core/ep needs from whatever computes on rows:
+// placing (with an optional cast to fp8), weighted reduction, block copies.
+//
+// Every implementation gives the same bits for the same input; see
+// docs/numerics.md for the arithmetic contract.
+package device
+
+// QuantBlock is the number of values that share one fp8 scale.
+const QuantBlock = 128
+
+// Target is one rank's slab as the destination of rows.
+type Target struct {
+	// Rows is [L, C, row] with C = RowsPerExpert: bf16 rows of 2*Hidden bytes,
+	// or fp8 e4m3 rows of Hidden bytes.
+	Rows []byte
+	// Scales is float32 [L, Hidden/128, C] (row index has stride 1), used
+	// when the cast is on; may be nil otherwise.
+	Scales []byte
+	// SrcInfo is int32 [L, C]: the token index on the source rank.
+	SrcInfo []byte
+	// RowsPerExpert is C, the capacity of one expert's block.
+	RowsPerExpert int
+}
+
+// PlaceJob stores one token's row at one destination.
+type PlaceJob struct {
+	Token  int32 // row of X
+	Target int32 // index into PlaceBatch.Targets
+	Expert int32 // local expert at the target
+	Pos    int32 // row within the expert's block
+}
+
+// PlaceBatch is one call's worth of rows to place. Jobs are sorted by token,
+// so that each row is read once and cast once.
+type PlaceBatch struct {
+	X       []byte // bf16 [T, Hidden], row major, contiguous
+	Hidden  int
+	CastFP8 bool
+	Targets []Target
+	Jobs    []PlaceJob
+}
+
+// ReduceJob names one row of the expert outputs, or none when Source < 0.
+type ReduceJob struct {
+	Source int32 // index into ReduceBatch.Sources, negative: contributes nothing
+	_      int32
+	Row    int64 // row index within that source
+}
+
+// ReduceBatch computes Out[t] = sum over k, in order of k, of
+// Weights[t,k] * Sources[job.Source][job.Row], each product and each sum
+// rounded to float32, the result rounded once to bf16 (nearest even). The
+// accumulator starts at +0, and a NaN result is the canonical 0x7fc0.
+type ReduceBatch struct {
+	Out     []byte // bf16 [T, Hidden]
+	Hidden  int
+	TopK    int
+	Sources [][]byte    // bf16 rows of Hidden values
+	Jobs    []ReduceJob // [T, TopK]
+	Weights []float32   // [T, TopK]
+}
+
+// CopyJob copies len(Dst) bytes; Src has the same length and does not overlap.
+type CopyJob struct{ Dst, Src []byte }
+
+// Kernels is a device's set of row kernels. An implementation keeps scratch
+// memory between calls: one value serves one goroutine at a time. Offsets in
+// jobs have been checked by the caller; implementations may trust them.
+// In steady state no method allocates.
+type Kernels interface {
+	// Name says which implementation this is, such as "cpu/avx512".
+	Name() string
+	Place(b *PlaceBatch)
+	Reduce(b *ReduceBatch)
+	Copy(jobs []CopyJob)
+}

@@ -1,0 +1,190 @@
+// Package ep is expert-parallel dispatch and combine between ranks that can
+// map one another's memory.
+//
+// Each rank owns slots; operation i of the group uses slot i mod S of every
+// rank. A dispatch reserves positions in the owners' packed tensors with one
+// fetch-add per expert, stores rows straight there and publishes one word per
+// owner; a combine publishes one word and pulls. docs/protocol.md has the
+// words, the steps and why they are safe.
+package ep
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/moewire/moewire/core/device"
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/op"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// Buffer is one rank's end of a group. All methods are safe for concurrent
+// use: a lock covers the steps of an operation, never a wait.
+type Buffer struct {
+	cfg   Config
+	dom   transport.Domain
+	kern  device.Kernels
+	self  int
+	ranks int
+	all   uint64 // one bit per rank
+	epoch uint16
+
+	mu        sync.Mutex
+	next      uint64 // number of the next dispatch
+	slots     []slot
+	owed      []owed // words still to be written for cancelled or masked sends
+	slabBytes int64  // capacity of each slab; 0 until sized
+	peers     []peer
+	scratch   scratch
+	count     counters
+
+	broken  atomic.Pointer[error] // why the buffer takes no more calls
+	users   sync.WaitGroup
+	closing sync.Once
+}
+
+// scratch is memory reused by every call, guarded by Buffer.mu.
+type scratch struct {
+	place   device.PlaceBatch
+	reduce  device.ReduceBatch
+	targets []device.Target
+	jobs    []device.PlaceJob
+	sources [][]byte
+	copies  []device.CopyJob
+}
+
+// New makes this rank's buffer over a connected domain. The buffer owns the
+// domain from then on and closes it; kern must not be used by anyone else.
+func New(dom transport.Domain, kern device.Kernels, cfg Config) (*Buffer, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	set := membership.Set(dom.Members().Load())
+	b := &Buffer{
+		cfg: cfg, dom: dom, kern: kern, self: dom.Rank(), ranks: dom.NumRanks(),
+		all: 1<<dom.NumRanks() - 1, epoch: set.Epoch(),
+		slots: make([]slot, cfg.NumSlots), peers: make([]peer, dom.NumRanks()),
+	}
+	b.scratch.targets = make([]device.Target, b.ranks)
+	b.scratch.sources = make([][]byte, b.ranks)
+	b.count.rowsTo = make([]uint64, b.ranks)
+	b.count.wait = make([]atomic.Int64, b.ranks)
+	for r := range b.peers {
+		b.peers[r] = newPeer(dom.Control(r), cfg.NumSlots)
+	}
+	for j := range b.slots {
+		b.slots[j].init(j, b.ranks)
+	}
+	if cfg.NumBytes > 0 {
+		if err := b.addSlabs(layout.SlabBytes(cfg.NumBytes, int64(cfg.NumSlots))); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// addSlabs gives every slot its memory and opens it for its first operation.
+func (b *Buffer) addSlabs(size int64) error {
+	for j := range b.slots {
+		id, slab, err := b.dom.AddSlab(size)
+		if err != nil {
+			return err
+		}
+		s := &b.slots[j]
+		s.own, s.ownID = slab, id
+		b.count.slabBytes += uint64(size)
+	}
+	b.slabBytes = size
+	for j := range b.slots {
+		b.openSlot(&b.slots[j], uint64(j))
+	}
+	return nil
+}
+
+// Rank returns this rank's number.
+func (b *Buffer) Rank() int { return b.self }
+
+// NumRanks returns R.
+func (b *Buffer) NumRanks() int { return b.ranks }
+
+// KernelName says which kernels compute, such as "cpu/avx512".
+func (b *Buffer) KernelName() string { return b.kern.Name() }
+
+// enter counts a caller, so that Close waits for it.
+func (b *Buffer) enter() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.err(); err != nil {
+		return err
+	}
+	b.users.Add(1)
+	return nil
+}
+
+func (b *Buffer) err() error {
+	if p := b.broken.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// fail makes the buffer unusable: later calls get ErrClosed with the cause,
+// pending operations end with the cause, and peers are told by the member set.
+func (b *Buffer) fail(state op.State, cause error) {
+	closed := fmt.Errorf("%w: %w", ErrClosed, cause)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.broken.CompareAndSwap(nil, &closed) {
+		return
+	}
+	for j := range b.slots {
+		b.slots[j].endCalls(state, cause)
+	}
+	b.leave()
+}
+
+// Abandon leaves the group without touching anything else: for a caller that
+// has found a defect and cannot trust the buffer's state.
+func (b *Buffer) Abandon(cause error) {
+	closed := fmt.Errorf("%w: %w", ErrClosed, cause)
+	b.broken.CompareAndSwap(nil, &closed)
+	b.leave()
+}
+
+// leave takes this rank out of the member set and wakes everybody.
+func (b *Buffer) leave() {
+	membership.Leave(b.dom.Members(), b.epoch, b.self)
+	b.wakeAll()
+}
+
+func (b *Buffer) wakeAll() {
+	for r := range b.ranks {
+		b.dom.Wake(r)
+	}
+}
+
+// Close leaves the group, ends pending operations with ErrClosed and frees
+// everything but retained slabs. Idempotent; returns when no call is running.
+func (b *Buffer) Close() error {
+	var err error
+	b.closing.Do(func() {
+		b.releaseAll()
+		b.fail(op.Cancelled, errOwner)
+		b.users.Wait()
+		err = b.dom.Close()
+	})
+	return err
+}
+
+func (b *Buffer) releaseAll() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err() != nil {
+		return
+	}
+	for j := range b.slots {
+		b.release(&b.slots[j], ErrClosed)
+	}
+}

@@ -1,0 +1,267 @@
+package ep
+
+import (
+	"fmt"
+	"math/bits"
+	"time"
+
+	"github.com/moewire/moewire/core/device"
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/op"
+)
+
+// Combine brings expert outputs back to the tokens of operation n (a
+// Result.Op) and reduces them. Errors and the pending operation as for
+// Dispatch, and ErrStaleHandle, ErrNotCombined.
+func (b *Buffer) Combine(n uint64, a *CombineArgs, until Phase, slice time.Duration) (*Pending, error) {
+	if err := b.enter(); err != nil {
+		return nil, err
+	}
+	defer b.users.Done()
+	if err := b.finishBefore(n); err != nil {
+		return nil, err
+	}
+	t, err := b.startCombine(n, a)
+	if err != nil {
+		return nil, err
+	}
+	err = b.drive(t, until, slice)
+	return b.outcome(t, until, nil, err)
+}
+
+// finishBefore completes what a new combine of operation n builds on: the
+// dispatch, and a combine of the same handle whose hook has not run.
+func (b *Buffer) finishBefore(n uint64) error {
+	b.mu.Lock()
+	s, err := b.find(n)
+	if err != nil {
+		b.mu.Unlock()
+		return err
+	}
+	first, second := b.taskOf(s, kindDispatch), b.taskOf(s, kindCombine)
+	b.mu.Unlock()
+	if err := b.drive(first, PhaseDone, -1); err != nil {
+		return err
+	}
+	if second.st == nil {
+		return nil
+	}
+	return b.drive(second, PhaseDone, -1)
+}
+
+// find returns the slot of a live operation.
+func (b *Buffer) find(n uint64) (*slot, error) {
+	s := &b.slots[n%uint64(len(b.slots))]
+	switch {
+	case n >= b.next:
+		return nil, invalid("handle of operation %d, the buffer has started %d", n, b.next)
+	case s.op != n:
+		return nil, fmt.Errorf("%w: operation %d was released and its slot serves operation %d", ErrStaleHandle, n, s.op)
+	case !s.live:
+		return nil, fmt.Errorf("%w: operation %d was released", ErrStaleHandle, n)
+	}
+	return s, nil
+}
+
+func (b *Buffer) startCombine(n uint64, a *CombineArgs) (task, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.err(); err != nil {
+		return task{}, err
+	}
+	s, err := b.find(n)
+	if err != nil {
+		return task{}, err
+	}
+	active, err := b.checkCombine(s, a)
+	if err != nil {
+		return task{}, err
+	}
+	b.releaseCombined(s)
+	s.combine.begin(a.Timeout)
+	s.combine.args, s.combine.active, s.combine.published = *a, active&s.counted, false
+	b.pick(s)
+	return b.taskOf(s, kindCombine), nil
+}
+
+func (b *Buffer) checkCombine(s *slot, a *CombineArgs) (active uint64, err error) {
+	if active, err = b.activeSet(a.ActiveRanks); err != nil {
+		return 0, err
+	}
+	p, n := &s.params, int(s.params.tokens)*int(s.params.topK)
+	switch {
+	case a.NumTokens != int(p.tokens) || a.TopK != int(p.topK):
+		err = invalid("topk_idx is [%d, %d], the dispatch had [%d, %d]", a.NumTokens, a.TopK, p.tokens, p.topK)
+	case len(a.TopkIdx) < n || len(a.TopkWeights) < n:
+		err = invalid("topk_idx and topk_weights have %d and %d entries, need %d", len(a.TopkIdx), len(a.TopkWeights), n)
+	case len(a.Out) < a.NumTokens*int(p.hidden)*2:
+		err = invalid("out has %d bytes, [%d, %d] bf16 needs %d", len(a.Out), a.NumTokens, p.hidden, a.NumTokens*int(p.hidden)*2)
+	case len(a.X) < len(s.dispatch.res.CombineX) || len(a.X) == 0:
+		err = invalid("x has %d bytes, the expert outputs have %d", len(a.X), len(s.dispatch.res.CombineX))
+	case a.ZeroCopy && !inPlace(s, a):
+		err = invalid("zero_copy needs x to be the combine buffer of this handle, and it lies elsewhere")
+	case s.combines >= layout.MaxCombines:
+		err = invalid("handle was combined %d times, allowed %d", s.combines, layout.MaxCombines)
+	default:
+		err = sameRouting(s.plan.topk, a)
+	}
+	return active, err
+}
+
+func inPlace(s *slot, a *CombineArgs) bool { return &a.X[0] == &s.dispatch.res.CombineX[0] }
+
+func sameRouting(dispatched []int64, a *CombineArgs) error {
+	for i, id := range a.TopkIdx[:len(dispatched)] {
+		if id != dispatched[i] && id != -1 {
+			return invalid("topk_idx[%d, %d] is %d, the dispatch had %d (allowed: that, or -1)", i/a.TopK, i%a.TopK, id, dispatched[i])
+		}
+	}
+	return nil
+}
+
+// pick chooses the rows of this combine: those that were sent, less the ones
+// that the caller leaves out now, and the owners that hold them.
+func (b *Buffer) pick(s *slot) {
+	c := &s.combine
+	c.rows = append(c.rows[:0], s.plan.rows...)
+	c.need = 0
+	for i := range c.rows {
+		row := &c.rows[i]
+		if row.Source < 0 {
+			continue
+		}
+		if c.args.TopkIdx[i] < 0 || c.active>>row.Source&1 == 0 {
+			row.Source = -1
+			continue
+		}
+		c.need |= 1 << row.Source
+	}
+}
+
+// stepCombine does what can be done now and returns the ranks it waits for.
+func (b *Buffer) stepCombine(s *slot) (waiting uint64, err error) {
+	c := &s.combine
+	if !c.published {
+		if waiting = b.readers(s); waiting != 0 {
+			return waiting, nil
+		}
+		b.publishOutputs(s)
+	}
+	for rest := c.need; rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		ready, err := b.outputsReady(s, r)
+		if err != nil {
+			b.releaseAs(s, op.Failed, err)
+			return 0, err
+		}
+		if !ready {
+			waiting |= 1 << r
+		}
+	}
+	if waiting != 0 {
+		return waiting, nil
+	}
+	return 0, b.reduce(s)
+}
+
+// readers returns the ranks that have not finished the previous combine of
+// this handle: our outputs of then must stay until they have.
+func (b *Buffer) readers(s *slot) (ranks uint64) {
+	for rest := s.counted; s.combines > 0 && rest != 0; rest &= rest - 1 {
+		t := bits.TrailingZeros64(rest)
+		done := s.own.Word(layout.Done(t)).Load()
+		if !layout.IsFor(done, s.op) || (layout.Combines(done) < s.combines && !layout.IsLast(done)) {
+			ranks |= 1 << t
+		}
+	}
+	return ranks
+}
+
+// publishOutputs makes the expert outputs visible to everybody.
+func (b *Buffer) publishOutputs(s *slot) {
+	c := &s.combine
+	if !inPlace(s, &c.args) {
+		b.copyOutputs(s)
+	}
+	b.peers[b.self].yReady[s.index].Store(layout.Counted(s.op, s.combines+1, false))
+	c.published, c.args.X = true, nil
+	b.wakeAll()
+}
+
+func (b *Buffer) copyOutputs(s *slot) {
+	jobs, lay := b.scratch.copies[:0], &s.slab
+	for l := range lay.LocalExperts {
+		n := min(int64(s.own.Word(layout.Counter(int(l))).Load()), lay.RowsPerExpert)
+		if n == 0 {
+			continue
+		}
+		lo := l * lay.RowsPerExpert * lay.Hidden * 2
+		hi := lo + n*lay.Hidden*2
+		jobs = append(jobs, device.CopyJob{Dst: s.dispatch.res.CombineX[lo:hi], Src: s.combine.args.X[lo:hi]})
+		b.count.bytesCopied += uint64(hi - lo)
+	}
+	b.kern.Copy(jobs)
+	clear(jobs) // do not keep the caller's memory reachable
+	b.scratch.copies = jobs
+}
+
+// outputsReady reports whether owner r has published this combine's outputs.
+func (b *Buffer) outputsReady(s *slot, r int) (bool, error) {
+	word := b.peers[r].yReady[s.index].Load()
+	if layout.IsFor(word, s.op) && layout.Combines(word) > s.combines {
+		return true, nil
+	}
+	if (layout.IsFor(word, s.op) && layout.IsLast(word)) || layout.IsPast(word, s.op) {
+		if !membership.Set(b.dom.Members().Load()).In(b.epoch, r) {
+			return false, nil // it left: the wait reports that
+		}
+		return false, fmt.Errorf("%w: rank %d released operation %d after %d combines, this rank wants combine %d",
+			ErrNotCombined, r, s.op, layout.Combines(word), s.combines+1)
+	}
+	return false, nil
+}
+
+// reduce pulls the rows and ends the combine.
+func (b *Buffer) reduce(s *slot) error {
+	c, lay := &s.combine, &s.slab
+	rows := lay.LocalExperts * lay.RowsPerExpert
+	for rest := c.need; rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		b.scratch.sources[r] = s.dst[r].Bytes(lay.YOff, rows*lay.Hidden*2)
+	}
+	b.scratch.reduce = device.ReduceBatch{
+		Out: c.args.Out, Hidden: int(lay.Hidden), TopK: c.args.TopK,
+		Sources: b.scratch.sources, Jobs: c.rows, Weights: c.args.TopkWeights,
+	}
+	b.kern.Reduce(&b.scratch.reduce)
+	// After the last read: an owner that no longer waits for us may have
+	// reused its slab under our reads.
+	if !membership.Set(b.dom.Members().Load()).In(b.epoch, b.self) {
+		return ErrFenced
+	}
+	if b.cfg.CorruptCombine && c.args.NumTokens > 0 {
+		c.args.Out[0] ^= 1
+	}
+	b.finishCombine(s)
+	return nil
+}
+
+// finishCombine tells the owners that we will not read this combine again.
+func (b *Buffer) finishCombine(s *slot) {
+	s.combines++
+	for rest := s.sent; rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		s.dst[r].Word(layout.Done(b.self)).Store(layout.Counted(s.op, s.combines, false))
+		b.dom.Wake(r)
+	}
+	b.count.combines++
+	for i := range s.combine.rows {
+		if s.combine.rows[i].Source >= 0 {
+			b.count.rowsReduced++
+			b.count.bytesReduced += uint64(s.slab.Hidden) * 2
+		}
+	}
+	s.combine.args = CombineArgs{}
+	s.combine.end(op.Done, nil)
+}

@@ -1,0 +1,37 @@
+package ep
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+)
+
+// Sentinels, for errors.Is. Messages name the argument or the rank.
+var (
+	ErrInvalid     = errors.New("invalid argument")
+	ErrStaleHandle = errors.New("stale handle")
+	ErrClosed      = errors.New("buffer is closed")
+	ErrTimeout     = errors.New("deadline passed")
+	ErrPeerLost    = errors.New("peer lost")
+	ErrMismatch    = errors.New("ranks disagree")
+	ErrFenced      = errors.New("fenced: the group went on without this rank; make a new buffer to rejoin")
+	ErrNotCombined = errors.New("operation was released without combining")
+	// ErrInProgress is returned when a slice of time ends before the phase
+	// is reached. It is not a failure.
+	ErrInProgress = errors.New("in progress")
+)
+
+// errOwner ends the operations that are pending when a buffer is closed.
+var errOwner = fmt.Errorf("%w by its owner", ErrClosed)
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
+}
+
+// lowest returns the lowest rank of a set; -1 for the empty set.
+func lowest(ranks uint64) int {
+	if ranks == 0 {
+		return -1
+	}
+	return bits.TrailingZeros64(ranks)
+}

@@ -1,0 +1,23 @@
+package layout
+
+// Control page of a rank: one cache line per polled word.
+const (
+	openOff     = 0
+	yReadyOff   = openOff + MaxSlots*LineBytes
+	waitsForOff = yReadyOff + MaxSlots*LineBytes
+	beatOff     = waitsForOff + LineBytes
+	// ControlBytes is the size of a rank's control region.
+	ControlBytes = 3 * PageBytes
+)
+
+// Open is the offset of open[j] in a control region.
+func Open(slot int) int64 { return openOff + int64(slot)*LineBytes }
+
+// YReady is the offset of y_ready[j].
+func YReady(slot int) int64 { return yReadyOff + int64(slot)*LineBytes }
+
+// WaitsFor is the offset of waits_for: the rank waited for plus one, or 0.
+func WaitsFor() int64 { return waitsForOff }
+
+// Beat is the offset of beat.
+func Beat() int64 { return beatOff }

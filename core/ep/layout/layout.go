@@ -1,0 +1,163 @@
+// Package layout is the arithmetic of shared memory: where each word and row
+// of a slab lies. It does no I/O and imports nothing of this module.
+//
+// A slab begins with words at offsets that no shape can move, so that ranks
+// which disagree about the shape still find one another's parameters:
+//
+//	params[s]   64 bytes per rank: the call's parameters
+//	arrive[s]   one cache line per rank
+//	done[s]     one cache line per rank
+//	counter[l]  8 bytes per local expert
+//
+// and goes on with regions whose size depends on the operation's shape:
+// layout [L, R], src_info [L, C], scales [L, H/128, C], rows [L, C, H] and
+// y [L, C, H], where C = R*M rows is the capacity of one expert.
+package layout
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Bounds. MaxRanks follows from the member word (16 bits of epoch, 48 of
+// members); the others keep control words at fixed offsets.
+const (
+	MaxRanks        = 48
+	MaxSlots        = 64
+	MaxTopK         = 64
+	MaxLocalExperts = 8192
+	LineBytes       = 64
+	QuantBlock      = 128
+)
+
+// Offsets of the fixed words of a slab.
+const (
+	paramsOff  = 0
+	arriveOff  = paramsOff + MaxRanks*LineBytes
+	doneOff    = arriveOff + MaxRanks*LineBytes
+	counterOff = 3 * PageBytes
+	// HeaderBytes is the part of a slab that does not depend on the shape.
+	HeaderBytes = counterOff + MaxLocalExperts*8
+)
+
+// ErrShape is wrapped by every error of this package.
+var ErrShape = errors.New("invalid shape")
+
+// Shape is what all ranks of one operation must agree on.
+type Shape struct {
+	MaxTokens  int64 // M, tokens per rank at most
+	Hidden     int64 // H, values per token
+	NumExperts int64 // E, over all ranks
+	NumRanks   int64 // R
+	FP8        bool  // rows are fp8 e4m3 with float32 scales, else bf16
+}
+
+// Slab is where everything of one operation lies, as byte offsets into a slab.
+type Slab struct {
+	Shape
+	LocalExperts  int64 // L
+	RowsPerExpert int64 // C = R*M
+	RowBytes      int64 // bytes of one row without scales
+	LayoutOff     int64
+	SrcInfoOff    int64
+	ScalesOff     int64
+	RowsOff       int64
+	YOff          int64
+	SizeBytes     int64
+}
+
+// Params, Arrive and Done are the offsets of rank s's words in a slab.
+func Params(s int) int64 { return paramsOff + int64(s)*LineBytes }
+
+// Arrive is the offset of arrive[s].
+func Arrive(s int) int64 { return arriveOff + int64(s)*LineBytes }
+
+// Done is the offset of done[s].
+func Done(s int) int64 { return doneOff + int64(s)*LineBytes }
+
+// Counter is the offset of counter[l].
+func Counter(l int) int64 { return counterOff + int64(l)*8 }
+
+// Of computes the slab of a shape, or says which number cannot be.
+func Of(s Shape) (Slab, error) {
+	if err := s.check(); err != nil {
+		return Slab{}, err
+	}
+	out := Slab{Shape: s, LocalExperts: s.NumExperts / s.NumRanks}
+	capacity, ok := product(s.NumRanks, s.MaxTokens)
+	if !ok || capacity > 1<<31-1 {
+		return Slab{}, fmt.Errorf("%w: num_ranks %d x num_max_tokens_per_rank %d exceeds 2^31-1 rows per expert",
+			ErrShape, s.NumRanks, s.MaxTokens)
+	}
+	out.RowsPerExpert = capacity
+	err := out.place()
+	return out, err
+}
+
+// place assigns the offsets. Rows and y start on huge-page boundaries; the
+// blocks of experts follow one another without gaps, so that the packed
+// tensor is contiguous for every shape.
+func (s *Slab) place() error {
+	s.RowBytes = 2 * s.Hidden
+	groups := int64(0)
+	if s.FP8 {
+		s.RowBytes, groups = s.Hidden, s.Hidden/QuantBlock
+	}
+	l, c := s.LocalExperts, s.RowsPerExpert
+	at := cursor{off: HeaderBytes}
+	s.LayoutOff = at.take("layout_range", PageBytes, l, s.NumRanks, 8)
+	s.SrcInfoOff = at.take("src_info", PageBytes, l, c, 4)
+	s.ScalesOff = at.take("scales", PageBytes, l, groups, c, 4)
+	s.RowsOff = at.take("recv_x", RegionBytes, l, c, s.RowBytes)
+	s.YOff = at.take("expert outputs", RegionBytes, l, c, 2*s.Hidden)
+	s.SizeBytes = at.take("slab", RegionBytes)
+	if at.err != nil {
+		return fmt.Errorf("%w: num_max_tokens_per_rank %d, hidden %d, num_experts %d, num_ranks %d: %s",
+			ErrShape, s.MaxTokens, s.Hidden, s.NumExperts, s.NumRanks, at.err)
+	}
+	return nil
+}
+
+func (s Shape) check() error {
+	multiple := int64(8)
+	if s.FP8 {
+		multiple = QuantBlock
+	}
+	switch {
+	case s.NumRanks < 1 || s.NumRanks > MaxRanks:
+		return fmt.Errorf("%w: num_ranks %d, allowed 1 to %d", ErrShape, s.NumRanks, MaxRanks)
+	case s.MaxTokens < 1:
+		return fmt.Errorf("%w: num_max_tokens_per_rank %d, allowed 1 and more", ErrShape, s.MaxTokens)
+	case s.Hidden < 1 || s.Hidden > 1<<30 || s.Hidden%multiple != 0:
+		return fmt.Errorf("%w: hidden %d, allowed multiples of %d up to 2^30", ErrShape, s.Hidden, multiple)
+	case s.NumExperts < 1 || s.NumExperts%s.NumRanks != 0:
+		return fmt.Errorf("%w: num_experts %d, allowed multiples of num_ranks %d", ErrShape, s.NumExperts, s.NumRanks)
+	case s.NumExperts/s.NumRanks > MaxLocalExperts:
+		return fmt.Errorf("%w: num_experts %d on %d ranks, allowed at most %d per rank",
+			ErrShape, s.NumExperts, s.NumRanks, MaxLocalExperts)
+	}
+	return nil
+}
+
+// Layout is the offset of layout[l][r].
+func (s *Slab) Layout(l, r int64) int64 { return s.LayoutOff + (l*s.NumRanks+r)*8 }
+
+// SizeHint is the number of bytes of numSlots slabs that hold this shape in
+// bf16 and in fp8.
+func SizeHint(s Shape, numSlots int64) (int64, error) {
+	s.FP8 = false // rows of bf16 are larger than fp8 rows with their scales
+	slab, err := Of(s)
+	if err != nil {
+		return 0, err
+	}
+	size, ok := product(slab.SizeBytes, numSlots)
+	if !ok {
+		return 0, fmt.Errorf("%w: %d slots of %d bytes do not fit in 63 bits", ErrShape, numSlots, slab.SizeBytes)
+	}
+	return size, nil
+}
+
+// SlabBytes is the largest whole slab that numSlots slots of numBytes hold.
+func SlabBytes(numBytes, numSlots int64) int64 {
+	return numBytes / numSlots &^ (RegionBytes - 1)
+}

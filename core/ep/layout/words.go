@@ -1,0 +1,38 @@
+package layout
+
+// Words carry an operation number, plus one so that 0 means never, in their
+// upper 48 bits and 16 bits of detail below: a slab id in open, a count of
+// combines and a flag in y_ready and done.
+const (
+	detailBits = 16
+	// MaxCombines bounds how often one handle can be combined: 15 bits.
+	MaxCombines = 1<<15 - 2
+	flagBit     = 1
+)
+
+// Word packs operation op with a 16-bit detail.
+func Word(op uint64, detail uint16) uint64 { return (op+1)<<detailBits | uint64(detail) }
+
+// Counted packs op with a number of combines and the released or final bit.
+func Counted(op uint64, combines int, last bool) uint64 {
+	detail := uint16(combines) << 1
+	if last {
+		detail |= flagBit
+	}
+	return Word(op, detail)
+}
+
+// IsFor reports whether the word carries operation op.
+func IsFor(word, op uint64) bool { return word>>detailBits == op+1 }
+
+// IsPast reports whether the word carries a later operation than op.
+func IsPast(word, op uint64) bool { return word>>detailBits > op+1 }
+
+// Detail returns the lower 16 bits.
+func Detail(word uint64) int { return int(word & (1<<detailBits - 1)) }
+
+// Combines returns the number of combines in a word made by Counted.
+func Combines(word uint64) int { return Detail(word) >> 1 }
+
+// IsLast returns the released or final bit of a word made by Counted.
+func IsLast(word uint64) bool { return word&flagBit != 0 }

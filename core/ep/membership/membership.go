@@ -1,0 +1,51 @@
+// Package membership is the group's member set: an epoch and one bit per
+// rank in a single word, so that every change is one compare-and-swap.
+package membership
+
+import (
+	"fmt"
+	"math/bits"
+	"sync/atomic"
+)
+
+// MaxRanks is the number of member bits beside the 16-bit epoch.
+const MaxRanks = 48
+
+// Set is one value of the members word. A rank is in it when the epoch is the
+// one it joined and its bit is set: use In, which checks both.
+type Set uint64
+
+// Full returns the set of ranks 0 to numRanks-1 in an epoch.
+func Full(epoch uint16, numRanks int) Set {
+	return Set(uint64(epoch)<<MaxRanks | (1<<numRanks - 1))
+}
+
+// Epoch returns the epoch of the set.
+func (s Set) Epoch() uint16 { return uint16(s >> MaxRanks) }
+
+// Ranks returns one bit per member.
+func (s Set) Ranks() uint64 { return uint64(s) & (1<<MaxRanks - 1) }
+
+// In reports whether the rank that joined in epoch is a member.
+func (s Set) In(epoch uint16, rank int) bool {
+	return s.Epoch() == epoch && s.Ranks()>>rank&1 == 1
+}
+
+// String gives the epoch and the ranks as a bit set.
+func (s Set) String() string {
+	return fmt.Sprintf("epoch %d, %d ranks %b", s.Epoch(), bits.OnesCount64(s.Ranks()), s.Ranks())
+}
+
+// Leave takes rank out of the word while the word still has the epoch that
+// the rank joined. It reports whether this call took it out.
+func Leave(word *atomic.Uint64, epoch uint16, rank int) bool {
+	for {
+		old := Set(word.Load())
+		if !old.In(epoch, rank) {
+			return false
+		}
+		if word.CompareAndSwap(uint64(old), uint64(old)&^(1<<rank)) {
+			return true
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package ep
+
+import (
+	"math/bits"
+
+	"github.com/moewire/moewire/core/ep/layout"
+)
+
+// owed are words of one operation that a rank must still write at owners which
+// have not opened it: the dispatch was cancelled, or its caller left the owner
+// out. Without them the owner would wait for ever.
+type owed struct {
+	op     uint64
+	owners uint64 // one bit per rank
+	params params
+	slab   layout.Slab
+	withY  bool // y_ready still lacks its released bit
+}
+
+// settle writes what is owed wherever the owner has opened by now.
+func (b *Buffer) settle() {
+	kept := b.owed[:0]
+	for i := range b.owed {
+		o := b.owed[i]
+		for rest := o.owners; rest != 0; rest &= rest - 1 {
+			r := bits.TrailingZeros64(rest)
+			if b.settleAt(&o, r) {
+				o.owners &^= 1 << r
+			}
+		}
+		if o.owners != 0 {
+			kept = append(kept, o)
+		}
+	}
+	b.owed = kept
+}
+
+// settleAt writes an operation without rows at owner r, if r has opened it.
+func (b *Buffer) settleAt(o *owed, r int) bool {
+	j := o.op % uint64(len(b.slots))
+	word := b.peers[r].open[j].Load()
+	if !layout.IsFor(word, o.op) {
+		return false
+	}
+	slab, err := b.dom.Slab(r, layout.Detail(word))
+	if err != nil {
+		return true // the owner is gone; nobody waits there
+	}
+	b.publish(slab, r, o.op, &o.params, &o.slab, nil, nil)
+	if r == b.self && o.withY {
+		b.peers[r].yReady[j].Store(layout.Counted(o.op, 0, true))
+		b.wakeAll()
+	}
+	slab.Word(layout.Done(b.self)).Store(layout.Counted(o.op, 0, true))
+	b.dom.Wake(r)
+	return true
+}

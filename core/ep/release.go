@@ -1,0 +1,65 @@
+package ep
+
+import (
+	"math/bits"
+
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/op"
+)
+
+// Release tells everybody that this rank is done with operation n. Its rows
+// may be overwritten from now on.
+func (b *Buffer) Release(n uint64) error {
+	if err := b.enter(); err != nil {
+		return err
+	}
+	defer b.users.Done()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s, err := b.find(n)
+	if err != nil {
+		return err
+	}
+	b.release(s, op.ErrCancelled)
+	return nil
+}
+
+// releaseCombined releases the combined handles, as the next call that is not
+// a combine of the same handle does. One whose hook has not run stays.
+func (b *Buffer) releaseCombined(except *slot) {
+	for j := range b.slots {
+		if s := &b.slots[j]; s != except && s.combines > 0 && !s.combine.pending() {
+			b.release(s, op.ErrCancelled)
+		}
+	}
+}
+
+func (b *Buffer) release(s *slot, why error) { b.releaseAs(s, op.Cancelled, why) }
+
+// releaseAs ends the slot's operation. The released bit comes before the
+// final done: who wants to combine it gets an error, never a wait without end.
+func (b *Buffer) releaseAs(s *slot, state op.State, why error) {
+	if !s.live {
+		return
+	}
+	published := s.combines
+	if s.combine.pending() && s.combine.published {
+		published++
+	}
+	s.live = false
+	s.endCalls(state, why)
+	s.dispatch.args, s.combine.args = DispatchArgs{}, CombineArgs{}
+	if s.isOpen() {
+		b.peers[b.self].yReady[s.index].Store(layout.Counted(s.op, published, true))
+	}
+	for rest := s.sent; rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		s.dst[r].Word(layout.Done(b.self)).Store(layout.Counted(s.op, s.combines, true))
+	}
+	if s.unsent != 0 {
+		b.owe(s, s.unsent, !s.isOpen())
+	}
+	b.wakeAll()
+	b.settle()
+	b.reopen()
+}

@@ -1,0 +1,208 @@
+package ep
+
+import (
+	"math/bits"
+
+	"github.com/moewire/moewire/core/device"
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// send places rows at every owner that has opened the operation by now. In
+// steady state that is all of them at once: each row is read and cast once.
+func (b *Buffer) send(s *slot) error {
+	ready, err := b.openOwners(s)
+	if err != nil || ready == 0 {
+		return err
+	}
+	// After `open` and before the first write: are we still a member?
+	if !membership.Set(b.dom.Members().Load()).In(b.epoch, b.self) {
+		return ErrFenced
+	}
+	if ready>>b.self&1 == 1 {
+		b.describe(s)
+	}
+	rows := b.reserve(s, ready)
+	b.place(s, rows)
+	b.count.bytesPlaced += b.placedBytes(s, rows)
+	for i := range b.ranks { // peers first: they can go on meanwhile
+		if r := (b.self + 1 + i) % b.ranks; ready>>r&1 == 1 {
+			b.publishTo(s, r, rows>>r&1 == 1)
+		}
+	}
+	s.unsent &^= ready
+	s.sent |= ready
+	if s.unsent == 0 {
+		s.plan.locate(&s.slab)
+		s.dispatch.args.X, s.dispatch.args.TopkIdx = nil, nil // no longer ours
+	}
+	return nil
+}
+
+// openOwners finds the owners that have opened s.op, and their slabs.
+func (b *Buffer) openOwners(s *slot) (ready uint64, err error) {
+	for rest := s.unsent; rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		word := b.peers[r].open[s.index].Load()
+		if !layout.IsFor(word, s.op) {
+			continue
+		}
+		if s.dst[r], err = b.dom.Slab(r, layout.Detail(word)); err != nil {
+			return 0, err
+		}
+		ready |= 1 << r
+	}
+	return ready, nil
+}
+
+// describe fills in the result; our own slab is open for s.op.
+func (b *Buffer) describe(s *slot) {
+	lay, own, res := &s.slab, s.own, &s.dispatch.res
+	rows := lay.LocalExperts * lay.RowsPerExpert
+	res.Op, res.Slab = s.op, own
+	res.RecvX = own.Bytes(lay.RowsOff, rows*lay.RowBytes)
+	res.SrcInfo = own.Bytes(lay.SrcInfoOff, rows*4)
+	res.CombineX = own.Bytes(lay.YOff, rows*lay.Hidden*2)
+	res.Scales = nil
+	if lay.FP8 {
+		res.Scales = own.Bytes(lay.ScalesOff, rows*lay.Hidden/layout.QuantBlock*4)
+	}
+}
+
+// reserve adds our rows to the owners' counters; the old values are where our
+// rows begin. It returns the owners whose slabs hold them all: an owner that
+// works on another shape may be short, and then gets no rows from us.
+func (b *Buffer) reserve(s *slot, ready uint64) (fits uint64) {
+	p, l := &s.plan, int(s.slab.LocalExperts)
+	for rest := ready; rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		ok := s.dst[r].SizeBytes() >= s.slab.SizeBytes
+		for i := 0; ok && i < l; i++ {
+			if n := p.counts[r*l+i]; n > 0 {
+				begin := s.dst[r].Word(layout.Counter(i)).Add(uint64(n)) - uint64(n)
+				ok = begin+uint64(n) <= uint64(s.slab.RowsPerExpert)
+				p.begin[r*l+i] = int32(begin)
+			}
+		}
+		if ok {
+			fits |= 1 << r
+		}
+	}
+	s.broken = s.broken || fits != ready
+	return fits
+}
+
+// place stores the rows for the given owners.
+func (b *Buffer) place(s *slot, owners uint64) {
+	p, l := &s.plan, int32(s.slab.LocalExperts)
+	for i := range p.jobs {
+		if j := &p.jobs[i]; owners>>j.Target&1 == 1 {
+			j.Pos += p.begin[j.Target*l+j.Expert]
+		}
+	}
+	for rest := owners; rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		b.prefault(s, r)
+		b.scratch.targets[r] = target(s.dst[r], &s.slab)
+	}
+	b.scratch.place = device.PlaceBatch{
+		X: s.dispatch.args.X, Hidden: int(s.slab.Hidden), CastFP8: s.slab.FP8,
+		Targets: b.scratch.targets, Jobs: b.jobsFor(s, owners),
+	}
+	b.kern.Place(&b.scratch.place)
+}
+
+// jobsFor returns the jobs for some owners: all of them, without copying, in
+// the common case.
+func (b *Buffer) jobsFor(s *slot, owners uint64) []device.PlaceJob {
+	if owners == s.counted {
+		return s.plan.jobs
+	}
+	b.scratch.jobs = b.scratch.jobs[:0]
+	for _, j := range s.plan.jobs {
+		if owners>>j.Target&1 == 1 {
+			b.scratch.jobs = append(b.scratch.jobs, j)
+		}
+	}
+	return b.scratch.jobs
+}
+
+func target(slab transport.Segment, lay *layout.Slab) device.Target {
+	rows := lay.LocalExperts * lay.RowsPerExpert
+	t := device.Target{
+		Rows:          slab.Bytes(lay.RowsOff, rows*lay.RowBytes),
+		SrcInfo:       slab.Bytes(lay.SrcInfoOff, rows*4),
+		RowsPerExpert: int(lay.RowsPerExpert),
+	}
+	if lay.FP8 {
+		t.Scales = slab.Bytes(lay.ScalesOff, rows*lay.Hidden/layout.QuantBlock*4)
+	}
+	return t
+}
+
+// publishTo tells owner r that everything of ours is there.
+func (b *Buffer) publishTo(s *slot, r int, withRows bool) {
+	l := int(s.slab.LocalExperts)
+	counts, begin := s.plan.counts[r*l:(r+1)*l], s.plan.begin[r*l:(r+1)*l]
+	if !withRows {
+		counts, begin = nil, nil
+	}
+	b.publish(s.dst[r], r, s.op, &s.params, &s.slab, counts, begin)
+	for _, n := range counts {
+		b.count.rowsTo[r] += uint64(n)
+	}
+}
+
+// publish writes layout, params and, last, arrive in an owner's slab. counts
+// and begin are per local expert of the owner, nil for no rows at all.
+func (b *Buffer) publish(slab transport.Segment, r int, op uint64, p *params, lay *layout.Slab, counts, begin []int32) {
+	if slab.SizeBytes() >= lay.SizeBytes { // else the owner reports the mismatch
+		for l := range int(lay.LocalExperts) {
+			v := uint64(0)
+			if counts != nil && counts[l] > 0 {
+				v = uint64(begin[l])<<32 | uint64(counts[l])
+			}
+			slab.Word(lay.Layout(int64(l), int64(b.self))).Store(v)
+		}
+	}
+	p.store(slab, b.self, op)
+	slab.Word(layout.Arrive(b.self)).Store(layout.Word(op, 0))
+	b.dom.Wake(r)
+}
+
+func (b *Buffer) placedBytes(s *slot, owners uint64) (n uint64) {
+	l := int(s.slab.LocalExperts)
+	row := uint64(s.slab.RowBytes) + 4
+	if s.slab.FP8 {
+		row += uint64(s.slab.Hidden) / layout.QuantBlock * 4
+	}
+	for rest := owners; rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		for _, c := range s.plan.counts[r*l : (r+1)*l] {
+			n += uint64(c) * row
+		}
+	}
+	return n
+}
+
+// prefault makes present what this operation will probably touch at owner r:
+// each expert's uniform share of the tokens, a quarter more for skew.
+func (b *Buffer) prefault(s *slot, r int) {
+	lay := &s.slab
+	tokens := int64(s.params.tokens) * lay.NumRanks * int64(s.params.topK)
+	share := min((tokens*5/4+lay.NumExperts-1)/lay.NumExperts, lay.RowsPerExpert)
+	w := &s.warm[r]
+	if w.shape == lay.Shape && w.rows >= share {
+		return
+	}
+	*w = warmth{lay.Shape, share}
+	seg := s.dst[r]
+	seg.Prefault(0, layout.HeaderBytes)
+	for l := range lay.LocalExperts {
+		first := l * lay.RowsPerExpert
+		seg.Prefault(lay.RowsOff+first*lay.RowBytes, share*lay.RowBytes)
+		seg.Prefault(lay.YOff+first*lay.Hidden*2, share*lay.Hidden*2)
+		seg.Prefault(lay.SrcInfoOff+first*4, share*4)
+	}
+}

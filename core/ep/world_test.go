@@ -1,0 +1,164 @@
+package ep_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/device/cpu"
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/transport/inproc"
+)
+
+// world is R ranks in one process.
+type world struct {
+	t    testing.TB
+	doms []transport.Domain
+	bufs []*ep.Buffer
+}
+
+func newWorld(t testing.TB, ranks int, cfg ep.Config) *world {
+	w := &world{t: t, doms: inproc.New(ranks, layout.ControlBytes)}
+	for _, dom := range w.doms {
+		b, err := ep.New(dom, cpu.NewReference(), cfg)
+		require.NoError(t, err)
+		w.bufs = append(w.bufs, b)
+	}
+	t.Cleanup(func() {
+		for _, b := range w.bufs {
+			_ = b.Close()
+		}
+	})
+	return w
+}
+
+// each runs f once per rank, all at the same time, and reports every error.
+func (w *world) each(f func(rank int) error) {
+	w.t.Helper()
+	var wg sync.WaitGroup
+	errs := make([]error, len(w.bufs))
+	for r := range w.bufs {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			errs[r] = f(r)
+		}()
+	}
+	wg.Wait()
+	for r, err := range errs {
+		require.NoError(w.t, err, "rank %d", r)
+	}
+}
+
+// shape of one operation.
+type shape struct {
+	ranks, maxTokens, hidden, experts, topk int
+	fp8                                     bool
+}
+
+func (s shape) String() string {
+	return fmt.Sprintf("R%d-M%d-H%d-E%d-K%d-fp8=%v", s.ranks, s.maxTokens, s.hidden, s.experts, s.topk, s.fp8)
+}
+
+// dispatched is what one rank holds after a dispatch.
+type dispatched struct {
+	res    ep.Result
+	counts []int32
+	layout []int64
+}
+
+func (w *world) args(rank int, s shape, in *input, d *dispatched) *ep.DispatchArgs {
+	l := s.experts / s.ranks
+	d.counts, d.layout = make([]int32, l), make([]int64, l*s.ranks)
+	return &ep.DispatchArgs{
+		X: in.x, TopkIdx: in.topk, NumTokens: in.tokens, Hidden: s.hidden, TopK: s.topk,
+		MaxTokens: s.maxTokens, NumExperts: s.experts, FP8: s.fp8,
+		RecvCount: d.counts, LayoutRange: d.layout, Timeout: 20 * time.Second,
+	}
+}
+
+func (w *world) dispatch(rank int, s shape, in *input) (*dispatched, error) {
+	d := new(dispatched)
+	p, err := w.bufs[rank].Dispatch(w.args(rank, s, in, d), &d.res, ep.PhaseDone, -1)
+	if err == nil && p != nil {
+		err = fmt.Errorf("dispatch returned a pending operation after waiting for its end")
+	}
+	return d, err
+}
+
+// compute runs the stand-in experts on what arrived, into the combine buffer.
+func (d *dispatched) compute(rank int, s shape) {
+	l, c := s.experts/s.ranks, s.ranks*s.maxTokens
+	row := s.hidden * 2
+	for e := range l {
+		for i := range int(d.counts[e]) {
+			at := (e*c + i) * row
+			expert(rank*l+e, d.res.RecvX[at:at+row], d.res.CombineX[at:at+row])
+		}
+	}
+}
+
+func (w *world) combine(rank int, s shape, in *input, d *dispatched) ([]byte, error) {
+	out := bytes.Repeat([]byte{0xaa}, in.tokens*s.hidden*2)
+	_, err := w.bufs[rank].Combine(d.res.Op, &ep.CombineArgs{
+		X: d.res.CombineX, ZeroCopy: true, TopkIdx: in.topk, TopkWeights: in.weights, Out: out,
+		NumTokens: in.tokens, TopK: s.topk, Timeout: 20 * time.Second,
+	}, ep.PhaseDone, -1)
+	return out, err
+}
+
+// check compares what a rank received with what everybody sent (bf16).
+func (d *dispatched) check(rank int, s shape, ins []input) error {
+	l, c := s.experts/s.ranks, s.ranks*s.maxTokens
+	for e := range l {
+		total := 0
+		for src := range s.ranks {
+			want := wantRows(&ins[src], s.topk, int64(rank*l+e))
+			begin, n := int(d.layout[e*s.ranks+src]>>32), int(d.layout[e*s.ranks+src]&(1<<32-1))
+			if n != len(want) {
+				return fmt.Errorf("rank %d expert %d source %d: %d rows, want %d", rank, e, src, n, len(want))
+			}
+			total += n
+			for i, tok := range want {
+				at := e*c + begin + i
+				if got := int(int32(binary.LittleEndian.Uint32(d.res.SrcInfo[at*4:]))); got != tok {
+					return fmt.Errorf("rank %d expert %d source %d row %d: token %d, want %d", rank, e, src, i, got, tok)
+				}
+				row := s.hidden * 2
+				if !s.fp8 && !bytes.Equal(d.res.RecvX[at*row:(at+1)*row], ins[src].x[tok*row:(tok+1)*row]) {
+					return fmt.Errorf("rank %d expert %d source %d token %d: row differs", rank, e, src, tok)
+				}
+			}
+		}
+		if int(d.counts[e]) != total {
+			return fmt.Errorf("rank %d expert %d: count %d, want %d", rank, e, d.counts[e], total)
+		}
+	}
+	return nil
+}
+
+func alive(int64) bool { return false }
+
+// inputs draws every rank's part of one operation.
+func inputs(r *rand.Rand, s shape, route routing) []input {
+	ins := make([]input, s.ranks)
+	for i := range ins {
+		ins[i] = randomInput(r, r.IntN(s.maxTokens+1), s.hidden, s.topk, s.experts, route)
+	}
+	return ins
+}
+
+// seeded returns a generator whose seed is in the log of a failing test.
+func seeded(t testing.TB) *rand.Rand {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	return rand.New(rand.NewPCG(seed, 1))
+}

@@ -1,0 +1,56 @@
+//go:build linux
+
+package sys
+
+import (
+	"runtime"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// FD owns one file descriptor, always close-on-exec. Close may be called
+// from any goroutine and more than once; the caller sees to it that no other
+// call uses the descriptor at that moment.
+type FD struct {
+	*descriptor
+}
+
+// descriptor is kept apart from FD so that the leak check may look at it
+// after the FD itself has become garbage.
+type descriptor struct {
+	raw atomic.Int64
+}
+
+// newFD takes ownership of raw.
+func newFD(raw int) *FD {
+	f := &FD{&descriptor{}}
+	f.raw.Store(int64(raw))
+	openFDs.Add(1)
+	runtime.AddCleanup(f, countLeak, f.descriptor)
+	return f
+}
+
+// Raw returns the descriptor, or -1 after Close.
+func (f *FD) Raw() int { return int(f.raw.Load()) }
+
+// Close closes the descriptor. Idempotent; a nil FD is closed.
+func (f *FD) Close() error {
+	if f == nil {
+		return nil
+	}
+	raw := int(f.raw.Swap(-1))
+	if raw < 0 {
+		return nil
+	}
+	openFDs.Add(-1)
+	return wrap("close", unix.Close(raw))
+}
+
+// countLeak runs after an FD has become garbage. It reports a descriptor
+// that nobody closed and does not close it: that would hide the mistake.
+func countLeak(d *descriptor) {
+	if d.raw.Load() >= 0 {
+		leakedFDs.Add(1)
+	}
+}

@@ -1,0 +1,37 @@
+//go:build linux
+
+package sys
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+var pageSize = os.Getpagesize()
+
+// PageSize is the size of a page in bytes, a power of two.
+func PageSize() int { return pageSize }
+
+// Getpid is the id of this process in its own pid namespace.
+func Getpid() int { return unix.Getpid() }
+
+// Geteuid is the user whose rights this process has.
+func Geteuid() int { return unix.Geteuid() }
+
+// MemlockLimitBytes is how much memory this process may lock (soft limit);
+// unlimited is the largest uint64.
+func MemlockLimitBytes() (uint64, error) {
+	var lim unix.Rlimit
+	err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &lim)
+	return lim.Cur, wrap("getrlimit", err)
+}
+
+// NumCPUs is the number of processors that this process may run on now.
+func NumCPUs() (int, error) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return 0, wrap("sched_getaffinity", err)
+	}
+	return set.Count(), nil
+}

@@ -1,0 +1,50 @@
+//go:build linux
+
+package sys
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
+
+// NewMemfd makes an empty anonymous memory file that cannot be executed
+// (where the kernel knows that flag) and whose size can only grow: a peer
+// that has checked the size once can never be hit by SIGBUS. The name only
+// shows in /proc.
+func NewMemfd(name string) (*FD, error) {
+	raw, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_NOEXEC_SEAL)
+	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
+		raw, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	}
+	if err != nil {
+		return nil, wrap("memfd_create", err)
+	}
+	fd := newFD(raw)
+	if _, err := unix.FcntlInt(uintptr(raw), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
+		return nil, errors.Join(wrap("fcntl F_ADD_SEALS", err), fd.Close())
+	}
+	return fd, nil
+}
+
+// Grow sets the size of a memfd, in bytes. New bytes are zero and take no
+// memory until they are touched.
+func Grow(fd *FD, sizeBytes int64) error {
+	return wrap("ftruncate", retry(func() error { return unix.Ftruncate(fd.Raw(), sizeBytes) }))
+}
+
+// Size returns the size of a file in bytes.
+func Size(fd *FD) (int64, error) {
+	var st unix.Stat_t
+	err := retry(func() error { return unix.Fstat(fd.Raw(), &st) })
+	return st.Size, wrap("fstat", err)
+}
+
+// CannotShrink reports whether the file is a memfd whose size can only grow.
+func CannotShrink(fd *FD) (bool, error) {
+	seals, err := unix.FcntlInt(uintptr(fd.Raw()), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return false, wrap("fcntl F_GET_SEALS", err)
+	}
+	return seals&unix.F_SEAL_SHRINK != 0, nil
+}

@@ -1,0 +1,86 @@
+//go:build linux
+
+package sys
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Mapping is a shared, readable and writable mapping of a file. Its bytes
+// must not be touched after Unmap.
+type Mapping struct {
+	data  []byte
+	unmap sync.Once
+	err   error
+}
+
+// Map maps n bytes of fd at offset off, a multiple of the page size. The
+// mapping stays after fd is closed. Touching bytes beyond the end of the file
+// raises SIGBUS: check Size first.
+func Map(fd *FD, off, n int64) (*Mapping, error) {
+	if off < 0 || n <= 0 || int64(int(n)) != n {
+		return nil, fmt.Errorf("mmap of %d bytes at %d: %w", n, off, unix.EINVAL)
+	}
+	data, err := unix.Mmap(fd.Raw(), off, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, wrap("mmap", err)
+	}
+	mappings.Add(1)
+	mappedBytes.Add(n)
+	return &Mapping{data: data}, nil
+}
+
+// Bytes is the mapped memory.
+func (m *Mapping) Bytes() []byte { return m.data }
+
+// Unmap ends the mapping. Idempotent.
+func (m *Mapping) Unmap() error {
+	m.unmap.Do(func() {
+		mappings.Add(-1)
+		mappedBytes.Add(-int64(len(m.data)))
+		m.err = wrap("munmap", unix.Munmap(m.data))
+	})
+	return m.err
+}
+
+// Word returns the 64-bit word at data[off]. It panics when the word is not
+// wholly inside or not aligned to 8 bytes.
+func Word(data []byte, off int64) *atomic.Uint64 {
+	if off < 0 || off&7 != 0 || off > int64(len(data))-8 {
+		panic(fmt.Sprintf("word at byte offset %d of a segment of %d bytes", off, len(data)))
+	}
+	return (*atomic.Uint64)(unsafe.Pointer(unsafe.SliceData(data[off:])))
+}
+
+// Prefault makes the pages of data, part of a mapping, present and writable.
+func Prefault(data []byte) {
+	if len(data) == 0 {
+		return
+	}
+	start := uintptr(unsafe.Pointer(unsafe.SliceData(data)))
+	ahead := start & uintptr(PageSize()-1) // madvise wants a page boundary
+	_, _, errno := unix.Syscall(unix.SYS_MADVISE, start-ahead, uintptr(len(data))+ahead, unix.MADV_POPULATE_WRITE)
+	if errno != 0 {
+		touch(data)
+	}
+}
+
+// touch faults in every page of data without changing a byte, also when
+// others write to it at the same time (kernels before 5.14).
+func touch(data []byte) {
+	ahead := -uintptr(unsafe.Pointer(unsafe.SliceData(data))) & 7
+	if uintptr(len(data)) < ahead+8 {
+		return // less than a word: not worth a fault now
+	}
+	data = data[ahead:]
+	last := int64(len(data)-8) &^ 7
+	for off := int64(0); off < last; off += int64(PageSize()) {
+		Word(data, off).Add(0)
+	}
+	Word(data, last).Add(0)
+}

@@ -1,0 +1,44 @@
+//go:build linux
+
+package sys
+
+import "golang.org/x/sys/unix"
+
+// Credentials say who is at the other end of a unix socket: who connected,
+// or who called listen.
+type Credentials struct {
+	// PID is the process as seen from this process's pid namespace; 0 when
+	// it cannot be seen from here.
+	PID int
+	// UID is the effective user.
+	UID int
+}
+
+// PeerCredentials asks the kernel about the other end of conn.
+func PeerCredentials(conn *FD) (Credentials, error) {
+	c, err := unix.GetsockoptUcred(conn.Raw(), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return Credentials{}, wrap("getsockopt SO_PEERCRED", err)
+	}
+	return Credentials{PID: int(c.Pid), UID: int(c.Uid)}, nil
+}
+
+// PeerPidfd returns a pidfd of the process at the other end of conn. It
+// works across pid namespaces; Linux 6.5 or later.
+func PeerPidfd(conn *FD) (*FD, error) {
+	raw, err := unix.GetsockoptInt(conn.Raw(), unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+	if err != nil {
+		return nil, wrap("getsockopt SO_PEERPIDFD", err)
+	}
+	return newFD(raw), nil
+}
+
+// OpenPidfd returns a pidfd by process id. The id may meanwhile belong to
+// another process: hear from the peer once more after this call.
+func OpenPidfd(pid int) (*FD, error) {
+	raw, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil, wrap("pidfd_open", err)
+	}
+	return newFD(raw), nil
+}

@@ -1,0 +1,31 @@
+package inproc_test
+
+import (
+	"testing"
+
+	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/transport/inproc"
+	"github.com/moewire/moewire/core/transport/transporttest"
+)
+
+func TestConformance(t *testing.T) {
+	transporttest.Run(t, transporttest.Harness{
+		New: func(_ *testing.T, n int, controlBytes int64) []transport.Domain {
+			return inproc.New(n, controlBytes)
+		},
+		Kill: inproc.Kill,
+	})
+}
+
+func TestNewRefusesBadSizes(t *testing.T) {
+	for _, n := range []int{0, transport.MaxRanks + 1} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%d ranks: no panic", n)
+				}
+			}()
+			inproc.New(n, 8)
+		}()
+	}
+}

@@ -1,0 +1,116 @@
+package shm
+
+import (
+	"fmt"
+
+	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// livenessKind is how the end of a peer's process is noticed.
+type livenessKind uint8
+
+const (
+	// bySameProcess: the peer lives and dies with this rank.
+	bySameProcess livenessKind = iota
+	// byPeerPidfd: a pidfd that the kernel gave for the connection; right
+	// across pid namespaces.
+	byPeerPidfd
+	// byPidfdOpen: a pidfd opened by the number in the credentials. That
+	// the number still is the peer's is known because the peer's "ready"
+	// comes later.
+	byPidfdOpen
+	// byConnection: the connection's end of file.
+	byConnection
+)
+
+func (k livenessKind) String() string {
+	switch k {
+	case bySameProcess:
+		return "same process"
+	case byPeerPidfd:
+		return "pidfd of the connection's peer"
+	case byPidfdOpen:
+		return "pidfd opened by process id"
+	case byConnection:
+		return "end of the connection"
+	}
+	return fmt.Sprintf("livenessKind(%d)", uint8(k))
+}
+
+// liveness is what this rank holds to notice a peer's death.
+type liveness struct {
+	kind  livenessKind
+	pid   int // in this process's pid namespace; 0 when not visible
+	pidfd *sys.FD
+}
+
+// bestLiveness is the best kind that findLiveness tries; tests raise it.
+var bestLiveness = byPeerPidfd
+
+// findLiveness takes the best way that the kernel has.
+func findLiveness(conn *sys.FD, cred sys.Credentials) liveness {
+	l := liveness{pid: cred.PID}
+	if cred.PID == sys.Getpid() {
+		return l
+	}
+	var err error
+	if bestLiveness <= byPeerPidfd {
+		if l.pidfd, err = sys.PeerPidfd(conn); err == nil {
+			l.kind = byPeerPidfd
+			return l
+		}
+	}
+	if bestLiveness <= byPidfdOpen && cred.PID > 0 {
+		if l.pidfd, err = sys.OpenPidfd(cred.PID); err == nil {
+			l.kind = byPidfdOpen
+			return l
+		}
+	}
+	l.kind, l.pidfd = byConnection, nil
+	return l
+}
+
+// startWatching registers all peers of other processes with the process's
+// watcher.
+func (d *domain) startWatching() error {
+	for _, p := range d.peers {
+		fd := p.watch.pidfd
+		if p.watch.kind == byConnection && !p.left {
+			fd = p.conn
+		}
+		if fd == nil {
+			continue
+		}
+		token, err := processWatcher.add(fd, func(failure error) { d.report(p, failure) })
+		if err != nil {
+			processWatcher.remove(d.watches)
+			return fmt.Errorf("rank %d: watching its process: %w", p.rank, err)
+		}
+		d.watches = append(d.watches, token)
+	}
+	return nil
+}
+
+// report runs on the watcher's goroutine, once per peer at most: its
+// descriptor is readable, or the watcher itself has failed.
+func (d *domain) report(p *member, failure error) {
+	switch {
+	case failure != nil:
+		failure = fmt.Errorf("rank %d (process %d) is not watched any more: %w", p.rank, p.watch.pid, failure)
+	case p.watch.kind == byConnection && saidBye(p.conn):
+		return
+	default:
+		failure = fmt.Errorf("rank %d (process %d): %w", p.rank, p.watch.pid, transport.ErrDead)
+	}
+	d.lost[p.rank].Store(&failure)
+	d.ring()
+}
+
+// saidBye reports whether the connection ended with a good-bye: the peer has
+// closed its domain; its process need not have ended.
+func saidBye(conn *sys.FD) bool {
+	msg, fds, err := receive(conn)
+	sys.CloseAll(fds...)
+	return err == nil && msg.kind == kindBye
+}

@@ -1,0 +1,378 @@
+package shm
+
+import (
+	"bufio"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/moewire/moewire/core/transport"
+)
+
+// These tests run every rank as a process of its own: the test binary again,
+// with childVariable set to what it shall do. A child talks to the test in
+// lines: it prints its metadata, reads everybody's, prints "connected".
+const childVariable = "MOEWIRE_TEST_SHM_CHILD"
+
+func TestMain(m *testing.M) {
+	if spec := os.Getenv(childVariable); spec != "" {
+		if err := runChild(spec); err != nil {
+			fmt.Println("error", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// runChild does "rank,numRanks,liveness".
+func runChild(spec string) error {
+	var rank, numRanks, best int
+	if _, err := fmt.Sscanf(spec, "%d,%d,%d", &rank, &numRanks, &best); err != nil {
+		return err
+	}
+	bestLiveness = livenessKind(best)
+	l, err := Open(Config{Rank: rank, NumRanks: numRanks, ControlBytes: 4096})
+	if err != nil {
+		return err
+	}
+	fmt.Println("metadata", hex.EncodeToString(l.Metadata()))
+	in := bufio.NewReader(os.Stdin)
+	all := make([][]byte, numRanks)
+	for r := range all {
+		line, err := in.ReadString('\n')
+		if err != nil {
+			return err
+		}
+		if all[r], err = hex.DecodeString(strings.TrimSpace(line)); err != nil {
+			return err
+		}
+	}
+	d, err := l.Connect(all, 20*time.Second)
+	if err != nil {
+		return err
+	}
+	fmt.Println("connected", d.(*domain).Liveness((rank+1)%numRanks))
+	return obey(d, in)
+}
+
+// obey executes the test's commands until "close".
+func obey(d transport.Domain, in *bufio.Reader) error {
+	for {
+		line, err := in.ReadString('\n')
+		if err != nil {
+			return err
+		}
+		var answer string
+		switch word, rest, _ := strings.Cut(strings.TrimSpace(line), " "); word {
+		case "ring":
+			answer, err = ring(d, rest)
+		case "await-loss":
+			answer, err = awaitLoss(d, rest)
+		case "lost":
+			rank, _ := strconv.Atoi(rest)
+			answer = fmt.Sprint(d.Lost(rank))
+		case "close":
+			if err := d.Close(); err != nil {
+				return err
+			}
+			answer = "closed"
+		case "exit":
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		fmt.Println(answer)
+	}
+}
+
+// ring passes a token round the ranks n times through sleeping waits, then
+// checks a slab of the neighbour.
+func ring(d transport.Domain, rounds string) (string, error) {
+	n, err := strconv.ParseUint(rounds, 10, 64)
+	if err != nil {
+		return "", err
+	}
+	id, slab, err := d.AddSlab(1 << 20)
+	if err != nil {
+		return "", err
+	}
+	copy(slab.Bytes(100, 1), []byte{byte(d.Rank() + 1)})
+	next := (d.Rank() + 1) % d.NumRanks()
+	for i := uint64(1); i <= n; i++ {
+		if d.Rank() == 0 {
+			pass(d, next, i)
+		}
+		if !sleepUntil(d, i) {
+			return "", fmt.Errorf("rank %d: round %d: not woken", d.Rank(), i)
+		}
+		if d.Rank() != 0 {
+			pass(d, next, i)
+		}
+	}
+	seen, err := d.Slab(next, id)
+	if err != nil {
+		return "", err
+	}
+	if got := seen.Bytes(100, 1)[0]; got != byte(next+1) {
+		return "", fmt.Errorf("slab of rank %d reads %d", next, got)
+	}
+	return "rung", nil
+}
+
+func pass(d transport.Domain, to int, i uint64) {
+	d.Control(to).Word(0).Store(i)
+	d.Wake(to)
+}
+
+func sleepUntil(d transport.Domain, i uint64) bool {
+	for start := time.Now(); time.Since(start) < 15*time.Second; {
+		ticket := d.PrepareSleep()
+		if d.Control(d.Rank()).Word(0).Load() >= i {
+			d.CancelSleep()
+			return true
+		}
+		d.Sleep(ticket, 15*time.Second)
+	}
+	return false
+}
+
+// awaitLoss sleeps, without polling, until a rank is lost.
+func awaitLoss(d transport.Domain, rank string) (string, error) {
+	r, err := strconv.Atoi(rank)
+	if err != nil {
+		return "", err
+	}
+	fmt.Println("waiting")
+	for start := time.Now(); time.Since(start) < 15*time.Second; {
+		ticket := d.PrepareSleep()
+		if err := d.Lost(r); err != nil {
+			d.CancelSleep()
+			return fmt.Sprintf("%d %v %v", time.Now().UnixNano(), errors.Is(err, transport.ErrDead), err), nil
+		}
+		d.Sleep(ticket, 15*time.Second)
+	}
+	return "", fmt.Errorf("rank %d was not lost", r)
+}
+
+// child is one rank's process as the test sees it.
+type child struct {
+	t   *testing.T
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+func startChild(t *testing.T, rank, numRanks int, best livenessKind, attr *syscall.SysProcAttr) *child {
+	t.Helper()
+	c := &child{t: t, cmd: exec.Command(os.Args[0])}
+	c.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d,%d,%d", childVariable, rank, numRanks, best))
+	c.cmd.SysProcAttr, c.cmd.Stderr = attr, os.Stderr
+	var err error
+	if c.in, err = c.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.out = bufio.NewReader(out)
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = c.cmd.Process.Kill()
+		_ = c.cmd.Wait()
+	})
+	return c
+}
+
+func (c *child) tell(line string) {
+	c.t.Helper()
+	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// hear reads a line and checks how it begins.
+func (c *child) hear(prefix string) string {
+	c.t.Helper()
+	line, err := c.out.ReadString('\n')
+	line = strings.TrimSpace(line)
+	if !strings.HasPrefix(line, prefix) {
+		c.t.Fatalf("process %d: %q, %v, expected %q", c.cmd.Process.Pid, line, err, prefix)
+	}
+	return strings.TrimSpace(strings.TrimPrefix(line, prefix))
+}
+
+// meet starts n ranks and gives them one another's metadata.
+func meet(t *testing.T, n int, best livenessKind) []*child {
+	t.Helper()
+	children, all := make([]*child, n), make([]string, n)
+	for r := range n {
+		children[r] = startChild(t, r, n, best, nil)
+	}
+	for r, c := range children {
+		all[r] = c.hear("metadata")
+	}
+	for _, c := range children {
+		c.tell(strings.Join(all, "\n"))
+	}
+	return children
+}
+
+func TestProcesses(t *testing.T) {
+	for _, n := range []int{2, 3, 8} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			children := meet(t, n, byPeerPidfd)
+			for _, c := range children {
+				c.hear("connected")
+			}
+			for _, c := range children {
+				c.tell("ring 200")
+			}
+			for _, c := range children {
+				c.hear("rung")
+			}
+			for _, c := range children {
+				c.tell("close")
+				c.hear("closed")
+				c.tell("exit")
+			}
+		})
+	}
+}
+
+func TestKilledProcessIsLost(t *testing.T) {
+	for _, best := range []livenessKind{byPeerPidfd, byPidfdOpen, byConnection} {
+		t.Run(best.String(), func(t *testing.T) {
+			children := meet(t, 3, best)
+			for _, c := range children {
+				if got := c.hear("connected"); got != best.String() && best != byPeerPidfd {
+					t.Fatalf("watches by %s", got)
+				} else if best == byPeerPidfd && got != best.String() {
+					t.Logf("this kernel has no SO_PEERPIDFD: %s", got)
+				}
+			}
+			victim := children[1]
+			for _, r := range []int{0, 2} {
+				children[r].tell("await-loss 1")
+				children[r].hear("waiting")
+			}
+			start := time.Now()
+			if err := victim.cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range []int{0, 2} {
+				checkLoss(t, children[r].hear(""), victim.cmd.Process.Pid, start)
+				children[r].tell("lost " + fmt.Sprint(2-r))
+				children[r].hear("<nil>")
+			}
+		})
+	}
+}
+
+func checkLoss(t *testing.T, answer string, pid int, start time.Time) {
+	t.Helper()
+	fields := strings.SplitN(answer, " ", 3)
+	at, err := strconv.ParseInt(fields[0], 10, 64)
+	if err != nil || len(fields) < 3 || fields[1] != "true" {
+		t.Fatalf("answer %q", answer)
+	}
+	if !strings.Contains(fields[2], "rank 1 ") || !strings.Contains(fields[2], fmt.Sprint(pid)) {
+		t.Errorf("%q does not name rank 1 and process %d", fields[2], pid)
+	}
+	if d := time.Unix(0, at).Sub(start); d > 5*time.Second {
+		t.Errorf("noticed after %v", d)
+	} else {
+		t.Logf("noticed %v after the signal was sent", d)
+	}
+}
+
+// TestLeavingIsNotDying closes one rank's domain while its process lives on.
+func TestLeavingIsNotDying(t *testing.T) {
+	for _, best := range []livenessKind{byPeerPidfd, byConnection} {
+		children := meet(t, 2, best)
+		for _, c := range children {
+			c.hear("connected")
+		}
+		children[1].tell("close")
+		children[1].hear("closed")
+		time.Sleep(50 * time.Millisecond)
+		children[0].tell("lost 1")
+		children[0].hear("<nil>")
+	}
+}
+
+func TestDeadBeforeConnectIsNamed(t *testing.T) {
+	c := startChild(t, 0, 2, byPeerPidfd, nil)
+	theirs, err := hex.DecodeString(c.hear("metadata"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := Open(Config{Rank: 1, NumRanks: 2, ControlBytes: 4096})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(100*time.Millisecond, func() { _ = c.cmd.Process.Kill() })
+	within(t, 10*time.Second, func() {
+		_, err = l.Connect([][]byte{theirs, l.Metadata()}, time.Minute)
+	})
+	if err == nil || !strings.Contains(err.Error(), "rank 0: closed the connection") {
+		t.Error(err)
+	}
+}
+
+func TestOtherUserIsRefused(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can start a process of another user")
+	}
+	nobody := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	for foreign := range 2 {
+		mine := 1 - foreign
+		c := startForeign(t, foreign, nobody)
+		theirs := c.hear("metadata")
+		l, err := Open(Config{Rank: mine, NumRanks: 2, ControlBytes: 4096})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := make([][]byte, 2)
+		all[mine] = l.Metadata()
+		all[foreign], _ = hex.DecodeString(theirs)
+		c.tell(hex.EncodeToString(all[0]) + "\n" + hex.EncodeToString(all[1]))
+		_, err = l.Connect(all, 500*time.Millisecond)
+		if err == nil || !strings.Contains(err.Error(), "user id 65534") {
+			t.Errorf("rank %d: %v", mine, err)
+		}
+	}
+}
+
+// startForeign needs a copy of the test binary that others may execute.
+func startForeign(t *testing.T, rank int, attr *syscall.SysProcAttr) *child {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "moewire-shm-test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	binary, err := os.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(dir+"/child", binary, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	old := os.Args[0]
+	os.Args[0] = dir + "/child"
+	defer func() { os.Args[0] = old }()
+	return startChild(t, rank, 2, byPeerPidfd, attr)
+}

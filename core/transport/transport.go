@@ -1,0 +1,87 @@
+// Package transport says what core/ep needs from whatever moves its bytes.
+//
+// A Domain is a set of ranks that can map one another's memory (shared
+// memory between processes, the Go heap inside one process). Everything that
+// two ranks share is a word, reached by Segment.Word and only by atomic
+// operations, or bytes whose ownership such a word hands over.
+package transport
+
+import (
+	"errors"
+	"sync/atomic"
+	"time"
+)
+
+// MaxRanks is the largest number of ranks in one domain: the member set
+// shares one 64-bit word with a 16-bit epoch.
+const MaxRanks = 48
+
+// Sentinels that callers must tell apart.
+var (
+	// ErrDead means that the peer's process is known to have ended.
+	ErrDead = errors.New("process has ended")
+	// ErrClosed means that the domain was closed in this process.
+	ErrClosed = errors.New("domain is closed")
+	// ErrMismatch means that two ranks disagree about a parameter.
+	ErrMismatch = errors.New("ranks disagree")
+	// ErrMetadata means that a peer's metadata bytes are not usable.
+	ErrMetadata = errors.New("bad metadata")
+)
+
+// Segment is one mapped range of memory. All methods are safe for concurrent
+// use; none allocates.
+type Segment interface {
+	// Word returns the 64-bit word at byte offset off, which must be a
+	// multiple of 8 inside the segment. Go's atomics on it are sequentially
+	// consistent, which is what the slot protocol asks for.
+	Word(off int64) *atomic.Uint64
+	// Bytes returns the n bytes at offset off. The slice aliases the segment
+	// and is valid while the caller holds a reference (Retain).
+	Bytes(off, n int64) []byte
+	// SizeBytes is the length of the segment.
+	SizeBytes() int64
+	// Prefault makes the pages of [off, off+n) present and writable in this
+	// mapping, so that later stores do not fault. Best effort: failure only
+	// costs time later.
+	Prefault(off, n int64)
+	// Retain adds a reference; the mapping lives until the last Release.
+	Retain()
+	// Release drops a reference taken by Retain.
+	Release()
+}
+
+// Domain is one rank's view of its group.
+type Domain interface {
+	// Rank and NumRanks place this rank in the group.
+	Rank() int
+	NumRanks() int
+	// Members is the group's shared membership word.
+	Members() *atomic.Uint64
+	// Control returns the control segment of a rank (its own or a peer's).
+	Control(rank int) Segment
+	// AddSlab makes a fresh zeroed slab of this rank and returns its id.
+	// Peers can reach it by that id as soon as AddSlab has returned.
+	AddSlab(sizeBytes int64) (id int, slab Segment, err error)
+	// Slab returns a rank's slab by id, mapping it when it is first seen.
+	// After that first call it allocates nothing and makes no system call.
+	Slab(rank, id int) (Segment, error)
+	// Lost returns nil while a rank may be alive, and an error wrapping
+	// ErrDead once its process is known to have ended.
+	Lost(rank int) error
+	// Wake ends the sleep of a rank, if it sleeps. Call it after storing a
+	// word that the rank may be waiting for.
+	Wake(rank int)
+	// PrepareSleep announces that this rank is about to sleep and returns a
+	// ticket. The caller checks its condition once more, then calls Sleep
+	// with the ticket, or CancelSleep if the condition has come true.
+	PrepareSleep() uint32
+	CancelSleep()
+	// Sleep blocks until somebody calls Wake for this rank after the ticket
+	// was drawn, or for at most d (d > 0). It may return early.
+	Sleep(ticket uint32, d time.Duration)
+	// Yield gives the processor to another runnable thread, if there is one.
+	Yield()
+	// Close ends this rank's use of the domain. Idempotent. Segments that
+	// somebody retained stay mapped.
+	Close() error
+}

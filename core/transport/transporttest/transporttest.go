@@ -1,0 +1,237 @@
+// Package transporttest is the conformance suite of package transport: every
+// carrier that claims to be a transport.Domain runs it.
+package transporttest
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/moewire/moewire/core/transport"
+)
+
+// controlBytes is the control region of the groups that the suite makes.
+const controlBytes = 4096 + 8
+
+// patience bounds every wait for something that must happen.
+const patience = 20 * time.Second
+
+// Harness makes the groups under test.
+type Harness struct {
+	// New makes a fresh group of n ranks in this process and returns their
+	// views by rank. The suite closes them.
+	New func(t *testing.T, n int, controlBytes int64) []transport.Domain
+	// Kill makes d's group see a rank as dead. Nil where ranks of one
+	// process cannot be lost: tests with processes must cover it then.
+	Kill func(d transport.Domain, rank int)
+}
+
+// Run runs the suite.
+func Run(t *testing.T, h Harness) {
+	for _, c := range []struct {
+		name string
+		test func(*testing.T, Harness)
+	}{
+		{"Identity", testIdentity},
+		{"ControlIsShared", testControlIsShared},
+		{"Bounds", testBounds},
+		{"SlabByID", testSlabByID},
+		{"SlabErrors", testSlabErrors},
+		{"SlabAllocatesNothing", testSlabAllocatesNothing},
+		{"WakeNeverLost", testWakeNeverLost},
+		{"WakeManySleepers", testWakeManySleepers},
+		{"TicketIsKept", testTicketIsKept},
+		{"SleepIsBounded", testSleepIsBounded},
+		{"CancelSleep", testCancelSleep},
+		{"Close", testClose},
+		{"CloseWakes", testCloseWakes},
+		{"RetainedSurvivesClose", testRetainedSurvivesClose},
+		{"Lost", testLost},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.test(t, h) })
+	}
+}
+
+func (h Harness) group(t *testing.T, n int) []transport.Domain {
+	t.Helper()
+	domains := h.New(t, n, controlBytes)
+	t.Cleanup(func() {
+		for _, d := range domains {
+			if err := d.Close(); err != nil {
+				t.Errorf("close: %v", err)
+			}
+		}
+	})
+	return domains
+}
+
+func testIdentity(t *testing.T, h Harness) {
+	for _, n := range []int{1, 2, 5, transport.MaxRanks} {
+		for r, d := range h.group(t, n) {
+			if d.Rank() != r || d.NumRanks() != n {
+				t.Errorf("rank %d of %d says it is %d of %d", r, n, d.Rank(), d.NumRanks())
+			}
+			if got, want := d.Members().Load(), uint64(1)<<48|(1<<n-1); got != want {
+				t.Errorf("members of %d ranks is %#x, not %#x", n, got, want)
+			}
+		}
+	}
+}
+
+func testControlIsShared(t *testing.T, h Harness) {
+	domains := h.group(t, 3)
+	for owner := range domains {
+		seg := domains[owner].Control(owner)
+		if seg.SizeBytes() != controlBytes || !bytes.Equal(seg.Bytes(0, controlBytes), make([]byte, controlBytes)) {
+			t.Fatalf("rank %d: control region is not %d zero bytes", owner, controlBytes)
+		}
+		for writer, d := range domains {
+			d.Control(owner).Word(int64(8 * writer)).Store(uint64(100*owner + writer + 1))
+		}
+		for reader, d := range domains {
+			for writer := range domains {
+				got := d.Control(owner).Word(int64(8 * writer)).Load()
+				if want := uint64(100*owner + writer + 1); got != want {
+					t.Errorf("rank %d reads %d in rank %d's word, written by %d: want %d", reader, got, owner, writer, want)
+				}
+			}
+		}
+	}
+	domains[0].Members().Add(1 << 48)
+	if got := domains[2].Members().Load() >> 48; got != 2 {
+		t.Errorf("the epoch that another rank raised is %d, not 2", got)
+	}
+}
+
+func testBounds(t *testing.T, h Harness) {
+	d := h.group(t, 1)[0]
+	_, slab, err := d.AddSlab(4100) // the last word would be cut off
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, seg := range []transport.Segment{d.Control(0), slab} {
+		n := seg.SizeBytes()
+		seg.Word(0).Store(1)
+		seg.Word((n - 8) &^ 7).Store(2)
+		seg.Bytes(n-1, 1)[0] = 3
+		seg.Prefault(0, n)
+		seg.Prefault(n-1, 1)
+		mustPanic(t, "word before the start", func() { seg.Word(-8) })
+		mustPanic(t, "word across the end", func() { seg.Word((n - 1) &^ 7).Load(); seg.Word(n &^ 7) })
+		mustPanic(t, "word not aligned", func() { seg.Word(4) })
+		mustPanic(t, "bytes across the end", func() { seg.Bytes(n-1, 2) })
+		mustPanic(t, "bytes before the start", func() { seg.Bytes(-1, 2) })
+		if b := seg.Bytes(0, 8); cap(b) != 8 {
+			t.Errorf("the slice could be grown over the segment: capacity %d", cap(b))
+		}
+	}
+}
+
+func mustPanic(t *testing.T, what string, f func()) {
+	t.Helper()
+	defer func() {
+		if recover() == nil {
+			t.Errorf("%s: no panic", what)
+		}
+	}()
+	f()
+}
+
+func testSlabByID(t *testing.T, h Harness) {
+	domains := h.group(t, 2)
+	sizes := []int64{16, 4096, 1<<20 + 24, 3 << 20}
+	for i, n := range sizes {
+		id, slab, err := domains[1].AddSlab(n)
+		if err != nil || id != i || slab.SizeBytes() != n {
+			t.Fatalf("slab %d of %d bytes: id %d, %v", i, n, id, err)
+		}
+		if slab.Word(0).Load() != 0 || slab.Bytes(n-1, 1)[0] != 0 {
+			t.Errorf("slab %d is not zeroed", id)
+		}
+		seen := mustSlab(t, domains[0], 1, id)
+		if seen.SizeBytes() != n {
+			t.Fatalf("slab %d has %d bytes for its peer, %d for its owner", id, seen.SizeBytes(), n)
+		}
+		slab.Word(0).Store(uint64(1000 + id))
+		copy(seen.Bytes(n-3, 3), []byte{1, 2, byte(id)})
+		if seen.Word(0).Load() != uint64(1000+id) || !bytes.Equal(slab.Bytes(n-3, 3), []byte{1, 2, byte(id)}) {
+			t.Errorf("slab %d: what one rank writes the other does not see", id)
+		}
+	}
+	for id := range sizes { // none lies over another
+		if got := mustSlab(t, domains[1], 1, id).Word(0).Load(); id > 0 && got != uint64(1000+id) {
+			t.Errorf("slab %d reads %d", id, got)
+		}
+	}
+}
+
+func mustSlab(t *testing.T, d transport.Domain, rank, id int) transport.Segment {
+	t.Helper()
+	seg, err := d.Slab(rank, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return seg
+}
+
+func testSlabErrors(t *testing.T, h Harness) {
+	d := h.group(t, 2)[0]
+	for _, c := range []struct{ rank, id int }{{0, 0}, {1, 0}, {1, 1023}, {1, 1024}, {1, -1}, {2, 0}, {-1, 0}} {
+		if seg, err := d.Slab(c.rank, c.id); err == nil {
+			t.Errorf("slab %d of rank %d exists: %d bytes", c.id, c.rank, seg.SizeBytes())
+		}
+	}
+	for _, n := range []int64{0, -1} {
+		if _, _, err := d.AddSlab(n); err == nil {
+			t.Errorf("a slab of %d bytes was made", n)
+		}
+	}
+	if id, _, err := d.AddSlab(8); id != 0 || err != nil {
+		t.Errorf("after refused slabs: id %d, %v", id, err)
+	}
+}
+
+func testSlabAllocatesNothing(t *testing.T, h Harness) {
+	domains := h.group(t, 2)
+	if _, _, err := domains[1].AddSlab(4096); err != nil {
+		t.Fatal(err)
+	}
+	mustSlab(t, domains[0], 1, 0)
+	n := testing.AllocsPerRun(100, func() {
+		seg, _ := domains[0].Slab(1, 0)
+		seg.Word(8).Add(1)
+		domains[0].Control(1).Word(0).Add(1)
+		domains[0].Wake(1)
+	})
+	if n != 0 {
+		t.Errorf("%v allocations per access", n)
+	}
+}
+
+func testLost(t *testing.T, h Harness) {
+	domains := h.group(t, 3)
+	for _, d := range domains {
+		for r := range domains {
+			if err := d.Lost(r); err != nil {
+				t.Errorf("rank %d is lost from the start: %v", r, err)
+			}
+		}
+	}
+	if h.Kill == nil {
+		return
+	}
+	ticket := domains[0].PrepareSleep()
+	h.Kill(domains[1], 2)
+	start := time.Now()
+	domains[0].Sleep(ticket, patience)
+	if d := time.Since(start); d > patience/2 {
+		t.Errorf("a loss did not end the sleep: %v", d)
+	}
+	if err := domains[0].Lost(2); !errors.Is(err, transport.ErrDead) {
+		t.Errorf("Lost gives %v", err)
+	}
+	if err := domains[0].Lost(1); err != nil {
+		t.Errorf("a rank that lives is lost: %v", err)
+	}
+}
