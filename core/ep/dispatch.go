@@ -85,7 +85,7 @@ func (b *Buffer) assign(s *slot, a *DispatchArgs, slab layout.Slab, active uint6
 	s.unsent, s.awaited, s.counted = active, active, active
 	s.dispatch.begin(a.Timeout)
 	s.dispatch.args, s.dispatch.res = *a, Result{}
-	s.combine.st = nil
+	s.combine.retire()
 	if left := b.all &^ active; left != 0 {
 		b.owe(s, left, false)
 	}

@@ -52,8 +52,9 @@ type warmth struct {
 
 // call is the waiting side of one operation.
 type call struct {
-	st       *op.Op
-	escaped  bool // somebody outside holds st
+	st       *op.Op // nil: never begun for this operation
+	spare    *op.Op // an ended st that nobody else holds
+	escaped  bool   // somebody outside holds st
 	timeout  time.Duration
 	deadline time.Time // zero: not started, or none
 }
@@ -74,12 +75,21 @@ type combineCall struct {
 }
 
 func (c *call) begin(timeout time.Duration) {
-	if c.st == nil || c.escaped {
-		c.st, c.escaped = new(op.Op), false
-	} else {
-		*c.st = op.Op{}
+	c.retire()
+	if c.spare == nil {
+		c.spare = new(op.Op)
 	}
+	c.st, c.spare = c.spare, nil
+	*c.st = op.Op{}
 	c.timeout, c.deadline = timeout, time.Time{}
+}
+
+// retire forgets an ended operation, keeping its memory if it can be reused.
+func (c *call) retire() {
+	if c.st != nil && !c.escaped {
+		c.spare = c.st
+	}
+	c.st, c.escaped = nil, false
 }
 
 func (c *call) pending() bool { return c.st != nil && c.st.State() == op.Pending }

@@ -227,10 +227,12 @@ func (w *wait) giveUp(now time.Time, waiting uint64) error {
 	return nil
 }
 
-// lost returns why one of the ranks will not come any more. A rank that ended
-// is the cause; one that left may only have given up on it.
+// lost returns why one of the ranks will not come any more. The cause is a
+// rank that ended while it was a member, if there is one: a rank that left,
+// and perhaps ended then, may only have given up on it.
 func (b *Buffer) lost(waiting uint64) error {
-	gone := waiting &^ b.members()
+	members := b.members()
+	gone := waiting &^ members
 	for rest := waiting; rest != 0; rest &= rest - 1 {
 		if b.dom.Lost(bits.TrailingZeros64(rest)) != nil {
 			gone |= rest & -rest
@@ -239,8 +241,8 @@ func (b *Buffer) lost(waiting uint64) error {
 	if gone == 0 {
 		return nil
 	}
-	for r := range b.ranks {
-		if err := b.dom.Lost(r); err != nil {
+	for rest := members; rest != 0; rest &= rest - 1 {
+		if err := b.dom.Lost(bits.TrailingZeros64(rest)); err != nil {
 			return err
 		}
 	}

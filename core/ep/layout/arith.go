@@ -50,7 +50,7 @@ func (c *cursor) take(name string, align int64, factors ...int64) int64 {
 	begin, ok := alignUp(c.off, align)
 	size, fits := product(factors...)
 	if !ok || !fits || size > math.MaxInt64-begin {
-		c.err = fmt.Errorf("%s of %v elements and bytes does not fit in 63 bits", name, factors)
+		c.err = fmt.Errorf("%s does not fit in 63 bits", name)
 		return 0
 	}
 	c.off = begin + size

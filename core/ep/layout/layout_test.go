@@ -1,0 +1,164 @@
+package layout
+
+import (
+	"math"
+	"math/rand/v2"
+	"sort"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestOfKnownShapes(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		shape Shape
+		want  Slab
+	}{
+		{
+			name:  "bf16",
+			shape: Shape{MaxTokens: 128, Hidden: 7168, NumExperts: 64, NumRanks: 4},
+			want: Slab{
+				LocalExperts: 16, RowsPerExpert: 512, RowBytes: 14336,
+				LayoutOff: 77824, SrcInfoOff: 77824 + 4096, ScalesOff: 77824 + 4096 + 32768,
+				RowsOff: 2 << 20, YOff: 2<<20 + 117440512, SizeBytes: 2<<20 + 2*117440512,
+			},
+		},
+		{
+			name:  "fp8, regions that end off a boundary",
+			shape: Shape{MaxTokens: 3, Hidden: 128, NumExperts: 3, NumRanks: 3, FP8: true},
+			want: Slab{
+				LocalExperts: 1, RowsPerExpert: 9, RowBytes: 128,
+				LayoutOff: 77824, SrcInfoOff: 81920, ScalesOff: 86016,
+				RowsOff: 2 << 20, YOff: 4 << 20, SizeBytes: 6 << 20,
+			},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := Of(c.shape)
+			require.NoError(t, err)
+			c.want.Shape = c.shape
+			require.Equal(t, c.want, got)
+		})
+	}
+}
+
+func TestOfRefuses(t *testing.T) {
+	good := Shape{MaxTokens: 8, Hidden: 128, NumExperts: 8, NumRanks: 4}
+	for name, c := range map[string]struct {
+		change func(*Shape)
+		says   string
+	}{
+		"no rank":            {func(s *Shape) { s.NumRanks = 0 }, "num_ranks 0, allowed 1 to 48"},
+		"many ranks":         {func(s *Shape) { s.NumRanks = 49 }, "num_ranks 49"},
+		"no token":           {func(s *Shape) { s.MaxTokens = 0 }, "num_max_tokens_per_rank 0"},
+		"odd hidden":         {func(s *Shape) { s.Hidden = 12 }, "hidden 12, allowed multiples of 8"},
+		"odd hidden for fp8": {func(s *Shape) { s.Hidden, s.FP8 = 136, true }, "hidden 136, allowed multiples of 128"},
+		"negative":           {func(s *Shape) { s.Hidden = -8 }, "hidden -8"},
+		"uneven experts":     {func(s *Shape) { s.NumExperts = 9 }, "num_experts 9, allowed multiples of num_ranks 4"},
+		"many experts":       {func(s *Shape) { s.NumExperts = 4 * 8193 }, "at most 8192 per rank"},
+		"many rows":          {func(s *Shape) { s.MaxTokens = 1 << 30 }, "exceeds 2^31-1 rows"},
+		"overflow": {func(s *Shape) {
+			s.MaxTokens, s.Hidden, s.NumExperts = 1<<28, 1<<30, 4*8192
+		}, "does not fit in 63 bits"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := good
+			c.change(&s)
+			_, err := Of(s)
+			require.ErrorIs(t, err, ErrShape)
+			require.ErrorContains(t, err, c.says)
+		})
+	}
+}
+
+// TestRegionsAreDisjoint: on random shapes no region overlaps another, all lie
+// inside the slab, and every alignment holds.
+func TestRegionsAreDisjoint(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	for range 2000 {
+		ranks := 1 + r.Int64N(MaxRanks)
+		s := Shape{MaxTokens: 1 + r.Int64N(5000), Hidden: 128 * (1 + r.Int64N(80)), NumRanks: ranks, NumExperts: ranks * (1 + r.Int64N(64)), FP8: r.IntN(2) == 0}
+		slab, err := Of(s)
+		require.NoError(t, err, "%+v", s)
+		rows := slab.LocalExperts * slab.RowsPerExpert
+		regions := [][2]int64{
+			{0, HeaderBytes}, {slab.LayoutOff, slab.LocalExperts * ranks * 8}, {slab.SrcInfoOff, rows * 4},
+			{slab.RowsOff, rows * slab.RowBytes}, {slab.YOff, rows * s.Hidden * 2},
+		}
+		if s.FP8 {
+			regions = append(regions, [2]int64{slab.ScalesOff, rows * s.Hidden / QuantBlock * 4})
+		}
+		sort.Slice(regions, func(i, j int) bool { return regions[i][0] < regions[j][0] })
+		end := int64(0)
+		for _, region := range regions {
+			require.GreaterOrEqual(t, region[0], end, "%+v", slab)
+			end = region[0] + region[1]
+		}
+		require.LessOrEqual(t, end, slab.SizeBytes)
+		require.Zero(t, slab.RowsOff%RegionBytes)
+		require.Zero(t, slab.YOff%RegionBytes)
+		require.Zero(t, slab.SizeBytes%RegionBytes)
+	}
+}
+
+func TestFixedWordsAreDisjoint(t *testing.T) {
+	seen := map[int64]bool{}
+	take := func(off int64) {
+		require.Zero(t, off%8)
+		require.False(t, seen[off], "offset %d twice", off)
+		seen[off] = true
+	}
+	for s := range MaxRanks {
+		for i := range int64(8) { // a record of eight words
+			take(Params(s) + 8*i)
+		}
+		take(Arrive(s))
+		take(Done(s))
+	}
+	for l := range MaxLocalExperts {
+		take(Counter(l))
+	}
+	require.LessOrEqual(t, Counter(MaxLocalExperts-1)+8, int64(HeaderBytes))
+	clear(seen)
+	for j := range MaxSlots {
+		take(Open(j))
+		take(YReady(j))
+	}
+	take(WaitsFor())
+	take(Beat())
+	require.LessOrEqual(t, Beat()+LineBytes, int64(ControlBytes))
+}
+
+func TestSizeHint(t *testing.T) {
+	s := Shape{MaxTokens: 128, Hidden: 7168, NumExperts: 64, NumRanks: 4}
+	hint, err := SizeHint(s, 2)
+	require.NoError(t, err)
+	slab, err := Of(s)
+	require.NoError(t, err)
+	require.Equal(t, slab.SizeBytes, SlabBytes(hint, 2))
+	s.FP8 = true
+	slab, err = Of(s)
+	require.NoError(t, err)
+	require.LessOrEqual(t, slab.SizeBytes, SlabBytes(hint, 2), "the hint serves both dtypes")
+	_, err = SizeHint(Shape{MaxTokens: 1 << 26, Hidden: 1 << 25, NumExperts: 64, NumRanks: 4}, math.MaxInt32)
+	require.ErrorIs(t, err, ErrShape)
+}
+
+func TestWords(t *testing.T) {
+	for _, op := range []uint64{0, 1, 1 << 20, 1<<48 - 2} {
+		w := Counted(op, 3, true)
+		require.True(t, IsFor(w, op))
+		require.False(t, IsFor(w, op+1))
+		require.Equal(t, 3, Combines(w))
+		require.True(t, IsLast(w))
+		require.False(t, IsLast(Counted(op, MaxCombines, false)))
+		require.Equal(t, MaxCombines, Combines(Counted(op, MaxCombines, false)))
+		require.Equal(t, 1023, Detail(Word(op, 1023)))
+		require.True(t, op == 0 || IsPast(w, op-1))
+	}
+	require.False(t, IsFor(0, 0), "a zero word is no operation")
+}

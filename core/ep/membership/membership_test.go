@@ -1,0 +1,40 @@
+package membership
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestSet(t *testing.T) {
+	s := Full(1, 48)
+	require.Equal(t, uint16(1), s.Epoch())
+	require.True(t, s.In(1, 0))
+	require.True(t, s.In(1, 47))
+	require.False(t, s.In(2, 0), "the bit alone is not enough: the epoch counts")
+	require.Equal(t, uint64(7), Full(9, 3).Ranks())
+}
+
+// TestLeave: each rank leaves once, however many try to take it out.
+func TestLeave(t *testing.T) {
+	var word atomic.Uint64
+	word.Store(uint64(Full(3, 8)))
+	var wins atomic.Int32
+	var wg sync.WaitGroup
+	for i := range 64 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			if Leave(&word, 3, i%8) {
+				wins.Add(1)
+			}
+		}()
+	}
+	wg.Wait()
+	require.Equal(t, int32(8), wins.Load())
+	require.Equal(t, Full(3, 0), Set(word.Load()))
+	word.Store(uint64(Full(4, 8)))
+	require.False(t, Leave(&word, 3, 0), "a process of an old epoch takes nobody out")
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package ep_test
+
+const raceEnabled = false

@@ -1,0 +1,57 @@
+package op
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestEndsOnce(t *testing.T) {
+	boom := errors.New("boom")
+	for _, first := range []State{Done, Failed, Cancelled, TimedOut} {
+		var o Op
+		require.Equal(t, Pending, o.State())
+		require.NoError(t, o.Err())
+		err := boom
+		if first == Done {
+			err = nil
+		}
+		require.True(t, o.End(first, err))
+		require.False(t, o.End(Failed, errors.New("late")))
+		require.Equal(t, first, o.State())
+		require.Equal(t, err, o.Err())
+	}
+	var o Op
+	require.False(t, o.End(Pending, nil), "pending is not an end")
+	require.True(t, o.End(Cancelled, nil))
+	require.ErrorIs(t, o.Err(), ErrCancelled)
+}
+
+// TestRace: of many enders one wins, and everybody sees its state and error.
+func TestRace(t *testing.T) {
+	for range 500 {
+		var o Op
+		var wg sync.WaitGroup
+		won := make([]bool, 4)
+		errs := []error{nil, errors.New("a"), errors.New("b"), errors.New("c")}
+		for i := range won {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				won[i] = o.End(State(i+1), errs[i])
+			}()
+		}
+		wg.Wait()
+		winners := 0
+		for i, w := range won {
+			if w {
+				winners++
+				require.Equal(t, State(i+1), o.State())
+				require.Equal(t, errs[i], o.Err())
+			}
+		}
+		require.Equal(t, 1, winners)
+	}
+}
