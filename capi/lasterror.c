@@ -1,22 +1,42 @@
 /*
  * The last error of each thread. It lives in C because a Go export and its
- * caller share the thread but not the goroutine.
+ * caller share the thread but not the goroutine. The text is on the heap and
+ * only a pointer is thread-local: a Go library has initial-exec TLS, and what
+ * it may take of that is a kilobyte or so when a program loads it late.
  */
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "internal.h"
 
-static _Thread_local char last_error[2048];
+#define CAPACITY 2048
+
+static _Thread_local char *last_error;
+static pthread_key_t at_thread_exit;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void make_key(void)
+{
+	pthread_key_create(&at_thread_exit, free);
+}
 
 void mwi_set_error(const char *text, size_t len)
 {
-	if (len >= sizeof last_error)
-		len = sizeof last_error - 1;
+	if (last_error == NULL) {
+		pthread_once(&once, make_key);
+		last_error = malloc(CAPACITY);
+		if (last_error == NULL)
+			return; /* the status still says what kind of error it was */
+		pthread_setspecific(at_thread_exit, last_error);
+	}
+	if (len >= CAPACITY)
+		len = CAPACITY - 1;
 	memcpy(last_error, text, len);
 	last_error[len] = 0;
 }
 
 const char *mw_last_error(void)
 {
-	return last_error;
+	return last_error != NULL ? last_error : "";
 }
