@@ -30,6 +30,7 @@ var statuses = []struct {
 	{ep.ErrInProgress, C.MW_IN_PROGRESS},
 	{errPanic, C.MW_ERR_PANIC},
 	{errHandle, C.MW_ERR_HANDLE},
+	{ep.ErrNoHandle, C.MW_ERR_HANDLE},
 	{ep.ErrClosed, C.MW_ERR_CLOSED},
 	{transport.ErrClosed, C.MW_ERR_CLOSED},
 	{ep.ErrStaleHandle, C.MW_ERR_STALE_HANDLE},

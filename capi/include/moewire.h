@@ -85,7 +85,8 @@ const char *mw_last_error(void);
  * Facts about this machine as JSON (vector widths, chosen width, transports
  * and devices with the reason where one is absent), for diagnostics. Writes
  * at most `cap` bytes to `buf` (no terminator) and the full length to *len;
- * MW_ERR_INVALID_ARGUMENT if `cap` is too small (then *len is written, too).
+ * with buf == NULL only *len is written. MW_ERR_INVALID_ARGUMENT if `cap` is
+ * too small (*len is written even then).
  */
 mw_status_t mw_system_report(char *buf, uint64_t cap, uint64_t *len);
 

@@ -55,7 +55,7 @@ func (b *Buffer) find(n uint64) (*slot, error) {
 	s := &b.slots[n%uint64(len(b.slots))]
 	switch {
 	case n >= b.next:
-		return nil, invalid("handle of operation %d, the buffer has started %d", n, b.next)
+		return nil, fmt.Errorf("%w: operation %d, the buffer has started %d", ErrNoHandle, n, b.next)
 	case s.op != n:
 		return nil, fmt.Errorf("%w: operation %d was released and its slot serves operation %d", ErrStaleHandle, n, s.op)
 	case !s.live:

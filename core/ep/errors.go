@@ -9,6 +9,7 @@ import (
 // Sentinels, for errors.Is. Messages name the argument or the rank.
 var (
 	ErrInvalid     = errors.New("invalid argument")
+	ErrNoHandle    = errors.New("unknown handle")
 	ErrStaleHandle = errors.New("stale handle")
 	ErrClosed      = errors.New("buffer is closed")
 	ErrTimeout     = errors.New("deadline passed")

@@ -99,7 +99,7 @@ func TestStaleHandles(t *testing.T) {
 	_, err = w.combine(0, s, &ins[0], first)
 	require.ErrorIs(t, err, ep.ErrStaleHandle)
 	require.ErrorIs(t, w.bufs[0].Release(first.res.Op), ep.ErrStaleHandle)
-	require.ErrorIs(t, w.bufs[0].Release(99), ep.ErrInvalid)
+	require.ErrorIs(t, w.bufs[0].Release(99), ep.ErrNoHandle)
 }
 
 // skipIfRacing: ranks that disagree about a shape may store rows at the same
