@@ -129,7 +129,11 @@ func mwiBufferCreate(config *C.mw_config_t, id *C.uint64_t) C.mw_status_t {
 			return err
 		}
 		b := &buffer{cfg: cfg, width: int(config.vector_width), listener: l, meta: l.Metadata()}
-		b.id = buffers.add(b)
+		if b.id = buffers.add(b); b.id > maxBuffers {
+			_, _ = buffers.take(b.id)
+			_ = l.Close()
+			return invalid("this process has made %d buffers, and handles have no room for more", maxBuffers)
+		}
 		*id = C.uint64_t(b.id)
 		return nil
 	})

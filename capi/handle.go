@@ -59,7 +59,10 @@ func (t *table[T]) missing(id uint64) error {
 
 // Handles carry the buffer's number above and the operation's, plus one,
 // below: a handle finds its buffer, and one of another buffer is noticed.
-const opBits = 44
+const (
+	opBits     = 44
+	maxBuffers = 1<<(64-opBits) - 1
+)
 
 func packHandle(buffer, op uint64) uint64 { return buffer<<opBits | (op + 1) }
 

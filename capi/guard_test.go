@@ -1,0 +1,61 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/ep"
+)
+
+// TestGuard: a panic becomes a status, and only its own buffer is unusable.
+func TestGuard(t *testing.T) {
+	hurt, other := &buffer{id: 1}, &buffer{id: 2}
+	require.Equal(t, statusOf(errPanic), guard(hurt, func() error { panic("boom") }))
+	require.ErrorIs(t, hurt.poisoned(), errPanic)
+	require.ErrorContains(t, hurt.poisoned(), "boom")
+	require.Equal(t, statusOf(errPanic), guard(hurt, func() error { return nil }), "a poisoned buffer takes no calls")
+	require.Zero(t, guard(other, func() error { return nil }))
+	require.Equal(t, statusOf(errPanic), guard(nil, func() error { panic("boom") }))
+}
+
+// TestStatusOfWrapped: a closed buffer stays closed whatever its cause.
+func TestStatusOfWrapped(t *testing.T) {
+	require.Equal(t, statusOf(ep.ErrClosed), statusOf(wrapped{ep.ErrClosed, ep.ErrTimeout}))
+	require.NotEqual(t, statusOf(ep.ErrClosed), statusOf(ep.ErrTimeout))
+}
+
+type wrapped []error
+
+func (wrapped) Error() string     { return "several" }
+func (w wrapped) Unwrap() []error { return w }
+
+// TestTable: ids are never reused, and each kind of mistake is named.
+func TestTable(t *testing.T) {
+	tab := newTable[string]("thing")
+	a := tab.add("a")
+	_, err := tab.take(a)
+	require.NoError(t, err)
+	b := tab.add("b")
+	require.NotEqual(t, a, b)
+	_, err = tab.get(a)
+	require.ErrorIs(t, err, errHandle)
+	require.ErrorContains(t, err, "thing 1 was closed")
+	_, err = tab.get(99)
+	require.ErrorContains(t, err, "there never was a thing 99")
+	_, err = tab.take(a)
+	require.ErrorIs(t, err, errHandle)
+}
+
+func TestHandles(t *testing.T) {
+	for _, c := range []struct{ buffer, op uint64 }{{1, 0}, {7, 12345}, {1<<20 - 1, 1<<44 - 3}} {
+		buffer, op, err := unpackHandle(packHandle(c.buffer, c.op))
+		require.NoError(t, err)
+		require.Equal(t, c.buffer, buffer)
+		require.Equal(t, c.op, op)
+	}
+	for _, garbage := range []uint64{0, 5, 1 << opBits} {
+		_, _, err := unpackHandle(garbage)
+		require.ErrorIs(t, err, errHandle)
+	}
+}
