@@ -204,5 +204,9 @@ func (b *Buffer) prefault(s *slot, r int) {
 		seg.Prefault(lay.RowsOff+first*lay.RowBytes, share*lay.RowBytes)
 		seg.Prefault(lay.YOff+first*lay.Hidden*2, share*lay.Hidden*2)
 		seg.Prefault(lay.SrcInfoOff+first*4, share*4)
+		for g := int64(0); lay.FP8 && g < lay.Hidden/layout.QuantBlock; g++ {
+			row := l*lay.Hidden/layout.QuantBlock + g
+			seg.Prefault(lay.ScalesOff+row*lay.RowsPerExpert*4, share*4)
+		}
 	}
 }
