@@ -1,0 +1,273 @@
+"""The steps of `make test` and its parts: runs them, times them, sums up.
+
+    python3 .ci/steps.py all              every step
+    python3 .ci/steps.py lint             the fast checks
+    python3 .ci/steps.py venv go-test     the steps named
+
+Every step runs even if an earlier one failed, except where it could not work
+without it. The exit status is 0 only if each one that was asked for ran and
+passed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = Path(os.environ.get("MOEWIRE_VENV") or ".venv")
+VENV = VENV if VENV.is_absolute() else ROOT / VENV
+BIN = VENV / "bin"
+REQUIREMENTS = ROOT / "tests" / "requirements.txt"
+DIST = ROOT / "wheels" / "dist"
+
+# What the test suites of tests/ need, in the order in which they run. Those
+# not named here run last.
+SUITE_ORDER = ["capi", "python", "examples", "multirank", "wheel"]
+
+
+class StepError(Exception):
+    """A step did not pass; the text says what to look at."""
+
+
+def run(*command: str | Path, env: dict[str, str] | None = None) -> None:
+    """Runs a command in the repository's root, its output going to ours."""
+    words = [str(word) for word in command]
+    shown = [f"{k}={v}" for k, v in (env or {}).items()]
+    print("+", *shown, *(w.removeprefix(f"{ROOT}/") for w in words), flush=True)
+    try:
+        status = subprocess.run(
+            words, cwd=ROOT, env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL
+        ).returncode
+    except OSError as err:
+        raise StepError(f"cannot start: {err}") from err
+    if status != 0:
+        raise StepError(f"exit status {status}: {' '.join(words)}")
+
+
+def sources(*patterns: str) -> list[str]:
+    """The tree's own files: tracked, or new and not ignored."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z", "--", *patterns],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return [name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+# ------------------------------------------------------------------ steps --
+
+
+def venv() -> None:
+    """A virtual environment with exactly what tests/requirements.txt lists."""
+    if sys.version_info < (3, 11) and not BIN.exists():
+        raise StepError("the tests need Python 3.11 or newer (torch 2.15 does): make PYTHON=...")
+    lock = REQUIREMENTS.read_text()
+    stamp = VENV / "moewire-requirements.sha256"
+    digest = hashlib.sha256(lock.encode()).hexdigest()
+    if stamp.is_file() and stamp.read_text() == digest:
+        print(f"{VENV} is up to date")
+        return
+    if not (BIN / "python").exists():
+        run(sys.executable, "-m", "venv", VENV)
+    # uv is several times faster than pip; pip does where uv cannot be had.
+    uv = next(line for line in lock.splitlines() if line.startswith("uv=="))
+    python = BIN / "python"
+    try:
+        if not (BIN / "uv").exists():
+            run(python, "-m", "pip", "install", "--quiet", uv)
+        run(BIN / "uv", "pip", "install", "--quiet", "--python", python, "-r", REQUIREMENTS)
+    except StepError as err:
+        print(f"{err}; trying pip", flush=True)
+        run(python, "-m", "pip", "install", "--quiet", "-r", REQUIREMENTS)
+    stamp.write_text(digest)
+
+
+def install() -> None:
+    """Builds the library and installs the package, editable."""
+    # What the lock names is here already, so the build needs no isolation.
+    run(BIN / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation",
+        "--disable-pip-version-check", "-e", ".")  # fmt: skip
+
+
+def gofmt() -> None:
+    """Every Go file is formatted."""
+    files = [name for name in sources("*.go") if "/testdata/" not in name]
+    found = subprocess.run(["gofmt", "-l", *files], cwd=ROOT, capture_output=True, text=True)
+    if found.returncode != 0 or found.stdout:
+        raise StepError(f"run `make format`; not formatted:\n{found.stdout}{found.stderr}")
+
+
+def vet() -> None:
+    """go vet."""
+    run("go", "vet", "./...")
+
+
+def staticcheck() -> None:
+    """staticcheck, from its own module so that it does not raise our versions."""
+    run("go", "tool", "-modfile=.ci/tools/go.mod", "staticcheck", "./...")
+
+
+def ruff() -> None:
+    """Python: lints and formatting."""
+    run(BIN / "ruff", "check", ".")
+    run(BIN / "ruff", "format", "--check", ".")
+
+
+def mypy() -> None:
+    """Python: types of the package and of the build."""
+    run(BIN / "mypy", "--strict")
+
+
+def go_test() -> None:
+    """Every Go test, cgo on."""
+    run("go", "test", "./...", env={"CGO_ENABLED": "1"})
+
+
+def go_race() -> None:
+    """The core under the race detector."""
+    run("go", "test", "-race", "./core/...", env={"CGO_ENABLED": "1"})
+
+
+def go_pure() -> None:
+    """The core without cgo: the plain Go kernels."""
+    run("go", "test", "./core/...", env={"CGO_ENABLED": "0"})
+
+
+def go_bench() -> None:
+    """Every benchmark once, so that they stay alive."""
+    run("go", "test", "-run=^$", "-bench=.", "-benchtime=1x", "./...")
+
+
+def wheel() -> None:
+    """The release wheel, audited."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    run(BIN / "python", "-m", "build", "--wheel", "--no-isolation", "--outdir", DIST,
+        env={"MOEWIRE_RELEASE": "1"})  # fmt: skip
+    found = list(DIST.glob("*.whl"))
+    if len(found) != 1:
+        raise StepError(f"{DIST} should hold one wheel, has: {found}")
+    run(BIN / "python", "wheels/audit.py", "--release", found[0])
+
+
+def suites() -> list[str]:
+    """The folders of tests/ that pytest runs."""
+    found = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
+    rest = sorted(found.difference(SUITE_ORDER))
+    return [name for name in SUITE_ORDER if name in found] + rest
+
+
+def pytest(suite: str) -> None:
+    """One folder of Python tests."""
+    run(BIN / "python", "-m", "pytest", "-q", "--durations=5", f"tests/{suite}")
+
+
+@dataclass
+class Step:
+    name: str
+    action: Callable[[], None]
+    needs: tuple[str, ...] = field(default=())
+
+
+def all_steps() -> list[Step]:
+    """In order: what fails quickly first."""
+    steps = [
+        Step("venv", venv),
+        Step("gofmt", gofmt),
+        Step("vet", vet),
+        Step("staticcheck", staticcheck),
+        Step("ruff", ruff, ("venv",)),
+        Step("mypy", mypy, ("venv",)),
+        Step("install", install, ("venv",)),
+        Step("go-test", go_test),
+        Step("go-race", go_race),
+        Step("go-pure", go_pure),
+        Step("wheel", wheel, ("venv",)),
+    ]
+    for suite in suites():
+        needs = ("install", "wheel") if suite == "wheel" else ("install",)
+        steps.append(Step(f"pytest-{suite}", lambda suite=suite: pytest(suite), needs))
+    steps.append(Step("go-bench", go_bench))
+    return steps
+
+
+GROUPS = {"lint": ["venv", "gofmt", "vet", "staticcheck", "ruff", "mypy"]}
+
+
+def prepare_environment() -> None:
+    """Defaults that make a bare `env -i PATH=... HOME=...` enough."""
+    os.environ.setdefault("UV_SYSTEM_CERTS", "1")  # uv otherwise trusts only its own list
+    os.environ.setdefault("GOFLAGS", "-buildvcs=false")
+    os.environ.setdefault("PIP_DISABLE_PIP_VERSION_CHECK", "1")
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    # A model hub is never asked: all models here are made or shipped.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ["PATH"] = f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    os.environ.pop("PYTHONPATH", None)
+
+
+def select(names: list[str]) -> list[Step]:
+    """The steps behind names given on the command line."""
+    steps = all_steps()
+    if names == ["all"]:
+        return steps
+    wanted = [step for name in names for step in GROUPS.get(name, [name])]
+    known = {step.name: step for step in steps}
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        sys.exit(f"no step {', '.join(unknown)}; there are: all, lint, {', '.join(known)}")
+    return [known[name] for name in wanted]
+
+
+def run_steps(steps: list[Step], quiet: bool) -> dict[str, tuple[str, float]]:
+    """Runs the steps; the outcome and the seconds of each, by name."""
+    outcome: dict[str, tuple[str, float]] = {}
+    for step in steps:
+        broken = [name for name in step.needs if outcome.get(name, ("passed",))[0] != "passed"]
+        if not quiet:
+            print(f"\n=== {step.name}: {step.action.__doc__ or ''}".rstrip(": "), flush=True)
+        if broken:
+            print(f"not run: {', '.join(broken)} failed", flush=True)
+            outcome[step.name] = ("not run", 0.0)
+            continue
+        begin = time.monotonic()
+        try:
+            step.action()
+            result = "passed"
+        except StepError as err:
+            print(f"FAILED {step.name}: {err}", flush=True)
+            result = "FAILED"
+        outcome[step.name] = (result, time.monotonic() - begin)
+    return outcome
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--quiet", action="store_true", help="no headings and no summary")
+    parser.add_argument("steps", nargs="+")
+    args = parser.parse_args()
+    prepare_environment()
+    outcome = run_steps(select(args.steps), args.quiet)
+    passed = sum(result == "passed" for result, _ in outcome.values())
+    failed = len(outcome) - passed
+    if not args.quiet:
+        print("\n=== summary")
+        for name, (result, seconds) in outcome.items():
+            print(f"{seconds:8.1f} s  {result:8} {name}")
+        print(f"{sum(s for _, s in outcome.values()):8.1f} s  in all")
+        print(f"steps: {passed} passed, {failed} failed", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

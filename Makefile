@@ -1,0 +1,56 @@
+# Moewire. `make demo` and `make test` need Python 3.11, Go, gcc and make, and
+# fetch everything else. What they do is in .ci/steps.py.
+
+PYTHON ?= python3
+VENV := $(if $(MOEWIRE_VENV),$(MOEWIRE_VENV),.venv)
+
+.PHONY: help demo test wheel lib lint format bench venv lock clean
+
+help:
+	@echo 'make demo    a trained MoE model over four processes, against one process'
+	@echo 'make test    everything that must hold, each step timed'
+	@echo 'make lint    only the fast checks: gofmt, vet, staticcheck, ruff, mypy'
+	@echo 'make bench   time per dispatch and combine, against a copy and against gloo'
+	@echo 'make lib     build python/moewire/libmoewire.so'
+	@echo 'make wheel   build the release wheel into wheels/dist, and audit it'
+	@echo 'make venv    only install what the others need, into $(VENV)'
+	@echo 'make clean   remove what was built'
+
+demo:
+	@$(PYTHON) .ci/steps.py --quiet venv install
+	@$(VENV)/bin/moewire demo
+
+test:
+	@$(PYTHON) .ci/steps.py all
+
+lint:
+	@$(PYTHON) .ci/steps.py lint
+
+wheel:
+	@$(PYTHON) .ci/steps.py venv wheel
+
+bench:
+	@$(PYTHON) .ci/steps.py --quiet venv install
+	@$(VENV)/bin/moewire bench
+
+venv:
+	@$(PYTHON) .ci/steps.py venv
+
+# Quick, and without Python packages: what `pip install -e .` builds.
+lib:
+	@$(PYTHON) wheels/build_library.py
+
+format: venv
+	gofmt -w $$(git ls-files -co --exclude-standard '*.go')
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+# Pins the newest versions that tests/requirements.in allows.
+lock: venv
+	$(VENV)/bin/uv pip compile --upgrade --universal --python-version 3.11 --no-annotate \
+		--custom-compile-command 'make lock' tests/requirements.in -o tests/requirements.txt
+
+clean:
+	rm -rf .venv wheels/dist build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -f python/moewire/libmoewire.so
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,75 @@
+"""Expert-parallel dispatch and combine for Mixture-of-Experts models.
+
+Importing this package loads neither torch nor the shared library and starts no thread;
+the first use of a name that needs them does.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+from .errors import (
+    CancelledError,
+    ClosedError,
+    DeadlineError,
+    FencedError,
+    ForkedError,
+    InvalidArgument,
+    LibraryError,
+    MetadataError,
+    MoewireError,
+    NotCombinedError,
+    OutOfMemoryError,
+    PanicError,
+    PeerLostError,
+    PeerMismatchError,
+    StaleHandleError,
+    SystemCallError,
+    UnknownHandleError,
+)
+
+if TYPE_CHECKING:
+    from .buffer import Buffer
+    from .event import EventOverlap
+    from .handle import Handle
+
+__all__ = [
+    "Buffer",
+    "CancelledError",
+    "ClosedError",
+    "DeadlineError",
+    "EventOverlap",
+    "FencedError",
+    "ForkedError",
+    "Handle",
+    "InvalidArgument",
+    "LibraryError",
+    "MetadataError",
+    "MoewireError",
+    "NotCombinedError",
+    "OutOfMemoryError",
+    "PanicError",
+    "PeerLostError",
+    "PeerMismatchError",
+    "StaleHandleError",
+    "SystemCallError",
+    "UnknownHandleError",
+    "__version__",
+]
+
+_LAZY = {"Buffer": "buffer", "EventOverlap": "event", "Handle": "handle"}
+
+
+def __getattr__(name: str) -> Any:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{module}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,218 @@
+"""Mirror of ``capi/include/moewire.h``: structs, constants and function signatures.
+
+Hand-written. ``tests/capi`` compares every size, offset and constant with what a C compiler
+says, and ``SIGNATURES`` with the functions that the library exports.
+"""
+
+# Names are those of the header.
+# ruff: noqa: N801
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from typing import Any, ClassVar
+
+MW_ABI_VERSION = 1
+MW_MAX_RANKS = 48
+MW_MAX_TOPK = 64
+
+MW_OK = 0
+MW_IN_PROGRESS = 1
+MW_ERR_INVALID_ARGUMENT = -1
+MW_ERR_HANDLE = -2
+MW_ERR_STALE_HANDLE = -3
+MW_ERR_CLOSED = -4
+MW_ERR_TIMEOUT = -5
+MW_ERR_PEER_LOST = -6
+MW_ERR_PEER_MISMATCH = -7
+MW_ERR_FENCED = -8
+MW_ERR_NO_MEMORY = -9
+MW_ERR_SYSTEM = -10
+MW_ERR_FORKED = -11
+MW_ERR_PANIC = -12
+MW_ERR_CANCELLED = -13
+MW_ERR_NOT_COMBINED = -14
+MW_ERR_METADATA = -15
+
+MW_CONFIG_DEBUG_FILL = 1
+MW_CONFIG_TEST_CORRUPT_COMBINE = 0x80000000
+
+MW_DISPATCH_FP8 = 1
+MW_DISPATCH_MORE = 2
+MW_COMBINE_ZERO_COPY = 1
+
+MW_PHASE_SENT = 1
+MW_PHASE_DONE = 2
+
+CONSTANTS: dict[str, int] = {
+    name: value for name, value in globals().items() if name.startswith("MW_")
+}
+
+_Fields = list[tuple[str, Any]]
+
+
+class mw_buffer_t(Structure):
+    _fields_: ClassVar[_Fields] = [("id", c_uint64)]
+
+
+class mw_handle_t(Structure):
+    _fields_: ClassVar[_Fields] = [("id", c_uint64)]
+
+
+class mw_op_t(Structure):
+    _fields_: ClassVar[_Fields] = [("id", c_uint64)]
+
+
+class mw_memory_t(Structure):
+    _fields_: ClassVar[_Fields] = [("id", c_uint64)]
+
+
+class mw_config_t(Structure):
+    _fields_: ClassVar[_Fields] = [
+        ("size", c_uint32),
+        ("flags", c_uint32),
+        ("rank", c_uint32),
+        ("num_ranks", c_uint32),
+        ("num_bytes", c_uint64),
+        ("num_slots", c_uint32),
+        ("vector_width", c_int32),
+    ]
+
+
+class mw_shape_t(Structure):
+    _fields_: ClassVar[_Fields] = [
+        ("size", c_uint32),
+        ("num_slots", c_uint32),
+        ("num_max_tokens_per_rank", c_int64),
+        ("hidden", c_int64),
+        ("num_ranks", c_int64),
+        ("num_experts", c_int64),
+    ]
+
+
+class mw_bytes_t(Structure):
+    _fields_: ClassVar[_Fields] = [("address", c_uint64), ("num_bytes", c_uint64)]
+
+
+class mw_counters_t(Structure):
+    _fields_: ClassVar[_Fields] = [
+        ("size", c_uint32),
+        ("num_ranks", c_uint32),
+        ("num_dispatches", c_uint64),
+        ("num_combines", c_uint64),
+        ("num_rows_sent", c_uint64),
+        ("num_rows_received", c_uint64),
+        ("num_rows_reduced", c_uint64),
+        ("num_bytes_placed", c_uint64),
+        ("num_bytes_reduced", c_uint64),
+        ("num_bytes_copied", c_uint64),
+        ("slab_bytes", c_uint64),
+        ("wait_ns", c_uint64),
+        ("num_rows_sent_to", c_uint64 * MW_MAX_RANKS),
+        ("wait_ns_for", c_uint64 * MW_MAX_RANKS),
+    ]
+
+
+class mw_dispatch_result_t(Structure):
+    _fields_: ClassVar[_Fields] = [
+        ("size", c_uint32),
+        ("peers_have_more", c_uint32),
+        ("handle", mw_handle_t),
+        ("memory", mw_memory_t),
+        ("recv_x", c_uint64),
+        ("recv_scales", c_uint64),
+        ("src_info", c_uint64),
+        ("combine_x", c_uint64),
+        ("memory_address", c_uint64),
+        ("memory_bytes", c_uint64),
+    ]
+
+
+class mw_dispatch_args_t(Structure):
+    _fields_: ClassVar[_Fields] = [
+        ("size", c_uint32),
+        ("flags", c_uint32),
+        ("x", c_uint64),
+        ("topk_idx", c_uint64),
+        ("num_tokens", c_int64),
+        ("hidden", c_int64),
+        ("num_topk", c_int64),
+        ("num_max_tokens_per_rank", c_int64),
+        ("num_experts", c_int64),
+        ("active_ranks", c_uint64),
+        ("num_active_ranks", c_int64),
+        ("timeout_us", c_int64),
+        ("slice_us", c_int64),
+        ("phase", c_int32),
+        ("reserved", c_int32),
+        ("recv_count", c_uint64),
+        ("layout_range", c_uint64),
+        ("result", POINTER(mw_dispatch_result_t)),
+    ]
+
+
+class mw_combine_args_t(Structure):
+    _fields_: ClassVar[_Fields] = [
+        ("size", c_uint32),
+        ("flags", c_uint32),
+        ("handle", mw_handle_t),
+        ("x", c_uint64),
+        ("topk_idx", c_uint64),
+        ("topk_weights", c_uint64),
+        ("out", c_uint64),
+        ("num_tokens", c_int64),
+        ("num_topk", c_int64),
+        ("active_ranks", c_uint64),
+        ("num_active_ranks", c_int64),
+        ("timeout_us", c_int64),
+        ("slice_us", c_int64),
+        ("phase", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+STRUCTS: dict[str, type[Structure]] = {
+    kind.__name__: kind
+    for kind in (
+        mw_buffer_t,
+        mw_handle_t,
+        mw_op_t,
+        mw_memory_t,
+        mw_config_t,
+        mw_shape_t,
+        mw_bytes_t,
+        mw_counters_t,
+        mw_dispatch_result_t,
+        mw_dispatch_args_t,
+        mw_combine_args_t,
+    )
+}
+
+_status = c_int32
+
+# Name -> (result type, argument types).
+SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "mw_abi_version": (c_uint32, ()),
+    "mw_version": (c_char_p, ()),
+    "mw_last_error": (c_char_p, ()),
+    "mw_system_report": (_status, (c_void_p, c_uint64, POINTER(c_uint64))),
+    "mw_buffer_size_hint": (_status, (POINTER(mw_shape_t), POINTER(c_uint64))),
+    "mw_buffer_create": (_status, (POINTER(mw_config_t), POINTER(mw_buffer_t))),
+    "mw_buffer_metadata": (_status, (mw_buffer_t, c_void_p, c_uint64, POINTER(c_uint64))),
+    "mw_buffer_connect": (_status, (mw_buffer_t, POINTER(mw_bytes_t), c_uint32, c_int64)),
+    "mw_buffer_close": (_status, (mw_buffer_t,)),
+    "mw_buffer_counters": (_status, (mw_buffer_t, POINTER(mw_counters_t))),
+    "mw_buffer_dispatch": (_status, (mw_buffer_t, POINTER(mw_dispatch_args_t), POINTER(mw_op_t))),
+    "mw_buffer_combine": (_status, (mw_buffer_t, POINTER(mw_combine_args_t), POINTER(mw_op_t))),
+    "mw_buffer_combine_buffer": (_status, (mw_buffer_t, mw_handle_t, c_int64, POINTER(c_uint64))),
+    "mw_handle_release": (_status, (mw_handle_t,)),
+    "mw_op_wait": (_status, (mw_op_t, c_int32, c_int64)),
+    "mw_op_test": (_status, (mw_op_t,)),
+    "mw_op_cancel": (_status, (mw_op_t,)),
+    "mw_op_close": (_status, (mw_op_t,)),
+    "mw_memory_retain": (_status, (mw_memory_t,)),
+    "mw_memory_release": (_status, (mw_memory_t,)),
+}
+
+SIZE_OF: dict[type[Structure], int] = {kind: ctypes.sizeof(kind) for kind in STRUCTS.values()}

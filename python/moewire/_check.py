@@ -1,0 +1,116 @@
+"""Arguments are checked where the tensors are; an error names argument, given and allowed.
+
+The library checks all numbers again, and what only it can know: expert ids, and what the
+buffer was created for.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+
+from . import _abi as abi
+from .errors import InvalidArgument
+
+# Bounds the small tensors allocated before the library sees the number.
+MAX_EXPERTS = 1 << 20
+# Token indices travel as int32.
+MAX_TOKENS = (1 << 31) - 1
+MAX_HIDDEN = (1 << 31) - 1
+FP8_BLOCK = 128
+BF16_BLOCK = 8
+
+
+def refuse(name: str, given: object, allowed: object) -> InvalidArgument:
+    """The error for an argument; to be raised by the caller."""
+    return InvalidArgument(f"{name}: {given} given; allowed: {allowed}")
+
+
+def integer(name: str, value: object, low: int, high: int) -> int:
+    """``value`` as an int in ``low..high``."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise refuse(name, f"{value!r} of type {type(value).__name__}", "an int") from None
+    if not low <= number <= high:
+        raise refuse(name, number, f"{low} to {high}")
+    return number
+
+
+def timeout(value: object) -> int:
+    """A deadline in microseconds, -1 for none."""
+    return integer("timeout_us", value, -1, (1 << 63) - 1)
+
+
+def tensor(name: str, value: object, dtype: torch.dtype, shape: tuple[int | None, ...]) -> None:
+    """A contiguous CPU tensor of ``dtype`` and ``shape``; None stands for any size."""
+    if not isinstance(value, torch.Tensor):
+        raise refuse(name, type(value).__name__, "a torch.Tensor")
+    if not value.is_cpu:
+        raise refuse(name, f"device {value.device}", "device cpu")
+    if value.dtype is not dtype:
+        raise refuse(name, f"dtype {value.dtype}", f"dtype {dtype}")
+    if value.layout is not torch.strided:
+        raise refuse(name, f"layout {value.layout}", "layout torch.strided")
+    given = tuple(value.shape)
+    if given != shape and not _fits(given, shape):
+        raise refuse(name, f"shape {list(given)}", f"shape {_text(shape)}")
+    if not value.is_contiguous():
+        raise refuse(name, f"strides {value.stride()} for shape {list(given)}", "contiguous")
+
+
+def _fits(given: tuple[int, ...], shape: tuple[int | None, ...]) -> bool:
+    if len(given) != len(shape):
+        return False
+    return all(want is None or size == want for size, want in zip(given, shape, strict=True))
+
+
+def _text(shape: tuple[int | None, ...]) -> str:
+    return "[" + ", ".join("any" if size is None else str(size) for size in shape) + "]"
+
+
+def experts(value: object, num_ranks: int) -> int:
+    """The number of experts, a positive multiple of the number of ranks."""
+    number = integer("num_experts", value, 1, MAX_EXPERTS)
+    if number % num_ranks:
+        raise refuse("num_experts", number, f"a multiple of the {num_ranks} ranks")
+    return number
+
+
+def hidden(value: int, fp8: bool) -> None:
+    """The hidden size: whole blocks of 128 for fp8, of 8 for bf16."""
+    block = FP8_BLOCK if fp8 else BF16_BLOCK
+    if value < block or value % block or value > MAX_HIDDEN:
+        kind = "with use_fp8" if fp8 else "for bf16"
+        raise refuse("x", f"hidden size {value}", f"a multiple of {block} {kind}")
+
+
+def tokens(num_tokens: int, num_max_tokens: int) -> None:
+    """No more tokens than ``num_max_dispatch_tokens_per_rank``."""
+    if num_tokens > num_max_tokens:
+        allowed = f"at most num_max_dispatch_tokens_per_rank = {num_max_tokens}"
+        raise refuse("x", f"{num_tokens} tokens", allowed)
+
+
+def topk(num_topk: int) -> None:
+    """The number of selections per token."""
+    if not 1 <= num_topk <= abi.MW_MAX_TOPK:
+        raise refuse("topk_idx", f"{num_topk} selections per token", f"1 to {abi.MW_MAX_TOPK}")
+
+
+def active_ranks(value: torch.Tensor | None, num_ranks: int) -> tuple[int, int]:
+    """Address and length of ``active_ranks``; (0, 0) for None."""
+    if value is None:
+        return 0, 0
+    tensor("active_ranks", value, torch.int32, (None,))
+    count = value.numel()
+    if count < num_ranks:
+        raise refuse("active_ranks", f"{count} entries", f"at least the {num_ranks} ranks")
+    return value.data_ptr(), count
+
+
+def not_both(async_finish: bool, return_recv_hook: bool) -> None:
+    """An operation ends by its event or by its hook."""
+    if async_finish and return_recv_hook:
+        raise refuse("async_finish and return_recv_hook", "both", "at most one of them")

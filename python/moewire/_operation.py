@@ -1,0 +1,100 @@
+"""One operation in flight: drives it, and holds what the library borrows until it has ended."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from ctypes import byref
+from typing import Any
+
+from . import _abi as abi
+from ._runtime import SLICE_US, Runtime
+from .errors import CancelledError, MoewireError
+
+_INTERRUPTED_TEXT = "the operation was interrupted, and is cancelled"
+
+
+class Operation:
+    """Started once, finished once, by any thread. Dropped unfinished, it is cancelled."""
+
+    __slots__ = ("_borrowed", "_ended", "_failure", "_id", "_lock", "_runtime", "on_done")
+
+    def __init__(self, runtime: Runtime, borrowed: tuple[object, ...]) -> None:
+        self._runtime = runtime
+        self._borrowed = borrowed
+        self._id = abi.mw_op_t()
+        self._lock = threading.Lock()
+        self._ended = False
+        self._failure: MoewireError | None = None
+        # Runs once, after the results are complete and before anybody is told.
+        self.on_done: Callable[[], None] | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is in flight any more."""
+        return self._ended
+
+    def start(self, function: Callable[..., int], args: Any, phase: int) -> None:
+        """Starts the operation and drives it to ``phase``, in slices; ends it on any error."""
+        try:
+            status = function(self._runtime.id, byref(args), byref(self._id))
+            self._drive(status, phase)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        if phase == abi.MW_PHASE_DONE or not self._id.id:
+            self._end()
+
+    def finish(self) -> None:
+        """Drives the operation to its end. Idempotent; an error is raised at every call."""
+        if self._ended and self._failure is None:
+            return
+        with self._lock:
+            if self._failure is not None:
+                raise type(self._failure)(*self._failure.args)
+            if not self._ended:
+                self._finish()
+
+    def abandon(self) -> None:
+        """Gives the operation up, unless it has ended."""
+        if self._ended or self._runtime.lib.forked:
+            return
+        self._runtime.lib.op_cancel(self._id)  # wakes a thread that waits in finish()
+        with self._lock:
+            if not self._ended:
+                self._fail(CancelledError("the operation was given up"))
+
+    def _finish(self) -> None:
+        try:
+            self._drive(abi.MW_IN_PROGRESS, abi.MW_PHASE_DONE)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self._end()
+
+    def _drive(self, status: int, phase: int) -> None:
+        while status == abi.MW_IN_PROGRESS:
+            status = self._runtime.lib.op_wait(self._id, phase, SLICE_US)
+        if status < 0:
+            raise self._runtime.error(status)
+
+    def _end(self) -> None:
+        if self.on_done is not None:
+            self.on_done()
+        self._free()
+
+    def _fail(self, error: BaseException) -> None:
+        known = isinstance(error, MoewireError)
+        self._failure = error if known else CancelledError(_INTERRUPTED_TEXT)  # type: ignore[assignment]
+        self._free()
+
+    def _free(self) -> None:
+        self._ended = True
+        self.on_done = None
+        if self._id.id and not self._runtime.lib.forked:
+            self._runtime.lib.op_close(self._id)
+        self._borrowed = ()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_ended", True):
+            self._free()

@@ -1,0 +1,150 @@
+"""The native side of one buffer: its id, its errors, its mappings."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Sequence
+from ctypes import byref
+from typing import Any
+
+from . import _abi as abi
+from ._lib import library
+from ._memory import Mapping, MappingCache
+from .errors import ClosedError, DeadlineError, MoewireError, from_status
+
+# The library blocks at most this long in one call, so that Ctrl-C is handled.
+SLICE_US = 100_000
+MAX_METADATA_BYTES = 1024
+
+_CLOSED_TEXT = "the buffer is closed"
+
+
+def size_hint(tokens: int, hidden: int, num_ranks: int, num_experts: int, num_slots: int) -> int:
+    """Bytes for operations up to this shape, in bf16 or fp8 (address space, not memory)."""
+    lib = library()
+    shape = abi.mw_shape_t(
+        abi.SIZE_OF[abi.mw_shape_t], num_slots, tokens, hidden, num_ranks, num_experts
+    )
+    num_bytes = ctypes.c_uint64()
+    lib.check(lib.buffer_size_hint(byref(shape), byref(num_bytes)))
+    return num_bytes.value
+
+
+class Runtime:
+    """One native buffer. Any thread may use it; the library serialises what must be."""
+
+    def __init__(
+        self,
+        rank: int,
+        num_ranks: int,
+        num_bytes: int,
+        num_slots: int,
+        vector_width: int,
+        flags: int,
+    ) -> None:
+        self.lib = library()
+        self.id = abi.mw_buffer_t()
+        self.closed = False
+        self.num_ranks = num_ranks
+        self._mappings = MappingCache(self.lib, max(2, num_slots))
+        config = abi.mw_config_t(
+            abi.SIZE_OF[abi.mw_config_t],
+            flags,
+            rank,
+            num_ranks,
+            num_bytes,
+            num_slots,
+            vector_width,
+        )
+        self.lib.check(self.lib.buffer_create(byref(config), byref(self.id)))
+
+    def metadata(self) -> bytes:
+        """The bytes that every other rank must pass to ``connect``."""
+        length = ctypes.c_uint64()
+        data = ctypes.create_string_buffer(MAX_METADATA_BYTES)
+        self.check(self.lib.buffer_metadata(self.id, data, MAX_METADATA_BYTES, byref(length)))
+        return data.raw[: length.value]
+
+    def connect(self, metadata: Sequence[bytes], timeout_us: int) -> None:
+        """Collective; blocks until every rank is connected. Ctrl-C closes the buffer."""
+        failures: list[BaseException] = []
+        worker = threading.Thread(
+            target=self._connect, args=(metadata, timeout_us, failures), daemon=True
+        )
+        worker.start()
+        try:
+            while worker.is_alive():
+                worker.join(SLICE_US / 1e6)
+        except BaseException:
+            self.close()
+            worker.join()
+            raise
+        if failures:
+            raise failures[0]
+
+    def _connect(
+        self, metadata: Sequence[bytes], timeout_us: int, failures: list[BaseException]
+    ) -> None:
+        # Runs in its own thread: the call cannot be cut into slices. The text of an error
+        # belongs to the thread that failed, so it is fetched here.
+        keep = [ctypes.create_string_buffer(item, max(1, len(item))) for item in metadata]
+        table = (abi.mw_bytes_t * len(keep))()
+        for entry, data, item in zip(table, keep, metadata, strict=True):
+            entry.address = ctypes.addressof(data)
+            entry.num_bytes = len(item)
+        try:
+            self.check(self.lib.buffer_connect(self.id, table, len(keep), timeout_us))
+        except BaseException as error:
+            failures.append(error)
+
+    def close(self) -> None:
+        """Leaves the group and frees the buffer. Closing twice does nothing."""
+        if self.closed or self.lib.forked:
+            return
+        self.closed = True
+        self._mappings.clear()
+        self.lib.buffer_close(self.id)
+
+    def refuse_closed(self) -> None:
+        """Raises ``ClosedError`` after ``close``."""
+        if self.closed:
+            raise ClosedError(_CLOSED_TEXT)
+
+    def check(self, status: int) -> int:
+        """Returns a status that is no error; raises the exception of one that is."""
+        if status < 0:
+            raise self.error(status)
+        return status
+
+    def error(self, status: int) -> MoewireError:
+        """The exception for the call of this thread that has just failed."""
+        if status == abi.MW_ERR_HANDLE and self.closed:
+            return ClosedError(_CLOSED_TEXT)
+        return from_status(status, self.lib.error_text())
+
+    def mapping(self, result: abi.mw_dispatch_result_t) -> Mapping:
+        """The mapping that a dispatch's result lies in."""
+        return self._mappings.get(result)
+
+    def combine_buffer(self, handle: abi.mw_handle_t, timeout_us: int) -> int:
+        """The address of a handle's combine buffer, once nobody reads it any more."""
+        deadline = None if timeout_us < 0 else time.monotonic() + timeout_us / 1e6
+        address = ctypes.c_uint64()
+        call = self.lib.buffer_combine_buffer
+        while self.check(call(self.id, handle, SLICE_US, byref(address))):
+            if deadline is not None and time.monotonic() > deadline:
+                raise DeadlineError(f"the combine buffer was still read after {timeout_us} us")
+        return address.value
+
+    def counters(self) -> dict[str, Any]:
+        """Totals since construction; the two lists are indexed by rank."""
+        counters = abi.mw_counters_t(size=abi.SIZE_OF[abi.mw_counters_t])
+        self.refuse_closed()
+        self.check(self.lib.buffer_counters(self.id, byref(counters)))
+        result: dict[str, Any] = {}
+        for name, _ in abi.mw_counters_t._fields_[1:]:
+            value = getattr(counters, name)
+            result[name] = value if isinstance(value, int) else list(value)[: self.num_ranks]
+        return result

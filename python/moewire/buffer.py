@@ -1,0 +1,339 @@
+"""Buffer: dispatch and combine over the ranks of one group."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import torch
+
+from . import _abi as abi
+from . import _bootstrap, _check, _combine, _dispatch
+from ._results import RecvX
+from ._runtime import Runtime, size_hint
+from .event import Event, EventOverlap, Finishable, Hook
+from .handle import Handle
+
+Received: TypeAlias = tuple[RecvX, torch.Tensor, Handle, EventOverlap, Hook | None]
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+STORE_PREFIX = "moewire"
+CONNECT_TIMEOUT_US = 60_000_000
+
+
+class Buffer:
+    """This rank's part of a workspace that all ranks of a group share.
+
+    Takes the arguments of Mooncake EP's ``Buffer``, in its order, with its results; everything
+    else is keyword-only. Notation: R ranks, E experts, L = E/R experts per rank (expert e
+    lives on rank e // L), T tokens on this rank, K selections per token, H hidden size,
+    M = ``num_max_dispatch_tokens_per_rank``.
+
+    Construction is collective: every rank of the group constructs, in the same order.
+
+    Args:
+        group: any ``torch.distributed`` process group. Its store is used if it has one, else
+            one ``all_gather``.
+        num_ep_buffer_bytes: from ``get_ep_buffer_size_hint``; 0: sized by the first dispatch.
+        disable_p2p: accepted for compatibility; CPU tensors always use shared memory.
+        num_slots: operations in flight, 1 to 64.
+        copy_outputs: return ordinary tensors instead of views of the workspace.
+        vector_width: bytes of vector code, 16, 32 or 64; 0: the widest; -1: plain Go code.
+        connect_timeout_us: how long to wait for the other ranks.
+
+    Any thread may call any method; a wait in one thread does not block another. ``close()``,
+    leaving ``with``, or dropping the buffer leaves the group.
+
+    Environment, read at construction: ``MOEWIRE_DEBUG=1`` fills released memory with NaN;
+    ``MOEWIRE_TEST_CORRUPT=combine`` flips a bit in every combine (a test of the tests).
+    """
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        num_ep_buffer_bytes: int = 0,
+        disable_p2p: bool = False,
+        *,
+        num_slots: int = 2,
+        copy_outputs: bool = False,
+        vector_width: int = 0,
+        connect_timeout_us: int = CONNECT_TIMEOUT_US,
+    ) -> None:
+        meeting = _bootstrap.meet_in_group(group, STORE_PREFIX)
+        self.group: dist.ProcessGroup | None = group
+        self.disable_p2p = bool(disable_p2p)
+        self._copy_outputs = bool(copy_outputs)
+        self._open(meeting, num_ep_buffer_bytes, num_slots, vector_width, connect_timeout_us)
+
+    @classmethod
+    def from_store(
+        cls,
+        store: dist.Store,
+        rank: int,
+        world_size: int,
+        num_ep_buffer_bytes: int = 0,
+        *,
+        prefix: str = STORE_PREFIX,
+        num_slots: int = 2,
+        copy_outputs: bool = False,
+        vector_width: int = 0,
+        connect_timeout_us: int = CONNECT_TIMEOUT_US,
+    ) -> Buffer:
+        """A buffer without a process group: ranks meet in a ``torch.distributed.Store``.
+
+        No collective. The n-th construction of a rank under one ``prefix`` meets the n-th of
+        the others. ``DeadlineError`` names the ranks that did not come in time.
+        """
+        self = cls.__new__(cls)
+        meeting = _bootstrap.StoreMeeting(cast("_bootstrap.Store", store), rank, world_size, prefix)
+        self.group = None
+        self.disable_p2p = False
+        self._copy_outputs = bool(copy_outputs)
+        self._open(meeting, num_ep_buffer_bytes, num_slots, vector_width, connect_timeout_us)
+        return self
+
+    def _open(
+        self,
+        meeting: _bootstrap.Meeting,
+        num_bytes: int,
+        num_slots: int,
+        vector_width: int,
+        connect_timeout_us: int,
+    ) -> None:
+        self.rank = meeting.rank
+        self.group_size = meeting.num_ranks
+        self.num_ep_buffer_bytes = _check.integer("num_ep_buffer_bytes", num_bytes, 0, 1 << 62)
+        self._use_fallback = False  # upstream's tests write it; there is no fallback here
+        timeout_us = _check.integer("connect_timeout_us", connect_timeout_us, -1, 1 << 62)
+        self.runtime = Runtime(
+            rank=self.rank,
+            num_ranks=self.group_size,
+            num_bytes=self.num_ep_buffer_bytes,
+            num_slots=_check.integer("num_slots", num_slots, 1, 64),
+            vector_width=_check.integer("vector_width", vector_width, -1, 64),
+            flags=_flags_from_environment(),
+        )
+        self._finalizer = weakref.finalize(self, self.runtime.close)
+        try:
+            everybody = meeting.exchange(self.runtime.metadata(), timeout_us)
+            self.runtime.connect(everybody, timeout_us)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def backend(self) -> dist.ProcessGroup | None:
+        """The group, as upstream calls it too; None for ``from_store``."""
+        return self.group
+
+    @staticmethod
+    def get_ep_buffer_size_hint(
+        num_max_dispatch_tokens_per_rank: int,
+        hidden: int,
+        num_ranks: int,
+        num_experts: int,
+        *,
+        num_slots: int = 2,
+    ) -> int:
+        """Bytes to construct with for operations up to this shape, in bf16 or fp8.
+
+        This is address space; memory becomes resident as rows arrive.
+        """
+        ranks = _check.integer("num_ranks", num_ranks, 1, (1 << 31) - 1)
+        return size_hint(
+            _check.integer(
+                "num_max_dispatch_tokens_per_rank",
+                num_max_dispatch_tokens_per_rank,
+                1,
+                _check.MAX_TOKENS,
+            ),
+            _check.integer("hidden", hidden, 1, _check.MAX_HIDDEN),
+            ranks,
+            _check.experts(num_experts, ranks),
+            _check.integer("num_slots", num_slots, 1, 64),
+        )
+
+    def dispatch(
+        self,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor,
+        active_ranks: torch.Tensor | None,
+        num_max_dispatch_tokens_per_rank: int,
+        num_experts: int,
+        timeout_us: int,
+        use_fp8: bool | None = None,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+        *,
+        more: bool = False,
+    ) -> Received:
+        """Sends each token's row to the ranks that own its experts. Collective.
+
+        Args:
+            x: bf16 [T, H], contiguous; H a multiple of 128 (fp8) or 8 (bf16); T <= M.
+            topk_idx: int64 [T, K], contiguous, K <= 64; -1 selects nothing.
+            active_ranks: int32, at least R entries, contiguous, 1 for active; or None for all.
+            num_max_dispatch_tokens_per_rank: M, the same on every rank.
+            num_experts: E, a multiple of R, the same on every rank.
+            timeout_us: microseconds for each phase, -1 for none.
+            use_fp8: cast rows to fp8 e4m3 with one scale per 128 values; None is True.
+            async_finish: the returned event finishes the receive phase.
+            return_recv_hook: the returned hook finishes the receive phase.
+            more: this rank will dispatch again for the same batch; every rank reads the
+                answer of all in ``handle.peers_have_more``.
+
+        Returns ``(recv_x, recv_count, handle, event, hook)``:
+            - recv_x: bf16 [L, R*M, H], or with fp8 a pair: float8_e4m3fn [L, R*M, H] and
+              float32 scales [L, R*M, H/128], column-major (token stride 1).
+            - recv_count: int32 [L], rows per local expert; rows from there on are undefined.
+            - handle: see ``Handle``; keep it as long as recv_x is read.
+            - event: ``EventOverlap``; hook: a callable with ``return_recv_hook``, else None.
+
+        recv_x and the handle's src_info are views of the workspace, valid until the handle is
+        released; later they hold other numbers. They are ordinary tensors with
+        ``copy_outputs=True``, and where autograd would save them (x requires grad).
+        Contents are valid only after the hook or event. x and topk_idx may be overwritten as
+        soon as the call returns.
+
+        ``InvalidArgument`` consumes nothing: the call may be repeated. ``PeerMismatchError``
+        is raised on every rank if ranks disagree on M, H, E or dtype; the buffer stays usable.
+        ``DeadlineError`` and ``PeerLostError`` name the rank and close the buffer.
+        """
+        request = _dispatch.Request(
+            x,
+            topk_idx,
+            active_ranks,
+            num_max_dispatch_tokens_per_rank,
+            num_experts,
+            timeout_us,
+            use_fp8 is None or bool(use_fp8),
+            bool(more),
+            _phase(async_finish, return_recv_hook),
+        )
+        recv_x, recv_count, handle = _dispatch.run(self.runtime, request, self._copy_outputs)
+        event, hook = _completion(handle, async_finish, return_recv_hook, (x, topk_idx))
+        return recv_x, recv_count, handle, event, hook
+
+    def combine(
+        self,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor,
+        topk_weights: torch.Tensor,
+        active_ranks: torch.Tensor | None,
+        timeout_us: int,
+        handle: Handle,
+        zero_copy: bool = False,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+        out: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, EventOverlap, Hook | None]:
+        """Brings expert outputs back and sums them with the routing weights. Collective.
+
+        ``out[t]`` = sum over k, in order of k, of ``topk_weights[t, k]`` times the output row
+        of expert ``topk_idx[t, k]``: multiplied and added in float32, rounded once to bf16
+        (nearest even). The bits depend on the inputs alone. A token without a live selection
+        gives zeros.
+
+        Args:
+            x: bf16 [L, R*M, H], contiguous, expert outputs in the positions of the inputs.
+            topk_idx: int64 [T, K] as dispatched; -1 leaves a selection out.
+            topk_weights: float32 [T, K], contiguous.
+            active_ranks, timeout_us, async_finish, return_recv_hook: as for ``dispatch``.
+            handle: of the dispatch. Its receive phase is finished here if its hook has not
+                run. A handle may be combined more than once.
+            zero_copy: x is what ``get_next_combine_buffer(handle)`` returned (checked).
+            out: bf16 [T, H], contiguous; written and returned. None: a new tensor.
+
+        Returns ``(out, event, hook)``. x may be overwritten as soon as the call returns; out
+        is complete after the hook or event. ``StaleHandleError`` after a release;
+        ``NotCombinedError`` names a rank that released without combining.
+        """
+        self._refuse_foreign(handle)
+        out = _combine.output(out, handle._shape)
+        request = _combine.Request(
+            x,
+            topk_idx,
+            topk_weights,
+            active_ranks,
+            timeout_us,
+            bool(zero_copy),
+            out,
+            _phase(async_finish, return_recv_hook),
+        )
+        operation = _combine.run(self.runtime, handle, request)
+        event, hook = _completion(operation, async_finish, return_recv_hook, (x, out))
+        return out, event, hook
+
+    def get_next_combine_buffer(self, handle: Handle, *, timeout_us: int = -1) -> torch.Tensor:
+        """Where expert outputs may be written in place: bf16 [L, R*M, H], a writable view.
+
+        Pass it to ``combine(..., zero_copy=True)``. Waits, after an earlier combine of the
+        handle, until nobody reads it any more. Valid until the handle is released.
+        """
+        self._refuse_foreign(handle)
+        _check.timeout(timeout_us)
+        self.runtime.refuse_closed()
+        handle.finish()
+        address = self.runtime.combine_buffer(handle._id, timeout_us)
+        shape = handle._shape
+        rows = (shape.num_local_experts, shape.num_rows, shape.hidden)
+        return self.runtime.mapping(handle._result).view(address, rows, torch.bfloat16)
+
+    def counters(self) -> dict[str, Any]:
+        """Totals since construction, by the names in ``mw_counters_t``.
+
+        Rows, bytes and nanoseconds; ``num_rows_sent_to`` and ``wait_ns_for`` are lists by rank.
+        """
+        return self.runtime.counters()
+
+    def close(self) -> None:
+        """Leaves the group and frees the workspace; peers that wait are told. Idempotent.
+
+        Tensors over the workspace stay readable, with stale numbers.
+        """
+        self._finalizer()
+
+    def __enter__(self) -> Buffer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _refuse_foreign(self, handle: object) -> None:
+        if not isinstance(handle, Handle):
+            given = f"a {type(handle).__name__}"
+            raise _check.refuse("handle", given, "the handle that dispatch returned, itself")
+        if handle._runtime is not self.runtime:
+            raise _check.refuse("handle", "a handle of another Buffer", "one of this Buffer's")
+
+
+def _phase(async_finish: bool, return_recv_hook: bool) -> int:
+    """How far a call goes before it returns."""
+    _check.not_both(async_finish, return_recv_hook)
+    return abi.MW_PHASE_SENT if async_finish or return_recv_hook else abi.MW_PHASE_DONE
+
+
+def _completion(
+    pending: Finishable,
+    async_finish: bool,
+    return_recv_hook: bool,
+    tensors: tuple[torch.Tensor, ...],
+) -> tuple[EventOverlap, Hook | None]:
+    event = EventOverlap(Event(pending), tensors) if async_finish else EventOverlap()
+    return event, Hook(pending) if return_recv_hook else None
+
+
+def _flags_from_environment() -> int:
+    debug = os.environ.get("MOEWIRE_DEBUG", "0") not in ("", "0")
+    corrupt = os.environ.get("MOEWIRE_TEST_CORRUPT", "") == "combine"
+    flags = abi.MW_CONFIG_DEBUG_FILL if debug else 0
+    return flags | (abi.MW_CONFIG_TEST_CORRUPT_COMBINE if corrupt else 0)

@@ -1,0 +1,45 @@
+"""The command ``moewire``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from ._version import __version__
+from .errors import MoewireError
+
+# Name -> (module with main(arguments) -> int, what it does). Loaded when asked for.
+COMMANDS = {
+    "demo": ("moewire.demo", "generate text with a MoE model spread over several processes"),
+    "doctor": ("moewire.doctor", "say what this machine offers, and why something is absent"),
+    "bench": ("moewire.bench", "time dispatch and combine against a copy-only floor"),
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    listing = "\n".join(f"  {name:8} {text}" for name, (_, text) in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="moewire",
+        description="Expert-parallel dispatch and combine for Mixture-of-Experts models.",
+        epilog=f"commands:\n{listing}\n\n'moewire COMMAND --help' says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"moewire {__version__}")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit status (0 done, 1 failed, 130 interrupted)."""
+    options = _parser().parse_args(argv)
+    module = importlib.import_module(COMMANDS[options.command][0])
+    try:
+        return int(module.main(options.arguments) or 0)
+    except MoewireError as error:
+        print(f"moewire {options.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130

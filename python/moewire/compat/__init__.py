@@ -1,0 +1,1 @@
+"""Other libraries' module names on top of Moewire, on explicit request only."""

@@ -1,0 +1,63 @@
+"""Starts the demo's processes on this machine, without torchrun."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import tempfile
+from collections.abc import Sequence
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+
+def run(options: argparse.Namespace) -> int:
+    """The exit status of the first rank that fails, else 0. Nothing is left running."""
+    # One server imports torch and transformers, then forks the ranks: one import, not one per
+    # rank. The library is loaded after the fork, by each rank's first Buffer.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([f"{__package__}.rank"])
+    print(f"starting {options.ranks} processes, importing torch and transformers ...", flush=True)
+    with tempfile.TemporaryDirectory(prefix="moewire-demo-") as folder:
+        store = str(Path(folder) / "store")
+        ranks = [
+            context.Process(target=_rank_main, args=(options, rank, store), daemon=True)
+            for rank in range(options.ranks)
+        ]
+        try:
+            for process in ranks:
+                process.start()
+            return _first_failure(ranks)
+        finally:
+            for process in ranks:
+                _stop(process)
+
+
+def _rank_main(options: argparse.Namespace, rank: int, store: str) -> None:
+    from . import rank as rank_module
+
+    try:
+        status = rank_module.run_with_store(options, rank, store)
+    except KeyboardInterrupt:
+        status = 130
+    sys.exit(status)
+
+
+def _first_failure(ranks: Sequence[BaseProcess]) -> int:
+    running = list(ranks)
+    while running:
+        ended = wait([process.sentinel for process in running])
+        for process in [one for one in running if one.sentinel in ended]:
+            running.remove(process)
+            process.join()
+            if process.exitcode:
+                # The others would wait for it.
+                return process.exitcode if process.exitcode > 0 else 1
+    return 0
+
+
+def _stop(process: BaseProcess) -> None:
+    if process.pid is not None and process.is_alive():
+        process.kill()
+        process.join()

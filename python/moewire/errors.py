@@ -1,0 +1,139 @@
+"""Exceptions. Each also derives from the built-in that a caller would expect.
+
+``status`` is the ``mw_status_t`` behind an exception (``capi/include/moewire.h``), 0 where
+there is none.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class MoewireError(Exception):
+    """Base of everything that Moewire raises on purpose."""
+
+    status: ClassVar[int] = 0
+
+
+class InvalidArgument(MoewireError, ValueError):
+    """An argument is wrong; the text says which, what came and what is allowed.
+
+    Nothing happened: the same operation may be called again.
+    """
+
+    status = -1
+
+
+class StaleHandleError(MoewireError, RuntimeError):
+    """The handle was released, or its slot serves a later operation."""
+
+    status = -3
+
+
+class UnknownHandleError(StaleHandleError):
+    """The library knows no such object: it was closed, or never existed."""
+
+    status = -2
+
+
+class ClosedError(MoewireError, RuntimeError):
+    """The buffer is closed, by ``close()`` or by an earlier fault."""
+
+    status = -4
+
+
+class DeadlineError(MoewireError, TimeoutError):
+    """A deadline passed; the text names the rank waited for. The buffer is closed."""
+
+    status = -5
+
+
+class PeerLostError(MoewireError, RuntimeError):
+    """A peer died or left; the text names it. The buffer is closed."""
+
+    status = -6
+
+
+class PeerMismatchError(MoewireError, RuntimeError):
+    """Ranks disagree on a parameter; the text names it and both values."""
+
+    status = -7
+
+
+class FencedError(MoewireError, RuntimeError):
+    """The group went on without this rank."""
+
+    status = -8
+
+
+class OutOfMemoryError(MoewireError, MemoryError):
+    """Memory could not be had."""
+
+    status = -9
+
+
+class SystemCallError(MoewireError, OSError):
+    """A system call failed; the text names it."""
+
+    status = -10
+
+
+class ForkedError(MoewireError, RuntimeError):
+    """Used in a child of fork(); start processes with spawn or forkserver instead."""
+
+    status = -11
+
+
+class PanicError(MoewireError, RuntimeError):
+    """A defect in the library; the buffer is unusable. Please report it."""
+
+    status = -12
+
+
+class CancelledError(MoewireError, RuntimeError):
+    """The operation was given up, for example by Ctrl-C or ``handle.release()``."""
+
+    status = -13
+
+
+class NotCombinedError(MoewireError, RuntimeError):
+    """A peer released the operation without combining it; the text names the rank."""
+
+    status = -14
+
+
+class MetadataError(MoewireError, ValueError):
+    """A peer's metadata is truncated, altered, or from another version."""
+
+    status = -15
+
+
+class LibraryError(MoewireError, ImportError):
+    """The shared library is missing, cannot be loaded, or has another ABI version."""
+
+
+_ALL: tuple[type[MoewireError], ...] = (
+    InvalidArgument,
+    StaleHandleError,
+    UnknownHandleError,
+    ClosedError,
+    DeadlineError,
+    PeerLostError,
+    PeerMismatchError,
+    FencedError,
+    OutOfMemoryError,
+    SystemCallError,
+    ForkedError,
+    PanicError,
+    CancelledError,
+    NotCombinedError,
+    MetadataError,
+)
+
+BY_STATUS: dict[int, type[MoewireError]] = {error.status: error for error in _ALL}
+
+
+def from_status(status: int, text: str) -> MoewireError:
+    """The exception for a negative status; ``text`` is what the library had to say."""
+    kind = BY_STATUS.get(status, MoewireError)
+    return kind(text or f"moewire: status {status}")

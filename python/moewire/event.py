@@ -1,0 +1,87 @@
+"""Completion as the caller sees it: hooks and events."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol
+
+import torch
+
+from .errors import InvalidArgument
+
+
+class NoEventError(InvalidArgument, AssertionError):
+    """The call was not made with ``async_finish=True``, so there is nothing to wait for."""
+
+
+class Finishable(Protocol):
+    """Something that can be driven to its end, more than once."""
+
+    def finish(self) -> None: ...
+
+
+class Hook:
+    """Finishes the second phase of an operation when called.
+
+    Idempotent and thread-safe: later calls do nothing, concurrent calls wait for the first.
+    An error is raised at every call. Until it has run, the hook keeps everything alive that
+    the operation uses.
+    """
+
+    __slots__ = ("__weakref__", "_pending")
+
+    def __init__(self, pending: Finishable) -> None:
+        self._pending: Finishable | None = pending
+
+    def __call__(self) -> None:
+        pending = self._pending
+        if pending is not None:
+            pending.finish()
+            self._pending = None
+
+
+class Event:
+    """The end of one operation. Waiting blocks the calling thread; Ctrl-C is handled."""
+
+    __slots__ = ("_hook",)
+
+    def __init__(self, pending: Finishable) -> None:
+        self._hook = Hook(pending)
+
+    def current_stream_wait(self) -> None:
+        """Returns when the operation's results are complete; raises its error."""
+        self._hook()
+
+
+class EventOverlap:
+    """What dispatch and combine return as ``event``; a context manager that waits at its end.
+
+    ``event`` is None unless the call was made with ``async_finish=True``. ``extra_tensors``
+    are kept alive as long as this object.
+    """
+
+    def __init__(
+        self,
+        event: Event | None = None,
+        extra_tensors: tuple[torch.Tensor, ...] | None = None,
+    ) -> None:
+        self.event = event
+        self.extra_tensors = extra_tensors
+
+    def current_stream_wait(self) -> None:
+        """Waits for the operation. Raises ``NoEventError`` if ``event`` is None."""
+        if self.event is None:
+            raise NoEventError("event: None given, because async_finish was False")
+        self.event.current_stream_wait()
+
+    def __enter__(self) -> EventOverlap:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.event is not None:
+            self.event.current_stream_wait()

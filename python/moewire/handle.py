@@ -1,0 +1,112 @@
+"""The handle of one dispatch, to be combined."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, NamedTuple, NoReturn
+
+from . import _abi as abi
+from ._operation import Operation
+from ._runtime import Runtime
+
+# What releasing may answer without anything being wrong: it was released before.
+_RELEASED = (abi.MW_OK, abi.MW_ERR_STALE_HANDLE, abi.MW_ERR_HANDLE, abi.MW_ERR_CLOSED)
+
+
+class Shape(NamedTuple):
+    """The sizes of one dispatch on this rank."""
+
+    num_tokens: int  # T
+    num_topk: int  # K
+    num_local_experts: int  # L
+    num_rows: int  # R * M
+    hidden: int  # H
+
+
+class Handle(tuple[Any, ...]):
+    """Unpacks into ``(src_info, layout_range, M, H, E)``, as upstream's handle does.
+
+    - ``src_info``: int32 [L, R*M], the token index on the source rank of each received row.
+    - ``layout_range``: int64 [L, R], ``first row << 32 | number of rows`` of that source.
+    - ``M``, ``H``, ``E``: int; tokens per rank at most, hidden size, number of experts.
+
+    A handle may be combined more than once. The views that its dispatch returned are valid
+    until it is released: by ``release()``, by leaving ``with handle:``, by dropping a handle
+    that was never combined, or, once combined, by the next call on the buffer that is not a
+    combine of the same handle. A rank that will not combine what other ranks combine must
+    release, so that they get an error instead of waiting.
+
+    Any thread may release; a release while the receive hook runs cancels it.
+    """
+
+    _runtime: Runtime
+    _id: abi.mw_handle_t
+    _result: abi.mw_dispatch_result_t
+    _operation: Operation
+    _shape: Shape
+    _combined = False
+    _released = True
+
+    def __new__(
+        cls,
+        items: tuple[Any, ...],
+        runtime: Runtime,
+        result: abi.mw_dispatch_result_t,
+        operation: Operation,
+        shape: Shape,
+    ) -> Handle:
+        self = super().__new__(cls, items)
+        self._runtime = runtime
+        self._id = abi.mw_handle_t(result.handle.id)
+        self._result = result
+        self._operation = operation
+        self._shape = shape
+        self._released = False
+        return self
+
+    @property
+    def peers_have_more(self) -> bool:
+        """Whether any rank dispatched with ``more=True``. Known once the receive is finished."""
+        self.finish()
+        return bool(self._result.peers_have_more)
+
+    def finish(self) -> None:
+        """Finishes the dispatch's receive phase, if its hook or event has not."""
+        self._operation.finish()
+
+    def release(self) -> None:
+        """Tells every rank that this one is done with the operation. Idempotent."""
+        status = self._release()
+        if status not in _RELEASED:
+            raise self._runtime.error(status)
+
+    def _release(self) -> int:
+        if self._released or self._runtime.closed or self._runtime.lib.forked:
+            return abi.MW_OK
+        self._released = True
+        self._operation.abandon()
+        return self._runtime.lib.handle_release(self._id)
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        if not self._combined:
+            self._release()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a moewire handle cannot be copied or pickled; it belongs to its process")
+
+    def __copy__(self) -> Handle:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Handle:
+        return self

@@ -1,0 +1,237 @@
+"""``ep_implementation="moewire"`` for Hugging Face transformers.
+
+    import moewire.integrations.transformers  # registers
+
+    model = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=torch.bfloat16,
+        experts_implementation="grouped_mm",
+        distributed_config=DistributedConfig(
+            fsdp_size=R, ep_size=R, ep_implementation="moewire"
+        ),
+    )
+
+Every rank has its own batch; its tokens go to the ranks that hold their experts and come
+back weighted and summed. Tested with transformers 5.23.0, whose interface for this is young.
+
+Inference only, bf16, on the CPU. All ranks must call the model equally often; a rank without
+work calls ``join``. Any number of tokens goes through, in rounds of at most
+``configure(max_tokens=...)`` per rank.
+
+The sum over a token's experts is made in float32 in the order of the selections, as one
+process does it, so results are equal to the bit where the router's weights are float32
+(Mixtral, DeepSeek-V3). Qwen3-MoE, OLMoE and GPT-OSS round these weights to bf16 and then
+round each product, too: ``fp32_router_scores`` makes both sides equal.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.fsdp import FSDPModule
+from transformers.distributed.expert_parallel import EPImplementation, EPImplementationInterface
+
+from ..buffer import Buffer
+from ..errors import InvalidArgument
+from . import _exchange
+from ._exchange import Stats
+
+__all__ = [
+    "MoewireEP",
+    "Stats",
+    "buffers",
+    "close",
+    "configure",
+    "fp32_router_scores",
+    "gather_dense_weights",
+    "join",
+    "register",
+    "reset_stats",
+    "stats",
+]
+
+NAME = "moewire"
+DEFAULT_MAX_TOKENS = 512
+_OWN = "_moewire_ep"  # on an experts module: its MoewireEP
+_GATHERED = "_moewire_gathered"  # on a model: gather_dense_weights was called
+
+
+@dataclass
+class _Settings:
+    max_tokens: int
+    timeout_us: int = -1
+
+
+def _tokens_from_environment() -> int:
+    text = os.environ.get("MOEWIRE_TRANSFORMERS_MAX_TOKENS", str(DEFAULT_MAX_TOKENS))
+    if not text.isdigit() or int(text) < 1:
+        raise InvalidArgument(
+            f"MOEWIRE_TRANSFORMERS_MAX_TOKENS={text!r}: a number of tokens, 1 or more"
+        )
+    return int(text)
+
+
+_settings = _Settings(_tokens_from_environment())
+
+
+def configure(*, max_tokens: int | None = None, timeout_us: int | None = None) -> None:
+    """Settings for the forwards that follow; the same on every rank.
+
+    Args:
+        max_tokens: of one rank in one round; the workspace is sized by it (address space,
+            which becomes memory as rows arrive). Default 512, or
+            ``MOEWIRE_TRANSFORMERS_MAX_TOKENS`` when this module is imported.
+        timeout_us: how long a phase of an exchange waits for the other ranks; -1: no limit.
+    """
+    if max_tokens is not None:
+        if max_tokens < 1:
+            raise InvalidArgument(f"max_tokens: {max_tokens}; 1 or more")
+        _settings.max_tokens = max_tokens
+    if timeout_us is not None:
+        _settings.timeout_us = timeout_us
+
+
+class MoewireEP(EPImplementation):  # type: ignore[misc]  # transformers has no types
+    """The exchange of one MoE layer. transformers makes one for each experts module."""
+
+    def __init__(self, experts: Any, ep_mesh: Any, tp_mesh: Any) -> None:
+        super().__init__(experts, ep_mesh, tp_mesh)
+        if tp_mesh.size() > 1:
+            raise InvalidArgument(
+                f"tp_size: {tp_mesh.size()}; ep_implementation='moewire' needs tp_size=1, every "
+                "rank with its own batch: DistributedConfig(fsdp_size=R, ep_size=R)"
+            )
+        self.stats = Stats(self.num_local_experts)
+        self.key: _exchange.Key | None = None  # of the Buffer in use; made by the first call
+        setattr(experts, _OWN, self)
+
+    def __call__(
+        self,
+        hidden_states: torch.Tensor,
+        top_k_index: torch.Tensor,
+        top_k_weights: torch.Tensor,
+    ) -> torch.Tensor:
+        _refuse(hidden_states, top_k_weights)
+        tokens = _exchange.Tokens(
+            hidden_states.contiguous(),
+            top_k_index.to(torch.int64).contiguous(),
+            top_k_weights.to(torch.float32).contiguous(),
+            torch.empty_like(hidden_states, memory_format=torch.contiguous_format),
+        )
+        self.key = self._key(hidden_states.shape[1])
+        _exchange.exchange(self.key, tokens, self._run_experts, self.stats, _settings.timeout_us)
+        return tokens.out
+
+    def _key(self, hidden: int) -> _exchange.Key:
+        group = self.ep_mesh.get_group()
+        num_experts = self.num_local_experts * self.ep_mesh.size()
+        return _exchange.Key(group, hidden, num_experts, torch.bfloat16, _settings.max_tokens)
+
+    def _run_experts(self, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        # Weight 1: the routing weights are applied where the token came from.
+        weights = torch.ones(ids.shape, dtype=rows.dtype)
+        results: torch.Tensor = self.experts_forward(rows, ids, weights)
+        return results
+
+
+def _refuse(hidden_states: torch.Tensor, top_k_weights: torch.Tensor) -> None:
+    if torch.is_grad_enabled() and (hidden_states.requires_grad or top_k_weights.requires_grad):
+        raise NotImplementedError(
+            "ep_implementation='moewire' has no backward yet: call the model under "
+            "torch.inference_mode() or torch.no_grad(), as generate() does"
+        )
+    if hidden_states.dtype != torch.bfloat16 or hidden_states.device.type != "cpu":
+        raise InvalidArgument(
+            f"hidden_states: {hidden_states.dtype} on {hidden_states.device}; "
+            "torch.bfloat16 on the CPU: from_pretrained(..., dtype=torch.bfloat16)"
+        )
+
+
+def register(name: str = NAME) -> None:
+    """Registers ``ep_implementation=name``. Importing this module has done it for "moewire"."""
+    EPImplementationInterface.register(name, MoewireEP)
+
+
+def _layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, MoewireEP]]:
+    for name, module in model.named_modules():
+        implementation = getattr(module, _OWN, None)
+        if implementation is not None:
+            yield name, module, implementation
+
+
+def stats(model: torch.nn.Module) -> dict[str, Stats]:
+    """What each MoE layer of ``model`` did on this rank, by the name of its experts module."""
+    return {name: implementation.stats for name, _, implementation in _layers(model)}
+
+
+def reset_stats(model: torch.nn.Module) -> None:
+    """Starts the counts and times of ``model`` at 0 again."""
+    for _, _, implementation in _layers(model):
+        implementation.stats = Stats(implementation.num_local_experts)
+
+
+def buffers(model: torch.nn.Module) -> list[Buffer]:
+    """The Buffers that the layers of ``model`` share: one, if they have the same shapes.
+
+    Empty before the first forward. ``Buffer.counters`` has the core's own counts.
+    """
+    keys = dict.fromkeys(implementation.key for _, _, implementation in _layers(model))
+    return [_exchange.buffer_for(key) for key in keys if key is not None]
+
+
+def close() -> None:
+    """Closes every Buffer made here; other ranks that wait for this one are told."""
+    _exchange.close_buffers()
+
+
+def gather_dense_weights(model: torch.nn.Module) -> None:
+    """Gathers what FSDP sharded, once, and keeps it: attention, norms, embeddings. Collective.
+
+    For inference of a model whose dense weights fit on each rank. Without it every forward
+    gathers every layer again; with it a forward exchanges tokens and nothing else.
+    """
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_reshard_after_forward(False, recurse=False)
+            module.unshard()
+    setattr(model, _GATHERED, True)
+
+
+def join(model: torch.nn.Module) -> None:
+    """Takes part in one forward of the other ranks without tokens of its own.
+
+    This rank's experts serve the others' tokens; nothing else of the model runs. Needs
+    ``gather_dense_weights(model)``, or else the others would wait for this rank's weights.
+    """
+    if not getattr(model, _GATHERED, False):
+        raise InvalidArgument("model: call gather_dense_weights(model) on every rank before join")
+    hidden = int(model.config.get_text_config().hidden_size)
+    nothing = torch.empty((0, hidden), dtype=torch.bfloat16)
+    nowhere = torch.empty((0, 1), dtype=torch.int64)
+    with torch.no_grad():
+        for _, experts, _ in _layers(model):
+            experts(nothing, nowhere, torch.empty((0, 1)))
+
+
+def fp32_router_scores(model: torch.nn.Module) -> list[torch.utils.hooks.RemovableHandle]:
+    """Gives the experts float32 routing weights, on one process as on many.
+
+    For comparing with one process to the bit: install it on both models. Returns the hooks,
+    each with ``remove()``.
+    """
+    routers = [module for module in model.modules() if type(module).__name__.endswith("Router")]
+    if not routers:
+        raise InvalidArgument(f"model: {type(model).__name__} has no router that this knows")
+    return [router.register_forward_hook(_scores_to_fp32) for router in routers]
+
+
+def _scores_to_fp32(_module: Any, _arguments: Any, output: Any) -> tuple[Any, ...]:
+    logits, scores, *rest = output
+    return (logits, scores.float(), *rest)
+
+
+register()

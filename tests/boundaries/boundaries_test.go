@@ -1,0 +1,107 @@
+package boundaries
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+// root is the repository's root, seen from this package.
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestTree(t *testing.T) {
+	tree := os.DirFS(root(t))
+	files, err := goFiles(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) < 20 {
+		t.Fatalf("found only %d Go files in %s: the check looks at the wrong place", len(files), root(t))
+	}
+	wrong, err := Check(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range wrong {
+		t.Error(w)
+	}
+}
+
+// TestCheckFinds gives the check one violation at a time.
+func TestCheckFinds(t *testing.T) {
+	imports := func(paths ...string) string {
+		text := "package p\n"
+		for _, p := range paths {
+			text += "\nimport _ \"" + p + "\"\n"
+		}
+		return text
+	}
+	ours := func(pkg string) string { return imports(Module + "/" + pkg) }
+	for _, c := range []struct {
+		name, file, text string
+		want             string // "" if nothing is wrong
+	}{
+		{"ep sees a transport", "core/ep/a.go", ours("core/transport/shm"), "may not import core/transport/shm"},
+		{"ep sees a device", "core/ep/a.go", ours("core/device/cpu"), "may not import core/device/cpu"},
+		{"ep sees interfaces", "core/ep/a.go", ours("core/transport"), ""},
+		{"ep's test sees a transport", "core/ep/a_test.go", ours("core/transport/inproc"), ""},
+		{"ep sees system calls", "core/ep/a.go", ours("core/internal/sys"), "may not import"},
+		{"a transport sees ep", "core/transport/shm/a.go", ours("core/ep"), "may not import core/ep"},
+		{"a device sees layout", "core/device/cpu/a.go", ours("core/ep/layout"), "may not import"},
+		{"layout sees op", "core/ep/layout/a.go", ours("core/op"), "may not import core/op"},
+		{"core sees capi", "core/ep/a.go", ours("capi"), "may not import capi"},
+		{"a test sees capi", "core/ep/a_test.go", ours("capi"), "may not import capi"},
+		{"capi sees all", "capi/a.go", ours("core/transport/shm"), ""},
+		{"a room nobody knows", "core/stuff/a.go", "package p\n", "no row in the table"},
+		{"unsafe in ep", "core/ep/a.go", imports("unsafe"), "unsafe may not be imported"},
+		{"unsafe in ep's test", "core/ep/a_test.go", imports("unsafe"), "unsafe may not be imported"},
+		{"unsafe in the interfaces", "core/transport/a.go", imports("unsafe"), "unsafe may not"},
+		{"unsafe in sys", "core/internal/sys/a.go", imports("unsafe"), ""},
+		{"cgo in a transport", "core/transport/shm/a.go", imports("C"), "C may not be imported"},
+		{"cgo in the kernels", "core/device/cpu/a.go", imports("C"), ""},
+		{"purego in capi", "capi/a.go", imports("github.com/ebitengine/purego"), "purego may not"},
+		{"x/sys in shm", "core/transport/shm/a.go", imports("golang.org/x/sys/unix"), "x/sys/unix may not"},
+		{"x/sys in sys", "core/internal/sys/a.go", imports("golang.org/x/sys/unix"), ""},
+		{"wide atomics in shm", "core/transport/shm/a.go", imports("go.uber.org/atomic"), "atomic may not"},
+		{"wide atomics in op", "core/op/a.go", imports("go.uber.org/atomic"), ""},
+		{"not formatted", "core/op/a.go", "package p\nvar  x = 1\n", "is not formatted"},
+		{"too long", "core/op/a.go", "package p\n" + strings.Repeat("\n// x\n", MaxLines/2), "lines, at most"},
+		{"testdata is left alone", "core/op/testdata/a.go", imports("unsafe"), ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			wrong, err := Check(fstest.MapFS{c.file: {Data: []byte(c.text)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch {
+			case c.want == "" && len(wrong) > 0:
+				t.Errorf("found %q in a tree where all is well", wrong)
+			case c.want != "" && (len(wrong) != 1 || !strings.Contains(wrong[0], c.want)):
+				t.Errorf("found %q, want one line with %q", wrong, c.want)
+			}
+		})
+	}
+}
+
+func TestHeaderFunctions(t *testing.T) {
+	header := `/* mw_in_comment(x) */
+typedef struct { uint64_t id; } mw_buffer_t; // mw_also_comment(void)
+mw_status_t mw_two(mw_buffer_t b,
+                   const char *name);
+uint32_t mw_one(void);
+`
+	got := HeaderFunctions(header)
+	if want := []string{"mw_two", "mw_one"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

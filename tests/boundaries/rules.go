@@ -1,0 +1,75 @@
+// Package boundaries holds the rules of the tree that a compiler does not
+// check, and the tests that hold the tree to them: which package may import
+// which, where unsafe, cgo, purego and x/sys may appear, that the header and
+// the library agree, that files are formatted and short.
+package boundaries
+
+// Module is the path of the module whose tree is checked.
+const Module = "github.com/moewire/moewire"
+
+// MaxLines is the length that no Go file, tests aside, may exceed.
+const MaxLines = 400
+
+// layers lists each package, lowest first, with the packages of this module
+// that it may import. Imports only go downwards; a package that is not listed
+// may not exist. "x/..." stands for x and all below it. Test files may import
+// anything in core.
+var layers = []struct {
+	pkg     string
+	imports []string
+}{
+	{"core/ep/layout", nil},
+	{"core/ep/membership", nil},
+	{"core/op", nil},
+	{"core/telemetry", nil},
+
+	{"core/internal/safego", nil},
+	{"core/internal/sys", nil},
+	{"core/internal/testenv", nil},
+	{"core/internal/dl", nil},
+
+	// The interfaces, and what implements them. core/ep sees the former only.
+	{"core/transport", nil},
+	{"core/transport/transporttest", []string{"core/transport"}},
+	{"core/transport/inproc", []string{"core/transport", "core/internal/..."}},
+	{"core/transport/shm", []string{"core/transport", "core/internal/..."}},
+	{"core/device", nil},
+	{"core/device/devicetest", []string{"core/device"}},
+	{"core/device/cpu", []string{"core/device", "core/internal/..."}},
+
+	{"core/ep", []string{
+		"core/ep/layout", "core/ep/membership", "core/op", "core/telemetry",
+		"core/transport", "core/device", "core/internal/safego",
+	}},
+
+	{"capi", []string{"core/..."}},
+	{"examples/...", []string{"core/..."}},
+	{"tests/...", nil},
+}
+
+// rooms says where an import is allowed that would be dangerous anywhere.
+// Test files are held to it, too.
+var rooms = []struct {
+	path   string // import path; a trailing /... matches all below it
+	within []string
+	except []string
+}{
+	// Memory bugs get few addresses.
+	{
+		path: "unsafe",
+		within: []string{
+			"core/internal/...", "core/transport/shm", "core/transport/inproc",
+			"core/transport/transporttest", "core/device/cpu", "capi",
+		},
+	},
+	{path: "C", within: []string{"capi", "core/device/cpu"}},
+	{path: "github.com/ebitengine/purego/...", within: []string{"core/internal/dl"}},
+	{path: "golang.org/x/sys/...", within: []string{"core/internal/sys"}},
+	// Its types are wider than the words they wrap, so that one laid over
+	// shared memory would cover its neighbour.
+	{
+		path:   "go.uber.org/atomic",
+		within: []string{"..."},
+		except: []string{"core/transport/...", "core/internal/sys"},
+	},
+}

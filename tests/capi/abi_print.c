@@ -1,0 +1,177 @@
+/*
+ * Prints, as JSON, what a C compiler makes of moewire.h: sizes and offsets of
+ * structs, values of constants. test_capi.py compares it with _abi.py. The
+ * lists are complete: the test compares their names with the header's, too.
+ */
+#include <stddef.h>
+#include <stdio.h>
+
+#include "moewire.h"
+
+#define OPEN(type) printf("%s\"%s\": {\"\": %zu", first ? "" : ",\n  ", #type, sizeof(type)), first = 0
+#define FIELD(type, name) printf(", \"%s\": %zu", #name, offsetof(type, name))
+#define CLOSE() printf("}")
+#define CONSTANT(name) printf("%s\"%s\": %lld", first ? "" : ",\n  ", #name, (long long)(name)), first = 0
+
+static void print_config(int first)
+{
+	OPEN(mw_config_t);
+	FIELD(mw_config_t, size);
+	FIELD(mw_config_t, flags);
+	FIELD(mw_config_t, rank);
+	FIELD(mw_config_t, num_ranks);
+	FIELD(mw_config_t, num_bytes);
+	FIELD(mw_config_t, num_slots);
+	FIELD(mw_config_t, vector_width);
+	CLOSE();
+	OPEN(mw_shape_t);
+	FIELD(mw_shape_t, size);
+	FIELD(mw_shape_t, num_slots);
+	FIELD(mw_shape_t, num_max_tokens_per_rank);
+	FIELD(mw_shape_t, hidden);
+	FIELD(mw_shape_t, num_ranks);
+	FIELD(mw_shape_t, num_experts);
+	CLOSE();
+	OPEN(mw_bytes_t);
+	FIELD(mw_bytes_t, address);
+	FIELD(mw_bytes_t, num_bytes);
+	CLOSE();
+}
+
+static void print_handles(int first)
+{
+	OPEN(mw_buffer_t);
+	FIELD(mw_buffer_t, id);
+	CLOSE();
+	OPEN(mw_handle_t);
+	FIELD(mw_handle_t, id);
+	CLOSE();
+	OPEN(mw_op_t);
+	FIELD(mw_op_t, id);
+	CLOSE();
+	OPEN(mw_memory_t);
+	FIELD(mw_memory_t, id);
+	CLOSE();
+}
+
+static void print_counters(int first)
+{
+	OPEN(mw_counters_t);
+	FIELD(mw_counters_t, size);
+	FIELD(mw_counters_t, num_ranks);
+	FIELD(mw_counters_t, num_dispatches);
+	FIELD(mw_counters_t, num_combines);
+	FIELD(mw_counters_t, num_rows_sent);
+	FIELD(mw_counters_t, num_rows_received);
+	FIELD(mw_counters_t, num_rows_reduced);
+	FIELD(mw_counters_t, num_bytes_placed);
+	FIELD(mw_counters_t, num_bytes_reduced);
+	FIELD(mw_counters_t, num_bytes_copied);
+	FIELD(mw_counters_t, slab_bytes);
+	FIELD(mw_counters_t, wait_ns);
+	FIELD(mw_counters_t, num_rows_sent_to);
+	FIELD(mw_counters_t, wait_ns_for);
+	CLOSE();
+}
+
+static void print_dispatch(int first)
+{
+	OPEN(mw_dispatch_result_t);
+	FIELD(mw_dispatch_result_t, size);
+	FIELD(mw_dispatch_result_t, peers_have_more);
+	FIELD(mw_dispatch_result_t, handle);
+	FIELD(mw_dispatch_result_t, memory);
+	FIELD(mw_dispatch_result_t, recv_x);
+	FIELD(mw_dispatch_result_t, recv_scales);
+	FIELD(mw_dispatch_result_t, src_info);
+	FIELD(mw_dispatch_result_t, combine_x);
+	FIELD(mw_dispatch_result_t, memory_address);
+	FIELD(mw_dispatch_result_t, memory_bytes);
+	CLOSE();
+	OPEN(mw_dispatch_args_t);
+	FIELD(mw_dispatch_args_t, size);
+	FIELD(mw_dispatch_args_t, flags);
+	FIELD(mw_dispatch_args_t, x);
+	FIELD(mw_dispatch_args_t, topk_idx);
+	FIELD(mw_dispatch_args_t, num_tokens);
+	FIELD(mw_dispatch_args_t, hidden);
+	FIELD(mw_dispatch_args_t, num_topk);
+	FIELD(mw_dispatch_args_t, num_max_tokens_per_rank);
+	FIELD(mw_dispatch_args_t, num_experts);
+	FIELD(mw_dispatch_args_t, active_ranks);
+	FIELD(mw_dispatch_args_t, num_active_ranks);
+	FIELD(mw_dispatch_args_t, timeout_us);
+	FIELD(mw_dispatch_args_t, slice_us);
+	FIELD(mw_dispatch_args_t, phase);
+	FIELD(mw_dispatch_args_t, reserved);
+	FIELD(mw_dispatch_args_t, recv_count);
+	FIELD(mw_dispatch_args_t, layout_range);
+	FIELD(mw_dispatch_args_t, result);
+	CLOSE();
+}
+
+static void print_combine(int first)
+{
+	OPEN(mw_combine_args_t);
+	FIELD(mw_combine_args_t, size);
+	FIELD(mw_combine_args_t, flags);
+	FIELD(mw_combine_args_t, handle);
+	FIELD(mw_combine_args_t, x);
+	FIELD(mw_combine_args_t, topk_idx);
+	FIELD(mw_combine_args_t, topk_weights);
+	FIELD(mw_combine_args_t, out);
+	FIELD(mw_combine_args_t, num_tokens);
+	FIELD(mw_combine_args_t, num_topk);
+	FIELD(mw_combine_args_t, active_ranks);
+	FIELD(mw_combine_args_t, num_active_ranks);
+	FIELD(mw_combine_args_t, timeout_us);
+	FIELD(mw_combine_args_t, slice_us);
+	FIELD(mw_combine_args_t, phase);
+	FIELD(mw_combine_args_t, reserved);
+	CLOSE();
+}
+
+static void print_constants(int first)
+{
+	CONSTANT(MW_ABI_VERSION);
+	CONSTANT(MW_MAX_RANKS);
+	CONSTANT(MW_MAX_TOPK);
+	CONSTANT(MW_OK);
+	CONSTANT(MW_IN_PROGRESS);
+	CONSTANT(MW_ERR_INVALID_ARGUMENT);
+	CONSTANT(MW_ERR_HANDLE);
+	CONSTANT(MW_ERR_STALE_HANDLE);
+	CONSTANT(MW_ERR_CLOSED);
+	CONSTANT(MW_ERR_TIMEOUT);
+	CONSTANT(MW_ERR_PEER_LOST);
+	CONSTANT(MW_ERR_PEER_MISMATCH);
+	CONSTANT(MW_ERR_FENCED);
+	CONSTANT(MW_ERR_NO_MEMORY);
+	CONSTANT(MW_ERR_SYSTEM);
+	CONSTANT(MW_ERR_FORKED);
+	CONSTANT(MW_ERR_PANIC);
+	CONSTANT(MW_ERR_CANCELLED);
+	CONSTANT(MW_ERR_NOT_COMBINED);
+	CONSTANT(MW_ERR_METADATA);
+	CONSTANT(MW_CONFIG_DEBUG_FILL);
+	CONSTANT(MW_CONFIG_TEST_CORRUPT_COMBINE);
+	CONSTANT(MW_DISPATCH_FP8);
+	CONSTANT(MW_DISPATCH_MORE);
+	CONSTANT(MW_PHASE_SENT);
+	CONSTANT(MW_PHASE_DONE);
+	CONSTANT(MW_COMBINE_ZERO_COPY);
+}
+
+int main(void)
+{
+	printf("{\"structs\": {\n  ");
+	print_config(1);
+	print_handles(0);
+	print_counters(0);
+	print_dispatch(0);
+	print_combine(0);
+	printf("},\n\"constants\": {\n  ");
+	print_constants(1);
+	printf("}}\n");
+	return 0;
+}

@@ -1,0 +1,259 @@
+/*
+ * Nulls, made-up and closed ids, wrong sizes, altered metadata: each gives a
+ * status and a message, writes no output, and leaves the library usable.
+ */
+#include <stddef.h>
+
+#include "check.h"
+
+static void test_versions(void)
+{
+	CHECK(mw_abi_version() == MW_ABI_VERSION);
+	CHECK(mw_version() && strlen(mw_version()) > 0);
+	CHECK(mw_last_error() && mw_last_error()[0] == 0);
+}
+
+static void test_report(void)
+{
+	uint64_t len = 0;
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_system_report(NULL, 0, &len));
+	CHECK(len > 0);
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_system_report(NULL, 0, NULL));
+	char *text = malloc(len); /* exactly: the sanitizer sees a byte too many */
+	uint64_t again = 0;
+	STATUS(MW_OK, mw_system_report(text, len, &again));
+	CHECK(again == len && text[0] == '{' && text[len - 1] == '}');
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_system_report(text, len - 1, &again));
+	free(text);
+}
+
+static void test_nulls(void)
+{
+	mw_config_t config = config_of(0, 1);
+	mw_shape_t shape = {.size = sizeof shape, .num_max_tokens_per_rank = 4, .hidden = 128,
+	                    .num_ranks = 1, .num_experts = 2};
+	mw_buffer_t buffer = {UNTOUCHED};
+	uint64_t n = UNTOUCHED;
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_size_hint(NULL, &n));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_size_hint(&shape, NULL));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_create(NULL, &buffer));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_create(&config, NULL));
+	CHECK(buffer.id == UNTOUCHED && n == UNTOUCHED);
+	STATUS(MW_OK, mw_buffer_size_hint(&shape, &n));
+	CHECK(n != UNTOUCHED && n > 0);
+
+	buffer = lone_buffer();
+	mw_op_t op = {UNTOUCHED};
+	mw_dispatch_args_t dispatch = {.size = sizeof dispatch};
+	mw_combine_args_t combine = {.size = sizeof combine};
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_metadata(buffer, &n, 8, NULL));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_counters(buffer, NULL));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_dispatch(buffer, NULL, &op));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_dispatch(buffer, &dispatch, NULL));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_dispatch(buffer, &dispatch, &op));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_combine(buffer, NULL, &op));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_combine(buffer, &combine, NULL));
+	CHECK(mw_buffer_combine(buffer, &combine, &op) < 0);
+	CHECK(op.id == UNTOUCHED);
+	CHECK(mw_buffer_combine_buffer(buffer, (mw_handle_t){0}, 0, NULL) < 0);
+	STATUS(MW_OK, mw_buffer_close(buffer));
+
+	STATUS(MW_OK, mw_buffer_create(&config, &buffer));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_connect(buffer, NULL, 1, 1000));
+	STATUS(MW_OK, mw_buffer_close(buffer));
+}
+
+/* Every function with an id that is none. */
+static void refuse_id(uint64_t id)
+{
+	static const mw_bytes_t all[1];
+	mw_buffer_t buffer = {id};
+	mw_handle_t handle = {id};
+	mw_op_t op = {id};
+	mw_memory_t memory = {id};
+	mw_op_t out = {UNTOUCHED};
+	mw_counters_t counters = {.size = sizeof counters};
+	mw_dispatch_result_t result = {.size = sizeof result};
+	mw_dispatch_args_t dispatch = {.size = sizeof dispatch, .result = &result};
+	mw_combine_args_t combine = {.size = sizeof combine, .handle = handle};
+	uint64_t n = UNTOUCHED;
+	REFUSED(MW_ERR_HANDLE, mw_buffer_metadata(buffer, NULL, 0, &n));
+	REFUSED(MW_ERR_HANDLE, mw_buffer_connect(buffer, all, 1, 1000));
+	REFUSED(MW_ERR_HANDLE, mw_buffer_counters(buffer, &counters));
+	REFUSED(MW_ERR_HANDLE, mw_buffer_dispatch(buffer, &dispatch, &out));
+	REFUSED(MW_ERR_HANDLE, mw_buffer_combine(buffer, &combine, &out));
+	REFUSED(MW_ERR_HANDLE, mw_buffer_combine_buffer(buffer, handle, 0, &n));
+	REFUSED(MW_ERR_HANDLE, mw_buffer_close(buffer));
+	REFUSED(MW_ERR_HANDLE, mw_handle_release(handle));
+	REFUSED(MW_ERR_HANDLE, mw_op_wait(op, MW_PHASE_DONE, 0));
+	REFUSED(MW_ERR_HANDLE, mw_op_test(op));
+	REFUSED(MW_ERR_HANDLE, mw_op_cancel(op));
+	REFUSED(MW_ERR_HANDLE, mw_op_close(op));
+	REFUSED(MW_ERR_HANDLE, mw_memory_retain(memory));
+	REFUSED(MW_ERR_HANDLE, mw_memory_release(memory));
+	CHECK(out.id == UNTOUCHED && n == UNTOUCHED);
+}
+
+static void test_made_up_ids(void)
+{
+	mw_buffer_t live = lone_buffer();
+	uint64_t state = 42;
+	refuse_id(0);
+	refuse_id(UINT64_MAX);
+	for (int i = 0; i < 64; i++)
+		if ((uint64_t)1 << i != live.id)
+			refuse_id((uint64_t)1 << i);
+	for (int i = 0; i < 2000; i++) {
+		uint64_t id = next_random(&state);
+		if (id != live.id)
+			refuse_id(id);
+	}
+	/* An id of one kind is none of another. */
+	REFUSED(MW_ERR_HANDLE, mw_op_close((mw_op_t){live.id}));
+	REFUSED(MW_ERR_HANDLE, mw_handle_release((mw_handle_t){live.id}));
+	REFUSED(MW_ERR_HANDLE, mw_memory_release((mw_memory_t){live.id}));
+	STATUS(MW_OK, mw_buffer_close(live));
+	refuse_id(live.id);
+}
+
+/* A struct as a later header might have it: ours, then fields we do not know. */
+typedef struct {
+	mw_config_t known;
+	uint64_t later[4];
+} later_config_t;
+
+static void test_sizes(void)
+{
+	mw_buffer_t buffer = {UNTOUCHED};
+	later_config_t later = {.known = config_of(0, 1)};
+	mw_config_t *config = &later.known;
+	for (uint32_t size = 0; size < 4; size++) {
+		config->size = size;
+		REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_create(config, &buffer));
+	}
+	config->size = sizeof later;
+	later.later[3] = 1;
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_create(config, &buffer));
+	CHECK(buffer.id == UNTOUCHED);
+	later.later[3] = 0;
+	STATUS(MW_OK, mw_buffer_create(config, &buffer));
+	STATUS(MW_OK, mw_buffer_close(buffer));
+	/* A caller that knows fewer fields gets the defaults of the others. */
+	config->size = offsetof(mw_config_t, num_bytes);
+	config->num_slots = 1u << 30;
+	STATUS(MW_OK, mw_buffer_create(config, &buffer));
+	STATUS(MW_OK, mw_buffer_close(buffer));
+	config->size = sizeof *config;
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_create(config, &buffer));
+
+	/* Counters: only what the caller has room for is written. */
+	buffer = lone_buffer();
+	mw_counters_t counters;
+	memset(&counters, 0xee, sizeof counters);
+	counters.size = offsetof(mw_counters_t, num_combines);
+	STATUS(MW_OK, mw_buffer_counters(buffer, &counters));
+	CHECK(counters.num_dispatches == 0 && counters.num_combines == 0xeeeeeeeeeeeeeeeeull);
+	counters.size = 2;
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_counters(buffer, &counters));
+	STATUS(MW_OK, mw_buffer_close(buffer));
+}
+
+static void test_configs(void)
+{
+	mw_buffer_t buffer = {UNTOUCHED};
+	mw_config_t bad[] = {
+		{.rank = 0, .num_ranks = 0},
+		{.rank = 1, .num_ranks = 1},
+		{.rank = UINT32_MAX, .num_ranks = 2},
+		{.rank = 0, .num_ranks = MW_MAX_RANKS + 1},
+		{.rank = 0, .num_ranks = UINT32_MAX},
+		{.rank = 0, .num_ranks = 1, .flags = 0x40},
+		{.rank = 0, .num_ranks = 1, .num_slots = 65},
+		{.rank = 0, .num_ranks = 1, .vector_width = 7},
+		{.rank = 0, .num_ranks = 1, .vector_width = -2},
+	};
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		bad[i].size = sizeof *bad;
+		if (mw_buffer_create(&bad[i], &buffer) != MW_ERR_INVALID_ARGUMENT)
+			FAIL("configuration %zu was not refused", i);
+	}
+	CHECK(buffer.id == UNTOUCHED);
+}
+
+static void test_shapes(void)
+{
+	uint64_t n = UNTOUCHED;
+	mw_shape_t bad[] = {
+		{0, 0, -1, 128, 1, 2}, {0, 0, 4, 0, 1, 2},          {0, 0, 4, 12, 1, 2},
+		{0, 0, 4, 128, 0, 2},  {0, 0, 4, 128, 3, 4},        {0, 0, 4, 128, 1, -2},
+		{0, 65, 4, 128, 1, 2}, {0, 0, INT64_MAX, 128, 1, 2}, {0, 0, 4, INT64_MAX - 7, 1, 2},
+		{0, 0, 4, 128, 1, INT64_MAX}, {0, 0, 1ll << 40, 1ll << 20, 1, 1ll << 10},
+	};
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		bad[i].size = sizeof *bad;
+		if (mw_buffer_size_hint(&bad[i], &n) != MW_ERR_INVALID_ARGUMENT)
+			FAIL("shape %zu was not refused", i);
+	}
+	CHECK(n == UNTOUCHED);
+}
+
+/* Connects rank 0 of two with the given bytes as rank 1's. */
+static mw_status_t connect_with(const void *bytes, uint64_t len)
+{
+	unsigned char own[1024];
+	uint64_t own_len = 0;
+	mw_config_t config = config_of(0, 2);
+	mw_buffer_t buffer = {0};
+	STATUS(MW_OK, mw_buffer_create(&config, &buffer));
+	STATUS(MW_OK, mw_buffer_metadata(buffer, own, sizeof own, &own_len));
+	mw_bytes_t all[2] = {{ADDRESS(own), own_len}, {ADDRESS(bytes), len}};
+	mw_status_t status = mw_buffer_connect(buffer, all, 2, 2000000);
+	if (status < 0)
+		CHECK(mw_last_error()[0] != 0);
+	STATUS(MW_OK, mw_buffer_close(buffer));
+	return status;
+}
+
+static void test_metadata(void)
+{
+	mw_config_t config = config_of(1, 2);
+	mw_buffer_t buffer = {0};
+	uint64_t len = 0, again = 0;
+	STATUS(MW_OK, mw_buffer_create(&config, &buffer));
+	STATUS(MW_OK, mw_buffer_metadata(buffer, NULL, 0, &len));
+	CHECK(len > 0 && len <= 1024);
+	unsigned char *bytes = malloc(len);
+	STATUS(MW_OK, mw_buffer_metadata(buffer, bytes, len, &again));
+	CHECK(again == len);
+	for (uint64_t cut = 0; cut < len; cut++) {
+		unsigned char *part = malloc(cut + 1); /* + 1: malloc(0) may be NULL */
+		(void)mw_buffer_metadata(buffer, part, cut, &again);
+		memcpy(part, bytes, cut);
+		STATUS(MW_ERR_METADATA, connect_with(part, cut));
+		free(part);
+	}
+	for (uint64_t i = 0; i < len; i++) {
+		bytes[i] ^= (unsigned char)(1u << i % 8);
+		mw_status_t status = connect_with(bytes, len);
+		if (status != MW_ERR_METADATA && status != MW_ERR_PEER_MISMATCH)
+			FAIL("metadata with byte %" PRIu64 " altered gave %d", i, status);
+		bytes[i] ^= (unsigned char)(1u << i % 8);
+	}
+	STATUS(MW_ERR_METADATA, connect_with(NULL, 0));
+	free(bytes);
+	STATUS(MW_OK, mw_buffer_close(buffer));
+}
+
+int main(void)
+{
+	test_versions();
+	test_report();
+	test_nulls();
+	test_configs();
+	test_shapes();
+	test_sizes();
+	test_made_up_ids();
+	test_metadata();
+	puts("bad_input: ok");
+	return 0;
+}

@@ -1,0 +1,369 @@
+/*
+ * Ranks as threads of one process: dispatch and combine in bf16 and fp8,
+ * blocking and not, compared with the model; arguments that must be refused;
+ * cancelling, deadlines, closing.
+ *
+ *     ranks NUM_RANKS SEED
+ */
+#include "rank.h"
+
+enum { ROUNDS = 60 };
+
+static void dispatch(struct rank *me, int round, uint32_t flags)
+{
+	mw_dispatch_args_t args = dispatch_args(me, flags);
+	mw_op_t op = {UNTOUCHED};
+	if (round % 2) {
+		args.phase = MW_PHASE_SENT;
+		args.slice_us = round % 3 ? 0 : 300;
+	}
+	mw_status_t status = mw_buffer_dispatch(me->buffer, &args, &op);
+	if (status != MW_OK && status != MW_IN_PROGRESS)
+		FAIL("rank %d round %d: dispatch gave %d", me->rank, round, status);
+	CHECK(op.id != UNTOUCHED && (status == MW_OK || op.id != 0));
+	finish(op, round % 3);
+}
+
+static void combine(struct rank *me, int round, uint64_t x, uint16_t *out)
+{
+	mw_combine_args_t args = combine_args(me, x, out);
+	mw_op_t op = {UNTOUCHED};
+	if (round % 3 == 1)
+		args.slice_us = 0;
+	mw_status_t status = mw_buffer_combine(me->buffer, &args, &op);
+	if (status != MW_OK && status != MW_IN_PROGRESS)
+		FAIL("rank %d round %d: combine gave %d", me->rank, round, status);
+	finish(op, round % 3);
+}
+
+/* --------------------------------------------------------------- checks -- */
+
+static void check_row(const struct rank *me, int64_t row, const uint16_t *x, int fp8)
+{
+	int rows = num_ranks * M;
+	if (!fp8) {
+		const uint16_t *got = (const uint16_t *)(uintptr_t)me->result.recv_x + row * H;
+		CHECK(memcmp(got, x, H * sizeof *x) == 0);
+		return;
+	}
+	const uint8_t *got = (const uint8_t *)(uintptr_t)me->result.recv_x + row * H;
+	const float *scales = (const float *)(uintptr_t)me->result.recv_scales;
+	for (int b = 0; b < H / BLOCK; b++) {
+		float amax = 1e-4f;
+		for (int i = 0; i < BLOCK; i++) {
+			float v = from_bf16(x[b * BLOCK + i]);
+			amax = v > amax ? v : -v > amax ? -v : amax;
+		}
+		float scale = 448.0f / amax;
+		CHECK(scales[(row / rows * (H / BLOCK) + b) * rows + row % rows] == amax / 448.0f);
+		for (int i = 0; i < BLOCK; i++) {
+			volatile float scaled = from_bf16(x[b * BLOCK + i]) * scale;
+			CHECK(got[b * BLOCK + i] == to_e4m3(scaled));
+		}
+	}
+}
+
+/* Every source's rows, in token order, somewhere in a block without holes. */
+static void check_received(const struct rank *me, int round, int fp8)
+{
+	static _Thread_local struct batch from;
+	const int32_t *src_info = (const int32_t *)(uintptr_t)me->result.src_info;
+	int32_t total[L] = {0};
+	for (int source = 0; source < num_ranks; source++) {
+		make_batch(&from, seed, round, source, num_experts);
+		for (int l = 0; l < L; l++) {
+			int64_t packed = me->layout_range[l * num_ranks + source];
+			int64_t row = packed >> 32, end = row + (packed & 0xffffffff);
+			CHECK(end <= me->recv_count[l]);
+			total[l] += (int32_t)(end - row);
+			for (int t = 0; t < from.num_tokens; t++) {
+				if (!selects(&from, t, me->rank * L + l))
+					continue;
+				CHECK(row < end);
+				CHECK(src_info[l * num_ranks * M + row] == t);
+				check_row(me, (int64_t)l * num_ranks * M + row, from.x + t * H, fp8);
+				row++;
+			}
+			CHECK(row == end);
+		}
+	}
+	for (int l = 0; l < L; l++)
+		CHECK(total[l] == me->recv_count[l]);
+}
+
+static void compute_experts(const struct rank *me, uint16_t *y)
+{
+	const uint16_t *x = (const uint16_t *)(uintptr_t)me->result.recv_x;
+	for (int l = 0; l < L; l++)
+		for (int64_t i = 0; i < (int64_t)me->recv_count[l] * H; i++) {
+			int64_t at = (int64_t)l * num_ranks * M * H + i;
+			y[at] = expert_output(x[at], me->rank * L + l);
+		}
+}
+
+static void check_combined(const struct rank *me, const uint16_t *out)
+{
+	for (int t = 0; t < me->in.num_tokens; t++)
+		for (int h = 0; h < H; h++)
+			if (out[t * H + h] != combined(&me->in, t, h))
+				FAIL("rank %d token %d value %d: got %#x, want %#x", me->rank, t, h,
+				     out[t * H + h], combined(&me->in, t, h));
+}
+
+/* Refused, consumes nothing, tells nobody. */
+static void check_bad_arguments(struct rank *me)
+{
+	int64_t beyond[K] = {0, num_experts, 0}, below[K] = {0, 0, -2};
+	int32_t active[MAX_R] = {1, 1, 1, 1};
+	mw_op_t op = {UNTOUCHED};
+#define BAD(change) \
+	do { \
+		mw_dispatch_args_t args = dispatch_args(me, 0); \
+		args.num_tokens = 1; \
+		args.topk_idx = ADDRESS(below + 0 * K); \
+		below[2] = 0; \
+		change; \
+		REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_dispatch(me->buffer, &args, &op)); \
+		CHECK(op.id == UNTOUCHED); \
+	} while (0)
+	BAD(args.num_tokens = M + 1);
+	BAD(args.num_tokens = -1);
+	BAD(args.x = 0);
+	BAD(args.topk_idx = 0);
+	BAD(args.topk_idx = ADDRESS(beyond));
+	BAD(below[2] = -2);
+	BAD(args.hidden = 12);
+	BAD(args.hidden = 0);
+	BAD(args.hidden = -8);
+	BAD((args.hidden = 136, args.flags = MW_DISPATCH_FP8));
+	BAD(args.num_topk = 0);
+	BAD(args.num_topk = MW_MAX_TOPK + 1);
+	BAD(args.num_max_tokens_per_rank = 0);
+	BAD(args.num_max_tokens_per_rank = INT64_MAX);
+	BAD(args.num_experts = 0);
+	BAD(args.num_experts = INT64_MAX);
+	BAD(args.flags = 0x100);
+	BAD(args.phase = 9);
+	BAD(args.result = NULL);
+	BAD(args.recv_count = 0);
+	BAD(args.layout_range = 0);
+	BAD((args.active_ranks = ADDRESS(active), args.num_active_ranks = num_ranks - 1));
+	if (num_ranks > 1)
+		BAD(args.num_experts = num_experts + 1);
+#undef BAD
+}
+
+static void check_bad_combines(struct rank *me, uint64_t y, uint16_t *out)
+{
+	int64_t other[M * K];
+	mw_op_t op = {UNTOUCHED};
+#define BAD(status, change) \
+	do { \
+		mw_combine_args_t args = combine_args(me, y, out); \
+		change; \
+		REFUSED(status, mw_buffer_combine(me->buffer, &args, &op)); \
+		CHECK(op.id == UNTOUCHED); \
+	} while (0)
+	BAD(MW_ERR_HANDLE, args.handle.id = 0);
+	BAD(MW_ERR_HANDLE, args.handle.id += 1000003);
+	BAD(MW_ERR_INVALID_ARGUMENT, args.x = 0);
+	BAD(MW_ERR_INVALID_ARGUMENT, args.num_tokens += 1);
+	BAD(MW_ERR_INVALID_ARGUMENT, args.num_topk = K - 1);
+	BAD(MW_ERR_INVALID_ARGUMENT, args.flags = 0x100);
+	BAD(MW_ERR_INVALID_ARGUMENT, (args.flags = MW_COMBINE_ZERO_COPY, args.x = y + 16));
+	if (me->in.num_tokens > 0) {
+		BAD(MW_ERR_INVALID_ARGUMENT, args.out = 0);
+		BAD(MW_ERR_INVALID_ARGUMENT, args.topk_idx = 0);
+		BAD(MW_ERR_INVALID_ARGUMENT, args.topk_weights = 0);
+		memcpy(other, me->in.topk_idx, sizeof other);
+		other[0] = (other[0] + 1) % num_experts;
+		BAD(MW_ERR_INVALID_ARGUMENT, args.topk_idx = ADDRESS(other));
+	}
+#undef BAD
+}
+
+/* --------------------------------------------------------------- rounds -- */
+
+static void one_round(struct rank *me, int round)
+{
+	size_t rows = (size_t)L * (size_t)num_ranks * M;
+	int fp8 = round % 6 == 5;
+	/* Exactly as large as they are used: the sanitizer sees a byte too many. */
+	uint16_t *out = malloc((size_t)M * H * sizeof *out);
+	uint16_t *elsewhere = malloc(rows * H * sizeof *elsewhere);
+	make_batch(&me->in, seed, round, me->rank, num_experts);
+	if (round % 4 == 0)
+		check_bad_arguments(me);
+	dispatch(me, round, fp8 ? MW_DISPATCH_FP8 : 0);
+	check_received(me, round, fp8);
+	if (fp8) {
+		STATUS(MW_OK, mw_handle_release(me->result.handle));
+		REFUSED(MW_ERR_STALE_HANDLE, mw_handle_release(me->result.handle));
+	} else {
+		compute_experts(me, elsewhere);
+		check_bad_combines(me, ADDRESS(elsewhere), out);
+		memset(out, 0xff, (size_t)M * H * sizeof *out);
+		combine(me, round, ADDRESS(elsewhere), out);
+		check_combined(me, out);
+	}
+	if (round % 3 == 0 && !fp8) { /* the same handle again, in place */
+		uint64_t y = 0;
+		STATUS(MW_OK, mw_buffer_combine_buffer(me->buffer, me->result.handle, 20000000, &y));
+		CHECK(y == me->result.combine_x);
+		compute_experts(me, (uint16_t *)(uintptr_t)y);
+		memset(out, 0xff, (size_t)M * H * sizeof *out);
+		combine(me, round + 1, y, out);
+		check_combined(me, out);
+	}
+	free(elsewhere);
+	free(out);
+}
+
+/* Rank 0 cancels; the others receive, learn at the combine, and all go on. */
+static void check_cancel(struct rank *me, int round)
+{
+	uint16_t *out = malloc((size_t)M * H * sizeof *out);
+	uint16_t *y = calloc((size_t)L * (size_t)num_ranks * M * H, sizeof *y);
+	make_batch(&me->in, seed, round, me->rank, num_experts);
+	mw_dispatch_args_t args = dispatch_args(me, 0);
+	mw_op_t op = {0};
+	if (me->rank == 0) {
+		args.phase = MW_PHASE_SENT;
+		STATUS(MW_OK, mw_buffer_dispatch(me->buffer, &args, &op));
+		CHECK(op.id != 0 || num_ranks == 1);
+		if (op.id != 0) {
+			pthread_barrier_wait(&barrier); /* nobody else has sent: not ended */
+			STATUS(MW_OK, mw_op_cancel(op));
+			REFUSED(MW_ERR_CANCELLED, mw_op_wait(op, 0, -1));
+			REFUSED(MW_ERR_CANCELLED, mw_op_test(op));
+			STATUS(MW_OK, mw_op_cancel(op));
+			STATUS(MW_OK, mw_op_close(op));
+		}
+	} else {
+		pthread_barrier_wait(&barrier);
+		STATUS(MW_OK, mw_buffer_dispatch(me->buffer, &args, &op));
+		finish(op, 0);
+		check_received(me, round, 0);
+		mw_combine_args_t back = combine_args(me, ADDRESS(y), out);
+		mw_status_t status = mw_buffer_combine(me->buffer, &back, &op);
+		CHECK(status == MW_OK || status == MW_ERR_NOT_COMBINED);
+		if (status == MW_OK)
+			finish(op, 0);
+	}
+	free(y);
+	free(out);
+}
+
+/* Only rank 0 dispatches: its deadline passes, and names a rank. */
+static void check_deadline(struct rank *me)
+{
+	if (me->rank != 0 || num_ranks == 1)
+		return;
+	make_batch(&me->in, seed, 1, 0, num_experts);
+	mw_dispatch_args_t args = dispatch_args(me, 0);
+	mw_op_t op = {UNTOUCHED};
+	args.timeout_us = 50000;
+	REFUSED(MW_ERR_TIMEOUT, mw_buffer_dispatch(me->buffer, &args, &op));
+	CHECK(op.id == UNTOUCHED && strstr(mw_last_error(), "rank"));
+	REFUSED(MW_ERR_CLOSED, mw_buffer_dispatch(me->buffer, &args, &op));
+}
+
+static void check_counters(const struct rank *me)
+{
+	mw_counters_t c = {.size = sizeof c};
+	STATUS(MW_OK, mw_buffer_counters(me->buffer, &c));
+	uint64_t sent = 0;
+	for (int r = 0; r < num_ranks; r++)
+		sent += c.num_rows_sent_to[r];
+	CHECK(c.num_ranks == (uint32_t)num_ranks && c.num_dispatches >= ROUNDS);
+	CHECK(sent == c.num_rows_sent && c.num_rows_received > 0 && c.num_bytes_placed > 0);
+}
+
+static void *run_rank(void *arg)
+{
+	struct rank *me = arg;
+	start(me);
+	for (int round = 0; round < ROUNDS; round++)
+		one_round(me, round);
+	check_cancel(me, ROUNDS + 1);
+	for (int round = ROUNDS + 2; round < ROUNDS + 8; round++)
+		one_round(me, round);
+	check_counters(me);
+	mw_memory_t memory = me->result.memory;
+	const volatile uint16_t *x = (const volatile uint16_t *)(uintptr_t)me->result.recv_x;
+	STATUS(MW_OK, mw_memory_retain(memory));
+	pthread_barrier_wait(&barrier);
+	check_deadline(me);
+	pthread_barrier_wait(&barrier);
+	mw_handle_t handle = me->result.handle;
+	STATUS(MW_OK, mw_buffer_close(me->buffer));
+	REFUSED(MW_ERR_HANDLE, mw_buffer_close(me->buffer));
+	CHECK(mw_handle_release(handle) < 0);
+	(void)x[0]; /* retained: stale, but there */
+	STATUS(MW_OK, mw_memory_release(memory));
+	REFUSED(MW_ERR_HANDLE, mw_memory_release(memory));
+	return NULL;
+}
+
+static _Atomic int is_waiting;
+
+static void *wait_for_nobody(void *arg)
+{
+	struct rank *me = arg;
+	mw_dispatch_args_t args = dispatch_args(me, 0);
+	mw_op_t op = {UNTOUCHED};
+	args.timeout_us = -1;
+	is_waiting = 1;
+	REFUSED(MW_ERR_CLOSED, mw_buffer_dispatch(me->buffer, &args, &op));
+	return NULL;
+}
+
+/* A close in one thread ends the wait of another. */
+static void *close_while_waiting(void *arg)
+{
+	struct rank *me = arg;
+	start(me);
+	if (me->rank == 0 && num_ranks > 1) {
+		pthread_t waiter;
+		make_batch(&me->in, seed, 1, 0, num_experts);
+		CHECK(pthread_create(&waiter, NULL, wait_for_nobody, me) == 0);
+		struct timespec pause = {.tv_nsec = 20000000};
+		while (!is_waiting)
+			sched_yield();
+		nanosleep(&pause, NULL);
+		STATUS(MW_OK, mw_buffer_close(me->buffer));
+		CHECK(pthread_join(waiter, NULL) == 0);
+	}
+	pthread_barrier_wait(&barrier);
+	if (me->rank != 0 || num_ranks == 1)
+		STATUS(MW_OK, mw_buffer_close(me->buffer));
+	return NULL;
+}
+
+static void run_all(void *(*body)(void *))
+{
+	static struct rank ranks[MAX_R];
+	pthread_t threads[MAX_R];
+	memset(ranks, 0, sizeof ranks);
+	for (int r = 0; r < num_ranks; r++) {
+		ranks[r].rank = r;
+		CHECK(pthread_create(&threads[r], NULL, body, &ranks[r]) == 0);
+	}
+	for (int r = 0; r < num_ranks; r++)
+		CHECK(pthread_join(threads[r], NULL) == 0);
+}
+
+int main(int argc, char **argv)
+{
+	num_ranks = argc > 1 ? atoi(argv[1]) : 2;
+	seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
+	CHECK(num_ranks >= 1 && num_ranks <= MAX_R);
+	num_experts = num_ranks * L;
+	printf("ranks: %d, seed %" PRIu64 "\n", num_ranks, seed);
+	fflush(stdout);
+	pthread_barrier_init(&barrier, NULL, (unsigned)num_ranks);
+	run_all(run_rank);
+	run_all(close_while_waiting);
+	puts("ranks: ok");
+	return 0;
+}

@@ -1,0 +1,200 @@
+"""The C ABI, from C: compiled strictly, run under the address and undefined-behaviour sanitizers.
+
+The test programs are sanitized, the library is not: the programs give it memory that ends where
+it must end, so that a byte too many is seen when the kernel functions' results are read, and they
+are themselves checked for being a correct use of the header.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+HEADER = ROOT / "capi" / "include" / "moewire.h"
+STRICT = ["-Wall", "-Wextra", "-Werror", "-Wpedantic", "-Wshadow", "-Wstrict-prototypes"]
+SANITIZE = ["-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"]
+SANITIZE += ["-fno-sanitize-recover=all"]
+
+
+def run(command: list[str | Path], timeout: float = 240, **env: str) -> str:
+    """Runs a command that must succeed; its output."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, **env},
+    )
+    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def library() -> Path:
+    """The library under test: as MOEWIRE_LIBRARY says, or as built into the tree."""
+    path = Path(os.environ.get("MOEWIRE_LIBRARY") or ROOT / "python/moewire/libmoewire.so")
+    assert path.is_file(), f"{path} is missing: run `make lib`"
+    return path.resolve()
+
+
+def build(source: str, tmp_path: Path, library: Path | None, *flags: str) -> Path:
+    """Compiles one program, linked with the library under its soname."""
+    program = tmp_path / Path(source).stem
+    command: list[str | Path] = [os.environ.get("CC", "gcc"), "-std=c11", "-D_GNU_SOURCE"]
+    command += [*STRICT, *flags, "-pthread", f"-I{HEADER.parent}", HERE / source, "-o", program]
+    if library is not None:
+        link = tmp_path / "libmoewire.so.0"
+        link.symlink_to(library)
+        command += [link, f"-Wl,-rpath,{tmp_path}"]
+    run(command)
+    return program
+
+
+def run_sanitized(program: Path, *args: str) -> str:
+    # Go's runtime keeps threads and memory until the process ends, which is not a leak.
+    return run(
+        [program, *args],
+        ASAN_OPTIONS="abort_on_error=0:detect_leaks=0:detect_stack_use_after_return=1",
+        UBSAN_OPTIONS="print_stacktrace=1",
+    )
+
+
+def cxx() -> list[str | Path]:
+    """A C++ compiler: the machine's, or the one that builds the release wheel."""
+    found = shutil.which(os.environ.get("CXX", "g++"))
+    return [found] if found else [sys.executable, "-m", "ziglang", "c++"]
+
+
+@pytest.mark.parametrize("standard", ["c11", "c17", "gnu11"])
+def test_header_alone_as_c(standard: str, tmp_path: Path) -> None:
+    source = tmp_path / "header.c"
+    source.write_text('#include "moewire.h"\n#include "moewire.h"\ntypedef int nothing;\n')
+    flags = ["-Wall", "-Wextra", "-Werror", "-Wpedantic", "-fsyntax-only", f"-I{HEADER.parent}"]
+    run([os.environ.get("CC", "gcc"), f"-std={standard}", *flags, source])
+
+
+@pytest.mark.parametrize("standard", ["c++11", "c++20"])
+def test_header_alone_as_cxx(standard: str, tmp_path: Path) -> None:
+    source = tmp_path / "header.cpp"
+    source.write_text('#include "moewire.h"\n#include "moewire.h"\nmw_config_t config;\n')
+    flags = ["-Wall", "-Wextra", "-Werror", "-Wpedantic", f"-I{HEADER.parent}", "-c"]
+    run([*cxx(), f"-std={standard}", *flags, source, "-o", tmp_path / "header.o"])
+
+
+@pytest.mark.parametrize("source", ["bad_input.c", "threads.c"])
+def test_program(source: str, tmp_path: Path, library: Path) -> None:
+    program = build(source, tmp_path, library, *SANITIZE)
+    assert f"{Path(source).stem}: ok" in run_sanitized(program)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+def test_ranks(num_ranks: int, tmp_path: Path, library: Path) -> None:
+    program = build("ranks.c", tmp_path, library, *SANITIZE)
+    for seed in (1, 2):
+        assert "ranks: ok" in run_sanitized(program, str(num_ranks), str(seed))
+
+
+def test_sanitizer_is_awake(tmp_path: Path) -> None:
+    """A program that reads past its memory must not pass."""
+    source = tmp_path / "bad.c"
+    source.write_text(
+        "#include <stdlib.h>\n"
+        "int main(int argc, char **argv) { (void)argv; volatile char *p = malloc(4);\n"
+        "return p[argc * 4]; }\n"
+    )
+    program = tmp_path / "bad"
+    run([os.environ.get("CC", "gcc"), *SANITIZE, source, "-o", program])
+    done = subprocess.run([program], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert re.search("heap-buffer-overflow|insufficient space", done.stderr)
+
+
+# ------------------------------------------------------- header == _abi.py --
+
+
+@pytest.fixture(scope="module")
+def abi(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
+    """Sizes, offsets and constants according to the C compiler."""
+    tmp_path = tmp_path_factory.mktemp("abi")
+    found: dict[str, dict[str, object]] = json.loads(run([build("abi_print.c", tmp_path, None)]))
+    return found
+
+
+def header_text() -> str:
+    return re.sub(r"/\*.*?\*/", " ", HEADER.read_text(), flags=re.DOTALL)
+
+
+def header_fields() -> dict[str, list[str]]:
+    """Struct name -> names of its fields, in order, as written in the header."""
+    found = {}
+    for body, name in re.findall(r"typedef struct \{(.*?)\} *(\w+);", header_text(), re.DOTALL):
+        fields = [re.findall(r"(\w+)(?:\[\w+\])?$", f.strip())[0] for f in body.split(";")[:-1]]
+        found[name] = fields
+    return found
+
+
+def test_abi_print_is_complete(abi: dict[str, dict[str, object]]) -> None:
+    printed = {name: list(fields)[1:] for name, fields in abi["structs"].items()}  # type: ignore[call-overload]
+    assert printed == header_fields()
+    constants = set(re.findall(r"^#define (MW_\w+) ", header_text(), re.MULTILINE))
+    assert set(abi["constants"]) == constants
+
+
+def test_python_structs_match(abi: dict[str, dict[str, object]]) -> None:
+    import ctypes
+
+    from moewire import _abi
+
+    ours = {
+        name: {"": ctypes.sizeof(kind), **{f[0]: getattr(kind, f[0]).offset for f in kind._fields_}}
+        for name, kind in _abi.STRUCTS.items()
+    }
+    assert ours == abi["structs"]
+
+
+def test_python_constants_match(abi: dict[str, dict[str, object]]) -> None:
+    from moewire import _abi
+
+    assert abi["constants"] == _abi.CONSTANTS
+
+
+def test_python_functions_match() -> None:
+    """Each function of the header, with as many arguments."""
+    from moewire import _abi
+
+    declared = {
+        name: 0 if args.strip() == "void" else args.count(",") + 1
+        for name, args in re.findall(r"\b(mw_\w+)\s*\(([^;]*?)\);", header_text())
+    }
+    assert {name: len(args) for name, (_, args) in _abi.SIGNATURES.items()} == declared
+
+
+# ----------------------------------------------------------------- example --
+
+
+def test_example(tmp_path: Path, library: Path) -> None:
+    """examples/c as its Makefile builds it: two processes, a checked result."""
+    command = ["make", "-s", "-C", ROOT / "examples/c", f"OUT={tmp_path}", f"LIBRARY={library}"]
+    text = run([*command, "CFLAGS=-O2 -Wall -Wextra -Werror", "run"])
+    lines = [line for line in text.splitlines() if line.startswith("rank ")]
+    assert sorted(line.split(":")[0] for line in lines) == ["rank 0", "rank 1"], text
+    rows = [int(re.findall(r"(\d+) rows", line)[0]) for line in lines]
+    # Every selection is a row: no token here chooses one expert twice.
+    assert sum(rows) == 2 * 6 * 2, text
+    assert all("all sums correct" in line for line in lines), text
+    assert re.search(r"^moewire \S+: ok$", text, re.MULTILINE), text
+
+
+def test_example_under_sanitizers(tmp_path: Path, library: Path) -> None:
+    program = build("../../examples/c/two_ranks.c", tmp_path, library, *SANITIZE)
+    assert ": ok" in run_sanitized(program)

@@ -1,0 +1,48 @@
+"""The team of processes and the seed; makes ``harness`` importable here and in children."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+if importlib.util.find_spec("moewire") is None:
+    sys.path.insert(0, str(HERE.parents[1] / "python"))
+
+from harness.team import Team  # noqa: E402
+
+SEED = int(os.environ.get("MOEWIRE_TEST_SEED") or random.SystemRandom().randrange(1 << 31))
+
+
+def pytest_report_header() -> str:
+    return f"moewire: MOEWIRE_TEST_SEED={SEED}"
+
+
+@pytest.fixture(scope="session")
+def seed() -> int:
+    return SEED
+
+
+@pytest.fixture(scope="session")
+def team() -> Iterator[Team]:
+    one = Team(SEED)
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="session")
+def environment() -> dict[str, str]:
+    """For programs started by a test: they import what this process imports."""
+    import moewire
+
+    paths = [str(Path(moewire.__file__).parents[1]), str(HERE)]
+    if "PYTHONPATH" in os.environ:
+        paths.append(os.environ["PYTHONPATH"])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}

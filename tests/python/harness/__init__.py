@@ -1,0 +1,1 @@
+"""What the tests share: processes, an oracle, cases. Importable in spawned processes."""

@@ -1,0 +1,297 @@
+"""Jobs with one wrong argument. Each leaves the buffer usable, which is then shown."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import moewire
+
+from . import cases, verify
+from .cases import Case
+from .member import Rank
+
+TOKENS, TOPK, HIDDEN, NUM_MAX = 4, 2, 128, 8
+
+Wrong = Callable[[dict[str, Any]], None]
+
+
+def case_for(rank: Rank, number: int = 0) -> Case:
+    case = Case(
+        rank.size,
+        rank.size * 2,
+        TOPK,
+        HIDDEN,
+        NUM_MAX,
+        False,
+        "uniform",
+        (rank.seed, 900 + number),
+    )
+    return cases.fill(case, [TOKENS] * rank.size)
+
+
+def _set(**values: Any) -> Wrong:
+    return lambda arguments: arguments.update(values)
+
+
+def _change(name: str, how: Callable[[Any], Any]) -> Wrong:
+    return lambda arguments: arguments.update({name: how(arguments[name])})
+
+
+def _expert(value: int) -> Wrong:
+    def change(arguments: dict[str, Any]) -> None:
+        arguments["topk_idx"] = arguments["topk_idx"].clone()
+        arguments["topk_idx"][TOKENS - 1, TOPK - 1] = value
+
+    return change
+
+
+def _transposed(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.t().contiguous().t()
+
+
+def _many_topk(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.zeros((TOKENS, 65), dtype=torch.int64)
+
+
+_ones = torch.ones(2, dtype=torch.int32)
+_meta = {"device": "meta"}
+
+# Name -> (what is wrong, words that the error must have).
+DISPATCH: dict[str, tuple[Wrong, tuple[str, ...]]] = {
+    "x dtype": (_change("x", torch.Tensor.float), ("x", "float32", "bfloat16")),
+    "x device": (_change("x", lambda x: x.to("meta")), ("x", "meta", "cpu")),
+    "x dimension": (_change("x", lambda x: x[0]), ("x", "[128]", "[any, any]")),
+    "x contiguity": (_change("x", _transposed), ("x", "stride", "contiguous")),
+    "x no tensor": (_change("x", lambda x: x.tolist()), ("x", "list", "torch.Tensor")),
+    "x sparse": (_change("x", lambda x: x.to_sparse()), ("x", "sparse", "strided")),
+    "hidden 12": (_change("x", lambda x: x[:, :12].contiguous()), ("x", "12", "multiple of 8")),
+    "hidden 0": (_change("x", lambda x: x[:, :0].contiguous()), ("x", "0", "multiple of 8")),
+    "fp8 hidden 64": (
+        lambda a: a.update(x=a["x"][:, :64].contiguous(), use_fp8=True),
+        ("x", "64", "multiple of 128"),
+    ),
+    "topk_idx int32": (_change("topk_idx", torch.Tensor.int), ("topk_idx", "int32", "int64")),
+    "topk_idx rows": (_change("topk_idx", lambda t: t[1:]), ("topk_idx", "[3, 2]", "[4, any]")),
+    "topk_idx contiguity": (_change("topk_idx", _transposed), ("topk_idx", "contiguous")),
+    "65 selections": (_change("topk_idx", _many_topk), ("topk_idx", "65", "64")),
+    "no selections": (_change("topk_idx", lambda t: t[:, :0]), ("topk_idx", "0", "64")),
+    "expert too large": (_expert(10_000), ("topk_idx", "10000")),
+    "expert -2": (_expert(-2), ("topk_idx", "-2")),
+    "too many tokens": (_set(num_max_dispatch_tokens_per_rank=3), ("4 tokens", "3")),
+    "M 0": (_set(num_max_dispatch_tokens_per_rank=0), ("num_max_dispatch_tokens_per_rank", "0")),
+    "M beyond the buffer": (_set(num_max_dispatch_tokens_per_rank=1 << 20), ("bytes",)),
+    "M beyond int64": (_set(num_max_dispatch_tokens_per_rank=1 << 70), ("num_max_dispatch",)),
+    "M no int": (_set(num_max_dispatch_tokens_per_rank=8.0), ("num_max_dispatch", "float")),
+    "E not divisible": (_set(num_experts=5), ("num_experts", "5", "multiple")),
+    "E 0": (_set(num_experts=0), ("num_experts", "0")),
+    "E beyond the buffer": (_set(num_experts=4096), ("bytes",)),
+    "E beyond all bounds": (_set(num_experts=1 << 16), ("num_experts", "65536", "8192")),
+    "timeout -2": (_set(timeout_us=-2), ("timeout_us", "-2", "-1")),
+    "timeout no int": (_set(timeout_us=0.5), ("timeout_us", "float")),
+    "active_ranks short": (_set(active_ranks=_ones[:1]), ("active_ranks", "1", "2")),
+    "active_ranks dtype": (_set(active_ranks=_ones.long()), ("active_ranks", "int64", "int32")),
+    "active_ranks dimension": (_set(active_ranks=_ones[None]), ("active_ranks", "[1, 2]")),
+    "active_ranks stride": (
+        _set(active_ranks=torch.ones(4, dtype=torch.int32)[::2]),
+        ("active_ranks", "contiguous"),
+    ),
+    "hook and event": (
+        _set(return_recv_hook=True, async_finish=True),
+        ("async_finish", "return_recv_hook"),
+    ),
+}
+
+COMBINE: dict[str, tuple[Wrong, tuple[str, ...]]] = {
+    "x dtype": (_change("x", torch.Tensor.float), ("x", "float32", "bfloat16")),
+    "x device": (_change("x", lambda x: x.to("meta")), ("x", "meta", "cpu")),
+    "x rows": (
+        _change("x", lambda x: x[:, 1:].contiguous()),
+        ("x", "[2, 15, 128]", "[2, 16, 128]"),
+    ),
+    "x contiguity": (_change("x", lambda x: x.mT.contiguous().mT), ("x", "contiguous")),
+    "topk_idx shape": (_change("topk_idx", lambda t: t[1:]), ("topk_idx", "[3, 2]", "[4, 2]")),
+    "topk_idx dtype": (_change("topk_idx", torch.Tensor.int), ("topk_idx", "int32", "int64")),
+    "topk_idx differs": (_change("topk_idx", lambda t: (t + 1) % 4), ("topk_idx", "-1")),
+    "weights shape": (_change("topk_weights", lambda t: t[:, 1:]), ("topk_weights", "[4, 1]")),
+    "weights dtype": (_change("topk_weights", torch.Tensor.double), ("topk_weights", "float64")),
+    "weights contiguity": (_change("topk_weights", _transposed), ("topk_weights", "contiguous")),
+    "out dtype": (_set(out=torch.zeros(TOKENS, HIDDEN)), ("out", "float32", "bfloat16")),
+    "out shape": (_set(out=torch.zeros(1, HIDDEN).bfloat16()), ("out", "[1, 128]", "[4, 128]")),
+    "out contiguity": (_set(out=torch.zeros(HIDDEN, TOKENS).bfloat16().t()), ("out", "contiguous")),
+    "zero_copy elsewhere": (_set(zero_copy=True), ("zero_copy",)),
+    "plain tuple": (_change("handle", tuple), ("handle", "tuple")),
+    "no handle": (_set(handle=None), ("handle", "NoneType")),
+    "active_ranks short": (_set(active_ranks=_ones[:1]), ("active_ranks", "1", "2")),
+    "timeout -2": (_set(timeout_us=-2), ("timeout_us", "-2", "-1")),
+    "hook and event": (
+        _set(return_recv_hook=True, async_finish=True),
+        ("async_finish", "return_recv_hook"),
+    ),
+}
+
+
+def _must_refuse(
+    call: Callable[..., Any], arguments: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    try:
+        call(**arguments)
+    except moewire.InvalidArgument as error:
+        missing = [word for word in words if word not in str(error)]
+        assert not missing, f"{error!r} does not say {missing}"
+        assert isinstance(error, ValueError)
+    else:
+        raise AssertionError("nothing was raised")
+
+
+def wrong_dispatches(rank: Rank) -> dict[str, str]:
+    """Each wrong dispatch, then a right one; gives what failed, by name."""
+    failures: dict[str, str] = {}
+    with _sized_buffer(rank) as buffer:
+        for number, (name, (wrong, words)) in enumerate(DISPATCH.items()):
+            case = case_for(rank, number)
+            if rank.rank == number % rank.size:
+                try:
+                    _must_refuse(buffer.dispatch, _dispatch_arguments(rank, case, wrong), words)
+                except Exception:
+                    failures[name] = traceback.format_exc()
+            verify.combine(buffer, verify.dispatch(buffer, case, rank.rank))
+    return failures
+
+
+def _sized_buffer(rank: Rank) -> moewire.Buffer:
+    hint = moewire.Buffer.get_ep_buffer_size_hint(NUM_MAX, HIDDEN, rank.size, rank.size * 2)
+    return rank.buffer(hint)
+
+
+def _dispatch_arguments(rank: Rank, case: Case, wrong: Wrong) -> dict[str, Any]:
+    arguments = {
+        "x": verify.bf16(case.x[rank.rank]),
+        "topk_idx": torch.from_numpy(case.topk[rank.rank]),
+        "active_ranks": None,
+        "num_max_dispatch_tokens_per_rank": NUM_MAX,
+        "num_experts": case.num_experts,
+        "timeout_us": -1,
+        "use_fp8": False,
+    }
+    wrong(arguments)
+    return arguments
+
+
+def wrong_combines(rank: Rank) -> dict[str, str]:
+    """Each wrong combine, then the right one of the same handle."""
+    failures: dict[str, str] = {}
+    with _sized_buffer(rank) as buffer:
+        for number, (name, (wrong, words)) in enumerate(COMBINE.items()):
+            case = case_for(rank, number)
+            received = verify.dispatch(buffer, case, rank.rank)
+            if rank.rank == number % rank.size:
+                try:
+                    arguments = _combine_arguments(rank, case, received, wrong)
+                    _must_refuse(buffer.combine, arguments, words)
+                except Exception:
+                    failures[name] = traceback.format_exc()
+            verify.combine(buffer, received)
+    return failures
+
+
+def _combine_arguments(
+    rank: Rank, case: Case, received: verify.Received, wrong: Wrong
+) -> dict[str, Any]:
+    arguments = {
+        "x": received.new_outputs(),
+        "topk_idx": torch.from_numpy(case.topk[rank.rank]),
+        "topk_weights": torch.from_numpy(case.weights[rank.rank]),
+        "active_ranks": None,
+        "timeout_us": -1,
+        "handle": received.handle,
+    }
+    wrong(arguments)
+    return arguments
+
+
+def wrong_handles(rank: Rank) -> None:
+    """A handle after its release, of another buffer, and of a closed buffer."""
+    case = case_for(rank)
+    first, second = rank.buffer(name="first"), rank.buffer(name="second")
+    foreign = verify.dispatch(second, case, rank.rank)
+    received = verify.dispatch(first, case, rank.rank)
+    arguments = _combine_arguments(rank, case, foreign, lambda _: None)
+    _must_refuse(first.combine, arguments, ("handle", "another Buffer"))
+    verify.combine(second, foreign)
+    verify.combine(first, received)
+    received.handle.release()
+    _expect(moewire.StaleHandleError, lambda: verify.combine(first, received))
+    again = verify.dispatch(first, case, rank.rank)
+    _expect(moewire.StaleHandleError, lambda: verify.combine(first, received))
+    verify.combine(first, again)
+    rank.meet("before close")
+    first.close()
+    first.close()
+    _expect(moewire.ClosedError, lambda: verify.combine(first, again))
+    _expect(moewire.ClosedError, lambda: verify.dispatch(first, case, rank.rank))
+    _expect(moewire.ClosedError, first.counters)
+    _expect(moewire.ClosedError, lambda: first.get_next_combine_buffer(again.handle))
+    again.handle.release()
+    second.close()
+
+
+def _expect(kind: type[BaseException], call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"{kind.__name__} was not raised")
+
+
+def disagreement(rank: Rank, name: str) -> str:
+    """The ranks differ in one number of one call; both learn both values, and go on."""
+    good = case_for(rank)
+    arguments = _dispatch_arguments(rank, good, lambda _: None)
+    if rank.rank == 1:
+        arguments.update(
+            {
+                "M": {"num_max_dispatch_tokens_per_rank": NUM_MAX - 1},
+                "E": {"num_experts": rank.size * 4},
+                "H": {"x": arguments["x"][:, :64].contiguous()},
+                "dtype": {"use_fp8": True},
+            }[name]
+        )
+    with rank.buffer(16 << 20) as buffer:
+        text = _expect(moewire.PeerMismatchError, lambda: buffer.dispatch(**arguments))
+        verify.combine(buffer, verify.dispatch(buffer, good, rank.rank))
+    return text
+
+
+def connect_disagreement(rank: Rank, name: str) -> str:
+    options: dict[str, Any] = {
+        "num_slots": {"num_slots": 2 + rank.rank},
+        "num_bytes": {"num_bytes": (16 + rank.rank) << 20},
+    }[name]
+    return _expect(moewire.PeerMismatchError, lambda: rank.buffer(**options))
+
+
+def damaged_metadata(rank: Rank, how: str) -> str:
+    """Rank 1 sends altered or truncated metadata to everybody, itself included."""
+    from moewire._runtime import Runtime
+
+    good = Runtime.metadata
+
+    def damaged(self: Runtime) -> bytes:
+        data = bytearray(good(self))
+        if how == "truncated":
+            return bytes(data[: len(data) // 2])
+        if how == "empty":
+            return b""
+        data[int(how) % len(data)] ^= 0x40
+        return bytes(data)
+
+    Runtime.metadata = damaged if rank.rank == 1 else good  # type: ignore[method-assign]
+    try:
+        kinds = (moewire.MetadataError, moewire.PeerMismatchError)
+        return _expect(kinds, lambda: rank.buffer(connect_timeout_us=3_000_000))  # type: ignore[arg-type]
+    finally:
+        Runtime.metadata = good  # type: ignore[method-assign]

@@ -1,0 +1,88 @@
+"""What dispatch and combine must give, written naively in numpy. Knows nothing of Moewire.
+
+bf16 is uint16 here, fp8 e4m3 is uint8.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+BF16_NAN = 0x7FC0
+E4M3_NAN = 0x7F
+E4M3_MAX = 448.0
+BLOCK = 128
+LEAST_AMAX = np.float32(1e-4)
+
+
+def to_float(bits: np.ndarray) -> np.ndarray:
+    """bf16 to float32."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def to_bf16(values: np.ndarray) -> np.ndarray:
+    """float32 to bf16, to nearest, ties to even; every NaN becomes the canonical one."""
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32).astype(np.uint64)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(values), np.uint16(BF16_NAN), rounded)
+
+
+def _e4m3_values() -> np.ndarray:
+    """The finite values of codes 0 to 126."""
+    codes = np.arange(127)
+    exponent, fraction = codes >> 3, codes & 7
+    normal = (1 + fraction / 8) * 2.0 ** (exponent - 7)
+    return np.where(exponent == 0, fraction / 8 * 2.0**-6, normal).astype(np.float64)
+
+
+_VALUES = _e4m3_values()
+_MIDDLES = (_VALUES[:-1] + _VALUES[1:]) / 2
+
+
+def to_e4m3(values: np.ndarray) -> np.ndarray:
+    """float32 to e4m3, to nearest, ties to even, saturating; NaN becomes 0x7f."""
+    magnitude = np.minimum(np.abs(values.astype(np.float64)), E4M3_MAX)
+    nan = np.isnan(values)
+    magnitude[nan] = 0
+    code = np.searchsorted(_MIDDLES, magnitude, side="left")
+    tie = (code < len(_MIDDLES)) & (_MIDDLES[np.minimum(code, len(_MIDDLES) - 1)] == magnitude)
+    code = code + (tie & (code % 2 == 1))
+    signed = code | np.where(np.signbit(values), 0x80, 0)
+    return np.where(nan, E4M3_NAN, signed).astype(np.uint8)
+
+
+def from_e4m3(codes: np.ndarray) -> np.ndarray:
+    """e4m3 to float32."""
+    magnitude = codes & 0x7F
+    values = np.where(magnitude == E4M3_NAN, np.nan, _VALUES[np.minimum(magnitude, 126)])
+    return np.where(codes & 0x80, -values, values).astype(np.float32)
+
+
+def cast(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """bf16 [T, H] to e4m3 [T, H] and float32 scales [T, H/128]."""
+    blocks = x.reshape(x.shape[0], x.shape[1] // BLOCK, BLOCK)
+    amax = to_float((blocks & 0x7FFF).max(axis=2))
+    with np.errstate(all="ignore"):
+        amax = np.where(amax < LEAST_AMAX, LEAST_AMAX, amax).astype(np.float32)
+        scale = np.float32(E4M3_MAX) / amax
+        q = to_e4m3(to_float(blocks) * scale[:, :, None])
+        return q.reshape(x.shape), amax / np.float32(E4M3_MAX)
+
+
+def tokens_for(topk_idx: np.ndarray, expert: int) -> np.ndarray:
+    """The tokens of one source that select an expert, in order, once each."""
+    return np.nonzero((topk_idx == expert).any(axis=1))[0]
+
+
+def combine(
+    topk_idx: np.ndarray, weights: np.ndarray, outputs: dict[int, np.ndarray], hidden: int
+) -> np.ndarray:
+    """bf16 [T, H]; ``outputs[e]`` is bf16 [T, H], the output of expert e for every token."""
+    total = np.zeros((topk_idx.shape[0], hidden), dtype=np.float32)
+    with np.errstate(all="ignore"):
+        for k in range(topk_idx.shape[1]):
+            for token in range(topk_idx.shape[0]):
+                expert = int(topk_idx[token, k])
+                if expert >= 0:
+                    product = weights[token, k] * to_float(outputs[expert][token])
+                    total[token] = total[token] + product
+        return to_bf16(total)

@@ -1,0 +1,188 @@
+"""Runs a case on the library, and compares with the oracle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+import moewire
+
+from . import oracle
+from .cases import Case
+
+
+def bits(tensor: torch.Tensor) -> np.ndarray:
+    """bf16 as uint16, fp8 as uint8; anything else as it is."""
+    if tensor.dtype is torch.bfloat16:
+        return tensor.contiguous().view(torch.int16).numpy().view(np.uint16)
+    if tensor.dtype is torch.float8_e4m3fn:
+        return tensor.contiguous().view(torch.uint8).numpy()
+    return tensor.numpy()
+
+
+def bf16(array: np.ndarray) -> torch.Tensor:
+    """uint16 as a bf16 tensor of its own."""
+    return torch.from_numpy(array.astype(np.uint16).view(np.int16).copy()).view(torch.bfloat16)
+
+
+def same(got: np.ndarray, want: np.ndarray, what: str) -> None:
+    """Equal in every bit."""
+    if got.dtype.kind == "f":
+        got, want = got.view(np.uint32), want.view(np.uint32)
+    if got.shape != want.shape or not np.array_equal(got, want):
+        wrong = np.argwhere(got != want) if got.shape == want.shape else []
+        where = (
+            f"{len(wrong)} of {got.size} differ, first at {wrong[0].tolist()}" if len(wrong) else ""
+        )
+        raise AssertionError(f"{what}: shapes {got.shape} and {want.shape}; {where}")
+
+
+class Received:
+    """One rank's dispatch: what came back, and where each source's block lies."""
+
+    def __init__(self, case: Case, rank: int, result: Any) -> None:
+        self.case, self.rank = case, rank
+        self.recv_x, self.recv_count, self.handle, self.event, self.hook = result
+        self.blocks: dict[tuple[int, int], slice] = {}
+
+    def finish(self) -> None:
+        if self.hook is not None:
+            self.hook()
+        if self.event.event is not None:
+            self.event.current_stream_wait()
+
+    def check(self) -> None:
+        """Counts, rows, src_info and layout of every (expert, source) pair."""
+        case = self.case
+        src_info, layout, num_max, hidden, experts = self.handle
+        assert (num_max, hidden, experts) == (case.num_max, case.hidden, case.num_experts)
+        self._check_shapes(src_info, layout)
+        for local in range(case.num_local):
+            self._check_expert(local, src_info[local].numpy(), layout[local].numpy())
+
+    def _check_shapes(self, src_info: torch.Tensor, layout: torch.Tensor) -> None:
+        case = self.case
+        rows, local = case.num_ranks * case.num_max, case.num_local
+        assert self.recv_count.shape == (local,) and self.recv_count.dtype is torch.int32
+        assert src_info.shape == (local, rows) and src_info.dtype is torch.int32
+        assert layout.shape == (local, case.num_ranks) and layout.dtype is torch.int64
+        if not case.fp8:
+            assert self.recv_x.shape == (local, rows, case.hidden)
+            assert self.recv_x.dtype is torch.bfloat16 and self.recv_x.is_contiguous()
+            return
+        data, scales = self.recv_x
+        assert data.shape == (local, rows, case.hidden) and data.dtype is torch.float8_e4m3fn
+        assert scales.shape == (local, rows, case.hidden // 128)
+        assert scales.dtype is torch.float32
+        assert scales.transpose(1, 2).is_contiguous()
+
+    def _check_expert(self, local: int, src_info: np.ndarray, layout: np.ndarray) -> None:
+        case = self.case
+        expert = self.rank * case.num_local + local
+        covered = []
+        for source in range(case.num_ranks):
+            tokens = oracle.tokens_for(case.topk[source], expert)
+            begin, count = int(layout[source]) >> 32, int(layout[source]) & 0xFFFFFFFF
+            assert count == len(tokens), f"{case}: expert {expert} source {source}: {count} rows"
+            block = slice(begin, begin + count)
+            self.blocks[local, source] = block
+            covered += range(begin, begin + count)
+            same(src_info[block], tokens.astype(np.int32), f"{case}: src_info of {expert}")
+            self._check_rows(local, block, case.x[source][tokens], f"{case}: rows of {expert}")
+        assert sorted(covered) == list(range(int(self.recv_count[local]))), f"{case}: layout"
+
+    def _check_rows(self, local: int, block: slice, rows: np.ndarray, what: str) -> None:
+        if not self.case.fp8:
+            same(bits(self.recv_x[local, block]), rows, what)
+            return
+        data, scales = oracle.cast(rows)
+        same(bits(self.recv_x[0][local, block]), data, what)
+        got = self.recv_x[1][local, block].contiguous().numpy()
+        nan = np.isnan(scales)
+        assert np.array_equal(np.isnan(got), nan), what
+        same(np.where(nan, 0, got), np.where(nan, np.float32(0), scales), f"{what}, scales")
+
+    def write_outputs(self, y: torch.Tensor) -> torch.Tensor:
+        """Fills y as the experts would; rows that nobody sent become NaN."""
+        y.view(torch.int16).fill_(-1)
+        for (local, source), block in self.blocks.items():
+            expert = self.rank * self.case.num_local + local
+            tokens = oracle.tokens_for(self.case.topk[source], expert)
+            if len(tokens):
+                y[local, block] = bf16(self.case.output(expert, source)[tokens])
+        return y
+
+    def new_outputs(self) -> torch.Tensor:
+        case = self.case
+        shape = (case.num_local, case.num_ranks * case.num_max, case.hidden)
+        return self.write_outputs(torch.empty(shape, dtype=torch.bfloat16))
+
+    def orders(self) -> tuple[tuple[int, ...], ...]:
+        """For each expert, the sources in the order of their blocks."""
+        result = []
+        for local in range(self.case.num_local):
+            sources = [s for s in range(self.case.num_ranks) if self.blocks[local, s].stop]
+            sources = [
+                s for s in sources if self.blocks[local, s].start < self.blocks[local, s].stop
+            ]
+            result.append(tuple(sorted(sources, key=lambda s: self.blocks[local, s].start)))
+        return tuple(result)
+
+
+def dispatch(buffer: moewire.Buffer, case: Case, rank: int, **options: Any) -> Received:
+    """Dispatches this rank's share; unless it has a hook or event, also checks."""
+    options.setdefault("use_fp8", case.fp8)
+    options.setdefault("timeout_us", 30_000_000)
+    timeout_us = options.pop("timeout_us")
+    x, topk = bf16(case.x[rank]), torch.from_numpy(case.topk[rank].copy())
+    result = buffer.dispatch(x, topk, None, case.num_max, case.num_experts, timeout_us, **options)
+    x.view(torch.int16).fill_(-1)  # the caller may overwrite its input
+    topk.fill_(-1)
+    received = Received(case, rank, result)
+    if not options.get("async_finish") and not options.get("return_recv_hook"):
+        received.check()
+    return received
+
+
+def combine(
+    buffer: moewire.Buffer,
+    received: Received,
+    *,
+    drop: np.ndarray | None = None,
+    zero_copy: bool = False,
+    own_out: bool = False,
+    timeout_us: int = 30_000_000,
+    **options: Any,
+) -> np.ndarray:
+    """Combines, checks every bit, and gives the bits."""
+    case, rank = received.case, received.rank
+    topk, weights = case.topk[rank].copy(), case.weights[rank]
+    if drop is not None:
+        topk[drop] = -1
+    if zero_copy:
+        y = received.write_outputs(buffer.get_next_combine_buffer(received.handle))
+    else:
+        y = received.new_outputs()
+    out = torch.full((len(topk), case.hidden), 7.0, dtype=torch.bfloat16) if own_out else None
+    got, event, hook = buffer.combine(
+        y,
+        torch.from_numpy(topk),
+        torch.from_numpy(weights.copy()),
+        None,
+        timeout_us,
+        received.handle,
+        zero_copy=zero_copy,
+        out=out,
+        **options,
+    )
+    if not zero_copy:
+        y.view(torch.int16).fill_(-1)  # the caller may overwrite its input
+    if hook is not None:
+        hook()
+    if event.event is not None:
+        event.current_stream_wait()
+    assert out is None or got is out
+    same(bits(got), case.combined(rank, topk, weights), f"{case}: combine on rank {rank}")
+    return bits(got)

@@ -1,0 +1,81 @@
+"""Meeting in groups and stores; Mooncake's way to call."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from harness import jobs_group
+from harness.team import Team
+from moewire import _bootstrap
+
+
+def test_several_buffers_in_one_gloo_group(team: Team) -> None:
+    team.run(2, jobs_group.several_buffers_per_group)
+
+
+def test_subgroups(team: Team) -> None:
+    team.run(4, jobs_group.subgroup)
+
+
+def test_a_group_without_a_store_uses_one_collective(team: Team) -> None:
+    for devices in team.run(2, jobs_group.without_store):
+        assert devices == ["cpu torch.uint8 1028"]
+
+
+def test_a_missing_rank_is_named(team: Team) -> None:
+    text = team.run(3, jobs_group.missing_rank)[0]
+    assert "missing: rank 1" in text and "rank 0 of 3" in text
+
+
+def test_wrong_construction(team: Team) -> None:
+    team.run(2, jobs_group.wrong_rank)
+
+
+def test_tcp_store(team: Team) -> None:
+    team.run(2, jobs_group.tcp_store)
+
+
+@pytest.mark.parametrize("size", [2, 4], ids="R={}".format)
+def test_mooncake_grid(team: Team, size: int) -> None:
+    assert team.run(size, jobs_group.mooncake_grid) == [24] * size
+
+
+def test_mooncake_rows_can_be_traced(team: Team) -> None:
+    team.run(2, jobs_group.mooncake_traceable)
+
+
+class _Group:
+    """Stands in for a process group of some backend."""
+
+    def __init__(self, *kinds: str) -> None:
+        self._device_types = [torch.device(kind) for kind in kinds]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "device"),
+    [(("cpu",), "cpu"), (("cuda", "cpu"), "cpu"), (("cuda",), "cuda:3"), ((), "cpu")],
+    ids=["gloo", "gloo and nccl", "nccl", "unknown"],
+)
+def test_where_tensors_of_a_collective_lie(
+    monkeypatch: pytest.MonkeyPatch, kinds: tuple[str, ...], device: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    assert str(_bootstrap.collective_device(_Group(*kinds))) == device  # type: ignore[arg-type]
+
+
+def test_an_nccl_group_exchanges_device_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU here: a fake records what would be moved and where."""
+    moved: list[torch.device] = []
+    monkeypatch.setattr(_bootstrap, "collective_device", lambda group: torch.device("cpu"))
+
+    def gather(records: list[torch.Tensor], record: torch.Tensor, group: object) -> None:
+        moved.append(record.device)
+        for number, target in enumerate(records):
+            other = _bootstrap.pack_record(bytes([number]) * (number + 1))
+            target.copy_(torch.frombuffer(bytearray(other), dtype=torch.uint8))
+
+    monkeypatch.setattr(_bootstrap.dist, "all_gather", gather)
+    meeting = _bootstrap.CollectiveMeeting(_Group("cuda"), 0, 3)  # type: ignore[arg-type]
+    assert meeting.exchange(b"own", 1) == [b"\0", b"\1\1", b"\2\2\2"]
+    assert moved == [torch.device("cpu")]

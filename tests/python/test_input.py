@@ -1,0 +1,57 @@
+"""Bad input: an error that names the argument, what came and what is allowed."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import jobs_input
+from harness.team import Team
+
+
+@pytest.fixture(scope="module")
+def dispatch_failures(team: Team) -> dict[str, str]:
+    return _merge(team.run(2, jobs_input.wrong_dispatches))
+
+
+@pytest.fixture(scope="module")
+def combine_failures(team: Team) -> dict[str, str]:
+    return _merge(team.run(2, jobs_input.wrong_combines))
+
+
+def _merge(results: list[dict[str, str]]) -> dict[str, str]:
+    return {name: text for result in results for name, text in result.items()}
+
+
+@pytest.mark.parametrize("name", jobs_input.DISPATCH)
+def test_dispatch_refuses(dispatch_failures: dict[str, str], name: str) -> None:
+    assert name not in dispatch_failures, dispatch_failures[name]
+
+
+@pytest.mark.parametrize("name", jobs_input.COMBINE)
+def test_combine_refuses(combine_failures: dict[str, str], name: str) -> None:
+    assert name not in combine_failures, combine_failures[name]
+
+
+def test_stale_foreign_and_closed_handles(team: Team) -> None:
+    team.run(2, jobs_input.wrong_handles)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("M", ("8", "7")), ("E", ("4", "8")), ("H", ("128", "64")), ("dtype", ("bf16", "fp8"))],
+)
+def test_ranks_that_disagree_in_a_call(team: Team, name: str, values: tuple[str, ...]) -> None:
+    for text in team.run(2, jobs_input.disagreement, name):
+        assert all(value in text for value in values), text
+
+
+@pytest.mark.parametrize(("name", "values"), [("num_slots", ("2", "3")), ("num_bytes", ())])
+def test_ranks_that_disagree_at_connect(team: Team, name: str, values: tuple[str, ...]) -> None:
+    for text in team.run(2, jobs_input.connect_disagreement, name):
+        assert all(value in text for value in values), text
+
+
+@pytest.mark.parametrize("how", ["truncated", "empty", "0", "4", "9", "17", "33", "60", "100"])
+def test_damaged_metadata_is_refused(team: Team, how: str) -> None:
+    for text in team.run(2, jobs_input.damaged_metadata, how):
+        assert "rank 1" in text or "metadata" in text, text

@@ -1,0 +1,41 @@
+"""How things end, and the small print of the objects."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import jobs_life
+from harness.team import Team
+
+JOBS = (
+    jobs_life.deadline,
+    jobs_life.peer_closes,
+    jobs_life.close_wakes_a_waiter,
+    jobs_life.interrupt,
+    jobs_life.interrupted_hook,
+    jobs_life.views_outlive,
+    jobs_life.dropped_buffers_leave_nothing,
+    jobs_life.debug_fill,
+    jobs_life.copies,
+    jobs_life.handle_and_event,
+    jobs_life.more_rounds,
+    jobs_life.active_ranks,
+    jobs_life.counters,
+)
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.__name__)
+def test_two_ranks(team: Team, job: object) -> None:
+    team.run(2, job)
+
+
+def test_a_killed_rank_is_noticed(team: Team) -> None:
+    seconds = team.run(3, jobs_life.peer_is_killed, dies=frozenset({2}))
+    assert max(seconds[:2]) < 2.0, seconds
+
+
+@pytest.mark.parametrize("size", [1, 2], ids="R={}".format)
+def test_a_forked_child_gets_an_error(team: Team, size: int) -> None:
+    for texts in team.run(size, jobs_life.forked):
+        assert len(texts) == 2
+        assert all("ForkedError" in text and "spawn" in text for text in texts), texts

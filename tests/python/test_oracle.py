@@ -1,0 +1,48 @@
+"""Dispatch and combine against the naive oracle, on real processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import jobs_oracle
+from harness.team import Team
+
+SIZES = (1, 2, 3, 4, 8)
+CASES = {1: 60, 2: 120, 3: 100, 4: 80, 8: 50}
+
+
+@pytest.mark.parametrize("size", SIZES, ids="R={}".format)
+def test_random_cases_have_the_oracles_bits(team: Team, size: int) -> None:
+    results = team.run(size, jobs_oracle.random_cases, CASES[size], timeout=150)
+    assert min(results) >= CASES[size]
+
+
+def test_copied_outputs_have_the_oracles_bits(team: Team) -> None:
+    team.run(2, jobs_oracle.random_cases, 40, True, timeout=90)
+
+
+def test_every_vector_width_gives_the_same_bits(team: Team) -> None:
+    for digests in team.run(2, jobs_oracle.vector_widths, (0, -1, 16, 32), 12):
+        assert len(set(digests)) == 1
+
+
+def test_at_least_50_block_orders_occur(team: Team) -> None:
+    assert max(team.run(5, jobs_oracle.block_orders, 150, timeout=120)) >= 50
+
+
+def test_same_inputs_give_same_bits_for_every_number_of_ranks(team: Team) -> None:
+    everything = []
+    for size in SIZES:
+        by_rank = team.run(size, jobs_oracle.same_for_every_size, 24, 3)
+        for repetition in range(3):
+            everything.append([row for rank in by_rank for row in rank[repetition]])
+    assert all(rows == everything[0] for rows in everything)
+
+
+def test_ranks_without_tokens_take_part(team: Team) -> None:
+    team.run(3, jobs_oracle.one_token_none_elsewhere)
+
+
+def test_the_oracle_sees_one_flipped_bit(team: Team) -> None:
+    for text in team.run(2, jobs_oracle.corrupted):
+        assert "combine on rank" in text and "differ" in text

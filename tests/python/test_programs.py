@@ -1,0 +1,155 @@
+"""Launchers, the command ``moewire``, lazy import, and the alias for Mooncake."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).with_name("programs")
+Environment = dict[str, str]
+
+
+def run(arguments: list[str], environment: Environment, status: int = 0) -> str:
+    done = subprocess.run(
+        arguments, env=environment, capture_output=True, text=True, timeout=180, check=False
+    )
+    assert done.returncode == status, f"{arguments}: {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def python(*arguments: str) -> list[str]:
+    return [sys.executable, *arguments]
+
+
+def moewire(*arguments: str) -> list[str]:
+    return python("-m", "moewire", *arguments)
+
+
+def _all_right(output: str) -> None:
+    assert "rank 0 of 2: right" in output and "rank 1 of 2: right" in output, output
+
+
+def test_torchrun(environment: Environment) -> None:
+    launcher = python("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    _all_right(run([*launcher, str(PROGRAMS / "pair.py")], environment))
+
+
+def test_mp_spawn(environment: Environment) -> None:
+    _all_right(run(python(str(PROGRAMS / "pair.py"), "spawn"), environment))
+
+
+def test_mpirun_environment(environment: Environment) -> None:
+    """Two processes with the variables that Open MPI's mpirun sets."""
+    path = str(PROGRAMS / "pair.py")
+    ranks = [
+        subprocess.Popen(
+            python(path),
+            env={
+                **environment,
+                "OMPI_COMM_WORLD_RANK": str(rank),
+                "OMPI_COMM_WORLD_SIZE": "2",
+                "MASTER_PORT": "29573",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    _all_right("".join(process.communicate(timeout=120)[0] for process in ranks))
+
+
+def test_mpirun(environment: Environment) -> None:
+    if shutil.which("mpirun") is None:
+        pytest.skip("no mpirun on this machine; its variables are tested above")
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
+    _all_right(run([*command, *python(str(PROGRAMS / "pair.py"))], environment))
+
+
+def test_import_is_lazy(environment: Environment) -> None:
+    assert run(python(str(PROGRAMS / "lazy.py")), environment).strip() == "lazy"
+
+
+@pytest.mark.parametrize("kind", ["absent", "real"])
+def test_mooncake_alias(environment: Environment, tmp_path: Path, kind: str) -> None:
+    if kind == "real":
+        package = tmp_path / "mooncake"
+        package.mkdir()
+        (package / "__init__.py").touch()
+        (package / "other.py").write_text("VALUE = 7\n")
+        (package / "mooncake_ep_buffer.py").write_text("Buffer = 'the real one'\n")
+    paths = os.pathsep.join([environment["PYTHONPATH"], str(tmp_path)])
+    output = run(python(str(PROGRAMS / "alias.py"), kind), {**environment, "PYTHONPATH": paths})
+    assert output.strip() == "aliased"
+
+
+def test_doctor(environment: Environment) -> None:
+    report = json.loads(run(moewire("doctor", "--json"), environment))
+    library = report["library"]
+    assert report["moewire"] == library["version"] and library["abi"] == 1
+    assert library["vector_width"] in library["vector_widths"]
+    assert library["transports"]["shm"]["available"] and library["devices"]["cpu"]["available"]
+    for kind in (*library["transports"].values(), *library["devices"].values()):
+        assert kind["available"] or kind["reason"]
+    text = run(moewire("doctor"), environment)
+    for words in ("huge pages", "memlock", "vector width", "pid namespace", "cudaipc"):
+        assert words in text, words
+
+
+def test_doctor_without_a_library(environment: Environment, tmp_path: Path) -> None:
+    missing = {**environment, "MOEWIRE_LIBRARY": str(tmp_path / "no.so")}
+    assert "no.so" in run(moewire("doctor"), missing, status=1)
+
+
+def test_a_library_of_another_kind_is_refused(environment: Environment, tmp_path: Path) -> None:
+    other = tmp_path / "other.so"
+    other.write_bytes(b"not a library")
+    code = (
+        "import moewire\n"
+        "from moewire import _lib\n"
+        "try: _lib.library()\n"
+        "except moewire.LibraryError as error: print(error)\n"
+    )
+    broken = {**environment, "MOEWIRE_LIBRARY": str(other)}
+    assert "other.so" in run(python("-c", code), broken)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+def test_bench(environment: Environment, dtype: str) -> None:
+    shape = [
+        "--tokens",
+        "16",
+        "--hidden",
+        "256",
+        "--experts",
+        "8",
+        "--topk",
+        "2",
+        "--iters",
+        "3",
+        "--warmup",
+        "1",
+    ]
+    peers = ["--peers", "gloo" if dtype == "bf16" else "none"]
+    output = run(moewire("bench", "--json", "--dtype", dtype, *shape, *peers), environment)
+    result = json.loads(output)
+    steps = result["steps"]
+    assert {"floor_dispatch", "moewire_dispatch", "moewire_combine_zero_copy"} <= set(steps)
+    assert ("gloo_combine" in steps) == (dtype == "bf16")
+    assert all(step["median_us"] > 0 for step in steps.values())
+    assert result["overhead_us"]["abi_version_call"] > 0
+
+
+@pytest.mark.parametrize("wrong", [["--experts", "7"], ["--hidden", "12"], ["--topk", "99"]])
+def test_bench_refuses(environment: Environment, wrong: list[str]) -> None:
+    run(moewire("bench", *wrong), environment, status=1)
+
+
+def test_version(environment: Environment) -> None:
+    assert run(moewire("--version"), environment).startswith("moewire ")

