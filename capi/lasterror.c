@@ -16,9 +16,16 @@ static _Thread_local char *last_error;
 static pthread_key_t at_thread_exit;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+/* Another destructor of the same thread may still fail, and then makes a new one. */
+static void drop(void *text)
+{
+	free(text);
+	last_error = NULL;
+}
+
 static void make_key(void)
 {
-	pthread_key_create(&at_thread_exit, free);
+	pthread_key_create(&at_thread_exit, drop);
 }
 
 void mwi_set_error(const char *text, size_t len)

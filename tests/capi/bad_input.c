@@ -16,14 +16,16 @@ static void test_versions(void)
 static void test_report(void)
 {
 	uint64_t len = 0;
-	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_system_report(NULL, 0, &len));
+	STATUS(MW_OK, mw_system_report(NULL, 0, &len));
 	CHECK(len > 0);
 	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_system_report(NULL, 0, NULL));
 	char *text = malloc(len); /* exactly: the sanitizer sees a byte too many */
 	uint64_t again = 0;
 	STATUS(MW_OK, mw_system_report(text, len, &again));
 	CHECK(again == len && text[0] == '{' && text[len - 1] == '}');
+	again = 0;
 	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_system_report(text, len - 1, &again));
+	CHECK(again == len);
 	free(text);
 }
 

@@ -95,7 +95,7 @@ class Screen:
         together = courses[0]
         cores = len(os.sched_getaffinity(0))
         self.title("Time")
-        self.note(f"{'':14} {'steps':>6} {'prompts':>12} {'each later step':>17}")
+        self.note(f"{'':14} {'steps':>6} {'first step':>12} {'later steps':>17}")
         for name, course in ((f"{len(courses)} processes", together), ("1 process", alone)):
             self.note(
                 f"{name:14} {course.num_steps:6} {1e3 * course.seconds_first:9.1f} ms "
