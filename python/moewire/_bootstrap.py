@@ -47,6 +47,8 @@ class StoreMeeting:
     """Meets in a store. The n-th meeting of a rank under one prefix has keys of its own."""
 
     def __init__(self, store: Store, rank: int, num_ranks: int, prefix: str) -> None:
+        if not all(hasattr(store, name) for name in ("add", "set", "get", "check")):
+            raise refuse("store", type(store).__name__, "a torch.distributed.Store")
         self.num_ranks = integer("world_size", num_ranks, 1, (1 << 31) - 1)
         self.rank = integer("rank", rank, 0, self.num_ranks - 1)
         if not isinstance(prefix, str) or not prefix:

@@ -60,12 +60,13 @@ def run(
     args = fill_args(request, shape, active, outputs)
     borrowed = (request.x, request.topk_idx, request.active_ranks, outputs)
     operation = Operation(runtime, borrowed)
-    operation.start(runtime.lib.buffer_dispatch, args, request.phase)
     try:
+        operation.start(runtime.lib.buffer_dispatch, args, request.phase)
         return _received(runtime, request, shape, outputs, operation, copy_outputs)
     except BaseException:
         operation.abandon()
-        runtime.lib.handle_release(outputs.raw.handle)
+        if outputs.raw.handle.id and not runtime.lib.forked:
+            runtime.lib.handle_release(outputs.raw.handle)
         raise
 
 

@@ -197,7 +197,8 @@ class Buffer:
         released; later they hold other numbers. They are ordinary tensors with
         ``copy_outputs=True``, and where autograd would save them (x requires grad).
         Contents are valid only after the hook or event. x and topk_idx may be overwritten as
-        soon as the call returns.
+        soon as the call returns. A hook or event that is dropped before it was used cancels
+        the operation, unless the handle is kept: its combine then finishes the receive.
 
         ``InvalidArgument`` consumes nothing: the call may be repeated. ``PeerMismatchError``
         is raised on every rank if ranks disagree on M, H, E or dtype; the buffer stays usable.
@@ -249,8 +250,9 @@ class Buffer:
             out: bf16 [T, H], contiguous; written and returned. None: a new tensor.
 
         Returns ``(out, event, hook)``. x may be overwritten as soon as the call returns; out
-        is complete after the hook or event. ``StaleHandleError`` after a release;
-        ``NotCombinedError`` names a rank that released without combining.
+        is complete after the hook or event, and never if that is dropped unused.
+        ``StaleHandleError`` after a release; ``NotCombinedError`` names a rank that released
+        without combining.
         """
         self._refuse_foreign(handle)
         out = _combine.output(out, handle._shape)

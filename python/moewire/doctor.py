@@ -53,7 +53,7 @@ def _library_report() -> dict[str, Any]:
     except LibraryError as error:
         return {**result, "error": str(error)}
     system = system_report(lib)
-    return {**result, "version": lib.version().decode(), "abi": lib.abi_version(), **system}
+    return {**result, "version": lib.version().decode(), **system}
 
 
 def system_report(lib: Library) -> dict[str, Any]:

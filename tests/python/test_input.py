@@ -55,3 +55,8 @@ def test_ranks_that_disagree_at_connect(team: Team, name: str, values: tuple[str
 def test_damaged_metadata_is_refused(team: Team, how: str) -> None:
     for text in team.run(2, jobs_input.damaged_metadata, how):
         assert "rank 1" in text or "metadata" in text, text
+
+
+def test_a_peer_of_another_abi_version_is_refused(team: Team) -> None:
+    for text in team.run(2, jobs_input.damaged_metadata, "ABI version"):
+        assert "ABI version" in text and "4711" in text, text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness import jobs_life
+from harness import jobs_life, jobs_wait
 from harness.team import Team
 
 JOBS = (
@@ -21,6 +21,9 @@ JOBS = (
     jobs_life.more_rounds,
     jobs_life.active_ranks,
     jobs_life.counters,
+    jobs_wait.waits_do_not_block,
+    jobs_wait.combine_buffer_still_read,
+    jobs_wait.threads_on_buffers,
 )
 
 
@@ -29,9 +32,13 @@ def test_two_ranks(team: Team, job: object) -> None:
     team.run(2, job)
 
 
+def test_an_inactive_rank_is_left_out(team: Team) -> None:
+    team.run(3, jobs_wait.inactive_rank)
+
+
 def test_a_killed_rank_is_noticed(team: Team) -> None:
     seconds = team.run(3, jobs_life.peer_is_killed, dies=frozenset({2}))
-    assert max(seconds[:2]) < 2.0, seconds
+    assert max(seconds[:2]) < 5.0, seconds
 
 
 @pytest.mark.parametrize("size", [1, 2], ids="R={}".format)

@@ -50,8 +50,7 @@ def test_ranks_run_far_ahead(team: Team) -> None:
 
 @pytest.mark.slow
 def test_soak(team: Team) -> None:
-    pairs = int(os.environ.get("MOEWIRE_SOAK_PAIRS") or 2000)
-    pairs = 10_000 if os.environ.get("MOEWIRE_SOAK") == "1" else pairs
+    pairs = int(os.environ.get("MOEWIRE_SOAK_PAIRS") or 10_000)
     for result in team.run(3, jobs_order.soak, pairs, timeout=540):
         assert max(result["descriptors"]) == min(result["descriptors"]), result
         assert max(result["threads"]) <= min(result["threads"]) + 1, result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,12 @@ def python(*arguments: str) -> list[str]:
     return [sys.executable, *arguments]
 
 
+def free_port() -> str:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return str(one.getsockname()[1])
+
+
 def moewire(*arguments: str) -> list[str]:
     return python("-m", "moewire", *arguments)
 
@@ -46,7 +53,7 @@ def test_mp_spawn(environment: Environment) -> None:
 
 def test_mpirun_environment(environment: Environment) -> None:
     """Two processes with the variables that Open MPI's mpirun sets."""
-    path = str(PROGRAMS / "pair.py")
+    path, port = str(PROGRAMS / "pair.py"), free_port()
     ranks = [
         subprocess.Popen(
             python(path),
@@ -54,7 +61,7 @@ def test_mpirun_environment(environment: Environment) -> None:
                 **environment,
                 "OMPI_COMM_WORLD_RANK": str(rank),
                 "OMPI_COMM_WORLD_SIZE": "2",
-                "MASTER_PORT": "29573",
+                "MASTER_PORT": port,
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -69,7 +76,8 @@ def test_mpirun(environment: Environment) -> None:
     if shutil.which("mpirun") is None:
         pytest.skip("no mpirun on this machine; its variables are tested above")
     command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
-    _all_right(run([*command, *python(str(PROGRAMS / "pair.py"))], environment))
+    program = python(str(PROGRAMS / "pair.py"))
+    _all_right(run([*command, *program], {**environment, "MASTER_PORT": free_port()}))
 
 
 def test_import_is_lazy(environment: Environment) -> None:
@@ -92,7 +100,7 @@ def test_mooncake_alias(environment: Environment, tmp_path: Path, kind: str) -> 
 def test_doctor(environment: Environment) -> None:
     report = json.loads(run(moewire("doctor", "--json"), environment))
     library = report["library"]
-    assert report["moewire"] == library["version"] and library["abi"] == 1
+    assert report["moewire"] == library["version"] and library["abi_version"] == 1
     assert library["vector_width"] in library["vector_widths"]
     assert library["transports"]["shm"]["available"] and library["devices"]["cpu"]["available"]
     for kind in (*library["transports"].values(), *library["devices"].values()):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,11 +53,21 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    if options.ranks < 1:
-        parser.error("--ranks: 1 or more")
     if options.tokens < 1:
         parser.error("--tokens: 1 or more")
     if options.temperature < 0:
         parser.error("--temperature: 0 or more")
     if not (options.model / "config.json").is_file():
         parser.error(f"--model: no config.json in {options.model}")
+    wrong = _wrong_ranks(options, int(os.environ.get("WORLD_SIZE", options.ranks)))
+    if wrong:
+        parser.error(wrong)
+
+
+def _wrong_ranks(options: argparse.Namespace, ranks: int) -> str:
+    """Why the model's experts cannot be spread over so many processes; empty: they can."""
+    experts = json.loads((options.model / "config.json").read_text())["num_local_experts"]
+    allowed = [n for n in range(2, experts + 1) if experts % n == 0]
+    if ranks in allowed:
+        return ""
+    return f"--ranks: {ranks}; {experts} experts can be spread over {allowed} processes"

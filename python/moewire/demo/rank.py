@@ -77,8 +77,6 @@ def _run(options: argparse.Namespace, init: Any) -> int:
 def _demo(options: argparse.Namespace) -> int:
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     config = AutoConfig.from_pretrained(options.model)
-    if num_ranks < 2 or config.num_experts % num_ranks:
-        raise SystemExit(f"{config.num_experts} experts over {num_ranks} processes: 2, 4, 8 or 16")
     screen = report.Screen(silent=rank != 0)
     screen.header(config, num_ranks, len(options.prompt))
     begin = perf_counter()

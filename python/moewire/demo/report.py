@@ -126,9 +126,11 @@ class Screen:
         """From which rank to which."""
         self.title("Traffic: rows from (down) to (across)")
         most = max(map(max, traffic.matrix)) or 1
-        self.note(" " * 8 + "".join(f"{f'rank {r}':>13}" for r in range(traffic.num_ranks)))
+        block = 4 if traffic.num_ranks <= 6 else 1
+        names = "".join(f"{f'rank {r}':>{9 + block}}" for r in range(traffic.num_ranks))
+        self.note(" " * 8 + names)
         for rank, row in enumerate(traffic.matrix):
-            cells = "".join(f"{value:8} {_shade(value, most) * 4}" for value in row)
+            cells = "".join(f"{value:8} {_shade(value, most) * block}" for value in row)
             self.note(f"  rank {rank} {cells}")
 
     def load(self, traffic: Traffic) -> None:

@@ -11,7 +11,7 @@ import moewire
 from moewire import _bootstrap
 
 from . import verify
-from .jobs_input import _expect, case_for
+from .jobs_input import case_for, expect
 from .member import Rank
 
 
@@ -42,8 +42,8 @@ def subgroup(rank: Rank) -> None:
         assert (buffer.rank, buffer.group_size) == (inside.rank, inside.size)
         _pair(buffer, inside)
         dist.barrier()
-    _expect(moewire.InvalidArgument, lambda: moewire.Buffer(halves[1 - rank.rank % 2]))
-    _expect(moewire.InvalidArgument, lambda: moewire.Buffer("gloo"))
+    expect(moewire.InvalidArgument, lambda: moewire.Buffer(halves[1 - rank.rank % 2]))
+    expect(moewire.InvalidArgument, lambda: moewire.Buffer("gloo"))
 
 
 def without_store(rank: Rank) -> list[str]:
@@ -71,17 +71,17 @@ def missing_rank(rank: Rank) -> str:
     """Rank 1 never constructs; the deadline's text names it."""
     if rank.rank == 1:
         return ""
-    return _expect(moewire.DeadlineError, lambda: rank.buffer(connect_timeout_us=300_000))
+    return expect(moewire.DeadlineError, lambda: rank.buffer(connect_timeout_us=300_000))
 
 
 def wrong_rank(rank: Rank) -> None:
     store = rank.store()
     for arguments in ((store, rank.size, rank.size), (store, -1, rank.size), (store, 0, 0)):
-        _expect(moewire.InvalidArgument, lambda given=arguments: moewire.Buffer.from_store(*given))
-    _expect(moewire.InvalidArgument, lambda: rank.buffer(prefix=""))
-    _expect(moewire.InvalidArgument, lambda: rank.buffer(num_slots=65))
-    _expect(moewire.InvalidArgument, lambda: rank.buffer(vector_width=48))
-    _expect(moewire.InvalidArgument, lambda: rank.buffer(-1))
+        expect(moewire.InvalidArgument, lambda given=arguments: moewire.Buffer.from_store(*given))
+    expect(moewire.InvalidArgument, lambda: rank.buffer(prefix=""))
+    expect(moewire.InvalidArgument, lambda: rank.buffer(num_slots=65))
+    expect(moewire.InvalidArgument, lambda: rank.buffer(vector_width=48))
+    expect(moewire.InvalidArgument, lambda: rank.buffer(-1))
 
 
 def tcp_store(rank: Rank) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -224,22 +225,22 @@ def wrong_handles(rank: Rank) -> None:
     verify.combine(second, foreign)
     verify.combine(first, received)
     received.handle.release()
-    _expect(moewire.StaleHandleError, lambda: verify.combine(first, received))
+    expect(moewire.StaleHandleError, lambda: verify.combine(first, received))
     again = verify.dispatch(first, case, rank.rank)
-    _expect(moewire.StaleHandleError, lambda: verify.combine(first, received))
+    expect(moewire.StaleHandleError, lambda: verify.combine(first, received))
     verify.combine(first, again)
     rank.meet("before close")
     first.close()
     first.close()
-    _expect(moewire.ClosedError, lambda: verify.combine(first, again))
-    _expect(moewire.ClosedError, lambda: verify.dispatch(first, case, rank.rank))
-    _expect(moewire.ClosedError, first.counters)
-    _expect(moewire.ClosedError, lambda: first.get_next_combine_buffer(again.handle))
+    expect(moewire.ClosedError, lambda: verify.combine(first, again))
+    expect(moewire.ClosedError, lambda: verify.dispatch(first, case, rank.rank))
+    expect(moewire.ClosedError, first.counters)
+    expect(moewire.ClosedError, lambda: first.get_next_combine_buffer(again.handle))
     again.handle.release()
     second.close()
 
 
-def _expect(kind: type[BaseException], call: Callable[[], Any]) -> str:
+def expect(kind: type[BaseException], call: Callable[[], Any]) -> str:
     try:
         call()
     except kind as error:
@@ -261,7 +262,7 @@ def disagreement(rank: Rank, name: str) -> str:
             }[name]
         )
     with rank.buffer(16 << 20) as buffer:
-        text = _expect(moewire.PeerMismatchError, lambda: buffer.dispatch(**arguments))
+        text = expect(moewire.PeerMismatchError, lambda: buffer.dispatch(**arguments))
         verify.combine(buffer, verify.dispatch(buffer, good, rank.rank))
     return text
 
@@ -271,7 +272,7 @@ def connect_disagreement(rank: Rank, name: str) -> str:
         "num_slots": {"num_slots": 2 + rank.rank},
         "num_bytes": {"num_bytes": (16 + rank.rank) << 20},
     }[name]
-    return _expect(moewire.PeerMismatchError, lambda: rank.buffer(**options))
+    return expect(moewire.PeerMismatchError, lambda: rank.buffer(**options))
 
 
 def damaged_metadata(rank: Rank, how: str) -> str:
@@ -286,12 +287,15 @@ def damaged_metadata(rank: Rank, how: str) -> str:
             return bytes(data[: len(data) // 2])
         if how == "empty":
             return b""
+        if how == "ABI version":  # as a library of another version would send it
+            data[8:12] = (4711).to_bytes(4, "little")
+            return bytes(data[:-8]) + hashlib.sha256(data[:-8]).digest()[:8]
         data[int(how) % len(data)] ^= 0x40
         return bytes(data)
 
     Runtime.metadata = damaged if rank.rank == 1 else good  # type: ignore[method-assign]
     try:
         kinds = (moewire.MetadataError, moewire.PeerMismatchError)
-        return _expect(kinds, lambda: rank.buffer(connect_timeout_us=3_000_000))  # type: ignore[arg-type]
+        return expect(kinds, lambda: rank.buffer(connect_timeout_us=3_000_000))  # type: ignore[arg-type]
     finally:
         Runtime.metadata = good  # type: ignore[method-assign]

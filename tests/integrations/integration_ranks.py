@@ -1,0 +1,114 @@
+"""Ranks for tests with transformers: imported once, then forked, so that a launch is quick."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+# By name, so that the server needs no path of ours. It never loads the Go library.
+PRELOAD = [
+    "torch.distributed.fsdp",
+    "accelerate",
+    "transformers.generation.utils",
+    "transformers.distributed.expert_parallel",
+    *(
+        f"transformers.models.{name}.modeling_{name}"
+        for name in ("mixtral", "deepseek_v3", "qwen3_moe", "olmoe", "gpt_oss")
+    ),
+]
+_TAIL_BYTES = 6000
+
+
+def run(size: int, job: str, *arguments: Any, timeout: float = 150.0) -> list[Any]:
+    """``job(*arguments)`` on every rank of a gloo group; the results by rank.
+
+    ``job`` is "module.function", imported by the ranks only.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    with tempfile.TemporaryDirectory(prefix="moewire-integrations-") as name:
+        folder = Path(name)
+        pipes, ranks = [], []
+        for rank in range(size):
+            ours, theirs = context.Pipe(duplex=False)
+            given = (rank, size, folder, theirs, job, arguments)
+            ranks.append(context.Process(target=_main, args=given, daemon=True))
+            ranks[-1].start()
+            theirs.close()
+            pipes.append(ours)
+        try:
+            results = _collect(pipes, time.monotonic() + timeout)
+        finally:
+            for process in ranks:
+                process.join(0 if sys.exc_info()[0] else 5)
+                process.kill()
+        if any(result is None or not result[0] for result in results):
+            raise AssertionError(_logs(folder, results, timeout))
+        return [result[1] for result in results]
+
+
+def _collect(pipes: list[Any], deadline: float) -> list[Any]:
+    results: list[Any] = [None] * len(pipes)
+    waiting = set(range(len(pipes)))
+    while waiting and time.monotonic() < deadline:
+        for rank in sorted(waiting):
+            if pipes[rank].poll(0.01):
+                waiting.discard(rank)
+                with contextlib.suppress(EOFError, OSError):
+                    results[rank] = pipes[rank].recv()
+                if results[rank] is None or not results[rank][0]:
+                    deadline = min(deadline, time.monotonic() + 3)  # the others wait for it
+    return results
+
+
+def _logs(folder: Path, results: list[Any], timeout: float) -> str:
+    lines = [f"ranks failed, or did not answer in {timeout:.0f} s"]
+    for rank, result in enumerate(results):
+        state = "no answer" if result is None else "ok" if result[0] else "failed"
+        log = (folder / f"rank-{rank}.log").read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
+        lines += [f"===== rank {rank}: {state}", log]
+    return "\n".join(lines)
+
+
+def _main(rank: int, size: int, folder: Path, pipe: Any, job: str, arguments: Any) -> None:
+    log = (folder / f"rank-{rank}.log").open("w")
+    os.dup2(log.fileno(), 1)
+    os.dup2(log.fileno(), 2)
+    sys.stdout = sys.stderr = log
+    faulthandler.enable(log)
+    faulthandler.dump_traceback_later(100, file=log)
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), HF_HUB_OFFLINE="1"
+    )
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    try:
+        result = (True, _in_group(rank, size, folder, job, arguments))
+    except BaseException:
+        traceback.print_exc()
+        log.flush()
+        result = (False, None)
+    pipe.send(result)
+
+
+def _in_group(rank: int, size: int, folder: Path, job: str, arguments: Any) -> Any:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=size
+    )
+    try:
+        module, _, function = job.rpartition(".")
+        return getattr(importlib.import_module(module), function)(*arguments)
+    finally:
+        dist.destroy_process_group()
