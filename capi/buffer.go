@@ -30,9 +30,10 @@ type buffer struct {
 	ep       atomic.Pointer[ep.Buffer]
 	memories memories
 
-	mu       sync.Mutex // guards listener and closed
-	listener *shm.Listener
-	closed   bool
+	mu        sync.Mutex // guards what follows
+	listener  *shm.Listener
+	connected bool // connect was called
+	closed    bool
 }
 
 var buffers = newTable[*buffer]("buffer")
@@ -51,8 +52,8 @@ func (b *buffer) poison(err error) {
 	}
 }
 
-// connected returns the buffer's core, once there is one.
-func (b *buffer) connected() (*ep.Buffer, error) {
+// core returns the buffer's core, once there is one.
+func (b *buffer) core() (*ep.Buffer, error) {
 	if e := b.ep.Load(); e != nil {
 		return e, nil
 	}
@@ -175,6 +176,12 @@ func mwiBufferConnect(id uint64, all *C.mw_bytes_t, numRanks uint32, timeoutUs i
 		if timeout < 0 {
 			timeout = connectTimeout
 		}
+		if timeout == 0 {
+			return invalid("timeout_us is 0, allowed -1 (%v), 1 and more", connectTimeout)
+		}
+		if want := b.listener.Info().NumRanks; int(numRanks) != want {
+			return invalid("num_ranks is %d, the buffer was created for %d", numRanks, want)
+		}
 		metas, err := copyMetadata(unsafe.Slice(all, numRanks))
 		if err != nil {
 			return err
@@ -198,23 +205,24 @@ func copyMetadata(all []C.mw_bytes_t) ([][]byte, error) {
 	return metas, nil
 }
 
-// connect takes the listener, so that it happens once.
+// connect happens once. The listener stays where close finds it, so that
+// closing ends a connect in another thread.
 func (b *buffer) connect(metas [][]byte, timeout time.Duration) error {
 	b.mu.Lock()
-	l := b.listener
-	b.listener = nil
+	again := b.connected || b.closed
+	b.connected = true
 	b.mu.Unlock()
-	if l == nil {
+	if again {
 		return invalid("buffer %d was connected before (or closed meanwhile)", b.id)
 	}
-	if err := checkParams(l.Info().Rank, metas); err != nil {
-		_ = l.Close()
+	if err := checkParams(b.listener.Info().Rank, metas); err != nil {
+		_ = b.listener.Close()
 		return err
 	}
-	dom, err := l.Connect(metas, timeout)
+	dom, err := b.listener.Connect(metas, timeout)
 	if err != nil {
-		_ = l.Close()
-		return err
+		_ = b.listener.Close()
+		return b.unlessClosed(err)
 	}
 	kern, err := cpu.New(b.width)
 	if err != nil {
@@ -227,6 +235,16 @@ func (b *buffer) connect(metas [][]byte, timeout time.Duration) error {
 		return err
 	}
 	return b.install(e)
+}
+
+// unlessClosed prefers to say that the buffer was closed, if it was.
+func (b *buffer) unlessClosed(err error) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return fmt.Errorf("%w: buffer %d was closed while it connected", ep.ErrClosed, b.id)
+	}
+	return err
 }
 
 // install publishes the core unless the buffer was closed meanwhile.
@@ -270,13 +288,8 @@ func mwiBufferClose(id uint64) C.mw_status_t {
 func (b *buffer) close() error {
 	b.mu.Lock()
 	b.closed = true
-	l := b.listener
-	b.listener = nil
 	b.mu.Unlock()
-	var err error
-	if l != nil {
-		err = l.Close()
-	}
+	err := b.listener.Close() // ends a connect; after one, does nothing
 	if e := b.ep.Load(); e != nil {
 		b.memories.forget()
 		err = e.Close()

@@ -54,13 +54,16 @@ func (b *buffer) handle(id uint64) (*ep.Buffer, uint64, error) {
 	if owner != b.id {
 		return nil, 0, invalid("handle belongs to buffer %d, this is buffer %d", owner, b.id)
 	}
-	e, err := b.connected()
+	e, err := b.core()
 	return e, n, err
 }
 
 func readCombine(to *ep.CombineArgs, a *C.mw_combine_args_t, e *ep.Buffer, n uint64) error {
 	if a.flags&^C.MW_COMBINE_ZERO_COPY != 0 {
 		return invalid("args->flags is %#x, allowed bits %#x", uint32(a.flags), C.MW_COMBINE_ZERO_COPY)
+	}
+	if a.reserved != 0 {
+		return invalid("args->reserved is %d, allowed 0", int32(a.reserved))
 	}
 	if err := inRange("num_tokens", int64(a.num_tokens), 0, math.MaxInt32); err != nil {
 		return err

@@ -4,6 +4,7 @@ package main
 import "C"
 
 import (
+	"fmt"
 	"math"
 	"sync"
 	"time"
@@ -34,7 +35,7 @@ func mwiBufferDispatch(id uint64, a *C.mw_dispatch_args_t, opID *C.uint64_t) C.m
 		return report(err)
 	}
 	return guard(b, func() error {
-		e, err := b.connected()
+		e, err := b.core()
 		if err != nil {
 			return err
 		}
@@ -53,11 +54,13 @@ func mwiBufferDispatch(id uint64, a *C.mw_dispatch_args_t, opID *C.uint64_t) C.m
 			d.free()
 			return err
 		}
-		d.write(b)
+		if failed := d.write(b); failed != nil {
+			return failed
+		}
 		*opID = 0
 		if p == nil {
 			d.free()
-			return nil
+			return err // nil, or in progress with nothing begun
 		}
 		*opID = C.uint64_t(ops.add(&operation{b: b, p: p, d: d}))
 		return err
@@ -68,6 +71,9 @@ func mwiBufferDispatch(id uint64, a *C.mw_dispatch_args_t, opID *C.uint64_t) C.m
 func (d *dispatch) read(a *C.mw_dispatch_args_t, ranks int) error {
 	if a.flags&^(C.MW_DISPATCH_FP8|C.MW_DISPATCH_MORE) != 0 {
 		return invalid("args->flags is %#x, allowed bits %#x", uint32(a.flags), C.MW_DISPATCH_FP8|C.MW_DISPATCH_MORE)
+	}
+	if a.reserved != 0 {
+		return invalid("args->reserved is %d, allowed 0", int32(a.reserved))
 	}
 	if err := checkNumbers(a); err != nil {
 		return err
@@ -126,10 +132,10 @@ func mask(address uint64, n int64) ([]int32, error) {
 	if address == 0 {
 		return nil, nil
 	}
-	if err := inRange("num_active_ranks", n, 0, 1<<20); err != nil {
-		return nil, err
+	if n < 0 {
+		return nil, invalid("num_active_ranks is %d, allowed 0 and more", n)
 	}
-	m, err := view[int32]("active_ranks", address, n)
+	m, err := view[int32]("active_ranks", address, min(n, layout.MaxRanks))
 	if m == nil && err == nil {
 		m = []int32{} // given and empty: too short, not absent
 	}
@@ -156,12 +162,15 @@ func phaseOf(phase int32) (ep.Phase, error) {
 }
 
 // write gives the caller what is known of the result by now.
-func (d *dispatch) write(b *buffer) {
+func (d *dispatch) write(b *buffer) error {
 	r := &d.res
 	if r.Slab == nil {
-		return // not sent yet
+		return nil // not sent yet
 	}
 	mem := b.memories.of(r.Slab)
+	if mem == nil {
+		return fmt.Errorf("%w while a dispatch ended", ep.ErrClosed)
+	}
 	base := r.Slab.Bytes(0, r.Slab.SizeBytes())
 	d.out = C.mw_dispatch_result_t{
 		handle:         C.mw_handle_t{id: C.uint64_t(packHandle(b.id, r.Op))},
@@ -179,4 +188,5 @@ func (d *dispatch) write(b *buffer) {
 		d.out.peers_have_more = 1
 	}
 	C.mwi_write_result(d.to, &d.out)
+	return nil
 }

@@ -24,14 +24,19 @@ var memoryTable = newTable[*memory]("memory")
 
 // memories are the mappings that one buffer has shown to its caller.
 type memories struct {
-	mu  sync.Mutex
-	all map[transport.Segment]*memory
+	mu     sync.Mutex
+	closed bool
+	all    map[transport.Segment]*memory
 }
 
-// of returns the memory of a mapping, making its id when it is first shown.
+// of returns the memory of a mapping, making its id when it is first shown;
+// nil once the buffer is being closed.
 func (m *memories) of(seg transport.Segment) *memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.closed {
+		return nil
+	}
 	if mem, ok := m.all[seg]; ok {
 		return mem
 	}
@@ -57,7 +62,7 @@ func (m *memories) forget() {
 			_, _ = memoryTable.take(mem.id)
 		}
 	}
-	m.all = nil
+	m.all, m.closed = nil, true
 }
 
 //export mwiMemoryRetain
@@ -72,8 +77,8 @@ func mwiMemoryRetain(id uint64) C.mw_status_t {
 		if !mem.open && mem.retains == 0 {
 			return fmt.Errorf("%w: memory %d is gone with its buffer", errHandle, id)
 		}
-		mem.retains++
 		mem.seg.Retain()
+		mem.retains++
 		return nil
 	})
 }

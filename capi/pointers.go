@@ -29,6 +29,8 @@ func view[T any](name string, address uint64, n int64) ([]T, error) {
 		return nil, invalid("%s has %d elements, allowed 0 to %d", name, n, int64(maxElements))
 	case address == 0:
 		return nil, invalid("%s is NULL, and must have %d elements", name, n)
+	case address > math.MaxUint64-uint64(n)*uint64(unsafe.Sizeof(*new(T))):
+		return nil, invalid("%s is at %#x, and its %d elements do not fit in the address space", name, address, n)
 	case address%uint64(unsafe.Alignof(*new(T))) != 0:
 		return nil, invalid("%s is at %#x, which is not aligned to %d bytes", name, address, unsafe.Alignof(*new(T)))
 	}

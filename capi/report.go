@@ -35,7 +35,7 @@ func describeSystem() (systemReport, error) {
 	if err != nil {
 		return systemReport{}, err
 	}
-	absent := part{Reason: errNotBuilt.Error()}
+	absent := part{Reason: "not part of this version of Moewire"}
 	r := systemReport{
 		Version: version, GoVersion: runtime.Version(), ABIVersion: C.MW_ABI_VERSION,
 		VectorWidths: cpu.Widths(), Kernels: kern.Name(), CPUFeatures: cpu.Features(),

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"syscall"
 	"unsafe"
 
 	"github.com/moewire/moewire/core/ep"
@@ -17,9 +18,8 @@ import (
 )
 
 var (
-	errHandle  = errors.New("unknown or closed id")
-	errPanic   = errors.New("defect in the library")
-	errForeign = errors.New("invalid argument")
+	errHandle = errors.New("unknown or closed id")
+	errPanic  = errors.New("defect in the library")
 )
 
 // statuses are tried in order: an error may wrap its cause.
@@ -36,7 +36,6 @@ var statuses = []struct {
 	{ep.ErrStaleHandle, C.MW_ERR_STALE_HANDLE},
 	{ep.ErrInvalid, C.MW_ERR_INVALID_ARGUMENT},
 	{layout.ErrShape, C.MW_ERR_INVALID_ARGUMENT},
-	{errForeign, C.MW_ERR_INVALID_ARGUMENT},
 	{ep.ErrTimeout, C.MW_ERR_TIMEOUT},
 	{os.ErrDeadlineExceeded, C.MW_ERR_TIMEOUT},
 	{ep.ErrPeerLost, C.MW_ERR_PEER_LOST},
@@ -47,6 +46,7 @@ var statuses = []struct {
 	{ep.ErrNotCombined, C.MW_ERR_NOT_COMBINED},
 	{transport.ErrMetadata, C.MW_ERR_METADATA},
 	{op.ErrCancelled, C.MW_ERR_CANCELLED},
+	{syscall.ENOMEM, C.MW_ERR_NO_MEMORY},
 }
 
 func statusOf(err error) C.mw_status_t {
@@ -59,7 +59,7 @@ func statusOf(err error) C.mw_status_t {
 }
 
 func invalid(format string, args ...any) error {
-	return fmt.Errorf("%w: "+format, append([]any{errForeign}, args...)...)
+	return fmt.Errorf("%w: "+format, append([]any{ep.ErrInvalid}, args...)...)
 }
 
 // report turns a Go error into a status and this thread's last error.

@@ -22,9 +22,10 @@
  *    the operation has ended where the text says so. Addresses are passed as
  *    uint64_t so that any runtime can fill the structs.
  *  - After fork() every call in the child returns MW_ERR_FORKED.
- *  - The library never writes to file descriptors 1 and 2 and reads no
- *    environment variable. Loading it starts the threads of the Go runtime;
- *    mw_buffer_connect adds one watcher thread per process.
+ *  - Moewire writes nothing to file descriptors 1 and 2 and is configured by
+ *    no environment variable. (The Go runtime in it reads its own, such as
+ *    GOMAXPROCS, and reports its own fatal errors.) Loading the library starts
+ *    that runtime's threads; mw_buffer_connect adds one watcher per process.
  */
 #ifndef MOEWIRE_H
 #define MOEWIRE_H
@@ -126,8 +127,8 @@ mw_status_t mw_buffer_create(const mw_config_t *config, mw_buffer_t *buffer);
 
 /*
  * The bytes that every other rank must pass to mw_buffer_connect. Copies at
- * most `cap` bytes to `buf` and writes the length to *len; with buf == NULL
- * only *len is written. They never exceed 1024 bytes.
+ * most `cap` bytes to `buf` and writes the length to *len (also if `cap` is
+ * too small); with buf == NULL only *len is written. At most 1024 bytes.
  */
 mw_status_t mw_buffer_metadata(mw_buffer_t buffer, void *buf, uint64_t cap, uint64_t *len);
 
@@ -139,6 +140,7 @@ typedef struct {
 /*
  * Collective: all[r] is the metadata of rank r, for 0 <= r < num_ranks == R.
  * Blocks until every rank is connected, at most timeout_us (-1: 60 seconds).
+ * Closing the buffer in another thread ends it.
  * MW_ERR_PEER_MISMATCH names the first parameter on which ranks disagree,
  * both values and the rank. After an error the buffer can only be closed.
  */
@@ -161,7 +163,7 @@ typedef struct {
 	uint64_t num_rows_sent;      /* rows placed at any rank, this one included */
 	uint64_t num_rows_received;  /* rows of counted sources */
 	uint64_t num_rows_reduced;   /* rows pulled by combines */
-	uint64_t num_bytes_placed;   /* bytes stored by dispatches: rows and scales */
+	uint64_t num_bytes_placed;   /* bytes stored by dispatches: rows, scales, src_info */
 	uint64_t num_bytes_reduced;  /* bytes loaded by combines */
 	uint64_t num_bytes_copied;   /* expert outputs copied because they lay elsewhere */
 	uint64_t slab_bytes;         /* address space of this rank's slabs */
@@ -178,7 +180,10 @@ mw_status_t mw_buffer_counters(mw_buffer_t buffer, mw_counters_t *counters);
 #define MW_DISPATCH_FP8 1u  /* cast rows to fp8 e4m3 with one scale per 128 values */
 #define MW_DISPATCH_MORE 2u /* this rank will dispatch again for the same batch */
 
-/* Written when phase MW_PHASE_SENT is reached; `peers_have_more` at MW_PHASE_DONE. */
+/*
+ * Written when a call returns at or after MW_PHASE_SENT, for the last time by
+ * the first call that finds the operation done; `peers_have_more` then.
+ */
 typedef struct {
 	uint32_t size;
 	uint32_t peers_have_more;  /* 1 if any counted rank set MW_DISPATCH_MORE */
@@ -204,10 +209,10 @@ typedef struct {
 	int64_t num_experts;             /* E, a multiple of R, the same on every rank */
 	uint64_t active_ranks;           /* int32 [num_active_ranks] or 0: all active */
 	int64_t num_active_ranks;        /* at least R; entries beyond R are ignored */
-	int64_t timeout_us;              /* for each phase; -1: none */
+	int64_t timeout_us;              /* for each phase, the call and the wait after it; -1: none */
 	int64_t slice_us;                /* block at most this long; -1: until the end */
 	int32_t phase;                   /* MW_PHASE_SENT or MW_PHASE_DONE (0: done) */
-	int32_t reserved;
+	int32_t reserved;                /* 0 */
 	uint64_t recv_count;             /* out int32 [L]: rows per local expert */
 	uint64_t layout_range;           /* out int64 [L, R]: first row << 32 | rows of that source */
 	mw_dispatch_result_t *result;    /* out */
@@ -224,10 +229,13 @@ typedef struct {
  * recv_count[l] are undefined.
  *
  * Returns MW_OK when args->phase is reached, or MW_IN_PROGRESS when slice_us
- * passed first. *op is written in both cases: 0 if nothing is left to do, else
- * an operation to be waited for and closed. x and topk_idx are borrowed until
- * MW_PHASE_SENT; active_ranks, recv_count, layout_range and result until the
- * operation ended.
+ * passed first. *op is written in both cases: an operation to be waited for
+ * and closed, or 0. MW_OK with 0: nothing is left to do. MW_IN_PROGRESS with
+ * 0: nothing has begun, because an earlier combine that was left at
+ * MW_PHASE_SENT has to end first; make the same call again. x and topk_idx
+ * are borrowed until MW_PHASE_SENT, active_ranks during the call; recv_count,
+ * layout_range and result until a call has found the operation done, or
+ * mw_op_close.
  *
  * Bad arguments consume nothing: the call may be repeated. Disagreement with
  * a peer (MW_ERR_PEER_MISMATCH) consumes the operation on every rank and
@@ -253,8 +261,8 @@ typedef struct {
 	int64_t num_active_ranks;
 	int64_t timeout_us;
 	int64_t slice_us;
-	int32_t phase;            /* MW_PHASE_SENT: x has been read; MW_PHASE_DONE */
-	int32_t reserved;
+	int32_t phase;            /* MW_PHASE_SENT: only out is still needed; MW_PHASE_DONE */
+	int32_t reserved;         /* 0 */
 } mw_combine_args_t;
 
 /*
@@ -267,8 +275,9 @@ typedef struct {
  * mw_handle_release, or, once combined, by the next call on the buffer that is
  * not a combine of the same handle, or, never combined, by the dispatch that
  * needs its slot. If x is the handle's combine buffer nothing is copied.
- * Return values and *op as for mw_buffer_dispatch; out is borrowed until the
- * operation ended.
+ * Return values and *op as for mw_buffer_dispatch (here an unfinished dispatch
+ * or combine of the same handle has to end first); out is borrowed until the
+ * operation ended or mw_op_close.
  */
 mw_status_t mw_buffer_combine(mw_buffer_t buffer, const mw_combine_args_t *args, mw_op_t *op);
 

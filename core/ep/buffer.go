@@ -88,11 +88,14 @@ func New(dom transport.Domain, kern device.Kernels, cfg Config) (*Buffer, error)
 // addSlabs gives every slot its memory and opens it for its first operation.
 func (b *Buffer) addSlabs(size int64) error {
 	for j := range b.slots {
+		s := &b.slots[j]
+		if s.own != nil && s.own.SizeBytes() >= size {
+			continue // of an earlier attempt, which failed at a later slot
+		}
 		id, slab, err := b.dom.AddSlab(size)
 		if err != nil {
 			return err
 		}
-		s := &b.slots[j]
 		s.own, s.ownID = slab, id
 		b.count.slabBytes += uint64(size)
 	}
@@ -133,9 +136,9 @@ func (b *Buffer) err() error {
 // fail makes the buffer unusable: later calls get ErrClosed with the cause,
 // pending operations end with the cause, and peers are told by the member set.
 func (b *Buffer) fail(state op.State, cause error) {
-	closed := fmt.Errorf("%w: %w", ErrClosed, cause)
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	closed := fmt.Errorf("%w: %w", ErrClosed, cause)
 	if !b.broken.CompareAndSwap(nil, &closed) {
 		return
 	}
@@ -145,12 +148,14 @@ func (b *Buffer) fail(state op.State, cause error) {
 	b.leave()
 }
 
-// Abandon leaves the group without touching anything else: for a caller that
-// has found a defect and cannot trust the buffer's state.
+// Abandon is for a caller that has found a defect in the middle of a call: it
+// closes the buffer as a lost peer would.
 func (b *Buffer) Abandon(cause error) {
-	closed := fmt.Errorf("%w: %w", ErrClosed, cause)
-	b.broken.CompareAndSwap(nil, &closed)
-	b.leave()
+	if b.enter() != nil {
+		return
+	}
+	defer b.users.Done()
+	b.fail(op.Failed, cause)
 }
 
 // leave takes this rank out of the member set and wakes everybody.

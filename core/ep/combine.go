@@ -12,42 +12,40 @@ import (
 )
 
 // Combine brings expert outputs back to the tokens of operation n (a
-// Result.Op) and reduces them. Errors and the pending operation as for
-// Dispatch, and ErrStaleHandle, ErrNotCombined.
+// Result.Op) and reduces them. Errors, the pending operation, and ErrInProgress
+// without one as for Dispatch; besides, ErrNoHandle, ErrStaleHandle, and
+// ErrNotCombined when an owner released the operation instead.
 func (b *Buffer) Combine(n uint64, a *CombineArgs, until Phase, slice time.Duration) (*Pending, error) {
 	if err := b.enter(); err != nil {
 		return nil, err
 	}
 	defer b.users.Done()
-	if err := b.finishBefore(n); err != nil {
-		return nil, err
+	limit := limitOf(slice)
+	for {
+		t, inWay, err := b.startCombine(n, a)
+		if err != nil {
+			return nil, err
+		}
+		if !inWay {
+			err = b.drive(t, until, limit)
+			return b.outcome(t, nil, err)
+		}
+		if err := b.clear(t, limit); err != nil {
+			return nil, err
+		}
 	}
-	t, err := b.startCombine(n, a)
-	if err != nil {
-		return nil, err
-	}
-	err = b.drive(t, until, slice)
-	return b.outcome(t, until, nil, err)
 }
 
-// finishBefore completes what a new combine of operation n builds on: the
-// dispatch, and a combine of the same handle whose hook has not run.
-func (b *Buffer) finishBefore(n uint64) error {
-	b.mu.Lock()
-	s, err := b.find(n)
-	if err != nil {
-		b.mu.Unlock()
-		return err
+// inWay returns what a new combine of the slot's handle has to wait for: its
+// dispatch, or a combine of it whose hook has not run.
+func (b *Buffer) inWay(s *slot) (t task, yes bool) {
+	switch {
+	case s.dispatch.pending():
+		return b.hold(s, kindDispatch), true
+	case s.combine.pending():
+		return b.hold(s, kindCombine), true
 	}
-	first, second := b.taskOf(s, kindDispatch), b.taskOf(s, kindCombine)
-	b.mu.Unlock()
-	if err := b.drive(first, PhaseDone, -1); err != nil {
-		return err
-	}
-	if second.st == nil {
-		return nil
-	}
-	return b.drive(second, PhaseDone, -1)
+	return task{}, false
 }
 
 // find returns the slot of a live operation.
@@ -64,25 +62,32 @@ func (b *Buffer) find(n uint64) (*slot, error) {
 	return s, nil
 }
 
-func (b *Buffer) startCombine(n uint64, a *CombineArgs) (task, error) {
+func (b *Buffer) startCombine(n uint64, a *CombineArgs) (t task, inWay bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.err(); err != nil {
-		return task{}, err
+		return task{}, false, err
 	}
+	b.progress()
 	s, err := b.find(n)
 	if err != nil {
-		return task{}, err
+		return task{}, false, err
+	}
+	if t, yes := b.inWay(s); yes {
+		return t, true, nil
 	}
 	active, err := b.checkCombine(s, a)
 	if err != nil {
-		return task{}, err
+		return task{}, false, err
 	}
 	b.releaseCombined(s)
-	s.combine.begin(a.Timeout)
-	s.combine.args, s.combine.active, s.combine.published = *a, active&s.counted, false
+	c := &s.combine
+	c.begin(a.Timeout)
+	c.args, c.active, c.published = *a, active&s.counted, false
+	c.weights = append(c.weights[:0], a.TopkWeights[:len(s.plan.topk)]...)
 	b.pick(s)
-	return b.taskOf(s, kindCombine), nil
+	c.args.TopkIdx, c.args.TopkWeights = nil, nil // no longer needed
+	return b.hold(s, kindCombine), false, nil
 }
 
 func (b *Buffer) checkCombine(s *slot, a *CombineArgs) (active uint64, err error) {
@@ -196,8 +201,8 @@ func (b *Buffer) copyOutputs(s *slot) {
 		if n == 0 {
 			continue
 		}
-		lo := l * lay.RowsPerExpert * lay.Hidden * 2
-		hi := lo + n*lay.Hidden*2
+		lo := l * lay.RowsPerExpert * lay.OutputBytes()
+		hi := lo + n*lay.OutputBytes()
 		jobs = append(jobs, device.CopyJob{Dst: s.dispatch.res.CombineX[lo:hi], Src: s.combine.args.X[lo:hi]})
 		b.count.bytesCopied += uint64(hi - lo)
 	}
@@ -216,8 +221,7 @@ func (b *Buffer) outputsReady(s *slot, r int) (bool, error) {
 		if !membership.Set(b.dom.Members().Load()).In(b.epoch, r) {
 			return false, nil // it left: the wait reports that
 		}
-		return false, fmt.Errorf("%w: rank %d released operation %d after %d combines, this rank wants combine %d",
-			ErrNotCombined, r, s.op, layout.Combines(word), s.combines+1)
+		return false, fmt.Errorf("%w: rank %d released operation %d without its combine %d", ErrNotCombined, r, s.op, s.combines+1)
 	}
 	return false, nil
 }
@@ -225,16 +229,16 @@ func (b *Buffer) outputsReady(s *slot, r int) (bool, error) {
 // reduce pulls the rows and ends the combine.
 func (b *Buffer) reduce(s *slot) error {
 	c, lay := &s.combine, &s.slab
-	rows := lay.LocalExperts * lay.RowsPerExpert
 	for rest := c.need; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
-		b.scratch.sources[r] = s.dst[r].Bytes(lay.YOff, rows*lay.Hidden*2)
+		b.scratch.sources[r] = bytesOf(s.dst[r], lay.Y())
 	}
 	b.scratch.reduce = device.ReduceBatch{
 		Out: c.args.Out, Hidden: int(lay.Hidden), TopK: c.args.TopK,
-		Sources: b.scratch.sources, Jobs: c.rows, Weights: c.args.TopkWeights,
+		Sources: b.scratch.sources, Jobs: c.rows, Weights: c.weights,
 	}
 	b.kern.Reduce(&b.scratch.reduce)
+	b.scratch.reduce.Out = nil
 	// After the last read: an owner that no longer waits for us may have
 	// reused its slab under our reads.
 	if !membership.Set(b.dom.Members().Load()).In(b.epoch, b.self) {

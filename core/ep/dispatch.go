@@ -12,62 +12,77 @@ import (
 // maxOwed bounds the operations whose words are still owed to somebody.
 const maxOwed = 1024
 
+// maxSelections of one dispatch: jobs are numbered in 31 bits.
+const maxSelections = 1<<31 - 1
+
 // Dispatch sends this rank's rows and waits for everybody else's, until
 // `until` is reached or `slice` has passed (negative: no limit). The pending
-// operation is nil when nothing is left to wait for. ErrInvalid, ErrClosed:
-// nothing has happened. ErrMismatch: the operation is used up, the buffer is
-// not. ErrTimeout, ErrPeerLost, ErrFenced: the buffer is closed.
+// operation is nil when nothing is left to wait for. ErrInProgress without a
+// pending operation: a combine whose hook has not run is in the way and not
+// done yet; nothing has happened, call again.
+//
+// ErrInvalid, ErrClosed: nothing has happened. ErrMismatch: the operation is
+// used up, the buffer is not. ErrStaleHandle: another thread's dispatch took
+// the slot. ErrTimeout, ErrPeerLost, ErrFenced: the buffer is closed.
 func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase, slice time.Duration) (*Pending, error) {
 	if err := b.enter(); err != nil {
 		return nil, err
 	}
 	defer b.users.Done()
-	if err := b.finishCombineInWay(); err != nil {
-		return nil, err
+	limit := limitOf(slice)
+	for {
+		t, inWay, err := b.startDispatch(a)
+		if err != nil {
+			return nil, err
+		}
+		if !inWay {
+			err = b.drive(t, until, limit)
+			return b.outcome(t, res, err)
+		}
+		if err := b.clear(t, limit); err != nil {
+			return nil, err
+		}
 	}
-	t, err := b.startDispatch(a)
-	if err != nil {
-		return nil, err
-	}
-	err = b.drive(t, until, slice)
-	return b.outcome(t, until, res, err)
 }
 
-// finishCombineInWay completes a combine whose hook has not run when its slot
-// is needed: its result was promised to the caller.
-func (b *Buffer) finishCombineInWay() error {
-	b.mu.Lock()
-	s := &b.slots[b.next%uint64(len(b.slots))]
-	pending := s.live && s.combine.pending()
-	t := b.taskOf(s, kindCombine)
-	b.mu.Unlock()
-	if !pending {
-		return nil
+// clear drives an operation that is in the way to its end. How it ended is
+// for its own waiters; only a broken buffer or the limit stops the caller.
+func (b *Buffer) clear(t task, limit time.Time) error {
+	err := b.drive(t, PhaseDone, limit)
+	b.drop(t)
+	if err == ErrInProgress {
+		return err
 	}
-	return b.drive(t, PhaseDone, -1)
+	return b.err()
 }
 
-// startDispatch checks everything, then takes the next operation number.
-func (b *Buffer) startDispatch(a *DispatchArgs) (task, error) {
+// startDispatch checks everything, then takes the next operation number. When
+// the slot holds a combine whose result was promised, it takes nothing and
+// returns that combine.
+func (b *Buffer) startDispatch(a *DispatchArgs) (t task, inWay bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.err(); err != nil {
-		return task{}, err
+		return task{}, false, err
 	}
+	b.progress()
 	slab, active, err := b.checkDispatch(a)
 	if err != nil {
-		return task{}, err
+		return task{}, false, err
 	}
 	if b.slabBytes == 0 {
 		if err := b.sizeFor(slab.Shape); err != nil {
-			return task{}, err
+			return task{}, false, err
 		}
 	}
 	s := &b.slots[b.next%uint64(len(b.slots))]
+	if s.live && s.combine.pending() {
+		return b.hold(s, kindCombine), true, nil
+	}
 	b.releaseCombined(nil)
 	b.release(s, ErrStaleHandle)
 	b.assign(s, a, slab, active)
-	return b.taskOf(s, kindDispatch), nil
+	return b.hold(s, kindDispatch), false, nil
 }
 
 // assign makes the slot the home of the next operation.
@@ -117,6 +132,8 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (slab layout.Slab, active uint64
 		err = invalid("x has %d tokens, allowed 0 to num_max_tokens_per_rank %d", a.NumTokens, a.MaxTokens)
 	case a.TopK < 1 || a.TopK > layout.MaxTopK:
 		err = invalid("topk_idx has %d selections per token, allowed 1 to %d", a.TopK, layout.MaxTopK)
+	case a.NumTokens > maxSelections/a.TopK:
+		err = invalid("topk_idx is [%d, %d], allowed at most %d selections", a.NumTokens, a.TopK, maxSelections)
 	case len(a.X) < a.NumTokens*a.Hidden*2:
 		err = invalid("x has %d bytes, %d tokens of hidden %d need %d", len(a.X), a.NumTokens, a.Hidden, a.NumTokens*a.Hidden*2)
 	case len(a.TopkIdx) < a.NumTokens*a.TopK:
@@ -172,23 +189,31 @@ func (b *Buffer) activeSet(mask []int32) (uint64, error) {
 	return set, nil
 }
 
-// stepDispatch does what can be done now and returns the ranks it waits for.
+// stepDispatch does what can be done now and returns the ranks it waits for:
+// those that still hold our slab, those that have not opened theirs, and, once
+// ours is open, those whose rows are missing.
 func (b *Buffer) stepDispatch(s *slot) (waiting uint64, err error) {
 	if s.unsent != 0 {
 		if err := b.send(s); err != nil {
 			return 0, err
 		}
 	}
-	for rest := s.awaited; rest != 0 && s.isOpen(); rest &= rest - 1 {
-		t := bits.TrailingZeros64(rest)
-		if layout.IsFor(s.own.Word(layout.Arrive(t)).Load(), s.op) {
-			s.awaited &^= 1 << t
+	if !s.isOpen() {
+		return b.unfinished(s) | s.unsent&^(1<<b.self), nil
+	}
+	for rest := s.awaited; rest != 0; rest &= rest - 1 {
+		if b.arrived(s, bits.TrailingZeros64(rest)) {
+			s.awaited &^= rest & -rest
 		}
 	}
 	if s.unsent|s.awaited == 0 {
 		return 0, b.received(s)
 	}
 	return s.unsent | s.awaited, nil
+}
+
+func (b *Buffer) arrived(s *slot, t int) bool {
+	return layout.IsFor(s.own.Word(layout.Arrive(t)).Load(), s.op)
 }
 
 // received reads what everybody has placed and ends the dispatch.
@@ -199,7 +224,7 @@ func (b *Buffer) received(s *slot) error {
 	}
 	a := &s.dispatch.args
 	for l := range int(s.slab.LocalExperts) {
-		a.RecvCount[l] = int32(s.own.Word(layout.Counter(l)).Load())
+		a.RecvCount[l] = int32(min(s.own.Word(layout.Counter(l)).Load(), uint64(s.slab.RowsPerExpert)))
 		for t := range b.ranks {
 			a.LayoutRange[l*b.ranks+t] = 0
 			if s.counted>>t&1 == 1 {
@@ -215,16 +240,21 @@ func (b *Buffer) received(s *slot) error {
 	return nil
 }
 
-// agree compares the parameters of every counted source with ours.
+// agree compares the parameters of everybody who has sent with ours: also of
+// those who are not counted, for their rows lie in the same slab.
 func (b *Buffer) agree(s *slot) error {
 	s.dispatch.res.PeersHaveMore = false
-	for rest := s.counted; rest != 0; rest &= rest - 1 {
-		t := bits.TrailingZeros64(rest)
+	for t := range b.ranks {
+		if !b.arrived(s, t) {
+			continue
+		}
 		_, theirs := loadParams(s.own, t)
 		if name, mine, other, bad := s.params.differs(&theirs); bad {
 			return fmt.Errorf("%w: %s is %v on rank %d and %v on rank %d in the same dispatch", ErrMismatch, name, mine, b.self, other, t)
 		}
-		s.dispatch.res.PeersHaveMore = s.dispatch.res.PeersHaveMore || theirs.more
+		if s.counted>>t&1 == 1 && theirs.more {
+			s.dispatch.res.PeersHaveMore = true
+		}
 	}
 	if s.broken {
 		return fmt.Errorf("%w: a peer's slot had no room for this rank's rows", ErrMismatch)

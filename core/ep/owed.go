@@ -17,8 +17,12 @@ type owed struct {
 	withY  bool // y_ready still lacks its released bit
 }
 
-// settle writes what is owed wherever the owner has opened by now.
-func (b *Buffer) settle() {
+// settle writes what is owed wherever the owner has opened by now, and reports
+// whether it wrote anything. A rank that is out writes nothing.
+func (b *Buffer) settle() (wrote bool) {
+	if b.members()>>b.self&1 == 0 {
+		return false
+	}
 	kept := b.owed[:0]
 	for i := range b.owed {
 		o := b.owed[i]
@@ -26,6 +30,7 @@ func (b *Buffer) settle() {
 			r := bits.TrailingZeros64(rest)
 			if b.settleAt(&o, r) {
 				o.owners &^= 1 << r
+				wrote = true
 			}
 		}
 		if o.owners != 0 {
@@ -33,6 +38,7 @@ func (b *Buffer) settle() {
 		}
 	}
 	b.owed = kept
+	return wrote
 }
 
 // settleAt writes an operation without rows at owner r, if r has opened it.
@@ -44,7 +50,7 @@ func (b *Buffer) settleAt(o *owed, r int) bool {
 	}
 	slab, err := b.dom.Slab(r, layout.Detail(word))
 	if err != nil {
-		return true // the owner is gone; nobody waits there
+		return b.members()>>r&1 == 0 // else later: it may be mapped then
 	}
 	b.publish(slab, r, o.op, &o.params, &o.slab, nil, nil)
 	if r == b.self && o.withY {

@@ -1,7 +1,7 @@
 package ep
 
 import (
-	"errors"
+	"fmt"
 	"time"
 
 	"github.com/moewire/moewire/core/op"
@@ -10,33 +10,41 @@ import (
 // Pending is an operation that has not ended, or has not been seen to end.
 // Safe for concurrent use.
 type Pending struct {
-	b   *Buffer
-	t   task
-	res *Result // of a dispatch: where the caller wants it
+	b *Buffer
+	t task
 }
 
-// outcome turns the end of a drive into what Dispatch and Combine return.
-func (b *Buffer) outcome(t task, until Phase, res *Result, err error) (*Pending, error) {
-	if err != nil && !errors.Is(err, ErrInProgress) {
-		return nil, err
+// outcome turns the end of a drive into what Dispatch and Combine return. The
+// task is dropped, or lives on in the pending operation.
+func (b *Buffer) outcome(t task, res *Result, err error) (*Pending, error) {
+	if err == nil || err == ErrInProgress {
+		if filled := b.fillResult(t, res); filled != nil {
+			err = filled
+		} else if err != nil || t.st.State() == op.Pending {
+			return &Pending{b: b, t: t}, err
+		}
 	}
+	b.drop(t)
+	return nil, err
+}
+
+// fillResult copies what is known of a dispatch so far; a combine has no
+// Result. When the slot has moved on, another thread has released the handle:
+// then there is nothing to copy.
+func (b *Buffer) fillResult(t task, res *Result) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.fillResult(t, res)
-	if err == nil && t.st.State() == op.Done {
-		return nil, nil
+	if res == nil {
+		return nil
 	}
-	if c := t.s.call(t.kind); c.st == t.st {
-		c.escaped = true
+	if t.s.call(t.kind).st != t.st {
+		if err := t.st.Err(); err != nil {
+			return err
+		}
+		return fmt.Errorf("%w: another thread's call released operation %d", ErrStaleHandle, t.n)
 	}
-	return &Pending{b: b, t: t, res: res}, err
-}
-
-// fillResult copies what is known of a dispatch so far.
-func (b *Buffer) fillResult(t task, res *Result) {
-	if res != nil && t.s.op == t.n {
-		*res = t.s.dispatch.res
-	}
+	*res = t.s.dispatch.res
+	return nil
 }
 
 // Wait drives the operation as Dispatch does. ErrInProgress: call again. An
@@ -44,17 +52,16 @@ func (b *Buffer) fillResult(t task, res *Result) {
 func (p *Pending) Wait(until Phase, slice time.Duration) error {
 	if err := p.b.enter(); err == nil {
 		defer p.b.users.Done()
-		if err := p.b.drive(p.t, until, slice); err != nil {
-			return err
-		}
+		return p.b.drive(p.t, until, limitOf(slice))
 	} else if p.t.st.State() == op.Pending {
 		return err
 	}
-	p.b.mu.Lock()
-	defer p.b.mu.Unlock()
-	p.b.fillResult(p.t, p.res)
 	return p.t.st.Err()
 }
+
+// Result copies what is known of a dispatch: the addresses from PhaseSent on,
+// everything at PhaseDone. ErrStaleHandle: the handle was released meanwhile.
+func (p *Pending) Result(res *Result) error { return p.b.fillResult(p.t, res) }
 
 // Cancel gives the operation up and releases its handle. What peers need from
 // it is written by later calls. An ended operation is left alone.
@@ -82,6 +89,5 @@ func (b *Buffer) OutputBytes(n uint64) (outputs, row int64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	row = 2 * s.slab.Hidden
-	return s.slab.LocalExperts * s.slab.RowsPerExpert * row, row, nil
+	return s.slab.Y().Bytes, s.slab.OutputBytes(), nil
 }

@@ -10,36 +10,38 @@ func (b *Buffer) CombineBuffer(n uint64, slice time.Duration) ([]byte, error) {
 		return nil, err
 	}
 	defer b.users.Done()
-	if err := b.finishBefore(n); err != nil {
-		return nil, err
+	limit := limitOf(slice)
+	for {
+		t, x, err := b.startQuiet(n)
+		if err != nil || x != nil {
+			return x, err
+		}
+		if err := b.clear(t, limit); err != nil {
+			return nil, err
+		}
 	}
-	t, err := b.startQuiet(n)
-	if err != nil {
-		return nil, err
-	}
-	if err := b.drive(t, PhaseDone, slice); err != nil {
-		return nil, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s, err := b.find(n)
-	if err != nil {
-		return nil, err
-	}
-	return s.dispatch.res.CombineX, nil
 }
 
-// startQuiet begins, or goes on with, a wait for the last combine's readers.
-func (b *Buffer) startQuiet(n uint64) (task, error) {
+// startQuiet returns the buffer if nobody reads it, else what to wait for.
+func (b *Buffer) startQuiet(n uint64) (t task, x []byte, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err := b.err(); err != nil {
+		return task{}, nil, err
+	}
+	b.progress()
 	s, err := b.find(n)
 	if err != nil {
-		return task{}, err
+		return task{}, nil, err
+	}
+	if t, yes := b.inWay(s); yes {
+		return t, nil, nil
+	}
+	if b.readers(s) == 0 {
+		return task{}, s.dispatch.res.CombineX, nil
 	}
 	if !s.quiet.pending() {
 		s.quiet.begin(-1)
-		s.quiet.escaped = true // several threads may wait for it
 	}
-	return b.taskOf(s, kindQuiet), nil
+	return b.hold(s, kindQuiet), nil, nil
 }

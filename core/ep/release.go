@@ -16,6 +16,7 @@ func (b *Buffer) Release(n uint64) error {
 	defer b.users.Done()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.progress()
 	s, err := b.find(n)
 	if err != nil {
 		return err
@@ -60,6 +61,5 @@ func (b *Buffer) releaseAs(s *slot, state op.State, why error) {
 		b.owe(s, s.unsent, !s.isOpen())
 	}
 	b.wakeAll()
-	b.settle()
-	b.reopen()
+	b.progress()
 }

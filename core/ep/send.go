@@ -58,17 +58,16 @@ func (b *Buffer) openOwners(s *slot) (ready uint64, err error) {
 
 // describe fills in the result; our own slab is open for s.op.
 func (b *Buffer) describe(s *slot) {
-	lay, own, res := &s.slab, s.own, &s.dispatch.res
-	rows := lay.LocalExperts * lay.RowsPerExpert
-	res.Op, res.Slab = s.op, own
-	res.RecvX = own.Bytes(lay.RowsOff, rows*lay.RowBytes)
-	res.SrcInfo = own.Bytes(lay.SrcInfoOff, rows*4)
-	res.CombineX = own.Bytes(lay.YOff, rows*lay.Hidden*2)
-	res.Scales = nil
-	if lay.FP8 {
-		res.Scales = own.Bytes(lay.ScalesOff, rows*lay.Hidden/layout.QuantBlock*4)
-	}
+	lay, res := &s.slab, &s.dispatch.res
+	s.shown, s.shownFor = *lay, s.op
+	res.Op, res.Slab = s.op, s.own
+	res.RecvX = bytesOf(s.own, lay.Rows())
+	res.SrcInfo = bytesOf(s.own, lay.SrcInfo())
+	res.CombineX = bytesOf(s.own, lay.Y())
+	res.Scales = bytesOf(s.own, lay.Scales())
 }
+
+func bytesOf(slab transport.Segment, r layout.Region) []byte { return slab.Bytes(r.Off, r.Bytes) }
 
 // reserve adds our rows to the owners' counters; the old values are where our
 // rows begin. It returns the owners whose slabs hold them all: an owner that
@@ -111,6 +110,7 @@ func (b *Buffer) place(s *slot, owners uint64) {
 		Targets: b.scratch.targets, Jobs: b.jobsFor(s, owners),
 	}
 	b.kern.Place(&b.scratch.place)
+	b.scratch.place.X = nil
 }
 
 // jobsFor returns the jobs for some owners: all of them, without copying, in
@@ -129,16 +129,10 @@ func (b *Buffer) jobsFor(s *slot, owners uint64) []device.PlaceJob {
 }
 
 func target(slab transport.Segment, lay *layout.Slab) device.Target {
-	rows := lay.LocalExperts * lay.RowsPerExpert
-	t := device.Target{
-		Rows:          slab.Bytes(lay.RowsOff, rows*lay.RowBytes),
-		SrcInfo:       slab.Bytes(lay.SrcInfoOff, rows*4),
+	return device.Target{
+		Rows: bytesOf(slab, lay.Rows()), Scales: bytesOf(slab, lay.Scales()), SrcInfo: bytesOf(slab, lay.SrcInfo()),
 		RowsPerExpert: int(lay.RowsPerExpert),
 	}
-	if lay.FP8 {
-		t.Scales = slab.Bytes(lay.ScalesOff, rows*lay.Hidden/layout.QuantBlock*4)
-	}
-	return t
 }
 
 // publishTo tells owner r that everything of ours is there.
@@ -171,12 +165,10 @@ func (b *Buffer) publish(slab transport.Segment, r int, op uint64, p *params, la
 	b.dom.Wake(r)
 }
 
+// placedBytes counts rows, scales and src_info.
 func (b *Buffer) placedBytes(s *slot, owners uint64) (n uint64) {
 	l := int(s.slab.LocalExperts)
-	row := uint64(s.slab.RowBytes) + 4
-	if s.slab.FP8 {
-		row += uint64(s.slab.Hidden) / layout.QuantBlock * 4
-	}
+	row := uint64(s.slab.RowBytes + s.slab.Groups()*4 + 4)
 	for rest := owners; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
 		for _, c := range s.plan.counts[r*l : (r+1)*l] {
@@ -200,13 +192,6 @@ func (b *Buffer) prefault(s *slot, r int) {
 	seg := s.dst[r]
 	seg.Prefault(0, layout.HeaderBytes)
 	for l := range lay.LocalExperts {
-		first := l * lay.RowsPerExpert
-		seg.Prefault(lay.RowsOff+first*lay.RowBytes, share*lay.RowBytes)
-		seg.Prefault(lay.YOff+first*lay.Hidden*2, share*lay.Hidden*2)
-		seg.Prefault(lay.SrcInfoOff+first*4, share*4)
-		for g := int64(0); lay.FP8 && g < lay.Hidden/layout.QuantBlock; g++ {
-			row := l*lay.Hidden/layout.QuantBlock + g
-			seg.Prefault(lay.ScalesOff+row*lay.RowsPerExpert*4, share*4)
-		}
+		lay.Head(l, share, func(r layout.Region) { seg.Prefault(r.Off, r.Bytes) })
 	}
 }

@@ -19,10 +19,12 @@ type slot struct {
 	index int
 
 	// As owner.
-	own    transport.Segment
-	ownID  int
-	served uint64
-	a      uint64 // A(served): members when it was opened, one bit each
+	own      transport.Segment
+	ownID    int
+	served   uint64
+	a        uint64      // A(served): members when it was opened, one bit each
+	shown    layout.Slab // what the caller was shown of operation shownFor
+	shownFor uint64
 
 	// As source.
 	op       uint64
@@ -54,9 +56,10 @@ type warmth struct {
 type call struct {
 	st       *op.Op // nil: never begun for this operation
 	spare    *op.Op // an ended st that nobody else holds
-	escaped  bool   // somebody outside holds st
+	holders  int    // tasks and pending operations that refer to st
 	timeout  time.Duration
 	deadline time.Time // zero: not started, or none
+	sent     bool      // the caller was told so: the next phase's deadline counts
 }
 
 type dispatchCall struct {
@@ -72,6 +75,7 @@ type combineCall struct {
 	published bool
 	need      uint64 // owners whose outputs we wait for
 	rows      []device.ReduceJob
+	weights   []float32 // copy of the caller's
 }
 
 func (c *call) begin(timeout time.Duration) {
@@ -81,15 +85,16 @@ func (c *call) begin(timeout time.Duration) {
 	}
 	c.st, c.spare = c.spare, nil
 	*c.st = op.Op{}
-	c.timeout, c.deadline = timeout, time.Time{}
+	c.timeout, c.deadline, c.sent = timeout, time.Time{}, false
 }
 
-// retire forgets an ended operation, keeping its memory if it can be reused.
+// retire forgets an ended operation. Its memory is reused only if nobody can
+// still ask what became of it.
 func (c *call) retire() {
-	if c.st != nil && !c.escaped {
+	if c.st != nil && c.holders == 0 {
 		c.spare = c.st
 	}
-	c.st, c.escaped = nil, false
+	c.st, c.holders = nil, 0
 }
 
 func (c *call) pending() bool { return c.st != nil && c.st.State() == op.Pending }
@@ -124,28 +129,41 @@ func (b *Buffer) openSlot(s *slot, i uint64) {
 	b.wakeAll()
 }
 
-// reopen opens every slot whose operation everybody has finished with. Every
-// call does this, so that one thread can drive several ranks.
-func (b *Buffer) reopen() {
+// progress does what needs no waiting, for every slot: it opens slots whose
+// operation everybody has finished with, and writes words that are owed. Every
+// call does this first, so that one thread can drive several ranks.
+func (b *Buffer) progress() {
+	for more := true; more; {
+		more = b.reopen()
+		if len(b.owed) > 0 {
+			more = b.settle() || more
+		}
+	}
+}
+
+// reopen reports whether it opened a slot.
+func (b *Buffer) reopen() (opened bool) {
 	for j := range b.slots {
 		s := &b.slots[j]
-		if s.own == nil || (s.live && s.isOpen()) || !b.finished(s) {
+		if s.own == nil || (s.live && s.isOpen()) || b.unfinished(s) != 0 {
 			continue
 		}
 		b.clean(s)
 		b.openSlot(s, s.served+uint64(len(b.slots)))
+		opened = true
 	}
+	return opened
 }
 
-// finished reports whether all of A(served) have set their final done.
-func (b *Buffer) finished(s *slot) bool {
+// unfinished returns the ranks of A(served) whose final done is missing.
+func (b *Buffer) unfinished(s *slot) (ranks uint64) {
 	for rest := s.a; rest != 0; rest &= rest - 1 {
 		done := s.own.Word(layout.Done(bits.TrailingZeros64(rest))).Load()
 		if !layout.IsFor(done, s.served) || !layout.IsLast(done) {
-			return false
+			ranks |= rest & -rest
 		}
 	}
-	return true
+	return ranks
 }
 
 // clean zeroes the counters that the served operation used. Its shape is what
@@ -159,8 +177,8 @@ func (b *Buffer) clean(s *slot) {
 		}
 	}
 	most = min(most, layout.MaxLocalExperts)
-	if b.cfg.DebugFill {
-		b.fill(s, most)
+	if b.cfg.DebugFill && s.shownFor == s.served && s.shown.LocalExperts > 0 {
+		b.fill(s)
 	}
 	for l := range int(most) {
 		s.own.Word(layout.Counter(l)).Store(0)
@@ -169,21 +187,10 @@ func (b *Buffer) clean(s *slot) {
 
 // fill overwrites what the served operation left, so that a view which is
 // used after its release shows NaN instead of plausible numbers.
-func (b *Buffer) fill(s *slot, experts int64) {
-	lay := &s.slab
-	if s.op != s.served || experts != lay.LocalExperts {
-		return // the shape is not ours: the operation failed, nobody has views
-	}
-	for l := range experts {
-		n := min(int64(s.own.Word(layout.Counter(int(l))).Load()), lay.RowsPerExpert)
-		first := l * lay.RowsPerExpert
-		fillBytes(s.own.Bytes(lay.RowsOff+first*lay.RowBytes, n*lay.RowBytes))
-		fillBytes(s.own.Bytes(lay.YOff+first*2*lay.Hidden, n*2*lay.Hidden))
-		fillBytes(s.own.Bytes(lay.SrcInfoOff+first*4, n*4))
-		for g := int64(0); lay.FP8 && g < lay.Hidden/layout.QuantBlock; g++ {
-			row := (l*lay.Hidden/layout.QuantBlock + g) * lay.RowsPerExpert
-			fillBytes(s.own.Bytes(lay.ScalesOff+row*4, n*4))
-		}
+func (b *Buffer) fill(s *slot) {
+	for l := range s.shown.LocalExperts {
+		n := min(int64(s.own.Word(layout.Counter(int(l))).Load()), s.shown.RowsPerExpert)
+		s.shown.Head(l, n, func(r layout.Region) { fillBytes(s.own.Bytes(r.Off, r.Bytes)) })
 	}
 }
 

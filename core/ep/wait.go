@@ -32,7 +32,7 @@ func (k kind) String() string {
 	return [...]string{"dispatch", "combine", "combine buffer"}[k]
 }
 
-// task is one operation, as its waiters see it.
+// task is one operation, as its waiters see it. Made by hold, ended by drop.
 type task struct {
 	s    *slot
 	n    uint64
@@ -40,8 +40,20 @@ type task struct {
 	st   *op.Op
 }
 
-func (b *Buffer) taskOf(s *slot, k kind) task {
-	return task{s: s, n: s.op, kind: k, st: s.call(k).st}
+// hold keeps the state of an operation readable until drop.
+func (b *Buffer) hold(s *slot, k kind) task {
+	c := s.call(k)
+	c.holders++
+	return task{s: s, n: s.op, kind: k, st: c.st}
+}
+
+// drop ends the use of a task.
+func (b *Buffer) drop(t task) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c := t.s.call(t.kind); c.st == t.st {
+		c.holders--
+	}
 }
 
 func (s *slot) call(k kind) *call {
@@ -62,28 +74,38 @@ func (b *Buffer) step(t task, until Phase) (waiting uint64, reached bool, err er
 	if t.st.State() != op.Pending {
 		return 0, true, t.st.Err()
 	}
-	if len(b.owed) > 0 {
-		b.settle()
+	if err := b.err(); err != nil {
+		t.st.End(op.Failed, err)
+		return 0, true, err
 	}
-	b.reopen()
+	b.progress()
+	sent := false
 	switch t.kind {
 	case kindDispatch:
 		waiting, err = b.stepDispatch(t.s)
-		reached = until == PhaseSent && t.s.unsent == 0
+		sent = t.s.unsent == 0
 	case kindCombine:
 		waiting, err = b.stepCombine(t.s)
-		reached = until == PhaseSent && t.s.combine.published
+		sent = t.s.combine.published
 	case kindQuiet:
 		if waiting = b.readers(t.s); waiting == 0 {
 			t.s.quiet.end(op.Done, nil)
 		}
 	}
-	return waiting, reached || (err == nil && waiting == 0), err
+	return waiting, t.st.State() == op.Done || (until == PhaseSent && sent), err
+}
+
+// limitOf turns a slice of time into the moment when it is over.
+func limitOf(slice time.Duration) time.Time {
+	if slice < 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(slice)
 }
 
 // drive steps the operation until the phase is reached, its deadline passes,
-// a rank it waits for is lost, or the slice (negative: none) is over.
-func (b *Buffer) drive(t task, until Phase, slice time.Duration) error {
+// a rank it waits for is lost, or the limit (zero: none) has come.
+func (b *Buffer) drive(t task, until Phase, limit time.Time) error {
 	w := wait{b: b, t: t, blamed: -1}
 	defer w.end()
 	for {
@@ -98,18 +120,18 @@ func (b *Buffer) drive(t task, until Phase, slice time.Duration) error {
 			b.nextPhase(t)
 			return nil
 		}
-		if err := w.pause(waiting, slice); err != nil {
+		if err := w.pause(waiting, limit); err != nil {
 			return err
 		}
 	}
 }
 
-// nextPhase lets the next phase have a deadline of its own.
+// nextPhase gives the phase after the first one a deadline of its own.
 func (b *Buffer) nextPhase(t task) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if c := t.s.call(t.kind); c.st == t.st {
-		c.deadline = time.Time{}
+	if c := t.s.call(t.kind); c.st == t.st && !c.sent {
+		c.deadline, c.sent = time.Time{}, true
 	}
 }
 
@@ -127,7 +149,7 @@ type wait struct {
 }
 
 // pause passes a little time, and looks for reasons to give up.
-func (w *wait) pause(waiting uint64, slice time.Duration) error {
+func (w *wait) pause(waiting uint64, limit time.Time) error {
 	now := time.Now()
 	if w.begin.IsZero() {
 		w.start(now)
@@ -140,14 +162,14 @@ func (w *wait) pause(waiting uint64, slice time.Duration) error {
 	if err := w.giveUp(now, waiting); err != nil {
 		return err
 	}
-	if slice >= 0 && elapsed >= slice {
+	if !limit.IsZero() && !now.Before(limit) {
 		return ErrInProgress
 	}
 	if elapsed < yieldFor || w.suspected {
 		w.b.dom.Yield()
 		return nil
 	}
-	w.sleep(now, slice)
+	w.sleep(now, limit)
 	return nil
 }
 
@@ -181,7 +203,7 @@ func (w *wait) account(now time.Time, rank int) {
 
 // sleep announces a sleep the first time, so that the words are looked at
 // once more, and sleeps the second time.
-func (w *wait) sleep(now time.Time, slice time.Duration) {
+func (w *wait) sleep(now time.Time, limit time.Time) {
 	if !w.asleep {
 		w.ticket, w.asleep = w.b.dom.PrepareSleep(), true
 		return
@@ -190,8 +212,8 @@ func (w *wait) sleep(now time.Time, slice time.Duration) {
 	if !w.deadline.IsZero() {
 		d = min(d, w.deadline.Sub(now))
 	}
-	if slice >= 0 {
-		d = min(d, slice-now.Sub(w.begin))
+	if !limit.IsZero() {
+		d = min(d, limit.Sub(now))
 	}
 	w.b.dom.Sleep(w.ticket, max(d, time.Microsecond))
 	w.asleep = false
@@ -210,10 +232,11 @@ func (w *wait) end() {
 // lost. Data wins: a lost rank's words are looked at once more before.
 func (w *wait) giveUp(now time.Time, waiting uint64) error {
 	lost := w.b.lost(waiting)
-	if lost != nil && !w.suspected {
+	if again := lost != nil && !w.suspected; again {
 		w.suspected = true
 		return nil
 	}
+	w.suspected = lost != nil
 	switch {
 	case lost != nil:
 		err := fmt.Errorf("%w: %w, while rank %d waited for it in %s of operation %d", ErrPeerLost, lost, w.b.self, w.t.kind, w.t.n)

@@ -37,7 +37,10 @@ class Operation:
     def start(self, function: Callable[..., int], args: Any, phase: int) -> None:
         """Starts the operation and drives it to ``phase``, in slices; ends it on any error."""
         try:
-            status = function(self._runtime.id, byref(args), byref(self._id))
+            status = abi.MW_IN_PROGRESS
+            while status == abi.MW_IN_PROGRESS and not self._id.id:
+                # In progress without an operation: something else has to end first.
+                status = function(self._runtime.id, byref(args), byref(self._id))
             self._drive(status, phase)
         except BaseException as error:
             self._fail(error)

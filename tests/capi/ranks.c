@@ -144,6 +144,9 @@ static void check_bad_arguments(struct rank *me)
 	BAD(args.num_experts = INT64_MAX);
 	BAD(args.flags = 0x100);
 	BAD(args.phase = 9);
+	BAD(args.reserved = 1);
+	BAD(args.x = UINT64_MAX - 1);
+	BAD(args.topk_idx = args.topk_idx + 1); /* misaligned */
 	BAD(args.result = NULL);
 	BAD(args.recv_count = 0);
 	BAD(args.layout_range = 0);

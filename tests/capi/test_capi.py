@@ -91,7 +91,7 @@ def test_header_alone_as_cxx(standard: str, tmp_path: Path) -> None:
     run([*cxx(), f"-std={standard}", *flags, source, "-o", tmp_path / "header.o"])
 
 
-@pytest.mark.parametrize("source", ["bad_input.c", "threads.c"])
+@pytest.mark.parametrize("source", ["bad_input.c", "late.c", "threads.c"])
 def test_program(source: str, tmp_path: Path, library: Path) -> None:
     program = build(source, tmp_path, library, *SANITIZE)
     assert f"{Path(source).stem}: ok" in run_sanitized(program)

@@ -98,16 +98,15 @@ func Of(s Shape) (Slab, error) {
 // blocks of experts follow one another without gaps, so that the packed
 // tensor is contiguous for every shape.
 func (s *Slab) place() error {
-	s.RowBytes = 2 * s.Hidden
-	groups := int64(0)
+	s.RowBytes = s.OutputBytes()
 	if s.FP8 {
-		s.RowBytes, groups = s.Hidden, s.Hidden/QuantBlock
+		s.RowBytes = s.Hidden
 	}
 	l, c := s.LocalExperts, s.RowsPerExpert
 	at := cursor{off: HeaderBytes}
 	s.LayoutOff = at.take("layout_range", PageBytes, l, s.NumRanks, 8)
 	s.SrcInfoOff = at.take("src_info", PageBytes, l, c, 4)
-	s.ScalesOff = at.take("scales", PageBytes, l, groups, c, 4)
+	s.ScalesOff = at.take("scales", PageBytes, l, s.Groups(), c, 4)
 	s.RowsOff = at.take("recv_x", RegionBytes, l, c, s.RowBytes)
 	s.YOff = at.take("expert outputs", RegionBytes, l, c, 2*s.Hidden)
 	s.SizeBytes = at.take("slab", RegionBytes)
@@ -141,6 +140,48 @@ func (s Shape) check() error {
 
 // Layout is the offset of layout[l][r].
 func (s *Slab) Layout(l, r int64) int64 { return s.LayoutOff + (l*s.NumRanks+r)*8 }
+
+// Region is a range of a slab.
+type Region struct{ Off, Bytes int64 }
+
+func (s *Slab) capacity() int64 { return s.LocalExperts * s.RowsPerExpert }
+
+// Rows is the packed tensor [L, C, row].
+func (s *Slab) Rows() Region { return Region{s.RowsOff, s.capacity() * s.RowBytes} }
+
+// Y is the expert outputs, bf16 [L, C, H].
+func (s *Slab) Y() Region { return Region{s.YOff, s.capacity() * s.OutputBytes()} }
+
+// SrcInfo is int32 [L, C].
+func (s *Slab) SrcInfo() Region { return Region{s.SrcInfoOff, s.capacity() * 4} }
+
+// Scales is float32 [L, H/128, C]; empty for bf16.
+func (s *Slab) Scales() Region {
+	return Region{s.ScalesOff, s.capacity() * s.Groups() * 4}
+}
+
+// OutputBytes is the size of one row of expert outputs.
+func (s *Slab) OutputBytes() int64 { return 2 * s.Hidden }
+
+// Groups is the number of scales of one row: 0 for bf16.
+func (s *Slab) Groups() int64 {
+	if !s.FP8 {
+		return 0
+	}
+	return s.Hidden / QuantBlock
+}
+
+// Head calls visit with the part of every region of rows that the first n
+// rows of local expert l occupy.
+func (s *Slab) Head(l, n int64, visit func(Region)) {
+	first := l * s.RowsPerExpert
+	visit(Region{s.RowsOff + first*s.RowBytes, n * s.RowBytes})
+	visit(Region{s.YOff + first*s.OutputBytes(), n * s.OutputBytes()})
+	visit(Region{s.SrcInfoOff + first*4, n * 4})
+	for g := range s.Groups() {
+		visit(Region{s.ScalesOff + (l*s.Groups()+g)*s.RowsPerExpert*4, n * 4})
+	}
+}
 
 // SizeHint is the number of bytes of numSlots slabs that hold this shape in
 // bf16 and in fp8.

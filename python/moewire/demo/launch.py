@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -30,18 +31,14 @@ def run(options: argparse.Namespace) -> int:
                 process.start()
             return _first_failure(ranks)
         finally:
-            for process in ranks:
-                _stop(process)
+            _stop(ranks)
 
 
 def _rank_main(options: argparse.Namespace, rank: int, store: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends its ranks
     from . import rank as rank_module
 
-    try:
-        status = rank_module.run_with_store(options, rank, store)
-    except KeyboardInterrupt:
-        status = 130
-    sys.exit(status)
+    sys.exit(rank_module.run_with_store(options, rank, store))
 
 
 def _first_failure(ranks: Sequence[BaseProcess]) -> int:
@@ -57,7 +54,9 @@ def _first_failure(ranks: Sequence[BaseProcess]) -> int:
     return 0
 
 
-def _stop(process: BaseProcess) -> None:
-    if process.pid is not None and process.is_alive():
-        process.kill()
+def _stop(ranks: Sequence[BaseProcess]) -> None:
+    started = [process for process in ranks if process.pid is not None]
+    for process in started:
+        process.kill()  # all at once, so that none has time to report the others' end
+    for process in started:
         process.join()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import traceback
 from functools import partial
 from time import perf_counter
@@ -67,7 +68,7 @@ def _run(options: argparse.Namespace, init: Any) -> int:
         with torch.inference_mode():
             return _demo(options)
     except Exception:
-        print(f"rank {dist.get_rank()}:\n{traceback.format_exc()}", flush=True)
+        print(f"rank {dist.get_rank()}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
         return 1
     finally:
         moe.close()
