@@ -30,7 +30,8 @@ def summarise(options: argparse.Namespace, ranks: list[dict[str, Any]]) -> dict[
     """Times in microseconds; ratios compare medians within this run."""
     steps = {}
     for name in ranks[0]["samples"]:
-        samples = [max(times) for times in zip(*(r["samples"][name] for r in ranks), strict=True)]
+        spans = zip(*(r["samples"][name] for r in ranks), strict=True)
+        samples = [max(end for _, end in s) - min(begin for begin, _ in s) for s in spans]
         steps[name] = _step(name, samples, ranks)
     for name, step in steps.items():
         kind = "combine" if "combine" in name else "dispatch"
@@ -91,7 +92,8 @@ def text(result: dict[str, Any]) -> str:
     lines = [
         f"moewire {result['moewire']} on {machine['cpus']} CPUs ({machine['processor']})",
         "R = {ranks}, T = {tokens}, H = {hidden}, E = {experts}, K = {topk}, {dtype}, "
-        "{iters} iterations; a sample is the slowest rank's time".format(**options),
+        "{iters} iterations".format(**options),
+        "a sample is the time from the first rank's start to the last rank's end",
         "",
         f"{'':28}{'median':>10}{'min':>10}{'p10..p90':>18}{'GB/s':>8}{'x floor':>9}",
     ]

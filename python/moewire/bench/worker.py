@@ -18,7 +18,12 @@ from . import overhead, workload
 from .floor import Floor
 from .gloo import Gloo
 
-Samples = dict[str, list[float]]
+# When each step began and ended, in seconds of the clock that all processes share.
+Samples = dict[str, list[tuple[float, float]]]
+
+# Ranks begin a step at the next tick after a barrier: with more ranks than cores they leave the
+# barrier far apart, and whoever runs alone for a while looks faster than a group can be.
+_TICK_SECONDS = 0.002
 
 
 class Moewire:
@@ -81,7 +86,7 @@ class Moewire:
 
 
 def run(options: argparse.Namespace, rank: int, store: str, shared: str) -> dict[str, Any]:
-    """Everything that one rank measures: seconds per step and iteration, counters, overheads."""
+    """Everything that one rank measures: times per step and iteration, counters, overheads."""
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // options.ranks))
     dist.init_process_group(
         "gloo", store=dist.FileStore(store, options.ranks), rank=rank, world_size=options.ranks
@@ -162,8 +167,14 @@ def _measure(
         for name, step in steps:
             if name:
                 dist.barrier(group)
+                _wait_for_tick()
             start = time.perf_counter()
             step()
             if name and iteration >= options.warmup:
-                samples[name].append(time.perf_counter() - start)
+                samples[name].append((start, time.perf_counter()))
     return samples
+
+
+def _wait_for_tick() -> None:
+    now = time.perf_counter()
+    time.sleep(_TICK_SECONDS - now % _TICK_SECONDS)
