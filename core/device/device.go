@@ -30,8 +30,9 @@ type PlaceJob struct {
 	Pos    int32 // row within the expert's block
 }
 
-// PlaceBatch is one call's worth of rows to place. Jobs are sorted by token,
-// so that each row is read once and cast once.
+// PlaceBatch is one call's worth of rows to place. A row is cast once per
+// batch. Any order of jobs is right; it is fast when those of one expert follow
+// one another with consecutive positions, so that memory is written in order.
 type PlaceBatch struct {
 	X       []byte // bf16 [T, Hidden], row major, contiguous
 	Hidden  int

@@ -6,12 +6,15 @@ import (
 )
 
 // plan is where one dispatch sends its rows: one job per distinct (token,
-// expert), and for each (token, k) the job that serves it.
+// expert), and for each (token, k) the job that serves it. Jobs are in order
+// of expert and, within one, of token: an owner's are together, and memory is
+// written in order.
 type plan struct {
 	topk   []int64            // copy of the caller's [T, K]
-	jobs   []device.PlaceJob  // sorted by token; Pos is relative until reserved
+	jobs   []device.PlaceJob  // Pos is relative until reserved
 	jobOf  []int32            // [T, K] -> job, -1: none
 	counts []int32            // [E] rows per expert
+	first  []int32            // [E + 1] first job of each expert
 	begin  []int32            // [E] first position, set when reserved
 	rows   []device.ReduceJob // [T, K], set when everything is sent
 }
@@ -30,33 +33,60 @@ func (p *plan) make(a *DispatchArgs, localExperts int, active uint64) {
 	p.topk = append(p.topk[:0], a.TopkIdx[:a.NumTokens*a.TopK]...)
 	p.jobOf = resize(p.jobOf, len(p.topk))
 	p.counts = resize(p.counts, a.NumExperts)
+	p.first = resize(p.first, a.NumExperts+1)
 	p.begin = resize(p.begin, a.NumExperts)
 	clear(p.counts)
-	p.jobs = p.jobs[:0]
 	for t := range a.NumTokens {
-		p.addToken(int32(t), a.TopK, localExperts, active)
+		p.count(t*a.TopK, a.TopK, localExperts, active)
+	}
+	total := int32(0)
+	for e, n := range p.counts {
+		p.first[e] = total
+		total += n
+	}
+	p.first[a.NumExperts] = total
+	p.jobs = resize(p.jobs, int(total))
+	for t := range a.NumTokens {
+		p.fill(int32(t), a.TopK, localExperts)
 	}
 }
 
-func (p *plan) addToken(token int32, topK, localExperts int, active uint64) {
-	first := int(token) * topK
-	ids := p.topk[first : first+topK]
+// count gives each selection of one token its index among the expert's rows.
+func (p *plan) count(at, topK, localExperts int, active uint64) {
+	ids := p.topk[at : at+topK]
 	for k, id := range ids {
-		p.jobOf[first+k] = -1
+		p.jobOf[at+k] = -1
 		if id < 0 || active>>(int(id)/localExperts)&1 == 0 {
 			continue
 		}
 		if again := firstIndex(ids[:k], id); again >= 0 {
-			p.jobOf[first+k] = p.jobOf[first+again] // one row, several weights
+			p.jobOf[at+k] = p.jobOf[at+again] // one row, several weights
 			continue
 		}
-		e := int(id)
-		p.jobOf[first+k] = int32(len(p.jobs))
-		p.jobs = append(p.jobs, device.PlaceJob{
-			Token: token, Target: int32(e / localExperts), Expert: int32(e % localExperts), Pos: p.counts[e],
-		})
-		p.counts[e]++
+		p.jobOf[at+k] = p.counts[id]
+		p.counts[id]++
 	}
+}
+
+// fill makes one token's jobs, now that it is known where each expert's begin.
+func (p *plan) fill(token int32, topK, localExperts int) {
+	at := int(token) * topK
+	for i := at; i < at+topK; i++ {
+		pos := p.jobOf[i]
+		if pos < 0 {
+			continue
+		}
+		e := int(p.topk[i])
+		p.jobOf[i] += p.first[e]
+		p.jobs[p.jobOf[i]] = device.PlaceJob{
+			Token: token, Target: int32(e / localExperts), Expert: int32(e % localExperts), Pos: pos,
+		}
+	}
+}
+
+// of returns the jobs for one owner.
+func (p *plan) of(owner, localExperts int) []device.PlaceJob {
+	return p.jobs[p.first[owner*localExperts]:p.first[(owner+1)*localExperts]]
 }
 
 func firstIndex(ids []int64, id int64) int {

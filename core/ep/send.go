@@ -94,19 +94,18 @@ func (b *Buffer) reserve(s *slot, ready uint64) (fits uint64) {
 
 // place stores the rows for the given owners.
 func (b *Buffer) place(s *slot, owners uint64) {
-	p, l := &s.plan, int32(s.slab.LocalExperts)
-	for i := range p.jobs {
-		if j := &p.jobs[i]; owners>>j.Target&1 == 1 {
-			j.Pos += p.begin[j.Target*l+j.Expert]
-		}
-	}
+	p, l := &s.plan, int(s.slab.LocalExperts)
 	for rest := owners; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
+		jobs := p.of(r, l)
+		for i := range jobs {
+			jobs[i].Pos += p.begin[r*l+int(jobs[i].Expert)]
+		}
 		b.prefault(s, r)
 		b.scratch.targets[r] = target(s.dst[r], &s.slab)
 	}
 	b.scratch.place = device.PlaceBatch{
-		X: s.dispatch.args.X, Hidden: int(s.slab.Hidden), CastFP8: s.slab.FP8,
+		X: s.dispatch.args.X[:int(s.params.tokens)*int(s.slab.Hidden)*2], Hidden: int(s.slab.Hidden), CastFP8: s.slab.FP8,
 		Targets: b.scratch.targets, Jobs: b.jobsFor(s, owners),
 	}
 	b.kern.Place(&b.scratch.place)
@@ -120,10 +119,9 @@ func (b *Buffer) jobsFor(s *slot, owners uint64) []device.PlaceJob {
 		return s.plan.jobs
 	}
 	b.scratch.jobs = b.scratch.jobs[:0]
-	for _, j := range s.plan.jobs {
-		if owners>>j.Target&1 == 1 {
-			b.scratch.jobs = append(b.scratch.jobs, j)
-		}
+	for rest := owners; rest != 0; rest &= rest - 1 {
+		jobs := s.plan.of(bits.TrailingZeros64(rest), int(s.slab.LocalExperts))
+		b.scratch.jobs = append(b.scratch.jobs, jobs...)
 	}
 	return b.scratch.jobs
 }

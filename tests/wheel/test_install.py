@@ -171,10 +171,6 @@ def test_pip_wheel(unpacked: Path, venv: Venv, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    os.environ.get("MOEWIRE_TEST_NO_TOOLCHAIN") != "1",
-    reason="downloads Go and zig (175 MB); set MOEWIRE_TEST_NO_TOOLCHAIN=1 to run it",
-)
 def test_install_without_toolchain(sdist: Path, venv: Venv, elsewhere: Path) -> None:
     """From the source archive where there is Python and nothing else."""
     environment = {**bare(venv.bin), "HOME": os.environ["HOME"]}

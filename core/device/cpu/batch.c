@@ -67,49 +67,95 @@ static void store_row(const struct mwcpu_target *t,
 	memcpy((uint8_t *)t->src_info + 4 * at, &j->token, 4);
 }
 
-static void store_scales(const struct mwcpu_target *t,
-			 const struct mwcpu_place_job *j, const float *scales,
-			 int64_t num_blocks)
+// A run is jobs whose rows follow one another in one expert's block.
+static int64_t run_length(const struct mwcpu_place_job *jobs, int64_t num_jobs)
 {
-	uint8_t *column = (uint8_t *)t->scales;
-	int64_t at = j->expert * num_blocks * t->rows_per_expert + j->pos;
+	int64_t n = 1;
 
-	for (int64_t g = 0; g < num_blocks; g++)
-		memcpy(column + 4 * (at + g * t->rows_per_expert), scales + g,
-		       4);
+	while (n < num_jobs && jobs[n].target == jobs->target &&
+	       jobs[n].expert == jobs->expert && jobs[n].pos == jobs->pos + n)
+		n++;
+	return n;
+}
+
+// Scales are column-major: a run writes each column in one go, where writing
+// a row's scales one by one would touch hidden/128 cache lines per row.
+static void store_scales(const struct mwcpu_target *t,
+			 const struct mwcpu_place_job *jobs, int64_t num_jobs,
+			 const float *scales, int64_t num_blocks)
+{
+	int64_t at = jobs->expert * num_blocks * t->rows_per_expert + jobs->pos;
+	uint8_t *column = (uint8_t *)t->scales + 4 * at;
+
+	for (int64_t g = 0; g < num_blocks; g++) {
+		for (int64_t i = 0; i < num_jobs; i++)
+			memcpy(column + 4 * i,
+			       scales + jobs[i].token * num_blocks + g, 4);
+		column += 4 * t->rows_per_expert;
+	}
+}
+
+// What is left of a cast for later jobs of the same batch.
+struct cast {
+	float *scales; // [tokens, hidden/128]
+	uint8_t *rows; // [tokens, hidden]
+	uint8_t *done; // [tokens]
+};
+
+static struct cast cast_begin(void *scratch, int64_t hidden, int64_t num_tokens)
+{
+	struct cast c;
+
+	c.scales = scratch;
+	c.rows = (uint8_t *)(c.scales + num_tokens * (hidden / MWCPU_BLOCK));
+	c.done = c.rows + num_tokens * hidden;
+	memset(c.done, 0, (size_t)num_tokens);
+	return c;
+}
+
+static const uint8_t *cast_row(struct cast *c, const struct mwcpu_kernels *k,
+			       const uint8_t *x, int64_t hidden, int64_t token)
+{
+	uint8_t *row = c->rows + token * hidden;
+
+	if (!c->done[token]) {
+		c->done[token] = 1;
+		k->quantise_row(row, c->scales + token * (hidden / MWCPU_BLOCK),
+				x + 2 * hidden * token, hidden);
+	}
+	return row;
 }
 
 static void place_cast(const struct mwcpu_kernels *k, const uint8_t *x,
-		       int64_t hidden, const struct mwcpu_target *targets,
+		       int64_t hidden, int64_t num_tokens,
+		       const struct mwcpu_target *targets,
 		       const struct mwcpu_place_job *jobs, int64_t num_jobs,
-		       uint8_t *scratch)
+		       void *scratch)
 {
-	float *scales = (float *)(scratch + ((hidden + 3) & ~(int64_t)3));
-	int64_t cast = -1; // the token whose row is in scratch
+	struct cast c = cast_begin(scratch, hidden, num_tokens);
 
-	for (int64_t i = 0; i < num_jobs; i++) {
-		const struct mwcpu_place_job *j = jobs + i;
+	for (int64_t i = 0, n; i < num_jobs; i += n) {
+		const struct mwcpu_target *t = targets + jobs[i].target;
 
-		if (j->token != cast) {
-			cast = j->token;
-			k->quantise_row(scratch, scales, x + 2 * hidden * cast,
-					hidden);
-		}
-		store_row(targets + j->target, j, scratch, hidden);
-		store_scales(targets + j->target, j, scales,
-			     hidden / MWCPU_BLOCK);
+		n = run_length(jobs + i, num_jobs - i);
+		for (int64_t j = i; j < i + n; j++)
+			store_row(t, jobs + j,
+				  cast_row(&c, k, x, hidden, jobs[j].token),
+				  hidden);
+		store_scales(t, jobs + i, n, c.scales, hidden / MWCPU_BLOCK);
 	}
 }
 
 void mwcpu_place(const struct mwcpu_kernels *k, const void *x, int64_t hidden,
-		 int cast, const struct mwcpu_target *targets,
+		 int64_t num_cast, const struct mwcpu_target *targets,
 		 const struct mwcpu_place_job *jobs, int64_t num_jobs,
 		 void *scratch)
 {
-	if (cast) {
+	if (num_cast > 0) {
 		uint64_t saved = fp_enter();
 
-		place_cast(k, x, hidden, targets, jobs, num_jobs, scratch);
+		place_cast(k, x, hidden, num_cast, targets, jobs, num_jobs,
+			   scratch);
 		fp_leave(saved);
 		return;
 	}

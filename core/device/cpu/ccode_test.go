@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/moewire/moewire/core/internal/testenv"
 )
 
 // cc runs the C compiler that cgo uses, with the flags of native.go.
@@ -16,12 +18,12 @@ func cc(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := exec.Command("go", "env", "CC").Output()
 	if err != nil {
-		t.Skip("go env CC: ", err)
+		testenv.Lacking(t, "cc", "go env CC: "+err.Error())
 	}
 	cmd := append(strings.Fields(string(out)), "-std=c11", "-O3", "-Wall", "-Wextra", "-Werror",
 		"-Wno-unused-command-line-argument") // zig's own -c
 	if _, err := exec.LookPath(cmd[0]); err != nil {
-		t.Skip("no C compiler: ", err)
+		testenv.Lacking(t, "cc", err.Error())
 	}
 	cmd = append(cmd, args...)
 	text, err := exec.Command(cmd[0], cmd[1:]...).CombinedOutput()

@@ -88,10 +88,11 @@ const struct mwcpu_kernels *mwcpu_select(int width);
 // terminated; cut off at cap bytes.
 void mwcpu_features(char *buf, size_t cap);
 
-// scratch holds hidden bytes and, after them rounded up to 4, hidden/128
-// floats; only used with cast.
+// num_cast is 0, or the number of rows of x if they are to be cast to fp8:
+// then scratch is aligned to 4 and holds hidden/128 floats, hidden bytes and
+// one byte for each of them.
 void mwcpu_place(const struct mwcpu_kernels *k, const void *x, int64_t hidden,
-		 int cast, const struct mwcpu_target *targets,
+		 int64_t num_cast, const struct mwcpu_target *targets,
 		 const struct mwcpu_place_job *jobs, int64_t num_jobs,
 		 void *scratch);
 

@@ -37,7 +37,7 @@ type native struct {
 	sources []C.uintptr_t
 	terms   []C.struct_mwcpu_term
 	copies  []C.struct_mwcpu_copy_job
-	row     []uint32 // one cast row and its scales; uint32 for alignment
+	casts   []uint32 // scales and rows of a batch's cast; uint32 for alignment
 }
 
 func hasNative(width int) bool { return C.mwcpu_select(C.int(width)) != nil }
@@ -74,16 +74,16 @@ func (n *native) Place(b *device.PlaceBatch) {
 			rows_per_expert: C.int64_t(t.RowsPerExpert),
 		})
 	}
-	cast := C.int(0)
+	numCast := 0
 	if b.CastFP8 {
-		cast = 1
-		// Hidden bytes, then Hidden/128 floats.
-		n.row = atLeast(n.row, (b.Hidden+3)/4+b.Hidden/device.QuantBlock)
+		numCast = len(b.X) / (2 * b.Hidden)
+		bytes := numCast * (4*(b.Hidden/device.QuantBlock) + b.Hidden + 1)
+		n.casts = atLeast(n.casts, (bytes+3)/4)
 	}
-	C.mwcpu_place(n.table, first(b.X), C.int64_t(b.Hidden), cast,
+	C.mwcpu_place(n.table, first(b.X), C.int64_t(b.Hidden), C.int64_t(numCast),
 		unsafe.SliceData(n.targets),
 		(*C.struct_mwcpu_place_job)(first(b.Jobs)), C.int64_t(len(b.Jobs)),
-		first(n.row))
+		first(n.casts))
 	n.pinner.Unpin()
 }
 

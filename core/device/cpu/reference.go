@@ -14,8 +14,9 @@ const tileValues = 256
 // and the only one without cgo.
 type reference struct {
 	sums   [tileValues]float32
-	row    []byte // one cast row
-	scales []float32
+	rows   []byte    // [T, H]: rows cast by this batch
+	scales []float32 // [T, H/128]
+	done   []bool    // [T]
 }
 
 // NewReference returns the plain Go kernels.
@@ -24,7 +25,9 @@ func NewReference() device.Kernels { return &reference{} }
 func (r *reference) Name() string { return "cpu/go" }
 
 func (r *reference) Place(b *device.PlaceBatch) {
-	cast := int32(-1)
+	if b.CastFP8 && b.Hidden > 0 {
+		r.beginCast(len(b.X)/(2*b.Hidden), b.Hidden)
+	}
 	for i := range b.Jobs {
 		j := &b.Jobs[i]
 		x := b.X[int(j.Token)*2*b.Hidden:][:2*b.Hidden]
@@ -32,13 +35,29 @@ func (r *reference) Place(b *device.PlaceBatch) {
 			storeRow(&b.Targets[j.Target], j, x)
 			continue
 		}
-		if j.Token != cast {
-			r.quantiseRow(x)
-			cast = j.Token
-		}
-		storeRow(&b.Targets[j.Target], j, r.row)
-		storeScales(&b.Targets[j.Target], j, r.scales)
+		row, scales := r.cast(int(j.Token), x)
+		storeRow(&b.Targets[j.Target], j, row)
+		storeScales(&b.Targets[j.Target], j, scales)
 	}
+}
+
+func (r *reference) beginCast(tokens, hidden int) {
+	r.rows = atLeast(r.rows, tokens*hidden)
+	r.scales = atLeast(r.scales, tokens*hidden/device.QuantBlock)
+	r.done = atLeast(r.done, tokens)
+	clear(r.done)
+}
+
+// cast returns a token's row and scales; it computes them once per batch.
+func (r *reference) cast(token int, x []byte) ([]byte, []float32) {
+	hidden := len(x) / 2
+	groups := hidden / device.QuantBlock
+	row, scales := r.rows[token*hidden:][:hidden], r.scales[token*groups:][:groups]
+	if !r.done[token] {
+		r.done[token] = true
+		quantiseRow(row, scales, x)
+	}
+	return row, scales
 }
 
 func storeRow(t *device.Target, j *device.PlaceJob, row []byte) {
@@ -54,13 +73,11 @@ func storeScales(t *device.Target, j *device.PlaceJob, scales []float32) {
 	}
 }
 
-// quantiseRow fills r.row and r.scales from one bf16 row.
-func (r *reference) quantiseRow(x []byte) {
-	r.row = atLeast(r.row, len(x)/2)[:len(x)/2]
-	r.scales = atLeast(r.scales, len(r.row)/device.QuantBlock)[:len(r.row)/device.QuantBlock]
-	for g := range r.scales {
+// quantiseRow fills q and scales from one bf16 row.
+func quantiseRow(q []byte, scales []float32, x []byte) {
+	for g := range scales {
 		const n = device.QuantBlock
-		r.scales[g] = quantiseBlock(r.row[g*n:][:n], x[2*g*n:][:2*n])
+		scales[g] = quantiseBlock(q[g*n:][:n], x[2*g*n:][:2*n])
 	}
 }
 

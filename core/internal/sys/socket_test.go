@@ -8,6 +8,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/moewire/moewire/core/internal/testenv"
 )
 
 func pair(t *testing.T) (a, b *FD) {
@@ -89,7 +91,7 @@ func TestPeerIsThisProcess(t *testing.T) {
 		}
 		fd, err := PeerPidfd(conn)
 		if err != nil {
-			t.Skipf("this kernel has no SO_PEERPIDFD: %v", err)
+			testenv.Lacking(t, "peerpidfd", err.Error())
 		}
 		fd.Close()
 	}

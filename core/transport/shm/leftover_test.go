@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -101,7 +102,7 @@ func TestKilledProcessLeavesNothing(t *testing.T) {
 	}
 	entries, err := os.ReadDir("/dev/shm")
 	if err != nil {
-		t.Skipf("no /dev/shm to look into: %v", err)
+		testenv.Lacking(t, "devshm", err.Error())
 	}
 	for _, e := range entries {
 		if strings.Contains(e.Name(), "moewire") {
@@ -114,7 +115,7 @@ func socketExists(t *testing.T, name string) bool {
 	t.Helper()
 	sockets, err := os.ReadFile("/proc/net/unix")
 	if err != nil {
-		t.Skipf("no list of sockets: %v", err)
+		testenv.Lacking(t, "procfs", err.Error())
 	}
 	return strings.Contains(string(sockets), "@"+name)
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -334,7 +335,7 @@ func TestDeadBeforeConnectIsNamed(t *testing.T) {
 
 func TestOtherUserIsRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root can start a process of another user")
+		testenv.Lacking(t, "root", "only root can start a process of another user")
 	}
 	nobody := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	for foreign := range 2 {

@@ -1,0 +1,30 @@
+package testenv
+
+import (
+	"strings"
+	"testing"
+)
+
+// recorder stands in for a test.
+type recorder struct {
+	testing.TB
+	skipped, failed bool
+}
+
+func (r *recorder) Helper()               {}
+func (r *recorder) Skipf(string, ...any)  { r.skipped = true }
+func (r *recorder) Fatalf(string, ...any) { r.failed = true; panic("failed") }
+
+func TestLacking(t *testing.T) {
+	for require, fails := range map[string]bool{"": false, "verbs": false, "cuda": true, "verbs,cuda": true, "all": true} {
+		t.Setenv("MOEWIRE_REQUIRE", require)
+		r := &recorder{}
+		func() {
+			defer func() { _ = recover() }()
+			Lacking(r, "cuda", "no driver")
+		}()
+		if r.failed != fails || r.skipped == fails {
+			t.Errorf("%q: %+v", strings.TrimSpace(require), r)
+		}
+	}
+}
