@@ -1,4 +1,4 @@
-# Moewire. `make demo` and `make test` need Python 3.11, Go, gcc and make, and
+# Moewire. `make demo` and `make test` need Python 3.11 or newer, Go, gcc and make, and
 # fetch everything else. What they do is in .ci/steps.py.
 
 PYTHON ?= python3

@@ -142,9 +142,10 @@ type wait struct {
 	begin     time.Time
 	last      time.Time
 	deadline  time.Time
-	blamed    int  // rank that the time since `last` is counted for
-	suspected bool // a rank was seen lost: one more look at its words
-	asleep    bool // a sleep was announced
+	timeout   time.Duration // that the deadline was made of
+	blamed    int           // rank that the time since `last` is counted for
+	suspected bool          // a rank was seen lost: one more look at its words
+	asleep    bool          // a sleep was announced
 	ticket    uint32
 }
 
@@ -184,7 +185,7 @@ func (w *wait) start(now time.Time) {
 	if c.deadline.IsZero() && c.timeout >= 0 {
 		c.deadline = now.Add(c.timeout)
 	}
-	w.deadline = c.deadline
+	w.deadline, w.timeout = c.deadline, c.timeout
 }
 
 // account books the time since the last call for the rank waited for, and
@@ -243,7 +244,7 @@ func (w *wait) giveUp(now time.Time, waiting uint64) error {
 		w.b.fail(op.Failed, err)
 		return err
 	case !w.deadline.IsZero() && !now.Before(w.deadline):
-		err := fmt.Errorf("%w: rank %d waited %v for %s in %s of operation %d", ErrTimeout, w.b.self, now.Sub(w.begin).Round(time.Millisecond), rankNames(waiting), w.t.kind, w.t.n)
+		err := fmt.Errorf("%w: rank %d waited %v for %s in %s of operation %d", ErrTimeout, w.b.self, w.timeout, rankNames(waiting), w.t.kind, w.t.n)
 		w.b.fail(op.TimedOut, err)
 		return err
 	}

@@ -125,10 +125,12 @@ def main() -> None:
     EPImplementationInterface.register("kept", Kept)
     if dist.get_rank() == 0:
         print("  R      H    E   K     T  moewire ms  all_to_all ms  times faster", flush=True)
-    root = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
-    dist.broadcast_object_list(root)
-    for shape in SHAPES[: options.shapes]:
-        compare(shape, root[0], options.iterations)
+    with tempfile.TemporaryDirectory() as own:
+        root = [own]  # rank 0's, on every rank
+        dist.broadcast_object_list(root)
+        for shape in SHAPES[: options.shapes]:
+            compare(shape, root[0], options.iterations)
+        dist.barrier()
     dist.destroy_process_group()
 
 

@@ -39,11 +39,14 @@ class Buffer:
         group: any ``torch.distributed`` process group. Its store is used if it has one, else
             one ``all_gather``.
         num_ep_buffer_bytes: from ``get_ep_buffer_size_hint``; 0: sized by the first dispatch.
+            A later dispatch that does not fit is refused on its own rank, with both sizes, and
+            consumes nothing: ranks that may disagree about M, H or E should give a size.
         disable_p2p: accepted for compatibility; CPU tensors always use shared memory.
         num_slots: operations in flight, 1 to 64.
         copy_outputs: return ordinary tensors instead of views of the workspace.
         vector_width: bytes of vector code, 16, 32 or 64; 0: the widest; -1: plain Go code.
-        connect_timeout_us: how long to wait for the other ranks.
+        connect_timeout_us: how long to wait for the other ranks; -1: for ever at the store,
+            then 60 s. Without a store the group's own timeout holds for its ``all_gather``.
 
     Any thread may call any method; a wait in one thread does not block another. ``close()``,
     leaving ``with``, or dropping the buffer leaves the group.

@@ -1,8 +1,7 @@
 """The C ABI, from C: compiled strictly, run under the address and undefined-behaviour sanitizers.
 
-The test programs are sanitized, the library is not: the programs give it memory that ends where
-it must end, so that a byte too many is seen when the kernel functions' results are read, and they
-are themselves checked for being a correct use of the header.
+The programs run against the library as it is shipped, and against one whose own C code, shim and
+kernels, is under the address sanitizer too.
 """
 
 from __future__ import annotations
@@ -91,15 +90,34 @@ def test_header_alone_as_cxx(standard: str, tmp_path: Path) -> None:
     run([*cxx(), f"-std={standard}", *flags, source, "-o", tmp_path / "header.o"])
 
 
+@pytest.fixture(scope="session")
+def asan_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library with its C code under the address sanitizer, and warnings as errors."""
+    path = tmp_path_factory.mktemp("asan") / "libmoewire.so"
+    flags = "-g -O1 -Wall -Wextra -Werror"
+    command = ["go", "build", "-C", ROOT, "-buildvcs=false", "-asan", "-buildmode=c-shared"]
+    run([*command, "-o", path, "./capi"], CGO_ENABLED="1", CGO_CFLAGS=flags)
+    return path
+
+
+@pytest.fixture(params=["as shipped", "sanitized"])
+def either_library(request: pytest.FixtureRequest, library: Path) -> Path:
+    """The library as users get it, and one whose own C code is checked as well."""
+    if request.param == "as shipped":
+        return library
+    path: Path = request.getfixturevalue("asan_library")
+    return path
+
+
 @pytest.mark.parametrize("source", ["bad_input.c", "late.c", "threads.c"])
-def test_program(source: str, tmp_path: Path, library: Path) -> None:
-    program = build(source, tmp_path, library, *SANITIZE)
+def test_program(source: str, tmp_path: Path, either_library: Path) -> None:
+    program = build(source, tmp_path, either_library, *SANITIZE)
     assert f"{Path(source).stem}: ok" in run_sanitized(program)
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
-def test_ranks(num_ranks: int, tmp_path: Path, library: Path) -> None:
-    program = build("ranks.c", tmp_path, library, *SANITIZE)
+def test_ranks(num_ranks: int, tmp_path: Path, either_library: Path) -> None:
+    program = build("ranks.c", tmp_path, either_library, *SANITIZE)
     for seed in (1, 2):
         assert "ranks: ok" in run_sanitized(program, str(num_ranks), str(seed))
 

@@ -68,7 +68,7 @@ func runRole(role func(*env) error) error {
 
 // connect meets the other ranks through files.
 func (e *env) connect() error {
-	cfg := ep.Config{NumBytes: 64 << 20}
+	cfg := ep.Config{NumBytes: 4 << 30}
 	params, err := cfg.Params()
 	if err != nil {
 		return err

@@ -45,7 +45,10 @@ def test_ranks_that_disagree_in_a_call(team: Team, name: str, values: tuple[str,
         assert all(value in text for value in values), text
 
 
-@pytest.mark.parametrize(("name", "values"), [("num_slots", ("2", "3")), ("num_bytes", ())])
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("num_slots", ("2", "3")), ("num_bytes", ("num_ep_buffer_bytes", "16777216", "17825792"))],
+)
 def test_ranks_that_disagree_at_connect(team: Team, name: str, values: tuple[str, ...]) -> None:
     for text in team.run(2, jobs_input.connect_disagreement, name):
         assert all(value in text for value in values), text

@@ -1,13 +1,16 @@
 """``moewire bench``: what dispatch and combine cost on this machine, beside a copy floor.
 
 One machine, R processes. Each iteration measures Moewire, the copy-only floor and the peers
-one after another, so that a disturbance hits all of them; a sample is the slowest rank's time.
+one after another, so that a disturbance hits all of them; a sample is the time from the first
+rank's start to the last rank's end.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import sys
 from collections.abc import Sequence
 
 from ..errors import InvalidArgument
@@ -15,17 +18,23 @@ from ..errors import InvalidArgument
 
 def parser() -> argparse.ArgumentParser:
     """The options; every default is the shape that the documentation quotes."""
-    result = argparse.ArgumentParser(prog="moewire bench", description=__doc__)
+    result = argparse.ArgumentParser(
+        prog="moewire bench",
+        description=__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
     result.add_argument("--ranks", type=int, default=2, help="processes (R)")
     result.add_argument("--tokens", type=int, default=128, help="tokens per rank (T = M)")
     result.add_argument("--hidden", type=int, default=7168, help="values per token (H)")
     result.add_argument("--experts", type=int, default=64, help="experts in all (E)")
     result.add_argument("--topk", type=int, default=8, help="selections per token (K)")
-    result.add_argument("--dtype", choices=("bf16", "fp8"), default="bf16")
+    result.add_argument("--dtype", choices=("bf16", "fp8"), default="bf16", help="of the rows")
     result.add_argument("--iters", type=int, default=30, help="measured iterations")
     result.add_argument("--warmup", type=int, default=5, help="iterations before them")
-    result.add_argument("--peers", choices=("gloo", "none"), default="gloo")
-    result.add_argument("--seed", type=int, default=1)
+    result.add_argument(
+        "--peers", choices=("gloo", "none"), default="gloo", help="measured beside Moewire"
+    )
+    result.add_argument("--seed", type=int, default=1, help="of the routing")
     result.add_argument("--timeout", type=float, default=600.0, help="seconds for everything")
     result.add_argument("--json", action="store_true", help="print JSON")
     return result
@@ -50,6 +59,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmark and prints it; the exit status."""
     options = parser().parse_args(argv)
     check(options)
+    missing = [name for name in ("numpy", "torch") if importlib.util.find_spec(name) is None]
+    if missing:
+        print(
+            f"moewire bench: it needs {', '.join(missing)}, not installed in {sys.prefix}.\n"
+            f"Install with: {sys.executable} -m pip install {' '.join(missing)}",
+            file=sys.stderr,
+        )
+        return 1
     from . import launch, report
 
     result = report.summarise(options, launch.run(options))
