@@ -92,11 +92,12 @@ def test_header_alone_as_cxx(standard: str, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="session")
 def asan_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library with its C code under the address sanitizer, and warnings as errors."""
+    """The library with its C code under the address sanitizer; compiled without a warning."""
     path = tmp_path_factory.mktemp("asan") / "libmoewire.so"
-    flags = "-g -O1 -Wall -Wextra -Werror"
     command = ["go", "build", "-C", ROOT, "-buildvcs=false", "-asan", "-buildmode=c-shared"]
-    run([*command, "-o", path, "./capi"], CGO_ENABLED="1", CGO_CFLAGS=flags)
+    # Both cgo packages ask for -Wall -Wextra. -Werror would hit Go's own C code as well.
+    said = run([*command, "-o", path, "./capi"], CGO_ENABLED="1", CGO_CFLAGS="-g -O1")
+    assert "warning" not in said, said
     return path
 
 
