@@ -26,8 +26,10 @@ def test_every_vector_width_gives_the_same_bits(team: Team) -> None:
         assert len(set(digests)) == 1
 
 
-def test_at_least_50_block_orders_occur(team: Team) -> None:
-    assert max(team.run(5, jobs_oracle.block_orders, 150, timeout=120)) >= 50
+@pytest.mark.parametrize("shape", [(2, 64, False), (1, 128, True), (3, 256, False)])
+def test_at_least_50_block_orders_occur(team: Team, shape: tuple[int, int, bool]) -> None:
+    """On every rank, for every shape: each of them compared with the oracle."""
+    assert min(team.run(5, jobs_oracle.block_orders, 150, *shape, timeout=120)) >= 50
 
 
 def test_same_inputs_give_same_bits_for_every_number_of_ranks(team: Team) -> None:

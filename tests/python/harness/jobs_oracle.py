@@ -79,9 +79,10 @@ def _digest(rank: Rank, todo: list[Case], width: int) -> str:
     return digest.hexdigest()
 
 
-def block_orders(rank: Rank, rounds: int) -> int:
+def block_orders(rank: Rank, rounds: int, experts_per_rank: int, hidden: int, fp8: bool) -> int:
     """How many different orders of blocks one shape showed, with delays that force them."""
-    case = Case(rank.size, rank.size * 2, 4, 64, 8, False, "uniform", (rank.seed, 77, rank.size))
+    experts = rank.size * experts_per_rank
+    case = Case(rank.size, experts, 4, hidden, 8, fp8, "uniform", (rank.seed, 77, rank.size))
     cases.fill(case, [8] * rank.size)
     case.topk = [np.arange(32).reshape(8, 4) % case.num_experts] * rank.size
     seen = set()
