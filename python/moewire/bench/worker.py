@@ -21,9 +21,9 @@ from .gloo import Gloo
 # When each step began and ended, in seconds of the clock that all processes share.
 Samples = dict[str, list[tuple[float, float]]]
 
-# Ranks begin a step at the next tick after a barrier: with more ranks than cores they leave the
-# barrier far apart, and whoever runs alone for a while looks faster than a group can be.
-_TICK_SECONDS = 0.002
+# Ranks begin a step at a time that rank 0 names after a barrier: with more ranks than cores they
+# leave the barrier far apart, and whoever runs alone for a while looks faster than a group can be.
+_LEAD_SECONDS = 0.004
 
 
 class Moewire:
@@ -166,8 +166,7 @@ def _measure(
     for iteration in range(options.warmup + options.iters):
         for name, step in steps:
             if name:
-                dist.barrier(group)
-                _wait_for_tick()
+                _start_together(group)
             start = time.perf_counter()
             step()
             if name and iteration >= options.warmup:
@@ -175,6 +174,8 @@ def _measure(
     return samples
 
 
-def _wait_for_tick() -> None:
-    now = time.perf_counter()
-    time.sleep(_TICK_SECONDS - now % _TICK_SECONDS)
+def _start_together(group: dist.ProcessGroup) -> None:
+    dist.barrier(group)
+    begin = torch.tensor(time.perf_counter() + _LEAD_SECONDS, dtype=torch.float64)
+    dist.broadcast(begin, 0, group)
+    time.sleep(max(0.0, float(begin) - time.perf_counter()))
