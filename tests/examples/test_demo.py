@@ -16,11 +16,8 @@ from moewire.demo.traffic import RankTraffic, Traffic
 
 ROOT = Path(__file__).resolve().parents[2]
 NEEDED = demo.NEEDED
-MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-needs_packages = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}")
 
 
-@needs_packages
 @pytest.mark.slow
 @pytest.mark.multirank
 def test_demo(start, tmp_path: Path) -> None:
@@ -42,7 +39,6 @@ def test_demo(start, tmp_path: Path) -> None:
         assert (tmp_path / "moewire-demo.png").read_bytes().startswith(b"\x89PNG")
 
 
-@needs_packages
 @pytest.mark.slow
 @pytest.mark.multirank
 def test_demo_notices_a_corrupted_combine(start) -> None:
@@ -51,7 +47,6 @@ def test_demo_notices_a_corrupted_combine(start) -> None:
     assert re.search(r"BAD +the logits of \d+ tokens differ", output) or "BAD  texts" in output
 
 
-@needs_packages
 @pytest.mark.slow
 @pytest.mark.multirank
 def test_generate_under_torchrun(start, tmp_path: Path) -> None:

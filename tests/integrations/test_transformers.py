@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,7 @@ NAMES = ("mixtral", "deepseek_v3", "qwen3_moe", "olmoe", "gpt_oss")
 HOOKED = NAMES[2:]  # their routers give bf16 scores
 ROUND, EXPERTS, TOPK = 16, 16, 4  # as in integration_jobs and integration_models
 
-MISSING = [n for n in ("transformers", "accelerate") if importlib.util.find_spec(n) is None]
-
-pytestmark = [
-    pytest.mark.multirank,
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}"),
-]
+pytestmark = [pytest.mark.multirank, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module", params=SIZES, ids=lambda size: f"R{size}")
