@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
@@ -29,17 +30,26 @@ type Buffer struct {
 	self  int
 	ranks int
 	all   uint64 // one bit per rank
-	epoch uint16
+
+	patience time.Duration // longest sleep of a wait
 
 	mu        sync.Mutex
+	epoch     uint16 // the one this rank joined; changed by Install alone
+	base      uint64 // first operation of the epoch
+	outside   bool   // no member of the epoch: fenced, or between two epochs
+	why       error  // what calls get while outside
 	next      uint64 // number of the next dispatch
 	slots     []slot
-	owed      []owed // words still to be written for cancelled or masked sends
-	slabBytes int64  // capacity of each slab; 0 until sized
-	peers     []peer
+	retired   []*ownSlab // poisoned, or spare
+	owed      []owed     // words still to be written for cancelled or masked sends
+	slabBytes int64      // capacity of each slab; 0 until sized
+	peers     []peer     // by rank; replaced by Install alone
 	scratch   scratch
 	count     counters
+	waits     waiters
+	behind    background
 
+	lost    atomic.Uint64         // ranks that this one has fenced
 	broken  atomic.Pointer[error] // why the buffer takes no more calls
 	users   sync.WaitGroup
 	closing sync.Once
@@ -64,46 +74,29 @@ func New(dom transport.Domain, kern device.Kernels, cfg Config) (*Buffer, error)
 	set := membership.Set(dom.Members().Load())
 	b := &Buffer{
 		cfg: cfg, dom: dom, kern: kern, self: dom.Rank(), ranks: dom.NumRanks(),
-		all: 1<<dom.NumRanks() - 1, epoch: set.Epoch(),
+		all: 1<<dom.NumRanks() - 1, epoch: set.Epoch(), patience: patienceFor(dom.NumRanks()),
 		slots: make([]slot, cfg.NumSlots), peers: make([]peer, dom.NumRanks()),
+		behind: newBackground(),
+	}
+	if cfg.Joining {
+		b.outside, b.why = true, errBetween
 	}
 	b.scratch.targets = make([]device.Target, b.ranks)
 	b.scratch.sources = make([][]byte, b.ranks)
 	b.count.rowsTo = make([]uint64, b.ranks)
 	b.count.wait = make([]atomic.Int64, b.ranks)
 	for r := range b.peers {
-		b.peers[r] = newPeer(dom.Control(r), cfg.NumSlots)
+		b.peers[r] = newPeer(dom, r, cfg.NumSlots)
 	}
 	for j := range b.slots {
 		b.slots[j].init(j, b.ranks)
 	}
-	if cfg.NumBytes > 0 {
+	if cfg.NumBytes > 0 && !cfg.Joining {
 		if err := b.addSlabs(layout.SlabBytes(cfg.NumBytes, int64(cfg.NumSlots))); err != nil {
 			return nil, err
 		}
 	}
 	return b, nil
-}
-
-// addSlabs gives every slot its memory and opens it for its first operation.
-func (b *Buffer) addSlabs(size int64) error {
-	for j := range b.slots {
-		s := &b.slots[j]
-		if s.own != nil && s.own.SizeBytes() >= size {
-			continue // of an earlier attempt, which failed at a later slot
-		}
-		id, slab, err := b.dom.AddSlab(size)
-		if err != nil {
-			return err
-		}
-		s.own, s.ownID = slab, id
-		b.count.slabBytes += uint64(size)
-	}
-	b.slabBytes = size
-	for j := range b.slots {
-		b.openSlot(&b.slots[j], uint64(j))
-	}
-	return nil
 }
 
 // Rank returns this rank's number.
@@ -145,7 +138,8 @@ func (b *Buffer) fail(state op.State, cause error) {
 	for j := range b.slots {
 		b.slots[j].endCalls(state, cause)
 	}
-	b.leave()
+	b.leaveFor(closed)
+	b.behind.kick()
 }
 
 // Abandon is for a caller that has found a defect in the middle of a call: it
@@ -156,12 +150,6 @@ func (b *Buffer) Abandon(cause error) {
 	}
 	defer b.users.Done()
 	b.fail(op.Failed, cause)
-}
-
-// leave takes this rank out of the member set and wakes everybody.
-func (b *Buffer) leave() {
-	membership.Leave(b.dom.Members(), b.epoch, b.self)
-	b.wakeAll()
 }
 
 func (b *Buffer) wakeAll() {
@@ -186,7 +174,7 @@ func (b *Buffer) Close() error {
 func (b *Buffer) releaseAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.err() != nil {
+	if b.usable() != nil {
 		return
 	}
 	for j := range b.slots {

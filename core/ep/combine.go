@@ -7,7 +7,6 @@ import (
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/ep/membership"
 	"github.com/moewire/moewire/core/op"
 )
 
@@ -65,10 +64,9 @@ func (b *Buffer) find(n uint64) (*slot, error) {
 func (b *Buffer) startCombine(n uint64, a *CombineArgs) (t task, inWay bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.err(); err != nil {
+	if err := b.begin(); err != nil {
 		return task{}, false, err
 	}
-	b.progress()
 	s, err := b.find(n)
 	if err != nil {
 		return task{}, false, err
@@ -83,7 +81,7 @@ func (b *Buffer) startCombine(n uint64, a *CombineArgs) (t task, inWay bool, err
 	b.releaseCombined(s)
 	c := &s.combine
 	c.begin(a.Timeout)
-	c.args, c.active, c.published = *a, active&s.counted, false
+	c.args, c.active, c.published = *a, active&s.sent, false
 	c.weights = append(c.weights[:0], a.TopkWeights[:len(s.plan.topk)]...)
 	b.pick(s)
 	c.args.TopkIdx, c.args.TopkWeights = nil, nil // no longer needed
@@ -147,27 +145,41 @@ func (b *Buffer) pick(s *slot) {
 // stepCombine does what can be done now and returns the ranks it waits for.
 func (b *Buffer) stepCombine(s *slot) (waiting uint64, err error) {
 	c := &s.combine
+	out := b.out()
 	if !c.published {
-		if waiting = b.readers(s); waiting != 0 {
+		if waiting = b.readers(s) &^ out; waiting != 0 {
 			return waiting, nil
 		}
 		b.publishOutputs(s)
 	}
+	missing := uint64(0)
 	for rest := c.need; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
-		ready, err := b.outputsReady(s, r)
+		ready, err := b.outputsReady(s, r, out)
 		if err != nil {
 			b.releaseAs(s, op.Failed, err)
 			return 0, err
 		}
 		if !ready {
-			waiting |= 1 << r
+			missing |= 1 << r
 		}
 	}
-	if waiting != 0 {
+	if waiting = missing &^ out; waiting != 0 {
 		return waiting, nil
 	}
+	c.forgo(missing)
 	return 0, b.reduce(s)
+}
+
+// forgo drops the rows of owners that were lost before they had published.
+// From here on it is fixed whose outputs this result has.
+func (c *combineCall) forgo(owners uint64) {
+	c.need &^= owners
+	for i := range c.rows {
+		if row := &c.rows[i]; owners != 0 && row.Source >= 0 && owners>>row.Source&1 == 1 {
+			row.Source = -1
+		}
+	}
 }
 
 // readers returns the ranks that have not finished the previous combine of
@@ -175,7 +187,7 @@ func (b *Buffer) stepCombine(s *slot) (waiting uint64, err error) {
 func (b *Buffer) readers(s *slot) (ranks uint64) {
 	for rest := s.counted; s.combines > 0 && rest != 0; rest &= rest - 1 {
 		t := bits.TrailingZeros64(rest)
-		done := s.own.Word(layout.Done(t)).Load()
+		done := s.own.seg.Word(layout.Done(t)).Load()
 		if !layout.IsFor(done, s.op) || (layout.Combines(done) < s.combines && !layout.IsLast(done)) {
 			ranks |= 1 << t
 		}
@@ -197,7 +209,7 @@ func (b *Buffer) publishOutputs(s *slot) {
 func (b *Buffer) copyOutputs(s *slot) {
 	jobs, lay := b.scratch.copies[:0], &s.slab
 	for l := range lay.LocalExperts {
-		n := min(int64(s.own.Word(layout.Counter(int(l))).Load()), lay.RowsPerExpert)
+		n := min(int64(s.own.seg.Word(layout.Counter(int(l))).Load()), lay.RowsPerExpert)
 		if n == 0 {
 			continue
 		}
@@ -212,14 +224,15 @@ func (b *Buffer) copyOutputs(s *slot) {
 }
 
 // outputsReady reports whether owner r has published this combine's outputs.
-func (b *Buffer) outputsReady(s *slot, r int) (bool, error) {
+// An owner that is out and has not is no error: it was lost.
+func (b *Buffer) outputsReady(s *slot, r int, out uint64) (bool, error) {
 	word := b.peers[r].yReady[s.index].Load()
 	if layout.IsFor(word, s.op) && layout.Combines(word) > s.combines {
 		return true, nil
 	}
 	if (layout.IsFor(word, s.op) && layout.IsLast(word)) || layout.IsPast(word, s.op) {
-		if !membership.Set(b.dom.Members().Load()).In(b.epoch, r) {
-			return false, nil // it left: the wait reports that
+		if (out|b.out())>>r&1 == 1 {
+			return false, nil
 		}
 		return false, fmt.Errorf("%w: rank %d released operation %d without its combine %d", ErrNotCombined, r, s.op, s.combines+1)
 	}
@@ -241,7 +254,7 @@ func (b *Buffer) reduce(s *slot) error {
 	b.scratch.reduce.Out = nil
 	// After the last read: an owner that no longer waits for us may have
 	// reused its slab under our reads.
-	if !membership.Set(b.dom.Members().Load()).In(b.epoch, b.self) {
+	if !b.isMember() {
 		return ErrFenced
 	}
 	if b.cfg.CorruptCombine && c.args.NumTokens > 0 {
@@ -266,6 +279,7 @@ func (b *Buffer) finishCombine(s *slot) {
 			b.count.bytesReduced += uint64(s.slab.Hidden) * 2
 		}
 	}
+	showActive(s.combine.args.ActiveRanks, b.out()&^s.combine.need)
 	s.combine.args = CombineArgs{}
 	s.combine.end(op.Done, nil)
 }

@@ -25,6 +25,8 @@ type Config struct {
 	// CorruptCombine flips one bit of every combine result. It exists so
 	// that tests can show that they would notice.
 	CorruptCombine bool
+	// Joining: the group is already running. Calls work after Install.
+	Joining bool
 }
 
 func (c *Config) check() error {

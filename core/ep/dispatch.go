@@ -21,9 +21,12 @@ const maxSelections = 1<<31 - 1
 // pending operation: a combine whose hook has not run is in the way and not
 // done yet; nothing has happened, call again.
 //
+// A rank that is late beyond the deadline, or whose process ends, is taken out
+// of the group; the call goes on without it and shows it in ActiveRanks.
+//
 // ErrInvalid, ErrClosed: nothing has happened. ErrMismatch: the operation is
 // used up, the buffer is not. ErrStaleHandle: another thread's dispatch took
-// the slot. ErrTimeout, ErrPeerLost, ErrFenced: the buffer is closed.
+// the slot. ErrFenced: it was this rank that the others took out.
 func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase, slice time.Duration) (*Pending, error) {
 	if err := b.enter(); err != nil {
 		return nil, err
@@ -62,10 +65,9 @@ func (b *Buffer) clear(t task, limit time.Time) error {
 func (b *Buffer) startDispatch(a *DispatchArgs) (t task, inWay bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.err(); err != nil {
+	if err := b.begin(); err != nil {
 		return task{}, false, err
 	}
-	b.progress()
 	slab, active, err := b.checkDispatch(a)
 	if err != nil {
 		return task{}, false, err
@@ -85,8 +87,20 @@ func (b *Buffer) startDispatch(a *DispatchArgs) (t task, inWay bool, err error) 
 	return b.hold(s, kindDispatch), false, nil
 }
 
-// assign makes the slot the home of the next operation.
+// begin is what every call does first.
+func (b *Buffer) begin() error {
+	if err := b.usable(); err != nil {
+		return err
+	}
+	return b.progress()
+}
+
+// assign makes the slot the home of the next operation. Ranks that are out
+// get and give nothing; members that the caller leaves out still get words.
 func (b *Buffer) assign(s *slot, a *DispatchArgs, slab layout.Slab, active uint64) {
+	members := b.members()
+	left := members &^ active
+	active &= members
 	s.op, s.live = b.next, true
 	b.next++
 	s.slab = slab
@@ -96,12 +110,12 @@ func (b *Buffer) assign(s *slot, a *DispatchArgs, slab layout.Slab, active uint6
 	}
 	s.plan.make(a, int(slab.LocalExperts), active)
 	clear(s.dst)
-	s.sent, s.broken, s.combines = 0, false, 0
-	s.unsent, s.awaited, s.counted = active, active, active
+	s.sent, s.located, s.broken, s.combines = 0, false, false, 0
+	s.planned, s.unsent, s.awaited, s.counted = active, active, active, active
 	s.dispatch.begin(a.Timeout)
 	s.dispatch.args, s.dispatch.res = *a, Result{}
 	s.combine.retire()
-	if left := b.all &^ active; left != 0 {
+	if left != 0 {
 		b.owe(s, left, false)
 	}
 }
@@ -193,27 +207,50 @@ func (b *Buffer) activeSet(mask []int32) (uint64, error) {
 // those that still hold our slab, those that have not opened theirs, and, once
 // ours is open, those whose rows are missing.
 func (b *Buffer) stepDispatch(s *slot) (waiting uint64, err error) {
+	out := b.out()
+	s.unsent &^= out
 	if s.unsent != 0 {
 		if err := b.send(s); err != nil {
 			return 0, err
 		}
 	}
+	if s.unsent == 0 && !s.located {
+		b.finishSend(s)
+	}
 	if !s.isOpen() {
-		return b.unfinished(s) | s.unsent&^(1<<b.self), nil
+		return (b.unfinished(s) | s.unsent) &^ out &^ (1 << b.self), nil
 	}
-	for rest := s.awaited; rest != 0; rest &= rest - 1 {
-		if b.arrived(s, bits.TrailingZeros64(rest)) {
-			s.awaited &^= rest & -rest
-		}
-	}
+	b.countArrivals(s, out)
 	if s.unsent|s.awaited == 0 {
 		return 0, b.received(s)
 	}
 	return s.unsent | s.awaited, nil
 }
 
+// countArrivals looks who has come. Of those who are out it takes what is
+// complete and drops the others for this operation.
+func (b *Buffer) countArrivals(s *slot, out uint64) {
+	for rest := s.awaited; rest != 0; rest &= rest - 1 {
+		bit := rest & -rest
+		switch t := bits.TrailingZeros64(rest); {
+		case b.arrived(s, t):
+			s.awaited &^= bit
+		case out&bit != 0:
+			s.awaited &^= bit
+			s.counted &^= bit
+		}
+	}
+}
+
 func (b *Buffer) arrived(s *slot, t int) bool {
-	return layout.IsFor(s.own.Word(layout.Arrive(t)).Load(), s.op)
+	return layout.IsFor(s.own.seg.Word(layout.Arrive(t)).Load(), s.op)
+}
+
+// showActive clears the ranks in the caller's mask that its result lacks.
+func showActive(mask []int32, lacking uint64) {
+	for rest := lacking; mask != nil && rest != 0; rest &= rest - 1 {
+		mask[bits.TrailingZeros64(rest)] = 0
+	}
 }
 
 // received reads what everybody has placed and ends the dispatch.
@@ -224,16 +261,17 @@ func (b *Buffer) received(s *slot) error {
 	}
 	a := &s.dispatch.args
 	for l := range int(s.slab.LocalExperts) {
-		a.RecvCount[l] = int32(min(s.own.Word(layout.Counter(l)).Load(), uint64(s.slab.RowsPerExpert)))
+		a.RecvCount[l] = int32(min(s.own.seg.Word(layout.Counter(l)).Load(), uint64(s.slab.RowsPerExpert)))
 		for t := range b.ranks {
 			a.LayoutRange[l*b.ranks+t] = 0
 			if s.counted>>t&1 == 1 {
-				v := s.own.Word(s.slab.Layout(int64(l), int64(t))).Load()
+				v := s.own.seg.Word(s.slab.Layout(int64(l), int64(t))).Load()
 				a.LayoutRange[l*b.ranks+t] = int64(v)
 				b.count.rowsReceived += v & (1<<32 - 1)
 			}
 		}
 	}
+	showActive(a.ActiveRanks, b.all&^s.counted)
 	b.count.dispatches++
 	s.dispatch.args = DispatchArgs{}
 	s.dispatch.end(op.Done, nil)
@@ -248,7 +286,7 @@ func (b *Buffer) agree(s *slot) error {
 		if !b.arrived(s, t) {
 			continue
 		}
-		_, theirs := loadParams(s.own, t)
+		_, theirs := loadParams(s.own.seg, t)
 		if name, mine, other, bad := s.params.differs(&theirs); bad {
 			return fmt.Errorf("%w: %s is %v on rank %d and %v on rank %d in the same dispatch", ErrMismatch, name, mine, b.self, other, t)
 		}

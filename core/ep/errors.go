@@ -12,10 +12,9 @@ var (
 	ErrNoHandle    = errors.New("unknown handle")
 	ErrStaleHandle = errors.New("stale handle")
 	ErrClosed      = errors.New("buffer is closed")
-	ErrTimeout     = errors.New("deadline passed")
-	ErrPeerLost    = errors.New("peer lost")
 	ErrMismatch    = errors.New("ranks disagree")
-	ErrFenced      = errors.New("fenced: the group went on without this rank; make a new buffer to rejoin")
+	ErrFenced      = errors.New("fenced: the group went on without this rank; update the membership or make a new buffer to rejoin")
+	ErrUpdating    = errors.New("the membership is being updated")
 	ErrNotCombined = errors.New("operation was released without combining")
 	// ErrInProgress is returned when a slice of time ends before the phase
 	// is reached. It is not a failure.
@@ -24,6 +23,9 @@ var (
 
 // errOwner ends the operations that are pending when a buffer is closed.
 var errOwner = fmt.Errorf("%w by its owner", ErrClosed)
+
+// errBetween is what calls get between Prepare and Install.
+var errBetween = fmt.Errorf("%w: no call is possible until that has ended", ErrUpdating)
 
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)

@@ -18,14 +18,12 @@ type owed struct {
 }
 
 // settle writes what is owed wherever the owner has opened by now, and reports
-// whether it wrote anything. A rank that is out writes nothing.
+// whether it wrote anything. An owner that is out is owed nothing.
 func (b *Buffer) settle() (wrote bool) {
-	if b.members()>>b.self&1 == 0 {
-		return false
-	}
 	kept := b.owed[:0]
 	for i := range b.owed {
 		o := b.owed[i]
+		o.owners &^= b.out()
 		for rest := o.owners; rest != 0; rest &= rest - 1 {
 			r := bits.TrailingZeros64(rest)
 			if b.settleAt(&o, r) {
@@ -49,8 +47,8 @@ func (b *Buffer) settleAt(o *owed, r int) bool {
 		return false
 	}
 	slab, err := b.dom.Slab(r, layout.Detail(word))
-	if err != nil {
-		return b.members()>>r&1 == 0 // else later: it may be mapped then
+	if err != nil || !b.isMember() { // after `open`, before the first write
+		return false // later: it may be mapped then
 	}
 	b.publish(slab, r, o.op, &o.params, &o.slab, nil, nil)
 	if r == b.self && o.withY {

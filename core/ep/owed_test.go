@@ -2,6 +2,7 @@ package ep_test
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 	"time"
 
@@ -77,41 +78,41 @@ func TestOneCallPays(t *testing.T) {
 	require.ErrorIs(t, within(t, told), ep.ErrNotCombined)
 }
 
-// TestHolderOfTheSlabIsNamed: a rank that never let go of an operation is the
-// one to blame when its slot is needed, masked or not, dead or late.
-func TestHolderOfTheSlabIsNamed(t *testing.T) {
+// TestHolderOfTheSlab: a rank that never lets go of an operation is taken out
+// when its slot is needed, masked or not, dead or late, and the slab that it
+// may still write into is not used again unless it is dead.
+func TestHolderOfTheSlab(t *testing.T) {
 	for name, c := range map[string]struct {
 		dead    bool
 		mask    []int32
 		timeout time.Duration
-		want    error
 	}{
-		"late":           {false, nil, 50 * time.Millisecond, ep.ErrTimeout},
-		"late, left out": {false, []int32{1, 1, 0}, 50 * time.Millisecond, ep.ErrTimeout},
-		"dead, left out": {true, []int32{1, 1, 0}, -1, ep.ErrPeerLost},
-		"dead, no masks": {true, nil, -1, ep.ErrPeerLost},
+		"late":           {false, nil, 50 * time.Millisecond},
+		"late, left out": {false, []int32{1, 1, 0}, 50 * time.Millisecond},
+		"dead, left out": {true, []int32{1, 1, 0}, -1},
+		"dead, no masks": {true, nil, -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := shape{ranks: 3, maxTokens: 4, hidden: 16, experts: 3, topk: 2}
 			w := newWorld(t, 3, ep.Config{NumBytes: 16 << 20, NumSlots: 1})
 			in := randomInput(r2(0), 4, 16, 2, 3, uniform)
-			w.each(func(r int) error { _, err := w.dispatch(r, s, &in); return err })
+			before := make([]*dispatched, 3)
+			w.each(func(r int) (err error) { before[r], err = w.dispatch(r, s, &in); return err })
 			require.NoError(t, w.bufs[0].Release(0))
 			require.NoError(t, w.bufs[1].Release(0))
 			if c.dead {
 				inproc.Kill(w.doms[0], 2)
 			}
-			done := make(chan error, 1)
-			go func() {
-				var d dispatched
-				a := w.args(0, s, &in, &d)
-				a.Timeout, a.ActiveRanks = c.timeout, c.mask
-				_, err := w.bufs[0].Dispatch(a, &d.res, ep.PhaseDone, -1)
-				done <- err
-			}()
-			err := within(t, done)
-			require.ErrorIs(t, err, c.want)
-			require.Regexp(t, "rank 2|ranks 1, 2", err.Error())
+			ds := make([]dispatched, 2)
+			w.some(0b011, func(r int) error {
+				a := w.args(r, s, &in, &ds[r])
+				a.Timeout, a.ActiveRanks = c.timeout, slices.Clone(c.mask)
+				_, err := w.bufs[r].Dispatch(a, &ds[r].res, ep.PhaseDone, -1)
+				return err
+			})
+			require.Equal(t, uint64(0b011), w.bufs[0].Members())
+			same := ds[0].res.Slab == before[0].res.Slab
+			require.Equal(t, c.dead, same, "the slab is replaced unless the holder is known to be dead")
 		})
 	}
 }
@@ -143,6 +144,6 @@ func TestFillAfterOverlap(t *testing.T) {
 	ds[0].compute(0, pair)
 	require.NotEqual(t, bytes.Repeat([]byte{0xff}, n), ds[0].res.CombineX[:n])
 	require.NoError(t, w.bufs[1].Release(0))
-	require.ErrorIs(t, within(t, next), ep.ErrTimeout, "rank 1 does not come again")
+	require.NoError(t, within(t, next), "rank 1 does not come again")
 	require.Equal(t, bytes.Repeat([]byte{0xff}, n), ds[0].res.CombineX[:n])
 }

@@ -21,6 +21,9 @@ func (b *Buffer) outcome(t task, res *Result, err error) (*Pending, error) {
 		if filled := b.fillResult(t, res); filled != nil {
 			err = filled
 		} else if err != nil || t.st.State() == op.Pending {
+			if err == nil {
+				b.leaveBehind(t)
+			}
 			return &Pending{b: b, t: t}, err
 		}
 	}
@@ -52,7 +55,7 @@ func (b *Buffer) fillResult(t task, res *Result) error {
 func (p *Pending) Wait(until Phase, slice time.Duration) error {
 	if err := p.b.enter(); err == nil {
 		defer p.b.users.Done()
-		return p.b.drive(p.t, until, limitOf(slice))
+		return p.b.resume(p.t, until, limitOf(slice))
 	} else if p.t.st.State() == op.Pending {
 		return err
 	}
@@ -68,7 +71,7 @@ func (p *Pending) Result(res *Result) error { return p.b.fillResult(p.t, res) }
 func (p *Pending) Cancel() {
 	p.b.mu.Lock()
 	defer p.b.mu.Unlock()
-	if p.t.st.State() != op.Pending || p.b.err() != nil {
+	if p.t.st.State() != op.Pending || p.b.usable() != nil {
 		return
 	}
 	p.b.release(p.t.s, op.ErrCancelled)
@@ -82,7 +85,7 @@ func (p *Pending) State() op.State { return p.t.st.State() }
 func (b *Buffer) OutputBytes(n uint64) (outputs, row int64, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.err(); err != nil {
+	if err := b.usable(); err != nil {
 		return 0, 0, err
 	}
 	s, err := b.find(n)

@@ -26,10 +26,9 @@ func (b *Buffer) CombineBuffer(n uint64, slice time.Duration) ([]byte, error) {
 func (b *Buffer) startQuiet(n uint64) (t task, x []byte, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.err(); err != nil {
+	if err := b.begin(); err != nil {
 		return task{}, nil, err
 	}
-	b.progress()
 	s, err := b.find(n)
 	if err != nil {
 		return task{}, nil, err
@@ -37,7 +36,7 @@ func (b *Buffer) startQuiet(n uint64) (t task, x []byte, err error) {
 	if t, yes := b.inWay(s); yes {
 		return t, nil, nil
 	}
-	if b.readers(s) == 0 {
+	if b.readers(s)&^b.out() == 0 {
 		return task{}, s.dispatch.res.CombineX, nil
 	}
 	if !s.quiet.pending() {

@@ -16,7 +16,9 @@ func (b *Buffer) Release(n uint64) error {
 	defer b.users.Done()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.progress()
+	if err := b.begin(); err != nil {
+		return err
+	}
 	s, err := b.find(n)
 	if err != nil {
 		return err
@@ -61,5 +63,5 @@ func (b *Buffer) releaseAs(s *slot, state op.State, why error) {
 		b.owe(s, s.unsent, !s.isOpen())
 	}
 	b.wakeAll()
-	b.progress()
+	_ = b.progress() // the next call tries again, and reports it
 }

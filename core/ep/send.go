@@ -5,7 +5,6 @@ import (
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/ep/membership"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -17,7 +16,7 @@ func (b *Buffer) send(s *slot) error {
 		return err
 	}
 	// After `open` and before the first write: are we still a member?
-	if !membership.Set(b.dom.Members().Load()).In(b.epoch, b.self) {
+	if !b.isMember() {
 		return ErrFenced
 	}
 	if ready>>b.self&1 == 1 {
@@ -33,11 +32,14 @@ func (b *Buffer) send(s *slot) error {
 	}
 	s.unsent &^= ready
 	s.sent |= ready
-	if s.unsent == 0 {
-		s.plan.locate(&s.slab)
-		s.dispatch.args.X, s.dispatch.args.TopkIdx = nil, nil // no longer ours
-	}
 	return nil
+}
+
+// finishSend notes that every owner has its rows or is out.
+func (b *Buffer) finishSend(s *slot) {
+	s.plan.locate(&s.slab)
+	s.dispatch.args.X, s.dispatch.args.TopkIdx = nil, nil // no longer ours
+	s.located = true
 }
 
 // openOwners finds the owners that have opened s.op, and their slabs.
@@ -60,11 +62,11 @@ func (b *Buffer) openOwners(s *slot) (ready uint64, err error) {
 func (b *Buffer) describe(s *slot) {
 	lay, res := &s.slab, &s.dispatch.res
 	s.shown, s.shownFor = *lay, s.op
-	res.Op, res.Slab = s.op, s.own
-	res.RecvX = bytesOf(s.own, lay.Rows())
-	res.SrcInfo = bytesOf(s.own, lay.SrcInfo())
-	res.CombineX = bytesOf(s.own, lay.Y())
-	res.Scales = bytesOf(s.own, lay.Scales())
+	res.Op, res.Slab = s.op, s.own.seg
+	res.RecvX = bytesOf(s.own.seg, lay.Rows())
+	res.SrcInfo = bytesOf(s.own.seg, lay.SrcInfo())
+	res.CombineX = bytesOf(s.own.seg, lay.Y())
+	res.Scales = bytesOf(s.own.seg, lay.Scales())
 }
 
 func bytesOf(slab transport.Segment, r layout.Region) []byte { return slab.Bytes(r.Off, r.Bytes) }
@@ -115,7 +117,7 @@ func (b *Buffer) place(s *slot, owners uint64) {
 // jobsFor returns the jobs for some owners: all of them, without copying, in
 // the common case.
 func (b *Buffer) jobsFor(s *slot, owners uint64) []device.PlaceJob {
-	if owners == s.counted {
+	if owners == s.planned {
 		return s.plan.jobs
 	}
 	b.scratch.jobs = b.scratch.jobs[:0]
@@ -183,11 +185,11 @@ func (b *Buffer) prefault(s *slot, r int) {
 	tokens := int64(s.params.tokens) * lay.NumRanks * int64(s.params.topK)
 	share := min((tokens*5/4+lay.NumExperts-1)/lay.NumExperts, lay.RowsPerExpert)
 	w := &s.warm[r]
-	if w.shape == lay.Shape && w.rows >= share {
+	seg := s.dst[r]
+	if w.seg == seg && w.shape == lay.Shape && w.rows >= share {
 		return
 	}
-	*w = warmth{lay.Shape, share}
-	seg := s.dst[r]
+	*w = warmth{seg, lay.Shape, share}
 	seg.Prefault(0, layout.HeaderBytes)
 	for l := range lay.LocalExperts {
 		lay.Head(l, share, func(r layout.Region) { seg.Prefault(r.Off, r.Bytes) })

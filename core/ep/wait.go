@@ -1,24 +1,27 @@
 package ep
 
 import (
-	"fmt"
-	"math/bits"
-	"strings"
+	"runtime"
 	"time"
 
-	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/ep/membership"
 	"github.com/moewire/moewire/core/op"
 )
 
 // How a wait passes its time, as measured for 2 to 8 ranks on 2 cores (see
-// docs/performance.md): spin, then give the processor away, then sleep. A
-// sleep is bounded because a waker may stop between its store and its wake.
+// docs/performance.md): spin, then give the processor away, then sleep, for
+// Buffer.patience at most: a waker may stop between its store and its wake.
 const (
 	spinFor  = 2 * time.Microsecond
 	yieldFor = 500 * time.Microsecond
-	sleepFor = 5 * time.Millisecond
 )
+
+// patienceFor is how long a wait may sleep before it shows that it is alive.
+// Where ranks share processors, each gets its turn less often.
+func patienceFor(ranks int) time.Duration {
+	cpus := runtime.NumCPU()
+	perCPU := (ranks + cpus - 1) / cpus
+	return min(time.Duration(perCPU)*time.Millisecond, 5*time.Millisecond)
+}
 
 type kind int
 
@@ -74,23 +77,28 @@ func (b *Buffer) step(t task, until Phase) (waiting uint64, reached bool, err er
 	if t.st.State() != op.Pending {
 		return 0, true, t.st.Err()
 	}
-	if err := b.err(); err != nil {
+	if err := b.usable(); err != nil {
 		t.st.End(op.Failed, err)
-		return 0, true, err
+		return 0, true, t.st.Err()
 	}
-	b.progress()
+	if err := b.progress(); err != nil {
+		return 0, false, err
+	}
 	sent := false
 	switch t.kind {
 	case kindDispatch:
 		waiting, err = b.stepDispatch(t.s)
-		sent = t.s.unsent == 0
+		sent = t.s.located
 	case kindCombine:
 		waiting, err = b.stepCombine(t.s)
 		sent = t.s.combine.published
 	case kindQuiet:
-		if waiting = b.readers(t.s); waiting == 0 {
+		if waiting = b.readers(t.s) &^ b.out(); waiting == 0 {
 			t.s.quiet.end(op.Done, nil)
 		}
+	}
+	if err == ErrFenced {
+		b.expelled()
 	}
 	return waiting, t.st.State() == op.Done || (until == PhaseSent && sent), err
 }
@@ -103,8 +111,9 @@ func limitOf(slice time.Duration) time.Time {
 	return time.Now().Add(slice)
 }
 
-// drive steps the operation until the phase is reached, its deadline passes,
-// a rank it waits for is lost, or the limit (zero: none) has come.
+// drive steps the operation until the phase is reached or the limit (zero:
+// none) has come. Ranks that are lost or late beyond the deadline are taken
+// out of the group on the way, so that it ends.
 func (b *Buffer) drive(t task, until Phase, limit time.Time) error {
 	w := wait{b: b, t: t, blamed: -1}
 	defer w.end()
@@ -137,36 +146,37 @@ func (b *Buffer) nextPhase(t task) {
 
 // wait is the state of one call of drive.
 type wait struct {
-	b         *Buffer
-	t         task
-	begin     time.Time
-	last      time.Time
-	deadline  time.Time
-	timeout   time.Duration // that the deadline was made of
-	blamed    int           // rank that the time since `last` is counted for
-	suspected bool          // a rank was seen lost: one more look at its words
-	asleep    bool          // a sleep was announced
-	ticket    uint32
+	b        *Buffer
+	t        task
+	peers    []peer
+	epoch    uint16
+	begin    time.Time
+	last     time.Time
+	deadline time.Time
+	members  uint64 // the word, as last seen
+	timeout  time.Duration
+	blamed   int    // rank that the time since `last` is counted for
+	shown    uint64 // ranks that our control page names
+	entry    int    // ours in Buffer.waits
+	asleep   bool   // a sleep was announced
+	ticket   uint32
 }
 
-// pause passes a little time, and looks for reasons to give up.
+// pause passes a little time, and looks for reasons to give up on somebody.
 func (w *wait) pause(waiting uint64, limit time.Time) error {
 	now := time.Now()
 	if w.begin.IsZero() {
 		w.start(now)
 	}
-	w.account(now, lowest(waiting))
+	w.account(now, waiting)
 	elapsed := now.Sub(w.begin)
-	if elapsed < spinFor {
+	if elapsed < spinFor || w.lookAround(now, waiting) {
 		return nil
-	}
-	if err := w.giveUp(now, waiting); err != nil {
-		return err
 	}
 	if !limit.IsZero() && !now.Before(limit) {
 		return ErrInProgress
 	}
-	if elapsed < yieldFor || w.suspected {
+	if elapsed < yieldFor {
 		w.b.dom.Yield()
 		return nil
 	}
@@ -178,6 +188,8 @@ func (w *wait) start(now time.Time) {
 	w.begin, w.last = now, now
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
+	w.peers, w.epoch, w.members = w.b.peers, w.b.epoch, w.b.dom.Members().Load()
+	w.entry = w.b.waits.enter(now)
 	c := w.t.s.call(w.t.kind)
 	if c.st != w.t.st {
 		return // ended meanwhile; the next step sees it
@@ -190,16 +202,16 @@ func (w *wait) start(now time.Time) {
 
 // account books the time since the last call for the rank waited for, and
 // publishes whom we wait for and that we are alive.
-func (w *wait) account(now time.Time, rank int) {
+func (w *wait) account(now time.Time, waiting uint64) {
 	if w.blamed >= 0 {
 		w.b.count.wait[w.blamed].Add(int64(now.Sub(w.last)))
 	}
-	control := w.b.dom.Control(w.b.self)
-	if rank != w.blamed {
-		control.Word(layout.WaitsFor()).Store(uint64(rank + 1))
+	own := &w.peers[w.b.self]
+	if waiting != w.shown {
+		w.b.waits.blame(w.entry, waiting, own)
 	}
-	control.Word(layout.Beat()).Add(1)
-	w.last, w.blamed = now, rank
+	own.beat.Add(1)
+	w.last, w.blamed, w.shown = now, lowest(waiting), waiting
 }
 
 // sleep announces a sleep the first time, so that the words are looked at
@@ -209,8 +221,8 @@ func (w *wait) sleep(now time.Time, limit time.Time) {
 		w.ticket, w.asleep = w.b.dom.PrepareSleep(), true
 		return
 	}
-	d := sleepFor
-	if !w.deadline.IsZero() {
+	d := w.b.patience
+	if !w.deadline.IsZero() && now.Before(w.deadline) {
 		d = min(d, w.deadline.Sub(now))
 	}
 	if !limit.IsZero() {
@@ -224,71 +236,9 @@ func (w *wait) end() {
 	if w.asleep {
 		w.b.dom.CancelSleep()
 	}
-	if w.blamed >= 0 {
-		w.account(time.Now(), -1)
+	if w.begin.IsZero() {
+		return
 	}
-}
-
-// giveUp ends the wait when its deadline is over or a rank it waits for is
-// lost. Data wins: a lost rank's words are looked at once more before.
-func (w *wait) giveUp(now time.Time, waiting uint64) error {
-	lost := w.b.lost(waiting)
-	if again := lost != nil && !w.suspected; again {
-		w.suspected = true
-		return nil
-	}
-	w.suspected = lost != nil
-	switch {
-	case lost != nil:
-		err := fmt.Errorf("%w: %w, while rank %d waited for it in %s of operation %d", ErrPeerLost, lost, w.b.self, w.t.kind, w.t.n)
-		w.b.fail(op.Failed, err)
-		return err
-	case !w.deadline.IsZero() && !now.Before(w.deadline):
-		err := fmt.Errorf("%w: rank %d waited %v for %s in %s of operation %d", ErrTimeout, w.b.self, w.timeout, rankNames(waiting), w.t.kind, w.t.n)
-		w.b.fail(op.TimedOut, err)
-		return err
-	}
-	return nil
-}
-
-// lost returns why one of the ranks will not come any more. The cause is a
-// rank that ended while it was a member, if there is one: a rank that left,
-// and perhaps ended then, may only have given up on it.
-func (b *Buffer) lost(waiting uint64) error {
-	members := b.members()
-	gone := waiting &^ members
-	for rest := waiting; rest != 0; rest &= rest - 1 {
-		if b.dom.Lost(bits.TrailingZeros64(rest)) != nil {
-			gone |= rest & -rest
-		}
-	}
-	if gone == 0 {
-		return nil
-	}
-	for rest := members; rest != 0; rest &= rest - 1 {
-		if err := b.dom.Lost(bits.TrailingZeros64(rest)); err != nil {
-			return err
-		}
-	}
-	return fmt.Errorf("rank %d left the group", lowest(gone))
-}
-
-// members returns the ranks that are in the set of our epoch.
-func (b *Buffer) members() uint64 {
-	set := membership.Set(b.dom.Members().Load())
-	if set.Epoch() != b.epoch {
-		return 0
-	}
-	return set.Ranks()
-}
-
-func rankNames(ranks uint64) string {
-	var names []string
-	for rest := ranks; rest != 0; rest &= rest - 1 {
-		names = append(names, fmt.Sprint(bits.TrailingZeros64(rest)))
-	}
-	if len(names) == 1 {
-		return "rank " + names[0]
-	}
-	return "ranks " + strings.Join(names, ", ")
+	w.account(time.Now(), 0)
+	w.b.waits.leave(w.entry)
 }

@@ -6,6 +6,8 @@ const (
 	yReadyOff   = openOff + MaxSlots*LineBytes
 	waitsForOff = yReadyOff + MaxSlots*LineBytes
 	beatOff     = waitsForOff + LineBytes
+	sinceOff    = beatOff + LineBytes
+	quietOff    = sinceOff + LineBytes
 	// ControlBytes is the size of a rank's control region.
 	ControlBytes = 3 * PageBytes
 )
@@ -16,8 +18,16 @@ func Open(slot int) int64 { return openOff + int64(slot)*LineBytes }
 // YReady is the offset of y_ready[j].
 func YReady(slot int) int64 { return yReadyOff + int64(slot)*LineBytes }
 
-// WaitsFor is the offset of waits_for: the rank waited for plus one, or 0.
+// WaitsFor is the offset of waits_for: one bit per rank waited for.
 func WaitsFor() int64 { return waitsForOff }
 
 // Beat is the offset of beat.
 func Beat() int64 { return beatOff }
+
+// Since is the offset of since: when the wait that waits_for tells of began,
+// in nanoseconds of a clock that all ranks of a host share.
+func Since() int64 { return sinceOff }
+
+// Quiet is the offset of quiet: one more than the last epoch in which this
+// rank writes nothing to anybody any more.
+func Quiet() int64 { return quietOff }

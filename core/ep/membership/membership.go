@@ -39,12 +39,38 @@ func (s Set) String() string {
 // Leave takes rank out of the word while the word still has the epoch that
 // the rank joined. It reports whether this call took it out.
 func Leave(word *atomic.Uint64, epoch uint16, rank int) bool {
+	return Fence(word, epoch, rank, rank)
+}
+
+// Fence takes victim out of the word, on behalf of a rank of the epoch that is
+// itself still in it: of two ranks that suspect each other only one can win.
+// It reports whether this call took it out.
+func Fence(word *atomic.Uint64, epoch uint16, by, victim int) bool {
 	for {
 		old := Set(word.Load())
-		if !old.In(epoch, rank) {
+		if !old.In(epoch, by) || !old.In(epoch, victim) {
 			return false
 		}
-		if word.CompareAndSwap(uint64(old), uint64(old)&^(1<<rank)) {
+		if word.CompareAndSwap(uint64(old), uint64(old)&^(1<<victim)) {
+			return true
+		}
+	}
+}
+
+// Install begins an epoch with the given ranks, unless somebody has done so.
+// All ranks of the new epoch have met and call it with equal arguments. False:
+// the group is already past this epoch.
+func Install(word *atomic.Uint64, epoch uint16, ranks uint64) bool {
+	next := uint64(epoch)<<MaxRanks | ranks
+	for {
+		old := Set(word.Load())
+		switch ahead := int16(old.Epoch() - epoch); {
+		case ahead == 0:
+			return true
+		case ahead > 0:
+			return false
+		}
+		if word.CompareAndSwap(uint64(old), next) {
 			return true
 		}
 	}

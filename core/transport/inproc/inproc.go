@@ -5,6 +5,7 @@ package inproc
 
 import (
 	"fmt"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -21,36 +22,83 @@ const MaxSlabs = 1024
 // are in the members word, with epoch 1. It panics when n or controlBytes is
 // out of range.
 func New(n int, controlBytes int64) []transport.Domain {
-	if n < 1 || n > transport.MaxRanks || controlBytes < 1 {
-		panic(fmt.Sprintf("inproc: %d ranks with %d bytes", n, controlBytes))
+	return NewPartial(n, 1<<n-1, controlBytes)
+}
+
+// NewPartial makes a group declared for n ranks of which only those in
+// present (one bit per rank) have come; the views of the others are nil.
+func NewPartial(n int, present uint64, controlBytes int64) []transport.Domain {
+	if n < 1 || n > transport.MaxRanks || controlBytes < 1 || present == 0 || present>>n != 0 {
+		panic(fmt.Sprintf("inproc: %d ranks, %b present, with %d bytes", n, present, controlBytes))
 	}
-	g := &group{ranks: make([]*rankState, n)}
-	g.members.Store(1<<48 | (1<<n - 1))
+	g := &group{ranks: make([]atomic.Pointer[rankState], n), controlBytes: controlBytes}
+	g.members.Store(1<<48 | present)
 	views := make([]transport.Domain, n)
-	for r := range g.ranks {
-		g.ranks[r] = &rankState{control: newSegment(controlBytes)}
-		g.ranks[r].rung = make(chan struct{})
-		views[r] = &Domain{group: g, rank: r}
+	for r := range views {
+		if present>>r&1 == 1 {
+			views[r] = g.enter(r)
+		}
 	}
 	return views
 }
 
-// Kill makes every rank of d's group, which New made, see this rank's
-// process as ended, and wakes everybody. The rank's own calls go on: a test
-// plays the dead rank by not calling any more.
-func Kill(d transport.Domain, rank int) { d.(*Domain).Kill(rank) }
+// Kill makes every rank of d's group, which New made, see the process behind
+// a rank's number as ended, and wakes everybody. The rank's own calls go on: a
+// test plays the dead rank by not calling any more.
+func Kill(d transport.Domain, rank int) {
+	Doom(d, rank)
+	err := fmt.Errorf("rank %d: %w", rank, transport.ErrDead)
+	g := d.(*Domain).group
+	g.ranks[rank].Load().lost.Store(&err)
+	g.ringAll()
+}
+
+// Doom makes everybody see that the process has begun to end.
+func Doom(d transport.Domain, rank int) {
+	d.(*Domain).group.ranks[rank].Load().dying.Store(true)
+	d.(*Domain).group.ringAll()
+}
+
+// Join puts a new process behind a rank's number and returns its view. It
+// stands for a meeting: call it when all others are between two epochs.
+func Join(d transport.Domain, rank int) transport.Domain { return d.(*Domain).group.enter(rank) }
+
+// Dismiss makes a rank absent, as a meeting without it does.
+func Dismiss(d transport.Domain, rank int) { d.(*Domain).group.ranks[rank].Store(nil) }
+
+// Return puts the process of view back behind its number.
+func Return(view transport.Domain) {
+	d := view.(*Domain)
+	d.group.ranks[d.rank].Store(d.own)
+}
 
 // group is what all ranks share.
 type group struct {
-	members atomic.Uint64
-	ranks   []*rankState
+	members      atomic.Uint64
+	controlBytes int64
+	ranks        []atomic.Pointer[rankState] // nil: absent
 }
 
-// rankState is one rank's memory and bell.
+func (g *group) enter(rank int) *Domain {
+	s := &rankState{control: newSegment(g.controlBytes), rung: make(chan struct{})}
+	g.ranks[rank].Store(s)
+	return &Domain{group: g, rank: rank, own: s}
+}
+
+func (g *group) ringAll() {
+	for r := range g.ranks {
+		if s := g.ranks[r].Load(); s != nil {
+			s.ring()
+		}
+	}
+}
+
+// rankState is the memory and bell of one incarnation of a rank.
 type rankState struct {
 	control *segment
 	slabs   [MaxSlabs]atomic.Pointer[segment]
 	lost    atomic.Pointer[error]
+	dying   atomic.Bool
 
 	sleepers atomic.Int64
 	mu       sync.Mutex // guards what follows
@@ -58,6 +106,22 @@ type rankState struct {
 	rung     chan struct{} // closed and replaced when the bell rings
 	numSlabs int
 }
+
+var _ transport.Process = (*rankState)(nil)
+
+// Lost reports a process that Kill was called for.
+func (s *rankState) Lost() error {
+	if err := s.lost.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// Dying reports a process that Doom or Kill was called for.
+func (s *rankState) Dying() bool { return s.dying.Load() }
+
+// PID is that of the one process there is.
+func (s *rankState) PID() int { return os.Getpid() }
 
 // ring ends the sleep of everybody who drew a ticket before.
 func (s *rankState) ring() {
@@ -74,35 +138,58 @@ func (s *rankState) ring() {
 type Domain struct {
 	group  *group
 	rank   int
+	own    *rankState
 	closed atomic.Bool
 }
 
 var _ transport.Domain = (*Domain)(nil)
 
-// Kill is the function Kill.
-func (d *Domain) Kill(rank int) {
-	err := fmt.Errorf("rank %d: %w", rank, transport.ErrDead)
-	d.group.ranks[rank].lost.Store(&err)
-	for _, s := range d.group.ranks {
-		s.ring()
-	}
-}
-
 // Rank is this rank's number.
 func (d *Domain) Rank() int { return d.rank }
 
-// NumRanks is the size of the group.
+// NumRanks is the size of the group, absent ranks included.
 func (d *Domain) NumRanks() int { return len(d.group.ranks) }
 
 // Members is the group's membership word.
 func (d *Domain) Members() *atomic.Uint64 { return &d.group.members }
 
+// Present has one bit per rank that is there.
+func (d *Domain) Present() (ranks uint64) {
+	for r := range d.group.ranks {
+		if d.at(r) != nil {
+			ranks |= 1 << r
+		}
+	}
+	return ranks
+}
+
+// at is the incarnation that this rank sees behind a number; nil: absent.
+func (d *Domain) at(rank int) *rankState {
+	if rank == d.rank {
+		return d.own
+	}
+	return d.group.ranks[rank].Load()
+}
+
 // Control is a rank's control region.
-func (d *Domain) Control(rank int) transport.Segment { return d.group.ranks[rank].control }
+func (d *Domain) Control(rank int) transport.Segment {
+	if s := d.at(rank); s != nil {
+		return s.control
+	}
+	return nil
+}
+
+// Process is the incarnation behind a rank's number.
+func (d *Domain) Process(rank int) transport.Process {
+	if s := d.at(rank); s != nil {
+		return s
+	}
+	return nil
+}
 
 // AddSlab makes a zeroed slab of this rank.
 func (d *Domain) AddSlab(sizeBytes int64) (int, transport.Segment, error) {
-	s := d.group.ranks[d.rank]
+	s := d.own
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -127,30 +214,24 @@ func (d *Domain) Slab(rank, id int) (transport.Segment, error) {
 	if d.closed.Load() {
 		return nil, fmt.Errorf("inproc: slab: %w", transport.ErrClosed)
 	}
-	if slab := d.group.ranks[rank].slabs[id].Load(); slab != nil {
-		return slab, nil
+	if s := d.at(rank); s != nil {
+		if slab := s.slabs[id].Load(); slab != nil {
+			return slab, nil
+		}
 	}
 	return nil, fmt.Errorf("inproc: rank %d has no slab %d", rank, id)
 }
 
-// Lost reports a rank that Kill was called for.
-func (d *Domain) Lost(rank int) error {
-	if err := d.group.ranks[rank].lost.Load(); err != nil {
-		return *err
-	}
-	return nil
-}
-
 // Wake ends the sleep of a rank.
 func (d *Domain) Wake(rank int) {
-	if s := d.group.ranks[rank]; s.sleepers.Load() > 0 && !d.closed.Load() {
+	if s := d.at(rank); s != nil && s.sleepers.Load() > 0 && !d.closed.Load() {
 		s.ring()
 	}
 }
 
 // PrepareSleep announces a sleep.
 func (d *Domain) PrepareSleep() uint32 {
-	s := d.group.ranks[d.rank]
+	s := d.own
 	s.sleepers.Add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,12 +239,12 @@ func (d *Domain) PrepareSleep() uint32 {
 }
 
 // CancelSleep takes the announcement back.
-func (d *Domain) CancelSleep() { d.group.ranks[d.rank].sleepers.Add(-1) }
+func (d *Domain) CancelSleep() { d.own.sleepers.Add(-1) }
 
 // Sleep blocks until the bell rings after the ticket was drawn, or for t.
 func (d *Domain) Sleep(ticket uint32, t time.Duration) {
 	defer d.CancelSleep()
-	s := d.group.ranks[d.rank]
+	s := d.own
 	s.mu.Lock()
 	rung, bell := s.rung, s.bell
 	s.mu.Unlock()
@@ -185,7 +266,7 @@ func (d *Domain) Yield() { runtime.Gosched() }
 // long as somebody refers to it.
 func (d *Domain) Close() error {
 	if !d.closed.Swap(true) {
-		d.group.ranks[d.rank].ring()
+		d.own.ring()
 	}
 	return nil
 }

@@ -1,0 +1,77 @@
+package ep
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/moewire/moewire/core/ep/membership"
+)
+
+// lookAround takes out of the group whom it would be useless to wait for, and
+// reports whether the group has changed: then look at the words again.
+func (w *wait) lookAround(now time.Time, waiting uint64) (changed bool) {
+	for rest := waiting; rest != 0; rest &= rest - 1 {
+		t := bits.TrailingZeros64(rest)
+		if p := w.peers[t].proc; p != nil && p.Dying() {
+			w.fence(now, t, "its process has ended")
+		}
+	}
+	if members := w.b.dom.Members().Load(); members != w.members {
+		w.members = members
+		w.extend(now)
+		return true
+	}
+	if !w.deadline.IsZero() && !now.Before(w.deadline) {
+		return w.accuse(now, waiting)
+	}
+	return false
+}
+
+// extend gives everybody else a fresh deadline after a loss: who is late may
+// only have waited for the lost rank. A group loses each rank once, so the
+// wait stays bounded.
+func (w *wait) extend(now time.Time) {
+	if w.deadline.IsZero() {
+		return
+	}
+	w.b.mu.Lock()
+	defer w.b.mu.Unlock()
+	if c := w.t.s.call(w.t.kind); c.st == w.t.st {
+		c.deadline = now.Add(c.timeout)
+		c.trial.open = false
+		w.deadline = c.deadline
+	}
+}
+
+// fence takes a rank out of the group, unless somebody has done so, or this
+// rank is out itself.
+func (w *wait) fence(now time.Time, victim int, why string) {
+	if membership.Fence(w.b.dom.Members(), w.epoch, w.b.self, victim) {
+		w.b.lost.Add(1)
+		w.b.wakeAll()
+	}
+}
+
+// accuse finds out whom to fence for a deadline that has passed. It takes a
+// few looks; false: look again.
+func (w *wait) accuse(now time.Time, waiting uint64) (decided bool) {
+	v, decided := w.try(now, waiting)
+	for rest := v.causes; rest != 0; rest &= rest - 1 {
+		w.fence(now, bits.TrailingZeros64(rest), "it did not come before the deadline")
+	}
+	return decided
+}
+
+func (w *wait) try(now time.Time, waiting uint64) (v verdict, decided bool) {
+	w.b.mu.Lock()
+	defer w.b.mu.Unlock()
+	c := w.t.s.call(w.t.kind)
+	if c.st != w.t.st {
+		return verdict{}, true // ended meanwhile; the next step sees it
+	}
+	v, decided = c.trial.look(now, w, waiting)
+	if decided && v.causes == 0 && !v.until.IsZero() {
+		c.deadline, w.deadline = v.until, v.until
+	}
+	return v, decided
+}

@@ -1,0 +1,87 @@
+package ep
+
+import (
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/op"
+)
+
+// members returns the ranks that are in the set of our epoch: none once the
+// group has gone on to another one.
+func (b *Buffer) members() uint64 { return b.membersOf(b.epoch) }
+
+// Members returns one bit per rank that is in the group now: 0 when the group
+// has gone on to another epoch without this rank.
+func (b *Buffer) Members() uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.members()
+}
+
+// membersOf is members for waits, which do not hold Buffer.mu.
+func (b *Buffer) membersOf(epoch uint16) uint64 {
+	set := membership.Set(b.dom.Members().Load())
+	if set.Epoch() != epoch {
+		return 0
+	}
+	return set.Ranks()
+}
+
+// out returns the ranks that are not members. Data wins: read it before the
+// words of the ranks concerned.
+func (b *Buffer) out() uint64 { return b.all &^ b.members() }
+
+func (b *Buffer) isMember() bool { return !b.outside && b.members()>>b.self&1 == 1 }
+
+// usable says why a call cannot begin or go on: the buffer is broken, between
+// two epochs, or no member any more.
+func (b *Buffer) usable() error {
+	if err := b.err(); err != nil {
+		return err
+	}
+	if !b.isMember() {
+		b.expelled()
+		return b.why
+	}
+	return nil
+}
+
+// expelled ends everything once this rank has seen that it is out. From here
+// on it writes nothing to anybody, and says so.
+func (b *Buffer) expelled() {
+	if b.outside {
+		return
+	}
+	b.endAll(ErrFenced)
+	b.quietNow()
+}
+
+// leaveFor ends this rank's part in its epoch: it takes itself out of the
+// member set, and peers that wait for it go on.
+func (b *Buffer) leaveFor(why error) {
+	if !b.outside {
+		membership.Leave(b.dom.Members(), b.epoch, b.self)
+	}
+	b.endAll(why)
+	b.quietNow()
+}
+
+// endAll ends all operations and handles of this epoch.
+func (b *Buffer) endAll(why error) {
+	b.outside, b.why = true, why
+	for j := range b.slots {
+		s := &b.slots[j]
+		s.live = false
+		s.endCalls(op.Failed, why)
+		s.dispatch.args, s.combine.args = DispatchArgs{}, CombineArgs{}
+	}
+	b.owed = b.owed[:0]
+}
+
+// quietNow promises that this rank writes nothing more in its epoch. Steps
+// are covered by Buffer.mu, which the caller holds, and every step looks at
+// `outside` or at the error first.
+func (b *Buffer) quietNow() {
+	b.dom.Control(b.self).Word(layout.Quiet()).Store(uint64(b.epoch) + 1)
+	b.wakeAll()
+}

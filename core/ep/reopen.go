@@ -1,0 +1,108 @@
+package ep
+
+import (
+	"math/bits"
+
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/membership"
+)
+
+// openSlot lets peers write into our slab for operation i. A(i) is read
+// before the word is set: whoever is not in it cannot start to write.
+func (b *Buffer) openSlot(s *slot, i uint64) {
+	set := membership.Set(b.dom.Members().Load())
+	if !set.In(b.epoch, b.self) {
+		return // the group went on without us; the next call says so
+	}
+	s.a = set.Ranks()
+	s.served = i
+	b.peers[b.self].open[s.index].Store(layout.Word(i, uint16(s.own.id)))
+	b.wakeAll()
+}
+
+// progress does what needs no waiting, for every slot: it opens slots whose
+// operation everybody has finished with, and writes words that are owed. Every
+// call does this first, so that one thread can drive several ranks. A rank
+// that is out does nothing.
+func (b *Buffer) progress() error {
+	for more := true; more && b.isMember(); {
+		var err error
+		if more, err = b.reopen(); err != nil {
+			return err
+		}
+		if len(b.owed) > 0 {
+			more = b.settle() || more
+		}
+	}
+	return nil
+}
+
+// reopen reports whether it opened a slot. Its error is a lack of memory.
+func (b *Buffer) reopen() (opened bool, err error) {
+	for j := range b.slots {
+		s := &b.slots[j]
+		if s.own == nil || (s.live && s.isOpen()) {
+			continue
+		}
+		out := b.out()
+		late := b.unfinished(s)
+		if late&^out != 0 {
+			continue
+		}
+		if err := b.renew(s, late); err != nil {
+			return opened, err
+		}
+		b.openSlot(s, s.served+uint64(len(b.slots)))
+		opened = true
+	}
+	return opened, nil
+}
+
+// unfinished returns the ranks of A(served) whose final done is missing.
+func (b *Buffer) unfinished(s *slot) (ranks uint64) {
+	for rest := s.a; rest != 0; rest &= rest - 1 {
+		done := s.own.seg.Word(layout.Done(bits.TrailingZeros64(rest))).Load()
+		if !layout.IsFor(done, s.served) || !layout.IsLast(done) {
+			ranks |= rest & -rest
+		}
+	}
+	return ranks
+}
+
+// clean zeroes the counters that the served operation used. Its shape is what
+// its sources said it was: they may have disagreed. A source that was lost may
+// have said nothing and yet have counted: then all are zeroed.
+func (b *Buffer) clean(s *slot, allSaid bool) {
+	most := int64(0)
+	for rest := s.a; rest != 0; rest &= rest - 1 {
+		n, p := loadParams(s.own.seg, bits.TrailingZeros64(rest))
+		if n == s.served {
+			most = max(most, int64(p.experts)/int64(b.ranks))
+		}
+	}
+	most = min(most, layout.MaxLocalExperts)
+	if b.cfg.DebugFill && s.shownFor == s.served && s.shown.LocalExperts > 0 {
+		b.fill(s)
+	}
+	if !allSaid {
+		most = layout.MaxLocalExperts
+	}
+	for l := range int(most) {
+		s.own.seg.Word(layout.Counter(l)).Store(0)
+	}
+}
+
+// fill overwrites what the served operation left, so that a view which is
+// used after its release shows NaN instead of plausible numbers.
+func (b *Buffer) fill(s *slot) {
+	for l := range s.shown.LocalExperts {
+		n := min(int64(s.own.seg.Word(layout.Counter(int(l))).Load()), s.shown.RowsPerExpert)
+		s.shown.Head(l, n, func(r layout.Region) { fillBytes(s.own.seg.Bytes(r.Off, r.Bytes)) })
+	}
+}
+
+func fillBytes(p []byte) {
+	for i := range p {
+		p[i] = 0xff
+	}
+}

@@ -1,0 +1,118 @@
+package ep
+
+import (
+	"math/bits"
+
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// ownSlab is one slab of this rank. It is poisoned while it has suspects: they
+// were let in, were taken out of the group before they had said that they are
+// done, and may still store into it.
+type ownSlab struct {
+	id       int
+	seg      transport.Segment
+	suspects []suspect
+}
+
+// suspect is one incarnation of a rank in the epoch in which it was lost.
+type suspect struct {
+	peer  peer
+	epoch uint16
+}
+
+// addSlabs gives every slot its memory and opens it for its first operation.
+func (b *Buffer) addSlabs(size int64) error {
+	for j := range b.slots {
+		s := &b.slots[j]
+		if s.own != nil && s.own.seg.SizeBytes() >= size {
+			continue // of an earlier attempt, which failed at a later slot
+		}
+		own, err := b.newSlab(size)
+		if err != nil {
+			return err
+		}
+		s.own = own
+	}
+	b.slabBytes = size
+	for j := range b.slots {
+		b.openSlot(&b.slots[j], b.firstFor(j))
+	}
+	return nil
+}
+
+// firstFor returns the first operation of this epoch that slot j serves.
+func (b *Buffer) firstFor(j int) uint64 {
+	n := uint64(len(b.slots))
+	return b.base + (uint64(j)+n-b.base%n)%n
+}
+
+func (b *Buffer) newSlab(size int64) (*ownSlab, error) {
+	id, seg, err := b.dom.AddSlab(size)
+	if err != nil {
+		return nil, err
+	}
+	b.count.slabBytes += uint64(size)
+	return &ownSlab{id: id, seg: seg}, nil
+}
+
+// renew makes a slot's slab ready for its next operation. late are the ranks
+// without a final done: all of them are out.
+func (b *Buffer) renew(s *slot, late uint64) error {
+	if b.poison(s, late); len(s.own.suspects) == 0 {
+		b.clean(s, late == 0)
+		return nil
+	}
+	return b.replaceSlab(s)
+}
+
+// poison marks the slab for those of the late ranks that may still write.
+func (b *Buffer) poison(s *slot, late uint64) {
+	for rest := late; rest != 0; rest &= rest - 1 {
+		p := &b.peers[bits.TrailingZeros64(rest)]
+		if p.proc != nil && !p.silent(b.epoch) {
+			s.own.suspects = append(s.own.suspects, suspect{*p, b.epoch})
+		}
+	}
+}
+
+// replaceSlab takes a slab out of use until its suspects are silent, and gives
+// the slot a spare or fresh memory instead.
+func (b *Buffer) replaceSlab(s *slot) error {
+	own := b.takeSpare()
+	if own == nil {
+		var err error
+		if own, err = b.newSlab(b.slabBytes); err != nil {
+			return err // the slot stays closed, its slab poisoned
+		}
+	}
+	b.retired = append(b.retired, s.own)
+	s.own = own
+	return nil
+}
+
+// takeSpare returns a retired slab whose suspects are all silent by now.
+func (b *Buffer) takeSpare() *ownSlab {
+	for i, own := range b.retired {
+		if !own.harmless() {
+			continue
+		}
+		b.retired = append(b.retired[:i], b.retired[i+1:]...)
+		own.suspects = own.suspects[:0]
+		for l := range layout.MaxLocalExperts {
+			own.seg.Word(layout.Counter(l)).Store(0)
+		}
+		return own
+	}
+	return nil
+}
+
+func (own *ownSlab) harmless() bool {
+	for i := range own.suspects {
+		if s := &own.suspects[i]; !s.peer.silent(s.epoch) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,121 @@
+package ep
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/moewire/moewire/core/transport"
+)
+
+// trial finds the cause of a delay. The rank that is waited for may be a
+// messenger: alive, and late only because it waits for another one itself. A
+// messenger shows whom it waits for and since when, and its beat moves; so the
+// trial compares beats over a while. Guarded by Buffer.mu.
+type trial struct {
+	open    bool
+	since   time.Time
+	looks   int
+	excuses int
+	beats   [transport.MaxRanks]uint64
+}
+
+// A trial lasts until every live waiter has had several turns: in time, and in
+// looks of the judge, which may have been off its processor itself. A circle
+// of waits counts when it was found in several trials running.
+const (
+	trialSleeps = 8
+	trialLooks  = 4
+	maxExcuses  = 3
+)
+
+// verdict of a trial: whom to fence, or, if nobody, until when to wait.
+type verdict struct {
+	causes uint64
+	until  time.Time
+}
+
+// look opens the trial or goes on with it.
+func (tr *trial) look(now time.Time, w *wait, waiting uint64) (v verdict, decided bool) {
+	if !tr.open {
+		tr.begin(now, w.peers)
+		return verdict{}, false
+	}
+	tr.looks++
+	if tr.looks < trialLooks || now.Sub(tr.since) < trialSleeps*w.b.patience {
+		return verdict{}, false
+	}
+	tr.open = false
+	return tr.decide(now, w, waiting), true
+}
+
+func (tr *trial) begin(now time.Time, peers []peer) {
+	tr.open, tr.since, tr.looks = true, now, 0
+	for r := range peers {
+		if peers[r].proc != nil {
+			tr.beats[r] = peers[r].beat.Load()
+		}
+	}
+}
+
+// decide blames the ranks at the ends of the chains of waits: those that do
+// not wait, or whose beat stands still. At the end of a messenger's wait they
+// have as much time from its beginning as we give our own.
+func (tr *trial) decide(now time.Time, w *wait, waiting uint64) (v verdict) {
+	members := w.b.membersOf(w.epoch)
+	todo, seen, early := waiting&members, uint64(0), uint64(0)
+	causes := tr.still(w, todo)
+	for todo &^= causes; todo != 0; {
+		m := bits.TrailingZeros64(todo)
+		seen |= 1 << m
+		p := &w.peers[m]
+		next := p.waitsFor.Load() & members
+		end := time.Unix(0, int64(p.since.Load())).Add(w.timeout)
+		still := tr.still(w, next)
+		if now.Before(end) && still != 0 {
+			early |= still
+			v.until = earlier(v.until, end)
+		} else {
+			causes |= still
+		}
+		todo = (todo | next&^still) &^ seen
+	}
+	if v.causes = causes; causes == 0 && early == 0 {
+		v.causes = tr.breakCircle(w, seen)
+	}
+	return v
+}
+
+// still returns those of the ranks that are not waiting or do not move. This
+// rank itself is awake, and waits.
+func (tr *trial) still(w *wait, ranks uint64) (still uint64) {
+	for rest := ranks &^ (1 << w.b.self); rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		p := &w.peers[r]
+		if p.waitsFor.Load() == 0 || p.beat.Load() == tr.beats[r] {
+			still |= 1 << r
+		}
+	}
+	return still
+}
+
+// breakCircle returns the rank that has waited longest of some that wait only
+// for one another, once that has been found several times.
+func (tr *trial) breakCircle(w *wait, seen uint64) uint64 {
+	if tr.excuses++; tr.excuses < maxExcuses || seen == 0 {
+		return 0
+	}
+	worst := lowest(seen)
+	for rest := seen; rest != 0; rest &= rest - 1 {
+		if r := bits.TrailingZeros64(rest); w.peers[r].since.Load() < w.peers[worst].since.Load() {
+			worst = r
+		}
+	}
+	return 1 << worst
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}

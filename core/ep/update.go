@@ -1,0 +1,100 @@
+package ep
+
+import (
+	"fmt"
+
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/membership"
+)
+
+// Standing is what a rank brings to the meeting that begins an epoch.
+type Standing struct {
+	Epoch uint16 // the last one that the group has begun, as seen here
+	Next  uint64 // no operation from this one on was ever opened here
+}
+
+// Prepare ends this rank's part in its epoch, for an update of the membership:
+// all operations end with ErrUpdating, handles are stale, and nothing more is
+// written to anybody until Install. It may be called again. The rank leaves
+// the old epoch: whoever still waits for it there goes on without it.
+func (b *Buffer) Prepare() (Standing, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.err(); err != nil {
+		return Standing{}, err
+	}
+	b.leaveFor(errBetween)
+	st := Standing{Epoch: membership.Set(b.dom.Members().Load()).Epoch(), Next: b.next}
+	for j := range b.slots {
+		if s := &b.slots[j]; s.own != nil {
+			st.Next = max(st.Next, s.served+1)
+		}
+	}
+	return st, nil
+}
+
+// Install begins an epoch: all of its ranks have met in the domain, have
+// called Prepare (joiners: made their buffer with Config.Joining), and call
+// this with equal arguments. base is a number that no operation has had.
+func (b *Buffer) Install(epoch uint16, base uint64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.err(); err != nil {
+		return err
+	}
+	late := b.unready()
+	if !membership.Install(b.dom.Members(), epoch, b.dom.Present()) {
+		return fmt.Errorf("%w: epoch %d is over already", ErrFenced, epoch)
+	}
+	b.epoch, b.base, b.next = epoch, base, base
+	b.outside, b.why = false, nil
+	b.peers = b.meetPeers()
+	return b.reopenAll(late)
+}
+
+// meetPeers looks at the control pages of everybody who has come.
+func (b *Buffer) meetPeers() []peer {
+	peers := make([]peer, b.ranks)
+	for r := range peers {
+		peers[r] = newPeer(b.dom, r, len(b.slots))
+	}
+	return peers
+}
+
+// unready poisons the slabs of the old epoch and returns, for each slot, who
+// had not said that it is done. Who came to the meeting is silent by then.
+func (b *Buffer) unready() []uint64 {
+	late := make([]uint64, len(b.slots))
+	for j := range b.slots {
+		s := &b.slots[j]
+		if s.own == nil {
+			continue
+		}
+		late[j] = b.unfinished(s)
+		b.poison(s, late[j]&^(1<<b.self))
+	}
+	return late
+}
+
+// reopenAll opens every slot for the first operation of the epoch.
+func (b *Buffer) reopenAll(late []uint64) error {
+	for j := range b.slots {
+		s := &b.slots[j]
+		s.op, s.live, s.sent, s.unsent = 0, false, 0, 0
+		if s.own == nil {
+			continue
+		}
+		if len(s.own.suspects) > 0 {
+			if err := b.replaceSlab(s); err != nil {
+				return err
+			}
+		} else {
+			b.clean(s, late[j] == 0)
+		}
+		b.openSlot(s, b.firstFor(j))
+	}
+	if b.slabBytes == 0 && b.cfg.NumBytes > 0 {
+		return b.addSlabs(layout.SlabBytes(b.cfg.NumBytes, int64(len(b.slots))))
+	}
+	return nil
+}
