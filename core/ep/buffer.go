@@ -31,7 +31,8 @@ type Buffer struct {
 	ranks int
 	all   uint64 // one bit per rank
 
-	patience time.Duration // longest sleep of a wait
+	patience time.Duration    // longest sleep of a wait
+	now      func() time.Time // replaced by tests that drive the clock
 
 	mu        sync.Mutex
 	epoch     uint16 // the one this rank joined; changed by Install alone
@@ -75,6 +76,7 @@ func New(dom transport.Domain, kern device.Kernels, cfg Config) (*Buffer, error)
 	b := &Buffer{
 		cfg: cfg, dom: dom, kern: kern, self: dom.Rank(), ranks: dom.NumRanks(),
 		all: 1<<dom.NumRanks() - 1, epoch: set.Epoch(), patience: patienceFor(dom.NumRanks()),
+		now:   time.Now,
 		slots: make([]slot, cfg.NumSlots), peers: make([]peer, dom.NumRanks()),
 		behind: newBackground(),
 	}
@@ -86,7 +88,7 @@ func New(dom transport.Domain, kern device.Kernels, cfg Config) (*Buffer, error)
 	b.count.rowsTo = make([]uint64, b.ranks)
 	b.count.wait = make([]atomic.Int64, b.ranks)
 	for r := range b.peers {
-		b.peers[r] = newPeer(dom, r, cfg.NumSlots)
+		b.peers[r] = newPeer(dom, r)
 	}
 	for j := range b.slots {
 		b.slots[j].init(j, b.ranks)

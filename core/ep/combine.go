@@ -19,7 +19,7 @@ func (b *Buffer) Combine(n uint64, a *CombineArgs, until Phase, slice time.Durat
 		return nil, err
 	}
 	defer b.users.Done()
-	limit := limitOf(slice)
+	limit := b.limitOf(slice)
 	for {
 		t, inWay, err := b.startCombine(n, a)
 		if err != nil {
@@ -201,7 +201,7 @@ func (b *Buffer) publishOutputs(s *slot) {
 	if !inPlace(s, &c.args) {
 		b.copyOutputs(s)
 	}
-	b.peers[b.self].yReady[s.index].Store(layout.Counted(s.op, s.combines+1, false))
+	b.peers[b.self].yReady(s.index).Store(layout.Counted(s.op, s.combines+1, false))
 	c.published, c.args.X = true, nil
 	b.wakeAll()
 }
@@ -226,7 +226,7 @@ func (b *Buffer) copyOutputs(s *slot) {
 // outputsReady reports whether owner r has published this combine's outputs.
 // An owner that is out and has not is no error: it was lost.
 func (b *Buffer) outputsReady(s *slot, r int, out uint64) (bool, error) {
-	word := b.peers[r].yReady[s.index].Load()
+	word := b.peers[r].yReady(s.index).Load()
 	if layout.IsFor(word, s.op) && layout.Combines(word) > s.combines {
 		return true, nil
 	}

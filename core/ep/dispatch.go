@@ -32,7 +32,7 @@ func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase, slice time.
 		return nil, err
 	}
 	defer b.users.Done()
-	limit := limitOf(slice)
+	limit := b.limitOf(slice)
 	for {
 		t, inWay, err := b.startDispatch(a)
 		if err != nil {

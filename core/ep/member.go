@@ -1,7 +1,6 @@
 package ep
 
 import (
-	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/membership"
 	"github.com/moewire/moewire/core/op"
 )
@@ -82,6 +81,6 @@ func (b *Buffer) endAll(why error) {
 // are covered by Buffer.mu, which the caller holds, and every step looks at
 // `outside` or at the error first.
 func (b *Buffer) quietNow() {
-	b.dom.Control(b.self).Word(layout.Quiet()).Store(uint64(b.epoch) + 1)
+	b.peers[b.self].quiet().Store(uint64(b.epoch) + 1)
 	b.wakeAll()
 }

@@ -41,8 +41,8 @@ func (b *Buffer) settle() (wrote bool) {
 
 // settleAt writes an operation without rows at owner r, if r has opened it.
 func (b *Buffer) settleAt(o *owed, r int) bool {
-	j := o.op % uint64(len(b.slots))
-	word := b.peers[r].open[j].Load()
+	j := int(o.op % uint64(len(b.slots)))
+	word := b.peers[r].open(j).Load()
 	if !layout.IsFor(word, o.op) {
 		return false
 	}
@@ -52,7 +52,7 @@ func (b *Buffer) settleAt(o *owed, r int) bool {
 	}
 	b.publish(slab, r, o.op, &o.params, &o.slab, nil, nil)
 	if r == b.self && o.withY {
-		b.peers[r].yReady[j].Store(layout.Counted(o.op, 0, true))
+		b.peers[r].yReady(j).Store(layout.Counted(o.op, 0, true))
 		b.wakeAll()
 	}
 	slab.Word(layout.Done(b.self)).Store(layout.Counted(o.op, 0, true))

@@ -55,7 +55,7 @@ func (b *Buffer) fillResult(t task, res *Result) error {
 func (p *Pending) Wait(until Phase, slice time.Duration) error {
 	if err := p.b.enter(); err == nil {
 		defer p.b.users.Done()
-		return p.b.resume(p.t, until, limitOf(slice))
+		return p.b.resume(p.t, until, p.b.limitOf(slice))
 	} else if p.t.st.State() == op.Pending {
 		return err
 	}

@@ -10,7 +10,7 @@ func (b *Buffer) CombineBuffer(n uint64, slice time.Duration) ([]byte, error) {
 		return nil, err
 	}
 	defer b.users.Done()
-	limit := limitOf(slice)
+	limit := b.limitOf(slice)
 	for {
 		t, x, err := b.startQuiet(n)
 		if err != nil || x != nil {

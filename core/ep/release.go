@@ -53,7 +53,7 @@ func (b *Buffer) releaseAs(s *slot, state op.State, why error) {
 	s.endCalls(state, why)
 	s.dispatch.args, s.combine.args = DispatchArgs{}, CombineArgs{}
 	if s.isOpen() {
-		b.peers[b.self].yReady[s.index].Store(layout.Counted(s.op, published, true))
+		b.peers[b.self].yReady(s.index).Store(layout.Counted(s.op, published, true))
 	}
 	for rest := s.sent; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)

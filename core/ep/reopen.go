@@ -16,7 +16,7 @@ func (b *Buffer) openSlot(s *slot, i uint64) {
 	}
 	s.a = set.Ranks()
 	s.served = i
-	b.peers[b.self].open[s.index].Store(layout.Word(i, uint16(s.own.id)))
+	b.peers[b.self].open(s.index).Store(layout.Word(i, uint16(s.own.id)))
 	b.wakeAll()
 }
 

@@ -46,7 +46,7 @@ func (b *Buffer) finishSend(s *slot) {
 func (b *Buffer) openOwners(s *slot) (ready uint64, err error) {
 	for rest := s.unsent; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
-		word := b.peers[r].open[s.index].Load()
+		word := b.peers[r].open(s.index).Load()
 		if !layout.IsFor(word, s.op) {
 			continue
 		}

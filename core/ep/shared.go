@@ -10,36 +10,36 @@ import (
 // peer is one rank as this one sees it, this rank itself included. The zero
 // value is an absent rank, which is in no member set of ours.
 type peer struct {
-	proc     transport.Process
-	open     []*atomic.Uint64 // [slots]: (op + 1, slab id) that may be written
-	yReady   []*atomic.Uint64 // [slots]: expert outputs that may be read
-	waitsFor *atomic.Uint64   // ranks that it waits for, one bit each
-	since    *atomic.Uint64   // when that wait began
-	beat     *atomic.Uint64   // advances while it waits
-	quiet    *atomic.Uint64   // one more than the last epoch it is silent in
+	proc    transport.Process
+	control transport.Segment
 }
 
-func newPeer(dom transport.Domain, rank, slots int) peer {
-	control := dom.Control(rank)
-	if control == nil {
-		return peer{}
-	}
-	p := peer{
-		proc: dom.Process(rank), open: make([]*atomic.Uint64, slots), yReady: make([]*atomic.Uint64, slots),
-		waitsFor: control.Word(layout.WaitsFor()), since: control.Word(layout.Since()),
-		beat: control.Word(layout.Beat()), quiet: control.Word(layout.Quiet()),
-	}
-	for j := range slots {
-		p.open[j] = control.Word(layout.Open(j))
-		p.yReady[j] = control.Word(layout.YReady(j))
-	}
-	return p
+func newPeer(dom transport.Domain, rank int) peer {
+	return peer{proc: dom.Process(rank), control: dom.Control(rank)}
 }
+
+// open holds (op + 1, slab id) that may be written in a slot.
+func (p *peer) open(slot int) *atomic.Uint64 { return p.control.Word(layout.Open(slot)) }
+
+// yReady says which expert outputs of a slot may be read.
+func (p *peer) yReady(slot int) *atomic.Uint64 { return p.control.Word(layout.YReady(slot)) }
+
+// waitsFor has one bit for each rank that it waits for.
+func (p *peer) waitsFor() *atomic.Uint64 { return p.control.Word(layout.WaitsFor()) }
+
+// since is when that wait began.
+func (p *peer) since() *atomic.Uint64 { return p.control.Word(layout.Since()) }
+
+// beat advances while it waits.
+func (p *peer) beat() *atomic.Uint64 { return p.control.Word(layout.Beat()) }
+
+// quiet is one more than the last epoch in which it writes nothing more.
+func (p *peer) quiet() *atomic.Uint64 { return p.control.Word(layout.Quiet()) }
 
 // silent reports whether the rank is known to write nothing more of an epoch:
 // its process has ended, or its buffer says so.
 func (p *peer) silent(epoch uint16) bool {
-	return p.proc.Lost() != nil || p.quiet.Load() > uint64(epoch)
+	return p.proc.Lost() != nil || p.quiet().Load() > uint64(epoch)
 }
 
 // Indices of the words in a params record. They are written before arrive

@@ -52,7 +52,7 @@ func (tr *trial) begin(now time.Time, peers []peer) {
 	tr.open, tr.since, tr.looks = true, now, 0
 	for r := range peers {
 		if peers[r].proc != nil {
-			tr.beats[r] = peers[r].beat.Load()
+			tr.beats[r] = peers[r].beat().Load()
 		}
 	}
 }
@@ -68,8 +68,8 @@ func (tr *trial) decide(now time.Time, w *wait, waiting uint64) (v verdict) {
 		m := bits.TrailingZeros64(todo)
 		seen |= 1 << m
 		p := &w.peers[m]
-		next := p.waitsFor.Load() & members
-		end := time.Unix(0, int64(p.since.Load())).Add(w.timeout)
+		next := p.waitsFor().Load() & members
+		end := time.Unix(0, int64(p.since().Load())).Add(w.timeout)
 		still := tr.still(w, next)
 		if now.Before(end) && still != 0 {
 			early |= still
@@ -91,7 +91,7 @@ func (tr *trial) still(w *wait, ranks uint64) (still uint64) {
 	for rest := ranks &^ (1 << w.b.self); rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
 		p := &w.peers[r]
-		if p.waitsFor.Load() == 0 || p.beat.Load() == tr.beats[r] {
+		if p.waitsFor().Load() == 0 || p.beat().Load() == tr.beats[r] {
 			still |= 1 << r
 		}
 	}
@@ -106,7 +106,7 @@ func (tr *trial) breakCircle(w *wait, seen uint64) uint64 {
 	}
 	worst := lowest(seen)
 	for rest := seen; rest != 0; rest &= rest - 1 {
-		if r := bits.TrailingZeros64(rest); w.peers[r].since.Load() < w.peers[worst].since.Load() {
+		if r := bits.TrailingZeros64(rest); w.peers[r].since().Load() < w.peers[worst].since().Load() {
 			worst = r
 		}
 	}

@@ -56,7 +56,7 @@ func (b *Buffer) Install(epoch uint16, base uint64) error {
 func (b *Buffer) meetPeers() []peer {
 	peers := make([]peer, b.ranks)
 	for r := range peers {
-		peers[r] = newPeer(b.dom, r, len(b.slots))
+		peers[r] = newPeer(b.dom, r)
 	}
 	return peers
 }

@@ -104,11 +104,11 @@ func (b *Buffer) step(t task, until Phase) (waiting uint64, reached bool, err er
 }
 
 // limitOf turns a slice of time into the moment when it is over.
-func limitOf(slice time.Duration) time.Time {
+func (b *Buffer) limitOf(slice time.Duration) time.Time {
 	if slice < 0 {
 		return time.Time{}
 	}
-	return time.Now().Add(slice)
+	return b.now().Add(slice)
 }
 
 // drive steps the operation until the phase is reached or the limit (zero:
@@ -164,7 +164,7 @@ type wait struct {
 
 // pause passes a little time, and looks for reasons to give up on somebody.
 func (w *wait) pause(waiting uint64, limit time.Time) error {
-	now := time.Now()
+	now := w.b.now()
 	if w.begin.IsZero() {
 		w.start(now)
 	}
@@ -210,7 +210,7 @@ func (w *wait) account(now time.Time, waiting uint64) {
 	if waiting != w.shown {
 		w.b.waits.blame(w.entry, waiting, own)
 	}
-	own.beat.Add(1)
+	own.beat().Add(1)
 	w.last, w.blamed, w.shown = now, lowest(waiting), waiting
 }
 
@@ -239,6 +239,6 @@ func (w *wait) end() {
 	if w.begin.IsZero() {
 		return
 	}
-	w.account(time.Now(), 0)
+	w.account(w.b.now(), 0)
 	w.b.waits.leave(w.entry)
 }

@@ -48,8 +48,8 @@ func (ws *waiters) blame(entry int, ranks uint64, own *peer) {
 			}
 		}
 	}
-	own.since.Store(uint64(since))
-	own.waitsFor.Store(all)
+	own.since().Store(uint64(since))
+	own.waitsFor().Store(all)
 }
 
 func (ws *waiters) leave(entry int) {

@@ -20,23 +20,29 @@ import (
 
 // world is R ranks in one process.
 type world struct {
-	t    testing.TB
-	doms []transport.Domain
-	bufs []*ep.Buffer
+	t        testing.TB
+	doms     []transport.Domain
+	bufs     []*ep.Buffer // nil: absent
+	numBytes int64
 }
 
 func newWorld(t testing.TB, ranks int, cfg ep.Config) *world {
-	w := &world{t: t, doms: inproc.New(ranks, layout.ControlBytes)}
-	for _, dom := range w.doms {
+	return newPartialWorld(t, ranks, 1<<ranks-1, cfg)
+}
+
+// newPartialWorld declares a number of ranks of which only some have come.
+func newPartialWorld(t testing.TB, ranks int, present uint64, cfg ep.Config) *world {
+	w := &world{t: t, doms: inproc.NewPartial(ranks, present, layout.ControlBytes), numBytes: cfg.NumBytes}
+	w.bufs = make([]*ep.Buffer, ranks)
+	for r, dom := range w.doms {
+		if present>>r&1 == 0 {
+			continue
+		}
 		b, err := ep.New(dom, cpu.NewReference(), cfg)
 		require.NoError(t, err)
-		w.bufs = append(w.bufs, b)
+		w.bufs[r] = b
+		t.Cleanup(func() { _ = b.Close() })
 	}
-	t.Cleanup(func() {
-		for _, b := range w.bufs {
-			_ = b.Close()
-		}
-	})
 	return w
 }
 
