@@ -168,6 +168,7 @@ func (b *Buffer) Close() error {
 		b.releaseAll()
 		b.fail(op.Cancelled, errOwner)
 		b.users.Wait()
+		b.acquitAll()
 		err = b.dom.Close()
 	})
 	return err

@@ -46,27 +46,48 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Params encodes what ranks must agree on, for their metadata.
-func (c Config) Params() ([]byte, error) {
+// Params encodes what ranks must agree on and where this one stands, for the
+// metadata of a meeting.
+func (c Config) Params(st Standing) ([]byte, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
 	out := binary.LittleEndian.AppendUint64(nil, uint64(c.NumSlots))
-	return binary.LittleEndian.AppendUint64(out, uint64(c.NumBytes)), nil
+	out = binary.LittleEndian.AppendUint64(out, uint64(c.NumBytes))
+	out = binary.LittleEndian.AppendUint64(out, uint64(st.Epoch))
+	return binary.LittleEndian.AppendUint64(out, st.Next), nil
 }
 
-// CheckParams compares every rank's Params with those of rank self.
-func CheckParams(self int, all [][]byte) error {
-	names := []string{"num_slots", "num_ep_buffer_bytes"}
+const (
+	agreedBytes = 16 // of Params, at their beginning
+	paramsBytes = 32
+)
+
+// CheckParams compares every rank's Params with those of rank self, and
+// returns with what the epoch begins that they make together. nil: absent.
+func CheckParams(self int, all [][]byte) (next Standing, err error) {
 	for rank, other := range all {
-		if len(other) != len(all[self]) || len(other) != 8*len(names) {
-			return fmt.Errorf("%w: rank %d sent %d bytes of parameters, this rank %d", ErrMismatch, rank, len(other), len(all[self]))
+		if other == nil {
+			continue
 		}
-		for i, name := range names {
-			mine, theirs := binary.LittleEndian.Uint64(all[self][8*i:]), binary.LittleEndian.Uint64(other[8*i:])
-			if mine != theirs {
-				return fmt.Errorf("%w: %s is %d on rank %d and %d on rank %d", ErrMismatch, name, theirs, rank, mine, self)
-			}
+		if len(other) != paramsBytes || len(all[self]) != paramsBytes {
+			return next, fmt.Errorf("%w: rank %d sent %d bytes of parameters, this rank %d", ErrMismatch, rank, len(other), len(all[self]))
+		}
+		if err := compareParams(self, rank, all[self][:agreedBytes], other[:agreedBytes]); err != nil {
+			return next, err
+		}
+		next.Epoch = max(next.Epoch, uint16(binary.LittleEndian.Uint64(other[16:])))
+		next.Next = max(next.Next, binary.LittleEndian.Uint64(other[24:]))
+	}
+	next.Epoch++
+	return next, nil
+}
+
+func compareParams(self, rank int, mine, theirs []byte) error {
+	for i, name := range [...]string{"num_slots", "num_ep_buffer_bytes"} {
+		a, b := binary.LittleEndian.Uint64(mine[8*i:]), binary.LittleEndian.Uint64(theirs[8*i:])
+		if a != b {
+			return fmt.Errorf("%w: %s is %d on rank %d and %d on rank %d", ErrMismatch, name, b, rank, a, self)
 		}
 	}
 	return nil

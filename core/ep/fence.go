@@ -66,7 +66,7 @@ func (w *wait) try(now time.Time, waiting uint64) (v verdict, decided bool) {
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
 	c := w.t.s.call(w.t.kind)
-	if c.st != w.t.st {
+	if c.st != w.t.st || w.b.outside {
 		return verdict{}, true // ended meanwhile; the next step sees it
 	}
 	v, decided = c.trial.look(now, w, waiting)

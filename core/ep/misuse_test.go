@@ -177,16 +177,24 @@ func TestClosed(t *testing.T) {
 
 func TestBadConfig(t *testing.T) {
 	for _, cfg := range []ep.Config{{NumSlots: 65}, {NumSlots: -1}, {NumBytes: -1}, {NumBytes: 5}} {
-		_, err := cfg.Params()
+		_, err := cfg.Params(ep.Standing{})
 		require.ErrorIs(t, err, ep.ErrInvalid, "%+v", cfg)
 	}
-	two, err := ep.Config{NumSlots: 2}.Params()
+	two, err := ep.Config{NumSlots: 2}.Params(ep.Standing{})
 	require.NoError(t, err)
-	three, err := ep.Config{NumSlots: 3}.Params()
+	three, err := ep.Config{NumSlots: 3}.Params(ep.Standing{})
 	require.NoError(t, err)
-	require.NoError(t, ep.CheckParams(0, [][]byte{two, two}))
-	err = ep.CheckParams(0, [][]byte{two, three})
+	next, err := ep.CheckParams(0, [][]byte{two, two, nil})
+	require.NoError(t, err)
+	require.Equal(t, ep.Standing{Epoch: 1}, next)
+	later, err := ep.Config{NumSlots: 2}.Params(ep.Standing{Epoch: 6, Next: 99})
+	require.NoError(t, err)
+	next, err = ep.CheckParams(0, [][]byte{two, later})
+	require.NoError(t, err)
+	require.Equal(t, ep.Standing{Epoch: 7, Next: 99}, next)
+	_, err = ep.CheckParams(0, [][]byte{two, three})
 	require.ErrorIs(t, err, ep.ErrMismatch)
 	require.ErrorContains(t, err, "num_slots is 3 on rank 1 and 2 on rank 0")
-	require.ErrorIs(t, ep.CheckParams(0, [][]byte{two, two[1:]}), ep.ErrMismatch)
+	_, err = ep.CheckParams(0, [][]byte{two, two[1:]})
+	require.ErrorIs(t, err, ep.ErrMismatch)
 }

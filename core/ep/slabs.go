@@ -16,7 +16,8 @@ type ownSlab struct {
 	suspects []suspect
 }
 
-// suspect is one incarnation of a rank in the epoch in which it was lost.
+// suspect is one incarnation of a rank in the epoch in which it was lost. Its
+// control page is retained: another process may take its number over.
 type suspect struct {
 	peer  peer
 	epoch uint16
@@ -72,6 +73,7 @@ func (b *Buffer) poison(s *slot, late uint64) {
 	for rest := late; rest != 0; rest &= rest - 1 {
 		p := &b.peers[bits.TrailingZeros64(rest)]
 		if p.proc != nil && !p.silent(b.epoch) {
+			p.control.Retain()
 			s.own.suspects = append(s.own.suspects, suspect{*p, b.epoch})
 		}
 	}
@@ -99,7 +101,7 @@ func (b *Buffer) takeSpare() *ownSlab {
 			continue
 		}
 		b.retired = append(b.retired[:i], b.retired[i+1:]...)
-		own.suspects = own.suspects[:0]
+		own.acquit()
 		for l := range layout.MaxLocalExperts {
 			own.seg.Word(layout.Counter(l)).Store(0)
 		}
@@ -115,4 +117,23 @@ func (own *ownSlab) harmless() bool {
 		}
 	}
 	return true
+}
+
+func (own *ownSlab) acquit() {
+	for i := range own.suspects {
+		own.suspects[i].peer.control.Release()
+	}
+	own.suspects = nil
+}
+
+// acquitAll gives up what suspects hold, when the buffer is closed.
+func (b *Buffer) acquitAll() {
+	for j := range b.slots {
+		if own := b.slots[j].own; own != nil {
+			own.acquit()
+		}
+	}
+	for _, own := range b.retired {
+		own.acquit()
+	}
 }

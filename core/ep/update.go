@@ -36,13 +36,23 @@ func (b *Buffer) Prepare() (Standing, error) {
 // Install begins an epoch: all of its ranks have met in the domain, have
 // called Prepare (joiners: made their buffer with Config.Joining), and call
 // this with equal arguments. base is a number that no operation has had.
-func (b *Buffer) Install(epoch uint16, base uint64) error {
+// commit, if not nil, puts the ranks that have met in the places of the old
+// ones in the domain.
+func (b *Buffer) Install(epoch uint16, base uint64, commit func() error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.err(); err != nil {
 		return err
 	}
-	late := b.unready()
+	if !b.outside {
+		return invalid("epoch %d cannot begin: this rank is in epoch %d; prepare first", epoch, b.epoch)
+	}
+	late := b.unready() // looks at the old ones
+	if commit != nil {
+		if err := commit(); err != nil {
+			return err
+		}
+	}
 	if !membership.Install(b.dom.Members(), epoch, b.dom.Present()) {
 		return fmt.Errorf("%w: epoch %d is over already", ErrFenced, epoch)
 	}
@@ -81,6 +91,8 @@ func (b *Buffer) reopenAll(late []uint64) error {
 	for j := range b.slots {
 		s := &b.slots[j]
 		s.op, s.live, s.sent, s.unsent = 0, false, 0, 0
+		clear(s.dst)
+		clear(s.warm)
 		if s.own == nil {
 			continue
 		}

@@ -43,7 +43,7 @@ func (w *world) meet(ranks, fresh uint64) {
 			w.bufs[r] = b
 			w.t.Cleanup(func() { _ = b.Close() })
 		}
-		require.NoError(w.t, w.bufs[r].Install(epoch+1, base))
+		require.NoError(w.t, w.bufs[r].Install(epoch+1, base, nil))
 	}
 }
 

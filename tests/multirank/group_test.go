@@ -69,7 +69,7 @@ func runRole(role func(*env) error) error {
 // connect meets the other ranks through files.
 func (e *env) connect() error {
 	cfg := ep.Config{NumBytes: 4 << 30}
-	params, err := cfg.Params()
+	params, err := cfg.Params(ep.Standing{})
 	if err != nil {
 		return err
 	}
