@@ -47,6 +47,15 @@ func (f *FD) Close() error {
 	return wrap("close", unix.Close(raw))
 }
 
+// Dup returns a second descriptor of the same open file.
+func Dup(f *FD) (*FD, error) {
+	raw, err := unix.FcntlInt(uintptr(f.Raw()), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, wrap("fcntl F_DUPFD_CLOEXEC", err)
+	}
+	return newFD(raw), nil
+}
+
 // countLeak runs after an FD has become garbage. It reports a descriptor
 // that nobody closed and does not close it: that would hide the mistake.
 func countLeak(d *descriptor) {

@@ -40,6 +40,18 @@ func Size(fd *FD) (int64, error) {
 	return st.Size, wrap("fstat", err)
 }
 
+// SameFile reports whether two descriptors lead to one file.
+func SameFile(a, b *FD) (bool, error) {
+	var s, t unix.Stat_t
+	if err := retry(func() error { return unix.Fstat(a.Raw(), &s) }); err != nil {
+		return false, wrap("fstat", err)
+	}
+	if err := retry(func() error { return unix.Fstat(b.Raw(), &t) }); err != nil {
+		return false, wrap("fstat", err)
+	}
+	return s.Dev == t.Dev && s.Ino == t.Ino, nil
+}
+
 // CannotShrink reports whether the file is a memfd whose size can only grow.
 func CannotShrink(fd *FD) (bool, error) {
 	seals, err := unix.FcntlInt(uintptr(fd.Raw()), unix.F_GET_SEALS, 0)

@@ -103,19 +103,18 @@ func (m *meeting) welcome(v visitor) error {
 		sys.CloseAll(append(fds, v.conn)...)
 		return nil
 	}
-	p := &member{rank: msg.rank, conn: v.conn, watch: findLiveness(v.conn, v.cred)}
-	m.peers[msg.rank] = p
-	if err := m.adopt(p, msg, fds[0]); err != nil {
+	p := m.admit(msg.rank, v.conn, v.cred)
+	if err := m.adopt(p, msg, fds); err != nil {
 		return err
 	}
 	return m.sayHello(p)
 }
 
 func (m *meeting) checkVisitor(msg message, numFDs int) error {
-	if msg.rank <= m.self || msg.rank >= len(m.infos) || m.peers[msg.rank] != nil {
+	if msg.rank <= m.self || !m.has(msg.rank) || m.peers[msg.rank] != nil {
 		return fmt.Errorf("it says it is rank %d, which is not awaited", msg.rank)
 	}
-	return m.expect(msg, msg.rank, kindHello, numFDs, 1)
+	return m.expect(msg, msg.rank, kindHello, numFDs, m.helloFDs(msg.rank))
 }
 
 func (m *meeting) dismissVisitors() {

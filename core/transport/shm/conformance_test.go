@@ -15,7 +15,7 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	transporttest.Run(t, transporttest.Harness{New: newGroup})
+	transporttest.Run(t, transporttest.Harness{New: newGroup, NewPartial: newPartialGroup})
 }
 
 // openAll opens n listeners in this process and gathers their metadata.
@@ -54,6 +54,21 @@ func connectAll(listeners []*Listener, all [][]byte, deadline time.Duration) ([]
 func newGroup(t *testing.T, n int, controlBytes int64) []transport.Domain {
 	t.Helper()
 	listeners, all := openAll(t, n, controlBytes)
+	domains, errs := connectAll(listeners, all, 30*time.Second)
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	return domains
+}
+
+func newPartialGroup(t *testing.T, present uint64, n int, controlBytes int64) []transport.Domain {
+	t.Helper()
+	listeners, all := openAll(t, n, controlBytes)
+	for r := range n {
+		if present&(1<<r) == 0 {
+			listeners[r], all[r] = nil, nil
+		}
+	}
 	domains, errs := connectAll(listeners, all, 30*time.Second)
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)

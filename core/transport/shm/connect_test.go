@@ -152,7 +152,7 @@ func TestCorruptTable(t *testing.T) {
 	if _, _, err := domains[1].AddSlab(4096); err != nil {
 		t.Fatal(err)
 	}
-	owner := domains[1].(*domain).own()
+	owner := domains[1].(*domain).own
 	offset, bytes := owner.entry(0)
 	goodOffset, goodBytes := offset.Load(), bytes.Load()
 	for _, c := range [][2]uint64{
@@ -199,7 +199,7 @@ func TestMemoryCannotShrink(t *testing.T) {
 	domains := newGroup(t, 2, 64)
 	defer domains[0].Close()
 	defer domains[1].Close()
-	if err := sys.Grow(domains[0].(*domain).peers[1].memory, 4096); err == nil {
+	if err := sys.Grow(domains[0].(*domain).known[1].memory, 4096); err == nil {
 		t.Error("a peer's memory file could be shrunk under its owner")
 	}
 }
@@ -233,7 +233,7 @@ func TestWatcherFailureIsReported(t *testing.T) {
 	if _, err := w.add(event, func(error) {}); !errors.Is(err, errWatcher) {
 		t.Errorf("a failed watcher takes more: %v", err)
 	}
-	w.remove([]int32{token})
+	w.remove(token)
 	if w.run != nil {
 		t.Error("the watcher still runs")
 	}

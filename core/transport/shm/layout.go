@@ -8,6 +8,7 @@ import (
 const (
 	bellOffset     = 0
 	sleepersOffset = 128
+	holderOffset   = 256 // the watcher's thread id and its robust list: sys.RobustBytes
 	tableOffset    = 4096
 	entryBytes     = 16 // offset, bytes
 	entrySize      = 8  // of the bytes word inside an entry

@@ -45,13 +45,13 @@ func TestOneWatcherForAllDomains(t *testing.T) {
 		t.Errorf("%d goroutines with two domains, %d without", got, goroutines)
 	}
 	_ = victim.cmd.Process.Kill()
-	for start := time.Now(); a.Lost(1) == nil && time.Since(start) < 10*time.Second; {
+	for start := time.Now(); a.Process(1).Lost() == nil && time.Since(start) < 10*time.Second; {
 		a.Sleep(a.PrepareSleep(), time.Second)
 	}
-	if err := a.Lost(1); !errors.Is(err, transport.ErrDead) {
+	if err := a.Process(1).Lost(); !errors.Is(err, transport.ErrDead) {
 		t.Errorf("killed process: %v", err)
 	}
-	if err := b.Lost(1); err != nil {
+	if err := b.Process(1).Lost(); err != nil {
 		t.Errorf("the other domain's peer: %v", err)
 	}
 	survivor.tell("close")

@@ -28,17 +28,20 @@ type Config struct {
 	Params []byte
 }
 
-// Listener is a rank between Open and Connect: it owns its memory and waits
-// under a random abstract name. Its methods are safe for concurrent use.
+// Listener is a rank on its way to one meeting: it waits under a random
+// abstract name, with fresh memory (Open) or that of a domain (Relist). Its
+// methods are safe for concurrent use.
 type Listener struct {
-	info Info
+	info   Info
+	domain *domain // of Relist; nil after Open
 
 	cancelMu sync.Mutex // guards closing and signalling cancel; after mu
 	cancel   *sys.FD    // readable once Close was called
 
-	mu      sync.Mutex // guards what follows; Connect holds it throughout
-	own     *member
-	members *sys.FD // rank 0: the page that everybody gets
+	mu      sync.Mutex // guards what follows; Connect and Reconnect hold it
+	own     *member    // of Open
+	memory  *sys.FD    // of Relist: its own descriptors of the domain's files
+	members *sys.FD
 	socket  *sys.FD
 	closed  atomic.Bool
 }
@@ -48,81 +51,55 @@ type Listener struct {
 // Connect.
 func Open(cfg Config) (*Listener, error) {
 	info := Info{
-		ABIVersion: cfg.ABIVersion, Rank: cfg.Rank, NumRanks: cfg.NumRanks, PID: sys.Getpid(),
+		ABIVersion: cfg.ABIVersion, Rank: cfg.Rank, NumRanks: cfg.NumRanks,
 		ControlBytes: cfg.ControlBytes, Params: bytes.Clone(cfg.Params),
 	}
-	rand.Read(info.Nonce[:]) // never fails
-	var name [16]byte
-	rand.Read(name[:])
-	info.Socket = "moewire-" + hex.EncodeToString(name[:])
-	if err := info.check(); err != nil {
+	rand.Read(info.Identity[:]) // never fails
+	l := &Listener{info: info}
+	if err := l.name(); err != nil {
 		return nil, fmt.Errorf("shm: configuration: %w", err)
 	}
-	l := &Listener{info: info}
-	if err := l.open(); err != nil {
+	var err error
+	if l.own, err = newOwnMember(&l.info); err == nil {
+		err = l.listen()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("shm: %w", errors.Join(err, l.Close()))
 	}
 	return l, nil
 }
 
-func (l *Listener) open() (err error) {
+// name makes the listener's metadata unlike any other's.
+func (l *Listener) name() error {
+	var name [16]byte
+	rand.Read(name[:])
+	rand.Read(l.info.Nonce[:])
+	l.info.Socket = "moewire-" + hex.EncodeToString(name[:])
+	l.info.PID = sys.Getpid()
+	return l.info.check()
+}
+
+func (l *Listener) listen() (err error) {
 	if l.cancel, err = sys.NewEvent(); err != nil {
 		return err
-	}
-	if l.own, err = newOwnMember(l.info.Rank, l.info.ControlBytes); err != nil {
-		return err
-	}
-	if l.info.Rank == 0 {
-		if l.members, err = newMembersPage(l.info.NumRanks); err != nil {
-			return err
-		}
 	}
 	l.socket, err = sys.ListenAbstract(l.info.Socket, 4*transport.MaxRanks)
 	return err
 }
 
-// newMembersPage makes the group's page: epoch 1, all ranks set. It is
-// complete before anybody can fetch it.
-func newMembersPage(numRanks int) (*sys.FD, error) {
-	fd, err := sys.NewMemfd("moewire-members")
-	if err != nil {
-		return nil, err
-	}
-	page, err := mapMembers(fd, true)
-	if err != nil {
-		return nil, errors.Join(err, fd.Close())
-	}
-	page.Word(0).Store(1<<48 | (1<<numRanks - 1))
-	page.Release()
-	return fd, nil
-}
-
-// mapMembers maps the members page, after making it (fresh) or checking its
-// size.
-func mapMembers(fd *sys.FD, fresh bool) (*region, error) {
-	n := int64(sys.PageSize())
-	var err error
-	if fresh {
-		err = sys.Grow(fd, n)
-	} else {
-		err = checkFile(fd, n)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return mapRegion(fd, 0, 0, n)
-}
-
-// Metadata returns what all other ranks need for Connect: about 120 bytes
-// and the params, without secrets that would let another user in.
+// Metadata returns what all other ranks need for this meeting: about 140
+// bytes and the params, without secrets that would let another user in.
 func (l *Listener) Metadata() []byte { return l.info.marshal() }
 
 // Info returns what Metadata encodes.
 func (l *Listener) Info() Info { return l.info }
 
-// Connect joins the group: all[r] is the metadata of rank r. It returns when
-// every rank has everything from every other, so that a rank may close at
-// once without disturbing a slower one. It starts no goroutine of its own.
+// Connect joins the group: all[r] is the metadata of rank r, empty for a rank
+// that is absent. It returns when every present rank has everything from
+// every other, so that a rank may close at once without disturbing a slower
+// one. It starts no goroutine of its own. A group that meets for the first
+// time gets a fresh members word: epoch 1, the present ranks. Who joins one
+// that has survivors gets theirs and leaves the word as it is.
 //
 // It uses the Listener up, in failure too, except when the metadata is not
 // usable (transport.ErrMetadata, transport.ErrMismatch): then nothing has
@@ -131,20 +108,19 @@ func (l *Listener) Info() Info { return l.info }
 // os.ErrDeadlineExceeded; Close from another goroutine ends it with
 // transport.ErrClosed.
 func (l *Listener) Connect(all [][]byte, deadline time.Duration) (transport.Domain, error) {
-	if deadline <= 0 {
-		return nil, fmt.Errorf("shm: connect: a deadline of %v is not positive", deadline)
+	if l.domain != nil {
+		return nil, errors.New("shm: connect: a survivor reconnects")
 	}
-	infos, err := parseAll(all, &l.info)
+	m, err := l.plan(all, deadline)
 	if err != nil {
 		return nil, fmt.Errorf("shm: connect: %w", err)
 	}
-	until := time.Now().Add(deadline)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed.Load() || l.own == nil {
 		return nil, fmt.Errorf("shm: connect: listener: %w", transport.ErrClosed)
 	}
-	d, err := l.connect(infos, until)
+	d, err := l.connect(m)
 	l.drop()
 	if err != nil {
 		return nil, fmt.Errorf("shm: connect: %w", err)
@@ -152,17 +128,30 @@ func (l *Listener) Connect(all [][]byte, deadline time.Duration) (transport.Doma
 	return d, nil
 }
 
-func (l *Listener) connect(infos []Info, until time.Time) (*domain, error) {
-	m := &meeting{
-		self: l.info.Rank, infos: infos, until: until, cancel: l.cancel,
-		socket: l.socket, own: l.own, membersFD: l.members, peers: make([]*member, len(infos)),
+// plan reads the metadata.
+func (l *Listener) plan(all [][]byte, deadline time.Duration) (*meeting, error) {
+	if deadline <= 0 {
+		return nil, fmt.Errorf("a deadline of %v is not positive", deadline)
 	}
-	err := m.run()
-	m.dismissVisitors()
-	if err == nil {
-		var d *domain
-		if d, err = newDomain(m); err == nil {
-			l.own, l.members = nil, nil // now the domain's
+	roster, err := parseAll(all, &l.info)
+	if err != nil {
+		return nil, err
+	}
+	return &meeting{
+		roster: roster, self: l.info.Rank, until: time.Now().Add(deadline), peers: make([]*attendee, len(all)),
+	}, nil
+}
+
+func (l *Listener) connect(m *meeting) (d *domain, err error) {
+	if m.source() == m.self {
+		if m.membersFD, err = newMembersPage(m.present); err != nil {
+			return nil, err
+		}
+	}
+	m.cancel, m.socket, m.memory = l.cancel, l.socket, l.own.memory
+	if err = m.hold(); err == nil {
+		if d, err = newDomain(m, l.own, l.info); err == nil {
+			l.own = nil // now the domain's
 			return d, nil
 		}
 	}
@@ -170,8 +159,9 @@ func (l *Listener) connect(infos []Info, until time.Time) (*domain, error) {
 	return nil, err
 }
 
-// Close gives everything up. Idempotent. It ends a Connect that is running,
-// and does nothing to a domain that Connect has returned.
+// Close gives everything up. Idempotent. It ends a Connect or Reconnect that
+// is running, and does nothing to a domain that Connect has returned or
+// Relist was given.
 func (l *Listener) Close() error {
 	if l.closed.Swap(true) {
 		return nil
@@ -186,17 +176,17 @@ func (l *Listener) Close() error {
 // drop closes what is still the listener's. It is called with mu held.
 func (l *Listener) drop() {
 	if l.own != nil {
-		l.own.drop()
+		l.own.end(l.info.Rank)
 		l.own = nil
 	}
-	sys.CloseAll(l.socket, l.members)
-	l.members = nil
+	sys.CloseAll(l.socket, l.memory, l.members)
+	l.memory = nil
 	l.cancelMu.Lock()
 	defer l.cancelMu.Unlock()
 	sys.CloseAll(l.cancel)
 }
 
-// interrupt ends the waits of a Connect that is running.
+// interrupt ends the waits of a meeting that is running.
 func (l *Listener) interrupt() {
 	l.cancelMu.Lock()
 	defer l.cancelMu.Unlock()

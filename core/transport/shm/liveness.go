@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/moewire/moewire/core/internal/sys"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // livenessKind is how the end of a peer's process is noticed.
@@ -69,48 +68,4 @@ func findLiveness(conn *sys.FD, cred sys.Credentials) liveness {
 	}
 	l.kind, l.pidfd = byConnection, nil
 	return l
-}
-
-// startWatching registers all peers of other processes with the process's
-// watcher.
-func (d *domain) startWatching() error {
-	for _, p := range d.peers {
-		fd := p.watch.pidfd
-		if p.watch.kind == byConnection && !p.left {
-			fd = p.conn
-		}
-		if fd == nil {
-			continue
-		}
-		token, err := processWatcher.add(fd, func(failure error) { d.report(p, failure) })
-		if err != nil {
-			processWatcher.remove(d.watches)
-			return fmt.Errorf("rank %d: watching its process: %w", p.rank, err)
-		}
-		d.watches = append(d.watches, token)
-	}
-	return nil
-}
-
-// report runs on the watcher's goroutine, once per peer at most: its
-// descriptor is readable, or the watcher itself has failed.
-func (d *domain) report(p *member, failure error) {
-	switch {
-	case failure != nil:
-		failure = fmt.Errorf("rank %d (process %d) is not watched any more: %w", p.rank, p.watch.pid, failure)
-	case p.watch.kind == byConnection && saidBye(p.conn):
-		return
-	default:
-		failure = fmt.Errorf("rank %d (process %d): %w", p.rank, p.watch.pid, transport.ErrDead)
-	}
-	d.lost[p.rank].Store(&failure)
-	d.ring()
-}
-
-// saidBye reports whether the connection ended with a good-bye: the peer has
-// closed its domain; its process need not have ended.
-func saidBye(conn *sys.FD) bool {
-	msg, fds, err := receive(conn)
-	sys.CloseAll(fds...)
-	return err == nil && msg.kind == kindBye
 }

@@ -22,45 +22,59 @@ import (
 // any time that a rank has given up or ended. Every wait ends at until or by
 // cancel.
 type meeting struct {
+	*roster
 	self      int
-	infos     []Info
 	until     time.Time
 	cancel    *sys.FD
 	socket    *sys.FD
-	own       *member
-	membersFD *sys.FD
-	members   *region
-	peers     []*member // by rank; nil for self and until rank is greeted or heard
+	memory    *sys.FD                     // this rank's
+	membersFD *sys.FD                     // own from the start or from the source; the meeting's
+	survivor  bool                        // this rank has the members page already
+	known     [transport.MaxRanks]*member // the peers of earlier meetings
+	peers     []*attendee                 // by rank; nil for self and until rank is greeted or heard
 	visitors  []visitor
 	refused   error // why the last stranger was turned away
 }
 
+// attendee is a peer at a meeting.
+type attendee struct {
+	*contact
+	member *member // its memory; nil when it is known from before
+	here   bool    // its hello has come
+	ready  bool    // it has said that it has everything
+	over   bool    // its connection has ended, after ready
+}
+
+// hold runs the meeting.
+func (m *meeting) hold() error {
+	defer m.dismissVisitors()
+	return m.run()
+}
+
 func (m *meeting) run() error {
 	for r := range m.self {
-		if err := m.greet(r); err != nil {
-			return err
+		if m.has(r) {
+			if err := m.greet(r); err != nil {
+				return err
+			}
 		}
 	}
-	here := func(p *member) bool { return p != nil && p.base != nil }
-	if err := m.untilAll(here, "did not come"); err != nil {
-		return err
-	}
-	if err := m.mapMembers(); err != nil {
+	if err := m.untilAll(func(p *attendee) bool { return p != nil && p.here }, "did not come"); err != nil {
 		return err
 	}
 	if err := m.tellReady(); err != nil {
 		return err
 	}
-	return m.untilAll(func(p *member) bool { return p.ready }, "came but did not finish connecting")
+	return m.untilAll(func(p *attendee) bool { return p.ready }, "came but did not finish connecting")
 }
 
 // untilAll serves everybody until every peer satisfies done. complaint says
 // what a rank that does not has failed to do.
-func (m *meeting) untilAll(done func(*member) bool, complaint string) error {
+func (m *meeting) untilAll(done func(*attendee) bool, complaint string) error {
 	for {
 		var late []string
 		for r, p := range m.peers {
-			if r != m.self && !done(p) {
+			if r != m.self && m.has(r) && !done(p) {
 				late = append(late, fmt.Sprintf("rank %d", r))
 			}
 		}
@@ -96,28 +110,25 @@ func (m *meeting) tellReady() error {
 	return nil
 }
 
-func (m *meeting) mapMembers() (err error) {
-	if m.members, err = mapMembers(m.membersFD, false); err != nil {
-		return fmt.Errorf("rank 0: members page: %w", err)
-	}
-	sys.Prefault(m.members.data)
-	return nil
-}
-
 // greet dials rank r and sends it this rank's hello.
 func (m *meeting) greet(r int) error {
 	conn, err := m.dial(r)
 	if err != nil {
 		return err
 	}
-	p := &member{rank: r, conn: conn}
-	m.peers[r] = p
 	cred, err := m.checkUser(conn)
 	if err != nil {
+		sys.CloseAll(conn)
 		return fmt.Errorf("rank %d: %w", r, err)
 	}
-	p.watch = findLiveness(conn, cred)
-	return m.sayHello(p)
+	return m.sayHello(m.admit(r, conn, cred))
+}
+
+// admit files the rank at the other end of a connection.
+func (m *meeting) admit(r int, conn *sys.FD, cred sys.Credentials) *attendee {
+	p := &attendee{contact: &contact{rank: r, conn: conn, liveness: findLiveness(conn, cred)}}
+	m.peers[r] = p
+	return p
 }
 
 // dial connects to rank r, again and again while its backlog is full.
@@ -162,20 +173,24 @@ func (m *meeting) checkUser(conn *sys.FD) (sys.Credentials, error) {
 	return cred, err
 }
 
-// sayHello sends this rank's descriptors; rank 0 adds the members page.
-func (m *meeting) sayHello(p *member) error {
-	fds := []*sys.FD{m.own.memory}
-	if m.self == 0 {
-		fds = append(fds, m.membersFD)
-	}
-	return m.say(p, kindHello, "", fds...)
+// sayHello sends this rank's descriptors; the source adds the members page.
+func (m *meeting) sayHello(p *attendee) error {
+	return m.say(p, kindHello, "", []*sys.FD{m.memory, m.membersFD}[:m.helloFDs(m.self)]...)
 }
 
-func (m *meeting) say(p *member, k kind, text string, fds ...*sys.FD) error {
+// helloFDs is how many descriptors come with a rank's hello.
+func (m *meeting) helloFDs(rank int) int {
+	if rank == m.source() {
+		return 2
+	}
+	return 1
+}
+
+func (m *meeting) say(p *attendee, k kind, text string, fds ...*sys.FD) error {
 	msg := message{
 		kind: k, rank: m.self, to: m.infos[p.rank].Nonce, from: m.infos[m.self].Nonce, text: text,
 	}
-	if p.watch.kind == byConnection {
+	if p.kind == byConnection {
 		msg.flags |= flagKeep
 	}
 	if err := sys.Send(p.conn, msg.marshal(), fds...); err != nil {
@@ -184,18 +199,44 @@ func (m *meeting) say(p *member, k kind, text string, fds ...*sys.FD) error {
 	return nil
 }
 
-// adopt takes the peer's memory.
-func (m *meeting) adopt(p *member, msg message, memory *sys.FD) error {
-	p.memory = memory
-	p.keep = msg.flags&flagKeep != 0 || p.watch.kind == byConnection
-	if err := p.mapBase(m.infos[p.rank].ControlBytes); err != nil {
+// adopt takes the descriptors of a peer's hello.
+func (m *meeting) adopt(p *attendee, msg message, fds []*sys.FD) (err error) {
+	p.here, p.keep = true, msg.flags&flagKeep != 0 || p.kind == byConnection
+	info := &m.infos[p.rank]
+	if old := m.known[p.rank]; old != nil && old.identity == info.Identity {
+		sys.CloseAll(fds[0]) // it is mapped already
+	} else {
+		p.member = &member{rank: p.rank, identity: info.Identity, memory: fds[0]}
+		p.member.contact.Store(p.contact)
+		err = p.member.mapBase(info.ControlBytes)
+	}
+	if err == nil && len(fds) > 1 {
+		err = m.adoptMembers(fds[1])
+	}
+	if err != nil {
+		sys.CloseAll(fds...)
 		return fmt.Errorf("rank %d: %w", p.rank, err)
 	}
 	return nil
 }
 
+// adoptMembers takes the source's members page. A survivor checks that it is
+// the one that it has.
+func (m *meeting) adoptMembers(fd *sys.FD) error {
+	if !m.survivor {
+		m.membersFD = fd
+		return nil
+	}
+	same, err := sys.SameFile(fd, m.membersFD)
+	sys.CloseAll(fd)
+	if err == nil && !same {
+		err = fmt.Errorf("%w: members page is another group's", transport.ErrMismatch)
+	}
+	return err
+}
+
 // hear takes the message of a known rank that is there.
-func (m *meeting) hear(p *member) error {
+func (m *meeting) hear(p *attendee) error {
 	msg, fds, err := receive(p.conn)
 	if p.ready && errors.Is(err, errEnded) {
 		p.over = true // it has finished and closed already
@@ -212,29 +253,22 @@ func (m *meeting) hear(p *member) error {
 }
 
 // take does what a message says. It owns fds unless it fails.
-func (m *meeting) take(p *member, msg message, fds []*sys.FD) error {
+func (m *meeting) take(p *attendee, msg message, fds []*sys.FD) error {
 	switch {
 	case msg.kind == kindBye && p.ready:
 		p.over, p.left = true, true
 		return nil
-	case msg.kind == kindReady && p.base != nil && !p.ready:
+	case msg.kind == kindReady && p.here && !p.ready:
 		p.ready = true
 		return m.expect(msg, p.rank, kindReady, len(fds), 0)
 	}
-	numFDs := 1
-	if p.rank == 0 {
-		numFDs = 2
-	}
-	if err := m.expect(msg, p.rank, kindHello, len(fds), numFDs); err != nil {
+	if err := m.expect(msg, p.rank, kindHello, len(fds), m.helloFDs(p.rank)); err != nil {
 		return err
 	}
-	if p.base != nil {
+	if p.here {
 		return errors.New("second hello")
 	}
-	if p.rank == 0 {
-		m.membersFD = fds[1]
-	}
-	return m.adopt(p, msg, fds[0])
+	return m.adopt(p, msg, fds)
 }
 
 // expect checks a message against its sender and the state of the meeting.
@@ -273,18 +307,42 @@ func receive(conn *sys.FD) (message, []*sys.FD, error) {
 	return message{}, nil, err
 }
 
-// abandon tells everybody why, as far as they have come, and gives up.
-func (m *meeting) abandon(reason error) {
+// settle makes the meeting's result last: every peer is watched, and
+// connections that nobody's liveness hangs on are closed.
+func (m *meeting) settle(ring func()) error {
 	for _, p := range m.peers {
-		if p != nil {
-			if p.conn != nil && p.conn.Raw() >= 0 {
-				_ = m.say(p, kindAbort, reason.Error()) // best effort
-			}
-			p.drop()
+		if p == nil {
+			continue
+		}
+		if err := p.watch(ring); err != nil {
+			return err
+		}
+		if !p.keep {
+			sys.CloseAll(p.conn)
 		}
 	}
-	if m.members != nil {
-		m.members.Release()
+	return nil
+}
+
+// abandon tells everybody why, as far as they have come, and gives up what
+// the meeting has gathered.
+func (m *meeting) abandon(reason error) {
+	for _, p := range m.peers {
+		if p == nil {
+			continue
+		}
+		if p.conn.Raw() >= 0 {
+			_ = m.say(p, kindAbort, reason.Error()) // best effort
+		}
+		p.drop(m.self)
 	}
 	sys.CloseAll(m.membersFD)
+}
+
+// drop forgets a peer that the domain has not taken.
+func (p *attendee) drop(self int) {
+	p.end(self)
+	if p.member != nil {
+		p.member.shut()
+	}
 }

@@ -10,35 +10,39 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// member is one rank's memory as this rank sees it, its own included.
+// member is one incarnation of a rank as this rank sees it: a process and
+// the memory that it brought to a meeting. This rank's own is one too. It
+// implements transport.Process.
 type member struct {
-	rank   int
-	memory *sys.FD
-	base   *region // header, and the control region as its segment
-	slabs  [MaxSlabs]atomic.Pointer[region]
+	rank     int
+	identity [nonceBytes]byte
+	memory   *sys.FD
+	base     *region // header, and the control region as its segment
+	slabs    [MaxSlabs]atomic.Pointer[region]
+	contact  atomic.Pointer[contact] // nil for this rank itself
+	dying    atomic.Bool             // was dying when the memory was given up
 
-	// Of peers only.
-	conn  *sys.FD // closed after the meeting, unless liveness hangs on it
-	keep  bool    // conn stays open: it is this side's liveness or the other's
-	ready bool    // it has said that it has everything
-	over  bool    // its connection has ended, after ready
-	left  bool    // it has said good-bye
-	watch liveness
-
-	released sync.Once
+	// users counts the calls that touch the mappings, plus shutBit. The last
+	// one to leave a member that is shut unmaps.
+	users atomic.Int64
+	unmap sync.Once
 }
+
+const shutBit = 1 << 62
+
+var _ transport.Process = (*member)(nil)
 
 // newOwnMember makes this rank's memfd: header and control region, zeroed
 // and present.
-func newOwnMember(rank int, controlBytes int64) (*member, error) {
-	fd, err := sys.NewMemfd(fmt.Sprintf("moewire-rank-%d", rank))
+func newOwnMember(info *Info) (*member, error) {
+	fd, err := sys.NewMemfd(fmt.Sprintf("moewire-rank-%d", info.Rank))
 	if err != nil {
 		return nil, err
 	}
-	err = sys.Grow(fd, baseBytes(controlBytes))
-	m := &member{rank: rank, memory: fd}
+	err = sys.Grow(fd, baseBytes(info.ControlBytes))
+	m := &member{rank: info.Rank, identity: info.Identity, memory: fd}
 	if err == nil {
-		err = m.mapBase(controlBytes)
+		err = m.mapBase(info.ControlBytes)
 	}
 	if err != nil {
 		return nil, errors.Join(err, fd.Close())
@@ -79,6 +83,7 @@ func checkFile(fd *sys.FD, n int64) error {
 
 func (m *member) bell() *atomic.Uint64     { return sys.Word(m.base.header, bellOffset) }
 func (m *member) sleepers() *atomic.Uint64 { return sys.Word(m.base.header, sleepersOffset) }
+func (m *member) holder() *atomic.Uint64   { return sys.Word(m.base.header, holderOffset) }
 
 // entry returns the two words of a slab in the owner's table. The owner
 // stores bytes first; an offset that is not zero publishes the slab.
@@ -123,28 +128,76 @@ func (m *member) wake() {
 	}
 }
 
-// drop closes the descriptors and gives up this package's references to the
-// mappings. Idempotent.
-func (m *member) drop() {
-	m.closeFDs()
-	m.release()
+// Lost is what the contact of the last meeting knows.
+func (m *member) Lost() error {
+	if c := m.contact.Load(); c != nil {
+		if err := c.lost.Load(); err != nil {
+			return *err
+		}
+	}
+	return nil
 }
 
-func (m *member) closeFDs() {
-	sys.CloseAll(m.memory, m.conn, m.watch.pidfd)
+// Dying looks at the word that the kernel marks when it ends the process, as
+// long as the memory is mapped here: until the rank has been replaced.
+func (m *member) Dying() bool {
+	if m.contact.Load() == nil {
+		return false
+	}
+	if m.Lost() != nil || m.dying.Load() {
+		return true
+	}
+	marked := m.enter() && sys.OwnerDied(m.holder().Load())
+	m.leave()
+	return marked
 }
 
+func (m *member) PID() int {
+	if c := m.contact.Load(); c != nil {
+		return c.pid
+	}
+	return sys.Getpid()
+}
+
+// enter begins a call that touches the mappings and says whether it may. In
+// both cases leave must follow.
+func (m *member) enter() bool { return m.users.Add(1)&shutBit == 0 }
+
+func (m *member) leave() {
+	if m.users.Add(-1) == shutBit {
+		m.unmap.Do(m.release)
+	}
+}
+
+// shut gives the memory up: nobody can enter any more, and who is inside
+// when it returns unmaps on leaving. Idempotent.
+func (m *member) shut() {
+	_ = m.memory.Close()
+	if m.enter() && m.base != nil && m.contact.Load() != nil && sys.OwnerDied(m.holder().Load()) {
+		m.dying.Store(true)
+	}
+	m.users.Or(shutBit)
+	m.leave()
+}
+
+// end forgets the member altogether; self as in contact.end.
+func (m *member) end(self int) {
+	if c := m.contact.Load(); c != nil {
+		c.end(self)
+	}
+	m.shut()
+}
+
+// release gives up this package's references to the mappings.
 func (m *member) release() {
-	m.released.Do(func() {
-		if m.base != nil {
-			m.base.Release()
+	if m.base != nil {
+		m.base.Release()
+	}
+	for i := range m.slabs {
+		if r := m.slabs[i].Swap(nil); r != nil {
+			r.Release()
 		}
-		for i := range m.slabs {
-			if r := m.slabs[i].Swap(nil); r != nil {
-				r.Release()
-			}
-		}
-	})
+	}
 }
 
 var _ transport.Segment = (*region)(nil)

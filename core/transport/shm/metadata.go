@@ -20,14 +20,16 @@ import (
 //	20  4  process id, in the rank's own pid namespace
 //	24  8  bytes of the control region
 //	32 16  nonce
-//	48  2  length of params
-//	50  2  length of the socket's name
-//	52     params, name
+//	48 16  identity
+//	64  2  1 for a survivor, else 0
+//	66  2  length of params
+//	68  2  length of the socket's name
+//	70     params, name
 //	       first 8 bytes of the SHA-256 of everything before
 const (
 	metadataMagic   = "MWSH"
-	metadataVersion = 1
-	metadataFixed   = 52
+	metadataVersion = 2
+	metadataFixed   = 70
 	checksumBytes   = 8
 	nonceBytes      = 16
 	maxParamsBytes  = 256
@@ -42,8 +44,13 @@ type Info struct {
 	PID int
 	// ControlBytes is the size of the control region.
 	ControlBytes int64
-	// Nonce is random: it names this one Listener.
+	// Nonce is random: it names this one Listener, and so one meeting.
 	Nonce [nonceBytes]byte
+	// Identity is random: it names the rank's memory and process, from Open
+	// on and in all meetings.
+	Identity [nonceBytes]byte
+	// Survivor means that the rank comes from an earlier meeting (Relist).
+	Survivor bool
 	// Params is the caller's own blob.
 	Params []byte
 	// Socket is the abstract name of the listener, without the leading zero.
@@ -63,11 +70,19 @@ func (i *Info) marshal() []byte {
 	b = le.AppendUint32(b, uint32(i.NumRanks))
 	b = le.AppendUint32(b, uint32(i.PID))
 	b = le.AppendUint64(b, uint64(i.ControlBytes))
-	b = append(b, i.Nonce[:]...)
+	b = append(append(b, i.Nonce[:]...), i.Identity[:]...)
+	b = append(b, boolByte(i.Survivor), 0)
 	b = le.AppendUint16(b, uint16(len(i.Params)))
 	b = le.AppendUint16(b, uint16(len(i.Socket)))
 	b = append(append(b, i.Params...), i.Socket...)
 	return append(b, checksum(b)...)
+}
+
+func boolByte(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 func checksum(b []byte) []byte {
@@ -83,7 +98,10 @@ func ParseMetadata(b []byte) (Info, error) {
 		return Info{}, err
 	}
 	le := binary.LittleEndian
-	params, name := int(le.Uint16(b[48:])), int(le.Uint16(b[50:]))
+	params, name := int(le.Uint16(b[66:])), int(le.Uint16(b[68:]))
+	if b[64] > 1 || b[65] != 0 {
+		return Info{}, bad("survivor is %d", le.Uint16(b[64:]))
+	}
 	if metadataFixed+params+name+checksumBytes != len(b) {
 		return Info{}, bad("lengths of params (%d) and socket name (%d) do not fit the total of %d bytes", params, name, len(b))
 	}
@@ -94,6 +112,8 @@ func ParseMetadata(b []byte) (Info, error) {
 		PID:          int(le.Uint32(b[20:])),
 		ControlBytes: int64(le.Uint64(b[24:])),
 		Nonce:        [nonceBytes]byte(b[32:]),
+		Identity:     [nonceBytes]byte(b[48:]),
+		Survivor:     b[64] == 1,
 		Params:       bytes.Clone(b[metadataFixed : metadataFixed+params]),
 		Socket:       string(b[metadataFixed+params : metadataFixed+params+name]),
 	}
@@ -143,51 +163,4 @@ func (i *Info) check() error {
 
 func bad(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", transport.ErrMetadata, fmt.Sprintf(format, args...))
-}
-
-// parseAll reads the metadata of all ranks and compares it with own, this
-// rank's. It touches nothing else. Errors name the rank and the field.
-func parseAll(all [][]byte, own *Info) ([]Info, error) {
-	if len(all) != own.NumRanks {
-		return nil, fmt.Errorf("%w: metadata of %d ranks given, the group has %d",
-			transport.ErrMismatch, len(all), own.NumRanks)
-	}
-	infos := make([]Info, len(all))
-	seen := make(map[[nonceBytes]byte]int, len(all))
-	for r := range all {
-		info, err := ParseMetadata(all[r])
-		if err == nil {
-			err = info.agrees(r, own)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("rank %d: %w", r, err)
-		}
-		if first, ok := seen[info.Nonce]; ok {
-			return nil, fmt.Errorf("rank %d: %w", r, bad("nonce is that of rank %d too", first))
-		}
-		seen[info.Nonce] = r
-		infos[r] = info
-	}
-	if !bytes.Equal(all[own.Rank], own.marshal()) {
-		return nil, fmt.Errorf("rank %d: %w", own.Rank, bad("own entry is not what Metadata returned: an earlier or another listener's"))
-	}
-	return infos, nil
-}
-
-// agrees compares what must be equal on all ranks.
-func (i *Info) agrees(index int, own *Info) error {
-	differ := func(field string, theirs, ours any) error {
-		return fmt.Errorf("%w: %s is %v, on rank %d it is %v", transport.ErrMismatch, field, theirs, own.Rank, ours)
-	}
-	switch {
-	case i.ABIVersion != own.ABIVersion:
-		return differ("ABI version", i.ABIVersion, own.ABIVersion)
-	case i.Rank != index:
-		return bad("entry %d is the metadata of rank %d", index, i.Rank)
-	case i.NumRanks != own.NumRanks:
-		return differ("number of ranks", i.NumRanks, own.NumRanks)
-	case i.ControlBytes != own.ControlBytes:
-		return differ("control region in bytes", i.ControlBytes, own.ControlBytes)
-	}
-	return nil
 }

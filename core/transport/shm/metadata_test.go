@@ -15,7 +15,7 @@ import (
 func sampleInfo() Info {
 	return Info{
 		ABIVersion: 3, Rank: 1, NumRanks: 4, PID: 4711, ControlBytes: 4096,
-		Nonce: [nonceBytes]byte{1, 2, 3}, Params: []byte("hello"), Socket: "moewire-x",
+		Nonce: [nonceBytes]byte{1, 2, 3}, Identity: [nonceBytes]byte{4}, Survivor: true, Params: []byte("hello"), Socket: "moewire-x",
 	}
 }
 
@@ -47,10 +47,10 @@ func TestParseMetadataErrors(t *testing.T) {
 	}{
 		{"empty", "truncated: 0 bytes", nil},
 		{"short", "truncated", good[:20]},
-		{"one byte missing", "truncated: 73 of 74 bytes", good[:len(good)-1]},
+		{"one byte missing", "truncated: 91 of 92 bytes", good[:len(good)-1]},
 		{"one byte more", "1 trailing bytes", append(bytes.Clone(good), 0)},
 		{"magic", "does not begin with", alter(0, 'X')},
-		{"version", "format version 2", alter(4, 2)},
+		{"version", "format version 1", alter(4, 1)},
 		{"altered", "checksum", alter(30, 1)},
 		{"altered checksum", "checksum", alter(len(good)-1, good[len(good)-1]^1)},
 		{"rank", "rank 4 of 4", resum(alter(12, 4))},
@@ -58,8 +58,10 @@ func TestParseMetadataErrors(t *testing.T) {
 		{"too many ranks", "number of ranks is 49", resum(alter(16, 49))},
 		{"control", "control region of", resum(alter(24, 1))},
 		{"huge control", "control region of", resum(alter(31, 0x80))},
-		{"params", "do not fit", resum(alter(48, 200))},
-		{"name", "do not fit", resum(alter(50, 200))},
+		{"survivor", "survivor is 2", resum(alter(64, 2))},
+		{"survivor's second byte", "survivor is 257", resum(alter(65, 1))},
+		{"params", "do not fit", resum(alter(66, 200))},
+		{"name", "do not fit", resum(alter(68, 200))},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := ParseMetadata(c.data)
@@ -132,6 +134,8 @@ func TestConnectChecksMetadata(t *testing.T) {
 		{"ABI", change(2, func(i *Info) { i.ABIVersion = 9 }), transport.ErrMismatch, []string{"rank 2:", "ABI version is 9", "it is 7"}},
 		{"control", change(2, func(i *Info) { i.ControlBytes = 128 }), transport.ErrMismatch, []string{"rank 2:", "128", "64"}},
 		{"nonce", change(2, func(i *Info) { i.Nonce = listeners[1].info.Nonce }), transport.ErrMetadata, []string{"rank 2:", "nonce", "rank 1"}},
+		{"identity", change(2, func(i *Info) { i.Identity = listeners[1].info.Identity }), transport.ErrMetadata, []string{"rank 2:", "identity", "rank 1"}},
+		{"own absent", [][]byte{nil, all[1], all[2]}, transport.ErrMetadata, []string{"rank 0:", "absent"}},
 		{"own", [][]byte{others[0], all[1], all[2]}, transport.ErrMetadata, []string{"rank 0:", "own entry"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -80,7 +80,7 @@ func obey(d transport.Domain, in *bufio.Reader) error {
 			answer, err = awaitLoss(d, rest)
 		case "lost":
 			rank, _ := strconv.Atoi(rest)
-			answer = fmt.Sprint(d.Lost(rank))
+			answer = fmt.Sprint(d.Process(rank).Lost())
 		case "close":
 			if err := d.Close(); err != nil {
 				return err
@@ -156,7 +156,7 @@ func awaitLoss(d transport.Domain, rank string) (string, error) {
 	fmt.Println("waiting")
 	for start := time.Now(); time.Since(start) < 15*time.Second; {
 		ticket := d.PrepareSleep()
-		if err := d.Lost(r); err != nil {
+		if err := d.Process(r).Lost(); err != nil {
 			d.CancelSleep()
 			return fmt.Sprintf("%d %v %v", time.Now().UnixNano(), errors.Is(err, transport.ErrDead), err), nil
 		}

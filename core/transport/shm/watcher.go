@@ -3,6 +3,7 @@ package shm
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 
 	"github.com/moewire/moewire/core/internal/safego"
@@ -10,7 +11,9 @@ import (
 )
 
 // watcher waits on one goroutine for many descriptors, each of which is
-// reported once. The goroutine runs while something is registered.
+// reported once. The goroutine runs while something is registered, and keeps
+// one thread, which holds this process's robust futexes: peers see by them
+// that the process is dying.
 type watcher struct {
 	life sync.Mutex // serialises add and remove; locked before mu
 	mu   sync.Mutex // guards entries and failed; held while report functions run
@@ -26,8 +29,10 @@ type watchRun struct {
 	stop    *sys.FD // token stopToken
 	entries map[int32]watchEntry
 	last    int32
-	failed  error         // why the goroutine ended by itself
-	done    chan struct{} // closed when the goroutine is past its last report
+	failed  error           // why the goroutine ended by itself
+	started chan struct{}   // closed when robust is known
+	robust  *sys.RobustList // nil where the kernel does not allow it
+	done    chan struct{}   // closed when the goroutine is past its last report
 }
 
 type watchEntry struct {
@@ -43,18 +48,47 @@ const stopToken = 0
 func (w *watcher) add(fd *sys.FD, report func(failure error)) (token int32, err error) {
 	w.life.Lock()
 	defer w.life.Unlock()
-	if w.run == nil {
-		if w.run, err = w.start(); err != nil {
-			return 0, err
-		}
+	if err := w.ensureRun(); err != nil {
+		return 0, err
 	}
 	if token, err = w.enter(w.run, watchEntry{fd, report}); err != nil {
 		return 0, err
 	}
 	if err = w.run.epoll.Add(fd, token); err != nil {
-		w.removeLocked([]int32{token})
+		w.removeLocked(token)
 	}
 	return token, err
+}
+
+func (w *watcher) ensureRun() (err error) {
+	if w.run == nil {
+		w.run, err = w.start()
+	}
+	return err
+}
+
+// hold makes the watcher's thread the holder of a futex word, until unhold.
+// Without it (an old kernel, too many domains) peers learn of this process's
+// end by its pidfd, only later.
+func (w *watcher) hold(header []byte, off int64) {
+	w.life.Lock()
+	defer w.life.Unlock()
+	if w.ensureRun() != nil {
+		return
+	}
+	if w.run.robust == nil || w.run.robust.Hold(header, off) != nil {
+		w.removeLocked() // may have started it for nothing
+	}
+}
+
+// unhold must come before the word's memory is unmapped.
+func (w *watcher) unhold(header []byte, off int64) {
+	w.life.Lock()
+	defer w.life.Unlock()
+	if w.run != nil && w.run.robust != nil {
+		w.run.robust.Drop(header, off)
+	}
+	w.removeLocked()
 }
 
 // enter files an entry under a fresh token.
@@ -73,17 +107,17 @@ func (w *watcher) enter(run *watchRun, e watchEntry) (int32, error) {
 
 // remove forgets tokens; when nothing is left it waits until the goroutine
 // has ended.
-func (w *watcher) remove(tokens []int32) {
+func (w *watcher) remove(tokens ...int32) {
 	w.life.Lock()
 	defer w.life.Unlock()
-	w.removeLocked(tokens)
+	w.removeLocked(tokens...)
 }
 
-func (w *watcher) removeLocked(tokens []int32) {
+func (w *watcher) removeLocked(tokens ...int32) {
 	if w.run == nil {
 		return
 	}
-	if w.forget(w.run, tokens) == 0 {
+	if w.forget(w.run, tokens) == 0 && (w.run.robust == nil || w.run.robust.Len() == 0) {
 		_ = sys.Signal(w.run.stop) // cannot fail on an open eventfd
 		<-w.run.done
 		w.run.close()
@@ -105,7 +139,7 @@ func (w *watcher) forget(run *watchRun, tokens []int32) int {
 }
 
 func (w *watcher) start() (*watchRun, error) {
-	run := &watchRun{entries: map[int32]watchEntry{}, done: make(chan struct{})}
+	run := &watchRun{entries: map[int32]watchEntry{}, started: make(chan struct{}), done: make(chan struct{})}
 	var err error
 	if run.epoll, err = sys.NewEpoll(); err != nil {
 		return nil, err
@@ -117,11 +151,33 @@ func (w *watcher) start() (*watchRun, error) {
 		run.close()
 		return nil, err
 	}
-	safego.Go("shm watcher", func() { w.loop(run); close(run.done) }, func(err error) {
+	safego.Go("shm watcher", func() { run.begin(); w.loop(run); run.finish() }, func(err error) {
 		defer close(run.done)
+		run.letGo() // first: this thread may end, and the process lives
 		w.fail(run, err)
 	})
+	<-run.started
 	return run, nil
+}
+
+// begin binds the goroutine to its thread.
+func (r *watchRun) begin() {
+	defer close(r.started)
+	runtime.LockOSThread()
+	r.robust, _ = sys.NewRobustList() // best effort, see hold
+}
+
+func (r *watchRun) finish() {
+	r.letGo()
+	close(r.done)
+}
+
+// letGo gives the thread back as it was.
+func (r *watchRun) letGo() {
+	if r.robust != nil {
+		r.robust.Close()
+	}
+	runtime.UnlockOSThread()
 }
 
 func (r *watchRun) close() {

@@ -22,6 +22,10 @@ type Harness struct {
 	// New makes a fresh group of n ranks in this process and returns their
 	// views by rank. The suite closes them.
 	New func(t *testing.T, n int, controlBytes int64) []transport.Domain
+	// NewPartial makes a group as New does, of which only the ranks in
+	// present have come; the views of the others are nil. Nil where all ranks
+	// always come.
+	NewPartial func(t *testing.T, present uint64, n int, controlBytes int64) []transport.Domain
 	// Kill makes d's group see a rank as dead. Nil where ranks of one
 	// process cannot be lost: tests with processes must cover it then.
 	Kill func(d transport.Domain, rank int)
@@ -48,6 +52,7 @@ func Run(t *testing.T, h Harness) {
 		{"CloseWakes", testCloseWakes},
 		{"RetainedSurvivesClose", testRetainedSurvivesClose},
 		{"Lost", testLost},
+		{"Absent", testAbsent},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, h) })
 	}
@@ -56,14 +61,21 @@ func Run(t *testing.T, h Harness) {
 func (h Harness) group(t *testing.T, n int) []transport.Domain {
 	t.Helper()
 	domains := h.New(t, n, controlBytes)
+	closeLater(t, domains)
+	return domains
+}
+
+func closeLater(t *testing.T, domains []transport.Domain) {
 	t.Cleanup(func() {
 		for _, d := range domains {
+			if d == nil {
+				continue
+			}
 			if err := d.Close(); err != nil {
 				t.Errorf("close: %v", err)
 			}
 		}
 	})
-	return domains
 }
 
 func testIdentity(t *testing.T, h Harness) {
@@ -74,6 +86,9 @@ func testIdentity(t *testing.T, h Harness) {
 			}
 			if got, want := d.Members().Load(), uint64(1)<<48|(1<<n-1); got != want {
 				t.Errorf("members of %d ranks is %#x, not %#x", n, got, want)
+			}
+			if got, want := d.Present(), uint64(1<<n-1); got != want {
+				t.Errorf("present of %d ranks is %#x, not %#x", n, got, want)
 			}
 		}
 	}
@@ -203,6 +218,9 @@ func testSlabAllocatesNothing(t *testing.T, h Harness) {
 		seg.Word(8).Add(1)
 		domains[0].Control(1).Word(0).Add(1)
 		domains[0].Wake(1)
+		if p := domains[0].Process(1); p.Dying() || p.Lost() != nil {
+			t.Error("a living rank is lost")
+		}
 	})
 	if n != 0 {
 		t.Errorf("%v allocations per access", n)
@@ -213,14 +231,13 @@ func testLost(t *testing.T, h Harness) {
 	domains := h.group(t, 3)
 	for _, d := range domains {
 		for r := range domains {
-			if err := d.Lost(r); err != nil {
-				t.Errorf("rank %d is lost from the start: %v", r, err)
-			}
+			mustLive(t, d, r)
 		}
 	}
 	if h.Kill == nil {
 		return
 	}
+	victim := domains[0].Process(2)
 	ticket := domains[0].PrepareSleep()
 	h.Kill(domains[1], 2)
 	start := time.Now()
@@ -228,10 +245,66 @@ func testLost(t *testing.T, h Harness) {
 	if d := time.Since(start); d > patience/2 {
 		t.Errorf("a loss did not end the sleep: %v", d)
 	}
-	if err := domains[0].Lost(2); !errors.Is(err, transport.ErrDead) {
+	if err := victim.Lost(); !errors.Is(err, transport.ErrDead) {
 		t.Errorf("Lost gives %v", err)
 	}
-	if err := domains[0].Lost(1); err != nil {
-		t.Errorf("a rank that lives is lost: %v", err)
+	if !victim.Dying() {
+		t.Error("a dead rank is not dying")
 	}
+	mustLive(t, domains[0], 0)
+	mustLive(t, domains[0], 1)
+}
+
+func mustLive(t *testing.T, d transport.Domain, rank int) {
+	t.Helper()
+	p := d.Process(rank)
+	if p == nil {
+		t.Fatalf("rank %d is present and has no process", rank)
+	}
+	if err := p.Lost(); err != nil || p.Dying() {
+		t.Errorf("rank %d lives: lost is %v, dying %v", rank, err, p.Dying())
+	}
+	if p.PID() < 0 {
+		t.Errorf("rank %d: process id %d", rank, p.PID())
+	}
+}
+
+// testAbsent looks at a group of four of which two have come.
+func testAbsent(t *testing.T, h Harness) {
+	if h.NewPartial == nil {
+		t.Skip("all ranks of this transport always come")
+	}
+	const present = 0b1010
+	domains := h.NewPartial(t, present, 4, controlBytes)
+	closeLater(t, domains)
+	for r, d := range domains {
+		if (d != nil) != (present&(1<<r) != 0) {
+			t.Fatalf("rank %d: view %v", r, d)
+		}
+		if d != nil {
+			mustMiss(t, d, present)
+		}
+	}
+	domains[1].Control(3).Word(0).Store(5)
+	if domains[3].Control(3).Word(0).Load() != 5 {
+		t.Error("the present ranks share nothing")
+	}
+}
+
+func mustMiss(t *testing.T, d transport.Domain, present uint64) {
+	t.Helper()
+	if d.NumRanks() != 4 || d.Present() != present || d.Members().Load() != 1<<48|present {
+		t.Errorf("%d ranks, present %#x, members %#x", d.NumRanks(), d.Present(), d.Members().Load())
+	}
+	for _, r := range []int{0, 2} {
+		if d.Control(r) != nil || d.Process(r) != nil {
+			t.Errorf("absent rank %d has a control segment or a process", r)
+		}
+		if _, err := d.Slab(r, 0); err == nil {
+			t.Errorf("absent rank %d has a slab", r)
+		}
+		d.Wake(r)
+	}
+	mustLive(t, d, 1)
+	mustLive(t, d, 3)
 }

@@ -1,0 +1,124 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/moewire/moewire/core/transport"
+)
+
+// Change is what a meeting of survivors has gathered for a domain. It ends by
+// Commit, by Abort or with the domain. Its methods are safe for concurrent
+// use.
+type Change struct {
+	d        *domain
+	listener *Listener // of the meeting, while that runs
+
+	// Guarded by d.mu.
+	peers   []*attendee
+	present uint64
+}
+
+var errOver = errors.New("the change is committed or aborted already")
+
+// open reserves the domain for the meeting m.
+func (c *Change) open(m *meeting) error {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	switch {
+	case c.d.closed.Load():
+		return transport.ErrClosed
+	case c.d.change != nil:
+		return errors.New("another change of the domain is open")
+	}
+	c.d.change = c
+	m.known = c.d.known
+	return nil
+}
+
+// gather takes the result of a meeting. The domain may have been closed
+// meanwhile.
+func (c *Change) gather(m *meeting) error {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	if c.d.closed.Load() {
+		return transport.ErrClosed
+	}
+	if err := m.settle(c.d.ring); err != nil {
+		return err
+	}
+	c.peers, c.present, c.listener = m.peers, m.present, nil
+	return nil
+}
+
+// forget frees the domain for another change.
+func (c *Change) forget() {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	if c.d.change == c {
+		c.d.change = nil
+	}
+}
+
+// Present has one bit per rank that has come.
+func (c *Change) Present() uint64 {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	return c.present
+}
+
+// Fresh has one bit per rank that brings memory which this domain has not
+// known: it is another process, or another domain of one.
+func (c *Change) Fresh() (ranks uint64) {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	for r, p := range c.peers {
+		if p != nil && p.member != nil {
+			ranks |= 1 << r
+		}
+	}
+	return ranks
+}
+
+// Commit makes the ranks of the meeting those of the domain. A peer that was
+// known keeps its memory's addresses; one that was replaced is no longer
+// reached by its number: its segments must not be used any more (except
+// retained ones), its Process stays watched. A rank that did not come is
+// absent, and may come to a later meeting with the memory that it has. The
+// members word is left as it is.
+func (c *Change) Commit() error {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	switch {
+	case c.d.closed.Load():
+		return fmt.Errorf("shm: commit: %w", transport.ErrClosed)
+	case c.d.change != c:
+		return fmt.Errorf("shm: commit: %w", errOver)
+	}
+	c.d.install(c.peers, c.present)
+	c.peers, c.d.change = nil, nil
+	return nil
+}
+
+// Abort drops what was gathered. It does nothing after Commit. Idempotent.
+func (c *Change) Abort() {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	if c.d.change == c {
+		c.abort()
+	}
+}
+
+// abort is called with d.mu held, also when the domain closes, perhaps while
+// the meeting still runs.
+func (c *Change) abort() {
+	if c.listener != nil {
+		c.listener.interrupt()
+	}
+	for _, p := range c.peers {
+		if p != nil {
+			p.drop(c.d.Rank())
+		}
+	}
+	c.peers, c.d.change = nil, nil
+}

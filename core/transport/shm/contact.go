@@ -1,0 +1,86 @@
+package shm
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// contact is what this rank keeps of a meeting with a peer, to notice the
+// end of the peer's process.
+type contact struct {
+	rank int
+	liveness
+	conn  *sys.FD // closed after the meeting unless keep
+	keep  bool    // conn is this side's liveness or the other's
+	left  bool    // the peer has said good-bye
+	token int32   // of the process's watcher; 0 while not watched
+	lost  atomic.Pointer[error]
+}
+
+// watched is the descriptor that ends with the peer's process; nil when
+// nothing can be learned.
+func (c *contact) watched() *sys.FD {
+	if c.kind == byConnection && !c.left {
+		return c.conn
+	}
+	return c.pidfd
+}
+
+// watch registers the contact with the process's watcher. ring runs after
+// the peer was found lost.
+func (c *contact) watch(ring func()) (err error) {
+	fd := c.watched()
+	if fd == nil {
+		return nil
+	}
+	c.token, err = processWatcher.add(fd, func(failure error) { c.report(failure, ring) })
+	if err != nil {
+		return fmt.Errorf("rank %d: watching its process: %w", c.rank, err)
+	}
+	return nil
+}
+
+// unwatch returns when report will not run any more.
+func (c *contact) unwatch() {
+	if c.token != 0 {
+		processWatcher.remove(c.token)
+		c.token = 0
+	}
+}
+
+// report runs on the watcher's goroutine, once at most: the descriptor is
+// readable, or the watcher itself has failed.
+func (c *contact) report(failure error, ring func()) {
+	switch {
+	case failure != nil:
+		failure = fmt.Errorf("rank %d (process %d) is not watched any more: %w", c.rank, c.pid, failure)
+	case c.kind == byConnection && saidBye(c.conn):
+		return
+	default:
+		failure = fmt.Errorf("rank %d (process %d): %w", c.rank, c.pid, transport.ErrDead)
+	}
+	c.lost.Store(&failure)
+	ring()
+}
+
+// saidBye reports whether the connection ended with a good-bye (the peer has
+// closed its domain or gave the meeting up): its process need not have ended.
+func saidBye(conn *sys.FD) bool {
+	msg, fds, err := receive(conn)
+	sys.CloseAll(fds...)
+	return err == nil && (msg.kind == kindBye || msg.kind == kindAbort)
+}
+
+// end stops watching and closes the descriptors. self says good-bye where
+// the peer would take the end of the connection for a death.
+func (c *contact) end(self int) {
+	c.unwatch()
+	if c.keep && c.conn != nil && c.conn.Raw() >= 0 {
+		bye := message{kind: kindBye, rank: self}
+		_ = sys.Send(c.conn, bye.marshal()) // the peer may be gone
+	}
+	sys.CloseAll(c.conn, c.pidfd)
+}

@@ -1,0 +1,93 @@
+package shm
+
+import "slices"
+
+// maxFormer bounds the replaced processes that a domain goes on watching. The
+// oldest is let go then; it is never known to have ended.
+const maxFormer = 64
+
+// install makes the result of a settled meeting the domain's. It cannot fail.
+func (d *domain) install(peers []*attendee, present uint64) {
+	d.sweep()
+	for r, p := range peers {
+		if p != nil {
+			d.installPeer(r, p)
+		}
+	}
+	d.present.Store(present)
+	for r := range peers {
+		if present&(1<<r) == 0 {
+			d.peers[r].Store(nil)
+		}
+	}
+	d.holdWord()
+}
+
+func (d *domain) installPeer(r int, p *attendee) {
+	old := d.known[r]
+	if p.member == nil {
+		old.renew(p.contact, d.Rank())
+		d.peers[r].Store(old)
+		return
+	}
+	d.known[r] = p.member
+	d.peers[r].Store(p.member)
+	if old != nil {
+		d.retire(old)
+	}
+}
+
+// renew replaces the contact of a member that has come again. The new one is
+// watched already, so no death is missed; one that is known stays known.
+func (m *member) renew(c *contact, self int) {
+	old := m.contact.Load()
+	old.unwatch()
+	if lost := old.lost.Load(); lost != nil {
+		c.lost.CompareAndSwap(nil, lost)
+	}
+	m.contact.Store(c)
+	old.end(self)
+}
+
+// retire gives up the memory of a member that was replaced, and goes on
+// watching its process.
+func (d *domain) retire(m *member) {
+	m.shut()
+	if m.contact.Load().watched() == nil {
+		m.end(d.Rank()) // there is nothing to watch
+		return
+	}
+	if d.former = append(d.former, m); len(d.former) > maxFormer {
+		d.former[0].end(d.Rank())
+		d.former = d.former[1:]
+	}
+}
+
+// sweep forgets the processes that are known to have ended, except those
+// that still have a rank.
+func (d *domain) sweep() {
+	var former []*member
+	for _, m := range d.former {
+		if m.Lost() == nil {
+			former = append(former, m)
+		} else {
+			m.end(d.Rank())
+		}
+	}
+	d.former = former
+	for r, m := range d.known {
+		if m != nil && d.peers[r].Load() == nil && m.Lost() != nil {
+			m.end(d.Rank())
+			d.known[r] = nil
+		}
+	}
+}
+
+// holdWord lets peers in other processes see when this one is dying.
+func (d *domain) holdWord() {
+	foreign := func(m *member) bool { return m != nil && m.contact.Load().kind != bySameProcess }
+	if !d.held && slices.ContainsFunc(d.known[:], foreign) {
+		processWatcher.hold(d.own.base.header, holderOffset)
+		d.held = true
+	}
+}

@@ -1,0 +1,39 @@
+package shm
+
+import (
+	"errors"
+
+	"github.com/moewire/moewire/core/internal/sys"
+)
+
+// newMembersPage makes the group's page: epoch 1 and the present ranks. It is
+// complete before anybody can fetch it.
+func newMembersPage(present uint64) (*sys.FD, error) {
+	fd, err := sys.NewMemfd("moewire-members")
+	if err != nil {
+		return nil, err
+	}
+	err = sys.Grow(fd, int64(sys.PageSize()))
+	if err == nil {
+		var page *region
+		if page, err = mapMembers(fd); err == nil {
+			page.Word(0).Store(1<<48 | present)
+			page.Release()
+			return fd, nil
+		}
+	}
+	return nil, errors.Join(err, fd.Close())
+}
+
+// mapMembers maps the members page, after checking its size.
+func mapMembers(fd *sys.FD) (*region, error) {
+	n := int64(sys.PageSize())
+	if err := checkFile(fd, n); err != nil {
+		return nil, err
+	}
+	page, err := mapRegion(fd, 0, 0, n)
+	if err == nil {
+		sys.Prefault(page.data)
+	}
+	return page, err
+}

@@ -1,0 +1,94 @@
+package shm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// Relist makes a listener for another meeting of a rank that has a domain: it
+// brings the domain's memory and members page, under a fresh name and nonce.
+// Any number of them may be made; none disturbs the domain unless its
+// Reconnect succeeds and is committed.
+func Relist(d transport.Domain, params []byte) (*Listener, error) {
+	dom, ok := d.(*domain)
+	if !ok {
+		return nil, fmt.Errorf("shm: relist: a %T is not a domain of this package", d)
+	}
+	l := &Listener{info: dom.info, domain: dom}
+	l.info.Survivor, l.info.Params = true, bytes.Clone(params)
+	if err := l.name(); err != nil {
+		return nil, fmt.Errorf("shm: relist: %w", err)
+	}
+	err := dom.lend(l)
+	if err == nil {
+		err = l.listen()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("shm: relist: %w", errors.Join(err, l.Close()))
+	}
+	return l, nil
+}
+
+// lend gives a listener descriptors of its own: the domain may be closed
+// while it sends them.
+func (d *domain) lend(l *Listener) (err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed.Load() {
+		return transport.ErrClosed
+	}
+	if l.memory, err = sys.Dup(d.own.memory); err == nil {
+		l.members, err = sys.Dup(d.membersFD)
+	}
+	return err
+}
+
+// Reconnect runs a meeting of the ranks whose metadata is there, survivors
+// and new ones alike, as Connect does for these. Nothing of the domain
+// changes before Change.Commit. It uses the Listener up as Connect does. One
+// Change per domain can be open at a time.
+//
+// A rank that ends at the last moment can leave some ranks with a Change and
+// others with an error: whoever commits must have agreed with the others.
+func (l *Listener) Reconnect(all [][]byte, deadline time.Duration) (*Change, error) {
+	if l.domain == nil {
+		return nil, errors.New("shm: reconnect: a rank without a domain connects")
+	}
+	m, err := l.plan(all, deadline)
+	if err != nil {
+		return nil, fmt.Errorf("shm: reconnect: %w", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed.Load() || l.memory == nil {
+		return nil, fmt.Errorf("shm: reconnect: listener: %w", transport.ErrClosed)
+	}
+	c := &Change{d: l.domain, listener: l}
+	if err = c.open(m); err == nil {
+		err = l.reconnect(m, c)
+		l.drop()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("shm: reconnect: %w", err)
+	}
+	return c, nil
+}
+
+func (l *Listener) reconnect(m *meeting, c *Change) error {
+	m.cancel, m.socket, m.memory = l.cancel, l.socket, l.memory
+	m.membersFD, m.survivor = l.members, true
+	err := m.hold()
+	if err == nil {
+		err = c.gather(m)
+	}
+	if err != nil {
+		m.abandon(err)
+		c.forget()
+	}
+	return err
+}
