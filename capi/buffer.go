@@ -4,20 +4,16 @@ package main
 import "C"
 
 import (
-	"fmt"
 	"sync"
 	"sync/atomic"
-	"time"
 	"unsafe"
 
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/shm"
 )
-
-// connectTimeout applies when the caller gives none.
-const connectTimeout = 60 * time.Second
 
 // buffer is a mw_buffer_t: first a listener that peers can meet, then, once
 // connected, an ep.Buffer.
@@ -25,15 +21,15 @@ type buffer struct {
 	id       uint64
 	cfg      ep.Config
 	width    int
-	meta     []byte
+	open     shm.Config // for a listener of its own
 	broken   atomic.Pointer[error]
 	ep       atomic.Pointer[ep.Buffer]
 	memories memories
 
-	mu        sync.Mutex // guards what follows
-	listener  *shm.Listener
-	connected bool // connect was called
-	closed    bool
+	mu     sync.Mutex // guards what follows
+	meet   meeting
+	dom    transport.Domain // nil until connected
+	closed bool
 }
 
 var buffers = newTable[*buffer]("buffer")
@@ -114,7 +110,7 @@ func mwiBufferCreate(config *C.mw_config_t, id *C.uint64_t) C.mw_status_t {
 		if err != nil {
 			return err
 		}
-		params, err := cfg.Params()
+		params, err := cfg.Params(ep.Standing{})
 		if err != nil {
 			return err
 		}
@@ -122,17 +118,16 @@ func mwiBufferCreate(config *C.mw_config_t, id *C.uint64_t) C.mw_status_t {
 			return invalid("config->vector_width: %s", err)
 		}
 		ensureProcs()
-		l, err := shm.Open(shm.Config{
+		b := &buffer{cfg: cfg, width: int(config.vector_width), open: shm.Config{
 			Rank: int(config.rank), NumRanks: int(config.num_ranks),
 			ControlBytes: layout.ControlBytes, ABIVersion: C.MW_ABI_VERSION, Params: params,
-		})
-		if err != nil {
+		}}
+		if err := b.listen(); err != nil {
 			return err
 		}
-		b := &buffer{cfg: cfg, width: int(config.vector_width), listener: l, meta: l.Metadata()}
 		if b.id = buffers.add(b); b.id > maxBuffers {
 			_, _ = buffers.take(b.id)
-			_ = l.Close()
+			_ = b.close()
 			return invalid("this process has made %d buffers, and handles have no room for more", maxBuffers)
 		}
 		*id = C.uint64_t(b.id)
@@ -146,7 +141,7 @@ func mwiBufferMetadata(id uint64, buf unsafe.Pointer, size uint64, length *C.uin
 	if err != nil {
 		return report(err)
 	}
-	return guard(b, func() error { return copyOut(b.meta, buf, size, length) })
+	return guard(b, func() error { return copyOut(b.metadata(), buf, size, length) })
 }
 
 // copyOut writes data and its length, or only the length if buf is NULL.
@@ -162,120 +157,6 @@ func copyOut(data []byte, buf unsafe.Pointer, size uint64, length *C.uint64_t) e
 	return nil
 }
 
-//export mwiBufferConnect
-func mwiBufferConnect(id uint64, all *C.mw_bytes_t, numRanks uint32, timeoutUs int64) C.mw_status_t {
-	b, err := buffers.get(id)
-	if err != nil {
-		return report(err)
-	}
-	return guard(b, func() error {
-		timeout, err := micros("timeout_us", timeoutUs)
-		if err != nil {
-			return err
-		}
-		if timeout < 0 {
-			timeout = connectTimeout
-		}
-		if timeout == 0 {
-			return invalid("timeout_us is 0, allowed -1 (%v), 1 and more", connectTimeout)
-		}
-		if want := b.listener.Info().NumRanks; int(numRanks) != want {
-			return invalid("num_ranks is %d, the buffer was created for %d", numRanks, want)
-		}
-		metas, err := copyMetadata(unsafe.Slice(all, numRanks))
-		if err != nil {
-			return err
-		}
-		return b.connect(metas, timeout)
-	})
-}
-
-func copyMetadata(all []C.mw_bytes_t) ([][]byte, error) {
-	metas := make([][]byte, len(all))
-	for r, m := range all {
-		if err := inRange(fmt.Sprintf("all[%d].num_bytes", r), int64(m.num_bytes), 0, 1<<20); err != nil {
-			return nil, err
-		}
-		data, err := view[byte](fmt.Sprintf("all[%d]", r), uint64(m.address), int64(m.num_bytes))
-		if err != nil {
-			return nil, err
-		}
-		metas[r] = append([]byte(nil), data...)
-	}
-	return metas, nil
-}
-
-// connect happens once. The listener stays where close finds it, so that
-// closing ends a connect in another thread.
-func (b *buffer) connect(metas [][]byte, timeout time.Duration) error {
-	b.mu.Lock()
-	again := b.connected || b.closed
-	b.connected = true
-	b.mu.Unlock()
-	if again {
-		return invalid("buffer %d was connected before (or closed meanwhile)", b.id)
-	}
-	if err := checkParams(b.listener.Info().Rank, metas); err != nil {
-		_ = b.listener.Close()
-		return err
-	}
-	dom, err := b.listener.Connect(metas, timeout)
-	if err != nil {
-		_ = b.listener.Close()
-		return b.unlessClosed(err)
-	}
-	kern, err := cpu.New(b.width)
-	if err != nil {
-		_ = dom.Close()
-		return err
-	}
-	e, err := ep.New(dom, kern, b.cfg)
-	if err != nil {
-		_ = dom.Close()
-		return err
-	}
-	return b.install(e)
-}
-
-// unlessClosed prefers to say that the buffer was closed, if it was.
-func (b *buffer) unlessClosed(err error) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return fmt.Errorf("%w: buffer %d was closed while it connected", ep.ErrClosed, b.id)
-	}
-	return err
-}
-
-// install publishes the core unless the buffer was closed meanwhile.
-func (b *buffer) install(e *ep.Buffer) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		_ = e.Close()
-		return fmt.Errorf("%w: buffer %d was closed while it connected", ep.ErrClosed, b.id)
-	}
-	b.ep.Store(e)
-	return nil
-}
-
-// checkParams compares what core/ep needs ranks to agree on. Metadata that
-// cannot be read is left to Connect, which says what is wrong with it.
-func checkParams(rank int, metas [][]byte) error {
-	params := make([][]byte, len(metas))
-	for r, m := range metas {
-		info, err := shm.ParseMetadata(m)
-		if err != nil {
-			return fmt.Errorf("metadata of rank %d: %w", r, err)
-		}
-		params[r] = info.Params
-	}
-	if rank >= len(params) {
-		return invalid("num_ranks is %d, and this is rank %d", len(params), rank)
-	}
-	return ep.CheckParams(rank, params)
-}
-
 //export mwiBufferClose
 func mwiBufferClose(id uint64) C.mw_status_t {
 	b, err := buffers.take(id)
@@ -288,8 +169,8 @@ func mwiBufferClose(id uint64) C.mw_status_t {
 func (b *buffer) close() error {
 	b.mu.Lock()
 	b.closed = true
+	err := b.meet.end() // also one that runs in another thread
 	b.mu.Unlock()
-	err := b.listener.Close() // ends a connect; after one, does nothing
 	if e := b.ep.Load(); e != nil {
 		b.memories.forget()
 		err = e.Close()

@@ -21,8 +21,8 @@ func TestGuard(t *testing.T) {
 
 // TestStatusOfWrapped: a closed buffer stays closed whatever its cause.
 func TestStatusOfWrapped(t *testing.T) {
-	require.Equal(t, statusOf(ep.ErrClosed), statusOf(wrapped{ep.ErrClosed, ep.ErrTimeout}))
-	require.NotEqual(t, statusOf(ep.ErrClosed), statusOf(ep.ErrTimeout))
+	require.Equal(t, statusOf(ep.ErrClosed), statusOf(wrapped{ep.ErrClosed, ep.ErrFenced}))
+	require.NotEqual(t, statusOf(ep.ErrClosed), statusOf(ep.ErrFenced))
 }
 
 type wrapped []error

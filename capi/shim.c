@@ -169,6 +169,31 @@ mw_status_t mw_buffer_connect(mw_buffer_t buffer, const mw_bytes_t *all, uint32_
 	return mwiBufferConnect(buffer.id, (mw_bytes_t *)all, num_ranks, timeout_us);
 }
 
+mw_status_t mw_buffer_update(mw_buffer_t buffer)
+{
+	NOT_FORKED();
+	return mwiBufferUpdate(buffer.id);
+}
+
+mw_status_t mw_buffer_install(mw_buffer_t buffer)
+{
+	NOT_FORKED();
+	return mwiBufferInstall(buffer.id);
+}
+
+mw_status_t mw_buffer_members(mw_buffer_t buffer, mw_members_t *members)
+{
+	mw_members_t m;
+	mw_status_t status;
+	NOT_FORKED();
+	CHECK_OUT(members);
+	memset(&m, 0, sizeof m);
+	status = mwiBufferMembers(buffer.id, &m);
+	if (status == MW_OK)
+		write_sized(members, &m, sizeof m);
+	return status;
+}
+
 mw_status_t mw_buffer_close(mw_buffer_t buffer)
 {
 	NOT_FORKED();

@@ -37,7 +37,7 @@ extern "C" {
 #endif
 
 /* Grows whenever a struct or a function changes in a way that callers see. */
-#define MW_ABI_VERSION 1u
+#define MW_ABI_VERSION 2u
 
 /* Ranks in one shared-memory domain: member set and epoch share one word. */
 #define MW_MAX_RANKS 48
@@ -51,10 +51,10 @@ typedef int32_t mw_status_t;
 #define MW_ERR_HANDLE -2            /* the id never was, or was closed */
 #define MW_ERR_STALE_HANDLE -3      /* the handle was released or its slot reused */
 #define MW_ERR_CLOSED -4            /* the buffer is closed */
-#define MW_ERR_TIMEOUT -5           /* a deadline passed; names the rank; closes the buffer */
-#define MW_ERR_PEER_LOST -6         /* a peer died or left; names it; closes the buffer */
+#define MW_ERR_TIMEOUT -5           /* a rank did not come to a meeting in time; names it */
+#define MW_ERR_PEER_LOST -6         /* a peer died during a meeting; names it */
 #define MW_ERR_PEER_MISMATCH -7     /* ranks disagree on a parameter; names both values */
-#define MW_ERR_FENCED -8            /* the group went on without this rank */
+#define MW_ERR_FENCED -8            /* the group went on without this rank: update or recreate */
 #define MW_ERR_NO_MEMORY -9
 #define MW_ERR_SYSTEM -10           /* a system call failed; named in the message */
 #define MW_ERR_FORKED -11           /* used in a forked child; use spawn instead */
@@ -62,6 +62,7 @@ typedef int32_t mw_status_t;
 #define MW_ERR_CANCELLED -13        /* the operation was cancelled */
 #define MW_ERR_NOT_COMBINED -14     /* a peer released the operation without combining */
 #define MW_ERR_METADATA -15         /* metadata bytes are truncated, altered or foreign */
+#define MW_ERR_UPDATING -16         /* between mw_buffer_update and mw_buffer_install */
 
 typedef struct { uint64_t id; } mw_buffer_t;
 typedef struct { uint64_t id; } mw_handle_t; /* one dispatch, to be combined */
@@ -138,14 +139,48 @@ typedef struct {
 } mw_bytes_t;
 
 /*
- * Collective: all[r] is the metadata of rank r, for 0 <= r < num_ranks == R.
- * Blocks until every rank is connected, at most timeout_us (-1: 60 seconds).
- * Closing the buffer in another thread ends it.
+ * Collective over the ranks that take part: all[r] is the metadata of rank r,
+ * for 0 <= r < num_ranks == R; a rank that does not take part is absent, with
+ * num_bytes == 0, and its experts with it. Blocks until every rank that takes
+ * part is connected, at most timeout_us (-1: 60 seconds). Closing the buffer
+ * in another thread ends it. When all of them are new, calls are possible
+ * from here on; else after mw_buffer_install.
+ *
  * MW_ERR_PEER_MISMATCH names the first parameter on which ranks disagree,
- * both values and the rank. After an error the buffer can only be closed.
+ * both values and the rank; MW_ERR_TIMEOUT and MW_ERR_PEER_LOST name the rank.
+ * After an error: mw_buffer_update for another meeting, or mw_buffer_close.
  */
 mw_status_t mw_buffer_connect(mw_buffer_t buffer, const mw_bytes_t *all, uint32_t num_ranks,
                               int64_t timeout_us);
+
+/*
+ * Begins a change of the membership (a lost rank is replaced, ranks leave or
+ * come), or another attempt at one. This rank leaves its epoch: operations in
+ * flight end with MW_ERR_UPDATING, handles are stale, mw_buffer_metadata gives
+ * new bytes. Exchange them among the ranks of the next epoch (survivors, a
+ * fenced rank that comes back, new buffers), then call mw_buffer_connect, and
+ * mw_buffer_install once every rank is known to have connected. Addresses of
+ * this rank's slabs stay what they were, except of slabs that a lost rank may
+ * still write into: those are replaced.
+ */
+mw_status_t mw_buffer_update(mw_buffer_t buffer);
+
+/*
+ * Begins the epoch of the ranks that have connected. All of them call it, or
+ * none: if one failed to connect, call mw_buffer_update again instead. Does
+ * nothing where mw_buffer_connect has begun the epoch, or after itself.
+ */
+mw_status_t mw_buffer_install(mw_buffer_t buffer);
+
+typedef struct {
+	uint32_t size;
+	uint32_t epoch;     /* raised by every update; 16 bits */
+	uint64_t ranks;     /* one bit per member; without this rank's: it is fenced */
+	uint64_t num_lost;  /* ranks that this one has taken out since mw_buffer_create */
+} mw_members_t;
+
+/* Who is in the group now, as every rank of this host sees it. */
+mw_status_t mw_buffer_members(mw_buffer_t buffer, mw_members_t *members);
 
 /*
  * Leaves the group and frees the buffer; peers that wait for this rank are
@@ -207,7 +242,7 @@ typedef struct {
 	int64_t num_topk;                /* K, 1 <= K <= MW_MAX_TOPK */
 	int64_t num_max_tokens_per_rank; /* M, the same on every rank */
 	int64_t num_experts;             /* E, a multiple of R, the same on every rank */
-	uint64_t active_ranks;           /* int32 [num_active_ranks] or 0: all active */
+	uint64_t active_ranks;           /* in, out int32 [num_active_ranks] or 0: all active */
 	int64_t num_active_ranks;        /* at least R; entries beyond R are ignored */
 	int64_t timeout_us;              /* for each phase, the call and the wait after it; -1: none */
 	int64_t slice_us;                /* block at most this long; -1: until the end */
@@ -233,9 +268,18 @@ typedef struct {
  * and closed, or 0. MW_OK with 0: nothing is left to do. MW_IN_PROGRESS with
  * 0: nothing has begun, because an earlier combine that was left at
  * MW_PHASE_SENT has to end first; make the same call again. x and topk_idx
- * are borrowed until MW_PHASE_SENT, active_ranks during the call; recv_count,
- * layout_range and result until a call has found the operation done, or
- * mw_op_close.
+ * are borrowed until MW_PHASE_SENT; active_ranks, recv_count, layout_range and
+ * result until a call has found the operation done, or mw_op_close. What is
+ * left at MW_PHASE_SENT goes on in the background.
+ *
+ * Faults: a rank whose process ends, or that is later than timeout_us (and
+ * does not itself only wait for another one), is taken out of the group, for
+ * everybody at once. The call goes on without it and returns MW_OK: its entry
+ * in active_ranks is cleared, in place, exactly when its rows are not in this
+ * result; its layout_range counts are 0. Rows that it had reserved and not
+ * finished stay counted in recv_count; their content is undefined, and no
+ * combine reads them. A rank that was taken out itself gets MW_ERR_FENCED from
+ * every call until mw_buffer_update.
  *
  * Bad arguments consume nothing: the call may be repeated. Disagreement with
  * a peer (MW_ERR_PEER_MISMATCH) consumes the operation on every rank and
@@ -257,7 +301,7 @@ typedef struct {
 	uint64_t out;             /* out bf16 [T, H], contiguous */
 	int64_t num_tokens;       /* T of the dispatch */
 	int64_t num_topk;         /* K of the dispatch */
-	uint64_t active_ranks;    /* as for dispatch */
+	uint64_t active_ranks;    /* as for dispatch; a lost rank's experts contribute nothing */
 	int64_t num_active_ranks;
 	int64_t timeout_us;
 	int64_t slice_us;

@@ -12,9 +12,16 @@ func (b *Buffer) members() uint64 { return b.membersOf(b.epoch) }
 // Members returns one bit per rank that is in the group now: 0 when the group
 // has gone on to another epoch without this rank.
 func (b *Buffer) Members() uint64 {
+	ranks, _, _ := b.Membership()
+	return ranks
+}
+
+// Membership returns Members, the epoch that this rank has joined, and how
+// many ranks it has fenced.
+func (b *Buffer) Membership() (ranks uint64, epoch uint16, lost uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.members()
+	return b.members(), b.epoch, b.lost.Load()
 }
 
 // membersOf is members for waits, which do not hold Buffer.mu.

@@ -13,7 +13,7 @@ import ctypes
 from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from typing import Any, ClassVar
 
-MW_ABI_VERSION = 1
+MW_ABI_VERSION = 2
 MW_MAX_RANKS = 48
 MW_MAX_TOPK = 64
 
@@ -34,6 +34,7 @@ MW_ERR_PANIC = -12
 MW_ERR_CANCELLED = -13
 MW_ERR_NOT_COMBINED = -14
 MW_ERR_METADATA = -15
+MW_ERR_UPDATING = -16
 
 MW_CONFIG_DEBUG_FILL = 1
 MW_CONFIG_TEST_CORRUPT_COMBINE = 0x80000000
@@ -114,6 +115,15 @@ class mw_counters_t(Structure):
     ]
 
 
+class mw_members_t(Structure):
+    _fields_: ClassVar[_Fields] = [
+        ("size", c_uint32),
+        ("epoch", c_uint32),
+        ("ranks", c_uint64),
+        ("num_lost", c_uint64),
+    ]
+
+
 class mw_dispatch_result_t(Structure):
     _fields_: ClassVar[_Fields] = [
         ("size", c_uint32),
@@ -183,6 +193,7 @@ STRUCTS: dict[str, type[Structure]] = {
         mw_shape_t,
         mw_bytes_t,
         mw_counters_t,
+        mw_members_t,
         mw_dispatch_result_t,
         mw_dispatch_args_t,
         mw_combine_args_t,
@@ -201,6 +212,9 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mw_buffer_create": (_status, (POINTER(mw_config_t), POINTER(mw_buffer_t))),
     "mw_buffer_metadata": (_status, (mw_buffer_t, c_void_p, c_uint64, POINTER(c_uint64))),
     "mw_buffer_connect": (_status, (mw_buffer_t, POINTER(mw_bytes_t), c_uint32, c_int64)),
+    "mw_buffer_update": (_status, (mw_buffer_t,)),
+    "mw_buffer_install": (_status, (mw_buffer_t,)),
+    "mw_buffer_members": (_status, (mw_buffer_t, POINTER(mw_members_t))),
     "mw_buffer_close": (_status, (mw_buffer_t,)),
     "mw_buffer_counters": (_status, (mw_buffer_t, POINTER(mw_counters_t))),
     "mw_buffer_dispatch": (_status, (mw_buffer_t, POINTER(mw_dispatch_args_t), POINTER(mw_op_t))),

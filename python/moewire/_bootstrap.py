@@ -1,103 +1,96 @@
-"""How ranks meet: everybody's metadata bytes to everybody, before a buffer connects.
+"""Where ranks meet: in a store wherever one can be had, else by exchanging bytes.
 
-Through a store wherever one can be had: no collective, a deadline, and an error that names
-the ranks that did not come. Only a group without a store uses one collective.
+A store needs no collective, has a deadline, and can tell which ranks did not come. Only a
+group without a store uses collectives.
 """
 
 from __future__ import annotations
 
 import struct
-import time
-from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias, cast
 
 import torch
 import torch.distributed as dist
 
 from ._check import integer, refuse
-from ._runtime import MAX_METADATA_BYTES
-from .errors import DeadlineError, MoewireError
+from ._meeting import Store, StoreMeeting
+from ._runtime import MAX_METADATA_BYTES, Runtime
+from .errors import MoewireError, PeerLostError
 
 _LENGTH = struct.Struct("<I")
 _RECORD_BYTES = _LENGTH.size + MAX_METADATA_BYTES
-_SHORTEST_PAUSE_S = 0.0005
-_LONGEST_PAUSE_S = 0.02
 
 
 class Meeting(Protocol):
-    """One exchange among all ranks."""
+    """How one rank meets the others."""
 
     rank: int
     num_ranks: int
 
-    def exchange(self, own: bytes, timeout_us: int) -> list[bytes]:
-        """Everybody's bytes by rank."""
+    def construct(self, runtime: Runtime, members: frozenset[int], timeout_us: int) -> None:
+        """Connects a new buffer with ``members``, or with those whom it joins."""
+
+    def update(self, runtime: Runtime, members: frozenset[int], timeout_us: int) -> None:
+        """Begins a new epoch with ``members``, or with those of them who come."""
 
 
-class Store(Protocol):
-    """What is used of ``torch.distributed.Store``."""
-
-    def add(self, key: str, amount: int, /) -> int: ...
-    def set(self, key: str, value: bytes, /) -> None: ...
-    def get(self, key: str, /) -> bytes: ...
-    def check(self, keys: list[str], /) -> bool: ...
+# What an embedder brings for ``ExchangeMeeting``: own bytes to everybody's by rank.
+Exchange: TypeAlias = Callable[[bytes], Sequence[bytes | None]]
 
 
-class StoreMeeting:
-    """Meets in a store. The n-th meeting of a rank under one prefix has keys of its own."""
+class ExchangeMeeting:
+    """Meets by exchanging bytes, whatever carries them. Empty or None: that rank is absent.
 
-    def __init__(self, store: Store, rank: int, num_ranks: int, prefix: str) -> None:
-        if not all(hasattr(store, name) for name in ("add", "set", "get", "check")):
-            raise refuse("store", type(store).__name__, "a torch.distributed.Store")
+    A round is two exchanges: of metadata, and of whether each rank could connect.
+    """
+
+    def __init__(self, exchange: Exchange, rank: int, num_ranks: int) -> None:
         self.num_ranks = integer("world_size", num_ranks, 1, (1 << 31) - 1)
         self.rank = integer("rank", rank, 0, self.num_ranks - 1)
-        if not isinstance(prefix, str) or not prefix:
-            raise refuse("prefix", repr(prefix), "a string that is not empty")
-        self._store = store
-        self._prefix = prefix
+        self._exchange = exchange
 
-    def exchange(self, own: bytes, timeout_us: int) -> list[bytes]:
-        """Sets this rank's key, then waits for the others'."""
-        meeting = self._store.add(f"{self._prefix}/count/{self.rank}", 1)
-        keys = [f"{self._prefix}/{meeting}/{rank}" for rank in range(self.num_ranks)]
-        self._store.set(keys[self.rank], own)
-        self._wait(keys, timeout_us)
-        return [bytes(self._store.get(key)) for key in keys]
+    def construct(self, runtime: Runtime, members: frozenset[int], timeout_us: int) -> None:
+        """One round, with everybody who takes part in the exchange."""
+        self._meet(runtime, timeout_us)
 
-    def _wait(self, keys: list[str], timeout_us: int) -> None:
-        # Asking is interruptible and knows who is missing; a store's own wait is neither.
-        deadline = None if timeout_us < 0 else time.monotonic() + timeout_us / 1e6
-        pause = _SHORTEST_PAUSE_S
-        while not self._store.check(keys):
-            if deadline is not None and time.monotonic() > deadline:
-                raise DeadlineError(self._missing_text(keys, timeout_us))
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+    def update(self, runtime: Runtime, members: frozenset[int], timeout_us: int) -> None:
+        """One round; ``members`` is not used: the exchange says who has come."""
+        runtime.update()
+        self._meet(runtime, timeout_us)
 
-    def _missing_text(self, keys: list[str], timeout_us: int) -> str:
-        missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
-        names = ", ".join(str(rank) for rank in missing)
-        return (
-            f"rank {self.rank} of {self.num_ranks} waited {timeout_us / 1e6:g} s for the others "
-            f"to construct their Buffer under {keys[0].rsplit('/', 1)[0]!r}; missing: rank {names}"
-        )
+    def _meet(self, runtime: Runtime, timeout_us: int) -> None:
+        failure: MoewireError | None = None
+        everybody = [item or b"" for item in self._exchange(runtime.metadata())]
+        try:
+            runtime.connect(everybody, timeout_us)
+        except MoewireError as error:
+            failure = error
+        votes = self._exchange(b"no" if failure else b"yes")
+        if failure is not None:
+            raise failure
+        refused = [r for r, vote in enumerate(votes) if everybody[r] and vote != b"yes"]
+        if refused:
+            names = ", ".join(str(rank) for rank in refused)
+            raise PeerLostError(f"rank {names} could not connect; try again")
+        runtime.install()
 
 
-class CollectiveMeeting:
-    """Meets by one ``all_gather`` of tensors, on the device that the group's backend needs."""
+def all_gather_bytes(group: dist.ProcessGroup) -> Exchange:
+    """An exchange by one ``all_gather``, on the device that the group's backend needs.
 
-    def __init__(self, group: dist.ProcessGroup, rank: int, num_ranks: int) -> None:
-        self._group = group
-        self.rank = rank
-        self.num_ranks = num_ranks
+    Its deadline is the group's own.
+    """
+    num_ranks = dist.get_world_size(group)
 
-    def exchange(self, own: bytes, timeout_us: int) -> list[bytes]:
-        """One collective; its deadline is the group's own, ``timeout_us`` is not used."""
-        device = collective_device(self._group)
+    def exchange(own: bytes) -> list[bytes | None]:
+        device = collective_device(group)
         record = torch.frombuffer(bytearray(pack_record(own)), dtype=torch.uint8).to(device)
-        records = [torch.empty_like(record) for _ in range(self.num_ranks)]
-        dist.all_gather(records, record, group=self._group)
+        records = [torch.empty_like(record) for _ in range(num_ranks)]
+        dist.all_gather(records, record, group=group)
         return [unpack_record(bytes(item.cpu().tolist())) for item in records]
+
+    return exchange
 
 
 def pack_record(data: bytes) -> bytes:
@@ -148,5 +141,5 @@ def meet_in_group(group: dist.ProcessGroup, prefix: str) -> Meeting:
         raise refuse("group", "a group that this process is not in", "a group that it is in")
     store = group_store(group)
     if store is None:
-        return CollectiveMeeting(group, rank, num_ranks)
+        return ExchangeMeeting(all_gather_bytes(group), rank, num_ranks)
     return StoreMeeting(store, rank, num_ranks, prefix)

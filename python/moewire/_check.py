@@ -7,6 +7,7 @@ buffer was created for.
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 
 import torch
 
@@ -120,3 +121,13 @@ def not_both(async_finish: bool, return_recv_hook: bool) -> None:
     """An operation ends by its event or by its hook."""
     if async_finish and return_recv_hook:
         raise refuse("async_finish and return_recv_hook", "both", "at most one of them")
+
+
+def ranks(name: str, given: Sequence[int] | None, num_ranks: int, self: int) -> frozenset[int]:
+    """A set of ranks with this one in it; None: all."""
+    if given is None:
+        return frozenset(range(num_ranks))
+    chosen = frozenset(integer(name, rank, 0, num_ranks - 1) for rank in given)
+    if self not in chosen:
+        raise refuse(name, str(sorted(chosen)), f"ranks with this one, {self}, among them")
+    return chosen

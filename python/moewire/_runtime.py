@@ -99,6 +99,22 @@ class Runtime:
         except BaseException as error:
             failures.append(error)
 
+    def update(self) -> None:
+        """Leaves the epoch and begins a meeting: ``metadata`` is new."""
+        self.refuse_closed()
+        self.check(self.lib.buffer_update(self.id))
+
+    def install(self) -> None:
+        """Begins the epoch that ``connect`` has prepared."""
+        self.check(self.lib.buffer_install(self.id))
+
+    def members(self) -> abi.mw_members_t:
+        """Who is in the group now."""
+        members = abi.mw_members_t(size=abi.SIZE_OF[abi.mw_members_t])
+        self.refuse_closed()
+        self.check(self.lib.buffer_members(self.id, byref(members)))
+        return members
+
     def close(self) -> None:
         """Leaves the group and frees the buffer. Closing twice does nothing."""
         if self.closed or self.lib.forked:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -47,6 +48,7 @@ class Buffer:
         vector_width: bytes of vector code, 16, 32 or 64; 0: the widest; -1: plain Go code.
         connect_timeout_us: how long to wait for the other ranks; -1: for ever at the store,
             then 60 s. Without a store the group's own timeout holds for its ``all_gather``.
+        members: the ranks that take part for now; None: all. The others may come later.
 
     Any thread may call any method; a wait in one thread does not block another. ``close()``,
     leaving ``with``, or dropping the buffer leaves the group.
@@ -65,12 +67,15 @@ class Buffer:
         copy_outputs: bool = False,
         vector_width: int = 0,
         connect_timeout_us: int = CONNECT_TIMEOUT_US,
+        members: Sequence[int] | None = None,
     ) -> None:
         meeting = _bootstrap.meet_in_group(group, STORE_PREFIX)
         self.group: dist.ProcessGroup | None = group
         self.disable_p2p = bool(disable_p2p)
         self._copy_outputs = bool(copy_outputs)
-        self._open(meeting, num_ep_buffer_bytes, num_slots, vector_width, connect_timeout_us)
+        self._open(
+            meeting, num_ep_buffer_bytes, num_slots, vector_width, connect_timeout_us, members
+        )
 
     @classmethod
     def from_store(
@@ -85,18 +90,71 @@ class Buffer:
         copy_outputs: bool = False,
         vector_width: int = 0,
         connect_timeout_us: int = CONNECT_TIMEOUT_US,
+        members: Sequence[int] | None = None,
     ) -> Buffer:
         """A buffer without a process group: ranks meet in a ``torch.distributed.Store``.
 
-        No collective. The n-th construction of a rank under one ``prefix`` meets the n-th of
-        the others. ``DeadlineError`` names the ranks that did not come in time.
+        No collective. The n-th construction of a process under one ``prefix`` meets the n-th
+        of the others. A process whose rank was taken before joins the group that is running,
+        at its next ``update_ep_member``. ``DeadlineError`` names the ranks that did not come.
         """
-        self = cls.__new__(cls)
         meeting = _bootstrap.StoreMeeting(cast("_bootstrap.Store", store), rank, world_size, prefix)
+        return cls._without_group(
+            meeting,
+            num_ep_buffer_bytes,
+            num_slots,
+            copy_outputs,
+            vector_width,
+            connect_timeout_us,
+            members,
+        )
+
+    @classmethod
+    def from_exchange(
+        cls,
+        exchange: _bootstrap.Exchange,
+        rank: int,
+        world_size: int,
+        num_ep_buffer_bytes: int = 0,
+        *,
+        num_slots: int = 2,
+        copy_outputs: bool = False,
+        vector_width: int = 0,
+        connect_timeout_us: int = CONNECT_TIMEOUT_US,
+    ) -> Buffer:
+        """A buffer whose ranks meet by any means that carries bytes.
+
+        ``exchange(own)`` sends up to 1024 bytes to every rank that takes part and returns
+        theirs by rank, its own included, with None for a rank that is absent. It is called
+        twice here and twice in every ``update_ep_member``.
+        """
+        meeting = _bootstrap.ExchangeMeeting(exchange, rank, world_size)
+        return cls._without_group(
+            meeting,
+            num_ep_buffer_bytes,
+            num_slots,
+            copy_outputs,
+            vector_width,
+            connect_timeout_us,
+            None,
+        )
+
+    @classmethod
+    def _without_group(
+        cls,
+        meeting: _bootstrap.Meeting,
+        num_bytes: int,
+        num_slots: int,
+        copy_outputs: bool,
+        vector_width: int,
+        connect_timeout_us: int,
+        members: Sequence[int] | None,
+    ) -> Buffer:
+        self = cls.__new__(cls)
         self.group = None
         self.disable_p2p = False
         self._copy_outputs = bool(copy_outputs)
-        self._open(meeting, num_ep_buffer_bytes, num_slots, vector_width, connect_timeout_us)
+        self._open(meeting, num_bytes, num_slots, vector_width, connect_timeout_us, members)
         return self
 
     def _open(
@@ -106,12 +164,15 @@ class Buffer:
         num_slots: int,
         vector_width: int,
         connect_timeout_us: int,
+        members: Sequence[int] | None,
     ) -> None:
+        self._meeting = meeting
         self.rank = meeting.rank
         self.group_size = meeting.num_ranks
         self.num_ep_buffer_bytes = _check.integer("num_ep_buffer_bytes", num_bytes, 0, 1 << 62)
         self._use_fallback = False  # upstream's tests write it; there is no fallback here
         timeout_us = _check.integer("connect_timeout_us", connect_timeout_us, -1, 1 << 62)
+        taking_part = _check.ranks("members", members, self.group_size, self.rank)
         self.runtime = Runtime(
             rank=self.rank,
             num_ranks=self.group_size,
@@ -122,8 +183,7 @@ class Buffer:
         )
         self._finalizer = weakref.finalize(self, self.runtime.close)
         try:
-            everybody = meeting.exchange(self.runtime.metadata(), timeout_us)
-            self.runtime.connect(everybody, timeout_us)
+            meeting.construct(self.runtime, taking_part, timeout_us)
         except BaseException:
             self.close()
             raise
@@ -180,6 +240,7 @@ class Buffer:
             x: bf16 [T, H], contiguous; H a multiple of 128 (fp8) or 8 (bf16); T <= M.
             topk_idx: int64 [T, K], contiguous, K <= 64; -1 selects nothing.
             active_ranks: int32, at least R entries, contiguous, 1 for active; or None for all.
+                Entries of lost ranks are cleared in place.
             num_max_dispatch_tokens_per_rank: M, the same on every rank.
             num_experts: E, a multiple of R, the same on every rank.
             timeout_us: microseconds for each phase, -1 for none.
@@ -205,7 +266,9 @@ class Buffer:
 
         ``InvalidArgument`` consumes nothing: the call may be repeated. ``PeerMismatchError``
         is raised on every rank if ranks disagree on M, H, E or dtype; the buffer stays usable.
-        ``DeadlineError`` and ``PeerLostError`` name the rank and close the buffer.
+        A rank that dies, or is later than ``timeout_us``, is taken out of the group: no
+        exception; its entry in ``active_ranks`` becomes 0, in place, exactly when its rows are
+        not in the result. ``FencedError``: it was this rank that the others took out.
         """
         request = _dispatch.Request(
             x,
@@ -287,6 +350,36 @@ class Buffer:
         shape = handle._shape
         rows = (shape.num_local_experts, shape.num_rows, shape.hidden)
         return self.runtime.mapping(handle._result).view(address, rows, torch.bfloat16)
+
+    def update_ep_member(
+        self, *, members: Sequence[int] | None = None, timeout_us: int = CONNECT_TIMEOUT_US
+    ) -> None:
+        """Changes who is in the group: replaces lost ranks, lets ranks leave or come.
+
+        Collective over the ranks of the next epoch: survivors and fenced ranks call this, a
+        fresh process constructs its ``Buffer``. Survivors keep their addresses, rank numbers
+        and shapes; handles and operations of the old epoch end.
+
+        Args:
+            members: the ranks to wait for; None: all. Who else has come is let in as well.
+            timeout_us: how long to wait for them. After that it goes on with those who have
+                come: a rank that is left out is fenced. -1: for ever.
+
+        ``DeadlineError``: this rank found nobody to begin an epoch with.
+        """
+        ranks = _check.ranks("members", members, self.group_size, self.rank)
+        timeout_us = _check.integer("timeout_us", timeout_us, -1, 1 << 62)
+        self._meeting.update(self.runtime, ranks, timeout_us)
+
+    def members(self) -> list[int]:
+        """The ranks that are in the group now; without this one, if it was fenced."""
+        ranks: int = self.runtime.members().ranks
+        return [rank for rank in range(self.group_size) if ranks >> rank & 1]
+
+    @property
+    def epoch(self) -> int:
+        """The number of the membership that this rank is in; it rises with every update."""
+        return int(self.runtime.members().epoch)
 
     def counters(self) -> dict[str, Any]:
         """Totals since construction, by the names in ``mw_counters_t``.

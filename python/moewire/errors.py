@@ -43,13 +43,13 @@ class ClosedError(MoewireError, RuntimeError):
 
 
 class DeadlineError(MoewireError, TimeoutError):
-    """A deadline passed; the text names the rank waited for. The buffer is closed."""
+    """A rank did not come to a meeting in time; the text names it."""
 
     status = -5
 
 
 class PeerLostError(MoewireError, RuntimeError):
-    """A peer died or left; the text names it. The buffer is closed."""
+    """A peer died during a meeting; the text names it."""
 
     status = -6
 
@@ -61,7 +61,10 @@ class PeerMismatchError(MoewireError, RuntimeError):
 
 
 class FencedError(MoewireError, RuntimeError):
-    """The group went on without this rank."""
+    """The group went on without this rank, which was late beyond a deadline.
+
+    ``update_ep_member()`` or a new ``Buffer`` rejoins it.
+    """
 
     status = -8
 
@@ -108,6 +111,12 @@ class MetadataError(MoewireError, ValueError):
     status = -15
 
 
+class UpdatingError(MoewireError, RuntimeError):
+    """A membership update has ended the operation, or is going on."""
+
+    status = -16
+
+
 class LibraryError(MoewireError, ImportError):
     """The shared library is missing, cannot be loaded, or has another ABI version."""
 
@@ -128,6 +137,7 @@ _ALL: tuple[type[MoewireError], ...] = (
     CancelledError,
     NotCombinedError,
     MetadataError,
+    UpdatingError,
 )
 
 BY_STATUS: dict[int, type[MoewireError]] = {error.status: error for error in _ALL}

@@ -1,0 +1,323 @@
+package main
+
+// #include "internal.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"time"
+	"unsafe"
+
+	"github.com/moewire/moewire/core/device/cpu"
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/transport/shm"
+)
+
+// connectTimeout applies when the caller gives none.
+const connectTimeout = 60 * time.Second
+
+// meeting is how far a buffer has come towards its first or its next epoch.
+type meeting struct {
+	stage    stage
+	listener *shm.Listener
+	change   *shm.Change // of a rank that was connected before
+	next     ep.Standing // the epoch that begins, once met
+}
+
+type stage int
+
+const (
+	stageListening stage = iota // mw_buffer_connect may be called
+	stageConnecting
+	stageFailed
+	stageMet  // mw_buffer_install may be called
+	stageOver // calls on the buffer are possible
+)
+
+// end gives up what the meeting holds.
+func (m *meeting) end() error {
+	var err error
+	if m.listener != nil {
+		err = m.listener.Close()
+	}
+	if m.change != nil {
+		m.change.Abort()
+		m.change = nil
+	}
+	return err
+}
+
+func (b *buffer) metadata() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.meet.listener.Metadata()
+}
+
+// listen begins a meeting. The caller holds b.mu, or is alone.
+func (b *buffer) listen() error {
+	l, err := b.newListener()
+	if err == nil {
+		b.meet = meeting{listener: l}
+	}
+	return err
+}
+
+// newListener brings what the buffer has: its memory once it had an epoch, so
+// that addresses stay, else memory of its own.
+func (b *buffer) newListener() (*shm.Listener, error) {
+	if b.dom == nil {
+		return shm.Open(b.open)
+	}
+	st, err := b.ep.Load().Prepare()
+	if err != nil {
+		return nil, err
+	}
+	params, err := b.cfg.Params(st)
+	if err != nil {
+		return nil, err
+	}
+	return shm.Relist(b.dom, params)
+}
+
+//export mwiBufferUpdate
+func mwiBufferUpdate(id uint64) C.mw_status_t {
+	b, err := buffers.get(id)
+	if err != nil {
+		return report(err)
+	}
+	return guard(b, b.update)
+}
+
+// update leaves the epoch, or gives up a meeting, and begins a new meeting.
+func (b *buffer) update() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return b.closedError()
+	}
+	if b.meet.stage == stageConnecting {
+		return invalid("buffer %d is being connected in another thread", b.id)
+	}
+	_ = b.meet.end() // its failure has no consequence: the memory is another's
+	if b.cfg.Joining && b.meet.stage != stageOver {
+		if err := b.forgetJoin(); err != nil {
+			return err
+		}
+	}
+	return b.listen()
+}
+
+// forgetJoin undoes a join that was not installed.
+func (b *buffer) forgetJoin() error {
+	e := b.ep.Swap(nil)
+	b.dom, b.cfg.Joining = nil, false
+	if e == nil {
+		return nil
+	}
+	return e.Close()
+}
+
+func (b *buffer) closedError() error {
+	return fmt.Errorf("%w: buffer %d was closed while it connected", ep.ErrClosed, b.id)
+}
+
+//export mwiBufferConnect
+func mwiBufferConnect(id uint64, all *C.mw_bytes_t, numRanks uint32, timeoutUs int64) C.mw_status_t {
+	b, err := buffers.get(id)
+	if err != nil {
+		return report(err)
+	}
+	return guard(b, func() error {
+		timeout, err := micros("timeout_us", timeoutUs)
+		if err != nil {
+			return err
+		}
+		if timeout < 0 {
+			timeout = connectTimeout
+		}
+		if timeout == 0 {
+			return invalid("timeout_us is 0, allowed -1 (%v), 1 and more", connectTimeout)
+		}
+		if int(numRanks) != b.open.NumRanks {
+			return invalid("num_ranks is %d, the buffer was created for %d", numRanks, b.open.NumRanks)
+		}
+		metas, err := copyMetadata(unsafe.Slice(all, numRanks))
+		if err != nil {
+			return err
+		}
+		return b.connect(metas, timeout)
+	})
+}
+
+// copyMetadata returns nil for ranks that are absent.
+func copyMetadata(all []C.mw_bytes_t) ([][]byte, error) {
+	metas := make([][]byte, len(all))
+	for r, m := range all {
+		if err := inRange(fmt.Sprintf("all[%d].num_bytes", r), int64(m.num_bytes), 0, 1<<20); err != nil {
+			return nil, err
+		}
+		data, err := view[byte](fmt.Sprintf("all[%d]", r), uint64(m.address), int64(m.num_bytes))
+		if err != nil {
+			return nil, err
+		}
+		metas[r] = append([]byte(nil), data...)
+	}
+	return metas, nil
+}
+
+// connect happens once per meeting. The listener stays where close finds it,
+// so that closing ends a connect in another thread.
+func (b *buffer) connect(metas [][]byte, timeout time.Duration) error {
+	l, err := b.startConnect()
+	if err != nil {
+		return err
+	}
+	next, joining, err := readMetadata(b.open.Rank, metas)
+	if err == nil {
+		if b.dom == nil {
+			err = b.join(l, metas, timeout, joining)
+		} else {
+			err = b.rejoin(l, metas, timeout)
+		}
+	}
+	return b.endConnect(l, next, err)
+}
+
+func (b *buffer) startConnect() (*shm.Listener, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, b.closedError()
+	}
+	if b.meet.stage != stageListening {
+		return nil, invalid("buffer %d was connected before: call mw_buffer_update first", b.id)
+	}
+	b.meet.stage = stageConnecting
+	return b.meet.listener, nil
+}
+
+func (b *buffer) endConnect(l *shm.Listener, next ep.Standing, err error) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		err = errors.Join(b.closedError(), b.meet.end())
+		if e := b.ep.Load(); e != nil {
+			_ = e.Close()
+		}
+		return err
+	}
+	if err != nil {
+		b.meet.stage = stageFailed
+		_ = l.Close()
+		return err
+	}
+	b.meet.next, b.meet.stage = next, stageMet
+	if b.meet.change == nil && !b.cfg.Joining {
+		b.meet.stage = stageOver // all are new: the first epoch has begun
+	}
+	return nil
+}
+
+// join connects a rank that is new, to a new group or to one that runs.
+func (b *buffer) join(l *shm.Listener, metas [][]byte, timeout time.Duration, joining bool) error {
+	dom, err := l.Connect(metas, timeout)
+	if err != nil {
+		return err
+	}
+	kern, err := cpu.New(b.width)
+	if err != nil {
+		return errors.Join(err, dom.Close())
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cfg.Joining = joining
+	e, err := ep.New(dom, kern, b.cfg)
+	if err != nil {
+		return errors.Join(err, dom.Close())
+	}
+	b.dom = dom
+	b.ep.Store(e)
+	return nil
+}
+
+// rejoin connects a rank that had an epoch before.
+func (b *buffer) rejoin(l *shm.Listener, metas [][]byte, timeout time.Duration) error {
+	change, err := l.Reconnect(metas, timeout)
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.meet.change = change
+	return nil
+}
+
+// readMetadata compares what core/ep needs ranks to agree on and returns the
+// epoch that they make, and whether they join ranks that had one.
+func readMetadata(rank int, metas [][]byte) (next ep.Standing, joining bool, err error) {
+	params := make([][]byte, len(metas))
+	for r, m := range metas {
+		if len(m) == 0 {
+			continue
+		}
+		info, err := shm.ParseMetadata(m)
+		if err != nil {
+			return next, false, fmt.Errorf("metadata of rank %d: %w", r, err)
+		}
+		params[r] = info.Params
+		joining = joining || info.Survivor
+	}
+	if rank >= len(params) || params[rank] == nil {
+		return next, false, invalid("all has no metadata of this rank, %d", rank)
+	}
+	next, err = ep.CheckParams(rank, params)
+	return next, joining, err
+}
+
+//export mwiBufferInstall
+func mwiBufferInstall(id uint64) C.mw_status_t {
+	b, err := buffers.get(id)
+	if err != nil {
+		return report(err)
+	}
+	return guard(b, b.install)
+}
+
+// install begins the epoch that the meeting has made.
+func (b *buffer) install() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.meet.stage == stageOver {
+		return nil
+	}
+	if b.meet.stage != stageMet {
+		return invalid("buffer %d has no meeting to install: call mw_buffer_update and mw_buffer_connect first", b.id)
+	}
+	var commit func() error
+	if b.meet.change != nil {
+		commit = b.meet.change.Commit
+	}
+	if err := b.ep.Load().Install(b.meet.next.Epoch, b.meet.next.Next, commit); err != nil {
+		return err
+	}
+	b.meet.change, b.meet.stage, b.cfg.Joining = nil, stageOver, false
+	return nil
+}
+
+//export mwiBufferMembers
+func mwiBufferMembers(id uint64, out *C.mw_members_t) C.mw_status_t {
+	b, err := buffers.get(id)
+	if err != nil {
+		return report(err)
+	}
+	return guard(b, func() error {
+		e, err := b.core()
+		if err != nil {
+			return err
+		}
+		ranks, epoch, lost := e.Membership()
+		out.ranks, out.epoch, out.num_lost = C.uint64_t(ranks), C.uint32_t(epoch), C.uint64_t(lost)
+		return nil
+	})
+}
