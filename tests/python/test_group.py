@@ -18,9 +18,9 @@ def test_subgroups(team: Team) -> None:
     team.run(4, jobs_group.subgroup)
 
 
-def test_a_group_without_a_store_uses_one_collective(team: Team) -> None:
+def test_a_group_without_a_store_uses_two_collectives(team: Team) -> None:
     for devices in team.run(2, jobs_group.without_store):
-        assert devices == ["cpu torch.uint8 1028"]
+        assert devices == ["cpu torch.uint8 1028"] * 2  # metadata, then votes
 
 
 def test_a_missing_rank_is_named(team: Team) -> None:
