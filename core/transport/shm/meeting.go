@@ -101,13 +101,21 @@ func (m *meeting) tellReady() error {
 			continue
 		}
 		if err := m.say(p, kindReady, ""); err != nil {
-			if why := m.hear(p); why != nil && !errors.Is(why, sys.ErrAgain) {
-				return why // it said why it closed the connection
-			}
-			return err
+			return m.why(p, err)
 		}
 	}
 	return nil
+}
+
+// why explains a failure to send: a peer that has given up said so before it
+// closed the connection, perhaps after its hello.
+func (m *meeting) why(p *attendee, err error) error {
+	for range 2 {
+		if said := m.hear(p); said != nil && !errors.Is(said, sys.ErrAgain) {
+			return said
+		}
+	}
+	return err
 }
 
 // greet dials rank r and sends it this rank's hello.
@@ -175,7 +183,11 @@ func (m *meeting) checkUser(conn *sys.FD) (sys.Credentials, error) {
 
 // sayHello sends this rank's descriptors; the source adds the members page.
 func (m *meeting) sayHello(p *attendee) error {
-	return m.say(p, kindHello, "", []*sys.FD{m.memory, m.membersFD}[:m.helloFDs(m.self)]...)
+	fds := []*sys.FD{m.memory, m.membersFD}[:m.helloFDs(m.self)]
+	if err := m.say(p, kindHello, "", fds...); err != nil {
+		return m.why(p, err)
+	}
+	return nil
 }
 
 // helloFDs is how many descriptors come with a rank's hello.
