@@ -89,6 +89,53 @@ func mapped() string {
 	return fmt.Sprint(s.Mappings, " ranges, ", s.MappedBytes, " bytes")
 }
 
+// TestSurvivorsMeetAgainAndAgain also aborts every second meeting here: the
+// peer, which commits, does not take that for a death.
+func TestSurvivorsMeetAgainAndAgain(t *testing.T) {
+	for best, perPeer := range map[livenessKind]int64{byPeerPidfd: 2, byPidfdOpen: 2, byConnection: 2} {
+		t.Run(best.String(), func(t *testing.T) {
+			defer func(was livenessKind) { bestLiveness = was }(bestLiveness)
+			bestLiveness = best
+			fds := sys.Stats().OpenFDs
+			c := startChild(t, 1, 2, best, nil)
+			d := c.join(t)
+			defer d.Close()
+			p := d.Process(1)
+			for round := range 6 {
+				meetAgain(t, d, c, round%2 == 0)
+				if got := sys.Stats().OpenFDs - fds; got != 2+2+perPeer || d.Process(1) != p || p.Lost() != nil {
+					t.Errorf("round %d: %d descriptors, lost: %v", round, got, p.Lost())
+				}
+				c.tell("lost 0")
+				c.hear("<nil>")
+			}
+			meetAgain(t, d, c, true)
+			_ = c.cmd.Process.Kill()
+			awaitLost(t, p)
+		})
+	}
+}
+
+func meetAgain(t *testing.T, d transport.Domain, c *child, commit bool) {
+	t.Helper()
+	c.tell("relist")
+	l := must(Relist(d, nil))
+	defer l.Close()
+	all := [][]byte{l.Metadata(), must(hex.DecodeString(c.hear("metadata")))}
+	c.tell("reconnect\n" + hex.EncodeToString(all[0]) + "\n" + hex.EncodeToString(all[1]))
+	change, err := l.Reconnect(all, 20*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if commit {
+		if err := change.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change.Abort()
+	c.hear("reconnected")
+}
+
 // TestFrozenProcessIsReplaced: the old one is watched on, its memory is not
 // kept.
 func TestFrozenProcessIsReplaced(t *testing.T) {
