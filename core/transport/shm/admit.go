@@ -3,6 +3,7 @@ package shm
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/transport"
@@ -44,8 +45,9 @@ func (m *meeting) step() error {
 	return nil
 }
 
-// waitForAny returns which descriptors can be read. It ends with
-// sys.ErrTimeout at until and with transport.ErrClosed when cancelled.
+// waitForAny returns which descriptors can be read, or none after a while. It
+// ends with sys.ErrTimeout at until and with transport.ErrClosed when
+// cancelled.
 func (m *meeting) waitForAny() (map[*sys.FD]bool, error) {
 	fds := []*sys.FD{m.cancel, m.socket}
 	for _, v := range m.visitors {
@@ -56,7 +58,10 @@ func (m *meeting) waitForAny() (map[*sys.FD]bool, error) {
 			fds = append(fds, p.conn)
 		}
 	}
-	indices, err := sys.WaitReadable(fds, m.until)
+	indices, err := sys.WaitReadable(fds, m.nextLook())
+	if errors.Is(err, sys.ErrTimeout) && time.Now().Before(m.until) {
+		return nil, nil // time to look for the dead
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -53,8 +53,8 @@ func (m *member) renew(c *contact, self int) {
 // watching its process.
 func (d *domain) retire(m *member) {
 	m.shut()
-	if m.contact.Load().watched() == nil {
-		m.end(d.Rank()) // there is nothing to watch
+	if m.Lost() != nil || m.contact.Load().watched() == nil {
+		m.end(d.Rank()) // there is nothing to learn any more
 		return
 	}
 	if d.former = append(d.former, m); len(d.former) > maxFormer {

@@ -17,6 +17,12 @@ import (
 func joinChild(t *testing.T) (transport.Domain, *child) {
 	t.Helper()
 	c := startChild(t, 1, 2, byPeerPidfd, nil)
+	return c.join(t), c
+}
+
+// join connects this process, as rank 0, with a child that joins.
+func (c *child) join(t *testing.T) transport.Domain {
+	t.Helper()
 	l, err := Open(Config{Rank: 0, NumRanks: 2, ControlBytes: 4096})
 	if err != nil {
 		t.Fatal(err)
@@ -31,7 +37,7 @@ func joinChild(t *testing.T) (transport.Domain, *child) {
 		t.Fatal(err)
 	}
 	c.hear("connected")
-	return d, c
+	return d
 }
 
 // TestOneWatcherForAllDomains counts goroutines and descriptors over two

@@ -81,7 +81,10 @@ func (m *meeting) untilAll(done func(*attendee) bool, complaint string) error {
 		if late == nil {
 			return nil
 		}
-		err := m.step()
+		err := m.missTheDead()
+		if err == nil {
+			err = m.step()
+		}
 		if errors.Is(err, sys.ErrTimeout) {
 			err = fmt.Errorf("%s %s before the deadline: %w", strings.Join(late, ", "), complaint, err)
 			if m.refused != nil {
@@ -94,6 +97,31 @@ func (m *meeting) untilAll(done func(*attendee) bool, complaint string) error {
 	}
 }
 
+// missTheDead finds a rank that cannot come because its process, known from
+// before, has ended.
+func (m *meeting) missTheDead() error {
+	for r, old := range m.known {
+		if m.has(r) && m.peers[r] == nil && m.knows(r) && old.Lost() != nil {
+			return fmt.Errorf("cannot come: %w", old.Lost())
+		}
+	}
+	return nil
+}
+
+// knows reports whether a rank comes with memory that is mapped already.
+func (m *meeting) knows(r int) bool {
+	return m.known[r] != nil && m.known[r].identity == m.infos[r].Identity
+}
+
+// nextLook is when to look for the dead again: the domain's watcher, not this
+// meeting, notices those that have not connected.
+func (m *meeting) nextLook() time.Time {
+	if soon := time.Now().Add(50 * time.Millisecond); m.survivor && soon.Before(m.until) {
+		return soon
+	}
+	return m.until
+}
+
 // tellReady says that this rank has everything from everybody.
 func (m *meeting) tellReady() error {
 	for _, p := range m.peers {
@@ -101,13 +129,21 @@ func (m *meeting) tellReady() error {
 			continue
 		}
 		if err := m.say(p, kindReady, ""); err != nil {
-			if why := m.hear(p); why != nil && !errors.Is(why, sys.ErrAgain) {
-				return why // it said why it closed the connection
-			}
-			return err
+			return m.why(p, err)
 		}
 	}
 	return nil
+}
+
+// why explains a failure to send: a peer that has given up said so before it
+// closed the connection, perhaps after its hello.
+func (m *meeting) why(p *attendee, err error) error {
+	for range 2 {
+		if said := m.hear(p); said != nil && !errors.Is(said, sys.ErrAgain) {
+			return said
+		}
+	}
+	return err
 }
 
 // greet dials rank r and sends it this rank's hello.
@@ -175,7 +211,11 @@ func (m *meeting) checkUser(conn *sys.FD) (sys.Credentials, error) {
 
 // sayHello sends this rank's descriptors; the source adds the members page.
 func (m *meeting) sayHello(p *attendee) error {
-	return m.say(p, kindHello, "", []*sys.FD{m.memory, m.membersFD}[:m.helloFDs(m.self)]...)
+	fds := []*sys.FD{m.memory, m.membersFD}[:m.helloFDs(m.self)]
+	if err := m.say(p, kindHello, "", fds...); err != nil {
+		return m.why(p, err)
+	}
+	return nil
 }
 
 // helloFDs is how many descriptors come with a rank's hello.
@@ -203,7 +243,7 @@ func (m *meeting) say(p *attendee, k kind, text string, fds ...*sys.FD) error {
 func (m *meeting) adopt(p *attendee, msg message, fds []*sys.FD) (err error) {
 	p.here, p.keep = true, msg.flags&flagKeep != 0 || p.kind == byConnection
 	info := &m.infos[p.rank]
-	if old := m.known[p.rank]; old != nil && old.identity == info.Identity {
+	if m.knows(p.rank) {
 		sys.CloseAll(fds[0]) // it is mapped already
 	} else {
 		p.member = &member{rank: p.rank, identity: info.Identity, memory: fds[0]}
