@@ -113,7 +113,7 @@ func child() error {
 // connect makes this rank's buffer; the parent passes the metadata around.
 func connect(rank int) (*ep.Buffer, error) {
 	cfg := ep.Config{}
-	params, err := cfg.Params()
+	params, err := cfg.Params(ep.Standing{})
 	if err != nil {
 		return nil, err
 	}

@@ -16,12 +16,13 @@ from typing import Protocol
 
 from ._check import integer, refuse
 from ._runtime import Runtime
-from .errors import DeadlineError, MoewireError
+from .errors import DeadlineError, MetadataError, MoewireError
 
 _SHORTEST_PAUSE_S = 0.0005
 _LONGEST_PAUSE_S = 0.02
 # A rank that has connected says so at once; one that does not has died meanwhile.
 _VOTE_S = 5.0
+_CONNECT_US = 10_000_000
 # A rank that was there in an attempt that failed is soon there again, unless it has died.
 _RETURN_S = 2.0
 
@@ -146,7 +147,7 @@ class StoreMeeting:
     def _connect(self, runtime: Runtime, present: frozenset[int], clock: Clock) -> bool:
         """Connects and begins the epoch, if everybody could. False: another attempt."""
         try:
-            runtime.connect(self._gather(present), max(clock.left_us(), 1_000_000))
+            runtime.connect(self._gather(present), self._connect_us(clock))
         except MoewireError as error:
             _log.info("rank %d could not connect in round %d: %s", self.rank, self._round, error)
             self._decide("end", _NO.decode())
@@ -162,6 +163,12 @@ class StoreMeeting:
         runtime.install()
         self._store.set(self._key_of_instance("last"), str(self._round).encode())
         return True
+
+    @staticmethod
+    def _connect_us(clock: Clock) -> int:
+        # They were all there a moment ago: one that does not connect soon has died.
+        left = clock.left_us()
+        return _CONNECT_US if left < 0 else min(max(left, 1_000_000), _CONNECT_US)
 
     # -- the store ---------------------------------------------------------
 
@@ -183,6 +190,8 @@ class StoreMeeting:
         everybody = [b""] * self.num_ranks
         for rank in present:
             everybody[rank] = bytes(self._store.get(self._at(rank)))
+            if not everybody[rank]:
+                raise MetadataError(f"rank {rank} has left no metadata in the store")
         return everybody
 
     def _decide(self, name: str, value: str) -> str:

@@ -72,6 +72,12 @@ static void print_counters(int first)
 	FIELD(mw_counters_t, num_rows_sent_to);
 	FIELD(mw_counters_t, wait_ns_for);
 	CLOSE();
+	OPEN(mw_members_t);
+	FIELD(mw_members_t, size);
+	FIELD(mw_members_t, epoch);
+	FIELD(mw_members_t, ranks);
+	FIELD(mw_members_t, num_lost);
+	CLOSE();
 }
 
 static void print_dispatch(int first)
@@ -153,6 +159,7 @@ static void print_constants(int first)
 	CONSTANT(MW_ERR_CANCELLED);
 	CONSTANT(MW_ERR_NOT_COMBINED);
 	CONSTANT(MW_ERR_METADATA);
+	CONSTANT(MW_ERR_UPDATING);
 	CONSTANT(MW_CONFIG_DEBUG_FILL);
 	CONSTANT(MW_CONFIG_TEST_CORRUPT_COMBINE);
 	CONSTANT(MW_DISPATCH_FP8);

@@ -227,8 +227,8 @@ static void test_metadata(void)
 	unsigned char *bytes = malloc(len);
 	STATUS(MW_OK, mw_buffer_metadata(buffer, bytes, len, &again));
 	CHECK(again == len);
-	for (uint64_t cut = 0; cut < len; cut++) {
-		unsigned char *part = malloc(cut + 1); /* + 1: malloc(0) may be NULL */
+	for (uint64_t cut = 1; cut < len; cut++) {
+		unsigned char *part = malloc(cut);
 		(void)mw_buffer_metadata(buffer, part, cut, &again);
 		memcpy(part, bytes, cut);
 		STATUS(MW_ERR_METADATA, connect_with(part, cut));
@@ -241,7 +241,7 @@ static void test_metadata(void)
 			FAIL("metadata with byte %" PRIu64 " altered gave %d", i, status);
 		bytes[i] ^= (unsigned char)(1u << i % 8);
 	}
-	STATUS(MW_ERR_METADATA, connect_with(NULL, 0));
+	STATUS(MW_OK, connect_with(NULL, 0)); /* rank 1 is absent */
 	free(bytes);
 	STATUS(MW_OK, mw_buffer_close(buffer));
 }

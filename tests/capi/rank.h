@@ -28,17 +28,23 @@ struct rank {
 
 /* ---------------------------------------------------------------- calls -- */
 
-static inline void start(struct rank *me)
+/* Exchanges metadata and connects: for the first epoch or another one. */
+static inline void meet(struct rank *me)
 {
-	mw_config_t config = config_of((uint32_t)me->rank, (uint32_t)num_ranks);
-	config.flags = MW_CONFIG_DEBUG_FILL;
-	STATUS(MW_OK, mw_buffer_create(&config, &me->buffer));
 	all[me->rank].address = ADDRESS(metadata[me->rank]);
 	STATUS(MW_OK, mw_buffer_metadata(me->buffer, metadata[me->rank], sizeof metadata[0],
 	                                 &all[me->rank].num_bytes));
 	pthread_barrier_wait(&barrier);
 	STATUS(MW_OK, mw_buffer_connect(me->buffer, all, (uint32_t)num_ranks, 20000000));
 	pthread_barrier_wait(&barrier);
+}
+
+static inline void start(struct rank *me)
+{
+	mw_config_t config = config_of((uint32_t)me->rank, (uint32_t)num_ranks);
+	config.flags = MW_CONFIG_DEBUG_FILL;
+	STATUS(MW_OK, mw_buffer_create(&config, &me->buffer));
+	meet(me);
 }
 
 static inline mw_dispatch_args_t dispatch_args(struct rank *me, uint32_t flags)

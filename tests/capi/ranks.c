@@ -235,8 +235,8 @@ static void check_cancel(struct rank *me, int round)
 		STATUS(MW_OK, mw_buffer_dispatch(me->buffer, &args, &op));
 		CHECK(op.id != 0 || num_ranks == 1);
 		if (op.id != 0) {
-			pthread_barrier_wait(&barrier); /* nobody else has sent: not ended */
-			STATUS(MW_OK, mw_op_cancel(op));
+			STATUS(MW_OK, mw_op_cancel(op)); /* nobody else has sent: not ended */
+			pthread_barrier_wait(&barrier);
 			REFUSED(MW_ERR_CANCELLED, mw_op_wait(op, 0, -1));
 			REFUSED(MW_ERR_CANCELLED, mw_op_test(op));
 			STATUS(MW_OK, mw_op_cancel(op));
@@ -257,18 +257,47 @@ static void check_cancel(struct rank *me, int round)
 	free(out);
 }
 
-/* Only rank 0 dispatches: its deadline passes, and names a rank. */
+/* Begins the next epoch with everybody: the same buffers, new metadata. */
+static void update(struct rank *me)
+{
+	STATUS(MW_OK, mw_buffer_update(me->buffer));
+	meet(me);
+	STATUS(MW_OK, mw_buffer_install(me->buffer));
+}
+
+/* Only rank 0 dispatches: the others are late, and learn it; all rejoin. */
 static void check_deadline(struct rank *me)
 {
-	if (me->rank != 0 || num_ranks == 1)
+	int32_t active[MW_MAX_RANKS];
+	mw_op_t op = {UNTOUCHED};
+	mw_members_t now = {.size = sizeof now};
+	if (num_ranks == 1)
 		return;
 	make_batch(&me->in, seed, 1, 0, num_experts);
 	mw_dispatch_args_t args = dispatch_args(me, 0);
-	mw_op_t op = {UNTOUCHED};
-	args.timeout_us = 50000;
-	REFUSED(MW_ERR_TIMEOUT, mw_buffer_dispatch(me->buffer, &args, &op));
-	CHECK(op.id == UNTOUCHED && strstr(mw_last_error(), "rank"));
-	REFUSED(MW_ERR_CLOSED, mw_buffer_dispatch(me->buffer, &args, &op));
+	if (me->rank == 0) {
+		for (int r = 0; r < num_ranks; r++)
+			active[r] = 1;
+		args.timeout_us = 50000;
+		args.active_ranks = ADDRESS(active);
+		args.num_active_ranks = num_ranks;
+		STATUS(MW_OK, mw_buffer_dispatch(me->buffer, &args, &op));
+		for (int r = 0; r < num_ranks; r++)
+			CHECK(active[r] == (r == 0));
+	}
+	pthread_barrier_wait(&barrier);
+	if (me->rank != 0) {
+		REFUSED(MW_ERR_FENCED, mw_buffer_dispatch(me->buffer, &args, &op));
+		CHECK(op.id == UNTOUCHED);
+	}
+	STATUS(MW_OK, mw_buffer_members(me->buffer, &now));
+	CHECK(now.ranks == 1 && now.epoch == 1 && now.num_lost == (uint64_t)(me->rank == 0 ? num_ranks - 1 : 0));
+	pthread_barrier_wait(&barrier);
+	update(me);
+	STATUS(MW_OK, mw_buffer_members(me->buffer, &now));
+	CHECK(now.ranks == (1ull << num_ranks) - 1 && now.epoch == 2);
+	for (int round = ROUNDS + 8; round < ROUNDS + 12; round++)
+		one_round(me, round);
 }
 
 static void check_counters(const struct rank *me)

@@ -76,6 +76,7 @@ def test_an_nccl_group_exchanges_device_tensors(monkeypatch: pytest.MonkeyPatch)
             target.copy_(torch.frombuffer(bytearray(other), dtype=torch.uint8))
 
     monkeypatch.setattr(_bootstrap.dist, "all_gather", gather)
-    meeting = _bootstrap.CollectiveMeeting(_Group("cuda"), 0, 3)  # type: ignore[arg-type]
-    assert meeting.exchange(b"own", 1) == [b"\0", b"\1\1", b"\2\2\2"]
+    monkeypatch.setattr(_bootstrap.dist, "get_world_size", lambda group: 3)
+    exchange = _bootstrap.all_gather_bytes(_Group("cuda"))  # type: ignore[arg-type]
+    assert exchange(b"own") == [b"\0", b"\1\1", b"\2\2\2"]
     assert moved == [torch.device("cpu")]
