@@ -44,6 +44,7 @@ func (b *Buffer) Install(epoch uint16, base uint64) error {
 	}
 	late := b.unready()
 	if !membership.Install(b.dom.Members(), epoch, b.dom.Present()) {
+		b.why = ErrFenced
 		return fmt.Errorf("%w: epoch %d is over already", ErrFenced, epoch)
 	}
 	b.epoch, b.base, b.next = epoch, base, base
