@@ -114,10 +114,11 @@ func (st *stage) spawn(a *actor, play func()) {
 
 // leave ends an actor's part, also when it panicked.
 func (st *stage) leave(a *actor) {
+	p := recover()
 	if st.over {
-		return
+		return // cut off in the middle of something
 	}
-	if p := recover(); p != nil {
+	if p != nil {
 		st.failed(fmt.Errorf("%s: panic: %v\n%s", a.name, p, debug.Stack()))
 	}
 	a.state = finished
