@@ -20,7 +20,7 @@ func (a *actor) install() error {
 	}
 	o := *a.orders
 	a.orders = nil
-	a.st.yield(atCall)
+	a.begin(fmt.Sprintf(" install %d from %d", o.epoch, o.base))
 	err := a.buf.Install(o.epoch, o.base)
 	if err != nil && !errors.Is(err, ep.ErrFenced) {
 		err = fmt.Errorf("%s: install: %w", a.name, err)
@@ -33,6 +33,7 @@ func (a *actor) install() error {
 func (a *actor) meet() bool {
 	sc := a.scene
 	sc.left[sc.epoch()] = true
+	a.st.note(a, atCall, " prepare")
 	st, err := a.buf.Prepare()
 	if err != nil {
 		a.st.failed(fmt.Errorf("%s: prepare: %w", a.name, err))

@@ -147,8 +147,9 @@ func (a *actor) mask(act *sceneAct) []int32 {
 }
 
 // begin and within bound a call in time: what others lose by faults is theirs.
-func (a *actor) begin() {
+func (a *actor) begin(call string) {
 	a.st.yield(atCall)
+	a.st.note(a, atCall, call)
 	a.began, a.stolen = a.st.now, a.st.frozen
 }
 
@@ -168,7 +169,7 @@ func (a *actor) dispatch(act *sceneAct, cancel bool) (*held, error) {
 	if cancel || a.rng.IntN(4) == 0 {
 		slice = time.Duration(a.rng.Int64N(int64(deadline)))
 	}
-	a.begin()
+	a.begin(" dispatch")
 	p, err := a.buf.Dispatch(args, &h.res, ep.PhaseDone, slice)
 	for ; err == ep.ErrInProgress && p == nil; a.st.yield(atCall) {
 		p, err = a.buf.Dispatch(args, &h.res, ep.PhaseDone, slice)
@@ -247,7 +248,7 @@ func (h *held) combineX(a *actor, variant int) ([]byte, error) {
 func (a *actor) combine(h *held, variant int) error {
 	in, s := &h.act.ins[a.rank], a.scene.shape
 	out := bytes.Repeat([]byte{0xaa}, in.tokens*s.hidden*2)
-	a.begin()
+	a.begin(fmt.Sprintf(" combine %d of %d", variant, h.res.Op))
 	x, err := h.combineX(a, variant)
 	if err != nil {
 		return err

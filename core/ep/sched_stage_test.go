@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,7 +28,7 @@ type stage struct {
 	over    bool
 	fail    error
 	ended   chan struct{}
-	trace   [60]traced
+	trace   []traced // a ring: the last steps
 	events  []event
 	frozen  time.Duration // sum over all freezes
 	watch   func()        // called between any two steps
@@ -38,6 +40,14 @@ const (
 	yieldTime = 100 * time.Microsecond // what Domain.Yield costs
 	maxSteps  = 3_000_000
 )
+
+// traceSteps is how much of a schedule a failure shows.
+func traceSteps() int {
+	if n, err := strconv.Atoi(os.Getenv("MOEWIRE_SCHEDULE_TRACE")); err == nil && n > 0 {
+		return n
+	}
+	return 60
+}
 
 var errSteps = errors.New("the schedule does not end")
 
@@ -86,7 +96,8 @@ type actor struct {
 
 func newStage(rng *rand.Rand) *stage {
 	return &stage{
-		rng: rng, ended: make(chan struct{}, 1),
+		trace: make([]traced, traceSteps()),
+		rng:   rng, ended: make(chan struct{}, 1),
 		sticky: []int{0, 30, 60, 90, 97}[rng.IntN(5)],
 	}
 }
