@@ -82,7 +82,8 @@ func (sc *scene) hold() {
 		}
 	}
 	sc.stats.returned += len(set)
-	o.epoch++
+	o.epoch = max(o.epoch, sc.decided) + 1 // no two meetings decide on one epoch
+	sc.decided = o.epoch
 	sc.begin(o, append(set, sc.joiners(set)...))
 }
 

@@ -32,6 +32,7 @@ type scene struct {
 	members  atomic.Uint64
 	holders  []*actor // the latest incarnation of each rank
 	meetings int      // still to come
+	decided  uint16   // epoch of the last meeting
 	left     map[uint16]bool
 	epochs   int
 	seen     membership.Set // the members word, as last seen
