@@ -109,11 +109,12 @@ const (
 	freezeLong
 	freezeVeryLong
 	slowDown
+	dieSlowly // goes on for a moment when the kernel has begun to end it
 	numFaultKinds
 )
 
 func (k faultKind) String() string {
-	return [...]string{"kill", "short freeze", "freeze about the deadline", "long freeze", "slow"}[k]
+	return [...]string{"kill", "short freeze", "freeze about the deadline", "long freeze", "slow", "slow death"}[k]
 }
 
 // fault strikes when its actor comes to a point for the n-th time.
@@ -167,6 +168,14 @@ func (a *actor) suffer(kind faultKind, p point) {
 		a.freeze(deadline*4 + time.Duration(st.rng.Int64N(int64(40*deadline))))
 	case slowDown:
 		a.slow = st.now + time.Duration(st.rng.Int64N(int64(20*deadline)))
+	case dieSlowly:
+		a.inc.dying = true
+		a.scene.ringAll()
+		a.freeze(time.Duration(st.rng.Int64N(int64(deadline))))
+		a.plan = append(a.plan, &fault{kind: kill, point: -1, n: 1 + st.rng.IntN(200)})
+	}
+	if a.state == frozen && !a.scene.single && st.rng.IntN(2) == 0 { // and soon again
+		a.plan = append(a.plan, &fault{kind: freezeLong, point: -1, n: 1 + st.rng.IntN(1<<st.rng.IntN(8))})
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,13 +29,16 @@ func TestSchedules(t *testing.T) {
 	first := uint64(time.Now().UnixNano()) / 1000
 	t.Logf("%d schedules from seed %d", n, first)
 	var wg sync.WaitGroup
+	var failed atomic.Bool
 	tallies, errs := make([]tally, 2), make([]error, 2)
 	for i := range tallies {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			for k := i; k < n && errs[i] == nil; k += len(tallies) {
-				errs[i] = playSeed(first+uint64(k), &tallies[i])
+			for k := i; k < n && !failed.Load(); k += len(tallies) {
+				if errs[i] = playSeed(first+uint64(k), &tallies[i]); errs[i] != nil {
+					failed.Store(true)
+				}
 			}
 		}()
 	}
