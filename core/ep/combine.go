@@ -156,6 +156,9 @@ func (b *Buffer) stepCombine(s *slot) (waiting uint64, err error) {
 	for rest := c.need; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
 		ready, err := b.outputsReady(s, r, out)
+		if err == ErrFenced {
+			return 0, err
+		}
 		if err != nil {
 			b.releaseAs(s, op.Failed, err)
 			return 0, err
@@ -231,7 +234,10 @@ func (b *Buffer) outputsReady(s *slot, r int, out uint64) (bool, error) {
 		return true, nil
 	}
 	if (layout.IsFor(word, s.op) && layout.IsLast(word)) || layout.IsPast(word, s.op) {
-		if (out|b.out())>>r&1 == 1 {
+		switch out |= b.out(); {
+		case out>>b.self&1 == 1:
+			return false, ErrFenced // it did not wait for us
+		case out>>r&1 == 1:
 			return false, nil
 		}
 		return false, fmt.Errorf("%w: rank %d released operation %d without its combine %d", ErrNotCombined, r, s.op, s.combines+1)

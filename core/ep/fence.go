@@ -13,7 +13,7 @@ func (w *wait) lookAround(now time.Time, waiting uint64) (changed bool) {
 	for rest := waiting; rest != 0; rest &= rest - 1 {
 		t := bits.TrailingZeros64(rest)
 		if p := w.peers[t].proc; p != nil && p.Dying() {
-			w.fence(now, t, "its process has ended")
+			w.fence(t)
 		}
 	}
 	if members := w.b.dom.Members().Load(); members != w.members {
@@ -43,21 +43,27 @@ func (w *wait) extend(now time.Time) {
 	}
 }
 
-// fence takes a rank out of the group, unless somebody has done so, or this
-// rank is out itself.
-func (w *wait) fence(now time.Time, victim int, why string) {
+// fence takes a rank out of the group whose process has ended, unless somebody
+// has done so, or this rank is out itself.
+func (w *wait) fence(victim int) {
 	if membership.Fence(w.b.dom.Members(), w.epoch, w.b.self, victim) {
 		w.b.lost.Add(1)
 		w.b.wakeAll()
 	}
 }
 
-// accuse finds out whom to fence for a deadline that has passed. It takes a
+// accuse finds out whom to fence for a deadline that has passed, and does so
+// if the group is still the one that the trial was held in: else who is late
+// may have waited for a rank that another one has fenced just now. It takes a
 // few looks; false: look again.
 func (w *wait) accuse(now time.Time, waiting uint64) (decided bool) {
 	v, decided := w.try(now, waiting)
-	for rest := v.causes; rest != 0; rest &= rest - 1 {
-		w.fence(now, bits.TrailingZeros64(rest), "it did not come before the deadline")
+	if v.causes == 0 {
+		return decided
+	}
+	if membership.Expel(w.b.dom.Members(), membership.Set(w.members), w.epoch, w.b.self, v.causes) {
+		w.b.lost.Add(uint64(bits.OnesCount64(v.causes)))
+		w.b.wakeAll()
 	}
 	return decided
 }

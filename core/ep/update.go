@@ -53,13 +53,27 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error) error {
 			return err
 		}
 	}
-	if !membership.Install(b.dom.Members(), epoch, b.dom.Present()) {
-		return fmt.Errorf("%w: epoch %d is over already", ErrFenced, epoch)
+	if err := b.beginEpoch(epoch); err != nil {
+		b.why = ErrFenced
+		return err
 	}
 	b.epoch, b.base, b.next = epoch, base, base
 	b.outside, b.why = false, nil
 	b.peers = b.meetPeers()
 	return b.reopenAll(late)
+}
+
+// beginEpoch is refused when the group has gone on, or has begun this epoch
+// from another meeting: with ranks that have not been to ours.
+func (b *Buffer) beginEpoch(epoch uint16) error {
+	present := b.dom.Present()
+	if !membership.Install(b.dom.Members(), epoch, present) {
+		return fmt.Errorf("%w: epoch %d is over already", ErrFenced, epoch)
+	}
+	if b.membersOf(epoch)&^present != 0 {
+		return fmt.Errorf("%w: epoch %d was begun by another meeting", ErrFenced, epoch)
+	}
+	return nil
 }
 
 // meetPeers looks at the control pages of everybody who has come.

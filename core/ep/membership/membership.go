@@ -57,6 +57,16 @@ func Fence(word *atomic.Uint64, epoch uint16, by, victim int) bool {
 	}
 }
 
+// Expel takes the victims out on behalf of rank by, if the word is still the
+// one in which they were judged. After any change the judge must look again:
+// who was late may have waited for a rank that is lost by now.
+func Expel(word *atomic.Uint64, judged Set, epoch uint16, by int, victims uint64) bool {
+	if !judged.In(epoch, by) || judged.Ranks()&victims != victims {
+		return false
+	}
+	return word.CompareAndSwap(uint64(judged), uint64(judged)&^victims)
+}
+
 // Install begins an epoch with the given ranks, unless somebody has done so.
 // All ranks of the new epoch have met and call it with equal arguments. False:
 // the group is already past this epoch.

@@ -1,0 +1,204 @@
+package ep_test
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/moewire/moewire/core/device/cpu"
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/transport"
+)
+
+const (
+	patience = time.Millisecond
+	deadline = 25 * time.Millisecond // of most calls
+)
+
+// scene is one schedule: a group, what it plays and what goes wrong.
+type scene struct {
+	st       *stage
+	rng      *rand.Rand
+	single   bool // one fault, which one rank must pay for
+	shape    shape
+	lay      layout.Slab
+	slots    int
+	fill     bool
+	members  atomic.Uint64
+	holders  []*actor // the latest incarnation of each rank
+	meetings int      // still to come
+	decided  uint16   // epoch of the last meeting
+	left     map[uint16]bool
+	epochs   int
+	seen     membership.Set // the members word, as last seen
+	losses   int            // of ranks that were members, for any reason
+	lost     int            // calls that said ErrFenced first
+	stats    *tally
+}
+
+// tally adds up what many schedules did.
+type tally struct {
+	schedules, steps, single, singleLost       int
+	dispatches, combines, cancelled, fenced    int
+	meetings, returned, fresh, absent, skipped int
+	notCombined, slabs, incarnations, maxSlabs int
+	struck                                     struck
+}
+
+func newScene(seed uint64, stats *tally) *scene {
+	rng := rand.New(rand.NewPCG(seed, 2))
+	ranks, slots := 2+rng.IntN(3), 1+rng.IntN(2)
+	sc := &scene{
+		st: newStage(rand.New(rand.NewPCG(seed, 3))), rng: rng, single: rng.IntN(3) == 0,
+		shape: shape{
+			ranks: ranks, maxTokens: 1 + rng.IntN(3), hidden: 8,
+			experts: ranks * (1 + rng.IntN(2)), topk: 1 + rng.IntN(3),
+		},
+		slots: slots, fill: rng.IntN(2) == 0, holders: make([]*actor, ranks),
+		meetings: rng.IntN(3), left: map[uint16]bool{}, stats: stats,
+	}
+	lay, err := layout.Of(layout.Shape{
+		MaxTokens: int64(sc.shape.maxTokens), Hidden: int64(sc.shape.hidden),
+		NumExperts: int64(sc.shape.experts), NumRanks: int64(ranks),
+	})
+	if err != nil {
+		panic(err)
+	}
+	sc.lay = lay
+	sc.members.Store(uint64(membership.Full(1, ranks)))
+	sc.seen = membership.Set(sc.members.Load())
+	sc.st.watch, sc.st.convene = sc.watch, sc.convene
+	return sc
+}
+
+// play runs the schedule and reports what was wrong with it.
+func (sc *scene) play() error {
+	view := make([]*incarnation, sc.shape.ranks)
+	for r := range view {
+		sc.enter(r)
+		view[r] = sc.holders[r].inc
+	}
+	acts := sc.script()
+	for _, a := range sc.holders {
+		a.dom.view = view
+		a.acts, a.last = acts, sc.meetings == 0
+	}
+	for _, a := range sc.holders {
+		sc.makeBuffer(a, false)
+		sc.st.spawn(a, a.playAll)
+	}
+	sc.plan()
+	err := sc.st.run()
+	sc.count()
+	if err == nil {
+		err = sc.verdict()
+	}
+	return err
+}
+
+// plan draws the faults.
+func (sc *scene) plan() {
+	if sc.single {
+		a := sc.holders[sc.rng.IntN(len(sc.holders))]
+		kinds := []faultKind{kill, freezeVeryLong}
+		a.plan = []*fault{randomFault(sc.rng, kinds[sc.rng.IntN(2)])}
+		return
+	}
+	for _, a := range sc.holders {
+		a.plan = sc.someFaults()
+	}
+}
+
+func (sc *scene) someFaults() (plan []*fault) {
+	for range sc.rng.IntN(4) {
+		plan = append(plan, randomFault(sc.rng, faultKind(sc.rng.IntN(int(numFaultKinds)))))
+	}
+	return plan
+}
+
+// enter puts a new incarnation behind a rank's number.
+func (sc *scene) enter(rank int) *actor {
+	sc.stats.incarnations++
+	in := &incarnation{st: sc.st, rank: rank}
+	in.control = newControl(in)
+	a := &actor{scene: sc, rank: rank, inc: in, name: fmt.Sprintf("%d.%d", rank, sc.epochs)}
+	in.actor = a
+	a.dom = &domain{st: sc.st, inc: in, members: &sc.members, lay: &sc.lay}
+	a.rng = rand.New(rand.NewPCG(sc.rng.Uint64(), uint64(rank)))
+	sc.holders[rank] = a
+	return a
+}
+
+func (sc *scene) makeBuffer(a *actor, joining bool) {
+	kern := stepping{cpu.NewReference(), sc.st}
+	b, err := ep.New(a.dom, kern, ep.Config{
+		NumSlots: sc.slots, NumBytes: sc.lay.SizeBytes * int64(sc.slots), DebugFill: sc.fill, Joining: joining,
+	})
+	if err != nil {
+		panic(err)
+	}
+	ep.SetClock(b, sc.st.clock)
+	ep.SetPatience(b, patience)
+	a.buf = b
+}
+
+func (sc *scene) ringAll() {
+	for _, a := range sc.st.actors {
+		a.inc.ring()
+	}
+}
+
+// watch counts who is lost, and sees to it that it is never everybody.
+func (sc *scene) watch() {
+	now := membership.Set(sc.members.Load())
+	if now == sc.seen {
+		return
+	}
+	gone := sc.seen.Ranks()
+	if now.Epoch() == sc.seen.Epoch() {
+		gone &^= now.Ranks()
+	}
+	sc.losses += bits.OnesCount64(gone)
+	sc.seen = now
+	if now.Ranks() == 0 && !sc.left[now.Epoch()] {
+		sc.st.failed(errors.New("all ranks have been fenced"))
+	}
+}
+
+// epoch looks at the members word, on behalf of the test.
+func (sc *scene) epoch() uint16 { return membership.Set(sc.members.Load()).Epoch() }
+
+// verdict looks at the whole: who is left, and what it cost.
+func (sc *scene) verdict() error {
+	for _, a := range sc.st.actors {
+		// Each loss may cost each slot one slab, in each epoch.
+		if most := sc.slots * (1 + sc.losses); len(a.inc.slabs) > most {
+			return fmt.Errorf("%s has %d slabs, at most %d are needed for %d losses", a.name, len(a.inc.slabs), most, sc.losses)
+		}
+		if a.state == asleep || a.state == frozen || a.state == runnable {
+			return fmt.Errorf("%s has not come to an end", a.name)
+		}
+	}
+	return nil
+}
+
+func (sc *scene) count() {
+	t := sc.stats
+	t.schedules++
+	t.steps += sc.st.steps
+	if sc.single {
+		t.single++
+		t.singleLost += sc.lost
+	}
+	for _, a := range sc.st.actors {
+		t.slabs += len(a.inc.slabs)
+		t.maxSlabs = max(t.maxSlabs, len(a.inc.slabs))
+	}
+}
+
+var _ transport.Process = (*incarnation)(nil)
