@@ -95,6 +95,12 @@ mw_status_t mw_system_report(char *buf, uint64_t cap, uint64_t *len);
 /* -------------------------------------------------------------- buffer -- */
 
 #define MW_CONFIG_DEBUG_FILL 1u /* fill released memory with NaN bytes (0xff) */
+/*
+ * Rows of one expert in order of their ranks; ranks must agree. Costs one more
+ * exchange of words. A dispatch is sent only once all ranks have begun it, so
+ * one thread cannot drive several ranks.
+ */
+#define MW_CONFIG_DETERMINISTIC 2u
 /* For tests of tests: flips one bit in the first row of every combine. */
 #define MW_CONFIG_TEST_CORRUPT_COMBINE 0x80000000u
 
@@ -260,7 +266,8 @@ typedef struct {
  * Collective: sends each token's row to the ranks that own its experts, once
  * per distinct expert, straight into the final packed position, and waits for
  * everybody's rows. Rows of one source are contiguous within an expert, in
- * token order; the order of sources is arrival order. Rows at and beyond
+ * token order; the order of sources is arrival order, or that of the ranks with
+ * MW_CONFIG_DETERMINISTIC. Rows at and beyond
  * recv_count[l] are undefined.
  *
  * Returns MW_OK when args->phase is reached, or MW_IN_PROGRESS when slice_us

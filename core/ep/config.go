@@ -12,14 +12,19 @@ import (
 // two batches can overlap.
 const DefaultSlots = 2
 
-// Config says how a buffer is made. Ranks of one group agree on NumSlots and
-// NumBytes; the rest is each rank's own.
+// Config says how a buffer is made. Ranks of one group agree on NumSlots,
+// NumBytes and Deterministic; the rest is each rank's own.
 type Config struct {
 	// NumSlots is the number of operations in flight; 0 means DefaultSlots.
 	NumSlots int
 	// NumBytes is the address space of all slots; 0: sized by the first
 	// dispatch, which later ones must fit.
 	NumBytes int64
+	// Deterministic puts the rows of an expert in order of their ranks, for
+	// one more exchange of words per dispatch. A dispatch is then sent only
+	// once all ranks have begun it: one thread cannot drive several ranks. A
+	// dispatch that is cancelled may leave a hole, as a lost rank does.
+	Deterministic bool
 	// DebugFill overwrites released memory with 0xff (NaN in every dtype).
 	DebugFill bool
 	// CorruptCombine flips one bit of every combine result. It exists so
@@ -54,13 +59,14 @@ func (c Config) Params(st Standing) ([]byte, error) {
 	}
 	out := binary.LittleEndian.AppendUint64(nil, uint64(c.NumSlots))
 	out = binary.LittleEndian.AppendUint64(out, uint64(c.NumBytes))
+	out = binary.LittleEndian.AppendUint64(out, flag(c.Deterministic))
 	out = binary.LittleEndian.AppendUint64(out, uint64(st.Epoch))
 	return binary.LittleEndian.AppendUint64(out, st.Next), nil
 }
 
 const (
-	agreedBytes = 16 // of Params, at their beginning
-	paramsBytes = 32
+	agreedBytes = 24 // of Params, at their beginning
+	paramsBytes = 40
 )
 
 // CheckParams compares every rank's Params with those of rank self, and
@@ -76,19 +82,26 @@ func CheckParams(self int, all [][]byte) (next Standing, err error) {
 		if err := compareParams(self, rank, all[self][:agreedBytes], other[:agreedBytes]); err != nil {
 			return next, err
 		}
-		next.Epoch = max(next.Epoch, uint16(binary.LittleEndian.Uint64(other[16:])))
-		next.Next = max(next.Next, binary.LittleEndian.Uint64(other[24:]))
+		next.Epoch = max(next.Epoch, uint16(binary.LittleEndian.Uint64(other[agreedBytes:])))
+		next.Next = max(next.Next, binary.LittleEndian.Uint64(other[agreedBytes+8:]))
 	}
 	next.Epoch++
 	return next, nil
 }
 
 func compareParams(self, rank int, mine, theirs []byte) error {
-	for i, name := range [...]string{"num_slots", "num_ep_buffer_bytes"} {
+	for i, name := range [...]string{"num_slots", "num_ep_buffer_bytes", "deterministic"} {
 		a, b := binary.LittleEndian.Uint64(mine[8*i:]), binary.LittleEndian.Uint64(theirs[8*i:])
 		if a != b {
 			return fmt.Errorf("%w: %s is %d on rank %d and %d on rank %d", ErrMismatch, name, b, rank, a, self)
 		}
 	}
 	return nil
+}
+
+func flag(on bool) uint64 {
+	if on {
+		return 1
+	}
+	return 0
 }

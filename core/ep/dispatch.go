@@ -111,6 +111,7 @@ func (b *Buffer) assign(s *slot, a *DispatchArgs, slab layout.Slab, active uint6
 	s.plan.make(a, int(slab.LocalExperts), active)
 	clear(s.dst)
 	s.sent, s.located, s.broken, s.combines = 0, false, false, 0
+	s.told, s.ordered = 0, false
 	s.planned, s.unsent, s.awaited, s.counted = active, active, active, active
 	s.dispatch.begin(a.Timeout)
 	s.dispatch.args, s.dispatch.res = *a, Result{}
@@ -227,7 +228,7 @@ func (b *Buffer) stepDispatch(s *slot) (waiting uint64, err error) {
 	if s.unsent|s.awaited == 0 {
 		return 0, b.received(s)
 	}
-	return s.unsent | s.awaited, nil
+	return (s.unsent | s.awaited) &^ (1 << b.self), nil
 }
 
 // countArrivals looks who has come. Of those who are out it takes what is

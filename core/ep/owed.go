@@ -52,6 +52,7 @@ func (b *Buffer) settleAt(o *owed, r int) bool {
 	}
 	b.publish(slab, r, o.op, &o.params, &o.slab, nil, nil)
 	if r == b.self && o.withY {
+		b.refuseOrder(slab, o.op)
 		b.peers[r].yReady(j).Store(layout.Counted(o.op, 0, true))
 		b.wakeAll()
 	}

@@ -53,6 +53,7 @@ func (b *Buffer) releaseAs(s *slot, state op.State, why error) {
 	s.endCalls(state, why)
 	s.dispatch.args, s.combine.args = DispatchArgs{}, CombineArgs{}
 	if s.isOpen() {
+		b.refuseOrder(s.own.seg, s.op)
 		b.peers[b.self].yReady(s.index).Store(layout.Counted(s.op, published, true))
 	}
 	for rest := s.sent; rest != 0; rest &= rest - 1 {

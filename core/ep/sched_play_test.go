@@ -211,7 +211,7 @@ func (h *held) expectRows(a *actor) {
 
 // checkRows may be called as long as the handle is valid.
 func (h *held) checkRows(a *actor) error {
-	return h.checkMasked(a.rank, a.scene.shape, h.ins, h.from)
+	return h.checkMasked(a.rank, a.scene.shape, h.ins, h.from, a.scene.ordered)
 }
 
 // compute is compute with outputs times 2^variant, which is exact: a reader of

@@ -29,6 +29,7 @@ type scene struct {
 	lay      layout.Slab
 	slots    int
 	fill     bool
+	ordered  bool
 	members  atomic.Uint64
 	holders  []*actor // the latest incarnation of each rank
 	meetings int      // still to come
@@ -59,7 +60,7 @@ func newScene(seed uint64, stats *tally) *scene {
 			ranks: ranks, maxTokens: 1 + rng.IntN(3), hidden: 8,
 			experts: ranks * (1 + rng.IntN(2)), topk: 1 + rng.IntN(3),
 		},
-		slots: slots, fill: rng.IntN(2) == 0, holders: make([]*actor, ranks),
+		slots: slots, fill: rng.IntN(2) == 0, ordered: rng.IntN(3) == 0, holders: make([]*actor, ranks),
 		meetings: rng.IntN(3), left: map[uint16]bool{}, stats: stats,
 	}
 	lay, err := layout.Of(layout.Shape{
@@ -137,7 +138,7 @@ func (sc *scene) enter(rank int) *actor {
 func (sc *scene) makeBuffer(a *actor, joining bool) {
 	kern := stepping{cpu.NewReference(), sc.st}
 	b, err := ep.New(a.dom, kern, ep.Config{
-		NumSlots: sc.slots, NumBytes: sc.lay.SizeBytes * int64(sc.slots), DebugFill: sc.fill, Joining: joining,
+		NumSlots: sc.slots, NumBytes: sc.lay.SizeBytes * int64(sc.slots), DebugFill: sc.fill, Deterministic: sc.ordered, Joining: joining,
 	})
 	if err != nil {
 		panic(err)

@@ -22,6 +22,11 @@ func (b *Buffer) send(s *slot) error {
 	if ready>>b.self&1 == 1 {
 		b.describe(s)
 	}
+	if b.cfg.Deterministic {
+		if ready = b.inOrder(s, ready); ready == 0 {
+			return nil
+		}
+	}
 	rows := b.reserve(s, ready)
 	b.place(s, rows)
 	b.count.bytesPlaced += b.placedBytes(s, rows)
@@ -71,10 +76,19 @@ func (b *Buffer) describe(s *slot) {
 
 func bytesOf(slab transport.Segment, r layout.Region) []byte { return slab.Bytes(r.Off, r.Bytes) }
 
-// reserve adds our rows to the owners' counters; the old values are where our
-// rows begin. It returns the owners whose slabs hold them all: an owner that
-// works on another shape may be short, and then gets no rows from us.
+// reserve finds where our rows begin. It returns the owners whose slabs hold
+// them all: an owner that works on another shape may be short, and then gets
+// no rows from us.
 func (b *Buffer) reserve(s *slot, ready uint64) (fits uint64) {
+	if b.cfg.Deterministic {
+		return b.assigned(s, ready)
+	}
+	return b.take(s, ready)
+}
+
+// take adds our rows to the owners' counters; the old values are where our
+// rows begin.
+func (b *Buffer) take(s *slot, ready uint64) (fits uint64) {
 	p, l := &s.plan, int(s.slab.LocalExperts)
 	for rest := ready; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)

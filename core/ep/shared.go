@@ -106,6 +106,11 @@ func (p *params) differs(o *params) (name string, mine, theirs any, ok bool) {
 	return "", nil, nil, false
 }
 
+func (p *params) same(o *params) bool {
+	_, _, _, bad := p.differs(o)
+	return !bad
+}
+
 func dtypeName(fp8 bool) string {
 	if fp8 {
 		return "fp8"

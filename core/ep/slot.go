@@ -31,6 +31,8 @@ type slot struct {
 	plan     plan
 	dst      []transport.Segment // the slab that we wrote to at each owner
 	planned  uint64              // owners that the plan has rows for
+	told     uint64              // owners that have our counts (deterministic)
+	ordered  bool                // our slab has its order (deterministic)
 	sent     uint64              // owners that have our arrive
 	unsent   uint64              // owners that still get rows
 	awaited  uint64              // sources whose arrive we wait for

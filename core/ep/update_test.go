@@ -38,7 +38,7 @@ func (w *world) meet(ranks, fresh uint64) {
 	for rest := ranks; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
 		if fresh>>r&1 == 1 {
-			b, err := ep.New(w.doms[r], cpu.NewReference(), ep.Config{NumBytes: w.numBytes, Joining: true})
+			b, err := ep.New(w.doms[r], cpu.NewReference(), ep.Config{NumBytes: w.numBytes, Joining: true, Deterministic: w.deterministic})
 			require.NoError(w.t, err)
 			w.bufs[r] = b
 			w.t.Cleanup(func() { _ = b.Close() })
@@ -57,7 +57,7 @@ func (w *world) exchange(rank int, s shape, ins []input, timeout time.Duration) 
 	if _, err := w.bufs[rank].Dispatch(a, &d.res, ep.PhaseDone, -1); err != nil {
 		return mask, err
 	}
-	if err := d.checkMasked(rank, s, ins, mask); err != nil {
+	if err := d.checkMasked(rank, s, ins, mask, false); err != nil {
 		return mask, err
 	}
 	d.compute(rank, s)
@@ -76,10 +76,10 @@ func (w *world) exchange(rank int, s shape, ins []input, timeout time.Duration) 
 	return mask, nil
 }
 
-// checkMasked is check for an operation in which some sources did not count.
-func (d *dispatched) checkMasked(rank int, s shape, ins []input, mask []int32) error {
+// checkMasked is check for an operation in which some sources did not count,
+// or in which there may be holes for another reason.
+func (d *dispatched) checkMasked(rank int, s shape, ins []input, mask []int32, holes bool) error {
 	counted := append([]input(nil), ins...)
-	holes := false
 	for src, active := range mask {
 		if active == 0 {
 			counted[src], holes = input{}, true

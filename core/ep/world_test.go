@@ -24,6 +24,8 @@ type world struct {
 	doms     []transport.Domain
 	bufs     []*ep.Buffer // nil: absent
 	numBytes int64
+
+	deterministic bool // for those who join
 }
 
 func newWorld(t testing.TB, ranks int, cfg ep.Config) *world {

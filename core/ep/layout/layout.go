@@ -7,6 +7,8 @@
 //	params[s]   64 bytes per rank: the call's parameters
 //	arrive[s]   one cache line per rank
 //	done[s]     one cache line per rank
+//	counted[s]  one cache line per rank; with deterministic order only
+//	order       the owner's answer to them, and the ranks in it
 //	counter[l]  8 bytes per local expert
 //
 // and goes on with regions whose size depends on the operation's shape:
@@ -35,7 +37,9 @@ const (
 	paramsOff  = 0
 	arriveOff  = paramsOff + MaxRanks*LineBytes
 	doneOff    = arriveOff + MaxRanks*LineBytes
-	counterOff = 3 * PageBytes
+	countedOff = doneOff + MaxRanks*LineBytes
+	orderOff   = countedOff + MaxRanks*LineBytes
+	counterOff = 4 * PageBytes
 	// HeaderBytes is the part of a slab that does not depend on the shape.
 	HeaderBytes = counterOff + MaxLocalExperts*8
 )
@@ -74,6 +78,16 @@ func Arrive(s int) int64 { return arriveOff + int64(s)*LineBytes }
 
 // Done is the offset of done[s].
 func Done(s int) int64 { return doneOff + int64(s)*LineBytes }
+
+// Announced is the offset of counted[s]: s has left its counts in layout[l][s].
+func Announced(s int) int64 { return countedOff + int64(s)*LineBytes }
+
+// Order is the offset of order: layout[l][s] has the place of every rank's
+// rows, for the ranks in the word after it.
+func Order() int64 { return orderOff }
+
+// OrderSet is the offset of the ranks that have a place, one bit each.
+func OrderSet() int64 { return orderOff + 8 }
 
 // Counter is the offset of counter[l].
 func Counter(l int) int64 { return counterOff + int64(l)*8 }

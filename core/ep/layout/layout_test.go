@@ -118,7 +118,10 @@ func TestFixedWordsAreDisjoint(t *testing.T) {
 		}
 		take(Arrive(s))
 		take(Done(s))
+		take(Announced(s))
 	}
+	take(Order())
+	take(OrderSet())
 	for l := range MaxLocalExperts {
 		take(Counter(l))
 	}

@@ -1,0 +1,114 @@
+package ep
+
+import (
+	"math/bits"
+
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// Deterministic order takes one more exchange. Every source leaves its counts
+// in layout[l][s] of an open slab and says so in counted[s]. The owner alone
+// decides whose rows lie where, in order of rank, and publishes that in order;
+// a rank that was lost by then has no place. Then sources place their rows.
+
+// inOrder does our part of that and returns the owners that have answered.
+func (b *Buffer) inOrder(s *slot, ready uint64) (answered uint64) {
+	for rest := ready &^ s.told; rest != 0; rest &= rest - 1 {
+		b.announce(s, bits.TrailingZeros64(rest))
+	}
+	s.told |= ready
+	if ready>>b.self&1 == 1 && !s.ordered {
+		b.assignOrder(s)
+	}
+	for rest := ready; rest != 0; rest &= rest - 1 {
+		if layout.IsFor(s.dst[bits.TrailingZeros64(rest)].Word(layout.Order()).Load(), s.op) {
+			answered |= rest & -rest
+		}
+	}
+	return answered
+}
+
+// announce leaves our counts at owner r.
+func (b *Buffer) announce(s *slot, r int) {
+	slab, l := s.dst[r], int(s.slab.LocalExperts)
+	if slab.SizeBytes() >= s.slab.SizeBytes { // else the owner reports the mismatch
+		for i, n := range s.plan.counts[r*l : (r+1)*l] {
+			slab.Word(s.slab.Layout(int64(i), int64(b.self))).Store(uint64(n))
+		}
+	}
+	s.params.store(slab, b.self, s.op)
+	slab.Word(layout.Announced(b.self)).Store(layout.Word(s.op, 0))
+	b.dom.Wake(r)
+}
+
+// assignOrder gives everybody who counts a place, once all have announced
+// their rows or are out.
+func (b *Buffer) assignOrder(s *slot) {
+	out, in := b.out(), uint64(0)
+	for rest := s.awaited; rest != 0; rest &= rest - 1 {
+		bit := rest & -rest
+		switch t := bits.TrailingZeros64(rest); {
+		case layout.IsFor(s.own.seg.Word(layout.Announced(t)).Load(), s.op), b.arrived(s, t):
+			in |= bit
+		case out&bit == 0:
+			return // it will come
+		}
+	}
+	s.counted &^= s.awaited &^ in // also if it still comes: without rows
+	s.awaited &= in
+	if !b.writeOrder(s, in) {
+		in = 0 // the ranks disagree; received says so
+	}
+	s.own.seg.Word(layout.OrderSet()).Store(in)
+	s.own.seg.Word(layout.Order()).Store(layout.Word(s.op, 0))
+	s.ordered = true
+	b.wakeAll()
+}
+
+// writeOrder turns counts into places. False: they do not fit.
+func (b *Buffer) writeOrder(s *slot, in uint64) bool {
+	for l := range s.slab.LocalExperts {
+		total := uint64(0)
+		for rest := in; rest != 0; rest &= rest - 1 {
+			t := bits.TrailingZeros64(rest)
+			if _, theirs := loadParams(s.own.seg, t); !s.params.same(&theirs) {
+				return false
+			}
+			word := s.own.seg.Word(s.slab.Layout(l, int64(t)))
+			n := word.Load() & (1<<32 - 1)
+			word.Store(total<<32 | n)
+			total += n
+		}
+		if total > uint64(s.slab.RowsPerExpert) {
+			return false
+		}
+		s.own.seg.Word(layout.Counter(int(l))).Store(total)
+	}
+	return true
+}
+
+// assigned reads where the owners have put our rows.
+func (b *Buffer) assigned(s *slot, ready uint64) (fits uint64) {
+	p, l := &s.plan, int(s.slab.LocalExperts)
+	for rest := ready; rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		if s.dst[r].Word(layout.OrderSet()).Load()>>b.self&1 == 0 {
+			continue // it does not count us
+		}
+		for i := range l {
+			p.begin[r*l+i] = int32(s.dst[r].Word(s.slab.Layout(int64(i), int64(b.self))).Load() >> 32)
+		}
+		fits |= 1 << r
+	}
+	return fits
+}
+
+// refuseOrder answers for an operation that this rank has given up: nobody has
+// a place. An answer that was given stands.
+func (b *Buffer) refuseOrder(slab transport.Segment, op uint64) {
+	if order := slab.Word(layout.Order()); b.cfg.Deterministic && !layout.IsFor(order.Load(), op) {
+		slab.Word(layout.OrderSet()).Store(0)
+		order.Store(layout.Word(op, 0))
+	}
+}
