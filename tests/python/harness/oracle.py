@@ -83,7 +83,7 @@ def exponent_words(scales: np.ndarray) -> np.ndarray:
     """Powers of two [T, G] as int32 [T, G/4]; what is no number becomes 255."""
     finite = np.where(np.isfinite(scales), scales, np.float32(1))
     codes = np.where(np.isfinite(scales), np.log2(finite) + 127, 255).astype(np.int64)
-    four = codes.reshape(codes.shape[0], -1, 4)
+    four = codes.reshape(codes.shape[0], codes.shape[1] // 4, 4)
     words = four[:, :, 0] + 256 * (four[:, :, 1] + 256 * (four[:, :, 2] + 256 * four[:, :, 3]))
     return words.astype(np.uint32).view(np.int32)
 
