@@ -28,6 +28,7 @@ from .errors import (
     StaleHandleError,
     SystemCallError,
     UnknownHandleError,
+    UnsupportedError,
 )
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ __all__ = [
     "StaleHandleError",
     "SystemCallError",
     "UnknownHandleError",
+    "UnsupportedError",
     "__version__",
 ]
 

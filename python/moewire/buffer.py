@@ -210,8 +210,8 @@ class Buffer:
         the operation, unless the handle is kept: its combine then finishes the receive.
 
         ``InvalidArgument`` consumes nothing: the call may be repeated. ``PeerMismatchError``
-        is raised on every rank if ranks disagree on M, H, E, dtype or scales; the buffer stays usable.
-        ``DeadlineError`` and ``PeerLostError`` name the rank and close the buffer.
+        is raised on every rank if ranks disagree on M, H, E, dtype or scales; the buffer stays
+        usable. ``DeadlineError`` and ``PeerLostError`` name the rank and close the buffer.
         """
         request = _dispatch.Request(
             x,

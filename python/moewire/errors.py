@@ -108,6 +108,10 @@ class MetadataError(MoewireError, ValueError):
     status = -15
 
 
+class UnsupportedError(MoewireError, NotImplementedError):
+    """Part of another library's interface that is not here; the text says what to use."""
+
+
 class LibraryError(MoewireError, ImportError):
     """The shared library is missing, cannot be loaded, or has another ABI version."""
 
