@@ -39,6 +39,12 @@ def same(got: np.ndarray, want: np.ndarray, what: str) -> None:
         raise AssertionError(f"{what}: shapes {got.shape} and {want.shape}; {where}")
 
 
+def difference(a: torch.Tensor, b: torch.Tensor) -> float:
+    """1 minus the cosine of the shifted values; what upstream's tests call calc_diff."""
+    a, b = a.double() + 1, b.double() + 1
+    return float(1 - 2 * (a * b).sum() / (a * a + b * b).sum())
+
+
 class Received:
     """One rank's dispatch: what came back, and where each source's block lies."""
 
