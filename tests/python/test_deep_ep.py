@@ -87,3 +87,27 @@ def test_called_like_vllm(team: Team, size: int) -> None:
 @pytest.mark.parametrize("size", [2, 4], ids="R={}".format)
 def test_called_like_sglang(team: Team, size: int) -> None:
     team.run(size, clients.like_sglang)
+
+
+@pytest.mark.parametrize("enabled", [False, True], ids=["no mask", "mask"])
+def test_a_lost_rank_is_an_error_where_no_mask_can_tell(enabled: bool) -> None:
+    """The core clears an entry while the hook runs."""
+    from moewire import PeerLostError
+    from moewire.deep_ep import EventOverlap, _events, _mask
+    from moewire.event import Hook
+
+    class Loses:
+        def finish(self) -> None:
+            mask.active_ranks[1] = 0
+
+    mask = _mask.Mask(3, enabled)
+    watch = _events.Watch(None, mask, "stats", None)  # type: ignore[arg-type]
+    with watch:
+        pass
+    hook = watch.around(EventOverlap(), Hook(Loses()))[1]
+    assert hook is not None
+    if enabled:
+        return hook()
+    with pytest.raises(PeerLostError, match=r"rank \[1\]"):
+        hook()
+    return None

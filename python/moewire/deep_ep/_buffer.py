@@ -117,10 +117,10 @@ class Buffer(NormalMode):
         buffer = self._low_latency("low_latency_dispatch")
         experts = _check.experts(num_experts, self.group_size)
         _events.check_counts(cumulative_local_expert_recv_stats, experts // self.group_size)
-        clock = _events.WaitClock(
-            buffer, "dispatch_wait_recv_cost_stats", dispatch_wait_recv_cost_stats
+        watch = _events.Watch(
+            buffer, self._mask, "dispatch_wait_recv_cost_stats", dispatch_wait_recv_cost_stats
         )
-        with clock:
+        with watch:
             recv_x, recv_count, handle, event, hook = buffer.dispatch(
                 x,
                 topk_idx,
@@ -135,7 +135,7 @@ class Buffer(NormalMode):
                 use_ue8m0=use_fp8 and use_ue8m0,
             )
         _events.add_counts_when_done(cumulative_local_expert_recv_stats, handle)
-        return recv_x, recv_count, handle, *clock.around(event, hook)
+        return recv_x, recv_count, handle, *watch.around(event, hook)
 
     def low_latency_combine(
         self,
@@ -175,10 +175,10 @@ class Buffer(NormalMode):
         if use_logfmt and zero_copy:
             raise _check.refuse("use_logfmt and zero_copy", "both", "at most one of them")
         buffer = self._low_latency("low_latency_combine")
-        clock = _events.WaitClock(
-            buffer, "combine_wait_recv_cost_stats", combine_wait_recv_cost_stats
+        watch = _events.Watch(
+            buffer, self._mask, "combine_wait_recv_cost_stats", combine_wait_recv_cost_stats
         )
-        with clock:
+        with watch:
             out, event, hook = buffer.combine(
                 x,
                 topk_idx,
@@ -191,7 +191,7 @@ class Buffer(NormalMode):
                 return_recv_hook,
                 out,
             )
-        return out, *clock.around(event, hook)
+        return out, *watch.around(event, hook)
 
     def get_next_low_latency_combine_buffer(self, handle: Handle) -> torch.Tensor:
         """bf16 [L, R*M, H], a writable view, for ``low_latency_combine(..., zero_copy=True)``."""

@@ -11,6 +11,7 @@ from .. import _check
 from ..buffer import Buffer
 from ..event import Event, EventOverlap, Hook
 from ..handle import Handle
+from ._mask import Mask
 
 _COUNT_BITS = (1 << 32) - 1  # of an entry of layout_range
 
@@ -29,17 +30,19 @@ class EventHandle(Event):
         super().__init__(_Nothing())
 
 
-class WaitClock:
-    """A context that adds the time waited for each source to int64 [R], in nanoseconds.
+class Watch:
+    """A context around what an operation does in the client's thread.
 
-    It reads the buffer's counters before and after. Waiting of other threads on the same
-    buffer meanwhile is counted too; a context that ends in an error adds nothing.
+    It adds the time waited for each source to int64 [R], in nanoseconds, and then refuses
+    results that lack a rank. The time is the difference of the buffer's counters: waiting of
+    other threads on the same buffer meanwhile is counted too. After an error nothing is added.
     """
 
-    def __init__(self, buffer: Buffer, name: str, stats: torch.Tensor | None) -> None:
+    def __init__(self, buffer: Buffer, mask: Mask, name: str, stats: torch.Tensor | None) -> None:
         if stats is not None:
             _check.tensor(name, stats, torch.int64, (buffer.group_size,))
         self._buffer = buffer
+        self._mask = mask
         self._stats = stats
         self._before: list[int] = []
 
@@ -53,30 +56,31 @@ class WaitClock:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._stats is not None and error is None:
+        if error is not None:
+            return
+        if self._stats is not None:
             self._stats.add_(torch.tensor(self._waited()) - torch.tensor(self._before))
+        self._mask.refuse_losses()
 
     def _waited(self) -> list[int]:
         waited: list[int] = self._buffer.counters()["wait_ns_for"]
         return waited
 
     def around(self, event: EventOverlap, hook: Hook | None) -> tuple[EventOverlap, Hook | None]:
-        """Event and hook of an operation, their waiting measured as well."""
-        if self._stats is None:
-            return event, hook
+        """Event and hook of an operation, watched as well."""
         if event.event is not None:
-            timed = _Timed(self, event.event.current_stream_wait)
-            event = EventOverlap(Event(timed), event.extra_tensors)
-        return event, None if hook is None else Hook(_Timed(self, hook))
+            watched = _Watched(self, event.event.current_stream_wait)
+            event = EventOverlap(Event(watched), event.extra_tensors)
+        return event, None if hook is None else Hook(_Watched(self, hook))
 
 
-class _Timed:
-    def __init__(self, clock: WaitClock, finish: Callable[[], None]) -> None:
-        self._clock = clock
+class _Watched:
+    def __init__(self, watch: Watch, finish: Callable[[], None]) -> None:
+        self._watch = watch
         self._finish = finish
 
     def finish(self) -> None:
-        with self._clock:
+        with self._watch:
             self._finish()
 
 
