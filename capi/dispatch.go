@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
 )
@@ -69,8 +70,9 @@ func mwiBufferDispatch(id uint64, a *C.mw_dispatch_args_t, opID *C.uint64_t) C.m
 
 // read checks the numbers and turns addresses into slices.
 func (d *dispatch) read(a *C.mw_dispatch_args_t, ranks int) error {
-	if a.flags&^(C.MW_DISPATCH_FP8|C.MW_DISPATCH_MORE) != 0 {
-		return invalid("args->flags is %#x, allowed bits %#x", uint32(a.flags), C.MW_DISPATCH_FP8|C.MW_DISPATCH_MORE)
+	scales, err := scalesOf(uint32(a.flags))
+	if err != nil {
+		return err
 	}
 	if a.reserved != 0 {
 		return invalid("args->reserved is %d, allowed 0", int32(a.reserved))
@@ -84,8 +86,8 @@ func (d *dispatch) read(a *C.mw_dispatch_args_t, ranks int) error {
 	d.args = ep.DispatchArgs{
 		NumTokens: int(t), Hidden: int(h), TopK: int(k), MaxTokens: int(a.num_max_tokens_per_rank), NumExperts: int(e),
 		FP8: a.flags&C.MW_DISPATCH_FP8 != 0, More: a.flags&C.MW_DISPATCH_MORE != 0,
+		Scales: scales,
 	}
-	var err error
 	get := func(f func() error) {
 		if err == nil {
 			err = f()
@@ -107,6 +109,25 @@ func (d *dispatch) read(a *C.mw_dispatch_args_t, ranks int) error {
 	})
 	get(func() (err error) { d.args.Timeout, err = micros("timeout_us", int64(a.timeout_us)); return })
 	return err
+}
+
+// scalesOf checks the flags of a dispatch and says which scales they ask for.
+func scalesOf(flags uint32) (device.ScaleFormat, error) {
+	const round, ue8m0 = C.MW_DISPATCH_ROUND_SCALE, C.MW_DISPATCH_UE8M0
+	const known = C.MW_DISPATCH_FP8 | C.MW_DISPATCH_MORE | round | ue8m0
+	switch {
+	case flags&^known != 0:
+		return 0, invalid("args->flags is %#x, allowed bits %#x", flags, known)
+	case flags&round != 0 && flags&C.MW_DISPATCH_FP8 == 0:
+		return 0, invalid("args->flags is %#x: MW_DISPATCH_ROUND_SCALE needs MW_DISPATCH_FP8", flags)
+	case flags&ue8m0 != 0 && flags&round == 0:
+		return 0, invalid("args->flags is %#x: MW_DISPATCH_UE8M0 needs MW_DISPATCH_ROUND_SCALE", flags)
+	case flags&ue8m0 != 0:
+		return device.ScalesUE8M0, nil
+	case flags&round != 0:
+		return device.ScalesPow2, nil
+	}
+	return device.ScalesFloat32, nil
 }
 
 func checkNumbers(a *C.mw_dispatch_args_t) error {

@@ -100,7 +100,7 @@ mw_status_t mw_system_report(char *buf, uint64_t cap, uint64_t *len);
  * exchange of words. A dispatch is sent only once all ranks have begun it, so
  * one thread cannot drive several ranks.
  */
-#define MW_CONFIG_DETERMINISTIC 2u
+#define MW_CONFIG_DETERMINISTIC 4u
 /* For tests of tests: flips one bit in the first row of every combine. */
 #define MW_CONFIG_TEST_CORRUPT_COMBINE 0x80000000u
 
@@ -220,6 +220,10 @@ mw_status_t mw_buffer_counters(mw_buffer_t buffer, mw_counters_t *counters);
 
 #define MW_DISPATCH_FP8 1u  /* cast rows to fp8 e4m3 with one scale per 128 values */
 #define MW_DISPATCH_MORE 2u /* this rank will dispatch again for the same batch */
+/* With FP8: scales are rounded up to powers of two. The same on every rank. */
+#define MW_DISPATCH_ROUND_SCALE 4u
+/* With ROUND_SCALE: scales are biased exponent bytes (UE8M0), four to a word. */
+#define MW_DISPATCH_UE8M0 8u
 
 /*
  * Written when a call returns at or after MW_PHASE_SENT, for the last time by
@@ -231,7 +235,8 @@ typedef struct {
 	mw_handle_t handle;        /* for the combine; valid until released */
 	mw_memory_t memory;        /* the mapping that the addresses below lie in */
 	uint64_t recv_x;           /* bf16 [L, R*M, H], or fp8 e4m3 [L, R*M, H] */
-	uint64_t recv_scales;      /* fp8: float32 [L, H/128, R*M]; else 0 */
+	uint64_t recv_scales;      /* fp8: float32 [L, H/128, R*M], or, with MW_DISPATCH_UE8M0,
+	                              uint32 [L, H/512, R*M], block 4w+i in bits 8i of word w; else 0 */
 	uint64_t src_info;         /* int32 [L, R*M]: token index on the source rank */
 	uint64_t combine_x;        /* bf16 [L, R*M, H]: where expert outputs go */
 	uint64_t memory_address;   /* start of the mapping */
@@ -244,7 +249,7 @@ typedef struct {
 	uint64_t x;                      /* bf16 [T, H], contiguous; may be 0 if T == 0 */
 	uint64_t topk_idx;               /* int64 [T, K]; -1 selects nothing; may be 0 if T == 0 */
 	int64_t num_tokens;              /* T, 0 <= T <= M */
-	int64_t hidden;                  /* H, a multiple of 8; of 128 with MW_DISPATCH_FP8 */
+	int64_t hidden;                  /* H, a multiple of 8; of 128 with FP8, of 512 with UE8M0 */
 	int64_t num_topk;                /* K, 1 <= K <= MW_MAX_TOPK */
 	int64_t num_max_tokens_per_rank; /* M, the same on every rank */
 	int64_t num_experts;             /* E, a multiple of R, the same on every rank */

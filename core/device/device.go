@@ -8,13 +8,44 @@ package device
 // QuantBlock is the number of values that share one fp8 scale.
 const QuantBlock = 128
 
+// ScaleFormat says which scales a cast to fp8 makes; docs/numerics.md has the
+// arithmetic.
+type ScaleFormat uint8
+
+// The formats, in the order in which they were added.
+const (
+	ScalesFloat32 ScaleFormat = iota // float32, amax/448
+	ScalesPow2                       // float32, that rounded up to a power of two
+	ScalesUE8M0                      // ScalesPow2 as exponent bytes, four to a word
+)
+
+// String is the name that messages use.
+func (f ScaleFormat) String() string {
+	switch f {
+	case ScalesPow2:
+		return "round_scale"
+	case ScalesUE8M0:
+		return "round_scale with ue8m0"
+	}
+	return "float32"
+}
+
+// WordBlocks is the number of blocks whose scales share one 4-byte word.
+func (f ScaleFormat) WordBlocks() int {
+	if f == ScalesUE8M0 {
+		return 4
+	}
+	return 1
+}
+
 // Target is one rank's slab as the destination of rows.
 type Target struct {
 	// Rows is [L, C, row] with C = RowsPerExpert: bf16 rows of 2*Hidden bytes,
 	// or fp8 e4m3 rows of Hidden bytes.
 	Rows []byte
 	// Scales is float32 [L, Hidden/128, C] (row index has stride 1), used
-	// when the cast is on; may be nil otherwise.
+	// when the cast is on; may be nil otherwise. ScalesUE8M0: uint32
+	// [L, Hidden/512, C], the byte of block 4w+i in bits 8i of word w.
 	Scales []byte
 	// SrcInfo is int32 [L, C]: the token index on the source rank.
 	SrcInfo []byte
@@ -35,8 +66,9 @@ type PlaceJob struct {
 // one another with consecutive positions, so that memory is written in order.
 type PlaceBatch struct {
 	X       []byte // bf16 [T, Hidden], row major, contiguous
-	Hidden  int
+	Hidden  int    // a multiple of 128 to be cast, of 512 for ScalesUE8M0
 	CastFP8 bool
+	Scales  ScaleFormat // of the cast
 	Targets []Target
 	Jobs    []PlaceJob
 }

@@ -3,6 +3,7 @@ package ep
 import (
 	"time"
 
+	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -27,11 +28,12 @@ type DispatchArgs struct {
 	MaxTokens   int // M, the same on every rank
 	NumExperts  int // E, the same on every rank
 	FP8         bool
-	More        bool          // this rank will dispatch again for the same batch
-	ActiveRanks []int32       // nil: all; else at least R entries, 0 leaves a rank out
-	RecvCount   []int32       // out [L]
-	LayoutRange []int64       // out [L, R]: first row << 32 | number of rows
-	Timeout     time.Duration // for each phase; negative: none
+	Scales      device.ScaleFormat // with FP8, the same on every rank
+	More        bool               // this rank will dispatch again for the same batch
+	ActiveRanks []int32            // nil: all; else at least R entries, 0 leaves a rank out
+	RecvCount   []int32            // out [L]
+	LayoutRange []int64            // out [L, R]: first row << 32 | number of rows
+	Timeout     time.Duration      // for each phase; negative: none
 }
 
 // Result says where the rows of a dispatch are. The slices alias the slab,
@@ -41,7 +43,7 @@ type Result struct {
 	Op            uint64 // operation number: the handle for Combine
 	Slab          transport.Segment
 	RecvX         []byte // [L, C, row]
-	Scales        []byte // float32 [L, Hidden/128, C]; empty for bf16
+	Scales        []byte // as in device.Target; empty for bf16
 	SrcInfo       []byte // int32 [L, C]
 	CombineX      []byte // bf16 [L, C, Hidden]
 	PeersHaveMore bool   // at PhaseDone

@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"time"
 
+	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/op"
 )
@@ -107,6 +108,7 @@ func (b *Buffer) assign(s *slot, a *DispatchArgs, slab layout.Slab, active uint6
 	s.params = params{
 		maxTokens: uint64(a.MaxTokens), hidden: uint64(a.Hidden), experts: uint64(a.NumExperts),
 		topK: uint64(a.TopK), tokens: uint64(a.NumTokens), fp8: a.FP8, more: a.More,
+		scales: a.Scales,
 	}
 	s.plan.make(a, int(slab.LocalExperts), active)
 	clear(s.dst)
@@ -167,7 +169,11 @@ func (b *Buffer) checkShape(a *DispatchArgs) (layout.Slab, error) {
 	slab, err := layout.Of(layout.Shape{
 		MaxTokens: int64(a.MaxTokens), Hidden: int64(a.Hidden),
 		NumExperts: int64(a.NumExperts), NumRanks: int64(b.ranks), FP8: a.FP8,
+		UE8M0: a.Scales == device.ScalesUE8M0,
 	})
+	if err == nil && a.Scales != device.ScalesFloat32 && !a.FP8 {
+		return slab, invalid("%s is set without fp8", a.Scales)
+	}
 	if err != nil {
 		return slab, invalid("%s", err)
 	}

@@ -122,7 +122,7 @@ func (b *Buffer) place(s *slot, owners uint64) {
 	}
 	b.scratch.place = device.PlaceBatch{
 		X: s.dispatch.args.X[:int(s.params.tokens)*int(s.slab.Hidden)*2], Hidden: int(s.slab.Hidden), CastFP8: s.slab.FP8,
-		Targets: b.scratch.targets, Jobs: b.jobsFor(s, owners),
+		Scales: s.params.scales, Targets: b.scratch.targets, Jobs: b.jobsFor(s, owners),
 	}
 	b.kern.Place(&b.scratch.place)
 	b.scratch.place.X = nil

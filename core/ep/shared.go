@@ -3,6 +3,7 @@ package ep
 import (
 	"sync/atomic"
 
+	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -58,17 +59,20 @@ const (
 const (
 	flagFP8  = 1
 	flagMore = 2
+	// The scale format is a number of two bits.
+	scalesShift, scalesMask = 2, 3
 )
 
 // params is one rank's view of an operation.
 type params struct {
 	maxTokens, hidden, experts, topK, tokens uint64
 	fp8, more                                bool
+	scales                                   device.ScaleFormat
 }
 
 func (p *params) store(slab transport.Segment, rank int, op uint64) {
 	at := layout.Params(rank)
-	flags := uint64(0)
+	flags := uint64(p.scales) << scalesShift
 	if p.fp8 {
 		flags |= flagFP8
 	}
@@ -88,6 +92,7 @@ func loadParams(slab transport.Segment, rank int) (op uint64, p params) {
 		maxTokens: word(paramMaxTokens), hidden: word(paramHidden), experts: word(paramExperts),
 		topK: word(paramTopK), tokens: word(paramTokens),
 		fp8: flags&flagFP8 != 0, more: flags&flagMore != 0,
+		scales: device.ScaleFormat(flags >> scalesShift & scalesMask),
 	}
 }
 
@@ -102,6 +107,8 @@ func (p *params) differs(o *params) (name string, mine, theirs any, ok bool) {
 		return "num_experts", p.experts, o.experts, true
 	case p.fp8 != o.fp8:
 		return "dtype", dtypeName(p.fp8), dtypeName(o.fp8), true
+	case p.scales != o.scales:
+		return "the format of fp8 scales", p.scales, o.scales, true
 	}
 	return "", nil, nil, false
 }

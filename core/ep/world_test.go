@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
@@ -79,6 +80,7 @@ func (w *world) some(ranks uint64, f func(rank int) error) {
 type shape struct {
 	ranks, maxTokens, hidden, experts, topk int
 	fp8                                     bool
+	scales                                  device.ScaleFormat
 }
 
 func (s shape) String() string {
@@ -97,7 +99,7 @@ func (w *world) args(rank int, s shape, in *input, d *dispatched) *ep.DispatchAr
 	d.counts, d.layout = make([]int32, l), make([]int64, l*s.ranks)
 	return &ep.DispatchArgs{
 		X: in.x, TopkIdx: in.topk, NumTokens: in.tokens, Hidden: s.hidden, TopK: s.topk,
-		MaxTokens: s.maxTokens, NumExperts: s.experts, FP8: s.fp8,
+		MaxTokens: s.maxTokens, NumExperts: s.experts, FP8: s.fp8, Scales: s.scales,
 		RecvCount: d.counts, LayoutRange: d.layout, Timeout: 20 * time.Second,
 	}
 }

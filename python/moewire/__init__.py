@@ -28,6 +28,7 @@ from .errors import (
     StaleHandleError,
     SystemCallError,
     UnknownHandleError,
+    UnsupportedError,
     UpdatingError,
 )
 
@@ -57,6 +58,7 @@ __all__ = [
     "StaleHandleError",
     "SystemCallError",
     "UnknownHandleError",
+    "UnsupportedError",
     "UpdatingError",
     "__version__",
 ]

@@ -21,6 +21,8 @@ MAX_TOKENS = (1 << 31) - 1
 MAX_HIDDEN = (1 << 31) - 1
 FP8_BLOCK = 128
 BF16_BLOCK = 8
+# UE8M0 scales of this many blocks share one int32.
+UE8M0_PACK = 4
 
 
 def refuse(name: str, given: object, allowed: object) -> InvalidArgument:
@@ -85,11 +87,19 @@ def experts(value: object, num_ranks: int) -> int:
     return number
 
 
-def hidden(value: int, fp8: bool) -> None:
-    """The hidden size: whole blocks of 128 for fp8, of 8 for bf16."""
-    block = FP8_BLOCK if fp8 else BF16_BLOCK
+def scales(fp8: bool, round_scale: bool, ue8m0: bool) -> None:
+    """Each option is a form of the one before it."""
+    if round_scale and not fp8:
+        raise refuse("round_scale", "True with use_fp8 False", "with use_fp8 only")
+    if ue8m0 and not round_scale:
+        raise refuse("use_ue8m0", "True with round_scale False", "with round_scale only")
+
+
+def hidden(value: int, fp8: bool, ue8m0: bool = False) -> None:
+    """The hidden size: whole blocks of 128 for fp8, four of them for ue8m0, 8 for bf16."""
+    block = (FP8_BLOCK * UE8M0_PACK if ue8m0 else FP8_BLOCK) if fp8 else BF16_BLOCK
     if value < block or value % block or value > MAX_HIDDEN:
-        kind = "with use_fp8" if fp8 else "for bf16"
+        kind = ("with use_ue8m0" if ue8m0 else "with use_fp8") if fp8 else "for bf16"
         raise refuse("x", f"hidden size {value}", f"a multiple of {block} {kind}")
 
 

@@ -29,6 +29,17 @@ class Request(NamedTuple):
     fp8: bool
     more: bool
     phase: int
+    round_scale: bool = False
+    ue8m0: bool = False
+
+    def flags(self) -> int:
+        """``MW_DISPATCH_*`` bits."""
+        return (
+            (abi.MW_DISPATCH_FP8 if self.fp8 else 0)
+            | (abi.MW_DISPATCH_MORE if self.more else 0)
+            | (abi.MW_DISPATCH_ROUND_SCALE if self.round_scale else 0)
+            | (abi.MW_DISPATCH_UE8M0 if self.ue8m0 else 0)
+        )
 
 
 class Outputs(NamedTuple):
@@ -77,7 +88,8 @@ def check_request(request: Request, num_ranks: int) -> Shape:
     experts = _check.experts(request.num_experts, num_ranks)
     _check.tensor("x", request.x, torch.bfloat16, (None, None))
     num_tokens, hidden = request.x.shape
-    _check.hidden(hidden, request.fp8)
+    _check.scales(request.fp8, request.round_scale, request.ue8m0)
+    _check.hidden(hidden, request.fp8, request.ue8m0)
     _check.tokens(num_tokens, num_max)
     _check.tensor("topk_idx", request.topk_idx, torch.int64, (num_tokens, None))
     num_topk = request.topk_idx.shape[1]
@@ -90,11 +102,9 @@ def fill_args(
     request: Request, shape: Shape, active: tuple[int, int], outputs: Outputs
 ) -> abi.mw_dispatch_args_t:
     """The one struct of the call; ``active`` is address and length of ``active_ranks``."""
-    fp8 = abi.MW_DISPATCH_FP8 if request.fp8 else 0
-    more = abi.MW_DISPATCH_MORE if request.more else 0
     return abi.mw_dispatch_args_t(
         _ARGS_BYTES,
-        fp8 | more,
+        request.flags(),
         request.x.data_ptr(),
         request.topk_idx.data_ptr(),
         shape.num_tokens,
@@ -121,7 +131,7 @@ def _received(
     operation: Operation,
     copy_outputs: bool,
 ) -> tuple[_results.RecvX, torch.Tensor, Handle]:
-    rows = _results.views(runtime, outputs.raw, shape, request.fp8)
+    rows = _results.views(runtime, outputs.raw, shape, request.fp8, request.ue8m0)
     # Autograd would save a view, and find other numbers in it later.
     if copy_outputs or (request.x.requires_grad and torch.is_grad_enabled()):
         rows = _results.copies(rows, outputs.recv_count, operation)

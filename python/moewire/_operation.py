@@ -17,7 +17,7 @@ _INTERRUPTED_TEXT = "the operation was interrupted, and is cancelled"
 class Operation:
     """Started once, finished once, by any thread. Dropped unfinished, it is cancelled."""
 
-    __slots__ = ("_borrowed", "_ended", "_failure", "_id", "_lock", "_runtime", "on_done")
+    __slots__ = ("_borrowed", "_ended", "_failure", "_id", "_lock", "_on_done", "_runtime")
 
     def __init__(self, runtime: Runtime, borrowed: tuple[object, ...]) -> None:
         self._runtime = runtime
@@ -26,13 +26,21 @@ class Operation:
         self._lock = threading.Lock()
         self._ended = False
         self._failure: MoewireError | None = None
-        # Runs once, after the results are complete and before anybody is told.
-        self.on_done: Callable[[], None] | None = None
+        self._on_done: tuple[Callable[[], None], ...] = ()
 
     @property
     def ended(self) -> bool:
         """Whether nothing is in flight any more."""
         return self._ended
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Runs it when the results are complete, before anybody is told; never after a failure."""
+        with self._lock:
+            if not self._ended:
+                self._on_done += (callback,)
+                return
+        if self._failure is None:
+            callback()
 
     def start(self, function: Callable[..., int], args: Any, phase: int) -> None:
         """Starts the operation and drives it to ``phase``, in slices; ends it on any error."""
@@ -82,8 +90,8 @@ class Operation:
             raise self._runtime.error(status)
 
     def _end(self) -> None:
-        if self.on_done is not None:
-            self.on_done()
+        for callback in self._on_done:
+            callback()
         self._free()
 
     def _fail(self, error: BaseException) -> None:
@@ -93,7 +101,7 @@ class Operation:
 
     def _free(self) -> None:
         self._ended = True
-        self.on_done = None
+        self._on_done = ()
         if self._id.id and not self._runtime.lib.forked:
             self._runtime.lib.op_close(self._id)
         self._borrowed = ()

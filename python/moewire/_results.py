@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 
 from . import _abi as abi
-from ._check import FP8_BLOCK
+from ._check import FP8_BLOCK, UE8M0_PACK
 from ._operation import Operation
 from ._runtime import Runtime
 from .handle import Shape
@@ -20,39 +20,37 @@ class Rows(NamedTuple):
     """Received rows; everything from ``recv_count[l]`` on is undefined."""
 
     data: torch.Tensor  # bf16 or float8_e4m3fn [L, R*M, H]
-    scales: torch.Tensor | None  # float32 [L, H/128, R*M], contiguous; None for bf16
+    # Contiguous float32 [L, H/128, R*M], or int32 [L, H/512, R*M] of UE8M0; None for bf16.
+    scales: torch.Tensor | None
     src_info: torch.Tensor  # int32 [L, R*M]
 
     @property
     def recv_x(self) -> RecvX:
-        """As upstream returns it: scales as a [L, R*M, H/128] view, token stride 1."""
+        """As upstream returns it: scales as a [L, R*M, .] view, token stride 1."""
         return self.data if self.scales is None else (self.data, self.scales.transpose(1, 2))
 
 
-def _dims(shape: Shape) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    local, rows, hidden = shape.num_local_experts, shape.num_rows, shape.hidden
-    return (local, rows, hidden), (local, hidden // FP8_BLOCK, rows), (local, rows)
-
-
-def views(runtime: Runtime, raw: abi.mw_dispatch_result_t, shape: Shape, fp8: bool) -> Rows:
+def views(
+    runtime: Runtime, raw: abi.mw_dispatch_result_t, shape: Shape, fp8: bool, ue8m0: bool
+) -> Rows:
     """Views of the workspace; no copy."""
     mapping = runtime.mapping(raw)
-    data_dims, scale_dims, info_dims = _dims(shape)
-    src_info = mapping.view(raw.src_info, info_dims, torch.int32)
+    local, rows, hidden = shape.num_local_experts, shape.num_rows, shape.hidden
+    src_info = mapping.view(raw.src_info, (local, rows), torch.int32)
     if not fp8:
-        return Rows(mapping.view(raw.recv_x, data_dims, torch.bfloat16), None, src_info)
-    data = mapping.view(raw.recv_x, data_dims, torch.float8_e4m3fn)
-    return Rows(data, mapping.view(raw.recv_scales, scale_dims, torch.float32), src_info)
+        data = mapping.view(raw.recv_x, (local, rows, hidden), torch.bfloat16)
+        return Rows(data, None, src_info)
+    data = mapping.view(raw.recv_x, (local, rows, hidden), torch.float8_e4m3fn)
+    words = hidden // (FP8_BLOCK * UE8M0_PACK if ue8m0 else FP8_BLOCK)
+    kind = torch.int32 if ue8m0 else torch.float32
+    return Rows(data, mapping.view(raw.recv_scales, (local, words, rows), kind), src_info)
 
 
 def copies(source: Rows, recv_count: torch.Tensor, operation: Operation) -> Rows:
     """Ordinary tensors, filled with the valid rows when the operation is done."""
     scales = None if source.scales is None else torch.empty_like(source.scales)
     target = Rows(torch.empty_like(source.data), scales, torch.empty_like(source.src_info))
-    if operation.ended:
-        _copy(source, target, recv_count)
-    else:
-        operation.on_done = partial(_copy, source, target, recv_count)
+    operation.when_done(partial(_copy, source, target, recv_count))
     return target
 
 

@@ -233,6 +233,8 @@ class Buffer:
         return_recv_hook: bool = False,
         *,
         more: bool = False,
+        round_scale: bool = False,
+        use_ue8m0: bool = False,
     ) -> Received:
         """Sends each token's row to the ranks that own its experts. Collective.
 
@@ -249,10 +251,14 @@ class Buffer:
             return_recv_hook: the returned hook finishes the receive phase.
             more: this rank will dispatch again for the same batch; every rank reads the
                 answer of all in ``handle.peers_have_more``.
+            round_scale: with fp8, scales are rounded up to powers of two.
+            use_ue8m0: with round_scale, scales are exponent bytes; H a multiple of 512. Both
+                the same on every rank.
 
         Returns ``(recv_x, recv_count, handle, event, hook)``:
             - recv_x: bf16 [L, R*M, H], or with fp8 a pair: float8_e4m3fn [L, R*M, H] and
-              float32 scales [L, R*M, H/128], column-major (token stride 1).
+              float32 scales [L, R*M, H/128], column-major (token stride 1); with use_ue8m0
+              int32 [L, R*M, H/512], column-major, group g in byte g % 4 of int g // 4.
             - recv_count: int32 [L], rows per local expert; rows from there on are undefined.
             - handle: see ``Handle``; keep it as long as recv_x is read.
             - event: ``EventOverlap``; hook: a callable with ``return_recv_hook``, else None.
@@ -265,7 +271,8 @@ class Buffer:
         the operation, unless the handle is kept: its combine then finishes the receive.
 
         ``InvalidArgument`` consumes nothing: the call may be repeated. ``PeerMismatchError``
-        is raised on every rank if ranks disagree on M, H, E or dtype; the buffer stays usable.
+        is raised on every rank if ranks disagree on M, H, E, dtype or scales; the buffer
+        stays usable.
         A rank that dies, or is later than ``timeout_us``, is taken out of the group: no
         exception; its entry in ``active_ranks`` becomes 0, in place, exactly when its rows are
         not in the result. ``FencedError``: it was this rank that the others took out.
@@ -280,6 +287,8 @@ class Buffer:
             use_fp8 is None or bool(use_fp8),
             bool(more),
             _phase(async_finish, return_recv_hook),
+            bool(round_scale),
+            bool(use_ue8m0),
         )
         recv_x, recv_count, handle = _dispatch.run(self.runtime, request, self._copy_outputs)
         event, hook = _completion(handle, async_finish, return_recv_hook, (x, topk_idx))

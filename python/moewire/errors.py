@@ -117,6 +117,10 @@ class UpdatingError(MoewireError, RuntimeError):
     status = -16
 
 
+class UnsupportedError(MoewireError, NotImplementedError):
+    """Part of another library's interface that is not here; the text says what to use."""
+
+
 class LibraryError(MoewireError, ImportError):
     """The shared library is missing, cannot be loaded, or has another ABI version."""
 

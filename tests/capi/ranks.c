@@ -110,6 +110,8 @@ static void check_combined(const struct rank *me, const uint16_t *out)
 				     out[t * H + h], combined(&me->in, t, h));
 }
 
+static const uint32_t UE8M0 = MW_DISPATCH_FP8 | MW_DISPATCH_ROUND_SCALE | MW_DISPATCH_UE8M0;
+
 /* Refused, consumes nothing, tells nobody. */
 static void check_bad_arguments(struct rank *me)
 {
@@ -136,6 +138,9 @@ static void check_bad_arguments(struct rank *me)
 	BAD(args.hidden = 0);
 	BAD(args.hidden = -8);
 	BAD((args.hidden = 136, args.flags = MW_DISPATCH_FP8));
+	BAD(args.flags = MW_DISPATCH_ROUND_SCALE);
+	BAD((args.hidden = 512, args.flags = MW_DISPATCH_FP8 | MW_DISPATCH_UE8M0));
+	BAD((args.hidden = 640, args.flags = UE8M0));
 	BAD(args.num_topk = 0);
 	BAD(args.num_topk = MW_MAX_TOPK + 1);
 	BAD(args.num_max_tokens_per_rank = 0);

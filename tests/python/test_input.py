@@ -38,7 +38,13 @@ def test_stale_foreign_and_closed_handles(team: Team) -> None:
 
 @pytest.mark.parametrize(
     ("name", "values"),
-    [("M", ("8", "7")), ("E", ("4", "8")), ("H", ("128", "64")), ("dtype", ("bf16", "fp8"))],
+    [
+        ("M", ("8", "7")),
+        ("E", ("4", "8")),
+        ("H", ("128", "64")),
+        ("dtype", ("bf16", "fp8")),
+        ("scales", ("scales", "float32", "round_scale")),
+    ],
 )
 def test_ranks_that_disagree_in_a_call(team: Team, name: str, values: tuple[str, ...]) -> None:
     for text in team.run(2, jobs_input.disagreement, name):

@@ -1,4 +1,4 @@
-"""Launchers, the command ``moewire``, lazy import, and the alias for Mooncake."""
+"""Launchers, the command ``moewire``, lazy import, and the aliases for Mooncake and DeepEP."""
 
 from __future__ import annotations
 
@@ -86,15 +86,18 @@ def test_import_is_lazy(environment: Environment) -> None:
 
 
 @pytest.mark.parametrize("kind", ["absent", "real"])
-def test_mooncake_alias(environment: Environment, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("library", ["mooncake", "deep_ep"])
+def test_alias(environment: Environment, tmp_path: Path, library: str, kind: str) -> None:
     if kind == "real":
         package = tmp_path / "mooncake"
         package.mkdir()
         (package / "__init__.py").touch()
         (package / "other.py").write_text("VALUE = 7\n")
         (package / "mooncake_ep_buffer.py").write_text("Buffer = 'the real one'\n")
+        (tmp_path / "deep_ep.py").write_text("Buffer = ElasticBuffer = 'the real one'\n")
     paths = os.pathsep.join([environment["PYTHONPATH"], str(tmp_path)])
-    output = run(python(str(PROGRAMS / "alias.py"), kind), {**environment, "PYTHONPATH": paths})
+    arguments = python(str(PROGRAMS / "alias.py"), library, kind)
+    output = run(arguments, {**environment, "PYTHONPATH": paths})
     assert output.strip() == "aliased"
 
 

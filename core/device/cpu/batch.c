@@ -82,12 +82,13 @@ static int64_t run_length(const struct mwcpu_place_job *jobs, int64_t num_jobs)
 // a row's scales one by one would touch hidden/128 cache lines per row.
 static void store_scales(const struct mwcpu_target *t,
 			 const struct mwcpu_place_job *jobs, int64_t num_jobs,
-			 const float *scales, int64_t num_blocks)
+			 const float *scales, int64_t num_blocks,
+			 int64_t num_words)
 {
-	int64_t at = jobs->expert * num_blocks * t->rows_per_expert + jobs->pos;
+	int64_t at = jobs->expert * num_words * t->rows_per_expert + jobs->pos;
 	uint8_t *column = (uint8_t *)t->scales + 4 * at;
 
-	for (int64_t g = 0; g < num_blocks; g++) {
+	for (int64_t g = 0; g < num_words; g++) {
 		for (int64_t i = 0; i < num_jobs; i++)
 			memcpy(column + 4 * i,
 			       scales + jobs[i].token * num_blocks + g, 4);
@@ -97,15 +98,18 @@ static void store_scales(const struct mwcpu_target *t,
 
 // What is left of a cast for later jobs of the same batch.
 struct cast {
-	float *scales; // [tokens, hidden/128]
+	enum mwcpu_scales format;
+	float *scales; // [tokens, hidden/128]; ue8m0: a quarter of a row is used
 	uint8_t *rows; // [tokens, hidden]
 	uint8_t *done; // [tokens]
 };
 
-static struct cast cast_begin(void *scratch, int64_t hidden, int64_t num_tokens)
+static struct cast cast_begin(void *scratch, int64_t hidden, int64_t num_tokens,
+			      enum mwcpu_scales format)
 {
 	struct cast c;
 
+	c.format = format;
 	c.scales = scratch;
 	c.rows = (uint8_t *)(c.scales + num_tokens * (hidden / MWCPU_BLOCK));
 	c.done = c.rows + num_tokens * hidden;
@@ -113,26 +117,50 @@ static struct cast cast_begin(void *scratch, int64_t hidden, int64_t num_tokens)
 	return c;
 }
 
+// Replaces a row's scales by their exponent bytes, in place: a word is written
+// after the four floats that it is made of were read.
+static void pack_exponents(float *scales, int64_t num_blocks)
+{
+	for (int64_t w = 0; w < num_blocks / 4; w++) {
+		uint32_t bits[4], word = 0;
+
+		memcpy(bits, scales + 4 * w, sizeof bits);
+		for (int i = 0; i < 4; i++)
+			word |= (bits[i] >> 23) << (8 * i);
+		memcpy(scales + w, &word, sizeof word);
+	}
+}
+
 static const uint8_t *cast_row(struct cast *c, const struct mwcpu_kernels *k,
 			       const uint8_t *x, int64_t hidden, int64_t token)
 {
+	int64_t num_blocks = hidden / MWCPU_BLOCK;
 	uint8_t *row = c->rows + token * hidden;
+	float *scales = c->scales + token * num_blocks;
 
-	if (!c->done[token]) {
-		c->done[token] = 1;
-		k->quantise_row(row, c->scales + token * (hidden / MWCPU_BLOCK),
-				x + 2 * hidden * token, hidden);
-	}
+	if (c->done[token])
+		return row;
+	c->done[token] = 1;
+	if (c->format == MWCPU_FLOAT32)
+		k->quantise_row(row, scales, x + 2 * hidden * token, hidden);
+	else
+		k->quantise_row_pow2(row, scales, x + 2 * hidden * token,
+				     hidden);
+	if (c->format == MWCPU_UE8M0)
+		pack_exponents(scales, num_blocks);
 	return row;
 }
 
 static void place_cast(const struct mwcpu_kernels *k, const uint8_t *x,
 		       int64_t hidden, int64_t num_tokens,
+		       enum mwcpu_scales format,
 		       const struct mwcpu_target *targets,
 		       const struct mwcpu_place_job *jobs, int64_t num_jobs,
 		       void *scratch)
 {
-	struct cast c = cast_begin(scratch, hidden, num_tokens);
+	struct cast c = cast_begin(scratch, hidden, num_tokens, format);
+	int64_t num_blocks = hidden / MWCPU_BLOCK;
+	int64_t num_words = format == MWCPU_UE8M0 ? num_blocks / 4 : num_blocks;
 
 	for (int64_t i = 0, n; i < num_jobs; i += n) {
 		const struct mwcpu_target *t = targets + jobs[i].target;
@@ -142,20 +170,21 @@ static void place_cast(const struct mwcpu_kernels *k, const uint8_t *x,
 			store_row(t, jobs + j,
 				  cast_row(&c, k, x, hidden, jobs[j].token),
 				  hidden);
-		store_scales(t, jobs + i, n, c.scales, hidden / MWCPU_BLOCK);
+		store_scales(t, jobs + i, n, c.scales, num_blocks, num_words);
 	}
 }
 
 void mwcpu_place(const struct mwcpu_kernels *k, const void *x, int64_t hidden,
-		 int64_t num_cast, const struct mwcpu_target *targets,
+		 int64_t num_cast, enum mwcpu_scales format,
+		 const struct mwcpu_target *targets,
 		 const struct mwcpu_place_job *jobs, int64_t num_jobs,
 		 void *scratch)
 {
 	if (num_cast > 0) {
 		uint64_t saved = fp_enter();
 
-		place_cast(k, x, hidden, num_cast, targets, jobs, num_jobs,
-			   scratch);
+		place_cast(k, x, hidden, num_cast, format, targets, jobs,
+			   num_jobs, scratch);
 		fp_leave(saved);
 		return;
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/moewire/moewire/core/device"
 )
 
-// FuzzPlace casts one block of any bits and compares every implementation
-// with the oracle.
+// FuzzPlace casts one block of any bits, in float32 scales and powers of two,
+// and compares every implementation with the oracle.
 func FuzzPlace(f *testing.F) {
 	for _, v := range edges {
 		f.Add(binary.LittleEndian.AppendUint16([]byte{0x80, 0x3f, 0xc1, 0xbf}, v))
@@ -22,14 +22,16 @@ func FuzzPlace(f *testing.F) {
 		for i := range values {
 			values[i] = bf16At(x, i)
 		}
-		codes, scale := oracleQuantise(values)
-		for _, k := range all(t) {
-			target := device.Target{Rows: make([]byte, 128), Scales: make([]byte, 4), SrcInfo: make([]byte, 4), RowsPerExpert: 1}
-			k.Place(&device.PlaceBatch{X: x, Hidden: 128, CastFP8: true,
-				Targets: []device.Target{target}, Jobs: make([]device.PlaceJob, 1)})
-			if !bytes.Equal(target.Rows, codes) || u32At(target.Scales, 0) != scale {
-				t.Fatalf("%s: % x scale %#08x, want % x scale %#08x", k.Name(),
-					target.Rows, u32At(target.Scales, 0), codes, scale)
+		for _, f := range formats(128) {
+			codes, scale := oracleQuantise(values, f)
+			for _, k := range all(t) {
+				target := device.Target{Rows: make([]byte, 128), Scales: make([]byte, 4), SrcInfo: make([]byte, 4), RowsPerExpert: 1}
+				k.Place(&device.PlaceBatch{X: x, Hidden: 128, CastFP8: true, Scales: f,
+					Targets: []device.Target{target}, Jobs: make([]device.PlaceJob, 1)})
+				if !bytes.Equal(target.Rows, codes) || u32At(target.Scales, 0) != scale {
+					t.Fatalf("%s, %s: % x scale %#08x, want % x scale %#08x", k.Name(), f,
+						target.Rows, u32At(target.Scales, 0), codes, scale)
+				}
 			}
 		}
 	})

@@ -18,6 +18,9 @@
 // Values that share one fp8 scale.
 #define MWCPU_BLOCK 128
 
+// device.ScaleFormat.
+enum mwcpu_scales { MWCPU_FLOAT32, MWCPU_POW2, MWCPU_UE8M0 };
+
 struct mwcpu_target {
 	uintptr_t rows;
 	uintptr_t scales;
@@ -69,6 +72,9 @@ struct mwcpu_kernels {
 	// Casts hidden bf16 values to e4m3 and writes hidden/128 scales.
 	void (*quantise_row)(uint8_t *q, float *scales, const uint8_t *x,
 			     int64_t hidden);
+	// The same with scales rounded up to powers of two.
+	void (*quantise_row_pow2)(uint8_t *q, float *scales, const uint8_t *x,
+				  int64_t hidden);
 	// The inverse; the scale of block g is scales[g * stride].
 	void (*dequantise_row)(uint8_t *out, const uint8_t *q,
 			       const uint8_t *scales, int64_t stride,
@@ -92,7 +98,8 @@ void mwcpu_features(char *buf, size_t cap);
 // then scratch is aligned to 4 and holds hidden/128 floats, hidden bytes and
 // one byte for each of them.
 void mwcpu_place(const struct mwcpu_kernels *k, const void *x, int64_t hidden,
-		 int64_t num_cast, const struct mwcpu_target *targets,
+		 int64_t num_cast, enum mwcpu_scales format,
+		 const struct mwcpu_target *targets,
 		 const struct mwcpu_place_job *jobs, int64_t num_jobs,
 		 void *scratch);
 

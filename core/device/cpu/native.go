@@ -81,7 +81,7 @@ func (n *native) Place(b *device.PlaceBatch) {
 		n.casts = atLeast(n.casts, (bytes+3)/4)
 	}
 	C.mwcpu_place(n.table, first(b.X), C.int64_t(b.Hidden), C.int64_t(numCast),
-		unsafe.SliceData(n.targets),
+		C.enum_mwcpu_scales(b.Scales), unsafe.SliceData(n.targets),
 		(*C.struct_mwcpu_place_job)(first(b.Jobs)), C.int64_t(len(b.Jobs)),
 		first(n.casts))
 	n.pinner.Unpin()

@@ -1,6 +1,10 @@
 package cpu
 
-import "math"
+import (
+	"math"
+
+	"github.com/moewire/moewire/core/device"
+)
 
 // The oracle: slow arithmetic written from docs/numerics.md alone, which
 // shares nothing with the implementations. It decides by exact distances in
@@ -73,8 +77,9 @@ func oracleRound(f float32) uint16 {
 	return sign | low
 }
 
-// oracleQuantise casts one block: codes and the bits of the stored scale.
-func oracleQuantise(x []uint16) ([]byte, uint32) {
+// oracleQuantise casts one block: codes and the bits of the stored scale,
+// which is a float32 in every format.
+func oracleQuantise(x []uint16, f device.ScaleFormat) ([]byte, uint32) {
 	codes, amax := make([]byte, len(x)), uint16(0)
 	for _, v := range x {
 		amax = max(amax, v&0x7fff)
@@ -83,7 +88,11 @@ func oracleQuantise(x []uint16) ([]byte, uint32) {
 	// product of two float32 is rounded correctly that way, because float64
 	// has more than twice float32's digits (and no subnormal quotients occur).
 	m := math.Max(float64(math.Float32frombits(uint32(amax)<<16)), float64(float32(1e-4)))
-	scale := float32(448 / m)
+	scale, stored := float32(448/m), float32(m/448)
+	if f != device.ScalesFloat32 {
+		stored = float32(oraclePower(m))
+		scale = float32(1 / float64(stored))
+	}
 	for i, v := range x {
 		y := float64(math.Float32frombits(uint32(v)<<16)) * float64(scale)
 		codes[i] = oracleEncode(float32(y))
@@ -91,7 +100,30 @@ func oracleQuantise(x []uint16) ([]byte, uint32) {
 	if amax > 0x7f80 {
 		return codes, 0x7fc00000
 	}
-	return codes, math.Float32bits(float32(m / 448))
+	return codes, math.Float32bits(stored)
+}
+
+// oraclePower tries powers of two until one is large enough for 448 of it to
+// reach m. NaN gives NaN, infinity infinity.
+func oraclePower(m float64) float64 {
+	if math.IsInf(m, 1) || math.IsNaN(m) {
+		return m
+	}
+	p := math.Pow(2, -60)
+	for 448*p < m {
+		p *= 2
+	}
+	return p
+}
+
+// oracleScaleByte is UE8M0: the exponent p of 2^p plus 127, 255 for anything
+// that is no power of two.
+func oracleScaleByte(bits uint32) byte {
+	f := float64(math.Float32frombits(bits))
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return 255
+	}
+	return byte(math.Round(math.Log2(f)) + 127)
 }
 
 // oracleReduce is one output value. float64 holds the exact product and the

@@ -8,7 +8,17 @@ import (
 	"github.com/moewire/moewire/core/device"
 )
 
-// slabs returns numTargets targets of experts*rows rows each, filled with 0xee.
+// formats are those that a hidden size allows.
+func formats(hidden int) []device.ScaleFormat {
+	all := []device.ScaleFormat{device.ScalesFloat32, device.ScalesPow2, device.ScalesUE8M0}
+	if hidden%512 != 0 {
+		return all[:2]
+	}
+	return all
+}
+
+// slabs returns numTargets targets of experts*rows rows each, filled with
+// 0xee. Their scales have room for float32.
 func slabs(t testing.TB, numTargets, experts, rows, hidden int, cast bool) []device.Target {
 	rowBytes, scaleBytes := 2*hidden, 0
 	if cast {
@@ -91,8 +101,13 @@ func oraclePlace(want *device.Target, b *device.PlaceBatch, j device.PlaceJob, c
 		for i := range values {
 			values[i] = bf16At(x, 128*g+i)
 		}
-		codes, s := oracleQuantise(values)
+		codes, s := oracleQuantise(values, b.Scales)
 		copy(want.Rows[at*b.Hidden+128*g:], codes)
+		if b.Scales == device.ScalesUE8M0 {
+			word := (int(j.Expert)*blocks/4+g/4)*capacity + int(j.Pos)
+			want.Scales[4*word+g%4] = oracleScaleByte(s)
+			continue
+		}
 		copy(want.Scales[4*((int(j.Expert)*blocks+g)*capacity+int(j.Pos)):],
 			[]byte{byte(s), byte(s >> 8), byte(s >> 16), byte(s >> 24)})
 	}
@@ -108,7 +123,7 @@ func TestPlaceShapes(t *testing.T) {
 		{Token: 3, Target: 1, Expert: 0, Pos: 1},
 	}
 	for _, cast := range []bool{false, true} {
-		for _, hidden := range []int{8, 24, 72, 128, 384, 1032, 7168} {
+		for _, hidden := range []int{8, 24, 72, 128, 384, 512, 1032, 1536, 7168} {
 			if cast && hidden%device.QuantBlock != 0 {
 				continue
 			}
@@ -128,14 +143,20 @@ func TestPlaceShapes(t *testing.T) {
 	}
 }
 
+// placeAndCheck runs the batch in every format that its hidden size allows.
 func placeAndCheck(t *testing.T, b *device.PlaceBatch, experts int) {
 	t.Helper()
-	for _, k := range all(t) {
-		for i := range b.Targets {
-			clearTarget(&b.Targets[i])
+	for _, f := range formats(b.Hidden) {
+		if b.Scales = f; f != device.ScalesFloat32 && !b.CastFP8 {
+			break
 		}
-		k.Place(b)
-		checkPlaced(t, k.Name(), b, experts)
+		for _, k := range all(t) {
+			for i := range b.Targets {
+				clearTarget(&b.Targets[i])
+			}
+			k.Place(b)
+			checkPlaced(t, fmt.Sprintf("%s, %s", k.Name(), f), b, experts)
+		}
 	}
 }
 
@@ -165,9 +186,13 @@ func TestCastEveryPattern(t *testing.T) {
 	}
 }
 
-// castOneRow places the values as one long row in a single slab.
+// castOneRow places the values as one long row in a single slab; they are made
+// a multiple of 512, so that every format takes them.
 func castOneRow(t *testing.T, values []uint16) {
 	t.Helper()
+	for len(values)%512 != 0 {
+		values = append(values, values[len(values)-128])
+	}
 	b := &device.PlaceBatch{
 		X: offHeapBF16(t, values), Hidden: len(values), CastFP8: true,
 		Targets: slabs(t, 1, 1, 1, len(values), true),
@@ -218,32 +243,47 @@ func TestCastRandom(t *testing.T) {
 
 // The special blocks of the contract, spelled out.
 func TestCastSpecialBlocks(t *testing.T) {
+	const f32, pow2, ue8m0 = device.ScalesFloat32, device.ScalesPow2, device.ScalesUE8M0
 	tests := []struct {
 		name      string
+		format    device.ScaleFormat
 		first     uint16 // value 0; value 1 is 1.0, value 2 is -1.0, others 0
 		want      [4]byte
 		wantScale uint32
 	}{
-		{"zeros and ones", 0x0000, [4]byte{0x00, 0x7e, 0xfe, 0x00}, 0x3b124925},
-		{"infinity", 0x7f80, [4]byte{0x7f, 0x00, 0x80, 0x00}, 0x7f800000},
-		{"minus infinity", 0xff80, [4]byte{0x7f, 0x00, 0x80, 0x00}, 0x7f800000},
-		{"NaN", 0x7fc0, [4]byte{0x7f, 0x7f, 0x7f, 0x7f}, 0x7fc00000},
-		{"signalling negative NaN", 0xff81, [4]byte{0x7f, 0x7f, 0x7f, 0x7f}, 0x7fc00000},
+		{"zeros and ones", f32, 0x0000, [4]byte{0x00, 0x7e, 0xfe, 0x00}, 0x3b124925},
+		{"infinity", f32, 0x7f80, [4]byte{0x7f, 0x00, 0x80, 0x00}, 0x7f800000},
+		{"minus infinity", f32, 0xff80, [4]byte{0x7f, 0x00, 0x80, 0x00}, 0x7f800000},
+		{"NaN", f32, 0x7fc0, [4]byte{0x7f, 0x7f, 0x7f, 0x7f}, 0x7fc00000},
+		{"signalling negative NaN", f32, 0xff81, [4]byte{0x7f, 0x7f, 0x7f, 0x7f}, 0x7fc00000},
+		// 1/448 rounds up to 2^-8, which makes 256 of 1.
+		{"zeros and ones", pow2, 0x0000, [4]byte{0x00, 0x78, 0xf8, 0x00}, 0x3b800000},
+		// 448 needs exactly 1, the next bf16 needs 2.
+		{"448", pow2, 0x43e0, [4]byte{0x7e, 0x38, 0xb8, 0x00}, 0x3f800000},
+		{"450", pow2, 0x43e1, [4]byte{0x76, 0x30, 0xb0, 0x00}, 0x40000000},
+		{"infinity", pow2, 0x7f80, [4]byte{0x7f, 0x00, 0x80, 0x00}, 0x7f800000},
+		{"NaN", pow2, 0xffc0, [4]byte{0x7f, 0x7f, 0x7f, 0x7f}, 0x7fc00000},
+		// The other blocks hold zeros: float32(1e-4) needs 2^-22, byte 105.
+		{"zeros and ones", ue8m0, 0x0000, [4]byte{0x00, 0x78, 0xf8, 0x00}, 0x69696977},
+		{"450", ue8m0, 0x43e1, [4]byte{0x76, 0x30, 0xb0, 0x00}, 0x69696980},
+		{"largest", ue8m0, 0x7f7f, [4]byte{0x78, 0x00, 0x80, 0x00}, 0x696969f7},
+		{"infinity", ue8m0, 0x7f80, [4]byte{0x7f, 0x00, 0x80, 0x00}, 0x696969ff},
+		{"NaN", ue8m0, 0xffc0, [4]byte{0x7f, 0x7f, 0x7f, 0x7f}, 0x696969ff},
 	}
 	for _, tt := range tests {
-		values := make([]uint16, 128)
+		values := make([]uint16, 512)
 		values[0], values[1], values[2] = tt.first, 0x3f80, 0xbf80
 		b := &device.PlaceBatch{
-			X: offHeapBF16(t, values), Hidden: 128, CastFP8: true,
-			Targets: slabs(t, 1, 1, 1, 128, true), Jobs: []device.PlaceJob{{}},
+			X: offHeapBF16(t, values), Hidden: 512, CastFP8: true, Scales: tt.format,
+			Targets: slabs(t, 1, 1, 1, 512, true), Jobs: []device.PlaceJob{{}},
 		}
 		for _, k := range all(t) {
 			k.Place(b)
 			if got := [4]byte(b.Targets[0].Rows); got != tt.want {
-				t.Errorf("%s, %s: codes % x, want % x", k.Name(), tt.name, got, tt.want)
+				t.Errorf("%s, %s, %s: codes % x, want % x", k.Name(), tt.format, tt.name, got, tt.want)
 			}
 			if got := u32At(b.Targets[0].Scales, 0); got != tt.wantScale {
-				t.Errorf("%s, %s: scale %#08x, want %#08x", k.Name(), tt.name, got, tt.wantScale)
+				t.Errorf("%s, %s, %s: scale %#08x, want %#08x", k.Name(), tt.format, tt.name, got, tt.wantScale)
 			}
 		}
 	}

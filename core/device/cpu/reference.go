@@ -14,9 +14,9 @@ const tileValues = 256
 // and the only one without cgo.
 type reference struct {
 	sums   [tileValues]float32
-	rows   []byte    // [T, H]: rows cast by this batch
-	scales []float32 // [T, H/128]
-	done   []bool    // [T]
+	rows   []byte   // [T, H]: rows cast by this batch
+	scales []uint32 // [T, words]: float32 bits, or four exponents each
+	done   []bool   // [T]
 }
 
 // NewReference returns the plain Go kernels.
@@ -26,7 +26,7 @@ func (r *reference) Name() string { return "cpu/go" }
 
 func (r *reference) Place(b *device.PlaceBatch) {
 	if b.CastFP8 && b.Hidden > 0 {
-		r.beginCast(len(b.X)/(2*b.Hidden), b.Hidden)
+		r.beginCast(len(b.X)/(2*b.Hidden), b)
 	}
 	for i := range b.Jobs {
 		j := &b.Jobs[i]
@@ -35,29 +35,34 @@ func (r *reference) Place(b *device.PlaceBatch) {
 			storeRow(&b.Targets[j.Target], j, x)
 			continue
 		}
-		row, scales := r.cast(int(j.Token), x)
+		row, scales := r.cast(int(j.Token), x, b.Scales)
 		storeRow(&b.Targets[j.Target], j, row)
 		storeScales(&b.Targets[j.Target], j, scales)
 	}
 }
 
-func (r *reference) beginCast(tokens, hidden int) {
-	r.rows = atLeast(r.rows, tokens*hidden)
-	r.scales = atLeast(r.scales, tokens*hidden/device.QuantBlock)
+func (r *reference) beginCast(tokens int, b *device.PlaceBatch) {
+	r.rows = atLeast(r.rows, tokens*b.Hidden)
+	r.scales = atLeast(r.scales, tokens*scaleWords(b.Hidden, b.Scales))
 	r.done = atLeast(r.done, tokens)
 	clear(r.done)
 }
 
-// cast returns a token's row and scales; it computes them once per batch.
-func (r *reference) cast(token int, x []byte) ([]byte, []float32) {
+// cast returns a token's row and scale words; it computes them once per batch.
+func (r *reference) cast(token int, x []byte, f device.ScaleFormat) ([]byte, []uint32) {
 	hidden := len(x) / 2
-	groups := hidden / device.QuantBlock
-	row, scales := r.rows[token*hidden:][:hidden], r.scales[token*groups:][:groups]
+	words := scaleWords(hidden, f)
+	row, scales := r.rows[token*hidden:][:hidden], r.scales[token*words:][:words]
 	if !r.done[token] {
 		r.done[token] = true
-		quantiseRow(row, scales, x)
+		quantiseRow(row, scales, x, f)
 	}
 	return row, scales
+}
+
+// scaleWords is the number of 4-byte words that a row's scales take.
+func scaleWords(hidden int, f device.ScaleFormat) int {
+	return hidden / (device.QuantBlock * f.WordBlocks())
 }
 
 func storeRow(t *device.Target, j *device.PlaceJob, row []byte) {
@@ -66,25 +71,31 @@ func storeRow(t *device.Target, j *device.PlaceJob, row []byte) {
 	binary.LittleEndian.PutUint32(t.SrcInfo[4*at:], uint32(j.Token))
 }
 
-func storeScales(t *device.Target, j *device.PlaceJob, scales []float32) {
+func storeScales(t *device.Target, j *device.PlaceJob, scales []uint32) {
 	for g, s := range scales {
 		at := (int(j.Expert)*len(scales)+g)*t.RowsPerExpert + int(j.Pos)
-		binary.LittleEndian.PutUint32(t.Scales[4*at:], math.Float32bits(s))
+		binary.LittleEndian.PutUint32(t.Scales[4*at:], s)
 	}
 }
 
-// quantiseRow fills q and scales from one bf16 row.
-func quantiseRow(q []byte, scales []float32, x []byte) {
-	for g := range scales {
-		const n = device.QuantBlock
-		scales[g] = quantiseBlock(q[g*n:][:n], x[2*g*n:][:2*n])
+// quantiseRow fills q and the scale words from one bf16 row.
+func quantiseRow(q []byte, scales []uint32, x []byte, f device.ScaleFormat) {
+	const n = device.QuantBlock
+	clear(scales)
+	for g := range len(q) / n {
+		s := math.Float32bits(quantiseBlock(q[g*n:][:n], x[2*g*n:][:2*n], f))
+		if f == device.ScalesUE8M0 {
+			scales[g/4] |= s >> 23 << (8 * (g % 4))
+		} else {
+			scales[g] = s
+		}
 	}
 }
 
 // quantiseBlock casts one block and returns the scale to store with it. The
 // block's largest magnitude is found by bits, so that a NaN or an infinity
 // wins; the rest follows from IEEE arithmetic (docs/numerics.md).
-func quantiseBlock(q, x []byte) float32 {
+func quantiseBlock(q, x []byte, f device.ScaleFormat) float32 {
 	var bits uint16
 	for i := range q {
 		bits = max(bits, binary.LittleEndian.Uint16(x[2*i:])&0x7fff)
@@ -93,14 +104,29 @@ func quantiseBlock(q, x []byte) float32 {
 	if amax < 1e-4 {
 		amax = 1e-4
 	}
-	scale := float32(e4m3Max / amax)
+	scale, stored := float32(e4m3Max/amax), float32(amax/e4m3Max)
+	if f != device.ScalesFloat32 {
+		stored = ceilPow2(stored)
+		scale = 1 / stored
+	}
 	for i := range q {
 		q[i] = toE4M3(float32(fromBF16(binary.LittleEndian.Uint16(x[2*i:])) * scale))
 	}
 	if bits > bf16Inf {
 		return math.Float32frombits(bf16NaN << 16)
 	}
-	return float32(amax / e4m3Max)
+	return stored
+}
+
+// ceilPow2 is the least power of two that is not below f, which is positive
+// and normal; infinity and NaN stay what they are.
+func ceilPow2(f float32) float32 {
+	const fraction = 1<<23 - 1
+	u := math.Float32bits(f)
+	if u >= 0x7f800000 {
+		return f
+	}
+	return math.Float32frombits((u + fraction) &^ fraction)
 }
 
 func (r *reference) Reduce(b *device.ReduceBatch) {

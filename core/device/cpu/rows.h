@@ -194,25 +194,57 @@ INLINE float float_of(uint32_t bits)
 	return f;
 }
 
+// The stored scale of a finite block and, in *scale, what it is cast with.
+INLINE float scale_float32(uint32_t bits, float *scale)
+{
+	float amax = float_of(bits << 16);
+
+	amax = amax < 1e-4f ? 1e-4f : amax;
+	*scale = 448.0f / amax;
+	return amax / 448.0f;
+}
+
+// The least power of two that is at least amax / 448. 448 is 1.75 * 2^8: of
+// amax only the exponent counts, and whether its fraction exceeds .75, which
+// the addition carries. 0x38d2 is the least bf16 above the floor of 1e-4; both
+// lie below 1.75 * 2^-14.
+INLINE float scale_pow2(uint32_t bits, float *scale)
+{
+	uint32_t amax = bits < 0x38d2 ? 0x38d2 : bits;
+	uint32_t exponent = ((amax + 0x1f) >> 7) - 8;
+
+	*scale = float_of((254 - exponent) << 23);
+	return float_of(exponent << 23);
+}
+
+INLINE float quantise_block(uint8_t *q, const uint8_t *x, int pow2)
+{
+	uint32_t bits = block_amax(x);
+	float scale, stored;
+
+	if (__builtin_expect(bits >= 0x7f80, 0)) {
+		quantise_special(q, x, bits);
+		return float_of(bits > 0x7f80 ? 0x7fc00000u : 0x7f800000u);
+	}
+	stored = pow2 ? scale_pow2(bits, &scale) : scale_float32(bits, &scale);
+	quantise_finite(q, x, scale);
+	return stored;
+}
+
 static void quantise_row(uint8_t *q, float *scales, const uint8_t *x,
 			 int64_t hidden)
 {
-	for (int64_t g = 0; g < hidden / MWCPU_BLOCK; g++) {
-		const uint8_t *src = x + 2 * MWCPU_BLOCK * g;
-		uint8_t *dst = q + MWCPU_BLOCK * g;
-		uint32_t bits = block_amax(src);
-		float amax = float_of(bits << 16);
+	for (int64_t g = 0; g < hidden / MWCPU_BLOCK; g++)
+		scales[g] = quantise_block(q + MWCPU_BLOCK * g,
+					   x + 2 * MWCPU_BLOCK * g, 0);
+}
 
-		if (__builtin_expect(bits >= 0x7f80, 0)) {
-			quantise_special(dst, src, bits);
-			scales[g] = float_of(bits > 0x7f80 ? 0x7fc00000u
-							   : 0x7f800000u);
-			continue;
-		}
-		amax = amax < 1e-4f ? 1e-4f : amax;
-		quantise_finite(dst, src, 448.0f / amax);
-		scales[g] = amax / 448.0f;
-	}
+static void quantise_row_pow2(uint8_t *q, float *scales, const uint8_t *x,
+			      int64_t hidden)
+{
+	for (int64_t g = 0; g < hidden / MWCPU_BLOCK; g++)
+		scales[g] = quantise_block(q + MWCPU_BLOCK * g,
+					   x + 2 * MWCPU_BLOCK * g, 1);
 }
 
 // ---- e4m3 to bf16 ----
@@ -256,5 +288,6 @@ const struct mwcpu_kernels ROWS_TABLE = {
 	ROWS_NAME,
 	reduce_row,
 	quantise_row,
+	quantise_row_pow2,
 	dequantise_row,
 };

@@ -12,7 +12,7 @@
 //	counter[l]  8 bytes per local expert
 //
 // and goes on with regions whose size depends on the operation's shape:
-// layout [L, R], src_info [L, C], scales [L, H/128, C], rows [L, C, H] and
+// layout [L, R], src_info [L, C], scales [L, H/128 or H/512, C], rows [L, C, H] and
 // y [L, C, H], where C = R*M rows is the capacity of one expert.
 package layout
 
@@ -53,7 +53,8 @@ type Shape struct {
 	Hidden     int64 // H, values per token
 	NumExperts int64 // E, over all ranks
 	NumRanks   int64 // R
-	FP8        bool  // rows are fp8 e4m3 with float32 scales, else bf16
+	FP8        bool  // rows are fp8 e4m3 with scales, else bf16
+	UE8M0      bool  // with FP8: scales of one byte, four to a word, else float32
 }
 
 // Slab is where everything of one operation lies, as byte offsets into a slab.
@@ -134,9 +135,11 @@ func (s *Slab) place() error {
 func (s Shape) check() error {
 	multiple := int64(8)
 	if s.FP8 {
-		multiple = QuantBlock
+		multiple = QuantBlock * s.wordBlocks()
 	}
 	switch {
+	case s.UE8M0 && !s.FP8:
+		return fmt.Errorf("%w: ue8m0 scales without fp8 rows", ErrShape)
 	case s.NumRanks < 1 || s.NumRanks > MaxRanks:
 		return fmt.Errorf("%w: num_ranks %d, allowed 1 to %d", ErrShape, s.NumRanks, MaxRanks)
 	case s.MaxTokens < 1:
@@ -169,7 +172,8 @@ func (s *Slab) Y() Region { return Region{s.YOff, s.capacity() * s.OutputBytes()
 // SrcInfo is int32 [L, C].
 func (s *Slab) SrcInfo() Region { return Region{s.SrcInfoOff, s.capacity() * 4} }
 
-// Scales is float32 [L, H/128, C]; empty for bf16.
+// Scales is float32 [L, H/128, C], or uint32 [L, H/512, C] for UE8M0; empty
+// for bf16.
 func (s *Slab) Scales() Region {
 	return Region{s.ScalesOff, s.capacity() * s.Groups() * 4}
 }
@@ -177,12 +181,21 @@ func (s *Slab) Scales() Region {
 // OutputBytes is the size of one row of expert outputs.
 func (s *Slab) OutputBytes() int64 { return 2 * s.Hidden }
 
-// Groups is the number of scales of one row: 0 for bf16.
+// Groups is the number of 4-byte words that hold the scales of one row: 0 for
+// bf16.
 func (s *Slab) Groups() int64 {
 	if !s.FP8 {
 		return 0
 	}
-	return s.Hidden / QuantBlock
+	return s.Hidden / (QuantBlock * s.wordBlocks())
+}
+
+// wordBlocks is the number of blocks whose scales share one word.
+func (s Shape) wordBlocks() int64 {
+	if s.UE8M0 {
+		return 4
+	}
+	return 1
 }
 
 // Head calls visit with the part of every region of rows that the first n

@@ -34,6 +34,15 @@ func TestOfKnownShapes(t *testing.T) {
 				RowsOff: 2 << 20, YOff: 4 << 20, SizeBytes: 6 << 20,
 			},
 		},
+		{
+			name:  "ue8m0, a quarter of the words for scales",
+			shape: Shape{MaxTokens: 128, Hidden: 512, NumExperts: 64, NumRanks: 1, FP8: true, UE8M0: true},
+			want: Slab{
+				LocalExperts: 64, RowsPerExpert: 128, RowBytes: 512,
+				LayoutOff: 77824, SrcInfoOff: 81920, ScalesOff: 81920 + 32768,
+				RowsOff: 2 << 20, YOff: 6 << 20, SizeBytes: 14 << 20,
+			},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := Of(c.shape)
@@ -55,10 +64,14 @@ func TestOfRefuses(t *testing.T) {
 		"no token":           {func(s *Shape) { s.MaxTokens = 0 }, "num_max_tokens_per_rank 0"},
 		"odd hidden":         {func(s *Shape) { s.Hidden = 12 }, "hidden 12, allowed multiples of 8"},
 		"odd hidden for fp8": {func(s *Shape) { s.Hidden, s.FP8 = 136, true }, "hidden 136, allowed multiples of 128"},
-		"negative":           {func(s *Shape) { s.Hidden = -8 }, "hidden -8"},
-		"uneven experts":     {func(s *Shape) { s.NumExperts = 9 }, "num_experts 9, allowed multiples of num_ranks 4"},
-		"many experts":       {func(s *Shape) { s.NumExperts = 4 * 8193 }, "at most 8192 per rank"},
-		"many rows":          {func(s *Shape) { s.MaxTokens = 1 << 30 }, "exceeds 2^31-1 rows"},
+		"odd hidden for ue8m0": {func(s *Shape) {
+			s.Hidden, s.FP8, s.UE8M0 = 640, true, true
+		}, "hidden 640, allowed multiples of 512"},
+		"ue8m0 without fp8": {func(s *Shape) { s.Hidden, s.UE8M0 = 512, true }, "ue8m0 scales without fp8"},
+		"negative":          {func(s *Shape) { s.Hidden = -8 }, "hidden -8"},
+		"uneven experts":    {func(s *Shape) { s.NumExperts = 9 }, "num_experts 9, allowed multiples of num_ranks 4"},
+		"many experts":      {func(s *Shape) { s.NumExperts = 4 * 8193 }, "at most 8192 per rank"},
+		"many rows":         {func(s *Shape) { s.MaxTokens = 1 << 30 }, "exceeds 2^31-1 rows"},
 		"overflow": {func(s *Shape) {
 			s.MaxTokens, s.Hidden, s.NumExperts = 1<<28, 1<<30, 4*8192
 		}, "does not fit in 63 bits"},
@@ -82,6 +95,7 @@ func TestRegionsAreDisjoint(t *testing.T) {
 	for range 2000 {
 		ranks := 1 + r.Int64N(MaxRanks)
 		s := Shape{MaxTokens: 1 + r.Int64N(5000), Hidden: 128 * (1 + r.Int64N(80)), NumRanks: ranks, NumExperts: ranks * (1 + r.Int64N(64)), FP8: r.IntN(2) == 0}
+		s.UE8M0 = s.FP8 && s.Hidden%512 == 0 && r.IntN(2) == 0
 		slab, err := Of(s)
 		require.NoError(t, err, "%+v", s)
 		rows := slab.LocalExperts * slab.RowsPerExpert
@@ -90,7 +104,12 @@ func TestRegionsAreDisjoint(t *testing.T) {
 			{slab.RowsOff, rows * slab.RowBytes}, {slab.YOff, rows * s.Hidden * 2},
 		}
 		if s.FP8 {
-			regions = append(regions, [2]int64{slab.ScalesOff, rows * s.Hidden / QuantBlock * 4})
+			bytes := rows * s.Hidden / QuantBlock * 4
+			if s.UE8M0 {
+				bytes /= 4
+			}
+			require.Equal(t, Region{slab.ScalesOff, bytes}, slab.Scales())
+			regions = append(regions, [2]int64{slab.ScalesOff, bytes})
 		}
 		sort.Slice(regions, func(i, j int) bool { return regions[i][0] < regions[j][0] })
 		end := int64(0)

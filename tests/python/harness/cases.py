@@ -24,6 +24,8 @@ class Case:
     routing: str
     salt: tuple[int, ...]
     wild: bool = False
+    round_scale: bool = False
+    ue8m0: bool = False
     x: list[np.ndarray] = field(default_factory=list)  # bf16 [T, H] by rank
     topk: list[np.ndarray] = field(default_factory=list)  # int64 [T, K]
     weights: list[np.ndarray] = field(default_factory=list)  # float32 [T, K]
@@ -50,6 +52,7 @@ class Case:
     def __str__(self) -> str:
         tokens = [len(x) for x in self.x]
         kind = "fp8" if self.fp8 else "bf16"
+        kind += " ue8m0" if self.ue8m0 else " round_scale" if self.round_scale else ""
         return (
             f"case {self.salt}: R={self.num_ranks} E={self.num_experts} K={self.num_topk} "
             f"H={self.hidden} M={self.num_max} T={tokens} {kind} {self.routing!r} wild={self.wild}"
@@ -117,6 +120,8 @@ def make(seed: int, number: int, num_ranks: int) -> Case:
         salt=(seed, number, num_ranks),
         wild=bool(random.random() < 0.2),
     )
+    case.round_scale = fp8 and bool(random.integers(2))
+    case.ue8m0 = case.round_scale and hidden % 512 == 0
     full = random.random() < 0.2
     tokens = [num_max if full else int(random.integers(num_max + 1)) for _ in range(num_ranks)]
     return fill(case, tokens)

@@ -106,12 +106,6 @@ def tcp_store(rank: Rank) -> None:
         rank.meet("end")
 
 
-def _difference(a: torch.Tensor, b: torch.Tensor) -> float:
-    """1 minus the cosine of the shifted values; what upstream's test calls calc_diff."""
-    a, b = a.double() + 1, b.double() + 1
-    return float(1 - 2 * (a * b).sum() / (a * a + b * b).sum())
-
-
 def mooncake_grid(rank: Rank) -> int:
     """Unequal numbers of tokens, expert e multiplies by 1 + 0.1 e; every way to call."""
     import moewire.compat.mooncake
@@ -151,7 +145,7 @@ def mooncake_grid(rank: Rank) -> int:
                     torch.testing.assert_close(
                         got.float(), want.float(), rtol=tolerance[0], atol=tolerance[1] * 20
                     )
-                    assert _difference(got, want) < 9e-4
+                    assert verify.difference(got, want) < 9e-4
                     assert active.tolist() == [1] * rank.size
                     calls += 1
         dist.barrier(group)
@@ -219,7 +213,7 @@ def mooncake_traceable(rank: Rank) -> None:
                 receive()
             assert got is out and not got.isnan().any()
             want = x * weights.masked_fill(idx == -1, 0).sum(1).view(-1, 1)
-            assert _difference(got, want.bfloat16()) < (9e-4 if fp8 else 1e-5)
+            assert verify.difference(got, want.bfloat16()) < (9e-4 if fp8 else 1e-5)
     dist.barrier(group)
     buffer.close()
 

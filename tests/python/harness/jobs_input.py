@@ -75,6 +75,12 @@ DISPATCH: dict[str, tuple[Wrong, tuple[str, ...]]] = {
         lambda a: a.update(x=a["x"][:, :64].contiguous(), use_fp8=True),
         ("x", "64", "multiple of 128"),
     ),
+    "round_scale in bf16": (_set(round_scale=True), ("round_scale", "use_fp8")),
+    "ue8m0 alone": (_set(use_fp8=True, use_ue8m0=True), ("use_ue8m0", "round_scale")),
+    "ue8m0 hidden 128": (
+        _set(use_fp8=True, round_scale=True, use_ue8m0=True),
+        ("x", "128", "multiple of 512"),
+    ),
     "topk_idx int32": (_change("topk_idx", torch.Tensor.int), ("topk_idx", "int32", "int64")),
     "topk_idx rows": (_change("topk_idx", lambda t: t[1:]), ("topk_idx", "[3, 2]", "[4, any]")),
     "topk_idx contiguity": (_change("topk_idx", _transposed), ("topk_idx", "contiguous")),
@@ -252,9 +258,12 @@ def disagreement(rank: Rank, name: str) -> str:
     """The ranks differ in one number of one call; both learn both values, and go on."""
     good = case_for(rank)
     arguments = _dispatch_arguments(rank, good, lambda _: None)
+    if name == "scales":
+        arguments["use_fp8"] = True
     if rank.rank == 1:
         arguments.update(
             {
+                "scales": {"round_scale": True},
                 "M": {"num_max_dispatch_tokens_per_rank": NUM_MAX - 1},
                 "E": {"num_experts": rank.size * 4},
                 "H": {"x": arguments["x"][:, :64].contiguous()},

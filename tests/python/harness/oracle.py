@@ -57,15 +57,35 @@ def from_e4m3(codes: np.ndarray) -> np.ndarray:
     return np.where(codes & 0x80, -values, values).astype(np.float32)
 
 
-def cast(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def cast(x: np.ndarray, power_of_two: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """bf16 [T, H] to e4m3 [T, H] and float32 scales [T, H/128]."""
     blocks = x.reshape(x.shape[0], x.shape[1] // BLOCK, BLOCK)
     amax = to_float((blocks & 0x7FFF).max(axis=2))
     with np.errstate(all="ignore"):
         amax = np.where(amax < LEAST_AMAX, LEAST_AMAX, amax).astype(np.float32)
+        stored = amax / np.float32(E4M3_MAX)
         scale = np.float32(E4M3_MAX) / amax
+        if power_of_two:
+            stored = _round_up(amax)
+            scale = np.float32(1) / stored
         q = to_e4m3(to_float(blocks) * scale[:, :, None])
-        return q.reshape(x.shape), amax / np.float32(E4M3_MAX)
+        return q.reshape(x.shape), stored
+
+
+def _round_up(amax: np.ndarray) -> np.ndarray:
+    """The least power of two that makes 448 of it reach amax, from exact logarithms."""
+    fraction, exponent = np.frexp(amax.astype(np.float64) / E4M3_MAX)
+    power = np.ldexp(1.0, np.where(fraction == 0.5, exponent - 1, exponent))
+    return np.where(np.isfinite(amax), power, amax).astype(np.float32)
+
+
+def exponent_words(scales: np.ndarray) -> np.ndarray:
+    """Powers of two [T, G] as int32 [T, G/4]; what is no number becomes 255."""
+    finite = np.where(np.isfinite(scales), scales, np.float32(1))
+    codes = np.where(np.isfinite(scales), np.log2(finite) + 127, 255).astype(np.int64)
+    four = codes.reshape(codes.shape[0], codes.shape[1] // 4, 4)
+    words = four[:, :, 0] + 256 * (four[:, :, 1] + 256 * (four[:, :, 2] + 256 * four[:, :, 3]))
+    return words.astype(np.uint32).view(np.int32)
 
 
 def tokens_for(topk_idx: np.ndarray, expert: int) -> np.ndarray:

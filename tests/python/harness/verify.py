@@ -39,6 +39,12 @@ def same(got: np.ndarray, want: np.ndarray, what: str) -> None:
         raise AssertionError(f"{what}: shapes {got.shape} and {want.shape}; {where}")
 
 
+def difference(a: torch.Tensor, b: torch.Tensor) -> float:
+    """1 minus the cosine of the shifted values; what upstream's tests call calc_diff."""
+    a, b = a.double() + 1, b.double() + 1
+    return float(1 - 2 * (a * b).sum() / (a * a + b * b).sum())
+
+
 class Received:
     """One rank's dispatch: what came back, and where each source's block lies."""
 
@@ -74,8 +80,8 @@ class Received:
             return
         data, scales = self.recv_x
         assert data.shape == (local, rows, case.hidden) and data.dtype is torch.float8_e4m3fn
-        assert scales.shape == (local, rows, case.hidden // 128)
-        assert scales.dtype is torch.float32
+        assert scales.shape == (local, rows, case.hidden // (512 if case.ue8m0 else 128))
+        assert scales.dtype is (torch.int32 if case.ue8m0 else torch.float32)
         assert scales.transpose(1, 2).is_contiguous()
 
     def _check_expert(self, local: int, src_info: np.ndarray, layout: np.ndarray) -> None:
@@ -97,9 +103,12 @@ class Received:
         if not self.case.fp8:
             same(bits(self.recv_x[local, block]), rows, what)
             return
-        data, scales = oracle.cast(rows)
+        data, scales = oracle.cast(rows, self.case.round_scale)
         same(bits(self.recv_x[0][local, block]), data, what)
         got = self.recv_x[1][local, block].contiguous().numpy()
+        if self.case.ue8m0:
+            same(got, oracle.exponent_words(scales), f"{what}, scales")
+            return
         nan = np.isnan(scales)
         assert np.array_equal(np.isnan(got), nan), what
         same(np.where(nan, 0, got), np.where(nan, np.float32(0), scales), f"{what}, scales")
@@ -134,6 +143,8 @@ class Received:
 def dispatch(buffer: moewire.Buffer, case: Case, rank: int, **options: Any) -> Received:
     """Dispatches this rank's share; unless it has a hook or event, also checks."""
     options.setdefault("use_fp8", case.fp8)
+    options.setdefault("round_scale", case.round_scale)
+    options.setdefault("use_ue8m0", case.ue8m0)
     options.setdefault("timeout_us", 30_000_000)
     timeout_us = options.pop("timeout_us")
     x, topk = bf16(case.x[rank]), torch.from_numpy(case.topk[rank].copy())

@@ -5,6 +5,7 @@ import sys
 
 import moewire
 import moewire.cli
+import moewire.compat.deep_ep
 import moewire.compat.mooncake
 import moewire.errors
 
@@ -12,6 +13,7 @@ assert moewire.__version__
 assert issubclass(moewire.InvalidArgument, (moewire.MoewireError, ValueError))
 assert "torch" not in sys.modules and "numpy" not in sys.modules
 moewire.compat.mooncake.install()
+moewire.compat.deep_ep.install()
 assert "torch" not in sys.modules
 
 from moewire import _lib  # noqa: E402

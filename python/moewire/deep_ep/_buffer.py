@@ -1,0 +1,244 @@
+"""DeepEP's ``Buffer``, low-latency mode."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from .. import _check
+from .. import buffer as core
+from ..errors import UnsupportedError
+from ..event import EventOverlap, Hook
+from ..handle import Handle
+from . import _events
+from ._mask import Mask
+from ._normal import NormalMode
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+    from .._runtime import Runtime
+
+# Upstream has no deadline per call but gives up after 2e11 clock cycles, about as long.
+TIMEOUT_US = 100_000_000
+
+
+class Buffer(NormalMode):
+    """DeepEP's communication buffer over a ``moewire.Buffer``. Construction is collective.
+
+    Notation as in ``moewire.Buffer``: R ranks, E experts, L = E/R, T <= M tokens of hidden
+    size H on this rank, K selections per token.
+
+    Args:
+        group: any ``torch.distributed`` process group; gloo will do.
+        num_nvl_bytes: accepted; the normal mode's.
+        num_rdma_bytes: from ``get_low_latency_rdma_size_hint``; 0: sized by the first dispatch.
+        low_latency_mode: must be True for the low-latency methods, as upstream.
+        num_qps_per_rank, allow_nvlink_for_low_latency_mode, allow_mnnvl: accepted; there are no
+            queue pairs and no NVLink.
+        explicitly_destroy: allows ``destroy()``. Without, dropping the buffer leaves the group.
+        enable_shrink: keeps a rank mask: lost ranks are masked, where otherwise they are errors.
+        comm: accepted and not used; ``group`` is needed.
+
+    ``timeout_us`` (100 s, may be set) bounds each phase of each call.
+    """
+
+    nvshmem_qp_depth = 1024  # read by clients
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup | None,
+        num_nvl_bytes: int = 0,
+        num_rdma_bytes: int = 0,
+        low_latency_mode: bool = False,
+        num_qps_per_rank: int = 24,
+        allow_nvlink_for_low_latency_mode: bool = True,
+        allow_mnnvl: bool = False,
+        explicitly_destroy: bool = False,
+        enable_shrink: bool = False,
+        comm: object = None,
+    ) -> None:
+        if group is None:
+            raise _check.refuse("group", "None", "a process group (comm is not supported)")
+        self.num_nvl_bytes = _check.integer("num_nvl_bytes", num_nvl_bytes, 0, 1 << 62)
+        self.num_rdma_bytes = _check.integer("num_rdma_bytes", num_rdma_bytes, 0, 1 << 62)
+        self._buffer = core.Buffer(group, self.num_rdma_bytes)
+        self.runtime: Runtime | None = self._buffer.runtime
+        self.group = group
+        self.rank = self._buffer.rank
+        self.group_size = self._buffer.group_size
+        self.low_latency_mode = bool(low_latency_mode)
+        self.explicitly_destroy = bool(explicitly_destroy)
+        self.enable_shrink = bool(enable_shrink)
+        self.timeout_us = TIMEOUT_US
+        self._mask = Mask(self.group_size, self.enable_shrink)
+
+    @staticmethod
+    def get_low_latency_rdma_size_hint(
+        num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
+    ) -> int:
+        """Bytes for ``num_rdma_bytes``, a multiple of 128: address space for two operations."""
+        return core.Buffer.get_ep_buffer_size_hint(
+            num_max_dispatch_tokens_per_rank, hidden, num_ranks, num_experts
+        )
+
+    def low_latency_dispatch(
+        self,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor,
+        num_max_dispatch_tokens_per_rank: int,
+        num_experts: int,
+        cumulative_local_expert_recv_stats: torch.Tensor | None = None,
+        dispatch_wait_recv_cost_stats: torch.Tensor | None = None,
+        use_fp8: bool = True,
+        round_scale: bool = False,
+        use_ue8m0: bool = False,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+        *,
+        use_nvfp4: bool = False,
+        x_global_scale: torch.Tensor | None = None,
+    ) -> core.Received:
+        """``moewire.Buffer.dispatch`` by DeepEP's arguments; the results are described there.
+
+        Args:
+            cumulative_local_expert_recv_stats: int32 [L]; the rows of each local expert are
+                added when they have arrived.
+            dispatch_wait_recv_cost_stats: int64 [R]; the time that the call and its hook or
+                event waited for each rank is added, in nanoseconds.
+            use_fp8: round_scale and use_ue8m0 have no meaning without it.
+            use_nvfp4: must be False; x_global_scale is ignored then.
+
+        Returns ``(recv_x or (recv_x, scales), recv_count, handle, event, hook)``.
+        """
+        if use_nvfp4:
+            raise UnsupportedError("use_nvfp4: Moewire sends bf16 or fp8; leave it False")
+        buffer = self._low_latency("low_latency_dispatch")
+        experts = _check.experts(num_experts, self.group_size)
+        _events.check_counts(cumulative_local_expert_recv_stats, experts // self.group_size)
+        watch = _events.Watch(
+            buffer, self._mask, "dispatch_wait_recv_cost_stats", dispatch_wait_recv_cost_stats
+        )
+        with watch:
+            recv_x, recv_count, handle, event, hook = buffer.dispatch(
+                x,
+                topk_idx,
+                self._mask.active_ranks,
+                num_max_dispatch_tokens_per_rank,
+                num_experts,
+                self.timeout_us,
+                use_fp8,
+                async_finish,
+                return_recv_hook,
+                round_scale=use_fp8 and round_scale,
+                use_ue8m0=use_fp8 and use_ue8m0,
+            )
+        _events.add_counts_when_done(cumulative_local_expert_recv_stats, handle)
+        return recv_x, recv_count, handle, *watch.around(event, hook)
+
+    def low_latency_combine(
+        self,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor,
+        topk_weights: torch.Tensor,
+        handle: Handle,
+        use_logfmt: bool = False,
+        zero_copy: bool = False,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+        out: torch.Tensor | None = None,
+        combine_wait_recv_cost_stats: torch.Tensor | None = None,
+        *,
+        overlap: bool = False,
+        packed_recv_count: torch.Tensor | None = None,
+        comp_signal: torch.Tensor | None = None,
+        block_m: int = 64,
+        threshold: int = 0,
+        num_sms: int | None = None,
+        src_signals: torch.Tensor | None = None,
+        src_signal_expect_value: int = 0,
+    ) -> tuple[torch.Tensor, EventOverlap, Hook | None]:
+        """``moewire.Buffer.combine`` by DeepEP's arguments; the result is described there.
+
+        Args:
+            use_logfmt: accepted, not with zero_copy. Results are read from shared memory
+                uncompressed, so the sum is the exact one.
+            combine_wait_recv_cost_stats: int64 [R], as for the dispatch.
+            overlap: must be False: x is read at once, so it has to be complete. The arguments
+                after it belong to it and are ignored.
+
+        Returns ``(out, event, hook)``.
+        """
+        if overlap:
+            raise UnsupportedError("overlap: Moewire reads x when it is called; leave it False")
+        if use_logfmt and zero_copy:
+            raise _check.refuse("use_logfmt and zero_copy", "both", "at most one of them")
+        buffer = self._low_latency("low_latency_combine")
+        watch = _events.Watch(
+            buffer, self._mask, "combine_wait_recv_cost_stats", combine_wait_recv_cost_stats
+        )
+        with watch:
+            out, event, hook = buffer.combine(
+                x,
+                topk_idx,
+                topk_weights,
+                self._mask.active_ranks,
+                self.timeout_us,
+                handle,
+                zero_copy,
+                async_finish,
+                return_recv_hook,
+                out,
+            )
+        return out, *watch.around(event, hook)
+
+    def get_next_low_latency_combine_buffer(self, handle: Handle) -> torch.Tensor:
+        """bf16 [L, R*M, H], a writable view, for ``low_latency_combine(..., zero_copy=True)``."""
+        buffer = self._low_latency("get_next_low_latency_combine_buffer")
+        return buffer.get_next_combine_buffer(handle, timeout_us=self.timeout_us)
+
+    def clean_low_latency_buffer(
+        self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int
+    ) -> None:
+        """Waits for every rank that is not masked. Collective.
+
+        There is nothing to clean, and sizes may change without it. The wait is a dispatch of no
+        tokens, so ranks that disagree about the sizes get ``PeerMismatchError``.
+        """
+        buffer = self._low_latency("clean_low_latency_buffer")
+        _check.integer("hidden", hidden, 1, _check.MAX_HIDDEN)
+        handle = buffer.dispatch(
+            torch.empty((0, hidden), dtype=torch.bfloat16),
+            torch.empty((0, 1), dtype=torch.int64),
+            self._mask.active_ranks,
+            num_max_dispatch_tokens_per_rank,
+            num_experts,
+            self.timeout_us,
+            use_fp8=False,
+        )[2]
+        handle.release()
+
+    def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
+        """Leaves a rank out of later calls (True) or takes it in again. With enable_shrink."""
+        self._mask.set(rank_to_mask, mask)
+
+    def low_latency_query_mask_buffer(self, mask_status: torch.Tensor) -> None:
+        """Writes int32 [R]: 1 for a masked rank, lost ones included. With enable_shrink."""
+        self._mask.write_to(mask_status)
+
+    def low_latency_clean_mask_buffer(self) -> None:
+        """Takes every rank in again. With enable_shrink."""
+        self._mask.clear()
+
+    def destroy(self) -> None:
+        """Leaves the group; peers that wait are told. Needs ``explicitly_destroy``. Idempotent."""
+        if not self.explicitly_destroy:
+            raise _check.refuse("explicitly_destroy", "False at construction", "True to destroy")
+        self._buffer.close()
+        self.runtime = None
+
+    def _low_latency(self, name: str) -> core.Buffer:
+        if not self.low_latency_mode:
+            raise _check.refuse("low_latency_mode", "False at construction", f"True for {name}")
+        return self._buffer

@@ -1,0 +1,100 @@
+"""Events, and what is counted while operations run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+
+import torch
+
+from .. import _check
+from ..buffer import Buffer
+from ..event import Event, EventOverlap, Hook
+from ..handle import Handle
+from ._mask import Mask
+
+_COUNT_BITS = (1 << 32) - 1  # of an entry of layout_range
+
+
+class _Nothing:
+    """Nothing to finish."""
+
+    def finish(self) -> None:
+        pass
+
+
+class EventHandle(Event):
+    """The moment of its construction. On a CPU, all work begun before that is done by then."""
+
+    def __init__(self) -> None:
+        super().__init__(_Nothing())
+
+
+class Watch:
+    """A context around what an operation does in the client's thread.
+
+    It adds the time waited for each source to int64 [R], in nanoseconds, and then refuses
+    results that lack a rank. The time is the difference of the buffer's counters: waiting of
+    other threads on the same buffer meanwhile is counted too. After an error nothing is added.
+    """
+
+    def __init__(self, buffer: Buffer, mask: Mask, name: str, stats: torch.Tensor | None) -> None:
+        if stats is not None:
+            _check.tensor(name, stats, torch.int64, (buffer.group_size,))
+        self._buffer = buffer
+        self._mask = mask
+        self._stats = stats
+        self._before: list[int] = []
+
+    def __enter__(self) -> None:
+        if self._stats is not None:
+            self._before = self._waited()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            return
+        if self._stats is not None:
+            self._stats.add_(torch.tensor(self._waited()) - torch.tensor(self._before))
+        self._mask.refuse_losses()
+
+    def _waited(self) -> list[int]:
+        waited: list[int] = self._buffer.counters()["wait_ns_for"]
+        return waited
+
+    def around(self, event: EventOverlap, hook: Hook | None) -> tuple[EventOverlap, Hook | None]:
+        """Event and hook of an operation, watched as well."""
+        if event.event is not None:
+            watched = _Watched(self, event.event.current_stream_wait)
+            event = EventOverlap(Event(watched), event.extra_tensors)
+        return event, None if hook is None else Hook(_Watched(self, hook))
+
+
+class _Watched:
+    def __init__(self, watch: Watch, finish: Callable[[], None]) -> None:
+        self._watch = watch
+        self._finish = finish
+
+    def finish(self) -> None:
+        with self._watch:
+            self._finish()
+
+
+def check_counts(stats: torch.Tensor | None, num_local_experts: int) -> None:
+    """``cumulative_local_expert_recv_stats`` is int32 [L] or None."""
+    if stats is not None:
+        name = "cumulative_local_expert_recv_stats"
+        _check.tensor(name, stats, torch.int32, (num_local_experts,))
+
+
+def add_counts_when_done(stats: torch.Tensor | None, handle: Handle) -> None:
+    """Adds the rows of each local expert, of counted sources only, when they are there."""
+    if stats is None:
+        return
+    layout_range: torch.Tensor = handle[1]  # not the handle: it holds the operation
+    operation = handle._operation
+    operation.when_done(lambda: stats.add_((layout_range & _COUNT_BITS).sum(1).int()))

@@ -1,0 +1,82 @@
+"""The part of the interface that belongs to DeepEP's normal mode and to GPUs."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+
+from .. import _check
+from ..errors import UnsupportedError
+from ..event import EventOverlap
+from ._config import Config
+from ._events import EventHandle
+
+
+def _refuse_normal_mode(name: str) -> NoReturn:
+    raise UnsupportedError(
+        f"Buffer.{name} is DeepEP's normal mode, which Moewire does not have; use "
+        "low_latency_dispatch and low_latency_combine (in SGLang --deepep-mode low_latency, "
+        "in vLLM --all2all-backend deepep_low_latency)"
+    )
+
+
+class NormalMode:
+    """Answers clients that ask for the normal mode, streams and GPU cores."""
+
+    num_sms: int = 20
+
+    @staticmethod
+    def is_sm90_compiled() -> bool:
+        """Whether kernels for Hopper GPUs are compiled in. False."""
+        return False
+
+    @classmethod
+    def set_num_sms(cls, new_num_sms: int) -> None:
+        """Sets ``Buffer.num_sms``, an even number, which nothing here reads."""
+        number = _check.integer("new_num_sms", new_num_sms, 0, 1 << 16)
+        if number % 2:
+            raise _check.refuse("new_num_sms", number, "an even number")
+        cls.num_sms = number
+
+    @classmethod
+    def get_dispatch_config(cls, num_ranks: int) -> Config:
+        """A ``Config``; accepted and not used."""
+        return Config(cls.num_sms)
+
+    get_combine_config = get_dispatch_config
+
+    @staticmethod
+    def capture() -> EventOverlap:
+        """An event for everything begun so far, which on a CPU is done."""
+        return EventOverlap(EventHandle())
+
+    def get_comm_stream(self) -> Any:
+        """The CPU's one stream: operations run in the calling thread."""
+        return torch.cpu.current_stream()
+
+    def get_local_buffer_tensor(
+        self,
+        dtype: torch.dtype,
+        size: torch.Size | None = None,
+        offset: int = 0,
+        use_rdma_buffer: bool = False,
+    ) -> torch.Tensor:
+        """Zeros of ``size`` (None: no elements), never the workspace itself.
+
+        The workspace holds words that peers act on at any time; a client that zeroes "the
+        buffer" while it recovers must not reach them, and need not.
+        """
+        return torch.zeros(size if size is not None else (0,), dtype=dtype)
+
+    def dispatch(self, *args: object, **kwargs: object) -> NoReturn:
+        """Raises ``UnsupportedError``."""
+        _refuse_normal_mode("dispatch")
+
+    def combine(self, *args: object, **kwargs: object) -> NoReturn:
+        """Raises ``UnsupportedError``."""
+        _refuse_normal_mode("combine")
+
+    def get_dispatch_layout(self, *args: object, **kwargs: object) -> NoReturn:
+        """Raises ``UnsupportedError``."""
+        _refuse_normal_mode("get_dispatch_layout")
