@@ -1,0 +1,44 @@
+package model
+
+// Mutation is one rule broken. Each is a mistake that is easy to make.
+type Mutation uint8
+
+const (
+	none Mutation = iota
+	noPoison
+	poisonByArrive
+	poisonByAnyDone
+	noPostCheck
+	noPreCheck
+	checkBeforeOpen
+	membersAfterOpen
+	countersLate
+	doneBeforeRead
+	arriveFirst
+	layoutView
+	noDoneWait
+	anyDoneReopens
+	finalAtOnce
+	fenceFromOutside
+	fenceBlindly
+	fenceByBit
+	bitAlone
+	bitBeforeWrite
+	noUpdatePoison
+	updateLiftsPoison
+	restartOps
+	baseTooLow
+	joinUnfenced
+	doneBeforeReleased
+	noReleasedBit
+	noCombineCount
+	ignoreReaders
+	doneEqual
+	quietTooEarly
+	ignoreQuiet
+	neverReleases
+	settleUnchecked
+	settleNoYReady
+	blameWaitedFor
+	fenceAnyWord
+)
