@@ -63,6 +63,22 @@ func (v *mover) startDispatch(q *Proc, op uint8) {
 	q.pc, q.work = pcDWait, uint8(j)
 }
 
+// maybe is a combine that the program leaves open: the rank may release the
+// operation instead.
+func (v *mover) maybe(q *Proc) {
+	calls := v.program(&v.from, v.p)
+	if int(q.call) == len(calls) || calls[q.call].Kind != Maybe {
+		return
+	}
+	op := v.base(q) + calls[q.call].Op + 1
+	if j := v.slotOf(op); q.slot[j].op == op && q.slot[j].live == 1 {
+		saved := v.from
+		v.toRelease(q, j)
+		v.stepAt(q)
+		v.from = saved
+	}
+}
+
 // assign makes the slot the home of an operation.
 func (v *mover) assign(q *Proc, op uint8) {
 	l := &q.slot[v.slotOf(op)]

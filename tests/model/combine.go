@@ -40,11 +40,18 @@ func (v *mover) copyOutputs() {
 		b.y[i] = Word{row, l.combines + 1}
 	}
 	q.pc = pcOutputs
+	if !v.Fine { // nobody reads y before y_ready
+		v.publishAt(s, q)
+	}
 }
 
 // publishOutputs sets y_ready.
 func (v *mover) publishOutputs() {
 	s, q := v.do(stepPublishOutputs, -1)
+	v.publishAt(s, q)
+}
+
+func (v *mover) publishAt(s *State, q *Proc) {
 	l := &q.slot[q.work]
 	q.yReady[q.work] = counted(l.op, l.combines+1, false)
 	l.published = 1

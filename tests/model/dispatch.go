@@ -7,8 +7,7 @@ func (v *mover) stepDispatch() {
 	l := &q.slot[q.work]
 	v.openOwners(q, l)
 	if q.ready != 0 {
-		_, to := v.do(stepSend, -1)
-		to.pc = pcCheck
+		v.send() // the round may be complete
 		return
 	}
 	if l.unsent == 0 && l.isOpen() && l.awaited&^v.arrived(q, l) == 0 {

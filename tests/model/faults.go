@@ -84,9 +84,6 @@ func (v *mover) fenceLate() {
 // quietNow promises that this process writes nothing more in its epoch.
 func (v *mover) quietNow(q *Proc) { q.quiet = q.epoch + 1 }
 
-// ghostQuiet is for steps that others make in a process's name.
-func (v *mover) ghostQuiet(*Proc) {}
-
 // tooQuiet is a mutant: the promise is given when the process learns that it
 // is out, while one of its steps still runs.
 func (v *mover) tooQuiet(q *Proc) {

@@ -6,7 +6,6 @@ package model
 const (
 	pcIdle    = iota // between calls
 	pcDWait          // waits in a dispatch, or collects open owners
-	pcCheck          // send: open words are read, members not yet
 	pcReserve        // send: at an owner
 	pcPlace
 	pcLayout
@@ -76,16 +75,17 @@ func (v *mover) next(s *State) []Move {
 func (v *mover) steps() {
 	q := &v.from.proc[v.p]
 	if q.dead == 1 || q.pc == pcEnd || q.pc == pcFenced {
-		v.ghostQuiet(q)
 		return
 	}
 	v.die(q)
+	v.tooQuiet(q)
 	if q.opening != 0 {
 		v.openSlot()
 		return
 	}
 	if q.pc == pcIdle {
 		v.progress()
+		v.maybe(q)
 		v.begin()
 		q = &v.from.proc[v.p]
 	}
@@ -97,8 +97,6 @@ func (v *mover) stepAt(q *Proc) {
 	switch q.pc {
 	case pcDWait:
 		v.stepDispatch()
-	case pcCheck:
-		v.send()
 	case pcReserve:
 		v.reserve()
 	case pcPlace:

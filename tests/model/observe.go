@@ -17,6 +17,7 @@ const (
 	overtaken
 	stuck
 	lostWithoutFault
+	circle
 )
 
 var properties = [...]string{
@@ -35,6 +36,7 @@ var properties = [...]string{
 	overtaken:        "an owner went on to a later operation without this rank's done",
 	stuck:            "a live rank waits for ever",
 	lostWithoutFault: "a source or an owner was dropped, or a rank fenced, though nothing failed",
+	circle:           "ranks wait for one another in a circle",
 }
 
 func (s *State) violate(property uint8) {

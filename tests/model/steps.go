@@ -5,7 +5,6 @@ type Step uint8
 
 const (
 	stepOpenOwners Step = iota
-	stepSend
 	stepSendCheck
 	stepReserve
 	stepPlace
@@ -36,6 +35,7 @@ const (
 	stepDie
 	stepFence
 	stepFenceLook
+	stepDeadline
 	stepAccuse
 	stepExtend
 	stepQuiet
@@ -48,7 +48,6 @@ const (
 
 var stepNames = [...]string{
 	stepOpenOwners:     "openOwners: reads open of",
-	stepSend:           "openOwners: the round is complete",
 	stepSendCheck:      "send: reads members, serves itself",
 	stepReserve:        "reserve: adds to the counter of",
 	stepPlace:          "place: stores the row at",
@@ -79,6 +78,7 @@ var stepNames = [...]string{
 	stepDie:            "dies",
 	stepFence:          "fence:",
 	stepFenceLook:      "fence: looks at members before",
+	stepDeadline:       "giveUp: its deadline passes",
 	stepAccuse:         "accuse: follows waits_for to",
 	stepExtend:         "accuse: members changed, a fresh deadline",
 	stepQuiet:          "quietNow, too early",
