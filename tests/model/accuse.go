@@ -3,8 +3,7 @@ package model
 import "math/bits"
 
 // deadlines: in a patient model a deadline fires only when no rank can go on
-// without one: it is long compared with every step. Ranks that are busy with
-// an accusation do not count, as theirs may have fired together.
+// without one: it is long compared with every step. Several may fire together.
 func (v *mover) deadlines(s *State) {
 	if !v.Patient || v.canGoOn(s) {
 		return
@@ -19,15 +18,22 @@ func (v *mover) deadlines(s *State) {
 	}
 }
 
-// canGoOn reports whether some rank has a step other than dying or accusing.
+// canGoOn reports whether some rank has a step other than dying, or than an
+// accusation that still has its reason.
 func (v *mover) canGoOn(s *State) bool {
 	for i := range v.moves {
 		m := &v.moves[i]
-		if m.Step != stepDie && s.proc[m.Proc].pc != pcAccuse {
+		if m.Step != stepDie && !v.accuses(s, m.Proc) {
 			return true
 		}
 	}
 	return false
+}
+
+func (v *mover) accuses(s *State, p int) bool {
+	q := &s.proc[p]
+	v.from = *s
+	return q.pc == pcAccuse && q.seen == s.set && v.waitingOf(p) != 0
 }
 
 // waitingOf returns whom process p waits for, as it stands in v.from; an idle

@@ -195,9 +195,26 @@ func (v *mover) settleDown(s *State, p int) {
 	if q.pc == pcDWait && q.ready == 0 && q.opening == 0 && q.slot[q.work].unsent == 0 && v.kind(s, q, p) == Send {
 		v.endCall(q)
 	}
-	if q.pc == pcIdle && q.opening == 0 && int(q.call) == len(v.program(s, p)) {
-		q.pc = pcEnd
+	if q.pc == pcIdle && q.opening == 0 {
+		v.skipStale(s, q, v.program(s, p))
 	}
+}
+
+// skipStale passes over calls whose handle is gone.
+func (v *mover) skipStale(s *State, q *Proc, calls []Call) {
+	for ; int(q.call) < len(calls); q.call++ {
+		c := calls[q.call]
+		op := c.Op + 1
+		if q.epoch > 0 {
+			op += s.base
+		}
+		l := &q.slot[v.slotOf(op)]
+		gone := l.op != op || l.live == 0
+		if !gone || c.Kind != Combine && c.Kind != CombineSend && c.Kind != Maybe && c.Kind != Release {
+			return
+		}
+	}
+	q.pc = pcEnd
 }
 
 // endCall ends the current call.

@@ -71,7 +71,7 @@ func (v *mover) checkRows(s *State, p int, l *Slot, first bool) {
 			continue
 		}
 		if at == 0 {
-			if !v.Sparse {
+			if !v.rowsMayLack() {
 				s.violate(wrongRows)
 			}
 			continue
@@ -84,9 +84,22 @@ func (v *mover) checkRows(s *State, p int, l *Slot, first bool) {
 	if first && l.counted == v.all() && rows != b.counter {
 		s.violate(wrongCount)
 	}
-	if v.faultless() && l.counted != v.all() {
+	if v.faultless() && !v.calls(Close) && l.counted != v.all() {
 		s.violate(lostWithoutFault)
 	}
+}
+
+// rowsMayLack: a source may have nothing to send, or give its dispatch up.
+func (m *Model) rowsMayLack() bool { return m.Sparse || m.calls(Cancelled) }
+
+// calls reports whether the program has a call of a kind.
+func (m *Model) calls(k Kind) bool {
+	for _, c := range m.Program {
+		if c.Kind == k {
+			return true
+		}
+	}
+	return false
 }
 
 // faultless configurations have no reason to lose anybody.
