@@ -1,26 +1,71 @@
 package model
 
 import (
+	"os"
 	"testing"
 )
 
-func TestProbe(t *testing.T) {
-	dc := []Kind{Dispatch, Combine}
-	cc:=[]Kind{Cancelled, Maybe}
-	last := func(n int, a []Call) []Call { return append(a, Call{Dispatch,uint8(n)}, Call{Combine,uint8(n)}) }
-	ms := []*Model{
-		{Name: "dm S1", Ranks: 2, Slots: 1, Program: repeat(3, Dispatch, Maybe, Maybe),  MayRelease: true},
-		{Name: "dm S2", Ranks: 2, Slots: 2, Program: repeat(3, Dispatch, Maybe),  MayRelease: true},
-		{Name: "cancel S1 close", Ranks: 2, Slots: 1, Program: append(repeat(3, cc...), Call{Close, 0}), MayRelease: true, },
-		{Name: "cancel S1", Ranks: 2, Slots: 1, Program: last(2, repeat(2, cc...)), MayRelease: true, },
-		{Name: "cancel S2", Ranks: 2, Slots: 2, Program: last(2, repeat(2, cc...)), MayRelease: true, },
-		{Name: "dc close", Ranks: 2, Slots: 1, Program: append(repeat(2, dc...), Call{Close, 0}) },
-		{Name: "chain", Ranks: 3, Slots: 1, Program: repeat(1, dc...), Patient: true, Deaths: 1, Victims: 7},
-		{Name: "rejoin", Ranks: 2, Slots: 1, Program: append(repeat(2, dc...), Call{Update,0}), Other: repeat(3, Dispatch, Combine), Rejoin: repeat(2, Dispatch, Combine), Suspicions: 1},
-		{Name: "rejoin", Ranks: 2, Slots: 1, Program: append(repeat(2, dc...), Call{Update,0}), Other: repeat(3, Dispatch, Combine), Rejoin: repeat(2, Dispatch, Combine), Suspicions: 2, Deaths: 1, Victims: 2},
+// limit stops an exploration that has left its bounds: no configuration is
+// meant to come near.
+const limit = 60e6
+
+// explore fails the test unless the protocol holds.
+func explore(t *testing.T, m *Model) {
+	t.Parallel()
+	r := m.Explore(limit)
+	t.Logf("%9d states, %5.1f s", r.States, r.Time.Seconds())
+	switch {
+	case r.Broken != "":
+		t.Fatalf("%s\n%s", r.Broken, r.Trace)
+	case r.Stopped:
+		t.Fatal("the states do not end")
 	}
-	for _, m := range ms {
-		r := m.Explore(4e6)
-		t.Logf("%s: %d states, %v %v %s\n%s", m.Name,  r.States, r.Time, r.Stopped, r.Broken, r.Trace)
+}
+
+// TestProtocol: the protocol as it is has every property.
+func TestProtocol(t *testing.T) {
+	for _, m := range configurations() {
+		t.Run(m.Name, func(t *testing.T) { explore(t, m) })
+	}
+}
+
+// TestProtocolFull has the configurations that take minutes.
+func TestProtocolFull(t *testing.T) {
+	if os.Getenv("MOEWIRE_MODEL") != "full" {
+		t.Skip("MOEWIRE_MODEL=full explores larger configurations")
+	}
+	for _, m := range largeConfigurations() {
+		t.Run(m.Name, func(t *testing.T) { explore(t, m) })
+	}
+}
+
+// TestMutations: every broken rule breaks a property.
+func TestMutations(t *testing.T) {
+	for _, c := range mutants() {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			m := c.model
+			m.Mutation = c.mutation
+			r := m.Explore(limit)
+			if r.Broken == "" {
+				t.Fatalf("not caught in %d states of %s", r.States, m.Name)
+			}
+			t.Logf("%9d states, %5.1f s: %s", r.States, r.Time.Seconds(), r.Broken)
+			if testing.Verbose() && os.Getenv("MOEWIRE_MODEL") == "trace" {
+				t.Log("\n" + r.Trace)
+			}
+		})
+	}
+}
+
+// TestExact: whole states and their hashes give the same exploration.
+func TestExact(t *testing.T) {
+	t.Parallel()
+	m := two("exact", 1, repeat(2, Dispatch, Combine), Model{Suspicions: 2, Sparse: true})
+	hashed := m.Explore(limit)
+	m.Exact = true
+	exact := m.Explore(limit)
+	if hashed.States != exact.States || exact.Broken != "" {
+		t.Fatalf("%d states by hash, %d exactly; %s", hashed.States, exact.States, exact.Broken)
 	}
 }
