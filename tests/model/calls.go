@@ -55,7 +55,7 @@ func (v *mover) startDispatch(q *Proc, op uint8) {
 		return
 	}
 	j := v.slotOf(op)
-	if q.slot[j].live == 1 {
+	if q.slot[j].live == 1 && v.Mutation != neverReleases {
 		v.toRelease(q, j)
 		return
 	}
@@ -92,9 +92,6 @@ func (v *mover) assign(q *Proc, op uint8) {
 // releaseCombined releases combined handles, as the next call that is not a
 // combine of the same handle does.
 func (v *mover) releaseCombined(q *Proc, except int) bool {
-	if v.Mutation == neverReleases {
-		return false
-	}
 	for j := range v.Slots {
 		l := &q.slot[j]
 		if j != except && l.live == 1 && l.combines > 0 && l.combining == 0 {
@@ -219,6 +216,6 @@ func (v *mover) skipStale(s *State, q *Proc, calls []Call) {
 
 // endCall ends the current call.
 func (v *mover) endCall(q *Proc) {
-	q.pc, q.work, q.ready, q.rest, q.at, q.bad = pcIdle, 0, 0, 0, 0, 0
+	q.pc, q.work, q.ready, q.rest, q.at, q.bad, q.seen = pcIdle, 0, 0, 0, 0, 0, 0
 	q.call++
 }

@@ -124,6 +124,10 @@ func (m *Model) initial() State {
 		for j := range m.Slots {
 			l := &q.slot[j]
 			l.own, l.served, l.a = uint8(j), uint8(j+1), m.all()
+			if m.Mutation == membersAfterOpen { // let it open its first one, too
+				l.served, l.a = l.served-uint8(m.Slots), 0
+				continue
+			}
 			q.slab[j].serves = l.served
 			q.open[j] = Word{l.served, l.own}
 		}

@@ -5,7 +5,11 @@ package model
 func (v *mover) stepDispatch() {
 	q := &v.from.proc[v.p]
 	l := &q.slot[q.work]
-	v.openOwners(q, l)
+	if v.Mutation == checkBeforeOpen && q.seen == 0 {
+		v.checkEarly()
+	} else {
+		v.openOwners(q, l)
+	}
 	if q.ready != 0 {
 		v.send() // the round may be complete
 		return
@@ -16,6 +20,14 @@ func (v *mover) stepDispatch() {
 	v.dropFromDispatch(q, l)
 	v.cancel(q)
 	v.waits(v.dispatchWaits(q, l))
+}
+
+// checkEarly is a mutant's look at members: before it waits for open.
+func (v *mover) checkEarly() {
+	if v.looksIn() {
+		_, q := v.do(stepSendCheck, -1)
+		q.seen = 1
+	}
 }
 
 // dispatchWaits returns the ranks that a dispatch waits for.
@@ -34,9 +46,6 @@ func (v *mover) openOwners(q *Proc, l *Slot) {
 	for r := range v.Ranks {
 		mine := bit(r) == me
 		if !has(l.unsent, r) || !v.openFor(q, l, r) || (q.ready&^me)>>r != 0 || (mine && q.ready != 0) {
-			continue
-		}
-		if v.Mutation == checkBeforeOpen && !v.member(&v.from, v.p) {
 			continue
 		}
 		_, to := v.do(stepOpenOwners, r)
@@ -135,7 +144,7 @@ func (v *mover) reserveAt(s *State, b *Slab, l *Slot, r int) {
 func (v *mover) nextOwner(q *Proc) {
 	l := &q.slot[q.work]
 	if q.rest == 0 {
-		q.pc, q.ready, q.at = pcDWait, 0, 0
+		q.pc, q.ready, q.at, q.seen = pcDWait, 0, 0, 0
 		return
 	}
 	q.at = v.nextOf(q.rest)

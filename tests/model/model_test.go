@@ -7,7 +7,7 @@ import (
 
 // limit stops an exploration that has left its bounds: no configuration is
 // meant to come near.
-const limit = 60e6
+const limit = 12e6
 
 // explore fails the test unless the protocol holds.
 func explore(t *testing.T, m *Model) {

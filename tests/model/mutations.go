@@ -28,8 +28,6 @@ const (
 	updateLiftsPoison
 	restartOps
 	baseTooLow
-	joinUnfenced
-	doneBeforeReleased
 	noReleasedBit
 	noCombineCount
 	ignoreReaders
@@ -41,4 +39,5 @@ const (
 	settleNoYReady
 	blameWaitedFor
 	fenceAnyWord
+	dropsData
 )

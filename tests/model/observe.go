@@ -84,8 +84,8 @@ func (v *mover) checkRows(s *State, p int, l *Slot, first bool) {
 	if first && l.counted == v.all() && rows != b.counter {
 		s.violate(wrongCount)
 	}
-	if v.faultless() && !v.calls(Close) && l.counted != v.all() {
-		s.violate(lostWithoutFault)
+	if l.counted != v.all() {
+		v.lost(s)
 	}
 }
 
@@ -100,6 +100,14 @@ func (m *Model) calls(k Kind) bool {
 		}
 	}
 	return false
+}
+
+// lost: somebody was dropped. When nothing fails, a rank goes only by Close,
+// and then after it has sent what others need, unless it gave that up.
+func (v *mover) lost(s *State) {
+	if v.faultless() && !v.calls(Cancelled) {
+		s.violate(lostWithoutFault)
+	}
 }
 
 // faultless configurations have no reason to lose anybody.

@@ -5,17 +5,8 @@ package model
 func (v *mover) release() {
 	_, q := v.do(stepReleaseAs, -1)
 	l := &q.slot[q.work]
-	late := v.Mutation == doneBeforeReleased
-	if late && q.rest != 0 {
-		q.pc = pcFinal
-		return
-	}
 	if l.isOpen() && v.Mutation != noReleasedBit {
 		q.yReady[q.work] = counted(l.op, l.combines+l.published, true)
-	}
-	if late {
-		v.endRelease(q)
-		return
 	}
 	q.pc = pcFinal
 	v.releaseOwn(q, l)
@@ -44,8 +35,6 @@ func (v *mover) releaseDone() {
 	q.rest &^= bit(r)
 	switch {
 	case q.rest != 0:
-	case v.Mutation == doneBeforeReleased:
-		q.pc = pcRelease
 	default:
 		v.endRelease(q)
 	}

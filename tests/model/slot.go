@@ -149,7 +149,11 @@ func (v *mover) dropFromSlot(q *Proc, j int) {
 // dropFromDispatch stops waiting for a rank that is out: it gets no rows, and
 // its own do not count unless they are here already.
 func (v *mover) dropFromDispatch(q *Proc, l *Slot) {
-	lost := l.unsent | l.awaited&^v.arrived(q, l)
+	arrived := v.arrived(q, l)
+	if v.Mutation == dropsData {
+		arrived = bit(v.rank(v.p))
+	}
+	lost := l.unsent | l.awaited&^arrived
 	for t := range v.Ranks {
 		if t == v.rank(v.p) || !has(lost, t) || !v.out(&v.from, v.p, t) {
 			continue
@@ -157,7 +161,7 @@ func (v *mover) dropFromDispatch(q *Proc, l *Slot) {
 		_, to := v.do(stepDropLost, t)
 		k := &to.slot[q.work]
 		k.unsent &^= bit(t)
-		if has(k.awaited&^v.arrived(q, l), t) {
+		if has(k.awaited&^arrived, t) {
 			k.awaited &^= bit(t)
 			k.counted &^= bit(t)
 		}
@@ -171,7 +175,8 @@ func (v *mover) dropFromCombine(q *Proc, l *Slot, waiting uint8, outputs bool) {
 		if t == v.rank(v.p) || !has(waiting, t) || !v.out(&v.from, v.p, t) {
 			continue
 		}
-		_, to := v.do(stepDropLost, t)
+		s, to := v.do(stepDropLost, t)
+		v.lost(s)
 		k := &to.slot[q.work]
 		if outputs {
 			k.need &^= bit(t)

@@ -89,9 +89,6 @@ type mutant struct {
 
 func mutants() []mutant {
 	s1 := func() *Model { return two("d c, S=1, N=3", 1, repeat(3, dc...), sparse) }
-	r3 := func(n, suspicions int) *Model {
-		return three("d c, R=3", 1, repeat(n, dc...), Model{Suspicions: suspicions})
-	}
 	repeated := func() *Model { return two("d c c, S=1, N=2", 1, repeat(2, dcc...), Model{}) }
 	maybe := func() *Model {
 		return two("d c or release", 1, repeat(2, Dispatch, Maybe, Maybe), Model{MayRelease: true})
@@ -107,7 +104,7 @@ func mutants() []mutant {
 		{"members not read after the last row of y", noPostCheck, s1()},
 		{"members not read before writing", noPreCheck, s1()},
 		{"members read before open instead of after", checkBeforeOpen, s1()},
-		{"A read after open is set", membersAfterOpen, r3(2, 1)},
+		{"A read after open is set", membersAfterOpen, three("d, R=3, sent only", 1, repeat(2, Send), Model{Suspicions: 1})},
 		{"counters zeroed after open", countersLate, s1()},
 		{"done before the last read", doneBeforeRead, s1()},
 		{"arrive before the rows", arriveFirst, s1()},
@@ -124,16 +121,15 @@ func mutants() []mutant {
 		{"an update lifts poison", updateLiftsPoison, rejoin()},
 		{"operation numbers begin again", restartOps, rejoin()},
 		{"base not above opened operations", baseTooLow, rejoin()},
-		{"who did not come is not fenced", joinUnfenced, rejoin()},
-		{"done before the released bit", doneBeforeReleased, maybe()},
 		{"no released bit", noReleasedBit, maybe()},
 		{"y_ready without the number of combines", noCombineCount, maybe()},
 		{"readers of the last combine ignored", ignoreReaders, repeated()},
-		{"done compared with ==", doneEqual, repeated()},
+		{"done compared with ==", doneEqual, two("d c c, S=1, N=2", 1, repeat(2, dcc...), Model{Sparse: true})},
 		{"quiet while a step still writes", quietTooEarly, s1()},
-		{"combined handles are not released", neverReleases, repeated()},
+		{"an operation that was not combined is not released", neverReleases, two("d", 1, repeat(2, Dispatch), Model{})},
 		{"settle checks members before open", settleUnchecked, cancel()},
-		{"settle does not write y_ready", settleNoYReady, cancel()},
+		{"settle does not write y_ready", settleNoYReady, two("cancelled", 1, then(repeat(2, Cancelled, Maybe), 2, 1), Model{MayRelease: true})},
+		{"data of who has left is dropped", dropsData, two("d c, close", 1, append(repeat(2, dc...), Call{Close, 0}), Model{})},
 		{"who is waited for is blamed", blameWaitedFor, three("chain", 1, repeat(1, dc...), Model{Deaths: 1, Victims: 7, Patient: true})},
 		{"a fence from any word", fenceAnyWord, three("chain", 1, repeat(1, dc...), Model{Deaths: 1, Victims: 7, Patient: true})},
 	}

@@ -41,11 +41,9 @@ func (v *mover) install() {
 		return
 	}
 	if has(v.from.set, last) {
-		if v.Mutation != joinUnfenced {
-			s, _ := v.do(stepFence, last)
-			s.set &^= bit(last)
-			return
-		}
+		s, _ := v.do(stepFence, last)
+		s.set &^= bit(last)
+		return
 	}
 	s, _ := v.do(stepInstall, -1)
 	s.base = v.firstOp(s)
