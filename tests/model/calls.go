@@ -55,7 +55,7 @@ func (v *mover) startDispatch(q *Proc, op uint8) {
 		return
 	}
 	j := v.slotOf(op)
-	if q.slot[j].live == 1 && v.Mutation != neverReleases {
+	if q.slot[j].live == 1 && v.Mutation != notReleased {
 		v.toRelease(q, j)
 		return
 	}
@@ -85,8 +85,19 @@ func (v *mover) assign(q *Proc, op uint8) {
 	*l = Slot{
 		own: l.own, served: l.served, a: l.a, poison: l.poison,
 		op: op, live: 1, dispatching: 1,
-		unsent: v.all(), awaited: v.all(), counted: v.all(),
 	}
+	l.unsent = v.active(q)
+	l.awaited, l.counted = l.unsent, l.unsent
+}
+
+// active returns the ranks that an operation begins with: the members that
+// the epoch began with. Who was lost since then is dropped in the waits. Who
+// was lost before has words of the old epoch, whose numbers may come again.
+func (v *mover) active(q *Proc) uint8 {
+	if q.epoch == 0 || v.Mutation == sendsToOld {
+		return v.all()
+	}
+	return v.from.newSet
 }
 
 // releaseCombined releases combined handles, as the next call that is not a

@@ -23,9 +23,13 @@ type Model struct {
 	// MayRelease: a combine may end with an error, as some rank releases
 	// without it.
 	MayRelease bool
-	// Rejoin: the program of the survivors continues after an update, in
-	// which a new process takes the place of the last rank.
-	Rejoin []Call
+	// Suspects: only these ranks are suspected; 0 means any.
+	Suspects uint8
+	// Rejoin: the program of epoch 1, after an update in which a new process
+	// takes the place of the last rank; or, with Survive, everybody stays who
+	// is still a member.
+	Rejoin  []Call
+	Survive bool
 
 	Mutation Mutation
 	// Exact stores whole states instead of 128 bits of each.
@@ -108,11 +112,13 @@ func (m *Model) lastOp(epoch uint8) (n uint8) {
 
 // procs is the number of processes: one more when one is replaced.
 func (m *Model) procs() int {
-	if m.Rejoin != nil {
+	if m.replaces() {
 		return m.Ranks + 1
 	}
 	return m.Ranks
 }
+
+func (m *Model) replaces() bool { return m.Rejoin != nil && !m.Survive }
 
 // initial is the state after construction: every slot is open for its first
 // operation.
@@ -132,7 +138,7 @@ func (m *Model) initial() State {
 			q.open[j] = Word{l.served, l.own}
 		}
 	}
-	if m.Rejoin != nil {
+	if m.replaces() {
 		s.proc[m.Ranks].pc = pcJoin
 	}
 	return s

@@ -1,8 +1,8 @@
 package model
 
 import (
-	"fmt"
 	"hash/maphash"
+	"slices"
 	"time"
 )
 
@@ -84,14 +84,8 @@ func (e *explorer) trace(at int, broken uint8) string {
 	for i := at; i > 0; i = int(e.parent[i]) {
 		choices = append(choices, e.choice[i])
 	}
-	s := e.initial()
-	out := ""
-	for i := len(choices) - 1; i >= 0; i-- {
-		move := e.next(&s)[choices[i]]
-		out += fmt.Sprintf("%3d  %s\n%s", len(choices)-i, e.title(&move), e.changes(&s, &move.To))
-		s = move.To
-	}
-	return out + "     => " + properties[broken] + "\n"
+	slices.Reverse(choices)
+	return e.replay(choices, broken)
 }
 
 // set is the states that are known: by 128 bits of hash, or entire.

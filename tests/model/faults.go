@@ -52,6 +52,9 @@ func (v *mover) mayFence(s *State, t int) bool {
 	if !in || !has(s.set, t) {
 		return false
 	}
+	if v.Suspects != 0 && !has(v.Suspects, t) {
+		return false
+	}
 	return s.proc[v.peer(s, v.p, t)].dead == 1 || int(s.fences) < v.Suspicions
 }
 
@@ -81,13 +84,15 @@ func (v *mover) fenceLate() {
 	v.takeOut(s, t)
 }
 
-// quietNow promises that this process writes nothing more in its epoch.
+// quietNow promises that this process writes nothing more in its epoch. The
+// word is the process's own, and only grows: a later promise covers the earlier
+// epochs, and one of a successor does not count for its predecessor.
 func (v *mover) quietNow(q *Proc) { q.quiet = q.epoch + 1 }
 
 // tooQuiet is a mutant: the promise is given when the process learns that it
 // is out, while one of its steps still runs.
 func (v *mover) tooQuiet(q *Proc) {
-	if v.Mutation == quietTooEarly && q.quiet == 0 && !v.member(&v.from, v.p) {
+	if v.Mutation == quietTooEarly && q.quiet <= q.epoch && !v.member(&v.from, v.p) {
 		_, to := v.do(stepQuiet, -1)
 		v.quietNow(to)
 	}

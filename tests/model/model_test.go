@@ -3,6 +3,7 @@ package model
 import (
 	"os"
 	"testing"
+	"time"
 )
 
 // limit stops an exploration that has left its bounds: no configuration is
@@ -46,7 +47,12 @@ func TestMutations(t *testing.T) {
 			t.Parallel()
 			m := c.model
 			m.Mutation = c.mutation
-			r := m.Explore(limit)
+			r := Result{}
+			if c.walk {
+				r = m.Walk(1, time.Minute)
+			} else {
+				r = m.Explore(limit)
+			}
 			if r.Broken == "" {
 				t.Fatalf("not caught in %d states of %s", r.States, m.Name)
 			}

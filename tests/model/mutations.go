@@ -33,11 +33,12 @@ const (
 	ignoreReaders
 	doneEqual
 	quietTooEarly
-	ignoreQuiet
-	neverReleases
+	notReleased
 	settleUnchecked
 	settleNoYReady
 	blameWaitedFor
 	fenceAnyWord
 	dropsData
+	quietNotSeen
+	sendsToOld
 )

@@ -20,6 +20,7 @@ type State struct {
 	base       uint8 // first operation of epoch 1, known from the meeting
 	joined     uint8 // process that is the last rank in epoch 1
 	met        uint8 // processes that have come to the meeting
+	newSet     uint8 // members that epoch 1 began with
 
 	fences uint8 // fences of live ranks so far
 	deaths uint8
@@ -116,6 +117,16 @@ func (m *Model) member(s *State, p int) bool {
 // out reports whether rank t of the epoch that p joined has left.
 func (m *Model) out(s *State, p, t int) bool {
 	return s.epoch != s.proc[p].epoch || !has(s.set, t)
+}
+
+// gone reports whether rank t writes nothing more in this epoch: it is out, or
+// it has come to an update and is quiet. Waits end for both.
+func (v *mover) gone(t int) bool {
+	if v.out(&v.from, v.p, t) {
+		return true
+	}
+	quiet := v.from.proc[v.peer(&v.from, v.p, t)].quiet > v.from.proc[v.p].epoch
+	return quiet && v.Mutation != quietNotSeen
 }
 
 // rank returns a process's rank: the last process succeeds the last rank.

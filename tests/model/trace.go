@@ -5,6 +5,18 @@ import (
 	"strings"
 )
 
+// replay makes the moves that were chosen, and writes each down.
+func (v *mover) replay(choices []uint8, broken uint8) string {
+	s := v.initial()
+	var out strings.Builder
+	for i, choice := range choices {
+		move := v.next(&s)[choice]
+		fmt.Fprintf(&out, "%3d  %s\n%s", i+1, v.title(&move), v.changes(&s, &move.To))
+		s = move.To
+	}
+	return out.String() + "     => " + properties[broken] + "\n"
+}
+
 // title says who makes a step, and which.
 func (m *Model) title(move *Move) string {
 	who := fmt.Sprintf("rank %d", m.rank(move.Proc))

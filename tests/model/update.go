@@ -32,12 +32,15 @@ func (v *mover) update(q *Proc) {
 	}
 }
 
-// install: the last rank that did not come is fenced in the old epoch, each
-// survivor has applied the poison rule, and one compare-and-swap begins the
-// new epoch.
+// install begins the new epoch by one compare-and-swap, when everybody has
+// come. Who does not come is fenced in the old epoch first.
 func (v *mover) install() {
 	last := v.Ranks - 1
-	if v.from.met != v.comers() {
+	if v.Survive {
+		v.installSurvivors()
+		return
+	}
+	if v.from.met != v.all()&^bit(last)|bit(v.Ranks) {
 		return
 	}
 	if has(v.from.set, last) {
@@ -48,20 +51,31 @@ func (v *mover) install() {
 	s, _ := v.do(stepInstall, -1)
 	s.base = v.firstOp(s)
 	s.epoch, s.set, s.joined = 1, v.all(), uint8(v.Ranks)
+	s.newSet = s.set
 }
 
-// comers are the processes of the new epoch.
-func (v *mover) comers() uint8 {
-	return (v.all() &^ bit(v.Ranks-1)) | bit(v.Ranks)
+// installSurvivors: everybody who is still a member is in the new epoch.
+func (v *mover) installSurvivors() {
+	if missing := v.from.set &^ v.from.met; missing != 0 {
+		v.giveUp(missing)
+		return
+	}
+	s, _ := v.do(stepInstall, -1)
+	s.base = v.firstOp(s)
+	s.epoch, s.joined = 1, uint8(v.Ranks-1)
+	s.newSet = s.set
 }
 
 // firstOp is the new epoch's base: above every operation that any comer has
-// opened, or sent.
+// opened. Words of higher numbers are nowhere in their memory.
 func (v *mover) firstOp(s *State) (base uint8) {
 	if v.Mutation == restartOps {
 		return 0
 	}
-	for p := range v.Ranks - 1 {
+	for p := range v.Ranks {
+		if !has(s.met, p) {
+			continue
+		}
 		for j := range v.Slots {
 			served := s.proc[p].slot[j].served
 			if v.Mutation == baseTooLow {
@@ -80,7 +94,7 @@ func (v *mover) firstOp(s *State) (base uint8) {
 // rule to what it opened in the old one, and its slots open by reopen.
 func (v *mover) installed(q *Proc) {
 	_, to := v.do(stepInstalled, -1)
-	to.epoch, to.call, to.pc, to.quiet = v.from.epoch, 0, pcIdle, 0
+	to.epoch, to.call, to.pc = v.from.epoch, 0, pcIdle
 	for j := range v.Slots {
 		l := &to.slot[j]
 		if q.pc == pcJoin {
@@ -113,5 +127,5 @@ func (v *mover) mayWrite(q *Proc, t int) bool {
 	if v.Mutation == updateLiftsPoison {
 		return false // its rank number is a member again
 	}
-	return lost.quiet != q.epoch+1
+	return lost.quiet <= q.epoch
 }
