@@ -78,14 +78,14 @@ func configurations() []*Model {
 		two("d c, S=1, N=4, death", 1, repeat(4, dc...), death),
 		two("d d c c, S=2, N=4, death", 2, pairs(4, dc...), with(death, func(m *Model) { m.Sparse = false })),
 		two("d c, S=1, N=3, death and suspicion", 1, repeat(3, dc...), both),
-		two("d c or release, S=1, N=3", 1, repeat(3, Dispatch, Maybe, Maybe), with(sparse, mayRelease)),
+		two("d c or release, S=1, N=3", 1, repeat(3, Dispatch, Maybe, Maybe), with(suspicion, mayRelease)),
 		two("d c or release, S=2, N=3", 2, repeat(3, Dispatch, Maybe), with(suspicion, mayRelease)),
-		two("cancelled, S=1, N=3", 1, then(repeat(2, Cancelled, Maybe), 2, 1), with(suspicion, mayRelease)),
+		two("cancelled, S=1, N=2", 1, then(repeat(1, Cancelled, Maybe), 1, 1), with(suspicion, mayRelease)),
+		two("cancelled, S=1, N=3, nothing fails", 1, then(repeat(2, Cancelled, Maybe), 2, 1), Model{MayRelease: true}),
 		two("cancelled, S=2, N=2, nothing fails", 2, then(repeat(1, Cancelled), 1, 2), Model{MayRelease: true}),
 		three("d c, R=3, S=1, N=1, death", 1, repeat(1, dc...), Model{Deaths: 1, Victims: 1}),
-		three("chain, R=3, S=1, N=1", 1, repeat(1, dc...), Model{Deaths: 1, Victims: 7, Patient: true}),
+		three("chain, R=3, S=1, N=1", 1, repeat(1, dc...), Model{Deaths: 1, Victims: 4, Patient: true}),
 		two("d, then close, S=1", 1, append(repeat(2, Dispatch), Call{Close, 0}), Model{}),
-		surviving("cancelled", 1, repeat(2, Cancelled, Maybe), Model{MayRelease: true, Suspicions: 1}),
 		surviving("cancelled, nothing fails", 1, repeat(2, Cancelled, Maybe), Model{MayRelease: true}),
 		surviving("d c", 1, repeat(2, dc...), Model{Suspicions: 1}),
 		surviving("d c", 2, repeat(2, dc...), Model{Suspicions: 1}),
@@ -94,7 +94,25 @@ func configurations() []*Model {
 }
 
 func largeConfigurations() []*Model {
-	return nil
+	updates := Model{MayRelease: true, Suspicions: 1}
+	return []*Model{
+		two("every step apart, d c, S=1, N=3, suspicion", 1, repeat(3, dc...), with(sparse, func(m *Model) { m.Fine = true })),
+		two("d c, S=2, N=4, suspicion", 2, repeat(4, dc...), suspicion),
+		two("hooks, S=2, N=4, suspicion", 2, pairs(4, srcc...), suspicion),
+		two("d c c, S=2, N=3, suspicion", 2, repeat(3, dcc...), suspicion),
+		two("d, S=2, N=4, suspicion", 2, repeat(4, Dispatch), suspicion),
+		two("d d c c, S=2, N=4, any rows, suspicion", 2, pairs(4, dc...), sparse),
+		two("d d c c, S=2, N=4, death and suspicion", 2, pairs(4, dc...), with(both, func(m *Model) { m.Sparse = false })),
+		two("d c or release, S=1, N=3, any rows", 1, repeat(3, Dispatch, Maybe, Maybe), with(sparse, mayRelease)),
+		two("cancelled, S=1, N=3", 1, then(repeat(2, Cancelled, Maybe), 2, 1), with(suspicion, mayRelease)),
+		two("cancelled, S=2, N=3", 2, then(repeat(2, Cancelled), 2, 1), with(suspicion, mayRelease)),
+		surviving("cancelled", 1, repeat(2, Cancelled, Maybe), updates),
+		rejoining(1, 2, Model{Suspicions: 1, Deaths: 1, Victims: 2}),
+		rejoining(2, 2, Model{Suspicions: 1, Deaths: 1, Victims: 2}),
+		three("chain, R=3, S=1, N=1, any victim", 1, repeat(1, dc...), Model{Deaths: 1, Victims: 7, Patient: true}),
+		three("d c, R=3, S=1, N=1, suspicion", 1, repeat(1, dc...), Model{Suspicions: 1}),
+		three("d, R=3, S=1, N=2, nothing fails", 1, repeat(2, Dispatch), Model{}),
+	}
 }
 
 type mutant struct {
