@@ -39,6 +39,7 @@ const (
 	blameWaitedFor
 	fenceAnyWord
 	dropsData
-	quietNotSeen
+	prepareStays
 	sendsToOld
+	refusedUnchecked
 )

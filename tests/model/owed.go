@@ -13,7 +13,7 @@ func (v *mover) settle(q *Proc) {
 			switch {
 			case word.op == o.op:
 				v.settleAt(i, r, word.detail)
-			case v.gone(r):
+			case v.out(&v.from, v.p, r):
 				_, to := v.do(stepDropOwed, r)
 				dropOwed(to, i, r)
 			}

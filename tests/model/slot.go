@@ -129,7 +129,7 @@ func (v *mover) dropFromSlot(q *Proc, j int) {
 	l := &q.slot[j]
 	missing := v.unfinished(q, l) &^ bit(v.rank(v.p))
 	for t := range v.Ranks {
-		if !has(missing, t) || !v.gone(t) {
+		if !has(missing, t) || !v.out(&v.from, v.p, t) {
 			continue
 		}
 		s, to := v.do(stepDropLost, t)
@@ -153,7 +153,7 @@ func (v *mover) dropFromDispatch(q *Proc, l *Slot) {
 	}
 	lost := l.unsent | l.awaited&^arrived
 	for t := range v.Ranks {
-		if t == v.rank(v.p) || !has(lost, t) || !v.gone(t) {
+		if t == v.rank(v.p) || !has(lost, t) || !v.out(&v.from, v.p, t) {
 			continue
 		}
 		_, to := v.do(stepDropLost, t)
@@ -170,7 +170,7 @@ func (v *mover) dropFromDispatch(q *Proc, l *Slot) {
 // are out.
 func (v *mover) dropFromCombine(q *Proc, l *Slot, waiting uint8, outputs bool) {
 	for t := range v.Ranks {
-		if t == v.rank(v.p) || !has(waiting, t) || !v.gone(t) {
+		if t == v.rank(v.p) || !has(waiting, t) || !v.out(&v.from, v.p, t) {
 			continue
 		}
 		s, to := v.do(stepDropLost, t)

@@ -119,16 +119,6 @@ func (m *Model) out(s *State, p, t int) bool {
 	return s.epoch != s.proc[p].epoch || !has(s.set, t)
 }
 
-// gone reports whether rank t writes nothing more in this epoch: it is out, or
-// it has come to an update and is quiet. Waits end for both.
-func (v *mover) gone(t int) bool {
-	if v.out(&v.from, v.p, t) {
-		return true
-	}
-	quiet := v.from.proc[v.peer(&v.from, v.p, t)].quiet > v.from.proc[v.p].epoch
-	return quiet && v.Mutation != quietNotSeen
-}
-
 // rank returns a process's rank: the last process succeeds the last rank.
 func (m *Model) rank(p int) int { return min(p, m.Ranks-1) }
 

@@ -21,49 +21,44 @@ func (v *mover) update(q *Proc) {
 		s, _ := v.do(stepMeet, -1)
 		s.met |= came
 	case q.pc == pcJoin:
-	case !v.member(&v.from, v.p):
-		v.fenced()
 	case v.from.met&came == 0:
-		s, to := v.do(stepPrepare, -1)
-		s.met |= came
-		v.quietNow(to)
+		v.fenced()
+		v.leaveToMeet()
 	default:
 		v.install()
 	}
 }
 
-// install begins the new epoch by one compare-and-swap, when everybody has
-// come. Who does not come is fenced in the old epoch first.
-func (v *mover) install() {
-	last := v.Ranks - 1
-	if v.Survive {
-		v.installSurvivors()
+// leaveToMeet: who prepares leaves the old epoch, so that nobody waits for it
+// there, and is quiet.
+func (v *mover) leaveToMeet() {
+	if !v.member(&v.from, v.p) {
 		return
 	}
-	if v.from.met != v.all()&^bit(last)|bit(v.Ranks) {
-		return
+	s, q := v.do(stepPrepare, -1)
+	s.met |= bit(v.p)
+	v.quietNow(q)
+	if v.Mutation != prepareStays {
+		s.set &^= bit(v.rank(v.p))
 	}
-	if has(v.from.set, last) {
-		s, _ := v.do(stepFence, last)
-		s.set &^= bit(last)
-		return
-	}
-	s, _ := v.do(stepInstall, -1)
-	s.base = v.firstOp(s)
-	s.epoch, s.set, s.joined = 1, v.all(), uint8(v.Ranks)
-	s.newSet = s.set
 }
 
-// installSurvivors: everybody who is still a member is in the new epoch.
-func (v *mover) installSurvivors() {
-	if missing := v.from.set &^ v.from.met; missing != 0 {
-		v.giveUp(missing)
+// install begins the new epoch by one compare-and-swap, when everybody has
+// come who will. It ends the old epoch for those who have not.
+func (v *mover) install() {
+	present := v.from.met
+	if !v.Survive {
+		if present != v.all()&^bit(v.Ranks-1)|bit(v.Ranks) {
+			return
+		}
+		present = v.all()
+	} else if v.from.set&^present != 0 && int(v.from.fences) >= v.Suspicions {
 		return
 	}
 	s, _ := v.do(stepInstall, -1)
 	s.base = v.firstOp(s)
-	s.epoch, s.joined = 1, uint8(v.Ranks-1)
-	s.newSet = s.set
+	s.epoch, s.set, s.newSet = 1, present, present
+	s.joined = uint8(v.procs() - 1)
 }
 
 // firstOp is the new epoch's base: above every operation that any comer has
