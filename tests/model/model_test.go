@@ -8,7 +8,7 @@ import (
 
 // limit stops an exploration that has left its bounds: no configuration is
 // meant to come near.
-const limit = 12e6
+const limit = 40e6
 
 // explore fails the test unless the protocol holds.
 func explore(t *testing.T, m *Model) {
@@ -37,6 +37,20 @@ func TestProtocolFull(t *testing.T) {
 	}
 	for _, m := range largeConfigurations() {
 		t.Run(m.Name, func(t *testing.T) { explore(t, m) })
+	}
+}
+
+// TestWalks makes random runs of configurations that are too large to explore.
+func TestWalks(t *testing.T) {
+	for _, m := range walks() {
+		t.Run(m.Name, func(t *testing.T) {
+			t.Parallel()
+			r := m.Walk(uint64(time.Now().UnixNano()), 3*time.Second)
+			t.Logf("%9d steps", r.States)
+			if r.Broken != "" {
+				t.Fatalf("%s\n%s", r.Broken, r.Trace)
+			}
+		})
 	}
 }
 

@@ -4,7 +4,7 @@ package model
 const (
 	maxProcs = 3
 	maxSlots = 2
-	maxSlabs = 5
+	maxSlabs = 6
 	maxOwed  = 3
 )
 

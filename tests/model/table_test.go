@@ -30,7 +30,7 @@ func then(program []Call, n, more int) []Call {
 
 // rejoining: rank 1 makes more operations than rank 0 before its update.
 func rejoining(before, after int, m Model) *Model {
-	m.Name, m.Ranks, m.Slots = "rejoin", 2, 1
+	m.Name, m.Ranks, m.Slots = fmt.Sprintf("rejoin, N=%d then %d", before, after), 2, 1
 	m.Program = append(repeat(before, dc...), Call{Update, 0})
 	m.Other = repeat(before+1, dc...)
 	m.Rejoin = repeat(after, dc...)
@@ -108,10 +108,18 @@ func largeConfigurations() []*Model {
 		two("cancelled, S=2, N=3", 2, then(repeat(2, Cancelled), 2, 1), with(suspicion, mayRelease)),
 		surviving("cancelled", 1, repeat(2, Cancelled, Maybe), updates),
 		rejoining(1, 2, Model{Suspicions: 1, Deaths: 1, Victims: 2}),
-		rejoining(2, 2, Model{Suspicions: 1, Deaths: 1, Victims: 2}),
+		rejoining(2, 1, Model{Suspicions: 1, Deaths: 1, Victims: 2}),
 		three("chain, R=3, S=1, N=1, any victim", 1, repeat(1, dc...), Model{Deaths: 1, Victims: 7, Patient: true}),
 		three("d c, R=3, S=1, N=1, suspicion", 1, repeat(1, dc...), Model{Suspicions: 1}),
 		three("d, R=3, S=1, N=2, nothing fails", 1, repeat(2, Dispatch), Model{}),
+	}
+}
+
+func walks() []*Model {
+	return []*Model{
+		three("d d c c, R=3, S=2, N=4, one suspicion, one death", 2, pairs(4, dc...), Model{Suspicions: 1, Deaths: 1, Victims: 7, Sparse: true}),
+		three("d c c, R=3, S=2, N=4, two suspicions", 2, repeat(4, dcc...), Model{Suspicions: 2, Sparse: true}),
+		three("chain, R=3, S=2, N=4", 2, pairs(4, srcc...), Model{Deaths: 1, Victims: 7, Patient: true, Sparse: true}),
 	}
 }
 
