@@ -14,7 +14,7 @@ const limit = 40e6
 func explore(t *testing.T, m *Model) {
 	t.Parallel()
 	r := m.Explore(limit)
-	t.Logf("%9d states, %5.1f s", r.States, r.Time.Seconds())
+	t.Logf("%9d states, %5.1f s  %s", r.States, r.Time.Seconds(), m.Name)
 	switch {
 	case r.Broken != "":
 		t.Fatalf("%s\n%s", r.Broken, r.Trace)
@@ -70,11 +70,34 @@ func TestMutations(t *testing.T) {
 			if r.Broken == "" {
 				t.Fatalf("not caught in %d states of %s", r.States, m.Name)
 			}
-			t.Logf("%9d states, %5.1f s: %s", r.States, r.Time.Seconds(), r.Broken)
+			t.Logf("%9d states, %5.1f s  %s: %s", r.States, r.Time.Seconds(), c.name, r.Broken)
 			if testing.Verbose() && os.Getenv("MOEWIRE_MODEL") == "trace" {
 				t.Log("\n" + r.Trace)
 			}
 		})
+	}
+}
+
+// TestLimits: what the protocol does not promise. With two slots, a rank that
+// does not combine what others combine has to release it explicitly.
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	skips := append([]Call{{Dispatch, 0}}, repeat(3, dc...)[2:]...)
+	releases := append([]Call{{Dispatch, 0}, {Release, 0}}, repeat(3, dc...)[2:]...)
+	for _, c := range []struct {
+		name  string
+		slots int
+		other []Call
+		want  string
+	}{
+		{"one slot: the next dispatch releases it", 1, skips, ""},
+		{"two slots: too late", 2, skips, properties[stuck]},
+		{"two slots, released", 2, releases, ""},
+	} {
+		m := two(c.name, c.slots, repeat(3, dc...), Model{Other: c.other, MayRelease: true})
+		if r := m.Explore(limit); r.Broken != c.want {
+			t.Errorf("%s: %q, want %q\n%s", c.name, r.Broken, c.want, r.Trace)
+		}
 	}
 }
 
