@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -23,6 +24,12 @@ func explore(t *testing.T, m *Model) {
 	}
 }
 
+func onlyFull(t *testing.T) {
+	if os.Getenv("MOEWIRE_MODEL") != "full" {
+		t.Skip("MOEWIRE_MODEL=full explores larger configurations")
+	}
+}
+
 // TestProtocol: the protocol as it is has every property.
 func TestProtocol(t *testing.T) {
 	for _, m := range configurations() {
@@ -32,9 +39,7 @@ func TestProtocol(t *testing.T) {
 
 // TestProtocolFull has the configurations that take minutes.
 func TestProtocolFull(t *testing.T) {
-	if os.Getenv("MOEWIRE_MODEL") != "full" {
-		t.Skip("MOEWIRE_MODEL=full explores larger configurations")
-	}
+	onlyFull(t)
 	for _, m := range largeConfigurations() {
 		t.Run(m.Name, func(t *testing.T) { explore(t, m) })
 	}
@@ -63,6 +68,11 @@ func TestMutations(t *testing.T) {
 			m.Mutation = c.mutation
 			r := Result{}
 			if c.walk {
+				m.Mutation = none
+				if r := m.Walk(1, time.Second); r.Broken != "" {
+					t.Fatalf("broken without the mutation: %s", r.Broken)
+				}
+				m.Mutation = c.mutation
 				r = m.Walk(1, time.Minute)
 			} else {
 				r = m.Explore(limit)
@@ -75,6 +85,20 @@ func TestMutations(t *testing.T) {
 				t.Log("\n" + r.Trace)
 			}
 		})
+	}
+}
+
+// TestUnbroken: what the mutations are tried on holds without them.
+func TestUnbroken(t *testing.T) {
+	onlyFull(t)
+	seen := map[string]bool{}
+	for _, c := range mutants() {
+		key := fmt.Sprintf("%+v", *c.model)
+		if seen[key] || c.walk {
+			continue
+		}
+		seen[key] = true
+		t.Run(c.model.Name, func(t *testing.T) { explore(t, c.model) })
 	}
 }
 
