@@ -33,9 +33,7 @@ func (v *mover) releaseDone() {
 	l := &q.slot[q.work]
 	v.setDone(s, l, r, counted(l.op, l.combines, true))
 	q.rest &^= bit(r)
-	switch {
-	case q.rest != 0:
-	default:
+	if q.rest == 0 {
 		v.endRelease(q)
 	}
 }

@@ -54,34 +54,40 @@ func (v *mover) ranksIn(epoch uint8, q *Proc) uint8 {
 	return v.from.set
 }
 
+// again marks, in A, that a mutant has one more step to make after open.
+const again = 128
+
 // openSlot lets peers write into the slab for the slot's next operation.
 func (v *mover) openSlot() {
 	s, q := v.do(stepOpenSlot, int(v.from.proc[v.p].opening)-1)
-	j := int(q.opening) - 1
-	l := &q.slot[j]
-	if v.Mutation == countersLate && l.a&128 != 0 {
-		q.slab[l.own].counter = 0
-		l.a &^= 128
-		q.opening, q.newA = 0, 0
-		return
-	}
-	if v.Mutation == membersAfterOpen && l.a&128 != 0 {
-		l.a = s.set
-		q.opening, q.newA = 0, 0
+	l := &q.slot[q.opening-1]
+	if l.a&again != 0 {
+		v.openedTooEarly(s, q, l)
 		return
 	}
 	if l.poison == 1 && v.Mutation != noPoison {
 		v.replaceSlab(s, q, l)
 	}
-	l.poison = 0
 	l.served += uint8(v.Slots)
-	l.a = q.newA
-	v.clean(&q.slab[l.own])
-	q.slab[l.own].serves, q.slab[l.own].era = l.served, q.epoch
-	q.open[j] = Word{l.served, l.own}
+	l.a, l.poison = q.newA, 0
+	b := &q.slab[l.own]
+	v.clean(b)
+	b.serves, b.era = l.served, q.epoch
+	q.open[q.opening-1] = Word{l.served, l.own}
 	if v.Mutation == countersLate || v.Mutation == membersAfterOpen {
-		l.a |= 128 // once more
+		l.a |= again
 		return
+	}
+	q.opening, q.newA = 0, 0
+}
+
+// openedTooEarly is what a mutant does after open, and should do before.
+func (v *mover) openedTooEarly(s *State, q *Proc, l *Slot) {
+	l.a &^= again
+	if v.Mutation == countersLate {
+		q.slab[l.own].counter = 0
+	} else {
+		l.a = s.set
 	}
 	q.opening, q.newA = 0, 0
 }
