@@ -1,0 +1,45 @@
+package model
+
+// Mutation is one rule broken. Each is a mistake that is easy to make.
+type Mutation uint8
+
+const (
+	none Mutation = iota
+	noPoison
+	poisonByArrive
+	poisonByAnyDone
+	noPostCheck
+	noPreCheck
+	checkBeforeOpen
+	membersAfterOpen
+	countersLate
+	doneBeforeRead
+	arriveFirst
+	layoutView
+	noDoneWait
+	anyDoneReopens
+	finalAtOnce
+	fenceFromOutside
+	fenceBlindly
+	fenceByBit
+	bitAlone
+	bitBeforeWrite
+	noUpdatePoison
+	updateLiftsPoison
+	restartOps
+	baseTooLow
+	noReleasedBit
+	noCombineCount
+	ignoreReaders
+	doneEqual
+	quietTooEarly
+	notReleased
+	settleUnchecked
+	settleNoYReady
+	blameWaitedFor
+	fenceAnyWord
+	dropsData
+	prepareStays
+	sendsToOld
+	refusedUnchecked
+)

@@ -1,0 +1,131 @@
+package model
+
+// Properties. A state that breaks one carries its number.
+const (
+	fine = iota
+	ghostWrite
+	wrongRows
+	wrongCount
+	viewChanged
+	wrongOutputs
+	overCapacity
+	needlessPoison
+	emptySet
+	wrongVictim
+	oldFence
+	unexpectedError
+	overtaken
+	stuck
+	lostWithoutFault
+	circle
+)
+
+var properties = [...]string{
+	fine:             "",
+	ghostWrite:       "a slab is written for an operation that it does not serve, or after its writer was out",
+	wrongRows:        "a row is not what its source wrote for this operation",
+	wrongCount:       "recv_count differs from the rows that were sent, though nobody was lost",
+	viewChanged:      "layout_range counts rows of a source that is not counted",
+	wrongOutputs:     "a combine has used a row of y that is not the final one of this operation",
+	overCapacity:     "more rows are reserved than were sent",
+	needlessPoison:   "a slab is replaced, though nobody was lost",
+	emptySet:         "nobody is a member any more",
+	wrongVictim:      "a live rank is fenced that nobody suspects",
+	oldFence:         "a process of an old epoch changes the new one's members",
+	unexpectedError:  "a combine fails, though every rank makes it",
+	overtaken:        "an owner went on to a later operation without this rank's done",
+	stuck:            "a live rank waits for ever",
+	lostWithoutFault: "a source or an owner was dropped, or a rank fenced, though nothing failed",
+	circle:           "ranks wait for one another in a circle",
+}
+
+func (s *State) violate(property uint8) {
+	if s.broken == fine {
+		s.broken = property
+	}
+}
+
+// writes is called for every store into a slab: it has to serve that
+// operation, or to be one that nobody will use again.
+func (v *mover) writes(s *State, b *Slab, op uint8) {
+	q := &s.proc[v.p]
+	if b.serves == op && b.era == q.epoch {
+		return
+	}
+	if b.serves == retired && !v.member(s, v.p) {
+		return
+	}
+	s.violate(ghostWrite)
+}
+
+// checkRows compares the rows of every counted source with what it wrote.
+func (v *mover) checkRows(s *State, p int, l *Slot, first bool) {
+	b := &s.proc[p].slab[l.own]
+	rows := uint8(0)
+	for t := range v.Ranks {
+		at := b.layout[t]
+		if !has(l.counted, t) {
+			if v.Mutation == layoutView && at != 0 {
+				s.violate(viewChanged)
+			}
+			continue
+		}
+		if at == 0 {
+			if !v.rowsMayLack() {
+				s.violate(wrongRows)
+			}
+			continue
+		}
+		rows++
+		if at > b.counter || b.row[at-1] != content(v.peer(s, p, t), l.op) {
+			s.violate(wrongRows)
+		}
+	}
+	if first && l.counted == v.all() && s.epoch == 0 && rows != b.counter {
+		s.violate(wrongCount)
+	}
+	if l.counted != v.all() {
+		v.lost(s)
+	}
+}
+
+// rowsMayLack: a source may have nothing to send, or give its dispatch up.
+func (m *Model) rowsMayLack() bool { return m.Sparse || m.calls(Cancelled) }
+
+// calls reports whether the program has a call of a kind.
+func (m *Model) calls(k Kind) bool {
+	for _, c := range m.Program {
+		if c.Kind == k {
+			return true
+		}
+	}
+	return false
+}
+
+// lost: somebody was dropped. When nothing fails, a rank goes only by Close,
+// and then after it has sent what others need, unless it gave that up.
+func (v *mover) lost(s *State) {
+	if v.faultless() && !v.calls(Cancelled) {
+		s.violate(lostWithoutFault)
+	}
+}
+
+// faultless configurations have no reason to lose anybody.
+func (m *Model) faultless() bool { return m.Suspicions == 0 && m.Deaths == 0 && m.Rejoin == nil }
+
+// atEnd judges a state without steps: every process has ended as it should.
+func (m *Model) atEnd(s *State) uint8 {
+	for p := range m.procs() {
+		q := &s.proc[p]
+		switch {
+		case q.dead == 1 || q.pc == pcEnd:
+		case q.pc == pcFenced && m.faultless():
+			return lostWithoutFault
+		case q.pc == pcFenced:
+		case q.pc == pcJoin && s.epoch == 0: // nobody came to the meeting
+		default:
+			return stuck
+		}
+	}
+	return fine
+}
