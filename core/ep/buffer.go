@@ -39,6 +39,7 @@ type Buffer struct {
 	peers     []peer
 	scratch   scratch
 	count     counters
+	rec       recorder
 
 	broken  atomic.Pointer[error] // why the buffer takes no more calls
 	users   sync.WaitGroup
@@ -77,6 +78,7 @@ func New(dom transport.Domain, kern device.Kernels, cfg Config) (*Buffer, error)
 	for j := range b.slots {
 		b.slots[j].init(j, b.ranks)
 	}
+	b.rec.open(b)
 	if cfg.NumBytes > 0 {
 		if err := b.addSlabs(layout.SlabBytes(cfg.NumBytes, int64(cfg.NumSlots))); err != nil {
 			return nil, err
@@ -98,6 +100,7 @@ func (b *Buffer) addSlabs(size int64) error {
 		}
 		s.own, s.ownID = slab, id
 		b.count.slabBytes += uint64(size)
+		b.rec.slabs++
 	}
 	b.slabBytes = size
 	for j := range b.slots {
@@ -144,7 +147,9 @@ func (b *Buffer) fail(state op.State, cause error) {
 	}
 	for j := range b.slots {
 		b.slots[j].endCalls(state, cause)
+		b.rec.abandon(&b.slots[j], state)
 	}
+	b.rec.area.SetClosed()
 	b.leave()
 }
 
@@ -177,6 +182,7 @@ func (b *Buffer) Close() error {
 	b.closing.Do(func() {
 		b.releaseAll()
 		b.fail(op.Cancelled, errOwner)
+		b.endObserving()
 		b.users.Wait()
 		err = b.dom.Close()
 	})

@@ -94,6 +94,7 @@ func (b *Buffer) assign(s *slot, a *DispatchArgs, slab layout.Slab, active uint6
 		maxTokens: uint64(a.MaxTokens), hidden: uint64(a.Hidden), experts: uint64(a.NumExperts),
 		topK: uint64(a.TopK), tokens: uint64(a.NumTokens), fp8: a.FP8, more: a.More,
 	}
+	b.rec.begin(s, kindDispatch)
 	s.plan.make(a, int(slab.LocalExperts), active)
 	clear(s.dst)
 	s.sent, s.broken, s.combines = 0, false, 0
@@ -234,6 +235,7 @@ func (b *Buffer) received(s *slot) error {
 			}
 		}
 	}
+	b.rec.seen(s, kindDispatch)
 	b.count.dispatches++
 	s.dispatch.args = DispatchArgs{}
 	s.dispatch.end(op.Done, nil)

@@ -49,6 +49,7 @@ func (b *Buffer) releaseAs(s *slot, state op.State, why error) {
 	}
 	s.live = false
 	s.endCalls(state, why)
+	b.rec.abandon(s, state)
 	s.dispatch.args, s.combine.args = DispatchArgs{}, CombineArgs{}
 	if s.isOpen() {
 		b.peers[b.self].yReady[s.index].Store(layout.Counted(s.op, published, true))

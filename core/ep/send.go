@@ -23,6 +23,7 @@ func (b *Buffer) send(s *slot) error {
 	if ready>>b.self&1 == 1 {
 		b.describe(s)
 	}
+	b.rec.placing(s)
 	rows := b.reserve(s, ready)
 	b.place(s, rows)
 	b.count.bytesPlaced += b.placedBytes(s, rows)
@@ -36,6 +37,7 @@ func (b *Buffer) send(s *slot) error {
 	if s.unsent == 0 {
 		s.plan.locate(&s.slab)
 		s.dispatch.args.X, s.dispatch.args.TopkIdx = nil, nil // no longer ours
+		b.rec.sent(s, kindDispatch)
 	}
 	return nil
 }
@@ -190,6 +192,6 @@ func (b *Buffer) prefault(s *slot, r int) {
 	seg := s.dst[r]
 	seg.Prefault(0, layout.HeaderBytes)
 	for l := range lay.LocalExperts {
-		lay.Head(l, share, func(r layout.Region) { seg.Prefault(r.Off, r.Bytes) })
+		lay.Head(l, share, func(r layout.Region) { seg.Prefault(r.Off, r.Bytes); b.rec.present += uint64(r.Bytes) })
 	}
 }

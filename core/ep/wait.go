@@ -92,7 +92,9 @@ func (b *Buffer) step(t task, until Phase) (waiting uint64, reached bool, err er
 			t.s.quiet.end(op.Done, nil)
 		}
 	}
-	return waiting, t.st.State() == op.Done || (until == PhaseSent && sent), err
+	reached = t.st.State() == op.Done || (until == PhaseSent && sent)
+	b.rec.step(t, waiting, reached)
+	return waiting, reached, err
 }
 
 // limitOf turns a slice of time into the moment when it is over.
@@ -186,6 +188,7 @@ func (w *wait) start(now time.Time) {
 		c.deadline = now.Add(c.timeout)
 	}
 	w.deadline, w.timeout = c.deadline, c.timeout
+	w.b.watchSlow(w.t, now)
 }
 
 // account books the time since the last call for the rank waited for, and
@@ -209,6 +212,7 @@ func (w *wait) sleep(now time.Time, limit time.Time) {
 		w.ticket, w.asleep = w.b.dom.PrepareSleep(), true
 		return
 	}
+	w.complain(now)
 	d := sleepFor
 	if !w.deadline.IsZero() {
 		d = min(d, w.deadline.Sub(now))
@@ -240,6 +244,7 @@ func (w *wait) giveUp(now time.Time, waiting uint64) error {
 	w.suspected = lost != nil
 	switch {
 	case lost != nil:
+		w.b.lostInWait(w.t, waiting, now.Sub(w.begin), lost)
 		err := fmt.Errorf("%w: %w, while rank %d waited for it in %s of operation %d", ErrPeerLost, lost, w.b.self, w.t.kind, w.t.n)
 		w.b.fail(op.Failed, err)
 		return err

@@ -6,8 +6,12 @@ const (
 	yReadyOff   = openOff + MaxSlots*LineBytes
 	waitsForOff = yReadyOff + MaxSlots*LineBytes
 	beatOff     = waitsForOff + LineBytes
+	recordOff   = 3 * PageBytes
+	// RecordBytes is the size of what a rank records of its operations
+	// (core/telemetry has the words in it).
+	RecordBytes = 50 * PageBytes
 	// ControlBytes is the size of a rank's control region.
-	ControlBytes = 3 * PageBytes
+	ControlBytes = recordOff + RecordBytes
 )
 
 // Open is the offset of open[j] in a control region.
@@ -21,3 +25,6 @@ func WaitsFor() int64 { return waitsForOff }
 
 // Beat is the offset of beat.
 func Beat() int64 { return beatOff }
+
+// Record is the offset of the area that a rank records its operations in.
+func Record() int64 { return recordOff }

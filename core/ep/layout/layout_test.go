@@ -130,7 +130,8 @@ func TestFixedWordsAreDisjoint(t *testing.T) {
 	}
 	take(WaitsFor())
 	take(Beat())
-	require.LessOrEqual(t, Beat()+LineBytes, int64(ControlBytes))
+	require.LessOrEqual(t, Beat()+LineBytes, Record())
+	require.Equal(t, int64(ControlBytes), Record()+RecordBytes)
 }
 
 func TestSizeHint(t *testing.T) {
