@@ -28,7 +28,8 @@ _SEARCH_BYTES = 1 << 18  # an area begins in here
 _HEADER_WORDS = 32
 _RECORD_BYTES = abi.SIZE_OF[abi.mw_record_t]
 
-_TOTALS = ("count", "failed", "cancelled", "timed_out", "time_ns", "send_ns", "wait_ns", "work_ns")
+_TIMES = ("time_ns", "send_ns", "wait_ns", "work_ns")
+_TOTALS: tuple[str, ...] = ("count", "failed", "cancelled", "timed_out", *_TIMES)
 _TOTALS += ("num_bytes", "num_rows", "num_rows_received", "num_tokens", "max_ns")
 _NUM_TOTALS = 16
 _KINDS = ("dispatch", "combine")
@@ -102,7 +103,8 @@ class Area:
             at = self._begin + self._ring + number % self.capacity * self.record_bytes
             data = self._memory[at : at + _RECORD_BYTES]
             record = abi.mw_record_t.from_buffer_copy(data)
-            if record.sequence == (number + 1) & 0xFFFFFFFF and self._memory[at : at + 8] == data[:8]:
+            whole = self._memory[at : at + 8] == data[:8]
+            if whole and record.sequence == (number + 1) & 0xFFFFFFFF:
                 found.append(record)
         return found
 
