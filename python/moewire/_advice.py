@@ -137,19 +137,9 @@ def _huge_pages(report: Report) -> tuple[str, str] | None:
     if setting not in ("never", "deny"):
         return None
     return (
-        f"shared memory gets no huge pages ({setting}): first touches cost more faults, and "
-        "large shapes more TLB misses",
+        f"shared memory gets no huge pages ({setting}); with them first touches would fault less "
+        "often",
         f"echo within_size | sudo tee {_SHMEM}   (rows then become resident 2 MiB at a time)",
-    )
-
-
-def _overcommit(report: Report) -> tuple[str, str] | None:
-    if report["memory"]["overcommit"] != "2":
-        return None
-    return (
-        "the kernel does not overcommit memory: large buffers may be refused although they "
-        "would stay mostly empty",
-        "sudo sysctl vm.overcommit_memory=0",
     )
 
 
@@ -165,5 +155,4 @@ CHECKS: tuple[Callable[[Report], tuple[str, str] | None], ...] = (
     _processors,
     _vectors,
     _huge_pages,
-    _overcommit,
 )

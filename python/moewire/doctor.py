@@ -82,7 +82,6 @@ def _memory_report() -> dict[str, Any]:
         "huge_pages_total": meminfo.get("HugePages_Total", 0),
         "huge_pages_free": meminfo.get("HugePages_Free", 0),
         "control_group_limit": _control_group_limit(),
-        "overcommit": _read(Path("/proc/sys/vm/overcommit_memory")),
         "remark": "no memory is locked, so memlock limits do not matter; nor does /dev/shm's size",
     }
 
@@ -149,7 +148,7 @@ def _availability(item: dict[str, Any]) -> str:
     reason = item.get("reason")
     if item["available"]:
         return f"{state}: {reason}" if reason else state
-    return f"{state}: {reason}; fix: {_advice.fix_for_absent(reason)}"
+    return f"{state}: {reason}; fix: {_advice.fix_for_absent(str(reason))}"
 
 
 def _text(item: Any) -> str:
