@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +22,6 @@ from harness import jobs_observe
 from harness.team import Team
 from moewire import _advice, _events, doctor, top, trace
 
-LOOP = Path(__file__).with_name("programs") / "loop.py"
 Environment = dict[str, str]
 
 
@@ -83,16 +85,23 @@ def test_merge_refuses_other_files(tmp_path: Path) -> None:
 
 
 class Ranks:
-    """Processes that dispatch and combine until they are told to stop."""
+    """Processes that dispatch and combine until they are told to stop; the last one may die."""
 
-    def __init__(self, folder: Path, environment: Environment, size: int) -> None:
-        self.folder, self.environment, self.size = folder, environment, size
-        self.processes = []
-        for rank in range(size):
-            command = [sys.executable, str(LOOP), str(rank), str(size), str(folder)]
-            with open(self.log(rank), "w") as log:
-                self.processes.append(subprocess.Popen(command, env=environment, stderr=log))
-        self.pids = [process.pid for process in self.processes]
+    def __init__(self, team: Team, folder: Path, environment: Environment, size: int) -> None:
+        self.folder, self.environment = folder, environment
+        options = {"dies": frozenset({size - 1})}
+        arguments = (size, jobs_observe.loop, str(folder))
+        self._run = threading.Thread(target=team.run, args=arguments, kwargs=options)
+        self._run.start()
+        self.pids = [self._pid(rank) for rank in range(size)]
+
+    def _pid(self, rank: int) -> int:
+        path = self.folder / f"pid-{rank}"
+        deadline = time.monotonic() + 60
+        while not (path.exists() and path.read_text()):
+            assert time.monotonic() < deadline, f"rank {rank} did not start"
+            time.sleep(0.01)
+        return int(path.read_text())
 
     def log(self, rank: int) -> Path:
         return self.folder / f"log-{rank}"
@@ -128,19 +137,17 @@ class Ranks:
 
     def stop(self) -> None:
         (self.folder / "stop").touch()
-        for process in self.processes:
-            process.send_signal(signal.SIGCONT)
-        for process in self.processes:
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        self.signal(len(self.pids) - 1, signal.SIGCONT)
+        self._run.join()
+
+    def signal(self, rank: int, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pids[rank], number)
 
 
 @pytest.fixture
-def ranks(tmp_path: Path, environment: Environment) -> Iterator[Ranks]:
-    running = Ranks(tmp_path, environment, 3)
+def ranks(team: Team, tmp_path: Path, environment: Environment) -> Iterator[Ranks]:
+    running = Ranks(team, tmp_path, environment, 3)
     yield running
     running.stop()
 
@@ -158,7 +165,7 @@ def test_a_frozen_rank_and_a_dead_one(ranks: Ranks) -> None:
     assert 1.0 <= group["expert_imbalance"] < 1.2, group
     assert not {"frozen", "dead"} & set(states(group))
 
-    ranks.processes[2].send_signal(signal.SIGSTOP)
+    ranks.signal(2, signal.SIGSTOP)
     group = ranks.until(
         lambda g: states(g)[2] == "frozen" and g["slowest"] == 2 and g["ranks"][0]["waits_s"]
     )
@@ -179,7 +186,7 @@ def test_a_frozen_rank_and_a_dead_one(ranks: Ranks) -> None:
         ), line
     assert ranks.lines(2, "slow") == []
 
-    ranks.processes[2].kill()
+    ranks.signal(2, signal.SIGKILL)
     group = ranks.until(lambda g: "dead" in states(g))
     assert states(group)[2] == "dead"
     deadline = time.monotonic() + 10

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from typing import Any
 
 import numpy as np
+import torch
 
+import moewire
 from moewire import trace
 
 from . import cases, verify
@@ -160,3 +163,39 @@ def no_record(rank: Rank) -> None:
         assert found["recording"] is False and found["dispatch"]["count"] == 0
         assert _slices(buffer.trace()) == []
         rank.meet("end")
+
+
+def loop(rank: Rank, folder: str) -> None:
+    """Dispatches and combines until a file appears; after an error it says so and stays."""
+    log = os.path.join(folder, f"log-{rank.rank}")
+    handler = logging.FileHandler(log)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s %(message)s"))
+    logging.getLogger("moewire").addHandler(handler)
+    with open(os.path.join(folder, f"pid-{rank.rank}"), "w") as file:
+        file.write(str(os.getpid()))
+    buffer = rank.buffer()
+    try:
+        while not os.path.exists(os.path.join(folder, "stop")):
+            _step(buffer, 2 * rank.size)
+            time.sleep(0.005)
+    except moewire.MoewireError as error:
+        handler.acquire()
+        with open(log, "a") as file:
+            file.write(f"ended: {type(error).__name__}\n")
+        handler.release()
+        while not os.path.exists(os.path.join(folder, "stop")):
+            time.sleep(0.02)
+    finally:
+        logging.getLogger("moewire").removeHandler(handler)
+        handler.close()
+        buffer.close()
+
+
+def _step(buffer: moewire.Buffer, experts: int) -> None:
+    """Everybody sends to everybody."""
+    x = torch.ones((8, 256), dtype=torch.bfloat16)
+    idx = torch.arange(16).view(8, 2) % experts
+    recv_x, _, handle, _, _ = buffer.dispatch(x, idx, None, 8, experts, -1, use_fp8=False)
+    y = buffer.get_next_combine_buffer(handle)
+    y.copy_(recv_x)
+    buffer.combine(y, idx, torch.ones(idx.shape), None, -1, handle, zero_copy=True)
