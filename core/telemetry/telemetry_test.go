@@ -1,6 +1,8 @@
 package telemetry
 
 import (
+	"bytes"
+	"encoding/binary"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -130,4 +132,23 @@ func TestClock(t *testing.T) {
 	two := NewClock()
 	require.InDelta(t, one.Now(), two.Now(), float64(time.Millisecond))
 	require.InDelta(t, one.At(time.Now()), one.Now(), float64(time.Millisecond))
+}
+
+// TestPut: a caller with a smaller struct gets what it has room for, one with
+// a larger struct zeros after it.
+func TestPut(t *testing.T) {
+	r := numbered(9)
+	r.Sequence = 10
+	whole := make([]byte, RecordBytes)
+	r.Put(whole, binary.NativeEndian.PutUint64)
+	require.EqualValues(t, RecordBytes, binary.NativeEndian.Uint32(whole))
+	require.EqualValues(t, 10, binary.NativeEndian.Uint32(whole[4:]))
+	for _, size := range []int{8, 13, 40, 200} {
+		got := bytes.Repeat([]byte{0xaa}, size)
+		r.Put(got, binary.NativeEndian.PutUint64)
+		require.EqualValues(t, size, binary.NativeEndian.Uint32(got))
+		n := min(size, RecordBytes)
+		require.Equal(t, whole[4:n], got[4:n])
+		require.Equal(t, make([]byte, size-n), got[n:])
+	}
 }
