@@ -73,6 +73,9 @@ func (r *recorder) begin(s *slot, k kind) {
 		return
 	}
 	f := r.flight(s, k)
+	if f.open { // it was given up, and nobody said so
+		r.finish(s, f, telemetry.Cancelled)
+	}
 	*f = flight{open: true, slow: int64(r.b.cfg.SlowAfter)}
 	f.rec = telemetry.Record{
 		Kind: kindOf(k), Epoch: r.b.epoch, Last: -1, Tokens: uint32(s.params.tokens), Op: s.op, Start: r.clock.Now(),

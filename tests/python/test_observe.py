@@ -209,6 +209,14 @@ def test_top_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no ranks" in top.show([])
 
 
+def test_top_in_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "10")
+    monkeypatch.setenv("LINES", "4")
+    top._print("0123456789 too wide\n1\n2\n3 too many", once=False)
+    assert capsys.readouterr().out == "\x1b[H\x1b[2J0123456789\n1\n2\n"
+
+
 # ------------------------------------------------------------------- events --
 
 
