@@ -83,7 +83,7 @@ func mwiSizeHint(shape *C.mw_shape_t, numBytes *C.uint64_t) C.mw_status_t {
 }
 
 func configOf(c *C.mw_config_t) (ep.Config, error) {
-	const known = C.MW_CONFIG_DEBUG_FILL | C.MW_CONFIG_DETERMINISTIC | C.MW_CONFIG_TEST_CORRUPT_COMBINE
+	const known = C.MW_CONFIG_DEBUG_FILL | C.MW_CONFIG_NO_RECORD | C.MW_CONFIG_DETERMINISTIC | C.MW_CONFIG_TEST_CORRUPT_COMBINE
 	if c.flags&^known != 0 {
 		return ep.Config{}, invalid("config->flags is %#x, allowed bits %#x", uint32(c.flags), uint32(known))
 	}
@@ -100,6 +100,8 @@ func configOf(c *C.mw_config_t) (ep.Config, error) {
 		NumSlots: int(c.num_slots), NumBytes: int64(c.num_bytes),
 		Deterministic:  c.flags&C.MW_CONFIG_DETERMINISTIC != 0,
 		DebugFill:      c.flags&C.MW_CONFIG_DEBUG_FILL != 0,
+		NoRecord:       c.flags&C.MW_CONFIG_NO_RECORD != 0,
+		EventCount:     eventCount(),
 		CorruptCombine: c.flags&C.MW_CONFIG_TEST_CORRUPT_COMBINE != 0,
 	}, nil
 }

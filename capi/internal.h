@@ -10,6 +10,9 @@
 /* Sets this thread's mw_last_error. Truncates to what fits. */
 void mwi_set_error(const char *text, size_t len);
 
+/* What mw_event_count points to; raised atomically. */
+extern uint64_t mwi_event_count;
+
 /* Writes as much of a result as the caller's struct has room for. */
 void mwi_write_result(mw_dispatch_result_t *to, const mw_dispatch_result_t *from);
 

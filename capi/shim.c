@@ -15,6 +15,8 @@
 
 static volatile int forked;
 
+uint64_t mwi_event_count;
+
 static void note_fork(void)
 {
 	forked = 1;
@@ -211,6 +213,35 @@ mw_status_t mw_buffer_counters(mw_buffer_t buffer, mw_counters_t *counters)
 	if (status == MW_OK)
 		write_sized(counters, &c, sizeof c);
 	return status;
+}
+
+mw_status_t mw_buffer_stats(mw_buffer_t buffer, char *buf, uint64_t cap, uint64_t *len)
+{
+	NOT_FORKED();
+	NOT_NULL(len);
+	return mwiBufferStats(buffer.id, buf, cap, len);
+}
+
+mw_status_t mw_buffer_trace(mw_buffer_t buffer, uint32_t rank, mw_record_t *records,
+                            uint32_t capacity, uint32_t *count)
+{
+	NOT_FORKED();
+	CHECK_OUT(records);
+	NOT_NULL(count);
+	return mwiBufferTrace(buffer.id, rank, records, capacity, count);
+}
+
+mw_status_t mw_buffer_events(mw_buffer_t buffer, uint64_t since, char *buf, uint64_t cap,
+                             uint64_t *len)
+{
+	NOT_FORKED();
+	NOT_NULL(len);
+	return mwiBufferEvents(buffer.id, since, buf, cap, len);
+}
+
+const uint64_t *mw_event_count(void)
+{
+	return &mwi_event_count;
 }
 
 mw_status_t mw_buffer_dispatch(mw_buffer_t buffer, const mw_dispatch_args_t *args, mw_op_t *op)

@@ -101,6 +101,7 @@ mw_status_t mw_system_report(char *buf, uint64_t cap, uint64_t *len);
  * one thread cannot drive several ranks.
  */
 #define MW_CONFIG_DETERMINISTIC 4u
+#define MW_CONFIG_NO_RECORD 2u  /* no statistics, no trace, no events of slow ranks */
 /* For tests of tests: flips one bit in the first row of every combine. */
 #define MW_CONFIG_TEST_CORRUPT_COMBINE 0x80000000u
 
@@ -215,6 +216,79 @@ typedef struct {
 
 /* Totals since mw_buffer_create. */
 mw_status_t mw_buffer_counters(mw_buffer_t buffer, mw_counters_t *counters);
+
+/* --------------------------------------------------------- observation -- */
+
+/*
+ * These work until mw_buffer_close, on a buffer that a fault has closed as
+ * well. docs/observability.md describes the keys of the JSON texts.
+ *
+ * Totals, histograms and expert load since mw_buffer_connect, as JSON: as
+ * mw_system_report. The text may be longer at the next call.
+ */
+mw_status_t mw_buffer_stats(mw_buffer_t buffer, char *buf, uint64_t cap, uint64_t *len);
+
+#define MW_RECORD_DISPATCH 1
+#define MW_RECORD_COMBINE 2
+#define MW_OUTCOME_DONE 0
+#define MW_OUTCOME_FAILED 1
+#define MW_OUTCOME_CANCELLED 2
+#define MW_OUTCOME_TIMED_OUT 3
+/* Operations that a rank remembers. */
+#define MW_MAX_RECORDS 1024
+
+/*
+ * One ended operation of one rank. Times are CLOCK_MONOTONIC in nanoseconds,
+ * comparable among the ranks of a host; 0 where that did not happen.
+ */
+typedef struct {
+	uint32_t size;
+	uint32_t sequence;       /* 1 for the first operation of a buffer */
+	uint16_t kind;           /* MW_RECORD_* */
+	uint16_t outcome;        /* MW_OUTCOME_* */
+	uint16_t epoch;
+	int16_t last_rank;       /* whose data came last; -1: nobody was waited for */
+	uint32_t combine;        /* 1 for the first combine of a handle; 0: a dispatch */
+	uint32_t num_tokens;     /* of this rank */
+	uint64_t operation;      /* number of the dispatch, the same on every rank */
+	int64_t start_ns;
+	int64_t place_ns;        /* the first row was about to be stored */
+	int64_t sent_ns;         /* everything of this rank's was there for the others */
+	int64_t resume_ns;       /* the wait for the others began */
+	int64_t seen_ns;         /* everything of theirs was there */
+	int64_t end_ns;
+	int64_t wait_ns;         /* blocked in all, before sending as well */
+	int64_t last_alone_ns;   /* part of it in which only last_rank was missing */
+	uint32_t num_rows;       /* sent by a dispatch, pulled by a combine */
+	uint32_t num_rows_received;
+	uint64_t num_bytes;      /* stored by a dispatch; loaded and copied by a combine */
+	uint64_t prefault_bytes; /* memory made present ahead of use */
+	uint64_t waited_for;     /* ranks that had to be waited for, one bit each */
+} mw_record_t;
+
+/*
+ * The latest operations of any rank of the group, the oldest first. Another
+ * rank's are read from its memory: it takes no part, and may be frozen or
+ * dead. records[0].size says how large the caller's elements are; at most
+ * `capacity` of them are written, and their number to *count. Records that
+ * are overwritten at this moment are left out.
+ */
+mw_status_t mw_buffer_trace(mw_buffer_t buffer, uint32_t rank, mw_record_t *records,
+                            uint32_t capacity, uint32_t *count);
+
+/*
+ * What a person should hear of, as JSON: ranks that were slow (waited for
+ * longer than a second) or lost, after event number `since`, at most the
+ * latest 64. As mw_system_report.
+ */
+mw_status_t mw_buffer_events(mw_buffer_t buffer, uint64_t since, char *buf, uint64_t cap,
+                             uint64_t *len);
+
+/*
+ * A word that grows with every event of any buffer of this process, so that a
+ * caller need not ask each time. Always there; never freed.
+ */
+const uint64_t *mw_event_count(void);
 
 /* ------------------------------------------------------------ dispatch -- */
 

@@ -49,6 +49,7 @@ type Buffer struct {
 	count     counters
 	waits     waiters
 	behind    background
+	rec       recorder
 
 	lost    atomic.Uint64         // ranks that this one has fenced
 	broken  atomic.Pointer[error] // why the buffer takes no more calls
@@ -93,6 +94,7 @@ func New(dom transport.Domain, kern device.Kernels, cfg Config) (*Buffer, error)
 	for j := range b.slots {
 		b.slots[j].init(j, b.ranks)
 	}
+	b.rec.open(b)
 	if cfg.NumBytes > 0 && !cfg.Joining {
 		if err := b.addSlabs(layout.SlabBytes(cfg.NumBytes, int64(cfg.NumSlots))); err != nil {
 			return nil, err
@@ -139,7 +141,9 @@ func (b *Buffer) fail(state op.State, cause error) {
 	}
 	for j := range b.slots {
 		b.slots[j].endCalls(state, cause)
+		b.rec.abandon(&b.slots[j], state)
 	}
+	b.rec.area.SetClosed()
 	b.leaveFor(closed)
 	b.behind.kick()
 }
@@ -167,6 +171,7 @@ func (b *Buffer) Close() error {
 	b.closing.Do(func() {
 		b.releaseAll()
 		b.fail(op.Cancelled, errOwner)
+		b.endObserving()
 		b.users.Wait()
 		b.acquitAll()
 		err = b.dom.Close()

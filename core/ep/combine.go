@@ -81,6 +81,7 @@ func (b *Buffer) startCombine(n uint64, a *CombineArgs) (t task, inWay bool, err
 	b.releaseCombined(s)
 	c := &s.combine
 	c.begin(a.Timeout)
+	b.rec.begin(s, kindCombine)
 	c.args, c.active, c.published = *a, active&s.sent, false
 	c.weights = append(c.weights[:0], a.TopkWeights[:len(s.plan.topk)]...)
 	b.pick(s)
@@ -206,6 +207,7 @@ func (b *Buffer) publishOutputs(s *slot) {
 	}
 	b.peers[b.self].yReady(s.index).Store(layout.Counted(s.op, s.combines+1, false))
 	c.published, c.args.X = true, nil
+	b.rec.sent(s, kindCombine)
 	b.wakeAll()
 }
 
@@ -248,6 +250,7 @@ func (b *Buffer) outputsReady(s *slot, r int, out uint64) (bool, error) {
 // reduce pulls the rows and ends the combine.
 func (b *Buffer) reduce(s *slot) error {
 	c, lay := &s.combine, &s.slab
+	b.rec.seen(s, kindCombine)
 	for rest := c.need; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
 		b.scratch.sources[r] = bytesOf(s.dst[r], lay.Y())

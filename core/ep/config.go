@@ -3,6 +3,8 @@ package ep
 import (
 	"encoding/binary"
 	"fmt"
+	"sync/atomic"
+	"time"
 
 	"github.com/moewire/moewire/core/ep/layout"
 )
@@ -32,11 +34,22 @@ type Config struct {
 	CorruptCombine bool
 	// Joining: the group is already running. Calls work after Install.
 	Joining bool
+	// NoRecord turns the recording of operations off: no statistics, no
+	// trace, no events of slow ranks.
+	NoRecord bool
+	// SlowAfter is how long a wait on a rank may last before it becomes an
+	// event; 0 means DefaultSlowAfter.
+	SlowAfter time.Duration
+	// EventCount is raised by one with every event, if it is given.
+	EventCount *atomic.Uint64
 }
 
 func (c *Config) check() error {
 	if c.NumSlots == 0 {
 		c.NumSlots = DefaultSlots
+	}
+	if c.SlowAfter == 0 {
+		c.SlowAfter = DefaultSlowAfter
 	}
 	if c.NumSlots < 1 || c.NumSlots > layout.MaxSlots {
 		return invalid("num_slots %d, allowed 1 to %d", c.NumSlots, layout.MaxSlots)

@@ -110,6 +110,7 @@ func (b *Buffer) assign(s *slot, a *DispatchArgs, slab layout.Slab, active uint6
 		topK: uint64(a.TopK), tokens: uint64(a.NumTokens), fp8: a.FP8, more: a.More,
 		scales: a.Scales,
 	}
+	b.rec.begin(s, kindDispatch)
 	s.plan.make(a, int(slab.LocalExperts), active)
 	clear(s.dst)
 	s.sent, s.located, s.broken, s.combines = 0, false, false, 0
@@ -282,6 +283,7 @@ func (b *Buffer) received(s *slot) error {
 		}
 	}
 	showActive(a.ActiveRanks, b.all&^s.counted)
+	b.rec.seen(s, kindDispatch)
 	b.count.dispatches++
 	s.dispatch.args = DispatchArgs{}
 	s.dispatch.end(op.Done, nil)

@@ -13,10 +13,11 @@ func (w *wait) lookAround(now time.Time, waiting uint64) (changed bool) {
 	for rest := waiting; rest != 0; rest &= rest - 1 {
 		t := bits.TrailingZeros64(rest)
 		if p := w.peers[t].proc; p != nil && p.Dying() {
-			w.fence(t)
+			w.fence(now, t)
 		}
 	}
 	if members := w.b.dom.Members().Load(); members != w.members {
+		w.noteOthers(now, waiting&w.members&^members)
 		w.members = members
 		w.extend(now)
 		return true
@@ -45,10 +46,33 @@ func (w *wait) extend(now time.Time) {
 
 // fence takes a rank out of the group whose process has ended, unless somebody
 // has done so, or this rank is out itself.
-func (w *wait) fence(victim int) {
+func (w *wait) fence(now time.Time, victim int) {
 	if membership.Fence(w.b.dom.Members(), w.epoch, w.b.self, victim) {
-		w.b.lost.Add(1)
-		w.b.wakeAll()
+		w.fenced(now, 1<<victim, "its process has ended")
+	}
+}
+
+// fenced notes what this rank has done to others, and wakes everybody.
+func (w *wait) fenced(now time.Time, victims uint64, why string) {
+	w.victims |= victims
+	w.b.lost.Add(uint64(bits.OnesCount64(victims)))
+	w.b.wakeAll()
+	w.noteLost(now, victims, why)
+}
+
+// noteOthers notes whom this wait goes on without by the doing of others.
+func (w *wait) noteOthers(now time.Time, gone uint64) {
+	if gone &^= w.victims; gone != 0 {
+		w.noteLost(now, gone, "it left the group, or another rank took it out")
+	}
+}
+
+func (w *wait) noteLost(now time.Time, ranks uint64, why string) {
+	w.b.mu.Lock()
+	defer w.b.mu.Unlock()
+	for rest := ranks; rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		w.b.noteLoss(r, w.peers[r].proc.PID(), w.epoch, now.Sub(w.begin), w.t.kind, w.t.n, why)
 	}
 }
 
@@ -62,8 +86,7 @@ func (w *wait) accuse(now time.Time, waiting uint64) (decided bool) {
 		return decided
 	}
 	if membership.Expel(w.b.dom.Members(), membership.Set(w.members), w.epoch, w.b.self, v.causes) {
-		w.b.lost.Add(uint64(bits.OnesCount64(v.causes)))
-		w.b.wakeAll()
+		w.fenced(now, v.causes, "it did not come before the deadline")
 	}
 	return decided
 }

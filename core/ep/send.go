@@ -27,6 +27,7 @@ func (b *Buffer) send(s *slot) error {
 			return nil
 		}
 	}
+	b.rec.placing(s)
 	rows := b.reserve(s, ready)
 	b.place(s, rows)
 	b.count.bytesPlaced += b.placedBytes(s, rows)
@@ -42,6 +43,7 @@ func (b *Buffer) send(s *slot) error {
 
 // finishSend notes that every owner has its rows or is out.
 func (b *Buffer) finishSend(s *slot) {
+	b.rec.sent(s, kindDispatch)
 	s.plan.locate(&s.slab)
 	s.dispatch.args.X, s.dispatch.args.TopkIdx = nil, nil // no longer ours
 	s.located = true
@@ -206,6 +208,6 @@ func (b *Buffer) prefault(s *slot, r int) {
 	*w = warmth{seg, lay.Shape, share}
 	seg.Prefault(0, layout.HeaderBytes)
 	for l := range lay.LocalExperts {
-		lay.Head(l, share, func(r layout.Region) { seg.Prefault(r.Off, r.Bytes) })
+		lay.Head(l, share, func(r layout.Region) { seg.Prefault(r.Off, r.Bytes); b.rec.present += uint64(r.Bytes) })
 	}
 }

@@ -55,6 +55,7 @@ func (b *Buffer) newSlab(size int64) (*ownSlab, error) {
 		return nil, err
 	}
 	b.count.slabBytes += uint64(size)
+	b.rec.slabs++
 	return &ownSlab{id: id, seg: seg}, nil
 }
 

@@ -59,6 +59,7 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error) error {
 	}
 	b.epoch, b.base, b.next = epoch, base, base
 	b.outside, b.why = false, nil
+	b.rec.area.SetEpoch(epoch)
 	b.peers = b.meetPeers()
 	return b.reopenAll(late)
 }

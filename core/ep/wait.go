@@ -100,7 +100,9 @@ func (b *Buffer) step(t task, until Phase) (waiting uint64, reached bool, err er
 	if err == ErrFenced {
 		b.expelled()
 	}
-	return waiting, t.st.State() == op.Done || (until == PhaseSent && sent), err
+	reached = t.st.State() == op.Done || (until == PhaseSent && sent)
+	b.rec.step(t, waiting, reached)
+	return waiting, reached, err
 }
 
 // limitOf turns a slice of time into the moment when it is over.
@@ -158,6 +160,7 @@ type wait struct {
 	blamed   int    // rank that the time since `last` is counted for
 	shown    uint64 // ranks that our control page names
 	entry    int    // ours in Buffer.waits
+	victims  uint64 // ranks that this wait has fenced
 	asleep   bool   // a sleep was announced
 	ticket   uint32
 }
@@ -198,6 +201,7 @@ func (w *wait) start(now time.Time) {
 		c.deadline = now.Add(c.timeout)
 	}
 	w.deadline, w.timeout = c.deadline, c.timeout
+	w.b.watchSlow(w.t, now)
 }
 
 // account books the time since the last call for the rank waited for, and
@@ -221,6 +225,7 @@ func (w *wait) sleep(now time.Time, limit time.Time) {
 		w.ticket, w.asleep = w.b.dom.PrepareSleep(), true
 		return
 	}
+	w.complain(now)
 	d := w.b.patience
 	if !w.deadline.IsZero() && now.Before(w.deadline) {
 		d = min(d, w.deadline.Sub(now))

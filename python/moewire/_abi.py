@@ -10,7 +10,18 @@ says, and ``SIGNATURES`` with the functions that the library exports.
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char_p,
+    c_int16,
+    c_int32,
+    c_int64,
+    c_uint16,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from typing import Any, ClassVar
 
 MW_ABI_VERSION = 2
@@ -38,6 +49,7 @@ MW_ERR_UPDATING = -16
 
 MW_CONFIG_DEBUG_FILL = 1
 MW_CONFIG_DETERMINISTIC = 4
+MW_CONFIG_NO_RECORD = 2
 MW_CONFIG_TEST_CORRUPT_COMBINE = 0x80000000
 
 MW_DISPATCH_FP8 = 1
@@ -45,6 +57,14 @@ MW_DISPATCH_MORE = 2
 MW_DISPATCH_ROUND_SCALE = 4
 MW_DISPATCH_UE8M0 = 8
 MW_COMBINE_ZERO_COPY = 1
+
+MW_RECORD_DISPATCH = 1
+MW_RECORD_COMBINE = 2
+MW_OUTCOME_DONE = 0
+MW_OUTCOME_FAILED = 1
+MW_OUTCOME_CANCELLED = 2
+MW_OUTCOME_TIMED_OUT = 3
+MW_MAX_RECORDS = 1024
 
 MW_PHASE_SENT = 1
 MW_PHASE_DONE = 2
@@ -124,6 +144,30 @@ class mw_members_t(Structure):
         ("epoch", c_uint32),
         ("ranks", c_uint64),
         ("num_lost", c_uint64),
+class mw_record_t(Structure):
+    _fields_: ClassVar[_Fields] = [
+        ("size", c_uint32),
+        ("sequence", c_uint32),
+        ("kind", c_uint16),
+        ("outcome", c_uint16),
+        ("epoch", c_uint16),
+        ("last_rank", c_int16),
+        ("combine", c_uint32),
+        ("num_tokens", c_uint32),
+        ("operation", c_uint64),
+        ("start_ns", c_int64),
+        ("place_ns", c_int64),
+        ("sent_ns", c_int64),
+        ("resume_ns", c_int64),
+        ("seen_ns", c_int64),
+        ("end_ns", c_int64),
+        ("wait_ns", c_int64),
+        ("last_alone_ns", c_int64),
+        ("num_rows", c_uint32),
+        ("num_rows_received", c_uint32),
+        ("num_bytes", c_uint64),
+        ("prefault_bytes", c_uint64),
+        ("waited_for", c_uint64),
     ]
 
 
@@ -197,6 +241,7 @@ STRUCTS: dict[str, type[Structure]] = {
         mw_bytes_t,
         mw_counters_t,
         mw_members_t,
+        mw_record_t,
         mw_dispatch_result_t,
         mw_dispatch_args_t,
         mw_combine_args_t,
@@ -220,6 +265,13 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mw_buffer_members": (_status, (mw_buffer_t, POINTER(mw_members_t))),
     "mw_buffer_close": (_status, (mw_buffer_t,)),
     "mw_buffer_counters": (_status, (mw_buffer_t, POINTER(mw_counters_t))),
+    "mw_buffer_stats": (_status, (mw_buffer_t, c_void_p, c_uint64, POINTER(c_uint64))),
+    "mw_buffer_trace": (
+        _status,
+        (mw_buffer_t, c_uint32, POINTER(mw_record_t), c_uint32, POINTER(c_uint32)),
+    ),
+    "mw_buffer_events": (_status, (mw_buffer_t, c_uint64, c_void_p, c_uint64, POINTER(c_uint64))),
+    "mw_event_count": (POINTER(c_uint64), ()),
     "mw_buffer_dispatch": (_status, (mw_buffer_t, POINTER(mw_dispatch_args_t), POINTER(mw_op_t))),
     "mw_buffer_combine": (_status, (mw_buffer_t, POINTER(mw_combine_args_t), POINTER(mw_op_t))),
     "mw_buffer_combine_buffer": (_status, (mw_buffer_t, mw_handle_t, c_int64, POINTER(c_uint64))),

@@ -84,10 +84,15 @@ class Operation:
         self._end()
 
     def _drive(self, status: int, phase: int) -> None:
+        look = self._runtime.events.look
         while status == abi.MW_IN_PROGRESS:
+            look()
             status = self._runtime.lib.op_wait(self._id, phase, SLICE_US)
-        if status < 0:
-            raise self._runtime.error(status)
+        # Before looking, which may fail in its turn.
+        failure = self._runtime.error(status) if status < 0 else None
+        look()
+        if failure is not None:
+            raise failure
 
     def _end(self) -> None:
         for callback in self._on_done:

@@ -10,6 +10,7 @@ from ctypes import byref
 from typing import Any
 
 from . import _abi as abi
+from ._events import EventLog
 from ._lib import library
 from ._memory import Mapping, MappingCache
 from .errors import ClosedError, DeadlineError, MoewireError, from_status
@@ -59,6 +60,7 @@ class Runtime:
             vector_width,
         )
         self.lib.check(self.lib.buffer_create(byref(config), byref(self.id)))
+        self.events = EventLog(self.lib, self.id, rank)
 
     def metadata(self) -> bytes:
         """The bytes that every other rank must pass to ``connect``."""
@@ -150,6 +152,7 @@ class Runtime:
         address = ctypes.c_uint64()
         call = self.lib.buffer_combine_buffer
         while self.check(call(self.id, handle, SLICE_US, byref(address))):
+            self.events.look()
             if deadline is not None and time.monotonic() > deadline:
                 raise DeadlineError(f"the combine buffer was still read after {timeout_us} us")
         return address.value

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import torch
 
 from . import _abi as abi
-from . import _bootstrap, _check, _combine, _dispatch
+from . import _bootstrap, _check, _combine, _dispatch, _observe, trace
 from ._results import RecvX
 from ._runtime import Runtime, size_hint
 from .event import Event, EventOverlap, Finishable, Hook
@@ -54,6 +54,7 @@ class Buffer:
     leaving ``with``, or dropping the buffer leaves the group.
 
     Environment, read at construction: ``MOEWIRE_DEBUG=1`` fills released memory with NaN;
+    ``MOEWIRE_RECORD=0`` turns statistics, traces and warnings of slow ranks off;
     ``MOEWIRE_TEST_CORRUPT=combine`` flips a bit in every combine (a test of the tests).
     """
 
@@ -397,6 +398,43 @@ class Buffer:
         """
         return self.runtime.counters()
 
+    def stats(self) -> dict[str, Any]:
+        """What operations cost and moved since construction, on this rank.
+
+        ``"dispatch"`` and ``"combine"`` have counts, times, bytes, rows, histograms, waiting by
+        rank, and how often each rank came last; ``"expert_rows"`` the load of the local experts;
+        ``"memory"`` what was allocated. docs/observability.md describes every key. Works after
+        a fault, until ``close()``.
+        """
+        return _observe.stats(self.runtime)
+
+    def trace(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        last: int | None = None,
+        *,
+        all_ranks: bool = False,
+    ) -> dict[str, Any]:
+        """The last operations (at most 1024) as a Chrome trace, for ui.perfetto.dev.
+
+        Args:
+            path: file to write the JSON to; None writes none.
+            last: operations per rank at most; None: all that are remembered.
+            all_ranks: the other ranks' operations, too. They are read from the ranks' memory,
+                so nobody else takes part: no collective, and a rank may be frozen or dead.
+
+        Works after a fault, until ``close()``.
+        """
+        if last is not None:
+            _check.integer("last", last, 1, (1 << 31) - 1)
+        events: list[trace.Event] = []
+        for rank in range(self.group_size) if all_ranks else [self.rank]:
+            events += trace.slices(rank, _observe.records(self.runtime, rank, last))
+        found = trace.document(events)
+        if path is not None:
+            trace.write(found, path)
+        return found
+
     def close(self) -> None:
         """Leaves the group and frees the workspace; peers that wait are told. Idempotent.
 
@@ -442,5 +480,7 @@ def _completion(
 def _flags_from_environment() -> int:
     debug = os.environ.get("MOEWIRE_DEBUG", "0") not in ("", "0")
     corrupt = os.environ.get("MOEWIRE_TEST_CORRUPT", "") == "combine"
+    record = os.environ.get("MOEWIRE_RECORD", "1") not in ("", "0")
     flags = abi.MW_CONFIG_DEBUG_FILL if debug else 0
+    flags |= 0 if record else abi.MW_CONFIG_NO_RECORD
     return flags | (abi.MW_CONFIG_TEST_CORRUPT_COMBINE if corrupt else 0)

@@ -14,6 +14,8 @@ from .errors import MoewireError
 COMMANDS = {
     "demo": ("moewire.demo", "generate text with a MoE model spread over several processes"),
     "doctor": ("moewire.doctor", "say what this machine offers, and why something is absent"),
+    "top": ("moewire.top", "watch the ranks that run on this machine"),
+    "trace": ("moewire.trace", "merge traces, or take one of ranks that run here"),
     "bench": ("moewire.bench", "time dispatch and combine against a copy-only floor"),
 }
 

@@ -7,7 +7,6 @@ import ctypes
 import json
 import os
 import platform
-import resource
 import sys
 from collections.abc import Sequence
 from ctypes import byref
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from . import _abi as abi
+from . import _advice, _machine
 from ._lib import Library, library, library_path
 from ._version import __version__
 from .errors import LibraryError
@@ -25,7 +25,7 @@ _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
 def report() -> dict[str, Any]:
     """Everything that ``moewire doctor`` prints. Loads the library; needs no torch."""
-    return {
+    found: dict[str, Any] = {
         "moewire": __version__,
         "python": platform.python_version(),
         "torch": _package_version("torch"),
@@ -35,7 +35,11 @@ def report() -> dict[str, Any]:
         "cpus": {"online": os.cpu_count(), "usable": len(os.sched_getaffinity(0))},
         "memory": _memory_report(),
         "process": _process_report(),
+        "liveness": _machine.liveness(),
+        "limits": _machine.limits(),
+        "security": _machine.security(),
     }
+    return {**found, "warnings": _advice.warnings(found)}
 
 
 def _package_version(name: str) -> str | None:
@@ -69,7 +73,6 @@ def system_report(lib: Library) -> dict[str, Any]:
 
 
 def _memory_report() -> dict[str, Any]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     meminfo = _meminfo()
     return {
         "total_bytes": meminfo.get("MemTotal", 0) * 1024,
@@ -78,9 +81,17 @@ def _memory_report() -> dict[str, Any]:
         "transparent_huge_pages": _selected(_read(_HUGE_PAGES / "enabled")),
         "huge_pages_total": meminfo.get("HugePages_Total", 0),
         "huge_pages_free": meminfo.get("HugePages_Free", 0),
-        "memlock_bytes": _limit(soft),
-        "memlock_hard_bytes": _limit(hard),
+        "control_group_limit": _control_group_limit(),
+        "remark": "no memory is locked, so memlock limits do not matter; nor does /dev/shm's size",
     }
+
+
+def _control_group_limit() -> int | str:
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        text = _read(Path(path))
+        if text is not None and text.isdigit() and int(text) < 1 << 60:
+            return int(text)
+    return "none"
 
 
 def _meminfo() -> dict[str, int]:
@@ -103,17 +114,12 @@ def _selected(text: str | None) -> str:
     return chosen[0] if chosen else text
 
 
-def _limit(value: int) -> int | str:
-    return "unlimited" if value == resource.RLIM_INFINITY else value
-
-
 def _process_report() -> dict[str, Any]:
     return {
         "pid_namespace": _link("/proc/self/ns/pid"),
         "ipc_namespace": _link("/proc/self/ns/ipc"),
         "network_namespace": _link("/proc/self/ns/net"),
-        "pidfd": hasattr(os, "pidfd_open") and _pidfd_works(),
-        "remark": "ranks see each other die at once only within one pid namespace",
+        "remark": "all ranks must share the network namespace, where they meet",
     }
 
 
@@ -122,14 +128,6 @@ def _link(path: str) -> str | None:
         return os.readlink(path)
     except OSError:
         return None
-
-
-def _pidfd_works() -> bool:
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-    except OSError:
-        return False
-    return True
 
 
 def _lines(value: dict[str, Any], indent: str = "") -> list[str]:
@@ -148,7 +146,9 @@ def _lines(value: dict[str, Any], indent: str = "") -> list[str]:
 def _availability(item: dict[str, Any]) -> str:
     state = "available" if item["available"] else "not available"
     reason = item.get("reason")
-    return f"{state}: {reason}" if reason else state
+    if item["available"]:
+        return f"{state}: {reason}" if reason else state
+    return f"{state}: {reason}; fix: {_advice.fix_for_absent(str(reason))}"
 
 
 def _text(item: Any) -> str:
@@ -159,14 +159,20 @@ def _text(item: Any) -> str:
     return str(item)
 
 
+def _document(found: dict[str, Any]) -> str:
+    lines = _lines({name: item for name, item in found.items() if name != "warnings"})
+    for warning in found["warnings"]:
+        lines += ["", f"warning: {warning['what']}", f"  fix: {warning['fix']}"]
+    return "\n".join([*lines, *([] if found["warnings"] else ["", "no warnings"])])
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the report; 1 if the library cannot be loaded."""
     parser = argparse.ArgumentParser(prog="moewire doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(argv)
     found = report()
-    text = json.dumps(found, indent=2) if options.json else "\n".join(_lines(found))
-    print(text)
+    print(json.dumps(found, indent=2) if options.json else _document(found))
     if "error" in found["library"]:
         print("moewire doctor: the library cannot be used", file=sys.stderr)
         return 1

@@ -21,10 +21,10 @@ var layers = []struct {
 	{"core/ep/layout", nil},
 	{"core/ep/membership", nil},
 	{"core/op", nil},
-	{"core/telemetry", nil},
 
 	{"core/internal/safego", nil},
 	{"core/internal/sys", nil},
+	{"core/telemetry", []string{"core/internal/sys"}},
 	{"core/internal/testenv", nil},
 	{"core/internal/dl", nil},
 

@@ -80,6 +80,34 @@ static void print_counters(int first)
 	CLOSE();
 }
 
+static void print_record(int first)
+{
+	OPEN(mw_record_t);
+	FIELD(mw_record_t, size);
+	FIELD(mw_record_t, sequence);
+	FIELD(mw_record_t, kind);
+	FIELD(mw_record_t, outcome);
+	FIELD(mw_record_t, epoch);
+	FIELD(mw_record_t, last_rank);
+	FIELD(mw_record_t, combine);
+	FIELD(mw_record_t, num_tokens);
+	FIELD(mw_record_t, operation);
+	FIELD(mw_record_t, start_ns);
+	FIELD(mw_record_t, place_ns);
+	FIELD(mw_record_t, sent_ns);
+	FIELD(mw_record_t, resume_ns);
+	FIELD(mw_record_t, seen_ns);
+	FIELD(mw_record_t, end_ns);
+	FIELD(mw_record_t, wait_ns);
+	FIELD(mw_record_t, last_alone_ns);
+	FIELD(mw_record_t, num_rows);
+	FIELD(mw_record_t, num_rows_received);
+	FIELD(mw_record_t, num_bytes);
+	FIELD(mw_record_t, prefault_bytes);
+	FIELD(mw_record_t, waited_for);
+	CLOSE();
+}
+
 static void print_dispatch(int first)
 {
 	OPEN(mw_dispatch_result_t);
@@ -162,6 +190,14 @@ static void print_constants(int first)
 	CONSTANT(MW_ERR_UPDATING);
 	CONSTANT(MW_CONFIG_DEBUG_FILL);
 	CONSTANT(MW_CONFIG_DETERMINISTIC);
+	CONSTANT(MW_CONFIG_NO_RECORD);
+	CONSTANT(MW_RECORD_DISPATCH);
+	CONSTANT(MW_RECORD_COMBINE);
+	CONSTANT(MW_OUTCOME_DONE);
+	CONSTANT(MW_OUTCOME_FAILED);
+	CONSTANT(MW_OUTCOME_CANCELLED);
+	CONSTANT(MW_OUTCOME_TIMED_OUT);
+	CONSTANT(MW_MAX_RECORDS);
 	CONSTANT(MW_CONFIG_TEST_CORRUPT_COMBINE);
 	CONSTANT(MW_DISPATCH_FP8);
 	CONSTANT(MW_DISPATCH_MORE);
@@ -178,6 +214,7 @@ int main(void)
 	print_config(1);
 	print_handles(0);
 	print_counters(0);
+	print_record(0);
 	print_dispatch(0);
 	print_combine(0);
 	printf("},\n\"constants\": {\n  ");

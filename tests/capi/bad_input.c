@@ -82,6 +82,12 @@ static void refuse_id(uint64_t id)
 	REFUSED(MW_ERR_HANDLE, mw_buffer_metadata(buffer, NULL, 0, &n));
 	REFUSED(MW_ERR_HANDLE, mw_buffer_connect(buffer, all, 1, 1000));
 	REFUSED(MW_ERR_HANDLE, mw_buffer_counters(buffer, &counters));
+	mw_record_t record = {.size = sizeof record};
+	uint32_t count = 77;
+	REFUSED(MW_ERR_HANDLE, mw_buffer_stats(buffer, NULL, 0, &n));
+	REFUSED(MW_ERR_HANDLE, mw_buffer_events(buffer, 0, NULL, 0, &n));
+	REFUSED(MW_ERR_HANDLE, mw_buffer_trace(buffer, 0, &record, 1, &count));
+	CHECK(count == 77);
 	REFUSED(MW_ERR_HANDLE, mw_buffer_dispatch(buffer, &dispatch, &out));
 	REFUSED(MW_ERR_HANDLE, mw_buffer_combine(buffer, &combine, &out));
 	REFUSED(MW_ERR_HANDLE, mw_buffer_combine_buffer(buffer, handle, 0, &n));
@@ -94,6 +100,40 @@ static void refuse_id(uint64_t id)
 	REFUSED(MW_ERR_HANDLE, mw_memory_retain(memory));
 	REFUSED(MW_ERR_HANDLE, mw_memory_release(memory));
 	CHECK(out.id == UNTOUCHED && n == UNTOUCHED);
+}
+
+static void test_observation(void)
+{
+	mw_buffer_t buffer = lone_buffer();
+	mw_record_t records[2] = {{.size = sizeof records[0], .sequence = 77}};
+	uint32_t count = 77;
+	uint64_t len = UNTOUCHED;
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_trace(buffer, 1, records, 2, &count));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_trace(buffer, UINT32_MAX, records, 2, &count));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_trace(buffer, 0, records, 0, &count));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_trace(buffer, 0, records, 2, NULL));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_trace(buffer, 0, NULL, 2, &count));
+	records[0].size = 7;
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_trace(buffer, 0, records, 2, &count));
+	records[0].size = sizeof records[0];
+	CHECK(count == 77);
+	STATUS(MW_OK, mw_buffer_trace(buffer, 0, records, 2, &count));
+	CHECK(count == 0 && records[0].sequence == 77); /* nothing has ended */
+
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_stats(buffer, NULL, 0, NULL));
+	STATUS(MW_OK, mw_buffer_stats(buffer, NULL, 0, &len));
+	char *text = malloc(2 * len);
+	uint64_t written = 0;
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_stats(buffer, text, 8, &written));
+	STATUS(MW_OK, mw_buffer_stats(buffer, text, 2 * len, &written));
+	CHECK(written <= 2 * len && text[0] == '{' && text[written - 1] == '}');
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_events(buffer, 0, NULL, 0, NULL));
+	STATUS(MW_OK, mw_buffer_events(buffer, UINT64_MAX, text, 2 * len, &written));
+	CHECK(text[0] == '{' && text[written - 1] == '}');
+	free(text);
+	CHECK(mw_event_count() != NULL && *mw_event_count() == 0);
+	STATUS(MW_OK, mw_buffer_close(buffer));
+	CHECK(mw_event_count() != NULL && *mw_event_count() == 0);
 }
 
 static void test_made_up_ids(void)
@@ -254,6 +294,7 @@ int main(void)
 	test_configs();
 	test_shapes();
 	test_sizes();
+	test_observation();
 	test_made_up_ids();
 	test_metadata();
 	puts("bad_input: ok");

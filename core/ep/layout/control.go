@@ -8,8 +8,12 @@ const (
 	beatOff     = waitsForOff + LineBytes
 	sinceOff    = beatOff + LineBytes
 	quietOff    = sinceOff + LineBytes
+	recordOff   = 3 * PageBytes
+	// RecordBytes is the size of what a rank records of its operations
+	// (core/telemetry has the words in it).
+	RecordBytes = 50 * PageBytes
 	// ControlBytes is the size of a rank's control region.
-	ControlBytes = 3 * PageBytes
+	ControlBytes = recordOff + RecordBytes
 )
 
 // Open is the offset of open[j] in a control region.
@@ -31,3 +35,6 @@ func Since() int64 { return sinceOff }
 // Quiet is the offset of quiet: one more than the last epoch in which this
 // rank writes nothing to anybody any more.
 func Quiet() int64 { return quietOff }
+
+// Record is the offset of the area that a rank records its operations in.
+func Record() int64 { return recordOff }

@@ -60,3 +60,10 @@ func CannotShrink(fd *FD) (bool, error) {
 	}
 	return seals&unix.F_SEAL_SHRINK != 0, nil
 }
+
+// Inode returns the number that names the file while any process has it open.
+func Inode(fd *FD) (uint64, error) {
+	var st unix.Stat_t
+	err := retry(func() error { return unix.Fstat(fd.Raw(), &st) })
+	return st.Ino, wrap("fstat", err)
+}

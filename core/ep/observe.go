@@ -1,0 +1,125 @@
+package ep
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/telemetry"
+)
+
+// DefaultSlowAfter is how long a wait on one rank may last before it becomes
+// an event.
+const DefaultSlowAfter = time.Second
+
+// Stats returns this rank's totals.
+func (b *Buffer) Stats() (telemetry.Stats, error) {
+	if err := b.enterClosed(); err != nil {
+		return telemetry.Stats{}, err
+	}
+	defer b.users.Done()
+	return b.rec.area.Stats(), nil
+}
+
+// Records returns the latest operations of a rank, the oldest first, at most
+// `last` (0: all that are remembered). Another rank's are read from its memory:
+// it takes no part, and may be frozen or dead.
+func (b *Buffer) Records(rank, last int) ([]telemetry.Record, error) {
+	if rank < 0 || rank >= b.ranks {
+		return nil, invalid("rank is %d, allowed 0 to %d", rank, b.ranks-1)
+	}
+	if err := b.enterClosed(); err != nil {
+		return nil, err
+	}
+	defer b.users.Done()
+	control := b.dom.Control(rank)
+	if control == nil {
+		return nil, nil
+	}
+	return telemetry.At(control, layout.Record()).Records(last), nil
+}
+
+// Events returns the events after a sequence number that are still kept, and
+// the number of the latest one.
+func (b *Buffer) Events(since uint64) ([]telemetry.Event, uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.rec.events.After(since)
+}
+
+// enterClosed is enter for what still works on a buffer that a fault has
+// closed: to look at what happened. Not after Close.
+func (b *Buffer) enterClosed() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.rec.ended {
+		return ErrClosed
+	}
+	b.users.Add(1)
+	return nil
+}
+
+// endObserving comes before Close waits for the users.
+func (b *Buffer) endObserving() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.rec.ended = true
+}
+
+// noteLoss records that a rank was given up. Buffer.mu is held.
+func (b *Buffer) noteLoss(rank, pid int, epoch uint16, waited time.Duration, k kind, n uint64, why string) {
+	b.note(telemetry.Event{
+		Kind: telemetry.Lost, Rank: rank, PID: pid, Epoch: epoch,
+		Waiting: k.String(), Op: n, WaitedNs: int64(waited), Why: why,
+	})
+}
+
+// note numbers an event and makes it known. Buffer.mu is held.
+func (b *Buffer) note(ev telemetry.Event) {
+	ev.TimeNs = b.rec.clock.Now()
+	noted := b.rec.events.Add(ev)
+	if !b.rec.ended {
+		b.rec.area.SetEvents(noted)
+	}
+	if b.cfg.EventCount != nil {
+		b.cfg.EventCount.Add(1)
+	}
+}
+
+// watchSlow complains of the ranks that an operation has waited for too long:
+// after SlowAfter, then each time the wait has become twice as long. Buffer.mu
+// is held.
+func (b *Buffer) watchSlow(t task, now time.Time) {
+	f := b.rec.flight(t.s, t.kind)
+	if f == nil || !f.open || f.since == 0 || f.rec.Op != t.n {
+		return
+	}
+	waited := b.rec.clock.At(now) - f.since
+	if waited < f.slow {
+		return
+	}
+	f.slow = 2 * waited
+	for rest := f.missing; rest != 0; rest &= rest - 1 {
+		rank := bits.TrailingZeros64(rest)
+		b.note(telemetry.Event{
+			Kind: telemetry.Slow, Rank: rank, PID: b.pidOf(rank), Epoch: f.rec.Epoch,
+			Waiting: t.kind.String(), Op: t.n, WaitedNs: waited, Why: "its data has not come",
+		})
+	}
+}
+
+// pidOf is the process that a rank says it is; 0: it has not said so.
+func (b *Buffer) pidOf(rank int) int {
+	control := b.dom.Control(rank)
+	if control == nil {
+		return 0
+	}
+	return telemetry.At(control, layout.Record()).PID()
+}
+
+// complain is watchSlow for a wait that is about to sleep.
+func (w *wait) complain(now time.Time) {
+	w.b.mu.Lock()
+	defer w.b.mu.Unlock()
+	w.b.watchSlow(w.t, now)
+}

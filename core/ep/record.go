@@ -1,0 +1,252 @@
+package ep
+
+import (
+	"math/bits"
+	"os"
+
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/op"
+	"github.com/moewire/moewire/core/telemetry"
+)
+
+// The area must fit in the control region.
+const _ = uint(layout.RecordBytes - telemetry.AreaBytes)
+
+// recorder follows the operations of one buffer and records them in this
+// rank's control region. All methods want Buffer.mu held; they allocate
+// nothing, and do nothing when recording is off.
+type recorder struct {
+	b       *Buffer
+	on      bool
+	area    telemetry.Area
+	clock   telemetry.Clock
+	flights [layout.MaxSlots][2]flight // by slot; dispatch, combine
+	before  counted                    // the counters after the last step
+	present uint64                     // bytes made present ahead of use
+	slabs   int
+	events  telemetry.Events
+	ended   bool // the buffer is being closed: nobody looks any more
+}
+
+// counted are the counters that a step may raise, for its operation alone.
+type counted struct{ placed, reduced, copied, rowsReduced, rowsReceived, present uint64 }
+
+// flight is one operation that has not ended.
+type flight struct {
+	open    bool
+	rec     telemetry.Record
+	missing uint64 // ranks that are waited for now
+	since   int64  // when that wait began; 0: no wait
+	changed int64  // when a rank last went out of missing
+	handed  bool   // went back to its caller after sending
+	slow    int64  // ns of waiting at which to complain next
+}
+
+// open begins to record, for a buffer that is complete.
+func (r *recorder) open(b *Buffer) {
+	r.b, r.on, r.clock = b, !b.cfg.NoRecord, telemetry.NewClock()
+	r.area = telemetry.At(b.dom.Control(b.self), layout.Record())
+	p := telemetry.Place{
+		Rank: b.self, NumRanks: b.ranks, PID: os.Getpid(), NumSlots: len(b.slots),
+		AreaOff: layout.Record(), WaitsForOff: layout.WaitsFor(), BeatOff: layout.Beat(), Recording: r.on,
+	}
+	if g, ok := b.dom.(interface{ GroupID() uint64 }); ok {
+		p.Group = g.GroupID()
+	}
+	r.area.Open(p)
+	r.area.SetEpoch(b.epoch)
+}
+
+// flight returns the record of an operation; nil for what is not recorded.
+func (r *recorder) flight(s *slot, k kind) *flight {
+	if k != kindDispatch && k != kindCombine {
+		return nil
+	}
+	return &r.flights[s.index][k]
+}
+
+func kindOf(k kind) telemetry.Kind { return telemetry.Dispatch + telemetry.Kind(k) }
+
+// begin starts the record of an operation that has just taken its number.
+func (r *recorder) begin(s *slot, k kind) {
+	if !r.on {
+		return
+	}
+	f := r.flight(s, k)
+	if f.open { // it was given up, and nobody said so
+		r.finish(s, f, telemetry.Cancelled)
+	}
+	*f = flight{open: true, slow: int64(r.b.cfg.SlowAfter)}
+	f.rec = telemetry.Record{
+		Kind: kindOf(k), Epoch: r.b.epoch, Last: -1, Tokens: uint32(s.params.tokens), Op: s.op, Start: r.clock.Now(),
+	}
+	if k == kindCombine {
+		f.rec.Combine = uint32(s.combines) + 1
+	}
+	r.area.SetCurrent(f.rec.Kind, s.op, f.rec.Start)
+}
+
+// placing notes that rows are about to be stored.
+func (r *recorder) placing(s *slot) {
+	if f := &r.flights[s.index][kindDispatch]; f.open {
+		now := r.clock.Now()
+		r.endWait(f, now)
+		if f.rec.Place == 0 {
+			f.rec.Place = now
+		}
+	}
+}
+
+// sent notes that everything of ours is there for the others.
+func (r *recorder) sent(s *slot, k kind) {
+	if f := r.flight(s, k); f.open {
+		now := r.clock.Now()
+		r.endWait(f, now)
+		f.rec.Sent = now
+	}
+}
+
+// seen notes that everything of the others' is there.
+func (r *recorder) seen(s *slot, k kind) {
+	if f := r.flight(s, k); f.open {
+		now := r.clock.Now()
+		r.endWait(f, now)
+		f.rec.Seen = now
+		if f.handed && f.rec.Resume == 0 {
+			f.rec.Resume = now
+		}
+		if k == kindDispatch {
+			r.received(s)
+		}
+	}
+}
+
+// step notes what one step of an operation came to: it waits, or has ended,
+// or goes back to its caller.
+func (r *recorder) step(t task, waiting uint64, reached bool) {
+	f := r.flight(t.s, t.kind)
+	if f == nil || !r.on {
+		return
+	}
+	r.attribute(&f.rec)
+	switch {
+	case !f.open: // it failed in this step
+	case t.st.State() == op.Done:
+		r.finish(t.s, f, telemetry.Done)
+	case reached:
+		f.handed = true
+	case waiting != f.missing:
+		r.wait(f, waiting)
+	}
+}
+
+// attribute gives the step's work to its operation: steps are the only ones
+// to raise these counters.
+func (r *recorder) attribute(rec *telemetry.Record) {
+	c := &r.b.count
+	now := counted{c.bytesPlaced, c.bytesReduced, c.bytesCopied, c.rowsReduced, c.rowsReceived, r.present}
+	if now == r.before {
+		return
+	}
+	rec.Bytes += now.placed - r.before.placed + now.reduced - r.before.reduced + now.copied - r.before.copied
+	rec.RowsOut += uint32(now.rowsReduced - r.before.rowsReduced)
+	rec.RowsIn += uint32(now.rowsReceived - r.before.rowsReceived)
+	rec.Present += now.present - r.before.present
+	r.before = now
+}
+
+// wait notes that the ranks waited for are others than before.
+func (r *recorder) wait(f *flight, waiting uint64) {
+	now := r.clock.Now()
+	if f.since == 0 {
+		f.since, f.changed = now, now
+		if f.rec.Sent != 0 && f.rec.Resume == 0 {
+			f.rec.Resume = now
+		}
+	}
+	if gone := f.missing &^ waiting; gone != 0 {
+		r.came(f, gone, now)
+	}
+	f.missing = waiting
+	f.rec.Missing |= waiting
+}
+
+// endWait books a wait that is over.
+func (r *recorder) endWait(f *flight, now int64) {
+	if f.since == 0 {
+		return
+	}
+	f.rec.Last = int16(lowest(f.missing))
+	f.rec.LastAlone = now - f.changed
+	f.rec.Wait += now - f.since
+	r.came(f, f.missing, now)
+	f.missing, f.since = 0, 0
+}
+
+// came books, for each of the ranks, how long it was waited for.
+func (r *recorder) came(f *flight, ranks uint64, now int64) {
+	for rest := ranks; rest != 0; rest &= rest - 1 {
+		r.area.AddWait(f.rec.Kind, bits.TrailingZeros64(rest), now-f.since)
+	}
+	f.changed = now
+}
+
+// abandon ends the records of a slot whose calls have ended otherwise.
+func (r *recorder) abandon(s *slot, state op.State) {
+	outcome := telemetry.Failed
+	switch state {
+	case op.Cancelled:
+		outcome = telemetry.Cancelled
+	case op.TimedOut:
+		outcome = telemetry.TimedOut
+	}
+	for k := range r.flights[s.index] {
+		if f := &r.flights[s.index][k]; f.open {
+			r.attribute(&f.rec)
+			r.finish(s, f, outcome)
+		}
+	}
+}
+
+func (r *recorder) finish(s *slot, f *flight, outcome telemetry.Outcome) {
+	now := r.clock.Now()
+	r.endWait(f, now)
+	f.open, f.rec.End, f.rec.Outcome = false, now, outcome
+	if f.rec.Kind == telemetry.Dispatch && outcome == telemetry.Done {
+		f.rec.RowsOut = r.rowsSent(s)
+	}
+	r.area.SetEpoch(f.rec.Epoch)
+	r.area.SetMemory(r.slabs, r.b.count.slabBytes, r.present)
+	r.area.ClearCurrent(f.rec.Kind, f.rec.Op)
+	r.area.Add(&f.rec)
+}
+
+// rowsSent books the rows of an ended dispatch by their owners.
+func (r *recorder) rowsSent(s *slot) (rows uint32) {
+	l := int(s.slab.LocalExperts)
+	for rest := s.sent; rest != 0; rest &= rest - 1 {
+		owner := bits.TrailingZeros64(rest)
+		n := s.plan.first[(owner+1)*l] - s.plan.first[owner*l]
+		r.area.AddSent(owner, uint64(n))
+		rows += uint32(n)
+	}
+	return rows
+}
+
+// received books the rows of a dispatch by expert and by source.
+func (r *recorder) received(s *slot) {
+	l := int(s.slab.LocalExperts)
+	r.area.SetExperts(l)
+	for rest := s.counted; rest != 0; rest &= rest - 1 {
+		source := bits.TrailingZeros64(rest)
+		total := uint64(0)
+		for e := range l {
+			n := uint64(s.dispatch.args.LayoutRange[e*r.b.ranks+source]) & (1<<32 - 1)
+			if n > 0 {
+				r.area.AddRows(e, n)
+				total += n
+			}
+		}
+		r.area.AddReceived(source, total)
+	}
+}

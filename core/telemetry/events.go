@@ -1,0 +1,52 @@
+package telemetry
+
+// MaxEvents is how many events are kept; older ones are forgotten.
+const MaxEvents = 64
+
+// Event is something that a person should hear of.
+type Event struct {
+	Sequence uint64 `json:"sequence"` // 1 for the first
+	Kind     string `json:"kind"`     // "slow" or "lost"
+	Rank     int    `json:"rank"`     // whom it is about
+	PID      int    `json:"pid"`      // its process, 0: not known
+	Epoch    uint16 `json:"epoch"`
+	Waiting  string `json:"waiting"` // the kind of operation that waited
+	Op       uint64 `json:"operation"`
+	WaitedNs int64  `json:"waited_ns"`
+	TimeNs   int64  `json:"time_ns"` // CLOCK_MONOTONIC
+	Why      string `json:"why"`
+}
+
+// The kinds of events.
+const (
+	Slow = "slow"
+	Lost = "lost"
+)
+
+// Events is the list of the latest ones. Not safe for concurrent use.
+type Events struct {
+	noted uint64
+	ring  [MaxEvents]Event
+}
+
+// Add appends an event and numbers it.
+func (e *Events) Add(ev Event) uint64 {
+	e.noted++
+	ev.Sequence = e.noted
+	e.ring[(e.noted-1)%MaxEvents] = ev
+	return e.noted
+}
+
+// After returns the events after sequence number `since` that are still
+// there, and the number of the latest one.
+func (e *Events) After(since uint64) (events []Event, latest uint64) {
+	oldest := uint64(0)
+	if e.noted > MaxEvents {
+		oldest = e.noted - MaxEvents
+	}
+	events = []Event{}
+	for i := max(since, oldest); i < e.noted; i++ {
+		events = append(events, e.ring[i%MaxEvents])
+	}
+	return events, e.noted
+}

@@ -1,0 +1,109 @@
+package telemetry
+
+import "math/bits"
+
+// Place says who writes an area, and where it lies.
+type Place struct {
+	Rank, NumRanks, PID, NumSlots int
+	Group                         uint64
+	AreaOff, WaitsForOff, BeatOff int64 // in the control region
+	Recording                     bool
+}
+
+// Open writes the header, the magic last. The area is zeroed memory.
+func (a Area) Open(p Place) {
+	flags := 0
+	if p.Recording {
+		flags = flagRecording
+	}
+	for i, v := range [...]uint64{
+		pair(formatVersion, flags), pair(p.Rank, p.NumRanks), pair(p.PID, p.NumSlots), p.Group, 0,
+		pair(RecordBytes, Capacity), pair(ringOff, expertsOff),
+		pair(int(p.AreaOff), int(p.WaitsForOff)), pair(int(p.BeatOff), NumBuckets),
+	} {
+		a.word(wordFormat + i).Store(v)
+	}
+	a.word(wordMagic).Store(Magic)
+}
+
+// Add puts an ended operation into ring, totals and histograms.
+func (a Area) Add(r *Record) {
+	a.push(r)
+	at := kindsAt + int(r.Kind-Dispatch)*kindWords
+	a.add(at+totalDone+int(r.Outcome), 1)
+	if r.Outcome != Done {
+		return
+	}
+	a.addTimes(at, r)
+	a.add(at+totalBytes, r.Bytes)
+	a.add(at+totalRowsOut, uint64(r.RowsOut))
+	a.add(at+totalRowsIn, uint64(r.RowsIn))
+	a.add(at+totalTokens, uint64(r.Tokens))
+	if r.Last >= 0 {
+		a.add(at+lastAt+int(r.Last), 1)
+	}
+}
+
+func (a Area) addTimes(at int, r *Record) {
+	total := positive(r.Time())
+	a.add(at+totalTime, total)
+	a.add(at+totalWait, positive(r.Wait))
+	a.add(at+totalSend, positive(r.Sent-max(r.Place, r.Start)))
+	a.add(at+totalWork, positive(r.End-max(r.Seen, r.Sent)))
+	if w := a.word(at + totalMax); total > w.Load() {
+		w.Store(total)
+	}
+	a.add(at+timeAt+bucket(total), 1)
+	a.add(at+waitAt+bucket(positive(r.Wait)), 1)
+}
+
+func positive(ns int64) uint64 { return uint64(max(ns, 0)) }
+
+func bucket(ns uint64) int { return min(bits.Len64(ns), NumBuckets-1) }
+
+// AddWait books ns of waiting for a rank.
+func (a Area) AddWait(k Kind, rank int, ns int64) {
+	a.add(kindsAt+int(k-Dispatch)*kindWords+waitForAt+rank, positive(ns))
+}
+
+// AddSent books rows that a rank was sent; AddReceived those that it sent.
+func (a Area) AddSent(rank int, rows uint64)     { a.add(rowsToAt+rank, rows) }
+func (a Area) AddReceived(rank int, rows uint64) { a.add(rowsFromAt+rank, rows) }
+
+// AddRows books rows that arrived for a local expert.
+func (a Area) AddRows(expert int, rows uint64) {
+	w := a.expert(expert)
+	w.Store(w.Load() + rows)
+}
+
+// SetExperts tells how many local experts there are.
+func (a Area) SetExperts(n int) { a.word(wordExperts).Store(uint64(n)) }
+
+// SetCurrent tells which operation is in flight; ClearCurrent that none is.
+func (a Area) SetCurrent(k Kind, op uint64, since int64) {
+	a.word(wordSince).Store(uint64(since))
+	a.word(wordCurrent).Store(op<<8 | uint64(k))
+}
+
+// ClearCurrent says that the operation has ended, if it is the one shown.
+func (a Area) ClearCurrent(k Kind, op uint64) {
+	if w := a.word(wordCurrent); w.Load() == op<<8|uint64(k) {
+		w.Store(0)
+	}
+}
+
+// SetMemory tells of the memory that this rank has made, in bytes.
+func (a Area) SetMemory(slabs int, slabBytes, present uint64) {
+	a.word(wordSlabs).Store(uint64(slabs))
+	a.word(wordSlabSize).Store(slabBytes)
+	a.word(wordPresent).Store(present)
+}
+
+// SetEpoch tells the epoch that this rank is in.
+func (a Area) SetEpoch(epoch uint16) { a.word(wordEpoch).Store(uint64(epoch)) }
+
+// SetClosed says that this buffer takes no more calls.
+func (a Area) SetClosed() { a.word(wordClosed).Store(1) }
+
+// SetEvents tells how many events were noted.
+func (a Area) SetEvents(n uint64) { a.word(wordEvents).Store(n) }

@@ -1,0 +1,94 @@
+"""What ``moewire doctor`` tries out: how death is noticed, limits, what a sandbox forbids."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+from pathlib import Path
+from typing import Any
+
+from . import _abi as abi
+
+# Python has no name for it.
+_SO_PEERPIDFD = 77
+_YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+# Of one buffer in a group of 48: per rank a memory file, a pidfd and, while they meet, a
+# connection; and a few of its own.
+FILES_NEEDED = 3 * abi.MW_MAX_RANKS + 16
+
+
+def liveness() -> dict[str, Any]:
+    """How a rank would notice another's death: the first that works, as in the library."""
+    by_peer, by_id = _peer_pidfd_works(), _pidfd_works()
+    if by_peer:
+        how = "pidfd of the connection's peer (SO_PEERPIDFD): at once, in any pid namespace"
+    elif by_id:
+        how = "pidfd opened by process id: at once, within one pid namespace"
+    else:
+        how = "end of the connection: at once, unless a forked child holds it open"
+    return {"death_noticed_by": how, "so_peerpidfd": by_peer, "pidfd_open": by_id}
+
+
+def _peer_pidfd_works() -> bool:
+    one, two = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with one, two:
+        try:
+            os.close(one.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD))
+        except OSError:
+            return False
+    return True
+
+
+def _pidfd_works() -> bool:
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (OSError, AttributeError):
+        return False
+    return True
+
+
+def limits() -> dict[str, Any]:
+    """Soft limits of this process, and what ranks need."""
+    return {
+        "open_files": _limit(resource.RLIMIT_NOFILE, 0),
+        "open_files_hard": _limit(resource.RLIMIT_NOFILE, 1),
+        "open_files_needed_by_48_ranks": FILES_NEEDED,
+        "file_size": _limit(resource.RLIMIT_FSIZE, 0),
+        "address_space": _limit(resource.RLIMIT_AS, 0),
+    }
+
+
+def _limit(which: int, part: int) -> int | str:
+    value = resource.getrlimit(which)[part]
+    return "unlimited" if value == resource.RLIM_INFINITY else value
+
+
+def security() -> dict[str, Any]:
+    """What a sandbox might forbid, tried out; and what does not matter."""
+    try:
+        scope = _YAMA.read_text().strip()
+    except OSError:
+        scope = "absent"
+    return {
+        "memory_files": _memory_file(),
+        "abstract_sockets": _abstract_socket(),
+        "yama_ptrace_scope": f"{scope} (does not matter: nothing attaches to a rank)",
+    }
+
+
+def _memory_file() -> str:
+    try:
+        os.close(os.memfd_create("moewire-doctor", os.MFD_CLOEXEC))
+    except OSError as error:
+        return f"failed: {error}"
+    return "allowed"
+
+
+def _abstract_socket() -> str:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
+            one.bind(f"\0moewire-doctor-{os.getpid()}")
+    except OSError as error:
+        return f"failed: {error}"
+    return "allowed"

@@ -1,0 +1,48 @@
+"""What the library recorded, as Python objects. Works on a buffer that a fault has closed."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Callable
+from ctypes import byref
+from typing import TYPE_CHECKING, Any
+
+from . import _abi as abi
+
+if TYPE_CHECKING:
+    from ._runtime import Runtime
+
+_FIRST_CAPACITY = 1 << 16
+
+
+def read_json(function: Callable[..., int], *arguments: Any) -> tuple[int, Any]:
+    """Calls a function that writes JSON text; its status, and the value if that is MW_OK."""
+    capacity = _FIRST_CAPACITY
+    while True:
+        text, length = ctypes.create_string_buffer(capacity), ctypes.c_uint64()
+        status = function(*arguments, text, capacity, byref(length))
+        if status == abi.MW_OK:
+            return status, json.loads(text.raw[: length.value])
+        if status != abi.MW_ERR_INVALID_ARGUMENT or length.value <= capacity:
+            return status, None
+        capacity = 2 * length.value  # it may grow until the next call
+
+
+def stats(runtime: Runtime) -> dict[str, Any]:
+    """``mw_buffer_stats``; docs/observability.md has the keys."""
+    runtime.refuse_closed()
+    status, value = read_json(runtime.lib.buffer_stats, runtime.id)
+    runtime.check(status)
+    result: dict[str, Any] = value
+    return result
+
+
+def records(runtime: Runtime, rank: int, last: int | None) -> list[abi.mw_record_t]:
+    """The latest operations of a rank, the oldest first."""
+    runtime.refuse_closed()
+    capacity = min(last or abi.MW_MAX_RECORDS, abi.MW_MAX_RECORDS)
+    found, count = (abi.mw_record_t * capacity)(), ctypes.c_uint32()
+    found[0].size = abi.SIZE_OF[abi.mw_record_t]
+    runtime.check(runtime.lib.buffer_trace(runtime.id, rank, found, capacity, byref(count)))
+    return list(found[: count.value])

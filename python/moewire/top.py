@@ -1,0 +1,250 @@
+"""``moewire top``: the ranks that run on this machine, second by second, at no cost to them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import _live
+
+_CLEAR = "\x1b[H\x1b[2J"
+_KINDS = ("dispatch", "combine")
+_LONG_S = 1.0  # a wait that says more than how operations ended
+
+
+@dataclass
+class Sample:
+    """One rank at one moment."""
+
+    time: float
+    rank: _live.Rank
+    totals: dict[str, _live.Totals]
+    experts: list[int]
+    waits_for: list[int]
+    beat: int
+
+    @classmethod
+    def of(cls, rank: _live.Rank) -> Sample:
+        area = rank.area
+        totals = {kind: area.totals(kind) for kind in _KINDS}
+        return cls(time.monotonic(), rank, totals, area.expert_rows(), area.waits_for, area.beat)
+
+
+Samples = dict[int, Sample]  # by inode of the rank's memory
+
+
+def look() -> tuple[list[_live.Group], Samples]:
+    """Everything that can be seen now."""
+    groups = _live.find()
+    return groups, {rank.inode: Sample.of(rank) for group in groups for rank in group.ranks}
+
+
+def _difference(new: list[int], old: list[int] | None) -> list[int]:
+    if old is None or len(old) != len(new):
+        return list(new)
+    return [a - b for a, b in zip(new, old, strict=True)]
+
+
+def state(now: Sample, before: Sample | None, active: list[int]) -> str:
+    """One word for how a rank is."""
+    rank = now.rank
+    if not rank.alive:
+        return "dead"
+    if rank.process_state in ("T", "t"):
+        return "frozen"
+    if rank.area.closed:
+        return "closed"
+    if active and rank.rank not in active:
+        return "left"
+    if now.waits_for:
+        still = before is not None and before.beat == now.beat
+        return "stuck" if still and before is not None and before.waits_for else "waits"
+    moved = before is None or before.rank.area.num_records != rank.area.num_records
+    return "runs" if moved and rank.area.num_records else "idle"
+
+
+def describe_rank(now: Sample, before: Sample | None, active: list[int]) -> dict[str, Any]:
+    """One rank since the sample before; since its start without one."""
+    area = now.rank.area
+    seconds = now.time - before.time if before else None
+    found: dict[str, Any] = {
+        "rank": area.rank,
+        "pid": now.rank.pid,
+        "state": state(now, before, active),
+        "epoch": area.epoch,
+        "waits_for": now.waits_for,
+        "waits_s": _waits(now),
+        "num_records": area.num_records,
+        "recording": area.recording,
+    }
+    time_ns = wait_ns = 0
+    last = [0] * area.num_ranks
+    for kind in _KINDS:
+        old = before.totals[kind] if before else None
+        new = now.totals[kind]
+        sums = {name: n - (old.sums[name] if old else 0) for name, n in new.sums.items()}
+        count = sums["count"]
+        found[kind] = {
+            "count": count,
+            "per_second": count / seconds if seconds else None,
+            "us": sums["time_ns"] / count / 1e3 if count else None,
+            "bytes_per_second": sums["num_bytes"] / seconds if seconds else None,
+        }
+        time_ns, wait_ns = time_ns + sums["time_ns"], wait_ns + sums["wait_ns"]
+        late = _difference(new.last_count, old.last_count if old else None)
+        last = [a + b for a, b in zip(last, late, strict=True)]
+    found["wait_share"] = wait_ns / time_ns if time_ns else None
+    found["last_count"] = last
+    found["expert_rows"] = _difference(now.experts, before.experts if before else None)
+    return found
+
+
+def _waits(now: Sample) -> float | None:
+    """For how long the operation that waits has lasted, s."""
+    since = now.rank.area.current_since
+    if not now.waits_for or not since:
+        return None
+    return max(0.0, now.time - since / 1e9)
+
+
+def describe_group(group: _live.Group, now: Samples, before: Samples) -> dict[str, Any]:
+    """One group with all its ranks."""
+    ranks = [
+        describe_rank(now[rank.inode], before.get(rank.inode), group.active) for rank in group.ranks
+    ]
+    rows = [n for rank in ranks for n in rank["expert_rows"]]
+    return {
+        "group": group.id,
+        "epoch": group.epoch,
+        "active": group.active,
+        "num_ranks": max((rank.area.num_ranks for rank in group.ranks), default=0),
+        "slowest": slowest(ranks),
+        "expert_imbalance": max(rows) * len(rows) / sum(rows) if any(rows) else None,
+        "ranks": ranks,
+    }
+
+
+def slowest(ranks: list[dict[str, Any]]) -> int | None:
+    """The rank that others have waited for long, else the one that came last most often."""
+    votes: dict[int, float] = {}
+    for rank in ranks:
+        for other, count in enumerate(rank["last_count"]):
+            if other != rank["rank"] and count:
+                votes[other] = votes.get(other, 0) + count
+        if (rank["waits_s"] or 0) > _LONG_S:
+            for other in rank["waits_for"]:  # outweighs whatever ended in the meantime
+                votes[other] = votes.get(other, 0) + 1e9 * rank["waits_s"]
+    return max(votes, key=lambda rank: votes[rank]) if votes else None
+
+
+def measure(before: Samples) -> tuple[list[dict[str, Any]], Samples]:
+    """All groups since the samples before."""
+    groups, now = look()
+    return [describe_group(group, now, before) for group in groups], now
+
+
+_HEADING = (
+    f"{'rank':>4} {'pid':>8} {'state':7} {'ops/s':>8} {'dispatch':>10} {'combine':>10} "
+    f"{'wait':>5} {'GB/s':>6} {'came last':>9}  now"
+)
+
+
+def _time(us: float | None) -> str:
+    if us is None:
+        return "-"
+    return f"{us:.0f} us" if us < 10_000 else f"{us / 1e3:.1f} ms"
+
+
+def _line(rank: dict[str, Any]) -> str:
+    kinds = [rank[kind] for kind in _KINDS]
+    per_second = sum(kind["per_second"] or 0 for kind in kinds)
+    gigabytes = sum(kind["bytes_per_second"] or 0 for kind in kinds) / 1e9
+    share = "-" if rank["wait_share"] is None else f"{100 * rank['wait_share']:.0f}%"
+    late = rank["last_count"]
+    last = f"rank {max(range(len(late)), key=late.__getitem__)}" if any(late) else "-"
+    pid = "-" if rank["pid"] is None else rank["pid"]
+    return (
+        f"{rank['rank']:>4} {pid:>8} {rank['state']:7} {per_second:>8.1f} "
+        f"{_time(kinds[0]['us']):>10} {_time(kinds[1]['us']):>10} {share:>5} {gigabytes:>6.2f} "
+        f"{last:>9}  {_now(rank)}"
+    ).rstrip()
+
+
+def _now(rank: dict[str, Any]) -> str:
+    if not rank["recording"]:
+        return "recording is off"
+    if not rank["waits_for"]:
+        return ""
+    long = "" if rank["waits_s"] is None else f", {rank['waits_s']:.1f} s"
+    names = ", ".join(map(str, rank["waits_for"]))
+    return f"waits for rank {names}{long}"
+
+
+def block(group: dict[str, Any]) -> list[str]:
+    """A group as text."""
+    missing = [rank for rank in range(group["num_ranks"]) if rank not in group["active"]]
+    active = f"{len(group['active'])} of {group['num_ranks']} ranks active"
+    if missing:
+        active += f" (not {', '.join(map(str, missing))})"
+    slow = "-" if group["slowest"] is None else f"rank {group['slowest']}"
+    imbalance = group["expert_imbalance"]
+    load = "-" if imbalance is None else f"{imbalance:.2f}"
+    return [
+        f"group {group['group']}: epoch {group['epoch']}, {active}, slowest {slow}, "
+        f"fullest expert / mean {load}",
+        _HEADING,
+        *(_line(rank) for rank in group["ranks"]),
+    ]
+
+
+def show(groups: list[dict[str, Any]]) -> str:
+    """All groups as text."""
+    if not groups:
+        return "no ranks of this user run on this machine"
+    return "\n\n".join("\n".join(block(group)) for group in groups)
+
+
+def _watch(options: argparse.Namespace) -> None:
+    _, before = look()
+    while True:
+        time.sleep(options.interval)
+        groups, before = measure(before)
+        if options.json:
+            print(json.dumps(groups), flush=True)
+        else:
+            _print(show(groups), options.once)
+        if options.once:
+            return
+
+
+def _print(text: str, once: bool) -> None:
+    if once or not sys.stdout.isatty():
+        print(text + "\n" * (not once), flush=True)
+        return
+    size = shutil.get_terminal_size()
+    lines = [line[: size.columns] for line in text.splitlines()[: size.lines - 1]]
+    print(_CLEAR + "\n".join(lines), flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs until Ctrl-C, or once."""
+    parser = argparse.ArgumentParser(prog="moewire top", description=__doc__)
+    parser.add_argument("--once", action="store_true", help="measure one interval, then end")
+    parser.add_argument("--json", action="store_true", help="one line of JSON per interval")
+    parser.add_argument("--interval", type=float, default=1.0, help="seconds; default 1")
+    options = parser.parse_args(argv)
+    if options.interval <= 0:
+        parser.error("--interval: more than 0")
+    try:
+        _watch(options)
+    except KeyboardInterrupt:
+        print()
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read has enough
+    return 0

@@ -1,0 +1,185 @@
+"""``moewire trace``: what ranks did when, for ui.perfetto.dev or chrome://tracing.
+
+Times are CLOCK_MONOTONIC, so ranks of one host are on one time line without agreeing on it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from . import _abi as abi
+from .errors import InvalidArgument
+
+Event = dict[str, Any]
+
+_KINDS = {abi.MW_RECORD_DISPATCH: "dispatch", abi.MW_RECORD_COMBINE: "combine"}
+_OUTCOMES = {
+    abi.MW_OUTCOME_DONE: "done",
+    abi.MW_OUTCOME_FAILED: "failed",
+    abi.MW_OUTCOME_CANCELLED: "cancelled",
+    abi.MW_OUTCOME_TIMED_OUT: "timed out",
+}
+# After the last peer's data: what is left to do.
+_LAST_PHASE = {"dispatch": "receive", "combine": "reduce"}
+
+
+class Phase(NamedTuple):
+    """Part of an operation in which the rank worked or waited; ns."""
+
+    name: str
+    begin: int
+    end: int
+
+
+def phases(record: abi.mw_record_t) -> list[Phase]:
+    """What a rank did for one operation, in order, without the time between call and hook."""
+    kind = _KINDS.get(record.kind, "operation")
+    placed = record.place_ns or record.start_ns
+    sent = record.sent_ns or record.end_ns
+    found = [
+        Phase(f"{kind} prepare", record.start_ns, placed),
+        Phase(f"{kind} send" if kind == "dispatch" else f"{kind} publish", placed, sent),
+    ]
+    if record.sent_ns and record.resume_ns:
+        found.append(Phase(f"{kind} wait", record.resume_ns, record.seen_ns or record.end_ns))
+    if record.sent_ns and record.seen_ns:
+        begin = max(record.seen_ns, sent)
+        found.append(Phase(f"{kind} {_LAST_PHASE.get(kind, 'end')}", begin, record.end_ns))
+    return [phase for phase in found if phase.end > phase.begin]
+
+
+def _arguments(record: abi.mw_record_t) -> dict[str, Any]:
+    return {
+        "operation": record.operation,
+        "combine": record.combine,
+        "epoch": record.epoch,
+        "outcome": _OUTCOMES.get(record.outcome, str(record.outcome)),
+        "tokens": record.num_tokens,
+        "rows": record.num_rows,
+        "rows_received": record.num_rows_received,
+        "bytes": record.num_bytes,
+        "prefault_bytes": record.prefault_bytes,
+        "wait_us": record.wait_ns / 1e3,
+        "last_rank": record.last_rank,
+        "last_alone_us": record.last_alone_ns / 1e3,
+        "waited_for": [rank for rank in range(abi.MW_MAX_RANKS) if record.waited_for >> rank & 1],
+    }
+
+
+def slices(rank: int, records: Iterable[abi.mw_record_t]) -> list[Event]:
+    """One complete event per phase."""
+    events: list[Event] = []
+    for record in records:
+        arguments = _arguments(record)
+        for phase in phases(record):
+            events.append(
+                {
+                    "ph": "X",
+                    "name": phase.name,
+                    "cat": phase.name.split()[0],
+                    "pid": rank,
+                    "tid": 0,
+                    "ts": phase.begin / 1e3,
+                    "dur": (phase.end - phase.begin) / 1e3,
+                    "args": arguments,
+                }
+            )
+    return events
+
+
+def _nanoseconds(event: Event) -> tuple[int, int]:
+    begin = round(event["ts"] * 1e3)
+    return begin, begin + round(event["dur"] * 1e3)
+
+
+def document(events: Iterable[Event]) -> dict[str, Any]:
+    """A whole trace: each rank is a process; slices that overlap get lanes of their own."""
+    slices = sorted(events, key=lambda event: (event["pid"], event["ts"], -event["dur"]))
+    lanes: dict[int, list[int]] = {}
+    for event in slices:
+        begin, end = _nanoseconds(event)
+        ends = lanes.setdefault(event["pid"], [])
+        free = next((lane for lane, busy in enumerate(ends) if busy <= begin), len(ends))
+        ends[free : free + 1] = [end]
+        event["tid"] = free
+    return {"displayTimeUnit": "ns", "traceEvents": [*_names(lanes), *slices]}
+
+
+def _names(lanes: dict[int, list[int]]) -> list[Event]:
+    names: list[Event] = []
+    for rank, ends in lanes.items():
+        names.append(_name("process_name", rank, 0, name=f"rank {rank}"))
+        names.append(_name("process_sort_index", rank, 0, sort_index=rank))
+        for lane in range(len(ends)):
+            label = "operations" if lane == 0 else f"in flight beside, {lane}"
+            names.append(_name("thread_name", rank, lane, name=label))
+    return names
+
+
+def _name(what: str, rank: int, lane: int, **arguments: Any) -> Event:
+    return {"ph": "M", "name": what, "pid": rank, "tid": lane, "args": arguments}
+
+
+def write(trace: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Writes a trace as JSON."""
+    Path(path).write_text(json.dumps(trace))
+
+
+def merge(paths: Sequence[str]) -> dict[str, Any]:
+    """One trace of several files; a slice that is in more than one of them comes once."""
+    found: dict[tuple[Any, ...], Event] = {}
+    for path in paths:
+        for event in _slices_of(path):
+            key = (event["pid"], event["name"], *_nanoseconds(event))
+            found.setdefault(key, event)
+    return document(found.values())
+
+
+def _slices_of(path: str) -> list[Event]:
+    try:
+        events = json.loads(Path(path).read_text())["traceEvents"]
+        return [event for event in events if event["ph"] == "X"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidArgument(f"{path}: {error}; allowed: a trace of moewire") from error
+
+
+def _take(options: argparse.Namespace) -> dict[str, Any]:
+    from . import _live
+
+    groups = _live.find()
+    wanted = [group for group in groups if options.group in (None, group.id)]
+    if len(wanted) != 1:
+        ids = ", ".join(str(group.id) for group in groups) or "none"
+        raise InvalidArgument(f"--group: {len(wanted)} groups fit; there are: {ids}")
+    events: list[Event] = []
+    for rank in wanted[0].ranks:
+        events += slices(rank.rank, rank.area.records())
+    return document(events)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="moewire trace", description=__doc__.split("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("merge", help="put traces of several ranks into one file")
+    one.add_argument("files", nargs="+")
+    two = commands.add_parser("take", help="read the traces of ranks that run here, or hang")
+    two.add_argument("--group", type=int, help="which, by the number that `moewire top` shows")
+    for command in (one, two):
+        command.add_argument("-o", "--output", required=True)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Writes one trace file."""
+    options = _parser().parse_args(argv)
+    trace = merge(options.files) if options.command == "merge" else _take(options)
+    write(trace, options.output)
+    count = sum(event["ph"] == "X" for event in trace["traceEvents"])
+    print(f"{options.output}: {count} slices", file=sys.stderr)
+    return 0

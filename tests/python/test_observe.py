@@ -1,0 +1,307 @@
+"""Statistics, traces, `moewire top`, warnings of slow and lost ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import jobs_observe
+from harness.team import Team
+from moewire import _advice, _events, doctor, top, trace
+
+Environment = dict[str, str]
+
+
+@pytest.mark.parametrize("size", [1, 3], ids="R={}".format)
+def test_stats(team: Team, size: int) -> None:
+    team.run(size, jobs_observe.stats)
+
+
+def test_no_record(team: Team) -> None:
+    team.run(2, jobs_observe.no_record)
+
+
+def test_traces(team: Team) -> None:
+    everything = team.run(3, jobs_observe.traces)[0]
+    slices = [event for event in everything["traceEvents"] if event["ph"] == "X"]
+    waits = [e for e in slices if e["name"] == "dispatch wait" and e["args"]["last_rank"] == 1]
+    late = [e for e in waits if e["dur"] > jobs_observe.LATE / 2 * 1e6]
+    assert {event["pid"] for event in late} == {0, 2}, "the ranks that waited for rank 1"
+    assert {event["name"] for event in slices} >= {
+        "dispatch send",
+        "dispatch wait",
+        "combine wait",
+        "combine reduce",
+    }
+    for rank in range(3):
+        operations = {e["args"]["operation"] for e in slices if e["pid"] == rank}
+        assert operations == set(range(5))
+
+
+def test_the_check_of_traces_can_fail(team: Team) -> None:
+    good = trace.document(_slice(pid=rank, ts=10.0 * i) for rank in range(2) for i in range(3))
+    jobs_observe.check_trace(good, 2)
+    for spoil in (
+        lambda t: t["traceEvents"][-1].update(ts=1.0),
+        lambda t: t["traceEvents"][-1].update(pid=2),
+        lambda t: t["traceEvents"][-1].update(dur=-1.0),
+    ):
+        bad = copy.deepcopy(good)
+        spoil(bad)
+        with pytest.raises(AssertionError):
+            jobs_observe.check_trace(bad, 2)
+
+
+def _slice(pid: int, ts: float) -> dict[str, Any]:
+    return {"ph": "X", "name": "a", "pid": pid, "tid": 0, "ts": ts + 1, "dur": 9.0, "args": {}}
+
+
+def test_overlapping_slices_get_lanes() -> None:
+    found = trace.document([_slice(0, 0), _slice(0, 5), _slice(0, 9)])
+    assert [e["tid"] for e in found["traceEvents"] if e["ph"] == "X"] == [0, 1, 0]
+
+
+def test_merge_refuses_other_files(tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text("[1]")
+    with pytest.raises(ValueError, match=r"other\.json"):
+        trace.merge([str(other)])
+
+
+# --------------------------------------------------- processes from outside --
+
+
+class Ranks:
+    """Processes that dispatch and combine until they are told to stop; the last one may die."""
+
+    def __init__(self, team: Team, folder: Path, environment: Environment, size: int) -> None:
+        self.folder, self.environment = folder, environment
+        options = {"dies": frozenset({size - 1})}
+        arguments = (size, jobs_observe.loop, str(folder))
+        self._run = threading.Thread(target=team.run, args=arguments, kwargs=options)
+        self._run.start()
+        self.pids = [self._pid(rank) for rank in range(size)]
+
+    def _pid(self, rank: int) -> int:
+        path = self.folder / f"pid-{rank}"
+        deadline = time.monotonic() + 60
+        while not (path.exists() and path.read_text()):
+            assert time.monotonic() < deadline, f"rank {rank} did not start"
+            time.sleep(0.01)
+        return int(path.read_text())
+
+    def log(self, rank: int) -> Path:
+        return self.folder / f"log-{rank}"
+
+    def lines(self, rank: int, word: str) -> list[str]:
+        return [line for line in self.log(rank).read_text().splitlines() if word in line]
+
+    def moewire(self, *arguments: str) -> str:
+        command = [sys.executable, "-m", "moewire", *arguments]
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=60, check=True
+        )
+        return done.stdout
+
+    def top(self) -> dict[str, Any] | None:
+        """The block of these processes: others may run on this machine, too."""
+        found = json.loads(self.moewire("top", "--once", "--json", "--interval", "0.3"))
+        for group in found:
+            if {rank["pid"] for rank in group["ranks"]} & set(self.pids):
+                return group  # type: ignore[no-any-return]
+        return None
+
+    def until(self, right: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """What `top` says as soon as it is right."""
+        deadline = time.monotonic() + 60
+        group = None
+        while time.monotonic() < deadline:
+            group = self.top()
+            if group is not None and right(group):
+                return group
+            time.sleep(0.1)
+        raise AssertionError(f"`moewire top` still says {group}")
+
+    def stop(self) -> None:
+        (self.folder / "stop").touch()
+        self.signal(len(self.pids) - 1, signal.SIGCONT)
+        self._run.join()
+
+    def signal(self, rank: int, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pids[rank], number)
+
+
+@pytest.fixture
+def ranks(team: Team, tmp_path: Path, environment: Environment) -> Iterator[Ranks]:
+    running = Ranks(team, tmp_path, environment, 3)
+    yield running
+    running.stop()
+
+
+def states(group: dict[str, Any]) -> list[str]:
+    return [rank["state"] for rank in group["ranks"]]
+
+
+def test_a_frozen_rank_and_a_dead_one(ranks: Ranks) -> None:
+    """Seen by `top` and `trace take`, which ask nobody; and one line in the log of each rank."""
+    group = ranks.until(lambda g: all(rank["dispatch"]["count"] for rank in g["ranks"]))
+    assert [rank["pid"] for rank in group["ranks"]] == ranks.pids
+    assert group["active"] == [0, 1, 2] and group["num_ranks"] == 3 and group["epoch"] == 1
+    # 16 rows of each rank, spread evenly over six experts but for a rest.
+    assert 1.0 <= group["expert_imbalance"] < 1.2, group
+    assert not {"frozen", "dead"} & set(states(group))
+
+    ranks.signal(2, signal.SIGSTOP)
+    group = ranks.until(
+        lambda g: states(g)[2] == "frozen" and g["slowest"] == 2 and g["ranks"][0]["waits_s"]
+    )
+    assert states(group)[:2] == ["waits", "waits"], "alive: their beat goes on"
+    assert [rank["waits_for"] for rank in group["ranks"][:2]] == [[2], [2]]
+    text = ranks.moewire("top", "--once", "--interval", "0.1")
+    assert re.search(rf"^ +2 +{ranks.pids[2]} frozen", text, re.MULTILINE), text
+    assert "waits for rank 2" in text and "slowest rank 2" in text
+    _take(ranks, group["group"])
+
+    time.sleep(2.5)  # the library complains after 1, 2 and 4 seconds
+    for rank in (0, 1):
+        (line,) = ranks.lines(rank, "slow")
+        assert re.match(
+            rf"WARNING moewire rank 2 \(process {ranks.pids[2]}, epoch 1\) is slow: "
+            rf"rank {rank} has waited 1\.\d s for it in (dispatch|combine) of operation \d+: ",
+            line,
+        ), line
+    assert ranks.lines(2, "slow") == []
+
+    ranks.signal(2, signal.SIGKILL)
+    group = ranks.until(lambda g: "dead" in states(g))
+    assert states(group)[2] == "dead"
+    deadline = time.monotonic() + 10
+    while not all(ranks.lines(rank, "is lost") for rank in (0, 1)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    lost = [line for rank in (0, 1) for line in ranks.lines(rank, "is lost")]
+    assert len(lost) == 2, lost
+    assert all(f"rank 2 (process {ranks.pids[2]}, epoch 1) is lost" in line for line in lost), lost
+    assert all(line.startswith("ERROR moewire rank ") for line in lost)
+
+
+def _take(ranks: Ranks, group: int) -> None:
+    path = ranks.folder / "taken.json"
+    ranks.moewire("trace", "take", "--group", str(group), "-o", str(path))
+    jobs_observe.check_trace(json.loads(path.read_text()), 3)
+
+
+def test_top_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(top._live, "find", list)
+    assert top.measure({})[0] == []
+    assert "no ranks" in top.show([])
+
+
+def test_top_in_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "10")
+    monkeypatch.setenv("LINES", "4")
+    top._print("0123456789 too wide\n1\n2\n3 too many", once=False)
+    assert capsys.readouterr().out == "\x1b[H\x1b[2J0123456789\n1\n2\n"
+
+
+# ------------------------------------------------------------------- events --
+
+
+def test_limiter() -> None:
+    limiter = _events.Limiter()
+    assert limiter.admit(("slow", 1), 0.0) == 0
+    assert limiter.admit(("slow", 2), 0.0) == 0, "another rank has its own line"
+    assert limiter.admit(("lost", 1), 0.0) == 0
+    assert [limiter.admit(("slow", 1), t) for t in (1.0, 5.0, 9.9)] == [None] * 3
+    assert limiter.admit(("slow", 1), 10.0) == 3
+    assert limiter.admit(("slow", 1), 20.0) == 0
+
+
+def test_line() -> None:
+    event = {"rank": 3, "pid": 0, "epoch": 2, "kind": "lost", "waited_ns": 1_500_000_000}
+    event |= {"waiting": "combine", "operation": 17, "why": "it ended"}
+    assert _events.describe(event, 0, 4) == (
+        "rank 3 (process unknown, epoch 2) is lost: rank 0 has waited 1.5 s for it in combine of "
+        "operation 17: it ended (4 such lines were left out)"
+    )
+
+
+# ------------------------------------------------------------------- doctor --
+
+TROUBLE: list[tuple[tuple[str, ...], object, str]] = [
+    (("library", "error"), "no file", "make lib"),
+    (("library", "vector_width"), 0, "none"),
+    (("torch",), None, 'pip install "torch'),
+    (("security", "memory_files"), "failed: EPERM", "docker run --security-opt seccomp"),
+    (("security", "abstract_sockets"), "failed: EPERM", "docker run --security-opt apparmor"),
+    (("limits", "open_files"), 100, "ulimit -n 4096"),
+    (("limits", "file_size"), 1 << 20, "ulimit -f unlimited"),
+    (("limits", "address_space"), 1 << 30, "ulimit -v unlimited"),
+    (("cpus", "usable"), 1, "taskset -cp 0-7"),
+    (("cpus",), {"usable": 1, "online": 1}, "none"),
+    (("memory", "shmem_huge_pages"), "never", "echo within_size | sudo tee /sys/kernel"),
+]
+
+
+def _healthy() -> dict[str, Any]:
+    return {
+        "library": {"vector_width": 64},
+        "torch": "2.15.0",
+        "security": {"memory_files": "allowed", "abstract_sockets": "allowed"},
+        "limits": {
+            "open_files": 1024,
+            "open_files_hard": "unlimited",
+            "open_files_needed_by_48_ranks": 160,
+            "file_size": "unlimited",
+            "address_space": "unlimited",
+        },
+        "liveness": {"so_peerpidfd": True, "pidfd_open": True},
+        "cpus": {"usable": 8, "online": 8},
+        "memory": {"shmem_huge_pages": "advise"},
+    }
+
+
+@pytest.mark.parametrize(("path", "value", "fix"), TROUBLE, ids=lambda v: str(v)[:30])
+def test_doctor_says_what_fixes_it(path: tuple[str, ...], value: object, fix: str) -> None:
+    report = _healthy()
+    assert _advice.warnings(report) == []
+    at = report
+    for name in path[:-1]:
+        at = at[name]
+    at[path[-1]] = value
+    (warning,) = _advice.warnings(report)
+    assert warning["fix"].startswith(fix), warning
+    assert warning["what"]
+
+
+def test_doctor_without_pidfds() -> None:
+    report = {**_healthy(), "liveness": {"so_peerpidfd": False, "pidfd_open": False}}
+    (warning,) = _advice.warnings(report)
+    assert "seccomp" in warning["fix"]
+
+
+def test_every_check_is_tried() -> None:
+    assert len(_advice.CHECKS) == len({path[0:2] for path, _, _ in TROUBLE})
+
+
+def test_doctor_here() -> None:
+    report = doctor.report()
+    text = doctor._document(report)
+    assert "death noticed by" in text and "yama" in text
+    assert text.count("warning: ") == text.count("\n  fix: ") == len(report["warnings"])
+    for line in text.splitlines():
+        assert "not available" not in line or "; fix: " in line, line
