@@ -47,6 +47,7 @@ type Buffer struct {
 	peers     []peer     // by rank; replaced by Install alone
 	scratch   scratch
 	count     counters
+	known     uint64 // members whose loss has not been noted
 	waits     waiters
 	behind    background
 	rec       recorder
@@ -94,6 +95,7 @@ func New(dom transport.Domain, kern device.Kernels, cfg Config) (*Buffer, error)
 	for j := range b.slots {
 		b.slots[j].init(j, b.ranks)
 	}
+	b.known = b.members()
 	b.rec.open(b)
 	if cfg.NumBytes > 0 && !cfg.Joining {
 		if err := b.addSlabs(layout.SlabBytes(cfg.NumBytes, int64(cfg.NumSlots))); err != nil {

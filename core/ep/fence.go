@@ -17,7 +17,6 @@ func (w *wait) lookAround(now time.Time, waiting uint64) (changed bool) {
 		}
 	}
 	if members := w.b.dom.Members().Load(); members != w.members {
-		w.noteOthers(now, waiting&w.members&^members)
 		w.members = members
 		w.extend(now)
 		return true
@@ -54,26 +53,11 @@ func (w *wait) fence(now time.Time, victim int) {
 
 // fenced notes what this rank has done to others, and wakes everybody.
 func (w *wait) fenced(now time.Time, victims uint64, why string) {
-	w.victims |= victims
 	w.b.lost.Add(uint64(bits.OnesCount64(victims)))
 	w.b.wakeAll()
-	w.noteLost(now, victims, why)
-}
-
-// noteOthers notes whom this wait goes on without by the doing of others.
-func (w *wait) noteOthers(now time.Time, gone uint64) {
-	if gone &^= w.victims; gone != 0 {
-		w.noteLost(now, gone, "it left the group, or another rank took it out")
-	}
-}
-
-func (w *wait) noteLost(now time.Time, ranks uint64, why string) {
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
-	for rest := ranks; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
-		w.b.noteLoss(r, w.peers[r].proc.PID(), w.epoch, now.Sub(w.begin), w.t.kind, w.t.n, why)
-	}
+	w.b.noteLost(victims, now.Sub(w.begin), w.t, why)
 }
 
 // accuse finds out whom to fence for a deadline that has passed, and does so

@@ -74,6 +74,29 @@ func (b *Buffer) noteLoss(rank, pid int, epoch uint16, waited time.Duration, k k
 	})
 }
 
+// noteLost records the loss of several ranks. Buffer.mu is held.
+func (b *Buffer) noteLost(ranks uint64, waited time.Duration, t task, why string) {
+	for rest := ranks & b.known; rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		b.noteLoss(r, b.peers[r].proc.PID(), b.epoch, waited, t.kind, t.n, why)
+	}
+	b.known &^= ranks
+}
+
+// noteLeavers records whom the group has lost without our doing. Buffer.mu is
+// held.
+func (b *Buffer) noteLeavers(t task) {
+	gone := b.known & b.out()
+	if gone == 0 || b.outside {
+		return
+	}
+	waited := time.Duration(0)
+	if f := b.rec.flight(t.s, t.kind); f != nil && f.open && f.since != 0 {
+		waited = time.Duration(b.rec.clock.Now() - f.since)
+	}
+	b.noteLost(gone, waited, t, "it left the group, or another rank took it out")
+}
+
 // note numbers an event and makes it known. Buffer.mu is held.
 func (b *Buffer) note(ev telemetry.Event) {
 	ev.TimeNs = b.rec.clock.Now()

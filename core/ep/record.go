@@ -135,7 +135,7 @@ func (r *recorder) step(t task, waiting uint64, reached bool) {
 		r.finish(t.s, f, telemetry.Done)
 	case reached:
 		f.handed = true
-	case waiting != f.missing:
+	case waiting != f.missing && !t.s.call(t.kind).behind:
 		r.wait(f, waiting)
 	}
 }

@@ -60,7 +60,7 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error) error {
 	b.epoch, b.base, b.next = epoch, base, base
 	b.outside, b.why = false, nil
 	b.rec.area.SetEpoch(epoch)
-	b.peers = b.meetPeers()
+	b.peers, b.known = b.meetPeers(), b.members()
 	return b.reopenAll(late)
 }
 

@@ -100,6 +100,7 @@ func (b *Buffer) step(t task, until Phase) (waiting uint64, reached bool, err er
 	if err == ErrFenced {
 		b.expelled()
 	}
+	b.noteLeavers(t)
 	reached = t.st.State() == op.Done || (until == PhaseSent && sent)
 	b.rec.step(t, waiting, reached)
 	return waiting, reached, err
@@ -160,7 +161,6 @@ type wait struct {
 	blamed   int    // rank that the time since `last` is counted for
 	shown    uint64 // ranks that our control page names
 	entry    int    // ours in Buffer.waits
-	victims  uint64 // ranks that this wait has fenced
 	asleep   bool   // a sleep was announced
 	ticket   uint32
 }

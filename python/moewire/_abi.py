@@ -144,6 +144,9 @@ class mw_members_t(Structure):
         ("epoch", c_uint32),
         ("ranks", c_uint64),
         ("num_lost", c_uint64),
+    ]
+
+
 class mw_record_t(Structure):
     _fields_: ClassVar[_Fields] = [
         ("size", c_uint32),
