@@ -50,23 +50,6 @@ type Segment interface {
 	Release()
 }
 
-// Process is one incarnation of a rank: the process and buffer that came to a
-// meeting under its number. It stays valid, and watched, after another one
-// has taken the number over. All methods are safe for concurrent use; none
-// allocates or makes a system call.
-type Process interface {
-	// Lost returns nil while the process may be alive, and an error wrapping
-	// ErrDead once it is known to have ended: none of its threads will store
-	// another byte.
-	Lost() error
-	// Dying reports, with one load, that the kernel has begun to end the
-	// process (or that Lost is not nil). It is the earliest sign, and no
-	// proof: a thread of it may still run for a moment.
-	Dying() bool
-	// PID is the process id as seen from this process; 0 if it cannot be.
-	PID() int
-}
-
 // Domain is one rank's view of its group.
 type Domain interface {
 	// Rank and NumRanks place this rank in the group.
@@ -74,19 +57,17 @@ type Domain interface {
 	NumRanks() int
 	// Members is the group's shared membership word.
 	Members() *atomic.Uint64
-	// Present has one bit per rank that came to the last meeting, this one
-	// included. Control and Process return nil for the others.
-	Present() uint64
 	// Control returns the control segment of a rank (its own or a peer's).
 	Control(rank int) Segment
-	// Process returns the incarnation behind a rank's number.
-	Process(rank int) Process
 	// AddSlab makes a fresh zeroed slab of this rank and returns its id.
 	// Peers can reach it by that id as soon as AddSlab has returned.
 	AddSlab(sizeBytes int64) (id int, slab Segment, err error)
 	// Slab returns a rank's slab by id, mapping it when it is first seen.
 	// After that first call it allocates nothing and makes no system call.
 	Slab(rank, id int) (Segment, error)
+	// Lost returns nil while a rank may be alive, and an error wrapping
+	// ErrDead once its process is known to have ended.
+	Lost(rank int) error
 	// Wake ends the sleep of a rank, if it sleeps. Call it after storing a
 	// word that the rank may be waiting for.
 	Wake(rank int)
