@@ -1,20 +1,23 @@
-"""One dispatch: check the arguments, fill one struct, make one call."""
+"""One dispatch: check the arguments, complete one struct, make one call."""
 
 from __future__ import annotations
 
-from ctypes import pointer
-from typing import NamedTuple
+from ctypes import addressof
+from typing import NamedTuple, TypeAlias
 
 import torch
 
 from . import _abi as abi
 from . import _check, _results
-from ._operation import Operation
-from ._runtime import SLICE_US, Runtime
-from .handle import Handle, Shape
+from ._operation import Operation, start
+from ._plan import Plan
+from ._runtime import Runtime
+from .handle import Handle
 
-_ARGS_BYTES = abi.SIZE_OF[abi.mw_dispatch_args_t]
 _RESULT_BYTES = abi.SIZE_OF[abi.mw_dispatch_result_t]
+# Looked up once, not at every call.
+_FP8, _MORE = abi.MW_DISPATCH_FP8, abi.MW_DISPATCH_MORE
+_BF16, _INT64, _empty_like = torch.bfloat16, torch.int64, torch.empty_like
 
 
 class Request(NamedTuple):
@@ -31,47 +34,75 @@ class Request(NamedTuple):
     phase: int
 
 
-class Outputs(NamedTuple):
-    """Small fresh tensors that the library writes."""
+# Small fresh objects that the library writes: recv_count, int32 [L], layout_range, int64 [L, R],
+# and the rest. A bare tuple, because it is made at every call.
+Outputs: TypeAlias = tuple[torch.Tensor, torch.Tensor, abi.mw_dispatch_result_t]
 
-    recv_count: torch.Tensor  # int32 [L]
-    layout_range: torch.Tensor  # int64 [L, R]
-    raw: abi.mw_dispatch_result_t
 
-    @classmethod
-    def allocate(cls, shape: Shape, num_ranks: int) -> Outputs:
-        """Fresh ones for one dispatch."""
-        local = shape.num_local_experts
-        return cls(
-            torch.empty((local,), dtype=torch.int32),
-            torch.empty((local, num_ranks), dtype=torch.int64),
-            abi.mw_dispatch_result_t(_RESULT_BYTES),
-        )
+def outputs_for(plan: Plan) -> Outputs:
+    """Fresh ones for one dispatch."""
+    raw = abi.mw_dispatch_result_t(_RESULT_BYTES)
+    return _empty_like(plan.counts), _empty_like(plan.layout), raw
 
 
 def run(
     runtime: Runtime, request: Request, copy_outputs: bool
 ) -> tuple[_results.RecvX, torch.Tensor, Handle]:
     """Dispatches up to ``request.phase``; gives recv_x, recv_count and the handle."""
-    shape = check_request(request, runtime.num_ranks)
+    plan = checked_plan(runtime, request)
     active = _check.active_ranks(request.active_ranks, runtime.num_ranks)
-    runtime.refuse_closed()
-    outputs = Outputs.allocate(shape, runtime.num_ranks)
-    args = fill_args(request, shape, active, outputs)
-    borrowed = (request.x, request.topk_idx, request.active_ranks, outputs)
-    operation = Operation(runtime, borrowed)
+    outputs = outputs_for(plan)
+    args = plan.args.take()
+    fill(args, request, active, outputs)
+    operation = None
     try:
-        operation.start(runtime.lib.buffer_dispatch, args, request.phase)
-        return _received(runtime, request, shape, outputs, operation, copy_outputs)
+        operation = start(
+            runtime, runtime.lib.buffer_dispatch, args, request.phase, (request, outputs)
+        )
+        plan.args.give_back(args)
+        return _received(runtime, plan, request, outputs, operation, copy_outputs)
     except BaseException:
-        operation.abandon()
-        if outputs.raw.handle.id and not runtime.lib.forked:
-            runtime.lib.handle_release(outputs.raw.handle)
+        if operation is not None:
+            operation.abandon()
+        raw = outputs[2]
+        if raw.handle.id and not runtime.lib.forked:
+            runtime.lib.handle_release(raw.handle)
         raise
 
 
-def check_request(request: Request, num_ranks: int) -> Shape:
-    """The sizes, if every argument but ``active_ranks`` is right."""
+def checked_plan(runtime: Runtime, request: Request) -> Plan:
+    """The plan, if every argument but ``active_ranks`` is right."""
+    plan = _known_plan(runtime, request)
+    if plan is None:
+        plan = runtime.plans.of(_check_request(request, runtime.num_ranks))
+    runtime.refuse_closed()
+    return plan
+
+
+def _known_plan(runtime: Runtime, request: Request) -> Plan | None:
+    """The plan of an earlier dispatch, if these arguments are right beyond doubt.
+
+    The quick way of ``_check_request``, for what is almost every call. None means: look closely.
+    """
+    x, topk_idx, _, num_max, num_experts, timeout_us, fp8, _, _ = request
+    if not (_check.plain(x, _BF16) and _check.plain(topk_idx, _INT64)):
+        return None
+    given, selections = x.shape, topk_idx.shape
+    if len(given) != 2 or len(selections) != 2:
+        return None
+    num_tokens, hidden = given
+    # 8.0 would find the plan for 8.
+    if not (type(num_max) is type(num_experts) is type(timeout_us) is int):
+        return None
+    if not (num_tokens == selections[0] and num_tokens <= num_max):
+        return None
+    if not -1 <= timeout_us < _check.TIMEOUT_END:
+        return None
+    return runtime.plans.find((hidden, selections[1], num_max, num_experts, fp8))
+
+
+def _check_request(request: Request, num_ranks: int) -> tuple[int, int, int, int, bool]:
+    """The key of the plan; raises what is wrong with the arguments."""
     name = "num_max_dispatch_tokens_per_rank"
     num_max = _check.integer(name, request.num_max_tokens, 1, _check.MAX_TOKENS)
     experts = _check.experts(request.num_experts, num_ranks)
@@ -83,54 +114,42 @@ def check_request(request: Request, num_ranks: int) -> Shape:
     num_topk = request.topk_idx.shape[1]
     _check.topk(num_topk)
     _check.timeout(request.timeout_us)
-    return Shape(num_tokens, num_topk, experts // num_ranks, num_ranks * num_max, hidden)
+    return hidden, num_topk, num_max, experts, request.fp8
 
 
-def fill_args(
-    request: Request, shape: Shape, active: tuple[int, int], outputs: Outputs
-) -> abi.mw_dispatch_args_t:
-    """The one struct of the call; ``active`` is address and length of ``active_ranks``."""
-    fp8 = abi.MW_DISPATCH_FP8 if request.fp8 else 0
-    more = abi.MW_DISPATCH_MORE if request.more else 0
-    return abi.mw_dispatch_args_t(
-        _ARGS_BYTES,
-        fp8 | more,
-        request.x.data_ptr(),
-        request.topk_idx.data_ptr(),
-        shape.num_tokens,
-        shape.hidden,
-        shape.num_topk,
-        request.num_max_tokens,
-        request.num_experts,
-        *active,
-        request.timeout_us,
-        SLICE_US,
-        request.phase,
-        0,
-        outputs.recv_count.data_ptr(),
-        outputs.layout_range.data_ptr(),
-        pointer(outputs.raw),
-    )
+def fill(
+    args: abi.mw_dispatch_args_t, request: Request, active: tuple[int, int], outputs: Outputs
+) -> None:
+    """What differs from call to call; ``active`` is address and length of ``active_ranks``."""
+    x, topk_idx, _, _, _, timeout_us, fp8, more, phase = request
+    recv_count, layout_range, raw = outputs
+    args.flags = (_FP8 if fp8 else 0) | (_MORE if more else 0)
+    args.x = x.data_ptr()
+    args.topk_idx = topk_idx.data_ptr()
+    args.num_tokens = x.shape[0]
+    args.active_ranks, args.num_active_ranks = active
+    args.timeout_us = timeout_us
+    args.phase = phase
+    args.recv_count = recv_count.data_ptr()
+    args.layout_range = layout_range.data_ptr()
+    args.result = addressof(raw)
 
 
 def _received(
     runtime: Runtime,
+    plan: Plan,
     request: Request,
-    shape: Shape,
     outputs: Outputs,
     operation: Operation,
     copy_outputs: bool,
 ) -> tuple[_results.RecvX, torch.Tensor, Handle]:
-    rows = _results.views(runtime, outputs.raw, shape, request.fp8)
+    recv_count, layout_range, raw = outputs
+    rows = _results.views(runtime.mapping(raw), raw, plan)
     # Autograd would save a view, and find other numbers in it later.
     if copy_outputs or (request.x.requires_grad and torch.is_grad_enabled()):
-        rows = _results.copies(rows, outputs.recv_count, operation)
-    items = (
-        rows.src_info,
-        outputs.layout_range,
-        int(request.num_max_tokens),
-        shape.hidden,
-        int(request.num_experts),
-    )
-    handle = Handle(items, runtime, outputs.raw, operation, shape)
-    return rows.recv_x, outputs.recv_count, handle
+        recv_x, src_info = _results.copies(rows, recv_count, operation)
+    else:
+        recv_x, src_info = rows.fresh()
+    items = (src_info, layout_range, plan.num_max_tokens, plan.hidden, plan.num_experts)
+    handle = Handle(items, runtime, raw, operation, plan, request.x.shape[0])
+    return recv_x, recv_count, handle

@@ -9,9 +9,9 @@ import torch
 
 from . import _abi as abi
 from ._check import FP8_BLOCK
+from ._memory import Mapping
 from ._operation import Operation
-from ._runtime import Runtime
-from .handle import Shape
+from ._plan import Plan
 
 RecvX: TypeAlias = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 
@@ -20,32 +20,56 @@ class Rows(NamedTuple):
     """Received rows; everything from ``recv_count[l]`` on is undefined."""
 
     data: torch.Tensor  # bf16 or float8_e4m3fn [L, R*M, H]
-    scales: torch.Tensor | None  # float32 [L, H/128, R*M], contiguous; None for bf16
+    scales: torch.Tensor | None  # float32 [L, R*M, H/128], token stride 1; None for bf16
     src_info: torch.Tensor  # int32 [L, R*M]
 
-    @property
-    def recv_x(self) -> RecvX:
-        """As upstream returns it: scales as a [L, R*M, H/128] view, token stride 1."""
-        return self.data if self.scales is None else (self.data, self.scales.transpose(1, 2))
+    def fresh(self) -> tuple[RecvX, torch.Tensor]:
+        """recv_x and src_info over the same memory, as tensors that nobody else holds.
+
+        What a caller does to a tensor object, requires_grad_() say, stays with that one.
+        """
+        data, scales, src_info = self
+        if scales is None:
+            return data.detach(), src_info.detach()
+        return (data.detach(), scales.detach()), src_info.detach()
 
 
-def _dims(shape: Shape) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    local, rows, hidden = shape.num_local_experts, shape.num_rows, shape.hidden
-    return (local, rows, hidden), (local, hidden // FP8_BLOCK, rows), (local, rows)
+def views(mapping: Mapping, raw: abi.mw_dispatch_result_t, plan: Plan) -> Rows:
+    """Views of the workspace: made once per slab and plan, no copy."""
+    key = (raw.recv_x, plan)
+    rows: Rows | None = mapping.find(key)
+    if rows is None:
+        rows = _make(mapping, raw, plan)
+        mapping.keep(key, rows)
+    return rows
 
 
-def views(runtime: Runtime, raw: abi.mw_dispatch_result_t, shape: Shape, fp8: bool) -> Rows:
-    """Views of the workspace; no copy."""
-    mapping = runtime.mapping(raw)
-    data_dims, scale_dims, info_dims = _dims(shape)
-    src_info = mapping.view(raw.src_info, info_dims, torch.int32)
-    if not fp8:
-        return Rows(mapping.view(raw.recv_x, data_dims, torch.bfloat16), None, src_info)
-    data = mapping.view(raw.recv_x, data_dims, torch.float8_e4m3fn)
-    return Rows(data, mapping.view(raw.recv_scales, scale_dims, torch.float32), src_info)
+def _make(mapping: Mapping, raw: abi.mw_dispatch_result_t, plan: Plan) -> Rows:
+    local, num_rows, hidden = plan.rows
+    dtype = torch.float8_e4m3fn if plan.fp8 else torch.bfloat16
+    data = mapping.view(raw.recv_x, plan.rows, dtype)
+    src_info = mapping.view(raw.src_info, (local, num_rows), torch.int32)
+    if not plan.fp8:
+        return Rows(data, None, src_info)
+    # Contiguous as [L, H/128, R*M]; upstream returns the transposed view.
+    columns = (local, hidden // FP8_BLOCK, num_rows)
+    scales = mapping.view(raw.recv_scales, columns, torch.float32)
+    return Rows(data, scales.transpose(1, 2), src_info)
 
 
-def copies(source: Rows, recv_count: torch.Tensor, operation: Operation) -> Rows:
+def combine_view(mapping: Mapping, address: int, plan: Plan) -> torch.Tensor:
+    """The combine buffer at ``address``: bf16 [L, R*M, H]."""
+    key = (address, plan)
+    view: torch.Tensor | None = mapping.find(key)
+    if view is None:
+        view = mapping.view(address, plan.rows, torch.bfloat16)
+        mapping.keep(key, view)
+    return view.detach()
+
+
+def copies(
+    source: Rows, recv_count: torch.Tensor, operation: Operation
+) -> tuple[RecvX, torch.Tensor]:
     """Ordinary tensors, filled with the valid rows when the operation is done."""
     scales = None if source.scales is None else torch.empty_like(source.scales)
     target = Rows(torch.empty_like(source.data), scales, torch.empty_like(source.src_info))
@@ -53,7 +77,7 @@ def copies(source: Rows, recv_count: torch.Tensor, operation: Operation) -> Rows
         _copy(source, target, recv_count)
     else:
         operation.on_done = partial(_copy, source, target, recv_count)
-    return target
+    return (target.data if scales is None else (target.data, scales)), target.src_info
 
 
 def _copy(source: Rows, target: Rows, recv_count: torch.Tensor) -> None:
@@ -61,4 +85,4 @@ def _copy(source: Rows, target: Rows, recv_count: torch.Tensor) -> None:
         target.data[expert, :count].copy_(source.data[expert, :count])
         target.src_info[expert, :count].copy_(source.src_info[expert, :count])
         if target.scales is not None and source.scales is not None:
-            target.scales[expert, :, :count].copy_(source.scales[expert, :, :count])
+            target.scales[expert, :count].copy_(source.scales[expert, :count])

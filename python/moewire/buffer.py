@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import torch
 
 from . import _abi as abi
-from . import _bootstrap, _check, _combine, _dispatch
+from . import _bootstrap, _check, _combine, _dispatch, _results
 from ._results import RecvX
 from ._runtime import Runtime, size_hint
 from .event import Event, EventOverlap, Finishable, Hook
@@ -219,6 +219,8 @@ class Buffer:
             _phase(async_finish, return_recv_hook),
         )
         recv_x, recv_count, handle = _dispatch.run(self.runtime, request, self._copy_outputs)
+        if request.phase == abi.MW_PHASE_DONE:
+            return recv_x, recv_count, handle, EventOverlap(), None
         event, hook = _completion(handle, async_finish, return_recv_hook, (x, topk_idx))
         return recv_x, recv_count, handle, event, hook
 
@@ -258,7 +260,7 @@ class Buffer:
         without combining.
         """
         self._refuse_foreign(handle)
-        out = _combine.output(out, handle._shape)
+        out = _combine.output(out, handle)
         request = _combine.Request(
             x,
             topk_idx,
@@ -284,9 +286,8 @@ class Buffer:
         self.runtime.refuse_closed()
         handle.finish()
         address = self.runtime.combine_buffer(handle._id, timeout_us)
-        shape = handle._shape
-        rows = (shape.num_local_experts, shape.num_rows, shape.hidden)
-        return self.runtime.mapping(handle._result).view(address, rows, torch.bfloat16)
+        mapping = self.runtime.mapping(handle._result)
+        return _results.combine_view(mapping, address, handle._plan)
 
     def counters(self) -> dict[str, Any]:
         """Totals since construction, by the names in ``mw_counters_t``.
@@ -323,8 +324,10 @@ class Buffer:
 
 def _phase(async_finish: bool, return_recv_hook: bool) -> int:
     """How far a call goes before it returns."""
+    if not (async_finish or return_recv_hook):
+        return abi.MW_PHASE_DONE
     _check.not_both(async_finish, return_recv_hook)
-    return abi.MW_PHASE_SENT if async_finish or return_recv_hook else abi.MW_PHASE_DONE
+    return abi.MW_PHASE_SENT
 
 
 def _completion(

@@ -52,14 +52,14 @@ def _core_dispatch(buffer: Buffer, x: torch.Tensor, topk_idx: torch.Tensor) -> C
     """The same dispatch and release with the struct filled beforehand: ctypes and core only."""
     phase = abi.MW_PHASE_DONE
     request = _dispatch.Request(x, topk_idx, None, 1, 1, -1, False, False, phase)
-    shape = _dispatch.check_request(request, 1)
-    outputs = _dispatch.Outputs.allocate(shape, 1)
-    args = _dispatch.fill_args(request, shape, (0, 0), outputs)
-    op = abi.mw_op_t()
     runtime, lib = buffer.runtime, buffer.runtime.lib
+    plan = _dispatch.checked_plan(runtime, request)
+    outputs = _dispatch.outputs_for(plan)
+    args, op = plan.args.take(), abi.mw_op_t()
+    _dispatch.fill(args, request, (0, 0), outputs)
 
     def call() -> None:
         runtime.check(lib.buffer_dispatch(runtime.id, byref(args), byref(op)))
-        runtime.check(lib.handle_release(outputs.raw.handle))
+        runtime.check(lib.handle_release(outputs[2].handle))
 
     return call
