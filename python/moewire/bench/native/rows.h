@@ -1,0 +1,120 @@
+// Rows of bf16 and fp8 in plain C, for the copy floor and for peers: what a
+// compiler makes of straightforward loops. Nothing here knows Moewire.
+//
+// The arithmetic is that of docs/numerics.md for finite numbers: products and
+// sums in float32, in order, unfused (compile with -ffp-contract=off), rounded
+// once to nearest even.
+
+#ifndef BENCH_ROWS_H
+#define BENCH_ROWS_H
+
+#include <stdint.h>
+#include <string.h>
+
+#define BLOCK 128 // values with one fp8 scale
+#define TILE 256  // values summed at a time: the sums stay in registers or L1
+
+static inline float as_float(uint32_t bits)
+{
+	float value;
+
+	memcpy(&value, &bits, sizeof(value));
+	return value;
+}
+
+static inline uint32_t as_bits(float value)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &value, sizeof(bits));
+	return bits;
+}
+
+static inline uint16_t to_bf16(float value)
+{
+	uint32_t bits = as_bits(value);
+
+	return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// out[h] = sum over k of weights[k] * rows[k][h]; hidden is a multiple of 8.
+static inline void reduce_row(uint16_t *restrict out, const uint16_t *const *rows,
+			      const float *weights, int64_t num_rows, int64_t hidden)
+{
+	for (int64_t at = 0; at < hidden; at += TILE) {
+		int64_t count = hidden - at < TILE ? hidden - at : TILE;
+		float sum[TILE] = {0};
+
+		for (int64_t k = 0; k < num_rows; k++) {
+			const uint16_t *restrict row = rows[k] + at;
+			float weight = weights[k];
+
+			for (int64_t i = 0; i < count; i++)
+				sum[i] += weight * as_float((uint32_t)row[i] << 16);
+		}
+		for (int64_t i = 0; i < count; i++)
+			out[at + i] = to_bf16(sum[i]);
+	}
+}
+
+static inline float largest(const uint16_t *restrict x)
+{
+	uint16_t most = 0;
+
+	for (int i = 0; i < BLOCK; i++) {
+		uint16_t magnitude = x[i] & 0x7fff;
+
+		most = magnitude > most ? magnitude : most;
+	}
+	return as_float((uint32_t)most << 16);
+}
+
+// The e4m3 code of 0 <= y <= 448. Adding 2^(E+20), E being y's exponent but at
+// least -6, rounds y at e4m3's spacing and leaves it in the low bits.
+static inline uint8_t encode(float y)
+{
+	uint32_t least = 0x3c800000u, exponent = as_bits(y) & 0x7f800000u;
+	uint32_t e = exponent > least ? exponent : least;
+
+	return (uint8_t)(as_bits(y + as_float(e + (20u << 23) + 0x38u)) + (e >> 20));
+}
+
+static inline void quantise_row(uint8_t *restrict q, float *restrict scales,
+				const uint16_t *restrict x, int64_t hidden)
+{
+	for (int64_t g = 0; g < hidden / BLOCK; g++, q += BLOCK, x += BLOCK) {
+		float amax = largest(x), scale;
+
+		amax = amax < 1e-4f ? 1e-4f : amax;
+		scale = 448.0f / amax;
+		for (int i = 0; i < BLOCK; i++) {
+			float y = scale * as_float((uint32_t)(x[i] & 0x7fffu) << 16);
+
+			q[i] = (uint8_t)(encode(y) | ((x[i] >> 8) & 0x80u));
+		}
+		scales[g] = amax / 448.0f;
+	}
+}
+
+static inline float decode(uint8_t code)
+{
+	uint32_t m = code & 0x7fu;
+	float magnitude = m < 8 ? (float)m * 0x1p-9f : as_float((m << 20) + (120u << 23));
+
+	return code & 0x80u ? -magnitude : magnitude;
+}
+
+// scales may start anywhere: they travel behind the row's bytes.
+static inline void dequantise_row(uint16_t *restrict out, const uint8_t *restrict q,
+				  const uint8_t *scales, int64_t hidden)
+{
+	for (int64_t g = 0; g < hidden / BLOCK; g++) {
+		float scale;
+
+		memcpy(&scale, scales + 4 * g, sizeof(scale));
+		for (int64_t i = g * BLOCK; i < (g + 1) * BLOCK; i++)
+			out[i] = to_bf16(scale * decode(q[i]));
+	}
+}
+
+#endif
