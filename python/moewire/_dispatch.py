@@ -17,6 +17,8 @@ from .handle import Handle
 _RESULT_BYTES = abi.SIZE_OF[abi.mw_dispatch_result_t]
 # Looked up once, not at every call.
 _FP8, _MORE = abi.MW_DISPATCH_FP8, abi.MW_DISPATCH_MORE
+_TIMEOUT_END = _check.TIMEOUT_END
+_plain, _new_raw = _check.plain, abi.mw_dispatch_result_t
 _BF16, _INT64, _empty_like = torch.bfloat16, torch.int64, torch.empty_like
 
 
@@ -41,7 +43,7 @@ Outputs: TypeAlias = tuple[torch.Tensor, torch.Tensor, abi.mw_dispatch_result_t]
 
 def outputs_for(plan: Plan) -> Outputs:
     """Fresh ones for one dispatch."""
-    raw = abi.mw_dispatch_result_t(_RESULT_BYTES)
+    raw = _new_raw(_RESULT_BYTES)
     return _empty_like(plan.counts), _empty_like(plan.layout), raw
 
 
@@ -85,7 +87,7 @@ def _known_plan(runtime: Runtime, request: Request) -> Plan | None:
     The quick way of ``_check_request``, for what is almost every call. None means: look closely.
     """
     x, topk_idx, _, num_max, num_experts, timeout_us, fp8, _, _ = request
-    if not (_check.plain(x, _BF16) and _check.plain(topk_idx, _INT64)):
+    if not (_plain(x, _BF16) and _plain(topk_idx, _INT64)):
         return None
     given, selections = x.shape, topk_idx.shape
     if len(given) != 2 or len(selections) != 2:
@@ -96,7 +98,7 @@ def _known_plan(runtime: Runtime, request: Request) -> Plan | None:
         return None
     if not (num_tokens == selections[0] and num_tokens <= num_max):
         return None
-    if not -1 <= timeout_us < _check.TIMEOUT_END:
+    if not -1 <= timeout_us < _TIMEOUT_END:
         return None
     return runtime.plans.find((hidden, selections[1], num_max, num_experts, fp8))
 

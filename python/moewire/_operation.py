@@ -108,6 +108,8 @@ def _ended_one() -> Operation:
     return operation
 
 
+# Looked up once, not at every call.
+_new_op, _OK = abi.mw_op_t, abi.MW_OK
 # What every call gets that was complete when it returned: nothing is left to finish.
 _ENDED = _ended_one()
 
@@ -120,10 +122,10 @@ def start(
     borrowed: tuple[object, ...],
 ) -> Operation:
     """Starts an operation and drives it to ``phase``; raises if that fails."""
-    op = abi.mw_op_t()
+    op = _new_op()
     try:
         status = function(runtime.id, args, op)
-        if status == abi.MW_OK and not op.id:
+        if status == _OK and not op.id:
             return _ENDED
         operation = Operation(runtime, op, borrowed)
     except BaseException:

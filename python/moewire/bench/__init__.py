@@ -91,7 +91,7 @@ def _that_fit(
     available = cases.available_bytes()
     dropped: dict[str, str] = {}
     for count in range(len(peers), -1, -1):
-        needed = cases.resident_bytes(case, count)
+        needed = cases.resident_bytes(case, peers[:count])
         if needed <= available:
             return peers[:count], dropped
         reason = f"it needs about {needed / 1e9:.0f} GB, {available / 1e9:.0f} GB are available"

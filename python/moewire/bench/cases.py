@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..errors import InvalidArgument
@@ -106,12 +107,15 @@ def _of_shapes(options: argparse.Namespace) -> list[Case]:
 _PAIRS_PER_PEER = 2
 
 
-def resident_bytes(case: Case, num_peers: int) -> int:
+def resident_bytes(case: Case, peers: Sequence[str]) -> int:
     """About what one case needs: received rows and expert outputs, everybody's."""
+    num_peers = len(peers)
     rows = case.ranks * case.tokens * case.topk * 2 * case.hidden
     pairs = 2 * case.slots + _PAIRS_PER_PEER * num_peers
     process = 400 << 20  # a Python process with torch
-    return 2 * rows * pairs + rows + case.ranks * (1 + num_peers) * process
+    # Its fallback fills every expert's rows up to R * M, and keeps three such tensors.
+    padded = 3 * rows * case.experts // case.topk if "mooncake" in peers else 0
+    return 2 * rows * pairs + rows + padded + case.ranks * (1 + num_peers) * process
 
 
 def available_bytes() -> int:
