@@ -151,10 +151,11 @@ def test_chart_of_text() -> None:
     assert text.count("*") == 4 and text.count("o ") >= 1  # three points and the legend
 
 
-def test_nothing_to_draw(tmp_path: Path) -> None:
+def test_nothing_to_draw() -> None:
     assert chart.panels([_result(8, 1.0)]) == []
     with pytest.raises(MoewireError, match="nothing to draw"):
-        chart.save([], str(tmp_path / "chart.png"))
+        chart.need_lines(_choose("--ranks", "2,4"))
+    chart.need_lines(_choose("--tokens", "1,8"))
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

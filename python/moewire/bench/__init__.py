@@ -33,8 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    if options.plot:
-        chart.need_matplotlib()  # before an hour of measuring, not after it
+    if options.plot:  # refused before an hour of measuring, not after it
+        chart.need_matplotlib()
+        chart.need_lines(todo)
     result = _measure(options, todo)
     _show(options, result)
     return 1 if any("failure" in case for case in result["cases"]) else 0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import MoewireError
+from .cases import Case
 from .report import kind_of
 
 _MARKS = "o*x+#@%&"
@@ -70,8 +71,6 @@ def _ticks(tokens: list[int], across: Any) -> str:
 
 def save(all_panels: list[Panel], path: str) -> None:
     """Writes every panel into one picture; the ending of ``path`` says which kind."""
-    if not all_panels:
-        raise MoewireError("--plot: nothing to draw, because no two shapes differ in T alone")
     pyplot = need_matplotlib()
     figure, axes = pyplot.subplots(
         1, len(all_panels), figsize=(5 * len(all_panels), 4), squeeze=False
@@ -84,6 +83,13 @@ def save(all_panels: list[Panel], path: str) -> None:
     figure.tight_layout()
     figure.savefig(path)
     pyplot.close(figure)
+
+
+def need_lines(todo: Sequence[Case]) -> None:
+    """Refuses cases of which no two could be joined by a line."""
+    groups = [(case.ranks, case.hidden, case.dtype) for case in todo]
+    if len(set(groups)) == len(groups):
+        raise MoewireError("--plot: nothing to draw, because no two shapes differ in T alone")
 
 
 def need_matplotlib() -> Any:

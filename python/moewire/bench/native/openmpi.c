@@ -122,7 +122,7 @@ static void per_rank(const struct work *w, const int64_t *per_expert, int *count
 	}
 }
 
-static void pack(struct work *w)
+static void pack_rows(struct work *w)
 {
 	for (int64_t i = 0; i < w->selections; i++) {
 		uint8_t *to = w->packed + w->slot[i] * w->row_bytes;
@@ -164,7 +164,7 @@ static void dispatch(struct work *w)
 		     MPI_INT64_T, MPI_COMM_WORLD);
 	per_rank(w, w->sent_for, w->sent, w->sent_at);
 	per_rank(w, w->received_for, w->received, w->received_at);
-	pack(w);
+	pack_rows(w);
 	MPI_Alltoallv(w->packed, w->sent, w->sent_at, w->row, w->arrived, w->received,
 		      w->received_at, w->row, MPI_COMM_WORLD);
 	find_targets(w);

@@ -12,7 +12,11 @@
 #include <string.h>
 
 #define BLOCK 128 // values with one fp8 scale
-#define TILE 256  // values summed at a time: the sums stay in registers or L1
+#define WIDTH 64  // bytes of a vector; narrower machines use several
+#define TILE 4	  // vectors of pairs summed at a time: the sums stay in registers
+
+typedef uint32_t words __attribute__((vector_size(WIDTH)));
+typedef float floats __attribute__((vector_size(WIDTH)));
 
 static inline float as_float(uint32_t bits)
 {
@@ -37,23 +41,51 @@ static inline uint16_t to_bf16(float value)
 	return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// out[h] = sum over k of weights[k] * rows[k][h]; hidden is a multiple of 8.
-static inline void reduce_row(uint16_t *restrict out, const uint16_t *const *rows,
+// Rounds both halves of 32 values: the even ones lie low in their pair.
+static inline words pack(floats even, floats odd)
+{
+	words e = (words)even, o = (words)odd;
+
+	e = (e + 0x7fffu + ((e >> 16) & 1u)) >> 16;
+	return e | ((o + 0x7fffu + ((o >> 16) & 1u)) & 0xffff0000u);
+}
+
+static inline void reduce_tile(uint16_t *out, const uint16_t *const *rows,
+			       const float *weights, int64_t num_rows, int64_t at)
+{
+	floats even[TILE] = {{0}}, odd[TILE] = {{0}};
+
+	for (int64_t k = 0; k < num_rows; k++)
+#pragma GCC unroll 4
+		for (int i = 0; i < TILE; i++) {
+			words pair;
+
+			memcpy(&pair, rows[k] + at + i * WIDTH / 2, WIDTH);
+			even[i] += weights[k] * (floats)(pair << 16);
+			odd[i] += weights[k] * (floats)(pair & 0xffff0000u);
+		}
+#pragma GCC unroll 4
+	for (int i = 0; i < TILE; i++) {
+		words pair = pack(even[i], odd[i]);
+
+		memcpy(out + at + i * WIDTH / 2, &pair, WIDTH);
+	}
+}
+
+// out[h] = sum over k of weights[k] * rows[k][h].
+static inline void reduce_row(uint16_t *out, const uint16_t *const *rows,
 			      const float *weights, int64_t num_rows, int64_t hidden)
 {
-	for (int64_t at = 0; at < hidden; at += TILE) {
-		int64_t count = hidden - at < TILE ? hidden - at : TILE;
-		float sum[TILE] = {0};
+	int64_t at = 0;
 
-		for (int64_t k = 0; k < num_rows; k++) {
-			const uint16_t *restrict row = rows[k] + at;
-			float weight = weights[k];
+	for (; at + TILE * WIDTH / 2 <= hidden; at += TILE * WIDTH / 2)
+		reduce_tile(out, rows, weights, num_rows, at);
+	for (; at < hidden; at++) {
+		float sum = 0;
 
-			for (int64_t i = 0; i < count; i++)
-				sum[i] += weight * as_float((uint32_t)row[i] << 16);
-		}
-		for (int64_t i = 0; i < count; i++)
-			out[at + i] = to_bf16(sum[i]);
+		for (int64_t k = 0; k < num_rows; k++)
+			sum += weights[k] * as_float((uint32_t)rows[k][at] << 16);
+		out[at] = to_bf16(sum);
 	}
 }
 
