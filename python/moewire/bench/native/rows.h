@@ -41,15 +41,6 @@ static inline uint16_t to_bf16(float value)
 	return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// Rounds both halves of 32 values: the even ones lie low in their pair.
-static inline words pack(floats even, floats odd)
-{
-	words e = (words)even, o = (words)odd;
-
-	e = (e + 0x7fffu + ((e >> 16) & 1u)) >> 16;
-	return e | ((o + 0x7fffu + ((o >> 16) & 1u)) & 0xffff0000u);
-}
-
 static inline void reduce_tile(uint16_t *out, const uint16_t *const *rows,
 			       const float *weights, int64_t num_rows, int64_t at)
 {
@@ -66,8 +57,12 @@ static inline void reduce_tile(uint16_t *out, const uint16_t *const *rows,
 		}
 #pragma GCC unroll 4
 	for (int i = 0; i < TILE; i++) {
-		words pair = pack(even[i], odd[i]);
+		words e = (words)even[i], o = (words)odd[i], pair;
 
+		// To nearest even; the even values lie low in their pair.
+		e += 0x7fffu + ((e >> 16) & 1u);
+		o += 0x7fffu + ((o >> 16) & 1u);
+		pair = (e >> 16) | (o & 0xffff0000u);
 		memcpy(out + at + i * WIDTH / 2, &pair, WIDTH);
 	}
 }
