@@ -31,7 +31,7 @@ wheel:
 
 bench:
 	@$(PYTHON) .ci/steps.py --quiet venv install
-	@$(VENV)/bin/moewire bench
+	@$(VENV)/bin/moewire bench --tables main
 
 venv:
 	@$(PYTHON) .ci/steps.py venv

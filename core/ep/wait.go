@@ -84,6 +84,7 @@ func (b *Buffer) step(t task, until Phase) (waiting uint64, reached bool, err er
 	if err := b.progress(); err != nil {
 		return 0, false, err
 	}
+	b.noteLeavers(t) // before the step books the wait for them
 	sent := false
 	switch t.kind {
 	case kindDispatch:
@@ -100,7 +101,6 @@ func (b *Buffer) step(t task, until Phase) (waiting uint64, reached bool, err er
 	if err == ErrFenced {
 		b.expelled()
 	}
-	b.noteLeavers(t)
 	reached = t.st.State() == op.Done || (until == PhaseSent && sent)
 	b.rec.step(t, waiting, reached)
 	return waiting, reached, err

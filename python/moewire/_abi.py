@@ -208,7 +208,7 @@ class mw_dispatch_args_t(Structure):
         ("reserved", c_int32),
         ("recv_count", c_uint64),
         ("layout_range", c_uint64),
-        ("result", POINTER(mw_dispatch_result_t)),
+        ("result", c_uint64),  # address of a mw_dispatch_result_t
     ]
 
 

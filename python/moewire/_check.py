@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -23,6 +24,10 @@ FP8_BLOCK = 128
 BF16_BLOCK = 8
 # UE8M0 scales of this many blocks share one int32.
 UE8M0_PACK = 4
+
+
+# One more than the longest timeout that can be asked for.
+TIMEOUT_END = 1 << 63
 
 
 def refuse(name: str, given: object, allowed: object) -> InvalidArgument:
@@ -46,7 +51,26 @@ def integer(name: str, value: object, low: int, high: int) -> int:
 
 def timeout(value: object) -> int:
     """A deadline in microseconds, -1 for none."""
-    return integer("timeout_us", value, -1, (1 << 63) - 1)
+    return integer("timeout_us", value, -1, TIMEOUT_END - 1)
+
+
+# Looked up once, not at every call.
+_TENSOR = torch.Tensor
+_STRIDED = torch.strided
+
+
+def plain(value: Any, dtype: torch.dtype) -> bool:
+    """Whether ``value`` is beyond doubt a contiguous CPU tensor of ``dtype``.
+
+    The quick way for almost every call; ``tensor`` decides about the others, and says why not.
+    """
+    return (
+        type(value) is _TENSOR
+        and value.dtype is dtype
+        and value.is_cpu
+        and value.layout is _STRIDED
+        and value.is_contiguous()
+    )
 
 
 def tensor(name: str, value: object, dtype: torch.dtype, shape: tuple[int | None, ...]) -> None:
@@ -64,6 +88,12 @@ def tensor(name: str, value: object, dtype: torch.dtype, shape: tuple[int | None
         raise refuse(name, f"shape {list(given)}", f"shape {_text(shape)}")
     if not value.is_contiguous():
         raise refuse(name, f"strides {value.stride()} for shape {list(given)}", "contiguous")
+
+
+def known(name: str, value: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """``tensor`` where the whole shape is known: quick if it is right."""
+    if not (plain(value, dtype) and value.shape == shape):
+        tensor(name, value, dtype, shape)
 
 
 def _fits(given: tuple[int, ...], shape: tuple[int | None, ...]) -> bool:

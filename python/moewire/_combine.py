@@ -8,11 +8,10 @@ import torch
 
 from . import _abi as abi
 from . import _check
-from ._operation import Operation
-from ._runtime import SLICE_US, Runtime
-from .handle import Handle, Shape
-
-_ARGS_BYTES = abi.SIZE_OF[abi.mw_combine_args_t]
+from ._operation import Operation, start
+from ._plan import combine_args
+from ._runtime import Runtime
+from .handle import Handle
 
 
 class Request(NamedTuple):
@@ -28,51 +27,49 @@ class Request(NamedTuple):
     phase: int
 
 
-def output(out: torch.Tensor | None, shape: Shape) -> torch.Tensor:
+def output(out: torch.Tensor | None, handle: Handle) -> torch.Tensor:
     """The caller's ``out``, or a new tensor: bf16 [T, H]."""
+    shape = (handle._num_tokens, handle._plan.hidden)
     if out is None:
-        return torch.empty((shape.num_tokens, shape.hidden), dtype=torch.bfloat16)
-    _check.tensor("out", out, torch.bfloat16, (shape.num_tokens, shape.hidden))
+        return torch.empty(shape, dtype=torch.bfloat16, device="cpu")
+    _check.known("out", out, torch.bfloat16, shape)
     return out
 
 
 def run(runtime: Runtime, handle: Handle, request: Request) -> Operation:
     """Combines up to ``request.phase``; runs the dispatch's hook if it has not run."""
-    shape = handle._shape
-    _check_request(request, shape)
+    _check_request(request, handle)
     active = _check.active_ranks(request.active_ranks, runtime.num_ranks)
     runtime.refuse_closed()
     handle.finish()
-    args = _args(request, handle, active)
-    operation = Operation(runtime, (request, handle))
-    operation.start(runtime.lib.buffer_combine, args, request.phase)
+    args = combine_args.take()
+    fill(args, request, handle, active)
+    operation = start(runtime, runtime.lib.buffer_combine, args, request.phase, (request, handle))
+    combine_args.give_back(args)
     handle._combined = True
     return operation
 
 
-def _check_request(request: Request, shape: Shape) -> None:
-    rows = (shape.num_local_experts, shape.num_rows, shape.hidden)
-    selections = (shape.num_tokens, shape.num_topk)
-    _check.tensor("x", request.x, torch.bfloat16, rows)
-    _check.tensor("topk_idx", request.topk_idx, torch.int64, selections)
-    _check.tensor("topk_weights", request.topk_weights, torch.float32, selections)
+def _check_request(request: Request, handle: Handle) -> None:
+    selections = (handle._num_tokens, handle._plan.num_topk)
+    _check.known("x", request.x, torch.bfloat16, handle._plan.rows)
+    _check.known("topk_idx", request.topk_idx, torch.int64, selections)
+    _check.known("topk_weights", request.topk_weights, torch.float32, selections)
     _check.timeout(request.timeout_us)
 
 
-def _args(request: Request, handle: Handle, active: tuple[int, int]) -> abi.mw_combine_args_t:
-    return abi.mw_combine_args_t(
-        _ARGS_BYTES,
-        abi.MW_COMBINE_ZERO_COPY if request.zero_copy else 0,
-        handle._id,
-        request.x.data_ptr(),
-        request.topk_idx.data_ptr(),
-        request.topk_weights.data_ptr(),
-        request.out.data_ptr(),
-        handle._shape.num_tokens,
-        handle._shape.num_topk,
-        *active,
-        request.timeout_us,
-        SLICE_US,
-        request.phase,
-        0,
-    )
+def fill(
+    args: abi.mw_combine_args_t, request: Request, handle: Handle, active: tuple[int, int]
+) -> None:
+    """Everything but the struct's size and the slice; ``active``: address and length."""
+    args.flags = abi.MW_COMBINE_ZERO_COPY if request.zero_copy else 0
+    args.handle = handle._id
+    args.x = request.x.data_ptr()
+    args.topk_idx = request.topk_idx.data_ptr()
+    args.topk_weights = request.topk_weights.data_ptr()
+    args.out = request.out.data_ptr()
+    args.num_tokens = handle._num_tokens
+    args.num_topk = handle._plan.num_topk
+    args.active_ranks, args.num_active_ranks = active
+    args.timeout_us = request.timeout_us
+    args.phase = request.phase

@@ -1,20 +1,30 @@
-"""One dispatch: check the arguments, fill one struct, make one call."""
+"""One dispatch: check the arguments, complete one struct, make one call."""
 
 from __future__ import annotations
 
-from ctypes import pointer
-from typing import NamedTuple
+from ctypes import addressof
+from typing import NamedTuple, TypeAlias
 
 import torch
 
 from . import _abi as abi
 from . import _check, _results
-from ._operation import Operation
-from ._runtime import SLICE_US, Runtime
-from .handle import Handle, Shape
+from ._operation import Operation, start
+from ._plan import FORMAT_FLAGS, Key, Plan
+from ._runtime import Runtime
+from .handle import Handle
 
-_ARGS_BYTES = abi.SIZE_OF[abi.mw_dispatch_args_t]
 _RESULT_BYTES = abi.SIZE_OF[abi.mw_dispatch_result_t]
+# Looked up once, not at every call.
+_FP8, _MORE, _ROUND, _UE8M0 = (
+    abi.MW_DISPATCH_FP8,
+    abi.MW_DISPATCH_MORE,
+    abi.MW_DISPATCH_ROUND_SCALE,
+    abi.MW_DISPATCH_UE8M0,
+)
+_TIMEOUT_END = _check.TIMEOUT_END
+_plain, _new_raw = _check.plain, abi.mw_dispatch_result_t
+_BF16, _INT64, _empty_like = torch.bfloat16, torch.int64, torch.empty_like
 
 
 class Request(NamedTuple):
@@ -26,121 +36,135 @@ class Request(NamedTuple):
     num_max_tokens: int
     num_experts: int
     timeout_us: int
-    fp8: bool
-    more: bool
+    flags: int  # MW_DISPATCH_*
     phase: int
-    round_scale: bool = False
-    ue8m0: bool = False
-
-    def flags(self) -> int:
-        """``MW_DISPATCH_*`` bits."""
-        return (
-            (abi.MW_DISPATCH_FP8 if self.fp8 else 0)
-            | (abi.MW_DISPATCH_MORE if self.more else 0)
-            | (abi.MW_DISPATCH_ROUND_SCALE if self.round_scale else 0)
-            | (abi.MW_DISPATCH_UE8M0 if self.ue8m0 else 0)
-        )
 
 
-class Outputs(NamedTuple):
-    """Small fresh tensors that the library writes."""
+def flags(fp8: object, more: object, round_scale: object, ue8m0: object) -> int:
+    """``MW_DISPATCH_*`` bits."""
+    bits = _FP8 if fp8 else 0
+    if more or round_scale or ue8m0:
+        bits |= (_MORE if more else 0) | (_ROUND if round_scale else 0) | (_UE8M0 if ue8m0 else 0)
+    return bits
 
-    recv_count: torch.Tensor  # int32 [L]
-    layout_range: torch.Tensor  # int64 [L, R]
-    raw: abi.mw_dispatch_result_t
 
-    @classmethod
-    def allocate(cls, shape: Shape, num_ranks: int) -> Outputs:
-        """Fresh ones for one dispatch."""
-        local = shape.num_local_experts
-        return cls(
-            torch.empty((local,), dtype=torch.int32),
-            torch.empty((local, num_ranks), dtype=torch.int64),
-            abi.mw_dispatch_result_t(_RESULT_BYTES),
-        )
+# Small fresh objects that the library writes: recv_count, int32 [L], layout_range, int64 [L, R],
+# and the rest. A bare tuple, because it is made at every call.
+Outputs: TypeAlias = tuple[torch.Tensor, torch.Tensor, abi.mw_dispatch_result_t]
+
+
+def outputs_for(plan: Plan) -> Outputs:
+    """Fresh ones for one dispatch."""
+    raw = _new_raw(_RESULT_BYTES)
+    return _empty_like(plan.counts), _empty_like(plan.layout), raw
 
 
 def run(
     runtime: Runtime, request: Request, copy_outputs: bool
 ) -> tuple[_results.RecvX, torch.Tensor, Handle]:
     """Dispatches up to ``request.phase``; gives recv_x, recv_count and the handle."""
-    shape = check_request(request, runtime.num_ranks)
+    plan = checked_plan(runtime, request)
     active = _check.active_ranks(request.active_ranks, runtime.num_ranks)
-    runtime.refuse_closed()
-    outputs = Outputs.allocate(shape, runtime.num_ranks)
-    args = fill_args(request, shape, active, outputs)
-    borrowed = (request.x, request.topk_idx, request.active_ranks, outputs)
-    operation = Operation(runtime, borrowed)
+    outputs = outputs_for(plan)
+    args = plan.args.take()
+    fill(args, request, active, outputs)
+    operation = None
     try:
-        operation.start(runtime.lib.buffer_dispatch, args, request.phase)
-        return _received(runtime, request, shape, outputs, operation, copy_outputs)
+        operation = start(
+            runtime, runtime.lib.buffer_dispatch, args, request.phase, (request, outputs)
+        )
+        plan.args.give_back(args)
+        return _received(runtime, plan, request, outputs, operation, copy_outputs)
     except BaseException:
-        operation.abandon()
-        if outputs.raw.handle.id and not runtime.lib.forked:
-            runtime.lib.handle_release(outputs.raw.handle)
+        if operation is not None:
+            operation.abandon()
+        raw = outputs[2]
+        if raw.handle.id and not runtime.lib.forked:
+            runtime.lib.handle_release(raw.handle)
         raise
 
 
-def check_request(request: Request, num_ranks: int) -> Shape:
-    """The sizes, if every argument but ``active_ranks`` is right."""
+def checked_plan(runtime: Runtime, request: Request) -> Plan:
+    """The plan, if every argument but ``active_ranks`` is right."""
+    plan = _known_plan(runtime, request)
+    if plan is None:
+        plan = runtime.plans.of(_check_request(request, runtime.num_ranks))
+    runtime.refuse_closed()
+    return plan
+
+
+def _known_plan(runtime: Runtime, request: Request) -> Plan | None:
+    """The plan of an earlier dispatch, if these arguments are right beyond doubt.
+
+    The quick way of ``_check_request``, for what is almost every call. None means: look closely.
+    """
+    x, topk_idx, _, num_max, num_experts, timeout_us, flags, _ = request
+    if not (_plain(x, _BF16) and _plain(topk_idx, _INT64)):
+        return None
+    given, selections = x.shape, topk_idx.shape
+    if len(given) != 2 or len(selections) != 2:
+        return None
+    num_tokens, hidden = given
+    # 8.0 would find the plan for 8.
+    if not (type(num_max) is type(num_experts) is type(timeout_us) is int):
+        return None
+    if not (num_tokens == selections[0] and num_tokens <= num_max):
+        return None
+    if not -1 <= timeout_us < _TIMEOUT_END:
+        return None
+    return runtime.plans.find((hidden, selections[1], num_max, num_experts, flags & FORMAT_FLAGS))
+
+
+def _check_request(request: Request, num_ranks: int) -> Key:
+    """The key of the plan; raises what is wrong with the arguments."""
     name = "num_max_dispatch_tokens_per_rank"
     num_max = _check.integer(name, request.num_max_tokens, 1, _check.MAX_TOKENS)
     experts = _check.experts(request.num_experts, num_ranks)
     _check.tensor("x", request.x, torch.bfloat16, (None, None))
     num_tokens, hidden = request.x.shape
-    _check.scales(request.fp8, request.round_scale, request.ue8m0)
-    _check.hidden(hidden, request.fp8, request.ue8m0)
+    fp8, ue8m0 = bool(request.flags & _FP8), bool(request.flags & _UE8M0)
+    _check.scales(fp8, bool(request.flags & _ROUND), ue8m0)
+    _check.hidden(hidden, fp8, ue8m0)
     _check.tokens(num_tokens, num_max)
     _check.tensor("topk_idx", request.topk_idx, torch.int64, (num_tokens, None))
     num_topk = request.topk_idx.shape[1]
     _check.topk(num_topk)
     _check.timeout(request.timeout_us)
-    return Shape(num_tokens, num_topk, experts // num_ranks, num_ranks * num_max, hidden)
+    return hidden, num_topk, num_max, experts, request.flags & FORMAT_FLAGS
 
 
-def fill_args(
-    request: Request, shape: Shape, active: tuple[int, int], outputs: Outputs
-) -> abi.mw_dispatch_args_t:
-    """The one struct of the call; ``active`` is address and length of ``active_ranks``."""
-    return abi.mw_dispatch_args_t(
-        _ARGS_BYTES,
-        request.flags(),
-        request.x.data_ptr(),
-        request.topk_idx.data_ptr(),
-        shape.num_tokens,
-        shape.hidden,
-        shape.num_topk,
-        request.num_max_tokens,
-        request.num_experts,
-        *active,
-        request.timeout_us,
-        SLICE_US,
-        request.phase,
-        0,
-        outputs.recv_count.data_ptr(),
-        outputs.layout_range.data_ptr(),
-        pointer(outputs.raw),
-    )
+def fill(
+    args: abi.mw_dispatch_args_t, request: Request, active: tuple[int, int], outputs: Outputs
+) -> None:
+    """What differs from call to call; ``active`` is address and length of ``active_ranks``."""
+    recv_count, layout_range, raw = outputs
+    args.flags = request.flags
+    args.x = request.x.data_ptr()
+    args.topk_idx = request.topk_idx.data_ptr()
+    args.num_tokens = request.x.shape[0]
+    args.active_ranks, args.num_active_ranks = active
+    args.timeout_us = request.timeout_us
+    args.phase = request.phase
+    args.recv_count = recv_count.data_ptr()
+    args.layout_range = layout_range.data_ptr()
+    args.result = addressof(raw)
 
 
 def _received(
     runtime: Runtime,
+    plan: Plan,
     request: Request,
-    shape: Shape,
     outputs: Outputs,
     operation: Operation,
     copy_outputs: bool,
 ) -> tuple[_results.RecvX, torch.Tensor, Handle]:
-    rows = _results.views(runtime, outputs.raw, shape, request.fp8, request.ue8m0)
+    recv_count, layout_range, raw = outputs
+    rows = _results.views(runtime.mapping(raw), raw, plan)
     # Autograd would save a view, and find other numbers in it later.
     if copy_outputs or (request.x.requires_grad and torch.is_grad_enabled()):
-        rows = _results.copies(rows, outputs.recv_count, operation)
-    items = (
-        rows.src_info,
-        outputs.layout_range,
-        int(request.num_max_tokens),
-        shape.hidden,
-        int(request.num_experts),
-    )
-    handle = Handle(items, runtime, outputs.raw, operation, shape)
-    return rows.recv_x, outputs.recv_count, handle
+        recv_x, src_info = _results.copies(rows, recv_count, operation)
+    else:
+        recv_x, src_info = rows.fresh()
+    items = (src_info, layout_range, plan.num_max_tokens, plan.hidden, plan.num_experts)
+    handle = Handle(items, runtime, raw, operation, plan, request.x.shape[0])
+    return recv_x, recv_count, handle

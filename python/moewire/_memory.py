@@ -10,14 +10,15 @@ import ctypes
 import math
 import threading
 from collections import OrderedDict
+from typing import Any
 
 import torch
 
 from . import _abi as abi
 from ._lib import Library
 
-# Distinct (address, shape, dtype) per mapping that stay cached: a few per slot and shape.
-MAX_VIEWS = 64
+# Things made over one mapping that stay cached: two per slot and shape.
+MAX_KEPT = 64
 
 
 class _Owner:
@@ -44,20 +45,19 @@ class Mapping:
         owner = _Owner(library, int(result.memory.id))
         self._bytes = (ctypes.c_ubyte * self._num_bytes).from_address(self._address)
         self._bytes.owner = owner  # type: ignore[attr-defined]
-        self._views: OrderedDict[tuple[int, tuple[int, ...], torch.dtype], torch.Tensor]
-        self._views = OrderedDict()
+        self._kept: OrderedDict[object, Any] = OrderedDict()
         self._lock = threading.Lock()
+        self.find = self._kept.get  # what was kept under a key, or None
+
+    def keep(self, key: object, value: Any) -> None:
+        """For ``find``, until there are too many; a value made twice is kept once."""
+        with self._lock:
+            self._kept[key] = value
+            while len(self._kept) > MAX_KEPT:
+                self._kept.popitem(last=False)
 
     def view(self, address: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A contiguous tensor of ``shape`` and ``dtype`` whose first byte is at ``address``."""
-        key = (address, shape, dtype)
-        view = self._views.get(key)
-        if view is None:
-            view = self._make(address, shape, dtype)
-            self._remember(key, view)
-        return view.detach()
-
-    def _make(self, address: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         count = math.prod(shape)
         offset = address - self._address
         if offset < 0 or offset + count * dtype.itemsize > self._num_bytes:
@@ -66,12 +66,6 @@ class Mapping:
             return torch.empty(shape, dtype=dtype)
         flat = torch.frombuffer(self._bytes, dtype=dtype, count=count, offset=offset)
         return flat.view(shape)
-
-    def _remember(self, key: tuple[int, tuple[int, ...], torch.dtype], view: torch.Tensor) -> None:
-        with self._lock:
-            self._views[key] = view
-            while len(self._views) > MAX_VIEWS:
-                self._views.popitem(last=False)
 
 
 class MappingCache:
@@ -85,7 +79,7 @@ class MappingCache:
 
     def get(self, result: abi.mw_dispatch_result_t) -> Mapping:
         """The mapping that a dispatch's result lies in."""
-        memory_id = int(result.memory.id)
+        memory_id: int = result.memory.id
         mapping = self._mappings.get(memory_id)
         return self._add(memory_id, result) if mapping is None else mapping
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from ctypes import byref
-from typing import Any
+from typing import Any, cast
 
 from . import _abi as abi
-from ._runtime import SLICE_US, Runtime
+from ._plan import SLICE_US
+from ._runtime import Runtime
 from .errors import CancelledError, MoewireError
 
 _INTERRUPTED_TEXT = "the operation was interrupted, and is cancelled"
@@ -19,10 +19,10 @@ class Operation:
 
     __slots__ = ("_borrowed", "_ended", "_failure", "_id", "_lock", "_on_done", "_runtime")
 
-    def __init__(self, runtime: Runtime, borrowed: tuple[object, ...]) -> None:
+    def __init__(self, runtime: Runtime, op: abi.mw_op_t, borrowed: tuple[object, ...]) -> None:
         self._runtime = runtime
         self._borrowed = borrowed
-        self._id = abi.mw_op_t()
+        self._id = op
         self._lock = threading.Lock()
         self._ended = False
         self._failure: MoewireError | None = None
@@ -42,13 +42,12 @@ class Operation:
         if self._failure is None:
             callback()
 
-    def start(self, function: Callable[..., int], args: Any, phase: int) -> None:
-        """Starts the operation and drives it to ``phase``, in slices; ends it on any error."""
+    def go_on(self, status: int, function: Callable[..., int], args: Any, phase: int) -> None:
+        """From the ``status`` of the first call to ``phase``, in slices; ends on any error."""
         try:
-            status = abi.MW_IN_PROGRESS
             while status == abi.MW_IN_PROGRESS and not self._id.id:
                 # In progress without an operation: something else has to end first.
-                status = function(self._runtime.id, byref(args), byref(self._id))
+                status = function(self._runtime.id, args, self._id)
             self._drive(status, phase)
         except BaseException as error:
             self._fail(error)
@@ -114,3 +113,38 @@ class Operation:
     def __del__(self) -> None:
         if not getattr(self, "_ended", True):
             self._free()
+
+
+def _ended_one() -> Operation:
+    operation = Operation(cast(Runtime, None), abi.mw_op_t(), ())
+    operation._ended = True
+    return operation
+
+
+# Looked up once, not at every call.
+_new_op, _OK = abi.mw_op_t, abi.MW_OK
+# What every call gets that was complete when it returned: nothing is left to finish.
+_ENDED = _ended_one()
+
+
+def start(
+    runtime: Runtime,
+    function: Callable[..., int],
+    args: Any,
+    phase: int,
+    borrowed: tuple[object, ...],
+) -> Operation:
+    """Starts an operation and drives it to ``phase``; raises if that fails."""
+    op = _new_op()
+    try:
+        status = function(runtime.id, args, op)
+        if status == _OK and not op.id:
+            runtime.events.look()
+            return _ENDED
+        operation = Operation(runtime, op, borrowed)
+    except BaseException:
+        if op.id:
+            runtime.lib.op_close(op)
+        raise
+    operation.go_on(status, function, args, phase)
+    return operation

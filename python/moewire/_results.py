@@ -9,9 +9,9 @@ import torch
 
 from . import _abi as abi
 from ._check import FP8_BLOCK, UE8M0_PACK
+from ._memory import Mapping
 from ._operation import Operation
-from ._runtime import Runtime
-from .handle import Shape
+from ._plan import Plan
 
 RecvX: TypeAlias = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 
@@ -20,38 +20,63 @@ class Rows(NamedTuple):
     """Received rows; everything from ``recv_count[l]`` on is undefined."""
 
     data: torch.Tensor  # bf16 or float8_e4m3fn [L, R*M, H]
-    # Contiguous float32 [L, H/128, R*M], or int32 [L, H/512, R*M] of UE8M0; None for bf16.
+    # Token stride 1: float32 [L, R*M, H/128], or int32 [L, R*M, H/512] of UE8M0; None for bf16.
     scales: torch.Tensor | None
     src_info: torch.Tensor  # int32 [L, R*M]
 
-    @property
-    def recv_x(self) -> RecvX:
-        """As upstream returns it: scales as a [L, R*M, .] view, token stride 1."""
-        return self.data if self.scales is None else (self.data, self.scales.transpose(1, 2))
+    def fresh(self) -> tuple[RecvX, torch.Tensor]:
+        """recv_x and src_info over the same memory, as tensors that nobody else holds.
+
+        What a caller does to a tensor object, requires_grad_() say, stays with that one.
+        """
+        data, scales, src_info = self
+        if scales is None:
+            return data.detach(), src_info.detach()
+        return (data.detach(), scales.detach()), src_info.detach()
 
 
-def views(
-    runtime: Runtime, raw: abi.mw_dispatch_result_t, shape: Shape, fp8: bool, ue8m0: bool
-) -> Rows:
-    """Views of the workspace; no copy."""
-    mapping = runtime.mapping(raw)
-    local, rows, hidden = shape.num_local_experts, shape.num_rows, shape.hidden
-    src_info = mapping.view(raw.src_info, (local, rows), torch.int32)
-    if not fp8:
-        data = mapping.view(raw.recv_x, (local, rows, hidden), torch.bfloat16)
+def views(mapping: Mapping, raw: abi.mw_dispatch_result_t, plan: Plan) -> Rows:
+    """Views of the workspace: made once per slab and plan, no copy."""
+    key = (raw.recv_x, plan)
+    rows: Rows | None = mapping.find(key)
+    if rows is None:
+        rows = _make(mapping, raw, plan)
+        mapping.keep(key, rows)
+    return rows
+
+
+def _make(mapping: Mapping, raw: abi.mw_dispatch_result_t, plan: Plan) -> Rows:
+    local, num_rows, hidden = plan.rows
+    dtype = torch.float8_e4m3fn if plan.fp8 else torch.bfloat16
+    data = mapping.view(raw.recv_x, plan.rows, dtype)
+    src_info = mapping.view(raw.src_info, (local, num_rows), torch.int32)
+    if not plan.fp8:
         return Rows(data, None, src_info)
-    data = mapping.view(raw.recv_x, (local, rows, hidden), torch.float8_e4m3fn)
-    words = hidden // (FP8_BLOCK * UE8M0_PACK if ue8m0 else FP8_BLOCK)
-    kind = torch.int32 if ue8m0 else torch.float32
-    return Rows(data, mapping.view(raw.recv_scales, (local, words, rows), kind), src_info)
+    # Contiguous as [L, H/128, R*M]; upstream returns the transposed view.
+    words = hidden // (FP8_BLOCK * UE8M0_PACK if plan.ue8m0 else FP8_BLOCK)
+    kind = torch.int32 if plan.ue8m0 else torch.float32
+    scales = mapping.view(raw.recv_scales, (local, words, num_rows), kind)
+    return Rows(data, scales.transpose(1, 2), src_info)
 
 
-def copies(source: Rows, recv_count: torch.Tensor, operation: Operation) -> Rows:
+def combine_view(mapping: Mapping, address: int, plan: Plan) -> torch.Tensor:
+    """The combine buffer at ``address``: bf16 [L, R*M, H]."""
+    key = (address, plan)
+    view: torch.Tensor | None = mapping.find(key)
+    if view is None:
+        view = mapping.view(address, plan.rows, torch.bfloat16)
+        mapping.keep(key, view)
+    return view.detach()
+
+
+def copies(
+    source: Rows, recv_count: torch.Tensor, operation: Operation
+) -> tuple[RecvX, torch.Tensor]:
     """Ordinary tensors, filled with the valid rows when the operation is done."""
     scales = None if source.scales is None else torch.empty_like(source.scales)
     target = Rows(torch.empty_like(source.data), scales, torch.empty_like(source.src_info))
     operation.when_done(partial(_copy, source, target, recv_count))
-    return target
+    return (target.data if scales is None else (target.data, scales)), target.src_info
 
 
 def _copy(source: Rows, target: Rows, recv_count: torch.Tensor) -> None:
@@ -59,4 +84,4 @@ def _copy(source: Rows, target: Rows, recv_count: torch.Tensor) -> None:
         target.data[expert, :count].copy_(source.data[expert, :count])
         target.src_info[expert, :count].copy_(source.src_info[expert, :count])
         if target.scales is not None and source.scales is not None:
-            target.scales[expert, :, :count].copy_(source.scales[expert, :, :count])
+            target.scales[expert, :count].copy_(source.scales[expert, :count])

@@ -12,11 +12,10 @@ from typing import Any
 from . import _abi as abi
 from ._events import EventLog
 from ._lib import library
-from ._memory import Mapping, MappingCache
+from ._memory import MappingCache
+from ._plan import SLICE_US, Plans
 from .errors import ClosedError, DeadlineError, MoewireError, from_status
 
-# The library blocks at most this long in one call, so that Ctrl-C is handled.
-SLICE_US = 100_000
 MAX_METADATA_BYTES = 1024
 
 _CLOSED_TEXT = "the buffer is closed"
@@ -49,7 +48,9 @@ class Runtime:
         self.id = abi.mw_buffer_t()
         self.closed = False
         self.num_ranks = num_ranks
+        self.plans = Plans(num_ranks)
         self._mappings = MappingCache(self.lib, max(2, num_slots))
+        self.mapping = self._mappings.get  # that a dispatch's result lies in
         config = abi.mw_config_t(
             abi.SIZE_OF[abi.mw_config_t],
             flags,
@@ -141,10 +142,6 @@ class Runtime:
         if status == abi.MW_ERR_HANDLE and self.closed:
             return ClosedError(_CLOSED_TEXT)
         return from_status(status, self.lib.error_text())
-
-    def mapping(self, result: abi.mw_dispatch_result_t) -> Mapping:
-        """The mapping that a dispatch's result lies in."""
-        return self._mappings.get(result)
 
     def combine_buffer(self, handle: abi.mw_handle_t, timeout_us: int) -> int:
         """The address of a handle's combine buffer, once nobody reads it any more."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import torch
 
 from . import _abi as abi
-from . import _bootstrap, _check, _combine, _dispatch, _observe, trace
+from . import _bootstrap, _check, _combine, _dispatch, _results
+from ._member import CONNECT_TIMEOUT_US, Member, Options
 from ._results import RecvX
-from ._runtime import Runtime, size_hint
+from ._runtime import size_hint
 from .event import Event, EventOverlap, Finishable, Hook
 from .handle import Handle
 
@@ -23,10 +21,9 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
 STORE_PREFIX = "moewire"
-CONNECT_TIMEOUT_US = 60_000_000
 
 
-class Buffer:
+class Buffer(Member):
     """This rank's part of a workspace that all ranks of a group share.
 
     Takes the arguments of Mooncake EP's ``Buffer``, in its order, with its results; everything
@@ -49,6 +46,8 @@ class Buffer:
         connect_timeout_us: how long to wait for the other ranks; -1: for ever at the store,
             then 60 s. Without a store the group's own timeout holds for its ``all_gather``.
         members: the ranks that take part for now; None: all. The others may come later.
+        deterministic: rows of an expert lie in order of rank, for one more exchange of words
+            per dispatch. All ranks agree on it, and each rank has a thread of its own.
 
     Any thread may call any method; a wait in one thread does not block another. ``close()``,
     leaving ``with``, or dropping the buffer leaves the group.
@@ -69,14 +68,15 @@ class Buffer:
         vector_width: int = 0,
         connect_timeout_us: int = CONNECT_TIMEOUT_US,
         members: Sequence[int] | None = None,
+        deterministic: bool = False,
     ) -> None:
+        options = Options(
+            num_slots, copy_outputs, vector_width, connect_timeout_us, members, deterministic
+        )
         meeting = _bootstrap.meet_in_group(group, STORE_PREFIX)
         self.group: dist.ProcessGroup | None = group
         self.disable_p2p = bool(disable_p2p)
-        self._copy_outputs = bool(copy_outputs)
-        self._open(
-            meeting, num_ep_buffer_bytes, num_slots, vector_width, connect_timeout_us, members
-        )
+        self._open(meeting, num_ep_buffer_bytes, options)
 
     @classmethod
     def from_store(
@@ -92,6 +92,7 @@ class Buffer:
         vector_width: int = 0,
         connect_timeout_us: int = CONNECT_TIMEOUT_US,
         members: Sequence[int] | None = None,
+        deterministic: bool = False,
     ) -> Buffer:
         """A buffer without a process group: ranks meet in a ``torch.distributed.Store``.
 
@@ -100,15 +101,10 @@ class Buffer:
         at its next ``update_ep_member``. ``DeadlineError`` names the ranks that did not come.
         """
         meeting = _bootstrap.StoreMeeting(cast("_bootstrap.Store", store), rank, world_size, prefix)
-        return cls._without_group(
-            meeting,
-            num_ep_buffer_bytes,
-            num_slots,
-            copy_outputs,
-            vector_width,
-            connect_timeout_us,
-            members,
+        options = Options(
+            num_slots, copy_outputs, vector_width, connect_timeout_us, members, deterministic
         )
+        return cls._without_group(meeting, num_ep_buffer_bytes, options)
 
     @classmethod
     def from_exchange(
@@ -122,6 +118,7 @@ class Buffer:
         copy_outputs: bool = False,
         vector_width: int = 0,
         connect_timeout_us: int = CONNECT_TIMEOUT_US,
+        deterministic: bool = False,
     ) -> Buffer:
         """A buffer whose ranks meet by any means that carries bytes.
 
@@ -130,64 +127,20 @@ class Buffer:
         twice here and twice in every ``update_ep_member``.
         """
         meeting = _bootstrap.ExchangeMeeting(exchange, rank, world_size)
-        return cls._without_group(
-            meeting,
-            num_ep_buffer_bytes,
-            num_slots,
-            copy_outputs,
-            vector_width,
-            connect_timeout_us,
-            None,
+        options = Options(
+            num_slots, copy_outputs, vector_width, connect_timeout_us, None, deterministic
         )
+        return cls._without_group(meeting, num_ep_buffer_bytes, options)
 
     @classmethod
     def _without_group(
-        cls,
-        meeting: _bootstrap.Meeting,
-        num_bytes: int,
-        num_slots: int,
-        copy_outputs: bool,
-        vector_width: int,
-        connect_timeout_us: int,
-        members: Sequence[int] | None,
+        cls, meeting: _bootstrap.Meeting, num_bytes: int, options: Options
     ) -> Buffer:
         self = cls.__new__(cls)
         self.group = None
         self.disable_p2p = False
-        self._copy_outputs = bool(copy_outputs)
-        self._open(meeting, num_bytes, num_slots, vector_width, connect_timeout_us, members)
+        self._open(meeting, num_bytes, options)
         return self
-
-    def _open(
-        self,
-        meeting: _bootstrap.Meeting,
-        num_bytes: int,
-        num_slots: int,
-        vector_width: int,
-        connect_timeout_us: int,
-        members: Sequence[int] | None,
-    ) -> None:
-        self._meeting = meeting
-        self.rank = meeting.rank
-        self.group_size = meeting.num_ranks
-        self.num_ep_buffer_bytes = _check.integer("num_ep_buffer_bytes", num_bytes, 0, 1 << 62)
-        self._use_fallback = False  # upstream's tests write it; there is no fallback here
-        timeout_us = _check.integer("connect_timeout_us", connect_timeout_us, -1, 1 << 62)
-        taking_part = _check.ranks("members", members, self.group_size, self.rank)
-        self.runtime = Runtime(
-            rank=self.rank,
-            num_ranks=self.group_size,
-            num_bytes=self.num_ep_buffer_bytes,
-            num_slots=_check.integer("num_slots", num_slots, 1, 64),
-            vector_width=_check.integer("vector_width", vector_width, -1, 64),
-            flags=_flags_from_environment(),
-        )
-        self._finalizer = weakref.finalize(self, self.runtime.close)
-        try:
-            meeting.construct(self.runtime, taking_part, timeout_us)
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def backend(self) -> dist.ProcessGroup | None:
@@ -285,13 +238,12 @@ class Buffer:
             num_max_dispatch_tokens_per_rank,
             num_experts,
             timeout_us,
-            use_fp8 is None or bool(use_fp8),
-            bool(more),
+            _dispatch.flags(use_fp8 is None or use_fp8, more, round_scale, use_ue8m0),
             _phase(async_finish, return_recv_hook),
-            bool(round_scale),
-            bool(use_ue8m0),
         )
         recv_x, recv_count, handle = _dispatch.run(self.runtime, request, self._copy_outputs)
+        if request.phase == abi.MW_PHASE_DONE:
+            return recv_x, recv_count, handle, EventOverlap(), None
         event, hook = _completion(handle, async_finish, return_recv_hook, (x, topk_idx))
         return recv_x, recv_count, handle, event, hook
 
@@ -331,7 +283,7 @@ class Buffer:
         without combining.
         """
         self._refuse_foreign(handle)
-        out = _combine.output(out, handle._shape)
+        out = _combine.output(out, handle)
         request = _combine.Request(
             x,
             topk_idx,
@@ -357,101 +309,8 @@ class Buffer:
         self.runtime.refuse_closed()
         handle.finish()
         address = self.runtime.combine_buffer(handle._id, timeout_us)
-        shape = handle._shape
-        rows = (shape.num_local_experts, shape.num_rows, shape.hidden)
-        return self.runtime.mapping(handle._result).view(address, rows, torch.bfloat16)
-
-    def update_ep_member(
-        self, *, members: Sequence[int] | None = None, timeout_us: int = CONNECT_TIMEOUT_US
-    ) -> None:
-        """Changes who is in the group: replaces lost ranks, lets ranks leave or come.
-
-        Collective over the ranks of the next epoch: survivors and fenced ranks call this, a
-        fresh process constructs its ``Buffer``. Survivors keep their addresses, rank numbers
-        and shapes; handles and operations of the old epoch end.
-
-        Args:
-            members: the ranks to wait for; None: all. Who else has come is let in as well.
-            timeout_us: how long to wait for them. After that it goes on with those who have
-                come: a rank that is left out is fenced. -1: for ever.
-
-        ``DeadlineError``: this rank found nobody to begin an epoch with.
-        """
-        ranks = _check.ranks("members", members, self.group_size, self.rank)
-        timeout_us = _check.integer("timeout_us", timeout_us, -1, 1 << 62)
-        self._meeting.update(self.runtime, ranks, timeout_us)
-
-    def members(self) -> list[int]:
-        """The ranks that are in the group now; without this one, if it was fenced."""
-        ranks: int = self.runtime.members().ranks
-        return [rank for rank in range(self.group_size) if ranks >> rank & 1]
-
-    @property
-    def epoch(self) -> int:
-        """The number of the membership that this rank is in; it rises with every update."""
-        return int(self.runtime.members().epoch)
-
-    def counters(self) -> dict[str, Any]:
-        """Totals since construction, by the names in ``mw_counters_t``.
-
-        Rows, bytes and nanoseconds; ``num_rows_sent_to`` and ``wait_ns_for`` are lists by rank.
-        """
-        return self.runtime.counters()
-
-    def stats(self) -> dict[str, Any]:
-        """What operations cost and moved since construction, on this rank.
-
-        ``"dispatch"`` and ``"combine"`` have counts, times, bytes, rows, histograms, waiting by
-        rank, and how often each rank came last; ``"expert_rows"`` the load of the local experts;
-        ``"memory"`` what was allocated. docs/observability.md describes every key. Works after
-        a fault, until ``close()``.
-        """
-        return _observe.stats(self.runtime)
-
-    def trace(
-        self,
-        path: str | os.PathLike[str] | None = None,
-        last: int | None = None,
-        *,
-        all_ranks: bool = False,
-    ) -> dict[str, Any]:
-        """The last operations (at most 1024) as a Chrome trace, for ui.perfetto.dev.
-
-        Args:
-            path: file to write the JSON to; None writes none.
-            last: operations per rank at most; None: all that are remembered.
-            all_ranks: the other ranks' operations, too. They are read from the ranks' memory,
-                so nobody else takes part: no collective, and a rank may be frozen or dead.
-
-        Works after a fault, until ``close()``.
-        """
-        if last is not None:
-            _check.integer("last", last, 1, (1 << 31) - 1)
-        events: list[trace.Event] = []
-        for rank in range(self.group_size) if all_ranks else [self.rank]:
-            events += trace.slices(rank, _observe.records(self.runtime, rank, last))
-        found = trace.document(events)
-        if path is not None:
-            trace.write(found, path)
-        return found
-
-    def close(self) -> None:
-        """Leaves the group and frees the workspace; peers that wait are told. Idempotent.
-
-        Tensors over the workspace stay readable, with stale numbers.
-        """
-        self._finalizer()
-
-    def __enter__(self) -> Buffer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+        mapping = self.runtime.mapping(handle._result)
+        return _results.combine_view(mapping, address, handle._plan)
 
     def _refuse_foreign(self, handle: object) -> None:
         if not isinstance(handle, Handle):
@@ -463,8 +322,10 @@ class Buffer:
 
 def _phase(async_finish: bool, return_recv_hook: bool) -> int:
     """How far a call goes before it returns."""
+    if not (async_finish or return_recv_hook):
+        return abi.MW_PHASE_DONE
     _check.not_both(async_finish, return_recv_hook)
-    return abi.MW_PHASE_SENT if async_finish or return_recv_hook else abi.MW_PHASE_DONE
+    return abi.MW_PHASE_SENT
 
 
 def _completion(
@@ -475,12 +336,3 @@ def _completion(
 ) -> tuple[EventOverlap, Hook | None]:
     event = EventOverlap(Event(pending), tensors) if async_finish else EventOverlap()
     return event, Hook(pending) if return_recv_hook else None
-
-
-def _flags_from_environment() -> int:
-    debug = os.environ.get("MOEWIRE_DEBUG", "0") not in ("", "0")
-    corrupt = os.environ.get("MOEWIRE_TEST_CORRUPT", "") == "combine"
-    record = os.environ.get("MOEWIRE_RECORD", "1") not in ("", "0")
-    flags = abi.MW_CONFIG_DEBUG_FILL if debug else 0
-    flags |= 0 if record else abi.MW_CONFIG_NO_RECORD
-    return flags | (abi.MW_CONFIG_TEST_CORRUPT_COMBINE if corrupt else 0)

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from . import _abi as abi
 from ._operation import Operation
+from ._plan import Plan
 from ._runtime import Runtime
 
 # What releasing may answer without anything being wrong: it was released before.
 _RELEASED = (abi.MW_OK, abi.MW_ERR_STALE_HANDLE, abi.MW_ERR_HANDLE, abi.MW_ERR_CLOSED)
-
-
-class Shape(NamedTuple):
-    """The sizes of one dispatch on this rank."""
-
-    num_tokens: int  # T
-    num_topk: int  # K
-    num_local_experts: int  # L
-    num_rows: int  # R * M
-    hidden: int  # H
 
 
 class Handle(tuple[Any, ...]):
@@ -40,12 +31,12 @@ class Handle(tuple[Any, ...]):
     """
 
     _runtime: Runtime
-    _id: abi.mw_handle_t
     _result: abi.mw_dispatch_result_t
     _operation: Operation
-    _shape: Shape
+    _plan: Plan
+    _num_tokens: int
     _combined = False
-    _released = True
+    _released = False
 
     def __new__(
         cls,
@@ -53,16 +44,20 @@ class Handle(tuple[Any, ...]):
         runtime: Runtime,
         result: abi.mw_dispatch_result_t,
         operation: Operation,
-        shape: Shape,
+        plan: Plan,
+        num_tokens: int,
     ) -> Handle:
-        self = super().__new__(cls, items)
+        self = tuple.__new__(cls, items)
         self._runtime = runtime
-        self._id = abi.mw_handle_t(result.handle.id)
         self._result = result
         self._operation = operation
-        self._shape = shape
-        self._released = False
+        self._plan = plan
+        self._num_tokens = num_tokens
         return self
+
+    @property
+    def _id(self) -> abi.mw_handle_t:
+        return self._result.handle  # type: ignore[no-any-return]
 
     @property
     def peers_have_more(self) -> bool:
@@ -85,7 +80,7 @@ class Handle(tuple[Any, ...]):
             return abi.MW_OK
         self._released = True
         self._operation.abandon()
-        return self._runtime.lib.handle_release(self._id)
+        return self._runtime.lib.handle_release(self._result.handle)
 
     def __enter__(self) -> Handle:
         return self

@@ -132,36 +132,5 @@ def test_a_library_of_another_kind_is_refused(environment: Environment, tmp_path
     assert "other.so" in run(python("-c", code), broken)
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
-def test_bench(environment: Environment, dtype: str) -> None:
-    shape = [
-        "--tokens",
-        "16",
-        "--hidden",
-        "256",
-        "--experts",
-        "8",
-        "--topk",
-        "2",
-        "--iters",
-        "3",
-        "--warmup",
-        "1",
-    ]
-    peers = ["--peers", "gloo" if dtype == "bf16" else "none"]
-    output = run(moewire("bench", "--json", "--dtype", dtype, *shape, *peers), environment)
-    result = json.loads(output)
-    steps = result["steps"]
-    assert {"floor_dispatch", "moewire_dispatch", "moewire_combine_zero_copy"} <= set(steps)
-    assert ("gloo_combine" in steps) == (dtype == "bf16")
-    assert all(step["median_us"] > 0 for step in steps.values())
-    assert result["overhead_us"]["abi_version_call"] > 0
-
-
-@pytest.mark.parametrize("wrong", [["--experts", "7"], ["--hidden", "12"], ["--topk", "99"]])
-def test_bench_refuses(environment: Environment, wrong: list[str]) -> None:
-    run(moewire("bench", *wrong), environment, status=1)
-
-
 def test_version(environment: Environment) -> None:
     assert run(moewire("--version"), environment).startswith("moewire ")

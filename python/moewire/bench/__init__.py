@@ -1,8 +1,9 @@
 """``moewire bench``: what dispatch and combine cost on this machine, beside a copy floor.
 
-One machine, R processes. Each iteration measures Moewire, the copy-only floor and the peers
+One machine, R processes. Each repetition measures Moewire, the copy-only floor and the peers
 one after another, so that a disturbance hits all of them; a sample is the time from the first
-rank's start to the last rank's end.
+rank's start to the last rank's end. Without options all tables of the documentation are
+reproduced, which takes long; --quick takes seconds.
 """
 
 from __future__ import annotations
@@ -12,53 +13,18 @@ import importlib.util
 import json
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-from ..errors import InvalidArgument
-
-
-def parser() -> argparse.ArgumentParser:
-    """The options; every default is the shape that the documentation quotes."""
-    result = argparse.ArgumentParser(
-        prog="moewire bench",
-        description=__doc__,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    result.add_argument("--ranks", type=int, default=2, help="processes (R)")
-    result.add_argument("--tokens", type=int, default=128, help="tokens per rank (T = M)")
-    result.add_argument("--hidden", type=int, default=7168, help="values per token (H)")
-    result.add_argument("--experts", type=int, default=64, help="experts in all (E)")
-    result.add_argument("--topk", type=int, default=8, help="selections per token (K)")
-    result.add_argument("--dtype", choices=("bf16", "fp8"), default="bf16", help="of the rows")
-    result.add_argument("--iters", type=int, default=30, help="measured iterations")
-    result.add_argument("--warmup", type=int, default=5, help="iterations before them")
-    result.add_argument(
-        "--peers", choices=("gloo", "none"), default="gloo", help="measured beside Moewire"
-    )
-    result.add_argument("--seed", type=int, default=1, help="of the routing")
-    result.add_argument("--timeout", type=float, default=600.0, help="seconds for everything")
-    result.add_argument("--json", action="store_true", help="print JSON")
-    return result
-
-
-def check(options: argparse.Namespace) -> None:
-    """Refuses what the ranks would only refuse after they were started."""
-    if options.ranks < 1 or options.experts % options.ranks:
-        raise InvalidArgument(
-            f"--experts {options.experts}: a multiple of --ranks {options.ranks} is needed"
-        )
-    if not 1 <= options.topk <= options.experts:
-        raise InvalidArgument(f"--topk {options.topk}: 1 to --experts {options.experts} allowed")
-    if min(options.tokens, options.iters) < 1 or options.warmup < 1:
-        raise InvalidArgument("--tokens, --iters and --warmup: at least 1 is needed")
-    block = 128 if options.dtype == "fp8" else 8
-    if options.hidden < block or options.hidden % block:
-        raise InvalidArgument(f"--hidden {options.hidden}: a multiple of {block} is needed")
+from ..errors import MoewireError
+from . import cases, chart, idle, report, tables
+from . import options as _options
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmark and prints it; the exit status."""
-    options = parser().parse_args(argv)
-    check(options)
+    options = _options.parser(__doc__).parse_args(argv)
+    _options.complete(options)
+    todo = cases.chosen(options)
     missing = [name for name in ("numpy", "torch") if importlib.util.find_spec(name) is None]
     if missing:
         print(
@@ -67,8 +33,93 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    from . import launch, report
+    if options.plot:  # refused before an hour of measuring, not after it
+        chart.need_matplotlib()
+        chart.need_lines(todo)
+    result = _measure(options, todo)
+    _show(options, result)
+    return 1 if any("failure" in case for case in result["cases"]) else 0
 
-    result = report.summarise(options, launch.run(options))
-    print(json.dumps(result, indent=2) if options.json else report.text(result))
-    return 0
+
+def _measure(options: argparse.Namespace, todo: list[cases.Case]) -> dict[str, Any]:
+    from . import launch
+    from .worker import Settings
+
+    wanted = {name: getattr(options, name) for name in Settings._fields}
+    settings = Settings(**{**wanted, "peers": tuple(options.peers)})
+    result: dict[str, Any] = {
+        "schema": report.SCHEMA,
+        "machine": report.machine(),
+        "settings": settings._asdict(),
+        "cases": [],
+    }
+    say = _teller(options)
+    say(tables.head(result))
+    for number, case in enumerate(todo, 1):
+        _progress(f"[{number}/{len(todo)}] {case.title}")
+        found = _one(case, settings, options)
+        result["cases"].append(found)
+        text = found.get("failure")
+        say(tables.failed(case.title, text) if text else tables.case(case.title, found))
+        say(tables.idle(found["idle"]))
+    _progress("overheads")
+    result["overhead_us"] = launch.run_overhead(options.timeout)
+    say(tables.overheads(result["overhead_us"]))
+    return result
+
+
+def _one(case: cases.Case, settings: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """One case; a failure is part of the result, and the next case is measured."""
+    from . import launch
+
+    kept, dropped = _that_fit(case, settings.peers)
+    quiet = idle.wait(options.idle_wait)
+    try:
+        if kept is None:
+            raise MoewireError(dropped[""])
+        ranks = launch.run(case, settings._replace(peers=kept), options.timeout)
+    except MoewireError as error:
+        return {**case._asdict(), "idle": quiet, "failure": str(error)}
+    found = report.summarise(case, ranks)
+    found["peer_failures"] |= dropped
+    return {**found, "idle": quiet}
+
+
+def _that_fit(
+    case: cases.Case, peers: tuple[str, ...]
+) -> tuple[tuple[str, ...] | None, dict[str, str]]:
+    """The first peers that memory suffices for, and why the others are left out."""
+    available = cases.available_bytes()
+    dropped: dict[str, str] = {}
+    for count in range(len(peers), -1, -1):
+        needed = cases.resident_bytes(case, peers[:count])
+        if needed <= available:
+            return peers[:count], dropped
+        reason = f"it needs about {needed / 1e9:.0f} GB, {available / 1e9:.0f} GB are available"
+        dropped[peers[count - 1] if count else ""] = reason
+    return None, dropped
+
+
+def _teller(options: argparse.Namespace) -> Any:
+    """Prints tables; where standard output is for the JSON, nothing."""
+    return (lambda text: None) if options.json == "-" else (lambda text: print(text, flush=True))
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text} ", end="", file=sys.stderr, flush=True)
+
+
+def _show(options: argparse.Namespace, result: dict[str, Any]) -> None:
+    _progress("")
+    drawn = chart.panels(case for case in result["cases"] if "steps" in case)
+    if not options.no_chart:
+        for panel in drawn:
+            _teller(options)(chart.text(panel))
+    if options.json == "-":
+        print(json.dumps(result, indent=2))
+    elif options.json:
+        with open(options.json, "w") as file:
+            json.dump(result, file, indent=2)
+    if options.plot:
+        chart.save(drawn, options.plot)

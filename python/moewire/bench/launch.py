@@ -1,67 +1,90 @@
-"""Starts the ranks, and collects what they measured."""
+"""Starts the ranks of one case, and collects what they measured."""
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
 import queue
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any
 
 from ..errors import MoewireError
-from . import floor
+from .cases import Case
+from .worker import Place, Settings
 
 
-def run(options: argparse.Namespace) -> list[dict[str, Any]]:
+def run(case: Case, settings: Settings, timeout: float) -> list[dict[str, Any]]:
     """One result per rank. A rank that fails stops the others, and its text is raised."""
+    shared = _shared_memory(case)
+    try:
+        with tempfile.TemporaryDirectory(prefix="moewire-bench-") as folder:
+            path = f"/proc/{os.getpid()}/fd/{shared}"
+            arguments = [(case, settings, Place(rank, folder, path)) for rank in range(case.ranks)]
+            return _run_all(_measure, arguments, timeout)
+    finally:
+        os.close(shared)
+
+
+def run_overhead(timeout: float) -> dict[str, float]:
+    """What calls cost, measured by one process alone."""
+    result: dict[str, float] = _run_all(_overhead, [()], timeout)[0]
+    return result
+
+
+def _measure(case: Case, settings: Settings, place: Place) -> dict[str, Any]:
+    from . import worker
+
+    return worker.run(case, settings, place)
+
+
+def _overhead() -> dict[str, float]:
+    from . import overhead
+
+    return overhead.measure()
+
+
+def _run_all(
+    function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], timeout: float
+) -> list[Any]:
     context = multiprocessing.get_context("spawn")
     results: Any = context.Queue()
-    shared = _shared_memory(options)
-    with tempfile.TemporaryDirectory(prefix="moewire-bench-") as folder:
-        ranks = [
-            context.Process(
-                target=_rank_main,
-                args=(options, rank, str(Path(folder) / "store"), os.getpid(), shared, results),
-                daemon=True,
-            )
-            for rank in range(options.ranks)
-        ]
-        try:
-            for process in ranks:
-                process.start()
-            return _collect(ranks, results, time.monotonic() + options.timeout)
-        finally:
-            _stop(ranks)
-            os.close(shared)
-
-
-def _shared_memory(options: argparse.Namespace) -> int:
-    file = os.memfd_create("moewire-bench")
-    size = floor.shared_bytes(options.ranks, options.tokens, options.experts, options.hidden)
-    os.ftruncate(file, size)
-    return file
+    ranks = [
+        # No daemons: a peer may have processes of its own.
+        context.Process(target=_rank_main, args=(rank, function, words, results))
+        for rank, words in enumerate(arguments)
+    ]
+    try:
+        for process in ranks:
+            process.start()
+        return _collect(ranks, results, time.monotonic() + timeout)
+    finally:
+        _stop(ranks)
 
 
 def _rank_main(
-    options: argparse.Namespace, rank: int, store: str, parent: int, shared: int, results: Any
+    rank: int, function: Callable[..., Any], arguments: tuple[Any, ...], results: Any
 ) -> None:
     try:
-        from . import worker
-
-        results.put((rank, worker.run(options, rank, store, f"/proc/{parent}/fd/{shared}"), None))
+        results.put((rank, function(*arguments), None))
     except BaseException as error:
         import traceback
 
         results.put((rank, None, f"{type(error).__name__}: {error}\n{traceback.format_exc()}"))
 
 
-def _collect(ranks: Sequence[BaseProcess], results: Any, deadline: float) -> list[dict[str, Any]]:
-    found: dict[int, dict[str, Any]] = {}
+def _shared_memory(case: Case) -> int:
+    from . import slab
+
+    file = os.memfd_create("moewire-bench")
+    os.ftruncate(file, slab.shared_bytes(case.ranks, case.tokens, case.experts, case.hidden))
+    return file
+
+
+def _collect(ranks: Sequence[BaseProcess], results: Any, deadline: float) -> list[Any]:
+    found: dict[int, Any] = {}
     while len(found) < len(ranks):
         rank, result, failure = _next(ranks, results, deadline)
         if failure is not None:
@@ -87,9 +110,10 @@ def _next(
 
 
 def _stop(ranks: Sequence[BaseProcess]) -> None:
+    deadline = time.monotonic() + 5
     for process in ranks:
         if process.pid is not None:
-            process.join(5)
+            process.join(max(0.0, deadline - time.monotonic()))
             if process.is_alive():
                 process.kill()
                 process.join()

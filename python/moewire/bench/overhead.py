@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from ctypes import byref
+from ctypes import addressof, byref, c_uint64, c_void_p, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,53 +14,93 @@ import torch.distributed as dist
 from .. import _abi as abi
 from .. import _dispatch
 from .._lib import library
+from .._operation import start
 from ..buffer import Buffer
+from . import floor
+from .compiler import CompileError
 
-_CALLS = 2000
-_ROUNDS = 7
+_CALLS = 500
+_ROUNDS = 40
 
 
-def _per_call_us(call: Callable[[], object], calls: int) -> float:
+def _per_call_us(call: Callable[[], object]) -> float:
     """The median over rounds of the mean of one round."""
     rounds = []
     for _ in range(_ROUNDS):
-        start = time.perf_counter()
-        for _ in range(calls):
+        start_time = time.perf_counter()
+        for _ in range(_CALLS):
             call()
-        rounds.append((time.perf_counter() - start) / calls * 1e6)
+        rounds.append((time.perf_counter() - start_time) / _CALLS * 1e6)
     return statistics.median(rounds)
 
 
 def measure() -> dict[str, float]:
     """Microseconds per call, of one rank alone with T = 0."""
-    lib = library()
-    x = torch.empty((0, 128), dtype=torch.bfloat16)
-    topk_idx = torch.empty((0, 1), dtype=torch.int64)
     with Buffer.from_store(dist.HashStore(), 0, 1) as buffer:
-
-        def python_dispatch() -> None:
-            buffer.dispatch(x, topk_idx, None, 1, 1, -1, use_fp8=False)
-
-        python_dispatch()
-        return {
-            "abi_version_call": _per_call_us(lib.abi_version, _CALLS),
-            "core_dispatch": _per_call_us(_core_dispatch(buffer, x, topk_idx), _CALLS),
-            "python_dispatch": _per_call_us(python_dispatch, _CALLS),
+        calls = _Calls(buffer)
+        calls.python_dispatch()
+        costs = {
+            "abi_version_call": _per_call_us(library().abi_version),
+            "ctypes_dispatch": _per_call_us(calls.ctypes_dispatch),
+            "python_call": _per_call_us(calls.python_call),
+            "python_dispatch": _per_call_us(calls.python_dispatch),
         }
+        return costs | calls.from_c()
 
 
-def _core_dispatch(buffer: Buffer, x: torch.Tensor, topk_idx: torch.Tensor) -> Callable[[], object]:
-    """The same dispatch and release with the struct filled beforehand: ctypes and core only."""
-    phase = abi.MW_PHASE_DONE
-    request = _dispatch.Request(x, topk_idx, None, 1, 1, -1, False, False, phase)
-    shape = _dispatch.check_request(request, 1)
-    outputs = _dispatch.Outputs.allocate(shape, 1)
-    args = _dispatch.fill_args(request, shape, (0, 0), outputs)
-    op = abi.mw_op_t()
-    runtime, lib = buffer.runtime, buffer.runtime.lib
+class _Calls:
+    """The same dispatch and release, with more and more of what surrounds it."""
 
-    def call() -> None:
-        runtime.check(lib.buffer_dispatch(runtime.id, byref(args), byref(op)))
-        runtime.check(lib.handle_release(outputs.raw.handle))
+    def __init__(self, buffer: Buffer) -> None:
+        self._buffer, self._runtime = buffer, buffer.runtime
+        self._x = torch.empty((0, 128), dtype=torch.bfloat16)
+        self._topk_idx = torch.empty((0, 1), dtype=torch.int64)
+        request = self._request()
+        self._plan = _dispatch.checked_plan(self._runtime, request)
+        self._outputs = _dispatch.outputs_for(self._plan)
+        self._args, self._op = self._plan.args.take(), abi.mw_op_t()
+        _dispatch.fill(self._args, request, (0, 0), self._outputs)
 
-    return call
+    def _request(self) -> _dispatch.Request:
+        phase = abi.MW_PHASE_DONE
+        return _dispatch.Request(self._x, self._topk_idx, None, 1, 1, -1, 0, phase)
+
+    def python_dispatch(self) -> None:
+        """As a user calls it; the handle is dropped, which releases it."""
+        self._buffer.dispatch(self._x, self._topk_idx, None, 1, 1, -1, use_fp8=False)
+
+    def python_call(self) -> None:
+        """Arguments checked, struct filled and call made; no tensor and no handle made."""
+        runtime, request = self._runtime, self._request()
+        plan = _dispatch.checked_plan(runtime, request)
+        args = plan.args.take()
+        _dispatch.fill(args, request, (0, 0), self._outputs)
+        start(runtime, runtime.lib.buffer_dispatch, args, request.phase, (request,))
+        plan.args.give_back(args)
+        runtime.lib.handle_release(self._outputs[2].handle)
+
+    def ctypes_dispatch(self) -> None:
+        """The struct is there already: ctypes and the library only."""
+        runtime = self._runtime
+        runtime.check(runtime.lib.buffer_dispatch(runtime.id, self._args, self._op))
+        runtime.check(runtime.lib.handle_release(self._outputs[2].handle))
+
+    def from_c(self) -> dict[str, float]:
+        """The same from a loop in C; nothing where there is no compiler."""
+        try:
+            native = floor.load()
+        except CompileError:
+            return {}
+        lib, raw = self._runtime.lib, self._outputs[2]
+        functions: list[Any] = [lib.buffer_dispatch, lib.handle_release]
+        handle = c_uint64.from_buffer(raw, abi.mw_dispatch_result_t.handle.offset)
+        call, release = (cast(f, c_void_p) for f in functions)
+        address, buffer = addressof(self._args), self._runtime.id.id
+
+        def once() -> float:
+            nanoseconds: float = native.floor_time_calls(
+                call, release, buffer, address, byref(handle), _CALLS
+            )
+            return nanoseconds * 1e-3
+
+        return {"c_dispatch": statistics.median(once() for _ in range(_ROUNDS))}

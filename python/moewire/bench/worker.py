@@ -1,181 +1,199 @@
-"""One rank of the benchmark: check once, then measure everything in turns."""
+"""One rank of a case: check once, then measure everything in turns."""
 
 from __future__ import annotations
 
-import argparse
+import ctypes
 import os
-import time
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from ..buffer import Buffer
 from ..errors import MoewireError
-from ..handle import Handle
-from . import overhead, workload
-from .floor import Floor
-from .gloo import Gloo
+from . import floor, workload
+from .cases import Case
+from .compiler import CompileError
+from .numpy_floor import NumpyFloor
+from .ours import Moewire
+from .peers import Peer, first_reason, open_peers
+from .slab import Memory
+from .start import Start
 
 # When each step began and ended, in seconds of the clock that all processes share.
 Samples = dict[str, list[tuple[float, float]]]
 
-# Ranks begin a step at a time that rank 0 names after a barrier: with more ranks than cores they
-# leave the barrier far apart, and whoever runs alone for a while looks faster than a group can be.
-_LEAD_SECONDS = 0.004
+
+class Settings(NamedTuple):
+    """What is the same for every case."""
+
+    repeat: int
+    warmup: int
+    peers: tuple[str, ...]
+    vector_width: int
+    floor: str
+    seed: int
 
 
-class Moewire:
-    """Dispatch and combine of one workload; expert outputs are the rows received."""
+class Step(NamedTuple):
+    """Something that every rank does at a time; without a name it is not a sample."""
 
-    def __init__(self, work: workload.Workload, buffer: Buffer) -> None:
-        self._work = work
-        self._buffer = buffer
-        shape = (work.num_local_experts, work.num_ranks * work.num_tokens, work.hidden)
-        self._elsewhere = torch.empty(shape, dtype=torch.bfloat16)
-        self._out = torch.empty_like(work.x)
-        self._handle: Handle | None = None
-        self._in_place = self._elsewhere
-        self._received: Any = None
-
-    def dispatch(self) -> None:
-        """Blocking, bf16 or fp8, into the workspace."""
-        work = self._work
-        recv_x, recv_count, self._handle, _, _ = self._buffer.dispatch(
-            work.x, work.topk_idx, None, work.num_tokens, work.num_experts, -1, use_fp8=work.fp8
-        )
-        self._received = recv_x, recv_count
-
-    def compute(self) -> None:
-        """The identity expert, into the combine buffer and into ordinary memory."""
-        assert self._handle is not None
-        recv_x, recv_count = self._received
-        self._in_place = self._buffer.get_next_combine_buffer(self._handle)
-        for expert, count in enumerate(recv_count.tolist()):
-            if self._work.fp8:
-                data, scales = recv_x
-                rows = workload.dequantise(data[expert, :count], scales[expert, :count])
-            else:
-                rows = recv_x[expert, :count]
-            self._in_place[expert, :count] = rows
-            self._elsewhere[expert, :count] = rows
-
-    def combine_zero_copy(self) -> torch.Tensor:
-        """From the combine buffer."""
-        return self._combine(self._in_place, True)
-
-    def combine(self) -> torch.Tensor:
-        """From ordinary memory: one more copy of the valid rows."""
-        return self._combine(self._elsewhere, False)
-
-    def _combine(self, x: torch.Tensor, zero_copy: bool) -> torch.Tensor:
-        work = self._work
-        assert self._handle is not None
-        out, _, _ = self._buffer.combine(
-            x,
-            work.topk_idx,
-            work.weights,
-            None,
-            -1,
-            self._handle,
-            zero_copy=zero_copy,
-            out=self._out,
-        )
-        return out
+    name: str
+    run: Callable[[float], tuple[float, float]]
 
 
-def run(options: argparse.Namespace, rank: int, store: str, shared: str) -> dict[str, Any]:
-    """Everything that one rank measures: times per step and iteration, counters, overheads."""
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // options.ranks))
-    dist.init_process_group(
-        "gloo", store=dist.FileStore(store, options.ranks), rank=rank, world_size=options.ranks
-    )
+class Place(NamedTuple):
+    """Where a rank finds the others."""
+
+    rank: int
+    folder: str
+    shared: str  # the file of the floor's memory
+
+
+def run(case: Case, settings: Settings, place: Place) -> dict[str, Any]:
+    """Everything that one rank measures: times per step and repetition, and counters."""
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // case.ranks))
+    store = dist.FileStore(os.path.join(place.folder, "store"), case.ranks)
+    dist.init_process_group("gloo", store=store, rank=place.rank, world_size=case.ranks)
     group = dist.group.WORLD
     assert group is not None
-    work = workload.make(options, rank)
-    file = os.open(shared, os.O_RDWR)
-    hint = Buffer.get_ep_buffer_size_hint(
-        options.tokens, options.hidden, options.ranks, options.experts
-    )
+    file = os.open(place.shared, os.O_RDWR)
     try:
-        with Buffer(group, hint) as buffer:
-            moewire, floor = Moewire(work, buffer), Floor(work, file)
-            gloo = Gloo(work, group) if options.peers == "gloo" else None
-            _verify(work, moewire, gloo)
-            samples = _measure(options, group, moewire, floor, gloo)
-            counters = buffer.counters()
-        costs = overhead.measure() if rank == 0 else None
-        dist.barrier(group)
+        return _run(case, settings, place, group, file)
     finally:
         os.close(file)
         dist.destroy_process_group()
-    rows, row_bytes = work.num_rows, work.row_bytes
+
+
+def _run(
+    case: Case, settings: Settings, place: Place, group: dist.ProcessGroup, file: int
+) -> dict[str, Any]:
+    work = workload.make(case, settings.seed, place.rank)
+    library, reason = _library(settings.floor)
+    ground = _ground(work, file, library)
+    peers, failures = open_peers(settings.peers, work, group, place.folder)
+    hint = Buffer.get_ep_buffer_size_hint(
+        case.tokens, case.hidden, case.ranks, case.experts, num_slots=case.slots
+    )
+    try:
+        with Buffer(
+            group, hint, num_slots=case.slots, vector_width=settings.vector_width
+        ) as buffer:
+            ours = Moewire(work, buffer)
+            failures |= _verify(work, ours, peers, group)
+            measured = [peer for peer in peers if peer.name not in failures]
+            start = Start(group, library)
+            samples = _measure(settings, start, _steps(start, ours, ground, measured))
+            counters = buffer.counters()
+        dist.barrier(group)
+    finally:
+        for peer in peers:
+            peer.close()
     return {
         "samples": samples,
         "counters": counters,
-        "overhead_us": costs,
-        "dispatch_bytes": rows * row_bytes,
-        "combine_bytes": rows * 2 * work.hidden,
+        "peers": {peer.name: peer.version for peer in measured},
+        "peer_failures": failures,
+        "floor": ground.kind,
+        "floor_reason": reason,
+        "dispatch_bytes": work.num_rows * work.row_bytes,
+        "combine_bytes": work.num_rows * 2 * work.hidden,
     }
 
 
-def _verify(work: workload.Workload, moewire: Moewire, gloo: Gloo | None) -> None:
-    """Both combines, and the peer's, must have the bits of a plain sum over the own tokens."""
-    moewire.dispatch()
-    moewire.compute()
-    results = {
-        "combine, zero copy": moewire.combine_zero_copy().clone(),
-        "combine": moewire.combine().clone(),
-    }
-    if gloo is not None:
-        gloo.dispatch()
-        gloo.compute()
-        results["gloo"] = gloo.combine()
-    values = workload.dequantise(*workload.quantise(work.x)) if work.fp8 else work.x
-    total = torch.zeros(work.x.shape)
-    for k in range(work.weights.shape[1]):
-        total += work.weights[:, k : k + 1] * values.float()
-    for name, result in results.items():
-        if not torch.equal(result, total.bfloat16()):
+def _library(kind: str) -> tuple[ctypes.CDLL | None, str]:
+    if kind != "c":
+        return None, f"--floor {kind} was asked for"
+    try:
+        return floor.load(), ""
+    except CompileError as error:
+        return None, str(error)
+
+
+def _ground(
+    work: workload.Workload, file: int, library: ctypes.CDLL | None
+) -> floor.Floor | NumpyFloor:
+    memory = Memory(work, file)
+    return NumpyFloor(work, memory) if library is None else floor.Floor(work, memory, library)
+
+
+def _verify(
+    work: workload.Workload, ours: Moewire, peers: list[Peer], group: dist.ProcessGroup
+) -> dict[str, str]:
+    """Ours must have the bits of a plain sum over the own tokens; a peer that has not is out."""
+    expected = workload.expected(work)
+    ours.dispatch()
+    ours.compute()
+    for combine in (ours.combine_zero_copy, ours.combine):
+        if not torch.equal(combine(), expected):
+            name = combine.__name__
             raise MoewireError(f"rank {work.rank}: wrong result of {name}; nothing was measured")
+    found = {peer.name: first_reason(_verdict(peer, expected), group) for peer in peers}
+    return {name: reason for name, reason in found.items() if reason}
 
 
-def _measure(
-    options: argparse.Namespace,
-    group: dist.ProcessGroup,
-    moewire: Moewire,
-    floor: Floor,
-    gloo: Gloo | None,
-) -> Samples:
-    steps: list[tuple[str, Callable[[], object]]] = [
-        ("floor_dispatch", floor.dispatch),
-        ("moewire_dispatch", moewire.dispatch),
-        ("", moewire.compute),
-        ("floor_combine", floor.combine),
-        ("moewire_combine_zero_copy", moewire.combine_zero_copy),
-        ("moewire_combine", moewire.combine),
+def _verdict(peer: Peer, expected: torch.Tensor) -> str:
+    """Why this rank does not trust a peer; empty if it is right."""
+    try:
+        peer.dispatch()
+        peer.compute()
+        peer.combine()
+        right = _near(peer.result(), expected, peer.tolerance)
+    except RuntimeError as error:
+        return f"{error}"
+    return "" if right else "its result differs from the expectation"
+
+
+def _near(result: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:
+    if tolerance == 0.0:
+        return bool(torch.equal(result, expected))
+    distance = (result.float() - expected.float()).abs().max()
+    return bool(distance <= tolerance * expected.float().abs().max())
+
+
+def _steps(
+    start: Start, ours: Moewire, ground: floor.Floor | NumpyFloor, peers: list[Peer]
+) -> list[Step]:
+    def local(name: str, function: Callable[[], object]) -> Step:
+        return Step(name, partial(start.timed, function))
+
+    steps = [
+        local("floor_dispatch", ground.dispatch),
+        local("moewire_dispatch", ours.dispatch),
+        local("", ours.compute),
+        local("floor_combine", ground.combine),
+        local("moewire_combine_zero_copy", ours.combine_zero_copy),
+        local("moewire_combine", ours.combine),
     ]
-    if gloo is not None:
-        steps += [
-            ("gloo_dispatch", gloo.dispatch),
-            ("", gloo.compute),
-            ("gloo_combine", gloo.combine),
-        ]
-    samples: Samples = {name: [] for name, _ in steps if name}
-    for iteration in range(options.warmup + options.iters):
-        for name, step in steps:
-            if name:
-                _start_together(group)
-            start = time.perf_counter()
-            step()
-            if name and iteration >= options.warmup:
-                samples[name].append((start, time.perf_counter()))
+    if isinstance(ground, floor.Floor):
+        steps += [local("memcpy", ground.memcpy), Step("barrier", partial(_barrier, ground))]
+    for peer in peers:
+        for name, function in (("dispatch", peer.dispatch), ("", peer.compute)):
+            steps.append(_peer_step(start, peer, name, function))
+        steps.append(_peer_step(start, peer, "combine", peer.combine))
+    return steps
+
+
+def _peer_step(start: Start, peer: Peer, name: str, function: Callable[..., Any]) -> Step:
+    name = f"{peer.name}_{name}" if name else ""
+    # One that lives in a process of its own waits for the start there.
+    return Step(name, function if peer.remote else partial(start.timed, function))
+
+
+def _barrier(ground: floor.Floor, begin: float) -> tuple[float, float]:
+    seconds = ground.barrier_seconds()
+    if seconds < 0:
+        raise MoewireError("the barrier was not reached by every rank")
+    return 0.0, seconds
+
+
+def _measure(settings: Settings, start: Start, steps: list[Step]) -> Samples:
+    samples: Samples = {step.name: [] for step in steps if step.name}
+    for repetition in range(settings.warmup + settings.repeat):
+        for step in steps:
+            span = step.run(start.agree() if step.name else 0.0)
+            if step.name and repetition >= settings.warmup:
+                samples[step.name].append(span)
     return samples
-
-
-def _start_together(group: dist.ProcessGroup) -> None:
-    dist.barrier(group)
-    begin = torch.tensor(time.perf_counter() + _LEAD_SECONDS, dtype=torch.float64)
-    dist.broadcast(begin, 0, group)
-    time.sleep(max(0.0, float(begin) - time.perf_counter()))

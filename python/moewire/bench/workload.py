@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import NamedTuple
 
 import torch
+
+from .cases import Case
 
 FP8_BLOCK = 128
 FP8_MAX = 448.0
@@ -55,21 +56,21 @@ class Workload(NamedTuple):
         return int(self.topk_idx.numel())
 
 
-def make(options: argparse.Namespace, rank: int) -> Workload:
+def make(case: Case, seed: int, rank: int) -> Workload:
     """Every token selects K distinct experts, uniformly."""
-    common = torch.Generator().manual_seed(options.seed)
-    own = torch.Generator().manual_seed(options.seed * 1000 + rank)
-    tokens = options.ranks * options.tokens
-    routing = torch.rand(tokens, options.experts, generator=common).topk(options.topk).indices
-    weights = torch.rand(options.tokens, options.topk, generator=own).softmax(dim=1)
+    common = torch.Generator().manual_seed(seed)
+    own = torch.Generator().manual_seed(seed * 1000 + rank)
+    tokens = case.ranks * case.tokens
+    routing = torch.rand(tokens, case.experts, generator=common).topk(case.topk).indices
+    weights = torch.rand(case.tokens, case.topk, generator=own).softmax(dim=1)
     return Workload(
         rank=rank,
-        num_ranks=options.ranks,
-        num_experts=options.experts,
-        fp8=options.dtype == "fp8",
-        x=torch.randn(options.tokens, options.hidden, generator=own).bfloat16(),
+        num_ranks=case.ranks,
+        num_experts=case.experts,
+        fp8=case.dtype == "fp8",
+        x=torch.randn(case.tokens, case.hidden, generator=own).bfloat16(),
         weights=weights.contiguous(),
-        routing=routing.view(options.ranks, options.tokens, options.topk).contiguous(),
+        routing=routing.view(case.ranks, case.tokens, case.topk).contiguous(),
     )
 
 
@@ -86,3 +87,12 @@ def dequantise(q: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """The inverse, as bf16 [N, H]; what the identity expert answers with fp8."""
     blocks = q.float().view(q.shape[0], -1, FP8_BLOCK) * scales.unsqueeze(2)
     return blocks.view(q.shape).bfloat16()
+
+
+def expected(work: Workload) -> torch.Tensor:
+    """bf16 [T, H]: what combine answers to identity experts, summed over the own tokens alone."""
+    values = dequantise(*quantise(work.x)) if work.fp8 else work.x
+    total = torch.zeros(work.x.shape)
+    for k in range(work.weights.shape[1]):
+        total += work.weights[:, k : k + 1] * values.float()
+    return total.bfloat16()

@@ -5,11 +5,16 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from .workload import Workload, dequantise, quantise
+from ..workload import Workload, dequantise, quantise
 
 
 class Gloo:
     """Dispatch and combine over a gloo group; expert outputs are the rows received."""
+
+    name = "gloo"
+    version = f"torch {torch.__version__}"
+    remote = False
+    tolerance = 0.0
 
     def __init__(self, work: Workload, group: dist.ProcessGroup) -> None:
         self._work = work
@@ -21,8 +26,9 @@ class Gloo:
         self._target = torch.empty(0, dtype=torch.int64)
         self._sent: list[int] = []
         self._received: list[int] = []
+        self._out = torch.empty(0, dtype=torch.bfloat16)
 
-    def dispatch(self) -> None:
+    def dispatch(self, begin: float = 0.0) -> tuple[float, float]:
         """Leaves the received rows packed by local expert."""
         work = self._work
         flat = work.topk_idx.reshape(-1)
@@ -36,6 +42,7 @@ class Gloo:
         dist.all_to_all_single(arrived, rows, self._received, self._sent, group=self._group)
         self._target = self._positions(theirs)
         self._packed.index_copy_(0, self._target, arrived)
+        return begin, begin  # the caller takes the time
 
     def _cast(self) -> torch.Tensor:
         work = self._work
@@ -53,7 +60,7 @@ class Gloo:
         starts = (begin.reshape(-1) - (sizes.cumsum(0) - sizes)).repeat_interleave(sizes)
         return starts + torch.arange(len(starts))
 
-    def compute(self) -> None:
+    def compute(self, begin: float = 0.0) -> tuple[float, float]:
         """The identity expert."""
         rows = self._packed[self._target]
         hidden = self._work.hidden
@@ -63,9 +70,10 @@ class Gloo:
         else:
             values = rows.view(torch.bfloat16)
         self._outputs[self._target] = values
+        return begin, begin
 
-    def combine(self) -> torch.Tensor:
-        """bf16 [T, H]; multiplied and added in float32, in order of k, rounded once."""
+    def combine(self, begin: float = 0.0) -> tuple[float, float]:
+        """Multiplied and added in float32, in order of k, rounded once."""
         work = self._work
         rows = self._outputs.index_select(0, self._target).view(torch.uint8)
         back = torch.empty((sum(self._sent), 2 * work.hidden), dtype=torch.uint8)
@@ -76,4 +84,17 @@ class Gloo:
         total = torch.zeros((work.num_tokens, work.hidden))
         for k in range(values.shape[1]):
             total += work.weights[:, k : k + 1] * values[:, k].float()
-        return total.bfloat16()
+        self._out = total.bfloat16()
+        return begin, begin
+
+    def result(self) -> torch.Tensor:
+        """bf16 [T, H], of the last combine."""
+        return self._out
+
+    def close(self) -> None:
+        """The group is the caller's."""
+
+
+def connect(work: Workload, group: dist.ProcessGroup, folder: str) -> Gloo:
+    """Nothing is to be installed or started."""
+    return Gloo(work, group)

@@ -1,0 +1,161 @@
+"""A buffer's place in its group: coming, changes of the membership, what it records, leaving."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import _abi as abi
+from . import _check, _observe, trace
+from ._runtime import Runtime
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ._bootstrap import Meeting
+
+CONNECT_TIMEOUT_US = 60_000_000
+
+
+class Options(NamedTuple):
+    """What a buffer is made with, however its ranks meet; ``Buffer`` describes each."""
+
+    num_slots: int
+    copy_outputs: bool
+    vector_width: int
+    connect_timeout_us: int
+    members: Sequence[int] | None
+    deterministic: bool
+
+
+class Member:
+    """The base of ``Buffer``: everything but dispatch and combine."""
+
+    def _open(self, meeting: Meeting, num_bytes: int, options: Options) -> None:
+        self._meeting = meeting
+        self.rank = meeting.rank
+        self.group_size = meeting.num_ranks
+        self.num_ep_buffer_bytes = _check.integer("num_ep_buffer_bytes", num_bytes, 0, 1 << 62)
+        self._use_fallback = False  # upstream's tests write it; there is no fallback here
+        self._copy_outputs = bool(options.copy_outputs)
+        timeout_us = _check.integer("connect_timeout_us", options.connect_timeout_us, -1, 1 << 62)
+        taking_part = _check.ranks("members", options.members, self.group_size, self.rank)
+        ordered = abi.MW_CONFIG_DETERMINISTIC if options.deterministic else 0
+        self.runtime = Runtime(
+            rank=self.rank,
+            num_ranks=self.group_size,
+            num_bytes=self.num_ep_buffer_bytes,
+            num_slots=_check.integer("num_slots", options.num_slots, 1, 64),
+            vector_width=_check.integer("vector_width", options.vector_width, -1, 64),
+            flags=ordered | _flags_from_environment(),
+        )
+        self._finalizer = weakref.finalize(self, self.runtime.close)
+        try:
+            meeting.construct(self.runtime, taking_part, timeout_us)
+        except BaseException:
+            self.close()
+            raise
+
+    def update_ep_member(
+        self, *, members: Sequence[int] | None = None, timeout_us: int = CONNECT_TIMEOUT_US
+    ) -> None:
+        """Changes who is in the group: replaces lost ranks, lets ranks leave or come.
+
+        Collective over the ranks of the next epoch: survivors and fenced ranks call this, a
+        fresh process constructs its ``Buffer``. Survivors keep their addresses, rank numbers
+        and shapes; handles and operations of the old epoch end.
+
+        Args:
+            members: the ranks to wait for; None: all. Who else has come is let in as well.
+            timeout_us: how long to wait for them. After that it goes on with those who have
+                come: a rank that is left out is fenced. -1: for ever.
+
+        ``DeadlineError``: this rank found nobody to begin an epoch with.
+        """
+        ranks = _check.ranks("members", members, self.group_size, self.rank)
+        timeout_us = _check.integer("timeout_us", timeout_us, -1, 1 << 62)
+        self._meeting.update(self.runtime, ranks, timeout_us)
+
+    def members(self) -> list[int]:
+        """The ranks that are in the group now; without this one, if it was fenced."""
+        ranks: int = self.runtime.members().ranks
+        return [rank for rank in range(self.group_size) if ranks >> rank & 1]
+
+    @property
+    def epoch(self) -> int:
+        """The number of the membership that this rank is in; it rises with every update."""
+        return int(self.runtime.members().epoch)
+
+    def counters(self) -> dict[str, Any]:
+        """Totals since construction, by the names in ``mw_counters_t``.
+
+        Rows, bytes and nanoseconds; ``num_rows_sent_to`` and ``wait_ns_for`` are lists by rank.
+        """
+        return self.runtime.counters()
+
+    def stats(self) -> dict[str, Any]:
+        """What operations cost and moved since construction, on this rank.
+
+        ``"dispatch"`` and ``"combine"`` have counts, times, bytes, rows, histograms, waiting by
+        rank, and how often each rank came last; ``"expert_rows"`` the load of the local experts;
+        ``"memory"`` what was allocated. docs/observability.md describes every key. Works after
+        a fault, until ``close()``.
+        """
+        return _observe.stats(self.runtime)
+
+    def trace(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        last: int | None = None,
+        *,
+        all_ranks: bool = False,
+    ) -> dict[str, Any]:
+        """The last operations (at most 1024) as a Chrome trace, for ui.perfetto.dev.
+
+        Args:
+            path: file to write the JSON to; None writes none.
+            last: operations per rank at most; None: all that are remembered.
+            all_ranks: the other ranks' operations, too. They are read from the ranks' memory,
+                so nobody else takes part: no collective, and a rank may be frozen or dead.
+
+        Works after a fault, until ``close()``.
+        """
+        if last is not None:
+            _check.integer("last", last, 1, (1 << 31) - 1)
+        events: list[trace.Event] = []
+        for rank in range(self.group_size) if all_ranks else [self.rank]:
+            events += trace.slices(rank, _observe.records(self.runtime, rank, last))
+        found = trace.document(events)
+        if path is not None:
+            trace.write(found, path)
+        return found
+
+    def close(self) -> None:
+        """Leaves the group and frees the workspace; peers that wait are told. Idempotent.
+
+        Tensors over the workspace stay readable, with stale numbers.
+        """
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _flags_from_environment() -> int:
+    debug = os.environ.get("MOEWIRE_DEBUG", "0") not in ("", "0")
+    corrupt = os.environ.get("MOEWIRE_TEST_CORRUPT", "") == "combine"
+    record = os.environ.get("MOEWIRE_RECORD", "1") not in ("", "0")
+    flags = abi.MW_CONFIG_DEBUG_FILL if debug else 0
+    flags |= 0 if record else abi.MW_CONFIG_NO_RECORD
+    return flags | (abi.MW_CONFIG_TEST_CORRUPT_COMBINE if corrupt else 0)

@@ -1,0 +1,119 @@
+"""What every dispatch of one shape has in common: checked once, then kept by its buffer.
+
+A plan holds sizes, templates of the small results, and argument structs that are filled but
+for what differs from call to call. Plans do not depend on the number of tokens, which changes
+with every batch. Any thread may use one: structs are taken for a call and given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from . import _abi as abi
+
+# The library blocks at most this long in one call, so that Ctrl-C is handled.
+SLICE_US = 100_000
+# Plans per buffer; a caller with more shapes than this builds some again.
+MAX_PLANS = 64
+
+# hidden, num_topk, num_max_tokens, num_experts, and the flags that say how rows look.
+Key = tuple[int, int, int, int, int]
+FORMAT_FLAGS = abi.MW_DISPATCH_FP8 | abi.MW_DISPATCH_ROUND_SCALE | abi.MW_DISPATCH_UE8M0
+Taken = TypeVar("Taken")
+
+
+class Pool(Generic[Taken]):
+    """Objects that are taken for one call and given back after it, by any thread.
+
+    One that is not given back, because the call failed, is only garbage.
+    """
+
+    __slots__ = ("_free", "_new", "give_back")
+
+    def __init__(self, new: Callable[[], Taken]) -> None:
+        self._free: list[Taken] = []
+        self._new = new
+        self.give_back = self._free.append
+
+    def take(self) -> Taken:
+        """An object that nobody else holds."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return self._new()
+
+
+class Plan:
+    """The sizes of one kind of dispatch on this rank."""
+
+    __slots__ = (
+        "args",
+        "counts",
+        "fp8",
+        "hidden",
+        "layout",
+        "num_experts",
+        "num_local_experts",
+        "num_max_tokens",
+        "num_rows",
+        "num_topk",
+        "ue8m0",
+    )
+
+    def __init__(self, key: Key, num_ranks: int) -> None:
+        self.hidden, self.num_topk, self.num_max_tokens, self.num_experts, flags = key
+        self.fp8 = bool(flags & abi.MW_DISPATCH_FP8)
+        self.ue8m0 = bool(flags & abi.MW_DISPATCH_UE8M0)
+        self.num_local_experts = self.num_experts // num_ranks  # L
+        self.num_rows = num_ranks * self.num_max_tokens  # R * M
+        # A new tensor like an old one costs half of one made from sizes.
+        local = self.num_local_experts
+        self.counts = torch.empty((local,), dtype=torch.int32, device="cpu")
+        self.layout = torch.empty((local, num_ranks), dtype=torch.int64, device="cpu")
+        self.args: Pool[abi.mw_dispatch_args_t] = Pool(self._new_args)
+
+    @property
+    def rows(self) -> tuple[int, int, int]:
+        """The shape of received rows and of expert outputs: [L, R*M, H]."""
+        return self.num_local_experts, self.num_rows, self.hidden
+
+    def _new_args(self) -> abi.mw_dispatch_args_t:
+        """All but flags, inputs, deadline, phase and results."""
+        return abi.mw_dispatch_args_t(
+            size=abi.SIZE_OF[abi.mw_dispatch_args_t],
+            hidden=self.hidden,
+            num_topk=self.num_topk,
+            num_max_tokens_per_rank=self.num_max_tokens,
+            num_experts=self.num_experts,
+            slice_us=SLICE_US,
+        )
+
+
+class Plans:
+    """The plans of one buffer."""
+
+    def __init__(self, num_ranks: int) -> None:
+        self._num_ranks = num_ranks
+        self._plans: dict[Any, Plan] = {}
+        # Of arguments that nobody has checked: None where they never were right.
+        self.find = self._plans.get
+
+    def of(self, key: Key) -> Plan:
+        """The plan for arguments that were checked."""
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= MAX_PLANS:
+                self._plans.clear()
+            plan = self._plans.setdefault(key, Plan(key, self._num_ranks))
+        return plan
+
+
+def _new_combine_args() -> abi.mw_combine_args_t:
+    return abi.mw_combine_args_t(size=abi.SIZE_OF[abi.mw_combine_args_t], slice_us=SLICE_US)
+
+
+# Filled anew for each call, so they serve every buffer.
+combine_args: Pool[abi.mw_combine_args_t] = Pool(_new_combine_args)

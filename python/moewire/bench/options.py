@@ -1,0 +1,80 @@
+"""The options of ``moewire bench``."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..errors import InvalidArgument
+from .cases import TABLES
+
+PEERS = ("gloo", "openmpi", "mooncake")
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def _names(text: str) -> list[str]:
+    return [part for part in text.split(",") if part]
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Shapes may be lists: 2,4,8; their combinations are measured."""
+    result = argparse.ArgumentParser(
+        prog="moewire bench",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_shapes(result.add_argument_group("what to measure"))
+    _add_how(result.add_argument_group("how"))
+    _add_output(result.add_argument_group("output"))
+    return result
+
+
+def _add_shapes(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--tables", type=_names, help=f"some of {','.join(TABLES)} (all of them)")
+    add("--quick", action="store_true", help="two small shapes and ten repetitions")
+    add("--ranks", type=_numbers, help="processes (R), a list; this and the next: no tables")
+    add("--tokens", type=_numbers, help="tokens per rank (T = M), a list")
+    add("--hidden", type=_numbers, help="values per token (H), a list")
+    add("--experts", type=_numbers, help="experts in all (E), a list")
+    add("--topk", type=_numbers, help="selections per token (K), a list")
+    add("--dtype", type=_names, help="bf16, fp8 or both")
+    add("--slots", type=int, default=2, help="operations in flight, and slabs of the floor (2)")
+
+
+def _add_how(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--repeat", type=int, help="measured repetitions (30; 10 with --quick)")
+    add("--warmup", type=int, default=5, help="repetitions before them (5)")
+    add("--peers", type=_names, default=["gloo"], help=f"of {','.join(PEERS)}, or none (gloo)")
+    add("--vector-width", type=int, default=0, help="of Moewire's kernels: 16, 32, 64; 0: widest")
+    add("--floor", choices=("c", "numpy"), default="c", help="which copy-only floor (c)")
+    add("--seed", type=int, default=1, help="of the routing (1)")
+    add("--timeout", type=float, default=600.0, help="seconds for one shape (600)")
+    add("--idle-wait", type=float, default=60.0, help="seconds to wait for a quiet machine (60)")
+
+
+def _add_output(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--json", metavar="FILE", help="write everything as JSON; - for standard output")
+    add("--plot", metavar="FILE", help="write a chart, .png or .svg (needs matplotlib)")
+    add("--no-chart", action="store_true", help="no chart of text below the tables")
+
+
+def complete(options: argparse.Namespace) -> None:
+    """Fills defaults that depend on other options; refuses what makes no sense."""
+    if options.repeat is None:
+        options.repeat = 10 if options.quick else 30
+    if min(options.repeat, options.warmup, options.slots) < 1:
+        raise InvalidArgument("--repeat, --warmup and --slots: at least 1 is needed")
+    options.peers = [name for name in options.peers if name != "none"]
+    unknown = [name for name in options.peers if name not in PEERS]
+    if unknown:
+        raise InvalidArgument(f"--peers {','.join(unknown)}: allowed: {','.join(PEERS)}, none")
+    for dtype in options.dtype or ():
+        if dtype not in ("bf16", "fp8"):
+            raise InvalidArgument(f"--dtype {dtype}: allowed: bf16, fp8")
+    if options.plot and not options.plot.endswith((".png", ".svg")):
+        raise InvalidArgument(f"--plot {options.plot}: a name ending in .png or .svg is needed")

@@ -1,0 +1,59 @@
+"""Peers are installed where they disturb nobody: into a folder of the benchmark's own.
+
+Versions are pinned. The folder lies in the user's cache and is made once per interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from ..compiler import cache_folder
+from . import Unavailable
+
+_INSTALL_SECONDS = 600
+
+
+def installed(package: str, version: str) -> Path:
+    """The root of a venv that has ``package``, and sees what this interpreter has."""
+    tag = f"{sys.implementation.cache_tag}-{package}-{version}"
+    root = cache_folder() / "peers" / tag
+    done = root / "installed"
+    if not done.exists():
+        _install(root, f"{package}=={version}")
+        done.touch()
+    return root
+
+
+def _install(root: Path, requirement: str) -> None:
+    _run([sys.executable, "-m", "venv", "--without-pip", str(root)])
+    # torch and numpy are those that the benchmark itself runs with.
+    own = Path(sysconfig.get_path("purelib", vars={"base": str(root)}))
+    own.mkdir(parents=True, exist_ok=True)
+    (own / "moewire-bench.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    flags = ["--quiet", "--no-deps", "--disable-pip-version-check"]
+    pip = [sys.executable, "-m", "pip", "--python", str(root / "bin" / "python")]
+    _run([*pip, "install", "--ignore-installed", *flags, requirement])
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_INSTALL_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(f"cannot install it: {error}") from error
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines() or ["nothing was said"]
+        raise Unavailable(f"cannot install it: {said[-1]}")
+
+
+def environment(root: Path, **more: str) -> dict[str, str]:
+    """For processes of the peer."""
+    path = f"{root / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    package = str(Path(__file__).resolve().parents[3])
+    paths = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PATH": path, "PYTHONPATH": paths, **more}

@@ -1,0 +1,50 @@
+"""A common start: ranks begin a step at a time that rank 0 names after a barrier.
+
+With more ranks than cores they leave a barrier far apart, and whoever runs alone for a while
+looks faster than a group can be. Where every rank has a core it spins for the last moments, so
+that waking up is not part of a sample; where not, spinning would take a core from the others.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+_LEAD_SECONDS = 0.004
+_SPIN_SECONDS = 0.0003
+
+
+def spin_seconds(num_ranks: int) -> float:
+    """How long before the start a rank is awake."""
+    return _SPIN_SECONDS if num_ranks <= len(os.sched_getaffinity(0)) else 0.0
+
+
+class Start:
+    """One rank's clock. ``library`` is the floor's, or None."""
+
+    def __init__(self, group: dist.ProcessGroup, library: ctypes.CDLL | None) -> None:
+        self._group = group
+        self._library = library
+        self._spin = spin_seconds(group.size())
+
+    def agree(self) -> float:
+        """Collective: the time at which everybody begins, of ``time.perf_counter``."""
+        dist.barrier(self._group)
+        begin = torch.tensor(time.perf_counter() + _LEAD_SECONDS, dtype=torch.float64)
+        dist.broadcast(begin, 0, self._group)
+        return float(begin)
+
+    def timed(self, function: Callable[[], object], begin: float) -> tuple[float, float]:
+        """When ``function`` began, not before ``begin``, and when it ended."""
+        if self._library is not None:
+            self._library.floor_wait_until(int(begin * 1e9), int(self._spin * 1e9))
+        else:
+            time.sleep(max(0.0, begin - time.perf_counter()))
+        start = time.perf_counter()
+        function()
+        return start, time.perf_counter()

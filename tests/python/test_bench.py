@@ -1,0 +1,174 @@
+"""``moewire bench``: its floor, its peers, what it prints and writes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import jobs_bench
+from harness.team import Team
+from moewire.bench import cases, chart, compiler, idle, report, tables
+from moewire.bench import options as bench_options
+from moewire.errors import InvalidArgument, MoewireError
+
+Environment = dict[str, str]
+SHAPE = ["--tokens", "16", "--hidden", "256", "--experts", "8", "--topk", "2"]
+LITTLE = ["--repeat", "3", "--warmup", "1", "--idle-wait", "0"]
+needs_compiler = pytest.mark.skipif(
+    not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler"
+)
+
+
+def bench(environment: Environment, *arguments: str, status: int = 0) -> str:
+    command = [sys.executable, "-m", "moewire", "bench", *arguments]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=180, check=False
+    )
+    assert done.returncode == status, f"{done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr if status else done.stdout
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+@pytest.mark.parametrize("size", [1, 2, 4], ids="R={}".format)
+def test_the_floor_moves_what_a_dispatch_moves(team: Team, size: int, dtype: str) -> None:
+    team.run(size, jobs_bench.floor_bytes, dtype)
+
+
+@needs_compiler
+def test_the_floor_without_a_compiler(team: Team) -> None:
+    team.run(2, jobs_bench.numpy_floor)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+@pytest.mark.parametrize("name", ["gloo", "openmpi", "mooncake"])
+def test_a_peer_is_right(team: Team, name: str, dtype: str) -> None:
+    reason = team.run(2, jobs_bench.peer, name, dtype)[0]
+    if reason:
+        assert name != "gloo", reason
+        pytest.skip(f"{name}: {reason}")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+def test_json(environment: Environment, tmp_path: Path, dtype: str) -> None:
+    path = tmp_path / "result.json"
+    peers = ["--peers", "gloo" if dtype == "bf16" else "none"]
+    text = bench(environment, *SHAPE, *LITTLE, "--dtype", dtype, *peers, "--json", str(path))
+    assert "copy floor, dispatch" in text
+    result = json.loads(path.read_text())
+    assert result["schema"] == report.SCHEMA and result["machine"]["cpus"] > 0
+    (case,) = result["cases"]
+    assert (case["ranks"], case["tokens"], case["dtype"]) == (2, 16, dtype)
+    assert set(case["idle"]) == {"busy", "waited_seconds", "quiet"}
+    _check_steps(case["steps"], dtype == "bf16")
+    assert result["overhead_us"]["python_dispatch"] > result["overhead_us"]["ctypes_dispatch"] > 0
+
+
+def _check_steps(steps: dict[str, dict[str, float]], with_gloo: bool) -> None:
+    always = {"floor_dispatch", "floor_combine", "moewire_dispatch", "moewire_combine_zero_copy"}
+    assert always <= set(steps)
+    assert ("gloo_combine" in steps) == with_gloo
+    for name, step in steps.items():
+        assert 0 <= step["min_us"] <= step["p10_us"] <= step["median_us"] <= step["p90_us"], name
+    assert steps["floor_dispatch"]["ratio_to_floor"] == 1.0
+    assert steps["moewire_dispatch"]["ratio_to_floor"] > 0
+
+
+def test_several_shapes_and_both_charts(environment: Environment, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "chart.svg"
+    shape = ["--tokens", "1,8", *SHAPE[2:]]
+    arguments = [*shape, *LITTLE, "--peers", "none", "--floor", "numpy", "--plot", str(picture)]
+    text = bench(environment, *arguments)
+    assert "the floor is numpy's: --floor numpy was asked for" in text
+    assert "dispatch, R=2 H=256 bf16" in text and "* moewire_dispatch" in text
+    assert picture.read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--experts", "7"],
+        ["--hidden", "12"],
+        ["--hidden", "136", "--dtype", "fp8"],
+        ["--topk", "99"],
+        ["--tokens", "0"],
+        ["--dtype", "fp4"],
+        ["--peers", "nccl"],
+        ["--tables", "nothing"],
+        ["--repeat", "0"],
+        ["--plot", "chart.txt"],
+    ],
+    ids=" ".join,
+)
+def test_refuses(wrong: list[str]) -> None:
+    with pytest.raises(InvalidArgument, match=f"^{wrong[0]}|--ranks"):
+        _choose(*wrong)
+
+
+def _choose(*arguments: str) -> list[cases.Case]:
+    options = bench_options.parser(None).parse_args(arguments)
+    bench_options.complete(options)
+    return cases.chosen(options)
+
+
+def test_a_case_that_needs_too_much_memory_is_said_so(environment: Environment) -> None:
+    shape = ["--tokens", "1000000", "--hidden", "7168"]
+    text = bench(environment, *shape, *LITTLE, status=1)
+    assert "not measured: it needs about" in text
+
+
+def test_every_table_can_be_asked_for() -> None:
+    for name in cases.TABLES:
+        assert _choose("--tables", name) == cases.TABLES[name]
+
+
+def test_idle_gate_gives_up() -> None:
+    found = idle.wait(0.0, look=lambda: 0.9)
+    assert not found["quiet"] and "NOT quiet" in tables.idle(found)
+    looks = iter([0.9, 0.5, 0.02])
+    assert idle.wait(10.0, look=lambda: next(looks))["quiet"]
+
+
+def _result(tokens: int, median: float) -> dict[str, Any]:
+    steps = {"floor_dispatch": median, "moewire_dispatch": 2 * median, "barrier": 1.0}
+    shape = {"ranks": 2, "hidden": 64, "dtype": "bf16", "tokens": tokens}
+    return {**shape, "steps": {name: {"median_us": value} for name, value in steps.items()}}
+
+
+def test_chart_of_text() -> None:
+    (panel,) = chart.panels([_result(32, 90.0), _result(1, 10.0), _result(8, 30.0)])
+    assert panel.lines["floor_dispatch"] == [(1, 10.0), (8, 30.0), (32, 90.0)]
+    text = chart.text(panel)
+    assert text.splitlines()[1] == "dispatch, R=2 H=64 bf16"
+    assert "180 us |" in text and "10 us |" in text
+    assert text.count("*") == 4 and text.count("o ") >= 1  # three points and the legend
+
+
+def test_nothing_to_draw() -> None:
+    assert chart.panels([_result(8, 1.0)]) == []
+    with pytest.raises(MoewireError, match="nothing to draw"):
+        chart.need_lines(_choose("--ranks", "2,4"))
+    chart.need_lines(_choose("--tokens", "1,8"))
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(compiler.CompileError, match="no C compiler"):
+        compiler.system_compiler()
+
+
+@needs_compiler
+def test_native_code_has_no_warnings(tmp_path: Path) -> None:
+    source = compiler.SOURCES / "floor.c"
+    flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
+    target = str(tmp_path / "floor.so")
+    command = [*compiler.system_compiler(), *flags, str(source), "-o", target]
+    subprocess.run(command, check=True, timeout=60)
