@@ -60,11 +60,7 @@ var mutations = []struct{ name, file, from, to string }{
 		"b.peers[b.self].open(s.index).Store(layout.Word(i, uint16(s.own.id)))\n\tset := membership.Set(b.dom.Members().Load())",
 	},
 	{
-		"counters of a lost rank stay", "slabs.go",
-		"b.clean(s, late == 0)", "b.clean(s, true)",
-	},
-	{
-		"quiet too early", "fence.go",
+		"quiet too early", "member.go",
 		"Store(uint64(b.epoch) + 1)", "Store(uint64(b.epoch) + 2)",
 	},
 	{

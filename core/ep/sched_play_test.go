@@ -17,6 +17,7 @@ type part struct {
 	rng     *rand.Rand
 	acts    []sceneAct
 	last    bool // no meeting after these acts
+	quits   int  // plays only so many of them
 	fenced  bool
 	began   time.Duration // of the current call
 	stolen  time.Duration // stage.frozen at that time
@@ -70,7 +71,7 @@ func (sc *scene) timeouts() []time.Duration {
 func (a *actor) playAll() {
 	for {
 		err := a.install()
-		for i := 0; err == nil && i < len(a.acts); i++ {
+		for i := 0; err == nil && i < min(len(a.acts), a.quits); i++ {
 			if err = a.playAct(&a.acts[i]); err != nil {
 				err = fmt.Errorf("%s, epoch %d, act %d of pattern %d: %w", a.name, a.scene.epoch(), i, a.acts[i].pattern, err)
 			}

@@ -86,7 +86,7 @@ func (sc *scene) play() error {
 	acts := sc.script()
 	for _, a := range sc.holders {
 		a.dom.view = view
-		a.acts, a.last = acts, sc.meetings == 0
+		sc.cast(a, acts)
 	}
 	for _, a := range sc.holders {
 		sc.makeBuffer(a, false)
@@ -99,6 +99,15 @@ func (sc *scene) play() error {
 		err = sc.verdict()
 	}
 	return err
+}
+
+// cast gives an actor what to play until the next meeting. Some leave early,
+// as for an update that is not announced.
+func (sc *scene) cast(a *actor, acts []sceneAct) {
+	a.acts, a.last, a.fenced, a.quits = acts, sc.meetings == 0, false, len(acts)
+	if !sc.single && sc.rng.IntN(4) == 0 {
+		a.quits = sc.rng.IntN(len(acts) + 1)
+	}
 }
 
 // plan draws the faults.
