@@ -32,7 +32,7 @@ func (a *actor) install() error {
 // is none for it.
 func (a *actor) meet() bool {
 	sc := a.scene
-	sc.left[sc.epoch()] = true
+	sc.left[sc.epoch()], a.leaving = true, true
 	a.st.note(a, atCall, " prepare")
 	st, err := a.buf.Prepare()
 	if err != nil {

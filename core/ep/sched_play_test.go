@@ -19,6 +19,7 @@ type part struct {
 	last    bool // no meeting after these acts
 	quits   int  // plays only so many of them
 	fenced  bool
+	leaving bool          // it takes itself out
 	began   time.Duration // of the current call
 	stolen  time.Duration // stage.frozen at that time
 	orders  *orders       // of the meeting that it waits for
@@ -45,6 +46,9 @@ func (sc *scene) script() []sceneAct {
 		a.timeout = sc.timeouts()
 		if sc.rng.IntN(5) == 0 {
 			a.cancels = 1 << sc.rng.IntN(sc.shape.ranks)
+		}
+		if sc.ahead >= 0 {
+			a.cancels |= 1 << sc.ahead
 		}
 		if sc.rng.IntN(5) == 0 {
 			a.groups = make([]int32, sc.shape.ranks)
@@ -93,10 +97,9 @@ func (a *actor) playAll() {
 func (a *actor) lost(err error) {
 	sc := a.scene
 	a.fenced = true
-	sc.lost++
 	sc.stats.fenced++
 	if sc.single && !a.hit {
-		a.st.failed(fmt.Errorf("it was lost for another rank's fault: %w", err))
+		a.st.failed(fmt.Errorf("without a fault: %w", err))
 	}
 	d := new(dispatched)
 	in := inputs(a.rng, sc.shape, uniform)
@@ -107,7 +110,7 @@ func (a *actor) lost(err error) {
 }
 
 func (a *actor) close() {
-	a.scene.left[a.scene.epoch()] = true
+	a.scene.left[a.scene.epoch()], a.leaving = true, true
 	if err := a.buf.Close(); err != nil {
 		a.st.failed(err)
 	}
@@ -168,7 +171,7 @@ func (a *actor) dispatch(act *sceneAct, cancel bool) (*held, error) {
 	args := a.args(&act.ins[a.rank], h.dispatched, h.mask, act.timeout[a.rank])
 	slice := time.Duration(-1)
 	if cancel || a.rng.IntN(4) == 0 {
-		slice = time.Duration(a.rng.Int64N(int64(deadline)))
+		slice = time.Duration(a.rng.Int64N(int64(deadline))) * time.Duration(a.rng.IntN(2))
 	}
 	a.begin(" dispatch")
 	p, err := a.buf.Dispatch(args, &h.res, ep.PhaseDone, slice)
