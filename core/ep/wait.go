@@ -140,7 +140,7 @@ func (b *Buffer) nextPhase(t task) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if c := t.s.call(t.kind); c.st == t.st && !c.sent {
-		c.deadline, c.sent = time.Time{}, true
+		c.deadline, c.waits, c.sent = time.Time{}, time.Time{}, true
 	}
 }
 
@@ -189,11 +189,15 @@ func (w *wait) start(now time.Time) {
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
 	w.peers, w.epoch, w.members = w.b.peers, w.b.epoch, w.b.dom.Members().Load()
-	w.entry = w.b.waits.enter(now)
 	c := w.t.s.call(w.t.kind)
 	if c.st != w.t.st {
+		w.entry = w.b.waits.enter(now)
 		return // ended meanwhile; the next step sees it
 	}
+	if c.waits.IsZero() {
+		c.waits = now // and not again in the next slice: judges count from here
+	}
+	w.entry = w.b.waits.enter(c.waits)
 	if c.deadline.IsZero() && c.timeout >= 0 {
 		c.deadline = now.Add(c.timeout)
 	}
