@@ -80,7 +80,7 @@ func New(dom transport.Domain, kern device.Kernels, cfg Config) (*Buffer, error)
 		all: 1<<dom.NumRanks() - 1, epoch: set.Epoch(), patience: patienceFor(dom.NumRanks()),
 		now:   time.Now,
 		slots: make([]slot, cfg.NumSlots), peers: make([]peer, dom.NumRanks()),
-		behind: newBackground(),
+		behind: newBackground(), waits: newWaiters(cfg.NumSlots),
 	}
 	if cfg.Joining {
 		b.outside, b.why = true, errBetween

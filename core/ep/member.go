@@ -79,6 +79,7 @@ func (b *Buffer) endAll(why error) {
 		s := &b.slots[j]
 		s.live = false
 		s.endCalls(op.Failed, why)
+		b.forgetWaits(s)
 		b.rec.abandon(s, op.Failed)
 		s.dispatch.args, s.combine.args = DispatchArgs{}, CombineArgs{}
 	}

@@ -51,6 +51,7 @@ func (b *Buffer) releaseAs(s *slot, state op.State, why error) {
 	}
 	s.live = false
 	s.endCalls(state, why)
+	b.forgetWaits(s)
 	b.rec.abandon(s, state)
 	s.dispatch.args, s.combine.args = DispatchArgs{}, CombineArgs{}
 	if s.isOpen() {

@@ -131,7 +131,7 @@ func (d *domain) CancelSleep() {
 func (d *domain) Sleep(ticket uint32, t time.Duration) {
 	d.st.yield(atSleep)
 	if a := d.st.cur; a != nil && d.inc.bell == ticket {
-		a.state, a.until = asleep, d.st.now+t
+		a.state, a.until = asleep, d.st.alarm(t)
 		d.st.pass(a)
 	}
 	d.inc.sleepers--

@@ -175,8 +175,15 @@ func (a *actor) suffer(kind faultKind, p point) {
 		a.plan = append(a.plan, &fault{kind: kill, point: -1, n: 1 + st.rng.IntN(200)})
 	}
 	if a.state == frozen && !a.scene.single && st.rng.IntN(2) == 0 { // and soon again
-		a.plan = append(a.plan, &fault{kind: freezeLong, point: -1, n: 1 + st.rng.IntN(1<<st.rng.IntN(8))})
+		a.plan = append(a.plan, again(st.rng))
 	}
+}
+
+// again is a second freeze that follows a first: at any point, or where the
+// rank writes.
+func again(r *rand.Rand) *fault {
+	writes := []point{-1, -1, atPlace, atParams + 1, atCounter + 1, atLayout + 1, atDone + 1}
+	return &fault{kind: freezeLong, point: writes[r.IntN(len(writes))], n: 1 + r.IntN(1<<r.IntN(8))}
 }
 
 func (a *actor) freeze(d time.Duration) {

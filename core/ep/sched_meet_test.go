@@ -32,7 +32,7 @@ func (a *actor) install() error {
 // is none for it.
 func (a *actor) meet() bool {
 	sc := a.scene
-	sc.left[sc.epoch()] = true
+	sc.left[sc.epoch()], a.leaving = true, true
 	a.st.note(a, atCall, " prepare")
 	st, err := a.buf.Prepare()
 	if err != nil {
@@ -128,7 +128,8 @@ func (sc *scene) begin(o *orders, set []*actor) {
 	for _, a := range set {
 		fresh := a.buf == nil
 		a.dom.view = view
-		a.acts, a.orders, a.last, a.fenced = acts, o, sc.meetings == 0, false
+		a.orders = o
+		sc.cast(a, acts)
 		if !fresh {
 			a.state = runnable
 			continue

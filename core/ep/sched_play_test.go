@@ -17,7 +17,9 @@ type part struct {
 	rng     *rand.Rand
 	acts    []sceneAct
 	last    bool // no meeting after these acts
+	quits   int  // plays only so many of them
 	fenced  bool
+	leaving bool          // it takes itself out
 	began   time.Duration // of the current call
 	stolen  time.Duration // stage.frozen at that time
 	orders  *orders       // of the meeting that it waits for
@@ -42,8 +44,11 @@ func (sc *scene) script() []sceneAct {
 			a.pattern = patternDCC
 		}
 		a.timeout = sc.timeouts()
-		if sc.rng.IntN(5) == 0 {
+		if !sc.single && sc.rng.IntN(5) == 0 {
 			a.cancels = 1 << sc.rng.IntN(sc.shape.ranks)
+		}
+		if !sc.single && sc.ahead >= 0 {
+			a.cancels |= 1 << sc.ahead
 		}
 		if sc.rng.IntN(5) == 0 {
 			a.groups = make([]int32, sc.shape.ranks)
@@ -70,7 +75,7 @@ func (sc *scene) timeouts() []time.Duration {
 func (a *actor) playAll() {
 	for {
 		err := a.install()
-		for i := 0; err == nil && i < len(a.acts); i++ {
+		for i := 0; err == nil && i < min(len(a.acts), a.quits); i++ {
 			if err = a.playAct(&a.acts[i]); err != nil {
 				err = fmt.Errorf("%s, epoch %d, act %d of pattern %d: %w", a.name, a.scene.epoch(), i, a.acts[i].pattern, err)
 			}
@@ -92,10 +97,9 @@ func (a *actor) playAll() {
 func (a *actor) lost(err error) {
 	sc := a.scene
 	a.fenced = true
-	sc.lost++
 	sc.stats.fenced++
 	if sc.single && !a.hit {
-		a.st.failed(fmt.Errorf("it was lost for another rank's fault: %w", err))
+		a.st.failed(fmt.Errorf("without a fault: %w", err))
 	}
 	d := new(dispatched)
 	in := inputs(a.rng, sc.shape, uniform)
@@ -106,7 +110,7 @@ func (a *actor) lost(err error) {
 }
 
 func (a *actor) close() {
-	a.scene.left[a.scene.epoch()] = true
+	a.scene.left[a.scene.epoch()], a.leaving = true, true
 	if err := a.buf.Close(); err != nil {
 		a.st.failed(err)
 	}
@@ -166,8 +170,8 @@ func (a *actor) dispatch(act *sceneAct, cancel bool) (*held, error) {
 	h := &held{dispatched: new(dispatched), act: act, mask: a.mask(act)}
 	args := a.args(&act.ins[a.rank], h.dispatched, h.mask, act.timeout[a.rank])
 	slice := time.Duration(-1)
-	if cancel || a.rng.IntN(4) == 0 {
-		slice = time.Duration(a.rng.Int64N(int64(deadline)))
+	if cancel || a.sliced() {
+		slice = time.Duration(a.rng.Int64N(int64(deadline))) * time.Duration(a.rng.IntN(2))
 	}
 	a.begin(" dispatch")
 	p, err := a.buf.Dispatch(args, &h.res, ep.PhaseDone, slice)
@@ -271,8 +275,11 @@ func (a *actor) combine(h *held, variant int) error {
 	return h.checkOutputs(a, variant, out)
 }
 
+// sliced: between two slices of a wait a rank is late by its own doing.
+func (a *actor) sliced() bool { return !a.scene.single && a.rng.IntN(4) == 0 }
+
 func (a *actor) slice() time.Duration {
-	if a.rng.IntN(4) == 0 {
+	if a.sliced() {
 		return time.Duration(a.rng.Int64N(int64(deadline)))
 	}
 	return -1

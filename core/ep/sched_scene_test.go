@@ -33,12 +33,13 @@ type scene struct {
 	members  atomic.Uint64
 	holders  []*actor // the latest incarnation of each rank
 	meetings int      // still to come
+	ahead    int      // a rank that cancels whatever it begins; -1: none
 	decided  uint16   // epoch of the last meeting
 	left     map[uint16]bool
 	epochs   int
 	seen     membership.Set // the members word, as last seen
 	losses   int            // of ranks that were members, for any reason
-	lost     int            // calls that said ErrFenced first
+	lost     int            // of them, those that had the one fault
 	stats    *tally
 }
 
@@ -61,7 +62,7 @@ func newScene(seed uint64, stats *tally) *scene {
 			experts: ranks * (1 + rng.IntN(2)), topk: 1 + rng.IntN(3),
 		},
 		slots: slots, fill: rng.IntN(2) == 0, ordered: rng.IntN(3) == 0, holders: make([]*actor, ranks),
-		meetings: rng.IntN(3), left: map[uint16]bool{}, stats: stats,
+		ahead: rng.IntN(6*ranks) - 5*ranks, meetings: rng.IntN(3), left: map[uint16]bool{}, stats: stats,
 	}
 	lay, err := layout.Of(layout.Shape{
 		MaxTokens: int64(sc.shape.maxTokens), Hidden: int64(sc.shape.hidden),
@@ -87,7 +88,7 @@ func (sc *scene) play() error {
 	acts := sc.script()
 	for _, a := range sc.holders {
 		a.dom.view = view
-		a.acts, a.last = acts, sc.meetings == 0
+		sc.cast(a, acts)
 	}
 	for _, a := range sc.holders {
 		sc.makeBuffer(a, false)
@@ -100,6 +101,16 @@ func (sc *scene) play() error {
 		err = sc.verdict()
 	}
 	return err
+}
+
+// cast gives an actor what to play until the next meeting. Some leave early,
+// as for an update that is not announced.
+func (sc *scene) cast(a *actor, acts []sceneAct) {
+	a.acts, a.last, a.quits = acts, sc.meetings == 0, len(acts)
+	a.fenced, a.leaving = false, false
+	if !sc.single && sc.rng.IntN(4) == 0 {
+		a.quits = sc.rng.IntN(len(acts) + 1)
+	}
 }
 
 // plan draws the faults.
@@ -163,11 +174,25 @@ func (sc *scene) watch() {
 	gone := sc.seen.Ranks()
 	if now.Epoch() == sc.seen.Epoch() {
 		gone &^= now.Ranks()
+		sc.judge(gone)
 	}
 	sc.losses += bits.OnesCount64(gone)
 	sc.seen = now
 	if now.Ranks() == 0 && !sc.left[now.Epoch()] {
 		sc.st.failed(errors.New("all ranks have been fenced"))
+	}
+}
+
+// judge sees to it that nobody but the cause of a delay is lost.
+func (sc *scene) judge(gone uint64) {
+	for rest := gone; sc.single && rest != 0; rest &= rest - 1 {
+		switch a := sc.holders[bits.TrailingZeros64(rest)]; {
+		case a.leaving:
+		case a.hit:
+			sc.lost++
+		default:
+			sc.st.failed(fmt.Errorf("%s was lost for another rank's fault", a.name))
+		}
 	}
 }
 

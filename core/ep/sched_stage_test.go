@@ -24,6 +24,7 @@ type stage struct {
 	steps   int
 	actors  []*actor
 	cur     *actor // nil: the test itself is at work, and nothing yields
+	slack   bool   // all sleeps end at the same times
 	sticky  int    // chance in 100 that an actor keeps the turn
 	over    bool
 	fail    error
@@ -98,7 +99,7 @@ func newStage(rng *rand.Rand) *stage {
 	return &stage{
 		trace: make([]traced, traceSteps()),
 		rng:   rng, ended: make(chan struct{}, 1),
-		sticky: []int{0, 30, 60, 90, 97}[rng.IntN(5)],
+		sticky: []int{0, 30, 60, 90, 97}[rng.IntN(5)], slack: rng.IntN(2) == 0,
 	}
 }
 
@@ -240,6 +241,16 @@ func (st *stage) draw(a *actor) *actor {
 	next := ready[st.rng.IntN(n)]
 	next.state = runnable
 	return next
+}
+
+// alarm is when a sleep ends. Timers that go off together let ranks meet that
+// would otherwise take turns.
+func (st *stage) alarm(d time.Duration) time.Duration {
+	at := st.now + d
+	if st.slack {
+		at += patience - at%patience
+	}
+	return at
 }
 
 func (a *actor) ready() bool {

@@ -58,10 +58,10 @@ func numSchedules(t *testing.T) int {
 		require.NoError(t, err)
 		return n
 	}
-	if testing.Short() {
-		return 300
+	if testing.Short() || raceEnabled {
+		return 500
 	}
-	return 2000
+	return 5000
 }
 
 func playSeed(seed uint64, stats *tally) error {

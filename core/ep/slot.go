@@ -62,6 +62,7 @@ type call struct {
 	holders  int    // tasks and pending operations that refer to st
 	timeout  time.Duration
 	deadline time.Time // zero: not started, or none
+	waits    time.Time // when its first wait of this phase began; zero: not yet
 	sent     bool      // the caller was told so: the next phase's deadline counts
 	behind   bool      // runs in the background: no caller waits for it now
 	trial    trial     // who is to blame for a deadline that has passed
@@ -90,7 +91,7 @@ func (c *call) begin(timeout time.Duration) {
 	}
 	c.st, c.spare = c.spare, nil
 	*c.st = op.Op{}
-	c.timeout, c.deadline, c.sent = timeout, time.Time{}, false
+	c.timeout, c.deadline, c.waits, c.sent = timeout, time.Time{}, time.Time{}, false
 	c.behind, c.trial.open, c.trial.excuses = false, false, 0
 }
 

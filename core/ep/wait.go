@@ -29,6 +29,7 @@ const (
 	kindDispatch kind = iota
 	kindCombine
 	kindQuiet // no reader left of an earlier combine
+	numKinds  = 3
 )
 
 func (k kind) String() string {
@@ -101,6 +102,9 @@ func (b *Buffer) step(t task, until Phase) (waiting uint64, reached bool, err er
 	if err == ErrFenced {
 		b.expelled()
 	}
+	if t.st.State() != op.Pending { // a caller may have left it in the middle of a wait
+		b.waits.blame(entryOf(t.s, t.kind), 0, time.Time{}, &b.peers[b.self])
+	}
 	reached = t.st.State() == op.Done || (until == PhaseSent && sent)
 	b.rec.step(t, waiting, reached)
 	return waiting, reached, err
@@ -117,9 +121,9 @@ func (b *Buffer) limitOf(slice time.Duration) time.Time {
 // drive steps the operation until the phase is reached or the limit (zero:
 // none) has come. Ranks that are lost or late beyond the deadline are taken
 // out of the group on the way, so that it ends.
-func (b *Buffer) drive(t task, until Phase, limit time.Time) error {
+func (b *Buffer) drive(t task, until Phase, limit time.Time) (err error) {
 	w := wait{b: b, t: t, blamed: -1}
-	defer w.end()
+	defer func() { w.end(err == ErrInProgress) }()
 	for {
 		waiting, reached, err := b.step(t, until)
 		switch {
@@ -143,7 +147,7 @@ func (b *Buffer) nextPhase(t task) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if c := t.s.call(t.kind); c.st == t.st && !c.sent {
-		c.deadline, c.sent = time.Time{}, true
+		c.deadline, c.waits, c.sent = time.Time{}, time.Time{}, true
 	}
 }
 
@@ -158,10 +162,10 @@ type wait struct {
 	deadline time.Time
 	members  uint64 // the word, as last seen
 	timeout  time.Duration
-	blamed   int    // rank that the time since `last` is counted for
-	shown    uint64 // ranks that our control page names
-	entry    int    // ours in Buffer.waits
-	asleep   bool   // a sleep was announced
+	blamed   int       // rank that the time since `last` is counted for
+	shown    uint64    // ranks that our control page names
+	since    time.Time // when the first wait of this phase began
+	asleep   bool      // a sleep was announced
 	ticket   uint32
 }
 
@@ -192,11 +196,15 @@ func (w *wait) start(now time.Time) {
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
 	w.peers, w.epoch, w.members = w.b.peers, w.b.epoch, w.b.dom.Members().Load()
-	w.entry = w.b.waits.enter(now)
 	c := w.t.s.call(w.t.kind)
+	w.since = now
 	if c.st != w.t.st {
 		return // ended meanwhile; the next step sees it
 	}
+	if c.waits.IsZero() {
+		c.waits = now // and not again in the next slice: judges count from here
+	}
+	w.since = c.waits
 	if c.deadline.IsZero() && c.timeout >= 0 {
 		c.deadline = now.Add(c.timeout)
 	}
@@ -212,7 +220,7 @@ func (w *wait) account(now time.Time, waiting uint64) {
 	}
 	own := &w.peers[w.b.self]
 	if waiting != w.shown {
-		w.b.waits.blame(w.entry, waiting, own)
+		w.b.waits.blame(entryOf(w.t.s, w.t.kind), waiting, w.since, own)
 	}
 	own.beat().Add(1)
 	w.last, w.blamed, w.shown = now, lowest(waiting), waiting
@@ -237,13 +245,16 @@ func (w *wait) sleep(now time.Time, limit time.Time) {
 	w.asleep = false
 }
 
-func (w *wait) end() {
+func (w *wait) end(inProgress bool) {
 	if w.asleep {
 		w.b.dom.CancelSleep()
 	}
 	if w.begin.IsZero() {
 		return
 	}
-	w.account(w.b.now(), 0)
-	w.b.waits.leave(w.entry)
+	waiting := w.shown // still, for whoever judges us between two slices
+	if w.t.st.State() != op.Pending || !inProgress {
+		waiting = 0
+	}
+	w.account(w.b.now(), waiting)
 }

@@ -5,55 +5,50 @@ import (
 	"time"
 )
 
-// waiters are the waits of this rank that hold up a caller, one entry each.
-// Its control page shows what they have in common: all ranks that any of them
-// waits for, and when the first of them began.
+// waiters are the waits of this rank that hold up a caller, one entry for each
+// kind of each slot. Its control page shows what they have in common: all
+// ranks that any of them waits for, and when the first of them began. A wait
+// that is cut into slices stays in it between two of them: that the caller
+// does not come back shows in the beat.
 type waiters struct {
 	mu      sync.Mutex
 	entries []waiter
 }
 
 type waiter struct {
-	used  bool
-	ranks uint64 // waited for
+	ranks uint64 // waited for; 0: no wait
 	since int64  // as UnixNano: a clock that all ranks of a host share
 }
 
-// enter takes an entry for a wait that begins now.
-func (ws *waiters) enter(now time.Time) int {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	fresh := waiter{used: true, since: now.UnixNano()}
-	for i := range ws.entries {
-		if !ws.entries[i].used {
-			ws.entries[i] = fresh
-			return i
-		}
-	}
-	ws.entries = append(ws.entries, fresh)
-	return len(ws.entries) - 1
-}
+func newWaiters(slots int) waiters { return waiters{entries: make([]waiter, slots*numKinds)} }
 
-// blame says whom the wait waits for by now, and tells the peers.
-func (ws *waiters) blame(entry int, ranks uint64, own *peer) {
+func entryOf(s *slot, k kind) int { return s.index*numKinds + int(k) }
+
+// blame says whom a wait waits for by now, and tells the peers. No ranks: it
+// has ended.
+func (ws *waiters) blame(entry int, ranks uint64, since time.Time, own *peer) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	ws.entries[entry].ranks = ranks
-	all, since := uint64(0), int64(0)
+	if ws.entries[entry].ranks == ranks {
+		return
+	}
+	ws.entries[entry] = waiter{ranks, since.UnixNano()}
+	all, first := uint64(0), int64(0)
 	for _, e := range ws.entries {
-		if e.used && e.ranks != 0 {
+		if e.ranks != 0 {
 			all |= e.ranks
-			if since == 0 || e.since < since {
-				since = e.since
+			if first == 0 || e.since < first {
+				first = e.since
 			}
 		}
 	}
-	own.since().Store(uint64(since))
+	own.since().Store(uint64(first))
 	own.waitsFor().Store(all)
 }
 
-func (ws *waiters) leave(entry int) {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	ws.entries[entry].used = false
+// forget ends the waits for the operations of a slot.
+func (b *Buffer) forgetWaits(s *slot) {
+	for k := range kind(numKinds) {
+		b.waits.blame(entryOf(s, k), 0, time.Time{}, &b.peers[b.self])
+	}
 }

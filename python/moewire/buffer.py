@@ -10,6 +10,7 @@ import torch
 from . import _abi as abi
 from . import _bootstrap, _check, _combine, _dispatch, _results
 from ._member import CONNECT_TIMEOUT_US, Member, Options
+from ._meeting import Store, StoreMeeting
 from ._results import RecvX
 from ._runtime import size_hint
 from .event import Event, EventOverlap, Finishable, Hook
@@ -100,7 +101,7 @@ class Buffer(Member):
         of the others. A process whose rank was taken before joins the group that is running,
         at its next ``update_ep_member``. ``DeadlineError`` names the ranks that did not come.
         """
-        meeting = _bootstrap.StoreMeeting(cast("_bootstrap.Store", store), rank, world_size, prefix)
+        meeting = StoreMeeting(cast("Store", store), rank, world_size, prefix)
         options = Options(
             num_slots, copy_outputs, vector_width, connect_timeout_us, members, deterministic
         )
