@@ -40,17 +40,22 @@ class Store(Protocol):
     def get(self, key: str, /) -> bytes: ...
     def check(self, keys: list[str], /) -> bool: ...
     def compare_set(self, key: str, expected: str, desired: str, /) -> bytes: ...
+    def delete_key(self, key: str, /) -> bool: ...
+
+
+_METHODS = ("add", "set", "get", "check", "compare_set", "delete_key")
 
 
 class StoreMeeting:
     """The meetings of one rank under one prefix of a store.
 
     The n-th construction of a process under a prefix is instance n. A process whose rank was
-    taken in round 0 already is a replacement: it joins the running instance.
+    taken in round 0 already is a replacement: it joins the running instance. So is one that
+    constructs once more while the others update the instance before.
     """
 
     def __init__(self, store: Store, rank: int, num_ranks: int, prefix: str) -> None:
-        if not all(hasattr(store, name) for name in ("add", "set", "get", "check", "compare_set")):
+        if not all(hasattr(store, name) for name in _METHODS):
             raise refuse("store", type(store).__name__, "a torch.distributed.Store")
         self.num_ranks = integer("world_size", num_ranks, 1, (1 << 31) - 1)
         self.rank = integer("rank", rank, 0, self.num_ranks - 1)
@@ -67,17 +72,48 @@ class StoreMeeting:
         """Round 0, or the next update of an instance that is running already."""
         self._instance = self._store.add(f"{self._prefix}/made/{self.rank}/{_PROCESS}", 1)
         clock = Clock(timeout_us)
-        if self._store.add(self._key("taken", self.rank), 1) == 1:
-            self._first(runtime, members, clock)
-        else:
-            self._update(runtime, frozenset(range(self.num_ranks)), clock, joining=True)
+        free = self._store.add(self._key("taken", self.rank), 1) == 1
+        if free and self._first(runtime, members, clock):
+            return
+        if free and not self._running():
+            self._step_back()
+        self._update(runtime, frozenset(range(self.num_ranks)), clock, joining=True)
 
-    def _first(self, runtime: Runtime, members: frozenset[int], clock: Clock) -> None:
+    def _first(self, runtime: Runtime, members: frozenset[int], clock: Clock) -> bool:
+        """False: there is a group already, which this rank is to join."""
+        if self._running():
+            return False
         self._store.set(self._at(self.rank), runtime.metadata())
-        if not clock.wait(lambda: not self._missing(members)):
-            raise DeadlineError(self._absence(self._missing(members), clock.timeout_us))
+        clock.wait(lambda: not self._missing(members) or self._running() or self._awaited())
+        missing = self._missing(members)
+        if missing and (self._running() or self._awaited()):
+            return False
+        if missing:
+            raise DeadlineError(self._absence(missing, clock.timeout_us))
         runtime.connect(self._gather(members), clock.left_us())
         self._store.set(self._key("end"), _YES)
+        return True
+
+    def _running(self) -> bool:
+        """Whether round 0 has been, without this rank if this is asked in it."""
+        return self._store.check([self._key_of_instance("0/end")])
+
+    def _awaited(self) -> bool:
+        """Whether the instance before has an update going on, without this rank."""
+        if self._instance == 1:
+            return False
+        before = StoreMeeting(self._store, self.rank, self.num_ranks, self._prefix)
+        before._instance = self._instance - 1
+        before._catch_up()
+        absent = before._missing(range(self.num_ranks))
+        return self.rank in absent and len(absent) < self.num_ranks
+
+    def _step_back(self) -> None:
+        """Undoes the beginning of a construction, for the instance before."""
+        self._store.delete_key(self._at(self.rank))
+        self._store.add(self._key("taken", self.rank), -1)
+        self._store.add(f"{self._prefix}/made/{self.rank}/{_PROCESS}", -1)
+        self._instance -= 1
 
     def _absence(self, missing: Iterable[int], timeout_us: int) -> str:
         names = ", ".join(str(rank) for rank in sorted(missing))

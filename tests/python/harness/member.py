@@ -49,9 +49,13 @@ class Rank:
 
     def meet(self, name: str) -> None:
         """Waits until every rank is here; needs no library."""
+        self.meet_some(name, list(range(self.size)))
+
+    def meet_some(self, name: str, ranks: list[int]) -> None:
+        """The same for some ranks."""
         mine = os.path.join(self.folder, f"meet-{name}-{self.rank}")
         open(mine, "w").close()
-        others = [os.path.join(self.folder, f"meet-{name}-{rank}") for rank in range(self.size)]
+        others = [os.path.join(self.folder, f"meet-{name}-{rank}") for rank in ranks]
         deadline = time.monotonic() + 30
         while not all(os.path.exists(path) for path in others):
             if time.monotonic() > deadline:

@@ -1,0 +1,41 @@
+"""Lost ranks, and changes of the membership."""
+
+from __future__ import annotations
+
+from harness import jobs_faults
+from harness.team import Team
+
+
+def test_a_killed_rank_is_replaced(team: Team) -> None:
+    team.run(4, jobs_faults.replaced, dies=frozenset({2}))
+
+
+def test_a_frozen_rank_comes_back(team: Team) -> None:
+    team.run(3, jobs_faults.frozen)
+
+
+def test_ranks_leave_and_come(team: Team) -> None:
+    team.run(8, jobs_faults.scaled, timeout=120)
+
+
+def test_a_rank_dies_during_an_update(team: Team) -> None:
+    seconds = team.run(3, jobs_faults.dies_in_update, dies=frozenset({2}))
+    assert max(seconds[:2]) < 30, seconds
+
+
+def test_one_rank_constructs_again(team: Team) -> None:
+    team.run(2, jobs_faults.made_again)
+
+
+def test_ranks_that_meet_by_bytes(team: Team) -> None:
+    team.run(3, jobs_faults.by_bytes)
+
+
+def test_deterministic_order(team: Team) -> None:
+    once = team.run(3, jobs_faults.deterministic, seed=5)
+    assert once == team.run(3, jobs_faults.deterministic, seed=5)
+
+
+def test_a_late_peer_is_waited_for_behind(team: Team) -> None:
+    (hook, _), _ = team.run(2, jobs_faults.overlapped)
+    assert hook < 0.1, hook  # of 0.2 s
