@@ -1,0 +1,249 @@
+// Package chaos runs groups of real processes and strikes them: in the middle
+// of calls, at points that have names, and of membership updates. Every result
+// is compared with an oracle; whoever is lost must be who was struck.
+//
+// MOEWIRE_CHAOS, MOEWIRE_KILLS and MOEWIRE_TRIALS set how many faults the
+// tests make, MOEWIRE_SEED what they draw.
+package chaos
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// setting is a number from the environment.
+func setting(name string, otherwise int64) int64 {
+	if n, err := strconv.ParseInt(os.Getenv(name), 10, 64); err == nil {
+		return n
+	}
+	return otherwise
+}
+
+func newSeed() uint64 {
+	return uint64(setting("MOEWIRE_SEED", time.Now().UnixNano()&(1<<40-1)))
+}
+
+// Deadlines are short, but longer than a busy machine keeps a rank waiting for
+// a processor.
+const (
+	deadline  = 120 * time.Millisecond
+	connectIn = 400 * time.Millisecond
+)
+
+// lateFrom is how long a rank must have been away from all points to be late
+// by itself: a trial judges it by less.
+const lateFrom = 8 * time.Millisecond
+
+func TestChaos(t *testing.T) {
+	faults := int(setting("MOEWIRE_CHAOS", 200))
+	for _, part := range []struct{ ranks, percent int }{{4, 64}, {2, 12}, {3, 12}, {8, 12}} {
+		t.Run(fmt.Sprintf("R%d", part.ranks), func(t *testing.T) {
+			runChaos(t, part.ranks, max(1, faults*part.percent/100))
+		})
+	}
+}
+
+// chaos is one run.
+type chaos struct {
+	*group
+	r       *rand.Rand
+	struck  tally
+	missed  int // armed points that were not passed
+	early   int // ranks lost that nobody had struck, late by themselves
+	unfair  int // the same, and not late
+	updates int
+	steps   uint64
+}
+
+func runChaos(t *testing.T, ranks, faults int) {
+	seed := newSeed()
+	t.Logf("seed %d", seed)
+	c := &chaos{group: newGroup(t, options{ranks: ranks, seed: seed, timeout: deadline}), struck: tally{}}
+	c.r = rand.New(rand.NewPCG(seed, uint64(ranks)))
+	c.found(1<<ranks - 1)
+	for n := 0; n < faults; _, n = c.struck.inCalls() {
+		c.round()
+	}
+	c.change(false)
+	c.settle(0, 0)
+	c.finish()
+	in, all := c.struck.inCalls()
+	t.Logf("%d faults, %d in calls, %d processes, %d updates, %d steps, %d points not passed, %d late ranks lost, %d others\n%v",
+		all, in, len(c.children), c.updates, c.steps, c.missed, c.early, c.unfair, c.struck)
+	require.Zero(t, c.unfair, "ranks were lost that were neither struck nor late: MOEWIRE_SEED=%d", seed)
+	if all >= 20 {
+		require.GreaterOrEqual(t, 2*in, all, "too few faults in calls")
+	}
+}
+
+// round strikes once or twice, looks who was lost, and often changes the
+// membership after that.
+func (c *chaos) round() {
+	if len(c.playing()) < 2 {
+		c.change(c.r.IntN(3) == 0)
+		return
+	}
+	c.pass(time.Duration(c.r.IntN(8)) * time.Millisecond)
+	var victims []*child
+	for range 1 + c.r.IntN(6)/5 {
+		if v := c.strike(); v != nil {
+			victims = append(victims, v)
+		}
+	}
+	c.resolve(victims)
+	if c.r.IntN(4) != 0 {
+		c.change(c.r.IntN(3) == 0)
+	}
+}
+
+// draw plans a fault.
+func (c *chaos) draw(points []point) fault {
+	f := fault{Point: points[c.r.IntN(len(points))], Nth: 1 + int64(c.r.IntN(12))}
+	switch n := c.r.IntN(100); {
+	case n < 36:
+		f.Kind = kill
+	case n < 60:
+		f.Kind = stop
+	case n < 75:
+		f.Kind, f.For = stopShort, c.short()
+	case n < 90:
+		f.Kind, f.For = delayShort, c.short()
+	default:
+		f.Kind, f.For = delay, 5*deadline
+	}
+	return f
+}
+
+func (c *chaos) short() time.Duration { return time.Duration(c.r.Int64N(int64(deadline) / 4)) }
+
+// strike picks a rank and strikes it; nil: the point was not passed.
+func (c *chaos) strike() *child {
+	able := c.playing()
+	if len(able) < 2 {
+		return nil
+	}
+	v := able[c.r.IntN(len(able))]
+	if c.r.IntN(6) == 0 {
+		return c.strikeFromOutside(v)
+	}
+	points := common
+	if c.r.IntN(6) == 0 {
+		points = []point{atBetween, atComputing}
+	}
+	c.arm(v, c.draw(points))
+	if !c.within(150*time.Millisecond, func() bool { return v.fired != nil || v.ended }) {
+		c.disarm(v)
+	}
+	if v.fired == nil {
+		c.missed++
+		return nil
+	}
+	c.struck.add(v.fault.Point, v.fault.Kind)
+	return v
+}
+
+func (c *chaos) arm(v *child, f fault) {
+	v.fault, v.fired, v.cleared = f, nil, false
+	c.log("%v: arm %v at %v x %d for %v", v, f.Kind, f.Point, f.Nth, f.For)
+	c.tell(v, command{What: "arm", Fault: f})
+}
+
+func (c *chaos) disarm(v *child) {
+	c.tell(v, command{What: "disarm"})
+	c.await("disarmed or fired", func() bool { return v.cleared || v.fired != nil || v.ended })
+}
+
+// strikeFromOutside sends a signal, wherever the rank is.
+func (c *chaos) strikeFromOutside(v *child) *child {
+	v.fired = nil
+	v.fault = fault{Kind: kill, Point: atSignal}
+	sig := syscall.SIGKILL
+	if c.r.IntN(2) == 0 {
+		v.fault.Kind, sig = stop, syscall.SIGSTOP
+	}
+	c.log("%v: %v from outside", v, v.fault.Kind)
+	c.signal(v, sig)
+	c.struck.add(atSignal, v.fault.Kind)
+	return v
+}
+
+// resolve waits until the group has seen what the faults have done.
+func (c *chaos) resolve(victims []*child) {
+	var must, may uint64
+	for _, v := range victims {
+		switch v.fault.Kind {
+		case kill, stop:
+			must |= 1 << v.rank
+		case delay:
+			may |= 1 << v.rank
+		}
+	}
+	c.settle(must, may)
+	for _, v := range victims {
+		if v.fault.Kind == stop && c.r.IntN(3) != 0 {
+			c.resume(v)
+			c.await("the fenced rank to say so", func() bool { return v.fenced || v.ended })
+		}
+	}
+}
+
+// settle waits until everybody who takes part has gone on for some steps after
+// the loss of the ranks in must. Ranks in may can be lost as well; of others
+// it is noted.
+func (c *chaos) settle(must, may uint64) {
+	before := c.playing()
+	marks := make([]uint64, len(before))
+	for i, p := range before {
+		marks[i] = p.steps
+		if must>>p.rank&1 == 1 {
+			p.playing = false
+		}
+	}
+	c.await("everybody to go on", func() bool {
+		for i, p := range before {
+			if must>>p.rank&1 == 0 && p.playing && !p.ended && (p.set&must != 0 || p.steps < marks[i]+2) {
+				return false
+			}
+		}
+		return true
+	})
+	for i, p := range before {
+		c.steps += p.steps - marks[i]
+		if must>>p.rank&1 == 0 && p.fenced && may>>p.rank&1 == 0 {
+			c.blame(p)
+		}
+	}
+	c.agree()
+}
+
+// blame notes that a rank was lost that nobody had struck.
+func (c *chaos) blame(p *child) {
+	if p.gap >= lateFrom {
+		c.early++
+		return
+	}
+	c.unfair++
+	c.t.Errorf("%v was lost, and was not late: its longest absence was %v", p, p.gap)
+	c.log("%v LOST UNFAIRLY, gap %v", p, p.gap)
+}
+
+// agree: all who take part name the same members, themselves among them.
+func (c *chaos) agree() {
+	c.await("agreement", func() bool {
+		all := c.playing()
+		set := setOf(all)
+		for _, p := range all {
+			if p.set != set {
+				return false
+			}
+		}
+		return true
+	})
+}
