@@ -156,8 +156,10 @@ func (b *Buffer) stepCombine(s *slot) (waiting uint64, err error) {
 	for rest := c.need; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
 		ready, err := b.outputsReady(s, r, out)
-		if err != nil {
+		if err != nil && err != ErrFenced {
 			b.releaseAs(s, op.Failed, err)
+		}
+		if err != nil {
 			return 0, err
 		}
 		if !ready {
@@ -224,13 +226,17 @@ func (b *Buffer) copyOutputs(s *slot) {
 }
 
 // outputsReady reports whether owner r has published this combine's outputs.
-// An owner that is out and has not is no error: it was lost.
+// An owner that is out and has not is no error: it was lost. One that has gone
+// on without us, because we are out ourselves, owes us nothing.
 func (b *Buffer) outputsReady(s *slot, r int, out uint64) (bool, error) {
 	word := b.peers[r].yReady(s.index).Load()
 	if layout.IsFor(word, s.op) && layout.Combines(word) > s.combines {
 		return true, nil
 	}
 	if (layout.IsFor(word, s.op) && layout.IsLast(word)) || layout.IsPast(word, s.op) {
+		if !b.isMember() {
+			return false, ErrFenced
+		}
 		if (out|b.out())>>r&1 == 1 {
 			return false, nil
 		}

@@ -181,8 +181,10 @@ func (c *chaos) resolve(victims []*child) {
 		switch v.fault.Kind {
 		case kill, stop:
 			must |= 1 << v.rank
-		case delay:
-			may |= 1 << v.rank
+		default: // it may stand still while another one's trial is held
+			if v.fault.Kind == delay || len(victims) > 1 {
+				may |= 1 << v.rank
+			}
 		}
 	}
 	c.settle(must, may)

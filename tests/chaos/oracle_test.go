@@ -23,9 +23,10 @@ func toBF16(f float32) uint16 {
 	return down
 }
 
-// e4m3 are the magnitudes of the codes 0 to 0x7e.
-var e4m3 = func() (table [127]float32) {
-	for c := range table {
+// e4m3 are the magnitudes of the codes 0 to 0x7e; 0x7f is NaN.
+var e4m3 = func() (table [128]float32) {
+	table[0x7f] = float32(math.NaN())
+	for c := range table[:0x7f] {
 		exponent, mantissa := c>>3, float64(c&7)
 		if exponent == 0 {
 			table[c] = float32(math.Ldexp(mantissa, -9))
@@ -42,8 +43,8 @@ func toE4M3(f float32) byte {
 	if math.Signbit(float64(f)) {
 		sign = 0x80
 	}
-	up := sort.Search(len(e4m3), func(c int) bool { return e4m3[c] >= a })
-	if up == len(e4m3) {
+	up := sort.Search(0x7f, func(c int) bool { return e4m3[c] >= a })
+	if up == 0x7f {
 		return sign | 0x7e
 	}
 	if up == 0 {
@@ -60,7 +61,7 @@ func fromE4M3(c byte) float32 {
 	if c&0x80 != 0 {
 		return -e4m3[c&0x7f]
 	}
-	return e4m3[c&0x7f]
+	return e4m3[c]
 }
 
 // quantise casts a block of 128 bf16 values.

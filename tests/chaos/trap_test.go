@@ -50,7 +50,7 @@ type gap struct{ at, long time.Duration }
 // Gaps are worth remembering from shortGap on, for as long as gapMemory.
 const (
 	shortGap  = 4 * time.Millisecond
-	gapMemory = 2 * time.Second
+	gapMemory = 500 * time.Millisecond
 )
 
 func newTrap(say func(event)) *trap { return &trap{say: say, start: time.Now()} }
