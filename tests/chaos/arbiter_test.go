@@ -88,6 +88,7 @@ func (g *group) connect(comers []*child, deadline time.Duration) bool {
 // install begins the epoch. A rank that ends now was in it.
 func (g *group) install(comers []*child) []*child {
 	g.term++
+	g.settleIn(comers)
 	clear(g.current)
 	for _, c := range comers {
 		g.current[c.rank] = c
@@ -102,6 +103,20 @@ func (g *group) install(comers []*child) []*child {
 		return true
 	})
 	return g.said(comers, "installed")
+}
+
+// settleIn notes of which group the comers are: that of the one who has one.
+func (g *group) settleIn(comers []*child) {
+	old := false
+	for _, c := range comers {
+		old = old || c.home == g.founded && g.founded > 0
+	}
+	if !old {
+		g.founded++
+	}
+	for _, c := range comers {
+		c.home = g.founded
+	}
 }
 
 // found makes the first epoch of processes that are all new.

@@ -85,7 +85,7 @@ func (c *chaos) candidate(r int) *child {
 		return p
 	}
 	for _, p := range c.children {
-		if p.rank == r && !p.ended && !p.doomed && !p.closing && c.r.IntN(2) == 0 {
+		if p.rank == r && !p.ended && !p.doomed && !p.closing && p.home == c.founded && c.r.IntN(2) == 0 {
 			if p.stopped {
 				c.resume(p)
 			}
@@ -119,7 +119,7 @@ func (c *chaos) dismiss() {
 		if p.ended || p.doomed || p.closing || c.current[p.rank] == p {
 			continue
 		}
-		if c.current[p.rank] != nil && c.r.IntN(2) == 0 || c.r.IntN(8) == 0 {
+		if p.home < c.founded || c.current[p.rank] != nil && c.r.IntN(2) == 0 || c.r.IntN(8) == 0 {
 			c.resume(p)
 			p.closing = true
 			c.tell(p, command{What: "close"})

@@ -43,6 +43,7 @@ type group struct {
 	history  []string
 	term     uint64
 	seq      int
+	founded  int // groups: one that has lost everybody cannot go on
 }
 
 type note struct {
@@ -74,6 +75,7 @@ type child struct {
 	gap     time.Duration
 	closed  bool
 	closing bool // it was told to
+	home    int  // the group that it is of, from 1 on
 	hello   bool
 }
 
