@@ -26,6 +26,12 @@ func setting(name string, otherwise int64) int64 {
 	return otherwise
 }
 
+func parseInt(t *testing.T, s string) int64 {
+	n, err := strconv.ParseInt(s, 10, 64)
+	require.NoError(t, err)
+	return n
+}
+
 func newSeed() uint64 {
 	return uint64(setting("MOEWIRE_SEED", time.Now().UnixNano()&(1<<40-1)))
 }
