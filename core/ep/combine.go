@@ -146,6 +146,9 @@ func (b *Buffer) pick(s *slot) {
 func (b *Buffer) stepCombine(s *slot) (waiting uint64, err error) {
 	c := &s.combine
 	out := b.out()
+	if out>>b.self&1 == 1 {
+		return 0, ErrFenced
+	}
 	if !c.published {
 		if waiting = b.readers(s) &^ out; waiting != 0 {
 			return waiting, nil

@@ -208,6 +208,9 @@ func (b *Buffer) activeSet(mask []int32) (uint64, error) {
 // ours is open, those whose rows are missing.
 func (b *Buffer) stepDispatch(s *slot) (waiting uint64, err error) {
 	out := b.out()
+	if out>>b.self&1 == 1 { // since the step began: our own rows would be dropped
+		return 0, ErrFenced
+	}
 	s.unsent &^= out
 	if s.unsent != 0 {
 		if err := b.send(s); err != nil {
