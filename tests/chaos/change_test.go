@@ -11,8 +11,7 @@ func (c *chaos) change(struck bool) {
 	if struck && len(comers) > 1 {
 		victim = comers[c.r.IntN(len(comers))]
 		c.await("the victim to be there", func() bool { return victim.steps > 0 || victim.playing || victim.hello || victim.ended })
-		f := c.draw(inMeetings)
-		f.Nth = 1
+		f := c.draw(inMeetings, 1)
 		if f.Kind == delay {
 			f.For = connectIn * 3 / 2
 		}

@@ -103,15 +103,20 @@ func (c *chaos) round() {
 			victims = append(victims, v)
 		}
 	}
+	if len(victims) == 1 && victims[0].stopped && len(c.playing()) > 1 && c.r.IntN(2) == 0 {
+		if v := c.strikeAt(inTrials, 4, 2*deadline); v != nil { // in the trial of the first
+			victims = append(victims, v)
+		}
+	}
 	c.resolve(victims)
 	if c.r.IntN(4) != 0 {
 		c.change(c.r.IntN(3) == 0)
 	}
 }
 
-// draw plans a fault.
-func (c *chaos) draw(points []point) fault {
-	f := fault{Point: points[c.r.IntN(len(points))], Nth: 1 + int64(c.r.IntN(12))}
+// draw plans a fault at one of the first passes of a point.
+func (c *chaos) draw(points []point, passes int64) fault {
+	f := fault{Point: points[c.r.IntN(len(points))], Nth: 1 + c.r.Int64N(passes)}
 	switch n := c.r.IntN(100); {
 	case n < 36:
 		f.Kind = kill
@@ -131,20 +136,24 @@ func (c *chaos) short() time.Duration { return time.Duration(c.r.Int64N(int64(de
 
 // strike picks a rank and strikes it; nil: the point was not passed.
 func (c *chaos) strike() *child {
+	switch c.r.IntN(6) {
+	case 0:
+		return c.strikeFromOutside()
+	case 1:
+		return c.strikeAt([]point{atBetween, atComputing}, 12, deadline)
+	}
+	return c.strikeAt(common, 12, deadline)
+}
+
+// strikeAt waits for a rank to pass one of some points.
+func (c *chaos) strikeAt(points []point, passes int64, limit time.Duration) *child {
 	able := c.playing()
 	if len(able) < 2 {
 		return nil
 	}
 	v := able[c.r.IntN(len(able))]
-	if c.r.IntN(6) == 0 {
-		return c.strikeFromOutside(v)
-	}
-	points := common
-	if c.r.IntN(6) == 0 {
-		points = []point{atBetween, atComputing}
-	}
-	c.arm(v, c.draw(points))
-	if !c.within(150*time.Millisecond, func() bool { return v.fired != nil || v.ended }) {
+	c.arm(v, c.draw(points, passes))
+	if !c.within(limit, func() bool { return v.fired != nil || v.ended }) {
 		c.disarm(v)
 	}
 	if v.fired == nil {
@@ -167,7 +176,12 @@ func (c *chaos) disarm(v *child) {
 }
 
 // strikeFromOutside sends a signal, wherever the rank is.
-func (c *chaos) strikeFromOutside(v *child) *child {
+func (c *chaos) strikeFromOutside() *child {
+	able := c.playing()
+	if len(able) < 2 {
+		return nil
+	}
+	v := able[c.r.IntN(len(able))]
 	v.fired = nil
 	v.fault = fault{Kind: kill, Point: atSignal}
 	sig := syscall.SIGKILL

@@ -28,6 +28,7 @@ type options struct {
 	seed     uint64
 	timeout  time.Duration // of every call; negative: none
 	resident int64         // bytes of ordinary memory that each child touches
+	corrupt  bool          // combines give wrong bits, and that is to be noticed
 }
 
 // group is the parent's view of its children. All methods are for the test's
@@ -114,7 +115,7 @@ func (g *group) start(rank int) *child {
 	c := &child{rank: rank, cmd: exec.Command(os.Args[0], "-test.run=^$")}
 	c.cmd.Env = append(os.Environ(), fmt.Sprintf("CHAOS_RANK=%d", rank), fmt.Sprintf("CHAOS_RANKS=%d", g.ranks),
 		fmt.Sprintf("CHAOS_SEED=%d", g.seed), fmt.Sprintf("CHAOS_TIMEOUT=%d", g.timeout),
-		fmt.Sprintf("CHAOS_RESIDENT=%d", g.resident))
+		fmt.Sprintf("CHAOS_RESIDENT=%d", g.resident), fmt.Sprintf("CHAOS_CORRUPT=%d", btoi(g.corrupt)))
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	c.cmd.Stderr = &c.stderr
 	in, err := c.cmd.StdinPipe()
@@ -131,6 +132,13 @@ func (g *group) start(rank int) *child {
 		g.notes <- note{c: c, exit: true, err: c.cmd.Wait()}
 	}()
 	return c
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 func (g *group) tell(c *child, cmd command) {
@@ -202,6 +210,10 @@ func (c *child) apply(g *group, e event) {
 	}
 	switch e.What {
 	case "wrong":
+		if g.corrupt {
+			c.doomed, c.answer = true, e
+			return
+		}
 		g.fatal(fmt.Sprintf("%v: %s", c, e.Text))
 	case "fired":
 		c.fires(g, e)

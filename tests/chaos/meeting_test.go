@@ -127,7 +127,7 @@ func (r *rank) join(c command, joining bool) error {
 	}
 	r.dom, r.joining = tapDomain(dom, r.trap), joining
 	cfg := config
-	cfg.Joining = joining
+	cfg.Joining, cfg.CorruptCombine = joining, env("CHAOS_CORRUPT") != 0
 	b, err := ep.New(r.dom, tappedKernels{kern, r.trap}, cfg)
 	if err != nil {
 		return errors.Join(err, dom.Close())
@@ -151,7 +151,7 @@ func (r *rank) install(c command) error {
 		}
 	}
 	r.joining, r.installed, r.playing, r.term, r.steps = false, true, true, c.Term, 0
-	r.told = r.members()
+	r.told, r.changedAt = r.members(), time.Time{}
 	r.say("installed", event{Seq: c.Seq, Set: r.told})
 	r.trap.hit(atInstalled)
 	return nil

@@ -82,6 +82,10 @@ var common = []point{
 	atDone, atDonePeer, atCounter, atCounterPeer, atLayout, atLayoutPeer, atBytes, atBytesPeer, atSlab,
 }
 
+// inTrials are those that ranks pass which lose another one: they find out who
+// it is, and keep what it may still write into.
+var inTrials = []point{atBeatPeer, atBeatPeer, atWaitsForPeer, atWaitsForPeer, atSincePeer, atQuietPeer, atAddSlab, atMembers}
+
 // inMeetings are those that an update of the membership passes.
 var inMeetings = []point{
 	atPrepare, atPrepared, atListening, atConnecting, atConnected, atInstall, atCommit, atCommitted, atInstalled, atQuiet,

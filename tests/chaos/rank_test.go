@@ -48,6 +48,7 @@ type rank struct {
 	steps     uint64
 	told      uint64 // members, as the parent knows
 	toldAt    time.Time
+	changedAt time.Time // when a call returned that found others
 }
 
 // env reads one of the numbers that a rank is started with.
@@ -78,12 +79,15 @@ func (r *rank) buffer() *ep.Buffer { return r.ep.Load() }
 func (r *rank) members() uint64 {
 	r.trap.tick() // so that checking what came counts as being late, too
 	ranks, _, _ := r.buffer().Membership()
+	if ranks != r.told && r.changedAt.IsZero() {
+		r.changedAt = time.Now()
+	}
 	return ranks
 }
 
 // say adds how things stand to an event.
 func (r *rank) say(what string, e event) {
-	e.What, e.Gap, e.Steps, e.At = what, r.trap.worst(), r.steps, time.Now().UnixNano()
+	e.What, e.Gap, e.Steps, e.At = what, r.trap.worst(), r.steps, r.changedAt.UnixNano()
 	r.out.say(e)
 }
 
@@ -160,6 +164,7 @@ func (r *rank) step() {
 	if set := r.members(); set != r.told || time.Since(r.toldAt) > 3*time.Millisecond {
 		r.told, r.toldAt = set, time.Now()
 		r.say("step", event{Set: set, Seq: int(r.term)})
+		r.changedAt = time.Time{}
 	}
 }
 

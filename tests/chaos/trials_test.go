@@ -47,3 +47,14 @@ func (c *chaos) stopOne() {
 	c.update(all, never, patience)
 	c.settle(0, 0)
 }
+
+// TestNoticed: ranks whose combine gives one wrong bit are noticed, both of
+// them. The oracle is worth something.
+func TestNoticed(t *testing.T) {
+	g := newGroup(t, options{ranks: 2, seed: newSeed(), timeout: deadline, corrupt: true})
+	g.found(0b11)
+	for _, c := range g.children {
+		g.await("a rank to notice", func() bool { return c.answer.What == "wrong" || c.fenced || c.ended })
+		require.Contains(t, c.answer.Text, "differs")
+	}
+}

@@ -25,7 +25,7 @@ type event struct {
 	Seq   int
 	Set   uint64
 	Steps uint64
-	At    int64 // UnixNano
+	At    int64 // UnixNano: step: when a call found another set; fired
 	Gap   time.Duration
 	Point point
 	Text  string
