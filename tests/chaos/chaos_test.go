@@ -147,11 +147,10 @@ func (c *chaos) strike() *child {
 
 // strikeAt waits for a rank to pass one of some points.
 func (c *chaos) strikeAt(points []point, passes int64, limit time.Duration) *child {
-	able := c.playing()
-	if len(able) < 2 {
+	v := c.pick()
+	if v == nil {
 		return nil
 	}
-	v := able[c.r.IntN(len(able))]
 	c.arm(v, c.draw(points, passes))
 	if !c.within(limit, func() bool { return v.fired != nil || v.ended }) {
 		c.disarm(v)
@@ -161,6 +160,7 @@ func (c *chaos) strikeAt(points []point, passes int64, limit time.Duration) *chi
 		return nil
 	}
 	c.struck.add(v.fault.Point, v.fault.Kind)
+	v.struck = true
 	return v
 }
 
@@ -177,11 +177,10 @@ func (c *chaos) disarm(v *child) {
 
 // strikeFromOutside sends a signal, wherever the rank is.
 func (c *chaos) strikeFromOutside() *child {
-	able := c.playing()
-	if len(able) < 2 {
+	v := c.pick()
+	if v == nil {
 		return nil
 	}
-	v := able[c.r.IntN(len(able))]
 	v.fired = nil
 	v.fault = fault{Kind: kill, Point: atSignal}
 	sig := syscall.SIGKILL
@@ -191,7 +190,21 @@ func (c *chaos) strikeFromOutside() *child {
 	c.log("%v: %v from outside", v, v.fault.Kind)
 	c.signal(v, sig)
 	c.struck.add(atSignal, v.fault.Kind)
+	v.struck = true
 	return v
+}
+
+// pick chooses a victim that was not struck in this round. Somebody else goes
+// on.
+func (c *chaos) pick() *child {
+	able := c.playing()
+	if len(able) < 2 {
+		return nil
+	}
+	if v := able[c.r.IntN(len(able))]; !v.struck {
+		return v
+	}
+	return nil
 }
 
 // resolve waits until the group has seen what the faults have done.
@@ -209,6 +222,7 @@ func (c *chaos) resolve(victims []*child) {
 	}
 	c.settle(must, may)
 	for _, v := range victims {
+		v.struck = false
 		if v.fault.Kind == stop && c.r.IntN(3) != 0 {
 			c.resume(v)
 			c.await("the fenced rank to say so", func() bool { return v.fenced || v.ended })
@@ -252,8 +266,7 @@ func (c *chaos) blame(p *child) {
 		return
 	}
 	c.unfair++
-	c.t.Errorf("%v was lost, and was not late: its longest absence was %v", p, p.gap)
-	c.log("%v LOST UNFAIRLY, gap %v", p, p.gap)
+	c.t.Errorf("%v was lost, and was not late: its longest absence was %v\n%s", p, p.gap, c.recent(40))
 }
 
 // agree: all who take part name the same members, themselves among them.

@@ -70,6 +70,7 @@ type child struct {
 	fault   fault // the last one that it was told to arm
 	fired   *event
 	cleared bool // it has disarmed
+	struck  bool // a fault of this round has hit it
 	set     uint64
 	setAt   int64
 	steps   uint64
@@ -302,8 +303,12 @@ func (g *group) fatal(why string) {
 			fmt.Fprintf(&stacks, "---- %v\n%.20000s\n", c, text)
 		}
 	}
-	recent := g.history[max(0, len(g.history)-120):]
-	g.t.Fatalf("%s\nMOEWIRE_SEED=%d, term %d\nlast events:\n%s\n%s", why, g.seed, g.term, strings.Join(recent, "\n"), stacks.String())
+	g.t.Fatalf("%s\nMOEWIRE_SEED=%d, term %d\nlast events:\n%s\n%s", why, g.seed, g.term, g.recent(120), stacks.String())
+}
+
+// recent returns the last events.
+func (g *group) recent(n int) string {
+	return strings.Join(g.history[max(0, len(g.history)-n):], "\n")
 }
 
 // end kills what is left.

@@ -75,6 +75,7 @@ func (t *trap) hit(p point) {
 
 func (t *trap) strike(f fault) {
 	t.say(event{What: "fired", Point: f.Point, At: time.Now().UnixNano()})
+	begin := time.Now()
 	switch f.Kind {
 	case kill:
 		_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
@@ -84,7 +85,8 @@ func (t *trap) strike(f fault) {
 	default:
 		time.Sleep(f.For)
 	}
-	t.last.Store(int64(time.Since(t.start)))
+	t.last.Store(int64(time.Since(t.start) - max(0, time.Since(begin)-f.For)))
+	t.tick() // what was more than planned
 }
 
 // tick notes how long no point was passed.
