@@ -9,24 +9,11 @@ func (c *chaos) change(struck bool) {
 	comers := c.comers()
 	var victim *child
 	if struck && len(comers) > 1 {
-		victim = comers[c.r.IntN(len(comers))]
-		c.await("the victim to be there", func() bool { return victim.steps > 0 || victim.playing || victim.hello || victim.ended })
-		f := c.draw(inMeetings, 1)
-		if f.Kind == delay {
-			f.For = connectIn * 3 / 2
-		}
-		c.arm(victim, f)
+		victim = c.armOne(comers)
 	}
-	now := func() bool { return c.r.IntN(3) == 0 }
-	c.update(comers, now, connectIn)
+	c.update(comers, func() bool { return c.r.IntN(3) == 0 }, connectIn)
 	c.updates++
-	late := uint64(0)
-	if victim != nil {
-		c.afterStruck(victim)
-		if victim.fault.Kind == delay {
-			late = 1 << victim.rank
-		}
-	}
+	late := c.afterStruck(victim)
 	if len(c.playing()) == 0 { // nobody is left
 		c.foundAgain()
 	}
@@ -34,16 +21,36 @@ func (c *chaos) change(struck bool) {
 	c.dismiss()
 }
 
-// afterStruck ends what a fault in a meeting has left open.
-func (c *chaos) afterStruck(v *child) {
+// armOne plans a fault in a meeting.
+func (c *chaos) armOne(comers []*child) *child {
+	v := comers[c.r.IntN(len(comers))]
+	c.await("the victim to be there", func() bool { return v.hello || v.ended })
+	f := c.draw(inMeetings, 1)
+	if f.Kind == delay {
+		f.For = connectIn * 3 / 2
+	}
+	c.arm(v, f)
+	return v
+}
+
+// afterStruck counts a fault in a meeting, or takes it back, and returns who may
+// be late because of it.
+func (c *chaos) afterStruck(v *child) (late uint64) {
+	if v == nil {
+		return 0
+	}
 	if !c.within(20*time.Millisecond, func() bool { return v.fired != nil || v.ended }) {
 		c.disarm(v)
 	}
 	if v.fired == nil {
 		c.missed++
-		return
+		return 0
 	}
 	c.struck.add(v.fault.Point, v.fault.Kind)
+	if v.fault.Kind == delay {
+		late = 1 << v.rank
+	}
+	return late
 }
 
 // absent returns the members of the new epoch that were struck before or while

@@ -227,28 +227,31 @@ func (r *rank) play(st *step) error {
 		return r.playHooks(st)
 	}
 	f, err := r.send(st, 0, ep.PhaseDone)
+	switch {
+	case err != nil:
+		return err
+	case st.pattern == dRelease:
+		return r.buffer().Release(f.res.Op)
+	case st.pattern == ddcc:
+		return f.landTwo(st)
+	}
+	err = f.land(0, r.own.IntN(2) == 0)
+	if err == nil && st.pattern == dcc {
+		err = f.land(1, r.own.IntN(2) == 0)
+	}
+	return err
+}
+
+// landTwo dispatches once more before the first combine.
+func (f *flight) landTwo(st *step) error {
+	g, err := f.r.send(st, 1, ep.PhaseDone)
 	if err != nil {
 		return err
 	}
-	switch st.pattern {
-	case dRelease:
-		return r.buffer().Release(f.res.Op)
-	case dcc:
-		if err := f.land(0, r.own.IntN(2) == 0); err != nil {
-			return err
-		}
-		return f.land(1, r.own.IntN(2) == 0)
-	case ddcc:
-		g, err := r.send(st, 1, ep.PhaseDone)
-		if err != nil {
-			return err
-		}
-		if err := f.land(0, true); err != nil {
-			return err
-		}
-		return g.land(0, false)
+	if err := f.land(0, true); err != nil {
+		return err
 	}
-	return f.land(0, r.own.IntN(2) == 0)
+	return g.land(0, false)
 }
 
 // playHooks runs two dispatches and two combines in two phases each.

@@ -1,21 +1,17 @@
 package chaos
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/moewire/moewire/core/transport/shm"
 )
 
 // patience is how long the parent waits for anything. Nothing takes a tenth
@@ -52,51 +48,6 @@ type note struct {
 	ev   event
 	exit bool
 	err  error
-}
-
-// child is one process, as far as it has told.
-type child struct {
-	rank    int
-	cmd     *exec.Cmd
-	in      *json.Encoder
-	stderr  safeBuffer
-	ended   bool
-	doomed  bool // its end is expected
-	stopped bool
-	playing bool
-	fenced  bool
-	seq     int
-	answer  event // the last one that belongs to a meeting
-	fault   fault // the last one that it was told to arm
-	fired   *event
-	cleared bool // it has disarmed
-	struck  bool // a fault of this round has hit it
-	set     uint64
-	setAt   int64
-	steps   uint64
-	gap     time.Duration
-	closed  bool
-	closing bool // it was told to
-	home    int  // the group that it is of, from 1 on
-	hello   bool
-}
-
-// safeBuffer is written by exec's goroutine.
-type safeBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *safeBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *safeBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 func newGroup(t *testing.T, o options) *group {
@@ -203,90 +154,6 @@ func (g *group) apply(n note) {
 	c.apply(g, n.ev)
 }
 
-// apply notes what a child has told.
-func (c *child) apply(g *group, e event) {
-	g.t.Helper()
-	if e.What != "step" || e.Set != c.set {
-		g.log("%v: %s seq %d set %b step %d gap %v %v %s", c, e.What, e.Seq, e.Set, e.Steps, e.Gap, e.Point, e.Text)
-	}
-	switch e.What {
-	case "wrong":
-		if g.corrupt {
-			c.doomed, c.answer = true, e
-			return
-		}
-		g.fatal(fmt.Sprintf("%v: %s", c, e.Text))
-	case "fired":
-		c.fires(g, e)
-		return
-	case "disarmed":
-		c.cleared = true
-	case "step", "installed":
-		if e.Set != c.set {
-			c.setAt = e.At
-		}
-		c.set, c.steps, c.playing = e.Set, e.Steps, true
-	case "fenced":
-		c.fenced, c.playing = true, false
-	case "hello":
-		c.hello = true
-	case "closed":
-		c.closed, c.playing = true, false
-	}
-	c.gap = e.Gap
-	if e.What == "metadata" || e.What == "connected" || e.What == "failed" || e.What == "installed" {
-		c.answer = e
-	}
-	if e.What == "metadata" {
-		c.playing, c.fenced = false, false
-		info, err := shm.ParseMetadata(e.Data)
-		require.NoError(g.t, err)
-		g.sockets = append(g.sockets, info.Socket)
-	}
-}
-
-// fires notes that a fault strikes. One that is short ends by itself.
-func (c *child) fires(g *group, e event) {
-	c.fired = &e
-	switch c.fault.Kind {
-	case kill:
-		c.doomed = true
-	case stop:
-		c.stopped = true
-	case stopShort:
-		process, length := c.cmd.Process, c.fault.For
-		go func() {
-			awaitStop(process.Pid)
-			time.Sleep(length)
-			_ = process.Signal(syscall.SIGCONT)
-		}()
-	}
-}
-
-// awaitStop waits until a process has stopped that said that it will.
-func awaitStop(pid int) {
-	for range 5000 {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if _, rest, _ := strings.Cut(string(stat), ") "); err != nil || strings.HasPrefix(rest, "T") {
-			return
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
-// resume ends a stop.
-func (g *group) resume(c *child) {
-	if c.stopped && !c.ended {
-		if c.fired != nil {
-			awaitStop(c.cmd.Process.Pid)
-		}
-		g.signal(c, syscall.SIGCONT)
-		g.log("%v resumed", c)
-	}
-}
-
-func (c *child) String() string { return fmt.Sprintf("rank %d (%d)", c.rank, c.cmd.Process.Pid) }
-
 // fatal ends the test with all that is known.
 func (g *group) fatal(why string) {
 	g.t.Helper()
@@ -315,28 +182,29 @@ func (g *group) recent(n int) string {
 func (g *group) end() {
 	for _, c := range g.children {
 		if !c.ended {
-			c.doomed = true
 			_ = c.cmd.Process.Kill()
 		}
 	}
-	for over := time.After(patience); ; {
-		left := 0
-		for _, c := range g.children {
-			if !c.ended {
-				left++
-			}
-		}
-		if left == 0 {
-			close(g.starter)
-			return
-		}
+	for over := time.After(patience); g.live() > 0; {
 		select {
 		case n := <-g.notes:
 			n.c.ended = n.c.ended || n.exit
 		case <-over:
-			g.t.Errorf("%d processes cannot be killed", left)
+			g.t.Errorf("%d processes cannot be killed", g.live())
 			return
 		}
+	}
+	close(g.starter)
+}
+
+// resume ends a stop.
+func (g *group) resume(c *child) {
+	if c.stopped && !c.ended {
+		if c.fired != nil {
+			awaitStop(c.cmd.Process.Pid)
+		}
+		g.signal(c, syscall.SIGCONT)
+		g.log("%v resumed", c)
 	}
 }
 
