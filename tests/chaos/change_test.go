@@ -46,7 +46,8 @@ func (c *chaos) afterStruck(v *child) (late uint64) {
 		c.missed++
 		return 0
 	}
-	c.struck.add(v.fault.Point, v.fault.Kind)
+	c.hits(v)
+	v.struck = false
 	if v.fault.Kind == delay {
 		late = 1 << v.rank
 	}

@@ -29,6 +29,7 @@ type rank struct {
 	num, ranks int
 	seed       uint64
 	timeout    time.Duration
+	fill       bool // DebugFill
 	trap       *trap
 	out        *mouth
 	own        *rand.Rand // what peers need not know
@@ -66,6 +67,7 @@ func newRank() *rank {
 		timeout: time.Duration(env("CHAOS_TIMEOUT")), out: &mouth{enc: json.NewEncoder(os.Stdout)},
 		own: rand.New(rand.NewPCG(rand.Uint64(), 0)), commands: make(chan command, 64),
 	}
+	r.fill = r.own.IntN(2) == 0
 	r.trap = newTrap(r.out.say)
 	r.resident = make([]byte, env("CHAOS_RESIDENT"))
 	for i := 0; i < len(r.resident); i += os.Getpagesize() {

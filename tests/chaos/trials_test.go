@@ -1,7 +1,6 @@
 package chaos
 
 import (
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -13,11 +12,8 @@ import (
 // the same deadline. Then it comes back with the buffer that it has.
 func TestOneLostRankCostsOne(t *testing.T) {
 	trials := int(setting("MOEWIRE_TRIALS", 30))
-	c := &chaos{group: newGroup(t, options{ranks: 4, seed: newSeed(), timeout: deadline}), struck: tally{}}
-	t.Logf("seed %d", c.seed)
-	c.r = rand.New(rand.NewPCG(c.seed, 4))
-	c.found(0b1111)
-	for n := 0; n < trials; _, n = c.struck.inCalls() {
+	c := newChaos(t, 4, tally{})
+	for c.count < trials {
 		c.stopOne()
 	}
 	c.finish()
@@ -37,11 +33,9 @@ func (c *chaos) stopOne() {
 	if v.fired == nil {
 		return
 	}
-	c.struck.add(v.fault.Point, stop)
+	c.hits(v)
 	c.settle(1<<v.rank, 0)
-	if lost := 4 - len(c.playing()); lost > 1 {
-		c.log("%d ranks lost", lost)
-	}
+	v.struck = false
 	c.resume(v)
 	c.await("the fenced rank to say so", func() bool { return v.fenced })
 	c.update(all, never, patience)
