@@ -27,7 +27,6 @@ type child struct {
 	stopped bool
 	playing bool
 	fenced  bool
-	seq     int
 	answer  event // the last one that belongs to a meeting
 	fault   fault // the last one that it was told to arm
 	fired   *event
