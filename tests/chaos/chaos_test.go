@@ -238,10 +238,13 @@ func (c *chaos) resolve(victims []*child) {
 		v.struck = false
 		if v.fault.Kind == stop && c.r.IntN(3) != 0 {
 			c.resume(v)
-			c.await("the fenced rank to say so", func() bool { return v.fenced || v.ended })
+			c.await("the fenced rank to say so", func() bool { return v.fenced || v.ended || c.alone(v) })
 		}
 	}
 }
+
+// alone: all others were lost at the same time, and nobody was left to fence it.
+func (c *chaos) alone(v *child) bool { return v.playing && len(c.playing()) == 1 }
 
 // settle waits until everybody who takes part has gone on for some steps after
 // the loss of the ranks in must. Ranks in may can be lost as well; of others
