@@ -19,5 +19,5 @@ func TestSweepKeepsComers(t *testing.T) {
 	d := &domain{}
 	d.known[1] = m
 	d.sweep([]*attendee{nil, {}})
-	require.Same(t, m, d.known[1])
+	require.True(t, d.known[1] == m) // Same would print all of it
 }
