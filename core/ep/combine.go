@@ -147,6 +147,9 @@ func (b *Buffer) pick(s *slot) {
 func (b *Buffer) stepCombine(s *slot) (waiting uint64, err error) {
 	c := &s.combine
 	out := b.out()
+	if out>>b.self&1 == 1 {
+		return 0, ErrFenced
+	}
 	if !c.published {
 		if waiting = b.readers(s) &^ out; waiting != 0 {
 			return waiting, nil
@@ -157,11 +160,10 @@ func (b *Buffer) stepCombine(s *slot) (waiting uint64, err error) {
 	for rest := c.need; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
 		ready, err := b.outputsReady(s, r, out)
-		if err == ErrFenced {
-			return 0, err
+		if err != nil && err != ErrFenced {
+			b.releaseAs(s, op.Failed, err)
 		}
 		if err != nil {
-			b.releaseAs(s, op.Failed, err)
 			return 0, err
 		}
 		if !ready {
@@ -229,7 +231,8 @@ func (b *Buffer) copyOutputs(s *slot) {
 }
 
 // outputsReady reports whether owner r has published this combine's outputs.
-// An owner that is out and has not is no error: it was lost.
+// An owner that is out and has not is no error: it was lost. One that has gone
+// on without us, because we are out ourselves, owes us nothing.
 func (b *Buffer) outputsReady(s *slot, r int, out uint64) (bool, error) {
 	word := b.peers[r].yReady(s.index).Load()
 	if layout.IsFor(word, s.op) && layout.Combines(word) > s.combines {

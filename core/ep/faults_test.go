@@ -280,3 +280,29 @@ func TestNoAllocations(t *testing.T) {
 	})
 	require.Zero(t, n)
 }
+
+// TestCombineBufferGivesUp: waiting for the readers of a combine ends as other
+// waits do. Rank 1 reads late because rank 2 has gone silent.
+func TestCombineBufferGivesUp(t *testing.T) {
+	w := newWorld(t, 3, ep.Config{NumBytes: 16 << 20})
+	ins := inputs(r2(0), trio, uniform)
+	for i := range ins[0].topk {
+		ins[0].topk[i] = int64(i % 4) // nothing for rank 2
+	}
+	ins[1] = randomInput(r2(1), 8, trio.hidden, trio.topk, trio.experts, allToOne)
+	var ds [3]*dispatched
+	w.each(func(r int) (err error) { ds[r], err = w.dispatch(r, trio, &ins[r]); return err })
+	combine := func(r int, timeout time.Duration) error {
+		a := combineArgs(ds[r], &ins[r], make([]byte, ins[r].tokens*trio.hidden*2))
+		a.TopK, a.Timeout = trio.topk, timeout
+		_, err := w.bufs[r].Combine(ds[r].res.Op, a, ep.PhaseDone, -1)
+		return err
+	}
+	reader, quiet := make(chan error, 1), make(chan error, 1)
+	go func() { reader <- combine(1, -1) }()
+	require.NoError(t, combine(0, 50*time.Millisecond))
+	go func() { _, err := w.bufs[0].CombineBuffer(ds[0].res.Op, -1); quiet <- err }()
+	require.NoError(t, within(t, quiet))
+	require.NoError(t, within(t, reader))
+	require.EqualValues(t, 0b011, w.bufs[0].Members())
+}

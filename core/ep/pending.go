@@ -15,16 +15,21 @@ type Pending struct {
 }
 
 // outcome turns the end of a drive into what Dispatch and Combine return. The
-// task is dropped, or lives on in the pending operation.
+// task is dropped, or lives on in the pending operation. Another thread (an
+// update, a Close) may have ended the operation since it was sent.
 func (b *Buffer) outcome(t task, res *Result, err error) (*Pending, error) {
 	if err == nil || err == ErrInProgress {
-		if filled := b.fillResult(t, res); filled != nil {
+		filled := b.fillResult(t, res)
+		switch {
+		case filled != nil:
 			err = filled
-		} else if err != nil || t.st.State() == op.Pending {
+		case err != nil || t.st.State() == op.Pending:
 			if err == nil {
 				b.leaveBehind(t)
 			}
 			return &Pending{b: b, t: t}, err
+		default:
+			err = t.st.Err()
 		}
 	}
 	b.drop(t)

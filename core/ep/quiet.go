@@ -4,7 +4,9 @@ import "time"
 
 // CombineBuffer waits, for one slice at most (negative: no limit), until
 // nobody reads the outputs of an earlier combine of operation n, and returns
-// where the next ones go: bf16 [L, C, Hidden]. ErrInProgress: call again.
+// where the next ones go: bf16 [L, C, Hidden]. ErrInProgress: call again. A
+// reader that is late beyond the deadline of that combine is taken out of the
+// group, as in every other wait.
 func (b *Buffer) CombineBuffer(n uint64, slice time.Duration) ([]byte, error) {
 	if err := b.enter(); err != nil {
 		return nil, err
@@ -40,7 +42,7 @@ func (b *Buffer) startQuiet(n uint64) (t task, x []byte, err error) {
 		return task{}, s.dispatch.res.CombineX, nil
 	}
 	if !s.quiet.pending() {
-		s.quiet.begin(-1)
+		s.quiet.begin(s.combine.timeout)
 	}
 	return b.hold(s, kindQuiet), nil, nil
 }

@@ -8,7 +8,7 @@ const maxFormer = 64
 
 // install makes the result of a settled meeting the domain's. It cannot fail.
 func (d *domain) install(peers []*attendee, present uint64) {
-	d.sweep()
+	d.sweep(peers)
 	for r, p := range peers {
 		if p != nil {
 			d.installPeer(r, p)
@@ -64,8 +64,9 @@ func (d *domain) retire(m *member) {
 }
 
 // sweep forgets the processes that are known to have ended, except those
-// that still have a rank.
-func (d *domain) sweep() {
+// that still have a rank or are about to have one again: who was absent may
+// have come to the meeting and died since.
+func (d *domain) sweep(comers []*attendee) {
 	var former []*member
 	for _, m := range d.former {
 		if m.Lost() == nil {
@@ -75,8 +76,8 @@ func (d *domain) sweep() {
 		}
 	}
 	d.former = former
-	for r, m := range d.known {
-		if m != nil && d.peers[r].Load() == nil && m.Lost() != nil {
+	for r, m := range d.known[:len(comers)] {
+		if m != nil && comers[r] == nil && d.peers[r].Load() == nil && m.Lost() != nil {
 			m.end(d.Rank())
 			d.known[r] = nil
 		}

@@ -1,0 +1,140 @@
+package chaos
+
+import (
+	"math/bits"
+	"time"
+)
+
+// update plays the store of a meeting: it decides who comes, and the epoch
+// begins only if everybody has said that they are connected. It returns who
+// is in. Whoever dies or stops on the way is left out of the next attempt.
+func (g *group) update(comers []*child, now func() bool, deadline time.Duration) []*child {
+	g.t.Helper()
+	for range 20 {
+		comers = usable(comers)
+		if len(comers) == 0 {
+			return nil
+		}
+		g.seq++
+		comers = g.gather(comers, now)
+		if !g.connect(comers, deadline) {
+			continue
+		}
+		if in := g.install(comers); len(in) > 0 {
+			return in
+		}
+	}
+	g.fatal("no meeting in 20 attempts")
+	return nil
+}
+
+func usable(cs []*child) (able []*child) {
+	for _, c := range cs {
+		if !c.ended && !c.stopped && !c.doomed {
+			able = append(able, c)
+		}
+	}
+	return able
+}
+
+// answered reports whether a child has said one of two things in this meeting,
+// or is not able to.
+func (g *group) answered(c *child, what, or string) bool {
+	said := c.answer.Seq == g.seq && (c.answer.What == what || c.answer.What == or)
+	return said || c.ended || c.stopped || c.doomed
+}
+
+func (g *group) allAnswered(cs []*child, what, or string) func() bool {
+	return func() bool {
+		for _, c := range cs {
+			if !g.answered(c, what, or) {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+func (g *group) said(cs []*child, what string) (who []*child) {
+	for _, c := range cs {
+		if c.answer.Seq == g.seq && c.answer.What == what {
+			who = append(who, c)
+		}
+	}
+	return who
+}
+
+func (g *group) gather(comers []*child, now func() bool) []*child {
+	for _, c := range comers {
+		c.fenced = false
+		g.tell(c, command{What: "prepare", Seq: g.seq, Now: now()})
+	}
+	g.await("metadata", g.allAnswered(comers, "metadata", "metadata"))
+	return g.said(comers, "metadata")
+}
+
+func (g *group) connect(comers []*child, deadline time.Duration) bool {
+	all := make([][]byte, g.ranks)
+	for _, c := range comers {
+		all[c.rank] = c.answer.Data
+	}
+	for _, c := range comers {
+		g.tell(c, command{What: "connect", Seq: g.seq, All: all, Deadline: deadline})
+	}
+	g.await("connections", g.allAnswered(comers, "connected", "failed"))
+	return len(g.said(comers, "connected")) == len(comers)
+}
+
+// install begins the epoch. A rank that ends now was in it.
+func (g *group) install(comers []*child) []*child {
+	g.term++
+	g.settleIn(comers)
+	clear(g.current)
+	for _, c := range comers {
+		g.current[c.rank] = c
+		g.tell(c, command{What: "install", Seq: g.seq, Term: g.term})
+	}
+	g.await("installation", func() bool {
+		for _, c := range comers {
+			if !g.answered(c, "installed", "installed") && !c.fenced {
+				return false
+			}
+		}
+		return true
+	})
+	return g.said(comers, "installed")
+}
+
+// settleIn notes of which group the comers are: that of the one who has one.
+func (g *group) settleIn(comers []*child) {
+	old := false
+	for _, c := range comers {
+		old = old || c.home == g.founded && g.founded > 0
+	}
+	if !old {
+		g.founded++
+	}
+	for _, c := range comers {
+		c.home = g.founded
+	}
+}
+
+// found makes the first epoch of processes that are all new.
+func (g *group) found(ranks uint64) {
+	g.t.Helper()
+	var comers []*child
+	for rest := ranks; rest != 0; rest &= rest - 1 {
+		comers = append(comers, g.start(bits.TrailingZeros64(rest)))
+	}
+	g.update(comers, never, patience)
+}
+
+func never() bool { return false }
+
+// setOf returns the ranks of some children.
+func setOf(cs []*child) (set uint64) {
+	for _, c := range cs {
+		set |= 1 << c.rank
+	}
+	return set
+}

@@ -1,0 +1,135 @@
+package chaos
+
+import "time"
+
+// change updates the membership: who plays, or most of them; fenced ranks that
+// return with what they have; new processes in the place of others. With
+// struck, somebody is struck on the way.
+func (c *chaos) change(struck bool) {
+	comers := c.comers()
+	var victim *child
+	if struck && len(comers) > 1 {
+		victim = c.armOne(comers)
+	}
+	c.update(comers, func() bool { return c.r.IntN(3) == 0 }, connectIn)
+	c.updates++
+	late := c.afterStruck(victim)
+	if len(c.playing()) == 0 { // nobody is left
+		c.foundAgain()
+	}
+	c.settle(c.absent(), late)
+	c.dismiss()
+}
+
+// armOne plans a fault in a meeting.
+func (c *chaos) armOne(comers []*child) *child {
+	v := comers[c.r.IntN(len(comers))]
+	c.await("the victim to be there", func() bool { return v.hello || v.ended })
+	f := c.draw(inMeetings, 1)
+	if f.Kind == delay {
+		f.For = connectIn * 3 / 2
+	}
+	c.arm(v, f)
+	return v
+}
+
+// afterStruck counts a fault in a meeting, or takes it back, and returns who may
+// be late because of it.
+func (c *chaos) afterStruck(v *child) (late uint64) {
+	if v == nil {
+		return 0
+	}
+	if !c.within(20*time.Millisecond, func() bool { return v.fired != nil || v.ended }) {
+		c.disarm(v)
+	}
+	if v.fired == nil {
+		c.missed++
+		return 0
+	}
+	c.hits(v)
+	v.struck = false
+	if v.fault.Kind == delay {
+		late = 1 << v.rank
+	}
+	return late
+}
+
+// absent returns the members of the new epoch that were struck before or while
+// they began it: the others find that out.
+func (c *chaos) absent() (set uint64) {
+	for _, p := range c.current {
+		if p != nil && (p.doomed || p.stopped || p.ended) {
+			set |= 1 << p.rank
+		}
+	}
+	return set
+}
+
+// comers decides who comes to the next meeting.
+func (c *chaos) comers() (cs []*child) {
+	some := c.playing()
+	for r := range c.ranks {
+		switch p := c.candidate(r); {
+		case p == nil:
+			if len(some) == 0 || c.r.IntN(8) != 0 { // else it stays empty for a while
+				cs = append(cs, c.start(r))
+			}
+		case p.playing && c.r.IntN(16) == 0 && len(cs)+len(some) > 2: // it leaves
+		default:
+			cs = append(cs, p)
+		}
+	}
+	if len(cs) < 2 {
+		return append(some, c.fresh(some)...)
+	}
+	return cs
+}
+
+// candidate returns the process that can come for a rank: who plays, or was
+// fenced and returns.
+func (c *chaos) candidate(r int) *child {
+	if p := c.current[r]; p != nil && p.playing && !p.ended && !p.stopped && !p.doomed {
+		return p
+	}
+	for _, p := range c.children {
+		if p.rank == r && !p.ended && !p.doomed && !p.closing && p.home == c.founded && c.r.IntN(2) == 0 {
+			if p.stopped {
+				c.resume(p)
+			}
+			return p
+		}
+	}
+	return nil
+}
+
+// fresh starts processes for all ranks that have none among some.
+func (c *chaos) fresh(some []*child) (cs []*child) {
+	for r := range c.ranks {
+		if setOf(some)>>r&1 == 0 {
+			cs = append(cs, c.start(r))
+		}
+	}
+	return cs
+}
+
+// foundAgain begins anew with processes that are all new.
+func (c *chaos) foundAgain() {
+	c.log("nobody is left")
+	clear(c.current)
+	c.found(1<<c.ranks - 1)
+}
+
+// dismiss closes processes that were replaced, and sometimes others that are
+// no members.
+func (c *chaos) dismiss() {
+	for _, p := range c.children {
+		if p.ended || p.doomed || p.closing || c.current[p.rank] == p {
+			continue
+		}
+		if p.home < c.founded || c.current[p.rank] != nil && c.r.IntN(2) == 0 || c.r.IntN(8) == 0 {
+			c.resume(p)
+			p.closing = true
+			c.tell(p, command{What: "close"})
+		}
+	}
+}

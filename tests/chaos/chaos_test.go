@@ -1,0 +1,300 @@
+// Package chaos runs groups of real processes and strikes them: in the middle
+// of calls, at points that have names, and of membership updates. Every result
+// is compared with an oracle; whoever is lost must be who was struck.
+//
+// MOEWIRE_CHAOS, MOEWIRE_KILLS and MOEWIRE_TRIALS set how many faults the
+// tests make, MOEWIRE_SEED what they draw.
+package chaos
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// setting is a number from the environment.
+func setting(name string, otherwise int64) int64 {
+	if n, err := strconv.ParseInt(os.Getenv(name), 10, 64); err == nil {
+		return n
+	}
+	return otherwise
+}
+
+func parseInt(t *testing.T, s string) int64 {
+	n, err := strconv.ParseInt(s, 10, 64)
+	require.NoError(t, err)
+	return n
+}
+
+func newSeed() uint64 {
+	return uint64(setting("MOEWIRE_SEED", time.Now().UnixNano()&(1<<40-1)))
+}
+
+// Deadlines are short, but longer than a busy machine keeps a rank waiting for
+// a processor.
+const (
+	deadline  = 120 * time.Millisecond
+	connectIn = 400 * time.Millisecond
+)
+
+// lateFrom is how long a rank must have been away from all points to be late
+// by itself: a trial judges it by less.
+const lateFrom = 8 * time.Millisecond
+
+func TestChaos(t *testing.T) {
+	faults := int(setting("MOEWIRE_CHAOS", 200))
+	struck := tally{}
+	for _, part := range []struct{ ranks, percent int }{{4, 64}, {2, 12}, {3, 12}, {8, 12}} {
+		t.Run(fmt.Sprintf("R%d", part.ranks), func(t *testing.T) {
+			runChaos(t, part.ranks, max(1, faults*part.percent/100), struck)
+		})
+	}
+	in, all := struck.inCalls()
+	t.Logf("%d faults, %d in calls\n%v", all, in, struck)
+	if all >= 100 {
+		require.GreaterOrEqual(t, 2*in, all, "too few faults in calls")
+	}
+}
+
+// chaos is one run.
+type chaos struct {
+	*group
+	r       *rand.Rand
+	struck  tally
+	count   int // faults of this run
+	missed  int // armed points that were not passed
+	early   int // ranks lost that nobody had struck, late by themselves
+	unfair  int // the same, and not late
+	updates int
+	steps   uint64
+}
+
+func newChaos(t *testing.T, ranks int, struck tally) *chaos {
+	seed := newSeed()
+	t.Logf("seed %d", seed)
+	c := &chaos{group: newGroup(t, options{ranks: ranks, seed: seed, timeout: deadline}), struck: struck}
+	c.r = rand.New(rand.NewPCG(seed, uint64(ranks)))
+	c.found(1<<ranks - 1)
+	return c
+}
+
+func runChaos(t *testing.T, ranks, faults int, struck tally) {
+	c := newChaos(t, ranks, struck)
+	for c.count < faults {
+		c.round()
+	}
+	c.change(false)
+	c.settle(0, 0)
+	c.finish()
+	t.Logf("%d faults, %d processes, %d updates, %d steps; %d points not passed; lost beside those: %d late ranks, %d others",
+		c.count, len(c.children), c.updates, c.steps, c.missed, c.early, c.unfair)
+	require.Zero(t, c.unfair, "ranks were lost that were neither struck nor late: MOEWIRE_SEED=%d", c.seed)
+}
+
+// hits counts a fault.
+func (c *chaos) hits(v *child) {
+	c.count++
+	c.struck.add(v.fault.Point, v.fault.Kind)
+	v.struck = true
+}
+
+// round strikes once or twice, looks who was lost, and often changes the
+// membership after that.
+func (c *chaos) round() {
+	if len(c.playing()) < 2 {
+		c.change(c.r.IntN(3) == 0)
+		return
+	}
+	c.pass(time.Duration(c.r.IntN(8)) * time.Millisecond)
+	var victims []*child
+	for range 1 + c.r.IntN(6)/5 {
+		if v := c.strike(); v != nil {
+			victims = append(victims, v)
+		}
+	}
+	if len(victims) == 1 && victims[0].stopped && len(c.playing()) > 1 && c.r.IntN(2) == 0 {
+		if v := c.strikeAt(inTrials, 4, 2*deadline); v != nil { // in the trial of the first
+			victims = append(victims, v)
+		}
+	}
+	c.resolve(victims)
+	if c.r.IntN(4) != 0 {
+		c.change(c.r.IntN(3) == 0)
+	}
+}
+
+// draw plans a fault at one of the first passes of a point.
+func (c *chaos) draw(points []point, passes int64) fault {
+	f := fault{Point: points[c.r.IntN(len(points))], Nth: 1 + c.r.Int64N(passes)}
+	switch n := c.r.IntN(100); {
+	case n < 36:
+		f.Kind = kill
+	case n < 60:
+		f.Kind = stop
+	case n < 75:
+		f.Kind, f.For = stopShort, c.short()
+	case n < 90:
+		f.Kind, f.For = delayShort, c.short()
+	default:
+		f.Kind, f.For = delay, 5*deadline
+	}
+	return f
+}
+
+func (c *chaos) short() time.Duration { return time.Duration(c.r.Int64N(int64(deadline) / 4)) }
+
+// strike picks a rank and strikes it; nil: the point was not passed.
+func (c *chaos) strike() *child {
+	switch c.r.IntN(6) {
+	case 0:
+		return c.strikeFromOutside()
+	case 1:
+		return c.strikeAt([]point{atBetween, atComputing}, 12, deadline)
+	}
+	return c.strikeAt(common, 12, deadline)
+}
+
+// strikeAt waits for a rank to pass one of some points.
+func (c *chaos) strikeAt(points []point, passes int64, limit time.Duration) *child {
+	v := c.pick()
+	if v == nil {
+		return nil
+	}
+	c.arm(v, c.draw(points, passes))
+	if !c.within(limit, func() bool { return v.fired != nil || v.ended }) {
+		c.disarm(v)
+	}
+	if v.fired == nil {
+		c.missed++
+		return nil
+	}
+	c.hits(v)
+	return v
+}
+
+func (c *chaos) arm(v *child, f fault) {
+	v.fault, v.fired, v.cleared = f, nil, false
+	c.log("%v: arm %v at %v x %d for %v", v, f.Kind, f.Point, f.Nth, f.For)
+	c.tell(v, command{What: "arm", Fault: f})
+}
+
+func (c *chaos) disarm(v *child) {
+	c.tell(v, command{What: "disarm"})
+	c.await("disarmed or fired", func() bool { return v.cleared || v.fired != nil || v.ended })
+}
+
+// strikeFromOutside sends a signal, wherever the rank is.
+func (c *chaos) strikeFromOutside() *child {
+	v := c.pick()
+	if v == nil {
+		return nil
+	}
+	v.fired = nil
+	v.fault = fault{Kind: kill, Point: atSignal}
+	sig := syscall.SIGKILL
+	if c.r.IntN(2) == 0 {
+		v.fault.Kind, sig = stop, syscall.SIGSTOP
+	}
+	c.log("%v: %v from outside", v, v.fault.Kind)
+	c.signal(v, sig)
+	c.hits(v)
+	return v
+}
+
+// pick chooses a victim that was not struck in this round. Somebody else goes
+// on.
+func (c *chaos) pick() *child {
+	able := c.playing()
+	if len(able) < 2 {
+		return nil
+	}
+	if v := able[c.r.IntN(len(able))]; !v.struck {
+		return v
+	}
+	return nil
+}
+
+// resolve waits until the group has seen what the faults have done.
+func (c *chaos) resolve(victims []*child) {
+	var must, may uint64
+	for _, v := range victims {
+		switch v.fault.Kind {
+		case kill, stop:
+			must |= 1 << v.rank
+		default: // it may stand still while another one's trial is held
+			if v.fault.Kind == delay || len(victims) > 1 {
+				may |= 1 << v.rank
+			}
+		}
+	}
+	c.settle(must, may)
+	for _, v := range victims {
+		v.struck = false
+		if v.fault.Kind == stop && c.r.IntN(3) != 0 {
+			c.resume(v)
+			c.await("the fenced rank to say so", func() bool { return v.fenced || v.ended || c.alone(v) })
+		}
+	}
+}
+
+// alone: all others were lost at the same time, and nobody was left to fence it.
+func (c *chaos) alone(v *child) bool { return v.playing && len(c.playing()) == 1 }
+
+// settle waits until everybody who takes part has gone on for some steps after
+// the loss of the ranks in must. Ranks in may can be lost as well; of others
+// it is noted.
+func (c *chaos) settle(must, may uint64) {
+	before := c.playing()
+	marks := make([]uint64, len(before))
+	for i, p := range before {
+		marks[i] = p.steps
+		if must>>p.rank&1 == 1 {
+			p.playing = false
+		}
+	}
+	c.await("everybody to go on", func() bool {
+		for i, p := range before {
+			if must>>p.rank&1 == 0 && p.playing && !p.ended && (p.set&must != 0 || p.steps < marks[i]+2) {
+				return false
+			}
+		}
+		return true
+	})
+	for i, p := range before {
+		c.steps += p.steps - marks[i]
+		if must>>p.rank&1 == 0 && p.fenced && may>>p.rank&1 == 0 {
+			c.blame(p)
+		}
+	}
+	c.agree()
+}
+
+// blame notes that a rank was lost that nobody had struck.
+func (c *chaos) blame(p *child) {
+	if p.gap >= lateFrom {
+		c.early++
+		return
+	}
+	c.unfair++
+	c.t.Errorf("%v was lost, and was not late: its longest absence was %v\n%s", p, p.gap, c.recent(40))
+}
+
+// agree: all who take part name the same members, themselves among them.
+func (c *chaos) agree() {
+	c.await("agreement", func() bool {
+		all := c.playing()
+		set := setOf(all)
+		for _, p := range all {
+			if p.set != set {
+				return false
+			}
+		}
+		return true
+	})
+}

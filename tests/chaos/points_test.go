@@ -1,0 +1,166 @@
+package chaos
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/moewire/moewire/core/ep/layout"
+)
+
+// point is a named place at which a fault can strike a rank.
+type point int
+
+// Places in a call come first, then those of a meeting, then those between
+// calls. A word has two: in the rank's own memory, and in a peer's.
+const (
+	atMembers point = iota
+	atWake
+	atSleep // about to sleep
+	atSlept
+	atYield
+	atSlab
+	atAddSlab
+	atPlace  // half of the rows are placed
+	atReduce // half of the tokens are reduced
+	atCopy   // half of the outputs are copied
+	atOpen
+	atOpenPeer
+	atYReady
+	atYReadyPeer
+	atWaitsFor
+	atWaitsForPeer
+	atBeat
+	atBeatPeer
+	atSince
+	atSincePeer
+	atQuiet
+	atQuietPeer
+	atParams
+	atParamsPeer
+	atArrive
+	atArrivePeer
+	atDone
+	atDonePeer
+	atCounter
+	atCounterPeer
+	atLayout
+	atLayoutPeer
+	atBytes
+	atBytesPeer
+
+	atPrepare
+	atPrepared
+	atListening
+	atConnecting // some time after it has begun
+	atConnected
+	atInstall
+	atCommit
+	atCommitted
+	atInstalled
+
+	atBetween   // two operations
+	atComputing // experts
+	atSignal    // wherever a signal from outside hits
+	numPoints
+)
+
+var pointNames = strings.Fields(`members wake sleep slept yield slab add_slab place reduce copy
+	open open-peer y_ready y_ready-peer waits_for waits_for-peer beat beat-peer since since-peer quiet quiet-peer
+	params params-peer arrive arrive-peer done done-peer counter counter-peer layout layout-peer bytes bytes-peer
+	prepare prepared listening connecting connected install commit committed installed
+	between computing signal`)
+
+func (p point) String() string { return pointNames[p] }
+
+// inCall reports whether the point lies in a call of the library.
+func (p point) inCall() bool { return p < atBetween }
+
+// common are the points in calls that healthy operations pass soon.
+var common = []point{
+	atMembers, atWake, atSleep, atSlept, atYield, atPlace, atReduce, atCopy, atOpen, atOpenPeer,
+	atYReady, atYReadyPeer, atWaitsFor, atBeat, atSince, atParams, atParamsPeer, atArrive, atArrivePeer,
+	atDone, atDonePeer, atCounter, atCounterPeer, atLayout, atLayoutPeer, atBytes, atBytesPeer, atSlab,
+}
+
+// inTrials are those that ranks pass which lose another one: they find out who
+// it is, and keep what it may still write into.
+var inTrials = []point{atBeatPeer, atBeatPeer, atWaitsForPeer, atWaitsForPeer, atSincePeer, atQuietPeer, atAddSlab, atMembers}
+
+// inMeetings are those that an update of the membership passes.
+var inMeetings = []point{
+	atPrepare, atPrepared, atListening, atConnecting, atConnected, atInstall, atCommit, atCommitted, atInstalled, atQuiet,
+}
+
+// controlPoint names a word of a control page.
+func controlPoint(off int64) point {
+	switch off {
+	case layout.WaitsFor():
+		return atWaitsFor
+	case layout.Beat():
+		return atBeat
+	case layout.Since():
+		return atSince
+	case layout.Quiet():
+		return atQuiet
+	}
+	if off < layout.YReady(0) {
+		return atOpen
+	}
+	return atYReady
+}
+
+// slabPoint names a word of a slab.
+func slabPoint(off int64) point {
+	switch {
+	case off < layout.Arrive(0):
+		return atParams
+	case off < layout.Done(0):
+		return atArrive
+	case off < layout.Counter(0):
+		return atDone
+	case off < layout.HeaderBytes:
+		return atCounter
+	}
+	return atLayout
+}
+
+// tally counts faults by point and kind.
+type tally map[point]map[string]int
+
+func (t tally) add(p point, kind string) {
+	if t[p] == nil {
+		t[p] = map[string]int{}
+	}
+	t[p][kind]++
+}
+
+// inCalls returns how many faults struck in a call, and how many in all.
+func (t tally) inCalls() (in, all int) {
+	for p, kinds := range t {
+		for _, n := range kinds {
+			all += n
+			if p.inCall() {
+				in += n
+			}
+		}
+	}
+	return in, all
+}
+
+func (t tally) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-16s", "point")
+	for _, k := range kinds {
+		fmt.Fprintf(&b, "%12s", k)
+	}
+	for p := range numPoints {
+		if t[p] == nil {
+			continue
+		}
+		fmt.Fprintf(&b, "\n%-16s", p)
+		for _, k := range kinds {
+			fmt.Fprintf(&b, "%12d", t[p][k])
+		}
+	}
+	return b.String()
+}
