@@ -35,11 +35,13 @@ def step(buffer, number, active):
 
 def run(rank, port, first):
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    if first > 0:
+        store.set("replacement", "is there")
     buffer = Buffer.from_store(store, rank, RANKS)  # the fresh process waits here for the update
     active = torch.ones(RANKS, dtype=torch.int32)
     for number in range(first, STEPS):
         if first == 0 and number == UPDATE_AT:
-            store.wait(["replaced"])  # or whatever tells the ranks that it is time
+            store.wait(["replacement"])  # or whatever tells the ranks that it is time
             buffer.update_ep_member()
             active.fill_(1)  # moewire only clears entries
         if first == 0 and rank == KILLED and number == DIES_AT:
@@ -65,7 +67,6 @@ def main():
     ranks[KILLED].join()
     print(f"rank {KILLED} was killed; a fresh process takes its place", flush=True)
     ranks[KILLED] = start(KILLED, store.port, UPDATE_AT)
-    store.set("replaced", "yes")
     for process in ranks:
         process.join()
     assert all(process.exitcode == 0 for process in ranks), "a rank failed"
