@@ -21,7 +21,7 @@ type trial struct {
 
 // A trial lasts until every live waiter has had several turns: in time, and in
 // looks of the judge, which may have been off its processor itself. A circle
-// of waits counts when it was found in several trials running.
+// of waits counts when several trials of an operation have found one.
 const (
 	trialSleeps = 8
 	trialLooks  = 4

@@ -63,7 +63,7 @@ class PeerMismatchError(MoewireError, RuntimeError):
 class FencedError(MoewireError, RuntimeError):
     """The group went on without this rank, which was late beyond a deadline.
 
-    ``update_ep_member()`` or a new ``Buffer`` rejoins it.
+    ``update_ep_member()`` brings this rank back.
     """
 
     status = -8
