@@ -294,15 +294,21 @@ func (b *buffer) install() error {
 	if b.meet.stage != stageMet {
 		return invalid("buffer %d has no meeting to install: call mw_buffer_update and mw_buffer_connect first", b.id)
 	}
-	var commit func() error
-	if b.meet.change != nil {
-		commit = b.meet.change.Commit
-	}
-	if err := b.ep.Load().Install(b.meet.next.Epoch, b.meet.next.Next, commit); err != nil {
+	if err := b.ep.Load().Install(b.meet.next.Epoch, b.meet.next.Next, b.commit); err != nil {
 		return err
 	}
-	b.meet.change, b.meet.stage, b.cfg.Joining = nil, stageOver, false
+	b.meet.stage, b.cfg.Joining = stageOver, false
 	return nil
+}
+
+// commit puts the ranks that have met in the places of the old ones, once.
+func (b *buffer) commit() error {
+	if b.meet.change == nil {
+		return nil
+	}
+	err := b.meet.change.Commit()
+	b.meet.change = nil
+	return err
 }
 
 //export mwiBufferMembers

@@ -13,7 +13,7 @@ var (
 	ErrStaleHandle = errors.New("stale handle")
 	ErrClosed      = errors.New("buffer is closed")
 	ErrMismatch    = errors.New("ranks disagree")
-	ErrFenced      = errors.New("fenced: the group went on without this rank; update the membership or make a new buffer to rejoin")
+	ErrFenced      = errors.New("fenced: the group went on without this rank; update the membership to rejoin")
 	ErrUpdating    = errors.New("the membership is being updated")
 	ErrNotCombined = errors.New("operation was released without combining")
 	// ErrInProgress is returned when a slice of time ends before the phase

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/op"
 )
 
 // lookAround takes out of the group whom it would be useless to wait for, and
@@ -57,7 +58,7 @@ func (w *wait) fenced(now time.Time, victims uint64, why string) {
 	w.b.wakeAll()
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
-	w.b.noteLost(victims, now.Sub(w.begin), w.t, why)
+	w.b.noteLost(victims&^(1<<w.b.self), now.Sub(w.since), w.t, why)
 }
 
 // accuse finds out whom to fence for a deadline that has passed, and does so
@@ -79,7 +80,7 @@ func (w *wait) try(now time.Time, waiting uint64) (v verdict, decided bool) {
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
 	c := w.t.s.call(w.t.kind)
-	if c.st != w.t.st || w.b.outside {
+	if c.st != w.t.st || c.st.State() != op.Pending || w.b.epoch != w.epoch {
 		return verdict{}, true // ended meanwhile; the next step sees it
 	}
 	v, decided = c.trial.look(now, w, waiting)

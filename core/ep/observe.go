@@ -90,11 +90,27 @@ func (b *Buffer) noteLeavers(t task) {
 	if gone == 0 || b.outside {
 		return
 	}
+	b.noteLeft(gone)
 	waited := time.Duration(0)
 	if f := b.rec.flight(t.s, t.kind); f != nil && f.open && f.since != 0 {
 		waited = time.Duration(b.rec.clock.Now() - f.since)
 	}
 	b.noteLost(gone, waited, t, "it left the group, or another rank took it out")
+}
+
+// noteLeft records those of the ranks that have left by themselves: alive, and
+// done with the epoch. Buffer.mu is held.
+func (b *Buffer) noteLeft(gone uint64) {
+	for rest := gone; rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		if p := &b.peers[r]; p.silent(b.epoch) && !p.proc.Dying() {
+			b.known &^= 1 << r
+			b.note(telemetry.Event{
+				Kind: telemetry.Left, Rank: r, PID: p.proc.PID(), Epoch: b.epoch, Op: b.next,
+				Why: "it closed its buffer, or updates the membership",
+			})
+		}
+	}
 }
 
 // note numbers an event and makes it known. Buffer.mu is held.

@@ -207,7 +207,7 @@ func TestOutcomes(t *testing.T) {
 }
 
 // TestSlowAndLost: a wait that lasts becomes an event while it still lasts,
-// and again less and less often; one that is given up becomes another.
+// and again less and less often; that the rank leaves becomes another.
 func TestSlowAndLost(t *testing.T) {
 	var counted atomic.Uint64
 	w := newWorld(t, 2, ep.Config{NumBytes: 12 << 20, SlowAfter: 20 * time.Millisecond, EventCount: &counted})
@@ -228,7 +228,7 @@ func TestSlowAndLost(t *testing.T) {
 	for i, ev := range events {
 		want := telemetry.Slow
 		if i == len(events)-1 {
-			want = telemetry.Lost
+			want = telemetry.Left
 		}
 		require.Equal(t, want, ev.Kind, "%+v", events)
 		require.Equal(t, 1, ev.Rank)

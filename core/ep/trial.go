@@ -69,7 +69,8 @@ func (tr *trial) decide(now time.Time, w *wait, waiting uint64) (v verdict) {
 		seen |= 1 << m
 		p := &w.peers[m]
 		next := p.waitsFor().Load() & members
-		end := time.Unix(0, int64(p.since().Load())).Add(w.timeout)
+		waited := time.Duration(w.b.rec.clock.At(now) - int64(p.since().Load()))
+		end := now.Add(w.timeout - waited)
 		still := tr.still(w, next)
 		if now.Before(end) && still != 0 {
 			early |= still
@@ -81,6 +82,8 @@ func (tr *trial) decide(now time.Time, w *wait, waiting uint64) (v verdict) {
 	}
 	if v.causes = causes; causes == 0 && early == 0 {
 		v.causes = tr.breakCircle(w, seen)
+	} else {
+		tr.excuses = 0
 	}
 	return v
 }

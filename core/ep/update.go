@@ -47,21 +47,25 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error) error {
 	if !b.outside {
 		return invalid("epoch %d cannot begin: this rank is in epoch %d; prepare first", epoch, b.epoch)
 	}
-	late := b.unready() // looks at the old ones
+	b.unready() // looks at the old ones
 	if commit != nil {
 		if err := commit(); err != nil {
 			return err
 		}
 	}
+	b.peers = b.meetPeers() // the old ones' control pages may be gone
 	if err := b.beginEpoch(epoch); err != nil {
 		b.why = ErrFenced
 		return err
 	}
 	b.epoch, b.base, b.next = epoch, base, base
-	b.outside, b.why = false, nil
+	b.known = b.members()
 	b.rec.area.SetEpoch(epoch)
-	b.peers, b.known = b.meetPeers(), b.members()
-	return b.reopenAll(late)
+	if err := b.reopenAll(); err != nil {
+		return err // outside still: it may be called again
+	}
+	b.outside, b.why = false, nil
+	return nil
 }
 
 // beginEpoch is refused when the group has gone on, or has begun this epoch
@@ -86,23 +90,20 @@ func (b *Buffer) meetPeers() []peer {
 	return peers
 }
 
-// unready poisons the slabs of the old epoch and returns, for each slot, who
-// had not said that it is done. Who came to the meeting is silent by then.
-func (b *Buffer) unready() []uint64 {
-	late := make([]uint64, len(b.slots))
+// unready poisons the slabs of the old epoch for those who have not said that
+// they are done. Who came to the meeting is silent by then.
+func (b *Buffer) unready() {
 	for j := range b.slots {
-		s := &b.slots[j]
-		if s.own == nil {
-			continue
+		if s := &b.slots[j]; s.own != nil {
+			late := b.unfinished(s) &^ (1 << b.self)
+			b.poison(s, late)
+			s.a &^= late // once is enough, should this be called again
 		}
-		late[j] = b.unfinished(s)
-		b.poison(s, late[j]&^(1<<b.self))
 	}
-	return late
 }
 
 // reopenAll opens every slot for the first operation of the epoch.
-func (b *Buffer) reopenAll(late []uint64) error {
+func (b *Buffer) reopenAll() error {
 	for j := range b.slots {
 		s := &b.slots[j]
 		s.op, s.live, s.sent, s.unsent = 0, false, 0, 0
@@ -111,12 +112,10 @@ func (b *Buffer) reopenAll(late []uint64) error {
 		if s.own == nil {
 			continue
 		}
-		if len(s.own.suspects) > 0 {
-			if err := b.replaceSlab(s); err != nil {
-				return err
-			}
-		} else {
-			b.clean(s, late[j] == 0)
+		if len(s.own.suspects) == 0 {
+			b.clean(s, false)
+		} else if err := b.replaceSlab(s); err != nil {
+			return err
 		}
 		b.openSlot(s, b.firstFor(j))
 	}

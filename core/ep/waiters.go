@@ -1,9 +1,6 @@
 package ep
 
-import (
-	"sync"
-	"time"
-)
+import "sync"
 
 // waiters are the waits of this rank that hold up a caller, one entry for each
 // kind of each slot. Its control page shows what they have in common: all
@@ -17,7 +14,7 @@ type waiters struct {
 
 type waiter struct {
 	ranks uint64 // waited for; 0: no wait
-	since int64  // as UnixNano: a clock that all ranks of a host share
+	since int64  // on the clock that all ranks of a host share (core/telemetry)
 }
 
 func newWaiters(slots int) waiters { return waiters{entries: make([]waiter, slots*numKinds)} }
@@ -26,13 +23,13 @@ func entryOf(s *slot, k kind) int { return s.index*numKinds + int(k) }
 
 // blame says whom a wait waits for by now, and tells the peers. No ranks: it
 // has ended.
-func (ws *waiters) blame(entry int, ranks uint64, since time.Time, own *peer) {
+func (ws *waiters) blame(entry int, ranks uint64, since int64, own *peer) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if ws.entries[entry].ranks == ranks {
 		return
 	}
-	ws.entries[entry] = waiter{ranks, since.UnixNano()}
+	ws.entries[entry] = waiter{ranks, since}
 	all, first := uint64(0), int64(0)
 	for _, e := range ws.entries {
 		if e.ranks != 0 {
@@ -49,6 +46,6 @@ func (ws *waiters) blame(entry int, ranks uint64, since time.Time, own *peer) {
 // forget ends the waits for the operations of a slot.
 func (b *Buffer) forgetWaits(s *slot) {
 	for k := range kind(numKinds) {
-		b.waits.blame(entryOf(s, k), 0, time.Time{}, &b.peers[b.self])
+		b.waits.blame(entryOf(s, k), 0, 0, &b.peers[b.self])
 	}
 }

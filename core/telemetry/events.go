@@ -6,7 +6,7 @@ const MaxEvents = 64
 // Event is something that a person should hear of.
 type Event struct {
 	Sequence uint64 `json:"sequence"` // 1 for the first
-	Kind     string `json:"kind"`     // "slow" or "lost"
+	Kind     string `json:"kind"`     // "slow", "lost" or "left"
 	Rank     int    `json:"rank"`     // whom it is about
 	PID      int    `json:"pid"`      // its process, 0: not known
 	Epoch    uint16 `json:"epoch"`
@@ -21,6 +21,7 @@ type Event struct {
 const (
 	Slow = "slow"
 	Lost = "lost"
+	Left = "left"
 )
 
 // Events is the list of the latest ones. Not safe for concurrent use.

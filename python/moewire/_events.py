@@ -19,7 +19,7 @@ LOGGER = logging.getLogger("moewire")
 # At most one line per rank and kind in this many seconds.
 QUIET_SECONDS = 10.0
 
-_LEVELS = {"slow": logging.WARNING, "lost": logging.ERROR}
+_LEVELS = {"left": logging.INFO, "slow": logging.WARNING, "lost": logging.ERROR}
 
 
 class Limiter:
@@ -80,8 +80,11 @@ class EventLog:
 def describe(event: dict[str, Any], waiting_rank: int, left_out: int) -> str:
     """The line for one event."""
     process = f"process {event['pid']}" if event["pid"] else "process unknown"
+    about = f"rank {event['rank']} ({process}, epoch {event['epoch']})"
+    if event["kind"] == "left":
+        return f"{about} has left: {event['why']}"
     text = (
-        f"rank {event['rank']} ({process}, epoch {event['epoch']}) is {event['kind']}: "
+        f"{about} is {event['kind']}: "
         f"rank {waiting_rank} has waited {event['waited_ns'] / 1e9:.1f} s for it in "
         f"{event['waiting']} of operation {event['operation']}: {event['why']}"
     )
