@@ -137,7 +137,7 @@ func (e *env) exchange(what string, own []byte) ([][]byte, error) {
 
 // group is the parent's view of the children.
 type group struct {
-	t    *testing.T
+	t    testing.TB
 	cmds []*exec.Cmd
 	logs []*log
 }
@@ -149,7 +149,7 @@ type log struct {
 	done  chan error
 }
 
-func startGroup(t *testing.T, role string, ranks int, extra ...string) *group {
+func startGroup(t testing.TB, role string, ranks int, extra ...string) *group {
 	g := &group{t: t}
 	dir := t.TempDir()
 	for r := range ranks {
