@@ -9,8 +9,8 @@ import torch
 
 from . import _abi as abi
 from . import _bootstrap, _check, _combine, _dispatch, _results
-from ._member import CONNECT_TIMEOUT_US, Member, Options
 from ._meeting import Store, StoreMeeting
+from ._member import CONNECT_TIMEOUT_US, Member, Options
 from ._results import RecvX
 from ._runtime import size_hint
 from .event import Event, EventOverlap, Finishable, Hook
