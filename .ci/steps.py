@@ -7,6 +7,10 @@
 Every step runs even if an earlier one failed, except where it could not work
 without it. The exit status is 0 only if each one that was asked for ran and
 passed.
+
+Fuzzing takes about a minute of all steps. MOEWIRE_FUZZ_SECONDS makes each Go
+target and each seed of tests/capi/fuzz.c run that long, MOEWIRE_FUZZ_EXAMPLES
+sets the number of examples of each test in tests/python/test_fuzz.py.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -149,6 +154,20 @@ def go_bench() -> None:
     run("go", "test", "-run=^$", "-bench=.", "-benchtime=1x", "./...")
 
 
+# Packages with fuzz targets. Those of C and Python are in their suites.
+FUZZ_PACKAGES = ["core/device/cpu", "core/ep/layout", "core/transport/shm"]
+
+
+def fuzz() -> None:
+    """Every Go fuzz target for a few seconds (MOEWIRE_FUZZ_SECONDS: longer)."""
+    seconds = os.environ.get("MOEWIRE_FUZZ_SECONDS", "5")
+    for package in FUZZ_PACKAGES:
+        texts = [(ROOT / name).read_text() for name in sources(f"{package}/*_test.go")]
+        for target in re.findall(r"^func (Fuzz\w+)\(", "\n".join(texts), re.MULTILINE):
+            flags = ["-run=^$", f"-fuzz=^{target}$", f"-fuzztime={seconds}s"]
+            run("go", "test", *flags, f"./{package}")
+
+
 def wheel() -> None:
     """The release wheel, audited."""
     shutil.rmtree(DIST, ignore_errors=True)
@@ -192,6 +211,7 @@ def all_steps() -> list[Step]:
         Step("go-test", go_test),
         Step("go-race", go_race),
         Step("go-pure", go_pure),
+        Step("fuzz", fuzz),
         Step("wheel", wheel, ("venv",)),
     ]
     for suite in suites():

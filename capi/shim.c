@@ -10,8 +10,12 @@
 #include "_cgo_export.h"
 #include "internal.h"
 
-/* Larger sizes are taken for garbage, not for a newer caller. */
+/*
+ * Larger sizes are taken for garbage, not for a newer caller; so are sizes that
+ * no struct with 64-bit fields has, which could end inside a pointer.
+ */
 #define MAX_STRUCT_BYTES 4096u
+#define SIZE_STEP 8u
 
 static volatile int forked;
 
@@ -46,11 +50,16 @@ static mw_status_t fail_null(const char *name)
 	return fail(MW_ERR_INVALID_ARGUMENT, text);
 }
 
+static int bad_size(uint32_t size)
+{
+	return size < SIZE_STEP || size > MAX_STRUCT_BYTES || size % SIZE_STEP != 0;
+}
+
 static mw_status_t fail_size(const char *name, uint32_t given, size_t known)
 {
 	char text[192];
 	snprintf(text, sizeof text,
-	         "invalid argument: %s->size is %u, allowed 8 to %u (this library knows %zu, and further bytes must be 0)",
+	         "invalid argument: %s->size is %u, allowed 8 to %u in steps of 8 (this library knows %zu, and further bytes must be 0)",
 	         name, given, MAX_STRUCT_BYTES, known);
 	return fail(MW_ERR_INVALID_ARGUMENT, text);
 }
@@ -63,7 +72,7 @@ static mw_status_t read_sized(void *to, size_t known, const void *from, const ch
 	if (from == NULL)
 		return fail_null(name);
 	memcpy(&size, from, sizeof size);
-	if (size < 8 || size > MAX_STRUCT_BYTES)
+	if (bad_size(size))
 		return fail_size(name, size, known);
 	for (size_t i = known; i < size; i++)
 		if (((const unsigned char *)from)[i] != 0)
@@ -78,7 +87,7 @@ static mw_status_t check_out(const void *out, size_t known, const char *name)
 	if (out == NULL)
 		return fail_null(name);
 	memcpy(&size, out, sizeof size);
-	return size < 8 || size > MAX_STRUCT_BYTES ? fail_size(name, size, known) : MW_OK;
+	return bad_size(size) ? fail_size(name, size, known) : MW_OK;
 }
 
 /* Writes a sized struct as far as the caller covers it; its size stays. */
@@ -247,10 +256,13 @@ const uint64_t *mw_event_count(void)
 mw_status_t mw_buffer_dispatch(mw_buffer_t buffer, const mw_dispatch_args_t *args, mw_op_t *op)
 {
 	mw_dispatch_args_t a;
+	mw_status_t status;
 	NOT_FORKED();
 	READ_SIZED(a, args);
 	NOT_NULL(op);
-	CHECK_OUT(a.result);
+	status = check_out(a.result, sizeof *a.result, "args->result");
+	if (status != MW_OK)
+		return status;
 	return mwiBufferDispatch(buffer.id, &a, &op->id);
 }
 

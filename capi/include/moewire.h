@@ -10,10 +10,10 @@
  *  - Returns mw_status_t: 0 done, positive in progress, negative an error.
  *    On an error no output parameter is written, and mw_last_error() names
  *    the argument, what was given and what is allowed.
- *  - Structs start with `size` = sizeof(the struct), set by the caller. The
- *    library reads the fields that `size` covers; fields it does not cover
- *    are zero, and zero means the default. Non-zero bytes beyond what this
- *    library knows are refused.
+ *  - Structs start with `size` = sizeof(the struct), set by the caller: a
+ *    multiple of 8. The library reads the fields that `size` covers; fields it
+ *    does not cover are zero, and zero means the default. Non-zero bytes beyond
+ *    what this library knows are refused.
  *  - Objects are 64-bit ids in a struct; 0 is never valid and ids are never
  *    reused. A closed or made-up id gives an error, never a crash.
  *  - Any thread may call any function. Calls that start work on one buffer

@@ -63,7 +63,8 @@ class ExchangeMeeting:
         failure: MoewireError | None = None
         everybody = [item or b"" for item in self._exchange(runtime.metadata())]
         try:
-            runtime.connect(everybody, timeout_us)
+            # No time at all is a short one: to refuse it here would come too late.
+            runtime.connect(everybody, timeout_us or 1)
         except MoewireError as error:
             failure = error
         votes = self._exchange(b"no" if failure else b"yes")

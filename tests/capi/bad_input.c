@@ -173,6 +173,10 @@ static void test_sizes(void)
 		config->size = size;
 		REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_create(config, &buffer));
 	}
+	for (uint32_t size = 9; size < sizeof *config; size += size % 8 == 7 ? 2 : 1) {
+		config->size = size; /* it ends inside a field, maybe */
+		REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_create(config, &buffer));
+	}
 	config->size = sizeof later;
 	later.later[3] = 1;
 	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_create(config, &buffer));

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -59,10 +60,11 @@ def build(source: str, tmp_path: Path, library: Path | None, *flags: str) -> Pat
     return program
 
 
-def run_sanitized(program: Path, *args: str) -> str:
+def run_sanitized(program: Path, *args: str, timeout: float = 240) -> str:
     # Go's runtime keeps threads and memory until the process ends, which is not a leak.
     return run(
         [program, *args],
+        timeout,
         ASAN_OPTIONS="abort_on_error=0:detect_leaks=0:detect_stack_use_after_return=1",
         UBSAN_OPTIONS="print_stacktrace=1",
     )
@@ -121,6 +123,26 @@ def test_ranks(num_ranks: int, tmp_path: Path, either_library: Path) -> None:
     program = build("ranks.c", tmp_path, either_library, *SANITIZE)
     for seed in (1, 2):
         assert "ranks: ok" in run_sanitized(program, str(num_ranks), str(seed))
+
+
+# Seeds that are kept, one of them new in every run; a long run sets the seconds.
+FUZZ_SEEDS = [1, 4, 78, random.SystemRandom().randrange(1 << 31)]
+FUZZ_SECONDS = int(os.environ.get("MOEWIRE_FUZZ_SECONDS", "2"))
+
+
+def test_any_arguments(tmp_path: Path, either_library: Path) -> None:
+    """Mutated arguments for every function: see fuzz.c. A failure names its seed."""
+    program = build("fuzz.c", tmp_path, either_library, *SANITIZE)
+    for seed in FUZZ_SEEDS:
+        text = run_sanitized(program, str(seed), str(FUZZ_SECONDS), timeout=60 + FUZZ_SECONDS)
+        assert re.search(r"fuzz: ok, \d+ calls", text), text
+
+
+def test_any_arguments_calls_everything() -> None:
+    """A function that is added to the header is added there, too."""
+    called = "".join((HERE / name).read_text() for name in ("fuzz.h", "fuzz_calls.h", "fuzz.c"))
+    declared = re.findall(r"\b(mw_\w+)\s*\([^;]*?\);", header_text())
+    assert [name for name in declared if f"{name}(" not in called] == []
 
 
 def test_sanitizer_is_awake(tmp_path: Path) -> None:

@@ -21,9 +21,19 @@ type sent struct {
 	res     ep.Result
 	counts  []int32
 	layout  []int64
+	active  []int32
 }
 
 const expertsPerRank = 4
+
+// active is the mask for a call: all ones. The call clears who is lost.
+func (e *env) active() []int32 {
+	mask := make([]int32, e.ranks)
+	for r := range mask {
+		mask[r] = 1
+	}
+	return mask
+}
 
 func (e *env) experts() int { return expertsPerRank * e.ranks }
 
@@ -42,6 +52,7 @@ func (e *env) route(tokens []int, seed uint64) [][]int64 {
 func (e *env) send(n int, tokens []int, seed uint64) (*sent, error) {
 	s := &sent{n: n, tokens: tokens, topk: e.route(tokens, seed)}
 	mine := tokens[e.rank]
+	s.active = e.active()
 	x := make([]byte, mine*soakHidden*2)
 	for tok := range mine {
 		putRow(x[tok*soakHidden*2:(tok+1)*soakHidden*2], value(e.rank, n, tok), tok)
@@ -54,7 +65,7 @@ func (e *env) send(n int, tokens []int, seed uint64) (*sent, error) {
 	_, err := e.buf.Dispatch(&ep.DispatchArgs{
 		X: x, TopkIdx: s.topk[e.rank], NumTokens: mine, Hidden: soakHidden, TopK: soakTopK,
 		MaxTokens: soakTokens, NumExperts: e.experts(), RecvCount: s.counts, LayoutRange: s.layout,
-		Timeout: -1,
+		ActiveRanks: s.active, Timeout: -1,
 	}, &s.res, ep.PhaseDone, -1)
 	if err != nil {
 		return nil, err
@@ -63,13 +74,16 @@ func (e *env) send(n int, tokens []int, seed uint64) (*sent, error) {
 	return s, s.check(e)
 }
 
-// check looks at every row that arrived.
+// check looks at every row that arrived; of a rank that was lost there is none.
 func (s *sent) check(e *env) error {
 	for l := range expertsPerRank {
 		id := int64(e.rank*expertsPerRank + l)
 		for src := range e.ranks {
 			begin, n := int(s.layout[l*e.ranks+src]>>32), int(s.layout[l*e.ranks+src]&(1<<32-1))
 			want := wanted(s.topk[src], id)
+			if s.active[src] == 0 {
+				want = nil
+			}
 			if len(want) != n {
 				return fmt.Errorf("expert %d has %d rows of rank %d, want %d", id, n, src, len(want))
 			}
@@ -108,13 +122,14 @@ func wanted(topk []int64, id int64) (tokens []int) {
 	return tokens
 }
 
-// finish combines and compares the first value of every token.
+// finish combines and compares the first value of every token; the experts of
+// a rank that was lost contribute nothing.
 func (s *sent) finish(e *env) error {
 	mine := s.tokens[e.rank]
-	out := make([]byte, mine*soakHidden*2)
+	out, active := make([]byte, mine*soakHidden*2), e.active()
 	_, err := e.buf.Combine(s.op, &ep.CombineArgs{
 		X: s.res.CombineX, ZeroCopy: true, TopkIdx: s.topk[e.rank], TopkWeights: s.weights, Out: out,
-		NumTokens: mine, TopK: soakTopK, Timeout: time.Minute,
+		NumTokens: mine, TopK: soakTopK, ActiveRanks: active, Timeout: time.Minute,
 	}, ep.PhaseDone, -1)
 	if err != nil {
 		return err
@@ -122,7 +137,7 @@ func (s *sent) finish(e *env) error {
 	for tok := range mine {
 		sum := 0 // in quarters of the row's value
 		for k, id := range s.topk[e.rank][tok*soakTopK : (tok+1)*soakTopK] {
-			if id >= 0 {
+			if id >= 0 && active[id/expertsPerRank] != 0 {
 				sum += (tok*soakTopK + k) % 4
 			}
 		}

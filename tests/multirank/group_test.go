@@ -41,7 +41,12 @@ type env struct {
 	rank, ranks int
 	dir         string // where ranks leave their metadata
 	buf         *ep.Buffer
+	before      usage // of this process, when it had nothing of ours
+	took        phases
 }
+
+// phases is how long the parts of a start took.
+type phases struct{ open, meet time.Duration }
 
 func (e *env) int(name string) int {
 	n, err := strconv.Atoi(os.Getenv(name))
@@ -68,19 +73,25 @@ func runRole(role func(*env) error) error {
 
 // connect meets the other ranks through files.
 func (e *env) connect() error {
+	measure() // the runtime opens its own descriptors with the first file
+	e.before = measure()
 	cfg := ep.Config{NumBytes: 4 << 30}
 	params, err := cfg.Params(ep.Standing{})
 	if err != nil {
 		return err
 	}
+	begin := time.Now()
 	l, err := shm.Open(shm.Config{Rank: e.rank, NumRanks: e.ranks, ControlBytes: layout.ControlBytes, ABIVersion: 1, Params: params})
 	if err != nil {
 		return err
 	}
-	all, err := e.exchange(l.Metadata())
+	e.took.open = time.Since(begin)
+	all, err := e.exchange("", l.Metadata())
 	if err != nil {
 		return err
 	}
+	begin = time.Now()
+	defer func() { e.took.meet = time.Since(begin) }()
 	dom, err := l.Connect(all, 30*time.Second)
 	if err != nil {
 		return err
@@ -93,8 +104,9 @@ func (e *env) connect() error {
 	return err
 }
 
-func (e *env) exchange(own []byte) ([][]byte, error) {
-	name := func(r int) string { return filepath.Join(e.dir, strconv.Itoa(r)) }
+// exchange gives every rank's bytes to all, through files; each name once.
+func (e *env) exchange(what string, own []byte) ([][]byte, error) {
+	name := func(r int) string { return filepath.Join(e.dir, what+strconv.Itoa(r)) }
 	if err := os.WriteFile(name(e.rank)+".tmp", own, 0o600); err != nil {
 		return nil, err
 	}
@@ -105,6 +117,9 @@ func (e *env) exchange(own []byte) ([][]byte, error) {
 	for until := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 		missing := 0
 		for r := range all {
+			if all[r] != nil {
+				continue
+			}
 			if data, err := os.ReadFile(name(r)); err == nil {
 				all[r] = data
 			} else {
@@ -122,7 +137,7 @@ func (e *env) exchange(own []byte) ([][]byte, error) {
 
 // group is the parent's view of the children.
 type group struct {
-	t    *testing.T
+	t    testing.TB
 	cmds []*exec.Cmd
 	logs []*log
 }
@@ -134,7 +149,7 @@ type log struct {
 	done  chan error
 }
 
-func startGroup(t *testing.T, role string, ranks int, extra ...string) *group {
+func startGroup(t testing.TB, role string, ranks int, extra ...string) *group {
 	g := &group{t: t}
 	dir := t.TempDir()
 	for r := range ranks {

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from harness import jobs_life, jobs_wait
+from harness import jobs_leave, jobs_life, jobs_wait
 from harness.team import Team
 
 JOBS = (
@@ -21,6 +25,9 @@ JOBS = (
     jobs_life.more_rounds,
     jobs_life.active_ranks,
     jobs_life.counters,
+    jobs_leave.closed_twice,
+    jobs_leave.fails_half_way,
+    jobs_leave.all_fail_half_way,
     jobs_wait.waits_do_not_block,
     jobs_wait.combine_buffer_still_read,
     jobs_wait.threads_on_buffers,
@@ -46,3 +53,29 @@ def test_a_forked_child_gets_an_error(team: Team, size: int) -> None:
     for texts in team.run(size, jobs_life.forked):
         assert len(texts) == 2
         assert all("ForkedError" in text and "spawn" in text for text in texts), texts
+
+
+WAYS = ("hook", "dispatch", "combine")
+
+
+def test_interpreters_end_in_an_operation(environment: dict[str, str], tmp_path: Path) -> None:
+    """They end at once and well, though a thread may still wait; the other rank goes on."""
+    program = str(Path(__file__).with_name("programs") / "leave.py")
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, program, *arguments],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for arguments in (["0", str(tmp_path), *WAYS], *(["1", str(tmp_path), how] for how in WAYS))
+    ]
+    try:
+        texts = [process.communicate(timeout=100)[0] for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+    assert [process.returncode for process in ranks] == [0] * len(ranks), texts
+    assert all(f"rank 0 went on after {how}\n" in texts[0] for how in WAYS), texts
+    assert all("rank 1 ends\n" in text and "Fatal" not in text for text in texts[1:]), texts

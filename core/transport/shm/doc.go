@@ -26,9 +26,9 @@
 //	n × 2 MiB       slabs, each a new range at the end of the file
 //
 // Descriptors of a process: 2 for the watcher, if it watches anything; per
-// domain 2 (own memory, members page), 1 per rank known (the last process
-// under that number, same process included), 1 more if that is another
-// process (pidfd, or the connection where there are no pidfds), 1 per former
+// domain 2 (own memory, members page), 1 per other rank known (the last
+// process under that number), 1 more if that is not this process itself
+// (pidfd, or the connection where there are no pidfds), 1 per former
 // process that may still live (at most maxFormer); and the connection to each
 // peer that has no pidfds itself. While a meeting runs: 2 for the listener, 2
 // lent by the domain, 3 per peer. One thread for the watcher.

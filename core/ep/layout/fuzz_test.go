@@ -1,0 +1,89 @@
+package layout
+
+import (
+	"math/big"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// FuzzOf gives any numbers as a shape. What is accepted has regions that
+// follow one another inside the slab, behind the words, in exact arithmetic;
+// the last row of every region lies in it; and the hint holds the slab.
+func FuzzOf(f *testing.F) {
+	f.Add(int64(128), int64(7168), int64(256), int64(8), false, false)
+	f.Add(int64(1), int64(128), int64(48), int64(48), true, false)
+	f.Add(int64(1)<<25, int64(1)<<30, int64(48*8192), int64(48), true, true)
+	f.Add(int64(-1), int64(1)<<62, int64(0), int64(-48), false, true)
+	f.Add(int64(1)<<31-1, int64(8), int64(8192), int64(1), false, false)
+	f.Fuzz(func(t *testing.T, tokens, hidden, experts, ranks int64, fp8, ue8m0 bool) {
+		s := Shape{MaxTokens: tokens, Hidden: hidden, NumExperts: experts, NumRanks: ranks, FP8: fp8, UE8M0: ue8m0}
+		slab, err := Of(s)
+		if err != nil {
+			require.ErrorIs(t, err, ErrShape)
+			return
+		}
+		checkExact(t, &slab)
+		hint, err := SizeHint(s, 2)
+		if err == nil {
+			require.LessOrEqual(t, slab.SizeBytes, SlabBytes(hint, 2))
+		}
+	})
+}
+
+// checkExact computes every region again with numbers that cannot overflow.
+func checkExact(t *testing.T, s *Slab) {
+	times := func(factors ...int64) *big.Int {
+		p := big.NewInt(1)
+		for _, f := range factors {
+			p.Mul(p, big.NewInt(f))
+		}
+		return p
+	}
+	rows := times(s.LocalExperts, s.NumRanks, s.MaxTokens)
+	of := func(perRow int64) *big.Int { return new(big.Int).Mul(rows, big.NewInt(perRow)) }
+	scales := int64(0)
+	if s.FP8 {
+		scales = s.Hidden / QuantBlock * 4
+		if s.UE8M0 {
+			scales /= 4
+		}
+	}
+	end := big.NewInt(HeaderBytes)
+	for _, r := range []struct {
+		off   int64
+		bytes *big.Int
+		align int64
+	}{
+		{s.LayoutOff, times(s.LocalExperts, s.NumRanks, 8), PageBytes},
+		{s.SrcInfoOff, of(4), PageBytes},
+		{s.ScalesOff, of(scales), PageBytes},
+		{s.RowsOff, of(s.RowBytes), RegionBytes},
+		{s.YOff, of(2 * s.Hidden), RegionBytes},
+		{s.SizeBytes, big.NewInt(0), RegionBytes},
+	} {
+		require.Zero(t, r.off%r.align)
+		require.GreaterOrEqual(t, big.NewInt(r.off).Cmp(end), 0, "%+v", s)
+		end = new(big.Int).Add(big.NewInt(r.off), r.bytes)
+	}
+	require.True(t, end.IsInt64() && end.Int64() == s.SizeBytes)
+	checkWords(t, s)
+}
+
+// checkWords looks at the words of the last rank and of the last expert.
+func checkWords(t *testing.T, s *Slab) {
+	for _, off := range []int64{Announced(MaxRanks - 1), OrderSet(), Counter(int(s.LocalExperts) - 1)} {
+		require.LessOrEqual(t, off+8, int64(HeaderBytes))
+	}
+	require.Greater(t, Order(), Announced(MaxRanks-1))
+	require.LessOrEqual(t, s.Layout(s.LocalExperts-1, s.NumRanks-1)+8, s.SrcInfoOff)
+	if s.Groups() > 1<<12 {
+		return // too many columns to visit
+	}
+	inside := func(r, of Region) bool {
+		return r.Off >= of.Off && r.Bytes >= 0 && r.Off+r.Bytes <= of.Off+of.Bytes
+	}
+	s.Head(s.LocalExperts-1, s.RowsPerExpert, func(r Region) {
+		require.True(t, inside(r, s.Rows()) || inside(r, s.Y()) || inside(r, s.SrcInfo()) || inside(r, s.Scales()), "%+v", r)
+	})
+}
