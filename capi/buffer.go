@@ -60,12 +60,19 @@ func shapeOf(s *C.mw_shape_t) layout.Shape {
 	return layout.Shape{
 		MaxTokens: int64(s.num_max_tokens_per_rank), Hidden: int64(s.hidden),
 		NumRanks: int64(s.num_ranks), NumExperts: int64(s.num_experts),
+		WideOutputs: s.flags&C.MW_SHAPE_FP32_OUTPUTS != 0,
 	}
 }
 
 //export mwiSizeHint
 func mwiSizeHint(shape *C.mw_shape_t, numBytes *C.uint64_t) C.mw_status_t {
 	return guard(nil, func() error {
+		if shape.flags&^C.MW_SHAPE_FP32_OUTPUTS != 0 {
+			return invalid("shape->flags is %#x, allowed bits %#x", uint32(shape.flags), C.MW_SHAPE_FP32_OUTPUTS)
+		}
+		if shape.reserved != 0 {
+			return invalid("shape->reserved is %d, allowed 0", uint32(shape.reserved))
+		}
 		slots := int64(shape.num_slots)
 		if slots == 0 {
 			slots = ep.DefaultSlots

@@ -71,7 +71,7 @@ func readCombine(to *ep.CombineArgs, a *C.mw_combine_args_t, e *ep.Buffer, n uin
 	if err := inRange("num_topk", int64(a.num_topk), 1, layout.MaxTopK); err != nil {
 		return err
 	}
-	outputs, row, err := e.OutputBytes(n)
+	outputs, row, err := e.CombineBytes(n)
 	if err != nil {
 		return err
 	}

@@ -86,7 +86,7 @@ func (d *dispatch) read(a *C.mw_dispatch_args_t, ranks int) error {
 	d.args = ep.DispatchArgs{
 		NumTokens: int(t), Hidden: int(h), TopK: int(k), MaxTokens: int(a.num_max_tokens_per_rank), NumExperts: int(e),
 		FP8: a.flags&C.MW_DISPATCH_FP8 != 0, More: a.flags&C.MW_DISPATCH_MORE != 0,
-		Scales: scales,
+		Scales: scales, WideOutputs: a.flags&C.MW_DISPATCH_FP32_OUTPUTS != 0,
 	}
 	get := func(f func() error) {
 		if err == nil {
@@ -114,7 +114,7 @@ func (d *dispatch) read(a *C.mw_dispatch_args_t, ranks int) error {
 // scalesOf checks the flags of a dispatch and says which scales they ask for.
 func scalesOf(flags uint32) (device.ScaleFormat, error) {
 	const round, ue8m0 = C.MW_DISPATCH_ROUND_SCALE, C.MW_DISPATCH_UE8M0
-	const known = C.MW_DISPATCH_FP8 | C.MW_DISPATCH_MORE | round | ue8m0
+	const known = C.MW_DISPATCH_FP8 | C.MW_DISPATCH_MORE | round | ue8m0 | C.MW_DISPATCH_FP32_OUTPUTS
 	switch {
 	case flags&^known != 0:
 		return 0, invalid("args->flags is %#x, allowed bits %#x", flags, known)

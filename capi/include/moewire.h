@@ -115,6 +115,8 @@ typedef struct {
 	int32_t vector_width; /* bytes: 16, 32 or 64; 0: the widest; -1: plain Go kernels */
 } mw_config_t;
 
+#define MW_SHAPE_FP32_OUTPUTS 1u /* room for MW_DISPATCH_FP32_OUTPUTS; serves others too */
+
 typedef struct {
 	uint32_t size;
 	uint32_t num_slots; /* 0: 2 */
@@ -122,6 +124,8 @@ typedef struct {
 	int64_t hidden;
 	int64_t num_ranks;
 	int64_t num_experts;
+	uint32_t flags;     /* MW_SHAPE_* */
+	uint32_t reserved;  /* 0 */
 } mw_shape_t;
 
 /*
@@ -298,6 +302,8 @@ const uint64_t *mw_event_count(void);
 #define MW_DISPATCH_ROUND_SCALE 4u
 /* With ROUND_SCALE: scales are biased exponent bytes (UE8M0), four to a word. */
 #define MW_DISPATCH_UE8M0 8u
+/* Expert outputs are float32, not bf16: 4*H bytes per row. The same on every rank. */
+#define MW_DISPATCH_FP32_OUTPUTS 16u
 
 /*
  * Written when a call returns at or after MW_PHASE_SENT, for the last time by
@@ -312,7 +318,8 @@ typedef struct {
 	uint64_t recv_scales;      /* fp8: float32 [L, H/128, R*M], or, with MW_DISPATCH_UE8M0,
 	                              uint32 [L, H/512, R*M], block 4w+i in bits 8i of word w; else 0 */
 	uint64_t src_info;         /* int32 [L, R*M]: token index on the source rank */
-	uint64_t combine_x;        /* bf16 [L, R*M, H]: where expert outputs go */
+	uint64_t combine_x;        /* where expert outputs go: bf16 [L, R*M, H], or, with
+	                              MW_DISPATCH_FP32_OUTPUTS, float32 [L, R*M, H] */
 	uint64_t memory_address;   /* start of the mapping */
 	uint64_t memory_bytes;     /* its length */
 } mw_dispatch_result_t;
@@ -381,7 +388,8 @@ typedef struct {
 	uint32_t size;
 	uint32_t flags;           /* MW_COMBINE_* */
 	mw_handle_t handle;
-	uint64_t x;               /* bf16 [L, R*M, H] expert outputs, contiguous */
+	uint64_t x;               /* [L, R*M, H] expert outputs, contiguous: bf16, or float32 if the
+	                             dispatch had MW_DISPATCH_FP32_OUTPUTS */
 	uint64_t topk_idx;        /* int64 [T, K], as dispatched; -1 leaves a selection out */
 	uint64_t topk_weights;    /* float32 [T, K] */
 	uint64_t out;             /* out bf16 [T, H], contiguous */
@@ -413,8 +421,8 @@ mw_status_t mw_buffer_combine(mw_buffer_t buffer, const mw_combine_args_t *args,
 
 /*
  * Waits until nobody reads the handle's combine buffer any more (only after
- * an earlier combine can somebody do so) and writes its address: bf16
- * [L, R*M, H], in the mapping of the dispatch's result. Write expert outputs
+ * an earlier combine can somebody do so) and writes its address: the combine_x
+ * of the dispatch's result. Write expert outputs
  * there, then combine with MW_COMBINE_ZERO_COPY. MW_IN_PROGRESS when
  * timeout_us (-1: none) passed first: call again.
  */

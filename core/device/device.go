@@ -88,7 +88,8 @@ type ReduceBatch struct {
 	Out     []byte // bf16 [T, Hidden]
 	Hidden  int
 	TopK    int
-	Sources [][]byte    // bf16 rows of Hidden values
+	Sources [][]byte    // rows of Hidden values
+	Wide    bool        // those values are float32, else bf16
 	Jobs    []ReduceJob // [T, TopK]
 	Weights []float32   // [T, TopK]
 }

@@ -29,6 +29,7 @@ type DispatchArgs struct {
 	NumExperts  int // E, the same on every rank
 	FP8         bool
 	Scales      device.ScaleFormat // with FP8, the same on every rank
+	WideOutputs bool               // expert outputs are float32, the same on every rank
 	More        bool               // this rank will dispatch again for the same batch
 	ActiveRanks []int32            // nil: all; else at least R entries, 0 leaves a rank out
 	RecvCount   []int32            // out [L]
@@ -45,13 +46,13 @@ type Result struct {
 	RecvX         []byte // [L, C, row]
 	Scales        []byte // as in device.Target; empty for bf16
 	SrcInfo       []byte // int32 [L, C]
-	CombineX      []byte // bf16 [L, C, Hidden]
+	CombineX      []byte // bf16, or float32 with WideOutputs, [L, C, Hidden]
 	PeersHaveMore bool   // at PhaseDone
 }
 
 // CombineArgs are the inputs and outputs of one combine.
 type CombineArgs struct {
-	X           []byte    // bf16 [L, C, Hidden]; Result.CombineX itself copies nothing
+	X           []byte    // as Result.CombineX, which itself copies nothing
 	ZeroCopy    bool      // X must be Result.CombineX
 	TopkIdx     []int64   // [T, TopK] as dispatched, or -1
 	TopkWeights []float32 // [T, TopK]

@@ -260,7 +260,7 @@ func (b *Buffer) reduce(s *slot) error {
 	}
 	b.scratch.reduce = device.ReduceBatch{
 		Out: c.args.Out, Hidden: int(lay.Hidden), TopK: c.args.TopK,
-		Sources: b.scratch.sources, Jobs: c.rows, Weights: c.weights,
+		Sources: b.scratch.sources, Wide: lay.WideOutputs, Jobs: c.rows, Weights: c.weights,
 	}
 	b.kern.Reduce(&b.scratch.reduce)
 	b.scratch.reduce.Out = nil
@@ -288,7 +288,7 @@ func (b *Buffer) finishCombine(s *slot) {
 	for i := range s.combine.rows {
 		if s.combine.rows[i].Source >= 0 {
 			b.count.rowsReduced++
-			b.count.bytesReduced += uint64(s.slab.Hidden) * 2
+			b.count.bytesReduced += uint64(s.slab.OutputBytes())
 		}
 	}
 	showActive(s.combine.args.ActiveRanks, b.out()&^s.combine.need)

@@ -108,7 +108,7 @@ func (b *Buffer) assign(s *slot, a *DispatchArgs, slab layout.Slab, active uint6
 	s.params = params{
 		maxTokens: uint64(a.MaxTokens), hidden: uint64(a.Hidden), experts: uint64(a.NumExperts),
 		topK: uint64(a.TopK), tokens: uint64(a.NumTokens), fp8: a.FP8, more: a.More,
-		scales: a.Scales,
+		scales: a.Scales, wide: a.WideOutputs,
 	}
 	b.rec.begin(s, kindDispatch)
 	s.plan.make(a, int(slab.LocalExperts), active)
@@ -170,7 +170,7 @@ func (b *Buffer) checkShape(a *DispatchArgs) (layout.Slab, error) {
 	slab, err := layout.Of(layout.Shape{
 		MaxTokens: int64(a.MaxTokens), Hidden: int64(a.Hidden),
 		NumExperts: int64(a.NumExperts), NumRanks: int64(b.ranks), FP8: a.FP8,
-		UE8M0: a.Scales == device.ScalesUE8M0,
+		UE8M0: a.Scales == device.ScalesUE8M0, WideOutputs: a.WideOutputs,
 	})
 	if err == nil && a.Scales != device.ScalesFloat32 && !a.FP8 {
 		return slab, invalid("%s is set without fp8", a.Scales)
@@ -179,8 +179,8 @@ func (b *Buffer) checkShape(a *DispatchArgs) (layout.Slab, error) {
 		return slab, invalid("%s", err)
 	}
 	if b.slabBytes != 0 && slab.SizeBytes > b.slabBytes {
-		return slab, invalid("num_max_tokens_per_rank %d, hidden %d and num_experts %d need %d bytes per slot, the buffer has %d (num_ep_buffer_bytes, or its first dispatch)",
-			a.MaxTokens, a.Hidden, a.NumExperts, slab.SizeBytes, b.slabBytes)
+		return slab, invalid("num_max_tokens_per_rank %d, hidden %d and num_experts %d with %s outputs need %d bytes per slot, the buffer has %d (num_ep_buffer_bytes, or its first dispatch)",
+			a.MaxTokens, a.Hidden, a.NumExperts, outputName(a.WideOutputs), slab.SizeBytes, b.slabBytes)
 	}
 	return slab, nil
 }

@@ -85,9 +85,9 @@ func (p *Pending) Cancel() {
 // State returns the operation's state.
 func (p *Pending) State() op.State { return p.t.st.State() }
 
-// OutputBytes returns the size of operation n's expert outputs [L, C, Hidden]
-// and of one row of them.
-func (b *Buffer) OutputBytes(n uint64) (outputs, row int64, err error) {
+// CombineBytes returns the size of operation n's expert outputs [L, C, Hidden]
+// and of one row of a combine's result.
+func (b *Buffer) CombineBytes(n uint64) (outputs, row int64, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.usable(); err != nil {
@@ -97,5 +97,5 @@ func (b *Buffer) OutputBytes(n uint64) (outputs, row int64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	return s.slab.Y().Bytes, s.slab.OutputBytes(), nil
+	return s.slab.Y().Bytes, 2 * s.slab.Hidden, nil
 }

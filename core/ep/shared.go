@@ -61,12 +61,13 @@ const (
 	flagMore = 2
 	// The scale format is a number of two bits.
 	scalesShift, scalesMask = 2, 3
+	flagWide                = 1 << 4
 )
 
 // params is one rank's view of an operation.
 type params struct {
 	maxTokens, hidden, experts, topK, tokens uint64
-	fp8, more                                bool
+	fp8, more, wide                          bool
 	scales                                   device.ScaleFormat
 }
 
@@ -78,6 +79,9 @@ func (p *params) store(slab transport.Segment, rank int, op uint64) {
 	}
 	if p.more {
 		flags |= flagMore
+	}
+	if p.wide {
+		flags |= flagWide
 	}
 	for i, v := range [...]uint64{op + 1, p.maxTokens, p.hidden, p.experts, flags, p.topK, p.tokens} {
 		slab.Word(at + int64(i)*8).Store(v)
@@ -91,7 +95,7 @@ func loadParams(slab transport.Segment, rank int) (op uint64, p params) {
 	return word(paramOp) - 1, params{
 		maxTokens: word(paramMaxTokens), hidden: word(paramHidden), experts: word(paramExperts),
 		topK: word(paramTopK), tokens: word(paramTokens),
-		fp8: flags&flagFP8 != 0, more: flags&flagMore != 0,
+		fp8: flags&flagFP8 != 0, more: flags&flagMore != 0, wide: flags&flagWide != 0,
 		scales: device.ScaleFormat(flags >> scalesShift & scalesMask),
 	}
 }
@@ -109,6 +113,8 @@ func (p *params) differs(o *params) (name string, mine, theirs any, ok bool) {
 		return "dtype", dtypeName(p.fp8), dtypeName(o.fp8), true
 	case p.scales != o.scales:
 		return "the format of fp8 scales", p.scales, o.scales, true
+	case p.wide != o.wide:
+		return "output dtype", outputName(p.wide), outputName(o.wide), true
 	}
 	return "", nil, nil, false
 }
@@ -121,6 +127,13 @@ func (p *params) same(o *params) bool {
 func dtypeName(fp8 bool) string {
 	if fp8 {
 		return "fp8"
+	}
+	return "bf16"
+}
+
+func outputName(wide bool) string {
+	if wide {
+		return "float32"
 	}
 	return "bf16"
 }

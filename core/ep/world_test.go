@@ -81,6 +81,7 @@ type shape struct {
 	ranks, maxTokens, hidden, experts, topk int
 	fp8                                     bool
 	scales                                  device.ScaleFormat
+	wide                                    bool // outputs are float32
 }
 
 func (s shape) String() string {
@@ -99,7 +100,7 @@ func (w *world) args(rank int, s shape, in *input, d *dispatched) *ep.DispatchAr
 	d.counts, d.layout = make([]int32, l), make([]int64, l*s.ranks)
 	return &ep.DispatchArgs{
 		X: in.x, TopkIdx: in.topk, NumTokens: in.tokens, Hidden: s.hidden, TopK: s.topk,
-		MaxTokens: s.maxTokens, NumExperts: s.experts, FP8: s.fp8, Scales: s.scales,
+		MaxTokens: s.maxTokens, NumExperts: s.experts, FP8: s.fp8, Scales: s.scales, WideOutputs: s.wide,
 		RecvCount: d.counts, LayoutRange: d.layout, Timeout: 20 * time.Second,
 	}
 }

@@ -51,11 +51,13 @@ MW_CONFIG_DEBUG_FILL = 1
 MW_CONFIG_DETERMINISTIC = 4
 MW_CONFIG_NO_RECORD = 2
 MW_CONFIG_TEST_CORRUPT_COMBINE = 0x80000000
+MW_SHAPE_FP32_OUTPUTS = 1
 
 MW_DISPATCH_FP8 = 1
 MW_DISPATCH_MORE = 2
 MW_DISPATCH_ROUND_SCALE = 4
 MW_DISPATCH_UE8M0 = 8
+MW_DISPATCH_FP32_OUTPUTS = 16
 MW_COMBINE_ZERO_COPY = 1
 
 MW_RECORD_DISPATCH = 1
@@ -112,6 +114,8 @@ class mw_shape_t(Structure):
         ("hidden", c_int64),
         ("num_ranks", c_int64),
         ("num_experts", c_int64),
+        ("flags", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 

@@ -96,6 +96,17 @@ def known(name: str, value: torch.Tensor, dtype: torch.dtype, shape: tuple[int, 
         tensor(name, value, dtype, shape)
 
 
+def outputs(x: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """Expert outputs of the ``dtype`` that was chosen at their dispatch."""
+    given = getattr(x, "dtype", None)
+    if given is not dtype and given in (torch.float32, torch.bfloat16):
+        how = "dispatch with fp32_outputs=True for float32"
+        if dtype is torch.float32:
+            how = "the dispatch had fp32_outputs=True"
+        raise refuse("x", f"dtype {given}", f"dtype {dtype} ({how})")
+    tensor("x", x, dtype, shape)
+
+
 def _fits(given: tuple[int, ...], shape: tuple[int | None, ...]) -> bool:
     if len(given) != len(shape):
         return False

@@ -52,7 +52,9 @@ def run(runtime: Runtime, handle: Handle, request: Request) -> Operation:
 
 def _check_request(request: Request, handle: Handle) -> None:
     selections = (handle._num_tokens, handle._plan.num_topk)
-    _check.known("x", request.x, torch.bfloat16, handle._plan.rows)
+    plan = handle._plan
+    if not (_check.plain(request.x, plan.output_dtype) and request.x.shape == plan.rows):
+        _check.outputs(request.x, plan.output_dtype, plan.rows)
     _check.known("topk_idx", request.topk_idx, torch.int64, selections)
     _check.known("topk_weights", request.topk_weights, torch.float32, selections)
     _check.timeout(request.timeout_us)

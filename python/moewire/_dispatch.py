@@ -16,11 +16,12 @@ from .handle import Handle
 
 _RESULT_BYTES = abi.SIZE_OF[abi.mw_dispatch_result_t]
 # Looked up once, not at every call.
-_FP8, _MORE, _ROUND, _UE8M0 = (
+_FP8, _MORE, _ROUND, _UE8M0, _WIDE = (
     abi.MW_DISPATCH_FP8,
     abi.MW_DISPATCH_MORE,
     abi.MW_DISPATCH_ROUND_SCALE,
     abi.MW_DISPATCH_UE8M0,
+    abi.MW_DISPATCH_FP32_OUTPUTS,
 )
 _TIMEOUT_END = _check.TIMEOUT_END
 _plain, _new_raw = _check.plain, abi.mw_dispatch_result_t
@@ -40,9 +41,11 @@ class Request(NamedTuple):
     phase: int
 
 
-def flags(fp8: object, more: object, round_scale: object, ue8m0: object) -> int:
+def flags(fp8: object, more: object, round_scale: object, ue8m0: object, wide: object) -> int:
     """``MW_DISPATCH_*`` bits."""
     bits = _FP8 if fp8 else 0
+    if wide:
+        bits |= _WIDE
     if more or round_scale or ue8m0:
         bits |= (_MORE if more else 0) | (_ROUND if round_scale else 0) | (_UE8M0 if ue8m0 else 0)
     return bits

@@ -21,7 +21,12 @@ MAX_PLANS = 64
 
 # hidden, num_topk, num_max_tokens, num_experts, and the flags that say how rows look.
 Key = tuple[int, int, int, int, int]
-FORMAT_FLAGS = abi.MW_DISPATCH_FP8 | abi.MW_DISPATCH_ROUND_SCALE | abi.MW_DISPATCH_UE8M0
+FORMAT_FLAGS = (
+    abi.MW_DISPATCH_FP8
+    | abi.MW_DISPATCH_ROUND_SCALE
+    | abi.MW_DISPATCH_UE8M0
+    | abi.MW_DISPATCH_FP32_OUTPUTS
+)
 Taken = TypeVar("Taken")
 
 
@@ -60,6 +65,7 @@ class Plan:
         "num_max_tokens",
         "num_rows",
         "num_topk",
+        "output_dtype",
         "ue8m0",
     )
 
@@ -67,6 +73,8 @@ class Plan:
         self.hidden, self.num_topk, self.num_max_tokens, self.num_experts, flags = key
         self.fp8 = bool(flags & abi.MW_DISPATCH_FP8)
         self.ue8m0 = bool(flags & abi.MW_DISPATCH_UE8M0)
+        wide = flags & abi.MW_DISPATCH_FP32_OUTPUTS
+        self.output_dtype = torch.float32 if wide else torch.bfloat16  # of the experts
         self.num_local_experts = self.num_experts // num_ranks  # L
         self.num_rows = num_ranks * self.num_max_tokens  # R * M
         # A new tensor like an old one costs half of one made from sizes.

@@ -60,11 +60,11 @@ def _make(mapping: Mapping, raw: abi.mw_dispatch_result_t, plan: Plan) -> Rows:
 
 
 def combine_view(mapping: Mapping, address: int, plan: Plan) -> torch.Tensor:
-    """The combine buffer at ``address``: bf16 [L, R*M, H]."""
+    """The combine buffer at ``address``: bf16 or float32 [L, R*M, H]."""
     key = (address, plan)
     view: torch.Tensor | None = mapping.find(key)
     if view is None:
-        view = mapping.view(address, plan.rows, torch.bfloat16)
+        view = mapping.view(address, plan.rows, plan.output_dtype)
         mapping.keep(key, view)
     return view.detach()
 

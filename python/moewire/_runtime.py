@@ -21,11 +21,13 @@ MAX_METADATA_BYTES = 1024
 _CLOSED_TEXT = "the buffer is closed"
 
 
-def size_hint(tokens: int, hidden: int, num_ranks: int, num_experts: int, num_slots: int) -> int:
+def size_hint(
+    tokens: int, hidden: int, num_ranks: int, num_experts: int, num_slots: int, flags: int
+) -> int:
     """Bytes for operations up to this shape, in bf16 or fp8 (address space, not memory)."""
     lib = library()
     shape = abi.mw_shape_t(
-        abi.SIZE_OF[abi.mw_shape_t], num_slots, tokens, hidden, num_ranks, num_experts
+        abi.SIZE_OF[abi.mw_shape_t], num_slots, tokens, hidden, num_ranks, num_experts, flags
     )
     num_bytes = ctypes.c_uint64()
     lib.check(lib.buffer_size_hint(byref(shape), byref(num_bytes)))

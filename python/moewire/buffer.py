@@ -156,10 +156,12 @@ class Buffer(Member):
         num_experts: int,
         *,
         num_slots: int = 2,
+        fp32_outputs: bool = False,
     ) -> int:
         """Bytes to construct with for operations up to this shape, in bf16 or fp8.
 
-        This is address space; memory becomes resident as rows arrive.
+        ``fp32_outputs``: with room for dispatches that ask for it. This is address space;
+        memory becomes resident as rows arrive.
         """
         ranks = _check.integer("num_ranks", num_ranks, 1, (1 << 31) - 1)
         return size_hint(
@@ -173,6 +175,7 @@ class Buffer(Member):
             ranks,
             _check.experts(num_experts, ranks),
             _check.integer("num_slots", num_slots, 1, 64),
+            abi.MW_SHAPE_FP32_OUTPUTS if fp32_outputs else 0,
         )
 
     def dispatch(
@@ -190,6 +193,7 @@ class Buffer(Member):
         more: bool = False,
         round_scale: bool = False,
         use_ue8m0: bool = False,
+        fp32_outputs: bool = False,
     ) -> Received:
         """Sends each token's row to the ranks that own its experts. Collective.
 
@@ -209,6 +213,8 @@ class Buffer(Member):
             round_scale: with fp8, scales are rounded up to powers of two.
             use_ue8m0: with round_scale, scales are exponent bytes; H a multiple of 512. Both
                 the same on every rank.
+            fp32_outputs: the expert outputs that go to ``combine`` are float32, which takes
+                twice their room in the workspace. The same on every rank.
 
         Returns ``(recv_x, recv_count, handle, event, hook)``:
             - recv_x: bf16 [L, R*M, H], or with fp8 a pair: float8_e4m3fn [L, R*M, H] and
@@ -226,8 +232,8 @@ class Buffer(Member):
         the operation, unless the handle is kept: its combine then finishes the receive.
 
         ``InvalidArgument`` consumes nothing: the call may be repeated. ``PeerMismatchError``
-        is raised on every rank if ranks disagree on M, H, E, dtype or scales; the buffer
-        stays usable.
+        is raised on every rank if ranks disagree on M, H, E, dtype, scales or the dtype of
+        outputs; the buffer stays usable.
         A rank that dies, or is later than ``timeout_us``, is taken out of the group: no
         exception; its entry in ``active_ranks`` becomes 0, in place, exactly when its rows are
         not in the result. ``FencedError``: it was this rank that the others took out.
@@ -239,7 +245,7 @@ class Buffer(Member):
             num_max_dispatch_tokens_per_rank,
             num_experts,
             timeout_us,
-            _dispatch.flags(use_fp8 is None or use_fp8, more, round_scale, use_ue8m0),
+            _dispatch.flags(use_fp8 is None or use_fp8, more, round_scale, use_ue8m0, fp32_outputs),
             _phase(async_finish, return_recv_hook),
         )
         recv_x, recv_count, handle = _dispatch.run(self.runtime, request, self._copy_outputs)
@@ -269,7 +275,8 @@ class Buffer(Member):
         gives zeros.
 
         Args:
-            x: bf16 [L, R*M, H], contiguous, expert outputs in the positions of the inputs.
+            x: bf16 [L, R*M, H], or float32 after a dispatch with ``fp32_outputs``; contiguous,
+                expert outputs in the positions of the inputs.
             topk_idx: int64 [T, K] as dispatched; -1 leaves a selection out.
             topk_weights: float32 [T, K], contiguous.
             active_ranks, timeout_us, async_finish, return_recv_hook: as for ``dispatch``.
@@ -300,10 +307,11 @@ class Buffer(Member):
         return out, event, hook
 
     def get_next_combine_buffer(self, handle: Handle, *, timeout_us: int = -1) -> torch.Tensor:
-        """Where expert outputs may be written in place: bf16 [L, R*M, H], a writable view.
+        """Where expert outputs may be written in place: [L, R*M, H], a writable view.
 
-        Pass it to ``combine(..., zero_copy=True)``. Waits, after an earlier combine of the
-        handle, until nobody reads it any more. Valid until the handle is released.
+        float32 after a dispatch with ``fp32_outputs``, else bf16. Pass it to
+        ``combine(..., zero_copy=True)``. Waits, after an earlier combine of the handle, until
+        nobody reads it any more. Valid until the handle is released.
         """
         self._refuse_foreign(handle)
         _check.timeout(timeout_us)

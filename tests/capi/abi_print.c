@@ -31,6 +31,8 @@ static void print_config(int first)
 	FIELD(mw_shape_t, hidden);
 	FIELD(mw_shape_t, num_ranks);
 	FIELD(mw_shape_t, num_experts);
+	FIELD(mw_shape_t, flags);
+	FIELD(mw_shape_t, reserved);
 	CLOSE();
 	OPEN(mw_bytes_t);
 	FIELD(mw_bytes_t, address);
@@ -203,6 +205,8 @@ static void print_constants(int first)
 	CONSTANT(MW_DISPATCH_MORE);
 	CONSTANT(MW_DISPATCH_ROUND_SCALE);
 	CONSTANT(MW_DISPATCH_UE8M0);
+	CONSTANT(MW_DISPATCH_FP32_OUTPUTS);
+	CONSTANT(MW_SHAPE_FP32_OUTPUTS);
 	CONSTANT(MW_PHASE_SENT);
 	CONSTANT(MW_PHASE_DONE);
 	CONSTANT(MW_COMBINE_ZERO_COPY);

@@ -226,14 +226,32 @@ static void test_configs(void)
 	CHECK(buffer.id == UNTOUCHED);
 }
 
+/* Fields that came later: refused where unknown, absent from an older caller's struct. */
+static void test_shape_flags(void)
+{
+	uint64_t narrow = 0, wide = 0, n = UNTOUCHED;
+	mw_shape_t s = {.size = offsetof(mw_shape_t, flags), .num_max_tokens_per_rank = 64,
+	                .hidden = 7168, .num_ranks = 1, .num_experts = 8, .flags = 0x100};
+	STATUS(MW_OK, mw_buffer_size_hint(&s, &narrow));
+	s.size = sizeof s;
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_size_hint(&s, &n));
+	s.flags = MW_SHAPE_FP32_OUTPUTS, s.reserved = 1;
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_size_hint(&s, &n));
+	s.reserved = 0;
+	STATUS(MW_OK, mw_buffer_size_hint(&s, &wide));
+	CHECK(n == UNTOUCHED && wide > narrow);
+}
+
 static void test_shapes(void)
 {
 	uint64_t n = UNTOUCHED;
 	mw_shape_t bad[] = {
-		{0, 0, -1, 128, 1, 2}, {0, 0, 4, 0, 1, 2},          {0, 0, 4, 12, 1, 2},
-		{0, 0, 4, 128, 0, 2},  {0, 0, 4, 128, 3, 4},        {0, 0, 4, 128, 1, -2},
-		{0, 65, 4, 128, 1, 2}, {0, 0, INT64_MAX, 128, 1, 2}, {0, 0, 4, INT64_MAX - 7, 1, 2},
-		{0, 0, 4, 128, 1, INT64_MAX}, {0, 0, 1ll << 40, 1ll << 20, 1, 1ll << 10},
+		{0, 0, -1, 128, 1, 2, 0, 0}, {0, 0, 4, 0, 1, 2, 0, 0},
+		{0, 0, 4, 12, 1, 2, 0, 0}, {0, 0, 4, 128, 0, 2, 0, 0},
+		{0, 0, 4, 128, 3, 4, 0, 0}, {0, 0, 4, 128, 1, -2, 0, 0},
+		{0, 65, 4, 128, 1, 2, 0, 0}, {0, 0, INT64_MAX, 128, 1, 2, 0, 0},
+		{0, 0, 4, INT64_MAX - 7, 1, 2, 0, 0}, {0, 0, 4, 128, 1, INT64_MAX, 0, 0},
+		{0, 0, 1ll << 40, 1ll << 20, 1, 1ll << 10, 0, 0},
 	};
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		bad[i].size = sizeof *bad;
@@ -241,6 +259,7 @@ static void test_shapes(void)
 			FAIL("shape %zu was not refused", i);
 	}
 	CHECK(n == UNTOUCHED);
+	test_shape_flags();
 }
 
 /* Connects rank 0 of two with the given bytes as rank 1's. */

@@ -32,6 +32,14 @@ def test_combine_refuses(combine_failures: dict[str, str], name: str) -> None:
     assert name not in combine_failures, combine_failures[name]
 
 
+def test_combine_refuses_bf16_where_float32_was_promised(team: Team) -> None:
+    team.run(2, jobs_input.wrong_float32_combines)
+
+
+def test_float32_outputs_need_their_room(team: Team) -> None:
+    team.run(2, jobs_input.no_room_for_float32)
+
+
 def test_stale_foreign_and_closed_handles(team: Team) -> None:
     team.run(2, jobs_input.wrong_handles)
 
@@ -44,6 +52,7 @@ def test_stale_foreign_and_closed_handles(team: Team) -> None:
         ("H", ("128", "64")),
         ("dtype", ("bf16", "fp8")),
         ("scales", ("scales", "float32", "round_scale")),
+        ("outputs", ("output dtype", "bf16", "float32")),
     ],
 )
 def test_ranks_that_disagree_in_a_call(team: Team, name: str, values: tuple[str, ...]) -> None:

@@ -41,6 +41,16 @@ def test_same_inputs_give_same_bits_for_every_number_of_ranks(team: Team) -> Non
     assert all(rows == everything[0] for rows in everything)
 
 
+@pytest.mark.parametrize(("ue8m0", "fp8"), [(False, False), (False, True), (True, True)])
+def test_float32_outputs_have_the_oracles_bits(team: Team, ue8m0: bool, fp8: bool) -> None:
+    for in_place, copied in team.run(3, jobs_oracle.float32_outputs, ue8m0, fp8):
+        for moved in (in_place, copied):
+            assert moved["num_bytes_reduced"] == moved["num_rows_reduced"] * 512 * 4 > 0
+        assert in_place["num_bytes_copied"] == 0
+        times = len(jobs_oracle.CALLS)
+        assert copied["num_bytes_copied"] == times * copied["num_rows_received"] * 512 * 4
+
+
 def test_ranks_without_tokens_take_part(team: Team) -> None:
     team.run(3, jobs_oracle.one_token_none_elsewhere)
 

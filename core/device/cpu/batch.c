@@ -197,8 +197,8 @@ void mwcpu_place(const struct mwcpu_kernels *k, const void *x, int64_t hidden,
 // ---- reduce ----
 
 // Collects one token's summands in order of k; returns how many there are.
-static int64_t gather(struct mwcpu_term *terms, int64_t top_k, int64_t hidden,
-		      const uintptr_t *sources,
+static int64_t gather(struct mwcpu_term *terms, int64_t top_k,
+		      int64_t row_bytes, const uintptr_t *sources,
 		      const struct mwcpu_reduce_job *jobs, const float *weights)
 {
 	int64_t n = 0;
@@ -207,26 +207,31 @@ static int64_t gather(struct mwcpu_term *terms, int64_t top_k, int64_t hidden,
 		if (jobs[k].source < 0)
 			continue;
 		terms[n].row = sources[jobs[k].source] +
-			       (uintptr_t)(2 * hidden * jobs[k].row);
+			       (uintptr_t)(row_bytes * jobs[k].row);
 		terms[n].weight = weights[k];
 		n++;
 	}
 	return n;
 }
 
-void mwcpu_reduce(const struct mwcpu_kernels *k, void *out, int64_t hidden,
-		  int64_t num_tokens, int64_t top_k, const uintptr_t *sources,
+void mwcpu_reduce(const struct mwcpu_kernels *k, int wide, void *out,
+		  int64_t hidden, int64_t num_tokens, int64_t top_k,
+		  const uintptr_t *sources,
 		  const struct mwcpu_reduce_job *jobs, const float *weights,
 		  struct mwcpu_term *terms)
 {
 	uint64_t saved = fp_enter();
+	int64_t row_bytes = (wide ? 4 : 2) * hidden;
 
 	for (int64_t t = 0; t < num_tokens; t++) {
-		int64_t n = gather(terms, top_k, hidden, sources,
+		int64_t n = gather(terms, top_k, row_bytes, sources,
 				   jobs + t * top_k, weights + t * top_k);
+		uint8_t *to = (uint8_t *)out + 2 * hidden * t;
 
-		k->reduce_row((uint8_t *)out + 2 * hidden * t, terms, n,
-			      hidden);
+		if (wide)
+			k->reduce_row_wide(to, terms, n, hidden);
+		else
+			k->reduce_row(to, terms, n, hidden);
 	}
 	fp_leave(saved);
 }

@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"encoding/binary"
 	"math/rand/v2"
 	"testing"
 
@@ -56,6 +57,15 @@ func BenchmarkPlace(b *testing.B) {
 // 1024 different ones, in the order in which dispatch leaves them (cold).
 func BenchmarkReduce(b *testing.B) {
 	source := benchValues(b, benchTokens*benchTopK)
+	b.Run("bf16", func(b *testing.B) { benchReduce(b, source, false) })
+	wide := offHeap(b, 2*len(source))
+	for i := range len(source) / 2 {
+		binary.LittleEndian.PutUint32(wide[4*i:], uint32(bf16At(source, i))<<16|0x1234)
+	}
+	b.Run("float32", func(b *testing.B) { benchReduce(b, wide, true) })
+}
+
+func benchReduce(b *testing.B, source []byte, wide bool) {
 	for _, hot := range []bool{true, false} {
 		name := "cold"
 		if hot {
@@ -63,7 +73,7 @@ func BenchmarkReduce(b *testing.B) {
 		}
 		batch := &device.ReduceBatch{
 			Out: offHeap(b, benchTokens*benchHidden*2), Hidden: benchHidden, TopK: benchTopK,
-			Sources: [][]byte{source},
+			Sources: [][]byte{source}, Wide: wide,
 		}
 		for t := range benchTokens {
 			for k := range benchTopK {
@@ -77,7 +87,7 @@ func BenchmarkReduce(b *testing.B) {
 		}
 		for _, k := range all(b) {
 			b.Run(name+"/"+k.Name(), func(b *testing.B) {
-				b.SetBytes(benchTokens * benchHidden * 2 * (benchTopK + 1))
+				b.SetBytes(int64(len(source) + len(batch.Out)))
 				b.ReportAllocs()
 				for b.Loop() {
 					k.Reduce(batch)

@@ -69,6 +69,9 @@ struct mwcpu_kernels {
 	// out[i] = sum of weight * row[i] over the terms, in order.
 	void (*reduce_row)(uint8_t *out, const struct mwcpu_term *terms,
 			   int64_t num_terms, int64_t hidden);
+	// The same of float32 rows; out is bf16 here too.
+	void (*reduce_row_wide)(uint8_t *out, const struct mwcpu_term *terms,
+				int64_t num_terms, int64_t hidden);
 	// Casts hidden bf16 values to e4m3 and writes hidden/128 scales.
 	void (*quantise_row)(uint8_t *q, float *scales, const uint8_t *x,
 			     int64_t hidden);
@@ -103,9 +106,9 @@ void mwcpu_place(const struct mwcpu_kernels *k, const void *x, int64_t hidden,
 		 const struct mwcpu_place_job *jobs, int64_t num_jobs,
 		 void *scratch);
 
-// terms is scratch for top_k entries.
-void mwcpu_reduce(const struct mwcpu_kernels *k, void *out, int64_t hidden,
-		  int64_t num_tokens, int64_t top_k, const uintptr_t *sources,
+// terms is scratch for top_k entries. wide: rows are float32, else bf16.
+void mwcpu_reduce(const struct mwcpu_kernels *k, int wide, void *out,
+		  int64_t hidden, int64_t num_tokens, int64_t top_k, const uintptr_t *sources,
 		  const struct mwcpu_reduce_job *jobs, const float *weights,
 		  struct mwcpu_term *terms);
 

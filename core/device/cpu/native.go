@@ -96,7 +96,11 @@ func (n *native) Reduce(b *device.ReduceBatch) {
 		n.sources = append(n.sources, n.pin(s))
 	}
 	n.terms = atLeast(n.terms, b.TopK)
-	C.mwcpu_reduce(n.table, first(b.Out), C.int64_t(b.Hidden),
+	wide := C.int(0)
+	if b.Wide {
+		wide = 1
+	}
+	C.mwcpu_reduce(n.table, wide, first(b.Out), C.int64_t(b.Hidden),
 		C.int64_t(len(b.Out)/(2*b.Hidden)), C.int64_t(b.TopK),
 		unsafe.SliceData(n.sources),
 		(*C.struct_mwcpu_reduce_job)(first(b.Jobs)),

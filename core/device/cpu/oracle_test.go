@@ -129,11 +129,10 @@ func oracleScaleByte(bits uint32) byte {
 // oracleReduce is one output value. float64 holds the exact product and the
 // exact sum closely enough that rounding it to float32 is the correct
 // rounding (53 >= 2*24+2 digits).
-func oracleReduce(weights []float32, values []uint16) uint16 {
+func oracleReduce(weights, values []float32) uint16 {
 	acc := float32(0)
 	for k, w := range weights {
-		v := math.Float32frombits(uint32(values[k]) << 16)
-		product := float32(float64(w) * float64(v))
+		product := float32(float64(w) * float64(values[k]))
 		acc = float32(float64(acc) + float64(product))
 	}
 	return oracleRound(acc)

@@ -28,19 +28,27 @@ func reduceAndCheck(t *testing.T, b *device.ReduceBatch) {
 func oracleReduceBatch(b *device.ReduceBatch) []uint16 {
 	want := make([]uint16, len(b.Out)/2)
 	weights := make([]float32, 0, b.TopK)
-	values := make([]uint16, 0, b.TopK)
+	values := make([]float32, 0, b.TopK)
 	for i := range want {
 		weights, values = weights[:0], values[:0]
 		for k := range b.TopK {
 			at := i/b.Hidden*b.TopK + k
 			if j := b.Jobs[at]; j.Source >= 0 {
 				weights = append(weights, b.Weights[at])
-				values = append(values, bf16At(b.Sources[j.Source], int(j.Row)*b.Hidden+i%b.Hidden))
+				values = append(values, sourceValue(b, j.Source, int(j.Row)*b.Hidden+i%b.Hidden))
 			}
 		}
 		want[i] = oracleReduce(weights, values)
 	}
 	return want
+}
+
+// sourceValue is a value of a source, whichever type it has.
+func sourceValue(b *device.ReduceBatch, source int32, i int) float32 {
+	if b.Wide {
+		return math.Float32frombits(u32At(b.Sources[source], i))
+	}
+	return math.Float32frombits(uint32(bf16At(b.Sources[source], i)) << 16)
 }
 
 // randomReduce draws a batch; holes says whether some jobs are empty.

@@ -133,34 +133,47 @@ func (r *reference) Reduce(b *device.ReduceBatch) {
 	if b.Hidden == 0 {
 		return
 	}
-	rowBytes := 2 * b.Hidden
-	for t := range len(b.Out) / rowBytes {
-		out := b.Out[t*rowBytes:][:rowBytes]
-		jobs := b.Jobs[t*b.TopK:][:b.TopK]
-		weights := b.Weights[t*b.TopK:][:b.TopK]
-		for at := 0; at < rowBytes; at += 2 * tileValues {
-			r.reduceTile(out[at:min(at+2*tileValues, rowBytes)], at, rowBytes, b.Sources, jobs, weights)
+	for t := range len(b.Out) / (2 * b.Hidden) {
+		out := b.Out[t*2*b.Hidden:][:2*b.Hidden]
+		for at := 0; at < b.Hidden; at += tileValues {
+			r.reduceTile(out[2*at:2*min(at+tileValues, b.Hidden)], b, t, at)
 		}
 	}
 }
 
-// reduceTile computes the bytes from at on of one output row, as many as out
-// has.
-func (r *reference) reduceTile(out []byte, at, rowBytes int, sources [][]byte, jobs []device.ReduceJob, weights []float32) {
+// reduceTile computes the values from at on of token t, as many as fit in out.
+func (r *reference) reduceTile(out []byte, b *device.ReduceBatch, t, at int) {
 	sums := r.sums[:len(out)/2]
 	clear(sums)
-	for k, w := range weights {
-		if jobs[k].Source < 0 {
-			continue
-		}
-		row := sources[jobs[k].Source][int(jobs[k].Row)*rowBytes+at:][:len(out)]
-		for i := range sums {
-			v := fromBF16(binary.LittleEndian.Uint16(row[2*i:]))
-			sums[i] = float32(sums[i] + float32(w*v))
+	add := addBF16
+	if b.Wide {
+		add = addFloat32
+	}
+	for k, w := range b.Weights[t*b.TopK:][:b.TopK] {
+		if j := b.Jobs[t*b.TopK+k]; j.Source >= 0 {
+			add(sums, w, b.Sources[j.Source], int(j.Row)*b.Hidden+at)
 		}
 	}
 	for i, s := range sums {
 		binary.LittleEndian.PutUint16(out[2*i:], toBF16(s))
+	}
+}
+
+// addBF16 adds w times the values from first on.
+func addBF16(sums []float32, w float32, source []byte, first int) {
+	values := source[2*first:][:2*len(sums)]
+	for i := range sums {
+		v := fromBF16(binary.LittleEndian.Uint16(values[2*i:]))
+		sums[i] = float32(sums[i] + float32(w*v))
+	}
+}
+
+// addFloat32 is addBF16 for a wide source.
+func addFloat32(sums []float32, w float32, source []byte, first int) {
+	values := source[4*first:][:4*len(sums)]
+	for i := range sums {
+		v := math.Float32frombits(binary.LittleEndian.Uint32(values[4*i:]))
+		sums[i] = float32(sums[i] + float32(w*v))
 	}
 }
 

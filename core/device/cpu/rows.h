@@ -122,6 +122,66 @@ static void reduce_row(uint8_t *out, const struct mwcpu_term *terms,
 		reduce_part(out, terms, num_terms, at, (size_t)(bytes - at));
 }
 
+// ---- weighted reduction of float32 rows ----
+
+// The high half of each lane after rounding, LANES bf16 in order.
+INLINE vu16half narrow(vf32 f)
+{
+	return __builtin_convertvector(round_bf16(f) >> 16, vu16half);
+}
+
+INLINE void reduce_wide_tile(uint8_t *out, const struct mwcpu_term *terms,
+			     int64_t num_terms, int64_t at)
+{
+	vf32 sum[TILE] = {{0}};
+
+	for (int64_t k = 0; k < num_terms; k++) {
+		const uint8_t *row = (const uint8_t *)terms[k].row + 4 * at;
+		float w = terms[k].weight;
+
+#pragma GCC unroll 4
+		for (int i = 0; i < TILE; i++)
+			sum[i] += w * (vf32)load(row + i * VB);
+	}
+#pragma GCC unroll 4
+	for (int i = 0; i < TILE; i++) {
+		vu16half r = narrow(sum[i]);
+
+		memcpy(out + 2 * (at + i * LANES), &r, VB / 2);
+	}
+}
+
+// What is left of a row: one vector, of which only n values exist.
+INLINE void reduce_wide_part(uint8_t *out, const struct mwcpu_term *terms,
+			     int64_t num_terms, int64_t at, size_t n)
+{
+	vf32 sum = {0};
+	vu16half r;
+
+	for (int64_t k = 0; k < num_terms; k++) {
+		vf32 v = {0};
+
+		memcpy(&v, (const uint8_t *)terms[k].row + 4 * at, 4 * n);
+		sum += terms[k].weight * v;
+	}
+	r = narrow(sum);
+	memcpy(out + 2 * at, &r, 2 * n);
+}
+
+static void reduce_row_wide(uint8_t *out, const struct mwcpu_term *terms,
+			    int64_t num_terms, int64_t hidden)
+{
+	int64_t at = 0;
+
+	for (; at + TILE * LANES <= hidden; at += TILE * LANES)
+		reduce_wide_tile(out, terms, num_terms, at);
+	for (; at + LANES <= hidden; at += LANES)
+		reduce_wide_part(out, terms, num_terms, at, LANES);
+	if (at < hidden)
+		reduce_wide_part(out, terms, num_terms, at,
+				 (size_t)(hidden - at));
+}
+
 // ---- bf16 to e4m3 ----
 
 // The largest bf16 magnitude of a block, by its bits.
@@ -287,6 +347,7 @@ static void dequantise_row(uint8_t *out, const uint8_t *q,
 const struct mwcpu_kernels ROWS_TABLE = {
 	ROWS_NAME,
 	reduce_row,
+	reduce_row_wide,
 	quantise_row,
 	quantise_row_pow2,
 	dequantise_row,

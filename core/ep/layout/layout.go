@@ -13,7 +13,7 @@
 //
 // and goes on with regions whose size depends on the operation's shape:
 // layout [L, R], src_info [L, C], scales [L, H/128 or H/512, C], rows [L, C, H] and
-// y [L, C, H], where C = R*M rows is the capacity of one expert.
+// y [L, C, H], bf16 or float32, where C = R*M rows is the capacity of one expert.
 package layout
 
 import (
@@ -55,6 +55,8 @@ type Shape struct {
 	NumRanks   int64 // R
 	FP8        bool  // rows are fp8 e4m3 with scales, else bf16
 	UE8M0      bool  // with FP8: scales of one byte, four to a word, else float32
+
+	WideOutputs bool // expert outputs are float32, else bf16
 }
 
 // Slab is where everything of one operation lies, as byte offsets into a slab.
@@ -113,7 +115,7 @@ func Of(s Shape) (Slab, error) {
 // blocks of experts follow one another without gaps, so that the packed
 // tensor is contiguous for every shape.
 func (s *Slab) place() error {
-	s.RowBytes = s.OutputBytes()
+	s.RowBytes = 2 * s.Hidden
 	if s.FP8 {
 		s.RowBytes = s.Hidden
 	}
@@ -123,7 +125,7 @@ func (s *Slab) place() error {
 	s.SrcInfoOff = at.take("src_info", PageBytes, l, c, 4)
 	s.ScalesOff = at.take("scales", PageBytes, l, s.Groups(), c, 4)
 	s.RowsOff = at.take("recv_x", RegionBytes, l, c, s.RowBytes)
-	s.YOff = at.take("expert outputs", RegionBytes, l, c, 2*s.Hidden)
+	s.YOff = at.take("expert outputs", RegionBytes, l, c, s.OutputBytes())
 	s.SizeBytes = at.take("slab", RegionBytes)
 	if at.err != nil {
 		return fmt.Errorf("%w: num_max_tokens_per_rank %d, hidden %d, num_experts %d, num_ranks %d: %s",
@@ -166,7 +168,7 @@ func (s *Slab) capacity() int64 { return s.LocalExperts * s.RowsPerExpert }
 // Rows is the packed tensor [L, C, row].
 func (s *Slab) Rows() Region { return Region{s.RowsOff, s.capacity() * s.RowBytes} }
 
-// Y is the expert outputs, bf16 [L, C, H].
+// Y is the expert outputs, bf16 or float32 [L, C, H].
 func (s *Slab) Y() Region { return Region{s.YOff, s.capacity() * s.OutputBytes()} }
 
 // SrcInfo is int32 [L, C].
@@ -179,7 +181,12 @@ func (s *Slab) Scales() Region {
 }
 
 // OutputBytes is the size of one row of expert outputs.
-func (s *Slab) OutputBytes() int64 { return 2 * s.Hidden }
+func (s Shape) OutputBytes() int64 {
+	if s.WideOutputs {
+		return 4 * s.Hidden
+	}
+	return 2 * s.Hidden
+}
 
 // Groups is the number of 4-byte words that hold the scales of one row: 0 for
 // bf16.
@@ -211,9 +218,9 @@ func (s *Slab) Head(l, n int64, visit func(Region)) {
 }
 
 // SizeHint is the number of bytes of numSlots slabs that hold this shape in
-// bf16 and in fp8.
+// bf16 and in fp8. One for wide outputs has room for others, not the reverse.
 func SizeHint(s Shape, numSlots int64) (int64, error) {
-	s.FP8 = false // rows of bf16 are larger than fp8 rows with their scales
+	s.FP8, s.UE8M0 = false, false // rows of bf16 are larger than fp8 rows with their scales
 	slab, err := Of(s)
 	if err != nil {
 		return 0, err

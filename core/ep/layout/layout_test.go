@@ -43,6 +43,15 @@ func TestOfKnownShapes(t *testing.T) {
 				RowsOff: 2 << 20, YOff: 6 << 20, SizeBytes: 14 << 20,
 			},
 		},
+		{
+			name:  "float32 outputs, twice the room of bf16 rows",
+			shape: Shape{MaxTokens: 128, Hidden: 7168, NumExperts: 64, NumRanks: 4, WideOutputs: true},
+			want: Slab{
+				LocalExperts: 16, RowsPerExpert: 512, RowBytes: 14336,
+				LayoutOff: 81920, SrcInfoOff: 81920 + 4096, ScalesOff: 81920 + 4096 + 32768,
+				RowsOff: 2 << 20, YOff: 2<<20 + 117440512, SizeBytes: 2<<20 + 3*117440512,
+			},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := Of(c.shape)
@@ -96,12 +105,18 @@ func TestRegionsAreDisjoint(t *testing.T) {
 		ranks := 1 + r.Int64N(MaxRanks)
 		s := Shape{MaxTokens: 1 + r.Int64N(5000), Hidden: 128 * (1 + r.Int64N(80)), NumRanks: ranks, NumExperts: ranks * (1 + r.Int64N(64)), FP8: r.IntN(2) == 0}
 		s.UE8M0 = s.FP8 && s.Hidden%512 == 0 && r.IntN(2) == 0
+		s.WideOutputs = r.IntN(2) == 0
 		slab, err := Of(s)
 		require.NoError(t, err, "%+v", s)
 		rows := slab.LocalExperts * slab.RowsPerExpert
+		outputBytes := s.Hidden * 2
+		if s.WideOutputs {
+			outputBytes *= 2
+		}
+		require.Equal(t, Region{slab.YOff, rows * outputBytes}, slab.Y())
 		regions := [][2]int64{
 			{0, HeaderBytes}, {slab.LayoutOff, slab.LocalExperts * ranks * 8}, {slab.SrcInfoOff, rows * 4},
-			{slab.RowsOff, rows * slab.RowBytes}, {slab.YOff, rows * s.Hidden * 2},
+			{slab.RowsOff, rows * slab.RowBytes}, {slab.YOff, rows * outputBytes},
 		}
 		if s.FP8 {
 			bytes := rows * s.Hidden / QuantBlock * 4
@@ -169,6 +184,17 @@ func TestSizeHint(t *testing.T) {
 	slab, err = Of(s)
 	require.NoError(t, err)
 	require.LessOrEqual(t, slab.SizeBytes, SlabBytes(hint, 2), "the hint serves both dtypes")
+	s.UE8M0 = true
+	again, err := SizeHint(s, 2)
+	require.NoError(t, err)
+	require.Equal(t, hint, again)
+	s.WideOutputs = true
+	slab, err = Of(s)
+	require.NoError(t, err)
+	require.Greater(t, slab.SizeBytes, SlabBytes(hint, 2))
+	wide, err := SizeHint(s, 2)
+	require.NoError(t, err)
+	require.LessOrEqual(t, slab.SizeBytes, SlabBytes(wide, 2))
 	_, err = SizeHint(Shape{MaxTokens: 1 << 26, Hidden: 1 << 25, NumExperts: 64, NumRanks: 4}, math.MaxInt32)
 	require.ErrorIs(t, err, ErrShape)
 }

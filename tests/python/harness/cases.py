@@ -26,6 +26,7 @@ class Case:
     wild: bool = False
     round_scale: bool = False
     ue8m0: bool = False
+    fp32_outputs: bool = False
     x: list[np.ndarray] = field(default_factory=list)  # bf16 [T, H] by rank
     topk: list[np.ndarray] = field(default_factory=list)  # int64 [T, K]
     weights: list[np.ndarray] = field(default_factory=list)  # float32 [T, K]
@@ -38,9 +39,9 @@ class Case:
         return np.random.default_rng([*self.salt, *salt])
 
     def output(self, expert: int, source: int) -> np.ndarray:
-        """bf16 [T, H]: what an expert answers to each token of a source, by no rule."""
-        shape = self.x[source].shape
-        return _numbers(self.random(7, expert, source), shape, self.wild)
+        """bf16 or float32 [T, H]: what an expert answers to each token of a source, by no rule."""
+        numbers = _wide_numbers if self.fp32_outputs else _numbers
+        return numbers(self.random(7, expert, source), self.x[source].shape, self.wild)
 
     def outputs_for(self, source: int) -> dict[int, np.ndarray]:
         chosen = set(self.topk[source].reshape(-1).tolist()) - {-1}
@@ -53,6 +54,7 @@ class Case:
         tokens = [len(x) for x in self.x]
         kind = "fp8" if self.fp8 else "bf16"
         kind += " ue8m0" if self.ue8m0 else " round_scale" if self.round_scale else ""
+        kind += " fp32_outputs" if self.fp32_outputs else ""
         return (
             f"case {self.salt}: R={self.num_ranks} E={self.num_experts} K={self.num_topk} "
             f"H={self.hidden} M={self.num_max} T={tokens} {kind} {self.routing!r} wild={self.wild}"
@@ -64,6 +66,13 @@ def _numbers(random: np.random.Generator, shape: tuple[int, ...], wild: bool) ->
     if wild:
         return random.integers(0, 1 << 16, size=shape, dtype=np.uint16)
     return oracle.to_bf16(random.standard_normal(shape, dtype=np.float32))
+
+
+def _wide_numbers(random: np.random.Generator, shape: tuple[int, ...], wild: bool) -> np.ndarray:
+    """float32 with all its digits: bell-shaped, or every bit pattern."""
+    if wild:
+        return random.integers(0, 1 << 32, size=shape, dtype=np.uint32).view(np.float32)
+    return random.standard_normal(shape, dtype=np.float32)
 
 
 def _route(random: np.random.Generator, routing: str, shape: tuple[int, int], experts: int):
@@ -122,6 +131,7 @@ def make(seed: int, number: int, num_ranks: int) -> Case:
     )
     case.round_scale = fp8 and bool(random.integers(2))
     case.ue8m0 = case.round_scale and hidden % 512 == 0
+    case.fp32_outputs = bool(random.integers(2))
     full = random.random() < 0.2
     tokens = [num_max if full else int(random.integers(num_max + 1)) for _ in range(num_ranks)]
     return fill(case, tokens)

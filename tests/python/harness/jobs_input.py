@@ -113,7 +113,12 @@ DISPATCH: dict[str, tuple[Wrong, tuple[str, ...]]] = {
 }
 
 COMBINE: dict[str, tuple[Wrong, tuple[str, ...]]] = {
-    "x dtype": (_change("x", torch.Tensor.float), ("x", "float32", "bfloat16")),
+    "x dtype": (
+        _change("x", torch.Tensor.float),
+        ("x", "float32", "bfloat16", "dispatch with fp32_outputs=True"),
+    ),
+    "x float64": (_change("x", torch.Tensor.double), ("x", "float64", "bfloat16")),
+    "x no tensor": (_change("x", lambda x: x.tolist()), ("x", "list", "torch.Tensor")),
     "x device": (_change("x", lambda x: x.to("meta")), ("x", "meta", "cpu")),
     "x rows": (
         _change("x", lambda x: x[:, 1:].contiguous()),
@@ -205,6 +210,36 @@ def wrong_combines(rank: Rank) -> dict[str, str]:
     return failures
 
 
+def wrong_float32_combines(rank: Rank) -> None:
+    """bf16 outputs after a dispatch that asked for float32."""
+    case = case_for(rank)
+    case.fp32_outputs = True
+    words = ("x", "bfloat16", "float32", "the dispatch had fp32_outputs=True")
+    with rank.buffer() as buffer:
+        received = verify.dispatch(buffer, case, rank.rank)
+        narrow = _change("x", torch.Tensor.bfloat16)
+        _must_refuse(buffer.combine, _combine_arguments(rank, case, received, narrow), words)
+        wide = buffer.get_next_combine_buffer(received.handle)
+        assert wide.dtype is torch.float32 and wide.shape == (2, rank.size * NUM_MAX, HIDDEN)
+        verify.combine(buffer, received, zero_copy=True)
+
+
+def no_room_for_float32(rank: Rank) -> None:
+    """A buffer sized for bf16 outputs refuses float32 ones; one sized for them takes both."""
+    case = Case(rank.size, 2 * rank.size, 2, 512, 2048, False, "uniform", (rank.seed, 950))
+    cases.fill(case, [TOKENS] * rank.size)
+    sizes = (case.num_max, case.hidden, case.num_ranks, case.num_experts)
+    with rank.buffer(moewire.Buffer.get_ep_buffer_size_hint(*sizes), name="narrow") as buffer:
+        arguments = _dispatch_arguments(rank, case, _set(fp32_outputs=True))
+        arguments["num_max_dispatch_tokens_per_rank"] = case.num_max
+        _must_refuse(buffer.dispatch, arguments, ("float32 outputs", "bytes per slot"))
+        verify.combine(buffer, verify.dispatch(buffer, case, rank.rank))
+    hint = moewire.Buffer.get_ep_buffer_size_hint(*sizes, fp32_outputs=True)
+    with rank.buffer(hint, name="wide") as buffer:
+        for case.fp32_outputs in (True, False):
+            verify.combine(buffer, verify.dispatch(buffer, case, rank.rank))
+
+
 def _combine_arguments(
     rank: Rank, case: Case, received: verify.Received, wrong: Wrong
 ) -> dict[str, Any]:
@@ -268,6 +303,7 @@ def disagreement(rank: Rank, name: str) -> str:
                 "E": {"num_experts": rank.size * 4},
                 "H": {"x": arguments["x"][:, :64].contiguous()},
                 "dtype": {"use_fp8": True},
+                "outputs": {"fp32_outputs": True},
             }[name]
         )
     with rank.buffer(16 << 20) as buffer:

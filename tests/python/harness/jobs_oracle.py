@@ -24,7 +24,9 @@ CALLS = (
 
 def size_for(all_cases: list[Case]) -> int:
     return max(
-        moewire.Buffer.get_ep_buffer_size_hint(c.num_max, c.hidden, c.num_ranks, c.num_experts)
+        moewire.Buffer.get_ep_buffer_size_hint(
+            c.num_max, c.hidden, c.num_ranks, c.num_experts, fp32_outputs=c.fp32_outputs
+        )
         for c in all_cases
     )
 
@@ -130,6 +132,25 @@ def corrupted(rank: Rank) -> str:
         except AssertionError as error:
             return str(error)
         return "the oracle saw nothing"
+
+
+def float32_outputs(rank: Rank, ue8m0: bool, fp8: bool) -> list[dict[str, int]]:
+    """In place and copied, twice each, after a bf16 or fp8 dispatch; what each has moved."""
+    case = Case(rank.size, 2 * rank.size, 3, 512, 16, fp8, "uniform", (rank.seed, 55))
+    case.round_scale = case.ue8m0 = ue8m0
+    case.fp32_outputs = True
+    cases.fill(case, [16] * rank.size)
+    moved = []
+    with rank.buffer() as buffer:  # sized by the first dispatch
+        for zero_copy in (True, False):
+            before = buffer.counters()
+            received = verify.dispatch(buffer, case, rank.rank)
+            for how in CALLS:
+                verify.combine(buffer, received, zero_copy=zero_copy, **how)
+            after = buffer.counters()
+            names = ("num_rows_received", "num_rows_reduced", "num_bytes_reduced")
+            moved.append({n: after[n] - before[n] for n in (*names, "num_bytes_copied")})
+    return moved
 
 
 def one_token_none_elsewhere(rank: Rank) -> Any:

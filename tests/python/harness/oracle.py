@@ -93,16 +93,21 @@ def tokens_for(topk_idx: np.ndarray, expert: int) -> np.ndarray:
     return np.nonzero((topk_idx == expert).any(axis=1))[0]
 
 
+def _values(row: np.ndarray) -> np.ndarray:
+    """bf16 to float32; float32 as it is."""
+    return row if row.dtype == np.float32 else to_float(row)
+
+
 def combine(
     topk_idx: np.ndarray, weights: np.ndarray, outputs: dict[int, np.ndarray], hidden: int
 ) -> np.ndarray:
-    """bf16 [T, H]; ``outputs[e]`` is bf16 [T, H], the output of expert e for every token."""
+    """bf16 [T, H]; ``outputs[e]`` is what expert e gives for every token, bf16 or float32."""
     total = np.zeros((topk_idx.shape[0], hidden), dtype=np.float32)
     with np.errstate(all="ignore"):
         for k in range(topk_idx.shape[1]):
             for token in range(topk_idx.shape[0]):
                 expert = int(topk_idx[token, k])
                 if expert >= 0:
-                    product = weights[token, k] * to_float(outputs[expert][token])
+                    product = weights[token, k] * _values(outputs[expert][token])
                     total[token] = total[token] + product
         return to_bf16(total)

@@ -27,6 +27,11 @@ def bf16(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array.astype(np.uint16).view(np.int16).copy()).view(torch.bfloat16)
 
 
+def _float32(array: np.ndarray) -> torch.Tensor:
+    """A tensor of its own, NaN bits and all."""
+    return torch.from_numpy(array.view(np.int32).copy()).view(torch.float32)
+
+
 def same(got: np.ndarray, want: np.ndarray, what: str) -> None:
     """Equal in every bit."""
     if got.dtype.kind == "f":
@@ -115,18 +120,20 @@ class Received:
 
     def write_outputs(self, y: torch.Tensor) -> torch.Tensor:
         """Fills y as the experts would; rows that nobody sent become NaN."""
+        make = _float32 if self.case.fp32_outputs else bf16
         y.view(torch.int16).fill_(-1)
         for (local, source), block in self.blocks.items():
             expert = self.rank * self.case.num_local + local
             tokens = oracle.tokens_for(self.case.topk[source], expert)
             if len(tokens):
-                y[local, block] = bf16(self.case.output(expert, source)[tokens])
+                y[local, block] = make(self.case.output(expert, source)[tokens])
         return y
 
     def new_outputs(self) -> torch.Tensor:
         case = self.case
         shape = (case.num_local, case.num_ranks * case.num_max, case.hidden)
-        return self.write_outputs(torch.empty(shape, dtype=torch.bfloat16))
+        dtype = torch.float32 if case.fp32_outputs else torch.bfloat16
+        return self.write_outputs(torch.empty(shape, dtype=dtype))
 
     def orders(self) -> tuple[tuple[int, ...], ...]:
         """For each expert, the sources in the order of their blocks."""
@@ -145,6 +152,7 @@ def dispatch(buffer: moewire.Buffer, case: Case, rank: int, **options: Any) -> R
     options.setdefault("use_fp8", case.fp8)
     options.setdefault("round_scale", case.round_scale)
     options.setdefault("use_ue8m0", case.ue8m0)
+    options.setdefault("fp32_outputs", case.fp32_outputs)
     options.setdefault("timeout_us", 30_000_000)
     timeout_us = options.pop("timeout_us")
     x, topk = bf16(case.x[rank]), torch.from_numpy(case.topk[rank].copy())

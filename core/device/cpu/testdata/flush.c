@@ -6,19 +6,22 @@
 #include <immintrin.h>
 #include <stdio.h>
 
-static int check(int width)
+static int check(int width, int wide)
 {
 	const struct mwcpu_kernels *k = mwcpu_select(width);
 	uint16_t row[8] = {1, 2, 3, 4, 5, 6, 7, 0x80}, out[8] = {0};
+	uint32_t wide_row[8];
 	struct mwcpu_reduce_job job = {0, 0, 0};
-	uintptr_t source = (uintptr_t)row;
+	uintptr_t source = wide ? (uintptr_t)wide_row : (uintptr_t)row;
 	struct mwcpu_term term;
 	float weight = 1;
 
 	if (k == NULL)
 		return 0;
+	for (int i = 0; i < 8; i++)
+		wide_row[i] = (uint32_t)row[i] << 16;
 	_mm_setcsr(0x9fc0); // flush results, take operands as zero
-	mwcpu_reduce(k, out, 8, 1, 1, &source, &job, &weight, &term);
+	mwcpu_reduce(k, wide, out, 8, 1, 1, &source, &job, &weight, &term);
 	if (_mm_getcsr() != 0x9fc0) {
 		printf("%s: mxcsr is %#x after the call\n", k->name,
 		       _mm_getcsr());
@@ -36,5 +39,6 @@ static int check(int width)
 
 int main(void)
 {
-	return check(16) | check(32) | check(64);
+	return check(16, 0) | check(32, 0) | check(64, 0) | check(16, 1) |
+	       check(32, 1) | check(64, 1);
 }
