@@ -32,6 +32,7 @@ type Buffer struct {
 	all   uint64 // one bit per rank
 
 	patience time.Duration    // longest sleep of a wait
+	yields   time.Duration    // how long a wait yields before it sleeps
 	now      func() time.Time // replaced by tests that drive the clock
 
 	mu        sync.Mutex
@@ -78,8 +79,9 @@ func New(dom transport.Domain, kern device.Kernels, cfg Config) (*Buffer, error)
 	b := &Buffer{
 		cfg: cfg, dom: dom, kern: kern, self: dom.Rank(), ranks: dom.NumRanks(),
 		all: 1<<dom.NumRanks() - 1, epoch: set.Epoch(), patience: patienceFor(dom.NumRanks()),
-		now:   time.Now,
-		slots: make([]slot, cfg.NumSlots), peers: make([]peer, dom.NumRanks()),
+		yields: yieldsFor(dom.NumRanks()),
+		now:    time.Now,
+		slots:  make([]slot, cfg.NumSlots), peers: make([]peer, dom.NumRanks()),
 		behind: newBackground(), waits: newWaiters(cfg.NumSlots),
 	}
 	if cfg.Joining {

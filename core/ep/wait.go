@@ -10,6 +10,8 @@ import (
 // How a wait passes its time, as measured for 2 to 8 ranks on 2 cores (see
 // docs/performance.md): spin, then give the processor away, then sleep, for
 // Buffer.patience at most: a waker may stop between its store and its wake.
+// Where ranks share processors they sleep at once: who yields again and again
+// is put off for long by the kernel when it has something to do.
 const (
 	spinFor  = 2 * time.Microsecond
 	yieldFor = 500 * time.Microsecond
@@ -21,6 +23,13 @@ func patienceFor(ranks int) time.Duration {
 	cpus := runtime.NumCPU()
 	perCPU := (ranks + cpus - 1) / cpus
 	return min(time.Duration(perCPU)*time.Millisecond, 5*time.Millisecond)
+}
+
+func yieldsFor(ranks int) time.Duration {
+	if ranks > runtime.NumCPU() {
+		return 0
+	}
+	return yieldFor
 }
 
 type kind int
@@ -183,7 +192,7 @@ func (w *wait) pause(waiting uint64, limit time.Time) error {
 	if !limit.IsZero() && !now.Before(limit) {
 		return ErrInProgress
 	}
-	if elapsed < yieldFor {
+	if elapsed < w.b.yields {
 		w.b.dom.Yield()
 		return nil
 	}

@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 
 _LEAD_SECONDS = 0.004
+# Longer than the others need to end the step.
+_REST_SECONDS = 0.015
 _SPIN_SECONDS = 0.0003
 
 
@@ -33,7 +35,13 @@ class Start:
         self._spin = spin_seconds(group.size())
 
     def agree(self) -> float:
-        """Collective: the time at which everybody begins, of ``time.perf_counter``."""
+        """Collective: the time at which everybody begins, of ``time.perf_counter``.
+
+        A rank that has ended a step rests first: where ranks share cores, it would else
+        keep one that the others need to end theirs.
+        """
+        if self._spin == 0:
+            time.sleep(_REST_SECONDS)
         dist.barrier(self._group)
         begin = torch.tensor(time.perf_counter() + _LEAD_SECONDS, dtype=torch.float64)
         dist.broadcast(begin, 0, self._group)

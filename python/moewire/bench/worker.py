@@ -193,7 +193,7 @@ def _measure(settings: Settings, start: Start, steps: list[Step]) -> Samples:
     samples: Samples = {step.name: [] for step in steps if step.name}
     for repetition in range(settings.warmup + settings.repeat):
         for step in steps:
-            span = step.run(start.agree() if step.name else 0.0)
+            span = step.run(start.agree())
             if step.name and repetition >= settings.warmup:
                 samples[step.name].append(span)
     return samples
