@@ -100,7 +100,9 @@ func (b *buffer) update() error {
 		return invalid("buffer %d is being connected in another thread", b.id)
 	}
 	_ = b.meet.end() // its failure has no consequence: the memory is another's
-	if b.cfg.Joining && b.meet.stage != stageOver {
+	joined := b.meet.stage == stageOver
+	b.meet.stage = stageFailed // until there is another listener
+	if b.cfg.Joining && !joined {
 		if err := b.forgetJoin(); err != nil {
 			return err
 		}

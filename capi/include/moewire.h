@@ -54,7 +54,7 @@ typedef int32_t mw_status_t;
 #define MW_ERR_TIMEOUT -5           /* a rank did not come to a meeting in time; names it */
 #define MW_ERR_PEER_LOST -6         /* a peer died during a meeting; names it */
 #define MW_ERR_PEER_MISMATCH -7     /* ranks disagree on a parameter; names both values */
-#define MW_ERR_FENCED -8            /* the group went on without this rank: update or recreate */
+#define MW_ERR_FENCED -8            /* the group went on without this rank: update to rejoin */
 #define MW_ERR_NO_MEMORY -9
 #define MW_ERR_SYSTEM -10           /* a system call failed; named in the message */
 #define MW_ERR_FORKED -11           /* used in a forked child; use spawn instead */
@@ -185,8 +185,8 @@ mw_status_t mw_buffer_install(mw_buffer_t buffer);
 
 typedef struct {
 	uint32_t size;
-	uint32_t epoch;     /* raised by every update; 16 bits */
-	uint64_t ranks;     /* one bit per member; without this rank's: it is fenced */
+	uint32_t epoch;     /* of the group; raised by every update; 16 bits */
+	uint64_t ranks;     /* one bit per member; without this rank's: it is out */
 	uint64_t num_lost;  /* ranks that this one has taken out since mw_buffer_create */
 } mw_members_t;
 

@@ -38,12 +38,17 @@ func (b *Buffer) leaveBehind(t task) {
 		return
 	}
 	c.behind = true
-	c.holders++
+	known := c.queued
+	if c.queued = true; !known {
+		c.holders++
+	}
 	b.mu.Unlock()
 
 	g := &b.behind
 	g.mu.Lock()
-	g.tasks = append(g.tasks, t)
+	if !known {
+		g.tasks = append(g.tasks, t)
+	}
 	if !g.running {
 		g.running = true
 		b.users.Add(1)
@@ -128,5 +133,8 @@ func (b *Buffer) stillBehind(t task) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	c := t.s.call(t.kind)
+	if c.st == t.st && !c.behind {
+		c.queued = false
+	}
 	return c.st == t.st && c.behind
 }

@@ -86,6 +86,7 @@ func New(dom transport.Domain, kern device.Kernels, cfg Config) (*Buffer, error)
 	}
 	if cfg.Joining {
 		b.outside, b.why = true, errBetween
+		b.epoch-- // it has joined none yet: the group's own is its predecessor's
 	}
 	b.scratch.targets = make([]device.Target, b.ranks)
 	b.scratch.sources = make([][]byte, b.ranks)

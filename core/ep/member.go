@@ -9,19 +9,28 @@ import (
 // group has gone on to another one.
 func (b *Buffer) members() uint64 { return b.membersOf(b.epoch) }
 
-// Members returns one bit per rank that is in the group now: 0 when the group
-// has gone on to another epoch without this rank.
+// Members returns one bit per rank that is in the group now, whatever its
+// epoch; without this rank's when that is not the one it joined.
 func (b *Buffer) Members() uint64 {
 	ranks, _, _ := b.Membership()
 	return ranks
 }
 
-// Membership returns Members, the epoch that this rank has joined, and how
-// many ranks it has fenced.
+// Membership returns Members, the group's epoch, and how many ranks this one
+// has fenced. Zeros after Close.
 func (b *Buffer) Membership() (ranks uint64, epoch uint16, lost uint64) {
+	if b.enterClosed() != nil {
+		return 0, 0, 0
+	}
+	defer b.users.Done()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.members(), b.epoch, b.lost.Load()
+	set := membership.Set(b.dom.Members().Load())
+	ranks = set.Ranks()
+	if set.Epoch() != b.epoch {
+		ranks &^= 1 << b.self // it is another process's
+	}
+	return ranks, set.Epoch(), b.lost.Load()
 }
 
 // membersOf is members for waits, which do not hold Buffer.mu.
@@ -65,9 +74,7 @@ func (b *Buffer) expelled() {
 // leaveFor ends this rank's part in its epoch: it takes itself out of the
 // member set, and peers that wait for it go on.
 func (b *Buffer) leaveFor(why error) {
-	if !b.outside {
-		membership.Leave(b.dom.Members(), b.epoch, b.self)
-	}
+	membership.Leave(b.dom.Members(), b.epoch, b.self)
 	b.endAll(why)
 	b.quietNow()
 }

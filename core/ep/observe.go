@@ -6,6 +6,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/telemetry"
+	"github.com/moewire/moewire/core/transport"
 )
 
 // DefaultSlowAfter is how long a wait on one rank may last before it becomes
@@ -32,11 +33,24 @@ func (b *Buffer) Records(rank, last int) ([]telemetry.Record, error) {
 		return nil, err
 	}
 	defer b.users.Done()
-	control := b.dom.Control(rank)
+	control := b.retainControl(rank)
 	if control == nil {
 		return nil, nil
 	}
+	defer control.Release()
 	return telemetry.At(control, layout.Record()).Records(last), nil
+}
+
+// retainControl keeps a rank's control page mapped, also when an update of the
+// membership replaces the rank meanwhile. nil: absent.
+func (b *Buffer) retainControl(rank int) transport.Segment {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	control := b.dom.Control(rank)
+	if control != nil {
+		control.Retain()
+	}
+	return control
 }
 
 // Events returns the events after a sequence number that are still kept, and

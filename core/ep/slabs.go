@@ -66,6 +66,7 @@ func (b *Buffer) renew(s *slot, late uint64) error {
 		b.clean(s, late == 0)
 		return nil
 	}
+	s.a &^= late // once is enough, should there be no memory now
 	return b.replaceSlab(s)
 }
 

@@ -65,6 +65,7 @@ type call struct {
 	waits    time.Time // when its first wait of this phase began; zero: not yet
 	sent     bool      // the caller was told so: the next phase's deadline counts
 	behind   bool      // runs in the background: no caller waits for it now
+	queued   bool      // the background knows of it
 	trial    trial     // who is to blame for a deadline that has passed
 }
 
@@ -92,7 +93,7 @@ func (c *call) begin(timeout time.Duration) {
 	c.st, c.spare = c.spare, nil
 	*c.st = op.Op{}
 	c.timeout, c.deadline, c.waits, c.sent = timeout, time.Time{}, time.Time{}, false
-	c.behind, c.trial.open, c.trial.excuses = false, false, 0
+	c.behind, c.queued, c.trial.open, c.trial.excuses = false, false, false, 0
 }
 
 // retire forgets an ended operation. Its memory is reused only if nobody can

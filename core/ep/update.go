@@ -102,25 +102,36 @@ func (b *Buffer) unready() {
 	}
 }
 
-// reopenAll opens every slot for the first operation of the epoch.
+// reopenAll opens every slot for the first operation of the epoch, once there
+// is memory for all: whoever sees one open may write at once.
 func (b *Buffer) reopenAll() error {
 	for j := range b.slots {
-		s := &b.slots[j]
-		s.op, s.live, s.sent, s.unsent = 0, false, 0, 0
-		clear(s.dst)
-		clear(s.warm)
-		if s.own == nil {
-			continue
-		}
-		if len(s.own.suspects) == 0 {
-			b.clean(s, false)
-		} else if err := b.replaceSlab(s); err != nil {
+		if err := b.empty(&b.slots[j]); err != nil {
 			return err
 		}
-		b.openSlot(s, b.firstFor(j))
 	}
 	if b.slabBytes == 0 && b.cfg.NumBytes > 0 {
 		return b.addSlabs(layout.SlabBytes(b.cfg.NumBytes, int64(len(b.slots))))
 	}
+	for j := range b.slots {
+		if s := &b.slots[j]; s.own != nil {
+			b.openSlot(s, b.firstFor(j))
+		}
+	}
+	return nil
+}
+
+// empty makes a slot ready for another epoch.
+func (b *Buffer) empty(s *slot) error {
+	s.op, s.live, s.sent, s.unsent = 0, false, 0, 0
+	clear(s.dst)
+	clear(s.warm)
+	if s.own == nil {
+		return nil
+	}
+	if len(s.own.suspects) > 0 {
+		return b.replaceSlab(s)
+	}
+	b.clean(s, false)
 	return nil
 }

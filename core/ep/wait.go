@@ -112,7 +112,7 @@ func (b *Buffer) step(t task, until Phase) (waiting uint64, reached bool, err er
 		b.expelled()
 	}
 	if t.st.State() != op.Pending { // a caller may have left it in the middle of a wait
-		b.waits.blame(entryOf(t.s, t.kind), 0, 0, &b.peers[b.self])
+		b.waits.blame(entryOf(t.s, t.kind), t.st, 0, 0, &b.peers[b.self])
 	}
 	reached = t.st.State() == op.Done || (until == PhaseSent && sent)
 	b.rec.step(t, waiting, reached)
@@ -229,7 +229,7 @@ func (w *wait) account(now time.Time, waiting uint64) {
 	}
 	own := &w.peers[w.b.self]
 	if waiting != w.shown {
-		w.b.waits.blame(entryOf(w.t.s, w.t.kind), waiting, w.b.rec.clock.At(w.since), own)
+		w.b.waits.blame(entryOf(w.t.s, w.t.kind), w.t.st, waiting, w.b.rec.clock.At(w.since), own)
 	}
 	own.beat().Add(1)
 	w.last, w.blamed, w.shown = now, lowest(waiting), waiting

@@ -1,6 +1,10 @@
 package ep
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/moewire/moewire/core/op"
+)
 
 // waiters are the waits of this rank that hold up a caller, one entry for each
 // kind of each slot. Its control page shows what they have in common: all
@@ -13,6 +17,7 @@ type waiters struct {
 }
 
 type waiter struct {
+	st    *op.Op // the operation that is waited for
 	ranks uint64 // waited for; 0: no wait
 	since int64  // on the clock that all ranks of a host share (core/telemetry)
 }
@@ -21,15 +26,16 @@ func newWaiters(slots int) waiters { return waiters{entries: make([]waiter, slot
 
 func entryOf(s *slot, k kind) int { return s.index*numKinds + int(k) }
 
-// blame says whom a wait waits for by now, and tells the peers. No ranks: it
-// has ended.
-func (ws *waiters) blame(entry int, ranks uint64, since int64, own *peer) {
+// blame says whom a wait for an operation waits for by now, and tells the
+// peers. No ranks: it has ended; that counts only if the entry is still its.
+func (ws *waiters) blame(entry int, st *op.Op, ranks uint64, since int64, own *peer) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if ws.entries[entry].ranks == ranks {
+	e := &ws.entries[entry]
+	if (e.ranks == ranks && e.st == st) || (ranks == 0 && e.st != st) {
 		return
 	}
-	ws.entries[entry] = waiter{ranks, since}
+	*e = waiter{st, ranks, since}
 	all, first := uint64(0), int64(0)
 	for _, e := range ws.entries {
 		if e.ranks != 0 {
@@ -46,6 +52,6 @@ func (ws *waiters) blame(entry int, ranks uint64, since int64, own *peer) {
 // forget ends the waits for the operations of a slot.
 func (b *Buffer) forgetWaits(s *slot) {
 	for k := range kind(numKinds) {
-		b.waits.blame(entryOf(s, k), 0, 0, &b.peers[b.self])
+		b.waits.blame(entryOf(s, k), s.call(k).st, 0, 0, &b.peers[b.self])
 	}
 }

@@ -77,6 +77,7 @@ class StoreMeeting:
             return
         if free and not self._running():
             self._step_back()
+            self._instance -= 1
         self._update(runtime, frozenset(range(self.num_ranks)), clock, joining=True)
 
     def _first(self, runtime: Runtime, members: frozenset[int], clock: Clock) -> bool:
@@ -89,8 +90,13 @@ class StoreMeeting:
         if missing and (self._running() or self._awaited()):
             return False
         if missing:
+            self._step_back()
             raise DeadlineError(self._absence(missing, clock.timeout_us))
-        runtime.connect(self._gather(members), clock.left_us())
+        try:
+            runtime.connect(self._gather(members), clock.left_us())
+        except MoewireError:
+            self._step_back()
+            raise
         self._store.set(self._key("end"), _YES)
         return True
 
@@ -109,11 +115,10 @@ class StoreMeeting:
         return self.rank in absent and len(absent) < self.num_ranks
 
     def _step_back(self) -> None:
-        """Undoes the beginning of a construction, for the instance before."""
+        """Undoes the beginning of a construction."""
         self._store.delete_key(self._at(self.rank))
         self._store.add(self._key("taken", self.rank), -1)
         self._store.add(f"{self._prefix}/made/{self.rank}/{_PROCESS}", -1)
-        self._instance -= 1
 
     def _absence(self, missing: Iterable[int], timeout_us: int) -> str:
         names = ", ".join(str(rank) for rank in sorted(missing))
@@ -137,9 +142,11 @@ class StoreMeeting:
             self._catch_up()
             if not joining:
                 runtime.update()
-            present = self._agree(runtime.metadata(), members, doubtful, clock)
+            present = self._agree(runtime, members, doubtful, clock, joining)
             if self.rank in present and self._connect(runtime, present, clock):
                 return
+            if self.rank not in present:  # the set was agreed on before this rank came
+                clock.wait(lambda: self._store.check([self._key("end")]))
             if clock.over():
                 raise DeadlineError(self._failure(present, clock.timeout_us))
             doubtful = present
@@ -163,10 +170,15 @@ class StoreMeeting:
             self._round += 1
 
     def _agree(
-        self, own: bytes, members: frozenset[int], doubtful: frozenset[int], clock: Clock
+        self,
+        runtime: Runtime,
+        members: frozenset[int],
+        doubtful: frozenset[int],
+        clock: Clock,
+        joining: bool,
     ) -> frozenset[int]:
         """Waits until the ranks are there, or the time is over; the first proposal wins."""
-        self._store.set(self._at(self.rank), own)
+        self._store.set(self._at(self.rank), runtime.metadata())
         returning = Clock(int(_RETURN_S * 1e6))
 
         def ready() -> bool:
@@ -175,10 +187,22 @@ class StoreMeeting:
                 missing -= doubtful
             return not missing or self._store.check([self._key("set")])
 
-        clock.wait(ready)
+        in_time = clock.wait(ready)
         come = sorted(set(range(self.num_ranks)) - self._missing(range(self.num_ranks)))
+        if not in_time and not self._store.check([self._key("set")]):
+            self._refuse_few(runtime, come, clock, joining)
         agreed = self._decide("set", ",".join(map(str, come)))
         return frozenset(int(rank) for rank in agreed.split(","))
+
+    def _refuse_few(self, runtime: Runtime, come: list[int], clock: Clock, joining: bool) -> None:
+        """Those who have come too few do not end the epoch of those who go on without them."""
+        running = 0 if joining else runtime.members().ranks
+        absent = sum(
+            1 for rank in range(self.num_ranks) if running >> rank & 1 and rank not in come
+        )
+        if joining or absent > len(come):
+            self._store.delete_key(self._at(self.rank))
+            raise DeadlineError(self._failure(frozenset(come), clock.timeout_us))
 
     def _connect(self, runtime: Runtime, present: frozenset[int], clock: Clock) -> bool:
         """Connects and begins the epoch, if everybody could. False: another attempt."""

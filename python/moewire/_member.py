@@ -71,7 +71,8 @@ class Member:
         Args:
             members: the ranks to wait for; None: all. Who else has come is let in as well.
             timeout_us: how long to wait for them. After that it goes on with those who have
-                come: a rank that is left out is fenced. -1: for ever.
+                come, if they are not fewer than the members who stay away: a rank that is
+                left out is fenced. -1: for ever.
 
         ``DeadlineError``: this rank found nobody to begin an epoch with.
         """
@@ -101,8 +102,8 @@ class Member:
 
         ``"dispatch"`` and ``"combine"`` have counts, times, bytes, rows, histograms, waiting by
         rank, and how often each rank came last; ``"expert_rows"`` the load of the local experts;
-        ``"memory"`` what was allocated. docs/observability.md describes every key. Works after
-        a fault, until ``close()``.
+        ``"memory"`` what was allocated. docs/observability.md describes every key. Works on a fenced
+        rank and after a defect, until ``close()``.
         """
         return _observe.stats(self.runtime)
 
@@ -121,7 +122,8 @@ class Member:
             all_ranks: the other ranks' operations, too. They are read from the ranks' memory,
                 so nobody else takes part: no collective, and a rank may be frozen or dead.
 
-        Works after a fault, until ``close()``.
+        Works on a fenced
+        rank and after a defect, until ``close()``.
         """
         if last is not None:
             _check.integer("last", last, 1, (1 << 31) - 1)

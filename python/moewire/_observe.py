@@ -1,4 +1,4 @@
-"""What the library recorded, as Python objects. Works on a buffer that a fault has closed."""
+"""What the library recorded, as Python objects. Works on a fenced rank and after a defect."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ class Operation:
         self._runtime = runtime
         self._borrowed = borrowed
         self._id = op
-        self._lock = threading.Lock()
+        # The thread that waits may come back: a signal handler, a handle that is collected.
+        self._lock = threading.RLock()
         self._ended = False
         self._failure: MoewireError | None = None
         self._on_done: tuple[Callable[[], None], ...] = ()
@@ -78,8 +79,11 @@ class Operation:
         try:
             self._drive(abi.MW_IN_PROGRESS, abi.MW_PHASE_DONE)
         except BaseException as error:
-            self._fail(error)
+            if not self._ended:
+                self._fail(error)
             raise
+        if self._failure is not None:  # given up by this thread, in the middle
+            raise type(self._failure)(*self._failure.args)
         self._end()
 
     def _drive(self, status: int, phase: int) -> None:

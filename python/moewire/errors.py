@@ -37,19 +37,19 @@ class UnknownHandleError(StaleHandleError):
 
 
 class ClosedError(MoewireError, RuntimeError):
-    """The buffer is closed, by ``close()`` or by an earlier fault."""
+    """The buffer is closed: by ``close()``, a defect or want of memory, never by a lost rank."""
 
     status = -4
 
 
 class DeadlineError(MoewireError, TimeoutError):
-    """A rank did not come to a meeting in time; the text names it."""
+    """A rank did not come to a meeting in time (named), or the combine buffer was still read."""
 
     status = -5
 
 
 class PeerLostError(MoewireError, RuntimeError):
-    """A peer died during a meeting; the text names it."""
+    """A peer died during a meeting, or (DeepEP's interface) is missing in a result."""
 
     status = -6
 
