@@ -224,7 +224,7 @@ mw_status_t mw_buffer_counters(mw_buffer_t buffer, mw_counters_t *counters);
 /* --------------------------------------------------------- observation -- */
 
 /*
- * These work until mw_buffer_close, on a buffer that a fault has closed as
+ * These work until mw_buffer_close, on one that a defect has closed as
  * well. docs/observability.md describes the keys of the JSON texts.
  *
  * Totals, histograms and expert load since mw_buffer_connect, as JSON: as

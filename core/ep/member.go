@@ -9,15 +9,21 @@ import (
 // group has gone on to another one.
 func (b *Buffer) members() uint64 { return b.membersOf(b.epoch) }
 
-// Members returns one bit per rank that is in the group now, whatever its
-// epoch; without this rank's when that is not the one it joined.
+// Members returns one bit per member of this rank's epoch: 0 when the group
+// has gone on to another one without it, and after Close.
 func (b *Buffer) Members() uint64 {
-	ranks, _, _ := b.Membership()
-	return ranks
+	if b.enterClosed() != nil {
+		return 0
+	}
+	defer b.users.Done()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.members()
 }
 
-// Membership returns Members, the group's epoch, and how many ranks this one
-// has fenced. Zeros after Close.
+// Membership returns who is in the group now, whatever its epoch (without this
+// rank's bit when that is not the one it joined), that epoch, and how many
+// ranks this one has fenced. Zeros after Close.
 func (b *Buffer) Membership() (ranks uint64, epoch uint16, lost uint64) {
 	if b.enterClosed() != nil {
 		return 0, 0, 0
