@@ -80,7 +80,7 @@ func (r *rank) buffer() *ep.Buffer { return r.ep.Load() }
 
 func (r *rank) members() uint64 {
 	r.trap.tick() // so that checking what came counts as being late, too
-	ranks, _, _ := r.buffer().Membership()
+	ranks := r.buffer().Members()
 	if ranks != r.told && r.changedAt.IsZero() {
 		r.changedAt = time.Now()
 	}
