@@ -100,7 +100,9 @@ def check_files(archive: zipfile.ZipFile) -> Check:
     wrong = [f"no {name}" for name in (LIBRARY, "moewire/py.typed") if name not in names]
     allowed = re.compile(r"moewire/|moewire-[^/]+\.dist-info/")
     wrong += [name for name in names if not allowed.match(name)]
-    wrong += [name for name in names if re.search(r"__pycache__|\.py[co]$|\.(go|c|h|a)$", name)]
+    # The copy floor is compiled where it is measured: its sources belong to the bench.
+    sources = [name for name in names if not name.startswith("moewire/bench/native/")]
+    wrong += [name for name in sources if re.search(r"__pycache__|\.py[co]$|\.(go|c|h|a)$", name)]
     return _check("files", f"{len(names)}", ", ".join(wrong), "should be otherwise")
 
 

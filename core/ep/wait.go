@@ -175,6 +175,7 @@ type wait struct {
 	shown    uint64    // ranks that our control page names
 	since    time.Time // when the first wait of this phase began
 	asleep   bool      // a sleep was announced
+	slept    bool      // since the page was last written
 	ticket   uint32
 }
 
@@ -228,7 +229,8 @@ func (w *wait) account(now time.Time, waiting uint64) {
 		w.b.count.wait[w.blamed].Add(int64(now.Sub(w.last)))
 	}
 	own := &w.peers[w.b.self]
-	if waiting != w.shown {
+	if waiting != w.shown || w.slept { // another waiter of the operation may have ended
+		w.slept = false
 		w.b.waits.blame(entryOf(w.t.s, w.t.kind), w.t.st, waiting, w.b.rec.clock.At(w.since), own)
 	}
 	own.beat().Add(1)
@@ -251,7 +253,7 @@ func (w *wait) sleep(now time.Time, limit time.Time) {
 		d = min(d, limit.Sub(now))
 	}
 	w.b.dom.Sleep(w.ticket, max(d, time.Microsecond))
-	w.asleep = false
+	w.asleep, w.slept = false, true
 }
 
 func (w *wait) end(inProgress bool) {

@@ -102,8 +102,8 @@ class Member:
 
         ``"dispatch"`` and ``"combine"`` have counts, times, bytes, rows, histograms, waiting by
         rank, and how often each rank came last; ``"expert_rows"`` the load of the local experts;
-        ``"memory"`` what was allocated. docs/observability.md describes every key. Works on a fenced
-        rank and after a defect, until ``close()``.
+        ``"memory"`` what was allocated. docs/observability.md describes every key. Works on
+        a fenced rank and after a defect, until ``close()``.
         """
         return _observe.stats(self.runtime)
 

@@ -291,7 +291,7 @@ static mw_status_t call_trace(void)
 
 static mw_status_t call_size_hint(void)
 {
-	mw_shape_t shape = {sizeof shape, 2, M, H, 1, E};
+	mw_shape_t shape = {sizeof shape, 2, M, H, 1, E, 0, 0};
 	mutate(&shape, sizeof shape);
 	uint64_t n = UNTOUCHED;
 	void *given = rarely(32) ? NULL : exactly(&shape, sizeof shape);
