@@ -158,6 +158,7 @@ func TestTimeBetweenCallAndHook(t *testing.T) {
 	ins := inputs(r, s, uniform)
 	var pending [2]*ep.Pending // nil: everything was there at once
 	w.each(func(rank int) (err error) {
+		time.Sleep(time.Duration(rank) * 5 * time.Millisecond) // rank 0 is the first
 		var d dispatched
 		pending[rank], err = w.bufs[rank].Dispatch(w.args(rank, s, &ins[rank], &d), &d.res, ep.PhaseSent, -1)
 		if err != nil || pending[rank] == nil {
@@ -166,7 +167,7 @@ func TestTimeBetweenCallAndHook(t *testing.T) {
 		time.Sleep(work)
 		return pending[rank].Wait(ep.PhaseDone, -1)
 	})
-	require.False(t, pending[0] == nil && pending[1] == nil, "one rank was the first")
+	require.NotNil(t, pending[0])
 	for rank, b := range w.bufs {
 		if pending[rank] == nil {
 			continue
