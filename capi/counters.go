@@ -3,17 +3,11 @@ package main
 // #include "internal.h"
 import "C"
 
+import "github.com/moewire/moewire/core/ep"
+
 //export mwiBufferCounters
 func mwiBufferCounters(id uint64, out *C.mw_counters_t) C.mw_status_t {
-	b, err := buffers.get(id)
-	if err != nil {
-		return report(err)
-	}
-	return guard(b, func() error {
-		e, err := b.core()
-		if err != nil {
-			return err
-		}
+	return observe(id, func(e *ep.Buffer) error {
 		c := e.Counters()
 		out.num_ranks = C.uint32_t(e.NumRanks())
 		out.num_dispatches, out.num_combines = C.uint64_t(c.NumDispatches), C.uint64_t(c.NumCombines)

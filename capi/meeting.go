@@ -315,15 +315,7 @@ func (b *buffer) commit() error {
 
 //export mwiBufferMembers
 func mwiBufferMembers(id uint64, out *C.mw_members_t) C.mw_status_t {
-	b, err := buffers.get(id)
-	if err != nil {
-		return report(err)
-	}
-	return guard(b, func() error {
-		e, err := b.core()
-		if err != nil {
-			return err
-		}
+	return observe(id, func(e *ep.Buffer) error {
 		ranks, epoch, lost := e.Membership()
 		out.ranks, out.epoch, out.num_lost = C.uint64_t(ranks), C.uint32_t(epoch), C.uint64_t(lost)
 		return nil

@@ -51,7 +51,7 @@ func statisticsOf(e *ep.Buffer) (statistics, error) {
 	}, nil
 }
 
-// observe runs f with the core of a buffer, one that a fault has closed too.
+// observe runs f with the core of a buffer, also of one that a defect has closed.
 func observe(id uint64, f func(*ep.Buffer) error) C.mw_status_t {
 	b, err := buffers.get(id)
 	if err != nil {
