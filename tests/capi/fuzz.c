@@ -113,6 +113,25 @@ static void renew(void)
 	make_pair();
 }
 
+enum { MAX_MAPS = 64 };
+
+/* What closed buffers had mapped is gone, retained memory once it is released. */
+static void check_maps(void)
+{
+	renew();
+	for (size_t i = 0; i < COUNT(memories.last); i++)
+		let_go(memories.last[i]);
+	FILE *maps = fopen("/proc/self/maps", "r");
+	CHECK(maps != NULL);
+	char line[512];
+	int count = 0;
+	while (fgets(line, sizeof line, maps))
+		count += strstr(line, "moewire-rank") != NULL;
+	fclose(maps);
+	if (count > MAX_MAPS)
+		FAIL("%d mappings are left of buffers that were closed", count);
+}
+
 int main(int argc, char **argv)
 {
 	CHECK(argc == 3);
@@ -132,6 +151,7 @@ int main(int argc, char **argv)
 		if (rarely(8))
 			renew();
 	}
+	check_maps();
 	printf("fuzz: ok, %" PRIu64 " calls, seed %" PRIu64 "\n", calls, seed);
 	return 0;
 }

@@ -100,12 +100,20 @@ static const struct known *shape_of(uint64_t handle)
 	return NULL;
 }
 
+/* Every retain has its release before the id is forgotten: none stays mapped. */
+static void let_go(uint64_t memory)
+{
+	while (mw_memory_release((mw_memory_t){memory}) == MW_OK)
+		;
+}
+
 static void learn(mw_buffer_t buffer, const mw_dispatch_args_t *a, const mw_dispatch_result_t *r)
 {
 	known[num_known++ % COUNT(known)] = (struct known){
 		r->handle.id, r->combine_x, a->hidden,
 		product(a->num_experts * 2, a->num_max_tokens_per_rank, a->hidden), a->num_tokens, buffer};
 	remember(&handles, r->handle.id);
+	let_go(memories.last[memories.count % COUNT(memories.last)]);
 	remember(&memories, r->memory.id);
 }
 
