@@ -236,8 +236,7 @@ mw_status_t mw_buffer_stats(mw_buffer_t buffer, char *buf, uint64_t cap, uint64_
 #define MW_RECORD_COMBINE 2
 #define MW_OUTCOME_DONE 0
 #define MW_OUTCOME_FAILED 1
-#define MW_OUTCOME_CANCELLED 2
-#define MW_OUTCOME_TIMED_OUT 3
+#define MW_OUTCOME_CANCELLED 2 /* 3 is not used */
 /* Operations that a rank remembers. */
 #define MW_MAX_RECORDS 1024
 

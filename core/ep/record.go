@@ -194,11 +194,8 @@ func (r *recorder) came(f *flight, ranks uint64, now int64) {
 // abandon ends the records of a slot whose calls have ended otherwise.
 func (r *recorder) abandon(s *slot, state op.State) {
 	outcome := telemetry.Failed
-	switch state {
-	case op.Cancelled:
+	if state == op.Cancelled {
 		outcome = telemetry.Cancelled
-	case op.TimedOut:
-		outcome = telemetry.TimedOut
 	}
 	for k := range r.flights[s.index] {
 		if f := &r.flights[s.index][k]; f.open {
