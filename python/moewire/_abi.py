@@ -102,6 +102,7 @@ class mw_config_t(Structure):
         ("num_bytes", c_uint64),
         ("num_slots", c_uint32),
         ("vector_width", c_int32),
+        ("slow_after_us", c_int64),
     ]
 
 

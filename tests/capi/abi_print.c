@@ -23,6 +23,7 @@ static void print_config(int first)
 	FIELD(mw_config_t, num_bytes);
 	FIELD(mw_config_t, num_slots);
 	FIELD(mw_config_t, vector_width);
+	FIELD(mw_config_t, slow_after_us);
 	CLOSE();
 	OPEN(mw_shape_t);
 	FIELD(mw_shape_t, size);
