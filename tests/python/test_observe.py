@@ -204,6 +204,16 @@ def _take(ranks: Ranks, group: int) -> None:
     jobs_observe.check_trace(json.loads(path.read_text()), 3)
 
 
+def test_a_slow_reader(team: Team) -> None:
+    """Waiting for the combine buffer is logged, after the time that the buffer was made with."""
+    lines, _ = team.run(2, jobs_observe.slow_reader)
+    assert re.match(
+        r"rank 1 \(process \d+, epoch 1\) is slow: rank 0 has waited (\d+ ms|\d\.\d s) for it "
+        r"in combine buffer of operation 0: it still reads what was combined before$",
+        lines[0],
+    ), lines
+
+
 def test_top_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(top._live, "find", list)
     assert top.measure({})[0] == []
