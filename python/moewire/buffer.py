@@ -243,7 +243,10 @@ class Buffer(Member):
             - recv_x: bf16 [L, R*M, H], or with fp8 a pair: float8_e4m3fn [L, R*M, H] and
               float32 scales [L, R*M, H/128], column-major (token stride 1); with use_ue8m0
               int32 [L, R*M, H/512], column-major, group g in byte g % 4 of int g // 4.
-            - recv_count: int32 [L], rows per local expert; rows from there on are undefined.
+            - recv_count: int32 [L], rows per local expert; rows from there on are undefined. So
+              are, among the rows before it, those of a rank that was lost after it had reserved
+              them and before they were there: no entry of ``layout_range`` covers them, and no
+              combine reads them.
             - handle: see ``Handle``; keep it as long as recv_x is read.
             - event: ``EventOverlap``; hook: a callable with ``return_recv_hook``, else None.
 

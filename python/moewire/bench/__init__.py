@@ -3,7 +3,8 @@
 One machine, R processes. Each repetition measures Moewire, the copy-only floor and the peers
 one after another, so that a disturbance hits all of them; a sample is the time from the first
 rank's start to the last rank's end. Without options all tables of the documentation are
-reproduced, which takes long; --quick takes seconds.
+reproduced, which takes long; --quick takes about 20 seconds, and
+waits for a quiet machine as the others do.
 """
 
 from __future__ import annotations
