@@ -145,7 +145,7 @@ def test_overlap_is_a_table_of_its_own() -> None:
 
 def test_overlap_measures(team: Team) -> None:
     """Every delay of both operations, whatever it comes to on this machine."""
-    rows = overlap.summarise(*team.run(2, jobs_bench.overlapping))
+    rows = overlap.summarise(*team.run(2, jobs_bench.overlapping, timeout=180))
     expected = [(kind, delay) for kind in ("dispatch", "combine") for delay in overlap.DELAYS_MS]
     # Those of the job are other delays, as many: they last.
     assert [(row["operation"], row["delay_ms"]) for row in rows] == expected
