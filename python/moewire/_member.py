@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _abi as abi
@@ -148,12 +147,7 @@ class Member:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 
