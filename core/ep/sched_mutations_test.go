@@ -90,7 +90,7 @@ var mutations = []struct{ name, file, from, to string }{
 }
 
 // Not here, for want of a schedule that is likely enough: writing what is owed
-// without a look at the members.
+// without a look at the members. The model of tests/model notices it.
 
 // TestMutations builds this package with each mistake in turn, and wants
 // TestSchedules to notice. It takes minutes: MOEWIRE_MUTATIONS=1 turns it on.
