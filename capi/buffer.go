@@ -103,11 +103,16 @@ func configOf(c *C.mw_config_t) (ep.Config, error) {
 	if c.rank >= c.num_ranks {
 		return ep.Config{}, invalid("config->rank is %d, allowed 0 to %d", uint32(c.rank), uint32(c.num_ranks)-1)
 	}
+	slow, err := micros("config->slow_after_us", int64(c.slow_after_us))
+	if err != nil {
+		return ep.Config{}, err
+	}
 	return ep.Config{
 		NumSlots: int(c.num_slots), NumBytes: int64(c.num_bytes),
 		Deterministic:  c.flags&C.MW_CONFIG_DETERMINISTIC != 0,
 		DebugFill:      c.flags&C.MW_CONFIG_DEBUG_FILL != 0,
 		NoRecord:       c.flags&C.MW_CONFIG_NO_RECORD != 0,
+		SlowAfter:      slow,
 		EventCount:     eventCount(),
 		CorruptCombine: c.flags&C.MW_CONFIG_TEST_CORRUPT_COMBINE != 0,
 	}, nil

@@ -65,8 +65,8 @@ func (m *memories) forget() {
 	m.all, m.closed = nil, true
 }
 
-//export mwiMemoryRetain
-func mwiMemoryRetain(id uint64) C.mw_status_t {
+// withMemory runs f with a memory that is there, under its lock.
+func withMemory(id uint64, f func(*memory) error) C.mw_status_t {
 	return guard(nil, func() error {
 		mem, err := memoryTable.get(id)
 		if err != nil {
@@ -74,6 +74,13 @@ func mwiMemoryRetain(id uint64) C.mw_status_t {
 		}
 		mem.mu.Lock()
 		defer mem.mu.Unlock()
+		return f(mem)
+	})
+}
+
+//export mwiMemoryRetain
+func mwiMemoryRetain(id uint64) C.mw_status_t {
+	return withMemory(id, func(mem *memory) error {
 		if !mem.open && mem.retains == 0 {
 			return fmt.Errorf("%w: memory %d is gone with its buffer", errHandle, id)
 		}
@@ -85,13 +92,7 @@ func mwiMemoryRetain(id uint64) C.mw_status_t {
 
 //export mwiMemoryRelease
 func mwiMemoryRelease(id uint64) C.mw_status_t {
-	return guard(nil, func() error {
-		mem, err := memoryTable.get(id)
-		if err != nil {
-			return err
-		}
-		mem.mu.Lock()
-		defer mem.mu.Unlock()
+	return withMemory(id, func(mem *memory) error {
 		if mem.retains == 0 {
 			return fmt.Errorf("%w: memory %d was not retained", errHandle, id)
 		}

@@ -113,6 +113,7 @@ typedef struct {
 	uint64_t num_bytes;   /* bytes for all slots; 0: sized by the first dispatch */
 	uint32_t num_slots;   /* operations in flight; 0: 2; at most 64 */
 	int32_t vector_width; /* bytes: 16, 32 or 64; 0: the widest; -1: plain Go kernels */
+	int64_t slow_after_us; /* waits this long become events (mw_buffer_events); 0: 1 s; -1: none do */
 } mw_config_t;
 
 #define MW_SHAPE_FP32_OUTPUTS 1u /* room for MW_DISPATCH_FP32_OUTPUTS; serves others too */
@@ -236,9 +237,8 @@ mw_status_t mw_buffer_stats(mw_buffer_t buffer, char *buf, uint64_t cap, uint64_
 #define MW_RECORD_COMBINE 2
 #define MW_OUTCOME_DONE 0
 #define MW_OUTCOME_FAILED 1
-#define MW_OUTCOME_CANCELLED 2
-#define MW_OUTCOME_TIMED_OUT 3
-/* Operations that a rank remembers. */
+#define MW_OUTCOME_CANCELLED 2 /* 3 is not used */
+/* Operations that a rank remembers. Fixed: other processes read them by their place. */
 #define MW_MAX_RECORDS 1024
 
 /*
@@ -282,7 +282,7 @@ mw_status_t mw_buffer_trace(mw_buffer_t buffer, uint32_t rank, mw_record_t *reco
 
 /*
  * What a person should hear of, as JSON: ranks that were slow (waited for
- * longer than a second) or lost, after event number `since`, at most the
+ * longer than mw_config_t.slow_after_us) or lost, after event number `since`, at most the
  * latest 64. As mw_system_report.
  */
 mw_status_t mw_buffer_events(mw_buffer_t buffer, uint64_t since, char *buf, uint64_t cap,

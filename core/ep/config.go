@@ -3,6 +3,7 @@ package ep
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -38,7 +39,7 @@ type Config struct {
 	// trace, no events of slow ranks.
 	NoRecord bool
 	// SlowAfter is how long a wait on a rank may last before it becomes an
-	// event; 0 means DefaultSlowAfter.
+	// event; 0 means DefaultSlowAfter, negative: it never does.
 	SlowAfter time.Duration
 	// EventCount is raised by one with every event, if it is given.
 	EventCount *atomic.Uint64
@@ -50,6 +51,9 @@ func (c *Config) check() error {
 	}
 	if c.SlowAfter == 0 {
 		c.SlowAfter = DefaultSlowAfter
+	}
+	if c.SlowAfter < 0 {
+		c.SlowAfter = math.MaxInt64
 	}
 	if c.NumSlots < 1 || c.NumSlots > layout.MaxSlots {
 		return invalid("num_slots %d, allowed 1 to %d", c.NumSlots, layout.MaxSlots)

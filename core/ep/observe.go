@@ -106,8 +106,8 @@ func (b *Buffer) noteLeavers(t task) {
 	}
 	b.noteLeft(gone)
 	waited := time.Duration(0)
-	if f := b.rec.flight(t.s, t.kind); f != nil && f.open && f.since != 0 {
-		waited = time.Duration(b.rec.clock.Now() - f.since)
+	if d := b.rec.delay(t); d != nil {
+		waited = time.Duration(b.rec.clock.Now() - d.since)
 	}
 	b.noteLost(gone, waited, t, "it left the group, or another rank took it out")
 }
@@ -143,20 +143,24 @@ func (b *Buffer) note(ev telemetry.Event) {
 // after SlowAfter, then each time the wait has become twice as long. Buffer.mu
 // is held.
 func (b *Buffer) watchSlow(t task, now time.Time) {
-	f := b.rec.flight(t.s, t.kind)
-	if f == nil || !f.open || f.since == 0 || f.rec.Op != t.n {
+	d := b.rec.delay(t)
+	if d == nil {
 		return
 	}
-	waited := b.rec.clock.At(now) - f.since
-	if waited < f.slow {
+	waited := b.rec.clock.At(now) - d.since
+	if waited < d.slow {
 		return
 	}
-	f.slow = 2 * waited
-	for rest := f.missing; rest != 0; rest &= rest - 1 {
+	d.slow = 2 * waited
+	why := "its data has not come"
+	if t.kind == kindQuiet {
+		why = "it still reads what was combined before"
+	}
+	for rest := d.missing; rest != 0; rest &= rest - 1 {
 		rank := bits.TrailingZeros64(rest)
 		b.note(telemetry.Event{
-			Kind: telemetry.Slow, Rank: rank, PID: b.pidOf(rank), Epoch: f.rec.Epoch,
-			Waiting: t.kind.String(), Op: t.n, WaitedNs: waited, Why: "its data has not come",
+			Kind: telemetry.Slow, Rank: rank, PID: b.pidOf(rank), Epoch: b.epoch,
+			Waiting: t.kind.String(), Op: t.n, WaitedNs: waited, Why: why,
 		})
 	}
 }

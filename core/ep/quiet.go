@@ -43,6 +43,7 @@ func (b *Buffer) startQuiet(n uint64) (t task, x []byte, err error) {
 	}
 	if !s.quiet.pending() {
 		s.quiet.begin(s.combine.timeout)
+		b.rec.beginQuiet(s)
 	}
 	return b.hold(s, kindQuiet), nil, nil
 }

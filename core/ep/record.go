@@ -21,6 +21,7 @@ type recorder struct {
 	area    telemetry.Area
 	clock   telemetry.Clock
 	flights [layout.MaxSlots][2]flight // by slot; dispatch, combine
+	quiet   [layout.MaxSlots]delay     // waits for the readers of a combine, which no record shows
 	before  counted                    // the counters after the last step
 	present uint64                     // bytes made present ahead of use
 	slabs   int
@@ -33,12 +34,17 @@ type counted struct{ placed, reduced, copied, rowsReduced, rowsReceived, present
 
 // flight is one operation that has not ended.
 type flight struct {
+	delay
 	open    bool
 	rec     telemetry.Record
+	changed int64 // when a rank last went out of missing
+	handed  bool  // went back to its caller after sending
+}
+
+// delay is a wait that a person may have to hear of.
+type delay struct {
 	missing uint64 // ranks that are waited for now
 	since   int64  // when that wait began; 0: no wait
-	changed int64  // when a rank last went out of missing
-	handed  bool   // went back to its caller after sending
 	slow    int64  // ns of waiting at which to complain next
 }
 
@@ -65,6 +71,20 @@ func (r *recorder) flight(s *slot, k kind) *flight {
 	return &r.flights[s.index][k]
 }
 
+// delay returns the wait of a task; nil: it waits for nobody, or is over.
+func (r *recorder) delay(t task) *delay {
+	d := &r.quiet[t.s.index]
+	if f := r.flight(t.s, t.kind); f != nil {
+		if d = &f.delay; !f.open {
+			return nil
+		}
+	}
+	if d.since == 0 || t.s.call(t.kind).st != t.st {
+		return nil
+	}
+	return d
+}
+
 func kindOf(k kind) telemetry.Kind { return telemetry.Dispatch + telemetry.Kind(k) }
 
 // begin starts the record of an operation that has just taken its number.
@@ -76,7 +96,7 @@ func (r *recorder) begin(s *slot, k kind) {
 	if f.open { // it was given up, and nobody said so
 		r.finish(s, f, telemetry.Cancelled)
 	}
-	*f = flight{open: true, slow: int64(r.b.cfg.SlowAfter)}
+	*f = flight{open: true, delay: r.newDelay()}
 	f.rec = telemetry.Record{
 		Kind: kindOf(k), Epoch: r.b.epoch, Last: -1, Tokens: uint32(s.params.tokens), Op: s.op, Start: r.clock.Now(),
 	}
@@ -85,6 +105,11 @@ func (r *recorder) begin(s *slot, k kind) {
 	}
 	r.area.SetCurrent(f.rec.Kind, s.op, f.rec.Start)
 }
+
+// beginQuiet starts the wait for the readers of a combine.
+func (r *recorder) beginQuiet(s *slot) { r.quiet[s.index] = r.newDelay() }
+
+func (r *recorder) newDelay() delay { return delay{slow: int64(r.b.cfg.SlowAfter)} }
 
 // placing notes that rows are about to be stored.
 func (r *recorder) placing(s *slot) {
@@ -124,8 +149,12 @@ func (r *recorder) seen(s *slot, k kind) {
 // step notes what one step of an operation came to: it waits, or has ended,
 // or goes back to its caller.
 func (r *recorder) step(t task, waiting uint64, reached bool) {
+	if !r.on {
+		return
+	}
 	f := r.flight(t.s, t.kind)
-	if f == nil || !r.on {
+	if f == nil {
+		r.quiet[t.s.index].wait(waiting, r.clock)
 		return
 	}
 	r.attribute(&f.rec)
@@ -153,6 +182,14 @@ func (r *recorder) attribute(rec *telemetry.Record) {
 	rec.RowsIn += uint32(now.rowsReceived - r.before.rowsReceived)
 	rec.Present += now.present - r.before.present
 	r.before = now
+}
+
+// wait notes who is waited for, and when that began.
+func (d *delay) wait(waiting uint64, clock telemetry.Clock) {
+	if d.since == 0 {
+		d.since = clock.Now()
+	}
+	d.missing = waiting
 }
 
 // wait notes that the ranks waited for are others than before.
@@ -194,11 +231,8 @@ func (r *recorder) came(f *flight, ranks uint64, now int64) {
 // abandon ends the records of a slot whose calls have ended otherwise.
 func (r *recorder) abandon(s *slot, state op.State) {
 	outcome := telemetry.Failed
-	switch state {
-	case op.Cancelled:
+	if state == op.Cancelled {
 		outcome = telemetry.Cancelled
-	case op.TimedOut:
-		outcome = telemetry.TimedOut
 	}
 	for k := range r.flights[s.index] {
 		if f := &r.flights[s.index][k]; f.open {

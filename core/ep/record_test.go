@@ -241,6 +241,44 @@ func TestSlowAndLost(t *testing.T) {
 	}
 }
 
+// TestSlowReader: waiting for the readers of a combine is heard of, too. Rank 1
+// takes its time to read the outputs of rank 0.
+func TestSlowReader(t *testing.T) {
+	var counted atomic.Uint64
+	w := newWorld(t, 2, ep.Config{NumBytes: 12 << 20, SlowAfter: 20 * time.Millisecond, EventCount: &counted})
+	in := input{tokens: 1, x: make([]byte, 32), topk: []int64{0, 1}, weights: []float32{1, 1}} // both at rank 0
+	var ds [2]*dispatched
+	w.each(func(rank int) (err error) { ds[rank], err = w.dispatch(rank, small, &in); return err })
+	_, err := w.combine(0, small, &in, ds[0])
+	require.NoError(t, err)
+	before := counted.Load() // a slow machine makes events of its own
+	quiet := make(chan error, 1)
+	go func() { _, err := w.bufs[0].CombineBuffer(ds[0].res.Op, -1); quiet <- err }()
+	require.Eventually(t, func() bool { return counted.Load() > before }, 5*time.Second, time.Millisecond)
+	_, err = w.combine(1, small, &in, ds[1])
+	require.NoError(t, err)
+	require.NoError(t, within(t, quiet))
+	events, _ := w.bufs[0].Events(before)
+	require.NotEmpty(t, events)
+	for _, ev := range events {
+		require.Equal(t, []any{telemetry.Slow, 1, "combine buffer"}, []any{ev.Kind, ev.Rank, ev.Waiting})
+		require.GreaterOrEqual(t, ev.WaitedNs, int64(20*time.Millisecond))
+	}
+}
+
+// TestNeverSlow: a negative threshold means that no wait is one to hear of.
+func TestNeverSlow(t *testing.T) {
+	w := newWorld(t, 2, ep.Config{NumBytes: 12 << 20, SlowAfter: -1})
+	in := input{tokens: 1, x: make([]byte, 32), topk: []int64{0, 1}, weights: []float32{1, 1}}
+	w.each(func(rank int) error {
+		time.Sleep(time.Duration(rank) * 20 * time.Millisecond)
+		_, err := w.dispatch(rank, small, &in)
+		return err
+	})
+	events, _ := w.bufs[0].Events(0)
+	require.Empty(t, events)
+}
+
 func TestNoRecord(t *testing.T) {
 	r := seeded(t)
 	w := newWorld(t, 2, ep.Config{NumBytes: 64 << 20, NoRecord: true})

@@ -1,6 +1,6 @@
 // Package op is the state of one operation: pending, then exactly one end.
 //
-//	Pending -> Done | Failed | Cancelled | TimedOut
+//	Pending -> Done | Failed | Cancelled
 package op
 
 import (
@@ -17,7 +17,6 @@ const (
 	Done
 	Failed
 	Cancelled
-	TimedOut
 	ending // between the winning of the race and the writing of the error
 )
 
@@ -35,8 +34,6 @@ func (s State) String() string {
 		return "failed"
 	case Cancelled:
 		return "cancelled"
-	case TimedOut:
-		return "timed out"
 	}
 	return "unknown"
 }

@@ -18,7 +18,7 @@ func (k Kind) String() string {
 	return "combine"
 }
 
-// Outcome of an operation; the numbers are those of the ABI.
+// Outcome of an operation; the numbers are those of the ABI. 3 is not used.
 type Outcome uint16
 
 // The outcomes.
@@ -26,7 +26,6 @@ const (
 	Done      Outcome = 0
 	Failed    Outcome = 1
 	Cancelled Outcome = 2
-	TimedOut  Outcome = 3
 )
 
 // Record is one ended operation on one rank. Times are CLOCK_MONOTONIC in

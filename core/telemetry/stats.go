@@ -5,7 +5,6 @@ type Totals struct {
 	Done      uint64   `json:"count"`
 	Failed    uint64   `json:"failed"`
 	Cancelled uint64   `json:"cancelled"`
-	TimedOut  uint64   `json:"timed_out"`
 	Time      uint64   `json:"time_ns"` // in calls
 	Send      uint64   `json:"send_ns"`
 	Wait      uint64   `json:"wait_ns"`
@@ -67,7 +66,7 @@ func (a Area) totals(k Kind, ranks int) Totals {
 	at := kindsAt + int(k-Dispatch)*kindWords
 	w := a.loads(at, numTotals)
 	return Totals{
-		Done: w[totalDone], Failed: w[totalFailed], Cancelled: w[totalCancelled], TimedOut: w[totalTimedOut],
+		Done: w[totalDone], Failed: w[totalFailed], Cancelled: w[totalCancelled],
 		Time: w[totalTime], Send: w[totalSend], Wait: w[totalWait], Work: w[totalWork], Max: w[totalMax],
 		Bytes: w[totalBytes], RowsOut: w[totalRowsOut], RowsIn: w[totalRowsIn], Tokens: w[totalTokens],
 		Times: a.loads(at+timeAt, NumBuckets), Waits: a.loads(at+waitAt, NumBuckets),

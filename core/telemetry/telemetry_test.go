@@ -93,14 +93,14 @@ func TestTotals(t *testing.T) {
 	for _, r := range []Record{
 		{Kind: Combine, Last: 2, Start: 100, Place: 110, Sent: 150, Resume: 400, Seen: 450, End: 500, Wait: 50, Bytes: 7, RowsOut: 3},
 		{Kind: Combine, Last: -1, Start: 1000, Sent: 1010, Seen: 1015, End: 1030, Bytes: 5},
-		{Kind: Combine, Outcome: TimedOut, Last: 1, Start: 1, End: 1 << 40, Bytes: 1 << 40},
+		{Kind: Combine, Outcome: Cancelled, Last: 1, Start: 1, End: 1 << 40, Bytes: 1 << 40},
 	} {
 		a.Add(&r)
 	}
 	got := a.Stats()
 	require.Zero(t, got.Dispatch.Done)
 	c := got.Combine
-	require.Equal(t, []uint64{2, 0, 0, 1}, []uint64{c.Done, c.Failed, c.Cancelled, c.TimedOut})
+	require.Equal(t, []uint64{2, 0, 1}, []uint64{c.Done, c.Failed, c.Cancelled})
 	require.Equal(t, []uint64{50 + 100 + 30, 50, 150}, []uint64{c.Time, c.Wait, c.Max}, "without the time between call and hook")
 	require.Equal(t, []uint64{40 + 10, 50 + 15, 12, 3}, []uint64{c.Send, c.Work, c.Bytes, c.RowsOut})
 	require.Equal(t, []uint64{0, 0, 1}, c.Last)

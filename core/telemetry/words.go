@@ -23,7 +23,7 @@ const (
 // Magic begins an area: a process that only has the file finds it by this.
 const Magic = 0x314c45545f57454d // "MEW_TEL1" in memory order
 
-const formatVersion = 1
+const formatVersion = 2
 
 // Words of the header. Those in pairs hold the first in the lower 32 bits.
 const (
@@ -56,7 +56,6 @@ const (
 	totalDone = iota
 	totalFailed
 	totalCancelled
-	totalTimedOut
 	totalTime
 	totalSend
 	totalWait

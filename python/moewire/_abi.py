@@ -65,7 +65,6 @@ MW_RECORD_COMBINE = 2
 MW_OUTCOME_DONE = 0
 MW_OUTCOME_FAILED = 1
 MW_OUTCOME_CANCELLED = 2
-MW_OUTCOME_TIMED_OUT = 3
 MW_MAX_RECORDS = 1024
 
 MW_PHASE_SENT = 1
@@ -103,6 +102,7 @@ class mw_config_t(Structure):
         ("num_bytes", c_uint64),
         ("num_slots", c_uint32),
         ("vector_width", c_int32),
+        ("slow_after_us", c_int64),
     ]
 
 

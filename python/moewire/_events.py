@@ -77,6 +77,10 @@ class EventLog:
             LOGGER.log(_LEVELS[event["kind"]], "%s", describe(event, self._rank, left_out))
 
 
+def _duration(ns: int) -> str:
+    return f"{ns / 1e6:.0f} ms" if ns < 1e9 else f"{ns / 1e9:.1f} s"
+
+
 def describe(event: dict[str, Any], waiting_rank: int, left_out: int) -> str:
     """The line for one event."""
     process = f"process {event['pid']}" if event["pid"] else "process unknown"
@@ -85,7 +89,7 @@ def describe(event: dict[str, Any], waiting_rank: int, left_out: int) -> str:
         return f"{about} has left: {event['why']}"
     text = (
         f"{about} is {event['kind']}: "
-        f"rank {waiting_rank} has waited {event['waited_ns'] / 1e9:.1f} s for it in "
+        f"rank {waiting_rank} has waited {_duration(event['waited_ns'])} for it in "
         f"{event['waiting']} of operation {event['operation']}: {event['why']}"
     )
     if left_out:

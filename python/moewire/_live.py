@@ -22,14 +22,14 @@ _RANK_LINK = re.compile(r"/memfd:moewire-rank-(\d+)( \(deleted\))?$")
 _MEMBERS_LINK = re.compile(r"/memfd:moewire-members( \(deleted\))?$")
 
 _MAGIC = (0x314C45545F57454D).to_bytes(8, "little")
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
 _PAGE_BYTES = 4096
 _SEARCH_BYTES = 1 << 18  # an area begins in here
 _HEADER_WORDS = 32
 _RECORD_BYTES = abi.SIZE_OF[abi.mw_record_t]
 
 _TIMES = ("time_ns", "send_ns", "wait_ns", "work_ns")
-_TOTALS: tuple[str, ...] = ("count", "failed", "cancelled", "timed_out", *_TIMES)
+_TOTALS: tuple[str, ...] = ("count", "failed", "cancelled", *_TIMES)
 _TOTALS += ("num_bytes", "num_rows", "num_rows_received", "num_tokens", "max_ns")
 _NUM_TOTALS = 16
 _KINDS = ("dispatch", "combine")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _abi as abi
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from ._bootstrap import Meeting
 
 CONNECT_TIMEOUT_US = 60_000_000
+SLOW_AFTER_US = 1_000_000
 
 
 class Options(NamedTuple):
@@ -29,6 +29,7 @@ class Options(NamedTuple):
     connect_timeout_us: int
     members: Sequence[int] | None
     deterministic: bool
+    slow_after_us: int
 
 
 class Member:
@@ -51,6 +52,7 @@ class Member:
             num_slots=_check.integer("num_slots", options.num_slots, 1, 64),
             vector_width=_check.integer("vector_width", options.vector_width, -1, 64),
             flags=ordered | _flags_from_environment(),
+            slow_after_us=_check.integer("slow_after_us", options.slow_after_us, -1, 1 << 62),
         )
         self._finalizer = weakref.finalize(self, self.runtime.close)
         try:
@@ -145,12 +147,7 @@ class Member:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 

@@ -45,6 +45,7 @@ class Runtime:
         num_slots: int,
         vector_width: int,
         flags: int,
+        slow_after_us: int,
     ) -> None:
         self.lib = library()
         self.id = abi.mw_buffer_t()
@@ -61,6 +62,7 @@ class Runtime:
             num_bytes,
             num_slots,
             vector_width,
+            slow_after_us,
         )
         self.lib.check(self.lib.buffer_create(byref(config), byref(self.id)))
         self.events = EventLog(self.lib, self.id, rank)

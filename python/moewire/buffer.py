@@ -10,7 +10,7 @@ import torch
 from . import _abi as abi
 from . import _bootstrap, _check, _combine, _dispatch, _results
 from ._meeting import Store, StoreMeeting
-from ._member import CONNECT_TIMEOUT_US, Member, Options
+from ._member import CONNECT_TIMEOUT_US, SLOW_AFTER_US, Member, Options
 from ._results import RecvX
 from ._runtime import size_hint
 from .event import Event, EventOverlap, Finishable, Hook
@@ -49,6 +49,8 @@ class Buffer(Member):
         members: the ranks that take part for now; None: all. The others may come later.
         deterministic: rows of an expert lie in order of rank, for one more exchange of words
             per dispatch. All ranks agree on it, and each rank has a thread of its own.
+        slow_after_us: how long a wait on one rank may last before the log says so; -1: for
+            ever; 0: a second.
 
     Any thread may call any method; a wait in one thread does not block another. ``close()``,
     leaving ``with``, or dropping the buffer leaves the group.
@@ -70,9 +72,16 @@ class Buffer(Member):
         connect_timeout_us: int = CONNECT_TIMEOUT_US,
         members: Sequence[int] | None = None,
         deterministic: bool = False,
+        slow_after_us: int = SLOW_AFTER_US,
     ) -> None:
         options = Options(
-            num_slots, copy_outputs, vector_width, connect_timeout_us, members, deterministic
+            num_slots,
+            copy_outputs,
+            vector_width,
+            connect_timeout_us,
+            members,
+            deterministic,
+            slow_after_us,
         )
         meeting = _bootstrap.meet_in_group(group, STORE_PREFIX)
         self.group: dist.ProcessGroup | None = group
@@ -94,6 +103,7 @@ class Buffer(Member):
         connect_timeout_us: int = CONNECT_TIMEOUT_US,
         members: Sequence[int] | None = None,
         deterministic: bool = False,
+        slow_after_us: int = SLOW_AFTER_US,
     ) -> Buffer:
         """A buffer without a process group: ranks meet in a ``torch.distributed.Store``.
 
@@ -103,7 +113,13 @@ class Buffer(Member):
         """
         meeting = StoreMeeting(cast("Store", store), rank, world_size, prefix)
         options = Options(
-            num_slots, copy_outputs, vector_width, connect_timeout_us, members, deterministic
+            num_slots,
+            copy_outputs,
+            vector_width,
+            connect_timeout_us,
+            members,
+            deterministic,
+            slow_after_us,
         )
         return cls._without_group(meeting, num_ep_buffer_bytes, options)
 
@@ -120,6 +136,7 @@ class Buffer(Member):
         vector_width: int = 0,
         connect_timeout_us: int = CONNECT_TIMEOUT_US,
         deterministic: bool = False,
+        slow_after_us: int = SLOW_AFTER_US,
     ) -> Buffer:
         """A buffer whose ranks meet by any means that carries bytes.
 
@@ -129,7 +146,13 @@ class Buffer(Member):
         """
         meeting = _bootstrap.ExchangeMeeting(exchange, rank, world_size)
         options = Options(
-            num_slots, copy_outputs, vector_width, connect_timeout_us, None, deterministic
+            num_slots,
+            copy_outputs,
+            vector_width,
+            connect_timeout_us,
+            None,
+            deterministic,
+            slow_after_us,
         )
         return cls._without_group(meeting, num_ep_buffer_bytes, options)
 
@@ -220,7 +243,10 @@ class Buffer(Member):
             - recv_x: bf16 [L, R*M, H], or with fp8 a pair: float8_e4m3fn [L, R*M, H] and
               float32 scales [L, R*M, H/128], column-major (token stride 1); with use_ue8m0
               int32 [L, R*M, H/512], column-major, group g in byte g % 4 of int g // 4.
-            - recv_count: int32 [L], rows per local expert; rows from there on are undefined.
+            - recv_count: int32 [L], rows per local expert; rows from there on are undefined. So
+              are, among the rows before it, those of a rank that was lost after it had reserved
+              them and before they were there: no entry of ``layout_range`` covers them, and no
+              combine reads them.
             - handle: see ``Handle``; keep it as long as recv_x is read.
             - event: ``EventOverlap``; hook: a callable with ``return_recv_hook``, else None.
 

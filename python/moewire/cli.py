@@ -7,6 +7,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from . import _stdout
 from ._version import __version__
 from .errors import MoewireError
 
@@ -35,7 +36,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit status (0 done, 1 failed, 130 interrupted)."""
+    """Runs one command; returns the exit status.
+
+    0: done; 1: failed; 130: interrupted; 141: nobody reads the output any more.
+    """
+    return _stdout.run(lambda: _run(argv))
+
+
+def _run(argv: Sequence[str] | None) -> int:
     options = _parser().parse_args(argv)
     module = importlib.import_module(COMMANDS[options.command][0])
     try:

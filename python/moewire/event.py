@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Protocol
 
 import torch
@@ -77,11 +76,6 @@ class EventOverlap:
     def __enter__(self) -> EventOverlap:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self.event is not None:
             self.event.current_stream_wait()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any, NoReturn
 
 from . import _abi as abi
@@ -85,12 +84,7 @@ class Handle(tuple[Any, ...]):
     def __enter__(self) -> Handle:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.release()
 
     def __del__(self) -> None:

@@ -16,6 +16,7 @@ from . import _live
 _CLEAR = "\x1b[H\x1b[2J"
 _KINDS = ("dispatch", "combine")
 _LONG_S = 1.0  # a wait that says more than how operations ended
+_ALIVE = ("runs", "idle", "waits", "stuck")  # states in which a wait is one
 
 
 @dataclass
@@ -131,13 +132,17 @@ def describe_group(group: _live.Group, now: Samples, before: Samples) -> dict[st
 
 
 def slowest(ranks: list[dict[str, Any]]) -> int | None:
-    """The rank that others have waited for long, else the one that came last most often."""
+    """The rank that others have waited for long, else the one that came last most often.
+
+    None where no rank is at work: one that has ended, left or is frozen in a wait does not
+    wait any more, whatever its memory says.
+    """
     votes: dict[int, float] = {}
     for rank in ranks:
         for other, count in enumerate(rank["last_count"]):
             if other != rank["rank"] and count:
                 votes[other] = votes.get(other, 0) + count
-        if (rank["waits_s"] or 0) > _LONG_S:
+        if rank["state"] in _ALIVE and (rank["waits_s"] or 0) > _LONG_S:
             for other in rank["waits_for"]:  # outweighs whatever ended in the meantime
                 votes[other] = votes.get(other, 0) + 1e9 * rank["waits_s"]
     return max(votes, key=lambda rank: votes[rank]) if votes else None
@@ -245,6 +250,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         _watch(options)
     except KeyboardInterrupt:
         print()
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read has enough
     return 0

@@ -23,7 +23,6 @@ _OUTCOMES = {
     abi.MW_OUTCOME_DONE: "done",
     abi.MW_OUTCOME_FAILED: "failed",
     abi.MW_OUTCOME_CANCELLED: "cancelled",
-    abi.MW_OUTCOME_TIMED_OUT: "timed out",
 }
 # After the last peer's data: what is left to do.
 _LAST_PHASE = {"dispatch": "receive", "combine": "reduce"}

@@ -23,6 +23,7 @@ static void print_config(int first)
 	FIELD(mw_config_t, num_bytes);
 	FIELD(mw_config_t, num_slots);
 	FIELD(mw_config_t, vector_width);
+	FIELD(mw_config_t, slow_after_us);
 	CLOSE();
 	OPEN(mw_shape_t);
 	FIELD(mw_shape_t, size);
@@ -198,7 +199,6 @@ static void print_constants(int first)
 	CONSTANT(MW_OUTCOME_DONE);
 	CONSTANT(MW_OUTCOME_FAILED);
 	CONSTANT(MW_OUTCOME_CANCELLED);
-	CONSTANT(MW_OUTCOME_TIMED_OUT);
 	CONSTANT(MW_MAX_RECORDS);
 	CONSTANT(MW_CONFIG_TEST_CORRUPT_COMBINE);
 	CONSTANT(MW_DISPATCH_FP8);

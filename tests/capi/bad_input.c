@@ -217,6 +217,7 @@ static void test_configs(void)
 		{.rank = 0, .num_ranks = 1, .num_slots = 65},
 		{.rank = 0, .num_ranks = 1, .vector_width = 7},
 		{.rank = 0, .num_ranks = 1, .vector_width = -2},
+		{.rank = 0, .num_ranks = 1, .slow_after_us = -2},
 	};
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		bad[i].size = sizeof *bad;

@@ -17,7 +17,7 @@ func (v *mover) beginCall(q *Proc, c Call) {
 	op := v.base(q) + c.Op + 1
 	l := &q.slot[v.slotOf(op)]
 	switch c.Kind {
-	case Dispatch, Send, Cancelled:
+	case Dispatch, Send, Cancelled, Apart:
 		v.startDispatch(q, op)
 	case Combine, CombineSend, Maybe:
 		v.startCombine(q, op, c.Kind)
@@ -87,6 +87,13 @@ func (v *mover) assign(q *Proc, op uint8) {
 		op: op, live: 1, dispatching: 1,
 	}
 	l.unsent = v.active(q)
+	if v.kind(&v.from, q, v.p) == Apart {
+		l.masked = l.unsent &^ bit(v.rank(v.p))
+		l.unsent &^= l.masked
+		if l.masked != 0 && v.Mutation != maskOwesNothing {
+			v.owe(q, Owed{op: op, owners: l.masked})
+		}
+	}
 	l.awaited, l.counted = l.unsent, l.unsent
 }
 
@@ -168,18 +175,19 @@ func (v *mover) toRelease(q *Proc, j int) {
 	l.live = 0
 	q.rest = l.sent
 	if l.unsent != 0 {
-		v.owe(q, l)
+		o := Owed{op: l.op, owners: l.unsent}
+		if !l.isOpen() {
+			o.withY = 1
+		}
+		v.owe(q, o)
 	}
 }
 
 // owe remembers words for owners that have not opened the operation.
-func (v *mover) owe(q *Proc, l *Slot) {
+func (v *mover) owe(q *Proc, o Owed) {
 	for i := range q.owed {
 		if q.owed[i].op == 0 {
-			q.owed[i] = Owed{op: l.op, owners: l.unsent}
-			if !l.isOpen() {
-				q.owed[i].withY = 1
-			}
+			q.owed[i] = o
 			return
 		}
 	}

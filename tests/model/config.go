@@ -50,6 +50,7 @@ const (
 	CombineRecv
 	Release
 	Cancelled // a dispatch that the caller may give up at any moment
+	Apart     // a dispatch in which every rank's mask leaves all others out
 	Maybe     // a combine that any rank may replace by a release
 	Close
 	Update

@@ -255,7 +255,7 @@ func (v *mover) received() {
 // dispatch first.
 func (v *mover) endDispatch(s *State, q *Proc) {
 	switch v.kind(s, q, v.p) {
-	case Dispatch, Cancelled, Recv:
+	case Dispatch, Cancelled, Apart, Recv:
 		v.endCall(q)
 	default:
 		q.pc, q.work = pcIdle, 0

@@ -8,7 +8,8 @@
 //
 //	model               core/ep
 //	startDispatch       startDispatch
-//	assign, active      assign (the members that the epoch began with, and fewer)
+//	assign, active      assign (the members that the epoch began with, and fewer;
+//	                    Apart: less those that the caller's mask leaves out)
 //	openOwners          openOwners
 //	send, looksIn       send: isMember between open and the first write
 //	reserve             reserve

@@ -42,4 +42,5 @@ const (
 	prepareStays
 	sendsToOld
 	refusedUnchecked
+	maskOwesNothing
 )

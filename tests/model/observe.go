@@ -81,10 +81,10 @@ func (v *mover) checkRows(s *State, p int, l *Slot, first bool) {
 			s.violate(wrongRows)
 		}
 	}
-	if first && l.counted == v.all() && s.epoch == 0 && rows != b.counter {
+	if all := v.all() &^ l.masked; first && l.counted == all && s.epoch == 0 && rows != b.counter {
 		s.violate(wrongCount)
 	}
-	if l.counted != v.all() {
+	if l.counted|l.masked != v.all() {
 		v.lost(s)
 	}
 }

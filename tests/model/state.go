@@ -74,6 +74,7 @@ type Slot struct {
 	combines                       uint8
 	dispatching, combining         uint8 // pending
 	published, need                uint8
+	masked                         uint8 // by the caller, for this operation
 }
 
 // Owed is one entry of the list of words still to be written.

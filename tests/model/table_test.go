@@ -20,6 +20,15 @@ func three(name string, slots int, program []Call, m Model) *Model {
 	return &m
 }
 
+// turns are n times an operation that every rank has for itself, and one that
+// they have together.
+func turns(n int) (program []Call) {
+	for i := range uint8(n) {
+		program = append(program, Call{Apart, 2 * i}, Call{Combine, 2 * i}, Call{Dispatch, 2*i + 1}, Call{Combine, 2*i + 1})
+	}
+	return program
+}
+
 // then appends whole operations after the n first ones.
 func then(program []Call, n, more int) []Call {
 	for i := range more {
@@ -86,6 +95,10 @@ func configurations() []*Model {
 		three("d c, R=3, S=1, N=1, death", 1, repeat(1, dc...), Model{Deaths: 1, Victims: 1}),
 		three("chain, R=3, S=1, N=1", 1, repeat(1, dc...), Model{Deaths: 1, Victims: 4, Patient: true}),
 		two("d, then close, S=1", 1, append(repeat(2, Dispatch), Call{Close, 0}), Model{}),
+		two("apart and d c in turn, S=1, N=4, nothing fails", 1, turns(2), Model{Sparse: true}),
+		two("apart and d c in turn, S=2, N=4, nothing fails", 2, turns(2), Model{}),
+		two("apart and d c in turn, S=1, N=4, suspicion", 1, turns(2), suspicion),
+		two("apart and d c in turn, S=1, N=4, death", 1, turns(2), death),
 		surviving("cancelled, nothing fails", 1, repeat(2, Cancelled, Maybe), Model{MayRelease: true}),
 		surviving("d c", 1, repeat(2, dc...), Model{Suspicions: 1}),
 		surviving("d c", 2, repeat(2, dc...), Model{Suspicions: 1}),
@@ -177,6 +190,8 @@ func mutants() []mutant {
 		{"settle does not write y_ready", settleNoYReady, two("cancelled", 1, then(repeat(2, Cancelled, Maybe), 2, 1), Model{MayRelease: true}), false},
 		{"who prepares for an update does not leave", prepareStays, surviving("cancelled", 1, repeat(2, Cancelled, Maybe), Model{MayRelease: true}), false},
 		{"an operation begins with ranks lost in an older epoch", sendsToOld, surviving("cancelled", 1, repeat(2, Cancelled, Maybe), Model{MayRelease: true, Suspicions: 1}), false},
+		{"a mask owes its owners nothing", maskOwesNothing, two("apart", 1, turns(1), Model{}), false},
+		{"masked owners get words without a look at members", settleUnchecked, two("apart", 1, turns(2), suspicion), false},
 		{"a refused combine does not look at members", refusedUnchecked, s1(), false},
 		{"data of who has left is dropped", dropsData, two("d c, close", 1, append(repeat(2, Dispatch), Call{Close, 0}), Model{}), false},
 		{"who is waited for is blamed", blameWaitedFor, chain(), false},

@@ -14,7 +14,7 @@ import pytest
 
 from harness import jobs_bench
 from harness.team import Team
-from moewire.bench import cases, chart, compiler, idle, report, tables
+from moewire.bench import cases, chart, compiler, idle, overlap, report, tables
 from moewire.bench import options as bench_options
 from moewire.errors import InvalidArgument, MoewireError
 
@@ -129,6 +129,51 @@ def test_a_case_that_needs_too_much_memory_is_said_so(environment: Environment) 
 def test_every_table_can_be_asked_for() -> None:
     for name in cases.TABLES:
         assert _choose("--tables", name) == cases.TABLES[name]
+
+
+def test_overlap_is_a_table_of_its_own() -> None:
+    def chosen(*arguments: str) -> tuple[int, list[cases.Case]]:
+        options = bench_options.parser(None).parse_args(arguments)
+        bench_options.complete(options)
+        return len(cases.chosen(options)), cases.overlapping(options)
+
+    assert chosen("--tables", "overlap") == (0, cases.OVERLAP)
+    assert chosen("--tables", "main,overlap") == (len(cases.TABLES["main"]), cases.OVERLAP)
+    assert chosen()[1] == cases.OVERLAP
+    assert chosen("--quick")[1] == chosen("--tables", "main")[1] == chosen("--ranks", "2")[1] == []
+
+
+def test_overlap_measures(team: Team) -> None:
+    """Every delay of both operations, whatever it comes to on this machine."""
+    rows = overlap.summarise(*team.run(2, jobs_bench.overlapping, timeout=180))
+    expected = [(kind, delay) for kind in ("dispatch", "combine") for delay in overlap.DELAYS_MS]
+    # Those of the job are other delays, as many: they last.
+    assert [(row["operation"], row["delay_ms"]) for row in rows] == expected
+    assert all(row["overlapped_us"] > 0 and row["work_us"] > 0 for row in rows)
+    text = tables.overlap("a title", rows)
+    assert text.count("of the repetitions") == len(rows)
+
+
+def test_what_counts_as_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the longer of work and delay; the medians decide."""
+    monkeypatch.setattr(overlap, "DELAYS_MS", (1.0,))
+    span = {"alone": 1.5, "dispatch blocking": 2.5, "combine blocking": 2.5}
+
+    def early(overlapped: float) -> list[overlap.Samples]:
+        lengths = span | {"dispatch overlapped": overlapped, "combine overlapped": 9.0}
+        return [{name: [(10.0, 10.0 + length)] * 3 for name, length in lengths.items()}]
+
+    def dispatch(overlapped: float, late: float) -> tuple[bool, float]:
+        later = [
+            {f"{kind} overlapped": [(10.0 + late, 0.0)] * 3 for kind in ("dispatch", "combine")}
+        ]
+        row, combine = overlap.summarise(early(overlapped), later)
+        assert not combine["hidden"] and combine["hidden_share"] == 0
+        return row["hidden"], round(row["ratio"], 2)
+
+    assert dispatch(1.6, late=1.0) == (True, 1.07)
+    assert dispatch(1.8, late=1.0) == (False, 1.2)
+    assert dispatch(1.8, late=1.7) == (True, 1.06)
 
 
 def test_idle_gate_gives_up() -> None:

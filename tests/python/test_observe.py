@@ -204,10 +204,37 @@ def _take(ranks: Ranks, group: int) -> None:
     jobs_observe.check_trace(json.loads(path.read_text()), 3)
 
 
+def test_a_slow_reader(team: Team) -> None:
+    """Waiting for the combine buffer is logged, after the time that the buffer was made with."""
+    lines, _ = team.run(2, jobs_observe.slow_reader)
+    assert re.match(
+        r"rank 1 \(process \d+, epoch 1\) is slow: rank 0 has waited (\d+ ms|\d\.\d s) for it "
+        r"in combine buffer of operation 0: it still reads what was combined before$",
+        lines[0],
+    ), lines
+
+
 def test_top_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(top._live, "find", list)
     assert top.measure({})[0] == []
     assert "no ranks" in top.show([])
+
+
+def _rank(number: int, state: str, waits_for: list[int], last: list[int]) -> dict[str, Any]:
+    waits_s = 9.0 if waits_for else None
+    return {"rank": number, "state": state, "waits_for": waits_for, "waits_s": waits_s} | {
+        "last_count": last
+    }
+
+
+def test_who_is_slowest() -> None:
+    """Who is waited for now, else who came last; what the dead waited for does not count."""
+    assert top.slowest([_rank(0, "runs", [], [0, 3, 1]), _rank(1, "runs", [], [1, 5, 2])]) == 1
+    assert top.slowest([_rank(0, "waits", [2], [0, 3, 0]), _rank(1, "runs", [], [0, 0, 0])]) == 2
+    frozen = [_rank(0, "waits", [1], [0, 0]), _rank(1, "frozen", [0], [0, 0])]
+    assert top.slowest(frozen) == 1
+    for state in ("dead", "closed", "left", "frozen"):
+        assert top.slowest([_rank(0, state, [1], [0, 0]), _rank(1, "dead", [0], [0, 0])]) is None
 
 
 def test_top_in_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

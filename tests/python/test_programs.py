@@ -38,6 +38,31 @@ def moewire(*arguments: str) -> list[str]:
     return python("-m", "moewire", *arguments)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    ["doctor", "doctor --json", "top --once --interval 0.01", "--version", "bench --help"],
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+def test_a_reader_that_has_enough(
+    arguments: str, unbuffered: str, environment: Environment
+) -> None:
+    """As `| head` leaves a command: no traceback, and the status of a broken pipe."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        moewire(*arguments.split()),
+        env={**environment, "PYTHONUNBUFFERED": unbuffered},
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    os.close(writer)
+    assert done.stderr == ""
+    # argparse ends its own commands well where nothing is buffered.
+    assert done.returncode == 141 or (unbuffered and not done.returncode), arguments
+
+
 def _all_right(output: str) -> None:
     assert "rank 0 of 2: right" in output and "rank 1 of 2: right" in output, output
 

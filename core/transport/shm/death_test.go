@@ -45,6 +45,24 @@ func awaitHeld(t *testing.T, p transport.Process) {
 	}
 }
 
+// heldChild is a child whose watcher holds its word, once it has done as told.
+func heldChild(t *testing.T, order, answer string) (transport.Domain, *child) {
+	t.Helper()
+	d, c := joinChild(t)
+	t.Cleanup(func() { _ = d.Close() })
+	awaitHeld(t, d.Process(1))
+	c.tell(order)
+	c.hear(answer)
+	return d, c
+}
+
+func killAndWatch(t *testing.T, c *child, p transport.Process) (dying time.Duration) {
+	t.Helper()
+	start := time.Now()
+	_ = c.cmd.Process.Kill()
+	return watchEnd(t, p, start)
+}
+
 func TestLargeProcessIsSeenDying(t *testing.T) {
 	d, c := joinChild(t)
 	defer d.Close()
@@ -54,9 +72,7 @@ func TestLargeProcessIsSeenDying(t *testing.T) {
 	if p.PID() != c.cmd.Process.Pid || p.Dying() || p.Lost() != nil {
 		t.Errorf("process %d: dying %v, lost %v", p.PID(), p.Dying(), p.Lost())
 	}
-	start := time.Now()
-	_ = c.cmd.Process.Kill()
-	if dying := watchEnd(t, p, start); dying > 2*time.Second {
+	if dying := killAndWatch(t, c, p); dying > 2*time.Second {
 		t.Errorf("dying after %v", dying)
 	}
 }
@@ -70,11 +86,7 @@ func TestExitIsSeenDying(t *testing.T) {
 }
 
 func TestCleanCloseIsNeverDying(t *testing.T) {
-	d, c := joinChild(t)
-	defer d.Close()
-	awaitHeld(t, d.Process(1))
-	c.tell("close")
-	c.hear("closed")
+	d, _ := heldChild(t, "close", "closed")
 	for start := time.Now(); time.Since(start) < 100*time.Millisecond; time.Sleep(time.Millisecond) {
 		if d.Process(1).Dying() {
 			t.Fatal("a process that lives is dying")
@@ -87,11 +99,7 @@ func TestCleanCloseIsNeverDying(t *testing.T) {
 
 // TestFailedWatcherIsNotDying also lets the thread of the watcher live on.
 func TestFailedWatcherIsNotDying(t *testing.T) {
-	d, c := joinChild(t)
-	defer d.Close()
-	awaitHeld(t, d.Process(1))
-	c.tell("crash-watcher")
-	c.hear("crashed")
+	d, _ := heldChild(t, "crash-watcher", "crashed")
 	time.Sleep(50 * time.Millisecond)
 	if p := d.Process(1); p.Dying() || p.(*member).holder().Load() != 0 {
 		t.Errorf("dying %v, word %#x", p.Dying(), p.(*member).holder().Load())
@@ -115,9 +123,7 @@ func TestOneOfTwoDomainsIsClosed(t *testing.T) {
 			awaitHeld(t, shut.Process(1))
 			c.tell("close")
 			c.hear("closed")
-			start := time.Now()
-			_ = c.cmd.Process.Kill()
-			watchEnd(t, open.Process(1), start)
+			killAndWatch(t, c, open.Process(1))
 			if shut.Process(1).(*member).marked() {
 				t.Error("the closed domain's word is marked")
 			}
@@ -126,26 +132,16 @@ func TestOneOfTwoDomainsIsClosed(t *testing.T) {
 }
 
 func TestGrandchildHoldsNothing(t *testing.T) {
-	d, c := joinChild(t)
-	defer d.Close()
-	awaitHeld(t, d.Process(1))
-	c.tell("sleep 3")
-	c.hear("started")
+	d, c := heldChild(t, "sleep 3", "started")
 	if d.Process(1).Dying() {
 		t.Error("a process that has started another is dying")
 	}
-	start := time.Now()
-	_ = c.cmd.Process.Kill()
-	watchEnd(t, d.Process(1), start)
+	killAndWatch(t, c, d.Process(1))
 }
 
 // TestExecIsDying: the process lives on and is no rank any more.
 func TestExecIsDying(t *testing.T) {
-	d, c := joinChild(t)
-	defer d.Close()
-	awaitHeld(t, d.Process(1))
-	c.tell("exec 20")
-	c.hear("executing")
+	d, _ := heldChild(t, "exec 20", "executing")
 	p, start := d.Process(1), time.Now()
 	for !p.Dying() && time.Since(start) < 10*time.Second {
 		time.Sleep(time.Millisecond)

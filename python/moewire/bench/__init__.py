@@ -3,7 +3,8 @@
 One machine, R processes. Each repetition measures Moewire, the copy-only floor and the peers
 one after another, so that a disturbance hits all of them; a sample is the time from the first
 rank's start to the last rank's end. Without options all tables of the documentation are
-reproduced, which takes long; --quick takes seconds.
+reproduced, which takes long; --quick takes about 20 seconds, and
+waits for a quiet machine as the others do.
 """
 
 from __future__ import annotations
@@ -62,10 +63,28 @@ def _measure(options: argparse.Namespace, todo: list[cases.Case]) -> dict[str, A
         text = found.get("failure")
         say(tables.failed(case.title, text) if text else tables.case(case.title, found))
         say(tables.idle(found["idle"]))
-    _progress("overheads")
-    result["overhead_us"] = launch.run_overhead(options.timeout)
-    say(tables.overheads(result["overhead_us"]))
+    if todo:
+        _progress("overheads")
+        result["overhead_us"] = launch.run_overhead(options.timeout)
+        say(tables.overheads(result["overhead_us"]))
+    result["overlap"] = [
+        _overlap(case, settings, options, say) for case in cases.overlapping(options)
+    ]
     return result
+
+
+def _overlap(
+    case: cases.Case, settings: Any, options: argparse.Namespace, say: Any
+) -> dict[str, Any]:
+    """What hooks hide, in one shape."""
+    from . import launch
+
+    _progress(f"overlap, {case.title}")
+    quiet = idle.wait(options.idle_wait)
+    rows = launch.run_overlap(case, settings, options.timeout)
+    say(tables.overlap(case.title, rows))
+    say(tables.idle(quiet))
+    return {**case._asdict(), "idle": quiet, "rows": rows}
 
 
 def _one(case: cases.Case, settings: Any, options: argparse.Namespace) -> dict[str, Any]:

@@ -62,6 +62,9 @@ def _tables() -> dict[str, list[Case]]:
 
 
 TABLES = _tables()
+# Measured by overlap.py instead of beside a floor.
+OVERLAP = [Case("overlap", 2, 8, hidden=2048), Case("overlap", 2, 128)]
+NAMES = (*TABLES, "overlap")
 QUICK = [Case("quick", 2, 16, hidden=2048), Case("quick", 2, 128, hidden=2048)]
 
 
@@ -82,10 +85,16 @@ def _of_tables(options: argparse.Namespace) -> list[Case]:
     if options.quick:
         return QUICK
     names = options.tables or list(TABLES)
-    unknown = [name for name in names if name not in TABLES]
+    unknown = [name for name in names if name not in NAMES]
     if unknown:
-        raise InvalidArgument(f"--tables {','.join(unknown)}: allowed: {','.join(TABLES)}")
-    return [case for name in names for case in TABLES[name]]
+        raise InvalidArgument(f"--tables {','.join(unknown)}: allowed: {','.join(NAMES)}")
+    return [case for name in names for case in TABLES.get(name, ())]
+
+
+def overlapping(options: argparse.Namespace) -> list[Case]:
+    """Those of the overlap table, if the options ask for it."""
+    everything = not (options.quick or options.tables or _given(options))
+    return OVERLAP if everything or "overlap" in (options.tables or ()) else []
 
 
 def _of_shapes(options: argparse.Namespace) -> list[Case]:

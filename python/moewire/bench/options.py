@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..errors import InvalidArgument
-from .cases import TABLES
+from .cases import NAMES
 
 PEERS = ("gloo", "openmpi", "mooncake")
 
@@ -33,7 +33,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 def _add_shapes(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--tables", type=_names, help=f"some of {','.join(TABLES)} (all of them)")
+    add("--tables", type=_names, help=f"some of {','.join(NAMES)} (all of them)")
     add("--quick", action="store_true", help="two small shapes and ten repetitions")
     add("--ranks", type=_numbers, help="processes (R), a list; this and the next: no tables")
     add("--tokens", type=_numbers, help="tokens per rank (T = M), a list")

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ..buffer import Buffer
+from ..event import Hook
 from ..handle import Handle
 from . import workload
 
@@ -26,11 +27,28 @@ class Moewire:
 
     def dispatch(self) -> None:
         """Blocking, bf16 or fp8, into the workspace."""
+        self._dispatch(False)
+
+    def begin_dispatch(self) -> Hook:
+        """The same up to the hook, which ends it."""
+        hook = self._dispatch(True)
+        assert hook is not None
+        return hook
+
+    def _dispatch(self, return_recv_hook: bool) -> Hook | None:
         work = self._work
-        recv_x, recv_count, self._handle, _, _ = self._buffer.dispatch(
-            work.x, work.topk_idx, None, work.num_tokens, work.num_experts, -1, use_fp8=work.fp8
+        recv_x, recv_count, self._handle, _, hook = self._buffer.dispatch(
+            work.x,
+            work.topk_idx,
+            None,
+            work.num_tokens,
+            work.num_experts,
+            -1,
+            use_fp8=work.fp8,
+            return_recv_hook=return_recv_hook,
         )
         self._received = recv_x, recv_count
+        return hook
 
     def compute(self) -> None:
         """The identity expert, into the combine buffer and into ordinary memory."""
@@ -48,14 +66,25 @@ class Moewire:
 
     def combine_zero_copy(self) -> torch.Tensor:
         """From the combine buffer."""
-        return self._combine(self._in_place, True)
+        return self._combine(self._in_place, True)[0]
+
+    def begin_combine(self) -> Hook:
+        """The same up to the hook, which ends it."""
+        hook = self._combine(self._in_place, True, True)[1]
+        assert hook is not None
+        return hook
 
     def combine(self) -> torch.Tensor:
         """From ordinary memory: one more copy of the valid rows."""
-        return self._combine(self._elsewhere, False)
+        return self._combine(self._elsewhere, False)[0]
 
-    def _combine(self, x: torch.Tensor, zero_copy: bool) -> torch.Tensor:
+    def _combine(
+        self, x: torch.Tensor, zero_copy: bool, return_recv_hook: bool = False
+    ) -> tuple[torch.Tensor, Hook | None]:
         work, handle = self._work, self._handle
         assert handle is not None
         arguments = (x, work.topk_idx, work.weights, None, -1, handle)
-        return self._buffer.combine(*arguments, zero_copy=zero_copy, out=self._out)[0]
+        out, _, hook = self._buffer.combine(
+            *arguments, zero_copy=zero_copy, return_recv_hook=return_recv_hook, out=self._out
+        )
+        return out, hook

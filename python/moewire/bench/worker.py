@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -49,21 +50,30 @@ class Place(NamedTuple):
 
     rank: int
     folder: str
-    shared: str  # the file of the floor's memory
+    shared: str  # the file of the floor's memory; empty: there is none
 
 
 def run(case: Case, settings: Settings, place: Place) -> dict[str, Any]:
     """Everything that one rank measures: times per step and repetition, and counters."""
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // case.ranks))
+    with gloo(case, place) as group:
+        file = os.open(place.shared, os.O_RDWR)
+        try:
+            return _run(case, settings, place, group, file)
+        finally:
+            os.close(file)
+
+
+@contextlib.contextmanager
+def gloo(case: Case, place: Place) -> Iterator[dist.ProcessGroup]:
+    """The ranks of a case as the default process group, as long as the body runs."""
     store = dist.FileStore(os.path.join(place.folder, "store"), case.ranks)
     dist.init_process_group("gloo", store=store, rank=place.rank, world_size=case.ranks)
     group = dist.group.WORLD
     assert group is not None
-    file = os.open(place.shared, os.O_RDWR)
     try:
-        return _run(case, settings, place, group, file)
+        yield group
     finally:
-        os.close(file)
         dist.destroy_process_group()
 
 

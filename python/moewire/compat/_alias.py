@@ -27,7 +27,11 @@ class Alias:
     refused: tuple[str, ...] = ()
 
     def install(self) -> None:
-        """Puts it in the place of the foreign one, in this process. Idempotent."""
+        """Puts it in the place of the foreign one, in this process. Idempotent.
+
+        The first time, the logger ``moewire`` warns that the name is taken over: who debugs
+        the foreign library shall not have to guess.
+        """
         with _lock:
             if not self.is_installed():
                 self._install()

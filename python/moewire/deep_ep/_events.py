@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 
 import torch
 
@@ -50,13 +49,8 @@ class Watch:
         if self._stats is not None:
             self._before = self._waited()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is not None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
             return
         if self._stats is not None:
             self._stats.add_(torch.tensor(self._waited()) - torch.tensor(self._before))

@@ -1,6 +1,7 @@
 """``python -m moewire.demo``."""
 
+from .. import _stdout
 from . import main
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(_stdout.run(main))

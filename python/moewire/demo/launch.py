@@ -12,6 +12,8 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from .. import _stdout
+
 
 def run(options: argparse.Namespace) -> int:
     """The exit status of the first rank that fails, else 0. Nothing is left running."""
@@ -38,7 +40,7 @@ def _rank_main(options: argparse.Namespace, rank: int, store: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends its ranks
     from . import rank as rank_module
 
-    sys.exit(rank_module.run_with_store(options, rank, store))
+    sys.exit(_stdout.run(lambda: rank_module.run_with_store(options, rank, store)))
 
 
 def _first_failure(ranks: Sequence[BaseProcess]) -> int:

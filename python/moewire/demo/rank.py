@@ -67,6 +67,8 @@ def _run(options: argparse.Namespace, init: Any) -> int:
     try:
         with torch.inference_mode():
             return _demo(options)
+    except BrokenPipeError:
+        raise  # nobody reads the demo any more
     except Exception:
         print(f"rank {dist.get_rank()}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
         return 1

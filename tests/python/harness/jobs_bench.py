@@ -7,11 +7,12 @@ from pathlib import Path
 
 import torch
 
-from moewire.bench import floor, slab, workload
+from moewire.bench import floor, overlap, slab, workload
 from moewire.bench.cases import Case
 from moewire.bench.numpy_floor import NumpyFloor
 from moewire.bench.ours import Moewire
 from moewire.bench.peers import open_peers
+from moewire.bench.worker import Place, Settings
 
 from .member import Rank
 
@@ -121,3 +122,13 @@ def peer(rank: Rank, name: str, dtype: str) -> str:
     finally:
         one.close()
     return ""
+
+
+def overlapping(rank: Rank) -> list[overlap.Samples]:
+    """The overlap table in little."""
+    delays, overlap.DELAYS_MS = overlap.DELAYS_MS, (0.5, 1.0, 2.0, 3.0)
+    try:
+        settings = Settings(2, 1, (), 0, "numpy", rank.seed)
+        return overlap.run(_case(rank, "bf16"), settings, Place(rank.rank, rank.folder, ""))
+    finally:
+        overlap.DELAYS_MS = delays

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import moewire
-from moewire import trace
+from moewire import _events, trace
 
 from . import cases, verify
 from .cases import Case
@@ -189,6 +189,44 @@ def loop(rank: Rank, folder: str) -> None:
         logging.getLogger("moewire").removeHandler(handler)
         handler.close()
         buffer.close()
+
+
+class Heard(logging.Handler):
+    """Collects the lines of the logger "moewire", and makes a file for the first of them."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self._path = path
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+        open(self._path, "w").close()
+
+
+def slow_reader(rank: Rank) -> list[str]:
+    """Rank 1 reads late; rank 0 waits for its combine buffer. Returns what was logged."""
+    heard = os.path.join(rank.folder, "heard")
+    handler = Heard(heard)
+    with rank.buffer(slow_after_us=20_000) as buffer:
+        x, idx = torch.ones((4, 128), dtype=torch.bfloat16), torch.zeros((4, 1), dtype=torch.int64)
+        recv_x, _, handle, _, _ = buffer.dispatch(x, idx, None, 4, 2, -1, use_fp8=False)
+        if rank.rank == 1:
+            deadline = time.monotonic() + 30
+            while not os.path.exists(heard) and time.monotonic() < deadline:
+                time.sleep(0.005)
+        weights = torch.ones((4, 1))
+        buffer.combine(recv_x, idx, weights, None, -1, handle)
+        if rank.rank == 0:
+            buffer.runtime.events.look()  # what a busy machine has caused until here
+            buffer.runtime.events._limiter = _events.Limiter()
+            logging.getLogger("moewire").addHandler(handler)
+            try:
+                buffer.get_next_combine_buffer(handle)
+            finally:
+                logging.getLogger("moewire").removeHandler(handler)
+        rank.meet("end")
+    return handler.lines
 
 
 def _step(buffer: moewire.Buffer, experts: int) -> None:
