@@ -9,8 +9,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _abi as abi
-from . import _check, _observe, trace
+from . import _check, _observe, _tuning, trace
 from ._runtime import Runtime
+from ._tuning import Tuning
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -29,6 +30,7 @@ class Options(NamedTuple):
     connect_timeout_us: int
     members: Sequence[int] | None
     deterministic: bool
+    tuning: Tuning
 
 
 class Member:
@@ -51,6 +53,7 @@ class Member:
             num_slots=_check.integer("num_slots", options.num_slots, 1, 64),
             vector_width=_check.integer("vector_width", options.vector_width, -1, 64),
             flags=ordered | _flags_from_environment(),
+            tuning=_tuning.native(options.tuning),
         )
         self._finalizer = weakref.finalize(self, self.runtime.close)
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import byref
 from typing import Any
 
@@ -45,6 +45,7 @@ class Runtime:
         num_slots: int,
         vector_width: int,
         flags: int,
+        tuning: Mapping[str, int],
     ) -> None:
         self.lib = library()
         self.id = abi.mw_buffer_t()
@@ -61,6 +62,7 @@ class Runtime:
             num_bytes,
             num_slots,
             vector_width,
+            **tuning,
         )
         self.lib.check(self.lib.buffer_create(byref(config), byref(self.id)))
         self.events = EventLog(self.lib, self.id, rank)

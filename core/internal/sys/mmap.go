@@ -14,29 +14,34 @@ import (
 // Mapping is a shared, readable and writable mapping of a file. Its bytes
 // must not be touched after Unmap.
 type Mapping struct {
-	data  []byte
+	data  []byte // in whole pages of the file
+	bytes int
 	unmap sync.Once
 	err   error
 }
 
-// Map maps n bytes of fd at offset off, a multiple of the page size. The
+// Map maps n bytes of fd at offset off, a multiple of the file's page size. The
 // mapping stays after fd is closed. Touching bytes beyond the end of the file
 // raises SIGBUS: check Size first.
 func Map(fd *FD, off, n int64) (*Mapping, error) {
 	if off < 0 || n <= 0 || int64(int(n)) != n {
 		return nil, fmt.Errorf("mmap of %d bytes at %d: %w", n, off, unix.EINVAL)
 	}
-	data, err := unix.Mmap(fd.Raw(), off, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	whole, err := wholePages(fd, n)
+	if err != nil {
+		return nil, err
+	}
+	data, err := unix.Mmap(fd.Raw(), off, int(whole), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, wrap("mmap", err)
 	}
 	mappings.Add(1)
-	mappedBytes.Add(n)
-	return &Mapping{data: data}, nil
+	mappedBytes.Add(whole)
+	return &Mapping{data: data, bytes: int(n)}, nil
 }
 
 // Bytes is the mapped memory.
-func (m *Mapping) Bytes() []byte { return m.data }
+func (m *Mapping) Bytes() []byte { return m.data[:m.bytes:m.bytes] }
 
 // Unmap ends the mapping. Idempotent.
 func (m *Mapping) Unmap() error {
