@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -57,8 +58,8 @@ func (p *Pages) explain(err error, numBytes int64) error {
 		return err
 	}
 	free, _ := os.ReadFile("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
-	return fmt.Errorf("huge pages are required: %d bytes need %d reserved pages of 2 MiB, free are %.20q (set vm.nr_hugepages): %w",
-		numBytes, (numBytes+sys.HugePageBytes-1)/sys.HugePageBytes, free, err)
+	return fmt.Errorf("huge pages are required: %d bytes need %d reserved pages of 2 MiB, free are %s (set vm.nr_hugepages): %w",
+		numBytes, (numBytes+sys.HugePageBytes-1)/sys.HugePageBytes, bytes.TrimSpace(free), err)
 }
 
 // apply prepares the mapping of a slab; own: it is this rank's.
