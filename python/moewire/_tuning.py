@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, TypedDict
 
 from . import _abi as abi
-from . import _check
+from ._numbers import integer, refuse
 
 STORES = {
     "auto": abi.MW_STORES_AUTO,
@@ -41,7 +41,7 @@ def native(tuning: Tuning) -> dict[str, int]:
         "stores": _named("stores", given.pop("stores", "auto"), STORES),
         "huge_pages": _named("huge_pages", given.pop("huge_pages", "never"), HUGE_PAGES),
         "numa": _named("numa", given.pop("numa", "none"), NUMA),
-        "num_threads": _check.integer("num_threads", given.pop("num_threads", 1), 1, MAX_THREADS),
+        "num_threads": integer("num_threads", given.pop("num_threads", 1), 1, MAX_THREADS),
         "prefetch": _number("prefetch", given.pop("prefetch", None), MAX_PREFETCH),
         "spin_us": _number("spin_us", given.pop("spin_us", None), MAX_SPIN_US),
     }
@@ -52,7 +52,7 @@ def native(tuning: Tuning) -> dict[str, int]:
 
 def _named(name: str, value: object, allowed: dict[str, int]) -> int:
     if not isinstance(value, str) or value not in allowed:
-        raise _check.refuse(name, repr(value), ", ".join(allowed))
+        raise refuse(name, repr(value), ", ".join(allowed))
     return allowed[value]
 
 
@@ -60,4 +60,4 @@ def _number(name: str, value: object, most: int) -> int:
     """The ABI says 0 for the default and -1 for none."""
     if value is None:
         return 0
-    return _check.integer(name, value, 0, most) or -1
+    return integer(name, value, 0, most) or -1

@@ -51,6 +51,7 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
     add("--repeat", type=int, help="measured repetitions (30; 10 with --quick)")
     add("--warmup", type=int, default=5, help="repetitions before them (5)")
     add("--peers", type=_names, default=["gloo"], help=f"of {','.join(PEERS)}, or none (gloo)")
+    add("--warm", action="store_true", help="pairs without rest, too (the decode table has them)")
     add("--vector-width", type=int, default=0, help="of Moewire's kernels: 16, 32, 64; 0: widest")
     _add_tuning(add)
     add("--floor", choices=("c", "numpy"), default="c", help="which copy-only floor (c)")
