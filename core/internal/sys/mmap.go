@@ -56,10 +56,21 @@ func (m *Mapping) Unmap() error {
 // Word returns the 64-bit word at data[off]. It panics when the word is not
 // wholly inside or not aligned to 8 bytes.
 func Word(data []byte, off int64) *atomic.Uint64 {
-	if off < 0 || off&7 != 0 || off > int64(len(data))-8 {
-		panic(fmt.Sprintf("word at byte offset %d of a segment of %d bytes", off, len(data)))
+	if off&7 != 0 || uint64(off) >= uint64(len(data))&^7 { // a negative one is a large one
+		panic(noWord{off, len(data)})
 	}
-	return (*atomic.Uint64)(unsafe.Pointer(unsafe.SliceData(data[off:])))
+	return (*atomic.Uint64)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(data)), off))
+}
+
+// noWord is what Word panics with. Its text is made elsewhere, so that Word is
+// small enough to be inlined.
+type noWord struct {
+	off   int64
+	bytes int
+}
+
+func (e noWord) Error() string {
+	return fmt.Sprintf("word at byte offset %d of a segment of %d bytes", e.off, e.bytes)
 }
 
 // Prefault makes the pages of data, part of a mapping, present and writable.
