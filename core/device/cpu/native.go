@@ -72,7 +72,8 @@ const (
 
 func hasNative(width int) bool { return C.mwcpu_select(C.int(width)) != nil }
 
-// streamFrom is from how many bytes on StoresAuto streams a batch's rows.
+// streamFrom is from how many bytes on StoresAuto streams a batch's rows: none
+// until it is measured where that pays (docs/performance.md).
 const streamFrom = 1 << 62
 
 const canStream = runtime.GOARCH == "amd64"
