@@ -6,6 +6,7 @@ import "C"
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/moewire/moewire/core/device/cpu"
@@ -20,7 +21,7 @@ import (
 type buffer struct {
 	id       uint64
 	cfg      ep.Config
-	width    int
+	rows     cpu.Options
 	open     shm.Config // for a listener of its own
 	broken   atomic.Pointer[error]
 	ep       atomic.Pointer[ep.Buffer]
@@ -89,6 +90,37 @@ func mwiSizeHint(shape *C.mw_shape_t, numBytes *C.uint64_t) C.mw_status_t {
 	})
 }
 
+// maxSpin bounds how long a wait may be awake.
+const maxSpin = time.Second
+
+// tuningOf checks the choices that change times alone.
+func tuningOf(c *C.mw_config_t) (cpu.Options, shm.Pages, error) {
+	for _, n := range [...]struct {
+		name      string
+		v, lo, hi int64
+	}{
+		{"stores", int64(c.stores), C.MW_STORES_AUTO, C.MW_STORES_STREAMING},
+		{"huge_pages", int64(c.huge_pages), C.MW_HUGE_PAGES_NEVER, C.MW_HUGE_PAGES_REQUIRE},
+		{"numa", int64(c.numa), C.MW_NUMA_NONE, C.MW_NUMA_LOCAL},
+		{"num_threads", int64(c.num_threads), 0, cpu.MaxThreads},
+		{"prefetch", int64(c.prefetch), cpu.NoPrefetch, cpu.MaxPrefetch},
+		{"spin_us", int64(c.spin_us), -1, maxSpin.Microseconds()},
+	} {
+		if err := inRange("config->"+n.name, n.v, n.lo, n.hi); err != nil {
+			return cpu.Options{}, shm.Pages{}, err
+		}
+	}
+	rows := cpu.Options{
+		Width: int(c.vector_width), Stores: cpu.Stores(c.stores), Prefetch: int(c.prefetch), Threads: int(c.num_threads),
+	}
+	kern, err := cpu.Open(rows)
+	if err != nil {
+		return rows, shm.Pages{}, invalid("config: %s", err)
+	}
+	kern.Close()
+	return rows, shm.Pages{Huge: shm.HugePages(c.huge_pages), Local: c.numa == C.MW_NUMA_LOCAL}, nil
+}
+
 func configOf(c *C.mw_config_t) (ep.Config, error) {
 	const known = C.MW_CONFIG_DEBUG_FILL | C.MW_CONFIG_NO_RECORD | C.MW_CONFIG_DETERMINISTIC | C.MW_CONFIG_TEST_CORRUPT_COMBINE
 	if c.flags&^known != 0 {
@@ -115,6 +147,7 @@ func configOf(c *C.mw_config_t) (ep.Config, error) {
 		SlowAfter:      slow,
 		EventCount:     eventCount(),
 		CorruptCombine: c.flags&C.MW_CONFIG_TEST_CORRUPT_COMBINE != 0,
+		SpinFor:        time.Duration(c.spin_us) * time.Microsecond,
 	}, nil
 }
 
@@ -129,13 +162,14 @@ func mwiBufferCreate(config *C.mw_config_t, id *C.uint64_t) C.mw_status_t {
 		if err != nil {
 			return err
 		}
-		if _, err := cpu.New(int(config.vector_width)); err != nil {
-			return invalid("config->vector_width: %s", err)
+		rows, pages, err := tuningOf(config)
+		if err != nil {
+			return err
 		}
 		ensureProcs()
-		b := &buffer{cfg: cfg, width: int(config.vector_width), open: shm.Config{
+		b := &buffer{cfg: cfg, rows: rows, open: shm.Config{
 			Rank: int(config.rank), NumRanks: int(config.num_ranks),
-			ControlBytes: layout.ControlBytes, ABIVersion: C.MW_ABI_VERSION, Params: params,
+			ControlBytes: layout.ControlBytes, ABIVersion: C.MW_ABI_VERSION, Params: params, Pages: pages,
 		}}
 		if err := b.listen(); err != nil {
 			return err

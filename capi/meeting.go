@@ -227,7 +227,7 @@ func (b *buffer) join(l *shm.Listener, metas [][]byte, timeout time.Duration, jo
 	if err != nil {
 		return err
 	}
-	kern, err := cpu.New(b.width)
+	kern, err := cpu.Open(b.rows)
 	if err != nil {
 		return errors.Join(err, dom.Close())
 	}
@@ -236,6 +236,7 @@ func (b *buffer) join(l *shm.Listener, metas [][]byte, timeout time.Duration, jo
 	b.cfg.Joining = joining
 	e, err := ep.New(dom, kern, b.cfg)
 	if err != nil {
+		kern.Close()
 		return errors.Join(err, dom.Close())
 	}
 	b.dom = dom

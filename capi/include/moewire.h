@@ -37,7 +37,7 @@ extern "C" {
 #endif
 
 /* Grows whenever a struct or a function changes in a way that callers see. */
-#define MW_ABI_VERSION 2u
+#define MW_ABI_VERSION 3u
 
 /* Ranks in one shared-memory domain: member set and epoch share one word. */
 #define MW_MAX_RANKS 48
@@ -113,8 +113,29 @@ typedef struct {
 	uint64_t num_bytes;   /* bytes for all slots; 0: sized by the first dispatch */
 	uint32_t num_slots;   /* operations in flight; 0: 2; at most 64 */
 	int32_t vector_width; /* bytes: 16, 32 or 64; 0: the widest; -1: plain Go kernels */
+	/* Each rank's own choices, which change times and no result. */
+	uint32_t stores;      /* MW_STORES_*: how a dispatch stores rows */
+	uint32_t huge_pages;  /* MW_HUGE_PAGES_*: of this rank's memory */
+	uint32_t numa;        /* MW_NUMA_*: where this rank's memory lies */
+	uint32_t num_threads; /* that place and reduce rows, the caller's included; 0: 1; at most 64 */
+	int32_t prefetch;     /* rows (dispatch) or tokens (combine) asked for ahead of use, at most 64;
+	                         0: the default; -1: none */
+	int32_t spin_us;      /* how long a wait is awake before it sleeps, at most 1000000;
+	                         0: the default; -1: it sleeps at once */
 	int64_t slow_after_us; /* waits this long become events (mw_buffer_events); 0: 1 s; -1: none do */
 } mw_config_t;
+
+#define MW_STORES_AUTO 0u      /* by the size of the call */
+#define MW_STORES_CACHED 1u    /* ordinary stores */
+#define MW_STORES_STREAMING 2u /* past the caches; x86-64 only */
+
+#define MW_HUGE_PAGES_NEVER 0u   /* not asked for */
+#define MW_HUGE_PAGES_ADVISE 1u  /* asked for; the kernel may refuse without a word */
+/* Of 2 MiB, reserved by the administrator for all of num_bytes; else an error. */
+#define MW_HUGE_PAGES_REQUIRE 2u
+
+#define MW_NUMA_NONE 0u
+#define MW_NUMA_LOCAL 1u /* near the thread that calls mw_buffer_create, if there is room */
 
 #define MW_SHAPE_FP32_OUTPUTS 1u /* room for MW_DISPATCH_FP32_OUTPUTS; serves others too */
 

@@ -107,4 +107,7 @@ type Kernels interface {
 	Place(b *PlaceBatch)
 	Reduce(b *ReduceBatch)
 	Copy(jobs []CopyJob)
+	// Close ends the threads of the kernels, if they have any. Idempotent; no
+	// other method may be called after it.
+	Close()
 }

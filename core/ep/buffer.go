@@ -32,7 +32,8 @@ type Buffer struct {
 	all   uint64 // one bit per rank
 
 	patience time.Duration    // longest sleep of a wait
-	yields   time.Duration    // how long a wait yields before it sleeps
+	spins    time.Duration    // how long a wait spins before it yields
+	yields   time.Duration    // how long a wait is awake before it sleeps
 	now      func() time.Time // replaced by tests that drive the clock
 
 	mu        sync.Mutex
@@ -70,7 +71,8 @@ type scratch struct {
 }
 
 // New makes this rank's buffer over a connected domain. The buffer owns the
-// domain from then on and closes it; kern must not be used by anyone else.
+// domain and the kernels from then on and closes them; kern must not be used
+// by anyone else. On an error both are still the caller's.
 func New(dom transport.Domain, kern device.Kernels, cfg Config) (*Buffer, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -79,11 +81,11 @@ func New(dom transport.Domain, kern device.Kernels, cfg Config) (*Buffer, error)
 	b := &Buffer{
 		cfg: cfg, dom: dom, kern: kern, self: dom.Rank(), ranks: dom.NumRanks(),
 		all: 1<<dom.NumRanks() - 1, epoch: set.Epoch(), patience: patienceFor(dom.NumRanks()),
-		yields: yieldsFor(dom.NumRanks()),
-		now:    time.Now,
-		slots:  make([]slot, cfg.NumSlots), peers: make([]peer, dom.NumRanks()),
+		now:   time.Now,
+		slots: make([]slot, cfg.NumSlots), peers: make([]peer, dom.NumRanks()),
 		behind: newBackground(), waits: newWaiters(cfg.NumSlots),
 	}
+	b.spins, b.yields = spinsFor(cfg.SpinFor, b.ranks)
 	if cfg.Joining {
 		b.outside, b.why = true, errBetween
 		b.epoch-- // it has joined none yet: the group's own is its predecessor's
@@ -179,6 +181,7 @@ func (b *Buffer) Close() error {
 		b.endObserving()
 		b.users.Wait()
 		b.acquitAll()
+		b.kern.Close()
 		err = b.dom.Close()
 	})
 	return err

@@ -273,9 +273,9 @@ func (b *Buffer) received(s *slot) error {
 	a := &s.dispatch.args
 	for l := range int(s.slab.LocalExperts) {
 		a.RecvCount[l] = int32(min(s.own.seg.Word(layout.Counter(l)).Load(), uint64(s.slab.RowsPerExpert)))
+		clear(a.LayoutRange[l*b.ranks : (l+1)*b.ranks])
 		for t := range b.ranks {
-			a.LayoutRange[l*b.ranks+t] = 0
-			if s.counted>>t&1 == 1 {
+			if a.RecvCount[l] > 0 && s.counted>>t&1 == 1 { // without rows there is nothing to look for
 				v := s.own.seg.Word(s.slab.Layout(int64(l), int64(t))).Load()
 				a.LayoutRange[l*b.ranks+t] = int64(v)
 				b.count.rowsReceived += v & (1<<32 - 1)

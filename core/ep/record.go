@@ -271,16 +271,20 @@ func (r *recorder) rowsSent(s *slot) (rows uint32) {
 func (r *recorder) received(s *slot) {
 	l := int(s.slab.LocalExperts)
 	r.area.SetExperts(l)
-	for rest := s.counted; rest != 0; rest &= rest - 1 {
-		source := bits.TrailingZeros64(rest)
-		total := uint64(0)
-		for e := range l {
-			n := uint64(s.dispatch.args.LayoutRange[e*r.b.ranks+source]) & (1<<32 - 1)
-			if n > 0 {
-				r.area.AddRows(e, n)
-				total += n
-			}
+	var from [layout.MaxRanks]uint64
+	for e := range l {
+		if s.dispatch.args.RecvCount[e] == 0 {
+			continue
 		}
-		r.area.AddReceived(source, total)
+		total := uint64(0)
+		for source := range r.b.ranks { // those that are not counted have no rows
+			n := uint64(s.dispatch.args.LayoutRange[e*r.b.ranks+source]) & (1<<32 - 1)
+			from[source] += n
+			total += n
+		}
+		r.area.AddRows(e, total)
+	}
+	for source := range r.b.ranks {
+		r.area.AddReceived(source, from[source])
 	}
 }

@@ -88,7 +88,7 @@ func (b *Buffer) clean(s *slot, allSaid bool) {
 		most = layout.MaxLocalExperts
 	}
 	for l := range int(most) {
-		s.own.seg.Word(layout.Counter(l)).Store(0)
+		ensure(s.own.seg.Word(layout.Counter(l)), 0)
 	}
 }
 

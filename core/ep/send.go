@@ -173,7 +173,7 @@ func (b *Buffer) publish(slab transport.Segment, r int, op uint64, p *params, la
 			if counts != nil && counts[l] > 0 {
 				v = uint64(begin[l])<<32 | uint64(counts[l])
 			}
-			slab.Word(lay.Layout(int64(l), int64(b.self))).Store(v)
+			ensure(slab.Word(lay.Layout(int64(l), int64(b.self))), v)
 		}
 	}
 	p.store(slab, b.self, op)

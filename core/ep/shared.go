@@ -84,7 +84,16 @@ func (p *params) store(slab transport.Segment, rank int, op uint64) {
 		flags |= flagWide
 	}
 	for i, v := range [...]uint64{op + 1, p.maxTokens, p.hidden, p.experts, flags, p.topK, p.tokens} {
-		slab.Word(at + int64(i)*8).Store(v)
+		ensure(slab.Word(at+int64(i)*8), v)
+	}
+}
+
+// ensure stores a value that is not there yet. For words that nobody else
+// writes at the same time: most keep their value from operation to operation,
+// and a store takes the line away from everybody who reads it.
+func ensure(w *atomic.Uint64, v uint64) {
+	if w.Load() != v {
+		w.Store(v)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 // Buffer.patience at most: a waker may stop between its store and its wake.
 // Where ranks share processors they sleep at once: who yields again and again
 // is put off for long by the kernel when it has something to do.
+// Config.SpinFor replaces the second number.
 const (
 	spinFor  = 2 * time.Microsecond
 	yieldFor = 500 * time.Microsecond
@@ -25,11 +26,17 @@ func patienceFor(ranks int) time.Duration {
 	return min(time.Duration(perCPU)*time.Millisecond, 5*time.Millisecond)
 }
 
-func yieldsFor(ranks int) time.Duration {
-	if ranks > runtime.NumCPU() {
-		return 0
+// spinsFor says how long a wait spins, and how long it is awake in all.
+func spinsFor(asked time.Duration, ranks int) (spins, awake time.Duration) {
+	switch {
+	case asked > 0:
+		return min(asked, spinFor), asked
+	case asked < 0:
+		return 0, 0
+	case ranks > runtime.NumCPU():
+		return spinFor, 0
 	}
-	return yieldFor
+	return spinFor, yieldFor
 }
 
 type kind int
@@ -187,7 +194,7 @@ func (w *wait) pause(waiting uint64, limit time.Time) error {
 	}
 	w.account(now, waiting)
 	elapsed := now.Sub(w.begin)
-	if elapsed < spinFor || w.lookAround(now, waiting) {
+	if elapsed < w.b.spins || w.lookAround(now, waiting) {
 		return nil
 	}
 	if !limit.IsZero() && !now.Before(limit) {

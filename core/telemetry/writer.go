@@ -77,7 +77,7 @@ func (a Area) AddRows(expert int, rows uint64) {
 }
 
 // SetExperts tells how many local experts there are.
-func (a Area) SetExperts(n int) { a.word(wordExperts).Store(uint64(n)) }
+func (a Area) SetExperts(n int) { a.set(wordExperts, uint64(n)) }
 
 // SetCurrent tells which operation is in flight; ClearCurrent that none is.
 func (a Area) SetCurrent(k Kind, op uint64, since int64) {
@@ -94,13 +94,13 @@ func (a Area) ClearCurrent(k Kind, op uint64) {
 
 // SetMemory tells of the memory that this rank has made, in bytes.
 func (a Area) SetMemory(slabs int, slabBytes, present uint64) {
-	a.word(wordSlabs).Store(uint64(slabs))
-	a.word(wordSlabSize).Store(slabBytes)
-	a.word(wordPresent).Store(present)
+	a.set(wordSlabs, uint64(slabs))
+	a.set(wordSlabSize, slabBytes)
+	a.set(wordPresent, present)
 }
 
 // SetEpoch tells the epoch that this rank is in.
-func (a Area) SetEpoch(epoch uint16) { a.word(wordEpoch).Store(uint64(epoch)) }
+func (a Area) SetEpoch(epoch uint16) { a.set(wordEpoch, uint64(epoch)) }
 
 // SetClosed says that this buffer takes no more calls.
 func (a Area) SetClosed() { a.word(wordClosed).Store(1) }

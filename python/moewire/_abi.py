@@ -24,7 +24,7 @@ from ctypes import (
 )
 from typing import Any, ClassVar
 
-MW_ABI_VERSION = 2
+MW_ABI_VERSION = 3
 MW_MAX_RANKS = 48
 MW_MAX_TOPK = 64
 
@@ -51,6 +51,14 @@ MW_CONFIG_DEBUG_FILL = 1
 MW_CONFIG_DETERMINISTIC = 4
 MW_CONFIG_NO_RECORD = 2
 MW_CONFIG_TEST_CORRUPT_COMBINE = 0x80000000
+MW_STORES_AUTO = 0
+MW_STORES_CACHED = 1
+MW_STORES_STREAMING = 2
+MW_HUGE_PAGES_NEVER = 0
+MW_HUGE_PAGES_ADVISE = 1
+MW_HUGE_PAGES_REQUIRE = 2
+MW_NUMA_NONE = 0
+MW_NUMA_LOCAL = 1
 MW_SHAPE_FP32_OUTPUTS = 1
 
 MW_DISPATCH_FP8 = 1
@@ -102,6 +110,12 @@ class mw_config_t(Structure):
         ("num_bytes", c_uint64),
         ("num_slots", c_uint32),
         ("vector_width", c_int32),
+        ("stores", c_uint32),
+        ("huge_pages", c_uint32),
+        ("numa", c_uint32),
+        ("num_threads", c_uint32),
+        ("prefetch", c_int32),
+        ("spin_us", c_int32),
         ("slow_after_us", c_int64),
     ]
 

@@ -6,14 +6,14 @@ buffer was created for.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from . import _abi as abi
-from .errors import InvalidArgument
+from ._numbers import integer as integer
+from ._numbers import refuse as refuse
 
 # Bounds the small tensors allocated before the library sees the number.
 MAX_EXPERTS = 1 << 20
@@ -28,25 +28,6 @@ UE8M0_PACK = 4
 
 # One more than the longest timeout that can be asked for.
 TIMEOUT_END = 1 << 63
-
-
-def refuse(name: str, given: object, allowed: object) -> InvalidArgument:
-    """The error for an argument; to be raised by the caller."""
-    return InvalidArgument(f"{name}: {given} given; allowed: {allowed}")
-
-
-def integer(name: str, value: object, low: int, high: int) -> int:
-    """``value`` as an int in ``low..high``."""
-    if type(value) is int:
-        number = value
-    else:
-        try:
-            number = operator.index(value)  # type: ignore[arg-type]
-        except TypeError:
-            raise refuse(name, f"{value!r} of type {type(value).__name__}", "an int") from None
-    if not low <= number <= high:
-        raise refuse(name, number, f"{low} to {high}")
-    return number
 
 
 def timeout(value: object) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import re
 import resource
 import socket
 from pathlib import Path
@@ -16,6 +18,52 @@ _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 # Of one buffer in a group of 48: per rank a memory file, a pidfd and, while they meet, a
 # connection; and a few of its own.
 FILES_NEEDED = 3 * abi.MW_MAX_RANKS + 16
+
+
+_HUGE_PAGE = 2 << 20
+
+
+def huge_pages() -> dict[str, str]:
+    """What ``huge_pages=`` of a buffer would get here, by trying it."""
+    return {"advise": _advised_huge_pages(), "require": _reserved_huge_pages()}
+
+
+def _advised_huge_pages() -> str:
+    file = os.memfd_create("moewire-doctor")
+    try:
+        os.ftruncate(file, 4 * _HUGE_PAGE)
+        with mmap.mmap(file, 4 * _HUGE_PAGE) as memory:
+            memory.madvise(mmap.MADV_HUGEPAGE)
+            for page in range(0, 4 * _HUGE_PAGE, mmap.PAGESIZE):
+                memory[page] = 1
+            return "granted" if _in_huge_pages("moewire-doctor") else "not granted by this kernel"
+    except (OSError, AttributeError) as error:
+        return f"not granted: {error}"
+    finally:
+        os.close(file)
+
+
+def _in_huge_pages(name: str) -> bool:
+    """Whether a file of that name is mapped in huge pages somewhere in this process."""
+    text = Path("/proc/self/smaps").read_text()
+    parts = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", text, flags=re.MULTILINE)
+    sizes = [re.findall(r"ShmemPmdMapped:\s+(\d+)", part) for part in parts if name in part]
+    return any(int(size) for found in sizes for size in found)
+
+
+def _reserved_huge_pages() -> str:
+    try:
+        file = os.memfd_create("moewire-doctor", os.MFD_CLOEXEC | os.MFD_HUGETLB | os.MFD_HUGE_2MB)
+    except (OSError, AttributeError) as error:
+        return f"not possible: {error}"
+    try:
+        os.ftruncate(file, _HUGE_PAGE)
+        mmap.mmap(file, _HUGE_PAGE).close()
+    except OSError as error:
+        return f"none is free: {error}"
+    finally:
+        os.close(file)
+    return "at least one page of 2 MiB is free"
 
 
 def liveness() -> dict[str, Any]:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _abi as abi
-from . import _check, _observe, trace
+from . import _check, _observe, _tuning, trace
 from ._runtime import Runtime
+from ._tuning import Tuning
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -30,6 +31,7 @@ class Options(NamedTuple):
     members: Sequence[int] | None
     deterministic: bool
     slow_after_us: int
+    tuning: Tuning
 
 
 class Member:
@@ -53,6 +55,7 @@ class Member:
             vector_width=_check.integer("vector_width", options.vector_width, -1, 64),
             flags=ordered | _flags_from_environment(),
             slow_after_us=_check.integer("slow_after_us", options.slow_after_us, -1, 1 << 62),
+            tuning=_tuning.native(options.tuning),
         )
         self._finalizer = weakref.finalize(self, self.runtime.close)
         try:

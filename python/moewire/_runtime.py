@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import byref
 from typing import Any
 
@@ -46,6 +46,7 @@ class Runtime:
         vector_width: int,
         flags: int,
         slow_after_us: int,
+        tuning: Mapping[str, int],
     ) -> None:
         self.lib = library()
         self.id = abi.mw_buffer_t()
@@ -62,7 +63,8 @@ class Runtime:
             num_bytes,
             num_slots,
             vector_width,
-            slow_after_us,
+            slow_after_us=slow_after_us,
+            **tuning,
         )
         self.lib.check(self.lib.buffer_create(byref(config), byref(self.id)))
         self.events = EventLog(self.lib, self.id, rank)

@@ -20,6 +20,9 @@ Received: TypeAlias = tuple[RecvX, torch.Tensor, Handle, EventOverlap, Hook | No
 
 if TYPE_CHECKING:
     import torch.distributed as dist
+    from typing_extensions import Unpack
+
+    from ._tuning import Tuning
 
 STORE_PREFIX = "moewire"
 
@@ -52,6 +55,20 @@ class Buffer(Member):
         slow_after_us: how long a wait on one rank may last before the log says so; -1: for
             ever; 0: a second.
 
+    Choices that change times and no result, each rank's own (docs/performance.md measures them):
+        stores: how a dispatch stores rows: "cached", "streaming" (past the caches; x86-64) or
+            "auto", by the size of the call.
+        prefetch: rows (dispatch) or tokens (combine) that are asked for ahead of use, at most
+            64; 0: none; None: the default, none.
+        num_threads: threads of this rank that place and reduce rows, the caller's included, at
+            most 64; 1. They sleep between calls and end with the buffer.
+        huge_pages: "never" asks for none; "advise" asks, and the kernel may refuse (``moewire
+            doctor`` tries it); "require": reserved ones of 2 MiB for all of
+            ``num_ep_buffer_bytes``, or ``SystemCallError`` or ``OutOfMemoryError``.
+        numa: "local": this rank's slabs near the processor that constructs; "none".
+        spin_us: how long a wait is awake before it sleeps; 0: it sleeps at once; None: 2, or
+            500 where every rank can have a processor.
+
     Any thread may call any method; a wait in one thread does not block another. ``close()``,
     leaving ``with``, or dropping the buffer leaves the group.
 
@@ -73,6 +90,7 @@ class Buffer(Member):
         members: Sequence[int] | None = None,
         deterministic: bool = False,
         slow_after_us: int = SLOW_AFTER_US,
+        **tuning: Unpack[Tuning],
     ) -> None:
         options = Options(
             num_slots,
@@ -82,6 +100,7 @@ class Buffer(Member):
             members,
             deterministic,
             slow_after_us,
+            tuning,
         )
         meeting = _bootstrap.meet_in_group(group, STORE_PREFIX)
         self.group: dist.ProcessGroup | None = group
@@ -104,6 +123,7 @@ class Buffer(Member):
         members: Sequence[int] | None = None,
         deterministic: bool = False,
         slow_after_us: int = SLOW_AFTER_US,
+        **tuning: Unpack[Tuning],
     ) -> Buffer:
         """A buffer without a process group: ranks meet in a ``torch.distributed.Store``.
 
@@ -120,6 +140,7 @@ class Buffer(Member):
             members,
             deterministic,
             slow_after_us,
+            tuning,
         )
         return cls._without_group(meeting, num_ep_buffer_bytes, options)
 
@@ -137,6 +158,7 @@ class Buffer(Member):
         connect_timeout_us: int = CONNECT_TIMEOUT_US,
         deterministic: bool = False,
         slow_after_us: int = SLOW_AFTER_US,
+        **tuning: Unpack[Tuning],
     ) -> Buffer:
         """A buffer whose ranks meet by any means that carries bytes.
 
@@ -153,6 +175,7 @@ class Buffer(Member):
             None,
             deterministic,
             slow_after_us,
+            tuning,
         )
         return cls._without_group(meeting, num_ep_buffer_bytes, options)
 

@@ -81,6 +81,7 @@ def _memory_report() -> dict[str, Any]:
         "transparent_huge_pages": _selected(_read(_HUGE_PAGES / "enabled")),
         "huge_pages_total": meminfo.get("HugePages_Total", 0),
         "huge_pages_free": meminfo.get("HugePages_Free", 0),
+        "huge_pages_tried": _machine.huge_pages(),
         "control_group_limit": _control_group_limit(),
         "remark": "no memory is locked, so memlock limits do not matter; nor does /dev/shm's size",
     }

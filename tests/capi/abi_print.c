@@ -23,6 +23,12 @@ static void print_config(int first)
 	FIELD(mw_config_t, num_bytes);
 	FIELD(mw_config_t, num_slots);
 	FIELD(mw_config_t, vector_width);
+	FIELD(mw_config_t, stores);
+	FIELD(mw_config_t, huge_pages);
+	FIELD(mw_config_t, numa);
+	FIELD(mw_config_t, num_threads);
+	FIELD(mw_config_t, prefetch);
+	FIELD(mw_config_t, spin_us);
 	FIELD(mw_config_t, slow_after_us);
 	CLOSE();
 	OPEN(mw_shape_t);
@@ -206,6 +212,14 @@ static void print_constants(int first)
 	CONSTANT(MW_DISPATCH_ROUND_SCALE);
 	CONSTANT(MW_DISPATCH_UE8M0);
 	CONSTANT(MW_DISPATCH_FP32_OUTPUTS);
+	CONSTANT(MW_STORES_AUTO);
+	CONSTANT(MW_STORES_CACHED);
+	CONSTANT(MW_STORES_STREAMING);
+	CONSTANT(MW_HUGE_PAGES_NEVER);
+	CONSTANT(MW_HUGE_PAGES_ADVISE);
+	CONSTANT(MW_HUGE_PAGES_REQUIRE);
+	CONSTANT(MW_NUMA_NONE);
+	CONSTANT(MW_NUMA_LOCAL);
 	CONSTANT(MW_SHAPE_FP32_OUTPUTS);
 	CONSTANT(MW_PHASE_SENT);
 	CONSTANT(MW_PHASE_DONE);

@@ -217,6 +217,17 @@ static void test_configs(void)
 		{.rank = 0, .num_ranks = 1, .num_slots = 65},
 		{.rank = 0, .num_ranks = 1, .vector_width = 7},
 		{.rank = 0, .num_ranks = 1, .vector_width = -2},
+		{.rank = 0, .num_ranks = 1, .stores = 3},
+		{.rank = 0, .num_ranks = 1, .vector_width = -1, .stores = MW_STORES_STREAMING},
+		{.rank = 0, .num_ranks = 1, .vector_width = -1, .prefetch = 1},
+		{.rank = 0, .num_ranks = 1, .vector_width = -1, .num_threads = 2},
+		{.rank = 0, .num_ranks = 1, .huge_pages = 3},
+		{.rank = 0, .num_ranks = 1, .numa = 2},
+		{.rank = 0, .num_ranks = 1, .num_threads = 65},
+		{.rank = 0, .num_ranks = 1, .prefetch = -2},
+		{.rank = 0, .num_ranks = 1, .prefetch = 65},
+		{.rank = 0, .num_ranks = 1, .spin_us = -2},
+		{.rank = 0, .num_ranks = 1, .spin_us = 1000001},
 		{.rank = 0, .num_ranks = 1, .slow_after_us = -2},
 	};
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -225,6 +236,18 @@ static void test_configs(void)
 			FAIL("configuration %zu was not refused", i);
 	}
 	CHECK(buffer.id == UNTOUCHED);
+}
+
+/* A caller that does not know the choices of later versions gets the defaults. */
+static void test_old_config(void)
+{
+	mw_config_t config = config_of(0, 1);
+	mw_buffer_t buffer;
+	config.size = offsetof(mw_config_t, stores);
+	config.stores = 77;
+	config.spin_us = -77;
+	STATUS(MW_OK, mw_buffer_create(&config, &buffer));
+	STATUS(MW_OK, mw_buffer_close(buffer));
 }
 
 /* Fields that came later: refused where unknown, absent from an older caller's struct. */
@@ -316,6 +339,7 @@ int main(void)
 	test_report();
 	test_nulls();
 	test_configs();
+	test_old_config();
 	test_shapes();
 	test_sizes();
 	test_observation();

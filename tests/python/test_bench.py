@@ -70,7 +70,8 @@ def test_json(environment: Environment, tmp_path: Path, dtype: str) -> None:
     assert (case["ranks"], case["tokens"], case["dtype"]) == (2, 16, dtype)
     assert set(case["idle"]) == {"busy", "waited_seconds", "quiet"}
     _check_steps(case["steps"], dtype == "bf16")
-    assert result["overhead_us"]["python_dispatch"] > result["overhead_us"]["ctypes_dispatch"] > 0
+    assert all(cost > 0 for cost in result["overhead_us"].values())
+    assert {"python_dispatch", "ctypes_dispatch"} <= set(result["overhead_us"])
 
 
 def _check_steps(steps: dict[str, dict[str, float]], with_gloo: bool) -> None:
@@ -81,6 +82,24 @@ def _check_steps(steps: dict[str, dict[str, float]], with_gloo: bool) -> None:
         assert 0 <= step["min_us"] <= step["p10_us"] <= step["median_us"] <= step["p90_us"], name
     assert steps["floor_dispatch"]["ratio_to_floor"] == 1.0
     assert steps["moewire_dispatch"]["ratio_to_floor"] > 0
+
+
+@needs_compiler
+def test_pairs_without_rest_and_switches(environment: Environment, tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    switches = ["--threads", "2", "--stores", "cached", "--prefetch", "1", "--spin-us", "20"]
+    switches += ["--huge-pages", "advise", "--numa", "local"]
+    arguments = [*SHAPE, *LITTLE, "--warm", "--peers", "gloo", *switches, "--json", str(path)]
+    assert "dispatch and combine, no rest" in bench(environment, *arguments)
+    result = json.loads(path.read_text())
+    assert result["settings"]["tuning"]["num_threads"] == 2
+    (case,) = result["cases"]
+    assert {"moewire_c_dispatch", "moewire_c_combine_zero_copy"} <= set(case["steps"])
+    assert list(case["warm"]) == ["floor", "moewire_c", "moewire", "gloo"]
+    for pair in case["warm"].values():
+        assert 0 < pair["min_us"] <= pair["median_us"] <= pair["p90_us"]
+        assert pair["dispatch_us"] > 0 and pair["combine_us"] > 0
+    assert "ratio_to_floor_and_four_barriers" in case["warm"]["moewire_c"]
 
 
 def test_several_shapes_and_both_charts(environment: Environment, tmp_path: Path) -> None:
@@ -106,11 +125,16 @@ def test_several_shapes_and_both_charts(environment: Environment, tmp_path: Path
         ["--tables", "nothing"],
         ["--repeat", "0"],
         ["--plot", "chart.txt"],
+        ["--threads", "0"],
+        ["--prefetch", "65"],
+        ["--spin-us", "-1"],
     ],
     ids=" ".join,
 )
 def test_refuses(wrong: list[str]) -> None:
-    with pytest.raises(InvalidArgument, match=f"^{wrong[0]}|--ranks"):
+    # What buffers refuse is named as they do.
+    named = wrong[0].removeprefix("--").replace("-", "_").replace("threads", "num_threads")
+    with pytest.raises(InvalidArgument, match=f"^{wrong[0]}|--ranks|^{named}"):
         _choose(*wrong)
 
 
@@ -200,6 +224,8 @@ def test_chart_of_text() -> None:
 
 def test_nothing_to_draw() -> None:
     assert chart.panels([_result(8, 1.0)]) == []
+    both = [{**_result(t, 9.0), "warm": {"floor": {"median_us": 3.0}}} for t in (1, 8)]
+    assert [panel.title[:5] for panel in chart.panels(both)] == ["dispa", "pairs"]
     with pytest.raises(MoewireError, match="nothing to draw"):
         chart.need_lines(_choose("--ranks", "2,4"))
     chart.need_lines(_choose("--tokens", "1,8"))
@@ -214,8 +240,8 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_compiler
 def test_native_code_has_no_warnings(tmp_path: Path) -> None:
-    source = compiler.SOURCES / "floor.c"
     flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
-    target = str(tmp_path / "floor.so")
-    command = [*compiler.system_compiler(), *flags, str(source), "-o", target]
-    subprocess.run(command, check=True, timeout=60)
+    for name in ("floor", "calls"):
+        source, target = compiler.SOURCES / f"{name}.c", str(tmp_path / f"{name}.so")
+        command = [*compiler.system_compiler(), *flags, str(source), "-o", target]
+        subprocess.run(command, check=True, timeout=60)

@@ -329,6 +329,9 @@ def test_doctor_here() -> None:
     report = doctor.report()
     text = doctor._document(report)
     assert "death noticed by" in text and "yama" in text
+    tried = report["memory"]["huge_pages_tried"]
+    assert re.match("granted|not granted", tried["advise"])
+    assert re.match("at least one|none is free|not possible", tried["require"])
     assert text.count("warning: ") == text.count("\n  fix: ") == len(report["warnings"])
     for line in text.splitlines():
         assert "not available" not in line or "; fix: " in line, line

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 import pytest
 
 from harness import jobs_oracle
@@ -24,6 +27,31 @@ def test_copied_outputs_have_the_oracles_bits(team: Team) -> None:
 def test_every_vector_width_gives_the_same_bits(team: Team) -> None:
     for digests in team.run(2, jobs_oracle.vector_widths, (0, -1, 16, 32), 12):
         assert len(set(digests)) == 1
+
+
+@pytest.mark.parametrize(
+    "tuning",
+    [
+        {"stores": "streaming"},
+        {"stores": "cached", "prefetch": 2},
+        {"num_threads": 3, "stores": "streaming", "prefetch": 1},
+        {"huge_pages": "advise", "numa": "local"},
+        {"spin_us": 0},
+        {"spin_us": 3000},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("size", [2, 4], ids="R={}".format)
+def test_tuning_changes_no_bit(team: Team, size: int, tuning: dict[str, Any]) -> None:
+    for plain, tuned in team.run(size, jobs_oracle.tuned, tuning, 8, timeout=90):
+        assert plain == tuned
+
+
+def test_reserved_huge_pages(team: Team) -> None:
+    reason = team.run(2, jobs_oracle.reserved_huge_pages)[0]
+    if reason:
+        assert not {"hugepages", "all"} & set(os.environ.get("MOEWIRE_REQUIRE", "").split(","))
+        pytest.skip(reason)
 
 
 @pytest.mark.parametrize("shape", [(2, 64, False), (1, 128, True), (3, 256, False)])

@@ -55,15 +55,64 @@ static void fp_leave(uint64_t saved)
 
 #endif
 
+// ---- how ----
+
+#define LINE 64
+
+static void fetch_to_read(const uint8_t *row, int64_t bytes)
+{
+	for (int64_t at = 0; at < bytes; at += LINE)
+		__builtin_prefetch(row + at, 0, 2);
+}
+
+static void fetch_to_write(const uint8_t *row, int64_t bytes)
+{
+	for (int64_t at = 0; at < bytes; at += LINE)
+		__builtin_prefetch(row + at, 1, 2);
+}
+
+// Stores past the caches are ordered by nothing but this: what the thread
+// stores next, or another one that it tells, must not be seen before them.
+static void end_streaming(struct mwcpu_how how)
+{
+#if defined(__x86_64__)
+	if (how.streaming)
+		__asm__ volatile("sfence" : : : "memory");
+#else
+	(void)how;
+#endif
+}
+
 // ---- place ----
 
-static void store_row(const struct mwcpu_target *t,
-		      const struct mwcpu_place_job *j, const void *row,
-		      int64_t row_bytes)
+static uint8_t *place_of(const struct mwcpu_target *t,
+			 const struct mwcpu_place_job *j, int64_t row_bytes)
 {
 	int64_t at = j->expert * t->rows_per_expert + j->pos;
 
-	memcpy((uint8_t *)t->rows + at * row_bytes, row, (size_t)row_bytes);
+	return (uint8_t *)t->rows + at * row_bytes;
+}
+
+// The job may have others after it, up to end: they are asked for ahead.
+static void store_row(const struct mwcpu_kernels *k, struct mwcpu_how how,
+		      const struct mwcpu_target *targets,
+		      const struct mwcpu_place_job *j,
+		      const struct mwcpu_place_job *end, const void *row,
+		      int64_t row_bytes)
+{
+	const struct mwcpu_target *t = targets + j->target;
+	int64_t at = j->expert * t->rows_per_expert + j->pos;
+
+	if (how.prefetch > 0 && !how.streaming && how.prefetch < end - j) {
+		const struct mwcpu_place_job *next = j + how.prefetch;
+
+		fetch_to_write(place_of(targets + next->target, next,
+					row_bytes), row_bytes);
+	}
+	if (how.streaming)
+		k->stream_row(place_of(t, j, row_bytes), row, row_bytes);
+	else
+		memcpy(place_of(t, j, row_bytes), row, (size_t)row_bytes);
 	memcpy((uint8_t *)t->src_info + 4 * at, &j->token, 4);
 }
 
@@ -113,7 +162,6 @@ static struct cast cast_begin(void *scratch, int64_t hidden, int64_t num_tokens,
 	c.scales = scratch;
 	c.rows = (uint8_t *)(c.scales + num_tokens * (hidden / MWCPU_BLOCK));
 	c.done = c.rows + num_tokens * hidden;
-	memset(c.done, 0, (size_t)num_tokens);
 	return c;
 }
 
@@ -151,47 +199,71 @@ static const uint8_t *cast_row(struct cast *c, const struct mwcpu_kernels *k,
 	return row;
 }
 
-static void place_cast(const struct mwcpu_kernels *k, const uint8_t *x,
-		       int64_t hidden, int64_t num_tokens,
-		       enum mwcpu_scales format,
+static void place_cast(const struct mwcpu_kernels *k, struct mwcpu_how how,
+		       struct cast *c, const uint8_t *x, int64_t hidden,
 		       const struct mwcpu_target *targets,
-		       const struct mwcpu_place_job *jobs, int64_t num_jobs,
-		       void *scratch)
+		       const struct mwcpu_place_job *jobs, int64_t num_jobs)
 {
-	struct cast c = cast_begin(scratch, hidden, num_tokens, format);
 	int64_t num_blocks = hidden / MWCPU_BLOCK;
-	int64_t num_words = format == MWCPU_UE8M0 ? num_blocks / 4 : num_blocks;
+	int64_t num_words =
+		c->format == MWCPU_UE8M0 ? num_blocks / 4 : num_blocks;
 
 	for (int64_t i = 0, n; i < num_jobs; i += n) {
-		const struct mwcpu_target *t = targets + jobs[i].target;
-
 		n = run_length(jobs + i, num_jobs - i);
 		for (int64_t j = i; j < i + n; j++)
-			store_row(t, jobs + j,
-				  cast_row(&c, k, x, hidden, jobs[j].token),
+			store_row(k, how, targets, jobs + j, jobs + num_jobs,
+				  cast_row(c, k, x, hidden, jobs[j].token),
 				  hidden);
-		store_scales(t, jobs + i, n, c.scales, num_blocks, num_words);
+		store_scales(targets + jobs[i].target, jobs + i, n, c->scales,
+			     num_blocks, num_words);
 	}
 }
 
-void mwcpu_place(const struct mwcpu_kernels *k, const void *x, int64_t hidden,
-		 int64_t num_cast, enum mwcpu_scales format,
-		 const struct mwcpu_target *targets,
+static void place_plain(const struct mwcpu_kernels *k, struct mwcpu_how how,
+			const uint8_t *x, int64_t row_bytes,
+			const struct mwcpu_target *targets,
+			const struct mwcpu_place_job *jobs, int64_t num_jobs)
+{
+	for (int64_t i = 0; i < num_jobs; i++) {
+		if (how.prefetch > 0 && how.prefetch < num_jobs - i)
+			fetch_to_read(x + row_bytes * jobs[i + how.prefetch].token,
+				      row_bytes);
+		store_row(k, how, targets, jobs + i, jobs + num_jobs,
+			  x + row_bytes * jobs[i].token, row_bytes);
+	}
+}
+
+void mwcpu_place(const struct mwcpu_kernels *k, struct mwcpu_how how,
+		 const void *x, int64_t hidden, int64_t num_cast, int already,
+		 enum mwcpu_scales format, const struct mwcpu_target *targets,
 		 const struct mwcpu_place_job *jobs, int64_t num_jobs,
 		 void *scratch)
 {
 	if (num_cast > 0) {
+		struct cast c = cast_begin(scratch, hidden, num_cast, format);
 		uint64_t saved = fp_enter();
 
-		place_cast(k, x, hidden, num_cast, format, targets, jobs,
-			   num_jobs, scratch);
+		if (!already)
+			memset(c.done, 0, (size_t)num_cast);
+		place_cast(k, how, &c, x, hidden, targets, jobs, num_jobs);
 		fp_leave(saved);
-		return;
+	} else {
+		place_plain(k, how, x, 2 * hidden, targets, jobs, num_jobs);
 	}
-	for (int64_t i = 0; i < num_jobs; i++)
-		store_row(targets + jobs[i].target, jobs + i,
-			  (const uint8_t *)x + 2 * hidden * jobs[i].token,
-			  2 * hidden);
+	end_streaming(how);
+}
+
+void mwcpu_cast(const struct mwcpu_kernels *k, const void *x, int64_t hidden,
+		int64_t num_cast, enum mwcpu_scales format, int64_t first,
+		int64_t last, void *scratch)
+{
+	struct cast c = cast_begin(scratch, hidden, num_cast, format);
+	uint64_t saved = fp_enter();
+
+	memset(c.done + first, 0, (size_t)(last - first));
+	for (int64_t t = first; t < last; t++)
+		cast_row(&c, k, x, hidden, t);
+	fp_leave(saved);
 }
 
 // ---- reduce ----
@@ -214,9 +286,19 @@ static int64_t gather(struct mwcpu_term *terms, int64_t top_k,
 	return n;
 }
 
-void mwcpu_reduce(const struct mwcpu_kernels *k, int wide, void *out,
-		  int64_t hidden, int64_t num_tokens, int64_t top_k,
-		  const uintptr_t *sources,
+static void fetch_token(int64_t top_k, int64_t row_bytes,
+			const uintptr_t *sources,
+			const struct mwcpu_reduce_job *jobs)
+{
+	for (int64_t k = 0; k < top_k; k++)
+		if (jobs[k].source >= 0)
+			fetch_to_read((const uint8_t *)sources[jobs[k].source] +
+				      row_bytes * jobs[k].row, row_bytes);
+}
+
+void mwcpu_reduce(const struct mwcpu_kernels *k, struct mwcpu_how how,
+		  int wide, void *out, int64_t hidden,
+		  int64_t num_tokens, int64_t top_k, const uintptr_t *sources,
 		  const struct mwcpu_reduce_job *jobs, const float *weights,
 		  struct mwcpu_term *terms)
 {
@@ -228,6 +310,9 @@ void mwcpu_reduce(const struct mwcpu_kernels *k, int wide, void *out,
 				   jobs + t * top_k, weights + t * top_k);
 		uint8_t *to = (uint8_t *)out + 2 * hidden * t;
 
+		if (how.prefetch > 0 && how.prefetch < num_tokens - t)
+			fetch_token(top_k, row_bytes, sources,
+				    jobs + (t + how.prefetch) * top_k);
 		if (wide)
 			k->reduce_row_wide(to, terms, n, hidden);
 		else

@@ -6,11 +6,7 @@
 // pinning it may allocate, and the race detector does not see what C does.
 package cpu
 
-import (
-	"fmt"
-
-	"github.com/moewire/moewire/core/device"
-)
+import "github.com/moewire/moewire/core/device"
 
 // Widths to ask New for, besides a number of bytes.
 const (
@@ -19,22 +15,9 @@ const (
 )
 
 // New returns kernels that use vectors of width bytes (16, 32 or 64), or
-// Widest, or Reference. Without cgo Widest is the reference too. The error
-// says which widths there are.
-func New(width int) (device.Kernels, error) {
-	if width == Reference || (width == Widest && len(Widths()) == 0) {
-		return NewReference(), nil
-	}
-	if width == Widest {
-		width = Widths()[len(Widths())-1]
-	}
-	k := newNative(width)
-	if k == nil {
-		return nil, fmt.Errorf("cpu: no kernels with vectors of %d bytes here (there are %v, %d for the widest, %d for plain Go)",
-			width, Widths(), Widest, Reference)
-	}
-	return k, nil
-}
+// Widest, or Reference, with the defaults of Options. Without cgo Widest is the
+// reference too. The error says which widths there are.
+func New(width int) (device.Kernels, error) { return Open(Options{Width: width}) }
 
 // Widths returns the vector widths, in bytes and rising, that New accepts on
 // this machine; none without cgo.

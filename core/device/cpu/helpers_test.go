@@ -24,17 +24,30 @@ func newRand(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// all returns every implementation of this machine, the reference first.
+// all returns every implementation of this machine, the reference first, each
+// width with every option as well.
 func all(t testing.TB) []device.Kernels {
 	ks := []device.Kernels{NewReference()}
 	for _, w := range Widths() {
-		k, err := New(w)
-		if err != nil {
-			t.Fatal(err)
+		ks = append(ks, open(t, Options{Width: w}), open(t, Options{Width: w, Stores: StoresCached, Prefetch: 1}),
+			open(t, Options{Width: w, Stores: StoresCached, Prefetch: 3, Threads: 3}))
+		if canStream {
+			ks = append(ks, open(t, Options{Width: w, Stores: StoresStreaming}),
+				open(t, Options{Width: w, Stores: StoresStreaming, Prefetch: 2, Threads: 2}))
 		}
-		ks = append(ks, k)
 	}
 	return ks
+}
+
+// open gives even the smallest batch to all threads.
+func open(t testing.TB, o Options) device.Kernels {
+	k, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.Close)
+	shareAll(k, o)
+	return k
 }
 
 // offHeap returns n bytes that end where an unreadable page begins, so that

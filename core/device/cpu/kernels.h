@@ -21,6 +21,12 @@
 // device.ScaleFormat.
 enum mwcpu_scales { MWCPU_FLOAT32, MWCPU_POW2, MWCPU_UE8M0 };
 
+// How a batch is moved, which changes no result.
+struct mwcpu_how {
+	int32_t streaming; // rows are stored past the caches; needs stream_row
+	int32_t prefetch;  // rows, or tokens, to ask for ahead of use; 0: none
+};
+
 struct mwcpu_target {
 	uintptr_t rows;
 	uintptr_t scales;
@@ -82,6 +88,9 @@ struct mwcpu_kernels {
 	void (*dequantise_row)(uint8_t *out, const uint8_t *q,
 			       const uint8_t *scales, int64_t stride,
 			       int64_t hidden);
+	// Copies a row with stores that bypass the caches; a fence must follow
+	// before anybody is told of it. NULL where there are no such stores.
+	void (*stream_row)(uint8_t *to, const uint8_t *from, int64_t bytes);
 };
 
 extern const struct mwcpu_kernels mwcpu_kernels16;
@@ -99,16 +108,24 @@ void mwcpu_features(char *buf, size_t cap);
 
 // num_cast is 0, or the number of rows of x if they are to be cast to fp8:
 // then scratch is aligned to 4 and holds hidden/128 floats, hidden bytes and
-// one byte for each of them.
-void mwcpu_place(const struct mwcpu_kernels *k, const void *x, int64_t hidden,
-		 int64_t num_cast, enum mwcpu_scales format,
-		 const struct mwcpu_target *targets,
+// one byte for each of them. Rows are cast when they are first needed, or have
+// been by mwcpu_cast (already).
+void mwcpu_place(const struct mwcpu_kernels *k, struct mwcpu_how how,
+		 const void *x, int64_t hidden, int64_t num_cast, int already,
+		 enum mwcpu_scales format, const struct mwcpu_target *targets,
 		 const struct mwcpu_place_job *jobs, int64_t num_jobs,
 		 void *scratch);
 
+// Casts the rows from first to last into the scratch of a batch whose jobs
+// several threads share.
+void mwcpu_cast(const struct mwcpu_kernels *k, const void *x, int64_t hidden,
+		int64_t num_cast, enum mwcpu_scales format, int64_t first,
+		int64_t last, void *scratch);
+
 // terms is scratch for top_k entries. wide: rows are float32, else bf16.
-void mwcpu_reduce(const struct mwcpu_kernels *k, int wide, void *out,
-		  int64_t hidden, int64_t num_tokens, int64_t top_k, const uintptr_t *sources,
+void mwcpu_reduce(const struct mwcpu_kernels *k, struct mwcpu_how how,
+		  int wide, void *out, int64_t hidden, int64_t num_tokens,
+		  int64_t top_k, const uintptr_t *sources,
 		  const struct mwcpu_reduce_job *jobs, const float *weights,
 		  struct mwcpu_term *terms);
 

@@ -6,6 +6,8 @@ package cpu
 #cgo CFLAGS: -std=c11 -O3 -Wall -Wextra
 #cgo noescape mwcpu_place
 #cgo nocallback mwcpu_place
+#cgo noescape mwcpu_cast
+#cgo nocallback mwcpu_cast
 #cgo noescape mwcpu_reduce
 #cgo nocallback mwcpu_reduce
 #cgo noescape mwcpu_dequantise
@@ -18,6 +20,7 @@ import "C"
 
 import (
 	"runtime"
+	"sync"
 	"unsafe"
 
 	"github.com/moewire/moewire/core/device"
@@ -32,23 +35,66 @@ import (
 type native struct {
 	table   *C.struct_mwcpu_kernels
 	name    string
+	stores  Stores
+	how     C.struct_mwcpu_how
 	pinner  runtime.Pinner
 	targets []C.struct_mwcpu_target
 	sources []C.uintptr_t
 	terms   []C.struct_mwcpu_term
 	copies  []C.struct_mwcpu_copy_job
 	casts   []uint32 // scales and rows of a batch's cast; uint32 for alignment
+
+	threads int
+	least   int   // bytes that make a part worth a thread's while
+	team    *team // nil with one thread
+	closing sync.Once
+	batch   batch // what the parts of it need
 }
+
+// batch is the one that is being worked on, in so many parts.
+type batch struct {
+	step    step
+	parts   int
+	place   *device.PlaceBatch
+	reduce  *device.ReduceBatch
+	how     C.struct_mwcpu_how
+	numCast int
+	already C.int // its rows were cast in a step of their own
+}
+
+type step int
+
+const (
+	stepPlace step = iota
+	stepCast
+	stepReduce
+)
 
 func hasNative(width int) bool { return C.mwcpu_select(C.int(width)) != nil }
 
-// newNative returns nil where the machine lacks that width.
-func newNative(width int) device.Kernels {
-	table := C.mwcpu_select(C.int(width))
-	if table == nil {
-		return nil
+// streamFrom is from how many bytes on StoresAuto streams a batch's rows: none
+// until it is measured where that pays (docs/performance.md).
+const streamFrom = 1 << 62
+
+const canStream = runtime.GOARCH == "amd64"
+
+// newNative makes kernels of a width that there is.
+func newNative(o Options) device.Kernels {
+	table := C.mwcpu_select(C.int(o.Width))
+	n := &native{table: table, name: C.GoString(table.name), stores: o.Stores, threads: max(o.Threads, 1), least: leastShare}
+	n.how.prefetch = C.int32_t(max(o.Prefetch, 0))
+	if n.threads > 1 {
+		n.team = newTeam(n.threads, n.work)
 	}
-	return &native{table: table, name: C.GoString(table.name)}
+	return n
+}
+
+func (n *native) Close() {
+	n.closing.Do(func() {
+		if n.team != nil {
+			n.team.close()
+		}
+	})
 }
 
 // Features lists the CPU features that decide which kernels run.
@@ -74,17 +120,90 @@ func (n *native) Place(b *device.PlaceBatch) {
 			rows_per_expert: C.int64_t(t.RowsPerExpert),
 		})
 	}
-	numCast := 0
+	row := 2 * b.Hidden
+	n.batch = batch{place: b, how: n.how}
 	if b.CastFP8 {
-		numCast = len(b.X) / (2 * b.Hidden)
-		bytes := numCast * (4*(b.Hidden/device.QuantBlock) + b.Hidden + 1)
-		n.casts = atLeast(n.casts, (bytes+3)/4)
+		row = b.Hidden
+		n.beginCast(b)
 	}
-	C.mwcpu_place(n.table, first(b.X), C.int64_t(b.Hidden), C.int64_t(numCast),
-		C.enum_mwcpu_scales(b.Scales), unsafe.SliceData(n.targets),
-		(*C.struct_mwcpu_place_job)(first(b.Jobs)), C.int64_t(len(b.Jobs)),
-		first(n.casts))
+	n.batch.how.streaming = n.streaming(len(b.Jobs) * row)
+	n.split(stepPlace, len(b.Jobs)*row, len(b.Jobs))
+	n.end()
+}
+
+// beginCast makes room for the rows of a cast, and casts them all if threads
+// are to share the batch; one alone casts each when it comes to it.
+func (n *native) beginCast(b *device.PlaceBatch) {
+	tokens := len(b.X) / (2 * b.Hidden)
+	bytes := tokens * (4*(b.Hidden/device.QuantBlock) + b.Hidden + 1)
+	n.casts = atLeast(n.casts, (bytes+3)/4)
+	n.batch.numCast = tokens
+	if n.partsFor(len(b.Jobs)*b.Hidden, len(b.Jobs)) > 1 {
+		n.split(stepCast, tokens*2*b.Hidden, tokens)
+		n.batch.already = 1
+	}
+}
+
+// streaming is whether so many bytes are better stored past the caches.
+func (n *native) streaming(bytes int) C.int32_t {
+	if n.stores == StoresStreaming || (n.stores == StoresAuto && canStream && bytes >= streamFrom) {
+		return 1
+	}
+	return 0
+}
+
+func (n *native) partsFor(bytes, items int) int {
+	return max(1, min(n.threads, bytes/n.least, items))
+}
+
+// split does one step of the batch, in parts if it is worth it.
+func (n *native) split(s step, bytes, items int) {
+	n.batch.step, n.batch.parts = s, n.partsFor(bytes, items)
+	if n.batch.parts == 1 {
+		n.work(0)
+		return
+	}
+	n.team.run(n.batch.parts)
+}
+
+// end forgets the caller's memory.
+func (n *native) end() {
+	n.batch = batch{}
 	n.pinner.Unpin()
+}
+
+// work does one part of a step. The parts of a batch share nothing that they
+// write, but each line of memory at their borders.
+func (n *native) work(part int) {
+	switch n.batch.step {
+	case stepPlace:
+		n.placePart(part)
+	case stepCast:
+		n.castPart(part)
+	case stepReduce:
+		n.reducePart(part)
+	}
+}
+
+// share is the part of num items that begins and ends there.
+func (b *batch) share(part, num int) (first, last int) {
+	return num * part / b.parts, num * (part + 1) / b.parts
+}
+
+func (n *native) placePart(part int) {
+	b := n.batch.place
+	first, last := n.batch.share(part, len(b.Jobs))
+	jobs := b.Jobs[first:last]
+	C.mwcpu_place(n.table, n.batch.how, start(b.X), C.int64_t(b.Hidden), C.int64_t(n.batch.numCast), n.batch.already,
+		C.enum_mwcpu_scales(b.Scales), unsafe.SliceData(n.targets),
+		(*C.struct_mwcpu_place_job)(start(jobs)), C.int64_t(len(jobs)), start(n.casts))
+}
+
+func (n *native) castPart(part int) {
+	b := n.batch.place
+	first, last := n.batch.share(part, n.batch.numCast)
+	C.mwcpu_cast(n.table, start(b.X), C.int64_t(b.Hidden), C.int64_t(n.batch.numCast),
+		C.enum_mwcpu_scales(b.Scales), C.int64_t(first), C.int64_t(last), start(n.casts))
 }
 
 func (n *native) Reduce(b *device.ReduceBatch) {
@@ -95,17 +214,24 @@ func (n *native) Reduce(b *device.ReduceBatch) {
 	for _, s := range b.Sources {
 		n.sources = append(n.sources, n.pin(s))
 	}
-	n.terms = atLeast(n.terms, b.TopK)
+	n.terms = atLeast(n.terms, b.TopK*n.threads)
+	n.batch = batch{reduce: b, how: n.how}
+	tokens := len(b.Out) / (2 * b.Hidden)
+	n.split(stepReduce, len(b.Out)*b.TopK, tokens)
+	n.end()
+}
+
+func (n *native) reducePart(part int) {
+	b := n.batch.reduce
+	first, last := n.batch.share(part, len(b.Out)/(2*b.Hidden))
 	wide := C.int(0)
 	if b.Wide {
 		wide = 1
 	}
-	C.mwcpu_reduce(n.table, wide, first(b.Out), C.int64_t(b.Hidden),
-		C.int64_t(len(b.Out)/(2*b.Hidden)), C.int64_t(b.TopK),
-		unsafe.SliceData(n.sources),
-		(*C.struct_mwcpu_reduce_job)(first(b.Jobs)),
-		(*C.float)(first(b.Weights)), unsafe.SliceData(n.terms))
-	n.pinner.Unpin()
+	C.mwcpu_reduce(n.table, n.batch.how, wide, start(b.Out[first*2*b.Hidden:]), C.int64_t(b.Hidden),
+		C.int64_t(last-first), C.int64_t(b.TopK), unsafe.SliceData(n.sources),
+		(*C.struct_mwcpu_reduce_job)(start(b.Jobs[first*b.TopK:])),
+		(*C.float)(start(b.Weights[first*b.TopK:])), unsafe.SliceData(n.terms[part*b.TopK:]))
 }
 
 func (n *native) Copy(jobs []device.CopyJob) {
@@ -129,9 +255,9 @@ func (n *native) Dequantise(b *DequantBatch) {
 	if len(b.Ranges) == 0 {
 		return
 	}
-	C.mwcpu_dequantise(n.table, first(b.Dst), first(b.Rows), first(b.Scales),
+	C.mwcpu_dequantise(n.table, start(b.Dst), start(b.Rows), start(b.Scales),
 		C.int64_t(b.Hidden), C.int64_t(b.RowsPerExpert),
-		(*C.struct_mwcpu_row_range)(first(b.Ranges)), C.int64_t(len(b.Ranges)))
+		(*C.struct_mwcpu_row_range)(start(b.Ranges)), C.int64_t(len(b.Ranges)))
 }
 
 // pin keeps the memory in place until Unpin and returns its address. Memory
@@ -145,4 +271,4 @@ func (n *native) pin(s []byte) C.uintptr_t {
 	return C.uintptr_t(uintptr(unsafe.Pointer(p)))
 }
 
-func first[T any](s []T) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(s)) }
+func start[T any](s []T) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(s)) }

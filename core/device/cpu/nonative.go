@@ -10,7 +10,9 @@ import (
 
 func hasNative(int) bool { return false }
 
-func newNative(int) device.Kernels { return nil }
+const canStream = false
+
+func newNative(Options) device.Kernels { return nil }
 
 // Features lists the CPU features that decide which kernels run.
 func Features() string { return runtime.GOARCH + ", built without cgo: plain Go kernels" }

@@ -24,6 +24,9 @@ func NewReference() device.Kernels { return &reference{} }
 
 func (r *reference) Name() string { return "cpu/go" }
 
+// Close has nothing to end.
+func (r *reference) Close() {}
+
 func (r *reference) Place(b *device.PlaceBatch) {
 	if b.CastFP8 && b.Hidden > 0 {
 		r.beginCast(len(b.X)/(2*b.Hidden), b)

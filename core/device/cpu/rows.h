@@ -1,8 +1,9 @@
 // Row kernels in GCC/clang vector extensions, compiled once per width.
 //
 // The including file defines VB (the vector's bytes), ROWS_NAME (text),
-// ROWS_TABLE (the symbol to define), max16 (lane-wise signed maximum) and has
-// already switched on the instruction set it wants.
+// ROWS_TABLE (the symbol to define), max16 (lane-wise signed maximum), where
+// there is one stream (an aligned store past the caches), and has already
+// switched on the instruction set it wants.
 //
 // bf16 values come in pairs per 32-bit word: the even one is the low half.
 // Shifting it up, or masking the low half off, gives two float32 vectors
@@ -344,6 +345,23 @@ static void dequantise_row(uint8_t *out, const uint8_t *q,
 	}
 }
 
+// ---- copies past the caches ----
+
+#ifdef stream
+static void stream_row(uint8_t *to, const uint8_t *from, int64_t bytes)
+{
+	int64_t at = (int64_t)(-(uintptr_t)to & (VB - 1));
+
+	at = at < bytes ? at : bytes;
+	memcpy(to, from, (size_t)at);
+	for (; at + VB <= bytes; at += VB)
+		stream(to + at, load(from + at));
+	memcpy(to + at, from + at, (size_t)(bytes - at));
+}
+#else
+#define stream_row NULL
+#endif
+
 const struct mwcpu_kernels ROWS_TABLE = {
 	ROWS_NAME,
 	reduce_row,
@@ -351,4 +369,5 @@ const struct mwcpu_kernels ROWS_TABLE = {
 	quantise_row,
 	quantise_row_pow2,
 	dequantise_row,
+	stream_row,
 };

@@ -12,6 +12,7 @@ typedef int16_t vi16 __attribute__((vector_size(VB)));
 #define ROWS_NAME "cpu/sse2"
 #define max16(a, b) \
 	((vu32)_mm_max_epi16((__m128i)(a), (__m128i)(b)))
+#define stream(p, v) _mm_stream_si128((__m128i *)(p), (__m128i)(v))
 #else
 #if defined(__aarch64__)
 #define ROWS_NAME "cpu/neon"

@@ -19,6 +19,7 @@
 #define ROWS_TABLE mwcpu_kernels32
 #define max16(a, b) \
 	((vu32)_mm256_max_epi16((__m256i)(a), (__m256i)(b)))
+#define stream(p, v) _mm256_stream_si256((__m256i *)(p), (__m256i)(v))
 
 #include "rows.h"
 

@@ -25,6 +25,7 @@
 #define ROWS_TABLE mwcpu_kernels64
 #define max16(a, b) \
 	((vu32)_mm512_max_epi16((__m512i)(a), (__m512i)(b)))
+#define stream(p, v) _mm512_stream_si512((__m512i *)(p), (__m512i)(v))
 
 #include "rows.h"
 

@@ -12,10 +12,18 @@ import (
 // (where the kernel knows that flag) and whose size can only grow: a peer
 // that has checked the size once can never be hit by SIGBUS. The name only
 // shows in /proc.
-func NewMemfd(name string) (*FD, error) {
-	raw, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_NOEXEC_SEAL)
+func NewMemfd(name string) (*FD, error) { return newMemfd(name, 0) }
+
+// NewHugeMemfd is NewMemfd in huge pages of HugePageBytes, which the
+// administrator has reserved: Map fails with ENOMEM where there are too few.
+func NewHugeMemfd(name string) (*FD, error) {
+	return newMemfd(name, unix.MFD_HUGETLB|unix.MFD_HUGE_2MB)
+}
+
+func newMemfd(name string, flags int) (*FD, error) {
+	raw, err := unix.MemfdCreate(name, flags|unix.MFD_CLOEXEC|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
-		raw, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		raw, err = unix.MemfdCreate(name, flags|unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	}
 	if err != nil {
 		return nil, wrap("memfd_create", err)
@@ -27,9 +35,13 @@ func NewMemfd(name string) (*FD, error) {
 	return fd, nil
 }
 
-// Grow sets the size of a memfd, in bytes. New bytes are zero and take no
-// memory until they are touched.
+// Grow sets the size of a memfd, in bytes; in huge pages, to whole ones. New
+// bytes are zero and take no memory until they are touched.
 func Grow(fd *FD, sizeBytes int64) error {
+	sizeBytes, err := wholePages(fd, sizeBytes)
+	if err != nil {
+		return err
+	}
 	return wrap("ftruncate", retry(func() error { return unix.Ftruncate(fd.Raw(), sizeBytes) }))
 }
 

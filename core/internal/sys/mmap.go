@@ -14,29 +14,34 @@ import (
 // Mapping is a shared, readable and writable mapping of a file. Its bytes
 // must not be touched after Unmap.
 type Mapping struct {
-	data  []byte
+	data  []byte // in whole pages of the file
+	bytes int
 	unmap sync.Once
 	err   error
 }
 
-// Map maps n bytes of fd at offset off, a multiple of the page size. The
+// Map maps n bytes of fd at offset off, a multiple of the file's page size. The
 // mapping stays after fd is closed. Touching bytes beyond the end of the file
 // raises SIGBUS: check Size first.
 func Map(fd *FD, off, n int64) (*Mapping, error) {
 	if off < 0 || n <= 0 || int64(int(n)) != n {
 		return nil, fmt.Errorf("mmap of %d bytes at %d: %w", n, off, unix.EINVAL)
 	}
-	data, err := unix.Mmap(fd.Raw(), off, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	whole, err := wholePages(fd, n)
+	if err != nil {
+		return nil, err
+	}
+	data, err := unix.Mmap(fd.Raw(), off, int(whole), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, wrap("mmap", err)
 	}
 	mappings.Add(1)
-	mappedBytes.Add(n)
-	return &Mapping{data: data}, nil
+	mappedBytes.Add(whole)
+	return &Mapping{data: data, bytes: int(n)}, nil
 }
 
 // Bytes is the mapped memory.
-func (m *Mapping) Bytes() []byte { return m.data }
+func (m *Mapping) Bytes() []byte { return m.data[:m.bytes:m.bytes] }
 
 // Unmap ends the mapping. Idempotent.
 func (m *Mapping) Unmap() error {
@@ -51,10 +56,21 @@ func (m *Mapping) Unmap() error {
 // Word returns the 64-bit word at data[off]. It panics when the word is not
 // wholly inside or not aligned to 8 bytes.
 func Word(data []byte, off int64) *atomic.Uint64 {
-	if off < 0 || off&7 != 0 || off > int64(len(data))-8 {
-		panic(fmt.Sprintf("word at byte offset %d of a segment of %d bytes", off, len(data)))
+	if off&7 != 0 || uint64(off) >= uint64(len(data))&^7 { // a negative one is a large one
+		panic(noWord{off, len(data)})
 	}
-	return (*atomic.Uint64)(unsafe.Pointer(unsafe.SliceData(data[off:])))
+	return (*atomic.Uint64)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(data)), off))
+}
+
+// noWord is what Word panics with. Its text is made elsewhere, so that Word is
+// small enough to be inlined.
+type noWord struct {
+	off   int64
+	bytes int
+}
+
+func (e noWord) Error() string {
+	return fmt.Sprintf("word at byte offset %d of a segment of %d bytes", e.off, e.bytes)
 }
 
 // Prefault makes the pages of data, part of a mapping, present and writable.

@@ -16,6 +16,7 @@ import (
 // segments; its methods may be called then and do nothing.
 type domain struct {
 	info      Info // of the first meeting
+	pages     Pages
 	own       *member
 	members   *region
 	membersFD *sys.FD
@@ -42,12 +43,12 @@ var (
 
 // newDomain takes what a first meeting has gathered; on error it has taken
 // nothing.
-func newDomain(m *meeting, own *member, info Info) (*domain, error) {
+func newDomain(m *meeting, own *member, info Info, pages Pages) (*domain, error) {
 	page, err := mapMembers(m.membersFD)
 	if err != nil {
 		return nil, fmt.Errorf("rank %d: members page: %w", m.source(), err)
 	}
-	d := &domain{info: info, own: own, members: page, membersFD: m.membersFD, end: firstSlab(info.ControlBytes)}
+	d := &domain{info: info, pages: pages, own: own, members: page, membersFD: m.membersFD, end: firstSlab(info.ControlBytes)}
 	if err := m.settle(d.ring); err != nil {
 		page.Release()
 		return nil, err
@@ -115,7 +116,15 @@ func (d *domain) growBy(sizeBytes int64) (*region, error) {
 			return nil, err
 		}
 	}
-	return mapRegion(d.own.memory, d.end, 0, sizeBytes)
+	r, err := mapRegion(d.own.memory, d.end, 0, sizeBytes)
+	if err != nil {
+		return nil, d.pages.explain(err, sizeBytes)
+	}
+	if err := d.pages.apply(r, true); err != nil {
+		r.Release()
+		return nil, err
+	}
+	return r, nil
 }
 
 // publish lets peers find the slab: the offset last.
@@ -158,6 +167,7 @@ func (d *domain) firstSight(rank, id int) (transport.Segment, error) {
 	if err != nil {
 		return nil, err
 	}
+	_ = d.pages.apply(r, false) // fails for slabs of this rank alone
 	p.slabs[id].Store(r)
 	return r, nil
 }

@@ -26,6 +26,8 @@ type Config struct {
 	// Params are the caller's own, at most 256 bytes. They travel in the
 	// metadata and are compared by nobody here.
 	Params []byte
+	// Pages are this rank's own choice.
+	Pages Pages
 }
 
 // Listener is a rank on its way to one meeting: it waits under a random
@@ -34,6 +36,7 @@ type Config struct {
 type Listener struct {
 	info   Info
 	domain *domain // of Relist; nil after Open
+	pages  Pages   // of Open
 
 	cancelMu sync.Mutex // guards closing and signalling cancel; after mu
 	cancel   *sys.FD    // readable once Close was called
@@ -55,12 +58,15 @@ func Open(cfg Config) (*Listener, error) {
 		ControlBytes: cfg.ControlBytes, Params: bytes.Clone(cfg.Params),
 	}
 	rand.Read(info.Identity[:]) // never fails
-	l := &Listener{info: info}
-	if err := l.name(); err != nil {
+	l := &Listener{info: info, pages: cfg.Pages}
+	err := l.pages.open()
+	if err == nil {
+		err = l.name()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("shm: configuration: %w", err)
 	}
-	var err error
-	if l.own, err = newOwnMember(&l.info); err == nil {
+	if l.own, err = newOwnMember(&l.info, &l.pages); err == nil {
 		err = l.listen()
 	}
 	if err != nil {
@@ -150,7 +156,7 @@ func (l *Listener) connect(m *meeting) (d *domain, err error) {
 	}
 	m.cancel, m.socket, m.memory = l.cancel, l.socket, l.own.memory
 	if err = m.hold(); err == nil {
-		if d, err = newDomain(m, l.own, l.info); err == nil {
+		if d, err = newDomain(m, l.own, l.info, l.pages); err == nil {
 			l.own = nil // now the domain's
 			return d, nil
 		}

@@ -34,8 +34,8 @@ var _ transport.Process = (*member)(nil)
 
 // newOwnMember makes this rank's memfd: header and control region, zeroed
 // and present.
-func newOwnMember(info *Info) (*member, error) {
-	fd, err := sys.NewMemfd(fmt.Sprintf("moewire-rank-%d", info.Rank))
+func newOwnMember(info *Info, pages *Pages) (*member, error) {
+	fd, err := pages.newMemory(fmt.Sprintf("moewire-rank-%d", info.Rank))
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +45,7 @@ func newOwnMember(info *Info) (*member, error) {
 		err = m.mapBase(info.ControlBytes)
 	}
 	if err != nil {
-		return nil, errors.Join(err, fd.Close())
+		return nil, errors.Join(pages.explain(err, baseBytes(info.ControlBytes)), fd.Close())
 	}
 	return m, nil
 }

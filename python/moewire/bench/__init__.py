@@ -46,8 +46,8 @@ def _measure(options: argparse.Namespace, todo: list[cases.Case]) -> dict[str, A
     from . import launch
     from .worker import Settings
 
-    wanted = {name: getattr(options, name) for name in Settings._fields}
-    settings = Settings(**{**wanted, "peers": tuple(options.peers)})
+    given = vars(options) | {"peers": tuple(options.peers), "tuning": _options.tuning(options)}
+    settings = Settings(**{name: given[name] for name in Settings._fields})
     result: dict[str, Any] = {
         "schema": report.SCHEMA,
         "machine": report.machine(),

@@ -32,6 +32,10 @@ def panels(cases: Iterable[dict[str, Any]]) -> list[Panel]:
                 title = f"{kind}, R={case['ranks']} H={case['hidden']} {case['dtype']}"
                 lines = found.setdefault(title, Panel(title, {})).lines
                 lines.setdefault(name, []).append((case["tokens"], step["median_us"]))
+        for name, pair in case.get("warm", {}).items():
+            title = f"pairs without rest, R={case['ranks']} H={case['hidden']} {case['dtype']}"
+            lines = found.setdefault(title, Panel(title, {})).lines
+            lines.setdefault(name, []).append((case["tokens"], pair["median_us"]))
     return [panel for panel in found.values() if len(_all_tokens(panel)) > 1]
 
 

@@ -49,7 +49,8 @@ def build(name: str, command: Sequence[str], kind: Sequence[str]) -> Path:
 
 
 def _digest(name: str, command: Sequence[str], kind: Sequence[str]) -> str:
-    parts = [(SOURCES / file).read_text() for file in (f"{name}.c", "rows.h")]
+    files = [SOURCES / f"{name}.c", *sorted(SOURCES.glob("*.h"))]
+    parts = [file.read_text() for file in files]
     parts += [*command, *kind, *_FLAGS, platform.machine(), _processor_flags()]
     parts.append(_output([*command, "--version"]))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

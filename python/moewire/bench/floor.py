@@ -9,7 +9,7 @@ Beside it one plain ``memcpy`` of a dispatch's bytes, and an empty barrier of al
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, Structure, c_double, c_int64, c_uint64, c_void_p
+from ctypes import Structure, c_double, c_int64, c_uint64, c_void_p
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +17,7 @@ import torch
 
 from . import compiler
 from .slab import Bytes, Memory, Slab, blocks, output_rows
+from .timed import Timed
 from .workload import FP8_BLOCK, Workload
 
 _BARRIER_ROUNDS = 32
@@ -32,20 +33,20 @@ class _Block(Structure):
     ]
 
 
+class _State(Structure):
+    _fields_: ClassVar[list[tuple[str, Any]]] = [
+        *((name, c_int64) for name in ("num_tokens", "hidden", "num_topk", "stride")),
+        *((name, c_int64) for name in ("fp8", "num_blocks", "num_slabs", "turn")),
+        *((name, c_void_p) for name in ("x", "weights", "q", "scales", "out")),
+        ("blocks", c_void_p),
+        ("outputs", c_void_p),
+    ]
+
+
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
-    "floor_dispatch": (None, [c_void_p, c_int64, c_void_p, c_int64]),
-    "floor_dispatch_fp8": (
-        None,
-        [c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64],
-    ),
-    "floor_combine": (None, [c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64]),
     "floor_memcpy": (None, [c_void_p, c_void_p, c_int64]),
     "floor_wait_until": (None, [c_int64, c_int64]),
     "floor_barriers": (c_double, [c_void_p, c_int64, c_int64, c_uint64, c_int64, c_int64]),
-    "floor_time_calls": (
-        c_double,
-        [c_void_p, c_void_p, c_uint64, c_void_p, POINTER(c_uint64), c_int64],
-    ),
 }
 
 
@@ -64,12 +65,12 @@ class Floor:
 
     kind = "c"
 
-    def __init__(self, work: Workload, memory: Memory, library: ctypes.CDLL) -> None:
+    def __init__(
+        self, work: Workload, memory: Memory, library: ctypes.CDLL, spin: float = 0.0
+    ) -> None:
         self._work, self._memory, self._library = work, memory, library
         self._blocks = blocks(work)
-        self._tables = [self._table(slab) for slab in memory.slabs]
-        self._rows = [self._addresses(slab) for slab in memory.slabs]
-        self._turn, self._round = 0, 0
+        self._round = 0
         groups = work.hidden // FP8_BLOCK
         self._q = torch.zeros((work.num_tokens, work.hidden), dtype=torch.uint8)
         self._scales = torch.zeros((work.num_tokens, groups), dtype=torch.float32)
@@ -79,6 +80,34 @@ class Floor:
         for slab in memory.slabs:  # memory that is not there costs nothing
             # bf16 0.75: products with tiny numbers would be slow ones.
             slab.outputs[output_rows(work).reshape(-1)] = 0x3F
+        self._state = self._new_state()
+        self.timed = Timed(library, "floor", self._state, spin)
+
+    def _new_state(self) -> _State:
+        work, slabs = self._work, self._memory.slabs
+        self._tables = [self._table(slab) for slab in slabs]
+        self._rows = [self._addresses(slab) for slab in slabs]
+        tables = [ctypes.addressof(table) for table in self._tables]
+        self._pointers = (
+            (c_void_p * len(slabs))(*tables),
+            (c_void_p * len(slabs))(*(rows.ctypes.data for rows in self._rows)),
+        )
+        return _State(
+            num_tokens=work.num_tokens,
+            hidden=work.hidden,
+            num_topk=work.topk_idx.shape[1],
+            stride=work.num_ranks * work.num_tokens,
+            fp8=work.fp8,
+            num_blocks=len(self._blocks),
+            num_slabs=len(slabs),
+            x=work.x.data_ptr(),
+            weights=work.weights.data_ptr(),
+            q=self._q.data_ptr(),
+            scales=self._scales.data_ptr(),
+            out=self.out.data_ptr(),
+            blocks=ctypes.addressof(self._pointers[0]),
+            outputs=ctypes.addressof(self._pointers[1]),
+        )
 
     def _table(self, slab: Slab) -> Any:
         capacity = self._work.num_ranks * self._work.num_tokens
@@ -98,32 +127,16 @@ class Floor:
 
     def dispatch(self) -> None:
         """Stores T * K rows."""
-        work = self._work
-        self._turn = (self._turn + 1) % len(self._tables)
-        table, count = self._tables[self._turn], len(self._blocks)
-        if not work.fp8:
-            self._library.floor_dispatch(table, count, work.x.data_ptr(), 2 * work.hidden)
-            return
-        sizes = (work.num_tokens, work.hidden, work.num_ranks * work.num_tokens)
-        targets = (self._q.data_ptr(), self._scales.data_ptr())
-        self._library.floor_dispatch_fp8(table, count, work.x.data_ptr(), *targets, *sizes)
+        self.timed.dispatch()
 
     def combine(self) -> None:
         """Loads T * K output rows, and stores T."""
-        work = self._work
-        self._library.floor_combine(
-            self.out.data_ptr(),
-            self._rows[self._turn].ctypes.data,
-            work.weights.data_ptr(),
-            work.num_tokens,
-            work.topk_idx.shape[1],
-            work.hidden,
-        )
+        self.timed.combine()
 
     @property
     def slab(self) -> Slab:
         """What the last dispatch wrote to."""
-        return self._memory.slabs[self._turn]
+        return self._memory.slabs[int(self._state.turn)]
 
     def memcpy(self) -> None:
         """As many bytes as a dispatch stores, in one piece of private memory."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any, cast
 
+from .._tuning import HUGE_PAGES, NUMA, STORES, Tuning, native
 from ..errors import InvalidArgument
 from .cases import NAMES
 
@@ -49,11 +51,36 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
     add("--repeat", type=int, help="measured repetitions (30; 10 with --quick)")
     add("--warmup", type=int, default=5, help="repetitions before them (5)")
     add("--peers", type=_names, default=["gloo"], help=f"of {','.join(PEERS)}, or none (gloo)")
+    add("--warm", action="store_true", help="pairs without rest, too (the decode table has them)")
     add("--vector-width", type=int, default=0, help="of Moewire's kernels: 16, 32, 64; 0: widest")
+    _add_tuning(add)
     add("--floor", choices=("c", "numpy"), default="c", help="which copy-only floor (c)")
     add("--seed", type=int, default=1, help="of the routing (1)")
     add("--timeout", type=float, default=600.0, help="seconds for one shape (600)")
     add("--idle-wait", type=float, default=60.0, help="seconds to wait for a quiet machine (60)")
+
+
+def _add_tuning(add: Any) -> None:
+    """Choices of Moewire's buffers; None is ``Buffer``'s own default."""
+    add("--stores", choices=list(STORES), help="how Moewire stores rows (auto)")
+    add("--prefetch", type=int, help="rows that Moewire asks for ahead of use (none)")
+    add("--threads", type=int, help="threads of a rank that place and reduce rows (1)")
+    add("--huge-pages", choices=list(HUGE_PAGES), help="of Moewire's memory (never)")
+    add("--numa", choices=list(NUMA), help="where Moewire's memory lies (none)")
+    add("--spin-us", type=int, help="how long Moewire's waits are awake before they sleep")
+
+
+def tuning(options: argparse.Namespace) -> Tuning:
+    """What was asked for, as ``Buffer`` takes it."""
+    given: dict[str, Any] = {
+        "stores": options.stores,
+        "prefetch": options.prefetch,
+        "num_threads": options.threads,
+        "huge_pages": options.huge_pages,
+        "numa": options.numa,
+        "spin_us": options.spin_us,
+    }
+    return cast("Tuning", {name: value for name, value in given.items() if value is not None})
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
@@ -69,6 +96,7 @@ def complete(options: argparse.Namespace) -> None:
         options.repeat = 10 if options.quick else 30
     if min(options.repeat, options.warmup, options.slots) < 1:
         raise InvalidArgument("--repeat, --warmup and --slots: at least 1 is needed")
+    native(tuning(options))  # refuses what a buffer would
     options.peers = [name for name in options.peers if name != "none"]
     unknown = [name for name in options.peers if name not in PEERS]
     if unknown:

@@ -74,6 +74,12 @@ class Moewire:
         assert hook is not None
         return hook
 
+    def combine_in_place(self) -> torch.Tensor:
+        """From the combine buffer of the last dispatch, as it lies."""
+        assert self._handle is not None
+        self._in_place = self._buffer.get_next_combine_buffer(self._handle)
+        return self._combine(self._in_place, True)
+
     def combine(self) -> torch.Tensor:
         """From ordinary memory: one more copy of the valid rows."""
         return self._combine(self._elsewhere, False)[0]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from ctypes import addressof, byref, c_uint64, c_void_p, cast
-from typing import Any
+from ctypes import byref
 
 import torch
 import torch.distributed as dist
@@ -16,7 +15,7 @@ from .. import _dispatch
 from .._lib import library
 from .._operation import start
 from ..buffer import Buffer
-from . import floor
+from . import calls
 from .compiler import CompileError
 
 _CALLS = 500
@@ -37,15 +36,15 @@ def _per_call_us(call: Callable[[], object]) -> float:
 def measure() -> dict[str, float]:
     """Microseconds per call, of one rank alone with T = 0."""
     with Buffer.from_store(dist.HashStore(), 0, 1) as buffer:
-        calls = _Calls(buffer)
-        calls.python_dispatch()
+        own = _Calls(buffer)
+        own.python_dispatch()
         costs = {
             "abi_version_call": _per_call_us(library().abi_version),
-            "ctypes_dispatch": _per_call_us(calls.ctypes_dispatch),
-            "python_call": _per_call_us(calls.python_call),
-            "python_dispatch": _per_call_us(calls.python_dispatch),
+            "ctypes_dispatch": _per_call_us(own.ctypes_dispatch),
+            "python_call": _per_call_us(own.python_call),
+            "python_dispatch": _per_call_us(own.python_dispatch),
         }
-        return costs | calls.from_c()
+        return costs | own.from_c()
 
 
 class _Calls:
@@ -88,19 +87,14 @@ class _Calls:
     def from_c(self) -> dict[str, float]:
         """The same from a loop in C; nothing where there is no compiler."""
         try:
-            native = floor.load()
+            native = calls.load()
         except CompileError:
             return {}
-        lib, raw = self._runtime.lib, self._outputs[2]
-        functions: list[Any] = [lib.buffer_dispatch, lib.handle_release]
-        handle = c_uint64.from_buffer(raw, abi.mw_dispatch_result_t.handle.offset)
-        call, release = (cast(f, c_void_p) for f in functions)
-        address, buffer = addressof(self._args), self._runtime.id.id
+        none, raw = abi.mw_combine_args_t(), self._outputs[2]
+        state = calls.state_of(self._runtime.id.id, self._args, none, raw)
 
         def once() -> float:
-            nanoseconds: float = native.floor_time_calls(
-                call, release, buffer, address, byref(handle), _CALLS
-            )
+            nanoseconds: float = native.calls_empty(byref(state), _CALLS)
             return nanoseconds * 1e-3
 
         return {"c_dispatch": statistics.median(once() for _ in range(_ROUNDS))}

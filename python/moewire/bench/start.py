@@ -47,12 +47,21 @@ class Start:
         dist.broadcast(begin, 0, self._group)
         return float(begin)
 
-    def timed(self, function: Callable[[], object], begin: float) -> tuple[float, float]:
-        """When ``function`` began, not before ``begin``, and when it ended."""
+    @property
+    def spin(self) -> float:
+        """How many seconds before the start a rank is awake."""
+        return self._spin
+
+    def wait(self, begin: float) -> None:
+        """Returns at ``begin``."""
         if self._library is not None:
             self._library.floor_wait_until(int(begin * 1e9), int(self._spin * 1e9))
         else:
             time.sleep(max(0.0, begin - time.perf_counter()))
+
+    def timed(self, function: Callable[[], object], begin: float) -> tuple[float, float]:
+        """When ``function`` began, not before ``begin``, and when it ended."""
+        self.wait(begin)
         start = time.perf_counter()
         function()
         return start, time.perf_counter()

@@ -7,12 +7,15 @@ from typing import Any
 _NAMES = {
     "floor_dispatch": "copy floor, dispatch",
     "moewire_dispatch": "moewire dispatch",
+    "moewire_c_dispatch": "moewire dispatch, C ABI",
     "floor_combine": "copy floor, combine",
     "moewire_combine_zero_copy": "moewire combine, zero copy",
     "moewire_combine": "moewire combine, copying",
+    "moewire_c_combine_zero_copy": "moewire combine, C ABI",
     "memcpy": "memcpy of a dispatch's bytes",
     "barrier": "empty barrier of all ranks",
 }
+_WARM_NAMES = {"floor": "copy floor", "moewire_c": "moewire, C ABI", "moewire": "moewire"}
 _OVERHEAD_NAMES = {
     "abi_version_call": "ctypes call into the library",
     "c_dispatch": "dispatch and release, called from C, R = 1, T = 0",
@@ -43,6 +46,7 @@ def case(title: str, result: dict[str, Any]) -> str:
     heading = f"{'':30}{'median':>11}{'p10..p90':>23}{'GB/s':>8}{'x floor':>9}{'x moewire':>11}"
     lines = ["", title, heading]
     lines += [_line(name, step) for name, step in result["steps"].items()]
+    lines += _warm(result["warm"])
     if result["floor"] != "c":
         lines.append(f"the floor is {result['floor']}'s: {result['floor_reason']}")
     for peer, version in result["peers"].items():
@@ -50,6 +54,23 @@ def case(title: str, result: dict[str, Any]) -> str:
     for peer, reason in result["peer_failures"].items():
         lines.append(f"{peer} was not measured: {reason}")
     return "\n".join(lines)
+
+
+def _warm(found: dict[str, dict[str, float]]) -> list[str]:
+    """Pairs without rest."""
+    if not found:
+        return []
+    heading = f"{'dispatch and combine, no rest':30}{'median':>11}{'p10..p90':>23}"
+    lines = [f"{heading}{'x floor':>9}{'dispatch':>10}{'combine':>10}"]
+    for name, pair in found.items():
+        spread = f"{pair['p10_us']:.1f}..{pair['p90_us']:.1f}"
+        line = (
+            f"{_WARM_NAMES.get(name, name):30}{pair['median_us']:8.1f} us{spread:>20} us"
+            f"{_number(pair, 'ratio_to_floor', 9)}{_number(pair, 'dispatch_us', 10)}"
+            f"{_number(pair, 'combine_us', 10)}"
+        )
+        lines.append(line.rstrip())
+    return lines
 
 
 def failed(title: str, reason: str) -> str:

@@ -12,16 +12,19 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from .._tuning import Tuning
 from ..buffer import Buffer
 from ..errors import MoewireError
-from . import floor, workload
+from . import floor, warm, workload
+from .calls import Calls
+from .calls import load as load_calls
 from .cases import Case
 from .compiler import CompileError
 from .numpy_floor import NumpyFloor
 from .ours import Moewire
 from .peers import Peer, first_reason, open_peers
 from .slab import Memory
-from .start import Start
+from .start import Start, spin_seconds
 
 # When each step began and ended, in seconds of the clock that all processes share.
 Samples = dict[str, list[tuple[float, float]]]
@@ -36,6 +39,8 @@ class Settings(NamedTuple):
     vector_width: int
     floor: str
     seed: int
+    tuning: Tuning  # of Moewire's buffers
+    warm: bool  # pairs without rest, too
 
 
 class Step(NamedTuple):
@@ -82,20 +87,28 @@ def _run(
 ) -> dict[str, Any]:
     work = workload.make(case, settings.seed, place.rank)
     library, reason = _library(settings.floor)
-    ground = _ground(work, file, library)
+    spin = spin_seconds(case.ranks)
+    ground = _ground(work, file, library, spin)
     peers, failures = open_peers(settings.peers, work, group, place.folder)
     hint = Buffer.get_ep_buffer_size_hint(
         case.tokens, case.hidden, case.ranks, case.experts, num_slots=case.slots
     )
     try:
         with Buffer(
-            group, hint, num_slots=case.slots, vector_width=settings.vector_width
+            group,
+            hint,
+            num_slots=case.slots,
+            vector_width=settings.vector_width,
+            **settings.tuning,
         ) as buffer:
-            ours = Moewire(work, buffer)
-            failures |= _verify(work, ours, peers, group)
+            ours, calls = Moewire(work, buffer), _calls(work, buffer, spin)
+            failures |= _verify(work, ours, calls, peers, group)
             measured = [peer for peer in peers if peer.name not in failures]
             start = Start(group, library)
-            samples = _measure(settings, start, _steps(start, ours, ground, measured))
+            samples = _measure(settings, start, _steps(start, ours, calls, ground, measured))
+            rounds = {}
+            if settings.warm or case.table == "decode":
+                rounds = warm.measure(start, ground, calls, ours, measured, settings.repeat)
             counters = buffer.counters()
         dist.barrier(group)
     finally:
@@ -103,6 +116,7 @@ def _run(
             peer.close()
     return {
         "samples": samples,
+        "warm": rounds,
         "counters": counters,
         "peers": {peer.name: peer.version for peer in measured},
         "peer_failures": failures,
@@ -123,14 +137,28 @@ def _library(kind: str) -> tuple[ctypes.CDLL | None, str]:
 
 
 def _ground(
-    work: workload.Workload, file: int, library: ctypes.CDLL | None
+    work: workload.Workload, file: int, library: ctypes.CDLL | None, spin: float
 ) -> floor.Floor | NumpyFloor:
     memory = Memory(work, file)
-    return NumpyFloor(work, memory) if library is None else floor.Floor(work, memory, library)
+    if library is None:
+        return NumpyFloor(work, memory)
+    return floor.Floor(work, memory, library, spin)
+
+
+def _calls(work: workload.Workload, buffer: Buffer, spin: float) -> Calls | None:
+    """Moewire called from C; None where there is no compiler."""
+    try:
+        return Calls(work, buffer.runtime.id.id, load_calls(), spin)
+    except CompileError:
+        return None
 
 
 def _verify(
-    work: workload.Workload, ours: Moewire, peers: list[Peer], group: dist.ProcessGroup
+    work: workload.Workload,
+    ours: Moewire,
+    calls: Calls | None,
+    peers: list[Peer],
+    group: dist.ProcessGroup,
 ) -> dict[str, str]:
     """Ours must have the bits of a plain sum over the own tokens; a peer that has not is out."""
     expected = workload.expected(work)
@@ -140,6 +168,12 @@ def _verify(
         if not torch.equal(combine(), expected):
             name = combine.__name__
             raise MoewireError(f"rank {work.rank}: wrong result of {name}; nothing was measured")
+    if calls is not None:
+        calls.timed.dispatch()
+        calls.compute()
+        calls.timed.combine()
+        if not torch.equal(calls.out, expected):
+            raise MoewireError(f"rank {work.rank}: wrong result from C; nothing was measured")
     found = {peer.name: first_reason(_verdict(peer, expected), group) for peer in peers}
     return {name: reason for name, reason in found.items() if reason}
 
@@ -164,19 +198,29 @@ def _near(result: torch.Tensor, expected: torch.Tensor, tolerance: float) -> boo
 
 
 def _steps(
-    start: Start, ours: Moewire, ground: floor.Floor | NumpyFloor, peers: list[Peer]
+    start: Start,
+    ours: Moewire,
+    calls: Calls | None,
+    ground: floor.Floor | NumpyFloor,
+    peers: list[Peer],
 ) -> list[Step]:
     def local(name: str, function: Callable[[], object]) -> Step:
         return Step(name, partial(start.timed, function))
 
     steps = [
-        local("floor_dispatch", ground.dispatch),
+        _floor_step(start, ground, "dispatch"),
         local("moewire_dispatch", ours.dispatch),
         local("", ours.compute),
-        local("floor_combine", ground.combine),
+        _floor_step(start, ground, "combine"),
         local("moewire_combine_zero_copy", ours.combine_zero_copy),
         local("moewire_combine", ours.combine),
     ]
+    if calls is not None:
+        steps += [
+            Step("moewire_c_dispatch", calls.timed.dispatch),
+            local("", calls.compute),
+            Step("moewire_c_combine_zero_copy", calls.timed.combine),
+        ]
     if isinstance(ground, floor.Floor):
         steps += [local("memcpy", ground.memcpy), Step("barrier", partial(_barrier, ground))]
     for peer in peers:
@@ -184,6 +228,13 @@ def _steps(
             steps.append(_peer_step(start, peer, name, function))
         steps.append(_peer_step(start, peer, "combine", peer.combine))
     return steps
+
+
+def _floor_step(start: Start, ground: floor.Floor | NumpyFloor, kind: str) -> Step:
+    """C takes the time of what is C."""
+    if isinstance(ground, floor.Floor):
+        return Step(f"floor_{kind}", getattr(ground.timed, kind))
+    return Step(f"floor_{kind}", partial(start.timed, getattr(ground, kind)))
 
 
 def _peer_step(start: Start, peer: Peer, name: str, function: Callable[..., Any]) -> Step:

@@ -74,6 +74,16 @@ def missing_rank(rank: Rank) -> str:
     return expect(moewire.DeadlineError, lambda: rank.buffer(connect_timeout_us=300_000))
 
 
+WRONG_TUNING: dict[str, list[object]] = {
+    "stores": ["uncached", 1, None],
+    "prefetch": [-1, 65, "all"],
+    "num_threads": [0, -1, 65, 1.5],
+    "huge_pages": ["always", True],
+    "numa": ["remote", 0],
+    "spin_us": [-1, 1_000_001, 0.5],
+}
+
+
 def wrong_rank(rank: Rank) -> None:
     store = rank.store()
     for arguments in ((store, rank.size, rank.size), (store, -1, rank.size), (store, 0, 0)):
@@ -82,6 +92,13 @@ def wrong_rank(rank: Rank) -> None:
     expect(moewire.InvalidArgument, lambda: rank.buffer(num_slots=65))
     expect(moewire.InvalidArgument, lambda: rank.buffer(vector_width=48))
     expect(moewire.InvalidArgument, lambda: rank.buffer(-1))
+    expect(TypeError, lambda: rank.buffer(num_thread=2))
+    for name, values in WRONG_TUNING.items():
+        for value in values:
+            text = expect(moewire.InvalidArgument, lambda n=name, v=value: rank.buffer(**{n: v}))
+            assert text.startswith(name) and "allowed" in text, text
+    plain = {"vector_width": -1, "stores": "streaming"}
+    expect(moewire.InvalidArgument, lambda: rank.buffer(**plain))
 
 
 def tcp_store(rank: Rank) -> None:

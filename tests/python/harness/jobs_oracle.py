@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import numpy as np
+import torch.distributed as dist
 
 import moewire
 
@@ -68,13 +69,37 @@ def _one_case(rank: Rank, buffer: moewire.Buffer, case: Case, number: int) -> in
 def vector_widths(rank: Rank, widths: tuple[int, ...], count: int) -> list[str]:
     """A digest of all combines, and received rows, for each vector width."""
     todo = [cases.make(rank.seed, 1000 + number, rank.size) for number in range(count)]
-    return [_digest(rank, todo, width) for width in widths]
+    return [_digest(rank, todo, f"width{width}", vector_width=width) for width in widths]
 
 
-def _digest(rank: Rank, todo: list[Case], width: int) -> str:
+def tuned(rank: Rank, tuning: dict[str, Any], count: int) -> tuple[str, str]:
+    """The same without and with a choice that must change times alone.
+
+    The last case is large enough for threads to share.
+    """
+    todo = [cases.make(rank.seed, 1100 + number, rank.size) for number in range(count)]
+    large = Case(rank.size, 2 * rank.size, 2, 3072, 96, False, "uniform", (rank.seed, 1200))
+    cases.fill(large, [96] * rank.size)
+    todo.append(large)
+    return _digest(rank, todo, "plain"), _digest(rank, todo, "tuned", **tuning)
+
+
+def reserved_huge_pages(rank: Rank) -> str:
+    """Why this machine cannot; empty if it did."""
+    try:
+        moewire.Buffer.from_store(dist.HashStore(), 0, 1, huge_pages="require").close()
+    except (moewire.errors.OutOfMemoryError, moewire.errors.SystemCallError) as error:
+        assert "huge pages are required" in str(error), error
+        return str(error)
+    todo = [Case(rank.size, 4, 2, 256, 8, True, "uniform", (rank.seed, 1300))]
+    cases.fill(todo[0], [8] * rank.size)
+    return "" if _digest(rank, todo, "huge", huge_pages="require") else "no digest"
+
+
+def _digest(rank: Rank, todo: list[Case], name: str, **options: Any) -> str:
     digest = hashlib.sha256()
     size = size_for(todo)
-    with rank.buffer(size, name=f"width{width}", vector_width=width) as buffer:
+    with rank.buffer(size, name=name, **options) as buffer:
         for case in todo:
             received = verify.dispatch(buffer, case, rank.rank)
             digest.update(verify.combine(buffer, received).tobytes())

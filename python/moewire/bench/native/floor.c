@@ -5,8 +5,8 @@
 
 #include <sched.h>
 #include <stdatomic.h>
-#include <time.h>
 
+#include "clock.h"
 #include "rows.h"
 
 // One expert's rows from this rank: they lie next to one another.
@@ -17,11 +17,25 @@ struct block {
 	float *scales; // column-major: [H/128, stride]; 0 for bf16
 };
 
+// One rank's share. Slabs take turns, as Moewire's slots do.
+struct floor {
+	int64_t num_tokens, hidden, num_topk;
+	int64_t stride; // rows of one expert
+	int64_t fp8, num_blocks, num_slabs, turn;
+	const uint8_t *x;
+	const float *weights;
+	uint8_t *q;    // fp8: [T, H]
+	float *scales; // fp8: [T, H/128]
+	uint16_t *out;
+	const struct block *const *blocks;      // per slab
+	const uint16_t *const *const *outputs; // per slab: [T * K]
+};
+
 // Every row is stored once, straight where its expert reads it.
-void floor_dispatch(const struct block *blocks, int64_t num_blocks, const uint8_t *x,
-		    int64_t row_bytes)
+static void place_rows(const struct floor *f, const struct block *blocks, const uint8_t *x,
+		       int64_t row_bytes)
 {
-	for (const struct block *b = blocks; b < blocks + num_blocks; b++)
+	for (const struct block *b = blocks; b < blocks + f->num_blocks; b++)
 		for (int64_t i = 0; i < b->count; i++)
 			memcpy(b->rows + i * row_bytes, x + b->tokens[i] * row_bytes,
 			       (size_t)row_bytes);
@@ -36,26 +50,56 @@ static void place_scales(const struct block *b, const float *scales, int64_t gro
 }
 
 // Casts each token once, then stores every row and its scales.
-void floor_dispatch_fp8(const struct block *blocks, int64_t num_blocks, const uint16_t *x,
-			uint8_t *q, float *scales, int64_t num_tokens, int64_t hidden,
-			int64_t stride)
+static void place_fp8(const struct floor *f, const struct block *blocks)
 {
-	int64_t groups = hidden / BLOCK;
+	int64_t groups = f->hidden / BLOCK;
+	const uint16_t *x = (const uint16_t *)f->x;
 
-	for (int64_t t = 0; t < num_tokens; t++)
-		quantise_row(q + t * hidden, scales + t * groups, x + t * hidden, hidden);
-	floor_dispatch(blocks, num_blocks, q, hidden);
-	for (const struct block *b = blocks; b < blocks + num_blocks; b++)
-		place_scales(b, scales, groups, stride);
+	for (int64_t t = 0; t < f->num_tokens; t++)
+		quantise_row(f->q + t * f->hidden, f->scales + t * groups, x + t * f->hidden,
+			     f->hidden);
+	place_rows(f, blocks, f->q, f->hidden);
+	for (const struct block *b = blocks; b < blocks + f->num_blocks; b++)
+		place_scales(b, f->scales, groups, f->stride);
+}
+
+static int32_t dispatch(void *self)
+{
+	struct floor *f = self;
+
+	f->turn = (f->turn + 1) % f->num_slabs;
+	if (f->fp8)
+		place_fp8(f, f->blocks[f->turn]);
+	else
+		place_rows(f, f->blocks[f->turn], f->x, 2 * f->hidden);
+	return 0;
 }
 
 // Loads T * K rows from where the experts left them, and stores T.
-void floor_combine(uint16_t *out, const uint16_t *const *rows, const float *weights,
-		   int64_t num_tokens, int64_t num_topk, int64_t hidden)
+static int32_t combine(void *self)
 {
-	for (int64_t t = 0; t < num_tokens; t++)
-		reduce_row(out + t * hidden, rows + t * num_topk, weights + t * num_topk,
-			   num_topk, hidden);
+	const struct floor *f = self;
+	const uint16_t *const *rows = f->outputs[f->turn];
+
+	for (int64_t t = 0; t < f->num_tokens; t++)
+		reduce_row(f->out + t * f->hidden, rows + t * f->num_topk,
+			   f->weights + t * f->num_topk, f->num_topk, f->hidden);
+	return 0;
+}
+
+int32_t floor_dispatch(struct floor *f, const struct when *w)
+{
+	return run_at(dispatch, f, w);
+}
+
+int32_t floor_combine(struct floor *f, const struct when *w)
+{
+	return run_at(combine, f, w);
+}
+
+int32_t floor_pairs(struct floor *f, const struct when *w, int64_t lead, int64_t pairs)
+{
+	return run_pairs(dispatch, combine, f, w, lead, pairs);
 }
 
 void floor_memcpy(uint8_t *to, const uint8_t *from, int64_t num_bytes)
@@ -63,40 +107,16 @@ void floor_memcpy(uint8_t *to, const uint8_t *from, int64_t num_bytes)
 	memcpy(to, from, (size_t)num_bytes);
 }
 
-// ---- time ----
-
-#define LINE 64
-#define SPIN_NS 2000
-
-int64_t floor_now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * 1000000000LL + now.tv_nsec;
-}
-
-static void pause_cpu(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-	__builtin_ia32_pause();
-#endif
-}
-
-// Returns at begin_ns. It sleeps until spin_ns before, so that the wake-up
-// of a sleeping core is not part of what is measured.
+// Returns at begin_ns, awake for spin_ns before.
 void floor_wait_until(int64_t begin_ns, int64_t spin_ns)
 {
-	int64_t until = begin_ns - spin_ns;
-	struct timespec wake = {until / 1000000000, until % 1000000000};
-
-	if (until > floor_now_ns())
-		clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &wake, NULL);
-	while (floor_now_ns() < begin_ns)
-		pause_cpu();
+	wait_until(&(struct when){begin_ns, spin_ns, NULL});
 }
 
 // ---- barrier ----
+
+#define LINE 64
+#define SPIN_NS 2000
 
 static _Atomic uint64_t *word(uint8_t *memory, int64_t of, int64_t from, int64_t num_ranks)
 {
@@ -105,10 +125,10 @@ static _Atomic uint64_t *word(uint8_t *memory, int64_t of, int64_t from, int64_t
 
 static int arrived(_Atomic uint64_t *mine, uint64_t round, int64_t limit_ns)
 {
-	int64_t begin = floor_now_ns();
+	int64_t begin = now_ns();
 
 	while (atomic_load_explicit(mine, memory_order_acquire) < round) {
-		int64_t waited = floor_now_ns() - begin;
+		int64_t waited = now_ns() - begin;
 
 		if (waited > limit_ns)
 			return 0;
@@ -142,36 +162,9 @@ double floor_barriers(uint8_t *memory, int64_t rank, int64_t num_ranks, uint64_t
 
 	if (!barrier(memory, rank, num_ranks, first, limit_ns))
 		return -1;
-	begin = floor_now_ns();
+	begin = now_ns();
 	for (int64_t i = 1; i <= rounds; i++)
 		if (!barrier(memory, rank, num_ranks, first + (uint64_t)i, limit_ns))
 			return -1;
-	return (double)(floor_now_ns() - begin) / (double)rounds;
-}
-
-// ---- the cost of a call through the C ABI ----
-
-typedef struct {
-	uint64_t id;
-} id_t_;
-
-typedef int32_t (*dispatch_fn)(id_t_ buffer, const void *args, id_t_ *op);
-typedef int32_t (*release_fn)(id_t_ handle);
-
-// Nanoseconds per dispatch and release as a C program pays them; -1 on error.
-double floor_time_calls(void *dispatch, void *release, uint64_t buffer, const void *args,
-			const uint64_t *handle, int64_t calls)
-{
-	dispatch_fn call = (dispatch_fn)(uintptr_t)dispatch;
-	release_fn end = (release_fn)(uintptr_t)release;
-	int64_t begin = floor_now_ns();
-	id_t_ id = {buffer}, op = {0};
-
-	for (int64_t i = 0; i < calls; i++) {
-		if (call(id, args, &op) != 0)
-			return -1;
-		if (end((id_t_){*handle}) != 0)
-			return -1;
-	}
-	return (double)(floor_now_ns() - begin) / (double)calls;
+	return (double)(now_ns() - begin) / (double)rounds;
 }

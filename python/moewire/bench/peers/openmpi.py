@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from .. import compiler
 from ..start import spin_seconds
+from ..timed import LEAD, PAIRS
 from ..workload import Workload
 from . import Unavailable, venvs
 from .remote import Remote
@@ -51,5 +52,6 @@ def _start(peer: Remote, num_ranks: int) -> None:
     command = [str(root / "bin" / "mpiexec"), "--bind-to", "none", "--oversubscribe"]
     if os.geteuid() == 0:
         command.append("--allow-run-as-root")
-    command += ["-n", str(num_ranks), str(program), peer.prefix, str(spin_seconds(num_ranks))]
+    numbers = (spin_seconds(num_ranks), LEAD, PAIRS)
+    command += ["-n", str(num_ranks), str(program), peer.prefix, *map(str, numbers)]
     peer.start(command, venvs.environment(Path(root)))

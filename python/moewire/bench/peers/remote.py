@@ -119,6 +119,10 @@ class Remote:
         """When it began and ended."""
         return self._order(b"combine", begin)
 
+    def pairs(self, begin: float) -> tuple[float, float]:
+        """Pairs without rest; when the measured ones began and ended."""
+        return self._order(b"pairs", begin)
+
     def result(self) -> torch.Tensor:
         """bf16 [T, H], of the last combine."""
         self._order(b"write", 0.0)
