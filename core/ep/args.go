@@ -55,6 +55,7 @@ type Columns struct {
 // until the handle is released.
 type Result struct {
 	Op            uint64 // operation number: the handle for Combine
+	Flat          bool   // the rows are flat
 	Slab          transport.Segment
 	RecvX         []byte // [L, C, row]; of flat rows [C, row], and so on
 	Scales        []byte // as in device.Target; empty for bf16

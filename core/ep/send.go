@@ -75,7 +75,7 @@ func (b *Buffer) describe(s *slot) {
 	res.SrcInfo = bytesOf(s.own.seg, lay.SrcInfo())
 	res.CombineX = bytesOf(s.own.seg, lay.Y())
 	res.Scales = bytesOf(s.own.seg, lay.Scales())
-	if lay.Flat {
+	if res.Flat = lay.Flat; res.Flat {
 		for i := range lay.Columns {
 			res.Columns[i] = bytesOf(s.own.seg, lay.Column(i))
 		}
