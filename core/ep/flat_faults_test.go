@@ -135,7 +135,7 @@ func TestFlatHole(t *testing.T) {
 	kern.before = func() { <-over }
 	go func() { lost <- w.flatExchange(0, flatTrio, ins, ones(3), -1) }()
 	w.some(0b110, func(r int) error {
-		mask, holes := ones(3), 0
+		mask := ones(3)
 		d := new(dispatched)
 		a := w.flatArgs(r, flatTrio, &ins[r], d)
 		a.ActiveRanks, a.Timeout = mask, 100*time.Millisecond
@@ -144,13 +144,20 @@ func TestFlatHole(t *testing.T) {
 		}
 		require.Equal(t, []int32{0, 1, 1}, mask)
 		rows, err := d.checkFlat(r, flatTrio, ins, func(r int) bool { return r == 0 })
-		holes = int(d.counts[0]) - len(rows)
-		require.Equal(t, len(wantFlatRows(r, flatTrio, ins[:1], nobody)), holes)
-		require.NotZero(t, holes)
+		holes := d.holes(rows)
+		require.Len(t, holes, len(wantFlatRows(r, flatTrio, ins[:1], nobody)))
+		require.NotEmpty(t, holes)
+		for _, at := range holes {
+			ids, weights := d.flatTopk(at, flatTrio)
+			require.Equal(t, []int64{-1, -1, -1}, ids)
+			require.Equal(t, []float32{0, 0, 0}, weights)
+		}
 		return err
 	})
 	close(over)
-	require.ErrorIs(t, within(t, lost), ep.ErrFenced)
+	_ = within(t, lost) // it may end its dispatch, without its own rows
+	_, err := w.dispatchFlat(0, flatTrio, &ins[0])
+	require.ErrorIs(t, err, ep.ErrFenced)
 	w.flatExchangeAll(flatTrio, 0b110)
 }
 
