@@ -267,10 +267,13 @@ func (r *recorder) rowsSent(s *slot) (rows uint32) {
 	return rows
 }
 
-// received books the rows of a dispatch by expert and by source.
+// received books the rows of a dispatch by expert and by source. A flat row
+// belongs to no expert.
 func (r *recorder) received(s *slot) {
 	l := int(s.slab.LocalExperts)
-	r.area.SetExperts(l)
+	if !s.params.flat {
+		r.area.SetExperts(l)
+	}
 	var from [layout.MaxRanks]uint64
 	for e := range l {
 		if s.dispatch.args.RecvCount[e] == 0 {
@@ -282,7 +285,9 @@ func (r *recorder) received(s *slot) {
 			from[source] += n
 			total += n
 		}
-		r.area.AddRows(e, total)
+		if !s.params.flat {
+			r.area.AddRows(e, total)
+		}
 	}
 	for source := range r.b.ranks {
 		r.area.AddReceived(source, from[source])

@@ -29,6 +29,7 @@ type part struct {
 // sceneAct is one step of a script that all members play.
 type sceneAct struct {
 	act
+	flatAct
 	groups  []int32 // nil, or one number per rank: others are left out
 	cancels uint64  // ranks that cancel the first dispatch
 	timeout []time.Duration
@@ -43,6 +44,7 @@ func (sc *scene) script() []sceneAct {
 		if sc.slots == 1 && a.pattern == patternDDCC {
 			a.pattern = patternDCC
 		}
+		sc.flattenSome(a)
 		a.timeout = sc.timeouts()
 		if !sc.single && sc.rng.IntN(5) == 0 {
 			a.cancels = 1 << sc.rng.IntN(sc.shape.ranks)
@@ -126,6 +128,7 @@ type held struct {
 	mask []int32
 	ins  []input // as counted here
 	from []int32 // the mask after the dispatch
+	rows []flatRow
 }
 
 func (a *actor) args(in *input, d *dispatched, mask []int32, timeout time.Duration) *ep.DispatchArgs {
@@ -169,6 +172,7 @@ func (a *actor) inTime() error {
 func (a *actor) dispatch(act *sceneAct, cancel bool) (*held, error) {
 	h := &held{dispatched: new(dispatched), act: act, mask: a.mask(act)}
 	args := a.args(&act.ins[a.rank], h.dispatched, h.mask, act.timeout[a.rank])
+	act.flatten(a, args)
 	slice := time.Duration(-1)
 	if cancel || a.sliced() {
 		slice = time.Duration(a.rng.Int64N(int64(deadline))) * time.Duration(a.rng.IntN(2))
@@ -215,6 +219,10 @@ func (h *held) expectRows(a *actor) {
 
 // checkRows may be called as long as the handle is valid.
 func (h *held) checkRows(a *actor) error {
+	if h.act.flat {
+		_, err := h.checkFlatRows(a)
+		return err
+	}
 	return h.checkMasked(a.rank, a.scene.shape, h.ins, h.from, a.scene.ordered)
 }
 
@@ -225,7 +233,11 @@ func (h *held) outputs(a *actor, variant int, x []byte) {
 	s := a.scene.shape
 	tmp := &dispatched{res: h.res, counts: h.counts}
 	tmp.res.CombineX = x
-	tmp.compute(a.rank, s)
+	if h.act.flat {
+		tmp.computeFlat(a.rank, a.scene.flat, h.rows, x)
+	} else {
+		tmp.compute(a.rank, s)
+	}
 	scale(x, variant)
 	a.st.yield(atCompute)
 }
@@ -262,6 +274,9 @@ func (a *actor) combine(h *held, variant int) error {
 		X: x, TopkIdx: in.topk, TopkWeights: in.weights, Out: out,
 		NumTokens: in.tokens, TopK: s.topk, Timeout: h.act.timeout[a.rank], ActiveRanks: h.mask,
 	}
+	if h.act.flat {
+		args.Flat, args.TopkIdx, args.TopkWeights, args.TopK = true, nil, nil, 0
+	}
 	p, err := a.buf.Combine(h.res.Op, args, ep.PhaseDone, a.slice())
 	for ; err == ep.ErrInProgress && p == nil; a.st.yield(atCall) {
 		p, err = a.buf.Combine(h.res.Op, args, ep.PhaseDone, a.slice())
@@ -290,6 +305,9 @@ func (h *held) checkOutputs(a *actor, variant int, out []byte) error {
 	a.scene.stats.combines++
 	lost := func(e int64) bool { return h.mask[int(e)/(s.experts/s.ranks)] == 0 }
 	want := wantCombine(&h.act.ins[a.rank], s.hidden, s.topk, lost)
+	if h.act.flat {
+		want = h.wantFlatOutputs(a)
+	}
 	if scale(want, variant); !bytes.Equal(out, want) {
 		return fmt.Errorf("operation %d, combine %d differs from the oracle without the ranks that %v leaves out", h.res.Op, variant, h.mask)
 	}
