@@ -17,7 +17,8 @@ from sglang_client import Pass
 
 LOCAL_EXPERTS = 4
 NUM_LAYERS = 12
-NUM_LONG_SCHEDULES = 60
+NUM_STAGES = len(client.STAGES)
+NUM_DRAWN = 40
 SPARE_RANKS = 2  # room for ranks that may come: the mask is longer than the group
 
 
@@ -79,52 +80,85 @@ def _misshapen(got: Any, own: reference.Batch, fp8: bool) -> Iterator[str]:
 
 
 def schedules(backend: str) -> dict[str, Any]:
-    """Two halves of a batch over one buffer, in every order of their stages.
-
-    First all orders of one layer, then some of two layers, in which one half may be a layer
-    ahead of the other.
-    """
+    """Two halves of a batch over one buffer: orders of their stages, each over some layers."""
     group, experts = _begin()
     halves = [client.make_dispatcher(backend, group, experts) for _ in range(2)]
-    one_layer = list(_merges(len(client.STAGES)))
-    drawn = random.Random(7)
-    long = 2 * len(client.STAGES)
-    two_layers = [
-        tuple(sorted(drawn.sample(range(2 * long), long))) for _ in range(NUM_LONG_SCHEDULES)
-    ]
+    chosen = [*_orders_of_one_layer(), *_leads(), *_drawn_orders()]
     wrong = []
-    for seed, (length, of_first) in enumerate(
-        [(len(client.STAGES), one) for one in one_layer] + [(long, two) for two in two_layers]
-    ):
-        wrong += _play(halves, seed, length, frozenset(of_first), experts)
+    for seed, (length, of_first) in enumerate(chosen):
+        wrong += _play(halves, seed, length, of_first, experts)
     return {
         "wrong": wrong,
-        "orders": len(one_layer),
-        "passes": 2 * len(one_layer) + 4 * len(two_layers),
+        "orders": len(chosen),
+        "passes": sum(2 * length // NUM_STAGES for length, _ in chosen),
         "operations": client.num_operations(backend),
     }
 
 
-def _merges(length: int) -> Iterator[tuple[int, ...]]:
-    """Which steps belong to the first of two sequences of this length."""
-    return itertools.combinations(range(2 * length), length)
+# A number of stages, and which steps belong to the first half; the others are the second's.
+Order = tuple[int, frozenset[int]]
+
+
+def _orders_of_one_layer() -> Iterator[Order]:
+    """All there are."""
+    for steps in itertools.combinations(range(2 * NUM_STAGES), NUM_STAGES):
+        yield NUM_STAGES, frozenset(steps)
+
+
+def _leads() -> Iterator[Order]:
+    """What SGLang does over a model: the first half leads by some stages, then they take turns."""
+    length = 3 * NUM_STAGES
+    for lead in range(length + 1):
+        turns = range(lead, lead + 2 * (length - lead), 2)
+        yield length, frozenset([*range(lead), *turns])
+
+
+def _drawn_orders() -> Iterator[Order]:
+    """Two layers in any order in which no dispatch comes between another two and a combine."""
+    length = 2 * NUM_STAGES
+    drawn = random.Random(7)
+    left = NUM_DRAWN
+    while left:
+        order = length, frozenset(drawn.sample(range(2 * length), length))
+        if _fits_two_slots(order):
+            left -= 1
+            yield order
+
+
+def _fits_two_slots(order: Order) -> bool:
+    length, of_first = order
+    done, open_since = [0, 0], [0, 0]
+    num_dispatches = 0
+    for step in range(2 * length):
+        half = 0 if step in of_first else 1
+        stage = client.STAGES[done[half] % NUM_STAGES]
+        if stage == "dispatch_a":
+            num_dispatches += 1
+            open_since[half] = num_dispatches
+            other = 1 - half
+            if open_since[other] and num_dispatches - open_since[other] >= 2:
+                return False
+        if stage == "combine_b":
+            open_since[half] = 0
+        done[half] += 1
+    return True
 
 
 def _play(
     halves: list[Any], seed: int, length: int, of_first: frozenset[int], experts: int
 ) -> list[str]:
-    stages = len(client.STAGES)
     wrong = []
-    done, current = [0, 0], [None, None]  # type: ignore[var-annotated]
+    done = [0, 0]
+    current: list[Any] = [None, None]
     for step in range(2 * length):
         half = 0 if step in of_first else 1
-        number = 4 * seed + 2 * (done[half] // stages) + half
+        number = 6 * seed + 2 * (done[half] // NUM_STAGES) + half
         own = reference.batch(number, dist.get_rank(), experts)
-        if done[half] % stages == 0:
+        if done[half] % NUM_STAGES == 0:
             current[half] = Pass(halves[half], own)
         current[half].step()
         done[half] += 1
-        if done[half] % stages == 0 and not torch.equal(
+        if done[half] % NUM_STAGES == 0 and not torch.equal(
             current[half].out, reference.layer(own, fp8=True)
         ):
             wrong.append(f"order {sorted(of_first)}, half {half}")
