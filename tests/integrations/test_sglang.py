@@ -125,3 +125,19 @@ def test_only_the_leaf_of_mooncake_is_replaced(server: EngineServer, tmp_path: P
     assert answer == {"buffer": ours, "engine": "the real one"}
 
 
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_killed_rank_shows_and_comes_back(server: EngineServer, deaths: int) -> None:
+    answers = server.run(3, "sglang_elastic.killed_and_back", deaths, group=False, **ON)
+    every, two, alone = [1, 1, 1, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, 0, 0]
+    right = [True, True]
+    for answer in answers[:2]:
+        cycle = [
+            {"right": right, "active": two, "noticed": True},
+            {"right": right, "active": every},
+        ]
+        assert answer["seen"] == [{"right": right, "active": every}, *(cycle * deaths)]
+        assert answer["operations"] == [2 + 4 * deaths] * 2
+    joined = [{"right": right, "active": alone}, {"right": right, "active": every}]
+    assert answers[2] == {"seen": joined, "operations": [2, 2]}  # since it joined
