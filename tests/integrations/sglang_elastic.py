@@ -81,7 +81,7 @@ class _World:
     """One process among the ranks."""
 
     def __init__(self, rank: int, size: int, folder: Path, active: list[int]) -> None:
-        import torch.testing._internal.distributed.fake_pg  # noqa: F401, registers it
+        import torch.testing._internal.distributed.fake_pg
 
         self._rank, self._size = rank, size
         self._store = dist.FileStore(str(folder / "elastic"))

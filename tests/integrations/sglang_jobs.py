@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import itertools
+import logging
 import random
+import runpy
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -193,22 +198,84 @@ def refused(backend: str) -> str:
     return "nothing"
 
 
-def modules() -> dict[str, Any]:
-    """What of Mooncake can be imported once the plug-in has run."""
+def prefill(deep_gemm: bool) -> str:
+    """What comes of DeepEP's normal mode, which SGLang's default takes for prompts."""
+    from sglang.srt.layers import deep_gemm_wrapper
+    from sglang.srt.runtime_context import get_forward
+
+    deep_gemm_wrapper.ENABLE_JIT_DEEPGEMM = deep_gemm
+    group, experts = _begin()
+    get_forward().set("is_extend_in_batch", True)
+    one = client.make_dispatcher("deepep", group, experts, mode="auto")
+    own = reference.batch(1, dist.get_rank(), experts)
+    try:
+        one.dispatch(hidden_states=own.x, topk_output=own.routing())
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def modules(*folders: str) -> dict[str, Any]:
+    """Whose modules are imported once the plug-in has run, with more to import from folders."""
+    sys.path[:0] = folders
     client.load_plugins()
     import mooncake.mooncake_ep_buffer as leaf
 
-    answer: dict[str, Any] = {"buffer": leaf.Buffer.__module__}
+    answer: dict[str, Any] = {"buffer": _origin(leaf.Buffer)}
+    answer["deep_ep"] = _origin(importlib.import_module("deep_ep").Buffer)
+    answer["dispatcher"] = _origin(sglang_light.dispatcher("deepep").Buffer)
     try:
         from mooncake.engine import TransferEngine
 
-        answer["engine"] = TransferEngine
+        answer["engine"] = _origin(TransferEngine)
     except ImportError as error:
         answer["engine"] = type(error).__name__
     return answer
 
 
-def modules_with(folder: str) -> dict[str, Any]:
-    """As ``modules``, with more to import from a folder."""
+def modules_with_early_deep_ep(folder: str) -> dict[str, Any]:
+    """As ``modules``; the dispatcher has found what is installed."""
     sys.path.insert(0, folder)
+    del sys.modules[sglang_light.dispatcher("deepep").__name__]
+    sglang_light.dispatcher("deepep")
     return modules()
+
+
+def _origin(thing: Any) -> str:
+    return thing if isinstance(thing, str) else str(thing.__module__)
+
+
+def untested_version(folder: str, backend: str) -> str:
+    """As ``refused``, where SGLang says that it is of the version found in a folder."""
+    sys.path.insert(0, folder)
+    return refused(backend)
+
+
+def example(path: str) -> str:
+    """What a program prints."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        runpy.run_path(path, run_name="__main__")
+    return printed.getvalue()
+
+
+def log_lines(level: str) -> list[str]:
+    """What our logger says when SGLang loads the plug-in."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = (  # type: ignore[method-assign]
+        lambda record: lines.append(f"{record.levelname} {record.getMessage()}")
+    )
+    logger = logging.getLogger("moewire")
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    client.load_plugins()
+    return lines
+
+
+def broken() -> dict[str, Any]:
+    """An SGLang in which something has another name: nothing of it is touched."""
+    del sglang_light.dispatcher("deepep").use_deepep
+    lines = log_lines("INFO")
+    touched = [name for name in ("mooncake", "deep_ep") if name in sys.modules]
+    return {"lines": lines, "touched": touched}
