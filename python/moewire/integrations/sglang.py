@@ -1,0 +1,74 @@
+"""Moewire inside SGLang: its plug-in, found by entry point in the group ``sglang.srt.plugins``.
+
+    MOEWIRE_SGLANG=1 python -m sglang.launch_server ... \\
+        --moe-a2a-backend mooncake --deepep-mode low_latency
+
+``docs/engines.md`` says what else ``MOEWIRE_SGLANG`` may be, which versions were tested, and
+what was not run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from types import ModuleType
+
+from ..compat import deep_ep
+from ..compat._alias import Alias
+from . import _plugin
+from ._engines import SGLANG
+
+_MOONCAKE = Alias(
+    "mooncake.mooncake_ep_buffer",
+    "moewire.integrations._sglang_buffer",
+    ("Buffer", "EventOverlap"),
+)
+_DEEPEP_DISPATCHER = "sglang.srt.layers.moe.token_dispatcher.deepep"
+
+
+def activate() -> None:
+    """The entry point: runs in each of SGLang's processes, before models load."""
+    _plugin.activate(SGLANG, _apply)
+
+
+def _apply(parts: frozenset[str]) -> str:
+    """Puts Moewire behind the backends in ``parts``; by default behind what lacks a library.
+
+    SGLang names Mooncake EP and DeepEP only where it imports them, so that is where Moewire
+    steps in. Mooncake's other modules, its transfer engine among them, stay what they are.
+    """
+    dispatcher = _imported_dispatcher()
+    backends = []
+    if not parts or "mooncake" in parts:
+        _MOONCAKE.install()
+        backends.append("mooncake")
+    if "deepep" in parts or (not parts and importlib.util.find_spec("deep_ep") is None):
+        deep_ep.install()
+        _tell(dispatcher)
+        backends.append("deepep")
+    return f"--moe-a2a-backend {' or '.join(backends)}, with --deepep-mode low_latency"
+
+
+# What DeepEP's dispatcher takes from ``deep_ep`` at its import, and what it makes of that.
+_TAKEN = ("Buffer", "Config")
+_OUTCOME = {"use_deepep": True, "_deepep_import_error": None}
+
+
+def _imported_dispatcher() -> ModuleType | None:
+    """DeepEP's, if it was imported already, as it is in schedulers; before anything is changed."""
+    module = sys.modules.get(_DEEPEP_DISPATCHER)
+    for name in _OUTCOME:
+        if module is not None and not hasattr(module, name):
+            raise AttributeError(f"{module.__name__} has no {name}: another SGLang than was tested")
+    return module
+
+
+def _tell(dispatcher: ModuleType | None) -> None:
+    """It looks for ``deep_ep`` once: now it has found it."""
+    if dispatcher is not None:
+        library = importlib.import_module("deep_ep")
+        vars(dispatcher).update({name: getattr(library, name) for name in _TAKEN})
+        vars(dispatcher).update(_OUTCOME)
+        # The first step of the normal mode, which it did not get to import: refuses in words.
+        vars(dispatcher).setdefault("sglang_per_token_group_quant_fp8", library.Buffer.dispatch)
