@@ -143,6 +143,14 @@ def _huge_pages(report: Report) -> tuple[str, str] | None:
     )
 
 
+def _engines(report: Report) -> tuple[str, str] | None:
+    """The first engine whose plug-in somebody asked for in vain."""
+    for name, engine in report["engines"].items():
+        if engine.get("asked_for") and "fix" in engine:
+            return f"{name}: moewire's plug-in is {engine['plug_in']}", engine["fix"]
+    return None
+
+
 CHECKS: tuple[Callable[[Report], tuple[str, str] | None], ...] = (
     _library,
     _memory_files,
@@ -155,4 +163,5 @@ CHECKS: tuple[Callable[[Report], tuple[str, str] | None], ...] = (
     _processors,
     _vectors,
     _huge_pages,
+    _engines,
 )

@@ -19,6 +19,7 @@ from . import _advice, _machine
 from ._lib import Library, library, library_path
 from ._version import __version__
 from .errors import LibraryError
+from .integrations import _engines, _plugin
 
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
@@ -38,6 +39,7 @@ def report() -> dict[str, Any]:
         "liveness": _machine.liveness(),
         "limits": _machine.limits(),
         "security": _machine.security(),
+        "engines": {engine.name: _plugin.report(engine) for engine in _engines.ENGINES},
     }
     return {**found, "warnings": _advice.warnings(found)}
 

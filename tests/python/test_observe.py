@@ -254,6 +254,7 @@ TROUBLE: list[tuple[tuple[str, ...], object, str]] = [
     (("cpus", "usable"), 1, "taskset -cp 0-7"),
     (("cpus",), {"usable": 1, "online": 1}, "none"),
     (("memory", "shmem_huge_pages"), "never", "echo within_size | sudo tee /sys/kernel"),
+    (("engines", "SGLang"), {"asked_for": True, "plug_in": "not used", "fix": "pip"}, "pip"),
 ]
 
 
@@ -272,6 +273,7 @@ def _healthy() -> dict[str, Any]:
         "liveness": {"so_peerpidfd": True, "pidfd_open": True},
         "cpus": {"usable": 8, "online": 8},
         "memory": {"shmem_huge_pages": "advise"},
+        "engines": {"SGLang": {"asked_for": False, "plug_in": "not used: off", "fix": "export"}},
     }
 
 

@@ -1,0 +1,172 @@
+"""What the plug-ins of engines have in common: the switch, the versions, the log.
+
+An engine loads a plug-in by entry point in every process where Moewire is installed, so a
+plug-in does nothing unless somebody asked for it. Engines only log what a plug-in raises and
+go on without it, so everything that comes of it is said by the logger ``moewire``, too.
+
+Nothing here imports an engine or torch: ``moewire doctor`` asks the same questions.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+
+_log = logging.getLogger("moewire")
+_lock = threading.Lock()
+_active: dict[str, str] = {}  # engine -> what was put in place in this process
+
+ENTRY_POINT = "moewire"  # our name in every engine's group
+UNTESTED = "MOEWIRE_UNTESTED_VERSIONS"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How one engine finds its plug-in, and how a user asks for it.
+
+    Attributes:
+        name: for people, as in "SGLang".
+        distributions: names under which it is installed; the first that is there counts.
+        tested: the versions, without local part, that the plug-in was tested with.
+        group: the engine's group of entry points.
+        switch: the environment variable that turns the plug-in on.
+        whitelist: the engine's own variable with the names of plug-ins to load.
+        parts: what may be asked for by name.
+        limits: what it does not do in any version, one sentence; "" if nothing.
+    """
+
+    name: str
+    distributions: tuple[str, ...]
+    tested: tuple[str, ...]
+    group: str
+    switch: str
+    whitelist: str
+    parts: tuple[str, ...]
+    limits: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a plug-in is to be used in this process, and why not.
+
+    Attributes:
+        version: of the engine; None if it is not installed.
+        wanted: somebody asked for the plug-in.
+        parts: those asked for by name; empty: the plug-in's own choice.
+        refusal: why it is not used; "" if it is.
+        fix: what to do about the refusal.
+    """
+
+    version: str | None
+    wanted: bool
+    parts: frozenset[str]
+    refusal: str = ""
+    fix: str = "none"
+
+    @property
+    def used(self) -> bool:
+        """Nothing stands against it."""
+        return not self.refusal
+
+
+def verdict(engine: Engine, environ: Mapping[str, str] = os.environ) -> Verdict:
+    """Decides by the switch, the whitelist and the version."""
+    version = _installed(engine)
+    named = _listed(environ.get(engine.whitelist, ""))
+    text = environ.get(engine.switch, "").strip()
+    wanted = text != "0" if text else ENTRY_POINT in named
+    parts = frozenset(() if text in ("", "0", "1") else _listed(text))
+
+    def refused(why: str, fix: str) -> Verdict:
+        return Verdict(version, wanted, parts, why, fix)
+
+    if version is None:
+        return refused("not installed", "none")
+    if not wanted:
+        how = "is 0" if text else "is not set"
+        return refused(f"off: {engine.switch} {how}", f"export {engine.switch}=1")
+    unknown = sorted(parts.difference(engine.parts))
+    if unknown:
+        allowed = ", ".join(engine.parts)
+        why = f"{engine.switch}={text}: {', '.join(unknown)} given; allowed: 0, 1, {allowed}"
+        return refused(why, f"export {engine.switch}=1")
+    if named and ENTRY_POINT not in named:
+        both = f"{engine.whitelist}={environ[engine.whitelist]},{ENTRY_POINT}"
+        return refused(f"{engine.whitelist} does not name {ENTRY_POINT}", f"export {both}")
+    if version.partition("+")[0] not in engine.tested and environ.get(UNTESTED) != "1":
+        tested = " and ".join(engine.tested)
+        why = f"tested with {engine.name} {tested} only, not with {version}"
+        return refused(why, f"export {UNTESTED}=1   (to try it all the same)")
+    return Verdict(version, wanted, parts)
+
+
+def activate(engine: Engine, apply: Callable[[frozenset[str]], str]) -> Verdict:
+    """The body of an entry point: ``apply(parts)`` if the verdict allows it. Idempotent.
+
+    ``apply`` puts the plug-in in place and returns what it did, in words. What it raises is
+    logged here and goes on to the engine.
+    """
+    found = verdict(engine)
+    with _lock:
+        if engine.name in _active:
+            return found
+        if not found.used:
+            level = logging.ERROR if found.wanted else logging.INFO
+            text = "%s runs without moewire: %s (fix: %s)"
+            _log.log(level, text, engine.name, found.refusal, found.fix)
+            return found
+        try:
+            done = apply(found.parts)
+        except Exception as error:
+            _log.error("%s runs without moewire: %r", engine.name, error)
+            raise
+        _active[engine.name] = done
+    # A warning: engines load plug-ins before they set up logging, and less is not shown then.
+    _log.warning("%s %s runs with moewire: %s", engine.name, found.version, done)
+    return found
+
+
+def active(engine: Engine) -> str | None:
+    """What ``activate`` put in place in this process; None: nothing."""
+    return _active.get(engine.name)
+
+
+def report(engine: Engine, environ: Mapping[str, str] = os.environ) -> dict[str, object]:
+    """For ``moewire doctor``: what would come of it in a process started like this one."""
+    found = verdict(engine, environ)
+    if found.version is None:
+        return {"version": None}
+    refusal, fix = found.refusal, found.fix
+    if not _has_entry_point(engine):
+        refusal = f"moewire's entry point in {engine.group} is not installed"
+        fix = "pip install moewire   (or pip install -e . again, in the source tree)"
+    answer: dict[str, object] = {
+        "version": found.version,
+        "tested_with": ", ".join(engine.tested),
+        "asked_for": found.wanted,
+        "plug_in": f"not used: {refusal}" if refusal else "would be used",
+    }
+    if refusal:
+        answer["fix"] = fix
+    return {**answer, "limits": engine.limits} if engine.limits else answer
+
+
+def _installed(engine: Engine) -> str | None:
+    for name in engine.distributions:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _has_entry_point(engine: Engine) -> bool:
+    return any(point.name == ENTRY_POINT for point in metadata.entry_points(group=engine.group))
+
+
+def _listed(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]

@@ -1,0 +1,161 @@
+"""The switch, the versions and the log that the engines' plug-ins share."""
+
+from __future__ import annotations
+
+import logging
+from importlib.metadata import EntryPoint, PackageNotFoundError
+
+import pytest
+
+from moewire import doctor
+from moewire.integrations import _plugin
+from moewire.integrations._plugin import Engine, activate, active, report, verdict
+
+ENGINE = Engine(
+    name="Test engine",
+    distributions=("test-engine", "test-engine-cpu"),
+    tested=("1.2.3",),
+    group="test.engine.plugins",
+    switch="MOEWIRE_TEST_ENGINE",
+    whitelist="TEST_ENGINE_PLUGINS",
+    parts=("this", "that"),
+)
+
+
+@pytest.fixture(autouse=True)
+def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What is installed; nothing at first. No test leaves anything active."""
+    installed: dict[str, str] = {}
+
+    def version(name: str) -> str:
+        if name not in installed:
+            raise PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(_plugin.metadata, "version", version)
+    monkeypatch.setattr(_plugin, "_active", {})
+    return installed
+
+
+@pytest.mark.parametrize(
+    ("environment", "wanted", "parts", "refusal"),
+    [
+        ({}, False, (), "off: MOEWIRE_TEST_ENGINE is not set"),
+        ({"MOEWIRE_TEST_ENGINE": "0"}, False, (), "off: MOEWIRE_TEST_ENGINE is 0"),
+        ({"MOEWIRE_TEST_ENGINE": "1"}, True, (), ""),
+        ({"MOEWIRE_TEST_ENGINE": "that, this"}, True, ("that", "this"), ""),
+        ({"MOEWIRE_TEST_ENGINE": "that,other"}, True, ("that", "other"), "0, 1, this, that"),
+        ({"TEST_ENGINE_PLUGINS": "one, moewire"}, True, (), ""),
+        ({"TEST_ENGINE_PLUGINS": "one"}, False, (), "is not set"),
+        ({"TEST_ENGINE_PLUGINS": "moewire", "MOEWIRE_TEST_ENGINE": "0"}, False, (), "is 0"),
+        ({"TEST_ENGINE_PLUGINS": "one", "MOEWIRE_TEST_ENGINE": "1"}, True, (), "does not name"),
+    ],
+)
+def test_switch(
+    versions: dict[str, str],
+    environment: dict[str, str],
+    wanted: bool,
+    parts: tuple[str, ...],
+    refusal: str,
+) -> None:
+    versions["test-engine"] = "1.2.3"
+    found = verdict(ENGINE, environment)
+    assert (found.version, found.wanted, found.parts) == ("1.2.3", wanted, frozenset(parts))
+    assert found.used is not bool(refusal) and refusal in found.refusal
+    assert bool(refusal) is (found.fix != "none")
+
+
+@pytest.mark.parametrize(
+    ("version", "untested", "used"),
+    [
+        ("1.2.3", "", True),
+        ("1.2.3+cpu", "", True),
+        ("1.2.4", "", False),
+        ("1.2.30", "", False),
+        ("1.2.4", "1", True),
+        ("1.2.4", "0", False),
+    ],
+)
+def test_versions(versions: dict[str, str], version: str, untested: str, used: bool) -> None:
+    versions["test-engine-cpu"] = version
+    environment = {"MOEWIRE_TEST_ENGINE": "1", "MOEWIRE_UNTESTED_VERSIONS": untested}
+    found = verdict(ENGINE, environment)
+    assert found.used is used
+    if not used:
+        assert version in found.refusal and "1.2.3 only" in found.refusal
+        assert "MOEWIRE_UNTESTED_VERSIONS=1" in found.fix
+
+
+def test_activate_once_and_say_so(
+    versions: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    versions["test-engine"] = "1.2.3"
+    monkeypatch.setenv("MOEWIRE_TEST_ENGINE", "this")
+    applied: list[frozenset[str]] = []
+
+    def apply(parts: frozenset[str]) -> str:
+        applied.append(parts)
+        return "some module"
+
+    assert active(ENGINE) is None
+    for _ in range(2):
+        assert activate(ENGINE, apply).used
+    assert applied == [frozenset({"this"})] and active(ENGINE) == "some module"
+    (line,) = caplog.records
+    assert line.name == "moewire" and line.levelno == logging.WARNING
+    assert line.getMessage() == "Test engine 1.2.3 runs with moewire: some module"
+
+
+@pytest.mark.parametrize(("wanted", "level"), [("1", logging.ERROR), ("0", logging.INFO)])
+def test_refusals_are_logged(
+    versions: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    wanted: str,
+    level: int,
+) -> None:
+    versions["test-engine"] = "9.9"
+    monkeypatch.setenv("MOEWIRE_TEST_ENGINE", wanted)
+    caplog.set_level(logging.INFO, "moewire")
+    assert not activate(ENGINE, lambda parts: pytest.fail("applied")).used
+    (line,) = caplog.records
+    assert line.levelno == level and "runs without moewire" in line.getMessage()
+    assert active(ENGINE) is None
+
+
+def test_failures_are_logged_and_passed_on(
+    versions: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    versions["test-engine"] = "1.2.3"
+    monkeypatch.setenv("MOEWIRE_TEST_ENGINE", "1")
+
+    def fail(parts: frozenset[str]) -> str:
+        raise AttributeError("no such class")
+
+    with pytest.raises(AttributeError):
+        activate(ENGINE, fail)
+    (line,) = caplog.records
+    assert line.levelno == logging.ERROR and "no such class" in line.getMessage()
+    assert active(ENGINE) is None
+
+
+def test_report(versions: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert report(ENGINE, {}) == {"version": None}
+    versions["test-engine"] = "1.2.3"
+    on = {"MOEWIRE_TEST_ENGINE": "1"}
+    assert "entry point" in str(report(ENGINE, on)["plug_in"])
+    points = [EntryPoint("moewire", "some.module:activate", ENGINE.group)]
+    monkeypatch.setattr(_plugin.metadata, "entry_points", lambda group: points)
+    used = report(ENGINE, on)
+    assert used["plug_in"] == "would be used" and "fix" not in used
+    off = report(ENGINE, {})
+    assert off["plug_in"] == "not used: off: MOEWIRE_TEST_ENGINE is not set"
+    assert off["fix"] == "export MOEWIRE_TEST_ENGINE=1" and off["asked_for"] is False
+
+
+def test_doctor_lists_engines(versions: dict[str, str]) -> None:
+    assert doctor.report()["engines"]["SGLang"] == {"version": None}
+    versions["sglang"] = "0.5.23"
+    text = doctor._document(doctor.report())
+    for words in ("SGLang:\n", "version: 0.5.23", "plug in: not used: ", "tested with: 0.5.23"):
+        assert words in text, text
