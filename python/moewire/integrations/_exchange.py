@@ -43,6 +43,11 @@ def buffer_for(key: Key) -> Buffer:
     return found
 
 
+def open_buffers() -> list[Buffer]:
+    """Every Buffer made here, in the order of making."""
+    return list(_buffers.values())
+
+
 def close_buffers() -> None:
     """Closes every Buffer made here; a later forward makes new ones."""
     while _buffers:
