@@ -131,8 +131,7 @@ class FlatExchange:
 
 
 def _row_bytes(tensor: torch.Tensor) -> int:
-    width: int = tensor.shape[1:].numel()
-    return tensor.element_size() * width
+    return int(tensor.element_size() * tensor.shape[1:].numel())
 
 
 def _summed(shares: torch.Tensor, num_ranks: int) -> torch.Tensor:
