@@ -1,4 +1,4 @@
-"""Ranks for tests with transformers: imported once, then forked, so that a launch is quick."""
+"""Ranks for tests with engines: what they import is imported once, then they are forked."""
 
 from __future__ import annotations
 
@@ -28,19 +28,30 @@ PRELOAD = [
 _TAIL_BYTES = 6000
 
 
-def run(size: int, job: str, *arguments: Any, timeout: float = 150.0) -> list[Any]:
+def run(
+    size: int,
+    job: str,
+    *arguments: Any,
+    timeout: float = 150.0,
+    start: str = "forkserver",
+    group: bool = True,
+) -> list[Any]:
     """``job(*arguments)`` on every rank of a gloo group; the results by rank.
 
-    ``job`` is "module.function", imported by the ranks only.
+    ``job`` is "module.function", imported by the ranks only. Without ``group`` there is none,
+    and the job is called with its rank, the number of ranks, and a folder of the launch before
+    its arguments. ``start`` is multiprocessing's: "forkserver" preloads transformers, "fork"
+    has what this process has.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
+    context: Any = multiprocessing.get_context(start)
+    if start == "forkserver":
+        context.set_forkserver_preload(PRELOAD)
     with tempfile.TemporaryDirectory(prefix="moewire-integrations-") as name:
         folder = Path(name)
         pipes, ranks = [], []
         for rank in range(size):
             ours, theirs = context.Pipe(duplex=False)
-            given = (rank, size, folder, theirs, job, arguments)
+            given = (rank, size, folder, theirs, job, arguments, group)
             ranks.append(context.Process(target=_main, args=given, daemon=True))
             ranks[-1].start()
             theirs.close()
@@ -79,7 +90,9 @@ def _logs(folder: Path, results: list[Any], timeout: float) -> str:
     return "\n".join(lines)
 
 
-def _main(rank: int, size: int, folder: Path, pipe: Any, job: str, arguments: Any) -> None:
+def _main(
+    rank: int, size: int, folder: Path, pipe: Any, job: str, arguments: Any, group: bool
+) -> None:
     log = (folder / f"rank-{rank}.log").open("w")
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
@@ -91,7 +104,10 @@ def _main(rank: int, size: int, folder: Path, pipe: Any, job: str, arguments: An
     )
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     try:
-        result = (True, _in_group(rank, size, folder, job, arguments))
+        if group:
+            result = (True, _in_group(rank, size, folder, job, arguments))
+        else:
+            result = (True, _function(job)(rank, size, folder, *arguments))
     except BaseException:
         traceback.print_exc()
         log.flush()
@@ -108,7 +124,11 @@ def _in_group(rank: int, size: int, folder: Path, job: str, arguments: Any) -> A
         "gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=size
     )
     try:
-        module, _, function = job.rpartition(".")
-        return getattr(importlib.import_module(module), function)(*arguments)
+        return _function(job)(*arguments)
     finally:
         dist.destroy_process_group()
+
+
+def _function(name: str) -> Any:
+    module, _, function = name.rpartition(".")
+    return getattr(importlib.import_module(module), function)

@@ -40,6 +40,7 @@ class Buffer(NormalMode):
         explicitly_destroy: allows ``destroy()``. Without, dropping the buffer leaves the group.
         enable_shrink: keeps a rank mask: lost ranks are masked, where otherwise they are errors.
         comm: accepted and not used; ``group`` is needed.
+        use_fabric: accepted; a branch's, passed by SGLang where GPUs have one.
 
     ``timeout_us`` (100 s, may be set) bounds each phase of each call.
     """
@@ -58,6 +59,8 @@ class Buffer(NormalMode):
         explicitly_destroy: bool = False,
         enable_shrink: bool = False,
         comm: object = None,
+        *,
+        use_fabric: bool = False,
     ) -> None:
         if group is None:
             raise _check.refuse("group", "None", "a process group (comm is not supported)")

@@ -23,6 +23,7 @@ CONSTRUCT: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
             "allow_mnnvl": True,
             "enable_shrink": False,
             "comm": object(),
+            "use_fabric": True,
         },
         (),
     ),

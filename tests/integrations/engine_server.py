@@ -1,0 +1,112 @@
+"""Ranks in an engine's own environment: one process imports the engine, then forks every launch.
+
+Run as a program by the engine's interpreter, it reads one launch per line from its standard
+input and answers each with one line. The class is the other end.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+_START_SECONDS = 180
+_MARK = "answer: "  # engines print
+
+
+class EngineServer:
+    """Launches ranks. ``preload`` is a module beside this file, imported before the forks."""
+
+    def __init__(self, python: Path, preload: str, *paths: Path) -> None:
+        places = [HERE, *paths]
+        inherited = os.environ.get("PYTHONPATH")
+        self._process = subprocess.Popen(
+            [str(python), str(Path(__file__)), preload],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([*map(str, places), *filter(None, [inherited])]),
+                "OMP_NUM_THREADS": "1",
+                "PYTHONWARNINGS": "ignore",
+            },
+        )
+        self._answer(_START_SECONDS)
+
+    def run(
+        self,
+        size: int,
+        job: str,
+        *arguments: Any,
+        timeout: float = 120.0,
+        group: bool = True,
+        **environment: str,
+    ) -> list[Any]:
+        """As ``integration_ranks.run``, with these variables; plain values in and out."""
+        launch = {"size": size, "job": job, "arguments": arguments, "timeout": timeout}
+        launch |= {"group": group, "environment": environment}
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(launch) + "\n")
+        self._process.stdin.flush()
+        answer = self._answer(timeout + 30)
+        if "failure" in answer:
+            raise AssertionError(answer["failure"])
+        return list(answer["results"])
+
+    def _answer(self, seconds: float) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + seconds
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select([self._process.stdout], [], [], left)
+            line = self._process.stdout.readline() if ready else ""
+            if line.startswith(_MARK):
+                answer: dict[str, Any] = json.loads(line.removeprefix(_MARK))
+                return answer
+            if not line:
+                self.close()
+                raise AssertionError(f"the engine's process ended, or took over {seconds:.0f} s")
+
+    def close(self) -> None:
+        """Ends it."""
+        self._process.kill()
+        self._process.communicate()
+
+
+def _serve(preload: str) -> None:
+    import integration_ranks
+
+    importlib.import_module(preload)
+    _say({})
+    for line in sys.stdin:
+        launch = json.loads(line)
+        before = dict(os.environ)
+        os.environ.update(launch["environment"])
+        try:
+            arguments = launch["arguments"]
+            options = {name: launch[name] for name in ("timeout", "group")}
+            results = integration_ranks.run(
+                launch["size"], launch["job"], *arguments, start="fork", **options
+            )
+            _say({"results": results})
+        except AssertionError as error:
+            _say({"failure": str(error)})
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+
+def _say(answer: dict[str, Any]) -> None:
+    print(_MARK + json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])

@@ -1,0 +1,106 @@
+"""Environments with an engine in them, made from a pinned list and kept in the user's cache.
+
+An environment lies beside the repository's own, not in it: engines ask for versions that the
+tests do not have. Its name has the hash of the list, so a change of the list makes a new one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+_INSTALL_SECONDS = 900
+
+
+def python_of(engine: str, *, own_torch: bool) -> Path:
+    """The interpreter of an environment with exactly what ``<engine>-requirements.txt`` lists.
+
+    ``own_torch``: torch is on that list; else this interpreter's packages can be imported too.
+    Skips the test if it cannot be installed, and fails it if MOEWIRE_REQUIRE names the engine.
+    """
+    requirements = HERE / f"{engine}-requirements.txt"
+    root = _folder(engine, requirements, own_torch)
+    done = root / "installed"
+    with _locked(root.with_suffix(".lock")):
+        if not done.exists():
+            try:
+                _make(root, requirements, own_torch)
+            except subprocess.SubprocessError as error:
+                lacking(engine, f"cannot install {requirements.name}: {_last_line(error)}")
+            done.touch()
+    return root / "bin" / "python"
+
+
+def lacking(need: str, reason: str) -> None:
+    """Skips the test, or fails it if MOEWIRE_REQUIRE asks for ``need``."""
+    if {need, "all"}.intersection(os.environ.get("MOEWIRE_REQUIRE", "").split(",")):
+        pytest.fail(f"MOEWIRE_REQUIRE={need}: {reason}")
+    pytest.skip(reason)
+
+
+def _folder(engine: str, requirements: Path, own_torch: bool) -> Path:
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    parts = [requirements.read_text(), sys.version, str(own_torch)]
+    if not own_torch:
+        parts.append(sysconfig.get_path("purelib"))
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    return base / "moewire" / "engines" / f"{engine}-{digest}"
+
+
+class _locked:  # noqa: N801, used like a function
+    """Two test runs at once make an environment once."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("w")
+
+    def __enter__(self) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def _make(root: Path, requirements: Path, own_torch: bool) -> None:
+    shutil.rmtree(root, ignore_errors=True)
+    _run([sys.executable, "-m", "venv", "--without-pip", str(root)])
+    if not own_torch:
+        packages = Path(sysconfig.get_path("purelib", vars={"base": str(root)}))
+        (packages / "tests-own.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    python = str(root / "bin" / "python")
+    # The list is complete; what else the packages ask for is not wanted.
+    flags = ["--quiet", "--no-deps", "-r", str(requirements)]
+    uv = Path(sys.executable).parent / "uv"
+    if uv.exists():
+        _run([str(uv), "pip", "install", "--python", python, "--compile-bytecode", *flags])
+    else:
+        pip = [sys.executable, "-m", "pip", "--python", python]
+        _run([*pip, "install", "--ignore-installed", "--disable-pip-version-check", *flags])
+
+
+def _run(command: list[str]) -> None:
+    environment = {"UV_SYSTEM_CERTS": "1", **os.environ}
+    subprocess.run(
+        command,
+        check=True,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_INSTALL_SECONDS,
+    )
+
+
+def _last_line(error: subprocess.SubprocessError) -> str:
+    said = str(getattr(error, "stdout", None) or error).strip().splitlines()
+    return said[-1] if said else repr(error)
