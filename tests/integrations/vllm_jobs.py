@@ -11,6 +11,7 @@ import vllm_model as tiny
 
 import moewire.integrations.vllm as plugin
 from moewire.integrations import _engines, _plugin
+from moewire.integrations.vllm import _float32
 
 _steps = 0  # of the model in this process
 
@@ -26,7 +27,7 @@ def alone(rank: int, size: int, _folder: Path, model: str) -> Any:
 
 
 def spread(rank: int, size: int, _folder: Path, model: str) -> dict[str, Any]:
-    """This rank's prompts; then again with a broken combine."""
+    """This rank's prompts; then again with a flipped bit, and with swapped tokens."""
     llm = _engine(model, rank, size)
     llm.apply_model(_count_steps)
     before, first = _counts(), _steps
@@ -46,7 +47,17 @@ def spread(rank: int, size: int, _folder: Path, model: str) -> dict[str, Any]:
     os.environ["MOEWIRE_TEST_CORRUPT"] = "combine"
     answer["corrupted"] = _texts(llm, rank, size)
     plugin.close()
+    del os.environ["MOEWIRE_TEST_CORRUPT"]
+    _swap_tokens()
+    answer["swapped"] = _texts(llm, rank, size)
+    plugin.close()
     return answer
+
+
+def _swap_tokens() -> None:
+    """Results come back in the wrong order, as from an exchange that is broken."""
+    right = _float32.merge
+    _float32.merge = lambda parts: right(parts).flip(0)
 
 
 def stock(rank: int, size: int, _folder: Path, model: str) -> dict[str, Any]:
@@ -78,7 +89,7 @@ def _engine(model: str, rank: int, size: int) -> Any:
         model=model,
         skip_tokenizer_init=True,
         enforce_eager="MOEWIRE_TEST_COMPILE" not in os.environ,
-        dtype="float32",
+        dtype=os.environ.get("MOEWIRE_TEST_DTYPE", "float32"),
         kv_cache_memory_bytes=64 << 20,
         max_model_len=128,
         max_num_seqs=8,

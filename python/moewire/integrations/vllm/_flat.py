@@ -136,7 +136,7 @@ def _row_bytes(tensor: torch.Tensor) -> int:
 
 def _summed(shares: torch.Tensor, num_ranks: int) -> torch.Tensor:
     """float32 [T*R, H] -> [T, H], in order of rank."""
-    shares = shares.view(len(shares) // num_ranks, num_ranks, -1)
+    shares = shares.unflatten(0, (len(shares) // num_ranks, num_ranks))
     total = shares[:, 0].clone()
     for rank in range(1, num_ranks):
         total += shares[:, rank]

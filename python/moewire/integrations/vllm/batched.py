@@ -254,7 +254,7 @@ class BatchedPrepareAndFinalize(mk.FusedMoEPrepareAndFinalizeModular):  # type: 
 def _weighted(results: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """float32 [T*K, H] -> [T, H], in the order of the selections."""
     num_tokens, num_topk = weights.shape
-    results = results.view(num_tokens, num_topk, -1)
+    results = results.unflatten(0, (num_tokens, num_topk))
     total = torch.zeros((num_tokens, results.shape[2]))
     for k in range(num_topk):
         total += weights[:, k, None] * results[:, k]
