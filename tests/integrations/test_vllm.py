@@ -6,6 +6,7 @@ token. One launch of two ranks serves all tests of one way in.
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,3 +160,10 @@ def test_repairs_alone_let_vllms_own_exchange_work(
     for answer in answers:
         assert answer["failure"] is None and answer["buffers"] == 0
         assert not answer["untouched"]
+
+
+def test_the_example_runs(server: EngineServer, model: str) -> None:
+    output = server.program(ROOT / "examples" / "vllm_two_ranks.py", model, MOEWIRE_VLLM="1")
+    assert len(re.findall(r"^rank [01]: \[.*\] -> \[\d+(, \d+){7}\]$", output, re.M)) == 4, output
+    calls = re.findall(r"^rank [01]: (\d+) dispatches through Moewire$", output, re.M)
+    assert len(calls) == 2 and calls[0] == calls[1] and int(calls[0]) >= 8 * tiny.LAYERS
