@@ -45,10 +45,13 @@ format: venv
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-# Pins the newest versions that tests/requirements.in allows.
+# Pins the newest versions that tests/requirements.in and those of the engines allow.
+PIN = $(VENV)/bin/uv pip compile --upgrade --universal --python-version 3.11 --no-annotate \
+	--custom-compile-command 'make lock'
 lock: venv
-	$(VENV)/bin/uv pip compile --upgrade --universal --python-version 3.11 --no-annotate \
-		--custom-compile-command 'make lock' tests/requirements.in -o tests/requirements.txt
+	$(PIN) tests/requirements.in -o tests/requirements.txt
+	$(PIN) --no-deps tests/integrations/sglang-requirements.in \
+		-o tests/integrations/sglang-requirements.txt
 
 clean:
 	rm -rf .venv wheels/dist build dist .mypy_cache .pytest_cache .ruff_cache

@@ -51,8 +51,7 @@ class StoreMeeting:
 
     The n-th construction of a process under a prefix is instance n. A process whose rank was
     taken in round 0 already is a replacement: it joins the running instance. So is one that
-    constructs once more while the others update the instance before. A replacement that names
-    itself as the only member begins on its own, and joins with its first update.
+    constructs once more while the others update the instance before.
     """
 
     def __init__(self, store: Store, rank: int, num_ranks: int, prefix: str) -> None:
@@ -66,7 +65,6 @@ class StoreMeeting:
         self._prefix = prefix
         self._instance = 0
         self._round = 0
-        self._apart = False  # in an epoch that is not the store's
 
     # -- construction ------------------------------------------------------
 
@@ -80,9 +78,6 @@ class StoreMeeting:
         if free and not self._running():
             self._step_back()
             self._instance -= 1
-        if members == {self.rank}:
-            self._begin_apart(runtime, clock)
-            return
         self._update(runtime, frozenset(range(self.num_ranks)), clock, joining=True)
 
     def _first(self, runtime: Runtime, members: frozenset[int], clock: Clock) -> bool:
@@ -101,12 +96,6 @@ class StoreMeeting:
         runtime.connect(self._gather(members), clock.left_us())
         self._store.set(self._key("end"), _YES)
         return True
-
-    def _begin_apart(self, runtime: Runtime, clock: Clock) -> None:
-        alone = [b""] * self.num_ranks
-        alone[self.rank] = runtime.metadata()
-        runtime.connect(alone, clock.left_us())
-        self._apart = True
 
     def _running(self) -> bool:
         """Whether round 0 has been, without this rank if this is asked in it."""
@@ -140,11 +129,7 @@ class StoreMeeting:
 
     def update(self, runtime: Runtime, members: frozenset[int], timeout_us: int) -> None:
         """The next round, in which ``members`` are waited for as long as the time lasts."""
-        clock = Clock(timeout_us)
-        if self._apart:
-            runtime.update()
-        self._update(runtime, members, clock, joining=self._apart)
-        self._apart = False
+        self._update(runtime, members, Clock(timeout_us), joining=False)
 
     def _update(
         self, runtime: Runtime, members: frozenset[int], clock: Clock, joining: bool

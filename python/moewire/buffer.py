@@ -48,9 +48,7 @@ class Buffer(FlatCalls, Member):
         vector_width: bytes of vector code, 16, 32 or 64; 0: the widest; -1: plain Go code.
         connect_timeout_us: how long to wait for the other ranks; -1: for ever at the store,
             then 60 s. Without a store the group's own timeout holds for its ``all_gather``.
-        members: the ranks that take part for now; None: all. The others may come later. A fresh
-            process that names only itself does not wait for the group that is running: it is
-            alone until its first ``update_ep_member``.
+        members: the ranks that take part for now; None: all. The others may come later.
         deterministic: rows of an expert lie in order of rank, for one more exchange of words
             per dispatch. All ranks agree on it, and each rank has a thread of its own.
 

@@ -25,19 +25,21 @@ class EngineServer:
     """Launches ranks. ``preload`` is a module beside this file, imported before the forks."""
 
     def __init__(self, python: Path, preload: str, *paths: Path) -> None:
-        places = [HERE, *paths]
+        self._python = str(python)
         inherited = os.environ.get("PYTHONPATH")
+        places = [*map(str, [HERE, *paths]), *filter(None, [inherited])]
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(places),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONWARNINGS": "ignore",
+        }
         self._process = subprocess.Popen(
-            [str(python), str(Path(__file__)), preload],
+            [self._python, str(Path(__file__)), preload],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join([*map(str, places), *filter(None, [inherited])]),
-                "OMP_NUM_THREADS": "1",
-                "PYTHONWARNINGS": "ignore",
-            },
+            env=self._environment,
         )
         self._answer(_START_SECONDS)
 
@@ -60,6 +62,17 @@ class EngineServer:
         if "failure" in answer:
             raise AssertionError(answer["failure"])
         return list(answer["results"])
+
+    def program(self, *arguments: str, **environment: str) -> str:
+        """What the engine's interpreter prints when it is started by itself."""
+        return subprocess.run(
+            [self._python, *arguments],
+            check=True,
+            env={**self._environment, **environment},
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=_START_SECONDS,
+        ).stdout
 
     def _answer(self, seconds: float) -> dict[str, Any]:
         assert self._process.stdout is not None

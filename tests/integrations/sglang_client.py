@@ -31,7 +31,13 @@ def set_active_ranks(active_ranks: torch.Tensor) -> None:
 
 
 def make_dispatcher(
-    backend: str, group: Any, experts: int, *, hook: bool = True, dtype: str = "fp8"
+    backend: str,
+    group: Any,
+    experts: int,
+    *,
+    hook: bool = True,
+    dtype: str = "fp8",
+    mode: str = "low_latency",
 ) -> Any:
     """One per layer and half of a batch, as SGLang constructs it."""
     from sglang.srt.layers.moe import utils
@@ -51,7 +57,7 @@ def make_dispatcher(
         num_local_experts=experts // group.size(),
         hidden_size=reference.HIDDEN,
         params_dtype=torch.bfloat16,
-        deepep_mode=utils.DeepEPMode.LOW_LATENCY,
+        deepep_mode=utils.DeepEPMode(mode),
         async_finish=True,
         return_recv_hook=hook,
     )

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import itertools
+import logging
 import random
+import runpy
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +22,8 @@ from sglang_client import Pass
 
 LOCAL_EXPERTS = 4
 NUM_LAYERS = 12
-NUM_LONG_SCHEDULES = 60
+NUM_STAGES = len(client.STAGES)
+NUM_DRAWN = 40
 SPARE_RANKS = 2  # room for ranks that may come: the mask is longer than the group
 
 
@@ -79,52 +85,85 @@ def _misshapen(got: Any, own: reference.Batch, fp8: bool) -> Iterator[str]:
 
 
 def schedules(backend: str) -> dict[str, Any]:
-    """Two halves of a batch over one buffer, in every order of their stages.
-
-    First all orders of one layer, then some of two layers, in which one half may be a layer
-    ahead of the other.
-    """
+    """Two halves of a batch over one buffer: orders of their stages, each over some layers."""
     group, experts = _begin()
     halves = [client.make_dispatcher(backend, group, experts) for _ in range(2)]
-    one_layer = list(_merges(len(client.STAGES)))
-    drawn = random.Random(7)
-    long = 2 * len(client.STAGES)
-    two_layers = [
-        tuple(sorted(drawn.sample(range(2 * long), long))) for _ in range(NUM_LONG_SCHEDULES)
-    ]
+    chosen = [*_orders_of_one_layer(), *_leads(), *_drawn_orders()]
     wrong = []
-    for seed, (length, of_first) in enumerate(
-        [(len(client.STAGES), one) for one in one_layer] + [(long, two) for two in two_layers]
-    ):
-        wrong += _play(halves, seed, length, frozenset(of_first), experts)
+    for seed, (length, of_first) in enumerate(chosen):
+        wrong += _play(halves, seed, length, of_first, experts)
     return {
         "wrong": wrong,
-        "orders": len(one_layer),
-        "passes": 2 * len(one_layer) + 4 * len(two_layers),
+        "orders": len(chosen),
+        "passes": sum(2 * length // NUM_STAGES for length, _ in chosen),
         "operations": client.num_operations(backend),
     }
 
 
-def _merges(length: int) -> Iterator[tuple[int, ...]]:
-    """Which steps belong to the first of two sequences of this length."""
-    return itertools.combinations(range(2 * length), length)
+# A number of stages, and which steps belong to the first half; the others are the second's.
+Order = tuple[int, frozenset[int]]
+
+
+def _orders_of_one_layer() -> Iterator[Order]:
+    """All there are."""
+    for steps in itertools.combinations(range(2 * NUM_STAGES), NUM_STAGES):
+        yield NUM_STAGES, frozenset(steps)
+
+
+def _leads() -> Iterator[Order]:
+    """What SGLang does over a model: the first half leads by some stages, then they take turns."""
+    length = 3 * NUM_STAGES
+    for lead in range(length + 1):
+        turns = range(lead, lead + 2 * (length - lead), 2)
+        yield length, frozenset([*range(lead), *turns])
+
+
+def _drawn_orders() -> Iterator[Order]:
+    """Two layers in any order in which no dispatch comes between another two and a combine."""
+    length = 2 * NUM_STAGES
+    drawn = random.Random(7)
+    left = NUM_DRAWN
+    while left:
+        order = length, frozenset(drawn.sample(range(2 * length), length))
+        if _fits_two_slots(order):
+            left -= 1
+            yield order
+
+
+def _fits_two_slots(order: Order) -> bool:
+    length, of_first = order
+    done, open_since = [0, 0], [0, 0]
+    num_dispatches = 0
+    for step in range(2 * length):
+        half = 0 if step in of_first else 1
+        stage = client.STAGES[done[half] % NUM_STAGES]
+        if stage == "dispatch_a":
+            num_dispatches += 1
+            open_since[half] = num_dispatches
+            other = 1 - half
+            if open_since[other] and num_dispatches - open_since[other] >= 2:
+                return False
+        if stage == "combine_b":
+            open_since[half] = 0
+        done[half] += 1
+    return True
 
 
 def _play(
     halves: list[Any], seed: int, length: int, of_first: frozenset[int], experts: int
 ) -> list[str]:
-    stages = len(client.STAGES)
     wrong = []
-    done, current = [0, 0], [None, None]  # type: ignore[var-annotated]
+    done = [0, 0]
+    current: list[Any] = [None, None]
     for step in range(2 * length):
         half = 0 if step in of_first else 1
-        number = 4 * seed + 2 * (done[half] // stages) + half
+        number = 6 * seed + 2 * (done[half] // NUM_STAGES) + half
         own = reference.batch(number, dist.get_rank(), experts)
-        if done[half] % stages == 0:
+        if done[half] % NUM_STAGES == 0:
             current[half] = Pass(halves[half], own)
         current[half].step()
         done[half] += 1
-        if done[half] % stages == 0 and not torch.equal(
+        if done[half] % NUM_STAGES == 0 and not torch.equal(
             current[half].out, reference.layer(own, fp8=True)
         ):
             wrong.append(f"order {sorted(of_first)}, half {half}")
@@ -159,22 +198,84 @@ def refused(backend: str) -> str:
     return "nothing"
 
 
-def modules() -> dict[str, Any]:
-    """What of Mooncake can be imported once the plug-in has run."""
+def prefill(deep_gemm: bool) -> str:
+    """What comes of DeepEP's normal mode, which SGLang's default takes for prompts."""
+    from sglang.srt.layers import deep_gemm_wrapper
+    from sglang.srt.runtime_context import get_forward
+
+    deep_gemm_wrapper.ENABLE_JIT_DEEPGEMM = deep_gemm
+    group, experts = _begin()
+    get_forward().set("is_extend_in_batch", True)
+    one = client.make_dispatcher("deepep", group, experts, mode="auto")
+    own = reference.batch(1, dist.get_rank(), experts)
+    try:
+        one.dispatch(hidden_states=own.x, topk_output=own.routing())
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def modules(*folders: str) -> dict[str, Any]:
+    """Whose modules are imported once the plug-in has run, with more to import from folders."""
+    sys.path[:0] = folders
     client.load_plugins()
     import mooncake.mooncake_ep_buffer as leaf
 
-    answer: dict[str, Any] = {"buffer": leaf.Buffer.__module__}
+    answer: dict[str, Any] = {"buffer": _origin(leaf.Buffer)}
+    answer["deep_ep"] = _origin(importlib.import_module("deep_ep").Buffer)
+    answer["dispatcher"] = _origin(sglang_light.dispatcher("deepep").Buffer)
     try:
         from mooncake.engine import TransferEngine
 
-        answer["engine"] = TransferEngine
+        answer["engine"] = _origin(TransferEngine)
     except ImportError as error:
         answer["engine"] = type(error).__name__
     return answer
 
 
-def modules_with(folder: str) -> dict[str, Any]:
-    """As ``modules``, with more to import from a folder."""
+def modules_with_early_deep_ep(folder: str) -> dict[str, Any]:
+    """As ``modules``; the dispatcher has found what is installed."""
     sys.path.insert(0, folder)
+    del sys.modules[sglang_light.dispatcher("deepep").__name__]
+    sglang_light.dispatcher("deepep")
     return modules()
+
+
+def _origin(thing: Any) -> str:
+    return thing if isinstance(thing, str) else str(thing.__module__)
+
+
+def untested_version(folder: str, backend: str) -> str:
+    """As ``refused``, where SGLang says that it is of the version found in a folder."""
+    sys.path.insert(0, folder)
+    return refused(backend)
+
+
+def example(path: str) -> str:
+    """What a program prints."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        runpy.run_path(path, run_name="__main__")
+    return printed.getvalue()
+
+
+def log_lines(level: str) -> list[str]:
+    """What our logger says when SGLang loads the plug-in."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = (  # type: ignore[method-assign]
+        lambda record: lines.append(f"{record.levelname} {record.getMessage()}")
+    )
+    logger = logging.getLogger("moewire")
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    client.load_plugins()
+    return lines
+
+
+def broken() -> dict[str, Any]:
+    """An SGLang in which something has another name: nothing of it is touched."""
+    del sglang_light.dispatcher("deepep").use_deepep
+    lines = log_lines("INFO")
+    touched = [name for name in ("mooncake", "deep_ep") if name in sys.modules]
+    return {"lines": lines, "touched": touched}

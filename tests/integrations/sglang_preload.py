@@ -8,7 +8,7 @@ import torch
 torch.set_num_threads(1)
 sglang_light.prepare()
 
-import sglang.srt.elastic_ep.elastic_ep  # noqa: E402, F401
+import sglang.srt.elastic_ep.elastic_ep  # noqa: E402
 import sglang.srt.plugins  # noqa: E402, F401
 
 # As in SGLang's schedulers, where this happens before plug-ins are loaded.

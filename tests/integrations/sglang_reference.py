@@ -41,7 +41,7 @@ def batch(seed: int, rank: int, experts: int) -> Batch:
 
 def quantise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """e4m3 [T, H] and float32 [T, H/128]. Tensors divide tensors: that is IEEE division."""
-    blocks = x.float().view(len(x), -1, BLOCK)
+    blocks = x.float().view(len(x), HIDDEN // BLOCK, BLOCK)
     amax = blocks.abs().amax(-1).clamp(min=1e-4)
     most = torch.full_like(amax, 448.0)
     values = (blocks * (most / amax)[..., None]).clamp(-448, 448)
@@ -50,7 +50,7 @@ def quantise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def restore(values: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """What the experts read, in bf16."""
-    blocks = values.float().view(len(values), -1, BLOCK) * scales[..., None]
+    blocks = values.float().view(len(values), HIDDEN // BLOCK, BLOCK) * scales[..., None]
     return blocks.view(values.shape).to(torch.bfloat16)
 
 

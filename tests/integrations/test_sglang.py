@@ -5,7 +5,7 @@ Experts and the rest of SGLang need a GPU; the dispatchers run on tensors in ord
 
 from __future__ import annotations
 
-import tomllib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import engine_venvs
 import pytest
 import sglang_reference as reference
+import tomllib
 from engine_server import EngineServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +68,7 @@ def test_rows_and_results_to_the_bit(
 def test_every_order_of_two_batch_overlap(server: EngineServer, size: int, backend: str) -> None:
     for answer in server.run(size, "sglang_jobs.schedules", backend, **ON):
         assert answer["wrong"] == []
-        assert answer["orders"] == 70
+        assert answer["orders"] == 70 + 13 + 40  # of one layer, all; leads over three; drawn
         assert answer["operations"] == [answer["passes"]] * 2
 
 
@@ -112,16 +113,117 @@ def test_sglangs_list_of_plug_ins_is_a_switch_too(server: EngineServer) -> None:
     assert all(answer["right"] for answer in answers)
 
 
-def test_only_the_leaf_of_mooncake_is_replaced(server: EngineServer, tmp_path: Path) -> None:
-    ours = "moewire.integrations._sglang_buffer"
-    (answer,) = server.run(1, "sglang_jobs.modules", **ON)
-    assert answer == {"buffer": ours, "engine": "ModuleNotFoundError"}
+@pytest.mark.parametrize("deep_gemm", [False, True])
+def test_normal_mode_says_what_to_use(server: EngineServer, deep_gemm: bool) -> None:
+    for said in server.run(2, "sglang_jobs.prefill", deep_gemm, **ON):
+        assert said.startswith("UnsupportedError") and "--deepep-mode low_latency" in said
+
+
+MOONCAKE_OURS, DEEP_EP_OURS = "moewire.integrations._sglang_buffer", "moewire.deep_ep._buffer"
+
+
+@pytest.fixture
+def libraries(tmp_path: Path) -> Path:
+    """A folder with a Mooncake and a DeepEP that are installed."""
     package = tmp_path / "mooncake"
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "engine.py").write_text("TransferEngine = 'the real one'\n")
     (package / "mooncake_ep_buffer.py").write_text("Buffer = 'the real one'\n")
-    (answer,) = server.run(1, "sglang_jobs.modules_with", str(tmp_path), **ON)
-    assert answer == {"buffer": ours, "engine": "the real one"}
+    (tmp_path / "deep_ep.py").write_text("Buffer = Config = 'the real one'\n")
+    return tmp_path
 
 
+def test_what_is_missing_is_filled_in(server: EngineServer) -> None:
+    (answer,) = server.run(1, "sglang_jobs.modules", **ON)
+    assert answer == {
+        "buffer": MOONCAKE_OURS,
+        "deep_ep": DEEP_EP_OURS,
+        "dispatcher": DEEP_EP_OURS,
+        "engine": "ModuleNotFoundError",
+    }
+
+
+def test_of_mooncake_only_the_leaf_is_replaced(server: EngineServer, libraries: Path) -> None:
+    (answer,) = server.run(
+        1, "sglang_jobs.modules", str(libraries), MOEWIRE_SGLANG="mooncake,deepep"
+    )
+    assert answer == {
+        "buffer": MOONCAKE_OURS,
+        "deep_ep": DEEP_EP_OURS,
+        "dispatcher": DEEP_EP_OURS,
+        "engine": "the real one",
+    }
+
+
+def test_an_installed_deep_ep_stays_unless_named(server: EngineServer, libraries: Path) -> None:
+    job = "sglang_jobs.modules_with_early_deep_ep"
+    (answer,) = server.run(1, job, str(libraries), **ON)
+    assert answer["buffer"] == MOONCAKE_OURS
+    assert answer["deep_ep"] == answer["dispatcher"] == "the real one"
+
+
+def test_another_version_is_refused(server: EngineServer, tmp_path: Path) -> None:
+    info = tmp_path / "sglang-0.6.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sglang\nVersion: 0.6.0\n")
+    arguments = "sglang_jobs.untested_version", str(tmp_path), "mooncake"
+    (said,) = server.run(1, *arguments, **ON)
+    assert "Mooncake EP is not installed" in said
+    (said,) = server.run(1, *arguments, **ON, MOEWIRE_UNTESTED_VERSIONS="1")
+    assert said == "nothing"
+
+
+def test_log(server: EngineServer) -> None:
+    (lines,) = server.run(1, "sglang_jobs.log_lines", "INFO", **ON)
+    assert lines[-1] == (
+        "WARNING SGLang 0.5.23 runs with moewire: --moe-a2a-backend mooncake or deepep, "
+        "with --deepep-mode low_latency"
+    )
+    (lines,) = server.run(1, "sglang_jobs.log_lines", "INFO")
+    assert len(lines) == 1 and lines[0].startswith("INFO SGLang runs without moewire: off")
+    (lines,) = server.run(1, "sglang_jobs.log_lines", "INFO", MOEWIRE_SGLANG="nonsense")
+    assert len(lines) == 1 and lines[0].startswith("ERROR") and "allowed: 0, 1" in lines[0]
+
+
+def test_a_failure_touches_nothing_and_is_logged(server: EngineServer) -> None:
+    (answer,) = server.run(1, "sglang_jobs.broken", **ON)
+    assert answer["touched"] == []
+    (line,) = answer["lines"]
+    assert line.startswith("ERROR SGLang runs without moewire") and "use_deepep" in line
+
+
+def test_example(server: EngineServer) -> None:
+    path = str(ROOT / "examples" / "sglang_check.py")
+    (text,) = server.run(1, "sglang_jobs.example", path, **ON)
+    assert "mooncake: Moewire" in text and "deepep: Moewire" in text
+    (text,) = server.run(1, "sglang_jobs.example", path)
+    assert "mooncake: not installed" in text and "deepep: not installed" in text
+
+
+def test_doctor(server: EngineServer) -> None:
+    def engine(**environment: str) -> dict[str, Any]:
+        text = server.program("-m", "moewire", "doctor", "--json", **environment)
+        found: dict[str, Any] = json.loads(text)["engines"]["SGLang"]
+        return found
+
+    used = engine(**ON)
+    assert used["version"] == used["tested_with"] == "0.5.23"
+    assert used["plug_in"] == "would be used" and "CPU only" in used["limits"]
+    assert engine()["plug_in"] == "not used: off: MOEWIRE_SGLANG is not set"
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_killed_rank_shows_and_comes_back(server: EngineServer, deaths: int) -> None:
+    answers = server.run(3, "sglang_elastic.killed_and_back", deaths, group=False, **ON)
+    every, two, alone = [1, 1, 1, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, 0, 0]
+    right = [True, True]
+    for answer in answers[:2]:
+        cycle = [
+            {"right": right, "active": two, "noticed": True},
+            {"right": right, "active": every},
+        ]
+        assert answer["seen"] == [{"right": right, "active": every}, *(cycle * deaths)]
+        assert answer["operations"] == [2 + 4 * deaths] * 2
+    joined = [{"right": right, "active": alone}, {"right": right, "active": every}]
+    assert answers[2] == {"seen": joined, "operations": [2, 2]}  # since it joined

@@ -20,6 +20,10 @@ import threading
 before = threading.active_count()
 import sys
 import moewire
+from importlib.metadata import entry_points
+(plugin,) = entry_points(group="sglang.srt.plugins")
+assert plugin.name == "moewire"
+plugin.load()()  # does nothing where there is no SGLang
 assert "torch" not in sys.modules, "import moewire loaded torch"
 assert not any("libmoewire" in line for line in open("/proc/self/maps")), "loaded at import"
 

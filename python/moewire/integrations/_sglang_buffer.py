@@ -3,36 +3,68 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch.distributed as dist
+
 from .. import buffer
+from .._bootstrap import meet_in_group
+from .._meeting import StoreMeeting
+from .._member import CONNECT_TIMEOUT_US, Options
 from ..event import EventOverlap
 
 if TYPE_CHECKING:
-    import torch.distributed as dist
+    from .._bootstrap import Meeting
 
 __all__ = ["Buffer", "EventOverlap"]
 
 
 class Buffer(buffer.Buffer):
-    """``moewire.Buffer``, except that a process which is to rejoin begins alone.
+    """``moewire.Buffer``, except that a process which comes to replace a rank begins alone.
 
     SGLang's joiner warms up with a mask in which only it is active, and needs a buffer for
-    that; only later do the others and the joiner call ``update_ep_member``.
+    that; only later do the others and the joiner call ``update_ep_member``. There the joiner's
+    memory is made anew: what it captured with addresses of the first must be captured again,
+    and its counters begin at 0. If that call raises, the process has to be started again.
     """
 
     def __init__(
         self, group: dist.ProcessGroup, num_ep_buffer_bytes: int = 0, disable_p2p: bool = False
     ) -> None:
-        members = _members(group)
-        super().__init__(group, num_ep_buffer_bytes, disable_p2p, members=members)
+        self._apart = _alone(group)
+        if not self._apart:
+            super().__init__(group, num_ep_buffer_bytes, disable_p2p)
+            return
+        self.group = group
+        self.disable_p2p = bool(disable_p2p)
+        own = StoreMeeting(dist.HashStore(), group.rank(), group.size(), buffer.STORE_PREFIX)
+        self._begin(own, num_ep_buffer_bytes, [group.rank()], CONNECT_TIMEOUT_US)
+
+    def update_ep_member(
+        self, *, members: Sequence[int] | None = None, timeout_us: int = CONNECT_TIMEOUT_US
+    ) -> None:
+        """As ``moewire.Buffer``'s; a rank that began alone joins the others."""
+        if not self._apart:
+            super().update_ep_member(members=members, timeout_us=timeout_us)
+            return
+        assert self.group is not None
+        self.close()
+        meeting = meet_in_group(self.group, buffer.STORE_PREFIX)
+        self._begin(meeting, self.num_ep_buffer_bytes, None, timeout_us)
+        self._apart = False
+
+    def _begin(
+        self, meeting: Meeting, num_bytes: int, members: Sequence[int] | None, timeout_us: int
+    ) -> None:
+        self._open(meeting, num_bytes, Options(2, False, 0, timeout_us, members, False))
 
 
-def _members(group: dist.ProcessGroup) -> list[int] | None:
-    """This rank, if SGLang's elastic state says that it is on its own; None: all."""
+def _alone(group: dist.ProcessGroup) -> bool:
+    """Whether SGLang's elastic state has no active rank but this one."""
     elastic = importlib.import_module("sglang.srt.elastic_ep.elastic_ep")
     state = elastic.ElasticEPStateManager.instance()
     if state is None or state.active_ranks is None or group.size() == 1:
-        return None
+        return False
     active: list[int] = state.active_ranks[: group.size()].nonzero().view(-1).tolist()
-    return active if active == [group.rank()] else None
+    return active == [group.rank()]

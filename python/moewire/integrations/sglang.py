@@ -38,26 +38,37 @@ def _apply(parts: frozenset[str]) -> str:
     SGLang names Mooncake EP and DeepEP only where it imports them, so that is where Moewire
     steps in. Mooncake's other modules, its transfer engine among them, stay what they are.
     """
+    dispatcher = _imported_dispatcher()
     backends = []
     if not parts or "mooncake" in parts:
         _MOONCAKE.install()
         backends.append("mooncake")
     if "deepep" in parts or (not parts and importlib.util.find_spec("deep_ep") is None):
         deep_ep.install()
-        _tell_dispatcher(sys.modules.get(_DEEPEP_DISPATCHER))
+        _tell(dispatcher)
         backends.append("deepep")
     return f"--moe-a2a-backend {' or '.join(backends)}, with --deepep-mode low_latency"
 
 
-def _tell_dispatcher(module: ModuleType | None) -> None:
-    """It took its names from ``deep_ep`` when it was imported, in schedulers before plug-ins."""
-    if module is None:
-        return
-    library = importlib.import_module("deep_ep")
-    # Set, whether or not it had them: another library's are replaced as well.
-    for name in ("Buffer", "Config"):
-        setattr(module, name, getattr(library, name))
-    missing = [name for name in ("use_deepep", "_deepep_import_error") if name not in vars(module)]
-    if missing:
-        raise AttributeError(f"{module.__name__} has no {missing[0]}")
-    vars(module).update(use_deepep=True, _deepep_import_error=None)
+# What DeepEP's dispatcher takes from ``deep_ep`` at its import, and what it makes of that.
+_TAKEN = ("Buffer", "Config")
+_OUTCOME = {"use_deepep": True, "_deepep_import_error": None}
+
+
+def _imported_dispatcher() -> ModuleType | None:
+    """DeepEP's, if it was imported already, as it is in schedulers; before anything is changed."""
+    module = sys.modules.get(_DEEPEP_DISPATCHER)
+    for name in _OUTCOME:
+        if module is not None and not hasattr(module, name):
+            raise AttributeError(f"{module.__name__} has no {name}: another SGLang than was tested")
+    return module
+
+
+def _tell(dispatcher: ModuleType | None) -> None:
+    """It looks for ``deep_ep`` once: now it has found it."""
+    if dispatcher is not None:
+        library = importlib.import_module("deep_ep")
+        vars(dispatcher).update({name: getattr(library, name) for name in _TAKEN})
+        vars(dispatcher).update(_OUTCOME)
+        # The first step of the normal mode, which it did not get to import: refuses in words.
+        vars(dispatcher).setdefault("sglang_per_token_group_quant_fp8", library.Buffer.dispatch)
