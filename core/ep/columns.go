@@ -64,19 +64,28 @@ func placeExtra(to, from []byte, width int, jobs []device.PlaceJob) {
 	}
 }
 
-// clearHoles takes the ids out of rows that lost ranks had reserved and that
-// are not counted: whoever runs experts by these ids runs none on such a row.
+// clearHoles takes the ids out of rows that were reserved and that no counted
+// source has filled: whoever runs experts by these ids runs none on such a row.
+// Those of the sources lie in order of rank.
 func (b *Buffer) clearHoles(s *slot) {
-	k := int(s.params.topK)
-	ids := bytesOf(s.own.seg, s.slab.Column(layout.ColumnTopkIdx))
-	weights := bytesOf(s.own.seg, s.slab.Column(layout.ColumnTopkWeights))
-	for rest := s.own.seg.Word(layout.OrderSet()).Load() &^ s.counted; rest != 0; rest &= rest - 1 {
-		place := s.own.seg.Word(s.slab.Layout(0, int64(bits.TrailingZeros64(rest)))).Load()
-		begin := min(int(place>>32), int(s.slab.RowsPerExpert))
-		end := min(begin+int(place&(1<<32-1)), int(s.slab.RowsPerExpert))
-		fillBytes(ids[begin*k*8 : end*k*8])
-		clear(weights[begin*k*4 : end*k*4])
+	a, next, total := &s.dispatch.args, int64(0), s.numRows(0)
+	for t := range b.ranks {
+		begin, n := a.LayoutRange[t]>>32, a.LayoutRange[t]&(1<<32-1)
+		if n > 0 {
+			b.clearIDs(s, next, min(begin, total))
+			next = begin + n
+		}
 	}
+	b.clearIDs(s, next, total)
+}
+
+func (b *Buffer) clearIDs(s *slot, begin, end int64) {
+	if begin >= end {
+		return
+	}
+	ids, weights := s.slab.Columns[layout.ColumnTopkIdx], s.slab.Columns[layout.ColumnTopkWeights]
+	fillBytes(s.dispatch.res.Columns[layout.ColumnTopkIdx][begin*ids : end*ids])
+	clear(s.dispatch.res.Columns[layout.ColumnTopkWeights][begin*weights : end*weights])
 }
 
 // shapeColumns are the widths that the arguments ask for.

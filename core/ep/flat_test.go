@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -67,50 +68,79 @@ func (w *world) dispatchFlat(rank int, s flatShape, in *flatInput) (*dispatched,
 	return d, err
 }
 
-// flatRow is what the definition says of one received row.
-type flatRow struct {
-	source, token int
-	ids           []int64
-	weights       []float32
+// checkFlat compares what a rank received with the definition. lost sources do
+// not count: they may have left holes, which are the only ones allowed. It
+// returns the rows, which know where they lie.
+func (d *dispatched) checkFlat(rank int, s flatShape, ins []flatInput, lost func(rank int) bool) ([]flatRow, error) {
+	return d.checkFlatHoles(rank, s, ins, lost, anyLost(s, lost))
 }
 
-// wantFlatRows lists the rows that a rank gets: by rank, then by token.
-func wantFlatRows(rank int, s flatShape, ins []flatInput, lost func(rank int) bool) (rows []flatRow) {
-	l := int64(s.experts / s.ranks)
-	for src := range ins {
-		for t := 0; t < ins[src].tokens && !lost(src); t++ {
-			row, here := flatRow{source: src, token: t}, false
-			for k, id := range ins[src].topk[t*s.topk : (t+1)*s.topk] {
-				if id >= 0 && id/l == int64(rank) {
-					row.ids, row.weights = append(row.ids, id%l), append(row.weights, ins[src].weights[t*s.topk+k])
-					here = true
-					continue
-				}
-				row.ids, row.weights = append(row.ids, -1), append(row.weights, 0)
-			}
-			if here {
-				rows = append(rows, row)
-			}
-		}
-	}
-	return rows
-}
-
-// checkFlat compares what a rank received with the definition.
-func (d *dispatched) checkFlat(rank int, s flatShape, ins []flatInput, lost func(rank int) bool) error {
+// checkFlatHoles is checkFlat where there may be holes for another reason. They
+// have valid ids: -1, or those of a lost rank that goes on writing.
+func (d *dispatched) checkFlatHoles(rank int, s flatShape, ins []flatInput, lost func(rank int) bool, holes bool) ([]flatRow, error) {
 	want := wantFlatRows(rank, s, ins, lost)
-	if int(d.counts[0]) != len(want) {
-		return fmt.Errorf("%v: rank %d received %d rows, want %d", s, rank, d.counts[0], len(want))
+	if err := d.locate(s, want, holes); err != nil {
+		return nil, fmt.Errorf("%v: rank %d: %w", s, rank, err)
 	}
 	for i := range want {
-		if err := d.checkFlatRow(i, s, &want[i], &ins[want[i].source]); err != nil {
-			return fmt.Errorf("%v: rank %d, row %d, token %d of rank %d: %w", s, rank, i, want[i].token, want[i].source, err)
+		if err := d.checkFlatRow(s, &want[i], &ins[want[i].source]); err != nil {
+			return nil, fmt.Errorf("%v: rank %d, row %d, token %d of rank %d: %w", s, rank, want[i].at, want[i].token, want[i].source, err)
 		}
 	}
-	return d.checkFlatRanges(s, want)
+	for _, at := range d.holes(want) {
+		ids, _ := d.flatTopk(at, s)
+		if !holes || (len(ids) > 0 && (slices.Min(ids) < -1 || slices.Max(ids) >= int64(s.experts/s.ranks))) {
+			return nil, fmt.Errorf("%v: rank %d: row %d is nobody's, with ids %v", s, rank, at, ids)
+		}
+	}
+	return want, nil
 }
 
-func (d *dispatched) checkFlatRow(i int, s flatShape, want *flatRow, in *flatInput) error {
+// holes are the rows that nobody has finished.
+func (d *dispatched) holes(rows []flatRow) (at []int) {
+	for i := range int(d.counts[0]) {
+		if !slices.ContainsFunc(rows, func(row flatRow) bool { return row.at == i }) {
+			at = append(at, i)
+		}
+	}
+	return at
+}
+
+func anyLost(s flatShape, lost func(rank int) bool) (any bool) {
+	for r := range s.ranks {
+		any = any || lost(r)
+	}
+	return any
+}
+
+// locate says where the wanted rows lie: in order of rank, without holes but
+// those of lost ranks.
+func (d *dispatched) locate(s flatShape, want []flatRow, holes bool) error {
+	next, at := 0, 0
+	for src := range s.ranks {
+		begin, n := int(d.layout[src]>>32), int(d.layout[src]&(1<<32-1))
+		for i := range n {
+			if at == len(want) || want[at].source != src || begin+i >= int(d.counts[0]) {
+				return fmt.Errorf("%d rows of rank %d from %d on are not what was sent: %d received, %d wanted", n, src, begin, d.counts[0], len(want))
+			}
+			want[at].at = begin + i
+			at++
+		}
+		if n > 0 && (begin < next || (begin > next && !holes)) {
+			return fmt.Errorf("rows of rank %d begin at %d, those before end at %d", src, begin, next)
+		}
+		if n > 0 {
+			next = begin + n
+		}
+	}
+	if at < len(want) {
+		return fmt.Errorf("%d rows are missing, the first of them of rank %d", len(want)-at, want[at].source)
+	}
+	return nil
+}
+
+func (d *dispatched) checkFlatRow(s flatShape, want *flatRow, in *flatInput) error {
+	i := want.at
 	if got := int(int32(binary.LittleEndian.Uint32(d.res.SrcInfo[i*4:]))); got != want.token {
 		return fmt.Errorf("src_info is %d", got)
 	}
@@ -137,96 +167,18 @@ func (d *dispatched) flatTopk(i int, s flatShape) (ids []int64, weights []float3
 	return ids, weights
 }
 
-func (d *dispatched) checkFlatRanges(s flatShape, want []flatRow) error {
-	next := 0
-	for src := range s.ranks {
-		n := 0
-		for i := range want {
-			if want[i].source == src {
-				n++
-			}
-		}
-		begin, got := int(d.layout[src]>>32), int(d.layout[src]&(1<<32-1))
-		if got != n || (n > 0 && begin != next) {
-			return fmt.Errorf("%v: rows of rank %d: %d from %d on, want %d from %d on", s, src, got, begin, n, next)
-		}
-		next += n
-	}
-	return nil
-}
-
-// addUp is what a rank makes of one token: its experts' outputs, weighted and
-// added in order of k, in float32.
-func addUp(rank int, s flatShape, x []byte, ids []int64, weights []float32) []float32 {
-	y, sum := make([]byte, len(x)), make([]float32, len(x)/2)
-	for k, id := range ids {
-		if id < 0 {
-			continue
-		}
-		expert(rank*(s.experts/s.ranks)+int(id), x, y)
-		for h := range sum {
-			product := float32(weights[k] * bf16ToFloat(y[2*h:]))
-			sum[h] = float32(sum[h] + product)
-		}
-	}
-	return sum
-}
-
-// outputBytes is a rank's sum as it travels back.
-func outputBytes(sum []float32, wide bool) (out []byte) {
-	for _, v := range sum {
-		if wide {
-			out = binary.LittleEndian.AppendUint32(out, math.Float32bits(v))
-		} else {
-			out = binary.LittleEndian.AppendUint16(out, floatToBF16(v))
-		}
-	}
-	return out
-}
-
 // computeFlat is a rank's experts: y has a row for every received one.
 func (d *dispatched) computeFlat(rank int, s flatShape, rows []flatRow, y []byte) []byte {
-	at := 0
+	in, out := s.hidden*2, s.hidden*2
+	if s.wide {
+		out *= 2
+	}
 	for i := range rows {
-		row := s.hidden * 2
-		out := outputBytes(addUp(rank, s, d.res.RecvX[i*row:(i+1)*row], rows[i].ids, rows[i].weights), s.wide)
-		copy(y[at:], out)
-		at += len(out)
+		at := rows[i].at
+		sum := addUp(rank, s, d.res.RecvX[at*in:(at+1)*in], rows[i].ids, rows[i].weights)
+		copy(y[at*out:], outputBytes(sum, s.wide))
 	}
-	return y[:at]
-}
-
-// wantFlat is the definition of a flat combine's result for one rank.
-func wantFlat(in *flatInput, s flatShape, lost func(rank int) bool) (out []byte) {
-	l, row := int64(s.experts/s.ranks), s.hidden*2
-	for t := range in.tokens {
-		total := make([]float32, s.hidden)
-		for r := range s.ranks {
-			ids, here := make([]int64, s.topk), false
-			for k, id := range in.topk[t*s.topk : (t+1)*s.topk] {
-				if ids[k] = -1; id >= 0 && id/l == int64(r) {
-					ids[k], here = id%l, true
-				}
-			}
-			if !here || lost(r) {
-				continue
-			}
-			sum := addUp(r, s, in.x[t*row:(t+1)*row], ids, in.weights[t*s.topk:(t+1)*s.topk])
-			for h, b := 0, outputBytes(sum, s.wide); h < s.hidden; h++ {
-				v := float32(0)
-				if s.wide {
-					v = math.Float32frombits(binary.LittleEndian.Uint32(b[4*h:]))
-				} else {
-					v = bf16ToFloat(b[2*h:])
-				}
-				total[h] = float32(total[h] + v)
-			}
-		}
-		for _, v := range total {
-			out = binary.LittleEndian.AppendUint16(out, floatToBF16(v))
-		}
-	}
-	return out
+	return y[:int(d.counts[0])*out]
 }
 
 func flatCombineArgs(d *dispatched, s flatShape, in *flatInput, y []byte, zeroCopy bool) *ep.CombineArgs {
@@ -244,14 +196,15 @@ func (w *world) flatTrip(rank int, s flatShape, ins []flatInput, inPlace bool) e
 	if err != nil {
 		return err
 	}
-	if err := d.checkFlat(rank, s, ins, nobody); err != nil {
+	rows, err := d.checkFlat(rank, s, ins, nobody)
+	if err != nil {
 		return err
 	}
 	y := d.res.CombineX
 	if !inPlace {
 		y = make([]byte, len(y))
 	}
-	y = d.computeFlat(rank, s, wantFlatRows(rank, s, ins, nobody), y)
+	y = d.computeFlat(rank, s, rows, y)
 	a := flatCombineArgs(d, s, &ins[rank], y, inPlace)
 	if _, err := w.bufs[rank].Combine(d.res.Op, a, ep.PhaseDone, -1); err != nil {
 		return err

@@ -19,6 +19,7 @@ from engine_server import EngineServer
 from test_sglang import declare
 
 ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "vllm_two_ranks.py"
 WAYS = ("manager", "batched")
 SECONDS = 240.0
 # Of sums of logarithms near -75. Two ranks are 1e-5 away, a flipped bit 4e-4.
@@ -163,7 +164,7 @@ def test_repairs_alone_let_vllms_own_exchange_work(
 
 
 def test_the_example_runs(server: EngineServer, model: str) -> None:
-    output = server.program(ROOT / "examples" / "vllm_two_ranks.py", model, MOEWIRE_VLLM="1")
+    output = server.program(str(EXAMPLE), model, MOEWIRE_VLLM="1")
     assert len(re.findall(r"^rank [01]: \[.*\] -> \[\d+(, \d+){7}\]$", output, re.M)) == 4, output
     calls = re.findall(r"^rank [01]: (\d+) dispatches through Moewire$", output, re.M)
     assert len(calls) == 2 and calls[0] == calls[1] and int(calls[0]) >= 8 * tiny.LAYERS

@@ -26,10 +26,14 @@ func (s Shape) ColumnBytes() (n int64) {
 	return n
 }
 
+var columnNames = [NumColumns]string{
+	"recv_topk_idx", "recv_topk_weights", "extra[0]", "extra[1]", "extra[2]", "extra[3]",
+}
+
 func (s *Slab) placeColumns(at *cursor) {
 	for i, width := range s.Columns {
 		if width > 0 {
-			s.ColumnOff[i] = at.take(columnName(i), PageBytes, s.LocalExperts, s.RowsPerExpert, width)
+			s.ColumnOff[i] = at.take(columnNames[i], PageBytes, s.LocalExperts, s.RowsPerExpert, width)
 		}
 	}
 }
@@ -45,20 +49,10 @@ func (s Shape) checkColumns() error {
 		}
 		switch {
 		case width < 0 || width > most:
-			return fmt.Errorf("%w: %s has %d bytes per row, allowed 0 to %d", ErrShape, columnName(i), width, most)
+			return fmt.Errorf("%w: %s has %d bytes per row, allowed 0 to %d", ErrShape, columnNames[i], width, most)
 		case width > 0 && !s.Flat:
-			return fmt.Errorf("%w: %s without flat rows", ErrShape, columnName(i))
+			return fmt.Errorf("%w: %s without flat rows", ErrShape, columnNames[i])
 		}
 	}
 	return nil
-}
-
-func columnName(i int) string {
-	switch i {
-	case ColumnTopkIdx:
-		return "recv_topk_idx"
-	case ColumnTopkWeights:
-		return "recv_topk_weights"
-	}
-	return fmt.Sprintf("extra[%d]", i-ColumnExtra)
 }
