@@ -1,4 +1,4 @@
-"""Moewire as the all-to-all of vLLM's expert parallelism (data parallel, ``-ep``).
+"""Moewire as the all-to-all of vLLM's expert parallelism (``--data-parallel-size``, ``-ep``).
 
 vLLM loads this by entry point in every process; it does nothing unless ``MOEWIRE_VLLM`` is
 set: ``1``, or a comma list of
