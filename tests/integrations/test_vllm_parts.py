@@ -38,6 +38,13 @@ def test_a_float32_row_travels_as_its_bytes() -> None:
         assert found.numpy().tobytes() == x.numpy().tobytes()
 
 
+@pytest.mark.parametrize("num_rows", [0, 1, 2])
+def test_rows_lie_densely(num_rows: int) -> None:
+    """vLLM's kernels look at strides, even that of a single row."""
+    rows = torch.empty((num_rows, 48), dtype=torch.bfloat16)
+    assert _float32.incoming(rows, 16).stride() == (16, 1)
+
+
 def test_float32_tokens_go_to_each_rank_by_themselves() -> None:
     sizes = _sizes.Sizes(4, 16, 8, 16, 3, torch.float32)
     exchange = _flat.FlatExchange(sizes, None, torch.ones(4))  # type: ignore[arg-type]

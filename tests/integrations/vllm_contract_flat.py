@@ -83,6 +83,7 @@ def _arrived(rows: Any, given: list[Tokens], rank: int, size: int, extra: bool) 
 
 def _found(rows: Any, local: range, extra: bool) -> list[Any]:
     x, weights, ids = rows[:3]
+    assert x.stride() == (x.shape[1], 1)  # the kernels look at it, even of one row
     found = []
     for n in range(len(x)):
         pairs = list(zip(ids[n].tolist(), weights[n].tolist(), strict=True))

@@ -28,8 +28,12 @@ def outgoing(x: torch.Tensor, copies: int) -> torch.Tensor:
 
 
 def incoming(rows: torch.Tensor, hidden: int) -> torch.Tensor:
-    """What ``outgoing`` packed: bf16 [n, 3H] -> float32 [n, H], a copy."""
-    return rows[:, : 2 * hidden].contiguous().view(torch.float32)
+    """What ``outgoing`` packed: bf16 [n, 3H] -> float32 [n, H], a copy.
+
+    ``contiguous()`` would leave a single row its stride of 3H, which vLLM's kernels look at.
+    """
+    own = torch.empty((len(rows), 2 * hidden), dtype=torch.bfloat16)
+    return own.copy_(rows[:, : 2 * hidden]).view(torch.float32)
 
 
 def split(results: torch.Tensor, out: torch.Tensor) -> None:
