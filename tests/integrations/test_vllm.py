@@ -82,7 +82,7 @@ def in_order(answers: list[Any], key: str, field: str) -> list[Any]:
 
 def test_token_ids_are_those_of_one_process(spread: Any, alone: Any) -> None:
     _, answers = spread
-    assert all(len(text["ids"]) == tiny.NEW_TOKENS for text in alone)
+    assert [len(text["ids"]) for text in alone] == list(tiny.NEW_TOKENS)
     assert in_order(answers, "texts", "ids") == [text["ids"] for text in alone]
 
 
@@ -96,7 +96,7 @@ def test_one_dispatch_and_combine_per_layer_and_step(spread: Any) -> None:
     """The core's own counts: none, if another exchange had run."""
     _, answers = spread
     for answer in answers:
-        assert answer["steps"] >= tiny.NEW_TOKENS
+        assert answer["steps"] >= max(tiny.NEW_TOKENS)  # steps of an idle rank, too
         assert answer["dispatches"] == answer["steps"] * tiny.LAYERS
         assert answer["combines"] == answer["steps"] * tiny.LAYERS
         assert answer["buffers"] == 1

@@ -105,9 +105,12 @@ def _texts(llm: Any, rank: int, size: int) -> list[dict[str, Any]]:
     """Token ids of each text, and the sum of their logarithmic probabilities."""
     from vllm import SamplingParams
 
-    asked = SamplingParams(
-        temperature=0, max_tokens=tiny.NEW_TOKENS, ignore_eos=True, detokenize=False, logprobs=0
-    )
+    asked = [
+        SamplingParams(
+            temperature=0, max_tokens=number, ignore_eos=True, detokenize=False, logprobs=0
+        )
+        for number in tiny.NEW_TOKENS[rank::size]
+    ]
     texts = [{"prompt_token_ids": ids} for ids in tiny.prompts(rank, size)]
     outputs = [one.outputs[0] for one in llm.generate(texts, asked, use_tqdm=False)]
     return [{"ids": list(one.token_ids), "logprob": one.cumulative_logprob} for one in outputs]

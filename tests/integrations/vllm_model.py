@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 EXPERTS, TOPK, HIDDEN, LAYERS, VOCABULARY = 16, 4, 256, 2, 512
-NEW_TOKENS = 24
 LENGTHS = (3, 9, 17, 30, 5, 12)  # of the prompts
+NEW_TOKENS = (24, 16) * 3  # of the texts: the second of two ranks is done before the first
 
 
 def make(folder: Path) -> None:
