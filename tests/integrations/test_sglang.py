@@ -178,7 +178,8 @@ def test_log(server: EngineServer) -> None:
     (lines,) = server.run(1, "sglang_jobs.log_lines", "INFO", **ON)
     assert lines[-1] == (
         "WARNING SGLang 0.5.23 runs with moewire: --moe-a2a-backend mooncake or deepep, "
-        "with --deepep-mode low_latency"
+        "with --deepep-mode low_latency (tensors on the CPU only; SGLang's server runs experts "
+        "on a GPU)"
     )
     (lines,) = server.run(1, "sglang_jobs.log_lines", "INFO")
     assert len(lines) == 1 and lines[0].startswith("INFO SGLang runs without moewire: off")

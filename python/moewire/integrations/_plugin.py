@@ -126,7 +126,8 @@ def activate(engine: Engine, apply: Callable[[frozenset[str]], str]) -> Verdict:
             raise
         _active[engine.name] = done
     # A warning: engines load plug-ins before they set up logging, and less is not shown then.
-    _log.warning("%s %s runs with moewire: %s", engine.name, found.version, done)
+    limits = f" ({engine.limits})" if engine.limits else ""
+    _log.warning("%s %s runs with moewire: %s%s", engine.name, found.version, done, limits)
     return found
 
 

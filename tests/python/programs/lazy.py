@@ -8,12 +8,14 @@ import moewire.cli
 import moewire.compat.deep_ep
 import moewire.compat.mooncake
 import moewire.errors
+import moewire.integrations.sglang
 
 assert moewire.__version__
 assert issubclass(moewire.InvalidArgument, (moewire.MoewireError, ValueError))
 assert "torch" not in sys.modules and "numpy" not in sys.modules
 moewire.compat.mooncake.install()
 moewire.compat.deep_ep.install()
+moewire.integrations.sglang.activate()  # no SGLang, and not asked for
 assert "torch" not in sys.modules
 
 from moewire import _lib  # noqa: E402
