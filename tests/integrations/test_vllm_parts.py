@@ -60,19 +60,21 @@ def test_float32_tokens_go_to_each_rank_by_themselves() -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.integers(0, 6), st.integers(1, 5), st.integers(0, 2**31))
-def test_local_selections_against_a_loop(num_tokens: int, num_topk: int, seed: int) -> None:
+@given(st.integers(0, 6), st.integers(1, 5), st.sampled_from([0, 4, 8]), st.integers(0, 2**31))
+def test_local_selections_against_a_loop(
+    num_tokens: int, num_topk: int, first: int, seed: int
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     expert_map = torch.full((12,), -1, dtype=torch.int32)
-    expert_map[4:8] = torch.arange(4, dtype=torch.int32)
+    expert_map[first : first + 4] = torch.arange(4, dtype=torch.int32)
     ids = torch.randint(-1, 12, (num_tokens, num_topk), generator=generator, dtype=torch.int32)
     weights = torch.rand((num_tokens, num_topk), generator=generator)
     found_ids, found_weights = repairs.local_selections(ids, weights, expert_map)
     expected = [
         [
-            (e - 4, w)
+            (e - first, w)
             for e, w in zip(ids[t].tolist(), weights[t].tolist(), strict=True)
-            if 4 <= e < 8
+            if first <= e < first + 4
         ]
         for t in range(num_tokens)
     ]
