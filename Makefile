@@ -52,6 +52,8 @@ lock: venv
 	$(PIN) tests/requirements.in -o tests/requirements.txt
 	$(PIN) --no-deps tests/integrations/sglang-requirements.in \
 		-o tests/integrations/sglang-requirements.txt
+	$(PIN) --override tests/integrations/vllm-overrides.txt \
+		tests/integrations/vllm-requirements.in -o tests/integrations/vllm-requirements.txt
 
 clean:
 	rm -rf .venv wheels/dist build dist .mypy_cache .pytest_cache .ruff_cache

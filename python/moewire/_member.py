@@ -24,14 +24,14 @@ SLOW_AFTER_US = 1_000_000
 class Options(NamedTuple):
     """What a buffer is made with, however its ranks meet; ``Buffer`` describes each."""
 
-    num_slots: int
-    copy_outputs: bool
-    vector_width: int
-    connect_timeout_us: int
-    members: Sequence[int] | None
-    deterministic: bool
-    slow_after_us: int
-    tuning: Tuning
+    num_slots: int = 2
+    copy_outputs: bool = False
+    vector_width: int = 0
+    connect_timeout_us: int = CONNECT_TIMEOUT_US
+    members: Sequence[int] | None = None
+    deterministic: bool = False
+    slow_after_us: int = SLOW_AFTER_US
+    tuning: Tuning = Tuning()
 
 
 class Member:

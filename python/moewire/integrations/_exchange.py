@@ -26,6 +26,8 @@ class Key(NamedTuple):
     num_experts: int
     dtype: torch.dtype
     max_tokens: int
+    # For flat operations: selections per token, then bytes per token of each extra tensor.
+    flat: tuple[int, ...] | None = None
 
 
 _buffers: dict[Key, Buffer] = {}
@@ -36,11 +38,22 @@ def buffer_for(key: Key) -> Buffer:
     found = _buffers.get(key)
     if found is None:
         ranks = dist.get_world_size(key.group)
-        num_bytes = Buffer.get_ep_buffer_size_hint(
-            key.max_tokens, key.hidden, ranks, key.num_experts
-        )
-        found = _buffers[key] = Buffer(key.group, num_bytes)
+        found = _buffers[key] = Buffer(key.group, _num_bytes(key, ranks))
     return found
+
+
+def _num_bytes(key: Key, ranks: int) -> int:
+    if key.flat is None:
+        return Buffer.get_ep_buffer_size_hint(key.max_tokens, key.hidden, ranks, key.num_experts)
+    num_topk, *extra = key.flat
+    return Buffer.get_flat_buffer_size_hint(
+        key.max_tokens, key.hidden, ranks, num_topk, extra_row_bytes=extra
+    )
+
+
+def open_buffers() -> list[Buffer]:
+    """Every Buffer made here, in the order of making."""
+    return list(_buffers.values())
 
 
 def close_buffers() -> None:

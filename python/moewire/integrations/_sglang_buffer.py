@@ -57,7 +57,8 @@ class Buffer(buffer.Buffer):
     def _begin(
         self, meeting: Meeting, num_bytes: int, members: Sequence[int] | None, timeout_us: int
     ) -> None:
-        self._open(meeting, num_bytes, Options(2, False, 0, timeout_us, members, False))
+        options = Options(connect_timeout_us=timeout_us, members=members)
+        self._open(meeting, num_bytes, options)
 
 
 def _alone(group: dist.ProcessGroup) -> bool:

@@ -9,6 +9,7 @@ import moewire.compat.deep_ep
 import moewire.compat.mooncake
 import moewire.errors
 import moewire.integrations.sglang
+import moewire.integrations.vllm
 
 assert moewire.__version__
 assert issubclass(moewire.InvalidArgument, (moewire.MoewireError, ValueError))
@@ -16,6 +17,7 @@ assert "torch" not in sys.modules and "numpy" not in sys.modules
 moewire.compat.mooncake.install()
 moewire.compat.deep_ep.install()
 moewire.integrations.sglang.activate()  # no SGLang, and not asked for
+moewire.integrations.vllm.activate()
 assert "torch" not in sys.modules
 
 from moewire import _lib  # noqa: E402

@@ -1,0 +1,56 @@
+"""Moewire as the all-to-all of vLLM's expert parallelism (``--data-parallel-size``, ``-ep``).
+
+vLLM loads this by entry point in every process; it does nothing unless ``MOEWIRE_VLLM`` is
+set: ``1``, or a comma list of
+
+- ``manager``: the flat exchange, a row once per rank, in place of vLLM's
+  ``allgather_reducescatter``. The default, with ``repairs``.
+- ``batched``: the packed exchange, a row once per expert, for batched experts.
+- ``repairs``: only what vLLM's own expert parallelism on the CPU lacks; no exchange of ours.
+
+vLLM has no registry for any of this, so classes and functions of its modules are replaced:
+only versions in ``_engines.VLLM.tested`` are touched. docs/vllm.md says what was run.
+
+Importing this module imports neither vLLM nor torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .. import _engines, _plugin
+
+if TYPE_CHECKING:
+    from ...buffer import Buffer
+
+__all__ = ["activate", "buffers", "close"]
+
+_DEFAULT = frozenset({"manager", "repairs"})
+
+
+def activate() -> None:
+    """The entry point: puts in place what ``MOEWIRE_VLLM`` asks for, if anything. Idempotent."""
+    _plugin.activate(_engines.VLLM, _apply)
+
+
+def buffers() -> list[Buffer]:
+    """The Buffers of this process, one per group and shape; none before the first forward.
+
+    ``Buffer.counters`` has the core's own counts of dispatches and combines.
+    """
+    from .. import _exchange
+
+    return _exchange.open_buffers()
+
+
+def close() -> None:
+    """Closes every Buffer made here; other ranks that wait for this one are told."""
+    from .. import _exchange
+
+    _exchange.close_buffers()
+
+
+def _apply(parts: frozenset[str]) -> str:
+    from . import _patches
+
+    return _patches.install(parts or _DEFAULT)

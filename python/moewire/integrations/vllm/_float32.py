@@ -1,0 +1,55 @@
+"""float32 rows through an exchange of bf16 rows, to the bit.
+
+A Buffer moves bf16 rows as they are, and sums them in float32 to one bf16 result. So a float32
+row travels out as its own bytes, 2H values wide, and a result comes back by itself, unsummed
+and unweighted, as three bf16 values that add up to it, 3H values wide: 8 bits of the mantissa
+each. The token's owner sums the results. For models run in float32, which is for comparisons:
+a result costs six bytes per value in place of two.
+"""
+
+from __future__ import annotations
+
+import torch
+
+PARTS = 3  # of a result
+
+
+def width(hidden: int) -> int:
+    """Values per row of the bf16 exchange that carries rows of ``hidden`` float32 values."""
+    return PARTS * hidden
+
+
+def outgoing(x: torch.Tensor, copies: int) -> torch.Tensor:
+    """float32 [T, H] -> bf16 [T * copies, 3H], the copies of a token beside each other."""
+    num_tokens, hidden = x.shape
+    rows = torch.zeros((num_tokens, copies, width(hidden)), dtype=torch.bfloat16)
+    rows[:, :, : 2 * hidden] = x.contiguous().view(torch.bfloat16).unsqueeze(1)
+    return rows.view(num_tokens * copies, width(hidden))
+
+
+def incoming(rows: torch.Tensor, hidden: int) -> torch.Tensor:
+    """What ``outgoing`` packed: bf16 [n, 3H] -> float32 [n, H], a copy.
+
+    ``contiguous()`` would leave a single row its stride of 3H, which vLLM's kernels look at.
+    """
+    own = torch.empty((len(rows), 2 * hidden), dtype=torch.bfloat16)
+    return own.copy_(rows[:, : 2 * hidden]).view(torch.float32)
+
+
+def split(results: torch.Tensor, out: torch.Tensor) -> None:
+    """float32 [n, H] -> ``out``, bf16 [n, 3H], whose three parts add up to it exactly.
+
+    Exact unless the last part would be below 2^-133 or the first above bf16's largest.
+    """
+    hidden = results.shape[1]
+    rest = results
+    for part in range(PARTS):
+        piece = out[:, part * hidden : (part + 1) * hidden]
+        piece.copy_(rest)
+        rest = rest - piece.float()
+
+
+def merge(parts: torch.Tensor) -> torch.Tensor:
+    """What ``split`` made: bf16 [n, 3H] -> float32 [n, H]."""
+    first, second, third = parts.float().chunk(PARTS, dim=1)
+    return first + (second + third)

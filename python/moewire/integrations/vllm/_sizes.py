@@ -1,0 +1,51 @@
+"""What all ranks agree on, read from vLLM's configuration."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from ...errors import InvalidArgument
+
+_DTYPES = (torch.bfloat16, torch.float32)
+
+
+class Sizes(NamedTuple):
+    """Of one exchange."""
+
+    num_ranks: int  # R
+    num_experts: int  # E, a multiple of R
+    max_tokens: int  # M, of one rank in one step
+    hidden: int  # H
+    num_topk: int  # K
+    dtype: torch.dtype  # of rows: bf16 or float32
+
+
+def checked(sizes: Sizes) -> Sizes:
+    """The same, or ``InvalidArgument`` that names what cannot work."""
+    if sizes.dtype not in _DTYPES:
+        raise InvalidArgument(f"--dtype: {sizes.dtype}; bfloat16 or float32 with MOEWIRE_VLLM")
+    if sizes.num_experts % sizes.num_ranks:
+        raise InvalidArgument(
+            f"experts: {sizes.num_experts} over {sizes.num_ranks} expert-parallel ranks; a "
+            "multiple of them"
+        )
+    return sizes
+
+
+def refuse_placement(parallel_config: Any) -> None:
+    """Expert e must live on rank e // L, for good."""
+    strategy = getattr(parallel_config, "expert_placement_strategy", "linear")
+    if strategy != "linear":
+        raise InvalidArgument(f"--expert-placement-strategy: {strategy}; linear with MOEWIRE_VLLM")
+    if parallel_config.enable_eplb:
+        raise InvalidArgument("--enable-eplb: MOEWIRE_VLLM does not support it yet")
+
+
+def refuse_topk_over_one(topk_ids: torch.Tensor) -> None:
+    """Scaling the input stands for scaling the result only if there is one."""
+    if topk_ids.shape[1] != 1:
+        raise InvalidArgument(
+            f"apply_router_weight_on_input: with {topk_ids.shape[1]} selections per token; 1"
+        )

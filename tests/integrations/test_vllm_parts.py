@@ -1,0 +1,172 @@
+"""The parts of the vLLM plug-in that need no vLLM, against loops."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from integration_ranks import run
+
+from moewire import InvalidArgument, UnsupportedError
+from moewire.integrations import _engines, _plugin
+from moewire.integrations.vllm import _flat, _float32, _lost, _patches, _sizes, repairs
+
+FLOATS = st.floats(-(2.0**127), 2.0**127, width=32)
+
+
+@given(st.lists(FLOATS, min_size=8, max_size=8))
+def test_three_parts_of_a_float32_add_up_to_it(values: list[float]) -> None:
+    results = torch.tensor([values])
+    results[results.abs() < 1e-30] = 0  # its last part might not be a bf16 any more
+    parts = torch.empty((1, 24), dtype=torch.bfloat16)
+    _float32.split(results, parts)
+    assert torch.equal(_float32.merge(parts), results)
+
+
+def test_a_float32_row_travels_as_its_bytes() -> None:
+    x = torch.randn((5, 16))
+    x[2, 3], x[4, 0] = float("nan"), float("-inf")
+    rows = _float32.outgoing(x, 3)
+    assert rows.shape == (15, 48)
+    for copy in range(3):
+        found = _float32.incoming(rows[copy::3], 16)
+        assert found.numpy().tobytes() == x.numpy().tobytes()
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 2])
+def test_rows_lie_densely(num_rows: int) -> None:
+    """vLLM's kernels look at strides, even that of a single row."""
+    rows = torch.empty((num_rows, 48), dtype=torch.bfloat16)
+    assert _float32.incoming(rows, 16).stride() == (16, 1)
+
+
+def test_float32_tokens_go_to_each_rank_by_themselves() -> None:
+    sizes = _sizes.Sizes(4, 16, 8, 16, 3, torch.float32)
+    exchange = _flat.FlatExchange(sizes, None, torch.ones(4))  # type: ignore[arg-type]
+    ids = torch.tensor([[0, 15, 1], [7, 4, -1]])
+    weights, x = torch.rand((2, 3)), torch.randn((2, 16))
+    _, spread, again, extra = exchange._per_rank(x, ids, weights, (torch.arange(2),))
+    for token in range(2):
+        for rank in range(4):
+            expected = [e if e // 4 == rank else -1 for e in ids[token].tolist()]
+            assert spread[token * 4 + rank].tolist() == expected
+    assert torch.equal(again, weights.repeat_interleave(4, dim=0))
+    assert extra[0].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 6), st.integers(1, 5), st.sampled_from([0, 4, 8]), st.integers(0, 2**31))
+def test_local_selections_against_a_loop(
+    num_tokens: int, num_topk: int, first: int, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    expert_map = torch.full((12,), -1, dtype=torch.int32)
+    expert_map[first : first + 4] = torch.arange(4, dtype=torch.int32)
+    ids = torch.randint(-1, 12, (num_tokens, num_topk), generator=generator, dtype=torch.int32)
+    weights = torch.rand((num_tokens, num_topk), generator=generator)
+    found_ids, found_weights = repairs.local_selections(ids, weights, expert_map)
+    expected = [
+        [
+            (e - first, w)
+            for e, w in zip(ids[t].tolist(), weights[t].tolist(), strict=True)
+            if first <= e < first + 4
+        ]
+        for t in range(num_tokens)
+    ]
+    most = max([1, *map(len, expected)])
+    assert found_ids.shape == found_weights.shape == (num_tokens, most)
+    assert found_ids.dtype == torch.int32
+    for t, row in enumerate(expected):
+        padded = row + [(0, 0.0)] * (most - len(row))
+        pairs = zip(found_ids[t].tolist(), found_weights[t].tolist(), strict=True)
+        assert list(pairs) == padded
+
+
+@pytest.mark.parametrize("on_input", [False, True])
+def test_experts_compute_only_their_own(on_input: bool) -> None:
+    """Against a loop over tokens and selections; the kernel's stand-in knows local ids only."""
+    experts = torch.tensor([2.0, 3.0, 5.0, 7.0])  # local ones: each multiplies
+
+    def kernel(
+        _self: Any, output: Any, x: Any, _w1: Any, _w2: Any, weights: Any, ids: Any, *rest: Any,
+        apply_router_weight_on_input: bool = False,
+    ) -> None:  # fmt: skip
+        assert rest[2] is None
+        factor = experts[ids.long()] * (1 if apply_router_weight_on_input else weights)
+        output[:] = x * factor.sum(dim=1, keepdim=True)
+
+    expert_map = torch.tensor([-1, -1, -1, -1, 0, 1, 2, 3], dtype=torch.int32)
+    topk = 1 if on_input else 3
+    ids = torch.tensor([[4, 0, 6], [1, 2, 3], [7, -1, 5]], dtype=torch.int32)[:, :topk]
+    weights, x, output = torch.rand((3, topk)), torch.randn((3, 4)), torch.empty((3, 4))
+    repaired = repairs.with_expert_map(kernel)
+    repaired(
+        None, output, x, None, None, weights, ids, "silu", 8, expert_map,
+        apply_router_weight_on_input=on_input,
+    )  # fmt: skip
+    for t in range(3):
+        total = torch.zeros(4)
+        for k in range(topk):
+            if ids[t, k] >= 4:
+                total += (1 if on_input else weights[t, k]) * experts[ids[t, k] - 4] * x[t]
+        torch.testing.assert_close(output[t], total)
+
+
+@pytest.mark.multirank
+def test_collectives_that_vllm_lacks() -> None:
+    assert run(3, "vllm_parts_jobs.collectives") == [[]] * 3
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        (_sizes.Sizes(2, 16, 8, 64, 4, torch.float16), "--dtype: torch.float16"),
+        (_sizes.Sizes(3, 16, 8, 64, 4, torch.bfloat16), "16 over 3"),
+    ],
+)
+def test_sizes_that_cannot_work(sizes: _sizes.Sizes, words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        _sizes.checked(sizes)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"expert_placement_strategy": "round_robin", "enable_eplb": False}, "round_robin"),
+        ({"expert_placement_strategy": "linear", "enable_eplb": True}, "--enable-eplb"),
+    ],
+)
+def test_placements_that_cannot_work(config: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        _sizes.refuse_placement(SimpleNamespace(**config))
+
+
+def test_a_lost_rank_fails_the_step() -> None:
+    watch = _lost.Watch(4)
+    watch.refuse()
+    watch.active_ranks[2] = 0
+    with pytest.raises(Exception, match=r"ranks \[2\] were lost"):
+        watch.refuse()
+
+
+def test_other_platforms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    platform = SimpleNamespace(is_cpu=lambda: False, device_name="cuda")
+    for name, module in (("vllm", SimpleNamespace()), ("platforms", platform)):
+        path = "vllm" if name == "vllm" else f"vllm.{name}"
+        stand_in = SimpleNamespace(current_platform=module, __path__=[])
+        monkeypatch.setitem(sys.modules, path, stand_in)
+    with pytest.raises(UnsupportedError, match="vLLM runs on cuda"):
+        _patches.install(frozenset({"manager"}))
+
+
+@pytest.mark.parametrize("version", ["0.31.0", "0.33.0"])
+def test_other_versions_are_refused(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(_plugin.metadata, "version", lambda _name: version)
+    refused = _plugin.verdict(_engines.VLLM, {"MOEWIRE_VLLM": "1"})
+    assert not refused.used and "0.32.0" in refused.refusal and version in refused.refusal
+    assert not _plugin.verdict(_engines.VLLM, {}).wanted
