@@ -20,10 +20,6 @@ def test_as_close_as_the_roundings_allow(team: Team) -> None:
     team.run(3, jobs_autograd.bounded)
 
 
-def test_a_rank_dies_between_forward_and_backward(team: Team) -> None:
-    team.run(3, jobs_autograd.lost, dies=frozenset({2}))
-
-
 def test_parts_of_the_graph(team: Team) -> None:
     team.run(3, jobs_autograd.parts_of_the_graph)
 
@@ -35,3 +31,7 @@ def test_bits_do_not_depend_on_the_order_of_arrival(team: Team) -> None:
 
 def test_what_cannot_work_says_so(team: Team) -> None:
     team.run(2, jobs_autograd.refusals)
+
+
+def test_a_rank_dies_between_forward_and_backward(team: Team) -> None:
+    team.run(3, jobs_autograd.lost, dies=frozenset({2}))

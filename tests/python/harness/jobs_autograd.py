@@ -128,6 +128,11 @@ def forward(
     return out
 
 
+def loss(out: torch.Tensor, world: World, rank: Rank) -> torch.Tensor:
+    """A number whose gradient is the world's (a gradient that is given costs torch an import)."""
+    return (out.float() * world.grad_out[rank.rank].float()).sum()
+
+
 def gradients(out: torch.Tensor, leaves: Leaves) -> Gradients:
     weights = [weights.grad for weights in leaves.weights]
     # Autograd leaves None where no row ever came.
@@ -216,7 +221,7 @@ def exact(rank: Rank, num_slots: int, topk: int) -> None:
             time.sleep(0.003 * ((rank.rank + step) % rank.size))  # rows come in other orders
             out = forward(rank, buffer, world, leaves)
             time.sleep(0.003 * ((rank.rank * 2 + step) % rank.size))
-            out.backward(world.grad_out[rank.rank])
+            loss(out, world, rank).backward()
             same(gradients(out, leaves), reference(rank, world))
         counters = buffer.counters()
         assert counters["num_dispatches"] == counters["num_combines"] == 4 * 4, counters
@@ -235,7 +240,7 @@ def bounded(rank: Rank) -> None:
         with buffer_of(rank, world) as buffer:
             leaves = leaves_of(rank, world)
             out = forward(rank, buffer, world, leaves)
-            out.backward(world.grad_out[rank.rank])
+            loss(out, world, rank).backward()
             rank.meet(f"end{salt}")
         got, want = gradients(out, leaves), reference(rank, world)
         sizes = reference(rank, world, magnitudes=True)
@@ -265,14 +270,12 @@ def lost(rank: Rank) -> None:
     rank.meet("forward")
     if rank.rank == victim:
         os.kill(os.getpid(), signal.SIGKILL)
-    while victim in buffer.members():
-        time.sleep(0.001)
-    out.backward(world.grad_out[rank.rank])
+    loss(out, world, rank).backward()
     assert mask.tolist() == [1] * victim + [0]
     same(gradients(out, leaves), reference(rank, world, backward_lost=victim))
     leaves = leaves_of(rank, world)
     out = forward(rank, buffer, world, leaves, mask)
-    out.backward(world.grad_out[rank.rank])
+    loss(out, world, rank).backward()
     same(gradients(out, leaves), reference(rank, world, lost=victim))
     rank.meet_some("end", list(range(victim)))
     buffer.close()
@@ -289,14 +292,13 @@ def parts_of_the_graph(rank: Rank) -> None:
             out = forward(rank, buffer, world, leaves)
             # Through the first layer's combine, and not through its dispatch.
             (found,) = torch.autograd.grad(
-                out, leaves.scales[:1], world.grad_out[rank.rank], retain_graph=True,
-                allow_unused=True,
-            )  # fmt: skip
+                loss(out, world, rank), leaves.scales[:1], retain_graph=True, allow_unused=True
+            )
             found = torch.zeros(2) if found is None else found
             assert torch.equal(found.double(), want.scales[0])
             kept.append((out, leaves))
         for out, leaves in kept:
-            out.backward(world.grad_out[rank.rank], retain_graph=True)
+            loss(out, world, rank).backward(retain_graph=True)
             same(gradients(out, leaves), want)
         alone(rank, buffer, world)
         rank.meet("end")
@@ -325,7 +327,8 @@ def same_bits_again(rank: Rank) -> list[bytes]:
         for number in range(6):
             leaves = leaves_of(rank, world)
             time.sleep(0.004 * ((rank.rank + number) % rank.size))
-            forward(rank, buffer, world, leaves).backward(world.grad_out[rank.rank])
+            out = forward(rank, buffer, world, leaves)
+            loss(out, world, rank).backward()
             found.append(b"".join(one.grad.numpy().tobytes() for one in leaves.scales))
         rank.meet("end")
     return found
@@ -336,23 +339,13 @@ def refusals(rank: Rank) -> None:
     world = world_of(rank, exact=True)
     idx, weights = torch.zeros((1, TOPK), dtype=torch.int64), torch.ones((1, TOPK))
     x = torch.zeros((1, HIDDEN), dtype=torch.bfloat16, requires_grad=True)
-    small = moewire.Buffer.get_ep_buffer_size_hint(
-        MAX_TOKENS, HIDDEN, rank.size, world.num_experts
-    )
+    too_small(rank, world)
 
     def dispatch(buffer: moewire.Buffer, x: torch.Tensor = x, weights: torch.Tensor = weights):
         return autograd.dispatch(
             buffer, x, idx, weights, None, MAX_TOKENS, world.num_experts, TIMEOUT_US
         )
 
-    with rank.buffer(small) as buffer:
-        error = expect(moewire.InvalidArgument, lambda: dispatch(buffer))
-        assert "get_ep_buffer_size_hint" in str(error) and str(small) in str(error), error
-        with torch.no_grad():  # no backward: it fits
-            rows, routing = dispatch(buffer)
-            assert autograd.combine(rows, routing).shape == (1, HIDDEN)
-            assert not rows.requires_grad
-        rank.meet("small")
     with buffer_of(rank, world, num_slots=3) as buffer:
         for wrong in (weights.double(), weights[:, :1]):
             error = expect(moewire.InvalidArgument, lambda w=wrong: dispatch(buffer, weights=w))
@@ -368,7 +361,30 @@ def refusals(rank: Rank) -> None:
         out = autograd.combine(rows, routing)
         error = expect(moewire.InvalidArgument, lambda: autograd.combine(rows, routing))
         assert "combined" in str(error)
-        (first,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        (first,) = torch.autograd.grad(out.pow(2).sum(), x, create_graph=True)
         error = expect(RuntimeError, lambda: first.sum().backward())
         assert "once_differentiable" in str(error), error
         rank.meet("end")
+
+
+def too_small(rank: Rank, world: World) -> None:
+    """A buffer for forwards only says so in the forward."""
+    hidden, num_max = 1024, 4096  # sizes are whole pages of 2 MiB
+    shape = (num_max, hidden, rank.size, world.num_experts)
+    small = moewire.Buffer.get_ep_buffer_size_hint(*shape)
+    x, idx = torch.ones((1, hidden), dtype=torch.bfloat16), torch.zeros((1, 1), dtype=torch.int64)
+    with rank.buffer(small) as buffer:
+
+        def dispatch():
+            weights = torch.ones((1, 1))
+            return autograd.dispatch(
+                buffer, x, idx, weights, None, num_max, world.num_experts, TIMEOUT_US
+            )
+
+        text = str(expect(moewire.InvalidArgument, dispatch))
+        assert "get_ep_buffer_size_hint" in text and str(small) in text, text
+        with torch.no_grad():  # no backward: it fits
+            rows, routing = dispatch()
+            assert torch.equal(autograd.combine(rows, routing), x)
+            assert not rows.requires_grad
+        rank.meet("small")
