@@ -28,10 +28,17 @@ PRELOAD = [
 _TAIL_BYTES = 6000
 
 
-def run(size: int, job: str, *arguments: Any, timeout: float = 150.0) -> list[Any]:
+def run(
+    size: int,
+    job: str,
+    *arguments: Any,
+    timeout: float = 150.0,
+    dies: frozenset[int] = frozenset(),
+) -> list[Any]:
     """``job(*arguments)`` on every rank of a gloo group; the results by rank.
 
-    ``job`` is "module.function", imported by the ranks only.
+    ``job`` is "module.function", imported by the ranks only. Ranks in ``dies`` are expected to
+    end without a result.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
@@ -46,17 +53,24 @@ def run(size: int, job: str, *arguments: Any, timeout: float = 150.0) -> list[An
             theirs.close()
             pipes.append(ours)
         try:
-            results = _collect(pipes, time.monotonic() + timeout)
+            results = _collect(pipes, time.monotonic() + timeout, dies)
         finally:
             for process in ranks:
                 process.join(0 if sys.exc_info()[0] else 5)
                 process.kill()
-        if any(result is None or not result[0] for result in results):
+        if _failed(results, dies):
             raise AssertionError(_logs(folder, results, timeout))
-        return [result[1] for result in results]
+        return [result and result[1] for result in results]
 
 
-def _collect(pipes: list[Any], deadline: float) -> list[Any]:
+def _failed(results: list[Any], dies: frozenset[int]) -> bool:
+    return any(
+        result is not None if rank in dies else result is None or not result[0]
+        for rank, result in enumerate(results)
+    )
+
+
+def _collect(pipes: list[Any], deadline: float, dies: frozenset[int]) -> list[Any]:
     results: list[Any] = [None] * len(pipes)
     waiting = set(range(len(pipes)))
     while waiting and time.monotonic() < deadline:
@@ -65,7 +79,7 @@ def _collect(pipes: list[Any], deadline: float) -> list[Any]:
                 waiting.discard(rank)
                 with contextlib.suppress(EOFError, OSError):
                     results[rank] = pipes[rank].recv()
-                if results[rank] is None or not results[rank][0]:
+                if rank not in dies and (results[rank] is None or not results[rank][0]):
                     deadline = min(deadline, time.monotonic() + 3)  # the others wait for it
     return results
 

@@ -10,7 +10,8 @@ import integration_models as models
 import torch
 import torch.distributed as dist
 import transformers
-from integration_jobs import HOOKED, NAMES, ROUND
+from integration_jobs import HOOKED, NAMES, ROUND, distance, operations
+from transformers.distributed import DistributedConfig
 
 import moewire.integrations.transformers as moe
 
@@ -25,7 +26,10 @@ def everything(folder: str) -> dict[str, Any]:
         for name in NAMES:
             models.make(name, root)
     dist.barrier()
-    answers = {name: gradients(root / name, name) for name in NAMES}
+    answers: dict[str, Any] = {name: gradients(root / name, name) for name in NAMES}
+    answers["reentrant"] = reentrant(root / "mixtral")
+    answers["tensor_parallel"] = tensor_parallel(root / "mixtral")
+    answers["saved"] = saved(root)
     moe.close()
     return answers
 
@@ -42,19 +46,19 @@ def gradients(folder: Path, name: str) -> dict[str, Any]:
     _loss(peer, dist.get_rank()).backward()
     theirs = dict(_gradients(peer))
     ours = _backward(spread)
-    before = _operations(spread)
+    before = operations(spread)
     again = _backward(spread)
-    operations = [b - a for a, b in zip(before, _operations(spread), strict=True)]
+    plain = [b - a for a, b in zip(before, operations(spread), strict=True)]
     spread.gradient_checkpointing_enable()
-    before = _operations(spread)
+    before = operations(spread)
     checkpointed = _backward(spread)
-    more = [b - a for a, b in zip(before, _operations(spread), strict=True)]
+    more = [b - a for a, b in zip(before, operations(spread), strict=True)]
     return {
         "names": sorted(ours) == sorted(want),
         "distance": _worst(ours, want),
         "peer_distance": _worst(theirs, want),
         "again": _equal(ours, again),
-        "operations": operations,
+        "operations": plain,
         "checkpointed": _equal(ours, checkpointed),
         "checkpointed_operations": more,
     }
@@ -84,14 +88,7 @@ def _gradients(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             assert parameter.grad is not None, name
-            whole = getattr(parameter.grad, "full_tensor", parameter.grad.clone)
-            yield name, whole()
-
-
-def _operations(model: Any) -> list[int]:
-    """What the core has counted: dispatches and combines."""
-    counters = [buffer.counters() for buffer in moe.buffers(model)]
-    return [sum(c[f"num_{what}"] for c in counters) for what in ("dispatches", "combines")]
+            yield name, _whole(parameter.grad).clone()
 
 
 def _worst(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> tuple[float, str]:
@@ -105,3 +102,96 @@ def _worst(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> tuple
 
 def _equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def reentrant(folder: Path) -> bool:
+    """The other way of checkpointing, which runs a backward inside the backward."""
+    spread = _load(folder, "mixtral", dist.get_world_size(), "moewire")
+    plain = _backward(spread)
+    spread.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
+    spread.enable_input_require_grads()
+    return _equal(plain, _backward(spread))
+
+
+def tensor_parallel(folder: Path) -> dict[str, Any]:
+    """Pairs of ranks share a batch and the dense layers; the experts lie on all ranks."""
+    ranks, group = dist.get_world_size(), dist.get_rank() // 2
+    spread, peer = (_load_pairs(folder, name) for name in ("moewire", "all_to_all"))
+    alone = models.load(folder, 1, "").train()
+    ids = models.prompt(group, 7 + 4 * group)
+    with torch.no_grad():
+        logits, theirs, want = (model(ids).logits for model in (spread, peer, alone))
+    layer = _one_layer(spread, alone, group)
+    before = operations(spread)
+    grown = [dict(_gradients(_after_backward(model, ids))) for model in (spread, peer)]
+    for pair in range(ranks // 2):
+        texts = models.prompt(pair, 7 + 4 * pair)
+        (alone(texts, labels=texts).loss * 2 / ranks).backward()
+    wanted = dict(_gradients(alone))
+    return {
+        "layer": layer,
+        "as_peer": torch.equal(logits, theirs),
+        "distance": distance(logits, want),
+        "peer_distance": distance(theirs, want),
+        "gradients": _worst(grown[0], wanted),
+        "peer_gradients": _worst(grown[1], wanted),
+        "operations": [b - a for a, b in zip(before, operations(spread), strict=True)],
+    }
+
+
+def _load_pairs(folder: Path, implementation: str) -> Any:
+    ranks = dist.get_world_size()
+    pairs = DistributedConfig(
+        tp_size=2, fsdp_size=ranks // 2, ep_size=ranks, ep_implementation=implementation
+    )
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=torch.bfloat16,
+        experts_implementation="batched_mm",
+        distributed_config=pairs,
+    ).train()
+
+
+def _after_backward(model: Any, ids: torch.Tensor) -> Any:
+    model(ids, labels=ids).loss.backward()
+    return model
+
+
+def _one_layer(spread: Any, alone: Any, group: int) -> bool:
+    """Without the dense layers, whose sums tensor parallelism rounds elsewhere: to the bit."""
+    generator = torch.Generator().manual_seed(group)
+    x = torch.randn((9, models.HIDDEN), generator=generator).to(torch.bfloat16)
+    weights, idx = torch.rand((9, models.EXPERTS), generator=generator).topk(models.TOPK)
+    with torch.no_grad():
+        one, other = (m.model.layers[0].mlp.experts(x, idx, weights) for m in (spread, alone))
+    return bool(torch.equal(one, other))
+
+
+def saved(root: Path) -> dict[str, bool]:
+    """A model that was trained for a step, saved, and loaded by one process and by all."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    spread = _load(root / "mixtral", "mixtral", ranks, "moewire")
+    _backward(spread)
+    torch.optim.SGD(spread.parameters(), lr=0.1).step()
+    spread.save_pretrained(root / "saved")
+    dist.barrier()
+    alone, again = (models.load(root / "saved", n, "moewire") for n in (1, ranks))
+    old = dict(models.load(root / "mixtral", 1, "").named_parameters())
+    kept = {name: _whole(p) for name, p in spread.named_parameters()}
+    loaded = dict(alone.named_parameters())
+    ids = models.prompt(rank, 5)
+    spread.eval()
+    with torch.no_grad():
+        logits = [model(ids).logits for model in (spread, alone, again)]
+    return {
+        "kept": sorted(kept) == sorted(loaded) and _equal(kept, loaded),
+        "trained": not any(
+            torch.equal(one, kept[name]) for name, one in old.items() if "experts" in name
+        ),
+        "logits": torch.equal(logits[0], logits[1]) and torch.equal(logits[0], logits[2]),
+    }
+
+
+def _whole(parameter: Any) -> torch.Tensor:
+    whole = parameter.detach()
+    return whole.full_tensor() if hasattr(whole, "full_tensor") else whole
