@@ -61,14 +61,15 @@ func shapeOf(s *C.mw_shape_t) layout.Shape {
 		MaxTokens: int64(s.num_max_tokens_per_rank), Hidden: int64(s.hidden),
 		NumRanks: int64(s.num_ranks), NumExperts: int64(s.num_experts),
 		WideOutputs: s.flags&C.MW_SHAPE_FP32_OUTPUTS != 0,
+		Flat:        s.flags&C.MW_SHAPE_FLAT != 0, Columns: columnsOf(s),
 	}
 }
 
 //export mwiSizeHint
 func mwiSizeHint(shape *C.mw_shape_t, numBytes *C.uint64_t) C.mw_status_t {
 	return guard(nil, func() error {
-		if shape.flags&^C.MW_SHAPE_FP32_OUTPUTS != 0 {
-			return invalid("shape->flags is %#x, allowed bits %#x", uint32(shape.flags), C.MW_SHAPE_FP32_OUTPUTS)
+		if err := checkShapeFlags(shape); err != nil {
+			return err
 		}
 		if shape.reserved != 0 {
 			return invalid("shape->reserved is %d, allowed 0", uint32(shape.reserved))
@@ -87,6 +88,17 @@ func mwiSizeHint(shape *C.mw_shape_t, numBytes *C.uint64_t) C.mw_status_t {
 		*numBytes = C.uint64_t(n)
 		return nil
 	})
+}
+
+func checkShapeFlags(shape *C.mw_shape_t) error {
+	const known = C.MW_SHAPE_FP32_OUTPUTS | C.MW_SHAPE_FLAT
+	switch {
+	case shape.flags&^known != 0:
+		return invalid("shape->flags is %#x, allowed bits %#x", uint32(shape.flags), known)
+	case shape.flags&C.MW_SHAPE_FLAT == 0 && (shape.num_topk != 0 || shape.extra_row_bytes != [layout.NumExtras]C.uint32_t{}):
+		return invalid("num_topk and extra_row_bytes are %d and %v, allowed 0 without MW_SHAPE_FLAT", int64(shape.num_topk), shape.extra_row_bytes)
+	}
+	return inRange("num_topk", int64(shape.num_topk), 0, layout.MaxTopK)
 }
 
 func configOf(c *C.mw_config_t) (ep.Config, error) {

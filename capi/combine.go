@@ -59,8 +59,9 @@ func (b *buffer) handle(id uint64) (*ep.Buffer, uint64, error) {
 }
 
 func readCombine(to *ep.CombineArgs, a *C.mw_combine_args_t, e *ep.Buffer, n uint64) error {
-	if a.flags&^C.MW_COMBINE_ZERO_COPY != 0 {
-		return invalid("args->flags is %#x, allowed bits %#x", uint32(a.flags), C.MW_COMBINE_ZERO_COPY)
+	const known = C.MW_COMBINE_ZERO_COPY | C.MW_COMBINE_FLAT
+	if a.flags&^known != 0 {
+		return invalid("args->flags is %#x, allowed bits %#x", uint32(a.flags), known)
 	}
 	if a.reserved != 0 {
 		return invalid("args->reserved is %d, allowed 0", int32(a.reserved))
@@ -68,7 +69,8 @@ func readCombine(to *ep.CombineArgs, a *C.mw_combine_args_t, e *ep.Buffer, n uin
 	if err := inRange("num_tokens", int64(a.num_tokens), 0, math.MaxInt32); err != nil {
 		return err
 	}
-	if err := inRange("num_topk", int64(a.num_topk), 1, layout.MaxTopK); err != nil {
+	flat := a.flags&C.MW_COMBINE_FLAT != 0
+	if err := checkSelections(a, flat); err != nil {
 		return err
 	}
 	outputs, row, err := e.CombineBytes(n)
@@ -76,7 +78,7 @@ func readCombine(to *ep.CombineArgs, a *C.mw_combine_args_t, e *ep.Buffer, n uin
 		return err
 	}
 	t, k := int64(a.num_tokens), int64(a.num_topk)
-	*to = ep.CombineArgs{NumTokens: int(t), TopK: int(k), ZeroCopy: a.flags&C.MW_COMBINE_ZERO_COPY != 0}
+	*to = ep.CombineArgs{Flat: flat, NumTokens: int(t), TopK: int(k), ZeroCopy: a.flags&C.MW_COMBINE_ZERO_COPY != 0}
 	get := func(f func() error) {
 		if err == nil {
 			err = f()
@@ -95,6 +97,17 @@ func readCombine(to *ep.CombineArgs, a *C.mw_combine_args_t, e *ep.Buffer, n uin
 	})
 	get(func() (err error) { to.Timeout, err = micros("timeout_us", int64(a.timeout_us)); return })
 	return err
+}
+
+// checkSelections: a flat combine has none.
+func checkSelections(a *C.mw_combine_args_t, flat bool) error {
+	if !flat {
+		return inRange("num_topk", int64(a.num_topk), 1, layout.MaxTopK)
+	}
+	if a.topk_idx != 0 || a.topk_weights != 0 || a.num_topk != 0 {
+		return invalid("topk_idx, topk_weights or num_topk is given, allowed 0 with MW_COMBINE_FLAT")
+	}
+	return nil
 }
 
 //export mwiCombineBuffer

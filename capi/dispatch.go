@@ -82,6 +82,9 @@ func (d *dispatch) read(a *C.mw_dispatch_args_t, ranks int) error {
 	}
 	t, h, k, e := int64(a.num_tokens), int64(a.hidden), int64(a.num_topk), int64(a.num_experts)
 	local := e / int64(ranks)
+	if a.flags&C.MW_DISPATCH_FLAT != 0 {
+		local = 1 // one block of rows
+	}
 	d.to = a.result
 	d.args = ep.DispatchArgs{
 		NumTokens: int(t), Hidden: int(h), TopK: int(k), MaxTokens: int(a.num_max_tokens_per_rank), NumExperts: int(e),
@@ -108,16 +111,19 @@ func (d *dispatch) read(a *C.mw_dispatch_args_t, ranks int) error {
 		return
 	})
 	get(func() (err error) { d.args.Timeout, err = micros("timeout_us", int64(a.timeout_us)); return })
+	get(func() error { return d.readColumns(a) })
 	return err
 }
 
 // scalesOf checks the flags of a dispatch and says which scales they ask for.
 func scalesOf(flags uint32) (device.ScaleFormat, error) {
 	const round, ue8m0 = C.MW_DISPATCH_ROUND_SCALE, C.MW_DISPATCH_UE8M0
-	const known = C.MW_DISPATCH_FP8 | C.MW_DISPATCH_MORE | round | ue8m0 | C.MW_DISPATCH_FP32_OUTPUTS
+	const known = C.MW_DISPATCH_FP8 | C.MW_DISPATCH_MORE | round | ue8m0 | C.MW_DISPATCH_FP32_OUTPUTS | C.MW_DISPATCH_FLAT | C.MW_DISPATCH_BARE
 	switch {
 	case flags&^known != 0:
 		return 0, invalid("args->flags is %#x, allowed bits %#x", flags, known)
+	case flags&C.MW_DISPATCH_BARE != 0 && flags&C.MW_DISPATCH_FLAT == 0:
+		return 0, invalid("args->flags is %#x: MW_DISPATCH_BARE needs MW_DISPATCH_FLAT", flags)
 	case flags&round != 0 && flags&C.MW_DISPATCH_FP8 == 0:
 		return 0, invalid("args->flags is %#x: MW_DISPATCH_ROUND_SCALE needs MW_DISPATCH_FP8", flags)
 	case flags&ue8m0 != 0 && flags&round == 0:
@@ -208,6 +214,7 @@ func (d *dispatch) write(b *buffer) error {
 	if r.PeersHaveMore {
 		d.out.peers_have_more = 1
 	}
+	d.writeColumns()
 	C.mwi_write_result(d.to, &d.out)
 	return nil
 }

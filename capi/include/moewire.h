@@ -37,12 +37,15 @@ extern "C" {
 #endif
 
 /* Grows whenever a struct or a function changes in a way that callers see. */
-#define MW_ABI_VERSION 2u
+#define MW_ABI_VERSION 3u
 
 /* Ranks in one shared-memory domain: member set and epoch share one word. */
 #define MW_MAX_RANKS 48
 /* Selections per token. */
 #define MW_MAX_TOPK 64
+/* Tensors that a flat dispatch takes along, and the bytes per token of one. */
+#define MW_MAX_EXTRAS 4
+#define MW_MAX_EXTRA_BYTES 65535
 
 typedef int32_t mw_status_t;
 #define MW_OK 0
@@ -116,6 +119,7 @@ typedef struct {
 } mw_config_t;
 
 #define MW_SHAPE_FP32_OUTPUTS 1u /* room for MW_DISPATCH_FP32_OUTPUTS; serves others too */
+#define MW_SHAPE_FLAT 2u         /* for MW_DISPATCH_FLAT, which needs less than packed rows do */
 
 typedef struct {
 	uint32_t size;
@@ -126,6 +130,8 @@ typedef struct {
 	int64_t num_experts;
 	uint32_t flags;     /* MW_SHAPE_* */
 	uint32_t reserved;  /* 0 */
+	int64_t num_topk;   /* with FLAT: K; 0 with MW_DISPATCH_BARE. Else 0 */
+	uint32_t extra_row_bytes[MW_MAX_EXTRAS]; /* with FLAT: as in mw_dispatch_args_t. Else 0 */
 } mw_shape_t;
 
 /*
@@ -304,6 +310,10 @@ const uint64_t *mw_event_count(void);
 #define MW_DISPATCH_UE8M0 8u
 /* Expert outputs are float32, not bf16: 4*H bytes per row. The same on every rank. */
 #define MW_DISPATCH_FP32_OUTPUTS 16u
+/* Flat rows: see mw_buffer_dispatch. The same on every rank. */
+#define MW_DISPATCH_FLAT 32u
+/* With FLAT: rows come without topk_idx and topk_weights. The same on every rank. */
+#define MW_DISPATCH_BARE 64u
 
 /*
  * Written when a call returns at or after MW_PHASE_SENT, for the last time by
@@ -322,6 +332,10 @@ typedef struct {
 	                              MW_DISPATCH_FP32_OUTPUTS, float32 [L, R*M, H] */
 	uint64_t memory_address;   /* start of the mapping */
 	uint64_t memory_bytes;     /* its length */
+	/* With FLAT, and then the shapes above begin with [R*M] instead of [L, R*M]: */
+	uint64_t recv_topk_idx;     /* int64 [R*M, K]: local expert ids, 0 to L-1; -1: not on this rank */
+	uint64_t recv_topk_weights; /* float32 [R*M, K]: 0 where the id is -1 */
+	uint64_t recv_extra[MW_MAX_EXTRAS]; /* [R*M, extra_row_bytes] each; 0: not there */
 } mw_dispatch_result_t;
 
 typedef struct {
@@ -340,9 +354,15 @@ typedef struct {
 	int64_t slice_us;                /* block at most this long; -1: until the end */
 	int32_t phase;                   /* MW_PHASE_SENT or MW_PHASE_DONE (0: done) */
 	int32_t reserved;                /* 0 */
-	uint64_t recv_count;             /* out int32 [L]: rows per local expert */
-	uint64_t layout_range;           /* out int64 [L, R]: first row << 32 | rows of that source */
+	uint64_t recv_count;             /* out int32 [L]: rows per local expert; FLAT: int32 [1] */
+	uint64_t layout_range;           /* out int64 [L, R]: first row << 32 | rows of that source;
+	                                    FLAT: int64 [1, R] */
 	mw_dispatch_result_t *result;    /* out */
+	/* With FLAT, else 0; borrowed as x is: */
+	uint64_t topk_weights;           /* float32 [T, K]; 0 with BARE */
+	uint64_t extra[MW_MAX_EXTRAS];   /* any bytes [T, extra_row_bytes]; may be 0 if T == 0 */
+	uint32_t extra_row_bytes[MW_MAX_EXTRAS]; /* 0: none; at most MW_MAX_EXTRA_BYTES; the same on
+	                                            every rank */
 } mw_dispatch_args_t;
 
 #define MW_PHASE_SENT 1 /* inputs are no longer needed */
@@ -380,21 +400,37 @@ typedef struct {
  */
 mw_status_t mw_buffer_dispatch(mw_buffer_t buffer, const mw_dispatch_args_t *args, mw_op_t *op);
 
+/*
+ * Flat rows (MW_DISPATCH_FLAT) go once to every rank that owns some of the
+ * token's experts. There is one block of rows, not one per expert: in order of
+ * their ranks and, within one, of their tokens. Each comes with the token's
+ * local expert ids and weights and up to MW_MAX_EXTRAS more tensors of the
+ * caller's. The rank runs its experts, weights and adds up their outputs, and
+ * leaves one output row per row; the combine adds those of a token's ranks.
+ *
+ * It is sent only once all ranks have begun it, as with MW_CONFIG_DETERMINISTIC.
+ * K and extra_row_bytes are the same on every rank (K with BARE need not be).
+ * Rows that a lost rank had reserved and not finished have ids -1 and weights 0.
+ * Flat and packed operations may follow one another on one buffer.
+ */
+
 /* ------------------------------------------------------------- combine -- */
 
 #define MW_COMBINE_ZERO_COPY 1u /* x is the handle's combine buffer (checked) */
+#define MW_COMBINE_FLAT 2u      /* of a dispatch with MW_DISPATCH_FLAT, once that has ended */
 
 typedef struct {
 	uint32_t size;
 	uint32_t flags;           /* MW_COMBINE_* */
 	mw_handle_t handle;
 	uint64_t x;               /* [L, R*M, H] expert outputs, contiguous: bf16, or float32 if the
-	                             dispatch had MW_DISPATCH_FP32_OUTPUTS */
-	uint64_t topk_idx;        /* int64 [T, K], as dispatched; -1 leaves a selection out */
-	uint64_t topk_weights;    /* float32 [T, K] */
+	                             dispatch had MW_DISPATCH_FP32_OUTPUTS; FLAT: [recv_count[0], H],
+	                             and may be 0 if there are no rows */
+	uint64_t topk_idx;        /* int64 [T, K], as dispatched; -1 leaves a selection out; FLAT: 0 */
+	uint64_t topk_weights;    /* float32 [T, K]; FLAT: 0 */
 	uint64_t out;             /* out bf16 [T, H], contiguous */
 	int64_t num_tokens;       /* T of the dispatch */
-	int64_t num_topk;         /* K of the dispatch */
+	int64_t num_topk;         /* K of the dispatch; FLAT: 0 */
 	uint64_t active_ranks;    /* as for dispatch; a lost rank's experts contribute nothing */
 	int64_t num_active_ranks;
 	int64_t timeout_us;
@@ -408,6 +444,8 @@ typedef struct {
  * k, of topk_weights[t,k] * (output row of expert topk_idx[t,k] for token t),
  * multiplied and added in float32, rounded once to bf16 (nearest even). Tokens
  * without a live selection give zeros. The bits depend on the inputs alone.
+ * With MW_COMBINE_FLAT: out[t] = sum over the ranks that token t went to, in
+ * order of rank, of their output rows for it, added and rounded likewise.
  *
  * A handle may be combined again until it is released. It is released by
  * mw_handle_release, or, once combined, by the next call on the buffer that is

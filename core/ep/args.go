@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/device"
+	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -20,6 +21,7 @@ const (
 // the caller: X and TopkIdx are borrowed until PhaseSent, the others until the
 // operation has ended.
 type DispatchArgs struct {
+	Flat        bool    // one row per token and rank, else per token and expert; the same on every rank
 	X           []byte  // bf16 [T, Hidden]
 	TopkIdx     []int64 // [T, TopK], -1 selects nothing
 	NumTokens   int     // T
@@ -32,9 +34,20 @@ type DispatchArgs struct {
 	WideOutputs bool               // expert outputs are float32, the same on every rank
 	More        bool               // this rank will dispatch again for the same batch
 	ActiveRanks []int32            // nil: all; else at least R entries, 0 leaves a rank out
-	RecvCount   []int32            // out [L]
-	LayoutRange []int64            // out [L, R]: first row << 32 | number of rows
+	RecvCount   []int32            // out [L]; flat: [1]
+	LayoutRange []int64            // out [L, R]: first row << 32 | number of rows; flat: [1, R]
 	Timeout     time.Duration      // for each phase; negative: none
+	Columns                        // flat rows only
+}
+
+// Columns are what a token brings beside its row to every rank that it goes
+// to, borrowed until PhaseSent. Which there are, and how wide, is the same on
+// every rank.
+type Columns struct {
+	Bare          bool                     // without TopkIdx and TopkWeights
+	TopkWeights   []float32                // [T, TopK]; nil if Bare
+	Extra         [layout.NumExtras][]byte // [T, ExtraRowBytes]
+	ExtraRowBytes [layout.NumExtras]int    // 0: no such column
 }
 
 // Result says where the rows of a dispatch are. The slices alias the slab,
@@ -42,23 +55,29 @@ type DispatchArgs struct {
 // until the handle is released.
 type Result struct {
 	Op            uint64 // operation number: the handle for Combine
+	Flat          bool   // the rows are flat
 	Slab          transport.Segment
-	RecvX         []byte // [L, C, row]
+	RecvX         []byte // [L, C, row]; of flat rows [C, row], and so on
 	Scales        []byte // as in device.Target; empty for bf16
 	SrcInfo       []byte // int32 [L, C]
 	CombineX      []byte // bf16, or float32 with WideOutputs, [L, C, Hidden]
 	PeersHaveMore bool   // at PhaseDone
+	// Columns of flat rows, in the order of package layout: int64 [C, TopK] local
+	// expert ids, -1 where a selection is not on this rank; float32 [C, TopK], 0
+	// there; extras. A row that a lost rank reserved and did not finish has no ids.
+	Columns [layout.NumColumns][]byte
 }
 
 // CombineArgs are the inputs and outputs of one combine.
 type CombineArgs struct {
-	X           []byte    // as Result.CombineX, which itself copies nothing
+	Flat        bool      // of a flat dispatch: rows are added up as they are, in order of rank
+	X           []byte    // as Result.CombineX, which itself copies nothing; flat: only the rows received
 	ZeroCopy    bool      // X must be Result.CombineX
-	TopkIdx     []int64   // [T, TopK] as dispatched, or -1
-	TopkWeights []float32 // [T, TopK]
+	TopkIdx     []int64   // [T, TopK] as dispatched, or -1; not if flat
+	TopkWeights []float32 // [T, TopK]; not if flat
 	Out         []byte    // bf16 [T, Hidden]
 	NumTokens   int
-	TopK        int
+	TopK        int // not if flat
 	ActiveRanks []int32
 	Timeout     time.Duration
 }

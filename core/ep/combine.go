@@ -83,7 +83,7 @@ func (b *Buffer) startCombine(n uint64, a *CombineArgs) (t task, inWay bool, err
 	c.begin(a.Timeout)
 	b.rec.begin(s, kindCombine)
 	c.args, c.active, c.published = *a, active&s.sent, false
-	c.weights = append(c.weights[:0], a.TopkWeights[:len(s.plan.topk)]...)
+	c.weigh(s)
 	b.pick(s)
 	c.args.TopkIdx, c.args.TopkWeights = nil, nil // no longer needed
 	return b.hold(s, kindCombine), false, nil
@@ -93,27 +93,53 @@ func (b *Buffer) checkCombine(s *slot, a *CombineArgs) (active uint64, err error
 	if active, err = b.activeSet(a.ActiveRanks); err != nil {
 		return 0, err
 	}
-	p, n := &s.params, int(s.params.tokens)*int(s.params.topK)
+	p := &s.params
 	switch {
-	case a.NumTokens != int(p.tokens) || a.TopK != int(p.topK):
+	case a.Flat != p.flat:
+		err = invalid("a %s combine of a handle whose dispatch was %s", formName(a.Flat), formName(p.flat))
+	case !a.Flat && (a.NumTokens != int(p.tokens) || a.TopK != int(p.topK)):
 		err = invalid("topk_idx is [%d, %d], the dispatch had [%d, %d]", a.NumTokens, a.TopK, p.tokens, p.topK)
-	case len(a.TopkIdx) < n || len(a.TopkWeights) < n:
-		err = invalid("topk_idx and topk_weights have %d and %d entries, need %d", len(a.TopkIdx), len(a.TopkWeights), n)
+	case a.NumTokens != int(p.tokens):
+		err = invalid("out is for %d tokens, the dispatch had %d", a.NumTokens, p.tokens)
 	case len(a.Out) < a.NumTokens*int(p.hidden)*2:
 		err = invalid("out has %d bytes, [%d, %d] bf16 needs %d", len(a.Out), a.NumTokens, p.hidden, a.NumTokens*int(p.hidden)*2)
-	case len(a.X) < len(s.dispatch.res.CombineX) || len(a.X) == 0:
-		err = invalid("x has %d bytes, the expert outputs have %d", len(a.X), len(s.dispatch.res.CombineX))
+	case int64(len(a.X)) < s.outputBytes():
+		err = invalid("x has %d bytes, the expert outputs have %d", len(a.X), s.outputBytes())
 	case a.ZeroCopy && !inPlace(s, a):
 		err = invalid("zero_copy needs x to be the combine buffer of this handle, and it lies elsewhere")
 	case s.combines >= layout.MaxCombines:
 		err = invalid("handle was combined %d times, allowed %d", s.combines, layout.MaxCombines)
-	default:
-		err = sameRouting(s.plan.topk, a)
+	case !a.Flat:
+		err = checkRouting(s, a)
 	}
 	return active, err
 }
 
-func inPlace(s *slot, a *CombineArgs) bool { return &a.X[0] == &s.dispatch.res.CombineX[0] }
+// outputBytes is the size of the expert outputs that a combine needs: all
+// blocks, or the flat rows that were received.
+func (s *slot) outputBytes() int64 {
+	if !s.params.flat {
+		return s.slab.Y().Bytes
+	}
+	return s.numRows(0) * s.slab.OutputBytes()
+}
+
+// numRows is the number of rows in a block of our slab.
+func (s *slot) numRows(block int64) int64 {
+	return min(int64(s.own.seg.Word(layout.Counter(int(block))).Load()), s.slab.RowsPerExpert)
+}
+
+// inPlace: without any row (a flat dispatch may have none) nothing is elsewhere.
+func inPlace(s *slot, a *CombineArgs) bool {
+	return s.outputBytes() == 0 || &a.X[0] == &s.dispatch.res.CombineX[0]
+}
+
+func checkRouting(s *slot, a *CombineArgs) error {
+	if n := len(s.plan.topk); len(a.TopkIdx) < n || len(a.TopkWeights) < n {
+		return invalid("topk_idx and topk_weights have %d and %d entries, need %d", len(a.TopkIdx), len(a.TopkWeights), n)
+	}
+	return sameRouting(s.plan.topk, a)
+}
 
 func sameRouting(dispatched []int64, a *CombineArgs) error {
 	for i, id := range a.TopkIdx[:len(dispatched)] {
@@ -122,6 +148,19 @@ func sameRouting(dispatched []int64, a *CombineArgs) error {
 		}
 	}
 	return nil
+}
+
+// weigh copies the caller's weights. Flat rows have been weighted by whoever
+// added them up.
+func (c *combineCall) weigh(s *slot) {
+	if !c.args.Flat {
+		c.weights = append(c.weights[:0], c.args.TopkWeights[:len(s.plan.topk)]...)
+		return
+	}
+	c.weights = resize(c.weights, len(s.plan.jobOf))
+	for i := range c.weights {
+		c.weights[i] = 1
+	}
 }
 
 // pick chooses the rows of this combine: those that were sent, less the ones
@@ -135,7 +174,7 @@ func (b *Buffer) pick(s *slot) {
 		if row.Source < 0 {
 			continue
 		}
-		if c.args.TopkIdx[i] < 0 || c.active>>row.Source&1 == 0 {
+		if (!c.args.Flat && c.args.TopkIdx[i] < 0) || c.active>>row.Source&1 == 0 {
 			row.Source = -1
 			continue
 		}
@@ -216,7 +255,7 @@ func (b *Buffer) publishOutputs(s *slot) {
 func (b *Buffer) copyOutputs(s *slot) {
 	jobs, lay := b.scratch.copies[:0], &s.slab
 	for l := range lay.LocalExperts {
-		n := min(int64(s.own.seg.Word(layout.Counter(int(l))).Load()), lay.RowsPerExpert)
+		n := s.numRows(l)
 		if n == 0 {
 			continue
 		}
@@ -259,7 +298,7 @@ func (b *Buffer) reduce(s *slot) error {
 		b.scratch.sources[r] = bytesOf(s.dst[r], lay.Y())
 	}
 	b.scratch.reduce = device.ReduceBatch{
-		Out: c.args.Out, Hidden: int(lay.Hidden), TopK: c.args.TopK,
+		Out: c.args.Out, Hidden: int(lay.Hidden), TopK: s.plan.width,
 		Sources: b.scratch.sources, Wide: lay.WideOutputs, Jobs: c.rows, Weights: c.weights,
 	}
 	b.kern.Reduce(&b.scratch.reduce)

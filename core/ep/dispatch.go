@@ -108,10 +108,14 @@ func (b *Buffer) assign(s *slot, a *DispatchArgs, slab layout.Slab, active uint6
 	s.params = params{
 		maxTokens: uint64(a.MaxTokens), hidden: uint64(a.Hidden), experts: uint64(a.NumExperts),
 		topK: uint64(a.TopK), tokens: uint64(a.NumTokens), fp8: a.FP8, more: a.More,
-		scales: a.Scales, wide: a.WideOutputs,
+		scales: a.Scales, wide: a.WideOutputs, flat: a.Flat, bare: a.Bare, extra: packExtra(a),
 	}
 	b.rec.begin(s, kindDispatch)
-	s.plan.make(a, int(slab.LocalExperts), active)
+	if a.Flat {
+		s.plan.makeFlat(a, b.ranks, active)
+	} else {
+		s.plan.make(a, int(slab.LocalExperts), active)
+	}
 	clear(s.dst)
 	s.sent, s.located, s.broken, s.combines = 0, false, false, 0
 	s.told, s.ordered = 0, false
@@ -149,7 +153,7 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (slab layout.Slab, active uint64
 	case a.NumTokens < 0 || a.NumTokens > a.MaxTokens:
 		err = invalid("x has %d tokens, allowed 0 to num_max_tokens_per_rank %d", a.NumTokens, a.MaxTokens)
 	case a.TopK < 1 || a.TopK > layout.MaxTopK:
-		err = invalid("topk_idx has %d selections per token, allowed 1 to %d", a.TopK, layout.MaxTopK)
+		err = badTopK(a.TopK)
 	case a.NumTokens > maxSelections/a.TopK:
 		err = invalid("topk_idx is [%d, %d], allowed at most %d selections", a.NumTokens, a.TopK, maxSelections)
 	case len(a.X) < a.NumTokens*a.Hidden*2:
@@ -161,16 +165,22 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (slab layout.Slab, active uint64
 	case len(b.owed) >= maxOwed:
 		err = invalid("%d cancelled dispatches still wait for peers, allowed %d", len(b.owed), maxOwed)
 	default:
-		err = checkExperts(a)
+		if err = checkColumns(a); err == nil {
+			err = checkExperts(a)
+		}
 	}
 	return slab, active, err
 }
 
 func (b *Buffer) checkShape(a *DispatchArgs) (layout.Slab, error) {
+	if !a.Bare && a.Flat && (a.TopK < 1 || a.TopK > layout.MaxTopK) {
+		return layout.Slab{}, badTopK(a.TopK) // their width would be refused, less clearly
+	}
 	slab, err := layout.Of(layout.Shape{
 		MaxTokens: int64(a.MaxTokens), Hidden: int64(a.Hidden),
 		NumExperts: int64(a.NumExperts), NumRanks: int64(b.ranks), FP8: a.FP8,
 		UE8M0: a.Scales == device.ScalesUE8M0, WideOutputs: a.WideOutputs,
+		Flat: a.Flat, Columns: shapeColumns(a),
 	})
 	if err == nil && a.Scales != device.ScalesFloat32 && !a.FP8 {
 		return slab, invalid("%s is set without fp8", a.Scales)
@@ -183,6 +193,10 @@ func (b *Buffer) checkShape(a *DispatchArgs) (layout.Slab, error) {
 			a.MaxTokens, a.Hidden, a.NumExperts, outputName(a.WideOutputs), slab.SizeBytes, b.slabBytes)
 	}
 	return slab, nil
+}
+
+func badTopK(k int) error {
+	return invalid("topk_idx has %d selections per token, allowed 1 to %d", k, layout.MaxTopK)
 }
 
 func checkExperts(a *DispatchArgs) error {
@@ -249,6 +263,9 @@ func (b *Buffer) countArrivals(s *slot, out uint64) {
 		case out&bit != 0:
 			s.awaited &^= bit
 			s.counted &^= bit
+		case !b.exchanges(s) && layout.IsFor(s.own.seg.Word(layout.Announced(t)).Load(), s.op):
+			b.refuseOrder(s.own.seg, s.op) // its rows are flat, ours are not: it would wait for ever
+			b.dom.Wake(t)
 		}
 	}
 }
@@ -281,6 +298,9 @@ func (b *Buffer) received(s *slot) error {
 				b.count.rowsReceived += v & (1<<32 - 1)
 			}
 		}
+	}
+	if a.Flat && !a.Bare {
+		b.clearHoles(s)
 	}
 	showActive(a.ActiveRanks, b.all&^s.counted)
 	b.rec.seen(s, kindDispatch)

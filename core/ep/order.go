@@ -7,10 +7,13 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// Deterministic order takes one more exchange. Every source leaves its counts
+// Deterministic order, and that of flat rows, takes one more exchange. Every source leaves its counts
 // in layout[l][s] of an open slab and says so in counted[s]. The owner alone
 // decides whose rows lie where, in order of rank, and publishes that in order;
 // a rank that was lost by then has no place. Then sources place their rows.
+
+// exchanges reports whether rows of this operation get their places so.
+func (b *Buffer) exchanges(s *slot) bool { return b.cfg.Deterministic || s.params.flat }
 
 // inOrder does our part of that and returns the owners that have answered.
 func (b *Buffer) inOrder(s *slot, ready uint64) (answered uint64) {
@@ -104,10 +107,10 @@ func (b *Buffer) assigned(s *slot, ready uint64) (fits uint64) {
 	return fits
 }
 
-// refuseOrder answers for an operation that this rank has given up: nobody has
-// a place. An answer that was given stands.
+// refuseOrder answers for an operation that this rank has given up, or in which
+// it makes no order: nobody has a place. An answer that was given stands.
 func (b *Buffer) refuseOrder(slab transport.Segment, op uint64) {
-	if order := slab.Word(layout.Order()); b.cfg.Deterministic && !layout.IsFor(order.Load(), op) {
+	if order := slab.Word(layout.Order()); !layout.IsFor(order.Load(), op) {
 		slab.Word(layout.OrderSet()).Store(0)
 		order.Store(layout.Word(op, 0))
 	}

@@ -85,8 +85,8 @@ func (p *Pending) Cancel() {
 // State returns the operation's state.
 func (p *Pending) State() op.State { return p.t.st.State() }
 
-// CombineBytes returns the size of operation n's expert outputs [L, C, Hidden]
-// and of one row of a combine's result.
+// CombineBytes returns the size of operation n's expert outputs, [L, C, Hidden]
+// or flat [rows received, Hidden], and of one row of a combine's result.
 func (b *Buffer) CombineBytes(n uint64) (outputs, row int64, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -97,5 +97,8 @@ func (b *Buffer) CombineBytes(n uint64) (outputs, row int64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	return s.slab.Y().Bytes, 2 * s.slab.Hidden, nil
+	if s.params.flat && s.dispatch.pending() {
+		return 0, 0, invalid("the handle's dispatch has not ended: it is not known how many rows x must have")
+	}
+	return s.outputBytes(), 2 * s.slab.Hidden, nil
 }

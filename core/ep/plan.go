@@ -8,15 +8,18 @@ import (
 // plan is where one dispatch sends its rows: one job per distinct (token,
 // expert), and for each (token, k) the job that serves it. Jobs are in order
 // of expert and, within one, of token: an owner's are together, and memory is
-// written in order.
+// written in order. Flat rows (makeFlat) have one block per rank instead of
+// one per expert, and U = min(R, K) places per token instead of K.
 type plan struct {
 	topk   []int64            // copy of the caller's [T, K]
+	width  int                // K, or U: entries of jobOf per token
 	jobs   []device.PlaceJob  // Pos is relative until reserved
-	jobOf  []int32            // [T, K] -> job, -1: none
+	jobOf  []int32            // [T, width] -> job, -1: none
 	counts []int32            // [E] rows per expert
 	first  []int32            // [E + 1] first job of each expert
 	begin  []int32            // [E] first position, set when reserved
-	rows   []device.ReduceJob // [T, K], set when everything is sent
+	rows   []device.ReduceJob // [T, width], set when everything is sent
+	ranks  []uint64           // flat: [T], the ranks that a token goes to
 }
 
 // resize returns a slice of length n, reusing memory where it can.
@@ -30,25 +33,36 @@ func resize[T any](s []T, n int) []T {
 // make fills the plan for the tokens of a dispatch. Experts of ranks outside
 // `active` get nothing.
 func (p *plan) make(a *DispatchArgs, localExperts int, active uint64) {
-	p.topk = append(p.topk[:0], a.TopkIdx[:a.NumTokens*a.TopK]...)
-	p.jobOf = resize(p.jobOf, len(p.topk))
-	p.counts = resize(p.counts, a.NumExperts)
-	p.first = resize(p.first, a.NumExperts+1)
-	p.begin = resize(p.begin, a.NumExperts)
-	clear(p.counts)
+	p.begins(a, a.TopK, a.NumExperts)
 	for t := range a.NumTokens {
 		p.count(t*a.TopK, a.TopK, localExperts, active)
 	}
-	total := int32(0)
-	for e, n := range p.counts {
-		p.first[e] = total
-		total += n
-	}
-	p.first[a.NumExperts] = total
-	p.jobs = resize(p.jobs, int(total))
+	p.number()
 	for t := range a.NumTokens {
 		p.fill(int32(t), a.TopK, localExperts)
 	}
+}
+
+// begins makes room for `width` places per token and for counts of blocks.
+func (p *plan) begins(a *DispatchArgs, width, blocks int) {
+	p.topk = append(p.topk[:0], a.TopkIdx[:a.NumTokens*a.TopK]...)
+	p.width = width
+	p.jobOf = resize(p.jobOf, a.NumTokens*width)
+	p.counts = resize(p.counts, blocks)
+	p.first = resize(p.first, blocks+1)
+	p.begin = resize(p.begin, blocks)
+	clear(p.counts)
+}
+
+// number gives every block its jobs, now that they are counted.
+func (p *plan) number() {
+	total := int32(0)
+	for i, n := range p.counts {
+		p.first[i] = total
+		total += n
+	}
+	p.first[len(p.counts)] = total
+	p.jobs = resize(p.jobs, int(total))
 }
 
 // count gives each selection of one token its index among the expert's rows.

@@ -233,19 +233,22 @@ func (r *recorder) rowsSent(s *slot) (rows uint32) {
 	return rows
 }
 
-// received books the rows of a dispatch by expert and by source.
+// received books the rows of a dispatch by expert and by source. A flat row
+// belongs to no expert.
 func (r *recorder) received(s *slot) {
 	l := int(s.slab.LocalExperts)
-	r.area.SetExperts(l)
+	if !s.params.flat {
+		r.area.SetExperts(l)
+	}
 	for rest := s.counted; rest != 0; rest &= rest - 1 {
 		source := bits.TrailingZeros64(rest)
 		total := uint64(0)
 		for e := range l {
 			n := uint64(s.dispatch.args.LayoutRange[e*r.b.ranks+source]) & (1<<32 - 1)
-			if n > 0 {
+			if n > 0 && !s.params.flat {
 				r.area.AddRows(e, n)
-				total += n
 			}
+			total += n
 		}
 		r.area.AddReceived(source, total)
 	}

@@ -50,12 +50,15 @@ func (b *Buffer) releaseAs(s *slot, state op.State, why error) {
 		published++
 	}
 	s.live = false
+	gaveUp := s.dispatch.pending()
 	s.endCalls(state, why)
 	b.forgetWaits(s)
 	b.rec.abandon(s, state)
 	s.dispatch.args, s.combine.args = DispatchArgs{}, CombineArgs{}
 	if s.isOpen() {
-		b.refuseOrder(s.own.seg, s.op)
+		if gaveUp {
+			b.refuseOrder(s.own.seg, s.op)
+		}
 		b.peers[b.self].yReady(s.index).Store(layout.Counted(s.op, published, true))
 	}
 	for rest := s.sent; rest != 0; rest &= rest - 1 {

@@ -57,6 +57,7 @@ type domain struct {
 	members *atomic.Uint64
 	view    []*incarnation
 	lay     *layout.Slab
+	flat    *layout.Slab
 }
 
 var _ transport.Domain = (*domain)(nil)
@@ -95,7 +96,7 @@ func (d *domain) Process(rank int) transport.Process {
 
 func (d *domain) AddSlab(size int64) (int, transport.Segment, error) {
 	d.st.yield(atAddSlab)
-	seg := newSlabSegment(d.inc, d.lay, size)
+	seg := newSlabSegment(d.inc, d.lay, d.flat, size)
 	d.inc.slabs = append(d.inc.slabs, seg)
 	return len(d.inc.slabs) - 1, seg, nil
 }
@@ -153,8 +154,8 @@ type segment struct {
 	words   []atomic.Uint64
 	layouts []atomic.Uint64
 	unused  atomic.Uint64 // stands for counters that the shape does not have
-	regions [3]layout.Region
-	bytes   [3][]byte
+	regions []layout.Region
+	bytes   [][]byte
 }
 
 var _ transport.Segment = (*segment)(nil)
@@ -163,15 +164,22 @@ func newControl(owner *incarnation) *segment {
 	return &segment{owner: owner, control: true, size: layout.ControlBytes, words: make([]atomic.Uint64, layout.ControlBytes/8)}
 }
 
-func newSlabSegment(owner *incarnation, lay *layout.Slab, size int64) *segment {
+// newSlabSegment has room for packed rows and for flat ones, whose regions are
+// parts of those but for their columns.
+func newSlabSegment(owner *incarnation, lay, flat *layout.Slab, size int64) *segment {
 	s := &segment{
 		owner: owner, size: size, lay: lay,
 		words:   make([]atomic.Uint64, layout.Counter(int(lay.LocalExperts))/8),
 		layouts: make([]atomic.Uint64, lay.LocalExperts*lay.NumRanks),
-		regions: [3]layout.Region{lay.SrcInfo(), lay.Rows(), lay.Y()},
+		regions: []layout.Region{lay.SrcInfo(), lay.Rows(), lay.Y()},
 	}
-	for i, r := range s.regions {
-		s.bytes[i] = make([]byte, r.Bytes)
+	for i, width := range flat.Columns {
+		if width > 0 {
+			s.regions = append(s.regions, flat.Column(i))
+		}
+	}
+	for _, r := range s.regions {
+		s.bytes = append(s.bytes, make([]byte, r.Bytes))
 	}
 	return s
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/layout"
 )
 
 // part is what an actor plays.
@@ -29,8 +30,10 @@ type part struct {
 // sceneAct is one step of a script that all members play.
 type sceneAct struct {
 	act
-	groups  []int32 // nil, or one number per rank: others are left out
-	cancels uint64  // ranks that cancel the first dispatch
+	flat    bool
+	extra   [][layout.NumExtras][]byte // of flat rows, by rank
+	groups  []int32                    // nil, or one number per rank: others are left out
+	cancels uint64                     // ranks that cancel the first dispatch
 	timeout []time.Duration
 }
 
@@ -42,6 +45,12 @@ func (sc *scene) script() []sceneAct {
 		a.pattern = sc.rng.IntN(numPatterns)
 		if sc.slots == 1 && a.pattern == patternDDCC {
 			a.pattern = patternDCC
+		}
+		if a.flat = sc.rng.IntN(3) == 0; a.flat {
+			for _, in := range a.ins {
+				extra := bytes.Repeat([]byte{byte(sc.rng.Uint32())}, in.tokens*sc.flat.extra[0])
+				a.extra = append(a.extra, [layout.NumExtras][]byte{extra})
+			}
 		}
 		a.timeout = sc.timeouts()
 		if !sc.single && sc.rng.IntN(5) == 0 {
@@ -126,6 +135,7 @@ type held struct {
 	mask []int32
 	ins  []input // as counted here
 	from []int32 // the mask after the dispatch
+	rows []flatRow
 }
 
 func (a *actor) args(in *input, d *dispatched, mask []int32, timeout time.Duration) *ep.DispatchArgs {
@@ -169,6 +179,10 @@ func (a *actor) inTime() error {
 func (a *actor) dispatch(act *sceneAct, cancel bool) (*held, error) {
 	h := &held{dispatched: new(dispatched), act: act, mask: a.mask(act)}
 	args := a.args(&act.ins[a.rank], h.dispatched, h.mask, act.timeout[a.rank])
+	if act.flat {
+		args.Flat, args.TopkWeights = true, act.ins[a.rank].weights
+		args.Extra, args.ExtraRowBytes = act.extra[a.rank], a.scene.flat.extra
+	}
 	slice := time.Duration(-1)
 	if cancel || a.sliced() {
 		slice = time.Duration(a.rng.Int64N(int64(deadline))) * time.Duration(a.rng.IntN(2))
@@ -215,7 +229,23 @@ func (h *held) expectRows(a *actor) {
 
 // checkRows may be called as long as the handle is valid.
 func (h *held) checkRows(a *actor) error {
+	if h.act.flat {
+		_, err := h.checkFlatRows(a)
+		return err
+	}
 	return h.checkMasked(a.rank, a.scene.shape, h.ins, h.from, a.scene.ordered)
+}
+
+// checkFlatRows finds the rows of a flat dispatch. A rank that cancels may have
+// taken places that it never filled.
+func (h *held) checkFlatRows(a *actor) (rows []flatRow, err error) {
+	ins := make([]flatInput, len(h.ins))
+	for r := range ins {
+		ins[r] = flatInput{h.ins[r], h.act.extra[r]}
+	}
+	lost := func(r int) bool { return h.from[r] == 0 }
+	h.rows, err = h.checkFlatHoles(a.rank, a.scene.flat, ins, lost, h.act.cancels != 0 || anyLost(a.scene.flat, lost))
+	return h.rows, err
 }
 
 // compute is compute with outputs times 2^variant, which is exact: a reader of
@@ -225,7 +255,11 @@ func (h *held) outputs(a *actor, variant int, x []byte) {
 	s := a.scene.shape
 	tmp := &dispatched{res: h.res, counts: h.counts}
 	tmp.res.CombineX = x
-	tmp.compute(a.rank, s)
+	if h.act.flat {
+		tmp.computeFlat(a.rank, a.scene.flat, h.rows, x)
+	} else {
+		tmp.compute(a.rank, s)
+	}
 	scale(x, variant)
 	a.st.yield(atCompute)
 }
@@ -262,6 +296,9 @@ func (a *actor) combine(h *held, variant int) error {
 		X: x, TopkIdx: in.topk, TopkWeights: in.weights, Out: out,
 		NumTokens: in.tokens, TopK: s.topk, Timeout: h.act.timeout[a.rank], ActiveRanks: h.mask,
 	}
+	if h.act.flat {
+		args.Flat, args.TopkIdx, args.TopkWeights, args.TopK = true, nil, nil, 0
+	}
 	p, err := a.buf.Combine(h.res.Op, args, ep.PhaseDone, a.slice())
 	for ; err == ep.ErrInProgress && p == nil; a.st.yield(atCall) {
 		p, err = a.buf.Combine(h.res.Op, args, ep.PhaseDone, a.slice())
@@ -290,6 +327,11 @@ func (h *held) checkOutputs(a *actor, variant int, out []byte) error {
 	a.scene.stats.combines++
 	lost := func(e int64) bool { return h.mask[int(e)/(s.experts/s.ranks)] == 0 }
 	want := wantCombine(&h.act.ins[a.rank], s.hidden, s.topk, lost)
+	if h.act.flat {
+		in := flatInput{input: h.act.ins[a.rank]}
+		want = wantFlat(&in, a.scene.flat, func(r int) bool { return h.mask[r] == 0 })
+		a.scene.stats.flat++
+	}
 	if scale(want, variant); !bytes.Equal(out, want) {
 		return fmt.Errorf("operation %d, combine %d differs from the oracle without the ranks that %v leaves out", h.res.Op, variant, h.mask)
 	}

@@ -27,6 +27,8 @@ type scene struct {
 	single   bool // one fault, which one rank must pay for
 	shape    shape
 	lay      layout.Slab
+	flat     flatShape // of the flat operations
+	flatLay  layout.Slab
 	slots    int
 	fill     bool
 	ordered  bool
@@ -47,6 +49,7 @@ type scene struct {
 type tally struct {
 	schedules, steps, single, singleLost       int
 	dispatches, combines, cancelled, fenced    int
+	flat                                       int // of the combines
 	meetings, returned, fresh, absent, skipped int
 	notCombined, slabs, incarnations, maxSlabs int
 	struck                                     struck
@@ -64,18 +67,32 @@ func newScene(seed uint64, stats *tally) *scene {
 		slots: slots, fill: rng.IntN(2) == 0, ordered: rng.IntN(3) == 0, holders: make([]*actor, ranks),
 		ahead: rng.IntN(6*ranks) - 5*ranks, meetings: rng.IntN(3), left: map[uint16]bool{}, stats: stats,
 	}
-	lay, err := layout.Of(layout.Shape{
-		MaxTokens: int64(sc.shape.maxTokens), Hidden: int64(sc.shape.hidden),
-		NumExperts: int64(sc.shape.experts), NumRanks: int64(ranks),
-	})
-	if err != nil {
-		panic(err)
-	}
-	sc.lay = lay
+	sc.flat = flatShape{shape: sc.shape, extra: [layout.NumExtras]int{rng.IntN(2) * 3}}
+	sc.layOut()
 	sc.members.Store(uint64(membership.Full(1, ranks)))
 	sc.seen = membership.Set(sc.members.Load())
 	sc.st.watch, sc.st.convene = sc.watch, sc.convene
 	return sc
+}
+
+func (sc *scene) layOut() {
+	packed := layout.Shape{
+		MaxTokens: int64(sc.shape.maxTokens), Hidden: int64(sc.shape.hidden),
+		NumExperts: int64(sc.shape.experts), NumRanks: int64(sc.shape.ranks),
+	}
+	flat := packed
+	flat.Flat = true
+	k := int64(sc.shape.topk)
+	flat.Columns = [layout.NumColumns]int64{8 * k, 4 * k, int64(sc.flat.extra[0])}
+	for shape, lay := range map[layout.Shape]*layout.Slab{packed: &sc.lay, flat: &sc.flatLay} {
+		var err error
+		if *lay, err = layout.Of(shape); err != nil {
+			panic(err)
+		}
+	}
+	if sc.flatLay.RowsOff != sc.lay.RowsOff || sc.flatLay.YOff != sc.lay.YOff {
+		panic("flat rows lie elsewhere than packed ones")
+	}
 }
 
 // play runs the schedule and reports what was wrong with it.
@@ -140,7 +157,7 @@ func (sc *scene) enter(rank int) *actor {
 	in.control = newControl(in)
 	a := &actor{scene: sc, rank: rank, inc: in, name: fmt.Sprintf("%d.%d", rank, sc.epochs)}
 	in.actor = a
-	a.dom = &domain{st: sc.st, inc: in, members: &sc.members, lay: &sc.lay}
+	a.dom = &domain{st: sc.st, inc: in, members: &sc.members, lay: &sc.lay, flat: &sc.flatLay}
 	a.rng = rand.New(rand.NewPCG(sc.rng.Uint64(), uint64(rank)))
 	sc.holders[rank] = a
 	return a

@@ -93,6 +93,7 @@ func (t *tally) add(o *tally) {
 	t.singleLost += o.singleLost
 	t.dispatches += o.dispatches
 	t.combines += o.combines
+	t.flat += o.flat
 	t.cancelled += o.cancelled
 	t.fenced += o.fenced
 	t.meetings += o.meetings

@@ -22,7 +22,7 @@ func (b *Buffer) send(s *slot) error {
 	if ready>>b.self&1 == 1 {
 		b.describe(s)
 	}
-	if b.cfg.Deterministic {
+	if b.exchanges(s) {
 		if ready = b.inOrder(s, ready); ready == 0 {
 			return nil
 		}
@@ -46,6 +46,7 @@ func (b *Buffer) finishSend(s *slot) {
 	b.rec.sent(s, kindDispatch)
 	s.plan.locate(&s.slab)
 	s.dispatch.args.X, s.dispatch.args.TopkIdx = nil, nil // no longer ours
+	s.dispatch.args.TopkWeights, s.dispatch.args.Extra = nil, [layout.NumExtras][]byte{}
 	s.located = true
 }
 
@@ -74,6 +75,11 @@ func (b *Buffer) describe(s *slot) {
 	res.SrcInfo = bytesOf(s.own.seg, lay.SrcInfo())
 	res.CombineX = bytesOf(s.own.seg, lay.Y())
 	res.Scales = bytesOf(s.own.seg, lay.Scales())
+	if res.Flat = lay.Flat; res.Flat {
+		for i := range lay.Columns {
+			res.Columns[i] = bytesOf(s.own.seg, lay.Column(i))
+		}
+	}
 }
 
 func bytesOf(slab transport.Segment, r layout.Region) []byte { return slab.Bytes(r.Off, r.Bytes) }
@@ -82,7 +88,7 @@ func bytesOf(slab transport.Segment, r layout.Region) []byte { return slab.Bytes
 // them all: an owner that works on another shape may be short, and then gets
 // no rows from us.
 func (b *Buffer) reserve(s *slot, ready uint64) (fits uint64) {
-	if b.cfg.Deterministic {
+	if b.exchanges(s) {
 		return b.assigned(s, ready)
 	}
 	return b.take(s, ready)
@@ -128,6 +134,7 @@ func (b *Buffer) place(s *slot, owners uint64) {
 	}
 	b.kern.Place(&b.scratch.place)
 	b.scratch.place.X = nil
+	b.placeColumns(s, owners)
 }
 
 // jobsFor returns the jobs for some owners: all of them, without copying, in
@@ -181,10 +188,10 @@ func (b *Buffer) publish(slab transport.Segment, r int, op uint64, p *params, la
 	b.dom.Wake(r)
 }
 
-// placedBytes counts rows, scales and src_info.
+// placedBytes counts rows, scales, src_info and columns.
 func (b *Buffer) placedBytes(s *slot, owners uint64) (n uint64) {
 	l := int(s.slab.LocalExperts)
-	row := uint64(s.slab.RowBytes + s.slab.Groups()*4 + 4)
+	row := uint64(s.slab.RowBytes + s.slab.Groups()*4 + 4 + s.slab.ColumnBytes())
 	for rest := owners; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
 		for _, c := range s.plan.counts[r*l : (r+1)*l] {
@@ -195,11 +202,12 @@ func (b *Buffer) placedBytes(s *slot, owners uint64) (n uint64) {
 }
 
 // prefault makes present what this operation will probably touch at owner r:
-// each expert's uniform share of the tokens, a quarter more for skew.
+// each block's uniform share of the selections, a quarter more for skew.
 func (b *Buffer) prefault(s *slot, r int) {
 	lay := &s.slab
 	tokens := int64(s.params.tokens) * lay.NumRanks * int64(s.params.topK)
-	share := min((tokens*5/4+lay.NumExperts-1)/lay.NumExperts, lay.RowsPerExpert)
+	blocks := lay.LocalExperts * lay.NumRanks
+	share := min((tokens*5/4+blocks-1)/blocks, lay.RowsPerExpert)
 	w := &s.warm[r]
 	seg := s.dst[r]
 	if w.seg == seg && w.shape == lay.Shape && w.rows >= share {

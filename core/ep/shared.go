@@ -1,6 +1,7 @@
 package ep
 
 import (
+	"fmt"
 	"sync/atomic"
 
 	"github.com/moewire/moewire/core/device"
@@ -53,6 +54,7 @@ const (
 	paramFlags
 	paramTopK
 	paramTokens
+	paramExtra
 )
 
 // Bits of the flags word of a params record.
@@ -62,13 +64,24 @@ const (
 	// The scale format is a number of two bits.
 	scalesShift, scalesMask = 2, 3
 	flagWide                = 1 << 4
+	flagFlat                = 1 << 5
+	flagBare                = 1 << 6
 )
 
 // params is one rank's view of an operation.
 type params struct {
 	maxTokens, hidden, experts, topK, tokens uint64
-	fp8, more, wide                          bool
+	extra                                    uint64 // flat: 16 bits of width per column
+	fp8, more, wide, flat, bare              bool
 	scales                                   device.ScaleFormat
+}
+
+// packExtra puts the widths of the extra columns in one word.
+func packExtra(a *DispatchArgs) (packed uint64) {
+	for i, n := range a.ExtraRowBytes {
+		packed |= uint64(n) << (16 * i)
+	}
+	return packed
 }
 
 func (p *params) store(slab transport.Segment, rank int, op uint64) {
@@ -83,7 +96,13 @@ func (p *params) store(slab transport.Segment, rank int, op uint64) {
 	if p.wide {
 		flags |= flagWide
 	}
-	for i, v := range [...]uint64{op + 1, p.maxTokens, p.hidden, p.experts, flags, p.topK, p.tokens} {
+	if p.flat {
+		flags |= flagFlat
+	}
+	if p.bare {
+		flags |= flagBare
+	}
+	for i, v := range [...]uint64{op + 1, p.maxTokens, p.hidden, p.experts, flags, p.topK, p.tokens, p.extra} {
 		slab.Word(at + int64(i)*8).Store(v)
 	}
 }
@@ -96,6 +115,7 @@ func loadParams(slab transport.Segment, rank int) (op uint64, p params) {
 		maxTokens: word(paramMaxTokens), hidden: word(paramHidden), experts: word(paramExperts),
 		topK: word(paramTopK), tokens: word(paramTokens),
 		fp8: flags&flagFP8 != 0, more: flags&flagMore != 0, wide: flags&flagWide != 0,
+		flat: flags&flagFlat != 0, bare: flags&flagBare != 0, extra: word(paramExtra),
 		scales: device.ScaleFormat(flags >> scalesShift & scalesMask),
 	}
 }
@@ -103,6 +123,8 @@ func loadParams(slab transport.Segment, rank int) (op uint64, p params) {
 // differs names the first parameter on which two ranks must agree and do not.
 func (p *params) differs(o *params) (name string, mine, theirs any, ok bool) {
 	switch {
+	case p.flat != o.flat:
+		return "form", formName(p.flat), formName(o.flat), true
 	case p.maxTokens != o.maxTokens:
 		return "num_max_tokens_per_rank", p.maxTokens, o.maxTokens, true
 	case p.hidden != o.hidden:
@@ -116,12 +138,35 @@ func (p *params) differs(o *params) (name string, mine, theirs any, ok bool) {
 	case p.wide != o.wide:
 		return "output dtype", outputName(p.wide), outputName(o.wide), true
 	}
+	return p.columnDiffers(o)
+}
+
+// columnDiffers looks at what flat rows bring along.
+func (p *params) columnDiffers(o *params) (name string, mine, theirs any, ok bool) {
+	switch {
+	case p.bare != o.bare:
+		return "sending of topk_idx and topk_weights", !p.bare, !o.bare, true
+	case p.flat && !p.bare && p.topK != o.topK:
+		return "num_topk", p.topK, o.topK, true
+	}
+	for i := range layout.NumExtras {
+		if a, b := p.extra>>(16*i)&layout.MaxExtraBytes, o.extra>>(16*i)&layout.MaxExtraBytes; a != b {
+			return fmt.Sprintf("bytes per row of extra[%d]", i), a, b, true
+		}
+	}
 	return "", nil, nil, false
 }
 
 func (p *params) same(o *params) bool {
 	_, _, _, bad := p.differs(o)
 	return !bad
+}
+
+func formName(flat bool) string {
+	if flat {
+		return "flat"
+	}
+	return "packed"
 }
 
 func dtypeName(fp8 bool) string {

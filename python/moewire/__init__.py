@@ -33,6 +33,7 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
+    from ._flat_results import FlatHandle, FlatReceived
     from .buffer import Buffer
     from .event import EventOverlap
     from .handle import Handle
@@ -44,6 +45,8 @@ __all__ = [
     "DeadlineError",
     "EventOverlap",
     "FencedError",
+    "FlatHandle",
+    "FlatReceived",
     "ForkedError",
     "Handle",
     "InvalidArgument",
@@ -63,7 +66,13 @@ __all__ = [
     "__version__",
 ]
 
-_LAZY = {"Buffer": "buffer", "EventOverlap": "event", "Handle": "handle"}
+_LAZY = {
+    "Buffer": "buffer",
+    "EventOverlap": "event",
+    "FlatHandle": "_flat_results",
+    "FlatReceived": "_flat_results",
+    "Handle": "handle",
+}
 
 
 def __getattr__(name: str) -> Any:

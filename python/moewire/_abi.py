@@ -24,9 +24,11 @@ from ctypes import (
 )
 from typing import Any, ClassVar
 
-MW_ABI_VERSION = 2
+MW_ABI_VERSION = 3
 MW_MAX_RANKS = 48
 MW_MAX_TOPK = 64
+MW_MAX_EXTRAS = 4
+MW_MAX_EXTRA_BYTES = 65535
 
 MW_OK = 0
 MW_IN_PROGRESS = 1
@@ -52,13 +54,17 @@ MW_CONFIG_DETERMINISTIC = 4
 MW_CONFIG_NO_RECORD = 2
 MW_CONFIG_TEST_CORRUPT_COMBINE = 0x80000000
 MW_SHAPE_FP32_OUTPUTS = 1
+MW_SHAPE_FLAT = 2
 
 MW_DISPATCH_FP8 = 1
 MW_DISPATCH_MORE = 2
 MW_DISPATCH_ROUND_SCALE = 4
 MW_DISPATCH_UE8M0 = 8
 MW_DISPATCH_FP32_OUTPUTS = 16
+MW_DISPATCH_FLAT = 32
+MW_DISPATCH_BARE = 64
 MW_COMBINE_ZERO_COPY = 1
+MW_COMBINE_FLAT = 2
 
 MW_RECORD_DISPATCH = 1
 MW_RECORD_COMBINE = 2
@@ -116,6 +122,8 @@ class mw_shape_t(Structure):
         ("num_experts", c_int64),
         ("flags", c_uint32),
         ("reserved", c_uint32),
+        ("num_topk", c_int64),
+        ("extra_row_bytes", c_uint32 * MW_MAX_EXTRAS),
     ]
 
 
@@ -190,6 +198,9 @@ class mw_dispatch_result_t(Structure):
         ("combine_x", c_uint64),
         ("memory_address", c_uint64),
         ("memory_bytes", c_uint64),
+        ("recv_topk_idx", c_uint64),
+        ("recv_topk_weights", c_uint64),
+        ("recv_extra", c_uint64 * MW_MAX_EXTRAS),
     ]
 
 
@@ -213,6 +224,9 @@ class mw_dispatch_args_t(Structure):
         ("recv_count", c_uint64),
         ("layout_range", c_uint64),
         ("result", c_uint64),  # address of a mw_dispatch_result_t
+        ("topk_weights", c_uint64),
+        ("extra", c_uint64 * MW_MAX_EXTRAS),
+        ("extra_row_bytes", c_uint32 * MW_MAX_EXTRAS),
     ]
 
 

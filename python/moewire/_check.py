@@ -96,15 +96,30 @@ def known(name: str, value: torch.Tensor, dtype: torch.dtype, shape: tuple[int, 
         tensor(name, value, dtype, shape)
 
 
-def outputs(x: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def outputs(x: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], name: str = "x") -> None:
     """Expert outputs of the ``dtype`` that was chosen at their dispatch."""
     given = getattr(x, "dtype", None)
     if given is not dtype and given in (torch.float32, torch.bfloat16):
         how = "dispatch with fp32_outputs=True for float32"
         if dtype is torch.float32:
             how = "the dispatch had fp32_outputs=True"
-        raise refuse("x", f"dtype {given}", f"dtype {dtype} ({how})")
-    tensor("x", x, dtype, shape)
+        raise refuse(name, f"dtype {given}", f"dtype {dtype} ({how})")
+    tensor(name, x, dtype, shape)
+
+
+def num_extras(name: str, count: int) -> None:
+    """How many tensors may go along with flat rows."""
+    if count > abi.MW_MAX_EXTRAS:
+        raise refuse(name, f"{count} of them", f"at most {abi.MW_MAX_EXTRAS}")
+
+
+def along(name: str, value: object, num_tokens: int) -> None:
+    """A contiguous CPU tensor of any dtype with a row for each token."""
+    if not isinstance(value, torch.Tensor):
+        raise refuse(name, type(value).__name__, "a torch.Tensor")
+    if value.dim() < 1:
+        raise refuse(name, "shape []", f"shape [{num_tokens}, ...]")
+    tensor(name, value, value.dtype, (num_tokens, *value.shape[1:]))
 
 
 def _fits(given: tuple[int, ...], shape: tuple[int | None, ...]) -> bool:

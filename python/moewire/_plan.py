@@ -28,6 +28,7 @@ FORMAT_FLAGS = (
     | abi.MW_DISPATCH_FP32_OUTPUTS
 )
 Taken = TypeVar("Taken")
+Made = TypeVar("Made")
 
 
 class Pool(Generic[Taken]):
@@ -100,22 +101,23 @@ class Plan:
         )
 
 
-class Plans:
-    """The plans of one buffer."""
+class Plans(Generic[Made]):
+    """The plans of one kind that a buffer has."""
 
-    def __init__(self, num_ranks: int) -> None:
+    def __init__(self, num_ranks: int, make: Callable[[Any, int], Made]) -> None:
         self._num_ranks = num_ranks
-        self._plans: dict[Any, Plan] = {}
+        self._make = make
+        self._plans: dict[Any, Made] = {}
         # Of arguments that nobody has checked: None where they never were right.
         self.find = self._plans.get
 
-    def of(self, key: Key) -> Plan:
+    def of(self, key: Any) -> Made:
         """The plan for arguments that were checked."""
         plan = self._plans.get(key)
         if plan is None:
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
-            plan = self._plans.setdefault(key, Plan(key, self._num_ranks))
+            plan = self._plans.setdefault(key, self._make(key, self._num_ranks))
         return plan
 
 

@@ -9,6 +9,7 @@ import torch
 
 from . import _abi as abi
 from ._check import FP8_BLOCK, UE8M0_PACK
+from ._flat_plan import FlatPlan
 from ._memory import Mapping
 from ._operation import Operation
 from ._plan import Plan
@@ -59,8 +60,8 @@ def _make(mapping: Mapping, raw: abi.mw_dispatch_result_t, plan: Plan) -> Rows:
     return Rows(data, scales.transpose(1, 2), src_info)
 
 
-def combine_view(mapping: Mapping, address: int, plan: Plan) -> torch.Tensor:
-    """The combine buffer at ``address``: bf16 or float32 [L, R*M, H]."""
+def combine_view(mapping: Mapping, address: int, plan: Plan | FlatPlan) -> torch.Tensor:
+    """The combine buffer at ``address``: bf16 or float32 [L, R*M, H], flat [R*M, H]."""
     key = (address, plan)
     view: torch.Tensor | None = mapping.find(key)
     if view is None:

@@ -11,9 +11,10 @@ from typing import Any
 
 from . import _abi as abi
 from ._events import EventLog
+from ._flat_plan import FlatPlan
 from ._lib import library
 from ._memory import MappingCache
-from ._plan import SLICE_US, Plans
+from ._plan import SLICE_US, Plan, Plans
 from .errors import ClosedError, DeadlineError, MoewireError, from_status
 
 MAX_METADATA_BYTES = 1024
@@ -21,14 +22,10 @@ MAX_METADATA_BYTES = 1024
 _CLOSED_TEXT = "the buffer is closed"
 
 
-def size_hint(
-    tokens: int, hidden: int, num_ranks: int, num_experts: int, num_slots: int, flags: int
-) -> int:
+def size_hint(shape: abi.mw_shape_t) -> int:
     """Bytes for operations up to this shape, in bf16 or fp8 (address space, not memory)."""
     lib = library()
-    shape = abi.mw_shape_t(
-        abi.SIZE_OF[abi.mw_shape_t], num_slots, tokens, hidden, num_ranks, num_experts, flags
-    )
+    shape.size = abi.SIZE_OF[abi.mw_shape_t]
     num_bytes = ctypes.c_uint64()
     lib.check(lib.buffer_size_hint(byref(shape), byref(num_bytes)))
     return num_bytes.value
@@ -50,7 +47,8 @@ class Runtime:
         self.id = abi.mw_buffer_t()
         self.closed = False
         self.num_ranks = num_ranks
-        self.plans = Plans(num_ranks)
+        self.plans = Plans(num_ranks, Plan)
+        self.flat_plans = Plans(num_ranks, FlatPlan)
         self._mappings = MappingCache(self.lib, max(2, num_slots))
         self.mapping = self._mappings.get  # that a dispatch's result lies in
         config = abi.mw_config_t(

@@ -9,12 +9,14 @@ import torch
 
 from . import _abi as abi
 from . import _bootstrap, _check, _combine, _dispatch, _results
+from ._flat import FlatCalls, refuse_foreign
+from ._flat_results import FlatHandle
 from ._meeting import Store, StoreMeeting
 from ._member import CONNECT_TIMEOUT_US, Member, Options
 from ._results import RecvX
 from ._runtime import size_hint
-from .event import Event, EventOverlap, Finishable, Hook
-from .handle import Handle
+from .event import EventOverlap, Hook, completion, phase_for
+from .handle import Handle, Held
 
 Received: TypeAlias = tuple[RecvX, torch.Tensor, Handle, EventOverlap, Hook | None]
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 STORE_PREFIX = "moewire"
 
 
-class Buffer(Member):
+class Buffer(FlatCalls, Member):
     """This rank's part of a workspace that all ranks of a group share.
 
     Takes the arguments of Mooncake EP's ``Buffer``, in its order, with its results; everything
@@ -164,19 +166,18 @@ class Buffer(Member):
         memory becomes resident as rows arrive.
         """
         ranks = _check.integer("num_ranks", num_ranks, 1, (1 << 31) - 1)
-        return size_hint(
-            _check.integer(
-                "num_max_dispatch_tokens_per_rank",
-                num_max_dispatch_tokens_per_rank,
-                1,
-                _check.MAX_TOKENS,
+        name = "num_max_dispatch_tokens_per_rank"
+        shape = abi.mw_shape_t(
+            num_max_tokens_per_rank=_check.integer(
+                name, num_max_dispatch_tokens_per_rank, 1, _check.MAX_TOKENS
             ),
-            _check.integer("hidden", hidden, 1, _check.MAX_HIDDEN),
-            ranks,
-            _check.experts(num_experts, ranks),
-            _check.integer("num_slots", num_slots, 1, 64),
-            abi.MW_SHAPE_FP32_OUTPUTS if fp32_outputs else 0,
+            hidden=_check.integer("hidden", hidden, 1, _check.MAX_HIDDEN),
+            num_ranks=ranks,
+            num_experts=_check.experts(num_experts, ranks),
+            num_slots=_check.integer("num_slots", num_slots, 1, 64),
+            flags=abi.MW_SHAPE_FP32_OUTPUTS if fp32_outputs else 0,
         )
+        return size_hint(shape)
 
     def dispatch(
         self,
@@ -246,12 +247,12 @@ class Buffer(Member):
             num_experts,
             timeout_us,
             _dispatch.flags(use_fp8 is None or use_fp8, more, round_scale, use_ue8m0, fp32_outputs),
-            _phase(async_finish, return_recv_hook),
+            phase_for(async_finish, return_recv_hook),
         )
         recv_x, recv_count, handle = _dispatch.run(self.runtime, request, self._copy_outputs)
         if request.phase == abi.MW_PHASE_DONE:
             return recv_x, recv_count, handle, EventOverlap(), None
-        event, hook = _completion(handle, async_finish, return_recv_hook, (x, topk_idx))
+        event, hook = completion(handle, async_finish, return_recv_hook, (x, topk_idx))
         return recv_x, recv_count, handle, event, hook
 
     def combine(
@@ -290,7 +291,7 @@ class Buffer(Member):
         ``StaleHandleError`` after a release; ``NotCombinedError`` names a rank that released
         without combining.
         """
-        self._refuse_foreign(handle)
+        refuse_foreign(self.runtime, handle, Handle)
         out = _combine.output(out, handle)
         request = _combine.Request(
             x,
@@ -300,48 +301,27 @@ class Buffer(Member):
             timeout_us,
             bool(zero_copy),
             out,
-            _phase(async_finish, return_recv_hook),
+            phase_for(async_finish, return_recv_hook),
         )
         operation = _combine.run(self.runtime, handle, request)
-        event, hook = _completion(operation, async_finish, return_recv_hook, (x, out))
+        event, hook = completion(operation, async_finish, return_recv_hook, (x, out))
         return out, event, hook
 
-    def get_next_combine_buffer(self, handle: Handle, *, timeout_us: int = -1) -> torch.Tensor:
+    def get_next_combine_buffer(
+        self, handle: Handle | FlatHandle, *, timeout_us: int = -1
+    ) -> torch.Tensor:
         """Where expert outputs may be written in place: [L, R*M, H], a writable view.
 
-        float32 after a dispatch with ``fp32_outputs``, else bf16. Pass it to
-        ``combine(..., zero_copy=True)``. Waits, after an earlier combine of the handle, until
-        nobody reads it any more. Valid until the handle is released.
+        [N, H] for the handle of ``dispatch_flat``. float32 after a dispatch with
+        ``fp32_outputs``, else bf16. Pass it to ``combine(..., zero_copy=True)``, or to
+        ``combine_flat``. Waits, after an earlier combine of the handle, until nobody reads it
+        any more. Valid until the handle is released.
         """
-        self._refuse_foreign(handle)
+        refuse_foreign(self.runtime, handle, Held)
         _check.timeout(timeout_us)
         self.runtime.refuse_closed()
         handle.finish()
         address = self.runtime.combine_buffer(handle._id, timeout_us)
         mapping = self.runtime.mapping(handle._result)
-        return _results.combine_view(mapping, address, handle._plan)
-
-    def _refuse_foreign(self, handle: object) -> None:
-        if not isinstance(handle, Handle):
-            given = f"a {type(handle).__name__}"
-            raise _check.refuse("handle", given, "the handle that dispatch returned, itself")
-        if handle._runtime is not self.runtime:
-            raise _check.refuse("handle", "a handle of another Buffer", "one of this Buffer's")
-
-
-def _phase(async_finish: bool, return_recv_hook: bool) -> int:
-    """How far a call goes before it returns."""
-    if not (async_finish or return_recv_hook):
-        return abi.MW_PHASE_DONE
-    _check.not_both(async_finish, return_recv_hook)
-    return abi.MW_PHASE_SENT
-
-
-def _completion(
-    pending: Finishable,
-    async_finish: bool,
-    return_recv_hook: bool,
-    tensors: tuple[torch.Tensor, ...],
-) -> tuple[EventOverlap, Hook | None]:
-    event = EventOverlap(Event(pending), tensors) if async_finish else EventOverlap()
-    return event, Hook(pending) if return_recv_hook else None
+        view = _results.combine_view(mapping, address, handle._plan)
+        return view[: handle.num_recv_tokens] if isinstance(handle, FlatHandle) else view

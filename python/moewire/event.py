@@ -7,6 +7,8 @@ from typing import Protocol
 
 import torch
 
+from . import _abi as abi
+from . import _check
 from .errors import InvalidArgument
 
 
@@ -85,3 +87,22 @@ class EventOverlap:
     ) -> None:
         if self.event is not None:
             self.event.current_stream_wait()
+
+
+def phase_for(async_finish: bool, return_recv_hook: bool) -> int:
+    """How far a call goes before it returns."""
+    if not (async_finish or return_recv_hook):
+        return abi.MW_PHASE_DONE
+    _check.not_both(async_finish, return_recv_hook)
+    return abi.MW_PHASE_SENT
+
+
+def completion(
+    pending: Finishable,
+    async_finish: bool,
+    return_recv_hook: bool,
+    tensors: tuple[torch.Tensor, ...],
+) -> tuple[EventOverlap, Hook | None]:
+    """The event and the hook that a call returns."""
+    event = EventOverlap(Event(pending), tensors) if async_finish else EventOverlap()
+    return event, Hook(pending) if return_recv_hook else None

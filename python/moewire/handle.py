@@ -1,31 +1,24 @@
-"""The handle of one dispatch, to be combined."""
+"""The handles of one dispatch, to be combined."""
 
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _abi as abi
 from ._operation import Operation
 from ._plan import Plan
 from ._runtime import Runtime
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 # What releasing may answer without anything being wrong: it was released before.
 _RELEASED = (abi.MW_OK, abi.MW_ERR_STALE_HANDLE, abi.MW_ERR_HANDLE, abi.MW_ERR_CLOSED)
 
 
-class Handle(tuple[Any, ...]):
-    """Unpacks into ``(src_info, layout_range, M, H, E)``, as upstream's handle does.
-
-    - ``src_info``: int32 [L, R*M], the token index on the source rank of each received row.
-    - ``layout_range``: int64 [L, R], ``first row << 32 | number of rows`` of that source.
-    - ``M``, ``H``, ``E``: int; tokens per rank at most, hidden size, number of experts.
-
-    A handle may be combined more than once. The views that its dispatch returned are valid
-    until it is released: by ``release()``, by leaving ``with handle:``, by dropping a handle
-    that was never combined, or, once combined, by the next call on the buffer that is not a
-    combine of the same handle. A rank that will not combine what other ranks combine must
-    release, so that they get an error instead of waiting.
+class Held:
+    """What a rank holds of one dispatch, until it is released.
 
     Any thread may release; a release while the receive hook runs cancels it.
     """
@@ -33,27 +26,9 @@ class Handle(tuple[Any, ...]):
     _runtime: Runtime
     _result: abi.mw_dispatch_result_t
     _operation: Operation
-    _plan: Plan
     _num_tokens: int
     _combined = False
     _released = False
-
-    def __new__(
-        cls,
-        items: tuple[Any, ...],
-        runtime: Runtime,
-        result: abi.mw_dispatch_result_t,
-        operation: Operation,
-        plan: Plan,
-        num_tokens: int,
-    ) -> Handle:
-        self = tuple.__new__(cls, items)
-        self._runtime = runtime
-        self._result = result
-        self._operation = operation
-        self._plan = plan
-        self._num_tokens = num_tokens
-        return self
 
     @property
     def _id(self) -> abi.mw_handle_t:
@@ -82,7 +57,7 @@ class Handle(tuple[Any, ...]):
         self._operation.abandon()
         return self._runtime.lib.handle_release(self._result.handle)
 
-    def __enter__(self) -> Handle:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -100,8 +75,44 @@ class Handle(tuple[Any, ...]):
     def __reduce__(self) -> NoReturn:
         raise TypeError("a moewire handle cannot be copied or pickled; it belongs to its process")
 
-    def __copy__(self) -> Handle:
+    def __copy__(self) -> Self:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Handle:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+
+class Handle(Held, tuple[Any, ...]):
+    """Unpacks into ``(src_info, layout_range, M, H, E)``, as upstream's handle does.
+
+    - ``src_info``: int32 [L, R*M], the token index on the source rank of each received row.
+    - ``layout_range``: int64 [L, R], ``first row << 32 | number of rows`` of that source.
+    - ``M``, ``H``, ``E``: int; tokens per rank at most, hidden size, number of experts.
+
+    A handle may be combined more than once. The views that its dispatch returned are valid
+    until it is released: by ``release()``, by leaving ``with handle:``, by dropping a handle
+    that was never combined, or, once combined, by the next call on the buffer that is not a
+    combine of the same handle. A rank that will not combine what other ranks combine must
+    release, so that they get an error instead of waiting.
+
+    Any thread may release; a release while the receive hook runs cancels it.
+    """
+
+    _plan: Plan
+
+    def __new__(
+        cls,
+        items: tuple[Any, ...],
+        runtime: Runtime,
+        result: abi.mw_dispatch_result_t,
+        operation: Operation,
+        plan: Plan,
+        num_tokens: int,
+    ) -> Handle:
+        self = tuple.__new__(cls, items)
+        self._runtime = runtime
+        self._result = result
+        self._operation = operation
+        self._plan = plan
+        self._num_tokens = num_tokens
         return self

@@ -33,6 +33,8 @@ static void print_config(int first)
 	FIELD(mw_shape_t, num_experts);
 	FIELD(mw_shape_t, flags);
 	FIELD(mw_shape_t, reserved);
+	FIELD(mw_shape_t, num_topk);
+	FIELD(mw_shape_t, extra_row_bytes);
 	CLOSE();
 	OPEN(mw_bytes_t);
 	FIELD(mw_bytes_t, address);
@@ -123,6 +125,9 @@ static void print_dispatch(int first)
 	FIELD(mw_dispatch_result_t, combine_x);
 	FIELD(mw_dispatch_result_t, memory_address);
 	FIELD(mw_dispatch_result_t, memory_bytes);
+	FIELD(mw_dispatch_result_t, recv_topk_idx);
+	FIELD(mw_dispatch_result_t, recv_topk_weights);
+	FIELD(mw_dispatch_result_t, recv_extra);
 	CLOSE();
 	OPEN(mw_dispatch_args_t);
 	FIELD(mw_dispatch_args_t, size);
@@ -143,6 +148,9 @@ static void print_dispatch(int first)
 	FIELD(mw_dispatch_args_t, recv_count);
 	FIELD(mw_dispatch_args_t, layout_range);
 	FIELD(mw_dispatch_args_t, result);
+	FIELD(mw_dispatch_args_t, topk_weights);
+	FIELD(mw_dispatch_args_t, extra);
+	FIELD(mw_dispatch_args_t, extra_row_bytes);
 	CLOSE();
 }
 
@@ -172,6 +180,8 @@ static void print_constants(int first)
 	CONSTANT(MW_ABI_VERSION);
 	CONSTANT(MW_MAX_RANKS);
 	CONSTANT(MW_MAX_TOPK);
+	CONSTANT(MW_MAX_EXTRAS);
+	CONSTANT(MW_MAX_EXTRA_BYTES);
 	CONSTANT(MW_OK);
 	CONSTANT(MW_IN_PROGRESS);
 	CONSTANT(MW_ERR_INVALID_ARGUMENT);
@@ -206,10 +216,14 @@ static void print_constants(int first)
 	CONSTANT(MW_DISPATCH_ROUND_SCALE);
 	CONSTANT(MW_DISPATCH_UE8M0);
 	CONSTANT(MW_DISPATCH_FP32_OUTPUTS);
+	CONSTANT(MW_DISPATCH_FLAT);
+	CONSTANT(MW_DISPATCH_BARE);
 	CONSTANT(MW_SHAPE_FP32_OUTPUTS);
+	CONSTANT(MW_SHAPE_FLAT);
 	CONSTANT(MW_PHASE_SENT);
 	CONSTANT(MW_PHASE_DONE);
 	CONSTANT(MW_COMBINE_ZERO_COPY);
+	CONSTANT(MW_COMBINE_FLAT);
 }
 
 int main(void)

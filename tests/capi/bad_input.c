@@ -245,14 +245,17 @@ static void test_shape_flags(void)
 static void test_shapes(void)
 {
 	uint64_t n = UNTOUCHED;
+#define SHAPE(slots, m, h, r, e) \
+	{.num_slots = slots, .num_max_tokens_per_rank = m, .hidden = h, .num_ranks = r, .num_experts = e}
 	mw_shape_t bad[] = {
-		{0, 0, -1, 128, 1, 2, 0, 0}, {0, 0, 4, 0, 1, 2, 0, 0},
-		{0, 0, 4, 12, 1, 2, 0, 0}, {0, 0, 4, 128, 0, 2, 0, 0},
-		{0, 0, 4, 128, 3, 4, 0, 0}, {0, 0, 4, 128, 1, -2, 0, 0},
-		{0, 65, 4, 128, 1, 2, 0, 0}, {0, 0, INT64_MAX, 128, 1, 2, 0, 0},
-		{0, 0, 4, INT64_MAX - 7, 1, 2, 0, 0}, {0, 0, 4, 128, 1, INT64_MAX, 0, 0},
-		{0, 0, 1ll << 40, 1ll << 20, 1, 1ll << 10, 0, 0},
+		SHAPE(0, -1, 128, 1, 2), SHAPE(0, 4, 0, 1, 2),
+		SHAPE(0, 4, 12, 1, 2), SHAPE(0, 4, 128, 0, 2),
+		SHAPE(0, 4, 128, 3, 4), SHAPE(0, 4, 128, 1, -2),
+		SHAPE(65, 4, 128, 1, 2), SHAPE(0, INT64_MAX, 128, 1, 2),
+		SHAPE(0, 4, INT64_MAX - 7, 1, 2), SHAPE(0, 4, 128, 1, INT64_MAX),
+		SHAPE(0, 1ll << 40, 1ll << 20, 1, 1ll << 10),
 	};
+#undef SHAPE
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		bad[i].size = sizeof *bad;
 		if (mw_buffer_size_hint(&bad[i], &n) != MW_ERR_INVALID_ARGUMENT)

@@ -87,7 +87,7 @@ static inline void as_read(void *fields, size_t bytes)
 
 /* Never freed: operations in flight may borrow any of it. Most is never touched. */
 #define AREA_BYTES ((uint64_t)1 << 36)
-enum { AREAS = 8 };
+enum { AREAS = 9 };
 static uint64_t areas[AREAS];
 
 static inline void make_areas(void)

@@ -128,6 +128,17 @@ static void *borrowed(void *result)
 	return kept[count++] = result;
 }
 
+/* What flat rows bring along; without the flag it may be there, and is refused. */
+static void point_columns(mw_dispatch_args_t *a)
+{
+	if (!(a->flags & MW_DISPATCH_FLAT))
+		return;
+	if (!(a->flags & MW_DISPATCH_BARE) || rarely(32))
+		a->topk_weights = memory(6, product(a->num_tokens, a->num_topk, 4), 1 << 24);
+	for (int i = 0; i < MW_MAX_EXTRAS; i++)
+		a->extra[i] = memory(8, product(a->num_tokens, a->extra_row_bytes[i], 1), 1 << 24);
+}
+
 static void point_dispatch(mw_dispatch_args_t *a)
 {
 	int64_t tokens = a->num_tokens;
@@ -139,6 +150,7 @@ static void point_dispatch(mw_dispatch_args_t *a)
 	a->active_ranks = rarely(2) ? 0 : memory(2, 0, 0);
 	a->recv_count = memory(3, product(a->num_experts, 4, 1), INT64_MAX);
 	a->layout_range = memory(4, product(a->num_experts, 8, 2), INT64_MAX);
+	point_columns(a);
 	int64_t *idx = (int64_t *)(uintptr_t)areas[1];
 	for (int i = 0; i < 256; i++)
 		idx[i] = rarely(64) ? (int64_t)strange64() : (int64_t)below(E + 1) - 1;
@@ -149,7 +161,7 @@ static void point_dispatch(mw_dispatch_args_t *a)
 
 static mw_status_t call_dispatch(void)
 {
-	static const uint32_t flags[] = {0, 1, 2, 3, 5, 13, 4, 8};
+	static const uint32_t flags[] = {0, 1, 2, 3, 5, 13, 4, 8, 32, 33, 48, 96, 36, 64};
 	mw_buffer_t buffer = some_buffer();
 	mw_dispatch_result_t result = {.size = sizeof result};
 	mutate(&result, rarely(8) ? sizeof result : 8);
@@ -158,6 +170,8 @@ static mw_status_t call_dispatch(void)
 		.hidden = rarely(4) ? 4 * H : H, .num_topk = K, .num_max_tokens_per_rank = M, .num_experts = E,
 		.num_active_ranks = 2, .phase = (int32_t)below(3),
 		.slice_us = (int64_t)below(100), .timeout_us = rarely(2) ? -1 : some_time()};
+	if (a.flags & MW_DISPATCH_FLAT)
+		a.extra_row_bytes[below(MW_MAX_EXTRAS)] = (uint32_t)below(20);
 	mutate(&a, sizeof a);
 	as_read(&a, sizeof a);
 	may_wait(buffer, &a.slice_us);
@@ -194,6 +208,11 @@ static mw_status_t call_combine(void)
 		a.x = k->combine_x;
 	a.topk_idx = memory(1, product(a.num_tokens, a.num_topk, 8), 1 << 24);
 	a.topk_weights = memory(6, product(a.num_tokens, a.num_topk, 4), 1 << 24);
+	if (rarely(3)) { /* a flat one has no selections */
+		a.flags |= MW_COMBINE_FLAT;
+		a.topk_idx = a.topk_weights = 0;
+		a.num_topk = rarely(32);
+	}
 	a.out = memory(7, product(a.num_tokens, k ? k->hidden : 1, 2), (int64_t)AREA_BYTES);
 	a.active_ranks = rarely(2) ? 0 : memory(2, 0, 0);
 	void *args = exactly(&a, sizeof a);
@@ -291,7 +310,12 @@ static mw_status_t call_trace(void)
 
 static mw_status_t call_size_hint(void)
 {
-	mw_shape_t shape = {sizeof shape, 2, M, H, 1, E, 0, 0};
+	mw_shape_t shape = {sizeof shape, 2, M, H, 1, E, 0, 0, 0, {0}};
+	if (rarely(2)) {
+		shape.flags = MW_SHAPE_FLAT;
+		shape.num_topk = K;
+		shape.extra_row_bytes[below(MW_MAX_EXTRAS)] = (uint32_t)below(20);
+	}
 	mutate(&shape, sizeof shape);
 	uint64_t n = UNTOUCHED;
 	void *given = rarely(32) ? NULL : exactly(&shape, sizeof shape);

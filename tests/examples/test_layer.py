@@ -1,4 +1,4 @@
-"""examples/moe_layer.py, under every way of starting ranks."""
+"""examples/moe_layer.py, under every way of starting ranks, and flat_layer.py."""
 
 from __future__ import annotations
 
@@ -44,6 +44,16 @@ def test_mpirun(start) -> None:
     flags = ["--allow-run-as-root", "--bind-to", "none", "--oversubscribe", "-n", "2"]
     program = EXAMPLES / "python" / "mpirun.py"
     _check(start(MPI, *flags, sys.executable, program, MASTER_PORT=_port()).stdout, 2)
+
+
+def test_flat_layer(start) -> None:
+    flags = ["--standalone", "--nproc-per-node", "2"]
+    program = EXAMPLES / "flat_layer.py"
+    output = start(sys.executable, "-m", "torch.distributed.run", *flags, program).stdout
+    found = re.findall(r"rank (\d): (\d+) tokens, rows sent to \[(\d+), (\d+)\], error", output)
+    assert sorted(int(rank) for rank, *_ in found) == [0, 1]
+    for _, tokens, *sent in found:  # 4 selections on 2 ranks: at most one row on each
+        assert int(tokens) <= sum(map(int, sent)) <= 2 * int(tokens)
 
 
 def test_the_layer_is_short() -> None:

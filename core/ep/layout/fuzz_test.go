@@ -11,13 +11,20 @@ import (
 // follow one another inside the slab, behind the words, in exact arithmetic;
 // the last row of every region lies in it; and the hint holds the slab.
 func FuzzOf(f *testing.F) {
-	f.Add(int64(128), int64(7168), int64(256), int64(8), false, false)
-	f.Add(int64(1), int64(128), int64(48), int64(48), true, false)
-	f.Add(int64(1)<<25, int64(1)<<30, int64(48*8192), int64(48), true, true)
-	f.Add(int64(-1), int64(1)<<62, int64(0), int64(-48), false, true)
-	f.Add(int64(1)<<31-1, int64(8), int64(8192), int64(1), false, false)
-	f.Fuzz(func(t *testing.T, tokens, hidden, experts, ranks int64, fp8, ue8m0 bool) {
-		s := Shape{MaxTokens: tokens, Hidden: hidden, NumExperts: experts, NumRanks: ranks, FP8: fp8, UE8M0: ue8m0}
+	f.Add(int64(128), int64(7168), int64(256), int64(8), false, false, false, int64(0), int64(0))
+	f.Add(int64(1), int64(128), int64(48), int64(48), true, false, false, int64(0), int64(0))
+	f.Add(int64(1)<<25, int64(1)<<30, int64(48*8192), int64(48), true, true, false, int64(0), int64(0))
+	f.Add(int64(-1), int64(1)<<62, int64(0), int64(-48), false, true, false, int64(0), int64(0))
+	f.Add(int64(1)<<31-1, int64(8), int64(8192), int64(1), false, false, false, int64(0), int64(0))
+	f.Add(int64(4096), int64(7168), int64(256), int64(8), false, false, true, int64(8), int64(224))
+	f.Add(int64(1)<<25, int64(1)<<30, int64(48), int64(48), true, true, true, int64(64), int64(65535))
+	f.Add(int64(3), int64(8), int64(8), int64(8), false, false, true, int64(-1), int64(65536))
+	f.Fuzz(func(t *testing.T, tokens, hidden, experts, ranks int64, fp8, ue8m0, flat bool, topk, extra int64) {
+		s := Shape{MaxTokens: tokens, Hidden: hidden, NumExperts: experts, NumRanks: ranks, FP8: fp8, UE8M0: ue8m0, Flat: flat}
+		s.Columns = [NumColumns]int64{8 * topk, 4 * topk, extra, 0, extra / 3, 1}
+		if !flat && topk%2 == 0 {
+			s.Columns = [NumColumns]int64{}
+		}
 		slab, err := Of(s)
 		if err != nil {
 			require.ErrorIs(t, err, ErrShape)
@@ -50,18 +57,27 @@ func checkExact(t *testing.T, s *Slab) {
 		}
 	}
 	end := big.NewInt(HeaderBytes)
-	for _, r := range []struct {
+	type region struct {
 		off   int64
 		bytes *big.Int
 		align int64
-	}{
+	}
+	regions := []region{
 		{s.LayoutOff, times(s.LocalExperts, s.NumRanks, 8), PageBytes},
 		{s.SrcInfoOff, of(4), PageBytes},
 		{s.ScalesOff, of(scales), PageBytes},
+	}
+	for i, width := range s.Columns {
+		if width > 0 {
+			require.True(t, s.Flat && s.LocalExperts == 1)
+			regions = append(regions, region{s.ColumnOff[i], of(width), PageBytes})
+		}
+	}
+	for _, r := range append(regions, []region{
 		{s.RowsOff, of(s.RowBytes), RegionBytes},
 		{s.YOff, of(2 * s.Hidden), RegionBytes},
 		{s.SizeBytes, big.NewInt(0), RegionBytes},
-	} {
+	}...) {
 		require.Zero(t, r.off%r.align)
 		require.GreaterOrEqual(t, big.NewInt(r.off).Cmp(end), 0, "%+v", s)
 		end = new(big.Int).Add(big.NewInt(r.off), r.bytes)
@@ -84,6 +100,10 @@ func checkWords(t *testing.T, s *Slab) {
 		return r.Off >= of.Off && r.Bytes >= 0 && r.Off+r.Bytes <= of.Off+of.Bytes
 	}
 	s.Head(s.LocalExperts-1, s.RowsPerExpert, func(r Region) {
-		require.True(t, inside(r, s.Rows()) || inside(r, s.Y()) || inside(r, s.SrcInfo()) || inside(r, s.Scales()), "%+v", r)
+		in := inside(r, s.Rows()) || inside(r, s.Y()) || inside(r, s.SrcInfo()) || inside(r, s.Scales())
+		for i := range s.Columns {
+			in = in || (s.Columns[i] > 0 && inside(r, s.Column(i)))
+		}
+		require.True(t, in, "%+v", r)
 	})
 }

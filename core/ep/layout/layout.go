@@ -12,8 +12,9 @@
 //	counter[l]  8 bytes per local expert
 //
 // and goes on with regions whose size depends on the operation's shape:
-// layout [L, R], src_info [L, C], scales [L, H/128 or H/512, C], rows [L, C, H] and
-// y [L, C, H], bf16 or float32, where C = R*M rows is the capacity of one expert.
+// layout [L, R], src_info [L, C], scales [L, H/128 or H/512, C], columns, rows [L, C, H]
+// and y [L, C, H], bf16 or float32, where C = R*M rows is the capacity of one expert.
+// Flat rows belong to no expert: they have L = 1, and columns [C, bytes].
 package layout
 
 import (
@@ -57,17 +58,21 @@ type Shape struct {
 	UE8M0      bool  // with FP8: scales of one byte, four to a word, else float32
 
 	WideOutputs bool // expert outputs are float32, else bf16
+
+	Flat    bool              // one block of rows per rank, else one per expert
+	Columns [NumColumns]int64 // with Flat: bytes per row; 0: no such column
 }
 
 // Slab is where everything of one operation lies, as byte offsets into a slab.
 type Slab struct {
 	Shape
-	LocalExperts  int64 // L
+	LocalExperts  int64 // L, the blocks of rows; 1 for flat rows, however many experts
 	RowsPerExpert int64 // C = R*M
 	RowBytes      int64 // bytes of one row without scales
 	LayoutOff     int64
 	SrcInfoOff    int64
 	ScalesOff     int64
+	ColumnOff     [NumColumns]int64 // 0 for a column that is not there
 	RowsOff       int64
 	YOff          int64
 	SizeBytes     int64
@@ -101,6 +106,9 @@ func Of(s Shape) (Slab, error) {
 		return Slab{}, err
 	}
 	out := Slab{Shape: s, LocalExperts: s.NumExperts / s.NumRanks}
+	if s.Flat {
+		out.LocalExperts = 1
+	}
 	capacity, ok := product(s.NumRanks, s.MaxTokens)
 	if !ok || capacity > 1<<31-1 {
 		return Slab{}, fmt.Errorf("%w: num_ranks %d x num_max_tokens_per_rank %d exceeds 2^31-1 rows per expert",
@@ -124,6 +132,7 @@ func (s *Slab) place() error {
 	s.LayoutOff = at.take("layout_range", PageBytes, l, s.NumRanks, 8)
 	s.SrcInfoOff = at.take("src_info", PageBytes, l, c, 4)
 	s.ScalesOff = at.take("scales", PageBytes, l, s.Groups(), c, 4)
+	s.placeColumns(&at)
 	s.RowsOff = at.take("recv_x", RegionBytes, l, c, s.RowBytes)
 	s.YOff = at.take("expert outputs", RegionBytes, l, c, s.OutputBytes())
 	s.SizeBytes = at.take("slab", RegionBytes)
@@ -154,7 +163,7 @@ func (s Shape) check() error {
 		return fmt.Errorf("%w: num_experts %d on %d ranks, allowed at most %d per rank",
 			ErrShape, s.NumExperts, s.NumRanks, MaxLocalExperts)
 	}
-	return nil
+	return s.checkColumns()
 }
 
 // Layout is the offset of layout[l][r].
@@ -214,6 +223,11 @@ func (s *Slab) Head(l, n int64, visit func(Region)) {
 	visit(Region{s.SrcInfoOff + first*4, n * 4})
 	for g := range s.Groups() {
 		visit(Region{s.ScalesOff + (l*s.Groups()+g)*s.RowsPerExpert*4, n * 4})
+	}
+	for i, width := range s.Columns {
+		if width > 0 {
+			visit(Region{s.ColumnOff[i], n * width})
+		}
 	}
 }
 

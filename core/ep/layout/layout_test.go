@@ -52,6 +52,19 @@ func TestOfKnownShapes(t *testing.T) {
 				RowsOff: 2 << 20, YOff: 2<<20 + 117440512, SizeBytes: 2<<20 + 3*117440512,
 			},
 		},
+		{
+			name: "flat rows, one block with columns for 8 selections and 3 bytes more",
+			shape: Shape{
+				MaxTokens: 128, Hidden: 7168, NumExperts: 64, NumRanks: 4,
+				Flat: true, Columns: [NumColumns]int64{64, 32, 0, 3},
+			},
+			want: Slab{
+				LocalExperts: 1, RowsPerExpert: 512, RowBytes: 14336,
+				LayoutOff: 81920, SrcInfoOff: 86016, ScalesOff: 90112,
+				ColumnOff: [NumColumns]int64{90112, 90112 + 32768, 0, 90112 + 32768 + 16384},
+				RowsOff:   2 << 20, YOff: 2<<20 + 8<<20, SizeBytes: 2<<20 + 16<<20,
+			},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := Of(c.shape)
@@ -76,11 +89,16 @@ func TestOfRefuses(t *testing.T) {
 		"odd hidden for ue8m0": {func(s *Shape) {
 			s.Hidden, s.FP8, s.UE8M0 = 640, true, true
 		}, "hidden 640, allowed multiples of 512"},
-		"ue8m0 without fp8": {func(s *Shape) { s.Hidden, s.UE8M0 = 512, true }, "ue8m0 scales without fp8"},
-		"negative":          {func(s *Shape) { s.Hidden = -8 }, "hidden -8"},
-		"uneven experts":    {func(s *Shape) { s.NumExperts = 9 }, "num_experts 9, allowed multiples of num_ranks 4"},
-		"many experts":      {func(s *Shape) { s.NumExperts = 4 * 8193 }, "at most 8192 per rank"},
-		"many rows":         {func(s *Shape) { s.MaxTokens = 1 << 30 }, "exceeds 2^31-1 rows"},
+		"ue8m0 without fp8":      {func(s *Shape) { s.Hidden, s.UE8M0 = 512, true }, "ue8m0 scales without fp8"},
+		"columns of packed rows": {func(s *Shape) { s.Columns[ColumnTopkIdx] = 8 }, "recv_topk_idx without flat rows"},
+		"many selections":        {func(s *Shape) { s.Flat, s.Columns[ColumnTopkWeights] = true, 260 }, "recv_topk_weights has 260 bytes per row, allowed 0 to 256"},
+		"wide extra":             {func(s *Shape) { s.Flat, s.Columns[ColumnExtra+1] = true, 1<<16 }, "extra[1] has 65536 bytes per row, allowed 0 to 65535"},
+		"negative extra":         {func(s *Shape) { s.Flat, s.Columns[ColumnExtra+3] = true, -1 }, "extra[3] has -1 bytes per row"},
+
+		"negative":       {func(s *Shape) { s.Hidden = -8 }, "hidden -8"},
+		"uneven experts": {func(s *Shape) { s.NumExperts = 9 }, "num_experts 9, allowed multiples of num_ranks 4"},
+		"many experts":   {func(s *Shape) { s.NumExperts = 4 * 8193 }, "at most 8192 per rank"},
+		"many rows":      {func(s *Shape) { s.MaxTokens = 1 << 30 }, "exceeds 2^31-1 rows"},
 		"overflow": {func(s *Shape) {
 			s.MaxTokens, s.Hidden, s.NumExperts = 1<<28, 1<<30, 4*8192
 		}, "does not fit in 63 bits"},
@@ -106,6 +124,10 @@ func TestRegionsAreDisjoint(t *testing.T) {
 		s := Shape{MaxTokens: 1 + r.Int64N(5000), Hidden: 128 * (1 + r.Int64N(80)), NumRanks: ranks, NumExperts: ranks * (1 + r.Int64N(64)), FP8: r.IntN(2) == 0}
 		s.UE8M0 = s.FP8 && s.Hidden%512 == 0 && r.IntN(2) == 0
 		s.WideOutputs = r.IntN(2) == 0
+		if s.Flat = r.IntN(2) == 0; s.Flat {
+			k := r.Int64N(MaxTopK + 1)
+			s.Columns = [NumColumns]int64{8 * k, 4 * k, r.Int64N(300), 0, r.Int64N(MaxExtraBytes + 1)}
+		}
 		slab, err := Of(s)
 		require.NoError(t, err, "%+v", s)
 		rows := slab.LocalExperts * slab.RowsPerExpert
@@ -125,6 +147,12 @@ func TestRegionsAreDisjoint(t *testing.T) {
 			}
 			require.Equal(t, Region{slab.ScalesOff, bytes}, slab.Scales())
 			regions = append(regions, [2]int64{slab.ScalesOff, bytes})
+		}
+		for i, width := range s.Columns {
+			require.Equal(t, Region{slab.ColumnOff[i], rows * width}, slab.Column(i))
+			if width > 0 {
+				regions = append(regions, [2]int64{slab.ColumnOff[i], rows * width})
+			}
 		}
 		sort.Slice(regions, func(i, j int) bool { return regions[i][0] < regions[j][0] })
 		end := int64(0)

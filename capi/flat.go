@@ -1,0 +1,70 @@
+package main
+
+// #include "internal.h"
+import "C"
+
+import "github.com/moewire/moewire/core/ep/layout"
+
+// readColumns takes what flat rows bring along.
+func (d *dispatch) readColumns(a *C.mw_dispatch_args_t) (err error) {
+	if a.flags&C.MW_DISPATCH_FLAT == 0 {
+		return noColumns(a)
+	}
+	d.args.Flat, d.args.Bare = true, a.flags&C.MW_DISPATCH_BARE != 0
+	t := int64(a.num_tokens)
+	if d.args.Bare && a.topk_weights != 0 {
+		return invalid("topk_weights is given, allowed 0 with MW_DISPATCH_BARE")
+	}
+	if !d.args.Bare {
+		if d.args.TopkWeights, err = view[float32]("topk_weights", uint64(a.topk_weights), t*int64(a.num_topk)); err != nil {
+			return err
+		}
+	}
+	for i, name := range extraNames {
+		width := int64(a.extra_row_bytes[i])
+		if err := inRange("extra_row_bytes of "+name, width, 0, layout.MaxExtraBytes); err != nil {
+			return err
+		}
+		if d.args.Extra[i], err = view[byte](name, uint64(a.extra[i]), t*width); err != nil {
+			return err
+		}
+		d.args.ExtraRowBytes[i] = int(width)
+	}
+	return nil
+}
+
+var extraNames = [layout.NumExtras]string{"extra[0]", "extra[1]", "extra[2]", "extra[3]"}
+
+func noColumns(a *C.mw_dispatch_args_t) error {
+	if a.topk_weights != 0 || a.extra != [layout.NumExtras]C.uint64_t{} || a.extra_row_bytes != [layout.NumExtras]C.uint32_t{} {
+		return invalid("topk_weights, extra or extra_row_bytes is given, allowed 0 without MW_DISPATCH_FLAT")
+	}
+	return nil
+}
+
+// writeColumns gives the caller the addresses of the columns that there are.
+func (d *dispatch) writeColumns() {
+	if !d.res.Flat {
+		return
+	}
+	address := func(i int) C.uint64_t {
+		if len(d.res.Columns[i]) == 0 {
+			return 0
+		}
+		return C.uint64_t(addressOf(d.res.Columns[i]))
+	}
+	d.out.recv_topk_idx = address(layout.ColumnTopkIdx)
+	d.out.recv_topk_weights = address(layout.ColumnTopkWeights)
+	for i := range d.out.recv_extra {
+		d.out.recv_extra[i] = address(layout.ColumnExtra + i)
+	}
+}
+
+// columnsOf are the widths of a shape's columns.
+func columnsOf(shape *C.mw_shape_t) (widths [layout.NumColumns]int64) {
+	widths[layout.ColumnTopkIdx], widths[layout.ColumnTopkWeights] = 8*int64(shape.num_topk), 4*int64(shape.num_topk)
+	for i, n := range shape.extra_row_bytes {
+		widths[layout.ColumnExtra+i] = int64(n)
+	}
+	return widths
+}

@@ -1,0 +1,119 @@
+package ep
+
+import (
+	"encoding/binary"
+	"math"
+	"math/bits"
+
+	"github.com/moewire/moewire/core/device"
+	"github.com/moewire/moewire/core/ep/layout"
+)
+
+// placeColumns stores what tokens bring beside their flat rows. The positions
+// of the jobs are final.
+func (b *Buffer) placeColumns(s *slot, owners uint64) {
+	if s.slab.ColumnBytes() == 0 {
+		return
+	}
+	for rest := owners; rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		jobs := s.plan.of(r, 1)
+		if len(jobs) == 0 {
+			continue
+		}
+		if !s.params.bare {
+			b.placeTopk(s, r, jobs)
+		}
+		for i, width := range s.dispatch.args.ExtraRowBytes {
+			to := bytesOf(s.dst[r], s.slab.Column(layout.ColumnExtra+i))
+			placeExtra(to, s.dispatch.args.Extra[i], width, jobs)
+		}
+	}
+}
+
+// placeTopk stores ids and weights at rank r: its own experts, counted from
+// its first one. Other selections have id -1 and weight 0 there.
+func (b *Buffer) placeTopk(s *slot, r int, jobs []device.PlaceJob) {
+	k, local := int(s.params.topK), int64(s.params.experts)/int64(b.ranks)
+	ids := bytesOf(s.dst[r], s.slab.Column(layout.ColumnTopkIdx))
+	weights := bytesOf(s.dst[r], s.slab.Column(layout.ColumnTopkWeights))
+	base := int64(r) * local
+	for i := range jobs {
+		t, pos := int(jobs[i].Token), int(jobs[i].Pos)
+		id, weight := ids[pos*k*8:][:k*8], weights[pos*k*4:][:k*4]
+		from := s.dispatch.args.TopkWeights[t*k:][:k]
+		for j, e := range s.plan.topk[t*k:][:k] {
+			e -= base
+			w := from[j]
+			if e < 0 || e >= local {
+				e, w = -1, 0
+			}
+			binary.LittleEndian.PutUint64(id[j*8:], uint64(e))
+			binary.LittleEndian.PutUint32(weight[j*4:], math.Float32bits(w))
+		}
+	}
+}
+
+func placeExtra(to, from []byte, width int, jobs []device.PlaceJob) {
+	if width == 0 {
+		return
+	}
+	for i := range jobs {
+		t, pos := int(jobs[i].Token), int(jobs[i].Pos)
+		copy(to[pos*width:][:width], from[t*width:][:width])
+	}
+}
+
+// clearHoles takes the ids out of rows that were reserved and that no counted
+// source has filled: whoever runs experts by these ids runs none on such a row.
+// Those of the sources lie in order of rank.
+func (b *Buffer) clearHoles(s *slot) {
+	a, next, total := &s.dispatch.args, int64(0), s.numRows(0)
+	for t := range b.ranks {
+		begin, n := a.LayoutRange[t]>>32, a.LayoutRange[t]&(1<<32-1)
+		if n > 0 {
+			b.clearIDs(s, next, min(begin, total))
+			next = begin + n
+		}
+	}
+	b.clearIDs(s, next, total)
+}
+
+func (b *Buffer) clearIDs(s *slot, begin, end int64) {
+	if begin >= end {
+		return
+	}
+	ids, weights := s.slab.Columns[layout.ColumnTopkIdx], s.slab.Columns[layout.ColumnTopkWeights]
+	fillBytes(s.dispatch.res.Columns[layout.ColumnTopkIdx][begin*ids : end*ids])
+	clear(s.dispatch.res.Columns[layout.ColumnTopkWeights][begin*weights : end*weights])
+}
+
+// shapeColumns are the widths that the arguments ask for.
+func shapeColumns(a *DispatchArgs) (widths [layout.NumColumns]int64) {
+	if a.Flat && !a.Bare {
+		widths[layout.ColumnTopkIdx], widths[layout.ColumnTopkWeights] = 8*int64(a.TopK), 4*int64(a.TopK)
+	}
+	for i, n := range a.ExtraRowBytes {
+		widths[layout.ColumnExtra+i] = int64(n)
+	}
+	return widths
+}
+
+// checkColumns compares the columns' sizes with what the arguments say.
+func checkColumns(a *DispatchArgs) error {
+	if !a.Flat {
+		if a.Bare || a.TopkWeights != nil {
+			return invalid("topk_weights are given, allowed with flat rows only")
+		}
+		return nil
+	}
+	if n := a.NumTokens * a.TopK; !a.Bare && len(a.TopkWeights) < n {
+		return invalid("topk_weights has %d entries, [%d, %d] needs %d", len(a.TopkWeights), a.NumTokens, a.TopK, n)
+	}
+	for i, width := range a.ExtraRowBytes {
+		if n := a.NumTokens * width; len(a.Extra[i]) < n {
+			return invalid("extra[%d] has %d bytes, %d tokens of %d need %d", i, len(a.Extra[i]), a.NumTokens, width, n)
+		}
+	}
+	return nil
+}

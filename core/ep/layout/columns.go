@@ -1,0 +1,58 @@
+package layout
+
+import "fmt"
+
+// Columns of flat rows: what a token brings beside its row.
+const (
+	ColumnTopkIdx     = 0 // int64 [C, K], local expert ids
+	ColumnTopkWeights = 1 // float32 [C, K]
+	ColumnExtra       = 2 // the first of NumExtras that the caller gives
+	NumExtras         = 4
+	NumColumns        = ColumnExtra + NumExtras
+	// MaxExtraBytes per row of one extra column: a width is a number of 16 bits.
+	MaxExtraBytes = 1<<16 - 1
+)
+
+// Column is one column, [C, bytes per row]; empty if it is not there.
+func (s *Slab) Column(i int) Region {
+	return Region{s.ColumnOff[i], s.capacity() * s.Columns[i]}
+}
+
+// ColumnBytes is the size of all columns of one row.
+func (s Shape) ColumnBytes() (n int64) {
+	for _, width := range s.Columns {
+		n += width
+	}
+	return n
+}
+
+var columnNames = [NumColumns]string{
+	"recv_topk_idx", "recv_topk_weights", "extra[0]", "extra[1]", "extra[2]", "extra[3]",
+}
+
+func (s *Slab) placeColumns(at *cursor) {
+	for i, width := range s.Columns {
+		if width > 0 {
+			s.ColumnOff[i] = at.take(columnNames[i], PageBytes, s.LocalExperts, s.RowsPerExpert, width)
+		}
+	}
+}
+
+func (s Shape) checkColumns() error {
+	for i, width := range s.Columns {
+		most := int64(MaxExtraBytes)
+		switch {
+		case i == ColumnTopkIdx:
+			most = 8 * MaxTopK
+		case i == ColumnTopkWeights:
+			most = 4 * MaxTopK
+		}
+		switch {
+		case width < 0 || width > most:
+			return fmt.Errorf("%w: %s has %d bytes per row, allowed 0 to %d", ErrShape, columnNames[i], width, most)
+		case width > 0 && !s.Flat:
+			return fmt.Errorf("%w: %s without flat rows", ErrShape, columnNames[i])
+		}
+	}
+	return nil
+}

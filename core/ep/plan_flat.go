@@ -1,0 +1,54 @@
+package ep
+
+import (
+	"math/bits"
+
+	"github.com/moewire/moewire/core/device"
+)
+
+// makeFlat fills the plan with one job per distinct (token, rank): a block of
+// rows is a rank's. A token's places are in order of rank, so that its sum is.
+func (p *plan) makeFlat(a *DispatchArgs, numRanks int, active uint64) {
+	p.begins(a, min(numRanks, a.TopK), numRanks)
+	p.ranks = resize(p.ranks, a.NumTokens)
+	localExperts := int64(a.NumExperts / numRanks)
+	for t := range a.NumTokens {
+		p.ranks[t] = ranksOf(p.topk[t*a.TopK:][:a.TopK], localExperts) & active
+		for rest := p.ranks[t]; rest != 0; rest &= rest - 1 {
+			p.counts[bits.TrailingZeros64(rest)]++
+		}
+	}
+	p.number()
+	copy(p.begin, p.first) // where each rank's next job goes
+	for t := range a.NumTokens {
+		p.fillFlat(int32(t))
+	}
+}
+
+// ranksOf returns the ranks that own some of the experts, one bit each.
+func ranksOf(ids []int64, localExperts int64) (ranks uint64) {
+	for _, id := range ids {
+		if id >= 0 {
+			ranks |= 1 << (id / localExperts)
+		}
+	}
+	return ranks
+}
+
+// fillFlat makes one token's jobs.
+func (p *plan) fillFlat(token int32) {
+	at := int(token) * p.width
+	jobOf := p.jobOf[at : at+p.width]
+	i := 0
+	for rest := p.ranks[token]; rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		job := p.begin[r]
+		p.begin[r]++
+		p.jobs[job] = device.PlaceJob{Token: token, Target: int32(r), Pos: job - p.first[r]}
+		jobOf[i] = job
+		i++
+	}
+	for ; i < len(jobOf); i++ {
+		jobOf[i] = -1
+	}
+}

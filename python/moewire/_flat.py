@@ -1,0 +1,302 @@
+"""Flat operations: a token goes once to every rank that owns some of its experts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ctypes import addressof
+from typing import NamedTuple
+
+import torch
+
+from . import _abi as abi
+from . import _check, _flat_combine
+from ._dispatch import flags as flags_for
+from ._flat_plan import FORMAT_FLAGS, Extra, FlatPlan, row_bytes
+from ._flat_results import FlatHandle, FlatReceived, FlatRows
+from ._operation import start
+from ._runtime import Runtime, size_hint
+from .event import EventOverlap, Hook, completion, phase_for
+from .handle import Held
+
+
+class Request(NamedTuple):
+    """The arguments of ``dispatch_flat``."""
+
+    x: torch.Tensor
+    topk_idx: torch.Tensor
+    topk_weights: torch.Tensor | None  # None: bare
+    extra: tuple[torch.Tensor, ...]
+    active_ranks: torch.Tensor | None
+    num_max_tokens: int
+    num_experts: int
+    timeout_us: int
+    flags: int  # MW_DISPATCH_*
+    phase: int
+
+
+class FlatCalls:
+    """The flat form of a buffer's operations. ``Buffer`` has the notation."""
+
+    runtime: Runtime
+    _copy_outputs: bool
+
+    @staticmethod
+    def get_flat_buffer_size_hint(
+        num_max_dispatch_tokens_per_rank: int,
+        hidden: int,
+        num_ranks: int,
+        num_topk: int,
+        *,
+        extra_row_bytes: Sequence[int] = (),
+        num_slots: int = 2,
+        fp32_outputs: bool = False,
+    ) -> int:
+        """Bytes to construct with for flat operations up to this shape, in bf16 or fp8.
+
+        ``extra_row_bytes``: bytes per token of each tensor of ``extra``. For a buffer that is
+        to serve packed operations as well: the larger one of both hints.
+        """
+        name = "num_max_dispatch_tokens_per_rank"
+        ranks = _check.integer("num_ranks", num_ranks, 1, (1 << 31) - 1)
+        wide = abi.MW_SHAPE_FP32_OUTPUTS if fp32_outputs else 0
+        shape = abi.mw_shape_t(
+            num_max_tokens_per_rank=_check.integer(
+                name, num_max_dispatch_tokens_per_rank, 1, _check.MAX_TOKENS
+            ),
+            hidden=_check.integer("hidden", hidden, 1, _check.MAX_HIDDEN),
+            num_ranks=ranks,
+            num_experts=ranks,  # flat rows need the same room for any number
+            num_slots=_check.integer("num_slots", num_slots, 1, 64),
+            num_topk=_check.integer("num_topk", num_topk, 0, abi.MW_MAX_TOPK),
+            flags=abi.MW_SHAPE_FLAT | wide,
+        )
+        _check.num_extras("extra_row_bytes", len(extra_row_bytes))
+        for at, size in enumerate(extra_row_bytes):
+            most = abi.MW_MAX_EXTRA_BYTES
+            shape.extra_row_bytes[at] = _check.integer(f"extra_row_bytes[{at}]", size, 1, most)
+        return size_hint(shape)
+
+    def dispatch_flat(
+        self,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor | None,
+        topk_weights: torch.Tensor | None,
+        num_max_dispatch_tokens_per_rank: int,
+        num_experts: int,
+        *,
+        extra: Sequence[torch.Tensor] = (),
+        active_ranks: torch.Tensor | None = None,
+        timeout_us: int = -1,
+        use_fp8: bool = False,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+        more: bool = False,
+        round_scale: bool = False,
+        use_ue8m0: bool = False,
+        fp32_outputs: bool = False,
+        handle: FlatHandle | None = None,
+    ) -> FlatReceived:
+        """Sends each token once to every rank that owns some of its experts. Collective.
+
+        There is one block of rows per rank, not one per expert. This rank runs its experts on
+        the rows, weights and adds up their outputs, and gives ``combine_flat`` one output row
+        per row. Flat and packed operations may follow one another on one buffer.
+
+        Args:
+            x, num_max_dispatch_tokens_per_rank, num_experts, active_ranks, timeout_us, use_fp8,
+                async_finish, return_recv_hook, more, round_scale, use_ue8m0, fp32_outputs: as
+                for ``dispatch``.
+            topk_idx: int64 [T, K], contiguous, the same K <= 64 on every rank; -1 selects
+                nothing. Experts of one rank make one row.
+            topk_weights: float32 [T, K], contiguous.
+            extra: up to 4 tensors [T, ...] of any dtype, contiguous, at most 65535 bytes per
+                token: scales or adapter numbers, say. They arrive as ``recv_extra``. The bytes
+                per token are the same on every rank.
+            handle: of an earlier flat dispatch of this buffer, released or not: its routing is
+                used again, for as many tokens and experts. topk_idx and topk_weights are None
+                then, do not travel, and do not come out; rows come in the same order as long
+                as the same ranks take part. All ranks pass a handle, or none does.
+
+        The dispatch is sent when all ranks have begun it (as with ``deterministic=True``), so
+        each rank has a thread of its own, and a call with a hook waits for that much.
+
+        Errors, lost ranks, and how long results are valid: as for ``dispatch``. Rows that a lost
+        rank had reserved and not finished are among the N: they have ids -1 and weights 0, and
+        no combine reads them.
+        """
+        if handle is not None:
+            _check_cached(self.runtime, handle, topk_idx, topk_weights, x, num_experts)
+            topk_idx = handle._topk_idx
+        bare = abi.MW_DISPATCH_BARE if handle is not None else 0
+        flags = flags_for(use_fp8, more, round_scale, use_ue8m0, fp32_outputs)
+        request = Request(
+            x,
+            topk_idx,
+            topk_weights,
+            tuple(extra),
+            active_ranks,
+            num_max_dispatch_tokens_per_rank,
+            num_experts,
+            timeout_us,
+            flags | bare | abi.MW_DISPATCH_FLAT,
+            phase_for(async_finish, return_recv_hook),
+        )
+        held, rows = _run(self.runtime, request, self._copy_outputs)
+        if request.phase == abi.MW_PHASE_DONE:
+            return FlatReceived(held, rows, EventOverlap(), None)
+        event, hook = completion(held, async_finish, return_recv_hook, (x, request.topk_idx))
+        return FlatReceived(held, rows, event, hook)
+
+    def combine_flat(
+        self,
+        y: torch.Tensor,
+        handle: FlatHandle,
+        *,
+        active_ranks: torch.Tensor | None = None,
+        timeout_us: int = -1,
+        zero_copy: bool = False,
+        out: torch.Tensor | None = None,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+    ) -> tuple[torch.Tensor, EventOverlap, Hook | None]:
+        """Brings the ranks' sums back and adds them up. Collective.
+
+        ``out[t]`` = sum over the ranks that token t went to, in order of rank, of their rows of
+        y for it: added in float32, rounded once to bf16 (nearest even). A token that went
+        nowhere gives zeros.
+
+        Args:
+            y: bf16 [N, H], or float32 after a dispatch with ``fp32_outputs``; contiguous, rows
+                as received, weighted.
+            handle: of the dispatch; finished here if its hook has not run.
+            zero_copy: y is what ``get_next_combine_buffer(handle)`` returned (checked).
+            active_ranks, timeout_us, out, async_finish, return_recv_hook: as for ``combine``.
+
+        Returns ``(out, event, hook)``, bf16 [T, H], and raises, as ``combine`` does.
+        """
+        refuse_foreign(self.runtime, handle, FlatHandle)
+        out = _flat_combine.output(out, handle)
+        request = _flat_combine.Request(
+            y,
+            active_ranks,
+            timeout_us,
+            bool(zero_copy),
+            out,
+            phase_for(async_finish, return_recv_hook),
+        )
+        operation = _flat_combine.run(self.runtime, handle, request)
+        event, hook = completion(operation, async_finish, return_recv_hook, (y, out))
+        return out, event, hook
+
+
+def refuse_foreign(runtime: Runtime, handle: object, kind: type[Held]) -> None:
+    """A handle of the right kind, and of this buffer."""
+    if not isinstance(handle, kind):
+        given = f"a {type(handle).__name__}"
+        call = "dispatch_flat" if kind is FlatHandle else "dispatch"
+        raise _check.refuse("handle", given, f"the handle that {call} returned, itself")
+    if handle._runtime is not runtime:
+        raise _check.refuse("handle", "a handle of another Buffer", "one of this Buffer's")
+
+
+def _check_cached(
+    runtime: Runtime,
+    handle: FlatHandle,
+    topk_idx: object,
+    topk_weights: object,
+    x: torch.Tensor,
+    num_experts: int,
+) -> None:
+    refuse_foreign(runtime, handle, FlatHandle)
+    if topk_idx is not None or topk_weights is not None:
+        raise _check.refuse("topk_idx and topk_weights", "tensors", "None with a handle")
+    if num_experts != handle._plan.num_experts:
+        raise _check.refuse("num_experts", num_experts, f"the handle's {handle._plan.num_experts}")
+    _check.tensor("x", x, torch.bfloat16, (handle._num_tokens, None))
+
+
+def _run(runtime: Runtime, request: Request, copy: bool) -> tuple[FlatHandle, FlatRows]:
+    plan = _checked_plan(runtime, request)
+    active = _check.active_ranks(request.active_ranks, runtime.num_ranks)
+    runtime.refuse_closed()
+    raw = abi.mw_dispatch_result_t(abi.SIZE_OF[abi.mw_dispatch_result_t])
+    # Autograd would save a view, and find other numbers in it later.
+    grad = request.x.requires_grad and torch.is_grad_enabled()
+    rows = FlatRows(runtime, raw, plan, copy or grad)
+    # The caller may overwrite its own; a later dispatch may ask for this routing.
+    routing = request.topk_idx.clone() if request.topk_weights is not None else request.topk_idx
+    args = plan.args.take()
+    _fill(args, request, active, rows, raw)
+    operation = None
+    try:
+        borrowed = (request, rows, raw)
+        operation = start(runtime, runtime.lib.buffer_dispatch, args, request.phase, borrowed)
+        plan.args.give_back(args)
+        operation.when_done(rows.fill)
+    except BaseException:
+        if operation is not None:
+            operation.abandon()
+        if raw.handle.id and not runtime.lib.forked:
+            runtime.lib.handle_release(raw.handle)
+        raise
+    return FlatHandle(runtime, raw, operation, plan, rows, routing), rows
+
+
+def _checked_plan(runtime: Runtime, request: Request) -> FlatPlan:
+    """The plan, if every argument but ``active_ranks`` is right."""
+    name = "num_max_dispatch_tokens_per_rank"
+    num_max = _check.integer(name, request.num_max_tokens, 1, _check.MAX_TOKENS)
+    experts = _check.experts(request.num_experts, runtime.num_ranks)
+    _check.tensor("x", request.x, torch.bfloat16, (None, None))
+    num_tokens, hidden = request.x.shape
+    flags = request.flags
+    fp8, ue8m0 = bool(flags & abi.MW_DISPATCH_FP8), bool(flags & abi.MW_DISPATCH_UE8M0)
+    _check.scales(fp8, bool(flags & abi.MW_DISPATCH_ROUND_SCALE), ue8m0)
+    _check.hidden(hidden, fp8, ue8m0)
+    _check.tokens(num_tokens, num_max)
+    _check.tensor("topk_idx", request.topk_idx, torch.int64, (num_tokens, None))
+    num_topk = request.topk_idx.shape[1]
+    _check.topk(num_topk)
+    if not flags & abi.MW_DISPATCH_BARE:
+        shape = (num_tokens, num_topk)
+        _check.tensor("topk_weights", request.topk_weights, torch.float32, shape)
+    _check.timeout(request.timeout_us)
+    extras = _extras(request.extra, num_tokens)
+    key = (hidden, num_topk, num_max, experts, flags & FORMAT_FLAGS, extras)
+    return runtime.flat_plans.of(key)
+
+
+def _extras(given: tuple[torch.Tensor, ...], num_tokens: int) -> tuple[Extra, ...]:
+    _check.num_extras("extra", len(given))
+    found = []
+    for at, tensor in enumerate(given):
+        name = f"extra[{at}]"
+        _check.along(name, tensor, num_tokens)
+        found.append((tensor.dtype, tuple(tensor.shape[1:])))
+        size = row_bytes(found[-1])
+        if not 1 <= size <= abi.MW_MAX_EXTRA_BYTES:
+            raise _check.refuse(name, f"{size} bytes per token", f"1 to {abi.MW_MAX_EXTRA_BYTES}")
+    return tuple(found)
+
+
+def _fill(
+    args: abi.mw_dispatch_args_t,
+    request: Request,
+    active: tuple[int, int],
+    rows: FlatRows,
+    raw: abi.mw_dispatch_result_t,
+) -> None:
+    weights = request.topk_weights
+    args.flags = request.flags
+    args.x = request.x.data_ptr()
+    args.topk_idx = request.topk_idx.data_ptr()
+    args.topk_weights = 0 if weights is None else weights.data_ptr()
+    for at, tensor in enumerate(request.extra):
+        args.extra[at] = tensor.data_ptr()
+    args.num_tokens = request.x.shape[0]
+    args.active_ranks, args.num_active_ranks = active
+    args.timeout_us = request.timeout_us
+    args.phase = request.phase
+    args.recv_count = rows.counts.data_ptr()
+    args.layout_range = rows.layout.data_ptr()
+    args.result = addressof(raw)
