@@ -20,6 +20,12 @@ def num_lanes(num_topk: int) -> int:
     return -(-4 * num_topk // _ALIGNMENT) * _ALIGNMENT
 
 
+def nothing(topk_idx: torch.Tensor, hidden: int) -> torch.Tensor:
+    """bf16 [T, H + num_lanes(K)] of zeros, for a dispatch that only finds out where rows go."""
+    num_tokens, num_topk = topk_idx.shape
+    return torch.zeros((num_tokens, hidden + num_lanes(num_topk)), dtype=torch.bfloat16)
+
+
 def with_routing(
     rows: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor
 ) -> torch.Tensor:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 if TYPE_CHECKING:
+    from ._flat_results import FlatReceived
     from .handle import Handle
 
 _COUNT_MASK = 0xFFFFFFFF  # the low half of a word of layout_range
@@ -23,7 +24,7 @@ class ReceivedRows(NamedTuple):
     # int64 [N], ascending: (expert * R + source) * M + token. No two rows have the same, for a
     # token sends one row to an expert.
     keys: torch.Tensor
-    counts: list[int]  # by local expert
+    counts: list[int]  # by local expert; of a flat dispatch: of all
 
     @classmethod
     def of(cls, handle: Handle) -> ReceivedRows:
@@ -41,6 +42,18 @@ class ReceivedRows(NamedTuple):
         keys, order = (blocks * num_max_tokens + tokens).sort()
         return cls(positions[order], keys, rows_of.sum(1).tolist())
 
+    @classmethod
+    def of_flat(cls, received: FlatReceived, num_max_tokens: int) -> ReceivedRows:
+        """The same for a flat dispatch, whose rows are of no expert: ``expert`` is 0."""
+        layout = received.handle.layout_range  # [R]
+        counts = layout & _COUNT_MASK
+        sources = torch.repeat_interleave(counts)
+        ends = counts.cumsum(0)
+        offsets = torch.arange(sources.numel()) - (ends - counts)[sources]
+        positions = (layout >> 32)[sources] + offsets
+        keys = sources * num_max_tokens + received.src_info[positions]
+        return cls(positions, keys, [positions.numel()])
+
     def find(self, keys: torch.Tensor) -> torch.Tensor:
         """Where rows with these keys are, int64 [n]: indices into ``positions``, -1 for none."""
         if torch.equal(keys, self.keys):
@@ -51,5 +64,5 @@ class ReceivedRows(NamedTuple):
         return torch.where(self.keys[found] == keys, found, -1)
 
     def take(self, rows: torch.Tensor) -> torch.Tensor:
-        """A copy [N, H] of the received rows, out of recv_x [L, R * M, H]."""
-        return rows.flatten(0, 1).index_select(0, self.positions)
+        """A copy [N, ...] of the received rows, out of recv_x [L, R * M, H] seen as [n, H]."""
+        return rows.index_select(0, self.positions)

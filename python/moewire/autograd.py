@@ -20,6 +20,9 @@ Gradients are for ``x``, ``topk_weights``, and whatever the experts hold. Second
 not supported. Nothing that autograd keeps is memory of the workspace, and no operation stays
 open between forward and backward: the backward sends anew, by the routing that it saved.
 
+``dispatch_flat`` and ``combine_flat`` are the same for the flat form, where the experts' rank
+weights and sums: there gradients of the weights arise at the experts, and come back exact.
+
 All ranks must build the same graph: the same calls in the same order, and a backward through the
 same ``out``. A rank without tokens, without rows, or whose ``x`` needs no gradient takes part like
 any other: its results require gradients, too. It must call ``backward`` as the others do, for
@@ -38,11 +41,27 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from . import _check, _lanes
+from ._autograd_flat import (
+    FlatRouting,
+    combine_flat,
+    dispatch_flat,
+    get_flat_buffer_size_hint,
+)
+from ._backward import Call, Returning, new_anchor
 from ._rows import ReceivedRows
 from .buffer import Buffer
 from .handle import Handle
 
-__all__ = ["Routing", "combine", "dispatch", "get_ep_buffer_size_hint"]
+__all__ = [
+    "FlatRouting",
+    "Routing",
+    "combine",
+    "combine_flat",
+    "dispatch",
+    "dispatch_flat",
+    "get_ep_buffer_size_hint",
+    "get_flat_buffer_size_hint",
+]
 
 
 def get_ep_buffer_size_hint(
@@ -65,28 +84,13 @@ def get_ep_buffer_size_hint(
     )
 
 
-class _Call:
-    """What every dispatch and combine of one layer's call has in common."""
-
-    def __init__(
-        self,
-        buffer: Buffer,
-        active_ranks: torch.Tensor | None,
-        num_max_tokens: int,
-        num_experts: int,
-        timeout_us: int,
-    ) -> None:
-        self.buffer = buffer
-        self.active_ranks = active_ranks
-        self.num_max_tokens = num_max_tokens
-        self.num_experts = num_experts
-        self.timeout_us = timeout_us
-        self.returning: _Returning | None = None  # between the two halves of a backward
+class _Call(Call[Handle]):
+    """The packed operations of one layer's call."""
 
     def dispatch(
         self, rows: torch.Tensor, topk_idx: torch.Tensor, more: bool = False
     ) -> tuple[torch.Tensor, Handle]:
-        """recv_x [L, R*M, H] in the workspace, and its handle."""
+        """recv_x [L, R*M, H] in the workspace as [L*R*M, H], and its handle."""
         recv_x, _, handle, _, _ = self.buffer.dispatch(
             rows,
             topk_idx,
@@ -98,7 +102,7 @@ class _Call:
             more=more,
         )
         assert isinstance(recv_x, torch.Tensor)  # a pair only with fp8
-        return recv_x, handle
+        return recv_x.flatten(0, 1), handle
 
     def combine(
         self,
@@ -123,37 +127,10 @@ class _Call:
             )
         return out
 
-    def close_returning(self) -> None:
-        """Releases what the first half of a backward opened, if the second never came."""
-        returning, self.returning = self.returning, None
-        if returning is not None:
-            returning.handle.release()
-
-
-class _Returning:
-    """An operation of the backward that has been dispatched and is to be combined."""
-
-    def __init__(self, call: _Call, rows: torch.Tensor, topk_idx: torch.Tensor) -> None:
-        self.recv_x, self.handle = call.dispatch(rows, topk_idx)
-        self.received = ReceivedRows.of(self.handle)
-
-    def take(self, keys: torch.Tensor) -> torch.Tensor:
-        """The received rows in the order of the forward; zeros for what did not come again."""
-        found = self.received.find(keys)
-        there = found >= 0
-        if bool(there.all()) and keys.numel() == self.received.keys.numel():
-            return self.received.take(self.recv_x)
-        rows = self.recv_x.new_zeros((keys.numel(), self.recv_x.shape[2]))
-        rows[there] = self.received.take(self.recv_x)[found[there]]
-        return rows
-
-    def put(self, rows: torch.Tensor, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rows in the order of the forward -> rows in this operation's, and their positions."""
-        found = self.received.find(keys)
-        there = found >= 0
-        placed = rows.new_zeros((self.received.keys.numel(), rows.shape[1]))
-        placed[found[there]] = rows[there]
-        return placed, self.received.positions
+    def send(self, rows: torch.Tensor, topk_idx: torch.Tensor) -> Returning[Handle]:
+        """The first half of a backward."""
+        recv_x, handle = self.dispatch(rows, topk_idx)
+        return Returning(recv_x, handle, ReceivedRows.of(handle))
 
 
 class Routing:
@@ -219,11 +196,17 @@ def dispatch(
     _check.tensor("topk_idx", topk_idx, torch.int64, (x.shape[0], None))
     _check.tensor("topk_weights", topk_weights, torch.float32, tuple(topk_idx.shape))
     call = _Call(buffer, active_ranks, num_max_dispatch_tokens_per_rank, num_experts, timeout_us)
-    _check_size(call, x.shape[1], topk_idx.shape[1])
+    need = get_ep_buffer_size_hint(
+        num_max_dispatch_tokens_per_rank,
+        x.shape[1],
+        buffer.group_size,
+        num_experts,
+        topk_idx.shape[1],
+        num_slots=buffer.num_slots,
+    )
+    call.check_size("get_ep_buffer_size_hint", need)
     routing = Routing(call, topk_idx, topk_weights.detach())
-    # Requires a gradient on every rank alike, so that no rank is left out of the backward.
-    anchor = torch.empty(0, requires_grad=torch.is_grad_enabled())
-    rows, routing._link = _Dispatch.apply(anchor, x, topk_weights, topk_idx, routing, more)
+    rows, routing._link = _Dispatch.apply(new_anchor(), x, topk_weights, topk_idx, routing, more)
     return rows, routing
 
 
@@ -245,24 +228,6 @@ def combine(y: torch.Tensor, routing: Routing) -> torch.Tensor:
     _check.tensor("y", y, torch.bfloat16, shape)
     out: torch.Tensor = _Combine.apply(y, routing._link, routing)
     return out
-
-
-def _check_size(call: _Call, hidden: int, num_topk: int) -> None:
-    """Refuses in the forward what would not fit in the backward."""
-    if not torch.is_grad_enabled():
-        return
-    need = get_ep_buffer_size_hint(
-        call.num_max_tokens,
-        hidden,
-        call.buffer.group_size,
-        call.num_experts,
-        num_topk,
-        num_slots=call.buffer.num_slots,
-    )
-    given = call.buffer.num_ep_buffer_bytes
-    if given < need:
-        allowed = f"at least moewire.autograd.get_ep_buffer_size_hint(...) = {need} for this shape"
-        raise _check.refuse("buffer", f"one of num_ep_buffer_bytes={given}", allowed)
 
 
 class _Dispatch(torch.autograd.Function):  # type: ignore[misc]  # torch is not followed
@@ -291,15 +256,13 @@ class _Dispatch(torch.autograd.Function):  # type: ignore[misc]  # torch is not 
         topk_idx, keys = ctx.saved_tensors
         hidden, num_topk = grad_rows.shape[1], topk_idx.shape[1]
         call: _Call = ctx.call
-        returning, call.returning = call.returning, None
+        returning = call.take_returning()
         if returning is None:  # nothing was combined: only to know where rows go
-            width = hidden + _lanes.num_lanes(num_topk)
-            nothing = torch.zeros((topk_idx.shape[0], width), dtype=torch.bfloat16)
-            returning = _Returning(call, nothing, topk_idx)
-        rows, positions = returning.put(_lanes.with_scalars(grad_rows, grad_link), keys)
+            returning = call.send(_lanes.nothing(topk_idx, hidden), topk_idx)
+        rows = returning.put(_lanes.with_scalars(grad_rows, grad_link), keys)
         once = _first_of_each(topk_idx)
         unit = torch.ones(topk_idx.shape)
-        out = call.combine(rows, positions, once, unit, returning.handle)
+        out = call.combine(rows, returning.received.positions, once, unit, returning.handle)
         grad_x = out[:, :hidden].contiguous()
         return None, grad_x, _lanes.scalars_of(out, hidden, num_topk), None, None, None
 
@@ -322,10 +285,7 @@ class _Combine(torch.autograd.Function):  # type: ignore[misc]
         call: _Call = ctx.call
         call.close_returning()
         wide = _lanes.with_routing(grad_out.contiguous(), topk_idx, topk_weights)
-        call.returning = _Returning(call, wide, topk_idx)
-        # Autograd leaves the other half out where nobody asked for gradients that need it.
-        torch.autograd.Variable._execution_engine.queue_callback(call.close_returning)
-        rows = call.returning.take(keys)
+        rows = call.keep(call.send(wide, topk_idx)).take(keys)
         hidden, num_topk = y.shape[1], topk_idx.shape[1]
         ids, weights = _lanes.routing_of(rows, hidden, num_topk)
         selected = ids == _expert_of(keys, call).unsqueeze(1)

@@ -26,13 +26,16 @@ class World(NamedTuple):
     topk_weights: list[list[torch.Tensor]]  # float32 [T, K]
     scales: list[torch.Tensor]  # float32 [E], by layer; an expert multiplies its rows
     grad_out: list[torch.Tensor]  # bf16 [T, H]
+    flat: bool = False  # which form the operations have
 
     @property
     def num_experts(self) -> int:
         return len(self.scales[0])
 
 
-def world_of(rank: Rank, exact: bool, layers: int = 2, topk: int = TOPK, salt: int = 0) -> World:
+def world_of(
+    rank: Rank, flat: bool, exact: bool, layers: int = 2, topk: int = TOPK, salt: int = 0
+) -> World:
     """``exact``: numbers so small and even that no rounding happens anywhere."""
     generator = torch.Generator().manual_seed(rank.seed + salt)
     num_experts = 2 * rank.size
@@ -59,6 +62,7 @@ def world_of(rank: Rank, exact: bool, layers: int = 2, topk: int = TOPK, salt: i
         [[weights(t) for t in tokens] for _ in range(layers)],
         [numbers(num_experts) + (2 if exact else 0) for _ in range(layers)],
         [numbers(t, HIDDEN).to(torch.bfloat16) for t in tokens],
+        flat,
     )
 
 
@@ -72,9 +76,14 @@ class Gradients(NamedTuple):
 
 
 def buffer_of(rank: Rank, world: World, topk: int = TOPK, **options: int) -> moewire.Buffer:
-    num_bytes = autograd.get_ep_buffer_size_hint(
-        MAX_TOKENS, HIDDEN, rank.size, world.num_experts, topk, **options
-    )
+    if world.flat:
+        num_bytes = autograd.get_flat_buffer_size_hint(
+            MAX_TOKENS, HIDDEN, rank.size, topk, **options
+        )
+    else:
+        num_bytes = autograd.get_ep_buffer_size_hint(
+            MAX_TOKENS, HIDDEN, rank.size, world.num_experts, topk, **options
+        )
     return rank.buffer(num_bytes, **options)
 
 
@@ -96,6 +105,32 @@ def layer(
         buffer, x, topk_idx, weights, mask, MAX_TOKENS, num_experts, TIMEOUT_US
     )
     return autograd.combine(experts(rows, routing.counts, scales), routing)
+
+
+def flat_layer(
+    buffer: moewire.Buffer,
+    x: torch.Tensor,
+    topk_idx: torch.Tensor,
+    weights: torch.Tensor,
+    scales: torch.Tensor,
+    mask: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The same, weighted and summed by the experts' rank."""
+    num_experts = buffer.group_size * len(scales)
+    rows, routing = autograd.dispatch_flat(
+        buffer,
+        x,
+        topk_idx,
+        weights,
+        MAX_TOKENS,
+        num_experts,
+        active_ranks=mask,
+        timeout_us=TIMEOUT_US,
+    )
+    # What another rank's selections are multiplied by must not matter.
+    of_row = torch.where(routing.topk_idx >= 0, scales[routing.topk_idx.clamp(min=0)], 0)
+    total = (routing.topk_weights * of_row).sum(1, keepdim=True)
+    return autograd.combine_flat((rows.float() * total).to(torch.bfloat16), routing)
 
 
 class Leaves(NamedTuple):
@@ -124,7 +159,8 @@ def forward(
 ) -> torch.Tensor:
     out = leaves.x
     for number, (weights, scales) in enumerate(zip(leaves.weights, leaves.scales, strict=True)):
-        out = layer(buffer, out, world.topk_idx[number][rank.rank], weights, scales, mask)
+        one = flat_layer if world.flat else layer
+        out = one(buffer, out, world.topk_idx[number][rank.rank], weights, scales, mask)
     return out
 
 
@@ -210,13 +246,13 @@ def same(got: Gradients, want: Gradients) -> None:
         assert torch.equal(mine.double(), theirs), (what, mine, theirs)
 
 
-def exact(rank: Rank, num_slots: int, topk: int) -> None:
+def exact(rank: Rank, flat: bool, num_slots: int, topk: int) -> None:
     """Two layers, several steps: no rounding anywhere, so every bit must be right."""
     os.environ["MOEWIRE_DEBUG"] = "1"  # memory that is released becomes NaN
-    first = world_of(rank, exact=True, topk=topk)
+    first = world_of(rank, flat, exact=True, topk=topk)
     with buffer_of(rank, first, topk, num_slots=num_slots) as buffer:
         for step in range(4):
-            world = world_of(rank, exact=True, topk=topk, salt=step)
+            world = world_of(rank, flat, exact=True, topk=topk, salt=step)
             leaves = leaves_of(rank, world, x_too=(rank.rank + step) % 2 == 0)
             time.sleep(0.003 * ((rank.rank + step) % rank.size))  # rows come in other orders
             out = forward(rank, buffer, world, leaves)
@@ -228,7 +264,30 @@ def exact(rank: Rank, num_slots: int, topk: int) -> None:
         rank.meet("end")
 
 
-def bounded(rank: Rank) -> None:
+def corrupted(rank: Rank, flat: bool) -> None:
+    """A test of these tests: a bit that is flipped in each combine is noticed."""
+    os.environ["MOEWIRE_TEST_CORRUPT"] = "combine"
+    world = world_of(rank, flat, exact=True, salt=rank.size - 1)
+    world = world._replace(x=[torch.ones_like(x) for x in world.x])
+    with buffer_of(rank, world) as buffer:
+        x = world.x[rank.rank].requires_grad_()
+        idx, weights = world.topk_idx[0][rank.rank], world.topk_weights[0][rank.rank]
+        one = flat_layer if flat else layer
+        loss(one(buffer, x, idx, weights, torch.ones(2)), world, rank).backward()
+        rank.meet("end")
+    want = reference(
+        rank,
+        world._replace(
+            scales=[torch.ones(2 * rank.size)],
+            topk_idx=world.topk_idx[:1],
+            topk_weights=world.topk_weights[:1],
+        ),
+    )
+    assert x.grad is not None
+    assert not x.numel() or not torch.equal(x.grad.double(), want.x)
+
+
+def bounded(rank: Rank, flat: bool) -> None:
     """One layer of random numbers: as close as the roundings on the way allow.
 
     u = 2**-8 is bf16's, v = 2**-24 float32's. Each bound is relative to the sum of magnitudes.
@@ -236,7 +295,7 @@ def bounded(rank: Rank) -> None:
     u, v = 2.0**-8, 2.0**-24
     rounded_once, exact_sum = u + 8 * v, (HIDDEN + 8) * v
     for salt in range(3):
-        world = world_of(rank, exact=False, layers=1, salt=salt)
+        world = world_of(rank, flat, exact=False, layers=1, salt=salt)
         with buffer_of(rank, world) as buffer:
             leaves = leaves_of(rank, world)
             out = forward(rank, buffer, world, leaves)
@@ -259,9 +318,9 @@ def bounded(rank: Rank) -> None:
             assert not excess.numel() or excess.max() <= 0, (what, excess.max())
 
 
-def lost(rank: Rank) -> None:
+def lost(rank: Rank, flat: bool) -> None:
     """A rank dies between forward and backward; the others' step ends, and so does the next."""
-    world = world_of(rank, exact=True, salt=1)
+    world = world_of(rank, flat, exact=True, salt=1)
     mask, victim = torch.ones(rank.size, dtype=torch.int32), rank.size - 1
     buffer = buffer_of(rank, world)
     leaves = leaves_of(rank, world)
@@ -281,9 +340,9 @@ def lost(rank: Rank) -> None:
     buffer.close()
 
 
-def parts_of_the_graph(rank: Rank) -> None:
+def parts_of_the_graph(rank: Rank, flat: bool) -> None:
     """Gradients of some leaves only, a graph used twice, and rows that nobody combines."""
-    world = world_of(rank, exact=True)
+    world = world_of(rank, flat, exact=True)
     want = reference(rank, world)
     with buffer_of(rank, world) as buffer:
         kept = []
@@ -300,7 +359,8 @@ def parts_of_the_graph(rank: Rank) -> None:
         for out, leaves in kept:
             loss(out, world, rank).backward(retain_graph=True)
             same(gradients(out, leaves), want)
-        alone(rank, buffer, world)
+        if not flat:
+            alone(rank, buffer, world)
         rank.meet("end")
 
 
@@ -319,10 +379,10 @@ def alone(rank: Rank, buffer: moewire.Buffer, world: World) -> None:
     assert x.grad is not None and torch.equal(x.grad.double(), want)
 
 
-def same_bits_again(rank: Rank) -> list[bytes]:
+def same_bits_again(rank: Rank, flat: bool) -> list[bytes]:
     """Gradients of experts, whose sums run over rows of all ranks that come in any order."""
     found = []
-    world = world_of(rank, exact=False, salt=3)
+    world = world_of(rank, flat, exact=False, salt=3)
     with buffer_of(rank, world) as buffer:
         for number in range(6):
             leaves = leaves_of(rank, world)
@@ -336,7 +396,7 @@ def same_bits_again(rank: Rank) -> list[bytes]:
 
 def refusals(rank: Rank) -> None:
     """Errors in the forward, before anything was sent."""
-    world = world_of(rank, exact=True)
+    world = world_of(rank, False, exact=True)
     idx, weights = torch.zeros((1, TOPK), dtype=torch.int64), torch.ones((1, TOPK))
     x = torch.zeros((1, HIDDEN), dtype=torch.bfloat16, requires_grad=True)
     too_small(rank, world)
