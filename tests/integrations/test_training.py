@@ -62,6 +62,11 @@ def test_forward_and_backward_went_through_the_core(answers: list[Any], name: st
         assert answer[name]["checkpointed_operations"] == [3 * forward] * 2
 
 
+def test_a_corrupted_combine_is_noticed(answers: list[Any]) -> None:
+    for answer in answers:
+        assert answer["corrupted"] == {"as_it_is": True, "corrupted": False}
+
+
 def test_ranks_that_share_a_batch(answers: list[Any]) -> None:
     tokens = 2 * (7 + 4 * (len(answers) // 2 - 1)) / 2  # of the pair with most, by rank
     for answer in answers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ def everything(folder: str) -> dict[str, Any]:
     answers["reentrant"] = reentrant(root / "mixtral")
     answers["tensor_parallel"] = tensor_parallel(root / "mixtral")
     answers["saved"] = saved(root)
+    answers["corrupted"] = corrupted(root / "mixtral")
     moe.close()
     return answers
 
@@ -111,6 +113,19 @@ def reentrant(folder: Path) -> bool:
     spread.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
     spread.enable_input_require_grads()
     return _equal(plain, _backward(spread))
+
+
+def corrupted(folder: Path) -> dict[str, bool]:
+    """A bit that is flipped in every combine must show in the gradients."""
+    spread = _load(folder, "mixtral", dist.get_world_size(), "moewire")
+    plain = _backward(spread)
+    moe.close()
+    os.environ["MOEWIRE_TEST_CORRUPT"] = "combine"
+    flipped = _backward(spread)
+    del os.environ["MOEWIRE_TEST_CORRUPT"]
+    moe.close()
+    dist.barrier()
+    return {"as_it_is": _equal(plain, _backward(spread)), "corrupted": _equal(plain, flipped)}
 
 
 def tensor_parallel(folder: Path) -> dict[str, Any]:
