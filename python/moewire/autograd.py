@@ -28,9 +28,9 @@ same ``out``. A rank without tokens, without rows, or whose ``x`` needs no gradi
 any other: its results require gradients, too. It must call ``backward`` as the others do, for
 example on ``out.sum()``. ``torch.no_grad`` must be on everywhere or nowhere.
 
-Lost ranks: what a lost rank sent before is not used, and a rank that is lost between forward and
-backward contributes no gradient and gets none; entries of ``active_ranks`` tell. A step in
-which the membership changes should be thrown away.
+A lost rank contributes nothing. One that is lost between forward and backward contributes no
+gradient and gets none; ``active_ranks`` tells. A step in which ranks were lost should be thrown
+away. docs/training.md has all of it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def test_every_bit_where_nothing_is_rounded(
 @FORMS
 @pytest.mark.parametrize("reentrant", [False, True], ids=["", "reentrant"])
 def test_checkpointing(team: Team, flat: bool, reentrant: bool) -> None:
-    team.run(3, jobs_autograd.checkpointed, flat, reentrant)
+    team.run(3, jobs_autograd.checkpointed, flat, reentrant, timeout=180)
 
 
 @FORMS

@@ -8,7 +8,6 @@ import time
 from typing import NamedTuple
 
 import torch
-from torch.utils.checkpoint import checkpoint
 
 import moewire
 from moewire import autograd
@@ -269,6 +268,8 @@ def exact(rank: Rank, flat: bool, num_slots: int, topk: int) -> None:
 
 def checkpointed(rank: Rank, flat: bool, reentrant: bool) -> None:
     """Each layer runs again in the backward: rows come in yet another order."""
+    from torch.utils.checkpoint import checkpoint  # torch loads much for its sake
+
     os.environ["MOEWIRE_DEBUG"] = "1"
     world = world_of(rank, flat, exact=True)
     with buffer_of(rank, world) as buffer:
