@@ -170,6 +170,10 @@ def _refusals(spread: Any) -> dict[str, str]:
     implementation = experts._moewire_ep
     return {
         "dtype": _raised(InvalidArgument, lambda: implementation(x.float(), idx, weights)),
+        "experts": _raised(
+            InvalidArgument, lambda: moe.shard_experts(torch.nn.Linear(2, 2), None, 0, 2)
+        ),
+        "num_ranks": _raised(InvalidArgument, lambda: moe.shard_experts(spread, None, 0, 3)),
         "max_tokens": _raised(InvalidArgument, lambda: moe.configure(max_tokens=0)),
     }
 

@@ -93,6 +93,8 @@ def test_beside_the_builtin_all_to_all(answers: list[Any]) -> None:
     ("case", "words"),
     [
         ("dtype", ("float32", "bfloat16")),
+        ("experts", ("Linear", "no experts")),
+        ("num_ranks", ("3", "divisor")),
         ("max_tokens", ("max_tokens", "1 or more")),
     ],
 )
