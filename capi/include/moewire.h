@@ -215,7 +215,8 @@ typedef struct {
 	uint64_t num_rows_sent;      /* rows placed at any rank, this one included */
 	uint64_t num_rows_received;  /* rows of counted sources */
 	uint64_t num_rows_reduced;   /* rows pulled by combines */
-	uint64_t num_bytes_placed;   /* bytes stored by dispatches: rows, scales, src_info */
+	uint64_t num_bytes_placed;   /* bytes stored by dispatches: rows, scales, src_info, and
+	                                what flat rows bring along */
 	uint64_t num_bytes_reduced;  /* bytes loaded by combines */
 	uint64_t num_bytes_copied;   /* expert outputs copied because they lay elsewhere */
 	uint64_t slab_bytes;         /* address space of this rank's slabs */
@@ -332,7 +333,7 @@ typedef struct {
 	                              MW_DISPATCH_FP32_OUTPUTS, float32 [L, R*M, H] */
 	uint64_t memory_address;   /* start of the mapping */
 	uint64_t memory_bytes;     /* its length */
-	/* With FLAT, and then the shapes above begin with [R*M] instead of [L, R*M]: */
+	/* With FLAT, which has one block of rows, so that L is 1 in the shapes above: */
 	uint64_t recv_topk_idx;     /* int64 [R*M, K]: local expert ids, 0 to L-1; -1: not on this rank */
 	uint64_t recv_topk_weights; /* float32 [R*M, K]: 0 where the id is -1 */
 	uint64_t recv_extra[MW_MAX_EXTRAS]; /* [R*M, extra_row_bytes] each; 0: not there */

@@ -90,6 +90,9 @@ func (b *Buffer) clearIDs(s *slot, begin, end int64) {
 
 // shapeColumns are the widths that the arguments ask for.
 func shapeColumns(a *DispatchArgs) (widths [layout.NumColumns]int64) {
+	if !a.Flat && a.ExtraRowBytes == [layout.NumExtras]int{} {
+		return widths
+	}
 	if a.Flat && !a.Bare {
 		widths[layout.ColumnTopkIdx], widths[layout.ColumnTopkWeights] = 8*int64(a.TopK), 4*int64(a.TopK)
 	}

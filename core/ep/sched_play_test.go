@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/layout"
 )
 
 // part is what an actor plays.
@@ -30,10 +29,9 @@ type part struct {
 // sceneAct is one step of a script that all members play.
 type sceneAct struct {
 	act
-	flat    bool
-	extra   [][layout.NumExtras][]byte // of flat rows, by rank
-	groups  []int32                    // nil, or one number per rank: others are left out
-	cancels uint64                     // ranks that cancel the first dispatch
+	flatAct
+	groups  []int32 // nil, or one number per rank: others are left out
+	cancels uint64  // ranks that cancel the first dispatch
 	timeout []time.Duration
 }
 
@@ -46,12 +44,7 @@ func (sc *scene) script() []sceneAct {
 		if sc.slots == 1 && a.pattern == patternDDCC {
 			a.pattern = patternDCC
 		}
-		if a.flat = sc.rng.IntN(3) == 0; a.flat {
-			for _, in := range a.ins {
-				extra := bytes.Repeat([]byte{byte(sc.rng.Uint32())}, in.tokens*sc.flat.extra[0])
-				a.extra = append(a.extra, [layout.NumExtras][]byte{extra})
-			}
-		}
+		sc.flattenSome(a)
 		a.timeout = sc.timeouts()
 		if !sc.single && sc.rng.IntN(5) == 0 {
 			a.cancels = 1 << sc.rng.IntN(sc.shape.ranks)
@@ -179,10 +172,7 @@ func (a *actor) inTime() error {
 func (a *actor) dispatch(act *sceneAct, cancel bool) (*held, error) {
 	h := &held{dispatched: new(dispatched), act: act, mask: a.mask(act)}
 	args := a.args(&act.ins[a.rank], h.dispatched, h.mask, act.timeout[a.rank])
-	if act.flat {
-		args.Flat, args.TopkWeights = true, act.ins[a.rank].weights
-		args.Extra, args.ExtraRowBytes = act.extra[a.rank], a.scene.flat.extra
-	}
+	act.flatten(a, args)
 	slice := time.Duration(-1)
 	if cancel || a.sliced() {
 		slice = time.Duration(a.rng.Int64N(int64(deadline))) * time.Duration(a.rng.IntN(2))
@@ -234,18 +224,6 @@ func (h *held) checkRows(a *actor) error {
 		return err
 	}
 	return h.checkMasked(a.rank, a.scene.shape, h.ins, h.from, a.scene.ordered)
-}
-
-// checkFlatRows finds the rows of a flat dispatch. A rank that cancels may have
-// taken places that it never filled.
-func (h *held) checkFlatRows(a *actor) (rows []flatRow, err error) {
-	ins := make([]flatInput, len(h.ins))
-	for r := range ins {
-		ins[r] = flatInput{h.ins[r], h.act.extra[r]}
-	}
-	lost := func(r int) bool { return h.from[r] == 0 }
-	h.rows, err = h.checkFlatHoles(a.rank, a.scene.flat, ins, lost, h.act.cancels != 0 || anyLost(a.scene.flat, lost))
-	return h.rows, err
 }
 
 // compute is compute with outputs times 2^variant, which is exact: a reader of
@@ -328,9 +306,7 @@ func (h *held) checkOutputs(a *actor, variant int, out []byte) error {
 	lost := func(e int64) bool { return h.mask[int(e)/(s.experts/s.ranks)] == 0 }
 	want := wantCombine(&h.act.ins[a.rank], s.hidden, s.topk, lost)
 	if h.act.flat {
-		in := flatInput{input: h.act.ins[a.rank]}
-		want = wantFlat(&in, a.scene.flat, func(r int) bool { return h.mask[r] == 0 })
-		a.scene.stats.flat++
+		want = h.wantFlatOutputs(a)
 	}
 	if scale(want, variant); !bytes.Equal(out, want) {
 		return fmt.Errorf("operation %d, combine %d differs from the oracle without the ranks that %v leaves out", h.res.Op, variant, h.mask)

@@ -78,6 +78,9 @@ type params struct {
 
 // packExtra puts the widths of the extra columns in one word.
 func packExtra(a *DispatchArgs) (packed uint64) {
+	if !a.Flat {
+		return 0
+	}
 	for i, n := range a.ExtraRowBytes {
 		packed |= uint64(n) << (16 * i)
 	}
@@ -102,8 +105,11 @@ func (p *params) store(slab transport.Segment, rank int, op uint64) {
 	if p.bare {
 		flags |= flagBare
 	}
-	for i, v := range [...]uint64{op + 1, p.maxTokens, p.hidden, p.experts, flags, p.topK, p.tokens, p.extra} {
+	for i, v := range [...]uint64{op + 1, p.maxTokens, p.hidden, p.experts, flags, p.topK, p.tokens} {
 		slab.Word(at + int64(i)*8).Store(v)
+	}
+	if p.flat {
+		slab.Word(at + paramExtra*8).Store(p.extra)
 	}
 }
 
@@ -111,11 +117,15 @@ func loadParams(slab transport.Segment, rank int) (op uint64, p params) {
 	at := layout.Params(rank)
 	word := func(i int64) uint64 { return slab.Word(at + i*8).Load() }
 	flags := word(paramFlags)
+	extra := uint64(0)
+	if flags&flagFlat != 0 {
+		extra = word(paramExtra)
+	}
 	return word(paramOp) - 1, params{
 		maxTokens: word(paramMaxTokens), hidden: word(paramHidden), experts: word(paramExperts),
 		topK: word(paramTopK), tokens: word(paramTokens),
 		fp8: flags&flagFP8 != 0, more: flags&flagMore != 0, wide: flags&flagWide != 0,
-		flat: flags&flagFlat != 0, bare: flags&flagBare != 0, extra: word(paramExtra),
+		flat: flags&flagFlat != 0, bare: flags&flagBare != 0, extra: extra,
 		scales: device.ScaleFormat(flags >> scalesShift & scalesMask),
 	}
 }
@@ -144,9 +154,11 @@ func (p *params) differs(o *params) (name string, mine, theirs any, ok bool) {
 // columnDiffers looks at what flat rows bring along.
 func (p *params) columnDiffers(o *params) (name string, mine, theirs any, ok bool) {
 	switch {
+	case !p.flat: // nor is the other
+		return "", nil, nil, false
 	case p.bare != o.bare:
 		return "sending of topk_idx and topk_weights", !p.bare, !o.bare, true
-	case p.flat && !p.bare && p.topK != o.topK:
+	case !p.bare && p.topK != o.topK:
 		return "num_topk", p.topK, o.topK, true
 	}
 	for i := range layout.NumExtras {

@@ -32,7 +32,8 @@ class Buffer(FlatCalls, Member):
     Takes the arguments of Mooncake EP's ``Buffer``, in its order, with its results; everything
     else is keyword-only. Notation: R ranks, E experts, L = E/R experts per rank (expert e
     lives on rank e // L), T tokens on this rank, K selections per token, H hidden size,
-    M = ``num_max_dispatch_tokens_per_rank``.
+    M = ``num_max_dispatch_tokens_per_rank``. ``dispatch`` and ``combine`` have rows per expert,
+    ``dispatch_flat`` and ``combine_flat`` rows per rank.
 
     Construction is collective: every rank of the group constructs, in the same order.
 

@@ -26,7 +26,7 @@ type flight struct {
 
 // send begins a dispatch; in two phases it returns when the rows are sent.
 func (r *rank) send(st *step, d int, until ep.Phase) (*flight, error) {
-	l := st.experts / st.ranks
+	l := st.blocks()
 	f := &flight{
 		shape: &st.shape, r: r, ins: st.inputs(d), mask: make([]int32, st.ranks), apart: st.apart[r.num],
 		counts: make([]int32, l), layout: make([]int64, l*st.ranks), before: r.members(),
@@ -35,10 +35,14 @@ func (r *rank) send(st *step, d int, until ep.Phase) (*flight, error) {
 		f.mask[t] = int32(^f.apart >> t & 1)
 	}
 	in := &f.ins[r.num]
-	p, err := r.buffer().Dispatch(&ep.DispatchArgs{
+	a := &ep.DispatchArgs{
 		X: in.x, TopkIdx: in.topk, NumTokens: in.tokens, Hidden: st.hidden, TopK: st.topk, MaxTokens: st.maxTokens,
 		NumExperts: st.experts, FP8: st.fp8, ActiveRanks: f.mask, RecvCount: f.counts, LayoutRange: f.layout, Timeout: r.timeout,
-	}, &f.res, until, -1)
+	}
+	if st.flat {
+		in.flatten(a)
+	}
+	p, err := r.buffer().Dispatch(a, &f.res, until, -1)
 	f.pending = p
 	if err != nil || p != nil {
 		return f, err
@@ -135,6 +139,9 @@ func (f *flight) checkRow(at, e, pos, src, token int) error {
 			return fmt.Errorf("source %d token %d: scale %d is %g, want %g", src, token, g, got, scale)
 		}
 	}
+	if f.flat {
+		return f.checkColumns(pos, src, token)
+	}
 	return nil
 }
 
@@ -185,14 +192,22 @@ func (f *flight) combine(n int, inPlace bool, until ep.Phase) (*landing, error) 
 			return nil, err
 		}
 	}
-	f.compute(n, y)
+	if f.flat {
+		f.computeFlat(n, y)
+	} else {
+		f.compute(n, y)
+	}
 	in := &f.ins[f.r.num]
 	l := &landing{f: f, n: n, out: bytes.Repeat([]byte{0xaa}, in.tokens*f.hidden*2)}
-	var err error
-	l.pending, err = f.r.buffer().Combine(f.res.Op, &ep.CombineArgs{
+	a := &ep.CombineArgs{
 		X: y, ZeroCopy: inPlace, TopkIdx: in.topk, TopkWeights: in.weights, Out: l.out, NumTokens: in.tokens, TopK: f.topk,
 		ActiveRanks: f.mask, Timeout: f.r.timeout,
-	}, until, -1)
+	}
+	if f.flat {
+		a.Flat, a.TopkIdx, a.TopkWeights, a.TopK = true, nil, nil, 0
+	}
+	var err error
+	l.pending, err = f.r.buffer().Combine(f.res.Op, a, until, -1)
 	return l, err
 }
 

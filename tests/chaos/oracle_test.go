@@ -126,6 +126,9 @@ func (s *shape) wantCombine(in *input, n int, mask []int32) []byte {
 				sum[h] = float32(sum[h] + float32(in.weights[t*s.topk+i]*y))
 			}
 		}
+		if s.flat {
+			sum = s.wantFlat(in, t, n, mask, row)
+		}
 		for h, v := range sum {
 			binary.LittleEndian.PutUint16(out[(t*s.hidden+h)*2:], toBF16(v))
 		}
@@ -133,11 +136,12 @@ func (s *shape) wantCombine(in *input, n int, mask []int32) []byte {
 	return out
 }
 
-// wantTokens lists the tokens of one source that go to one expert.
+// wantTokens lists the tokens of one source that go to one expert, or, flat,
+// to one rank.
 func (s *shape) wantTokens(in *input, e int) (tokens []int) {
 	for t := range in.tokens {
 		for _, id := range in.topk[t*s.topk : (t+1)*s.topk] {
-			if id == int64(e) {
+			if s.goesTo(id, e) {
 				tokens = append(tokens, t)
 				break
 			}

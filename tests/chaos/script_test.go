@@ -9,6 +9,7 @@ import (
 type shape struct {
 	ranks, maxTokens, hidden, experts, topk int
 	fp8                                     bool
+	flat                                    bool // rows of ranks, not of experts
 }
 
 func (s *shape) owner(expert int64) int { return int(expert) / (s.experts / s.ranks) }
@@ -39,7 +40,7 @@ func stepOf(seed, term, n uint64, ranks int) *step {
 	st := &step{pattern: r.IntN(numPatterns), seed: r.Uint64(), apart: make([]uint64, ranks), pause: r.IntN(16) == 0}
 	st.shape = shape{
 		ranks: ranks, maxTokens: 1 + r.IntN(10), hidden: 8 << r.IntN(5),
-		experts: ranks * (1 + r.IntN(3)), topk: 1 + r.IntN(4), fp8: r.IntN(3) == 0,
+		experts: ranks * (1 + r.IntN(3)), topk: 1 + r.IntN(4), fp8: r.IntN(3) == 0, flat: r.IntN(3) == 0,
 	}
 	if st.fp8 {
 		st.hidden = 128 * (1 + r.IntN(2))

@@ -31,6 +31,9 @@ var columnNames = [NumColumns]string{
 }
 
 func (s *Slab) placeColumns(at *cursor) {
+	if !s.Flat {
+		return // every dispatch comes here
+	}
 	for i, width := range s.Columns {
 		if width > 0 {
 			s.ColumnOff[i] = at.take(columnNames[i], PageBytes, s.LocalExperts, s.RowsPerExpert, width)
@@ -38,7 +41,10 @@ func (s *Slab) placeColumns(at *cursor) {
 	}
 }
 
-func (s Shape) checkColumns() error {
+func (s *Shape) checkColumns() error {
+	if s.Columns == [NumColumns]int64{} {
+		return nil
+	}
 	for i, width := range s.Columns {
 		most := int64(MaxExtraBytes)
 		switch {
