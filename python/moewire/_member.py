@@ -42,6 +42,7 @@ class Member:
         self.rank = meeting.rank
         self.group_size = meeting.num_ranks
         self.num_ep_buffer_bytes = _check.integer("num_ep_buffer_bytes", num_bytes, 0, 1 << 62)
+        self.num_slots = _check.integer("num_slots", options.num_slots, 1, 64)
         self._use_fallback = False  # upstream's tests write it; there is no fallback here
         self._copy_outputs = bool(options.copy_outputs)
         timeout_us = _check.integer("connect_timeout_us", options.connect_timeout_us, -1, 1 << 62)
@@ -51,7 +52,7 @@ class Member:
             rank=self.rank,
             num_ranks=self.group_size,
             num_bytes=self.num_ep_buffer_bytes,
-            num_slots=_check.integer("num_slots", options.num_slots, 1, 64),
+            num_slots=self.num_slots,
             vector_width=_check.integer("vector_width", options.vector_width, -1, 64),
             flags=ordered | _flags_from_environment(),
             slow_after_us=_check.integer("slow_after_us", options.slow_after_us, -1, 1 << 62),

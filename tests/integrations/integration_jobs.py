@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import integration_models as models
@@ -45,7 +44,7 @@ def architecture(folder: Path, name: str) -> dict[str, Any]:
     if name in HOOKED:
         with torch.inference_mode():
             ids = models.prompt(rank, 24)
-            answer["without_hook"] = _distance(spread(ids).logits, alone(ids).logits)
+            answer["without_hook"] = distance(spread(ids).logits, alone(ids).logits)
         answer["hooks"] = [len(moe.fp32_router_scores(model)) for model in (spread, alone)]
     lengths = {"1": 1, "5": 5, "40": 40, "uneven": 3 + 9 * rank}
     with torch.inference_mode():
@@ -53,14 +52,22 @@ def architecture(folder: Path, name: str) -> dict[str, Any]:
             ids = models.prompt(rank, length)
             answer[label] = torch.equal(spread(ids).logits, alone(ids).logits)
     moe.reset_stats(spread)
+    before = operations(spread)
     with torch.inference_mode():
         spread(models.prompt(rank, 3 + 9 * rank))
+    answer["operations"] = [b - a for a, b in zip(before, operations(spread), strict=True)]
     answer["stats"] = [vars(one) for one in moe.stats(spread).values()]
     answer["buffers"] = len(moe.buffers(spread))
     return answer
 
 
-def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
+def operations(model: Any) -> list[int]:
+    """What the core has counted: dispatches and combines."""
+    counters = [buffer.counters() for buffer in moe.buffers(model)]
+    return [sum(c[f"num_{what}"] for c in counters) for what in ("dispatches", "combines")]
+
+
+def distance(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one.float() - other.float()).norm() / other.float().norm())
 
 
@@ -128,7 +135,7 @@ def _grouped(folder: Path, ranks: int) -> float:
     spread = models.load(folder, ranks, "moewire", "grouped_mm")
     alone = models.load(folder, 1, "moewire", "grouped_mm")
     ids = models.prompt(dist.get_rank(), 24)
-    return _distance(spread(ids).logits, alone(ids).logits)
+    return distance(spread(ids).logits, alone(ids).logits)
 
 
 def _peer(folder: Path, ranks: int, spread: Any, alone: Any) -> dict[str, float]:
@@ -136,9 +143,8 @@ def _peer(folder: Path, ranks: int, spread: Any, alone: Any) -> dict[str, float]
     peer = models.load(folder, ranks, "all_to_all")
     moe.gather_dense_weights(peer)
     ids = models.prompt(dist.get_rank(), 4)
-    distance = _distance(peer(ids).logits, alone(ids).logits)
     return {
-        "distance": distance,
+        "distance": distance(peer(ids).logits, alone(ids).logits),
         "all_to_all_ms": _milliseconds(lambda: peer(ids)),
         "moewire_ms": _milliseconds(lambda: spread(ids)),
     }
@@ -162,19 +168,12 @@ def _refusals(spread: Any) -> dict[str, str]:
     x = torch.zeros((2, models.HIDDEN), dtype=torch.bfloat16)
     idx, weights = torch.zeros((2, models.TOPK), dtype=torch.int64), torch.zeros((2, models.TOPK))
     implementation = experts._moewire_ep
-    shares_batch = SimpleNamespace(size=lambda: 2, get_group=lambda: dist.group.WORLD)
-
-    def with_tp() -> None:
-        moe.MoewireEP(
-            SimpleNamespace(forward=None, num_experts=8), implementation.ep_mesh, shares_batch
-        )
-
     return {
-        "gradient": _raised(
-            NotImplementedError, lambda: experts(x.clone().requires_grad_(), idx, weights)
-        ),
         "dtype": _raised(InvalidArgument, lambda: implementation(x.float(), idx, weights)),
-        "tp": _raised(InvalidArgument, with_tp),
+        "experts": _raised(
+            InvalidArgument, lambda: moe.shard_experts(torch.nn.Linear(2, 2), None, 0, 2)
+        ),
+        "num_ranks": _raised(InvalidArgument, lambda: moe.shard_experts(spread, None, 0, 3)),
         "max_tokens": _raised(InvalidArgument, lambda: moe.configure(max_tokens=0)),
     }
 

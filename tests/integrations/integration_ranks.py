@@ -35,13 +35,14 @@ def run(
     timeout: float = 150.0,
     start: str = "forkserver",
     group: bool = True,
+    dies: frozenset[int] = frozenset(),
 ) -> list[Any]:
     """``job(*arguments)`` on every rank of a gloo group; the results by rank.
 
     ``job`` is "module.function", imported by the ranks only. Without ``group`` there is none,
     and the job is called with its rank, the number of ranks, and a folder of the launch before
     its arguments. ``start`` is multiprocessing's: "forkserver" preloads transformers, "fork"
-    has what this process has.
+    has what this process has. Ranks in ``dies`` are expected to end without a result.
     """
     context: Any = multiprocessing.get_context(start)
     if start == "forkserver":
@@ -57,17 +58,24 @@ def run(
             theirs.close()
             pipes.append(ours)
         try:
-            results = _collect(pipes, time.monotonic() + timeout)
+            results = _collect(pipes, time.monotonic() + timeout, dies)
         finally:
             for process in ranks:
                 process.join(0 if sys.exc_info()[0] else 5)
                 process.kill()
-        if any(result is None or not result[0] for result in results):
+        if _failed(results, dies):
             raise AssertionError(_logs(folder, results, timeout))
-        return [result[1] for result in results]
+        return [result and result[1] for result in results]
 
 
-def _collect(pipes: list[Any], deadline: float) -> list[Any]:
+def _failed(results: list[Any], dies: frozenset[int]) -> bool:
+    return any(
+        result is not None if rank in dies else result is None or not result[0]
+        for rank, result in enumerate(results)
+    )
+
+
+def _collect(pipes: list[Any], deadline: float, dies: frozenset[int]) -> list[Any]:
     results: list[Any] = [None] * len(pipes)
     waiting = set(range(len(pipes)))
     while waiting and time.monotonic() < deadline:
@@ -76,7 +84,7 @@ def _collect(pipes: list[Any], deadline: float) -> list[Any]:
                 waiting.discard(rank)
                 with contextlib.suppress(EOFError, OSError):
                     results[rank] = pipes[rank].recv()
-                if results[rank] is None or not results[rank][0]:
+                if rank not in dies and (results[rank] is None or not results[rank][0]):
                     deadline = min(deadline, time.monotonic() + 3)  # the others wait for it
     return results
 

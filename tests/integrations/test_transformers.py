@@ -46,6 +46,9 @@ def test_layers_share_one_buffer_and_agree_on_rounds(answers: list[Any], name: s
         assert len(stats) == 2
         for layer in stats:
             assert layer["calls"] == 1
+        operations = 2 * -(-longest // ROUND)  # of two layers; the core's own count
+        assert answer[name]["operations"] == [operations, operations]
+        for layer in stats:
             assert layer["rounds"] == -(-longest // ROUND)
             assert layer["tokens"] == 2 * (3 + 9 * rank)
             assert sum(layer["rows_per_expert"]) == layer["rows"]
@@ -89,9 +92,9 @@ def test_beside_the_builtin_all_to_all(answers: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        ("gradient", ("backward", "inference_mode")),
         ("dtype", ("float32", "bfloat16")),
-        ("tp", ("tp_size", "fsdp_size")),
+        ("experts", ("Linear", "no experts")),
+        ("num_ranks", ("3", "divisor")),
         ("max_tokens", ("max_tokens", "1 or more")),
     ],
 )

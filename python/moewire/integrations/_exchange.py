@@ -7,59 +7,16 @@ from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
-import torch.distributed as dist
 
-from ..buffer import Buffer
+from .. import autograd
+from ._buffers import Key, buffer_for
 
 if TYPE_CHECKING:
+    from ..buffer import Buffer
     from ..handle import Handle
 
 # Runs this rank's experts: rows [n, H], local expert ids int64 [n, 1], n >= 1 -> [n, H].
 Experts: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-class Key(NamedTuple):
-    """What the layers that share one Buffer have in common."""
-
-    group: dist.ProcessGroup
-    hidden: int
-    num_experts: int
-    dtype: torch.dtype
-    max_tokens: int
-    # For flat operations: selections per token, then bytes per token of each extra tensor.
-    flat: tuple[int, ...] | None = None
-
-
-_buffers: dict[Key, Buffer] = {}
-
-
-def buffer_for(key: Key) -> Buffer:
-    """The process's one Buffer for ``key``; collective over the group when it is new."""
-    found = _buffers.get(key)
-    if found is None:
-        ranks = dist.get_world_size(key.group)
-        found = _buffers[key] = Buffer(key.group, _num_bytes(key, ranks))
-    return found
-
-
-def _num_bytes(key: Key, ranks: int) -> int:
-    if key.flat is None:
-        return Buffer.get_ep_buffer_size_hint(key.max_tokens, key.hidden, ranks, key.num_experts)
-    num_topk, *extra = key.flat
-    return Buffer.get_flat_buffer_size_hint(
-        key.max_tokens, key.hidden, ranks, num_topk, extra_row_bytes=extra
-    )
-
-
-def open_buffers() -> list[Buffer]:
-    """Every Buffer made here, in the order of making."""
-    return list(_buffers.values())
-
-
-def close_buffers() -> None:
-    """Closes every Buffer made here; a later forward makes new ones."""
-    while _buffers:
-        _buffers.popitem()[1].close()
 
 
 class Stats:
@@ -80,6 +37,12 @@ class Stats:
         """Everything but the experts."""
         return self.seconds_dispatch + self.seconds_combine
 
+    def time(self, begin: float, dispatched: float, computed: float) -> None:
+        """Adds what one round took until now; the arguments are times of ``perf_counter``."""
+        self.seconds_dispatch += dispatched - begin
+        self.seconds_experts += computed - dispatched
+        self.seconds_combine += perf_counter() - computed
+
     def count(self, received: list[int]) -> None:
         """Adds the rows of one round, by local expert."""
         self.rounds += 1
@@ -89,50 +52,86 @@ class Stats:
 
 
 class Tokens(NamedTuple):
-    """Tokens of this rank: [T, H], expert ids [T, K], weights [T, K], and their results."""
+    """Tokens of this rank: [T, H], expert ids [T, K], weights [T, K]."""
 
     x: torch.Tensor  # bf16
     topk_idx: torch.Tensor  # int64
     topk_weights: torch.Tensor  # float32
-    out: torch.Tensor  # bf16
 
     def rows(self, begin: int, end: int) -> Tokens:
         """Some of them."""
         return Tokens(*(tensor[begin:end] for tensor in self))
 
 
-def exchange(key: Key, tokens: Tokens, experts: Experts, stats: Stats, timeout_us: int) -> None:
-    """Fills ``tokens.out``. Collective: as many rounds as the rank with most tokens needs."""
-    buffer = buffer_for(key)
+class Layer(NamedTuple):
+    """What the rounds of one layer's call have in common."""
+
+    key: Key
+    experts: Experts
+    stats: Stats
+    timeout_us: int
+
+
+def exchange(layer: Layer, tokens: Tokens) -> torch.Tensor:
+    """The weighted sums of the experts' outputs, bf16 [T, H].
+
+    Collective: as many rounds as the rank with most tokens needs. Gradients flow through it
+    where torch's grad mode is on, which must be so on every rank or on none.
+    """
+    buffer, stats = buffer_for(layer.key), layer.stats
+    round_ = _round_with_gradients if torch.is_grad_enabled() else _round
     num_tokens = tokens.x.shape[0]
     stats.calls += 1
     stats.tokens += num_tokens
-    begin, more = 0, True
+    begin, more, parts = 0, True, []
     while more:
-        end = min(begin + key.max_tokens, num_tokens)
-        part = tokens.rows(begin, end)
-        more = _round(buffer, key, part, end < num_tokens, experts, stats, timeout_us)
+        end = min(begin + layer.key.max_tokens, num_tokens)
+        out, more = round_(buffer, layer, tokens.rows(begin, end), end < num_tokens)
+        parts.append(out)
         begin = end
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _round(
-    buffer: Buffer,
-    key: Key,
-    part: Tokens,
-    own_more: bool,
-    experts: Experts,
-    stats: Stats,
-    timeout_us: int,
-) -> bool:
+def _round_with_gradients(
+    buffer: Buffer, layer: Layer, part: Tokens, own_more: bool
+) -> tuple[torch.Tensor, bool]:
+    begin = perf_counter()
+    key, stats = layer.key, layer.stats
+    rows, routing = autograd.dispatch(
+        buffer,
+        *part,
+        None,
+        key.max_tokens,
+        key.num_experts,
+        layer.timeout_us,
+        more=own_more,
+    )
+    stats.count(routing.counts)
+    dispatched = perf_counter()
+    if rows.shape[0]:
+        results = layer.experts(rows, _ids(routing.counts))
+    else:
+        # One row of zeros that is then left out: what waits for the experts' backward, such as
+        # hooks of FSDP, runs on this rank, too.
+        nothing = rows.sum(0, keepdim=True)
+        results = layer.experts(nothing, torch.zeros((1, 1), dtype=torch.int64))[:0]
+    computed = perf_counter()
+    out = autograd.combine(results.contiguous(), routing)
+    stats.time(begin, dispatched, computed)
+    return out, routing.peers_have_more
+
+
+def _round(buffer: Buffer, layer: Layer, part: Tokens, own_more: bool) -> tuple[torch.Tensor, bool]:
     """At most ``max_tokens`` tokens of each rank; says whether any rank has more."""
     begin = perf_counter()
+    key, stats = layer.key, layer.stats
     recv_x, recv_count, handle, _, _ = buffer.dispatch(
         part.x,
         part.topk_idx,
         None,
         key.max_tokens,
         key.num_experts,
-        timeout_us,
+        layer.timeout_us,
         use_fp8=False,
         more=own_more,
     )
@@ -141,23 +140,25 @@ def _round(
         counts = recv_count.tolist()
         stats.count(counts)
         more = own_more or handle.peers_have_more
-        rows, ids = _gather(recv_x, counts)
+        rows = _gather(recv_x, counts)
         dispatched = perf_counter()
-        results = experts(rows, ids) if rows.shape[0] else rows
+        results = layer.experts(rows, _ids(counts)) if rows.shape[0] else rows
         computed = perf_counter()
-        _combine(buffer, handle, part, results, counts, timeout_us)
-    stats.seconds_dispatch += dispatched - begin
-    stats.seconds_experts += computed - dispatched
-    stats.seconds_combine += perf_counter() - computed
-    return more
+        out = _combine(buffer, handle, part, results, counts, layer.timeout_us)
+    stats.time(begin, dispatched, computed)
+    return out, more
 
 
-def _gather(recv_x: torch.Tensor, counts: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The valid rows, one after another, and the local expert of each."""
+def _gather(recv_x: torch.Tensor, counts: list[int]) -> torch.Tensor:
+    """The rows, one local expert after another: [n, H]."""
     blocks = [recv_x[expert, :rows] for expert, rows in enumerate(counts) if rows]
-    ids = [expert for expert, rows in enumerate(counts) for _ in range(rows)]
-    rows = torch.cat(blocks) if blocks else recv_x.new_empty((0, recv_x.shape[2]))
-    return rows, torch.tensor(ids, dtype=torch.int64).unsqueeze(1)
+    return torch.cat(blocks) if blocks else recv_x.new_empty((0, recv_x.shape[2]))
+
+
+def _ids(counts: list[int]) -> torch.Tensor:
+    """The local expert of each row, int64 [n, 1]."""
+    ids = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    return ids.unsqueeze(1)
 
 
 def _combine(
@@ -167,13 +168,14 @@ def _combine(
     results: torch.Tensor,
     counts: list[int],
     timeout_us: int,
-) -> None:
+) -> torch.Tensor:
     y = buffer.get_next_combine_buffer(handle, timeout_us=timeout_us)
     begin = 0
     for expert, rows in enumerate(counts):
         if rows:
             y[expert, :rows] = results[begin : begin + rows]
             begin += rows
-    buffer.combine(
-        y, part.topk_idx, part.topk_weights, None, timeout_us, handle, zero_copy=True, out=part.out
+    out, _, _ = buffer.combine(
+        y, part.topk_idx, part.topk_weights, None, timeout_us, handle, zero_copy=True
     )
+    return out

@@ -12,11 +12,15 @@
     )
 
 Every rank has its own batch; its tokens go to the ranks that hold their experts and come
-back weighted and summed. Tested with transformers 5.23.0, whose interface for this is young.
+back weighted and summed. Ranks of a tensor-parallel group (``tp_size``) share a batch: each
+sends a slice of it. Tested with transformers 5.23.0, whose interface for this is young.
 
-Inference only, bf16, on the CPU. All ranks must call the model equally often; a rank without
-work calls ``join``. Any number of tokens goes through, in rounds of at most
-``configure(max_tokens=...)`` per rank.
+Inference and training, bf16, on the CPU. All ranks must call the model equally often; in
+inference a rank without work calls ``join``. Any number of tokens goes through, in rounds of at
+most ``configure(max_tokens=...)`` per rank. Gradients are those of ``moewire.autograd``.
+
+``shard_experts`` spreads a model that each rank has loaded whole, without process group or FSDP:
+then ranks may be lost in the middle of a text, and come back.
 
 The sum over a token's experts is made in float32 in the order of the selections, as one
 process does it, so results are equal to the bit where the router's weights are float32
@@ -32,12 +36,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from transformers.distributed.expert_parallel import EPImplementation, EPImplementationInterface
 
 from ..buffer import Buffer
 from ..errors import InvalidArgument
-from . import _exchange
+from . import _buffers, _exchange
+from ._buffers import InGroup, InStore, Key, Place
 from ._exchange import Stats
 
 __all__ = [
@@ -51,6 +58,7 @@ __all__ = [
     "join",
     "register",
     "reset_stats",
+    "shard_experts",
     "stats",
 ]
 
@@ -100,13 +108,12 @@ class MoewireEP(EPImplementation):  # type: ignore[misc]  # transformers has no 
 
     def __init__(self, experts: Any, ep_mesh: Any, tp_mesh: Any) -> None:
         super().__init__(experts, ep_mesh, tp_mesh)
-        if tp_mesh.size() > 1:
-            raise InvalidArgument(
-                f"tp_size: {tp_mesh.size()}; ep_implementation='moewire' needs tp_size=1, every "
-                "rank with its own batch: DistributedConfig(fsdp_size=R, ep_size=R)"
-            )
+        self._open(experts, InGroup(ep_mesh.get_group()))
+
+    def _open(self, experts: Any, place: Place) -> None:
+        self.place = place
         self.stats = Stats(self.num_local_experts)
-        self.key: _exchange.Key | None = None  # of the Buffer in use; made by the first call
+        self.key: Key | None = None  # of the Buffer in use; made by the first call
         setattr(experts, _OWN, self)
 
     def __call__(
@@ -115,21 +122,24 @@ class MoewireEP(EPImplementation):  # type: ignore[misc]  # transformers has no 
         top_k_index: torch.Tensor,
         top_k_weights: torch.Tensor,
     ) -> torch.Tensor:
-        _refuse(hidden_states, top_k_weights)
+        _refuse(hidden_states)
+        given = (hidden_states, top_k_index, top_k_weights)
+        shared = self.tp_mesh is not None and self.tp_mesh.size() > 1
+        x, idx, weights = (_own_slice(t, self.tp_mesh) for t in given) if shared else given
         tokens = _exchange.Tokens(
-            hidden_states.contiguous(),
-            top_k_index.to(torch.int64).contiguous(),
-            top_k_weights.to(torch.float32).contiguous(),
-            torch.empty_like(hidden_states, memory_format=torch.contiguous_format),
+            x.contiguous(),
+            idx.to(torch.int64).contiguous(),
+            weights.to(torch.float32).contiguous(),
         )
-        self.key = self._key(hidden_states.shape[1])
-        _exchange.exchange(self.key, tokens, self._run_experts, self.stats, _settings.timeout_us)
-        return tokens.out
+        num_tokens, hidden = hidden_states.shape
+        self.key = self._key(hidden)
+        layer = _exchange.Layer(self.key, self._run_experts, self.stats, _settings.timeout_us)
+        out = _exchange.exchange(layer, tokens)
+        return _all_slices(out, self.tp_mesh, num_tokens) if shared else out
 
-    def _key(self, hidden: int) -> _exchange.Key:
-        group = self.ep_mesh.get_group()
-        num_experts = self.num_local_experts * self.ep_mesh.size()
-        return _exchange.Key(group, hidden, num_experts, torch.bfloat16, _settings.max_tokens)
+    def _key(self, hidden: int) -> Key:
+        num_experts = self.num_local_experts * self.place.num_ranks
+        return Key(self.place, hidden, num_experts, torch.bfloat16, _settings.max_tokens)
 
     def _run_experts(self, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         # Weight 1: the routing weights are applied where the token came from.
@@ -138,12 +148,30 @@ class MoewireEP(EPImplementation):  # type: ignore[misc]  # transformers has no 
         return results
 
 
-def _refuse(hidden_states: torch.Tensor, top_k_weights: torch.Tensor) -> None:
-    if torch.is_grad_enabled() and (hidden_states.requires_grad or top_k_weights.requires_grad):
-        raise NotImplementedError(
-            "ep_implementation='moewire' has no backward yet: call the model under "
-            "torch.inference_mode() or torch.no_grad(), as generate() does"
-        )
+class _Sharded(MoewireEP):
+    """The exchange of one MoE layer of ``shard_experts``."""
+
+    def __init__(self, experts: Any, place: InStore) -> None:
+        self.experts_forward = experts.forward
+        self.num_local_experts = experts.num_experts
+        self.tp_mesh = None
+        self._open(experts, place)
+
+
+def _own_slice(tensor: torch.Tensor, tp_mesh: Any) -> torch.Tensor:
+    """This rank's part of what all ranks of ``tp_mesh`` hold; its backward puts parts together."""
+    whole = DTensor.from_local(tensor, tp_mesh, [Replicate()], run_check=False)
+    return whole.redistribute(tp_mesh, [Shard(0)]).to_local()
+
+
+def _all_slices(part: torch.Tensor, tp_mesh: Any, num_tokens: int) -> torch.Tensor:
+    """The parts [t, H] of all ranks of ``tp_mesh`` as [T, H], on each of them."""
+    shape = torch.Size((num_tokens, part.shape[1]))
+    split = DTensor.from_local(part, tp_mesh, [Shard(0)], shape=shape, stride=(shape[1], 1))
+    return split.full_tensor()
+
+
+def _refuse(hidden_states: torch.Tensor) -> None:
     if hidden_states.dtype != torch.bfloat16 or hidden_states.device.type != "cpu":
         raise InvalidArgument(
             f"hidden_states: {hidden_states.dtype} on {hidden_states.device}; "
@@ -180,12 +208,12 @@ def buffers(model: torch.nn.Module) -> list[Buffer]:
     Empty before the first forward. ``Buffer.counters`` has the core's own counts.
     """
     keys = dict.fromkeys(implementation.key for _, _, implementation in _layers(model))
-    return [_exchange.buffer_for(key) for key in keys if key is not None]
+    return [_buffers.buffer_for(key) for key in keys if key is not None]
 
 
 def close() -> None:
     """Closes every Buffer made here; other ranks that wait for this one are told."""
-    _exchange.close_buffers()
+    _buffers.close_buffers()
 
 
 def gather_dense_weights(model: torch.nn.Module) -> None:
@@ -199,6 +227,40 @@ def gather_dense_weights(model: torch.nn.Module) -> None:
             module.set_reshard_after_forward(False, recurse=False)
             module.unshard()
     setattr(model, _GATHERED, True)
+
+
+def shard_experts(model: torch.nn.Module, store: dist.Store, rank: int, num_ranks: int) -> None:
+    """Spreads the experts of a model that every rank has loaded whole; keeps this rank's share.
+
+    No process group and no FSDP: the ranks meet in ``store`` at their first forward, so that a
+    rank may be lost at any time (its experts then contribute nothing) and a fresh process may
+    take its place: it loads the model, calls this and forwards, while the others call
+    ``update_ep_member()`` on each of ``buffers(model)``. Everything but the experts runs on each
+    rank; gradients of it are each rank's own, to be reduced by the caller.
+
+    Args:
+        model: with ``num_experts`` experts per layer, a multiple of ``num_ranks``.
+        store: one that outlives every rank.
+    """
+    place = InStore(store, rank, num_ranks)
+    layers = [module for name, module in model.named_modules() if name.endswith(".experts")]
+    if not layers:
+        raise InvalidArgument(f"model: {type(model).__name__} has no experts that this knows")
+    for experts in layers:
+        _keep_share(experts, rank, num_ranks)
+        experts.forward = _Sharded(experts, place)
+    setattr(model, _GATHERED, True)
+
+
+def _keep_share(experts: Any, rank: int, num_ranks: int) -> None:
+    num_experts = int(experts.num_experts)
+    if num_experts % num_ranks:
+        raise InvalidArgument(f"num_ranks: {num_ranks}; a divisor of {num_experts} experts")
+    share = num_experts // num_ranks
+    for name, parameter in list(experts.named_parameters(recurse=False)):
+        own = parameter.detach()[rank * share : (rank + 1) * share].clone()
+        setattr(experts, name, torch.nn.Parameter(own, parameter.requires_grad))
+    experts.num_experts = share
 
 
 def join(model: torch.nn.Module) -> None:

@@ -38,16 +38,16 @@ def buffers() -> list[Buffer]:
 
     ``Buffer.counters`` has the core's own counts of dispatches and combines.
     """
-    from .. import _exchange
+    from .. import _buffers
 
-    return _exchange.open_buffers()
+    return _buffers.open_buffers()
 
 
 def close() -> None:
     """Closes every Buffer made here; other ranks that wait for this one are told."""
-    from .. import _exchange
+    from .. import _buffers
 
-    _exchange.close_buffers()
+    _buffers.close_buffers()
 
 
 def _apply(parts: frozenset[str]) -> str:

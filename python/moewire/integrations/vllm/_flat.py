@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .. import _exchange
+from .. import _buffers
 from . import _float32, _sizes
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class FlatExchange:
         if self.wide:
             rows, ids, weights, extra = self._per_rank(rows, ids, weights, extra)
         key = self._key(extra)
-        buffer = _exchange.buffer_for(key)
+        buffer = _buffers.buffer_for(key)
         found = buffer.dispatch_flat(
             rows,
             ids,
@@ -95,15 +95,20 @@ class FlatExchange:
         total = _summed(_float32.merge(found), self.sizes.num_ranks)
         return total if out is None else out.copy_(total)
 
-    def _key(self, extra: tuple[torch.Tensor, ...]) -> _exchange.Key:
+    def _key(self, extra: tuple[torch.Tensor, ...]) -> _buffers.Key:
         sizes = self.sizes
         hidden, tokens = sizes.hidden, sizes.max_tokens
         if self.wide:
             hidden, tokens = _float32.width(hidden), tokens * sizes.num_ranks
         extra_bytes = tuple(_row_bytes(one) for one in extra)
         flat = (sizes.num_topk, *extra_bytes)
-        return _exchange.Key(
-            self.group, hidden, sizes.num_experts, torch.bfloat16, tokens, flat=flat
+        return _buffers.Key(
+            _buffers.InGroup(self.group),
+            hidden,
+            sizes.num_experts,
+            torch.bfloat16,
+            tokens,
+            flat=flat,
         )
 
     def _per_rank(

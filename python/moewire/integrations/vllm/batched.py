@@ -19,7 +19,7 @@ from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import TopKWeig
 from vllm.v1.worker.ubatching import dbo_current_ubatch_id, dbo_enabled, dbo_maybe_run_recv_hook
 
 from ...errors import InvalidArgument
-from .. import _exchange
+from .. import _buffers
 from . import _float32, _lost, _sizes
 
 if TYPE_CHECKING:
@@ -75,14 +75,16 @@ class BatchedPrepareAndFinalize(mk.FusedMoEPrepareAndFinalizeModular):  # type: 
 
     def buffer(self) -> Buffer:
         """Of all layers of this shape; collective when it is new."""
-        return _exchange.buffer_for(self._key())
+        return _buffers.buffer_for(self._key())
 
-    def _key(self) -> _exchange.Key:
+    def _key(self) -> _buffers.Key:
         sizes = self.sizes
         hidden = _float32.width(sizes.hidden) if self.wide else sizes.hidden
         # In float32 every selection travels as a token of its own.
         tokens = sizes.max_tokens * (sizes.num_topk if self.wide else 1)
-        return _exchange.Key(self.group, hidden, sizes.num_experts, torch.bfloat16, tokens)
+        return _buffers.Key(
+            _buffers.InGroup(self.group), hidden, sizes.num_experts, torch.bfloat16, tokens
+        )
 
     def prepare(self, *arguments: Any, **named: Any) -> Any:
         """``prepare_async`` and its wait; the same arguments."""

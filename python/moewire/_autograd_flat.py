@@ -1,0 +1,238 @@
+"""Gradients through the flat form; ``autograd`` is the public name of this module's contents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from . import _check, _lanes
+from ._backward import Call, Returning, new_anchor
+from ._flat_results import FlatHandle, FlatReceived
+from ._rows import ReceivedRows
+from .buffer import Buffer
+
+if TYPE_CHECKING:
+    FlatReturning = Returning[FlatHandle]
+
+
+def get_flat_buffer_size_hint(
+    num_max_dispatch_tokens_per_rank: int,
+    hidden: int,
+    num_ranks: int,
+    num_topk: int,
+    *,
+    num_slots: int = 2,
+) -> int:
+    """Bytes to construct a ``Buffer`` with for training in the flat form."""
+    _check.topk(_check.integer("num_topk", num_topk, 1, 1 << 31))
+    return Buffer.get_flat_buffer_size_hint(
+        num_max_dispatch_tokens_per_rank,
+        hidden + _lanes.num_lanes(num_topk),
+        num_ranks,
+        num_topk,
+        num_slots=num_slots,
+    )
+
+
+class _FlatCall(Call[FlatHandle]):
+    """The flat operations of one layer's call."""
+
+    def dispatch(
+        self,
+        rows: torch.Tensor,
+        topk_idx: torch.Tensor | None,
+        topk_weights: torch.Tensor | None,
+        more: bool = False,
+        handle: FlatHandle | None = None,
+    ) -> FlatReceived:
+        """Everything in the workspace; the receive is finished."""
+        return self.buffer.dispatch_flat(
+            rows,
+            topk_idx,
+            topk_weights,
+            self.num_max_tokens,
+            self.num_experts,
+            active_ranks=self.active_ranks,
+            timeout_us=self.timeout_us,
+            more=more,
+            handle=handle,
+        )
+
+    def combine(
+        self, rows: torch.Tensor, positions: torch.Tensor, handle: FlatHandle
+    ) -> torch.Tensor:
+        """Puts rows [N, H] at their positions, brings them back, releases the handle."""
+        with handle:
+            place = self.buffer.get_next_combine_buffer(handle, timeout_us=self.timeout_us)
+            place.index_copy_(0, positions, rows)
+            out, _, _ = self.buffer.combine_flat(
+                place,
+                handle,
+                active_ranks=self.active_ranks,
+                timeout_us=self.timeout_us,
+                zero_copy=True,
+            )
+        return out
+
+    def send(self, rows: torch.Tensor, routing: FlatHandle) -> FlatReturning:
+        """The first half of a backward, by the routing of the forward."""
+        received = self.dispatch(rows, None, None, handle=routing)
+        recv_x = received.recv_x
+        assert isinstance(recv_x, torch.Tensor)  # a pair only with fp8
+        there = ReceivedRows.of_flat(received, self.num_max_tokens)
+        return Returning(recv_x, received.handle, there)
+
+
+class FlatRouting:
+    """What ``dispatch_flat`` did, for the experts and for ``combine_flat``. Used once.
+
+    - ``topk_idx``: int64 [N, K], the experts of each row by local number; -1: not on this rank.
+    - ``topk_weights``: float32 [N, K], their weights, 0 where the id is -1. Gradients flow.
+    - ``peers_have_more``: whether any rank dispatched with ``more=True``.
+    """
+
+    topk_idx: torch.Tensor
+    topk_weights: torch.Tensor
+    peers_have_more: bool
+
+    def __init__(self, call: _FlatCall) -> None:
+        self._call = call
+        self._handle: FlatHandle | None = None
+        self._link: torch.Tensor | None = None  # empty; joins a combine to its dispatch
+
+    def _receive(self, received: FlatReceived) -> ReceivedRows:
+        self._handle = received.handle
+        self._received = ReceivedRows.of_flat(received, self._call.num_max_tokens)
+        self.peers_have_more = received.handle.peers_have_more
+        return self._received
+
+
+def dispatch_flat(
+    buffer: Buffer,
+    x: torch.Tensor,
+    topk_idx: torch.Tensor,
+    topk_weights: torch.Tensor,
+    num_max_dispatch_tokens_per_rank: int,
+    num_experts: int,
+    *,
+    active_ranks: torch.Tensor | None = None,
+    timeout_us: int = -1,
+    more: bool = False,
+) -> tuple[torch.Tensor, FlatRouting]:
+    """Sends each token once to every rank that owns some of its experts. Collective.
+
+    Args:
+        buffer: made with ``num_ep_buffer_bytes`` of at least ``get_flat_buffer_size_hint``.
+        x: bf16 [T, H]; topk_idx: int64 [T, K]; topk_weights: float32 [T, K]; all contiguous.
+        num_max_dispatch_tokens_per_rank, num_experts, active_ranks, timeout_us, more: as for
+            ``Buffer.dispatch_flat``, for the backward, too.
+
+    Returns ``(rows, routing)``: rows is an ordinary bf16 tensor [N, H], ordered by source rank
+    and token; ``routing`` says which experts each row is for, with which weights. Rows of lost
+    ranks are not among them.
+    """
+    _check.tensor("x", x, torch.bfloat16, (None, None))
+    _check.tensor("topk_idx", topk_idx, torch.int64, (x.shape[0], None))
+    _check.tensor("topk_weights", topk_weights, torch.float32, tuple(topk_idx.shape))
+    call = _FlatCall(
+        buffer, active_ranks, num_max_dispatch_tokens_per_rank, num_experts, timeout_us
+    )
+    need = get_flat_buffer_size_hint(
+        num_max_dispatch_tokens_per_rank,
+        x.shape[1],
+        buffer.group_size,
+        topk_idx.shape[1],
+        num_slots=buffer.num_slots,
+    )
+    call.check_size("get_flat_buffer_size_hint", need)
+    routing = FlatRouting(call)
+    rows, routing.topk_weights, routing.topk_idx, routing._link = _DispatchFlat.apply(
+        new_anchor(), x, topk_weights, topk_idx, routing, more
+    )
+    return rows, routing
+
+
+def combine_flat(y: torch.Tensor, routing: FlatRouting) -> torch.Tensor:
+    """Brings the ranks' sums back and adds them up. Collective.
+
+    Args:
+        y: bf16 [N, H], contiguous: for each row the sum of its experts' outputs here, weighted.
+        routing: of the dispatch, to be combined once.
+
+    Returns bf16 [T, H]: float32 sums over a token's ranks, in order of rank, rounded once.
+    """
+    if not isinstance(routing, FlatRouting):
+        raise _check.refuse("routing", type(routing).__name__, "what dispatch_flat returned")
+    if routing._handle is None:
+        raise _check.refuse("routing", "one that was combined", "each once")
+    shape = (routing._received.keys.numel(), routing._handle._plan.hidden)
+    _check.tensor("y", y, torch.bfloat16, shape)
+    out: torch.Tensor = _CombineFlat.apply(y, routing._link, routing)
+    return out
+
+
+class _DispatchFlat(torch.autograd.Function):  # type: ignore[misc]  # torch is not followed
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: torch.Tensor,
+        x: torch.Tensor,
+        topk_weights: torch.Tensor,
+        topk_idx: torch.Tensor,
+        routing: FlatRouting,
+        more: bool,
+    ) -> tuple[torch.Tensor, ...]:
+        received = routing._call.dispatch(x, topk_idx, topk_weights, more)
+        there = routing._receive(received)
+        parts = (received.recv_x, received.recv_topk_weights, received.recv_topk_idx)
+        rows, weights, ids = (there.take(part) for part in parts)
+        ctx.mark_non_differentiable(ids)
+        ctx.call, ctx.handle = routing._call, received.handle
+        ctx.save_for_backward(topk_idx, ids, there.keys)
+        return rows, weights, ids, torch.empty(0)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(
+        ctx: Any, grad_rows: torch.Tensor, grad_weights: torch.Tensor, *_: Any
+    ) -> tuple[Any, ...]:
+        topk_idx, ids, keys = ctx.saved_tensors
+        hidden, num_topk = grad_rows.shape[1], topk_idx.shape[1]
+        call: _FlatCall = ctx.call
+        returning = call.take_returning()
+        if returning is None:  # nothing was combined: only to know where rows go
+            returning = call.send(_lanes.nothing(topk_idx, hidden), ctx.handle)
+        own = torch.where(ids >= 0, grad_weights, 0.0)  # another rank has the others' gradients
+        rows = returning.put(_lanes.with_scalars(grad_rows, own), keys)
+        out = call.combine(rows, returning.received.positions, returning.handle)
+        grad_x = out[:, :hidden].contiguous()
+        return None, grad_x, _lanes.scalars_of(out, hidden, num_topk), None, None, None
+
+
+class _CombineFlat(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(
+        ctx: Any, y: torch.Tensor, link: torch.Tensor, routing: FlatRouting
+    ) -> torch.Tensor:
+        call, handle, received = routing._call, routing._handle, routing._received
+        assert handle is not None
+        routing._handle = None
+        ctx.call, ctx.handle = call, handle
+        # The handle will use the ids again: saved, so that torch notices if they change.
+        ctx.save_for_backward(received.keys, handle._topk_idx)
+        return call.combine(y, received.positions, handle)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[Any, ...]:
+        keys, topk_idx = ctx.saved_tensors
+        call: _FlatCall = ctx.call
+        call.close_returning()
+        handle: FlatHandle = ctx.handle
+        hidden = grad_out.shape[1]
+        wide = _lanes.nothing(topk_idx, hidden)
+        wide[:, :hidden] = grad_out
+        rows = call.keep(call.send(wide, handle)).take(keys)
+        return rows[:, :hidden].contiguous(), torch.empty(0), None

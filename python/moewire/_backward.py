@@ -1,0 +1,97 @@
+"""What the packed and the flat form have in common on the way back.
+
+A backward is a dispatch, in the backward of a combine, and a combine, in that of a dispatch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import torch
+
+from . import _check
+
+if TYPE_CHECKING:
+    from ._rows import ReceivedRows
+    from .buffer import Buffer
+    from .handle import Held
+
+AnyHandle = TypeVar("AnyHandle", bound="Held")
+
+
+class Returning(Generic[AnyHandle]):
+    """An operation of the backward that has been dispatched and is to be combined."""
+
+    def __init__(self, recv_x: torch.Tensor, handle: AnyHandle, received: ReceivedRows) -> None:
+        self.recv_x = recv_x  # [n, H + lanes], in the workspace
+        self.handle = handle
+        self.received = received
+
+    def take(self, keys: torch.Tensor) -> torch.Tensor:
+        """The received rows in the order of the forward; zeros for what did not come again."""
+        rows, found = self.received.take(self.recv_x), self.received.find(keys)
+        there = found >= 0
+        if keys.numel() == rows.shape[0] and bool(there.all()):
+            return rows
+        again = rows.new_zeros((keys.numel(), rows.shape[1]))
+        again[there] = rows[found[there]]
+        return again
+
+    def put(self, rows: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """Rows in the order of the forward -> rows in this operation's; zeros where none was."""
+        found = self.received.find(keys)
+        there = found >= 0
+        placed = rows.new_zeros((self.received.keys.numel(), rows.shape[1]))
+        placed[found[there]] = rows[there]
+        return placed
+
+
+class Call(Generic[AnyHandle]):
+    """One layer's call: how its operations are made, and what is open in its backward."""
+
+    def __init__(
+        self,
+        buffer: Buffer,
+        active_ranks: torch.Tensor | None,
+        num_max_tokens: int,
+        num_experts: int,
+        timeout_us: int,
+    ) -> None:
+        self.buffer = buffer
+        self.active_ranks = active_ranks
+        self.num_max_tokens = num_max_tokens
+        self.num_experts = num_experts
+        self.timeout_us = timeout_us
+        self._returning: Returning[AnyHandle] | None = None
+
+    def keep(self, returning: Returning[AnyHandle]) -> Returning[AnyHandle]:
+        """Keeps it for the second half, at most until this backward ends."""
+        self._returning = returning
+        # Autograd leaves the second half out where nobody asked for gradients that need it.
+        torch.autograd.Variable._execution_engine.queue_callback(self.close_returning)
+        return returning
+
+    def take_returning(self) -> Returning[AnyHandle] | None:
+        """What was kept."""
+        returning, self._returning = self._returning, None
+        return returning
+
+    def close_returning(self) -> None:
+        """Releases what was kept."""
+        returning = self.take_returning()
+        if returning is not None:
+            returning.handle.release()
+
+    def check_size(self, hint: str, need: int) -> None:
+        """Refuses in the forward what would not fit in the backward; ``hint`` gave ``need``."""
+        given = self.buffer.num_ep_buffer_bytes
+        if given < need and torch.is_grad_enabled():
+            allowed = f"at least moewire.autograd.{hint}(...) = {need} for this shape"
+            raise _check.refuse("buffer", f"one of num_ep_buffer_bytes={given}", allowed)
+
+
+def new_anchor() -> torch.Tensor:
+    """What makes results require gradients on every rank alike, so that none leaves a backward
+    out that others wait in.
+    """
+    return torch.empty(0, requires_grad=torch.is_grad_enabled())

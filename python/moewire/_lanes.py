@@ -1,0 +1,71 @@
+"""What travels behind the hidden values of a row in the backward pass, as lanes of 16 bits.
+
+A dispatch copies the bits of its rows, so the lanes of a gradient's row may hold anything: the
+token's K expert ids (int32) and K routing weights (float32), two lanes each. A combine adds, so
+what comes back is bf16 numbers: three lanes per selection, whose sum is a float32 number. In a
+token's K rows at most one has other lanes than zeros for a selection, and its weight is 1, so
+that the sum of the rows leaves them as they are.
+"""
+
+from __future__ import annotations
+
+import torch
+
+_ALIGNMENT = 8  # hidden sizes are multiples of this
+_PARTS = 3  # bf16 numbers of 8 significant bits that make a float32 of 24
+
+
+def num_lanes(num_topk: int) -> int:
+    """The number of lanes: 4 * K, rounded up to whole blocks."""
+    return -(-4 * num_topk // _ALIGNMENT) * _ALIGNMENT
+
+
+def nothing(topk_idx: torch.Tensor, hidden: int) -> torch.Tensor:
+    """bf16 [T, H + num_lanes(K)] of zeros, for a dispatch that only finds out where rows go."""
+    num_tokens, num_topk = topk_idx.shape
+    return torch.zeros((num_tokens, hidden + num_lanes(num_topk)), dtype=torch.bfloat16)
+
+
+def with_routing(
+    rows: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor
+) -> torch.Tensor:
+    """bf16 [T, H + num_lanes(K)]: rows [T, H], then ids [T, K] and weights [T, K], bit for bit."""
+    num_topk = topk_idx.shape[1]
+    parts = [
+        rows.view(torch.int16),
+        topk_idx.to(torch.int32).view(torch.int16),
+        topk_weights.contiguous().view(torch.int16),
+        torch.zeros((rows.shape[0], num_lanes(num_topk) - 4 * num_topk), dtype=torch.int16),
+    ]
+    return torch.cat(parts, dim=1).view(torch.bfloat16)
+
+
+def routing_of(rows: torch.Tensor, hidden: int, num_topk: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids int32 [N, K] and weights float32 [N, K] out of rows made by ``with_routing``."""
+    ids = rows[:, hidden : hidden + 2 * num_topk].contiguous().view(torch.int32)
+    begin = hidden + 2 * num_topk
+    weights = rows[:, begin : begin + 2 * num_topk].contiguous().view(torch.float32)
+    return ids, weights
+
+
+def with_scalars(rows: torch.Tensor, scalars: torch.Tensor) -> torch.Tensor:
+    """bf16 [N, H + num_lanes(K)]: rows [N, H], then float32 [N, K] as sums of three numbers.
+
+    Exact for 0 and magnitudes from 2**-100 to the largest bf16; smaller ones lose digits
+    below 2**-133.
+    """
+    parts, rest = [rows], scalars
+    for _ in range(_PARTS):
+        part = rest.to(torch.bfloat16)
+        parts.append(part)
+        rest = torch.where(part.isfinite(), rest - part.float(), 0.0)
+    num_topk = scalars.shape[1]
+    unused = num_lanes(num_topk) - _PARTS * num_topk
+    return torch.cat([*parts, rows.new_zeros((rows.shape[0], unused))], dim=1)
+
+
+def scalars_of(rows: torch.Tensor, hidden: int, num_topk: int) -> torch.Tensor:
+    """float32 [T, K] out of combined rows that were made by ``with_scalars``."""
+    lanes = rows[:, hidden : hidden + _PARTS * num_topk].float()
+    first, second, third = lanes.unflatten(1, (_PARTS, num_topk)).unbind(1)
+    return first + (second + third)

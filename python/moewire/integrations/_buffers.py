@@ -1,0 +1,98 @@
+"""The Buffers that MoE layers share, and where their ranks meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import torch.distributed as dist
+
+from .. import _abi as abi
+from .. import autograd
+from ..buffer import Buffer
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Place(Protocol):
+    """Ranks that exchange tokens; equal and hashable if they are the same."""
+
+    @property
+    def num_ranks(self) -> int: ...
+
+    def meet(self, num_bytes: int) -> Buffer:
+        """A new Buffer; collective."""
+
+
+@dataclass(frozen=True)
+class InGroup:
+    """The ranks of a process group."""
+
+    group: dist.ProcessGroup
+
+    @property
+    def num_ranks(self) -> int:
+        return int(dist.get_world_size(self.group))
+
+    def meet(self, num_bytes: int) -> Buffer:
+        return Buffer(self.group, num_bytes)
+
+
+@dataclass(frozen=True)
+class InStore:
+    """Ranks that need no process group, and so may be lost and come back."""
+
+    store: dist.Store
+    rank: int
+    num_ranks: int
+
+    def meet(self, num_bytes: int) -> Buffer:
+        return Buffer.from_store(self.store, self.rank, self.num_ranks, num_bytes)
+
+
+class Key(NamedTuple):
+    """What the layers that share one Buffer have in common."""
+
+    place: Place
+    hidden: int
+    num_experts: int
+    dtype: torch.dtype
+    max_tokens: int
+    # For flat operations: selections per token, then bytes per token of each extra tensor.
+    flat: tuple[int, ...] | None = None
+
+
+_buffers: dict[Key, Buffer] = {}
+
+
+def buffer_for(key: Key) -> Buffer:
+    """The process's one Buffer for ``key``; collective over its ranks when it is new."""
+    found = _buffers.get(key)
+    if found is None:
+        found = _buffers[key] = key.place.meet(_num_bytes(key))
+    return found
+
+
+def _num_bytes(key: Key) -> int:
+    """Packed: with room for a backward, whatever the number of selections. Address space."""
+    ranks = key.place.num_ranks
+    if key.flat is None:
+        return autograd.get_ep_buffer_size_hint(
+            key.max_tokens, key.hidden, ranks, key.num_experts, abi.MW_MAX_TOPK
+        )
+    num_topk, *extra = key.flat
+    return Buffer.get_flat_buffer_size_hint(
+        key.max_tokens, key.hidden, ranks, num_topk, extra_row_bytes=extra
+    )
+
+
+def open_buffers() -> list[Buffer]:
+    """Every Buffer made here, in the order of making."""
+    return list(_buffers.values())
+
+
+def close_buffers() -> None:
+    """Closes every Buffer made here; a later forward makes new ones."""
+    while _buffers:
+        _buffers.popitem()[1].close()

@@ -1,0 +1,30 @@
+"""examples/train_moe.py: the losses of several ranks are one process's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "train_moe.py"
+
+pytestmark = [pytest.mark.multirank, pytest.mark.slow]
+
+
+def _train(start, ranks: int, **options) -> str:
+    flags = ["--standalone", "--nproc-per-node", str(ranks)]
+    return start("torchrun", *flags, PROGRAM, timeout=300, **options).stdout
+
+
+@pytest.mark.parametrize("ranks", [2, 4], ids="R{}".format)
+def test_losses_are_one_process_s_to_the_bit(start, ranks: int) -> None:
+    output = _train(start, ranks)
+    assert f"{ranks} ranks, largest difference of 100 steps: 0\n" in output
+    losses = [float(loss) for loss in re.findall(r"step \d+: loss ([\d.]+)", output)]
+    assert losses[-1] < losses[0] - 1
+
+
+def test_a_corrupted_combine_is_noticed(start) -> None:
+    output = _train(start, 2, status=1, MOEWIRE_TEST_CORRUPT="combine")
+    assert "not one process's training" in output or "nothing was learned" in output
