@@ -50,8 +50,10 @@ PIN = $(VENV)/bin/uv pip compile --upgrade --universal --python-version 3.11 --n
 	--custom-compile-command 'make lock'
 lock: venv
 	$(PIN) tests/requirements.in -o tests/requirements.txt
-	$(PIN) --no-deps tests/integrations/sglang-requirements.in \
-		-o tests/integrations/sglang-requirements.txt
+	for engine in kubernetes ray sglang; do \
+		$(PIN) --no-deps tests/integrations/$$engine-requirements.in \
+			-o tests/integrations/$$engine-requirements.txt || exit; \
+	done
 	$(PIN) --override tests/integrations/vllm-overrides.txt \
 		tests/integrations/vllm-requirements.in -o tests/integrations/vllm-requirements.txt
 

@@ -31,8 +31,9 @@ def _check(output: str, ranks: int) -> None:
         assert sum(map(int, sent.split(","))) == 2 * int(tokens)
 
 
-def test_torchrun(start) -> None:
-    _check(start("sh", EXAMPLES / "python" / "torchrun.sh", "4").stdout, 4)
+@pytest.mark.parametrize("ranks", [[], ["4"]], ids=["two", "four"])
+def test_torchrun(start, ranks: list[str]) -> None:
+    _check(start("sh", EXAMPLES / "python" / "torchrun.sh", *ranks).stdout, int([*ranks, "2"][0]))
 
 
 def test_spawn(start) -> None:
