@@ -125,11 +125,9 @@ func tuningOf(c *C.mw_config_t) (cpu.Options, shm.Pages, error) {
 	rows := cpu.Options{
 		Width: int(c.vector_width), Stores: cpu.Stores(c.stores), Prefetch: int(c.prefetch), Threads: int(c.num_threads),
 	}
-	kern, err := cpu.Open(rows)
-	if err != nil {
-		return rows, shm.Pages{}, invalid("config: %s", err)
+	if err := rows.Check(); err != nil {
+		return rows, shm.Pages{}, invalid("config->%s", err)
 	}
-	kern.Close()
 	return rows, shm.Pages{Huge: shm.HugePages(c.huge_pages), Local: c.numa == C.MW_NUMA_LOCAL}, nil
 }
 

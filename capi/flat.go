@@ -25,6 +25,9 @@ func (d *dispatch) readColumns(a *C.mw_dispatch_args_t) (err error) {
 		if err := inRange("extra_row_bytes of "+name, width, 0, layout.MaxExtraBytes); err != nil {
 			return err
 		}
+		if width == 0 && a.extra[i] != 0 {
+			return invalid("%s is given and its extra_row_bytes is 0, allowed 1 to %d", name, layout.MaxExtraBytes)
+		}
 		if d.args.Extra[i], err = view[byte](name, uint64(a.extra[i]), t*width); err != nil {
 			return err
 		}

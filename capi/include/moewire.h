@@ -128,20 +128,23 @@ typedef struct {
 	int64_t slow_after_us; /* waits this long become events (mw_buffer_events); 0: 1 s; -1: none do */
 } mw_config_t;
 
-#define MW_STORES_AUTO 0u      /* by the size of the call */
+#define MW_STORES_AUTO 0u      /* streaming from 1 MiB of rows on */
 #define MW_STORES_CACHED 1u    /* ordinary stores */
 #define MW_STORES_STREAMING 2u /* past the caches; x86-64 only */
 
 #define MW_HUGE_PAGES_NEVER 0u   /* not asked for */
 #define MW_HUGE_PAGES_ADVISE 1u  /* asked for; the kernel may refuse without a word */
-/* Of 2 MiB, reserved by the administrator for all of num_bytes; else an error. */
+/*
+ * Of 2 MiB, reserved by the administrator: for all of num_bytes, one more, and,
+ * to go on after a rank was frozen, num_bytes again. Else an error.
+ */
 #define MW_HUGE_PAGES_REQUIRE 2u
 
 #define MW_NUMA_NONE 0u
 #define MW_NUMA_LOCAL 1u /* near the thread that calls mw_buffer_create, if there is room */
 
 #define MW_SHAPE_FP32_OUTPUTS 1u /* room for MW_DISPATCH_FP32_OUTPUTS; serves others too */
-#define MW_SHAPE_FLAT 2u         /* for MW_DISPATCH_FLAT, which needs less than packed rows do */
+#define MW_SHAPE_FLAT 2u         /* for MW_DISPATCH_FLAT, whose rows need other room than packed ones */
 
 typedef struct {
 	uint32_t size;

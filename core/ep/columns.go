@@ -68,9 +68,10 @@ func placeExtra(to, from []byte, width int, jobs []device.PlaceJob) {
 // source has filled: whoever runs experts by these ids runs none on such a row.
 // Those of the sources lie in order of rank.
 func (b *Buffer) clearHoles(s *slot) {
-	a, next, total := &s.dispatch.args, int64(0), s.numRows(0)
+	a, next, total := &s.dispatch.args, int64(0), s.rows
 	for t := range b.ranks {
-		begin, n := a.LayoutRange[t]>>32, a.LayoutRange[t]&(1<<32-1)
+		place := uint64(a.LayoutRange[t])
+		begin, n := int64(place>>32), int64(place&(1<<32-1))
 		if n > 0 {
 			b.clearIDs(s, next, min(begin, total))
 			next = begin + n
@@ -104,10 +105,12 @@ func shapeColumns(a *DispatchArgs) (widths [layout.NumColumns]int64) {
 
 // checkColumns compares the columns' sizes with what the arguments say.
 func checkColumns(a *DispatchArgs) error {
-	if !a.Flat {
-		if a.Bare || a.TopkWeights != nil {
-			return invalid("topk_weights are given, allowed with flat rows only")
-		}
+	switch {
+	case !a.Flat && a.Bare:
+		return invalid("topk_idx and topk_weights are not to be sent along, allowed with flat rows only")
+	case !a.Flat && a.TopkWeights != nil:
+		return invalid("topk_weights are given, allowed with flat rows only")
+	case !a.Flat:
 		return nil
 	}
 	if n := a.NumTokens * a.TopK; !a.Bare && len(a.TopkWeights) < n {

@@ -121,11 +121,15 @@ func (s *slot) outputBytes() int64 {
 	if !s.params.flat {
 		return s.slab.Y().Bytes
 	}
-	return s.numRows(0) * s.slab.OutputBytes()
+	return s.rows * s.slab.OutputBytes()
 }
 
-// numRows is the number of rows in a block of our slab.
+// numRows is the number of rows in a block of our slab. That of flat rows does
+// not change once the caller knows it: x has as many.
 func (s *slot) numRows(block int64) int64 {
+	if s.params.flat {
+		return s.rows
+	}
 	return min(int64(s.own.seg.Word(layout.Counter(int(block))).Load()), s.slab.RowsPerExpert)
 }
 

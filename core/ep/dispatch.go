@@ -118,7 +118,7 @@ func (b *Buffer) assign(s *slot, a *DispatchArgs, slab layout.Slab, active uint6
 	}
 	clear(s.dst)
 	s.sent, s.located, s.broken, s.combines = 0, false, false, 0
-	s.told, s.ordered = 0, false
+	s.told, s.ordered, s.rows = 0, false, 0
 	s.planned, s.unsent, s.awaited, s.counted = active, active, active, active
 	s.dispatch.begin(a.Timeout)
 	s.dispatch.args, s.dispatch.res = *a, Result{}
@@ -299,7 +299,7 @@ func (b *Buffer) received(s *slot) error {
 			}
 		}
 	}
-	if a.Flat && !a.Bare {
+	if s.rows = int64(a.RecvCount[0]); a.Flat && !a.Bare {
 		b.clearHoles(s)
 	}
 	showActive(a.ActiveRanks, b.all&^s.counted)

@@ -2,15 +2,17 @@ package ep
 
 import (
 	"math/bits"
+	"sync/atomic"
 
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/transport"
 )
 
-// Deterministic order, and that of flat rows, takes one more exchange. Every source leaves its counts
-// in layout[l][s] of an open slab and says so in counted[s]. The owner alone
-// decides whose rows lie where, in order of rank, and publishes that in order;
-// a rank that was lost by then has no place. Then sources place their rows.
+// Deterministic order, and that of flat rows, takes one more exchange. Every
+// source leaves its counts in layout[l][s] of an open slab and says so in
+// counted[s]. The owner alone decides whose rows lie where, in order of rank,
+// and publishes that in order; a rank that was lost by then has no place. Then
+// sources place their rows.
 
 // exchanges reports whether rows of this operation get their places so.
 func (b *Buffer) exchanges(s *slot) bool { return b.cfg.Deterministic || s.params.flat }
@@ -78,10 +80,7 @@ func (b *Buffer) writeOrder(s *slot, in uint64) bool {
 			if _, theirs := loadParams(s.own.seg, t); !s.params.same(&theirs) {
 				return false
 			}
-			word := s.own.seg.Word(s.slab.Layout(l, int64(t)))
-			n := word.Load() & (1<<32 - 1)
-			word.Store(total<<32 | n)
-			total += n
+			total += givePlace(s.own.seg.Word(s.slab.Layout(l, int64(t))), total)
 		}
 		if total > uint64(s.slab.RowsPerExpert) {
 			return false
@@ -91,7 +90,21 @@ func (b *Buffer) writeOrder(s *slot, in uint64) bool {
 	return true
 }
 
-// assigned reads where the owners have put our rows.
+// givePlace puts the place beside the count in a word of layout and returns
+// the count. A source that cancels meanwhile sets the word to no rows: that
+// stands, before the exchange or after it.
+func givePlace(word *atomic.Uint64, begin uint64) (rows uint64) {
+	for {
+		v := word.Load()
+		rows = v & (1<<32 - 1)
+		if word.CompareAndSwap(v, begin<<32|rows) {
+			return rows
+		}
+	}
+}
+
+// assigned reads where the owners have put our rows. A place that is not the
+// one of our rows, or outside, is none.
 func (b *Buffer) assigned(s *slot, ready uint64) (fits uint64) {
 	p, l := &s.plan, int(s.slab.LocalExperts)
 	for rest := ready; rest != 0; rest &= rest - 1 {
@@ -99,12 +112,22 @@ func (b *Buffer) assigned(s *slot, ready uint64) (fits uint64) {
 		if s.dst[r].Word(layout.OrderSet()).Load()>>b.self&1 == 0 {
 			continue // it does not count us
 		}
+		ok := true
 		for i := range l {
-			p.begin[r*l+i] = int32(s.dst[r].Word(s.slab.Layout(int64(i), int64(b.self))).Load() >> 32)
+			v := s.dst[r].Word(s.slab.Layout(int64(i), int64(b.self))).Load()
+			ok = ok && fitsPlace(v, uint64(p.counts[r*l+i]), uint64(s.slab.RowsPerExpert))
+			p.begin[r*l+i] = int32(v >> 32)
 		}
-		fits |= 1 << r
+		if ok {
+			fits |= 1 << r
+		}
+		s.broken = s.broken || !ok
 	}
 	return fits
+}
+
+func fitsPlace(word, rows, capacity uint64) bool {
+	return word&(1<<32-1) == rows && word>>32+rows <= capacity
 }
 
 // refuseOrder answers for an operation that this rank has given up, or in which

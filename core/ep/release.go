@@ -56,7 +56,7 @@ func (b *Buffer) releaseAs(s *slot, state op.State, why error) {
 	b.rec.abandon(s, state)
 	s.dispatch.args, s.combine.args = DispatchArgs{}, CombineArgs{}
 	if s.isOpen() {
-		if gaveUp {
+		if gaveUp || !b.exchanges(s) { // a rank with the other form may wait for an answer
 			b.refuseOrder(s.own.seg, s.op)
 		}
 		b.peers[b.self].yReady(s.index).Store(layout.Counted(s.op, published, true))

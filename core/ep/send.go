@@ -202,10 +202,11 @@ func (b *Buffer) placedBytes(s *slot, owners uint64) (n uint64) {
 }
 
 // prefault makes present what this operation will probably touch at owner r:
-// each block's uniform share of the selections, a quarter more for skew.
+// each block's uniform share of the places of all tokens, a quarter more for
+// skew.
 func (b *Buffer) prefault(s *slot, r int) {
 	lay := &s.slab
-	tokens := int64(s.params.tokens) * lay.NumRanks * int64(s.params.topK)
+	tokens := int64(s.params.tokens) * lay.NumRanks * int64(s.plan.width)
 	blocks := lay.LocalExperts * lay.NumRanks
 	share := min((tokens*5/4+blocks-1)/blocks, lay.RowsPerExpert)
 	w := &s.warm[r]

@@ -41,8 +41,9 @@ type slot struct {
 	broken   bool                // a row did not fit: the ranks disagree
 	dispatch dispatchCall
 	combine  combineCall
-	quiet    call // waiting for the readers of the last combine
-	combines int  // finished
+	rows     int64 // flat: those that the caller was told of
+	quiet    call  // waiting for the readers of the last combine
+	combines int   // finished
 
 	warm []warmth // per owner
 }

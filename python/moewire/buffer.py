@@ -60,7 +60,7 @@ class Buffer(FlatCalls, Member):
 
     Choices that change times and no result, each rank's own (docs/performance.md measures them):
         stores: how a dispatch stores rows: "cached", "streaming" (past the caches; x86-64) or
-            "auto", by the size of the call.
+            "auto": streaming where a call places 1 MiB of rows and more.
         prefetch: rows (dispatch) or tokens (combine) that are asked for ahead of use, at most
             64; 0: none; None: the default, none.
         num_threads: threads of this rank that place and reduce rows, the caller's included, at

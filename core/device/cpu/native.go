@@ -72,9 +72,10 @@ const (
 
 func hasNative(width int) bool { return C.mwcpu_select(C.int(width)) != nil }
 
-// streamFrom is from how many bytes on StoresAuto streams a batch's rows: none
-// until it is measured where that pays (docs/performance.md).
-const streamFrom = 1 << 62
+// streamFrom is from how many bytes on StoresAuto streams a batch's rows
+// (docs/performance.md has what was measured): fewer are better left in the
+// caches for who reads them next.
+const streamFrom = 1 << 20
 
 const canStream = runtime.GOARCH == "amd64"
 

@@ -2,7 +2,6 @@ package cpu
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/moewire/moewire/core/device"
 )
@@ -10,11 +9,11 @@ import (
 // Stores says how placed rows are stored.
 type Stores int
 
-// The ways to store. StoresAuto is what docs/performance.md measured.
+// The ways to store.
 const (
-	StoresAuto      Stores = iota
-	StoresCached           // ordinary stores: rows stay in the caches
-	StoresStreaming        // past the caches
+	StoresAuto      Stores = iota // streaming from streamFrom bytes on, where there is such a thing
+	StoresCached                  // ordinary stores: rows stay in the caches
+	StoresStreaming               // past the caches
 )
 
 // Bounds of Options.
@@ -34,46 +33,54 @@ type Options struct {
 	Threads  int // that place and reduce, the caller's included; 0: 1
 }
 
-// Open returns kernels with these options; the error says what is possible.
-// They must be closed.
+// Open returns kernels with these options, which must be closed, or what
+// Check says.
 func Open(o Options) (device.Kernels, error) {
-	switch {
-	case o.Stores < StoresAuto || o.Stores > StoresStreaming:
-		return nil, fmt.Errorf("cpu: stores %d, allowed %d (auto), %d (cached) and %d (streaming)",
-			o.Stores, StoresAuto, StoresCached, StoresStreaming)
-	case o.Prefetch < NoPrefetch || o.Prefetch > MaxPrefetch:
-		return nil, fmt.Errorf("cpu: prefetch of %d rows, allowed %d (none) to %d", o.Prefetch, NoPrefetch, MaxPrefetch)
-	case o.Threads < 0 || o.Threads > MaxThreads:
-		return nil, fmt.Errorf("cpu: %d threads, allowed 0 (the default) to %d", o.Threads, MaxThreads)
+	if err := o.Check(); err != nil {
+		return nil, err
 	}
-	if o.Width == Reference || (o.Width == Widest && len(Widths()) == 0) {
-		return o.reference()
+	if o.plainGo() {
+		return NewReference(), nil
 	}
 	if o.Width == Widest {
 		o.Width = Widths()[len(Widths())-1]
 	}
-	if !hasNative(o.Width) {
-		return nil, fmt.Errorf("cpu: no kernels with vectors of %d bytes here (there are %v, %d for the widest, %d for plain Go)",
-			o.Width, Widths(), Widest, Reference)
-	}
-	if o.Stores == StoresStreaming && !canStream {
-		return nil, fmt.Errorf("cpu: no streaming stores on this architecture")
-	}
 	return newNative(o), nil
 }
 
-// reference refuses what plain Go has not.
-func (o Options) reference() (device.Kernels, error) {
-	var lacking []string
-	for name, set := range map[string]bool{
-		"streaming stores": o.Stores == StoresStreaming, "prefetch": o.Prefetch > 0, "threads": o.Threads > 1,
-	} {
-		if set {
-			lacking = append(lacking, name)
-		}
+// Check names the first option that is not possible here, and what is.
+func (o Options) Check() error {
+	switch {
+	case o.Stores < StoresAuto || o.Stores > StoresStreaming:
+		return fmt.Errorf("stores is %d, allowed %d (auto), %d (cached) and %d (streaming)",
+			o.Stores, StoresAuto, StoresCached, StoresStreaming)
+	case o.Prefetch < NoPrefetch || o.Prefetch > MaxPrefetch:
+		return fmt.Errorf("prefetch is %d rows, allowed %d (none) to %d", o.Prefetch, NoPrefetch, MaxPrefetch)
+	case o.Threads < 0 || o.Threads > MaxThreads:
+		return fmt.Errorf("num_threads is %d, allowed 0 (the default) to %d", o.Threads, MaxThreads)
+	case o.plainGo():
+		return o.checkPlainGo()
+	case o.Width != Widest && !hasNative(o.Width):
+		return fmt.Errorf("vector_width is %d, allowed here: bytes of %v, %d (the widest) and %d (plain Go)",
+			o.Width, Widths(), Widest, Reference)
+	case o.Stores == StoresStreaming && !canStream:
+		return fmt.Errorf("stores is %d (streaming), and this architecture has no such stores", o.Stores)
 	}
-	if len(lacking) > 0 {
-		return nil, fmt.Errorf("cpu: the plain Go kernels have no %s", strings.Join(lacking, ", no "))
+	return nil
+}
+
+func (o Options) plainGo() bool {
+	return o.Width == Reference || (o.Width == Widest && len(Widths()) == 0)
+}
+
+func (o Options) checkPlainGo() error {
+	switch {
+	case o.Stores == StoresStreaming:
+		return fmt.Errorf("stores is %d (streaming), which the plain Go kernels (vector_width) do not have", o.Stores)
+	case o.Prefetch > 0:
+		return fmt.Errorf("prefetch is %d rows, which the plain Go kernels (vector_width) do not have", o.Prefetch)
+	case o.Threads > 1:
+		return fmt.Errorf("num_threads is %d, which the plain Go kernels (vector_width) do not have", o.Threads)
 	}
-	return NewReference(), nil
+	return nil
 }

@@ -4,6 +4,7 @@ package cpu
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/moewire/moewire/core/internal/safego"
 )
@@ -17,6 +18,8 @@ type team struct {
 	work func(part int) // one part of the present batch
 	todo chan int       // parts of it
 	done sync.WaitGroup // counts them
+
+	failed atomic.Pointer[any] // what the first part that panicked said
 }
 
 // newTeam starts workers for n threads, one of which is the caller's.
@@ -36,11 +39,20 @@ func (t *team) serve() {
 
 func (t *team) one(part int) {
 	defer t.done.Done()
+	defer t.keep()
 	t.work(part)
 }
 
+// keep holds a panic back until all parts have ended: they share the caller's
+// memory. Workers outlive it.
+func (t *team) keep() {
+	if v := recover(); v != nil {
+		t.failed.CompareAndSwap(nil, &v)
+	}
+}
+
 // run does all parts, the first on the caller's thread, and returns when they
-// are done.
+// are done. It panics if one of them did.
 func (t *team) run(parts int) {
 	t.done.Add(parts)
 	for part := 1; part < parts; part++ {
@@ -48,6 +60,9 @@ func (t *team) run(parts int) {
 	}
 	t.one(0)
 	t.done.Wait()
+	if v := t.failed.Swap(nil); v != nil {
+		panic(*v)
+	}
 }
 
 func (t *team) close() { close(t.todo) }

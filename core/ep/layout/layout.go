@@ -7,7 +7,7 @@
 //	params[s]   64 bytes per rank: the call's parameters
 //	arrive[s]   one cache line per rank
 //	done[s]     one cache line per rank
-//	counted[s]  one cache line per rank; with deterministic order only
+//	counted[s]  one cache line per rank; with deterministic order and flat rows only
 //	order       the owner's answer to them, and the ranks in it
 //	counter[l]  8 bytes per local expert
 //

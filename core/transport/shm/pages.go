@@ -58,7 +58,7 @@ func (p *Pages) explain(err error, numBytes int64) error {
 		return err
 	}
 	free, _ := os.ReadFile("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
-	return fmt.Errorf("huge pages are required: %d bytes need %d reserved pages of 2 MiB, free are %s (set vm.nr_hugepages): %w",
+	return fmt.Errorf("huge pages are required: %d bytes need %d reserved pages of 2 MiB, free are %s (set vm.nr_hugepages; a rank needs those of its slabs, one more, and a slab more for each that a late rank may still write to): %w",
 		numBytes, (numBytes+sys.HugePageBytes-1)/sys.HugePageBytes, bytes.TrimSpace(free), err)
 }
 
@@ -68,7 +68,9 @@ func (p *Pages) apply(r *region, own bool) error {
 		_ = sys.AdviseHuge(r.mapping) // a wish; where it counts is seen by the doctor
 	}
 	if own && p.Local {
-		return sys.PreferNode(r.mapping, p.node)
+		if err := sys.PreferNode(r.mapping, p.node); err != nil {
+			return fmt.Errorf("memory near this processor is asked for (numa): %w", err)
+		}
 	}
 	return nil
 }
