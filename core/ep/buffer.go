@@ -43,10 +43,11 @@ type Buffer struct {
 	why       error  // what calls get while outside
 	next      uint64 // number of the next dispatch
 	slots     []slot
-	retired   []*ownSlab // poisoned, or spare
-	owed      []owed     // words still to be written for cancelled or masked sends
-	slabBytes int64      // capacity of each slab; 0 until sized
-	peers     []peer     // by rank; replaced by Install alone
+	retired   []*ownSlab  // poisoned, or spare
+	owed      []owed      // words still to be written for cancelled or masked sends
+	slabBytes int64       // capacity of each slab; 0 until sized
+	asked     layout.Slab // of the latest dispatch's shape
+	peers     []peer      // by rank; replaced by Install alone
 	scratch   scratch
 	count     counters
 	known     uint64 // members whose loss has not been noted

@@ -98,13 +98,13 @@ func (b *Buffer) begin() error {
 
 // assign makes the slot the home of the next operation. Ranks that are out
 // get and give nothing; members that the caller leaves out still get words.
-func (b *Buffer) assign(s *slot, a *DispatchArgs, slab layout.Slab, active uint64) {
+func (b *Buffer) assign(s *slot, a *DispatchArgs, slab *layout.Slab, active uint64) {
 	members := b.members()
 	left := members &^ active
 	active &= members
 	s.op, s.live = b.next, true
 	b.next++
-	s.slab = slab
+	s.slab = *slab
 	s.params = params{
 		maxTokens: uint64(a.MaxTokens), hidden: uint64(a.Hidden), experts: uint64(a.NumExperts),
 		topK: uint64(a.TopK), tokens: uint64(a.NumTokens), fp8: a.FP8, more: a.More,
@@ -142,7 +142,7 @@ func (b *Buffer) sizeFor(shape layout.Shape) error {
 }
 
 // checkDispatch validates every argument. It changes nothing.
-func (b *Buffer) checkDispatch(a *DispatchArgs) (slab layout.Slab, active uint64, err error) {
+func (b *Buffer) checkDispatch(a *DispatchArgs) (slab *layout.Slab, active uint64, err error) {
 	if slab, err = b.checkShape(a); err != nil {
 		return slab, 0, err
 	}
@@ -172,24 +172,31 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (slab layout.Slab, active uint64
 	return slab, active, err
 }
 
-func (b *Buffer) checkShape(a *DispatchArgs) (layout.Slab, error) {
+// checkShape returns the slab of the shape that is asked for, until the next
+// call.
+func (b *Buffer) checkShape(a *DispatchArgs) (*layout.Slab, error) {
 	if !a.Bare && a.Flat && (a.TopK < 1 || a.TopK > layout.MaxTopK) {
-		return layout.Slab{}, badTopK(a.TopK) // their width would be refused, less clearly
+		return nil, badTopK(a.TopK) // their width would be refused, less clearly
 	}
-	slab, err := layout.Of(layout.Shape{
+	shape := layout.Shape{
 		MaxTokens: int64(a.MaxTokens), Hidden: int64(a.Hidden),
 		NumExperts: int64(a.NumExperts), NumRanks: int64(b.ranks), FP8: a.FP8,
 		UE8M0: a.Scales == device.ScalesUE8M0, WideOutputs: a.WideOutputs,
 		Flat: a.Flat, Columns: shapeColumns(a),
-	})
-	if err == nil && a.Scales != device.ScalesFloat32 && !a.FP8 {
-		return slab, invalid("%s is set without fp8", a.Scales)
 	}
-	if err != nil {
-		return slab, invalid("%s", err)
+	slab := &b.asked
+	if shape != slab.Shape { // mostly it is that of the call before
+		of, err := layout.Of(shape)
+		if err != nil {
+			return nil, invalid("%s", err)
+		}
+		*slab = of
+	}
+	if a.Scales != device.ScalesFloat32 && !a.FP8 {
+		return nil, invalid("%s is set without fp8", a.Scales)
 	}
 	if b.slabBytes != 0 && slab.SizeBytes > b.slabBytes {
-		return slab, invalid("num_max_tokens_per_rank %d, hidden %d and num_experts %d with %s outputs need %d bytes per slot, the buffer has %d (num_ep_buffer_bytes, or its first dispatch)",
+		return nil, invalid("num_max_tokens_per_rank %d, hidden %d and num_experts %d with %s outputs need %d bytes per slot, the buffer has %d (num_ep_buffer_bytes, or its first dispatch)",
 			a.MaxTokens, a.Hidden, a.NumExperts, outputName(a.WideOutputs), slab.SizeBytes, b.slabBytes)
 	}
 	return slab, nil
