@@ -28,6 +28,16 @@ def test_three_parts_of_a_float32_add_up_to_it(values: list[float]) -> None:
     assert torch.equal(_float32.merge(parts), results)
 
 
+def test_infinities_and_nan_come_back_as_themselves() -> None:
+    """And in combined rows: zeros of other selections are added to each part."""
+    results = torch.tensor([[float("inf"), -float("inf"), float("nan"), 1.5, 3e38, 0.0, -7.0, 1.0]])
+    parts = torch.empty((1, 24), dtype=torch.bfloat16)
+    _float32.split(results, parts)
+    found = _float32.merge(parts + 0.0)
+    assert torch.equal(found.isnan(), results.isnan())
+    assert torch.equal(found.nan_to_num(5.0), results.nan_to_num(5.0))
+
+
 def test_a_float32_row_travels_as_its_bytes() -> None:
     x = torch.randn((5, 16))
     x[2, 3], x[4, 0] = float("nan"), float("-inf")
