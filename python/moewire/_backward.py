@@ -58,9 +58,12 @@ class _WhenOver:
         self._returning = returning
 
     def __call__(self) -> None:
-        self._call.close_if(self._returning)
+        if self._call.forget(self._returning):
+            self._returning.handle.release()
 
-    __del__ = __call__
+    def __del__(self) -> None:
+        if self._call.forget(self._returning):
+            self._returning.handle._release()  # raises nothing: there is nobody to tell
 
 
 class Call(Generic[AnyHandle]):
@@ -94,10 +97,12 @@ class Call(Generic[AnyHandle]):
         returning, self._returning = self._returning, None
         return returning
 
-    def close_if(self, returning: Returning[Any]) -> None:
-        """Releases what was kept, if it is this one still and not that of a later backward."""
-        if self._returning is returning:
-            self.close_returning()
+    def forget(self, returning: Returning[Any]) -> bool:
+        """Keeps it no longer; False if the second half has come, or a later backward keeps one."""
+        if self._returning is not returning:
+            return False
+        self._returning = None
+        return True
 
     def close_returning(self) -> None:
         """Releases what was kept."""

@@ -43,15 +43,13 @@ def python_of(engine: str, *, own_torch: bool) -> Path:
 
 def declare(folder: Path) -> None:
     """What an installation leaves there for others to find its entry points."""
-    groups = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text())["project"][
-        "entry-points"
-    ]
+    project = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text())["project"]
     info = folder / "moewire-0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: moewire\nVersion: 0\n")
     lines = [
         f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
-        for group, points in groups.items()
+        for group, points in project["entry-points"].items()
     ]
     (info / "entry_points.txt").write_text("\n".join(lines))
 

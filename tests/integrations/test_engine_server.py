@@ -1,4 +1,4 @@
-"""The tests' own way to talk to an engine's process: lines that come at once, in parts, or never."""
+"""The tests' way to talk to an engine's process: lines at once, in parts, or never."""
 
 from __future__ import annotations
 
