@@ -76,7 +76,8 @@ def test_ranks_that_share_a_batch(answers: list[Any]) -> None:
         distance, where = found["gradients"]
         peer, peer_where = found["peer_gradients"]
         print(f"pairs: {distance:.2g} ({where}), all_to_all {peer:.2g} ({peer_where})")
-        assert distance < 2 * len(answers) * BF16, where
+        # Twice what it is above: sums of dense layers have two parts, each of which is rounded.
+        assert distance < 2 * 2 * len(answers) * BF16, where
         assert found["operations"] == [2 * LAYERS * -(-tokens // ROUND)] * 2
 
 
