@@ -289,7 +289,7 @@ def failing_layer(rank: Rank, buffer: moewire.Buffer, world: World, fails: bool)
 
 
 def experts_that_raise(rank: Rank, flat: bool, everywhere: bool) -> None:
-    """Nothing stays open though the graph is kept: with one slot, the next steps would wait."""
+    """Ranks that wait for one whose experts raised are told, though its graph is kept."""
     kept = []
     fails = everywhere or rank.rank == 0
     kind = ArithmeticError if fails else moewire.NotCombinedError
@@ -297,7 +297,7 @@ def experts_that_raise(rank: Rank, flat: bool, everywhere: bool) -> None:
     for source, idx in enumerate(world.topk_idx[0]):  # every rank waits for rank 0's experts
         idx[:, 0] = source % 2
     with buffer_of(rank, world, num_slots=1) as buffer:
-        for _ in range(3):
+        for step in range(3):
             out = failing_layer(rank, buffer, world, fails)
             value = loss(out, world, rank)
             if kind is ArithmeticError or out.numel():
@@ -305,6 +305,7 @@ def experts_that_raise(rank: Rank, flat: bool, everywhere: bool) -> None:
             else:
                 value.backward()  # it has no tokens, and so waits for nobody's experts
             kept.append(value)
+            rank.meet(f"raised{step}")  # before a next dispatch takes the slot
         leaves = leaves_of(rank, world)
         loss(forward(rank, buffer, world, leaves), world, rank).backward()
         assert leaves.x.grad is not None
