@@ -5,7 +5,7 @@ A backward is a dispatch, in the backward of a combine, and a combine, in that o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 
@@ -46,6 +46,26 @@ class Returning(Generic[AnyHandle]):
         return placed
 
 
+class _WhenOver:
+    """What autograd holds during one backward: ends what the second half did not come for.
+
+    Autograd calls it when the backward has succeeded, and drops it in any case: then because
+    an exception came between the two halves.
+    """
+
+    def __init__(self, call: Call[Any], returning: Returning[Any]) -> None:
+        self._call = call
+        self._returning = returning
+
+    def __call__(self) -> None:
+        if self._call.forget(self._returning):
+            self._returning.handle.release()
+
+    def __del__(self) -> None:
+        if self._call.forget(self._returning):
+            self._returning.handle._release()  # raises nothing: there is nobody to tell
+
+
 class Call(Generic[AnyHandle]):
     """One layer's call: how its operations are made, and what is open in its backward."""
 
@@ -65,16 +85,24 @@ class Call(Generic[AnyHandle]):
         self._returning: Returning[AnyHandle] | None = None
 
     def keep(self, returning: Returning[AnyHandle]) -> Returning[AnyHandle]:
-        """Keeps it for the second half, at most until this backward ends."""
+        """Keeps it for the second half, at most until this backward ends, however it ends."""
         self._returning = returning
         # Autograd leaves the second half out where nobody asked for gradients that need it.
-        torch.autograd.Variable._execution_engine.queue_callback(self.close_returning)
+        over = _WhenOver(self, returning)
+        torch.autograd.Variable._execution_engine.queue_callback(over)
         return returning
 
     def take_returning(self) -> Returning[AnyHandle] | None:
         """What was kept."""
         returning, self._returning = self._returning, None
         return returning
+
+    def forget(self, returning: Returning[Any]) -> bool:
+        """Keeps it no longer; False if the second half has come, or a later backward keeps one."""
+        if self._returning is not returning:
+            return False
+        self._returning = None
+        return True
 
     def close_returning(self) -> None:
         """Releases what was kept."""

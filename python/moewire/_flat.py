@@ -121,8 +121,9 @@ class FlatCalls:
         each rank has a thread of its own, and a call with a hook waits for that much.
 
         Errors, lost ranks, and how long results are valid: as for ``dispatch``. Rows that a lost
-        rank had reserved and not finished are among the N: they have ids -1 and weights 0, and
-        no combine reads them.
+        rank had reserved and not finished are among the N: ``layout_range`` counts none of them,
+        and no combine reads them. They have ids -1 and weights 0, unless that rank was frozen,
+        wakes up and stores its own; with ``handle`` no ids tell them apart.
         """
         if handle is not None:
             _check_cached(self.runtime, handle, topk_idx, topk_weights, x, num_experts)

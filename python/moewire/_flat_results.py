@@ -136,9 +136,12 @@ class FlatHandle(Held):
 
     @property
     def layout_range(self) -> torch.Tensor:
-        """int64 [R]: ``first row << 32 | number of rows`` of each source. Finishes the receive."""
+        """int64 [R]: ``first row << 32 | number of rows`` of each source; a copy.
+
+        Finishes the receive.
+        """
         self.finish()
-        return self._rows.layout
+        return self._rows.layout.clone()
 
 
 class FlatReceived:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import torch
 
+from . import _parts
+
 _ALIGNMENT = 8  # hidden sizes are multiples of this
-_PARTS = 3  # bf16 numbers of 8 significant bits that make a float32 of 24
 
 
 def num_lanes(num_topk: int) -> int:
@@ -51,21 +52,14 @@ def routing_of(rows: torch.Tensor, hidden: int, num_topk: int) -> tuple[torch.Te
 def with_scalars(rows: torch.Tensor, scalars: torch.Tensor) -> torch.Tensor:
     """bf16 [N, H + num_lanes(K)]: rows [N, H], then float32 [N, K] as sums of three numbers.
 
-    Exact for 0 and magnitudes from 2**-100 to the largest bf16; smaller ones lose digits
-    below 2**-133.
+    ``_parts`` says how exact that is.
     """
-    parts, rest = [rows], scalars
-    for _ in range(_PARTS):
-        part = rest.to(torch.bfloat16)
-        parts.append(part)
-        rest = torch.where(part.isfinite(), rest - part.float(), 0.0)
     num_topk = scalars.shape[1]
-    unused = num_lanes(num_topk) - _PARTS * num_topk
-    return torch.cat([*parts, rows.new_zeros((rows.shape[0], unused))], dim=1)
+    unused = rows.new_zeros((rows.shape[0], num_lanes(num_topk) - _parts.PARTS * num_topk))
+    return torch.cat([rows, *_parts.split(scalars), unused], dim=1)
 
 
 def scalars_of(rows: torch.Tensor, hidden: int, num_topk: int) -> torch.Tensor:
     """float32 [T, K] out of combined rows that were made by ``with_scalars``."""
-    lanes = rows[:, hidden : hidden + _PARTS * num_topk].float()
-    first, second, third = lanes.unflatten(1, (_PARTS, num_topk)).unbind(1)
-    return first + (second + third)
+    lanes = rows[:, hidden : hidden + _parts.PARTS * num_topk].float()
+    return _parts.merge(*lanes.unflatten(1, (_parts.PARTS, num_topk)).unbind(1))

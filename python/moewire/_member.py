@@ -31,7 +31,7 @@ class Options(NamedTuple):
     members: Sequence[int] | None = None
     deterministic: bool = False
     slow_after_us: int = SLOW_AFTER_US
-    tuning: Tuning = Tuning()
+    tuning: dict[str, int] = _tuning.native(Tuning())  # fields of mw_config_t
 
 
 class Member:
@@ -56,7 +56,7 @@ class Member:
             vector_width=_check.integer("vector_width", options.vector_width, -1, 64),
             flags=ordered | _flags_from_environment(),
             slow_after_us=_check.integer("slow_after_us", options.slow_after_us, -1, 1 << 62),
-            tuning=_tuning.native(options.tuning),
+            tuning=options.tuning,
         )
         self._finalizer = weakref.finalize(self, self.runtime.close)
         try:

@@ -18,7 +18,9 @@ Backward is one dispatch and one combine, of rows that are ``num_lanes(K)`` long
 
 Gradients are for ``x``, ``topk_weights``, and whatever the experts hold. Second derivatives are
 not supported. Nothing that autograd keeps is memory of the workspace, and no operation stays
-open between forward and backward: the backward sends anew, by the routing that it saved.
+open between forward and backward: the backward sends anew, by the routing that it saved. An
+exception in the experts' backward ends the operation that is open there; ranks that waited for
+it get ``NotCombinedError``.
 
 ``dispatch_flat`` and ``combine_flat`` are the same for the flat form, where the experts' rank
 weights and sums: there gradients of the weights arise at the experts, and come back exact.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 import torch
 
 from . import _abi as abi
-from . import _bootstrap, _check, _combine, _dispatch, _results
+from . import _bootstrap, _check, _combine, _dispatch, _results, _tuning
 from ._flat import FlatCalls, refuse_foreign
 from ._flat_results import FlatHandle
 from ._meeting import Store, StoreMeeting
@@ -96,14 +96,14 @@ class Buffer(FlatCalls, Member):
         **tuning: Unpack[Tuning],
     ) -> None:
         options = Options(
-            num_slots,
-            copy_outputs,
-            vector_width,
-            connect_timeout_us,
-            members,
-            deterministic,
-            slow_after_us,
-            tuning,
+            num_slots=num_slots,
+            copy_outputs=copy_outputs,
+            vector_width=vector_width,
+            connect_timeout_us=connect_timeout_us,
+            members=members,
+            deterministic=deterministic,
+            slow_after_us=slow_after_us,
+            tuning=_tuning.native(tuning),
         )
         meeting = _bootstrap.meet_in_group(group, STORE_PREFIX)
         self.group: dist.ProcessGroup | None = group
@@ -136,14 +136,14 @@ class Buffer(FlatCalls, Member):
         """
         meeting = StoreMeeting(cast("Store", store), rank, world_size, prefix)
         options = Options(
-            num_slots,
-            copy_outputs,
-            vector_width,
-            connect_timeout_us,
-            members,
-            deterministic,
-            slow_after_us,
-            tuning,
+            num_slots=num_slots,
+            copy_outputs=copy_outputs,
+            vector_width=vector_width,
+            connect_timeout_us=connect_timeout_us,
+            members=members,
+            deterministic=deterministic,
+            slow_after_us=slow_after_us,
+            tuning=_tuning.native(tuning),
         )
         return cls._without_group(meeting, num_ep_buffer_bytes, options)
 
@@ -171,14 +171,13 @@ class Buffer(FlatCalls, Member):
         """
         meeting = _bootstrap.ExchangeMeeting(exchange, rank, world_size)
         options = Options(
-            num_slots,
-            copy_outputs,
-            vector_width,
-            connect_timeout_us,
-            None,
-            deterministic,
-            slow_after_us,
-            tuning,
+            num_slots=num_slots,
+            copy_outputs=copy_outputs,
+            vector_width=vector_width,
+            connect_timeout_us=connect_timeout_us,
+            deterministic=deterministic,
+            slow_after_us=slow_after_us,
+            tuning=_tuning.native(tuning),
         )
         return cls._without_group(meeting, num_ep_buffer_bytes, options)
 

@@ -38,9 +38,10 @@ class EngineServer:
             [self._python, str(Path(__file__)), preload],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            bufsize=0,  # select knows nothing of what a buffer of Python's holds
             env=self._environment,
         )
+        self._read = b""  # of the lines that were not asked for yet
         self._answer(_START_SECONDS)
 
     def run(
@@ -56,8 +57,7 @@ class EngineServer:
         launch = {"size": size, "job": job, "arguments": arguments, "timeout": timeout}
         launch |= {"group": group, "environment": environment}
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(launch) + "\n")
-        self._process.stdin.flush()
+        _write(self._process.stdin.fileno(), json.dumps(launch).encode() + b"\n")
         answer = self._answer(timeout + 30)
         if "failure" in answer:
             raise AssertionError(answer["failure"])
@@ -75,23 +75,42 @@ class EngineServer:
         ).stdout
 
     def _answer(self, seconds: float) -> dict[str, Any]:
-        assert self._process.stdout is not None
         deadline = time.monotonic() + seconds
         while True:
-            left = max(0.0, deadline - time.monotonic())
-            ready, _, _ = select.select([self._process.stdout], [], [], left)
-            line = self._process.stdout.readline() if ready else ""
+            line = self._line(deadline)
+            if line is None:
+                self.close()
+                raise AssertionError(f"the engine's process ended, or took over {seconds:.0f} s")
             if line.startswith(_MARK):
                 answer: dict[str, Any] = json.loads(line.removeprefix(_MARK))
                 return answer
-            if not line:
-                self.close()
-                raise AssertionError(f"the engine's process ended, or took over {seconds:.0f} s")
+
+    def _line(self, deadline: float) -> str | None:
+        """The next one; None if there is none until the deadline, or none any more."""
+        assert self._process.stdout is not None
+        pipe = self._process.stdout.fileno()
+        while b"\n" not in self._read:
+            left = max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select([pipe], [], [], left)
+            more = os.read(pipe, 1 << 16) if ready else b""
+            if not more:
+                return None
+            self._read += more
+        line, _, self._read = self._read.partition(b"\n")
+        return line.decode(errors="replace")
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends it. Idempotent."""
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def _write(pipe: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(pipe, data) :]
 
 
 def _serve(preload: str) -> None:

@@ -16,6 +16,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+import tomllib
 
 HERE = Path(__file__).resolve().parent
 _INSTALL_SECONDS = 900
@@ -38,6 +39,19 @@ def python_of(engine: str, *, own_torch: bool) -> Path:
                 lacking(engine, f"cannot install {requirements.name}: {_last_line(error)}")
             done.touch()
     return root / "bin" / "python"
+
+
+def declare(folder: Path) -> None:
+    """What an installation leaves there for others to find its entry points."""
+    project = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text())["project"]
+    info = folder / "moewire-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: moewire\nVersion: 0\n")
+    lines = [
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
+        for group, points in project["entry-points"].items()
+    ]
+    (info / "entry_points.txt").write_text("\n".join(lines))
 
 
 def lacking(need: str, reason: str) -> None:

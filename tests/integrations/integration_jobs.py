@@ -84,7 +84,7 @@ def behaviour(folder: Path) -> dict[str, Any]:
             "grouped": _grouped(folder, ranks),
             "peer": _peer(folder, ranks, spread, alone),
         }
-    return {**answer, **_refusals(spread)}
+    return {**answer, **_refusals(spread, alone)}
 
 
 def _generate(spread: Any, alone: Any) -> bool:
@@ -162,7 +162,7 @@ def _milliseconds(forward: Callable[[], object], repeats: int = 8) -> float:
     return 1e3 * sorted(times)[repeats // 2]
 
 
-def _refusals(spread: Any) -> dict[str, str]:
+def _refusals(spread: Any, alone: Any) -> dict[str, Any]:
     """What cannot work says so, on every rank alike, before anything is sent."""
     experts = spread.model.layers[0].mlp.experts
     x = torch.zeros((2, models.HIDDEN), dtype=torch.bfloat16)
@@ -173,9 +173,30 @@ def _refusals(spread: Any) -> dict[str, str]:
         "experts": _raised(
             InvalidArgument, lambda: moe.shard_experts(torch.nn.Linear(2, 2), None, 0, 2)
         ),
-        "num_ranks": _raised(InvalidArgument, lambda: moe.shard_experts(spread, None, 0, 3)),
+        "num_ranks": _raised(InvalidArgument, lambda: moe.shard_experts(alone, None, 0, 3)),
+        "again": _raised(InvalidArgument, lambda: moe.shard_experts(spread, None, 0, 2)),
+        "untouched": _untouched_by_a_refusal(),
         "max_tokens": _raised(InvalidArgument, lambda: moe.configure(max_tokens=0)),
     }
+
+
+class _Layer(torch.nn.Module):
+    """As far as spreading looks at one."""
+
+    def __init__(self, num_experts: int) -> None:
+        super().__init__()
+        self.experts = torch.nn.Module()
+        self.experts.num_experts = num_experts
+        self.experts.weight = torch.nn.Parameter(torch.ones(num_experts, 2))
+
+
+def _untouched_by_a_refusal() -> bool:
+    """The second layer is refused: what of the first?"""
+    model = torch.nn.Sequential(_Layer(4), _Layer(3))
+    refused = _raised(InvalidArgument, lambda: moe.shard_experts(model, None, 0, 2))
+    first = model[0].experts
+    whole = first.num_experts == 4 and first.weight.shape == (4, 2)
+    return "divisor" in refused and whole and "forward" not in vars(first)
 
 
 def _raised(kind: type[Exception], call: Callable[[], object]) -> str:

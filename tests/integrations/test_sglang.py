@@ -13,7 +13,6 @@ from typing import Any
 import engine_venvs
 import pytest
 import sglang_reference as reference
-import tomllib
 from engine_server import EngineServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,23 +28,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
     """SGLang's environment, in which Moewire is installed by its declared entry points."""
     python = engine_venvs.python_of("sglang", own_torch=False)
     installed: Path = tmp_path_factory.mktemp("installed")
-    declare(installed)
+    engine_venvs.declare(installed)
     one = EngineServer(python, "sglang_preload", ROOT / "python", installed)
     yield one
     one.close()
-
-
-def declare(folder: Path) -> None:
-    """What an installation leaves there for others to find its entry points."""
-    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-    info = folder / "moewire-0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: moewire\nVersion: 0\n")
-    lines = [
-        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
-        for group, points in groups.items()
-    ]
-    (info / "entry_points.txt").write_text("\n".join(lines))
 
 
 @pytest.mark.parametrize("hook", [True, False], ids=["hook", "event"])

@@ -95,9 +95,14 @@ def test_beside_the_builtin_all_to_all(answers: list[Any]) -> None:
         ("dtype", ("float32", "bfloat16")),
         ("experts", ("Linear", "no experts")),
         ("num_ranks", ("3", "divisor")),
+        ("again", ("spread already",)),
         ("max_tokens", ("max_tokens", "1 or more")),
     ],
 )
 def test_what_cannot_work_says_so(answers: list[Any], case: str, words: tuple[str, ...]) -> None:
     for answer in answers:
         assert all(word in answer["behaviour"][case] for word in words)
+
+
+def test_a_refused_model_is_left_as_it_was(answers: list[Any]) -> None:
+    assert all(answer["behaviour"]["untouched"] for answer in answers)

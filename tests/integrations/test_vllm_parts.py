@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +15,9 @@ from hypothesis import strategies as st
 from integration_ranks import run
 
 from moewire import InvalidArgument, UnsupportedError
-from moewire.integrations import _engines, _plugin
+from moewire.integrations import _buffers, _engines, _plugin
 from moewire.integrations.vllm import _flat, _float32, _lost, _patches, _sizes, repairs
+from moewire.integrations.vllm._replacement import Replacement
 
 FLOATS = st.floats(-(2.0**127), 2.0**127, width=32)
 
@@ -26,6 +29,16 @@ def test_three_parts_of_a_float32_add_up_to_it(values: list[float]) -> None:
     parts = torch.empty((1, 24), dtype=torch.bfloat16)
     _float32.split(results, parts)
     assert torch.equal(_float32.merge(parts), results)
+
+
+def test_infinities_and_nan_come_back_as_themselves() -> None:
+    """And in combined rows: zeros of other selections are added to each part."""
+    results = torch.tensor([[float("inf"), -float("inf"), float("nan"), 1.5, 3e38, 0.0, -7.0, 1.0]])
+    parts = torch.empty((1, 24), dtype=torch.bfloat16)
+    _float32.split(results, parts)
+    found = _float32.merge(parts + 0.0)
+    assert torch.equal(found.isnan(), results.isnan())
+    assert torch.equal(found.nan_to_num(5.0), results.nan_to_num(5.0))
 
 
 def test_a_float32_row_travels_as_its_bytes() -> None:
@@ -47,7 +60,7 @@ def test_rows_lie_densely(num_rows: int) -> None:
 
 def test_float32_tokens_go_to_each_rank_by_themselves() -> None:
     sizes = _sizes.Sizes(4, 16, 8, 16, 3, torch.float32)
-    exchange = _flat.FlatExchange(sizes, None, torch.ones(4))  # type: ignore[arg-type]
+    exchange = _flat.FlatExchange(sizes, None, _lost.Watch(4))  # type: ignore[arg-type]
     ids = torch.tensor([[0, 15, 1], [7, 4, -1]])
     weights, x = torch.rand((2, 3)), torch.randn((2, 16))
     _, spread, again, extra = exchange._per_rank(x, ids, weights, (torch.arange(2),))
@@ -152,6 +165,72 @@ def test_a_lost_rank_fails_the_step() -> None:
     watch.active_ranks[2] = 0
     with pytest.raises(Exception, match=r"ranks \[2\] were lost"):
         watch.refuse()
+
+
+@pytest.mark.parametrize(("text", "limit"), [(None, -1), ("", -1), ("-1", -1), ("250000", 250_000)])
+def test_the_deadline_of_waits(
+    monkeypatch: pytest.MonkeyPatch, text: str | None, limit: int
+) -> None:
+    if text is None:
+        monkeypatch.delenv(_lost.TIMEOUT, raising=False)
+    else:
+        monkeypatch.setenv(_lost.TIMEOUT, text)
+    assert _lost.Watch(2).timeout_us == limit
+
+
+@pytest.mark.parametrize("text", ["0", "-2", "1.5", "10s", "9" * 30])
+def test_deadlines_that_cannot_be(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv(_lost.TIMEOUT, text)
+    with pytest.raises(InvalidArgument, match=f"{_lost.TIMEOUT}='{text}'"):
+        _lost.Watch(2)
+
+
+@pytest.mark.multirank
+def test_a_late_rank_fails_the_step() -> None:
+    """Both types of rows; the last rank does not come."""
+    for words in run(2, "vllm_parts_jobs.late")[:1]:
+        assert all("ranks [1] were lost" in said for said in words), words
+
+
+class _Place:
+    """Counts what is made."""
+
+    num_ranks = 1
+
+    def __init__(self) -> None:
+        self.made: list[Any] = []
+
+    def meet(self, _num_bytes: int) -> Any:
+        time.sleep(0.01)  # so that other threads come meanwhile
+        self.made.append(SimpleNamespace(closed=0))
+        one = self.made[-1]
+        one.close = lambda: setattr(one, "closed", one.closed + 1)
+        return one
+
+
+def test_threads_share_one_buffer_and_places_are_closed_apart() -> None:
+    places = [_Place(), _Place()]
+    keys = [_buffers.Key(place, 64, 4, torch.bfloat16, 8) for place in places]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(_buffers.buffer_for, keys * 8))
+    assert [len(place.made) for place in places] == [1, 1]
+    assert {id(one) for one in found} == {id(place.made[0]) for place in places}
+    _buffers.close_buffers(places[0])
+    assert [place.made[0].closed for place in places] == [1, 0]
+    assert _buffers.open_buffers() == places[1].made
+    _buffers.close_buffers()
+    assert [place.made[0].closed for place in places] == [1, 1]
+
+
+def test_replacements_are_all_or_none_and_once() -> None:
+    stock = SimpleNamespace(__name__="stock", first=len, second=len)
+    todo = [Replacement(stock, name, repairs.all_gatherv) for name in ("first", "third")]
+    with pytest.raises(AttributeError, match="stock has no third"):
+        todo[1].refuse_unknown()
+    todo[0].make()
+    assert stock.first is repairs.all_gatherv
+    Replacement(stock, "first", repairs.reduce_scatterv).make()
+    assert stock.first is repairs.all_gatherv
 
 
 def test_other_platforms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

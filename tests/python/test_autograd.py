@@ -43,6 +43,14 @@ def test_parts_of_the_graph(team: Team, flat: bool) -> None:
 
 
 @FORMS
+@pytest.mark.parametrize("everywhere", [True, False], ids=["", "on one rank"])
+def test_an_exception_in_a_backward_leaves_nothing_open(
+    team: Team, flat: bool, everywhere: bool
+) -> None:
+    team.run(3, jobs_autograd.experts_that_raise, flat, everywhere)
+
+
+@FORMS
 def test_bits_do_not_depend_on_the_order_of_arrival(team: Team, flat: bool) -> None:
     for found in team.run(3, jobs_autograd.same_bits_again, flat):
         assert len(set(found)) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -63,15 +64,24 @@ class Key(NamedTuple):
     flat: tuple[int, ...] | None = None
 
 
+_lock = threading.Lock()
 _buffers: dict[Key, Buffer] = {}
 
 
 def buffer_for(key: Key) -> Buffer:
-    """The process's one Buffer for ``key``; collective over its ranks when it is new."""
-    found = _buffers.get(key)
-    if found is None:
-        found = _buffers[key] = key.place.meet(_num_bytes(key))
-    return found
+    """The process's one Buffer for ``key``; collective over its ranks when it is new.
+
+    Any thread may call it. One that needs a new Buffer holds the others up until it is made:
+    threads that need different ones at the same time must ask in the same order on every rank.
+    """
+    found = _buffers.get(key)  # the common case, without the lock
+    if found is not None:
+        return found
+    with _lock:
+        found = _buffers.get(key)
+        if found is None:
+            found = _buffers[key] = key.place.meet(_num_bytes(key))
+        return found
 
 
 def _num_bytes(key: Key) -> int:
@@ -92,7 +102,10 @@ def open_buffers() -> list[Buffer]:
     return list(_buffers.values())
 
 
-def close_buffers() -> None:
-    """Closes every Buffer made here; a later forward makes new ones."""
-    while _buffers:
-        _buffers.popitem()[1].close()
+def close_buffers(place: Place | None = None) -> None:
+    """Closes every Buffer made here, or those of a place; a later forward makes new ones."""
+    with _lock:
+        keys = [key for key in _buffers if place is None or key.place == place]
+        closing = [_buffers.pop(key) for key in reversed(keys)]
+    for buffer in closing:
+        buffer.close()

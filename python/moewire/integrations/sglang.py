@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import sys
 from types import ModuleType
+from typing import Any
 
 from ..compat import deep_ep
 from ..compat._alias import Alias
@@ -39,14 +40,20 @@ def _apply(parts: frozenset[str]) -> str:
     steps in. Mooncake's other modules, its transfer engine among them, stay what they are.
     """
     dispatcher = _imported_dispatcher()
-    backends = []
-    if not parts or "mooncake" in parts:
+    free = deep_ep.is_installed() or importlib.util.find_spec("deep_ep") is None
+    wanted = {
+        "mooncake": not parts or "mooncake" in parts,
+        "deepep": "deepep" in parts or (not parts and free),
+    }
+    taken = _to_take() if wanted["deepep"] and dispatcher is not None else {}
+    # Nothing was changed so far. The first change may fail still, and then changes nothing: it
+    # imports Mooncake's package, if there is one.
+    if wanted["mooncake"]:
         _MOONCAKE.install()
-        backends.append("mooncake")
-    if "deepep" in parts or (not parts and importlib.util.find_spec("deep_ep") is None):
+    if wanted["deepep"]:
         deep_ep.install()
-        _tell(dispatcher)
-        backends.append("deepep")
+        _tell(dispatcher, taken)
+    backends = [name for name in wanted if wanted[name]]
     return f"--moe-a2a-backend {' or '.join(backends)}, with --deepep-mode low_latency"
 
 
@@ -64,11 +71,15 @@ def _imported_dispatcher() -> ModuleType | None:
     return module
 
 
-def _tell(dispatcher: ModuleType | None) -> None:
+def _to_take() -> dict[str, Any]:
+    library = importlib.import_module("moewire.deep_ep")
+    return {name: getattr(library, name) for name in _TAKEN}
+
+
+def _tell(dispatcher: ModuleType | None, taken: dict[str, Any]) -> None:
     """It looks for ``deep_ep`` once: now it has found it."""
     if dispatcher is not None:
-        library = importlib.import_module("deep_ep")
-        vars(dispatcher).update({name: getattr(library, name) for name in _TAKEN})
+        vars(dispatcher).update(taken)
         vars(dispatcher).update(_OUTCOME)
         # The first step of the normal mode, which it did not get to import: refuses in words.
-        vars(dispatcher).setdefault("sglang_per_token_group_quant_fp8", library.Buffer.dispatch)
+        vars(dispatcher).setdefault("sglang_per_token_group_quant_fp8", taken["Buffer"].dispatch)

@@ -41,6 +41,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from transformers.distributed.expert_parallel import EPImplementation, EPImplementationInterface
 
+from .._check import integer
 from ..buffer import Buffer
 from ..errors import InvalidArgument
 from . import _buffers, _exchange
@@ -241,22 +242,33 @@ def shard_experts(model: torch.nn.Module, store: dist.Store, rank: int, num_rank
     Args:
         model: with ``num_experts`` experts per layer, a multiple of ``num_ranks``.
         store: one that outlives every rank.
+
+    ``InvalidArgument`` leaves the model as it is.
     """
+    integer("rank", rank, 0, integer("num_ranks", num_ranks, 1, (1 << 31) - 1) - 1)
     place = InStore(store, rank, num_ranks)
     layers = [module for name, module in model.named_modules() if name.endswith(".experts")]
     if not layers:
         raise InvalidArgument(f"model: {type(model).__name__} has no experts that this knows")
+    for experts in layers:
+        _refuse_to_share(experts, num_ranks)
     for experts in layers:
         _keep_share(experts, rank, num_ranks)
         experts.forward = _Sharded(experts, place)
     setattr(model, _GATHERED, True)
 
 
+def _refuse_to_share(experts: Any, num_ranks: int) -> None:
+    if hasattr(experts, _OWN):
+        raise InvalidArgument("model: its experts are spread already; each model once")
+    if not hasattr(experts, "num_experts"):
+        raise InvalidArgument(f"model: its experts, {type(experts).__name__}, have no num_experts")
+    if experts.num_experts % num_ranks:
+        raise InvalidArgument(f"num_ranks: {num_ranks}; a divisor of {experts.num_experts} experts")
+
+
 def _keep_share(experts: Any, rank: int, num_ranks: int) -> None:
-    num_experts = int(experts.num_experts)
-    if num_experts % num_ranks:
-        raise InvalidArgument(f"num_ranks: {num_ranks}; a divisor of {num_experts} experts")
-    share = num_experts // num_ranks
+    share = int(experts.num_experts) // num_ranks
     for name, parameter in list(experts.named_parameters(recurse=False)):
         own = parameter.detach()[rank * share : (rank + 1) * share].clone()
         setattr(experts, name, torch.nn.Parameter(own, parameter.requires_grad))

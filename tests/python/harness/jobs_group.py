@@ -97,8 +97,19 @@ def wrong_rank(rank: Rank) -> None:
         for value in values:
             text = expect(moewire.InvalidArgument, lambda n=name, v=value: rank.buffer(**{n: v}))
             assert text.startswith(name) and "allowed" in text, text
+    one_rank_wrong(rank)
     plain = {"vector_width": -1, "stores": "streaming"}
     expect(moewire.InvalidArgument, lambda: rank.buffer(**plain))
+
+
+def one_rank_wrong(rank: Rank) -> None:
+    """It has not met anybody when it is refused: the others wait for its next attempt."""
+    if rank.rank == 0:
+        expect(moewire.InvalidArgument, lambda: rank.buffer(name="one", num_threads=0))
+        expect(TypeError, lambda: rank.buffer(name="one", num_thread=2))
+    with rank.buffer(name="one") as buffer:
+        _pair(buffer, rank)
+        rank.meet("one")
 
 
 def tcp_store(rank: Rank) -> None:

@@ -75,12 +75,13 @@ def vector_widths(rank: Rank, widths: tuple[int, ...], count: int) -> list[str]:
 def tuned(rank: Rank, tuning: dict[str, Any], count: int) -> tuple[str, str]:
     """The same without and with a choice that must change times alone.
 
-    The last case is large enough for threads to share.
+    The last cases, bf16 and fp8, are large enough for threads to share.
     """
     todo = [cases.make(rank.seed, 1100 + number, rank.size) for number in range(count)]
-    large = Case(rank.size, 2 * rank.size, 2, 3072, 96, False, "uniform", (rank.seed, 1200))
-    cases.fill(large, [96] * rank.size)
-    todo.append(large)
+    for fp8, num_tokens in ((False, 96), (True, 192)):  # the same bytes
+        salt = (rank.seed, 1200 + fp8)
+        large = Case(rank.size, 2 * rank.size, 2, 3072, num_tokens, fp8, "uniform", salt)
+        todo.append(cases.fill(large, [num_tokens] * rank.size))
     return _digest(rank, todo, "plain"), _digest(rank, todo, "tuned", **tuning)
 
 

@@ -1,7 +1,7 @@
 """Moewire as the all-to-all of vLLM's expert parallelism (``--data-parallel-size``, ``-ep``).
 
-vLLM loads this by entry point in every process; it does nothing unless ``MOEWIRE_VLLM`` is
-set: ``1``, or a comma list of
+vLLM loads this by entry point in every process; it does nothing unless it was asked for, by
+vLLM's ``VLLM_PLUGINS`` naming ``moewire`` or by ``MOEWIRE_VLLM``: ``1``, or a comma list of
 
 - ``manager``: the flat exchange, a row once per rank, in place of vLLM's
   ``allgather_reducescatter``. The default, with ``repairs``.
@@ -29,7 +29,7 @@ _DEFAULT = frozenset({"manager", "repairs"})
 
 
 def activate() -> None:
-    """The entry point: puts in place what ``MOEWIRE_VLLM`` asks for, if anything. Idempotent."""
+    """The entry point: puts in place what was asked for, if anything. Idempotent."""
     _plugin.activate(_engines.VLLM, _apply)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .. import _buffers
-from . import _float32, _sizes
+from . import _float32, _lost, _sizes
 
 if TYPE_CHECKING:
     from ..._flat_results import FlatHandle
@@ -34,18 +34,18 @@ class FlatExchange:
     Args:
         sizes: the shape that every rank agrees on.
         group: the process group of the expert-parallel ranks; borrowed.
-        active_ranks: int32 [R]; lost ranks are cleared in it, in place.
+        watch: which ranks were lost, and when one is.
     """
 
     def __init__(
         self,
         sizes: _sizes.Sizes,
         group: torch.distributed.ProcessGroup,
-        active_ranks: torch.Tensor,
+        watch: _lost.Watch,
     ) -> None:
         self.sizes = sizes
         self.group = group
-        self.active_ranks = active_ranks
+        self.watch = watch
         self.wide = sizes.dtype == torch.float32
 
     def dispatch(
@@ -71,7 +71,8 @@ class FlatExchange:
             key.max_tokens,
             sizes.num_experts,
             extra=extra,
-            active_ranks=self.active_ranks,
+            active_ranks=self.watch.active_ranks,
+            timeout_us=self.watch.timeout_us,
         )
         x, idx, weights_back = found.recv_x, found.recv_topk_idx, found.recv_topk_weights
         assert isinstance(x, torch.Tensor) and idx is not None and weights_back is not None
@@ -81,16 +82,17 @@ class FlatExchange:
 
     def combine(self, sent: Sent, results: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         """[N, H], weighted -> [T, H], summed over the ranks in their order."""
+        active, limit = self.watch.active_ranks, self.watch.timeout_us
         if not self.wide:
             rows = results.contiguous()
             total, _, _ = sent.buffer.combine_flat(
-                rows, sent.handle, active_ranks=self.active_ranks, out=out
+                rows, sent.handle, active_ranks=active, timeout_us=limit, out=out
             )
             return total
-        parts = sent.buffer.get_next_combine_buffer(sent.handle)
+        parts = sent.buffer.get_next_combine_buffer(sent.handle, timeout_us=limit)
         _float32.split(results, parts)
         found, _, _ = sent.buffer.combine_flat(
-            parts, sent.handle, active_ranks=self.active_ranks, zero_copy=True
+            parts, sent.handle, active_ranks=active, timeout_us=limit, zero_copy=True
         )
         total = _summed(_float32.merge(found), self.sizes.num_ranks)
         return total if out is None else out.copy_(total)

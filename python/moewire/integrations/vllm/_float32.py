@@ -2,8 +2,8 @@
 
 A Buffer moves bf16 rows as they are, and sums them in float32 to one bf16 result. So a float32
 row travels out as its own bytes, 2H values wide, and a result comes back by itself, unsummed
-and unweighted, as three bf16 values that add up to it, 3H values wide: 8 bits of the mantissa
-each. The token's owner sums the results. For models run in float32, which is for comparisons:
+and unweighted, as three bf16 values that add up to it (``_parts``), 3H values wide. The token's
+owner sums the results. For models run in float32, which is for comparisons:
 a result costs six bytes per value in place of two.
 """
 
@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import torch
 
-PARTS = 3  # of a result
+from ... import _parts
 
 
 def width(hidden: int) -> int:
     """Values per row of the bf16 exchange that carries rows of ``hidden`` float32 values."""
-    return PARTS * hidden
+    return _parts.PARTS * hidden
 
 
 def outgoing(x: torch.Tensor, copies: int) -> torch.Tensor:
@@ -37,19 +37,11 @@ def incoming(rows: torch.Tensor, hidden: int) -> torch.Tensor:
 
 
 def split(results: torch.Tensor, out: torch.Tensor) -> None:
-    """float32 [n, H] -> ``out``, bf16 [n, 3H], whose three parts add up to it exactly.
-
-    Exact unless the last part would be below 2^-133 or the first above bf16's largest.
-    """
-    hidden = results.shape[1]
-    rest = results
-    for part in range(PARTS):
-        piece = out[:, part * hidden : (part + 1) * hidden]
-        piece.copy_(rest)
-        rest = rest - piece.float()
+    """float32 [n, H] -> ``out``, bf16 [n, 3H], whose three parts add up to it."""
+    for place, part in zip(out.chunk(_parts.PARTS, dim=1), _parts.split(results), strict=True):
+        place.copy_(part)
 
 
 def merge(parts: torch.Tensor) -> torch.Tensor:
     """What ``split`` made: bf16 [n, 3H] -> float32 [n, H]."""
-    first, second, third = parts.float().chunk(PARTS, dim=1)
-    return first + (second + third)
+    return _parts.merge(*parts.float().chunk(_parts.PARTS, dim=1))

@@ -1,16 +1,39 @@
-"""Ranks that died: vLLM's step must not go on without their experts."""
+"""Ranks that died or are too late: vLLM's step must not go on without their experts."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+
 import torch
 
-from ...errors import PeerLostError
+from ...errors import InvalidArgument, PeerLostError
+
+TIMEOUT = "MOEWIRE_VLLM_TIMEOUT_US"
+
+
+def timeout_us(environ: Mapping[str, str] = os.environ) -> int:
+    """How long a phase of an exchange waits for other ranks, in microseconds; -1: no limit.
+
+    A late rank is lost to the others, and is fenced. ``InvalidArgument`` names the variable.
+    """
+    text = environ.get(TIMEOUT, "").strip()
+    if text in ("", "-1"):
+        return -1
+    if not (text.isascii() and text.isdigit()) or not 0 < int(text) < 1 << 62:
+        raise InvalidArgument(f"{TIMEOUT}={text!r}: microseconds, 1 or more, or -1 for no limit")
+    return int(text)
 
 
 class Watch:
-    """The ``active_ranks`` of one rank's exchanges; lost ranks are cleared in it, in place."""
+    """What one rank's exchanges know of the others.
+
+    - ``active_ranks``: int32 [R]; lost ranks are cleared in it, in place.
+    - ``timeout_us``: after which a late rank is lost, from the environment when this is made.
+    """
 
     def __init__(self, num_ranks: int) -> None:
+        self.timeout_us = timeout_us()
         self.active_ranks = torch.ones(num_ranks, dtype=torch.int32)
 
     def refuse(self) -> None:

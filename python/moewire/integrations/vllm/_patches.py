@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from ._replacement import Replacement
+
 _FUSED_MOE = "vllm.model_executor.layers.fused_moe"
 # Every module that imported maybe_make_prepare_finalize by name and may run on the CPU.
 _MAKERS = ("all2all_utils", "eep_reconfigure", "oracle.unquantized")
@@ -13,10 +15,10 @@ _IN_PLACE = "allgather_reducescatter"  # the --all2all-backend whose place is ta
 
 
 def install(parts: frozenset[str]) -> str:
-    """Replaces what ``parts`` need; what was done, in words. Not reversible.
+    """Replaces what ``parts`` need; what was done, in words. Idempotent, not reversible.
 
-    Raises:
-        UnsupportedError: on any platform but the CPU; nothing is replaced then.
+    Everything is looked up before the first replacement: if anything is raised, such as
+    ``UnsupportedError`` on any platform but the CPU, nothing is replaced.
     """
     _refuse_other_platforms()
     if {"manager", "batched"} <= parts:
@@ -25,12 +27,17 @@ def install(parts: frozenset[str]) -> str:
         raise InvalidArgument("MOEWIRE_VLLM: manager and batched given; one of them")
     from . import repairs
 
-    repairs.install()
-    done = ["repairs of expert parallelism on the CPU"]
+    todo, done = repairs.replacements(), ["repairs of expert parallelism on the CPU"]
     if "manager" in parts:
-        done.append(_install_manager())
+        todo += _manager()
+        done.append(f"flat exchange for --all2all-backend {_IN_PLACE}")
     if "batched" in parts:
-        done.append(_install_batched())
+        todo += _batched()
+        done.append(f"packed exchange for batched experts for --all2all-backend {_IN_PLACE}")
+    for one in todo:
+        one.refuse_unknown()
+    for one in todo:
+        one.make()
     return ", ".join(done)
 
 
@@ -45,31 +52,37 @@ def _refuse_other_platforms() -> None:
         )
 
 
-def _install_manager() -> str:
+def _manager() -> list[Replacement]:
     from vllm.distributed.device_communicators import all2all
 
     from .manager import FlatAll2AllManager
 
-    all2all.AgRsAll2AllManager = FlatAll2AllManager  # imported by the communicators when used
-    return f"flat exchange for --all2all-backend {_IN_PLACE}"
+    # The communicators import it when they use it.
+    return [Replacement(all2all, "AgRsAll2AllManager", FlatAll2AllManager)]
 
 
-def _install_batched() -> str:
+def _batched() -> list[Replacement]:
     from vllm.model_executor.layers.fused_moe.config import FusedMoEParallelConfig
 
     from .cpu_experts import CPUBatchedExperts
 
-    FusedMoEParallelConfig.use_batched_activation_format = property(_is_ours)
     unquantized: Any = importlib.import_module(f"{_FUSED_MOE}.oracle.unquantized")
     stock_classes = unquantized.backend_to_kernel_cls
     cpu = unquantized.UnquantizedMoeBackend.CPU
-    unquantized.backend_to_kernel_cls = lambda backend: (
-        [CPUBatchedExperts, *stock_classes(backend)] if backend == cpu else stock_classes(backend)
-    )
+
+    def classes(backend: Any) -> Any:
+        ours = [CPUBatchedExperts] if backend == cpu else []
+        return [*ours, *stock_classes(backend)]
+
+    todo = [
+        Replacement(FusedMoEParallelConfig, "use_batched_activation_format", property(_is_ours)),
+        Replacement(unquantized, "backend_to_kernel_cls", classes),
+    ]
     for name in _MAKERS:
         module: Any = importlib.import_module(f"{_FUSED_MOE}.{name}")
-        module.maybe_make_prepare_finalize = _maker(module.maybe_make_prepare_finalize)
-    return f"packed exchange for batched experts for --all2all-backend {_IN_PLACE}"
+        stock = module.maybe_make_prepare_finalize
+        todo.append(Replacement(module, "maybe_make_prepare_finalize", _maker(stock)))
+    return todo
 
 
 def _is_ours(config: Any) -> bool:

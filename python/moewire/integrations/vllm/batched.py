@@ -129,7 +129,7 @@ class BatchedPrepareAndFinalize(mk.FusedMoEPrepareAndFinalizeModular):  # type: 
             self._lost.active_ranks,
             self._key().max_tokens,
             num_experts,
-            -1,
+            self._lost.timeout_us,
             use_fp8=False,
             return_recv_hook=True,
         )
@@ -219,7 +219,7 @@ class BatchedPrepareAndFinalize(mk.FusedMoEPrepareAndFinalizeModular):  # type: 
             topk_ids.contiguous(),
             weights,
             self._lost.active_ranks,
-            -1,
+            self._lost.timeout_us,
             handle,
             return_recv_hook=asynchronous,
             out=output,
@@ -235,15 +235,14 @@ class BatchedPrepareAndFinalize(mk.FusedMoEPrepareAndFinalizeModular):  # type: 
         handle: Handle,
         asynchronous: bool,
     ) -> Callable[[], None]:
-        buffer = self.buffer()
-        parts = buffer.get_next_combine_buffer(handle)
+        buffer, active, limit = self.buffer(), self._lost.active_ranks, self._lost.timeout_us
+        parts = buffer.get_next_combine_buffer(handle, timeout_us=limit)
         for expert, count in enumerate(_counts(handle)):
             _float32.split(results[expert, :count], parts[expert, :count])
         ids = topk_ids.reshape(-1, 1)
         ones = torch.ones(ids.shape)
-        active = self._lost.active_ranks
         found, _, hook = buffer.combine(
-            parts, ids, ones, active, -1, handle, zero_copy=True, return_recv_hook=asynchronous
+            parts, ids, ones, active, limit, handle, zero_copy=True, return_recv_hook=asynchronous
         )
 
         def finish() -> None:

@@ -18,6 +18,7 @@ from vllm.distributed.device_communicators.all2all import AgRsAll2AllManager
 from vllm.v1.worker.ubatching import dbo_current_ubatch_id
 
 from ...errors import InvalidArgument
+from .. import _buffers
 from . import _lost, _sizes
 from ._flat import FlatExchange, Sent
 
@@ -116,16 +117,17 @@ class FlatAll2AllManager(AgRsAll2AllManager):  # type: ignore[misc]
         return
 
     def destroy(self) -> None:
-        """Lets go of what no ``combine`` came for. Idempotent."""
+        """Closes the Buffers of its group, also of what no ``combine`` came for. Idempotent."""
         while self._sent:
             self._sent.popitem()[1].handle.release()
+        _buffers.close_buffers(_buffers.InGroup(self.cpu_group))
         super().destroy()
 
     def _exchange(self, x: torch.Tensor, num_topk: int) -> FlatExchange:
         sizes = _sizes.Sizes(
             self.world_size, self._num_experts, self._max_tokens, x.shape[1], num_topk, x.dtype
         )
-        return FlatExchange(_sizes.checked(sizes), self.cpu_group, self._lost.active_ranks)
+        return FlatExchange(_sizes.checked(sizes), self.cpu_group, self._lost)
 
     def _global(self, local: torch.Tensor) -> torch.Tensor:
         """Local ids, -1 for other ranks' -> global ids.

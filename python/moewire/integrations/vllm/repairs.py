@@ -15,19 +15,24 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ._replacement import Replacement
+
 Apply: TypeAlias = Callable[..., None]
 
 
-def install() -> None:
-    """All three, once per process."""
+def replacements() -> list[Replacement]:
+    """All three, to be made once per process."""
     from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
     from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
     from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
 
-    CpuCommunicator.all_gatherv = all_gatherv
-    CpuCommunicator.reduce_scatterv = reduce_scatterv
-    CPUUnquantizedExperts.apply = with_expert_map(CPUUnquantizedExperts.apply)
-    MoERunner._select_forward = _opaque_forward
+    mapped = with_expert_map(CPUUnquantizedExperts.apply)
+    return [
+        Replacement(CpuCommunicator, "all_gatherv", all_gatherv),
+        Replacement(CpuCommunicator, "reduce_scatterv", reduce_scatterv),
+        Replacement(CPUUnquantizedExperts, "apply", mapped),
+        Replacement(MoERunner, "_select_forward", _opaque_forward),
+    ]
 
 
 def all_gatherv(
