@@ -12,16 +12,16 @@ import (
 
 func TestOpenRefuses(t *testing.T) {
 	for want, o := range map[string]Options{
-		"stores 3":               {Stores: 3},
-		"stores -1":              {Stores: -1},
-		"prefetch of -2 rows":    {Prefetch: -2},
-		"prefetch of 65 rows":    {Prefetch: MaxPrefetch + 1},
-		"-1 threads":             {Threads: -1},
-		"65 threads":             {Threads: MaxThreads + 1},
-		"vectors of 48 bytes":    {Width: 48},
-		"have no streaming":      {Width: Reference, Stores: StoresStreaming},
-		"Go kernels have no pre": {Width: Reference, Prefetch: 1},
-		"have no threads":        {Width: Reference, Threads: 2},
+		"stores is 3,":                                {Stores: 3},
+		"stores is -1,":                               {Stores: -1},
+		"prefetch is -2 rows,":                        {Prefetch: -2},
+		"prefetch is 65 rows,":                        {Prefetch: MaxPrefetch + 1},
+		"num_threads is -1,":                          {Threads: -1},
+		"num_threads is 65,":                          {Threads: MaxThreads + 1},
+		"vector_width is 48,":                         {Width: 48},
+		"stores is 2 (streaming), which the plain Go": {Width: Reference, Stores: StoresStreaming},
+		"prefetch is 1 rows, which the plain Go":      {Width: Reference, Prefetch: 1},
+		"num_threads is 2, which the plain Go":        {Width: Reference, Threads: 2},
 	} {
 		k, err := Open(o)
 		if err == nil {

@@ -47,7 +47,8 @@ func (t *team) one(part int) {
 // memory. Workers outlive it.
 func (t *team) keep() {
 	if v := recover(); v != nil {
-		t.failed.CompareAndSwap(nil, &v)
+		said := v // on the heap only now
+		t.failed.CompareAndSwap(nil, &said)
 	}
 }
 
