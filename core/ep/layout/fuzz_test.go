@@ -19,6 +19,7 @@ func FuzzOf(f *testing.F) {
 	f.Add(int64(4096), int64(7168), int64(256), int64(8), false, false, true, int64(8), int64(224))
 	f.Add(int64(1)<<25, int64(1)<<30, int64(48), int64(48), true, true, true, int64(64), int64(65535))
 	f.Add(int64(3), int64(8), int64(8), int64(8), false, false, true, int64(-1), int64(65536))
+	f.Add(int64(73), int64(128), int64(48), int64(48), true, false, true, int64(46), int64(9))
 	f.Fuzz(func(t *testing.T, tokens, hidden, experts, ranks int64, fp8, ue8m0, flat bool, topk, extra int64) {
 		s := Shape{MaxTokens: tokens, Hidden: hidden, NumExperts: experts, NumRanks: ranks, FP8: fp8, UE8M0: ue8m0, Flat: flat}
 		s.Columns = [NumColumns]int64{8 * topk, 4 * topk, extra, 0, extra / 3, 1}

@@ -234,14 +234,21 @@ func (s *Slab) Head(l, n int64, visit func(Region)) {
 // SizeHint is the number of bytes of numSlots slabs that hold this shape in
 // bf16 and in fp8. One for wide outputs has room for others, not the reverse.
 func SizeHint(s Shape, numSlots int64) (int64, error) {
-	s.FP8, s.UE8M0 = false, false // rows of bf16 are larger than fp8 rows with their scales
+	s.FP8, s.UE8M0 = false, false
 	slab, err := Of(s)
 	if err != nil {
 		return 0, err
 	}
-	size, ok := product(slab.SizeBytes, numSlots)
+	largest := slab.SizeBytes
+	// Rows of fp8 with their scales are smaller, but beside wide columns the
+	// scales can be what begins another region of 2 MiB.
+	s.FP8 = true
+	if slab, err := Of(s); err == nil {
+		largest = max(largest, slab.SizeBytes)
+	}
+	size, ok := product(largest, numSlots)
 	if !ok {
-		return 0, fmt.Errorf("%w: %d slots of %d bytes do not fit in 63 bits", ErrShape, numSlots, slab.SizeBytes)
+		return 0, fmt.Errorf("%w: %d slots of %d bytes do not fit in 63 bits", ErrShape, numSlots, largest)
 	}
 	return size, nil
 }
