@@ -70,7 +70,7 @@ def run(case: Case, settings: Settings, place: Place) -> list[Samples]:
     with gloo(case, place) as group:
         work = workload.make(case, settings.seed, place.rank)
         hint = Buffer.get_ep_buffer_size_hint(case.tokens, case.hidden, case.ranks, case.experts)
-        with Buffer(group, hint, vector_width=settings.vector_width) as buffer:
+        with Buffer(group, hint, vector_width=settings.vector_width, **settings.tuning) as buffer:
             rank = _Rank(place.rank, Start(group, None), Moewire(work, buffer))
             rank.measure(DELAYS_MS[0] / 1e3, settings.warmup)
             return [rank.measure(delay / 1e3, settings.repeat) for delay in DELAYS_MS]

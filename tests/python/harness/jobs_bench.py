@@ -128,7 +128,7 @@ def overlapping(rank: Rank) -> list[overlap.Samples]:
     """The overlap table in little."""
     delays, overlap.DELAYS_MS = overlap.DELAYS_MS, (0.5, 1.0, 2.0, 3.0)
     try:
-        settings = Settings(2, 1, (), 0, "numpy", rank.seed)
+        settings = Settings(2, 1, (), 0, "numpy", rank.seed, tuning={}, warm=False)
         return overlap.run(_case(rank, "bf16"), settings, Place(rank.rank, rank.folder, ""))
     finally:
         overlap.DELAYS_MS = delays
