@@ -15,6 +15,19 @@ _HEIGHT, _WIDTH = 16, 60
 _NEEDS = "--plot needs matplotlib, which is not installed; install it with: pip install matplotlib"
 
 
+# The same in every panel, whatever the operation; longer beginnings first.
+_COLOURS = {
+    "floor": "black",
+    "moewire_combine_zero_copy": "tab:blue",
+    "moewire_combine": "tab:cyan",
+    "moewire_c": "tab:green",
+    "moewire": "tab:blue",
+    "gloo": "tab:red",
+    "openmpi": "tab:purple",
+    "mooncake": "tab:brown",
+}
+
+
 class Panel(NamedTuple):
     """One chart: lines of (T, microseconds) over the same R, H and dtype."""
 
@@ -81,12 +94,17 @@ def save(all_panels: list[Panel], path: str) -> None:
     )
     for panel, axis in zip(all_panels, axes[0], strict=True):
         for name, points in panel.lines.items():
-            axis.plot(*zip(*points, strict=True), marker="o", label=name.replace("_", " "))
+            look = {"color": _colour(name), "label": name.replace("_", " ")}
+            axis.plot(*zip(*points, strict=True), marker="o", **look)
         axis.set(title=panel.title, xlabel="T", ylabel="us", xscale="log", yscale="log")
         axis.legend(fontsize="x-small")
     figure.tight_layout()
     figure.savefig(path)
     pyplot.close(figure)
+
+
+def _colour(name: str) -> str:
+    return next((c for who, c in _COLOURS.items() if name.startswith(who)), "tab:gray")
 
 
 def need_lines(todo: Sequence[Case]) -> None:
