@@ -20,8 +20,8 @@ HOOKED = ("qwen3_moe", "olmoe", "gpt_oss")
 NAMES = ("mixtral", "deepseek_v3", *HOOKED)
 
 
-def everything(folder: str) -> dict[str, Any]:
-    """One launch for all tests of one number of ranks."""
+def with_models(folder: str) -> Path:
+    """Quiet transformers, the plug-in's settings, and every model in ``folder``, on all ranks."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     moe.configure(max_tokens=ROUND, timeout_us=60_000_000)
@@ -30,6 +30,12 @@ def everything(folder: str) -> dict[str, Any]:
         for name in NAMES:
             models.make(name, root)
     dist.barrier()
+    return root
+
+
+def everything(folder: str) -> dict[str, Any]:
+    """One launch for all tests of one number of ranks."""
+    root = with_models(folder)
     answers: dict[str, Any] = {name: architecture(root / name, name) for name in NAMES}
     answers["behaviour"] = behaviour(root / "mixtral")
     moe.close()

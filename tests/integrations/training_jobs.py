@@ -11,7 +11,7 @@ import integration_models as models
 import torch
 import torch.distributed as dist
 import transformers
-from integration_jobs import HOOKED, NAMES, ROUND, distance, operations
+from integration_jobs import HOOKED, NAMES, distance, operations, with_models
 from transformers.distributed import DistributedConfig
 
 import moewire.integrations.transformers as moe
@@ -19,14 +19,7 @@ import moewire.integrations.transformers as moe
 
 def everything(folder: str) -> dict[str, Any]:
     """One launch for all tests of one number of ranks."""
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    moe.configure(max_tokens=ROUND, timeout_us=60_000_000)
-    root = Path(folder)
-    if dist.get_rank() == 0:
-        for name in NAMES:
-            models.make(name, root)
-    dist.barrier()
+    root = with_models(folder)
     answers: dict[str, Any] = {name: gradients(root / name, name) for name in NAMES}
     answers["reentrant"] = reentrant(root / "mixtral")
     answers["tensor_parallel"] = tensor_parallel(root / "mixtral")
