@@ -23,10 +23,10 @@ import (
 type watchedDomain struct {
 	transport.Domain
 	left atomic.Int64
-	act  func(*atomic.Uint64)
+	act  func(transport.MemberWord)
 }
 
-func (d *watchedDomain) Members() *atomic.Uint64 {
+func (d *watchedDomain) Members() transport.MemberWord {
 	word := d.Domain.Members()
 	if d.left.Add(-1) == 0 {
 		d.act(word)
@@ -37,9 +37,9 @@ func (d *watchedDomain) Members() *atomic.Uint64 {
 // TestFencedAnywhere: whenever a rank is taken out of the group, a call of it
 // ends with ErrFenced, or with the complete result that it had by then.
 func TestFencedAnywhere(t *testing.T) {
-	for name, act := range map[string]func(*atomic.Uint64){
+	for name, act := range map[string]func(transport.MemberWord){
 		"fenced":     fenceZero,
-		"next epoch": func(word *atomic.Uint64) { membership.Install(word, 2, 0b10) },
+		"next epoch": func(word transport.MemberWord) { membership.Install(word, 2, 0b10) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := int64(1)
@@ -51,7 +51,7 @@ func TestFencedAnywhere(t *testing.T) {
 }
 
 // fencedAt reports whether rank 0 looked at the member set n times.
-func fencedAt(t *testing.T, n int64, act func(*atomic.Uint64)) bool {
+func fencedAt(t *testing.T, n int64, act func(transport.MemberWord)) bool {
 	doms := inproc.NewPartial(2, 0b11, layout.ControlBytes)
 	watched := &watchedDomain{Domain: doms[0], act: act}
 	w := &world{t: t, doms: []transport.Domain{watched, doms[1]}, bufs: make([]*ep.Buffer, 2)}
@@ -101,4 +101,4 @@ func (w *world) completeOrFenced(ins []input) error {
 }
 
 // fenceZero takes rank 0 out of the group.
-func fenceZero(word *atomic.Uint64) { membership.Fence(word, 1, 1, 0) }
+func fenceZero(word transport.MemberWord) { membership.Fence(word, 1, 1, 0) }

@@ -65,7 +65,7 @@ var _ transport.Domain = (*domain)(nil)
 func (d *domain) Rank() int     { return d.inc.rank }
 func (d *domain) NumRanks() int { return len(d.view) }
 
-func (d *domain) Members() *atomic.Uint64 {
+func (d *domain) Members() transport.MemberWord {
 	d.st.yield(atMembers)
 	return d.members
 }
@@ -137,6 +137,8 @@ func (d *domain) Sleep(ticket uint32, t time.Duration) {
 	}
 	d.inc.sleepers--
 }
+
+func (d *domain) Far() transport.Far { return nil }
 
 func (d *domain) Yield() {
 	d.st.now += yieldTime

@@ -67,13 +67,22 @@ type Process interface {
 	PID() int
 }
 
+// MemberWord is the group's membership word. In memory that all ranks map it is
+// an atomic; across hosts a change that takes others out has to be agreed on.
+type MemberWord interface {
+	Load() uint64
+	// CompareAndSwap reports whether this call changed the word. False may
+	// also mean: not yet; who wants the change looks at the word again.
+	CompareAndSwap(old, next uint64) bool
+}
+
 // Domain is one rank's view of its group.
 type Domain interface {
 	// Rank and NumRanks place this rank in the group.
 	Rank() int
 	NumRanks() int
-	// Members is the group's shared membership word.
-	Members() *atomic.Uint64
+	// Members is the group's membership word.
+	Members() MemberWord
 	// Present has one bit per rank that came to the last meeting, this one
 	// included. Control and Process return nil for the others.
 	Present() uint64
@@ -100,6 +109,10 @@ type Domain interface {
 	Sleep(ticket uint32, d time.Duration)
 	// Yield gives the processor to another runnable thread, if there is one.
 	Yield()
+	// Far reaches the ranks whose memory cannot be mapped; nil when there are
+	// none. For these, Control is a page of this process, in which whoever
+	// receives their messages keeps their words, and Slab is an error.
+	Far() Far
 	// Close ends this rank's use of the domain. Idempotent. Segments that
 	// somebody retained stay mapped.
 	Close() error

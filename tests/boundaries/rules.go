@@ -21,18 +21,33 @@ var layers = []struct {
 	{"core/ep/layout", nil},
 	{"core/ep/membership", nil},
 	{"core/op", nil},
+	{"core/pool", []string{"core/internal/safego"}},
 
 	{"core/internal/safego", nil},
 	{"core/internal/sys", nil},
 	{"core/telemetry", []string{"core/internal/sys"}},
 	{"core/internal/testenv", nil},
 	{"core/internal/dl", nil},
+	{"core/internal/libibverbs", []string{"core/internal/dl", "core/internal/sys"}},
 
 	// The interfaces, and what implements them. core/ep sees the former only.
 	{"core/transport", nil},
 	{"core/transport/transporttest", []string{"core/transport"}},
 	{"core/transport/inproc", []string{"core/transport", "core/internal/..."}},
 	{"core/transport/shm", []string{"core/transport", "core/internal/..."}},
+	{"core/wire", []string{"core/internal/safego"}},
+	{"core/transport/fake", []string{"core/transport", "core/internal/safego"}},
+	{"core/transport/tcp", []string{"core/transport", "core/wire", "core/internal/..."}},
+	{"core/transport/verbs", []string{"core/transport", "core/internal/..."}},
+	// Connections and messages between ranks, over any carrier.
+	{"core/endpoint", []string{"core/transport", "core/op", "core/pool", "core/internal/safego"}},
+	{"core/link", []string{
+		"core/transport", "core/endpoint", "core/op", "core/pool", "core/wire", "core/internal/safego",
+	}},
+	// A group of which some ranks share memory and others do not.
+	{"core/transport/mixed", []string{
+		"core/transport", "core/transport/shm", "core/link", "core/wire", "core/internal/...",
+	}},
 	{"core/device", nil},
 	{"core/device/devicetest", []string{"core/device"}},
 	{"core/device/cpu", []string{"core/device", "core/internal/..."}},
@@ -59,7 +74,8 @@ var rooms = []struct {
 		path: "unsafe",
 		within: []string{
 			"core/internal/...", "core/transport/shm", "core/transport/inproc",
-			"core/transport/transporttest", "core/device/cpu", "capi",
+			"core/transport/transporttest", "core/transport/tcp", "core/transport/verbs",
+			"core/transport/fake", "core/transport/mixed", "core/device/cpu", "capi",
 		},
 	},
 	{path: "C", within: []string{"capi", "core/device/cpu"}},

@@ -38,7 +38,7 @@ func (d *tappedDomain) tap(s transport.Segment, rank int, name func(int64) point
 	return d.segs[s]
 }
 
-func (d *tappedDomain) Members() *atomic.Uint64 {
+func (d *tappedDomain) Members() transport.MemberWord {
 	d.trap.hit(atMembers)
 	return d.Domain.Members()
 }

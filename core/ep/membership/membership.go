@@ -5,11 +5,17 @@ package membership
 import (
 	"fmt"
 	"math/bits"
-	"sync/atomic"
 )
 
 // MaxRanks is the number of member bits beside the 16-bit epoch.
 const MaxRanks = 48
+
+// Word is where a Set is kept: an atomic where all ranks can map it. Elsewhere
+// CompareAndSwap may also fail because a change has yet to be agreed on.
+type Word interface {
+	Load() uint64
+	CompareAndSwap(old, next uint64) bool
+}
 
 // Set is one value of the members word. A rank is in it when the epoch is the
 // one it joined and its bit is set: use In, which checks both.
@@ -38,14 +44,14 @@ func (s Set) String() string {
 
 // Leave takes rank out of the word while the word still has the epoch that
 // the rank joined. It reports whether this call took it out.
-func Leave(word *atomic.Uint64, epoch uint16, rank int) bool {
+func Leave(word Word, epoch uint16, rank int) bool {
 	return Fence(word, epoch, rank, rank)
 }
 
 // Fence takes victim out of the word, on behalf of a rank of the epoch that is
 // itself still in it: of two ranks that suspect each other only one can win.
 // It reports whether this call took it out.
-func Fence(word *atomic.Uint64, epoch uint16, by, victim int) bool {
+func Fence(word Word, epoch uint16, by, victim int) bool {
 	for {
 		old := Set(word.Load())
 		if !old.In(epoch, by) || !old.In(epoch, victim) {
@@ -54,13 +60,16 @@ func Fence(word *atomic.Uint64, epoch uint16, by, victim int) bool {
 		if word.CompareAndSwap(uint64(old), uint64(old)&^(1<<victim)) {
 			return true
 		}
+		if word.Load() == uint64(old) {
+			return false // not yet: others have to agree
+		}
 	}
 }
 
 // Expel takes the victims out on behalf of rank by, if the word is still the
 // one in which they were judged. After any change the judge must look again:
 // who was late may have waited for a rank that is lost by now.
-func Expel(word *atomic.Uint64, judged Set, epoch uint16, by int, victims uint64) bool {
+func Expel(word Word, judged Set, epoch uint16, by int, victims uint64) bool {
 	if !judged.In(epoch, by) || judged.Ranks()&victims != victims {
 		return false
 	}
@@ -70,7 +79,7 @@ func Expel(word *atomic.Uint64, judged Set, epoch uint16, by int, victims uint64
 // Install begins an epoch with the given ranks, unless somebody has done so.
 // All ranks of the new epoch have met and call it with equal arguments. False:
 // the group is already past this epoch.
-func Install(word *atomic.Uint64, epoch uint16, ranks uint64) bool {
+func Install(word Word, epoch uint16, ranks uint64) bool {
 	next := uint64(epoch)<<MaxRanks | ranks
 	for {
 		old := Set(word.Load())

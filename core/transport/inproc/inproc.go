@@ -151,7 +151,7 @@ func (d *Domain) Rank() int { return d.rank }
 func (d *Domain) NumRanks() int { return len(d.group.ranks) }
 
 // Members is the group's membership word.
-func (d *Domain) Members() *atomic.Uint64 { return &d.group.members }
+func (d *Domain) Members() transport.MemberWord { return &d.group.members }
 
 // Present has one bit per rank that is there.
 func (d *Domain) Present() (ranks uint64) {
@@ -261,6 +261,9 @@ func (d *Domain) Sleep(ticket uint32, t time.Duration) {
 
 // Yield lets another goroutine run.
 func (d *Domain) Yield() { runtime.Gosched() }
+
+// Far: all memory is the process's own.
+func (d *Domain) Far() transport.Far { return nil }
 
 // Close ends this rank's use and wakes its sleepers. The memory lives as
 // long as somebody refers to it.

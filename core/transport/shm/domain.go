@@ -65,7 +65,7 @@ func (d *domain) NumRanks() int { return d.info.NumRanks }
 
 // Members is a word in a page that the group's first ranks have made and
 // everybody maps: epoch in the top 16 bits, ranks below.
-func (d *domain) Members() *atomic.Uint64 { return d.members.Word(0) }
+func (d *domain) Members() transport.MemberWord { return d.members.Word(0) }
 
 func (d *domain) Present() uint64 { return d.present.Load() }
 
@@ -226,6 +226,9 @@ func (d *domain) ring() {
 	d.own.bell().Add(1)
 	_ = sys.FutexWakeAll(d.own.bell())
 }
+
+// Far: all memory can be mapped.
+func (d *domain) Far() transport.Far { return nil }
 
 // Yield also lets other goroutines run when several ranks share this process:
 // the kernel knows nothing of them.

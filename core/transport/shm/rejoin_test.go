@@ -123,7 +123,7 @@ func TestRejoin(t *testing.T) {
 	defer closeAll(domains)
 	checkShared(t, domains, 0b111)
 	word := domains[0].Members()
-	word.Store(5<<48 | 0b101)
+	word.CompareAndSwap(word.Load(), 5<<48|0b101)
 	before, old := addresses(domains[0]), domains[0].Process(1)
 	domains[1].Close() // its process lives on
 	domains[1] = nil
@@ -160,7 +160,9 @@ func TestScale(t *testing.T) {
 	if got := domains[7].Members(); got.Load() != 1<<48|0b00110110 {
 		t.Errorf("members word %#x", got.Load())
 	}
-	domains[0].Members().Add(1 << 48)
+	if word := domains[0].Members(); !word.CompareAndSwap(word.Load(), word.Load()+1<<48) {
+		t.Error("nobody else changes the word, and it did not change")
+	}
 	if domains[7].Members().Load()>>48 != 2 {
 		t.Error("the joiners have another members page")
 	}

@@ -113,7 +113,9 @@ func testControlIsShared(t *testing.T, h Harness) {
 			}
 		}
 	}
-	domains[0].Members().Add(1 << 48)
+	if word := domains[0].Members(); !word.CompareAndSwap(word.Load(), word.Load()+1<<48) {
+		t.Error("nobody else changes the word, and it did not change")
+	}
 	if got := domains[2].Members().Load() >> 48; got != 2 {
 		t.Errorf("the epoch that another rank raised is %d, not 2", got)
 	}

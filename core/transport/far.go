@@ -1,0 +1,32 @@
+package transport
+
+// Far reaches the ranks of a group whose memory this one cannot map: by
+// messages. Messages from one rank to another arrive once each, whole and in
+// the order in which they were posted; whatever carries them may reorder, so
+// the implementation counts. All methods are for one goroutine at a time
+// (core/ep calls them under its lock); none blocks, none allocates in steady
+// state, but for Memory. Whenever a message arrives or room comes free, the
+// rank's own bell rings (Domain.Wake of itself).
+type Far interface {
+	// Ranks has one bit per rank that is reached so. It changes at meetings
+	// only.
+	Ranks() uint64
+	// MaxMessageBytes is the length of the longest message.
+	MaxMessageBytes() int64
+	// Reserve lends memory for a message of n bytes to a rank; its contents
+	// are undefined. ErrWouldBlock: the rank has no room for it now. An error
+	// that wraps ErrDead: it is lost. A second Reserve before Post replaces
+	// the first.
+	Reserve(rank int, n int64) ([]byte, error)
+	// Post sends the first n bytes of what was reserved last.
+	Post(rank int, n int64) error
+	// Next returns the oldest message from a rank that was not released, nil
+	// if there is none. It stays as it is until Release. Messages that had
+	// arrived before a rank was lost are still there.
+	Next(rank int) []byte
+	// Release gives the memory of that message back to its sender.
+	Release(rank int)
+	// Memory returns zeroed memory of this process's own, which becomes
+	// resident as it is touched. The caller releases it (Segment.Release).
+	Memory(sizeBytes int64) (Segment, error)
+}
