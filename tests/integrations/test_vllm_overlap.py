@@ -80,7 +80,8 @@ def test_swapped_packed_handles_are_refused(vllm_server: EngineServer) -> None:
 @pytest.mark.parametrize("switch", ["1", "batched", "repairs"])
 def test_cuda_is_refused_before_anything_is_touched(vllm_server: EngineServer, switch: str) -> None:
     """vLLM goes on as it is: nothing is raised. And it may still fork: no library was loaded."""
-    (answer,) = run(vllm_server, 1, "vllm_selection_jobs.refused", MOEWIRE_VLLM=switch)
+    switches = {"MOEWIRE_VLLM": switch, "VLLM_PLUGINS": "moewire"}
+    (answer,) = run(vllm_server, 1, "vllm_selection_jobs.refused", **switches)
     assert answer["said"] == [
         "ERROR: vLLM runs without moewire: vLLM runs on cuda, and this version of Moewire "
         "takes tensors on cpu only"
@@ -104,7 +105,8 @@ def test_what_cuda_picks_once_its_tensors_are_taken(vllm_server: EngineServer, p
             "BatchedExperts",
         )
         assert (answer["backend"], answer["experts"]) == ("BATCHED_TRITON", "BatchedTritonExperts")
-        assert answer["hidden"] == 136
+        assert answer["hidden"] == 136 and answer["num_sms"] == 0
+        assert "asked for DeepEP's buffer" in answer["handle"]
         own = [f"{all2all}.DeepEPLLAll2AllManager", f"{utils}.maybe_roundup_layer_hidden_size"]
         assert answer["changed"] == own and replaced == places
     assert "cudagraph_mode: FULL_DECODE_ONLY" in answer["refused"]["graphs"]

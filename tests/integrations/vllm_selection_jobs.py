@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import vllm_fakes as fakes
+from vllm import plugins
+from vllm_contract import raised
 
 import moewire.integrations.vllm as plugin
 from moewire import _devices
@@ -36,7 +38,8 @@ def refused() -> dict[str, Any]:
     """Where Moewire takes no CUDA tensors: what is said, and what of vLLM changed."""
     fakes.on_cuda()
     before, said = _everything(), _log()
-    plugin.activate()
+    plugins.load_general_plugins()  # as vLLM does it; it ends by what a plug-in raises
+    plugins.plugins_loaded = False
     return {
         "said": said,
         "changed": [name for name, value in _everything().items() if before.get(name) != value],
@@ -59,8 +62,10 @@ def taken(part: str) -> dict[str, Any]:
     answer["makers"] = [len(made & changed), len(made)]
     fakes.groups(dist.group.WORLD)
     config = fakes.engine_config(16, 64, BACKENDS[part])
-    answer["manager"] = type(_manager(config)).__name__
+    manager = _manager(config)
+    answer |= {"manager": type(manager).__name__, "num_sms": manager.max_sms_used()}
     if part == "batched":
+        answer["handle"] = raised(lambda: manager.get_handle({}))
         answer |= _kernel(config)
     answer["refused"] = _refused(config)
     return answer
@@ -134,16 +139,8 @@ def _refused(config: Any) -> dict[str, str]:
 
     answer = {}
     config.compilation_config.cudagraph_mode = CUDAGraphMode.FULL_DECODE_ONLY
-    answer["graphs"] = _raised(config)
+    answer["graphs"] = raised(lambda: _manager(config))
     config.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
     config.parallel_config.enable_fault_tolerance = True
-    answer["faults"] = _raised(config)
+    answer["faults"] = raised(lambda: _manager(config))
     return answer
-
-
-def _raised(config: Any) -> str:
-    try:
-        _manager(config)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "nothing"
