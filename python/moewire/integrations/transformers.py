@@ -39,14 +39,22 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate, Shard
-from transformers.distributed.expert_parallel import EPImplementation, EPImplementationInterface
 
+from .. import _check
 from .._check import integer
 from ..buffer import Buffer
 from ..errors import InvalidArgument
-from . import _buffers, _exchange
+from . import _buffers, _engines, _exchange
 from ._buffers import InGroup, InStore, Key, Place
 from ._exchange import Stats
+
+try:
+    from transformers.distributed.expert_parallel import (
+        EPImplementation,
+        EPImplementationInterface,
+    )
+except ImportError as error:
+    raise ImportError(_engines.lacking_transformers(error)) from error
 
 __all__ = [
     "MoewireEP",
@@ -77,11 +85,12 @@ class _Settings:
 
 def _tokens_from_environment() -> int:
     text = os.environ.get("MOEWIRE_TRANSFORMERS_MAX_TOKENS", str(DEFAULT_MAX_TOKENS))
-    if not text.isdigit() or int(text) < 1:
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if not 1 <= number <= _check.MAX_TOKENS:
         raise InvalidArgument(
             f"MOEWIRE_TRANSFORMERS_MAX_TOKENS={text!r}: a number of tokens, 1 or more"
         )
-    return int(text)
+    return number
 
 
 _settings = _Settings(_tokens_from_environment())
@@ -95,13 +104,16 @@ def configure(*, max_tokens: int | None = None, timeout_us: int | None = None) -
             which becomes memory as rows arrive). Default 512, or
             ``MOEWIRE_TRANSFORMERS_MAX_TOKENS`` when this module is imported.
         timeout_us: how long a phase of an exchange waits for the other ranks; -1: no limit.
+
+    What is None stays as it is. ``InvalidArgument`` changes nothing.
     """
+    global _settings
+    new = _Settings(**vars(_settings))
     if max_tokens is not None:
-        if max_tokens < 1:
-            raise InvalidArgument(f"max_tokens: {max_tokens}; 1 or more")
-        _settings.max_tokens = max_tokens
+        new.max_tokens = integer("max_tokens", max_tokens, 1, _check.MAX_TOKENS)
     if timeout_us is not None:
-        _settings.timeout_us = timeout_us
+        new.timeout_us = _check.timeout(timeout_us)
+    _settings = new
 
 
 class MoewireEP(EPImplementation):  # type: ignore[misc]  # transformers has no types
@@ -206,10 +218,12 @@ def reset_stats(model: torch.nn.Module) -> None:
 def buffers(model: torch.nn.Module) -> list[Buffer]:
     """The Buffers that the layers of ``model`` share: one, if they have the same shapes.
 
-    Empty before the first forward. ``Buffer.counters`` has the core's own counts.
+    Empty before the first forward, and after ``close``. ``Buffer.counters`` has the core's own
+    counts.
     """
     keys = dict.fromkeys(implementation.key for _, _, implementation in _layers(model))
-    return [_buffers.buffer_for(key) for key in keys if key is not None]
+    found = (_buffers.find(key) for key in keys if key is not None)
+    return [buffer for buffer in found if buffer is not None]
 
 
 def close() -> None:
@@ -281,6 +295,11 @@ def join(model: torch.nn.Module) -> None:
     This rank's experts serve the others' tokens; nothing else of the model runs. Needs
     ``gather_dense_weights(model)``, or else the others would wait for this rank's weights.
     """
+    if not any(_layers(model)):
+        raise InvalidArgument(
+            f"model: {type(model).__name__} has no layer that exchanges through moewire; load it "
+            'with ep_size and ep_implementation="moewire", or call shard_experts'
+        )
     if not getattr(model, _GATHERED, False):
         raise InvalidArgument("model: call gather_dense_weights(model) on every rank before join")
     hidden = int(model.config.get_text_config().hidden_size)
@@ -309,3 +328,4 @@ def _scores_to_fp32(_module: Any, _arguments: Any, output: Any) -> tuple[Any, ..
 
 
 register()
+_engines.warn_untested_transformers()
