@@ -65,8 +65,7 @@ func decodeHello(frame []byte) (f helloFrame, ok bool) {
 	copy(f.server[:], b[40:])
 	copy(f.from[:], b[72:])
 	copy(f.to[:], b[88:])
-	reason := binary.LittleEndian.Uint16(b[104:])
-	f.reason = Reason(min(reason, 255))
+	f.reason = knownReason(binary.LittleEndian.Uint16(b[104:]))
 	zero := binary.LittleEndian.Uint16(b[106:]) == 0 && binary.LittleEndian.Uint32(b[108:]) == 0
 	return f, zero && f.flags&^flagFromServer == 0
 }
@@ -76,3 +75,12 @@ func helloKeyID(frame []byte) uint32    { return binary.LittleEndian.Uint32(fram
 func helloVersion(frame []byte) uint8   { return frame[LengthBytes] }
 func isHello(frame []byte) bool         { return kind(frame[LengthBytes+1]) == kindHello }
 func helloFromServer(frame []byte) byte { return frame[LengthBytes+3] & flagFromServer }
+
+// knownReason reads the reason of a refusal. One that only a newer peer has is
+// ErrDeclined here.
+func knownReason(n uint16) Reason {
+	if n >= uint16(numReasons) {
+		return ErrDeclined
+	}
+	return Reason(n)
+}
