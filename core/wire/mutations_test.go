@@ -32,8 +32,8 @@ var mutations = []struct{ name, file, from, to string }{
 	{"one nanosecond too early", "mac.go", "return signed-now <= uint64(MaxSkew)", "return signed-now < uint64(MaxSkew)"},
 	{"chunks share a nonce", "digest.go", "binary.LittleEndian.PutUint32(n[8:], chunk)", "_ = chunk"},
 	{"messages share a nonce", "digest.go", "binary.LittleEndian.PutUint64(n[:], seq)", "_ = seq"},
-	{"both directions have one key", "exchange.go", "out, in = in, out", "_ = in"},
-	{"keys that do not depend on what was said", "exchange.go", "label+string(transcript[:])", "label"},
+	{"both directions have one key", "mac.go", `fromServer     = "server"`, `fromServer     = "client"`},
+	{"keys that do not depend on what was said", "exchange.go", "label+string(transcript[:])", "label+string(transcript[:0])"},
 	{"hellos may come twice", "guard.go", "if _, found := g.until[part]; found {", "if false {"},
 	{"hellos are forgotten too early", "guard.go", "g.until[g.queue[g.head]] < now", "g.until[g.queue[g.head]] <= now"},
 	{"nobody confirms", "exchange.go", "if !h.session.in.genuine(frame) {", "if false {"},
@@ -51,7 +51,7 @@ var mutations = []struct{ name, file, from, to string }{
 // quick are those that always run; MOEWIRE_MUTATIONS=1 runs all.
 var quick = map[string]bool{
 	"tags without the payload": true, "no look at the length before the tag": true,
-	"no replay window": true, "a window too wide": true, "a window one too narrow": true,
+	"no replay window": true, "a window one too narrow": true,
 }
 
 // TestMutations builds this package with each mistake in turn, and wants the
