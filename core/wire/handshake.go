@@ -79,6 +79,7 @@ type Handshake struct {
 	buf     [maxHelloFrameBytes]byte
 	have    int
 	keyID   uint32
+	secret  *[KeyBytes]byte // kept, because the ring may be read again meanwhile
 	hello   helloFrame // of this side
 	hellos  []byte     // frames hello and welcome, for the transcript
 	peer    Peer
