@@ -80,8 +80,8 @@ type Handshake struct {
 	have    int
 	keyID   uint32
 	secret  *[KeyBytes]byte // kept, because the ring may be read again meanwhile
-	hello   helloFrame // of this side
-	hellos  []byte     // frames hello and welcome, for the transcript
+	hello   helloFrame      // of this side
+	hellos  []byte          // frames hello and welcome, for the transcript
 	peer    Peer
 	session *Session
 }
