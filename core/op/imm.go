@@ -1,0 +1,94 @@
+package op
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrFull means that a bounded queue has no room. Nothing has happened.
+var ErrFull = errors.New("queue is full")
+
+// Arrival is a write with immediate that has come in.
+type Arrival struct {
+	Imm      uint32
+	NumBytes int64
+}
+
+// Matcher brings the writes with immediate of one peer and the receives that
+// wait for them together, both in order. Either side may be ahead, by at most
+// the bound. Not safe for concurrent use.
+type Matcher struct {
+	arrivals ring[Arrival]
+	receives ring[Ref]
+}
+
+// NewMatcher makes a matcher for n on either side.
+func NewMatcher(n int) (*Matcher, error) {
+	if n < 1 || n > MaxSlots {
+		return nil, fmt.Errorf("op: %d arrivals, allowed 1 to %d", n, MaxSlots)
+	}
+	return &Matcher{ring[Arrival]{at: make([]Arrival, n)}, ring[Ref]{at: make([]Ref, n)}}, nil
+}
+
+// Arrive gives an arrival to the oldest receive, which is returned, or keeps
+// it. ErrFull: too many are unmatched already, so the peer has sent more than
+// it was allowed to.
+func (m *Matcher) Arrive(a Arrival) (r Ref, matched bool, err error) {
+	if r, matched = m.receives.pop(); matched {
+		return r, true, nil
+	}
+	if !m.arrivals.push(a) {
+		return r, false, ErrFull
+	}
+	return r, false, nil
+}
+
+// Receive gives a receive the oldest arrival, or lets it wait for one.
+func (m *Matcher) Receive(r Ref) (a Arrival, matched bool, err error) {
+	if a, matched = m.arrivals.pop(); matched {
+		return a, true, nil
+	}
+	if !m.receives.push(r) {
+		return a, false, ErrFull
+	}
+	return a, false, nil
+}
+
+// Withdraw takes a waiting receive out, and reports whether it was there.
+func (m *Matcher) Withdraw(r Ref) bool {
+	found := false
+	for n := m.receives.count; n > 0; n-- {
+		other, _ := m.receives.pop()
+		if other == r && !found {
+			found = true
+			continue
+		}
+		m.receives.push(other)
+	}
+	return found
+}
+
+// ring is a bounded queue.
+type ring[T any] struct {
+	at          []T
+	head, count int
+}
+
+func (q *ring[T]) push(v T) bool {
+	if q.count == len(q.at) {
+		return false
+	}
+	q.at[(q.head+q.count)%len(q.at)] = v
+	q.count++
+	return true
+}
+
+func (q *ring[T]) pop() (v T, ok bool) {
+	if q.count == 0 {
+		return v, false
+	}
+	v = q.at[q.head]
+	q.head = (q.head + 1) % len(q.at)
+	q.count--
+	return v, true
+}

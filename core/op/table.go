@@ -1,0 +1,240 @@
+package op
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// A transfer is an operation of a carrier: one or more work requests, posted
+// on one or more queues. It owns its completion. The slots of a Table are only
+// where it is carried out: they are lent, each time under a new generation, and
+// a work request's number says which slot, which generation and which part.
+//
+// It ends twice. It is *ended* once, by the first of done, failed, cancelled;
+// whoever waits wakes up. It is *released* when the last of its work requests
+// has completed: only from then on does nothing touch its memory any more.
+
+// Sentinels of transfers.
+var (
+	// ErrWouldBlock means that every slot is lent. Nothing has happened.
+	ErrWouldBlock = errors.New("all transfers are in use")
+	// ErrStale means that the slot serves another transfer by now.
+	ErrStale = errors.New("transfer was dropped")
+	// ErrTimedOut is the error of a transfer that ExpireAt ended, and of a
+	// wait that ended before its transfer.
+	ErrTimedOut = errors.New("deadline passed")
+)
+
+// Bounds of a table and of a transfer.
+const (
+	MaxSlots = 1 << 16
+	MaxParts = 1 << 10
+)
+
+const partWords = MaxParts / 64
+
+// Ref names a transfer. It is plain data; after Drop it names nothing.
+type Ref struct {
+	slot uint32
+	gen  uint32
+}
+
+// Outcome says what a completion was good for.
+type Outcome uint8
+
+// The outcomes of Complete.
+const (
+	Counted   Outcome = iota // a part of a transfer has ended
+	Stale                    // of a transfer that is gone: the provider's books only
+	Duplicate                // of a part that has ended before
+	Unknown                  // no such slot or part
+)
+
+// TableStats counts. Lent is of this moment.
+type TableStats struct {
+	Lent                               int
+	Capped, Stale, Duplicates, Unknown uint64
+}
+
+type transfer struct {
+	op       Op
+	gen      uint32
+	parts    int32
+	left     int32 // parts without an end
+	lent     bool
+	dropped  bool
+	numBytes int64
+	imm      uint32
+	done     [partWords]uint64 // one bit per ended part
+	wake     chan struct{}     // closed when it ends, is released or dropped; nil: nobody waits
+}
+
+// Table is where transfers are carried out. Safe for concurrent use; nothing
+// but its making, and waits, allocates.
+type Table struct {
+	mu     sync.Mutex
+	slots  []transfer
+	free   []uint32
+	stats  TableStats
+	closed error
+	mutant mutant // of tests
+}
+
+// mutant is a defect that a test puts in, to show that it would be found.
+type mutant uint8
+
+const (
+	sound          mutant = iota
+	noGeneration          // a completion is taken for whoever has the slot now
+	freeAtCancel          // a cancelled transfer's slot is free at once
+	freeAtDrop            // a dropped transfer's slot is free at once
+	lastError             // a later error replaces the first
+	countTwice            // a completion counts each time it comes
+	forgetUnposted        // parts that were never posted are waited for
+)
+
+// NewTable makes a table of n slots.
+func NewTable(n int) (*Table, error) {
+	if n < 1 || n > MaxSlots {
+		return nil, fmt.Errorf("op: %d slots, allowed 1 to %d", n, MaxSlots)
+	}
+	t := &Table{slots: make([]transfer, n), free: make([]uint32, n)}
+	for i := range t.free {
+		t.free[i] = uint32(n - 1 - i)
+	}
+	return t, nil
+}
+
+// Begin lends a slot to a transfer of some parts.
+func (t *Table) Begin(parts int) (Ref, error) {
+	if parts < 1 || parts > MaxParts {
+		return Ref{}, fmt.Errorf("op: %d parts, allowed 1 to %d", parts, MaxParts)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed != nil {
+		return Ref{}, t.closed
+	}
+	if len(t.free) == 0 {
+		t.stats.Capped++
+		return Ref{}, ErrWouldBlock
+	}
+	i := t.free[len(t.free)-1]
+	t.free = t.free[:len(t.free)-1]
+	s := &t.slots[i]
+	s.op, s.done = Op{}, [partWords]uint64{}
+	s.parts, s.left, s.numBytes, s.imm = int32(parts), int32(parts), 0, 0
+	s.lent, s.dropped = true, false
+	t.stats.Lent++
+	return Ref{slot: i, gen: s.gen}, nil
+}
+
+// RequestID is the number to post a part's work request under.
+func (r Ref) RequestID(part int) uint64 {
+	return uint64(r.gen)<<32 | uint64(r.slot)<<16 | uint64(part)
+}
+
+// Complete takes note of a work request's end. Every completion of the carrier
+// belongs here, also those of transfers that are long gone.
+func (t *Table) Complete(id uint64, err error, numBytes int64, imm uint32) Outcome {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	slot, part := uint32(id>>16&0xffff), int32(id&0xffff)
+	if int(slot) >= len(t.slots) {
+		t.stats.Unknown++
+		return Unknown
+	}
+	s := &t.slots[slot]
+	switch {
+	case !s.lent || (s.gen != uint32(id>>32) && t.mutant != noGeneration):
+		t.stats.Stale++
+		return Stale
+	case part >= s.parts:
+		t.stats.Unknown++
+		return Unknown
+	case s.done[part/64]>>(part%64)&1 == 1 && t.mutant != countTwice:
+		t.stats.Duplicates++
+		return Duplicate
+	}
+	s.done[part/64] |= 1 << (part % 64)
+	s.numBytes += numBytes
+	if err == nil {
+		s.imm = imm
+	} else if t.mutant == lastError && s.op.State() == Failed {
+		s.op = Op{}
+		s.op.End(Failed, err)
+	} else {
+		s.op.End(Failed, err)
+	}
+	t.finish(slot, 1)
+	return Counted
+}
+
+// Unposted takes note that the parts from `first` on were never handed to the
+// carrier: the transfer fails with err, and is released when those before have
+// ended.
+func (t *Table) Unposted(r Ref, first int, err error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s, stale := t.find(r)
+	if stale != nil {
+		return stale
+	}
+	missing := int32(0)
+	for part := max(first, 0); part < int(s.parts); part++ {
+		if s.done[part/64]>>(part%64)&1 == 0 {
+			s.done[part/64] |= 1 << (part % 64)
+			missing++
+		}
+	}
+	s.op.End(Failed, err)
+	if t.mutant == forgetUnposted {
+		missing = 0
+	}
+	t.finish(r.slot, missing)
+	return nil
+}
+
+// finish counts parts that have ended.
+func (t *Table) finish(slot uint32, parts int32) {
+	s := &t.slots[slot]
+	s.left -= parts
+	if s.left <= 0 {
+		s.op.End(Done, nil)
+	}
+	s.rouse()
+	t.reuse(slot)
+}
+
+// reuse makes a slot free once nobody needs it: neither the carrier nor the
+// transfer's owner.
+func (t *Table) reuse(slot uint32) {
+	s := &t.slots[slot]
+	needed := s.left > 0 || !s.dropped
+	switch {
+	case t.mutant == freeAtCancel && s.op.State() == Cancelled, t.mutant == freeAtDrop && s.dropped:
+		needed = false
+	}
+	if needed || !s.lent {
+		return
+	}
+	s.lent = false
+	s.gen++ // repeats after 2^32 uses of this slot
+	t.stats.Lent--
+	t.free = append(t.free, slot)
+}
+
+func (t *Table) find(r Ref) (*transfer, error) {
+	if int(r.slot) >= len(t.slots) || !t.slots[r.slot].lent || t.slots[r.slot].gen != r.gen || t.slots[r.slot].dropped {
+		return nil, ErrStale
+	}
+	return &t.slots[r.slot], nil
+}
+
+// Stats returns the counts of this moment.
+func (t *Table) Stats() TableStats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.stats
+}

@@ -1,0 +1,442 @@
+package op
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var (
+	errFirst  = errors.New("first")
+	errSecond = errors.New("second")
+)
+
+func seedOf(t testing.TB) uint64 {
+	seed := uint64(time.Now().UnixNano())
+	if s, err := strconv.ParseUint(os.Getenv("MOEWIRE_TEST_SEED"), 10, 64); err == nil {
+		seed = s
+	}
+	t.Logf("MOEWIRE_TEST_SEED=%d", seed)
+	return seed
+}
+
+// request is a work request that the simulated NIC has: it writes into its
+// transfer's memory until it completes.
+type request struct {
+	id   uint64
+	of   *watched
+	part int
+}
+
+// watched is a transfer as the test knows it, apart from the code under test.
+type watched struct {
+	ref     Ref
+	memory  []byte
+	snap    []byte // of the memory, when it was said to be released
+	parts   int
+	left    int
+	bytes   int64
+	first   error // of the requests that failed
+	ended   bool
+	end     Result
+	dropped bool
+}
+
+// sim drives a table and a NIC that completes in any order, some requests
+// twice, some with an error.
+type sim struct {
+	rng   *rand.Rand
+	table *Table
+	nic   []request
+	old   []uint64 // numbers that have completed: they may come again
+	all   []*watched
+	cap   int
+}
+
+// run takes random steps and returns the first broken invariant.
+func run(seed uint64, m mutant) (err error) {
+	const slots = 4
+	table, err := NewTable(slots)
+	if err != nil {
+		return err
+	}
+	table.mutant = m
+	s := &sim{rng: rand.New(rand.NewPCG(seed, 1)), table: table, cap: slots}
+	for range 300 {
+		if err := s.step(); err != nil {
+			return err
+		}
+		if err := s.check(); err != nil {
+			return err
+		}
+	}
+	return s.finish()
+}
+
+func (s *sim) step() error {
+	switch s.rng.IntN(8) {
+	case 0, 1:
+		return s.begin()
+	case 2, 3, 4:
+		return s.complete()
+	case 5:
+		return s.again()
+	case 6:
+		if w := s.any(); w != nil {
+			won, err := s.table.Cancel(w.ref, errSecond)
+			if err != nil || won == w.ended {
+				return fmt.Errorf("cancel: %v, %v of a transfer that had ended: %v", won, err, w.ended)
+			}
+			s.note(w)
+		}
+	case 7:
+		if w := s.any(); w != nil && w.ended {
+			w.dropped = true
+			return s.table.Drop(w.ref)
+		}
+	}
+	return nil
+}
+
+func (s *sim) any() *watched {
+	var live []*watched
+	for _, w := range s.all {
+		if !w.dropped {
+			live = append(live, w)
+		}
+	}
+	if len(live) == 0 {
+		return nil
+	}
+	return live[s.rng.IntN(len(live))]
+}
+
+func (s *sim) begin() error {
+	w := &watched{parts: 1 + s.rng.IntN(3), memory: make([]byte, 4)}
+	inUse := 0
+	for _, o := range s.all {
+		if !o.dropped || o.left > 0 {
+			inUse++
+		}
+	}
+	ref, err := s.table.Begin(w.parts)
+	if full := inUse == s.cap; full != errors.Is(err, ErrWouldBlock) || (err != nil && !full) {
+		return fmt.Errorf("begin with %d of %d in use: %v", inUse, s.cap, err)
+	}
+	if err != nil {
+		return nil
+	}
+	w.ref, w.left = ref, w.parts
+	s.all = append(s.all, w)
+	posted := w.parts
+	if s.rng.IntN(4) == 0 {
+		posted = s.rng.IntN(w.parts)
+	}
+	for p := range posted {
+		s.nic = append(s.nic, request{ref.RequestID(p), w, p})
+	}
+	if posted == w.parts {
+		return nil
+	}
+	w.left, w.first = posted, errFirst
+	err = s.table.Unposted(ref, posted, errFirst)
+	s.note(w)
+	return err
+}
+
+// complete ends a request of the NIC, which has written to its memory.
+func (s *sim) complete() error {
+	if len(s.nic) == 0 {
+		return nil
+	}
+	i := s.rng.IntN(len(s.nic))
+	q := s.nic[i]
+	s.nic = append(s.nic[:i], s.nic[i+1:]...)
+	q.of.memory[q.part]++
+	s.old = append(s.old, q.id)
+	var err error
+	n := int64(s.rng.IntN(100))
+	switch s.rng.IntN(6) {
+	case 0:
+		err, n = errFirst, 0
+	case 1:
+		err, n = errSecond, 0
+	}
+	q.of.left--
+	q.of.bytes += n
+	if q.of.first == nil {
+		q.of.first = err
+	}
+	if got := s.table.Complete(q.id, err, n, 0); got != Counted {
+		return fmt.Errorf("a request's end was %d, not counted", got)
+	}
+	s.note(q.of)
+	return nil
+}
+
+// again lets an old completion come once more.
+func (s *sim) again() error {
+	if len(s.old) == 0 {
+		return nil
+	}
+	id := s.old[s.rng.IntN(len(s.old))]
+	if got := s.table.Complete(id, errSecond, 1000, 0); got == Counted {
+		return fmt.Errorf("completion %#x counted twice", id)
+	}
+	return nil
+}
+
+// note remembers the end of a transfer as it was first seen.
+func (s *sim) note(w *watched) {
+	if res, err := s.table.Look(w.ref); err == nil && !w.ended && res.State != Pending {
+		w.ended, w.end = true, res
+	}
+}
+
+// check compares every transfer with what the test knows of it.
+func (s *sim) check() error {
+	for _, w := range s.all {
+		if w.dropped {
+			continue
+		}
+		res, err := s.table.Look(w.ref)
+		if err != nil {
+			return fmt.Errorf("a transfer that was not dropped: %w", err)
+		}
+		if err := w.compare(res); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *watched) compare(res Result) error {
+	switch {
+	case res.Released != (w.left == 0):
+		return fmt.Errorf("released %v with %d requests at the NIC", res.Released, w.left)
+	case w.ended != (res.State != Pending):
+		return fmt.Errorf("state %v of a transfer that had ended: %v", res.State, w.ended)
+	case w.ended && (res.State != w.end.State || res.Err != w.end.Err):
+		return fmt.Errorf("ended as %v (%v), then became %v (%v)", w.end.State, w.end.Err, res.State, res.Err)
+	case res.State == Failed && res.Err != w.first:
+		return fmt.Errorf("error %v, the first was %v", res.Err, w.first)
+	case res.State == Done && (w.first != nil || w.left > 0 || res.NumBytes != w.bytes):
+		return fmt.Errorf("done with %d left, error %v, %d bytes of %d", w.left, w.first, res.NumBytes, w.bytes)
+	}
+	if !res.Released {
+		return nil
+	}
+	if w.snap == nil {
+		w.snap = append([]byte{}, w.memory...)
+	}
+	if string(w.snap) != string(w.memory) {
+		return errors.New("memory changed after its release")
+	}
+	return nil
+}
+
+// finish lets the NIC end everything: nothing may be left.
+func (s *sim) finish() error {
+	for len(s.nic) > 0 {
+		if err := s.complete(); err != nil {
+			return err
+		}
+		if err := s.check(); err != nil {
+			return err
+		}
+	}
+	for _, w := range s.all {
+		if !w.dropped {
+			if err := s.table.Drop(w.ref); err != nil {
+				return err
+			}
+		}
+	}
+	if n := s.table.Stats().Lent; n != 0 {
+		return fmt.Errorf("%d slots are lent at the end", n)
+	}
+	return nil
+}
+
+// TestInvariants (CO1 to CO6): one end, which stays; late completions touch
+// nobody else; slots and memory come free after the last request.
+func TestInvariants(t *testing.T) {
+	seed := seedOf(t)
+	for i := range uint64(2000) {
+		require.NoError(t, run(seed+i, sound), "MOEWIRE_TEST_SEED=%d", seed+i)
+	}
+}
+
+// TestMutants: each of these defects is found.
+func TestMutants(t *testing.T) {
+	seed := seedOf(t)
+	for m := sound + 1; m <= forgetUnposted; m++ {
+		var err error
+		for i := uint64(0); err == nil && i < 200; i++ {
+			err = run(seed+i, m)
+		}
+		require.Error(t, err, "mutant %d", m)
+		t.Logf("mutant %d: %v", m, err)
+	}
+}
+
+// TestWaits (CO10): a deadline changes nothing unless it is asked to, and
+// nobody sleeps through the end.
+func TestWaits(t *testing.T) {
+	table, err := NewTable(2)
+	require.NoError(t, err)
+	a, err := table.Begin(2)
+	require.NoError(t, err)
+	res, err := table.Wait(a, time.Now().Add(time.Millisecond))
+	require.ErrorIs(t, err, ErrTimedOut)
+	require.Equal(t, Pending, res.State)
+	require.Equal(t, Counted, table.Complete(a.RequestID(1), nil, 7, 0))
+	res, err = table.ExpireAt(a, time.Now().Add(time.Millisecond))
+	require.NoError(t, err)
+	require.Equal(t, Cancelled, res.State)
+	require.ErrorIs(t, res.Err, ErrTimedOut)
+	require.False(t, res.Released)
+	_, err = table.WaitReleased(a, time.Now().Add(time.Millisecond))
+	require.ErrorIs(t, err, ErrTimedOut)
+
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			res, err := table.WaitReleased(a, time.Now().Add(20*time.Second))
+			if err != nil || res.State != Cancelled || res.NumBytes != 12 {
+				t.Errorf("%+v, %v", res, err)
+			}
+		}()
+	}
+	time.Sleep(time.Millisecond)
+	require.Equal(t, Counted, table.Complete(a.RequestID(0), nil, 5, 0))
+	wg.Wait()
+}
+
+// TestShutdown (CO9): closing ends everything, once.
+func TestShutdown(t *testing.T) {
+	table, err := NewTable(2)
+	require.NoError(t, err)
+	a, err := table.Begin(1)
+	require.NoError(t, err)
+	ended := make(chan Result)
+	go func() {
+		res, _ := table.Wait(a, time.Now().Add(20*time.Second))
+		ended <- res
+	}()
+	table.Close(errFirst)
+	table.Close(errSecond)
+	require.ErrorIs(t, (<-ended).Err, errFirst)
+	_, err = table.Begin(1)
+	require.ErrorIs(t, err, errFirst)
+	require.NoError(t, table.Drop(a))
+	require.Equal(t, 1, table.Stats().Lent, "its request is still out")
+	require.Equal(t, Counted, table.Complete(a.RequestID(0), errSecond, 0, 0))
+	require.Zero(t, table.Stats().Lent)
+}
+
+// TestRace: ends of all kinds at the same moment; one wins, all agree.
+func TestTransferRace(t *testing.T) {
+	table, err := NewTable(8)
+	require.NoError(t, err)
+	for range 300 {
+		r, err := table.Begin(2)
+		require.NoError(t, err)
+		var wg sync.WaitGroup
+		won := make([]bool, 4)
+		for i := range won {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				switch i {
+				case 0:
+					table.Complete(r.RequestID(0), nil, 1, 0)
+				case 1:
+					table.Complete(r.RequestID(1), errFirst, 1, 0)
+				default:
+					won[i], _ = table.Cancel(r, errSecond)
+				}
+			}()
+		}
+		wg.Wait()
+		require.False(t, won[2] && won[3])
+		res, err := table.Look(r)
+		require.NoError(t, err)
+		require.Equal(t, won[2] || won[3], res.State == Cancelled)
+		require.True(t, res.Released)
+		require.NoError(t, table.Drop(r))
+	}
+	require.Zero(t, table.Stats().Lent)
+}
+
+func TestBadArguments(t *testing.T) {
+	_, err := NewTable(0)
+	require.ErrorContains(t, err, "0 slots, allowed 1")
+	table, err := NewTable(1)
+	require.NoError(t, err)
+	_, err = table.Begin(MaxParts + 1)
+	require.ErrorContains(t, err, "1025 parts, allowed 1 to 1024")
+	require.Equal(t, Unknown, table.Complete(Ref{slot: 1}.RequestID(0), nil, 0, 0))
+	r, err := table.Begin(1)
+	require.NoError(t, err)
+	require.Equal(t, Unknown, table.Complete(r.RequestID(1), nil, 0, 0))
+	require.NoError(t, table.Drop(r))
+	require.ErrorIs(t, table.Drop(r), ErrStale)
+	_, err = table.Wait(r, time.Now())
+	require.ErrorIs(t, err, ErrStale)
+}
+
+func TestTableAllocatesNothing(t *testing.T) {
+	table, err := NewTable(4)
+	require.NoError(t, err)
+	require.Zero(t, testing.AllocsPerRun(200, func() {
+		r, _ := table.Begin(2)
+		table.Complete(r.RequestID(0), nil, 1, 0)
+		table.Complete(r.RequestID(1), nil, 1, 0)
+		_, _ = table.Look(r)
+		_ = table.Drop(r)
+	}))
+}
+
+// TestMatcher (CO8): first come, first served on both sides; bounded.
+func TestMatcher(t *testing.T) {
+	m, err := NewMatcher(2)
+	require.NoError(t, err)
+	for imm := range uint32(2) {
+		_, matched, err := m.Arrive(Arrival{Imm: imm})
+		require.NoError(t, err)
+		require.False(t, matched)
+	}
+	_, _, err = m.Arrive(Arrival{Imm: 2})
+	require.ErrorIs(t, err, ErrFull)
+	for imm := range uint32(2) {
+		a, matched, err := m.Receive(Ref{})
+		require.NoError(t, err)
+		require.True(t, matched)
+		require.Equal(t, imm, a.Imm)
+	}
+	for slot := range uint32(2) {
+		_, matched, err := m.Receive(Ref{slot: slot})
+		require.NoError(t, err)
+		require.False(t, matched)
+	}
+	_, _, err = m.Receive(Ref{slot: 2})
+	require.ErrorIs(t, err, ErrFull)
+	require.True(t, m.Withdraw(Ref{slot: 0}))
+	require.False(t, m.Withdraw(Ref{slot: 0}))
+	r, matched, err := m.Arrive(Arrival{Imm: 9})
+	require.NoError(t, err)
+	require.True(t, matched)
+	require.Equal(t, Ref{slot: 1}, r)
+	_, err = NewMatcher(0)
+	require.ErrorContains(t, err, "0 arrivals, allowed 1")
+}

@@ -1,0 +1,388 @@
+// Package pool bounds what is lent: contexts that hold memory or a share of a
+// device (Pool), and the room that a receiver has given to a sender (Credits).
+//
+// A bound is a strict reservation: it is taken before anything is made and
+// given back after it is gone, so that no number of callers at the same moment
+// gets past it. At the bound, Get returns at once.
+package pool
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// Sentinels.
+var (
+	// ErrWouldBlock means that everything is lent. Nothing has happened.
+	ErrWouldBlock = errors.New("pool is at its bound")
+	// ErrReleased means that a lease was given back before.
+	ErrReleased = errors.New("lease was released already")
+	// ErrClosed means that the pool was closed.
+	ErrClosed = errors.New("pool is closed")
+)
+
+// Config says what a pool lends. Make, Clean and Destroy are never called
+// under the pool's lock, and never twice at a time for the same value.
+type Config[T any] struct {
+	// Cap is how many values may exist at a time: free, lent, released and not
+	// clean yet, or just being made or destroyed.
+	Cap int
+	// Make makes a value.
+	Make func() (T, error)
+	// Clean makes a released value fit to be lent again. With it, released
+	// values wait for Drain; without it, they are free at once. A value that
+	// it fails for is destroyed.
+	Clean func(T) error
+	// Destroy ends a value. May be nil.
+	Destroy func(T)
+}
+
+// Stats counts. Live, Free, Lent and Queued are of this moment.
+type Stats struct {
+	Live, Free, Lent, Queued  int
+	Made, Destroyed           uint64
+	Capped, Failed, Misplaced uint64 // would-blocks; failures of Make; refused releases
+}
+
+type state uint8
+
+const (
+	bare   state = iota // no value
+	moving              // being made, cleaned or destroyed, by one goroutine
+	free
+	lent
+	queued // released, to be cleaned
+)
+
+type entry[T any] struct {
+	value T
+	gen   uint32 // grows with every release: 2^32 of them until it repeats
+	state state
+}
+
+// Lease is a value that is lent. It is plain data, good until Put.
+type Lease[T any] struct {
+	Value T
+	index uint32
+	gen   uint32
+}
+
+// Pool lends values. Safe for concurrent use; Get and Put allocate nothing
+// once all values have been made.
+type Pool[T any] struct {
+	cfg Config[T]
+
+	mu      sync.Mutex
+	entries []entry[T]
+	bare    []uint32 // without a value
+	free    []uint32 // the last released first: its memory is warm
+	queue   fifo     // released, in order
+	waiters []*waiter[T]
+	closed  bool
+	stats   Stats
+	mutant  mutant // of tests
+}
+
+// mutant is a defect that a test puts in, to show that it would be found.
+type mutant uint8
+
+const (
+	sound              mutant = iota
+	checkThenAllocate         // the bound is looked at, not reserved
+	countList                 // the bound counts free values, not live ones
+	forgetReservation         // a failed Make keeps its place
+	releaseTwice              // a lease can be given back again
+	loseWakeup                // a release wakes nobody
+	queueOutsideTheCap        // released values are no longer counted
+)
+
+// New makes a pool. Nothing is made yet.
+func New[T any](cfg Config[T]) (*Pool[T], error) {
+	if cfg.Cap < 1 || cfg.Cap > 1<<31-1 {
+		return nil, fmt.Errorf("pool: cap %d, allowed 1 to 2^31-1", cfg.Cap)
+	}
+	if cfg.Make == nil {
+		return nil, errors.New("pool: make is nil")
+	}
+	p := &Pool[T]{cfg: cfg, entries: make([]entry[T], cfg.Cap)}
+	p.bare, p.free = make([]uint32, cfg.Cap), make([]uint32, 0, cfg.Cap)
+	p.queue.at = make([]uint32, cfg.Cap)
+	for i := range p.bare {
+		p.bare[i] = uint32(cfg.Cap - 1 - i)
+	}
+	return p, nil
+}
+
+// Get lends a value, or returns ErrWouldBlock at once. Any other error is of
+// Make, or ErrClosed.
+func (p *Pool[T]) Get() (Lease[T], error) {
+	p.mu.Lock()
+	l, index, err := p.take()
+	p.mu.Unlock()
+	if err != nil || index < 0 {
+		return l, err
+	}
+	return p.make(uint32(index))
+}
+
+// take lends a free value, or reserves the place of a new one: index >= 0.
+func (p *Pool[T]) take() (l Lease[T], index int, err error) {
+	switch {
+	case p.closed:
+		return l, -1, ErrClosed
+	case len(p.free) > 0:
+		return p.lend(pop(&p.free)), -1, nil
+	case p.mayMake():
+		i := p.reserve()
+		return l, int(i), nil
+	}
+	p.stats.Capped++
+	return l, -1, ErrWouldBlock
+}
+
+func (p *Pool[T]) mayMake() bool {
+	switch p.mutant {
+	case countList:
+		return len(p.free) < p.cfg.Cap
+	case checkThenAllocate:
+		return p.stats.Live < p.cfg.Cap
+	}
+	return len(p.bare) > 0
+}
+
+// reserve takes a place before anything is made for it.
+func (p *Pool[T]) reserve() uint32 {
+	if len(p.bare) == 0 { // mutants only
+		p.entries = append(p.entries, entry[T]{})
+		p.bare = append(p.bare, uint32(len(p.entries)-1))
+	}
+	i := pop(&p.bare)
+	p.entries[i].state = moving
+	if p.mutant != checkThenAllocate {
+		p.stats.Live++
+	}
+	return i
+}
+
+func (p *Pool[T]) lend(i uint32) Lease[T] {
+	e := &p.entries[i]
+	e.state = lent
+	p.stats.Lent++
+	return Lease[T]{Value: e.value, index: i, gen: e.gen}
+}
+
+// make fills a reserved place, or gives it back.
+func (p *Pool[T]) make(i uint32) (Lease[T], error) {
+	v, err := p.cfg.Make()
+	p.mu.Lock()
+	if err != nil {
+		p.stats.Failed++
+		if p.mutant != forgetReservation {
+			p.vacate(i)
+		}
+		p.mu.Unlock()
+		return Lease[T]{}, err
+	}
+	p.stats.Made++
+	if p.mutant == checkThenAllocate {
+		p.stats.Live++
+	}
+	p.entries[i].value = v
+	if p.closed {
+		p.mu.Unlock()
+		p.destroy(i)
+		return Lease[T]{}, ErrClosed
+	}
+	defer p.mu.Unlock()
+	return p.lend(i), nil
+}
+
+// vacate gives a place back; whoever waits may make a value in it.
+func (p *Pool[T]) vacate(i uint32) {
+	var none T
+	p.entries[i].value, p.entries[i].state = none, bare
+	p.bare = append(p.bare, i)
+	p.stats.Live--
+	p.invite()
+}
+
+// Put ends a lease. It makes and destroys nothing (except after Close) and
+// never waits for anybody.
+func (p *Pool[T]) Put(l Lease[T]) error {
+	p.mu.Lock()
+	if !p.isLent(l) {
+		p.stats.Misplaced++
+		p.mu.Unlock()
+		return ErrReleased
+	}
+	e := &p.entries[l.index]
+	e.gen++
+	p.stats.Lent--
+	switch {
+	case p.closed:
+		e.state = moving
+		p.mu.Unlock()
+		p.destroy(l.index)
+		return nil
+	case p.cfg.Clean != nil:
+		e.state = queued
+		p.queue.push(l.index)
+		p.stats.Queued++
+		if p.mutant == queueOutsideTheCap {
+			p.stats.Live--
+			p.bare = append(p.bare, uint32(len(p.entries)))
+			p.entries = append(p.entries, entry[T]{})
+			p.queue.at = append(p.queue.at, 0)
+		}
+	default:
+		p.offer(l.index)
+	}
+	p.mu.Unlock()
+	return nil
+}
+
+func (p *Pool[T]) isLent(l Lease[T]) bool {
+	if int(l.index) >= len(p.entries) {
+		return false
+	}
+	e := &p.entries[l.index]
+	return e.state == lent && (e.gen == l.gen || p.mutant == releaseTwice)
+}
+
+// offer hands a clean value to the oldest waiter, or makes it free.
+func (p *Pool[T]) offer(i uint32) {
+	if p.mutant != loseWakeup && len(p.waiters) > 0 {
+		p.shift().lease <- p.lend(i)
+		return
+	}
+	p.entries[i].state = free
+	p.free = append(p.free, i)
+}
+
+// Drain cleans at most n released values, oldest first, and returns how many.
+func (p *Pool[T]) Drain(n int) (drained int) {
+	for ; drained < n; drained++ {
+		p.mu.Lock()
+		i, ok := p.queue.pop()
+		if !ok {
+			p.mu.Unlock()
+			return drained
+		}
+		p.stats.Queued--
+		p.entries[i].state = moving
+		v := p.entries[i].value
+		p.mu.Unlock()
+		p.clean(i, v)
+	}
+	return drained
+}
+
+func (p *Pool[T]) clean(i uint32, v T) {
+	if err := p.cfg.Clean(v); err != nil {
+		p.destroy(i)
+		return
+	}
+	p.mu.Lock()
+	if !p.closed {
+		p.offer(i)
+		p.mu.Unlock()
+		return
+	}
+	p.mu.Unlock()
+	p.destroy(i)
+}
+
+// Trim destroys free values until at most n are free, and returns how many.
+func (p *Pool[T]) Trim(n int) (trimmed int) {
+	for {
+		p.mu.Lock()
+		if len(p.free) <= n {
+			p.mu.Unlock()
+			return trimmed
+		}
+		i := p.free[0] // the coldest
+		p.free = p.free[:copy(p.free, p.free[1:])]
+		p.entries[i].state = moving
+		p.mu.Unlock()
+		p.destroy(i)
+		trimmed++
+	}
+}
+
+// destroy ends a value that is moving, and only then gives its place back.
+func (p *Pool[T]) destroy(i uint32) {
+	p.mu.Lock()
+	v := p.entries[i].value
+	p.mu.Unlock()
+	if p.cfg.Destroy != nil {
+		p.cfg.Destroy(v)
+	}
+	p.mu.Lock()
+	p.stats.Destroyed++
+	p.vacate(i)
+	p.mu.Unlock()
+}
+
+// Stats returns the counts of this moment.
+func (p *Pool[T]) Stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.stats
+	s.Free = len(p.free)
+	return s
+}
+
+// Close destroys what is free or released and ends all waits with ErrClosed.
+// What is lent is destroyed when it comes back. Idempotent.
+func (p *Pool[T]) Close() {
+	p.mu.Lock()
+	p.closed = true
+	for len(p.waiters) > 0 {
+		close(p.shift().lease)
+	}
+	p.mu.Unlock()
+	p.Trim(0)
+	for {
+		p.mu.Lock()
+		i, ok := p.queue.pop()
+		if ok {
+			p.stats.Queued--
+			p.entries[i].state = moving
+		}
+		p.mu.Unlock()
+		if !ok {
+			return
+		}
+		p.destroy(i)
+	}
+}
+
+func pop(s *[]uint32) uint32 {
+	last := len(*s) - 1
+	i := (*s)[last]
+	*s = (*s)[:last]
+	return i
+}
+
+// fifo is a queue with room for every entry of a pool.
+type fifo struct {
+	at    []uint32
+	head  int
+	count int
+}
+
+func (q *fifo) push(i uint32) {
+	q.at[(q.head+q.count)%len(q.at)] = i
+	q.count++
+}
+
+func (q *fifo) pop() (i uint32, ok bool) {
+	if q.count == 0 {
+		return 0, false
+	}
+	i = q.at[q.head]
+	q.head = (q.head + 1) % len(q.at)
+	q.count--
+	return i, true
+}

@@ -1,0 +1,110 @@
+package pool
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestBadConfig(t *testing.T) {
+	_, err := New(Config[int]{Cap: 0, Make: func() (int, error) { return 0, nil }})
+	require.ErrorContains(t, err, "cap 0, allowed 1")
+	_, err = New(Config[int]{Cap: 1})
+	require.ErrorContains(t, err, "make is nil")
+}
+
+// TestTrim (SC7): idle values go, down to the low water.
+func TestTrim(t *testing.T) {
+	p := &provider{}
+	pool := poolOf(p, 8, false, sound)
+	var leases []Lease[*context]
+	for range 8 {
+		l, err := pool.Get()
+		require.NoError(t, err)
+		leases = append(leases, l)
+	}
+	for _, l := range leases {
+		require.NoError(t, pool.Put(l))
+	}
+	require.Equal(t, 5, pool.Trim(3))
+	require.EqualValues(t, 3, p.live.Load())
+	require.Equal(t, 3, pool.Stats().Free)
+	require.Equal(t, 0, pool.Trim(3))
+}
+
+// TestCleanFails: a value that cannot be cleaned is destroyed, and its place
+// serves whoever waits.
+func TestCleanFails(t *testing.T) {
+	p := &provider{}
+	pool := poolOf(p, 1, false, sound)
+	pool.cfg.Clean = func(*context) error { return errNoMemory }
+	l, err := pool.Get()
+	require.NoError(t, err)
+	got := make(chan error)
+	go func() {
+		_, err := pool.Wait(time.Now().Add(5 * time.Second))
+		got <- err
+	}()
+	for waiting(pool) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	require.NoError(t, pool.Put(l))
+	require.Equal(t, 1, pool.Drain(8))
+	require.NoError(t, <-got)
+	require.EqualValues(t, 1, p.destroyed.Load())
+	require.EqualValues(t, 1, p.live.Load())
+}
+
+// TestClose: waits end, what is free goes, what is lent goes when it is back.
+func TestClose(t *testing.T) {
+	p := &provider{}
+	pool := poolOf(p, 2, false, sound)
+	a, err := pool.Get()
+	require.NoError(t, err)
+	b, err := pool.Get()
+	require.NoError(t, err)
+	ended := make(chan error)
+	go func() {
+		_, err := pool.Wait(time.Now().Add(5 * time.Second))
+		ended <- err
+	}()
+	for waiting(pool) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	pool.Close()
+	pool.Close()
+	require.ErrorIs(t, <-ended, ErrClosed)
+	require.EqualValues(t, 2, p.live.Load())
+	require.NoError(t, pool.Put(a))
+	require.NoError(t, pool.Put(b))
+	require.EqualValues(t, 0, p.live.Load())
+	_, err = pool.Get()
+	require.ErrorIs(t, err, ErrClosed)
+}
+
+func TestWaitTimesOut(t *testing.T) {
+	pool := poolOf(&provider{}, 1, false, sound)
+	l, err := pool.Get()
+	require.NoError(t, err)
+	_, err = pool.Wait(time.Now().Add(time.Millisecond))
+	require.ErrorIs(t, err, ErrWouldBlock)
+	require.Equal(t, 0, waiting(pool))
+	require.NoError(t, pool.Put(l))
+	require.Equal(t, 1, pool.Stats().Free, "the value went to somebody who had left")
+}
+
+// TestAllocatesNothing (SC2, SC4), at the bound and below it.
+func TestAllocatesNothing(t *testing.T) {
+	pool := poolOf(&provider{}, 2, true, sound)
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		a, _ := pool.Get()
+		b, _ := pool.Get()
+		if _, err := pool.Get(); err != ErrWouldBlock {
+			t.Error(err)
+		}
+		_ = pool.Put(b)
+		_ = pool.Put(a)
+		pool.Drain(2)
+	}))
+}
