@@ -42,7 +42,7 @@ var layers = []struct {
 	// Connections and messages between ranks, over any carrier.
 	{"core/endpoint", []string{"core/transport", "core/op", "core/pool", "core/internal/safego"}},
 	{"core/link", []string{
-		"core/transport", "core/endpoint", "core/op", "core/pool", "core/wire", "core/internal/safego",
+		"core/transport", "core/endpoint", "core/op", "core/pool", "core/wire", "core/internal/...",
 	}},
 	// A group of which some ranks share memory and others do not.
 	{"core/transport/mixed", []string{

@@ -18,7 +18,7 @@ func anarchy(seed uint64, m mutant) (broken bool) {
 	for _, p := range w.ranks {
 		p.rules.bound = time.Hour
 		p.rules.patient = time.Hour
-		p.rules.retry = 0
+		p.rules.retry = time.Duration(rng.IntN(60)) * time.Millisecond
 	}
 	var agreed []uint64
 	for range 150 + rng.IntN(250) {
