@@ -142,7 +142,10 @@ func TestControls(t *testing.T) {
 				continue
 			}
 			m.log.until(t, "all messages", func() bool { return len(m.log.heard[from]) == num })
-			for i, got := range m.log.heard[from] {
+			m.log.mu.Lock()
+			heard := m.log.heard[from]
+			m.log.mu.Unlock()
+			for i, got := range heard {
 				require.Equal(t, string(fmt.Appendf(bytes.Repeat([]byte{'.'}, i), "%d", i)), got)
 			}
 		}

@@ -86,7 +86,7 @@ func TestAnarchy(t *testing.T) {
 // made of ranks that are gone for the other.
 func TestQuorums(t *testing.T) {
 	for n := 1; n <= 7; n++ {
-		c := newCouncil(0, 1, 1<<n-1, testRules, time.Time{})
+		c := newCouncil(0, 1<<n-1, testRules, time.Time{})
 		for a := uint64(0); a < 1<<n; a++ {
 			for b := uint64(0); b < 1<<n; b++ {
 				if a&b == 0 && c.quorum(a, 0) && c.quorum(b, 0) {

@@ -19,7 +19,6 @@ import (
 // those who have left.
 type council struct {
 	self  int
-	epoch uint16
 	rules rules
 
 	set  uint64 // the latest agreed set that this rank knows of
@@ -117,8 +116,8 @@ type proposal struct {
 	gone      uint64 // whom all voters know to be gone
 }
 
-func newCouncil(self int, epoch uint16, set uint64, rules rules, now time.Time) *council {
-	c := &council{self: self, epoch: epoch, set: set, rules: rules}
+func newCouncil(self int, set uint64, rules rules, now time.Time) *council {
+	c := &council{self: self, set: set, rules: rules}
 	for r := range c.heard {
 		c.heard[r] = now
 	}

@@ -59,7 +59,7 @@ func newWorld(seed uint64, ranks int, m mutant) *world {
 	r := testRules
 	r.mutant = m
 	for i := range ranks {
-		w.ranks = append(w.ranks, &player{council: newCouncil(i, 1, 1<<ranks-1, r, w.now), ticked: w.now, waits: 1<<ranks - 1})
+		w.ranks = append(w.ranks, &player{council: newCouncil(i, 1<<ranks-1, r, w.now), ticked: w.now, waits: 1<<ranks - 1})
 	}
 	return w
 }
@@ -410,7 +410,7 @@ func TestJudged(t *testing.T) {
 }
 
 func FuzzLetter(f *testing.F) {
-	f.Add((&letter{kind: kindAccept, epoch: 3, set: 7}).append(nil))
+	f.Add((&letter{kind: kindAccept, set: 7}).append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := parseLetter(b)
 		if err == nil {

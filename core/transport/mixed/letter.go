@@ -12,7 +12,6 @@ import (
 type letter struct {
 	kind      letterKind
 	to, from  int // not in the bytes
-	epoch     uint16
 	inherited bool
 	set       uint64
 	left      uint64
@@ -37,8 +36,8 @@ const (
 	numLetterKinds
 )
 
-// letterBytes is a letter's length: kind, inherited, epoch, then the words.
-const letterBytes = 4 + 10*8
+// letterBytes is a letter's length: kind, inherited, then the words.
+const letterBytes = 2 + 10*8
 
 func (m *letter) words() [10]*uint64 {
 	return [...]*uint64{
@@ -53,7 +52,6 @@ func (m *letter) append(b []byte) []byte {
 		inherited = 1
 	}
 	b = append(b, byte(m.kind), inherited)
-	b = binary.LittleEndian.AppendUint16(b, m.epoch)
 	for _, w := range m.words() {
 		b = binary.LittleEndian.AppendUint64(b, *w)
 	}
@@ -67,9 +65,8 @@ func parseLetter(b []byte) (m letter, err error) {
 		return letter{}, errLetter
 	}
 	m.kind, m.inherited = letterKind(b[0]), b[1] == 1
-	m.epoch = binary.LittleEndian.Uint16(b[2:])
 	for i, w := range m.words() {
-		*w = binary.LittleEndian.Uint64(b[4+8*i:])
+		*w = binary.LittleEndian.Uint64(b[2+8*i:])
 	}
 	return m, nil
 }
@@ -77,7 +74,7 @@ func parseLetter(b []byte) (m letter, err error) {
 // letter fills in what every message carries, and the proposal's own.
 func (c *council) letter(k letterKind) letter {
 	return letter{
-		kind: k, from: c.self, epoch: c.epoch, set: c.set, left: c.left, gone: c.gone, silent: c.silent,
+		kind: k, from: c.self, set: c.set, left: c.left, gone: c.gone, silent: c.silent,
 		word: c.want.word, victims: c.want.victims, judged: c.want.judged,
 		ballot: c.turn.ballot, value: c.turn.value, inherited: c.turn.inherited,
 	}
@@ -109,9 +106,6 @@ func (c *council) toAll(now time.Time, m letter) {
 // receive takes a message from another rank.
 func (c *council) receive(now time.Time, m *letter) {
 	c.hear(now, m.from)
-	if m.epoch != c.epoch {
-		return
-	}
 	before := c.set
 	switch {
 	case c.merge(m):
