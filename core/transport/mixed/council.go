@@ -124,6 +124,14 @@ func newCouncil(self int, set uint64, rules rules, now time.Time) *council {
 	return c
 }
 
+// start begins the time in which everybody has to be heard.
+func (c *council) start(now time.Time) {
+	for r := range c.heard {
+		c.heard[r] = now
+	}
+	c.silent = 0
+}
+
 // word is the member set as this rank knows it.
 func (c *council) word() uint64 { return c.set &^ c.left }
 
