@@ -217,3 +217,9 @@ func (l *Link) closeEndpoint(deadline time.Time) error {
 		time.Sleep(pause)
 	}
 }
+
+// Break ends the link's use from this side, as a carrier that fails does.
+func (l *Link) Break(cause error) {
+	l.fail(cause)
+	l.poller.ring()
+}

@@ -171,6 +171,7 @@ func (c *council) ask(now time.Time, word, victims uint64) {
 func (c *council) ended(now time.Time, rank int) {
 	c.gone |= 1 << rank
 	c.silent &^= 1 << rank
+	c.turn.until = time.Time{} // its vote will not come
 	c.propose(now)
 }
 

@@ -62,7 +62,9 @@ func newView(cfg *Config, near transport.Domain, r *roster) *view {
 	v := &view{
 		cfg: cfg, near: near, roster: r, notes: make(chan note, maxNotes), ticked: now,
 		council: newCouncil(r.self, r.present, rules{
-			bound: cfg.Bound, retry: max(cfg.Bound/20, 2*time.Millisecond), patient: cfg.Bound / 2,
+			bound:   cfg.Bound,
+			retry:   min(max(cfg.Bound/20, 2*time.Millisecond), 50*time.Millisecond),
+			patient: max(cfg.Bound/2, 4*cfg.Heartbeat),
 		}, now),
 	}
 	v.meeting.Store(true)
