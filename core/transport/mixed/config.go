@@ -83,7 +83,8 @@ type Config struct {
 	Host string
 }
 
-// Defaults and bounds.
+// Defaults and bounds. Every rank writes to every other one each heartbeat, so
+// in groups of more than 8 ranks the default is longer in proportion.
 const (
 	DefaultHeartbeat = 20 * time.Millisecond
 	DefaultBound     = time.Second
@@ -99,7 +100,7 @@ func (c *Config) check() error {
 		c.Link.NumMessages = link.DefaultNumMessages
 	}
 	if c.Heartbeat == 0 {
-		c.Heartbeat = DefaultHeartbeat
+		c.Heartbeat = max(DefaultHeartbeat, DefaultHeartbeat*time.Duration(c.Shm.NumRanks)/8)
 	}
 	if c.Bound == 0 {
 		c.Bound = DefaultBound
