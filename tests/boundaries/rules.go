@@ -32,7 +32,7 @@ var layers = []struct {
 
 	// The interfaces, and what implements them. core/ep sees the former only.
 	{"core/transport", nil},
-	{"core/transport/transporttest", []string{"core/transport"}},
+	{"core/transport/transporttest", []string{"core/transport", "core/internal/testenv"}},
 	{"core/transport/inproc", []string{"core/transport", "core/internal/..."}},
 	{"core/transport/shm", []string{"core/transport", "core/internal/..."}},
 	{"core/wire", []string{"core/internal/safego"}},
@@ -42,7 +42,7 @@ var layers = []struct {
 	// Connections and messages between ranks, over any carrier.
 	{"core/endpoint", []string{"core/transport", "core/op", "core/pool", "core/internal/safego"}},
 	{"core/link", []string{
-		"core/transport", "core/endpoint", "core/op", "core/pool", "core/wire", "core/internal/safego",
+		"core/transport", "core/endpoint", "core/op", "core/pool", "core/wire", "core/internal/...",
 	}},
 	// A group of which some ranks share memory and others do not.
 	{"core/transport/mixed", []string{
