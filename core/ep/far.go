@@ -116,7 +116,8 @@ func (b *Buffer) checkFar(slab *layout.Slab) error {
 	if b.far == nil || (rowsFor(slab, b.far.longest) > 0 && outputsFor(slab, b.far.longest) > 0) {
 		return nil
 	}
-	return invalid("hidden is %d, a row of it does not fit in the messages of %d bytes that reach ranks on other hosts", slab.Hidden, b.far.longest)
+	return invalid("hidden %d with num_experts %d and %d bytes of columns: no row fits in the %d bytes of a message to another host",
+		slab.Hidden, slab.NumExperts, slab.ColumnBytes(), b.far.longest)
 }
 
 // outWithLast returns who is out. What they had sent before comes first.

@@ -82,13 +82,7 @@ func (w *world) some(ranks uint64, f func(rank int) error) {
 			errs[r] = f(r)
 		}()
 	}
-	dbg := time.AfterFunc(8*time.Second, func() {
-		for _, b := range w.bufs {
-			fmt.Print(ep.Dump(b))
-		}
-	})
 	wg.Wait()
-	dbg.Stop()
 	for r, err := range errs {
 		require.NoError(w.t, err, "rank %d", r)
 	}
