@@ -189,7 +189,7 @@ func (b *Buffer) pick(s *slot) {
 // stepCombine does what can be done now and returns the ranks it waits for.
 func (b *Buffer) stepCombine(s *slot) (waiting uint64, err error) {
 	c := &s.combine
-	out := b.out()
+	out := b.outWithLast()
 	if out>>b.self&1 == 1 {
 		return 0, ErrFenced
 	}
@@ -213,7 +213,7 @@ func (b *Buffer) stepCombine(s *slot) (waiting uint64, err error) {
 			missing |= 1 << r
 		}
 	}
-	if waiting = missing &^ out; waiting != 0 {
+	if waiting = (missing | b.unsentOutputs(s)) &^ out; waiting != 0 {
 		return waiting, nil
 	}
 	c.forgo(missing)

@@ -149,6 +149,9 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (slab *layout.Slab, active uint6
 	if active, err = b.activeSet(a.ActiveRanks); err != nil {
 		return slab, 0, err
 	}
+	if err = b.checkFar(slab); err != nil {
+		return slab, 0, err
+	}
 	switch l := int(slab.LocalExperts); {
 	case a.NumTokens < 0 || a.NumTokens > a.MaxTokens:
 		err = invalid("x has %d tokens, allowed 0 to num_max_tokens_per_rank %d", a.NumTokens, a.MaxTokens)
@@ -236,7 +239,7 @@ func (b *Buffer) activeSet(mask []int32) (uint64, error) {
 // those that still hold our slab, those that have not opened theirs, and, once
 // ours is open, those whose rows are missing.
 func (b *Buffer) stepDispatch(s *slot) (waiting uint64, err error) {
-	out := b.out()
+	out := b.outWithLast()
 	if out>>b.self&1 == 1 {
 		return 0, ErrFenced // else we would go on without our own rows
 	}
