@@ -119,7 +119,7 @@ func (n *Network) nextTime() time.Time {
 	now := n.now()
 	for _, r := range n.active {
 		at := r.nextTime(now)
-		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
+		if !at.IsZero() && n.isTurn(r) && (next.IsZero() || at.Before(next)) {
 			next = at
 		}
 	}

@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"testing"
+	"time"
 
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport"
@@ -27,6 +28,8 @@ type TransportHarness struct {
 	// MaxRequestBytes bounds the largest request that the suite makes, below
 	// the carrier's own limit. 0: 16 MiB.
 	MaxRequestBytes int
+	// Patience bounds every wait for something that must happen. 0: 20 s.
+	Patience time.Duration
 	// Skips names the cases that this carrier does not pass, each with the
 	// reason. NumSkips is how many there are: a case that comes to be skipped
 	// has to be counted as well as excused.
@@ -115,6 +118,9 @@ func checkSkips(t *testing.T, h TransportHarness) {
 
 func newCarrierTest(t *testing.T, h TransportHarness) *carrierTest {
 	c := &carrierTest{T: t, harness: h, seed: testenv.Seed(t), completions: make([]transport.Completion, 16)}
+	if c.patience = h.Patience; c.patience == 0 {
+		c.patience = patience
+	}
 	t.Cleanup(c.finish)
 	return c
 }

@@ -206,7 +206,7 @@ func (c *carrierTest) raw(e *end, n int) {
 			c.Fatalf("poll: %v, %d completions are missing", err, n)
 		}
 		if n > 0 {
-			if err := c.transports[e.at].Wait(patience / 1e6); err != nil {
+			if err := c.transports[e.at].Wait(c.patience / 1e6); err != nil {
 				c.Fatal(err)
 			}
 		}

@@ -203,7 +203,7 @@ func carrierTransportClose(c *carrierTest) {
 	if _, err := t.Poll(c.completions); err == nil {
 		c.Error("a closed transport can be polled")
 	}
-	if err := t.Wait(patience); err == nil {
+	if err := t.Wait(c.patience); err == nil {
 		c.Error("a closed transport can be waited for")
 	}
 	t.Wake()
@@ -262,7 +262,7 @@ func carrierLeavesNothing(c *carrierTest) {
 	for range 3 {
 		life()
 	}
-	for end := time.Now().Add(patience); runtime.NumGoroutine() > goroutines || numDescriptors(c) > descriptors; {
+	for end := time.Now().Add(c.patience); runtime.NumGoroutine() > goroutines || numDescriptors(c) > descriptors; {
 		if time.Now().After(end) {
 			buf := make([]byte, 1<<16)
 			c.Fatalf("%d goroutines, then %d; %d descriptors, then %d\n%s", goroutines, runtime.NumGoroutine(),

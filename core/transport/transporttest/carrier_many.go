@@ -17,10 +17,10 @@ func carrierWake(c *carrierTest) {
 	t := c.transports[0]
 	wait := func(what string) {
 		start := time.Now()
-		if err := t.Wait(patience); err != nil {
+		if err := t.Wait(c.patience); err != nil {
 			c.Fatalf("wait: %v", err)
 		}
-		if time.Since(start) > patience/2 {
+		if time.Since(start) > c.patience/2 {
 			c.Fatalf("%s: a Wake was lost", what)
 		}
 	}
@@ -54,10 +54,10 @@ func carrierWaitSeesCompletions(c *carrierTest) {
 		a.send(transport.SendRequest{Op: transport.OpSend})
 		start := time.Now()
 		for n := 0; n == 0; {
-			if err := t.Wait(patience); err != nil {
+			if err := t.Wait(c.patience); err != nil {
 				c.Fatalf("wait: %v", err)
 			}
-			if time.Since(start) > patience/2 {
+			if time.Since(start) > c.patience/2 {
 				c.Fatal("a completion did not end a Wait")
 			}
 			var err error
@@ -303,7 +303,7 @@ func carrierConcurrent(c *carrierTest) {
 
 // postMany posts n requests, however long it takes.
 func (e *end) postMany(n int, post func() error) {
-	for tries := time.Now().Add(patience); n > 0; {
+	for tries := time.Now().Add(e.c.patience); n > 0; {
 		err := post()
 		switch {
 		case err == nil:
