@@ -1,7 +1,9 @@
 package fake_test
 
 import (
+	"os"
 	"testing"
+	"time"
 
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport"
@@ -14,6 +16,7 @@ func TestConformance(t *testing.T) {
 		"any order":    {},
 		"ordered":      {Ordered: true},
 		"flow control": {NoReceiveTimeout: -1},
+		"late":         {Late: fake.LateUntilStatus},
 		"few":          {Limits: transport.Limits{NumEndpoints: 40, SendDepth: 16, RecvDepth: 16, NumPieces: 1, InlineBytes: 8, MaxRequestBytes: 1 << 20}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -36,6 +39,13 @@ func harness(cfg fake.Config) transporttest.TransportHarness {
 		Kill: func(_ testing.TB, victim transport.Transport) {
 			fake.Kill(victim)
 		},
+		Patience:    patience(),
 		FlowControl: cfg.NoReceiveTimeout < 0,
 	}
+}
+
+// patience is short where the suite is expected to fail: TestMutations.
+func patience() time.Duration {
+	d, _ := time.ParseDuration(os.Getenv("MOEWIRE_FAKE_PATIENCE"))
+	return d
 }
