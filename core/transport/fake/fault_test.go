@@ -318,3 +318,20 @@ func TestRemoveFault(t *testing.T) {
 	s.write(1)
 	require.Equal(t, 1, f.Struck())
 }
+
+// TestChunks: bytes come in parts, and not from the start.
+func TestChunks(t *testing.T) {
+	firsts := map[int]bool{}
+	for range 60 {
+		s := newScene(t, fake.Config{ChunkBytes: 16})
+		copy(s.mem[0].Bytes(), bytes.Repeat([]byte{1}, 40))
+		s.post(transport.SendRequest{ID: 1, Op: transport.OpWrite, Local: s.piece(0, 0, 40), Remote: s.mem[1].Remote()})
+		require.True(t, s.network.Step())
+		got := s.mem[1].Bytes()[:40]
+		firsts[bytes.IndexByte(got, 1)] = true
+		require.Contains(t, []int{8, 16}, bytes.Count(got, []byte{1}))
+		require.Equal(t, transport.StatusOK, s.one(0).Status)
+		require.Equal(t, bytes.Repeat([]byte{1}, 40), got)
+	}
+	require.Equal(t, map[int]bool{0: true, 16: true, 32: true}, firsts)
+}

@@ -1,6 +1,7 @@
 package transporttest
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -86,7 +87,9 @@ var carrierCases = []struct {
 // that each request that was accepted has ended exactly once when its endpoint
 // is closed, and that everything can be closed then.
 func RunTransport(t *testing.T, h TransportHarness) {
-	checkSkips(t, h)
+	for _, wrong := range wrongSkips(h) {
+		t.Error(wrong)
+	}
 	for _, c := range carrierCases {
 		t.Run(c.name, func(t *testing.T) {
 			if reason := h.Skips[c.name]; reason != "" {
@@ -97,13 +100,14 @@ func RunTransport(t *testing.T, h TransportHarness) {
 	}
 }
 
-func checkSkips(t *testing.T, h TransportHarness) {
-	t.Helper()
+// wrongSkips returns what is wrong with the harness's list, a sentence each.
+func wrongSkips(h TransportHarness) []string {
+	var wrong []string
 	if len(h.Skips) != h.NumSkips {
-		t.Errorf("%d cases are skipped, the carrier says %d", len(h.Skips), h.NumSkips)
+		wrong = append(wrong, fmt.Sprintf("%d cases are skipped, the carrier says %d", len(h.Skips), h.NumSkips))
 	}
 	if h.Kill == nil && h.Skips["Vanish"] == "" {
-		t.Error("without Kill, Vanish must be among the skipped cases")
+		wrong = append(wrong, "without Kill, Vanish must be among the skipped cases")
 	}
 	names := map[string]bool{}
 	for _, c := range carrierCases {
@@ -111,9 +115,10 @@ func checkSkips(t *testing.T, h TransportHarness) {
 	}
 	for name, reason := range h.Skips {
 		if !names[name] || reason == "" {
-			t.Errorf("skip of %q, because %q: there is no such case, or no reason", name, reason)
+			wrong = append(wrong, fmt.Sprintf("skip of %q, because %q: there is no such case, or no reason", name, reason))
 		}
 	}
+	return wrong
 }
 
 func newCarrierTest(t *testing.T, h TransportHarness) *carrierTest {

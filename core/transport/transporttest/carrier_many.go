@@ -268,10 +268,25 @@ func carrierConcurrent(c *carrierTest) {
 	ended := make(chan struct{})
 	for k := range lanes {
 		a, b := c.pair(0, 1)
+		received := make(chan struct{}, messages) // no send comes before its receive
 		posters.Go(func() {
-			a.postMany(messages, func() error { _, err := a.trySend(transport.SendRequest{Op: transport.OpSend}); return err })
+			defer close(received)
+			b.postMany(messages, func() error {
+				_, err := b.tryRecv(nil)
+				if err == nil {
+					received <- struct{}{}
+				}
+				return err
+			})
 		})
-		posters.Go(func() { b.postMany(messages, func() error { _, err := b.tryRecv(nil); return err }) })
+		posters.Go(func() {
+			for range received {
+				a.postMany(1, func() error {
+					_, err := a.trySend(transport.SendRequest{Op: transport.OpSend})
+					return err
+				})
+			}
+		})
 		if k == 0 {
 			posters.Go(func() {
 				time.Sleep(2 * time.Millisecond)
@@ -303,12 +318,12 @@ func carrierConcurrent(c *carrierTest) {
 
 // postMany posts n requests, however long it takes.
 func (e *end) postMany(n int, post func() error) {
-	for tries := time.Now().Add(e.c.patience); n > 0; {
+	for deadline := time.Now().Add(e.c.patience); n > 0; {
 		err := post()
 		switch {
 		case err == nil:
 			n--
-		case !errors.Is(err, transport.ErrWouldBlock) || time.Now().After(tries):
+		case !errors.Is(err, transport.ErrWouldBlock) || time.Now().After(deadline):
 			e.c.Errorf("post: %v, %d to go", err, n)
 			return
 		default:
