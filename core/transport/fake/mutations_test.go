@@ -80,16 +80,28 @@ func TestMutations(t *testing.T) {
 	}
 }
 
+// TestMutationsApply keeps the list in step with the code.
+func TestMutationsApply(t *testing.T) {
+	for _, m := range mutations {
+		edit(t, m.file, m.from, m.to)
+	}
+}
+
+// edit returns a file with one place changed.
+func edit(t *testing.T, file, from, to string) string {
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, 1, strings.Count(string(text), from), "%q is once in %s", from, file)
+	return strings.Replace(string(text), from, to, 1)
+}
+
 // overlay tells the go command to read one file with an edit.
 func overlay(t *testing.T, file, from, to string) string {
 	path, err := filepath.Abs(file)
 	require.NoError(t, err)
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, 1, strings.Count(string(text), from), "%q is once in %s", from, file)
 	dir := t.TempDir()
 	edited, list := filepath.Join(dir, file), filepath.Join(dir, "overlay.json")
-	require.NoError(t, os.WriteFile(edited, []byte(strings.Replace(string(text), from, to, 1)), 0o600))
+	require.NoError(t, os.WriteFile(edited, []byte(edit(t, file, from, to)), 0o600))
 	replace, err := json.Marshal(map[string]map[string]string{"Replace": {path: edited}})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(list, replace, 0o600))
