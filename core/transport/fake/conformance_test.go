@@ -17,6 +17,7 @@ func TestConformance(t *testing.T) {
 		"ordered":      {Ordered: true},
 		"flow control": {NoReceiveTimeout: -1},
 		"chunks":       {ChunkBytes: 1000},
+		"no inline":    {Limits: transport.Limits{InlineBytes: -1}},
 		"late":         {Late: fake.LateUntilStatus},
 		"few":          {Limits: transport.Limits{NumEndpoints: 40, SendDepth: 16, RecvDepth: 16, NumPieces: 1, InlineBytes: 8, MaxRequestBytes: 1 << 20}},
 	} {
