@@ -45,8 +45,10 @@ func harness(cfg fake.Config) transporttest.TransportHarness {
 		Kill: func(_ testing.TB, victim transport.Transport) {
 			fake.Kill(victim)
 		},
-		Patience:    patience(),
-		FlowControl: cfg.NoReceiveTimeout < 0,
+		Patience: patience(),
+		// Under the race detector, and in chunks, more takes long.
+		MaxRequestBytes: 2 << 20,
+		FlowControl:     cfg.NoReceiveTimeout < 0,
 	}
 }
 
