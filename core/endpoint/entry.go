@@ -43,12 +43,11 @@ func (e *entry) gen() uint32  { return uint32(e.word.Load() >> 8) }
 
 func (e *entry) enter(st state) { e.word.Store(e.word.Load()&^0xff | uint64(st)) }
 
-// leave makes the entry vacant and its references stale.
+// leave makes the entry vacant and its references stale. The counts go on: a
+// post that came too late may be about to take its own back.
 func (e *entry) leave() {
 	e.word.Store((e.word.Load()>>8+1)&(1<<32-1)<<8 | uint64(vacant))
 	e.ep, e.pair, e.busy, e.flushed = nil, nil, false, false
-	e.posted.Store(0)
-	e.ended.Store(0)
 	e.visited.Store(false)
 }
 

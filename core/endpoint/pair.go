@@ -30,6 +30,7 @@ type pair struct {
 type theirs struct {
 	epoch, gen uint64
 	address    []byte
+	used       bool // an endpoint of ours was connected to it: it has no other one
 	seen       bool // it has our present generation in sight
 	ready      bool // and is connected to it
 }
@@ -116,7 +117,7 @@ func (s *Store) adopt(p *pair, n *Note) {
 // advance takes the next step towards a connection, if it can be taken.
 func (s *Store) advance(p *pair) {
 	if p.index == none {
-		if len(p.theirs.address) > 0 && s.refusal() == nil && s.begin(p) != nil {
+		if len(p.theirs.address) > 0 && !p.theirs.used && s.refusal() == nil && s.begin(p) != nil {
 			s.stats.Refused++ // it will ask again
 		}
 		return
@@ -126,6 +127,7 @@ func (s *Store) advance(p *pair) {
 	switch {
 	case e.state() == offered && len(p.theirs.address) > 0 && meant:
 		e.enter(joining)
+		p.theirs.used = true
 		s.task(p.index, (*Store).join)
 		s.say(p, true) // so that it can join, too
 	case e.state() == joined && (p.theirs.ready || s.mutant == postUnready):

@@ -88,15 +88,14 @@ func (s *Store) create(i int32) {
 	e.busy = false
 	switch {
 	case e.state() == retiring: // nobody wants it any more
+		s.takeDown(i)
 	case err != nil:
 		s.failed(i, err)
 	default:
 		e.enter(offered)
 		s.say(e.pair, true)
 		s.advance(e.pair)
-		return
 	}
-	s.takeDown(i)
 }
 
 // newEndpoint tries once more when the system has no queue pair left and an
@@ -161,15 +160,14 @@ func (s *Store) join(i int32) {
 	e.busy = false
 	switch {
 	case e.state() == retiring:
+		s.takeDown(i)
 	case err != nil:
 		s.failed(i, err)
 	default:
 		e.enter(joined)
 		s.say(e.pair, true)
 		s.advance(e.pair)
-		return
 	}
-	s.takeDown(i)
 }
 
 // failed ends an attempt: the entry goes, and the pause begins.
