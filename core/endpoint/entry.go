@@ -1,0 +1,120 @@
+package endpoint
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/moewire/moewire/core/transport"
+)
+
+// state is where an entry is. Each entry is in exactly one.
+type state uint8
+
+const (
+	vacant      state = iota
+	creating          // a task makes its endpoint
+	offered           // waits for the peer's address
+	joining           // a task connects it
+	joined            // connected; the peer is not, as far as is known
+	live              // may be used
+	retiring          // in the error state; completions may be owed
+	destroying        // a task closes it
+	quarantined       // owed completions for too long
+)
+
+// entry is one place for a connection. What is not atomic is guarded by
+// Store.mu.
+type entry struct {
+	word    atomic.Uint64 // generation << 8 | state
+	visited atomic.Bool
+	posted  atomic.Int64 // requests accepted, or being posted
+	ended   atomic.Int64 // whose completions have been handled
+
+	peer    Peer
+	pair    *pair // nil once retired
+	ep      transport.Endpoint
+	busy    bool      // a task is under way, or about to be
+	flushed bool      // its endpoint is in the error state
+	since   time.Time // when it was retired
+}
+
+func (e *entry) state() state { return state(e.word.Load() & 0xff) }
+func (e *entry) gen() uint32  { return uint32(e.word.Load() >> 8) }
+
+func (e *entry) enter(st state) { e.word.Store(e.word.Load()&^0xff | uint64(st)) }
+
+// leave makes the entry vacant and its references stale. The counts go on: a
+// post that came too late may be about to take its own back.
+func (e *entry) leave() {
+	e.word.Store((e.word.Load()>>8+1)&(1<<32-1)<<8 | uint64(vacant))
+	e.ep, e.pair, e.busy, e.flushed = nil, nil, false, false
+	e.visited.Store(false)
+}
+
+// drained: every request has had its completion, and that was handled.
+func (e *entry) drained() bool { return e.posted.Load() == e.ended.Load() }
+
+// entryOf returns what a reference names if it is in one of these states,
+// else nil.
+func (s *Store) entryOf(r Ref, from, to state) *entry {
+	if r.index < 0 || int(r.index) >= len(s.entries) {
+		return nil
+	}
+	e := s.entries[r.index]
+	word := e.word.Load()
+	if st := state(word & 0xff); st < from || st > to {
+		return nil
+	}
+	if uint32(word>>8) != r.gen && s.mutant != noGeneration {
+		return nil
+	}
+	return e
+}
+
+// PostSend posts on a live connection. transport.ErrState when it is not, or
+// no longer, and then nothing has happened.
+func (s *Store) PostSend(r Ref, requests []transport.SendRequest) (int, error) {
+	e := s.hold(r, live, live, len(requests))
+	if e == nil {
+		return 0, transport.ErrState
+	}
+	n, err := e.ep.PostSend(requests)
+	s.unhold(e, len(requests)-n)
+	return n, err
+}
+
+// PostRecv posts receives on a connection, also before it is live.
+func (s *Store) PostRecv(r Ref, requests []transport.RecvRequest) (int, error) {
+	e := s.hold(r, creating, live, len(requests))
+	if e == nil {
+		return 0, transport.ErrState
+	}
+	n, err := e.ep.PostRecv(requests)
+	s.unhold(e, len(requests)-n)
+	return n, err
+}
+
+// hold counts requests before they are posted, so that nobody destroys the
+// endpoint meanwhile: whoever retires it changes the word first and looks at
+// the count afterwards, and here it is the other way round.
+func (s *Store) hold(r Ref, from, to state, n int) *entry {
+	e := s.entryOf(r, from, to)
+	if e == nil {
+		return nil
+	}
+	e.posted.Add(int64(n))
+	if s.entryOf(r, from, to) != e {
+		s.unhold(e, n)
+		return nil
+	}
+	return e
+}
+
+func (s *Store) unhold(e *entry, n int) {
+	if n != 0 {
+		e.posted.Add(-int64(n))
+	}
+	if e.state() >= retiring {
+		s.owed.Add(1) // it may be drained now
+	}
+}

@@ -1,0 +1,369 @@
+// Package endpoint keeps a bounded number of connections to peers over one
+// transport.
+//
+// Its cap counts everything that holds a queue pair: connections that are
+// being made, live ones, retired ones whose requests are still owed their
+// completions, and those in quarantine. A place is taken before a queue pair
+// is made and given back after it is gone. What is retired is reclaimed by
+// completions and by the store's own clock, never by somebody else's insert.
+// No call into the transport is made under the store's lock.
+//
+// One peer has at most one connection that is not retired, however many ask
+// for it. The two ends of a connection find each other by notes (Note), which
+// the owner of the store carries.
+package endpoint
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/moewire/moewire/core/transport"
+)
+
+// Sentinels. Of transport's: ErrWouldBlock (at the cap, nothing idle),
+// ErrNoResource (the system has no queue pair left), ErrState (a connection
+// that is retired).
+var (
+	// ErrConnecting means that the connection is being made: ask again.
+	ErrConnecting = errors.New("connection is being made")
+	// ErrUnreachable means that the last attempt failed, not long ago.
+	ErrUnreachable = errors.New("peer is not reachable")
+	// ErrDisabled means that too many connections are in quarantine.
+	ErrDisabled = errors.New("too many connections cannot be taken down")
+	// ErrClosed means that the store was closed.
+	ErrClosed = errors.New("store is closed")
+)
+
+// Peer names the other end of a connection, in the owner's terms.
+type Peer uint64
+
+// Ref names a connection: an entry and its generation. It is plain data. When
+// the entry serves another connection, it names nothing.
+type Ref struct {
+	index int32
+	gen   uint32
+}
+
+// Config says how a store works. Zero values get the defaults named here.
+type Config struct {
+	Transport transport.Transport
+	// Spec is for every endpoint.
+	Spec transport.EndpointSpec
+	// Cap is how many queue pairs there may be.
+	Cap int
+	// MaxPeers bounds the peers that are remembered (1024).
+	MaxPeers int
+	// Policy chooses who makes room.
+	Policy Policy
+	// Epoch is this process's life: larger than that of any former one.
+	Epoch uint64
+	// Send carries a note to a peer. It must not block; a note may be lost.
+	Send func(Peer, Note)
+	// Prepare is called for each endpoint before it is connected, to post its
+	// first receives. May be nil.
+	Prepare func(Ref) error
+	// Changed is called, without a lock, when a connection has become live or
+	// has ceased to be (why is not nil). May be nil.
+	Changed func(p Peer, r Ref, why error)
+	// NumTasks bounds the calls into the transport that may block at a time (8).
+	NumTasks int
+	// ConnectFor bounds the making of a connection (10 s), DrainFor the wait
+	// for owed completions before quarantine (30 s), RetryAfter the pause
+	// after a failure (100 ms), ResendAfter that between notes (50 ms).
+	ConnectFor, DrainFor, RetryAfter, ResendAfter time.Duration
+	// QuarantineCap is how many connections may be in quarantine before the
+	// store makes no more (Cap / 4, at least 1).
+	QuarantineCap int
+	// Now is the clock; time.Now.
+	Now func() time.Time
+}
+
+// maxEvicting bounds the evictions under way at a time: one that is at the cap
+// asks again while the others' room comes free.
+const maxEvicting = 4
+
+func (c *Config) check() error {
+	switch {
+	case c.Transport == nil || c.Send == nil:
+		return errors.New("endpoint: transport and send must be given")
+	case c.Cap < 1 || c.Cap > 1<<20:
+		return fmt.Errorf("endpoint: cap %d, allowed 1 to 2^20", c.Cap)
+	case c.Policy > FIFO:
+		return fmt.Errorf("endpoint: %s, allowed sieve and fifo", c.Policy)
+	case c.Epoch == 0:
+		return errors.New("endpoint: epoch 0, allowed 1 and more")
+	}
+	atLeast(&c.MaxPeers, 1024)
+	atLeast(&c.NumTasks, 8)
+	atLeast(&c.QuarantineCap, max(c.Cap/4, 1))
+	atLeast(&c.ConnectFor, 10*time.Second)
+	atLeast(&c.DrainFor, 30*time.Second)
+	atLeast(&c.RetryAfter, 100*time.Millisecond)
+	atLeast(&c.ResendAfter, 50*time.Millisecond)
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return nil
+}
+
+// atLeast fills in a default.
+func atLeast[T int | time.Duration](v *T, otherwise T) {
+	if *v <= 0 {
+		*v = otherwise
+	}
+}
+
+// Stats counts. The numbers of entries are of this moment.
+type Stats struct {
+	Live, Connecting, Retiring, Quarantined int
+	Made, Destroyed, Evicted, Failed        uint64
+	Capped, NoResource, StaleNotes, Refused uint64
+	Events                                  uint64 // of the device, that name no endpoint
+}
+
+// Store keeps connections. Safe for concurrent use, but for Poll: one
+// goroutine at a time.
+type Store struct {
+	cfg Config
+
+	mu      sync.RWMutex
+	entries []*entry
+	vacant  []int32
+	pairs   map[Peer]*pair
+	byID    map[transport.EndpointID]int32
+	live    order
+	tasks   tasks
+	outbox  []outgoing
+	news    []change
+	changed chan struct{} // closed at the next change; nil: nobody waits
+	stats   Stats
+	closed  bool
+
+	retired []int32
+	owed    atomic.Int64 // above 0: a retired entry may be drained by now
+	mutant  mutant       // of tests
+	ticking sync.Mutex
+	ticker  ticker
+}
+
+type outgoing struct {
+	to   Peer
+	note Note
+}
+
+type change struct {
+	peer Peer
+	ref  Ref
+	why  error
+}
+
+// mutant is a defect that a test puts in, to show that it would be found.
+type mutant uint8
+
+const (
+	sound             mutant = iota
+	reclaimOnInsert          // nothing but an insert reclaims
+	capByList                // the cap counts live connections only
+	noGeneration             // references are good for whatever has the entry
+	checkThenAllocate        // a place is counted when its queue pair is there
+	destroyOwed              // a queue pair is destroyed with requests outstanding
+	joinUnseen               // connects to an address that was not meant for us
+	postUnready              // live before the peer has said that it is ready
+	lockedCalls              // the transport is called under the lock
+)
+
+// Open makes a store. Call Start, or Tick from time to time.
+func Open(cfg Config) (*Store, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	s := &Store{
+		cfg: cfg, entries: make([]*entry, cfg.Cap), vacant: make([]int32, cfg.Cap),
+		pairs: map[Peer]*pair{}, byID: map[transport.EndpointID]int32{}, live: newOrder(cfg.Policy, cfg.Cap),
+	}
+	for i := range s.entries {
+		s.entries[i] = &entry{}
+		s.vacant[i] = int32(cfg.Cap - 1 - i)
+	}
+	return s, nil
+}
+
+// Get returns the live connection to a peer. If there is none it begins to
+// make one and returns ErrConnecting; it never waits. transport.ErrWouldBlock:
+// at the cap; ErrUnreachable, transport.ErrNoResource: how the last attempt
+// ended, until another may begin.
+func (s *Store) Get(p Peer) (Ref, error) {
+	s.mu.RLock()
+	if pair := s.pairs[p]; pair != nil && pair.index != none {
+		if e := s.entries[pair.index]; e.state() == live {
+			r := Ref{pair.index, e.gen()}
+			s.mu.RUnlock()
+			e.visited.Store(true)
+			return r, nil
+		}
+	}
+	s.mu.RUnlock()
+	defer s.flush()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.want(p)
+}
+
+// Wait is Get that waits until the deadline.
+func (s *Store) Wait(p Peer, deadline time.Time) (Ref, error) {
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	for {
+		news := s.nextChange()
+		r, err := s.Get(p)
+		if !errors.Is(err, ErrConnecting) && !errors.Is(err, transport.ErrWouldBlock) {
+			return r, err
+		}
+		select {
+		case <-news:
+		case <-timer.C:
+			return r, err
+		}
+	}
+}
+
+// nextChange returns what is closed when an entry next changes its state.
+func (s *Store) nextChange() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changed == nil {
+		s.changed = make(chan struct{})
+	}
+	return s.changed
+}
+
+func (s *Store) rouse() {
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
+	}
+}
+
+// want begins a connection, unless there is one.
+func (s *Store) want(p Peer) (Ref, error) {
+	if err := s.refusal(); err != nil {
+		return Ref{}, err
+	}
+	pair, err := s.pairOf(p)
+	if err != nil {
+		return Ref{}, err
+	}
+	if pair.index != none {
+		if e := s.entries[pair.index]; e.state() == live {
+			return Ref{pair.index, e.gen()}, nil // meanwhile
+		}
+		return Ref{}, ErrConnecting
+	}
+	if pair.err != nil && s.cfg.Now().Before(pair.retryAt) {
+		return Ref{}, pair.err
+	}
+	if err := s.begin(pair); err != nil {
+		return Ref{}, err
+	}
+	return Ref{}, ErrConnecting
+}
+
+func (s *Store) refusal() error {
+	switch {
+	case s.closed:
+		return ErrClosed
+	case s.stats.Quarantined >= s.cfg.QuarantineCap:
+		return ErrDisabled
+	}
+	return nil
+}
+
+// begin takes a place for a connection and has it made.
+func (s *Store) begin(p *pair) error {
+	i, ok := s.reserve()
+	if !ok {
+		s.stats.Capped++
+		s.makeRoom()
+		return fmt.Errorf("%w: %d connections, cap %d", transport.ErrWouldBlock, s.cfg.Cap, s.cfg.Cap)
+	}
+	e := s.entries[i]
+	e.peer, e.pair = p.peer, p
+	e.enter(creating)
+	s.stats.Connecting++
+	p.attempt(i, s.cfg.Now())
+	s.task(i, (*Store).create)
+	return nil
+}
+
+func (s *Store) reserve() (int32, bool) {
+	if s.mutant == reclaimOnInsert {
+		s.reclaim()
+	}
+	if len(s.vacant) == 0 {
+		if !s.overshoots() {
+			return none, false
+		}
+		s.grow()
+	}
+	i := s.vacant[len(s.vacant)-1]
+	s.vacant = s.vacant[:len(s.vacant)-1]
+	return i, true
+}
+
+// overshoots is for mutants whose bound is none.
+func (s *Store) overshoots() bool {
+	switch s.mutant {
+	case capByList:
+		return s.stats.Live < s.cfg.Cap
+	case checkThenAllocate:
+		return int(s.stats.Made-s.stats.Destroyed) < s.cfg.Cap
+	}
+	return false
+}
+
+// grow is for these, too.
+func (s *Store) grow() {
+	s.entries = append(s.entries, &entry{})
+	s.vacant = append(s.vacant, int32(len(s.entries)-1))
+	s.live.next, s.live.prev = append(s.live.next, none), append(s.live.prev, none)
+}
+
+// makeRoom evicts somebody, unless enough are on their way out already.
+func (s *Store) makeRoom() {
+	if s.stats.Retiring+s.tasks.destroying >= min(maxEvicting, s.cfg.Cap) {
+		return
+	}
+	i := s.live.victim(func(int32) bool { return true }, s.wasVisited)
+	if i != none {
+		s.stats.Evicted++
+		s.retire(i, nil)
+	}
+}
+
+func (s *Store) wasVisited(i int32) bool { return s.entries[i].visited.Swap(false) }
+
+// flush sends what was decided under the lock.
+func (s *Store) flush() {
+	s.mu.Lock()
+	notes, news := s.outbox, s.news
+	s.outbox, s.news = nil, nil
+	s.mu.Unlock()
+	for i := range notes {
+		s.cfg.Send(notes[i].to, notes[i].note)
+	}
+	for i := range news {
+		if s.cfg.Changed != nil {
+			s.cfg.Changed(news[i].peer, news[i].ref, news[i].why)
+		}
+	}
+}
+
+// Stats returns the counts of this moment.
+func (s *Store) Stats() Stats {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.stats
+}

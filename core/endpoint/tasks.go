@@ -1,0 +1,203 @@
+package endpoint
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/moewire/moewire/core/internal/safego"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// tasks are the calls into the transport that may block: each entry has at
+// most one under way, and NumTasks run at a time. One that lasts too long
+// counts as quarantined, and lets another one run.
+type tasks struct {
+	queue      []task
+	active     map[*running]struct{}
+	busy       int // that run and are not stuck
+	destroying int
+}
+
+type task struct {
+	index int32
+	do    func(*Store, int32)
+}
+
+type running struct {
+	began time.Time
+	stuck bool
+}
+
+// task has f called for an entry, soon and without the lock. f ends by
+// clearing busy.
+func (s *Store) task(i int32, f func(*Store, int32)) {
+	s.entries[i].busy = true
+	s.tasks.queue = append(s.tasks.queue, task{i, f})
+	s.spawn()
+}
+
+func (s *Store) spawn() {
+	for len(s.tasks.queue) > 0 && s.tasks.busy < s.cfg.NumTasks {
+		next := s.tasks.queue[0]
+		s.tasks.queue = s.tasks.queue[:copy(s.tasks.queue, s.tasks.queue[1:])]
+		r := &running{began: s.cfg.Now()}
+		if s.tasks.active == nil {
+			s.tasks.active = map[*running]struct{}{}
+		}
+		s.tasks.active[r] = struct{}{}
+		s.tasks.busy++
+		safego.Go("endpoint task", func() {
+			defer s.ended(r)
+			next.do(s, next.index)
+		}, nil)
+	}
+}
+
+func (s *Store) ended(r *running) {
+	s.mu.Lock()
+	delete(s.tasks.active, r)
+	if r.stuck {
+		s.stats.Quarantined--
+	} else {
+		s.tasks.busy--
+	}
+	s.spawn()
+	s.rouse()
+	s.mu.Unlock()
+	s.flush()
+}
+
+// create makes an entry's endpoint.
+func (s *Store) create(i int32) {
+	e := s.at(i)
+	ep, err := s.newEndpoint()
+	ref := Ref{i, e.gen()}
+	if err == nil {
+		s.mu.Lock()
+		e.ep = ep
+		s.byID[ep.ID()] = i
+		s.stats.Made++
+		s.mu.Unlock()
+		if s.cfg.Prepare != nil {
+			err = s.cfg.Prepare(ref)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e.busy = false
+	switch {
+	case e.state() == retiring: // nobody wants it any more
+		s.takeDown(i)
+	case err != nil:
+		s.failed(i, err)
+	default:
+		e.enter(offered)
+		s.say(e.pair, true)
+		s.advance(e.pair)
+	}
+}
+
+// newEndpoint tries once more when the system has no queue pair left and an
+// idle connection can give its own.
+func (s *Store) newEndpoint() (transport.Endpoint, error) {
+	ep, err := s.cfg.Transport.NewEndpoint(s.cfg.Spec)
+	if errors.Is(err, transport.ErrNoResource) {
+		s.mu.Lock()
+		s.stats.NoResource++
+		s.mu.Unlock()
+		if s.evictIdle() {
+			return s.cfg.Transport.NewEndpoint(s.cfg.Spec)
+		}
+	}
+	return ep, err
+}
+
+// evictIdle takes down a connection without outstanding requests, at once.
+func (s *Store) evictIdle() bool {
+	s.mu.Lock()
+	idle := func(i int32) bool { return s.entries[i].drained() }
+	i := s.live.victim(idle, s.wasVisited)
+	if i == none {
+		s.mu.Unlock()
+		return false
+	}
+	s.stats.Evicted++
+	e := s.entries[i]
+	e.busy = true
+	s.retire(i, nil)
+	s.mu.Unlock()
+	s.flush()
+	_ = e.ep.Retire()
+	closed := e.drained() && e.ep.Close() == nil // somebody may have posted meanwhile
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e.busy = false
+	if closed {
+		s.vacate(i)
+	} else {
+		s.reclaim()
+	}
+	return closed
+}
+
+// join connects an entry's endpoint to the address that its peer has said.
+func (s *Store) join(i int32) {
+	s.mu.Lock()
+	e := s.entries[i]
+	var address []byte
+	if e.pair != nil {
+		address = e.pair.theirs.address
+	}
+	deadline := s.cfg.Now().Add(s.cfg.ConnectFor)
+	s.mu.Unlock()
+	err := transport.ErrState // retired before it began
+	if address != nil {
+		err = e.ep.Connect(address, deadline)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e.busy = false
+	switch {
+	case e.state() == retiring:
+		s.takeDown(i)
+	case err != nil:
+		s.failed(i, err)
+	default:
+		e.enter(joined)
+		s.say(e.pair, true)
+		s.advance(e.pair)
+	}
+}
+
+// failed ends an attempt: the entry goes, and the pause begins.
+func (s *Store) failed(i int32, err error) {
+	p := s.entries[i].pair
+	p.give(err, s.cfg.Now(), s.cfg.RetryAfter)
+	s.stats.Failed++
+	s.retire(i, p.err)
+}
+
+func (s *Store) at(i int32) *entry {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.entries[i]
+}
+
+// stuckTasks notes the tasks that last too long. Each counts as quarantined
+// until it ends.
+func (s *Store) stuckTasks(now time.Time) {
+	for r := range s.tasks.active {
+		if !r.stuck && now.Sub(r.began) > s.cfg.DrainFor {
+			r.stuck = true
+			s.tasks.busy--
+			s.stats.Quarantined++
+		}
+	}
+	s.spawn()
+}
+
+// Err of a connection attempt that its deadline ended.
+func (s *Store) errLate() error {
+	return fmt.Errorf("%w: no connection after %v", ErrUnreachable, s.cfg.ConnectFor)
+}
