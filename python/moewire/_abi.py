@@ -24,7 +24,7 @@ from ctypes import (
 )
 from typing import Any, ClassVar
 
-MW_ABI_VERSION = 3
+MW_ABI_VERSION = 4
 MW_MAX_RANKS = 48
 MW_MAX_TOPK = 64
 MW_MAX_EXTRAS = 4
@@ -53,6 +53,12 @@ MW_CONFIG_DEBUG_FILL = 1
 MW_CONFIG_DETERMINISTIC = 4
 MW_CONFIG_NO_RECORD = 2
 MW_CONFIG_TEST_CORRUPT_COMBINE = 0x80000000
+MW_TRANSPORT_AUTO = 0
+MW_TRANSPORT_SHM = 1
+MW_TRANSPORT_TCP = 2
+MW_TRANSPORT_RDMA = 3
+MW_PROTECTION_DIGEST = 0
+MW_PROTECTION_ENCRYPT = 1
 MW_STORES_AUTO = 0
 MW_STORES_CACHED = 1
 MW_STORES_STREAMING = 2
@@ -107,6 +113,10 @@ class mw_memory_t(Structure):
     _fields_: ClassVar[_Fields] = [("id", c_uint64)]
 
 
+class mw_bytes_t(Structure):
+    _fields_: ClassVar[_Fields] = [("address", c_uint64), ("num_bytes", c_uint64)]
+
+
 class mw_config_t(Structure):
     _fields_: ClassVar[_Fields] = [
         ("size", c_uint32),
@@ -123,6 +133,13 @@ class mw_config_t(Structure):
         ("prefetch", c_int32),
         ("spin_us", c_int32),
         ("slow_after_us", c_int64),
+        ("transport", c_uint32),
+        ("protection", c_uint32),
+        ("listen", mw_bytes_t),
+        ("keys", mw_bytes_t),
+        ("host", mw_bytes_t),
+        ("ring_bytes", c_uint64),
+        ("silent_after_us", c_int64),
     ]
 
 
@@ -139,10 +156,6 @@ class mw_shape_t(Structure):
         ("num_topk", c_int64),
         ("extra_row_bytes", c_uint32 * MW_MAX_EXTRAS),
     ]
-
-
-class mw_bytes_t(Structure):
-    _fields_: ClassVar[_Fields] = [("address", c_uint64), ("num_bytes", c_uint64)]
 
 
 class mw_counters_t(Structure):
@@ -300,6 +313,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mw_buffer_members": (_status, (mw_buffer_t, POINTER(mw_members_t))),
     "mw_buffer_close": (_status, (mw_buffer_t,)),
     "mw_buffer_counters": (_status, (mw_buffer_t, POINTER(mw_counters_t))),
+    "mw_buffer_paths": (_status, (mw_buffer_t, c_void_p, c_uint64, POINTER(c_uint64))),
     "mw_buffer_stats": (_status, (mw_buffer_t, c_void_p, c_uint64, POINTER(c_uint64))),
     "mw_buffer_trace": (
         _status,
