@@ -1,5 +1,5 @@
 // Package ep is expert-parallel dispatch and combine between ranks that can
-// map one another's memory.
+// map one another's memory, and by messages between ranks that cannot.
 //
 // Each rank owns slots; operation i of the group uses slot i mod S of every
 // rank. A dispatch reserves positions in the owners' packed tensors with one

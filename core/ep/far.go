@@ -25,7 +25,8 @@ type far struct {
 
 	lent   []lent // by rank: messages that are being filled
 	jobs   []device.PlaceJob
-	cursor []int32
+	cursor []int32 // of the piece that was plotted, and its last token
+	last   int32
 	target [1]device.Target
 }
 

@@ -3,6 +3,7 @@ package ep
 import (
 	"encoding/binary"
 
+	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
 )
 
@@ -85,9 +86,15 @@ func readRowsHead(msg []byte, op uint64) (h rowsHead, ok bool) {
 	for i, v := range [...]*uint32{&h.total, &h.first, &h.rows, &h.entries} {
 		*v = binary.LittleEndian.Uint32(at[4*i:])
 	}
-	return h, word(paramOp) == op+1 && p.topK >= 1 && p.topK <= layout.MaxTopK && p.tokens <= p.maxTokens &&
+	return h, word(paramOp) == op+1 && p.known(word(paramFlags)) && p.topK >= 1 && p.topK <= layout.MaxTopK && p.tokens <= p.maxTokens &&
 		uint64(h.total) <= p.tokens && h.rows <= h.total && h.first <= h.total-h.rows &&
 		uint64(h.entries) <= uint64(h.rows)*p.topK && (h.rows > 0 || h.total == 0)
+}
+
+// known: every bit of the flags that params were read from has a meaning here.
+func (p *params) known(flags uint64) bool {
+	return p.words(0)[paramFlags] == flags && p.scales <= device.ScalesUE8M0 &&
+		(p.fp8 || p.scales == device.ScalesFloat32) && (p.flat || (p.extra == 0 && !p.bare))
 }
 
 // sections are where the parts of a piece of rows lie in its message.

@@ -14,7 +14,7 @@ import (
 type pump struct {
 	callers atomic.Int32  // that wait, and look at messages themselves
 	idle    chan struct{} // there may be none any more
-	running bool          // guarded by Buffer.mu
+	running atomic.Bool   // set under Buffer.mu
 }
 
 func newPump() pump { return pump{idle: make(chan struct{}, 1)} }
@@ -23,10 +23,10 @@ func newPump() pump { return pump{idle: make(chan struct{}, 1)} }
 const pumpSleep = 20 * time.Millisecond
 
 func (b *Buffer) startPump() {
-	if b.far == nil || b.pump.running {
+	if b.far == nil || b.pump.running.Load() {
 		return
 	}
-	b.pump.running = true
+	b.pump.running.Store(true)
 	b.users.Add(1)
 	safego.Go("messages", b.servePump, func(err error) {
 		defer b.users.Done()
@@ -62,11 +62,17 @@ func (p *pump) kick() {
 	}
 }
 
-// enter and leave tell the pump who looks at messages himself.
-func (p *pump) enter() { p.callers.Add(1) }
+// enter tells the pump, if there is one, that its caller looks at messages
+// himself, until leave.
+func (p *pump) enter() (told bool) {
+	if told = p.running.Load(); told {
+		p.callers.Add(1)
+	}
+	return told
+}
 
-func (p *pump) leave() {
-	if p.callers.Add(-1) == 0 {
+func (p *pump) leave(told bool) {
+	if told && p.callers.Add(-1) == 0 {
 		p.kick()
 	}
 }

@@ -37,8 +37,11 @@ func (in *inRows) rowsKept() (n int64, kept bool) {
 // takeRows takes a piece of a source's rows. It is for the operation that our
 // slab is open for: the source sends nothing else.
 func (b *Buffer) takeRows(s *slot, r int, n uint64, msg []byte) bool {
-	if n%uint64(len(b.slots)) != uint64(s.index) || s.own == nil || s.served != n {
-		return s.own != nil && n < s.served // it was late, and nobody waits any more
+	if n%uint64(len(b.slots)) != uint64(s.index) || s.own == nil || n > s.served {
+		return false
+	}
+	if n < s.served {
+		return true // it was late, and nobody waits any more
 	}
 	h, ok := readRowsHead(msg, n)
 	if !ok || s.a>>r&1 == 0 || s.hasCome(r) {
@@ -52,11 +55,22 @@ func (b *Buffer) takeRows(s *slot, r int, n uint64, msg []byte) bool {
 	if !b.beginRows(s, r, &h, n, msg) {
 		return false
 	}
-	if b.cfg.Deterministic || in.params.flat {
-		return b.takeInOrder(s, r, msg)
+	x, ok := b.plot(in, &h, msg)
+	if !ok {
+		if h.first == 0 {
+			in.op = 0 // as if it had not come
+		}
+		return false
 	}
-	b.takePlaces(s, in)
-	return b.fanOut(s, r, msg)
+	if b.cfg.Deterministic || in.params.flat {
+		b.announceFor(s, r)
+		if in.stashed > 0 || !b.ordered(s, r) {
+			return b.stash(in, msg, &h) // behind what is there
+		}
+	} else {
+		b.takePlaces(s, in)
+	}
+	return b.fanOut(s, r, &h, msg, &x)
 }
 
 // beginRows checks that a piece is the next one. The first tells all counts.
@@ -120,23 +134,19 @@ func (b *Buffer) takePlaces(s *slot, in *inRows) {
 	}
 }
 
-// takeInOrder announces for the source, and keeps its rows until they have
-// places.
-func (b *Buffer) takeInOrder(s *slot, r int, msg []byte) bool {
+// announceFor announces a source's counts, once.
+func (b *Buffer) announceFor(s *slot, r int) {
 	in, slab := &s.far[r].in, s.own.seg
-	if in.next == 0 && in.stashed == 0 {
-		if !in.none {
-			for l, n := range in.counts {
-				slab.Word(in.lay.Layout(int64(l), int64(r))).Store(uint64(n))
-			}
+	if layout.IsFor(slab.Word(layout.Announced(r)).Load(), s.served) {
+		return
+	}
+	if !in.none {
+		for l, n := range in.counts {
+			slab.Word(in.lay.Layout(int64(l), int64(r))).Store(uint64(n))
 		}
-		in.params.store(slab, r, s.served)
-		slab.Word(layout.Announced(r)).Store(layout.Word(s.served, 0))
 	}
-	if in.stashed > 0 || !b.ordered(s, r) {
-		return b.stash(in, msg) // behind what is there
-	}
-	return b.fanOut(s, r, msg)
+	in.params.store(slab, r, s.served)
+	slab.Word(layout.Announced(r)).Store(layout.Word(s.served, 0))
 }
 
 // ordered reports whether the order is there, and reads the source's places.
@@ -160,7 +170,7 @@ func (b *Buffer) ordered(s *slot, r int) bool {
 
 // stash keeps a piece. What a source sends next must not wait behind it: that
 // may be what the order waits for.
-func (b *Buffer) stash(in *inRows, msg []byte) bool {
+func (b *Buffer) stash(in *inRows, msg []byte, h *rowsHead) bool {
 	size := (int64(len(msg)) + 15) &^ 7 // its length goes before it
 	if in.stashed+size > 2*b.slabBytes+int64(len(msg)) {
 		return false
@@ -173,8 +183,7 @@ func (b *Buffer) stash(in *inRows, msg []byte) bool {
 	in.stash.Word(in.stashed).Store(uint64(len(msg)))
 	copy(in.stash.Bytes(in.stashed+8, int64(len(msg))), msg)
 	in.stashed += size
-	h, _ := readRowsHead(msg, in.op-1)
-	in.next += h.rows
+	b.advance(in, h)
 	return true
 }
 
@@ -202,41 +211,65 @@ func (b *Buffer) placeStashed() (some bool) {
 			if in.stashed == 0 || s.own == nil || in.op != s.served+1 || !b.ordered(s, r) {
 				continue
 			}
-			end := in.stashed
-			in.stashed, in.next, some = 0, 0, true
-			for at := int64(0); at < end; {
-				n := int64(in.stash.Word(at).Load())
-				if !b.fanOut(s, r, in.stash.Bytes(at+8, n)) {
-					b.count.dropped++
-					break
-				}
-				at += (n + 15) &^ 7
-			}
+			b.unstash(s, r)
+			some = true
 		}
 	}
 	return some
 }
 
-// fanOut stores a piece of rows at their places, and ends the source's part
-// with the last. Everything is checked before the first byte is stored.
-func (b *Buffer) fanOut(s *slot, r int, msg []byte) bool {
+// unstash goes through a source's pieces once more.
+func (b *Buffer) unstash(s *slot, r int) {
 	in := &s.far[r].in
-	h, ok := readRowsHead(msg, s.served)
-	if !ok || h.first != in.next {
-		return false
+	end := in.stashed
+	in.stashed, in.next, in.last = 0, 0, -1
+	clear(in.cursor)
+	for at := int64(0); at < end; {
+		n := int64(in.stash.Word(at).Load())
+		msg := in.stash.Bytes(at+8, n)
+		h, ok := readRowsHead(msg, s.served)
+		if x, fine := b.plot(in, &h, msg); ok && fine { // as before
+			b.fanOut(s, r, &h, msg, &x)
+		}
+		at += (n + 15) &^ 7
 	}
-	x := sectionsOf(&in.lay, h.first == 0, int64(h.rows), int64(h.entries))
-	if x.size != int64(len(msg)) || !b.plotRows(in, msg, &x, int(h.rows)) {
-		return false
-	}
+}
+
+// fanOut stores a piece that was plotted, and ends the source's part with the
+// last.
+func (b *Buffer) fanOut(s *slot, r int, h *rowsHead, msg []byte, x *sections) bool {
+	in := &s.far[r].in
 	if !in.none && h.rows > 0 {
-		b.storeRows(s, in, msg, &x, int(h.rows))
+		b.storeRows(s, in, msg, x, int(h.rows))
 	}
-	copy(in.cursor, b.far.cursor)
-	if in.next += h.rows; in.next < in.total {
+	if b.advance(in, h); in.next < in.total {
 		return true
 	}
 	return b.finishRows(s, r)
+}
+
+// advance notes that the plotted piece was taken.
+func (b *Buffer) advance(in *inRows, h *rowsHead) {
+	copy(in.cursor, b.far.cursor)
+	in.last = b.far.last
+	in.next += h.rows
+}
+
+// plot checks all of a piece before anything of it counts, and makes its jobs.
+// The last piece must bring every row that was announced.
+func (b *Buffer) plot(in *inRows, h *rowsHead, msg []byte) (x sections, ok bool) {
+	x = sectionsOf(&in.lay, h.first == 0, int64(h.rows), int64(h.entries))
+	if x.size != int64(len(msg)) || !b.plotRows(in, msg, &x, int(h.rows)) {
+		return x, false
+	}
+	if h.first+h.rows == h.total {
+		for l, n := range in.counts {
+			if b.far.cursor[l] != n {
+				return x, false
+			}
+		}
+	}
+	return x, true
 }
 
 // plotRows turns a piece's lists into jobs: a row's place within an expert's is
@@ -270,7 +303,7 @@ func (b *Buffer) plotRows(in *inRows, msg []byte, x *sections, rows int) bool {
 	if !ok || (!in.lay.Flat && len(entries) > 0) {
 		return false
 	}
-	in.last = last
+	b.far.last = last
 	return true
 }
 
@@ -287,7 +320,7 @@ func plotRow(jobs []device.PlaceJob, cursor []int32, in *inRows, experts []byte,
 				return jobs, false
 			}
 		}
-		jobs = append(jobs, device.PlaceJob{Token: int32(row), Expert: e, Pos: in.begin[e] + cursor[e]})
+		jobs = append(jobs, device.PlaceJob{Token: int32(row), Expert: e, Pos: cursor[e]})
 		cursor[e]++
 	}
 	return jobs, true
@@ -295,6 +328,10 @@ func plotRow(jobs []device.PlaceJob, cursor []int32, in *inRows, experts []byte,
 
 // storeRows copies a piece's rows, scales and columns to where b.far.jobs says.
 func (b *Buffer) storeRows(s *slot, in *inRows, msg []byte, x *sections, rows int) {
+	for i := range b.far.jobs {
+		j := &b.far.jobs[i]
+		j.Pos += in.begin[j.Expert]
+	}
 	to := target(s.own.seg, &in.lay)
 	b.far.target[0] = to
 	b.scratch.place = device.PlaceBatch{
@@ -336,11 +373,6 @@ func (b *Buffer) finishRows(s *slot, r int) bool {
 	counts, begin := in.counts, in.begin
 	if in.none {
 		counts, begin = nil, nil
-	}
-	for l, n := range counts {
-		if in.cursor[l] != n {
-			return false // the lists were short: the source contradicts itself
-		}
 	}
 	b.publishFor(r, s.own.seg, s.served, &in.params, &in.lay, counts, begin)
 	return true

@@ -142,10 +142,10 @@ func (b *Buffer) limitOf(slice time.Duration) time.Time {
 // out of the group on the way, so that it ends.
 func (b *Buffer) drive(t task, until Phase, limit time.Time) (err error) {
 	w := wait{b: b, t: t, blamed: -1}
-	b.pump.enter()
+	told := b.pump.enter()
 	defer func() {
 		w.end(err == ErrInProgress)
-		b.pump.leave()
+		b.pump.leave(told)
 	}()
 	for {
 		waiting, reached, err := b.step(t, until)

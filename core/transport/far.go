@@ -15,10 +15,10 @@ type Far interface {
 	MaxMessageBytes() int64
 	// Reserve lends memory for a message of n bytes to a rank; its contents
 	// are undefined. ErrWouldBlock: the rank has no room for it now. An error
-	// that wraps ErrDead: it is lost. A second Reserve before Post replaces
-	// the first.
+	// that wraps ErrDead: it is lost. A second Reserve for the rank before Post
+	// replaces the first; messages to several ranks may be filled side by side.
 	Reserve(rank int, n int64) ([]byte, error)
-	// Post sends the first n bytes of what was reserved last.
+	// Post sends the first n bytes of what was reserved last for the rank.
 	Post(rank int, n int64) error
 	// Next returns the oldest message from a rank that was not released, nil
 	// if there is none. It stays as it is until Release. Messages that had

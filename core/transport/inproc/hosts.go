@@ -122,6 +122,8 @@ func (f *far) MaxMessageBytes() int64 { return f.d.group.hosts.MaxMessageBytes }
 // Reserve lends a buffer of the queue.
 func (f *far) Reserve(rank int, n int64) ([]byte, error) {
 	switch to := f.d.at(rank); {
+	case f.d.own.Lost() != nil:
+		return nil, f.d.own.Lost()
 	case n < 0 || n > f.MaxMessageBytes():
 		return nil, fmt.Errorf("inproc: a message of %d bytes, allowed 0 to %d", n, f.MaxMessageBytes())
 	case to == nil:
@@ -141,6 +143,9 @@ func (f *far) Post(rank int, n int64) error {
 
 // Next returns the oldest message.
 func (f *far) Next(rank int) []byte {
+	if f.d.own.Lost() != nil {
+		return nil // as an ended process
+	}
 	msg, later := f.in[rank].next()
 	if later {
 		f.d.own.ring() // look again
