@@ -207,6 +207,32 @@ func TestWouldBlock(t *testing.T) {
 	require.Error(t, a.Post(1, 9))
 }
 
+// TestWorkingSet: a link of which little is used at a time touches little of
+// its ring.
+func TestWorkingSet(t *testing.T) {
+	a, b := pair(t, fake.New(fake.Config{Seed: 1}), Config{RingBytes: 1 << 16, NumMessages: 8})
+	for i := range 200 {
+		a.send(t, fmt.Appendf(nil, "%01000d", i))
+		require.Equal(t, fmt.Sprintf("%01000d", i), string(b.receive(t)))
+		b.Release(0)
+		eventually(t, func() bool {
+			a.link.send.reclaim()
+			return a.link.send.tail == a.link.send.sent.Load()
+		})
+	}
+	for _, v := range b.link.recv.ring.Bytes()[1024:] {
+		require.Zero(t, v)
+	}
+}
+
+func eventually(t *testing.T, f func() bool) {
+	for begin := time.Now(); !f(); time.Sleep(50 * time.Microsecond) {
+		if time.Since(begin) > patience {
+			t.Fatal("not yet")
+		}
+	}
+}
+
 // TestSC8: a grant that comes again, late or from another link, or for more
 // than was sent, gives nothing; what was granted and not used is never
 // negative or more than the bound.
