@@ -9,12 +9,9 @@ import (
 // lookEvery is how often endpoints that wait for a receive are looked at.
 const lookEvery = 10 * time.Millisecond
 
-// progress looks at the sockets for at most d and does what there is to do.
-func (t *Transport) progress(e *sys.PollEvents, d time.Duration) error {
-	ready, err := t.poller.Wait(e, d)
-	if e == &t.waited {
-		t.asleep.Store(false)
-	}
+// progress looks at the sockets and does what there is to do, without waiting.
+func (t *Transport) progress(e *sys.PollEvents) error {
+	ready, err := t.poller.Poll(e)
 	for i := range ready {
 		t.mark(&ready[i])
 	}
