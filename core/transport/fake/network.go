@@ -30,7 +30,11 @@ type Config struct {
 	// Ordered makes the requests of one endpoint complete in order. Else
 	// they come as the seed says.
 	Ordered bool
-	Late    Late
+	// ChunkBytes is how much of a write or a read moves in one step: its bytes
+	// come in pieces, of which any may be the first, and other requests in
+	// between. One that fails may have moved some. 0: all in one step.
+	ChunkBytes int
+	Late       Late
 	// Limits of each transport. What is 0 gets a default.
 	Limits transport.Limits
 	// MaxQueuePairs and MaxLockedBytes bound what the system has for each

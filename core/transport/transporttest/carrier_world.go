@@ -18,6 +18,7 @@ type carrierTest struct {
 	*testing.T
 	harness     TransportHarness
 	seed        uint64
+	patience    time.Duration
 	transports  []transport.Transport
 	gone        map[int]bool // killed, or closed by the case
 	memories    []*memory
@@ -127,7 +128,7 @@ func (c *carrierTest) endpoint(at int, spec transport.EndpointSpec) *end {
 func (c *carrierTest) connect(a, b *end) {
 	c.Helper()
 	errs := make(chan error, 2)
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(c.patience)
 	go func() { errs <- a.ep.Connect(b.ep.Local(), deadline) }()
 	go func() { errs <- b.ep.Connect(a.ep.Local(), deadline) }()
 	if err := errors.Join(<-errs, <-errs); err != nil {
@@ -283,13 +284,13 @@ func (c *carrierTest) enterEvent(at int, event transport.Event) {
 func (c *carrierTest) until(what string, is func() bool) {
 	c.Helper()
 	if !c.within(is) {
-		c.Fatalf("not so after %v: %s\n%s", patience, what, c.books())
+		c.Fatalf("not so after %v: %s\n%s", c.patience, what, c.books())
 	}
 }
 
 func (c *carrierTest) within(is func() bool) bool {
 	c.Helper()
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(c.patience); ; {
 		c.poll()
 		if is() {
 			return true
