@@ -85,7 +85,8 @@ func TestSleep(t *testing.T) {
 	for range 50 {
 		d := g.domains[1]
 		ticket := d.PrepareSleep()
-		go send(t, g.domains[0], 1, "wake up")
+		sent := make(chan bool)
+		go func() { defer close(sent); send(t, g.domains[0], 1, "wake up") }()
 		for d.Far().Next(0) == nil {
 			begin := time.Now()
 			d.Sleep(ticket, patience)
@@ -94,6 +95,7 @@ func TestSleep(t *testing.T) {
 		}
 		d.CancelSleep()
 		d.Far().Release(0)
+		<-sent
 	}
 }
 
