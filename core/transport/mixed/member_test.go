@@ -45,6 +45,10 @@ func TestExpel(t *testing.T) {
 				require.Contains(t, []uint64{0b1111, 0b1111 &^ (1 << victim)}, word.Load()&ranksMask)
 			}
 			g.everySet(0b1111, 0b1111&^(1<<victim))
+			for r := range members(0b1111 &^ (1 << victim)) {
+				far := g.domains[r].Far().Ranks() >> victim & 1
+				eventually(t, "the link is revoked", func() bool { return g.domains[r].links.Failed() == far<<victim })
+			}
 			require.False(t, membership.Fence(g.domains[victim].Members(), 1, victim, by), "who is out takes nobody out")
 			require.False(t, word.CompareAndSwap(word.Load(), word.Load()|1<<victim), "nobody comes back")
 			g.close()
