@@ -92,6 +92,8 @@ type Controls struct {
 	handler Handler
 	guard   *wire.Guard
 	poller  *sys.Poller
+	bellMu  sync.Mutex // guards closing and signalling bell
+	bell    *sys.FD
 	door    *sys.FD // nil once everybody has come
 	peers   [transport.MaxRanks]*conn
 	who     map[wire.PeerID]int
@@ -141,6 +143,7 @@ func StartControls(cfg ControlConfig, entrance *Entrance, others map[int]Attende
 		return c, nil
 	}
 	c.shut()
+	c.dropBell()
 	if c.poller != nil {
 		_ = c.poller.Close()
 	}
@@ -152,6 +155,9 @@ func (c *Controls) open(others map[int]Attendee) (err error) {
 		return err
 	}
 	if c.poller, err = sys.NewPoller(); err != nil {
+		return err
+	}
+	if c.bell, err = sys.NewEvent(); err != nil {
 		return err
 	}
 	if err = c.poller.AddLevel(c.door, doorToken); err != nil {
@@ -179,8 +185,24 @@ func (c *Controls) Send(rank int, message []byte) bool {
 	if p == nil || len(message) > MaxControlBytes || !p.push(codeMessage, message) {
 		return false
 	}
-	c.poller.Interrupt()
+	c.wake()
 	return true
+}
+
+// wake makes the goroutine look around.
+func (c *Controls) wake() {
+	c.bellMu.Lock()
+	defer c.bellMu.Unlock()
+	if c.bell.Raw() >= 0 {
+		_ = sys.Signal(c.bell) // cannot fail on an open eventfd
+	}
+}
+
+// dropBell closes it; whoever wakes later does nothing.
+func (c *Controls) dropBell() {
+	c.bellMu.Lock()
+	defer c.bellMu.Unlock()
+	_ = c.bell.Close()
 }
 
 // Ranks has one bit per rank that is connected.
@@ -198,8 +220,9 @@ func (c *Controls) Ranks() (ranks uint64) {
 func (c *Controls) Close() error {
 	c.end.Do(func() {
 		c.stop.Store(true)
-		c.poller.Interrupt()
+		c.wake()
 		<-c.done
+		c.dropBell()
 		c.closed = c.poller.Close()
 	})
 	return c.closed
@@ -220,7 +243,10 @@ func (c *Controls) run() {
 	var events sys.PollEvents
 	next := time.Now().Add(c.cfg.Tick)
 	for !c.stop.Load() {
-		ready, err := c.poller.Wait(&events, max(0, time.Until(next)))
+		ready, err := c.poller.Poll(&events)
+		if err == nil && len(ready) == 0 {
+			err = c.poller.Sleep(c.bell, max(0, time.Until(next)))
+		}
 		if err != nil {
 			panic(err)
 		}

@@ -60,13 +60,27 @@ func (s *sender) reserve(n int64) ([]byte, error) {
 	if s.sent.Load()-s.tail == s.depth {
 		return nil, transport.ErrWouldBlock
 	}
-	at, wraps := s.cfg.place(s.pos, n)
+	at, wraps := s.place(n)
 	if at+align(n)-s.begin > s.cfg.RingBytes {
 		return nil, transport.ErrWouldBlock
 	}
 	s.lent = loan{at: at, bytes: n, wraps: wraps}
 	off := at & (s.cfg.RingBytes - 1)
 	return s.staging.Bytes()[off : off+n : off+n], nil
+}
+
+// place says where a message goes. When nothing is outstanding, that is the
+// ring's start: so no more memory is touched, again and again, than is used at
+// a time.
+func (s *sender) place(n int64) (at int64, wraps bool) {
+	at, wraps = s.cfg.place(s.pos, n)
+	if off := s.pos & (s.cfg.RingBytes - 1); off != 0 && s.tail == s.sent.Load() {
+		at, wraps = s.pos+s.cfg.RingBytes-off, true
+	}
+	if s.tail == s.sent.Load() {
+		s.begin = at
+	}
+	return at, wraps
 }
 
 // post sends the first n bytes of the loan.

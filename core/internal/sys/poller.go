@@ -3,9 +3,7 @@
 package sys
 
 import (
-	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,20 +18,17 @@ type Ready struct {
 
 // Poller waits for many sockets at once. It reports changes (edges), not
 // states: read and write until ErrAgain after each. All methods but Close may
-// run at the same time; each Wait needs its own events.
+// run at the same time; each Poll needs its own events. What one Poll has
+// returned no other one does.
 type Poller struct {
-	fd      *FD
-	coarse  atomic.Bool // the kernel waits in whole milliseconds only
-	another *FD         // Interrupt
+	fd *FD
 }
 
-// PollEvents is where Wait puts what the kernel reports.
+// PollEvents is where Poll puts what the kernel reports.
 type PollEvents struct {
 	raw  [64]unix.EpollEvent
 	list [64]Ready
 }
-
-const interruptToken = ^uint64(0)
 
 // NewPoller makes an empty set.
 func NewPoller() (*Poller, error) {
@@ -41,19 +36,10 @@ func NewPoller() (*Poller, error) {
 	if err != nil {
 		return nil, wrap("epoll_create1", err)
 	}
-	p := &Poller{fd: newFD(raw)}
-	if p.another, err = NewEvent(); err == nil {
-		err = p.add(p.another, interruptToken, unix.EPOLLIN)
-	}
-	if err != nil {
-		_ = p.Close()
-		return nil, err
-	}
-	return p, nil
+	return &Poller{fd: newFD(raw)}, nil
 }
 
-// Add reports edges of fd with token, which is not the largest number. A
-// closed descriptor leaves by itself.
+// Add reports edges of fd with token. A closed descriptor leaves by itself.
 func (p *Poller) Add(fd *FD, token uint64) error {
 	return p.add(fd, token, unix.EPOLLIN|unix.EPOLLOUT|unix.EPOLLRDHUP|unix.EPOLLET)
 }
@@ -66,76 +52,52 @@ func (p *Poller) add(fd *FD, token uint64, events uint32) error {
 	return wrap("epoll_ctl add", unix.EpollCtl(p.fd.Raw(), unix.EPOLL_CTL_ADD, fd.Raw(), &ev))
 }
 
-// Interrupt ends one Wait, now or the next.
-func (p *Poller) Interrupt() { _ = Signal(p.another) }
-
-// Wait returns what is ready, after at most d (negative: no bound; 0: at
-// once). The list is valid until the next Wait with the same events. Nothing
-// may be ready before d has passed, after an Interrupt.
-func (p *Poller) Wait(e *PollEvents, d time.Duration) ([]Ready, error) {
-	n, err := p.wait(e, d)
+// Poll returns what is ready now, without waiting. The list is valid until the
+// next call with the same events.
+func (p *Poller) Poll(e *PollEvents) ([]Ready, error) {
+	n, err := unix.EpollWait(p.fd.Raw(), e.raw[:], 0)
 	if err != nil {
 		if err == unix.EINTR {
 			return nil, nil
 		}
-		return nil, wrap("epoll_pwait2", err)
+		return nil, wrap("epoll_wait", err)
 	}
-	ready := e.list[:0]
 	for i := range n {
 		ev := &e.raw[i]
-		token := uint64(uint32(ev.Fd)) | uint64(uint32(ev.Pad))<<32
-		if token == interruptToken {
-			p.drain()
-			continue
-		}
-		ready = append(ready, Ready{
-			Token:    token,
+		e.list[i] = Ready{
+			Token:    uint64(uint32(ev.Fd)) | uint64(uint32(ev.Pad))<<32,
 			Readable: ev.Events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0,
 			Ended:    ev.Events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0,
 			Writable: ev.Events&(unix.EPOLLOUT|unix.EPOLLERR) != 0,
-		})
-	}
-	return ready, nil
-}
-
-func (p *Poller) wait(e *PollEvents, d time.Duration) (int, error) {
-	if d > 0 && !p.coarse.Load() {
-		n, err := p.waitFine(e, d)
-		if err != unix.ENOSYS {
-			return n, err
 		}
-		p.coarse.Store(true) // before Linux 5.11
 	}
-	ms := -1
-	if d >= 0 {
-		ms = int(min((d+time.Millisecond-1)/time.Millisecond, 1<<30))
-	}
-	return unix.EpollWait(p.fd.Raw(), e.raw[:], ms)
+	return e.list[:n], nil
 }
 
-func (p *Poller) waitFine(e *PollEvents, d time.Duration) (int, error) {
-	ts := unix.NsecToTimespec(int64(d))
-	n, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.fd.Raw()),
-		uintptr(unsafe.Pointer(&e.raw[0])), uintptr(len(e.raw)), uintptr(unsafe.Pointer(&ts)), 0, 0)
-	if errno != 0 {
-		return 0, errno
+// Sleep waits until Poll has something to return, bell was signalled, or d has
+// passed (negative: no bound). It clears the bell. Several may sleep, each with
+// its own bell. It may end early.
+func (p *Poller) Sleep(bell *FD, d time.Duration) error {
+	set := [2]unix.PollFd{
+		{Fd: int32(p.fd.Raw()), Events: unix.POLLIN}, {Fd: int32(bell.Raw()), Events: unix.POLLIN},
 	}
-	return int(n), nil
-}
-
-func (p *Poller) drain() {
-	var b [8]byte
-	_, _ = unix.Read(p.another.Raw(), b[:])
+	ts := unix.NsecToTimespec(int64(max(d, 0)))
+	until := &ts
+	if d < 0 {
+		until = nil
+	}
+	if _, err := unix.Ppoll(set[:], until, nil); err != nil && err != unix.EINTR {
+		return wrap("ppoll", err)
+	}
+	if set[1].Revents != 0 {
+		var b [8]byte
+		_, _ = unix.Read(bell.Raw(), b[:])
+	}
+	return nil
 }
 
 // Close ends the set. Idempotent.
-func (p *Poller) Close() error {
-	err := p.another.Close()
-	if e := p.fd.Close(); e != nil {
-		err = e
-	}
-	return err
-}
+func (p *Poller) Close() error { return p.fd.Close() }
 
 // Remove takes a descriptor out of the set. Closing it does that, too.
 func (p *Poller) Remove(fd *FD) error {

@@ -74,7 +74,7 @@ func (w *world) letIn(rng *rand.Rand, from, to int) {
 
 // TestAnarchy: the agreement is safe whatever anybody believes.
 func TestAnarchy(t *testing.T) {
-	from, to := seeds(t, 8000)
+	from, to := seeds(t, 5000)
 	for seed := from; seed < to; seed++ {
 		if anarchy(seed, noMutant) {
 			t.Fatalf("MOEWIRE_TEST_SEED=%d: two sets of which neither has the other were agreed on", seed)

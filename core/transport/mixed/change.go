@@ -19,7 +19,8 @@ type Change struct {
 	roster *roster
 	view   *view
 	links  []*link.Link
-	cancel func() // ends the meeting while that runs
+	cancel func()        // ends the meeting while that runs
+	met    chan struct{} // closed when it has ended
 }
 
 var errOver = errors.New("the change is committed or aborted already")
@@ -50,7 +51,8 @@ func (l *Listener) Reconnect(all [][]byte, deadline time.Duration) (*Change, err
 }
 
 func (l *Listener) reconnect(r *roster, until time.Time) (*Change, error) {
-	c := &Change{d: l.domain, roster: r, cancel: func() { _ = l.interrupt() }}
+	c := &Change{d: l.domain, roster: r, cancel: func() { _ = l.interrupt() }, met: make(chan struct{})}
+	defer close(c.met)
 	if err := c.open(); err != nil {
 		return nil, err
 	}
@@ -164,7 +166,8 @@ func (c *Change) Abort() {
 func (c *Change) giveUp() {
 	if c.cancel != nil {
 		c.cancel()
-		return // the meeting drops it
+		<-c.met // it still uses the domain, and drops what it has
+		return
 	}
 	c.near.Abort()
 	c.drop()

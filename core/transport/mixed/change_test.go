@@ -146,6 +146,31 @@ func TestMissing(t *testing.T) {
 	g.exchange("still")
 }
 
+// TestCloseWhileMeeting: a domain that is closed ends the meeting that it is
+// in.
+func TestCloseWhileMeeting(t *testing.T) {
+	for delay := range 8 {
+		g := newTroupe(t, []string{"a", "b", "b"}, nil)
+		listeners := make([]*Listener, 3)
+		for r := range listeners {
+			var err error
+			listeners[r], err = Relist(g.domains[r], nil)
+			require.NoError(t, err)
+		}
+		all := metadataOf(listeners)
+		errs := make(chan error, 2)
+		for r := range 2 { // the last one never comes
+			go func() { _, err := listeners[r].Reconnect(all, time.Second); errs <- err }()
+		}
+		time.Sleep(time.Duration(delay) * 3 * time.Millisecond)
+		require.NoError(t, g.domains[0].Close())
+		require.Error(t, <-errs)
+		require.Error(t, <-errs)
+		require.NoError(t, listeners[2].Close())
+		g.close()
+	}
+}
+
 // TestBadMetadata: nothing that is not right is taken, and the field is named.
 func TestBadMetadata(t *testing.T) {
 	g := newTroupe(t, []string{"a", "b"}, nil)

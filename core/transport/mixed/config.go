@@ -89,12 +89,20 @@ const (
 	DefaultHeartbeat = 20 * time.Millisecond
 	DefaultBound     = time.Second
 	maxWords         = 64
+
+	// The rings of all far ranks together have so much at most by default, but
+	// each has minDefaultRing.
+	maxDefaultRings = 512 << 20
+	minDefaultRing  = 1 << 20
 )
 
 // check fills in defaults.
 func (c *Config) check() error {
 	if c.Link.RingBytes == 0 {
 		c.Link.RingBytes = link.DefaultRingBytes
+		for c.Link.RingBytes > minDefaultRing && 2*c.Link.RingBytes*int64(c.Shm.NumRanks) > maxDefaultRings {
+			c.Link.RingBytes /= 2
+		}
 	}
 	if c.Link.NumMessages == 0 {
 		c.Link.NumMessages = link.DefaultNumMessages

@@ -268,7 +268,7 @@ func seeds(t testing.TB, n uint64) (from, to uint64) {
 		require.NoError(t, err)
 		return seed, seed + 1
 	}
-	if testing.Short() {
+	if testing.Short() || raceEnabled {
 		n /= 10
 	}
 	return 0, n
@@ -277,7 +277,7 @@ func seeds(t testing.TB, n uint64) (from, to uint64) {
 // TestCouncil: whatever is killed, frozen, cut and blamed, agreed sets form a
 // chain, and in the end all who go on, go on together.
 func TestCouncil(t *testing.T) {
-	from, to := seeds(t, 500)
+	from, to := seeds(t, 300)
 	for seed := from; seed < to; seed++ {
 		w, broken := chaos(seed, noMutant)
 		if broken != "" {
@@ -291,6 +291,9 @@ func TestCouncil(t *testing.T) {
 
 // TestCouncilMutants: the checks can fail, for every rule that is left out.
 func TestCouncilMutants(t *testing.T) {
+	if raceEnabled {
+		t.Skip("one goroutine only, and slow under the race detector")
+	}
 	for m := noMutant + 1; m < numMutants; m++ {
 		if m == believeSuspicion {
 			continue // TestLoneSuspicion has it

@@ -25,10 +25,10 @@ type gathering struct {
 	until    time.Time
 	cancel   <-chan struct{}
 
-	up, ready, over uint64
-	names           [transport.MaxRanks][]string // of far ranks
-	offers          [transport.MaxRanks][]byte
-	links           []*link.Link // by rank
+	up, ready uint64
+	names     [transport.MaxRanks][]string // of far ranks
+	offers    [transport.MaxRanks][]byte
+	links     []*link.Link // by rank
 }
 
 func (g *gathering) run(entrance *link.Entrance) error {

@@ -45,6 +45,10 @@ func TestExpel(t *testing.T) {
 				require.Contains(t, []uint64{0b1111, 0b1111 &^ (1 << victim)}, word.Load()&ranksMask)
 			}
 			g.everySet(0b1111, 0b1111&^(1<<victim))
+			for r := range members(0b1111 &^ (1 << victim)) {
+				far := g.domains[r].Far().Ranks() >> victim & 1
+				eventually(t, "the link is revoked", func() bool { return g.domains[r].links.Failed() == far<<victim })
+			}
 			require.False(t, membership.Fence(g.domains[victim].Members(), 1, victim, by), "who is out takes nobody out")
 			require.False(t, word.CompareAndSwap(word.Load(), word.Load()|1<<victim), "nobody comes back")
 			g.close()
@@ -85,7 +89,8 @@ func TestSleep(t *testing.T) {
 	for range 50 {
 		d := g.domains[1]
 		ticket := d.PrepareSleep()
-		go send(t, g.domains[0], 1, "wake up")
+		sent := make(chan bool)
+		go func() { defer close(sent); send(t, g.domains[0], 1, "wake up") }()
 		for d.Far().Next(0) == nil {
 			begin := time.Now()
 			d.Sleep(ticket, patience)
@@ -94,6 +99,7 @@ func TestSleep(t *testing.T) {
 		}
 		d.CancelSleep()
 		d.Far().Release(0)
+		<-sent
 	}
 }
 

@@ -3,6 +3,7 @@ package mixed
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -135,18 +136,34 @@ func (v *view) act(f func(c *council, now time.Time)) {
 	c := v.council
 	f(c, time.Now())
 	v.post()
-	suspects := c.gone | c.silent
+	suspects, out := c.gone|c.silent, v.roster.present&^c.set
 	changed := v.publish()
 	v.mu.Unlock()
 	for r := range members(v.roster.far()) {
-		if s := suspects>>r&1 == 1; v.peers[r] != nil && v.peers[r].suspect.Swap(s) != s {
+		if s := suspects>>r&1 == 1; v.peers[r].suspect.Swap(s) != s {
 			changed = changed || s
 		}
 	}
+	v.revoke(out)
 	if changed {
 		v.ringAll()
 	}
 }
+
+// revoke ends the links to those who were taken out: nothing that they still
+// send lands here. What has arrived stays.
+func (v *view) revoke(out uint64) {
+	if !v.live.Load() {
+		return
+	}
+	for r := range members(out & v.roster.far()) {
+		if l := v.peers[r].link; l.Err() == nil {
+			l.Break(errOut)
+		}
+	}
+}
+
+var errOut = errors.New("the rank is no member any more")
 
 // post empties the council's outbox. A letter that finds no room is not sent:
 // all of them are said again.

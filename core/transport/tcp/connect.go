@@ -17,9 +17,7 @@ import (
 type meeting struct {
 	begun   bool
 	over    bool
-	err     error
 	peer    token
-	done    chan struct{} // closed when over
 	arrived chan struct{} // a socket was parked, or stop
 	stop    *sys.FD       // readable once the endpoint is retired
 	stopped bool
@@ -65,19 +63,14 @@ func (m *meeting) dropParked() {
 	}
 }
 
-// Connect brings the endpoint to StateReady. Called again with the same
-// address it waits for the first call's end and has its result.
+// Connect brings the endpoint to StateReady.
 func (ep *endpoint) Connect(remote []byte, deadline time.Time) error {
 	a, err := decodeAddress(remote)
 	if err == nil && a.token == ep.token {
 		err = errors.New("tcp: remote is the endpoint's own address")
 	}
-	mine, begin := ep.beginMeeting(&a, err)
-	if begin != nil {
-		return begin
-	}
-	if !mine {
-		return ep.awaitMeeting(deadline)
+	if e := ep.beginMeeting(a.token); e != nil {
+		return e
 	}
 	if err == nil {
 		err = ep.meetPeer(&a, deadline)
@@ -88,41 +81,25 @@ func (ep *endpoint) Connect(remote []byte, deadline time.Time) error {
 		ep.unlockIO()
 	}
 	ep.mu.Lock()
-	ep.meet.over, ep.meet.err = true, err
+	ep.meet.over = true
 	stop := ep.meet.stop
-	close(ep.meet.done)
 	ep.mu.Unlock()
 	return errors.Join(err, stop.Close())
 }
 
-// beginMeeting decides whether this call is the one that connects.
-func (ep *endpoint) beginMeeting(a *address, bad error) (mine bool, err error) {
+// beginMeeting notes that Connect runs. It runs once.
+func (ep *endpoint) beginMeeting(peer token) (err error) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
 	m := &ep.meet
-	switch {
-	case m.begun && bad == nil && m.peer == a.token:
-		return false, nil
-	case m.begun || !ep.is(transport.StateNew):
-		return false, ep.wrongState("Connect")
+	if m.begun || !ep.is(transport.StateNew) {
+		return ep.wrongState("Connect")
 	}
 	if m.stop, err = sys.NewEvent(); err != nil {
-		return false, fmt.Errorf("tcp: %w", err)
+		return fmt.Errorf("tcp: %w", err)
 	}
-	m.begun, m.peer = true, a.token
-	m.done, m.arrived = make(chan struct{}), make(chan struct{}, 1)
-	return true, nil
-}
-
-func (ep *endpoint) awaitMeeting(deadline time.Time) error {
-	timer := time.NewTimer(time.Until(deadline))
-	defer timer.Stop()
-	select {
-	case <-ep.meet.done:
-		return ep.meet.err
-	case <-timer.C:
-		return fmt.Errorf("tcp: connect: %w", sys.ErrTimeout)
-	}
+	m.begun, m.peer, m.arrived = true, peer, make(chan struct{}, 1)
+	return nil
 }
 
 func (ep *endpoint) meetPeer(a *address, deadline time.Time) error {

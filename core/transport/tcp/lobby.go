@@ -21,6 +21,7 @@ import (
 type lobby struct {
 	t         *Transport
 	poller    *sys.Poller
+	bell      *sys.FD // rung by close
 	listeners []*sys.FD
 	addrs     []netip.AddrPort
 	quit      chan struct{}
@@ -62,6 +63,9 @@ func (l *lobby) open() (err error) {
 	if l.poller, err = sys.NewPoller(); err != nil {
 		return fmt.Errorf("tcp: %w", err)
 	}
+	if l.bell, err = sys.NewEvent(); err != nil {
+		return fmt.Errorf("tcp: %w", err)
+	}
 	for i, addr := range l.t.config.Listen {
 		fd, bound, err := sys.ListenTCP(addr, backlog)
 		if err != nil {
@@ -82,7 +86,7 @@ func (l *lobby) close() error {
 	}
 	l.stop.Do(func() {
 		close(l.quit)
-		l.poller.Interrupt()
+		_ = sys.Signal(l.bell)
 		<-l.ended
 		l.err = l.closeFDs()
 	})
@@ -99,7 +103,7 @@ func (l *lobby) closeFDs() (err error) {
 	if l.poller != nil {
 		err = errors.Join(err, l.poller.Close())
 	}
-	return err
+	return errors.Join(err, l.bell.Close())
 }
 
 func (l *lobby) panicked(err error) {
@@ -111,13 +115,14 @@ func (l *lobby) run() {
 	defer close(l.ended)
 	events := new(sys.PollEvents)
 	for {
-		ready, err := l.poller.Wait(events, l.patience())
+		err := l.poller.Sleep(l.bell, l.patience())
 		select {
 		case <-l.quit:
 			return
 		default:
 		}
-		if err != nil {
+		ready, e := l.poller.Poll(events)
+		if err = errors.Join(err, e); err != nil {
 			l.panicked(err)
 			return
 		}

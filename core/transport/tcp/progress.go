@@ -9,12 +9,9 @@ import (
 // lookEvery is how often endpoints that wait for a receive are looked at.
 const lookEvery = 10 * time.Millisecond
 
-// progress looks at the sockets for at most d and does what there is to do.
-func (t *Transport) progress(e *sys.PollEvents, d time.Duration) error {
-	ready, err := t.poller.Wait(e, d)
-	if e == &t.waited {
-		t.asleep.Store(false)
-	}
+// progress looks at the sockets and does what there is to do, without waiting.
+func (t *Transport) progress(e *sys.PollEvents) error {
+	ready, err := t.poller.Poll(e)
 	for i := range ready {
 		t.mark(&ready[i])
 	}
@@ -63,13 +60,11 @@ func (t *Transport) hasReady() bool {
 	return len(t.ready) > 0
 }
 
-// runReady gives every endpoint that is ready one turn. Who finds somebody
-// else at it leaves it to them: those who became ready meanwhile are seen
-// before the next sleep.
+// runReady gives every endpoint that is ready one turn. It waits for the end of
+// a turn that somebody else gives: whatever a peer has been told is in place is
+// then visible to the caller, too.
 func (t *Transport) runReady() {
-	if !t.turnMu.TryLock() {
-		return
-	}
+	t.turnMu.Lock()
 	defer t.turnMu.Unlock()
 	t.readyMu.Lock()
 	t.ready, t.turn = t.turn[:0], t.ready

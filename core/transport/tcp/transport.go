@@ -31,6 +31,8 @@ type Transport struct {
 	regions []atomic.Pointer[region]
 	conns   []atomic.Pointer[conn]
 
+	isClosed atomic.Bool
+
 	mu          sync.Mutex
 	closed      bool
 	freeRegions []uint32
@@ -46,7 +48,8 @@ type Transport struct {
 	turn    []*endpoint // of who works on them
 	turnMu  sync.Mutex
 
-	asleep  atomic.Bool // Wait is about to sleep: whoever has news interrupts
+	waiter  sleeper // Wait
+	standby standby
 	woken   atomic.Bool
 	short   atomic.Int64 // endpoints that wait for the peer to post a receive
 	looked  atomic.Int64 // when these were looked at last, ns
@@ -56,6 +59,8 @@ type Transport struct {
 }
 
 var _ transport.Transport = (*Transport)(nil)
+
+var errClosed = fmt.Errorf("tcp: transport is closed: %w", transport.ErrState)
 
 // Open begins to listen.
 func Open(config Config) (*Transport, error) {
@@ -75,7 +80,7 @@ func Open(config Config) (*Transport, error) {
 	t := &Transport{config: config, started: time.Now(), endpoints: make(map[token]*endpoint)}
 	t.tables()
 	if err := t.listen(); err != nil {
-		return nil, errors.Join(err, t.lobby.close(), t.poller.Close())
+		return nil, errors.Join(err, t.closeAll())
 	}
 	return t, nil
 }
@@ -107,6 +112,12 @@ func (t *Transport) listen() (err error) {
 	}
 	if t.poller, err = sys.NewPoller(); err != nil {
 		return fmt.Errorf("tcp: %w", err)
+	}
+	if t.waiter.bell, err = sys.NewEvent(); err != nil {
+		return fmt.Errorf("tcp: %w", err)
+	}
+	if err = t.standby.open(t); err != nil {
+		return err
 	}
 	if t.lobby, err = openLobby(t); err != nil {
 		return err
@@ -146,16 +157,25 @@ func (t *Transport) Counters() *Counters { return &t.counters }
 
 // Poll does what can be done now and returns what has ended.
 func (t *Transport) Poll(done []transport.Completion) (int, error) {
+	if t.isClosed.Load() {
+		return 0, errClosed
+	}
 	n := t.done.take(done)
 	if n == len(done) && n > 0 {
 		return n, nil
 	}
-	err := t.progress(&t.polled, 0)
+	t.standby.calls.Add(1)
+	err := t.progress(&t.polled)
 	return n + t.done.take(done[n:]), err
 }
 
 // Wait sleeps until there is something to poll.
 func (t *Transport) Wait(d time.Duration) error {
+	if t.isClosed.Load() {
+		return errClosed
+	}
+	t.standby.leave()
+	defer t.standby.enter()
 	deadline := time.Now().Add(d)
 	for first := true; ; first = false {
 		t.runReady()
@@ -167,11 +187,10 @@ func (t *Transport) Wait(d time.Duration) error {
 		if left <= 0 && !first {
 			return nil
 		}
-		t.asleep.Store(true)
-		if t.news() || t.hasReady() {
-			left = 0
+		if err := t.sleep(&t.waiter, t.nap(max(left, 0))); err != nil {
+			return err
 		}
-		if err := t.progress(&t.waited, t.nap(left)); err != nil {
+		if err := t.progress(&t.waited); err != nil {
 			return err
 		}
 	}
@@ -182,11 +201,10 @@ func (t *Transport) news() bool {
 	return t.done.num.Load() > 0 || t.events.num.Load() > 0 || t.woken.Load()
 }
 
-// nap shortens a sleep while something has a deadline of its own.
+// nap shortens a sleep (negative: for ever) while something has a deadline of its own.
 func (t *Transport) nap(d time.Duration) time.Duration {
-	d = max(d, 0)
-	if t.short.Load() > 0 {
-		return min(d, lookEvery)
+	if t.short.Load() > 0 && (d < 0 || d > lookEvery) {
+		return lookEvery
 	}
 	return d
 }
@@ -195,14 +213,6 @@ func (t *Transport) nap(d time.Duration) time.Duration {
 func (t *Transport) Wake() {
 	t.woken.Store(true)
 	t.interrupt()
-}
-
-// interrupt makes who sleeps look again. At most one call per sleep costs a
-// system call.
-func (t *Transport) interrupt() {
-	if t.asleep.Load() && t.asleep.CompareAndSwap(true, false) {
-		t.poller.Interrupt()
-	}
 }
 
 // PollEvents moves reports to events.
@@ -222,6 +232,15 @@ func (t *Transport) Close() error {
 		return nil
 	}
 	t.closed = true
+	t.isClosed.Store(true)
 	t.mu.Unlock()
-	return errors.Join(t.lobby.close(), t.poller.Close())
+	return t.closeAll()
+}
+
+func (t *Transport) closeAll() (err error) {
+	err = errors.Join(t.lobby.close(), t.standby.close(t), t.waiter.bell.Close())
+	if t.poller != nil {
+		err = errors.Join(err, t.poller.Close())
+	}
+	return err
 }
