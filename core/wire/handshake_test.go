@@ -420,6 +420,30 @@ func TestKeyRotation(t *testing.T) {
 
 const otherKey2 = "aa0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
 
+// A key that is withdrawn in the middle of a handshake ends the next one.
+func TestReloadInTheMiddle(t *testing.T) {
+	keys := []byte("1 " + otherKey)
+	config := testConfig(t)
+	config.Keys = must1(NewKeyring(func() ([]byte, error) { return clone(keys), nil }))
+	a, b := handshakes(t, config, config)
+	hello := a.Start()
+	config.Accept = func(Peer) ([]byte, error) {
+		keys = []byte("2 " + otherKey2)
+		return nil, config.Keys.Reload()
+	}
+	b.config.Accept = config.Accept
+	_, welcome, err := b.Step(hello)
+	require.NoError(t, err)
+	_, confirm, err := a.Step(welcome)
+	require.NoError(t, err)
+	_, _, err = b.Step(confirm)
+	require.NoError(t, err)
+	require.False(t, config.Keys.Has(b.Session().KeyID()))
+	_, b = handshakes(t, config, config)
+	_, _, err = b.Step(hello)
+	require.ErrorIs(t, err, ErrKeyID)
+}
+
 // The table of hellos is bounded, and forgets what time alone refuses.
 func TestGuard(t *testing.T) {
 	g := must1(NewGuard(3))

@@ -42,7 +42,7 @@ var mutations = []struct{ name, file, from, to string }{
 	{"protection is not pinned", "exchange.go", "case f.protection != c.Protection:", "case false:"},
 	{"hellos of any time", "exchange.go", "case !fresh(signedAt(frame), uint64(clock(c.Now))):", "case false:"},
 	{"one's own hello", "exchange.go", "case helloFromServer(frame) == directionOf(h.role):", "case false:"},
-	{"both formats have one key", "exchange.go", "newSigner(derive(secret, nil, labelHandshake, KeyBytes))", "newSigner(secret[:])"},
+	{"both formats have one key", "exchange.go", "newSigner(derive(h.secret, nil, labelHandshake, KeyBytes))", "newSigner(h.secret[:])"},
 	{"weak keys", "keyring.go", "if bytes.Count(secret[:], secret[:1]) == KeyBytes {", "if false {"},
 	{"the key in an error", "keyring.go", `return nil, errors.New("the key has characters that are no hexadecimal digits")`, `return nil, fmt.Errorf("no hexadecimal digits: %s", text)`},
 	{"the key in a log", "keyring.go", "func (r *Keyring) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, hidden) }", "func (r *Keyring) Format(f fmt.State, _ rune) { _, _ = fmt.Fprintf(f, \"%x\", *r.secret(r.Current())) }"},

@@ -91,3 +91,19 @@ func TestWindowAtTheEnd(t *testing.T) {
 	require.NoError(t, w.judge(^uint64(0)-2))
 	require.ErrorIs(t, w.judge(1), ErrReplay)
 }
+
+// WF7: what comes a little late is accepted for ever, although every bit of
+// the window has been used before.
+func TestWF7LateForEver(t *testing.T) {
+	for late := uint64(1); late < 5; late++ {
+		var w window
+		for seq := uint64(1); seq < 4*WindowNum; seq += late + 1 {
+			for n := range late + 1 {
+				next := seq + late - n // each group backwards
+				require.NoError(t, w.judge(next), next)
+				w.mark(next)
+				require.ErrorIs(t, w.judge(next), ErrReplay)
+			}
+		}
+	}
+}
