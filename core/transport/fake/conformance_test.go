@@ -17,6 +17,7 @@ func TestConformance(t *testing.T) {
 		"ordered":      {Ordered: true},
 		"flow control": {NoReceiveTimeout: -1},
 		"chunks":       {ChunkBytes: 1000},
+		"no inline":    {Limits: transport.Limits{InlineBytes: -1}},
 		"late":         {Late: fake.LateUntilStatus},
 		"few":          {Limits: transport.Limits{NumEndpoints: 40, SendDepth: 16, RecvDepth: 16, NumPieces: 1, InlineBytes: 8, MaxRequestBytes: 1 << 20}},
 	} {
@@ -44,8 +45,10 @@ func harness(cfg fake.Config) transporttest.TransportHarness {
 		Kill: func(_ testing.TB, victim transport.Transport) {
 			fake.Kill(victim)
 		},
-		Patience:    patience(),
-		FlowControl: cfg.NoReceiveTimeout < 0,
+		Patience: patience(),
+		// Under the race detector, and in chunks, more takes long.
+		MaxRequestBytes: 2 << 20,
+		FlowControl:     cfg.NoReceiveTimeout < 0,
 	}
 }
 

@@ -177,7 +177,7 @@ func (r *request) execute(peer *Endpoint, now time.Time) bool {
 		if peer.waiting.len() == 0 {
 			return r.endAfter(&r.unmatched, r.ep.transport.network.cfg.NoReceiveTimeout, transport.StatusNoReceive, now)
 		}
-		recv = peer.waiting.items[peer.waiting.head]
+		recv, r.unmatched = peer.waiting.items[peer.waiting.head], zero
 	}
 	allowed, whole := r.move(peer, recv)
 	switch {

@@ -1,6 +1,7 @@
 package transporttest
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -66,8 +67,10 @@ func (c *carrierTest) rand() *rand.Rand { return rand.New(rand.NewPCG(c.seed, 7)
 // fill puts bytes into b that no other call with another tag does.
 func (c *carrierTest) fill(b []byte, tag uint64) {
 	r := rand.New(rand.NewPCG(c.seed, tag))
-	for i := range b {
-		b[i] = byte(r.Uint32())
+	var word [8]byte
+	for len(b) > 0 {
+		binary.LittleEndian.PutUint64(word[:], r.Uint64())
+		b = b[copy(b, word[:]):]
 	}
 }
 
