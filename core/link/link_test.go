@@ -386,6 +386,8 @@ func TestCO4(t *testing.T) {
 type sink struct{ transport.Endpoint }
 
 func (sink) PostSend(r []transport.SendRequest) (int, error) { return len(r), nil }
+func (sink) Retire() error                                   { return nil }
+
 func (sink) PostRecv(r []transport.RecvRequest) (int, error) { return len(r), nil }
 
 // sunk is a link to rank 1 over a sink, as endpoint 7, with tag 5 on both
