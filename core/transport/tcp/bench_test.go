@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"sort"
-	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -16,8 +14,6 @@ import (
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/wire"
 )
-
-var benchSegmentBytes, _ = strconv.Atoi(os.Getenv("SEG"))
 
 // BenchmarkWriteBesidePlainCopy writes over an endpoint, and copies the same
 // bytes over as many plain sockets, in turn, over the loopback device. It
@@ -38,7 +34,6 @@ func BenchmarkWriteBesidePlainCopy(b *testing.B) {
 func benchmarkWrite(b *testing.B, protection wire.Protection, sockets, size int) {
 	p := newPair(b, func(_ int, c *Config) {
 		c.Protection, c.NumSockets = protection, sockets
-		c.segmentBytes = benchSegmentBytes
 	})
 	p.memory(size, transport.AccessWrite)
 	p.connect(16, 16)

@@ -30,13 +30,12 @@ type endpoint struct {
 	refusedRecv uint64 // of a send that did not fit
 	refusedSend bool
 
-	mu        sync.Mutex
-	meet      meeting
-	wasReady  bool
-	closed    bool
-	out       outgoing
-	in        incoming
-	sinceShow atomic.Int64 // since when a request waits for a receive, 0: none does
+	mu         sync.Mutex
+	meet       meeting
+	closed     bool
+	out        outgoing
+	in         incoming
+	sinceShort atomic.Int64 // since when a request waits for a receive, 0: none does
 }
 
 var _ transport.Endpoint = (*endpoint)(nil)
