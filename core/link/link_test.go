@@ -386,28 +386,71 @@ func TestCO4(t *testing.T) {
 type sink struct{ transport.Endpoint }
 
 func (sink) PostSend(r []transport.SendRequest) (int, error) { return len(r), nil }
+func (sink) Retire() error                                   { return nil }
+
 func (sink) PostRecv(r []transport.RecvRequest) (int, error) { return len(r), nil }
 
-// TestNoAllocations: in steady state nothing is allocated on either side.
-func TestNoAllocations(t *testing.T) {
+// sunk is a link to rank 1 over a sink, as endpoint 7, with tag 5 on both
+// sides.
+func sunk(t *testing.T) (*Link, *Set) {
 	cfg := Config{RingBytes: 1 << 14, NumMessages: 8}
 	ring, _ := heap(cfg.RingBytes)
 	region, err := fake.New(fake.Config{}).Transport().Register(ring.Bytes(0, cfg.RingBytes), 0)
 	require.NoError(t, err)
 	l := &Link{rank: 1, poller: &Poller{}, cfg: cfg, ep: sink{}}
-	l.send = sender{cfg: &l.cfg, ep: l.ep, staging: region, longest: 4096}
-	l.recv = receiver{cfg: &l.cfg, ep: l.ep, ring: region, longest: 4096}
+	l.send = sender{cfg: &l.cfg, ep: l.ep, staging: region, longest: 8192, tag: 5}
+	l.recv = receiver{cfg: &l.cfg, ep: l.ep, ring: region, longest: 8192, tag: 5, peerTag: 5}
 	l.send.init(8)
 	l.recv.init(8)
 	l.poller.links.Store(&map[transport.EndpointID]*Link{7: l})
 	s := NewSet(cfg, heap, func(int) error { return nil })
 	s.Put([]*Link{nil, l})
+	return l, s
+}
+
+func (l *Link) receives(v uint32, bytes uint32) bool {
+	return l.poller.serve(&transport.Completion{Endpoint: 7, ID: requestID(idReceive, 0), HasImm: true, Imm: v, NumBytes: bytes})
+}
+
+// TestOtherTag: what another link's tag is on means nothing.
+func TestOtherTag(t *testing.T) {
+	l, s := sunk(t)
+	_, err := s.Reserve(1, 64)
+	require.NoError(t, err)
+	require.NoError(t, s.Post(1, 64))
+	require.False(t, l.receives(imm(immMessage, 4, 0), 64))
+	require.False(t, l.receives(imm(immGrant, 4, 1), 0))
+	require.Nil(t, s.Next(1))
+	require.Zero(t, l.send.acked.Load())
+	require.True(t, l.receives(imm(immMessage, 5, 0), 64))
+	require.True(t, l.receives(imm(immGrant, 5, 1), 0))
+	require.Equal(t, uint64(2), l.Stats().Ignored)
+}
+
+// TestMisplaced: a message that would not lie inside the ring, or that is not
+// the next one, ends the link.
+func TestMisplaced(t *testing.T) {
+	l, s := sunk(t)
+	for n := range uint64(3) {
+		require.True(t, l.receives(imm(immMessage, 5, n), 8000)) // whoever sends so does not wrap
+	}
+	for range 2 {
+		require.Len(t, s.Next(1), 8000)
+		s.Release(1)
+	}
+	require.Nil(t, s.Next(1))
+	require.ErrorIs(t, l.Err(), errMisplaced)
+}
+
+// TestNoAllocations: in steady state nothing is allocated on either side.
+func TestNoAllocations(t *testing.T) {
+	l, s := sunk(t)
 	n, c := uint64(0), &transport.Completion{Endpoint: 7}
 	require.Zero(t, testing.AllocsPerRun(1000, func() {
 		if _, err := s.Reserve(1, 100); err != nil || s.Post(1, 100) != nil {
 			t.Fatal(err)
 		}
-		*c = transport.Completion{Endpoint: 7, ID: requestID(idReceive, 0), HasImm: true, Imm: imm(immMessage, 0, n), NumBytes: 100}
+		*c = transport.Completion{Endpoint: 7, ID: requestID(idReceive, 0), HasImm: true, Imm: imm(immMessage, 5, n), NumBytes: 100}
 		l.poller.serve(c) // the same message comes back
 		if len(s.Next(1)) != 100 {
 			t.Fatal("no message")
@@ -416,7 +459,7 @@ func TestNoAllocations(t *testing.T) {
 		n++
 		*c = transport.Completion{Endpoint: 7, ID: requestID(idMessage, n-1)}
 		l.poller.serve(c)
-		*c = transport.Completion{Endpoint: 7, ID: requestID(idReceive, 0), HasImm: true, Imm: imm(immGrant, 0, n)}
+		*c = transport.Completion{Endpoint: 7, ID: requestID(idReceive, 0), HasImm: true, Imm: imm(immGrant, 5, n)}
 		l.poller.serve(c)
 		*c = transport.Completion{Endpoint: 7, ID: requestID(idGrant, n)}
 		l.poller.serve(c)
