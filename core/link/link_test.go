@@ -56,7 +56,7 @@ func newEnd(t testing.TB, carrier transport.Transport, rank int, cfg Config) *en
 	var err error
 	e.link, err = NewLink(e.poll, e.peer, rand.Uint32(), cfg, heap)
 	require.NoError(t, err)
-	e.Set = NewSet(cfg, heap, func(int) error { return nil })
+	e.Set = NewSet(cfg, heap, func(int) error { return nil }, 0)
 	return e
 }
 
@@ -403,7 +403,7 @@ func sunk(t *testing.T) (*Link, *Set) {
 	l.send.init(8)
 	l.recv.init(8)
 	l.poller.links.Store(&map[transport.EndpointID]*Link{7: l})
-	s := NewSet(cfg, heap, func(int) error { return nil })
+	s := NewSet(cfg, heap, func(int) error { return nil }, 0)
 	s.Put([]*Link{nil, l})
 	return l, s
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"sync/atomic"
+	"time"
 
 	"github.com/moewire/moewire/core/transport"
 )
@@ -13,6 +14,7 @@ import (
 // one goroutine at a time, but for Memory, LinkOf and Err.
 type Set struct {
 	longest int64
+	age     time.Duration
 	memory  Memory
 	lost    func(rank int) error
 	links   [transport.MaxRanks]atomic.Pointer[Link]
@@ -22,9 +24,9 @@ type Set struct {
 var _ transport.Far = (*Set)(nil)
 
 // NewSet makes an empty one. lost says why a rank is known to be lost, nil if
-// it is not.
-func NewSet(cfg Config, memory Memory, lost func(rank int) error) *Set {
-	return &Set{longest: cfg.RingBytes / 2, memory: memory, lost: lost}
+// it is not; age is how old the owner's copies of words of far ranks may be.
+func NewSet(cfg Config, memory Memory, lost func(rank int) error, age time.Duration) *Set {
+	return &Set{longest: cfg.RingBytes / 2, memory: memory, lost: lost, age: age}
 }
 
 // Put makes the links (nil: none) those of the ranks, by rank, and returns
@@ -69,6 +71,9 @@ func (s *Set) Ranks() uint64 { return s.ranks.Load() }
 
 // MaxMessageBytes is what all links can carry.
 func (s *Set) MaxMessageBytes() int64 { return s.longest }
+
+// WordAge is what NewSet was given.
+func (s *Set) WordAge() time.Duration { return s.age }
 
 // Memory returns memory of this process's own.
 func (s *Set) Memory(sizeBytes int64) (transport.Segment, error) { return s.memory(sizeBytes) }

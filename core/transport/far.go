@@ -1,5 +1,7 @@
 package transport
 
+import "time"
+
 // Far reaches the ranks of a group whose memory this one cannot map: by
 // messages. Messages from one rank to another arrive once each, whole and in
 // the order in which they were posted; whatever carries them may reorder, so
@@ -26,6 +28,9 @@ type Far interface {
 	Next(rank int) []byte
 	// Release gives the memory of that message back to its sender.
 	Release(rank int)
+	// WordAge is how old the copies of a far rank's words may be that its
+	// Control shows: who compares two looks at them lets several of it pass.
+	WordAge() time.Duration
 	// Memory returns zeroed memory of this process's own, which becomes
 	// resident as it is touched. The caller releases it (Segment.Release).
 	Memory(sizeBytes int64) (Segment, error)

@@ -3,6 +3,7 @@ package inproc
 import (
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/moewire/moewire/core/transport"
 )
@@ -118,6 +119,9 @@ var _ transport.Far = (*far)(nil)
 
 func (f *far) Ranks() uint64          { return f.ranks }
 func (f *far) MaxMessageBytes() int64 { return f.d.group.hosts.MaxMessageBytes }
+
+// WordAge: control pages are shared by all.
+func (f *far) WordAge() time.Duration { return 0 }
 
 // Reserve lends a buffer of the queue.
 func (f *far) Reserve(rank int, n int64) ([]byte, error) {

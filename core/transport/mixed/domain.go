@@ -43,7 +43,7 @@ var _ transport.Domain = (*Domain)(nil)
 func newDomain(cfg Config, near transport.Domain) *Domain {
 	d := &Domain{cfg: cfg, near: near}
 	d.carriers = &carriers{cfg: &d.cfg, ring: func() { near.Wake(near.Rank()) }}
-	d.links = link.NewSet(cfg.Link, newPrivate, d.lost)
+	d.links = link.NewSet(cfg.Link, newPrivate, d.lost, cfg.Heartbeat)
 	return d
 }
 
