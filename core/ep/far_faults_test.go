@@ -273,8 +273,8 @@ func TestFarMessages(t *testing.T) {
 		put32(96, 1<<31) // counts
 		put32(96, 0)
 		put32(100, binary.LittleEndian.Uint32(good[80:])) // more rows than the lists have
-		put32(104, 77) // a token that there is not
-		put32(108, 0)  // the same again
+		put32(104, 77)                                    // a token that there is not
+		put32(108, 0)                                     // the same again
 		change(func(m []byte) []byte { m[bytesAt(m)]++; return m })
 		change(func(m []byte) []byte { m[bytesAt(m)+8] = 2; return m }) // an expert
 		for i, m := range bad {
