@@ -13,7 +13,6 @@ type outRows struct {
 	op    uint64 // + 1; 0: none
 	row   int    // rows that were sent
 	entry int    // and their experts
-	done  bool
 }
 
 // spread lists, for every far owner, the tokens that go there, once each, and
@@ -34,9 +33,12 @@ type lent struct {
 	n, entries int
 }
 
-// sendFar sends as many rows to far owners as there is room for, and returns
-// the owners that have them all.
-func (b *Buffer) sendFar(s *slot, owners uint64) (done uint64) {
+// lendFar begins messages with the next rows for far owners, and returns those
+// that have room for one.
+func (b *Buffer) lendFar(s *slot, owners uint64) (ready uint64) {
+	if owners == 0 {
+		return 0
+	}
 	b.spreadOut(s)
 	for rest := owners; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
@@ -44,17 +46,22 @@ func (b *Buffer) sendFar(s *slot, owners uint64) (done uint64) {
 			*f = outRows{op: s.op + 1}
 			b.openPlaces(s, r)
 		}
-	}
-	for todo := owners; todo != 0; {
-		ready := uint64(0)
-		for rest := todo; rest != 0; rest &= rest - 1 {
-			if b.lendRows(s, bits.TrailingZeros64(rest)) {
-				ready |= rest & -rest
-			}
+		if b.lendRows(s, r) {
+			ready |= rest & -rest
 		}
-		b.fillRows(s, ready)
-		done |= b.postRows(s, ready)
-		todo = ready &^ done
+	}
+	return ready
+}
+
+// sendFar sends the messages that were filled, and more as long as there is
+// room. It returns the owners that have all rows.
+func (b *Buffer) sendFar(s *slot, filled uint64) (done uint64) {
+	for filled != 0 {
+		last := b.postRows(s, filled)
+		done |= last
+		if filled = b.lendFar(s, filled&^last); filled != 0 {
+			b.placeJobs(s, b.plotFar(s, filled))
+		}
 	}
 	return done
 }
@@ -164,9 +171,9 @@ func putEntries(to []byte, entries []uint16) {
 	}
 }
 
-// fillRows stores the rows of all pieces, each token cast once, and what they
-// bring along. The kernels store the tokens beside them.
-func (b *Buffer) fillRows(s *slot, ranks uint64) {
+// plotFar returns the jobs that store the rows of all pieces, with their tokens
+// beside them, and stores what these bring along.
+func (b *Buffer) plotFar(s *slot, ranks uint64) []device.PlaceJob {
 	jobs := b.far.jobs[:0]
 	for rest := ranks; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
@@ -188,9 +195,7 @@ func (b *Buffer) fillRows(s *slot, ranks uint64) {
 		}
 	}
 	b.far.jobs = jobs
-	if len(jobs) > 0 {
-		b.placeJobs(s, jobs)
-	}
+	return jobs
 }
 
 // postRows sends the pieces, and returns the ranks whose piece was the last.

@@ -26,24 +26,20 @@ func (b *Buffer) send(s *slot) error {
 	if ready &^= far; b.exchanges(s) && ready != 0 {
 		ready = b.inOrder(s, ready) // far owners take our rows before they have an order
 	}
-	if far != 0 {
-		b.rec.placing(s)
-		far = b.sendFar(s, far)
-		s.unsent &^= far
-		s.sent |= far
-	}
-	if ready == 0 {
+	if ready|far == 0 {
 		return nil
 	}
 	b.rec.placing(s)
+	far = b.lendFar(s, far)
 	rows := b.reserve(s, ready)
-	b.place(s, rows)
+	b.place(s, rows, far)
 	b.count.bytesPlaced += b.placedBytes(s, rows)
 	for i := range b.ranks { // peers first: they can go on meanwhile
 		if r := (b.self + 1 + i) % b.ranks; ready>>r&1 == 1 {
 			b.publishTo(s, r, rows>>r&1 == 1)
 		}
 	}
+	ready |= b.sendFar(s, far)
 	s.unsent &^= ready
 	s.sent |= ready
 	return nil
@@ -124,8 +120,9 @@ func (b *Buffer) take(s *slot, ready uint64) (fits uint64) {
 	return fits
 }
 
-// place stores the rows for the given owners.
-func (b *Buffer) place(s *slot, owners uint64) {
+// place stores the rows for the given owners, and fills the messages that were
+// lent for far ones: each row is cast once for all of them.
+func (b *Buffer) place(s *slot, owners, far uint64) {
 	p, l := &s.plan, int(s.slab.LocalExperts)
 	for rest := owners; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
@@ -136,7 +133,12 @@ func (b *Buffer) place(s *slot, owners uint64) {
 		b.prefault(s, r)
 		b.scratch.targets[r] = target(s.dst[r], &s.slab)
 	}
-	b.placeJobs(s, b.jobsFor(s, owners))
+	jobs := b.jobsFor(s, owners)
+	if far != 0 {
+		jobs = append(b.plotFar(s, far), jobs...)
+		b.far.jobs = jobs
+	}
+	b.placeJobs(s, jobs)
 	b.placeColumns(s, owners)
 }
 
