@@ -302,7 +302,7 @@ func (b *Buffer) reduce(s *slot) error {
 		b.scratch.sources[r] = bytesOf(s.dst[r], lay.Y())
 	}
 	b.scratch.reduce = device.ReduceBatch{
-		Out: c.args.Out, Hidden: int(lay.Hidden), TopK: s.plan.width,
+		Out: c.args.Out[:c.args.NumTokens*int(lay.Hidden)*2], Hidden: int(lay.Hidden), TopK: s.plan.width,
 		Sources: b.scratch.sources, Wide: lay.WideOutputs, Jobs: c.rows, Weights: c.weights,
 	}
 	b.kern.Reduce(&b.scratch.reduce)
