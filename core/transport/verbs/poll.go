@@ -1,0 +1,142 @@
+package verbs
+
+import (
+	"sync"
+	"unsafe"
+
+	"github.com/moewire/moewire/core/internal/dl"
+	"github.com/moewire/moewire/core/internal/libibverbs"
+	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// pollLength is how many completions one call takes from the device at most.
+const pollLength = 64
+
+// poll is what takes completions off the queue.
+type poll struct {
+	// mu guards all of it. It is never held while anything blocks.
+	mu     sync.Mutex
+	queue  *libibverbs.Poller
+	memory *sys.Mapping
+	wcs    uintptr // pollLength completions, of C
+	closed bool
+	armed  bool // the next completion raises an event
+	// stash has what Wait found, for the next Poll.
+	stash      [pollLength]transport.Completion
+	begin, end int
+}
+
+func (p *poll) start(queue *libibverbs.Poller) (err error) {
+	p.queue = queue
+	p.memory, err = sys.MapAnonymous(int64(pollLength * unsafe.Sizeof(libibverbs.WC{})))
+	if err != nil {
+		return err
+	}
+	p.wcs = uintptr(unsafe.Pointer(unsafe.SliceData(p.memory.Bytes())))
+	return nil
+}
+
+func (p *poll) stop() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+}
+
+// Poll takes completions.
+func (t *Transport) Poll(done []transport.Completion) (int, error) {
+	p := &t.poll
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return 0, transport.ErrClosed
+	}
+	n := copy(done, p.stash[p.begin:p.end])
+	p.begin += n
+	for n < len(done) {
+		most := min(pollLength, len(done)-n)
+		asked, made, err := t.pollQueue(done[n : n+most])
+		n += made
+		if err != nil || asked < most {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// pollQueue asks the device once and returns how many completions it had, and
+// how many of them belong to a work request.
+func (t *Transport) pollQueue(done []transport.Completion) (had, made int, err error) {
+	p := &t.poll
+	had, err = p.queue.Poll(len(done), p.wcs)
+	if err != nil {
+		return 0, 0, err
+	}
+	for i := range had {
+		wc := dl.At[libibverbs.WC](p.wcs + uintptr(i)*unsafe.Sizeof(libibverbs.WC{}))
+		if t.complete(wc, &done[made]) {
+			made++
+		} else {
+			t.strays.Add(1)
+		}
+	}
+	return had, made, nil
+}
+
+// fillStash polls into the stash if that is empty, and reports whether it has
+// something.
+func (t *Transport) fillStash() (bool, error) {
+	p := &t.poll
+	if p.begin < p.end {
+		return true, nil
+	}
+	_, n, err := t.pollQueue(p.stash[:])
+	p.begin, p.end = 0, n
+	return n > 0, err
+}
+
+// complete translates one completion and frees its slot; false if it belongs
+// to nothing. After it, the endpoint may be closed at any moment.
+func (t *Transport) complete(wc *libibverbs.WC, done *transport.Completion) bool {
+	mark := tag(wc.WRID)
+	if mark.endpoint() >= len(t.table) {
+		return false
+	}
+	e := t.table[mark.endpoint()].Load()
+	if e == nil {
+		return false
+	}
+	s := e.send
+	if mark.recv() {
+		s = e.recv
+	}
+	slot := s.find(mark)
+	if slot == nil {
+		return false
+	}
+	*done = transport.Completion{
+		ID: slot.id, Endpoint: e.id, Op: slot.op, Status: statusOf(wc.Status),
+	}
+	if wc.Status == libibverbs.WCSuccess {
+		succeeded(wc, slot, done)
+	} else {
+		done.Vendor = vendorCode(wc)
+		e.fail(failureTexts[min(int(wc.Status), len(failureTexts)-1)])
+	}
+	s.free(mark.slot())
+	return true
+}
+
+func succeeded(wc *libibverbs.WC, s *slot, done *transport.Completion) {
+	done.NumBytes = s.bytes
+	if s.op != transport.OpRecv {
+		return
+	}
+	done.NumBytes = wc.ByteLen
+	if wc.Opcode == libibverbs.WCRecvRDMAWithImm {
+		done.Op = transport.OpRecvImm
+	}
+	if wc.WCFlags&libibverbs.WCWithImm != 0 {
+		done.HasImm, done.Imm = true, bigEndian(wc.ImmData)
+	}
+}
