@@ -51,7 +51,7 @@ func (e *endpoint) Connect(remote []byte, deadline time.Time) error {
 // receives come back, and returns err.
 func (e *endpoint) refuse(err error) error {
 	if e.move(transport.StateNew, transport.StateError) {
-		_ = e.toError() // Retire does it again, and reports
+		_ = e.flush() // Retire does it again, and reports
 	}
 	return err
 }

@@ -18,7 +18,7 @@ func fillRandom(r transport.Region, seed int64) {
 
 func TestEveryOperationMovesItsBytes(t *testing.T) {
 	for _, busy := range []bool{false, true} {
-		tr := openDevice(t, Config{BusyWait: busy})
+		tr := openDevice(t, Config{BusyWait: busy, NumEndpoints: 16})
 		t.Logf("%s: %+v", tr.Device(), tr.Limits())
 		a, b := connected(t, tr, 16)
 		const n = 100_000

@@ -12,6 +12,9 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
+// small is a device whose queue is made quickly.
+var small = Config{NumEndpoints: 16}
+
 // patience bounds every wait for something that must happen.
 const patience = 30 * time.Second
 

@@ -32,7 +32,10 @@ type endpoint struct {
 	memory     *sys.Mapping // what the sides' arrays lie in
 	send, recv *side
 
-	closing   sync.Mutex
+	// changing is held while the queue pair is moved to its error state: it
+	// exists until the state is StateClosed and this has been free once.
+	changing  sync.Mutex
+	closing   sync.Mutex // one Close at a time
 	destroyed bool
 }
 
@@ -141,25 +144,45 @@ func (e *endpoint) Retire() error {
 			break
 		}
 	}
-	if err := e.toError(); err != nil {
+	if err := e.flush(); err != nil {
 		return err // it may be tried again
 	}
 	e.retired.Store(true)
 	return nil
 }
 
-// fail notes that the device moved the queue pair to its error state.
-func (e *endpoint) fail(detail string) {
+// flush makes the device complete everything that was posted before the state
+// became StateError; later posts do not reach it. Devices do that by
+// themselves when they fail a request, but not all of them (soft-RoCE) for
+// what is posted between that and the moment when it is noticed here.
+func (e *endpoint) flush() error {
+	for _, s := range []*side{e.send, e.recv} {
+		s.mu.Lock()   // a post that saw the old state is over now
+		s.mu.Unlock() //nolint:staticcheck // empty on purpose
+	}
+	e.changing.Lock()
+	defer e.changing.Unlock()
+	if e.State() == transport.StateClosed {
+		return nil
+	}
+	return e.toError()
+}
+
+// fail notes that the device moved the queue pair to its error state. The
+// caller calls flush soon, when it holds no
+// lock, if this was the first failure.
+func (e *endpoint) fail(detail string) (first bool) {
 	for {
 		s := e.State()
 		if s != transport.StateNew && s != transport.StateReady {
-			return
+			return false
 		}
 		if e.move(s, transport.StateError) {
 			break
 		}
 	}
 	e.owner.report(transport.Event{Kind: transport.EventEndpointFailed, Endpoint: e.id, Detail: detail})
+	return true
 }
 
 // outstanding is the number of completions that are owed.
@@ -176,6 +199,7 @@ func (e *endpoint) Close() error {
 		return err
 	}
 	// Nobody posts any more, and every completion has been polled.
+	passed(&e.changing) // a flush under way is over now
 	t := e.owner
 	t.withdraw(e)
 	if err := t.lib.DestroyQP(e.qp); err != nil {
@@ -200,4 +224,10 @@ func (e *endpoint) shut() error {
 	}
 	e.state.Store(int32(transport.StateClosed))
 	return nil
+}
+
+// passed waits until whoever holds mu now has let go of it.
+func passed(mu *sync.Mutex) {
+	mu.Lock()
+	defer mu.Unlock()
 }

@@ -130,7 +130,7 @@ func (t *Transport) handle(kind libibverbs.EventType, e *endpoint, port uint8) {
 		libibverbs.EventPathMigErr:
 		if e != nil {
 			e.fail(detail)
-			_ = e.toError() // so that everything of it completes; Retire does it again
+			_ = e.flush() // Retire does it again, and reports
 			return
 		}
 	case libibverbs.EventDeviceFatal, libibverbs.EventCQErr:

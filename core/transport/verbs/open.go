@@ -212,6 +212,7 @@ func (t *Transport) makeQueue() (err error) {
 	for i := n - 1; i >= 0; i-- {
 		t.free = append(t.free, i)
 	}
+	t.poll.failed = make([]*endpoint, 0, n)
 	t.events.start(n)
 	return nil
 }

@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/moewire/moewire/core/internal/dl"
@@ -25,6 +26,11 @@ type poll struct {
 	// stash has what Wait found, for the next Poll.
 	stash      [pollLength]transport.Completion
 	begin, end int
+	// failed are endpoints to flush when mu is free again.
+	failed []*endpoint
+
+	// unsent counts the requests of all endpoints that wait in side.unsent.
+	unsent atomic.Int64
 }
 
 func (p *poll) start(queue *libibverbs.Poller) (err error) {
@@ -45,14 +51,37 @@ func (p *poll) stop() {
 
 // Poll takes completions.
 func (t *Transport) Poll(done []transport.Completion) (int, error) {
+	t.poll.mu.Lock()
+	n, err := t.pollLocked(done)
+	t.unlockPoll()
+	return n, err
+}
+
+// unlockPoll ends what needs poll.mu, and then does what must not be done
+// under it.
+func (t *Transport) unlockPoll() {
 	p := &t.poll
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	if len(p.failed) == 0 {
+		p.mu.Unlock()
+		return
+	}
+	failed := append([]*endpoint(nil), p.failed...)
+	clear(p.failed)
+	p.failed = p.failed[:0]
+	p.mu.Unlock()
+	for _, e := range failed {
+		_ = e.flush() // Retire does it again, and reports
+	}
+}
+
+func (t *Transport) pollLocked(done []transport.Completion) (int, error) {
+	p := &t.poll
 	if p.closed {
 		return 0, transport.ErrClosed
 	}
 	n := copy(done, p.stash[p.begin:p.end])
 	p.begin += n
+	n += t.pollUnsent(done[n:])
 	for n < len(done) {
 		most := min(pollLength, len(done)-n)
 		asked, made, err := t.pollQueue(done[n : n+most])
@@ -90,9 +119,29 @@ func (t *Transport) fillStash() (bool, error) {
 	if p.begin < p.end {
 		return true, nil
 	}
+	p.begin, p.end = 0, t.pollUnsent(p.stash[:])
+	if p.end > 0 {
+		return true, nil
+	}
 	_, n, err := t.pollQueue(p.stash[:])
-	p.begin, p.end = 0, n
+	p.end = n
 	return n > 0, err
+}
+
+// pollUnsent takes completions of what was posted to failed endpoints. It
+// looks through the table: it is rarely asked for.
+func (t *Transport) pollUnsent(done []transport.Completion) (n int) {
+	if t.poll.unsent.Load() == 0 {
+		return 0
+	}
+	for i := range t.table {
+		e := t.table[i].Load()
+		for n < len(done) && e != nil && (e.send.nextUnsent(&done[n]) || e.recv.nextUnsent(&done[n])) {
+			n++
+		}
+	}
+	t.poll.unsent.Add(-int64(n))
+	return n
 }
 
 // complete translates one completion and frees its slot; false if it belongs
@@ -121,10 +170,17 @@ func (t *Transport) complete(wc *libibverbs.WC, done *transport.Completion) bool
 		succeeded(wc, slot, done)
 	} else {
 		done.Vendor = vendorCode(wc)
-		e.fail(failureTexts[min(int(wc.Status), len(failureTexts)-1)])
+		t.noteFailure(e, wc)
 	}
 	s.free(mark.slot())
 	return true
+}
+
+// noteFailure takes an endpoint for failed from its first failed request on.
+func (t *Transport) noteFailure(e *endpoint, wc *libibverbs.WC) {
+	if e.fail(failureTexts[min(int(wc.Status), len(failureTexts)-1)]) {
+		t.poll.failed = append(t.poll.failed, e)
+	}
 }
 
 func succeeded(wc *libibverbs.WC, s *slot, done *transport.Completion) {

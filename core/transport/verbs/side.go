@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -24,7 +25,12 @@ type side struct {
 
 	// mu orders posts and guards the arrays, which C reads during a call only.
 	// The call under it does not block: it rings the device's bell.
-	mu     sync.Mutex
+	mu sync.Mutex
+	// unsent are slots of requests that the device never sees, because the
+	// endpoint had failed: a ring that post writes under mu and Poll reads.
+	unsent          []uint16
+	written, polled atomic.Uint64
+
 	wrs    uintptr // chainLength work requests, of C
 	sges   uintptr // NumPieces for each
 	pieces int
@@ -47,6 +53,7 @@ func newSide(e *endpoint, recv bool, depth int, memory []byte) *side {
 	s := &side{
 		slots:    newSlots(depth, numPieces, uint32(e.id)<<12&(1<<keyBits-1)),
 		endpoint: e,
+		unsent:   make([]uint16, depth),
 		wrs:      base + 8,
 		sges:     base + 8 + chainLength*sendWRBytes,
 		pieces:   numPieces,
@@ -118,11 +125,45 @@ func (s *side) parts(i int, n int32, r *region, off, length uint64) (int32, erro
 // sge is the address of the i-th request's parts.
 func (s *side) sge(i int) uintptr { return s.sges + uintptr(i*s.pieces)*sgeBytes }
 
+// flushUnsent takes the first n requests of the chain and leaves them to Poll,
+// as flushed.
+func (s *side) flushUnsent(n int) {
+	for i := range n {
+		index, _ := s.slots.at(i)
+		s.unsent[(s.written.Load()+uint64(i))%uint64(len(s.unsent))] = uint16(index)
+	}
+	s.take(n)
+	s.written.Add(uint64(n))
+	t := s.endpoint.owner
+	t.poll.unsent.Add(int64(n))
+	t.Wake()
+}
+
+// nextUnsent gives one of them as a completion, if there is one.
+func (s *side) nextUnsent(done *transport.Completion) bool {
+	n := s.polled.Load()
+	if n == s.written.Load() {
+		return false
+	}
+	index := s.unsent[n%uint64(len(s.unsent))]
+	slot := &s.all[index]
+	*done = transport.Completion{
+		ID: slot.id, Endpoint: s.endpoint.id, Op: slot.op, Status: transport.StatusFlushed,
+	}
+	s.polled.Store(n + 1)
+	s.free(int(index))
+	return true
+}
+
 // handOver posts the first n requests of the chain, which are filled in, and
 // returns how many the device took.
 func (s *side) handOver(n int, wrBytes uintptr) (int, error) {
 	if n == 0 {
 		return 0, nil
+	}
+	if s.endpoint.State() == transport.StateError {
+		s.flushUnsent(n)
+		return n, nil
 	}
 	s.take(n) // before the call: completions may be polled during it
 	bad, errno := s.poster.Post(s.wrs)

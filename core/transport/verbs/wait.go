@@ -106,7 +106,7 @@ func (t *Transport) prepareSleep() (ready bool, err error) {
 	}
 	p := &t.poll
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer t.unlockPoll()
 	if ready, err = t.fillStash(); ready || err != nil || p.armed {
 		return ready, err
 	}
@@ -144,7 +144,7 @@ func (t *Transport) spin(d time.Duration) error {
 	for i := 0; ; i++ {
 		t.poll.mu.Lock()
 		ready, err := t.fillStash()
-		t.poll.mu.Unlock()
+		t.unlockPoll()
 		if ready || err != nil || t.events.waiting() {
 			return err
 		}
