@@ -147,6 +147,7 @@ const (
 type EndpointSpec struct {
 	SendDepth int // send requests outstanding at most
 	RecvDepth int // receive requests outstanding at most
+	// A request is outstanding until its completion has been polled.
 }
 
 // Endpoint is one end of one connection. Post, Retire and State are safe for
@@ -163,7 +164,11 @@ type Endpoint interface {
 	Connect(remote []byte, deadline time.Time) error
 	// PostSend hands over requests in order and returns how many were
 	// accepted: those complete exactly once, the others never. ErrWouldBlock
-	// at SendDepth, ErrState before StateReady and after StateClosed.
+	// at SendDepth, ErrState before StateReady and after StateClosed. A
+	// request that is wrong in itself (its Op, a piece outside its region, a
+	// region that is closed or another transport's, too many pieces or bytes)
+	// gets an error that says so: it is not posted, those before it are, and
+	// the endpoint stays as it is.
 	PostSend(requests []SendRequest) (posted int, err error)
 	// PostRecv is the same for receives, bounded by RecvDepth.
 	PostRecv(requests []RecvRequest) (posted int, err error)

@@ -32,7 +32,7 @@ var layers = []struct {
 
 	// The interfaces, and what implements them. core/ep sees the former only.
 	{"core/transport", nil},
-	{"core/transport/transporttest", []string{"core/transport"}},
+	{"core/transport/transporttest", []string{"core/transport", "core/internal/testenv"}},
 	{"core/transport/inproc", []string{"core/transport", "core/internal/..."}},
 	{"core/transport/shm", []string{"core/transport", "core/internal/..."}},
 	{"core/wire", []string{"core/internal/safego"}},

@@ -28,3 +28,23 @@ func TestLacking(t *testing.T) {
 		}
 	}
 }
+
+func TestSeed(t *testing.T) {
+	t.Setenv("MOEWIRE_TEST_SEED", "")
+	if first, second := Seed(t), Seed(t); first == second {
+		t.Error("two tests draw the same seed")
+	}
+	t.Setenv("MOEWIRE_TEST_SEED", "0x10")
+	if got := Seed(t); got != 16 {
+		t.Errorf("the seed that was set is 16, not %d", got)
+	}
+	t.Setenv("MOEWIRE_TEST_SEED", "many")
+	r := &recorder{}
+	func() {
+		defer func() { _ = recover() }()
+		Seed(r)
+	}()
+	if !r.failed {
+		t.Error("a seed that is no number was taken")
+	}
+}
