@@ -48,21 +48,6 @@ func (l *Library) DestroyCompChannel(ch CompChannel) error {
 	return returned("ibv_destroy_comp_channel", l.call.destroyCompChannel.Call(uintptr(ch)))
 }
 
-// GetCQEvent takes one event off a channel; EAGAIN if its descriptor does not
-// block and there is none.
-func (l *Library) GetCQEvent(ch CompChannel) (CQ, error) {
-	out := new([2]uintptr) // the queue, and its context
-	r, errno := l.call.getCQEvent.CallErrno(uintptr(ch), uintptr(unsafe.Pointer(&out[0])), uintptr(unsafe.Pointer(&out[1])))
-	if int32(r) != 0 {
-		return 0, failed("ibv_get_cq_event", max(errno, 1))
-	}
-	return CQ(out[0]), nil
-}
-
-// AckCQEvents says that n events of a queue were taken. DestroyCQ waits for
-// that.
-func (l *Library) AckCQEvents(cq CQ, n int) { l.call.ackCQEvents.Call(uintptr(cq), uintptr(n)) }
-
 // CreateCQ makes a completion queue with room for at least n completions.
 func (l *Library) CreateCQ(ctx Context, n int, ch CompChannel) (CQ, error) {
 	cq, errno := l.call.createCQ.CallErrno(uintptr(ctx), uintptr(n), 0, uintptr(ch), 0)

@@ -46,6 +46,33 @@ func (p *Poller) Arm() error {
 // errPoll is a value, so that it costs nothing to return.
 var errPoll = failed("ibv_poll_cq", syscall.EIO)
 
+// Listener takes the completion events of one channel.
+type Listener struct {
+	ch       uintptr
+	get, ack *dl.Hot
+	out      uintptr
+}
+
+// OutBytes is the memory that a Listener needs.
+const OutBytes = 16
+
+// Listener makes one. out is the address of OutBytes bytes, outside the Go
+// heap, that only this Listener uses.
+func (l *Library) Listener(ch CompChannel, out uintptr) *Listener {
+	return &Listener{ch: uintptr(ch), get: l.call.getCQEvent.Hot(), ack: l.call.ackCQEvents.Hot(), out: out}
+}
+
+// Take takes and acknowledges one event, and reports whether there was one:
+// the channel's descriptor must not block. Destroying the event's queue waits
+// for the acknowledgement.
+func (l *Listener) Take() bool {
+	if int32(l.get.Call(l.ch, l.out, l.out+8)) != 0 {
+		return false
+	}
+	l.ack.Call(*dl.At[uintptr](l.out), 1, 0)
+	return true
+}
+
 // Poster posts to one side of one queue pair.
 type Poster struct {
 	qp   uintptr

@@ -12,7 +12,7 @@ import (
 )
 
 // quick makes a device give up early, so that tests do.
-var quick = Config{RetryCount: 1, RNRRetryCount: 1, RNRTimer: 12, NumEndpoints: 16}
+var quick = Config{RNRRetryCount: 1, RNRTimer: 12, NumEndpoints: 16}
 
 // deviceStatus is what the device itself said.
 func deviceStatus(c transport.Completion) libibverbs.WCStatus {
@@ -81,7 +81,7 @@ func TestNoReceivePosted(t *testing.T) {
 }
 
 func TestPeerIsGone(t *testing.T) {
-	tr := openDevice(t, quick)
+	tr := openDevice(t, Config{RetryCount: 3, NumEndpoints: 4})
 	local := memory(t, tr, 64, both)
 	a, b := connected(t, tr, 4)
 	closeEndpoint(t, tr, b)

@@ -242,5 +242,6 @@ func (t *Transport) tryQueuePair() error {
 
 // watch makes Wait see completions and events.
 func (t *Transport) watch() error {
-	return t.wait.start(t.channel.FD(), t.ctx.AsyncFD())
+	listener := t.lib.Listener(t.channel, t.poll.spare)
+	return t.wait.start(listener, t.channel.FD(), t.ctx.AsyncFD())
 }

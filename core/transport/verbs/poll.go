@@ -21,6 +21,7 @@ type poll struct {
 	queue  *libibverbs.Poller
 	memory *sys.Mapping
 	wcs    uintptr // pollLength completions, of C
+	spare  uintptr // libibverbs.OutBytes behind them, of Wait
 	closed bool
 	armed  bool // the next completion raises an event
 	// stash has what Wait found, for the next Poll.
@@ -35,11 +36,13 @@ type poll struct {
 
 func (p *poll) start(queue *libibverbs.Poller) (err error) {
 	p.queue = queue
-	p.memory, err = sys.MapAnonymous(int64(pollLength * unsafe.Sizeof(libibverbs.WC{})))
+	const wcsBytes = pollLength * unsafe.Sizeof(libibverbs.WC{})
+	p.memory, err = sys.MapAnonymous(int64(wcsBytes + libibverbs.OutBytes))
 	if err != nil {
 		return err
 	}
 	p.wcs = uintptr(unsafe.Pointer(unsafe.SliceData(p.memory.Bytes())))
+	p.spare = p.wcs + wcsBytes
 	return nil
 }
 

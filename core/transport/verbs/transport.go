@@ -196,8 +196,7 @@ func (t *Transport) destroy() error {
 	if t.pd != 0 {
 		keep(t.lib.DeallocPD(t.pd))
 	}
-	keep(t.wait.poller.Close())
-	keep(t.wait.bell.Close())
+	keep(t.wait.free())
 	if t.poll.memory != nil {
 		keep(t.poll.memory.Unmap())
 	}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moewire/moewire/core/internal/libibverbs"
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -20,13 +21,17 @@ const (
 // waiter is what Wait blocks in.
 type waiter struct {
 	mu     sync.Mutex // held by the one goroutine in Wait
-	poller *sys.Poller
+	poller   *sys.Poller
+	listener *libibverbs.Listener
+	closed   bool
+
+	bellMu sync.RWMutex // held to ring the bell, and to take it away
 	bell   *sys.FD
 	rung   atomic.Bool // Wake was called since a Wait last returned for it
-	closed bool
 }
 
-func (w *waiter) start(channel, async int) (err error) {
+func (w *waiter) start(listener *libibverbs.Listener, channel, async int) (err error) {
+	w.listener = listener
 	if w.poller, err = sys.NewPoller(); err != nil {
 		return err
 	}
@@ -50,15 +55,27 @@ func (w *waiter) stop() {
 }
 
 func (w *waiter) ring() error {
+	w.bellMu.RLock()
+	defer w.bellMu.RUnlock()
+	if w.bell == nil {
+		return nil
+	}
 	w.rung.Store(true)
 	return sys.Signal(w.bell)
 }
 
+// free closes the descriptors. Later calls of Wake do nothing.
+func (w *waiter) free() error {
+	w.bellMu.Lock()
+	bell := w.bell
+	w.bell = nil
+	w.bellMu.Unlock()
+	return firstError(w.poller.Close(), bell.Close())
+}
+
 // Wake ends a Wait.
 func (t *Transport) Wake() {
-	if !t.closed.Load() {
-		_ = t.wait.ring() // an eventfd cannot fail to be written
-	}
+	_ = t.wait.ring() // an eventfd cannot fail to be written
 }
 
 // Wait blocks until there may be something.
@@ -119,15 +136,7 @@ func (t *Transport) prepareSleep() (ready bool, err error) {
 
 // takeCompletionEvents empties the channel.
 func (t *Transport) takeCompletionEvents() {
-	n := 0
-	for {
-		if _, err := t.lib.GetCQEvent(t.channel); err != nil {
-			break // EAGAIN: that was all
-		}
-		n++
-	}
-	if n > 0 {
-		t.lib.AckCQEvents(t.cq, n)
+	for t.wait.listener.Take() {
 		t.poll.mu.Lock()
 		t.poll.armed = false
 		t.poll.mu.Unlock()
