@@ -49,6 +49,10 @@ const (
 	WCRecvRDMAWithImm = 1<<7 + 1
 	WCWithImm         = 1 << 1
 
+	GIDTypeIB     = 0
+	GIDTypeRoCEv1 = 1
+	GIDTypeRoCEv2 = 2
+
 	PortActive        = 4
 	LinkInfiniBand    = 1
 	LinkEthernet      = 2

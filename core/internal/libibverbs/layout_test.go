@@ -26,6 +26,7 @@ var mirrors = []struct {
 }{
 	{"struct ibv_device_attr", DeviceAttr{}, false},
 	{"struct ibv_port_attr", PortAttr{}, false},
+	{"struct ibv_gid_entry", GIDEntry{}, false},
 	{"struct ibv_qp_cap", QPCap{}, false},
 	{"struct ibv_qp_init_attr", QPInitAttr{}, false},
 	{"struct ibv_ah_attr", AHAttr{}, false},

@@ -26,7 +26,7 @@ type functions struct {
 	createCompChannel, destroyCompChannel, getCQEvent, ackCQEvents        dl.Func
 	createCQ, destroyCQ, createQP, modifyQP, destroyQP                    dl.Func
 	getAsyncEvent, ackAsyncEvent                                          dl.Func
-	regMRIova2                                                            dl.Func // newer libraries
+	regMRIova2, queryGIDTable                                             dl.Func // newer libraries
 }
 
 // Load opens the library: path if it is not empty, else by its soname.
@@ -51,6 +51,7 @@ func New(lib *dl.Library) (*Library, error) {
 		}
 	}
 	l.call.regMRIova2, _ = lib.Lookup("ibv_reg_mr_iova2")
+	l.call.queryGIDTable, _ = lib.Lookup("_ibv_query_gid_table")
 	return l, nil
 }
 
@@ -185,6 +186,20 @@ func (l *Library) QueryGID(ctx Context, port uint8, index int) ([GIDBytes]byte, 
 		return *gid, failed("ibv_query_gid", max(errno, 1))
 	}
 	return *gid, nil
+}
+
+// HasGIDTable reports whether QueryGIDTable can be called.
+func (l *Library) HasGIDTable() bool { return l.call.queryGIDTable != 0 }
+
+// QueryGIDTable reads up to most used entries of all ports' tables.
+func (l *Library) QueryGIDTable(ctx Context, most int) ([]GIDEntry, error) {
+	entries := make([]GIDEntry, most)
+	r := int64(l.call.queryGIDTable.Call(uintptr(ctx), uintptr(unsafe.Pointer(unsafe.SliceData(entries))),
+		uintptr(most), 0, unsafe.Sizeof(entries[0])))
+	if r < 0 {
+		return nil, failed("ibv_query_gid_table", syscall.Errno(-r))
+	}
+	return entries[:r], nil
 }
 
 // AllocPD makes a protection domain.

@@ -69,6 +69,16 @@ type PortAttr struct {
 	_            uint16 // written by newer libraries only
 }
 
+// GIDEntry is struct ibv_gid_entry.
+type GIDEntry struct {
+	_           structs.HostLayout
+	GID         [GIDBytes]byte `c:"gid"`
+	Index       uint32         `c:"gid_index"`
+	Port        uint32         `c:"port_num"`
+	Type        uint32         `c:"gid_type"`
+	NDevIfIndex uint32         `c:"ndev_ifindex"`
+}
+
 // QPCap is struct ibv_qp_cap.
 type QPCap struct {
 	_             structs.HostLayout

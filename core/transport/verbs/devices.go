@@ -135,7 +135,7 @@ func nearestIn(sysfs string, devices []Device, near Place) []Device {
 		return cmp.Or(
 			-compareBool(a.active(), b.active()),
 			cmp.Compare(hops(path, a.PCIPath), hops(path, b.PCIPath)),
-			-compareBool(a.NUMANode == near.NUMANode-1, b.NUMANode == near.NUMANode-1),
+			-compareBool(a.onNode(near), b.onNode(near)),
 			-cmp.Compare(a.rate(), b.rate()),
 			cmp.Compare(a.Name, b.Name),
 		)
@@ -156,6 +156,8 @@ func compareBool(a, b bool) int {
 func (d Device) active() bool {
 	return slices.ContainsFunc(d.Ports, func(p Port) bool { return p.Active })
 }
+
+func (d Device) onNode(p Place) bool { return p.NUMANode > 0 && d.NUMANode == p.NUMANode-1 }
 
 func (d Device) rate() (best float64) {
 	for _, p := range d.Ports {

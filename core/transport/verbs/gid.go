@@ -8,14 +8,22 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+
+	"github.com/moewire/moewire/core/internal/libibverbs"
 )
 
 // gidEntry is a used entry of a port's table of addresses.
 type gidEntry struct {
 	index int
 	addr  netip.Addr
-	kind  string // "RoCE v2", "IB/RoCE v1"
+	kind  string
 }
+
+// The kinds, as sysfs calls them.
+const (
+	kindV1 = "IB/RoCE v1"
+	kindV2 = "RoCE v2"
+)
 
 // readGIDs reads a port's table. Entries that are not used are left out.
 func readGIDs(sysfs, device string, port int) []gidEntry {
@@ -40,6 +48,20 @@ func readGIDs(sysfs, device string, port int) []gidEntry {
 	return entries
 }
 
+// gidsOf translates a table from the library.
+func gidsOf(table []libibverbs.GIDEntry, port uint8) []gidEntry {
+	kinds := map[uint32]string{
+		libibverbs.GIDTypeIB: kindV1, libibverbs.GIDTypeRoCEv1: kindV1, libibverbs.GIDTypeRoCEv2: kindV2,
+	}
+	var entries []gidEntry
+	for _, e := range table {
+		if addr := netip.AddrFrom16(e.GID); e.Port == uint32(port) && !addr.IsUnspecified() {
+			entries = append(entries, gidEntry{int(e.Index), addr, kinds[e.Type]})
+		}
+	}
+	return entries
+}
+
 // chooseGID picks the entry to send from on Ethernet: RoCE v2, which routers
 // forward, from an IPv4 address, else a global IPv6 one, else one of the link;
 // RoCE v1 if there is nothing else. The first of equals.
@@ -58,9 +80,9 @@ func chooseGID(entries []gidEntry) (int, error) {
 
 func (e gidEntry) rank() int {
 	switch {
-	case strings.HasSuffix(e.kind, "RoCE v1"):
+	case e.kind == kindV1:
 		return 1
-	case e.kind != "RoCE v2":
+	case e.kind != kindV2:
 		return 0
 	case e.addr.Is4In6():
 		return 4

@@ -131,6 +131,9 @@ func (t *Transport) locate() error {
 	return nil
 }
 
+// maxPorts is how many ports a device has at most; more are not looked at.
+const maxPorts = 4
+
 func (t *Transport) findGID(port *libibverbs.PortAttr) (int, error) {
 	if t.config.GIDIndex != nil {
 		return *t.config.GIDIndex, nil
@@ -138,7 +141,14 @@ func (t *Transport) findGID(port *libibverbs.PortAttr) (int, error) {
 	if port.LinkLayer != libibverbs.LinkEthernet {
 		return 0, nil // on InfiniBand the first is always there
 	}
-	return chooseGID(readGIDs("/sys", t.device, int(t.port)))
+	if !t.lib.HasGIDTable() {
+		return chooseGID(readGIDs("/sys", t.device, int(t.port)))
+	}
+	table, err := t.lib.QueryGIDTable(t.ctx, int(port.GIDTblLen)*maxPorts)
+	if err != nil {
+		return 0, err
+	}
+	return chooseGID(gidsOf(table, t.port))
 }
 
 // setLimits lowers the configured bounds to those of the device.

@@ -20,7 +20,7 @@ const (
 
 // waiter is what Wait blocks in.
 type waiter struct {
-	mu     sync.Mutex // held by the one goroutine in Wait
+	mu       sync.Mutex // held by the one goroutine in Wait
 	poller   *sys.Poller
 	listener *libibverbs.Listener
 	closed   bool
