@@ -131,8 +131,9 @@ func (t *Transport) locate() error {
 	return nil
 }
 
-// maxPorts is how many ports a device has at most; more are not looked at.
-const maxPorts = 4
+// maxGIDs is how many used entries the library is asked for at once: the
+// kernel takes no more than 64 KiB of them.
+const maxGIDs = 1024
 
 func (t *Transport) findGID(port *libibverbs.PortAttr) (int, error) {
 	if t.config.GIDIndex != nil {
@@ -141,14 +142,12 @@ func (t *Transport) findGID(port *libibverbs.PortAttr) (int, error) {
 	if port.LinkLayer != libibverbs.LinkEthernet {
 		return 0, nil // on InfiniBand the first is always there
 	}
-	if !t.lib.HasGIDTable() {
-		return chooseGID(readGIDs("/sys", t.device, int(t.port)))
+	if t.lib.HasGIDTable() {
+		if table, err := t.lib.QueryGIDTable(t.ctx, maxGIDs); err == nil {
+			return chooseGID(gidsOf(table, t.port))
+		}
 	}
-	table, err := t.lib.QueryGIDTable(t.ctx, int(port.GIDTblLen)*maxPorts)
-	if err != nil {
-		return 0, err
-	}
-	return chooseGID(gidsOf(table, t.port))
+	return chooseGID(readGIDs("/sys", t.device, int(t.port))) // slower
 }
 
 // setLimits lowers the configured bounds to those of the device.
