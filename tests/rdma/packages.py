@@ -15,6 +15,7 @@ import gzip
 import hashlib
 import lzma
 import os
+import platform
 import shutil
 import subprocess
 from pathlib import Path
@@ -44,6 +45,8 @@ def cache() -> Path:
 
 def prepare() -> Path:
     """The folder, filled. It is filled again when these scripts have changed."""
+    if platform.machine() != "x86_64":
+        raise UnavailableError(f"this machine is {platform.machine()}, the packages are of x86_64")
     for tool in ("apt-get", "apt-cache", "dpkg"):
         if shutil.which(tool) is None:
             raise UnavailableError(f"no {tool} on this machine")
