@@ -40,6 +40,11 @@ func (p *Poller) Add(raw int, token uint) error {
 	return wrap("epoll_ctl add", unix.EpollCtl(p.fd.Raw(), unix.EPOLL_CTL_ADD, raw, &ev))
 }
 
+// Remove ends the watch of a descriptor.
+func (p *Poller) Remove(raw int) error {
+	return wrap("epoll_ctl del", unix.EpollCtl(p.fd.Raw(), unix.EPOLL_CTL_DEL, raw, nil))
+}
+
 // Wait blocks until something can be read or d has passed, rounded up to
 // milliseconds, and returns one bit per token. It may return early with none.
 // One goroutine at a time; it allocates nothing.

@@ -33,6 +33,11 @@ func TestPoller(t *testing.T) {
 	ready, err = p.Wait(time.Millisecond)
 	require.NoError(t, err)
 	assert.Zero(t, ready)
+	require.NoError(t, Signal(a))
+	require.NoError(t, p.Remove(a.Raw()))
+	ready, err = p.Wait(time.Millisecond)
+	require.NoError(t, err)
+	assert.Zero(t, ready)
 	assert.Zero(t, testing.AllocsPerRun(100, func() { _, _ = p.Wait(0) }))
 
 	require.NoError(t, p.Close())

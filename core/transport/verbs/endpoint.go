@@ -35,8 +35,10 @@ type endpoint struct {
 	// changing is held while the queue pair is moved to its error state: it
 	// exists until the state is StateClosed and this has been free once.
 	changing  sync.Mutex
-	closing   sync.Mutex // one Close at a time
-	destroyed bool
+	destroyed bool // by abandon, under changing
+
+	closing sync.Mutex // one Close at a time
+	freed   bool
 }
 
 // NewEndpoint makes a queue pair, which waits for Connect and takes receives.
@@ -63,6 +65,9 @@ func (t *Transport) NewEndpoint(spec transport.EndpointSpec) (transport.Endpoint
 		return nil, err
 	}
 	t.publish(e)
+	if t.fatal.Load() { // lost meanwhile
+		e.abandon(t.Device() + ": it was removed")
+	}
 	return e, nil
 }
 
@@ -162,10 +167,34 @@ func (e *endpoint) flush() error {
 	}
 	e.changing.Lock()
 	defer e.changing.Unlock()
-	if e.State() == transport.StateClosed {
+	if e.State() == transport.StateClosed || e.destroyed {
 		return nil
 	}
 	return e.toError()
+}
+
+// abandon ends an endpoint whose device gives no more completions: once the
+// queue pair is destroyed no byte of it moves, so that what is outstanding can
+// be given back as flushed. If it cannot be destroyed, that stays with the
+// device.
+func (e *endpoint) abandon(detail string) {
+	e.fail(detail)
+	passed(&e.send.mu) // a post that saw the old state is over now
+	passed(&e.recv.mu)
+	e.changing.Lock()
+	defer e.changing.Unlock()
+	if e.State() == transport.StateClosed || e.destroyed {
+		return
+	}
+	t := e.owner
+	if t.gone(t.lib.DestroyQP(e.qp)) != nil {
+		return
+	}
+	e.destroyed = true
+	t.poll.mu.Lock()
+	defer t.poll.mu.Unlock()
+	e.send.flushTaken()
+	e.recv.flushTaken()
 }
 
 // fail notes that the device moved the queue pair to its error state. The
@@ -192,7 +221,7 @@ func (e *endpoint) outstanding() int { return e.send.outstanding() + e.recv.outs
 func (e *endpoint) Close() error {
 	e.closing.Lock()
 	defer e.closing.Unlock()
-	if e.destroyed {
+	if e.freed {
 		return nil
 	}
 	if err := e.shut(); err != nil {
@@ -202,10 +231,12 @@ func (e *endpoint) Close() error {
 	passed(&e.changing) // a flush under way is over now
 	t := e.owner
 	t.withdraw(e)
-	if err := t.lib.DestroyQP(e.qp); err != nil {
-		return err
+	if !e.destroyed {
+		if err := t.gone(t.lib.DestroyQP(e.qp)); err != nil {
+			return err
+		}
 	}
-	e.destroyed = true
+	e.freed = true
 	t.unreserve(e, len(e.send.all)+len(e.recv.all))
 	return e.memory.Unmap()
 }

@@ -1,8 +1,10 @@
 package verbs
 
 import (
+	"errors"
 	"fmt"
 	"sync"
+	"syscall"
 
 	"github.com/moewire/moewire/core/internal/libibverbs"
 	"github.com/moewire/moewire/core/transport"
@@ -88,10 +90,15 @@ func (t *Transport) takeEvents() {
 	defer v.reading.Unlock()
 	for !v.closed {
 		event, err := t.lib.GetAsyncEvent(t.ctx)
-		if err != nil {
+		switch {
+		case err == nil:
+			t.take(event)
+		case errors.Is(err, syscall.EIO) || errors.Is(err, syscall.ENODEV):
+			t.loseDevice(t.Device() + ": it was removed") // the event itself may be lost
+			return
+		default:
 			return // EAGAIN: that was all
 		}
-		t.take(event)
 	}
 }
 
@@ -134,9 +141,7 @@ func (t *Transport) handle(kind libibverbs.EventType, e *endpoint, port uint8) {
 			return
 		}
 	case libibverbs.EventDeviceFatal, libibverbs.EventCQErr:
-		t.fatal.Store(true)
-		t.setDown(true, detail)
-		t.failAll(detail)
+		t.loseDevice(detail)
 		return
 	case libibverbs.EventPortErr:
 		if port == t.port {
@@ -169,13 +174,26 @@ func (t *Transport) setDown(down bool, detail string) {
 	t.report(transport.Event{Kind: kind, Detail: detail})
 }
 
-// failAll fails every endpoint, after the device itself has.
-func (t *Transport) failAll(detail string) {
+// loseDevice ends everything, because the device gives no more completions.
+func (t *Transport) loseDevice(detail string) {
+	if t.fatal.Swap(true) {
+		return
+	}
+	t.setDown(true, detail)
 	for i := range t.table {
 		if e := t.table[i].Load(); e != nil {
-			e.fail(detail)
+			e.abandon(detail)
 		}
 	}
+}
+
+// gone takes errors of calls that free something for success when the device
+// was removed: the kernel has freed it then. The library keeps a little memory.
+func (t *Transport) gone(err error) error {
+	if t.fatal.Load() && (errors.Is(err, syscall.EIO) || errors.Is(err, syscall.ENODEV)) {
+		return nil
+	}
+	return err
 }
 
 var eventTexts = [libibverbs.NumEventTypes]string{

@@ -137,7 +137,7 @@ func (r *region) deregister() error {
 	defer r.mu.Unlock()
 	for len(r.mrs) > 0 {
 		last := len(r.mrs) - 1
-		if err := r.owner.lib.DeregMR(r.mrs[last]); err != nil {
+		if err := r.owner.gone(r.owner.lib.DeregMR(r.mrs[last])); err != nil {
 			return err
 		}
 		r.mrs = r.mrs[:last]

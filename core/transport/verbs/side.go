@@ -139,6 +139,32 @@ func (s *side) flushUnsent(n int) {
 	t.Wake()
 }
 
+// flushTaken leaves all that the device still had to Poll, as flushed. The
+// caller holds poll.mu, so no completion of it is being looked at; later ones
+// are strays.
+func (s *side) flushTaken() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	mine := make([]bool, len(s.all)) // free, or waiting in unsent already
+	for n := s.taken.Load(); n < s.freed.Load()+uint64(len(s.ring)); n++ {
+		mine[s.ring[n%uint64(len(s.ring))]] = true
+	}
+	for n := s.polled.Load(); n < s.written.Load(); n++ {
+		mine[s.unsent[n%uint64(len(s.unsent))]] = true
+	}
+	added := 0
+	for i := range s.all {
+		if !mine[i] {
+			s.all[i].key = nextKey(s.all[i].key)
+			s.unsent[(s.written.Load()+uint64(added))%uint64(len(s.unsent))] = uint16(i)
+			added++
+		}
+	}
+	s.written.Add(uint64(added))
+	s.endpoint.owner.poll.unsent.Add(int64(added))
+	s.endpoint.owner.Wake()
+}
+
 // nextUnsent gives one of them as a completion, if there is one.
 func (s *side) nextUnsent(done *transport.Completion) bool {
 	n := s.polled.Load()

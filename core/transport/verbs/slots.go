@@ -30,6 +30,8 @@ func (t tag) slot() int     { return int(t >> 1 & (1<<slotBits - 1)) }
 func (t tag) endpoint() int { return int(t >> (1 + slotBits) & (1<<endpointBits - 1)) }
 func (t tag) key() uint32   { return uint32(t >> (1 + slotBits + endpointBits)) }
 
+func nextKey(key uint32) uint32 { return (key + 1) & (1<<keyBits - 1) }
+
 // slot is one work request that is outstanding.
 type slot struct {
 	id      uint64
@@ -99,7 +101,7 @@ func (s *slots) find(t tag) *slot {
 
 // free frees a slot that find gave.
 func (s *slots) free(index int) {
-	s.all[index].key = (s.all[index].key + 1) & (1<<keyBits - 1)
+	s.all[index].key = nextKey(s.all[index].key)
 	s.all[index].release()
 	n := s.freed.Load()
 	s.ring[n%uint64(len(s.ring))] = uint16(index)

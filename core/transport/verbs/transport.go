@@ -183,7 +183,7 @@ func (t *Transport) stop() error {
 func (t *Transport) destroy() error {
 	var first error
 	keep := func(err error) {
-		if first == nil && err != nil {
+		if err = t.gone(err); first == nil && err != nil {
 			first = fmt.Errorf("close %s: %w", t.device, err)
 		}
 	}

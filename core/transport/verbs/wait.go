@@ -24,6 +24,8 @@ type waiter struct {
 	poller   *sys.Poller
 	listener *libibverbs.Listener
 	closed   bool
+	// unplugged means that only the bell is waited for: the device is gone.
+	unplugged bool
 
 	bellMu sync.RWMutex // held to ring the bell, and to take it away
 	bell   *sys.FD
@@ -44,6 +46,10 @@ func (w *waiter) start(listener *libibverbs.Listener, channel, async int) (err e
 		}
 	}
 	return nil
+}
+
+func (w *waiter) unplug(channel, async int) error {
+	return firstError(w.poller.Remove(channel), w.poller.Remove(async))
 }
 
 // stop ends a Wait that is under way, and all later ones.
@@ -86,6 +92,13 @@ func (t *Transport) Wait(d time.Duration) error {
 	if w.closed {
 		return transport.ErrClosed
 	}
+	if t.fatal.Load() && !w.unplugged {
+		// Descriptors of a device that is gone are always readable.
+		w.unplugged = true
+		if err := w.unplug(t.channel.FD(), t.ctx.AsyncFD()); err != nil {
+			return err
+		}
+	}
 	if t.config.BusyWait {
 		return t.spin(d)
 	}
@@ -124,7 +137,7 @@ func (t *Transport) prepareSleep() (ready bool, err error) {
 	p := &t.poll
 	p.mu.Lock()
 	defer t.unlockPoll()
-	if ready, err = t.fillStash(); ready || err != nil || p.armed {
+	if ready, err = t.fillStash(); ready || err != nil || p.armed || t.fatal.Load() {
 		return ready, err
 	}
 	if err = p.queue.Arm(); err != nil {
