@@ -161,10 +161,8 @@ func (e *endpoint) Retire() error {
 // themselves when they fail a request, but not all of them (soft-RoCE) for
 // what is posted between that and the moment when it is noticed here.
 func (e *endpoint) flush() error {
-	for _, s := range []*side{e.send, e.recv} {
-		s.mu.Lock()   // a post that saw the old state is over now
-		s.mu.Unlock() //nolint:staticcheck // empty on purpose
-	}
+	passed(&e.send.mu) // a post that saw the old state is over now
+	passed(&e.recv.mu)
 	e.changing.Lock()
 	defer e.changing.Unlock()
 	if e.State() == transport.StateClosed || e.destroyed {
