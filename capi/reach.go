@@ -15,6 +15,7 @@ import (
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/mixed"
 	"github.com/moewire/moewire/core/transport/tcp"
+	"github.com/moewire/moewire/core/transport/verbs"
 	"github.com/moewire/moewire/core/wire"
 )
 
@@ -155,9 +156,11 @@ func firstOf(nic string, addrs []net.Addr) (netip.AddrPort, error) {
 // carriers are those between hosts, by preference.
 func carriers(cfg *mixed.Config, protection wire.Protection) []mixed.Carrier {
 	keys, at := cfg.Keys, netip.AddrPortFrom(cfg.Listen.Addr(), 0)
-	return []mixed.Carrier{{Setting: mixed.TCP, Open: func() (transport.Transport, error) {
+	rdma := func() (transport.Transport, error) { return verbs.New(verbs.Config{}) }
+	sockets := func() (transport.Transport, error) {
 		return tcp.Open(tcp.Config{Listen: []netip.AddrPort{at}, Keyring: keys, Protection: protection})
-	}}}
+	}
+	return []mixed.Carrier{{Setting: mixed.RDMA, Open: rdma}, {Setting: mixed.TCP, Open: sockets}}
 }
 
 // path is one entry of mw_buffer_paths.

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestPoller(t *testing.T) {
+func TestReadable(t *testing.T) {
 	before := Stats()
 	p, err := NewReadable()
 	require.NoError(t, err)
