@@ -76,9 +76,7 @@ def _serve(model: Any, root: Path, ranks: int) -> dict[str, Any]:
     return {"buffers": answer}
 
 
-def _write(
-    model: Any, root: Path, rank: int, ranks: int, parts: tuple[str, ...]
-) -> dict[str, Any]:
+def _write(model: Any, root: Path, rank: int, ranks: int, parts: tuple[str, ...]) -> dict[str, Any]:
     def die() -> None:
         _meet(root, "death", rank, list(range(ranks)))
         if rank == ranks - 1:
