@@ -3,6 +3,7 @@ package ep_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -35,36 +36,45 @@ func BenchmarkPlan(b *testing.B) {
 	}
 }
 
-// BenchmarkRepeatedRouting is a flat dispatch and its release by a rank that is
-// alone, with the routing of the one before and without.
+// BenchmarkRepeatedRouting is a dispatch and its release by a rank that is
+// alone, with a plan made anew and with a known one in turn: on a machine with
+// other work, the least of each says what a known plan saves.
 func BenchmarkRepeatedRouting(b *testing.B) {
-	for _, tokens := range []int{128, 4096} {
-		for _, again := range []bool{false, true} {
-			b.Run(fmt.Sprintf("T=%d/again=%v", tokens, again), func(b *testing.B) {
-				kern, err := cpu.New(cpu.Widest)
-				require.NoError(b, err)
-				buf, err := ep.New(inproc.New(1, layout.ControlBytes)[0], kern, ep.Config{})
-				require.NoError(b, err)
-				b.Cleanup(func() { _ = buf.Close() })
-				w := &world{t: b, bufs: []*ep.Buffer{buf}}
-				s := shape{ranks: 1, maxTokens: tokens, hidden: 2048, experts: 256, topk: 8}
-				in := randomInput(r2(0), tokens, s.hidden, s.topk, s.experts, uniform)
-				a := w.args(0, s, &in, new(dispatched))
-				a.Flat, a.Bare = true, true
-				var res ep.Result
-				b.ReportAllocs()
-				for b.Loop() {
-					if !again {
-						ep.ForgetPlans(buf)
-					}
-					if _, err := buf.Dispatch(a, &res, ep.PhaseDone, -1); err != nil {
-						b.Fatal(err)
-					}
-					if err := buf.Release(res.Op); err != nil {
-						b.Fatal(err)
-					}
-				}
-			})
+	for _, tokens := range []int{128, 1024} {
+		for _, flat := range []bool{false, true} {
+			b.Run(fmt.Sprintf("T=%d/flat=%v", tokens, flat), func(b *testing.B) { repeatRouting(b, tokens, flat) })
 		}
 	}
+}
+
+func repeatRouting(b *testing.B, tokens int, flat bool) {
+	kern, err := cpu.New(cpu.Widest)
+	require.NoError(b, err)
+	buf, err := ep.New(inproc.New(1, layout.ControlBytes)[0], kern, ep.Config{})
+	require.NoError(b, err)
+	b.Cleanup(func() { _ = buf.Close() })
+	w := &world{t: b, bufs: []*ep.Buffer{buf}}
+	s := shape{ranks: 1, maxTokens: tokens, hidden: 2048, experts: 64, topk: 8}
+	in := randomInput(r2(0), tokens, s.hidden, s.topk, s.experts, uniform)
+	a := w.args(0, s, &in, new(dispatched))
+	a.Flat, a.Bare = flat, flat
+	least := map[bool]time.Duration{true: time.Hour, false: time.Hour}
+	var res ep.Result
+	for b.Loop() {
+		for _, known := range []bool{false, true} {
+			if !known {
+				ep.ForgetPlans(buf)
+			}
+			began := time.Now()
+			if _, err := buf.Dispatch(a, &res, ep.PhaseDone, -1); err != nil {
+				b.Fatal(err)
+			}
+			least[known] = min(least[known], time.Since(began))
+			if err := buf.Release(res.Op); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	b.ReportMetric(float64(least[false].Nanoseconds()), "least-ns/new")
+	b.ReportMetric(float64(least[true].Nanoseconds()), "least-ns/known")
 }
