@@ -448,6 +448,10 @@ typedef struct {
  * combine reads them. A rank that was taken out itself gets MW_ERR_FENCED from
  * every call until mw_buffer_update.
  *
+ * Routing that repeats: with the topk_idx of one of the latest num_slots
+ * operations, among the same ranks, the call takes over their plan. The ids are
+ * compared; results have the same bits either way.
+ *
  * Bad arguments consume nothing: the call may be repeated. Disagreement with
  * a peer (MW_ERR_PEER_MISMATCH) consumes the operation on every rank and
  * leaves the buffer usable.

@@ -21,6 +21,7 @@ type Counters struct {
 // counters are written under Buffer.mu, except the waiting times.
 type counters struct {
 	dispatches, combines                   uint64
+	plansKept                              uint64 // dispatches that needed no new plan
 	rowsReceived, rowsReduced              uint64
 	bytesPlaced, bytesReduced, bytesCopied uint64
 	slabBytes                              uint64

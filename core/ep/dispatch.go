@@ -111,11 +111,7 @@ func (b *Buffer) assign(s *slot, a *DispatchArgs, slab *layout.Slab, active uint
 		scales: a.Scales, wide: a.WideOutputs, flat: a.Flat, bare: a.Bare, extra: packExtra(a),
 	}
 	b.rec.begin(s, kindDispatch)
-	if a.Flat {
-		s.plan.makeFlat(a, b.ranks, active)
-	} else {
-		s.plan.make(a, int(slab.LocalExperts), active)
-	}
+	b.plan(s, a, active)
 	clear(s.dst)
 	s.sent, s.located, s.broken, s.combines = 0, false, false, 0
 	s.told, s.ordered, s.rows = 0, false, 0

@@ -126,10 +126,7 @@ func (b *Buffer) place(s *slot, owners, far uint64) {
 	p, l := &s.plan, int(s.slab.LocalExperts)
 	for rest := owners; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
-		jobs := p.of(r, l)
-		for i := range jobs {
-			jobs[i].Pos += p.begin[r*l+int(jobs[i].Expert)]
-		}
+		p.position(r, l)
 		b.prefault(s, r)
 		b.scratch.targets[r] = target(s.dst[r], &s.slab)
 	}

@@ -31,6 +31,7 @@ def _settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ({"max_tokens": 2.5}, "max_tokens: 2.5 of type float"),
         ({"max_tokens": "8"}, "max_tokens: '8' of type str"),
         ({"max_tokens": TOO_MANY}, f"max_tokens: {TOO_MANY} given"),
+        ({"max_tokens": True}, "max_tokens: True of type bool"),
         ({"timeout_us": -7}, "timeout_us: -7 given; allowed: -1 to"),
         ({"max_tokens": 4, "timeout_us": "x"}, "timeout_us: 'x' of type str"),
     ],
@@ -102,6 +103,67 @@ def test_each_shape_meets_under_a_prefix_of_its_own(monkeypatch: pytest.MonkeyPa
         moe.configure(max_tokens=tokens)
         _forward(layer)
     assert len(prefixes) == len(set(prefixes)) == 3
+
+
+class _Experts(torch.nn.Module):
+    """What ``shard_experts`` knows of experts, for any hidden size."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.num_experts = number
+        self.down_proj = torch.nn.Parameter(torch.ones((number, 1, 1)))
+
+    def forward(self, rows: torch.Tensor, ids: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return rows * 2
+
+
+def _sharded(store: dist.Store, *numbers: int) -> tuple[torch.nn.Module, list[torch.nn.Module]]:
+    layers = [torch.nn.Module() for _ in numbers]
+    for layer, number in zip(layers, numbers, strict=True):
+        layer.experts = _Experts(number)
+    model = torch.nn.Module()
+    model.layers = torch.nn.ModuleList(layers)
+    moe.shard_experts(model, store, 0, 1)
+    return model, [layer.experts for layer in layers]
+
+
+def _run(experts: torch.nn.Module, hidden: int = 64) -> None:
+    x = torch.ones((3, hidden)).bfloat16()
+    with torch.no_grad():
+        out = experts(x, torch.zeros((3, 1), dtype=torch.int64), torch.ones((3, 1)))
+    assert torch.equal(out, x * 2)
+
+
+def test_the_first_layer_makes_the_buffers_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order that ``buffers`` has: ranks that update them meet a fresh process so."""
+    made: list[Buffer] = []
+    stock = Buffer.from_store
+
+    def watched(*arguments: object, prefix: str) -> Buffer:
+        made.append(stock(*arguments, prefix=prefix))  # type: ignore[arg-type]
+        return made[-1]
+
+    monkeypatch.setattr(Buffer, "from_store", watched)
+    model, layers = _sharded(dist.HashStore(), 4, 8, 4, 2)
+    assert moe.buffers(model) == []
+    _run(layers[1])
+    assert moe.buffers(model) == made and len(made) == 3
+    for layer in layers:
+        _run(layer)
+    assert len(made) == 3
+    moe.configure(max_tokens=16)
+    _run(layers[0])
+    assert moe.buffers(model) == made[3:] and len(made) == 6
+
+
+def test_layers_of_two_hidden_sizes_are_refused() -> None:
+    """A fresh process could not know both before it has reached both layers."""
+    model, layers = _sharded(dist.HashStore(), 4, 8)
+    _run(layers[0])
+    with pytest.raises(InvalidArgument, match=r"32 wide.* one hidden size.* 64"):
+        _run(layers[1], hidden=32)
+    assert len(moe.buffers(model)) == 2
+    _run(layers[1])
 
 
 def test_a_missing_transformers_is_named() -> None:

@@ -162,13 +162,35 @@ class MoewireEP(EPImplementation):  # type: ignore[misc]  # transformers has no 
 
 
 class _Sharded(MoewireEP):
-    """The exchange of one MoE layer of ``shard_experts``."""
+    """The exchange of one MoE layer of ``shard_experts``; ``model``: all its layers, in order."""
 
-    def __init__(self, experts: Any, place: InStore) -> None:
+    def __init__(self, experts: Any, place: InStore, model: list[_Sharded]) -> None:
         self.experts_forward = experts.forward
         self.num_local_experts = experts.num_experts
         self.tp_mesh = None
+        self._model = model
+        model.append(self)
         self._open(experts, place)
+
+    def _key(self, hidden: int) -> Key:
+        """The key of this layer, whose Buffer is there then, and those of the whole model."""
+        key = super()._key(hidden)
+        if _buffers.find(key) is None:
+            self._make_all(hidden)
+        return key
+
+    def _make_all(self, hidden: int) -> None:
+        # All at once and in order of the layers, as the others update them: a fresh process that
+        # went on from its first layer would wait there for ranks that wait for it in an update.
+        for layer in self._model:
+            if layer.key is not None and layer.key.hidden != hidden:
+                raise InvalidArgument(
+                    f"hidden_states: {hidden} wide; shard_experts takes models whose MoE layers "
+                    f"have one hidden size, and others of this one have {layer.key.hidden}"
+                )
+        for layer in self._model:
+            layer.key = MoewireEP._key(layer, hidden)
+            _buffers.buffer_for(layer.key)
 
 
 def _own_slice(tensor: torch.Tensor, tp_mesh: Any) -> torch.Tensor:
@@ -250,8 +272,10 @@ def shard_experts(model: torch.nn.Module, store: dist.Store, rank: int, num_rank
     No process group and no FSDP: the ranks meet in ``store`` at their first forward, so that a
     rank may be lost at any time (its experts then contribute nothing) and a fresh process may
     take its place: it loads the model, calls this and forwards, while the others call
-    ``update_ep_member()`` on each of ``buffers(model)``. Everything but the experts runs on each
-    rank; gradients of it are each rank's own, to be reduced by the caller.
+    ``update_ep_member()`` on each of ``buffers(model)``, in that order and before their next
+    forward. The first forward makes the Buffers of all layers, in order of the layers: layers
+    may differ in their number of experts, not in their hidden size. Everything but the experts
+    runs on each rank; gradients of it are each rank's own, to be reduced by the caller.
 
     Args:
         model: with ``num_experts`` experts per layer, a multiple of ``num_ranks``.
@@ -266,9 +290,10 @@ def shard_experts(model: torch.nn.Module, store: dist.Store, rank: int, num_rank
         raise InvalidArgument(f"model: {type(model).__name__} has no experts that this knows")
     for experts in layers:
         _refuse_to_share(experts, num_ranks)
+    siblings: list[_Sharded] = []
     for experts in layers:
         _keep_share(experts, rank, num_ranks)
-        experts.forward = _Sharded(experts, place)
+        experts.forward = _Sharded(experts, place, siblings)
     setattr(model, _GATHERED, True)
 
 
