@@ -70,6 +70,7 @@ func (b *Buffer) sendFar(s *slot, filled uint64) (done uint64) {
 func (b *Buffer) openPlaces(s *slot, r int) {
 	l := int(s.slab.LocalExperts)
 	clear(s.plan.begin[r*l : (r+1)*l])
+	s.plan.position(r, l)
 }
 
 // rowsAt is the number of our rows at rank r, one per expert.
