@@ -188,7 +188,7 @@ func (e *Endpoint) heard(c *conn, token int32) {
 		return
 	}
 	err := errGone
-	if token == c.token {
+	if token == c.token && !c.deaf {
 		if err = e.take(c); err == nil || errors.Is(err, sys.ErrAgain) {
 			_ = e.t.keeper.epoll.Rearm(c.fd, token)
 			return
@@ -210,10 +210,13 @@ func (e *Endpoint) hungUp(c *conn, err error) {
 		return
 	}
 	e.tell(err)
-	if e.peer != nil && errors.Is(err, errGone) {
-		e.peer.gone = true // whoever runs the endpoint loses it
-	} else {
+	switch {
+	case !errors.Is(err, errGone): // it breaks the rules, and may be copying
+		c.deaf = true
+		_ = e.t.keeper.epoll.RearmEnd(c.fd, c.token)
 		e.fail(err.Error())
+	case e.peer != nil:
+		e.peer.gone = true // whoever runs the endpoint loses it
 	}
 	e.toRun()
 }

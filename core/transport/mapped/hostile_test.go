@@ -136,6 +136,7 @@ func TestMapFar(t *testing.T) {
 // be closed once the peer is dead.
 func FuzzPeer(f *testing.F) {
 	f.Add([]byte{})
+	f.Add([]byte{0, 2, 4, 5, 7, 0, 0, 0, 5, 0, 0, 0}) // touches a region for ever, and breaks off
 	f.Add([]byte{5, 0, 0, 0, 5, 1, 0, 0, 5, 2, 0, 0, 5, 3, 0, 0, 6, 0, 0, 0})
 	for where := range byte(5) {
 		for what := range byte(12) {

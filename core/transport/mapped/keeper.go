@@ -2,6 +2,7 @@ package mapped
 
 import (
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -17,6 +18,7 @@ type keeper struct {
 	epoll    *sys.Epoll
 	stop     *sys.FD
 	listener *sys.FD
+	started  chan struct{} // closed once the thread holds the table's word
 	done     chan struct{}
 
 	mu     sync.Mutex
@@ -33,6 +35,7 @@ type conn struct {
 	token  int32
 	pid    int32 // token of pidfd
 	owner  *Endpoint
+	deaf   bool // nothing is read any more, but its end still counts
 	closed bool
 }
 
@@ -44,7 +47,7 @@ const (
 )
 
 func newKeeper(t *Transport) (*keeper, error) {
-	k := &keeper{t: t, done: make(chan struct{}), conns: map[int32]*conn{}, last: firstToken}
+	k := &keeper{t: t, started: make(chan struct{}), done: make(chan struct{}), conns: map[int32]*conn{}, last: firstToken}
 	var err error
 	if k.epoll, err = sys.NewEpoll(); err != nil {
 		return nil, err
@@ -62,8 +65,25 @@ func newKeeper(t *Transport) (*keeper, error) {
 		k.closeAll()
 		return nil, err
 	}
-	safego.Go("mapped keeper", func() { defer close(k.done); k.loop() }, k.broken)
+	safego.Go("mapped keeper", k.live, k.broken)
+	<-k.started
 	return k, nil
+}
+
+// live keeps a thread, which holds a word of the table: however this process
+// ends, the kernel marks it before anything else.
+func (k *keeper) live() {
+	defer close(k.done)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	robust, err := sys.NewRobustList()
+	if err == nil {
+		defer robust.Close()
+		// An old kernel: peers learn of the end by the connection, later.
+		_ = robust.Hold(k.t.table.shared.Bytes(), tableHolderOff)
+	}
+	close(k.started)
+	k.loop()
 }
 
 // broken ends all endpoints when the goroutine has panicked: nobody would

@@ -44,7 +44,8 @@ const (
 // A table belongs to one transport, which writes it; its peers read.
 const (
 	tableMagicOff    = 0
-	tableVersionOff  = 64 // counts memories that are not there any more
+	tableVersionOff  = 64  // counts memories that are not there any more
+	tableHolderOff   = 128 // a futex of the process; the kernel marks its end here
 	tableMemoriesOff = 4096
 	tableRegionsOff  = tableMemoriesOff + 8*MaxMemories
 	tableBytes       = tableRegionsOff + MaxRegions*regionBytes

@@ -23,7 +23,7 @@ type peer struct {
 	window     uint64 // of its ring of receives
 
 	state, touching, starved, posted, ended *atomic.Uint64 // in its lane
-	version                                 *atomic.Uint64 // in its table
+	version, holder                         *atomic.Uint64 // in its table
 	seen                                    uint64         // version at the last look for memories that are gone
 
 	memories [MaxMemories]*farMemory
@@ -93,7 +93,7 @@ func (p *peer) open() error {
 	p.state, p.touching = sys.Word(lane, laneStateOff), sys.Word(lane, laneTouchingOff)
 	p.starved, p.posted = sys.Word(lane, laneStarvedOff), sys.Word(lane, lanePostedOff)
 	p.ended = sys.Word(lane, laneEndedOff)
-	p.version = sys.Word(table, tableVersionOff)
+	p.version, p.holder = sys.Word(table, tableVersionOff), sys.Word(table, tableHolderOff)
 	p.seen = p.version.Load()
 	p.window = sys.Word(lane, laneWindowOff).Load()
 	if sys.Word(lane, laneMagicOff).Load() != laneMagic || sys.Word(table, tableMagicOff).Load() != tableMagic {
@@ -147,6 +147,17 @@ func (p *peer) update() {
 			p.memories[i] = nil
 		}
 	}
+}
+
+// isReady tells whether the peer takes requests. A process that is ending does
+// not, though its threads may still be copying.
+func (p *peer) isReady() bool {
+	return p.state.Load() == uint64(transport.StateReady) && !sys.OwnerDied(p.holder.Load())
+}
+
+// hasEnded tells whether it will never take any more.
+func (p *peer) hasEnded() bool {
+	return p.gone || p.state.Load() >= uint64(transport.StateError) || sys.OwnerDied(p.holder.Load())
 }
 
 // lookup is what became of looking something up at the peer.

@@ -57,7 +57,7 @@ func (e *Endpoint) look() {
 	if e.State() != transport.StateReady {
 		return
 	}
-	ended := e.peer.gone || e.peer.state.Load() >= uint64(transport.StateError)
+	ended := e.peer.hasEnded()
 	if !e.harvest() {
 		e.fail("the peer has ended receives that it could not")
 	}
@@ -122,7 +122,7 @@ func (e *Endpoint) run(budget int) (spent int) {
 			if spent >= budget {
 				return spent
 			}
-			if q.num == 0 || e.State() != transport.StateReady || e.peer.state.Load() != uint64(transport.StateReady) {
+			if q.num == 0 || e.State() != transport.StateReady || !e.peer.isReady() {
 				continue
 			}
 			n, did := e.step(q)
@@ -250,7 +250,7 @@ func (e *Endpoint) moved(q *ring[int], i int) {
 
 // mayTouch is the look after having said what is touched.
 func (e *Endpoint) mayTouch(mark uint64) bool {
-	return e.peer.state.Load() == uint64(transport.StateReady) && (mark == touchingReceive || e.peer.isShown(mark))
+	return e.peer.isReady() && (mark == touchingReceive || e.peer.isShown(mark))
 }
 
 // untouch ends a copy, and tells a peer that may wait for that.
