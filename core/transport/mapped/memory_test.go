@@ -144,3 +144,73 @@ func TestTouchedIsNotGivenBack(t *testing.T) {
 		})
 	}
 }
+
+// TestTakenBackMeanwhile closes a region, and retires a peer, between the first
+// look and the copy: nothing is copied.
+func TestTakenBackMeanwhile(t *testing.T) {
+	for _, what := range []string{"region", "endpoint"} {
+		t.Run(what, func(t *testing.T) {
+			p := connected(t, 4096)
+			p.send(0, transport.SendRequest{ID: 1, Op: transport.OpWrite, Local: p.piece(0, 0, 1), Remote: p.region[1].Remote()})
+			p.await(1, 0) // the memory is mapped
+			copy(p.memory[0].Bytes(), "secret")
+			e := p.ep[0]
+			e.mu.Lock()
+			require.NoError(t, e.postSend(&transport.SendRequest{ID: 2, Op: transport.OpWrite, Local: p.piece(0, 0, 6), Remote: p.region[1].Remote()}))
+			_, l := e.reach(&e.sends.all[e.direct.front()])
+			require.Equal(t, found, l)
+			if what == "region" {
+				p.tr[1].table.hide(p.region[1].Remote().Key) // as Region.Close begins
+			} else {
+				require.NoError(t, p.ep[1].Retire())
+			}
+			e.copyChunk(&e.direct, e.direct.front())
+			e.toRun()
+			e.mu.Unlock()
+			require.NotContains(t, string(p.memory[1].Bytes()), "secret")
+			require.NotEqual(t, transport.StatusOK, p.await(2, 0).Status)
+			require.Zero(t, e.touching.Load())
+			p.close(0)
+			p.region[1].(*Region).hidden = true
+			p.close(1)
+		})
+	}
+}
+
+// TestDyingTakesNothing: the kernel marks the end of a process at once, long
+// before its connections end.
+func TestDyingTakesNothing(t *testing.T) {
+	p := connected(t, 4096)
+	p.recv(1, 1, nil)
+	p.tr[1].table.word(tableHolderOff).Or(ownerDied)
+	p.send(0, transport.SendRequest{ID: 2, Op: transport.OpSend})
+	require.Equal(t, transport.StatusUnreachable, p.await(2, 0).Status)
+	p.close(0, 1)
+}
+
+func TestReadEnd(t *testing.T) {
+	const ok, short = uint64(transport.StatusOK) << 8, uint64(transport.StatusLocal) << 8
+	for _, c := range []struct {
+		word, bytes uint64
+		good        bool
+	}{
+		{uint64(transport.OpRecv) | ok, 10, true},
+		{uint64(transport.OpRecv) | ok, 0, true},
+		{uint64(transport.OpRecv) | ok, 11, false},
+		{uint64(transport.OpRecv) | ok | 1<<32, 10, false},
+		{uint64(transport.OpRecv) | ok | 1<<16, 10, false},
+		{uint64(transport.OpRecv) | short, 1 << 63, true},
+		{uint64(transport.OpRecvImm) | ok | 77<<32, MaxRequestBytes, true},
+		{uint64(transport.OpRecvImm) | ok, MaxRequestBytes + 1, false},
+		{uint64(transport.OpSend) | ok, 1, false},
+		{uint64(transport.OpRecv) | uint64(transport.StatusOther)<<8, 1, false},
+		{0, 0, false},
+	} {
+		got, good := readEnd(c.word, c.bytes, 10)
+		require.Equal(t, c.good, good, "%#x, %d", c.word, c.bytes)
+		if good && got.Status == transport.StatusOK {
+			require.Equal(t, c.bytes, uint64(got.NumBytes))
+			require.Equal(t, uint32(c.word>>32), got.Imm)
+		}
+	}
+}

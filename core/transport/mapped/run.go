@@ -5,11 +5,13 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// How much one call does. Every request counts as requestBytes on top.
+// How much one call does. Every request counts as requestBytes on top. A chunk
+// is what Go copies past the caches: of large requests, smaller chunks took
+// twice as long.
 const (
-	chunkBytes   = 256 << 10 // copied at once, between two looks at the peer
-	postBytes    = 256 << 10 // copied by PostSend
-	pollBytes    = 1 << 20   // copied by Poll
+	chunkBytes   = 1 << 20 // copied at once, between two looks at the peer
+	postBytes    = 1 << 20 // copied by PostSend, and rounded up to a chunk
+	pollBytes    = 1 << 20 // the same by Poll
 	requestBytes = 1 << 10
 )
 
