@@ -21,6 +21,12 @@ func TestStrangers(t *testing.T) {
 	before := sys.Stats()
 	p := newPair(t, 4096)
 	idle := sys.Stats().OpenFDs
+	if bytes.Compare(p.ep[0].name[:], p.ep[1].name[:]) < 0 { // the first shall be the one that does not dial
+		p.ep[0], p.ep[1] = p.ep[1], p.ep[0]
+		p.tr[0], p.tr[1] = p.tr[1], p.tr[0]
+		p.memory[0], p.memory[1] = p.memory[1], p.memory[0]
+		p.region[0], p.region[1] = p.region[1], p.region[0]
+	}
 	name := socketName(p.tr[0].name)
 	var strangers []*sys.FD
 	dial := func() *sys.FD {
@@ -47,11 +53,20 @@ func TestStrangers(t *testing.T) {
 		require.NoError(t, send(dial(), hello, fds...))
 		sys.CloseAll(fds[2:]...)
 	}
-	for i := range 2 * maxOffers { // right, but from others than Connect is going to want
+	time.Sleep(20 * time.Millisecond) // for the keeper
+	for i := range 2 * maxOffers {    // right, but from others than Connect is going to want
 		hello.from[0] = byte(i)
 		require.NoError(t, send(dial(), hello, p.tr[1].rings.fd, p.tr[1].table.shared.fd, p.ep[1].lane.fd))
 	}
-	time.Sleep(20 * time.Millisecond)
+	require.Eventually(t, func() bool {
+		p.ep[0].mu.Lock()
+		defer p.ep[0].mu.Unlock()
+		return len(p.ep[0].offers) == maxOffers
+	}, soon, time.Millisecond)
+	time.Sleep(20 * time.Millisecond) // more do not come
+	p.ep[0].mu.Lock()
+	require.Len(t, p.ep[0].offers, maxOffers)
+	p.ep[0].mu.Unlock()
 	held := sys.Stats().OpenFDs - idle - int64(len(strangers))
 	require.LessOrEqual(t, held, int64(2*(maxGuests+maxOffers)))
 	p.connect()

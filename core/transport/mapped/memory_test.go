@@ -214,3 +214,36 @@ func TestReadEnd(t *testing.T) {
 		}
 	}
 }
+
+// TestClosedRegion: its key is worth nothing, though its memory is mapped.
+func TestClosedRegion(t *testing.T) {
+	p := connected(t, 4096)
+	part, err := p.tr[1].Register(p.memory[1].Bytes()[1000:], transport.AccessWrite)
+	require.NoError(t, err)
+	q := transport.SendRequest{ID: 1, Op: transport.OpWrite, Local: p.piece(0, 0, 10), Remote: part.Remote()}
+	p.send(0, q)
+	require.Equal(t, transport.StatusOK, p.await(1, 0).Status)
+	require.NoError(t, part.Close())
+	q.ID = 2
+	p.send(0, q)
+	require.Equal(t, transport.StatusRemote, p.await(2, 0).Status)
+	require.Equal(t, uint32(VendorRegion), p.done[2].Vendor)
+	p.close(0, 1)
+}
+
+// TestBell rings between the last look and the sleep.
+func TestBell(t *testing.T) {
+	s, err := newShared("bell", bellBytes)
+	require.NoError(t, err)
+	defer s.close()
+	mine, theirs := newBell(s.Bytes()), newBell(s.Bytes())
+	theirs.ring(70) // nobody sleeps: only the news tell
+	awake := make(chan error, 1)
+	go func() { awake <- mine.sleep(2*soon, mine.hasNews) }()
+	select {
+	case err := <-awake:
+		require.NoError(t, err)
+	case <-time.After(soon):
+		t.Fatal("a ring was lost")
+	}
+}

@@ -18,7 +18,7 @@ var mutations = []struct{ name, file, from, to, test string }{
 	{"bounds that go round", "peer.go", "off > size || uint64(n) > size-off", "off+uint64(n) > size", "TestConformance/default/RemoteRefuses"},
 	{"access is not checked", "peer.go", "access&uint64(need) == 0", "access&uint64(need) == 99", "TestConformance/default/RemoteRefuses"},
 	{"the address does not count", "peer.go", "off += at.Addr - begin", "_ = at.Addr", "TestConformance/default/RemoteRefuses"},
-	{"a key outlives its region", "table.go", "regionBytes*int64(slot) + regionKeyOff).Store(0)", "regionBytes*int64(slot) + regionKeyOff).Load()", "TestConformance/default/RemoteRefuses"},
+	{"a key outlives its region", "table.go", "regionBytes*int64(slot) + regionKeyOff).Store(0)", "regionBytes*int64(slot) + regionKeyOff).Load()", "TestClosedRegion"},
 	{"the table's word for a region's place", "peer.go", "begin > total || size > total-begin", "total == 0", "TestNonsense$"},
 	{"a receive's word for its place", "peer.go", "s.off > total || s.bytes > total-s.off", "total == 0", "TestNonsense$"},
 	{"any number of pieces", "peer.go", "if num > MaxPieces {", "if false {", "TestNonsense$"},
@@ -36,10 +36,10 @@ var mutations = []struct{ name, file, from, to, test string }{
 	{"any number of guests", "keeper.go", "len(k.guests) == maxGuests", "false", "TestStrangers"},
 	{"any number of offers", "connect.go", "len(e.offers) == maxOffers", "false", "TestStrangers"},
 	{"any offer will do", "connect.go", "if o.from == from.endpoint {", "if true {", "TestStrangers"},
-	{"no look before sleeping", "bell.go", "if is() {", "if false {", "TestConformance/default/Wa"},
+	{"no look before sleeping", "bell.go", "if is() {", "if false {", "TestBell"},
 	{"nobody is woken for a receive", "post.go", "e.peer.starved.Load() != 0", "false", "TestConformance/default/NoReceive"},
 	{"inline data is not copied", "post.go", "if r.isInline {\n\t\tr.copyInline()", "if r.isInline = false; r.isInline {\n\t\tr.copyInline()", "TestConformance/default/Inline"},
-	{"a dying peer takes requests", "peer.go", "transport.StateReady) && !sys.OwnerDied(p.holder.Load())", "transport.StateReady)", "TestDyingTakesNothing"},
+	{"a dying peer takes requests", "peer.go", "transport.StateError) || sys.OwnerDied(p.holder.Load())", "transport.StateError)", "TestDyingTakesNothing"},
 }
 
 // TestMutations builds this package with each mistake in turn, and wants a test
