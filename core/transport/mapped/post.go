@@ -149,7 +149,7 @@ func (t *Transport) checkPieces(pieces []transport.Piece) (int, error) {
 			return 0, fmt.Errorf("Local[%d] is %d bytes at %d, the region has %d", i, p.Bytes, p.Off, len(r.mem))
 		}
 		if p.Bytes > MaxRequestBytes-sum {
-			return 0, fmt.Errorf("Local has more than the %d bytes that are allowed", MaxRequestBytes)
+			return 0, fmt.Errorf("more than %d bytes in Local, which are allowed", MaxRequestBytes)
 		}
 		sum += p.Bytes
 	}
