@@ -136,7 +136,7 @@ func (e *Endpoint) show(r *request) {
 // checkPieces returns the sum of the pieces' lengths.
 func (t *Transport) checkPieces(pieces []transport.Piece) (int, error) {
 	if len(pieces) > MaxPieces {
-		return 0, fmt.Errorf("Local has %d pieces, at most %d are allowed", len(pieces), MaxPieces)
+		return 0, fmt.Errorf("%d pieces in Local, at most %d are allowed", len(pieces), MaxPieces)
 	}
 	sum := 0
 	for i := range pieces {
