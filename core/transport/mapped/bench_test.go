@@ -17,6 +17,7 @@ func BenchmarkWrite(b *testing.B) {
 		b.Run(fmt.Sprintf("copy/%dKiB", size>>10), func(b *testing.B) {
 			p := connected(b, most)
 			defer p.close(0, 1)
+			copy(p.memory[1].Bytes()[:size], p.memory[0].Bytes()[:size]) // makes the pages present
 			b.SetBytes(int64(size))
 			for b.Loop() {
 				copy(p.memory[1].Bytes()[:size], p.memory[0].Bytes()[:size])

@@ -146,7 +146,7 @@ func (t *Transport) checkPieces(pieces []transport.Piece) (int, error) {
 			return 0, fmt.Errorf("Local[%d].Region is not a region of this transport", i)
 		}
 		if p.Off < 0 || p.Bytes < 0 || p.Off > len(r.mem) || p.Bytes > len(r.mem)-p.Off {
-			return 0, fmt.Errorf("Local[%d] is %d bytes at %d, the region has %d", i, p.Bytes, p.Off, len(r.mem))
+			return 0, fmt.Errorf("%d bytes at %d in Local[%d], the region has %d", p.Bytes, p.Off, i, len(r.mem))
 		}
 		if p.Bytes > MaxRequestBytes-sum {
 			return 0, fmt.Errorf("more than %d bytes in Local, which are allowed", MaxRequestBytes)
