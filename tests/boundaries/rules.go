@@ -38,6 +38,7 @@ var layers = []struct {
 	{"core/wire", []string{"core/internal/safego"}},
 	{"core/transport/fake", []string{"core/transport", "core/internal/safego"}},
 	{"core/transport/tcp", []string{"core/transport", "core/wire", "core/internal/..."}},
+	{"core/transport/mapped", []string{"core/transport", "core/internal/..."}},
 	{"core/transport/verbs", []string{"core/transport", "core/internal/..."}},
 	// Connections and messages between ranks, over any carrier.
 	{"core/endpoint", []string{"core/transport", "core/op", "core/pool", "core/internal/safego"}},

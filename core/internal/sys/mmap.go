@@ -24,6 +24,16 @@ type Mapping struct {
 // mapping stays after fd is closed. Touching bytes beyond the end of the file
 // raises SIGBUS: check Size first.
 func Map(fd *FD, off, n int64) (*Mapping, error) {
+	return mapFile(fd, off, n, unix.PROT_READ|unix.PROT_WRITE)
+}
+
+// MapReadOnly is Map for memory that this process only looks at: to write to
+// it is a fault.
+func MapReadOnly(fd *FD, off, n int64) (*Mapping, error) {
+	return mapFile(fd, off, n, unix.PROT_READ)
+}
+
+func mapFile(fd *FD, off, n int64, protection int) (*Mapping, error) {
 	if off < 0 || n <= 0 || int64(int(n)) != n {
 		return nil, fmt.Errorf("mmap of %d bytes at %d: %w", n, off, unix.EINVAL)
 	}
@@ -31,7 +41,7 @@ func Map(fd *FD, off, n int64) (*Mapping, error) {
 	if err != nil {
 		return nil, err
 	}
-	data, err := unix.Mmap(fd.Raw(), off, int(whole), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	data, err := unix.Mmap(fd.Raw(), off, int(whole), protection, unix.MAP_SHARED)
 	if err != nil {
 		return nil, wrap("mmap", err)
 	}
@@ -42,6 +52,14 @@ func Map(fd *FD, off, n int64) (*Mapping, error) {
 
 // Bytes is the mapped memory.
 func (m *Mapping) Bytes() []byte { return m.data[:m.bytes:m.bytes] }
+
+// Offset says where in the mapping part begins, and whether it lies wholly
+// inside.
+func (m *Mapping) Offset(part []byte) (off int64, inside bool) {
+	start := uintptr(unsafe.Pointer(unsafe.SliceData(part))) - uintptr(unsafe.Pointer(unsafe.SliceData(m.data)))
+	size := uintptr(m.bytes)
+	return int64(start), start <= size && uintptr(len(part)) <= size-start // one before it is a large number
+}
 
 // Unmap ends the mapping. Idempotent.
 func (m *Mapping) Unmap() error {

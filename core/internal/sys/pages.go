@@ -15,15 +15,30 @@ const HugePageBytes = 2 << 20
 // wholePages rounds a length up as files in huge pages need it; others take
 // any.
 func wholePages(fd *FD, n int64) (int64, error) {
+	unit, err := hugePageBytes(fd)
+	if unit == 0 {
+		return n, err
+	}
+	return (n + unit - 1) / unit * unit, nil
+}
+
+// InHugePages reports whether the file is made of reserved huge pages. Its
+// owner can take them away again, so that touching a mapping raises SIGBUS.
+func InHugePages(fd *FD) (bool, error) {
+	unit, err := hugePageBytes(fd)
+	return unit != 0, err
+}
+
+// hugePageBytes is 0 for files in ordinary pages.
+func hugePageBytes(fd *FD) (int64, error) {
 	var st unix.Statfs_t
 	if err := retry(func() error { return unix.Fstatfs(fd.Raw(), &st) }); err != nil {
 		return 0, wrap("fstatfs", err)
 	}
 	if int64(st.Type) != unix.HUGETLBFS_MAGIC {
-		return n, nil
+		return 0, nil
 	}
-	unit := int64(st.Bsize)
-	return (n + unit - 1) / unit * unit, nil
+	return int64(st.Bsize), nil
 }
 
 // AdviseHuge asks the kernel for huge pages in a mapping. Whether it grants

@@ -65,6 +65,19 @@ func (e *Epoll) Add(fd *FD, token int32) error {
 	return wrap("epoll_ctl add", unix.EpollCtl(e.fd.Raw(), unix.EPOLL_CTL_ADD, fd.Raw(), &ev))
 }
 
+// Rearm is Add again, after fd was reported.
+func (e *Epoll) Rearm(fd *FD, token int32) error {
+	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLONESHOT, Fd: token}
+	return wrap("epoll_ctl mod", unix.EpollCtl(e.fd.Raw(), unix.EPOLL_CTL_MOD, fd.Raw(), &ev))
+}
+
+// RearmEnd is Rearm for the end of a connection only: both sides of it are shut
+// down, or the other one is closed.
+func (e *Epoll) RearmEnd(fd *FD, token int32) error {
+	ev := unix.EpollEvent{Events: unix.EPOLLONESHOT, Fd: token} // EPOLLHUP always counts
+	return wrap("epoll_ctl mod", unix.EpollCtl(e.fd.Raw(), unix.EPOLL_CTL_MOD, fd.Raw(), &ev))
+}
+
 // Remove takes fd out of the set. Do it before closing fd.
 func (e *Epoll) Remove(fd *FD) error {
 	return wrap("epoll_ctl del", unix.EpollCtl(e.fd.Raw(), unix.EPOLL_CTL_DEL, fd.Raw(), nil))

@@ -1,0 +1,33 @@
+package mapped
+
+import "github.com/moewire/moewire/core/transport"
+
+// ownerDied is the kernel's mark, FUTEX_OWNER_DIED.
+const ownerDied = 0x40000000
+
+// Kill does what the kernel does when a process ends: connections and mappings
+// go, and nobody is told.
+func Kill(victim transport.Transport) {
+	t := victim.(*Transport)
+	t.keeper.close()
+	t.table.word(tableHolderOff).Or(ownerDied) // the keeper has let it go, as it does at Close
+	t.all(func(e *Endpoint) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		for _, o := range e.offers {
+			t.keeper.drop(o.conn)
+			o.peer.close()
+		}
+		t.keeper.drop(e.conn)
+		e.peer.close()
+		e.peer = nil
+		_ = e.lane.close()
+	})
+	for i := range t.table.memories {
+		for p := &t.table.memories[i]; p.numUses > 0; p.numUses-- {
+			p.memory.letGo()
+		}
+	}
+	t.isClosed.Store(true)
+	t.free()
+}
