@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import engine_venvs
 import pytest
 import vllm_model as tiny
 from engine_server import EngineServer
@@ -25,17 +23,6 @@ SECONDS = 240.0
 CLOSE = 1e-4
 
 pytestmark = [pytest.mark.multirank, pytest.mark.slow]
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
-    """vLLM's environment, in which Moewire is installed by its declared entry points."""
-    python = engine_venvs.python_of("vllm", own_torch=True)
-    installed: Path = tmp_path_factory.mktemp("installed")
-    engine_venvs.declare(installed)
-    one = EngineServer(python, "vllm_preload", ROOT / "python", installed)
-    yield one
-    one.close()
 
 
 def launch(server: EngineServer, size: int, job: str, *arguments: Any, **environment: str) -> Any:
@@ -54,23 +41,23 @@ def launch(server: EngineServer, size: int, job: str, *arguments: Any, **environ
 
 
 @pytest.fixture(scope="session")
-def model(server: EngineServer, tmp_path_factory: pytest.TempPathFactory) -> str:
+def model(vllm_server: EngineServer, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The model's folder."""
     folder = str(tmp_path_factory.mktemp("vllm") / "model")
-    launch(server, 1, "make", folder)
+    launch(vllm_server, 1, "make", folder)
     return folder
 
 
 @pytest.fixture(scope="session")
-def alone(server: EngineServer, model: str) -> Any:
+def alone(vllm_server: EngineServer, model: str) -> Any:
     """The texts of one process without Moewire."""
-    return launch(server, 1, "alone", model)[0]
+    return launch(vllm_server, 1, "alone", model)[0]
 
 
 @pytest.fixture(scope="session", params=WAYS)
-def spread(request: pytest.FixtureRequest, server: EngineServer, model: str) -> Any:
+def spread(request: pytest.FixtureRequest, vllm_server: EngineServer, model: str) -> Any:
     """What two ranks answered, and the way in."""
-    answers = launch(server, 2, "spread", model, MOEWIRE_VLLM=request.param)
+    answers = launch(vllm_server, 2, "spread", model, MOEWIRE_VLLM=request.param)
     return request.param, answers
 
 
@@ -145,25 +132,25 @@ def test_a_broken_exchange_gives_other_token_ids(spread: Any, alone: Any) -> Non
     assert in_order(answers, "swapped", "ids") != [text["ids"] for text in alone]
 
 
-def test_vllm_by_itself_fails(server: EngineServer, model: str) -> None:
+def test_vllm_by_itself_fails(vllm_server: EngineServer, model: str) -> None:
     """Off, the plug-in touches nothing, and vLLM's own exchange is not there on the CPU."""
-    for answer in launch(server, 2, "stock", model):
+    for answer in launch(vllm_server, 2, "stock", model):
         assert answer["failure"] == "all_gatherv"
         assert answer["untouched"] and answer["active"] is None and answer["buffers"] == 0
 
 
 def test_repairs_alone_let_vllms_own_exchange_work(
-    server: EngineServer, model: str, alone: Any
+    vllm_server: EngineServer, model: str, alone: Any
 ) -> None:
-    answers = launch(server, 2, "stock", model, MOEWIRE_VLLM="repairs")
+    answers = launch(vllm_server, 2, "stock", model, MOEWIRE_VLLM="repairs")
     assert in_order(answers, "texts", "ids") == [text["ids"] for text in alone]
     for answer in answers:
         assert answer["failure"] is None and answer["buffers"] == 0
         assert not answer["untouched"]
 
 
-def test_the_example_runs(server: EngineServer, model: str) -> None:
-    output = server.program(str(EXAMPLE), model, MOEWIRE_VLLM="1")
+def test_the_example_runs(vllm_server: EngineServer, model: str) -> None:
+    output = vllm_server.program(str(EXAMPLE), model, MOEWIRE_VLLM="1")
     assert len(re.findall(r"^rank [01]: \[.*\] -> \[\d+(, \d+){7}\]$", output, re.M)) == 4, output
     calls = re.findall(r"^rank [01]: (\d+) dispatches through Moewire$", output, re.M)
     assert len(calls) == 2 and calls[0] == calls[1] and int(calls[0]) >= 8 * tiny.LAYERS

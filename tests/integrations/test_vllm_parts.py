@@ -14,9 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from integration_ranks import run
 
-from moewire import InvalidArgument, UnsupportedError
+from moewire import InvalidArgument, UnsupportedError, _devices
 from moewire.integrations import _buffers, _engines, _plugin
-from moewire.integrations.vllm import _flat, _float32, _lost, _patches, _sizes, repairs
+from moewire.integrations.vllm import (
+    _flat,
+    _float32,
+    _lost,
+    _patches,
+    _platform,
+    _sizes,
+    repairs,
+)
 from moewire.integrations.vllm._replacement import Replacement
 
 FLOATS = st.floats(-(2.0**127), 2.0**127, width=32)
@@ -159,6 +167,15 @@ def test_placements_that_cannot_work(config: dict[str, Any], words: str) -> None
         _sizes.refuse_placement(SimpleNamespace(**config))
 
 
+def test_faults_and_graphs_that_cannot_work() -> None:
+    _sizes.refuse_fault_tolerance(SimpleNamespace(enable_fault_tolerance=False))
+    with pytest.raises(InvalidArgument, match="--enable-fault-tolerance"):
+        _sizes.refuse_fault_tolerance(SimpleNamespace(enable_fault_tolerance=True))
+    _sizes.refuse_graphs(SimpleNamespace(cudagraph_mode=0))
+    with pytest.raises(InvalidArgument, match="cudagraph_mode: PIECEWISE; NONE"):
+        _sizes.refuse_graphs(SimpleNamespace(cudagraph_mode="PIECEWISE"))
+
+
 def test_a_lost_rank_fails_the_step() -> None:
     watch = _lost.Watch(4)
     watch.refuse()
@@ -233,14 +250,37 @@ def test_replacements_are_all_or_none_and_once() -> None:
     assert stock.first is repairs.all_gatherv
 
 
-def test_other_platforms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    platform = SimpleNamespace(is_cpu=lambda: False, device_name="cuda")
-    for name, module in (("vllm", SimpleNamespace()), ("platforms", platform)):
-        path = "vllm" if name == "vllm" else f"vllm.{name}"
-        stand_in = SimpleNamespace(current_platform=module, __path__=[])
-        monkeypatch.setitem(sys.modules, path, stand_in)
-    with pytest.raises(UnsupportedError, match="vLLM runs on cuda"):
+def platform(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """vLLM's, and nothing else of vLLM."""
+    stand_in = SimpleNamespace(
+        is_cpu=lambda: name == "cpu", is_cuda=lambda: name == "cuda", device_name=name
+    )
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__path__=[]))
+    platforms = SimpleNamespace(current_platform=stand_in)
+    monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
+
+
+@pytest.mark.parametrize("name", ["cuda", "rocm", "tpu"])
+def test_other_platforms_are_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    platform(monkeypatch, name)
+    with pytest.raises(UnsupportedError, match=f"vLLM runs on {name}.* on cpu only"):
         _patches.install(frozenset({"manager"}))
+
+
+def test_one_place_says_which_devices_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    platform(monkeypatch, "cuda")
+    monkeypatch.setattr(_devices, "KINDS", ("cpu", "cuda"))
+    assert _platform.kind() == "cuda"
+    platform(monkeypatch, "rocm")
+    with pytest.raises(UnsupportedError, match=r"rocm.* on cpu and cuda only"):
+        _platform.kind()
+
+
+def test_repairs_are_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    platform(monkeypatch, "cuda")
+    monkeypatch.setattr(_devices, "KINDS", ("cpu", "cuda"))
+    with pytest.raises(UnsupportedError, match="they are for the CPU"):
+        _patches.install(frozenset({"repairs"}))
 
 
 @pytest.mark.parametrize("version", ["0.31.0", "0.33.0"])

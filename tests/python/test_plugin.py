@@ -7,7 +7,8 @@ from importlib.metadata import EntryPoint, PackageNotFoundError
 
 import pytest
 
-from moewire import doctor
+from moewire import UnsupportedError, _devices, doctor
+from moewire._lib import library
 from moewire.integrations import _plugin
 from moewire.integrations._plugin import Engine, activate, active, report, verdict
 
@@ -121,6 +122,33 @@ def test_refusals_are_logged(
     (line,) = caplog.records
     assert line.levelno == level and "runs without moewire" in line.getMessage()
     assert active(ENGINE) is None
+
+
+def test_what_moewire_cannot_do_is_a_refusal(
+    versions: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An engine may end by what a plug-in raises; it is to run as it is."""
+    versions["test-engine"] = "1.2.3"
+    monkeypatch.setenv("MOEWIRE_TEST_ENGINE", "1")
+
+    def refuse(parts: frozenset[str]) -> str:
+        raise UnsupportedError("no such device")
+
+    found = activate(ENGINE, refuse)
+    assert not found.used and found.refusal == "no such device"
+    (line,) = caplog.records
+    assert line.levelno == logging.ERROR
+    assert line.getMessage() == "Test engine runs without moewire: no such device"
+    assert active(ENGINE) is None
+
+
+def test_devices_are_those_of_the_library() -> None:
+    """What this version leaves out is left out on both sides."""
+    devices = doctor.system_report(library())["devices"]
+    left_out = "not part of this version of Moewire"
+    assert set(_devices.KINDS) == {
+        name for name, part in devices.items() if part.get("reason") != left_out
+    }
 
 
 def test_failures_are_logged_and_passed_on(

@@ -1,8 +1,8 @@
 """What the plug-ins of engines have in common: the switch, the versions, the log.
 
 An engine loads a plug-in by entry point in every process where Moewire is installed, so a
-plug-in does nothing unless somebody asked for it. Engines only log what a plug-in raises and
-go on without it, so everything that comes of it is said by the logger ``moewire``, too.
+plug-in does nothing unless somebody asked for it. SGLang only logs what a plug-in raises and
+goes on without it; vLLM ends. So everything that comes of it is said by the logger ``moewire``.
 
 Nothing here imports an engine or torch: ``moewire doctor`` asks the same questions.
 """
@@ -13,8 +13,10 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
+
+from ..errors import UnsupportedError
 
 _log = logging.getLogger("moewire")
 _lock = threading.Lock()
@@ -108,7 +110,8 @@ def activate(engine: Engine, apply: Callable[[frozenset[str]], str]) -> Verdict:
     """The body of an entry point: ``apply(parts)`` if the verdict allows it. Idempotent.
 
     ``apply`` puts the plug-in in place and returns what it did, in words. What it raises is
-    logged here and goes on to the engine.
+    logged here and goes on to the engine, which may end by it; only ``UnsupportedError``, as on a
+    device that Moewire does not serve, is a refusal: logged, and the engine runs as it is.
     """
     found = verdict(engine)
     with _lock:
@@ -121,6 +124,9 @@ def activate(engine: Engine, apply: Callable[[frozenset[str]], str]) -> Verdict:
             return found
         try:
             done = apply(found.parts)
+        except UnsupportedError as error:
+            _log.error("%s runs without moewire: %s", engine.name, error)
+            return replace(found, refusal=str(error))
         except Exception as error:
             _log.error("%s runs without moewire: %r", engine.name, error)
             raise

@@ -5,7 +5,8 @@ vLLM's ``VLLM_PLUGINS`` naming ``moewire`` or by ``MOEWIRE_VLLM``: ``1``, or a c
 
 - ``manager``: the flat exchange, a row once per rank, in place of vLLM's
   ``allgather_reducescatter``. The default, with ``repairs``.
-- ``batched``: the packed exchange, a row once per expert, for batched experts.
+- ``batched``: the packed exchange, a row once per expert, for batched experts. On CUDA in
+  place of ``deepep_low_latency``.
 - ``repairs``: only what vLLM's own expert parallelism on the CPU lacks; no exchange of ours.
 
 vLLM has no registry for any of this, so classes and functions of its modules are replaced:

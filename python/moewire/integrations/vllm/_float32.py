@@ -22,7 +22,8 @@ def width(hidden: int) -> int:
 def outgoing(x: torch.Tensor, copies: int) -> torch.Tensor:
     """float32 [T, H] -> bf16 [T * copies, 3H], the copies of a token beside each other."""
     num_tokens, hidden = x.shape
-    rows = torch.zeros((num_tokens, copies, width(hidden)), dtype=torch.bfloat16)
+    shape = (num_tokens, copies, width(hidden))
+    rows = torch.zeros(shape, dtype=torch.bfloat16, device=x.device)
     rows[:, :, : 2 * hidden] = x.contiguous().view(torch.bfloat16).unsqueeze(1)
     return rows.view(num_tokens * copies, width(hidden))
 
@@ -32,7 +33,7 @@ def incoming(rows: torch.Tensor, hidden: int) -> torch.Tensor:
 
     ``contiguous()`` would leave a single row its stride of 3H, which vLLM's kernels look at.
     """
-    own = torch.empty((len(rows), 2 * hidden), dtype=torch.bfloat16)
+    own = rows.new_empty((len(rows), 2 * hidden))
     return own.copy_(rows[:, : 2 * hidden]).view(torch.float32)
 
 

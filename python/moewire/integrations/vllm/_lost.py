@@ -28,16 +28,16 @@ def timeout_us(environ: Mapping[str, str] = os.environ) -> int:
 class Watch:
     """What one rank's exchanges know of the others.
 
-    - ``active_ranks``: int32 [R]; lost ranks are cleared in it, in place.
+    - ``active_ranks``: int32 [R], on ``device``; lost ranks are cleared in it, in place.
     - ``timeout_us``: after which a late rank is lost, from the environment when this is made.
     """
 
-    def __init__(self, num_ranks: int) -> None:
+    def __init__(self, num_ranks: int, device: str = "cpu") -> None:
         self.timeout_us = timeout_us()
-        self.active_ranks = torch.ones(num_ranks, dtype=torch.int32)
+        self.active_ranks = torch.ones(num_ranks, dtype=torch.int32, device=device)
 
     def refuse(self) -> None:
-        """Raises ``PeerLostError`` if a rank was lost.
+        """Raises ``PeerLostError`` if a rank was lost. Waits for the device, if there is one.
 
         The exchange itself would go on, and leave out the lost experts' share of every token.
         vLLM has no way to say so to those who wait for the text, so its step fails instead.

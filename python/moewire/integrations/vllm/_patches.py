@@ -1,97 +1,89 @@
-"""Where vLLM 0.32.0's names are replaced. Its functions are imported by name in many modules."""
+"""Where vLLM 0.32.0's names are replaced: what platforms have in common.
+
+What each one has of its own is in ``_on_cpu`` and ``_on_cuda``.
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
+from . import _platform
 from ._replacement import Replacement
 
-_FUSED_MOE = "vllm.model_executor.layers.fused_moe"
-# Every module that imported maybe_make_prepare_finalize by name and may run on the CPU.
-_MAKERS = ("all2all_utils", "eep_reconfigure", "oracle.unquantized")
-_IN_PLACE = "allgather_reducescatter"  # the --all2all-backend whose place is taken
+FUSED_MOE = "vllm.model_executor.layers.fused_moe"
+AG_RS = "allgather_reducescatter"  # --all2all-backend, vLLM's default
+
+
+class Plan(NamedTuple):
+    """What is to be replaced, and that in words."""
+
+    todo: list[Replacement]
+    words: str
 
 
 def install(parts: frozenset[str]) -> str:
     """Replaces what ``parts`` need; what was done, in words. Idempotent, not reversible.
 
     Everything is looked up before the first replacement: if anything is raised, such as
-    ``UnsupportedError`` on any platform but the CPU, nothing is replaced.
+    ``UnsupportedError`` where Moewire takes no tensors of vLLM's platform, nothing is replaced.
     """
-    _refuse_other_platforms()
+    kind = _platform.kind()
     if {"manager", "batched"} <= parts:
         from ...errors import InvalidArgument
 
         raise InvalidArgument("MOEWIRE_VLLM: manager and batched given; one of them")
-    from . import repairs
-
-    todo, done = repairs.replacements(), ["repairs of expert parallelism on the CPU"]
-    if "manager" in parts:
-        todo += _manager()
-        done.append(f"flat exchange for --all2all-backend {_IN_PLACE}")
-    if "batched" in parts:
-        todo += _batched()
-        done.append(f"packed exchange for batched experts for --all2all-backend {_IN_PLACE}")
+    plans = _plans(kind, parts)
+    todo = [one for plan in plans for one in plan.todo]
     for one in todo:
         one.refuse_unknown()
     for one in todo:
         one.make()
-    return ", ".join(done)
+    return ", ".join(plan.words for plan in plans)
 
 
-def _refuse_other_platforms() -> None:
-    from vllm.platforms import current_platform
+def _plans(kind: _platform.Kind, parts: frozenset[str]) -> list[Plan]:
+    own: Any
+    if kind == "cpu":
+        from . import _on_cpu as own
+    else:
+        from . import _on_cuda as own
+    plans = own.plans(parts)
+    if "manager" in parts:
+        plans.append(_manager())
+    if "batched" in parts:
+        plans.append(own.batched())
+    return list(plans)
 
-    from ...errors import UnsupportedError
 
-    if not current_platform.is_cpu():
-        raise UnsupportedError(
-            f"moewire exchanges CPU tensors only, and vLLM runs on {current_platform.device_name}"
-        )
-
-
-def _manager() -> list[Replacement]:
+def _manager() -> Plan:
     from vllm.distributed.device_communicators import all2all
 
     from .manager import FlatAll2AllManager
 
-    # The communicators import it when they use it.
-    return [Replacement(all2all, "AgRsAll2AllManager", FlatAll2AllManager)]
+    # The communicators of every platform import it when they use it.
+    todo = [Replacement(all2all, "AgRsAll2AllManager", FlatAll2AllManager)]
+    return Plan(todo, f"flat exchange for --all2all-backend {AG_RS}")
 
 
-def _batched() -> list[Replacement]:
-    from vllm.model_executor.layers.fused_moe.config import FusedMoEParallelConfig
+def makers(modules: Iterable[str], is_ours: Callable[[Any], bool]) -> list[Replacement]:
+    """``maybe_make_prepare_finalize``, in each of the modules that imported it by name.
 
-    from .cpu_experts import CPUBatchedExperts
-
-    unquantized: Any = importlib.import_module(f"{_FUSED_MOE}.oracle.unquantized")
-    stock_classes = unquantized.backend_to_kernel_cls
-    cpu = unquantized.UnquantizedMoeBackend.CPU
-
-    def classes(backend: Any) -> Any:
-        ours = [CPUBatchedExperts] if backend == cpu else []
-        return [*ours, *stock_classes(backend)]
-
-    todo = [
-        Replacement(FusedMoEParallelConfig, "use_batched_activation_format", property(_is_ours)),
-        Replacement(unquantized, "backend_to_kernel_cls", classes),
-    ]
-    for name in _MAKERS:
-        module: Any = importlib.import_module(f"{_FUSED_MOE}.{name}")
-        stock = module.maybe_make_prepare_finalize
-        todo.append(Replacement(module, "maybe_make_prepare_finalize", _maker(stock)))
+    ``is_ours`` decides by a layer's ``FusedMoEParallelConfig``.
+    """
+    todo = []
+    for name in modules:
+        module: Any = importlib.import_module(name)
+        stock = getattr(module, "maybe_make_prepare_finalize", None)
+        value = _maker(stock, is_ours) if stock is not None else None
+        todo.append(Replacement(module, "maybe_make_prepare_finalize", value))
     return todo
 
 
-def _is_ours(config: Any) -> bool:
-    return bool(config.use_all2all_kernels and config.all2all_backend == _IN_PLACE)
-
-
-def _maker(stock: Callable[..., Any]) -> Callable[..., Any]:
+def _maker(stock: Callable[..., Any], is_ours: Callable[[Any], bool]) -> Callable[..., Any]:
     def make(moe: Any, *arguments: Any, **named: Any) -> Any:
-        if not _is_ours(moe.moe_parallel_config):
+        if not is_ours(moe.moe_parallel_config):
             return stock(moe, *arguments, **named)
         from . import _making
 

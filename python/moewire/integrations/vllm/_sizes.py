@@ -34,6 +34,31 @@ def checked(sizes: Sizes) -> Sizes:
     return sizes
 
 
+def refuse_config(config: Any) -> None:
+    """What of vLLM's whole configuration cannot work, on any platform."""
+    refuse_placement(config.parallel_config)
+    refuse_fault_tolerance(config.parallel_config)
+    refuse_graphs(config.compilation_config)
+
+
+def refuse_fault_tolerance(parallel_config: Any) -> None:
+    """vLLM asks the manager for masks of lost ranks, in a form of DeepEP's."""
+    if parallel_config.enable_fault_tolerance:
+        raise InvalidArgument("--enable-fault-tolerance: MOEWIRE_VLLM does not support it yet")
+
+
+def refuse_graphs(compilation_config: Any) -> None:
+    """A replayed CUDA graph runs no code of ours: nobody would learn of a lost rank.
+
+    The flat exchange could not be captured anyway: its number of rows is known on the host.
+    """
+    mode = compilation_config.cudagraph_mode
+    if mode:
+        raise InvalidArgument(
+            f"cudagraph_mode: {mode}; NONE (--enforce-eager has it) with MOEWIRE_VLLM"
+        )
+
+
 def refuse_placement(parallel_config: Any) -> None:
     """Expert e must live on rank e // L, for good."""
     strategy = getattr(parallel_config, "expert_placement_strategy", "linear")

@@ -1,8 +1,9 @@
 """vLLM's batched experts over the packed exchange: rows lie expert by expert.
 
-In place of vLLM's ``deepep_low_latency`` and the like. Written against vLLM 0.32.0 and run on
-the CPU. The parts that only a GPU uses (a handle per micro-batch of dual-batch overlap, the
-hooks) are tested without one and were never run on one.
+In place of vLLM's ``deepep_low_latency`` and the like, on any platform. Written against vLLM
+0.32.0 and run on the CPU. The parts that only a GPU uses (a handle per micro-batch of dual-batch
+overlap, the hooks) are tested without one, in the order in which vLLM's own kernel and its
+contexts call them, and were never run on one.
 
 Notation: R ranks, E experts, L = E/R local experts, M tokens per rank at most, H hidden size,
 T tokens of this rank, K selections per token.
@@ -20,7 +21,7 @@ from vllm.v1.worker.ubatching import dbo_current_ubatch_id, dbo_enabled, dbo_may
 
 from ...errors import InvalidArgument
 from .. import _buffers
-from . import _float32, _lost, _sizes
+from . import _float32, _lost, _platform, _sizes
 
 if TYPE_CHECKING:
     from ...buffer import Buffer
@@ -46,7 +47,7 @@ class BatchedPrepareAndFinalize(mk.FusedMoEPrepareAndFinalizeModular):  # type: 
         self.group = group
         self.wide = sizes.dtype == torch.float32
         self.handles: dict[int, Handle] = {}  # by micro-batch
-        self._lost = _lost.Watch(sizes.num_ranks)
+        self._lost = _lost.Watch(sizes.num_ranks, _platform.tensor_device())
 
     @property
     def activation_format(self) -> Any:
@@ -153,7 +154,7 @@ class BatchedPrepareAndFinalize(mk.FusedMoEPrepareAndFinalizeModular):  # type: 
         """A token selects an expert at most once: M*R rows of each are enough."""
         sizes = self.sizes
         shape = (rows.shape[0], sizes.max_tokens * sizes.num_ranks, sizes.hidden)
-        x = torch.empty(shape, dtype=torch.float32)
+        x = torch.empty(shape, dtype=torch.float32, device=rows.device)
         for expert, count in enumerate(counts.tolist()):
             x[expert, :count] = _float32.incoming(rows[expert, :count], sizes.hidden)
         return x
@@ -240,7 +241,7 @@ class BatchedPrepareAndFinalize(mk.FusedMoEPrepareAndFinalizeModular):  # type: 
         for expert, count in enumerate(_counts(handle)):
             _float32.split(results[expert, :count], parts[expert, :count])
         ids = topk_ids.reshape(-1, 1)
-        ones = torch.ones(ids.shape)
+        ones = weights.new_ones(ids.shape)
         found, _, hook = buffer.combine(
             parts, ids, ones, active, limit, handle, zero_copy=True, return_recv_hook=asynchronous
         )
@@ -256,7 +257,7 @@ def _weighted(results: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """float32 [T*K, H] -> [T, H], in the order of the selections."""
     num_tokens, num_topk = weights.shape
     results = results.unflatten(0, (num_tokens, num_topk))
-    total = torch.zeros((num_tokens, results.shape[2]))
+    total = results.new_zeros((num_tokens, results.shape[2]))
     for k in range(num_topk):
         total += weights[:, k, None] * results[:, k]
     return total

@@ -1,8 +1,9 @@
 """vLLM's all-to-all over the flat exchange: a token goes once to every rank that it needs.
 
-In place of vLLM's ``AgRsAll2AllManager``, which sends every token to every rank. Written
-against vLLM 0.32.0 and run on the CPU. What only a GPU uses (a handle per micro-batch of
-dual-batch overlap, ``combine_into_output``) is tested without one and was never run on one.
+In place of vLLM's ``AgRsAll2AllManager``, which sends every token to every rank, on any
+platform. Written against vLLM 0.32.0 and run on the CPU. What only a GPU uses
+(``combine_into_output``) is tested without one and was never run on one. vLLM 0.32.0 overlaps
+no micro-batches with this manager; a handle for each is kept all the same.
 
 Notation: R ranks, E experts, L = E/R local experts, M tokens per rank at most, H hidden size,
 T tokens of this rank, K selections per token, N rows that this rank received.
@@ -19,7 +20,7 @@ from vllm.v1.worker.ubatching import dbo_current_ubatch_id
 
 from ...errors import InvalidArgument
 from .. import _buffers
-from . import _lost, _sizes
+from . import _lost, _platform, _sizes
 from ._flat import FlatExchange, Sent
 
 if TYPE_CHECKING:
@@ -37,10 +38,10 @@ class FlatAll2AllManager(AgRsAll2AllManager):  # type: ignore[misc]
     def __init__(self, cpu_group: Any, tcp_store_group: Any = None) -> None:
         super().__init__(cpu_group, tcp_store_group)
         config = get_current_vllm_config()
-        _sizes.refuse_placement(config.parallel_config)
+        _sizes.refuse_config(config)
         self._num_experts: int = config.model_config.get_num_experts()
         self._max_tokens: int = config.scheduler_config.max_num_batched_tokens
-        self._lost = _lost.Watch(self.world_size)
+        self._lost = _lost.Watch(self.world_size, _platform.tensor_device())
         self._sent: dict[int, Sent] = {}  # by micro-batch
 
     def dispatch(
