@@ -244,3 +244,9 @@ func (n *Network) suffer(p Point, t *Transport, ep transport.EndpointID, deadlin
 	}
 	return f.Err
 }
+
+// Kill is Network.Kill of a transport that this package has made.
+func Kill(t transport.Transport) {
+	f := t.(*Transport)
+	f.network.Kill(f)
+}

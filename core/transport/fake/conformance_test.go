@@ -1,0 +1,41 @@
+package fake_test
+
+import (
+	"testing"
+
+	"github.com/moewire/moewire/core/internal/testenv"
+	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/transport/fake"
+	"github.com/moewire/moewire/core/transport/transporttest"
+)
+
+func TestConformance(t *testing.T) {
+	for name, cfg := range map[string]fake.Config{
+		"any order":    {},
+		"ordered":      {Ordered: true},
+		"flow control": {NoReceiveTimeout: -1},
+		"few":          {Limits: transport.Limits{NumEndpoints: 40, SendDepth: 16, RecvDepth: 16, NumPieces: 1, InlineBytes: 8, MaxRequestBytes: 1 << 20}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			transporttest.RunTransport(t, harness(cfg))
+		})
+	}
+}
+
+func harness(cfg fake.Config) transporttest.TransportHarness {
+	return transporttest.TransportHarness{
+		New: func(t testing.TB, n int) []transport.Transport {
+			cfg.Seed = testenv.Seed(t)
+			network := fake.New(cfg)
+			list := make([]transport.Transport, n)
+			for i := range list {
+				list[i] = network.Transport()
+			}
+			return list
+		},
+		Kill: func(_ testing.TB, victim transport.Transport) {
+			fake.Kill(victim)
+		},
+		FlowControl: cfg.NoReceiveTimeout < 0,
+	}
+}

@@ -1,0 +1,238 @@
+package tcp
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/wire"
+)
+
+// meeting is how an endpoint gets its sockets; everything in it is under mu.
+// The side with the smaller token dials all of them, the other one waits until
+// they have come. They may come before Connect is called: then they are parked.
+type meeting struct {
+	begun   bool
+	over    bool
+	peer    token
+	arrived chan struct{} // a socket was parked, or stop
+	stop    *sys.FD       // readable once the endpoint is retired
+	stopped bool
+	parked  [MaxNumSockets]parked
+}
+
+// parked is an authenticated connection that nobody has taken yet.
+type parked struct {
+	fd      *sys.FD
+	session *wire.Session
+	join    join
+}
+
+func newToken() (t token) {
+	_, _ = rand.Read(t[:]) // never fails, says crypto/rand
+	return t
+}
+
+// busy reports whether a Connect runs.
+func (m *meeting) busy() bool { return m.begun && !m.over }
+
+// cancel ends a Connect that runs, and closes what nobody has taken.
+func (m *meeting) cancel() {
+	m.stopped = true
+	if m.busy() {
+		_ = sys.Signal(m.stop)
+		m.wake()
+	}
+	m.dropParked()
+}
+
+func (m *meeting) wake() {
+	select {
+	case m.arrived <- struct{}{}:
+	default:
+	}
+}
+
+func (m *meeting) dropParked() {
+	for i := range m.parked {
+		_ = m.parked[i].fd.Close()
+		m.parked[i] = parked{}
+	}
+}
+
+// Connect brings the endpoint to StateReady.
+func (ep *endpoint) Connect(remote []byte, deadline time.Time) error {
+	a, err := decodeAddress(remote)
+	if err == nil && a.token == ep.token {
+		err = errors.New("tcp: remote is the endpoint's own address")
+	}
+	if e := ep.beginMeeting(a.token); e != nil {
+		return e
+	}
+	if err == nil {
+		err = ep.meetPeer(&a, deadline)
+	}
+	if err != nil {
+		ep.io.Lock()
+		ep.end(ending{retired: true})
+		ep.unlockIO()
+	}
+	ep.mu.Lock()
+	ep.meet.over = true
+	stop := ep.meet.stop
+	ep.mu.Unlock()
+	return errors.Join(err, stop.Close())
+}
+
+// beginMeeting notes that Connect runs. It runs once.
+func (ep *endpoint) beginMeeting(peer token) (err error) {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	m := &ep.meet
+	if m.begun || !ep.is(transport.StateNew) {
+		return ep.wrongState("Connect")
+	}
+	if m.stop, err = sys.NewEvent(); err != nil {
+		return fmt.Errorf("tcp: %w", err)
+	}
+	m.begun, m.peer, m.arrived = true, peer, make(chan struct{}, 1)
+	return nil
+}
+
+func (ep *endpoint) meetPeer(a *address, deadline time.Time) error {
+	if dials(ep.token, a.token) {
+		return ep.dial(a, deadline)
+	}
+	return ep.accept(deadline)
+}
+
+// offer takes a connection from the lobby; false if nobody wants it.
+func (ep *endpoint) offer(p parked) bool {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	m := &ep.meet
+	if !ep.is(transport.StateNew) || m.begun && m.peer != p.join.from {
+		return false
+	}
+	_ = m.parked[p.join.index].fd.Close() // of an earlier attempt
+	m.parked[p.join.index] = p
+	if m.begun {
+		m.wake()
+	}
+	return true
+}
+
+// accept waits until all sockets have come.
+func (ep *endpoint) accept(deadline time.Time) error {
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	for {
+		set, stopped := ep.takeParked()
+		switch {
+		case stopped:
+			return ep.wrongState("Connect")
+		case set != nil:
+			return ep.welcome(set)
+		}
+		select {
+		case <-ep.meet.arrived:
+		case <-timer.C:
+			return fmt.Errorf("tcp: connect: the peer did not dial: %w", sys.ErrTimeout)
+		}
+	}
+}
+
+// takeParked returns the sockets if all of the peer's are there and alive.
+func (ep *endpoint) takeParked() (set []parked, stopped bool) {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	m := &ep.meet
+	if m.stopped {
+		return nil, true
+	}
+	num := 0
+	for i := range m.parked {
+		p := &m.parked[i]
+		if p.fd != nil && (p.join.from != m.peer || sys.Ended(p.fd)) {
+			_ = p.fd.Close()
+			*p = parked{}
+		}
+		if p.fd != nil {
+			num++
+		}
+	}
+	if num == 0 || m.parked[0].fd == nil || num < m.parked[0].join.num {
+		return nil, false
+	}
+	set = append(set, m.parked[:m.parked[0].join.num]...)
+	clear(m.parked[:])
+	return set, false
+}
+
+// welcome tells who has dialled that all is ready.
+func (ep *endpoint) welcome(set []parked) error {
+	var extra [extraBytes]byte
+	m := message{code: codeAccept, op: uint64(ep.spec.SendDepth), recv: uint64(ep.spec.RecvDepth)}
+	m.encode(&extra)
+	for i := range set {
+		frame, err := set[i].session.Seal(nil, &wire.Head{Code: m.code, Extra: extra[:]})
+		if err == nil {
+			err = writeAll(set[i].fd, frame)
+		}
+		if err != nil {
+			closeAll(set)
+			return fmt.Errorf("tcp: connect: %w", err)
+		}
+	}
+	return ep.install(set, set[0].join.sendDepth, set[0].join.recvDepth)
+}
+
+func closeAll(set []parked) {
+	for i := range set {
+		_ = set[i].fd.Close()
+	}
+}
+
+// writeAll writes a short frame to a socket that nobody has written much to,
+// so that there is room for it.
+func writeAll(fd *sys.FD, frame []byte) error {
+	v := sys.NewVector(1)
+	v.Add(frame)
+	if _, err := sys.SendVector(fd, v, false); err != nil {
+		return err
+	}
+	if v.Bytes() != 0 {
+		return sys.ErrAgain
+	}
+	return nil
+}
+
+// install makes the sockets the endpoint's.
+func (ep *endpoint) install(set []parked, peerSends, peerRecvs int) error {
+	ep.io.Lock()
+	defer ep.unlockIO()
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	if !ep.is(transport.StateNew) {
+		closeAll(set)
+		return ep.wrongState("Connect")
+	}
+	for i := range set {
+		c, err := ep.newConn(set[i].fd, set[i].session, i)
+		if err != nil {
+			closeAll(set[i:])
+			ep.closeConns()
+			return err
+		}
+		ep.conns = append(ep.conns, c)
+	}
+	ep.in.expect(peerSends)
+	ep.out.maxCredit = uint64(peerRecvs)
+	ep.state.Store(uint32(transport.StateReady))
+	ep.kick.Store(true) // the peer has to hear of receives
+	ep.t.forget(ep)
+	return nil
+}

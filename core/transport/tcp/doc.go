@@ -1,0 +1,26 @@
+// Package tcp is the carrier that works wherever there is a network: a
+// transport.Transport over TCP sockets. It gives the operations of RDMA (send,
+// write, write with immediate, read) in software, and authenticates every byte
+// with core/wire; there is no mode without keys.
+//
+// Who does the work: bytes move inside Poll and Wait, on the goroutine that
+// calls them, and a little inside PostSend. A transport is for a caller that
+// has such a goroutine anyway; without one nothing moves, not even what peers
+// write here. (Connect needs none.) One more goroutine per transport listens
+// and does the handshakes of those who dial.
+//
+// How bytes move: one-sided. A write's bytes are read from the socket straight
+// into the region, after the header that names it was found genuine and the
+// key, bounds and access right; its digest is checked before anybody is told.
+// A request that ends in anything but StatusOK may have changed the bytes that
+// it was for, never others. Larger requests travel in segments, over one
+// socket or several; a request is complete when all of it is there.
+//
+// Order: as little as carrier.go says. Requests of one endpoint complete in the
+// order in which they were posted, receives too; with several sockets, bytes
+// become visible in any order.
+//
+// Locks of an endpoint: io before mu. io is held by who reads or writes its
+// sockets, mu for short looks at its queues. Neither is held while anybody
+// waits.
+package tcp

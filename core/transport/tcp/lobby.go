@@ -1,0 +1,273 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/moewire/moewire/core/internal/safego"
+	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/wire"
+)
+
+// lobby is where connections stay that have not proved yet that they know a
+// key. It has a goroutine of its own, so that they cost nobody else anything,
+// and bounds: how many, how long, and how many bytes each (one frame of a
+// handshake). Everything below stop is the goroutine's.
+type lobby struct {
+	t         *Transport
+	poller    *sys.Poller
+	bell      *sys.FD // rung by close
+	listeners []*sys.FD
+	addrs     []netip.AddrPort
+	quit      chan struct{}
+	ended     chan struct{}
+	stop      sync.Once
+	err       error
+
+	guests []*guest // oldest first
+	last   uint64   // token
+}
+
+// guest is one connection in the lobby.
+type guest struct {
+	fd    *sys.FD
+	token uint64
+	shake *wire.Handshake
+	until time.Time
+}
+
+const (
+	backlog       = 128
+	guestTokens   = 1 << 32 // tokens from here on are guests'
+	acceptsInARow = 32
+)
+
+var errNotWanted = errors.New("no endpoint waits for this")
+
+func openLobby(t *Transport) (*lobby, error) {
+	l := &lobby{t: t, quit: make(chan struct{}), ended: make(chan struct{}), last: guestTokens}
+	if err := l.open(); err != nil {
+		_ = l.closeFDs()
+		return nil, err
+	}
+	safego.Go("tcp listener", l.run, l.panicked)
+	return l, nil
+}
+
+func (l *lobby) open() (err error) {
+	if l.poller, err = sys.NewPoller(); err != nil {
+		return fmt.Errorf("tcp: %w", err)
+	}
+	if l.bell, err = sys.NewEvent(); err != nil {
+		return fmt.Errorf("tcp: %w", err)
+	}
+	for i, addr := range l.t.config.Listen {
+		fd, bound, err := sys.ListenTCP(addr, backlog)
+		if err != nil {
+			return fmt.Errorf("tcp: listening at %v: %w", addr, err)
+		}
+		l.listeners, l.addrs = append(l.listeners, fd), append(l.addrs, bound)
+		if err := errors.Join(sys.SetTCP(fd, l.t.options()), l.poller.AddLevel(fd, uint64(i))); err != nil {
+			return fmt.Errorf("tcp: %w", err)
+		}
+	}
+	return nil
+}
+
+// close ends the goroutine and waits for it. Idempotent; nil is closed.
+func (l *lobby) close() error {
+	if l == nil {
+		return nil
+	}
+	l.stop.Do(func() {
+		close(l.quit)
+		_ = sys.Signal(l.bell)
+		<-l.ended
+		l.err = l.closeFDs()
+	})
+	return l.err
+}
+
+func (l *lobby) closeFDs() (err error) {
+	for _, g := range l.guests {
+		err = errors.Join(err, g.fd.Close())
+	}
+	for _, fd := range l.listeners {
+		err = errors.Join(err, fd.Close())
+	}
+	if l.poller != nil {
+		err = errors.Join(err, l.poller.Close())
+	}
+	return errors.Join(err, l.bell.Close())
+}
+
+func (l *lobby) panicked(err error) {
+	l.t.events.push(transport.Event{Kind: transport.EventDeviceDown, Detail: err.Error()})
+	l.t.interrupt()
+}
+
+func (l *lobby) run() {
+	defer close(l.ended)
+	events := new(sys.PollEvents)
+	for {
+		err := l.poller.Sleep(l.bell, l.patience())
+		select {
+		case <-l.quit:
+			return
+		default:
+		}
+		ready, e := l.poller.Poll(events)
+		if err = errors.Join(err, e); err != nil {
+			l.panicked(err)
+			return
+		}
+		for i := range ready {
+			l.serve(&ready[i])
+		}
+		l.expire(time.Now())
+	}
+}
+
+// patience is how long the oldest guest may still stay.
+func (l *lobby) patience() time.Duration {
+	if len(l.guests) == 0 {
+		return -1
+	}
+	return max(0, time.Until(l.guests[0].until))
+}
+
+func (l *lobby) expire(now time.Time) {
+	for len(l.guests) > 0 && !now.Before(l.guests[0].until) {
+		l.t.counters.Late.Add(1)
+		l.dismiss(l.guests[0])
+	}
+}
+
+func (l *lobby) serve(r *sys.Ready) {
+	if r.Token < guestTokens {
+		l.admit(l.listeners[r.Token])
+		return
+	}
+	i := slices.IndexFunc(l.guests, func(g *guest) bool { return g.token == r.Token })
+	if i >= 0 && r.Readable {
+		l.hear(l.guests[i])
+	}
+}
+
+// admit takes connections from a listening socket, not for ever.
+func (l *lobby) admit(listener *sys.FD) {
+	for range acceptsInARow {
+		fd, err := sys.Accept(listener)
+		if errors.Is(err, sys.ErrAgain) {
+			return
+		}
+		if err != nil { // no descriptors left, for instance: others may end soon
+			time.Sleep(time.Millisecond)
+			return
+		}
+		l.t.counters.Accepted.Add(1)
+		l.greet(fd)
+	}
+}
+
+// greet makes a guest of a connection. In a full lobby the oldest one goes:
+// who has the key is through in a moment.
+func (l *lobby) greet(fd *sys.FD) {
+	config := l.t.wire
+	config.Accept = l.judge
+	shake, err := wire.NewHandshake(wire.RoleServer, config)
+	l.last++
+	if err != nil || sys.SetTCP(fd, l.t.options()) != nil || l.poller.Add(fd, l.last) != nil {
+		_ = fd.Close()
+		return
+	}
+	if len(l.guests) == l.t.config.NumPending {
+		l.t.counters.Crowded.Add(1)
+		l.dismiss(l.guests[0])
+	}
+	g := &guest{fd: fd, token: l.last, shake: shake, until: time.Now().Add(l.t.config.HandshakeTimeout)}
+	l.guests = append(l.guests, g)
+	l.hear(g)
+}
+
+// judge looks at what who dials has said of itself. It changes nothing: this
+// may be a recording.
+func (l *lobby) judge(p wire.Peer) ([]byte, error) {
+	j, ok := decodeJoin(p.Blob)
+	if !ok || j.num > l.t.config.NumSockets || l.t.find(j.to) == nil {
+		l.t.counters.NotWanted.Add(1)
+		return nil, errNotWanted
+	}
+	return nil, nil
+}
+
+func (l *lobby) dismiss(g *guest) {
+	_ = g.fd.Close()
+	l.remove(g)
+}
+
+func (l *lobby) remove(g *guest) {
+	l.guests = slices.DeleteFunc(l.guests, func(h *guest) bool { return g == h })
+}
+
+// hear goes on with a handshake.
+func (l *lobby) hear(g *guest) {
+	var buf [512]byte
+	v := sys.NewVector(1)
+	for {
+		v.Reset()
+		in := buf[:min(len(buf), g.shake.Need())]
+		v.Add(in)
+		n, err := sys.ReceiveVector(g.fd, v)
+		if err == sys.ErrAgain {
+			return
+		}
+		if err != nil || n == 0 {
+			l.t.counters.Ended.Add(1)
+			l.dismiss(g)
+			return
+		}
+		if !l.step(g, in[:n]) {
+			return
+		}
+	}
+}
+
+// step returns whether the guest stays.
+func (l *lobby) step(g *guest, in []byte) bool {
+	_, out, err := g.shake.Step(in)
+	if out != nil {
+		if e := writeAll(g.fd, out); err == nil {
+			err = e
+		}
+	}
+	if err != nil || g.shake.Need() == 0 && !g.shake.Done() {
+		l.t.counters.Refused.Add(1)
+		l.dismiss(g)
+		return false
+	}
+	if !g.shake.Done() {
+		return true
+	}
+	l.join(g)
+	return false
+}
+
+// join hands a connection over to its endpoint.
+func (l *lobby) join(g *guest) {
+	l.remove(g)
+	j, _ := decodeJoin(g.shake.Peer().Blob) // judge has seen it
+	err := l.poller.Remove(g.fd)
+	ep := l.t.find(j.to)
+	if err != nil || ep == nil || !ep.offer(parked{fd: g.fd, session: g.shake.Session(), join: j}) {
+		l.t.counters.NotWanted.Add(1)
+		_ = g.fd.Close()
+		return
+	}
+	l.t.counters.Joined.Add(1)
+}
