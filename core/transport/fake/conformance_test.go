@@ -1,7 +1,9 @@
 package fake_test
 
 import (
+	"os"
 	"testing"
+	"time"
 
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport"
@@ -14,6 +16,9 @@ func TestConformance(t *testing.T) {
 		"any order":    {},
 		"ordered":      {Ordered: true},
 		"flow control": {NoReceiveTimeout: -1},
+		"chunks":       {ChunkBytes: 1000},
+		"no inline":    {Limits: transport.Limits{InlineBytes: -1}},
+		"late":         {Late: fake.LateUntilStatus},
 		"few":          {Limits: transport.Limits{NumEndpoints: 40, SendDepth: 16, RecvDepth: 16, NumPieces: 1, InlineBytes: 8, MaxRequestBytes: 1 << 20}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -26,6 +31,10 @@ func harness(cfg fake.Config) transporttest.TransportHarness {
 	return transporttest.TransportHarness{
 		New: func(t testing.TB, n int) []transport.Transport {
 			cfg.Seed = testenv.Seed(t)
+			cfg.RetryTimeout = 200 * time.Millisecond // on a machine that is busy, less is soon over
+			if cfg.NoReceiveTimeout == 0 {
+				cfg.NoReceiveTimeout = cfg.RetryTimeout
+			}
 			network := fake.New(cfg)
 			list := make([]transport.Transport, n)
 			for i := range list {
@@ -36,6 +45,15 @@ func harness(cfg fake.Config) transporttest.TransportHarness {
 		Kill: func(_ testing.TB, victim transport.Transport) {
 			fake.Kill(victim)
 		},
-		FlowControl: cfg.NoReceiveTimeout < 0,
+		Patience: patience(),
+		// Under the race detector, and in chunks, more takes long.
+		MaxRequestBytes: 2 << 20,
+		FlowControl:     cfg.NoReceiveTimeout < 0,
 	}
+}
+
+// patience is short where the suite is expected to fail: TestMutations.
+func patience() time.Duration {
+	d, _ := time.ParseDuration(os.Getenv("MOEWIRE_FAKE_PATIENCE"))
+	return d
 }

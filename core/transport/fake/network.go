@@ -30,8 +30,13 @@ type Config struct {
 	// Ordered makes the requests of one endpoint complete in order. Else
 	// they come as the seed says.
 	Ordered bool
-	Late    Late
-	// Limits of each transport. What is 0 gets a default.
+	// ChunkBytes is how much of a write or a read moves in one step: its bytes
+	// come in pieces, of which any may be the first, and other requests in
+	// between. One that fails may have moved some. 0: all in one step.
+	ChunkBytes int
+	Late       Late
+	// Limits of each transport. What is 0 gets a default; negative InlineBytes
+	// are none.
 	Limits transport.Limits
 	// MaxQueuePairs and MaxLockedBytes bound what the system has for each
 	// transport: ErrNoResource beyond. 0: no bound.
@@ -74,6 +79,7 @@ func New(cfg Config) *Network {
 	setDefault(&cfg.Limits.RecvDepth, 1024)
 	setDefault(&cfg.Limits.NumPieces, 4)
 	setDefault(&cfg.Limits.InlineBytes, 64)
+	cfg.Limits.InlineBytes = max(cfg.Limits.InlineBytes, 0)
 	setDefault(&cfg.Limits.MaxRequestBytes, 1<<30)
 	setDefault(&cfg.RetryTimeout, 50*time.Millisecond)
 	setDefault(&cfg.NoReceiveTimeout, 50*time.Millisecond)
@@ -180,7 +186,7 @@ func (n *Network) now() time.Time {
 }
 
 // Kill makes a transport vanish as if its process had ended: it answers nobody,
-// and nothing of it completes any more.
+// and nothing of it completes any more. What it held stays in its counts.
 func (n *Network) Kill(t *Transport) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

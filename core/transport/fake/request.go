@@ -37,6 +37,9 @@ type request struct {
 	vendor   uint32
 	dropped  bool // by the wire: nobody answers
 
+	numChunks  int // that have moved
+	firstChunk int
+
 	notBefore time.Time // the next step
 	unheard   time.Time // when it was first left without an answer
 	unmatched time.Time // when it first found no receive
@@ -155,13 +158,6 @@ func (r *request) polled() {
 	s.free = append(s.free, r)
 	e.counts.Polled++
 	e.transport.counts.Polled++
-}
-
-// scatter writes bytes into the pieces.
-func (r *request) scatter(src []byte) {
-	for _, p := range r.pieces {
-		src = src[copy(p.Region.Bytes()[p.Off:p.Off+p.Bytes], src):]
-	}
 }
 
 // gather calls f with the bytes of the pieces, in order.

@@ -117,7 +117,7 @@ func (n *Network) nextTime(now time.Time) time.Time {
 	var next time.Time
 	for _, r := range n.active {
 		at := r.nextTime(now)
-		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
+		if !at.IsZero() && n.isTurn(r) && (next.IsZero() || at.Before(next)) {
 			next = at
 		}
 	}
@@ -167,7 +167,7 @@ func (r *request) endAfter(since *time.Time, d time.Duration, s transport.Status
 	return true
 }
 
-// execute moves the bytes of a request whose peer answers.
+// execute moves the bytes of a request whose peer answers, or some of them.
 func (r *request) execute(peer *Endpoint, now time.Time) bool {
 	r.unheard = zero
 	var recv *request
@@ -175,21 +175,28 @@ func (r *request) execute(peer *Endpoint, now time.Time) bool {
 		if peer.waiting.len() == 0 {
 			return r.endAfter(&r.unmatched, r.ep.transport.network.cfg.NoReceiveTimeout, transport.StatusNoReceive, now)
 		}
-		recv = peer.waiting.items[peer.waiting.head]
+		recv, r.unmatched = peer.waiting.items[peer.waiting.head], zero
 	}
-	if !r.move(peer, recv) {
-		if recv != nil && r.op == transport.OpSend {
-			peer.waiting.pop().finish(transport.StatusLocal)
+	allowed, whole := r.move(peer, recv)
+	switch {
+	case !allowed:
+		r.refused(peer, recv)
+	case whole:
+		if recv != nil {
+			r.match(peer.waiting.pop())
 		}
-		peer.fail("a request of the peer was refused")
-		r.finish(transport.StatusRemote)
-		return true
+		r.finish(transport.StatusOK)
 	}
-	if recv != nil {
-		r.match(peer.waiting.pop())
-	}
-	r.finish(transport.StatusOK)
 	return true
+}
+
+// refused ends a request that the peer does not allow.
+func (r *request) refused(peer *Endpoint, recv *request) {
+	if recv != nil && r.op == transport.OpSend {
+		peer.waiting.pop().finish(transport.StatusLocal)
+	}
+	peer.fail("a request of the peer was refused")
+	r.finish(transport.StatusRemote)
 }
 
 // match ends the receive that a request has used up.
@@ -201,30 +208,63 @@ func (r *request) match(recv *request) {
 	recv.finish(transport.StatusOK)
 }
 
-// move copies, and reports whether the peer lets it.
-func (r *request) move(peer *Endpoint, recv *request) bool {
-	size := int(r.numBytes)
+// move copies bytes, and reports whether the peer lets it and whether these
+// were the last.
+func (r *request) move(peer *Endpoint, recv *request) (allowed, whole bool) {
 	if r.op == transport.OpSend {
 		if r.numBytes > recv.numBytes {
-			return false
+			return false, false
 		}
 		r.moveToPieces(recv)
-		return true
+		return true, true
 	}
 	need := transport.AccessWrite
 	if r.op == transport.OpRead {
 		need = transport.AccessRead
 	}
-	mem := peer.transport.reach(r.remote, r.off, size, need)
+	mem := peer.transport.reach(r.remote, r.off, int(r.numBytes), need)
 	if mem == nil {
-		return false
+		return false, false
 	}
-	if r.op == transport.OpRead {
-		r.scatter(mem)
-		return true
+	from, to, whole := r.nextChunk(len(mem))
+	r.overlap(from, to, func(local []byte, at int) {
+		if r.op == transport.OpRead {
+			copy(local, mem[at:])
+		} else {
+			copy(mem[at:], local)
+		}
+	})
+	return true, whole
+}
+
+// nextChunk says which bytes of n are the next to move. The first chunk is any;
+// then they come in order, from the start again after the end.
+func (r *request) nextChunk(n int) (from, to int, last bool) {
+	network := r.ep.transport.network
+	size := network.cfg.ChunkBytes
+	if size <= 0 || n <= size {
+		return 0, n, true
 	}
-	r.gather(func(src []byte) { mem = mem[copy(mem, src):] })
-	return true
+	num := (n + size - 1) / size
+	if r.numChunks == 0 {
+		r.firstChunk = network.rand.IntN(num)
+	}
+	k := (r.firstChunk + r.numChunks) % num
+	r.numChunks++
+	return k * size, min(n, (k+1)*size), r.numChunks == num
+}
+
+// overlap calls f with those parts of the pieces that lie in [from, to) of all
+// their bytes, and where each part begins there.
+func (r *request) overlap(from, to int, f func(local []byte, at int)) {
+	at := 0
+	r.gather(func(src []byte) {
+		lo, hi := max(from, at), min(to, at+len(src))
+		if lo < hi {
+			f(src[lo-at:hi-at], lo)
+		}
+		at += len(src)
+	})
 }
 
 // moveToPieces copies from one list of pieces to another.

@@ -1,7 +1,9 @@
 package transporttest
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport"
@@ -27,6 +29,8 @@ type TransportHarness struct {
 	// MaxRequestBytes bounds the largest request that the suite makes, below
 	// the carrier's own limit. 0: 16 MiB.
 	MaxRequestBytes int
+	// Patience bounds every wait for something that must happen. 0: 20 s.
+	Patience time.Duration
 	// Skips names the cases that this carrier does not pass, each with the
 	// reason. NumSkips is how many there are: a case that comes to be skipped
 	// has to be counted as well as excused.
@@ -83,7 +87,9 @@ var carrierCases = []struct {
 // that each request that was accepted has ended exactly once when its endpoint
 // is closed, and that everything can be closed then.
 func RunTransport(t *testing.T, h TransportHarness) {
-	checkSkips(t, h)
+	for _, wrong := range wrongSkips(h) {
+		t.Error(wrong)
+	}
 	for _, c := range carrierCases {
 		t.Run(c.name, func(t *testing.T) {
 			if reason := h.Skips[c.name]; reason != "" {
@@ -94,13 +100,14 @@ func RunTransport(t *testing.T, h TransportHarness) {
 	}
 }
 
-func checkSkips(t *testing.T, h TransportHarness) {
-	t.Helper()
+// wrongSkips returns what is wrong with the harness's list, a sentence each.
+func wrongSkips(h TransportHarness) []string {
+	var wrong []string
 	if len(h.Skips) != h.NumSkips {
-		t.Errorf("%d cases are skipped, the carrier says %d", len(h.Skips), h.NumSkips)
+		wrong = append(wrong, fmt.Sprintf("%d cases are skipped, the carrier says %d", len(h.Skips), h.NumSkips))
 	}
 	if h.Kill == nil && h.Skips["Vanish"] == "" {
-		t.Error("without Kill, Vanish must be among the skipped cases")
+		wrong = append(wrong, "without Kill, Vanish must be among the skipped cases")
 	}
 	names := map[string]bool{}
 	for _, c := range carrierCases {
@@ -108,13 +115,17 @@ func checkSkips(t *testing.T, h TransportHarness) {
 	}
 	for name, reason := range h.Skips {
 		if !names[name] || reason == "" {
-			t.Errorf("skip of %q, because %q: there is no such case, or no reason", name, reason)
+			wrong = append(wrong, fmt.Sprintf("skip of %q, because %q: there is no such case, or no reason", name, reason))
 		}
 	}
+	return wrong
 }
 
 func newCarrierTest(t *testing.T, h TransportHarness) *carrierTest {
 	c := &carrierTest{T: t, harness: h, seed: testenv.Seed(t), completions: make([]transport.Completion, 16)}
+	if c.patience = h.Patience; c.patience == 0 {
+		c.patience = patience
+	}
 	t.Cleanup(c.finish)
 	return c
 }

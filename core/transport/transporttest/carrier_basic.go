@@ -169,27 +169,30 @@ func mustForbidAll(c *carrierTest, e *end) {
 	}
 }
 
-// carrierAllocatesNothing measures a send and its receive.
+// carrierAllocatesNothing measures a request of each kind.
 func carrierAllocatesNothing(c *carrierTest) {
 	c.start(2)
 	a, b := c.pair(0, 1)
-	from, to := c.memory(0, 64, 0), c.memory(1, 64, 0)
-	sends := []transport.SendRequest{{Op: transport.OpSend, Local: from.pieces(0, 64)}}
-	recvs := []transport.RecvRequest{{Local: to.pieces(0, 64)}}
+	from, to := c.memory(0, 64, 0), c.memory(1, 64, transport.AccessRead|transport.AccessWrite)
+	var sends []transport.SendRequest
+	for _, op := range []transport.Opcode{transport.OpSend, transport.OpWriteImm, transport.OpWrite, transport.OpRead} {
+		sends = append(sends, transport.SendRequest{Op: op, Local: from.pieces(0, 64), Remote: to.region.Remote()})
+	}
+	recvs := []transport.RecvRequest{{Local: to.pieces(0, 64)}, {Local: to.pieces(0, 64)}}
 	round := func() {
 		_, recvErr := b.ep.PostRecv(recvs)
 		_, sendErr := a.ep.PostSend(sends)
 		if recvErr != nil || sendErr != nil {
 			c.Fatalf("post: %v, %v", recvErr, sendErr)
 		}
-		c.raw(a, 1)
-		c.raw(b, 1)
+		c.raw(a, len(sends))
+		c.raw(b, len(recvs))
 	}
 	for range 100 {
 		round()
 	}
 	if n := testing.AllocsPerRun(200, round); n != 0 {
-		c.Errorf("%v allocations for a send and its receive", n)
+		c.Errorf("%v allocations for four requests", n)
 	}
 }
 
@@ -206,7 +209,7 @@ func (c *carrierTest) raw(e *end, n int) {
 			c.Fatalf("poll: %v, %d completions are missing", err, n)
 		}
 		if n > 0 {
-			if err := c.transports[e.at].Wait(patience / 1e6); err != nil {
+			if err := c.transports[e.at].Wait(c.patience / 1e6); err != nil {
 				c.Fatal(err)
 			}
 		}

@@ -19,9 +19,9 @@ func carrierConnectOrders(c *carrierTest) {
 		a, b := e[first], e[1-first]
 		id := a.recv(nil)
 		errs := make(chan error, 1)
-		go func() { errs <- a.ep.Connect(b.ep.Local(), time.Now().Add(patience)) }()
+		go func() { errs <- a.ep.Connect(b.ep.Local(), time.Now().Add(c.patience)) }()
 		time.Sleep(20 * time.Millisecond)
-		if err := b.ep.Connect(a.ep.Local(), time.Now().Add(patience)); err != nil {
+		if err := b.ep.Connect(a.ep.Local(), time.Now().Add(c.patience)); err != nil {
 			c.Fatalf("connect, as the second: %v", err)
 		}
 		b.send(transport.SendRequest{Op: transport.OpSend}) // the first may not know yet

@@ -17,10 +17,10 @@ func carrierWake(c *carrierTest) {
 	t := c.transports[0]
 	wait := func(what string) {
 		start := time.Now()
-		if err := t.Wait(patience); err != nil {
+		if err := t.Wait(c.patience); err != nil {
 			c.Fatalf("wait: %v", err)
 		}
-		if time.Since(start) > patience/2 {
+		if time.Since(start) > c.patience/2 {
 			c.Fatalf("%s: a Wake was lost", what)
 		}
 	}
@@ -54,10 +54,10 @@ func carrierWaitSeesCompletions(c *carrierTest) {
 		a.send(transport.SendRequest{Op: transport.OpSend})
 		start := time.Now()
 		for n := 0; n == 0; {
-			if err := t.Wait(patience); err != nil {
+			if err := t.Wait(c.patience); err != nil {
 				c.Fatalf("wait: %v", err)
 			}
-			if time.Since(start) > patience/2 {
+			if time.Since(start) > c.patience/2 {
 				c.Fatal("a completion did not end a Wait")
 			}
 			var err error
@@ -268,10 +268,25 @@ func carrierConcurrent(c *carrierTest) {
 	ended := make(chan struct{})
 	for k := range lanes {
 		a, b := c.pair(0, 1)
+		received := make(chan struct{}, messages) // no send comes before its receive
 		posters.Go(func() {
-			a.postMany(messages, func() error { _, err := a.trySend(transport.SendRequest{Op: transport.OpSend}); return err })
+			defer close(received)
+			b.postMany(messages, func() error {
+				_, err := b.tryRecv(nil)
+				if err == nil {
+					received <- struct{}{}
+				}
+				return err
+			})
 		})
-		posters.Go(func() { b.postMany(messages, func() error { _, err := b.tryRecv(nil); return err }) })
+		posters.Go(func() {
+			for range received {
+				a.postMany(1, func() error {
+					_, err := a.trySend(transport.SendRequest{Op: transport.OpSend})
+					return err
+				})
+			}
+		})
 		if k == 0 {
 			posters.Go(func() {
 				time.Sleep(2 * time.Millisecond)
@@ -303,12 +318,12 @@ func carrierConcurrent(c *carrierTest) {
 
 // postMany posts n requests, however long it takes.
 func (e *end) postMany(n int, post func() error) {
-	for tries := time.Now().Add(patience); n > 0; {
+	for deadline := time.Now().Add(e.c.patience); n > 0; {
 		err := post()
 		switch {
 		case err == nil:
 			n--
-		case !errors.Is(err, transport.ErrWouldBlock) || time.Now().After(tries):
+		case !errors.Is(err, transport.ErrWouldBlock) || time.Now().After(deadline):
 			e.c.Errorf("post: %v, %d to go", err, n)
 			return
 		default:

@@ -1,6 +1,7 @@
 package transporttest
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -18,6 +19,7 @@ type carrierTest struct {
 	*testing.T
 	harness     TransportHarness
 	seed        uint64
+	patience    time.Duration
 	transports  []transport.Transport
 	gone        map[int]bool // killed, or closed by the case
 	memories    []*memory
@@ -65,8 +67,10 @@ func (c *carrierTest) rand() *rand.Rand { return rand.New(rand.NewPCG(c.seed, 7)
 // fill puts bytes into b that no other call with another tag does.
 func (c *carrierTest) fill(b []byte, tag uint64) {
 	r := rand.New(rand.NewPCG(c.seed, tag))
-	for i := range b {
-		b[i] = byte(r.Uint32())
+	var word [8]byte
+	for len(b) > 0 {
+		binary.LittleEndian.PutUint64(word[:], r.Uint64())
+		b = b[copy(b, word[:]):]
 	}
 }
 
@@ -127,7 +131,7 @@ func (c *carrierTest) endpoint(at int, spec transport.EndpointSpec) *end {
 func (c *carrierTest) connect(a, b *end) {
 	c.Helper()
 	errs := make(chan error, 2)
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(c.patience)
 	go func() { errs <- a.ep.Connect(b.ep.Local(), deadline) }()
 	go func() { errs <- b.ep.Connect(a.ep.Local(), deadline) }()
 	if err := errors.Join(<-errs, <-errs); err != nil {
@@ -283,13 +287,13 @@ func (c *carrierTest) enterEvent(at int, event transport.Event) {
 func (c *carrierTest) until(what string, is func() bool) {
 	c.Helper()
 	if !c.within(is) {
-		c.Fatalf("not so after %v: %s\n%s", patience, what, c.books())
+		c.Fatalf("not so after %v: %s\n%s", c.patience, what, c.books())
 	}
 }
 
 func (c *carrierTest) within(is func() bool) bool {
 	c.Helper()
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(c.patience); ; {
 		c.poll()
 		if is() {
 			return true

@@ -1,5 +1,6 @@
-// Package transporttest is the conformance suite of package transport: every
-// carrier that claims to be a transport.Domain runs it.
+// Package transporttest holds the conformance suites of package transport: Run
+// for everything that claims to be a transport.Domain, RunTransport for every
+// carrier that claims to be a transport.Transport.
 package transporttest
 
 import (
