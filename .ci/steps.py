@@ -155,7 +155,7 @@ def go_bench() -> None:
 
 
 # Packages with fuzz targets. Those of C and Python are in their suites.
-FUZZ_PACKAGES = ["core/device/cpu", "core/ep/layout", "core/transport/shm"]
+FUZZ_PACKAGES = ["core/device/cpu", "core/ep/layout", "core/transport/shm", "core/wire"]
 
 
 def fuzz() -> None:

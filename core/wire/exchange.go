@@ -37,7 +37,8 @@ func (h *Handshake) refuse(r Reason) error { return h.config.Counters.refuse(r) 
 // sendHello begins: with the ring's current key and a new nonce.
 func (h *Handshake) sendHello() []byte {
 	c := &h.config
-	h.keyID = c.Keys.Current()
+	k := c.Keys.keys.Load()
+	h.keyID, h.secret = k.current, k.secrets[k.current]
 	h.hello = helloFrame{
 		kind: kindHello, protection: c.Protection, keyID: h.keyID,
 		from: c.Self, to: c.Peer, blob: c.Blob,
@@ -56,23 +57,20 @@ func (h *Handshake) fill(nonce []byte) {
 	}
 }
 
-// handshakeSigner signs hello, welcome and refusal: nil without that key.
+// handshakeSigner signs hello, welcome and refusal.
 func (h *Handshake) handshakeSigner() *signer {
-	secret := h.config.Keys.secret(h.keyID)
-	if secret == nil {
-		return nil
-	}
-	return newSigner(derive(secret, nil, labelHandshake, KeyBytes))
+	return newSigner(derive(h.secret, nil, labelHandshake, KeyBytes))
 }
 
 // onHello is the server's answer: a welcome, a refusal, or nothing to who does
 // not have the key.
 func (h *Handshake) onHello(frame []byte) ([]byte, error) {
 	h.keyID = helloKeyID(frame) // says which key to try, no more
-	sign := h.handshakeSigner()
-	if sign == nil {
+	h.secret = h.config.Keys.secret(h.keyID)
+	if h.secret == nil {
 		return nil, h.refuse(ErrKeyID)
 	}
+	sign := h.handshakeSigner()
 	if !sign.genuine(frame) {
 		return nil, h.refuse(ErrMAC)
 	}
@@ -171,11 +169,10 @@ func (h *Handshake) sendWelcome(hello []byte, f *helloFrame, sign *signer, blob 
 
 // onWelcome is the client's last step: the answer to its own hello, or nothing.
 func (h *Handshake) onWelcome(frame []byte) ([]byte, error) {
-	sign := h.handshakeSigner()
 	switch {
-	case sign == nil || helloKeyID(frame) != h.keyID:
+	case helloKeyID(frame) != h.keyID:
 		return nil, h.refuse(ErrKeyID)
-	case !sign.genuine(frame):
+	case !h.handshakeSigner().genuine(frame):
 		return nil, h.refuse(ErrMAC)
 	}
 	f, ok := decodeHello(frame)
@@ -236,11 +233,10 @@ func (h *Handshake) onConfirm(frame []byte) error {
 // establish derives the session: its keys depend on the shared key, both
 // nonces, and every byte of hello and welcome.
 func (h *Handshake) establish(welcome *helloFrame) {
-	secret := h.config.Keys.secret(h.keyID)
 	salt := append(append([]byte(nil), welcome.client[:]...), welcome.server[:]...)
 	transcript := sha256.Sum256(h.hellos)
 	key := func(label string, n int) []byte {
-		return derive(secret, salt, label+string(transcript[:]), n)
+		return derive(h.secret, salt, label+string(transcript[:]), n)
 	}
 	out, in := fromClient, fromServer
 	if h.role == RoleServer {
@@ -256,5 +252,5 @@ func (h *Handshake) establish(welcome *helloFrame) {
 		inPayload:  newAEAD(key(labelPayload+in, KeyBytes)),
 	}
 	h.session.sealer = newDigest(h.session.outPayload, nil)
-	h.hellos = nil
+	h.hellos, h.secret = nil, nil
 }

@@ -79,8 +79,9 @@ type Handshake struct {
 	buf     [maxHelloFrameBytes]byte
 	have    int
 	keyID   uint32
-	hello   helloFrame // of this side
-	hellos  []byte     // frames hello and welcome, for the transcript
+	secret  *[KeyBytes]byte // kept, because the ring may be read again meanwhile
+	hello   helloFrame      // of this side
+	hellos  []byte          // frames hello and welcome, for the transcript
 	peer    Peer
 	session *Session
 }

@@ -45,7 +45,8 @@ func (w *window) forget(seq uint64) {
 		clear(w.seen[:])
 		return
 	}
-	for n := w.highest + 1; n <= seq; n++ {
+	for n := w.highest; n < seq; {
+		n++ // here, because seq may be the greatest number there is
 		w.seen[n%WindowNum/64] &^= 1 << (n % 64)
 	}
 }

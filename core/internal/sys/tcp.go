@@ -86,7 +86,6 @@ type TCPOptions struct {
 	SendBytes    int           // SO_SNDBUF; 0: the system tunes it
 	ReceiveBytes int           // SO_RCVBUF; 0: the system tunes it
 	Silence      time.Duration // unanswered for so long: broken
-	ZeroCopy     bool          // SO_ZEROCOPY
 }
 
 // SetTCP applies options.
@@ -105,7 +104,6 @@ func SetTCP(fd *FD, o TCPOptions) error {
 		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, probe, o.Silence > 0},
 		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, probe, o.Silence > 0},
 		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 2, o.Silence > 0},
-		{unix.SOL_SOCKET, unix.SO_ZEROCOPY, 1, o.ZeroCopy},
 	} {
 		if !s.set {
 			continue

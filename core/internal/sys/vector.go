@@ -70,14 +70,9 @@ func (v *Vector) Advance(n int) {
 }
 
 // SendVector writes what it can and advances the vector by it; ErrAgain when
-// the socket is full. zeroCopy lets the kernel send from the memory itself:
-// it stays untouched until ZeroCopyDone has told.
-func SendVector(fd *FD, v *Vector, zeroCopy bool) (n int, err error) {
-	flags := unix.MSG_NOSIGNAL | unix.MSG_DONTWAIT
-	if zeroCopy {
-		flags |= unix.MSG_ZEROCOPY
-	}
-	n, err = v.call(fd, unix.SYS_SENDMSG, flags)
+// the socket is full.
+func SendVector(fd *FD, v *Vector) (n int, err error) {
+	n, err = v.call(fd, unix.SYS_SENDMSG, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
 	return n, wrapHot("sendmsg", err)
 }
 

@@ -64,11 +64,6 @@ type Config struct {
 	// SocketBufferBytes is the size of the kernel's buffer of each direction
 	// of a socket. Default 0: the kernel adapts it.
 	SocketBufferBytes int
-	// ZeroCopyBytes: payload parts of at least so many bytes are sent without
-	// a copy into the kernel. Default 0: none. It pays on a NIC that gathers
-	// by itself, and costs on a loopback device, where the kernel copies after
-	// all. Without effect under wire.ProtectEncrypt.
-	ZeroCopyBytes int
 
 	segmentBytes int // tests and benchmarks
 }
@@ -104,7 +99,6 @@ func (c *Config) check() error {
 		{"NumRegions", c.NumRegions, 1, 1 << 20},
 		{"NumPending", c.NumPending, 1, 1 << 16},
 		{"SocketBufferBytes", c.SocketBufferBytes, 0, 1 << 30},
-		{"ZeroCopyBytes", c.ZeroCopyBytes, 0, 1 << 30},
 	} {
 		if n.given < n.lo || n.given > n.hi {
 			return fmt.Errorf("tcp: Config.%s is %d, allowed are %d to %d", n.name, n.given, n.lo, n.hi)

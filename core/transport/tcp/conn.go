@@ -101,7 +101,7 @@ func (c *conn) send() (more bool) {
 			return false
 		}
 		c.writable.Store(false) // before the call: the poller may set it during it
-		n, err := sys.SendVector(c.fd, c.vec, false)
+		n, err := sys.SendVector(c.fd, c.vec)
 		if err == sys.ErrAgain {
 			return false
 		}

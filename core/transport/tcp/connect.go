@@ -201,7 +201,7 @@ func closeAll(set []parked) {
 func writeAll(fd *sys.FD, frame []byte) error {
 	v := sys.NewVector(1)
 	v.Add(frame)
-	if _, err := sys.SendVector(fd, v, false); err != nil {
+	if _, err := sys.SendVector(fd, v); err != nil {
 		return err
 	}
 	if v.Bytes() != 0 {

@@ -206,6 +206,5 @@ func (t *Transport) options() sys.TCPOptions {
 	return sys.TCPOptions{
 		NoDelay: true, Silence: t.config.SilentTimeout,
 		SendBytes: t.config.SocketBufferBytes, ReceiveBytes: t.config.SocketBufferBytes,
-		ZeroCopy: t.config.ZeroCopyBytes > 0,
 	}
 }

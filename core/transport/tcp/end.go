@@ -97,15 +97,15 @@ func (ep *endpoint) closeConns() {
 // setShort notes whether the endpoint waits for the peer to post a receive; the
 // caller holds mu.
 func (ep *endpoint) setShort(short bool) {
-	was := ep.sinceShow.Load() != 0
+	was := ep.sinceShort.Load() != 0
 	if was == short {
 		return
 	}
 	if short {
-		ep.sinceShow.Store(ep.t.age())
+		ep.sinceShort.Store(ep.t.age())
 		ep.t.short.Add(1)
 	} else {
-		ep.sinceShow.Store(0)
+		ep.sinceShort.Store(0)
 		ep.t.short.Add(-1)
 	}
 }
@@ -113,13 +113,13 @@ func (ep *endpoint) setShort(short bool) {
 // endIfShort ends the endpoint if it has waited for a receive since before
 // then.
 func (ep *endpoint) endIfShort(then int64) {
-	if since := ep.sinceShow.Load(); since == 0 || since > then {
+	if since := ep.sinceShort.Load(); since == 0 || since > then {
 		return
 	}
 	ep.io.Lock()
 	defer ep.unlockIO()
 	ep.mu.Lock()
-	since, op := ep.sinceShow.Load(), ep.out.next
+	since, op := ep.sinceShort.Load(), ep.out.next
 	ep.mu.Unlock()
 	if since == 0 || since > then {
 		return

@@ -30,13 +30,12 @@ type endpoint struct {
 	refusedRecv uint64 // of a send that did not fit
 	refusedSend bool
 
-	mu        sync.Mutex
-	meet      meeting
-	wasReady  bool
-	closed    bool
-	out       outgoing
-	in        incoming
-	sinceShow atomic.Int64 // since when a request waits for a receive, 0: none does
+	mu         sync.Mutex
+	meet       meeting
+	closed     bool
+	out        outgoing
+	in         incoming
+	sinceShort atomic.Int64 // since when a request waits for a receive, 0: none does
 }
 
 var _ transport.Endpoint = (*endpoint)(nil)
@@ -135,18 +134,18 @@ func (ep *endpoint) queueSends(requests []transport.SendRequest) (posted int, er
 	return posted, nil
 }
 
-// attend sees to it that what was posted moves.
+// attend sees to it that what was posted moves. It leaves kick alone: who has
+// set it may want more than that.
 func (ep *endpoint) attend(now bool) {
-	ep.kick.Store(true)
-	if now && ep.is(transport.StateReady) && ep.io.TryLock() {
-		ep.kick.Store(false)
-		ep.transmit()
-		ep.io.Unlock()
-		if !ep.kick.Load() {
-			return
-		}
+	if !now || !ep.is(transport.StateReady) || !ep.io.TryLock() {
+		ep.t.schedule(ep)
+		return
 	}
-	ep.t.schedule(ep)
+	more := ep.transmit()
+	ep.unlockIO()
+	if more {
+		ep.t.schedule(ep)
+	}
 }
 
 // PostRecv queues receives.

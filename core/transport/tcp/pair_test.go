@@ -77,7 +77,9 @@ func connectBoth(t testing.TB, a, b transport.Endpoint) {
 func (p *pair) memory(n int, access transport.Access) {
 	p.t.Helper()
 	for i := range p.mems {
-		r, err := p.tr[i].Register(make([]byte, n), access)
+		mem, free := mapped(p.t, n)
+		p.t.Cleanup(free)
+		r, err := p.tr[i].Register(mem, access)
 		require.NoError(p.t, err)
 		p.mems[i] = r
 	}

@@ -60,13 +60,11 @@ func (t *Transport) hasReady() bool {
 	return len(t.ready) > 0
 }
 
-// runReady gives every endpoint that is ready one turn. Who finds somebody
-// else at it leaves it to them: those who became ready meanwhile are seen
-// before the next sleep.
+// runReady gives every endpoint that is ready one turn. It waits for the end of
+// a turn that somebody else gives: whatever a peer has been told is in place is
+// then visible to the caller, too.
 func (t *Transport) runReady() {
-	if !t.turnMu.TryLock() {
-		return
-	}
+	t.turnMu.Lock()
 	defer t.turnMu.Unlock()
 	t.readyMu.Lock()
 	t.ready, t.turn = t.turn[:0], t.ready

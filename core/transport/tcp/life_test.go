@@ -1,0 +1,144 @@
+package tcp
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/wire"
+)
+
+func TestBulkAllocatesNothing(t *testing.T) {
+	eachVariant(t, func(t *testing.T, p *pair) {
+		const n = 600_000
+		p.memory(n, transport.AccessRead|transport.AccessWrite)
+		p.connect(4, 4)
+		var done [8]transport.Completion
+		ask := []transport.SendRequest{
+			{Op: transport.OpWrite, Local: whole(p.mems[0]), Remote: p.mems[1].Remote()},
+			{Op: transport.OpRead, Local: whole(p.mems[0]), Remote: p.mems[1].Remote()},
+			{Op: transport.OpWriteImm, Local: whole(p.mems[0]), Remote: p.mems[1].Remote()},
+		}
+		receives := []transport.RecvRequest{{}}
+		round := func() {
+			_, err := p.ep[1].PostRecv(receives)
+			_, err2 := p.ep[0].PostSend(ask)
+			for left := 4; left > 0 && err == nil && err2 == nil; {
+				for i := range p.tr {
+					var got int
+					got, err = p.tr[i].Poll(done[:])
+					left -= got
+				}
+			}
+			if err != nil || err2 != nil {
+				t.Fatal(err, err2)
+			}
+		}
+		for range 20 {
+			round()
+		}
+		require.Zero(t, testing.AllocsPerRun(20, round))
+		p.close()
+	})
+}
+
+// TestRegionClosedWhileLanding closes a region when half of a write is there.
+// From then on its memory belongs to its owner.
+func TestRegionClosedWhileLanding(t *testing.T) {
+	x := newImpostor(t)
+	const n = 40_000
+	mem, free := mapped(t, n)
+	defer free()
+	r, err := x.tr.Register(mem, transport.AccessWrite)
+	require.NoError(t, err)
+	payload := make([]byte, n)
+	for i := range payload {
+		payload[i] = 0xee
+	}
+	var extra [extraBytes]byte
+	m := message{code: codeWrite, key: r.Remote().Key, total: n}
+	m.encode(&extra)
+	frame, err := x.session.Seal(nil, &wire.Head{Code: m.code, Extra: extra[:]}, payload)
+	require.NoError(t, err)
+	_, err = x.conn.Write(append(frame, payload[:n/2]...))
+	require.NoError(t, err)
+	landed := func() bool {
+		x.ep.io.Lock()
+		defer x.ep.io.Unlock()
+		return len(x.ep.conns) == 1 && x.ep.conns[0].rx.left == n/2
+	}
+	require.Eventually(t, func() bool { x.poll(); return landed() }, soon, time.Millisecond)
+	require.NoError(t, r.Close())
+	clear(mem)
+	_, err = x.conn.Write(payload[n/2:])
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { _, failed := x.poll(); return failed }, soon, time.Millisecond)
+	require.Equal(t, make([]byte, n), mem)
+	x.close()
+}
+
+func TestRetireEndsConnect(t *testing.T) {
+	p := newPair(t, nil)
+	for i := range p.ep {
+		ep, err := p.tr[i].NewEndpoint(transport.EndpointSpec{SendDepth: 1, RecvDepth: 1})
+		require.NoError(t, err)
+		p.ep[i] = ep
+	}
+	errs := make(chan error)
+	// Both sides of the decision who dials: each meets one that never connects.
+	for i := range p.ep {
+		remote := p.ep[1-i].Local()
+		go func() { errs <- p.ep[i].Connect(remote, time.Now().Add(time.Hour)) }()
+		time.Sleep(20 * time.Millisecond)
+		require.ErrorIs(t, p.ep[i].Close(), transport.ErrBusy)
+		require.NoError(t, p.ep[i].Retire())
+		err := <-errs
+		require.Error(t, err)
+		require.False(t, errors.Is(err, sys.ErrTimeout))
+		fresh, err := p.tr[i].NewEndpoint(transport.EndpointSpec{SendDepth: 1, RecvDepth: 1})
+		require.NoError(t, err)
+		require.NoError(t, p.ep[i].Close())
+		p.ep[i] = fresh
+	}
+	p.close()
+}
+
+func TestConnectToNobodyEndsAtOnce(t *testing.T) {
+	p := newPair(t, nil)
+	ep, err := p.tr[0].NewEndpoint(transport.EndpointSpec{SendDepth: 1, RecvDepth: 1})
+	require.NoError(t, err)
+	p.ep[0] = ep
+	gone := address{numSockets: 1, addrs: p.tr[1].addrs}
+	for i := range gone.token {
+		gone.token[i] = 0xff // this side dials
+	}
+	require.NoError(t, p.tr[1].Close())
+	require.ErrorIs(t, ep.Connect(gone.encode(), time.Now().Add(time.Hour)), sys.ErrNoListener)
+	require.NoError(t, ep.Close())
+	require.NoError(t, p.tr[0].Close())
+}
+
+func TestConfigSaysWhatIsWrong(t *testing.T) {
+	ring := wire.GenerateKeyring()
+	for want, c := range map[string]Config{
+		"Keyring":          {Listen: loopback},
+		"Listen":           {Keyring: ring},
+		"NumSockets":       {Listen: loopback, Keyring: ring, NumSockets: 17},
+		"NumEndpoints":     {Listen: loopback, Keyring: ring, NumEndpoints: -1},
+		"SilentTimeout":    {Listen: loopback, Keyring: ring, SilentTimeout: time.Millisecond},
+		"Protection":       {Listen: loopback, Keyring: ring, Protection: 9},
+		"Config.Interface": {Interface: "no such interface", Keyring: ring},
+	} {
+		_, err := Open(c)
+		require.ErrorContains(t, err, want)
+	}
+	tr, err := Open(Config{Interface: "lo", Keyring: ring})
+	require.NoError(t, err)
+	require.Contains(t, tr.Device(), "127.0.0.1:")
+	require.NoError(t, tr.Close())
+	require.Zero(t, sys.Stats().LeakedFDs)
+}

@@ -1,0 +1,166 @@
+package wire
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"flag"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var update = flag.Bool("update", false, "write testdata/vectors.json anew")
+
+// Golden vectors: made here, and computed again from docs/wire.md alone by
+// tests/wire/test_vectors.py.
+type vectors struct {
+	Keyring    string
+	TimeNs     int64
+	Handshakes []handshakeVector
+	Compat     []compatVector
+}
+
+type handshakeVector struct {
+	Protection  uint8
+	KeyID       uint32
+	ClientNonce string
+	ServerNonce string
+	ClientID    string
+	ServerID    string
+	ClientBlob  string
+	ServerBlob  string
+	Hello       string
+	Welcome     string
+	Confirm     string
+	Refusal     string // of the same hello, because it was declined
+	SessionID   uint64
+	Messages    []messageVector
+}
+
+// messageVector is a message; byte i of its payload is 7i+3 mod 256.
+type messageVector struct {
+	FromServer   bool
+	Code         uint8
+	Reply        bool
+	Refused      bool
+	Status       uint16
+	Request      uint64
+	Seq          uint64
+	PayloadBytes int
+	Extra        string
+	Frame        string
+	WireBytes    int // what follows the frame
+	WireSHA256   string
+}
+
+type compatVector struct {
+	Code         uint8
+	Reply        bool
+	PayloadBytes uint32
+	Request      uint64
+	Frame        string
+}
+
+// counting gives bytes that go up, as nonces.
+type counting struct{ next byte }
+
+func (c *counting) Read(b []byte) (int, error) {
+	for i := range b {
+		b[i] = c.next
+		c.next++
+	}
+	return len(b), nil
+}
+
+func makeVectors(t *testing.T) vectors {
+	v := vectors{Keyring: testKeyText, TimeNs: epoch.UnixNano()}
+	for _, p := range []Protection{ProtectDigest, ProtectEncrypt} {
+		v.Handshakes = append(v.Handshakes, makeHandshake(t, p))
+	}
+	c := newCompat(t)
+	for _, head := range []CompatHead{{Code: 1}, {Code: 0xff, Reply: true, PayloadBytes: 4096, Request: 1<<63 + 5}} {
+		frame := must1(c.Seal(nil, head))
+		v.Compat = append(v.Compat, compatVector{head.Code, head.Reply, head.PayloadBytes, head.Request, hex.EncodeToString(frame)})
+	}
+	return v
+}
+
+func makeHandshake(t *testing.T, p Protection) handshakeVector {
+	client := testConfig(t, func(c *Config) {
+		c.Self, c.Peer, c.Blob, c.Protection, c.rand = idA, idB, []byte("rank 3, epoch 9"), p, &counting{0}
+	})
+	server := testConfig(t, func(c *Config) { c.Self, c.Blob, c.Protection, c.rand = idB, []byte("rank 0"), p, &counting{100} })
+	a, b, r := shakeHands(t, client, server)
+	v := handshakeVector{
+		Protection: uint8(p), KeyID: a.KeyID(), SessionID: a.ID(),
+		ClientNonce: hex.EncodeToString(r.hello[12:44]), ServerNonce: hex.EncodeToString(r.welcome[44:76]),
+		ClientID: hex.EncodeToString(idA[:]), ServerID: hex.EncodeToString(idB[:]),
+		ClientBlob: hex.EncodeToString(client.Blob), ServerBlob: hex.EncodeToString(server.Blob),
+		Hello: hex.EncodeToString(r.hello), Welcome: hex.EncodeToString(r.welcome), Confirm: hex.EncodeToString(r.confirm),
+		Refusal: hex.EncodeToString(declined(t, r.hello, server)),
+	}
+	for _, s := range []*Session{a, b} {
+		for _, size := range []int{0, 1, 333, ChunkBytes + 21} {
+			v.Messages = append(v.Messages, makeMessage(t, s, size))
+		}
+	}
+	return v
+}
+
+func declined(t *testing.T, hello []byte, server Config) []byte {
+	server.Accept = func(Peer) ([]byte, error) { return nil, os.ErrPermission }
+	server.Guard = must1(NewGuard(1))
+	_, b := handshakes(t, testConfig(t), server)
+	_, out, err := b.Step(hello)
+	require.ErrorIs(t, err, os.ErrPermission)
+	return out
+}
+
+func makeMessage(t *testing.T, s *Session, size int) messageVector {
+	payload := make([]byte, size)
+	for i := range payload {
+		payload[i] = byte(7*i + 3)
+	}
+	server := s.role == RoleServer
+	head := Head{Code: 0x80, Reply: server, Refused: server && size == 0, Status: uint16(size), Request: 1<<40 + uint64(size), Extra: payload[:min(size, 13)]}
+	frame := sealedIn(t, s, &head, payload)
+	sent := payload
+	if s.protection == ProtectEncrypt {
+		e := s.NewEncryptor()
+		e.Begin(&head, [][]byte{payload})
+		sent = e.Next(make([]byte, 0, s.PayloadWireBytes(&head)))
+	}
+	return messageVector{
+		FromServer: server, Code: head.Code, Reply: head.Reply, Refused: head.Refused, Status: head.Status,
+		Request: head.Request, Seq: head.Seq, PayloadBytes: size, Extra: hex.EncodeToString(head.Extra),
+		Frame: hex.EncodeToString(frame), WireBytes: len(sent), WireSHA256: sha256Hex(sent),
+	}
+}
+
+func sha256Hex(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+func sealedIn(t *testing.T, s *Session, head *Head, payload []byte) []byte {
+	frame, err := s.Seal(nil, head, payload)
+	require.NoError(t, err)
+	return frame
+}
+
+// WF9: the bytes are the ones that are written down.
+func TestWF9Vectors(t *testing.T) {
+	const path = "testdata/vectors.json"
+	now, err := json.MarshalIndent(makeVectors(t), "", " ")
+	require.NoError(t, err)
+	now = append(now, '\n')
+	if *update {
+		require.NoError(t, os.MkdirAll("testdata", 0o755))
+		require.NoError(t, os.WriteFile(path, now, 0o644))
+	}
+	then, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.True(t, string(then) == string(now), "the format has changed: raise Version, then go test -update")
+}
