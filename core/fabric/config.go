@@ -30,7 +30,7 @@ func (m Mode) String() string {
 const (
 	MaxPeers     = 1 << 16
 	MaxTransfers = op.MaxSlots - 1 // the last number stands for windows
-	MaxRegions   = 1 << 20
+	MaxRegions   = 1<<20 - 1
 )
 
 // Config says how a fabric works. Zero values get the defaults named here.
@@ -100,14 +100,14 @@ func (c *Config) check(l *transport.Limits) error {
 		name   string
 		is, to int64
 	}{
-		{"NumPeers", int64(c.NumPeers), MaxPeers},
-		{"NumConnections", int64(c.NumConnections), int64(l.NumEndpoints)},
-		{"NumTransfers", int64(c.NumTransfers), MaxTransfers},
-		{"NumRegions", int64(c.NumRegions), MaxRegions},
-		{"SendDepth", int64(c.SendDepth), int64(l.SendDepth)},
-		{"RecvDepth", int64(c.RecvDepth), int64(l.RecvDepth)},
-		{"NumUnmatched", int64(c.NumUnmatched), op.MaxSlots / 2},
-		{"SliceBytes", c.SliceBytes, l.MaxRequestBytes - headerBytes},
+		{"num_peers", int64(c.NumPeers), MaxPeers},
+		{"num_connections", int64(c.NumConnections), int64(l.NumEndpoints)},
+		{"num_transfers", int64(c.NumTransfers), MaxTransfers},
+		{"num_regions", int64(c.NumRegions), MaxRegions},
+		{"send_depth", int64(c.SendDepth), int64(l.SendDepth)},
+		{"recv_depth", int64(c.RecvDepth), int64(l.RecvDepth)},
+		{"num_unmatched", int64(c.NumUnmatched), op.MaxSlots / 2},
+		{"slice_bytes", c.SliceBytes, l.MaxRequestBytes - headerBytes},
 	} {
 		if n.is < 1 || n.is > n.to {
 			return invalid("%s is %d, allowed 1 to %d", n.name, n.is, n.to)

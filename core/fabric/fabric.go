@@ -95,6 +95,12 @@ func (f *Fabric) Name() string { return f.cfg.Transport.Name() }
 // Device says which NIC or interface the carrier uses, for people.
 func (f *Fabric) Device() string { return f.cfg.Transport.Device() }
 
+// Config is the configuration, with its defaults.
+func (f *Fabric) Config() Config { return f.cfg }
+
+// Abandon ends every operation, because of a defect. Close is still needed.
+func (f *Fabric) Abandon(err error) { f.breakDown(err) }
+
 // Mode says what receives are for.
 func (f *Fabric) Mode() Mode { return f.cfg.Mode }
 
