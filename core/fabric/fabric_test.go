@@ -484,12 +484,12 @@ func TestBadRequests(t *testing.T) {
 	require.Zero(t, f.Stats().Owed)
 	for name, cfg := range map[string]Config{
 		"Transport must be given": {},
-		"num_peers is -1":          {NumPeers: -1},
-		"num_transfers is 65536":   {NumTransfers: 1 << 16},
-		"send_depth is 5000":       {SendDepth: 5000},
+		"num_peers is -1":         {NumPeers: -1},
+		"num_transfers is 65536":  {NumTransfers: 1 << 16},
+		"send_depth is 5000":      {SendDepth: 5000},
 		"Mode is 2":               {Mode: 2},
 		"ConnectFor is -1s":       {ConnectFor: -time.Second},
-		"slice_bytes is -4":        {SliceBytes: -4},
+		"slice_bytes is -4":       {SliceBytes: -4},
 	} {
 		if name != "Transport must be given" {
 			cfg.Transport = w.devs[0]

@@ -115,7 +115,10 @@ def either_library(request: pytest.FixtureRequest, library: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("source", ["bad_input.c", "flat.c", "late.c", "threads.c", "wide.c"])
+PROGRAMS = ["bad_input.c", "fabric.c", "fabric_bad.c", "flat.c", "late.c", "threads.c", "wide.c"]
+
+
+@pytest.mark.parametrize("source", PROGRAMS)
 def test_program(source: str, tmp_path: Path, either_library: Path) -> None:
     program = build(source, tmp_path, either_library, *SANITIZE)
     assert f"{Path(source).stem}: ok" in run_sanitized(program)
