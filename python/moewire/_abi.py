@@ -27,7 +27,7 @@ from ctypes import (
 from typing import Any, ClassVar
 
 from . import _abi_fabric as _fabric
-from ._abi_fabric import mw_bytes_t
+from ._abi_fabric import mw_bytes_t as mw_bytes_t
 
 MW_ABI_VERSION = 3
 MW_MAX_RANKS = 48
