@@ -244,7 +244,7 @@ func unmatched(t *testing.T, m mutant) error {
 		sent = append(sent, send(uint32(i)))
 	}
 	for _, r := range sent {
-		if _, err := f.Wait(r, time.Now().Add(2*time.Second)); err != nil {
+		if _, err := f.Wait(r, patience(m)); err != nil {
 			return err
 		}
 		require.NoError(t, f.Drop(r))
@@ -259,7 +259,7 @@ func unmatched(t *testing.T, m mutant) error {
 	got := map[uint32]bool{}
 	for range bound + window + extra {
 		r := post(t, w.fabs[1], Request{Kind: ReceiveImm, Peer: 0})
-		res, err := w.fabs[1].Wait(r, time.Now().Add(2*time.Second))
+		res, err := w.fabs[1].Wait(r, patience(m))
 		if err != nil {
 			return err
 		}
@@ -284,7 +284,7 @@ func TestCancel(t *testing.T) {
 	a, idA, _ := memory(t, f, 64)
 	b, _, atB := memory(t, w.fabs[1], 64)
 	fill(b, 7)
-	late := w.net.Inject(fake.Fault{Point: fake.AtWire, MinDelay: 300 * time.Millisecond, MaxDelay: 300 * time.Millisecond})
+	late := w.net.Inject(fake.Fault{Point: fake.AtWire, MinDelay: time.Second, MaxDelay: time.Second})
 	ref := post(t, f, Request{Kind: Read, Peer: 1, Region: idA, Bytes: 64, Remote: atB})
 	won, err := f.Cancel(ref)
 	require.NoError(t, err)
@@ -350,7 +350,7 @@ func TestDisconnect(t *testing.T) {
 		w.connect(t)
 		ref := post(t, w.fabs[0], Request{Kind: ReceiveImm, Peer: 1})
 		w.fabs[1].Disconnect(0)
-		res, err := w.fabs[0].WaitReleased(ref, time.Now().Add(time.Second))
+		res, err := w.fabs[0].WaitReleased(ref, patience(m))
 		if m == sound {
 			require.NoError(t, err)
 			require.ErrorIs(t, res.Err, ErrEnded)

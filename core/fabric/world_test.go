@@ -16,7 +16,15 @@ import (
 )
 
 // soon bounds what must end, on a slow machine, too.
-const soon = 10 * time.Second
+const soon = 30 * time.Second
+
+// patience is short where a test is expected to wait in vain.
+func patience(m mutant) time.Time {
+	if m != sound {
+		return time.Now().Add(300 * time.Millisecond)
+	}
+	return inTime()
+}
 
 func inTime() time.Time { return time.Now().Add(soon) }
 
