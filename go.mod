@@ -3,6 +3,7 @@ module github.com/moewire/moewire
 go 1.26.0
 
 require (
+	github.com/ebitengine/purego v0.11.3
 	github.com/stretchr/testify v1.12.1
 	golang.org/x/sys v0.49.0
 )

@@ -22,6 +22,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,6 +38,10 @@ DIST = ROOT / "wheels" / "dist"
 # What the test suites of tests/ need, in the order in which they run. Those
 # not named here run last.
 SUITE_ORDER = ["capi", "python", "examples", "multirank", "wheel"]
+
+
+# What tests/rdma/machine.py ends with when there can be no machine.
+MACHINE_FAILED = 125
 
 
 class StepError(Exception):
@@ -155,7 +160,18 @@ def go_bench() -> None:
 
 
 # Packages with fuzz targets. Those of C and Python are in their suites.
-FUZZ_PACKAGES = ["core/device/cpu", "core/ep/layout", "core/transport/shm", "core/wire"]
+FUZZ_PACKAGES = [
+    "core/device/cpu",
+    "core/endpoint",
+    "core/ep",
+    "core/ep/layout",
+    "core/link",
+    "core/transport/mixed",
+    "core/transport/shm",
+    "core/transport/tcp",
+    "core/transport/verbs",
+    "core/wire",
+]
 
 
 def fuzz() -> None:
@@ -166,6 +182,40 @@ def fuzz() -> None:
         for target in re.findall(r"^func (Fuzz\w+)\(", "\n".join(texts), re.MULTILINE):
             flags = ["-run=^$", f"-fuzz=^{target}$", f"-fuzztime={seconds}s"]
             run("go", "test", *flags, f"./{package}")
+
+
+# What the race detector watches in the virtual machine: it makes all slower.
+RDMA_RACES = "Concurrent|RetireUnderLoad|Mixture|Wake|WaitSees|ES2"
+
+
+def rdma() -> None:
+    """The verbs carrier on soft-RoCE devices, in a virtual machine if it can be had."""
+    machine = ROOT / "tests" / "rdma" / "machine.py"
+    prepared = subprocess.run(
+        [sys.executable, machine, "prepare"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    reason = prepared.stderr.strip()
+    if prepared.returncode == MACHINE_FAILED:
+        required = os.environ.get("MOEWIRE_REQUIRE", "").split(",")
+        if "verbs" in required or "all" in required:
+            raise StepError(f"no virtual machine: {reason}")
+        print(f"skipped, no virtual machine: {reason}")
+        return
+    if prepared.returncode != 0:
+        raise StepError(reason)
+    # Only now is there a header for the layouts to be compared with.
+    run("go", "test", "./core/internal/libibverbs", env={"MOEWIRE_REQUIRE": "verbs"})
+    with tempfile.TemporaryDirectory(prefix="moewire-rdma-") as name:
+        tests, races = Path(name) / "verbs.test", Path(name) / "verbs-race.test"
+        package = "./core/transport/verbs"
+        run("go", "test", "-c", "-o", tests, package, env={"CGO_ENABLED": "0"})
+        run("go", "test", "-c", "-race", "-o", races, package, env={"CGO_ENABLED": "1"})
+        both = f"{tests} && {races} -test.run='{RDMA_RACES}'"
+        run(sys.executable, machine, "--timeout", "220", "run", "--",
+            f"export MOEWIRE_REQUIRE=verbs; {both}")  # fmt: skip
 
 
 def wheel() -> None:
@@ -212,6 +262,7 @@ def all_steps() -> list[Step]:
         Step("go-race", go_race),
         Step("go-pure", go_pure),
         Step("fuzz", fuzz),
+        Step("rdma", rdma),
         Step("wheel", wheel, ("venv",)),
     ]
     for suite in suites():

@@ -12,7 +12,7 @@ import (
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/transport/mixed"
 	"github.com/moewire/moewire/core/transport/shm"
 )
 
@@ -22,14 +22,14 @@ type buffer struct {
 	id       uint64
 	cfg      ep.Config
 	rows     cpu.Options
-	open     shm.Config // for a listener of its own
+	open     mixed.Config // for a listener of its own
 	broken   atomic.Pointer[error]
 	ep       atomic.Pointer[ep.Buffer]
 	memories memories
 
 	mu     sync.Mutex // guards what follows
 	meet   meeting
-	dom    transport.Domain // nil until connected
+	dom    *mixed.Domain // nil until connected
 	closed bool
 }
 
@@ -176,11 +176,16 @@ func mwiBufferCreate(config *C.mw_config_t, id *C.uint64_t) C.mw_status_t {
 		if err != nil {
 			return err
 		}
-		ensureProcs()
-		b := &buffer{cfg: cfg, rows: rows, open: shm.Config{
+		open, err := reachOf(config)
+		if err != nil {
+			return err
+		}
+		open.Shm = shm.Config{
 			Rank: int(config.rank), NumRanks: int(config.num_ranks),
 			ControlBytes: layout.ControlBytes, ABIVersion: C.MW_ABI_VERSION, Params: params, Pages: pages,
-		}}
+		}
+		ensureProcs()
+		b := &buffer{cfg: cfg, rows: rows, open: open}
 		if err := b.listen(); err != nil {
 			return err
 		}

@@ -20,9 +20,6 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// maxTextBytes bounds the texts of a configuration.
-const maxTextBytes = 64 << 10
-
 func textOf(name string, b *C.mw_bytes_t) (string, error) {
 	if uint64(b.num_bytes) > maxTextBytes {
 		return "", invalid("%s has %d bytes, allowed 0 to %d", name, uint64(b.num_bytes), maxTextBytes)

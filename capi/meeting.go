@@ -11,7 +11,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/transport/shm"
+	"github.com/moewire/moewire/core/transport/mixed"
 )
 
 // connectTimeout applies when the caller gives none.
@@ -20,9 +20,9 @@ const connectTimeout = 60 * time.Second
 // meeting is how far a buffer has come towards its first or its next epoch.
 type meeting struct {
 	stage    stage
-	listener *shm.Listener
-	change   *shm.Change // of a rank that was connected before
-	next     ep.Standing // the epoch that begins, once met
+	listener *mixed.Listener
+	change   *mixed.Change // of a rank that was connected before
+	next     ep.Standing   // the epoch that begins, once met
 }
 
 type stage int
@@ -65,9 +65,9 @@ func (b *buffer) listen() error {
 
 // newListener brings what the buffer has: its memory once it had an epoch, so
 // that addresses stay, else memory of its own.
-func (b *buffer) newListener() (*shm.Listener, error) {
+func (b *buffer) newListener() (*mixed.Listener, error) {
 	if b.dom == nil {
-		return shm.Open(b.open)
+		return mixed.Open(b.open)
 	}
 	st, err := b.ep.Load().Prepare()
 	if err != nil {
@@ -77,7 +77,7 @@ func (b *buffer) newListener() (*shm.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return shm.Relist(b.dom, params)
+	return mixed.Relist(b.dom, params)
 }
 
 //export mwiBufferUpdate
@@ -141,8 +141,8 @@ func mwiBufferConnect(id uint64, all *C.mw_bytes_t, numRanks uint32, timeoutUs i
 		if timeout == 0 {
 			return invalid("timeout_us is 0, allowed -1 (%v), 1 and more", connectTimeout)
 		}
-		if int(numRanks) != b.open.NumRanks {
-			return invalid("num_ranks is %d, the buffer was created for %d", numRanks, b.open.NumRanks)
+		if int(numRanks) != b.open.Shm.NumRanks {
+			return invalid("num_ranks is %d, the buffer was created for %d", numRanks, b.open.Shm.NumRanks)
 		}
 		metas, err := copyMetadata(unsafe.Slice(all, numRanks))
 		if err != nil {
@@ -175,7 +175,7 @@ func (b *buffer) connect(metas [][]byte, timeout time.Duration) error {
 	if err != nil {
 		return err
 	}
-	next, joining, err := readMetadata(b.open.Rank, metas)
+	next, joining, err := readMetadata(b.open.Shm.Rank, metas)
 	if err == nil {
 		if b.dom == nil {
 			err = b.join(l, metas, timeout, joining)
@@ -186,7 +186,7 @@ func (b *buffer) connect(metas [][]byte, timeout time.Duration) error {
 	return b.endConnect(l, next, err)
 }
 
-func (b *buffer) startConnect() (*shm.Listener, error) {
+func (b *buffer) startConnect() (*mixed.Listener, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
@@ -199,7 +199,7 @@ func (b *buffer) startConnect() (*shm.Listener, error) {
 	return b.meet.listener, nil
 }
 
-func (b *buffer) endConnect(l *shm.Listener, next ep.Standing, err error) error {
+func (b *buffer) endConnect(l *mixed.Listener, next ep.Standing, err error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
@@ -222,7 +222,7 @@ func (b *buffer) endConnect(l *shm.Listener, next ep.Standing, err error) error 
 }
 
 // join connects a rank that is new, to a new group or to one that runs.
-func (b *buffer) join(l *shm.Listener, metas [][]byte, timeout time.Duration, joining bool) error {
+func (b *buffer) join(l *mixed.Listener, metas [][]byte, timeout time.Duration, joining bool) error {
 	dom, err := l.Connect(metas, timeout)
 	if err != nil {
 		return err
@@ -245,7 +245,7 @@ func (b *buffer) join(l *shm.Listener, metas [][]byte, timeout time.Duration, jo
 }
 
 // rejoin connects a rank that had an epoch before.
-func (b *buffer) rejoin(l *shm.Listener, metas [][]byte, timeout time.Duration) error {
+func (b *buffer) rejoin(l *mixed.Listener, metas [][]byte, timeout time.Duration) error {
 	change, err := l.Reconnect(metas, timeout)
 	if err != nil {
 		return err
@@ -264,11 +264,11 @@ func readMetadata(rank int, metas [][]byte) (next ep.Standing, joining bool, err
 		if len(m) == 0 {
 			continue
 		}
-		info, err := shm.ParseMetadata(m)
+		info, err := mixed.ParseMetadata(m)
 		if err != nil {
 			return next, false, fmt.Errorf("metadata of rank %d: %w", r, err)
 		}
-		params[r] = info.Params
+		params[r] = info.Shm.Params
 		joining = joining || info.Survivor
 	}
 	if rank >= len(params) || params[rank] == nil {

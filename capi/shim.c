@@ -127,6 +127,13 @@ mw_status_t mw_buffer_stats(mw_buffer_t buffer, char *buf, uint64_t cap, uint64_
 	return mwiBufferStats(buffer.id, buf, cap, len);
 }
 
+mw_status_t mw_buffer_paths(mw_buffer_t buffer, char *buf, uint64_t cap, uint64_t *len)
+{
+	NOT_FORKED();
+	NOT_NULL(len);
+	return mwiBufferPaths(buffer.id, buf, cap, len);
+}
+
 mw_status_t mw_buffer_trace(mw_buffer_t buffer, uint32_t rank, mw_record_t *records,
                             uint32_t capacity, uint32_t *count)
 {

@@ -1,12 +1,20 @@
 #!/usr/bin/env python3
 """Which libraries SGLang's expert-parallel backends would use in this environment.
 
-MOEWIRE_SGLANG=1 python examples/sglang_check.py
+    MOEWIRE_SGLANG=1 python examples/sglang_check.py
+
+SGLang must be installed with all that it asks for; `moewire doctor` looks without importing it.
 """
 
 import importlib
 
-from sglang.srt.plugins import load_plugins
+try:
+    from sglang.srt.plugins import load_plugins
+except ImportError as error:
+    raise SystemExit(
+        f"SGLang cannot be imported: {error}. Install it with its dependencies: "
+        "pip install sglang==0.5.23   (without them, `moewire doctor` still says what it finds)"
+    ) from error
 
 LIBRARIES = {"mooncake": "mooncake.mooncake_ep_buffer", "deepep": "deep_ep"}
 

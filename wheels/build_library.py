@@ -189,6 +189,7 @@ def build(plan: Plan, version: str, out: Path) -> Path:
     with tempfile.TemporaryDirectory(prefix="moewire-build-") as scratch:
         fresh = Path(scratch) / LIBRARY
         command = [go, "build", "-mod=readonly", "-trimpath", "-buildvcs=false"]
+        command += ["-tags=netgo"]  # package net would link the resolver of the C library
         command += ["-buildmode=c-shared", f"-ldflags={link_flags(version)}"]
         command += ["-o", str(fresh), "./capi"]
         done = subprocess.run(

@@ -37,7 +37,7 @@ extern "C" {
 #endif
 
 /* Grows whenever a struct or a function changes in a way that callers see. */
-#define MW_ABI_VERSION 3u
+#define MW_ABI_VERSION 4u
 
 /* Ranks in one shared-memory domain: member set and epoch share one word. */
 #define MW_MAX_RANKS 48
@@ -116,6 +116,12 @@ mw_status_t mw_system_report(char *buf, uint64_t cap, uint64_t *len);
 /* For tests of tests: flips one bit in the first row of every combine. */
 #define MW_CONFIG_TEST_CORRUPT_COMBINE 0x80000000u
 
+/* Bytes of the caller's. */
+typedef struct {
+	uint64_t address;
+	uint64_t num_bytes;
+} mw_bytes_t;
+
 typedef struct {
 	uint32_t size;
 	uint32_t flags;       /* MW_CONFIG_* */
@@ -134,7 +140,28 @@ typedef struct {
 	int32_t spin_us;      /* how long a wait is awake before it sleeps, at most 1000000;
 	                         0: the default; -1: it sleeps at once */
 	int64_t slow_after_us; /* waits this long become events (mw_buffer_events); 0: 1 s; -1: none do */
+	/* How ranks reach one another. What is not said to be a rank's own is equal on all. Zeros
+	   for a group on one host. Text is UTF-8 without a zero, and copied. */
+	uint32_t transport;   /* MW_TRANSPORT_* */
+	uint32_t protection;  /* MW_PROTECTION_*: of what TCP carries */
+	mw_bytes_t listen;    /* own: where ranks of other hosts reach this one: an address, "ADDRESS:PORT"
+	                         ("[ADDRESS]:PORT" for IPv6), or the name of an interface */
+	mw_bytes_t keys;      /* shared by all ranks: one per line, "ID HEX", 64 digits, the current one
+	                         first (docs/wire.md). Needed between hosts; never shown */
+	mw_bytes_t host;      /* own, for tests: ranks with different names take one another for ranks of
+	                         other hosts. Empty: this machine */
+	uint64_t ring_bytes;  /* two rings of this size per direction and far rank, a power of two; 0: 16 MiB */
+	int64_t silent_after_us; /* a far rank that is not heard for so long is suspected; 0: 1 s */
 } mw_config_t;
+
+/* Shared memory between ranks of one host, else what both have; says what it chose (mw_buffer_paths). */
+#define MW_TRANSPORT_AUTO 0u
+#define MW_TRANSPORT_SHM 1u  /* shared memory alone: ranks of other hosts are an error */
+#define MW_TRANSPORT_TCP 2u  /* TCP alone, between ranks of one host, too */
+#define MW_TRANSPORT_RDMA 3u /* RDMA between hosts, or an error; shared memory inside */
+
+#define MW_PROTECTION_DIGEST 0u  /* forged or changed bytes are refused */
+#define MW_PROTECTION_ENCRYPT 1u /* and nobody reads them on the way */
 
 #define MW_STORES_AUTO 0u      /* streaming from 1 MiB of rows on */
 #define MW_STORES_CACHED 1u    /* ordinary stores */
@@ -182,11 +209,6 @@ mw_status_t mw_buffer_create(const mw_config_t *config, mw_buffer_t *buffer);
  * too small); with buf == NULL only *len is written. At most 1024 bytes.
  */
 mw_status_t mw_buffer_metadata(mw_buffer_t buffer, void *buf, uint64_t cap, uint64_t *len);
-
-typedef struct {
-	uint64_t address;
-	uint64_t num_bytes;
-} mw_bytes_t;
 
 /*
  * Collective over the ranks that take part: all[r] is the metadata of rank r,
@@ -271,6 +293,13 @@ mw_status_t mw_buffer_counters(mw_buffer_t buffer, mw_counters_t *counters);
  * mw_system_report. The text may be longer at the next call.
  */
 mw_status_t mw_buffer_stats(mw_buffer_t buffer, char *buf, uint64_t cap, uint64_t *len);
+
+/*
+ * How this rank reaches every other one, as a JSON array of objects with "rank",
+ * "carrier" ("self", "shm", "tcp", "verbs"; "" for an absent rank), "device" and "why". After
+ * mw_buffer_connect. Text as for mw_buffer_stats.
+ */
+mw_status_t mw_buffer_paths(mw_buffer_t buffer, char *buf, uint64_t cap, uint64_t *len);
 
 #define MW_RECORD_DISPATCH 1
 #define MW_RECORD_COMBINE 2
@@ -426,6 +455,10 @@ typedef struct {
  * finished stay counted in recv_count; their content is undefined, and no
  * combine reads them. A rank that was taken out itself gets MW_ERR_FENCED from
  * every call until mw_buffer_update.
+ *
+ * Routing that repeats: with the topk_idx of one of the latest num_slots
+ * operations, among the same ranks, the call takes over their plan. The ids are
+ * compared; results have the same bits either way.
  *
  * Bad arguments consume nothing: the call may be repeated. Disagreement with
  * a peer (MW_ERR_PEER_MISMATCH) consumes the operation on every rank and

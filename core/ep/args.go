@@ -19,7 +19,8 @@ const (
 
 // DispatchArgs are the inputs and outputs of one dispatch. Slices belong to
 // the caller: X and TopkIdx are borrowed until PhaseSent, the others until the
-// operation has ended.
+// operation has ended. With ids that equal those of one of the latest NumSlots
+// operations the dispatch need not plan anew; nothing has to be said for that.
 type DispatchArgs struct {
 	Flat        bool    // one row per token and rank, else per token and expert; the same on every rank
 	X           []byte  // bf16 [T, Hidden]

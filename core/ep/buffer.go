@@ -1,5 +1,5 @@
 // Package ep is expert-parallel dispatch and combine between ranks that can
-// map one another's memory.
+// map one another's memory, and by messages between ranks that cannot.
 //
 // Each rank owns slots; operation i of the group uses slot i mod S of every
 // rank. A dispatch reserves positions in the owners' packed tensors with one
@@ -54,6 +54,8 @@ type Buffer struct {
 	waits     waiters
 	behind    background
 	rec       recorder
+	far       *far // nil: every rank's memory can be mapped
+	pump      pump
 
 	lost    atomic.Uint64         // ranks that this one has fenced
 	broken  atomic.Pointer[error] // why the buffer takes no more calls
@@ -83,7 +85,7 @@ func New(dom transport.Domain, kern device.Kernels, cfg Config) (*Buffer, error)
 		cfg: cfg, dom: dom, kern: kern, self: dom.Rank(), ranks: dom.NumRanks(),
 		all: 1<<dom.NumRanks() - 1, epoch: set.Epoch(), patience: patienceFor(dom.NumRanks()),
 		now:   time.Now,
-		slots: make([]slot, cfg.NumSlots), peers: make([]peer, dom.NumRanks()),
+		slots: make([]slot, cfg.NumSlots), peers: make([]peer, dom.NumRanks()), pump: newPump(),
 		behind: newBackground(), waits: newWaiters(cfg.NumSlots),
 	}
 	b.spins, b.yields = spinsFor(cfg.SpinFor, b.ranks)
@@ -103,11 +105,13 @@ func New(dom transport.Domain, kern device.Kernels, cfg Config) (*Buffer, error)
 	}
 	b.known = b.members()
 	b.rec.open(b)
+	b.connectFar()
 	if cfg.NumBytes > 0 && !cfg.Joining {
 		if err := b.addSlabs(layout.SlabBytes(cfg.NumBytes, int64(cfg.NumSlots))); err != nil {
 			return nil, err
 		}
 	}
+	b.startPump()
 	return b, nil
 }
 
@@ -154,6 +158,7 @@ func (b *Buffer) fail(state op.State, cause error) {
 	b.rec.area.SetClosed()
 	b.leaveFor(closed)
 	b.behind.kick()
+	b.pump.kick()
 }
 
 // Abandon is for a caller that has found a defect in the middle of a call: it
@@ -182,6 +187,7 @@ func (b *Buffer) Close() error {
 		b.endObserving()
 		b.users.Wait()
 		b.acquitAll()
+		b.releaseFar()
 		b.kern.Close()
 		err = b.dom.Close()
 	})

@@ -17,26 +17,33 @@ func (b *Buffer) placeColumns(s *slot, owners uint64) {
 	}
 	for rest := owners; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
-		jobs := s.plan.of(r, 1)
-		if len(jobs) == 0 {
-			continue
+		var to [layout.NumColumns][]byte
+		for i, width := range s.slab.Columns {
+			if width > 0 {
+				to[i] = bytesOf(s.dst[r], s.slab.Column(i))
+			}
 		}
-		if !s.params.bare {
-			b.placeTopk(s, r, jobs)
-		}
-		for i, width := range s.dispatch.args.ExtraRowBytes {
-			to := bytesOf(s.dst[r], s.slab.Column(layout.ColumnExtra+i))
-			placeExtra(to, s.dispatch.args.Extra[i], width, jobs)
-		}
+		b.placeColumnsAt(s, r, &to, s.plan.of(r, 1))
 	}
 }
 
-// placeTopk stores ids and weights at rank r: its own experts, counted from
+// placeColumnsAt stores the columns of some jobs for rank r.
+func (b *Buffer) placeColumnsAt(s *slot, r int, to *[layout.NumColumns][]byte, jobs []device.PlaceJob) {
+	if len(jobs) == 0 {
+		return
+	}
+	if !s.params.bare {
+		b.placeTopk(s, r, to[layout.ColumnTopkIdx], to[layout.ColumnTopkWeights], jobs)
+	}
+	for i, width := range s.dispatch.args.ExtraRowBytes {
+		placeExtra(to[layout.ColumnExtra+i], s.dispatch.args.Extra[i], width, jobs)
+	}
+}
+
+// placeTopk stores ids and weights for rank r: its own experts, counted from
 // its first one. Other selections have id -1 and weight 0 there.
-func (b *Buffer) placeTopk(s *slot, r int, jobs []device.PlaceJob) {
+func (b *Buffer) placeTopk(s *slot, r int, ids, weights []byte, jobs []device.PlaceJob) {
 	k, local := int(s.params.topK), int64(s.params.experts)/int64(b.ranks)
-	ids := bytesOf(s.dst[r], s.slab.Column(layout.ColumnTopkIdx))
-	weights := bytesOf(s.dst[r], s.slab.Column(layout.ColumnTopkWeights))
 	base := int64(r) * local
 	for i := range jobs {
 		t, pos := int(jobs[i].Token), int(jobs[i].Pos)

@@ -189,7 +189,7 @@ func (b *Buffer) pick(s *slot) {
 // stepCombine does what can be done now and returns the ranks it waits for.
 func (b *Buffer) stepCombine(s *slot) (waiting uint64, err error) {
 	c := &s.combine
-	out := b.out()
+	out := b.outWithLast()
 	if out>>b.self&1 == 1 {
 		return 0, ErrFenced
 	}
@@ -213,7 +213,7 @@ func (b *Buffer) stepCombine(s *slot) (waiting uint64, err error) {
 			missing |= 1 << r
 		}
 	}
-	if waiting = missing &^ out; waiting != 0 {
+	if waiting = (missing | b.unsentOutputs(s)) &^ out; waiting != 0 {
 		return waiting, nil
 	}
 	c.forgo(missing)
@@ -302,7 +302,7 @@ func (b *Buffer) reduce(s *slot) error {
 		b.scratch.sources[r] = bytesOf(s.dst[r], lay.Y())
 	}
 	b.scratch.reduce = device.ReduceBatch{
-		Out: c.args.Out, Hidden: int(lay.Hidden), TopK: s.plan.width,
+		Out: c.args.Out[:c.args.NumTokens*int(lay.Hidden)*2], Hidden: int(lay.Hidden), TopK: s.plan.width,
 		Sources: b.scratch.sources, Wide: lay.WideOutputs, Jobs: c.rows, Weights: c.weights,
 	}
 	b.kern.Reduce(&b.scratch.reduce)

@@ -11,17 +11,21 @@ type Counters struct {
 	NumRowsSent, NumRowsReceived, NumRowsReduced    uint64
 	NumBytesPlaced, NumBytesReduced, NumBytesCopied uint64
 	SlabBytes                                       uint64
-	Wait                                            time.Duration
-	NumRowsSentTo                                   []uint64
-	WaitFor                                         []time.Duration
+	// What went to ranks on other hosts, and messages of theirs that could not be.
+	NumMessagesSent, NumMessageBytesSent, NumMessagesDropped uint64
+	Wait                                                     time.Duration
+	NumRowsSentTo                                            []uint64
+	WaitFor                                                  []time.Duration
 }
 
 // counters are written under Buffer.mu, except the waiting times.
 type counters struct {
 	dispatches, combines                   uint64
+	plansKept                              uint64 // dispatches that needed no new plan
 	rowsReceived, rowsReduced              uint64
 	bytesPlaced, bytesReduced, bytesCopied uint64
 	slabBytes                              uint64
+	messages, bytesFar, dropped            uint64
 	rowsTo                                 []uint64
 	wait                                   []atomic.Int64 // ns, by rank
 }
@@ -35,6 +39,7 @@ func (b *Buffer) Counters() Counters {
 		NumDispatches: c.dispatches, NumCombines: c.combines,
 		NumRowsReceived: c.rowsReceived, NumRowsReduced: c.rowsReduced,
 		NumBytesPlaced: c.bytesPlaced, NumBytesReduced: c.bytesReduced, NumBytesCopied: c.bytesCopied,
+		NumMessagesSent: c.messages, NumMessageBytesSent: c.bytesFar, NumMessagesDropped: c.dropped,
 		SlabBytes: c.slabBytes, NumRowsSentTo: append([]uint64(nil), c.rowsTo...),
 		WaitFor: make([]time.Duration, len(c.wait)),
 	}

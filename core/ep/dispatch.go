@@ -111,11 +111,7 @@ func (b *Buffer) assign(s *slot, a *DispatchArgs, slab *layout.Slab, active uint
 		scales: a.Scales, wide: a.WideOutputs, flat: a.Flat, bare: a.Bare, extra: packExtra(a),
 	}
 	b.rec.begin(s, kindDispatch)
-	if a.Flat {
-		s.plan.makeFlat(a, b.ranks, active)
-	} else {
-		s.plan.make(a, int(slab.LocalExperts), active)
-	}
+	b.plan(s, a, active)
 	clear(s.dst)
 	s.sent, s.located, s.broken, s.combines = 0, false, false, 0
 	s.told, s.ordered, s.rows = 0, false, 0
@@ -147,6 +143,9 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (slab *layout.Slab, active uint6
 		return slab, 0, err
 	}
 	if active, err = b.activeSet(a.ActiveRanks); err != nil {
+		return slab, 0, err
+	}
+	if err = b.checkFar(slab); err != nil {
 		return slab, 0, err
 	}
 	switch l := int(slab.LocalExperts); {
@@ -236,7 +235,7 @@ func (b *Buffer) activeSet(mask []int32) (uint64, error) {
 // those that still hold our slab, those that have not opened theirs, and, once
 // ours is open, those whose rows are missing.
 func (b *Buffer) stepDispatch(s *slot) (waiting uint64, err error) {
-	out := b.out()
+	out := b.outWithLast()
 	if out>>b.self&1 == 1 {
 		return 0, ErrFenced // else we would go on without our own rows
 	}

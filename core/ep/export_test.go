@@ -16,3 +16,38 @@ func (b *Buffer) SetRecording(on bool) {
 	defer b.mu.Unlock()
 	b.rec.on = on
 }
+
+// PlansKept is the number of dispatches that used a plan made before.
+func PlansKept(b *Buffer) uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.count.plansKept
+}
+
+// ForgetPlans makes the next dispatches plan anew.
+func ForgetPlans(b *Buffer) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for j := range b.slots {
+		b.slots[j].plan.key = planKey{}
+	}
+}
+
+// Planning returns what plans a dispatch, without the dispatch: "new", or with
+// the plan known in the "same slot" or the "other slot".
+func Planning(b *Buffer, a *DispatchArgs, from string) func() {
+	s, other := &b.slots[0], &b.slots[1]
+	local := int64(a.NumExperts / b.ranks)
+	s.slab.LocalExperts, other.slab.LocalExperts = local, local
+	s.plan.key, other.plan.key = planKey{}, planKey{}
+	b.plan(other, a, b.all)
+	return func() {
+		if from != "same slot" {
+			s.plan.key = planKey{}
+		}
+		if from != "other slot" {
+			other.plan.key = planKey{}
+		}
+		b.plan(s, a, b.all)
+	}
+}

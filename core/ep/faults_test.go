@@ -263,7 +263,8 @@ func TestHooksOfTests(t *testing.T) {
 	}
 }
 
-// TestNoAllocations: dispatch and combine allocate nothing in steady state.
+// TestNoAllocations: dispatch and combine allocate nothing in steady state,
+// whether the plan is known or made anew.
 func TestNoAllocations(t *testing.T) {
 	w := newWorld(t, 1, ep.Config{NumBytes: 12 << 20})
 	s := shape{ranks: 1, maxTokens: 8, hidden: 16, experts: 4, topk: 2}
@@ -271,14 +272,19 @@ func TestNoAllocations(t *testing.T) {
 	var d dispatched
 	a := w.args(0, s, &in, &d)
 	c := &ep.CombineArgs{TopkIdx: in.topk, TopkWeights: in.weights, Out: make([]byte, 8*32), NumTokens: 8, TopK: 2, Timeout: time.Second}
-	n := testing.AllocsPerRun(200, func() {
-		_, err := w.bufs[0].Dispatch(a, &d.res, ep.PhaseDone, -1)
-		require.NoError(t, err)
-		c.X = d.res.CombineX
-		_, err = w.bufs[0].Combine(d.res.Op, c, ep.PhaseDone, -1)
-		require.NoError(t, err)
-	})
-	require.Zero(t, n)
+	for _, known := range []bool{false, true} {
+		n := testing.AllocsPerRun(200, func() {
+			if !known {
+				ep.ForgetPlans(w.bufs[0])
+			}
+			_, err := w.bufs[0].Dispatch(a, &d.res, ep.PhaseDone, -1)
+			require.NoError(t, err)
+			c.X = d.res.CombineX
+			_, err = w.bufs[0].Combine(d.res.Op, c, ep.PhaseDone, -1)
+			require.NoError(t, err)
+		})
+		require.Zero(t, n, "known plan: %v", known)
+	}
 }
 
 // TestCombineBufferGivesUp: waiting for the readers of a combine ends as other

@@ -12,10 +12,8 @@ import (
 
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/membership"
 	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // watchedDomain does something when the member set is looked at for the n-th
@@ -52,7 +50,7 @@ func TestFencedAnywhere(t *testing.T) {
 
 // fencedAt reports whether rank 0 looked at the member set n times.
 func fencedAt(t *testing.T, n int64, act func(transport.MemberWord)) bool {
-	doms := inproc.NewPartial(2, 0b11, layout.ControlBytes)
+	doms := newDomains(2, 0b11)
 	watched := &watchedDomain{Domain: doms[0], act: act}
 	w := &world{t: t, doms: []transport.Domain{watched, doms[1]}, bufs: make([]*ep.Buffer, 2)}
 	for r, dom := range w.doms {

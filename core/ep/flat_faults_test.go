@@ -232,7 +232,7 @@ func TestFencedAnywhereFlat(t *testing.T) {
 	s := flatShape{shape: pair}
 	n := int64(1)
 	for passed := true; passed; n++ {
-		doms := inproc.NewPartial(2, 0b11, layout.ControlBytes)
+		doms := newDomains(2, 0b11)
 		watched := &watchedDomain{Domain: doms[0], act: fenceZero}
 		w := &world{t: t, doms: []transport.Domain{watched, doms[1]}, bufs: make([]*ep.Buffer, 2)}
 		for r, dom := range w.doms {

@@ -117,7 +117,7 @@ func (b *Buffer) noteLeavers(t task) {
 func (b *Buffer) noteLeft(gone uint64) {
 	for rest := gone; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
-		if p := &b.peers[r]; p.silent(b.epoch) && !p.proc.Dying() {
+		if p := &b.peers[r]; p.ended(b.epoch) && !p.proc.Dying() {
 			b.known &^= 1 << r
 			b.note(telemetry.Event{
 				Kind: telemetry.Left, Rank: r, PID: p.proc.PID(), Epoch: b.epoch, Op: b.next,

@@ -46,6 +46,9 @@ func (b *Buffer) settleAt(o *owed, r int) bool {
 	if !layout.IsFor(word, o.op) {
 		return false
 	}
+	if b.isFar(r) {
+		return b.settleFar(o, r, j)
+	}
 	slab, err := b.dom.Slab(r, layout.Detail(word))
 	if err != nil || !b.isMember() { // after `open`, before the first write
 		return false // later: it may be mapped then

@@ -112,7 +112,8 @@ func TestHolderOfTheSlab(t *testing.T) {
 			})
 			require.Equal(t, uint64(0b011), w.bufs[0].Members())
 			same := ds[0].res.Slab == before[0].res.Slab
-			require.Equal(t, c.dead, same, "the slab is replaced unless the holder is known to be dead")
+			harmless := c.dead || overHosts != nil // on another host it cannot write by itself
+			require.Equal(t, harmless, same, "the slab is replaced unless the holder is known to be dead")
 		})
 	}
 }

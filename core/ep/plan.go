@@ -10,10 +10,13 @@ import (
 // of expert and, within one, of token: an owner's are together, and memory is
 // written in order. Flat rows (makeFlat) have one block per rank instead of
 // one per expert, and U = min(R, K) places per token instead of K.
+//
+// A plan stays in its slot when the operation has ended, for others like it.
 type plan struct {
+	key    planKey
 	topk   []int64            // copy of the caller's [T, K]
 	width  int                // K, or U: entries of jobOf per token
-	jobs   []device.PlaceJob  // Pos is relative until reserved
+	jobs   []device.PlaceJob  // Pos is set when reserved
 	jobOf  []int32            // [T, width] -> job, -1: none
 	counts []int32            // [E] rows per expert
 	first  []int32            // [E + 1] first job of each expert
@@ -33,7 +36,7 @@ func resize[T any](s []T, n int) []T {
 // make fills the plan for the tokens of a dispatch. Experts of ranks outside
 // `active` get nothing.
 func (p *plan) make(a *DispatchArgs, localExperts int, active uint64) {
-	p.begins(a, a.TopK, a.NumExperts)
+	p.begins(a, a.TopK, a.NumExperts, active)
 	for t := range a.NumTokens {
 		p.count(t*a.TopK, a.TopK, localExperts, active)
 	}
@@ -44,7 +47,8 @@ func (p *plan) make(a *DispatchArgs, localExperts int, active uint64) {
 }
 
 // begins makes room for `width` places per token and for counts of blocks.
-func (p *plan) begins(a *DispatchArgs, width, blocks int) {
+func (p *plan) begins(a *DispatchArgs, width, blocks int, active uint64) {
+	p.key = keyOf(a, active)
 	p.topk = append(p.topk[:0], a.TopkIdx[:a.NumTokens*a.TopK]...)
 	p.width = width
 	p.jobOf = resize(p.jobOf, a.NumTokens*width)
@@ -86,14 +90,13 @@ func (p *plan) count(at, topK, localExperts int, active uint64) {
 func (p *plan) fill(token int32, topK, localExperts int) {
 	at := int(token) * topK
 	for i := at; i < at+topK; i++ {
-		pos := p.jobOf[i]
-		if pos < 0 {
+		if p.jobOf[i] < 0 {
 			continue
 		}
 		e := int(p.topk[i])
 		p.jobOf[i] += p.first[e]
 		p.jobs[p.jobOf[i]] = device.PlaceJob{
-			Token: token, Target: int32(e / localExperts), Expert: int32(e % localExperts), Pos: pos,
+			Token: token, Target: int32(e / localExperts), Expert: int32(e % localExperts),
 		}
 	}
 }
@@ -101,6 +104,17 @@ func (p *plan) fill(token int32, topK, localExperts int) {
 // of returns the jobs for one owner.
 func (p *plan) of(owner, localExperts int) []device.PlaceJob {
 	return p.jobs[p.first[owner*localExperts]:p.first[(owner+1)*localExperts]]
+}
+
+// position gives the jobs for one owner theirs, now that it is known
+// where each block begins.
+func (p *plan) position(owner, localExperts int) {
+	for block := owner * localExperts; block < (owner+1)*localExperts; block++ {
+		jobs := p.jobs[p.first[block]:p.first[block+1]]
+		for i := range jobs {
+			jobs[i].Pos = p.begin[block] + int32(i)
+		}
+	}
 }
 
 func firstIndex(ids []int64, id int64) int {

@@ -9,7 +9,7 @@ import (
 // makeFlat fills the plan with one job per distinct (token, rank): a block of
 // rows is a rank's. A token's places are in order of rank, so that its sum is.
 func (p *plan) makeFlat(a *DispatchArgs, numRanks int, active uint64) {
-	p.begins(a, min(numRanks, a.TopK), numRanks)
+	p.begins(a, min(numRanks, a.TopK), numRanks, active)
 	p.ranks = resize(p.ranks, a.NumTokens)
 	localExperts := int64(a.NumExperts / numRanks)
 	for t := range a.NumTokens {
@@ -44,7 +44,7 @@ func (p *plan) fillFlat(token int32) {
 		r := bits.TrailingZeros64(rest)
 		job := p.begin[r]
 		p.begin[r]++
-		p.jobs[job] = device.PlaceJob{Token: token, Target: int32(r), Pos: job - p.first[r]}
+		p.jobs[job] = device.PlaceJob{Token: token, Target: int32(r)}
 		jobOf[i] = job
 		i++
 	}

@@ -33,6 +33,12 @@ func (b *Buffer) progress() error {
 		if len(b.owed) > 0 {
 			more = b.settle() || more
 		}
+		if b.far != nil {
+			more = b.receive() || more
+		}
+	}
+	if b.far != nil {
+		b.flush()
 	}
 	return nil
 }

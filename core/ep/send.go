@@ -22,20 +22,24 @@ func (b *Buffer) send(s *slot) error {
 	if ready>>b.self&1 == 1 {
 		b.describe(s)
 	}
-	if b.exchanges(s) {
-		if ready = b.inOrder(s, ready); ready == 0 {
-			return nil
-		}
+	far := b.farOf(ready)
+	if ready &^= far; b.exchanges(s) && ready != 0 {
+		ready = b.inOrder(s, ready) // far owners take our rows before they have an order
+	}
+	if ready|far == 0 {
+		return nil
 	}
 	b.rec.placing(s)
+	far = b.lendFar(s, far)
 	rows := b.reserve(s, ready)
-	b.place(s, rows)
+	b.place(s, rows, far)
 	b.count.bytesPlaced += b.placedBytes(s, rows)
 	for i := range b.ranks { // peers first: they can go on meanwhile
 		if r := (b.self + 1 + i) % b.ranks; ready>>r&1 == 1 {
 			b.publishTo(s, r, rows>>r&1 == 1)
 		}
 	}
+	ready |= b.sendFar(s, far)
 	s.unsent &^= ready
 	s.sent |= ready
 	return nil
@@ -58,7 +62,7 @@ func (b *Buffer) openOwners(s *slot) (ready uint64, err error) {
 		if !layout.IsFor(word, s.op) {
 			continue
 		}
-		if s.dst[r], err = b.dom.Slab(r, layout.Detail(word)); err != nil {
+		if s.dst[r], err = b.slabOf(r, s.index, layout.Detail(word)); err != nil {
 			return 0, err
 		}
 		ready |= 1 << r
@@ -116,25 +120,33 @@ func (b *Buffer) take(s *slot, ready uint64) (fits uint64) {
 	return fits
 }
 
-// place stores the rows for the given owners.
-func (b *Buffer) place(s *slot, owners uint64) {
+// place stores the rows for the given owners, and fills the messages that were
+// lent for far ones: each row is cast once for all of them.
+func (b *Buffer) place(s *slot, owners, far uint64) {
 	p, l := &s.plan, int(s.slab.LocalExperts)
 	for rest := owners; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
-		jobs := p.of(r, l)
-		for i := range jobs {
-			jobs[i].Pos += p.begin[r*l+int(jobs[i].Expert)]
-		}
+		p.position(r, l)
 		b.prefault(s, r)
 		b.scratch.targets[r] = target(s.dst[r], &s.slab)
 	}
+	jobs := b.jobsFor(s, owners)
+	if far != 0 {
+		jobs = append(b.plotFar(s, far), jobs...)
+		b.far.jobs = jobs
+	}
+	b.placeJobs(s, jobs)
+	b.placeColumns(s, owners)
+}
+
+// placeJobs stores rows of our tokens in the targets.
+func (b *Buffer) placeJobs(s *slot, jobs []device.PlaceJob) {
 	b.scratch.place = device.PlaceBatch{
 		X: s.dispatch.args.X[:int(s.params.tokens)*int(s.slab.Hidden)*2], Hidden: int(s.slab.Hidden), CastFP8: s.slab.FP8,
-		Scales: s.params.scales, Targets: b.scratch.targets, Jobs: b.jobsFor(s, owners),
+		Scales: s.params.scales, Targets: b.scratch.targets, Jobs: jobs,
 	}
 	b.kern.Place(&b.scratch.place)
 	b.scratch.place.X = nil
-	b.placeColumns(s, owners)
 }
 
 // jobsFor returns the jobs for some owners: all of them, without copying, in
@@ -174,18 +186,23 @@ func (b *Buffer) publishTo(s *slot, r int, withRows bool) {
 // publish writes layout, params and, last, arrive in an owner's slab. counts
 // and begin are per local expert of the owner, nil for no rows at all.
 func (b *Buffer) publish(slab transport.Segment, r int, op uint64, p *params, lay *layout.Slab, counts, begin []int32) {
+	b.publishFor(b.self, slab, op, p, lay, counts, begin)
+	b.dom.Wake(r)
+}
+
+// publishFor is publish on behalf of a source.
+func (b *Buffer) publishFor(source int, slab transport.Segment, op uint64, p *params, lay *layout.Slab, counts, begin []int32) {
 	if slab.SizeBytes() >= lay.SizeBytes { // else the owner reports the mismatch
 		for l := range int(lay.LocalExperts) {
 			v := uint64(0)
 			if counts != nil && counts[l] > 0 {
 				v = uint64(begin[l])<<32 | uint64(counts[l])
 			}
-			ensure(slab.Word(lay.Layout(int64(l), int64(b.self))), v)
+			ensure(slab.Word(lay.Layout(int64(l), int64(source))), v)
 		}
 	}
-	p.store(slab, b.self, op)
-	slab.Word(layout.Arrive(b.self)).Store(layout.Word(op, 0))
-	b.dom.Wake(r)
+	p.store(slab, source, op)
+	slab.Word(layout.Arrive(source)).Store(layout.Word(op, 0))
 }
 
 // placedBytes counts rows, scales, src_info and columns.

@@ -14,10 +14,15 @@ import (
 type peer struct {
 	proc    transport.Process
 	control transport.Segment
+	far     bool // reached by messages: control is a page of ours
 }
 
 func newPeer(dom transport.Domain, rank int) peer {
-	return peer{proc: dom.Process(rank), control: dom.Control(rank)}
+	p := peer{proc: dom.Process(rank), control: dom.Control(rank)}
+	if far := dom.Far(); far != nil {
+		p.far = far.Ranks()>>rank&1 == 1
+	}
+	return p
 }
 
 // open holds (op + 1, slab id) that may be written in a slot.
@@ -39,8 +44,10 @@ func (p *peer) beat() *atomic.Uint64 { return p.control.Word(layout.Beat()) }
 func (p *peer) quiet() *atomic.Uint64 { return p.control.Word(layout.Quiet()) }
 
 // silent reports whether the rank is known to write nothing more of an epoch:
-// its process has ended, or its buffer says so.
-func (p *peer) silent(epoch uint16) bool {
+// its process has ended, or its buffer says so, or it cannot write by itself.
+func (p *peer) silent(epoch uint16) bool { return p.far || p.ended(epoch) }
+
+func (p *peer) ended(epoch uint16) bool {
 	return p.proc.Lost() != nil || p.quiet().Load() > uint64(epoch)
 }
 
@@ -87,8 +94,8 @@ func packExtra(a *DispatchArgs) (packed uint64) {
 	return packed
 }
 
-func (p *params) store(slab transport.Segment, rank int, op uint64) {
-	at := layout.Params(rank)
+// words is the record of an operation but for the widths of extra columns.
+func (p *params) words(op uint64) [paramExtra]uint64 {
 	flags := uint64(p.scales) << scalesShift
 	if p.fp8 {
 		flags |= flagFP8
@@ -105,7 +112,12 @@ func (p *params) store(slab transport.Segment, rank int, op uint64) {
 	if p.bare {
 		flags |= flagBare
 	}
-	for i, v := range [...]uint64{op + 1, p.maxTokens, p.hidden, p.experts, flags, p.topK, p.tokens} {
+	return [...]uint64{op + 1, p.maxTokens, p.hidden, p.experts, flags, p.topK, p.tokens}
+}
+
+func (p *params) store(slab transport.Segment, rank int, op uint64) {
+	at := layout.Params(rank)
+	for i, v := range p.words(op) {
 		ensure(slab.Word(at+int64(i)*8), v)
 	}
 	if p.flat {
@@ -130,13 +142,39 @@ func loadParams(slab transport.Segment, rank int) (op uint64, p params) {
 	if flags&flagFlat != 0 {
 		extra = word(paramExtra)
 	}
-	return word(paramOp) - 1, params{
-		maxTokens: word(paramMaxTokens), hidden: word(paramHidden), experts: word(paramExperts),
-		topK: word(paramTopK), tokens: word(paramTokens),
+	op = word(paramOp) - 1
+	p = paramsOf(flags)
+	p.extra = extra
+	p.maxTokens, p.hidden, p.experts = word(paramMaxTokens), word(paramHidden), word(paramExperts)
+	p.topK, p.tokens = word(paramTopK), word(paramTokens)
+	return op, p
+}
+
+// paramsOf is what the flags word says.
+func paramsOf(flags uint64) params {
+	return params{
 		fp8: flags&flagFP8 != 0, more: flags&flagMore != 0, wide: flags&flagWide != 0,
-		flat: flags&flagFlat != 0, bare: flags&flagBare != 0, extra: extra,
+		flat: flags&flagFlat != 0, bare: flags&flagBare != 0,
 		scales: device.ScaleFormat(flags >> scalesShift & scalesMask),
 	}
+}
+
+// shape is what lies in a slab of such an operation.
+func (p *params) shape(ranks int) layout.Shape {
+	s := layout.Shape{
+		MaxTokens: int64(p.maxTokens), Hidden: int64(p.hidden), NumExperts: int64(p.experts), NumRanks: int64(ranks),
+		FP8: p.fp8, UE8M0: p.scales == device.ScalesUE8M0, WideOutputs: p.wide, Flat: p.flat,
+	}
+	if !p.flat {
+		return s
+	}
+	if !p.bare {
+		s.Columns[layout.ColumnTopkIdx], s.Columns[layout.ColumnTopkWeights] = 8*int64(p.topK), 4*int64(p.topK)
+	}
+	for i := range layout.NumExtras {
+		s.Columns[layout.ColumnExtra+i] = int64(p.extra >> (16 * i) & layout.MaxExtraBytes)
+	}
+	return s
 }
 
 // differs names the first parameter on which two ranks must agree and do not.

@@ -46,6 +46,9 @@ type slot struct {
 	combines int   // finished
 
 	warm []warmth // per owner
+
+	far    []farSlot // per rank; nil while there are no far ones
+	spread spread    // of op, for far owners
 }
 
 // warmth remembers how many rows per expert were prefaulted, where and for

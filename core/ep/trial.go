@@ -20,10 +20,12 @@ type trial struct {
 }
 
 // A trial lasts until every live waiter has had several turns: in time, and in
-// looks of the judge, which may have been off its processor itself. A circle
-// of waits counts when several trials of an operation have found one.
+// looks of the judge, which may have been off its processor itself. Words of
+// far ranks come as copies, several times in that time. A circle of waits
+// counts when several trials of an operation have found one.
 const (
 	trialSleeps = 8
+	trialAges   = 4
 	trialLooks  = 4
 	maxExcuses  = 3
 )
@@ -41,11 +43,19 @@ func (tr *trial) look(now time.Time, w *wait, waiting uint64) (v verdict, decide
 		return verdict{}, false
 	}
 	tr.looks++
-	if tr.looks < trialLooks || now.Sub(tr.since) < trialSleeps*w.b.patience {
+	if tr.looks < trialLooks || now.Sub(tr.since) < max(trialSleeps*w.b.patience, trialAges*w.b.wordAge()) {
 		return verdict{}, false
 	}
 	tr.open = false
 	return tr.decide(now, w, waiting), true
+}
+
+// wordAge is how old the words of other ranks may be.
+func (b *Buffer) wordAge() time.Duration {
+	if b.far == nil {
+		return 0
+	}
+	return b.far.carrier.WordAge()
 }
 
 func (tr *trial) begin(now time.Time, peers []peer) {

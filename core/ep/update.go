@@ -54,6 +54,7 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error) error {
 		}
 	}
 	b.peers = b.meetPeers() // the old ones' control pages may be gone
+	b.connectFar()
 	if err := b.beginEpoch(epoch); err != nil {
 		b.why = ErrFenced
 		return err
@@ -65,6 +66,7 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error) error {
 		return err // outside still: it may be called again
 	}
 	b.outside, b.why = false, nil
+	b.startPump()
 	return nil
 }
 

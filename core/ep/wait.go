@@ -118,6 +118,9 @@ func (b *Buffer) step(t task, until Phase) (waiting uint64, reached bool, err er
 	if err == ErrFenced {
 		b.expelled()
 	}
+	if b.far != nil {
+		b.flush()
+	}
 	if t.st.State() != op.Pending { // a caller may have left it in the middle of a wait
 		b.waits.blame(entryOf(t.s, t.kind), t.st, 0, 0, &b.peers[b.self])
 	}
@@ -139,7 +142,11 @@ func (b *Buffer) limitOf(slice time.Duration) time.Time {
 // out of the group on the way, so that it ends.
 func (b *Buffer) drive(t task, until Phase, limit time.Time) (err error) {
 	w := wait{b: b, t: t, blamed: -1}
-	defer func() { w.end(err == ErrInProgress) }()
+	told := b.pump.enter()
+	defer func() {
+		w.end(err == ErrInProgress)
+		b.pump.leave(told)
+	}()
 	for {
 		waiting, reached, err := b.step(t, until)
 		switch {

@@ -35,7 +35,7 @@ func newWorld(t testing.TB, ranks int, cfg ep.Config) *world {
 
 // newPartialWorld declares a number of ranks of which only some have come.
 func newPartialWorld(t testing.TB, ranks int, present uint64, cfg ep.Config) *world {
-	w := &world{t: t, doms: inproc.NewPartial(ranks, present, layout.ControlBytes), numBytes: cfg.NumBytes}
+	w := &world{t: t, doms: newDomains(ranks, present), numBytes: cfg.NumBytes}
 	w.bufs = make([]*ep.Buffer, ranks)
 	for r, dom := range w.doms {
 		if present>>r&1 == 0 {
@@ -47,6 +47,18 @@ func newPartialWorld(t testing.TB, ranks int, present uint64, cfg ep.Config) *wo
 		t.Cleanup(func() { _ = b.Close() })
 	}
 	return w
+}
+
+// overHosts is how groups of the tests below it are spread; nil: not at all.
+var overHosts func(ranks int) inproc.Hosts
+
+func newDomains(ranks int, present uint64) []transport.Domain {
+	if overHosts == nil {
+		return inproc.NewPartial(ranks, present, layout.ControlBytes)
+	}
+	h := overHosts(ranks)
+	h.WordsBytes = layout.WaitsFor()
+	return inproc.NewHosts(present, layout.ControlBytes, h)
 }
 
 // each runs f once per rank, all at the same time, and reports every error.

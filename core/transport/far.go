@@ -1,5 +1,7 @@
 package transport
 
+import "time"
+
 // Far reaches the ranks of a group whose memory this one cannot map: by
 // messages. Messages from one rank to another arrive once each, whole and in
 // the order in which they were posted; whatever carries them may reorder, so
@@ -15,10 +17,10 @@ type Far interface {
 	MaxMessageBytes() int64
 	// Reserve lends memory for a message of n bytes to a rank; its contents
 	// are undefined. ErrWouldBlock: the rank has no room for it now. An error
-	// that wraps ErrDead: it is lost. A second Reserve before Post replaces
-	// the first.
+	// that wraps ErrDead: it is lost. A second Reserve for the rank before Post
+	// replaces the first; messages to several ranks may be filled side by side.
 	Reserve(rank int, n int64) ([]byte, error)
-	// Post sends the first n bytes of what was reserved last.
+	// Post sends the first n bytes of what was reserved last for the rank.
 	Post(rank int, n int64) error
 	// Next returns the oldest message from a rank that was not released, nil
 	// if there is none. It stays as it is until Release. Messages that had
@@ -26,6 +28,9 @@ type Far interface {
 	Next(rank int) []byte
 	// Release gives the memory of that message back to its sender.
 	Release(rank int)
+	// WordAge is how old the copies of a far rank's words may be that its
+	// Control shows: who compares two looks at them lets several of it pass.
+	WordAge() time.Duration
 	// Memory returns zeroed memory of this process's own, which becomes
 	// resident as it is touched. The caller releases it (Segment.Release).
 	Memory(sizeBytes int64) (Segment, error)

@@ -24,8 +24,10 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from moewire import Buffer
 
-RANKS, EXPERTS, TOPK, HIDDEN, TOKENS, TIMEOUT_US = 3, 6, 2, 256, 8, 10_000_000
-KILLED, PATIENCE_S = 1, 60
+RANKS, EXPERTS, TOPK, HIDDEN, TOKENS, TIMEOUT_US = 3, 6, 2, 256, 8, 60_000_000
+# An actor is a new process that imports torch: a minute on a busy machine, and the first call of
+# each rank waits for all of them. A process that dies is noticed at once, whatever these say.
+KILLED, PATIENCE_S = 1, 600
 
 
 @ray.remote(num_cpus=0)
@@ -124,6 +126,7 @@ if __name__ == "__main__":
             object_store_memory=80 << 20,
             _node_ip_address="127.0.0.1",
             _temp_dir=folder,
+            _system_config={"worker_register_timeout_seconds": PATIENCE_S},
         )
         try:
             main()

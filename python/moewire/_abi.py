@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 from . import _abi_fabric as _fabric
 from ._abi_fabric import mw_bytes_t as mw_bytes_t
 
-MW_ABI_VERSION = 3
+MW_ABI_VERSION = 4
 MW_MAX_RANKS = 48
 MW_MAX_TOPK = 64
 MW_MAX_EXTRAS = 4
@@ -65,6 +65,12 @@ MW_CONFIG_DEBUG_FILL = 1
 MW_CONFIG_DETERMINISTIC = 4
 MW_CONFIG_NO_RECORD = 2
 MW_CONFIG_TEST_CORRUPT_COMBINE = 0x80000000
+MW_TRANSPORT_AUTO = 0
+MW_TRANSPORT_SHM = 1
+MW_TRANSPORT_TCP = 2
+MW_TRANSPORT_RDMA = 3
+MW_PROTECTION_DIGEST = 0
+MW_PROTECTION_ENCRYPT = 1
 MW_STORES_AUTO = 0
 MW_STORES_CACHED = 1
 MW_STORES_STREAMING = 2
@@ -136,6 +142,13 @@ class mw_config_t(Structure):
         ("prefetch", c_int32),
         ("spin_us", c_int32),
         ("slow_after_us", c_int64),
+        ("transport", c_uint32),
+        ("protection", c_uint32),
+        ("listen", mw_bytes_t),
+        ("keys", mw_bytes_t),
+        ("host", mw_bytes_t),
+        ("ring_bytes", c_uint64),
+        ("silent_after_us", c_int64),
     ]
 
 
@@ -310,6 +323,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mw_buffer_members": (_status, (mw_buffer_t, POINTER(mw_members_t))),
     "mw_buffer_close": (_status, (mw_buffer_t,)),
     "mw_buffer_counters": (_status, (mw_buffer_t, POINTER(mw_counters_t))),
+    "mw_buffer_paths": (_status, (mw_buffer_t, c_void_p, c_uint64, POINTER(c_uint64))),
     "mw_buffer_stats": (_status, (mw_buffer_t, c_void_p, c_uint64, POINTER(c_uint64))),
     "mw_buffer_trace": (
         _status,

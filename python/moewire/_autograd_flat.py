@@ -8,7 +8,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from . import _check, _lanes
-from ._backward import Call, Returning, new_anchor
+from ._backward import Call, Returning, check_inputs, lanes_hint, new_anchor
 from ._flat_results import FlatHandle, FlatReceived
 from ._rows import ReceivedRows
 from .buffer import Buffer
@@ -26,10 +26,10 @@ def get_flat_buffer_size_hint(
     num_slots: int = 2,
 ) -> int:
     """Bytes to construct a ``Buffer`` with for training in the flat form."""
-    _check.topk(_check.integer("num_topk", num_topk, 1, 1 << 31))
+    width, num_topk = lanes_hint(hidden, num_topk)
     return Buffer.get_flat_buffer_size_hint(
         num_max_dispatch_tokens_per_rank,
-        hidden + _lanes.num_lanes(num_topk),
+        width,
         num_ranks,
         num_topk,
         num_slots=num_slots,
@@ -133,9 +133,7 @@ def dispatch_flat(
     and token; ``routing`` says which experts each row is for, with which weights. Rows of lost
     ranks are not among them.
     """
-    _check.tensor("x", x, torch.bfloat16, (None, None))
-    _check.tensor("topk_idx", topk_idx, torch.int64, (x.shape[0], None))
-    _check.tensor("topk_weights", topk_weights, torch.float32, tuple(topk_idx.shape))
+    check_inputs(buffer, x, topk_idx, topk_weights)
     call = _FlatCall(
         buffer, active_ranks, num_max_dispatch_tokens_per_rank, num_experts, timeout_us
     )
@@ -188,6 +186,7 @@ class _DispatchFlat(torch.autograd.Function):  # type: ignore[misc]  # torch is 
         there = routing._receive(received)
         parts = (received.recv_x, received.recv_topk_weights, received.recv_topk_idx)
         rows, weights, ids = (there.take(part) for part in parts)
+        received.forget()  # the handle lives as long as the graph
         ctx.mark_non_differentiable(ids)
         ctx.call, ctx.handle = routing._call, received.handle
         ctx.save_for_backward(topk_idx, ids, there.keys)

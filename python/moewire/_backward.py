@@ -9,14 +9,33 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 
-from . import _check
+from . import _abi as abi
+from . import _check, _lanes
+from .buffer import Buffer
 
 if TYPE_CHECKING:
     from ._rows import ReceivedRows
-    from .buffer import Buffer
     from .handle import Held
 
 AnyHandle = TypeVar("AnyHandle", bound="Held")
+
+
+def lanes_hint(hidden: object, num_topk: object) -> tuple[int, int]:
+    """Checked arguments of a size hint: the width of a backward's rows, and K."""
+    topk = _check.integer("num_topk", num_topk, 1, abi.MW_MAX_TOPK)
+    return _check.integer("hidden", hidden, 1, _check.MAX_HIDDEN) + _lanes.num_lanes(topk), topk
+
+
+def check_inputs(
+    buffer: object, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor
+) -> None:
+    """What a forward sends, before anything is made for it."""
+    if not isinstance(buffer, Buffer):
+        raise _check.refuse("buffer", type(buffer).__name__, "a moewire.Buffer")
+    _check.tensor("x", x, torch.bfloat16, (None, None))
+    _check.tensor("topk_idx", topk_idx, torch.int64, (x.shape[0], None))
+    _check.topk(topk_idx.shape[1])
+    _check.tensor("topk_weights", topk_weights, torch.float32, tuple(topk_idx.shape))
 
 
 class Returning(Generic[AnyHandle]):

@@ -112,10 +112,15 @@ class FlatCalls:
             extra: up to 4 tensors [T, ...] of any dtype, contiguous, at most 65535 bytes per
                 token: scales or adapter numbers, say. They arrive as ``recv_extra``. The bytes
                 per token are the same on every rank.
-            handle: of an earlier flat dispatch of this buffer, released or not: its routing is
-                used again, for as many tokens and experts. topk_idx and topk_weights are None
-                then, do not travel, and do not come out; rows come in the same order as long
-                as the same ranks take part. All ranks pass a handle, or none does.
+            handle: of an earlier flat dispatch of this buffer, released or not, of this epoch
+                or an earlier one: its routing is used again, for as many tokens and experts.
+                topk_idx and topk_weights are None then, do not travel, and do not come out;
+                rows come in the same order as long as the same ranks take part. All ranks pass
+                a handle, or none does.
+
+        Of the latest ``num_slots`` operations with the same routing among the same ranks the
+        plan (which row goes where) is taken over instead of made again, with ``handle`` or
+        without.
 
         The dispatch is sent when all ranks have begun it (as with ``deterministic=True``), so
         each rank has a thread of its own, and a call with a hook waits for that much.

@@ -162,6 +162,10 @@ class FlatReceived:
         self.hook = hook
         self._rows = rows
 
+    def forget(self) -> None:
+        """Drops the tensors, for who keeps only the handle, to route by it again."""
+        self._rows.tensors = None
+
     def _tensors(self) -> _Tensors:
         if self._rows.tensors is None:
             self.handle.finish()

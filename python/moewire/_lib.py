@@ -52,6 +52,7 @@ class Library:
     buffer_members: Callable[..., int]
     buffer_close: Callable[..., int]
     buffer_counters: Callable[..., int]
+    buffer_paths: Callable[..., int]
     buffer_stats: Callable[..., int]
     buffer_trace: Callable[..., int]
     buffer_events: Callable[..., int]

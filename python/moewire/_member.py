@@ -31,7 +31,7 @@ class Options(NamedTuple):
     members: Sequence[int] | None = None
     deterministic: bool = False
     slow_after_us: int = SLOW_AFTER_US
-    tuning: dict[str, int] = _tuning.native(Tuning())  # fields of mw_config_t
+    tuning: dict[str, int | bytes] | None = None  # fields of mw_config_t; None: defaults
 
 
 class Member:
@@ -56,7 +56,7 @@ class Member:
             vector_width=_check.integer("vector_width", options.vector_width, -1, 64),
             flags=ordered | _flags_from_environment(),
             slow_after_us=_check.integer("slow_after_us", options.slow_after_us, -1, 1 << 62),
-            tuning=options.tuning,
+            tuning=_tuning.native(Tuning()) if options.tuning is None else options.tuning,
         )
         self._finalizer = weakref.finalize(self, self.runtime.close)
         try:
@@ -102,6 +102,14 @@ class Member:
         Rows, bytes and nanoseconds; ``num_rows_sent_to`` and ``wait_ns_for`` are lists by rank.
         """
         return self.runtime.counters()
+
+    def paths(self) -> list[dict[str, Any]]:
+        """How this rank reaches every other one, by rank.
+
+        Each has ``"rank"``, ``"carrier"`` ("self", "shm", "tcp", "verbs"; "" for an absent
+        rank), ``"device"`` and ``"why"``.
+        """
+        return _observe.paths(self.runtime)
 
     def stats(self) -> dict[str, Any]:
         """What operations cost and moved since construction, on this rank.

@@ -13,9 +13,11 @@ def refuse(name: str, given: object, allowed: object) -> InvalidArgument:
 
 
 def integer(name: str, value: object, low: int, high: int) -> int:
-    """``value`` as an int in ``low..high``."""
+    """``value`` as an int in ``low..high``; no bool, which stands in another argument's place."""
     if type(value) is int:
         number = value
+    elif isinstance(value, bool):
+        raise refuse(name, f"{value!r} of type bool", "an int")
     else:
         try:
             number = operator.index(value)  # type: ignore[arg-type]

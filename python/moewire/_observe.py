@@ -29,6 +29,15 @@ def read_json(function: Callable[..., int], *arguments: Any) -> tuple[int, Any]:
         capacity = 2 * length.value  # it may grow until the next call
 
 
+def paths(runtime: Runtime) -> list[dict[str, Any]]:
+    """``mw_buffer_paths``."""
+    runtime.refuse_closed()
+    status, value = read_json(runtime.lib.buffer_paths, runtime.id)
+    runtime.check(status)
+    result: list[dict[str, Any]] = value
+    return result
+
+
 def stats(runtime: Runtime) -> dict[str, Any]:
     """``mw_buffer_stats``; docs/observability.md has the keys."""
     runtime.refuse_closed()

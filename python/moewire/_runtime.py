@@ -31,6 +31,19 @@ def size_hint(shape: abi.mw_shape_t) -> int:
     return num_bytes.value
 
 
+def _fill(config: abi.mw_config_t, fields: Mapping[str, int | bytes]) -> list[Any]:
+    """Sets fields; returns what has to live until the library has read them."""
+    texts = []
+    for name, value in fields.items():
+        if isinstance(value, bytes):
+            text = ctypes.create_string_buffer(value, max(1, len(value)))
+            texts.append(text)
+            setattr(config, name, abi.mw_bytes_t(ctypes.addressof(text), len(value)))
+        else:
+            setattr(config, name, value)
+    return texts
+
+
 class Runtime:
     """One native buffer. Any thread may use it; the library serialises what must be."""
 
@@ -43,7 +56,7 @@ class Runtime:
         vector_width: int,
         flags: int,
         slow_after_us: int,
-        tuning: Mapping[str, int],
+        tuning: Mapping[str, int | bytes],
     ) -> None:
         self.lib = library()
         self.id = abi.mw_buffer_t()
@@ -62,9 +75,10 @@ class Runtime:
             num_slots,
             vector_width,
             slow_after_us=slow_after_us,
-            **tuning,
         )
+        texts = _fill(config, tuning)
         self.lib.check(self.lib.buffer_create(byref(config), byref(self.id)))
+        del texts  # the library has copied them
         self.events = EventLog(self.lib, self.id, rank)
 
     def metadata(self) -> bytes:

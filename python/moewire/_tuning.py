@@ -1,11 +1,13 @@
-"""A buffer's choices that change times and no result, from names to numbers of the C ABI."""
+"""A buffer's choices that change no result, from names to fields of the C ABI."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 from . import _abi as abi
+from . import _reach
 from ._numbers import integer, refuse
+from ._reach import Reach
 
 STORES = {
     "auto": abi.MW_STORES_AUTO,
@@ -23,8 +25,8 @@ MAX_THREADS = 64
 MAX_SPIN_US = 1_000_000
 
 
-class Tuning(TypedDict, total=False):
-    """What ``Buffer`` takes; each rank's own choice."""
+class Tuning(Reach, total=False):
+    """What ``Buffer`` takes; each rank's own choice, and, from ``Reach``, all ranks' together."""
 
     stores: Literal["auto", "cached", "streaming"]
     prefetch: int | None
@@ -34,10 +36,11 @@ class Tuning(TypedDict, total=False):
     spin_us: int | None
 
 
-def native(tuning: Tuning) -> dict[str, int]:
+def native(tuning: Tuning) -> dict[str, int | bytes]:
     """Fields of ``mw_config_t``; refuses what is not possible, by name."""
     given: dict[str, Any] = dict(tuning)
-    fields = {
+    fields: dict[str, int | bytes] = {
+        **_reach.native(given),
         "stores": _named("stores", given.pop("stores", "auto"), STORES),
         "huge_pages": _named("huge_pages", given.pop("huge_pages", "never"), HUGE_PAGES),
         "numa": _named("numa", given.pop("numa", "none"), NUMA),

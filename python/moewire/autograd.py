@@ -49,7 +49,7 @@ from ._autograd_flat import (
     dispatch_flat,
     get_flat_buffer_size_hint,
 )
-from ._backward import Call, Returning, new_anchor
+from ._backward import Call, Returning, check_inputs, lanes_hint, new_anchor
 from ._rows import ReceivedRows
 from .buffer import Buffer
 from .handle import Handle
@@ -76,10 +76,10 @@ def get_ep_buffer_size_hint(
     num_slots: int = 2,
 ) -> int:
     """Bytes to construct a ``Buffer`` with for training; its backward sends longer rows."""
-    _check.topk(_check.integer("num_topk", num_topk, 1, 1 << 31))
+    width, _ = lanes_hint(hidden, num_topk)
     return Buffer.get_ep_buffer_size_hint(
         num_max_dispatch_tokens_per_rank,
-        hidden + _lanes.num_lanes(num_topk),
+        width,
         num_ranks,
         num_experts,
         num_slots=num_slots,
@@ -194,9 +194,7 @@ def dispatch(
     At most ``num_slots`` calls of a buffer may be between dispatch and combine. Errors as
     ``Buffer.dispatch``.
     """
-    _check.tensor("x", x, torch.bfloat16, (None, None))
-    _check.tensor("topk_idx", topk_idx, torch.int64, (x.shape[0], None))
-    _check.tensor("topk_weights", topk_weights, torch.float32, tuple(topk_idx.shape))
+    check_inputs(buffer, x, topk_idx, topk_weights)
     call = _Call(buffer, active_ranks, num_max_dispatch_tokens_per_rank, num_experts, timeout_us)
     need = get_ep_buffer_size_hint(
         num_max_dispatch_tokens_per_rank,

@@ -72,11 +72,26 @@ class Buffer(FlatCalls, Member):
         spin_us: how long a wait is awake before it sleeps; 0: it sleeps at once; None: 2, or
             500 where every rank can have a processor.
 
+    Ranks of several hosts (docs/hosts.md); equal on all ranks, but for ``listen``:
+        transport: "auto": shared memory between ranks of one host, else TCP; "shm": shared memory
+            alone; "tcp": TCP alone; "rdma": RDMA between hosts. Only "auto" chooses.
+        listen: where ranks of other hosts reach this one: an address, "ADDRESS:PORT", or the
+            name of an interface; by default this host's address on the way to ``MASTER_ADDR``.
+        key_file: a file with the keys that all ranks share (a line "1 " and 64 hexadecimal
+            digits); without keys there is no way between hosts.
+        protection: of what TCP carries: "digest" (forged or changed bytes are refused) or
+            "encrypt" (nobody reads them, either).
+        ring_bytes: two rings of this size per direction and rank of another host, a power of
+            two; 0: 16 MiB.
+        silent_after_us: a rank of another host that is not heard for so long is suspected; 0: 1 s.
+
     Any thread may call any method; a wait in one thread does not block another. ``close()``,
     leaving ``with``, or dropping the buffer leaves the group.
 
     Environment, read at construction: ``MOEWIRE_DEBUG=1`` fills released memory with NaN;
     ``MOEWIRE_RECORD=0`` turns statistics, traces and warnings of slow ranks off;
+    ``MOEWIRE_TRANSPORT``, ``MOEWIRE_LISTEN``, ``MOEWIRE_KEY_FILE`` (or ``MOEWIRE_KEY``, 64
+    hexadecimal digits) and ``MOEWIRE_PROTECTION`` stand for arguments that are not given;
     ``MOEWIRE_TEST_CORRUPT=combine`` flips a bit in every combine (a test of the tests).
     """
 

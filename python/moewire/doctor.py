@@ -39,7 +39,10 @@ def report() -> dict[str, Any]:
         "liveness": _machine.liveness(),
         "limits": _machine.limits(),
         "security": _machine.security(),
-        "engines": {engine.name: _plugin.report(engine) for engine in _engines.ENGINES},
+        "engines": {
+            **{engine.name: _plugin.report(engine) for engine in _engines.ENGINES},
+            "transformers": _engines.transformers_report(),
+        },
     }
     return {**found, "warnings": _advice.warnings(found)}
 

@@ -42,7 +42,7 @@ var layers = []struct {
 	// Connections and messages between ranks, over any carrier.
 	{"core/endpoint", []string{"core/transport", "core/op", "core/pool", "core/internal/safego"}},
 	{"core/link", []string{
-		"core/transport", "core/endpoint", "core/op", "core/pool", "core/wire", "core/internal/safego",
+		"core/transport", "core/endpoint", "core/op", "core/pool", "core/wire", "core/internal/...",
 	}},
 	// One carrier for whoever has no ranks, only peers.
 	{"core/fabric", []string{

@@ -30,6 +30,13 @@ static void print_config(int first)
 	FIELD(mw_config_t, prefetch);
 	FIELD(mw_config_t, spin_us);
 	FIELD(mw_config_t, slow_after_us);
+	FIELD(mw_config_t, transport);
+	FIELD(mw_config_t, protection);
+	FIELD(mw_config_t, listen);
+	FIELD(mw_config_t, keys);
+	FIELD(mw_config_t, host);
+	FIELD(mw_config_t, ring_bytes);
+	FIELD(mw_config_t, silent_after_us);
 	CLOSE();
 	OPEN(mw_shape_t);
 	FIELD(mw_shape_t, size);
@@ -315,6 +322,12 @@ static void print_constants(int first)
 	CONSTANT(MW_DISPATCH_FP32_OUTPUTS);
 	CONSTANT(MW_DISPATCH_FLAT);
 	CONSTANT(MW_DISPATCH_BARE);
+	CONSTANT(MW_TRANSPORT_AUTO);
+	CONSTANT(MW_TRANSPORT_SHM);
+	CONSTANT(MW_TRANSPORT_TCP);
+	CONSTANT(MW_TRANSPORT_RDMA);
+	CONSTANT(MW_PROTECTION_DIGEST);
+	CONSTANT(MW_PROTECTION_ENCRYPT);
 	CONSTANT(MW_STORES_AUTO);
 	CONSTANT(MW_STORES_CACHED);
 	CONSTANT(MW_STORES_STREAMING);

@@ -27,9 +27,10 @@ _COMMON = {
 
 
 def _config(name: str) -> Any:
-    if name == "mixtral":
+    if name in ("mixtral", "mixtral_half"):
+        experts = EXPERTS if name == "mixtral" else EXPERTS // 2
         return transformers.MixtralConfig(
-            **_COMMON, intermediate_size=64, num_local_experts=EXPERTS
+            **_COMMON, intermediate_size=64, num_local_experts=experts
         )
     if name == "qwen3_moe":
         return transformers.Qwen3MoeConfig(

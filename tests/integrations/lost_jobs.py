@@ -33,23 +33,36 @@ class Course(transformers.StoppingCriteria):
         return torch.zeros(ids.shape[0], dtype=torch.bool)
 
 
-def survive(folder: str) -> Any:
-    """The last process is the fresh one, which takes the place of the one before it."""
+def survive(folder: str, parts: tuple[str, ...]) -> Any:
+    """The last process is the fresh one, which takes the place of the one before it.
+
+    ``parts``: the model that each layer is taken from; the first has the rest as well.
+    """
     process, ranks = dist.get_rank(), dist.get_world_size() - 1
     fresh, rank = process == ranks, min(process, ranks - 1)
     transformers.logging.set_verbosity_error()
     moe.configure(max_tokens=ROUND, timeout_us=60_000_000)
     root = Path(folder)
     if process == 0:
-        models.make("mixtral", root)
+        for name in set(parts):
+            models.make(name, root)
     dist.barrier()  # the last use of the process group
-    model = models.load(root / "mixtral", 1, "")
+    model = _load(root, parts)
     store = dist.FileStore(str(root / "ranks"), ranks)
     moe.shard_experts(model, store, rank, ranks)
     with torch.inference_mode():
         if fresh:
             return _serve(model, root, ranks)
-        return _write(model, root, rank, ranks)
+        return _write(model, root, rank, ranks, parts)
+
+
+def _load(root: Path, parts: tuple[str, ...]) -> Any:
+    model = models.load(root / parts[0], 1, "")
+    for number, name in enumerate(parts):
+        if name != parts[0]:
+            other = models.load(root / name, 1, "")
+            model.model.layers[number] = other.model.layers[number]
+    return model
 
 
 def _serve(model: Any, root: Path, ranks: int) -> dict[str, Any]:
@@ -60,10 +73,10 @@ def _serve(model: Any, root: Path, ranks: int) -> dict[str, Any]:
     answer = _answer(model)
     _meet(root, "end", ranks - 1, list(range(ranks)))
     moe.close()
-    return answer
+    return {"buffers": answer}
 
 
-def _write(model: Any, root: Path, rank: int, ranks: int) -> dict[str, Any]:
+def _write(model: Any, root: Path, rank: int, ranks: int, parts: tuple[str, ...]) -> dict[str, Any]:
     def die() -> None:
         _meet(root, "death", rank, list(range(ranks)))
         if rank == ranks - 1:
@@ -74,23 +87,25 @@ def _write(model: Any, root: Path, rank: int, ranks: int) -> dict[str, Any]:
             buffer.update_ep_member()
 
     found = _generate(model, rank, {DEATH: die, RETURN: update})
-    answer = _answer(model)
+    answer: dict[str, Any] = {"buffers": _answer(model)}
     _meet(root, "end", rank, list(range(ranks)))
     moe.close()
-    alone = models.load(root / "mixtral", 1, "")
+    alone = _load(root, parts)
     answer["equal"] = _same(found, _alone(alone, rank, ranks, silent=True))
     answer["equal_without_loss"] = _same(found, _alone(alone, rank, ranks, silent=False))
     return answer
 
 
-def _answer(model: Any) -> dict[str, Any]:
-    (buffer,) = moe.buffers(model)
-    counters = buffer.counters()
-    return {
-        "members": buffer.members(),
-        "epoch": buffer.epoch,
-        "operations": [counters["num_dispatches"], counters["num_combines"]],
-    }
+def _answer(model: Any) -> list[dict[str, Any]]:
+    """Of each Buffer."""
+    return [
+        {
+            "members": buffer.members(),
+            "epoch": buffer.epoch,
+            "operations": [buffer.counters()[f"num_{name}"] for name in ("dispatches", "combines")],
+        }
+        for buffer in moe.buffers(model)
+    ]
 
 
 def _generate(model: Any, rank: int, events: dict[int, Callable[[], None]]) -> Any:
@@ -107,8 +122,8 @@ def _generate(model: Any, rank: int, events: dict[int, Callable[[], None]]) -> A
 
 def _alone(model: Any, rank: int, ranks: int, silent: bool) -> Any:
     """One process; ``silent``: the lost experts give zeros while they are lost."""
-    first = (ranks - 1) * models.EXPERTS // ranks
-    lost = [layer.mlp.experts.down_proj.data[first:] for layer in model.model.layers]
+    every = [layer.mlp.experts.down_proj.data for layer in model.model.layers]
+    lost = [weights[(ranks - 1) * len(weights) // ranks :] for weights in every]
     kept = [weights.clone() for weights in lost]
 
     def silence() -> None:

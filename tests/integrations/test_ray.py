@@ -18,6 +18,7 @@ from watched import ROOT, Program
 
 EXAMPLE = ROOT / "examples" / "python" / "ray_ranks.py"
 RANKS, KILLED = 3, 1
+SECONDS = 480  # Ray starts a dozen processes; on a busy machine the whole takes 100 s
 
 pytestmark = [pytest.mark.multirank, pytest.mark.slow]
 
@@ -80,7 +81,7 @@ def _is_loopback(address: str) -> bool:
 
 def test_a_killed_actor_is_replaced(family: tuple[Program, Family]) -> None:
     program, processes = family
-    status = program.ended()
+    status = program.ended(SECONDS)
     processes.stop()
     assert status == 0, program.said()
     assert "all ranks are back" in program.said()

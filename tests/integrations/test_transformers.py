@@ -96,7 +96,7 @@ def test_beside_the_builtin_all_to_all(answers: list[Any]) -> None:
         ("experts", ("Linear", "no experts")),
         ("num_ranks", ("3", "divisor")),
         ("again", ("spread already",)),
-        ("max_tokens", ("max_tokens", "1 or more")),
+        ("max_tokens", ("max_tokens", "0 given", "1 to ")),
     ],
 )
 def test_what_cannot_work_says_so(answers: list[Any], case: str, words: tuple[str, ...]) -> None:

@@ -60,9 +60,9 @@ class Program:
         target = one.children()[0] if self._inside else one
         target.send_signal(number)
 
-    def ended(self) -> int:
+    def ended(self, seconds: float = SECONDS) -> int:
         """Waits for its end; the exit status."""
-        wait(lambda: self.process.poll() is not None, self.said)
+        wait(lambda: self.process.poll() is not None, self.said, seconds)
         return self.process.returncode
 
     def end(self) -> None:
@@ -74,12 +74,12 @@ class Program:
         self.process.wait()
 
 
-def wait(done: Callable[[], bool], said: Callable[[], str]) -> None:
+def wait(done: Callable[[], bool], said: Callable[[], str], seconds: float = SECONDS) -> None:
     """Until it is done; fails with what was said if that takes too long."""
-    until = time.monotonic() + SECONDS
+    until = time.monotonic() + seconds
     while not done():
         if time.monotonic() > until:
-            pytest.fail(f"nothing more after {SECONDS} s\n{said()}")
+            pytest.fail(f"nothing more after {seconds} s\n{said()}")
         time.sleep(0.05)
 
 

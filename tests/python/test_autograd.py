@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+import torch.distributed as dist
 
+import moewire
 from harness import jobs_autograd
 from harness.team import Team
-from moewire import _lanes
+from moewire import _lanes, autograd
+from moewire._flat_results import FlatRows
 
 FORMS = pytest.mark.parametrize("flat", [False, True], ids=["packed", "flat"])
 
@@ -58,6 +65,54 @@ def test_bits_do_not_depend_on_the_order_of_arrival(team: Team, flat: bool) -> N
 
 def test_what_cannot_work_says_so(team: Team) -> None:
     team.run(2, jobs_autograd.refusals)
+
+
+@pytest.mark.parametrize(
+    ("hint", "words"),
+    [
+        (lambda: autograd.get_ep_buffer_size_hint(8, 64, 1, 4, 65), "num_topk: 65 given; .* 64"),
+        (lambda: autograd.get_ep_buffer_size_hint(8, "64", 1, 4, 2), "hidden: '64' of type str"),
+        (lambda: autograd.get_flat_buffer_size_hint(8, 64, 1, 0), "num_topk: 0 given; .* 1 to 64"),
+        (lambda: autograd.get_flat_buffer_size_hint(8, None, 1, 2), "hidden: None of type NoneT"),
+    ],
+)
+def test_size_hints_refuse(hint: Callable[[], int], words: str) -> None:
+    with pytest.raises(moewire.InvalidArgument, match=words):
+        hint()
+
+
+@FORMS
+def test_forwards_refuse_what_is_no_buffer(flat: bool) -> None:
+    given: list[Any] = [None, torch.ones((1, 8)).bfloat16(), torch.zeros((1, 1), dtype=torch.int64)]
+    given.append(torch.ones((1, 1)))
+    dispatch = autograd.dispatch_flat if flat else autograd.dispatch
+    given += [8, 1] if flat else [None, 8, 1, -1]
+    with pytest.raises(moewire.InvalidArgument, match="buffer: NoneType given"):
+        dispatch(*given)
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_a_flat_graph_holds_no_received_rows_twice(copies: bool) -> None:
+    """Nor the workspace: what autograd keeps of a dispatch is its routing and the rows it gave."""
+    size = autograd.get_flat_buffer_size_hint(8, 64, 1, 2)
+    buffer = moewire.Buffer.from_store(dist.HashStore(), 0, 1, size, copy_outputs=copies)
+    received = []
+    fill = FlatRows.fill
+
+    def watched(rows: FlatRows) -> None:
+        fill(rows)
+        assert rows.tensors is not None
+        received.append(weakref.ref(rows.tensors.data))
+
+    with buffer, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FlatRows, "fill", watched)
+        x = torch.ones((4, 64)).bfloat16().requires_grad_()
+        idx, weights = torch.zeros((4, 2), dtype=torch.int64), torch.ones((4, 2))
+        rows, routing = autograd.dispatch_flat(buffer, x, idx, weights, 8, 4)
+        out = autograd.combine_flat(rows * 2, routing)
+        assert [one() for one in received] == [None]
+        out.float().sum().backward()
+        assert x.grad is not None and torch.equal(x.grad, torch.full_like(x, 2))
 
 
 @FORMS

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from importlib.metadata import EntryPoint, PackageNotFoundError
 
 import pytest
 
 from moewire import UnsupportedError, _devices, doctor
 from moewire._lib import library
-from moewire.integrations import _plugin
+from moewire.integrations import _engines, _plugin
 from moewire.integrations._plugin import Engine, activate, active, report, verdict
 
 ENGINE = Engine(
@@ -19,7 +20,8 @@ ENGINE = Engine(
     group="test.engine.plugins",
     switch="MOEWIRE_TEST_ENGINE",
     whitelist="TEST_ENGINE_PLUGINS",
-    parts=("this", "that"),
+    parts=("this", "that", "both"),
+    alternatives=("this", "that"),
 )
 
 
@@ -44,12 +46,17 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         ({}, False, (), "off: MOEWIRE_TEST_ENGINE is not set"),
         ({"MOEWIRE_TEST_ENGINE": "0"}, False, (), "off: MOEWIRE_TEST_ENGINE is 0"),
         ({"MOEWIRE_TEST_ENGINE": "1"}, True, (), ""),
-        ({"MOEWIRE_TEST_ENGINE": "that, this"}, True, ("that", "this"), ""),
-        ({"MOEWIRE_TEST_ENGINE": "that,other"}, True, ("that", "other"), "0, 1, this, that"),
+        ({"MOEWIRE_TEST_ENGINE": "that, both"}, True, ("that", "both"), ""),
+        ({"MOEWIRE_TEST_ENGINE": "that, this"}, True, ("that", "this"), "one of them"),
+        ({"MOEWIRE_TEST_ENGINE": "that,other"}, True, ("that", "other"), "list of this, that"),
+        ({"MOEWIRE_TEST_ENGINE": "1,this"}, True, ("1", "this"), "1 given; allowed: 0, 1, or a"),
+        ({"MOEWIRE_TEST_ENGINE": ","}, True, (), "nothing given"),
         ({"TEST_ENGINE_PLUGINS": "one, moewire"}, True, (), ""),
         ({"TEST_ENGINE_PLUGINS": "one"}, False, (), "is not set"),
         ({"TEST_ENGINE_PLUGINS": "moewire", "MOEWIRE_TEST_ENGINE": "0"}, False, (), "is 0"),
         ({"TEST_ENGINE_PLUGINS": "one", "MOEWIRE_TEST_ENGINE": "1"}, True, (), "does not name"),
+        ({"TEST_ENGINE_PLUGINS": "", "MOEWIRE_TEST_ENGINE": "1"}, True, (), ""),
+        ({"TEST_ENGINE_PLUGINS": ",", "MOEWIRE_TEST_ENGINE": "1"}, True, (), "does not name"),
     ],
 )
 def test_switch(
@@ -67,6 +74,27 @@ def test_switch(
 
 
 @pytest.mark.parametrize(
+    ("listed", "refusal", "fix"),
+    [
+        ("moewire", "", "none"),
+        ("one,moewire", "", "none"),
+        ("", "does not name", "export TEST_ENGINE_PLUGINS=moewire"),
+        ("one, moewire", "takes blanks", "export TEST_ENGINE_PLUGINS=one,moewire"),
+    ],
+)
+def test_a_list_that_an_engine_takes_as_it_stands(
+    versions: dict[str, str], listed: str, refusal: str, fix: str
+) -> None:
+    """vLLM splits its list at commas and strips nothing; an empty list loads nothing."""
+    assert _engines.VLLM.literal_list and not _engines.SGLANG.literal_list
+    versions["test-engine"] = "1.2.3"
+    engine = replace(ENGINE, literal_list=True)
+    environment = {"TEST_ENGINE_PLUGINS": listed, "MOEWIRE_TEST_ENGINE": "1"}
+    found = verdict(engine, environment)
+    assert found.used is not bool(refusal) and refusal in found.refusal and found.fix == fix
+
+
+@pytest.mark.parametrize(
     ("version", "untested", "used"),
     [
         ("1.2.3", "", True),
@@ -75,6 +103,7 @@ def test_switch(
         ("1.2.30", "", False),
         ("1.2.4", "1", True),
         ("1.2.4", "0", False),
+        ("1.2.4", "true", False),
     ],
 )
 def test_versions(versions: dict[str, str], version: str, untested: str, used: bool) -> None:
@@ -85,6 +114,7 @@ def test_versions(versions: dict[str, str], version: str, untested: str, used: b
     if not used:
         assert version in found.refusal and "1.2.3 only" in found.refusal
         assert "MOEWIRE_UNTESTED_VERSIONS=1" in found.fix
+        assert ("MOEWIRE_UNTESTED_VERSIONS=true is not 1" in found.refusal) is (untested == "true")
 
 
 def test_activate_once_and_say_so(
@@ -169,6 +199,9 @@ def test_failures_are_logged_and_passed_on(
 
 def test_report(versions: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert report(ENGINE, {}) == {"version": None}
+    asked = report(ENGINE, {"MOEWIRE_TEST_ENGINE": "1"})
+    assert asked["version"] is None and asked["plug_in"] == "not used: not installed"
+    assert asked["fix"] == "install Test engine where moewire is, or export MOEWIRE_TEST_ENGINE=0"
     versions["test-engine"] = "1.2.3"
     on = {"MOEWIRE_TEST_ENGINE": "1"}
     assert "entry point" in str(report(ENGINE, on)["plug_in"])
@@ -187,3 +220,19 @@ def test_doctor_lists_engines(versions: dict[str, str]) -> None:
     text = doctor._document(doctor.report())
     for words in ("SGLang:\n", "version: 0.5.23", "plug in: not used: ", "tested with: 0.5.23"):
         assert words in text, text
+
+
+def test_transformers_of_another_version(
+    versions: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert doctor.report()["engines"]["transformers"] == {"version": None}
+    versions["transformers"] = "5.23.0"
+    _engines.warn_untested_transformers()
+    assert not caplog.records
+    versions["transformers"] = "5.24.1"
+    _engines.warn_untested_transformers()
+    (line,) = caplog.records
+    assert line.name == "moewire" and "5.23.0 only, not with 5.24.1" in line.getMessage()
+    text = _engines.lacking_transformers(ImportError("no such module"))
+    assert "no such module" in text and "installed: 5.24.1" in text and "pip install" in text
+    assert doctor.report()["engines"]["transformers"]["tested_with"] == "5.23.0"

@@ -36,3 +36,6 @@ func Combines(word uint64) int { return Detail(word) >> 1 }
 
 // IsLast returns the released or final bit of a word made by Counted.
 func IsLast(word uint64) bool { return word&flagBit != 0 }
+
+// Op returns the operation of a word that is not 0.
+func Op(word uint64) uint64 { return word>>detailBits - 1 }

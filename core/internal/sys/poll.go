@@ -99,10 +99,12 @@ func NewEvent() (*FD, error) {
 	return newFD(raw), nil
 }
 
+var one = []byte{1, 0, 0, 0, 0, 0, 0, 0}
+
 // Signal makes an event readable.
 func Signal(event *FD) error {
 	err := retry(func() error {
-		_, err := unix.Write(event.Raw(), []byte{1, 0, 0, 0, 0, 0, 0, 0})
+		_, err := unix.Write(event.Raw(), one)
 		return err
 	})
 	if err == unix.EAGAIN { // the counter is at its maximum, so it is readable

@@ -77,12 +77,17 @@ type group struct {
 	members      atomic.Uint64
 	controlBytes int64
 	ranks        []atomic.Pointer[rankState] // nil: absent
+
+	hosts  *Hosts // nil: one
+	queues []atomic.Pointer[queue]
 }
 
 func (g *group) enter(rank int) *Domain {
 	s := &rankState{control: newSegment(g.controlBytes), rung: make(chan struct{})}
 	g.ranks[rank].Store(s)
-	return &Domain{group: g, rank: rank, own: s}
+	g.connect(rank)
+	d := &Domain{group: g, rank: rank, own: s, pages: make([]atomic.Pointer[farPage], len(g.ranks))}
+	return d
 }
 
 func (g *group) ringAll() {
@@ -139,6 +144,7 @@ type Domain struct {
 	group  *group
 	rank   int
 	own    *rankState
+	pages  []atomic.Pointer[farPage] // of far ranks, once they were asked for
 	closed atomic.Bool
 }
 
@@ -173,10 +179,24 @@ func (d *Domain) at(rank int) *rankState {
 
 // Control is a rank's control region.
 func (d *Domain) Control(rank int) transport.Segment {
-	if s := d.at(rank); s != nil {
+	s := d.at(rank)
+	switch {
+	case s == nil:
+		return nil
+	case d.group.near(d.rank, rank):
 		return s.control
 	}
-	return nil
+	return d.page(rank, s)
+}
+
+// page is the control region of the far rank whose process is s.
+func (d *Domain) page(rank int, s *rankState) *farPage {
+	p := d.pages[rank].Load()
+	if p == nil || p.Segment != transport.Segment(s.control) {
+		p = &farPage{Segment: s.control, words: newSegment(d.group.hosts.WordsBytes)}
+		d.pages[rank].Store(p)
+	}
+	return p
 }
 
 // Process is the incarnation behind a rank's number.
@@ -214,7 +234,7 @@ func (d *Domain) Slab(rank, id int) (transport.Segment, error) {
 	if d.closed.Load() {
 		return nil, fmt.Errorf("inproc: slab: %w", transport.ErrClosed)
 	}
-	if s := d.at(rank); s != nil {
+	if s := d.at(rank); s != nil && d.group.near(d.rank, rank) {
 		if slab := s.slabs[id].Load(); slab != nil {
 			return slab, nil
 		}
@@ -222,8 +242,14 @@ func (d *Domain) Slab(rank, id int) (transport.Segment, error) {
 	return nil, fmt.Errorf("inproc: rank %d has no slab %d", rank, id)
 }
 
-// Wake ends the sleep of a rank.
+// Wake ends the sleep of a rank, unless it is on another host.
 func (d *Domain) Wake(rank int) {
+	if d.group.near(d.rank, rank) {
+		d.wake(rank)
+	}
+}
+
+func (d *Domain) wake(rank int) {
 	if s := d.at(rank); s != nil && s.sleepers.Load() > 0 && !d.closed.Load() {
 		s.ring()
 	}
@@ -261,9 +287,6 @@ func (d *Domain) Sleep(ticket uint32, t time.Duration) {
 
 // Yield lets another goroutine run.
 func (d *Domain) Yield() { runtime.Gosched() }
-
-// Far: all memory is the process's own.
-func (d *Domain) Far() transport.Far { return nil }
 
 // Close ends this rank's use and wakes its sleepers. The memory lives as
 // long as somebody refers to it.

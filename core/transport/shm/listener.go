@@ -114,6 +114,13 @@ func (l *Listener) Info() Info { return l.info }
 // os.ErrDeadlineExceeded; Close from another goroutine ends it with
 // transport.ErrClosed.
 func (l *Listener) Connect(all [][]byte, deadline time.Duration) (transport.Domain, error) {
+	return l.ConnectWith(all, 0, deadline)
+}
+
+// ConnectWith is Connect for the part of a group that is on this host: a fresh
+// members word gets the value first, equal on all ranks, for the whole group.
+// 0 stands for Connect's.
+func (l *Listener) ConnectWith(all [][]byte, first uint64, deadline time.Duration) (transport.Domain, error) {
 	if l.domain != nil {
 		return nil, errors.New("shm: connect: a survivor reconnects")
 	}
@@ -125,6 +132,9 @@ func (l *Listener) Connect(all [][]byte, deadline time.Duration) (transport.Doma
 	defer l.mu.Unlock()
 	if l.closed.Load() || l.own == nil {
 		return nil, fmt.Errorf("shm: connect: listener: %w", transport.ErrClosed)
+	}
+	if m.first = first; first == 0 {
+		m.first = 1<<48 | m.present
 	}
 	d, err := l.connect(m)
 	l.drop()
@@ -150,7 +160,7 @@ func (l *Listener) plan(all [][]byte, deadline time.Duration) (*meeting, error) 
 
 func (l *Listener) connect(m *meeting) (d *domain, err error) {
 	if m.source() == m.self {
-		if m.membersFD, err = newMembersPage(m.present); err != nil {
+		if m.membersFD, err = newMembersPage(m.first); err != nil {
 			return nil, err
 		}
 	}

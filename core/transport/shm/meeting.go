@@ -24,6 +24,7 @@ import (
 type meeting struct {
 	*roster
 	self      int
+	first     uint64 // what a fresh members word gets
 	until     time.Time
 	cancel    *sys.FD
 	socket    *sys.FD

@@ -6,9 +6,9 @@ import (
 	"github.com/moewire/moewire/core/internal/sys"
 )
 
-// newMembersPage makes the group's page: epoch 1 and the present ranks. It is
-// complete before anybody can fetch it.
-func newMembersPage(present uint64) (*sys.FD, error) {
+// newMembersPage makes the group's page, usually with epoch 1 and the present
+// ranks. It is complete before anybody can fetch it.
+func newMembersPage(first uint64) (*sys.FD, error) {
 	fd, err := sys.NewMemfd("moewire-members")
 	if err != nil {
 		return nil, err
@@ -17,7 +17,7 @@ func newMembersPage(present uint64) (*sys.FD, error) {
 	if err == nil {
 		var page *region
 		if page, err = mapMembers(fd); err == nil {
-			page.Word(0).Store(1<<48 | present)
+			page.Word(0).Store(first)
 			page.Release()
 			return fd, nil
 		}

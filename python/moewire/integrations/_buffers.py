@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from .. import _abi as abi
 from .. import autograd
-from ..buffer import Buffer
+from ..buffer import STORE_PREFIX, Buffer
 
 if TYPE_CHECKING:
     import torch
@@ -22,8 +22,8 @@ class Place(Protocol):
     @property
     def num_ranks(self) -> int: ...
 
-    def meet(self, num_bytes: int) -> Buffer:
-        """A new Buffer; collective."""
+    def meet(self, key: Key, num_bytes: int) -> Buffer:
+        """A new Buffer for ``key``; collective."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class InGroup:
     def num_ranks(self) -> int:
         return int(dist.get_world_size(self.group))
 
-    def meet(self, num_bytes: int) -> Buffer:
+    def meet(self, key: Key, num_bytes: int) -> Buffer:
         return Buffer(self.group, num_bytes)
 
 
@@ -48,8 +48,12 @@ class InStore:
     rank: int
     num_ranks: int
 
-    def meet(self, num_bytes: int) -> Buffer:
-        return Buffer.from_store(self.store, self.rank, self.num_ranks, num_bytes)
+    def meet(self, key: Key, num_bytes: int) -> Buffer:
+        # A fresh process makes only the Buffers in use, whatever the others made before: each
+        # has a prefix of its own, or its first would meet their first.
+        sizes = [key.hidden, key.num_experts, key.max_tokens, *(key.flat or ())]
+        prefix = "/".join([STORE_PREFIX, str(key.dtype), *map(str, sizes)])
+        return Buffer.from_store(self.store, self.rank, self.num_ranks, num_bytes, prefix=prefix)
 
 
 class Key(NamedTuple):
@@ -80,7 +84,7 @@ def buffer_for(key: Key) -> Buffer:
     with _lock:
         found = _buffers.get(key)
         if found is None:
-            found = _buffers[key] = key.place.meet(_num_bytes(key))
+            found = _buffers[key] = key.place.meet(key, _num_bytes(key))
         return found
 
 
@@ -95,6 +99,11 @@ def _num_bytes(key: Key) -> int:
     return Buffer.get_flat_buffer_size_hint(
         key.max_tokens, key.hidden, ranks, num_topk, extra_row_bytes=extra
     )
+
+
+def find(key: Key) -> Buffer | None:
+    """The Buffer for ``key``, if it was made and not closed here."""
+    return _buffers.get(key)
 
 
 def open_buffers() -> list[Buffer]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from importlib import metadata
+
 from ._plugin import Engine
 
 SGLANG = Engine(
@@ -24,6 +27,50 @@ VLLM = Engine(
     whitelist="VLLM_PLUGINS",
     parts=("manager", "batched", "repairs"),
     limits="tensors on the CPU only; its classes were never run on a GPU",
+    alternatives=("manager", "batched"),
+    literal_list=True,
 )
 
 ENGINES = (SGLANG, VLLM)
+
+# Not found by entry point: importing ``moewire.integrations.transformers`` registers.
+TRANSFORMERS_TESTED = "5.23.0"
+_INSTALL = 'pip install "moewire[transformers]"'
+
+
+def transformers_version() -> str | None:
+    """The version that is installed; None: none is."""
+    try:
+        return metadata.version("transformers")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def lacking_transformers(error: ImportError) -> str:
+    """The text of an ImportError: what is missing, and what to do."""
+    found = transformers_version() or "none"
+    return (
+        f"moewire.integrations.transformers needs transformers {TRANSFORMERS_TESTED}; installed: "
+        f"{found} ({error}; fix: {_INSTALL})"
+    )
+
+
+def warn_untested_transformers() -> None:
+    """One line of the logger ``moewire`` if another version was imported than was tested."""
+    found = transformers_version()
+    if found is not None and found.partition("+")[0] != TRANSFORMERS_TESTED:
+        text = "tested with transformers %s only, not with %s (fix: %s)"
+        logging.getLogger("moewire").warning(text, TRANSFORMERS_TESTED, found, _INSTALL)
+
+
+def transformers_report() -> dict[str, object]:
+    """For ``moewire doctor``."""
+    found = transformers_version()
+    if found is None:
+        return {"version": None}
+    return {
+        "version": found,
+        "tested_with": TRANSFORMERS_TESTED,
+        "plug_in": 'ep_implementation="moewire", where a program imports '
+        "moewire.integrations.transformers",
+    }

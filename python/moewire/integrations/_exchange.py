@@ -139,7 +139,7 @@ def _round(buffer: Buffer, layer: Layer, part: Tokens, own_more: bool) -> tuple[
     with handle:
         counts = recv_count.tolist()
         stats.count(counts)
-        more = own_more or handle.peers_have_more
+        more = handle.peers_have_more  # of all ranks, this one too
         rows = _gather(recv_x, counts)
         dispatched = perf_counter()
         results = layer.experts(rows, _ids(counts)) if rows.shape[0] else rows

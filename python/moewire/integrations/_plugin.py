@@ -39,6 +39,9 @@ class Engine:
         whitelist: the engine's own variable with the names of plug-ins to load.
         parts: what may be asked for by name.
         limits: what it does not do in any version, one sentence; "" if nothing.
+        alternatives: parts of which at most one may be asked for.
+        literal_list: it takes the whitelist as it stands: blanks count, and an empty one names
+            nothing. Other engines strip blanks, and take an empty one for none.
     """
 
     name: str
@@ -49,6 +52,15 @@ class Engine:
     whitelist: str
     parts: tuple[str, ...]
     limits: str = ""
+    alternatives: tuple[str, ...] = ()
+    literal_list: bool = False
+
+    def loads(self, environ: Mapping[str, str]) -> bool:
+        """Whether its whitelist, if there is one, has our name."""
+        text = environ.get(self.whitelist)
+        if text is None or not (text or self.literal_list):
+            return True
+        return ENTRY_POINT in (text.split(",") if self.literal_list else _listed(text))
 
 
 @dataclass(frozen=True)
@@ -78,32 +90,48 @@ class Verdict:
 def verdict(engine: Engine, environ: Mapping[str, str] = os.environ) -> Verdict:
     """Decides by the switch, the whitelist and the version."""
     version = _installed(engine)
-    named = _listed(environ.get(engine.whitelist, ""))
     text = environ.get(engine.switch, "").strip()
-    wanted = text != "0" if text else ENTRY_POINT in named
+    listed = environ.get(engine.whitelist, "")
+    wanted = text != "0" if text else ENTRY_POINT in _listed(listed)
     parts = frozenset(() if text in ("", "0", "1") else _listed(text))
 
     def refused(why: str, fix: str) -> Verdict:
         return Verdict(version, wanted, parts, why, fix)
 
     if version is None:
-        return refused("not installed", "none")
+        here = f"install {engine.name} where moewire is, or export {engine.switch}=0"
+        return refused("not installed", here if wanted else "none")
     if not wanted:
         how = "is 0" if text else "is not set"
         return refused(f"off: {engine.switch} {how}", f"export {engine.switch}=1")
-    unknown = sorted(parts.difference(engine.parts))
-    if unknown:
-        allowed = ", ".join(engine.parts)
-        why = f"{engine.switch}={text}: {', '.join(unknown)} given; allowed: 0, 1, {allowed}"
-        return refused(why, f"export {engine.switch}=1")
-    if named and ENTRY_POINT not in named:
-        both = f"{engine.whitelist}={environ[engine.whitelist]},{ENTRY_POINT}"
-        return refused(f"{engine.whitelist} does not name {ENTRY_POINT}", f"export {both}")
+    wrong = _wrong_parts(engine, text, parts)
+    if wrong:
+        return refused(f"{engine.switch}={text}: {wrong}", f"export {engine.switch}=1")
+    if not engine.loads(environ):
+        names = [name for name in _listed(listed) if name != ENTRY_POINT]
+        both = ",".join([*names, ENTRY_POINT])
+        why = f"{engine.whitelist}={listed!r} does not name {ENTRY_POINT}"
+        if ENTRY_POINT in _listed(listed):
+            why = f"{engine.whitelist}={listed!r}: {engine.name} takes blanks for part of a name"
+        return refused(why, f"export {engine.whitelist}={both}")
     if version.partition("+")[0] not in engine.tested and environ.get(UNTESTED) != "1":
         tested = " and ".join(engine.tested)
         why = f"tested with {engine.name} {tested} only, not with {version}"
+        other = environ.get(UNTESTED, "")
+        if other not in ("", "0"):
+            why += f"; {UNTESTED}={other} is not 1"
         return refused(why, f"export {UNTESTED}=1   (to try it all the same)")
     return Verdict(version, wanted, parts)
+
+
+def _wrong_parts(engine: Engine, text: str, parts: frozenset[str]) -> str:
+    """What is wrong with the value of the switch; "" if nothing is."""
+    unknown = ", ".join(sorted(parts.difference(engine.parts)))
+    if unknown or not (parts or text in ("", "0", "1")):
+        allowed = ", ".join(engine.parts)
+        return f"{unknown or 'nothing'} given; allowed: 0, 1, or a comma list of {allowed}"
+    both = [part for part in engine.alternatives if part in parts]
+    return f"{' and '.join(both)} given; allowed: one of them" if len(both) > 1 else ""
 
 
 def activate(engine: Engine, apply: Callable[[frozenset[str]], str]) -> Verdict:
@@ -145,10 +173,10 @@ def active(engine: Engine) -> str | None:
 def report(engine: Engine, environ: Mapping[str, str] = os.environ) -> dict[str, object]:
     """For ``moewire doctor``: what would come of it in a process started like this one."""
     found = verdict(engine, environ)
-    if found.version is None:
+    if found.version is None and not found.wanted:
         return {"version": None}
     refusal, fix = found.refusal, found.fix
-    if not _has_entry_point(engine):
+    if found.version is not None and not _has_entry_point(engine):
         refusal = f"moewire's entry point in {engine.group} is not installed"
         fix = "pip install moewire   (or pip install -e . again, in the source tree)"
     answer: dict[str, object] = {

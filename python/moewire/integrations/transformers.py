@@ -39,14 +39,22 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate, Shard
-from transformers.distributed.expert_parallel import EPImplementation, EPImplementationInterface
 
+from .. import _check
 from .._check import integer
 from ..buffer import Buffer
 from ..errors import InvalidArgument
-from . import _buffers, _exchange
+from . import _buffers, _engines, _exchange
 from ._buffers import InGroup, InStore, Key, Place
 from ._exchange import Stats
+
+try:
+    from transformers.distributed.expert_parallel import (
+        EPImplementation,
+        EPImplementationInterface,
+    )
+except ImportError as error:
+    raise ImportError(_engines.lacking_transformers(error)) from error
 
 __all__ = [
     "MoewireEP",
@@ -77,11 +85,12 @@ class _Settings:
 
 def _tokens_from_environment() -> int:
     text = os.environ.get("MOEWIRE_TRANSFORMERS_MAX_TOKENS", str(DEFAULT_MAX_TOKENS))
-    if not text.isdigit() or int(text) < 1:
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if not 1 <= number <= _check.MAX_TOKENS:
         raise InvalidArgument(
             f"MOEWIRE_TRANSFORMERS_MAX_TOKENS={text!r}: a number of tokens, 1 or more"
         )
-    return int(text)
+    return number
 
 
 _settings = _Settings(_tokens_from_environment())
@@ -95,13 +104,16 @@ def configure(*, max_tokens: int | None = None, timeout_us: int | None = None) -
             which becomes memory as rows arrive). Default 512, or
             ``MOEWIRE_TRANSFORMERS_MAX_TOKENS`` when this module is imported.
         timeout_us: how long a phase of an exchange waits for the other ranks; -1: no limit.
+
+    What is None stays as it is. ``InvalidArgument`` changes nothing.
     """
+    global _settings
+    new = _Settings(**vars(_settings))
     if max_tokens is not None:
-        if max_tokens < 1:
-            raise InvalidArgument(f"max_tokens: {max_tokens}; 1 or more")
-        _settings.max_tokens = max_tokens
+        new.max_tokens = integer("max_tokens", max_tokens, 1, _check.MAX_TOKENS)
     if timeout_us is not None:
-        _settings.timeout_us = timeout_us
+        new.timeout_us = _check.timeout(timeout_us)
+    _settings = new
 
 
 class MoewireEP(EPImplementation):  # type: ignore[misc]  # transformers has no types
@@ -150,13 +162,35 @@ class MoewireEP(EPImplementation):  # type: ignore[misc]  # transformers has no 
 
 
 class _Sharded(MoewireEP):
-    """The exchange of one MoE layer of ``shard_experts``."""
+    """The exchange of one MoE layer of ``shard_experts``; ``model``: all its layers, in order."""
 
-    def __init__(self, experts: Any, place: InStore) -> None:
+    def __init__(self, experts: Any, place: InStore, model: list[_Sharded]) -> None:
         self.experts_forward = experts.forward
         self.num_local_experts = experts.num_experts
         self.tp_mesh = None
+        self._model = model
+        model.append(self)
         self._open(experts, place)
+
+    def _key(self, hidden: int) -> Key:
+        """The key of this layer, whose Buffer is there then, and those of the whole model."""
+        key = super()._key(hidden)
+        if _buffers.find(key) is None:
+            self._make_all(hidden)
+        return key
+
+    def _make_all(self, hidden: int) -> None:
+        # All at once and in order of the layers, as the others update them: a fresh process that
+        # went on from its first layer would wait there for ranks that wait for it in an update.
+        for layer in self._model:
+            if layer.key is not None and layer.key.hidden != hidden:
+                raise InvalidArgument(
+                    f"hidden_states: {hidden} wide; shard_experts takes models whose MoE layers "
+                    f"have one hidden size, and others of this one have {layer.key.hidden}"
+                )
+        for layer in self._model:
+            layer.key = MoewireEP._key(layer, hidden)
+            _buffers.buffer_for(layer.key)
 
 
 def _own_slice(tensor: torch.Tensor, tp_mesh: Any) -> torch.Tensor:
@@ -206,10 +240,12 @@ def reset_stats(model: torch.nn.Module) -> None:
 def buffers(model: torch.nn.Module) -> list[Buffer]:
     """The Buffers that the layers of ``model`` share: one, if they have the same shapes.
 
-    Empty before the first forward. ``Buffer.counters`` has the core's own counts.
+    Empty before the first forward, and after ``close``. ``Buffer.counters`` has the core's own
+    counts.
     """
     keys = dict.fromkeys(implementation.key for _, _, implementation in _layers(model))
-    return [_buffers.buffer_for(key) for key in keys if key is not None]
+    found = (_buffers.find(key) for key in keys if key is not None)
+    return [buffer for buffer in found if buffer is not None]
 
 
 def close() -> None:
@@ -236,8 +272,10 @@ def shard_experts(model: torch.nn.Module, store: dist.Store, rank: int, num_rank
     No process group and no FSDP: the ranks meet in ``store`` at their first forward, so that a
     rank may be lost at any time (its experts then contribute nothing) and a fresh process may
     take its place: it loads the model, calls this and forwards, while the others call
-    ``update_ep_member()`` on each of ``buffers(model)``. Everything but the experts runs on each
-    rank; gradients of it are each rank's own, to be reduced by the caller.
+    ``update_ep_member()`` on each of ``buffers(model)``, in that order and before their next
+    forward. The first forward makes the Buffers of all layers, in order of the layers: layers
+    may differ in their number of experts, not in their hidden size. Everything but the experts
+    runs on each rank; gradients of it are each rank's own, to be reduced by the caller.
 
     Args:
         model: with ``num_experts`` experts per layer, a multiple of ``num_ranks``.
@@ -252,9 +290,10 @@ def shard_experts(model: torch.nn.Module, store: dist.Store, rank: int, num_rank
         raise InvalidArgument(f"model: {type(model).__name__} has no experts that this knows")
     for experts in layers:
         _refuse_to_share(experts, num_ranks)
+    siblings: list[_Sharded] = []
     for experts in layers:
         _keep_share(experts, rank, num_ranks)
-        experts.forward = _Sharded(experts, place)
+        experts.forward = _Sharded(experts, place, siblings)
     setattr(model, _GATHERED, True)
 
 
@@ -281,6 +320,11 @@ def join(model: torch.nn.Module) -> None:
     This rank's experts serve the others' tokens; nothing else of the model runs. Needs
     ``gather_dense_weights(model)``, or else the others would wait for this rank's weights.
     """
+    if not any(_layers(model)):
+        raise InvalidArgument(
+            f"model: {type(model).__name__} has no layer that exchanges through moewire; load it "
+            'with ep_size and ep_implementation="moewire", or call shard_experts'
+        )
     if not getattr(model, _GATHERED, False):
         raise InvalidArgument("model: call gather_dense_weights(model) on every rank before join")
     hidden = int(model.config.get_text_config().hidden_size)
@@ -309,3 +353,4 @@ def _scores_to_fp32(_module: Any, _arguments: Any, output: Any) -> tuple[Any, ..
 
 
 register()
+_engines.warn_untested_transformers()

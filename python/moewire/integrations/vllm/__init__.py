@@ -1,7 +1,8 @@
 """Moewire as the all-to-all of vLLM's expert parallelism (``--data-parallel-size``, ``-ep``).
 
 vLLM loads this by entry point in every process; it does nothing unless it was asked for, by
-vLLM's ``VLLM_PLUGINS`` naming ``moewire`` or by ``MOEWIRE_VLLM``: ``1``, or a comma list of
+vLLM's ``VLLM_PLUGINS`` naming ``moewire``, by ``MOEWIRE_VLLM``, or on vLLM's command line by
+``--additional-config '{"moewire": ...}'``: ``1``, or a comma list of
 
 - ``manager``: the flat exchange, a row once per rank, in place of vLLM's
   ``allgather_reducescatter``. The default, with ``repairs``.
@@ -17,9 +18,12 @@ Importing this module imports neither vLLM nor torch.
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 from .. import _engines, _plugin
+from . import _command_line
 
 if TYPE_CHECKING:
     from ...buffer import Buffer
@@ -31,6 +35,7 @@ _DEFAULT = frozenset({"manager", "repairs"})
 
 def activate() -> None:
     """The entry point: puts in place what was asked for, if anything. Idempotent."""
+    _command_line.export(sys.argv, os.environ, _engines.VLLM.switch)
     _plugin.activate(_engines.VLLM, _apply)
 
 

@@ -1,0 +1,193 @@
+package main
+
+// #include "internal.h"
+import "C"
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/link"
+	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/transport/mixed"
+	"github.com/moewire/moewire/core/transport/tcp"
+	"github.com/moewire/moewire/core/transport/verbs"
+	"github.com/moewire/moewire/core/wire"
+)
+
+// maxTextBytes bounds the texts of a configuration.
+const maxTextBytes = 64 << 10
+
+// reachOf reads how a rank reaches the others, all but the part in shared
+// memory.
+func reachOf(c *C.mw_config_t) (cfg mixed.Config, err error) {
+	for _, n := range [...]struct {
+		name      string
+		v, lo, hi int64
+	}{
+		{"transport", int64(c.transport), C.MW_TRANSPORT_AUTO, C.MW_TRANSPORT_RDMA},
+		{"protection", int64(c.protection), C.MW_PROTECTION_DIGEST, C.MW_PROTECTION_ENCRYPT},
+	} {
+		if err := inRange("config->"+n.name, n.v, n.lo, n.hi); err != nil {
+			return cfg, err
+		}
+	}
+	cfg.Setting = mixed.Setting(c.transport)
+	if err := bounds(c, &cfg); err != nil {
+		return cfg, err
+	}
+	host, err := text("config->host", c.host)
+	if err != nil {
+		return cfg, err
+	}
+	cfg.Host = string(host)
+	if cfg.Keys, err = keysOf(c.keys); err != nil {
+		return cfg, err
+	}
+	if cfg.Listen, err = listenOf(c.listen); err != nil {
+		return cfg, err
+	}
+	cfg.Words = []int64{layout.WaitsFor(), layout.Beat(), layout.Quiet()}
+	cfg.Moments = []int64{layout.Since()}
+	cfg.Carriers = carriers(&cfg, protectionOf(c))
+	return cfg, nil
+}
+
+func bounds(c *C.mw_config_t, cfg *mixed.Config) error {
+	if c.ring_bytes != 0 {
+		cfg.Link = link.Config{RingBytes: int64(min(c.ring_bytes, 1<<62)), NumMessages: link.DefaultNumMessages}
+		if err := cfg.Link.Check(); err != nil {
+			return invalid("config->ring_bytes: %v", err)
+		}
+	}
+	silent, err := micros("config->silent_after_us", int64(c.silent_after_us))
+	switch {
+	case err != nil:
+		return err
+	case silent < 0 || (silent > 0 && silent < leastSilence) || silent > time.Hour:
+		return invalid("config->silent_after_us is %d, allowed 0 (%v), and %d to %d", int64(c.silent_after_us),
+			mixed.DefaultBound, leastSilence.Microseconds(), time.Hour.Microseconds())
+	}
+	if cfg.Bound = silent; silent > 0 {
+		cfg.Heartbeat = max(min(mixed.DefaultHeartbeat, silent/8), time.Millisecond)
+	}
+	return nil
+}
+
+// leastSilence is the shortest bound: below it a busy machine looks dead.
+const leastSilence = 20 * time.Millisecond
+
+func protectionOf(c *C.mw_config_t) wire.Protection {
+	if c.protection == C.MW_PROTECTION_ENCRYPT {
+		return wire.ProtectEncrypt
+	}
+	return wire.ProtectDigest
+}
+
+func text(name string, b C.mw_bytes_t) ([]byte, error) {
+	if err := inRange(name+".num_bytes", int64(min(uint64(b.num_bytes), 1<<62)), 0, maxTextBytes); err != nil {
+		return nil, err
+	}
+	return view[byte](name, uint64(b.address), int64(b.num_bytes))
+}
+
+// keysOf reads a keyring; nil without keys. Its errors show no key.
+func keysOf(b C.mw_bytes_t) (*wire.Keyring, error) {
+	given, err := text("config->keys", b)
+	if err != nil || len(given) == 0 {
+		return nil, err
+	}
+	keys := bytes.Clone(given) // a ring overwrites what it has read
+	ring, err := wire.NewKeyring(func() ([]byte, error) { return bytes.Clone(keys), nil })
+	if err != nil {
+		return nil, invalid("config->keys: %v", err)
+	}
+	return ring, nil
+}
+
+// listenOf reads an address, with a port or without, or an interface.
+func listenOf(b C.mw_bytes_t) (at netip.AddrPort, err error) {
+	given, err := text("config->listen", b)
+	if err != nil || len(given) == 0 {
+		return at, err
+	}
+	if at, err = hostPortOf(string(given)); err != nil {
+		return at, invalid("config->listen is %q: %v", given, err)
+	}
+	if at.Addr().IsUnspecified() || at.Addr().IsMulticast() {
+		return at, invalid("config->listen is %q, allowed an address of one interface: peers are told it", given)
+	}
+	return at, nil
+}
+
+func hostPortOf(s string) (netip.AddrPort, error) {
+	if at, err := netip.ParseAddrPort(s); err == nil {
+		return at, nil
+	}
+	if addr, err := netip.ParseAddr(s); err == nil {
+		return netip.AddrPortFrom(addr, 0), nil
+	}
+	nic, err := net.InterfaceByName(s)
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("no address, ADDRESS:PORT or interface of this machine")
+	}
+	addrs, err := nic.Addrs()
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	return firstOf(s, addrs)
+}
+
+// firstOf prefers what needs no zone.
+func firstOf(nic string, addrs []net.Addr) (netip.AddrPort, error) {
+	for _, a := range addrs {
+		p, err := netip.ParsePrefix(a.String())
+		if err == nil && !p.Addr().IsLinkLocalUnicast() {
+			return netip.AddrPortFrom(p.Addr().Unmap(), 0), nil
+		}
+	}
+	return netip.AddrPort{}, fmt.Errorf("interface %s has no address that others can use", nic)
+}
+
+// carriers are those between hosts, by preference.
+func carriers(cfg *mixed.Config, protection wire.Protection) []mixed.Carrier {
+	keys, at := cfg.Keys, netip.AddrPortFrom(cfg.Listen.Addr(), 0)
+	rdma := func() (transport.Transport, error) { return verbs.New(verbs.Config{}) }
+	sockets := func() (transport.Transport, error) {
+		return tcp.Open(tcp.Config{Listen: []netip.AddrPort{at}, Keyring: keys, Protection: protection})
+	}
+	return []mixed.Carrier{{Setting: mixed.RDMA, Open: rdma}, {Setting: mixed.TCP, Open: sockets}}
+}
+
+// path is one entry of mw_buffer_paths.
+type path struct {
+	Rank    int    `json:"rank"`
+	Carrier string `json:"carrier"`
+	Device  string `json:"device"`
+	Why     string `json:"why"`
+}
+
+//export mwiBufferPaths
+func mwiBufferPaths(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t {
+	b, err := buffers.get(id)
+	if err != nil {
+		return report(err)
+	}
+	return guard(b, func() error {
+		if _, err := b.core(); err != nil {
+			return err
+		}
+		b.mu.Lock()
+		found := b.dom.Paths()
+		b.mu.Unlock()
+		paths := make([]path, len(found))
+		for i, p := range found {
+			paths[i] = path(p)
+		}
+		return copyJSON(paths, buf, size, length)
+	})
+}

@@ -1,0 +1,379 @@
+package ep
+
+import (
+	"encoding/binary"
+	"math/bits"
+
+	"github.com/moewire/moewire/core/device"
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// inRows is how far a far source's rows for one operation have got.
+type inRows struct {
+	op          uint64 // + 1; 0: none
+	params      params
+	lay         layout.Slab // of such params
+	total, next uint32      // rows announced, and taken
+	last        int32       // token of the latest row
+	counts      []int32     // rows per local expert
+	begin       []int32     // where they begin, if they are placed
+	cursor      []int32     // of these, how many are there
+	placed      bool        // begin is known
+	none        bool        // they have no place here, or the source gave up
+	stash       transport.Segment
+	stashed     int64 // bytes of pieces that wait for their places
+}
+
+// rowsKept returns the number of rows, one per expert, that a source has here,
+// and whether they have a place.
+func (in *inRows) rowsKept() (n int64, kept bool) {
+	for _, c := range in.counts {
+		n += int64(c)
+	}
+	return n, in.placed && !in.none
+}
+
+// takeRows takes a piece of a source's rows. It is for the operation that our
+// slab is open for: the source sends nothing else.
+func (b *Buffer) takeRows(s *slot, r int, n uint64, msg []byte) bool {
+	if n%uint64(len(b.slots)) != uint64(s.index) || s.own == nil || n > s.served {
+		return false
+	}
+	if n < s.served {
+		return true // it was late, and nobody waits any more
+	}
+	h, ok := readRowsHead(msg, n)
+	if !ok || s.a>>r&1 == 0 || s.hasCome(r) {
+		return false
+	}
+	in := &s.far[r].in
+	if h.first == 0 && in.op == n+1 && h.total == 0 && (in.next < in.total || in.stashed > 0) {
+		in.none, in.total, in.next, in.stashed = true, 0, 0, 0 // it gave up
+		return b.finishRows(s, r)
+	}
+	if !b.beginRows(s, r, &h, n, msg) {
+		return false
+	}
+	x, ok := b.plot(in, &h, msg)
+	if !ok {
+		if h.first == 0 {
+			in.op = 0 // as if it had not come
+		}
+		return false
+	}
+	if b.cfg.Deterministic || in.params.flat {
+		b.announceFor(s, r)
+		if in.stashed > 0 || !b.ordered(s, r) {
+			return b.stash(in, msg, &h) // behind what is there
+		}
+	} else {
+		b.takePlaces(s, in)
+	}
+	return b.fanOut(s, r, &h, msg, &x)
+}
+
+// beginRows checks that a piece is the next one. The first tells all counts.
+func (b *Buffer) beginRows(s *slot, r int, h *rowsHead, n uint64, msg []byte) bool {
+	in := &s.far[r].in
+	if h.first != 0 || in.op == n+1 {
+		return in.op == n+1 && h.first == in.next && h.first != 0 && h.total == in.total && h.params == in.params
+	}
+	shape := h.params.shape(b.ranks)
+	if in.lay.Shape != shape {
+		lay, err := layout.Of(shape)
+		if err != nil {
+			return false
+		}
+		in.lay = lay
+	}
+	x := sectionsOf(&in.lay, true, int64(h.rows), int64(h.entries))
+	if x.size != int64(len(msg)) || !in.readCounts(part(msg, x.counts), h.total) {
+		return false
+	}
+	in.op, in.params, in.total, in.next, in.last = n+1, h.params, h.total, 0, -1
+	in.placed, in.none, in.stashed = false, s.own.seg.SizeBytes() < in.lay.SizeBytes, 0
+	in.begin, in.cursor = resize(in.begin, len(in.counts)), resize(in.cursor, len(in.counts))
+	clear(in.cursor)
+	return true
+}
+
+// readCounts: an expert has at most one row of each token, and each token that
+// comes has an expert.
+func (in *inRows) readCounts(from []byte, total uint32) bool {
+	in.op = 0 // what follows overwrites what was
+	in.counts = resize(in.counts, int(in.lay.LocalExperts))
+	sum := uint64(0)
+	for l := range in.counts {
+		c := binary.LittleEndian.Uint32(from[4*l:])
+		if c > total {
+			return false
+		}
+		in.counts[l] = int32(c)
+		sum += uint64(c)
+	}
+	return sum >= uint64(total) && (!in.lay.Flat || sum == uint64(total))
+}
+
+// takePlaces reserves for the source, as it would have done itself.
+func (b *Buffer) takePlaces(s *slot, in *inRows) {
+	if in.placed || in.none {
+		return
+	}
+	in.placed = true
+	for l, n := range in.counts {
+		if n == 0 {
+			continue
+		}
+		begin := s.own.seg.Word(layout.Counter(l)).Add(uint64(n)) - uint64(n)
+		if begin+uint64(n) > uint64(in.lay.RowsPerExpert) {
+			in.none = true // the ranks disagree; their parameters say so
+			return
+		}
+		in.begin[l] = int32(begin)
+	}
+}
+
+// announceFor announces a source's counts, once.
+func (b *Buffer) announceFor(s *slot, r int) {
+	in, slab := &s.far[r].in, s.own.seg
+	if layout.IsFor(slab.Word(layout.Announced(r)).Load(), s.served) {
+		return
+	}
+	if !in.none {
+		for l, n := range in.counts {
+			slab.Word(in.lay.Layout(int64(l), int64(r))).Store(uint64(n))
+		}
+	}
+	in.params.store(slab, r, s.served)
+	slab.Word(layout.Announced(r)).Store(layout.Word(s.served, 0))
+}
+
+// ordered reports whether the order is there, and reads the source's places.
+func (b *Buffer) ordered(s *slot, r int) bool {
+	in, slab := &s.far[r].in, s.own.seg
+	if in.placed || in.none {
+		return true
+	}
+	if !layout.IsFor(slab.Word(layout.Order()).Load(), s.served) {
+		return false
+	}
+	in.placed = true
+	in.none = slab.Word(layout.OrderSet()).Load()>>r&1 == 0
+	for l, n := range in.counts {
+		v := slab.Word(in.lay.Layout(int64(l), int64(r))).Load()
+		in.none = in.none || !fitsPlace(v, uint64(n), uint64(in.lay.RowsPerExpert))
+		in.begin[l] = int32(v >> 32)
+	}
+	return true
+}
+
+// stash keeps a piece. What a source sends next must not wait behind it: that
+// may be what the order waits for.
+func (b *Buffer) stash(in *inRows, msg []byte, h *rowsHead) bool {
+	size := (int64(len(msg)) + 15) &^ 7 // its length goes before it
+	if in.stashed+size > 2*b.slabBytes+int64(len(msg)) {
+		return false
+	}
+	if in.stash == nil || in.stash.SizeBytes() < in.stashed+size {
+		if !b.growStash(in, in.stashed+size) {
+			return false
+		}
+	}
+	in.stash.Word(in.stashed).Store(uint64(len(msg)))
+	copy(in.stash.Bytes(in.stashed+8, int64(len(msg))), msg)
+	in.stashed += size
+	b.advance(in, h)
+	return true
+}
+
+func (b *Buffer) growStash(in *inRows, n int64) bool {
+	grown, err := b.far.carrier.Memory(1 << bits.Len64(uint64(n)))
+	if err != nil {
+		return false
+	}
+	if in.stash != nil {
+		copy(grown.Bytes(0, in.stashed), in.stash.Bytes(0, in.stashed))
+		in.stash.Release()
+	}
+	in.stash = grown
+	return true
+}
+
+// placeStashed takes the pieces that have places by now, and reports whether
+// there were some.
+func (b *Buffer) placeStashed() (some bool) {
+	for j := range b.slots {
+		s := &b.slots[j]
+		for rest := b.far.ranks; rest != 0; rest &= rest - 1 {
+			r := bits.TrailingZeros64(rest)
+			in := &s.far[r].in
+			if in.stashed == 0 || s.own == nil || in.op != s.served+1 || !b.ordered(s, r) {
+				continue
+			}
+			b.unstash(s, r)
+			some = true
+		}
+	}
+	return some
+}
+
+// unstash goes through a source's pieces once more.
+func (b *Buffer) unstash(s *slot, r int) {
+	in := &s.far[r].in
+	end := in.stashed
+	in.stashed, in.next, in.last = 0, 0, -1
+	clear(in.cursor)
+	for at := int64(0); at < end; {
+		n := int64(in.stash.Word(at).Load())
+		msg := in.stash.Bytes(at+8, n)
+		h, ok := readRowsHead(msg, s.served)
+		if x, fine := b.plot(in, &h, msg); ok && fine { // as before
+			b.fanOut(s, r, &h, msg, &x)
+		}
+		at += (n + 15) &^ 7
+	}
+}
+
+// fanOut stores a piece that was plotted, and ends the source's part with the
+// last.
+func (b *Buffer) fanOut(s *slot, r int, h *rowsHead, msg []byte, x *sections) bool {
+	in := &s.far[r].in
+	if !in.none && h.rows > 0 {
+		b.storeRows(s, in, msg, x, int(h.rows))
+	}
+	if b.advance(in, h); in.next < in.total {
+		return true
+	}
+	return b.finishRows(s, r)
+}
+
+// advance notes that the plotted piece was taken.
+func (b *Buffer) advance(in *inRows, h *rowsHead) {
+	copy(in.cursor, b.far.cursor)
+	in.last = b.far.last
+	in.next += h.rows
+}
+
+// plot checks all of a piece before anything of it counts, and makes its jobs.
+// The last piece must bring every row that was announced.
+func (b *Buffer) plot(in *inRows, h *rowsHead, msg []byte) (x sections, ok bool) {
+	x = sectionsOf(&in.lay, h.first == 0, int64(h.rows), int64(h.entries))
+	if x.size != int64(len(msg)) || !b.plotRows(in, msg, &x, int(h.rows)) {
+		return x, false
+	}
+	if h.first+h.rows == h.total {
+		for l, n := range in.counts {
+			if b.far.cursor[l] != n {
+				return x, false
+			}
+		}
+	}
+	return x, true
+}
+
+// plotRows turns a piece's lists into jobs: a row's place within an expert's is
+// its number among them. False: the lists contradict the counts.
+func (b *Buffer) plotRows(in *inRows, msg []byte, x *sections, rows int) bool {
+	jobs, cursor := b.far.jobs[:0], append(b.far.cursor[:0], in.cursor...)
+	lens, entries, last := part(msg, x.lens), part(msg, x.entries), in.last
+	flat := [2]byte{} // the only expert
+	ok := true
+	for i := range rows {
+		token := int32(binary.LittleEndian.Uint32(msg[x.tokens.Off+int64(4*i):]))
+		one := flat[:]
+		if !in.lay.Flat {
+			n := 2 * int(lens[i])
+			if n == 0 || n > len(entries) {
+				ok = false
+				break
+			}
+			one, entries = entries[:n], entries[n:]
+		}
+		if token <= last || uint64(token) >= in.params.tokens {
+			ok = false
+			break
+		}
+		last = token
+		if jobs, ok = plotRow(jobs, cursor, in, one, i); !ok {
+			break
+		}
+	}
+	b.far.jobs, b.far.cursor = jobs, cursor
+	if !ok || (!in.lay.Flat && len(entries) > 0) {
+		return false
+	}
+	b.far.last = last
+	return true
+}
+
+// plotRow adds the jobs of one row, whose experts differ.
+func plotRow(jobs []device.PlaceJob, cursor []int32, in *inRows, experts []byte, row int) ([]device.PlaceJob, bool) {
+	first := len(jobs)
+	for at := 0; at < len(experts); at += 2 {
+		e := int32(binary.LittleEndian.Uint16(experts[at:]))
+		if int(e) >= len(cursor) || cursor[e] >= in.counts[e] {
+			return jobs, false
+		}
+		for _, other := range jobs[first:] {
+			if other.Expert == e {
+				return jobs, false
+			}
+		}
+		jobs = append(jobs, device.PlaceJob{Token: int32(row), Expert: e, Pos: cursor[e]})
+		cursor[e]++
+	}
+	return jobs, true
+}
+
+// storeRows copies a piece's rows, scales and columns to where b.far.jobs says.
+func (b *Buffer) storeRows(s *slot, in *inRows, msg []byte, x *sections, rows int) {
+	for i := range b.far.jobs {
+		j := &b.far.jobs[i]
+		j.Pos += in.begin[j.Expert]
+	}
+	to := target(s.own.seg, &in.lay)
+	b.far.target[0] = to
+	b.scratch.place = device.PlaceBatch{
+		X: part(msg, x.rows), Hidden: int(in.lay.RowBytes) / 2, Targets: b.far.target[:], Jobs: b.far.jobs,
+	}
+	b.kern.Place(&b.scratch.place)
+	b.scratch.place.X = nil
+	for i := range b.far.jobs {
+		j := &b.far.jobs[i]
+		at := int64(j.Expert)*in.lay.RowsPerExpert + int64(j.Pos)
+		copy(to.SrcInfo[4*at:][:4], msg[x.tokens.Off+4*int64(j.Token):])
+	}
+	if in.lay.FP8 {
+		storeScales(&in.lay, to.Scales, part(msg, x.scales), b.far.jobs, int64(rows))
+	}
+	first := int64(b.far.jobs[0].Pos)
+	for i, width := range in.lay.Columns { // flat rows lie one after another
+		if width > 0 {
+			copy(bytesOf(s.own.seg, in.lay.Column(i))[first*width:], part(msg, x.columns[i]))
+		}
+	}
+}
+
+func storeScales(lay *layout.Slab, to, from []byte, jobs []device.PlaceJob, rows int64) {
+	groups := lay.Groups()
+	for g := range groups {
+		column := from[4*g*rows:][:4*rows]
+		for i := range jobs {
+			j := &jobs[i]
+			at := (int64(j.Expert)*groups+g)*lay.RowsPerExpert + int64(j.Pos)
+			copy(to[4*at:][:4], column[4*j.Token:])
+		}
+	}
+}
+
+// finishRows publishes a source's rows, as it would have done itself.
+func (b *Buffer) finishRows(s *slot, r int) bool {
+	in := &s.far[r].in
+	counts, begin := in.counts, in.begin
+	if in.none {
+		counts, begin = nil, nil
+	}
+	b.publishFor(r, s.own.seg, s.served, &in.params, &in.lay, counts, begin)
+	return true
+}

@@ -1,0 +1,240 @@
+package ep
+
+import (
+	"encoding/binary"
+	"math/bits"
+
+	"github.com/moewire/moewire/core/device"
+	"github.com/moewire/moewire/core/ep/layout"
+)
+
+// outRows is how far a dispatch has got with a far owner.
+type outRows struct {
+	op    uint64 // + 1; 0: none
+	row   int    // rows that were sent
+	entry int    // and their experts
+}
+
+// spread lists, for every far owner, the tokens that go there, once each, and
+// their local experts. An owner's lists begin where its jobs do in the plan.
+type spread struct {
+	op      uint64 // + 1
+	num     []int32
+	tokens  []int32
+	lens    []uint8
+	entries []uint16
+	fill    []int32 // entries so far, by rank
+}
+
+// lent is a message that is being filled with a piece of rows.
+type lent struct {
+	msg        []byte
+	parts      sections
+	n, entries int
+}
+
+// lendFar begins messages with the next rows for far owners, and returns those
+// that have room for one.
+func (b *Buffer) lendFar(s *slot, owners uint64) (ready uint64) {
+	if owners == 0 {
+		return 0
+	}
+	b.spreadOut(s)
+	for rest := owners; rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		if f := &s.far[r].rows; f.op != s.op+1 {
+			*f = outRows{op: s.op + 1}
+			b.openPlaces(s, r)
+		}
+		if b.lendRows(s, r) {
+			ready |= rest & -rest
+		}
+	}
+	return ready
+}
+
+// sendFar sends the messages that were filled, and more as long as there is
+// room. It returns the owners that have all rows.
+func (b *Buffer) sendFar(s *slot, filled uint64) (done uint64) {
+	for filled != 0 {
+		last := b.postRows(s, filled)
+		done |= last
+		if filled = b.lendFar(s, filled&^last); filled != 0 {
+			b.placeJobs(s, b.plotFar(s, filled))
+		}
+	}
+	return done
+}
+
+// openPlaces: in the owner's mirror our rows are the first of every expert.
+func (b *Buffer) openPlaces(s *slot, r int) {
+	l := int(s.slab.LocalExperts)
+	clear(s.plan.begin[r*l : (r+1)*l])
+	s.plan.position(r, l)
+}
+
+// rowsAt is the number of our rows at rank r, one per expert.
+func (b *Buffer) rowsAt(s *slot, r int) int64 {
+	l := int(s.slab.LocalExperts)
+	return int64(s.plan.first[(r+1)*l] - s.plan.first[r*l])
+}
+
+// spreadOut makes the lists of an operation, once.
+func (b *Buffer) spreadOut(s *slot) {
+	d, p := &s.spread, &s.plan
+	if d.op == s.op+1 {
+		return
+	}
+	d.op = s.op + 1
+	d.num, d.fill = resize(d.num, b.ranks), resize(d.fill, b.ranks)
+	clear(d.num)
+	clear(d.fill)
+	d.tokens = resize(d.tokens, len(p.jobs))
+	if s.slab.Flat {
+		b.spreadFlat(s)
+		return
+	}
+	d.lens, d.entries = resize(d.lens, len(p.jobs)), resize(d.entries, len(p.jobs))
+	k, l := p.width, int(s.slab.LocalExperts)
+	for t := range int(s.params.tokens) {
+		ids := p.topk[t*k : (t+1)*k]
+		for i, id := range ids {
+			if p.jobOf[t*k+i] >= 0 && b.isFar(int(id)/l) && firstIndex(ids[:i], id) < 0 {
+				d.add(p, int32(t), int(id)/l, l, uint16(int(id)%l))
+			}
+		}
+	}
+}
+
+// add gives a rank one more expert of a token.
+func (d *spread) add(p *plan, token int32, r, localExperts int, expert uint16) {
+	at := p.first[r*localExperts]
+	if n := d.num[r]; n == 0 || d.tokens[at+n-1] != token {
+		d.tokens[at+n], d.lens[at+n] = token, 0
+		d.num[r]++
+	}
+	d.entries[at+d.fill[r]] = expert
+	d.fill[r]++
+	d.lens[at+d.num[r]-1]++
+}
+
+func (b *Buffer) spreadFlat(s *slot) {
+	for rest := b.far.ranks; rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		jobs := s.plan.of(r, 1)
+		s.spread.num[r] = int32(len(jobs))
+		for i := range jobs {
+			s.spread.tokens[int(s.plan.first[r])+i] = jobs[i].Token
+		}
+	}
+}
+
+// lendRows begins the next piece for a rank; false: there is no room now.
+func (b *Buffer) lendRows(s *slot, r int) bool {
+	f, d := &s.far[r].rows, &s.spread
+	total, l := int(d.num[r]), int(s.slab.LocalExperts)
+	n := min(total-f.row, int(rowsFor(&s.slab, b.far.longest)))
+	at := int(s.plan.first[r*l])
+	entries := 0
+	if !s.slab.Flat {
+		for _, one := range d.lens[at+f.row:][:n] {
+			entries += int(one)
+		}
+	}
+	x := sectionsOf(&s.slab, f.row == 0, int64(n), int64(entries))
+	msg, ok := b.lend(r, x.size)
+	if !ok {
+		return false
+	}
+	b.far.lent[r] = lent{msg: msg, parts: x, n: n, entries: entries}
+	b.stamp(msg, kindRows, s.index, s.op)
+	h := rowsHead{params: s.params, total: uint32(total), first: uint32(f.row), rows: uint32(n), entries: uint32(entries)}
+	h.put(msg, s.op)
+	if f.row == 0 {
+		putCounts(part(msg, x.counts), s.plan.counts[r*l:(r+1)*l])
+	}
+	if !s.slab.Flat {
+		copy(part(msg, x.lens), d.lens[at+f.row:][:n])
+		putEntries(part(msg, x.entries), d.entries[at+f.entry:][:entries])
+	}
+	return true
+}
+
+func putCounts(to []byte, counts []int32) {
+	for i, n := range counts {
+		binary.LittleEndian.PutUint32(to[4*i:], uint32(n))
+	}
+}
+
+func putEntries(to []byte, entries []uint16) {
+	for i, e := range entries {
+		binary.LittleEndian.PutUint16(to[2*i:], e)
+	}
+}
+
+// plotFar returns the jobs that store the rows of all pieces, with their tokens
+// beside them, and stores what these bring along.
+func (b *Buffer) plotFar(s *slot, ranks uint64) []device.PlaceJob {
+	jobs := b.far.jobs[:0]
+	for rest := ranks; rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		p, f := &b.far.lent[r], &s.far[r].rows
+		b.scratch.targets[r] = device.Target{
+			Rows: part(p.msg, p.parts.rows), Scales: part(p.msg, p.parts.scales), SrcInfo: part(p.msg, p.parts.tokens),
+			RowsPerExpert: p.n,
+		}
+		at, first := int(s.plan.first[r*int(s.slab.LocalExperts)])+f.row, len(jobs)
+		for i, token := range s.spread.tokens[at:][:p.n] {
+			jobs = append(jobs, device.PlaceJob{Token: token, Target: int32(r), Pos: int32(i)})
+		}
+		if s.slab.Flat {
+			var to [layout.NumColumns][]byte
+			for i := range to {
+				to[i] = part(p.msg, p.parts.columns[i])
+			}
+			b.placeColumnsAt(s, r, &to, jobs[first:])
+		}
+	}
+	b.far.jobs = jobs
+	return jobs
+}
+
+// postRows sends the pieces, and returns the ranks whose piece was the last.
+func (b *Buffer) postRows(s *slot, ranks uint64) (done uint64) {
+	for rest := ranks; rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		p, f := &b.far.lent[r], &s.far[r].rows
+		b.post(r, p.parts.size)
+		b.count.bytesPlaced += uint64(p.n) * uint64(s.slab.RowBytes+s.slab.Groups()*4+4+s.slab.ColumnBytes())
+		f.row += p.n
+		f.entry += p.entries
+		if *p = (lent{}); f.row == int(s.spread.num[r]) {
+			done |= rest & -rest
+			b.count.rowsTo[r] += uint64(b.rowsAt(s, r))
+		}
+	}
+	return done
+}
+
+// settleFar sends an operation without rows to a far owner, which has it open:
+// its words may be there only after that.
+func (b *Buffer) settleFar(o *owed, r, j int) bool {
+	mirror, err := b.slabOf(r, j, 0)
+	if err != nil || !b.isMember() {
+		return false
+	}
+	x := sectionsOf(&o.slab, true, 0, 0)
+	msg, ok := b.lend(r, x.size)
+	if !ok {
+		return false
+	}
+	b.stamp(msg, kindRows, j, o.op)
+	h := rowsHead{params: o.params}
+	h.put(msg, o.op)
+	clear(part(msg, x.counts))
+	if !b.post(r, x.size) {
+		return false
+	}
+	mirror.Word(layout.Done(b.self)).Store(layout.Counted(o.op, 0, true))
+	return true
+}

@@ -1,0 +1,61 @@
+package ep
+
+import "slices"
+
+// planKey is what a plan depends on, but for the expert ids.
+type planKey struct {
+	flat         bool
+	tokens, topK int
+	experts      int
+	active       uint64 // ranks that get rows
+}
+
+func keyOf(a *DispatchArgs, active uint64) planKey {
+	return planKey{a.Flat, a.NumTokens, a.TopK, a.NumExperts, active}
+}
+
+// plan fills the slot's plan. One that is still known, of an operation with the
+// same routing among the same ranks, is not made again: forward and backward,
+// or a forward that is repeated, have such.
+func (b *Buffer) plan(s *slot, a *DispatchArgs, active uint64) {
+	switch known := b.plannedLike(s, a, active); {
+	case known == &s.plan:
+		b.count.plansKept++
+	case known != nil:
+		s.plan.copyOf(known)
+		b.count.plansKept++
+	case a.Flat:
+		s.plan.makeFlat(a, b.ranks, active)
+	default:
+		s.plan.make(a, int(s.slab.LocalExperts), active)
+	}
+}
+
+// plannedLike finds the plan, the slot's own first: that needs no copy. Routing
+// that is another one mostly differs in its first ids, so looking costs little.
+func (b *Buffer) plannedLike(s *slot, a *DispatchArgs, active uint64) *plan {
+	key, ids := keyOf(a, active), a.TopkIdx[:a.NumTokens*a.TopK]
+	if s.plan.is(key, ids) {
+		return &s.plan
+	}
+	for j := range b.slots {
+		if p := &b.slots[j].plan; p.is(key, ids) {
+			return p
+		}
+	}
+	return nil
+}
+
+func (p *plan) is(key planKey, ids []int64) bool { return p.key == key && slices.Equal(p.topk, ids) }
+
+// copyOf makes the plan that of another operation. Where the rows of that one
+// went is not part of it.
+func (p *plan) copyOf(q *plan) {
+	p.key, p.width = q.key, q.width
+	p.topk = append(p.topk[:0], q.topk...)
+	p.jobs = append(p.jobs[:0], q.jobs...)
+	p.jobOf = append(p.jobOf[:0], q.jobOf...)
+	p.counts = append(p.counts[:0], q.counts...)
+	p.first = append(p.first[:0], q.first...)
+	p.begin = resize(p.begin, len(q.begin))
+}

@@ -1,0 +1,94 @@
+//go:build linux
+
+package sys
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// What is done to descriptors that a C library owns and closes: here they are
+// plain numbers.
+
+// SetNonblocking makes reads of a descriptor fail with EAGAIN instead of
+// blocking.
+func SetNonblocking(raw int) error {
+	return wrap("fcntl O_NONBLOCK", unix.SetNonblock(raw, true))
+}
+
+// Readable waits until one of up to 32 descriptors can be read. Close may be
+// called when nobody waits any more.
+type Readable struct {
+	fd     *FD
+	events [32]unix.EpollEvent // of the one goroutine in Wait
+}
+
+// NewReadable makes an empty set.
+func NewReadable() (*Readable, error) {
+	raw, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, wrap("epoll_create1", err)
+	}
+	return &Readable{fd: newFD(raw)}, nil
+}
+
+// Add watches a descriptor for as long as it is open; token is its bit in what
+// Wait returns.
+func (p *Readable) Add(raw int, token uint) error {
+	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(token)}
+	return wrap("epoll_ctl add", unix.EpollCtl(p.fd.Raw(), unix.EPOLL_CTL_ADD, raw, &ev))
+}
+
+// Remove ends the watch of a descriptor.
+func (p *Readable) Remove(raw int) error {
+	return wrap("epoll_ctl del", unix.EpollCtl(p.fd.Raw(), unix.EPOLL_CTL_DEL, raw, nil))
+}
+
+// Wait blocks until something can be read or d has passed, rounded up to
+// milliseconds, and returns one bit per token. It may return early with none.
+// One goroutine at a time; it allocates nothing.
+func (p *Readable) Wait(d time.Duration) (ready uint32, err error) {
+	ms := (min(max(d, 0), time.Hour) + time.Millisecond - 1) / time.Millisecond
+	n, err := unix.EpollWait(p.fd.Raw(), p.events[:], int(ms))
+	if err == unix.EINTR {
+		return 0, nil
+	}
+	for i := range max(n, 0) {
+		ready |= 1 << uint(p.events[i].Fd)
+	}
+	return ready, wrap("epoll_wait", err)
+}
+
+// Close closes the set, not what is in it. Idempotent; nil is closed.
+func (p *Readable) Close() error {
+	if p == nil {
+		return nil
+	}
+	return p.fd.Close()
+}
+
+// Unsignal makes an event that Signal made readable unreadable again.
+func Unsignal(event *FD) error {
+	var count [8]byte
+	err := retry(func() error {
+		_, err := unix.Read(event.Raw(), count[:])
+		return err
+	})
+	if err == unix.EAGAIN { // nobody had signalled
+		return nil
+	}
+	return wrap("read eventfd", err)
+}
+
+// MapAnonymous maps n bytes of zeroed memory that no other program reaches. A
+// child of fork shares it, so that no page is copied behind a device's back.
+func MapAnonymous(n int64) (*Mapping, error) {
+	data, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, wrap("mmap", err)
+	}
+	mappings.Add(1)
+	mappedBytes.Add(n)
+	return &Mapping{data: data, bytes: int(n)}, nil
+}

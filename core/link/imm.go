@@ -1,0 +1,29 @@
+package link
+
+// An immediate has a kind in its upper two bits, the receiver's tag in six and
+// a number in 24: of a message, or of all messages released.
+//
+// The tag is drawn anew by the receiver for each link, so that what was sent
+// over an earlier one means nothing.
+const (
+	immMessage = 0 // where the cursor is
+	immWrapped = 1 // at the ring's start
+	immGrant   = 2
+
+	tagBits    = 6
+	numberBits = 24
+	tagMask    = 1<<tagBits - 1
+	numberMask = 1<<numberBits - 1
+)
+
+func imm(kind, tag uint32, n uint64) uint32 {
+	return kind<<30 | tag<<numberBits | uint32(n&numberMask)
+}
+
+func splitImm(v uint32) (kind, tag uint32, n uint64) {
+	return v >> 30, v >> numberBits & tagMask, uint64(v & numberMask)
+}
+
+// ahead is how far the number n, of which numberBits have come, lies after
+// base. What lies before base looks very far ahead.
+func ahead(n, base uint64) uint64 { return (n - base) & numberMask }

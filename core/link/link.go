@@ -1,0 +1,225 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/moewire/moewire/core/transport"
+)
+
+// Link is the data path between this rank and one other. NewLink, then Offer
+// to the peer and Connect with what the peer offers, then Set.Put; Close when
+// no Set has it any more.
+type Link struct {
+	rank   int
+	poller *Poller
+	cfg    Config
+	depth  int
+
+	ep    transport.Endpoint
+	send  sender
+	recv  receiver
+	rings [2]transport.Segment // receive, staging
+	owned [2]transport.Region
+
+	failed atomic.Pointer[error]
+	closed atomic.Bool
+	stats  stats
+}
+
+// stats are what a link counts.
+type stats struct {
+	sentBytes, receivedBytes       atomic.Uint64
+	sentMessages, receivedMessages atomic.Uint64
+	ignored                        atomic.Uint64
+}
+
+// Stats is what has gone over a link.
+type Stats struct {
+	SentBytes, SentMessages         uint64
+	ReceivedBytes, ReceivedMessages uint64
+	// Ignored counts completions and grants that meant nothing: double, late,
+	// or of another link.
+	Ignored uint64
+}
+
+// Stats returns the counts. Safe for concurrent use.
+func (l *Link) Stats() Stats {
+	return Stats{
+		SentBytes: l.stats.sentBytes.Load(), SentMessages: l.stats.sentMessages.Load(),
+		ReceivedBytes: l.stats.receivedBytes.Load(), ReceivedMessages: l.stats.receivedMessages.Load(),
+		Ignored: l.stats.ignored.Load(),
+	}
+}
+
+// Memory makes memory that may be registered: zeroed, resident as it is
+// touched. The caller releases it.
+type Memory func(sizeBytes int64) (transport.Segment, error)
+
+// NewLink makes the rings and the endpoint of a link to a rank. tag is random.
+// On an error nothing is left.
+func NewLink(p *Poller, rank int, tag uint32, cfg Config, memory Memory) (*Link, error) {
+	if err := cfg.Check(); err != nil {
+		return nil, fmt.Errorf("link: configuration: %w", err)
+	}
+	limits := p.carrier.Limits()
+	l := &Link{rank: rank, poller: p, cfg: cfg, depth: cfg.depth(&limits)}
+	if l.depth < 1 {
+		return nil, fmt.Errorf("link: carrier %s has queues of %d sends and %d receives: 2 and 2 are needed",
+			p.carrier.Name(), limits.SendDepth, limits.RecvDepth)
+	}
+	longest := cfg.maxMessage(&limits)
+	l.send.cfg, l.send.longest = &l.cfg, longest
+	l.recv.cfg, l.recv.longest, l.recv.tag = &l.cfg, longest, tag&tagMask
+	if err := l.open(memory); err != nil {
+		return nil, fmt.Errorf("link: rank %d: %w", rank, errors.Join(err, l.Close(time.Now())))
+	}
+	return l, nil
+}
+
+func (l *Link) open(memory Memory) (err error) {
+	for i, access := range [...]transport.Access{transport.AccessWrite, 0} {
+		if l.rings[i], err = memory(l.cfg.RingBytes); err != nil {
+			return err
+		}
+		l.owned[i], err = l.poller.carrier.Register(l.rings[i].Bytes(0, l.cfg.RingBytes), access)
+		if err != nil {
+			return err
+		}
+	}
+	l.recv.ring, l.send.staging = l.owned[0], l.owned[1]
+	spec := transport.EndpointSpec{SendDepth: l.depth + 1, RecvDepth: 2 * l.depth}
+	if l.ep, err = l.poller.carrier.NewEndpoint(spec); err != nil {
+		return err
+	}
+	l.send.ep, l.recv.ep = l.ep, l.ep
+	l.poller.add(l)
+	return l.postReceives()
+}
+
+// postReceives makes sure that the peer never finds none: each message that
+// it may have under way, and each grant for one of ours, has one.
+func (l *Link) postReceives() error {
+	for range 2 * l.depth {
+		if err := l.recv.repost(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Connect brings the link up with what the peer's Offer has said.
+func (l *Link) Connect(offer []byte, deadline time.Time) error {
+	o, err := parseOffer(offer)
+	if err == nil {
+		err = l.agree(&o)
+	}
+	if err == nil {
+		depth := min(l.depth, o.depth)
+		l.send.init(depth)
+		l.recv.init(depth)
+		l.send.remote, l.recv.remote = o.ring, o.ring
+		l.send.tag, l.recv.peerTag = o.tag, o.tag
+		l.send.longest = min(l.send.longest, o.longest)
+		l.recv.longest = l.send.longest
+		err = l.ep.Connect(o.address, deadline)
+	}
+	if err != nil {
+		return fmt.Errorf("link: rank %d over %s: %w", l.rank, l.poller.carrier.Name(), err)
+	}
+	return nil
+}
+
+func (l *Link) agree(o *offer) error {
+	switch {
+	case o.carrier != l.poller.carrier.Name():
+		return fmt.Errorf("%w: it uses carrier %q", transport.ErrMismatch, o.carrier)
+	case o.ring.SizeBytes != uint64(l.cfg.RingBytes):
+		return fmt.Errorf("%w: ring of %d bytes, here it has %d", transport.ErrMismatch, o.ring.SizeBytes, l.cfg.RingBytes)
+	case o.depth < 1 || o.depth > MaxMessages || o.longest < 1 || o.longest > l.cfg.RingBytes/2:
+		return fmt.Errorf("%w: it offers %d messages of at most %d bytes", transport.ErrMetadata, o.depth, o.longest)
+	}
+	return nil
+}
+
+// Carrier names what carries the link, and the device.
+func (l *Link) Carrier() (name, device string) {
+	return l.poller.carrier.Name(), l.poller.carrier.Device()
+}
+
+// Err says why the link carries nothing any more; nil while it does. Safe for
+// concurrent use.
+func (l *Link) Err() error {
+	if p := l.failed.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// fail ends the link's use; the first reason stays.
+func (l *Link) fail(cause error) {
+	err := fmt.Errorf("link to rank %d: %w", l.rank, cause)
+	if l.failed.CompareAndSwap(nil, &err) {
+		_ = l.ep.Retire()
+	}
+}
+
+// Close retires the endpoint, waits until everything posted has completed, and
+// gives the memory back. What has not completed by the deadline keeps its
+// endpoint and its memory: the carrier may still use them. Then the error
+// wraps transport.ErrBusy, and Close may be called again. Not with the
+// poller's goroutine, nor while another call uses the link.
+func (l *Link) Close(deadline time.Time) error {
+	if l.closed.Load() {
+		return nil
+	}
+	if l.ep != nil {
+		l.fail(transport.ErrClosed)
+		if err := l.closeEndpoint(deadline); err != nil {
+			return err
+		}
+		l.poller.remove(l)
+	}
+	var err error
+	for i, r := range l.owned {
+		if r == nil {
+			continue
+		}
+		if e := r.Close(); e != nil {
+			err = errors.Join(err, e)
+			continue
+		}
+		l.owned[i] = nil
+	}
+	if err != nil {
+		return fmt.Errorf("link to rank %d: %w", l.rank, err)
+	}
+	for _, ring := range l.rings {
+		if ring != nil {
+			ring.Release()
+		}
+	}
+	l.closed.Store(true)
+	return nil
+}
+
+func (l *Link) closeEndpoint(deadline time.Time) error {
+	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
+		err := l.ep.Close()
+		if !errors.Is(err, transport.ErrBusy) {
+			return err
+		}
+		if !time.Now().Before(deadline) {
+			return fmt.Errorf("link to rank %d: %w", l.rank, err)
+		}
+		time.Sleep(pause)
+	}
+}
+
+// Break ends the link's use from this side, as a carrier that fails does.
+func (l *Link) Break(cause error) {
+	l.fail(cause)
+	l.poller.ring()
+}

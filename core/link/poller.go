@@ -1,0 +1,196 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/moewire/moewire/core/internal/safego"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// Poller is the one goroutine that polls a carrier, for all links over it.
+type Poller struct {
+	carrier transport.Transport
+	ring    func()
+
+	mu    sync.Mutex // guards changes of links
+	links atomic.Pointer[map[transport.EndpointID]*Link]
+	stop  atomic.Bool
+	done  chan struct{}
+	end   sync.Once
+	err   error
+}
+
+// waitAtMost bounds a wait of the goroutine; it is woken for everything.
+const waitAtMost = time.Second
+
+// Kinds of work requests, in the upper byte of their ids.
+const (
+	idMessage = iota + 1
+	idGrant
+	idReceive
+)
+
+func requestID(kind, number uint64) uint64 { return kind<<56 | number }
+
+// NewPoller starts polling a carrier, which it owns from then on. ring is
+// called on the goroutine whenever a message has come or room is free, or a
+// link has failed.
+func NewPoller(carrier transport.Transport, ring func()) *Poller {
+	p := &Poller{carrier: carrier, ring: ring, done: make(chan struct{})}
+	p.links.Store(&map[transport.EndpointID]*Link{})
+	safego.Go("link poller", func() { defer close(p.done); p.run() }, p.failAll)
+	return p
+}
+
+// Carrier is what the poller polls.
+func (p *Poller) Carrier() transport.Transport { return p.carrier }
+
+// Close ends the goroutine and closes the carrier; every link must be closed.
+// Idempotent.
+func (p *Poller) Close() error {
+	p.end.Do(func() {
+		p.stop.Store(true)
+		p.carrier.Wake()
+		<-p.done
+		p.err = p.carrier.Close()
+	})
+	return p.err
+}
+
+func (p *Poller) add(l *Link) { p.change(func(m map[transport.EndpointID]*Link) { m[l.ep.ID()] = l }) }
+
+func (p *Poller) remove(l *Link) {
+	p.change(func(m map[transport.EndpointID]*Link) { delete(m, l.ep.ID()) })
+}
+
+func (p *Poller) change(f func(map[transport.EndpointID]*Link)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m := maps.Clone(*p.links.Load())
+	f(m)
+	p.links.Store(&m)
+}
+
+func (p *Poller) run() {
+	var (
+		done   [64]transport.Completion
+		events [16]transport.Event
+	)
+	for !p.stop.Load() {
+		n, err := p.carrier.Poll(done[:])
+		if err != nil {
+			p.failAll(fmt.Errorf("polling %s: %w", p.carrier.Name(), err))
+			return
+		}
+		news := false
+		for i := range done[:n] {
+			news = p.serve(&done[i]) || news
+		}
+		for _, e := range events[:p.carrier.PollEvents(events[:])] {
+			news = p.notice(&e) || news
+		}
+		switch {
+		case news:
+			p.ring()
+		case n == 0:
+			if err := p.carrier.Wait(waitAtMost); err != nil {
+				p.failAll(fmt.Errorf("waiting for %s: %w", p.carrier.Name(), err))
+				return
+			}
+		}
+	}
+}
+
+// failAll ends all links; nothing of them completes any more.
+func (p *Poller) failAll(cause error) {
+	for _, l := range *p.links.Load() {
+		l.fail(cause)
+	}
+	p.ring()
+}
+
+var errDeviceDown = errors.New("device is down")
+
+func (p *Poller) notice(e *transport.Event) (news bool) {
+	links := *p.links.Load()
+	switch e.Kind {
+	case transport.EventEndpointFailed:
+		if l := links[e.Endpoint]; l != nil {
+			l.fail(fmt.Errorf("%s: %s", p.carrier.Name(), e.Detail))
+			return true
+		}
+	case transport.EventDeviceDown:
+		for _, l := range links {
+			l.fail(fmt.Errorf("%s: %w: %s", p.carrier.Name(), errDeviceDown, e.Detail))
+		}
+		return true
+	}
+	return false
+}
+
+// serve takes one completion and reports whether the rank has to know.
+func (p *Poller) serve(c *transport.Completion) (news bool) {
+	l := (*p.links.Load())[c.Endpoint]
+	if l == nil {
+		return false
+	}
+	if c.Status != transport.StatusOK {
+		if l.Err() == nil {
+			l.fail(fmt.Errorf("%s: a request ended with status %d, code %d", p.carrier.Name(), c.Status, c.Vendor))
+		}
+		return true
+	}
+	if l.Err() != nil {
+		return true
+	}
+	switch number := c.ID & (1<<56 - 1); c.ID >> 56 {
+	case idMessage:
+		return l.count(l.send.completed(number))
+	case idGrant:
+		l.tried(l.recv.grantEnded())
+	case idReceive:
+		return l.received(c)
+	}
+	return false
+}
+
+// received replaces the receive first: the peer may send as soon as anything
+// was granted.
+func (l *Link) received(c *transport.Completion) (news bool) {
+	if err := l.recv.repost(); err != nil {
+		l.fail(err)
+		return true
+	}
+	kind, tag, n := splitImm(c.Imm)
+	switch {
+	case !c.HasImm || tag != l.recv.tag:
+		return l.count(false)
+	case kind == immGrant:
+		return l.count(l.send.granted(n))
+	case !l.recv.arrived(kind, n, c.NumBytes):
+		return l.count(false)
+	}
+	l.stats.receivedMessages.Add(1)
+	l.stats.receivedBytes.Add(uint64(c.NumBytes))
+	return true
+}
+
+// count counts what meant nothing.
+func (l *Link) count(meant bool) bool {
+	if !meant {
+		l.stats.ignored.Add(1)
+	}
+	return meant
+}
+
+// tried makes a failed post the link's end.
+func (l *Link) tried(err error) {
+	if err != nil {
+		l.fail(err)
+	}
+}

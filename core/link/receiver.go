@@ -1,0 +1,137 @@
+package link
+
+import (
+	"sync/atomic"
+
+	"github.com/moewire/moewire/core/transport"
+)
+
+// receiver is the receiving half of a link. next and release are for one
+// goroutine at a time; arrived and grantEnded are the poller's.
+type receiver struct {
+	cfg     *Config
+	ep      transport.Endpoint
+	ring    transport.Region
+	remote  transport.RemoteRegion // of the peer's ring: a grant has to name one
+	tag     uint32                 // this side's
+	peerTag uint32
+	depth   uint64
+	longest int64
+
+	// By number modulo depth: length and arrivedBits, 0 until it is there.
+	slots    []atomic.Uint64
+	released atomic.Uint64 // messages
+	pos      int64         // where the next one may begin
+
+	granting atomic.Bool   // a grant is under way; who sets it sends
+	granted  atomic.Uint64 // the latest
+	again    [1]transport.RecvRequest
+	// A completion may be polled before the call that posted has returned.
+	byReader, byPoller [1]transport.SendRequest
+}
+
+// A slot has the length in its lower half, the message's number above.
+const (
+	arrivedBit = 1 << 63
+	wrappedBit = 1 << 62
+	lengthBits = 32
+	lengthMask = 1<<lengthBits - 1
+)
+
+func (r *receiver) init(depth int) {
+	r.depth = uint64(depth)
+	r.slots = make([]atomic.Uint64, depth)
+}
+
+// arrived files a message; false: there can be no such message.
+func (r *receiver) arrived(kind uint32, n uint64, bytes uint32) bool {
+	released := r.released.Load()
+	gap := ahead(n, released)
+	if gap >= r.depth || bytes == 0 || int64(bytes) > r.longest {
+		return false
+	}
+	v := arrivedBit | n<<lengthBits | uint64(bytes)
+	if kind == immWrapped {
+		v |= wrappedBit
+	}
+	return r.slots[(released+gap)%r.depth].CompareAndSwap(0, v)
+}
+
+// where says where the message in front lies.
+func (r *receiver) where() (at, n int64) {
+	v := r.slots[r.released.Load()%r.depth].Load()
+	if v == 0 {
+		return 0, 0
+	}
+	n, at = int64(v&lengthMask), r.pos
+	if off := at & (r.cfg.RingBytes - 1); v&wrappedBit != 0 {
+		at += r.cfg.RingBytes - off
+	}
+	return at, n
+}
+
+// next returns the message in front, nil if it is not there yet. bad: what is
+// there cannot be.
+func (r *receiver) next() (message []byte, bad bool) {
+	at, n := r.where()
+	off := at & (r.cfg.RingBytes - 1)
+	number := r.released.Load()
+	switch {
+	case n == 0:
+		return nil, false
+	case off+n > r.cfg.RingBytes || r.slots[number%r.depth].Load()>>lengthBits&numberMask != number&numberMask:
+		return nil, true
+	}
+	return r.ring.Bytes()[off : off+n : off+n], false
+}
+
+// release gives the memory of the message in front back.
+func (r *receiver) release() error {
+	at, n := r.where()
+	if n == 0 {
+		return nil
+	}
+	r.pos = at + align(n)
+	number := r.released.Load()
+	r.slots[number%r.depth].Store(0)
+	r.released.Store(number + 1)
+	return r.grant(&r.byReader)
+}
+
+// grant tells the peer how much was released, unless it knows, or a grant is
+// under way: its end sends the next one. Safe for concurrent use.
+func (r *receiver) grant(posts *[1]transport.SendRequest) error {
+	for r.released.Load() != r.granted.Load() && r.granting.CompareAndSwap(false, true) {
+		n, before := r.released.Load(), r.granted.Load()
+		if n == before {
+			r.granting.Store(false)
+			continue // more may have been released before that
+		}
+		posts[0] = transport.SendRequest{
+			ID: requestID(idGrant, n), Op: transport.OpWriteImm, Imm: imm(immGrant, r.peerTag, n), Remote: r.remote,
+		}
+		r.granted.Store(n) // before it can end
+		if _, err := r.ep.PostSend(posts[:]); err != nil {
+			r.granted.Store(before)
+			r.granting.Store(false)
+			return err
+		}
+		return nil
+	}
+	return nil
+}
+
+// grantEnded sends what was released meanwhile.
+func (r *receiver) grantEnded() error {
+	if !r.granting.CompareAndSwap(true, false) {
+		return nil
+	}
+	return r.grant(&r.byPoller)
+}
+
+// repost replaces a receive that was used up.
+func (r *receiver) repost() error {
+	r.again[0] = transport.RecvRequest{ID: requestID(idReceive, 0)}
+	_, err := r.ep.PostRecv(r.again[:])
+	return err
+}

@@ -1,0 +1,130 @@
+package link
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/moewire/moewire/core/transport"
+)
+
+// sender is the sending half of a link. Reserve and post are for one goroutine
+// at a time; granted and completed are the poller's.
+type sender struct {
+	cfg     *Config
+	ep      transport.Endpoint
+	staging transport.Region
+	remote  transport.RemoteRegion
+	tag     uint32 // the peer's
+	depth   uint64
+	longest int64
+
+	sent  atomic.Uint64 // messages posted
+	acked atomic.Uint64 // messages that the peer has released
+	busy  []atomic.Bool // by number modulo depth: its write has not completed
+
+	tail  uint64  // messages whose memory is free again
+	begin int64   // where the oldest message that is not free begins
+	end   []int64 // by number modulo depth: where it ends
+	pos   int64   // the cursor
+	lent  loan
+	posts [1]transport.SendRequest
+	piece [1]transport.Piece
+}
+
+// loan is what Reserve has lent.
+type loan struct {
+	at    int64 // cursor position
+	bytes int64 // 0: nothing is lent
+	wraps bool
+}
+
+func (s *sender) init(depth int) {
+	s.depth = uint64(depth)
+	s.busy = make([]atomic.Bool, depth)
+	s.end = make([]int64, depth)
+}
+
+// reclaim frees the memory of messages that were released and written.
+func (s *sender) reclaim() {
+	for acked := s.acked.Load(); s.tail < acked && !s.busy[s.tail%s.depth].Load(); s.tail++ {
+		s.begin = s.end[s.tail%s.depth]
+	}
+}
+
+func (s *sender) reserve(n int64) ([]byte, error) {
+	if n < 1 || n > s.longest {
+		return nil, fmt.Errorf("a message of %d bytes: 1 to %d are possible", n, s.longest)
+	}
+	s.lent = loan{}
+	s.reclaim()
+	if s.sent.Load()-s.tail == s.depth {
+		return nil, transport.ErrWouldBlock
+	}
+	at, wraps := s.place(n)
+	if at+align(n)-s.begin > s.cfg.RingBytes {
+		return nil, transport.ErrWouldBlock
+	}
+	s.lent = loan{at: at, bytes: n, wraps: wraps}
+	off := at & (s.cfg.RingBytes - 1)
+	return s.staging.Bytes()[off : off+n : off+n], nil
+}
+
+// place says where a message goes. When nothing is outstanding, that is the
+// ring's start: so no more memory is touched, again and again, than is used at
+// a time.
+func (s *sender) place(n int64) (at int64, wraps bool) {
+	at, wraps = s.cfg.place(s.pos, n)
+	if off := s.pos & (s.cfg.RingBytes - 1); off != 0 && s.tail == s.sent.Load() {
+		at, wraps = s.pos+s.cfg.RingBytes-off, true
+	}
+	if s.tail == s.sent.Load() {
+		s.begin = at
+	}
+	return at, wraps
+}
+
+// post sends the first n bytes of the loan.
+func (s *sender) post(n int64) error {
+	number := s.sent.Load()
+	kind := uint32(immMessage)
+	if s.lent.wraps {
+		kind = immWrapped
+	}
+	off := s.lent.at & (s.cfg.RingBytes - 1)
+	s.piece[0] = transport.Piece{Region: s.staging, Off: int(off), Bytes: int(n)}
+	s.posts[0] = transport.SendRequest{
+		ID: requestID(idMessage, number), Op: transport.OpWriteImm, Imm: imm(kind, s.tag, number),
+		Local: s.piece[:], Remote: s.remote, RemoteOff: uint64(off),
+	}
+	// Before it is posted: its end, and the grant for it, may come at once.
+	s.busy[number%s.depth].Store(true)
+	s.sent.Store(number + 1)
+	if _, err := s.ep.PostSend(s.posts[:]); err != nil {
+		s.sent.Store(number)
+		s.busy[number%s.depth].Store(false)
+		return err
+	}
+	s.pos = s.lent.at + align(n)
+	s.end[number%s.depth] = s.pos
+	s.lent = loan{}
+	return nil
+}
+
+// granted takes a grant and reports whether it gave anything. A number that
+// is not ahead of what was granted, or is ahead of what was sent, gives
+// nothing.
+func (s *sender) granted(n uint64) bool {
+	acked := s.acked.Load()
+	gain := ahead(n, acked)
+	if gain == 0 || gain > s.sent.Load()-acked {
+		return false
+	}
+	s.acked.Store(acked + gain)
+	return true
+}
+
+// completed notes the end of a message's write.
+func (s *sender) completed(number uint64) bool {
+	at := number % s.depth
+	return number < s.sent.Load() && s.busy[at].CompareAndSwap(true, false)
+}

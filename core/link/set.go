@@ -1,0 +1,151 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"sync/atomic"
+	"time"
+
+	"github.com/moewire/moewire/core/transport"
+)
+
+// Set is the links of a rank. It implements transport.Far: its methods are for
+// one goroutine at a time, but for Memory, LinkOf and Err.
+type Set struct {
+	longest int64
+	age     time.Duration
+	memory  Memory
+	lost    func(rank int) error
+	links   [transport.MaxRanks]atomic.Pointer[Link]
+	ranks   atomic.Uint64
+}
+
+var _ transport.Far = (*Set)(nil)
+
+// NewSet makes an empty one. lost says why a rank is known to be lost, nil if
+// it is not; age is how old the owner's copies of words of far ranks may be.
+func NewSet(cfg Config, memory Memory, lost func(rank int) error, age time.Duration) *Set {
+	return &Set{longest: cfg.RingBytes / 2, memory: memory, lost: lost, age: age}
+}
+
+// Put makes the links (nil: none) those of the ranks, by rank, and returns
+// those that it had before. It is for meetings.
+func (s *Set) Put(links []*Link) (before []*Link) {
+	var ranks uint64
+	for r := range s.links {
+		var l *Link
+		if r < len(links) {
+			l = links[r]
+		}
+		if old := s.links[r].Swap(l); old != nil && old != l {
+			before = append(before, old)
+		}
+		if l != nil {
+			ranks |= 1 << r
+			s.longest = min(s.longest, l.send.longest)
+		}
+	}
+	s.ranks.Store(ranks)
+	return before
+}
+
+// LinkOf returns the link to a rank; nil if there is none. Safe for
+// concurrent use.
+func (s *Set) LinkOf(rank int) *Link { return s.links[rank].Load() }
+
+// Failed has one bit per rank whose link carries nothing any more. Safe for
+// concurrent use.
+func (s *Set) Failed() (ranks uint64) {
+	for rest := s.ranks.Load(); rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		if l := s.links[r].Load(); l != nil && l.Err() != nil {
+			ranks |= 1 << r
+		}
+	}
+	return ranks
+}
+
+// Ranks has one bit per rank that has a link.
+func (s *Set) Ranks() uint64 { return s.ranks.Load() }
+
+// MaxMessageBytes is what all links can carry.
+func (s *Set) MaxMessageBytes() int64 { return s.longest }
+
+// WordAge is what NewSet was given.
+func (s *Set) WordAge() time.Duration { return s.age }
+
+// Memory returns memory of this process's own.
+func (s *Set) Memory(sizeBytes int64) (transport.Segment, error) { return s.memory(sizeBytes) }
+
+var errNoLink = errors.New("link: there is none to that rank")
+
+// Reserve lends memory for a message. A link that has failed has no room,
+// until the group has decided who goes; only a rank that is known to be lost
+// is an error.
+func (s *Set) Reserve(rank int, n int64) ([]byte, error) {
+	l := s.links[rank].Load()
+	if l == nil {
+		return nil, errNoLink
+	}
+	if l.Err() != nil {
+		if err := s.lost(rank); err != nil {
+			return nil, err
+		}
+		return nil, transport.ErrWouldBlock
+	}
+	b, err := l.send.reserve(n)
+	if err != nil && err != transport.ErrWouldBlock {
+		err = fmt.Errorf("link to rank %d: %w", rank, err)
+	}
+	return b, err
+}
+
+// Post sends a message. One to a rank whose link has failed is dropped, as if
+// it had been lost on its way.
+func (s *Set) Post(rank int, n int64) error {
+	l := s.links[rank].Load()
+	if l == nil {
+		return errNoLink
+	}
+	if l.Err() != nil {
+		return s.lost(rank)
+	}
+	if n < 1 || n > l.send.lent.bytes {
+		return fmt.Errorf("link to rank %d: post of %d bytes, %d were reserved", rank, n, l.send.lent.bytes)
+	}
+	if err := l.send.post(n); err != nil {
+		l.fail(err)
+		return s.lost(rank)
+	}
+	l.stats.sentMessages.Add(1)
+	l.stats.sentBytes.Add(uint64(n))
+	return nil
+}
+
+// Next returns the oldest message of a rank. What had arrived before a link
+// failed is still there.
+func (s *Set) Next(rank int) []byte {
+	l := s.links[rank].Load()
+	if l == nil {
+		return nil
+	}
+	message, bad := l.recv.next()
+	if bad {
+		l.fail(errMisplaced)
+	}
+	return message
+}
+
+var errMisplaced = errors.New("a message is not where it can be")
+
+// Release gives a message's memory back.
+func (s *Set) Release(rank int) {
+	l := s.links[rank].Load()
+	if l == nil {
+		return
+	}
+	if err := l.recv.release(); err != nil {
+		l.fail(err)
+	}
+}

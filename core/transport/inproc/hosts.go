@@ -1,0 +1,169 @@
+package inproc
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/moewire/moewire/core/transport"
+)
+
+// Hosts spreads a group over pretended hosts: ranks of one host reach one
+// another's words and slabs, all others only by messages.
+type Hosts struct {
+	Of []int // the host of each rank
+	// WordsBytes is how much of the beginning of a far rank's control region is
+	// a private page of whoever looks. The rest is what heartbeats would carry:
+	// it is the rank's own.
+	WordsBytes int64
+	// MaxMessageBytes is the length of the longest message, 64 KiB if 0.
+	MaxMessageBytes int64
+	// NumMessages is how many may be under way from one rank to another, 4 if 0.
+	NumMessages int
+	// MaxDelay, if more than 0: the receiver looks up to so often, as a generator
+	// with this seed draws, before it sees a message.
+	MaxDelay  int
+	DelaySeed uint64
+}
+
+func (h Hosts) defaults() Hosts {
+	if h.MaxMessageBytes == 0 {
+		h.MaxMessageBytes = 64 << 10
+	}
+	if h.NumMessages == 0 {
+		h.NumMessages = 4
+	}
+	return h
+}
+
+// NewHosts is NewPartial for a group over several hosts.
+func NewHosts(present uint64, controlBytes int64, h Hosts) []transport.Domain {
+	n := len(h.Of)
+	views := NewPartial(n, present, controlBytes)
+	for _, v := range views {
+		if v == nil {
+			continue
+		}
+		g := v.(*Domain).group
+		if g.hosts == nil {
+			h = h.defaults()
+			g.hosts = &h
+			g.queues = make([]atomic.Pointer[queue], n*n)
+			for r := range n {
+				g.connect(r)
+			}
+		}
+	}
+	return views
+}
+
+// near reports whether two ranks share memory.
+func (g *group) near(a, b int) bool { return g.hosts == nil || g.hosts.Of[a] == g.hosts.Of[b] }
+
+// connect makes fresh queues for a rank.
+func (g *group) connect(rank int) {
+	if g.hosts == nil {
+		return
+	}
+	for r := range g.ranks {
+		if !g.near(rank, r) {
+			g.at(rank, r).Store(newQueue(g, rank, r))
+			g.at(r, rank).Store(newQueue(g, r, rank))
+		}
+	}
+}
+
+func (g *group) at(from, to int) *atomic.Pointer[queue] { return &g.queues[from*len(g.ranks)+to] }
+
+// farPage is a far rank's control region as one rank sees it: its words as
+// messages bring them, the rest as the rank itself writes it.
+type farPage struct {
+	transport.Segment // the rank's own
+	words             *segment
+}
+
+func (p *farPage) Word(off int64) *atomic.Uint64 {
+	if off < p.words.SizeBytes() {
+		return p.words.Word(off)
+	}
+	return p.Segment.Word(off)
+}
+
+// Far reaches the ranks of other hosts, as connected now.
+func (d *Domain) Far() transport.Far {
+	g := d.group
+	if g.hosts == nil {
+		return nil
+	}
+	f := &far{d: d, out: make([]*queue, len(g.ranks)), in: make([]*queue, len(g.ranks))}
+	for r := range g.ranks {
+		if !g.near(d.rank, r) {
+			f.ranks |= 1 << r
+			f.out[r], f.in[r] = g.at(d.rank, r).Load(), g.at(r, d.rank).Load()
+		}
+	}
+	if f.ranks == 0 {
+		return nil
+	}
+	return f
+}
+
+// far implements transport.Far over bounded queues.
+type far struct {
+	d       *Domain
+	ranks   uint64
+	out, in []*queue
+}
+
+var _ transport.Far = (*far)(nil)
+
+func (f *far) Ranks() uint64          { return f.ranks }
+func (f *far) MaxMessageBytes() int64 { return f.d.group.hosts.MaxMessageBytes }
+
+// WordAge: control pages are shared by all.
+func (f *far) WordAge() time.Duration { return 0 }
+
+// Reserve lends a buffer of the queue.
+func (f *far) Reserve(rank int, n int64) ([]byte, error) {
+	switch to := f.d.at(rank); {
+	case f.d.own.Lost() != nil:
+		return nil, f.d.own.Lost()
+	case n < 0 || n > f.MaxMessageBytes():
+		return nil, fmt.Errorf("inproc: a message of %d bytes, allowed 0 to %d", n, f.MaxMessageBytes())
+	case to == nil:
+		return nil, fmt.Errorf("inproc: rank %d is absent: %w", rank, transport.ErrDead)
+	case to.Lost() != nil:
+		return nil, to.Lost()
+	}
+	return f.out[rank].reserve(n)
+}
+
+// Post makes it the newest message.
+func (f *far) Post(rank int, n int64) error {
+	f.out[rank].post(n)
+	f.d.wake(rank)
+	return nil
+}
+
+// Next returns the oldest message.
+func (f *far) Next(rank int) []byte {
+	if f.d.own.Lost() != nil {
+		return nil // as an ended process
+	}
+	msg, later := f.in[rank].next()
+	if later {
+		f.d.own.ring() // look again
+	}
+	return msg
+}
+
+// Release takes it out of the queue.
+func (f *far) Release(rank int) {
+	f.in[rank].release()
+	f.d.wake(rank)
+}
+
+// Memory is on the Go heap.
+func (f *far) Memory(sizeBytes int64) (transport.Segment, error) {
+	return newSegment(sizeBytes), nil
+}

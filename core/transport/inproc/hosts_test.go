@@ -1,0 +1,116 @@
+package inproc_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/transport/inproc"
+)
+
+func twoHosts(h inproc.Hosts) []transport.Domain {
+	h.Of, h.WordsBytes = []int{0, 0, 1}, 64
+	return inproc.NewHosts(0b111, 256, h)
+}
+
+// TestFarReach: who shares memory with whom, and what is private to a page.
+func TestFarReach(t *testing.T) {
+	doms := twoHosts(inproc.Hosts{})
+	require.Equal(t, uint64(0b100), doms[0].Far().Ranks())
+	require.Equal(t, uint64(0b011), doms[2].Far().Ranks())
+	require.Nil(t, inproc.New(2, 8)[0].Far())
+	id, _, err := doms[0].AddSlab(64)
+	require.NoError(t, err)
+	_, err = doms[1].Slab(0, id)
+	require.NoError(t, err)
+	_, err = doms[2].Slab(0, id)
+	require.Error(t, err)
+	doms[0].Control(0).Word(0).Store(1)
+	doms[0].Control(0).Word(64).Store(2)
+	require.Equal(t, uint64(1), doms[1].Control(0).Word(0).Load())
+	require.Zero(t, doms[2].Control(0).Word(0).Load(), "that is for messages to bring")
+	require.Equal(t, uint64(2), doms[2].Control(0).Word(64).Load())
+	require.Same(t, doms[2].Control(0).Word(0), doms[2].Control(0).Word(0))
+}
+
+// TestFarMessages: in order, once each, bounded, and as they were until they
+// are released.
+func TestFarMessages(t *testing.T) {
+	for _, delay := range []int{0, 3} {
+		doms := twoHosts(inproc.Hosts{NumMessages: 2, MaxMessageBytes: 100, MaxDelay: delay, DelaySeed: 1})
+		from, to := doms[0].Far(), doms[2].Far()
+		_, err := from.Reserve(2, 101)
+		require.Error(t, err)
+		sent, seen := byte(0), byte(0)
+		for seen < 100 {
+			for {
+				msg, err := from.Reserve(2, 100)
+				if err != nil {
+					require.ErrorIs(t, err, transport.ErrWouldBlock)
+					break
+				}
+				sent++
+				msg[0], msg[99] = sent, sent
+				require.NoError(t, from.Post(2, int64(sent%100)+1))
+			}
+			require.LessOrEqual(t, sent-seen, byte(2))
+			if msg := to.Next(0); msg != nil {
+				seen++
+				require.Equal(t, seen, msg[0])
+				require.Len(t, msg, int(seen%100)+1)
+				require.Equal(t, msg, to.Next(0))
+				to.Release(0)
+			}
+		}
+		require.Nil(t, to.Next(1), "that one has sent none")
+	}
+}
+
+// TestFarBells: a message wakes its receiver, and room its sender.
+func TestFarBells(t *testing.T) {
+	doms := twoHosts(inproc.Hosts{NumMessages: 1})
+	wakes := func(rank int, by func()) {
+		t.Helper()
+		ticket, woken := doms[rank].PrepareSleep(), make(chan bool)
+		go func() { doms[rank].Sleep(ticket, time.Minute); close(woken) }()
+		by()
+		select {
+		case <-woken:
+		case <-time.After(20 * time.Second):
+			t.Fatal("it sleeps on")
+		}
+	}
+	wakes(2, func() {
+		_, err := doms[0].Far().Reserve(2, 8)
+		require.NoError(t, err)
+		require.NoError(t, doms[0].Far().Post(2, 8))
+	})
+	wakes(0, func() { doms[2].Far().Release(0) })
+}
+
+// TestFarDead: what an ended process had sent is there, and nothing new comes
+// or goes; a new process behind its number has queues of its own.
+func TestFarDead(t *testing.T) {
+	doms := twoHosts(inproc.Hosts{})
+	old := doms[2].Far()
+	for range 2 {
+		_, err := old.Reserve(0, 8)
+		require.NoError(t, err)
+		require.NoError(t, old.Post(0, 8))
+	}
+	inproc.Kill(doms[0], 2)
+	survivor := doms[0].Far()
+	require.NotNil(t, survivor.Next(2))
+	_, err := survivor.Reserve(2, 8)
+	require.ErrorIs(t, err, transport.ErrDead)
+	_, err = old.Reserve(0, 8)
+	require.ErrorIs(t, err, transport.ErrDead)
+	fresh := inproc.Join(doms[0], 2).Far()
+	require.Nil(t, doms[0].Far().Next(2))
+	_, err = fresh.Reserve(0, 8)
+	require.NoError(t, err)
+	require.NoError(t, fresh.Post(0, 8))
+	require.NotNil(t, doms[0].Far().Next(2))
+}

@@ -1,0 +1,180 @@
+package mixed
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/moewire/moewire/core/link"
+	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/transport/shm"
+)
+
+// Change is what a meeting of survivors has gathered for a domain. It ends by
+// Commit, by Abort or with the domain. Its methods are safe for concurrent
+// use.
+type Change struct {
+	d      *Domain
+	near   *shm.Change // nil while the meeting runs
+	roster *roster
+	view   *view
+	links  []*link.Link
+	cancel func()        // ends the meeting while that runs
+	met    chan struct{} // closed when it has ended
+}
+
+var errOver = errors.New("the change is committed or aborted already")
+
+// Reconnect runs a meeting of the ranks whose metadata is there, survivors and
+// new ones alike. Links to far ranks are made anew. Nothing of the domain
+// changes before Change.Commit. What shm.Listener.Reconnect says holds here,
+// too.
+func (l *Listener) Reconnect(all [][]byte, deadline time.Duration) (*Change, error) {
+	if l.domain == nil {
+		return nil, errors.New("mixed: reconnect: a rank without a domain connects")
+	}
+	r, err := l.plan(all, deadline)
+	if err != nil {
+		return nil, fmt.Errorf("mixed: reconnect: %w", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.use(); err != nil {
+		return nil, fmt.Errorf("mixed: reconnect: %w", err)
+	}
+	c, err := l.reconnect(r, time.Now().Add(deadline))
+	l.drop()
+	if err != nil {
+		return nil, fmt.Errorf("mixed: reconnect: %w", err)
+	}
+	return c, nil
+}
+
+func (l *Listener) reconnect(r *roster, until time.Time) (*Change, error) {
+	c := &Change{d: l.domain, roster: r, cancel: func() { _ = l.interrupt() }, met: make(chan struct{})}
+	defer close(c.met)
+	if err := c.open(); err != nil {
+		return nil, err
+	}
+	near, err := l.near.Reconnect(r.nearOnly(), time.Until(until))
+	if err != nil {
+		c.forget()
+		return nil, err
+	}
+	v, links, err := c.d.gather(l, r, until)
+	if err == nil {
+		if c.gathered(near, v, links) {
+			return c, nil
+		}
+		err = transport.ErrClosed
+		if v != nil {
+			_ = v.close(links)
+		}
+	}
+	near.Abort()
+	c.forget()
+	return nil, err
+}
+
+// open reserves the domain.
+func (c *Change) open() error {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	switch {
+	case c.d.closed:
+		return transport.ErrClosed
+	case c.d.change != nil:
+		return errors.New("another change of the domain is open")
+	}
+	c.d.change = c
+	return nil
+}
+
+// gathered takes the result of a meeting; false: the domain was closed
+// meanwhile.
+func (c *Change) gathered(near *shm.Change, v *view, links []*link.Link) bool {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	if c.d.change != c {
+		return false
+	}
+	c.near, c.view, c.links, c.cancel = near, v, links, nil
+	return true
+}
+
+func (c *Change) forget() {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	if c.d.change == c {
+		c.d.change = nil
+	}
+}
+
+// Present has one bit per rank that has come.
+func (c *Change) Present() uint64 { return c.roster.present }
+
+// Fresh has one bit per rank that is another process than at the last meeting,
+// or another domain of one.
+func (c *Change) Fresh() (ranks uint64) {
+	before := c.d.now.Load().roster
+	for r := range members(c.roster.present &^ (1 << c.roster.self)) {
+		if !c.roster.sameProcess(before, r) {
+			ranks |= 1 << r
+		}
+	}
+	return ranks
+}
+
+// Commit makes the ranks of the meeting those of the domain, as
+// shm.Change.Commit does. No call of Far may run meanwhile. The members word
+// is left as it is.
+func (c *Change) Commit() error {
+	d := c.d
+	d.mu.Lock()
+	switch {
+	case d.closed:
+		d.mu.Unlock()
+		return fmt.Errorf("mixed: commit: %w", transport.ErrClosed)
+	case d.change != c:
+		d.mu.Unlock()
+		return fmt.Errorf("mixed: commit: %w", errOver)
+	}
+	d.change = nil
+	d.mu.Unlock()
+	if err := c.near.Commit(); err != nil {
+		c.drop()
+		return err
+	}
+	d.install(c.roster, c.view, c.links)
+	return nil
+}
+
+// Abort drops what was gathered. It does nothing after Commit. Idempotent.
+func (c *Change) Abort() {
+	c.d.mu.Lock()
+	mine := c.d.change == c
+	if mine {
+		c.d.change = nil
+	}
+	c.d.mu.Unlock()
+	if mine {
+		c.giveUp()
+	}
+}
+
+// giveUp ends a change that the domain has forgotten.
+func (c *Change) giveUp() {
+	if c.cancel != nil {
+		c.cancel()
+		<-c.met // it still uses the domain, and drops what it has
+		return
+	}
+	c.near.Abort()
+	c.drop()
+}
+
+func (c *Change) drop() {
+	if c.view != nil {
+		_ = c.view.close(c.links)
+	}
+}

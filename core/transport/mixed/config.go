@@ -1,0 +1,143 @@
+package mixed
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/moewire/moewire/core/link"
+	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/transport/shm"
+	"github.com/moewire/moewire/core/wire"
+)
+
+// Setting says what may carry bytes between ranks. It is equal on all ranks.
+type Setting uint8
+
+// The settings. Only Auto chooses: shared memory where there is any, else the
+// first carrier that both ranks have. The others fail where they cannot be.
+const (
+	Auto Setting = iota
+	Shm          // shared memory alone
+	TCP          // sockets alone, between ranks of one host, too
+	RDMA         // verbs between hosts, shared memory inside
+	numSettings
+)
+
+// ParseSetting reads "auto", "shm", "tcp" or "rdma".
+func ParseSetting(s string) (Setting, error) {
+	for i := range numSettings {
+		if i.String() == s {
+			return i, nil
+		}
+	}
+	return 0, fmt.Errorf("transport is %q, allowed auto, shm, tcp, rdma", s)
+}
+
+func (s Setting) String() string {
+	if s < numSettings {
+		return [...]string{"auto", "shm", "tcp", "rdma"}[s]
+	}
+	return fmt.Sprintf("Setting(%d)", uint8(s))
+}
+
+// Carrier is one way to reach far ranks.
+type Carrier struct {
+	// Setting that asks for it: TCP or RDMA.
+	Setting Setting
+	// Open begins to use it. It is called when there are far ranks, once per
+	// domain at most. The domain closes what it returns.
+	Open func() (transport.Transport, error)
+}
+
+// Config says what Open makes.
+type Config struct {
+	// Shm is the part of it that lies in shared memory, with rank and number
+	// of ranks of the whole group.
+	Shm shm.Config
+	// Setting is equal on all ranks.
+	Setting Setting
+	// Carriers by preference. Needed where there are far ranks.
+	Carriers []Carrier
+	// Keys are shared by all ranks. Needed where there are far ranks.
+	Keys *wire.Keyring
+	// Counters count refused bytes on control connections, if not nil.
+	Counters *wire.Counters
+	// Listen is the address by which ranks of other hosts reach this one; port
+	// 0 lets the system choose. Needed where there are far ranks.
+	Listen netip.AddrPort
+	// Link bounds what a link holds; equal on all ranks. Zeros: defaults.
+	Link link.Config
+	// Heartbeat is how often ranks tell one another that they are there, and
+	// Bound how long one may be silent; both have a default. Bound is equal on
+	// all ranks.
+	Heartbeat, Bound time.Duration
+	// Words are the offsets of words of the control region that far ranks see
+	// a copy of, at most one Heartbeat old. Moments are those that hold a time
+	// in nanoseconds since 1970, by the clock of the rank's host: in the copy
+	// it is by the clock of the reader's.
+	Words, Moments []int64
+	// Host, if not empty, is taken for the host's identity: ranks with
+	// different ones are far. For tests.
+	Host string
+}
+
+// Defaults and bounds. Every rank writes to every other one each heartbeat, so
+// in groups of more than 8 ranks the default is longer in proportion.
+const (
+	DefaultHeartbeat = 20 * time.Millisecond
+	DefaultBound     = time.Second
+	maxWords         = 64
+
+	// The rings of all far ranks together have so much at most by default, but
+	// each has minDefaultRing.
+	maxDefaultRings = 512 << 20
+	minDefaultRing  = 1 << 20
+)
+
+// check fills in defaults.
+func (c *Config) check() error {
+	if c.Link.RingBytes == 0 {
+		c.Link.RingBytes = link.DefaultRingBytes
+		for c.Link.RingBytes > minDefaultRing && 2*c.Link.RingBytes*int64(c.Shm.NumRanks) > maxDefaultRings {
+			c.Link.RingBytes /= 2
+		}
+	}
+	if c.Link.NumMessages == 0 {
+		c.Link.NumMessages = link.DefaultNumMessages
+	}
+	if c.Heartbeat == 0 {
+		c.Heartbeat = max(DefaultHeartbeat, DefaultHeartbeat*time.Duration(c.Shm.NumRanks)/8)
+	}
+	if c.Bound == 0 {
+		c.Bound = DefaultBound
+	}
+	switch {
+	case c.Setting >= numSettings:
+		return fmt.Errorf("setting %v does not exist", c.Setting)
+	case c.Heartbeat < time.Millisecond || c.Bound < 4*c.Heartbeat || c.Bound > time.Hour:
+		return fmt.Errorf("heartbeat %v and bound %v: 1ms and more, and from 4 heartbeats to an hour are possible", c.Heartbeat, c.Bound)
+	case len(c.Words)+len(c.Moments) > maxWords:
+		return fmt.Errorf("%d words to be copied, at most %d are possible", len(c.Words)+len(c.Moments), maxWords)
+	}
+	for _, w := range append(append([]int64(nil), c.Words...), c.Moments...) {
+		if w < 0 || w%8 != 0 || w > c.Shm.ControlBytes-8 {
+			return fmt.Errorf("word at %d of a control region of %d bytes", w, c.Shm.ControlBytes)
+		}
+	}
+	return c.Link.Check()
+}
+
+// reachable says what is missing for far ranks.
+func (c *Config) reachable() error {
+	switch {
+	case c.Keys == nil:
+		return errors.New("no keys are configured")
+	case !c.Listen.IsValid():
+		return errors.New("no address is configured")
+	case len(c.Carriers) == 0:
+		return errors.New("no carrier is configured")
+	}
+	return nil
+}

@@ -1,0 +1,229 @@
+package mixed
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/moewire/moewire/core/transport"
+)
+
+// council is one rank's part in deciding who is in the group, in one epoch. It
+// is pure: the caller brings messages, the ends of connections and the time,
+// and sends what is in the outbox. docs/protocol.md, "Across hosts", has the
+// rules and why they are safe.
+//
+// The group goes through a chain of agreed sets, each a part of the one
+// before. From each to the next there is one agreement in ballots: a proposer
+// needs a quorum of the present set to promise, then to accept. Besides, any
+// rank may leave at once. The word that is shown is the agreed set without
+// those who have left.
+type council struct {
+	self  int
+	rules rules
+
+	set  uint64 // the latest agreed set that this rank knows of
+	left uint64 // who has taken itself out
+
+	// What this rank knows by itself.
+	gone   uint64                        // whose connection has ended, or who has said that it leaves
+	silent uint64                        // who has not been heard for the bound
+	heard  [transport.MaxRanks]time.Time // when last
+
+	promised, accepted ballot // of the step from set to the next one
+	value              uint64 // what was accepted
+
+	turn proposal
+	want want
+	rows [transport.MaxRanks]row // what others have said
+
+	outbox []letter
+}
+
+// rules are the times of a council, and what tests break.
+type rules struct {
+	bound   time.Duration // silent after so long
+	retry   time.Duration // a proposal that got no quorum is tried again
+	patient time.Duration // a want lapses when it is not repeated
+	mutant  mutant
+}
+
+// The slower bounds, in multiples of rules.bound.
+const (
+	pairBounds  = 2 // two ranks that do not hear each other, while others hear both
+	fenceBounds = 2 // a rank that wants a change and cannot get one leaves
+	stuckBounds = 8 // the same, where there seems to be a quorum
+)
+
+// mutant names a rule that a test leaves out.
+type mutant int
+
+const (
+	noMutant         mutant = iota
+	decideAlone             // a proposer needs nobody's vote
+	anyHalf                 // two halves may both go on
+	forgetPromise           // an acceptor takes older ballots
+	forgetAccepted          // a proposer ignores what was accepted before
+	deadByHearsay           // voters need not know the dead themselves
+	believeSuspicion        // voters do not contradict a lone suspicion
+	neverFence              // a side without a quorum goes on
+	numMutants
+)
+
+// ballot orders proposals: round, then rank. 0: none.
+type ballot uint64
+
+func newBallot(round uint64, rank int) ballot { return ballot(round<<6 | uint64(rank)) }
+
+func (b ballot) round() uint64 { return uint64(b) >> 6 }
+
+// want is a change that a rank asks for.
+type want struct {
+	word    uint64 // the word in which it was asked for
+	victims uint64
+	judged  uint64 // of these, whom a trial blames, not silence
+	since   time.Time
+	renewed time.Time
+}
+
+// row is the latest that a rank has said of itself.
+type row struct {
+	silent  uint64
+	word    uint64
+	victims uint64
+	judged  uint64
+	at      time.Time
+	accuses [transport.MaxRanks]time.Time // since when it has wanted out whom this rank hears
+}
+
+type stage uint8
+
+const (
+	idle stage = iota
+	preparing
+	accepting
+)
+
+// proposal is what this rank is trying to have agreed on.
+type proposal struct {
+	stage     stage
+	ballot    ballot
+	until     time.Time
+	value     uint64
+	judged    uint64 // who is out for another reason than silence or death
+	inherited bool   // the value is an earlier proposer's
+	best      ballot
+	voters    uint64
+	gone      uint64 // whom all voters know to be gone
+}
+
+func newCouncil(self int, set uint64, rules rules, now time.Time) *council {
+	c := &council{self: self, set: set, rules: rules}
+	for r := range c.heard {
+		c.heard[r] = now
+	}
+	return c
+}
+
+// start begins the time in which everybody has to be heard.
+func (c *council) start(now time.Time) {
+	for r := range c.heard {
+		c.heard[r] = now
+	}
+	c.silent = 0
+}
+
+// word is the member set as this rank knows it.
+func (c *council) word() uint64 { return c.set &^ c.left }
+
+func (c *council) isIn() bool { return c.word()>>c.self&1 == 1 }
+
+// leave takes this rank out.
+func (c *council) leave() {
+	if c.left>>c.self&1 == 0 {
+		c.left |= 1 << c.self
+		c.turn, c.want = proposal{}, want{}
+		c.tellAll()
+	}
+}
+
+// ask notes that this rank wants victims out of the word.
+func (c *council) ask(now time.Time, word, victims uint64) {
+	if !c.isIn() || word != c.word() || victims&^word != 0 {
+		return
+	}
+	judged := victims &^ (c.gone | c.silent)
+	same := c.want.word == word && c.want.victims == victims && c.want.judged == judged
+	if !same {
+		since := now
+		if c.want.word == word && c.want.victims != 0 {
+			since = c.want.since
+		}
+		c.want = want{word: word, victims: victims, judged: judged, since: since}
+	}
+	c.want.renewed = now
+	if !same {
+		c.tellAll()
+		c.propose(now)
+	}
+}
+
+// ended notes that a rank's connection has ended: nothing more will come.
+func (c *council) ended(now time.Time, rank int) {
+	c.gone |= 1 << rank
+	c.silent &^= 1 << rank
+	c.turn.until = time.Time{} // its vote will not come
+	c.propose(now)
+}
+
+// excuse moves everybody's last sign of life forward: this rank itself was
+// not running.
+func (c *council) excuse(d time.Duration) {
+	for r := range c.heard {
+		c.heard[r] = c.heard[r].Add(d)
+	}
+}
+
+// tick looks at the time.
+func (c *council) tick(now time.Time) {
+	for rest := c.set &^ c.gone &^ (1 << c.self); rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		if c.silent &^= 1 << r; now.Sub(c.heard[r]) >= c.rules.bound {
+			c.silent |= 1 << r
+		}
+	}
+	if w := &c.want; w.victims != 0 && (w.word != c.word() || now.Sub(w.renewed) > c.rules.patient) {
+		*w = want{}
+	}
+	c.despair(now)
+	c.propose(now)
+}
+
+// despair takes this rank out when the change that it needs cannot come.
+func (c *council) despair(now time.Time) {
+	if c.want.victims == 0 || c.rules.mutant == neverFence {
+		return
+	}
+	waited := now.Sub(c.want.since)
+	reach := c.set &^ c.left &^ c.gone &^ c.silent
+	if waited >= stuckBounds*c.rules.bound ||
+		waited >= fenceBounds*c.rules.bound && !c.quorum(reach, c.gone) {
+		c.leave()
+	}
+}
+
+// quorum says whether these voters can decide. Any two quorums of a set have a
+// voter in common, or the voters of one are all gone: and then whoever is
+// left has heard all that they ever said.
+func (c *council) quorum(voters, gone uint64) bool {
+	voters &= c.set
+	all, n := bits.OnesCount64(c.set), bits.OnesCount64(voters)
+	switch {
+	case n == 0:
+		return false
+	case c.rules.mutant == decideAlone, 2*n > all, c.set&^(voters|gone) == 0:
+		return true
+	case 2*n == all:
+		return voters&(c.set&-c.set) != 0 || c.rules.mutant == anyHalf
+	}
+	return false
+}

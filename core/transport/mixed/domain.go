@@ -1,0 +1,288 @@
+package mixed
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/moewire/moewire/core/internal/safego"
+	"github.com/moewire/moewire/core/link"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// Domain implements transport.Domain: near ranks by shared memory, far ones by
+// Far. What package shm says of words, segments and Close holds here, too.
+type Domain struct {
+	cfg      Config
+	near     transport.Domain
+	carriers *carriers
+	links    *link.Set
+	now      atomic.Pointer[meetingResult]
+
+	mu       sync.Mutex // guards what follows
+	pages    [transport.MaxRanks]transport.Segment
+	change   *Change
+	closed   bool
+	draining sync.WaitGroup // of views that were replaced
+	leftover []func() error
+}
+
+// meetingResult is what the last meeting has made; it never changes.
+type meetingResult struct {
+	roster *roster
+	view   *view // nil: everybody is near
+	word   transport.MemberWord
+	paths  []Path
+	links  []*link.Link
+}
+
+var _ transport.Domain = (*Domain)(nil)
+
+func newDomain(cfg Config, near transport.Domain) *Domain {
+	d := &Domain{cfg: cfg, near: near}
+	d.carriers = &carriers{cfg: &d.cfg, ring: func() { near.Wake(near.Rank()) }}
+	d.links = link.NewSet(cfg.Link, newPrivate, d.lost, cfg.Heartbeat)
+	return d
+}
+
+// lost is why a far rank is known to be lost.
+func (d *Domain) lost(rank int) error {
+	if p := d.Process(rank); p != nil {
+		return p.Lost()
+	}
+	return nil
+}
+
+// gather holds the part of a meeting that is between hosts. Nothing of the
+// domain changes. It returns nils when everybody is near.
+func (d *Domain) gather(l *Listener, r *roster, until time.Time) (*view, []*link.Link, error) {
+	if r.far() == 0 {
+		return nil, nil, nil
+	}
+	v := newView(&d.cfg, d.near, r)
+	v.paths = r.explain()
+	for rank := range members(r.far()) {
+		page, err := d.page(rank)
+		if err != nil {
+			return nil, nil, err
+		}
+		v.peers[rank] = &peer{rank: rank, control: page}
+	}
+	g := &gathering{v: v, carriers: d.carriers, until: until, cancel: l.cancel}
+	entrance := l.entrance
+	l.entrance = nil // the connections' now
+	if err := g.run(entrance); err != nil {
+		g.abandon(err)
+		return nil, nil, err
+	}
+	return v, g.links, nil
+}
+
+// page is where the words of a far rank are kept, whoever has its number.
+func (d *Domain) page(rank int) (transport.Segment, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.pages[rank] == nil {
+		page, err := newPrivate(d.cfg.Shm.ControlBytes)
+		if err != nil {
+			return nil, err
+		}
+		d.pages[rank] = page
+	}
+	return d.pages[rank], nil
+}
+
+// install makes a meeting's result the domain's. It cannot fail.
+func (d *Domain) install(r *roster, v *view, links []*link.Link) {
+	before := d.now.Load()
+	m := &meetingResult{roster: r, view: v, word: d.near.Members(), paths: r.explain(), links: links}
+	if v != nil {
+		m.word = &word{page: m.word, v: v, self: 1 << r.self}
+		m.paths = v.paths
+		for rank := range members(r.far()) {
+			if before == nil || !r.sameProcess(before.roster, rank) {
+				wipe(v.peers[rank].control)
+			}
+		}
+	}
+	d.now.Store(m)
+	d.links.Put(links)
+	if v != nil {
+		v.live.Store(true)
+		v.act(func(c *council, now time.Time) { c.start(now) })
+	}
+	if before != nil && before.view != nil {
+		d.retire(before)
+	}
+}
+
+// wipe empties a page, word by word: somebody may still look at it.
+func wipe(page transport.Segment) {
+	for off := int64(0); off < page.SizeBytes(); off += 8 {
+		page.Word(off).Store(0)
+	}
+}
+
+// retire closes what an earlier meeting has made, in the background: its links
+// have to come to rest.
+func (d *Domain) retire(m *meetingResult) {
+	d.draining.Add(1)
+	end := func() { d.keep(func() error { return m.view.close(m.links) }) }
+	safego.Go("mixed drain", func() { defer d.draining.Done(); end() }, nil)
+}
+
+// keep remembers what did not end, for Close.
+func (d *Domain) keep(end func() error) {
+	if end() == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.leftover = append(d.leftover, end)
+}
+
+// Rank is this rank's number.
+func (d *Domain) Rank() int { return d.near.Rank() }
+
+// NumRanks is the size of the group.
+func (d *Domain) NumRanks() int { return d.near.NumRanks() }
+
+// Members is the group's membership word, as this host knows it.
+func (d *Domain) Members() transport.MemberWord { return d.now.Load().word }
+
+// Present has the ranks of the last meeting, near and far.
+func (d *Domain) Present() uint64 { return d.now.Load().roster.present }
+
+// peer is a far rank's incarnation; nil for others.
+func (d *Domain) peer(rank int) *peer {
+	if m := d.now.Load(); m != nil && m.view != nil {
+		return m.view.peers[rank]
+	}
+	return nil
+}
+
+// Control is a near rank's control region, or this process's page for a far
+// one.
+func (d *Domain) Control(rank int) transport.Segment {
+	if p := d.peer(rank); p != nil {
+		return p.control
+	}
+	return d.near.Control(rank)
+}
+
+// Process is the incarnation behind a rank's number.
+func (d *Domain) Process(rank int) transport.Process {
+	if p := d.peer(rank); p != nil {
+		return p
+	}
+	return d.near.Process(rank)
+}
+
+// AddSlab makes a slab that near ranks can map.
+func (d *Domain) AddSlab(sizeBytes int64) (int, transport.Segment, error) {
+	return d.near.AddSlab(sizeBytes)
+}
+
+// Slab returns a near rank's slab.
+func (d *Domain) Slab(rank, id int) (transport.Segment, error) {
+	if rank >= 0 && rank < d.NumRanks() && d.peer(rank) != nil {
+		return nil, fmt.Errorf("mixed: slab %d of rank %d: %w", id, rank, errFar)
+	}
+	return d.near.Slab(rank, id)
+}
+
+var errFar = errors.New("the rank's memory cannot be mapped")
+
+// Wake ends the sleep of a near rank. Far ones are woken by messages.
+func (d *Domain) Wake(rank int) {
+	if d.peer(rank) == nil {
+		d.near.Wake(rank)
+	}
+}
+
+// PrepareSleep announces a sleep.
+func (d *Domain) PrepareSleep() uint32 { return d.near.PrepareSleep() }
+
+// CancelSleep takes the announcement back.
+func (d *Domain) CancelSleep() { d.near.CancelSleep() }
+
+// Sleep blocks until this rank is woken.
+func (d *Domain) Sleep(ticket uint32, t time.Duration) { d.near.Sleep(ticket, t) }
+
+// Yield gives the processor away.
+func (d *Domain) Yield() { d.near.Yield() }
+
+// Far reaches the far ranks; nil when there are none.
+func (d *Domain) Far() transport.Far {
+	if d.links.Ranks() == 0 {
+		return nil
+	}
+	return d.links
+}
+
+// Paths says how each rank is reached, and why so.
+func (d *Domain) Paths() []Path { return append([]Path(nil), d.now.Load().paths...) }
+
+// LinkStats is what has gone over the link to a far rank, zeros for others.
+func (d *Domain) LinkStats(rank int) link.Stats {
+	if l := d.links.LinkOf(rank); l != nil {
+		return l.Stats()
+	}
+	return link.Stats{}
+}
+
+// Heartbeat is how old the words of far ranks may be, at least: who compares
+// two looks at them lets several heartbeats pass in between.
+func (d *Domain) Heartbeat() time.Duration { return d.cfg.Heartbeat }
+
+// GroupID names the part of the group on this host for whoever looks from
+// outside.
+func (d *Domain) GroupID() uint64 {
+	if g, ok := d.near.(interface{ GroupID() uint64 }); ok {
+		return g.GroupID()
+	}
+	return 0
+}
+
+// Liveness says how this rank would notice a rank's death, in words.
+func (d *Domain) Liveness(rank int) string {
+	if d.peer(rank) != nil {
+		return fmt.Sprintf("end of the control connection; after %v of silence by agreement", d.cfg.Bound)
+	}
+	if l, ok := d.near.(interface{ Liveness(int) string }); ok {
+		return l.Liveness(rank)
+	}
+	return "unknown"
+}
+
+// Close leaves nothing behind but retained segments. It says good-bye to far
+// ranks, who do not take this for a death.
+func (d *Domain) Close() error {
+	d.mu.Lock()
+	change, closed := d.change, d.closed
+	d.closed, d.change = true, nil
+	d.mu.Unlock()
+	if closed {
+		return nil
+	}
+	if change != nil {
+		change.giveUp()
+	}
+	var err error
+	if m := d.now.Load(); m != nil && m.view != nil {
+		err = m.view.close(d.links.Put(nil))
+	}
+	d.draining.Wait()
+	for _, end := range d.leftover {
+		err = errors.Join(err, end())
+	}
+	err = errors.Join(err, d.carriers.close(), d.near.Close())
+	for _, page := range d.pages {
+		if page != nil {
+			page.Release()
+		}
+	}
+	return err
+}

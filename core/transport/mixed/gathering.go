@@ -1,0 +1,236 @@
+package mixed
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/moewire/moewire/core/internal/safego"
+	"github.com/moewire/moewire/core/link"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// gathering is the part of a meeting that goes over control connections:
+//
+//  1. everybody is connected with everybody,
+//  2. far ranks tell one another which carriers they have,
+//  3. each pair makes a link over the first that both have,
+//  4. all say "ready", and go on when all have said so.
+type gathering struct {
+	v        *view
+	carriers *carriers
+	until    time.Time
+	cancel   <-chan struct{}
+
+	up, ready uint64
+	names     [transport.MaxRanks][]string // of far ranks
+	offers    [transport.MaxRanks][]byte
+	links     []*link.Link // by rank
+}
+
+func (g *gathering) run(entrance *link.Entrance) error {
+	others := map[int]link.Attendee{}
+	r := g.v.roster
+	for rank := range members(r.present &^ (1 << r.self)) {
+		others[rank] = link.Attendee{ID: r.infos[rank].id, Addr: r.infos[rank].Addr}
+	}
+	controls, err := link.StartControls(link.ControlConfig{
+		Rank: r.self, ID: r.infos[r.self].id, Keys: g.v.cfg.Keys, Counters: g.v.cfg.Counters, Tick: g.v.cfg.Heartbeat,
+	}, entrance, others, g.v)
+	if err != nil {
+		return err
+	}
+	g.v.controls.Store(controls)
+	g.links = make([]*link.Link, len(r.infos))
+	err = g.hold()
+	g.v.meeting.Store(false)
+	return err
+}
+
+func (g *gathering) hold() error {
+	r := g.v.roster
+	others := r.present &^ (1 << r.self)
+	if err := g.await(others, &g.up, "did not come"); err != nil {
+		return err
+	}
+	if r.far() != 0 {
+		if err := g.makeLinks(); err != nil {
+			return err
+		}
+	}
+	g.tell(others, kindReady, nil)
+	return g.await(others, &g.ready, "came but did not finish connecting")
+}
+
+func (g *gathering) makeLinks() error {
+	far := g.v.roster.far()
+	names, failed, err := g.carriers.open()
+	if err != nil {
+		return err
+	}
+	g.tell(far, kindCarriers, []byte(strings.Join(names, ",")))
+	err = g.awaitEach(far, func(rank int) bool { return g.names[rank] != nil }, "came but named no carrier")
+	if err != nil {
+		return err
+	}
+	for rank := range members(far) {
+		if err := g.makeLink(rank, names, failed); err != nil {
+			return err
+		}
+	}
+	err = g.awaitEach(far, func(rank int) bool { return g.offers[rank] != nil }, "came but made no link")
+	if err != nil {
+		return err
+	}
+	return g.connectLinks()
+}
+
+func (g *gathering) makeLink(rank int, names []string, failed string) (err error) {
+	lower, higher := names, g.names[rank]
+	if rank < g.v.roster.self {
+		lower, higher = higher, lower
+	}
+	name := choose(lower, higher)
+	if name == "" {
+		return fmt.Errorf("rank %d has carriers %v, this rank has %v: %w", rank, g.names[rank], names, transport.ErrMismatch)
+	}
+	l, err := link.NewLink(g.carriers.poller(name), rank, rand.Uint32(), g.v.cfg.Link, newPrivate)
+	if err != nil {
+		return err
+	}
+	g.links[rank], g.v.peers[rank].link = l, l
+	g.tell(1<<rank, kindOffer, l.Offer())
+	g.explain(rank, l, failed)
+	return nil
+}
+
+// explain is for Domain.Paths.
+func (g *gathering) explain(rank int, l *link.Link, failed string) {
+	p := &g.v.paths[rank]
+	p.Carrier, p.Device = l.Carrier()
+	switch {
+	case failed != "":
+		p.Why += "; " + failed
+	case len(g.names[rank]) > 0 && g.names[rank][0] != p.Carrier:
+		p.Why += "; the first carrier that both have"
+	}
+}
+
+// connectLinks connects all links at once: each waits for its peer.
+func (g *gathering) connectLinks() error {
+	results := make(chan error, transport.MaxRanks)
+	num := 0
+	for rank, l := range g.links {
+		if l == nil {
+			continue
+		}
+		num++
+		safego.Go("link connect", func() { results <- l.Connect(g.offers[rank], g.until) }, func(err error) { results <- err })
+	}
+	var first error
+	for range num {
+		if err := <-results; err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+func (g *gathering) tell(ranks uint64, kind byte, text []byte) {
+	m := append([]byte{kind}, text...)
+	for rank := range members(ranks) {
+		g.v.controls.Load().Send(rank, m[:min(len(m), link.MaxControlBytes)])
+	}
+}
+
+func (g *gathering) await(ranks uint64, have *uint64, complaint string) error {
+	return g.awaitEach(ranks, func(rank int) bool { return *have>>rank&1 == 1 }, complaint)
+}
+
+// awaitEach reads notes until every rank satisfies done.
+func (g *gathering) awaitEach(ranks uint64, done func(rank int) bool, complaint string) error {
+	timer := time.NewTimer(time.Until(g.until))
+	defer timer.Stop()
+	for {
+		var late []string
+		for rank := range members(ranks) {
+			if !done(rank) {
+				late = append(late, fmt.Sprintf("rank %d", rank))
+			}
+		}
+		if late == nil {
+			return nil
+		}
+		select {
+		case n := <-g.v.notes:
+			if err := g.take(n); err != nil {
+				return err
+			}
+		case <-g.cancel:
+			return fmt.Errorf("listener: %w", transport.ErrClosed)
+		case <-timer.C:
+			return fmt.Errorf("%s %s before the deadline: %w", strings.Join(late, ", "), complaint, os.ErrDeadlineExceeded)
+		}
+	}
+}
+
+func (g *gathering) take(n note) error {
+	switch n.kind {
+	case noteUp:
+		g.up |= 1 << n.rank
+	case kindReady:
+		g.ready |= 1 << n.rank
+	case kindOffer:
+		g.offers[n.rank] = n.text
+	case kindCarriers:
+		g.names[n.rank] = strings.Split(string(n.text), ",")
+	case kindAbort:
+		return fmt.Errorf("rank %d gave up connecting: %s", n.rank, n.text)
+	case noteEnded:
+		return g.ended(n)
+	}
+	return nil
+}
+
+// ended: who has said "ready" may go again.
+func (g *gathering) ended(n note) error {
+	switch {
+	case g.ready>>n.rank&1 == 1 && n.how != link.EndBroken:
+		return nil
+	case n.how == link.EndDead:
+		return fmt.Errorf("rank %d ended while connecting: %w: %w", n.rank, transport.ErrDead, n.err)
+	case n.how == link.EndBye:
+		return fmt.Errorf("rank %d gave up connecting", n.rank)
+	}
+	return fmt.Errorf("rank %d cannot be reached: %w", n.rank, n.err)
+}
+
+// abandon tells everybody why and gives up what there is.
+func (g *gathering) abandon(reason error) {
+	g.v.meeting.Store(false)
+	if controls := g.v.controls.Load(); controls != nil {
+		g.tell(controls.Ranks(), kindAbort, []byte(reason.Error()))
+	}
+	_ = g.v.close(g.links)
+}
+
+// drainFor bounds how long a link that is given up may take to come to rest.
+const drainFor = 10 * time.Second
+
+// close ends a view: first the connections, so that nobody waits for this
+// rank, then the links.
+func (v *view) close(links []*link.Link) (err error) {
+	if controls := v.controls.Load(); controls != nil {
+		err = controls.Close()
+	}
+	until := time.Now().Add(drainFor)
+	for _, l := range links {
+		if l != nil {
+			err = errors.Join(err, l.Close(until))
+		}
+	}
+	return err
+}

@@ -1,0 +1,118 @@
+package mixed
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// everySet waits until all of some ranks see the same member set.
+func (g *troupe) everySet(ranks, want uint64) {
+	g.t.Helper()
+	for r := range members(ranks) {
+		word := g.domains[r].Members()
+		eventually(g.t, "the set", func() bool { return word.Load()&ranksMask == want })
+	}
+}
+
+// TestLeave: a rank takes itself out at once, and everybody hears of it.
+func TestLeave(t *testing.T) {
+	g := newTroupe(t, []string{"a", "a", "b", "c"}, nil)
+	require.True(t, membership.Leave(g.domains[2].Members(), 1, 2))
+	require.Equal(t, uint64(0b1011), g.domains[2].Members().Load()&ranksMask, "at once")
+	g.everySet(0b1111, 0b1011)
+	require.True(t, membership.Leave(g.domains[0].Members(), 1, 0))
+	g.everySet(0b1111, 0b1010)
+	require.False(t, membership.Leave(g.domains[0].Members(), 1, 0))
+}
+
+// TestExpel: another rank is taken out when that has been agreed on; until
+// then the word stays, and the one who asks may ask again.
+func TestExpel(t *testing.T) {
+	for by := range 4 {
+		for victim := range 4 {
+			if by == victim {
+				continue
+			}
+			g := newTroupe(t, []string{"a", "b", "a", "c"}, nil)
+			word := g.domains[by].Members()
+			judged := membership.Set(word.Load())
+			if !membership.Expel(word, judged, 1, by, 1<<victim) {
+				require.Contains(t, []uint64{0b1111, 0b1111 &^ (1 << victim)}, word.Load()&ranksMask)
+			}
+			g.everySet(0b1111, 0b1111&^(1<<victim))
+			for r := range members(0b1111 &^ (1 << victim)) {
+				far := g.domains[r].Far().Ranks() >> victim & 1
+				eventually(t, "the link is revoked", func() bool { return g.domains[r].links.Failed() == far<<victim })
+			}
+			require.False(t, membership.Fence(g.domains[victim].Members(), 1, victim, by), "who is out takes nobody out")
+			require.False(t, word.CompareAndSwap(word.Load(), word.Load()|1<<victim), "nobody comes back")
+			g.close()
+		}
+	}
+}
+
+// TestClosed: a domain that is closed has not died, but nobody waits for it.
+func TestClosed(t *testing.T) {
+	g := newTroupe(t, []string{"a", "b", "c"}, nil)
+	g.exchange("before")
+	send(t, g.domains[2], 0, "the last words")
+	eventually(t, "arrived", func() bool { return g.domains[0].Far().Next(2) != nil })
+	require.NoError(t, g.domains[2].Close())
+	for r := range 2 {
+		p := g.domains[r].Process(2)
+		eventually(t, "gone", p.Dying)
+		require.NoError(t, p.Lost())
+	}
+	require.Equal(t, "the last words", receive(t, g.domains[0], 2))
+	g.everySet(0b011, 0b011) // its connections have ended: known to all
+	g.exchangeAmong(0b011)
+}
+
+// exchangeAmong lets some ranks hear from one another.
+func (g *troupe) exchangeAmong(ranks uint64) {
+	for a := range members(ranks) {
+		for b := range members(ranks & g.domains[a].Far().Ranks()) {
+			send(g.t, g.domains[a], b, "still here")
+			require.Equal(g.t, "still here", receive(g.t, g.domains[b], a))
+		}
+	}
+}
+
+// TestSleep: a message wakes who sleeps.
+func TestSleep(t *testing.T) {
+	g := newTroupe(t, []string{"a", "b"}, nil)
+	for range 50 {
+		d := g.domains[1]
+		ticket := d.PrepareSleep()
+		sent := make(chan bool)
+		go func() { defer close(sent); send(t, g.domains[0], 1, "wake up") }()
+		for d.Far().Next(0) == nil {
+			begin := time.Now()
+			d.Sleep(ticket, patience)
+			require.Less(t, time.Since(begin), patience)
+			ticket = d.PrepareSleep()
+		}
+		d.CancelSleep()
+		d.Far().Release(0)
+		<-sent
+	}
+}
+
+// TestLinkFails: a link that breaks while both processes live: one of the two
+// goes, nobody else.
+func TestLinkFails(t *testing.T) {
+	g := newTroupe(t, []string{"a", "b", "c"}, nil)
+	l := g.domains[1].links.LinkOf(2)
+	l.Break(transport.ErrNotSupported)
+	p := g.domains[1].Process(2)
+	eventually(t, "noticed", p.Dying)
+	eventually(t, "agreed", func() bool { return !membership.Fence(g.domains[1].Members(), 1, 1, 2) && gone(g.domains[1], 2) })
+	g.everySet(0b011, 0b011)
+}
+
+func gone(d *Domain, rank int) bool { return d.Members().Load()>>rank&1 == 0 }

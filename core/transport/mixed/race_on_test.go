@@ -1,0 +1,5 @@
+//go:build race
+
+package mixed
+
+const raceEnabled = true

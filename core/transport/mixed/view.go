@@ -1,0 +1,279 @@
+package mixed
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/moewire/moewire/core/link"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// view is what one meeting has made of a group with far ranks: its
+// connections, its links, and its council. It implements link.Handler.
+type view struct {
+	cfg      *Config
+	near     transport.Domain
+	roster   *roster
+	controls atomic.Pointer[link.Controls]
+	peers    [transport.MaxRanks]*peer // far ranks
+	paths    []Path
+
+	notes   chan note   // to whoever holds the meeting
+	meeting atomic.Bool // somebody reads the notes
+	live    atomic.Bool // it is the domain's
+
+	mu        sync.Mutex // guards what follows
+	council   *council
+	installed bool
+	epoch     uint16 // once installed
+	ticked    time.Time
+	beat      []byte
+}
+
+// note is an event for a meeting.
+type note struct {
+	rank int
+	kind byte
+	text []byte
+	how  link.Ending
+	err  error
+}
+
+// Kinds of control messages, in the first byte; and of notes.
+const (
+	kindBeat = iota + 1
+	kindLetter
+	kindCarriers // names, by preference, separated by commas
+	kindOffer
+	kindReady
+	kindAbort // why, in words
+	noteUp
+	noteEnded
+)
+
+// maxNotes is more than a meeting has.
+const maxNotes = 8 * transport.MaxRanks
+
+func newView(cfg *Config, near transport.Domain, r *roster) *view {
+	now := time.Now()
+	v := &view{
+		cfg: cfg, near: near, roster: r, notes: make(chan note, maxNotes), ticked: now,
+		council: newCouncil(r.self, r.present, rules{
+			bound:   cfg.Bound,
+			retry:   min(max(cfg.Bound/20, 2*time.Millisecond), 50*time.Millisecond),
+			patient: max(cfg.Bound/2, 4*cfg.Heartbeat),
+		}, now),
+	}
+	v.meeting.Store(true)
+	return v
+}
+
+// note tells the meeting, which reads as long as it lasts.
+func (v *view) note(n note) {
+	if !v.meeting.Load() {
+		return
+	}
+	select {
+	case v.notes <- n:
+	default: // more than any rank would say
+	}
+}
+
+// Up is part of link.Handler.
+func (v *view) Up(rank int) { v.note(note{rank: rank, kind: noteUp}) }
+
+// Ended is part of link.Handler.
+func (v *view) Ended(rank int, how link.Ending, err error) {
+	v.note(note{rank: rank, kind: noteEnded, how: how, err: err})
+	if p := v.peers[rank]; p != nil && how == link.EndDead {
+		p.die(err)
+	}
+	if how != link.EndBroken { // else silence is all that is known
+		v.act(func(c *council, now time.Time) { c.ended(now, rank) })
+	}
+}
+
+// Heard is part of link.Handler.
+func (v *view) Heard(rank int, m []byte) {
+	if len(m) == 0 {
+		return
+	}
+	kind, m := m[0], m[1:]
+	switch {
+	case kind == kindBeat:
+		m = v.takeWords(rank, m)
+		fallthrough
+	case kind == kindLetter:
+		if l, err := parseLetter(m); err == nil {
+			l.from = rank
+			v.act(func(c *council, now time.Time) { c.receive(now, &l) })
+		}
+	case kind < noteUp:
+		v.note(note{rank: rank, kind: kind, text: bytes.Clone(m)})
+	}
+}
+
+// Tick is part of link.Handler.
+func (v *view) Tick() {
+	v.act(func(c *council, now time.Time) {
+		if gap := now.Sub(v.ticked); gap > 4*v.cfg.Heartbeat {
+			c.excuse(gap) // this process was not running
+		}
+		v.ticked = now
+		c.tick(now)
+	})
+	v.tellBeat()
+}
+
+// act lets the council do something and carries out what comes of it. Letters
+// are queued under the lock, which keeps their order.
+func (v *view) act(f func(c *council, now time.Time)) {
+	v.mu.Lock()
+	c := v.council
+	f(c, time.Now())
+	v.post()
+	suspects, out := c.gone|c.silent, v.roster.present&^c.set
+	changed := v.publish()
+	v.mu.Unlock()
+	for r := range members(v.roster.far()) {
+		if s := suspects>>r&1 == 1; v.peers[r].suspect.Swap(s) != s {
+			changed = changed || s
+		}
+	}
+	v.revoke(out)
+	if changed {
+		v.ringAll()
+	}
+}
+
+// revoke ends the links to those who were taken out: nothing that they still
+// send lands here. What has arrived stays.
+func (v *view) revoke(out uint64) {
+	if !v.live.Load() {
+		return
+	}
+	for r := range members(out & v.roster.far()) {
+		if l := v.peers[r].link; l.Err() == nil {
+			l.Break(errOut)
+		}
+	}
+}
+
+var errOut = errors.New("the rank is no member any more")
+
+// post empties the council's outbox. A letter that finds no room is not sent:
+// all of them are said again.
+func (v *view) post() {
+	controls := v.controls.Load()
+	var b [1 + letterBytes]byte
+	for i := range v.council.outbox {
+		m := &v.council.outbox[i]
+		if controls != nil {
+			controls.Send(m.to, m.append(append(b[:0], kindLetter)))
+		}
+	}
+	v.council.outbox = v.council.outbox[:0]
+}
+
+// publish takes what is agreed on over into the host's page.
+func (v *view) publish() (changed bool) {
+	page, word := v.near.Members(), v.council.word()
+	for {
+		old := page.Load()
+		if !v.concerns(epochOf(old)) {
+			return changed
+		}
+		next := old &^ (ranksMask &^ word)
+		if next == old {
+			return changed
+		}
+		if page.CompareAndSwap(old, next) {
+			changed = true
+		}
+	}
+}
+
+// concerns reports whether an epoch is the one that this meeting has begun:
+// the first one after those that its ranks come from.
+func (v *view) concerns(epoch uint16) bool {
+	if !v.installed && (!v.roster.survivors || int16(epoch-v.roster.epoch) > 0) && v.live.Load() {
+		v.installed, v.epoch = true, epoch
+	}
+	return v.installed && epoch == v.epoch
+}
+
+func (v *view) ringAll() {
+	for r := range members(v.roster.near) {
+		v.near.Wake(r)
+	}
+}
+
+// leave tells everybody that this rank has taken itself out.
+func (v *view) leave() { v.act(func(c *council, _ time.Time) { c.leave() }) }
+
+// ask wants victims out of a word and reports whether that has happened.
+func (v *view) ask(old, victims uint64) bool {
+	page := v.near.Members()
+	v.act(func(c *council, now time.Time) {
+		if page.Load() == old && v.concerns(epochOf(old)) {
+			c.ask(now, old&ranksMask, victims)
+		}
+	})
+	return page.Load() == old&^victims
+}
+
+// tellBeat sends everybody the words, the time, and the council's state.
+func (v *view) tellBeat() {
+	controls := v.controls.Load()
+	if controls == nil {
+		return
+	}
+	v.mu.Lock()
+	state := v.council.letter(kindState)
+	v.mu.Unlock()
+	b := v.beat[:0]
+	b = append(b, kindBeat, byte(len(v.cfg.Words)+len(v.cfg.Moments)))
+	b = binary.LittleEndian.AppendUint64(b, uint64(time.Now().UnixNano()))
+	own := v.near.Control(v.roster.self)
+	for _, words := range [2][]int64{v.cfg.Words, v.cfg.Moments} {
+		for _, off := range words {
+			b = binary.LittleEndian.AppendUint64(b, own.Word(off).Load())
+		}
+	}
+	v.beat = state.append(b)
+	for r := range members(controls.Ranks()) {
+		controls.Send(r, v.beat)
+	}
+}
+
+// takeWords copies a far rank's words into its page here, and returns the
+// letter behind them.
+func (v *view) takeWords(rank int, m []byte) (rest []byte) {
+	le := binary.LittleEndian
+	n := len(v.cfg.Words) + len(v.cfg.Moments)
+	if len(m) < 9 || int(m[0]) != n || len(m) < 9+8*n {
+		return nil
+	}
+	ahead := int64(le.Uint64(m[1:])) - time.Now().UnixNano() // of the rank's clock
+	words, rest := m[9:9+8*n], m[9+8*n:]
+	p := v.peers[rank]
+	if p == nil || !v.live.Load() {
+		return rest
+	}
+	for i, off := range v.cfg.Words {
+		p.control.Word(off).Store(le.Uint64(words[8*i:]))
+	}
+	for i, off := range v.cfg.Moments {
+		at := le.Uint64(words[8*(len(v.cfg.Words)+i):])
+		if at != 0 {
+			at -= uint64(ahead)
+		}
+		p.control.Word(off).Store(at)
+	}
+	v.near.Wake(v.roster.self)
+	return rest
+}

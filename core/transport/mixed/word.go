@@ -1,0 +1,45 @@
+package mixed
+
+import "github.com/moewire/moewire/core/transport"
+
+// word is the members word of a group with far ranks: this host's page, and
+// the council for who would take others out.
+type word struct {
+	page transport.MemberWord
+	v    *view
+	self uint64 // this rank's bit
+}
+
+var _ transport.MemberWord = (*word)(nil)
+
+// Load is what is known on this host.
+func (w *word) Load() uint64 { return w.page.Load() }
+
+// CompareAndSwap begins an epoch, or takes this rank itself out, at once.
+// Others are taken out when that has been agreed on: until then it returns
+// false, and the word stays as it was.
+func (w *word) CompareAndSwap(old, next uint64) bool {
+	if epochOf(old) != epochOf(next) {
+		return w.page.CompareAndSwap(old, next)
+	}
+	victims := old &^ next
+	switch {
+	case next&^old != 0 || victims == 0:
+		return false // nobody comes back in the same epoch
+	case victims != w.self:
+		return w.v.ask(old, victims)
+	case !w.page.CompareAndSwap(old, next):
+		return false
+	}
+	if w.v.isOf(epochOf(old)) {
+		w.v.leave()
+	}
+	return true
+}
+
+// isOf reports whether an epoch is this meeting's.
+func (v *view) isOf(epoch uint16) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.concerns(epoch)
+}

@@ -1,0 +1,81 @@
+package verbs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/moewire/moewire/core/internal/libibverbs"
+)
+
+// address is what the peer's Connect needs to know of a queue pair. As bytes,
+// all numbers little-endian:
+//
+//	 0  version, 1
+//	 1  link layer of the port: 1 InfiniBand, 2 Ethernet
+//	 2  MTU, as a code of the specification: 1 is 256 bytes, 5 is 4096
+//	 3  reads that the device answers at the same time
+//	 4  LID, two bytes
+//	 6  bit 0: the port wants global routes; one byte
+//	 7  0
+//	 8  number of the queue pair, four bytes, at most 2^24 - 1
+//	12  first packet number, four bytes, at most 2^24 - 1
+//	16  GID, 16 bytes
+type address struct {
+	linkLayer  uint8
+	mtu        uint8
+	readDepth  uint8
+	lid        uint16
+	needsRoute bool
+	qpNumber   uint32
+	psn        uint32
+	gid        [libibverbs.GIDBytes]byte
+}
+
+const (
+	addressVersion = 1
+	addressBytes   = 32
+)
+
+func (a address) encode() []byte {
+	b := make([]byte, addressBytes)
+	b[0], b[1], b[2], b[3] = addressVersion, a.linkLayer, a.mtu, a.readDepth
+	binary.LittleEndian.PutUint16(b[4:], a.lid)
+	if a.needsRoute {
+		b[6] = 1
+	}
+	binary.LittleEndian.PutUint32(b[8:], a.qpNumber)
+	binary.LittleEndian.PutUint32(b[12:], a.psn)
+	copy(b[16:], a.gid[:])
+	return b
+}
+
+// errAddress begins every error of decodeAddress.
+var errAddress = errors.New("address of the peer's queue pair")
+
+func decodeAddress(b []byte) (address, error) {
+	if len(b) != addressBytes {
+		return address{}, fmt.Errorf("%w: %d bytes, want %d", errAddress, len(b), addressBytes)
+	}
+	a := address{
+		linkLayer:  b[1],
+		mtu:        b[2],
+		readDepth:  b[3],
+		lid:        binary.LittleEndian.Uint16(b[4:]),
+		needsRoute: b[6] == 1,
+		qpNumber:   binary.LittleEndian.Uint32(b[8:]),
+		psn:        binary.LittleEndian.Uint32(b[12:]),
+		gid:        [libibverbs.GIDBytes]byte(b[16:]),
+	}
+	switch {
+	case b[0] != addressVersion:
+		return a, fmt.Errorf("%w: version %d, want %d", errAddress, b[0], addressVersion)
+	case a.mtu < libibverbs.MTU256 || a.mtu > libibverbs.MTU4096:
+		return a, fmt.Errorf("%w: MTU code %d, must be 1 to 5", errAddress, a.mtu)
+	case b[6] > 1 || b[7] != 0:
+		return a, fmt.Errorf("%w: flags %d %d", errAddress, b[6], b[7])
+	case a.qpNumber > libibverbs.MaxQPNumber || a.psn > libibverbs.MaxPSN:
+		return a, fmt.Errorf("%w: queue pair %#x, packet %#x: more than 24 bits", errAddress, a.qpNumber, a.psn)
+	}
+	return a, nil
+}

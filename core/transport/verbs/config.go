@@ -1,0 +1,108 @@
+package verbs
+
+import (
+	"fmt"
+	"time"
+)
+
+// Config says how a device is opened. The zero value is ready: the nearest
+// device with an active port, and the defaults named below.
+type Config struct {
+	// Library is a path to load instead of libibverbs.so.1.
+	Library string
+	// Device is a device's name; empty: the first of Nearest(Devices(), Near).
+	Device string
+	// Near is what Device should be near to.
+	Near Place
+	// Port is the port's number from 1; 0: the first active one.
+	Port int
+	// GIDIndex is the entry of the port's table of addresses to send from;
+	// nil: chosen. It must lead to the peers' networks.
+	GIDIndex *int
+
+	// The bounds that Limits reports; 0: 256 endpoints, depths of 256, 8
+	// pieces, 64 inline bytes. What the device cannot do lowers pieces and
+	// inline bytes; the others are then an error.
+	NumEndpoints int
+	SendDepth    int
+	RecvDepth    int
+	NumPieces    int
+	InlineBytes  int
+	// NumCompletions bounds the sum of the depths of all open endpoints; 0:
+	// what NumEndpoints needs, but no more than the device has and 65536.
+	NumCompletions int
+	// MaxRegionBytes bounds one registration below the device's own bound; 0:
+	// that bound.
+	MaxRegionBytes int64
+
+	// How long the device tries before it reports StatusUnreachable: 1 to 6
+	// retries (0: 6), each after 4.096 µs times 2^TimeoutExponent (0: 14,
+	// which is 67 ms). 7 retries is refused: some devices take it for ever.
+	RetryCount      int
+	TimeoutExponent int
+	// How long it tries before StatusNoReceive: 1 to 6 retries (0: 6), each
+	// after the peer's RNRTimer, a code of the InfiniBand specification
+	// (0: 24, which is 41 ms).
+	RNRRetryCount int
+	RNRTimer      int
+
+	// TrafficClass and ServiceLevel mark this transport's packets.
+	TrafficClass uint8
+	ServiceLevel uint8
+	// BusyWait makes Wait look at the completion queue without pause, which
+	// costs a processor and saves an interrupt per completion.
+	BusyWait bool
+}
+
+// The bounds of Config's fields.
+const (
+	maxEndpoints      = 1 << endpointBits
+	maxDepth          = 1 << slotBits
+	maxPieces         = 32
+	maxInlineBytes    = 1024
+	maxNumCompletions = 1 << 22
+)
+
+// withDefaults checks a configuration and fills in what it leaves open.
+func (c Config) withDefaults() (Config, error) {
+	for _, f := range []struct {
+		name                   string
+		value                  *int
+		normal, least, largest int
+	}{
+		{"Port", &c.Port, 0, 0, 255},
+		{"NumEndpoints", &c.NumEndpoints, 256, 1, maxEndpoints},
+		{"SendDepth", &c.SendDepth, 256, 1, maxDepth},
+		{"RecvDepth", &c.RecvDepth, 256, 1, maxDepth},
+		{"NumPieces", &c.NumPieces, 8, 1, maxPieces},
+		{"InlineBytes", &c.InlineBytes, 64, 1, maxInlineBytes},
+		{"NumCompletions", &c.NumCompletions, 0, 0, maxNumCompletions},
+		{"RetryCount", &c.RetryCount, 6, 1, 6},
+		{"TimeoutExponent", &c.TimeoutExponent, 14, 1, 31},
+		{"RNRRetryCount", &c.RNRRetryCount, 6, 1, 6},
+		{"RNRTimer", &c.RNRTimer, 24, 1, 31},
+	} {
+		if *f.value == 0 {
+			*f.value = f.normal
+		}
+		if *f.value < f.least || *f.value > f.largest {
+			return c, fmt.Errorf("%s is %d, must be %d to %d", f.name, *f.value, f.least, f.largest)
+		}
+	}
+	if c.GIDIndex != nil && (*c.GIDIndex < 0 || *c.GIDIndex > 255) {
+		return c, fmt.Errorf("GIDIndex is %d, must be 0 to 255", *c.GIDIndex)
+	}
+	if c.MaxRegionBytes < 0 {
+		return c, fmt.Errorf("MaxRegionBytes is %d, must not be negative", c.MaxRegionBytes)
+	}
+	return c, nil
+}
+
+// UnreachableBound is how long a device may take, by the InfiniBand
+// specification, to report StatusUnreachable: a device may wait up to four
+// times the time that it is told, once and for each retry. Most take a quarter.
+func (c Config) UnreachableBound() time.Duration {
+	c, _ = c.withDefaults()
+	once := 4096 * time.Nanosecond << c.TimeoutExponent
+	return time.Duration(c.RetryCount+1) * 4 * once
+}

@@ -1,0 +1,213 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+
+	"github.com/moewire/moewire/core/internal/libibverbs"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// numOtherEvents bounds the reports, besides one per endpoint, that nobody has
+// taken yet. Beyond it they are only counted.
+const numOtherEvents = 64
+
+// events are the reports that PollEvents has not given yet.
+type events struct {
+	reading sync.Mutex // one at a time takes events off the device
+	closed  bool       // under reading
+
+	mu      sync.Mutex
+	queue   []transport.Event // never longer than its capacity
+	counts  [libibverbs.NumEventTypes + 1]uint64
+	dropped uint64
+}
+
+// EventCounts says what a device has raised since it was opened.
+type EventCounts struct {
+	// ByType counts by the value of libibverbs' enum ibv_event_type; the last
+	// one is all types that are newer than this library.
+	ByType [libibverbs.NumEventTypes + 1]uint64
+	// NumDropped counts reports that PollEvents did not give, because too many
+	// were waiting. EventEndpointFailed is never among them.
+	NumDropped uint64
+}
+
+func (v *events) start(numEndpoints int) {
+	v.queue = make([]transport.Event, 0, numEndpoints+numOtherEvents)
+}
+
+func (v *events) stop() {
+	v.reading.Lock()
+	v.closed = true
+	v.reading.Unlock()
+}
+
+func (v *events) waiting() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return len(v.queue) > 0
+}
+
+// EventCounts reads the counters.
+func (t *Transport) EventCounts() EventCounts {
+	t.events.mu.Lock()
+	defer t.events.mu.Unlock()
+	return EventCounts{ByType: t.events.counts, NumDropped: t.events.dropped}
+}
+
+// PollEvents gives reports, the oldest first.
+func (t *Transport) PollEvents(into []transport.Event) int {
+	t.takeEvents()
+	v := &t.events
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	n := copy(into, v.queue)
+	v.queue = v.queue[:copy(v.queue, v.queue[n:])]
+	return n
+}
+
+// report queues a report. An endpoint has one in its life; but closed ones may
+// have left theirs, so the bound may be met by those, too.
+func (t *Transport) report(e transport.Event) {
+	v := &t.events
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	room := cap(v.queue) - len(v.queue)
+	if room == 0 || e.Kind != transport.EventEndpointFailed && room <= t.limits.NumEndpoints {
+		v.dropped++
+		return
+	}
+	v.queue = append(v.queue, e)
+}
+
+// takeEvents takes everything off the device.
+func (t *Transport) takeEvents() {
+	v := &t.events
+	v.reading.Lock()
+	defer v.reading.Unlock()
+	for !v.closed {
+		event, err := t.lib.GetAsyncEvent(t.ctx)
+		switch {
+		case err == nil:
+			t.take(event)
+		case errors.Is(err, syscall.EIO) || errors.Is(err, syscall.ENODEV):
+			t.loseDevice(t.Device() + ": it was removed") // the event itself may be lost
+			return
+		default:
+			return // EAGAIN: that was all
+		}
+	}
+}
+
+// take acknowledges one event and then does what it asks for. What the event
+// is of cannot be destroyed before it is acknowledged, so its endpoint is
+// looked up first.
+func (t *Transport) take(event *libibverbs.AsyncEvent) {
+	kind := event.Type
+	var e *endpoint
+	if ofQueuePair(kind) {
+		e = t.ofQP(libibverbs.QP(event.Element))
+	}
+	port := uint8(event.Element)
+	t.lib.AckAsyncEvent(event)
+	t.events.mu.Lock()
+	t.events.counts[min(kind, libibverbs.NumEventTypes)]++
+	t.events.mu.Unlock()
+	t.handle(kind, e, port)
+}
+
+func ofQueuePair(kind libibverbs.EventType) bool {
+	switch kind {
+	case libibverbs.EventQPFatal, libibverbs.EventQPReqErr, libibverbs.EventQPAccessErr,
+		libibverbs.EventCommEst, libibverbs.EventSQDrained, libibverbs.EventPathMig,
+		libibverbs.EventPathMigErr, libibverbs.EventQPLastWQEReached:
+		return true
+	}
+	return false
+}
+
+// handle changes what an event says has changed.
+func (t *Transport) handle(kind libibverbs.EventType, e *endpoint, port uint8) {
+	detail := eventText(kind, t.Device())
+	switch kind {
+	case libibverbs.EventQPFatal, libibverbs.EventQPReqErr, libibverbs.EventQPAccessErr,
+		libibverbs.EventPathMigErr:
+		if e != nil {
+			e.fail(detail)
+			_ = e.flush() // Retire does it again, and reports
+			return
+		}
+	case libibverbs.EventDeviceFatal, libibverbs.EventCQErr:
+		t.loseDevice(detail)
+		return
+	case libibverbs.EventPortErr:
+		if port == t.port {
+			t.setDown(true, detail)
+			return
+		}
+	case libibverbs.EventPortActive:
+		if port == t.port && t.locate() == nil && !t.fatal.Load() {
+			t.setDown(false, detail)
+			return
+		}
+	case libibverbs.EventLIDChange, libibverbs.EventGIDChange, libibverbs.EventClientReregister:
+		if err := t.locate(); err != nil {
+			detail += ": " + err.Error()
+		}
+	}
+	t.report(transport.Event{Kind: transport.EventOther, Detail: detail})
+}
+
+// setDown notes whether the port works, and reports a change.
+func (t *Transport) setDown(down bool, detail string) {
+	if t.down.Swap(down) == down {
+		t.report(transport.Event{Kind: transport.EventOther, Detail: detail})
+		return
+	}
+	kind := transport.EventDeviceUp
+	if down {
+		kind = transport.EventDeviceDown
+	}
+	t.report(transport.Event{Kind: kind, Detail: detail})
+}
+
+// loseDevice ends everything, because the device gives no more completions.
+func (t *Transport) loseDevice(detail string) {
+	if t.fatal.Swap(true) {
+		return
+	}
+	t.setDown(true, detail)
+	for i := range t.table {
+		if e := t.table[i].Load(); e != nil {
+			e.abandon(detail)
+		}
+	}
+}
+
+// gone takes errors of calls that free something for success when the device
+// was removed: the kernel has freed it then. The library keeps a little memory.
+func (t *Transport) gone(err error) error {
+	if t.fatal.Load() && (errors.Is(err, syscall.EIO) || errors.Is(err, syscall.ENODEV)) {
+		return nil
+	}
+	return err
+}
+
+var eventTexts = [libibverbs.NumEventTypes]string{
+	"completion queue failed", "queue pair failed", "queue pair got a bad request",
+	"queue pair refused an access", "connection established by a packet", "send queue drained",
+	"path migrated", "path migration failed", "device failed", "port is active", "port is down",
+	"LID changed", "partition keys changed", "subnet manager changed", "shared receive queue failed",
+	"shared receive queue is low", "last work request of a queue pair", "asked to register again",
+	"addresses changed", "work queue failed",
+}
+
+func eventText(kind libibverbs.EventType, device string) string {
+	if kind < libibverbs.NumEventTypes {
+		return device + ": " + eventTexts[kind]
+	}
+	return fmt.Sprintf("%s: event %d", device, kind)
+}

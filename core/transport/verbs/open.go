@@ -1,0 +1,256 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"github.com/moewire/moewire/core/internal/dl"
+	"github.com/moewire/moewire/core/internal/libibverbs"
+	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// New opens a device. The error wraps transport.ErrNotSupported when this host
+// has no libibverbs, no device, or none with an active port; it wraps
+// transport.ErrNoResource when the device has nothing left.
+func New(config Config) (*Transport, error) {
+	config, err := config.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("verbs: %w", err)
+	}
+	lib, err := libibverbs.Load(config.Library)
+	if errors.Is(err, dl.ErrNoLibrary) || errors.Is(err, dl.ErrNoSymbol) {
+		return nil, fmt.Errorf("verbs: %w: %w", transport.ErrNotSupported, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("verbs: %w", err)
+	}
+	return open(lib, config)
+}
+
+// open is New with a library.
+func open(lib *libibverbs.Library, config Config) (*Transport, error) {
+	t := &Transport{lib: lib, config: config, byQP: map[libibverbs.QP]*endpoint{}}
+	for _, step := range []func() error{
+		t.openDevice, t.findPort, t.locate, t.setLimits, t.makeQueue, t.tryQueuePair, t.watch,
+	} {
+		if err := step(); err != nil {
+			return nil, errors.Join(fmt.Errorf("verbs: %w", err), t.destroy())
+		}
+	}
+	return t, nil
+}
+
+// openDevice opens the configured device, or the nearest.
+func (t *Transport) openDevice() (err error) {
+	names, err := t.lib.DeviceNames()
+	if err != nil {
+		return fmt.Errorf("%w: %w", transport.ErrNotSupported, err)
+	}
+	t.device = t.config.Device
+	if t.device == "" {
+		if t.device, err = choose(names, t.config.Near); err != nil {
+			return err
+		}
+	}
+	t.ctx, err = t.lib.OpenDevice(t.device)
+	if err != nil {
+		return fmt.Errorf("%w: %w; there are: %s", transport.ErrNotSupported, err, strings.Join(names, ", "))
+	}
+	return sys.SetNonblocking(t.ctx.AsyncFD())
+}
+
+// choose picks one of the devices that the library can open.
+func choose(names []string, near Place) (string, error) {
+	if len(names) == 0 {
+		return "", fmt.Errorf("%w: no RDMA device", transport.ErrNotSupported)
+	}
+	known, err := Devices()
+	if err != nil {
+		return "", err
+	}
+	for _, d := range Nearest(known, near) {
+		for _, name := range names {
+			if name == d.Name {
+				return name, nil
+			}
+		}
+	}
+	return names[0], nil // sysfs is hidden
+}
+
+// findPort settles the port: the configured one, or the first active one.
+func (t *Transport) findPort() error {
+	attr, err := t.lib.QueryDevice(t.ctx)
+	if err != nil {
+		return err
+	}
+	states := make([]string, 0, attr.PhysPortCnt)
+	for port := 1; port <= int(attr.PhysPortCnt); port++ {
+		if t.config.Port != 0 && port != t.config.Port {
+			continue
+		}
+		p, err := t.lib.QueryPort(t.ctx, uint8(port))
+		if err != nil {
+			return err
+		}
+		if p.State == libibverbs.PortActive {
+			t.port = uint8(port)
+			return nil
+		}
+		states = append(states, fmt.Sprintf("port %d is in state %d", port, p.State))
+	}
+	return fmt.Errorf("%w: %s has no active port (%s; 4 is active), of %d",
+		transport.ErrNotSupported, t.device, strings.Join(states, ", "), attr.PhysPortCnt)
+}
+
+// locate reads where the port is in its network. Done again when that changes.
+func (t *Transport) locate() error {
+	port, err := t.lib.QueryPort(t.ctx, t.port)
+	if err != nil {
+		return err
+	}
+	index, err := t.findGID(port)
+	if err != nil {
+		return err
+	}
+	gid, err := t.lib.QueryGID(t.ctx, t.port, index)
+	if err != nil {
+		return err
+	}
+	t.placeMu.Lock()
+	defer t.placeMu.Unlock()
+	t.gid = uint8(index)
+	t.place.linkLayer = max(port.LinkLayer, libibverbs.LinkInfiniBand)
+	t.place.mtu = uint8(port.ActiveMTU)
+	t.place.lid = port.LID
+	t.place.needsRoute = port.Flags&libibverbs.PortFlagGRH != 0
+	t.place.gid = gid
+	return nil
+}
+
+// maxGIDs is how many used entries the library is asked for at once: the
+// kernel takes no more than 64 KiB of them.
+const maxGIDs = 1024
+
+func (t *Transport) findGID(port *libibverbs.PortAttr) (int, error) {
+	if t.config.GIDIndex != nil {
+		return *t.config.GIDIndex, nil
+	}
+	if port.LinkLayer != libibverbs.LinkEthernet {
+		return 0, nil // on InfiniBand the first is always there
+	}
+	if t.lib.HasGIDTable() {
+		if table, err := t.lib.QueryGIDTable(t.ctx, maxGIDs); err == nil {
+			return chooseGID(gidsOf(table, t.port))
+		}
+	}
+	return chooseGID(readGIDs("/sys", t.device, int(t.port))) // slower
+}
+
+// setLimits lowers the configured bounds to those of the device.
+func (t *Transport) setLimits() error {
+	attr, err := t.lib.QueryDevice(t.ctx)
+	if err != nil {
+		return err
+	}
+	port, err := t.lib.QueryPort(t.ctx, t.port)
+	if err != nil {
+		return err
+	}
+	c := t.config
+	for name, v := range map[string][2]int{
+		"SendDepth":    {c.SendDepth, int(attr.MaxQPWR)},
+		"RecvDepth":    {c.RecvDepth, int(attr.MaxQPWR)},
+		"NumEndpoints": {c.NumEndpoints, int(attr.MaxQP)},
+	} {
+		if v[0] > v[1] {
+			return fmt.Errorf("%s is %d, %s has %d", name, v[0], t.device, v[1])
+		}
+	}
+	t.limits = transport.Limits{
+		NumEndpoints:    c.NumEndpoints,
+		SendDepth:       c.SendDepth,
+		RecvDepth:       c.RecvDepth,
+		NumPieces:       min(c.NumPieces, int(attr.MaxSGE), int(max(attr.MaxSGERd, 1))),
+		InlineBytes:     c.InlineBytes,
+		MaxRequestBytes: int64(port.MaxMsgSz),
+	}
+	t.maxRegionBytes = attr.MaxMRSize
+	if c.MaxRegionBytes > 0 {
+		t.maxRegionBytes = min(t.maxRegionBytes, uint64(c.MaxRegionBytes))
+	}
+	t.place.readDepth = uint8(max(0, min(attr.MaxQPRdAtom, maxReadDepth)))
+	t.readsUnderWay = uint8(max(0, min(attr.MaxQPInitRdAtom, maxReadDepth)))
+	return t.setCompletions(int(attr.MaxCQE))
+}
+
+func (t *Transport) setCompletions(most int) error {
+	t.numCompletions = t.config.NumCompletions
+	if t.numCompletions == 0 {
+		all := t.limits.NumEndpoints * (t.limits.SendDepth + t.limits.RecvDepth)
+		t.numCompletions = min(all, most, 1<<16)
+	}
+	if t.numCompletions > most {
+		return fmt.Errorf("NumCompletions is %d, %s has %d", t.numCompletions, t.device, most)
+	}
+	return nil
+}
+
+// makeQueue makes what all endpoints share.
+func (t *Transport) makeQueue() (err error) {
+	if t.pd, err = t.lib.AllocPD(t.ctx); err != nil {
+		return shortage(err)
+	}
+	if t.channel, err = t.lib.CreateCompChannel(t.ctx); err != nil {
+		return shortage(err)
+	}
+	if err = sys.SetNonblocking(t.channel.FD()); err != nil {
+		return err
+	}
+	if t.cq, err = t.lib.CreateCQ(t.ctx, t.numCompletions, t.channel); err != nil {
+		return shortage(err)
+	}
+	if err = t.poll.start(t.ctx.Poller(t.cq)); err != nil {
+		return err
+	}
+	n := t.limits.NumEndpoints
+	t.table = make([]atomic.Pointer[endpoint], n)
+	for i := n - 1; i >= 0; i-- {
+		t.free = append(t.free, i)
+	}
+	t.poll.failed = make([]*endpoint, 0, n)
+	t.events.start(n)
+	return nil
+}
+
+func shortage(err error) error {
+	if isShortage(err) {
+		return fmt.Errorf("%w: %w", transport.ErrNoResource, err)
+	}
+	return err
+}
+
+// tryQueuePair makes a queue pair and destroys it: devices say only so how
+// much inline data they take.
+func (t *Transport) tryQueuePair() error {
+	spec := transport.EndpointSpec{SendDepth: t.limits.SendDepth, RecvDepth: t.limits.RecvDepth}
+	for {
+		qp, err := t.createQP(spec, t.limits.InlineBytes)
+		if err == nil {
+			return t.lib.DestroyQP(qp)
+		}
+		if t.limits.InlineBytes == 0 || errors.Is(err, transport.ErrNoResource) {
+			return err
+		}
+		t.limits.InlineBytes /= 2
+	}
+}
+
+// watch makes Wait see completions and events.
+func (t *Transport) watch() error {
+	listener := t.lib.Listener(t.channel, t.poll.spare)
+	return t.wait.start(listener, t.channel.FD(), t.ctx.AsyncFD())
+}

@@ -1,0 +1,171 @@
+package verbs
+
+import (
+	"fmt"
+
+	"github.com/moewire/moewire/core/internal/libibverbs"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// PostSend hands over send requests, in chains of up to chainLength.
+func (e *endpoint) PostSend(requests []transport.SendRequest) (int, error) {
+	s := e.send
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if state := e.State(); state != transport.StateReady && state != transport.StateError {
+		return 0, errState
+	}
+	posted := 0
+	for posted < len(requests) {
+		n, wrong := s.sendChain(requests[posted:])
+		accepted, err := s.handOver(n, sendWRBytes)
+		posted += accepted
+		if err != nil {
+			return posted, err
+		}
+		if wrong != nil {
+			return posted, wrong
+		}
+	}
+	return posted, nil
+}
+
+// sendChain fills in requests up to the chain's length, the depth, or one that
+// cannot be posted, whose error it returns.
+func (s *side) sendChain(requests []transport.SendRequest) (n int, wrong error) {
+	most := min(len(requests), chainLength, s.room())
+	for n < most {
+		index, free := s.slots.at(n)
+		if wrong = s.sendOne(n, index, free, &requests[n]); wrong != nil {
+			free.release()
+			break
+		}
+		if n > 0 {
+			s.sendWR(n - 1).Next = s.wrs + uintptr(n)*sendWRBytes
+		}
+		n++
+	}
+	if n == 0 && wrong == nil {
+		return 0, errFull
+	}
+	return n, wrong
+}
+
+func (s *side) sendOne(i, index int, free *slot, r *transport.SendRequest) error {
+	opcode, err := sendOpcode(r.Op)
+	if err != nil {
+		return err
+	}
+	numSGE, total, err := s.fill(i, r.Local, free)
+	if err != nil {
+		return err
+	}
+	if err := s.endpoint.owner.checkSend(r, total); err != nil {
+		return err
+	}
+	flags := uint32(libibverbs.SendSignaled)
+	if r.Inline {
+		flags |= libibverbs.SendInline
+	}
+	*s.sendWR(i) = libibverbs.SendWR{
+		WRID:       uint64(newTag(s.endpoint.index, false, index, free.key)),
+		SGList:     s.sge(i),
+		NumSGE:     numSGE,
+		Opcode:     opcode,
+		SendFlags:  flags,
+		ImmData:    bigEndian(r.Imm),
+		RemoteAddr: r.Remote.Addr + r.RemoteOff,
+		RKey:       uint32(r.Remote.Key),
+	}
+	free.id, free.op, free.bytes = r.ID, r.Op, uint32(total)
+	return nil
+}
+
+func sendOpcode(op transport.Opcode) (uint32, error) {
+	switch op {
+	case transport.OpSend:
+		return libibverbs.WRSend, nil
+	case transport.OpWrite:
+		return libibverbs.WRRDMAWrite, nil
+	case transport.OpWriteImm:
+		return libibverbs.WRRDMAWriteWithImm, nil
+	case transport.OpRead:
+		return libibverbs.WRRDMARead, nil
+	}
+	return 0, fmt.Errorf("post: Op is %d, must be OpSend, OpWrite, OpWriteImm or OpRead", op)
+}
+
+// checkSend refuses what the device would refuse in its own way. Whether the
+// peer's region allows it is the peer's device's decision.
+func (t *Transport) checkSend(r *transport.SendRequest, total int64) error {
+	switch {
+	case total > t.limits.MaxRequestBytes:
+		return fmt.Errorf("post: %d bytes, at most %d", total, t.limits.MaxRequestBytes)
+	case r.Inline && total > int64(t.limits.InlineBytes):
+		return fmt.Errorf("post: %d bytes inline, at most %d", total, t.limits.InlineBytes)
+	case r.Inline && r.Op == transport.OpRead:
+		return fmt.Errorf("post: a read cannot be inline")
+	case r.Op != transport.OpSend && r.Remote.Key>>32 != 0:
+		return fmt.Errorf("post: Remote.Key %#x is none of this carrier", r.Remote.Key)
+	}
+	return nil
+}
+
+// PostRecv hands over receive requests.
+func (e *endpoint) PostRecv(requests []transport.RecvRequest) (int, error) {
+	s := e.recv
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e.State() == transport.StateClosed {
+		return 0, errState
+	}
+	posted := 0
+	for posted < len(requests) {
+		n, wrong := s.recvChain(requests[posted:])
+		accepted, err := s.handOver(n, recvWRBytes)
+		posted += accepted
+		if err != nil {
+			return posted, err
+		}
+		if wrong != nil {
+			return posted, wrong
+		}
+	}
+	return posted, nil
+}
+
+func (s *side) recvChain(requests []transport.RecvRequest) (n int, wrong error) {
+	most := min(len(requests), chainLength, s.room())
+	for n < most {
+		index, free := s.slots.at(n)
+		if wrong = s.recvOne(n, index, free, &requests[n]); wrong != nil {
+			free.release()
+			break
+		}
+		if n > 0 {
+			s.recvWR(n - 1).Next = s.wrs + uintptr(n)*recvWRBytes
+		}
+		n++
+	}
+	if n == 0 && wrong == nil {
+		return 0, errFull
+	}
+	return n, wrong
+}
+
+func (s *side) recvOne(i, index int, free *slot, r *transport.RecvRequest) error {
+	numSGE, total, err := s.fill(i, r.Local, free)
+	if err != nil {
+		return err
+	}
+	if limit := s.endpoint.owner.limits.MaxRequestBytes; total > limit {
+		return fmt.Errorf("post: %d bytes, at most %d", total, limit)
+	}
+	*s.recvWR(i) = libibverbs.RecvWR{
+		WRID:   uint64(newTag(s.endpoint.index, true, index, free.key)),
+		SGList: s.sge(i),
+		NumSGE: numSGE,
+	}
+	free.id, free.op, free.bytes = r.ID, transport.OpRecv, 0
+	return nil
+}

@@ -1,0 +1,96 @@
+"""How a buffer's ranks reach one another, from names to fields of the C ABI."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from . import _abi as abi
+from ._numbers import integer, refuse
+
+TRANSPORTS = {
+    "auto": abi.MW_TRANSPORT_AUTO,
+    "shm": abi.MW_TRANSPORT_SHM,
+    "tcp": abi.MW_TRANSPORT_TCP,
+    "rdma": abi.MW_TRANSPORT_RDMA,
+}
+PROTECTIONS = {"digest": abi.MW_PROTECTION_DIGEST, "encrypt": abi.MW_PROTECTION_ENCRYPT}
+MAX_RING_BYTES = 1 << 34
+MAX_SILENT_US = 3_600_000_000
+
+
+class Reach(TypedDict, total=False):
+    """What ``Buffer`` takes for ranks of several hosts; equal on all ranks, but for ``listen``."""
+
+    transport: Literal["auto", "shm", "tcp", "rdma"]
+    listen: str
+    key_file: str | os.PathLike[str]
+    protection: Literal["digest", "encrypt"]
+    ring_bytes: int
+    silent_after_us: int
+
+
+def native(reach: dict[str, Any]) -> dict[str, int | bytes]:
+    """Takes the arguments of ``Reach`` out of a dictionary; refuses what is not possible.
+
+    What is not given comes from the environment. Texts are bytes.
+    """
+    keys = _keys(reach.pop("key_file", None))
+    return {
+        "transport": _choice("transport", reach, "MOEWIRE_TRANSPORT", TRANSPORTS, "auto"),
+        "protection": _choice("protection", reach, "MOEWIRE_PROTECTION", PROTECTIONS, "digest"),
+        "listen": _listen(reach.pop("listen", None), keys).encode(),
+        "keys": keys,
+        "host": os.environ.get("MOEWIRE_HOST", "").encode(),
+        "ring_bytes": integer("ring_bytes", reach.pop("ring_bytes", 0), 0, MAX_RING_BYTES),
+        "silent_after_us": integer(
+            "silent_after_us", reach.pop("silent_after_us", 0), 0, MAX_SILENT_US
+        ),
+    }
+
+
+def _choice(
+    name: str, given: dict[str, Any], variable: str, allowed: dict[str, int], default: str
+) -> int:
+    value = given.pop(name, None)
+    if value is None:
+        name, value = variable, os.environ.get(variable) or default
+    if not isinstance(value, str) or value not in allowed:
+        raise refuse(name, repr(value), ", ".join(allowed))
+    return allowed[value]
+
+
+def _keys(key_file: str | os.PathLike[str] | None) -> bytes:
+    """The text of a keyring; never part of an error."""
+    path = key_file or os.environ.get("MOEWIRE_KEY_FILE")
+    if path:
+        return Path(path).read_bytes()
+    key = os.environ.get("MOEWIRE_KEY", "").strip()
+    if not key:
+        return b""
+    return (key if " " in key else f"1 {key}").encode()
+
+
+def _listen(given: str | None, keys: bytes) -> str:
+    """The address that ranks of other hosts are told; none is needed without keys."""
+    listen = given or os.environ.get("MOEWIRE_LISTEN")
+    if listen is not None and not isinstance(listen, str):
+        raise refuse("listen", repr(listen), "an address, ADDRESS:PORT, or an interface")
+    return listen or (own_address() if keys else "")
+
+
+def own_address() -> str:
+    """The address of this host on the way to ``MASTER_ADDR``, else to the default route.
+
+    Nothing is sent: the kernel is asked for a route. "" when there is none.
+    """
+    to = os.environ.get("MASTER_ADDR") or "192.0.2.1"  # RFC 5737: nobody's
+    try:
+        family, _, _, _, address = socket.getaddrinfo(to, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
