@@ -50,7 +50,21 @@ func onFabric(id uint64, f func(o *fabricObject) error) C.mw_status_t {
 	if err != nil {
 		return report(err)
 	}
-	return guard(o, func() error { return f(o) })
+	return guard(o, func() error { return asUnreachable(f(o)) })
+}
+
+// unreachable is endpoint.ErrUnreachable, whatever the cause: one that is a
+// deadline of the carrier's is no deadline of the caller's.
+type unreachable struct{ cause error }
+
+func (u unreachable) Error() string        { return u.cause.Error() }
+func (u unreachable) Is(target error) bool { return target == endpoint.ErrUnreachable }
+
+func asUnreachable(err error) error {
+	if errors.Is(err, endpoint.ErrUnreachable) {
+		return unreachable{err}
+	}
+	return err
 }
 
 // deadlineOf turns a timeout of the ABI into a time; -1 is far away.
