@@ -1,10 +1,13 @@
 package main
 
 import (
+	"fmt"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/endpoint"
 	"github.com/moewire/moewire/core/ep"
 )
 
@@ -23,6 +26,15 @@ func TestGuard(t *testing.T) {
 func TestStatusOfWrapped(t *testing.T) {
 	require.Equal(t, statusOf(ep.ErrClosed), statusOf(wrapped{ep.ErrClosed, ep.ErrFenced}))
 	require.NotEqual(t, statusOf(ep.ErrClosed), statusOf(ep.ErrFenced))
+}
+
+// TestStatusOfUnreachable: that a carrier's deadline was the cause is no matter.
+func TestStatusOfUnreachable(t *testing.T) {
+	err := asUnreachable(fmt.Errorf("%w: %w", endpoint.ErrUnreachable, os.ErrDeadlineExceeded))
+	require.Equal(t, statusOf(endpoint.ErrUnreachable), statusOf(err))
+	require.NotEqual(t, statusOf(os.ErrDeadlineExceeded), statusOf(err))
+	require.ErrorContains(t, err, "not reachable")
+	require.NoError(t, asUnreachable(nil))
 }
 
 type wrapped []error

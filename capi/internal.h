@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "moewire.h"
+#include "moewire_fabric.h"
 
 /* Sets this thread's mw_last_error. Truncates to what fits. */
 void mwi_set_error(const char *text, size_t len);

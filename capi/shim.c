@@ -4,26 +4,16 @@
  * there, and that sized structs have a size that makes sense.
  */
 #include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "_cgo_export.h"
-#include "internal.h"
+#include "shim.h"
 
-/*
- * Larger sizes are taken for garbage, not for a newer caller; so are sizes that
- * no struct with 64-bit fields has, which could end inside a pointer.
- */
-#define MAX_STRUCT_BYTES 4096u
-#define SIZE_STEP 8u
-
-static volatile int forked;
+volatile int mwi_forked;
 
 uint64_t mwi_event_count;
 
 static void note_fork(void)
 {
-	forked = 1;
+	mwi_forked = 1;
 }
 
 __attribute__((constructor)) static void watch_forks(void)
@@ -31,104 +21,10 @@ __attribute__((constructor)) static void watch_forks(void)
 	pthread_atfork(NULL, NULL, note_fork);
 }
 
-static mw_status_t fail(mw_status_t status, const char *text)
-{
-	mwi_set_error(text, strlen(text));
-	return status;
-}
-
-static mw_status_t fail_fork(void)
-{
-	return fail(MW_ERR_FORKED, "moewire: the library was loaded before fork(); "
-	                           "start processes with spawn or forkserver, or load it after the fork");
-}
-
-static mw_status_t fail_null(const char *name)
-{
-	char text[128];
-	snprintf(text, sizeof text, "invalid argument: %s is NULL", name);
-	return fail(MW_ERR_INVALID_ARGUMENT, text);
-}
-
-static int bad_size(uint32_t size)
-{
-	return size < SIZE_STEP || size > MAX_STRUCT_BYTES || size % SIZE_STEP != 0;
-}
-
-static mw_status_t fail_size(const char *name, uint32_t given, size_t known)
-{
-	char text[192];
-	snprintf(text, sizeof text,
-	         "invalid argument: %s->size is %u, allowed 8 to %u in steps of 8 (this library knows %zu, and further bytes must be 0)",
-	         name, given, MAX_STRUCT_BYTES, known);
-	return fail(MW_ERR_INVALID_ARGUMENT, text);
-}
-
-/* Copies a sized struct: what the caller does not cover reads as zero. */
-static mw_status_t read_sized(void *to, size_t known, const void *from, const char *name)
-{
-	uint32_t size;
-	memset(to, 0, known);
-	if (from == NULL)
-		return fail_null(name);
-	memcpy(&size, from, sizeof size);
-	if (bad_size(size))
-		return fail_size(name, size, known);
-	for (size_t i = known; i < size; i++)
-		if (((const unsigned char *)from)[i] != 0)
-			return fail_size(name, size, known);
-	memcpy(to, from, size < known ? size : known);
-	return MW_OK;
-}
-
-static mw_status_t check_out(const void *out, size_t known, const char *name)
-{
-	uint32_t size;
-	if (out == NULL)
-		return fail_null(name);
-	memcpy(&size, out, sizeof size);
-	return bad_size(size) ? fail_size(name, size, known) : MW_OK;
-}
-
-/* Writes a sized struct as far as the caller covers it; its size stays. */
-static void write_sized(void *to, const void *from, size_t known)
-{
-	uint32_t size;
-	memcpy(&size, to, sizeof size);
-	memcpy((char *)to + sizeof size, (const char *)from + sizeof size,
-	       (size < known ? size : known) - sizeof size);
-}
-
 void mwi_write_result(mw_dispatch_result_t *to, const mw_dispatch_result_t *from)
 {
 	write_sized(to, from, sizeof *from);
 }
-
-#define NOT_FORKED()                  \
-	do {                          \
-		if (forked)           \
-			return fail_fork(); \
-	} while (0)
-
-#define NOT_NULL(p)                           \
-	do {                                  \
-		if ((p) == NULL)              \
-			return fail_null(#p); \
-	} while (0)
-
-#define READ_SIZED(copy, from)                                                       \
-	do {                                                                         \
-		mw_status_t read_ = read_sized(&(copy), sizeof(copy), (from), #from); \
-		if (read_ != MW_OK)                                                  \
-			return read_;                                                \
-	} while (0)
-
-#define CHECK_OUT(out)                                                     \
-	do {                                                               \
-		mw_status_t out_ = check_out((out), sizeof(*(out)), #out); \
-		if (out_ != MW_OK)                                         \
-			return out_;                                       \
-	} while (0)
 
 uint32_t mw_abi_version(void)
 {
@@ -137,7 +33,7 @@ uint32_t mw_abi_version(void)
 
 const char *mw_version(void)
 {
-	return forked ? "" : mwiVersion();
+	return mwi_forked ? "" : mwiVersion();
 }
 
 mw_status_t mw_system_report(char *buf, uint64_t cap, uint64_t *len)

@@ -11,8 +11,10 @@ import (
 	"syscall"
 	"unsafe"
 
+	"github.com/moewire/moewire/core/endpoint"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/fabric"
 	"github.com/moewire/moewire/core/op"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -28,6 +30,7 @@ var statuses = []struct {
 	status C.mw_status_t
 }{
 	{ep.ErrInProgress, C.MW_IN_PROGRESS},
+	{errNone, C.MW_IN_PROGRESS},
 	{errPanic, C.MW_ERR_PANIC},
 	{errHandle, C.MW_ERR_HANDLE},
 	{ep.ErrNoHandle, C.MW_ERR_HANDLE},
@@ -46,6 +49,24 @@ var statuses = []struct {
 	{transport.ErrMetadata, C.MW_ERR_METADATA},
 	{op.ErrCancelled, C.MW_ERR_CANCELLED},
 	{syscall.ENOMEM, C.MW_ERR_NO_MEMORY},
+	// Of fabrics.
+	{fabric.ErrClosed, C.MW_ERR_CLOSED},
+	{endpoint.ErrClosed, C.MW_ERR_CLOSED},
+	{fabric.ErrInvalid, C.MW_ERR_INVALID_ARGUMENT},
+	{fabric.ErrRegion, C.MW_ERR_HANDLE},
+	{op.ErrStale, C.MW_ERR_HANDLE},
+	{endpoint.ErrNote, C.MW_ERR_METADATA},
+	{transport.ErrNotSupported, C.MW_ERR_NOT_SUPPORTED},
+	{endpoint.ErrConnecting, C.MW_ERR_CONNECTING},
+	{fabric.ErrRefused, C.MW_ERR_REFUSED},
+	{fabric.ErrEnded, C.MW_ERR_UNREACHABLE},
+	{fabric.ErrNoReceive, C.MW_ERR_UNREACHABLE},
+	{transport.ErrNoResource, C.MW_ERR_NO_RESOURCE},
+	{endpoint.ErrDisabled, C.MW_ERR_NO_RESOURCE},
+	{endpoint.ErrUnreachable, C.MW_ERR_UNREACHABLE},
+	{transport.ErrWouldBlock, C.MW_ERR_WOULD_BLOCK},
+	{op.ErrWouldBlock, C.MW_ERR_WOULD_BLOCK},
+	{transport.ErrBusy, C.MW_ERR_BUSY},
 }
 
 func statusOf(err error) C.mw_status_t {
@@ -66,7 +87,7 @@ func report(err error) C.mw_status_t {
 	if err == nil {
 		return C.MW_OK
 	}
-	if err == ep.ErrInProgress {
+	if err == ep.ErrInProgress || err == errNone {
 		return C.MW_IN_PROGRESS // not a failure: the last error stays
 	}
 	text := err.Error()
@@ -74,9 +95,15 @@ func report(err error) C.mw_status_t {
 	return statusOf(err)
 }
 
+// victim is what a panic makes unusable: a buffer, or a fabric.
+type victim interface {
+	poison(err error)
+	poisoned() error
+}
+
 // guard runs an exported function. A panic must not unwind into C: it becomes
-// an error, and the buffer in whose call it happened takes no more calls.
-func guard(b *buffer, f func() error) (status C.mw_status_t) {
+// an error, and the victim in whose call it happened takes no more calls.
+func guard(b victim, f func() error) (status C.mw_status_t) {
 	defer func() {
 		if r := recover(); r != nil {
 			err := fmt.Errorf("%w: %v\n%s", errPanic, r, debug.Stack())

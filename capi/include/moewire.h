@@ -66,6 +66,14 @@ typedef int32_t mw_status_t;
 #define MW_ERR_NOT_COMBINED -14     /* a peer released the operation without combining */
 #define MW_ERR_METADATA -15         /* metadata bytes are truncated, altered or foreign */
 #define MW_ERR_UPDATING -16         /* between mw_buffer_update and mw_buffer_install */
+/* Of moewire_fabric.h: */
+#define MW_ERR_WOULD_BLOCK -17      /* a bound is reached; nothing happened: later again */
+#define MW_ERR_CONNECTING -18       /* a connection is being made; nothing happened: later again */
+#define MW_ERR_UNREACHABLE -19      /* a connection could not be made, or it ended */
+#define MW_ERR_REFUSED -20          /* the peer's side refused: region, bounds or access */
+#define MW_ERR_NO_RESOURCE -21      /* the system has no more connections, or memory to lock */
+#define MW_ERR_BUSY -22             /* something of it is still in use; nothing happened */
+#define MW_ERR_NOT_SUPPORTED -23    /* not with this carrier, or not in this mode */
 
 typedef struct { uint64_t id; } mw_buffer_t;
 typedef struct { uint64_t id; } mw_handle_t; /* one dispatch, to be combined */

@@ -71,6 +71,16 @@ func (s *Store) entryOf(r Ref, from, to state) *entry {
 	return e
 }
 
+// PeerOf returns whose connection a reference names, also before it is live.
+func (s *Store) PeerOf(r Ref) (p Peer, ok bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if e := s.entryOf(r, creating, live); e != nil {
+		return e.peer, true
+	}
+	return p, false
+}
+
 // PostSend posts on a live connection. transport.ErrState when it is not, or
 // no longer, and then nothing has happened.
 func (s *Store) PostSend(r Ref, requests []transport.SendRequest) (int, error) {

@@ -75,14 +75,13 @@ func (s *Store) lose(id transport.EndpointID, why error) {
 
 // takeEvents reports whether there were any.
 func (s *Store) takeEvents() bool {
-	var events [16]transport.Event
-	n := s.cfg.Transport.PollEvents(events[:])
+	n := s.cfg.Transport.PollEvents(s.events[:])
 	if n == 0 {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, ev := range events[:n] {
+	for _, ev := range s.events[:n] {
 		switch ev.Kind {
 		case transport.EventEndpointFailed:
 			s.lose(ev.Endpoint, fmt.Errorf("%w: %s", ErrUnreachable, ev.Detail))

@@ -142,6 +142,7 @@ type Store struct {
 	stats   Stats
 	closed  bool
 
+	events  [16]transport.Event // of Poll
 	retired []int32
 	owed    atomic.Int64 // above 0: a retired entry may be drained by now
 	mutant  mutant       // of tests

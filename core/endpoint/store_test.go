@@ -117,6 +117,21 @@ func TestNoResourceEvictsIdle(t *testing.T) {
 	require.NoError(t, w.close())
 }
 
+// TestNoResourceIdleStays: the idle connection cannot be taken down at once; it
+// is later, and nothing stays behind (ES2).
+func TestNoResourceIdleStays(t *testing.T) {
+	w := newWorld(seedOf(t), 3, fake.Config{}, nil)
+	a := w.nodes[0]
+	a.now().cfg.Prepare = nil // without receives it is idle
+	a.connect(t, 1)
+	w.net.Inject(fake.Fault{Point: fake.AtDestroy, Transport: a.dev, Times: 1, Err: errors.New("try again")})
+	w.net.Inject(fake.Fault{Point: fake.AtCreate, Transport: a.dev, Times: 1, Err: transport.ErrNoResource})
+	_, err := a.now().Wait(2, soon())
+	require.ErrorIs(t, err, transport.ErrNoResource)
+	eventually(t, "it is gone", func() bool { return a.dev.Counts().QueuePairs == 0 })
+	require.NoError(t, w.close())
+}
+
 // checkRetired (ES8, ES11): nothing can be posted on what is retired, and an
 // old reference is none to what has its place now.
 func checkRetired(m mutant, seed uint64) error {

@@ -132,7 +132,7 @@ func (s *Store) evictIdle() bool {
 	closed := e.drained() && e.ep.Close() == nil // somebody may have posted meanwhile
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e.busy = false
+	e.busy, e.flushed = false, true
 	if closed {
 		s.vacate(i)
 	} else {

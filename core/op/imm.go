@@ -68,6 +68,9 @@ func (m *Matcher) Withdraw(r Ref) bool {
 	return found
 }
 
+// Abandon takes the oldest waiting receive out, because nothing will come for it.
+func (m *Matcher) Abandon() (r Ref, was bool) { return m.receives.pop() }
+
 // ring is a bounded queue.
 type ring[T any] struct {
 	at          []T

@@ -135,6 +135,12 @@ func (r Ref) RequestID(part int) uint64 {
 	return uint64(r.gen)<<32 | uint64(r.slot)<<16 | uint64(part)
 }
 
+// RefOf is the reverse of RequestID. The number may be any: what it names may
+// not be there.
+func RefOf(requestID uint64) Ref {
+	return Ref{slot: uint32(requestID >> 16 & 0xffff), gen: uint32(requestID >> 32)}
+}
+
 // Complete takes note of a work request's end. Every completion of the carrier
 // belongs here, also those of transfers that are long gone.
 func (t *Table) Complete(id uint64, err error, numBytes int64, imm uint32) Outcome {

@@ -1,5 +1,7 @@
 """Mirror of ``capi/include/moewire.h``: structs, constants and function signatures.
 
+With those of ``moewire_fabric.h``, which are in ``_abi_fabric``.
+
 Hand-written. ``tests/capi`` compares every size, offset and constant with what a C compiler
 says, and ``SIGNATURES`` with the functions that the library exports.
 """
@@ -23,6 +25,9 @@ from ctypes import (
     c_void_p,
 )
 from typing import Any, ClassVar
+
+from . import _abi_fabric as _fabric
+from ._abi_fabric import mw_bytes_t as mw_bytes_t
 
 MW_ABI_VERSION = 4
 MW_MAX_RANKS = 48
@@ -48,6 +53,13 @@ MW_ERR_CANCELLED = -13
 MW_ERR_NOT_COMBINED = -14
 MW_ERR_METADATA = -15
 MW_ERR_UPDATING = -16
+MW_ERR_WOULD_BLOCK = -17
+MW_ERR_CONNECTING = -18
+MW_ERR_UNREACHABLE = -19
+MW_ERR_REFUSED = -20
+MW_ERR_NO_RESOURCE = -21
+MW_ERR_BUSY = -22
+MW_ERR_NOT_SUPPORTED = -23
 
 MW_CONFIG_DEBUG_FILL = 1
 MW_CONFIG_DETERMINISTIC = 4
@@ -93,6 +105,7 @@ MW_PHASE_DONE = 2
 CONSTANTS: dict[str, int] = {
     name: value for name, value in globals().items() if name.startswith("MW_")
 }
+CONSTANTS |= _fabric.CONSTANTS
 
 _Fields = list[tuple[str, Any]]
 
@@ -111,10 +124,6 @@ class mw_op_t(Structure):
 
 class mw_memory_t(Structure):
     _fields_: ClassVar[_Fields] = [("id", c_uint64)]
-
-
-class mw_bytes_t(Structure):
-    _fields_: ClassVar[_Fields] = [("address", c_uint64), ("num_bytes", c_uint64)]
 
 
 class mw_config_t(Structure):
@@ -295,6 +304,7 @@ STRUCTS: dict[str, type[Structure]] = {
         mw_combine_args_t,
     )
 }
+STRUCTS |= _fabric.STRUCTS
 
 _status = c_int32
 
@@ -332,5 +342,6 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mw_memory_retain": (_status, (mw_memory_t,)),
     "mw_memory_release": (_status, (mw_memory_t,)),
 }
+SIGNATURES |= _fabric.SIGNATURES
 
 SIZE_OF: dict[type[Structure], int] = {kind: ctypes.sizeof(kind) for kind in STRUCTS.values()}

@@ -67,6 +67,21 @@ class Library:
     op_close: Callable[..., int]
     memory_retain: Callable[..., int]
     memory_release: Callable[..., int]
+    fabric_create: Callable[..., int]
+    fabric_report: Callable[..., int]
+    fabric_next_note: Callable[..., int]
+    fabric_deliver: Callable[..., int]
+    fabric_connect: Callable[..., int]
+    fabric_disconnect: Callable[..., int]
+    fabric_close: Callable[..., int]
+    region_register: Callable[..., int]
+    region_remote: Callable[..., int]
+    region_close: Callable[..., int]
+    transfer_post: Callable[..., int]
+    transfer_wait: Callable[..., int]
+    transfer_error: Callable[..., int]
+    transfer_cancel: Callable[..., int]
+    transfer_close: Callable[..., int]
 
     def __init__(self, path: Path) -> None:
         self.path = path

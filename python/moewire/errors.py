@@ -117,6 +117,48 @@ class UpdatingError(MoewireError, RuntimeError):
     status = -16
 
 
+class WouldBlockError(MoewireError, BlockingIOError):
+    """A bound is reached (the text names it); nothing happened: try again later."""
+
+    status = -17
+
+
+class ConnectingError(MoewireError, BlockingIOError):
+    """A connection is being made; nothing happened: carry notes and try again."""
+
+    status = -18
+
+
+class UnreachableError(MoewireError, ConnectionError):
+    """A connection could not be made, or it ended before the operation did."""
+
+    status = -19
+
+
+class RefusedError(MoewireError, PermissionError):
+    """The peer's side refused: its region is closed, too small, or not for that."""
+
+    status = -20
+
+
+class NoResourceError(MoewireError, OSError):
+    """The system has no more of something: connections, memory that may be locked."""
+
+    status = -21
+
+
+class BusyError(MoewireError, RuntimeError):
+    """Something of it is still in use; nothing happened: try again later."""
+
+    status = -22
+
+
+class NotSupportedError(MoewireError, RuntimeError):
+    """Not with this carrier, or not in this mode of a fabric."""
+
+    status = -23
+
+
 class UnsupportedError(MoewireError, NotImplementedError):
     """Part of another library's interface that is not here; the text says what to use."""
 
@@ -142,6 +184,13 @@ _ALL: tuple[type[MoewireError], ...] = (
     NotCombinedError,
     MetadataError,
     UpdatingError,
+    WouldBlockError,
+    ConnectingError,
+    UnreachableError,
+    RefusedError,
+    NoResourceError,
+    BusyError,
+    NotSupportedError,
 )
 
 BY_STATUS: dict[int, type[MoewireError]] = {error.status: error for error in _ALL}

@@ -6,24 +6,53 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
-// TestExports builds the library and compares what it exports with what the
-// header declares: cgo finds a wrong signature, but not a missing function.
-func TestExports(t *testing.T) {
-	header, err := os.ReadFile(filepath.Join(root(t), "capi", "include", "moewire.h"))
+// headers are those that users include.
+var headers = []string{"moewire.h", "moewire_fabric.h"}
+
+// TestHeaders: no header is forgotten, and moewire.h needs none of the others.
+func TestHeaders(t *testing.T) {
+	found, err := filepath.Glob(filepath.Join(root(t), "capi", "include", "*"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	declared := HeaderFunctions(string(header))
-	slices.Sort(declared)
-	if len(declared) == 0 {
-		t.Fatal("the header declares no function")
+	for i := range found {
+		found[i] = filepath.Base(found[i])
 	}
+	if !slices.Equal(found, headers) {
+		t.Errorf("capi/include has %q, known are %q", found, headers)
+	}
+	main, err := os.ReadFile(filepath.Join(root(t), "capi", "include", "moewire.h"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(main), "#include \"") {
+		t.Error("moewire.h includes another header")
+	}
+}
+
+// TestExports builds the library and compares what it exports with what the
+// headers declare: cgo finds a wrong signature, but not a missing function.
+func TestExports(t *testing.T) {
+	var declared []string
+	for _, name := range headers {
+		header, err := os.ReadFile(filepath.Join(root(t), "capi", "include", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		functions := HeaderFunctions(string(header))
+		if len(functions) == 0 {
+			t.Fatalf("%s declares no function", name)
+		}
+		declared = append(declared, functions...)
+	}
+	slices.Sort(declared)
 	exported := exportedSymbols(t, buildLibrary(t))
 	if !slices.Equal(declared, exported) {
-		t.Errorf("declared in moewire.h, not exported: %q\nexported, not declared: %q",
+		t.Errorf("declared, not exported: %q\nexported, not declared: %q",
 			missing(declared, exported), missing(exported, declared))
 	}
 }

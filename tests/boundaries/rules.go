@@ -45,6 +45,10 @@ var layers = []struct {
 	{"core/link", []string{
 		"core/transport", "core/endpoint", "core/op", "core/pool", "core/wire", "core/internal/...",
 	}},
+	// One carrier for whoever has no ranks, only peers.
+	{"core/fabric", []string{
+		"core/transport", "core/endpoint", "core/op", "core/internal/safego", "core/internal/sys",
+	}},
 	// A group of which some ranks share memory and others do not.
 	{"core/transport/mixed", []string{
 		"core/transport", "core/transport/shm", "core/link", "core/wire", "core/internal/...",

@@ -1,12 +1,12 @@
 /*
- * Prints, as JSON, what a C compiler makes of moewire.h: sizes and offsets of
+ * Prints, as JSON, what a C compiler makes of the headers: sizes and offsets of
  * structs, values of constants. test_capi.py compares it with _abi.py. The
- * lists are complete: the test compares their names with the header's, too.
+ * lists are complete: the test compares their names with the headers', too.
  */
 #include <stddef.h>
 #include <stdio.h>
 
-#include "moewire.h"
+#include "moewire_fabric.h"
 
 #define OPEN(type) printf("%s\"%s\": {\"\": %zu", first ? "" : ",\n  ", #type, sizeof(type)), first = 0
 #define FIELD(type, name) printf(", \"%s\": %zu", #name, offsetof(type, name))
@@ -189,6 +189,90 @@ static void print_combine(int first)
 	CLOSE();
 }
 
+static void print_fabric(int first)
+{
+	OPEN(mw_fabric_t);
+	FIELD(mw_fabric_t, id);
+	CLOSE();
+	OPEN(mw_region_t);
+	FIELD(mw_region_t, id);
+	CLOSE();
+	OPEN(mw_transfer_t);
+	FIELD(mw_transfer_t, id);
+	CLOSE();
+	OPEN(mw_fabric_config_t);
+	FIELD(mw_fabric_config_t, size);
+	FIELD(mw_fabric_config_t, flags);
+	FIELD(mw_fabric_config_t, carrier);
+	FIELD(mw_fabric_config_t, key_source);
+	FIELD(mw_fabric_config_t, keys);
+	FIELD(mw_fabric_config_t, listen);
+	FIELD(mw_fabric_config_t, interface_name);
+	FIELD(mw_fabric_config_t, advertise);
+	FIELD(mw_fabric_config_t, epoch);
+	FIELD(mw_fabric_config_t, num_peers);
+	FIELD(mw_fabric_config_t, num_connections);
+	FIELD(mw_fabric_config_t, num_transfers);
+	FIELD(mw_fabric_config_t, num_regions);
+	FIELD(mw_fabric_config_t, send_depth);
+	FIELD(mw_fabric_config_t, recv_depth);
+	FIELD(mw_fabric_config_t, num_unmatched);
+	FIELD(mw_fabric_config_t, num_sockets);
+	FIELD(mw_fabric_config_t, slice_bytes);
+	FIELD(mw_fabric_config_t, connect_timeout_us);
+	FIELD(mw_fabric_config_t, drain_timeout_us);
+	CLOSE();
+	OPEN(mw_remote_t);
+	FIELD(mw_remote_t, size);
+	FIELD(mw_remote_t, reserved);
+	FIELD(mw_remote_t, address);
+	FIELD(mw_remote_t, num_bytes);
+	FIELD(mw_remote_t, key);
+	CLOSE();
+	OPEN(mw_transfer_args_t);
+	FIELD(mw_transfer_args_t, size);
+	FIELD(mw_transfer_args_t, kind);
+	FIELD(mw_transfer_args_t, peer);
+	FIELD(mw_transfer_args_t, region);
+	FIELD(mw_transfer_args_t, offset);
+	FIELD(mw_transfer_args_t, num_bytes);
+	FIELD(mw_transfer_args_t, remote_address);
+	FIELD(mw_transfer_args_t, remote_num_bytes);
+	FIELD(mw_transfer_args_t, remote_key);
+	FIELD(mw_transfer_args_t, remote_offset);
+	FIELD(mw_transfer_args_t, imm);
+	FIELD(mw_transfer_args_t, reserved);
+	CLOSE();
+	OPEN(mw_transfer_result_t);
+	FIELD(mw_transfer_result_t, size);
+	FIELD(mw_transfer_result_t, status);
+	FIELD(mw_transfer_result_t, num_bytes);
+	FIELD(mw_transfer_result_t, imm);
+	FIELD(mw_transfer_result_t, released);
+	CLOSE();
+}
+
+static void print_fabric_constants(int first)
+{
+	CONSTANT(MW_CARRIER_TCP);
+	CONSTANT(MW_FABRIC_MESSAGES);
+	CONSTANT(MW_FABRIC_ENCRYPT);
+	CONSTANT(MW_KEYS_FILE);
+	CONSTANT(MW_KEYS_ENV);
+	CONSTANT(MW_KEYS_BYTES);
+	CONSTANT(MW_MAX_NOTE_BYTES);
+	CONSTANT(MW_ACCESS_WRITE);
+	CONSTANT(MW_ACCESS_READ);
+	CONSTANT(MW_TRANSFER_SEND);
+	CONSTANT(MW_TRANSFER_RECV);
+	CONSTANT(MW_TRANSFER_WRITE);
+	CONSTANT(MW_TRANSFER_WRITE_IMM);
+	CONSTANT(MW_TRANSFER_READ);
+	CONSTANT(MW_TRANSFER_RECEIVE_IMM);
+	CONSTANT(MW_UNTIL_ENDED);
+	CONSTANT(MW_UNTIL_RELEASED);
+}
+
 static void print_constants(int first)
 {
 	CONSTANT(MW_ABI_VERSION);
@@ -214,6 +298,13 @@ static void print_constants(int first)
 	CONSTANT(MW_ERR_NOT_COMBINED);
 	CONSTANT(MW_ERR_METADATA);
 	CONSTANT(MW_ERR_UPDATING);
+	CONSTANT(MW_ERR_WOULD_BLOCK);
+	CONSTANT(MW_ERR_CONNECTING);
+	CONSTANT(MW_ERR_UNREACHABLE);
+	CONSTANT(MW_ERR_REFUSED);
+	CONSTANT(MW_ERR_NO_RESOURCE);
+	CONSTANT(MW_ERR_BUSY);
+	CONSTANT(MW_ERR_NOT_SUPPORTED);
 	CONSTANT(MW_CONFIG_DEBUG_FILL);
 	CONSTANT(MW_CONFIG_DETERMINISTIC);
 	CONSTANT(MW_CONFIG_NO_RECORD);
@@ -262,8 +353,10 @@ int main(void)
 	print_record(0);
 	print_dispatch(0);
 	print_combine(0);
+	print_fabric(0);
 	printf("},\n\"constants\": {\n  ");
 	print_constants(1);
+	print_fabric_constants(0);
 	printf("}}\n");
 	return 0;
 }

@@ -201,8 +201,9 @@ static mw_status_t call_text(void)
 		cap = 65536;
 	uint64_t *out = rarely(32) ? NULL : &len;
 	mw_status_t status;
-	switch (below(4)) {
+	switch (below(5)) {
 	case 0: status = mw_system_report(text, cap, out); break;
+	case 3: status = mw_buffer_paths(some_buffer(), text, cap, out); break;
 	case 1: status = mw_buffer_stats(some_buffer(), text, cap, out); break;
 	case 2: status = mw_buffer_events(some_buffer(), strange64(), text, cap, out); break;
 	default: status = mw_buffer_metadata(some_buffer(), text, cap, out); break;
@@ -264,6 +265,12 @@ static mw_status_t call_create(void)
 {
 	mw_config_t config = config_of(0, 1 + (uint32_t)below(3));
 	mutate(&config, sizeof config);
+	/* Bytes that are said to be there are, whatever they say. */
+	mw_bytes_t *texts[] = {&config.listen, &config.keys, &config.host};
+	for (size_t i = 0; i < COUNT(texts); i++) {
+		texts[i]->num_bytes = rarely(8) ? strange64() : rarely(4) ? below(100) : 0;
+		texts[i]->address = memory((int)below(AREAS), rarely(8) ? -1 : 1 << 17, 1 << 20);
+	}
 	void *given = rarely(32) ? NULL : exactly(&config, sizeof config);
 	mw_buffer_t buffer = {UNTOUCHED};
 	mw_status_t status = mw_buffer_create(given, rarely(32) ? NULL : &buffer);

@@ -19,7 +19,8 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-HEADER = ROOT / "capi" / "include" / "moewire.h"
+INCLUDE = ROOT / "capi" / "include"
+HEADERS = ["moewire.h", "moewire_fabric.h"]
 STRICT = ["-Wall", "-Wextra", "-Werror", "-Wpedantic", "-Wshadow", "-Wstrict-prototypes"]
 SANITIZE = ["-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"]
 SANITIZE += ["-fno-sanitize-recover=all"]
@@ -51,7 +52,7 @@ def build(source: str, tmp_path: Path, library: Path | None, *flags: str) -> Pat
     """Compiles one program, linked with the library under its soname."""
     program = tmp_path / Path(source).stem
     command: list[str | Path] = [os.environ.get("CC", "gcc"), "-std=c11", "-D_GNU_SOURCE"]
-    command += [*STRICT, *flags, "-pthread", f"-I{HEADER.parent}", HERE / source, "-o", program]
+    command += [*STRICT, *flags, "-pthread", f"-I{INCLUDE}", HERE / source, "-o", program]
     if library is not None:
         link = tmp_path / "libmoewire.so.0"
         link.symlink_to(library)
@@ -77,18 +78,20 @@ def cxx() -> list[str | Path]:
 
 
 @pytest.mark.parametrize("standard", ["c11", "c17", "gnu11"])
-def test_header_alone_as_c(standard: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("header", HEADERS)
+def test_header_alone_as_c(header: str, standard: str, tmp_path: Path) -> None:
     source = tmp_path / "header.c"
-    source.write_text('#include "moewire.h"\n#include "moewire.h"\ntypedef int nothing;\n')
-    flags = ["-Wall", "-Wextra", "-Werror", "-Wpedantic", "-fsyntax-only", f"-I{HEADER.parent}"]
+    source.write_text(f'#include "{header}"\n#include "{header}"\ntypedef int nothing;\n')
+    flags = ["-Wall", "-Wextra", "-Werror", "-Wpedantic", "-fsyntax-only", f"-I{INCLUDE}"]
     run([os.environ.get("CC", "gcc"), f"-std={standard}", *flags, source])
 
 
 @pytest.mark.parametrize("standard", ["c++11", "c++20"])
-def test_header_alone_as_cxx(standard: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("header", HEADERS)
+def test_header_alone_as_cxx(header: str, standard: str, tmp_path: Path) -> None:
     source = tmp_path / "header.cpp"
-    source.write_text('#include "moewire.h"\n#include "moewire.h"\nmw_config_t config;\n')
-    flags = ["-Wall", "-Wextra", "-Werror", "-Wpedantic", f"-I{HEADER.parent}", "-c"]
+    source.write_text(f'#include "{header}"\n#include "{header}"\nmw_config_t config;\n')
+    flags = ["-Wall", "-Wextra", "-Werror", "-Wpedantic", f"-I{INCLUDE}", "-c"]
     run([*cxx(), f"-std={standard}", *flags, source, "-o", tmp_path / "header.o"])
 
 
@@ -112,7 +115,10 @@ def either_library(request: pytest.FixtureRequest, library: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("source", ["bad_input.c", "flat.c", "late.c", "threads.c", "wide.c"])
+PROGRAMS = ["bad_input.c", "fabric.c", "fabric_bad.c", "flat.c", "late.c", "threads.c", "wide.c"]
+
+
+@pytest.mark.parametrize("source", PROGRAMS)
 def test_program(source: str, tmp_path: Path, either_library: Path) -> None:
     program = build(source, tmp_path, either_library, *SANITIZE)
     assert f"{Path(source).stem}: ok" in run_sanitized(program)
@@ -172,7 +178,8 @@ def abi(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]
 
 
 def header_text() -> str:
-    return re.sub(r"/\*.*?\*/", " ", HEADER.read_text(), flags=re.DOTALL)
+    text = "".join((INCLUDE / header).read_text() for header in HEADERS)
+    return re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
 
 
 def header_fields() -> dict[str, list[str]]:

@@ -161,8 +161,10 @@ func (n *Network) burst() (next time.Time, open bool) {
 			n.running = false
 			return next, false
 		}
-		if !n.step() {
-			return n.nextTime(), true
+		// One time for both: else what comes due in between is forgotten.
+		now := n.now()
+		if !n.step(now) {
+			return n.nextTime(now), true
 		}
 	}
 	return n.now(), true

@@ -38,7 +38,7 @@ func (n *Network) drop(which func(*request) bool) {
 func (n *Network) Step() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.step()
+	return n.step(n.now())
 }
 
 // Settle steps until nothing can be done at this time.
@@ -52,7 +52,7 @@ func (n *Network) Settle() {
 func (n *Network) NextTime() time.Time {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.nextTime()
+	return n.nextTime(n.now())
 }
 
 // Exhaust settles, moves the clock, which must be a Clock, on to the next time
@@ -68,12 +68,11 @@ func (n *Network) Exhaust() {
 	}
 }
 
-func (n *Network) step() bool {
+func (n *Network) step(now time.Time) bool {
 	n.scribble()
 	if len(n.active) == 0 {
 		return false
 	}
-	now := n.now()
 	start := n.rand.IntN(len(n.active))
 	for i := range n.active {
 		r := n.active[(start+i)%len(n.active)]
@@ -114,9 +113,8 @@ func (n *Network) advance(r *request, now time.Time) bool {
 }
 
 // nextTime is when time alone lets a request step.
-func (n *Network) nextTime() time.Time {
+func (n *Network) nextTime(now time.Time) time.Time {
 	var next time.Time
-	now := n.now()
 	for _, r := range n.active {
 		at := r.nextTime(now)
 		if !at.IsZero() && n.isTurn(r) && (next.IsZero() || at.Before(next)) {

@@ -1,0 +1,192 @@
+package main
+
+// #include <stdlib.h>
+// #include "internal.h"
+import "C"
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"net/netip"
+	"strings"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"github.com/moewire/moewire/core/fabric"
+	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/transport/tcp"
+	"github.com/moewire/moewire/core/wire"
+)
+
+func textOf(name string, b *C.mw_bytes_t) (string, error) {
+	if uint64(b.num_bytes) > maxTextBytes {
+		return "", invalid("%s has %d bytes, allowed 0 to %d", name, uint64(b.num_bytes), maxTextBytes)
+	}
+	v, err := view[byte](name, uint64(b.address), int64(b.num_bytes))
+	return string(v), err
+}
+
+// openFabric opens what a configuration asks for. Its bounds fit an int.
+func openFabric(c *C.mw_fabric_config_t) (*fabricObject, error) {
+	cfg, err := fabricConfigOf(c)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Transport, err = carrierOf(c, &cfg); err != nil {
+		return nil, err
+	}
+	f, err := fabric.Open(cfg)
+	if err != nil {
+		return nil, errors.Join(err, cfg.Transport.Close())
+	}
+	return &fabricObject{Fabric: f}, nil
+}
+
+func checkFabricBounds(c *C.mw_fabric_config_t) error {
+	for _, n := range []struct {
+		name string
+		v    C.uint32_t
+		to   int64
+	}{
+		{"config->num_peers", c.num_peers, fabric.MaxPeers},
+		{"config->num_connections", c.num_connections, fabric.MaxPeers},
+		{"config->num_regions", c.num_regions, fabric.MaxRegions},
+		{"config->num_sockets", c.num_sockets, tcp.MaxNumSockets},
+	} {
+		if err := inRange(n.name, int64(n.v), 0, n.to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func fabricConfigOf(c *C.mw_fabric_config_t) (fabric.Config, error) {
+	if err := checkFabricBounds(c); err != nil {
+		return fabric.Config{}, err
+	}
+	if unknown := uint32(c.flags) &^ (C.MW_FABRIC_MESSAGES | C.MW_FABRIC_ENCRYPT); unknown != 0 {
+		return fabric.Config{}, invalid("config->flags has unknown bits %#x", unknown)
+	}
+	if uint64(c.slice_bytes) > math.MaxInt64 {
+		return fabric.Config{}, invalid("config->slice_bytes is %d, allowed 0 to %d", uint64(c.slice_bytes), int64(math.MaxInt64))
+	}
+	if c.connect_timeout_us < 0 || c.drain_timeout_us < 0 {
+		return fabric.Config{}, invalid("config->connect_timeout_us is %d, drain_timeout_us %d, allowed 0 (the default) and more",
+			int64(c.connect_timeout_us), int64(c.drain_timeout_us))
+	}
+	connect, _ := micros("", int64(c.connect_timeout_us))
+	drain, _ := micros("", int64(c.drain_timeout_us))
+	cfg := fabric.Config{
+		Epoch: uint64(c.epoch), NumPeers: int(c.num_peers), NumConnections: int(c.num_connections),
+		NumTransfers: int(c.num_transfers), NumRegions: int(c.num_regions), SendDepth: int(c.send_depth),
+		RecvDepth: int(c.recv_depth), NumUnmatched: int(c.num_unmatched), SliceBytes: int64(c.slice_bytes),
+		ConnectFor: min(connect, time.Hour), DrainFor: min(drain, time.Hour),
+	}
+	if c.flags&C.MW_FABRIC_MESSAGES != 0 {
+		cfg.Mode = fabric.Messages
+	}
+	return cfg, nil
+}
+
+// carrierOf opens the carrier, which has room for what the fabric may have.
+func carrierOf(c *C.mw_fabric_config_t, cfg *fabric.Config) (transport.Transport, error) {
+	if c.carrier != 0 && c.carrier != C.MW_CARRIER_TCP {
+		return nil, invalid("config->carrier is %d, allowed 0 and MW_CARRIER_TCP", uint32(c.carrier))
+	}
+	keys, err := keyringOf(c)
+	if err != nil {
+		return nil, err
+	}
+	t := tcp.Config{Keyring: keys, NumSockets: int(c.num_sockets)}
+	if c.flags&C.MW_FABRIC_ENCRYPT != 0 {
+		t.Protection = wire.ProtectEncrypt
+	}
+	if t.Interface, err = textOf("config->interface_name", &c.interface_name); err != nil {
+		return nil, err
+	}
+	if t.Listen, err = addressesOf("config->listen", &c.listen); err != nil {
+		return nil, err
+	}
+	if t.Advertise, err = addressesOf("config->advertise", &c.advertise); err != nil {
+		return nil, err
+	}
+	t.NumEndpoints = max(cfg.NumConnections, cfg.NumPeers)
+	if cfg.NumRegions > 0 {
+		t.NumRegions = cfg.NumRegions + 1 // and the fabric's own
+	}
+	tr, err := tcp.Open(t)
+	if errno := syscall.Errno(0); err != nil && !errors.As(err, &errno) {
+		return nil, invalid("%v", err) // nothing of the system's
+	}
+	return tr, err
+}
+
+// addressesOf reads "address:port, ...".
+func addressesOf(name string, b *C.mw_bytes_t) ([]netip.AddrPort, error) {
+	text, err := textOf(name, b)
+	if err != nil || text == "" {
+		return nil, err
+	}
+	var all []netip.AddrPort
+	for _, part := range strings.Split(text, ",") {
+		a, err := netip.ParseAddrPort(strings.TrimSpace(part))
+		if err != nil {
+			return nil, invalid("%s has %.64q, allowed is address:port, such as 10.0.0.1:0 or [fe80::1]:7000", name, part)
+		}
+		all = append(all, a)
+	}
+	return all, nil
+}
+
+func keyringOf(c *C.mw_fabric_config_t) (*wire.Keyring, error) {
+	var source wire.Source
+	switch c.key_source {
+	case C.MW_KEYS_FILE:
+		path, err := textOf("config->keys", &c.keys)
+		if err != nil {
+			return nil, err
+		}
+		source = wire.FromFile(path)
+	case C.MW_KEYS_ENV:
+		name, err := textOf("config->keys", &c.keys)
+		if err != nil {
+			return nil, err
+		}
+		source = func() ([]byte, error) { return environment(name) }
+	case C.MW_KEYS_BYTES:
+		text, err := view[byte]("config->keys", uint64(c.keys.address), int64(min(uint64(c.keys.num_bytes), maxTextBytes+1)))
+		if err != nil {
+			return nil, err
+		}
+		source = func() ([]byte, error) {
+			given := text
+			text = nil // the caller's again, once this call is over
+			return lines(given), nil
+		}
+	default:
+		return nil, invalid("config->key_source is %d, allowed MW_KEYS_FILE, MW_KEYS_ENV and MW_KEYS_BYTES: there is no mode without keys",
+			uint32(c.key_source))
+	}
+	keys, err := wire.NewKeyring(source)
+	if err != nil {
+		return nil, invalid("config->keys: %v", err)
+	}
+	return keys, nil
+}
+
+// environment reads the environment as it is now: Go's own copy is as old as
+// the library's loading.
+func environment(name string) ([]byte, error) {
+	n := C.CString(name)
+	defer C.free(unsafe.Pointer(n))
+	value := C.getenv(n)
+	if value == nil {
+		return nil, errors.New("environment variable " + name + " is not set")
+	}
+	return lines([]byte(C.GoString(value))), nil
+}
+
+// lines is a copy with ; as another end of a line.
+func lines(text []byte) []byte { return bytes.ReplaceAll(text, []byte(";"), []byte("\n")) }

@@ -1,0 +1,29 @@
+// Package fabric is one carrier with what a program needs around it that has
+// no ranks and no experts, only peers: connections that are made when they are
+// needed and kept within a bound, memory by number, and operations that own
+// their completion.
+//
+// Peers are numbers of the caller's. The two ends of a connection find each
+// other by notes, which the caller carries by whatever means it has: Next gives
+// one, Deliver takes one. Nobody is called back.
+//
+// An operation is a transfer of core/op. It is cut into slices of at most
+// Config.SliceBytes, which are posted on the peer's connection, and completes
+// once. Posting never blocks: it is refused at a bound, and then nothing has
+// happened. One goroutine polls the carrier; it sleeps in its Wait, which a
+// post ends by what it leads to.
+//
+// A fabric has one of two modes, the same at both ends of a connection, since a
+// carrier has one queue of receives per connection:
+//
+//   - Immediates: empty receives are posted ahead, as many as a window, and the
+//     poller posts them anew. Writes with immediate are matched with
+//     ReceiveImm in the order in which they arrive, and wait for one within a
+//     bound. At the bound, receives are not posted anew: the peer has to wait.
+//   - Messages: receives have the caller's memory. Each message has a number,
+//     which it brings along, because a carrier promises no order: the receive
+//     says which message it has got.
+//
+// When a connection ends, what was posted on it ends with ErrEnded, or with
+// what happened to it. The next operation makes another connection.
+package fabric

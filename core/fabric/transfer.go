@@ -1,0 +1,55 @@
+package fabric
+
+import (
+	"time"
+
+	"github.com/moewire/moewire/core/op"
+)
+
+// Look returns what is known of an operation now. Imm of a Recv is the
+// message's number modulo 2^32: the peer's fabric counts what it sends here
+// from 1; one that never comes was lost. NumBytes of a ReceiveImm are those of
+// the write, or, of one that was cut, of its last slice.
+func (f *Fabric) Look(r op.Ref) (op.Result, error) { return f.table.Look(r) }
+
+// Wait waits until an operation has ended. op.ErrTimedOut at the deadline,
+// which changes nothing.
+func (f *Fabric) Wait(r op.Ref, deadline time.Time) (op.Result, error) {
+	return f.table.Wait(r, deadline)
+}
+
+// WaitReleased waits until the memory of an operation is its owner's again.
+func (f *Fabric) WaitReleased(r op.Ref, deadline time.Time) (op.Result, error) {
+	return f.table.WaitReleased(r, deadline)
+}
+
+// Cancel abandons an operation: whoever waits for its end wakes up. Its memory
+// is the carrier's until it is released. It reports whether this call ended it.
+func (f *Fabric) Cancel(r op.Ref) (bool, error) {
+	p := f.waitsFor(r)
+	won, err := f.table.Cancel(r, nil)
+	if p != nil {
+		f.withdraw(p, r, op.ErrCancelled)
+	}
+	return won, err
+}
+
+// Drop ends the caller's use of an operation, which is cancelled if it is
+// pending. It names nothing from here on.
+func (f *Fabric) Drop(r op.Ref) error {
+	p := f.waitsFor(r)
+	err := f.table.Drop(r)
+	if p != nil {
+		f.withdraw(p, r, op.ErrCancelled)
+	}
+	return err
+}
+
+// waitsFor returns whose immediate an operation may be waiting for.
+func (f *Fabric) waitsFor(r op.Ref) *peer {
+	slot := slotOf(r.RequestID(0))
+	if slot >= len(f.work) {
+		return nil
+	}
+	return f.work[slot].waits.Load()
+}

@@ -1,0 +1,213 @@
+"""What a fabric makes: regions and transfers. ``moewire.fabric`` has the contract."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import _abi_fabric as abi
+from ._fabric_memory import Memory
+from ._numbers import integer, refuse
+from .errors import DeadlineError, from_status
+
+if TYPE_CHECKING:
+    from .fabric import Fabric
+
+# A wait comes back so often to look after signals.
+_SLICE_US = 50_000
+MAX_64 = (1 << 64) - 1
+MAX_63 = (1 << 63) - 1
+IN_PROGRESS = 1
+
+
+class Remote(NamedTuple):
+    """What a peer needs to reach a region: plain numbers, to be sent to it as they are."""
+
+    address: int
+    num_bytes: int
+    key: int
+
+
+class Result(NamedTuple):
+    """How a transfer has ended."""
+
+    num_bytes: int
+    """Bytes moved; of ``receive_imm`` those of the write, or of its last slice."""
+    imm: int
+    """Of ``receive_imm`` the number; of ``recv`` which message it is, from 1, modulo 2**32."""
+
+
+def slices(timeout_us: int) -> Iterator[int]:
+    """Parts of a timeout, at least one."""
+    integer("timeout_us", timeout_us, -1, MAX_63)
+    end = time.monotonic_ns() // 1000 + timeout_us
+    left = timeout_us
+    while True:
+        yield _SLICE_US if timeout_us == -1 else min(left, _SLICE_US)
+        left = end - time.monotonic_ns() // 1000
+        if timeout_us != -1 and left <= 0:
+            return
+
+
+class Text:
+    """A text of the library's that is as long as it is."""
+
+    def __init__(self, function: Any, check: Any) -> None:
+        length = ctypes.c_uint64()
+        check(function(None, 0, length))
+        room = length.value + 256  # it may grow meanwhile
+        buffer = ctypes.create_string_buffer(room)
+        check(function(buffer, room, length))
+        self.text = buffer.raw[: length.value].decode("utf-8", "replace")
+
+
+class Region:
+    """Registered memory; ``Fabric.register`` makes one. A context manager.
+
+    It keeps the memory alive, and a buffer that can be resized from being so, until ``close()``
+    has returned, or the fabric is closed.
+    """
+
+    def __init__(self, fabric: Fabric, region_id: abi.mw_region_t, memory: Memory) -> None:
+        self._fabric = fabric
+        self._id = region_id
+        self._memory: Memory | None = memory
+        self.num_bytes: int = memory.num_bytes
+        """Length of the memory."""
+
+    @property
+    def remote(self) -> Remote:
+        """What a peer needs to reach this region, worth nothing once it is closed."""
+        value = abi.mw_remote_t(size=ctypes.sizeof(abi.mw_remote_t))
+        self._fabric._check(self._fabric._lib.region_remote(self._id, value))
+        return Remote(value.address, value.num_bytes, value.key)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the memory is the caller's alone again."""
+        return self._memory is None
+
+    def close(self) -> None:
+        """Ends the registration: what peers try with it is refused from here on. Idempotent.
+
+        Raises:
+            BusyError: transfers that name it are not released; nothing happened.
+        """
+        with self._fabric._lock:
+            if self._memory is None:
+                return
+            self._fabric._check(self._fabric._lib.region_close(self._id))
+            self._fabric._regions.discard(self)
+            self._free()
+
+    def _free(self) -> None:
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            memory.release()
+
+    def __enter__(self) -> Region:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Transfer:
+    """One operation; the methods of ``Fabric`` begin one. A context manager that closes it.
+
+    From its beginning until it is *released*, its bytes are the carrier's: they must not be
+    written, and those of a read or a receive not be looked at. It holds on to its region.
+    """
+
+    def __init__(self, fabric: Fabric, transfer_id: abi.mw_transfer_t, region: Region | None):
+        self._fabric = fabric
+        self._id = transfer_id
+        self._region = region
+        self._closed = False
+
+    def wait(self, timeout_us: int = -1, *, released: bool = True) -> Result:
+        """Waits until it has ended and (``released``) its memory is the caller's again.
+
+        Raises:
+            DeadlineError: not within ``timeout_us``. It goes on.
+            MoewireError: how it has failed: ``UnreachableError``, ``RefusedError``,
+                ``CancelledError``, ``ClosedError``, ...
+        """
+        until = abi.MW_UNTIL_RELEASED if released else abi.MW_UNTIL_ENDED
+        for part in slices(timeout_us):
+            status, result = self._look(until, part)
+            if status != IN_PROGRESS:
+                return self._result(result)
+        raise DeadlineError(f"the transfer has not ended within {timeout_us} us")
+
+    def test(self) -> Result | None:
+        """The result if it has ended and is released, else None; raises as ``wait`` does."""
+        status, result = self._look(abi.MW_UNTIL_RELEASED, 0)
+        return None if status == IN_PROGRESS else self._result(result)
+
+    def cancel(self) -> None:
+        """Gives it up, unless it has ended. Bytes may move until it is released.
+
+        A ``recv`` is released by the message that comes into it, or with its connection.
+        """
+        self._fabric._check(self._fabric._lib.transfer_cancel(self._id))
+
+    def close(self) -> None:
+        """Ends its use; one that has not ended is cancelled. Idempotent."""
+        if self._closed or self._fabric._lib.forked:
+            return
+        self._closed = True
+        if not self._fabric.closed:
+            self._fabric._lib.transfer_close(self._id)
+        self._region = None
+
+    def _look(self, until: int, timeout_us: int) -> tuple[int, abi.mw_transfer_result_t]:
+        result = abi.mw_transfer_result_t(size=ctypes.sizeof(abi.mw_transfer_result_t))
+        library = self._fabric._lib
+        return self._fabric._check(
+            library.transfer_wait(self._id, until, timeout_us, result)
+        ), result
+
+    def _result(self, result: abi.mw_transfer_result_t) -> Result:
+        if result.status < 0:
+            lib = self._fabric._lib
+            text = Text(lambda *to: lib.transfer_error(self._id, *to), self._fabric._check).text
+            raise from_status(result.status, text)
+        return Result(result.num_bytes, result.imm)
+
+    def __enter__(self) -> Transfer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self.close()
+
+
+def key_source(
+    keys: bytes | str | None, keys_file: str | None, keys_variable: str | None
+) -> tuple[int, bytes]:
+    """``mw_fabric_config_t``'s ``key_source`` and ``keys``."""
+    given = [value for value in (keys, keys_file, keys_variable) if value is not None]
+    if len(given) != 1:
+        raise refuse("keys, keys_file, keys_variable", f"{len(given)} of them", "exactly one")
+    if keys is not None:
+        return abi.MW_KEYS_BYTES, keys.encode() if isinstance(keys, str) else bytes(keys)
+    if keys_file is not None:
+        return abi.MW_KEYS_FILE, str(keys_file).encode()
+    return abi.MW_KEYS_ENV, str(keys_variable).encode()

@@ -1,0 +1,407 @@
+"""The transport layer by itself: connections, memory that peers reach, and transfers.
+
+For programs that move bytes of their own between processes or hosts, without experts. Peers
+are numbers; they find each other by *notes*, bytes that the caller carries by whatever means
+it has: what ``next_note()`` gives here for a peer goes to that peer's ``deliver()``. Everything
+else between peers is authenticated with keys that all have.
+
+    with Fabric(listen="10.0.0.1:0", keys_file="/etc/moewire.keys") as fabric:
+        ...                                   # a thread carries notes
+        fabric.connect(peer, timeout_us=10_000_000)
+        with fabric.register(tensor) as region:
+            transfer = fabric.write(peer, region, remote)
+            transfer.wait(1_000_000)
+
+All classes are safe for use by several threads, and none works in a forked child. Times are
+microseconds, sizes and offsets bytes; a timeout of -1 is none. Waits can be interrupted by
+signals. ``docs/abi.md`` and ``capi/include/moewire_fabric.h`` have the whole contract.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+from . import _abi_fabric as abi
+from ._fabric_memory import memory_of
+from ._fabric_parts import (
+    IN_PROGRESS,
+    MAX_63,
+    MAX_64,
+    Region,
+    Remote,
+    Result,
+    Text,
+    Transfer,
+    key_source,
+    slices,
+)
+from ._lib import Library, library
+from ._numbers import integer
+from .errors import ConnectingError, DeadlineError, MoewireError, WouldBlockError
+
+__all__ = ["Fabric", "Region", "Remote", "Result", "Transfer"]
+
+
+_still_owed: list[set[Region]] = []
+
+
+class Fabric:
+    """One carrier (TCP sockets) and its peers. A context manager that closes it.
+
+    Args:
+        listen: ``"address:port"``, several with commas; port 0 lets the system choose.
+        interface: adds the addresses of a network interface.
+        advertise: what peers are told, if not what ``listen`` says.
+        keys: the text of the keys: one per line, an id and 64 hexadecimal digits, the current
+            one first. Or one of:
+        keys_file: a path; nobody but its owner may write the file.
+        keys_variable: an environment variable's name.
+        messages: receives have memory (``send``, ``recv``); else they are for numbers
+            (``write_imm``, ``receive_imm``). The same for all peers.
+        encrypt: bytes are encrypted, not only authenticated. The same for all peers.
+        num_peers, num_connections, num_transfers, num_regions, send_depth, recv_depth,
+            num_unmatched, num_sockets, slice_bytes: bounds; 0: the default of
+            ``mw_fabric_config_t``.
+        connect_timeout_us: how long the making of a connection may take; 0: 10 seconds.
+
+    Raises:
+        InvalidArgument: an argument, or a key, is wrong; the text never has a key.
+        SystemCallError: the carrier could not be opened.
+    """
+
+    def __init__(
+        self,
+        *,
+        listen: str = "",
+        interface: str = "",
+        advertise: str = "",
+        keys: bytes | str | None = None,
+        keys_file: str | None = None,
+        keys_variable: str | None = None,
+        messages: bool = False,
+        encrypt: bool = False,
+        num_peers: int = 0,
+        num_connections: int = 0,
+        num_transfers: int = 0,
+        num_regions: int = 0,
+        send_depth: int = 0,
+        recv_depth: int = 0,
+        num_unmatched: int = 0,
+        num_sockets: int = 0,
+        slice_bytes: int = 0,
+        connect_timeout_us: int = 0,
+    ) -> None:
+        self._closed = True  # until it is open
+        source, key_text = key_source(keys, keys_file, keys_variable)
+        config = abi.mw_fabric_config_t(
+            size=ctypes.sizeof(abi.mw_fabric_config_t),
+            flags=(abi.MW_FABRIC_MESSAGES if messages else 0)
+            | (abi.MW_FABRIC_ENCRYPT if encrypt else 0),
+            key_source=source,
+            num_peers=integer("num_peers", num_peers, 0, 1 << 16),
+            num_connections=integer("num_connections", num_connections, 0, 1 << 16),
+            num_transfers=integer("num_transfers", num_transfers, 0, (1 << 16) - 1),
+            num_regions=integer("num_regions", num_regions, 0, (1 << 20) - 1),
+            send_depth=integer("send_depth", send_depth, 0, 4096),
+            recv_depth=integer("recv_depth", recv_depth, 0, 4096),
+            num_unmatched=integer("num_unmatched", num_unmatched, 0, 1 << 15),
+            num_sockets=integer("num_sockets", num_sockets, 0, 16),
+            slice_bytes=integer("slice_bytes", slice_bytes, 0, MAX_63),
+            connect_timeout_us=integer("connect_timeout_us", connect_timeout_us, 0, MAX_63),
+        )
+        texts = []  # alive during the call
+        fields = ("keys", "listen", "interface_name", "advertise")
+        given = (key_text, listen.encode(), interface.encode(), advertise.encode())
+        for field, text in zip(fields, given, strict=True):
+            buffer = ctypes.create_string_buffer(text, len(text) + 1)
+            texts.append(buffer)
+            setattr(config, field, abi.mw_bytes_t(ctypes.addressof(buffer), len(text)))
+        self._lib: Library = library()
+        self._lock = threading.RLock()
+        self._regions: set[Region] = set()
+        self._id = abi.mw_fabric_t()
+        try:
+            self._check(self._lib.fabric_create(config, self._id))
+        finally:
+            ctypes.memset(texts[0], 0, len(key_text))
+        self._closed = False
+
+    def _check(self, status: int) -> int:
+        return self._lib.check(status)
+
+    # ------------------------------------------------------------ connections --
+
+    def next_note(self, timeout_us: int = -1) -> tuple[int, bytes] | None:
+        """The next note to be carried, and to which peer; None: none within ``timeout_us``.
+
+        Raises:
+            ClosedError, UnknownHandleError: the fabric is being closed, or is.
+        """
+        peer, length = ctypes.c_uint64(), ctypes.c_uint64()
+        buffer = ctypes.create_string_buffer(abi.MW_MAX_NOTE_BYTES)
+        for part in slices(timeout_us):
+            status = self._lib.fabric_next_note(
+                self._id, part, peer, buffer, abi.MW_MAX_NOTE_BYTES, length
+            )
+            if self._check(status) != IN_PROGRESS:
+                return peer.value, buffer.raw[: length.value]
+        return None
+
+    def deliver(self, peer: int, note: bytes) -> None:
+        """Hands over a note that ``peer`` has sent. One that is old changes nothing.
+
+        Raises:
+            MetadataError: the bytes are no note.
+            PeerMismatchError: the peer's fabric has another mode.
+        """
+        self._check(self._lib.fabric_deliver(self._id, _peer(peer), note, len(note)))
+
+    def connect(self, peer: int, timeout_us: int = 10_000_000) -> None:
+        """Waits until there is a connection to a peer; notes must be carried meanwhile.
+
+        Raises:
+            DeadlineError: not within ``timeout_us``; it is still being made.
+            UnreachableError: the last attempt failed, a moment ago.
+        """
+        for part in slices(timeout_us):
+            if self._check(self._lib.fabric_connect(self._id, _peer(peer), part)) != IN_PROGRESS:
+                return
+        raise DeadlineError(f"no connection to peer {peer} within {timeout_us} us")
+
+    def disconnect(self, peer: int) -> None:
+        """Ends the connection to a peer, if there is one; the next transfer makes another."""
+        self._check(self._lib.fabric_disconnect(self._id, _peer(peer)))
+
+    def report(self) -> dict[str, Any]:
+        """Carrier, addresses, bounds and counts, for diagnostics; keys may be added."""
+        text = Text(lambda *to: self._lib.fabric_report(self._id, *to), self._check).text
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    # ----------------------------------------------------------------- memory --
+
+    def register(self, memory: Any, *, write: bool = True, read: bool = True) -> Region:
+        """Makes memory usable in transfers, and for peers to ``write`` and ``read``.
+
+        Args:
+            memory: any writable, contiguous buffer (``bytearray``, ``mmap``, numpy array) or a
+                contiguous CPU tensor of torch. Not copied; kept alive until the region is closed.
+        """
+        held = memory_of(memory)
+        access = (abi.MW_ACCESS_WRITE if write else 0) | (abi.MW_ACCESS_READ if read else 0)
+        region_id = abi.mw_region_t()
+        with self._lock:
+            try:
+                self._check(
+                    self._lib.region_register(
+                        self._id, held.address, held.num_bytes, access, region_id
+                    )
+                )
+            except BaseException:
+                held.release()
+                raise
+            region = Region(self, region_id, held)
+            self._regions.add(region)
+        return region
+
+    # -------------------------------------------------------------- transfers --
+
+    def write(
+        self,
+        peer: int,
+        region: Region,
+        remote: Remote,
+        *,
+        offset: int = 0,
+        num_bytes: int | None = None,
+        remote_offset: int = 0,
+    ) -> Transfer:
+        """Begins to write ``region[offset:offset + num_bytes]`` into a region of the peer.
+
+        ``num_bytes`` None: all from ``offset`` on. Never blocks.
+
+        Raises:
+            ConnectingError, WouldBlockError: nothing happened; try again (``retry`` does).
+            InvalidArgument: outside one of the regions.
+        """
+        return self._post(
+            abi.MW_TRANSFER_WRITE, peer, region, offset, num_bytes, remote, remote_offset
+        )
+
+    def write_imm(
+        self,
+        peer: int,
+        region: Region | None,
+        remote: Remote,
+        imm: int,
+        *,
+        offset: int = 0,
+        num_bytes: int | None = None,
+        remote_offset: int = 0,
+    ) -> Transfer:
+        """As ``write``; then a ``receive_imm`` of the peer gets ``imm`` (32 bits).
+
+        Without a region only the number goes.
+        """
+        return self._post(
+            abi.MW_TRANSFER_WRITE_IMM, peer, region, offset, num_bytes, remote, remote_offset,
+            integer("imm", imm, 0, (1 << 32) - 1),
+        )  # fmt: skip
+
+    def read(
+        self,
+        peer: int,
+        region: Region,
+        remote: Remote,
+        *,
+        offset: int = 0,
+        num_bytes: int | None = None,
+        remote_offset: int = 0,
+    ) -> Transfer:
+        """Begins to read out of a region of the peer into ``region``; else as ``write``."""
+        return self._post(
+            abi.MW_TRANSFER_READ, peer, region, offset, num_bytes, remote, remote_offset
+        )
+
+    def receive_imm(self, peer: int) -> Transfer:
+        """Begins to wait for the number of a peer's ``write_imm``: each gets one, in order."""
+        return self._post(abi.MW_TRANSFER_RECEIVE_IMM, peer, None, 0, None, None, 0)
+
+    def send(
+        self, peer: int, region: Region, *, offset: int = 0, num_bytes: int | None = None
+    ) -> Transfer:
+        """Begins to send a message; needs ``messages=True``. Done when a ``recv`` has it."""
+        return self._post(abi.MW_TRANSFER_SEND, peer, region, offset, num_bytes, None, 0)
+
+    def recv(
+        self, peer: int, region: Region, *, offset: int = 0, num_bytes: int | None = None
+    ) -> Transfer:
+        """Begins to wait for a message of at most ``num_bytes``; needs ``messages=True``.
+
+        ``Result.imm`` says which message it has got: their order is nobody's promise.
+        """
+        return self._post(abi.MW_TRANSFER_RECV, peer, region, offset, num_bytes, None, 0)
+
+    @contextmanager
+    def couriers(self, carry: Any) -> Iterator[None]:
+        """Carries notes in a thread: ``carry(peer, note)`` takes each to its peer.
+
+        What the peers' fabrics want carried here is still for the caller to ``deliver``.
+        """
+        ends = threading.Event()
+
+        def run() -> None:
+            while not ends.is_set():
+                try:
+                    note = self.next_note(20_000)
+                except MoewireError:
+                    return  # closed
+                if note is not None:
+                    carry(*note)
+
+        thread = threading.Thread(target=run, name="moewire-couriers", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ends.set()
+            thread.join()
+
+    @staticmethod
+    def retry(begin: Any, timeout_us: int = 10_000_000) -> Transfer:
+        """Calls ``begin()`` until it does not raise ``ConnectingError`` or ``WouldBlockError``.
+
+        The last of these is raised when ``timeout_us`` has passed.
+        """
+        end = time.monotonic_ns() // 1000 + integer("timeout_us", timeout_us, 0, MAX_63)
+        while True:
+            try:
+                transfer: Transfer = begin()
+                return transfer
+            except (ConnectingError, WouldBlockError):
+                if time.monotonic_ns() // 1000 >= end:
+                    raise
+                time.sleep(0.0002)
+
+    def _post(
+        self,
+        kind: int,
+        peer: int,
+        region: Region | None,
+        offset: int,
+        num_bytes: int | None,
+        remote: Remote | None,
+        remote_offset: int,
+        imm: int = 0,
+    ) -> Transfer:
+        integer("offset", offset, 0, MAX_63)
+        if num_bytes is None:
+            num_bytes = max(region.num_bytes - offset, 0) if region is not None else 0
+        args = abi.mw_transfer_args_t(
+            size=ctypes.sizeof(abi.mw_transfer_args_t),
+            kind=kind,
+            peer=_peer(peer),
+            region=region._id if region is not None else abi.mw_region_t(),
+            offset=offset,
+            num_bytes=integer("num_bytes", num_bytes, 0, MAX_63),
+            remote_offset=integer("remote_offset", remote_offset, 0, MAX_63),
+            imm=imm,
+        )
+        if remote is not None:
+            args.remote_address, args.remote_num_bytes, args.remote_key = remote
+        transfer_id = abi.mw_transfer_t()
+        self._check(self._lib.transfer_post(self._id, args, transfer_id))
+        return Transfer(self, transfer_id, region)
+
+    # ---------------------------------------------------------------- closing --
+
+    @property
+    def closed(self) -> bool:
+        """Whether the fabric is closed and all memory is the caller's."""
+        return self._closed
+
+    def close(self, timeout_us: int = 10_000_000) -> None:
+        """Ends all transfers with ``ClosedError`` and takes everything down. Idempotent.
+
+        Raises:
+            BusyError: something is still owed after ``timeout_us``; memory is not free, call
+                again.
+        """
+        if self._closed or self._lib.forked:
+            return
+        self._check(self._lib.fabric_close(self._id, integer("timeout_us", timeout_us, -1, MAX_63)))
+        with self._lock:
+            self._closed = True
+            for region in self._regions:
+                region._free()
+            self._regions.clear()
+
+    def __del__(self) -> None:
+        if getattr(self, "_closed", True):
+            return
+        try:
+            self.close(1_000_000)
+        except MoewireError:
+            _still_owed.append(self._regions)  # peers may write there: it must not be freed
+
+    def __enter__(self) -> Fabric:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _peer(peer: int) -> int:
+    return integer("peer", peer, 0, MAX_64)

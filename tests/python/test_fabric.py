@@ -1,0 +1,244 @@
+"""``moewire.fabric``: transfers between two processes, what is held, what is refused."""
+
+from __future__ import annotations
+
+import gc
+import secrets
+import threading
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+
+import moewire.errors as errors
+from harness.fabric_pair import KEY, PEER, SOON, pair
+from moewire.fabric import Fabric, Remote
+
+pytestmark = pytest.mark.multirank
+
+
+def one(**options) -> Fabric:
+    return Fabric(**{"listen": "127.0.0.1:0", "keys": KEY, **options})
+
+
+def test_numbers_and_memory(seed: int) -> None:
+    """Writes, reads and numbers, from a tensor and from a buffer, in slices and in one."""
+    torch.manual_seed(seed)
+    with pair(slice_bytes=5000) as (fabric, other):
+        tensor = torch.randint(0, 256, (300, 100), dtype=torch.uint8)
+        data = tensor.numpy().tobytes()
+        with fabric.register(tensor) as region:
+            with fabric.write(PEER, region, other.remote, offset=7, remote_offset=11) as transfer:
+                assert transfer.wait(SOON).num_bytes == len(data) - 7
+            assert other.do("look", 11, 11 + len(data) - 7) == data[7:]
+            assert other.do("look", 0, 11) == bytes(11)
+
+            other.begin("receive_imm")
+            number = 0xFFFFFFFF
+            with fabric.write_imm(PEER, region, other.remote, number) as transfer:
+                assert transfer.wait(SOON).num_bytes == len(data)
+            assert other.end()[1] == number
+            assert other.do("look", 0, len(data)) == data
+
+            fresh = secrets.token_bytes(1000)
+            other.do("fill", 4000, fresh)
+            with fabric.read(
+                PEER, region, other.remote, num_bytes=1000, remote_offset=4000
+            ) as transfer:
+                assert transfer.wait(SOON).num_bytes == 1000
+            assert tensor.numpy().tobytes() == fresh + data[1000:]
+
+            with fabric.receive_imm(PEER) as transfer:
+                assert transfer.test() is None
+                with pytest.raises(errors.DeadlineError, match="within 1000 us"):
+                    transfer.wait(1000)
+                other.begin("write_imm", tuple(region.remote), 9)
+                assert transfer.wait(SOON).imm == 9
+                assert transfer.test() == transfer.wait()
+            other.end()
+
+
+def test_messages() -> None:
+    with pair(messages=True) as (fabric, other):
+        mine = bytearray(300)
+        with fabric.register(mine) as region:
+            with fabric.recv(PEER, region, num_bytes=100) as transfer:
+                other.begin("send", b"hello")
+                assert transfer.wait(SOON) == (5, 1)
+                other.end()
+            assert mine[:6] == b"hello\0"
+            # Given up: ended at once, released with its connection.
+            late = fabric.recv(PEER, region)
+            late.cancel()
+            with pytest.raises(errors.CancelledError):
+                late.wait(SOON, released=False)
+            with pytest.raises(errors.BusyError):
+                region.close()
+            assert not region.closed
+            fabric.disconnect(PEER)
+            with pytest.raises(errors.CancelledError):
+                late.wait(SOON)
+            late.close()
+        assert region.closed
+        with pytest.raises(errors.NotSupportedError, match="for messages"):
+            fabric.receive_imm(PEER)
+
+
+def test_a_lost_connection_and_the_next() -> None:
+    with pair() as (fabric, other):
+        waiting = fabric.receive_imm(PEER)
+        other.do("disconnect")
+        with pytest.raises(errors.UnreachableError, match="connection ended"):
+            waiting.wait(SOON)
+        waiting.close()
+        waiting.close()
+        with pytest.raises(errors.UnknownHandleError):
+            waiting.wait(SOON)
+
+        def reconnected() -> bool:
+            try:
+                fabric.connect(PEER, SOON)
+            except errors.UnreachableError:
+                return False
+            return True
+
+        while not reconnected():
+            pass
+        other.begin("receive_imm")
+        with Fabric.retry(lambda: fabric.write_imm(PEER, None, other.remote, 3)) as transfer:
+            transfer.wait(SOON)
+        assert other.end()[1] == 3
+
+
+def test_memory_is_held_until_released() -> None:
+    """A buffer cannot be resized, a tensor not be freed, while a region has it."""
+    with one() as fabric:
+        buffer = bytearray(64)
+        region = fabric.register(buffer, read=False)
+        assert region.num_bytes == 64 and region.remote.num_bytes == 64
+        with pytest.raises(BufferError):
+            buffer.extend(b"more")
+        region.close()
+        region.close()
+        buffer.extend(b"more")
+
+        tensor = torch.zeros(8)
+        alive = weakref.ref(tensor)
+        region = fabric.register(tensor)
+        del tensor
+        gc.collect()
+        assert alive() is not None
+        region.close()
+        del region
+        gc.collect()
+        assert alive() is None
+
+        left = fabric.register(buffer)
+    assert left.closed and fabric.closed
+    buffer.extend(b"and more")
+    fabric.close()
+    for call in (lambda: fabric.register(buffer), lambda: fabric.next_note(0), lambda: left.remote):
+        with pytest.raises(errors.UnknownHandleError):
+            call()
+
+
+def test_closing_ends_waits() -> None:
+    fabric = one()
+    seen: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            fabric.next_note()
+        except errors.MoewireError as error:
+            seen.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    fabric.close()
+    thread.join(60)
+    assert isinstance(seen[0], errors.ClosedError | errors.UnknownHandleError)
+
+
+@pytest.mark.parametrize(
+    ("memory", "says"),
+    [
+        (b"constant", "a buffer that is read-only"),
+        (bytearray(), "a buffer that is empty"),
+        (memoryview(bytearray(8))[::2], "a buffer that is not contiguous"),
+        (3, "a int given; allowed: a writable buffer or a torch tensor"),
+        (torch.zeros(4, 4).T, r"a tensor with strides \(1, 4\)"),
+        (torch.zeros(0), "a tensor without elements"),
+        (torch.zeros(2, device="meta"), "a tensor on meta"),
+    ],
+)
+def test_bad_memory(memory: object, says: str) -> None:
+    with one() as fabric, pytest.raises(errors.InvalidArgument, match=says):
+        fabric.register(memory)
+
+
+def test_bad_arguments() -> None:
+    with one() as fabric, fabric.register(bytearray(10)) as region:
+        far = Remote(0, 100, 1)
+        for says, call in {
+            "peer: -1": lambda: fabric.connect(-1),
+            "timeout_us: -2": lambda: fabric.connect(1, -2),
+            "offset: -1": lambda: fabric.write(1, region, far, offset=-1),
+            "imm: 4294967296": lambda: fabric.write_imm(1, region, far, 1 << 32),
+            "11 bytes at 0, the region has 10": lambda: fabric.write(1, region, far, num_bytes=11),
+            "of the peer's region": lambda: fabric.read(1, region, far, remote_offset=91),
+        }.items():
+            with pytest.raises(errors.InvalidArgument, match=says):
+                call()
+        with pytest.raises(errors.ConnectingError):
+            fabric.write(1, region, far)
+        with pytest.raises(errors.ConnectingError):
+            Fabric.retry(lambda: fabric.write(1, region, far), 1000)
+        with pytest.raises(errors.DeadlineError, match="peer 1"):
+            fabric.connect(1, 1000)
+        with pytest.raises(errors.MetadataError):
+            fabric.deliver(1, b"no note")
+        assert fabric.report()["carrier"] == "tcp"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"keys": None}, "0 of them given; allowed: exactly one"),
+        ({"keys_file": "x"}, "2 of them"),
+        ({"keys": "1 " + "ab" * 31}, "the key has 62 characters"),
+        ({"keys": None, "keys_file": "/nonexistent"}, "no such file"),
+        ({"keys": None, "keys_variable": "NO_KEYS"}, "NO_KEYS is not set"),
+        ({"listen": "somewhere"}, "somewhere"),
+        ({"listen": ""}, "where to listen"),
+        ({"num_peers": 70000}, "num_peers: 70000"),
+    ],
+)
+def test_bad_configuration(options: dict[str, object], says: str) -> None:
+    with pytest.raises(errors.InvalidArgument, match=says) as caught:
+        one(**options)
+    assert "abab" not in str(caught.value)
+
+
+def test_keys_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both fabrics have one key, by other ways; another key does not connect."""
+    path = tmp_path / "keys"
+    path.write_text(f"# of the test\n{KEY}\n")
+    path.chmod(0o600)
+    monkeypatch.setenv("FABRIC_KEYS", KEY)  # after the library was loaded
+    with (
+        one(keys=None, keys_file=str(path)) as a,
+        one(keys=None, keys_variable="FABRIC_KEYS") as b,
+        a.couriers(lambda peer, note: b.deliver(0, note)),
+        b.couriers(lambda peer, note: a.deliver(0, note)),
+    ):
+        a.connect(0, SOON)
+    other = f"3 {secrets.token_hex(32)}"
+    with (
+        one(connect_timeout_us=300_000) as a,
+        one(keys=other, connect_timeout_us=300_000) as b,
+        a.couriers(lambda peer, note: b.deliver(0, note)),
+        b.couriers(lambda peer, note: a.deliver(0, note)),
+        pytest.raises(errors.UnreachableError),
+    ):
+        a.connect(0, SOON)
