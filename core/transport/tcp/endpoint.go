@@ -25,6 +25,7 @@ type endpoint struct {
 	io          sync.Mutex
 	conns       []*conn
 	linger      bool // after a refusal: read and forget until the peer ends
+	losing      bool // a socket has ended: what the others have is read
 	refused     bool // codeRefuse is to be sent
 	refusal     message
 	refusedRecv uint64 // of a send that did not fit

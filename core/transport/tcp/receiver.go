@@ -83,13 +83,26 @@ func (c *conn) receive() (more bool) {
 	return true
 }
 
-// lost ends the endpoint, if consume has not yet.
+// lost ends the endpoint, if consume has not yet. A peer that refuses a request
+// says so on one socket and then ends all of them: what the others have comes
+// first.
 func (c *conn) lost(err error) {
-	if c.ep.linger {
-		c.ep.closeConns()
+	ep := c.ep
+	if ep.linger {
+		ep.closeConns()
 		return
 	}
-	c.ep.fail(err)
+	if ep.losing {
+		return // whoever is draining goes on
+	}
+	ep.losing = true
+	for i := 0; i < len(ep.conns); i++ {
+		if other := ep.conns[i]; other != c {
+			other.receive()
+		}
+	}
+	ep.losing = false
+	ep.fail(err)
 }
 
 // forget drops what comes after a refusal. The socket stays open so that the
