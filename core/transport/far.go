@@ -26,6 +26,9 @@ type Far interface {
 	Next(rank int) []byte
 	// Release gives the memory of that message back to its sender.
 	Release(rank int)
+	// Untaken has one bit per rank that has not released all that was posted
+	// to it, and may still do so.
+	Untaken() (ranks uint64)
 	// Memory returns zeroed memory of this process's own, which becomes
 	// resident as it is touched. The caller releases it (Segment.Release).
 	Memory(sizeBytes int64) (Segment, error)
