@@ -79,4 +79,3 @@ def test_the_wire_ends_in_the_middle_of_a_frame(relayed: Relayed, num_bytes: int
     cut, heal = relayed.tell(f"cut_after {num_bytes}"), relayed.tell("clear")
     variables = relayed.variables()
     relayed.team.run(2, placed, variables, jobs.cut_off, cut, heal, (0,), timeout=120)
-

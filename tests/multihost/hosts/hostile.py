@@ -198,4 +198,3 @@ def _wait_for_ports(pid: int) -> list[int]:
             raise TimeoutError("rank 0 listens nowhere")
         time.sleep(0.005)
     return found
-

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -158,32 +156,23 @@ def endures(rank: Rank, command: str, count: int) -> None:
         rank.meet("end")
 
 
-def frozen_for_long(rank: Rank) -> None:
-    """Rank 1 misses a deadline by sleeping: the other goes on, and it is fenced."""
-    with rank.buffer() as buffer:
-        exchange(buffer, rank)
-        if rank.rank == 1:
-            time.sleep(2)
-            expect(moewire.FencedError, lambda: exchange(buffer, rank))
+def closes_at_once(rank: Rank) -> None:
+    """Rank 0 leaves after its last combine; rank 1 looks for the outputs, of megabytes, later."""
+    case = Case(rank.size, rank.size, 2, 4096, 256, False, "uniform", (rank.seed, 41))
+    cases.fill(case, [256] * rank.size)
+    for number in range(3):
+        buffer = rank.buffer(size_for([case]), name=f"store{number}")
+        received = verify.dispatch(buffer, case, rank.rank)
+        if rank.rank == 0:
+            verify.combine(buffer, received)
+            buffer.close()
         else:
-            lost: set[int] = set()
-            while not lost:
-                lost = step(buffer, rank, 0, 300_000)
-            assert lost == {1}
-        rank.meet("late")
-        buffer.update_ep_member()
-        exchange(buffer, rank)
-        rank.meet("end")
-
-
-def own_sockets() -> set[str]:
-    """The inodes of the sockets that this process holds."""
-    held = set()
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:
-            continue
-        if target.startswith("socket:["):
-            held.add(target[8:-1])
-    return held
+            y, (topk, weights) = received.new_outputs(), (case.topk[1], case.weights[1])
+            out, _, hook = buffer.combine(
+                y, torch.from_numpy(topk), torch.from_numpy(weights), None, -1, received.handle,
+                return_recv_hook=True,
+            )  # fmt: skip
+            hook()
+            verify.same(verify.bits(out), case.combined(1, topk, weights), f"combine {number}")
+            buffer.close()
+        rank.meet(f"end{number}")
