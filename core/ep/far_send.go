@@ -13,7 +13,6 @@ type outRows struct {
 	op    uint64 // + 1; 0: none
 	row   int    // rows that were sent
 	entry int    // and their experts
-	done  bool
 }
 
 // spread lists, for every far owner, the tokens that go there, once each, and

@@ -6,7 +6,6 @@ import pytest
 
 from harness import jobs_faults, jobs_flat, jobs_life
 from harness.team import Team
-from hosts import jobs
 from hosts.layout import hosts, placed
 
 
@@ -49,7 +48,3 @@ def test_ranks_that_meet_by_bytes(team: Team) -> None:
 
 def test_a_close_is_told(team: Team) -> None:
     team.run(2, placed, hosts("0|1"), jobs_life.peer_closes)
-
-
-def test_a_rank_that_closes_takes_no_outputs_along(team: Team) -> None:
-    team.run(2, placed, hosts("0|1"), jobs.closes_at_once)

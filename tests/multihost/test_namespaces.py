@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 
 from harness import jobs_faults, jobs_flat, jobs_oracle
+from harness.member import Rank
 from hosts import jobs
 from hosts.layout import far_pairs, placed
 from hosts.network import ADDRESSES_V6, NIC, Relayed, Wired
@@ -41,13 +45,18 @@ def test_the_wire_is_cut(wired: Wired) -> None:
     wired.team.run(4, placed, variables, jobs.cut_off, cut, heal, (0, 1), timeout=120)
 
 
-def test_a_slow_wire(wired: Wired) -> None:
-    """2 MB/s, and a queue that loses packets."""
-    limit = "root tbf rate 16mbit burst 16kb latency 20ms"
+@pytest.mark.parametrize(
+    "job",
+    [partial(jobs_oracle.random_cases, count=6), jobs.closes_at_once],
+    ids=["exchanges", "closing"],
+)
+def test_a_slow_wire(wired: Wired, job: Callable[[Rank], object]) -> None:
+    """4 MB/s, and a queue that loses packets. Who closes takes nothing along."""
+    limit = "root tbf rate 32mbit burst 16kb latency 20ms"
     for host in wired.hosts:
         host.run(f"tc qdisc add dev {NIC} {limit}")
     try:
-        wired.team.run(4, placed, wired.variables(), jobs_oracle.random_cases, 12)
+        wired.team.run(4, placed, wired.variables(), job)
     finally:
         for host in wired.hosts:
             host.run(f"tc qdisc del dev {NIC} root")

@@ -32,7 +32,6 @@ type endpoint struct {
 
 	mu        sync.Mutex
 	meet      meeting
-	wasReady  bool
 	closed    bool
 	out       outgoing
 	in        incoming

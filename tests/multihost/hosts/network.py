@@ -149,7 +149,7 @@ class Relayed(_Pair):
 
     def close(self) -> None:
         super().close()
-        assert self._relay.stdin is not None
-        self._relay.stdin.close()
-        self._relay.wait()
+        with self._relay as relay:  # ends with its standard input
+            assert relay.stdin is not None
+            relay.stdin.close()
         self._folder.cleanup()
