@@ -37,7 +37,7 @@ DIST = ROOT / "wheels" / "dist"
 
 # What the test suites of tests/ need, in the order in which they run. Those
 # not named here run last.
-SUITE_ORDER = ["capi", "python", "examples", "multirank", "wheel"]
+SUITE_ORDER = ["capi", "python", "multihost", "examples", "multirank", "wheel"]
 
 
 # What tests/rdma/machine.py ends with when there can be no machine.

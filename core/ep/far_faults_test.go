@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -90,6 +91,9 @@ func TestFarChaos(t *testing.T) {
 	if testing.Short() {
 		rounds = 4
 	}
+	if raceEnabled {
+		t.Skip("a goroutine that stands for a process cannot be killed: it still stores rows, into holes that others read")
+	}
 	for range rounds {
 		h := randomHosts(r)
 		useHosts(t, func(int) inproc.Hosts { return h })
@@ -118,7 +122,9 @@ func (w *world) lose(r *rand.Rand, s shape, all uint64, victim int, dies bool) {
 	w.some(all, func(rank int) error {
 		if rank == victim {
 			if dies {
-				go func() { _, _ = w.exchange(rank, s, ins, time.Second) }()
+				ghost := *w // who takes its place is another one
+				ghost.bufs = slices.Clone(w.bufs)
+				go func() { _, _ = ghost.exchange(rank, s, ins, time.Second) }()
 				time.Sleep(after)
 				inproc.Kill(w.doms[0], victim)
 			}

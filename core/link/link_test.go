@@ -225,6 +225,25 @@ func TestWorkingSet(t *testing.T) {
 	}
 }
 
+// TestUntaken: a message counts until the receiver has released it and the
+// grant has come; over a link that has failed nothing will come.
+func TestUntaken(t *testing.T) {
+	a, b := pair(t, fake.New(fake.Config{Seed: seedOf(t)}), Config{RingBytes: 1 << 16, NumMessages: 8})
+	require.Zero(t, a.Untaken())
+	a.send(t, []byte("one"))
+	a.send(t, []byte("two"))
+	b.receive(t)
+	require.EqualValues(t, 1<<1, a.Untaken())
+	b.Release(0)
+	b.receive(t)
+	require.EqualValues(t, 1<<1, a.Untaken())
+	b.Release(0)
+	eventually(t, func() bool { return a.Untaken() == 0 })
+	a.send(t, []byte("three"))
+	a.link.Break(transport.ErrDead)
+	require.Zero(t, a.Untaken())
+}
+
 func eventually(t *testing.T, f func() bool) {
 	for begin := time.Now(); !f(); time.Sleep(50 * time.Microsecond) {
 		if time.Since(begin) > patience {

@@ -74,6 +74,18 @@ func (s *Set) MaxMessageBytes() int64 { return s.longest }
 
 // WordAge is what NewSet was given.
 func (s *Set) WordAge() time.Duration { return s.age }
+// Untaken has one bit per rank that has not granted all its messages back. A
+// link that has failed will not. Safe for concurrent use.
+func (s *Set) Untaken() (ranks uint64) {
+	for rest := s.ranks.Load(); rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		l := s.links[r].Load()
+		if l != nil && l.Err() == nil && l.send.acked.Load() != l.send.sent.Load() {
+			ranks |= 1 << r
+		}
+	}
+	return ranks
+}
 
 // Memory returns memory of this process's own.
 func (s *Set) Memory(sizeBytes int64) (transport.Segment, error) { return s.memory(sizeBytes) }

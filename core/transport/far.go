@@ -31,6 +31,9 @@ type Far interface {
 	// WordAge is how old the copies of a far rank's words may be that its
 	// Control shows: who compares two looks at them lets several of it pass.
 	WordAge() time.Duration
+	// Untaken has one bit per rank that has not released all that was posted
+	// to it, and may still do so.
+	Untaken() (ranks uint64)
 	// Memory returns zeroed memory of this process's own, which becomes
 	// resident as it is touched. The caller releases it (Segment.Release).
 	Memory(sizeBytes int64) (Segment, error)

@@ -64,9 +64,13 @@ def _choice(
 
 def _keys(key_file: str | os.PathLike[str] | None) -> bytes:
     """The text of a keyring; never part of an error."""
+    name = "key_file" if key_file else "MOEWIRE_KEY_FILE"
     path = key_file or os.environ.get("MOEWIRE_KEY_FILE")
     if path:
-        return Path(path).read_bytes()
+        try:
+            return Path(path).read_bytes()
+        except (OSError, TypeError) as error:
+            raise refuse(name, repr(path), f"a file that can be read ({error})") from error
     key = os.environ.get("MOEWIRE_KEY", "").strip()
     if not key:
         return b""

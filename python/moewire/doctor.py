@@ -125,7 +125,7 @@ def _process_report() -> dict[str, Any]:
         "pid_namespace": _link("/proc/self/ns/pid"),
         "ipc_namespace": _link("/proc/self/ns/ipc"),
         "network_namespace": _link("/proc/self/ns/net"),
-        "remark": "all ranks must share the network namespace, where they meet",
+        "remark": "ranks in other network namespaces, or of other users, count as other hosts",
     }
 
 

@@ -163,6 +163,16 @@ func (f *far) Release(rank int) {
 	f.d.wake(rank)
 }
 
+// Untaken looks into the queues.
+func (f *far) Untaken() (ranks uint64) {
+	for r, q := range f.out {
+		if to := f.d.at(r); q != nil && to != nil && to.Lost() == nil && q.length() > 0 {
+			ranks |= 1 << r
+		}
+	}
+	return ranks
+}
+
 // Memory is on the Go heap.
 func (f *far) Memory(sizeBytes int64) (transport.Segment, error) {
 	return newSegment(sizeBytes), nil

@@ -64,6 +64,12 @@ func (q *queue) post(n int64) {
 	q.num++
 }
 
+func (q *queue) length() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.num
+}
+
 // next returns the oldest message; later: there is one that is not to be seen
 // yet.
 func (q *queue) next() (msg []byte, later bool) {

@@ -200,6 +200,9 @@ func (g *gathering) ended(n note) error {
 	switch {
 	case g.ready>>n.rank&1 == 1 && n.how != link.EndBroken:
 		return nil
+	case n.how == link.EndDead && g.up>>n.rank&1 == 0:
+		return fmt.Errorf("rank %d ended the connection before either had shown a key, so it has other keys or %w: %w",
+			n.rank, transport.ErrDead, n.err)
 	case n.how == link.EndDead:
 		return fmt.Errorf("rank %d ended while connecting: %w: %w", n.rank, transport.ErrDead, n.err)
 	case n.how == link.EndBye:

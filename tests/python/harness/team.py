@@ -8,11 +8,11 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import member
+from . import enter, member
 
 _TAIL_BYTES = 6000
 
@@ -22,13 +22,14 @@ class RankFailure(AssertionError):
 
 
 class _Member:
-    def __init__(self, folder: Path, index: int) -> None:
+    def __init__(self, folder: Path, index: int, namespace: str | None) -> None:
         context = multiprocessing.get_context("spawn")
         self.log = folder / f"member-{index}.log"
         self.log.touch()
         self._log_start = 0
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=member.main, args=(theirs, str(self.log)))
+        arguments = (namespace, theirs, str(self.log))
+        self.process = context.Process(target=enter.main, args=arguments)
         self.process.daemon = True
         self.process.start()
         theirs.close()
@@ -49,10 +50,14 @@ class _Member:
 
 
 class Team:
-    """Runs jobs on the first R of its processes; starts or replaces them as needed."""
+    """Runs jobs on the first R of its processes; starts or replaces them as needed.
 
-    def __init__(self, seed: int) -> None:
+    ``namespaces``: paths of the network namespaces of the first ones; the rest stay in ours.
+    """
+
+    def __init__(self, seed: int, namespaces: Sequence[str] = ()) -> None:
         self.seed = seed
+        self._namespaces = namespaces
         self._root = tempfile.TemporaryDirectory(prefix="moewire-tests-")
         self._folder = Path(self._root.name)
         self._members: list[_Member | None] = []
@@ -92,7 +97,8 @@ class Team:
         for index in range(size):
             one = self._members[index]
             if one is None or not one.process.is_alive():
-                self._members[index] = _Member(self._folder, next(self._numbers))
+                inside = self._namespaces[index] if index < len(self._namespaces) else None
+                self._members[index] = _Member(self._folder, next(self._numbers), inside)
         return [one for one in self._members[:size] if one is not None]
 
     def _collect(

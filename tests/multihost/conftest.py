@@ -1,0 +1,59 @@
+"""Teams of processes whose ranks lie on several hosts, or take themselves for that."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(TESTS / "python"))
+if importlib.util.find_spec("moewire") is None:
+    sys.path.insert(0, str(TESTS.parent / "python"))
+
+from harness.team import Team  # noqa: E402
+from hosts.network import Relayed, Wired, lacking  # noqa: E402
+
+SEED = int(os.environ.get("MOEWIRE_TEST_SEED") or random.SystemRandom().randrange(1 << 31))
+
+
+def pytest_report_header() -> str:
+    return f"moewire: MOEWIRE_TEST_SEED={SEED}"
+
+
+@pytest.fixture(scope="session")
+def team() -> Iterator[Team]:
+    """Processes of one network; ``MOEWIRE_HOST`` says who takes whom for another host."""
+    one = Team(SEED)
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="module")
+def wired() -> Iterator[Wired]:
+    """Two network namespaces with a pair of interfaces between them, and a team of 2 x 2."""
+    need_namespaces()
+    with Wired(SEED) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def relayed() -> Iterator[Relayed]:
+    """Two network namespaces with a relay between them, and a team of 1 x 1."""
+    need_namespaces()
+    with Relayed(SEED) as one:
+        yield one
+
+
+def need_namespaces() -> None:
+    """Skips without what they need, or fails if ``MOEWIRE_REQUIRE`` asks for ``netns``."""
+    reason = lacking()
+    if reason and {"netns", "all"}.intersection(os.environ.get("MOEWIRE_REQUIRE", "").split(",")):
+        pytest.fail(f"MOEWIRE_REQUIRE=netns: {reason}")
+    if reason:
+        pytest.skip(reason)

@@ -1,0 +1,166 @@
+"""Jobs of ranks on several hosts."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+import moewire
+from harness import cases, verify
+from harness.cases import Case
+from harness.jobs_faults import exchange
+from harness.jobs_input import case_for, expect
+from harness.jobs_oracle import size_for
+from harness.member import Rank
+
+
+def carriers(rank: Rank, transport: str = "auto") -> dict[int, str]:
+    """By rank, after an exchange."""
+    with rank.buffer(transport=transport) as buffer:
+        exchange(buffer, rank)
+        found = {path["rank"]: path["carrier"] for path in buffer.paths()}
+        rank.meet("end")
+    return found
+
+
+def digest(rank: Rank, count: int) -> str:
+    """Of all that deterministic dispatches and combines give, padding left out."""
+    found = hashlib.sha256()
+    todo = [cases.make(rank.seed, 300 + number, rank.size) for number in range(count)]
+    with rank.buffer(size_for(todo), deterministic=True) as buffer:
+        for case in todo:
+            received = verify.dispatch(buffer, case, rank.rank)
+            _add_received(found, received)
+            found.update(verify.combine(buffer, received).tobytes())
+    return found.hexdigest()
+
+
+def _add_received(found: Any, received: verify.Received) -> None:
+    src_info, layout = received.handle[0], received.handle[1]
+    found.update(received.recv_count.numpy().tobytes() + layout.numpy().tobytes())
+    tensors = received.recv_x if received.case.fp8 else (received.recv_x,)
+    for expert, count in enumerate(received.recv_count.tolist()):
+        for tensor in (*tensors, src_info):
+            found.update(np.ascontiguousarray(verify.bits(tensor[expert, :count])).tobytes())
+
+
+def no_tokens(rank: Rank) -> None:
+    """Nobody has tokens; then one rank alone has."""
+    for number, tokens in enumerate(([0] * rank.size, [0] * (rank.size - 1) + [3])):
+        case = Case(rank.size, rank.size, 1, 128, 4, False, "uniform", (rank.seed, number))
+        cases.fill(case, tokens)
+        with rank.buffer(name=f"store{number}") as buffer:
+            verify.combine(buffer, verify.dispatch(buffer, case, rank.rank))
+            rank.meet(f"end{number}")
+
+
+def cannot_construct(rank: Rank, options: Sequence[dict[str, Any]]) -> str:
+    """What a construction says that must fail on this rank; empty if none did."""
+    own = dict(options[rank.rank])
+    if own.pop("no_route", False):
+        moewire._reach.own_address = lambda: ""
+    try:
+        rank.buffer(connect_timeout_us=3_000_000, **own).close()
+    except moewire.MoewireError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def step(buffer: moewire.Buffer, rank: Rank, number: int, timeout_us: int = -1) -> set[int]:
+    """A dispatch and a combine, during which ranks may be lost; gives who was.
+
+    The results have what the mask says after each call, and nothing else.
+    """
+    case, mask = case_for(rank, number), torch.ones(rank.size, dtype=torch.int32)
+    full = case.topk[rank.rank].copy()
+    x, topk = verify.bf16(case.x[rank.rank]), torch.from_numpy(full)
+    result = buffer.dispatch(x, topk, mask, case.num_max, case.num_experts, timeout_us, False)
+    for source in _lost(mask):
+        case.topk[source][:] = -1
+    received = verify.Received(case, rank.rank, result, gaps=True)
+    received.check()
+    weights = torch.from_numpy(case.weights[rank.rank])
+    out, _, _ = buffer.combine(received.new_outputs(), topk, weights, mask, timeout_us, result[2])
+    left = full.copy()
+    for source in _lost(mask):
+        left[left // case.num_local == source] = -1
+    want = case.combined(rank.rank, left, case.weights[rank.rank])
+    verify.same(verify.bits(out), want, f"combine {number}, without {_lost(mask)}")
+    return _lost(mask)
+
+
+def _lost(mask: torch.Tensor) -> set[int]:
+    return {rank for rank, active in enumerate(mask.tolist()) if not active}
+
+
+def cut_off(rank: Rank, cut: str, heal: str, stay: Sequence[int]) -> str:
+    """The network between the hosts ends for good while exchanges run, and later heals.
+
+    The ranks in ``stay`` go on without the others, who are fenced; an update brings all
+    together again. ``cut`` and ``heal`` are commands of rank 0's host.
+    """
+    away = set(range(rank.size)) - set(stay)
+    with rank.buffer() as buffer:
+        exchange(buffer, rank)
+        rank.meet("ready")
+        timer = threading.Timer(0.05, shell, (cut,))
+        if rank.rank == 0:
+            timer.start()
+        text = ""
+        if rank.rank in stay:
+            _go_on_until(buffer, rank, away)
+            assert buffer.members() == list(stay)
+        else:
+            text = expect(moewire.FencedError, lambda: _go_on_until(buffer, rank, set()))
+            assert rank.rank not in buffer.members()
+        rank.meet("decided")
+        timer.join() if rank.rank == 0 else None
+        if rank.rank == 0:
+            shell(heal)
+        rank.meet("healed")
+        buffer.update_ep_member()
+        assert buffer.members() == list(range(rank.size))
+        exchange(buffer, rank)
+        rank.meet("end")
+    return text
+
+
+def _go_on_until(buffer: moewire.Buffer, rank: Rank, away: set[int]) -> None:
+    """Exchanges until the ranks in ``away``, and nobody else, are lost; three more then."""
+    number, left = 0, 3
+    while left:
+        lost = step(buffer, rank, number)
+        assert lost <= away or not away, (lost, away)
+        left -= bool(away) and lost == away
+        number += 1
+
+
+def shell(words: str) -> None:
+    subprocess.run(words, shell=True, check=True)
+
+
+def endures(rank: Rank, command: str, count: int) -> None:
+    """Something happens to the network while exchanges run; nobody is lost."""
+    with rank.buffer() as buffer:
+        exchange(buffer, rank)
+        if rank.rank == 0:
+            shell(command)
+        for number in range(count):
+            assert step(buffer, rank, number) == set(), number
+        rank.meet("end")
+
+
+def closes_at_once(rank: Rank) -> None:
+    """Each rank leaves as soon as it has the outputs of its last combine."""
+    case = Case(rank.size, rank.size, 2, 1024, 128, False, "uniform", (rank.seed, 41))
+    cases.fill(case, [128] * rank.size)
+    for number in range(3):
+        with rank.buffer(size_for([case]), name=f"store{number}") as buffer:
+            verify.combine(buffer, verify.dispatch(buffer, case, rank.rank))
+        rank.meet(f"end{number}")

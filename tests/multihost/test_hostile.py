@@ -1,0 +1,22 @@
+"""Strangers at every socket at which ranks listen."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from harness.team import Team
+from hosts import hostile
+from hosts.layout import hosts, placed
+
+
+@pytest.mark.parametrize("protection", ["digest", "encrypt"])
+def test_strangers_change_nothing(team: Team, protection: str) -> None:
+    """Noise, truncated and changed handshakes, replays, lengths beyond reason, and slowness."""
+    places = [*hosts("0|1", MOEWIRE_PROTECTION=protection), {}]
+    zero, one, stranger = team.run(3, placed, places, hostile.besieged, timeout=120)
+    assert stranger["entrance"] >= 1 and stranger["ports"] >= 2, stranger
+    assert stranger["recorded"] >= 2 or os.geteuid() != 0, stranger
+    for rank in (zero, one):
+        assert rank["exchanges"] > 0 and rank["grown"] < hostile.MAX_GROWTH_BYTES, rank

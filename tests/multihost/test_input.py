@@ -1,0 +1,90 @@
+"""What cannot be is an error that says what is missing, and never shows a key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.team import Team
+from hosts import jobs
+from hosts.layout import KEY, OTHER_KEY, hosts, placed
+
+# Name -> (arguments by rank, the kind of error, words that it must have).
+WRONG: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
+    "transport": ({"transport": "udp"}, "InvalidArgument", ("transport", "'udp'", "auto, shm")),
+    "protection": ({"protection": "none"}, "InvalidArgument", ("protection", "'none'", "digest")),
+    "any address": ({"listen": "0.0.0.0"}, "InvalidArgument", ("listen", "0.0.0.0", "told")),
+    "no address": ({"listen": "nonsense"}, "InvalidArgument", ("listen", "nonsense", "interface")),
+    "a rank's number": ({"listen": 7}, "InvalidArgument", ("listen", "7", "interface")),
+    "ring_bytes": ({"ring_bytes": 12345}, "InvalidArgument", ("ring_bytes", "12345")),
+    "silence": ({"silent_after_us": 5}, "InvalidArgument", ("silent_after_us", "5", "20000")),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments(team: Team, name: str) -> None:
+    options, kind, words = WRONG[name]
+    texts = team.run(2, placed, hosts("0|1"), jobs.cannot_construct, [options] * 2)
+    for text in texts:
+        assert text.startswith(f"{kind}: ") and all(word in text for word in words), text
+
+
+@pytest.mark.parametrize("key", ["5a" * 32, KEY[:-1], KEY[:-1] + "g", "x " + KEY])
+def test_bad_keys_are_not_shown(team: Team, tmp_path: Path, key: str) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"# ours\n{key if ' ' in key else '1 ' + key}\n")
+    places = hosts("0|1", MOEWIRE_KEY="", MOEWIRE_KEY_FILE=str(file))
+    for text in team.run(2, placed, places, jobs.cannot_construct, [{}] * 2):
+        assert text.startswith("InvalidArgument: ") and "keys" in text and "line 2" in text, text
+        assert key[:8] not in text and key[-8:] not in text, text
+
+
+def test_a_missing_key_file(team: Team, tmp_path: Path) -> None:
+    options = [{"key_file": str(tmp_path / "absent")}] * 2
+    for text in team.run(2, placed, hosts("0|1"), jobs.cannot_construct, options):
+        assert text.startswith("InvalidArgument: ") and "key_file" in text and "absent" in text
+
+
+# Name -> (variables, words).
+IMPOSSIBLE: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "no keys": ({"MOEWIRE_KEY": ""}, ("another host", "keys")),
+    "shared memory alone": ({"MOEWIRE_TRANSPORT": "shm"}, ("another host", "transport is shm")),
+    "RDMA without a device": ({"MOEWIRE_TRANSPORT": "rdma"}, ("rdma",)),
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_no_way_between_hosts(team: Team, name: str) -> None:
+    variables, words = IMPOSSIBLE[name]
+    texts = team.run(2, placed, hosts("0|1", **variables), jobs.cannot_construct, [{}] * 2)
+    for text in texts:
+        assert text and all(word in text for word in words), text
+
+
+def test_no_keys_are_needed_on_one_host(team: Team) -> None:
+    places = hosts("01", MOEWIRE_KEY="", MOEWIRE_LISTEN="")
+    assert team.run(2, placed, places, jobs.cannot_construct, [{}] * 2) == ["", ""]
+
+
+def test_a_rank_without_an_address_is_named(team: Team) -> None:
+    places = hosts("0|1")
+    places[1]["MOEWIRE_LISTEN"] = ""
+    texts = team.run(2, placed, places, jobs.cannot_construct, [{}, {"no_route": True}])
+    assert "rank 1" in texts[0] and "address" in texts[0], texts
+    assert "address" in texts[1], texts
+
+
+def test_different_keys(team: Team) -> None:
+    """Within the deadline; nobody connects, and both say so."""
+    places = hosts("0|1")
+    places[1]["MOEWIRE_KEY"] = OTHER_KEY
+    for rank, text in enumerate(team.run(2, placed, places, jobs.cannot_construct, [{}] * 2)):
+        assert f"rank {1 - rank}" in text and ("key" in text or "deadline" in text), text
+
+
+def test_ranks_that_disagree(team: Team) -> None:
+    options = [{"transport": "auto"}, {"transport": "tcp"}]
+    for text in team.run(2, placed, hosts("0|1"), jobs.cannot_construct, options):
+        assert text.startswith("PeerMismatchError") and "transport" in text, text
