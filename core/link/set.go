@@ -74,6 +74,7 @@ func (s *Set) MaxMessageBytes() int64 { return s.longest }
 
 // WordAge is what NewSet was given.
 func (s *Set) WordAge() time.Duration { return s.age }
+
 // Untaken has one bit per rank that has not granted all its messages back. A
 // link that has failed will not. Safe for concurrent use.
 func (s *Set) Untaken() (ranks uint64) {

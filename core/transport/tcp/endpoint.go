@@ -37,12 +37,6 @@ type endpoint struct {
 	out        outgoing
 	in         incoming
 	sinceShort atomic.Int64 // since when a request waits for a receive, 0: none does
-	mu        sync.Mutex
-	meet      meeting
-	closed    bool
-	out       outgoing
-	in        incoming
-	sinceShow atomic.Int64 // since when a request waits for a receive, 0: none does
 }
 
 var _ transport.Endpoint = (*endpoint)(nil)
