@@ -41,7 +41,7 @@ const processPatience = 2 * time.Minute
 
 // groupSpec is a group of processes; every rank gets it.
 type groupSpec struct {
-	Hosts         string // one letter per rank, equal letters: the same host
+	Hosts         string // one letter per rank, equal letters: the same host; capitals have otherDevice
 	Setting       mixed.Setting
 	Deterministic bool
 	Seed          uint64
@@ -101,8 +101,24 @@ func (s *rankSpec) run() error {
 	if err == nil {
 		_, err = s.exchange("over", nil, s.Victim)
 	}
-	return errors.Join(err, buf.Close())
+	if err = errors.Join(err, buf.Close()); err == nil {
+		fmt.Println("closed")
+		err = s.awaitLeave()
+	}
+	return err
 }
+
+// awaitLeave lets the parent look at what is left while the process is there.
+func (s *rankSpec) awaitLeave() error {
+	for until := time.Now().Add(processPatience); time.Now().Before(until); time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(filepath.Join(s.Dir, leaveFile)); err == nil {
+			return nil
+		}
+	}
+	return errors.New("the parent says nothing")
+}
+
+const leaveFile = "leave"
 
 func (s *rankSpec) config() ep.Config {
 	return ep.Config{NumBytes: 64 << 20, DebugFill: true, Deterministic: s.Deterministic}
@@ -126,7 +142,7 @@ func (s *rankSpec) meet() (*mixed.Domain, error) {
 	l, err := mixed.Open(mixed.Config{
 		Shm: shm.Config{Rank: s.Rank, NumRanks: len(s.Hosts), ControlBytes: layout.ControlBytes, ABIVersion: 1, Params: params},
 		Carriers: []mixed.Carrier{
-			{Setting: mixed.RDMA, Open: func() (transport.Transport, error) { return verbs.New(verbs.Config{Device: softDevice}) }},
+			{Setting: mixed.RDMA, Open: func() (transport.Transport, error) { return verbs.New(verbs.Config{Device: s.device(s.Rank)}) }},
 			{Setting: mixed.TCP, Open: func() (transport.Transport, error) {
 				return tcp.Open(tcp.Config{Listen: []netip.AddrPort{at}, Keyring: keys})
 			}},
@@ -179,7 +195,7 @@ func (s *rankSpec) carriers(dom *mixed.Domain) string {
 }
 
 // numRounds is how many dispatches with combines a group makes.
-const numRounds = 32
+const numRounds = 24
 
 // rounds compares three of four rounds with the oracle. Of each fourth it says
 // a sum of all bits: "outs" of what combines gave, "bits" of everything.
@@ -237,14 +253,15 @@ func (s *rankSpec) draw(r *rand.Rand, i int) (f flatShape, flat bool) {
 	return f, flat
 }
 
-// The victim plays half of the rounds, if it gets so far: the others then wait
+// victimRounds is half of the rounds when somebody is killed: the victim plays
+// those, if it gets so far: the others then wait
 // for it. Who does not see its death in one round sees it in the next.
-const victimRounds = numRounds / 2
+const victimRounds = 8
 
 func (s *rankSpec) roundsWithDeath(w *world) error {
 	r := rand.New(rand.NewPCG(s.Seed, 1))
 	var gone bool
-	for i := range numRounds {
+	for i := range 2 * victimRounds {
 		if s.Rank == s.Victim && i == victimRounds {
 			time.Sleep(processPatience)
 			return errors.New("it was not killed")

@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,8 +20,18 @@ import (
 	"github.com/moewire/moewire/core/transport/mixed"
 )
 
-// softDevice is what the machine of tests/rdma has.
-const softDevice = "rxe0"
+// The devices that the machine of tests/rdma has, each on a network of its own.
+const (
+	softDevice  = "rxe0"
+	otherDevice = "rxe1"
+)
+
+func (s *groupSpec) device(rank int) string {
+	if s.Hosts[rank] < 'a' {
+		return otherDevice
+	}
+	return softDevice
+}
 
 func needDevice(t *testing.T) {
 	t.Helper()
@@ -37,6 +49,7 @@ type process struct {
 
 type processes struct {
 	t   *testing.T
+	dir string
 	all []*process
 }
 
@@ -45,7 +58,7 @@ func startProcesses(t *testing.T, spec groupSpec) *processes {
 	t.Helper()
 	const key = "1 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde0"
 	spec.Dir = t.TempDir()
-	g := &processes{t: t}
+	g := &processes{t: t, dir: spec.Dir}
 	t.Cleanup(g.end)
 	for r := range spec.Hosts {
 		text, err := json.Marshal(rankSpec{spec, r})
@@ -90,7 +103,20 @@ func (g *processes) await(rank int, prefix string) string {
 	}
 }
 
-// wait expects a rank to end well.
+// finish expects ranks to end well. check is called when all have closed what
+// they had, and none has ended.
+func (g *processes) finish(check func(), ranks ...int) {
+	g.t.Helper()
+	for _, rank := range ranks {
+		g.await(rank, "closed")
+	}
+	check()
+	require.NoError(g.t, os.WriteFile(filepath.Join(g.dir, leaveFile), nil, 0o600))
+	for _, rank := range ranks {
+		g.wait(rank)
+	}
+}
+
 func (g *processes) wait(rank int) {
 	g.t.Helper()
 	p := g.all[rank]
@@ -107,6 +133,14 @@ func (g *processes) wait(rank int) {
 			require.Fail(g.t, "too late", "rank %d did not end", rank)
 		}
 	}
+}
+
+// except lists all ranks but one.
+func (g *processes) except(one int) (ranks []int) {
+	for r := range g.all {
+		ranks = append(ranks, r)
+	}
+	return slices.DeleteFunc(ranks, func(r int) bool { return r == one })
 }
 
 // end stops what still runs, and shows what ranks of a failed test have said.
@@ -132,7 +166,7 @@ func (s *groupSpec) wantPaths(rank int) string {
 			words = append(words, "self")
 		case s.Hosts[r] == s.Hosts[rank]:
 			words = append(words, "shm")
-		case s.Setting == mixed.RDMA:
+		case s.Setting != mixed.TCP && s.device(r) == s.device(rank):
 			words = append(words, "verbs")
 		default:
 			words = append(words, "tcp")
@@ -156,7 +190,7 @@ func resources(t *testing.T) (text string) {
 
 // playGroup runs a group to its end and returns what its ranks have said of
 // their bits.
-func playGroup(t *testing.T, spec groupSpec) (outs, bits []string) {
+func playGroup(t *testing.T, spec groupSpec, check func()) (outs, bits []string) {
 	t.Helper()
 	begin := time.Now()
 	g := startProcesses(t, spec)
@@ -166,22 +200,20 @@ func playGroup(t *testing.T, spec groupSpec) (outs, bits []string) {
 	for r := range g.all {
 		outs, bits = append(outs, g.await(r, "outs")), append(bits, g.await(r, "bits"))
 	}
-	for r := range g.all {
-		g.wait(r)
-	}
+	g.finish(check, g.except(-1)...)
 	t.Logf("%s over %v: %v", spec.Hosts, spec.Setting, time.Since(begin).Round(time.Millisecond))
 	return outs, bits
 }
 
-// TestProcesses: groups of processes over sockets and over RDMA, apart and in
-// pairs, get what the definition says; and every bit of it is what the same
+// TestProcesses: groups of processes over sockets, over RDMA, and over both
+// where devices do not reach one another, apart and in pairs, get what the definition says; and every bit of it is what the same
 // group gets in shared memory. No RDMA object is left.
 func TestProcesses(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		spec := groupSpec{Seed: testenv.Seed(t), Victim: -1}
 		near := spec
 		near.Hosts, near.Setting, near.Deterministic = "aaaa"[:ranks], mixed.Shm, true
-		outs, bits := playGroup(t, near)
+		outs, bits := playGroup(t, near, func() {})
 		for _, spread := range []struct {
 			hosts         string
 			setting       mixed.Setting
@@ -190,6 +222,7 @@ func TestProcesses(t *testing.T) {
 			{"abcd", mixed.TCP, false},
 			{"abcd", mixed.RDMA, true},
 			{"aabb", mixed.RDMA, false},
+			{"aBbA", mixed.Auto, true},
 		} {
 			spec := spec
 			spec.Hosts, spec.Setting, spec.Deterministic = spread.hosts[:ranks], spread.setting, spread.deterministic
@@ -197,23 +230,21 @@ func TestProcesses(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%v-%s", spec.Setting, spec.Hosts), func(t *testing.T) {
-				check := expectNothingLeft(t, spec)
-				gotOuts, gotBits := playGroup(t, spec)
+				gotOuts, gotBits := playGroup(t, spec, expectNothingLeft(t, spec))
 				require.Equal(t, outs, gotOuts)
 				if spec.Deterministic { // else rows lie as they came
 					require.Equal(t, bits, gotBits)
 				}
-				check()
 			})
 		}
 	}
 }
 
 // expectNothingLeft looks at the kernel's objects before and, when what it
-// returns is called, after. Kernels take them away after a process has ended.
+// returns is called, after: what a killed process had goes with it, soon.
 func expectNothingLeft(t *testing.T, spec groupSpec) (check func()) {
 	t.Helper()
-	if spec.Setting != mixed.RDMA {
+	if spec.Setting == mixed.TCP {
 		return func() {}
 	}
 	needDevice(t)
@@ -250,13 +281,8 @@ func TestProcessKilled(t *testing.T) {
 			time.Sleep(time.Duration(r.IntN(20_000)) * time.Microsecond)
 			require.NoError(t, g.all[spec.Victim].cmd.Process.Kill())
 			begin := time.Now()
-			for rank := range g.all {
-				if rank != spec.Victim {
-					g.wait(rank)
-				}
-			}
+			g.finish(check, g.except(spec.Victim)...)
 			t.Logf("killed after round %d, the others were through %v later", round, time.Since(begin).Round(time.Millisecond))
-			check()
 		})
 	}
 }
