@@ -187,9 +187,12 @@ def fuzz() -> None:
 # What the race detector watches in the virtual machine: it makes all slower.
 RDMA_RACES = "Concurrent|RetireUnderLoad|Mixture|Wake|WaitSees|ES2"
 
+# Dispatch and combine between processes, and the death of one.
+RDMA_EP = "TestProcesses|TestProcessKilled/rdma"
+
 
 def rdma() -> None:
-    """The verbs carrier on soft-RoCE devices, in a virtual machine if it can be had."""
+    """The verbs carrier, and EP over it, on soft-RoCE devices in a virtual machine."""
     machine = ROOT / "tests" / "rdma" / "machine.py"
     prepared = subprocess.run(
         [sys.executable, machine, "prepare"],
@@ -213,9 +216,11 @@ def rdma() -> None:
         package = "./core/transport/verbs"
         run("go", "test", "-c", "-o", tests, package, env={"CGO_ENABLED": "0"})
         run("go", "test", "-c", "-race", "-o", races, package, env={"CGO_ENABLED": "1"})
-        both = f"{tests} && {races} -test.run='{RDMA_RACES}'"
-        run(sys.executable, machine, "--timeout", "220", "run", "--",
-            f"export MOEWIRE_REQUIRE=verbs; {both}")  # fmt: skip
+        groups = Path(name) / "ep.test"
+        run("go", "test", "-c", "-o", groups, "./core/ep", env={"CGO_ENABLED": "0"})
+        all_three = f"{tests} && {races} -test.run='{RDMA_RACES}' && {groups} -test.run='{RDMA_EP}'"
+        run(sys.executable, machine, "--timeout", "400", "run", "--",
+            f"export MOEWIRE_REQUIRE=verbs; {all_three}")  # fmt: skip
 
 
 def wheel() -> None:

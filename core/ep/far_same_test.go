@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -41,7 +40,7 @@ func (w *world) runBoth(rank int, s flatShape, flat bool, in *flatInput) (*outco
 	o := d.takeDown(s, flat)
 	out := bytes.Repeat([]byte{0xaa}, in.tokens*s.hidden*2)
 	c := &ep.CombineArgs{
-		Flat: flat, X: d.fakeOutputs(s, flat), Out: out, NumTokens: in.tokens, Timeout: 20 * time.Second,
+		Flat: flat, X: d.fakeOutputs(s, flat), Out: out, NumTokens: in.tokens, Timeout: callTimeout,
 	}
 	if !flat {
 		c.TopkIdx, c.TopkWeights, c.TopK = in.topk, in.weights, s.topk

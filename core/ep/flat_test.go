@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
@@ -184,7 +183,7 @@ func (d *dispatched) computeFlat(rank int, s flatShape, rows []flatRow, y []byte
 func flatCombineArgs(d *dispatched, s flatShape, in *flatInput, y []byte, zeroCopy bool) *ep.CombineArgs {
 	return &ep.CombineArgs{
 		Flat: true, X: y, ZeroCopy: zeroCopy, Out: bytes.Repeat([]byte{0xaa}, in.tokens*s.hidden*2),
-		NumTokens: in.tokens, Timeout: 20 * time.Second,
+		NumTokens: in.tokens, Timeout: callTimeout,
 	}
 }
 

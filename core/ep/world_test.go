@@ -19,6 +19,9 @@ import (
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
+// callTimeout bounds calls that are expected to end well.
+var callTimeout = 20 * time.Second
+
 // world is R ranks in one process.
 type world struct {
 	t        testing.TB
@@ -113,7 +116,7 @@ func (w *world) args(rank int, s shape, in *input, d *dispatched) *ep.DispatchAr
 	return &ep.DispatchArgs{
 		X: in.x, TopkIdx: in.topk, NumTokens: in.tokens, Hidden: s.hidden, TopK: s.topk,
 		MaxTokens: s.maxTokens, NumExperts: s.experts, FP8: s.fp8, Scales: s.scales, WideOutputs: s.wide,
-		RecvCount: d.counts, LayoutRange: d.layout, Timeout: 20 * time.Second,
+		RecvCount: d.counts, LayoutRange: d.layout, Timeout: callTimeout,
 	}
 }
 
@@ -142,7 +145,7 @@ func (w *world) combine(rank int, s shape, in *input, d *dispatched) ([]byte, er
 	out := bytes.Repeat([]byte{0xaa}, in.tokens*s.hidden*2)
 	_, err := w.bufs[rank].Combine(d.res.Op, &ep.CombineArgs{
 		X: d.res.CombineX, ZeroCopy: true, TopkIdx: in.topk, TopkWeights: in.weights, Out: out,
-		NumTokens: in.tokens, TopK: s.topk, Timeout: 20 * time.Second,
+		NumTokens: in.tokens, TopK: s.topk, Timeout: callTimeout,
 	}, ep.PhaseDone, -1)
 	return out, err
 }

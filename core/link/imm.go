@@ -9,6 +9,7 @@ const (
 	immMessage = 0 // where the cursor is
 	immWrapped = 1 // at the ring's start
 	immGrant   = 2
+	immTrial   = 3 // says nothing but that the path is there
 
 	tagBits    = 6
 	numberBits = 24

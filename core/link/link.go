@@ -3,6 +3,7 @@ package link
 import (
 	"errors"
 	"fmt"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -24,9 +25,10 @@ type Link struct {
 	rings [2]transport.Segment // receive, staging
 	owned [2]transport.Region
 
-	failed atomic.Pointer[error]
-	closed atomic.Bool
-	stats  stats
+	failed  atomic.Pointer[error]
+	reached atomic.Bool // a trial has arrived
+	closed  atomic.Bool
+	stats   stats
 }
 
 // stats are what a link counts.
@@ -140,6 +142,29 @@ func (l *Link) agree(o *offer) error {
 		return fmt.Errorf("%w: ring of %d bytes, here it has %d", transport.ErrMismatch, o.ring.SizeBytes, l.cfg.RingBytes)
 	case o.depth < 1 || o.depth > MaxMessages || o.longest < 1 || o.longest > l.cfg.RingBytes/2:
 		return fmt.Errorf("%w: it offers %d messages of at most %d bytes", transport.ErrMetadata, o.depth, o.longest)
+	}
+	return nil
+}
+
+// Try finds out whether bytes of this side reach the peer, whose Connect must
+// have returned: carriers may connect to who is not there. It waits for the end
+// of an empty write, at most until the deadline, and is called once, before
+// anything else is sent.
+func (l *Link) Try(deadline time.Time) error {
+	trial := transport.SendRequest{
+		ID: requestID(idTrial, 0), Op: transport.OpWriteImm, Imm: imm(immTrial, l.recv.peerTag, 0), Remote: l.recv.remote,
+	}
+	if _, err := l.ep.PostSend([]transport.SendRequest{trial}); err != nil {
+		l.tried(err)
+	}
+	for pause := 50 * time.Microsecond; !l.reached.Load(); pause = min(2*pause, 5*time.Millisecond) {
+		if err := l.Err(); err != nil {
+			return err
+		}
+		if !time.Now().Before(deadline) {
+			return fmt.Errorf("link to rank %d: nothing arrives: %w", l.rank, os.ErrDeadlineExceeded)
+		}
+		time.Sleep(pause)
 	}
 	return nil
 }

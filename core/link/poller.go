@@ -33,6 +33,7 @@ const (
 	idMessage = iota + 1
 	idGrant
 	idReceive
+	idTrial
 )
 
 func requestID(kind, number uint64) uint64 { return kind<<56 | number }
@@ -155,6 +156,8 @@ func (p *Poller) serve(c *transport.Completion) (news bool) {
 		l.tried(l.recv.grantEnded())
 	case idReceive:
 		return l.received(c)
+	case idTrial:
+		l.reached.Store(true)
 	}
 	return false
 }
@@ -170,6 +173,8 @@ func (l *Link) received(c *transport.Completion) (news bool) {
 	switch {
 	case !c.HasImm || tag != l.recv.tag:
 		return l.count(false)
+	case kind == immTrial:
+		return false
 	case kind == immGrant:
 		return l.count(l.send.granted(n))
 	case !l.recv.arrived(kind, n, c.NumBytes):

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,7 +18,8 @@ import (
 //
 //  1. everybody is connected with everybody,
 //  2. far ranks tell one another which carriers they have,
-//  3. each pair makes a link over the first that both have,
+//  3. each pair makes a link over the first that both have and over which bytes
+//     arrive: a carrier may be there and not lead to the other rank,
 //  4. all say "ready", and go on when all have said so.
 type gathering struct {
 	v        *view
@@ -25,10 +27,12 @@ type gathering struct {
 	until    time.Time
 	cancel   <-chan struct{}
 
-	up, ready uint64
-	names     [transport.MaxRanks][]string // of far ranks
-	offers    [transport.MaxRanks][]byte
-	links     []*link.Link // by rank
+	up, ready, linked uint64
+	names             [transport.MaxRanks][]string // of far ranks
+	offers            [transport.MaxRanks][]byte
+	tried             [transport.MaxRanks]*string // "": bytes arrive there
+	useless, reasons  [transport.MaxRanks][]string
+	links             []*link.Link // by rank
 }
 
 func (g *gathering) run(entrance *link.Entrance) error {
@@ -73,28 +77,107 @@ func (g *gathering) makeLinks() error {
 	}
 	g.tell(far, kindCarriers, []byte(strings.Join(names, ",")))
 	err = g.awaitEach(far, func(rank int) bool { return g.names[rank] != nil }, "came but named no carrier")
+	for missing := far; missing != 0 && err == nil; {
+		missing, err = g.makeSome(missing, names)
+	}
 	if err != nil {
 		return err
 	}
 	for rank := range members(far) {
-		if err := g.makeLink(rank, names, failed); err != nil {
-			return err
-		}
+		g.explain(rank, failed)
 	}
-	err = g.awaitEach(far, func(rank int) bool { return g.offers[rank] != nil }, "came but made no link")
-	if err != nil {
-		return err
-	}
-	return g.connectLinks()
+	return nil
 }
 
-func (g *gathering) makeLink(rank int, names []string, failed string) (err error) {
+// makeSome makes links over the next carriers and returns the ranks that they
+// do not reach.
+func (g *gathering) makeSome(ranks uint64, names []string) (missing uint64, err error) {
+	for rank := range members(ranks) {
+		if err := g.makeLink(rank, names); err != nil {
+			return 0, err
+		}
+	}
+	err = g.awaitEach(ranks, func(rank int) bool { return g.offers[rank] != nil }, "came but made no link")
+	if err == nil {
+		err = g.onLinks(ranks, func(rank int, l *link.Link) error { return l.Connect(g.offers[rank], g.until) })
+	}
+	if err != nil {
+		return 0, err
+	}
+	for rank := range members(ranks) {
+		g.offers[rank] = nil
+	}
+	g.tell(ranks, kindLinked, nil)
+	if err := g.await(ranks, &g.linked, "came but did not connect its link"); err != nil {
+		return 0, err
+	}
+	g.linked &^= ranks
+	return g.tryLinks(ranks)
+}
+
+// tryLinks finds out on which links bytes arrive, in both directions: the two
+// sides of each come to the same result. What does not work is given up.
+func (g *gathering) tryLinks(ranks uint64) (missing uint64, err error) {
+	var mine [transport.MaxRanks]error
+	_ = g.onLinks(ranks, func(rank int, l *link.Link) error {
+		mine[rank] = l.Try(g.until)
+		return nil
+	})
+	for rank := range members(ranks) {
+		g.tell(1<<rank, kindTried, why(mine[rank]))
+	}
+	if err := g.awaitEach(ranks, func(rank int) bool { return g.tried[rank] != nil }, "came but did not try its link"); err != nil {
+		return 0, err
+	}
+	for rank := range members(ranks) {
+		theirs := *g.tried[rank]
+		if g.tried[rank] = nil; mine[rank] == nil && theirs == "" {
+			continue
+		}
+		missing |= 1 << rank
+		if err := g.giveUp(rank, mine[rank], theirs); err != nil {
+			return 0, err
+		}
+	}
+	return missing, nil
+}
+
+func why(err error) []byte {
+	if err == nil {
+		return nil
+	}
+	return []byte(err.Error())
+}
+
+// giveUp closes a link that does not work, and remembers its carrier.
+func (g *gathering) giveUp(rank int, mine error, theirs string) error {
+	var reasons []string
+	if mine != nil {
+		reasons = append(reasons, mine.Error())
+	}
+	if theirs != "" {
+		reasons = append(reasons, fmt.Sprintf("rank %d says: %s", rank, theirs))
+	}
+	name, _ := g.links[rank].Carrier()
+	g.useless[rank] = append(g.useless[rank], name)
+	g.reasons[rank] = append(g.reasons[rank], reasons...)
+	if err := g.links[rank].Close(g.until); err != nil {
+		return err
+	}
+	g.links[rank], g.v.peers[rank].link = nil, nil
+	return nil
+}
+
+func (g *gathering) makeLink(rank int, names []string) (err error) {
 	lower, higher := names, g.names[rank]
 	if rank < g.v.roster.self {
 		lower, higher = higher, lower
 	}
-	name := choose(lower, higher)
-	if name == "" {
+	name := choose(without(lower, g.useless[rank]), higher)
+	switch {
+	case name == "" && g.useless[rank] != nil:
+		return fmt.Errorf("rank %d cannot be reached: %s", rank, strings.Join(g.reasons[rank], "; "))
+	case name == "":
 		return fmt.Errorf("rank %d has carriers %v, this rank has %v: %w", rank, g.names[rank], names, transport.ErrMismatch)
 	}
 	l, err := link.NewLink(g.carriers.poller(name), rank, rand.Uint32(), g.v.cfg.Link, newPrivate)
@@ -103,15 +186,20 @@ func (g *gathering) makeLink(rank int, names []string, failed string) (err error
 	}
 	g.links[rank], g.v.peers[rank].link = l, l
 	g.tell(1<<rank, kindOffer, l.Offer())
-	g.explain(rank, l, failed)
 	return nil
 }
 
+func without(names, useless []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(useless, name) })
+}
+
 // explain is for Domain.Paths.
-func (g *gathering) explain(rank int, l *link.Link, failed string) {
+func (g *gathering) explain(rank int, failed string) {
 	p := &g.v.paths[rank]
-	p.Carrier, p.Device = l.Carrier()
+	p.Carrier, p.Device = g.links[rank].Carrier()
 	switch {
+	case g.reasons[rank] != nil:
+		p.Why += "; " + strings.Join(g.reasons[rank], "; ")
 	case failed != "":
 		p.Why += "; " + failed
 	case len(g.names[rank]) > 0 && g.names[rank][0] != p.Carrier:
@@ -119,18 +207,16 @@ func (g *gathering) explain(rank int, l *link.Link, failed string) {
 	}
 }
 
-// connectLinks connects all links at once: each waits for its peer.
-func (g *gathering) connectLinks() error {
+// onLinks does something with the links of ranks, at once: each waits for its
+// peer. It returns the first error.
+func (g *gathering) onLinks(ranks uint64, do func(rank int, l *link.Link) error) (first error) {
 	results := make(chan error, transport.MaxRanks)
 	num := 0
-	for rank, l := range g.links {
-		if l == nil {
-			continue
-		}
+	for rank := range members(ranks) {
 		num++
-		safego.Go("link connect", func() { results <- l.Connect(g.offers[rank], g.until) }, func(err error) { results <- err })
+		l := g.links[rank]
+		safego.Go("link connect", func() { results <- do(rank, l) }, func(err error) { results <- err })
 	}
-	var first error
 	for range num {
 		if err := <-results; err != nil && first == nil {
 			first = err
@@ -185,6 +271,11 @@ func (g *gathering) take(n note) error {
 		g.ready |= 1 << n.rank
 	case kindOffer:
 		g.offers[n.rank] = n.text
+	case kindLinked:
+		g.linked |= 1 << n.rank
+	case kindTried:
+		text := string(n.text)
+		g.tried[n.rank] = &text
 	case kindCarriers:
 		g.names[n.rank] = strings.Split(string(n.text), ",")
 	case kindAbort:

@@ -49,6 +49,8 @@ const (
 	kindLetter
 	kindCarriers // names, by preference, separated by commas
 	kindOffer
+	kindLinked // the offer was taken
+	kindTried  // nothing: bytes arrive; else why not, in words
 	kindReady
 	kindAbort // why, in words
 	noteUp

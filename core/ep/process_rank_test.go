@@ -1,0 +1,322 @@
+package ep_test
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/moewire/moewire/core/device"
+	"github.com/moewire/moewire/core/device/cpu"
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/link"
+	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/transport/mixed"
+	"github.com/moewire/moewire/core/transport/shm"
+	"github.com/moewire/moewire/core/transport/tcp"
+	"github.com/moewire/moewire/core/transport/verbs"
+	"github.com/moewire/moewire/core/wire"
+)
+
+// A rank that is a process of its own: the test binary again, with rankVariable
+// set to its rankSpec.
+const (
+	rankVariable = "MOEWIRE_TEST_EP_RANK"
+	keyVariable  = "MOEWIRE_TEST_EP_KEY"
+)
+
+// processPatience bounds every wait between processes, on a machine that is
+// emulated and busy.
+const processPatience = 2 * time.Minute
+
+// groupSpec is a group of processes; every rank gets it.
+type groupSpec struct {
+	Hosts         string // one letter per rank, equal letters: the same host; capitals have otherDevice
+	Setting       mixed.Setting
+	Deterministic bool
+	Seed          uint64
+	Victim        int    // who will be killed; -1: nobody
+	Dir           string // where ranks leave what others read
+}
+
+type rankSpec struct {
+	groupSpec
+	Rank int
+}
+
+func TestMain(m *testing.M) {
+	text := os.Getenv(rankVariable)
+	if text == "" {
+		os.Exit(m.Run())
+	}
+	go func() { // the parent's end of the pipe is the life line
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(1)
+	}()
+	spec, err := rankSpec{}, error(nil)
+	if err = json.Unmarshal([]byte(text), &spec); err == nil {
+		err = spec.run()
+	}
+	if err != nil {
+		fmt.Printf("rank %d failed: %v\n", spec.Rank, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func (s *rankSpec) run() error {
+	callTimeout = processPatience
+	dom, err := s.meet()
+	if err != nil {
+		return err
+	}
+	cfg := s.config()
+	kern, err := cpu.New(0)
+	if err != nil {
+		return errors.Join(err, dom.Close())
+	}
+	buf, err := ep.New(dom, kern, cfg)
+	if err != nil {
+		return errors.Join(err, dom.Close())
+	}
+	fmt.Println("paths", s.carriers(dom))
+	w := &world{bufs: make([]*ep.Buffer, len(s.Hosts))}
+	w.bufs[s.Rank] = buf
+	if s.Victim < 0 {
+		err = s.rounds(w)
+	} else {
+		err = s.roundsWithDeath(w)
+	}
+	// Who leaves may leave others without what is still on its way.
+	if err == nil {
+		_, err = s.exchange("over", nil, s.Victim)
+	}
+	if err = errors.Join(err, buf.Close()); err == nil {
+		fmt.Println("closed")
+		err = s.awaitLeave()
+	}
+	return err
+}
+
+// awaitLeave lets the parent look at what is left while the process is there.
+func (s *rankSpec) awaitLeave() error {
+	for until := time.Now().Add(processPatience); time.Now().Before(until); time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(filepath.Join(s.Dir, leaveFile)); err == nil {
+			return nil
+		}
+	}
+	return errors.New("the parent says nothing")
+}
+
+const leaveFile = "leave"
+
+func (s *rankSpec) config() ep.Config {
+	return ep.Config{NumBytes: 64 << 20, DebugFill: true, Deterministic: s.Deterministic}
+}
+
+// The rings are so small that all of them are used many times over, and that
+// the rows of most dispatches need several messages.
+var processLink = link.Config{RingBytes: 1 << 14, NumMessages: 4}
+
+func (s *rankSpec) meet() (*mixed.Domain, error) {
+	keys, err := wire.NewKeyring(wire.FromEnv(keyVariable))
+	if err != nil {
+		return nil, err
+	}
+	cfg := s.config()
+	params, err := cfg.Params(ep.Standing{})
+	if err != nil {
+		return nil, err
+	}
+	at := netip.MustParseAddrPort("127.0.0.1:0")
+	l, err := mixed.Open(mixed.Config{
+		Shm: shm.Config{Rank: s.Rank, NumRanks: len(s.Hosts), ControlBytes: layout.ControlBytes, ABIVersion: 1, Params: params},
+		Carriers: []mixed.Carrier{
+			{Setting: mixed.RDMA, Open: func() (transport.Transport, error) { return verbs.New(verbs.Config{Device: s.device(s.Rank)}) }},
+			{Setting: mixed.TCP, Open: func() (transport.Transport, error) {
+				return tcp.Open(tcp.Config{Listen: []netip.AddrPort{at}, Keyring: keys})
+			}},
+		},
+		Setting: s.Setting, Keys: keys, Listen: at, Host: s.Hosts[s.Rank : s.Rank+1], Link: processLink,
+		Bound: time.Hour, // a process that starves is not dead
+		Words: []int64{layout.WaitsFor(), layout.Beat(), layout.Quiet()}, Moments: []int64{layout.Since()},
+	})
+	if err != nil {
+		return nil, err
+	}
+	all, err := s.exchange("metadata", l.Metadata(), -1)
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l.Connect(all, processPatience)
+}
+
+// exchange gives every rank's bytes to all but one, through files; each name
+// once.
+func (s *rankSpec) exchange(what string, own []byte, without int) ([][]byte, error) {
+	name := func(r int) string { return filepath.Join(s.Dir, fmt.Sprint(what, r)) }
+	if err := os.WriteFile(name(s.Rank)+".part", own, 0o600); err != nil {
+		return nil, err
+	}
+	if err := os.Rename(name(s.Rank)+".part", name(s.Rank)); err != nil {
+		return nil, err
+	}
+	all := make([][]byte, len(s.Hosts))
+	until := time.Now().Add(processPatience)
+	for r := range all {
+		var err error
+		for all[r] == nil && r != without {
+			if all[r], err = os.ReadFile(name(r)); err != nil && time.Now().After(until) {
+				return nil, fmt.Errorf("%s: rank %d never came", what, r)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	return all, nil
+}
+
+// carriers has one word per rank.
+func (s *rankSpec) carriers(dom *mixed.Domain) string {
+	var words []string
+	for _, p := range dom.Paths() {
+		words = append(words, p.Carrier)
+	}
+	return strings.Join(words, " ")
+}
+
+// numRounds is how many dispatches with combines a group makes.
+const numRounds = 24
+
+// rounds compares three of four rounds with the oracle. Of each fourth it says
+// a sum of all bits: "outs" of what combines gave, "bits" of everything.
+func (s *rankSpec) rounds(w *world) error {
+	r := rand.New(rand.NewPCG(s.Seed, 1)) // all ranks draw the same
+	outs, bits := sha256.New(), sha256.New()
+	for i := range numRounds {
+		shape, flat := s.draw(r, i)
+		ins := flatInputs(r, shape, routings[r.IntN(len(routings))])
+		var err error
+		switch i % 4 {
+		case 0:
+			err = w.roundTrip(s.Rank, shape.shape, packed(ins))
+		case 1:
+			err = w.roundTripFP8(s.Rank, shape.shape, packed(ins))
+		case 2:
+			err = w.flatTrip(s.Rank, shape, ins, i%8 == 2)
+		case 3:
+			var o *outcome
+			if o, err = w.runBoth(s.Rank, shape, flat, &ins[s.Rank]); err == nil {
+				outs.Write(o.out)
+				fmt.Fprintf(bits, "%v", *o)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("round %d: %w", i, err)
+		}
+	}
+	fmt.Printf("outs %x\nbits %x\n", outs.Sum(nil), bits.Sum(nil))
+	if n := w.bufs[s.Rank].Counters().NumMessagesDropped; n != 0 {
+		return fmt.Errorf("%d messages were dropped", n)
+	}
+	return nil
+}
+
+func packed(ins []flatInput) (all []input) {
+	for _, in := range ins {
+		all = append(all, in.input)
+	}
+	return all
+}
+
+// draw is the shape of a round. Rows are long enough for several messages.
+func (s *rankSpec) draw(r *rand.Rand, i int) (f flatShape, flat bool) {
+	f = randomFlatShape(r, len(s.Hosts))
+	f.hidden, f.maxTokens = castBlock*(1+r.IntN(2)), 1+r.IntN(12)
+	switch i % 4 {
+	case 0, 1:
+		f.wide = false
+	case 3:
+		if flat = r.IntN(2) == 1; r.IntN(2) == 1 {
+			f.fp8, f.hidden, f.scales = true, 512, device.ScaleFormat(r.IntN(3))
+		}
+	}
+	return f, flat
+}
+
+// victimRounds is half of the rounds when somebody is killed: the victim plays
+// those, if it gets so far: the others then wait
+// for it. Who does not see its death in one round sees it in the next.
+const victimRounds = 8
+
+func (s *rankSpec) roundsWithDeath(w *world) error {
+	r := rand.New(rand.NewPCG(s.Seed, 1))
+	var gone bool
+	for i := range 2 * victimRounds {
+		if s.Rank == s.Victim && i == victimRounds {
+			time.Sleep(processPatience)
+			return errors.New("it was not killed")
+		}
+		shape, _ := s.draw(r, 0)
+		ins := flatInputs(r, shape, routings[r.IntN(len(routings))])
+		seen, err := w.roundWithDeath(s.Rank, s.Victim, shape.shape, packed(ins))
+		if err == nil && gone && !seen {
+			err = fmt.Errorf("rank %d is back", s.Victim)
+		}
+		if gone = seen; err != nil {
+			return fmt.Errorf("round %d: %w", i, err)
+		}
+		fmt.Println("round", i)
+	}
+	if members := w.bufs[s.Rank].Members(); !gone || members != 1<<len(s.Hosts)-1-1<<s.Victim {
+		return fmt.Errorf("members are %#x, rank %d must be missing from them, and from every mask (%v)", members, s.Victim, gone)
+	}
+	return nil
+}
+
+// roundWithDeath is roundTrip when a rank may die at any point of it: of that
+// rank there are all rows or none, as the mask says, and its experts count or
+// do not.
+func (w *world) roundWithDeath(rank, victim int, s shape, ins []input) (gone bool, err error) {
+	d := new(dispatched)
+	a := w.args(rank, s, &ins[rank], d)
+	a.ActiveRanks = slices.Repeat([]int32{1}, s.ranks)
+	if _, err := w.bufs[rank].Dispatch(a, &d.res, ep.PhaseDone, -1); err != nil {
+		return false, err
+	}
+	all := slices.Clone(ins)
+	if a.ActiveRanks[victim] == 0 {
+		all[victim] = input{}
+	}
+	if err := d.check(rank, s, all); err != nil {
+		return false, err
+	}
+	d.compute(rank, s)
+	c := &ep.CombineArgs{
+		X: d.res.CombineX, ZeroCopy: true, TopkIdx: ins[rank].topk, TopkWeights: ins[rank].weights,
+		Out: make([]byte, ins[rank].tokens*s.hidden*2), NumTokens: ins[rank].tokens, TopK: s.topk, Timeout: callTimeout,
+		ActiveRanks: slices.Repeat([]int32{1}, s.ranks),
+	}
+	if _, err := w.bufs[rank].Combine(d.res.Op, c, ep.PhaseDone, -1); err != nil {
+		return false, err
+	}
+	lost := func(id int64) bool { return c.ActiveRanks[id/int64(s.experts/s.ranks)] == 0 }
+	if string(c.Out) != string(wantCombine(&ins[rank], s.hidden, s.topk, lost)) {
+		return false, fmt.Errorf("%v: rank %d: combine differs from the oracle, with the mask %v", s, rank, c.ActiveRanks)
+	}
+	for r, on := range c.ActiveRanks {
+		if on == 0 && r != victim {
+			return false, fmt.Errorf("rank %d is out, it was not killed", r)
+		}
+	}
+	return c.ActiveRanks[victim] == 0, nil
+}
