@@ -119,7 +119,8 @@ func (g *gathering) explain(rank int, l *link.Link, failed string) {
 	}
 }
 
-// connectLinks connects all links at once: each waits for its peer.
+// connectLinks connects all links at once: each waits for its peer. What ends
+// the meeting, or one link, ends the others' waiting.
 func (g *gathering) connectLinks() error {
 	results := make(chan error, transport.MaxRanks)
 	num := 0
@@ -130,14 +131,39 @@ func (g *gathering) connectLinks() error {
 		num++
 		safego.Go("link connect", func() { results <- l.Connect(g.offers[rank], g.until) }, func(err error) { results <- err })
 	}
-	var first error
-	for range num {
-		if err := <-results; err != nil && first == nil {
-			first = err
+	return g.awaitLinks(results, num)
+}
+
+// awaitLinks returns when no link uses the gathering any more.
+func (g *gathering) awaitLinks(results <-chan error, num int) (first error) {
+	notes, cancel := g.v.notes, g.cancel
+	for num > 0 {
+		var err error
+		select {
+		case err = <-results:
+			num--
+		case n := <-notes:
+			err = g.take(n)
+		case <-cancel:
+			err = errCancelled
+		}
+		if err != nil && first == nil {
+			first, notes, cancel = err, nil, nil
+			g.breakLinks(err)
 		}
 	}
 	return first
 }
+
+func (g *gathering) breakLinks(cause error) {
+	for _, l := range g.links {
+		if l != nil {
+			l.Break(cause)
+		}
+	}
+}
+
+var errCancelled = fmt.Errorf("listener: %w", transport.ErrClosed)
 
 func (g *gathering) tell(ranks uint64, kind byte, text []byte) {
 	m := append([]byte{kind}, text...)
@@ -170,7 +196,7 @@ func (g *gathering) awaitEach(ranks uint64, done func(rank int) bool, complaint 
 				return err
 			}
 		case <-g.cancel:
-			return fmt.Errorf("listener: %w", transport.ErrClosed)
+			return errCancelled
 		case <-timer.C:
 			return fmt.Errorf("%s %s before the deadline: %w", strings.Join(late, ", "), complaint, os.ErrDeadlineExceeded)
 		}
