@@ -139,7 +139,7 @@ func StartControls(cfg ControlConfig, entrance *Entrance, others map[int]Attende
 	err := c.open(others)
 	if err == nil {
 		c.lock()
-		safego.Go("link controls", func() { defer close(c.done); c.run() }, c.crashed)
+		safego.Go("link controls", func() { c.run(); close(c.done) }, c.crashed)
 		return c, nil
 	}
 	c.shut()
@@ -229,8 +229,9 @@ func (c *Controls) Close() error {
 }
 
 // crashed runs when the goroutine has panicked: the others must not take this
-// rank for alive.
+// rank for alive. The handler is in use until it has heard of all ends.
 func (c *Controls) crashed(err error) {
+	defer close(c.done)
 	c.shut()
 	for r, p := range c.peers {
 		if p != nil {

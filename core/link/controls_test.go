@@ -234,3 +234,36 @@ func TestHostileEntrance(t *testing.T) {
 	l.until(t, "the friend is up", func() bool { return l.up == 1<<1 })
 	require.NoError(t, d.Close())
 }
+
+// mistaken is a handler that panics, and is slow to hear of it.
+type mistaken struct {
+	*log
+	entered, leave chan struct{}
+	once           sync.Once
+}
+
+func (m *mistaken) Tick() { panic("a mistake") }
+
+func (m *mistaken) Ended(int, Ending, error) {
+	m.once.Do(func() { close(m.entered) })
+	<-m.leave
+}
+
+// TestCloseAfterPanic: Close waits for the handler also then; what the handler
+// uses may be gone after that.
+func TestCloseAfterPanic(t *testing.T) {
+	e, err := Listen(loopback())
+	require.NoError(t, err)
+	m := &mistaken{log: newLog(), entered: make(chan struct{}), leave: make(chan struct{})}
+	others := map[int]Attendee{1: {ID: newID(), Addr: e.Addr()}}
+	c, err := StartControls(ControlConfig{ID: newID(), Keys: oneKey()(0), Tick: time.Millisecond}, e, others, m)
+	require.NoError(t, err)
+	<-m.entered
+	select {
+	case <-c.done:
+		t.Error("the goroutine is taken for ended while it is in the handler")
+	default:
+	}
+	close(m.leave)
+	require.NoError(t, c.Close())
+}

@@ -60,6 +60,10 @@ func (l *Link) Stats() Stats {
 // touched. The caller releases it.
 type Memory func(sizeBytes int64) (transport.Segment, error)
 
+// flushFor bounds how long NewLink waits, when it fails, until what it has
+// posted has completed.
+const flushFor = time.Second
+
 // NewLink makes the rings and the endpoint of a link to a rank. tag is random.
 // On an error nothing is left.
 func NewLink(p *Poller, rank int, tag uint32, cfg Config, memory Memory) (*Link, error) {
@@ -76,7 +80,7 @@ func NewLink(p *Poller, rank int, tag uint32, cfg Config, memory Memory) (*Link,
 	l.send.cfg, l.send.longest = &l.cfg, longest
 	l.recv.cfg, l.recv.longest, l.recv.tag = &l.cfg, longest, tag&tagMask
 	if err := l.open(memory); err != nil {
-		return nil, fmt.Errorf("link: rank %d: %w", rank, errors.Join(err, l.Close(time.Now())))
+		return nil, fmt.Errorf("link: rank %d: %w", rank, errors.Join(err, l.Close(time.Now().Add(flushFor))))
 	}
 	return l, nil
 }
@@ -97,7 +101,9 @@ func (l *Link) open(memory Memory) (err error) {
 		return err
 	}
 	l.send.ep, l.recv.ep = l.ep, l.ep
-	l.poller.add(l)
+	if err = l.poller.add(l); err != nil {
+		return err
+	}
 	return l.postReceives()
 }
 

@@ -202,8 +202,10 @@ func TestWouldBlock(t *testing.T) {
 		require.Error(t, err)
 		require.False(t, errors.Is(err, transport.ErrWouldBlock))
 	}
-	_, err := a.Reserve(1, 8)
-	require.NoError(t, err)
+	eventually(t, func() bool { // the last grants are still on their way
+		_, err := a.Reserve(1, 8)
+		return err == nil
+	})
 	require.Error(t, a.Post(1, 9))
 }
 
@@ -459,6 +461,59 @@ func TestMisplaced(t *testing.T) {
 	}
 	require.Nil(t, s.Next(1))
 	require.ErrorIs(t, l.Err(), errMisplaced)
+}
+
+// faulty is a carrier that fails where it is told to.
+type faulty struct {
+	transport.Transport
+	poll     error
+	receives int // so many can be posted to an endpoint; 0: all
+}
+
+func (f *faulty) Poll(done []transport.Completion) (int, error) {
+	if f.poll != nil {
+		return 0, f.poll
+	}
+	return f.Transport.Poll(done)
+}
+
+func (f *faulty) NewEndpoint(spec transport.EndpointSpec) (transport.Endpoint, error) {
+	ep, err := f.Transport.NewEndpoint(spec)
+	return &faultyEndpoint{Endpoint: ep, left: f.receives}, err
+}
+
+type faultyEndpoint struct {
+	transport.Endpoint
+	left int
+}
+
+var errFaulty = errors.New("out of order")
+
+func (e *faultyEndpoint) PostRecv(r []transport.RecvRequest) (int, error) {
+	if e.left--; e.left == 0 {
+		return 0, errFaulty
+	}
+	return e.Endpoint.PostRecv(r)
+}
+
+// TestDeadPoller: nobody polls for a link that is made after polling has
+// failed, so it is not made.
+func TestDeadPoller(t *testing.T) {
+	p := NewPoller(&faulty{Transport: fake.New(fake.Config{}).Transport(), poll: errFaulty}, func() {})
+	<-p.done
+	_, err := NewLink(p, 1, 0, Config{RingBytes: 1 << 14, NumMessages: 8}, heap)
+	require.ErrorIs(t, err, errFaulty)
+	require.NoError(t, p.Close())
+}
+
+// TestHalfMade: of a link that cannot be made nothing is left, also when the
+// carrier has requests of it already.
+func TestHalfMade(t *testing.T) {
+	p := NewPoller(&faulty{Transport: fake.New(fake.Config{}).Transport(), receives: 5}, func() {})
+	_, err := NewLink(p, 1, 0, Config{RingBytes: 1 << 14, NumMessages: 8}, heap)
+	require.ErrorIs(t, err, errFaulty)
+	require.Empty(t, *p.links.Load())
+	require.NoError(t, p.Close())
 }
 
 // TestNoAllocations: in steady state nothing is allocated on either side.

@@ -17,7 +17,8 @@ type Poller struct {
 	carrier transport.Transport
 	ring    func()
 
-	mu    sync.Mutex // guards changes of links
+	mu    sync.Mutex // guards changes of links, and dead
+	dead  error      // why nobody polls any more
 	links atomic.Pointer[map[transport.EndpointID]*Link]
 	stop  atomic.Bool
 	done  chan struct{}
@@ -44,7 +45,10 @@ func requestID(kind, number uint64) uint64 { return kind<<56 | number }
 func NewPoller(carrier transport.Transport, ring func()) *Poller {
 	p := &Poller{carrier: carrier, ring: ring, done: make(chan struct{})}
 	p.links.Store(&map[transport.EndpointID]*Link{})
-	safego.Go("link poller", func() { defer close(p.done); p.run() }, p.failAll)
+	safego.Go("link poller", func() { p.run(); close(p.done) }, func(err error) {
+		defer close(p.done) // not before: Close lets go of what failAll uses
+		p.failAll(err)
+	})
 	return p
 }
 
@@ -63,18 +67,22 @@ func (p *Poller) Close() error {
 	return p.err
 }
 
-func (p *Poller) add(l *Link) { p.change(func(m map[transport.EndpointID]*Link) { m[l.ep.ID()] = l }) }
-
-func (p *Poller) remove(l *Link) {
-	p.change(func(m map[transport.EndpointID]*Link) { delete(m, l.ep.ID()) })
+// add is refused when nobody polls any more: a link would wait for ever.
+func (p *Poller) add(l *Link) error {
+	return p.change(func(m map[transport.EndpointID]*Link) { m[l.ep.ID()] = l })
 }
 
-func (p *Poller) change(f func(map[transport.EndpointID]*Link)) {
+func (p *Poller) remove(l *Link) {
+	_ = p.change(func(m map[transport.EndpointID]*Link) { delete(m, l.ep.ID()) })
+}
+
+func (p *Poller) change(f func(map[transport.EndpointID]*Link)) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	m := maps.Clone(*p.links.Load())
 	f(m)
 	p.links.Store(&m)
+	return p.dead
 }
 
 func (p *Poller) run() {
@@ -107,8 +115,12 @@ func (p *Poller) run() {
 	}
 }
 
-// failAll ends all links; nothing of them completes any more.
+// failAll ends all links, and those to come; nothing of them completes any
+// more.
 func (p *Poller) failAll(cause error) {
+	p.mu.Lock()
+	p.dead = cause
+	p.mu.Unlock()
 	for _, l := range *p.links.Load() {
 		l.fail(cause)
 	}

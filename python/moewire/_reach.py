@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 from pathlib import Path
@@ -88,11 +89,27 @@ def _listen(given: str | None, keys: bytes) -> str:
 def own_address() -> str:
     """The address of this host on the way to ``MASTER_ADDR``, else to the default route.
 
-    Nothing is sent: the kernel is asked for a route. "" when there is none.
+    A host often has its own name at a loopback address, which no other host can use: then it is
+    the default route's, unless ``MASTER_ADDR`` says loopback itself. "" when there is none.
     """
-    to = os.environ.get("MASTER_ADDR") or "192.0.2.1"  # RFC 5737: nobody's
+    master = os.environ.get("MASTER_ADDR")
+    found = _address_towards(master) if master else ""
+    if not found or (_is_loopback(found) and not _is_loopback(str(master))):
+        return _address_towards("192.0.2.1") or found  # RFC 5737: nobody's
+    return found
+
+
+def _is_loopback(name: str) -> bool:
     try:
-        family, _, _, _, address = socket.getaddrinfo(to, 9, type=socket.SOCK_DGRAM)[0]
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name.lower() == "localhost"
+
+
+def _address_towards(host: str) -> str:
+    """Nothing is sent: the kernel is asked for a route."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(address)
             return str(probe.getsockname()[0])

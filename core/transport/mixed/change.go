@@ -129,24 +129,31 @@ func (c *Change) Fresh() (ranks uint64) {
 // shm.Change.Commit does. No call of Far may run meanwhile. The members word
 // is left as it is.
 func (c *Change) Commit() error {
+	mine, err := c.commit()
+	if mine && err != nil {
+		c.drop()
+	}
+	return err
+}
+
+// commit keeps Close away until all is in its place: what Close does not find
+// there nobody would close. mine: the change was open until now.
+func (c *Change) commit() (mine bool, err error) {
 	d := c.d
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	switch {
 	case d.closed:
-		d.mu.Unlock()
-		return fmt.Errorf("mixed: commit: %w", transport.ErrClosed)
+		return false, fmt.Errorf("mixed: commit: %w", transport.ErrClosed)
 	case d.change != c:
-		d.mu.Unlock()
-		return fmt.Errorf("mixed: commit: %w", errOver)
+		return false, fmt.Errorf("mixed: commit: %w", errOver)
 	}
 	d.change = nil
-	d.mu.Unlock()
 	if err := c.near.Commit(); err != nil {
-		c.drop()
-		return err
+		return true, err
 	}
 	d.install(c.roster, c.view, c.links)
-	return nil
+	return true, nil
 }
 
 // Abort drops what was gathered. It does nothing after Commit. Idempotent.

@@ -2,6 +2,7 @@ package mixed
 
 import (
 	"errors"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep/membership"
 	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/wire"
 )
 
 // reconnect lets survivors and joiners meet; joiners' hosts are in hosts.
@@ -168,6 +170,92 @@ func TestCloseWhileMeeting(t *testing.T) {
 		require.Error(t, <-errs)
 		require.NoError(t, listeners[2].Close())
 		g.close()
+	}
+}
+
+// TestCommitWhileClosing: a domain that closes ends what a Commit beside it
+// has put in, or the Commit fails.
+func TestCommitWhileClosing(t *testing.T) {
+	for range 20 {
+		g := newTroupe(t, []string{"a", "b"}, nil)
+		changes, _, err := g.reconnect(0b11, nil)
+		require.NoError(t, err)
+		v := changes[0].view
+		closed := make(chan error, 1)
+		go func() { closed <- g.domains[0].Close() }()
+		_ = changes[0].Commit()
+		require.NoError(t, <-closed)
+		require.Zero(t, v.controls.Load().Ranks(), "its connections are open")
+		g.close()
+	}
+}
+
+// waiting is a carrier whose endpoints say that they connect, and then wait
+// for their end, or go on.
+type waiting struct {
+	transport.Transport
+	begun   chan struct{}
+	forever bool
+}
+
+func (w *waiting) NewEndpoint(spec transport.EndpointSpec) (transport.Endpoint, error) {
+	ep, err := w.Transport.NewEndpoint(spec)
+	return &waitingEndpoint{Endpoint: ep, w: w, retired: make(chan struct{})}, err
+}
+
+type waitingEndpoint struct {
+	transport.Endpoint
+	w       *waiting
+	once    sync.Once
+	retired chan struct{}
+}
+
+func (e *waitingEndpoint) Connect(remote []byte, deadline time.Time) error {
+	close(e.w.begun)
+	if e.w.forever {
+		select {
+		case <-e.retired:
+		case <-time.After(time.Until(deadline)):
+			return os.ErrDeadlineExceeded
+		}
+	}
+	return e.Endpoint.Connect(remote, deadline)
+}
+
+func (e *waitingEndpoint) Retire() error {
+	e.once.Do(func() { close(e.retired) })
+	return e.Endpoint.Retire()
+}
+
+// TestCloseWhileConnecting: who gives up while links connect ends that at once,
+// on both sides, and not at the deadline.
+func TestCloseWhileConnecting(t *testing.T) {
+	for closer := range 2 {
+		keys, all := wire.GenerateKeyring(), make([][]byte, 2)
+		listeners, carriers := make([]*Listener, 2), make([]*waiting, 2)
+		for r, host := range []string{"a", "b"} {
+			w := &waiting{begun: make(chan struct{}), forever: r == 1}
+			c := testConfig(keys, r, 2, host)
+			open := c.Carriers[0].Open
+			c.Carriers[0].Open = func() (t transport.Transport, err error) {
+				w.Transport, err = open()
+				return w, err
+			}
+			var err error
+			listeners[r], err = Open(c)
+			require.NoError(t, err)
+			carriers[r], all[r] = w, listeners[r].Metadata()
+		}
+		errs := [2]chan error{make(chan error, 1), make(chan error, 1)}
+		for r, l := range listeners {
+			go func() { _, err := l.Connect(all, 3*time.Second); errs[r] <- err }()
+		}
+		<-carriers[0].begun
+		<-carriers[1].begun
+		require.NoError(t, listeners[closer].Close())
+		require.ErrorIs(t, <-errs[closer], transport.ErrClosed)
+		require.ErrorContains(t, <-errs[1-closer], "gave up connecting")
+		require.NoError(t, listeners[1-closer].Close())
 	}
 }
 

@@ -175,11 +175,13 @@ func (c *council) ended(now time.Time, rank int) {
 	c.propose(now)
 }
 
-// excuse moves everybody's last sign of life forward: this rank itself was
-// not running.
-func (c *council) excuse(d time.Duration) {
+// excuse moves everybody's last sign of life forward, but not past now: this
+// rank itself was not running.
+func (c *council) excuse(now time.Time, d time.Duration) {
 	for r := range c.heard {
-		c.heard[r] = c.heard[r].Add(d)
+		if c.heard[r] = c.heard[r].Add(d); c.heard[r].After(now) {
+			c.heard[r] = now
+		}
 	}
 }
 

@@ -108,7 +108,7 @@ func (w *world) deliver(from, to int) {
 func (w *world) live(p *player) {
 	if gap := w.now.Sub(p.ticked); gap >= tickEvery {
 		if gap > 4*tickEvery {
-			p.excuse(gap)
+			p.excuse(w.now, gap)
 		}
 		p.tick(w.now)
 		p.ticked = w.now
@@ -433,4 +433,19 @@ func FuzzLetter(f *testing.F) {
 			require.Equal(t, b, m.append(nil))
 		}
 	})
+}
+
+// TestExcuse: whoever was heard right after this rank had stood still is not
+// excused for longer than that: nobody was heard in the future.
+func TestExcuse(t *testing.T) {
+	now := time.Unix(1000, 0)
+	c := newCouncil(0, 0b111, testRules, now)
+	now = now.Add(time.Hour) // this rank stood still, and rank 1's last letter waited
+	c.hear(now, 1)
+	c.excuse(now, time.Hour)
+	c.tick(now)
+	require.Zero(t, c.silent)
+	now = now.Add(testRules.bound)
+	c.tick(now)
+	require.Equal(t, uint64(0b110), c.silent)
 }

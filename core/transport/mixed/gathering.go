@@ -119,10 +119,13 @@ func (g *gathering) makeSome(ranks uint64, names []string) (missing uint64, err 
 // sides of each come to the same result. What does not work is given up.
 func (g *gathering) tryLinks(ranks uint64) (missing uint64, err error) {
 	var mine [transport.MaxRanks]error
-	_ = g.onLinks(ranks, func(rank int, l *link.Link) error {
+	err = g.onLinks(ranks, func(rank int, l *link.Link) error {
 		mine[rank] = l.Try(g.until)
 		return nil
 	})
+	if err != nil {
+		return 0, err
+	}
 	for rank := range members(ranks) {
 		g.tell(1<<rank, kindTried, why(mine[rank]))
 	}
@@ -208,8 +211,8 @@ func (g *gathering) explain(rank int, failed string) {
 }
 
 // onLinks does something with the links of ranks, at once: each waits for its
-// peer. It returns the first error.
-func (g *gathering) onLinks(ranks uint64, do func(rank int, l *link.Link) error) (first error) {
+// peer. What ends the meeting, or one link, ends the others' waiting.
+func (g *gathering) onLinks(ranks uint64, do func(rank int, l *link.Link) error) error {
 	results := make(chan error, transport.MaxRanks)
 	num := 0
 	for rank := range members(ranks) {
@@ -217,13 +220,39 @@ func (g *gathering) onLinks(ranks uint64, do func(rank int, l *link.Link) error)
 		l := g.links[rank]
 		safego.Go("link connect", func() { results <- do(rank, l) }, func(err error) { results <- err })
 	}
-	for range num {
-		if err := <-results; err != nil && first == nil {
-			first = err
+	return g.awaitLinks(results, num)
+}
+
+// awaitLinks returns when no link uses the gathering any more.
+func (g *gathering) awaitLinks(results <-chan error, num int) (first error) {
+	notes, cancel := g.v.notes, g.cancel
+	for num > 0 {
+		var err error
+		select {
+		case err = <-results:
+			num--
+		case n := <-notes:
+			err = g.take(n)
+		case <-cancel:
+			err = errCancelled
+		}
+		if err != nil && first == nil {
+			first, notes, cancel = err, nil, nil
+			g.breakLinks(err)
 		}
 	}
 	return first
 }
+
+func (g *gathering) breakLinks(cause error) {
+	for _, l := range g.links {
+		if l != nil {
+			l.Break(cause)
+		}
+	}
+}
+
+var errCancelled = fmt.Errorf("listener: %w", transport.ErrClosed)
 
 func (g *gathering) tell(ranks uint64, kind byte, text []byte) {
 	m := append([]byte{kind}, text...)
@@ -256,7 +285,7 @@ func (g *gathering) awaitEach(ranks uint64, done func(rank int) bool, complaint 
 				return err
 			}
 		case <-g.cancel:
-			return fmt.Errorf("listener: %w", transport.ErrClosed)
+			return errCancelled
 		case <-timer.C:
 			return fmt.Errorf("%s %s before the deadline: %w", strings.Join(late, ", "), complaint, os.ErrDeadlineExceeded)
 		}

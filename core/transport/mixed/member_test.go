@@ -56,6 +56,26 @@ func TestExpel(t *testing.T) {
 	}
 }
 
+// TestStale: a change that is asked for in a word that is over already is not
+// the caller's, though its result is there.
+func TestStale(t *testing.T) {
+	g := newTroupe(t, []string{"a", "b", "c"}, nil)
+	word := g.domains[0].Members()
+	old := word.Load()
+	membership.Fence(word, 1, 0, 2)
+	g.everySet(0b011, 0b011)
+	require.False(t, word.CompareAndSwap(old, old&^0b100))
+}
+
+// TestCouncilPanics: nobody waits for ever for a council that has failed.
+func TestCouncilPanics(t *testing.T) {
+	g := newTroupe(t, []string{"a", "b"}, nil)
+	v := g.domains[0].now.Load().view
+	require.Panics(t, func() { v.act(func(*council, time.Time) { panic("a mistake") }) })
+	require.True(t, v.mu.TryLock(), "the lock is held for ever")
+	v.mu.Unlock()
+}
+
 // TestClosed: a domain that is closed has not died, but nobody waits for it.
 func TestClosed(t *testing.T) {
 	g := newTroupe(t, []string{"a", "b", "c"}, nil)

@@ -123,7 +123,7 @@ func (v *view) Heard(rank int, m []byte) {
 func (v *view) Tick() {
 	v.act(func(c *council, now time.Time) {
 		if gap := now.Sub(v.ticked); gap > 4*v.cfg.Heartbeat {
-			c.excuse(gap) // this process was not running
+			c.excuse(now, gap) // this process was not running
 		}
 		v.ticked = now
 		c.tick(now)
@@ -134,13 +134,7 @@ func (v *view) Tick() {
 // act lets the council do something and carries out what comes of it. Letters
 // are queued under the lock, which keeps their order.
 func (v *view) act(f func(c *council, now time.Time)) {
-	v.mu.Lock()
-	c := v.council
-	f(c, time.Now())
-	v.post()
-	suspects, out := c.gone|c.silent, v.roster.present&^c.set
-	changed := v.publish()
-	v.mu.Unlock()
+	suspects, out, changed := v.decide(f)
 	for r := range members(v.roster.far()) {
 		if s := suspects>>r&1 == 1; v.peers[r].suspect.Swap(s) != s {
 			changed = changed || s
@@ -150,6 +144,17 @@ func (v *view) act(f func(c *council, now time.Time)) {
 	if changed {
 		v.ringAll()
 	}
+}
+
+// decide is the part of act under the lock, which a council that panics leaves
+// open.
+func (v *view) decide(f func(c *council, now time.Time)) (suspects, out uint64, changed bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	c := v.council
+	f(c, time.Now())
+	v.post()
+	return c.gone | c.silent, v.roster.present &^ c.set, v.publish()
 }
 
 // revoke ends the links to those who were taken out: nothing that they still
@@ -217,15 +222,17 @@ func (v *view) ringAll() {
 // leave tells everybody that this rank has taken itself out.
 func (v *view) leave() { v.act(func(c *council, _ time.Time) { c.leave() }) }
 
-// ask wants victims out of a word and reports whether that has happened.
-func (v *view) ask(old, victims uint64) bool {
+// ask wants victims out of a word and reports whether that has happened: not
+// if the word was another one already.
+func (v *view) ask(old, victims uint64) (done bool) {
 	page := v.near.Members()
 	v.act(func(c *council, now time.Time) {
 		if page.Load() == old && v.concerns(epochOf(old)) {
 			c.ask(now, old&ranksMask, victims)
+			done = true
 		}
 	})
-	return page.Load() == old&^victims
+	return done && page.Load() == old&^victims
 }
 
 // tellBeat sends everybody the words, the time, and the council's state.

@@ -1,0 +1,61 @@
+"""How a rank finds the address that ranks of other hosts are told."""
+
+import socket
+from typing import Any
+
+import pytest
+
+from moewire import _reach
+
+# What a name stands for, and this host's end of the way there.
+_HOSTS = {
+    "first": ("127.0.1.1", "127.0.0.1"),  # this host's own name, as many systems have it
+    "second": ("198.51.100.2", "198.51.100.7"),
+    "localhost": ("127.0.0.1", "127.0.0.1"),
+    "127.0.0.1": ("127.0.0.1", "127.0.0.1"),
+    "192.0.2.1": ("192.0.2.1", "203.0.113.5"),  # the default route
+}
+
+
+class _Probe:
+    def __init__(self, *_: object) -> None:
+        self._at = ""
+
+    def __enter__(self) -> "_Probe":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def connect(self, address: tuple[str, int]) -> None:
+        self._at = next(own for to, own in _HOSTS.values() if to == address[0])
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._at, 0
+
+
+def _resolve(name: str, port: int, **_: Any) -> list[tuple[Any, ...]]:
+    if name not in _HOSTS:
+        raise socket.gaierror
+    return [(socket.AF_INET, socket.SOCK_DGRAM, 0, "", (_HOSTS[name][0], port))]
+
+
+@pytest.mark.parametrize(
+    ("master", "want"),
+    [
+        ("second", "198.51.100.7"),
+        ("first", "203.0.113.5"),  # a loopback address is of no use to other hosts
+        ("localhost", "127.0.0.1"),
+        ("127.0.0.1", "127.0.0.1"),
+        ("nowhere", "203.0.113.5"),
+        (None, "203.0.113.5"),
+    ],
+)
+def test_own_address(monkeypatch: pytest.MonkeyPatch, master: str | None, want: str) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", _resolve)
+    monkeypatch.setattr(socket, "socket", _Probe)
+    if master is None:
+        monkeypatch.delenv("MASTER_ADDR", raising=False)
+    else:
+        monkeypatch.setenv("MASTER_ADDR", master)
+    assert _reach.own_address() == want
