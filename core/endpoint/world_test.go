@@ -218,7 +218,11 @@ func (nd *node) note(done []transport.Completion) {
 func (nd *node) halt() error {
 	close(nd.stop)
 	<-nd.ended
-	return nd.now().Close(time.Now().Add(10 * time.Second))
+	bound := 10 * time.Second
+	if nd.w.m != sound {
+		bound = time.Second // some cannot be closed
+	}
+	return nd.now().Close(time.Now().Add(bound))
 }
 
 func (w *world) close() error { return w.closeFor(capacity) }
