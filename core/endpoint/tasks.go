@@ -25,8 +25,10 @@ type task struct {
 }
 
 type running struct {
-	began time.Time
-	stuck bool
+	index   int32
+	began   time.Time
+	stuck   bool
+	counted bool // as quarantined
 }
 
 // task has f called for an entry, soon and without the lock. f ends by
@@ -41,7 +43,7 @@ func (s *Store) spawn() {
 	for len(s.tasks.queue) > 0 && s.tasks.busy < s.cfg.NumTasks {
 		next := s.tasks.queue[0]
 		s.tasks.queue = s.tasks.queue[:copy(s.tasks.queue, s.tasks.queue[1:])]
-		r := &running{began: s.cfg.Now()}
+		r := &running{index: next.index, began: s.cfg.Now()}
 		if s.tasks.active == nil {
 			s.tasks.active = map[*running]struct{}{}
 		}
@@ -57,9 +59,10 @@ func (s *Store) spawn() {
 func (s *Store) ended(r *running) {
 	s.mu.Lock()
 	delete(s.tasks.active, r)
-	if r.stuck {
+	if r.counted {
 		s.stats.Quarantined--
-	} else {
+	}
+	if !r.stuck {
 		s.tasks.busy--
 	}
 	s.spawn()
@@ -80,7 +83,7 @@ func (s *Store) create(i int32) {
 		s.stats.Made++
 		s.mu.Unlock()
 		if s.cfg.Prepare != nil {
-			err = s.cfg.Prepare(ref)
+			err = s.prepare(ref)
 		}
 	}
 	s.mu.Lock()
@@ -96,6 +99,14 @@ func (s *Store) create(i int32) {
 		s.say(e.pair, true)
 		s.advance(e.pair)
 	}
+}
+
+// prepare lets the owner post first receives. If it panics, the attempt fails.
+func (s *Store) prepare(ref Ref) (err error) {
+	if panicked := safego.Call("endpoint prepare", func() { err = s.cfg.Prepare(ref) }); panicked != nil {
+		return panicked
+	}
+	return err
 }
 
 // newEndpoint tries once more when the system has no queue pair left and an
@@ -128,15 +139,15 @@ func (s *Store) evictIdle() bool {
 	s.retire(i, nil)
 	s.mu.Unlock()
 	s.flush()
-	_ = e.ep.Retire()
-	closed := e.drained() && e.ep.Close() == nil // somebody may have posted meanwhile
+	flushed := e.ep.Retire() == nil
+	closed := flushed && e.drained() && e.ep.Close() == nil // somebody may have posted meanwhile
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e.busy = false
+	e.busy, e.flushed = false, flushed
 	if closed {
 		s.vacate(i)
 	} else {
-		s.reclaim()
+		s.sweep()
 	}
 	return closed
 }
@@ -189,9 +200,11 @@ func (s *Store) at(i int32) *entry {
 func (s *Store) stuckTasks(now time.Time) {
 	for r := range s.tasks.active {
 		if !r.stuck && now.Sub(r.began) > s.cfg.DrainFor {
-			r.stuck = true
+			r.stuck, r.counted = true, !s.entries[r.index].overdue
 			s.tasks.busy--
-			s.stats.Quarantined++
+			if r.counted {
+				s.stats.Quarantined++
+			}
 		}
 	}
 	s.spawn()
