@@ -70,7 +70,8 @@ type Config struct {
 	// Changed is called when a connection has become live or has ceased to be
 	// (why is not nil), in that order. It must not wait for the store. May be nil.
 	Changed func(p Peer, r Ref, why error)
-	// NumTasks bounds the calls into the transport that may block at a time (8).
+	// NumTasks bounds the calls into the transport that may block at a time (8):
+	// so many connects, and so many others.
 	NumTasks int
 	// ConnectFor bounds the making of a connection (10 s), DrainFor the wait
 	// for owed completions before quarantine (30 s), RetryAfter the pause

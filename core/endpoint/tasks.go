@@ -10,13 +10,19 @@ import (
 )
 
 // tasks are the calls into the transport that may block: each entry has at
-// most one under way, and NumTasks run at a time. One that lasts too long
-// counts as quarantined, and lets another one run.
+// most one under way. Connects, which wait for a peer, have a lane of their own,
+// so that no number of silent peers holds up the rest. NumTasks run at a time in
+// each lane. One that lasts too long counts as quarantined, and lets another one
+// run.
 type tasks struct {
-	queue      []task
-	active     map[*running]struct{}
-	busy       int // that run and are not stuck
-	destroying int
+	connects, others lane
+	active           map[*running]struct{}
+	destroying       int
+}
+
+type lane struct {
+	queue []task
+	busy  int // that run and are not stuck
 }
 
 type task struct {
@@ -25,6 +31,7 @@ type task struct {
 }
 
 type running struct {
+	lane    *lane
 	index   int32
 	began   time.Time
 	stuck   bool
@@ -33,22 +40,24 @@ type running struct {
 
 // task has f called for an entry, soon and without the lock. f ends by
 // clearing busy.
-func (s *Store) task(i int32, f func(*Store, int32)) {
+func (s *Store) task(i int32, f func(*Store, int32)) { s.taskIn(&s.tasks.others, i, f) }
+
+func (s *Store) taskIn(l *lane, i int32, f func(*Store, int32)) {
 	s.entries[i].busy = true
-	s.tasks.queue = append(s.tasks.queue, task{i, f})
-	s.spawn()
+	l.queue = append(l.queue, task{i, f})
+	s.spawn(l)
 }
 
-func (s *Store) spawn() {
-	for len(s.tasks.queue) > 0 && s.tasks.busy < s.cfg.NumTasks {
-		next := s.tasks.queue[0]
-		s.tasks.queue = s.tasks.queue[:copy(s.tasks.queue, s.tasks.queue[1:])]
-		r := &running{index: next.index, began: s.cfg.Now()}
+func (s *Store) spawn(l *lane) {
+	for len(l.queue) > 0 && l.busy < s.cfg.NumTasks {
+		next := l.queue[0]
+		l.queue = l.queue[:copy(l.queue, l.queue[1:])]
+		r := &running{lane: l, index: next.index, began: s.cfg.Now()}
 		if s.tasks.active == nil {
 			s.tasks.active = map[*running]struct{}{}
 		}
 		s.tasks.active[r] = struct{}{}
-		s.tasks.busy++
+		l.busy++
 		safego.Go("endpoint task", func() {
 			defer s.ended(r)
 			next.do(s, next.index)
@@ -63,9 +72,9 @@ func (s *Store) ended(r *running) {
 		s.stats.Quarantined--
 	}
 	if !r.stuck {
-		s.tasks.busy--
+		r.lane.busy--
 	}
-	s.spawn()
+	s.spawn(r.lane)
 	s.rouse()
 	s.mu.Unlock()
 	s.flush()
@@ -201,13 +210,13 @@ func (s *Store) stuckTasks(now time.Time) {
 	for r := range s.tasks.active {
 		if !r.stuck && now.Sub(r.began) > s.cfg.DrainFor {
 			r.stuck, r.counted = true, !s.entries[r.index].overdue
-			s.tasks.busy--
+			r.lane.busy--
 			if r.counted {
 				s.stats.Quarantined++
 			}
+			s.spawn(r.lane)
 		}
 	}
-	s.spawn()
 }
 
 // Err of a connection attempt that its deadline ended.

@@ -133,3 +133,21 @@ func TestNeverDestroyed(t *testing.T) {
 	eventually(t, "the end of quarantine", func() bool { return a.dev.Counts().QueuePairs == 0 && a.now().Stats().Quarantined == 0 })
 	a.connect(t, 2)
 }
+
+// TestStuckConnects (ES14, ES16): as many connects as may be under way, none of
+// which returns, hold up neither teardown nor the making of what comes next.
+func TestStuckConnects(t *testing.T) {
+	w := testWorld(t, 4, fake.Config{}, func(c *Config) { c.NumTasks, c.ConnectFor, c.DrainFor = 2, time.Hour, time.Hour })
+	a := w.nodes[0]
+	r := a.connect(t, 3)
+	gate := fake.NewGate()
+	stuck := w.net.Inject(fake.Fault{Point: fake.AtConnect, Transport: a.dev, Gate: gate})
+	t.Cleanup(func() { stuck.Remove(); gate.Open() }) // before the world's own close
+	for to := Peer(1); to < 3; to++ {
+		_, err := a.now().Get(to)
+		require.ErrorIs(t, err, ErrConnecting)
+	}
+	eventually(t, "the connects", func() bool { return gate.Waiting() == 2 })
+	a.now().Retire(r)
+	eventually(t, "the teardown", func() bool { return a.now().Stats().Retiring == 0 && a.dev.Counts().QueuePairsDestroyed == 1 })
+}
