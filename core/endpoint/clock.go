@@ -82,7 +82,8 @@ func (s *Store) Start(d time.Duration) {
 
 // Close retires everything, and returns when all queue pairs are gone and no
 // callback runs; an error says how many are left at the deadline. It polls the transport itself:
-// nobody else may from here on. The transport stays open. Idempotent.
+// nobody else may from here on. The transport stays open. Idempotent; a
+// second call at the same time waits for the first one's end.
 func (s *Store) Close(deadline time.Time) error {
 	s.mu.Lock()
 	first := !s.closed
@@ -101,6 +102,8 @@ func (s *Store) Close(deadline time.Time) error {
 		close(t.stop)
 		<-t.ended
 	}
+	s.closing.Lock()
+	defer s.closing.Unlock()
 	return s.drain(deadline)
 }
 

@@ -150,6 +150,7 @@ type Store struct {
 	owed    atomic.Int64 // above 0: a retired entry may be drained by now
 	mutant  mutant       // of tests
 	ticking sync.Mutex
+	closing sync.Mutex // one Close at a time polls
 	ticker  ticker
 }
 

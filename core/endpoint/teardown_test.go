@@ -151,3 +151,19 @@ func TestStuckConnects(t *testing.T) {
 	a.now().Retire(r)
 	eventually(t, "the teardown", func() bool { return a.now().Stats().Retiring == 0 && a.dev.Counts().QueuePairsDestroyed == 1 })
 }
+
+// TestCloseTwiceAtOnce: only one of them polls and waits for the transport.
+func TestCloseTwiceAtOnce(t *testing.T) {
+	w := testWorld(t, 2, fake.Config{}, nil)
+	s := w.nodes[0].now()
+	w.nodes[0].connect(t, 1)
+	close(w.nodes[0].stop)
+	<-w.nodes[0].ended
+	ended := make(chan error, 2)
+	for range 2 {
+		go func() { ended <- s.Close(soon()) }()
+	}
+	require.NoError(t, <-ended)
+	require.NoError(t, <-ended)
+	w.nodes[0].start() // for the world's own close
+}
