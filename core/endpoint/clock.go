@@ -22,6 +22,7 @@ func (s *Store) Tick() {
 	now := s.cfg.Now()
 	s.sweep()
 	s.quarantine(now)
+	s.retake()
 	s.stuckTasks(now)
 	for _, p := range s.pairs {
 		s.hurry(p, now)
@@ -30,11 +31,7 @@ func (s *Store) Tick() {
 
 func (s *Store) quarantine(now time.Time) {
 	for _, i := range s.retired {
-		if e := s.entries[i]; e.state() == retiring && !e.busy && now.Sub(e.since) > s.cfg.DrainFor {
-			s.count(e, -1)
-			e.enter(quarantined)
-			s.count(e, 1)
-		}
+		s.confine(s.entries[i], now)
 	}
 }
 
@@ -83,9 +80,10 @@ func (s *Store) Start(d time.Duration) {
 	}, nil)
 }
 
-// Close retires everything, and returns when all queue pairs are gone; an
-// error says how many are left at the deadline. It polls the transport itself:
-// nobody else may from here on. The transport stays open. Idempotent.
+// Close retires everything, and returns when all queue pairs are gone and no
+// callback runs; an error says how many are left at the deadline. It polls the transport itself:
+// nobody else may from here on. The transport stays open. Idempotent; a
+// second call at the same time waits for the first one's end.
 func (s *Store) Close(deadline time.Time) error {
 	s.mu.Lock()
 	first := !s.closed
@@ -104,6 +102,8 @@ func (s *Store) Close(deadline time.Time) error {
 		close(t.stop)
 		<-t.ended
 	}
+	s.closing.Lock()
+	defer s.closing.Unlock()
 	return s.drain(deadline)
 }
 
@@ -115,7 +115,8 @@ func (s *Store) drain(deadline time.Time) error {
 		}
 		s.Tick()
 		s.mu.RLock()
-		left, idle := len(s.entries)-len(s.vacant), len(s.tasks.active) == 0
+		left := len(s.entries) - len(s.vacant)
+		idle := len(s.tasks.active) == 0 && !s.telling && len(s.outbox)+len(s.news) == 0
 		s.mu.RUnlock()
 		switch {
 		case left == 0 && idle:

@@ -35,7 +35,15 @@ type entry struct {
 	ep      transport.Endpoint
 	busy    bool      // a task is under way, or about to be
 	flushed bool      // its endpoint is in the error state
+	overdue bool      // was in quarantine, and counts there until it is gone
 	since   time.Time // when it was retired
+}
+
+// newEntry is vacant. Generations begin at 1, so that the zero Ref names nothing.
+func newEntry() *entry {
+	e := &entry{}
+	e.word.Store(1 << 8)
+	return e
 }
 
 func (e *entry) state() state { return state(e.word.Load() & 0xff) }
@@ -46,8 +54,9 @@ func (e *entry) enter(st state) { e.word.Store(e.word.Load()&^0xff | uint64(st))
 // leave makes the entry vacant and its references stale. The counts go on: a
 // post that came too late may be about to take its own back.
 func (e *entry) leave() {
-	e.word.Store((e.word.Load()>>8+1)&(1<<32-1)<<8 | uint64(vacant))
-	e.ep, e.pair, e.busy, e.flushed = nil, nil, false, false
+	gen := max(e.gen()+1, 1) // 0 is nobody's, also when it wraps
+	e.word.Store(uint64(gen)<<8 | uint64(vacant))
+	e.ep, e.pair, e.busy, e.flushed, e.overdue = nil, nil, false, false, false
 	e.visited.Store(false)
 }
 

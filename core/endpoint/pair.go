@@ -128,7 +128,7 @@ func (s *Store) advance(p *pair) {
 	case e.state() == offered && len(p.theirs.address) > 0 && meant:
 		e.enter(joining)
 		p.theirs.used = true
-		s.task(p.index, (*Store).join)
+		s.taskIn(&s.tasks.connects, p.index, (*Store).join)
 		s.say(p, true) // so that it can join, too
 	case e.state() == joined && (p.theirs.ready || s.mutant == postUnready):
 		s.goLive(p)

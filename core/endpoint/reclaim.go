@@ -1,6 +1,10 @@
 package endpoint
 
-import "github.com/moewire/moewire/core/transport"
+import (
+	"time"
+
+	"github.com/moewire/moewire/core/transport"
+)
 
 // retire ends an entry's use: nothing can be posted on it from here on. What
 // was posted completes, and then it is destroyed.
@@ -44,17 +48,26 @@ func orEvicted(why error) error {
 // takeDown has a retired entry's endpoint moved to the error state.
 func (s *Store) takeDown(i int32) {
 	if e := s.entries[i]; e.ep == nil {
-		s.vacate(i) // it never had one
+		s.leave(i) // it never had one
 		return
 	}
 	s.task(i, func(s *Store, i int32) {
 		e := s.at(i)
-		_ = e.ep.Retire()
+		err := e.ep.Retire()
 		s.mu.Lock()
-		e.busy, e.flushed = false, true
+		e.busy, e.flushed = false, err == nil
 		s.sweep()
 		s.mu.Unlock()
 	})
+}
+
+// retake tries again where that has failed.
+func (s *Store) retake() {
+	for _, i := range s.retired {
+		if e := s.entries[i]; !e.busy && !e.flushed && e.state() != destroying {
+			s.takeDown(i)
+		}
+	}
 }
 
 // sweep is reclaim for everybody but an insert.
@@ -76,51 +89,55 @@ func (s *Store) reclaim() {
 		if !e.drained() && s.mutant != destroyOwed {
 			continue
 		}
-		s.count(e, -1)
+		s.uncount(e)
 		e.enter(destroying)
 		s.tasks.destroying++
 		s.task(i, (*Store).destroy)
 	}
 }
 
-// count keeps the numbers of retired entries.
-func (s *Store) count(e *entry, by int) {
-	switch e.state() {
-	case retiring:
-		s.stats.Retiring += by
-	case quarantined:
-		s.stats.Quarantined += by
+// uncount: an entry is no longer just retired.
+func (s *Store) uncount(e *entry) {
+	if e.state() == retiring {
+		s.stats.Retiring--
 	}
 }
 
-// destroy closes an endpoint; if the transport says that it is owed something,
-// later once more.
+// destroy closes an endpoint; if the transport does not, later once more.
 func (s *Store) destroy(i int32) {
 	e := s.at(i)
-	id := e.ep.ID()
 	err := e.ep.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e.busy = false
 	s.tasks.destroying--
-	if err != nil {
-		e.enter(retiring)
-		s.count(e, 1)
+	if err == nil {
+		s.vacate(i)
 		return
 	}
-	delete(s.byID, id)
-	s.stats.Destroyed++
-	s.leave(i)
+	e.enter(retiring)
+	s.stats.Retiring++
+	s.confine(e, s.cfg.Now())
 }
 
-// vacate gives a retired entry's place back.
-func (s *Store) vacate(i int32) {
-	e := s.entries[i]
-	s.count(e, -1)
-	if e.ep != nil {
-		delete(s.byID, e.ep.ID())
-		s.stats.Destroyed++
+// confine puts a retired entry into quarantine if it has taken too long, or
+// was there before.
+func (s *Store) confine(e *entry, now time.Time) {
+	if e.state() != retiring || e.busy || (!e.overdue && now.Sub(e.since) <= s.cfg.DrainFor) {
+		return
 	}
+	s.stats.Retiring--
+	e.enter(quarantined)
+	if !e.overdue {
+		e.overdue = true
+		s.stats.Quarantined++
+	}
+}
+
+// vacate gives a place back whose queue pair is gone.
+func (s *Store) vacate(i int32) {
+	delete(s.byID, s.entries[i].ep.ID())
+	s.stats.Destroyed++
 	s.leave(i)
 }
 
@@ -131,7 +148,12 @@ func (s *Store) leave(i int32) {
 			break
 		}
 	}
-	s.entries[i].leave()
+	e := s.entries[i]
+	s.uncount(e)
+	if e.overdue {
+		s.stats.Quarantined--
+	}
+	e.leave()
 	s.vacant = append(s.vacant, i)
 	s.rouse()
 }

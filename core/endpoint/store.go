@@ -41,7 +41,7 @@ var (
 type Peer uint64
 
 // Ref names a connection: an entry and its generation. It is plain data. When
-// the entry serves another connection, it names nothing.
+// the entry serves another connection, it names nothing; the zero Ref never does.
 type Ref struct {
 	index int32
 	gen   uint32
@@ -61,14 +61,17 @@ type Config struct {
 	// Epoch is this process's life: larger than that of any former one.
 	Epoch uint64
 	// Send carries a note to a peer. It must not block; a note may be lost.
+	// Send and Changed are called by one goroutine at a time, without a lock,
+	// and no longer once Close has returned nil.
 	Send func(Peer, Note)
 	// Prepare is called for each endpoint before it is connected, to post its
 	// first receives. May be nil.
 	Prepare func(Ref) error
-	// Changed is called, without a lock, when a connection has become live or
-	// has ceased to be (why is not nil). May be nil.
+	// Changed is called when a connection has become live or has ceased to be
+	// (why is not nil), in that order. It must not wait for the store. May be nil.
 	Changed func(p Peer, r Ref, why error)
-	// NumTasks bounds the calls into the transport that may block at a time (8).
+	// NumTasks bounds the calls into the transport that may block at a time (8):
+	// so many connects, and so many others.
 	NumTasks int
 	// ConnectFor bounds the making of a connection (10 s), DrainFor the wait
 	// for owed completions before quarantine (30 s), RetryAfter the pause
@@ -138,6 +141,7 @@ type Store struct {
 	tasks   tasks
 	outbox  []outgoing
 	news    []change
+	telling bool          // somebody sends what is in the two
 	changed chan struct{} // closed at the next change; nil: nobody waits
 	stats   Stats
 	closed  bool
@@ -147,6 +151,7 @@ type Store struct {
 	owed    atomic.Int64 // above 0: a retired entry may be drained by now
 	mutant  mutant       // of tests
 	ticking sync.Mutex
+	closing sync.Mutex // one Close at a time polls
 	ticker  ticker
 }
 
@@ -186,7 +191,7 @@ func Open(cfg Config) (*Store, error) {
 		pairs: map[Peer]*pair{}, byID: map[transport.EndpointID]int32{}, live: newOrder(cfg.Policy, cfg.Cap),
 	}
 	for i := range s.entries {
-		s.entries[i] = &entry{}
+		s.entries[i] = newEntry()
 		s.vacant[i] = int32(cfg.Cap - 1 - i)
 	}
 	return s, nil
@@ -327,7 +332,7 @@ func (s *Store) overshoots() bool {
 
 // grow is for these, too.
 func (s *Store) grow() {
-	s.entries = append(s.entries, &entry{})
+	s.entries = append(s.entries, newEntry())
 	s.vacant = append(s.vacant, int32(len(s.entries)-1))
 	s.live.next, s.live.prev = append(s.live.next, none), append(s.live.prev, none)
 }
@@ -346,12 +351,27 @@ func (s *Store) makeRoom() {
 
 func (s *Store) wasVisited(i int32) bool { return s.entries[i].visited.Swap(false) }
 
-// flush sends what was decided under the lock.
+// flush sends what was decided under the lock, in that order: one goroutine at
+// a time, which also sends what others decide meanwhile.
 func (s *Store) flush() {
 	s.mu.Lock()
-	notes, news := s.outbox, s.news
-	s.outbox, s.news = nil, nil
+	defer s.mu.Unlock()
+	if s.telling {
+		return
+	}
+	s.telling = true
+	defer func() { s.telling = false }() // also when the owner's code panics
+	for len(s.outbox)+len(s.news) > 0 {
+		notes, news := s.outbox, s.news
+		s.outbox, s.news = nil, nil
+		s.tell(notes, news)
+	}
+}
+
+// tell calls the owner, without the lock that its caller has.
+func (s *Store) tell(notes []outgoing, news []change) {
 	s.mu.Unlock()
+	defer s.mu.Lock()
 	for i := range notes {
 		s.cfg.Send(notes[i].to, notes[i].note)
 	}

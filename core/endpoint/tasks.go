@@ -10,13 +10,19 @@ import (
 )
 
 // tasks are the calls into the transport that may block: each entry has at
-// most one under way, and NumTasks run at a time. One that lasts too long
-// counts as quarantined, and lets another one run.
+// most one under way. Connects, which wait for a peer, have a lane of their own,
+// so that no number of silent peers holds up the rest. NumTasks run at a time in
+// each lane. One that lasts too long counts as quarantined, and lets another one
+// run.
 type tasks struct {
-	queue      []task
-	active     map[*running]struct{}
-	busy       int // that run and are not stuck
-	destroying int
+	connects, others lane
+	active           map[*running]struct{}
+	destroying       int
+}
+
+type lane struct {
+	queue []task
+	busy  int // that run and are not stuck
 }
 
 type task struct {
@@ -25,28 +31,33 @@ type task struct {
 }
 
 type running struct {
-	began time.Time
-	stuck bool
+	lane    *lane
+	index   int32
+	began   time.Time
+	stuck   bool
+	counted bool // as quarantined
 }
 
 // task has f called for an entry, soon and without the lock. f ends by
 // clearing busy.
-func (s *Store) task(i int32, f func(*Store, int32)) {
+func (s *Store) task(i int32, f func(*Store, int32)) { s.taskIn(&s.tasks.others, i, f) }
+
+func (s *Store) taskIn(l *lane, i int32, f func(*Store, int32)) {
 	s.entries[i].busy = true
-	s.tasks.queue = append(s.tasks.queue, task{i, f})
-	s.spawn()
+	l.queue = append(l.queue, task{i, f})
+	s.spawn(l)
 }
 
-func (s *Store) spawn() {
-	for len(s.tasks.queue) > 0 && s.tasks.busy < s.cfg.NumTasks {
-		next := s.tasks.queue[0]
-		s.tasks.queue = s.tasks.queue[:copy(s.tasks.queue, s.tasks.queue[1:])]
-		r := &running{began: s.cfg.Now()}
+func (s *Store) spawn(l *lane) {
+	for len(l.queue) > 0 && l.busy < s.cfg.NumTasks {
+		next := l.queue[0]
+		l.queue = l.queue[:copy(l.queue, l.queue[1:])]
+		r := &running{lane: l, index: next.index, began: s.cfg.Now()}
 		if s.tasks.active == nil {
 			s.tasks.active = map[*running]struct{}{}
 		}
 		s.tasks.active[r] = struct{}{}
-		s.tasks.busy++
+		l.busy++
 		safego.Go("endpoint task", func() {
 			defer s.ended(r)
 			next.do(s, next.index)
@@ -57,12 +68,13 @@ func (s *Store) spawn() {
 func (s *Store) ended(r *running) {
 	s.mu.Lock()
 	delete(s.tasks.active, r)
-	if r.stuck {
+	if r.counted {
 		s.stats.Quarantined--
-	} else {
-		s.tasks.busy--
 	}
-	s.spawn()
+	if !r.stuck {
+		r.lane.busy--
+	}
+	s.spawn(r.lane)
 	s.rouse()
 	s.mu.Unlock()
 	s.flush()
@@ -80,7 +92,7 @@ func (s *Store) create(i int32) {
 		s.stats.Made++
 		s.mu.Unlock()
 		if s.cfg.Prepare != nil {
-			err = s.cfg.Prepare(ref)
+			err = s.prepare(ref)
 		}
 	}
 	s.mu.Lock()
@@ -96,6 +108,14 @@ func (s *Store) create(i int32) {
 		s.say(e.pair, true)
 		s.advance(e.pair)
 	}
+}
+
+// prepare lets the owner post first receives. If it panics, the attempt fails.
+func (s *Store) prepare(ref Ref) (err error) {
+	if panicked := safego.Call("endpoint prepare", func() { err = s.cfg.Prepare(ref) }); panicked != nil {
+		return panicked
+	}
+	return err
 }
 
 // newEndpoint tries once more when the system has no queue pair left and an
@@ -128,15 +148,15 @@ func (s *Store) evictIdle() bool {
 	s.retire(i, nil)
 	s.mu.Unlock()
 	s.flush()
-	_ = e.ep.Retire()
-	closed := e.drained() && e.ep.Close() == nil // somebody may have posted meanwhile
+	flushed := e.ep.Retire() == nil
+	closed := flushed && e.drained() && e.ep.Close() == nil // somebody may have posted meanwhile
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e.busy, e.flushed = false, true
+	e.busy, e.flushed = false, flushed
 	if closed {
 		s.vacate(i)
 	} else {
-		s.reclaim()
+		s.sweep()
 	}
 	return closed
 }
@@ -189,12 +209,14 @@ func (s *Store) at(i int32) *entry {
 func (s *Store) stuckTasks(now time.Time) {
 	for r := range s.tasks.active {
 		if !r.stuck && now.Sub(r.began) > s.cfg.DrainFor {
-			r.stuck = true
-			s.tasks.busy--
-			s.stats.Quarantined++
+			r.stuck, r.counted = true, !s.entries[r.index].overdue
+			r.lane.busy--
+			if r.counted {
+				s.stats.Quarantined++
+			}
+			s.spawn(r.lane)
 		}
 	}
-	s.spawn()
 }
 
 // Err of a connection attempt that its deadline ended.

@@ -34,7 +34,8 @@ const (
 
 const partWords = MaxParts / 64
 
-// Ref names a transfer. It is plain data; after Drop it names nothing.
+// Ref names a transfer. It is plain data; after Drop it names nothing. Neither
+// does the zero Ref, nor is request number 0 anybody's.
 type Ref struct {
 	slot uint32
 	gen  uint32
@@ -102,6 +103,7 @@ func NewTable(n int) (*Table, error) {
 	t := &Table{slots: make([]transfer, n), free: make([]uint32, n)}
 	for i := range t.free {
 		t.free[i] = uint32(n - 1 - i)
+		t.slots[i].gen = 1 // the zero Ref names nothing
 	}
 	return t, nil
 }
@@ -226,7 +228,7 @@ func (t *Table) reuse(slot uint32) {
 		return
 	}
 	s.lent = false
-	s.gen++ // repeats after 2^32 uses of this slot
+	s.gen = max(s.gen+1, 1) // repeats after 2^32 - 1 uses of this slot
 	t.stats.Lent--
 	t.free = append(t.free, slot)
 }

@@ -395,6 +395,34 @@ func TestBadArguments(t *testing.T) {
 	require.ErrorIs(t, err, ErrStale)
 }
 
+// TestZeroRef (CO2, CO11): neither the zero Ref nor request number 0 is any
+// transfer's, also when a slot's generations begin anew.
+func TestZeroRef(t *testing.T) {
+	table, err := NewTable(1)
+	require.NoError(t, err)
+	for _, gen := range []uint32{table.slots[0].gen, 1<<32 - 1, 0} {
+		if gen != 0 {
+			table.slots[0].gen = gen
+		}
+		r, err := table.Begin(1)
+		require.NoError(t, err)
+		require.Equal(t, Stale, table.Complete(0, nil, 0, 0))
+		require.ErrorIs(t, table.Drop(Ref{}), ErrStale)
+		require.Equal(t, Counted, table.Complete(r.RequestID(0), nil, 0, 0))
+		require.NoError(t, table.Drop(r))
+		require.Equal(t, Stale, table.Complete(r.RequestID(0), nil, 0, 0))
+	}
+}
+
+// TestCloseWithoutReason: a table that is closed lends nothing.
+func TestCloseWithoutReason(t *testing.T) {
+	table, err := NewTable(1)
+	require.NoError(t, err)
+	table.Close(nil)
+	_, err = table.Begin(1)
+	require.ErrorIs(t, err, ErrCancelled)
+}
+
 func TestTableAllocatesNothing(t *testing.T) {
 	table, err := NewTable(4)
 	require.NoError(t, err)

@@ -112,14 +112,17 @@ func (t *Table) waitFor(r Ref, deadline time.Time, over func(*transfer) bool) (R
 	}
 }
 
-// Close ends every transfer that is pending with Cancelled and err; Begin
-// returns err from then on. Slots stay lent until they are released and
+// Close ends every transfer that is pending with Cancelled and err, which is
+// ErrCancelled if nil; Begin returns err from then on. Slots stay lent until they are released and
 // dropped. Idempotent.
 func (t *Table) Close(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed != nil {
 		return
+	}
+	if err == nil {
+		err = ErrCancelled
 	}
 	t.closed = err
 	for i := range t.slots {

@@ -57,11 +57,12 @@ const (
 
 type entry[T any] struct {
 	value T
-	gen   uint32 // grows with every release: 2^32 of them until it repeats
+	gen   uint32 // from 1, grows with every release: 2^32 - 1 of them until it repeats
 	state state
 }
 
-// Lease is a value that is lent. It is plain data, good until Put.
+// Lease is a value that is lent. It is plain data, good until Put. The zero
+// Lease is none.
 type Lease[T any] struct {
 	Value T
 	index uint32
@@ -110,6 +111,7 @@ func New[T any](cfg Config[T]) (*Pool[T], error) {
 	p.queue.at = make([]uint32, cfg.Cap)
 	for i := range p.bare {
 		p.bare[i] = uint32(cfg.Cap - 1 - i)
+		p.entries[i].gen = 1
 	}
 	return p, nil
 }
@@ -198,7 +200,7 @@ func (p *Pool[T]) make(i uint32) (Lease[T], error) {
 	return p.lend(i), nil
 }
 
-// vacate gives a place back; whoever waits may make a value in it.
+// vacate gives a place back; who waits longest makes a value in it.
 func (p *Pool[T]) vacate(i uint32) {
 	var none T
 	p.entries[i].value, p.entries[i].state = none, bare
@@ -217,7 +219,7 @@ func (p *Pool[T]) Put(l Lease[T]) error {
 		return ErrReleased
 	}
 	e := &p.entries[l.index]
-	e.gen++
+	e.gen = max(e.gen+1, 1)
 	p.stats.Lent--
 	switch {
 	case p.closed:
@@ -297,7 +299,7 @@ func (p *Pool[T]) clean(i uint32, v T) {
 func (p *Pool[T]) Trim(n int) (trimmed int) {
 	for {
 		p.mu.Lock()
-		if len(p.free) <= n {
+		if len(p.free) <= max(n, 0) {
 			p.mu.Unlock()
 			return trimmed
 		}

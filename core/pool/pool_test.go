@@ -108,3 +108,55 @@ func TestAllocatesNothing(t *testing.T) {
 		pool.Drain(2)
 	}))
 }
+
+// TestNobodyStealsThePlace (SC4): a place that comes free belongs to who waits
+// longest, also when a value has to be made in it.
+func TestNobodyStealsThePlace(t *testing.T) {
+	pool := poolOf(&provider{}, 1, false, sound)
+	pool.cfg.Clean = func(*context) error { return errNoMemory }
+	l, err := pool.Get()
+	require.NoError(t, err)
+	for range 50 {
+		got := make(chan Lease[*context])
+		go func() {
+			l, err := pool.Wait(time.Now().Add(5 * time.Second))
+			if err != nil {
+				t.Error(err)
+			}
+			got <- l
+		}()
+		for waiting(pool) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		require.NoError(t, pool.Put(l))
+		require.Equal(t, 1, pool.Drain(1))
+		_, err = pool.Get()
+		require.ErrorIs(t, err, ErrWouldBlock)
+		l = <-got
+	}
+	require.NoError(t, pool.Put(l))
+	pool.Close()
+	require.Zero(t, pool.Stats().Live)
+}
+
+// TestZeroLease (SC5): what comes with an error is no lease.
+func TestZeroLease(t *testing.T) {
+	pool := poolOf(&provider{}, 1, false, sound)
+	l, err := pool.Get()
+	require.NoError(t, err)
+	require.ErrorIs(t, pool.Put(Lease[*context]{}), ErrReleased)
+	require.Equal(t, 1, pool.Stats().Lent)
+	pool.entries[0].gen, l.gen = 1<<32-1, 1<<32-1 // its last one
+	require.NoError(t, pool.Put(l))
+	_, err = pool.Get()
+	require.NoError(t, err)
+	require.ErrorIs(t, pool.Put(Lease[*context]{}), ErrReleased)
+}
+
+func TestTrimBelowNothing(t *testing.T) {
+	pool := poolOf(&provider{}, 1, false, sound)
+	l, err := pool.Get()
+	require.NoError(t, err)
+	require.NoError(t, pool.Put(l))
+	require.Equal(t, 1, pool.Trim(-1))
+}

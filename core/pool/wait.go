@@ -7,10 +7,11 @@ import (
 
 // waiter is one call of Wait, in order of arrival.
 type waiter[T any] struct {
-	// lease gets one lease: a value, or, with retry set before it is closed,
-	// the news that a place is free. Closed without: the pool is.
+	// lease gets one lease: a value, or, with make set before it is closed, the
+	// news that place is reserved for a new one. Closed without: the pool is.
 	lease chan Lease[T]
-	retry bool
+	make  bool
+	place uint32
 }
 
 // shift takes the oldest waiter off the list.
@@ -20,36 +21,28 @@ func (p *Pool[T]) shift() *waiter[T] {
 	return w
 }
 
-// invite tells the oldest waiter that a place is free.
+// invite reserves a place that is free for the oldest waiter, so that nobody
+// who comes later takes it.
 func (p *Pool[T]) invite() {
 	if p.mutant == loseWakeup || len(p.waiters) == 0 || len(p.bare) == 0 || p.closed {
 		return
 	}
 	w := p.shift()
-	w.retry = true
+	w.make, w.place = true, p.reserve()
 	close(w.lease)
 }
 
 // Wait lends a value, waiting for one until the deadline: then ErrWouldBlock.
 // Who waits longest is served first.
 func (p *Pool[T]) Wait(deadline time.Time) (Lease[T], error) {
-	for {
-		l, again, err := p.wait(deadline)
-		if !again {
-			return l, err
-		}
-	}
-}
-
-func (p *Pool[T]) wait(deadline time.Time) (l Lease[T], again bool, err error) {
 	p.mu.Lock()
 	l, index, err := p.take()
 	if !errors.Is(err, ErrWouldBlock) {
 		p.mu.Unlock()
 		if err == nil && index >= 0 {
-			l, err = p.make(uint32(index))
+			return p.make(uint32(index))
 		}
-		return l, false, err
+		return l, err
 	}
 	w := &waiter[T]{lease: make(chan Lease[T], 1)}
 	p.waiters = append(p.waiters, w)
@@ -57,7 +50,7 @@ func (p *Pool[T]) wait(deadline time.Time) (l Lease[T], again bool, err error) {
 	return p.sleep(w, deadline)
 }
 
-func (p *Pool[T]) sleep(w *waiter[T], deadline time.Time) (l Lease[T], again bool, err error) {
+func (p *Pool[T]) sleep(w *waiter[T], deadline time.Time) (l Lease[T], err error) {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	select {
@@ -70,7 +63,7 @@ func (p *Pool[T]) sleep(w *waiter[T], deadline time.Time) (l Lease[T], again boo
 		if other == w {
 			p.waiters = append(p.waiters[:i], p.waiters[i+1:]...)
 			p.mu.Unlock()
-			return l, false, ErrWouldBlock
+			return l, ErrWouldBlock
 		}
 	}
 	p.mu.Unlock()
@@ -78,12 +71,12 @@ func (p *Pool[T]) sleep(w *waiter[T], deadline time.Time) (l Lease[T], again boo
 	return p.woken(w, l, ok)
 }
 
-func (p *Pool[T]) woken(w *waiter[T], l Lease[T], ok bool) (Lease[T], bool, error) {
+func (p *Pool[T]) woken(w *waiter[T], l Lease[T], ok bool) (Lease[T], error) {
 	switch {
 	case ok:
-		return l, false, nil
-	case w.retry:
-		return l, true, nil
+		return l, nil
+	case w.make:
+		return p.make(w.place)
 	}
-	return l, false, ErrClosed
+	return l, ErrClosed
 }
