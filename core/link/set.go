@@ -123,6 +123,12 @@ func (s *Set) Post(rank int, n int64) error {
 	return nil
 }
 
+// Taken reports whether nothing that was posted is still to be released.
+func (s *Set) Taken(rank int) bool {
+	l := s.links[rank].Load()
+	return l == nil || l.Err() != nil || l.send.acked.Load() == l.send.sent.Load()
+}
+
 // Next returns the oldest message of a rank. What had arrived before a link
 // failed is still there.
 func (s *Set) Next(rank int) []byte {

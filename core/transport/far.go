@@ -28,6 +28,10 @@ type Far interface {
 	Next(rank int) []byte
 	// Release gives the memory of that message back to its sender.
 	Release(rank int)
+	// Taken reports whether the rank has released every message that was posted
+	// to it, or will release nothing more. Whoever ends its use of the domain
+	// before that may take messages along.
+	Taken(rank int) bool
 	// WordAge is how old the copies of a far rank's words may be that its
 	// Control shows: who compares two looks at them lets several of it pass.
 	WordAge() time.Duration

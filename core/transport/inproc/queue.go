@@ -80,6 +80,19 @@ func (q *queue) next() (msg []byte, later bool) {
 	return m.buf[:m.n:m.n], false
 }
 
+func (q *queue) empty() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.num == 0
+}
+
+// drop takes along what nobody has taken, as a sender's memory does.
+func (q *queue) drop() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.num = 0
+}
+
 func (q *queue) release() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
