@@ -183,7 +183,7 @@ func (b *Buffer) Close() error {
 	var err error
 	b.closing.Do(func() {
 		b.releaseAll()
-		b.waitUntilTaken()
+		b.seeOff()
 		b.fail(op.Cancelled, errOwner)
 		b.endObserving()
 		b.users.Wait()

@@ -183,6 +183,9 @@ func (b *Buffer) pick(s *slot) {
 			continue
 		}
 		c.need |= 1 << row.Source
+		if s.placed>>row.Source&1 == 0 {
+			row.Source = -1 // zeros, if the owner does combine
+		}
 	}
 }
 

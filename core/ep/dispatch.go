@@ -113,7 +113,7 @@ func (b *Buffer) assign(s *slot, a *DispatchArgs, slab *layout.Slab, active uint
 	b.rec.begin(s, kindDispatch)
 	b.plan(s, a, active)
 	clear(s.dst)
-	s.sent, s.located, s.broken, s.combines = 0, false, false, 0
+	s.sent, s.placed, s.located, s.broken, s.combines = 0, 0, false, false, 0
 	s.told, s.ordered, s.rows = 0, false, 0
 	s.planned, s.unsent, s.awaited, s.counted = active, active, active, active
 	s.dispatch.begin(a.Timeout)

@@ -155,12 +155,18 @@ func newAlone(t testing.TB, deterministic bool) *alone {
 	b, err := ep.New(a.doms[0], cpu.NewReference(), ep.Config{NumBytes: 16 << 20, Deterministic: deterministic})
 	require.NoError(t, err)
 	a.bufs[0] = b
-	t.Cleanup(func() { _ = b.Close() })
+	t.Cleanup(a.end)
 	a.far = a.doms[1].Far()
 	a.in = farInput(0)
 	a.p, err = b.Dispatch(a.args(0, small, &a.in, &a.d), &a.d.res, ep.PhaseDone, 0)
 	require.ErrorIs(t, err, ep.ErrInProgress)
 	return a
+}
+
+// end closes the buffer, which would wait for who takes nothing.
+func (a *alone) end() {
+	inproc.Kill(a.doms[0], 1)
+	_ = a.bufs[0].Close()
 }
 
 // send posts one message and waits until it was taken.
@@ -319,7 +325,7 @@ func FuzzFarMessages(f *testing.F) {
 	f.Add(append(wordsMessage(1<<16, 0, 0), wordsMessage(1<<16, 1<<16|2, 1<<16|1)...), true)
 	f.Fuzz(func(t *testing.T, all []byte, deterministic bool) {
 		a := newAlone(t, deterministic)
-		defer func() { _ = a.bufs[0].Close() }()
+		defer a.end()
 		a.send(wordsMessage(1<<16, 0, 0)) // so that it sends, and has rows of its own
 		_ = a.p.Wait(ep.PhaseDone, 0)
 		for len(all) > 0 {

@@ -76,30 +76,3 @@ func (p *pump) leave(told bool) {
 		p.kick()
 	}
 }
-
-// takenBound is how long Close waits for far ranks to take what they were sent.
-// They do so at once, but for one that is frozen, or cut off.
-const takenBound = time.Second
-
-// waitUntilTaken lets far members take what was said to them. A link ends with
-// its rank, and what an operation of theirs still waits for would be lost,
-// though here it has ended.
-func (b *Buffer) waitUntilTaken() {
-	for until := time.Now().Add(takenBound); time.Now().Before(until); {
-		ticket := b.dom.PrepareSleep()
-		if b.isTaken() {
-			b.dom.CancelSleep()
-			return
-		}
-		b.dom.Sleep(ticket, time.Millisecond)
-	}
-}
-
-func (b *Buffer) isTaken() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.err() != nil || b.far == nil || !b.isMember() || b.progress() != nil {
-		return true
-	}
-	return b.far.carrier.Untaken()&b.members() == 0
-}

@@ -39,7 +39,9 @@ func (b *Buffer) send(s *slot) error {
 			b.publishTo(s, r, rows>>r&1 == 1)
 		}
 	}
-	ready |= b.sendFar(s, far)
+	far = b.sendFar(s, far)
+	ready |= far
+	s.placed |= rows | far
 	s.unsent &^= ready
 	s.sent |= ready
 	return nil

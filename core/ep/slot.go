@@ -34,6 +34,7 @@ type slot struct {
 	told     uint64              // owners that have our counts (deterministic)
 	ordered  bool                // our slab has its order (deterministic)
 	sent     uint64              // owners that have our arrive
+	placed   uint64              // of these, those that have our rows, too
 	unsent   uint64              // owners that still get rows
 	awaited  uint64              // sources whose arrive we wait for
 	counted  uint64              // sources whose rows count

@@ -18,6 +18,11 @@ type Standing struct {
 // written to anybody until Install. It may be called again. The rank leaves
 // the old epoch: whoever still waits for it there goes on without it.
 func (b *Buffer) Prepare() (Standing, error) {
+	if err := b.enter(); err != nil {
+		return Standing{}, err
+	}
+	defer b.users.Done()
+	b.seeOff()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.err(); err != nil {

@@ -32,7 +32,8 @@ type Far interface {
 	// Control shows: who compares two looks at them lets several of it pass.
 	WordAge() time.Duration
 	// Untaken has one bit per rank that has not released all that was posted
-	// to it, and may still do so.
+	// to it, and may still do so. Whoever ends its use of the domain before
+	// that may take messages along.
 	Untaken() (ranks uint64)
 	// Memory returns zeroed memory of this process's own, which becomes
 	// resident as it is touched. The caller releases it (Segment.Release).

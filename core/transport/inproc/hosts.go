@@ -73,6 +73,19 @@ func (g *group) connect(rank int) {
 	}
 }
 
+// drop takes along the messages of a rank that closes, unless another process
+// has its number.
+func (g *group) drop(d *Domain) {
+	if g.hosts == nil || g.ranks[d.rank].Load() != d.own {
+		return
+	}
+	for r := range g.ranks {
+		if !g.near(d.rank, r) {
+			g.at(d.rank, r).Load().drop()
+		}
+	}
+}
+
 func (g *group) at(from, to int) *atomic.Pointer[queue] { return &g.queues[from*len(g.ranks)+to] }
 
 // farPage is a far rank's control region as one rank sees it: its words as

@@ -289,9 +289,11 @@ func (d *Domain) Sleep(ticket uint32, t time.Duration) {
 func (d *Domain) Yield() { runtime.Gosched() }
 
 // Close ends this rank's use and wakes its sleepers. The memory lives as
-// long as somebody refers to it.
+// long as somebody refers to it. Messages of this rank that nobody has taken
+// are lost.
 func (d *Domain) Close() error {
 	if !d.closed.Swap(true) {
+		d.group.drop(d)
 		d.own.ring()
 	}
 	return nil

@@ -86,6 +86,13 @@ func (q *queue) next() (msg []byte, later bool) {
 	return m.buf[:m.n:m.n], false
 }
 
+// drop takes along what nobody has taken, as a sender's memory does.
+func (q *queue) drop() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.num = 0
+}
+
 func (q *queue) release() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
