@@ -40,7 +40,7 @@ func (b *Buffer) takeRows(s *slot, r int, n uint64, msg []byte) bool {
 	if n%uint64(len(b.slots)) != uint64(s.index) || s.own == nil || n > s.served {
 		return false
 	}
-	if n < s.served {
+	if n < s.served || b.goneOn(s, r) {
 		return true // it was late, and nobody waits any more
 	}
 	h, ok := readRowsHead(msg, n)
@@ -211,11 +211,21 @@ func (b *Buffer) placeStashed() (some bool) {
 			if in.stashed == 0 || s.own == nil || in.op != s.served+1 || !b.ordered(s, r) {
 				continue
 			}
+			if b.goneOn(s, r) {
+				in.stashed = 0
+				continue
+			}
 			b.unstash(s, r)
 			some = true
 		}
 	}
 	return some
+}
+
+// goneOn reports whether our dispatch went on without a source that was lost:
+// its rows have no place in what the caller was given, and get none afterwards.
+func (b *Buffer) goneOn(s *slot, r int) bool {
+	return s.op == s.served && s.counted>>r&1 == 0 && b.out()>>r&1 == 1
 }
 
 // unstash goes through a source's pieces once more.
