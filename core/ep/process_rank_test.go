@@ -293,11 +293,11 @@ func (w *world) roundWithDeath(rank, victim int, s shape, ins []input) (gone boo
 	if _, err := w.bufs[rank].Dispatch(a, &d.res, ep.PhaseDone, -1); err != nil {
 		return false, err
 	}
-	all := slices.Clone(ins)
+	all, lost := slices.Clone(ins), (*input)(nil)
 	if a.ActiveRanks[victim] == 0 {
-		all[victim] = input{}
+		all[victim], lost = input{}, &ins[victim]
 	}
-	if err := d.check(rank, s, all); err != nil {
+	if err := d.checkBeside(rank, s, all, lost); err != nil {
 		return false, err
 	}
 	d.compute(rank, s)
@@ -309,8 +309,8 @@ func (w *world) roundWithDeath(rank, victim int, s shape, ins []input) (gone boo
 	if _, err := w.bufs[rank].Combine(d.res.Op, c, ep.PhaseDone, -1); err != nil {
 		return false, err
 	}
-	lost := func(id int64) bool { return c.ActiveRanks[id/int64(s.experts/s.ranks)] == 0 }
-	if string(c.Out) != string(wantCombine(&ins[rank], s.hidden, s.topk, lost)) {
+	isLost := func(id int64) bool { return c.ActiveRanks[id/int64(s.experts/s.ranks)] == 0 }
+	if string(c.Out) != string(wantCombine(&ins[rank], s.hidden, s.topk, isLost)) {
 		return false, fmt.Errorf("%v: rank %d: combine differs from the oracle, with the mask %v", s, rank, c.ActiveRanks)
 	}
 	for r, on := range c.ActiveRanks {
