@@ -320,6 +320,10 @@ def connect_disagreement(rank: Rank, name: str) -> str:
     return expect(moewire.PeerMismatchError, lambda: rank.buffer(**options))
 
 
+def _sealed(data: bytes) -> bytes:
+    return data + hashlib.sha256(data).digest()[:8]
+
+
 def damaged_metadata(rank: Rank, how: str) -> str:
     """Rank 1 sends altered or truncated metadata to everybody, itself included."""
     from moewire._runtime import Runtime
@@ -333,8 +337,10 @@ def damaged_metadata(rank: Rank, how: str) -> str:
         if how == "empty":
             return b""
         if how == "ABI version":  # as a library of another version would send it
-            data[8:12] = (4711).to_bytes(4, "little")
-            return bytes(data[:-8]) + hashlib.sha256(data[:-8]).digest()[:8]
+            at = data.index(b"MWSH")  # the part of the shared memory, sealed like the whole
+            inner = data[at:-8]
+            inner[8:12] = (4711).to_bytes(4, "little")
+            return _sealed(bytes(data[:at]) + _sealed(bytes(inner[:-8])))
         data[int(how) % len(data)] ^= 0x40
         return bytes(data)
 
