@@ -217,7 +217,7 @@ class _Place:
     def __init__(self) -> None:
         self.made: list[Any] = []
 
-    def meet(self, _num_bytes: int) -> Any:
+    def meet(self, _key: Any, _num_bytes: int) -> Any:
         time.sleep(0.01)  # so that other threads come meanwhile
         self.made.append(SimpleNamespace(closed=0))
         one = self.made[-1]
