@@ -23,7 +23,7 @@ import ctypes
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -289,7 +289,7 @@ class Fabric:
         return self._post(abi.MW_TRANSFER_RECV, peer, region, offset, num_bytes, None, 0)
 
     @contextmanager
-    def couriers(self, carry: Any) -> Iterator[None]:
+    def couriers(self, carry: Callable[[int, bytes], object]) -> Iterator[None]:
         """Carries notes in a thread: ``carry(peer, note)`` takes each to its peer.
 
         What the peers' fabrics want carried here is still for the caller to ``deliver``.
@@ -314,7 +314,7 @@ class Fabric:
             thread.join()
 
     @staticmethod
-    def retry(begin: Any, timeout_us: int = 10_000_000) -> Transfer:
+    def retry(begin: Callable[[], Transfer], timeout_us: int = 10_000_000) -> Transfer:
         """Calls ``begin()`` until it does not raise ``ConnectingError`` or ``WouldBlockError``.
 
         The last of these is raised when ``timeout_us`` has passed.
@@ -322,8 +322,7 @@ class Fabric:
         end = time.monotonic_ns() // 1000 + integer("timeout_us", timeout_us, 0, MAX_63)
         while True:
             try:
-                transfer: Transfer = begin()
-                return transfer
+                return begin()
             except (ConnectingError, WouldBlockError):
                 if time.monotonic_ns() // 1000 >= end:
                     raise
