@@ -18,12 +18,14 @@ import (
 type pair struct {
 	peer    Peer
 	index   int32  // entry that is not retired; none
-	gen     uint64 // grows with each of our endpoints, and with its retirement
+	gen     uint64 // grows with each of our endpoints, and with its retirement; of Store.nextGen
 	theirs  theirs
 	err     error // how the last attempt ended
 	retryAt time.Time
 	until   time.Time // when this attempt is given up
 	resend  time.Time
+
+	older, newer *pair // in Store.idle; nil: not there
 }
 
 // theirs is the newest that a peer has said.
@@ -35,27 +37,14 @@ type theirs struct {
 	ready      bool // and is connected to it
 }
 
-func (s *Store) pairOf(p Peer) (*pair, error) {
-	pair := s.pairs[p]
-	if pair == nil {
-		if len(s.pairs) >= s.cfg.MaxPeers {
-			return nil, fmt.Errorf("%w: %d peers are known, max_peers %d", transport.ErrWouldBlock, len(s.pairs), s.cfg.MaxPeers)
-		}
-		pair = newPair(p)
-		s.pairs[p] = pair
-	}
-	return pair, nil
-}
-
-func newPair(p Peer) *pair { return &pair{peer: p, index: none} }
-
 // attempt begins another endpoint in entry i.
-func (p *pair) attempt(i int32, now time.Time) {
+func (s *Store) attempt(p *pair, i int32) {
+	s.idle.remove(p)
 	p.index = i
-	p.gen++
+	p.gen = s.nextGen(p)
 	p.theirs.seen, p.theirs.ready = false, false
 	p.until = time.Time{}
-	p.resend = now
+	p.resend = s.cfg.Now()
 }
 
 // say queues a note of our state; ask makes the peer answer with its own.

@@ -14,10 +14,15 @@ func (s *Store) Poll(done []transport.Completion, handle func([]transport.Comple
 	events := s.takeEvents() // first: they say why requests have failed
 	n, err := s.cfg.Transport.Poll(done)
 	if n > 0 {
+		if s.mutant == countEarly {
+			s.account(done[:n])
+		}
 		if handle != nil {
 			handle(done[:n])
 		}
-		s.account(done[:n])
+		if s.mutant != countEarly {
+			s.account(done[:n])
+		}
 	}
 	if events || s.owed.Load() > 0 {
 		s.mu.Lock()

@@ -24,7 +24,8 @@ func (s *Store) retire(i int32, why error) {
 	s.stats.Retiring++
 	s.retired = append(s.retired, i)
 	p.index = none
-	p.gen++
+	p.gen = s.nextGen(p)
+	s.idle.add(p)
 	p.theirs.seen, p.theirs.ready = false, false
 	if told {
 		s.say(p, false)

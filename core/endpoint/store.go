@@ -54,7 +54,8 @@ type Config struct {
 	Spec transport.EndpointSpec
 	// Cap is how many queue pairs there may be.
 	Cap int
-	// MaxPeers bounds the peers that are remembered (1024).
+	// MaxPeers bounds the peers that are remembered (1024). At the bound, who
+	// was without a connection for longest is forgotten.
 	MaxPeers int
 	// Policy chooses who makes room.
 	Policy Policy
@@ -125,6 +126,7 @@ type Stats struct {
 	Made, Destroyed, Evicted, Failed        uint64
 	Capped, NoResource, StaleNotes, Refused uint64
 	Events                                  uint64 // of the device, that name no endpoint
+	Forgotten                               uint64 // peers, at MaxPeers
 }
 
 // Store keeps connections. Safe for concurrent use, but for Poll: one
@@ -136,6 +138,8 @@ type Store struct {
 	entries []*entry
 	vacant  []int32
 	pairs   map[Peer]*pair
+	idle    idle
+	lastGen uint64
 	byID    map[transport.EndpointID]int32
 	live    order
 	tasks   tasks
@@ -179,6 +183,10 @@ const (
 	joinUnseen               // connects to an address that was not meant for us
 	postUnready              // live before the peer has said that it is ready
 	lockedCalls              // the transport is called under the lock
+	forgetGens               // a peer that was forgotten is told of generations from before
+	neverForget              // who was known once is known for ever
+	countEarly               // completions count before they were handled
+	numMutants
 )
 
 // Open makes a store. Call Start, or Tick from time to time.
@@ -190,6 +198,7 @@ func Open(cfg Config) (*Store, error) {
 		cfg: cfg, entries: make([]*entry, cfg.Cap), vacant: make([]int32, cfg.Cap),
 		pairs: map[Peer]*pair{}, byID: map[transport.EndpointID]int32{}, live: newOrder(cfg.Policy, cfg.Cap),
 	}
+	s.idle.init()
 	for i := range s.entries {
 		s.entries[i] = newEntry()
 		s.vacant[i] = int32(cfg.Cap - 1 - i)
@@ -299,7 +308,7 @@ func (s *Store) begin(p *pair) error {
 	e.peer, e.pair = p.peer, p
 	e.enter(creating)
 	s.stats.Connecting++
-	p.attempt(i, s.cfg.Now())
+	s.attempt(p, i)
 	s.task(i, (*Store).create)
 	return nil
 }

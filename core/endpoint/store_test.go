@@ -138,7 +138,7 @@ func checkRetired(m mutant, seed uint64) error {
 	w := brokenWorld(m, seed, 3, fake.Config{}, func(c *Config) { c.Cap = 1 })
 	defer w.close()
 	a, send := w.nodes[0], []transport.SendRequest{{Op: transport.OpSend}}
-	old, err := a.now().Wait(1, soon())
+	old, err := a.now().Wait(1, waitFor(m))
 	if err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func checkRetired(m mutant, seed uint64) error {
 	if _, err := a.now().PostSend(old, send); !errors.Is(err, transport.ErrState) {
 		return fmt.Errorf("post on a retired connection: %v", err)
 	}
-	fresh, err := a.now().Wait(2, soon())
+	fresh, err := a.now().Wait(2, waitFor(m))
 	if err != nil || fresh.index != old.index {
 		return fmt.Errorf("%+v after %+v: %v", fresh, old, err)
 	}
@@ -175,7 +175,7 @@ func checkReady(m mutant, seed uint64) error {
 	w.net.Inject(fake.Fault{Point: fake.AtConnect, Transport: w.nodes[1].dev, Gate: gate})
 	_, early := w.nodes[0].now().Wait(1, time.Now().Add(50*time.Millisecond))
 	gate.Open()
-	_, late := w.nodes[0].now().Wait(1, soon())
+	_, late := w.nodes[0].now().Wait(1, waitFor(m))
 	if err := w.close(); err != nil {
 		return err
 	}
@@ -209,7 +209,7 @@ func checkUnseen(m mutant, seed uint64) error {
 	}
 	ours := <-notes
 	s.Deliver(1, Note{Epoch: 1, Gen: 5, Address: theirs.Local(), SeenEpoch: 1, SeenGen: ours.Gen, Ready: true})
-	r, err := s.Wait(1, soon())
+	r, err := s.Wait(1, waitFor(m))
 	if err != nil {
 		return err
 	}
@@ -429,27 +429,4 @@ func FuzzParseNote(f *testing.F) {
 		}
 		require.Equal(t, b, n.Append(nil))
 	})
-}
-
-// TestMutants: each of these defects is found.
-func TestMutants(t *testing.T) {
-	seed := seedOf(t)
-	for m := sound + 1; m <= lockedCalls; m++ {
-		var err error
-		for i := uint64(0); err == nil && i < 8; i++ {
-			if err = checkRetired(m, seed+i); err == nil {
-				err = checkReady(m, seed+i)
-			}
-			if err == nil {
-				err = checkUnseen(m, seed+i)
-			}
-			if err == nil {
-				err = storm(seed+i, m)
-			}
-		}
-		if err == nil {
-			t.Errorf("mutant %d was not found", m)
-		}
-		t.Logf("mutant %d: %.150v", m, err)
-	}
 }

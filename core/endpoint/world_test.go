@@ -72,6 +72,7 @@ type node struct {
 	ended chan struct{}
 	life  int
 	sent  sync.Map // request number -> status of its completion
+	seen  func([]transport.Completion)
 }
 
 // world is some nodes on one network.
@@ -207,6 +208,9 @@ func (nd *node) poll(s *Store, stop, ended chan struct{}) {
 
 // note remembers how the numbered sends have ended.
 func (nd *node) note(done []transport.Completion) {
+	if nd.seen != nil {
+		nd.seen(done)
+	}
 	for _, c := range done {
 		if c.Op == transport.OpSend && c.ID != 0 {
 			nd.sent.Store(c.ID, c.Status)

@@ -1,0 +1,82 @@
+package endpoint
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/moewire/moewire/core/transport"
+)
+
+// Peers are remembered up to a bound. One without a connection can be
+// forgotten, because generations are the store's and not the peer's: whoever
+// still remembers an endpoint that it was told of finds everything that comes
+// later newer. And a note from before that comes late leads to no connection,
+// since it cannot have an endpoint in sight that was made after it.
+
+// idle lists the peers without a connection, in the order in which they were
+// last heard of. Its ends are the pair `ends`.
+type idle struct{ ends pair }
+
+func (l *idle) init() { l.ends.older, l.ends.newer = &l.ends, &l.ends }
+
+// add puts a pair at the newer end, wherever it was.
+func (l *idle) add(p *pair) {
+	l.remove(p)
+	p.older, p.newer = l.ends.older, &l.ends
+	p.older.newer, p.newer.older = p, p
+}
+
+func (l *idle) remove(p *pair) {
+	if p.older != nil {
+		p.older.newer, p.newer.older = p.newer, p.older
+		p.older, p.newer = nil, nil
+	}
+}
+
+// oldest is who was idle for longest and has no pause left; nil if nobody.
+func (l *idle) oldest(now time.Time) *pair {
+	for p := l.ends.newer; p != &l.ends; p = p.newer {
+		if !now.Before(p.retryAt) {
+			return p
+		}
+	}
+	return nil
+}
+
+// pairOf finds a peer, or remembers it from now on.
+func (s *Store) pairOf(id Peer) (*pair, error) {
+	if p := s.pairs[id]; p != nil {
+		if p.index == none {
+			s.idle.add(p) // it was heard of
+		}
+		return p, nil
+	}
+	if len(s.pairs) >= s.cfg.MaxPeers && !s.forget() {
+		return nil, fmt.Errorf("%w: %d peers are known, max_peers %d", transport.ErrWouldBlock, len(s.pairs), s.cfg.MaxPeers)
+	}
+	p := &pair{peer: id, index: none}
+	p.gen = s.nextGen(p)
+	s.pairs[id] = p
+	s.idle.add(p)
+	return p, nil
+}
+
+// forget makes room for another peer, if somebody is idle.
+func (s *Store) forget() bool {
+	p := s.idle.oldest(s.cfg.Now())
+	if p == nil || s.mutant == neverForget {
+		return false
+	}
+	s.idle.remove(p)
+	delete(s.pairs, p.peer)
+	s.stats.Forgotten++
+	return true
+}
+
+func (s *Store) nextGen(p *pair) uint64 {
+	s.lastGen++
+	if s.mutant == forgetGens {
+		return p.gen + 1
+	}
+	return s.lastGen
+}

@@ -1,0 +1,121 @@
+package endpoint
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/transport/fake"
+)
+
+// crowd is two stores that know each other by many names: peer n of the one is
+// peer n of the other.
+func crowd(m mutant, seed uint64, maxPeers [2]int) *world {
+	at := 0
+	var w *world
+	w = brokenWorld(m, seed, 2, fake.Config{}, func(c *Config) {
+		other := 1 - at
+		c.MaxPeers = maxPeers[at]
+		c.Send = func(name Peer, n Note) {
+			w.post.carry(func(n Note) { w.nodes[other].now().Deliver(name, n) }, n)
+		}
+		at++
+	})
+	return w
+}
+
+func (s *Store) numPeers() int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return len(s.pairs)
+}
+
+// come connects to peers that are many times as many as are remembered; some
+// come again after they were forgotten, here or there.
+func come(w *world, numPeers int, patience time.Duration) error {
+	a := w.nodes[0].now()
+	for i := range numPeers {
+		names := []Peer{Peer(i)}
+		if i%5 == 4 {
+			names = append(names, Peer(i/2), Peer(i-3))
+		}
+		for _, name := range names {
+			r, err := a.Wait(name, time.Now().Add(patience))
+			if err != nil {
+				return fmt.Errorf("peer %d, after %d: %w", name, i, err)
+			}
+			if _, err := a.PostSend(r, []transport.SendRequest{{Op: transport.OpSend}}); err != nil && !errors.Is(err, transport.ErrState) {
+				return fmt.Errorf("peer %d: %w", name, err)
+			}
+		}
+		for k, nd := range w.nodes {
+			if n := nd.now().numPeers(); n > nd.now().cfg.MaxPeers {
+				return fmt.Errorf("node %d remembers %d peers", k, n)
+			}
+		}
+	}
+	return nil
+}
+
+// TestPeersComeAndGo: 10 000 peers, one after another, get their connections
+// from a store that remembers 16, and 64 at the other end.
+func TestPeersComeAndGo(t *testing.T) {
+	numPeers := 10_000
+	if testing.Short() {
+		numPeers = 500
+	}
+	w := crowd(sound, seedOf(t), [2]int{16, 64})
+	require.NoError(t, come(w, numPeers, patience))
+	require.Greater(t, w.nodes[0].now().Stats().Forgotten, uint64(numPeers/2))
+	require.Greater(t, w.nodes[1].now().Stats().Forgotten, uint64(numPeers/2))
+	require.NoError(t, w.close())
+}
+
+// checkForgotten: one end forgets what the other remembers.
+func checkForgotten(m mutant, seed uint64) error {
+	w := crowd(m, seed, [2]int{6, 1000})
+	wait := patience
+	if m != sound {
+		wait = time.Second
+	}
+	return errors.Join(come(w, 25, wait), w.close())
+}
+
+func TestForgotten(t *testing.T) {
+	seed := seedOf(t)
+	for i := range uint64(10) {
+		require.NoError(t, checkForgotten(sound, seed+i))
+	}
+}
+
+// TestNobodyToForget: who has a connection, or a pause, is not forgotten.
+func TestNobodyToForget(t *testing.T) {
+	now := time.Now()
+	s := &Store{pairs: map[Peer]*pair{}, cfg: Config{MaxPeers: 3, Now: func() time.Time { return now }}}
+	s.idle.init()
+	for id := range Peer(3) {
+		_, err := s.pairOf(id)
+		require.NoError(t, err)
+	}
+	s.attempt(s.pairs[0], 7)
+	s.pairs[1].give(errors.New("no route"), now, time.Second)
+	s.pairs[2].give(errors.New("no route"), now, time.Minute)
+	_, err := s.pairOf(3)
+	require.ErrorIs(t, err, transport.ErrWouldBlock)
+	now = now.Add(2 * time.Second)
+	_, err = s.pairOf(3)
+	require.NoError(t, err)
+	require.Nil(t, s.pairs[1], "its pause was over")
+	require.NotNil(t, s.pairs[2])
+	now = now.Add(time.Hour)
+	_, err = s.pairOf(2) // it was heard of
+	require.NoError(t, err)
+	_, err = s.pairOf(4)
+	require.NoError(t, err)
+	require.Nil(t, s.pairs[3], "the one that was heard of least lately")
+	require.NotNil(t, s.pairs[0], "it has a connection")
+}
