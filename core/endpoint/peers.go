@@ -80,3 +80,11 @@ func (s *Store) nextGen(p *pair) uint64 {
 	}
 	return s.lastGen
 }
+
+// Has tells whether there is a connection to a peer, or one is being made.
+func (s *Store) Has(p Peer) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	pair := s.pairs[p]
+	return pair != nil && pair.index != none
+}

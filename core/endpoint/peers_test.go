@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -63,7 +64,9 @@ func come(w *world, numPeers int, patience time.Duration) error {
 
 // TestPeersComeAndGo: 10 000 peers, one after another, get their connections
 // from a store that remembers 16, and 64 at the other end.
-func TestPeersComeAndGo(t *testing.T) {
+func TestPeersComeAndGo(t *testing.T) { synctest.Test(t, peersComeAndGo) }
+
+func peersComeAndGo(t *testing.T) {
 	numPeers := 10_000
 	if testing.Short() {
 		numPeers = 500

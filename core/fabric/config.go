@@ -42,7 +42,9 @@ type Config struct {
 	// Epoch is this process's life, larger than that of any former one that
 	// peers have met (nanoseconds since 1970).
 	Epoch uint64
-	// NumPeers bounds the peers that are remembered (64).
+	// NumPeers bounds the peers that are remembered (64). At the bound one with
+	// which nothing is under way is forgotten for another one; messages to it,
+	// should there be any later, are counted from 1 again.
 	NumPeers int
 	// NumConnections bounds the connections, those that are being made or
 	// taken down included (NumPeers, as far as the carrier allows). With fewer

@@ -21,7 +21,7 @@ type Fabric struct {
 	header header // of messages; nil otherwise
 
 	mu       sync.RWMutex // guards the maps
-	peers    map[endpoint.Peer]*peer
+	peers    peers
 	conns    map[uint32]*conn // that may have empty receives posted
 	regions  map[RegionID]transport.Region
 	lastConn uint32
@@ -66,7 +66,7 @@ func open(cfg Config, m mutant) (*Fabric, error) {
 	}
 	f := &Fabric{
 		cfg: cfg, work: make([]work, cfg.NumTransfers), mutant: m,
-		peers: map[endpoint.Peer]*peer{}, conns: map[uint32]*conn{}, regions: map[RegionID]transport.Region{},
+		peers: peers{byID: map[endpoint.Peer]*peer{}}, conns: map[uint32]*conn{}, regions: map[RegionID]transport.Region{},
 		notes: newNotes(cfg.NumPeers), drained: make(chan struct{}, 1),
 	}
 	var err error
@@ -119,7 +119,7 @@ type Stats struct {
 // Stats returns the counts of this moment.
 func (f *Fabric) Stats() Stats {
 	f.mu.RLock()
-	regions, peers := len(f.regions), len(f.peers)
+	regions, peers := len(f.regions), len(f.peers.order)
 	f.mu.RUnlock()
 	return Stats{
 		Transfers: f.table.Stats(), Connections: f.store.Stats(), NumRegions: regions, NumPeers: peers,
@@ -171,21 +171,12 @@ func (f *Fabric) Close(deadline time.Time) error {
 	if err := f.store.Close(deadline); err != nil {
 		return fmt.Errorf("fabric: %w: %w", transport.ErrBusy, err)
 	}
-	return f.closeRest()
+	return f.closeRest(deadline)
 }
 
-func (f *Fabric) closeRest() error {
-	f.mu.Lock()
-	regions := f.regions
-	f.regions = map[RegionID]transport.Region{}
-	f.mu.Unlock()
-	for id, r := range regions {
-		if err := r.Close(); err != nil {
-			f.mu.Lock()
-			f.regions[id] = r
-			f.mu.Unlock()
-			return fmt.Errorf("fabric: region %d: %w", id, err)
-		}
+func (f *Fabric) closeRest(deadline time.Time) error {
+	if err := f.closeRegions(deadline); err != nil {
+		return err
 	}
 	if err := f.header.close(); err != nil {
 		return fmt.Errorf("fabric: %w", err)

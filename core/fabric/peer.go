@@ -1,7 +1,6 @@
 package fabric
 
 import (
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,7 +10,8 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// peer is what is known of one peer. It stays until the fabric is closed.
+// peer is what is known of one peer. It stays while anything is under way with
+// it, and else until another one needs its place.
 type peer struct {
 	id     endpoint.Peer
 	live   atomic.Pointer[conn]
@@ -56,37 +56,6 @@ func take(of *atomic.Int32, n, depth int32) bool {
 	}
 }
 
-// peerOf finds a peer, or remembers it from now on.
-func (f *Fabric) peerOf(id endpoint.Peer) (*peer, error) {
-	f.mu.RLock()
-	p := f.peers[id]
-	f.mu.RUnlock()
-	if p != nil {
-		return p, nil
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if p = f.peers[id]; p != nil {
-		return p, nil
-	}
-	if len(f.peers) >= f.cfg.NumPeers {
-		return nil, fmt.Errorf("%w: %d peers are known, at most %d", transport.ErrWouldBlock, len(f.peers), f.cfg.NumPeers)
-	}
-	p = &peer{id: id}
-	if f.cfg.Mode == Immediates {
-		bound := f.cfg.NumUnmatched + f.cfg.RecvDepth
-		if f.mutant == boundless {
-			bound = f.cfg.NumUnmatched
-		}
-		var err error
-		if p.match, err = op.NewMatcher(bound); err != nil {
-			return nil, err
-		}
-	}
-	f.peers[id] = p
-	return p, nil
-}
-
 // Connect waits until there is a live connection to a peer, and begins to make
 // one. endpoint.ErrConnecting at the deadline: notes may have to be carried.
 func (f *Fabric) Connect(id endpoint.Peer, deadline time.Time) error {
@@ -116,7 +85,7 @@ func (f *Fabric) Connect(id endpoint.Peer, deadline time.Time) error {
 // outstanding on it ends with ErrEnded.
 func (f *Fabric) Disconnect(id endpoint.Peer) {
 	f.mu.RLock()
-	p := f.peers[id]
+	p := f.peers.byID[id]
 	f.mu.RUnlock()
 	if p != nil {
 		if c := p.live.Load(); c != nil {
@@ -126,14 +95,8 @@ func (f *Fabric) Disconnect(id endpoint.Peer) {
 }
 
 func (f *Fabric) retireAll() {
-	f.mu.RLock()
-	peers := make([]endpoint.Peer, 0, len(f.peers))
-	for id := range f.peers {
-		peers = append(peers, id)
-	}
-	f.mu.RUnlock()
-	for _, id := range peers {
-		f.Disconnect(id)
+	for _, p := range f.allPeers() {
+		f.Disconnect(p.id)
 	}
 }
 
@@ -148,24 +111,73 @@ func (f *Fabric) prepare(ref endpoint.Ref) error {
 		return err
 	}
 	c := &conn{ref: ref, peer: p}
+	f.list(c)
+	if err = f.adopt(c); err == nil && f.cfg.Mode == Immediates {
+		c.empty = make([]transport.RecvRequest, f.cfg.RecvDepth)
+		for i := range c.empty {
+			c.empty[i].ID = windowID(c.serial)
+		}
+		err = f.topUp(c)
+	}
+	if err != nil {
+		f.bury(c)
+	}
+	return err
+}
+
+// list gives a connection its number, and notes it if completions of empty
+// receives will name it.
+func (f *Fabric) list(c *conn) {
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.lastConn++
 	c.serial = f.lastConn
 	if f.cfg.Mode == Immediates {
 		f.conns[c.serial] = c
 	}
-	f.mu.Unlock()
+}
+
+// adopt makes a connection the peer's newest, unless it is retired already:
+// then there may be a newer one.
+func (f *Fabric) adopt(c *conn) error {
+	p := c.peer
 	p.mu.Lock()
+	if _, is := f.store.PeerOf(c.ref); !is {
+		p.mu.Unlock()
+		return transport.ErrState
+	}
+	former := p.making
 	p.making = c
+	failed := former != nil && former != p.live.Load() && former.dieLocked()
 	p.mu.Unlock()
-	if f.cfg.Mode == Messages {
-		return nil
+	if failed {
+		f.unlist(former)
 	}
-	c.empty = make([]transport.RecvRequest, f.cfg.RecvDepth)
-	for i := range c.empty {
-		c.empty[i].ID = windowID(c.serial)
+	return nil
+}
+
+// bury takes a connection that has ended off the list, at once if no empty
+// receive of it is owed its completion.
+func (f *Fabric) bury(c *conn) {
+	c.peer.mu.Lock()
+	gone := c.dieLocked()
+	c.peer.mu.Unlock()
+	if gone {
+		f.unlist(c)
 	}
-	return f.topUp(c)
+}
+
+// dieLocked notes that a connection has ended, and tells whether nothing will
+// name it any more.
+func (c *conn) dieLocked() (gone bool) {
+	c.dead = true
+	return c.posted == 0
+}
+
+func (f *Fabric) unlist(c *conn) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.conns, c.serial)
 }
 
 // changed is called when a connection has become live or has ceased to be.
@@ -199,13 +211,17 @@ func (f *Fabric) changed(id endpoint.Peer, ref endpoint.Ref, why error) {
 func (f *Fabric) ended(p *peer, ref endpoint.Ref) {
 	p.mu.Lock()
 	was := p.live.Load()
+	var buried *conn
 	for _, c := range [...]*conn{p.making, was} {
-		if c != nil && c.ref == ref {
-			c.dead = true
+		if c != nil && c.ref == ref && c.dieLocked() {
+			buried = c
 		}
 	}
 	gone := was != nil && was.ref == ref && p.live.CompareAndSwap(was, nil)
 	p.mu.Unlock()
+	if buried != nil {
+		f.unlist(buried)
+	}
 	if gone && f.mutant != forgetOwed {
 		f.abandonReceivers(p, ErrEnded)
 	}
@@ -213,13 +229,7 @@ func (f *Fabric) ended(p *peer, ref endpoint.Ref) {
 
 // dismiss ends all receives of immediates.
 func (f *Fabric) dismiss(why error) {
-	f.mu.RLock()
-	peers := make([]*peer, 0, len(f.peers))
-	for _, p := range f.peers {
-		peers = append(peers, p)
-	}
-	f.mu.RUnlock()
-	for _, p := range peers {
+	for _, p := range f.allPeers() {
 		f.abandonReceivers(p, why)
 	}
 }

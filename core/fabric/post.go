@@ -141,6 +141,10 @@ func (f *Fabric) postFailed(w *work, ref op.Ref, from, to int64, err error) (op.
 	if from > 0 {
 		return ref, nil
 	}
+	if k == Send { // its number is the next message's, if there was none meanwhile
+		n := number(f.header.at(slotOf(ref.RequestID(0))))
+		c.peer.number.CompareAndSwap(n, n-1)
+	}
 	_ = f.table.Drop(ref)
 	return op.Ref{}, err
 }

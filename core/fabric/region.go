@@ -3,6 +3,7 @@ package fabric
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/transport"
@@ -20,10 +21,11 @@ func (f *Fabric) Register(mem []byte, access transport.Access) (RegionID, error)
 	if access > transport.AccessWrite|transport.AccessRead {
 		return 0, invalid("access is %#x, allowed are bits 1 (write) and 2 (read)", access)
 	}
-	if err := f.refusal(); err != nil {
+	f.mu.Lock()
+	if err := f.refusal(); err != nil { // with the lock: Close finds those that have passed
+		f.mu.Unlock()
 		return 0, err
 	}
-	f.mu.Lock()
 	if len(f.regions) >= f.cfg.NumRegions {
 		f.mu.Unlock()
 		return 0, fmt.Errorf("%w: %d regions, at most %d", transport.ErrWouldBlock, f.cfg.NumRegions, f.cfg.NumRegions)
@@ -39,8 +41,36 @@ func (f *Fabric) Register(mem []byte, access transport.Access) (RegionID, error)
 		delete(f.regions, id)
 		return 0, err
 	}
-	f.regions[id] = r
+	f.regions[id] = r // Close waits for it
 	return id, nil
+}
+
+// closeRegions closes all that are left, once those that are being made are.
+func (f *Fabric) closeRegions(deadline time.Time) error {
+	for {
+		id, r := f.anyRegion()
+		switch {
+		case id == 0:
+			return nil
+		case r != nil:
+			if err := f.CloseRegion(id); err != nil && !errors.Is(err, ErrRegion) {
+				return fmt.Errorf("fabric: region %d: %w", id, err)
+			}
+		case !time.Now().Before(deadline):
+			return fmt.Errorf("fabric: region %d is being registered: %w", id, transport.ErrBusy)
+		default:
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+func (f *Fabric) anyRegion() (RegionID, transport.Region) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	for id, r := range f.regions {
+		return id, r
+	}
+	return 0, nil
 }
 
 // region finds a region. nil for 0.

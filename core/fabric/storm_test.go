@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -164,6 +165,21 @@ func moved(r *Request, mine, theirs []byte, a *actor) bool {
 func TestStorm(t *testing.T) {
 	for _, mode := range []Mode{Immediates, Messages} {
 		t.Run(mode.String(), func(t *testing.T) { storm(t, testenv.Seed(t), mode) })
+	}
+}
+
+// TestStormInBubble: the same under many seeds, in bubbles whose clock is fake.
+func TestStormInBubble(t *testing.T) {
+	seed := testenv.Seed(t)
+	for i := range testenv.NumSeeds(t, 30) {
+		synctest.Test(t, func(t *testing.T) {
+			defer func() {
+				if t.Failed() {
+					t.Logf("MOEWIRE_TEST_SEED=%d", seed+i)
+				}
+			}()
+			storm(t, seed+i, Mode(i%2))
+		})
 	}
 }
 

@@ -8,8 +8,9 @@ import (
 
 // Look returns what is known of an operation now. Imm of a Recv is the
 // message's number modulo 2^32: the peer's fabric counts what it sends here
-// from 1; one that never comes was lost. NumBytes of a ReceiveImm are those of
-// the write, or, of one that was cut, of its last slice.
+// from 1; one that never comes was lost, or refused to its sender while it
+// sent others. NumBytes of a ReceiveImm are those of the write, or, of one that
+// was cut, of its last slice.
 func (f *Fabric) Look(r op.Ref) (op.Result, error) { return f.table.Look(r) }
 
 // Wait waits until an operation has ended. op.ErrTimedOut at the deadline,

@@ -76,9 +76,7 @@ func (f *Fabric) arrived(done *transport.Completion) {
 			_ = f.topUp(c) // or the connection is about to end
 		}
 	case left == 0:
-		f.mu.Lock()
-		delete(f.conns, c.serial)
-		f.mu.Unlock()
+		f.unlist(c)
 		if p.isShort() {
 			f.refill.Store(true)
 		}

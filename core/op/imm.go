@@ -68,6 +68,9 @@ func (m *Matcher) Withdraw(r Ref) bool {
 	return found
 }
 
+// IsEmpty tells that nothing waits on either side.
+func (m *Matcher) IsEmpty() bool { return m.arrivals.count == 0 && m.receives.count == 0 }
+
 // Abandon takes the oldest waiting receive out, because nothing will come for it.
 func (m *Matcher) Abandon() (r Ref, was bool) { return m.receives.pop() }
 
