@@ -57,8 +57,7 @@ func (e *Endpoint) meet(remote []byte, deadline time.Time) error {
 	if err != nil {
 		return err
 	}
-	left := time.Until(deadline)
-	if left <= 0 {
+	if time.Until(deadline) <= 0 {
 		return fmt.Errorf("deadline: %w", os.ErrDeadlineExceeded)
 	}
 	switch bytes.Compare(e.name[:], to.endpoint[:]) {
@@ -72,7 +71,7 @@ func (e *Endpoint) meet(remote []byte, deadline time.Time) error {
 	if err != nil {
 		return err
 	}
-	timer := time.NewTimer(left)
+	timer := time.NewTimer(time.Until(deadline)) // what dialing has left of it
 	defer timer.Stop()
 	select {
 	case err = <-e.met:

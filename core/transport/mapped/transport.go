@@ -31,7 +31,8 @@ type Transport struct {
 	finished   bitmap // endpoints that have completions
 	failed     bitmap // endpoints that have failed by themselves
 	numRegions atomic.Int64
-	next       int // where Poll begins
+	nextRun    uint32 // the slot where Poll begins to run requests,
+	nextDone   uint32 // and to take completions: after those that had their turn
 
 	isClosed atomic.Bool
 	life     sync.RWMutex // held while the shared memory is in use; for writing by Close
@@ -174,29 +175,43 @@ func (t *Transport) Poll(done []transport.Completion) (int, error) {
 	if t.isClosed.Load() {
 		return 0, transport.ErrClosed
 	}
-	t.next = (t.next + 1) % numNewsWords // for all to have their turn
 	t.runAll()
 	n := 0
-	for i := range numNewsWords {
-		word := (t.next + i) % numNewsWords
-		for which := t.finished[word].Load(); which != 0 && n < len(done); {
-			if e := t.slots[64*word+int(lowest(&which))].Load(); e != nil {
+	for k, first := 0, t.nextDone; k <= numNewsWords; k++ {
+		word, part := turn(first, k)
+		for which := t.finished[word].Load() & part; which != 0 && n < len(done); {
+			slot := uint32(64*word) + lowest(&which)
+			if e := t.slots[slot].Load(); e != nil {
 				n += e.collect(done[n:])
 			}
+			t.nextDone = (slot + 1) % MaxEndpoints
 		}
 	}
 	return n, nil
 }
 
+// turn goes through the words of a bitmap from a slot on and round to it again:
+// the k-th word, and which part of it. The first one comes again as the last.
+func turn(first uint32, k int) (word int, part uint64) {
+	word, part = (int(first/64)+k)%numNewsWords, ^uint64(0)
+	switch k {
+	case 0:
+		part <<= first % 64
+	case numNewsWords:
+		part = ^(part << (first % 64))
+	}
+	return word, part
+}
+
 // runAll runs the endpoints that have news, or work left.
 func (t *Transport) runAll() {
 	left := pollBytes
-	for i := range numNewsWords {
-		word := (t.next + i) % numNewsWords
-		if t.bell.news[word].Load() == 0 && t.runnable[word].Load() == 0 {
+	for k, first := 0, t.nextRun; k <= numNewsWords; k++ {
+		word, part := turn(first, k)
+		if (t.bell.news[word].Load()|t.runnable[word].Load())&part == 0 {
 			continue
 		}
-		for which := t.bell.news[word].Swap(0) | t.runnable[word].Swap(0); which != 0; {
+		for which := (t.bell.news[word].And(^part) | t.runnable[word].And(^part)) & part; which != 0; {
 			slot := uint32(64*word) + lowest(&which)
 			e := t.slots[slot].Load()
 			switch {
@@ -205,6 +220,7 @@ func (t *Transport) runAll() {
 				t.runnable.set(slot)
 			default:
 				left -= e.progress(left)
+				t.nextRun = (slot + 1) % MaxEndpoints
 			}
 		}
 	}
@@ -250,8 +266,7 @@ func (t *Transport) PollEvents(events []transport.Event) int {
 	n := 0
 	for word := range numNewsWords {
 		for which := t.failed[word].Load(); which != 0 && n < len(events); {
-			if e := t.slots[64*word+int(lowest(&which))].Load(); e != nil {
-				events[n] = e.takeFailure()
+			if e := t.slots[64*word+int(lowest(&which))].Load(); e != nil && e.takeFailure(&events[n]) {
 				n++
 			}
 		}
@@ -259,11 +274,18 @@ func (t *Transport) PollEvents(events []transport.Event) int {
 	return n
 }
 
-func (e *Endpoint) takeFailure() transport.Event {
+// takeFailure takes the report of a failure, once. False if there is none: the
+// slot may have another endpoint by now.
+func (e *Endpoint) takeFailure(ev *transport.Event) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.t.failed.clear(e.slot)
-	return transport.Event{Kind: transport.EventEndpointFailed, Endpoint: e.id, Detail: e.failure}
+	if e.failure == "" {
+		return false
+	}
+	*ev = transport.Event{Kind: transport.EventEndpointFailed, Endpoint: e.id, Detail: e.failure}
+	e.failure = ""
+	return true
 }
 
 // isTouched tells whether a peer is in the middle of a copy that is about a
