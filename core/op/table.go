@@ -21,8 +21,7 @@ var (
 	ErrWouldBlock = errors.New("all transfers are in use")
 	// ErrStale means that the slot serves another transfer by now.
 	ErrStale = errors.New("transfer was dropped")
-	// ErrTimedOut is the error of a transfer that ExpireAt ended, and of a
-	// wait that ended before its transfer.
+	// ErrTimedOut is the error of a wait that ended before its transfer.
 	ErrTimedOut = errors.New("deadline passed")
 )
 
@@ -86,13 +85,14 @@ type Table struct {
 type mutant uint8
 
 const (
-	sound          mutant = iota
-	noGeneration          // a completion is taken for whoever has the slot now
-	freeAtCancel          // a cancelled transfer's slot is free at once
-	freeAtDrop            // a dropped transfer's slot is free at once
-	lastError             // a later error replaces the first
-	countTwice            // a completion counts each time it comes
-	forgetUnposted        // parts that were never posted are waited for
+	sound        mutant = iota
+	noGeneration        // a completion is taken for whoever has the slot now
+	freeAtCancel        // a cancelled transfer's slot is free at once
+	freeAtDrop          // a dropped transfer's slot is free at once
+	lastError           // a later error replaces the first
+	countTwice          // a completion counts each time it comes
+	wrapEarly           // generations begin anew after 2^16
+	numMutants
 )
 
 // NewTable makes a table of n slots.
@@ -143,8 +143,9 @@ func RefOf(requestID uint64) Ref {
 	return Ref{slot: uint32(requestID >> 16 & 0xffff), gen: uint32(requestID >> 32)}
 }
 
-// Complete takes note of a work request's end. Every completion of the carrier
-// belongs here, also those of transfers that are long gone.
+// Complete takes note of a part's end. Every completion of the carrier belongs
+// here, also those of transfers that are long gone; and a part that could not
+// be handed to the carrier ends here with the reason.
 func (t *Table) Complete(id uint64, err error, numBytes int64, imm uint32) Outcome {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -175,39 +176,14 @@ func (t *Table) Complete(id uint64, err error, numBytes int64, imm uint32) Outco
 	} else {
 		s.op.End(Failed, err)
 	}
-	t.finish(slot, 1)
+	t.finish(slot)
 	return Counted
 }
 
-// Unposted takes note that the parts from `first` on were never handed to the
-// carrier: the transfer fails with err, and is released when those before have
-// ended.
-func (t *Table) Unposted(r Ref, first int, err error) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s, stale := t.find(r)
-	if stale != nil {
-		return stale
-	}
-	missing := int32(0)
-	for part := max(first, 0); part < int(s.parts); part++ {
-		if s.done[part/64]>>(part%64)&1 == 0 {
-			s.done[part/64] |= 1 << (part % 64)
-			missing++
-		}
-	}
-	s.op.End(Failed, err)
-	if t.mutant == forgetUnposted {
-		missing = 0
-	}
-	t.finish(r.slot, missing)
-	return nil
-}
-
-// finish counts parts that have ended.
-func (t *Table) finish(slot uint32, parts int32) {
+// finish counts a part that has ended.
+func (t *Table) finish(slot uint32) {
 	s := &t.slots[slot]
-	s.left -= parts
+	s.left--
 	if s.left <= 0 {
 		s.op.End(Done, nil)
 	}
@@ -229,6 +205,9 @@ func (t *Table) reuse(slot uint32) {
 	}
 	s.lent = false
 	s.gen = max(s.gen+1, 1) // repeats after 2^32 - 1 uses of this slot
+	if t.mutant == wrapEarly {
+		s.gen = max(s.gen%(1<<16), 1)
+	}
 	t.stats.Lent--
 	t.free = append(t.free, slot)
 }

@@ -71,19 +71,6 @@ func (t *Table) WaitReleased(r Ref, deadline time.Time) (Result, error) {
 	return t.waitFor(r, deadline, func(s *transfer) bool { return s.left <= 0 })
 }
 
-// ExpireAt is Wait that ends the transfer at the deadline, with ErrTimedOut,
-// if nothing else has ended it.
-func (t *Table) ExpireAt(r Ref, deadline time.Time) (Result, error) {
-	res, err := t.Wait(r, deadline)
-	if err != ErrTimedOut {
-		return res, err
-	}
-	if _, err := t.Cancel(r, ErrTimedOut); err != nil {
-		return Result{}, err
-	}
-	return t.Look(r)
-}
-
 func (t *Table) waitFor(r Ref, deadline time.Time, over func(*transfer) bool) (Result, error) {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()

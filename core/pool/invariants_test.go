@@ -9,9 +9,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/testenv"
 )
 
 // provider makes contexts and counts them, outside of the code under test.
@@ -192,7 +195,43 @@ func checkSteps(m mutant) error {
 			return fmt.Errorf("after a failing make: %v, %+v", err, pool.Stats())
 		}
 	}
+	if err := checkReserved(m); err != nil {
+		return err
+	}
 	return checkStalled(m)
+}
+
+// checkReserved (SC1): of callers that all come before anything is made, as
+// many make as there are places.
+func checkReserved(m mutant) error {
+	const size, callers = 2, 6
+	making, refused, goOn := make(chan struct{}, callers), make(chan error, callers), make(chan struct{})
+	pool, err := New(Config[int]{Cap: size, Make: func() (int, error) { making <- struct{}{}; <-goOn; return 0, nil }})
+	if err != nil {
+		return err
+	}
+	pool.mutant = m
+	for range callers {
+		go func() {
+			if _, err := pool.Get(); err != nil {
+				refused <- err
+			}
+		}()
+	}
+	numMaking := 0
+	for numRefused := 0; numMaking+numRefused < callers; {
+		select {
+		case <-making:
+			numMaking++
+		case <-refused:
+			numRefused++
+		}
+	}
+	close(goOn)
+	if numMaking != size {
+		return fmt.Errorf("%d of %d callers make, %d may", numMaking, callers, size)
+	}
+	return nil
 }
 
 // serveInOrder: who waits first is served first, before whoever comes later.
@@ -273,15 +312,35 @@ func TestInvariants(t *testing.T) {
 	}
 }
 
+// TestInvariantsInBubble: the same under many seeds, in bubbles whose clock is
+// fake.
+func TestInvariantsInBubble(t *testing.T) {
+	seed := seedOf(t)
+	for i := range testenv.NumSeeds(t, 1000) {
+		synctest.Test(t, func(t *testing.T) {
+			require.NoError(t, checkStorm(sound, seed+i, i%2 == 0), "MOEWIRE_TEST_SEED=%d", seed+i)
+		})
+	}
+}
+
+// mutants are the defects that TestMutants puts in.
+var mutants = map[string]mutant{
+	"check then allocate": checkThenAllocate, "cap by list length": countList, "forget a reservation": forgetReservation,
+	"release twice": releaseTwice, "lose a wake-up": loseWakeup, "queue outside the cap": queueOutsideTheCap,
+}
+
 // TestMutants: each of these defects is found.
 func TestMutants(t *testing.T) {
 	seed := seedOf(t)
-	for m := sound + 1; m <= queueOutsideTheCap; m++ {
-		err := checkSteps(m)
-		for i := uint64(0); err == nil && i < 5; i++ {
-			err = checkStorm(m, seed+i, m == queueOutsideTheCap)
-		}
-		require.Error(t, err, "mutant %d", m)
-		t.Logf("mutant %d: %v", m, err)
+	require.Len(t, mutants, int(numMutants-1))
+	for name, m := range mutants {
+		t.Run(name, func(t *testing.T) {
+			err := checkSteps(m)
+			for i := uint64(0); err == nil && i < 5; i++ {
+				err = checkStorm(m, seed+i, m == queueOutsideTheCap)
+			}
+			require.Error(t, err)
+			t.Log(err)
+		})
 	}
 }

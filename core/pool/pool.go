@@ -96,6 +96,7 @@ const (
 	releaseTwice              // a lease can be given back again
 	loseWakeup                // a release wakes nobody
 	queueOutsideTheCap        // released values are no longer counted
+	numMutants
 )
 
 // New makes a pool. Nothing is made yet.
