@@ -1,0 +1,71 @@
+package link
+
+import (
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/testenv"
+	"github.com/moewire/moewire/core/transport/fake"
+)
+
+// exchange sends messages both ways over a carrier that keeps no order and lets
+// nobody wait for a receive; readers are slow at times. Each message is the
+// next one, whole, whatever receive it came into.
+func exchange(t *testing.T, seed uint64) {
+	rng := rand.New(rand.NewPCG(seed, 0))
+	cfg := Config{RingBytes: MinRingBytes << rng.IntN(4), NumMessages: 2 + rng.IntN(15)}
+	net := fake.New(fake.Config{Seed: seed, NoReceiveTimeout: time.Nanosecond})
+	net.Inject(fake.Fault{Point: fake.AtWire, Chance: 0.4, MaxDelay: time.Duration(1+rng.IntN(2000)) * time.Microsecond})
+	net.Inject(fake.Fault{Point: fake.AtComplete, Chance: 0.4, MaxDelay: time.Duration(1+rng.IntN(2000)) * time.Microsecond})
+	a, b := pair(t, net, cfg)
+	num, done := 40+rng.IntN(100), make(chan bool, 4)
+	for i, way := range [][2]*end{{a, b}, {b, a}} {
+		go func() {
+			defer func() { done <- true }()
+			rng := rand.New(rand.NewPCG(seed, uint64(i+1)))
+			for n := range num {
+				way[0].send(t, message(rng, n, a.MaxMessageBytes()))
+			}
+		}()
+		go func() {
+			defer func() { done <- true }()
+			rng, pauses := rand.New(rand.NewPCG(seed, uint64(i+1))), rand.New(rand.NewPCG(seed, uint64(i+10)))
+			for n := range num {
+				want := message(rng, n, a.MaxMessageBytes())
+				if got := way[1].receive(t); string(got) != string(want) {
+					t.Errorf("message %d of %d bytes is another one, of %d", n, len(want), len(got))
+				}
+				if pauses.IntN(8) == 0 {
+					time.Sleep(time.Duration(pauses.IntN(20)) * time.Millisecond)
+				}
+				way[1].Release(way[1].peer)
+			}
+		}()
+	}
+	for range 4 {
+		<-done
+	}
+	require.NoError(t, a.link.Err())
+	require.NoError(t, b.link.Err())
+}
+
+// TestCO7CO12Seeds: under many seeds, in bubbles whose clock is fake.
+// A message that finds no receive ends the link (CO7), and one in another's
+// place is not the next one (CO12).
+func TestCO7CO12Seeds(t *testing.T) {
+	first := seedOf(t)
+	for i := range testenv.NumSeeds(t, 100) {
+		synctest.Test(t, func(t *testing.T) {
+			defer func() {
+				if t.Failed() {
+					t.Logf("MOEWIRE_TEST_SEED=%d", first+i)
+				}
+			}()
+			exchange(t, first+i)
+		})
+	}
+}
