@@ -30,6 +30,8 @@ func storm(seed uint64, m mutant) error {
 	w.net.Inject(fake.Fault{Point: fake.AtDestroy, Chance: 0.05, Err: errors.New("try again")})
 	wire := w.net.Inject(fake.Fault{Point: fake.AtWire, Chance: 0.05, Status: transport.StatusUnreachable})
 	w.net.Inject(fake.Fault{Point: fake.AtComplete, Chance: 0.2, MinDelay: time.Millisecond, MaxDelay: 4 * time.Millisecond})
+	stop := make(chan struct{})
+	places := w.watchPlaces(stop)
 	var wg sync.WaitGroup
 	problems := make(chan error, nodes*workers)
 	for _, nd := range w.nodes {
@@ -45,7 +47,8 @@ func storm(seed uint64, m mutant) error {
 	}
 	wg.Wait()
 	close(problems)
-	if err := <-problems; err != nil {
+	close(stop)
+	if err := errors.Join(<-problems, <-places); err != nil {
 		_ = w.close()
 		return err
 	}
@@ -151,7 +154,7 @@ func (w *world) settles() error {
 // TestStormInBubble: the same, many times, in a bubble whose clock is fake.
 func TestStormInBubble(t *testing.T) {
 	seed := seedOf(t)
-	for i := range testenv.NumSeeds(t, 60) {
+	for i := range testenv.NumSeeds(t, 40) {
 		synctest.Test(t, func(t *testing.T) {
 			require.NoError(t, storm(seed+i, sound), "MOEWIRE_TEST_SEED=%d", seed+i)
 		})
