@@ -122,11 +122,12 @@ func atLeast[T int | time.Duration](v *T, otherwise T) {
 
 // Stats counts. The numbers of entries are of this moment.
 type Stats struct {
+	Forgotten uint64 // peers, at MaxPeers
+
 	Live, Connecting, Retiring, Quarantined int
 	Made, Destroyed, Evicted, Failed        uint64
 	Capped, NoResource, StaleNotes, Refused uint64
 	Events                                  uint64 // of the device, that name no endpoint
-	Forgotten                               uint64 // peers, at MaxPeers
 }
 
 // Store keeps connections. Safe for concurrent use, but for Poll: one
