@@ -31,6 +31,7 @@ NOT_UNPACKED = ("systemd", "libsystemd", "udev_", "libudev")
 # Modules in two groups: what reaches this machine's files, and what makes RDMA devices.
 BOOT_MODULES = ["virtio_pci", "virtio_console", "virtio-rng", "9pnet_virtio", "9p", "overlay"]
 RDMA_MODULES = ["crc32_generic", "crc32c_generic", "rdma_rxe", "ib_umad", "dummy"]
+RDMA_MODULES += ["veth", "sch_netem"]  # for networks that lose packets
 
 
 class UnavailableError(Exception):
