@@ -219,7 +219,7 @@ def rdma() -> None:
         groups = Path(name) / "ep.test"
         run("go", "test", "-c", "-o", groups, "./core/ep", env={"CGO_ENABLED": "0"})
         all_three = f"{tests} && {races} -test.run='{RDMA_RACES}' && {groups} -test.run='{RDMA_EP}'"
-        run(sys.executable, machine, "--timeout", "600", "run", "--",
+        run(sys.executable, machine, "--timeout", "400", "run", "--",
             f"export MOEWIRE_REQUIRE=verbs; {all_three}")  # fmt: skip
 
 

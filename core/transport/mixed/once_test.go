@@ -11,10 +11,10 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// TestTP1: with auto, a device that does not work is tried once, whatever the
+// TestTP1Once: with auto, a device that does not work is tried once, whatever the
 // number of far ranks, and sockets are used from then on. With tcp no device is
 // opened, and with rdma no socket carries anything.
-func TestTP1(t *testing.T) {
+func TestTP1Once(t *testing.T) {
 	for setting, want := range map[Setting]struct{ devices, sockets int32 }{
 		Auto: {4, 4}, TCP: {0, 4}, RDMA: {4, 0},
 	} {
