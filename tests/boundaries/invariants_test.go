@@ -29,7 +29,7 @@ var alwaysBroken = []string{
 }
 
 var (
-	rowForm  = regexp.MustCompile("(?m)^\\| ([A-Z]{2}[0-9]+) \\| [^|]+ \\| ([^|]+) \\|$")
+	rowForm  = regexp.MustCompile(`(?m)^\| ([A-Z]{2}[0-9]+) \| [^|]+ \| ([^|]+) \|$`)
 	testForm = regexp.MustCompile("`([a-z/]+)\\.((?:Test|Fuzz)\\w+)(?:/([^`]+))?`")
 )
 
