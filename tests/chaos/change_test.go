@@ -11,7 +11,7 @@ func (c *chaos) change(struck bool) {
 	if struck && len(comers) > 1 {
 		victim = c.armOne(comers)
 	}
-	c.update(comers, func() bool { return c.r.IntN(3) == 0 }, connectIn)
+	c.update(comers, func() bool { return c.r.IntN(3) == 0 }, c.place.connectIn())
 	c.updates++
 	late := c.afterStruck(victim)
 	if len(c.playing()) == 0 { // nobody is left
@@ -25,9 +25,9 @@ func (c *chaos) change(struck bool) {
 func (c *chaos) armOne(comers []*child) *child {
 	v := comers[c.r.IntN(len(comers))]
 	c.await("the victim to be there", func() bool { return v.hello || v.ended })
-	f := c.draw(inMeetings, 1)
+	f := c.draw(c.inMeetings(), 1)
 	if f.Kind == delay {
-		f.For = connectIn * 3 / 2
+		f.For = c.place.connectIn() * 3 / 2
 	}
 	c.arm(v, f)
 	return v
