@@ -20,6 +20,7 @@ type Domain struct {
 	carriers *carriers
 	links    *link.Set
 	now      atomic.Pointer[meetingResult]
+	spread   atomic.Bool // the group has had far ranks
 
 	mu       sync.Mutex // guards what follows
 	pages    [transport.MaxRanks]transport.Segment
@@ -99,6 +100,7 @@ func (d *Domain) install(r *roster, v *view, links []*link.Link) {
 	before := d.now.Load()
 	m := &meetingResult{roster: r, view: v, word: d.near.Members(), paths: r.explain(), links: links}
 	if v != nil {
+		d.spread.Store(true)
 		m.word = &word{page: m.word, v: v, self: 1 << r.self}
 		m.paths = v.paths
 		for rank := range members(r.far()) {
