@@ -1,6 +1,9 @@
 package chaos
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // change updates the membership: who plays, or most of them; fenced ranks that
 // return with what they have; new processes in the place of others. With
@@ -11,14 +14,44 @@ func (c *chaos) change(struck bool) {
 	if struck && len(comers) > 1 {
 		victim = c.armOne(comers)
 	}
+	leftOut, group := c.leftOut(comers), c.founded
 	c.update(comers, func() bool { return c.r.IntN(3) == 0 }, c.place.connectIn())
 	c.updates++
 	late := c.afterStruck(victim)
+	if c.founded == group { // else no member was left when it began
+		c.await("those who were left out to be fenced", func() bool { return len(usable(leftOut)) == len(fenced(leftOut)) })
+	}
 	if len(c.playing()) == 0 { // nobody is left
 		c.foundAgain()
 	}
 	c.settle(c.absent(), late)
 	c.dismiss()
+}
+
+// leftOut returns the members who take part and do not come. An update ends the
+// epoch for them, unless too few of the members come.
+func (c *chaos) leftOut(comers []*child) (out []*child) {
+	come := 0
+	for _, p := range c.playing() {
+		if slices.Contains(comers, p) {
+			come++
+		} else {
+			out = append(out, p)
+		}
+	}
+	if come < len(out) {
+		return nil
+	}
+	return out
+}
+
+func fenced(cs []*child) (who []*child) {
+	for _, c := range usable(cs) {
+		if c.fenced {
+			who = append(who, c)
+		}
+	}
+	return who
 }
 
 // armOne plans a fault in a meeting.

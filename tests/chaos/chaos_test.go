@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -252,13 +253,17 @@ func (c *chaos) resolve(victims []*child) {
 		v.struck = false
 		if v.fault.Kind == stop && c.r.IntN(3) != 0 {
 			c.resume(v)
-			c.await("the fenced rank to say so", func() bool { return v.fenced || v.ended || c.alone(v) })
+			c.await("the fenced rank to say so", func() bool { return v.fenced || v.ended || c.goesOn(v, victims) })
 		}
 	}
 }
 
-// alone: all others were lost at the same time, and nobody was left to fence it.
-func (c *chaos) alone(v *child) bool { return v.playing && len(c.playing()) == 1 }
+// goesOn: all but victims were lost at the same time, and nobody was left to
+// fence them.
+func (c *chaos) goesOn(v *child, victims []*child) bool {
+	others := func(p *child) bool { return !slices.Contains(victims, p) }
+	return v.playing && !slices.ContainsFunc(c.playing(), others)
+}
 
 // settle waits until everybody who takes part has gone on for some steps after
 // the loss of the ranks in must. Ranks in may can be lost as well; of others

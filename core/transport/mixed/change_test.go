@@ -348,3 +348,23 @@ func FuzzMetadata(f *testing.F) {
 		}
 	})
 }
+
+// TestLeftOut: who has not come to the meeting that begins the next epoch learns
+// that this one is over, on hosts that nobody has come from, too. Too few who
+// come end nothing for the others.
+func TestLeftOut(t *testing.T) {
+	for _, c := range []struct{ come, goOn uint64 }{{0b0011, 0}, {0b1101, 0}, {0b0001, 0b1110}} {
+		t.Run(fmt.Sprintf("%b come", c.come), func(t *testing.T) {
+			g := newTroupe(t, []string{"a", "b", "c", "c"}, nil)
+			for r := range members(c.come) {
+				require.True(t, membership.Leave(g.domains[r].Members(), 1, r))
+			}
+			g.everySet(0b1111, 0b1111&^c.come)
+			changes, joined, err := g.reconnect(c.come, nil)
+			require.NoError(t, err)
+			g.begin(2, changes, joined)
+			g.everySet(c.come, c.come)
+			g.everySet(0b1111&^c.come, c.goOn)
+		})
+	}
+}

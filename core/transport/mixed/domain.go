@@ -116,6 +116,7 @@ func (d *Domain) install(r *roster, v *view, links []*link.Link) {
 		v.act(func(c *council, now time.Time) { c.start(now) })
 	}
 	if before != nil && before.view != nil {
+		before.view.act(func(c *council, _ time.Time) { c.over(r.present) })
 		d.retire(before)
 	}
 }

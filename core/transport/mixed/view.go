@@ -152,6 +152,7 @@ func (v *view) decide(f func(c *council, now time.Time)) (suspects, out uint64, 
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	c := v.council
+	v.learn()
 	f(c, time.Now())
 	v.post()
 	return c.gone | c.silent, v.roster.present &^ c.set, v.publish()
@@ -184,6 +185,16 @@ func (v *view) post() {
 		}
 	}
 	v.council.outbox = v.council.outbox[:0]
+}
+
+// learn takes over what the host's page knows already: a near rank may have put
+// it there and ended before its letters came. Whether who is missing was taken
+// out or has left is all the same to a rank that has not heard of a new set.
+func (v *view) learn() {
+	page := v.near.Members().Load()
+	if v.concerns(epochOf(page)) {
+		v.council.left |= v.council.word() &^ page
+	}
 }
 
 // publish takes what is agreed on over into the host's page.
