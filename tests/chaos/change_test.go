@@ -14,13 +14,12 @@ func (c *chaos) change(struck bool) {
 	if struck && len(comers) > 1 {
 		victim = c.armOne(comers)
 	}
-	leftOut, group := c.leftOut(comers), c.founded
-	c.update(comers, func() bool { return c.r.IntN(3) == 0 }, c.place.connectIn())
+	members := c.playing()
+	in := c.update(comers, func() bool { return c.r.IntN(3) == 0 }, c.place.connectIn())
 	c.updates++
 	late := c.afterStruck(victim)
-	if c.founded == group { // else no member was left when it began
-		c.await("those who were left out to be fenced", func() bool { return len(usable(leftOut)) == len(fenced(leftOut)) })
-	}
+	leftOut := leftOut(members, comers, in)
+	c.await("those who were left out to be fenced", func() bool { return len(usable(leftOut)) == len(fenced(leftOut)) })
 	if len(c.playing()) == 0 { // nobody is left
 		c.foundAgain()
 	}
@@ -28,18 +27,19 @@ func (c *chaos) change(struck bool) {
 	c.dismiss()
 }
 
-// leftOut returns the members who take part and do not come. An update ends the
-// epoch for them, unless too few of the members come.
-func (c *chaos) leftOut(comers []*child) (out []*child) {
+// leftOut returns the members who were not to come. An update ends the epoch for
+// them, unless too few of the members have come.
+func leftOut(members, comers, in []*child) (out []*child) {
 	come := 0
-	for _, p := range c.playing() {
-		if slices.Contains(comers, p) {
+	for _, p := range members {
+		if slices.Contains(in, p) {
 			come++
-		} else {
+		}
+		if !slices.Contains(comers, p) {
 			out = append(out, p)
 		}
 	}
-	if come < len(out) {
+	if come < max(1, len(out)) {
 		return nil
 	}
 	return out
