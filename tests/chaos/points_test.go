@@ -96,7 +96,7 @@ func (p point) inCall() bool { return p < atBetween }
 // ofProcess reports whether the point is passed by goroutines that do not take
 // the rank's steps: to delay one of these says nothing of the rank.
 func (p point) ofProcess() bool {
-	return p >= atBallot && p <= atCompleted || p == atLink || p == atLinked
+	return p >= atBallot && p <= atCompleted || p >= atConnecting && p <= atLinked
 }
 
 // common are the points in calls that healthy operations pass soon, where all
