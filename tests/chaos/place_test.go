@@ -45,12 +45,9 @@ func (p place) connectIn() time.Duration {
 	return 1500 * time.Millisecond
 }
 
-// The bound of silence is longer than what a busy machine keeps a rank from
-// its processor, and shorter than by default, so that many bounds pass.
-const (
-	bound     = 500 * time.Millisecond
-	heartbeat = 10 * time.Millisecond
-)
+// bound of silence: longer than what a busy machine keeps a rank from its
+// processor, and shorter than by default, so that many bounds pass.
+const bound = 500 * time.Millisecond
 
 const key = "1 6d6f65776972652d6368616f732d7465737473206f6e6c792c206e6f20736563"
 
@@ -68,7 +65,7 @@ func (r *rank) reach(params []byte) (mixed.Config, error) {
 		Shm: shm.Config{
 			Rank: r.num, NumRanks: r.ranks, ControlBytes: layout.ControlBytes, ABIVersion: 1, Params: params,
 		},
-		Keys: keys, Listen: loopback, Host: r.place.host(r.num, r.ranks), Heartbeat: heartbeat, Bound: bound,
+		Keys: keys, Listen: loopback, Host: r.place.host(r.num, r.ranks), Bound: bound,
 		Link:  link.Config{RingBytes: link.MinRingBytes << (4 * (r.seed >> 4 & 3)), NumMessages: 2 << (2 * (r.seed >> 6 & 3))},
 		Words: []int64{layout.WaitsFor(), layout.Beat(), layout.Quiet()}, Moments: []int64{layout.Since()},
 	}

@@ -19,6 +19,7 @@ type Domain struct {
 	near     transport.Domain
 	carriers *carriers
 	links    *link.Set
+	far      *farRanks
 	now      atomic.Pointer[meetingResult]
 	spread   atomic.Bool // the group has had far ranks
 
@@ -45,6 +46,7 @@ func newDomain(cfg Config, near transport.Domain) *Domain {
 	d := &Domain{cfg: cfg, near: near}
 	d.carriers = &carriers{cfg: &d.cfg, ring: func() { near.Wake(near.Rank()) }}
 	d.links = link.NewSet(cfg.Link, newPrivate, d.lost, cfg.Heartbeat)
+	d.far = &farRanks{Set: d.links, d: d}
 	return d
 }
 
@@ -222,7 +224,21 @@ func (d *Domain) Far() transport.Far {
 	if d.links.Ranks() == 0 {
 		return nil
 	}
-	return d.links
+	return d.far
+}
+
+// farRanks are the links; how old words are the control connections know.
+type farRanks struct {
+	*link.Set
+	d *Domain
+}
+
+// WordAge grows while this process gets no processor for them.
+func (f *farRanks) WordAge() time.Duration {
+	if m := f.d.now.Load(); m != nil && m.view != nil {
+		return m.view.wordAge()
+	}
+	return f.Set.WordAge()
 }
 
 // Paths says how each rank is reached, and why so.

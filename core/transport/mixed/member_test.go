@@ -149,3 +149,13 @@ func TestPageIsAhead(t *testing.T) {
 	})
 	eventually(t, "rank 2 out", func() bool { return g.domains[2].Members().Load()>>2&1 == 0 })
 }
+
+// TestWordAge: words are as old as what keeps them fresh has not run.
+func TestWordAge(t *testing.T) {
+	g := newTroupe(t, []string{"a", "b"}, nil)
+	far, v := g.domains[0].Far(), g.domains[0].now.Load().view
+	v.mu.Lock()
+	eventually(t, "old words", func() bool { return far.WordAge() > 20*DefaultHeartbeat })
+	v.mu.Unlock()
+	eventually(t, "fresh words", func() bool { return far.WordAge() < 20*DefaultHeartbeat })
+}
