@@ -28,7 +28,7 @@ func (c *chaos) change(struck bool) {
 }
 
 // leftOut returns the members who were not to come. An update ends the epoch for
-// them, unless too few of the members have come.
+// them, unless fewer than half of the members have come.
 func leftOut(members, comers, in []*child) (out []*child) {
 	come := 0
 	for _, p := range members {
@@ -39,7 +39,7 @@ func leftOut(members, comers, in []*child) (out []*child) {
 			out = append(out, p)
 		}
 	}
-	if come < max(1, len(out)) {
+	if 2*come < max(1, len(members)) {
 		return nil
 	}
 	return out

@@ -200,10 +200,15 @@ func (v *view) post() {
 // it there and ended before its letters came. Whether who is missing was taken
 // out or has left is all the same to a rank that has not heard of a new set.
 func (v *view) learn() {
-	page := v.near.Members().Load()
-	if v.concerns(epochOf(page)) {
-		v.council.left |= v.council.word() &^ page
+	page, c := v.near.Members().Load(), v.council
+	if !v.concerns(epochOf(page)) {
+		return
 	}
+	missing := c.word() &^ page
+	if missing>>c.self&1 == 1 {
+		c.leave() // and tell, as it would itself in a moment
+	}
+	c.left |= missing
 }
 
 // publish takes what is agreed on over into the host's page.
