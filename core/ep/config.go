@@ -47,6 +47,8 @@ type Config struct {
 	SpinFor time.Duration
 	// EventCount is raised by one with every event, if it is given.
 	EventCount *atomic.Uint64
+
+	noPump bool // for tests: see Pump
 }
 
 func (c *Config) check() error {

@@ -1,6 +1,32 @@
 package ep
 
-import "time"
+import (
+	"time"
+
+	"github.com/moewire/moewire/core/device"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// NewWithoutPump is New for tests that take messages themselves, by Pump.
+func NewWithoutPump(dom transport.Domain, kern device.Kernels, cfg Config) (*Buffer, error) {
+	cfg.noPump = true
+	return New(dom, kern, cfg)
+}
+
+// Pump does what the goroutine does that takes messages while nobody calls.
+func Pump(b *Buffer) { b.pumpOnce() }
+
+// IsOpen reports whether such a goroutine would go on.
+func IsOpen(b *Buffer) bool { return b.err() == nil }
+
+// IsUnlocked reports whether a call would have to wait for the lock.
+func IsUnlocked(b *Buffer) bool {
+	free := b.mu.TryLock()
+	if free {
+		b.mu.Unlock()
+	}
+	return free
+}
 
 // SetClock makes a buffer take the time from a test.
 func SetClock(b *Buffer, now func() time.Time) { b.now = now }

@@ -13,7 +13,7 @@ const seeOffFor = time.Second
 // can read what it has published also afterwards; what is still on its way to
 // far ones would be lost with the link. So it waits until they have it.
 func (b *Buffer) seeOff() {
-	for end := time.Now().Add(seeOffFor); !b.seenOff() && time.Now().Before(end); {
+	for end := b.now().Add(seeOffFor); !b.seenOff() && b.now().Before(end); {
 		ticket := b.dom.PrepareSleep() // before the look that counts
 		if b.seenOff() {
 			b.dom.CancelSleep()

@@ -23,7 +23,7 @@ func newPump() pump { return pump{idle: make(chan struct{}, 1)} }
 const pumpSleep = 20 * time.Millisecond
 
 func (b *Buffer) startPump() {
-	if b.far == nil || b.pump.running.Load() {
+	if b.far == nil || b.cfg.noPump || b.pump.running.Load() {
 		return
 	}
 	b.pump.running.Store(true)

@@ -24,6 +24,7 @@ type incarnation struct {
 	lost     bool
 	bell     uint32
 	sleepers int
+	pump     *actor // of a group on several hosts
 }
 
 var errLost = fmt.Errorf("played: %w", transport.ErrDead)
@@ -45,8 +46,10 @@ func (in *incarnation) PID() int { return 1 }
 // ring ends the sleep of whoever drew a ticket.
 func (in *incarnation) ring() {
 	in.bell++
-	if in.actor.state == asleep {
-		in.actor.state = runnable
+	for _, a := range [...]*actor{in.actor, in.pump} {
+		if a != nil && a.state == asleep {
+			a.state = runnable
+		}
 	}
 }
 
@@ -58,6 +61,8 @@ type domain struct {
 	view    []*incarnation
 	lay     *layout.Slab
 	flat    *layout.Slab
+	far     *farView // nil: all are on one host
+	pages   map[*incarnation]*farPage
 }
 
 var _ transport.Domain = (*domain)(nil)
@@ -84,6 +89,9 @@ func (d *domain) Control(rank int) transport.Segment {
 	if d.view[rank] == nil {
 		return nil
 	}
+	if d.isFar(rank) {
+		return d.page(d.view[rank])
+	}
 	return d.view[rank].control
 }
 
@@ -105,7 +113,7 @@ var errNoSlab = errors.New("no such slab")
 
 func (d *domain) Slab(rank, id int) (transport.Segment, error) {
 	d.st.yield(atSlab)
-	if in := d.view[rank]; in != nil && id < len(in.slabs) {
+	if in := d.view[rank]; in != nil && id < len(in.slabs) && !d.isFar(rank) {
 		return in.slabs[id], nil
 	}
 	return nil, errNoSlab
@@ -113,7 +121,7 @@ func (d *domain) Slab(rank, id int) (transport.Segment, error) {
 
 func (d *domain) Wake(rank int) {
 	d.st.yield(atWake)
-	if in := d.view[rank]; in != nil && in.sleepers > 0 {
+	if in := d.view[rank]; in != nil && in.sleepers > 0 && !d.isFar(rank) {
 		in.ring()
 	}
 }
@@ -138,14 +146,34 @@ func (d *domain) Sleep(ticket uint32, t time.Duration) {
 	d.inc.sleepers--
 }
 
-func (d *domain) Far() transport.Far { return nil }
+func (d *domain) Far() transport.Far {
+	if d.far == nil || d.far.ranks == 0 {
+		return nil
+	}
+	return d.far
+}
 
 func (d *domain) Yield() {
 	d.st.now += yieldTime
 	d.st.yield(atYield)
 }
 
-func (d *domain) Close() error { return nil }
+func (d *domain) Close() error {
+	d.loseMail()
+	return nil
+}
+
+// loseMail takes along what is on its way.
+func (d *domain) loseMail() {
+	if d.far == nil {
+		return
+	}
+	for _, m := range d.far.out {
+		if m != nil {
+			m.lose()
+		}
+	}
+}
 
 // segment has words at its beginning, and regions of bytes further on.
 type segment struct {

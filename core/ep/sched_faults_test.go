@@ -47,6 +47,11 @@ const (
 	atCopy
 	atCompute
 	atCall
+	atReserve
+	atPost
+	atNext
+	atRelease
+	atUntaken
 	numPoints
 )
 
@@ -58,6 +63,7 @@ var wordNames = []string{
 var otherNames = []string{
 	"members", "present", "lost", "dying", "add slab", "slab", "wake", "prepare sleep", "cancel sleep",
 	"sleep", "yield", "clock", "place a row", "reduce a token", "copy", "experts", "call",
+	"reserve", "post", "next", "release", "untaken",
 }
 
 func (p point) String() string {
@@ -151,7 +157,7 @@ func (a *actor) strike(p point) {
 // suffer makes the fault true for an actor that is about to go on.
 func (a *actor) suffer(kind faultKind, p point) {
 	st := a.st
-	if a.state != runnable {
+	if a.state != runnable && a.state != asleep { // its pump may come to a point while it sleeps
 		return
 	}
 	a.hit, a.skip = true, st.rng.IntN(2) == 0
@@ -195,6 +201,7 @@ func (a *actor) freeze(d time.Duration) {
 func (a *actor) die() {
 	st := a.st
 	a.state = dead
+	a.dom.loseMail()
 	doomed := st.now + time.Duration(st.rng.Int64N(int64(3*deadline)))
 	lost := doomed + time.Duration(st.rng.Int64N(int64(3*deadline)))
 	if st.rng.IntN(3) == 0 {

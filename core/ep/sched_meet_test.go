@@ -125,6 +125,7 @@ func (sc *scene) begin(o *orders, set []*actor) {
 		view[a.rank] = a.inc
 	}
 	acts := sc.script()
+	sc.connect(view)
 	for _, a := range set {
 		fresh := a.buf == nil
 		a.dom.view = view

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/membership"
@@ -43,6 +42,9 @@ type scene struct {
 	losses   int            // of ranks that were members, for any reason
 	lost     int            // of them, those that had the one fault
 	stats    *tally
+	hosts    []int // of the ranks; nil: all are on one
+	longest  int64 // bytes of a message between hosts
+	underWay int   // messages of a rank to another one, at most
 }
 
 // tally adds up what many schedules did.
@@ -103,6 +105,7 @@ func (sc *scene) play() error {
 		view[r] = sc.holders[r].inc
 	}
 	acts := sc.script()
+	sc.connect(view)
 	for _, a := range sc.holders {
 		a.dom.view = view
 		sc.cast(a, acts)
@@ -164,8 +167,7 @@ func (sc *scene) enter(rank int) *actor {
 }
 
 func (sc *scene) makeBuffer(a *actor, joining bool) {
-	kern := stepping{cpu.NewReference(), sc.st}
-	b, err := ep.New(a.dom, kern, ep.Config{
+	b, err := sc.newBuffer(a, ep.Config{
 		NumSlots: sc.slots, NumBytes: sc.lay.SizeBytes * int64(sc.slots), DebugFill: sc.fill, Deterministic: sc.ordered, Joining: joining,
 	})
 	if err != nil {
@@ -174,6 +176,7 @@ func (sc *scene) makeBuffer(a *actor, joining bool) {
 	ep.SetClock(b, sc.st.clock)
 	ep.SetPatience(b, patience)
 	a.buf = b
+	sc.addPump(a)
 }
 
 func (sc *scene) ringAll() {
@@ -223,7 +226,7 @@ func (sc *scene) verdict() error {
 		if most := sc.slots * (1 + sc.losses); len(a.inc.slabs) > most {
 			return fmt.Errorf("%s has %d slabs, at most %d are needed for %d losses", a.name, len(a.inc.slabs), most, sc.losses)
 		}
-		if a.state == asleep || a.state == frozen || a.state == runnable {
+		if a.main == nil && (a.state == asleep || a.state == frozen || a.state == runnable) {
 			return fmt.Errorf("%s has not come to an end", a.name)
 		}
 	}
@@ -239,6 +242,9 @@ func (sc *scene) count() {
 		t.singleLost += sc.lost
 	}
 	for _, a := range sc.st.actors {
+		if a.main != nil {
+			continue
+		}
 		t.slabs += len(a.inc.slabs)
 		t.maxSlabs = max(t.maxSlabs, len(a.inc.slabs))
 	}

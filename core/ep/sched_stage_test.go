@@ -92,6 +92,9 @@ type actor struct {
 	slow  time.Duration // scheduled rarely until then
 	skip  bool          // a meeting does not wait for it while it is held up
 	hit   bool          // some fault has struck it
+	main  *actor        // of a pump: whose messages it takes
+
+	wants, pumping bool // of a pump: the lock
 	part
 }
 
@@ -166,7 +169,7 @@ func (st *stage) yield(p point) {
 	}
 	st.now += stepTime
 	st.note(a, p, "")
-	a.strike(p)
+	a.struckAs().strike(p)
 	st.pass(a)
 }
 
@@ -254,6 +257,9 @@ func (st *stage) alarm(d time.Duration) time.Duration {
 }
 
 func (a *actor) ready() bool {
+	if !a.able() {
+		return false
+	}
 	return a.state == runnable || ((a.state == asleep || a.state == frozen) && a.until <= a.st.now)
 }
 
@@ -279,8 +285,10 @@ func (st *stage) jump() bool {
 	busy := false
 	for _, a := range st.actors {
 		if a.state == asleep || a.state == frozen {
-			earliest(a.until)
-			busy = true
+			if at := a.wakes(); at >= 0 {
+				earliest(at)
+			}
+			busy = busy || a.main == nil
 		}
 	}
 	for _, e := range st.events {

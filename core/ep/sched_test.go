@@ -16,16 +16,18 @@ import (
 // TestSchedules plays random schedules with random faults, one access at a
 // time, and compares everything with the oracle. MOEWIRE_SCHEDULES=N plays N of
 // them; MOEWIRE_SCHEDULE_SEED=S plays the one of a failure again.
-func TestSchedules(t *testing.T) {
+func TestSchedules(t *testing.T) { playSchedules(t, newScene, numSchedules(t)) }
+
+// playSchedules plays scenes of consecutive seeds.
+func playSchedules(t *testing.T, scene func(seed uint64, stats *tally) *scene, n int) {
 	if text := os.Getenv("MOEWIRE_SCHEDULE_SEED"); text != "" {
 		seed, err := strconv.ParseUint(text, 10, 64)
 		require.NoError(t, err)
-		if err := playSeed(seed, new(tally)); err != nil {
+		if err := playSeed(scene(seed, new(tally)), seed); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	n := numSchedules(t)
 	first := uint64(time.Now().UnixNano()) / 1000
 	t.Logf("%d schedules from seed %d", n, first)
 	var wg sync.WaitGroup
@@ -36,7 +38,7 @@ func TestSchedules(t *testing.T) {
 		go func() {
 			defer wg.Done()
 			for k := i; k < n && !failed.Load(); k += len(tallies) {
-				if errs[i] = playSeed(first+uint64(k), &tallies[i]); errs[i] != nil {
+				if errs[i] = playSeed(scene(first+uint64(k), &tallies[i]), first+uint64(k)); errs[i] != nil {
 					failed.Store(true)
 				}
 			}
@@ -64,11 +66,9 @@ func numSchedules(t *testing.T) int {
 	return 5000
 }
 
-func playSeed(seed uint64, stats *tally) error {
-	sc := newScene(seed, stats)
+func playSeed(sc *scene, seed uint64) error {
 	if err := sc.play(); err != nil {
-		return fmt.Errorf("seed %d, %d ranks, %d slots, one fault %v: %w\nthe last steps:%s",
-			seed, sc.shape.ranks, sc.slots, sc.single, err, sc.st.history())
+		return fmt.Errorf("seed %d, %v: %w\nthe last steps:%s", seed, sc, err, sc.st.history())
 	}
 	return nil
 }

@@ -21,7 +21,8 @@ type trial struct {
 
 // A trial lasts until every live waiter has had several turns: in time, and in
 // looks of the judge, which may have been off its processor itself. Words of
-// far ranks come as copies, several times in that time. A circle of waits
+// far ranks come as copies, several times in that time; while none can come,
+// WordAge grows, and the trial lasts. A circle of waits
 // counts when several trials of an operation have found one.
 const (
 	trialSleeps = 8

@@ -28,7 +28,7 @@ type Far interface {
 	Next(rank int) []byte
 	// Release gives the memory of that message back to its sender.
 	Release(rank int)
-	// WordAge is how old the copies of a far rank's words may be that its
+	// WordAge is how old the copies of a far rank's words may be now that its
 	// Control shows: who compares two looks at them lets several of it pass.
 	WordAge() time.Duration
 	// Untaken has one bit per rank that has not released all that was posted

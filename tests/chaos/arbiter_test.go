@@ -90,6 +90,7 @@ func (g *group) install(comers []*child) []*child {
 	g.term++
 	g.settleIn(comers)
 	clear(g.current)
+	g.agreed = setOf(comers)
 	for _, c := range comers {
 		g.current[c.rank] = c
 		g.tell(c, command{What: "install", Seq: g.seq, Term: g.term})

@@ -1,6 +1,9 @@
 package chaos
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // change updates the membership: who plays, or most of them; fenced ranks that
 // return with what they have; new processes in the place of others. With
@@ -11,9 +14,12 @@ func (c *chaos) change(struck bool) {
 	if struck && len(comers) > 1 {
 		victim = c.armOne(comers)
 	}
-	c.update(comers, func() bool { return c.r.IntN(3) == 0 }, connectIn)
+	members := c.playing()
+	in := c.update(comers, func() bool { return c.r.IntN(3) == 0 }, c.place.connectIn())
 	c.updates++
 	late := c.afterStruck(victim)
+	leftOut := leftOut(members, comers, in)
+	c.await("those who were left out to be fenced", func() bool { return len(usable(leftOut)) == len(fenced(leftOut)) })
 	if len(c.playing()) == 0 { // nobody is left
 		c.foundAgain()
 	}
@@ -21,13 +27,40 @@ func (c *chaos) change(struck bool) {
 	c.dismiss()
 }
 
+// leftOut returns the members who were not to come. An update ends the epoch for
+// them, unless fewer than half of the members have come.
+func leftOut(members, comers, in []*child) (out []*child) {
+	come := 0
+	for _, p := range members {
+		if slices.Contains(in, p) {
+			come++
+		}
+		if !slices.Contains(comers, p) {
+			out = append(out, p)
+		}
+	}
+	if 2*come < max(1, len(members)) {
+		return nil
+	}
+	return out
+}
+
+func fenced(cs []*child) (who []*child) {
+	for _, c := range usable(cs) {
+		if c.fenced {
+			who = append(who, c)
+		}
+	}
+	return who
+}
+
 // armOne plans a fault in a meeting.
 func (c *chaos) armOne(comers []*child) *child {
 	v := comers[c.r.IntN(len(comers))]
 	c.await("the victim to be there", func() bool { return v.hello || v.ended })
-	f := c.draw(inMeetings, 1)
+	f := c.draw(c.inMeetings(), 1)
 	if f.Kind == delay {
-		f.For = connectIn * 3 / 2
+		f.For = c.place.connectIn() * 3 / 2
 	}
 	c.arm(v, f)
 	return v

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/transport/shm"
+	"github.com/moewire/moewire/core/transport/mixed"
 )
 
 // child is one process, as far as it has told.
@@ -113,9 +113,9 @@ func (c *child) meets(g *group, e event) {
 		c.goesOn(e)
 	case "metadata":
 		c.playing, c.fenced = false, false
-		info, err := shm.ParseMetadata(e.Data)
+		info, err := mixed.ParseMetadata(e.Data)
 		require.NoError(g.t, err)
-		g.sockets = append(g.sockets, info.Socket)
+		g.sockets = append(g.sockets, info.Shm.Socket)
 	}
 }
 

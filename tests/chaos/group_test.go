@@ -21,6 +21,7 @@ const patience = 30 * time.Second
 // options of a group's children.
 type options struct {
 	ranks    int
+	place    place
 	seed     uint64
 	timeout  time.Duration // of every call; negative: none
 	resident int64         // bytes of ordinary memory that each child touches
@@ -39,6 +40,7 @@ type group struct {
 	sockets  []string
 	history  []string
 	term     uint64
+	agreed   uint64 // who were members, as all saw it last
 	seq      int
 	founded  int // groups: one that has lost everybody cannot go on
 }
@@ -66,7 +68,7 @@ func newGroup(t *testing.T, o options) *group {
 func (g *group) start(rank int) *child {
 	c := &child{rank: rank, cmd: exec.Command(os.Args[0], "-test.run=^$")}
 	c.cmd.Env = append(os.Environ(), fmt.Sprintf("CHAOS_RANK=%d", rank), fmt.Sprintf("CHAOS_RANKS=%d", g.ranks),
-		fmt.Sprintf("CHAOS_SEED=%d", g.seed), fmt.Sprintf("CHAOS_TIMEOUT=%d", g.timeout),
+		fmt.Sprintf("CHAOS_PLACE=%d", g.place), fmt.Sprintf("CHAOS_SEED=%d", g.seed), fmt.Sprintf("CHAOS_TIMEOUT=%d", g.timeout),
 		fmt.Sprintf("CHAOS_RESIDENT=%d", g.resident), fmt.Sprintf("CHAOS_CORRUPT=%d", btoi(g.corrupt)))
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	c.cmd.Stderr = &c.stderr

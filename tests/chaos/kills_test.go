@@ -16,15 +16,17 @@ import (
 // a dispatch without any deadline, beside processes with much memory.
 func TestKillToReturn(t *testing.T) {
 	kills := int(setting("MOEWIRE_KILLS", 10))
-	t.Run("R2", func(t *testing.T) { timeKills(t, 2, min(1<<30, freeBytes(t)/4), kills) })
-	t.Run("R8", func(t *testing.T) { timeKills(t, 8, 32<<20, (kills+3)/4) })
+	t.Run("R2", func(t *testing.T) { timeKills(t, near, 2, min(1<<30, freeBytes(t)/4), kills) })
+	t.Run("R8", func(t *testing.T) { timeKills(t, near, 8, 32<<20, (kills+3)/4) })
+	t.Run("R4 far", func(t *testing.T) { timeKills(t, far, 4, 32<<20, (kills+3)/4) })
+	t.Run("R4 split", func(t *testing.T) { timeKills(t, split, 4, 32<<20, (kills+3)/4) })
 }
 
 // returnsIn is generous: the time is reported, not judged.
 const returnsIn = 5 * time.Second
 
-func timeKills(t *testing.T, ranks int, resident int64, kills int) {
-	g := newGroup(t, options{ranks: ranks, seed: newSeed(), timeout: -1, resident: resident})
+func timeKills(t *testing.T, at place, ranks int, resident int64, kills int) {
+	g := newGroup(t, options{ranks: ranks, place: at, seed: newSeed(), timeout: -1, resident: resident})
 	r := rand.New(rand.NewPCG(g.seed, 1))
 	g.found(1<<ranks - 1)
 	var took []time.Duration

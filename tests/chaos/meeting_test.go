@@ -10,8 +10,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/transport/shm"
+	"github.com/moewire/moewire/core/transport/mixed"
 )
 
 // slabBytes is what one slab has when its size is given.
@@ -65,9 +64,10 @@ func (r *rank) open() error {
 	if err != nil {
 		return err
 	}
-	r.listener, err = shm.Open(shm.Config{
-		Rank: r.num, NumRanks: r.ranks, ControlBytes: layout.ControlBytes, ABIVersion: 1, Params: params,
-	})
+	cfg, err := r.reach(params)
+	if err == nil {
+		r.listener, err = mixed.Open(cfg)
+	}
 	return err
 }
 
@@ -81,7 +81,7 @@ func (r *rank) relist() error {
 	if err != nil {
 		return err
 	}
-	r.listener, err = shm.Relist(r.dom.Domain, params)
+	r.listener, err = mixed.Relist(r.dom.Domain.(*mixed.Domain), params)
 	return err
 }
 
@@ -111,11 +111,11 @@ func (r *rank) meet(c command) (err error) {
 		if len(m) == 0 {
 			continue
 		}
-		info, err := shm.ParseMetadata(m)
+		info, err := mixed.ParseMetadata(m)
 		if err != nil {
 			return err
 		}
-		params[i], joining = info.Params, joining || info.Survivor
+		params[i], joining = info.Shm.Params, joining || info.Survivor
 	}
 	if r.next, err = ep.CheckParams(r.num, params); err != nil {
 		return err
@@ -131,6 +131,9 @@ func (r *rank) join(c command, joining bool) error {
 	dom, err := r.listener.Connect(c.All, c.Deadline)
 	if err != nil {
 		return err
+	}
+	if err := r.checkPaths(dom); err != nil {
+		r.wrong(err)
 	}
 	kern, err := cpu.New(0)
 	if err != nil {

@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/moewire/moewire/core/ep/layout"
@@ -48,10 +49,26 @@ const (
 	atBytes
 	atBytesPeer
 
+	atReserve // a message for a far rank
+	atPost
+	atPosted
+	atNext // one from a far rank has come
+	atRelease
+	atUntaken // before leaving
+	atAsk     // before others are taken out
+	atAsked
+	atBallot // some time after that
+	atSend   // work requests of a link
+	atSent
+	atRepost
+	atCompleted
+
 	atPrepare
 	atPrepared
 	atListening
 	atConnecting // some time after it has begun
+	atLink       // before a link is connected
+	atLinked
 	atConnected
 	atInstall
 	atCommit
@@ -67,7 +84,8 @@ const (
 var pointNames = strings.Fields(`members wake sleep slept yield slab add_slab place reduce copy
 	open open-peer y_ready y_ready-peer waits_for waits_for-peer beat beat-peer since since-peer quiet quiet-peer
 	params params-peer arrive arrive-peer done done-peer counter counter-peer layout layout-peer bytes bytes-peer
-	prepare prepared listening connecting connected install commit committed installed
+	reserve post posted next release untaken ask asked ballot send sent repost completed
+	prepare prepared listening connecting link linked connected install commit committed installed
 	between computing signal`)
 
 func (p point) String() string { return pointNames[p] }
@@ -75,11 +93,52 @@ func (p point) String() string { return pointNames[p] }
 // inCall reports whether the point lies in a call of the library.
 func (p point) inCall() bool { return p < atBetween }
 
-// common are the points in calls that healthy operations pass soon.
+// ofProcess reports whether the point is passed by goroutines that do not take
+// the rank's steps: to delay one of these says nothing of the rank.
+func (p point) ofProcess() bool {
+	return p >= atBallot && p <= atCompleted || p >= atConnecting && p <= atLinked
+}
+
+// common are the points in calls that healthy operations pass soon, where all
+// share memory.
 var common = []point{
 	atMembers, atWake, atSleep, atSlept, atYield, atPlace, atReduce, atCopy, atOpen, atOpenPeer,
 	atYReady, atYReadyPeer, atWaitsFor, atBeat, atSince, atParams, atParamsPeer, atArrive, atArrivePeer,
 	atDone, atDonePeer, atCounter, atCounterPeer, atLayout, atLayoutPeer, atBytes, atBytesPeer, atSlab,
+}
+
+// ofMessages are those that only ranks pass which have far ones.
+var ofMessages = []point{atReserve, atPost, atPosted, atNext, atRelease, atSend, atSent, atRepost, atCompleted}
+
+// ofMemory are those that only ranks pass which have near ones.
+var ofMemory = []point{atSlab, atParamsPeer, atArrivePeer, atCounterPeer, atLayoutPeer}
+
+// common are the points in calls that healthy operations of a group pass soon.
+func (g *group) common() []point {
+	switch g.place {
+	case far: // messages are most of what there is
+		points := slices.DeleteFunc(slices.Clone(common), func(p point) bool { return slices.Contains(ofMemory, p) })
+		return append(append(points, ofMessages...), ofMessages...)
+	case split:
+		return append(slices.Clone(common), ofMessages...)
+	}
+	return common
+}
+
+// inTrials adds those of ballots.
+func (g *group) inTrials() []point {
+	if g.place == near {
+		return inTrials
+	}
+	return append([]point{atAsk, atAsked, atBallot, atBallot, atBallot, atCompleted}, inTrials...)
+}
+
+// inMeetings adds those of links.
+func (g *group) inMeetings() []point {
+	if g.place == near {
+		return inMeetings
+	}
+	return append([]point{atLink, atLinked, atRepost, atUntaken}, inMeetings...)
 }
 
 // inTrials are those that ranks pass which lose another one: they find out who

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/transport/shm"
+	"github.com/moewire/moewire/core/transport/mixed"
 )
 
 // TestMain is a rank instead of the tests when the environment says so.
@@ -27,6 +27,7 @@ func TestMain(m *testing.M) {
 // rank is one child process.
 type rank struct {
 	num, ranks int
+	place      place
 	seed       uint64
 	timeout    time.Duration
 	fill       bool // DebugFill
@@ -39,8 +40,8 @@ type rank struct {
 
 	ep        atomic.Pointer[ep.Buffer] // nil before the first meeting
 	dom       *tappedDomain
-	listener  *shm.Listener
-	change    *shm.Change
+	listener  *mixed.Listener
+	change    *mixed.Change
 	next      ep.Standing
 	joining   bool
 	installed bool // it has been a member
@@ -63,7 +64,7 @@ func env(name string) int64 {
 
 func newRank() *rank {
 	r := &rank{
-		num: int(env("CHAOS_RANK")), ranks: int(env("CHAOS_RANKS")), seed: uint64(env("CHAOS_SEED")),
+		num: int(env("CHAOS_RANK")), ranks: int(env("CHAOS_RANKS")), place: place(env("CHAOS_PLACE")), seed: uint64(env("CHAOS_SEED")),
 		timeout: time.Duration(env("CHAOS_TIMEOUT")), out: &mouth{enc: json.NewEncoder(os.Stdout)},
 		own: rand.New(rand.NewPCG(rand.Uint64(), 0)), commands: make(chan command, 64),
 	}

@@ -40,7 +40,15 @@ func (d *tappedDomain) tap(s transport.Segment, rank int, name func(int64) point
 
 func (d *tappedDomain) Members() transport.MemberWord {
 	d.trap.hit(atMembers)
-	return d.Domain.Members()
+	return tappedWord{d.Domain.Members(), d.trap, d.Rank()}
+}
+
+func (d *tappedDomain) Far() transport.Far {
+	f := d.Domain.Far()
+	if f == nil {
+		return nil
+	}
+	return tappedFar{f, d.trap}
 }
 
 func (d *tappedDomain) Control(rank int) transport.Segment {

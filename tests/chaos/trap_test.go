@@ -67,6 +67,17 @@ func (t *trap) disarm() bool { return t.armed.Swap(nil) != nil }
 // hit says that the rank passes a point.
 func (t *trap) hit(p point) {
 	t.tick()
+	t.pass(p)
+}
+
+// awaits reports whether a point is the one to strike at.
+func (t *trap) awaits(p point) bool {
+	a := t.armed.Load()
+	return a != nil && a.Point == p
+}
+
+// pass is hit by a goroutine that says nothing of the rank's own steps.
+func (t *trap) pass(p point) {
 	a := t.armed.Load()
 	if a != nil && a.Point == p && a.left.Add(-1) == 0 && t.armed.CompareAndSwap(a, nil) {
 		t.strike(a.fault)
@@ -84,6 +95,9 @@ func (t *trap) strike(f fault) {
 		_ = syscall.Kill(syscall.Getpid(), syscall.SIGSTOP)
 	default:
 		time.Sleep(f.For)
+	}
+	if f.Kind == stop { // until somebody resumes it
+		f.For = time.Since(begin)
 	}
 	t.last.Store(int64(time.Since(t.start) - max(0, time.Since(begin)-f.For)))
 	t.tick() // what was more than planned

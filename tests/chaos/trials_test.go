@@ -11,8 +11,13 @@ import (
 // is lost, although the others wait for one another too and all of them have
 // the same deadline. Then it comes back with the buffer that it has.
 func TestOneLostRankCostsOne(t *testing.T) {
-	trials := int(setting("MOEWIRE_TRIALS", 30))
-	c := newChaos(t, 4, tally{})
+	for at, trials := range []int64{near: 30, far: 10, split: 10} {
+		t.Run(place(at).String(), func(t *testing.T) { stopSome(t, place(at), int(setting("MOEWIRE_TRIALS", trials))) })
+	}
+}
+
+func stopSome(t *testing.T, at place, trials int) {
+	c := newChaos(t, at, 4, tally{})
 	for c.count < trials {
 		c.stopOne()
 	}
@@ -24,9 +29,9 @@ func TestOneLostRankCostsOne(t *testing.T) {
 // stopOne stops one rank of four and wants three to go on.
 func (c *chaos) stopOne() {
 	c.pass(time.Duration(c.r.IntN(5)) * time.Millisecond)
-	all := c.playing()
+	all, points := c.playing(), c.common()
 	v := all[c.r.IntN(len(all))]
-	c.arm(v, fault{Kind: stop, Point: common[c.r.IntN(len(common))], Nth: 1 + c.r.Int64N(30)})
+	c.arm(v, fault{Kind: stop, Point: points[c.r.IntN(len(points))], Nth: 1 + c.r.Int64N(30)})
 	if !c.within(150*time.Millisecond, func() bool { return v.fired != nil }) {
 		c.disarm(v)
 	}
@@ -45,7 +50,13 @@ func (c *chaos) stopOne() {
 // TestNoticed: ranks whose combine gives one wrong bit are noticed, both of
 // them. The oracle is worth something.
 func TestNoticed(t *testing.T) {
-	g := newGroup(t, options{ranks: 2, seed: newSeed(), timeout: deadline, corrupt: true})
+	for _, at := range []place{near, far} {
+		t.Run(at.String(), func(t *testing.T) { noticeAt(t, at) })
+	}
+}
+
+func noticeAt(t *testing.T, at place) {
+	g := newGroup(t, options{ranks: 2, place: at, seed: newSeed(), timeout: deadline, corrupt: true})
 	g.found(0b11)
 	for _, c := range g.children {
 		g.await("a rank to notice", func() bool { return c.answer.What == "wrong" || c.fenced || c.ended })

@@ -56,7 +56,7 @@ func (l *Listener) reconnect(r *roster, until time.Time) (*Change, error) {
 	if err := c.open(); err != nil {
 		return nil, err
 	}
-	near, err := l.near.Reconnect(r.nearOnly(), time.Until(until))
+	near, err := l.near.ReconnectWith(r.nearOnly(), c.d.spread.Load() || r.far() != 0, time.Until(until))
 	if err != nil {
 		c.forget()
 		return nil, err

@@ -2,6 +2,7 @@ package mixed
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 	"testing"
@@ -105,6 +106,38 @@ func TestUpdate(t *testing.T) {
 	g.begin(4, changes, joined)
 	g.everySet(0b1111, 0b1111)
 	g.exchange("third")
+}
+
+// TestPagesOfAHostAreUnited: a meeting that no earlier rank of a host comes to
+// makes another members page there. Who comes back later takes that of the
+// others over, or they its; not before Commit, and not after Abort.
+func TestPagesOfAHostAreUnited(t *testing.T) {
+	for _, absent := range []int{0, 1} {
+		t.Run(fmt.Sprint("rank ", absent, " is absent"), func(t *testing.T) {
+			g := newTroupe(t, []string{"a", "a", "b"}, nil)
+			comes := 1 - absent
+			require.NoError(t, g.domains[comes].Close())
+			changes, joined, err := g.reconnect(0b100, map[int]string{comes: "a"})
+			require.NoError(t, err)
+			g.begin(2, changes, joined)
+			old := g.domains[absent].GroupID()
+			for _, abort := range []bool{true, false} {
+				changes, joined, err = g.reconnect(0b111, nil)
+				require.NoError(t, err)
+				if abort {
+					for _, c := range changes {
+						c.Abort()
+					}
+				}
+				require.Equal(t, old, g.domains[absent].GroupID())
+			}
+			g.begin(3, changes, joined)
+			g.everySet(0b111, 0b111)
+			require.True(t, membership.Leave(g.domains[0].Members(), 3, 0))
+			require.Equal(t, uint64(3)<<48|0b110, g.domains[1].Members().Load(), "one page again")
+			require.Equal(t, g.domains[0].GroupID(), g.domains[1].GroupID())
+		})
+	}
 }
 
 // TestAbort: a meeting that is given up changes nothing.
@@ -314,4 +347,24 @@ func FuzzMetadata(f *testing.F) {
 			require.Equal(t, b, i.marshal())
 		}
 	})
+}
+
+// TestLeftOut: who has not come to the meeting that begins the next epoch learns
+// that this one is over, on hosts that nobody has come from, too. Too few who
+// come end nothing for the others.
+func TestLeftOut(t *testing.T) {
+	for _, c := range []struct{ come, goOn uint64 }{{0b0011, 0}, {0b1101, 0}, {0b0001, 0b1110}} {
+		t.Run(fmt.Sprintf("%b come", c.come), func(t *testing.T) {
+			g := newTroupe(t, []string{"a", "b", "c", "c"}, nil)
+			for r := range members(c.come) {
+				require.True(t, membership.Leave(g.domains[r].Members(), 1, r))
+			}
+			g.everySet(0b1111, 0b1111&^c.come)
+			changes, joined, err := g.reconnect(c.come, nil)
+			require.NoError(t, err)
+			g.begin(2, changes, joined)
+			g.everySet(c.come, c.come)
+			g.everySet(0b1111&^c.come, c.goOn)
+		})
+	}
 }

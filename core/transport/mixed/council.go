@@ -146,6 +146,23 @@ func (c *council) leave() {
 	}
 }
 
+// over tells those who have not come to the meeting that begins the next epoch
+// that they are out of this one, unless the members who have come are fewer: then
+// the others may go on.
+func (c *council) over(came uint64) {
+	members := c.set | c.left
+	out := c.set &^ c.left &^ c.gone &^ came
+	if bits.OnesCount64(members&came) < bits.OnesCount64(out) {
+		return
+	}
+	m := c.letter(kindState)
+	m.set &= came
+	for ; out != 0; out &= out - 1 {
+		m.to = bits.TrailingZeros64(out)
+		c.outbox = append(c.outbox, m)
+	}
+}
+
 // ask notes that this rank wants victims out of the word.
 func (c *council) ask(now time.Time, word, victims uint64) {
 	if !c.isIn() || word != c.word() || victims&^word != 0 {

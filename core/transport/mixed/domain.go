@@ -19,7 +19,9 @@ type Domain struct {
 	near     transport.Domain
 	carriers *carriers
 	links    *link.Set
+	far      *farRanks
 	now      atomic.Pointer[meetingResult]
+	spread   atomic.Bool // the group has had far ranks
 
 	mu       sync.Mutex // guards what follows
 	pages    [transport.MaxRanks]transport.Segment
@@ -44,6 +46,7 @@ func newDomain(cfg Config, near transport.Domain) *Domain {
 	d := &Domain{cfg: cfg, near: near}
 	d.carriers = &carriers{cfg: &d.cfg, ring: func() { near.Wake(near.Rank()) }}
 	d.links = link.NewSet(cfg.Link, newPrivate, d.lost, cfg.Heartbeat)
+	d.far = &farRanks{Set: d.links, d: d}
 	return d
 }
 
@@ -99,6 +102,7 @@ func (d *Domain) install(r *roster, v *view, links []*link.Link) {
 	before := d.now.Load()
 	m := &meetingResult{roster: r, view: v, word: d.near.Members(), paths: r.explain(), links: links}
 	if v != nil {
+		d.spread.Store(true)
 		m.word = &word{page: m.word, v: v, self: 1 << r.self}
 		m.paths = v.paths
 		for rank := range members(r.far()) {
@@ -114,6 +118,7 @@ func (d *Domain) install(r *roster, v *view, links []*link.Link) {
 		v.act(func(c *council, now time.Time) { c.start(now) })
 	}
 	if before != nil && before.view != nil {
+		before.view.act(func(c *council, _ time.Time) { c.over(r.present) })
 		d.retire(before)
 	}
 }
@@ -219,7 +224,21 @@ func (d *Domain) Far() transport.Far {
 	if d.links.Ranks() == 0 {
 		return nil
 	}
-	return d.links
+	return d.far
+}
+
+// farRanks are the links; how old words are the control connections know.
+type farRanks struct {
+	*link.Set
+	d *Domain
+}
+
+// WordAge grows while this process gets no processor for them.
+func (f *farRanks) WordAge() time.Duration {
+	if m := f.d.now.Load(); m != nil && m.view != nil {
+		return m.view.wordAge()
+	}
+	return f.Set.WordAge()
 }
 
 // Paths says how each rank is reached, and why so.

@@ -136,3 +136,26 @@ func TestLinkFails(t *testing.T) {
 }
 
 func gone(d *Domain, rank int) bool { return d.Members().Load()>>rank&1 == 0 }
+
+// TestPageIsAhead: what a near rank had put into the host's page before it ended
+// counts, even if its letters never came; changes go on from there.
+func TestPageIsAhead(t *testing.T) {
+	g := newTroupe(t, []string{"a", "a", "b"}, nil)
+	page := g.domains[0].near.Members()
+	require.True(t, page.CompareAndSwap(1<<48|0b111, 1<<48|0b011))
+	eventually(t, "rank 0 out", func() bool {
+		membership.Fence(g.domains[1].Members(), 1, 1, 0)
+		return g.domains[1].Members().Load() == 1<<48|0b010
+	})
+	eventually(t, "rank 2 out", func() bool { return g.domains[2].Members().Load()>>2&1 == 0 })
+}
+
+// TestWordAge: words are as old as what keeps them fresh has not run.
+func TestWordAge(t *testing.T) {
+	g := newTroupe(t, []string{"a", "b"}, nil)
+	far, v := g.domains[0].Far(), g.domains[0].now.Load().view
+	v.mu.Lock()
+	eventually(t, "old words", func() bool { return far.WordAge() > 20*DefaultHeartbeat })
+	v.mu.Unlock()
+	eventually(t, "fresh words", func() bool { return far.WordAge() < 20*DefaultHeartbeat })
+}

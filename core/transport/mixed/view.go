@@ -25,6 +25,8 @@ type view struct {
 	notes   chan note   // to whoever holds the meeting
 	meeting atomic.Bool // somebody reads the notes
 	live    atomic.Bool // it is the domain's
+	born    time.Time
+	beaten  atomic.Int64 // the latest Tick, after born
 
 	mu        sync.Mutex // guards what follows
 	council   *council
@@ -63,7 +65,7 @@ const maxNotes = 8 * transport.MaxRanks
 func newView(cfg *Config, near transport.Domain, r *roster) *view {
 	now := time.Now()
 	v := &view{
-		cfg: cfg, near: near, roster: r, notes: make(chan note, maxNotes), ticked: now,
+		cfg: cfg, near: near, roster: r, notes: make(chan note, maxNotes), born: now, ticked: now,
 		council: newCouncil(r.self, r.present, rules{
 			bound:   cfg.Bound,
 			retry:   min(max(cfg.Bound/20, 2*time.Millisecond), 50*time.Millisecond),
@@ -129,6 +131,13 @@ func (v *view) Tick() {
 		c.tick(now)
 	})
 	v.tellBeat()
+	v.beaten.Store(int64(time.Since(v.born)))
+}
+
+// wordAge is how old the copies of far ranks' words may be. They come on the
+// goroutine that ticks: where that gets no processor they are older.
+func (v *view) wordAge() time.Duration {
+	return v.cfg.Heartbeat + time.Since(v.born) - time.Duration(v.beaten.Load())
 }
 
 // act lets the council do something and carries out what comes of it. Letters
@@ -152,6 +161,7 @@ func (v *view) decide(f func(c *council, now time.Time)) (suspects, out uint64, 
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	c := v.council
+	v.learn()
 	f(c, time.Now())
 	v.post()
 	return c.gone | c.silent, v.roster.present &^ c.set, v.publish()
@@ -184,6 +194,21 @@ func (v *view) post() {
 		}
 	}
 	v.council.outbox = v.council.outbox[:0]
+}
+
+// learn takes over what the host's page knows already: a near rank may have put
+// it there and ended before its letters came. Whether who is missing was taken
+// out or has left is all the same to a rank that has not heard of a new set.
+func (v *view) learn() {
+	page, c := v.near.Members().Load(), v.council
+	if !v.concerns(epochOf(page)) {
+		return
+	}
+	missing := c.word() &^ page
+	if missing>>c.self&1 == 1 {
+		c.leave() // and tell, as it would itself in a moment
+	}
+	c.left |= missing
 }
 
 // publish takes what is agreed on over into the host's page.

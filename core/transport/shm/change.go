@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -17,6 +18,7 @@ type Change struct {
 	// Guarded by d.mu.
 	peers   []*attendee
 	present uint64
+	page    *memberspage // in exchange for the domain's; nil: that stays
 }
 
 var errOver = errors.New("the change is committed or aborted already")
@@ -44,7 +46,15 @@ func (c *Change) gather(m *meeting) error {
 	if c.d.closed.Load() {
 		return transport.ErrClosed
 	}
+	if m.moved {
+		page, err := mapMembers(m.membersFD)
+		if err != nil {
+			return fmt.Errorf("rank %d: members page: %w", m.source(), err)
+		}
+		c.page = &memberspage{region: page, fd: m.membersFD}
+	}
 	if err := m.settle(c.d.ring); err != nil {
+		c.dropPage()
 		return err
 	}
 	c.peers, c.present, c.listener = m.peers, m.present, nil
@@ -96,7 +106,10 @@ func (c *Change) Commit() error {
 		return fmt.Errorf("shm: commit: %w", errOver)
 	}
 	c.d.install(c.peers, c.present)
-	c.peers, c.d.change = nil, nil
+	if c.page != nil {
+		c.d.move(c.page)
+	}
+	c.peers, c.page, c.d.change = nil, nil, nil
 	return nil
 }
 
@@ -120,5 +133,14 @@ func (c *Change) abort() {
 			p.drop(c.d.Rank())
 		}
 	}
+	c.dropPage()
 	c.peers, c.d.change = nil, nil
+}
+
+func (c *Change) dropPage() {
+	if c.page != nil {
+		c.page.Release()
+		sys.CloseAll(c.page.fd)
+		c.page = nil
+	}
 }

@@ -15,11 +15,10 @@ import (
 // has handed out must not be used after Close, except those of retained
 // segments; its methods may be called then and do nothing.
 type domain struct {
-	info      Info // of the first meeting
-	pages     Pages
-	own       *member
-	members   *region
-	membersFD *sys.FD
+	info    Info // of the first meeting
+	pages   Pages
+	own     *member
+	members atomic.Pointer[memberspage]
 
 	// peers are the ranks of the last meeting, own included; nil for absent
 	// ones. Readers need no lock; Commit replaces them under mu.
@@ -30,6 +29,7 @@ type domain struct {
 	mu       sync.Mutex                  // guards what follows, mapping slabs, and closing
 	known    [transport.MaxRanks]*member // the last incarnation of every peer, absent ones too
 	former   []*member                   // replaced ones whose process may live
+	oldPages []*memberspage              // replaced ones, which somebody may still look at
 	change   *Change                     // of a meeting that is neither committed nor aborted
 	held     bool                        // the watcher's thread holds own's word
 	numSlabs int
@@ -48,11 +48,12 @@ func newDomain(m *meeting, own *member, info Info, pages Pages) (*domain, error)
 	if err != nil {
 		return nil, fmt.Errorf("rank %d: members page: %w", m.source(), err)
 	}
-	d := &domain{info: info, pages: pages, own: own, members: page, membersFD: m.membersFD, end: firstSlab(info.ControlBytes)}
+	d := &domain{info: info, pages: pages, own: own, end: firstSlab(info.ControlBytes)}
 	if err := m.settle(d.ring); err != nil {
 		page.Release()
 		return nil, err
 	}
+	d.members.Store(&memberspage{region: page, fd: m.membersFD})
 	d.peers[info.Rank].Store(own)
 	d.install(m.peers, m.present)
 	openDomains.Add(1)
@@ -65,7 +66,7 @@ func (d *domain) NumRanks() int { return d.info.NumRanks }
 
 // Members is a word in a page that the group's first ranks have made and
 // everybody maps: epoch in the top 16 bits, ranks below.
-func (d *domain) Members() transport.MemberWord { return d.members.Word(0) }
+func (d *domain) Members() transport.MemberWord { return d.members.Load().Word(0) }
 
 func (d *domain) Present() uint64 { return d.present.Load() }
 
@@ -260,7 +261,11 @@ func (d *domain) Close() error {
 	}
 	d.ring()
 	d.own.shut()
-	d.members.Release()
+	for _, p := range d.oldPages {
+		p.Release()
+	}
 	openDomains.Add(-1)
-	return d.membersFD.Close()
+	page := d.members.Load()
+	page.Release()
+	return page.fd.Close()
 }

@@ -31,6 +31,8 @@ type meeting struct {
 	memory    *sys.FD                     // this rank's
 	membersFD *sys.FD                     // own from the start or from the source; the meeting's
 	survivor  bool                        // this rank has the members page already
+	anyPage   bool                        // and takes another one
+	moved     bool                        // it has: membersFD is not what it came with
 	known     [transport.MaxRanks]*member // the peers of earlier meetings
 	peers     []*attendee                 // by rank; nil for self and until rank is greeted or heard
 	visitors  []visitor
@@ -261,14 +263,19 @@ func (m *meeting) adopt(p *attendee, msg message, fds []*sys.FD) (err error) {
 	return nil
 }
 
-// adoptMembers takes the source's members page. A survivor checks that it is
-// the one that it has.
+// adoptMembers takes the source's members page. A survivor compares it with the
+// one that it has.
 func (m *meeting) adoptMembers(fd *sys.FD) error {
 	if !m.survivor {
 		m.membersFD = fd
 		return nil
 	}
 	same, err := sys.SameFile(fd, m.membersFD)
+	if err == nil && !same && m.anyPage {
+		sys.CloseAll(m.membersFD)
+		m.membersFD, m.moved = fd, true
+		return nil
+	}
 	sys.CloseAll(fd)
 	if err == nil && !same {
 		err = fmt.Errorf("%w: members page is another group's", transport.ErrMismatch)

@@ -6,6 +6,23 @@ import (
 	"github.com/moewire/moewire/core/internal/sys"
 )
 
+// memberspage is the group's page on this host, with the file that is handed on.
+type memberspage struct {
+	*region
+	fd *sys.FD
+}
+
+// move exchanges the page. Words of the old one may still be in somebody's hands:
+// it stays mapped, unless many have come since. It is called with mu held.
+func (d *domain) move(to *memberspage) {
+	old := d.members.Swap(to)
+	sys.CloseAll(old.fd)
+	if d.oldPages = append(d.oldPages, old); len(d.oldPages) > maxFormer {
+		d.oldPages[0].Release()
+		d.oldPages = d.oldPages[1:]
+	}
+}
+
 // newMembersPage makes the group's page, usually with epoch 1 and the present
 // ranks. It is complete before anybody can fetch it.
 func newMembersPage(first uint64) (*sys.FD, error) {

@@ -43,7 +43,7 @@ func (d *domain) lend(l *Listener) (err error) {
 		return transport.ErrClosed
 	}
 	if l.memory, err = sys.Dup(d.own.memory); err == nil {
-		l.members, err = sys.Dup(d.membersFD)
+		l.members, err = sys.Dup(d.members.Load().fd)
 	}
 	return err
 }
@@ -56,6 +56,14 @@ func (d *domain) lend(l *Listener) (err error) {
 // A rank that ends at the last moment can leave some ranks with a Change and
 // others with an error: whoever commits must have agreed with the others.
 func (l *Listener) Reconnect(all [][]byte, deadline time.Duration) (*Change, error) {
+	return l.ReconnectWith(all, false, deadline)
+}
+
+// ReconnectWith is Reconnect for the part of a group that is on this host. A
+// group that goes on elsewhere may have two members pages here: those who came
+// to a meeting without any earlier rank of this host have made another one. With
+// anyPage a survivor takes that of the source in exchange for its own.
+func (l *Listener) ReconnectWith(all [][]byte, anyPage bool, deadline time.Duration) (*Change, error) {
 	if l.domain == nil {
 		return nil, errors.New("shm: reconnect: a rank without a domain connects")
 	}
@@ -68,6 +76,7 @@ func (l *Listener) Reconnect(all [][]byte, deadline time.Duration) (*Change, err
 	if l.closed.Load() || l.memory == nil {
 		return nil, fmt.Errorf("shm: reconnect: listener: %w", transport.ErrClosed)
 	}
+	m.anyPage = anyPage
 	c := &Change{d: l.domain, listener: l}
 	if err = c.open(m); err == nil {
 		err = l.reconnect(m, c)

@@ -1,0 +1,100 @@
+package chaos
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/link"
+	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/transport/mixed"
+	"github.com/moewire/moewire/core/transport/shm"
+	"github.com/moewire/moewire/core/transport/tcp"
+	"github.com/moewire/moewire/core/wire"
+)
+
+// place says where the ranks of a group stand.
+type place int
+
+const (
+	near  place = iota // all share memory
+	far                // each on a host of its own
+	split              // the lower half on one host, the rest on another
+)
+
+func (p place) String() string { return [...]string{"near", "far", "split"}[p] }
+
+// host names the one that a rank is on.
+func (p place) host(rank, ranks int) string {
+	switch p {
+	case far:
+		return fmt.Sprint("host ", rank)
+	case split:
+		return fmt.Sprint("host ", rank/((ranks+1)/2))
+	}
+	return "host"
+}
+
+// connectIn is how long a meeting may take. Connections over TCP are many, and
+// both sides of each prove that they know the key.
+func (p place) connectIn() time.Duration {
+	if p == near {
+		return 400 * time.Millisecond
+	}
+	return 1500 * time.Millisecond
+}
+
+// bound of silence: longer than what a busy machine keeps a rank from its
+// processor, and shorter than by default, so that many bounds pass.
+const bound = 500 * time.Millisecond
+
+const key = "1 6d6f65776972652d6368616f732d7465737473206f6e6c792c206e6f20736563"
+
+var loopback = netip.MustParseAddrPort("127.0.0.1:0")
+
+// reach is how a rank reaches the others. With equal seeds it is equal: with
+// small rings messages are many and short of room.
+func (r *rank) reach(params []byte) (mixed.Config, error) {
+	keys, err := wire.NewKeyring(func() ([]byte, error) { return []byte(key), nil })
+	protection := wire.ProtectDigest
+	if r.seed>>3&1 == 1 {
+		protection = wire.ProtectEncrypt
+	}
+	cfg := mixed.Config{
+		Shm: shm.Config{
+			Rank: r.num, NumRanks: r.ranks, ControlBytes: layout.ControlBytes, ABIVersion: 1, Params: params,
+		},
+		Keys: keys, Listen: loopback, Host: r.place.host(r.num, r.ranks), Bound: bound,
+		Link:  link.Config{RingBytes: link.MinRingBytes << (4 * (r.seed >> 4 & 3)), NumMessages: 2 << (2 * (r.seed >> 6 & 3))},
+		Words: []int64{layout.WaitsFor(), layout.Beat(), layout.Quiet()}, Moments: []int64{layout.Since()},
+	}
+	cfg.Carriers = []mixed.Carrier{{Setting: mixed.TCP, Open: func() (transport.Transport, error) {
+		t, err := tcp.Open(tcp.Config{Listen: []netip.AddrPort{loopback}, Keyring: keys, Protection: protection})
+		if err != nil {
+			return nil, err
+		}
+		return tappedCarrier{t, r.trap}, nil
+	}}}
+	return cfg, err
+}
+
+// checkPaths: the ranks are where they are thought to be.
+func (r *rank) checkPaths(d *mixed.Domain) error {
+	own := r.place.host(r.num, r.ranks)
+	for _, p := range d.Paths() {
+		want := "tcp"
+		switch {
+		case p.Rank == r.num:
+			want = "self"
+		case d.Present()>>p.Rank&1 == 0:
+			want = ""
+		case r.place.host(p.Rank, r.ranks) == own:
+			want = "shm"
+		}
+		if p.Carrier != want {
+			return fmt.Errorf("rank %d is reached over %q (%s), want %q", p.Rank, p.Carrier, p.Why, want)
+		}
+	}
+	return nil
+}
