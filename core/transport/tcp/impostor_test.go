@@ -162,3 +162,33 @@ func TestAlteredPayloadIsNeverAnnounced(t *testing.T) {
 		x.close()
 	}
 }
+
+// TestAnnouncedTwice: bytes that one socket is about to bring cannot come over
+// another one, too. They would land after the completion.
+func TestAnnouncedTwice(t *testing.T) {
+	x := newImpostor(t)
+	var list [numPieces][]byte
+	half := message{code: codeSend, total: 20}
+	_, _, v := x.ep.arrive(&half, 10, list[:0])
+	require.Equal(t, place, v)
+	whole := half
+	_, _, v = x.ep.arrive(&whole, 20, list[:0])
+	require.Equal(t, violation, v)
+
+	_, err := x.ep.PostSend([]transport.SendRequest{
+		{ID: 3, Op: transport.OpRead, Local: []transport.Piece{{Region: x.region, Bytes: 20}}, Remote: x.region.Remote()},
+	})
+	require.NoError(t, err)
+	answer := message{code: codeReadData, total: 20}
+	sent := func() bool {
+		x.ep.mu.Lock()
+		defer x.ep.mu.Unlock()
+		return x.ep.out.next == 1
+	}
+	require.Eventually(t, func() bool { x.poll(); return sent() }, soon, time.Millisecond)
+	_, _, v = x.ep.arrive(&answer, 20, list[:0])
+	require.Equal(t, place, v)
+	_, _, v = x.ep.arrive(&answer, 1, list[:0])
+	require.Equal(t, violation, v)
+	x.close()
+}

@@ -142,3 +142,49 @@ func TestConfigSaysWhatIsWrong(t *testing.T) {
 	require.NoError(t, tr.Close())
 	require.Zero(t, sys.Stats().LeakedFDs)
 }
+
+func TestCloseEndsWait(t *testing.T) {
+	tr := openOne(t, Config{Keyring: wire.GenerateKeyring()})
+	ended := make(chan error)
+	go func() { ended <- tr.Wait(time.Hour) }()
+	require.Eventually(t, tr.waiter.asleep.Load, soon, time.Millisecond)
+	closed := make(chan error, 1)
+	go func() { closed <- tr.Close() }()
+	select {
+	case err := <-ended:
+		require.ErrorIs(t, err, transport.ErrState)
+	case <-time.After(soon):
+		t.Fatal("Wait goes on")
+	}
+	require.NoError(t, <-closed)
+	require.ErrorIs(t, tr.Wait(time.Hour), transport.ErrState)
+	tr.Wake()
+}
+
+// TestRefusalOfAnotherSocket: the first socket says that a request is refused,
+// also when another one finds out and nothing else happens.
+func TestRefusalOfAnotherSocket(t *testing.T) {
+	p := newPair(t, func(_ int, c *Config) { c.NumSockets = 3 })
+	p.memory(1000, transport.AccessRead)
+	p.connect(4, 4)
+	p.tr[1].standby.leave() // this test alone moves bytes there
+	defer p.tr[1].standby.enter()
+	p.send(0, transport.SendRequest{ID: 1, Op: transport.OpRead, Local: whole(p.mems[0]), Remote: p.mems[1].Remote()})
+	ep := p.ep[1].(*endpoint)
+	asked := func() bool {
+		ep.io.Lock()
+		defer ep.io.Unlock()
+		for _, c := range ep.conns {
+			c.receive()
+		}
+		return ep.in.firstRead != ep.in.endRead
+	}
+	require.Eventually(t, asked, soon, time.Millisecond)
+	_, _ = p.tr[1].poller.Poll(new(sys.PollEvents)) // nothing else happens
+	require.NoError(t, p.mems[1].Close())
+	ep.io.Lock()
+	ep.conns[2].send()
+	ep.unlockIO()
+	require.Equal(t, transport.StatusRemote, p.one(0).Status)
+	p.close()
+}

@@ -32,7 +32,12 @@ var mutations = []struct{ name, file, from, to, test string }{
 	{"any number of strangers", "lobby.go", "len(l.guests) == l.t.config.NumPending", "false", "TestStrangers"},
 	{"strangers stay for ever", "lobby.go", "!now.Before(l.guests[0].until)", "false", "TestWF1Strangers"},
 	{"a stranger is believed before the confirmation", "lobby.go", "if !g.shake.Done() {", "if false {", "TestWF1Strangers"},
-	{"no look before sleeping", "standby.go", "t.hasReady() || s == &t.waiter && t.news()", "false", "TestConformance/digest/Wa"},
+	{"no look before sleeping", "standby.go", "t.hasReady() || s == &t.waiter && (t.news() || t.isClosed.Load())", "false", "TestConformance/digest/Wa"},
+	{"segments overlap", "incoming.go", "op.unasked -= n", "_ = n", "TestAnnouncedTwice"},
+	{"answers overlap", "outgoing.go", "op.asked += n", "_ = n", "TestAnnouncedTwice"},
+	{"sockets that do not belong together", "connect.go", "p.fd == nil || !p.join.sameAs(first)", "p.join.num < 0", "TestParkedSockets"},
+	{"Close does not end a Wait", "transport.go", "t.interrupt() // a Wait ends", "", "TestCloseEndsWait"},
+	{"a refusal waits for the next event", "carry.go", "ep.kick.Store(true) // the first", "// the first", "TestRefusalOfAnotherSocket"},
 	{"memory is in use after the end", "end.go", "ep.closeConns()", "_ = 0", "TestConformance/digest/RetireUnderLoad"},
 }
 

@@ -15,6 +15,7 @@ type sendOp struct {
 	inline []byte // room for inline data
 	total  int
 	sent   int // bytes that are on their way
+	asked  int // OpRead: bytes that a message has announced
 	left   int // OpRead: bytes that have not come
 	done   bool
 	inUse  bool // inline data is valid
@@ -72,7 +73,7 @@ func (ep *endpoint) queueSend(r *transport.SendRequest) error {
 		return err
 	}
 	op.id, op.op, op.imm, op.key = r.ID, r.Op, r.Imm, r.Remote.Key
-	op.total, op.sent, op.left, op.done, op.hasRec = int(total), 0, int(total), false, false
+	op.total, op.sent, op.asked, op.left, op.done, op.hasRec = int(total), 0, 0, int(total), false, false
 	if op.off = r.Remote.Addr + r.RemoteOff; op.off < r.RemoteOff {
 		op.off = ^uint64(0) // outside of every region
 	}
@@ -209,9 +210,10 @@ func (ep *endpoint) placeRead(m *message, n int, dst [][]byte) (list [][]byte, o
 		return dst, false
 	}
 	op := o.at(m.op)
-	if op.op != transport.OpRead || op.done || int(m.total) != op.total || n > op.left {
+	if op.op != transport.OpRead || op.done || int(m.total) != op.total || n > op.total-op.asked {
 		return dst, false
 	}
+	op.asked += n // segments that overlap would land after the end
 	return slicesOf(dst, op.pieces[:op.num], int(m.at), n), true
 }
 

@@ -98,11 +98,20 @@ func (c *conn) lost(err error) {
 	ep.losing = true
 	for i := 0; i < len(ep.conns); i++ {
 		if other := ep.conns[i]; other != c {
-			other.receive()
+			other.drain()
 		}
 	}
 	ep.losing = false
 	ep.fail(err)
+}
+
+// drain reads what has arrived, bounded like what is forgotten.
+func (c *conn) drain() {
+	for range lingerBytes / turnBytes {
+		if !c.receive() {
+			return
+		}
+	}
 }
 
 // forget drops what comes after a refusal. The socket stays open so that the

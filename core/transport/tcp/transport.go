@@ -32,6 +32,7 @@ type Transport struct {
 	conns   []atomic.Pointer[conn]
 
 	isClosed atomic.Bool
+	using    sync.RWMutex // Poll, Wait and Wake hold it for reading, Close for writing
 
 	mu          sync.Mutex
 	closed      bool
@@ -76,6 +77,9 @@ func Open(config Config) (*Transport, error) {
 	}
 	if err := config.complete(); err != nil {
 		return nil, err
+	}
+	if len(config.Listen) == 0 {
+		return nil, fmt.Errorf("tcp: Config.Interface is %q, which has no address that peers can dial", config.Interface)
 	}
 	t := &Transport{config: config, started: time.Now(), endpoints: make(map[token]*endpoint)}
 	t.tables()
@@ -157,6 +161,8 @@ func (t *Transport) Counters() *Counters { return &t.counters }
 
 // Poll does what can be done now and returns what has ended.
 func (t *Transport) Poll(done []transport.Completion) (int, error) {
+	t.using.RLock()
+	defer t.using.RUnlock()
 	if t.isClosed.Load() {
 		return 0, errClosed
 	}
@@ -171,13 +177,15 @@ func (t *Transport) Poll(done []transport.Completion) (int, error) {
 
 // Wait sleeps until there is something to poll.
 func (t *Transport) Wait(d time.Duration) error {
-	if t.isClosed.Load() {
-		return errClosed
-	}
+	t.using.RLock()
+	defer t.using.RUnlock()
 	t.standby.leave()
 	defer t.standby.enter()
 	deadline := time.Now().Add(d)
 	for first := true; ; first = false {
+		if t.isClosed.Load() {
+			return errClosed
+		}
 		t.runReady()
 		if t.news() {
 			t.woken.Store(false)
@@ -211,15 +219,19 @@ func (t *Transport) nap(d time.Duration) time.Duration {
 
 // Wake ends a Wait.
 func (t *Transport) Wake() {
+	t.using.RLock()
+	defer t.using.RUnlock()
 	t.woken.Store(true)
-	t.interrupt()
+	if !t.isClosed.Load() {
+		t.interrupt()
+	}
 }
 
 // PollEvents moves reports to events.
 func (t *Transport) PollEvents(events []transport.Event) int { return t.events.take(events) }
 
 // Close stops listening. All goroutines have ended and all descriptors are
-// closed when it returns nil.
+// closed when it returns nil, and so has a Wait that ran meanwhile.
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	endpoints, regions := t.numEndpoint, len(t.regions)-len(t.freeRegions)
@@ -234,6 +246,9 @@ func (t *Transport) Close() error {
 	t.closed = true
 	t.isClosed.Store(true)
 	t.mu.Unlock()
+	t.interrupt() // a Wait ends
+	t.using.Lock()
+	defer t.using.Unlock()
 	return t.closeAll()
 }
 
