@@ -219,10 +219,13 @@ func TestParkedSockets(t *testing.T) {
 	listener, at, err := sys.ListenTCP(loopback[0], 8)
 	require.NoError(t, err)
 	defer listener.Close()
+	never, err := sys.NewEvent()
+	require.NoError(t, err)
+	defer never.Close()
 	offer := func(index, num int) {
 		fd, err := sys.DialTCP(at, sys.TCPOptions{})
 		if err == sys.ErrInProgress {
-			_, err = sys.WaitSocket(fd, true, nil, time.Now().Add(soon))
+			_, err = sys.WaitSocket(fd, true, never, time.Now().Add(soon))
 		}
 		require.NoError(t, err)
 		require.True(t, ep.offer(parked{fd: fd, join: join{index: index, num: num, sendDepth: 1, recvDepth: 1}}))
