@@ -17,6 +17,8 @@ const (
 	turnBytes    = 1 << 20   // of one socket, before others have their turn
 	inlineWork   = 64 << 10  // what PostSend writes itself
 	bufferBytes  = 64 << 10  // for headers and short payloads
+	longBytes    = 16 << 10  // a payload from here on is read for itself
+	leastBytes   = 128 << 10 // of a long payload, before this side wakes up
 	lingerBytes  = 64 << 20  // read and forgotten after a refusal
 )
 
@@ -32,6 +34,7 @@ type conn struct {
 	// What the poller has reported and the last call has not contradicted.
 	readable, writable atomic.Bool
 	ended              atomic.Bool // the peer has closed: read up to the end
+	noticed            atomic.Bool // there may be notices
 
 	session *wire.Session
 
@@ -47,7 +50,8 @@ type conn struct {
 	sealed  []byte // encrypted payloads of the batch
 	last    bool   // the batch ends with a refusal
 
-	rx receiver
+	rx  receiver
+	pin pinning
 }
 
 // newConn makes a socket of the endpoint out of a connection whose handshake
@@ -63,6 +67,7 @@ func (ep *endpoint) newConn(fd *sys.FD, s *wire.Session, index int) (*conn, erro
 	if s.Protection() == wire.ProtectEncrypt {
 		c.crypt = s.NewEncryptor()
 	}
+	c.preparePinning()
 	t.mu.Lock()
 	if len(t.freeConns) == 0 {
 		t.mu.Unlock()
@@ -97,11 +102,11 @@ func (c *conn) close() {
 // send writes what is due, up to a turn; it returns whether there is more.
 func (c *conn) send() (more bool) {
 	for moved := 0; moved < turnBytes; {
-		if c.vec.Bytes() == 0 && !c.fill() {
+		if c.unsent() == 0 && !c.fill() {
 			return false
 		}
 		c.writable.Store(false) // before the call: the poller may set it during it
-		n, err := sys.SendVector(c.fd, c.vec)
+		n, err := c.write()
 		if err == sys.ErrAgain {
 			return false
 		}
@@ -111,7 +116,7 @@ func (c *conn) send() (more bool) {
 		}
 		c.writable.Store(true)
 		moved += n
-		if c.last && c.vec.Bytes() == 0 {
+		if c.last && c.unsent() == 0 {
 			c.ep.refusalSent()
 			return false
 		}
@@ -119,7 +124,22 @@ func (c *conn) send() (more bool) {
 	return true
 }
 
-// fill makes the next batch; false if nothing is due.
+// unsent is what is left of the batch.
+func (c *conn) unsent() int { return c.vec.Bytes() + c.pin.left() }
+
+// write makes one call.
+func (c *conn) write() (n int, err error) {
+	switch {
+	case c.vec.Bytes() == 0:
+		return c.sendPinned()
+	case c.pin.left() > 0:
+		return sys.SendMore(c.fd, c.vec)
+	}
+	return sys.SendVector(c.fd, c.vec)
+}
+
+// fill makes the next batch; false if nothing is due. A payload that goes
+// without a copy ends it.
 func (c *conn) fill() bool {
 	if c.last {
 		return false
@@ -127,7 +147,7 @@ func (c *conn) fill() bool {
 	c.vec.Reset()
 	c.heads, c.sealed, c.staging = c.heads[:0], c.sealed[:0], 0
 	frames := 0
-	for c.vec.Bytes() < batchBytes && frames < batchFrames && !c.last && c.frame() {
+	for c.vec.Bytes() < batchBytes && c.pin.left() == 0 && frames < batchFrames && !c.last && c.frame() {
 		frames++
 	}
 	if c.ep.is(transport.StateReady) {
@@ -196,8 +216,13 @@ func (c *conn) seal(m *message, payload [][]byte) bool {
 	if c.crypt != nil {
 		payload = c.encrypt(payload)
 	}
+	into := c.vec
+	if c.pin.fits(m, c.head.PayloadBytes) {
+		c.pin.vec.Reset()
+		into, c.pin.op = c.pin.vec, m.op
+	}
 	for _, p := range payload {
-		c.vec.Add(p)
+		into.Add(p)
 	}
 	return true
 }

@@ -21,9 +21,12 @@ type impostor struct {
 	region  transport.Region
 }
 
-func newImpostor(t testing.TB) *impostor {
+func newImpostor(t testing.TB) *impostor { return newImpostorOf(t, Config{}) }
+
+func newImpostorOf(t testing.TB, config Config) *impostor {
 	ring := wire.GenerateKeyring()
-	x := &impostor{t: t, tr: openOne(t, Config{Keyring: ring})}
+	config.Keyring = ring
+	x := &impostor{t: t, tr: openOne(t, config)}
 	ep, err := x.tr.NewEndpoint(transport.EndpointSpec{SendDepth: 4, RecvDepth: 4})
 	require.NoError(t, err)
 	x.ep = ep.(*endpoint)
@@ -33,8 +36,8 @@ func newImpostor(t testing.TB) *impostor {
 	require.NoError(t, err)
 	x.conn, err = net.Dial("tcp", x.tr.lobby.addrs[0].String())
 	require.NoError(t, err)
-	config := clientConfig(ring, join{to: x.ep.token, num: 1, sendDepth: 4, recvDepth: 4})
-	x.session, _, err = wire.Client(x.conn, time.Now().Add(soon), config)
+	client := clientConfig(ring, join{to: x.ep.token, num: 1, sendDepth: 4, recvDepth: 4})
+	x.session, _, err = wire.Client(x.conn, time.Now().Add(soon), client)
 	require.NoError(t, err)
 	me := address{numSockets: 1, addrs: x.tr.addrs} // the smallest token
 	require.NoError(t, ep.Connect(me.encode(), time.Now().Add(soon)))

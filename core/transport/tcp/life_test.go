@@ -251,6 +251,7 @@ func TestRefusalOfAnotherSocket(t *testing.T) {
 	p.connect(4, 4)
 	p.tr[1].standby.leave() // this test alone moves bytes there
 	defer p.tr[1].standby.enter()
+	p.turn() // nothing is left of connecting
 	p.send(0, transport.SendRequest{ID: 1, Op: transport.OpRead, Local: whole(p.mems[0]), Remote: p.mems[1].Remote()})
 	ep := p.ep[1].(*endpoint)
 	asked := func() bool {

@@ -9,7 +9,7 @@ import (
 // mutations are mistakes that are easy to make, each as an edit of one file,
 // and the test that has to notice.
 var mutations = []struct{ name, file, from, to, test string }{
-	{"a payload is not checked", "receiver.go", "return x.digest.Check()", "return nil", "TestAlteredPayload"},
+	{"a payload is not checked", "payload.go", "return x.digest.Check()", "return nil", "TestAlteredPayload"},
 	{
 		"bounds that go round", "region.go", "off > size || n > size-off", "off+n > size",
 		"TestConformance/digest/RemoteRefuses",
@@ -38,7 +38,14 @@ var mutations = []struct{ name, file, from, to, test string }{
 	{"sockets that do not belong together", "connect.go", "p.fd == nil || !p.join.sameAs(first)", "p.join.num < 0", "TestParkedSockets"},
 	{"Close does not end a Wait", "transport.go", "t.interrupt() // a Wait ends", "", "TestCloseEndsWait"},
 	{"a refusal waits for the next event", "carry.go", "ep.kick.Store(true) // the first", "// the first", "TestRefusalOfAnotherSocket"},
-	{"memory is in use after the end", "end.go", "ep.closeConns()", "_ = 0", "TestRetiredWhile"},
+	{"waits for more than comes", "receiver.go", "least = min(x.left, leastBytes)", "least = leastBytes", "TestOperationsMoveBytes/digest"},
+	{"complete while the kernel reads", "outgoing.go", "if op.pins > 0 {", "if false {", "TestCO4Kernel"},
+	{"flushed while the kernel reads", "end.go", "&& o.at(o.head).pins == 0", "", "TestCO4Kernel"},
+	{"closed with notices to come", "pinned.go", "if c.pin.first != c.pin.next {\n\t\treturn false", "if false {\n\t\treturn false", "TestCO4Kernel"},
+	{"the connection goes on while its bytes are pinned", "pinned.go", "_ = sys.AbortTCP(c.fd)", "_ = c", "TestRetireTakes"},
+	{"pinned although the kernel copies", "pinned.go", "p.on = p.on && !p.auto", "_ = p", "TestAutoStops"},
+	{"any number of pinned calls", "pinned.go", "if p.next-p.first < numPinned {", "if true {", "TestTooManyPinned"},
+	{"memory is in use after the end", "end.go", "\t\tep.closeConns()", "\t\t_ = 0", "TestRetiredWhile"},
 }
 
 // quick are those that always run.

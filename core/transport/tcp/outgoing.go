@@ -17,6 +17,7 @@ type sendOp struct {
 	sent   int // bytes that are on their way
 	asked  int // OpRead: bytes that a message has announced
 	left   int // OpRead: bytes that have not come
+	pins   int // calls after which the kernel may still read the pieces
 	done   bool
 	inUse  bool // inline data is valid
 	hasRec bool // recv is valid
@@ -100,14 +101,15 @@ func (op *sendOp) takeInline(r *transport.SendRequest, total int) error {
 	return nil
 }
 
-// flushSends completes at once what is posted in StateError.
-func (ep *endpoint) flushSends(requests []transport.SendRequest) (posted int, err error) {
+// queueAndFlush completes what is posted in StateError, at once unless something
+// before it cannot complete yet.
+func (ep *endpoint) queueAndFlush(requests []transport.SendRequest) (posted int, err error) {
 	for i := range requests {
 		if err := ep.queueSend(&requests[i]); err != nil {
 			return posted, err
 		}
-		ep.completeSend(ep.out.at(ep.out.head), transport.StatusFlushed, 0)
 		posted++
+		ep.flushSends()
 	}
 	return posted, nil
 }
@@ -133,6 +135,9 @@ func (ep *endpoint) completeSends() {
 	for o.head != o.next {
 		op := o.at(o.head)
 		if op.op == transport.OpRead && !op.done || op.op != transport.OpRead && o.head >= o.acked {
+			return
+		}
+		if op.pins > 0 {
 			return
 		}
 		ep.completeSend(op, transport.StatusOK, 0)

@@ -54,6 +54,10 @@ type Transport struct {
 	woken   atomic.Bool
 	short   atomic.Int64 // endpoints that wait for the peer to post a receive
 	looked  atomic.Int64 // when these were looked at last, ns
+	// Tests put themselves in between.
+	sendPinned func(*sys.FD, *sys.Vector) (int, error)
+	nextNotice func(*sys.FD, *sys.Notices) (sys.Notice, bool)
+
 	polled  sys.PollEvents
 	waited  sys.PollEvents
 	started time.Time
@@ -81,7 +85,11 @@ func Open(config Config) (*Transport, error) {
 	if len(config.Listen) == 0 {
 		return nil, fmt.Errorf("tcp: Config.Interface is %q, which has no address that peers can dial", config.Interface)
 	}
-	t := &Transport{config: config, started: time.Now(), endpoints: make(map[token]*endpoint)}
+	t := &Transport{
+		config: config, started: time.Now(), endpoints: make(map[token]*endpoint),
+		sendPinned: sys.SendPinned,
+		nextNotice: func(fd *sys.FD, n *sys.Notices) (sys.Notice, bool) { return n.Next(fd) },
+	}
 	t.tables()
 	if err := t.listen(); err != nil {
 		return nil, errors.Join(err, t.closeAll())
