@@ -12,7 +12,8 @@ import (
 // Sizes of what is moved at once. docs/transport-tcp.md has the measurements.
 const (
 	segmentBytes = 256 << 10 // of payload in one message
-	batchBytes   = 128 << 10 // from so many on, a batch of messages is written
+	batchBytes   = 128 << 10 // from so many on, the first batch of a turn is written
+	bulkBytes    = 512 << 10 // and those behind it, which nobody waits for as long
 	batchFrames  = 32        // messages in a batch
 	turnBytes    = 1 << 20   // of one socket, before others have their turn
 	inlineWork   = 64 << 10  // what PostSend writes itself
@@ -102,7 +103,7 @@ func (c *conn) close() {
 // send writes what is due, up to a turn; it returns whether there is more.
 func (c *conn) send() (more bool) {
 	for moved := 0; moved < turnBytes; {
-		if c.unsent() == 0 && !c.fill() {
+		if c.unsent() == 0 && !c.fill(moved) {
 			return false
 		}
 		c.writable.Store(false) // before the call: the poller may set it during it
@@ -138,16 +139,20 @@ func (c *conn) write() (n int, err error) {
 	return sys.SendVector(c.fd, c.vec)
 }
 
-// fill makes the next batch; false if nothing is due. A payload that goes
-// without a copy ends it.
-func (c *conn) fill() bool {
+// fill makes the next batch of a turn that has moved so many bytes; false if
+// nothing is due. A payload that goes without a copy ends it.
+func (c *conn) fill(moved int) bool {
+	limit := batchBytes
+	if moved > 0 && c.crypt == nil {
+		limit = bulkBytes
+	}
 	if c.last {
 		return false
 	}
 	c.vec.Reset()
 	c.heads, c.sealed, c.staging = c.heads[:0], c.sealed[:0], 0
 	frames := 0
-	for c.vec.Bytes() < batchBytes && c.pin.left() == 0 && frames < batchFrames && !c.last && c.frame() {
+	for c.vec.Bytes() < limit && c.pin.left() == 0 && frames < batchFrames && !c.last && c.frame() {
 		frames++
 	}
 	if c.ep.is(transport.StateReady) {

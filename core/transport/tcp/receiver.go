@@ -197,7 +197,7 @@ func (c *conn) read() (n, asked int, err error) {
 // roomAfter is how far buf may be filled: among long payloads only by the next
 // header, because what follows that goes to its own place.
 func (x *receiver) roomAfter(straight int) int {
-	if straight >= longBytes || straight == 0 && x.bulk {
+	if straight >= longBytes || !x.active && x.bulk && x.crypt == nil {
 		return min(len(x.buf), x.w+2*wire.MaxFrameBytes)
 	}
 	return len(x.buf)
