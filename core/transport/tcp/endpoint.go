@@ -220,6 +220,9 @@ func (ep *endpoint) Close() error {
 	ep.closed = true
 	ep.state.Store(uint32(transport.StateClosed))
 	ep.closeConns()
+	for _, c := range ep.leaving { // of a peer that acknowledges what it has not got
+		c.close()
+	}
 	ep.meet.dropParked()
 	ep.t.leave(ep)
 	return nil
