@@ -94,7 +94,7 @@ func (c *conn) sendPinned() (n int, err error) {
 		if err != sys.ErrNoBuffers {
 			return n, err
 		}
-		p.on = p.first != p.next // not even one: do not ask again
+		p.on = p.on && p.first != p.next // not even one: do not ask again
 	}
 	t.counters.NotPinned.Add(1)
 	return sys.SendVector(c.fd, p.vec)
