@@ -1,14 +1,9 @@
 package ep_test
 
 import (
-	"encoding/json"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
+	"github.com/moewire/moewire/core/internal/testenv"
 )
 
 // mutations are mistakes that are easy to make, each as an edit of one file.
@@ -85,7 +80,7 @@ var mutations = []struct{ name, file, from, to string }{
 	},
 	{
 		"layout of who was not counted", "dispatch.go",
-		"if s.counted>>t&1 == 1 {", "if true {",
+		"&& s.counted>>t&1 == 1 {", "{",
 	},
 	{
 		"outputs that were sent stand for those of the next combine", "far_outputs.go",
@@ -104,45 +99,16 @@ var mutations = []struct{ name, file, from, to string }{
 // Not here, for want of a schedule that is likely enough: writing what is owed
 // without a look at the members. The model of tests/model notices it.
 
-// TestMutations builds this package with each mistake in turn, and wants
-// the schedules to notice, of one host or of two. It takes minutes: MOEWIRE_MUTATIONS=1 turns it on.
+// TestMutations builds this package with each mistake in turn, and wants the schedules to
+// notice, of one host or of two. It takes minutes: MOEWIRE_MUTATIONS=1 turns it on.
 func TestMutations(t *testing.T) {
-	if os.Getenv("MOEWIRE_MUTATIONS") == "" {
-		t.Skip("MOEWIRE_MUTATIONS is not set")
-	}
+	var list []testenv.Mutation
 	for _, m := range mutations {
-		t.Run(strings.ReplaceAll(m.name, " ", "-"), func(t *testing.T) {
-			cmd := exec.Command("go", "test", "-overlay", overlay(t, m.file, m.from, m.to), "-timeout=60m", "-count=1", "-run", "^TestSchedules", ".")
-			cmd.Env = append(os.Environ(), "MOEWIRE_SCHEDULES=300000")
-			out, err := cmd.CombinedOutput()
-			require.Error(t, err, "nobody has noticed")
-			require.Contains(t, string(out), "the last steps", "noticed by a schedule, not by the compiler")
-			t.Log(firstLine(string(out), "seed "))
+		list = append(list, testenv.Mutation{
+			Name: m.name, File: m.file, From: m.from, To: m.to,
+			Args: []string{"-timeout=60m", "-run", "^TestSchedules"}, Env: []string{"MOEWIRE_SCHEDULES=300000"},
+			Noticed: "the last steps", // by a schedule
 		})
 	}
-}
-
-// overlay tells the go command to read one file with an edit.
-func overlay(t *testing.T, file, from, to string) string {
-	path, err := filepath.Abs(file)
-	require.NoError(t, err)
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, 1, strings.Count(string(text), from), "%q is once in %s", from, file)
-	dir := t.TempDir()
-	edited, list := filepath.Join(dir, file), filepath.Join(dir, "overlay.json")
-	require.NoError(t, os.WriteFile(edited, []byte(strings.Replace(string(text), from, to, 1)), 0o600))
-	replace, err := json.Marshal(map[string]map[string]string{"Replace": {path: edited}})
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(list, replace, 0o600))
-	return list
-}
-
-func firstLine(text, with string) string {
-	for line := range strings.Lines(text) {
-		if i := strings.LastIndex(line, with); i >= 0 {
-			return strings.TrimSpace(line[i:])
-		}
-	}
-	return ""
+	testenv.RunMutations(t, list)
 }

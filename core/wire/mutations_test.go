@@ -1,14 +1,9 @@
 package wire
 
 import (
-	"encoding/json"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
+	"github.com/moewire/moewire/core/internal/testenv"
 )
 
 // mutations are mistakes that are easy to make, each as an edit of one file.
@@ -54,45 +49,15 @@ var quick = map[string]bool{
 	"no replay window": true, "a window one too narrow": true,
 }
 
-// TestMutations builds this package with each mistake in turn, and wants the
-// tests to notice.
+// TestMutations builds this package with each mistake in turn, and wants the tests to
+// notice. It takes minutes: MOEWIRE_MUTATIONS=1 turns it on.
 func TestMutations(t *testing.T) {
-	if os.Getenv(mutated) != "" {
-		t.Skip("this is a mutant")
-	}
+	var list []testenv.Mutation
 	for _, m := range mutations {
-		t.Run(strings.ReplaceAll(m.name, " ", "-"), func(t *testing.T) {
-			list := overlay(t, m.file, m.from, m.to)
-			if !quick[m.name] && os.Getenv("MOEWIRE_MUTATIONS") == "" {
-				t.Skip("MOEWIRE_MUTATIONS is not set")
-			}
-			cmd := exec.Command("go", "test", "-overlay", list, "-timeout=2m", "-count=1", "-vet=off", "-failfast", ".")
-			cmd.Env = append(os.Environ(), mutated+"=1")
-			out, err := cmd.CombinedOutput()
-			require.Error(t, err, "nobody has noticed")
-			require.Contains(t, string(out), "--- FAIL: ", "noticed by a test, not by the compiler")
-			_, first, _ := strings.Cut(string(out), "--- FAIL: ")
-			first, _, _ = strings.Cut(first, " ")
-			t.Log("noticed by", first)
+		list = append(list, testenv.Mutation{
+			Name: m.name, File: m.file, From: m.from, To: m.to,
+			Args: []string{"-timeout=2m", "-failfast"}, Quick: quick[m.name],
 		})
 	}
-}
-
-const mutated = "MOEWIRE_MUTATED"
-
-// overlay tells the go command to read one file with an edit.
-func overlay(t *testing.T, file, from, to string) string {
-	t.Helper()
-	path, err := filepath.Abs(file)
-	require.NoError(t, err)
-	source, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, 1, strings.Count(string(source), from), "%q is once in %s", from, file)
-	dir := t.TempDir()
-	edited, list := filepath.Join(dir, file), filepath.Join(dir, "overlay.json")
-	require.NoError(t, os.WriteFile(edited, []byte(strings.Replace(string(source), from, to, 1)), 0o600))
-	replace, err := json.Marshal(map[string]map[string]string{"Replace": {path: edited}})
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(list, replace, 0o600))
-	return list
+	testenv.RunMutations(t, list)
 }

@@ -15,6 +15,7 @@ type Ready struct {
 	Readable bool // or ended, or failed
 	Ended    bool // the other end has closed
 	Writable bool
+	Errors   bool // there is something in the error queue, or it has failed
 }
 
 // Poller waits for many sockets at once. It reports changes (edges), not
@@ -68,8 +69,9 @@ func (p *Poller) Poll(e *PollEvents) ([]Ready, error) {
 		e.list[i] = Ready{
 			Token:    uint64(uint32(ev.Fd)) | uint64(uint32(ev.Pad))<<32,
 			Readable: ev.Events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0,
-			Ended:    ev.Events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0,
+			Ended:    ev.Events&(unix.EPOLLRDHUP|unix.EPOLLHUP) != 0,
 			Writable: ev.Events&(unix.EPOLLOUT|unix.EPOLLERR) != 0,
+			Errors:   ev.Events&unix.EPOLLERR != 0,
 		}
 	}
 	return e.list[:n], nil

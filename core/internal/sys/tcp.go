@@ -115,6 +115,12 @@ func SetTCP(fd *FD, o TCPOptions) error {
 	return nil
 }
 
+// SetLeast makes a socket readable only once n bytes are there, its buffer is
+// full, or the other end has closed. Reading takes less, too.
+func SetLeast(fd *FD, n int) error {
+	return wrap("setsockopt SO_RCVLOWAT", unix.SetsockoptInt(fd.Raw(), unix.SOL_SOCKET, unix.SO_RCVLOWAT, n))
+}
+
 // ShutdownWrite ends the stream towards the peer; reading goes on.
 func ShutdownWrite(fd *FD) error {
 	return wrap("shutdown", unix.Shutdown(fd.Raw(), unix.SHUT_WR))

@@ -135,3 +135,28 @@ func TestInterfaceAddrs(t *testing.T) {
 		t.Fatal("addresses of an interface that is not there")
 	}
 }
+
+func TestSetLeast(t *testing.T) {
+	s := newSockets(t)
+	fatal(t, SetLeast(s.b, 100))
+	_ = must(s.poller.Poll(&s.events))(t) // it can be written
+	readable := func() bool {
+		ready := must(s.poller.Poll(&s.events))(t)
+		return len(ready) == 1 && ready[0].Readable
+	}
+	if n, err := Write(s.a, make([]byte, 99)); n != 99 || err != nil || readable() {
+		t.Fatal("woken by less", n, err)
+	}
+	fatal(t, SetLeast(s.b, 1))
+	if !readable() {
+		t.Error("not told of what is there")
+	}
+	if n, err := Read(s.b, make([]byte, 200)); n != 99 || err != nil {
+		t.Error(n, err)
+	}
+	fatal(t, SetLeast(s.b, 100))
+	fatal(t, ShutdownWrite(s.a))
+	if _, err := WaitReadable([]*FD{s.b}, time.Now().Add(30*time.Second)); err != nil || !Ended(s.b) {
+		t.Error("not told of the end", err)
+	}
+}

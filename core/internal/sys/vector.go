@@ -29,7 +29,7 @@ func NewVector(numPieces int) *Vector {
 
 // Reset empties the vector.
 func (v *Vector) Reset() {
-	clear(v.all[:cap(v.all)])
+	clear(v.all)
 	v.all = v.all[:0]
 	v.iov, v.bytes = v.all, 0
 }
@@ -98,16 +98,18 @@ func (v *Vector) call(fd *FD, number uintptr, flags int) (int, error) {
 		case unix.EINTR:
 		case unix.EAGAIN:
 			return 0, ErrAgain
+		case unix.ENOBUFS:
+			return 0, ErrNoBuffers
 		default:
 			return 0, errno
 		}
 	}
 }
 
-// wrapHot is wrap, but the answer that every non-blocking loop ends with
-// stays as it is, so that it allocates nothing.
+// wrapHot is wrap, but the answers that are no failures stay as they are, so
+// that they allocate nothing.
 func wrapHot(call string, err error) error {
-	if err == nil || err == ErrAgain {
+	if err == nil || err == ErrAgain || err == ErrNoBuffers {
 		return err
 	}
 	return wrap(call, err)

@@ -14,6 +14,8 @@ type recorder struct {
 func (r *recorder) Helper()               {}
 func (r *recorder) Skipf(string, ...any)  { r.skipped = true }
 func (r *recorder) Fatalf(string, ...any) { r.failed = true; panic("failed") }
+func (r *recorder) Fatal(...any)          { r.failed = true; panic("failed") }
+func (r *recorder) Log(...any)            {}
 
 func TestLacking(t *testing.T) {
 	for require, fails := range map[string]bool{"": false, "verbs": false, "cuda": true, "verbs,cuda": true, "all": true} {

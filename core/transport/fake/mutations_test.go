@@ -1,14 +1,9 @@
 package fake_test
 
 import (
-	"encoding/json"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
+	"github.com/moewire/moewire/core/internal/testenv"
 )
 
 // mutations are mistakes that a carrier can make, each as an edit of one file,
@@ -62,48 +57,16 @@ var mutations = []struct{ name, file, from, to, notices string }{
 	{"memory is written after its completion", "complete.go", "func (n *Network) scribble() {", "func (n *Network) scribble() {\n\tn.cfg.Late = LateUntilClose", "RetireUnderLoad"},
 }
 
-// TestMutations builds this package with each mistake in turn, and wants the
-// suite to notice. It takes minutes: MOEWIRE_MUTATIONS=1 turns it on.
+// TestMutations builds this package with each mistake in turn, and wants the suite to
+// notice. It takes minutes: MOEWIRE_MUTATIONS=1 turns it on.
 func TestMutations(t *testing.T) {
-	if os.Getenv("MOEWIRE_MUTATIONS") == "" {
-		t.Skip("MOEWIRE_MUTATIONS is not set")
-	}
+	var list []testenv.Mutation
 	for _, m := range mutations {
-		t.Run(strings.ReplaceAll(m.name, " ", "-"), func(t *testing.T) {
-			cmd := exec.Command("go", "test", "-overlay", overlay(t, m.file, m.from, m.to), "-timeout=2m", "-count=1",
-				"-run", "^TestConformance$/^any_order$/^"+m.notices+"$", ".")
-			cmd.Env = append(os.Environ(), "MOEWIRE_FAKE_PATIENCE=2s")
-			out, err := cmd.CombinedOutput()
-			require.Error(t, err, "nobody has noticed")
-			require.Contains(t, string(out), "--- FAIL: TestConformance/any_order/"+m.notices, "noticed by the suite, not by the compiler: %s", out)
+		list = append(list, testenv.Mutation{
+			Name: m.name, File: m.file, From: m.from, To: m.to,
+			Args: []string{"-timeout=2m", "-run", "^TestConformance$/^any_order$/^" + m.notices + "$"},
+			Env:  []string{"MOEWIRE_FAKE_PATIENCE=2s"}, Noticed: "--- FAIL: TestConformance/any_order/" + m.notices,
 		})
 	}
-}
-
-// TestMutationsApply keeps the list in step with the code.
-func TestMutationsApply(t *testing.T) {
-	for _, m := range mutations {
-		edit(t, m.file, m.from, m.to)
-	}
-}
-
-// edit returns a file with one place changed.
-func edit(t *testing.T, file, from, to string) string {
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	require.Equal(t, 1, strings.Count(string(text), from), "%q is once in %s", from, file)
-	return strings.Replace(string(text), from, to, 1)
-}
-
-// overlay tells the go command to read one file with an edit.
-func overlay(t *testing.T, file, from, to string) string {
-	path, err := filepath.Abs(file)
-	require.NoError(t, err)
-	dir := t.TempDir()
-	edited, list := filepath.Join(dir, file), filepath.Join(dir, "overlay.json")
-	require.NoError(t, os.WriteFile(edited, []byte(edit(t, file, from, to)), 0o600))
-	replace, err := json.Marshal(map[string]map[string]string{"Replace": {path: edited}})
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(list, replace, 0o600))
-	return list
+	testenv.RunMutations(t, list)
 }

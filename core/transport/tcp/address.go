@@ -120,6 +120,11 @@ func decodeJoin(b []byte) (j join, ok bool) {
 	return j, j.index < j.num && j.num <= MaxNumSockets && depthsOK(j.sendDepth, j.recvDepth) && dials(j.from, j.to)
 }
 
+// sameAs reports whether two sockets may belong to one connection.
+func (j *join) sameAs(k *join) bool {
+	return j.num == k.num && j.sendDepth == k.sendDepth && j.recvDepth == k.recvDepth
+}
+
 func depthsOK(send, recv int) bool {
 	return send >= 1 && send <= MaxDepth && recv >= 1 && recv <= MaxDepth
 }

@@ -28,6 +28,7 @@ var variants = []struct {
 	{"encrypt, many sockets", func(i int, c *Config) {
 		c.NumSockets, c.Protection = 3+i, wire.ProtectEncrypt
 	}},
+	{"no copy", func(_ int, c *Config) { c.NumSockets, c.ZeroCopy, c.ZeroCopyBytes = 2, ZeroCopyOn, 1 }},
 	{"small buffers", func(_ int, c *Config) { c.SocketBufferBytes = 4096 }},
 }
 

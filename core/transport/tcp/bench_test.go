@@ -24,20 +24,44 @@ func BenchmarkWriteBesidePlainCopy(b *testing.B) {
 		for _, sockets := range []int{1, 4} {
 			for _, size := range []int{64 << 10, 1 << 20, 16 << 20} {
 				b.Run(fmt.Sprintf("%v/sockets=%d/bytes=%d", protection, sockets, size), func(b *testing.B) {
-					benchmarkWrite(b, protection, sockets, size)
+					benchmarkWrite(b, protection, sockets, size, 0)
 				})
 			}
 		}
 	}
 }
 
-func benchmarkWrite(b *testing.B, protection wire.Protection, sockets, size int) {
+// BenchmarkWriteOverSlowerLink is the same where the kernel sends no faster than
+// a link of 5, 10 or 20 Gb/s.
+func BenchmarkWriteOverSlowerLink(b *testing.B) {
+	for _, gigabits := range []int{5, 10, 20} {
+		b.Run(fmt.Sprintf("Gbps=%d", gigabits), func(b *testing.B) {
+			benchmarkWrite(b, wire.ProtectDigest, 1, 1<<20, gigabits*1e9/8)
+		})
+	}
+}
+
+// pace bounds the bytes per second of a socket; 0 does not.
+func pace(t testing.TB, fd uintptr, bytesPerSecond int) {
+	const maxPacingRate = 47 // SO_MAX_PACING_RATE
+	if bytesPerSecond > 0 {
+		require.NoError(t, syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, maxPacingRate, bytesPerSecond))
+	}
+}
+
+func benchmarkWrite(b *testing.B, protection wire.Protection, sockets, size, rate int) {
 	p := newPair(b, func(_ int, c *Config) {
 		c.Protection, c.NumSockets = protection, sockets
 	})
 	p.memory(size, transport.AccessWrite)
 	p.connect(16, 16)
 	plain := newPlain(b, sockets, p.mems[0].Bytes(), p.mems[1].Bytes())
+	for i := range sockets {
+		pace(b, uintptr(p.ep[0].(*endpoint).conns[i].fd.Raw()), rate)
+		raw, err := plain.out[i].(*net.TCPConn).SyscallConn()
+		require.NoError(b, err)
+		require.NoError(b, raw.Control(func(fd uintptr) { pace(b, fd, rate) }))
+	}
 	num := max(4, (256<<20)/size)
 	b.SetBytes(int64(num * size))
 	stop := p.serve(1)

@@ -63,6 +63,7 @@ func (ep *endpoint) refuse(m *message) {
 		ep.refused = true
 		ep.refusal = message{code: codeRefuse, op: m.op, status: transport.StatusRemote}
 		ep.refusedRecv, ep.refusedSend = m.recv, m.code == codeSend
+		ep.kick.Store(true) // the first socket says it, whichever one is at work
 	}
 }
 

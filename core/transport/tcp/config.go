@@ -65,6 +65,13 @@ type Config struct {
 	// of a socket. Default 0: the kernel adapts it.
 	SocketBufferBytes int
 
+	// ZeroCopy says whether long payloads are sent without a copy. Default
+	// ZeroCopyAuto. Only under wire.ProtectDigest: what is encrypted is a copy.
+	ZeroCopy ZeroCopy
+	// ZeroCopyBytes is the shortest payload of a message that is sent so. A
+	// message has up to 256 KiB of a request. Default 64 KiB.
+	ZeroCopyBytes int
+
 	segmentBytes int // tests and benchmarks
 }
 
@@ -77,6 +84,7 @@ func (c *Config) complete() error {
 	c.HandshakeTimeout = orDefault(c.HandshakeTimeout, 2*time.Second)
 	c.SilentTimeout = orDefault(c.SilentTimeout, 10*time.Second)
 	c.ReceiveTimeout = orDefault(c.ReceiveTimeout, 10*time.Second)
+	c.ZeroCopyBytes = orDefault(c.ZeroCopyBytes, 64<<10)
 	c.segmentBytes = orDefault(c.segmentBytes, segmentBytes)
 	return c.check()
 }
@@ -99,6 +107,8 @@ func (c *Config) check() error {
 		{"NumRegions", c.NumRegions, 1, 1 << 20},
 		{"NumPending", c.NumPending, 1, 1 << 16},
 		{"SocketBufferBytes", c.SocketBufferBytes, 0, 1 << 30},
+		{"ZeroCopy", int(c.ZeroCopy), int(ZeroCopyAuto), int(ZeroCopyOff)},
+		{"ZeroCopyBytes", c.ZeroCopyBytes, 1, maxRequestBytes},
 	} {
 		if n.given < n.lo || n.given > n.hi {
 			return fmt.Errorf("tcp: Config.%s is %d, allowed are %d to %d", n.name, n.given, n.lo, n.hi)

@@ -57,8 +57,11 @@ func kill(t testing.TB, victim transport.Transport) {
 	for i := range tr.conns {
 		if c := tr.conns[i].Load(); c != nil {
 			c.ep.io.Lock()
+			c.ep.mu.Lock()
 			c.ep.closeConns()
+			c.ep.mu.Unlock()
 			c.ep.io.Unlock()
+			_ = c.fd.Close() // kept for its notices
 		}
 	}
 	require.NoError(t, tr.closeAll())

@@ -12,11 +12,14 @@ import (
 // Sizes of what is moved at once. docs/transport-tcp.md has the measurements.
 const (
 	segmentBytes = 256 << 10 // of payload in one message
-	batchBytes   = 128 << 10 // from so many on, a batch of messages is written
+	batchBytes   = 128 << 10 // from so many on, the first batch of a turn is written
+	bulkBytes    = 512 << 10 // and those behind it, which nobody waits for as long
 	batchFrames  = 32        // messages in a batch
 	turnBytes    = 1 << 20   // of one socket, before others have their turn
 	inlineWork   = 64 << 10  // what PostSend writes itself
 	bufferBytes  = 64 << 10  // for headers and short payloads
+	longBytes    = 16 << 10  // a payload from here on is read for itself
+	leastBytes   = 128 << 10 // of a long payload, before this side wakes up
 	lingerBytes  = 64 << 20  // read and forgotten after a refusal
 )
 
@@ -32,6 +35,7 @@ type conn struct {
 	// What the poller has reported and the last call has not contradicted.
 	readable, writable atomic.Bool
 	ended              atomic.Bool // the peer has closed: read up to the end
+	noticed            atomic.Bool // there may be notices
 
 	session *wire.Session
 
@@ -47,7 +51,8 @@ type conn struct {
 	sealed  []byte // encrypted payloads of the batch
 	last    bool   // the batch ends with a refusal
 
-	rx receiver
+	rx  receiver
+	pin pinning
 }
 
 // newConn makes a socket of the endpoint out of a connection whose handshake
@@ -63,6 +68,7 @@ func (ep *endpoint) newConn(fd *sys.FD, s *wire.Session, index int) (*conn, erro
 	if s.Protection() == wire.ProtectEncrypt {
 		c.crypt = s.NewEncryptor()
 	}
+	c.preparePinning()
 	t.mu.Lock()
 	if len(t.freeConns) == 0 {
 		t.mu.Unlock()
@@ -97,11 +103,11 @@ func (c *conn) close() {
 // send writes what is due, up to a turn; it returns whether there is more.
 func (c *conn) send() (more bool) {
 	for moved := 0; moved < turnBytes; {
-		if c.vec.Bytes() == 0 && !c.fill() {
+		if c.unsent() == 0 && !c.fill(moved) {
 			return false
 		}
 		c.writable.Store(false) // before the call: the poller may set it during it
-		n, err := sys.SendVector(c.fd, c.vec)
+		n, err := c.write()
 		if err == sys.ErrAgain {
 			return false
 		}
@@ -111,7 +117,7 @@ func (c *conn) send() (more bool) {
 		}
 		c.writable.Store(true)
 		moved += n
-		if c.last && c.vec.Bytes() == 0 {
+		if c.last && c.unsent() == 0 {
 			c.ep.refusalSent()
 			return false
 		}
@@ -119,15 +125,34 @@ func (c *conn) send() (more bool) {
 	return true
 }
 
-// fill makes the next batch; false if nothing is due.
-func (c *conn) fill() bool {
+// unsent is what is left of the batch.
+func (c *conn) unsent() int { return c.vec.Bytes() + c.pin.left() }
+
+// write makes one call.
+func (c *conn) write() (n int, err error) {
+	switch {
+	case c.vec.Bytes() == 0:
+		return c.sendPinned()
+	case c.pin.left() > 0:
+		return sys.SendMore(c.fd, c.vec)
+	}
+	return sys.SendVector(c.fd, c.vec)
+}
+
+// fill makes the next batch of a turn that has moved so many bytes; false if
+// nothing is due. A payload that goes without a copy ends it.
+func (c *conn) fill(moved int) bool {
+	limit := batchBytes
+	if moved > 0 && c.crypt == nil {
+		limit = bulkBytes
+	}
 	if c.last {
 		return false
 	}
 	c.vec.Reset()
 	c.heads, c.sealed, c.staging = c.heads[:0], c.sealed[:0], 0
 	frames := 0
-	for c.vec.Bytes() < batchBytes && frames < batchFrames && !c.last && c.frame() {
+	for c.vec.Bytes() < limit && c.pin.left() == 0 && frames < batchFrames && !c.last && c.frame() {
 		frames++
 	}
 	if c.ep.is(transport.StateReady) {
@@ -196,8 +221,13 @@ func (c *conn) seal(m *message, payload [][]byte) bool {
 	if c.crypt != nil {
 		payload = c.encrypt(payload)
 	}
+	into := c.vec
+	if c.pin.fits(m, c.head.PayloadBytes) {
+		c.pin.vec.Reset()
+		into, c.pin.op = c.pin.vec, m.op
+	}
 	for _, p := range payload {
-		c.vec.Add(p)
+		into.Add(p)
 	}
 	return true
 }

@@ -153,22 +153,23 @@ func (ep *endpoint) takeParked() (set []parked, stopped bool) {
 	if m.stopped {
 		return nil, true
 	}
-	num := 0
+	first := &m.parked[0].join
 	for i := range m.parked {
 		p := &m.parked[i]
 		if p.fd != nil && (p.join.from != m.peer || sys.Ended(p.fd)) {
 			_ = p.fd.Close()
 			*p = parked{}
 		}
-		if p.fd != nil {
-			num++
+	}
+	for i := range max(1, first.num) {
+		p := &m.parked[i]
+		if p.fd == nil || !p.join.sameAs(first) {
+			return nil, false
 		}
 	}
-	if num == 0 || m.parked[0].fd == nil || num < m.parked[0].join.num {
-		return nil, false
-	}
-	set = append(set, m.parked[:m.parked[0].join.num]...)
-	clear(m.parked[:])
+	set = append(set, m.parked[:first.num]...)
+	clear(m.parked[:first.num])
+	m.dropParked() // of who has dialled with more before
 	return set, false
 }
 

@@ -21,4 +21,8 @@ type Counters struct {
 	NotWanted  atomic.Uint64 // genuine, but for no endpoint that waits for it
 	Violations atomic.Uint64 // connections with genuine messages that make no sense
 	Broken     atomic.Uint64 // endpoints whose connection ended by itself
+
+	Pinned       atomic.Uint64 // calls that sent payload without a copy
+	PinnedCopied atomic.Uint64 // notices that say that the kernel has copied all the same
+	NotPinned    atomic.Uint64 // payloads copied because the kernel keeps no more in place
 }

@@ -46,22 +46,15 @@ func (ep *endpoint) end(e ending) {
 	ep.t.interrupt()
 }
 
-// flush completes all requests in order.
+// flush completes all requests in order, and all receives; the caller holds io
+// and mu.
 func (ep *endpoint) flush(e *ending) {
 	o := &ep.out
-	oldest := o.head
-	for o.head != o.tail {
-		op := o.at(o.head)
-		status := transport.StatusFlushed
-		switch {
-		case e.retired:
-		case e.named && e.op == o.head:
-			status = e.status
-		case !e.named && e.status != 0 && o.head == oldest:
-			status = e.status
-		}
-		ep.completeSend(op, status, e.vendor)
+	if !e.named && e.status != 0 && o.head != o.tail {
+		e.named, e.op = true, o.head
 	}
+	ep.ended, ep.ending = true, *e
+	ep.flushSends()
 	in := &ep.in
 	for in.head != in.tail {
 		status := transport.StatusFlushed
@@ -71,6 +64,19 @@ func (ep *endpoint) flush(e *ending) {
 		ep.completeRecv(in.at(in.head), status)
 	}
 	in.reset()
+}
+
+// flushSends completes the requests of an endpoint that has ended, up to one
+// whose memory the kernel may still read; the caller holds mu.
+func (ep *endpoint) flushSends() {
+	o, e := &ep.out, &ep.ending
+	for o.head != o.tail && o.at(o.head).pins == 0 {
+		status := transport.StatusFlushed
+		if e.named && e.op == o.head && !e.retired {
+			status = e.status
+		}
+		ep.completeSend(o.at(o.head), status, e.vendor)
+	}
 }
 
 // fail ends the endpoint because its connection did. The oldest request has
@@ -86,10 +92,13 @@ func (ep *endpoint) violate(what string) {
 	ep.end(ending{status: transport.StatusOther, cause: fmt.Errorf("tcp: peer violates the protocol: %s", what)})
 }
 
-// closeConns closes the sockets; the caller holds io.
+// closeConns closes the sockets, but for those that are kept for their
+// notices; the caller holds io and mu.
 func (ep *endpoint) closeConns() {
 	for _, c := range ep.conns {
-		c.close()
+		if !c.leave() {
+			ep.leaving = append(ep.leaving, c)
+		}
 	}
 	ep.conns = nil
 }

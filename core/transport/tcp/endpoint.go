@@ -24,9 +24,10 @@ type endpoint struct {
 	// io is held by who reads and writes the sockets.
 	io          sync.Mutex
 	conns       []*conn
-	linger      bool // after a refusal: read and forget until the peer ends
-	losing      bool // a socket has ended: what the others have is read
-	refused     bool // codeRefuse is to be sent
+	leaving     []*conn // of the past, for notices
+	linger      bool    // after a refusal: read and forget until the peer ends
+	losing      bool    // a socket has ended: what the others have is read
+	refused     bool    // codeRefuse is to be sent
 	refusal     message
 	refusedRecv uint64 // of a send that did not fit
 	refusedSend bool
@@ -34,6 +35,8 @@ type endpoint struct {
 	mu         sync.Mutex
 	meet       meeting
 	closed     bool
+	ended      bool // ending is valid
+	ending     ending
 	out        outgoing
 	in         incoming
 	sinceShort atomic.Int64 // since when a request waits for a receive, 0: none does
@@ -111,7 +114,7 @@ func (ep *endpoint) PostSend(requests []transport.SendRequest) (posted int, err 
 	ep.mu.Lock()
 	switch s := ep.State(); {
 	case s == transport.StateError:
-		posted, err = ep.flushSends(requests)
+		posted, err = ep.queueAndFlush(requests)
 	case s != transport.StateReady:
 		err = ep.wrongState("PostSend")
 	default:
@@ -211,10 +214,15 @@ func (ep *endpoint) Close() error {
 	case ep.unpolled() != 0 || ep.in.outstanding() != 0:
 		return fmt.Errorf("tcp: %d completions are not polled, %d receives are posted: %w",
 			ep.unpolled(), ep.in.outstanding(), transport.ErrBusy)
+	case ep.out.head != ep.out.tail:
+		return fmt.Errorf("tcp: the kernel still reads memory of %d requests: %w", ep.out.tail-ep.out.head, transport.ErrBusy)
 	}
 	ep.closed = true
 	ep.state.Store(uint32(transport.StateClosed))
 	ep.closeConns()
+	for _, c := range ep.leaving { // of a peer that acknowledges what it has not got
+		c.close()
+	}
 	ep.meet.dropParked()
 	ep.t.leave(ep)
 	return nil
@@ -254,8 +262,9 @@ func (ep *endpoint) run() {
 
 // work returns whether there is more to do than fits a turn.
 func (ep *endpoint) work() (more bool) {
+	ep.hearLeft()
 	for _, c := range ep.conns {
-		if c.readable.Load() && c.receive() {
+		if c.hear(); c.readable.Load() && c.receive() {
 			more = true
 		}
 		if len(ep.conns) == 0 {

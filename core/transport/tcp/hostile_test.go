@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/wire"
@@ -206,4 +207,36 @@ func TestProtectionIsPinned(t *testing.T) {
 	require.Error(t, first)
 	require.Error(t, second)
 	p.close()
+}
+
+// TestParkedSockets: sockets that say different things of their connection do
+// not become one, whoever has the key.
+func TestParkedSockets(t *testing.T) {
+	_, ep, _ := victim(t, Config{NumSockets: 8})
+	ep.meet.begun = true // as Connect does; the peer's token is zero
+	defer func() { ep.meet.begun = false }()
+	ep.meet.arrived = make(chan struct{}, 1)
+	listener, at, err := sys.ListenTCP(loopback[0], 8)
+	require.NoError(t, err)
+	defer listener.Close()
+	never, err := sys.NewEvent()
+	require.NoError(t, err)
+	defer never.Close()
+	offer := func(index, num int) {
+		fd, err := sys.DialTCP(at, sys.TCPOptions{})
+		if err == sys.ErrInProgress {
+			_, err = sys.WaitSocket(fd, true, never, time.Now().Add(soon))
+		}
+		require.NoError(t, err)
+		require.True(t, ep.offer(parked{fd: fd, join: join{index: index, num: num, sendDepth: 1, recvDepth: 1}}))
+	}
+	offer(0, 2)
+	offer(5, 6)
+	set, stopped := ep.takeParked()
+	require.False(t, stopped)
+	require.Empty(t, set)
+	offer(1, 6)
+	set, _ = ep.takeParked()
+	require.Empty(t, set)
+	ep.meet.dropParked()
 }

@@ -21,9 +21,12 @@ type impostor struct {
 	region  transport.Region
 }
 
-func newImpostor(t testing.TB) *impostor {
+func newImpostor(t testing.TB) *impostor { return newImpostorOf(t, Config{}) }
+
+func newImpostorOf(t testing.TB, config Config) *impostor {
 	ring := wire.GenerateKeyring()
-	x := &impostor{t: t, tr: openOne(t, Config{Keyring: ring})}
+	config.Keyring = ring
+	x := &impostor{t: t, tr: openOne(t, config)}
 	ep, err := x.tr.NewEndpoint(transport.EndpointSpec{SendDepth: 4, RecvDepth: 4})
 	require.NoError(t, err)
 	x.ep = ep.(*endpoint)
@@ -33,8 +36,8 @@ func newImpostor(t testing.TB) *impostor {
 	require.NoError(t, err)
 	x.conn, err = net.Dial("tcp", x.tr.lobby.addrs[0].String())
 	require.NoError(t, err)
-	config := clientConfig(ring, join{to: x.ep.token, num: 1, sendDepth: 4, recvDepth: 4})
-	x.session, _, err = wire.Client(x.conn, time.Now().Add(soon), config)
+	client := clientConfig(ring, join{to: x.ep.token, num: 1, sendDepth: 4, recvDepth: 4})
+	x.session, _, err = wire.Client(x.conn, time.Now().Add(soon), client)
 	require.NoError(t, err)
 	me := address{numSockets: 1, addrs: x.tr.addrs} // the smallest token
 	require.NoError(t, ep.Connect(me.encode(), time.Now().Add(soon)))
@@ -150,15 +153,47 @@ func TestAlteredPayloadIsNeverAnnounced(t *testing.T) {
 		payload[n/2] ^= 4
 		_, err = x.conn.Write(append(frame, payload...))
 		require.NoError(t, err)
+		var done []transport.Completion
 		require.Eventually(t, func() bool {
-			done, failed := x.poll()
-			for _, c := range done {
-				require.Equal(t, transport.StatusFlushed, c.Status)
-			}
-			return failed
+			got, failed := x.poll()
+			done = append(done, got...)
+			return failed || len(done) > 0
 		}, soon, time.Millisecond)
+		for _, c := range done {
+			require.Equal(t, transport.StatusFlushed, c.Status)
+		}
 		require.EqualValues(t, 1, x.tr.counters.Wire.Refused(wire.ErrPayload))
 		require.NoError(t, big.Close())
 		x.close()
 	}
+}
+
+// TestAnnouncedTwice: bytes that one socket is about to bring cannot come over
+// another one, too. They would land after the completion.
+func TestAnnouncedTwice(t *testing.T) {
+	x := newImpostor(t)
+	var list [numPieces][]byte
+	half := message{code: codeSend, total: 20}
+	_, _, v := x.ep.arrive(&half, 10, list[:0])
+	require.Equal(t, place, v)
+	whole := half
+	_, _, v = x.ep.arrive(&whole, 20, list[:0])
+	require.Equal(t, violation, v)
+
+	_, err := x.ep.PostSend([]transport.SendRequest{
+		{ID: 3, Op: transport.OpRead, Local: []transport.Piece{{Region: x.region, Bytes: 20}}, Remote: x.region.Remote()},
+	})
+	require.NoError(t, err)
+	answer := message{code: codeReadData, total: 20}
+	sent := func() bool {
+		x.ep.mu.Lock()
+		defer x.ep.mu.Unlock()
+		return x.ep.out.next == 1
+	}
+	require.Eventually(t, func() bool { x.poll(); return sent() }, soon, time.Millisecond)
+	_, _, v = x.ep.arrive(&answer, 20, list[:0])
+	require.Equal(t, place, v)
+	_, _, v = x.ep.arrive(&answer, 1, list[:0])
+	require.Equal(t, violation, v)
+	x.close()
 }

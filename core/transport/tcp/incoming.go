@@ -21,7 +21,8 @@ type recvOp struct {
 type inOp struct {
 	m            message // its first
 	active, done bool
-	left         int
+	unasked      int // bytes that no message has announced yet
+	left         int // bytes that have not landed
 }
 
 // readJob is a read of the peer that is being answered.
@@ -121,9 +122,10 @@ const (
 // caller holds mu. Of a write it returns the region that the payload goes to.
 func (ep *endpoint) begin(m *message, n int, dst [][]byte) (list [][]byte, r *region, v verdict) {
 	op := ep.in.find(m)
-	if op == nil || n > op.left {
+	if op == nil || n > op.unasked {
 		return dst, nil, violation
 	}
+	op.unasked -= n // segments that overlap would land after the end
 	switch m.code {
 	case codeRead:
 		return dst, nil, ep.beginRead(m, op)
@@ -163,7 +165,7 @@ func (in *incoming) find(m *message) *inOp {
 		in.at(m.recv).busy = true
 		in.used++
 	}
-	*op = inOp{m: *m, active: true, left: int(m.total)}
+	*op = inOp{m: *m, active: true, unasked: int(m.total), left: int(m.total)}
 	return op
 }
 

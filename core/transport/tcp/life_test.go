@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"bytes"
 	"errors"
 	"testing"
 	"time"
@@ -81,6 +82,87 @@ func TestRegionClosedWhileLanding(t *testing.T) {
 	x.close()
 }
 
+// TestRetiredWhileLanding: from the end of the endpoint on, receives belong to
+// their owner again, also when half of a send is there (CO4).
+func TestRetiredWhileLanding(t *testing.T) {
+	x := newImpostor(t)
+	var extra [extraBytes]byte
+	m := message{code: codeSend, total: 100}
+	m.encode(&extra)
+	payload := bytes.Repeat([]byte{0xee}, 100)
+	frame, err := x.session.Seal(nil, &wire.Head{Code: m.code, Extra: extra[:]}, payload)
+	require.NoError(t, err)
+	_, err = x.conn.Write(append(frame, payload[:50]...))
+	require.NoError(t, err)
+	landed := func() bool {
+		x.ep.io.Lock()
+		defer x.ep.io.Unlock()
+		return len(x.ep.conns) == 1 && x.ep.conns[0].rx.left == 50
+	}
+	require.Eventually(t, func() bool { x.poll(); return landed() }, soon, time.Millisecond)
+	require.NoError(t, x.ep.Retire())
+	clear(x.region.Bytes())
+	_, _ = x.conn.Write(payload[50:])
+	for range 20 {
+		x.poll()
+		time.Sleep(time.Millisecond)
+	}
+	require.Equal(t, make([]byte, 4096), x.region.Bytes())
+	x.close()
+}
+
+// TestUnpolledIsOutstanding: a request counts until its completion was polled.
+func TestUnpolledIsOutstanding(t *testing.T) {
+	p := newPair(t, nil)
+	p.memory(10, transport.AccessWrite)
+	p.connect(2, 2)
+	send := []transport.SendRequest{{Op: transport.OpSend}}
+	receive := []transport.RecvRequest{{}}
+	p.recv(1, transport.RecvRequest{}, transport.RecvRequest{})
+	p.send(0, send[0], send[0])
+	for i := range p.tr {
+		ended := func() bool { return p.tr[0].Wait(0) == nil && p.tr[1].Wait(0) == nil && p.tr[i].done.num.Load() == 2 }
+		require.Eventually(t, ended, soon, time.Millisecond)
+	}
+	_, err := p.ep[0].PostSend(send)
+	require.ErrorIs(t, err, transport.ErrWouldBlock)
+	_, err = p.ep[1].PostRecv(receive)
+	require.ErrorIs(t, err, transport.ErrWouldBlock)
+	p.take(0, 2)
+	p.recv(1, receive[0])
+	p.send(0, send[0])
+	p.close()
+}
+
+// TestSleepLooksFirst: what came between the last look and sleeping is seen.
+func TestSleepLooksFirst(t *testing.T) {
+	tr := openOne(t, Config{Keyring: wire.GenerateKeyring()})
+	tr.standby.leave() // it would take what is ready
+	defer tr.standby.enter()
+	ep, err := tr.NewEndpoint(transport.EndpointSpec{SendDepth: 1, RecvDepth: 1})
+	require.NoError(t, err)
+	sleeps := func() {
+		t.Helper()
+		ended := make(chan error, 1)
+		go func() { ended <- tr.sleep(&tr.waiter, time.Hour) }()
+		select {
+		case err := <-ended:
+			require.NoError(t, err)
+		case <-time.After(soon):
+			tr.waiter.ring()
+			t.Error("sleeps on")
+		}
+	}
+	tr.enqueue(ep.(*endpoint))
+	sleeps()
+	tr.runReady()
+	tr.woken.Store(true)
+	sleeps()
+	tr.woken.Store(false)
+	require.NoError(t, ep.Close())
+	require.NoError(t, tr.Close())
+}
+
 func TestRetireEndsConnect(t *testing.T) {
 	p := newPair(t, nil)
 	for i := range p.ep {
@@ -141,4 +223,51 @@ func TestConfigSaysWhatIsWrong(t *testing.T) {
 	require.Contains(t, tr.Device(), "127.0.0.1:")
 	require.NoError(t, tr.Close())
 	require.Zero(t, sys.Stats().LeakedFDs)
+}
+
+func TestCloseEndsWait(t *testing.T) {
+	tr := openOne(t, Config{Keyring: wire.GenerateKeyring()})
+	ended := make(chan error)
+	go func() { ended <- tr.Wait(time.Hour) }()
+	require.Eventually(t, tr.waiter.asleep.Load, soon, time.Millisecond)
+	closed := make(chan error, 1)
+	go func() { closed <- tr.Close() }()
+	select {
+	case err := <-ended:
+		require.ErrorIs(t, err, transport.ErrState)
+	case <-time.After(soon):
+		t.Fatal("Wait goes on")
+	}
+	require.NoError(t, <-closed)
+	require.ErrorIs(t, tr.Wait(time.Hour), transport.ErrState)
+	tr.Wake()
+}
+
+// TestRefusalOfAnotherSocket: the first socket says that a request is refused,
+// also when another one finds out and nothing else happens.
+func TestRefusalOfAnotherSocket(t *testing.T) {
+	p := newPair(t, func(_ int, c *Config) { c.NumSockets = 3 })
+	p.memory(1000, transport.AccessRead)
+	p.connect(4, 4)
+	p.tr[1].standby.leave() // this test alone moves bytes there
+	defer p.tr[1].standby.enter()
+	p.turn() // nothing is left of connecting
+	p.send(0, transport.SendRequest{ID: 1, Op: transport.OpRead, Local: whole(p.mems[0]), Remote: p.mems[1].Remote()})
+	ep := p.ep[1].(*endpoint)
+	asked := func() bool {
+		ep.io.Lock()
+		defer ep.io.Unlock()
+		for _, c := range ep.conns {
+			c.receive()
+		}
+		return ep.in.firstRead != ep.in.endRead
+	}
+	require.Eventually(t, asked, soon, time.Millisecond)
+	_, _ = p.tr[1].poller.Poll(new(sys.PollEvents)) // nothing else happens
+	require.NoError(t, p.mems[1].Close())
+	ep.io.Lock()
+	ep.conns[2].send()
+	ep.unlockIO()
+	require.Equal(t, transport.StatusRemote, p.one(0).Status)
+	p.close()
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/moewire/moewire/core/internal/safego"
 	"github.com/moewire/moewire/core/internal/sys"
-	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/wire"
 )
 
@@ -55,7 +54,7 @@ func openLobby(t *Transport) (*lobby, error) {
 		_ = l.closeFDs()
 		return nil, err
 	}
-	safego.Go("tcp listener", l.run, l.panicked)
+	safego.Go("tcp listener", l.run, l.t.down)
 	return l, nil
 }
 
@@ -106,11 +105,6 @@ func (l *lobby) closeFDs() (err error) {
 	return errors.Join(err, l.bell.Close())
 }
 
-func (l *lobby) panicked(err error) {
-	l.t.events.push(transport.Event{Kind: transport.EventDeviceDown, Detail: err.Error()})
-	l.t.interrupt()
-}
-
 func (l *lobby) run() {
 	defer close(l.ended)
 	events := new(sys.PollEvents)
@@ -123,7 +117,7 @@ func (l *lobby) run() {
 		}
 		ready, e := l.poller.Poll(events)
 		if err = errors.Join(err, e); err != nil {
-			l.panicked(err)
+			l.t.down(err)
 			return
 		}
 		for i := range ready {

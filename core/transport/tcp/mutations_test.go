@@ -1,20 +1,15 @@
 package tcp
 
 import (
-	"encoding/json"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
+	"github.com/moewire/moewire/core/internal/testenv"
 )
 
 // mutations are mistakes that are easy to make, each as an edit of one file,
 // and the test that has to notice.
 var mutations = []struct{ name, file, from, to, test string }{
-	{"a payload is not checked", "receiver.go", "return x.digest.Check()", "return nil", "TestAlteredPayload"},
+	{"a payload is not checked", "payload.go", "return x.digest.Check()", "return nil", "TestAlteredPayload"},
 	{
 		"bounds that go round", "region.go", "off > size || n > size-off", "off+n > size",
 		"TestConformance/digest/RemoteRefuses",
@@ -32,43 +27,42 @@ var mutations = []struct{ name, file, from, to, test string }{
 	{"complete with the first segment", "incoming.go", "if op.left != 0 {", "if false {", "TestOperationsMoveBytes/many"},
 	{
 		"what nobody has polled is not outstanding", "outgoing.go", "+ep.unpolledSends.Load() >=", ">=",
-		"TestConformance/digest/DepthSend",
+		"TestUnpolled",
 	},
 	{"any number of strangers", "lobby.go", "len(l.guests) == l.t.config.NumPending", "false", "TestStrangers"},
 	{"strangers stay for ever", "lobby.go", "!now.Before(l.guests[0].until)", "false", "TestWF1Strangers"},
 	{"a stranger is believed before the confirmation", "lobby.go", "if !g.shake.Done() {", "if false {", "TestWF1Strangers"},
-	{"no look before sleeping", "standby.go", "t.hasReady() || s == &t.waiter && t.news()", "false", "TestConformance/digest/Wa"},
-	{"memory is in use after the end", "end.go", "ep.closeConns()", "_ = 0", "TestConformance/digest/RetireUnderLoad"},
+	{"no look before sleeping", "standby.go", "t.hasReady() || s == &t.waiter && (t.news() || t.isClosed.Load())", "false", "TestSleepLooks"},
+	{"segments overlap", "incoming.go", "op.unasked -= n", "_ = n", "TestAnnouncedTwice"},
+	{"answers overlap", "outgoing.go", "op.asked += n", "_ = n", "TestAnnouncedTwice"},
+	{"sockets that do not belong together", "connect.go", "p.fd == nil || !p.join.sameAs(first)", "p.join.num < 0", "TestParkedSockets"},
+	{"Close does not end a Wait", "transport.go", "t.interrupt() // a Wait ends", "", "TestCloseEndsWait"},
+	{"a refusal waits for the next event", "carry.go", "ep.kick.Store(true) // the first", "// the first", "TestRefusalOfAnotherSocket"},
+	{"waits for more than comes", "receiver.go", "least = min(x.left, leastBytes)", "least = leastBytes", "TestOperationsMoveBytes/digest"},
+	{"complete while the kernel reads", "outgoing.go", "if op.pins > 0 {", "if false {", "TestCO4Kernel"},
+	{"flushed while the kernel reads", "end.go", "&& o.at(o.head).pins == 0", "", "TestCO4Kernel"},
+	{"closed with notices to come", "pinned.go", "if c.pin.first != c.pin.next {\n\t\treturn false", "if false {\n\t\treturn false", "TestCO4Kernel"},
+	{"the connection goes on while its bytes are pinned", "pinned.go", "_ = sys.AbortTCP(c.fd)", "_ = c", "TestRetireTakes"},
+	{"pinned although the kernel copies", "pinned.go", "p.on = p.on && !p.auto", "_ = p", "TestAutoStops"},
+	{"any number of pinned calls", "pinned.go", "if p.next-p.first < numPinned {", "if true {", "TestTooManyPinned"},
+	{"memory is in use after the end", "end.go", "\t\tep.closeConns()", "\t\t_ = 0", "TestRetiredWhile"},
 }
 
-// TestMutations builds this package with each mistake in turn, and wants a test
-// to notice. It takes minutes: MOEWIRE_MUTATIONS=1 turns it on.
+// quick are those that always run.
+var quick = map[string]bool{
+	"a payload is not checked": true, "segments overlap": true, "memory is in use after the end": true,
+}
+
+// TestMutations builds this package with each mistake in turn, and wants a test to
+// notice. It takes minutes: MOEWIRE_MUTATIONS=1 turns it on.
 func TestMutations(t *testing.T) {
-	if os.Getenv("MOEWIRE_MUTATIONS") == "" {
-		t.Skip("MOEWIRE_MUTATIONS is not set")
-	}
+	var list []testenv.Mutation
 	for _, m := range mutations {
-		t.Run(strings.ReplaceAll(m.name, " ", "-"), func(t *testing.T) {
-			cmd := exec.Command("go", "test", "-overlay", overlay(t, m.file, m.from, m.to), "-timeout=100s", "-count=1", "-run", m.test, ".")
-			out, err := cmd.CombinedOutput()
-			require.Error(t, err, "nobody has noticed")
-			require.Regexp(t, "--- FAIL|panic: |DATA RACE", string(out), "noticed by a test, not by the compiler")
+		list = append(list, testenv.Mutation{
+			Name: m.name, File: m.file, From: m.from, To: m.to,
+			Args:    []string{"-timeout=100s", "-run", m.test},
+			Noticed: "--- FAIL|panic: ", Quick: quick[m.name],
 		})
 	}
-}
-
-// overlay tells the go command to read one file with an edit.
-func overlay(t *testing.T, file, from, to string) string {
-	path, err := filepath.Abs(file)
-	require.NoError(t, err)
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, 1, strings.Count(string(text), from), "%q is once in %s", from, file)
-	dir := t.TempDir()
-	edited, list := filepath.Join(dir, file), filepath.Join(dir, "overlay.json")
-	require.NoError(t, os.WriteFile(edited, []byte(strings.Replace(string(text), from, to, 1)), 0o600))
-	replace, err := json.Marshal(map[string]map[string]string{"Replace": {path: edited}})
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(list, replace, 0o600))
-	return list
+	testenv.RunMutations(t, list)
 }

@@ -15,7 +15,9 @@ type sendOp struct {
 	inline []byte // room for inline data
 	total  int
 	sent   int // bytes that are on their way
+	asked  int // OpRead: bytes that a message has announced
 	left   int // OpRead: bytes that have not come
+	pins   int // calls after which the kernel may still read the pieces
 	done   bool
 	inUse  bool // inline data is valid
 	hasRec bool // recv is valid
@@ -72,7 +74,7 @@ func (ep *endpoint) queueSend(r *transport.SendRequest) error {
 		return err
 	}
 	op.id, op.op, op.imm, op.key = r.ID, r.Op, r.Imm, r.Remote.Key
-	op.total, op.sent, op.left, op.done, op.hasRec = int(total), 0, int(total), false, false
+	op.total, op.sent, op.asked, op.left, op.done, op.hasRec = int(total), 0, 0, int(total), false, false
 	if op.off = r.Remote.Addr + r.RemoteOff; op.off < r.RemoteOff {
 		op.off = ^uint64(0) // outside of every region
 	}
@@ -99,14 +101,15 @@ func (op *sendOp) takeInline(r *transport.SendRequest, total int) error {
 	return nil
 }
 
-// flushSends completes at once what is posted in StateError.
-func (ep *endpoint) flushSends(requests []transport.SendRequest) (posted int, err error) {
+// queueAndFlush completes what is posted in StateError, at once unless something
+// before it cannot complete yet.
+func (ep *endpoint) queueAndFlush(requests []transport.SendRequest) (posted int, err error) {
 	for i := range requests {
 		if err := ep.queueSend(&requests[i]); err != nil {
 			return posted, err
 		}
-		ep.completeSend(ep.out.at(ep.out.head), transport.StatusFlushed, 0)
 		posted++
+		ep.flushSends()
 	}
 	return posted, nil
 }
@@ -132,6 +135,9 @@ func (ep *endpoint) completeSends() {
 	for o.head != o.next {
 		op := o.at(o.head)
 		if op.op == transport.OpRead && !op.done || op.op != transport.OpRead && o.head >= o.acked {
+			return
+		}
+		if op.pins > 0 {
 			return
 		}
 		ep.completeSend(op, transport.StatusOK, 0)
@@ -209,9 +215,10 @@ func (ep *endpoint) placeRead(m *message, n int, dst [][]byte) (list [][]byte, o
 		return dst, false
 	}
 	op := o.at(m.op)
-	if op.op != transport.OpRead || op.done || int(m.total) != op.total || n > op.left {
+	if op.op != transport.OpRead || op.done || int(m.total) != op.total || n > op.total-op.asked {
 		return dst, false
 	}
+	op.asked += n // segments that overlap would land after the end
 	return slicesOf(dst, op.pieces[:op.num], int(m.at), n), true
 }
 

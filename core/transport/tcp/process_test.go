@@ -164,14 +164,18 @@ func stopped(t *testing.T, config Config) *apart {
 
 // TestPeerIsKilled: the end of the process ends everything outstanding.
 func TestPeerIsKilled(t *testing.T) {
-	x := stopped(t, Config{})
-	require.NoError(t, x.child.Process.Kill())
-	x.mustHaveFailed(2)
+	for _, config := range []Config{{}, {ZeroCopy: ZeroCopyOn}} {
+		x := stopped(t, config)
+		require.NoError(t, x.child.Process.Kill())
+		x.mustHaveFailed(2)
+	}
 }
 
 // TestPeerIsSilent: a frozen process that takes nothing is given up after
 // SilentTimeout.
 func TestPeerIsSilent(t *testing.T) {
-	x := stopped(t, Config{SilentTimeout: time.Second, SocketBufferBytes: 64 << 10})
-	x.mustHaveFailed(2)
+	for _, how := range []ZeroCopy{ZeroCopyAuto, ZeroCopyOn} {
+		x := stopped(t, Config{SilentTimeout: time.Second, SocketBufferBytes: 64 << 10, ZeroCopy: how})
+		x.mustHaveFailed(2)
+	}
 }

@@ -36,6 +36,9 @@ func (t *Transport) mark(r *sys.Ready) {
 	if r.Writable {
 		c.writable.Store(true)
 	}
+	if r.Errors && c.pin.allowed {
+		c.noticed.Store(true)
+	}
 	t.enqueue(c.ep)
 }
 

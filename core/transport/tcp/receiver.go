@@ -31,6 +31,13 @@ type receiver struct {
 	from   int               // first of rest
 	region *region           // of all, if it can be closed meanwhile
 
+	fed   int // bytes of the payload that the digest has seen
+	piece int // of all, where these end
+	off   int // in that piece
+
+	bulk  bool // the last payload was a long one
+	least int  // bytes for which the kernel wakes us; 0: not set
+
 	forgotten int // bytes, after a refusal
 }
 
@@ -57,6 +64,7 @@ func (c *conn) receive() (more bool) {
 		c.readable.Store(false) // before the call: the poller may set it during it
 		n, asked, err := c.read()
 		if err == sys.ErrAgain {
+			c.expect()
 			return false
 		}
 		if err != nil {
@@ -76,11 +84,28 @@ func (c *conn) receive() (more bool) {
 			return false // ended
 		}
 		if n < asked && !c.ended.Load() {
+			c.expect()
 			return false // the socket is empty
 		}
 		c.readable.Store(true)
 	}
 	return true
+}
+
+// expect has the kernel wake us only when enough of a long payload is there:
+// what wakes up for every packet of it does little else.
+func (c *conn) expect() {
+	x := &c.rx
+	least := 1
+	if x.active && x.left >= longBytes {
+		least = min(x.left, leastBytes)
+	}
+	if least == max(x.least, 1) {
+		return
+	}
+	if sys.SetLeast(c.fd, least) == nil {
+		x.least = least
+	}
 }
 
 // lost ends the endpoint, if consume has not yet. A peer that refuses a request
@@ -89,7 +114,9 @@ func (c *conn) receive() (more bool) {
 func (c *conn) lost(err error) {
 	ep := c.ep
 	if ep.linger {
+		ep.mu.Lock()
 		ep.closeConns()
+		ep.mu.Unlock()
 		return
 	}
 	if ep.losing {
@@ -98,11 +125,20 @@ func (c *conn) lost(err error) {
 	ep.losing = true
 	for i := 0; i < len(ep.conns); i++ {
 		if other := ep.conns[i]; other != c {
-			other.receive()
+			other.drain()
 		}
 	}
 	ep.losing = false
 	ep.fail(err)
+}
+
+// drain reads what has arrived, bounded like what is forgotten.
+func (c *conn) drain() {
+	for range lingerBytes / turnBytes {
+		if !c.receive() {
+			return
+		}
+	}
 }
 
 // forget drops what comes after a refusal. The socket stays open so that the
@@ -158,26 +194,13 @@ func (c *conn) read() (n, asked int, err error) {
 	return n, asked, nil
 }
 
-// roomAfter is how far buf may be filled: behind a long payload only by the
-// next header, because what follows that goes to its own place.
+// roomAfter is how far buf may be filled: among long payloads only by the next
+// header, because what follows that goes to its own place.
 func (x *receiver) roomAfter(straight int) int {
-	if straight >= 16<<10 {
+	if straight >= longBytes || !x.active && x.bulk && x.crypt == nil {
 		return min(len(x.buf), x.w+2*wire.MaxFrameBytes)
 	}
 	return len(x.buf)
-}
-
-// advance notes that n more bytes are in place.
-func (x *receiver) advance(n int) {
-	for n > 0 {
-		p := &x.rest[x.from]
-		take := min(n, len(*p))
-		*p = (*p)[take:]
-		n -= take
-		if len(*p) == 0 {
-			x.from++
-		}
-	}
 }
 
 // consume goes through what is in buf, and ends payloads that are complete.
@@ -218,30 +241,12 @@ func (c *conn) takePayload() error {
 		x.left -= n
 	}
 	if x.left > 0 {
+		if x.crypt == nil {
+			x.feedWhole()
+		}
 		return nil
 	}
 	return c.endPayload()
-}
-
-// put brings bytes from buf to their place.
-func (x *receiver) put(p []byte) error {
-	if x.region != nil {
-		x.region.mu.RLock()
-		defer x.region.mu.RUnlock()
-		x.drop = x.drop || x.region.closed
-	}
-	switch {
-	case x.drop:
-		return nil
-	case x.crypt != nil:
-		return x.crypt.Write(p)
-	}
-	for len(p) > 0 {
-		n := copy(x.rest[x.from], p)
-		x.advance(n)
-		p = p[n:]
-	}
-	return nil
 }
 
 // endPayload checks the payload before anybody hears of it.
@@ -261,24 +266,6 @@ func (c *conn) endPayload() error {
 	}
 	c.ep.complete(&x.m, x.bytes)
 	return nil
-}
-
-func (x *receiver) check() error {
-	if x.region != nil {
-		x.region.mu.RLock()
-		defer x.region.mu.RUnlock()
-		x.drop = x.drop || x.region.closed
-	}
-	switch {
-	case x.drop:
-		return errRegion
-	case x.crypt != nil:
-		return x.crypt.Check()
-	}
-	for _, p := range x.all[:x.num] {
-		x.digest.Write(p)
-	}
-	return x.digest.Check()
 }
 
 // takeHead opens the next header in buf, if it is there as a whole.
@@ -329,6 +316,7 @@ func (c *conn) begin(m *message, h *wire.Head) error {
 	}
 	x.m, x.bytes, x.left, x.region = *m, n, int(c.session.PayloadWireBytes(h)), r
 	x.num, x.from, x.active, x.drop = len(list), 0, true, false
+	x.bulk, x.fed, x.piece, x.off = n >= longBytes, 0, 0, 0
 	copy(x.rest[:], list)
 	if x.crypt != nil {
 		return x.crypt.Begin(h, x.all[:x.num])

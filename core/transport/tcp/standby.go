@@ -19,7 +19,7 @@ type sleeper struct {
 // sleep sleeps for at most d (negative: no bound) unless there is news.
 func (t *Transport) sleep(s *sleeper, d time.Duration) error {
 	s.asleep.Store(true)
-	if t.hasReady() || s == &t.waiter && t.news() {
+	if t.hasReady() || s == &t.waiter && (t.news() || t.isClosed.Load()) {
 		d = 0
 	}
 	err := t.poller.Sleep(s.bell, d)
@@ -65,11 +65,14 @@ func (s *standby) open(t *Transport) (err error) {
 		s.quit = nil
 		return err
 	}
-	safego.Go("tcp standby", func() { s.run(t) }, func(err error) {
-		t.events.push(transport.Event{Kind: transport.EventDeviceDown, Detail: err.Error()})
-		t.interrupt()
-	})
+	safego.Go("tcp standby", func() { s.run(t) }, t.down)
 	return nil
+}
+
+// down says that a goroutine of the transport has ended by itself.
+func (t *Transport) down(err error) {
+	t.events.push(transport.Event{Kind: transport.EventDeviceDown, Detail: err.Error()})
+	t.interrupt()
 }
 
 // close ends the goroutine and waits for it. Idempotent.
@@ -110,10 +113,12 @@ func (s *standby) run(t *Transport) {
 	for s.rest(timer) {
 		calls := s.calls.Load()
 		for s.inside.Load() == 0 && s.calls.Load() == calls && !s.quits() {
-			if t.sleep(&s.sleeper, t.nap(-1)) != nil {
-				return
+			err := t.sleep(&s.sleeper, t.nap(-1))
+			if err == nil && s.inside.Load() == 0 {
+				err = t.progress(events)
 			}
-			if s.inside.Load() == 0 && t.progress(events) != nil {
+			if err != nil {
+				t.down(err)
 				return
 			}
 		}

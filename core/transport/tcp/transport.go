@@ -32,6 +32,7 @@ type Transport struct {
 	conns   []atomic.Pointer[conn]
 
 	isClosed atomic.Bool
+	using    sync.RWMutex // Poll, Wait and Wake hold it for reading, Close for writing
 
 	mu          sync.Mutex
 	closed      bool
@@ -53,6 +54,10 @@ type Transport struct {
 	woken   atomic.Bool
 	short   atomic.Int64 // endpoints that wait for the peer to post a receive
 	looked  atomic.Int64 // when these were looked at last, ns
+	// Tests put themselves in between.
+	sendPinned func(*sys.FD, *sys.Vector) (int, error)
+	nextNotice func(*sys.FD, *sys.Notices) (sys.Notice, bool)
+
 	polled  sys.PollEvents
 	waited  sys.PollEvents
 	started time.Time
@@ -77,7 +82,14 @@ func Open(config Config) (*Transport, error) {
 	if err := config.complete(); err != nil {
 		return nil, err
 	}
-	t := &Transport{config: config, started: time.Now(), endpoints: make(map[token]*endpoint)}
+	if len(config.Listen) == 0 {
+		return nil, fmt.Errorf("tcp: Config.Interface is %q, which has no address that peers can dial", config.Interface)
+	}
+	t := &Transport{
+		config: config, started: time.Now(), endpoints: make(map[token]*endpoint),
+		sendPinned: sys.SendPinned,
+		nextNotice: func(fd *sys.FD, n *sys.Notices) (sys.Notice, bool) { return n.Next(fd) },
+	}
 	t.tables()
 	if err := t.listen(); err != nil {
 		return nil, errors.Join(err, t.closeAll())
@@ -157,6 +169,8 @@ func (t *Transport) Counters() *Counters { return &t.counters }
 
 // Poll does what can be done now and returns what has ended.
 func (t *Transport) Poll(done []transport.Completion) (int, error) {
+	t.using.RLock()
+	defer t.using.RUnlock()
 	if t.isClosed.Load() {
 		return 0, errClosed
 	}
@@ -171,13 +185,15 @@ func (t *Transport) Poll(done []transport.Completion) (int, error) {
 
 // Wait sleeps until there is something to poll.
 func (t *Transport) Wait(d time.Duration) error {
-	if t.isClosed.Load() {
-		return errClosed
-	}
+	t.using.RLock()
+	defer t.using.RUnlock()
 	t.standby.leave()
 	defer t.standby.enter()
 	deadline := time.Now().Add(d)
 	for first := true; ; first = false {
+		if t.isClosed.Load() {
+			return errClosed
+		}
 		t.runReady()
 		if t.news() {
 			t.woken.Store(false)
@@ -211,15 +227,19 @@ func (t *Transport) nap(d time.Duration) time.Duration {
 
 // Wake ends a Wait.
 func (t *Transport) Wake() {
+	t.using.RLock()
+	defer t.using.RUnlock()
 	t.woken.Store(true)
-	t.interrupt()
+	if !t.isClosed.Load() {
+		t.interrupt()
+	}
 }
 
 // PollEvents moves reports to events.
 func (t *Transport) PollEvents(events []transport.Event) int { return t.events.take(events) }
 
 // Close stops listening. All goroutines have ended and all descriptors are
-// closed when it returns nil.
+// closed when it returns nil, and so has a Wait that ran meanwhile.
 func (t *Transport) Close() error {
 	t.mu.Lock()
 	endpoints, regions := t.numEndpoint, len(t.regions)-len(t.freeRegions)
@@ -234,6 +254,9 @@ func (t *Transport) Close() error {
 	t.closed = true
 	t.isClosed.Store(true)
 	t.mu.Unlock()
+	t.interrupt() // a Wait ends
+	t.using.Lock()
+	defer t.using.Unlock()
 	return t.closeAll()
 }
 

@@ -1,0 +1,120 @@
+package testenv
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Mutation is a mistake that is easy to make, as an edit of one file of the
+// package under test, and how its tests have to notice.
+type Mutation struct {
+	Name string
+	// File is in the package's folder; From is in it exactly once, and becomes
+	// To.
+	File, From, To string
+
+	Args    []string // of `go test`, behind what Run gives it
+	Env     []string // more of the environment, as "NAME=value"
+	Noticed string   // a regular expression; "" is "--- FAIL: "
+	Quick   bool     // cheap enough to run always
+}
+
+// mutated is in the environment of the tests of a mutant.
+const mutated = "MOEWIRE_MUTATED"
+
+// RunMutations runs each mutation as a subtest. That every edit still applies
+// is checked always. Building the mutants and running their tests takes
+// minutes: MOEWIRE_MUTATIONS=1 turns it on, for those that are not Quick.
+func RunMutations(t *testing.T, list []Mutation) {
+	for _, m := range list {
+		t.Run(strings.ReplaceAll(m.Name, " ", "-"), func(t *testing.T) {
+			text, err := m.edited()
+			if err != "" {
+				t.Fatal(err)
+			}
+			switch {
+			case os.Getenv(mutated) != "":
+				t.Skip("this is a mutant")
+			case !m.Quick && os.Getenv("MOEWIRE_MUTATIONS") == "":
+				t.Skip("MOEWIRE_MUTATIONS is not set")
+			}
+			m.mustBeNoticed(t, text)
+		})
+	}
+}
+
+// edited is the file with the mistake, or else what is wrong with the edit.
+func (m *Mutation) edited() (text []byte, wrong string) {
+	text, err := os.ReadFile(m.File)
+	if err != nil {
+		return nil, err.Error()
+	}
+	n := bytes.Count(text, []byte(m.From))
+	switch {
+	case n == 0:
+		return nil, "the edit does not apply any more: " + m.File + " has no " + m.From
+	case n > 1:
+		return nil, "the edit is not one: " + m.File + " has more than one " + m.From
+	case m.From == m.To:
+		return nil, "the edit changes nothing"
+	}
+	return bytes.Replace(text, []byte(m.From), []byte(m.To), 1), ""
+}
+
+// mustBeNoticed runs the tests with the mistake.
+func (m *Mutation) mustBeNoticed(t testing.TB, text []byte) {
+	t.Helper()
+	if _, err := exec.LookPath("go"); err != nil {
+		Lacking(t, "go", err.Error())
+	}
+	args := append([]string{"test", "-overlay", m.overlay(t, text), "-count=1", "-vet=off"}, m.Args...)
+	cmd := exec.Command("go", append(args, ".")...)
+	cmd.Env = append(append(os.Environ(), mutated+"=1"), m.Env...)
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		t.Fatal("nobody has noticed")
+	}
+	if !m.noticed(out) {
+		t.Fatalf("noticed, but not as %q says:\n%s", m.Noticed, out)
+	}
+	first, _, _ := strings.Cut(afterFirst(string(out), "--- FAIL: "), " ")
+	t.Log("noticed by", first)
+	if seed, _, _ := strings.Cut(afterFirst(string(out), "seed "), "\n"); seed != "" {
+		t.Log("seed", seed)
+	}
+}
+
+// noticed tells a test that has failed from a mistake that does not compile.
+func (m *Mutation) noticed(out []byte) bool {
+	if m.Noticed == "" {
+		return bytes.Contains(out, []byte("--- FAIL: "))
+	}
+	return regexp.MustCompile(m.Noticed).Match(out)
+}
+
+func afterFirst(text, mark string) string {
+	_, rest, _ := strings.Cut(text, mark)
+	return rest
+}
+
+// overlay makes the file that tells the go command to read one file of the
+// package from elsewhere.
+func (m *Mutation) overlay(t testing.TB, text []byte) string {
+	t.Helper()
+	path, err := filepath.Abs(m.File)
+	dir := t.TempDir()
+	edited, list := filepath.Join(dir, filepath.Base(m.File)), filepath.Join(dir, "overlay.json")
+	replace, _ := json.Marshal(map[string]map[string]string{"Replace": {path: edited}})
+	for _, err := range []error{err, os.WriteFile(edited, text, 0o600), os.WriteFile(list, replace, 0o600)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return list
+}
