@@ -157,7 +157,7 @@ INLINE vf32 through_bf16(vf32 f)
 
 // Vectors of a row that one pass takes: each has the sums of the run and of
 // all, of pairs twice.
-#define RUN_TILE 2
+#define RUN_TILE 4
 
 // The pairs of n vectors, of the last of which only len bytes exist. A run ends
 // where the next one begins, and at the end.
@@ -171,21 +171,24 @@ INLINE void runs_part(uint8_t *out, const struct mwcpu_term *terms,
 		const uint8_t *row = (const uint8_t *)terms[k].row + at;
 		float w = terms[k].weight;
 
-#pragma GCC unroll 2
-		for (int i = 0; i < n; i++) {
-			vu32 pair = {0};
-
-			if (terms[k].begins) {
+		if (terms[k].begins) {
+#pragma GCC unroll 4
+			for (int i = 0; i < n; i++) {
 				all_e[i] += through_bf16(e[i]);
 				all_o[i] += through_bf16(o[i]);
 				e[i] = o[i] = (vf32){0};
 			}
+		}
+#pragma GCC unroll 4
+		for (int i = 0; i < n; i++) {
+			vu32 pair = {0};
+
 			memcpy(&pair, row + i * VB, len);
 			e[i] += w * even(pair);
 			o[i] += w * odd(pair);
 		}
 	}
-#pragma GCC unroll 2
+#pragma GCC unroll 4
 	for (int i = 0; i < n; i++) {
 		vu32 r = pack_bf16(all_e[i] + through_bf16(e[i]),
 				   all_o[i] + through_bf16(o[i]));
