@@ -143,7 +143,9 @@ def make(seed: int, number: int, num_ranks: int) -> Case:
     case.fp32_outputs = bool(random.integers(2))
     asks = np.random.default_rng([seed, number, num_ranks, 11]).random(num_ranks)
     # Nobody, some, or all.
-    case.pre_reduce = ((), tuple((asks < 0.5).tolist()), (True,) * num_ranks)[number // len(ROUTINGS) % 3]
+    case.pre_reduce = ((), tuple((asks < 0.5).tolist()), (True,) * num_ranks)[
+        number // len(ROUTINGS) % 3
+    ]
     full = random.random() < 0.2
     tokens = [num_max if full else int(random.integers(num_max + 1)) for _ in range(num_ranks)]
     return fill(case, tokens)
