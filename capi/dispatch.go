@@ -118,12 +118,15 @@ func (d *dispatch) read(a *C.mw_dispatch_args_t, ranks int) error {
 // scalesOf checks the flags of a dispatch and says which scales they ask for.
 func scalesOf(flags uint32) (device.ScaleFormat, error) {
 	const round, ue8m0 = C.MW_DISPATCH_ROUND_SCALE, C.MW_DISPATCH_UE8M0
-	const known = C.MW_DISPATCH_FP8 | C.MW_DISPATCH_MORE | round | ue8m0 | C.MW_DISPATCH_FP32_OUTPUTS | C.MW_DISPATCH_FLAT | C.MW_DISPATCH_BARE
+	const known = C.MW_DISPATCH_FP8 | C.MW_DISPATCH_MORE | round | ue8m0 | C.MW_DISPATCH_FP32_OUTPUTS | C.MW_DISPATCH_FLAT |
+		C.MW_DISPATCH_BARE | C.MW_DISPATCH_PRE_REDUCE
 	switch {
 	case flags&^known != 0:
 		return 0, invalid("args->flags is %#x, allowed bits %#x", flags, known)
 	case flags&C.MW_DISPATCH_BARE != 0 && flags&C.MW_DISPATCH_FLAT == 0:
 		return 0, invalid("args->flags is %#x: MW_DISPATCH_BARE needs MW_DISPATCH_FLAT", flags)
+	case flags&C.MW_DISPATCH_PRE_REDUCE != 0 && flags&C.MW_DISPATCH_FLAT != 0:
+		return 0, invalid("args->flags is %#x: MW_DISPATCH_PRE_REDUCE is not allowed with MW_DISPATCH_FLAT", flags)
 	case flags&round != 0 && flags&C.MW_DISPATCH_FP8 == 0:
 		return 0, invalid("args->flags is %#x: MW_DISPATCH_ROUND_SCALE needs MW_DISPATCH_FP8", flags)
 	case flags&ue8m0 != 0 && flags&round == 0:

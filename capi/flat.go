@@ -5,10 +5,10 @@ import "C"
 
 import "github.com/moewire/moewire/core/ep/layout"
 
-// readColumns takes what flat rows bring along.
+// readColumns takes what flat rows bring along, and weights for sums.
 func (d *dispatch) readColumns(a *C.mw_dispatch_args_t) (err error) {
 	if a.flags&C.MW_DISPATCH_FLAT == 0 {
-		return noColumns(a)
+		return d.readWeights(a)
 	}
 	d.args.Flat, d.args.Bare = true, a.flags&C.MW_DISPATCH_BARE != 0
 	t := int64(a.num_tokens)
@@ -38,11 +38,19 @@ func (d *dispatch) readColumns(a *C.mw_dispatch_args_t) (err error) {
 
 var extraNames = [layout.NumExtras]string{"extra[0]", "extra[1]", "extra[2]", "extra[3]"}
 
-func noColumns(a *C.mw_dispatch_args_t) error {
-	if a.topk_weights != 0 || a.extra != [layout.NumExtras]C.uint64_t{} || a.extra_row_bytes != [layout.NumExtras]C.uint32_t{} {
-		return invalid("topk_weights, extra or extra_row_bytes is given, allowed 0 without MW_DISPATCH_FLAT")
+// readWeights: rows per expert come alone, but for the weights of sums.
+func (d *dispatch) readWeights(a *C.mw_dispatch_args_t) (err error) {
+	if a.extra != [layout.NumExtras]C.uint64_t{} || a.extra_row_bytes != [layout.NumExtras]C.uint32_t{} {
+		return invalid("extra or extra_row_bytes is given, allowed 0 without MW_DISPATCH_FLAT")
 	}
-	return nil
+	if d.args.PreReduce = a.flags&C.MW_DISPATCH_PRE_REDUCE != 0; !d.args.PreReduce {
+		if a.topk_weights != 0 {
+			return invalid("topk_weights is given, allowed 0 without MW_DISPATCH_FLAT and MW_DISPATCH_PRE_REDUCE")
+		}
+		return nil
+	}
+	d.args.TopkWeights, err = view[float32]("topk_weights", uint64(a.topk_weights), int64(a.num_tokens)*int64(a.num_topk))
+	return err
 }
 
 // writeColumns gives the caller the addresses of the columns that there are.

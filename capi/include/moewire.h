@@ -376,6 +376,8 @@ const uint64_t *mw_event_count(void);
 #define MW_DISPATCH_FLAT 32u
 /* With FLAT: rows come without topk_idx and topk_weights. The same on every rank. */
 #define MW_DISPATCH_BARE 64u
+/* Not with FLAT: the combine is pre-reduced, see mw_buffer_combine. Each rank's own choice. */
+#define MW_DISPATCH_PRE_REDUCE 128u
 
 /*
  * Written when a call returns at or after MW_PHASE_SENT, for the last time by
@@ -420,8 +422,8 @@ typedef struct {
 	uint64_t layout_range;           /* out int64 [L, R]: first row << 32 | rows of that source;
 	                                    FLAT: int64 [1, R] */
 	mw_dispatch_result_t *result;    /* out */
-	/* With FLAT, else 0; borrowed as x is: */
-	uint64_t topk_weights;           /* float32 [T, K]; 0 with BARE */
+	/* With FLAT, else 0, but topk_weights also with PRE_REDUCE; borrowed as x is: */
+	uint64_t topk_weights;           /* float32 [T, K]; 0 with BARE; may be 0 if T == 0 */
 	uint64_t extra[MW_MAX_EXTRAS];   /* any bytes [T, extra_row_bytes]; may be 0 if T == 0 */
 	uint32_t extra_row_bytes[MW_MAX_EXTRAS]; /* 0: none; at most MW_MAX_EXTRA_BYTES; the same on
 	                                            every rank */
@@ -492,8 +494,9 @@ typedef struct {
 	uint64_t x;               /* [L, R*M, H] expert outputs, contiguous: bf16, or float32 if the
 	                             dispatch had MW_DISPATCH_FP32_OUTPUTS; FLAT: [recv_count[0], H],
 	                             and may be 0 if there are no rows */
-	uint64_t topk_idx;        /* int64 [T, K], as dispatched; -1 leaves a selection out; FLAT: 0 */
-	uint64_t topk_weights;    /* float32 [T, K]; FLAT: 0 */
+	uint64_t topk_idx;        /* int64 [T, K], as dispatched; -1 leaves a selection out (not after
+	                             PRE_REDUCE); FLAT: 0 */
+	uint64_t topk_weights;    /* float32 [T, K]; after PRE_REDUCE as dispatched; FLAT: 0 */
 	uint64_t out;             /* out bf16 [T, H], contiguous */
 	int64_t num_tokens;       /* T of the dispatch */
 	int64_t num_topk;         /* K of the dispatch; FLAT: 0 */
@@ -512,6 +515,15 @@ typedef struct {
  * without a live selection give zeros. The bits depend on the inputs alone.
  * With MW_COMBINE_FLAT: out[t] = sum over the ranks that token t went to, in
  * order of rank, of their output rows for it, added and rounded likewise.
+ *
+ * After a dispatch with MW_DISPATCH_PRE_REDUCE: out[t] = sum over the ranks that
+ * token t went to, in the order in which its selections name them first, of
+ * each one's sum: over its selections, in order of k, of weight * output row,
+ * multiplied and added in float32 and rounded to the type of the output rows.
+ * These are added in float32 and rounded once to bf16. A rank of another host
+ * then sends one row per token, not one per token and expert; the bits do not
+ * depend on where ranks are. topk_idx and topk_weights are those of the dispatch
+ * (MW_ERR_INVALID_ARGUMENT names the first that differs), which has copied them.
  *
  * A handle may be combined again until it is released. It is released by
  * mw_handle_release, or, once combined, by the next call on the buffer that is

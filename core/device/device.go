@@ -84,14 +84,28 @@ type ReduceJob struct {
 // Weights[t,k] * Sources[job.Source][job.Row], each product and each sum
 // rounded to float32, the result rounded once to bf16 (nearest even). The
 // accumulator starts at +0, and a NaN result is the canonical 0x7fc0.
+//
+// With Runs the jobs of one source follow one another (jobs of no source do not
+// count). Each such run is summed like that and rounded to the values' type;
+// Out[t] is the sum of these, in order, with the one rounding to bf16.
 type ReduceBatch struct {
-	Out     []byte // bf16 [T, Hidden]
+	Out     []byte // bf16 [T, Hidden]; with WideOut float32
 	Hidden  int
 	TopK    int
 	Sources [][]byte    // rows of Hidden values
 	Wide    bool        // those values are float32, else bf16
+	WideOut bool        // with Wide and without Runs: Out is not rounded; a NaN is 0x7fc00000
+	Runs    bool        // see above
 	Jobs    []ReduceJob // [T, TopK]
 	Weights []float32   // [T, TopK]
+}
+
+// OutRowBytes is the size of one row of Out.
+func (b *ReduceBatch) OutRowBytes() int {
+	if b.WideOut {
+		return 4 * b.Hidden
+	}
+	return 2 * b.Hidden
 }
 
 // CopyJob copies len(Dst) bytes; Src has the same length and does not overlap.

@@ -33,12 +33,13 @@ type DispatchArgs struct {
 	FP8         bool
 	Scales      device.ScaleFormat // with FP8, the same on every rank
 	WideOutputs bool               // expert outputs are float32, the same on every rank
+	PreReduce   bool               // see PreReduced; not with flat rows; each rank's own choice
 	More        bool               // this rank will dispatch again for the same batch
 	ActiveRanks []int32            // nil: all; else at least R entries, 0 leaves a rank out
 	RecvCount   []int32            // out [L]; flat: [1]
 	LayoutRange []int64            // out [L, R]: first row << 32 | number of rows; flat: [1, R]
 	Timeout     time.Duration      // for each phase; negative: none
-	Columns                        // flat rows only
+	Columns                        // of flat rows; TopkWeights with PreReduce, too
 }
 
 // Columns are what a token brings beside its row to every rank that it goes
@@ -46,7 +47,7 @@ type DispatchArgs struct {
 // every rank.
 type Columns struct {
 	Bare          bool                     // without TopkIdx and TopkWeights
-	TopkWeights   []float32                // [T, TopK]; nil if Bare
+	TopkWeights   []float32                // [T, TopK]; nil if Bare, and for packed rows without PreReduce
 	Extra         [layout.NumExtras][]byte // [T, ExtraRowBytes]
 	ExtraRowBytes [layout.NumExtras]int    // 0: no such column
 }
@@ -74,8 +75,8 @@ type CombineArgs struct {
 	Flat        bool      // of a flat dispatch: rows are added up as they are, in order of rank
 	X           []byte    // as Result.CombineX, which itself copies nothing; flat: only the rows received
 	ZeroCopy    bool      // X must be Result.CombineX
-	TopkIdx     []int64   // [T, TopK] as dispatched, or -1; not if flat
-	TopkWeights []float32 // [T, TopK]; not if flat
+	TopkIdx     []int64   // [T, TopK] as dispatched, or -1 (not if pre-reduced); not if flat
+	TopkWeights []float32 // [T, TopK], if pre-reduced as dispatched; not if flat
 	Out         []byte    // bf16 [T, Hidden]
 	NumTokens   int
 	TopK        int // not if flat

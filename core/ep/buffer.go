@@ -71,6 +71,7 @@ type scratch struct {
 	jobs    []device.PlaceJob
 	sources [][]byte
 	copies  []device.CopyJob
+	own     [1][]byte // the outputs of our experts
 }
 
 // New makes this rank's buffer over a connected domain. The buffer owns the

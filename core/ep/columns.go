@@ -115,8 +115,10 @@ func checkColumns(a *DispatchArgs) error {
 	switch {
 	case !a.Flat && a.Bare:
 		return invalid("topk_idx and topk_weights are not to be sent along, allowed with flat rows only")
+	case a.PreReduce:
+		return checkPreReduced(a)
 	case !a.Flat && a.TopkWeights != nil:
-		return invalid("topk_weights are given, allowed with flat rows only")
+		return invalid("topk_weights are given, allowed with flat rows only, or with pre_reduce")
 	case !a.Flat:
 		return nil
 	}

@@ -142,6 +142,9 @@ func checkRouting(s *slot, a *CombineArgs) error {
 	if n := len(s.plan.topk); len(a.TopkIdx) < n || len(a.TopkWeights) < n {
 		return invalid("topk_idx and topk_weights have %d and %d entries, need %d", len(a.TopkIdx), len(a.TopkWeights), n)
 	}
+	if s.params.pre {
+		return sameAsSent(s, a)
+	}
 	return sameRouting(s.plan.topk, a)
 }
 
@@ -157,6 +160,10 @@ func sameRouting(dispatched []int64, a *CombineArgs) error {
 // weigh copies the caller's weights. Flat rows have been weighted by whoever
 // added them up.
 func (c *combineCall) weigh(s *slot) {
+	if s.params.pre {
+		c.weights = append(c.weights[:0], s.plan.factor...)
+		return
+	}
 	if !c.args.Flat {
 		c.weights = append(c.weights[:0], c.args.TopkWeights[:len(s.plan.topk)]...)
 		return
@@ -178,7 +185,7 @@ func (b *Buffer) pick(s *slot) {
 		if row.Source < 0 {
 			continue
 		}
-		if (!c.args.Flat && c.args.TopkIdx[i] < 0) || c.active>>row.Source&1 == 0 {
+		if (!c.args.Flat && !s.params.pre && c.args.TopkIdx[i] < 0) || c.active>>row.Source&1 == 0 {
 			row.Source = -1
 			continue
 		}
@@ -306,7 +313,7 @@ func (b *Buffer) reduce(s *slot) error {
 	}
 	b.scratch.reduce = device.ReduceBatch{
 		Out: c.args.Out[:c.args.NumTokens*int(lay.Hidden)*2], Hidden: int(lay.Hidden), TopK: s.plan.width,
-		Sources: b.scratch.sources, Wide: lay.WideOutputs, Jobs: c.rows, Weights: c.weights,
+		Sources: b.scratch.sources, Wide: lay.WideOutputs, Runs: s.params.pre, Jobs: c.rows, Weights: c.weights,
 	}
 	b.kern.Reduce(&b.scratch.reduce)
 	b.scratch.reduce.Out = nil

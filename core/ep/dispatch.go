@@ -109,9 +109,13 @@ func (b *Buffer) assign(s *slot, a *DispatchArgs, slab *layout.Slab, active uint
 		maxTokens: uint64(a.MaxTokens), hidden: uint64(a.Hidden), experts: uint64(a.NumExperts),
 		topK: uint64(a.TopK), tokens: uint64(a.NumTokens), fp8: a.FP8, more: a.More,
 		scales: a.Scales, wide: a.WideOutputs, flat: a.Flat, bare: a.Bare, extra: packExtra(a),
+		pre: a.PreReduce,
 	}
 	b.rec.begin(s, kindDispatch)
 	b.plan(s, a, active)
+	if a.PreReduce {
+		s.weights = append(s.weights[:0], a.TopkWeights[:a.NumTokens*a.TopK]...)
+	}
 	clear(s.dst)
 	s.sent, s.placed, s.located, s.broken, s.combines = 0, 0, false, false, 0
 	s.told, s.ordered, s.rows = 0, false, 0
@@ -145,7 +149,7 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (slab *layout.Slab, active uint6
 	if active, err = b.activeSet(a.ActiveRanks); err != nil {
 		return slab, 0, err
 	}
-	if err = b.checkFar(slab); err != nil {
+	if err = b.checkFar(slab, a); err != nil {
 		return slab, 0, err
 	}
 	switch l := int(slab.LocalExperts); {

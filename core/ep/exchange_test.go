@@ -52,7 +52,7 @@ func (w *world) combineAndCheck(rank int, s shape, ins []input, d *dispatched) e
 	if err != nil {
 		return err
 	}
-	if want := wantCombine(&ins[rank], s.hidden, s.topk, alive); !bytes.Equal(out, want) {
+	if want := s.want(&ins[rank], alive); !bytes.Equal(out, want) {
 		return fmt.Errorf("%v: combine differs from the oracle", s)
 	}
 	return nil
@@ -60,7 +60,9 @@ func (w *world) combineAndCheck(rank int, s shape, ins []input, d *dispatched) e
 
 // TestInterleavings runs random sequences of dispatches, combines, repeated
 // combines and abandoned dispatches, with ranks delayed at random.
-func TestInterleavings(t *testing.T) {
+func TestInterleavings(t *testing.T) { interleavings(t, false) }
+
+func interleavings(t *testing.T, pre bool) {
 	pairs := 400
 	if testing.Short() {
 		pairs = 100
@@ -70,7 +72,7 @@ func TestInterleavings(t *testing.T) {
 			t.Run(fmt.Sprintf("R%d-S%d", ranks, slots), func(t *testing.T) {
 				r := seeded(t)
 				w := newWorld(t, ranks, ep.Config{NumSlots: slots, NumBytes: 64 << 20})
-				s := shape{ranks: ranks, maxTokens: 12, hidden: 16, experts: 4 * ranks, topk: 3}
+				s := shape{ranks: ranks, maxTokens: 12, hidden: 16, experts: 4 * ranks, topk: 3, pre: pre}
 				script := randomScript(r, s, pairs)
 				seeds := r.Uint64()
 				w.each(func(rank int) error {

@@ -28,6 +28,7 @@ type far struct {
 	cursor []int32 // of the piece that was plotted, and its last token
 	last   int32
 	target [1]device.Target
+	one    [1]int32 // the only count of rows that are sums
 }
 
 // farSlot is what a slot keeps for one far rank.
@@ -113,9 +114,17 @@ func (b *Buffer) releaseFar() {
 }
 
 // checkFar: the smallest piece of rows or outputs must fit in a message.
-func (b *Buffer) checkFar(slab *layout.Slab) error {
-	if b.far == nil || (rowsFor(slab, b.far.longest) > 0 && outputsFor(slab, b.far.longest) > 0) {
+func (b *Buffer) checkFar(slab *layout.Slab, a *DispatchArgs) error {
+	k := 0
+	if a.PreReduce {
+		k = min(max(a.TopK, 0), layout.MaxTopK)
+	}
+	if b.far == nil || (rowsFor(slab, int64(k), b.far.longest) > 0 && outputsFor(slab, b.far.longest) > 0) {
 		return nil
+	}
+	if a.PreReduce {
+		return invalid("hidden %d with num_experts %d and pre_reduce of %d selections: no row fits in the %d bytes of a message to another host",
+			slab.Hidden, slab.NumExperts, k, b.far.longest)
 	}
 	return invalid("hidden %d with num_experts %d and %d bytes of columns: no row fits in the %d bytes of a message to another host",
 		slab.Hidden, slab.NumExperts, slab.ColumnBytes(), b.far.longest)

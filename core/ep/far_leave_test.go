@@ -50,7 +50,7 @@ func TestFarCloseAfterCombine(t *testing.T) {
 // nothing, and not at all for one that has ended.
 func TestFarCloseBesideASilentRank(t *testing.T) {
 	for _, dies := range []bool{false, true} {
-		a := newAlone(t, false)
+		a := newAlone(t, false, false)
 		a.send(wordsMessage(1<<16, 0, 0)) // so that rows are sent to it
 		if dies {
 			inproc.Kill(a.doms[0], 1)

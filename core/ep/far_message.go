@@ -94,7 +94,7 @@ func readRowsHead(msg []byte, op uint64) (h rowsHead, ok bool) {
 // known: every bit of the flags that params were read from has a meaning here.
 func (p *params) known(flags uint64) bool {
 	return p.words(0)[paramFlags] == flags && p.scales <= device.ScalesUE8M0 &&
-		(p.fp8 || p.scales == device.ScalesFloat32) && (p.flat || (p.extra == 0 && !p.bare))
+		(p.fp8 || p.scales == device.ScalesFloat32) && (p.flat || (p.extra == 0 && !p.bare)) && !(p.flat && p.pre)
 }
 
 // sections are where the parts of a piece of rows lie in its message.
@@ -103,6 +103,7 @@ type sections struct {
 	tokens  layout.Region // int32 [n], ascending
 	lens    layout.Region // uint8 [n]: experts of each row
 	entries layout.Region // uint16 [entries]: local experts, row after row
+	weights layout.Region // float32 [entries], if pre-reduced
 	scales  layout.Region // [words, n] of 4 bytes
 	columns [layout.NumColumns]layout.Region
 	rows    layout.Region // [n, row]
@@ -110,7 +111,7 @@ type sections struct {
 }
 
 // sectionsOf places the parts of n rows. Flat rows have no experts.
-func sectionsOf(slab *layout.Slab, first bool, n, entries int64) (x sections) {
+func sectionsOf(slab *layout.Slab, pre, first bool, n, entries int64) (x sections) {
 	x.size = rowsHeadBytes
 	take := func(align, bytes int64) layout.Region {
 		off := (x.size + align - 1) &^ (align - 1)
@@ -125,6 +126,9 @@ func sectionsOf(slab *layout.Slab, first bool, n, entries int64) (x sections) {
 		x.lens = take(sectionAlign, n)
 		x.entries = take(sectionAlign, 2*entries)
 	}
+	if pre {
+		x.weights = take(sectionAlign, 4*entries)
+	}
 	x.scales = take(sectionAlign, 4*n*slab.Groups())
 	for i, width := range slab.Columns {
 		if width > 0 {
@@ -137,12 +141,16 @@ func sectionsOf(slab *layout.Slab, first bool, n, entries int64) (x sections) {
 	return x
 }
 
-// rowsFor is how many rows certainly fit in one message.
-func rowsFor(slab *layout.Slab, longest int64) int64 {
-	slack := rowAlign + (4+layout.NumColumns)*int64(sectionAlign)
+// rowsFor is how many rows certainly fit in one message. preK is K if they are
+// pre-reduced, else 0.
+func rowsFor(slab *layout.Slab, preK, longest int64) int64 {
+	slack := rowAlign + (5+layout.NumColumns)*int64(sectionAlign)
 	fixed := rowsHeadBytes + 4*slab.LocalExperts + slack
 	each := slab.RowBytes + 4*slab.Groups() + slab.ColumnBytes() + 4
-	if !slab.Flat {
+	switch {
+	case preK > 0:
+		each += 1 + preK*(2+4) // one expert may come twice
+	case !slab.Flat:
 		each += 1 + 2*min(slab.LocalExperts, layout.MaxTopK)
 	}
 	return max(longest-fixed, 0) / each

@@ -23,16 +23,28 @@ func (o *outputs) begin(word uint64) {
 }
 
 // outputsHead follows a message's head: the word, then how many rows there are
-// in all, the first of this piece, and their number.
+// in all, the first of this piece, their number, and what they are.
 type outputsHead struct {
-	word               uint64
-	total, first, rows uint32
+	word                     uint64
+	total, first, rows, form uint32
+}
+
+const (
+	formRows = 0 // one row per token and expert
+	formSums = 1 // one per token: the rank's weighted sum
+)
+
+func formOf(pre bool) uint32 {
+	if pre {
+		return formSums
+	}
+	return formRows
 }
 
 func (h *outputsHead) put(msg []byte) {
 	clear(msg[headBytes:outputsHeadBytes])
 	binary.LittleEndian.PutUint64(msg[headBytes:], h.word)
-	for i, v := range [...]uint32{h.total, h.first, h.rows} {
+	for i, v := range [...]uint32{h.total, h.first, h.rows, h.form} {
 		binary.LittleEndian.PutUint32(msg[headBytes+8+4*i:], v)
 	}
 }
@@ -42,7 +54,7 @@ func readOutputsHead(msg []byte) (h outputsHead, ok bool) {
 		return h, false
 	}
 	h.word = binary.LittleEndian.Uint64(msg[headBytes:])
-	for i, v := range [...]*uint32{&h.total, &h.first, &h.rows} {
+	for i, v := range [...]*uint32{&h.total, &h.first, &h.rows, &h.form} {
 		*v = binary.LittleEndian.Uint32(msg[headBytes+8+4*i:])
 	}
 	return h, h.rows <= h.total && h.first <= h.total-h.rows && (h.rows > 0 || h.total == 0)
@@ -86,9 +98,15 @@ func (b *Buffer) sendPiece(s *slot, r int, total int64) bool {
 		return false
 	}
 	b.stamp(msg, kindOutputs, s.index, s.served)
-	h := outputsHead{word: f.outs.word, total: uint32(total), first: uint32(f.outs.row), rows: uint32(n)}
+	h := outputsHead{
+		word: f.outs.word, total: uint32(total), first: uint32(f.outs.row), rows: uint32(n), form: formOf(f.in.params.pre),
+	}
 	h.put(msg)
-	if n > 0 {
+	switch {
+	case n == 0: // zeros
+	case f.in.params.pre:
+		b.addUp(msg[outputsHeadBytes:], s, r, f.outs.row, n)
+	default:
 		b.copyRows(msg[outputsHeadBytes:], s.own.seg, &s.shown, f.in.counts, f.in.begin, f.outs.row, n, false)
 	}
 	if !b.post(r, size) {
@@ -159,12 +177,10 @@ func (b *Buffer) takeOutputs(s *slot, r int, n uint64, msg []byte) bool {
 	if f.back.begin(h.word); has >= h.word || f.back.done || f.back.row != int64(h.first) {
 		return false
 	}
-	want := b.rowsAt(s, r)
-	if size := outputsHeadBytes + int64(h.rows)*s.slab.OutputBytes(); int64(len(msg)) != size || (h.total != 0 && int64(h.total) != want) {
+	counts := b.outputCounts(s, r)
+	if size := outputsHeadBytes + int64(h.rows)*s.slab.OutputBytes(); int64(len(msg)) != size || h.form != formOf(s.params.pre) || (h.total != 0 && int64(h.total) != sumOf(counts)) {
 		return false
 	}
-	l := int(s.slab.LocalExperts)
-	counts := s.plan.counts[r*l : (r+1)*l]
 	if h.total == 0 {
 		b.clearRows(s.dst[r], &s.slab, counts)
 	} else {

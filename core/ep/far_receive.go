@@ -23,11 +23,17 @@ type inRows struct {
 	none        bool        // they have no place here, or the source gave up
 	stash       transport.Segment
 	stashed     int64 // bytes of pieces that wait for their places
+	// Pre-reduced: [taken, K], what each row's sum is made of.
+	terms   []device.ReduceJob
+	weights []float32
 }
 
-// rowsKept returns the number of rows, one per expert, that a source has here,
-// and whether they have a place.
+// rowsKept returns the number of rows of outputs that a source has here, one
+// per expert or, pre-reduced, per token, and whether they have a place.
 func (in *inRows) rowsKept() (n int64, kept bool) {
+	if in.params.pre {
+		return int64(in.total), in.placed && !in.none
+	}
 	for _, c := range in.counts {
 		n += int64(c)
 	}
@@ -87,7 +93,7 @@ func (b *Buffer) beginRows(s *slot, r int, h *rowsHead, n uint64, msg []byte) bo
 		}
 		in.lay = lay
 	}
-	x := sectionsOf(&in.lay, true, int64(h.rows), int64(h.entries))
+	x := sectionsOf(&in.lay, h.params.pre, true, int64(h.rows), int64(h.entries))
 	if x.size != int64(len(msg)) || !in.readCounts(part(msg, x.counts), h.total) {
 		return false
 	}
@@ -95,6 +101,7 @@ func (b *Buffer) beginRows(s *slot, r int, h *rowsHead, n uint64, msg []byte) bo
 	in.placed, in.none, in.stashed = false, s.own.seg.SizeBytes() < in.lay.SizeBytes, 0
 	in.begin, in.cursor = resize(in.begin, len(in.counts)), resize(in.cursor, len(in.counts))
 	clear(in.cursor)
+	in.terms, in.weights = in.terms[:0], in.weights[:0]
 	return true
 }
 
@@ -234,6 +241,7 @@ func (b *Buffer) unstash(s *slot, r int) {
 	end := in.stashed
 	in.stashed, in.next, in.last = 0, 0, -1
 	clear(in.cursor)
+	in.terms, in.weights = in.terms[:0], in.weights[:0]
 	for at := int64(0); at < end; {
 		n := int64(in.stash.Word(at).Load())
 		msg := in.stash.Bytes(at+8, n)
@@ -251,6 +259,9 @@ func (b *Buffer) fanOut(s *slot, r int, h *rowsHead, msg []byte, x *sections) bo
 	in := &s.far[r].in
 	if !in.none && h.rows > 0 {
 		b.storeRows(s, in, msg, x, int(h.rows))
+		if in.params.pre {
+			in.keepTerms(msg, x, int(h.rows))
+		}
 	}
 	if b.advance(in, h); in.next < in.total {
 		return true
@@ -263,77 +274,6 @@ func (b *Buffer) advance(in *inRows, h *rowsHead) {
 	copy(in.cursor, b.far.cursor)
 	in.last = b.far.last
 	in.next += h.rows
-}
-
-// plot checks all of a piece before anything of it counts, and makes its jobs.
-// The last piece must bring every row that was announced.
-func (b *Buffer) plot(in *inRows, h *rowsHead, msg []byte) (x sections, ok bool) {
-	x = sectionsOf(&in.lay, h.first == 0, int64(h.rows), int64(h.entries))
-	if x.size != int64(len(msg)) || !b.plotRows(in, msg, &x, int(h.rows)) {
-		return x, false
-	}
-	if h.first+h.rows == h.total {
-		for l, n := range in.counts {
-			if b.far.cursor[l] != n {
-				return x, false
-			}
-		}
-	}
-	return x, true
-}
-
-// plotRows turns a piece's lists into jobs: a row's place within an expert's is
-// its number among them. False: the lists contradict the counts.
-func (b *Buffer) plotRows(in *inRows, msg []byte, x *sections, rows int) bool {
-	jobs, cursor := b.far.jobs[:0], append(b.far.cursor[:0], in.cursor...)
-	lens, entries, last := part(msg, x.lens), part(msg, x.entries), in.last
-	flat := [2]byte{} // the only expert
-	ok := true
-	for i := range rows {
-		token := int32(binary.LittleEndian.Uint32(msg[x.tokens.Off+int64(4*i):]))
-		one := flat[:]
-		if !in.lay.Flat {
-			n := 2 * int(lens[i])
-			if n == 0 || n > len(entries) {
-				ok = false
-				break
-			}
-			one, entries = entries[:n], entries[n:]
-		}
-		if token <= last || uint64(token) >= in.params.tokens {
-			ok = false
-			break
-		}
-		last = token
-		if jobs, ok = plotRow(jobs, cursor, in, one, i); !ok {
-			break
-		}
-	}
-	b.far.jobs, b.far.cursor = jobs, cursor
-	if !ok || (!in.lay.Flat && len(entries) > 0) {
-		return false
-	}
-	b.far.last = last
-	return true
-}
-
-// plotRow adds the jobs of one row, whose experts differ.
-func plotRow(jobs []device.PlaceJob, cursor []int32, in *inRows, experts []byte, row int) ([]device.PlaceJob, bool) {
-	first := len(jobs)
-	for at := 0; at < len(experts); at += 2 {
-		e := int32(binary.LittleEndian.Uint16(experts[at:]))
-		if int(e) >= len(cursor) || cursor[e] >= in.counts[e] {
-			return jobs, false
-		}
-		for _, other := range jobs[first:] {
-			if other.Expert == e {
-				return jobs, false
-			}
-		}
-		jobs = append(jobs, device.PlaceJob{Token: int32(row), Expert: e, Pos: cursor[e]})
-		cursor[e]++
-	}
-	return jobs, true
 }
 
 // storeRows copies a piece's rows, scales and columns to where b.far.jobs says.

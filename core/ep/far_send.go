@@ -2,6 +2,7 @@ package ep
 
 import (
 	"encoding/binary"
+	"math"
 	"math/bits"
 
 	"github.com/moewire/moewire/core/device"
@@ -16,14 +17,17 @@ type outRows struct {
 }
 
 // spread lists, for every far owner, the tokens that go there, once each, and
-// their local experts. An owner's lists begin where its jobs do in the plan.
+// their local experts: each once or, pre-reduced, each selection with its
+// weight. An owner's tokens begin where its jobs do in the plan.
 type spread struct {
 	op      uint64 // + 1
 	num     []int32
 	tokens  []int32
 	lens    []uint8
+	first   []int32 // by rank: where its entries begin
+	fill    []int32 // by rank: entries so far
 	entries []uint16
-	fill    []int32 // entries so far, by rank
+	weights []float32 // [entries]; empty if not pre-reduced
 }
 
 // lent is a message that is being filled with a piece of rows.
@@ -94,28 +98,60 @@ func (b *Buffer) spreadOut(s *slot) {
 		b.spreadFlat(s)
 		return
 	}
-	d.lens, d.entries = resize(d.lens, len(p.jobs)), resize(d.entries, len(p.jobs))
+	d.lens = resize(d.lens, len(p.jobs))
 	k, l := p.width, int(s.slab.LocalExperts)
+	d.makeRoom(s, b.ranks)
 	for t := range int(s.params.tokens) {
 		ids := p.topk[t*k : (t+1)*k]
 		for i, id := range ids {
-			if p.jobOf[t*k+i] >= 0 && b.isFar(int(id)/l) && firstIndex(ids[:i], id) < 0 {
-				d.add(p, int32(t), int(id)/l, l, uint16(int(id)%l))
+			if p.jobOf[t*k+i] < 0 || !b.isFar(int(id)/l) || (!s.params.pre && firstIndex(ids[:i], id) >= 0) {
+				continue
+			}
+			at := d.add(p, int32(t), int(id)/l, l, uint16(int(id)%l))
+			if s.params.pre {
+				d.weights[at] = s.weights[t*k+i]
 			}
 		}
 	}
 }
 
-// add gives a rank one more expert of a token.
-func (d *spread) add(p *plan, token int32, r, localExperts int, expert uint16) {
+// makeRoom decides where each rank's entries begin.
+func (d *spread) makeRoom(s *slot, ranks int) {
+	p, l := &s.plan, int(s.slab.LocalExperts)
+	d.first, d.weights = resize(d.first, ranks), d.weights[:0]
+	if !s.params.pre {
+		for r := range ranks {
+			d.first[r] = p.first[r*l]
+		}
+		d.entries = resize(d.entries, len(p.jobs))
+		return
+	}
+	clear(d.first)
+	for _, j := range p.jobOf {
+		if j >= 0 {
+			d.first[p.jobs[j].Target]++
+		}
+	}
+	total := int32(0)
+	for r, n := range d.first {
+		d.first[r] = total
+		total += n
+	}
+	d.entries, d.weights = resize(d.entries, int(total)), resize(d.weights, int(total))
+}
+
+// add gives a rank one more expert of a token, and returns which entry it is.
+func (d *spread) add(p *plan, token int32, r, localExperts int, expert uint16) int32 {
 	at := p.first[r*localExperts]
 	if n := d.num[r]; n == 0 || d.tokens[at+n-1] != token {
 		d.tokens[at+n], d.lens[at+n] = token, 0
 		d.num[r]++
 	}
-	d.entries[at+d.fill[r]] = expert
+	entry := d.first[r] + d.fill[r]
+	d.entries[entry] = expert
 	d.fill[r]++
 	d.lens[at+d.num[r]-1]++
+	return entry
 }
 
 func (b *Buffer) spreadFlat(s *slot) {
@@ -133,7 +169,7 @@ func (b *Buffer) spreadFlat(s *slot) {
 func (b *Buffer) lendRows(s *slot, r int) bool {
 	f, d := &s.far[r].rows, &s.spread
 	total, l := int(d.num[r]), int(s.slab.LocalExperts)
-	n := min(total-f.row, int(rowsFor(&s.slab, b.far.longest)))
+	n := min(total-f.row, int(rowsFor(&s.slab, s.preK(), b.far.longest)))
 	at := int(s.plan.first[r*l])
 	entries := 0
 	if !s.slab.Flat {
@@ -141,7 +177,7 @@ func (b *Buffer) lendRows(s *slot, r int) bool {
 			entries += int(one)
 		}
 	}
-	x := sectionsOf(&s.slab, f.row == 0, int64(n), int64(entries))
+	x := sectionsOf(&s.slab, s.params.pre, f.row == 0, int64(n), int64(entries))
 	msg, ok := b.lend(r, x.size)
 	if !ok {
 		return false
@@ -155,9 +191,20 @@ func (b *Buffer) lendRows(s *slot, r int) bool {
 	}
 	if !s.slab.Flat {
 		copy(part(msg, x.lens), d.lens[at+f.row:][:n])
-		putEntries(part(msg, x.entries), d.entries[at+f.entry:][:entries])
+		putEntries(part(msg, x.entries), d.entries[int(d.first[r])+f.entry:][:entries])
+	}
+	if s.params.pre {
+		putWeights(part(msg, x.weights), d.weights[int(d.first[r])+f.entry:][:entries])
 	}
 	return true
+}
+
+// preK is K of a pre-reduced operation, else 0.
+func (s *slot) preK() int64 {
+	if s.params.pre {
+		return int64(s.params.topK)
+	}
+	return 0
 }
 
 func putCounts(to []byte, counts []int32) {
@@ -169,6 +216,12 @@ func putCounts(to []byte, counts []int32) {
 func putEntries(to []byte, entries []uint16) {
 	for i, e := range entries {
 		binary.LittleEndian.PutUint16(to[2*i:], e)
+	}
+}
+
+func putWeights(to []byte, weights []float32) {
+	for i, w := range weights {
+		binary.LittleEndian.PutUint32(to[4*i:], math.Float32bits(w))
 	}
 }
 
@@ -223,7 +276,7 @@ func (b *Buffer) settleFar(o *owed, r, j int) bool {
 	if err != nil || !b.isMember() {
 		return false
 	}
-	x := sectionsOf(&o.slab, true, 0, 0)
+	x := sectionsOf(&o.slab, o.params.pre, true, 0, 0)
 	msg, ok := b.lend(r, x.size)
 	if !ok {
 		return false

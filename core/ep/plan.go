@@ -22,6 +22,7 @@ type plan struct {
 	first  []int32            // [E + 1] first job of each expert
 	begin  []int32            // [E] first position, set when reserved
 	rows   []device.ReduceJob // [T, width], set when everything is sent
+	factor []float32          // pre-reduced: [T, width], weights of rows
 	ranks  []uint64           // flat: [T], the ranks that a token goes to
 }
 

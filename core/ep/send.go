@@ -50,7 +50,11 @@ func (b *Buffer) send(s *slot) error {
 // finishSend notes that every owner has its rows or is out.
 func (b *Buffer) finishSend(s *slot) {
 	b.rec.sent(s, kindDispatch)
-	s.plan.locate(&s.slab)
+	if s.params.pre {
+		s.plan.locateRuns(&s.slab, s.weights, b.farOf(b.all))
+	} else {
+		s.plan.locate(&s.slab)
+	}
 	s.dispatch.args.X, s.dispatch.args.TopkIdx = nil, nil // no longer ours
 	s.dispatch.args.TopkWeights, s.dispatch.args.Extra = nil, [layout.NumExtras][]byte{}
 	s.located = true

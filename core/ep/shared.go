@@ -73,6 +73,7 @@ const (
 	flagWide                = 1 << 4
 	flagFlat                = 1 << 5
 	flagBare                = 1 << 6
+	flagPre                 = 1 << 7
 )
 
 // params is one rank's view of an operation.
@@ -80,6 +81,7 @@ type params struct {
 	maxTokens, hidden, experts, topK, tokens uint64
 	extra                                    uint64 // flat: 16 bits of width per column
 	fp8, more, wide, flat, bare              bool
+	pre                                      bool // its combine is pre-reduced
 	scales                                   device.ScaleFormat
 }
 
@@ -111,6 +113,9 @@ func (p *params) words(op uint64) [paramExtra]uint64 {
 	}
 	if p.bare {
 		flags |= flagBare
+	}
+	if p.pre {
+		flags |= flagPre
 	}
 	return [...]uint64{op + 1, p.maxTokens, p.hidden, p.experts, flags, p.topK, p.tokens}
 }
@@ -155,6 +160,7 @@ func paramsOf(flags uint64) params {
 	return params{
 		fp8: flags&flagFP8 != 0, more: flags&flagMore != 0, wide: flags&flagWide != 0,
 		flat: flags&flagFlat != 0, bare: flags&flagBare != 0,
+		pre:    flags&flagPre != 0,
 		scales: device.ScaleFormat(flags >> scalesShift & scalesMask),
 	}
 }

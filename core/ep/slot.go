@@ -29,6 +29,7 @@ type slot struct {
 	slab     layout.Slab
 	params   params
 	plan     plan
+	weights  []float32           // pre-reduced: copy of the caller's, [T, K]
 	dst      []transport.Segment // the slab that we wrote to at each owner
 	planned  uint64              // owners that the plan has rows for
 	told     uint64              // owners that have our counts (deterministic)

@@ -70,7 +70,7 @@ func (w *world) exchange(rank int, s shape, ins []input, timeout time.Duration) 
 		return mask, err
 	}
 	lost := func(e int64) bool { return mask[int(e)/(s.experts/s.ranks)] == 0 }
-	if want := wantCombine(&ins[rank], s.hidden, s.topk, lost); !bytes.Equal(out, want) {
+	if want := s.want(&ins[rank], lost); !bytes.Equal(out, want) {
 		return mask, fmt.Errorf("rank %d: combine differs from the oracle without the ranks that %v leaves out", rank, mask)
 	}
 	return mask, nil

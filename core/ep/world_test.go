@@ -97,6 +97,7 @@ type shape struct {
 	fp8                                     bool
 	scales                                  device.ScaleFormat
 	wide                                    bool // outputs are float32
+	pre                                     bool // sums of ranks are made first
 }
 
 func (s shape) String() string {
@@ -113,11 +114,15 @@ type dispatched struct {
 func (w *world) args(rank int, s shape, in *input, d *dispatched) *ep.DispatchArgs {
 	l := s.experts / s.ranks
 	d.counts, d.layout = make([]int32, l), make([]int64, l*s.ranks)
-	return &ep.DispatchArgs{
+	a := &ep.DispatchArgs{
 		X: in.x, TopkIdx: in.topk, NumTokens: in.tokens, Hidden: s.hidden, TopK: s.topk,
 		MaxTokens: s.maxTokens, NumExperts: s.experts, FP8: s.fp8, Scales: s.scales, WideOutputs: s.wide,
 		RecvCount: d.counts, LayoutRange: d.layout, Timeout: callTimeout,
 	}
+	if s.pre {
+		a.PreReduce, a.TopkWeights = true, in.weights
+	}
+	return a
 }
 
 func (w *world) dispatch(rank int, s shape, in *input) (*dispatched, error) {

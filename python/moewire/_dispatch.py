@@ -23,9 +23,11 @@ _FP8, _MORE, _ROUND, _UE8M0, _WIDE = (
     abi.MW_DISPATCH_UE8M0,
     abi.MW_DISPATCH_FP32_OUTPUTS,
 )
+_PRE = abi.MW_DISPATCH_PRE_REDUCE
 _TIMEOUT_END = _check.TIMEOUT_END
 _plain, _new_raw = _check.plain, abi.mw_dispatch_result_t
-_BF16, _INT64, _empty_like = torch.bfloat16, torch.int64, torch.empty_like
+_BF16, _INT64, _FLOAT32 = torch.bfloat16, torch.int64, torch.float32
+_empty_like = torch.empty_like
 
 
 class Request(NamedTuple):
@@ -39,6 +41,7 @@ class Request(NamedTuple):
     timeout_us: int
     flags: int  # MW_DISPATCH_*
     phase: int
+    topk_weights: torch.Tensor | None = None  # with MW_DISPATCH_PRE_REDUCE
 
 
 def flags(fp8: object, more: object, round_scale: object, ue8m0: object, wide: object) -> int:
@@ -101,13 +104,17 @@ def _known_plan(runtime: Runtime, request: Request) -> Plan | None:
 
     The quick way of ``_check_request``, for what is almost every call. None means: look closely.
     """
-    x, topk_idx, _, num_max, num_experts, timeout_us, flags, _ = request
+    x, topk_idx, _, num_max, num_experts, timeout_us, flags, _, weights = request
     if not (_plain(x, _BF16) and _plain(topk_idx, _INT64)):
         return None
     given, selections = x.shape, topk_idx.shape
     if len(given) != 2 or len(selections) != 2:
         return None
     num_tokens, hidden = given
+    if weights is not None and not (_plain(weights, _FLOAT32) and weights.shape == selections):
+        return None
+    if (weights is None) == bool(flags & _PRE):
+        return None
     # 8.0 would find the plan for 8.
     if not (type(num_max) is type(num_experts) is type(timeout_us) is int):
         return None
@@ -132,8 +139,21 @@ def _check_request(request: Request, num_ranks: int) -> Key:
     _check.tensor("topk_idx", request.topk_idx, torch.int64, (num_tokens, None))
     num_topk = request.topk_idx.shape[1]
     _check.topk(num_topk)
+    _check_weights(request)
     _check.timeout(request.timeout_us)
     return hidden, num_topk, num_max, experts, request.flags & FORMAT_FLAGS
+
+
+def _check_weights(request: Request) -> None:
+    """Weights are part of a dispatch exactly when sums are to be made by them."""
+    weights = request.topk_weights
+    if not request.flags & _PRE:
+        if weights is not None:
+            raise _check.refuse("topk_weights", "a tensor", "None without pre_reduce")
+        return
+    if weights is None:
+        raise _check.refuse("topk_weights", "None with pre_reduce", "a torch.Tensor")
+    _check.tensor("topk_weights", weights, torch.float32, tuple(request.topk_idx.shape))
 
 
 def fill(
@@ -148,6 +168,8 @@ def fill(
     args.active_ranks, args.num_active_ranks = active
     args.timeout_us = request.timeout_us
     args.phase = request.phase
+    weights = request.topk_weights  # structs are used again: also where there are none
+    args.topk_weights = 0 if weights is None else weights.data_ptr()
     args.recv_count = recv_count.data_ptr()
     args.layout_range = layout_range.data_ptr()
     args.result = addressof(raw)

@@ -256,6 +256,8 @@ class Buffer(FlatCalls, Member):
         round_scale: bool = False,
         use_ue8m0: bool = False,
         fp32_outputs: bool = False,
+        topk_weights: torch.Tensor | None = None,
+        pre_reduce: bool = False,
     ) -> Received:
         """Sends each token's row to the ranks that own its experts. Collective.
 
@@ -277,6 +279,10 @@ class Buffer(FlatCalls, Member):
                 the same on every rank.
             fp32_outputs: the expert outputs that go to ``combine`` are float32, which takes
                 twice their room in the workspace. The same on every rank.
+            topk_weights: float32 [T, K], contiguous, with ``pre_reduce`` only. Copied.
+            pre_reduce: the combine of this handle is pre-reduced (see ``combine``): a rank of
+                another host brings one row per token back, not one per token and expert. Each
+                rank's own choice.
 
         Returns ``(recv_x, recv_count, handle, event, hook)``:
             - recv_x: bf16 [L, R*M, H], or with fp8 a pair: float8_e4m3fn [L, R*M, H] and
@@ -310,8 +316,10 @@ class Buffer(FlatCalls, Member):
             num_max_dispatch_tokens_per_rank,
             num_experts,
             timeout_us,
-            _dispatch.flags(use_fp8 is None or use_fp8, more, round_scale, use_ue8m0, fp32_outputs),
+            _dispatch.flags(use_fp8 is None or use_fp8, more, round_scale, use_ue8m0, fp32_outputs)
+            | (abi.MW_DISPATCH_PRE_REDUCE if pre_reduce else 0),
             phase_for(async_finish, return_recv_hook),
+            topk_weights,
         )
         recv_x, recv_count, handle = _dispatch.run(self.runtime, request, self._copy_outputs)
         if request.phase == abi.MW_PHASE_DONE:
@@ -339,11 +347,19 @@ class Buffer(FlatCalls, Member):
         (nearest even). The bits depend on the inputs alone. A token without a live selection
         gives zeros.
 
+        After a dispatch with ``pre_reduce``: ``out[t]`` = sum over the ranks that the token went
+        to, in the order in which its selections name them first, of each one's sum, which is
+        that above over its selections alone, rounded to the dtype of x. These sums are added in
+        float32 and rounded once to bf16. The bits depend on the inputs and on the number of
+        ranks, not on where ranks are.
+
         Args:
             x: bf16 [L, R*M, H], or float32 after a dispatch with ``fp32_outputs``; contiguous,
                 expert outputs in the positions of the inputs.
-            topk_idx: int64 [T, K] as dispatched; -1 leaves a selection out.
-            topk_weights: float32 [T, K], contiguous.
+            topk_idx: int64 [T, K] as dispatched; -1 leaves a selection out (not after
+                ``pre_reduce``: ``InvalidArgument``).
+            topk_weights: float32 [T, K], contiguous; after ``pre_reduce`` those of the dispatch
+                (``InvalidArgument`` names the first that differs).
             active_ranks, timeout_us, async_finish, return_recv_hook: as for ``dispatch``.
             handle: of the dispatch. Its receive phase is finished here if its hook has not
                 run. A handle may be combined more than once.

@@ -64,6 +64,8 @@ static void *borrowed(void *result)
 /* What flat rows bring along; without the flag it may be there, and is refused. */
 static void point_columns(mw_dispatch_args_t *a)
 {
+	if (a->flags & MW_DISPATCH_PRE_REDUCE)
+		a->topk_weights = memory(6, product(a->num_tokens, a->num_topk, 4), 1 << 24);
 	if (!(a->flags & MW_DISPATCH_FLAT))
 		return;
 	if (!(a->flags & MW_DISPATCH_BARE) || rarely(32))
@@ -94,7 +96,7 @@ static void point_dispatch(mw_dispatch_args_t *a)
 
 static mw_status_t call_dispatch(void)
 {
-	static const uint32_t flags[] = {0, 1, 2, 3, 5, 13, 4, 8, 32, 33, 48, 96, 36, 64};
+	static const uint32_t flags[] = {0, 1, 2, 3, 5, 13, 4, 8, 32, 33, 48, 96, 36, 64, 128, 129, 144, 160};
 	mw_buffer_t buffer = some_buffer();
 	mw_dispatch_result_t result = {.size = sizeof result};
 	mutate(&result, rarely(8) ? sizeof result : 8);

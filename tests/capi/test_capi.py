@@ -115,7 +115,16 @@ def either_library(request: pytest.FixtureRequest, library: Path) -> Path:
     return path
 
 
-PROGRAMS = ["bad_input.c", "fabric.c", "fabric_bad.c", "flat.c", "late.c", "threads.c", "wide.c"]
+PROGRAMS = [
+    "bad_input.c",
+    "fabric.c",
+    "fabric_bad.c",
+    "flat.c",
+    "late.c",
+    "pre.c",
+    "threads.c",
+    "wide.c",
+]
 
 
 @pytest.mark.parametrize("source", PROGRAMS)

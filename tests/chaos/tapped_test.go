@@ -125,7 +125,7 @@ func (k tappedKernels) Reduce(b *device.ReduceBatch) {
 }
 
 func (k tappedKernels) reduce(b device.ReduceBatch, from, to int) {
-	b.Out = b.Out[from*b.Hidden*2 : to*b.Hidden*2]
+	b.Out = b.Out[from*b.OutRowBytes() : to*b.OutRowBytes()]
 	b.Jobs = b.Jobs[from*b.TopK : to*b.TopK]
 	b.Weights = b.Weights[from*b.TopK : to*b.TopK]
 	k.Kernels.Reduce(&b)

@@ -6,6 +6,7 @@ import pytest
 
 from harness import jobs_faults, jobs_flat, jobs_life
 from harness.team import Team
+from hosts import jobs
 from hosts.layout import hosts, placed
 
 
@@ -30,6 +31,11 @@ def test_a_frozen_rank_is_fenced_and_comes_back(team: Team, layout: str) -> None
 @pytest.mark.parametrize("where", ["dispatch", "combine"])
 def test_a_rank_is_killed_in_a_flat_exchange(team: Team, where: str) -> None:
     team.run(3, placed, hosts("0|12"), jobs_flat.killed_in, where, dies=frozenset({1}))
+
+
+@pytest.mark.parametrize("layout", ["0|12", "02|1", "0|1|2"])
+def test_a_rank_is_killed_in_pre_reduced_exchanges(team: Team, layout: str) -> None:
+    team.run(3, placed, hosts(layout), jobs.killed_pre_reduced, dies=frozenset({1}))
 
 
 def test_a_rank_dies_during_an_update(team: Team) -> None:

@@ -36,6 +36,10 @@ def test_combine_refuses_bf16_where_float32_was_promised(team: Team) -> None:
     team.run(2, jobs_input.wrong_float32_combines)
 
 
+def test_combine_refuses_other_selections_than_were_pre_reduced(team: Team) -> None:
+    team.run(2, jobs_input.wrong_pre_reduced_combines)
+
+
 def test_float32_outputs_need_their_room(team: Team) -> None:
     team.run(2, jobs_input.no_room_for_float32)
 

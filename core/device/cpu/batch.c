@@ -274,6 +274,7 @@ static int64_t gather(struct mwcpu_term *terms, int64_t top_k,
 		      const struct mwcpu_reduce_job *jobs, const float *weights)
 {
 	int64_t n = 0;
+	int32_t last = -1;
 
 	for (int64_t k = 0; k < top_k; k++) {
 		if (jobs[k].source < 0)
@@ -281,6 +282,8 @@ static int64_t gather(struct mwcpu_term *terms, int64_t top_k,
 		terms[n].row = sources[jobs[k].source] +
 			       (uintptr_t)(row_bytes * jobs[k].row);
 		terms[n].weight = weights[k];
+		terms[n].begins = jobs[k].source != last;
+		last = jobs[k].source;
 		n++;
 	}
 	return n;
@@ -296,27 +299,37 @@ static void fetch_token(int64_t top_k, int64_t row_bytes,
 				      row_bytes * jobs[k].row, row_bytes);
 }
 
+typedef void (*reducer)(uint8_t *out, const struct mwcpu_term *terms,
+			int64_t num_terms, int64_t hidden);
+
+static reducer reducer_of(const struct mwcpu_kernels *k, struct mwcpu_form form)
+{
+	if (form.wide_out)
+		return k->sum_row_wide;
+	if (form.runs)
+		return form.wide ? k->reduce_runs_wide : k->reduce_runs;
+	return form.wide ? k->reduce_row_wide : k->reduce_row;
+}
+
 void mwcpu_reduce(const struct mwcpu_kernels *k, struct mwcpu_how how,
-		  int wide, void *out, int64_t hidden,
+		  struct mwcpu_form form, void *out, int64_t hidden,
 		  int64_t num_tokens, int64_t top_k, const uintptr_t *sources,
 		  const struct mwcpu_reduce_job *jobs, const float *weights,
 		  struct mwcpu_term *terms)
 {
 	uint64_t saved = fp_enter();
-	int64_t row_bytes = (wide ? 4 : 2) * hidden;
+	int64_t row_bytes = (form.wide ? 4 : 2) * hidden;
+	int64_t out_bytes = (form.wide_out ? 4 : 2) * hidden;
+	reducer reduce = reducer_of(k, form);
 
 	for (int64_t t = 0; t < num_tokens; t++) {
 		int64_t n = gather(terms, top_k, row_bytes, sources,
 				   jobs + t * top_k, weights + t * top_k);
-		uint8_t *to = (uint8_t *)out + 2 * hidden * t;
 
 		if (how.prefetch > 0 && how.prefetch < num_tokens - t)
 			fetch_token(top_k, row_bytes, sources,
 				    jobs + (t + how.prefetch) * top_k);
-		if (wide)
-			k->reduce_row_wide(to, terms, n, hidden);
-		else
-			k->reduce_row(to, terms, n, hidden);
+		reduce((uint8_t *)out + out_bytes * t, terms, n, hidden);
 	}
 	fp_leave(saved);
 }

@@ -57,15 +57,17 @@ func BenchmarkPlace(b *testing.B) {
 // 1024 different ones, in the order in which dispatch leaves them (cold).
 func BenchmarkReduce(b *testing.B) {
 	source := benchValues(b, benchTokens*benchTopK)
-	b.Run("bf16", func(b *testing.B) { benchReduce(b, source, false) })
+	b.Run("bf16", func(b *testing.B) { benchReduce(b, source, false, false) })
+	b.Run("bf16-runs", func(b *testing.B) { benchReduce(b, source, false, true) })
 	wide := offHeap(b, 2*len(source))
 	for i := range len(source) / 2 {
 		binary.LittleEndian.PutUint32(wide[4*i:], uint32(bf16At(source, i))<<16|0x1234)
 	}
-	b.Run("float32", func(b *testing.B) { benchReduce(b, wide, true) })
+	b.Run("float32", func(b *testing.B) { benchReduce(b, wide, true, false) })
 }
 
-func benchReduce(b *testing.B, source []byte, wide bool) {
+// benchReduce adds 8 rows up, with runs in 5 sums: as many ranks as a token has.
+func benchReduce(b *testing.B, source []byte, wide, runs bool) {
 	for _, hot := range []bool{true, false} {
 		name := "cold"
 		if hot {
@@ -73,7 +75,7 @@ func benchReduce(b *testing.B, source []byte, wide bool) {
 		}
 		batch := &device.ReduceBatch{
 			Out: offHeap(b, benchTokens*benchHidden*2), Hidden: benchHidden, TopK: benchTopK,
-			Sources: [][]byte{source}, Wide: wide,
+			Sources: [][]byte{source, source, source, source, source}, Wide: wide, Runs: runs,
 		}
 		for t := range benchTokens {
 			for k := range benchTopK {
@@ -81,7 +83,7 @@ func benchReduce(b *testing.B, source []byte, wide bool) {
 				if hot {
 					row = k
 				}
-				batch.Jobs = append(batch.Jobs, device.ReduceJob{Row: int64(row)})
+				batch.Jobs = append(batch.Jobs, device.ReduceJob{Source: int32(k * 5 / 8), Row: int64(row)})
 				batch.Weights = append(batch.Weights, 1/float32(k+2))
 			}
 		}

@@ -37,7 +37,7 @@ func FuzzPlace(f *testing.F) {
 	})
 }
 
-// FuzzReduce sums two rows of any bits with any weights.
+// FuzzReduce sums two rows of any bits with any weights, in one run and in two.
 func FuzzReduce(f *testing.F) {
 	for _, v := range edges {
 		f.Add(binary.LittleEndian.AppendUint16(nil, v), float32(0.75), float32(-3))
@@ -53,5 +53,9 @@ func FuzzReduce(f *testing.F) {
 			Jobs: []device.ReduceJob{{Row: 0}, {Row: 1}}, Weights: []float32{w0, w1},
 		}
 		reduceAndCheck(t, b)
+		runsAndCheck(t, b)
+		b.Sources, b.Jobs[1].Source, b.Runs = [][]byte{rows, rows}, 1, false
+		reduceAndCheck(t, b)
+		runsAndCheck(t, b)
 	})
 }

@@ -53,6 +53,7 @@ struct mwcpu_reduce_job {
 struct mwcpu_term {
 	uintptr_t row;
 	float weight;
+	int32_t begins; // a run: its source is not that of the term before
 };
 
 struct mwcpu_copy_job {
@@ -78,6 +79,14 @@ struct mwcpu_kernels {
 	// The same of float32 rows; out is bf16 here too.
 	void (*reduce_row_wide)(uint8_t *out, const struct mwcpu_term *terms,
 				int64_t num_terms, int64_t hidden);
+	// Sums of runs, rounded to the rows' type and then added; out is bf16.
+	void (*reduce_runs)(uint8_t *out, const struct mwcpu_term *terms,
+			    int64_t num_terms, int64_t hidden);
+	void (*reduce_runs_wide)(uint8_t *out, const struct mwcpu_term *terms,
+				 int64_t num_terms, int64_t hidden);
+	// reduce_row_wide without its rounding: out is float32.
+	void (*sum_row_wide)(uint8_t *out, const struct mwcpu_term *terms,
+			     int64_t num_terms, int64_t hidden);
 	// Casts hidden bf16 values to e4m3 and writes hidden/128 scales.
 	void (*quantise_row)(uint8_t *q, float *scales, const uint8_t *x,
 			     int64_t hidden);
@@ -122,9 +131,16 @@ void mwcpu_cast(const struct mwcpu_kernels *k, const void *x, int64_t hidden,
 		int64_t num_cast, enum mwcpu_scales format, int64_t first,
 		int64_t last, void *scratch);
 
-// terms is scratch for top_k entries. wide: rows are float32, else bf16.
+// What a reduction reads, does and writes; wide_out needs wide, and no runs.
+struct mwcpu_form {
+	int32_t wide;     // rows are float32, else bf16
+	int32_t runs;     // each source's sum is rounded by itself
+	int32_t wide_out; // out is float32, else bf16
+};
+
+// terms is scratch for top_k entries.
 void mwcpu_reduce(const struct mwcpu_kernels *k, struct mwcpu_how how,
-		  int wide, void *out, int64_t hidden, int64_t num_tokens,
+		  struct mwcpu_form form, void *out, int64_t hidden, int64_t num_tokens,
 		  int64_t top_k, const uintptr_t *sources,
 		  const struct mwcpu_reduce_job *jobs, const float *weights,
 		  struct mwcpu_term *terms);

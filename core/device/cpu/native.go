@@ -217,22 +217,26 @@ func (n *native) Reduce(b *device.ReduceBatch) {
 	}
 	n.terms = atLeast(n.terms, b.TopK*n.threads)
 	n.batch = batch{reduce: b, how: n.how}
-	tokens := len(b.Out) / (2 * b.Hidden)
-	n.split(stepReduce, len(b.Out)*b.TopK, tokens)
+	n.split(stepReduce, len(b.Out)*b.TopK, len(b.Out)/b.OutRowBytes())
 	n.end()
 }
 
 func (n *native) reducePart(part int) {
 	b := n.batch.reduce
-	first, last := n.batch.share(part, len(b.Out)/(2*b.Hidden))
-	wide := C.int(0)
-	if b.Wide {
-		wide = 1
-	}
-	C.mwcpu_reduce(n.table, n.batch.how, wide, start(b.Out[first*2*b.Hidden:]), C.int64_t(b.Hidden),
+	row := b.OutRowBytes()
+	first, last := n.batch.share(part, len(b.Out)/row)
+	form := C.struct_mwcpu_form{wide: bit(b.Wide), runs: bit(b.Runs), wide_out: bit(b.WideOut)}
+	C.mwcpu_reduce(n.table, n.batch.how, form, start(b.Out[first*row:]), C.int64_t(b.Hidden),
 		C.int64_t(last-first), C.int64_t(b.TopK), unsafe.SliceData(n.sources),
 		(*C.struct_mwcpu_reduce_job)(start(b.Jobs[first*b.TopK:])),
 		(*C.float)(start(b.Weights[first*b.TopK:])), unsafe.SliceData(n.terms[part*b.TopK:]))
+}
+
+func bit(set bool) C.int32_t {
+	if set {
+		return 1
+	}
+	return 0
 }
 
 func (n *native) Copy(jobs []device.CopyJob) {

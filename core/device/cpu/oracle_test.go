@@ -126,16 +126,21 @@ func oracleScaleByte(bits uint32) byte {
 	return byte(math.Round(math.Log2(f)) + 127)
 }
 
-// oracleReduce is one output value. float64 holds the exact product and the
-// exact sum closely enough that rounding it to float32 is the correct
-// rounding (53 >= 2*24+2 digits).
+// oracleReduce is one output value.
 func oracleReduce(weights, values []float32) uint16 {
+	return oracleRound(oracleSum(weights, values))
+}
+
+// oracleSum is that before its rounding. float64 holds the exact product and
+// the exact sum closely enough that rounding it to float32 is the correct
+// rounding (53 >= 2*24+2 digits).
+func oracleSum(weights, values []float32) float32 {
 	acc := float32(0)
 	for k, w := range weights {
 		product := float32(float64(w) * float64(values[k]))
 		acc = float32(float64(acc) + float64(product))
 	}
-	return oracleRound(acc)
+	return acc
 }
 
 // oracleDequantise is one output value.

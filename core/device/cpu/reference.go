@@ -14,9 +14,10 @@ const tileValues = 256
 // and the only one without cgo.
 type reference struct {
 	sums   [tileValues]float32
-	rows   []byte   // [T, H]: rows cast by this batch
-	scales []uint32 // [T, words]: float32 bits, or four exponents each
-	done   []bool   // [T]
+	run    [tileValues]float32 // of one source
+	rows   []byte              // [T, H]: rows cast by this batch
+	scales []uint32            // [T, words]: float32 bits, or four exponents each
+	done   []bool              // [T]
 }
 
 // NewReference returns the plain Go kernels.
@@ -136,29 +137,66 @@ func (r *reference) Reduce(b *device.ReduceBatch) {
 	if b.Hidden == 0 {
 		return
 	}
-	for t := range len(b.Out) / (2 * b.Hidden) {
-		out := b.Out[t*2*b.Hidden:][:2*b.Hidden]
+	row := b.OutRowBytes()
+	for t := range len(b.Out) / row {
+		out := b.Out[t*row:][:row]
 		for at := 0; at < b.Hidden; at += tileValues {
-			r.reduceTile(out[2*at:2*min(at+tileValues, b.Hidden)], b, t, at)
+			n := min(tileValues, b.Hidden-at)
+			r.reduceTile(b, t, at, n)
+			r.storeTile(out[at*(row/b.Hidden):], n, b.WideOut)
 		}
 	}
 }
 
-// reduceTile computes the values from at on of token t, as many as fit in out.
-func (r *reference) reduceTile(out []byte, b *device.ReduceBatch, t, at int) {
-	sums := r.sums[:len(out)/2]
+// reduceTile computes n values of token t, from value number at on, in r.sums.
+func (r *reference) reduceTile(b *device.ReduceBatch, t, at, n int) {
+	sums, run, source := r.sums[:n], r.run[:n], int32(-1)
 	clear(sums)
+	clear(run)
 	add := addBF16
 	if b.Wide {
 		add = addFloat32
 	}
 	for k, w := range b.Weights[t*b.TopK:][:b.TopK] {
-		if j := b.Jobs[t*b.TopK+k]; j.Source >= 0 {
-			add(sums, w, b.Sources[j.Source], int(j.Row)*b.Hidden+at)
+		j := b.Jobs[t*b.TopK+k]
+		if j.Source < 0 {
+			continue
 		}
+		if b.Runs && j.Source != source {
+			endRun(sums, run, b.Wide)
+			source = j.Source
+		}
+		add(run, w, b.Sources[j.Source], int(j.Row)*b.Hidden+at)
 	}
-	for i, s := range sums {
-		binary.LittleEndian.PutUint16(out[2*i:], toBF16(s))
+	if b.Runs {
+		endRun(sums, run, b.Wide)
+	} else {
+		copy(sums, run)
+	}
+}
+
+// endRun adds the sum of a run, rounded, and begins another one.
+func endRun(sums, run []float32, wide bool) {
+	for i, v := range run {
+		if !wide {
+			v = fromBF16(toBF16(v))
+		}
+		sums[i] = float32(sums[i] + v)
+	}
+	clear(run)
+}
+
+func (r *reference) storeTile(out []byte, n int, wide bool) {
+	for i, s := range r.sums[:n] {
+		if !wide {
+			binary.LittleEndian.PutUint16(out[2*i:], toBF16(s))
+			continue
+		}
+		u := math.Float32bits(s)
+		if s != s {
+			u = bf16NaN << 16
+		}
+		binary.LittleEndian.PutUint32(out[4*i:], u)
 	}
 }
 

@@ -66,122 +66,7 @@ INLINE vu32 pack_bf16(vf32 e, vf32 o)
 	return (round_bf16(e) >> 16) | (round_bf16(o) & 0xffff0000u);
 }
 
-// ---- weighted reduction ----
-
-#define TILE 4 // vectors of pairs per pass: 8 accumulators, no spills
-
-INLINE void reduce_tile(uint8_t *out, const struct mwcpu_term *terms,
-			int64_t num_terms, int64_t at)
-{
-	vf32 e[TILE] = {{0}}, o[TILE] = {{0}};
-
-	for (int64_t k = 0; k < num_terms; k++) {
-		const uint8_t *row = (const uint8_t *)terms[k].row + at;
-		float w = terms[k].weight;
-
-#pragma GCC unroll 4
-		for (int i = 0; i < TILE; i++) {
-			vu32 pair = load(row + i * VB);
-
-			e[i] += w * even(pair);
-			o[i] += w * odd(pair);
-		}
-	}
-#pragma GCC unroll 4
-	for (int i = 0; i < TILE; i++)
-		store(out + at + i * VB, pack_bf16(e[i], o[i]));
-}
-
-// What is left of a row: one vector, of which only len bytes exist.
-INLINE void reduce_part(uint8_t *out, const struct mwcpu_term *terms,
-			int64_t num_terms, int64_t at, size_t len)
-{
-	vf32 e = {0}, o = {0};
-	vu32 r;
-
-	for (int64_t k = 0; k < num_terms; k++) {
-		vu32 pair = {0};
-
-		memcpy(&pair, (const uint8_t *)terms[k].row + at, len);
-		e += terms[k].weight * even(pair);
-		o += terms[k].weight * odd(pair);
-	}
-	r = pack_bf16(e, o);
-	memcpy(out + at, &r, len);
-}
-
-static void reduce_row(uint8_t *out, const struct mwcpu_term *terms,
-		       int64_t num_terms, int64_t hidden)
-{
-	int64_t bytes = 2 * hidden, at = 0;
-
-	for (; at + TILE * VB <= bytes; at += TILE * VB)
-		reduce_tile(out, terms, num_terms, at);
-	for (; at + VB <= bytes; at += VB)
-		reduce_part(out, terms, num_terms, at, VB);
-	if (at < bytes)
-		reduce_part(out, terms, num_terms, at, (size_t)(bytes - at));
-}
-
-// ---- weighted reduction of float32 rows ----
-
-// The high half of each lane after rounding, LANES bf16 in order.
-INLINE vu16half narrow(vf32 f)
-{
-	return __builtin_convertvector(round_bf16(f) >> 16, vu16half);
-}
-
-INLINE void reduce_wide_tile(uint8_t *out, const struct mwcpu_term *terms,
-			     int64_t num_terms, int64_t at)
-{
-	vf32 sum[TILE] = {{0}};
-
-	for (int64_t k = 0; k < num_terms; k++) {
-		const uint8_t *row = (const uint8_t *)terms[k].row + 4 * at;
-		float w = terms[k].weight;
-
-#pragma GCC unroll 4
-		for (int i = 0; i < TILE; i++)
-			sum[i] += w * (vf32)load(row + i * VB);
-	}
-#pragma GCC unroll 4
-	for (int i = 0; i < TILE; i++) {
-		vu16half r = narrow(sum[i]);
-
-		memcpy(out + 2 * (at + i * LANES), &r, VB / 2);
-	}
-}
-
-// What is left of a row: one vector, of which only n values exist.
-INLINE void reduce_wide_part(uint8_t *out, const struct mwcpu_term *terms,
-			     int64_t num_terms, int64_t at, size_t n)
-{
-	vf32 sum = {0};
-	vu16half r;
-
-	for (int64_t k = 0; k < num_terms; k++) {
-		vf32 v = {0};
-
-		memcpy(&v, (const uint8_t *)terms[k].row + 4 * at, 4 * n);
-		sum += terms[k].weight * v;
-	}
-	r = narrow(sum);
-	memcpy(out + 2 * at, &r, 2 * n);
-}
-
-static void reduce_row_wide(uint8_t *out, const struct mwcpu_term *terms,
-			    int64_t num_terms, int64_t hidden)
-{
-	int64_t at = 0;
-
-	for (; at + TILE * LANES <= hidden; at += TILE * LANES)
-		reduce_wide_tile(out, terms, num_terms, at);
-	for (; at + LANES <= hidden; at += LANES)
-		reduce_wide_part(out, terms, num_terms, at, LANES);
-	if (at < hidden)
-		reduce_wide_part(out, terms, num_terms, at,
-				 (size_t)(hidden - at));
-}
+#include "reduce.h"
 
 // ---- bf16 to e4m3 ----
 
@@ -366,6 +251,9 @@ const struct mwcpu_kernels ROWS_TABLE = {
 	ROWS_NAME,
 	reduce_row,
 	reduce_row_wide,
+	reduce_runs,
+	reduce_runs_wide,
+	sum_row_wide,
 	quantise_row,
 	quantise_row_pow2,
 	dequantise_row,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import threading
 from collections.abc import Sequence
+from signal import SIGKILL
 from typing import Any
 
 import numpy as np
@@ -72,20 +74,33 @@ def cannot_construct(rank: Rank, options: Sequence[dict[str, Any]]) -> str:
     return ""
 
 
-def step(buffer: moewire.Buffer, rank: Rank, number: int, timeout_us: int = -1) -> set[int]:
+def step(
+    buffer: moewire.Buffer, rank: Rank, number: int, timeout_us: int = -1, pre_reduce: bool = False
+) -> set[int]:
     """A dispatch and a combine, during which ranks may be lost; gives who was.
 
     The results have what the mask says after each call, and nothing else.
     """
     case, mask = case_for(rank, number), torch.ones(rank.size, dtype=torch.int32)
+    case.pre_reduce = (pre_reduce,) * rank.size
     full = case.topk[rank.rank].copy()
     x, topk = verify.bf16(case.x[rank.rank]), torch.from_numpy(full)
-    result = buffer.dispatch(x, topk, mask, case.num_max, case.num_experts, timeout_us, False)
+    weights = torch.from_numpy(case.weights[rank.rank])
+    result = buffer.dispatch(
+        x,
+        topk,
+        mask,
+        case.num_max,
+        case.num_experts,
+        timeout_us,
+        False,
+        topk_weights=weights if pre_reduce else None,
+        pre_reduce=pre_reduce,
+    )
     for source in _lost(mask):
         case.topk[source][:] = -1
     received = verify.Received(case, rank.rank, result, gaps=True)
     received.check()
-    weights = torch.from_numpy(case.weights[rank.rank])
     out, _, _ = buffer.combine(received.new_outputs(), topk, weights, mask, timeout_us, result[2])
     left = full.copy()
     for source in _lost(mask):
@@ -93,6 +108,21 @@ def step(buffer: moewire.Buffer, rank: Rank, number: int, timeout_us: int = -1) 
     want = case.combined(rank.rank, left, case.weights[rank.rank])
     verify.same(verify.bits(out), want, f"combine {number}, without {_lost(mask)}")
     return _lost(mask)
+
+
+def killed_pre_reduced(rank: Rank) -> int:
+    """A rank dies in the middle of pre-reduced exchanges: its sums are missing, whole."""
+    with rank.buffer() as buffer:
+        number, left = 0, 3
+        while left:
+            if rank.rank == 1 and number == 4:
+                timer = threading.Timer(0.0005 * (rank.seed % 8), os.kill, (os.getpid(), SIGKILL))
+                timer.start()
+            lost = step(buffer, rank, number, pre_reduce=True)
+            assert lost <= {1}, lost
+            left -= lost == {1}
+            number += 1
+    return number
 
 
 def _lost(mask: torch.Tensor) -> set[int]:

@@ -27,6 +27,7 @@ class Case:
     round_scale: bool = False
     ue8m0: bool = False
     fp32_outputs: bool = False
+    pre_reduce: tuple[bool, ...] = ()  # by rank; empty: nobody
     x: list[np.ndarray] = field(default_factory=list)  # bf16 [T, H] by rank
     topk: list[np.ndarray] = field(default_factory=list)  # int64 [T, K]
     weights: list[np.ndarray] = field(default_factory=list)  # float32 [T, K]
@@ -48,13 +49,21 @@ class Case:
         return {expert: self.output(expert, source) for expert in chosen}
 
     def combined(self, source: int, topk: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        return oracle.combine(topk, weights, self.outputs_for(source), self.hidden)
+        outputs = self.outputs_for(source)
+        if self.asks(source):
+            return oracle.combine_by_rank(topk, weights, outputs, self.hidden, self.num_local)
+        return oracle.combine(topk, weights, outputs, self.hidden)
+
+    def asks(self, source: int) -> bool:
+        """Whether a rank's combine is pre-reduced."""
+        return bool(self.pre_reduce) and self.pre_reduce[source]
 
     def __str__(self) -> str:
         tokens = [len(x) for x in self.x]
         kind = "fp8" if self.fp8 else "bf16"
         kind += " ue8m0" if self.ue8m0 else " round_scale" if self.round_scale else ""
         kind += " fp32_outputs" if self.fp32_outputs else ""
+        kind += f" pre_reduce={[int(asks) for asks in self.pre_reduce]}" if self.pre_reduce else ""
         return (
             f"case {self.salt}: R={self.num_ranks} E={self.num_experts} K={self.num_topk} "
             f"H={self.hidden} M={self.num_max} T={tokens} {kind} {self.routing!r} wild={self.wild}"
@@ -132,6 +141,11 @@ def make(seed: int, number: int, num_ranks: int) -> Case:
     case.round_scale = fp8 and bool(random.integers(2))
     case.ue8m0 = case.round_scale and hidden % 512 == 0
     case.fp32_outputs = bool(random.integers(2))
+    asks = np.random.default_rng([seed, number, num_ranks, 11]).random(num_ranks)
+    # Nobody, some, or all.
+    case.pre_reduce = ((), tuple((asks < 0.5).tolist()), (True,) * num_ranks)[
+        number // len(ROUTINGS) % 3
+    ]
     full = random.random() < 0.2
     tokens = [num_max if full else int(random.integers(num_max + 1)) for _ in range(num_ranks)]
     return fill(case, tokens)

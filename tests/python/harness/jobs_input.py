@@ -59,6 +59,7 @@ def _many_topk(tensor: torch.Tensor) -> torch.Tensor:
 
 
 _ones = torch.ones(2, dtype=torch.int32)
+_weights = torch.ones(TOKENS, TOPK)
 _meta = {"device": "meta"}
 
 # Name -> (what is wrong, words that the error must have).
@@ -109,6 +110,24 @@ DISPATCH: dict[str, tuple[Wrong, tuple[str, ...]]] = {
     "hook and event": (
         _set(return_recv_hook=True, async_finish=True),
         ("async_finish", "return_recv_hook"),
+    ),
+    "pre_reduce alone": (_set(pre_reduce=True), ("topk_weights", "None", "pre_reduce")),
+    "weights alone": (_set(topk_weights=_weights), ("topk_weights", "None", "pre_reduce")),
+    "weights shape": (
+        _set(topk_weights=_weights[1:], pre_reduce=True),
+        ("topk_weights", "[3, 2]", "[4, 2]"),
+    ),
+    "weights dtype": (
+        _set(topk_weights=_weights.double(), pre_reduce=True),
+        ("topk_weights", "float64", "float32"),
+    ),
+    "weights contiguity": (
+        _set(topk_weights=_transposed(_weights), pre_reduce=True),
+        ("topk_weights", "contiguous"),
+    ),
+    "weights no tensor": (
+        _set(topk_weights=[1.0], pre_reduce=True),
+        ("topk_weights", "list", "torch.Tensor"),
     ),
 }
 
@@ -208,6 +227,22 @@ def wrong_combines(rank: Rank) -> dict[str, str]:
                     failures[name] = traceback.format_exc()
             verify.combine(buffer, received)
     return failures
+
+
+def wrong_pre_reduced_combines(rank: Rank) -> None:
+    """Other selections or weights than those that the sums were made by; then the right ones."""
+    case = case_for(rank)
+    case.pre_reduce = (True,) * rank.size
+    wrongs = (
+        (_expert(-1), ("topk_idx[3, 1] is -1", "pre_reduce")),
+        (_change("topk_weights", lambda w: w + 1), ("topk_weights[0, 0]", "pre_reduce")),
+    )
+    with rank.buffer() as buffer:
+        received = verify.dispatch(buffer, case, rank.rank)
+        for wrong, words in wrongs:
+            arguments = _combine_arguments(rank, case, received, wrong)
+            _must_refuse(buffer.combine, arguments, words)
+        verify.combine(buffer, received)
 
 
 def wrong_float32_combines(rank: Rank) -> None:

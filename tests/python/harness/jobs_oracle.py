@@ -58,12 +58,18 @@ def _one_case(rank: Rank, buffer: moewire.Buffer, case: Case, number: int) -> in
         verify.combine(
             buffer,
             received,
-            drop=own.random(case.topk[rank.rank].shape) < 0.2 if own.random() < 0.3 else None,
+            drop=_dropped(own, case, rank.rank),
             zero_copy=bool(own.integers(2)),
             own_out=bool(own.integers(2)),
             **CALLS[int(own.integers(len(CALLS)))],
         )
     return times
+
+
+def _dropped(own: np.random.Generator, case: Case, rank: int) -> np.ndarray | None:
+    """Selections that a combine leaves out, sometimes."""
+    drop = own.random(case.topk[rank].shape) < 0.2
+    return None if own.random() >= 0.3 or case.asks(rank) else drop
 
 
 def vector_widths(rank: Rank, widths: tuple[int, ...], count: int) -> list[str]:

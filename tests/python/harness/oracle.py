@@ -98,6 +98,34 @@ def _values(row: np.ndarray) -> np.ndarray:
     return row if row.dtype == np.float32 else to_float(row)
 
 
+def combine_by_rank(
+    topk_idx: np.ndarray,
+    weights: np.ndarray,
+    outputs: dict[int, np.ndarray],
+    hidden: int,
+    num_local: int,
+) -> np.ndarray:
+    """What ``combine`` gives after ``pre_reduce``: a sum per rank, of which a token has several.
+
+    Each is rounded to the dtype of the outputs; they are added in the order in which the token
+    names the ranks first.
+    """
+    total = np.zeros((topk_idx.shape[0], hidden), dtype=np.float32)
+    with np.errstate(all="ignore"):
+        for token, selected in enumerate(topk_idx.tolist()):
+            ranks: dict[int, list[int]] = {}  # in order of their first k
+            for k, expert in enumerate(selected):
+                if expert >= 0:
+                    ranks.setdefault(expert // num_local, []).append(k)
+            for chosen in ranks.values():
+                own, wide = np.zeros(hidden, dtype=np.float32), False
+                for k in chosen:
+                    row = outputs[selected[k]][token]
+                    own, wide = own + weights[token, k] * _values(row), row.dtype == np.float32
+                total[token] = total[token] + (own if wide else to_float(to_bf16(own)))
+        return to_bf16(total)
+
+
 def combine(
     topk_idx: np.ndarray, weights: np.ndarray, outputs: dict[int, np.ndarray], hidden: int
 ) -> np.ndarray:

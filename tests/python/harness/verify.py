@@ -160,10 +160,16 @@ def dispatch(buffer: moewire.Buffer, case: Case, rank: int, **options: Any) -> R
     options.setdefault("fp32_outputs", case.fp32_outputs)
     options.setdefault("timeout_us", 30_000_000)
     timeout_us = options.pop("timeout_us")
+    weights = None
+    if case.asks(rank):
+        weights = torch.from_numpy(case.weights[rank].copy())
+        options |= {"topk_weights": weights, "pre_reduce": True}
     x, topk = bf16(case.x[rank]), torch.from_numpy(case.topk[rank].copy())
     result = buffer.dispatch(x, topk, None, case.num_max, case.num_experts, timeout_us, **options)
     x.view(torch.int16).fill_(-1)  # the caller may overwrite its input
     topk.fill_(-1)
+    if weights is not None:
+        weights.fill_(float("nan"))
     received = Received(case, rank, result)
     if not options.get("async_finish") and not options.get("return_recv_hook"):
         received.check()

@@ -21,7 +21,7 @@ static int check(int width, int wide)
 	for (int i = 0; i < 8; i++)
 		wide_row[i] = (uint32_t)row[i] << 16;
 	_mm_setcsr(0x9fc0); // flush results, take operands as zero
-	mwcpu_reduce(k, (struct mwcpu_how){0}, wide, out, 8, 1, 1, &source, &job, &weight, &term);
+	mwcpu_reduce(k, (struct mwcpu_how){0}, (struct mwcpu_form){.wide = wide}, out, 8, 1, 1, &source, &job, &weight, &term);
 	if (_mm_getcsr() != 0x9fc0) {
 		printf("%s: mxcsr is %#x after the call\n", k->name,
 		       _mm_getcsr());

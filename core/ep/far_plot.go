@@ -1,0 +1,86 @@
+package ep
+
+import (
+	"encoding/binary"
+
+	"github.com/moewire/moewire/core/device"
+)
+
+// plot checks all of a piece before anything of it counts, and makes its jobs.
+// The last piece must bring every row that was announced.
+func (b *Buffer) plot(in *inRows, h *rowsHead, msg []byte) (x sections, ok bool) {
+	x = sectionsOf(&in.lay, in.params.pre, h.first == 0, int64(h.rows), int64(h.entries))
+	if x.size != int64(len(msg)) || !b.plotRows(in, msg, &x, int(h.rows)) {
+		return x, false
+	}
+	if h.first+h.rows == h.total {
+		for l, n := range in.counts {
+			if b.far.cursor[l] != n {
+				return x, false
+			}
+		}
+	}
+	return x, true
+}
+
+// plotRows turns a piece's lists into jobs: a row's place within an expert's is
+// its number among them. False: the lists contradict the counts.
+func (b *Buffer) plotRows(in *inRows, msg []byte, x *sections, rows int) bool {
+	jobs, cursor := b.far.jobs[:0], append(b.far.cursor[:0], in.cursor...)
+	lens, entries, last := part(msg, x.lens), part(msg, x.entries), in.last
+	flat := [2]byte{} // the only expert
+	ok := true
+	for i := range rows {
+		token := int32(binary.LittleEndian.Uint32(msg[x.tokens.Off+int64(4*i):]))
+		one := flat[:]
+		if !in.lay.Flat {
+			n := 2 * int(lens[i])
+			if n == 0 || n > len(entries) || n > 2*int(in.params.topK) {
+				ok = false
+				break
+			}
+			one, entries = entries[:n], entries[n:]
+		}
+		if token <= last || uint64(token) >= in.params.tokens {
+			ok = false
+			break
+		}
+		last = token
+		if jobs, ok = plotRow(jobs, cursor, in, one, i); !ok {
+			break
+		}
+	}
+	b.far.jobs, b.far.cursor = jobs, cursor
+	if !ok || (!in.lay.Flat && len(entries) > 0) {
+		return false
+	}
+	b.far.last = last
+	return true
+}
+
+// plotRow adds the jobs of one row. Its experts differ, but for a pre-reduced
+// one: there each selection is an entry.
+func plotRow(jobs []device.PlaceJob, cursor []int32, in *inRows, experts []byte, row int) ([]device.PlaceJob, bool) {
+	first := len(jobs)
+	for at := 0; at < len(experts); at += 2 {
+		e := int32(binary.LittleEndian.Uint16(experts[at:]))
+		if in.params.pre && isAmong(jobs[first:], e) {
+			continue
+		}
+		if int(e) >= len(cursor) || cursor[e] >= in.counts[e] || isAmong(jobs[first:], e) {
+			return jobs, false
+		}
+		jobs = append(jobs, device.PlaceJob{Token: int32(row), Expert: e, Pos: cursor[e]})
+		cursor[e]++
+	}
+	return jobs, true
+}
+
+func isAmong(jobs []device.PlaceJob, expert int32) bool {
+	for i := range jobs {
+		if jobs[i].Expert == expert {
+			return true
+		}
+	}
+	return false
+}
