@@ -19,6 +19,7 @@ type Domain struct {
 	near     transport.Domain
 	carriers *carriers
 	links    *link.Set
+	tally    tally
 	now      atomic.Pointer[meetingResult]
 
 	mu       sync.Mutex // guards what follows
@@ -62,6 +63,7 @@ func (d *Domain) gather(l *Listener, r *roster, until time.Time) (*view, []*link
 		return nil, nil, nil
 	}
 	v := newView(&d.cfg, d.near, r)
+	v.tally = &d.tally
 	v.paths = r.explain()
 	for rank := range members(r.far()) {
 		page, err := d.page(rank)
@@ -108,12 +110,16 @@ func (d *Domain) install(r *roster, v *view, links []*link.Link) {
 		}
 	}
 	d.now.Store(m)
+	d.tally.replace(before, v)
 	d.links.Put(links)
 	if v != nil {
 		v.live.Store(true)
 		v.act(func(c *council, now time.Time) { c.start(now) })
 	}
 	if before != nil && before.view != nil {
+		if v == nil {
+			d.reportNone()
+		}
 		d.retire(before)
 	}
 }

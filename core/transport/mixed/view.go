@@ -25,6 +25,8 @@ type view struct {
 	notes   chan note   // to whoever holds the meeting
 	meeting atomic.Bool // somebody reads the notes
 	live    atomic.Bool // it is the domain's
+	tally   *tally
+	sights  [transport.MaxRanks]sight
 
 	mu        sync.Mutex // guards what follows
 	council   *council
@@ -32,6 +34,7 @@ type view struct {
 	epoch     uint16 // once installed
 	ticked    time.Time
 	beat      []byte
+	silent    uint64 // counted already
 }
 
 // note is an event for a meeting.
@@ -63,7 +66,7 @@ const maxNotes = 8 * transport.MaxRanks
 func newView(cfg *Config, near transport.Domain, r *roster) *view {
 	now := time.Now()
 	v := &view{
-		cfg: cfg, near: near, roster: r, notes: make(chan note, maxNotes), ticked: now,
+		cfg: cfg, near: near, roster: r, tally: &tally{}, notes: make(chan note, maxNotes), ticked: now,
 		council: newCouncil(r.self, r.present, rules{
 			bound:   cfg.Bound,
 			retry:   min(max(cfg.Bound/20, 2*time.Millisecond), 50*time.Millisecond),
@@ -91,6 +94,7 @@ func (v *view) Up(rank int) { v.note(note{rank: rank, kind: noteUp}) }
 // Ended is part of link.Handler.
 func (v *view) Ended(rank int, how link.Ending, err error) {
 	v.note(note{rank: rank, kind: noteEnded, how: how, err: err})
+	v.countEnd(rank, how)
 	if p := v.peers[rank]; p != nil && how == link.EndDead {
 		p.die(err)
 	}
@@ -104,6 +108,7 @@ func (v *view) Heard(rank int, m []byte) {
 	if len(m) == 0 {
 		return
 	}
+	v.sights[rank].hear()
 	kind, m := m[0], m[1:]
 	switch {
 	case kind == kindBeat:
@@ -129,6 +134,7 @@ func (v *view) Tick() {
 		c.tick(now)
 	})
 	v.tellBeat()
+	v.report()
 }
 
 // act lets the council do something and carries out what comes of it. Letters
@@ -154,6 +160,7 @@ func (v *view) decide(f func(c *council, now time.Time)) (suspects, out uint64, 
 	c := v.council
 	f(c, time.Now())
 	v.post()
+	v.count()
 	return c.gone | c.silent, v.roster.present &^ c.set, v.publish()
 }
 
@@ -268,6 +275,7 @@ func (v *view) takeWords(rank int, m []byte) (rest []byte) {
 		return nil
 	}
 	ahead := int64(le.Uint64(m[1:])) - time.Now().UnixNano() // of the rank's clock
+	v.sights[rank].beat(ahead)
 	words, rest := m[9:9+8*n], m[9+8*n:]
 	p := v.peers[rank]
 	if p == nil || !v.live.Load() {
