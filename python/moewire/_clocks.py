@@ -9,6 +9,7 @@ method and NTP do (RFC 5905, section 8).
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -32,10 +33,12 @@ class Clock(NamedTuple):
         return {KEY: {**plain, "ranks": sorted(self.ranks), "ahead_ns": ahead}}
 
 
-def this_clock(
-    wall_clock_ns: int, ranks: Iterable[int], seen: Iterable[tuple[int, int]]
+def clock_of(
+    pid: int | str, wall_clock_ns: int, ranks: Iterable[int], seen: Iterable[tuple[int, int]]
 ) -> Clock | None:
-    """Of ranks of this host; ``seen``: far ranks, and how far ahead they seemed (0: not known).
+    """That of ranks of this host, of which ``pid`` ("self": this process) is one.
+
+    ``seen``: far ranks, and how far ahead they seemed (0: not known).
 
     None where there are no far ranks: then nothing is to be merged with other hosts' times.
     """
@@ -47,16 +50,16 @@ def this_clock(
             ahead[rank] = max(ns, ahead.get(rank, ns))
     if not far:
         return None
-    return Clock(_id(), wall_clock_ns, frozenset(ranks), ahead)
+    return Clock(_id(pid), wall_clock_ns, frozenset(ranks), ahead)
 
 
-def _id() -> str:
+def _id(pid: int | str) -> str:
     """The boot, and the time namespace: containers may have clocks of their own."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/time')}"
-    except OSError:  # a kernel without time namespaces
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    for which in (pid, "self"):
+        with contextlib.suppress(OSError):  # it has ended; or a kernel without such namespaces
+            return f"{boot} {os.readlink(f'/proc/{which}/ns/time')}"
+    return boot
 
 
 def parse(document: Mapping[str, Any]) -> Clock | None:

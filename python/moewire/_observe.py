@@ -55,7 +55,7 @@ def clock(runtime: Runtime, rank: int, all_ranks: bool) -> _clocks.Clock | None:
     near = {rank}
     if all_ranks:
         near = set(range(runtime.num_ranks)) - {far_rank for far_rank, _ in seen}
-    return _clocks.this_clock(far["wall_clock_ns"], near, seen)
+    return _clocks.clock_of("self", far["wall_clock_ns"], near, seen)
 
 
 def records(runtime: Runtime, rank: int, last: int | None) -> list[abi.mw_record_t]:

@@ -190,11 +190,14 @@ def _take(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _clock(ranks: Sequence[_live.Rank]) -> _clocks.Clock | None:
-    """That of the ranks of this host, the last of which looked at its clock."""
-    links = [link for rank in ranks for link in rank.area.links()]
-    walls = [rank.area.wall_clock_ns for rank in ranks if rank.area.links()]
-    seen = [(link.rank, link.clock_ahead_ns) for link in links]
-    return _clocks.this_clock(walls[-1] if walls else 0, [rank.rank for rank in ranks], seen)
+    """That of the ranks of this host, with what they know of others."""
+    clocks = []
+    for rank in ranks:
+        seen = [(link.rank, link.clock_ahead_ns) for link in rank.area.links()]
+        pid = rank.pid or "self"
+        clock = _clocks.clock_of(pid, rank.area.wall_clock_ns, [rank.rank], seen)
+        clocks += [clock] if clock is not None else []
+    return next(iter(_clocks.by_id(clocks).values()), None)
 
 
 def _parser() -> argparse.ArgumentParser:
