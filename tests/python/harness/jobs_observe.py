@@ -83,6 +83,8 @@ def _compare(found: dict[str, Any], want: dict[str, Any], ranks: int, rounds: in
         assert len(kind["wait_ns_for"]) == len(kind["last_count"]) == ranks
         assert sum(kind["last_count"]) <= rounds
         assert kind["wait_ns"] <= kind["time_ns"] and kind["max_ns"] <= kind["time_ns"]
+    far = found["far"]
+    assert (far["links"], far["refused"], far["num_ballots"], far["num_ended"]) == ([], {}, 0, 0)
     assert found["memory"]["slab_bytes"] > 0 and found["memory"]["prefaulted_bytes"] > 0
 
 
