@@ -91,7 +91,8 @@ def _far(group: dict[str, Any]) -> dict[str, Any]:
 
 def test_top(team: Team, tmp_path: Path, environment: dict[str, str]) -> None:
     """Of two hosts each shows the other's ranks: how fast, and when heard."""
-    ranks = Ranks(team, tmp_path, environment, 2, placed, hosts("0|1"))
+    around = (placed, hosts("0|1"))
+    ranks = Ranks(team, tmp_path, environment, 2, *around, silent_after_us=observed.PATIENT_US)
     try:
         for rank in range(2):
             group = ranks.until(lambda g: bool(g["far"] and _far(g)["bytes_sent_per_second"]), rank)
@@ -101,6 +102,7 @@ def test_top(team: Team, tmp_path: Path, environment: dict[str, str]) -> None:
             assert far["bytes_received_per_second"] > 0 and 0 <= far["heard_s"] < 60
         text = ranks.moewire("top", "--once", "--interval", "0.2")
         assert re.search(r"^ +1 +tcp +\w+ +[\d.]+ +[\d.]+ +\d+ +[\d.]+ m?s ago$", text, re.M), text
+        _taken_and_merged(ranks)
 
         ranks.signal(1, signal.SIGSTOP)
         group = ranks.until(lambda g: _far(g)["state"] in ("silent", "out"), 0)
@@ -109,6 +111,25 @@ def test_top(team: Team, tmp_path: Path, environment: dict[str, str]) -> None:
         ranks.until(lambda g: _far(g)["state"] == "out" and ranks.top(1) is None, 0)
     finally:
         ranks.stop()
+
+
+def _taken_and_merged(ranks: Ranks) -> None:
+    """By the commands; these two "hosts" have the same clock, so nothing is moved."""
+    files = [str(ranks.folder / f"{rank}.json") for rank in range(2)]
+    for rank, file in enumerate(files):
+        group = ranks.top(rank)
+        assert group is not None
+        ranks.moewire("trace", "take", "--group", str(group["group"]), "-o", file)
+        document = json.loads(Path(file).read_text())
+        clock = _clocks.parse(document)
+        assert clock is not None and clock.ranks == {rank} and set(clock.ahead_ns) == {1 - rank}
+        assert {event["pid"] for event in document["traceEvents"]} == {rank}
+    merged = str(ranks.folder / "all.json")
+    ranks.moewire("trace", "merge", *files, "-o", merged)
+    both = _operations(json.loads(Path(merged).read_text()))
+    for rank, file in enumerate(files):
+        own = _operations(json.loads(Path(file).read_text()))
+        assert {key: times for key, times in both.items() if key[1] == rank} == own
 
 
 # --------------------------------------------------------------------- traces --
