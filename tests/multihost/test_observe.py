@@ -107,6 +107,9 @@ def test_top(team: Team, tmp_path: Path, environment: dict[str, str]) -> None:
         ranks.signal(1, signal.SIGSTOP)
         group = ranks.until(lambda g: _far(g)["state"] in ("silent", "out"), 0)
         assert _far(group)["heard_s"] > 0.5, group
+        ranks.until(lambda g: _far(g)["state"] == "out" and bool(ranks.lines(0, "is lost")), 0)
+        (line,) = ranks.lines(0, "is lost")
+        assert line.endswith("no word comes from it any more"), line
         ranks.signal(1, signal.SIGKILL)
         ranks.until(lambda g: _far(g)["state"] == "out" and ranks.top(1) is None, 0)
     finally:

@@ -44,7 +44,7 @@ class Ranks:
 
     def _pid(self, rank: int) -> int:
         path = self.folder / f"pid-{rank}"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 150
         while not (path.exists() and path.read_text()):
             assert time.monotonic() < deadline, f"rank {rank} did not start"
             time.sleep(0.01)
