@@ -125,15 +125,22 @@ type linkStats struct {
 	Ahead            int64  `json:"clock_ahead_ns"`
 }
 
-// domain is nil until the buffer is connected.
-func (b *buffer) domain() *mixed.Domain {
+// domain is not there until the buffer is connected, nor once a join is given
+// up.
+func (b *buffer) domain() (*mixed.Domain, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.dom
+	if b.dom == nil {
+		return nil, invalid("buffer %d is not connected: call mw_buffer_connect first", b.id)
+	}
+	return b.dom, nil
 }
 
-func (b *buffer) farStats() farStats {
-	dom := b.domain()
+func (b *buffer) farStats() (farStats, error) {
+	dom, err := b.domain()
+	if err != nil {
+		return farStats{}, err
+	}
 	t := dom.Tally()
 	s := farStats{
 		Links: []linkStats{}, Refused: b.refused.byReason(), Ballots: t.Ballots, Agreed: t.Agreed,
@@ -148,7 +155,7 @@ func (b *buffer) farStats() farStats {
 			Credits: f.Credits, MaxCredits: f.MaxCredits, Heard: f.Heard, Beats: f.Beats, Ahead: f.Ahead,
 		})
 	}
-	return s
+	return s, nil
 }
 
 //export mwiBufferLinks
@@ -157,7 +164,11 @@ func mwiBufferLinks(id uint64, out *C.mw_link_t, capacity uint32, count *C.uint3
 		if capacity == 0 {
 			return invalid("capacity is 0, allowed 1 and more")
 		}
-		far := b.domain().FarRanks()
+		dom, err := b.domain()
+		if err != nil {
+			return err
+		}
+		far := dom.FarRanks()
 		far = far[:min(len(far), int(capacity))]
 		size := uintptr(out.size) // of the caller's elements; checked by the shim
 		for i := range far {

@@ -44,10 +44,14 @@ func statisticsOf(b *buffer, e *ep.Buffer) (statistics, error) {
 	if err != nil {
 		return statistics{}, err
 	}
+	far, err := b.farStats()
+	if err != nil {
+		return statistics{}, err
+	}
 	heap := []metrics.Sample{{Name: "/gc/heap/allocs:objects"}, {Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(heap)
 	return statistics{
-		Stats: s, Imbalance: imbalance(s.Experts), Far: b.farStats(),
+		Stats: s, Imbalance: imbalance(s.Experts), Far: far,
 		GoObjects: heap[0].Value.Uint64(), GoBytes: heap[1].Value.Uint64(),
 	}, nil
 }

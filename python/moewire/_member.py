@@ -116,7 +116,8 @@ class Member:
 
         ``"dispatch"`` and ``"combine"`` have counts, times, bytes, rows, histograms, waiting by
         rank, and how often each rank came last; ``"expert_rows"`` the load of the local experts;
-        ``"memory"`` what was allocated. docs/observability.md describes every key. Works on
+        ``"memory"`` what was allocated; ``"far"`` what went to and came from ranks of other hosts,
+        and how they are. docs/observability.md describes every key. Works on
         a fenced rank and after a defect, until ``close()``.
         """
         return _observe.stats(self.runtime)
