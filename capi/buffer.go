@@ -25,6 +25,7 @@ type buffer struct {
 	open     mixed.Config // for a listener of its own
 	broken   atomic.Pointer[error]
 	ep       atomic.Pointer[ep.Buffer]
+	refused  refusals
 	memories memories
 
 	mu     sync.Mutex // guards what follows
@@ -186,6 +187,7 @@ func mwiBufferCreate(config *C.mw_config_t, id *C.uint64_t) C.mw_status_t {
 		}
 		ensureProcs()
 		b := &buffer{cfg: cfg, rows: rows, open: open}
+		b.watch()
 		if err := b.listen(); err != nil {
 			return err
 		}

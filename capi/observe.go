@@ -22,9 +22,10 @@ func eventCount() *atomic.Uint64 {
 // statistics are what mw_buffer_stats shows.
 type statistics struct {
 	telemetry.Stats
-	Imbalance float64 `json:"expert_imbalance"` // fullest local expert over the mean; 0 without rows
-	GoObjects uint64  `json:"go_heap_allocations"`
-	GoBytes   uint64  `json:"go_heap_bytes"`
+	Imbalance float64  `json:"expert_imbalance"` // fullest local expert over the mean; 0 without rows
+	Far       farStats `json:"far"`
+	GoObjects uint64   `json:"go_heap_allocations"`
+	GoBytes   uint64   `json:"go_heap_bytes"`
 }
 
 func imbalance(rows []uint64) float64 {
@@ -38,21 +39,29 @@ func imbalance(rows []uint64) float64 {
 	return float64(most) * float64(len(rows)) / float64(sum)
 }
 
-func statisticsOf(e *ep.Buffer) (statistics, error) {
+func statisticsOf(b *buffer, e *ep.Buffer) (statistics, error) {
 	s, err := e.Stats()
+	if err != nil {
+		return statistics{}, err
+	}
+	far, err := b.farStats()
 	if err != nil {
 		return statistics{}, err
 	}
 	heap := []metrics.Sample{{Name: "/gc/heap/allocs:objects"}, {Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(heap)
 	return statistics{
-		Stats: s, Imbalance: imbalance(s.Experts),
+		Stats: s, Imbalance: imbalance(s.Experts), Far: far,
 		GoObjects: heap[0].Value.Uint64(), GoBytes: heap[1].Value.Uint64(),
 	}, nil
 }
 
 // observe runs f with the core of a buffer, also of one that a defect has closed.
 func observe(id uint64, f func(*ep.Buffer) error) C.mw_status_t {
+	return observeAll(id, func(_ *buffer, e *ep.Buffer) error { return f(e) })
+}
+
+func observeAll(id uint64, f func(*buffer, *ep.Buffer) error) C.mw_status_t {
 	b, err := buffers.get(id)
 	if err != nil {
 		return report(err)
@@ -62,14 +71,14 @@ func observe(id uint64, f func(*ep.Buffer) error) C.mw_status_t {
 		if err != nil {
 			return err
 		}
-		return f(e)
+		return f(b, e)
 	})
 }
 
 //export mwiBufferStats
 func mwiBufferStats(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t {
-	return observe(id, func(e *ep.Buffer) error {
-		s, err := statisticsOf(e)
+	return observeAll(id, func(b *buffer, e *ep.Buffer) error {
+		s, err := statisticsOf(b, e)
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/moewire/moewire/core/device/cpu"
+	"github.com/moewire/moewire/core/transport/verbs"
 )
 
 // part says whether a transport or device can be used, and if not, why.
@@ -39,13 +40,26 @@ func describeSystem() (systemReport, error) {
 	r := systemReport{
 		Version: version, GoVersion: runtime.Version(), ABIVersion: C.MW_ABI_VERSION,
 		VectorWidths: cpu.Widths(), Kernels: kern.Name(), CPUFeatures: cpu.Features(),
-		Transports: map[string]part{"shm": {Available: true}, "cudaipc": absent, "verbs": absent, "tcp": absent},
+		Transports: map[string]part{"shm": {Available: true}, "cudaipc": absent, "verbs": verbsPart(), "tcp": {Available: true}},
 		Devices:    map[string]part{"cpu": {Available: true}, "cuda": absent},
 	}
 	for _, w := range r.VectorWidths {
 		r.VectorWidth = max(r.VectorWidth, w)
 	}
 	return r, nil
+}
+
+// verbsPart opens the device that a buffer would take, and says what happened.
+func verbsPart() part {
+	t, err := verbs.New(verbs.Config{})
+	if err != nil {
+		return part{Reason: err.Error()}
+	}
+	device := t.Device()
+	if err := t.Close(); err != nil {
+		return part{Reason: device + ": " + err.Error()}
+	}
+	return part{Available: true, Reason: device}
 }
 
 //export mwiSystemReport

@@ -134,6 +134,15 @@ mw_status_t mw_buffer_paths(mw_buffer_t buffer, char *buf, uint64_t cap, uint64_
 	return mwiBufferPaths(buffer.id, buf, cap, len);
 }
 
+mw_status_t mw_buffer_links(mw_buffer_t buffer, mw_link_t *links, uint32_t capacity,
+                            uint32_t *count)
+{
+	NOT_FORKED();
+	CHECK_OUT(links);
+	NOT_NULL(count);
+	return mwiBufferLinks(buffer.id, links, capacity, count);
+}
+
 mw_status_t mw_buffer_trace(mw_buffer_t buffer, uint32_t rank, mw_record_t *records,
                             uint32_t capacity, uint32_t *count)
 {

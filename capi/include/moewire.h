@@ -301,6 +301,47 @@ mw_status_t mw_buffer_stats(mw_buffer_t buffer, char *buf, uint64_t cap, uint64_
  */
 mw_status_t mw_buffer_paths(mw_buffer_t buffer, char *buf, uint64_t cap, uint64_t *len);
 
+#define MW_LINK_TCP 1 /* mw_link_t.carrier */
+#define MW_LINK_VERBS 2
+#define MW_LINK_UP 1
+#define MW_LINK_SILENT 2 /* not heard for mw_config_t.silent_after_us */
+#define MW_LINK_BROKEN 3 /* carries nothing any more; the group has not decided who goes */
+#define MW_LINK_ENDED 4  /* the rank's process has ended, or it closes its buffer */
+#define MW_LINK_OUT 5    /* the rank is no member any more */
+
+/*
+ * What this rank sees of one whose memory it cannot map. Counts are since
+ * mw_buffer_create, over all links to that rank number; the rest is of the latest.
+ */
+typedef struct {
+	uint32_t size;
+	uint32_t rank;
+	uint32_t carrier;          /* MW_LINK_TCP, MW_LINK_VERBS */
+	uint32_t state;            /* MW_LINK_UP to MW_LINK_OUT */
+	uint64_t num_messages_sent;
+	uint64_t num_bytes_sent;   /* of messages, without what carriers add */
+	uint64_t num_messages_received;
+	uint64_t num_bytes_received;
+	uint64_t num_blocked;      /* attempts that found no room: the rank had released too little */
+	uint64_t num_dropped;      /* messages not sent because the link had failed */
+	uint64_t num_ignored;      /* completions and grants that meant nothing */
+	uint32_t num_credits;      /* messages that may be sent now */
+	uint32_t num_max_credits;
+	int64_t heard_ns;          /* when it was last heard, CLOCK_MONOTONIC; 0: never */
+	uint64_t num_beats;        /* heartbeats that came */
+	int64_t clock_ahead_ns;    /* of its host's wall clock, less the time of the fastest heartbeat
+	                              of the last 5 to 10 s; odd; 0: not known */
+} mw_link_t;
+
+/*
+ * The ranks that this one reaches by messages, by number: none where all share
+ * memory. links[0].size says how large the caller's elements are; at most
+ * `capacity` of them (MW_MAX_RANKS are enough) are written, and their number to
+ * *count. What was refused, and why, is in the text of mw_buffer_stats.
+ */
+mw_status_t mw_buffer_links(mw_buffer_t buffer, mw_link_t *links, uint32_t capacity,
+                            uint32_t *count);
+
 #define MW_RECORD_DISPATCH 1
 #define MW_RECORD_COMBINE 2
 #define MW_OUTCOME_DONE 0

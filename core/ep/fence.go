@@ -48,8 +48,18 @@ func (w *wait) extend(now time.Time) {
 // has done so, or this rank is out itself.
 func (w *wait) fence(now time.Time, victim int) {
 	if membership.Fence(w.b.dom.Members(), w.epoch, w.b.self, victim) {
-		w.fenced(now, 1<<victim, "its process has ended")
+		w.fenced(now, 1<<victim, w.whyGone(victim))
 	}
+}
+
+// whyGone says of a far rank no more than is known: it may be frozen, or cut
+// off.
+func (w *wait) whyGone(victim int) string {
+	far := w.b.dom.Far()
+	if far != nil && far.Ranks()>>victim&1 == 1 && w.peers[victim].proc.Lost() == nil {
+		return "no word comes from it any more"
+	}
+	return "its process has ended"
 }
 
 // fenced notes what this rank has done to others, and wakes everybody.

@@ -35,7 +35,7 @@ type Link struct {
 type stats struct {
 	sentBytes, receivedBytes       atomic.Uint64
 	sentMessages, receivedMessages atomic.Uint64
-	ignored                        atomic.Uint64
+	ignored, blocked, dropped      atomic.Uint64
 }
 
 // Stats is what has gone over a link.
@@ -45,6 +45,9 @@ type Stats struct {
 	// Ignored counts completions and grants that meant nothing: double, late,
 	// or of another link.
 	Ignored uint64
+	// Blocked counts refusals of Reserve because a bound was reached, Dropped
+	// messages that were not sent because the link had failed.
+	Blocked, Dropped uint64
 }
 
 // Stats returns the counts. Safe for concurrent use.
@@ -52,8 +55,24 @@ func (l *Link) Stats() Stats {
 	return Stats{
 		SentBytes: l.stats.sentBytes.Load(), SentMessages: l.stats.sentMessages.Load(),
 		ReceivedBytes: l.stats.receivedBytes.Load(), ReceivedMessages: l.stats.receivedMessages.Load(),
-		Ignored: l.stats.ignored.Load(),
+		Ignored: l.stats.ignored.Load(), Blocked: l.stats.blocked.Load(), Dropped: l.stats.dropped.Load(),
 	}
+}
+
+// Add sums up what went over several links.
+func (s *Stats) Add(o Stats) {
+	s.SentBytes, s.SentMessages = s.SentBytes+o.SentBytes, s.SentMessages+o.SentMessages
+	s.ReceivedBytes, s.ReceivedMessages = s.ReceivedBytes+o.ReceivedBytes, s.ReceivedMessages+o.ReceivedMessages
+	s.Ignored, s.Blocked, s.Dropped = s.Ignored+o.Ignored, s.Blocked+o.Blocked, s.Dropped+o.Dropped
+}
+
+// Credits is how many messages may be posted until the peer releases some, and
+// how many may be outstanding at all. Of a link that is connected; safe for
+// concurrent use.
+func (l *Link) Credits() (left, most int) {
+	acked := l.send.acked.Load() // first: what is posted meanwhile counts
+	outstanding := min(l.send.sent.Load()-acked, l.send.depth)
+	return int(l.send.depth - outstanding), int(l.send.depth)
 }
 
 // Memory makes memory that may be registered: zeroed, resident as it is

@@ -108,7 +108,10 @@ func (s *Set) Reserve(rank int, n int64) ([]byte, error) {
 		return nil, transport.ErrWouldBlock
 	}
 	b, err := l.send.reserve(n)
-	if err != nil && err != transport.ErrWouldBlock {
+	switch {
+	case err == transport.ErrWouldBlock:
+		l.stats.blocked.Add(1)
+	case err != nil:
 		err = fmt.Errorf("link to rank %d: %w", rank, err)
 	}
 	return b, err
@@ -122,6 +125,7 @@ func (s *Set) Post(rank int, n int64) error {
 		return errNoLink
 	}
 	if l.Err() != nil {
+		l.stats.dropped.Add(1)
 		return s.lost(rank)
 	}
 	if n < 1 || n > l.send.lent.bytes {
@@ -129,6 +133,7 @@ func (s *Set) Post(rank int, n int64) error {
 	}
 	if err := l.send.post(n); err != nil {
 		l.fail(err)
+		l.stats.dropped.Add(1)
 		return s.lost(rank)
 	}
 	l.stats.sentMessages.Add(1)

@@ -16,14 +16,15 @@ const (
 
 	expertsOff = 8 << 10
 	ringOff    = expertsOff + MaxExperts*8
+	linksOff   = ringOff + Capacity*RecordBytes
 	// AreaBytes is the size of everything.
-	AreaBytes = ringOff + Capacity*RecordBytes
+	AreaBytes = linksOff + MaxRanks*LinkBytes
 )
 
 // Magic begins an area: a process that only has the file finds it by this.
 const Magic = 0x314c45545f57454d // "MEW_TEL1" in memory order
 
-const formatVersion = 2
+const formatVersion = 3
 
 // Words of the header. Those in pairs hold the first in the lower 32 bits.
 const (
@@ -46,6 +47,8 @@ const (
 	wordPresent  // bytes made present ahead of use
 	wordEpoch    // that this rank is in
 	wordClosed   // 1: the buffer takes no more calls
+	wordLinks    // offset and bytes of what is seen of far ranks, one row each
+	wordWall     // wall clock less CLOCK_MONOTONIC, ns; 0: not known
 )
 
 // flagRecording says that operations are recorded.

@@ -23,6 +23,7 @@ func (a Area) Open(p Place) {
 	} {
 		a.word(wordFormat + i).Store(v)
 	}
+	a.word(wordLinks).Store(pair(linksOff, LinkBytes))
 	a.word(wordMagic).Store(Magic)
 }
 

@@ -71,13 +71,16 @@ var reasonTexts = [numReasons]string{
 	"session is used up",
 }
 
-// Error says it in words.
-func (r Reason) Error() string {
+// Text says it in words.
+func (r Reason) Text() string {
 	if r >= numReasons {
 		r = 0
 	}
-	return "wire: " + reasonTexts[r]
+	return reasonTexts[r]
 }
+
+// Error is Text with the package's name.
+func (r Reason) Error() string { return "wire: " + r.Text() }
 
 // RefusedError is the authenticated refusal of the other side: it knows the
 // key and does not go on. Unwrap gives its Reason.

@@ -93,6 +93,13 @@ MW_DISPATCH_PRE_REDUCE = 128
 MW_COMBINE_ZERO_COPY = 1
 MW_COMBINE_FLAT = 2
 
+MW_LINK_TCP = 1
+MW_LINK_VERBS = 2
+MW_LINK_UP = 1
+MW_LINK_SILENT = 2
+MW_LINK_BROKEN = 3
+MW_LINK_ENDED = 4
+MW_LINK_OUT = 5
 MW_RECORD_DISPATCH = 1
 MW_RECORD_COMBINE = 2
 MW_OUTCOME_DONE = 0
@@ -223,6 +230,27 @@ class mw_record_t(Structure):
     ]
 
 
+class mw_link_t(Structure):
+    _fields_: ClassVar[_Fields] = [
+        ("size", c_uint32),
+        ("rank", c_uint32),
+        ("carrier", c_uint32),
+        ("state", c_uint32),
+        ("num_messages_sent", c_uint64),
+        ("num_bytes_sent", c_uint64),
+        ("num_messages_received", c_uint64),
+        ("num_bytes_received", c_uint64),
+        ("num_blocked", c_uint64),
+        ("num_dropped", c_uint64),
+        ("num_ignored", c_uint64),
+        ("num_credits", c_uint32),
+        ("num_max_credits", c_uint32),
+        ("heard_ns", c_int64),
+        ("num_beats", c_uint64),
+        ("clock_ahead_ns", c_int64),
+    ]
+
+
 class mw_dispatch_result_t(Structure):
     _fields_: ClassVar[_Fields] = [
         ("size", c_uint32),
@@ -300,6 +328,7 @@ STRUCTS: dict[str, type[Structure]] = {
         mw_counters_t,
         mw_members_t,
         mw_record_t,
+        mw_link_t,
         mw_dispatch_result_t,
         mw_dispatch_args_t,
         mw_combine_args_t,
@@ -326,6 +355,10 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mw_buffer_counters": (_status, (mw_buffer_t, POINTER(mw_counters_t))),
     "mw_buffer_paths": (_status, (mw_buffer_t, c_void_p, c_uint64, POINTER(c_uint64))),
     "mw_buffer_stats": (_status, (mw_buffer_t, c_void_p, c_uint64, POINTER(c_uint64))),
+    "mw_buffer_links": (
+        _status,
+        (mw_buffer_t, POINTER(mw_link_t), c_uint32, POINTER(c_uint32)),
+    ),
     "mw_buffer_trace": (
         _status,
         (mw_buffer_t, c_uint32, POINTER(mw_record_t), c_uint32, POINTER(c_uint32)),

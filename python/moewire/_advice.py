@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from . import _between_hosts
+
 Report = dict[str, Any]
 Advice = dict[str, str]
+Check = Callable[[Report], tuple[str, str] | None]
 
 _SHMEM = "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
 # Enough for several buffers of 48 ranks.
@@ -151,7 +154,11 @@ def _engines(report: Report) -> tuple[str, str] | None:
     return None
 
 
-CHECKS: tuple[Callable[[Report], tuple[str, str] | None], ...] = (
+def _hosts(check: Callable[[Report], tuple[str, str] | None]) -> Check:
+    return lambda report: check(report["between_hosts"])
+
+
+CHECKS: tuple[Check, ...] = (
     _library,
     _memory_files,
     _sockets,
@@ -164,4 +171,14 @@ CHECKS: tuple[Callable[[Report], tuple[str, str] | None], ...] = (
     _vectors,
     _huge_pages,
     _engines,
+    *map(
+        _hosts,
+        (
+            _between_hosts.no_way,
+            _between_hosts.loopback,
+            _between_hosts.open_key_file,
+            _between_hosts.unused_device,
+            _between_hosts.little_locked,
+        ),
+    ),
 )

@@ -54,6 +54,7 @@ class Library:
     buffer_counters: Callable[..., int]
     buffer_paths: Callable[..., int]
     buffer_stats: Callable[..., int]
+    buffer_links: Callable[..., int]
     buffer_trace: Callable[..., int]
     buffer_events: Callable[..., int]
     event_count: Callable[..., Any]

@@ -22,7 +22,7 @@ _RANK_LINK = re.compile(r"/memfd:moewire-rank-(\d+)( \(deleted\))?$")
 _MEMBERS_LINK = re.compile(r"/memfd:moewire-members( \(deleted\))?$")
 
 _MAGIC = (0x314C45545F57454D).to_bytes(8, "little")
-_FORMAT_VERSION = 2
+_FORMAT_VERSION = 3
 _PAGE_BYTES = 4096
 _SEARCH_BYTES = 1 << 18  # an area begins in here
 _HEADER_WORDS = 32
@@ -34,6 +34,17 @@ _TOTALS += ("num_bytes", "num_rows", "num_rows_received", "num_tokens", "max_ns"
 _NUM_TOTALS = 16
 _KINDS = ("dispatch", "combine")
 
+CARRIERS = {abi.MW_LINK_TCP: "tcp", abi.MW_LINK_VERBS: "verbs"}
+# From well to worse.
+LINK_STATES = {
+    abi.MW_LINK_UP: "up",
+    abi.MW_LINK_SILENT: "silent",
+    abi.MW_LINK_BROKEN: "broken",
+    abi.MW_LINK_ENDED: "ended",
+    abi.MW_LINK_OUT: "out",
+}
+_LINK_WORDS = 12
+
 
 class Totals(NamedTuple):
     """Sums of one kind of operation, and per rank how long and how often it was waited for."""
@@ -41,6 +52,26 @@ class Totals(NamedTuple):
     sums: dict[str, int]
     wait_ns_for: list[int]
     last_count: list[int]
+
+
+class Link(NamedTuple):
+    """What a rank sees of one whose memory it cannot map; counts as in ``mw_link_t``."""
+
+    rank: int
+    carrier: str
+    state: str
+    num_messages_sent: int
+    num_bytes_sent: int
+    num_messages_received: int
+    num_bytes_received: int
+    num_blocked: int
+    num_dropped: int
+    num_ignored: int
+    num_credits: int
+    num_max_credits: int
+    heard_ns: int
+    num_beats: int
+    clock_ahead_ns: int
 
 
 class Area:
@@ -64,6 +95,8 @@ class Area:
         self.current, self.current_since = header[12], header[13]
         self.slab_bytes, self.prefault_bytes = header[15], header[16]
         self.epoch, self.closed = header[17], bool(header[18])
+        self._links, self._link_bytes = _pair(header[19])
+        self.wall_clock_ns = _signed(header[20])
 
     def words(self, first: int, count: int) -> list[int]:
         """Words of the area by index."""
@@ -96,6 +129,19 @@ class Area:
         """Rows received, by local expert."""
         return self._read(self._begin + self._experts, self.num_experts)
 
+    def links(self) -> list[Link]:
+        """The ranks that this one reaches by messages."""
+        found = []
+        for rank in range(self.num_ranks):
+            at = self._begin + self._links + rank * self._link_bytes
+            words = self._read(at, _LINK_WORDS)
+            state, carrier = _pair(words[0])
+            if state:
+                names = (CARRIERS.get(carrier, str(carrier)), LINK_STATES.get(state, str(state)))
+                rest = (*_pair(words[8]), words[9], words[10], _signed(words[11]))
+                found.append(Link._make((rank, *names, *words[1:8], *rest)))
+        return found
+
     def records(self) -> list[abi.mw_record_t]:
         """The ring, the oldest first; records that are being overwritten are left out."""
         found = []
@@ -111,6 +157,10 @@ class Area:
 
 def _pair(word: int) -> tuple[int, int]:
     return word & 0xFFFFFFFF, word >> 32
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
 
 
 @dataclass

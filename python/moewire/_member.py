@@ -116,7 +116,8 @@ class Member:
 
         ``"dispatch"`` and ``"combine"`` have counts, times, bytes, rows, histograms, waiting by
         rank, and how often each rank came last; ``"expert_rows"`` the load of the local experts;
-        ``"memory"`` what was allocated. docs/observability.md describes every key. Works on
+        ``"memory"`` what was allocated; ``"far"`` what went to and came from ranks of other hosts,
+        and how they are. docs/observability.md describes every key. Works on
         a fenced rank and after a defect, until ``close()``.
         """
         return _observe.stats(self.runtime)
@@ -133,8 +134,9 @@ class Member:
         Args:
             path: file to write the JSON to; None writes none.
             last: operations per rank at most; None: all that are remembered.
-            all_ranks: the other ranks' operations, too. They are read from the ranks' memory,
-                so nobody else takes part: no collective, and a rank may be frozen or dead.
+            all_ranks: those of the other ranks of this host, too. They are read from the ranks'
+                memory, so nobody else takes part: no collective, and a rank may be frozen or
+                dead. ``moewire trace merge`` puts files of several hosts together.
 
         Works on a fenced
         rank and after a defect, until ``close()``.
@@ -144,7 +146,7 @@ class Member:
         events: list[trace.Event] = []
         for rank in range(self.group_size) if all_ranks else [self.rank]:
             events += trace.slices(rank, _observe.records(self.runtime, rank, last))
-        found = trace.document(events)
+        found = trace.document(events, _observe.clock(self.runtime, self.rank, all_ranks))
         if path is not None:
             trace.write(found, path)
         return found

@@ -9,6 +9,7 @@ from ctypes import byref
 from typing import TYPE_CHECKING, Any
 
 from . import _abi as abi
+from . import _clocks
 
 if TYPE_CHECKING:
     from ._runtime import Runtime
@@ -45,6 +46,16 @@ def stats(runtime: Runtime) -> dict[str, Any]:
     runtime.check(status)
     result: dict[str, Any] = value
     return result
+
+
+def clock(runtime: Runtime, rank: int, all_ranks: bool) -> _clocks.Clock | None:
+    """That of this rank's host, and what is known of other hosts' clocks."""
+    far = stats(runtime)["far"]
+    seen = [(link["rank"], link["clock_ahead_ns"]) for link in far["links"]]
+    near = {rank}
+    if all_ranks:
+        near = set(range(runtime.num_ranks)) - {far_rank for far_rank, _ in seen}
+    return _clocks.clock_of("self", far["wall_clock_ns"], near, seen)
 
 
 def records(runtime: Runtime, rank: int, last: int | None) -> list[abi.mw_record_t]:

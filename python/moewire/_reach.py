@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import ipaddress
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -50,6 +52,19 @@ def native(reach: dict[str, Any]) -> dict[str, int | bytes]:
             "silent_after_us", reach.pop("silent_after_us", 0), 0, MAX_SILENT_US
         ),
     }
+
+
+def fill(config: abi.mw_config_t, fields: Mapping[str, int | bytes]) -> list[Any]:
+    """Sets fields; returns what has to live until the library has read them."""
+    texts = []
+    for name, value in fields.items():
+        if isinstance(value, bytes):
+            text = ctypes.create_string_buffer(value, max(1, len(value)))
+            texts.append(text)
+            setattr(config, name, abi.mw_bytes_t(ctypes.addressof(text), len(value)))
+        else:
+            setattr(config, name, value)
+    return texts
 
 
 def _choice(

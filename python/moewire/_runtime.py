@@ -15,6 +15,7 @@ from ._flat_plan import FlatPlan
 from ._lib import library
 from ._memory import MappingCache
 from ._plan import SLICE_US, Plan, Plans
+from ._reach import fill
 from .errors import ClosedError, DeadlineError, MoewireError, from_status
 
 MAX_METADATA_BYTES = 1024
@@ -29,19 +30,6 @@ def size_hint(shape: abi.mw_shape_t) -> int:
     num_bytes = ctypes.c_uint64()
     lib.check(lib.buffer_size_hint(byref(shape), byref(num_bytes)))
     return num_bytes.value
-
-
-def _fill(config: abi.mw_config_t, fields: Mapping[str, int | bytes]) -> list[Any]:
-    """Sets fields; returns what has to live until the library has read them."""
-    texts = []
-    for name, value in fields.items():
-        if isinstance(value, bytes):
-            text = ctypes.create_string_buffer(value, max(1, len(value)))
-            texts.append(text)
-            setattr(config, name, abi.mw_bytes_t(ctypes.addressof(text), len(value)))
-        else:
-            setattr(config, name, value)
-    return texts
 
 
 class Runtime:
@@ -76,7 +64,7 @@ class Runtime:
             vector_width,
             slow_after_us=slow_after_us,
         )
-        texts = _fill(config, tuning)
+        texts = fill(config, tuning)
         self.lib.check(self.lib.buffer_create(byref(config), byref(self.id)))
         del texts  # the library has copied them
         self.events = EventLog(self.lib, self.id, rank)

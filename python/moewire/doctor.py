@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from . import _abi as abi
-from . import _advice, _machine
+from . import _advice, _between_hosts, _machine
 from ._lib import Library, library, library_path
 from ._version import __version__
 from .errors import LibraryError
@@ -44,7 +44,13 @@ def report() -> dict[str, Any]:
             "transformers": _engines.transformers_report(),
         },
     }
+    found["between_hosts"] = _hosts_report(found["library"])
     return {**found, "warnings": _advice.warnings(found)}
+
+
+def _hosts_report(found: dict[str, Any]) -> dict[str, Any]:
+    verbs = found.get("transports", {}).get("verbs", {"reason": found.get("error")})
+    return _between_hosts.report(None if "error" in found else library(), verbs)
 
 
 def _package_version(name: str) -> str | None:
@@ -88,7 +94,7 @@ def _memory_report() -> dict[str, Any]:
         "huge_pages_free": meminfo.get("HugePages_Free", 0),
         "huge_pages_tried": _machine.huge_pages(),
         "control_group_limit": _control_group_limit(),
-        "remark": "no memory is locked, so memlock limits do not matter; nor does /dev/shm's size",
+        "remark": "none is locked but for RDMA, see between hosts; /dev/shm's size does not matter",
     }
 
 
@@ -152,9 +158,14 @@ def _lines(value: dict[str, Any], indent: str = "") -> list[str]:
 def _availability(item: dict[str, Any]) -> str:
     state = "available" if item["available"] else "not available"
     reason = item.get("reason")
+    fix = item.get("fix")
     if item["available"]:
-        return f"{state}: {reason}" if reason else state
-    return f"{state}: {reason}; fix: {_advice.fix_for_absent(str(reason))}"
+        return (f"{state}: {reason}" if reason else state) + _fix(fix)
+    return f"{state}: {reason}" + _fix(fix or _advice.fix_for_absent(str(reason)))
+
+
+def _fix(fix: str | None) -> str:
+    return f"; fix: {fix}" if fix else ""
 
 
 def _text(item: Any) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import _live
+from . import _far_peers, _live
 
 _CLEAR = "\x1b[H\x1b[2J"
 _KINDS = ("dispatch", "combine")
@@ -29,12 +29,15 @@ class Sample:
     experts: list[int]
     waits_for: list[int]
     beat: int
+    links: list[_live.Link]
 
     @classmethod
     def of(cls, rank: _live.Rank) -> Sample:
         area = rank.area
         totals = {kind: area.totals(kind) for kind in _KINDS}
-        return cls(time.monotonic(), rank, totals, area.expert_rows(), area.waits_for, area.beat)
+        links = area.links()
+        now = time.monotonic()  # not before what was heard
+        return cls(now, rank, totals, area.expert_rows(), area.waits_for, area.beat, links)
 
 
 Samples = dict[int, Sample]  # by inode of the rank's memory
@@ -103,6 +106,8 @@ def describe_rank(now: Sample, before: Sample | None, active: list[int]) -> dict
     found["wait_share"] = wait_ns / time_ns if time_ns else None
     found["last_count"] = last
     found["expert_rows"] = _difference(now.experts, before.experts if before else None)
+    old_links = before.links if before else []
+    found["links"] = _far_peers.describe_links(now.links, old_links, now.time, seconds)
     return found
 
 
@@ -128,6 +133,7 @@ def describe_group(group: _live.Group, now: Samples, before: Samples) -> dict[st
         "slowest": slowest(ranks),
         "expert_imbalance": max(rows) * len(rows) / sum(rows) if any(rows) else None,
         "ranks": ranks,
+        "far": _far_peers.together(ranks),
     }
 
 
@@ -205,6 +211,7 @@ def block(group: dict[str, Any]) -> list[str]:
         f"fullest expert / mean {load}",
         _HEADING,
         *(_line(rank) for rank in group["ranks"]),
+        *_far_peers.lines(group["far"]),
     ]
 
 

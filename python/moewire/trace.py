@@ -1,6 +1,7 @@
 """``moewire trace``: what ranks did when, for ui.perfetto.dev or chrome://tracing.
 
-Times are CLOCK_MONOTONIC, so ranks of one host are on one time line without agreeing on it.
+Times are CLOCK_MONOTONIC, so ranks of one host are on one time line without agreeing on it. Those
+of several hosts are brought onto one by ``_clocks``.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _abi as abi
+from . import _clocks
 from .errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from . import _live
 
 Event = dict[str, Any]
 
@@ -97,8 +102,11 @@ def _nanoseconds(event: Event) -> tuple[int, int]:
     return begin, begin + round(event["dur"] * 1e3)
 
 
-def document(events: Iterable[Event]) -> dict[str, Any]:
-    """A whole trace: each rank is a process; slices that overlap get lanes of their own."""
+def document(events: Iterable[Event], clock: _clocks.Clock | None = None) -> dict[str, Any]:
+    """A whole trace: each rank is a process; slices that overlap get lanes of their own.
+
+    ``clock``: whose times they are, for merging with those of other hosts.
+    """
     slices = sorted(events, key=lambda event: (event["pid"], event["ts"], -event["dur"]))
     lanes: dict[int, list[int]] = {}
     for event in slices:
@@ -107,7 +115,8 @@ def document(events: Iterable[Event]) -> dict[str, Any]:
         free = next((lane for lane, busy in enumerate(ends) if busy <= begin), len(ends))
         ends[free : free + 1] = [end]
         event["tid"] = free
-    return {"displayTimeUnit": "ns", "traceEvents": [*_names(lanes), *slices]}
+    found = {"displayTimeUnit": "ns", "traceEvents": [*_names(lanes), *slices]}
+    return {**found, "otherData": clock.other_data()} if clock else found
 
 
 def _names(lanes: dict[int, list[int]]) -> list[Event]:
@@ -130,21 +139,39 @@ def write(trace: dict[str, Any], path: str | os.PathLike[str]) -> None:
     Path(path).write_text(json.dumps(trace))
 
 
-def merge(paths: Sequence[str]) -> dict[str, Any]:
-    """One trace of several files; a slice that is in more than one of them comes once."""
+def merge(paths: Sequence[str], say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    """One trace of several files; a slice that is in more than one of them comes once.
+
+    Times of other hosts become those of the first file that names its clock. ``say`` is told, per
+    file whose times are moved, by how much and how well that is known.
+    """
+    traces = [(path, *_read(path)) for path in paths]
+    clocks = _clocks.by_id(clock for _, _, clock in traces if clock is not None)
+    reference = next(iter(clocks.values()), None)
     found: dict[tuple[Any, ...], Event] = {}
-    for path in paths:
-        for event in _slices_of(path):
+    for path, slices, clock in traces:
+        if clock is not None and reference is not None:
+            _move(slices, _clocks.shift(clocks[clock.id], reference), path, say)
+        for event in slices:
             key = (event["pid"], event["name"], *_nanoseconds(event))
             found.setdefault(key, event)
-    return document(found.values())
+    return document(found.values(), reference)
 
 
-def _slices_of(path: str) -> list[Event]:
+def _move(events: list[Event], by: _clocks.Shift, path: str, say: Callable[[str], None]) -> None:
+    if by.ns == 0:
+        return
+    for event in events:
+        event["ts"] += by.ns / 1e3
+    known = "" if by.within_ns is None else f", known to {by.within_ns / 1e3:.0f} us"
+    say(f"{path}: times moved by {by.ns / 1e9:+.6f} s, by {by.how}{known}")
+
+
+def _read(path: str) -> tuple[list[Event], _clocks.Clock | None]:
     try:
-        events = json.loads(Path(path).read_text())["traceEvents"]
-        return [event for event in events if event["ph"] == "X"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        whole = json.loads(Path(path).read_text())
+        return [event for event in whole["traceEvents"] if event["ph"] == "X"], _clocks.parse(whole)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidArgument(f"{path}: {error}; allowed: a trace of moewire") from error
 
 
@@ -159,7 +186,18 @@ def _take(options: argparse.Namespace) -> dict[str, Any]:
     events: list[Event] = []
     for rank in wanted[0].ranks:
         events += slices(rank.rank, rank.area.records())
-    return document(events)
+    return document(events, _clock(wanted[0].ranks))
+
+
+def _clock(ranks: Sequence[_live.Rank]) -> _clocks.Clock | None:
+    """That of the ranks of this host, with what they know of others."""
+    clocks = []
+    for rank in ranks:
+        seen = [(link.rank, link.clock_ahead_ns) for link in rank.area.links()]
+        pid = rank.pid or "self"
+        clock = _clocks.clock_of(pid, rank.area.wall_clock_ns, [rank.rank], seen)
+        clocks += [clock] if clock is not None else []
+    return next(iter(_clocks.by_id(clocks).values()), None)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -174,10 +212,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Writes one trace file."""
     options = _parser().parse_args(argv)
-    trace = merge(options.files) if options.command == "merge" else _take(options)
+    trace = merge(options.files, _say) if options.command == "merge" else _take(options)
     write(trace, options.output)
     count = sum(event["ph"] == "X" for event in trace["traceEvents"])
     print(f"{options.output}: {count} slices", file=sys.stderr)

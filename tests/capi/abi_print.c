@@ -126,6 +126,28 @@ static void print_record(int first)
 	CLOSE();
 }
 
+static void print_link(int first)
+{
+	OPEN(mw_link_t);
+	FIELD(mw_link_t, size);
+	FIELD(mw_link_t, rank);
+	FIELD(mw_link_t, carrier);
+	FIELD(mw_link_t, state);
+	FIELD(mw_link_t, num_messages_sent);
+	FIELD(mw_link_t, num_bytes_sent);
+	FIELD(mw_link_t, num_messages_received);
+	FIELD(mw_link_t, num_bytes_received);
+	FIELD(mw_link_t, num_blocked);
+	FIELD(mw_link_t, num_dropped);
+	FIELD(mw_link_t, num_ignored);
+	FIELD(mw_link_t, num_credits);
+	FIELD(mw_link_t, num_max_credits);
+	FIELD(mw_link_t, heard_ns);
+	FIELD(mw_link_t, num_beats);
+	FIELD(mw_link_t, clock_ahead_ns);
+	CLOSE();
+}
+
 static void print_dispatch(int first)
 {
 	OPEN(mw_dispatch_result_t);
@@ -308,6 +330,13 @@ static void print_constants(int first)
 	CONSTANT(MW_CONFIG_DEBUG_FILL);
 	CONSTANT(MW_CONFIG_DETERMINISTIC);
 	CONSTANT(MW_CONFIG_NO_RECORD);
+	CONSTANT(MW_LINK_TCP);
+	CONSTANT(MW_LINK_VERBS);
+	CONSTANT(MW_LINK_UP);
+	CONSTANT(MW_LINK_SILENT);
+	CONSTANT(MW_LINK_BROKEN);
+	CONSTANT(MW_LINK_ENDED);
+	CONSTANT(MW_LINK_OUT);
 	CONSTANT(MW_RECORD_DISPATCH);
 	CONSTANT(MW_RECORD_COMBINE);
 	CONSTANT(MW_OUTCOME_DONE);
@@ -352,6 +381,7 @@ int main(void)
 	print_handles(0);
 	print_counters(0);
 	print_record(0);
+	print_link(0);
 	print_dispatch(0);
 	print_combine(0);
 	print_fabric(0);

@@ -86,7 +86,9 @@ static void refuse_id(uint64_t id)
 	uint32_t count = 77;
 	REFUSED(MW_ERR_HANDLE, mw_buffer_stats(buffer, NULL, 0, &n));
 	REFUSED(MW_ERR_HANDLE, mw_buffer_events(buffer, 0, NULL, 0, &n));
+	mw_link_t link = {.size = sizeof link};
 	REFUSED(MW_ERR_HANDLE, mw_buffer_trace(buffer, 0, &record, 1, &count));
+	REFUSED(MW_ERR_HANDLE, mw_buffer_links(buffer, &link, 1, &count));
 	CHECK(count == 77);
 	REFUSED(MW_ERR_HANDLE, mw_buffer_dispatch(buffer, &dispatch, &out));
 	REFUSED(MW_ERR_HANDLE, mw_buffer_combine(buffer, &combine, &out));
@@ -119,6 +121,18 @@ static void test_observation(void)
 	CHECK(count == 77);
 	STATUS(MW_OK, mw_buffer_trace(buffer, 0, records, 2, &count));
 	CHECK(count == 0 && records[0].sequence == 77); /* nothing has ended */
+
+	mw_link_t links[2] = {{.size = sizeof links[0], .rank = 77}};
+	count = 77;
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_links(buffer, links, 0, &count));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_links(buffer, links, 2, NULL));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_links(buffer, NULL, 2, &count));
+	links[0].size = 7;
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_links(buffer, links, 2, &count));
+	links[0].size = sizeof links[0];
+	CHECK(count == 77);
+	STATUS(MW_OK, mw_buffer_links(buffer, links, 2, &count));
+	CHECK(count == 0 && links[0].rank == 77); /* nobody is far */
 
 	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_stats(buffer, NULL, 0, NULL));
 	STATUS(MW_OK, mw_buffer_stats(buffer, NULL, 0, &len));

@@ -27,7 +27,7 @@ static const struct {
 	{"combine", call_combine}, {"combine", call_combine}, {"combine", call_combine},
 	{"combine_buffer", call_combine_buffer}, {"release", call_release}, {"op", call_op},
 	{"op", call_op}, {"memory", call_memory}, {"text", call_text}, {"sized", call_sized},
-	{"trace", call_trace}, {"size_hint", call_size_hint}, {"create", call_create},
+	{"trace", call_trace}, {"links", call_links}, {"size_hint", call_size_hint}, {"create", call_create},
 	{"connect", call_connect}, {"epoch", call_epoch}, {"constant", call_constant},
 	{"fabric", call_fabric}, {"region", call_region}, {"post", call_post}, {"post", call_post},
 	{"transfer", call_transfer}, {"fabric_create", call_fabric_create},

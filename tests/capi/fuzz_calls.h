@@ -244,6 +244,20 @@ static mw_status_t call_trace(void)
 	return status;
 }
 
+static mw_status_t call_links(void)
+{
+	static unsigned char links[MW_MAX_RANKS * 4096];
+	mw_link_t first = {.size = sizeof first};
+	mutate(&first, 8);
+	memcpy(links, &first, sizeof first);
+	uint32_t count = 77;
+	mw_status_t status = mw_buffer_links(some_buffer(), rarely(32) ? NULL : (mw_link_t *)(void *)links,
+	                                     (uint32_t)strange64(), rarely(32) ? NULL : &count);
+	CHECK(status == MW_OK || count == 77);
+	CHECK(count == 77 || count <= MW_MAX_RANKS);
+	return status;
+}
+
 static mw_status_t call_size_hint(void)
 {
 	mw_shape_t shape = {sizeof shape, 2, M, H, 1, E, 0, 0, 0, {0}};

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
-import os
 import re
 import signal
-import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness import jobs_observe
+from harness.outside import Environment, Ranks
 from harness.team import Team
 from moewire import _advice, _events, doctor, top, trace
-
-Environment = dict[str, str]
 
 
 @pytest.mark.parametrize("size", [1, 3], ids="R={}".format)
@@ -82,67 +77,6 @@ def test_merge_refuses_other_files(tmp_path: Path) -> None:
 
 
 # --------------------------------------------------- processes from outside --
-
-
-class Ranks:
-    """Processes that dispatch and combine until they are told to stop; the last one may die."""
-
-    def __init__(self, team: Team, folder: Path, environment: Environment, size: int) -> None:
-        self.folder, self.environment = folder, environment
-        options = {"dies": frozenset({size - 1})}
-        arguments = (size, jobs_observe.loop, str(folder))
-        self._run = threading.Thread(target=team.run, args=arguments, kwargs=options)
-        self._run.start()
-        self.pids = [self._pid(rank) for rank in range(size)]
-
-    def _pid(self, rank: int) -> int:
-        path = self.folder / f"pid-{rank}"
-        deadline = time.monotonic() + 60
-        while not (path.exists() and path.read_text()):
-            assert time.monotonic() < deadline, f"rank {rank} did not start"
-            time.sleep(0.01)
-        return int(path.read_text())
-
-    def log(self, rank: int) -> Path:
-        return self.folder / f"log-{rank}"
-
-    def lines(self, rank: int, word: str) -> list[str]:
-        return [line for line in self.log(rank).read_text().splitlines() if word in line]
-
-    def moewire(self, *arguments: str) -> str:
-        command = [sys.executable, "-m", "moewire", *arguments]
-        done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=60, check=True
-        )
-        return done.stdout
-
-    def top(self) -> dict[str, Any] | None:
-        """The block of these processes: others may run on this machine, too."""
-        found = json.loads(self.moewire("top", "--once", "--json", "--interval", "0.3"))
-        for group in found:
-            if {rank["pid"] for rank in group["ranks"]} & set(self.pids):
-                return group  # type: ignore[no-any-return]
-        return None
-
-    def until(self, right: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """What `top` says as soon as it is right."""
-        deadline = time.monotonic() + 60
-        group = None
-        while time.monotonic() < deadline:
-            group = self.top()
-            if group is not None and right(group):
-                return group
-            time.sleep(0.1)
-        raise AssertionError(f"`moewire top` still says {group}")
-
-    def stop(self) -> None:
-        (self.folder / "stop").touch()
-        self.signal(len(self.pids) - 1, signal.SIGCONT)
-        self._run.join()
-
-    def signal(self, rank: int, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pids[rank], number)
 
 
 @pytest.fixture
@@ -282,6 +216,11 @@ TROUBLE: list[tuple[tuple[str, ...], object, str]] = [
     (("cpus",), {"usable": 1, "online": 1}, "none"),
     (("memory", "shmem_huge_pages"), "never", "echo within_size | sudo tee /sys/kernel"),
     (("engines", "SGLang"), {"asked_for": True, "plug_in": "not used", "fix": "pip"}, "pip"),
+    (("between_hosts", "ranks_of_other_hosts"), {"available": False, "reason": "?"}, "see it"),
+    (("between_hosts", "address", "loopback"), True, "export MOEWIRE_LISTEN="),
+    (("between_hosts", "keys", "others_may_read"), True, "chmod 600"),
+    (("between_hosts", "rdma"), {"available": False, "reason": "no port", "fix": "rdma"}, "rdma"),
+    (("between_hosts", "locked_memory", "limit"), 65536, "ulimit -l unlimited"),
 ]
 
 
@@ -301,6 +240,15 @@ def _healthy() -> dict[str, Any]:
         "cpus": {"usable": 8, "online": 8},
         "memory": {"shmem_huge_pages": "advise"},
         "engines": {"SGLang": {"asked_for": False, "plug_in": "not used: off", "fix": "export"}},
+        "between_hosts": {
+            "transport": "auto",
+            "rdma": {"available": True, "reason": "mlx5_0"},
+            "rdma_devices": ["mlx5_0 port 1: active, InfiniBand, 100 Gb/sec"],
+            "locked_memory": {"limit": "unlimited", "needed_per_far_rank": 32 << 20},
+            "keys": {"available": True, "reason": "from a file", "others_may_read": False},
+            "address": {"available": True, "reason": "10.0.0.1", "loopback": False},
+            "ranks_of_other_hosts": {"available": True, "reason": "verbs"},
+        },
     }
 
 

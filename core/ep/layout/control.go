@@ -11,7 +11,7 @@ const (
 	recordOff   = 3 * PageBytes
 	// RecordBytes is the size of what a rank records of its operations
 	// (core/telemetry has the words in it).
-	RecordBytes = 50 * PageBytes
+	RecordBytes = 52 * PageBytes
 	// ControlBytes is the size of a rank's control region.
 	ControlBytes = recordOff + RecordBytes
 )

@@ -78,6 +78,10 @@ type Config struct {
 	// in nanoseconds since 1970, by the clock of the rank's host: in the copy
 	// it is by the clock of the reader's.
 	Words, Moments []int64
+	// Report, if not nil, is given this rank's control region and what is seen
+	// of all far ranks, every Heartbeat, on one goroutine; and nothing once the
+	// rank has none any more.
+	Report func(own transport.Segment, far []FarRank)
 	// Host, if not empty, is taken for the host's identity: ranks with
 	// different ones are far. For tests.
 	Host string

@@ -37,6 +37,8 @@ type council struct {
 	rows [transport.MaxRanks]row // what others have said
 
 	outbox []letter
+
+	ballots, agreed uint64 // begun by this rank; sets adopted: for who counts
 }
 
 // rules are the times of a council, and what tests break.

@@ -20,6 +20,7 @@ type Domain struct {
 	carriers *carriers
 	links    *link.Set
 	far      *farRanks
+	tally    tally
 	now      atomic.Pointer[meetingResult]
 	spread   atomic.Bool // the group has had far ranks
 
@@ -65,6 +66,7 @@ func (d *Domain) gather(l *Listener, r *roster, until time.Time) (*view, []*link
 		return nil, nil, nil
 	}
 	v := newView(&d.cfg, d.near, r)
+	v.tally = &d.tally
 	v.paths = r.explain()
 	for rank := range members(r.far()) {
 		page, err := d.page(rank)
@@ -112,6 +114,7 @@ func (d *Domain) install(r *roster, v *view, links []*link.Link) {
 		}
 	}
 	d.now.Store(m)
+	d.tally.replace(before, v)
 	d.links.Put(links)
 	if v != nil {
 		v.live.Store(true)
@@ -119,6 +122,9 @@ func (d *Domain) install(r *roster, v *view, links []*link.Link) {
 	}
 	if before != nil && before.view != nil {
 		before.view.act(func(c *council, _ time.Time) { c.over(r.present) })
+		if v == nil {
+			d.reportNone()
+		}
 		d.retire(before)
 	}
 }

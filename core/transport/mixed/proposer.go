@@ -32,6 +32,7 @@ func (c *council) propose(now time.Time) {
 		c.turn.stage = idle
 		return
 	}
+	c.ballots++
 	round := max(c.promised.round(), c.turn.ballot.round()) + 1
 	c.turn = proposal{
 		stage: preparing, ballot: newBallot(round, c.self), value: c.set &^ victims, judged: judged,
@@ -189,6 +190,7 @@ func (c *council) agree(now time.Time, m *letter) {
 // adopt goes on to an agreed set.
 func (c *council) adopt(set uint64) {
 	c.set = set
+	c.agreed++
 	c.promised, c.accepted, c.value = 0, 0, 0
 	c.turn, c.want = proposal{}, want{}
 	c.rows = [transport.MaxRanks]row{}

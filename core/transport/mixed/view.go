@@ -27,6 +27,8 @@ type view struct {
 	live    atomic.Bool // it is the domain's
 	born    time.Time
 	beaten  atomic.Int64 // the latest Tick, after born
+	tally   *tally
+	sights  [transport.MaxRanks]sight
 
 	mu        sync.Mutex // guards what follows
 	council   *council
@@ -34,6 +36,7 @@ type view struct {
 	epoch     uint16 // once installed
 	ticked    time.Time
 	beat      []byte
+	silent    uint64 // counted already
 }
 
 // note is an event for a meeting.
@@ -65,7 +68,7 @@ const maxNotes = 8 * transport.MaxRanks
 func newView(cfg *Config, near transport.Domain, r *roster) *view {
 	now := time.Now()
 	v := &view{
-		cfg: cfg, near: near, roster: r, notes: make(chan note, maxNotes), born: now, ticked: now,
+		cfg: cfg, near: near, roster: r, tally: &tally{}, notes: make(chan note, maxNotes), born: now, ticked: now,
 		council: newCouncil(r.self, r.present, rules{
 			bound:   cfg.Bound,
 			retry:   min(max(cfg.Bound/20, 2*time.Millisecond), 50*time.Millisecond),
@@ -93,6 +96,7 @@ func (v *view) Up(rank int) { v.note(note{rank: rank, kind: noteUp}) }
 // Ended is part of link.Handler.
 func (v *view) Ended(rank int, how link.Ending, err error) {
 	v.note(note{rank: rank, kind: noteEnded, how: how, err: err})
+	v.countEnd(rank, how)
 	if p := v.peers[rank]; p != nil && how == link.EndDead {
 		p.die(err)
 	}
@@ -106,6 +110,7 @@ func (v *view) Heard(rank int, m []byte) {
 	if len(m) == 0 {
 		return
 	}
+	v.sights[rank].hear()
 	kind, m := m[0], m[1:]
 	switch {
 	case kind == kindBeat:
@@ -132,6 +137,7 @@ func (v *view) Tick() {
 	})
 	v.tellBeat()
 	v.beaten.Store(int64(time.Since(v.born)))
+	v.report()
 }
 
 // wordAge is how old the copies of far ranks' words may be. They come on the
@@ -164,6 +170,7 @@ func (v *view) decide(f func(c *council, now time.Time)) (suspects, out uint64, 
 	v.learn()
 	f(c, time.Now())
 	v.post()
+	v.count()
 	return c.gone | c.silent, v.roster.present &^ c.set, v.publish()
 }
 
@@ -293,6 +300,7 @@ func (v *view) takeWords(rank int, m []byte) (rest []byte) {
 		return nil
 	}
 	ahead := int64(le.Uint64(m[1:])) - time.Now().UnixNano() // of the rank's clock
+	v.sights[rank].beat(ahead)
 	words, rest := m[9:9+8*n], m[9+8*n:]
 	p := v.peers[rank]
 	if p == nil || !v.live.Load() {

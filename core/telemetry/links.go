@@ -1,0 +1,100 @@
+package telemetry
+
+import (
+	"time"
+
+	"github.com/moewire/moewire/core/internal/sys"
+)
+
+// LinkBytes is the size of what is kept of one far rank.
+const LinkBytes = 128
+
+// Words of a far rank's row.
+const (
+	linkState = iota // state, carrier; 0: the rank is not far
+	linkSentMessages
+	linkSentBytes
+	linkReceivedMessages
+	linkReceivedBytes
+	linkBlocked
+	linkDropped
+	linkIgnored
+	linkCredits // left, at most
+	linkHeard   // ns
+	linkBeats
+	linkAhead // 0: not known; else ns, and the lowest bit set
+	numLinkWords
+)
+
+const _ = uint(LinkBytes - numLinkWords*8)
+
+// Link is what a rank sees of one far rank. Counts are since the buffer was
+// made.
+type Link struct {
+	State   int // numbers of the ABI; 0: the rank is not far
+	Carrier int
+	SentMessages, SentBytes,
+	ReceivedMessages, ReceivedBytes uint64
+	Blocked             uint64 // posts that had to wait for the far rank, at a bound
+	Dropped             uint64 // messages not sent because the link had failed
+	Ignored             uint64 // completions and grants that meant nothing
+	Credits, MaxCredits int
+	Heard               int64  // when its last control message came, CLOCK_MONOTONIC; 0: none
+	Beats               uint64 // heartbeats of it
+	// Ahead is how far the far host's wall clock seemed ahead of this one's, in
+	// ns, less the time that a message takes; HasAhead: it is known.
+	Ahead    int64
+	HasAhead bool
+}
+
+func (l *Link) words() [numLinkWords]uint64 {
+	ahead := uint64(0)
+	if l.HasAhead {
+		ahead = uint64(l.Ahead) | 1
+	}
+	return [numLinkWords]uint64{
+		pair(l.State, l.Carrier), l.SentMessages, l.SentBytes, l.ReceivedMessages, l.ReceivedBytes,
+		l.Blocked, l.Dropped, l.Ignored, pair(l.Credits, l.MaxCredits), uint64(l.Heard), l.Beats, ahead,
+	}
+}
+
+func linkOf(w []uint64) (l Link) {
+	l.State, l.Carrier = unpair(w[linkState])
+	l.SentMessages, l.SentBytes = w[linkSentMessages], w[linkSentBytes]
+	l.ReceivedMessages, l.ReceivedBytes = w[linkReceivedMessages], w[linkReceivedBytes]
+	l.Blocked, l.Dropped, l.Ignored = w[linkBlocked], w[linkDropped], w[linkIgnored]
+	l.Credits, l.MaxCredits = unpair(w[linkCredits])
+	l.Heard, l.Beats = int64(w[linkHeard]), w[linkBeats]
+	l.Ahead, l.HasAhead = int64(w[linkAhead]), w[linkAhead] != 0
+	return l
+}
+
+func linkAt(rank int) int { return (linksOff + rank*LinkBytes) / 8 }
+
+// SetLink puts what is seen of a rank into the area. One goroutine at a time,
+// which need not be the one that writes the rest.
+func (a Area) SetLink(rank int, l *Link) {
+	w, at := l.words(), linkAt(rank)
+	for i := range w {
+		a.set(at+i, w[i])
+	}
+}
+
+// Link returns what the area's owner has seen of a rank. While it is written,
+// numbers of two moments may be there.
+func (a Area) Link(rank int) Link { return linkOf(a.loads(linkAt(rank), numLinkWords)) }
+
+// SetWallClock notes by how much this host's wall clock is ahead of
+// CLOCK_MONOTONIC, in ns.
+func (a Area) SetWallClock(ahead int64) { a.set(wordWall, uint64(ahead)) }
+
+// WallClock measures what SetWallClock notes; right to the time that it takes.
+func WallClock() int64 {
+	before, err := sys.Monotonic()
+	wall := time.Now().UnixNano()
+	after, _ := sys.Monotonic()
+	if err != nil { // no Linux is without this clock
+		return 0
+	}
+	return wall - (before+after)/2
+}

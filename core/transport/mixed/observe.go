@@ -1,0 +1,253 @@
+package mixed
+
+import (
+	"errors"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/link"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// LinkState is how a far rank is, as this rank sees it.
+type LinkState uint8
+
+// The states, from well to worse.
+const (
+	LinkUp     LinkState = iota + 1
+	LinkSilent           // not heard for the bound
+	LinkBroken           // the link carries nothing any more; the group has not decided yet
+	LinkEnded            // its process has ended, or it has closed its buffer
+	LinkOut              // it is no member any more
+)
+
+func (s LinkState) String() string {
+	if s >= LinkUp && s <= LinkOut {
+		return [...]string{"up", "silent", "broken", "ended", "out"}[s-LinkUp]
+	}
+	return ""
+}
+
+// FarRank is what this rank sees of one far rank.
+type FarRank struct {
+	Rank    int
+	Carrier string // as in Path
+	State   LinkState
+	// Stats are of all links to the rank's number since the domain was made;
+	// the rest is of the present one.
+	link.Stats
+	Credits, MaxCredits int
+	// Heard is when its last control message came, in ns of CLOCK_MONOTONIC;
+	// 0: none has.
+	Heard int64
+	Beats uint64
+	// Ahead is how far its host's wall clock seemed ahead of this one's in the
+	// last seconds, in ns, less the time that a beat takes at least.
+	Ahead    int64
+	HasAhead bool
+}
+
+// Tally is what has happened between hosts since the domain was made.
+type Tally struct {
+	// Ballots that this rank has begun; Agreed: changes of the member set that
+	// it knows of.
+	Ballots, Agreed uint64
+	// Ended counts far ranks whose process ended, Broken connections that ended
+	// in another way than by a good-bye, Silences how often a rank was not heard
+	// for the bound: it may have come back.
+	Ended, Broken, Silences uint64
+	// Missing says which carriers do not work here, and why; "" if all do, or
+	// none was needed.
+	Missing string
+}
+
+// tally outlives the views of a domain.
+type tally struct {
+	ballots, agreed, ended, broken, silences atomic.Uint64
+
+	mu    sync.Mutex                     // guards what follows; before view.mu
+	base  [transport.MaxRanks]link.Stats // of links that were replaced
+	shown *view                          // the domain's; nil: everybody is near
+	seen  []FarRank
+}
+
+// replace goes on to another meeting's view, and keeps what went over links
+// that are no rank's any more.
+func (t *tally) replace(before *meetingResult, v *view) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.shown = v
+	if before == nil {
+		return
+	}
+	for rank, l := range before.links {
+		if l != nil {
+			t.base[rank].Add(l.Stats())
+		}
+	}
+}
+
+// countEnd counts the end of a connection to a far rank.
+func (v *view) countEnd(rank int, how link.Ending) {
+	switch {
+	case !v.live.Load() || v.roster.far()>>rank&1 == 0:
+	case how == link.EndDead:
+		v.tally.ended.Add(1)
+	case how == link.EndBroken:
+		v.tally.broken.Add(1)
+	}
+}
+
+// count counts what the council has done since the last time. The caller holds
+// v.mu.
+func (v *view) count() {
+	c := v.council
+	if v.live.Load() {
+		v.tally.ballots.Add(c.ballots)
+		v.tally.agreed.Add(c.agreed)
+		v.tally.silences.Add(uint64(bits.OnesCount64(c.silent &^ v.silent & v.roster.far())))
+	}
+	c.ballots, c.agreed, v.silent = 0, 0, c.silent
+}
+
+// sight is what the control connection to one rank has shown. Only the
+// connections' goroutine writes.
+type sight struct {
+	beats atomic.Uint64
+	heard atomic.Int64
+	ahead atomic.Int64 // the lowest bit is set: 0 is not known
+
+	since      int64   // when the present window began
+	best, last int64   // of the present window, and the one before
+	known      [2]bool // whether they are there
+}
+
+// aheadWindow is how long a window is: in two of them clocks run apart by less
+// than what a beat takes.
+const aheadWindow = int64(5 * time.Second)
+
+// hear notes that something has come.
+func (s *sight) hear() {
+	if now, err := sys.Monotonic(); err == nil {
+		s.heard.Store(now)
+	}
+}
+
+// beat notes by how much a beat's time is ahead of the wall clock. The beat
+// that took the least time is the one that is ahead most.
+func (s *sight) beat(ahead int64) {
+	s.beats.Add(1)
+	now := s.heard.Load()
+	if now-s.since >= aheadWindow {
+		s.last, s.known[1] = s.best, s.known[0] && now-s.since < 2*aheadWindow
+		s.known[0], s.since = false, now
+	}
+	if !s.known[0] || ahead > s.best {
+		s.best, s.known[0] = ahead, true
+	}
+	most := s.best
+	if s.known[1] {
+		most = max(most, s.last)
+	}
+	s.ahead.Store(most | 1)
+}
+
+// stateOf is how a far rank is. The caller holds v.mu.
+func (v *view) stateOf(rank int) LinkState {
+	c, p, bit := v.council, v.peers[rank], uint64(1)<<rank
+	switch {
+	case (v.roster.present&^c.set|c.left)&bit != 0:
+		return LinkOut
+	case p.lost.Load() != nil, c.gone&bit != 0:
+		return LinkEnded
+	case p.link == nil || p.link.Err() != nil:
+		return LinkBroken
+	case c.silent&bit != 0:
+		return LinkSilent
+	}
+	return LinkUp
+}
+
+// farRanks appends what is seen of each far rank. It allocates nothing where
+// out has room. The caller holds v.tally.mu.
+func (v *view) farRanks(out []FarRank) []FarRank {
+	for rest := v.roster.far(); rest != 0; rest &= rest - 1 {
+		rank := bits.TrailingZeros64(rest)
+		s, p := &v.sights[rank], v.peers[rank]
+		f := FarRank{Rank: rank, Carrier: v.paths[rank].Carrier, Heard: s.heard.Load(), Beats: s.beats.Load()}
+		f.Ahead = s.ahead.Load()
+		f.HasAhead = f.Ahead != 0
+		v.mu.Lock()
+		f.State = v.stateOf(rank)
+		v.mu.Unlock()
+		f.Stats = v.tally.base[rank]
+		if p.link != nil {
+			f.Add(p.link.Stats())
+			f.Credits, f.MaxCredits = p.link.Credits()
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// report shows what is seen to whoever looks from outside.
+func (v *view) report() {
+	t := v.tally
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if v.cfg.Report != nil && t.shown == v {
+		t.seen = v.farRanks(t.seen[:0])
+		v.cfg.Report(v.near.Control(v.roster.self), t.seen)
+	}
+}
+
+// reportNone says that no rank is far any more.
+func (d *Domain) reportNone() {
+	if d.cfg.Report != nil {
+		d.cfg.Report(d.near.Control(d.near.Rank()), nil)
+	}
+}
+
+// FarRanks is what is seen of each far rank now, by number; none where all are
+// near.
+func (d *Domain) FarRanks() []FarRank {
+	d.tally.mu.Lock()
+	defer d.tally.mu.Unlock()
+	if d.tally.shown == nil {
+		return nil
+	}
+	return d.tally.shown.farRanks(nil)
+}
+
+// WhyNot says in words why a far rank is not up; "" if it is.
+func (d *Domain) WhyNot(rank int) string {
+	p := d.peer(rank)
+	if p == nil {
+		return ""
+	}
+	if err := p.Lost(); err != nil {
+		return err.Error()
+	}
+	if p.link != nil && p.link.Err() != nil && !errors.Is(p.link.Err(), errOut) {
+		return p.link.Err().Error()
+	}
+	return ""
+}
+
+// Tally is what has happened between hosts.
+func (d *Domain) Tally() Tally {
+	t := &d.tally
+	return Tally{
+		Ballots: t.ballots.Load(), Agreed: t.agreed.Load(), Ended: t.ended.Load(),
+		Broken: t.broken.Load(), Silences: t.silences.Load(), Missing: d.carriers.missing(),
+	}
+}
+
+func (c *carriers) missing() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failed
+}

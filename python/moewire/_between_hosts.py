@@ -1,0 +1,264 @@
+"""What ``moewire doctor`` says of ranks on several hosts: which carrier, and why no other one."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import resource
+from ctypes import byref
+from pathlib import Path
+from typing import Any
+
+from . import _abi as abi
+from . import _reach
+from ._lib import Library
+from .errors import MoewireError
+
+Part = dict[str, Any]
+
+_DEVICES = Path("/sys/class/infiniband")
+_CAP_IPC_LOCK = 14
+# Two rings of 16 MiB per direction, of which a rank registers the own ends.
+LOCKED_BYTES_PER_FAR_RANK = 2 * 16 << 20
+_MAKE_KEYS = (
+    "openssl rand -hex 32 | sed 's/^/1 /' > moewire.keys && chmod 600 moewire.keys; "
+    "export MOEWIRE_KEY_FILE=$PWD/moewire.keys   (the same file on every host)"
+)
+_NAME_ADDRESS = "export MOEWIRE_LISTEN=ADDRESS   (or an interface: see `ip -brief address`)"
+
+# Words of the library's reason, then the reason in plain words and what to do; the first fits.
+_NO_RDMA: tuple[tuple[str, str, str], ...] = (
+    (
+        "library not found",
+        "libibverbs is not installed",
+        "sudo apt install libibverbs1 ibverbs-providers   (Fedora, RHEL: sudo dnf install "
+        "libibverbs; without an RDMA device: none)",
+    ),
+    ("symbol not found", "libibverbs is too old", "sudo apt install --upgrade libibverbs1"),
+    (
+        "no active port",
+        "no port of the device is active",
+        "rdma link   (shows the ports; a cable, `sudo ip link set INTERFACE up`, or, on "
+        "InfiniBand, a subnet manager is missing)",
+    ),
+    (
+        "no RoCE address",
+        "the device's network interface has no IP address",
+        "sudo ip address add ADDRESS/PREFIX dev INTERFACE",
+    ),
+    (
+        "permission denied",
+        "this user may not open the device",
+        "ls -l /dev/infiniband   (uverbs* must be open to this user; in a container: "
+        "docker run --device=/dev/infiniband)",
+    ),
+    (
+        "cannot allocate memory",
+        "the limit of locked memory is too low, or the device has no room",
+        "ulimit -l unlimited   (in a container: docker run --ulimit memlock=-1)",
+    ),
+)
+_HIDDEN = (
+    "the kernel has an RDMA device that libibverbs does not see",
+    "sudo apt install ibverbs-providers   (in a container: docker run --device=/dev/infiniband "
+    "--ulimit memlock=-1)",
+)
+_NO_DEVICE = (
+    "there is no RDMA device",
+    "none   (with such a card: its driver is missing; `lspci | grep -i -e infiniband -e mellanox`)",
+)
+
+
+def report(lib: Library | None, verbs: Part) -> Part:
+    """The section ``between_hosts``. ``verbs``: what the library says of that carrier."""
+    devices = rdma_devices()
+    rdma = _rdma(verbs, devices)
+    found: Part = {"rdma": rdma, "rdma_devices": devices, "locked_memory": locked_memory()}
+    try:
+        fields = _reach.native({})
+    except MoewireError as error:
+        return {**found, "transport": "?", "error": str(error)}
+    names = {number: name for name, number in _reach.TRANSPORTS.items()}
+    found["transport"] = names[int(fields["transport"])]
+    found["keys"] = _keys(bytes(fields["keys"]))
+    found["address"] = _address(bytes(fields["listen"]).decode())
+    trouble = _tried(lib, fields) if lib is not None else "the library cannot be used"
+    if trouble:
+        found["error"] = trouble
+    found["ranks_of_this_host"] = "tcp" if found["transport"] == "tcp" else "shm"
+    found["ranks_of_other_hosts"] = carrier_between(found)
+    return found
+
+
+def _tried(lib: Library, fields: dict[str, int | bytes]) -> str:
+    """Why no buffer can be made so; "" if one can."""
+    config = abi.mw_config_t(abi.SIZE_OF[abi.mw_config_t], num_ranks=2)
+    texts = _reach.fill(config, fields)
+    buffer = abi.mw_buffer_t()
+    try:
+        lib.check(lib.buffer_create(byref(config), byref(buffer)))
+        lib.check(lib.buffer_close(buffer))
+    except MoewireError as error:
+        return str(error)
+    del texts
+    return ""
+
+
+def _keys(keys: bytes) -> Part:
+    if not keys:
+        reason = "neither MOEWIRE_KEY_FILE nor MOEWIRE_KEY is set"
+        return {"available": False, "reason": reason, "fix": _MAKE_KEYS}
+    path = os.environ.get("MOEWIRE_KEY_FILE")
+    found: Part = {"available": True, "reason": f"from {path or 'MOEWIRE_KEY'}"}
+    if path:
+        found["others_may_read"] = bool(os.stat(path).st_mode & 0o077)
+    return found
+
+
+def _address(listen: str) -> Part:
+    listen = listen or _reach.own_address()
+    if not listen:
+        reason = "MOEWIRE_LISTEN is not set, and there is no route to other hosts"
+        return {"available": False, "reason": reason, "fix": _NAME_ADDRESS}
+    origin = "MOEWIRE_LISTEN" if os.environ.get("MOEWIRE_LISTEN") else "the way to other hosts"
+    return {"available": True, "reason": f"{listen}, by {origin}", "loopback": _loopback(listen)}
+
+
+def _loopback(listen: str) -> bool:
+    host = listen if listen.count(":") != 1 else listen.partition(":")[0]
+    try:
+        return ipaddress.ip_address(host.partition("]")[0].strip("[")).is_loopback
+    except ValueError:
+        return listen == "lo"
+
+
+def _rdma(verbs: Part, devices: list[str]) -> Part:
+    if verbs.get("available"):
+        return {"available": True, "reason": verbs.get("reason", "")}
+    text = str(verbs.get("reason", ""))
+    what, fix = _why_no_rdma(text, devices)
+    return {"available": False, "reason": what, "fix": fix, "library_says": text}
+
+
+def _why_no_rdma(text: str, devices: list[str]) -> tuple[str, str]:
+    for words, what, fix in _NO_RDMA:
+        if words in text:
+            return what, fix
+    if "no RDMA device" in text or "not implemented" in text:
+        return _HIDDEN if devices else _NO_DEVICE
+    return text or "the library does not say why", "see the reason"
+
+
+def rdma_devices(folder: Path = _DEVICES) -> list[str]:
+    """Ports of RDMA devices that the kernel shows, as text."""
+    found = []
+    for port in sorted(folder.glob("*/ports/*")):
+        state, layer, rate = (_word(port / name) for name in ("state", "link_layer", "rate"))
+        state = state.partition(": ")[2].lower() or "unknown"
+        found.append(f"{port.parts[-3]} port {port.name}: {state}, {layer}, {rate}")
+    return found
+
+
+def _word(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def locked_memory() -> Part:
+    """How much this process may lock, which RDMA needs for the rings of links."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    effective = _capabilities() >> _CAP_IPC_LOCK & 1
+    unlimited = soft == resource.RLIM_INFINITY or bool(effective)
+    return {
+        "limit": "unlimited" if unlimited else soft,
+        "needed_per_far_rank": LOCKED_BYTES_PER_FAR_RANK,
+        "remark": "for RDMA alone (memlock); shared memory and TCP lock none",
+    }
+
+
+def _capabilities() -> int:
+    for line in _word(Path("/proc/self/status")).splitlines():
+        if line.startswith("CapEff:"):
+            return int(line.split()[1], 16)
+    return 0
+
+
+def carrier_between(found: Part) -> Part:
+    """What a rank of another host would be reached by, and why so."""
+    transport, rdma = found["transport"], found["rdma"]
+    if transport == "shm":
+        fix = "export MOEWIRE_TRANSPORT=auto"
+        return {"available": False, "reason": "MOEWIRE_TRANSPORT is shm", "fix": fix}
+    for name in ("keys", "address"):
+        if not found[name]["available"]:
+            return {**found[name], "reason": f"no {name}: {found[name]['reason']}"}
+    if "error" in found:
+        fix = "see the error, and docs/hosts.md"
+        return {"available": False, "reason": found["error"], "fix": fix}
+    if transport == "rdma" and not rdma["available"]:
+        return {**rdma, "reason": f"MOEWIRE_TRANSPORT is rdma, and {rdma['reason']}"}
+    if transport == "tcp":
+        return {"available": True, "reason": "tcp: MOEWIRE_TRANSPORT is tcp"}
+    if rdma["available"]:
+        rest = "" if transport == "rdma" else "; tcp where the device does not reach a rank"
+        return {"available": True, "reason": f"verbs, over {rdma['reason']}{rest}"}
+    reason = f"tcp; not RDMA, because {rdma['reason']}"
+    return {"available": True, "reason": reason, "fix": rdma["fix"]}
+
+
+# ------------------------------------------------------------------ warnings --
+
+Advice = tuple[str, str]  # what is wrong, and what helps
+
+
+def asked_for(found: Part) -> bool:
+    """Whether somebody has said that there will be other hosts."""
+    keys = found.get("keys", {}).get("available", False)
+    return bool(keys or "error" in found or found["transport"] in ("rdma", "tcp"))
+
+
+def no_way(found: Part) -> Advice | None:
+    """Ranks of other hosts were asked for, and could not be reached."""
+    way = found.get("ranks_of_other_hosts", {"available": False, "reason": found.get("error")})
+    if not asked_for(found) or way["available"]:
+        return None
+    return f"ranks of other hosts cannot be reached: {way['reason']}", way.get("fix", "see it")
+
+
+def loopback(found: Part) -> Advice | None:
+    """Other hosts are told an address that is theirs, too."""
+    if not found.get("address", {}).get("loopback") or os.environ.get("MOEWIRE_HOST"):
+        return None
+    return (
+        f"the address for other hosts is {found['address']['reason']}: only ranks of this machine "
+        "reach it",
+        _NAME_ADDRESS,
+    )
+
+
+def open_key_file(found: Part) -> Advice | None:
+    """Whoever has a key may be a rank."""
+    if not found.get("keys", {}).get("others_may_read"):
+        return None
+    return "other users may read the key file", "chmod 600 $MOEWIRE_KEY_FILE"
+
+
+def unused_device(found: Part) -> Advice | None:
+    """There is a device, and TCP would be used."""
+    if found["rdma"]["available"] or not found["rdma_devices"]:
+        return None
+    return f"RDMA is not used: {found['rdma']['reason']}", found["rdma"]["fix"]
+
+
+def little_locked(found: Part) -> Advice | None:
+    """RDMA would be used, and could not register the rings of many ranks."""
+    limit, each = (found["locked_memory"][name] for name in ("limit", "needed_per_far_rank"))
+    if not found["rdma"]["available"] or limit == "unlimited" or limit >= 8 * each:
+        return None
+    return (
+        f"{limit} bytes may be locked; RDMA locks {each} for each rank of another host",
+        "ulimit -l unlimited   (for good: '* - memlock unlimited' in "
+        "/etc/security/limits.conf; in a container: docker run --ulimit memlock=-1)",
+    )

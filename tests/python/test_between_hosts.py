@@ -1,0 +1,144 @@
+"""What `moewire doctor` says of ranks on several hosts."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moewire import _between_hosts, doctor
+from moewire._lib import library
+
+KEY = bytes(range(32)).hex()
+VARIABLES = ("KEY", "KEY_FILE", "LISTEN", "TRANSPORT", "PROTECTION", "HOST")
+NO_LIBRARY = {
+    "available": False,
+    "reason": "verbs: not supported: library not found; tried: libibverbs.so.1 (no such file)",
+}
+DEVICE = {"available": True, "reason": "mlx5_0 port 1"}
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(f"MOEWIRE_{name}", raising=False)
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+
+
+def report(monkeypatch: pytest.MonkeyPatch, verbs: Any, **variables: str) -> dict[str, Any]:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"MOEWIRE_{name}", value)
+    return _between_hosts.report(library(), copy.deepcopy(verbs))
+
+
+# Variables; what the library says of verbs; words about ranks of other hosts; of its fix.
+CARRIERS: list[tuple[dict[str, str], Any, bool, str, str]] = [
+    ({}, NO_LIBRARY, False, "no keys", "openssl rand -hex 32"),
+    ({"KEY": KEY}, NO_LIBRARY, True, "tcp; not RDMA, because libibverbs is not", "apt install"),
+    ({"KEY": KEY}, DEVICE, True, "verbs, over mlx5_0 port 1; tcp where", ""),
+    ({"KEY": KEY, "TRANSPORT": "tcp"}, DEVICE, True, "tcp: MOEWIRE_TRANSPORT is tcp", ""),
+    ({"KEY": KEY, "TRANSPORT": "rdma"}, DEVICE, True, "verbs, over mlx5_0 port 1", ""),
+    ({"KEY": KEY, "TRANSPORT": "rdma"}, NO_LIBRARY, False, "is rdma, and libibverbs", "apt"),
+    ({"KEY": KEY, "TRANSPORT": "shm"}, DEVICE, False, "is shm", "MOEWIRE_TRANSPORT=auto"),
+    ({"KEY": "1 beef"}, NO_LIBRARY, False, "keys", "docs/hosts.md"),
+    ({"KEY": KEY, "LISTEN": "nosuchcard"}, NO_LIBRARY, False, "nosuchcard", "docs/hosts.md"),
+]
+
+
+@pytest.mark.parametrize(("variables", "verbs", "available", "reason", "fix"), CARRIERS)
+def test_carriers(
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    verbs: Any,
+    available: bool,
+    reason: str,
+    fix: str,
+) -> None:
+    found = report(monkeypatch, verbs, **{"LISTEN": "127.0.0.1", **variables})
+    way = found["ranks_of_other_hosts"]
+    assert way["available"] is available and reason in way["reason"], way
+    assert fix in way.get("fix", ""), way
+    warning = _between_hosts.no_way(found)
+    assert (warning is None) == (available or not variables), warning
+    assert KEY not in str(found) and "beef" not in str(found), "no key is shown"
+    assert found["ranks_of_this_host"] == ("tcp" if variables.get("TRANSPORT") == "tcp" else "shm")
+    if verbs is DEVICE and available and variables.get("TRANSPORT") != "rdma":
+        assert "fix" not in way
+
+
+def test_a_wrong_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = report(monkeypatch, NO_LIBRARY, TRANSPORT="udp")
+    assert "udp" in found["error"]
+    warning = _between_hosts.no_way(found)
+    assert warning is not None and "udp" in warning[0]
+
+
+# What the library says, whether the kernel shows a device; words of the reason and of the fix.
+REASONS = [
+    ("library not found; tried: libibverbs.so.1", False, "not installed", "libibverbs1"),
+    ("symbol not found: ibv_reg_mr", False, "too old", "upgrade"),
+    ("verbs: not supported: no RDMA device", False, "there is no RDMA device", "none"),
+    ("verbs: not supported: no RDMA device", True, "libibverbs does not see", "ibverbs-providers"),
+    ("ibv_get_device_list: function not implemented", False, "there is no RDMA device", "none"),
+    ("rxe0 has no active port (port 1 is in state 1; 4 is active)", True, "no port", "rdma link"),
+    ("no RoCE address among 3", True, "no IP address", "ip address add"),
+    ("ibv_open_device rxe0: permission denied", True, "may not open", "/dev/infiniband"),
+    ("ibv_create_cq: cannot allocate memory", True, "locked memory", "ulimit -l"),
+    ("something else", False, "something else", "see the reason"),
+]
+
+
+@pytest.mark.parametrize(("says", "device", "reason", "fix"), REASONS)
+def test_why_not_rdma(says: str, device: bool, reason: str, fix: str) -> None:
+    what, helps = _between_hosts._why_no_rdma(says, ["rxe0 port 1"] if device else [])
+    assert reason in what and fix in helps
+
+
+def test_devices_that_the_kernel_shows(tmp_path: Path) -> None:
+    for name, state in (("mlx5_0", "4: ACTIVE"), ("rxe0", "1: DOWN")):
+        port = tmp_path / name / "ports" / "1"
+        port.mkdir(parents=True)
+        (port / "state").write_text(f"{state}\n")
+        (port / "link_layer").write_text("Ethernet\n")
+        (port / "rate").write_text("100 Gb/sec (4X EDR)\n")
+    assert _between_hosts.rdma_devices(tmp_path) == [
+        "mlx5_0 port 1: active, Ethernet, 100 Gb/sec (4X EDR)",
+        "rxe0 port 1: down, Ethernet, 100 Gb/sec (4X EDR)",
+    ]
+    assert _between_hosts.rdma_devices(tmp_path / "absent") == []
+
+
+LOOPBACK = ("127.0.0.1", "127.0.0.1:4000", "lo", "[::1]:7", "::1")
+NO_LOOPBACK = ("10.0.0.1", "10.0.0.1:4000", "eth0", "fd00::1", "[fd00::1]:7")
+
+
+@pytest.mark.parametrize("listen", [*LOOPBACK, *NO_LOOPBACK])
+def test_loopback(monkeypatch: pytest.MonkeyPatch, listen: str) -> None:
+    monkeypatch.setenv("MOEWIRE_LISTEN", listen)
+    address = _between_hosts._address(listen)
+    assert address["available"] and address["loopback"] is (listen in LOOPBACK), address
+
+
+def test_an_open_key_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"1 {KEY}\n")
+    for mode, warned in ((0o600, False), (0o644, True)):
+        file.chmod(mode)
+        found = report(monkeypatch, NO_LIBRARY, KEY_FILE=str(file), LISTEN="127.0.0.1")
+        assert (_between_hosts.open_key_file(found) is not None) is warned
+        assert found["ranks_of_other_hosts"]["available"]
+    found = report(monkeypatch, NO_LIBRARY, KEY_FILE=str(tmp_path / "absent"))
+    warning = _between_hosts.no_way(found)
+    assert warning is not None and "absent" in warning[0]
+
+
+def test_all_of_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOEWIRE_KEY", KEY)
+    monkeypatch.setenv("MOEWIRE_LISTEN", "127.0.0.1")
+    text = doctor._document(doctor.report())
+    for words in ("between hosts:", "ranks of other hosts: ", "ranks of this host: ", "rdma: "):
+        assert words in text, text
+    assert "only ranks of this machine reach it" in text
+    assert KEY not in text
