@@ -309,9 +309,11 @@ func (b *buffer) commit() error {
 	if b.meet.change == nil {
 		return nil
 	}
-	err := b.meet.change.Commit()
+	if err := b.meet.change.Commit(); err != nil {
+		return err // the change stays: a call without one would begin the epoch with the old ranks
+	}
 	b.meet.change = nil
-	return err
+	return nil
 }
 
 //export mwiBufferMembers

@@ -181,13 +181,25 @@ func mwiBufferPaths(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.m
 		if _, err := b.core(); err != nil {
 			return err
 		}
-		b.mu.Lock()
-		found := b.dom.Paths()
-		b.mu.Unlock()
-		paths := make([]path, len(found))
-		for i, p := range found {
-			paths[i] = path(p)
+		paths, err := b.paths()
+		if err != nil {
+			return err
 		}
 		return copyJSON(paths, buf, size, length)
 	})
+}
+
+// paths is of the last meeting that was installed.
+func (b *buffer) paths() ([]path, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.dom == nil { // a join that was not installed is being undone
+		return nil, errUnconnected(b.id)
+	}
+	found := b.dom.Paths()
+	paths := make([]path, len(found))
+	for i, p := range found {
+		paths[i] = path(p)
+	}
+	return paths, nil
 }
