@@ -80,6 +80,14 @@ func (d *Domain) gather(l *Listener, r *roster, until time.Time) (*view, []*link
 	return v, g.links, nil
 }
 
+// yieldEntrance frees a port that was given: the next meeting needs it. Control
+// connections of now that break are not made again then, if others dial.
+func (d *Domain) yieldEntrance() {
+	if m := d.now.Load(); m.view != nil {
+		m.view.controls.Load().CloseEntrance()
+	}
+}
+
 // page is where the words of a far rank are kept, whoever has its number.
 func (d *Domain) page(rank int) (transport.Segment, error) {
 	d.mu.Lock()

@@ -287,9 +287,17 @@ func (g *gathering) awaitEach(ranks uint64, done func(rank int) bool, complaint 
 		case <-g.cancel:
 			return errCancelled
 		case <-timer.C:
-			return fmt.Errorf("%s %s before the deadline: %w", strings.Join(late, ", "), complaint, os.ErrDeadlineExceeded)
+			return fmt.Errorf("%s %s before the deadline%s: %w", strings.Join(late, ", "), complaint, g.crowded(), os.ErrDeadlineExceeded)
 		}
 	}
+}
+
+// crowded says that it may be this rank's own fault.
+func (g *gathering) crowded() string {
+	if n := g.v.controls.Load().Stats().AcceptFailures; n > 0 {
+		return fmt.Sprintf(" (here, %d connections could not be taken: are there descriptors left?)", n)
+	}
+	return ""
 }
 
 func (g *gathering) take(n note) error {
