@@ -99,6 +99,9 @@ func (b *buffer) update() error {
 	if b.meet.stage == stageConnecting {
 		return invalid("buffer %d is being connected in another thread", b.id)
 	}
+	if err := b.rereadKeys(); err != nil {
+		return err // nothing has changed
+	}
 	_ = b.meet.end() // its failure has no consequence: the memory is another's
 	joined := b.meet.stage == stageOver
 	b.meet.stage = stageFailed // until there is another listener

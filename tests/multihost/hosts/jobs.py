@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -164,3 +165,40 @@ def closes_at_once(rank: Rank) -> None:
         with rank.buffer(size_for([case]), name=f"store{number}") as buffer:
             verify.combine(buffer, verify.dispatch(buffer, case, rank.rank))
         rank.meet(f"end{number}")
+
+
+def write_keys(path: str, lines: Sequence[str]) -> None:
+    """As an operator does: whoever reads sees the old file or the new one."""
+    with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write("\n".join(lines))
+    os.rename(path + ".new", path)
+
+
+def exchange_keys(rank: Rank, old: str, new: str) -> None:
+    """From one key to another while ranks run, by the three steps; then what must not go."""
+    path = os.path.join(rank.folder, f"keys-{rank.rank}")
+    write_keys(path, [old])
+    with rank.buffer(key_file=path, connect_timeout_us=5_000_000) as buffer:
+        exchange(buffer, rank)
+        first = rank.rank == 0  # the operator has got to this host only
+        for number, lines in enumerate(
+            ([old, new], [new, old] if first else [old, new], [new, old], [new])
+        ):
+            write_keys(path, lines)
+            rank.meet(f"written{number}")
+            buffer.update_ep_member()
+            exchange(buffer, rank, number)
+            rank.meet(f"exchanged{number}")
+        os.chmod(path, 0o644)
+        text = expect(moewire.InvalidArgument, buffer.update_ep_member)
+        assert "key_file" in text and "read by others" in text, text
+        rank.meet("refused")
+        exchange(buffer, rank)  # nothing has changed
+        rank.meet("still here")
+        write_keys(path, [new] if first else [old])  # the old key is no key any more
+        expect(moewire.MoewireError, buffer.update_ep_member)
+        rank.meet("apart")
+        write_keys(path, [new])
+        buffer.update_ep_member()
+        exchange(buffer, rank)
+        rank.meet("end")
