@@ -55,7 +55,11 @@ func (b *buffer) core() (*ep.Buffer, error) {
 	if e := b.ep.Load(); e != nil {
 		return e, nil
 	}
-	return nil, invalid("buffer %d is not connected yet: call mw_buffer_connect first", b.id)
+	return nil, errUnconnected(b.id)
+}
+
+func errUnconnected(id uint64) error {
+	return invalid("buffer %d is not connected yet: call mw_buffer_connect first", id)
 }
 
 func shapeOf(s *C.mw_shape_t) layout.Shape {

@@ -99,6 +99,9 @@ func (b *buffer) update() error {
 	if b.meet.stage == stageConnecting {
 		return invalid("buffer %d is being connected in another thread", b.id)
 	}
+	if err := b.rereadKeys(); err != nil {
+		return err // nothing has changed
+	}
 	_ = b.meet.end() // its failure has no consequence: the memory is another's
 	joined := b.meet.stage == stageOver
 	b.meet.stage = stageFailed // until there is another listener
@@ -309,9 +312,11 @@ func (b *buffer) commit() error {
 	if b.meet.change == nil {
 		return nil
 	}
-	err := b.meet.change.Commit()
+	if err := b.meet.change.Commit(); err != nil {
+		return err // the change stays: a call without one would begin the epoch with the old ranks
+	}
 	b.meet.change = nil
-	return err
+	return nil
 }
 
 //export mwiBufferMembers

@@ -45,7 +45,7 @@ func reachOf(c *C.mw_config_t) (cfg mixed.Config, err error) {
 		return cfg, err
 	}
 	cfg.Host = string(host)
-	if cfg.Keys, err = keysOf(c.keys); err != nil {
+	if cfg.Keys, err = keysOf(c); err != nil {
 		return cfg, err
 	}
 	if cfg.Listen, err = listenOf(c.listen); err != nil {
@@ -96,17 +96,43 @@ func text(name string, b C.mw_bytes_t) ([]byte, error) {
 }
 
 // keysOf reads a keyring; nil without keys. Its errors show no key.
-func keysOf(b C.mw_bytes_t) (*wire.Keyring, error) {
-	given, err := text("config->keys", b)
-	if err != nil || len(given) == 0 {
+func keysOf(c *C.mw_config_t) (*wire.Keyring, error) {
+	given, err := text("config->keys", c.keys)
+	if err != nil {
 		return nil, err
 	}
-	keys := bytes.Clone(given) // a ring overwrites what it has read
-	ring, err := wire.NewKeyring(func() ([]byte, error) { return bytes.Clone(keys), nil })
+	path, err := text("config->key_file", c.key_file)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(path) > 0 && len(given) > 0:
+		return nil, invalid("config->keys and config->key_file are both given, allowed is one of them")
+	case len(path) > 0:
+		return ringOf("config->key_file", wire.FromFile(string(path)))
+	case len(given) > 0:
+		keys := bytes.Clone(given) // a ring overwrites what it has read
+		return ringOf("config->keys", func() ([]byte, error) { return bytes.Clone(keys), nil })
+	}
+	return nil, nil
+}
+
+func ringOf(name string, source wire.Source) (*wire.Keyring, error) {
+	ring, err := wire.NewKeyring(source)
 	if err != nil {
-		return nil, invalid("config->keys: %v", err)
+		return nil, invalid("%s: %v", name, err)
 	}
 	return ring, nil
+}
+
+// rereadKeys is for the next meeting: keys are exchanged while ranks run.
+func (b *buffer) rereadKeys() error {
+	if b.open.Keys == nil {
+		return nil
+	}
+	if err := b.open.Keys.Reload(); err != nil {
+		return invalid("config->key_file: %v", err)
+	}
+	return nil
 }
 
 // listenOf reads an address, with a port or without, or an interface.
@@ -181,13 +207,25 @@ func mwiBufferPaths(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.m
 		if _, err := b.core(); err != nil {
 			return err
 		}
-		b.mu.Lock()
-		found := b.dom.Paths()
-		b.mu.Unlock()
-		paths := make([]path, len(found))
-		for i, p := range found {
-			paths[i] = path(p)
+		paths, err := b.paths()
+		if err != nil {
+			return err
 		}
 		return copyJSON(paths, buf, size, length)
 	})
+}
+
+// paths is of the last meeting that was installed.
+func (b *buffer) paths() ([]path, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.dom == nil { // a join that was not installed is being undone
+		return nil, errUnconnected(b.id)
+	}
+	found := b.dom.Paths()
+	paths := make([]path, len(found))
+	for i, p := range found {
+		paths[i] = path(p)
+	}
+	return paths, nil
 }

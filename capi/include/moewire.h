@@ -147,11 +147,13 @@ typedef struct {
 	mw_bytes_t listen;    /* own: where ranks of other hosts reach this one: an address, "ADDRESS:PORT"
 	                         ("[ADDRESS]:PORT" for IPv6), or the name of an interface */
 	mw_bytes_t keys;      /* shared by all ranks: one per line, "ID HEX", 64 digits, the current one
-	                         first (docs/wire.md). Needed between hosts; never shown */
+	                         first (docs/wire.md). Between hosts these or key_file; never shown */
 	mw_bytes_t host;      /* own, for tests: ranks with different names take one another for ranks of
 	                         other hosts. Empty: this machine */
 	uint64_t ring_bytes;  /* two rings of this size per direction and far rank, a power of two; 0: 16 MiB */
 	int64_t silent_after_us; /* a far rank that is not heard for so long is suspected; 0: 1 s */
+	mw_bytes_t key_file;  /* path of a file with `keys`, in their place; read again by every
+	                         mw_buffer_update. Nobody but its owner may read it */
 } mw_config_t;
 
 /* Shared memory between ranks of one host, else what both have; says what it chose (mw_buffer_paths). */

@@ -52,7 +52,7 @@ typedef struct { uint64_t id; } mw_transfer_t; /* one operation */
  * comment. Peers share the current key of whoever dials. They are never logged
  * and never part of an error's text.
  */
-#define MW_KEYS_FILE 1u  /* `keys` is a path; nobody but its owner may write the file */
+#define MW_KEYS_FILE 1u  /* `keys` is a path; nobody but its owner may read the file */
 #define MW_KEYS_ENV 2u   /* `keys` is an environment variable's name; ; may stand for a new line */
 #define MW_KEYS_BYTES 3u /* `keys` is the text; ; may stand for a new line */
 

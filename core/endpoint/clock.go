@@ -74,10 +74,21 @@ func (s *Store) Start(d time.Duration) {
 			case <-t.stop:
 				return
 			case <-clock.C:
-				s.Tick()
+				s.tickSafely()
 			}
 		}
 	}, nil)
+}
+
+// tickSafely: a mistake in the owner's Send or Changed must not end what
+// reclaims and gives up.
+func (s *Store) tickSafely() {
+	if safego.Call("endpoint tick", s.Tick) == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stats.Panics++
 }
 
 // Close retires everything, and returns when all queue pairs are gone and no

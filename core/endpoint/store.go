@@ -128,6 +128,7 @@ type Stats struct {
 	Made, Destroyed, Evicted, Failed        uint64
 	Capped, NoResource, StaleNotes, Refused uint64
 	Events                                  uint64 // of the device, that name no endpoint
+	Panics                                  uint64 // of Send and Changed, on the ticker's goroutine
 }
 
 // Store keeps connections. Safe for concurrent use, but for Poll: one
@@ -372,23 +373,27 @@ func (s *Store) flush() {
 	s.telling = true
 	defer func() { s.telling = false }() // also when the owner's code panics
 	for len(s.outbox)+len(s.news) > 0 {
-		notes, news := s.outbox, s.news
-		s.outbox, s.news = nil, nil
-		s.tell(notes, news)
+		s.tell()
 	}
 }
 
-// tell calls the owner, without the lock that its caller has.
-func (s *Store) tell(notes []outgoing, news []change) {
+// tell calls the owner once, without the lock that its caller has. What comes
+// next stays where the next flush finds it, should the owner panic.
+func (s *Store) tell() {
+	if len(s.outbox) > 0 {
+		n := s.outbox[0]
+		s.outbox = s.outbox[1:]
+		s.mu.Unlock()
+		defer s.mu.Lock()
+		s.cfg.Send(n.to, n.note)
+		return
+	}
+	n := s.news[0]
+	s.news = s.news[1:]
 	s.mu.Unlock()
 	defer s.mu.Lock()
-	for i := range notes {
-		s.cfg.Send(notes[i].to, notes[i].note)
-	}
-	for i := range news {
-		if s.cfg.Changed != nil {
-			s.cfg.Changed(news[i].peer, news[i].ref, news[i].why)
-		}
+	if s.cfg.Changed != nil {
+		s.cfg.Changed(n.peer, n.ref, n.why)
 	}
 }
 

@@ -72,6 +72,22 @@ func TestPanicInPrepare(t *testing.T) {
 	eventually(t, "its place", func() bool { return w.nodes[0].dev.Counts().QueuePairs == 0 && s.Stats().Retiring == 0 })
 }
 
+// TestPanicInChanged (ES16): the clock goes on after a panic of the owner's, and
+// tells what was to be told after it.
+func TestPanicInChanged(t *testing.T) {
+	var calls atomic.Int32
+	w := changedWorld(t, func(error) {
+		if calls.Add(1) == 1 {
+			panic("a mistake of the owner's")
+		}
+	})
+	s := w.nodes[0].now()
+	s.mu.Lock()
+	s.news = append(s.news, change{peer: 1}, change{peer: 1})
+	s.mu.Unlock()
+	eventually(t, "both were told", func() bool { return calls.Load() == 2 && s.Stats().Panics == 1 })
+}
+
 // TestZeroRef (ES11): the Ref that comes with an error names nothing.
 func TestZeroRef(t *testing.T) {
 	w := testWorld(t, 2, fake.Config{}, nil)

@@ -29,6 +29,7 @@ type far struct {
 	last   int32
 	target [1]device.Target
 	one    [1]int32 // the only count of rows that are sums
+	short  error    // there was no memory for a message, which is still in front
 }
 
 // farSlot is what a slot keeps for one far rank.
@@ -145,6 +146,9 @@ func (b *Buffer) receive() (some bool) {
 		r := bits.TrailingZeros64(rest)
 		for msg := b.far.carrier.Next(r); msg != nil; msg = b.far.carrier.Next(r) {
 			if !b.takeMessage(r, msg) {
+				if b.far.short != nil {
+					break // it waits until there is memory
+				}
 				b.count.dropped++
 			}
 			b.far.carrier.Release(r)

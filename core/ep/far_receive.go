@@ -2,6 +2,7 @@ package ep
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math/bits"
 
 	"github.com/moewire/moewire/core/device"
@@ -71,7 +72,7 @@ func (b *Buffer) takeRows(s *slot, r int, n uint64, msg []byte) bool {
 	if b.cfg.Deterministic || in.params.flat {
 		b.announceFor(s, r)
 		if in.stashed > 0 || !b.ordered(s, r) {
-			return b.stash(in, msg, &h) // behind what is there
+			return b.stash(r, in, msg, &h) // behind what is there
 		}
 	} else {
 		b.takePlaces(s, in)
@@ -177,13 +178,17 @@ func (b *Buffer) ordered(s *slot, r int) bool {
 
 // stash keeps a piece. What a source sends next must not wait behind it: that
 // may be what the order waits for.
-func (b *Buffer) stash(in *inRows, msg []byte, h *rowsHead) bool {
+func (b *Buffer) stash(r int, in *inRows, msg []byte, h *rowsHead) bool {
 	size := (int64(len(msg)) + 15) &^ 7 // its length goes before it
 	if in.stashed+size > 2*b.slabBytes+int64(len(msg)) {
 		return false
 	}
 	if in.stash == nil || in.stash.SizeBytes() < in.stashed+size {
-		if !b.growStash(in, in.stashed+size) {
+		if err := b.growStash(in, in.stashed+size); err != nil {
+			b.far.short = fmt.Errorf("memory for rows of rank %d that wait for their places: %w", r, err)
+			if h.first == 0 {
+				in.op = 0 // as if it had not come: it is looked at again
+			}
 			return false
 		}
 	}
@@ -194,17 +199,17 @@ func (b *Buffer) stash(in *inRows, msg []byte, h *rowsHead) bool {
 	return true
 }
 
-func (b *Buffer) growStash(in *inRows, n int64) bool {
+func (b *Buffer) growStash(in *inRows, n int64) error {
 	grown, err := b.far.carrier.Memory(1 << bits.Len64(uint64(n)))
 	if err != nil {
-		return false
+		return err
 	}
 	if in.stash != nil {
 		copy(grown.Bytes(0, in.stashed), in.stash.Bytes(0, in.stashed))
 		in.stash.Release()
 	}
 	in.stash = grown
-	return true
+	return nil
 }
 
 // placeStashed takes the pieces that have places by now, and reports whether

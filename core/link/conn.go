@@ -10,34 +10,50 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// conn is one control connection, from the first byte of its handshake on.
+// conn is what there is between this rank and another one: one TCP connection
+// at a time, from the first byte of its handshake on, and what outlives it.
 type conn struct {
-	rank     int // -1 while it is a stranger's
-	addr     netip.AddrPort
-	id       wire.PeerID
-	fd       *sys.FD
+	rank int // -1 while it is a stranger's
+	addr netip.AddrPort
+	id   wire.PeerID
+
+	// The goroutine's own, of all connections.
+	met      bool      // one was up
+	over     bool      // Ended was called, or nothing is to be said any more
+	bye      bool      // the peer has said it
+	cause    error     // why the last one broke
+	tries    int       // to make another one
+	retry    time.Time // when to try next; zero: the peer comes, or is there
+	received uint64    // messages of the peer
+
+	// The goroutine's own, of the connection of now.
+	fd       *sys.FD // nil: there is none
 	token    uint64
-	until    time.Time // a stranger's
+	until    time.Time // when it has to be up
 	dialling bool
-	over     bool // Ended was called
-	bye      bool // the peer has said it
+	hands    *wire.Handshake
+	session  *wire.Session
+	split    wire.Splitter
+	digest   *wire.Digest
+	head     wire.Head // of the message whose payload is coming
+	payload  []byte
+	missing  int
+	begun    bool   // this side has said how much it has received
+	resumed  bool   // the peer has
+	told     uint64 // how much of received the peer was told of
+	out      []byte // sealed
+	sent     int    // of out
 
-	// The goroutine's own.
-	hands   *wire.Handshake
-	session *wire.Session
-	split   wire.Splitter
-	digest  *wire.Digest
-	head    wire.Head // of the message whose payload is coming
-	payload []byte
-	missing int
-
-	mu     sync.Mutex // guards what follows
-	up     bool
-	queue  []byte // sealed, not written
-	sealed []byte
+	mu  sync.Mutex // guards what follows
+	up  bool
+	box outbox
 }
 
-var errEOF = errors.New("the connection has ended")
+// Errors of what is no conversation between two of us.
+var (
+	errEOF     = errors.New("the connection has ended")
+	errNumbers = errors.New("the peer violates the protocol: its numbers of messages cannot be")
+)
 
 func (p *conn) isUp() bool {
 	p.mu.Lock()
@@ -48,124 +64,150 @@ func (p *conn) isUp() bool {
 func (p *conn) down() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.up, p.queue = false, nil
+	p.up, p.box = false, outbox{}
 }
 
-// push seals a message behind those that wait.
+// push puts a message behind those that wait.
 func (p *conn) push(code uint8, message []byte) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.up || len(p.queue)+len(message)+wire.MaxFrameBytes > maxQueuedBytes {
+	if !p.up || code != codeBye && len(p.box.buf)+entryBytes+len(message) > maxQueuedBytes {
 		return false
 	}
-	frame, err := p.session.Seal(p.sealed[:0], &wire.Head{Code: code}, message)
-	if err != nil {
-		return false // of a session that is used up; the silence will tell
+	p.box.add(code, message)
+	if code == codeBye {
+		p.up = false // nothing comes after it
 	}
-	p.sealed = frame
-	p.queue = append(append(p.queue, frame...), message...)
 	return true
 }
 
-// waiting is what has not been written.
-func (p *conn) waiting() []byte {
+// arrived notes how much the peer has received.
+func (p *conn) arrived(n uint64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.queue
+	if !p.box.arrived(n) {
+		return errNumbers
+	}
+	return nil
 }
 
-// written forgets the first n bytes. Only the goroutine takes bytes off.
-func (p *conn) written(n int) {
+func (p *conn) resume(n uint64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.queue = append(p.queue[:0], p.queue[n:]...)
+	if p.resumed || !p.box.resume(n) {
+		return errNumbers
+	}
+	p.resumed = true
+	return nil
 }
 
-// wire says how handshakes go.
-func (c *Controls) wire(peer wire.PeerID) wire.Config {
-	return wire.Config{
-		Keys: c.cfg.Keys, Self: c.cfg.ID, Peer: peer, Ordered: true, MaxPayloadBytes: MaxControlBytes,
-		Codes: wire.Codes(codeMessage, codeBye), Guard: c.guard, Counters: c.cfg.Counters,
-		Accept: func(p wire.Peer) ([]byte, error) {
-			if rank, known := c.who[p.ID]; !known || peer == (wire.PeerID{}) && rank < c.cfg.Rank {
-				return nil, wire.ErrPeer
+// heardAll: the peer has received all that was said.
+func (p *conn) heardAll() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.box.num == 0
+}
+
+// forget makes the state of a connection that of none.
+func (p *conn) forget() {
+	p.fd, p.token, p.until, p.dialling = nil, 0, time.Time{}, false
+	p.hands, p.session, p.digest, p.split = nil, nil, nil, wire.Splitter{}
+	p.missing, p.begun, p.resumed = 0, false, false
+	p.out, p.sent = p.out[:0], 0
+}
+
+// frame seals something behind what is sealed already. Every frame tells how
+// much this side has received.
+func (p *conn) frame(code uint8, message []byte) (err error) {
+	p.out, err = p.session.Seal(p.out, &wire.Head{Code: code, Request: p.received}, message)
+	if err == nil {
+		p.out, p.told = append(p.out, message...), p.received
+	}
+	return err
+}
+
+// sealedBytes is about how much is sealed at a time.
+const sealedBytes = 16 << 10
+
+// seal takes what is to be written next; nothing if there is nothing.
+func (p *conn) seal() error {
+	p.out, p.sent = p.out[:0], 0
+	if !p.begun {
+		p.begun = true
+		if err := p.frame(codeResume, nil); err != nil {
+			return err
+		}
+	}
+	if !p.resumed {
+		return nil // where to go on is not known yet
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(p.out) < sealedBytes {
+		code, message, ok := p.box.take()
+		if !ok {
+			return nil
+		}
+		if err := p.frame(code, message); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write writes what waits, as far as the socket takes it.
+func (c *Controls) write(p *conn) {
+	for p.session != nil {
+		if p.sent == len(p.out) {
+			if err := p.seal(); err != nil { // of a session that is used up
+				c.broke(p, err)
+				return
 			}
-			return nil, nil
-		},
-	}
-}
-
-// dial begins to connect.
-func (c *Controls) dial(p *conn) (err error) {
-	if p.hands, err = wire.NewHandshake(wire.RoleClient, c.wire(p.id)); err != nil {
-		return err
-	}
-	p.fd, err = sys.DialTCP(p.addr, sys.TCPOptions{NoDelay: true})
-	if err != nil && !errors.Is(err, sys.ErrInProgress) {
-		return err
-	}
-	p.dialling = true
-	return c.register(p)
-}
-
-func (c *Controls) finishDial(p *conn) {
-	p.dialling = false
-	if err := sys.FinishDial(p.fd); err != nil {
-		c.ended(p, err)
-		return
-	}
-	c.say(p, p.hands.Start())
-}
-
-// say writes bytes of a handshake, which fit any socket's buffer.
-func (c *Controls) say(p *conn, out []byte) {
-	for len(out) > 0 {
-		n, err := sys.Write(p.fd, out)
+			if len(p.out) == 0 {
+				return
+			}
+		}
+		n, err := sys.Write(p.fd, p.out[p.sent:])
+		if errors.Is(err, sys.ErrAgain) {
+			return // the socket says when there is room
+		}
 		if err != nil {
-			c.leave(p, err)
+			c.writeFailed(p, err)
 			return
 		}
-		out = out[n:]
+		p.sent += n
 	}
 }
 
-// leave ends a connection, whoever's it is.
-func (c *Controls) leave(p *conn, err error) {
-	if p.rank < 0 {
-		c.drop(p)
-		return
+// writeFailed lets what has arrived be read before the end is told.
+func (c *Controls) writeFailed(p *conn, err error) {
+	token := p.token
+	if c.read(p); p.fd != nil && p.token == token {
+		c.broke(p, err)
 	}
-	c.ended(p, err)
 }
 
-// accept takes all connections that are there. The oldest stranger makes room
-// for a new one.
-func (c *Controls) accept() {
-	for {
-		fd, err := sys.Accept(c.door)
-		if err != nil {
-			return
-		}
-		_ = sys.SetTCP(fd, sys.TCPOptions{NoDelay: true})
-		if len(c.strangers) == maxStrangers {
-			c.drop(c.strangers[0])
-		}
-		hands, err := wire.NewHandshake(wire.RoleServer, c.wire(wire.PeerID{}))
-		p := &conn{rank: -1, fd: fd, hands: hands, until: time.Now().Add(c.cfg.HandshakeTimeout)}
-		if err == nil {
-			err = c.register(p)
-		}
-		if err != nil {
-			sys.CloseAll(fd)
+// unacknowledged is how many messages may come before a peer is told.
+const unacknowledged = 8
+
+// acknowledge tells peers to whom nothing else was said how much has come.
+func (c *Controls) acknowledge(atLeast uint64) {
+	for _, p := range c.peers {
+		if p == nil || p.session == nil || !p.begun || p.received-p.told < atLeast || p.sent < len(p.out) {
 			continue
 		}
-		c.strangers = append(c.strangers, p)
+		p.out, p.sent = p.out[:0], 0
+		if err := p.frame(codeAck, nil); err != nil {
+			c.broke(p, err)
+			continue
+		}
+		c.write(p)
 	}
 }
 
 // read takes everything that has come.
 func (c *Controls) read(p *conn) {
-	for p.fd.Raw() >= 0 && !p.over {
+	for token := p.token; p.fd != nil && p.token == token; {
 		n, err := sys.Read(p.fd, c.buf)
 		switch {
 		case errors.Is(err, sys.ErrAgain):
@@ -185,13 +227,16 @@ func (c *Controls) read(p *conn) {
 // take is given bytes of the stream; a stranger becomes a peer on the way.
 func (c *Controls) take(p **conn, in []byte) error {
 	for len(in) > 0 && (*p).session == nil {
+		if (*p).hands == nil {
+			return errEOF // who was only asked whether it is there says nothing
+		}
 		n, out, err := (*p).hands.Step(in)
 		c.say(*p, out)
 		if err != nil {
 			return err
 		}
-		if (*p).fd.Raw() < 0 || (*p).over {
-			return errEOF
+		if (*p).fd == nil {
+			return nil // it has ended, and that was told
 		}
 		in = in[n:]
 		if (*p).hands.Done() {
@@ -206,30 +251,6 @@ func (c *Controls) take(p **conn, in []byte) error {
 			return err
 		}
 	}
-	return nil
-}
-
-// greet finds out whose connection this is.
-func (c *Controls) greet(p **conn) error {
-	q := *p
-	if q.rank < 0 {
-		peer := c.peers[c.who[q.hands.Peer().ID]]
-		if peer.fd != nil {
-			return wire.ErrPeer // it is here already
-		}
-		c.forget(q)
-		peer.fd, peer.token, peer.hands = q.fd, q.token, q.hands
-		c.tokens[peer.token] = peer
-		*p, q = peer, peer
-	}
-	q.session = q.hands.Session()
-	q.hands = nil
-	q.digest = q.session.NewDigest()
-	q.mu.Lock()
-	q.up = true
-	q.mu.Unlock()
-	c.lock()
-	c.handler.Up(q.rank)
 	return nil
 }
 
@@ -264,37 +285,31 @@ func (c *Controls) message(p *conn) error {
 	if err := p.digest.Check(); err != nil {
 		return err
 	}
-	if p.head.Code == codeBye {
+	if p.over {
+		return nil // it has the rest of our numbers with the first frame
+	}
+	if p.head.Code == codeResume {
+		return p.resume(p.head.Request)
+	}
+	if !p.resumed {
+		return errNumbers
+	}
+	if err := p.arrived(p.head.Request); err != nil {
+		return err
+	}
+	switch p.head.Code {
+	case codeBye:
+		p.received++
 		p.bye = true
-		return nil
+		if err := p.frame(codeAck, nil); err == nil {
+			c.write(p) // who leaves waits for it
+		}
+		return errEOF
+	case codeMessage:
+		p.received++
+		if !c.leaving {
+			c.handler.Heard(p.rank, p.payload)
+		}
 	}
-	c.handler.Heard(p.rank, p.payload)
 	return nil
-}
-
-// write writes what waits, as far as the socket takes it.
-func (c *Controls) write(p *conn) {
-	for !p.over {
-		out := p.waiting()
-		if len(out) == 0 {
-			return
-		}
-		n, err := sys.Write(p.fd, out)
-		if errors.Is(err, sys.ErrAgain) {
-			return // the socket says when there is room
-		}
-		if err != nil {
-			c.writeFailed(p, err)
-			return
-		}
-		p.written(n)
-	}
-}
-
-// writeFailed lets what has arrived be read before the end is told.
-func (c *Controls) writeFailed(p *conn, err error) {
-	c.read(p)
-	if !p.over {
-		c.ended(p, err)
-	}
 }

@@ -1,10 +1,8 @@
 package link
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,7 +61,8 @@ type ControlConfig struct {
 
 // Handler is told what happens, on one goroutine. Its methods do not block.
 type Handler interface {
-	// Up: the rank is connected, and proved to be the one that was meant.
+	// Up: the rank is connected, and proved to be the one that was meant. It
+	// comes once, also where the connection is made again.
 	Up(rank int)
 	// Heard: a message has come. It is the callee's only until it returns.
 	Heard(rank int, message []byte)
@@ -76,12 +75,14 @@ type Handler interface {
 // Ending says how a control connection ended.
 type Ending uint8
 
-// The ends. Only EndDead says that the process has ended: the system of its
-// host closed the connection, and it had not said good-bye.
+// The ends. Only EndDead says that the process has ended: the connection ended,
+// or was reset, without a good-bye, and its host's system says that nobody
+// listens at its entrance any more. A connection that ends in another way is
+// made again.
 const (
 	EndBye    Ending = iota + 1 // the rank closed it, or is about to
-	EndDead                     // end of the stream, or a reset
-	EndBroken                   // anything else: the network, or bytes that are not genuine
+	EndDead                     // the process has ended
+	EndBroken                   // there never was one, or the peer is none of us
 )
 
 // Controls are the control connections of one rank to the others of a meeting.
@@ -94,7 +95,7 @@ type Controls struct {
 	poller  *sys.Poller
 	bellMu  sync.Mutex // guards closing and signalling bell
 	bell    *sys.FD
-	door    *sys.FD // nil once everybody has come
+	door    *sys.FD
 	peers   [transport.MaxRanks]*conn
 	who     map[wire.PeerID]int
 
@@ -103,7 +104,14 @@ type Controls struct {
 	tokens    map[uint64]*conn
 	last      uint64
 	buf       []byte
+	resting   bool      // nobody looks at the entrance
+	leaving   bool      // Close was called
+	until     time.Time // when leaving has to be over
 
+	failures, remade atomic.Uint64
+
+	lock   atomic.Bool // the entrance is to be closed
+	locked chan struct{}
 	stop   atomic.Bool
 	done   chan struct{}
 	end    sync.Once
@@ -113,7 +121,7 @@ type Controls struct {
 // MaxControlBytes is the longest control message.
 const MaxControlBytes = 4096
 
-// maxQueuedBytes bounds what waits for one peer to take it.
+// maxQueuedBytes bounds what one peer is not known to have taken.
 const maxQueuedBytes = 64 << 10
 
 // maxStrangers bounds connections that have not shown who they are.
@@ -123,6 +131,8 @@ const maxStrangers = 2 * transport.MaxRanks
 const (
 	codeMessage = 1
 	codeBye     = 2
+	codeResume  = 3 // first on every connection: how much has come over the others
+	codeAck     = 4 // says only how much has come, as every frame does
 )
 
 // StartControls connects to all ranks in others: this rank dials the lower
@@ -134,11 +144,10 @@ func StartControls(cfg ControlConfig, entrance *Entrance, others map[int]Attende
 	}
 	c := &Controls{
 		cfg: cfg, handler: handler, door: entrance.fd, who: map[wire.PeerID]int{},
-		tokens: map[uint64]*conn{}, buf: make([]byte, 64<<10), done: make(chan struct{}),
+		tokens: map[uint64]*conn{}, buf: make([]byte, 64<<10), done: make(chan struct{}), locked: make(chan struct{}),
 	}
 	err := c.open(others)
 	if err == nil {
-		c.lock()
 		safego.Go("link controls", func() { c.run(); close(c.done) }, c.crashed)
 		return c, nil
 	}
@@ -179,7 +188,8 @@ func (c *Controls) open(others map[int]Attendee) (err error) {
 }
 
 // Send queues a message for a rank and reports whether it did: not before it
-// is up, after it has ended, or while too much waits already.
+// is up, after it has ended, or while too much waits already. A message that
+// was queued arrives, in its order, unless the rank ends before that.
 func (c *Controls) Send(rank int, message []byte) bool {
 	p := c.peers[rank]
 	if p == nil || len(message) > MaxControlBytes || !p.push(codeMessage, message) {
@@ -215,8 +225,23 @@ func (c *Controls) Ranks() (ranks uint64) {
 	return ranks
 }
 
-// Close says good-bye to everybody and ends the goroutine. Idempotent; not
-// from the handler.
+// ControlStats is what has happened to connections.
+type ControlStats struct {
+	// Remade counts connections that broke and were made again.
+	Remade uint64
+	// AcceptFailures counts how often a connection could not be taken from the
+	// entrance, for want of descriptors for instance.
+	AcceptFailures uint64
+}
+
+// Stats returns the counts.
+func (c *Controls) Stats() ControlStats {
+	return ControlStats{Remade: c.remade.Load(), AcceptFailures: c.failures.Load()}
+}
+
+// Close says good-bye to everybody, waits until they have taken it, but no
+// longer than half a second, and ends the goroutine. Idempotent; not from the
+// handler.
 func (c *Controls) Close() error {
 	c.end.Do(func() {
 		c.stop.Store(true)
@@ -242,8 +267,8 @@ func (c *Controls) crashed(err error) {
 
 func (c *Controls) run() {
 	var events sys.PollEvents
-	next := time.Now().Add(c.cfg.Tick)
-	for !c.stop.Load() {
+	tick, next := time.Now().Add(c.cfg.Tick), time.Time{}
+	for now := time.Now(); !c.finished(now); now = time.Now() {
 		ready, err := c.poller.Poll(&events)
 		if err == nil && len(ready) == 0 {
 			err = c.poller.Sleep(c.bell, max(0, time.Until(next)))
@@ -254,15 +279,39 @@ func (c *Controls) run() {
 		for _, e := range ready {
 			c.serve(e)
 		}
-		if now := time.Now(); !now.Before(next) {
-			next = now.Add(c.cfg.Tick)
-			c.dismiss(now)
-			c.handler.Tick()
+		if now = time.Now(); !now.Before(tick) {
+			tick = now.Add(c.cfg.Tick)
+			c.ticked(now)
 		}
+		if c.lock.Load() {
+			c.lockDoor()
+		}
+		next = c.mend(now, tick)
+		c.flush()
+		c.acknowledge(unacknowledged)
+	}
+	c.leaveRest()
+	c.shut()
+}
+
+// finished begins to leave when that was asked for, and reports whether it is
+// over.
+func (c *Controls) finished(now time.Time) bool {
+	if c.stop.Load() && !c.leaving {
+		c.part(now)
 		c.flush()
 	}
-	c.farewell()
-	c.shut()
+	return c.leaving && (c.parted() || now.After(c.until))
+}
+
+func (c *Controls) ticked(now time.Time) {
+	c.dismiss(now)
+	c.reopen()
+	if !c.leaving {
+		c.handler.Tick()
+	}
+	c.flush()
+	c.acknowledge(1)
 }
 
 // doorToken is the entrance's; connections have others.
@@ -280,7 +329,7 @@ func (c *Controls) serve(e sys.Ready) {
 	if p.dialling && e.Writable {
 		c.finishDial(p)
 	}
-	if e.Readable && p.fd != nil && !p.dialling {
+	if e.Readable && p.token == e.Token && p.fd != nil && !p.dialling {
 		c.read(p)
 	}
 }
@@ -288,17 +337,7 @@ func (c *Controls) serve(e sys.Ready) {
 // flush writes what has been queued.
 func (c *Controls) flush() {
 	for _, p := range c.peers {
-		if p != nil && p.isUp() {
-			c.write(p)
-		}
-	}
-}
-
-// farewell is the good-bye, as far as it can be written at once.
-func (c *Controls) farewell() {
-	for _, p := range c.peers {
-		if p != nil && p.isUp() {
-			p.push(codeBye, nil)
+		if p != nil {
 			c.write(p)
 		}
 	}
@@ -306,7 +345,7 @@ func (c *Controls) farewell() {
 
 // shut closes all sockets.
 func (c *Controls) shut() {
-	sys.CloseAll(c.door)
+	c.lockDoor()
 	for _, p := range c.strangers {
 		sys.CloseAll(p.fd)
 	}
@@ -316,74 +355,4 @@ func (c *Controls) shut() {
 			sys.CloseAll(p.fd)
 		}
 	}
-}
-
-// register gives a socket a token of its own.
-func (c *Controls) register(p *conn) error {
-	c.last++
-	p.token = c.last
-	c.tokens[p.token] = p
-	return c.poller.Add(p.fd, p.token)
-}
-
-// dismiss turns away who has been a stranger for too long.
-func (c *Controls) dismiss(now time.Time) {
-	for i := len(c.strangers) - 1; i >= 0; i-- {
-		if p := c.strangers[i]; now.After(p.until) {
-			c.drop(p)
-		}
-	}
-}
-
-// drop closes a stranger's connection.
-func (c *Controls) drop(p *conn) {
-	delete(c.tokens, p.token)
-	sys.CloseAll(p.fd)
-	c.forget(p)
-}
-
-// forget takes a connection off the list of strangers.
-func (c *Controls) forget(p *conn) {
-	c.strangers = slices.DeleteFunc(c.strangers, func(q *conn) bool { return q == p })
-}
-
-// ended notes the end of a rank's connection.
-func (c *Controls) ended(p *conn, err error) {
-	if p.over {
-		return
-	}
-	p.over = true
-	how := EndBroken
-	switch {
-	case p.bye:
-		how = EndBye
-	case errors.Is(err, errEOF), errors.Is(err, sys.ErrReset):
-		how = EndDead
-	}
-	p.down()
-	delete(c.tokens, p.token)
-	// A socket that is only broken stays open: to close it would tell the
-	// peer, should it hear of it, that this process has ended.
-	if how != EndBroken {
-		sys.CloseAll(p.fd)
-	}
-	c.handler.Ended(p.rank, how, fmt.Errorf("link: control connection to rank %d: %w", p.rank, err))
-}
-
-// lock closes the entrance once nobody is awaited any more.
-func (c *Controls) lock() {
-	if c.everybody() && c.door.Raw() >= 0 {
-		_ = c.poller.Remove(c.door)
-		sys.CloseAll(c.door)
-	}
-}
-
-// everybody reports that nobody is awaited any more.
-func (c *Controls) everybody() bool {
-	for rank, p := range c.peers {
-		if p != nil && rank > c.cfg.Rank && p.fd == nil {
-			return false
-		}
-	}
-	return true
 }

@@ -19,6 +19,7 @@ type Poller struct {
 
 	mu    sync.Mutex // guards changes of links, and dead
 	dead  error      // why nobody polls any more
+	ill   error      // how the device failed first, if it ever did
 	links atomic.Pointer[map[transport.EndpointID]*Link]
 	stop  atomic.Bool
 	done  chan struct{}
@@ -121,10 +122,28 @@ func (p *Poller) failAll(cause error) {
 	p.mu.Lock()
 	p.dead = cause
 	p.mu.Unlock()
+	p.fell(cause)
 	for _, l := range *p.links.Load() {
 		l.fail(cause)
 	}
 	p.ring()
+}
+
+// fell remembers the first failure of the device.
+func (p *Poller) fell(cause error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ill == nil {
+		p.ill = cause
+	}
+}
+
+// Failed says how the device, or the polling, has failed as a whole; nil if it
+// never has. It stays, also when the device is there again.
+func (p *Poller) Failed() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ill
 }
 
 var errDeviceDown = errors.New("device is down")
@@ -138,8 +157,10 @@ func (p *Poller) notice(e *transport.Event) (news bool) {
 			return true
 		}
 	case transport.EventDeviceDown:
+		err := fmt.Errorf("%s: %w: %s", p.carrier.Name(), errDeviceDown, e.Detail)
+		p.fell(err)
 		for _, l := range links {
-			l.fail(fmt.Errorf("%s: %w: %s", p.carrier.Name(), errDeviceDown, e.Detail))
+			l.fail(err)
 		}
 		return true
 	}

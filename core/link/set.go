@@ -13,7 +13,8 @@ import (
 // Set is the links of a rank. It implements transport.Far: its methods are for
 // one goroutine at a time, but for Memory, LinkOf and Err.
 type Set struct {
-	longest int64
+	most    int64 // the longest message that half a ring has room for
+	longest int64 // that all links of now can carry
 	age     time.Duration
 	memory  Memory
 	lost    func(rank int) error
@@ -26,13 +27,14 @@ var _ transport.Far = (*Set)(nil)
 // NewSet makes an empty one. lost says why a rank is known to be lost, nil if
 // it is not; age is how old the owner's copies of words of far ranks may be.
 func NewSet(cfg Config, memory Memory, lost func(rank int) error, age time.Duration) *Set {
-	return &Set{longest: cfg.RingBytes / 2, memory: memory, lost: lost, age: age}
+	return &Set{most: cfg.RingBytes / 2, longest: cfg.RingBytes / 2, memory: memory, lost: lost, age: age}
 }
 
 // Put makes the links (nil: none) those of the ranks, by rank, and returns
 // those that it had before. It is for meetings.
 func (s *Set) Put(links []*Link) (before []*Link) {
 	var ranks uint64
+	s.longest = s.most // those who have gone bound nobody any more
 	for r := range s.links {
 		var l *Link
 		if r < len(links) {

@@ -1,5 +1,5 @@
 // Package pool bounds what is lent: contexts that hold memory or a share of a
-// device (Pool), and the room that a receiver has given to a sender (Credits).
+// device.
 //
 // A bound is a strict reservation: it is taken before anything is made and
 // given back after it is gone, so that no number of callers at the same moment

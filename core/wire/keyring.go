@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"sync/atomic"
+	"syscall"
 )
 
 // KeyBytes is the length of a shared key.
@@ -72,7 +73,9 @@ func GenerateKeyring() *Keyring {
 	return r
 }
 
-// FromFile is a Source that reads a file, which nobody but its owner may write.
+// FromFile is a Source that reads a file, which nobody but its owner may read
+// or write; one of root's may be read by its group, too, as containers mount
+// secrets.
 func FromFile(path string) Source {
 	return func() ([]byte, error) {
 		f, err := os.Open(path)
@@ -84,11 +87,26 @@ func FromFile(path string) Source {
 		if err != nil {
 			return nil, err
 		}
-		if info.Mode().Perm()&0o022 != 0 {
-			return nil, fmt.Errorf("%s may be written by others than its owner (mode %#o)", path, info.Mode().Perm())
+		if err := private(info); err != nil {
+			return nil, fmt.Errorf("%s %w", path, err)
 		}
 		return io.ReadAll(io.LimitReader(f, maxKeyTextBytes+1))
 	}
+}
+
+// private says who could read or change a key and should not.
+func private(info os.FileInfo) error {
+	mode, others := info.Mode().Perm(), os.FileMode(0o044)
+	if s, ok := info.Sys().(*syscall.Stat_t); ok && s.Uid == 0 {
+		others = 0o004
+	}
+	switch {
+	case mode&0o022 != 0:
+		return fmt.Errorf("may be written by others than its owner (mode %#o, use 0600)", mode)
+	case mode&others != 0:
+		return fmt.Errorf("may be read by others than its owner (mode %#o, use 0600)", mode)
+	}
+	return nil
 }
 
 // FromEnv is a Source that reads an environment variable; lines may be

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -143,7 +144,17 @@ func TestSources(t *testing.T) {
 		_, err := NewKeyring(FromFile(path))
 		require.ErrorContains(t, err, "written by others")
 	}
-	_, err := NewKeyring(FromFile(path + "-"))
+	require.NoError(t, os.Chmod(path, 0o604))
+	_, err := NewKeyring(FromFile(path))
+	require.ErrorContains(t, err, "read by others")
+	require.NoError(t, os.Chmod(path, 0o640))
+	_, err = NewKeyring(FromFile(path))
+	if info := must1(os.Stat(path)); info.Sys().(*syscall.Stat_t).Uid == 0 {
+		require.NoError(t, err, "a group of root's")
+	} else {
+		require.ErrorContains(t, err, "read by others")
+	}
+	_, err = NewKeyring(FromFile(path + "-"))
 	require.ErrorIs(t, err, os.ErrNotExist)
 
 	t.Setenv("MOEWIRE_TEST_KEYS", "3 "+otherKey+";4 "+otherKey2)

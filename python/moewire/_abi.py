@@ -157,6 +157,7 @@ class mw_config_t(Structure):
         ("host", mw_bytes_t),
         ("ring_bytes", c_uint64),
         ("silent_after_us", c_int64),
+        ("key_file", mw_bytes_t),
     ]
 
 

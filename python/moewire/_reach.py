@@ -7,7 +7,6 @@ import ipaddress
 import os
 import socket
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from . import _abi as abi
@@ -40,12 +39,14 @@ def native(reach: dict[str, Any]) -> dict[str, int | bytes]:
 
     What is not given comes from the environment. Texts are bytes.
     """
-    keys = _keys(reach.pop("key_file", None))
+    key_file = _key_file(reach.pop("key_file", None))
+    keys = b"" if key_file else _keys()
     return {
         "transport": _choice("transport", reach, "MOEWIRE_TRANSPORT", TRANSPORTS, "auto"),
         "protection": _choice("protection", reach, "MOEWIRE_PROTECTION", PROTECTIONS, "digest"),
-        "listen": _listen(reach.pop("listen", None), keys).encode(),
+        "listen": _listen(reach.pop("listen", None), bool(keys or key_file)).encode(),
         "keys": keys,
+        "key_file": key_file,
         "host": os.environ.get("MOEWIRE_HOST", "").encode(),
         "ring_bytes": integer("ring_bytes", reach.pop("ring_bytes", 0), 0, MAX_RING_BYTES),
         "silent_after_us": integer(
@@ -78,22 +79,27 @@ def _choice(
     return allowed[value]
 
 
-def _keys(key_file: str | os.PathLike[str] | None) -> bytes:
+def _key_file(given: str | os.PathLike[str] | None) -> bytes:
+    """The path of a keyring, which the library reads now and at every update; b"" for none."""
+    name = "key_file" if given else "MOEWIRE_KEY_FILE"
+    path = given or os.environ.get("MOEWIRE_KEY_FILE")
+    if not path:
+        return b""
+    try:
+        return os.fsencode(os.path.abspath(path))
+    except TypeError as error:
+        raise refuse(name, repr(path), "a path") from error
+
+
+def _keys() -> bytes:
     """The text of a keyring; never part of an error."""
-    name = "key_file" if key_file else "MOEWIRE_KEY_FILE"
-    path = key_file or os.environ.get("MOEWIRE_KEY_FILE")
-    if path:
-        try:
-            return Path(path).read_bytes()
-        except (OSError, TypeError) as error:
-            raise refuse(name, repr(path), f"a file that can be read ({error})") from error
     key = os.environ.get("MOEWIRE_KEY", "").strip()
     if not key:
         return b""
     return (key if " " in key else f"1 {key}").encode()
 
 
-def _listen(given: str | None, keys: bytes) -> str:
+def _listen(given: str | None, keys: bool) -> str:
     """The address that ranks of other hosts are told; none is needed without keys."""
     listen = given or os.environ.get("MOEWIRE_LISTEN")
     if listen is not None and not isinstance(listen, str):

@@ -78,7 +78,7 @@ class Buffer(FlatCalls, Member):
         listen: where ranks of other hosts reach this one: an address, "ADDRESS:PORT", or the
             name of an interface; by default this host's address on the way to ``MASTER_ADDR``.
         key_file: a file with the keys that all ranks share (a line "1 " and 64 hexadecimal
-            digits); without keys there is no way between hosts.
+            digits), read again at every update; without keys there is no way between hosts.
         protection: of what TCP carries: "digest" (forged or changed bytes are refused) or
             "encrypt" (nobody reads them, either).
         ring_bytes: two rings of this size per direction and rank of another host, a power of

@@ -60,7 +60,7 @@ class Fabric:
         advertise: what peers are told, if not what ``listen`` says.
         keys: the text of the keys: one per line, an id and 64 hexadecimal digits, the current
             one first. Or one of:
-        keys_file: a path; nobody but its owner may write the file.
+        keys_file: a path; nobody but its owner may read the file.
         keys_variable: an environment variable's name.
         messages: receives have memory (``send``, ``recv``); else they are for numbers
             (``write_imm``, ``receive_imm``). The same for all peers.

@@ -37,6 +37,7 @@ static void print_config(int first)
 	FIELD(mw_config_t, host);
 	FIELD(mw_config_t, ring_bytes);
 	FIELD(mw_config_t, silent_after_us);
+	FIELD(mw_config_t, key_file);
 	CLOSE();
 	OPEN(mw_shape_t);
 	FIELD(mw_shape_t, size);

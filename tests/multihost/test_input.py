@@ -35,6 +35,7 @@ def test_wrong_arguments(team: Team, name: str) -> None:
 def test_bad_keys_are_not_shown(team: Team, tmp_path: Path, key: str) -> None:
     file = tmp_path / "keys"
     file.write_text(f"# ours\n{key if ' ' in key else '1 ' + key}\n")
+    file.chmod(0o600)
     places = hosts("0|1", MOEWIRE_KEY="", MOEWIRE_KEY_FILE=str(file))
     for text in team.run(2, placed, places, jobs.cannot_construct, [{}] * 2):
         assert text.startswith("InvalidArgument: ") and "keys" in text and "line 2" in text, text

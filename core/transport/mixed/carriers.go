@@ -19,7 +19,8 @@ type carriers struct {
 	mu      sync.Mutex // guards what follows
 	opened  bool
 	pollers []*link.Poller // by preference
-	failed  string         // which do not work, and why
+	failed  []string       // which do not work, and why
+	latched int            // so many of the pollers have failed since and are left out
 }
 
 // open tries what the setting allows. Auto falls back: a carrier that does not
@@ -33,10 +34,25 @@ func (c *carriers) open() (names []string, failed string, err error) {
 		}
 		c.opened = true
 	}
-	for _, p := range c.pollers {
+	c.latch()
+	for _, p := range c.pollers[c.latched:] {
 		names = append(names, p.Carrier().Name())
 	}
-	return names, c.failed, nil
+	return names, strings.Join(c.failed, "; "), nil
+}
+
+// latch leaves a carrier out whose device has failed as a whole, for good: one
+// that comes and goes would take all links along each time. The last one stays:
+// who has named one has no other.
+func (c *carriers) latch() {
+	for c.latched < len(c.pollers)-1 {
+		err := c.pollers[c.latched].Failed()
+		if err == nil {
+			return
+		}
+		c.failed = append(c.failed, fmt.Sprintf("%v, and it is not used any more", err))
+		c.latched++
+	}
 }
 
 func (c *carriers) tryAll() error {
@@ -55,11 +71,9 @@ func (c *carriers) tryAll() error {
 	if len(c.pollers) == 0 {
 		return fmt.Errorf("no carrier works for transport %v: %w", c.cfg.Setting, errors.Join(append(errs, errNoCarrier)...))
 	}
-	var failed []string
 	for _, err := range errs {
-		failed = append(failed, err.Error())
+		c.failed = append(c.failed, err.Error())
 	}
-	c.failed = strings.Join(failed, "; ")
 	return nil
 }
 

@@ -68,7 +68,7 @@ func (l *Listener) reconnect(r *roster, until time.Time) (*Change, error) {
 		}
 		err = transport.ErrClosed
 		if v != nil {
-			_ = v.close(links)
+			c.d.keep(v, links)
 		}
 	}
 	near.Abort()
@@ -132,6 +132,7 @@ func (c *Change) Commit() error {
 	mine, err := c.commit()
 	if mine && err != nil {
 		c.drop()
+		c.d.draining.Done()
 	}
 	return err
 }
@@ -150,6 +151,7 @@ func (c *Change) commit() (mine bool, err error) {
 	}
 	d.change = nil
 	if err := c.near.Commit(); err != nil {
+		d.draining.Add(1)
 		return true, err
 	}
 	d.install(c.roster, c.view, c.links)
@@ -162,9 +164,11 @@ func (c *Change) Abort() {
 	mine := c.d.change == c
 	if mine {
 		c.d.change = nil
+		c.d.draining.Add(1) // Close waits for what it does not see any more
 	}
 	c.d.mu.Unlock()
 	if mine {
+		defer c.d.draining.Done()
 		c.giveUp()
 	}
 }
@@ -182,6 +186,6 @@ func (c *Change) giveUp() {
 
 func (c *Change) drop() {
 	if c.view != nil {
-		_ = c.view.close(c.links)
+		c.d.keep(c.view, c.links)
 	}
 }

@@ -21,6 +21,7 @@ type Domain struct {
 	links    *link.Set
 	far      *farRanks
 	tally    tally
+	drain    time.Duration // drainFor, but in tests
 	now      atomic.Pointer[meetingResult]
 	spread   atomic.Bool // the group has had far ranks
 
@@ -29,7 +30,14 @@ type Domain struct {
 	change   *Change
 	closed   bool
 	draining sync.WaitGroup // of views that were replaced
-	leftover []func() error
+	leftover []leftover
+}
+
+// leftover is what an earlier meeting has made and that owed completions at the
+// end of its time. Its memory is kept as long.
+type leftover struct {
+	view  *view
+	links []*link.Link
 }
 
 // meetingResult is what the last meeting has made; it never changes.
@@ -44,7 +52,7 @@ type meetingResult struct {
 var _ transport.Domain = (*Domain)(nil)
 
 func newDomain(cfg Config, near transport.Domain) *Domain {
-	d := &Domain{cfg: cfg, near: near}
+	d := &Domain{cfg: cfg, near: near, drain: drainFor}
 	d.carriers = &carriers{cfg: &d.cfg, ring: func() { near.Wake(near.Rank()) }}
 	d.links = link.NewSet(cfg.Link, newPrivate, d.lost, cfg.Heartbeat)
 	d.far = &farRanks{Set: d.links, d: d}
@@ -65,6 +73,7 @@ func (d *Domain) gather(l *Listener, r *roster, until time.Time) (*view, []*link
 	if r.far() == 0 {
 		return nil, nil, nil
 	}
+	d.sweep()
 	v := newView(&d.cfg, d.near, r)
 	v.tally = &d.tally
 	v.paths = r.explain()
@@ -79,10 +88,18 @@ func (d *Domain) gather(l *Listener, r *roster, until time.Time) (*view, []*link
 	entrance := l.entrance
 	l.entrance = nil // the connections' now
 	if err := g.run(entrance); err != nil {
-		g.abandon(err)
+		g.abandon(d, err)
 		return nil, nil, err
 	}
 	return v, g.links, nil
+}
+
+// yieldEntrance frees a port that was given: the next meeting needs it. Control
+// connections of now that break are not made again then, if others dial.
+func (d *Domain) yieldEntrance() {
+	if m := d.now.Load(); m.view != nil {
+		m.view.controls.Load().CloseEntrance()
+	}
 }
 
 // page is where the words of a far rank are kept, whoever has its number.
@@ -140,18 +157,33 @@ func wipe(page transport.Segment) {
 // have to come to rest.
 func (d *Domain) retire(m *meetingResult) {
 	d.draining.Add(1)
-	end := func() { d.keep(func() error { return m.view.close(m.links) }) }
-	safego.Go("mixed drain", func() { defer d.draining.Done(); end() }, nil)
+	safego.Go("mixed drain", func() { defer d.draining.Done(); d.keep(m.view, m.links) }, nil)
 }
 
-// keep remembers what did not end, for Close.
-func (d *Domain) keep(end func() error) {
-	if end() == nil {
+// keep closes what a meeting has made, and remembers what does not end in time:
+// for the next meeting, and for Close.
+func (d *Domain) keep(v *view, links []*link.Link) {
+	d.keepFor(v, links, d.drain)
+}
+
+func (d *Domain) keepFor(v *view, links []*link.Link, most time.Duration) {
+	if v.close(links, most) == nil {
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.leftover = append(d.leftover, end)
+	d.leftover = append(d.leftover, leftover{v, links})
+}
+
+// sweep closes what has come to rest since it was kept.
+func (d *Domain) sweep() {
+	d.mu.Lock()
+	rest := d.leftover
+	d.leftover = nil
+	d.mu.Unlock()
+	for _, l := range rest {
+		d.keepFor(l.view, l.links, 0)
+	}
 }
 
 // Rank is this rank's number.
@@ -297,11 +329,11 @@ func (d *Domain) Close() error {
 	}
 	var err error
 	if m := d.now.Load(); m != nil && m.view != nil {
-		err = m.view.close(d.links.Put(nil))
+		err = m.view.close(d.links.Put(nil), drainFor)
 	}
 	d.draining.Wait()
-	for _, end := range d.leftover {
-		err = errors.Join(err, end())
+	for _, l := range d.leftover {
+		err = errors.Join(err, l.view.close(l.links, drainFor))
 	}
 	err = errors.Join(err, d.carriers.close(), d.near.Close())
 	for _, page := range d.pages {

@@ -287,9 +287,17 @@ func (g *gathering) awaitEach(ranks uint64, done func(rank int) bool, complaint 
 		case <-g.cancel:
 			return errCancelled
 		case <-timer.C:
-			return fmt.Errorf("%s %s before the deadline: %w", strings.Join(late, ", "), complaint, os.ErrDeadlineExceeded)
+			return fmt.Errorf("%s %s before the deadline%s: %w", strings.Join(late, ", "), complaint, g.crowded(), os.ErrDeadlineExceeded)
 		}
 	}
+}
+
+// crowded says that it may be this rank's own fault.
+func (g *gathering) crowded() string {
+	if n := g.v.controls.Load().Stats().AcceptFailures; n > 0 {
+		return fmt.Sprintf(" (here, %d connections could not be taken: are there descriptors left?)", n)
+	}
+	return ""
 }
 
 func (g *gathering) take(n note) error {
@@ -331,21 +339,23 @@ func (g *gathering) ended(n note) error {
 	return fmt.Errorf("rank %d cannot be reached: %w", n.rank, n.err)
 }
 
-// abandon tells everybody why and gives up what there is.
-func (g *gathering) abandon(reason error) {
+// abandon tells everybody why and gives up what there is. What does not come to
+// rest in time is the domain's to close.
+func (g *gathering) abandon(d *Domain, reason error) {
 	g.v.meeting.Store(false)
 	if controls := g.v.controls.Load(); controls != nil {
 		g.tell(controls.Ranks(), kindAbort, []byte(reason.Error()))
 	}
-	_ = g.v.close(g.links)
+	d.keep(g.v, g.links)
 }
 
 // drainFor bounds how long a link that is given up may take to come to rest.
 const drainFor = 10 * time.Second
 
 // close ends a view: first the connections, so that nobody waits for this
-// rank, then the links.
-func (v *view) close(links []*link.Link) (err error) {
+// rank, then the links. It may be called again, for links that owed something
+// at the end of their time.
+func (v *view) close(links []*link.Link, drainFor time.Duration) (err error) {
 	if controls := v.controls.Load(); controls != nil {
 		err = controls.Close()
 	}

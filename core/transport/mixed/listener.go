@@ -65,6 +65,9 @@ func newListener(cfg Config, near *shm.Listener, d *Domain) (*Listener, error) {
 	}
 	if cfg.Listen.IsValid() && cfg.Setting != Shm {
 		var err error
+		if cfg.Listen.Port() != 0 && d != nil {
+			d.yieldEntrance()
+		}
 		if l.entrance, err = link.Listen(cfg.Listen); err != nil {
 			return nil, errors.Join(err, near.Close())
 		}

@@ -3,6 +3,7 @@ package mixed
 import (
 	"errors"
 	"math/bits"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -249,5 +250,5 @@ func (d *Domain) Tally() Tally {
 func (c *carriers) missing() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.failed
+	return strings.Join(c.failed, "; ")
 }

@@ -194,3 +194,37 @@ def closes_at_once(rank: Rank) -> None:
         with rank.buffer(size_for([case]), name=f"store{number}") as buffer:
             verify.combine(buffer, verify.dispatch(buffer, case, rank.rank))
         rank.meet(f"end{number}")
+
+
+def write_keys(path: str, lines: Sequence[str]) -> None:
+    """As an operator does: whoever reads sees the old file or the new one."""
+    with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write("\n".join(lines))
+    os.rename(path + ".new", path)
+
+
+def exchange_keys(rank: Rank, old: str, new: str) -> None:
+    """From one key to another while ranks run; a file that others can read is refused."""
+    path = os.path.join(rank.folder, f"keys-{rank.rank}")
+    write_keys(path, [old])
+    with rank.buffer(key_file=path) as buffer:
+        exchange(buffer, rank)
+        first = rank.rank == 0  # the operator has got to this host only
+        for number, lines in enumerate(
+            ([old, new], [new, old] if first else [old, new], [new, old], [new])
+        ):
+            write_keys(path, lines)
+            rank.meet(f"written{number}")
+            buffer.update_ep_member()
+            exchange(buffer, rank, number)
+            rank.meet(f"exchanged{number}")
+        os.chmod(path, 0o644)
+        text = expect(moewire.InvalidArgument, buffer.update_ep_member)
+        assert "key_file" in text and "read by others" in text, text
+        rank.meet("refused")
+        exchange(buffer, rank)  # nothing has changed
+        rank.meet("still here")
+        write_keys(path, [new])
+        buffer.update_ep_member()
+        exchange(buffer, rank)
+        rank.meet("end")

@@ -1,0 +1,112 @@
+package ep_test
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/device/cpu"
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/transport"
+)
+
+var errNoMemory = errors.New("the system has no memory left")
+
+// poor is a rank that gets no memory for rows that wait, while it is told so.
+type poor struct {
+	transport.Domain
+	now   *atomic.Bool
+	asked *atomic.Int64
+}
+
+func (p poor) Far() transport.Far { return poorFar{p.Domain.Far(), p} }
+
+type poorFar struct {
+	transport.Far
+	p poor
+}
+
+func (f poorFar) Memory(n int64) (transport.Segment, error) {
+	if n < layout.RegionBytes && f.p.now.Load() { // mirrors are longer
+		f.p.asked.Add(1)
+		return nil, errNoMemory
+	}
+	return f.Far.Memory(n)
+}
+
+// poorWorld is a deterministic group in which rank 0 is poor, and rank 2, of
+// the other host, has sent it rows that must wait for those of rank 1.
+func poorWorld(t *testing.T) (w *world, p poor, ins []input) {
+	useHosts(t, twoHosts)
+	w = &world{t: t, doms: newDomains(4, 0b1111), bufs: make([]*ep.Buffer, 4), numBytes: 16 << 20}
+	p = poor{Domain: w.doms[0], now: new(atomic.Bool), asked: new(atomic.Int64)}
+	w.doms[0] = p
+	p.now.Store(true)
+	for r, d := range w.doms {
+		b, err := ep.New(d, cpu.NewReference(), ep.Config{NumBytes: 16 << 20, Deterministic: true})
+		require.NoError(t, err)
+		w.bufs[r] = b
+		t.Cleanup(func() { _ = b.Close() })
+	}
+	return w, p, inputs(seeded(t), poorShape, uniform)
+}
+
+var poorShape = shape{ranks: 4, maxTokens: 8, hidden: 16, experts: 8, topk: 4}
+
+// TestNoMemoryForStash: rows that have no place yet and find no memory are not
+// dropped: who calls gets an error that says what is missing, and of whom.
+func TestNoMemoryForStash(t *testing.T) {
+	w, _, ins := poorWorld(t)
+	var ds [4]dispatched
+	var pending [4]*ep.Pending
+	begin := func(r int) (err error) {
+		pending[r], err = w.bufs[r].Dispatch(w.args(r, poorShape, &ins[r], &ds[r]), &ds[r].res, ep.PhaseDone, 0)
+		return err
+	}
+	require.ErrorIs(t, begin(2), ep.ErrInProgress)
+	require.ErrorIs(t, begin(3), ep.ErrInProgress)
+	err := begin(0)
+	for errors.Is(err, ep.ErrInProgress) {
+		for _, r := range []int{2, 3} {
+			_ = pending[r].Wait(ep.PhaseDone, 0) // fails when rank 0 has left
+		}
+		err = pending[0].Wait(ep.PhaseDone, 0)
+	}
+	require.ErrorIs(t, err, errNoMemory)
+	require.ErrorContains(t, err, "rows of rank")
+	require.Zero(t, w.bufs[0].Counters().NumMessagesDropped)
+	require.ErrorIs(t, begin(0), errNoMemory, "the reason stays")
+}
+
+// TestMemoryForStashComes: nothing is lost when memory comes before anybody
+// calls.
+func TestMemoryForStashComes(t *testing.T) {
+	w, p, ins := poorWorld(t)
+	var ds [4]dispatched
+	var pending [4]*ep.Pending
+	for _, r := range []int{0, 2, 3} {
+		var err error
+		p.now.Store(r != 0) // the call of rank 0 itself meets nothing
+		pending[r], err = w.bufs[r].Dispatch(w.args(r, poorShape, &ins[r], &ds[r]), &ds[r].res, ep.PhaseDone, 0)
+		require.ErrorIs(t, err, ep.ErrInProgress)
+	}
+	for p.asked.Load() < 3 { // the pump of rank 0 has tried, again and again
+		for _, r := range []int{2, 3} {
+			require.ErrorIs(t, pending[r].Wait(ep.PhaseDone, 0), ep.ErrInProgress)
+		}
+	}
+	p.now.Store(false)
+	w.each(func(r int) error {
+		if r == 1 {
+			d, err := w.dispatch(1, poorShape, &ins[1])
+			return errors.Join(err, d.check(1, poorShape, ins))
+		}
+		return errors.Join(pending[r].Wait(ep.PhaseDone, -1), ds[r].check(r, poorShape, ins))
+	})
+	for _, b := range w.bufs {
+		require.Zero(t, b.Counters().NumMessagesDropped)
+	}
+}

@@ -1,0 +1,162 @@
+package link
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/wire"
+)
+
+// wire says how handshakes go.
+func (c *Controls) wire(peer wire.PeerID) wire.Config {
+	return wire.Config{
+		Keys: c.cfg.Keys, Self: c.cfg.ID, Peer: peer, Ordered: true, MaxPayloadBytes: MaxControlBytes,
+		Codes: wire.Codes(codeMessage, codeBye, codeResume, codeAck), Guard: c.guard, Counters: c.cfg.Counters,
+		Accept: func(p wire.Peer) ([]byte, error) {
+			if rank, known := c.who[p.ID]; !known || peer == (wire.PeerID{}) && rank < c.cfg.Rank {
+				return nil, wire.ErrPeer
+			}
+			return nil, nil
+		},
+	}
+}
+
+// accept takes all connections that are there. The oldest stranger makes room
+// for a new one. When that fails, for want of descriptors for instance, the
+// entrance is left alone until the next tick: it would be reported without end.
+func (c *Controls) accept() {
+	for {
+		fd, err := sys.Accept(c.door)
+		if err != nil {
+			if !errors.Is(err, sys.ErrAgain) {
+				c.failures.Add(1)
+				_ = c.poller.Remove(c.door)
+				c.resting = true
+			}
+			return
+		}
+		_ = sys.SetTCP(fd, sys.TCPOptions{NoDelay: true})
+		if len(c.strangers) == maxStrangers {
+			c.drop(c.strangers[0])
+		}
+		hands, err := wire.NewHandshake(wire.RoleServer, c.wire(wire.PeerID{}))
+		p := &conn{rank: -1, fd: fd, hands: hands, until: time.Now().Add(c.cfg.HandshakeTimeout)}
+		if err == nil {
+			err = c.register(p)
+		}
+		if err != nil {
+			sys.CloseAll(fd)
+			continue
+		}
+		c.strangers = append(c.strangers, p)
+	}
+}
+
+// reopen looks at an entrance again that was left alone.
+func (c *Controls) reopen() {
+	if c.resting && c.door.Raw() >= 0 {
+		c.resting = c.poller.AddLevel(c.door, doorToken) != nil
+	}
+}
+
+// greet finds out whose connection this is. Who is here already has lost its
+// connection and knows it before us. Who has said good-bye does not know yet
+// that we have it.
+func (c *Controls) greet(p **conn) error {
+	q := *p
+	if q.rank < 0 {
+		peer := c.peers[c.who[q.hands.Peer().ID]]
+		if peer.over && !peer.bye {
+			return wire.ErrPeer
+		}
+		c.detach(peer)
+		c.forget(q)
+		peer.fd, peer.token, peer.hands = q.fd, q.token, q.hands
+		c.tokens[peer.token] = peer
+		*p, q = peer, peer
+	}
+	q.session = q.hands.Session()
+	q.hands, q.until, q.retry, q.tries = nil, time.Time{}, time.Time{}, 0
+	q.digest = q.session.NewDigest()
+	if q.met {
+		c.remade.Add(1)
+		return nil
+	}
+	q.met = true
+	q.mu.Lock()
+	q.up = true
+	q.mu.Unlock()
+	c.handler.Up(q.rank)
+	return nil
+}
+
+// say writes bytes of a handshake, which fit any socket's buffer.
+func (c *Controls) say(p *conn, out []byte) {
+	for len(out) > 0 {
+		n, err := sys.Write(p.fd, out)
+		if err != nil {
+			c.leave(p, err)
+			return
+		}
+		out = out[n:]
+	}
+}
+
+// leave ends a connection, whoever's it is.
+func (c *Controls) leave(p *conn, err error) {
+	if p.rank < 0 {
+		c.drop(p)
+		return
+	}
+	c.broke(p, err)
+}
+
+// register gives a socket a token of its own.
+func (c *Controls) register(p *conn) error {
+	c.last++
+	p.token = c.last
+	c.tokens[p.token] = p
+	return c.poller.Add(p.fd, p.token)
+}
+
+// dismiss turns away who has been a stranger for too long.
+func (c *Controls) dismiss(now time.Time) {
+	for i := len(c.strangers) - 1; i >= 0; i-- {
+		if p := c.strangers[i]; now.After(p.until) {
+			c.drop(p)
+		}
+	}
+}
+
+// drop closes a stranger's connection.
+func (c *Controls) drop(p *conn) {
+	c.detach(p)
+	c.forget(p)
+}
+
+// forget takes a connection off the list of strangers.
+func (c *Controls) forget(p *conn) {
+	c.strangers = slices.DeleteFunc(c.strangers, func(q *conn) bool { return q == p })
+}
+
+// CloseEntrance gives the entrance's address up. Connections that break from
+// then on are not made again from the other side, and look like the end of
+// this process. Idempotent.
+func (c *Controls) CloseEntrance() {
+	c.lock.Store(true)
+	c.wake()
+	select {
+	case <-c.locked:
+	case <-c.done:
+	}
+}
+
+// lockDoor is CloseEntrance on the goroutine.
+func (c *Controls) lockDoor() {
+	if c.door.Raw() >= 0 {
+		sys.CloseAll(c.door)
+		close(c.locked)
+	}
+}

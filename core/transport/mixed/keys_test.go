@@ -1,0 +1,77 @@
+package mixed
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/wire"
+)
+
+const (
+	oldKey = "1 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde0\n"
+	newKey = "2 123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde01\n"
+)
+
+// TestKeysAreExchanged: ranks of two hosts go over from one key to another, by
+// id, host after host, and meet at every step; connections of now go on.
+// Afterwards who has the old key alone is a stranger, and who has the new one
+// alone is none.
+func TestKeysAreExchanged(t *testing.T) {
+	dir := t.TempDir()
+	path := func(rank int) string { return filepath.Join(dir, fmt.Sprint(rank)) }
+	write := func(rank int, text string) { require.NoError(t, os.WriteFile(path(rank), []byte(text), 0o600)) }
+	g := newTroupe(t, []string{"a", "b"}, func(rank int, c *Config) {
+		write(rank, oldKey)
+		var err error
+		c.Keys, err = wire.NewKeyring(wire.FromFile(path(rank)))
+		require.NoError(t, err)
+		c.Carriers = []Carrier{tcpCarrier(c.Keys)}
+	})
+	epoch := uint16(1)
+	for _, texts := range [][2]string{
+		{oldKey + newKey, oldKey + newKey}, {newKey + oldKey, oldKey + newKey}, {newKey + oldKey, newKey + oldKey},
+		{newKey, newKey + oldKey}, {newKey, newKey},
+	} {
+		for rank, text := range texts {
+			write(rank, text)
+			require.NoError(t, g.configs[rank].Keys.Reload())
+		}
+		g.exchange("over the connections of before")
+		epoch++
+		g.meetAgain(epoch)
+	}
+	for _, key := range []string{oldKey, newKey} {
+		write(1, key)
+		ring, err := wire.NewKeyring(wire.FromFile(path(1)))
+		require.NoError(t, err)
+		c := g.configs[1]
+		c.Keys, c.Carriers = ring, []Carrier{tcpCarrier(ring)}
+		stranger, err := Open(c)
+		require.NoError(t, err)
+		own, err := Relist(g.domains[0], nil)
+		require.NoError(t, err)
+		all := [][]byte{own.Metadata(), stranger.Metadata()}
+		joined := make(chan error, 1)
+		go func() {
+			d, err := stranger.Connect(all, 2*time.Second)
+			if err == nil {
+				defer d.Close()
+			}
+			joined <- err
+		}()
+		change, err := own.Reconnect(all, 2*time.Second)
+		if key == oldKey {
+			require.Error(t, err)
+			require.Error(t, <-joined)
+			continue
+		}
+		require.NoError(t, err)
+		require.NoError(t, <-joined)
+		change.Abort()
+	}
+}

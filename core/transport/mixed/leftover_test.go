@@ -1,0 +1,91 @@
+package mixed
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/transport"
+)
+
+// owing is a carrier whose endpoints owe completions for as long as it says so.
+type owing struct {
+	transport.Transport
+	busy *atomic.Bool
+}
+
+type owingEndpoint struct {
+	transport.Endpoint
+	busy *atomic.Bool
+}
+
+func (o *owing) NewEndpoint(spec transport.EndpointSpec) (transport.Endpoint, error) {
+	ep, err := o.Transport.NewEndpoint(spec)
+	return owingEndpoint{ep, o.busy}, err
+}
+
+func (e owingEndpoint) Close() error {
+	if e.busy.Load() {
+		return transport.ErrBusy
+	}
+	return e.Endpoint.Close()
+}
+
+// withOwing lets nobody wait for what is owed.
+func withOwing(t *testing.T) (g *troupe, busy *atomic.Bool) {
+	busy = new(atomic.Bool)
+	g = newTroupe(t, []string{"a", "b"}, func(_ int, c *Config) {
+		open := c.Carriers[0].Open
+		c.Carriers[0].Open = func() (transport.Transport, error) {
+			t, err := open()
+			return &owing{t, busy}, err
+		}
+	})
+	for _, d := range g.domains {
+		d.drain = 0
+	}
+	return g, busy
+}
+
+func (d *Domain) numLeftover() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.leftover)
+}
+
+// TestLinksThatDoNotDrain: links of a change that is given up, of a meeting
+// that fails and of one that was replaced are closed later, when they owe
+// something at the end of their time: at a meeting, and at Close.
+func TestLinksThatDoNotDrain(t *testing.T) {
+	newTroupe(t, []string{"a", "b"}, nil).close()
+	before := holdings()
+	g, busy := withOwing(t)
+	changes, _, err := g.reconnect(0b11, nil)
+	require.NoError(t, err)
+	busy.Store(true)
+	for r, c := range changes {
+		c.Abort()
+		require.Equal(t, 1, g.domains[r].numLeftover(), "of a change")
+	}
+	changes, joined, err := g.reconnect(0b11, nil)
+	require.NoError(t, err)
+	g.begin(2, changes, joined)
+	for _, d := range g.domains {
+		eventually(t, "of what was replaced", func() bool { return d.numLeftover() == 2 })
+	}
+	busy.Store(false)
+	changes, joined, err = g.reconnect(0b11, nil) // sweeps
+	require.NoError(t, err)
+	for _, d := range g.domains {
+		require.Zero(t, d.numLeftover())
+	}
+	busy.Store(true)
+	g.begin(3, changes, joined)
+	for _, d := range g.domains {
+		eventually(t, "of what was replaced", func() bool { return d.numLeftover() == 1 })
+	}
+	busy.Store(false)
+	g.close()
+	require.Equal(t, before, holdings())
+}
