@@ -113,7 +113,7 @@ func (e *endpoint) route(peer address) libibverbs.AHAttr {
 	if !byLID {
 		ah.IsGlobal = 1
 		ah.DGID = peer.gid
-		ah.SGIDIndex = t.gidIndex()
+		ah.SGIDIndex = e.gid // what the peer was told
 		ah.HopLimit = hopLimit
 		ah.TrafficClass = t.config.TrafficClass
 	}

@@ -67,7 +67,7 @@ var fakeLibrary = sync.OnceValue(func() *dl.Library {
 		},
 		"ibv_query_port": func(_, _, attr uintptr) uintptr {
 			*dl.At[libibverbs.PortAttr](attr) = libibverbs.PortAttr{
-				State: libibverbs.PortActive, ActiveMTU: 4, MaxMsgSz: 1 << 30, LID: 17, LinkLayer: current.linkType,
+				State: current.portState("fake0"), ActiveMTU: 4, MaxMsgSz: 1 << 30, LID: 17, LinkLayer: current.linkType,
 			}
 			return uintptr(current.failure("query_port"))
 		},

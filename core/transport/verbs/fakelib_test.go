@@ -42,6 +42,8 @@ type fakeLib struct {
 	// postFails makes a post fail at the n-th request of its chain, from 1.
 	postFails int
 	removed   bool // every call to the device ends with EIO
+	// ports are the states of the devices' ports; active where there is none.
+	ports map[string]uint32
 }
 
 type fakeRequest struct {
@@ -61,7 +63,7 @@ func newFake(t *testing.T) *fakeLib {
 	t.Helper()
 	f := &fakeLib{
 		t: t, alive: map[uintptr]string{}, pending: map[uintptr][]fakeRequest{},
-		states: map[uintptr][]fakeModify{}, failures: map[string][]syscall.Errno{},
+		states: map[uintptr][]fakeModify{}, failures: map[string][]syscall.Errno{}, ports: map[string]uint32{},
 		linkType: libibverbs.LinkEthernet, nextQP: 100,
 	}
 	var err error
@@ -123,6 +125,13 @@ func (f *fakeLib) create(name, kind string, sizeBytes uintptr) uintptr {
 	}
 	f.calls = append(f.calls, name)
 	return f.add(kind, sizeBytes)
+}
+
+func (f *fakeLib) portState(device string) uint32 {
+	if state, set := f.ports[device]; set {
+		return state
+	}
+	return libibverbs.PortActive
 }
 
 func (f *fakeLib) failure(name string) syscall.Errno {

@@ -106,6 +106,11 @@ func (t *Transport) findPort() error {
 		transport.ErrNotSupported, t.device, strings.Join(states, ", "), attr.PhysPortCnt)
 }
 
+func (t *Transport) portActive() (bool, error) {
+	p, err := t.lib.QueryPort(t.ctx, t.port)
+	return err == nil && p.State == libibverbs.PortActive, err
+}
+
 // locate reads where the port is in its network. Done again when that changes.
 func (t *Transport) locate() error {
 	port, err := t.lib.QueryPort(t.ctx, t.port)

@@ -124,8 +124,14 @@ func (r *region) unpin() { r.pins.Add(-1) }
 
 // Close ends the registration.
 func (r *region) Close() error {
-	if !r.pins.CompareAndSwap(0, closedPins) && r.pins.Load() > 0 {
-		return fmt.Errorf("close region: %w", transport.ErrBusy)
+	// Until it is closed, nobody can pin it any more; so a pin that is let go
+	// of between two looks must not be taken for that.
+	for !r.pins.CompareAndSwap(0, closedPins) {
+		if n := r.pins.Load(); n > 0 {
+			return fmt.Errorf("close region: %w", transport.ErrBusy)
+		} else if n < 0 {
+			break // closed before
+		}
 	}
 	return r.deregister()
 }

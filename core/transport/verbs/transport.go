@@ -140,17 +140,12 @@ func (t *Transport) ofQP(qp libibverbs.QP) *endpoint {
 	return t.byQP[qp]
 }
 
-// here is where this transport's queue pairs are now.
-func (t *Transport) here() address {
+// here is where this transport's queue pairs are now, and the entry of the
+// port's table of addresses that says so.
+func (t *Transport) here() (place address, gid uint8) {
 	t.placeMu.Lock()
 	defer t.placeMu.Unlock()
-	return t.place
-}
-
-func (t *Transport) gidIndex() uint8 {
-	t.placeMu.Lock()
-	defer t.placeMu.Unlock()
-	return t.gid
+	return t.place, t.gid
 }
 
 // Close closes the device.
