@@ -123,13 +123,13 @@ func TestChooseGID(t *testing.T) {
 		{[]gidEntry{linkV1, linkV2, fourV1}, 1},
 		{[]gidEntry{linkV1, fourV1}, 0},
 	} {
-		got, err := chooseGID(c.entries)
+		got, err := chooseGID(GIDChoice{}, c.entries)
 		require.NoError(t, err)
 		assert.Equal(t, c.want, got)
 	}
-	_, err := chooseGID(nil)
+	_, err := chooseGID(GIDChoice{}, nil)
 	require.ErrorContains(t, err, "no RoCE address among 0 addresses")
-	_, err = chooseGID([]gidEntry{entry(7, "", "fd00::1")})
+	_, err = chooseGID(GIDChoice{}, []gidEntry{entry(7, "", "fd00::1")})
 	require.ErrorContains(t, err, "7: fd00::1 ()")
 }
 

@@ -101,10 +101,10 @@ func TestPortHasItsAddressLater(t *testing.T) {
 		require.Equal(t, 1, tr.PollEvents(events[:]))
 		return events[0]
 	}
-	f.ports["fake0"] = libibverbs.PortActive - 1
+	f.port = libibverbs.PortActive - 1
 	require.Equal(t, transport.EventDeviceDown, change(libibverbs.EventPortErr).Kind)
 	require.Equal(t, transport.EventOther, change(libibverbs.EventGIDChange).Kind)
-	f.ports["fake0"] = libibverbs.PortActive
+	f.port = libibverbs.PortActive
 	f.failures["query_gid"] = []syscall.Errno{syscall.EINVAL}
 	e := change(libibverbs.EventPortActive)
 	require.Equal(t, transport.EventOther, e.Kind)
