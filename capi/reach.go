@@ -53,8 +53,34 @@ func reachOf(c *C.mw_config_t) (cfg mixed.Config, err error) {
 	}
 	cfg.Words = []int64{layout.WaitsFor(), layout.Beat(), layout.Quiet()}
 	cfg.Moments = []int64{layout.Since()}
-	cfg.Carriers = carriers(&cfg, protectionOf(c))
+	nics, err := nicsOf(c)
+	if err != nil {
+		return cfg, err
+	}
+	cfg.Carriers = carriers(&cfg, protectionOf(c), nics)
 	return cfg, nil
+}
+
+// nicsOf reads which RDMA devices may be used, and how.
+func nicsOf(c *C.mw_config_t) (v verbs.Config, err error) {
+	for _, s := range [...]struct {
+		name  string
+		given C.mw_bytes_t
+		read  func(text string) error
+	}{
+		{"config->rdma_devices", c.rdma_devices, func(s string) (err error) { v.Devices, err = verbs.ParseDevices(s); return err }},
+		{"config->rdma_gid", c.rdma_gid, func(s string) (err error) { v.GID, err = verbs.ParseGID(s); return err }},
+		{"config->rdma_near", c.rdma_near, func(s string) (err error) { v.Near, err = verbs.ParsePlace(s); return err }},
+	} {
+		given, err := text(s.name, s.given)
+		if err != nil {
+			return v, err
+		}
+		if err := s.read(string(given)); err != nil {
+			return v, invalid("%s is %v", s.name, err)
+		}
+	}
+	return v, nil
 }
 
 func bounds(c *C.mw_config_t, cfg *mixed.Config) error {
@@ -154,10 +180,16 @@ func firstOf(nic string, addrs []net.Addr) (netip.AddrPort, error) {
 }
 
 // carriers are those between hosts, by preference.
-func carriers(cfg *mixed.Config, protection wire.Protection) []mixed.Carrier {
+func carriers(cfg *mixed.Config, protection wire.Protection, nics verbs.Config) []mixed.Carrier {
 	keys, at := cfg.Keys, netip.AddrPortFrom(cfg.Listen.Addr(), 0)
-	rdma := func() (transport.Transport, error) { return verbs.New(verbs.Config{}) }
-	sockets := func() (transport.Transport, error) {
+	rdma := func(turn int) (transport.Transport, error) {
+		if nics.Near == (verbs.Place{}) {
+			nics.Near = verbs.Here()
+		}
+		nics.Turn = turn
+		return verbs.New(nics)
+	}
+	sockets := func(int) (transport.Transport, error) {
 		return tcp.Open(tcp.Config{Listen: []netip.AddrPort{at}, Keyring: keys, Protection: protection})
 	}
 	return []mixed.Carrier{{Setting: mixed.RDMA, Open: rdma}, {Setting: mixed.TCP, Open: sockets}}

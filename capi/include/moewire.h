@@ -152,6 +152,12 @@ typedef struct {
 	                         other hosts. Empty: this machine */
 	uint64_t ring_bytes;  /* two rings of this size per direction and far rank, a power of two; 0: 16 MiB */
 	int64_t silent_after_us; /* a far rank that is not heard for so long is suspected; 0: 1 s */
+	/* Own: which RDMA devices this rank may use, and how. Empty: the library chooses. */
+	mw_bytes_t rdma_devices; /* names with commas, each with a port or without: "mlx5_0,mlx5_1:2", "mlx5_*" */
+	mw_bytes_t rdma_gid;     /* Ethernet: the port's address (GID) to send from: an index, "v1" or "v2", an
+	                            address or a network ("10.0.0.0/16"), or both ("v2,10.0.0.0/16") */
+	mw_bytes_t rdma_near;    /* what the device should be near to: a GPU's PCI address ("0000:41:00.0"), or
+	                            "node:N". Empty: the NUMA node that this process may run on, if it is one */
 } mw_config_t;
 
 /* Shared memory between ranks of one host, else what both have; says what it chose (mw_buffer_paths). */

@@ -149,6 +149,9 @@ class mw_config_t(Structure):
         ("host", mw_bytes_t),
         ("ring_bytes", c_uint64),
         ("silent_after_us", c_int64),
+        ("rdma_devices", mw_bytes_t),
+        ("rdma_gid", mw_bytes_t),
+        ("rdma_near", mw_bytes_t),
     ]
 
 

@@ -37,6 +37,9 @@ static void print_config(int first)
 	FIELD(mw_config_t, host);
 	FIELD(mw_config_t, ring_bytes);
 	FIELD(mw_config_t, silent_after_us);
+	FIELD(mw_config_t, rdma_devices);
+	FIELD(mw_config_t, rdma_gid);
+	FIELD(mw_config_t, rdma_near);
 	CLOSE();
 	OPEN(mw_shape_t);
 	FIELD(mw_shape_t, size);

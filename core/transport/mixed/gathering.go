@@ -71,7 +71,7 @@ func (g *gathering) hold() error {
 
 func (g *gathering) makeLinks() error {
 	far := g.v.roster.far()
-	names, failed, err := g.carriers.open()
+	names, failed, err := g.carriers.open(g.v.roster.turn())
 	if err != nil {
 		return err
 	}
