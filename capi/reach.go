@@ -187,7 +187,7 @@ func carriers(cfg *mixed.Config, protection wire.Protection, nics verbs.Config) 
 			nics.Near = verbs.Here()
 		}
 		nics.Turn = turn
-		return verbs.New(nics)
+		return verbs.NewGroup(nics)
 	}
 	sockets := func(int) (transport.Transport, error) {
 		return tcp.Open(tcp.Config{Listen: []netip.AddrPort{at}, Keyring: keys, Protection: protection})

@@ -208,6 +208,9 @@ func (g *gathering) explain(rank int, failed string) {
 	case len(g.names[rank]) > 0 && g.names[rank][0] != p.Carrier:
 		p.Why += "; the first carrier that both have"
 	}
+	if remarks := g.links[rank].Remarks(); remarks != "" {
+		p.Why += "; " + remarks
+	}
 }
 
 // onLinks does something with the links of ranks, at once: each waits for its

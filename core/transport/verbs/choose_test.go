@@ -179,6 +179,7 @@ func TestAddress(t *testing.T) {
 		"MTU code 0":        func(b []byte) []byte { b[2] = 0; return b },
 		"MTU code 6":        func(b []byte) []byte { b[2] = 6; return b },
 		"flags 2":           func(b []byte) []byte { b[6] = 2; return b },
+		"flags 1 16":        func(b []byte) []byte { b[7] = 16; return b },
 		"more than 24 bits": func(b []byte) []byte { b[11] = 1; return b },
 		"packet 0x1123456":  func(b []byte) []byte { b[15] = 1; return b },
 	} {

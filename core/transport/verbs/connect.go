@@ -40,6 +40,7 @@ func (e *endpoint) Connect(remote []byte, deadline time.Time) error {
 	if err := e.toRTS(peer); err != nil {
 		return fmt.Errorf("connect: %w", e.refuse(err))
 	}
+	e.peerMember = peer.member
 	e.wasReady.Store(true)
 	if !e.move(transport.StateNew, transport.StateReady) {
 		return fmt.Errorf("connect: retired meanwhile: %w", transport.ErrState)

@@ -25,6 +25,8 @@ type endpoint struct {
 	local address
 	gid   uint8 // entry of the port's table that local.gid is from
 
+	peerMember uint8 // which of the peer's ports; since wasReady
+
 	state     atomic.Int32 // a transport.EndpointState
 	connected atomic.Bool  // Connect was called
 	wasReady  atomic.Bool
@@ -91,7 +93,7 @@ func (e *endpoint) create(spec transport.EndpointSpec) (err error) {
 	e.send = newSide(e, false, spec.SendDepth, e.memory.Bytes()[:half])
 	e.recv = newSide(e, true, spec.RecvDepth, e.memory.Bytes()[half:])
 	e.local, e.gid = t.here()
-	e.local.qpNumber, e.local.psn = e.qp.Num(), randomPSN()
+	e.local.member, e.local.qpNumber, e.local.psn = t.member, e.qp.Num(), randomPSN()
 	return nil
 }
 
@@ -125,6 +127,9 @@ func randomPSN() uint32 {
 	_, _ = rand.Read(b[:]) // never fails
 	return binary.LittleEndian.Uint32(b[:]) & libibverbs.MaxPSN
 }
+
+// Device names the port that the endpoint is on, for people.
+func (e *endpoint) Device() string { return e.owner.Device() }
 
 // ID names the endpoint.
 func (e *endpoint) ID() transport.EndpointID { return e.id }

@@ -208,6 +208,9 @@ func (t *Transport) losePort(detail string) {
 
 // setDown notes whether the port works, and reports a change.
 func (t *Transport) setDown(down bool, detail string) {
+	if down {
+		t.why.Store(&detail)
+	}
 	if t.down.Swap(down) == down {
 		t.report(transport.Event{Kind: transport.EventOther, Detail: detail})
 		return
@@ -215,6 +218,7 @@ func (t *Transport) setDown(down bool, detail string) {
 	kind := transport.EventDeviceUp
 	if down {
 		kind = transport.EventDeviceDown
+		t.losses.Add(1)
 	}
 	t.report(transport.Event{Kind: kind, Detail: detail})
 }

@@ -27,6 +27,7 @@ type fakeLib struct {
 	mu      sync.Mutex
 	calls   []string                  // in order, those that matter
 	alive   map[uintptr]string        // objects by address
+	freed   map[uintptr]bool          // with their device
 	context map[uintptr]uintptr       // that an object is of
 	pending map[uintptr][]fakeRequest // of queue pairs, in order
 	states  map[uintptr][]fakeModify
@@ -78,7 +79,7 @@ func newFake(t *testing.T) *fakeLib { return newFakes(t, 1) }
 func newFakes(t *testing.T, n int) *fakeLib {
 	t.Helper()
 	f := &fakeLib{
-		t: t, alive: map[uintptr]string{}, pending: map[uintptr][]fakeRequest{}, context: map[uintptr]uintptr{},
+		t: t, alive: map[uintptr]string{}, freed: map[uintptr]bool{}, pending: map[uintptr][]fakeRequest{}, context: map[uintptr]uintptr{},
 		states: map[uintptr][]fakeModify{}, failures: map[string][]syscall.Errno{},
 		linkType: libibverbs.LinkEthernet, nextQP: 100,
 	}
@@ -147,6 +148,18 @@ func (f *fakeLib) tryOpen(config Config) (*Transport, error) {
 	return open(f.lib, config)
 }
 
+// forget takes all objects of a device for freed.
+func (f *fakeLib) forget(device int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for object := range f.alive {
+		if f.of(object) == f.devices[device] {
+			delete(f.alive, object)
+			f.freed[object] = true
+		}
+	}
+}
+
 // add makes an object of a kind in the arena.
 func (f *fakeLib) add(kind string, sizeBytes uintptr) uintptr {
 	addr := uintptr(unsafe.Pointer(unsafe.SliceData(f.arena.Bytes()))) + f.used
@@ -190,6 +203,9 @@ func (f *fakeLib) failure(name string) syscall.Errno {
 func (f *fakeLib) destroy(name, kind string, addr uintptr) uintptr {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.freed[addr] {
+		return uintptr(syscall.EIO)
+	}
 	f.calls = append(f.calls, name)
 	assert.Equal(f.t, kind, f.alive[addr], name)
 	delete(f.alive, addr)

@@ -21,19 +21,34 @@ func New(config Config) (*Transport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("verbs: %w", err)
 	}
-	lib, err := libibverbs.Load(config.Library)
+	lib, err := load(config.Library)
+	if err != nil {
+		return nil, err
+	}
+	return open(lib, config)
+}
+
+func load(path string) (*libibverbs.Library, error) {
+	lib, err := libibverbs.Load(path)
 	if errors.Is(err, dl.ErrNoLibrary) || errors.Is(err, dl.ErrNoSymbol) {
 		return nil, fmt.Errorf("verbs: %w: %w", transport.ErrNotSupported, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("verbs: %w", err)
 	}
-	return open(lib, config)
+	return lib, nil
 }
 
 // open is New with a library.
 func open(lib *libibverbs.Library, config Config) (*Transport, error) {
-	t := &Transport{lib: lib, config: config, byQP: map[libibverbs.QP]*endpoint{}}
+	return openAs(lib, config, &member{})
+}
+
+// openAs opens a port of a group: its endpoints have numbers that no others of
+// the group have.
+func openAs(lib *libibverbs.Library, config Config, m *member) (*Transport, error) {
+	t := &Transport{lib: lib, config: config, member: uint8(m.index), byQP: map[libibverbs.QP]*endpoint{}}
+	t.lastID.Store(uint64(m.index)<<56 | m.numOpens<<40)
 	for _, step := range []func() error{
 		t.openDevice, t.findPort, t.locate, t.setLimits, t.makeQueue, t.tryQueuePair, t.watch,
 	} {

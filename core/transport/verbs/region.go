@@ -38,6 +38,14 @@ const closedPins = -1 << 62
 // locks its pages: ErrNoResource says how many the process may lock. Memory
 // above the device's bound for one registration is for local use only.
 func (t *Transport) Register(mem []byte, access transport.Access) (transport.Region, error) {
+	r, err := t.register(mem, access)
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (t *Transport) register(mem []byte, access transport.Access) (*region, error) {
 	if len(mem) == 0 {
 		return nil, errors.New("register: mem is empty")
 	}
@@ -108,7 +116,20 @@ func (r *region) Bytes() []byte { return r.mem }
 // Remote is what a peer needs; of a region that is not for peers, nothing that
 // works.
 func (r *region) Remote() transport.RemoteRegion {
-	return transport.RemoteRegion{Addr: r.addr, SizeBytes: uint64(len(r.mem)), Key: uint64(r.rkey)}
+	key := uint64(r.owner.member)<<32 | uint64(r.rkey)
+	return transport.RemoteRegion{Addr: r.addr, SizeBytes: uint64(len(r.mem)), Key: key}
+}
+
+// own is the registration of a region with this port; nil if there is none.
+func (t *Transport) own(r transport.Region) *region {
+	one, ok := r.(*region)
+	if of, isGroup := r.(*groupRegion); isGroup {
+		one, ok = of.on[t.member].Load(), true
+	}
+	if !ok || one == nil || one.owner != t {
+		return nil
+	}
+	return one
 }
 
 // pin keeps the region open; false if it is closed.
@@ -124,17 +145,25 @@ func (r *region) unpin() { r.pins.Add(-1) }
 
 // Close ends the registration.
 func (r *region) Close() error {
-	// Until it is closed, nobody can pin it any more; so a pin that is let go
-	// of between two looks must not be taken for that.
-	for !r.pins.CompareAndSwap(0, closedPins) {
-		if n := r.pins.Load(); n > 0 {
-			return fmt.Errorf("close region: %w", transport.ErrBusy)
-		} else if n < 0 {
-			break // closed before
-		}
+	if !r.seal() {
+		return fmt.Errorf("close region: %w", transport.ErrBusy)
 	}
 	return r.deregister()
 }
+
+// seal makes it impossible to pin the region; false if it is pinned. A pin that
+// is let go of between two looks must not be taken for a region that is sealed.
+func (r *region) seal() bool {
+	for !r.pins.CompareAndSwap(0, closedPins) {
+		if n := r.pins.Load(); n != 0 {
+			return n < 0
+		}
+	}
+	return true
+}
+
+// unseal takes back what seal did.
+func (r *region) unseal() { r.pins.Add(-closedPins) }
 
 // deregister ends what is left of the registration. Idempotent; a failure may
 // be tried again.

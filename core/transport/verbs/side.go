@@ -85,8 +85,8 @@ var (
 // regions in the slot and returns the number of parts and of bytes.
 func (s *side) fill(i int, pieces []transport.Piece, into *slot) (n int32, total int64, err error) {
 	for _, p := range pieces {
-		r, ok := p.Region.(*region)
-		if !ok || r.owner != s.endpoint.owner || !r.pin() {
+		r := s.endpoint.owner.own(p.Region)
+		if r == nil || !r.pin() {
 			return 0, 0, errRegion
 		}
 		if len(into.regions) == cap(into.regions) {

@@ -15,6 +15,7 @@ type Transport struct {
 	config  Config
 	device  string
 	port    uint8
+	member  uint8 // which of its group's ports it is, from 0
 	limits  transport.Limits
 	ctx     libibverbs.Context
 	pd      libibverbs.PD
@@ -45,6 +46,8 @@ type Transport struct {
 
 	numRegions atomic.Int64
 	down       atomic.Bool
+	losses     atomic.Uint64          // how often it went down
+	why        atomic.Pointer[string] // it is down
 	fatal      atomic.Bool
 	closed     atomic.Bool
 	strays     atomic.Uint64
@@ -160,6 +163,25 @@ func (t *Transport) Close() error {
 	t.poll.stop()
 	t.events.stop()
 	return t.destroy()
+}
+
+// whyDown says why the port is not usable, "" if it is.
+func (t *Transport) whyDown() string {
+	if why := t.why.Load(); why != nil && t.down.Load() {
+		return *why
+	}
+	return ""
+}
+
+// busy is what keeps Close from closing.
+func (t *Transport) busy() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.numEndpoints > 0 || t.calls > 0 {
+		return fmt.Errorf("close %s: %d endpoints are not closed, %d calls are under way: %w",
+			t.device, t.numEndpoints, t.calls, transport.ErrBusy)
+	}
+	return nil
 }
 
 // stop refuses what would make something new, unless something is left.
