@@ -26,7 +26,7 @@ type functions struct {
 	createCompChannel, destroyCompChannel, getCQEvent, ackCQEvents        dl.Func
 	createCQ, destroyCQ, createQP, modifyQP, destroyQP                    dl.Func
 	getAsyncEvent, ackAsyncEvent                                          dl.Func
-	regMRIova2, queryGIDTable                                             dl.Func // newer libraries
+	regMRIova2, queryGIDTable, regDmabufMR                                dl.Func // newer libraries
 }
 
 // Load opens the library: path if it is not empty, else by its soname.
@@ -51,6 +51,7 @@ func New(lib *dl.Library) (*Library, error) {
 		}
 	}
 	l.call.regMRIova2, _ = lib.Lookup("ibv_reg_mr_iova2")
+	l.call.regDmabufMR, _ = lib.Lookup("ibv_reg_dmabuf_mr")
 	l.call.queryGIDTable, _ = lib.Lookup("_ibv_query_gid_table")
 	return l, nil
 }

@@ -12,8 +12,20 @@ import (
 
 var timeZero time.Time
 
-// fakeLibrary is the table of C functions in front of the current fake.
-var fakeLibrary = sync.OnceValue(func() *dl.Library {
+// fakeLibrary is the table of C functions in front of the current fake;
+// oldLibrary has only those that every libibverbs has.
+var (
+	fakeLibrary = sync.OnceValue(func() *dl.Library { return dl.Fake(fakeFunctions()) })
+	oldLibrary  = sync.OnceValue(func() *dl.Library {
+		functions := fakeFunctions()
+		for _, newer := range []string{"ibv_reg_mr_iova2", "_ibv_query_gid_table", "ibv_reg_dmabuf_mr"} {
+			delete(functions, newer)
+		}
+		return dl.Fake(functions)
+	})
+)
+
+func fakeFunctions() map[string]any {
 	inline := dl.Fake(map[string]any{
 		"post":   func(qp, wr, bad uintptr) uintptr { return current.post(qp, wr, bad) },
 		"poll":   func(cq, n, wcs uintptr) uintptr { return current.poll(cq, n, wcs) },
@@ -33,7 +45,7 @@ var fakeLibrary = sync.OnceValue(func() *dl.Library {
 	make := func(name, kind string) func(uintptr) uintptr {
 		return func(of uintptr) uintptr { return current.create(name, kind, of, 64) }
 	}
-	return dl.Fake(map[string]any{
+	return map[string]any{
 		"ibv_get_device_list": func(n uintptr) uintptr {
 			devices := len(current.devices)
 			*dl.At[int32](n) = int32(devices)
@@ -93,6 +105,18 @@ var fakeLibrary = sync.OnceValue(func() *dl.Library {
 			}
 			return mr
 		},
+		"ibv_reg_dmabuf_mr": func(pd, off, n, iova, fd, access uintptr) uintptr {
+			if int32(fd) < 0 && len(current.failures["reg_dmabuf_mr"]) == 0 {
+				dl.SetErrno(syscall.EBADF)
+				return 0
+			}
+			mr := current.create("reg_dmabuf_mr", "mr", pd, unsafe.Sizeof(libibverbs.MRBody{}))
+			if mr != 0 {
+				current.dmabufs = append(current.dmabufs, fakeDmabuf{off, n, iova, access})
+				*dl.At[libibverbs.MRBody](mr) = libibverbs.MRBody{Addr: iova, Length: uint64(n), LKey: uint32(mr), RKey: uint32(mr)}
+			}
+			return mr
+		},
 		"ibv_dereg_mr": free("dereg_mr", "mr"),
 		"ibv_create_comp_channel": func(ctx uintptr) uintptr {
 			ch := current.create("create_comp_channel", "channel", ctx, 64)
@@ -118,8 +142,8 @@ var fakeLibrary = sync.OnceValue(func() *dl.Library {
 		"ibv_destroy_qp":      free("destroy_qp", "qp"),
 		"ibv_get_async_event": func(ctx, event uintptr) uintptr { return current.nextEvent(ctx, event) },
 		"ibv_ack_async_event": func(uintptr) uintptr { return current.ack() },
-	})
-})
+	}
+}
 
 // repeated is a list of one error number, n times.
 func repeated(errno syscall.Errno, n int) (list []syscall.Errno) {

@@ -42,9 +42,12 @@ type fakeLib struct {
 	// postFails makes a post fail at the n-th request of its chain, from 1.
 	postFails int
 	acks      []*fakeDevice // of events that were taken
+	dmabufs   []fakeDmabuf  // registered
 	// gids are the table of addresses; nil: there is none.
 	gids []libibverbs.GIDEntry
 }
+
+type fakeDmabuf struct{ off, n, iova, access uintptr }
 
 // fakeDevice is a device with one port.
 type fakeDevice struct {

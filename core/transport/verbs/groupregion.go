@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/transport"
 )
 
 // groupRegion is memory that is registered on every open port of a group.
 type groupRegion struct {
 	owner    *Group
-	mem      []byte
+	mem      []byte  // nil: a device's
+	fd       *sys.FD // of a dma-buf, else nil
 	register func(t *Transport) (*region, error)
 	on       [maxNICs]atomic.Pointer[region]
 	closed   bool // under Group.changing
@@ -122,6 +124,9 @@ func (r *groupRegion) Close() error {
 	}
 	r.closed = true
 	delete(g.regions, r)
+	if r.fd != nil {
+		return r.fd.Close()
+	}
 	return nil
 }
 

@@ -1,7 +1,9 @@
 package verbs
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/moewire/moewire/core/internal/libibverbs"
 	"github.com/moewire/moewire/core/transport"
@@ -65,6 +67,9 @@ func (s *side) sendOne(i, index int, free *slot, r *transport.SendRequest) error
 	}
 	flags := uint32(libibverbs.SendSignaled)
 	if r.Inline {
+		if slices.ContainsFunc(free.regions, func(r *region) bool { return r.device }) {
+			return errInlineDevice
+		}
 		flags |= libibverbs.SendInline
 	}
 	*s.sendWR(i) = libibverbs.SendWR{
@@ -80,6 +85,8 @@ func (s *side) sendOne(i, index int, free *slot, r *transport.SendRequest) error
 	free.id, free.op, free.bytes = r.ID, r.Op, uint32(total)
 	return nil
 }
+
+var errInlineDevice = errors.New("post: Local names a device's memory, which cannot be inline")
 
 func sendOpcode(op transport.Opcode) (uint32, error) {
 	switch op {

@@ -94,8 +94,8 @@ func (s *side) fill(i int, pieces []transport.Piece, into *slot) (n int32, total
 			return 0, 0, fmt.Errorf("post: %d pieces, at most %d", len(pieces), s.pieces)
 		}
 		into.regions = append(into.regions, r)
-		if p.Off < 0 || p.Bytes < 0 || p.Bytes > len(r.mem)-p.Off {
-			return 0, 0, fmt.Errorf("post: Local: %d bytes at %d of a region of %d", p.Bytes, p.Off, len(r.mem))
+		if p.Off < 0 || p.Bytes < 0 || p.Bytes > r.sizeBytes-p.Off {
+			return 0, 0, fmt.Errorf("post: Local: %d bytes at %d of a region of %d", p.Bytes, p.Off, r.sizeBytes)
 		}
 		total += int64(p.Bytes)
 		if n, err = s.parts(i, n, r, uint64(p.Off), uint64(p.Bytes)); err != nil {
