@@ -225,7 +225,7 @@ def rdma() -> None:
             f" && {groups} -test.run='{RDMA_EP}'"
         )
         run(sys.executable, machine, "--timeout", "400", "run", "--",
-            f"export MOEWIRE_REQUIRE=verbs; {all_four}")  # fmt: skip
+            f"export MOEWIRE_REQUIRE=verbs,inline; {all_four}")  # fmt: skip
 
 
 def wheel() -> None:

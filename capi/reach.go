@@ -53,7 +53,9 @@ func reachOf(c *C.mw_config_t) (cfg mixed.Config, err error) {
 	}
 	cfg.Words = []int64{layout.WaitsFor(), layout.Beat(), layout.Quiet()}
 	cfg.Moments = []int64{layout.Since()}
-	nics, err := nicsOf(c)
+	nics, err := nicsOf([3]rdmaSetting{
+		{"config->rdma_devices", c.rdma_devices}, {"config->rdma_gid", c.rdma_gid}, {"config->rdma_near", c.rdma_near},
+	})
 	if err != nil {
 		return cfg, err
 	}
@@ -61,23 +63,25 @@ func reachOf(c *C.mw_config_t) (cfg mixed.Config, err error) {
 	return cfg, nil
 }
 
-// nicsOf reads which RDMA devices may be used, and how.
-func nicsOf(c *C.mw_config_t) (v verbs.Config, err error) {
-	for _, s := range [...]struct {
-		name  string
-		given C.mw_bytes_t
-		read  func(text string) error
-	}{
-		{"config->rdma_devices", c.rdma_devices, func(s string) (err error) { v.Devices, err = verbs.ParseDevices(s); return err }},
-		{"config->rdma_gid", c.rdma_gid, func(s string) (err error) { v.GID, err = verbs.ParseGID(s); return err }},
-		{"config->rdma_near", c.rdma_near, func(s string) (err error) { v.Near, err = verbs.ParsePlace(s); return err }},
+// rdmaSetting is one of those that say which RDMA devices may be used, and how.
+type rdmaSetting struct {
+	name  string
+	given C.mw_bytes_t
+}
+
+// nicsOf reads them: devices, GID and place.
+func nicsOf(settings [3]rdmaSetting) (v verbs.Config, err error) {
+	for i, read := range [...]func(text string) error{
+		func(s string) (err error) { v.Devices, err = verbs.ParseDevices(s); return err },
+		func(s string) (err error) { v.GID, err = verbs.ParseGID(s); return err },
+		func(s string) (err error) { v.Near, err = verbs.ParsePlace(s); return err },
 	} {
-		given, err := text(s.name, s.given)
+		given, err := text(settings[i].name, settings[i].given)
 		if err != nil {
 			return v, err
 		}
-		if err := s.read(string(given)); err != nil {
-			return v, invalid("%s is %v", s.name, err)
+		if err := read(string(given)); err != nil {
+			return v, invalid("%s is %v", settings[i].name, err)
 		}
 	}
 	return v, nil
