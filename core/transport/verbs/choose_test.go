@@ -161,12 +161,12 @@ func TestReadGIDs(t *testing.T) {
 
 func TestAddress(t *testing.T) {
 	a := address{
-		linkLayer: libibverbs.LinkInfiniBand, mtu: 5, readDepth: 16, lid: 0x1234, needsRoute: true,
+		linkLayer: libibverbs.LinkInfiniBand, mtu: 5, readDepth: 16, lid: 0x1234, needsRoute: true, hasDC: true, member: 3,
 		qpNumber: 0xabcdef, psn: 0x123456, gid: [16]byte{0: 1, 15: 2},
 	}
 	b := a.encode()
 	// By hand, from the table in the comment.
-	want := append([]byte{1, 1, 5, 16, 0x34, 0x12, 1, 0, 0xef, 0xcd, 0xab, 0, 0x56, 0x34, 0x12, 0}, a.gid[:]...)
+	want := append([]byte{1, 1, 5, 16, 0x34, 0x12, 3, 3, 0xef, 0xcd, 0xab, 0, 0x56, 0x34, 0x12, 0}, a.gid[:]...)
 	require.Equal(t, want, b)
 	back, err := decodeAddress(b)
 	require.NoError(t, err)
@@ -178,8 +178,8 @@ func TestAddress(t *testing.T) {
 		"version 2":         func(b []byte) []byte { b[0] = 2; return b },
 		"MTU code 0":        func(b []byte) []byte { b[2] = 0; return b },
 		"MTU code 6":        func(b []byte) []byte { b[2] = 6; return b },
-		"flags 2":           func(b []byte) []byte { b[6] = 2; return b },
-		"flags 1 16":        func(b []byte) []byte { b[7] = 16; return b },
+		"flags 4":           func(b []byte) []byte { b[6] = 4; return b },
+		"flags 3 16":        func(b []byte) []byte { b[7] = 16; return b },
 		"more than 24 bits": func(b []byte) []byte { b[11] = 1; return b },
 		"packet 0x1123456":  func(b []byte) []byte { b[15] = 1; return b },
 	} {

@@ -54,6 +54,9 @@ type Config struct {
 	// TrafficClass and ServiceLevel mark this transport's packets.
 	TrafficClass uint8
 	ServiceLevel uint8
+	// DetectDC tries whether the port has dynamically connected queue pairs. They
+	// are not used, and trying never ran on a device that has them.
+	DetectDC bool
 	// BusyWait makes Wait look at the completion queue without pause, which
 	// costs a processor and saves an interrupt per completion.
 	BusyWait bool

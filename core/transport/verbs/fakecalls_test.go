@@ -66,6 +66,7 @@ func fakeFunctions() map[string]any {
 			ctx := current.create("open_device", "context", device-1, unsafe.Sizeof(libibverbs.ContextHead{}))
 			if ctx != 0 {
 				*dl.At[libibverbs.ContextHead](ctx) = libibverbs.ContextHead{
+					Device: 0xd1ce,
 					PollCQ: poll, ReqNotifyCQ: notify, PostSend: post, PostRecv: post,
 					AsyncFD: int32(current.of(ctx).async.Raw()),
 				}
@@ -104,6 +105,21 @@ func fakeFunctions() map[string]any {
 				*dl.At[libibverbs.MRBody](mr) = libibverbs.MRBody{Addr: addr, Length: uint64(n), LKey: uint32(mr), RKey: uint32(mr)}
 			}
 			return mr
+		},
+		"ibv_create_srq":  func(pd, _ uintptr) uintptr { return current.create("create_srq", "srq", pd, 64) },
+		"ibv_destroy_srq": free("destroy_srq", "srq"),
+		"mlx5dv_is_supported": func(device uintptr) uintptr {
+			if device == 0xd1ce && !current.notMlx5 {
+				return 0xf01 // a C bool is the lowest byte
+			}
+			return 0xf00
+		},
+		"mlx5dv_create_qp": func(ctx, attr, own uintptr) uintptr {
+			qp := current.create("mlx5dv_create_qp", "qp", ctx, unsafe.Sizeof(libibverbs.QPHead{}))
+			if qp != 0 {
+				current.dcQPs = append(current.dcQPs, fakeDC{qp, *dl.At[libibverbs.QPInitAttrEx](attr), *dl.At[libibverbs.Mlx5QPInitAttr](own)})
+			}
+			return qp
 		},
 		"ibv_reg_dmabuf_mr": func(pd, off, n, iova, fd, access uintptr) uintptr {
 			if int32(fd) < 0 && len(current.failures["reg_dmabuf_mr"]) == 0 {

@@ -43,8 +43,16 @@ type fakeLib struct {
 	postFails int
 	acks      []*fakeDevice // of events that were taken
 	dmabufs   []fakeDmabuf  // registered
+	dcQPs     []fakeDC      // made
+	notMlx5   bool          // the devices are of another driver
 	// gids are the table of addresses; nil: there is none.
 	gids []libibverbs.GIDEntry
+}
+
+type fakeDC struct {
+	qp   uintptr
+	attr libibverbs.QPInitAttrEx
+	own  libibverbs.Mlx5QPInitAttr
 }
 
 type fakeDmabuf struct{ off, n, iova, access uintptr }
@@ -221,7 +229,7 @@ func (f *fakeLib) destroy(name, kind string, addr uintptr) uintptr {
 		ctx = addr
 	}
 	for object, other := range f.alive { // what must be freed before what
-		before := map[string]string{"cq": "qp", "pd": "qp", "context": "cq", "channel": "cq"}
+		before := map[string]string{"cq": "qp", "pd": "qp", "srq": "qp", "context": "cq", "channel": "cq"}
 		assert.False(f.t, f.context[object] == ctx && before[kind] == other, "%s before %s", kind, other)
 	}
 	if removed {

@@ -279,6 +279,8 @@ type NICState struct {
 	NumFailures uint64
 	// NumEndpoints are not closed.
 	NumEndpoints int
+	// DC says whether the port has dynamically connected queue pairs.
+	DC DC
 }
 
 // NICs are the ports, the best first.
@@ -297,6 +299,7 @@ func (g *Group) NICs() (all []NICState) {
 		if t != nil {
 			s.Open, s.Usable, s.Why = true, !t.down.Load(), t.whyDown()
 			s.NumFailures += t.losses.Load()
+			s.DC = t.dc
 			t.mu.Lock()
 			s.NumEndpoints = t.numEndpoints
 			t.mu.Unlock()
@@ -316,6 +319,9 @@ func (g *Group) Remarks() string {
 			texts = append(texts, fmt.Sprintf("%v is not usable (%d failures): %s", s.NIC, s.NumFailures, s.Why))
 		case s.NumFailures > 0:
 			texts = append(texts, fmt.Sprintf("%v is usable again after %d failures", s.NIC, s.NumFailures))
+		}
+		if g.config.DetectDC && s.Open {
+			texts = append(texts, fmt.Sprintf("%v: %v", s.NIC, s.DC))
 		}
 	}
 	return strings.Join(texts, "; ")

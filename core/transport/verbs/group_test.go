@@ -124,8 +124,8 @@ func TestPortFailsOver(t *testing.T) {
 	e := groupEndpoint(t, g)
 	require.Equal(t, "fake0/1", e.Device())
 	require.Equal(t, []NICState{
-		{NIC: NIC{"fake0", 1}, Open: true, Usable: true, NumFailures: 1, NumEndpoints: 3},
-		{NIC: NIC{"fake1", 1}, Open: true, Why: "fake1/1: port is down", NumFailures: 1, NumEndpoints: 2},
+		{NIC: NIC{"fake0", 1}, Open: true, Usable: true, NumFailures: 1, NumEndpoints: 3, DC: DC{Why: "not asked for"}},
+		{NIC: NIC{"fake1", 1}, Open: true, Why: "fake1/1: port is down", NumFailures: 1, NumEndpoints: 2, DC: DC{Why: "not asked for"}},
 		{NIC: NIC{"fake2", 1}},
 	}, g.NICs())
 	require.Equal(t, "fake0/1 is usable again after 1 failures; fake1/1 is not usable (1 failures): fake1/1: port is down", g.Remarks())

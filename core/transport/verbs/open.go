@@ -50,7 +50,7 @@ func openAs(lib *libibverbs.Library, config Config, m *member) (*Transport, erro
 	t := &Transport{lib: lib, config: config, member: uint8(m.index), byQP: map[libibverbs.QP]*endpoint{}}
 	t.lastID.Store(uint64(m.index)<<56 | m.numOpens<<40)
 	for _, step := range []func() error{
-		t.openDevice, t.findPort, t.locate, t.setLimits, t.makeQueue, t.tryQueuePair, t.watch,
+		t.openDevice, t.findPort, t.locate, t.setLimits, t.makeQueue, t.tryQueuePair, t.findDC, t.watch,
 	} {
 		if err := step(); err != nil {
 			return nil, errors.Join(fmt.Errorf("verbs: %w", err), t.destroy())

@@ -15,6 +15,7 @@ type Transport struct {
 	config  Config
 	device  string
 	port    uint8
+	dc      DC
 	member  uint8 // which of its group's ports it is, from 0
 	limits  transport.Limits
 	ctx     libibverbs.Context
