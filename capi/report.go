@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/moewire/moewire/core/device/cpu"
+	"github.com/moewire/moewire/core/transport/verbs"
 )
 
 // part says whether a transport or device can be used, and if not, why.
@@ -39,13 +40,20 @@ func describeSystem() (systemReport, error) {
 	r := systemReport{
 		Version: version, GoVersion: runtime.Version(), ABIVersion: C.MW_ABI_VERSION,
 		VectorWidths: cpu.Widths(), Kernels: kern.Name(), CPUFeatures: cpu.Features(),
-		Transports: map[string]part{"shm": {Available: true}, "cudaipc": absent, "verbs": absent, "tcp": absent},
+		Transports: map[string]part{"shm": {Available: true}, "cudaipc": absent, "verbs": rdmaPart(), "tcp": {Available: true}},
 		Devices:    map[string]part{"cpu": {Available: true}, "cuda": absent},
 	}
 	for _, w := range r.VectorWidths {
 		r.VectorWidth = max(r.VectorWidth, w)
 	}
 	return r, nil
+}
+
+func rdmaPart() part {
+	if err := verbs.Available(); err != nil {
+		return part{Reason: err.Error()}
+	}
+	return part{Available: true}
 }
 
 //export mwiSystemReport

@@ -98,7 +98,7 @@ func (c Config) withDefaults() (Config, error) {
 		}
 	}
 	if c.GID.Index < 0 || c.GID.Index > 255 {
-		return c, fmt.Errorf("GID.Index is %d, must be 0 to 255", c.GID.Index)
+		return c, fmt.Errorf("index of GID is %d, must be 0 to 255", c.GID.Index)
 	}
 	if c.Turn < 0 {
 		return c, fmt.Errorf("Turn is %d, must not be negative", c.Turn)

@@ -28,6 +28,20 @@ func New(config Config) (*Transport, error) {
 	return open(lib, config)
 }
 
+// Available says why no transport can be made, wrapping
+// transport.ErrNotSupported; nil if there are a library and a device, whatever
+// state that is in.
+func Available() error {
+	lib, err := load("")
+	if err != nil {
+		return err
+	}
+	if _, err = choices(lib, &Config{}); err != nil {
+		return fmt.Errorf("verbs: %w", err)
+	}
+	return nil
+}
+
 func load(path string) (*libibverbs.Library, error) {
 	lib, err := libibverbs.Load(path)
 	if errors.Is(err, dl.ErrNoLibrary) || errors.Is(err, dl.ErrNoSymbol) {
