@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/moewire/moewire/core/internal/libibverbs"
 	"github.com/moewire/moewire/core/transport"
@@ -19,12 +21,19 @@ const numOtherEvents = 64
 type events struct {
 	reading sync.Mutex // one at a time takes events off the device
 	closed  bool       // under reading
+	every   time.Duration
+	looked  atomic.Int64 // when PollEvents did last, ns since opened
+	opened  time.Time
 
 	mu      sync.Mutex
 	queue   []transport.Event // never longer than its capacity
 	counts  [libibverbs.NumEventTypes + 1]uint64
 	dropped uint64
 }
+
+// lookEvery is how often PollEvents asks the device by itself, which costs a
+// system call and some memory. Wait sees at once what comes.
+const lookEvery = time.Millisecond
 
 // EventCounts says what a device has raised since it was opened.
 type EventCounts struct {
@@ -39,6 +48,14 @@ type EventCounts struct {
 
 func (v *events) start(numEndpoints int) {
 	v.queue = make([]transport.Event, 0, numEndpoints+numOtherEvents)
+	v.every, v.opened = lookEvery, time.Now()
+	v.looked.Store(-int64(lookEvery))
+}
+
+// due is whether PollEvents is to ask the device.
+func (v *events) due() bool {
+	now, last := int64(time.Since(v.opened)), v.looked.Load()
+	return now-last >= int64(v.every) && v.looked.CompareAndSwap(last, now)
 }
 
 func (v *events) stop() {
@@ -62,8 +79,10 @@ func (t *Transport) EventCounts() EventCounts {
 
 // PollEvents gives reports, the oldest first.
 func (t *Transport) PollEvents(into []transport.Event) int {
-	t.takeEvents()
 	v := &t.events
+	if v.due() {
+		t.takeEvents()
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	n := copy(into, v.queue)

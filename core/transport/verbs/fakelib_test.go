@@ -156,7 +156,11 @@ func (f *fakeLib) tryOpen(config Config) (*Transport, error) {
 	}
 	config, err := config.withDefaults()
 	require.NoError(f.t, err)
-	return open(f.lib, config)
+	tr, err := open(f.lib, config)
+	if err == nil {
+		tr.events.every = 0 // tests do not wait
+	}
+	return tr, err
 }
 
 // forget takes all objects of a device for freed.

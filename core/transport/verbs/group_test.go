@@ -71,6 +71,7 @@ func closeOnGroup(t *testing.T, g *Group, e transport.Endpoint) {
 // groupEvents are the kinds of all reports that are there.
 func groupEvents(g *Group) (kinds []transport.EventKind) {
 	var events [16]transport.Event
+	g.each(func(t *Transport) { t.events.every = 0 }) // tests do not wait
 	for _, e := range events[:g.PollEvents(events[:])] {
 		kinds = append(kinds, e.Kind)
 	}
@@ -288,6 +289,22 @@ func TestGroupWaits(t *testing.T) {
 			require.NoError(t, g.Wait(0))
 		})
 	}
+}
+
+// TestPollEventsAllocatesNothing, nor asks the device, each time. (Polls do
+// not either, but the fake does: the real device's test is of them.)
+func TestPollEventsAllocatesNothing(t *testing.T) {
+	f := newFakes(t, 2)
+	g := f.group(Config{})
+	f.raiseOn(0, portDown)
+	groupEvents(g)
+	groupEndpoint(t, g) // both are open
+	var events [4]transport.Event
+	g.each(func(t *Transport) { t.events.every = time.Hour })
+	assert.Zero(t, testing.AllocsPerRun(100, func() {
+		g.PollEvents(events[:])
+	}))
+	assert.Equal(t, time.Millisecond, lookEvery, "what it is otherwise")
 }
 
 // TestGroupCloses: Close ends a Wait and leaves nothing, and everything after
