@@ -192,7 +192,7 @@ RDMA_EP = "TestProcesses|TestProcessKilled/rdma"
 
 
 def rdma() -> None:
-    """The verbs carrier, and EP over it, on soft-RoCE devices in a virtual machine."""
+    """The verbs carrier, and fabrics and EP over it, on soft-RoCE devices in a virtual machine."""
     machine = ROOT / "tests" / "rdma" / "machine.py"
     prepared = subprocess.run(
         [sys.executable, machine, "prepare"],
@@ -216,11 +216,16 @@ def rdma() -> None:
         package = "./core/transport/verbs"
         run("go", "test", "-c", "-o", tests, package, env={"CGO_ENABLED": "0"})
         run("go", "test", "-c", "-race", "-o", races, package, env={"CGO_ENABLED": "1"})
+        fabrics = Path(name) / "fabric.test"
+        run("go", "test", "-c", "-o", fabrics, "./core/fabric", env={"CGO_ENABLED": "0"})
         groups = Path(name) / "ep.test"
         run("go", "test", "-c", "-o", groups, "./core/ep", env={"CGO_ENABLED": "0"})
-        all_three = f"{tests} && {races} -test.run='{RDMA_RACES}' && {groups} -test.run='{RDMA_EP}'"
-        run(sys.executable, machine, "--timeout", "400", "run", "--",
-            f"export MOEWIRE_REQUIRE=verbs; {all_three}")  # fmt: skip
+        all_four = (
+            f"{tests} && {races} -test.run='{RDMA_RACES}' && {fabrics} -test.run=TestOverVerbs"
+            f" && {groups} -test.run='{RDMA_EP}'"
+        )
+        run(sys.executable, machine, "--timeout", "560", "run", "--",
+            f"export MOEWIRE_REQUIRE=verbs,inline; {all_four}")  # fmt: skip
 
 
 def wheel() -> None:

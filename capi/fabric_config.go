@@ -17,6 +17,7 @@ import (
 	"github.com/moewire/moewire/core/fabric"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/tcp"
+	"github.com/moewire/moewire/core/transport/verbs"
 	"github.com/moewire/moewire/core/wire"
 )
 
@@ -92,17 +93,31 @@ func fabricConfigOf(c *C.mw_fabric_config_t) (fabric.Config, error) {
 
 // carrierOf opens the carrier, which has room for what the fabric may have.
 func carrierOf(c *C.mw_fabric_config_t, cfg *fabric.Config) (transport.Transport, error) {
-	if c.carrier != 0 && c.carrier != C.MW_CARRIER_TCP {
-		return nil, invalid("config->carrier is %d, allowed 0 and MW_CARRIER_TCP", uint32(c.carrier))
-	}
 	keys, err := keyringOf(c)
 	if err != nil {
 		return nil, err
+	}
+	switch c.carrier {
+	case C.MW_CARRIER_RDMA:
+		cfg.Keys = keys
+		return rdmaOf(c, cfg)
+	case 0, C.MW_CARRIER_TCP:
+		return tcpOf(c, cfg, keys)
+	}
+	return nil, invalid("config->carrier is %d, allowed 0, MW_CARRIER_TCP and MW_CARRIER_RDMA", uint32(c.carrier))
+}
+
+func tcpOf(c *C.mw_fabric_config_t, cfg *fabric.Config, keys *wire.Keyring) (transport.Transport, error) {
+	for _, s := range rdmaSettings(c) {
+		if s.given.num_bytes != 0 {
+			return nil, invalid("%s is given, allowed with MW_CARRIER_RDMA alone", s.name)
+		}
 	}
 	t := tcp.Config{Keyring: keys, NumSockets: int(c.num_sockets)}
 	if c.flags&C.MW_FABRIC_ENCRYPT != 0 {
 		t.Protection = wire.ProtectEncrypt
 	}
+	var err error
 	if t.Interface, err = textOf("config->interface_name", &c.interface_name); err != nil {
 		return nil, err
 	}
@@ -121,6 +136,38 @@ func carrierOf(c *C.mw_fabric_config_t, cfg *fabric.Config) (transport.Transport
 		return nil, invalid("%v", err) // nothing of the system's
 	}
 	return tr, err
+}
+
+func rdmaSettings(c *C.mw_fabric_config_t) [3]rdmaSetting {
+	return [3]rdmaSetting{
+		{"config->rdma_devices", c.rdma_devices}, {"config->rdma_gid", c.rdma_gid}, {"config->rdma_near", c.rdma_near},
+	}
+}
+
+// maxRDMADepth bounds the depths of a connection, as the header says.
+const maxRDMADepth = 4096
+
+// rdmaOf opens the RDMA devices.
+func rdmaOf(c *C.mw_fabric_config_t, cfg *fabric.Config) (transport.Transport, error) {
+	for name, given := range map[string]bool{
+		"listen": c.listen.num_bytes != 0, "interface_name": c.interface_name.num_bytes != 0,
+		"advertise": c.advertise.num_bytes != 0, "num_sockets": c.num_sockets != 0,
+		"flags MW_FABRIC_ENCRYPT": c.flags&C.MW_FABRIC_ENCRYPT != 0,
+	} {
+		if given {
+			return nil, invalid("config->%s is given, allowed with MW_CARRIER_TCP alone", name)
+		}
+	}
+	v, err := nicsOf(rdmaSettings(c))
+	if err != nil {
+		return nil, err
+	}
+	if v.Near == (verbs.Place{}) {
+		v.Near = verbs.Here()
+	}
+	v.NumEndpoints = max(cfg.NumConnections, cfg.NumPeers)
+	v.SendDepth, v.RecvDepth = min(cfg.SendDepth, maxRDMADepth), min(cfg.RecvDepth, maxRDMADepth)
+	return verbs.NewGroup(v)
 }
 
 // addressesOf reads "address:port, ...".

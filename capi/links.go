@@ -27,8 +27,8 @@ type refusals struct {
 func (b *buffer) watch() {
 	b.open.Counters, b.open.Report = &b.refused.control, showLinks
 	for i, c := range b.open.Carriers {
-		b.open.Carriers[i].Open = func() (transport.Transport, error) {
-			t, err := c.Open()
+		b.open.Carriers[i].Open = func(turn int) (transport.Transport, error) {
+			t, err := c.Open(turn)
 			if s, ok := t.(*tcp.Transport); ok && err == nil {
 				b.refused.sockets.Store(s)
 			}

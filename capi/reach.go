@@ -53,8 +53,38 @@ func reachOf(c *C.mw_config_t) (cfg mixed.Config, err error) {
 	}
 	cfg.Words = []int64{layout.WaitsFor(), layout.Beat(), layout.Quiet()}
 	cfg.Moments = []int64{layout.Since()}
-	cfg.Carriers = carriers(&cfg, protectionOf(c))
+	nics, err := nicsOf([3]rdmaSetting{
+		{"config->rdma_devices", c.rdma_devices}, {"config->rdma_gid", c.rdma_gid}, {"config->rdma_near", c.rdma_near},
+	})
+	if err != nil {
+		return cfg, err
+	}
+	cfg.Carriers = carriers(&cfg, protectionOf(c), nics)
 	return cfg, nil
+}
+
+// rdmaSetting is one of those that say which RDMA devices may be used, and how.
+type rdmaSetting struct {
+	name  string
+	given C.mw_bytes_t
+}
+
+// nicsOf reads them: devices, GID and place.
+func nicsOf(settings [3]rdmaSetting) (v verbs.Config, err error) {
+	for i, read := range [...]func(text string) error{
+		func(s string) (err error) { v.Devices, err = verbs.ParseDevices(s); return err },
+		func(s string) (err error) { v.GID, err = verbs.ParseGID(s); return err },
+		func(s string) (err error) { v.Near, err = verbs.ParsePlace(s); return err },
+	} {
+		given, err := text(settings[i].name, settings[i].given)
+		if err != nil {
+			return v, err
+		}
+		if err := read(string(given)); err != nil {
+			return v, invalid("%s is %v", settings[i].name, err)
+		}
+	}
+	return v, nil
 }
 
 func bounds(c *C.mw_config_t, cfg *mixed.Config) error {
@@ -180,10 +210,16 @@ func firstOf(nic string, addrs []net.Addr) (netip.AddrPort, error) {
 }
 
 // carriers are those between hosts, by preference.
-func carriers(cfg *mixed.Config, protection wire.Protection) []mixed.Carrier {
+func carriers(cfg *mixed.Config, protection wire.Protection, nics verbs.Config) []mixed.Carrier {
 	keys, at := cfg.Keys, netip.AddrPortFrom(cfg.Listen.Addr(), 0)
-	rdma := func() (transport.Transport, error) { return verbs.New(verbs.Config{}) }
-	sockets := func() (transport.Transport, error) {
+	rdma := func(turn int) (transport.Transport, error) {
+		if nics.Near == (verbs.Place{}) {
+			nics.Near = verbs.Here()
+		}
+		nics.Turn = turn
+		return verbs.NewGroup(nics)
+	}
+	sockets := func(int) (transport.Transport, error) {
 		return tcp.Open(tcp.Config{Listen: []netip.AddrPort{at}, Keyring: keys, Protection: protection})
 	}
 	return []mixed.Carrier{{Setting: mixed.RDMA, Open: rdma}, {Setting: mixed.TCP, Open: sockets}}

@@ -51,7 +51,7 @@ func describeSystem() (systemReport, error) {
 
 // verbsPart opens the device that a buffer would take, and says what happened.
 func verbsPart() part {
-	t, err := verbs.New(verbs.Config{})
+	t, err := verbs.NewGroup(verbs.Config{})
 	if err != nil {
 		return part{Reason: err.Error()}
 	}

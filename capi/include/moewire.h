@@ -154,6 +154,12 @@ typedef struct {
 	int64_t silent_after_us; /* a far rank that is not heard for so long is suspected; 0: 1 s */
 	mw_bytes_t key_file;  /* path of a file with `keys`, in their place; read again by every
 	                         mw_buffer_update. Nobody but its owner may read it */
+	/* Own: which RDMA devices this rank may use, and how. Empty: the library chooses. */
+	mw_bytes_t rdma_devices; /* names with commas, each with a port or without: "mlx5_0,mlx5_1:2", "mlx5_*" */
+	mw_bytes_t rdma_gid;     /* Ethernet: the port's address (GID) to send from: an index, "v1" or "v2", an
+	                            address or a network ("10.0.0.0/16"), or both ("v2,10.0.0.0/16") */
+	mw_bytes_t rdma_near;    /* what the device should be near to: a GPU's PCI address ("0000:41:00.0"), or
+	                            "node:N". Empty: the NUMA node that this process may run on, if it is one */
 } mw_config_t;
 
 /* Shared memory between ranks of one host, else what both have; says what it chose (mw_buffer_paths). */

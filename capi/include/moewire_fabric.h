@@ -37,6 +37,13 @@ typedef struct { uint64_t id; } mw_transfer_t; /* one operation */
 /* -------------------------------------------------------------- fabric -- */
 
 #define MW_CARRIER_TCP 1u
+/*
+ * The RDMA devices of this host, as one carrier: notes are signed with the keys,
+ * what devices carry is not protected. A region's mw_remote_t is good for the
+ * device that connections are on; when that has failed, and connections go to
+ * another one, ask for it again.
+ */
+#define MW_CARRIER_RDMA 2u
 
 /*
  * What receives are for; the same at both ends. Without the flag: writes with
@@ -78,6 +85,11 @@ typedef struct {
 	uint64_t slice_bytes;      /* larger transfers are cut; 0: what the carrier allows */
 	int64_t connect_timeout_us; /* to make a connection; 0: 10 s */
 	int64_t drain_timeout_us;  /* to end one before it is set aside; 0: 30 s */
+	/* With MW_CARRIER_RDMA, which has no use for listen, interface_name, advertise, num_sockets and
+	   MW_FABRIC_ENCRYPT; as in mw_config_t. */
+	mw_bytes_t rdma_devices;
+	mw_bytes_t rdma_gid;
+	mw_bytes_t rdma_near;
 } mw_fabric_config_t;
 
 /*

@@ -142,8 +142,8 @@ func (s *rankSpec) meet() (*mixed.Domain, error) {
 	l, err := mixed.Open(mixed.Config{
 		Shm: shm.Config{Rank: s.Rank, NumRanks: len(s.Hosts), ControlBytes: layout.ControlBytes, ABIVersion: 1, Params: params},
 		Carriers: []mixed.Carrier{
-			{Setting: mixed.RDMA, Open: func() (transport.Transport, error) { return verbs.New(verbs.Config{Device: s.device(s.Rank)}) }},
-			{Setting: mixed.TCP, Open: func() (transport.Transport, error) {
+			{Setting: mixed.RDMA, Open: func(int) (transport.Transport, error) { return verbs.NewGroup(verbs.Config{Device: s.device(s.Rank)}) }},
+			{Setting: mixed.TCP, Open: func(int) (transport.Transport, error) {
 				return tcp.Open(tcp.Config{Listen: []netip.AddrPort{at}, Keyring: keys})
 			}},
 		},

@@ -7,6 +7,7 @@ import (
 	"github.com/moewire/moewire/core/endpoint"
 	"github.com/moewire/moewire/core/op"
 	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/wire"
 )
 
 // Mode says what receives are for. Both ends of a connection have the same.
@@ -39,6 +40,12 @@ type Config struct {
 	// closes it; when Open fails it is the caller's still.
 	Transport transport.Transport
 	Mode      Mode
+	// Keys, shared by all peers, sign the notes, if not nil. Needed for a carrier
+	// that connects to whatever address it is told (RDMA); one that proves by
+	// itself who is there (sockets with keys) needs none. The same at both ends.
+	Keys *wire.Keyring
+	// Counters count refused notes, if not nil.
+	Counters *wire.Counters
 	// Epoch is this process's life, larger than that of any former one that
 	// peers have met (nanoseconds since 1970).
 	Epoch uint64
@@ -114,6 +121,9 @@ func (c *Config) check(l *transport.Limits) error {
 		if n.is < 1 || n.is > n.to {
 			return invalid("%s is %d, allowed 1 to %d", n.name, n.is, n.to)
 		}
+	}
+	if _, credulous := c.Transport.(interface{ ConnectsUnproven() }); credulous && c.Keys == nil {
+		return invalid("Keys must be given: %s connects to whatever address a note says", c.Transport.Name())
 	}
 	if c.Mode == Messages && l.NumPieces < 2 {
 		return fmt.Errorf("messages need requests of 2 pieces, %s has %d: %w", c.Transport.Name(), l.NumPieces, transport.ErrNotSupported)

@@ -5,7 +5,8 @@
 //
 // Peers are numbers of the caller's. The two ends of a connection find each
 // other by notes, which the caller carries by whatever means it has: Next gives
-// one, Deliver takes one. Nobody is called back.
+// one, Deliver takes one. Nobody is called back. With Config.Keys notes are
+// signed, so that whoever carries them can lose them and no more.
 //
 // An operation is a transfer of core/op. It is cut into slices of at most
 // Config.SliceBytes, which are posted on the peer's connection, and completes

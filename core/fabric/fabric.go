@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"crypto/rand"
 	"encoding/binary"
 	"fmt"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"github.com/moewire/moewire/core/endpoint"
 	"github.com/moewire/moewire/core/op"
 	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/wire"
 )
 
 // Fabric is one carrier and its peers. Safe for concurrent use.
@@ -27,7 +29,9 @@ type Fabric struct {
 	lastConn uint32
 	lastID   RegionID
 
-	notes notes
+	notes  notes
+	notary *wire.Notary // signs and checks notes; nil: nobody does
+	id     [noteIDBytes]byte
 
 	// owed is how many slices the carrier has, or is about to be given.
 	owed    atomic.Int64
@@ -72,6 +76,12 @@ func open(cfg Config, m mutant) (*Fabric, error) {
 	var err error
 	if f.table, err = op.NewTable(cfg.NumTransfers); err != nil {
 		return nil, err
+	}
+	_, _ = rand.Read(f.id[:]) // never fails
+	if cfg.Keys != nil {
+		if f.notary, err = wire.NewNotary(wire.Config{Keys: cfg.Keys, Counters: cfg.Counters}); err != nil {
+			return nil, fmt.Errorf("fabric: %w", err)
+		}
 	}
 	if err = f.header.open(&cfg); err != nil {
 		return nil, fmt.Errorf("fabric: %w", err)

@@ -8,16 +8,26 @@ import (
 
 	"github.com/moewire/moewire/core/endpoint"
 	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/wire"
 )
 
 // noteHead precedes every note: what it is, and the fabric's mode. Both ends
 // must have the same, so a note with another one is refused.
-var noteHead = [...]byte{'M', 'W', 'F', 1}
+//
+// Signed, there is the id of the fabric that says it, too: a note must not be
+// turned back to who made it. Which number a peer has is the caller's word.
+var (
+	noteHead       = [...]byte{'M', 'W', 'F', 1}
+	signedNoteHead = [...]byte{'M', 'W', 'F', 2}
+)
 
-const noteHeadBytes = len(noteHead) + 1
+const (
+	noteHeadBytes = len(noteHead) + 1
+	noteIDBytes   = 16
+)
 
 // MaxNoteBytes bounds a note.
-const MaxNoteBytes = noteHeadBytes + endpoint.MaxNoteBytes
+const MaxNoteBytes = noteHeadBytes + noteIDBytes + endpoint.MaxNoteBytes + wire.NoteOverheadBytes
 
 // notes are those to be carried: of each peer only the newest, because a note
 // states all that its sender has to say.
@@ -94,9 +104,9 @@ func (f *Fabric) Next(buf []byte, deadline time.Time) (to endpoint.Peer, length 
 		if err := f.refusal(); err != nil {
 			return 0, 0, false, err
 		}
-		to, length, ready := f.takeNote(buf)
+		to, length, ready, err := f.takeNote(buf)
 		if ready == nil {
-			return to, length, true, nil
+			return to, length, err == nil, err
 		}
 		if late {
 			return 0, 0, false, nil
@@ -111,7 +121,7 @@ func (f *Fabric) Next(buf []byte, deadline time.Time) (to endpoint.Peer, length 
 
 // takeNote encodes the oldest note, or returns what is closed when there is
 // news.
-func (f *Fabric) takeNote(buf []byte) (to endpoint.Peer, length int, ready <-chan struct{}) {
+func (f *Fabric) takeNote(buf []byte) (to endpoint.Peer, length int, ready <-chan struct{}, err error) {
 	n := &f.notes
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -119,14 +129,43 @@ func (f *Fabric) takeNote(buf []byte) (to endpoint.Peer, length int, ready <-cha
 		if n.ready == nil {
 			n.ready = make(chan struct{})
 		}
-		return 0, 0, n.ready
+		return 0, 0, n.ready, nil
 	}
 	p := n.queue[0]
 	n.queue = n.queue[:copy(n.queue, n.queue[1:])]
 	p.hasNote = false
-	b := append(buf[:0], noteHead[:]...)
-	b = append(b, byte(f.cfg.Mode))
-	return p.id, len(p.note.Append(b)), nil
+	length, err = f.encodeNote(buf, &p.note)
+	return p.id, length, nil, err
+}
+
+func (f *Fabric) encodeNote(buf []byte, note *endpoint.Note) (length int, err error) {
+	if f.notary == nil {
+		b := append(buf[:0], noteHead[:]...)
+		return len(note.Append(append(b, byte(f.cfg.Mode)))), nil
+	}
+	b := append(make([]byte, 0, MaxNoteBytes), signedNoteHead[:]...)
+	b = append(append(b, byte(f.cfg.Mode)), f.id[:]...)
+	signed, err := f.notary.Seal(buf[:0], note.Append(b))
+	return len(signed), err
+}
+
+// decodeNote is the reverse, of a peer's note.
+func (f *Fabric) decodeNote(b []byte) (note endpoint.Note, mode Mode, err error) {
+	head, fixed := noteHead, noteHeadBytes
+	if f.notary != nil {
+		if b, err = f.notary.Open(b); err != nil {
+			return note, 0, fmt.Errorf("%w: %w", endpoint.ErrNote, err)
+		}
+		head, fixed = signedNoteHead, noteHeadBytes+noteIDBytes
+	}
+	if len(b) < fixed || !bytes.Equal(b[:len(head)], head[:]) {
+		return note, 0, fmt.Errorf("%w: %d bytes that no fabric of this version has written", endpoint.ErrNote, len(b))
+	}
+	if f.notary != nil && bytes.Equal(b[noteHeadBytes:fixed], f.id[:]) {
+		return note, 0, fmt.Errorf("%w: this fabric's own", endpoint.ErrNote)
+	}
+	note, err = endpoint.ParseNote(b[fixed:])
+	return note, Mode(b[len(head)]), err
 }
 
 // Deliver takes a note that a peer's fabric has given to be carried here. One
@@ -135,14 +174,11 @@ func (f *Fabric) Deliver(from endpoint.Peer, note []byte) error {
 	if err := f.refusal(); err != nil {
 		return err
 	}
-	if len(note) < noteHeadBytes || !bytes.Equal(note[:len(noteHead)], noteHead[:]) {
-		return fmt.Errorf("%w: %d bytes that no fabric of this version has written", endpoint.ErrNote, len(note))
-	}
-	n, err := endpoint.ParseNote(note[noteHeadBytes:])
+	n, theirs, err := f.decodeNote(note)
 	if err != nil {
 		return err
 	}
-	if theirs := Mode(note[len(noteHead)]); theirs != f.cfg.Mode {
+	if theirs != f.cfg.Mode {
 		return fmt.Errorf("%w: this fabric is for %v, that of peer %d for %v", transport.ErrMismatch, f.cfg.Mode, from, theirs)
 	}
 	if _, err := f.peerOf(from); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/tcp"
 	"github.com/moewire/moewire/core/wire"
 )
@@ -35,6 +36,11 @@ func overTCP(t *testing.T, mode Mode) {
 		require.NoError(t, err)
 		w.fabs = append(w.fabs, f)
 	}
+	w.overCarrier(t, mode, memory)
+}
+
+// overCarrier moves bytes in every way between two fabrics, and closes them.
+func (w *world) overCarrier(t *testing.T, mode Mode, memory func(testing.TB, *Fabric, int) ([]byte, RegionID, transport.RemoteRegion)) {
 	for i := range w.fabs {
 		w.ended.Add(1)
 		go w.carry(i)

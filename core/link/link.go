@@ -196,7 +196,20 @@ func (l *Link) Try(deadline time.Time) error {
 
 // Carrier names what carries the link, and the device.
 func (l *Link) Carrier() (name, device string) {
-	return l.poller.carrier.Name(), l.poller.carrier.Device()
+	device = l.poller.carrier.Device()
+	if e, ok := l.ep.(interface{ Device() string }); ok { // of a carrier with several
+		device = e.Device()
+	}
+	return l.poller.carrier.Name(), device
+}
+
+// Remarks are the carrier's own, about devices that it does not use; "" if it
+// has none.
+func (l *Link) Remarks() string {
+	if c, ok := l.poller.carrier.(interface{ Remarks() string }); ok {
+		return c.Remarks()
+	}
+	return ""
 }
 
 // Err says why the link carries nothing any more; nil while it does. Safe for

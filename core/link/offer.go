@@ -41,7 +41,7 @@ const (
 // Offer returns what the peer's Connect needs.
 func (l *Link) Offer() []byte {
 	le := binary.LittleEndian
-	name, address, ring := l.poller.carrier.Name(), l.ep.Local(), l.recv.ring.Remote()
+	name, address, ring := l.poller.carrier.Name(), l.ep.Local(), transport.RemoteFor(l.recv.ring, l.ep)
 	b := append(make([]byte, 0, MaxOfferBytes), offerMagic...)
 	b = le.AppendUint16(b, offerVersion)
 	b = le.AppendUint16(b, uint16(l.recv.tag))

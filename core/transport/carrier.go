@@ -105,6 +105,15 @@ type Region interface {
 	Close() error
 }
 
+// RemoteFor is what the peer of an endpoint needs to reach a region. A transport
+// of several devices has each endpoint on one of them, and a key for each.
+func RemoteFor(r Region, e Endpoint) RemoteRegion {
+	if r, ok := r.(interface{ RemoteFor(e Endpoint) RemoteRegion }); ok {
+		return r.RemoteFor(e)
+	}
+	return r.Remote()
+}
+
 // Piece is a part of a local region.
 type Piece struct {
 	Region Region

@@ -44,6 +44,7 @@ const (
 	kindConfirm                 // client: I have the session's keys
 	kindRefusal                 // server: genuine, but no, and why
 	kindMessage                 // either, in a session
+	kindNote                    // either, outside of any
 )
 
 // Bits of the flags byte, offset 3 of every strict header.

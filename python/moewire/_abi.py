@@ -158,6 +158,9 @@ class mw_config_t(Structure):
         ("ring_bytes", c_uint64),
         ("silent_after_us", c_int64),
         ("key_file", mw_bytes_t),
+        ("rdma_devices", mw_bytes_t),
+        ("rdma_gid", mw_bytes_t),
+        ("rdma_near", mw_bytes_t),
     ]
 
 

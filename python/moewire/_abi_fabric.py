@@ -9,6 +9,7 @@ from ctypes import POINTER, Structure, c_int32, c_int64, c_uint32, c_uint64, c_v
 from typing import Any, ClassVar
 
 MW_CARRIER_TCP = 1
+MW_CARRIER_RDMA = 2
 MW_FABRIC_MESSAGES = 1
 MW_FABRIC_ENCRYPT = 2
 MW_KEYS_FILE = 1
@@ -71,6 +72,9 @@ class mw_fabric_config_t(Structure):
         ("slice_bytes", c_uint64),
         ("connect_timeout_us", c_int64),
         ("drain_timeout_us", c_int64),
+        ("rdma_devices", mw_bytes_t),
+        ("rdma_gid", mw_bytes_t),
+        ("rdma_near", mw_bytes_t),
     ]
 
 

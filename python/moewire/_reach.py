@@ -24,7 +24,10 @@ MAX_SILENT_US = 3_600_000_000
 
 
 class Reach(TypedDict, total=False):
-    """What ``Buffer`` takes for ranks of several hosts; equal on all ranks, but for ``listen``."""
+    """What ``Buffer`` takes for ranks of several hosts.
+
+    Equal on all ranks, but for ``listen`` and what begins with ``rdma_``.
+    """
 
     transport: Literal["auto", "shm", "tcp", "rdma"]
     listen: str
@@ -32,6 +35,9 @@ class Reach(TypedDict, total=False):
     protection: Literal["digest", "encrypt"]
     ring_bytes: int
     silent_after_us: int
+    rdma_devices: str
+    rdma_gid: str | int
+    rdma_near: str
 
 
 def native(reach: dict[str, Any]) -> dict[str, int | bytes]:
@@ -52,6 +58,9 @@ def native(reach: dict[str, Any]) -> dict[str, int | bytes]:
         "silent_after_us": integer(
             "silent_after_us", reach.pop("silent_after_us", 0), 0, MAX_SILENT_US
         ),
+        "rdma_devices": _text("rdma_devices", reach, "names of devices, such as mlx5_0,mlx5_1:2"),
+        "rdma_gid": _text("rdma_gid", reach, "an index, v1 or v2, an address or a network"),
+        "rdma_near": _text("rdma_near", reach, "a PCI address, or node:N"),
     }
 
 
@@ -66,6 +75,18 @@ def fill(config: abi.mw_config_t, fields: Mapping[str, int | bytes]) -> list[Any
         else:
             setattr(config, name, value)
     return texts
+
+
+def _text(name: str, given: dict[str, Any], allowed: str) -> bytes:
+    """A text that the library reads, from the argument or the variable of that name."""
+    value = given.pop(name, None)
+    if value is None:
+        value = os.environ.get(f"MOEWIRE_{name.upper()}", "")
+    if isinstance(value, int) and not isinstance(value, bool) and name == "rdma_gid":
+        value = str(value)
+    if not isinstance(value, str):
+        raise refuse(name, repr(value), allowed)
+    return value.encode()
 
 
 def _choice(

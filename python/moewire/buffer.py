@@ -72,7 +72,7 @@ class Buffer(FlatCalls, Member):
         spin_us: how long a wait is awake before it sleeps; 0: it sleeps at once; None: 2, or
             500 where every rank can have a processor.
 
-    Ranks of several hosts (docs/hosts.md); equal on all ranks, but for ``listen``:
+    Ranks of several hosts (docs/hosts.md); equal on all ranks, but for ``listen`` and ``rdma_...``:
         transport: "auto": shared memory between ranks of one host, else TCP; "shm": shared memory
             alone; "tcp": TCP alone; "rdma": RDMA between hosts. Only "auto" chooses.
         listen: where ranks of other hosts reach this one: an address, "ADDRESS:PORT", or the
@@ -84,6 +84,12 @@ class Buffer(FlatCalls, Member):
         ring_bytes: two rings of this size per direction and rank of another host, a power of
             two; 0: 16 MiB.
         silent_after_us: a rank of another host that is not heard for so long is suspected; 0: 1 s.
+        rdma_devices: RDMA devices that this rank may use: names with commas, each with a port or
+            without, such as "mlx5_0,mlx5_1:2" or "mlx5_*"; "": all.
+        rdma_gid: the address (GID) to send from on Ethernet: an index, "v1" or "v2", an address
+            or a network ("10.0.0.0/16"), or both ("v2,10.0.0.0/16"); "": RoCE v2, IPv4 first.
+        rdma_near: what the device should be near to: a GPU's PCI address ("0000:41:00.0") or
+            "node:N"; "": the NUMA node that this process may run on, if it is one.
 
     Any thread may call any method; a wait in one thread does not block another. ``close()``,
     leaving ``with``, or dropping the buffer leaves the group.
@@ -91,7 +97,8 @@ class Buffer(FlatCalls, Member):
     Environment, read at construction: ``MOEWIRE_DEBUG=1`` fills released memory with NaN;
     ``MOEWIRE_RECORD=0`` turns statistics, traces and warnings of slow ranks off;
     ``MOEWIRE_TRANSPORT``, ``MOEWIRE_LISTEN``, ``MOEWIRE_KEY_FILE`` (or ``MOEWIRE_KEY``, 64
-    hexadecimal digits) and ``MOEWIRE_PROTECTION`` stand for arguments that are not given;
+    hexadecimal digits), ``MOEWIRE_PROTECTION``, ``MOEWIRE_RDMA_DEVICES``, ``MOEWIRE_RDMA_GID``
+    and ``MOEWIRE_RDMA_NEAR`` stand for arguments that are not given;
     ``MOEWIRE_TEST_CORRUPT=combine`` flips a bit in every combine (a test of the tests).
     """
 

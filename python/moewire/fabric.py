@@ -25,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from . import _abi_fabric as abi
 from ._fabric_memory import memory_of
@@ -42,19 +42,25 @@ from ._fabric_parts import (
     slices,
 )
 from ._lib import Library, library
-from ._numbers import integer
+from ._numbers import integer, refuse
 from .errors import ConnectingError, DeadlineError, MoewireError, WouldBlockError
 
 __all__ = ["Fabric", "Region", "Remote", "Result", "Transfer"]
 
 
+CARRIERS = {"tcp": abi.MW_CARRIER_TCP, "rdma": abi.MW_CARRIER_RDMA}
+
 _still_owed: list[set[Region]] = []
 
 
 class Fabric:
-    """One carrier (TCP sockets) and its peers. A context manager that closes it.
+    """One carrier (TCP sockets, or RDMA devices) and its peers. A context manager that closes it.
 
     Args:
+        carrier: "tcp", or "rdma", which has no use for ``listen``, ``interface``, ``advertise``,
+            ``num_sockets`` and ``encrypt``: its notes are signed, what devices carry is not
+            protected. A ``Region``'s ``remote`` is good for the device that connections are on.
+        rdma_devices, rdma_gid, rdma_near: which RDMA devices, as of ``Buffer``.
         listen: ``"address:port"``, several with commas; port 0 lets the system choose.
         interface: adds the addresses of a network interface.
         advertise: what peers are told, if not what ``listen`` says.
@@ -78,6 +84,7 @@ class Fabric:
     def __init__(
         self,
         *,
+        carrier: Literal["tcp", "rdma"] = "tcp",
         listen: str = "",
         interface: str = "",
         advertise: str = "",
@@ -96,13 +103,19 @@ class Fabric:
         num_sockets: int = 0,
         slice_bytes: int = 0,
         connect_timeout_us: int = 0,
+        rdma_devices: str = "",
+        rdma_gid: str = "",
+        rdma_near: str = "",
     ) -> None:
         self._closed = True  # until it is open
+        if carrier not in CARRIERS:
+            raise refuse("carrier", repr(carrier), ", ".join(CARRIERS))
         source, key_text = key_source(keys, keys_file, keys_variable)
         config = abi.mw_fabric_config_t(
             size=ctypes.sizeof(abi.mw_fabric_config_t),
             flags=(abi.MW_FABRIC_MESSAGES if messages else 0)
             | (abi.MW_FABRIC_ENCRYPT if encrypt else 0),
+            carrier=CARRIERS[carrier],
             key_source=source,
             num_peers=integer("num_peers", num_peers, 0, 1 << 16),
             num_connections=integer("num_connections", num_connections, 0, 1 << 16),
@@ -116,8 +129,10 @@ class Fabric:
             connect_timeout_us=integer("connect_timeout_us", connect_timeout_us, 0, MAX_63),
         )
         texts = []  # alive during the call
-        fields = ("keys", "listen", "interface_name", "advertise")
-        given = (key_text, listen.encode(), interface.encode(), advertise.encode())
+        fields = ["keys", "listen", "interface_name", "advertise"]
+        fields += ["rdma_devices", "rdma_gid", "rdma_near"]
+        others = (listen, interface, advertise, rdma_devices, rdma_gid, rdma_near)
+        given = [key_text, *(text.encode() for text in others)]
         for field, text in zip(fields, given, strict=True):
             buffer = ctypes.create_string_buffer(text, len(text) + 1)
             texts.append(buffer)

@@ -47,7 +47,7 @@ var layers = []struct {
 	}},
 	// One carrier for whoever has no ranks, only peers.
 	{"core/fabric", []string{
-		"core/transport", "core/endpoint", "core/op", "core/internal/safego", "core/internal/sys",
+		"core/transport", "core/endpoint", "core/op", "core/wire", "core/internal/safego", "core/internal/sys",
 	}},
 	// A group of which some ranks share memory and others do not.
 	{"core/transport/mixed", []string{

@@ -38,6 +38,9 @@ static void print_config(int first)
 	FIELD(mw_config_t, ring_bytes);
 	FIELD(mw_config_t, silent_after_us);
 	FIELD(mw_config_t, key_file);
+	FIELD(mw_config_t, rdma_devices);
+	FIELD(mw_config_t, rdma_gid);
+	FIELD(mw_config_t, rdma_near);
 	CLOSE();
 	OPEN(mw_shape_t);
 	FIELD(mw_shape_t, size);
@@ -244,6 +247,9 @@ static void print_fabric(int first)
 	FIELD(mw_fabric_config_t, slice_bytes);
 	FIELD(mw_fabric_config_t, connect_timeout_us);
 	FIELD(mw_fabric_config_t, drain_timeout_us);
+	FIELD(mw_fabric_config_t, rdma_devices);
+	FIELD(mw_fabric_config_t, rdma_gid);
+	FIELD(mw_fabric_config_t, rdma_near);
 	CLOSE();
 	OPEN(mw_remote_t);
 	FIELD(mw_remote_t, size);
@@ -278,6 +284,7 @@ static void print_fabric(int first)
 static void print_fabric_constants(int first)
 {
 	CONSTANT(MW_CARRIER_TCP);
+	CONSTANT(MW_CARRIER_RDMA);
 	CONSTANT(MW_FABRIC_MESSAGES);
 	CONSTANT(MW_FABRIC_ENCRYPT);
 	CONSTANT(MW_KEYS_FILE);

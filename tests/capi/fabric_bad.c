@@ -37,7 +37,13 @@ static void test_configs(void)
 	BAD("config->size", c.size = 7);
 	BAD("config->size", c.size = 5000);
 	BAD("config->flags has unknown bits 0x4", c.flags = 4);
-	BAD("config->carrier is 2", c.carrier = 2);
+	BAD("config->carrier is 3", c.carrier = 3);
+	BAD("config->rdma_gid is given, allowed with MW_CARRIER_RDMA", c.rdma_gid = TEXT("v2"));
+	BAD("config->listen is given, allowed with MW_CARRIER_TCP", c.carrier = MW_CARRIER_RDMA);
+	BAD("config->flags MW_FABRIC_ENCRYPT is given, allowed with MW_CARRIER_TCP",
+	    (c.carrier = MW_CARRIER_RDMA, c.listen.num_bytes = 0, c.flags = MW_FABRIC_ENCRYPT));
+	BAD("config->rdma_devices is \"a:0\", allowed are names of devices",
+	    (c.carrier = MW_CARRIER_RDMA, c.listen.num_bytes = 0, c.rdma_devices = TEXT("a:0")));
 	BAD("config->key_source is 0", c.key_source = 0);
 	BAD("there is no mode without keys", c.key_source = 4);
 	BAD("there is no key", c.keys.num_bytes = 0);

@@ -69,7 +69,7 @@ func (r *rank) reach(params []byte) (mixed.Config, error) {
 		Link:  link.Config{RingBytes: link.MinRingBytes << (4 * (r.seed >> 4 & 3)), NumMessages: 2 << (2 * (r.seed >> 6 & 3))},
 		Words: []int64{layout.WaitsFor(), layout.Beat(), layout.Quiet()}, Moments: []int64{layout.Since()},
 	}
-	cfg.Carriers = []mixed.Carrier{{Setting: mixed.TCP, Open: func() (transport.Transport, error) {
+	cfg.Carriers = []mixed.Carrier{{Setting: mixed.TCP, Open: func(turn int) (transport.Transport, error) {
 		t, err := tcp.Open(tcp.Config{Listen: []netip.AddrPort{loopback}, Keyring: keys, Protection: protection})
 		if err != nil {
 			return nil, err

@@ -19,6 +19,15 @@ WRONG: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
     "no address": ({"listen": "nonsense"}, "InvalidArgument", ("listen", "nonsense", "interface")),
     "a rank's number": ({"listen": 7}, "InvalidArgument", ("listen", "7", "interface")),
     "ring_bytes": ({"ring_bytes": 12345}, "InvalidArgument", ("ring_bytes", "12345")),
+    "devices": (
+        {"rdma_devices": "mlx5_0:x"},
+        "InvalidArgument",
+        ("rdma_devices", '"mlx5_0:x"', "allowed are names"),
+    ),
+    "GID": ({"rdma_gid": "v3"}, "InvalidArgument", ("rdma_gid", '"v3"', "an index (3), or v1")),
+    "GID's index": ({"rdma_gid": 256}, "InvalidArgument", ("rdma_gid", "256", "0 to 255")),
+    "GID's type": ({"rdma_gid": 1.5}, "InvalidArgument", ("rdma_gid", "1.5", "an index")),
+    "near": ({"rdma_near": "cuda:0"}, "InvalidArgument", ("rdma_near", '"cuda:0"', "PCI address")),
     "silence": ({"silent_after_us": 5}, "InvalidArgument", ("silent_after_us", "5", "20000")),
 }
 

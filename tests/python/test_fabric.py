@@ -242,3 +242,20 @@ def test_keys_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         pytest.raises(errors.UnreachableError),
     ):
         a.connect(0, SOON)
+
+
+def test_carriers() -> None:
+    """What a carrier has no use for is refused; where there is no device, it says so."""
+    key = "1 " + "5a" * 31 + "5b"
+    with pytest.raises(errors.InvalidArgument, match=r"carrier.*'udp'.*tcp, rdma"):
+        Fabric(carrier="udp", keys=key)  # type: ignore[arg-type]
+    with pytest.raises(errors.InvalidArgument, match=r"rdma_near.*MW_CARRIER_RDMA"):
+        Fabric(listen="127.0.0.1:0", keys=key, rdma_near="node:0")
+    with pytest.raises(errors.InvalidArgument, match=r"listen.*MW_CARRIER_TCP"):
+        Fabric(carrier="rdma", listen="127.0.0.1:0", keys=key)
+    with pytest.raises(errors.InvalidArgument, match=r'rdma_gid is "v9", allowed are an index'):
+        Fabric(carrier="rdma", keys=key, rdma_gid="v9")
+    with pytest.raises(
+        errors.MoewireError, match=r"verbs: .*(library not found|none of: |no RDMA)"
+    ):
+        Fabric(carrier="rdma", keys=key, rdma_devices="there_is_none")

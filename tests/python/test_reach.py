@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from moewire import _reach
+from moewire import _reach, errors
 
 # What a name stands for, and this host's end of the way there.
 _HOSTS = {
@@ -59,3 +59,18 @@ def test_own_address(monkeypatch: pytest.MonkeyPatch, master: str | None, want: 
     else:
         monkeypatch.setenv("MASTER_ADDR", master)
     assert _reach.own_address() == want
+
+
+def test_rdma_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An argument goes before its variable; an index may be a number."""
+    for name in ("DEVICES", "GID", "NEAR"):
+        monkeypatch.delenv(f"MOEWIRE_RDMA_{name}", raising=False)
+    names = ("rdma_devices", "rdma_gid", "rdma_near")
+    assert [_reach.native({})[n] for n in names] == [b"", b"", b""]
+    monkeypatch.setenv("MOEWIRE_RDMA_DEVICES", "mlx5_*")
+    monkeypatch.setenv("MOEWIRE_RDMA_GID", "v2")
+    found = _reach.native({"rdma_gid": 3, "rdma_near": "node:1"})
+    assert [found[n] for n in names] == [b"mlx5_*", b"3", b"node:1"]
+    for name in names:
+        with pytest.raises(errors.InvalidArgument, match=name):
+            _reach.native({name: [1]})

@@ -2,7 +2,19 @@ package libibverbs
 
 // constants are the header's names of the constants of this package.
 var constants = map[string]uint64{
-	"IBV_QPT_RC":                  QPTypeRC,
+	"IBV_QPT_RC": QPTypeRC,
+
+	"IBV_QPT_DRIVER":                     QPTypeDriver,
+	"IBV_QP_INIT_ATTR_PD":                QPInitAttrPD,
+	"IBV_QP_INIT_ATTR_SEND_OPS_FLAGS":    QPInitAttrSendOpsFlags,
+	"IBV_QP_EX_WITH_RDMA_WRITE":          QPExWithRDMAWrite,
+	"IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM": QPExWithRDMAWriteWithImm,
+	"IBV_QP_EX_WITH_SEND":                QPExWithSend,
+	"IBV_QP_EX_WITH_RDMA_READ":           QPExWithRDMARead,
+	"MLX5DV_QP_INIT_ATTR_MASK_DC":        Mlx5QPInitAttrDC,
+	"MLX5DV_DCTYPE_DCT":                  Mlx5DCTypeDCT,
+	"MLX5DV_DCTYPE_DCI":                  Mlx5DCTypeDCI,
+
 	"IBV_QPS_RESET":               QPStateReset,
 	"IBV_QPS_INIT":                QPStateInit,
 	"IBV_QPS_RTR":                 QPStateRTR,

@@ -41,6 +41,9 @@ var mirrors = []struct {
 	{"struct ibv_mr", MRBody{}, false},
 	{"struct ibv_cq", CQHead{}, true},
 	{"struct ibv_comp_channel", CompChannelBody{}, false},
+	{"struct ibv_srq_init_attr", SRQInitAttr{}, false},
+	{"struct ibv_qp_init_attr_ex", QPInitAttrEx{}, false},
+	{"struct mlx5dv_qp_init_attr", Mlx5QPInitAttr{}, false},
 }
 
 // TestLayoutIsThatOfTheHeader has a C compiler say where everything is.
@@ -87,7 +90,7 @@ func ask(t *testing.T, expressions []string) map[string]string {
 		testenv.Lacking(t, "verbs", "no C compiler for the probe")
 	}
 	var source bytes.Buffer
-	source.WriteString("#include <infiniband/verbs.h>\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {\n")
+	source.WriteString("#include <infiniband/verbs.h>\n#include <infiniband/mlx5dv.h>\n#include <stddef.h>\n#include <stdio.h>\nint main(void) {\n")
 	for _, e := range expressions {
 		fmt.Fprintf(&source, "printf(\"%%s=%%llu\\n\", %q, (unsigned long long)(%s));\n", e, e)
 	}
@@ -111,7 +114,7 @@ func ask(t *testing.T, expressions []string) map[string]string {
 // includeFolder is where the header is: the system's, or that of the packages
 // that tests/rdma keeps for its virtual machine.
 func includeFolder(t *testing.T) string {
-	const header = "infiniband/verbs.h"
+	const header = "infiniband/mlx5dv.h" // verbs.h is beside it
 	cache, err := os.UserCacheDir()
 	require.NoError(t, err)
 	for _, dir := range []string{"/usr/include", filepath.Join(cache, "moewire/rdma/userland/usr/include")} {

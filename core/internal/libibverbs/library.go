@@ -26,7 +26,8 @@ type functions struct {
 	createCompChannel, destroyCompChannel, getCQEvent, ackCQEvents        dl.Func
 	createCQ, destroyCQ, createQP, modifyQP, destroyQP                    dl.Func
 	getAsyncEvent, ackAsyncEvent                                          dl.Func
-	regMRIova2, queryGIDTable                                             dl.Func // newer libraries
+	regMRIova2, queryGIDTable, regDmabufMR                                dl.Func // newer libraries
+	createSRQ, destroySRQ                                                 dl.Func // of DC alone
 }
 
 // Load opens the library: path if it is not empty, else by its soname.
@@ -51,6 +52,9 @@ func New(lib *dl.Library) (*Library, error) {
 		}
 	}
 	l.call.regMRIova2, _ = lib.Lookup("ibv_reg_mr_iova2")
+	l.call.createSRQ, _ = lib.Lookup("ibv_create_srq")
+	l.call.destroySRQ, _ = lib.Lookup("ibv_destroy_srq")
+	l.call.regDmabufMR, _ = lib.Lookup("ibv_reg_dmabuf_mr")
 	l.call.queryGIDTable, _ = lib.Lookup("_ibv_query_gid_table")
 	return l, nil
 }

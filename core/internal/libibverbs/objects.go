@@ -24,6 +24,17 @@ func (l *Library) RegMR(pd PD, addr uintptr, n uint64, access uint32) (MR, error
 	return MR(mr), err
 }
 
+// HasDmabuf reports whether RegDmabufMR can be called.
+func (l *Library) HasDmabuf() bool { return l.call.regDmabufMR != 0 }
+
+// RegDmabufMR registers n bytes at an offset of a dma-buf, which requests name
+// by addresses from iova on.
+func (l *Library) RegDmabufMR(pd PD, off, n, iova uint64, fd int, access uint32) (MR, error) {
+	mr, errno := l.call.regDmabufMR.CallErrno(uintptr(pd), uintptr(off), uintptr(n), uintptr(iova), uintptr(fd), uintptr(access))
+	mr, err := object("ibv_reg_dmabuf_mr", mr, errno)
+	return MR(mr), err
+}
+
 // Body is the registration's C struct.
 func (mr MR) Body() *MRBody { return dl.At[MRBody](uintptr(mr)) }
 

@@ -40,6 +40,10 @@ func (p *Readable) Add(raw int, token uint) error {
 	return wrap("epoll_ctl add", unix.EpollCtl(p.fd.Raw(), unix.EPOLL_CTL_ADD, raw, &ev))
 }
 
+// Raw is a descriptor that is readable while one of the set is; it belongs to
+// the set.
+func (p *Readable) Raw() int { return p.fd.Raw() }
+
 // Remove ends the watch of a descriptor.
 func (p *Readable) Remove(raw int) error {
 	return wrap("epoll_ctl del", unix.EpollCtl(p.fd.Raw(), unix.EPOLL_CTL_DEL, raw, nil))

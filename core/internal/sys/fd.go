@@ -63,3 +63,12 @@ func countLeak(d *descriptor) {
 		leakedFDs.Add(1)
 	}
 }
+
+// Duplicate returns a descriptor of its own of what raw, somebody else's, is.
+func Duplicate(raw int) (*FD, error) {
+	own, err := unix.FcntlInt(uintptr(raw), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, wrap("fcntl F_DUPFD_CLOEXEC", err)
+	}
+	return newFD(own), nil
+}

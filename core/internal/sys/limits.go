@@ -35,3 +35,18 @@ func NumCPUs() (int, error) {
 	}
 	return set.Count(), nil
 }
+
+// CPUs are the processors that this process may run on now.
+func CPUs() ([]int, error) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return nil, wrap("sched_getaffinity", err)
+	}
+	cpus := make([]int, 0, set.Count())
+	for cpu := 0; len(cpus) < cap(cpus); cpu++ {
+		if set.IsSet(cpu) {
+			cpus = append(cpus, cpu)
+		}
+	}
+	return cpus, nil
+}

@@ -25,11 +25,11 @@ type carriers struct {
 
 // open tries what the setting allows. Auto falls back: a carrier that does not
 // work is left out. The others do not.
-func (c *carriers) open() (names []string, failed string, err error) {
+func (c *carriers) open(turn int) (names []string, failed string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.opened {
-		if err := c.tryAll(); err != nil {
+		if err := c.tryAll(turn); err != nil {
 			return nil, "", err
 		}
 		c.opened = true
@@ -55,13 +55,13 @@ func (c *carriers) latch() {
 	}
 }
 
-func (c *carriers) tryAll() error {
+func (c *carriers) tryAll(turn int) error {
 	var errs []error
 	for _, k := range c.cfg.Carriers {
 		if c.cfg.Setting != Auto && c.cfg.Setting != k.Setting {
 			continue
 		}
-		t, err := k.Open()
+		t, err := k.Open(turn)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%v: %w", k.Setting, err))
 			continue

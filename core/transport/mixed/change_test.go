@@ -270,8 +270,8 @@ func TestCloseWhileConnecting(t *testing.T) {
 			w := &waiting{begun: make(chan struct{}), forever: r == 1}
 			c := testConfig(keys, r, 2, host)
 			open := c.Carriers[0].Open
-			c.Carriers[0].Open = func() (t transport.Transport, err error) {
-				w.Transport, err = open()
+			c.Carriers[0].Open = func(turn int) (t transport.Transport, err error) {
+				w.Transport, err = open(turn)
 				return w, err
 			}
 			var err error

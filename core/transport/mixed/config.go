@@ -47,8 +47,9 @@ type Carrier struct {
 	// Setting that asks for it: TCP or RDMA.
 	Setting Setting
 	// Open begins to use it. It is called when there are far ranks, once per
-	// domain at most. The domain closes what it returns.
-	Open func() (transport.Transport, error)
+	// domain at most. turn is how many ranks of this host have a lower number,
+	// so that they can share its devices out. The domain closes what it returns.
+	Open func(turn int) (transport.Transport, error)
 }
 
 // Config says what Open makes.

@@ -39,8 +39,8 @@ func (cutEndpoint) PostSend([]transport.SendRequest) (int, error) { return 0, er
 // 0 is cut.
 func withDeadEnd(rank int, c *Config) {
 	open := c.Carriers[0].Open
-	c.Carriers = append([]Carrier{{Setting: RDMA, Open: func() (transport.Transport, error) {
-		t, err := open()
+	c.Carriers = append([]Carrier{{Setting: RDMA, Open: func(turn int) (transport.Transport, error) {
+		t, err := open(turn)
 		return &deadEnd{Transport: t, cut: rank == 0}, err
 	}}}, c.Carriers...)
 }

@@ -71,7 +71,7 @@ func (g *gathering) hold() error {
 
 func (g *gathering) makeLinks() error {
 	far := g.v.roster.far()
-	names, failed, err := g.carriers.open()
+	names, failed, err := g.carriers.open(g.v.roster.turn())
 	if err != nil {
 		return err
 	}
@@ -207,6 +207,9 @@ func (g *gathering) explain(rank int, failed string) {
 		p.Why += "; " + failed
 	case len(g.names[rank]) > 0 && g.names[rank][0] != p.Carrier:
 		p.Why += "; the first carrier that both have"
+	}
+	if remarks := g.links[rank].Remarks(); remarks != "" {
+		p.Why += "; " + remarks
 	}
 }
 

@@ -32,7 +32,7 @@ const (
 )
 
 func tcpCarrier(keys *wire.Keyring) Carrier {
-	return Carrier{Setting: TCP, Open: func() (transport.Transport, error) {
+	return Carrier{Setting: TCP, Open: func(int) (transport.Transport, error) {
 		return tcp.Open(tcp.Config{Listen: []netip.AddrPort{loopback}, Keyring: keys})
 	}}
 }
@@ -308,7 +308,7 @@ func TestSettings(t *testing.T) {
 			for r := range listeners {
 				cfg := testConfig(keys, r, 2, c.hosts[r])
 				cfg.Setting = c.setting
-				cfg.Carriers = append([]Carrier{{Setting: RDMA, Open: func() (transport.Transport, error) {
+				cfg.Carriers = append([]Carrier{{Setting: RDMA, Open: func(int) (transport.Transport, error) {
 					return nil, errors.New("there is no device")
 				}}}, cfg.Carriers...)
 				var err error

@@ -35,8 +35,8 @@ func withFragile(setting Setting, devices *[2]*fragile) func(rank int, c *Config
 	return func(rank int, c *Config) {
 		c.Setting = setting
 		open := c.Carriers[0].Open
-		c.Carriers = append([]Carrier{{Setting: RDMA, Open: func() (transport.Transport, error) {
-			t, err := open()
+		c.Carriers = append([]Carrier{{Setting: RDMA, Open: func(turn int) (transport.Transport, error) {
+			t, err := open(turn)
 			devices[rank] = &fragile{Transport: t}
 			return devices[rank], err
 		}}}, c.Carriers...)

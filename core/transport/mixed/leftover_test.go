@@ -37,8 +37,8 @@ func withOwing(t *testing.T) (g *troupe, busy *atomic.Bool) {
 	busy = new(atomic.Bool)
 	g = newTroupe(t, []string{"a", "b"}, func(_ int, c *Config) {
 		open := c.Carriers[0].Open
-		c.Carriers[0].Open = func() (transport.Transport, error) {
-			t, err := open()
+		c.Carriers[0].Open = func(turn int) (transport.Transport, error) {
+			t, err := open(turn)
 			return &owing{t, busy}, err
 		}
 	})

@@ -26,11 +26,11 @@ func TestTP1Once(t *testing.T) {
 				cfg.Setting = setting
 				open := cfg.Carriers[0].Open
 				cfg.Carriers = []Carrier{
-					{Setting: RDMA, Open: func() (transport.Transport, error) {
+					{Setting: RDMA, Open: func(turn int) (transport.Transport, error) {
 						devices.Add(1)
 						return nil, errors.New("there is no device")
 					}},
-					{Setting: TCP, Open: func() (transport.Transport, error) { sockets.Add(1); return open() }},
+					{Setting: TCP, Open: func(turn int) (transport.Transport, error) { sockets.Add(1); return open(turn) }},
 				}
 				var err error
 				listeners[r], err = Open(cfg)
@@ -53,7 +53,7 @@ func TestTP1Once(t *testing.T) {
 				}
 			}
 			for _, d := range g.domains {
-				_, _, err := d.carriers.open() // as each change of the members does
+				_, _, err := d.carriers.open(0) // as each change of the members does
 				require.NoError(t, err)
 			}
 			require.Equal(t, want.devices, devices.Load(), "devices")

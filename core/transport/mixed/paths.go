@@ -3,6 +3,7 @@ package mixed
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 
 	"github.com/moewire/moewire/core/transport"
 )
@@ -105,6 +106,9 @@ func (r *roster) add(rank int, info, own *Info) error {
 	}
 	return nil
 }
+
+// turn is how many near ranks have a lower number than this one.
+func (r *roster) turn() int { return bits.OnesCount64(r.near & (1<<r.self - 1)) }
 
 // nearOnly is the metadata of the near ranks, as package shm wants it.
 func (r *roster) nearOnly() [][]byte {

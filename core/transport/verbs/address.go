@@ -16,8 +16,8 @@ import (
 //	 2  MTU, as a code of the specification: 1 is 256 bytes, 5 is 4096
 //	 3  reads that the device answers at the same time
 //	 4  LID, two bytes
-//	 6  bit 0: the port wants global routes; one byte
-//	 7  0
+//	 6  bit 0: the port wants global routes; bit 1: it has DC; one byte
+//	 7  which of its process's ports it is, at most 15; keys of regions say that, too
 //	 8  number of the queue pair, four bytes, at most 2^24 - 1
 //	12  first packet number, four bytes, at most 2^24 - 1
 //	16  GID, 16 bytes
@@ -27,6 +27,8 @@ type address struct {
 	readDepth  uint8
 	lid        uint16
 	needsRoute bool
+	hasDC      bool
+	member     uint8
 	qpNumber   uint32
 	psn        uint32
 	gid        [libibverbs.GIDBytes]byte
@@ -35,6 +37,9 @@ type address struct {
 const (
 	addressVersion = 1
 	addressBytes   = 32
+
+	flagRoute = 1
+	flagDC    = 2
 )
 
 func (a address) encode() []byte {
@@ -42,8 +47,12 @@ func (a address) encode() []byte {
 	b[0], b[1], b[2], b[3] = addressVersion, a.linkLayer, a.mtu, a.readDepth
 	binary.LittleEndian.PutUint16(b[4:], a.lid)
 	if a.needsRoute {
-		b[6] = 1
+		b[6] |= flagRoute
 	}
+	if a.hasDC {
+		b[6] |= flagDC
+	}
+	b[7] = a.member
 	binary.LittleEndian.PutUint32(b[8:], a.qpNumber)
 	binary.LittleEndian.PutUint32(b[12:], a.psn)
 	copy(b[16:], a.gid[:])
@@ -62,7 +71,9 @@ func decodeAddress(b []byte) (address, error) {
 		mtu:        b[2],
 		readDepth:  b[3],
 		lid:        binary.LittleEndian.Uint16(b[4:]),
-		needsRoute: b[6] == 1,
+		needsRoute: b[6]&flagRoute != 0,
+		hasDC:      b[6]&flagDC != 0,
+		member:     b[7],
 		qpNumber:   binary.LittleEndian.Uint32(b[8:]),
 		psn:        binary.LittleEndian.Uint32(b[12:]),
 		gid:        [libibverbs.GIDBytes]byte(b[16:]),
@@ -72,7 +83,7 @@ func decodeAddress(b []byte) (address, error) {
 		return a, fmt.Errorf("%w: version %d, want %d", errAddress, b[0], addressVersion)
 	case a.mtu < libibverbs.MTU256 || a.mtu > libibverbs.MTU4096:
 		return a, fmt.Errorf("%w: MTU code %d, must be 1 to 5", errAddress, a.mtu)
-	case b[6] > 1 || b[7] != 0:
+	case b[6] > flagRoute|flagDC || a.member >= maxNICs:
 		return a, fmt.Errorf("%w: flags %d %d", errAddress, b[6], b[7])
 	case a.qpNumber > libibverbs.MaxQPNumber || a.psn > libibverbs.MaxPSN:
 		return a, fmt.Errorf("%w: queue pair %#x, packet %#x: more than 24 bits", errAddress, a.qpNumber, a.psn)

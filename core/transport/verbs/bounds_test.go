@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -63,7 +64,7 @@ func TestWrongRequestStopsAtIt(t *testing.T) {
 		"pieces, at most":           func(r *transport.SendRequest) { r.Local = tooMany },
 		"another transport":         func(r *transport.SendRequest) { r.Local = []transport.Piece{{Region: nil}} },
 		"or a closed one":           func(r *transport.SendRequest) { r.Local = whole(closed) },
-		"is none of this carrier":   func(r *transport.SendRequest) { r.Remote.Key |= 1 << 32 },
+		"is none of this carrier":   func(r *transport.SendRequest) { r.Remote.Key |= 1 << 40 },
 		"a read cannot be inline":   func(r *transport.SendRequest) { r.Op, r.Inline, r.Local = transport.OpRead, true, nil },
 	} {
 		bad := good
@@ -148,7 +149,7 @@ func TestInlineIsCopiedWhenPosted(t *testing.T) {
 	tr := openDevice(t, small)
 	n := tr.Limits().InlineBytes
 	if n == 0 {
-		t.Skip("this device takes no inline data")
+		testenv.Lacking(t, "inline", tr.Device()+" takes no inline data")
 	}
 	a, b := connected(t, tr, 64)
 	src, dst := memory(t, tr, n, 0), memory(t, tr, 64*n, both)

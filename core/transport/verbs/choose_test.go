@@ -123,13 +123,13 @@ func TestChooseGID(t *testing.T) {
 		{[]gidEntry{linkV1, linkV2, fourV1}, 1},
 		{[]gidEntry{linkV1, fourV1}, 0},
 	} {
-		got, err := chooseGID(c.entries)
+		got, err := chooseGID(GIDChoice{}, c.entries)
 		require.NoError(t, err)
 		assert.Equal(t, c.want, got)
 	}
-	_, err := chooseGID(nil)
+	_, err := chooseGID(GIDChoice{}, nil)
 	require.ErrorContains(t, err, "no RoCE address among 0 addresses")
-	_, err = chooseGID([]gidEntry{entry(7, "", "fd00::1")})
+	_, err = chooseGID(GIDChoice{}, []gidEntry{entry(7, "", "fd00::1")})
 	require.ErrorContains(t, err, "7: fd00::1 ()")
 }
 
@@ -161,12 +161,12 @@ func TestReadGIDs(t *testing.T) {
 
 func TestAddress(t *testing.T) {
 	a := address{
-		linkLayer: libibverbs.LinkInfiniBand, mtu: 5, readDepth: 16, lid: 0x1234, needsRoute: true,
+		linkLayer: libibverbs.LinkInfiniBand, mtu: 5, readDepth: 16, lid: 0x1234, needsRoute: true, hasDC: true, member: 3,
 		qpNumber: 0xabcdef, psn: 0x123456, gid: [16]byte{0: 1, 15: 2},
 	}
 	b := a.encode()
 	// By hand, from the table in the comment.
-	want := append([]byte{1, 1, 5, 16, 0x34, 0x12, 1, 0, 0xef, 0xcd, 0xab, 0, 0x56, 0x34, 0x12, 0}, a.gid[:]...)
+	want := append([]byte{1, 1, 5, 16, 0x34, 0x12, 3, 3, 0xef, 0xcd, 0xab, 0, 0x56, 0x34, 0x12, 0}, a.gid[:]...)
 	require.Equal(t, want, b)
 	back, err := decodeAddress(b)
 	require.NoError(t, err)
@@ -178,7 +178,8 @@ func TestAddress(t *testing.T) {
 		"version 2":         func(b []byte) []byte { b[0] = 2; return b },
 		"MTU code 0":        func(b []byte) []byte { b[2] = 0; return b },
 		"MTU code 6":        func(b []byte) []byte { b[2] = 6; return b },
-		"flags 2":           func(b []byte) []byte { b[6] = 2; return b },
+		"flags 4":           func(b []byte) []byte { b[6] = 4; return b },
+		"flags 3 16":        func(b []byte) []byte { b[7] = 16; return b },
 		"more than 24 bits": func(b []byte) []byte { b[11] = 1; return b },
 		"packet 0x1123456":  func(b []byte) []byte { b[15] = 1; return b },
 	} {

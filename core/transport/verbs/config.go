@@ -10,15 +10,20 @@ import (
 type Config struct {
 	// Library is a path to load instead of libibverbs.so.1.
 	Library string
-	// Device is a device's name; empty: the first of Nearest(Devices(), Near).
+	// Device is a device's name; empty: chosen among Devices.
 	Device string
-	// Near is what Device should be near to.
-	Near Place
 	// Port is the port's number from 1; 0: the first active one.
 	Port int
-	// GIDIndex is the entry of the port's table of addresses to send from;
-	// nil: chosen. It must lead to the peers' networks.
-	GIDIndex *int
+	// Devices are those to choose from, if Device is empty.
+	Devices Filter
+	// Near is what the device should be near to: Nearest says how. Of several
+	// equally near ones number Turn is taken, counted round from 0: processes of
+	// one host with different turns spread over them.
+	Near Place
+	Turn int
+	// GID is the address of the port to send from, on Ethernet; on InfiniBand
+	// only an index means something.
+	GID GIDChoice
 
 	// The bounds that Limits reports; 0: 256 endpoints, depths of 256, 8
 	// pieces, 64 inline bytes. What the device cannot do lowers pieces and
@@ -49,6 +54,9 @@ type Config struct {
 	// TrafficClass and ServiceLevel mark this transport's packets.
 	TrafficClass uint8
 	ServiceLevel uint8
+	// DetectDC tries whether the port has dynamically connected queue pairs. They
+	// are not used, and trying never ran on a device that has them.
+	DetectDC bool
 	// BusyWait makes Wait look at the completion queue without pause, which
 	// costs a processor and saves an interrupt per completion.
 	BusyWait bool
@@ -89,8 +97,11 @@ func (c Config) withDefaults() (Config, error) {
 			return c, fmt.Errorf("%s is %d, must be %d to %d", f.name, *f.value, f.least, f.largest)
 		}
 	}
-	if c.GIDIndex != nil && (*c.GIDIndex < 0 || *c.GIDIndex > 255) {
-		return c, fmt.Errorf("GIDIndex is %d, must be 0 to 255", *c.GIDIndex)
+	if c.GID.Index < 0 || c.GID.Index > 255 {
+		return c, fmt.Errorf("index of GID is %d, must be 0 to 255", c.GID.Index)
+	}
+	if c.Turn < 0 {
+		return c, fmt.Errorf("Turn is %d, must not be negative", c.Turn)
 	}
 	if c.MaxRegionBytes < 0 {
 		return c, fmt.Errorf("MaxRegionBytes is %d, must not be negative", c.MaxRegionBytes)

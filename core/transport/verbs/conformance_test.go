@@ -11,12 +11,21 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	for name, busy := range map[string]bool{"events": false, "busy": true} {
+	one := func(c Config) (transport.Transport, error) { return New(c) }
+	group := func(c Config) (transport.Transport, error) { return NewGroup(c) }
+	for name, c := range map[string]struct {
+		busy bool
+		open func(c Config) (transport.Transport, error)
+	}{
+		"events": {false, one}, "busy": {true, one}, "group": {false, group}, "busy group": {true, group},
+	} {
 		t.Run(name, func(t *testing.T) {
-			config := Config{NumEndpoints: 40, SendDepth: 64, RecvDepth: 64, BusyWait: busy}
+			config := Config{NumEndpoints: 40, SendDepth: 64, RecvDepth: 64, BusyWait: c.busy}
 			require.NoError(t, openDevice(t, config).Close()) // or skip
 			transporttest.RunTransport(t, transporttest.TransportHarness{
-				New:             func(t testing.TB, n int) []transport.Transport { return openSeveral(t, n, config) },
+				New: func(t testing.TB, n int) []transport.Transport {
+					return openSeveral(t, n, func() (transport.Transport, error) { return c.open(config) })
+				},
 				Memory:          anonymous,
 				MaxRequestBytes: 1 << 20,
 				Patience:        patience,
@@ -30,10 +39,10 @@ func TestConformance(t *testing.T) {
 }
 
 // openSeveral opens one device several times: its ports reach themselves.
-func openSeveral(t testing.TB, n int, config Config) []transport.Transport {
+func openSeveral(t testing.TB, n int, open func() (transport.Transport, error)) []transport.Transport {
 	list := make([]transport.Transport, n)
 	for i := range list {
-		tr, err := New(config)
+		tr, err := open()
 		require.NoError(t, err)
 		list[i] = tr
 	}

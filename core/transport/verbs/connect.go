@@ -40,6 +40,7 @@ func (e *endpoint) Connect(remote []byte, deadline time.Time) error {
 	if err := e.toRTS(peer); err != nil {
 		return fmt.Errorf("connect: %w", e.refuse(err))
 	}
+	e.peerMember = peer.member
 	e.wasReady.Store(true)
 	if !e.move(transport.StateNew, transport.StateReady) {
 		return fmt.Errorf("connect: retired meanwhile: %w", transport.ErrState)
@@ -113,7 +114,7 @@ func (e *endpoint) route(peer address) libibverbs.AHAttr {
 	if !byLID {
 		ah.IsGlobal = 1
 		ah.DGID = peer.gid
-		ah.SGIDIndex = t.gidIndex()
+		ah.SGIDIndex = e.gid // what the peer was told
 		ah.HopLimit = hopLimit
 		ah.TrafficClass = t.config.TrafficClass
 	}

@@ -123,24 +123,34 @@ func Nearest(devices []Device, near Place) []Device {
 }
 
 func nearestIn(sysfs string, devices []Device, near Place) []Device {
-	var path []string
-	if near.PCIAddress != "" {
-		link := filepath.Join(sysfs, "bus/pci/devices", strings.ToLower(near.PCIAddress))
-		if target, err := filepath.EvalSymlinks(link); err == nil {
-			path = pciPath(target)
-		}
-	}
+	path := pathOf(sysfs, near)
 	sorted := slices.Clone(devices)
 	slices.SortStableFunc(sorted, func(a, b Device) int {
-		return cmp.Or(
-			-compareBool(a.active(), b.active()),
-			cmp.Compare(hops(path, a.PCIPath), hops(path, b.PCIPath)),
-			-compareBool(a.onNode(near), b.onNode(near)),
-			-cmp.Compare(a.rate(), b.rate()),
-			cmp.Compare(a.Name, b.Name),
-		)
+		return cmp.Or(compare(path, a, b, near), cmp.Compare(a.Name, b.Name))
 	})
 	return sorted
+}
+
+// pathOf is where a place is in the PCI tree; nil if that is not known.
+func pathOf(sysfs string, near Place) []string {
+	if near.PCIAddress == "" {
+		return nil
+	}
+	target, err := filepath.EvalSymlinks(filepath.Join(sysfs, "bus/pci/devices", strings.ToLower(near.PCIAddress)))
+	if err != nil {
+		return nil
+	}
+	return pciPath(target)
+}
+
+// compare is negative if a is the better one for a place, 0 if neither is.
+func compare(path []string, a, b Device, near Place) int {
+	return cmp.Or(
+		-compareBool(a.active(), b.active()),
+		cmp.Compare(hops(path, a.PCIPath), hops(path, b.PCIPath)),
+		-compareBool(a.onNode(near), b.onNode(near)),
+		-cmp.Compare(a.rate(), b.rate()),
+	)
 }
 
 func compareBool(a, b bool) int {

@@ -23,6 +23,9 @@ type endpoint struct {
 	index int // in the owner's table
 	qp    libibverbs.QP
 	local address
+	gid   uint8 // entry of the port's table that local.gid is from
+
+	peerMember uint8 // which of the peer's ports; since wasReady
 
 	state     atomic.Int32 // a transport.EndpointState
 	connected atomic.Bool  // Connect was called
@@ -65,8 +68,11 @@ func (t *Transport) NewEndpoint(spec transport.EndpointSpec) (transport.Endpoint
 		return nil, err
 	}
 	t.publish(e)
-	if t.fatal.Load() { // lost meanwhile
+	switch { // lost meanwhile
+	case t.fatal.Load():
 		e.abandon(t.Device() + ": it was removed")
+	case t.down.Load() && e.fail(t.Device()+": port is down"):
+		_ = e.flush() // Retire does it again, and reports
 	}
 	return e, nil
 }
@@ -86,8 +92,8 @@ func (e *endpoint) create(spec transport.EndpointSpec) (err error) {
 	half := len(e.memory.Bytes()) / 2
 	e.send = newSide(e, false, spec.SendDepth, e.memory.Bytes()[:half])
 	e.recv = newSide(e, true, spec.RecvDepth, e.memory.Bytes()[half:])
-	e.local = t.here()
-	e.local.qpNumber, e.local.psn = e.qp.Num(), randomPSN()
+	e.local, e.gid = t.here()
+	e.local.member, e.local.qpNumber, e.local.psn = t.member, e.qp.Num(), randomPSN()
 	return nil
 }
 
@@ -121,6 +127,9 @@ func randomPSN() uint32 {
 	_, _ = rand.Read(b[:]) // never fails
 	return binary.LittleEndian.Uint32(b[:]) & libibverbs.MaxPSN
 }
+
+// Device names the port that the endpoint is on, for people.
+func (e *endpoint) Device() string { return e.owner.Device() }
 
 // ID names the endpoint.
 func (e *endpoint) ID() transport.EndpointID { return e.id }
@@ -196,8 +205,7 @@ func (e *endpoint) abandon(detail string) {
 }
 
 // fail notes that the device moved the queue pair to its error state. The
-// caller calls flush soon, when it holds no
-// lock, if this was the first failure.
+// caller calls flush soon, when it holds no lock, if this was the first failure.
 func (e *endpoint) fail(detail string) (first bool) {
 	for {
 		s := e.State()

@@ -3,8 +3,11 @@ package verbs
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/moewire/moewire/core/internal/libibverbs"
 	"github.com/moewire/moewire/core/transport"
@@ -18,6 +21,9 @@ const numOtherEvents = 64
 type events struct {
 	reading sync.Mutex // one at a time takes events off the device
 	closed  bool       // under reading
+	every   time.Duration
+	looked  atomic.Int64 // when PollEvents did last, ns since opened
+	opened  time.Time
 
 	mu      sync.Mutex
 	queue   []transport.Event // never longer than its capacity
@@ -25,18 +31,31 @@ type events struct {
 	dropped uint64
 }
 
+// lookEvery is how often PollEvents asks the device by itself, which costs a
+// system call and some memory. Wait sees at once what comes.
+const lookEvery = time.Millisecond
+
 // EventCounts says what a device has raised since it was opened.
 type EventCounts struct {
 	// ByType counts by the value of libibverbs' enum ibv_event_type; the last
 	// one is all types that are newer than this library.
 	ByType [libibverbs.NumEventTypes + 1]uint64
 	// NumDropped counts reports that PollEvents did not give, because too many
-	// were waiting. EventEndpointFailed is never among them.
+	// were waiting. EventEndpointFailed is never among them, and of EventDeviceDown
+	// and EventDeviceUp not the latest.
 	NumDropped uint64
 }
 
 func (v *events) start(numEndpoints int) {
 	v.queue = make([]transport.Event, 0, numEndpoints+numOtherEvents)
+	v.every, v.opened = lookEvery, time.Now()
+	v.looked.Store(-int64(lookEvery))
+}
+
+// due is whether PollEvents is to ask the device.
+func (v *events) due() bool {
+	now, last := int64(time.Since(v.opened)), v.looked.Load()
+	return now-last >= int64(v.every) && v.looked.CompareAndSwap(last, now)
 }
 
 func (v *events) stop() {
@@ -60,8 +79,10 @@ func (t *Transport) EventCounts() EventCounts {
 
 // PollEvents gives reports, the oldest first.
 func (t *Transport) PollEvents(into []transport.Event) int {
-	t.takeEvents()
 	v := &t.events
+	if v.due() {
+		t.takeEvents()
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	n := copy(into, v.queue)
@@ -76,11 +97,28 @@ func (t *Transport) report(e transport.Event) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	room := cap(v.queue) - len(v.queue)
-	if room == 0 || e.Kind != transport.EventEndpointFailed && room <= t.limits.NumEndpoints {
+	if e.Kind != transport.EventEndpointFailed {
+		room -= t.limits.NumEndpoints
+	}
+	if room <= 0 {
 		v.dropped++
-		return
+		if e.Kind == transport.EventOther || !v.makeRoom() {
+			return
+		}
 	}
 	v.queue = append(v.queue, e)
+}
+
+// makeRoom drops the oldest report that is not of an endpoint: what the device
+// became last is worth more than what it was, or what nobody acts on.
+func (v *events) makeRoom() bool {
+	for i, old := range v.queue {
+		if old.Kind != transport.EventEndpointFailed {
+			v.queue = slices.Delete(v.queue, i, i+1)
+			return true
+		}
+	}
+	return false
 }
 
 // takeEvents takes everything off the device.
@@ -145,24 +183,53 @@ func (t *Transport) handle(kind libibverbs.EventType, e *endpoint, port uint8) {
 		return
 	case libibverbs.EventPortErr:
 		if port == t.port {
-			t.setDown(true, detail)
+			t.losePort(detail)
 			return
 		}
-	case libibverbs.EventPortActive:
-		if port == t.port && t.locate() == nil && !t.fatal.Load() {
-			t.setDown(false, detail)
+	case libibverbs.EventPortActive, libibverbs.EventLIDChange, libibverbs.EventGIDChange,
+		libibverbs.EventClientReregister:
+		if port == t.port {
+			t.arrive(detail)
 			return
-		}
-	case libibverbs.EventLIDChange, libibverbs.EventGIDChange, libibverbs.EventClientReregister:
-		if err := t.locate(); err != nil {
-			detail += ": " + err.Error()
 		}
 	}
 	t.report(transport.Event{Kind: transport.EventOther, Detail: detail})
 }
 
+// arrive finds out where the port is now. A port that was down is usable when
+// it is active and has an address, which may come later than the port.
+func (t *Transport) arrive(detail string) {
+	active, err := t.portActive()
+	if err == nil {
+		err = t.locate()
+	}
+	switch {
+	case err != nil:
+		detail += ": " + err.Error()
+	case active && !t.fatal.Load() && t.down.Load():
+		t.setDown(false, detail)
+		return
+	}
+	t.report(transport.Event{Kind: transport.EventOther, Detail: detail})
+}
+
+// losePort ends what is connected through the port: no answer comes any more,
+// and peers should not have to wait for that. Queue pairs can still be told to
+// flush.
+func (t *Transport) losePort(detail string) {
+	t.setDown(true, detail)
+	for i := range t.table {
+		if e := t.table[i].Load(); e != nil && e.fail(detail) {
+			_ = e.flush() // Retire does it again, and reports
+		}
+	}
+}
+
 // setDown notes whether the port works, and reports a change.
 func (t *Transport) setDown(down bool, detail string) {
+	if down {
+		t.why.Store(&detail)
+	}
 	if t.down.Swap(down) == down {
 		t.report(transport.Event{Kind: transport.EventOther, Detail: detail})
 		return
@@ -170,6 +237,7 @@ func (t *Transport) setDown(down bool, detail string) {
 	kind := transport.EventDeviceUp
 	if down {
 		kind = transport.EventDeviceDown
+		t.losses.Add(1)
 	}
 	t.report(transport.Event{Kind: kind, Detail: detail})
 }

@@ -12,12 +12,24 @@ import (
 
 var timeZero time.Time
 
-// fakeLibrary is the table of C functions in front of the current fake.
-var fakeLibrary = sync.OnceValue(func() *dl.Library {
+// fakeLibrary is the table of C functions in front of the current fake;
+// oldLibrary has only those that every libibverbs has.
+var (
+	fakeLibrary = sync.OnceValue(func() *dl.Library { return dl.Fake(fakeFunctions()) })
+	oldLibrary  = sync.OnceValue(func() *dl.Library {
+		functions := fakeFunctions()
+		for _, newer := range []string{"ibv_reg_mr_iova2", "_ibv_query_gid_table", "ibv_reg_dmabuf_mr"} {
+			delete(functions, newer)
+		}
+		return dl.Fake(functions)
+	})
+)
+
+func fakeFunctions() map[string]any {
 	inline := dl.Fake(map[string]any{
 		"post":   func(qp, wr, bad uintptr) uintptr { return current.post(qp, wr, bad) },
-		"poll":   func(_, n, wcs uintptr) uintptr { return current.poll(n, wcs) },
-		"notify": func(_, _ uintptr) uintptr { current.mu.Lock(); current.armed = true; current.mu.Unlock(); return 0 },
+		"poll":   func(cq, n, wcs uintptr) uintptr { return current.poll(cq, n, wcs) },
+		"notify": func(cq, _ uintptr) uintptr { return current.arm(cq) },
 	})
 	addr := func(name string) uintptr {
 		f, err := inline.Lookup(name)
@@ -31,28 +43,32 @@ var fakeLibrary = sync.OnceValue(func() *dl.Library {
 		return func(object uintptr) uintptr { return current.destroy(name, kind, object) }
 	}
 	make := func(name, kind string) func(uintptr) uintptr {
-		return func(uintptr) uintptr { return current.create(name, kind, 64) }
+		return func(of uintptr) uintptr { return current.create(name, kind, of, 64) }
 	}
-	return dl.Fake(map[string]any{
+	return map[string]any{
 		"ibv_get_device_list": func(n uintptr) uintptr {
-			*dl.At[int32](n) = 1
-			list := current.add("list", 16)
-			*dl.At[uintptr](list) = list
+			devices := len(current.devices)
+			*dl.At[int32](n) = int32(devices)
+			list := current.add("list", 16*uintptr(devices))
+			for i := range uintptr(devices) {
+				*dl.At[uintptr](list + 8*i) = i + 1
+			}
 			return list
 		},
 		"ibv_free_device_list": func(list uintptr) uintptr { delete(current.alive, list); return 0 },
-		"ibv_get_device_name": func(uintptr) uintptr {
+		"ibv_get_device_name": func(device uintptr) uintptr {
 			name := current.add("name", 8)
 			delete(current.alive, name)
-			copy(unsafe.Slice(dl.At[byte](name), 8), "fake0\x00")
+			copy(unsafe.Slice(dl.At[byte](name), 8), current.devices[device-1].name+"\x00")
 			return name
 		},
-		"ibv_open_device": func(uintptr) uintptr {
-			ctx := current.create("open_device", "context", unsafe.Sizeof(libibverbs.ContextHead{}))
+		"ibv_open_device": func(device uintptr) uintptr {
+			ctx := current.create("open_device", "context", device-1, unsafe.Sizeof(libibverbs.ContextHead{}))
 			if ctx != 0 {
 				*dl.At[libibverbs.ContextHead](ctx) = libibverbs.ContextHead{
+					Device: 0xd1ce,
 					PollCQ: poll, ReqNotifyCQ: notify, PostSend: post, PostRecv: post,
-					AsyncFD: int32(current.async.Raw()),
+					AsyncFD: int32(current.of(ctx).async.Raw()),
 				}
 			}
 			return ctx
@@ -65,9 +81,9 @@ var fakeLibrary = sync.OnceValue(func() *dl.Library {
 			}
 			return uintptr(current.failure("query_device"))
 		},
-		"ibv_query_port": func(_, _, attr uintptr) uintptr {
+		"ibv_query_port": func(ctx, _, attr uintptr) uintptr {
 			*dl.At[libibverbs.PortAttr](attr) = libibverbs.PortAttr{
-				State: libibverbs.PortActive, ActiveMTU: 4, MaxMsgSz: 1 << 30, LID: 17, LinkLayer: current.linkType,
+				State: current.of(ctx).port, ActiveMTU: 4, MaxMsgSz: 1 << 30, LID: 17, LinkLayer: current.linkType,
 			}
 			return uintptr(current.failure("query_port"))
 		},
@@ -75,30 +91,63 @@ var fakeLibrary = sync.OnceValue(func() *dl.Library {
 			*dl.At[[16]byte](gid) = [16]byte{0: 0xfe, 15: byte(index)}
 			return uintptr(current.failure("query_gid"))
 		},
+		"_ibv_query_gid_table": func(_, to, most, _, _ uintptr) uintptr {
+			if current.gids == nil {
+				return ^uintptr(syscall.EOPNOTSUPP) + 1
+			}
+			return uintptr(copy(unsafe.Slice(dl.At[libibverbs.GIDEntry](to), most), current.gids))
+		},
 		"ibv_alloc_pd":   make("alloc_pd", "pd"),
 		"ibv_dealloc_pd": free("dealloc_pd", "pd"),
-		"ibv_reg_mr": func(_, addr, n, _ uintptr) uintptr {
-			mr := current.create("reg_mr", "mr", unsafe.Sizeof(libibverbs.MRBody{}))
+		"ibv_reg_mr": func(pd, addr, n, _ uintptr) uintptr {
+			mr := current.create("reg_mr", "mr", pd, unsafe.Sizeof(libibverbs.MRBody{}))
 			if mr != 0 {
 				*dl.At[libibverbs.MRBody](mr) = libibverbs.MRBody{Addr: addr, Length: uint64(n), LKey: uint32(mr), RKey: uint32(mr)}
 			}
 			return mr
 		},
+		"ibv_create_srq":  func(pd, _ uintptr) uintptr { return current.create("create_srq", "srq", pd, 64) },
+		"ibv_destroy_srq": free("destroy_srq", "srq"),
+		"mlx5dv_is_supported": func(device uintptr) uintptr {
+			if device == 0xd1ce && !current.notMlx5 {
+				return 0xf01 // a C bool is the lowest byte
+			}
+			return 0xf00
+		},
+		"mlx5dv_create_qp": func(ctx, attr, own uintptr) uintptr {
+			qp := current.create("mlx5dv_create_qp", "qp", ctx, unsafe.Sizeof(libibverbs.QPHead{}))
+			if qp != 0 {
+				current.dcQPs = append(current.dcQPs, fakeDC{qp, *dl.At[libibverbs.QPInitAttrEx](attr), *dl.At[libibverbs.Mlx5QPInitAttr](own)})
+			}
+			return qp
+		},
+		"ibv_reg_dmabuf_mr": func(pd, off, n, iova, fd, access uintptr) uintptr {
+			if int32(fd) < 0 && len(current.failures["reg_dmabuf_mr"]) == 0 {
+				dl.SetErrno(syscall.EBADF)
+				return 0
+			}
+			mr := current.create("reg_dmabuf_mr", "mr", pd, unsafe.Sizeof(libibverbs.MRBody{}))
+			if mr != 0 {
+				current.dmabufs = append(current.dmabufs, fakeDmabuf{off, n, iova, access})
+				*dl.At[libibverbs.MRBody](mr) = libibverbs.MRBody{Addr: iova, Length: uint64(n), LKey: uint32(mr), RKey: uint32(mr)}
+			}
+			return mr
+		},
 		"ibv_dereg_mr": free("dereg_mr", "mr"),
-		"ibv_create_comp_channel": func(uintptr) uintptr {
-			ch := current.create("create_comp_channel", "channel", 64)
+		"ibv_create_comp_channel": func(ctx uintptr) uintptr {
+			ch := current.create("create_comp_channel", "channel", ctx, 64)
 			if ch != 0 {
-				dl.At[libibverbs.CompChannelBody](ch).FD = int32(current.notify.Raw())
+				dl.At[libibverbs.CompChannelBody](ch).FD = int32(current.of(ctx).notify.Raw())
 			}
 			return ch
 		},
 		"ibv_destroy_comp_channel": free("destroy_comp_channel", "channel"),
-		"ibv_create_cq":            func(_, _, _, _, _ uintptr) uintptr { return current.create("create_cq", "cq", 64) },
+		"ibv_create_cq":            func(ctx, _, _, _, _ uintptr) uintptr { return current.create("create_cq", "cq", ctx, 64) },
 		"ibv_destroy_cq":           free("destroy_cq", "cq"),
-		"ibv_get_cq_event":         func(_, cq, _ uintptr) uintptr { return current.nextCompletionEvent(cq) },
+		"ibv_get_cq_event":         func(channel, cq, _ uintptr) uintptr { return current.nextCompletionEvent(channel, cq) },
 		"ibv_ack_cq_events":        func(_, _ uintptr) uintptr { return 0 },
-		"ibv_create_qp": func(_, _ uintptr) uintptr {
-			qp := current.create("create_qp", "qp", unsafe.Sizeof(libibverbs.QPHead{}))
+		"ibv_create_qp": func(pd, _ uintptr) uintptr {
+			qp := current.create("create_qp", "qp", pd, unsafe.Sizeof(libibverbs.QPHead{}))
 			if qp != 0 {
 				current.nextQP++
 				dl.At[libibverbs.QPHead](qp).QPNum = current.nextQP
@@ -107,16 +156,10 @@ var fakeLibrary = sync.OnceValue(func() *dl.Library {
 		},
 		"ibv_modify_qp":       func(qp, attr, mask uintptr) uintptr { return current.modify(qp, attr, uint32(mask)) },
 		"ibv_destroy_qp":      free("destroy_qp", "qp"),
-		"ibv_get_async_event": func(_, event uintptr) uintptr { return current.nextEvent(event) },
-		"ibv_ack_async_event": func(uintptr) uintptr {
-			current.mu.Lock()
-			defer current.mu.Unlock()
-			current.unacked--
-			current.calls = append(current.calls, "ack")
-			return 0
-		},
-	})
-})
+		"ibv_get_async_event": func(ctx, event uintptr) uintptr { return current.nextEvent(ctx, event) },
+		"ibv_ack_async_event": func(uintptr) uintptr { return current.ack() },
+	}
+}
 
 // repeated is a list of one error number, n times.
 func repeated(errno syscall.Errno, n int) (list []syscall.Errno) {

@@ -3,6 +3,7 @@ package verbs
 import (
 	"fmt"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -39,7 +40,11 @@ func testEvent(t *testing.T, kind libibverbs.EventType) {
 	case slices.Contains(lost, kind):
 		want.Kind = transport.EventDeviceDown
 	}
-	if kind == libibverbs.EventPortErr {
+	ofPort := []libibverbs.EventType{
+		libibverbs.EventPortErr, libibverbs.EventPortActive, libibverbs.EventLIDChange,
+		libibverbs.EventGIDChange, libibverbs.EventClientReregister,
+	}
+	if slices.Contains(ofPort, kind) {
 		event.Element = 1
 	}
 	f.removed = kind == libibverbs.EventDeviceFatal || kind == libibverbs.EventCQErr
@@ -54,7 +59,7 @@ func testEvent(t *testing.T, kind libibverbs.EventType) {
 	assert.Equal(t, "ack", f.calls[0], kind)
 	assert.EqualValues(t, 1, tr.EventCounts().ByType[min(kind, libibverbs.NumEventTypes)])
 
-	broken := want.Kind != transport.EventOther && kind != libibverbs.EventPortErr
+	broken := want.Kind != transport.EventOther
 	assert.Equal(t, broken, a.State() == transport.StateError, kind)
 	if broken {
 		assert.Equal(t, transport.StatusFlushed, await(t, tr, 1)[1].Status)
@@ -82,6 +87,60 @@ func TestPortComesBack(t *testing.T) {
 	f.raise(up)
 	assert.Equal(t, []transport.EventKind{transport.EventDeviceUp}, kinds())
 	newEndpoint(t, tr, 1)
+}
+
+// TestPortHasItsAddressLater: a port that becomes active before it has an
+// address is usable from the change of addresses on; one that is not active
+// is not made usable by one.
+func TestPortHasItsAddressLater(t *testing.T) {
+	f := newFake(t)
+	tr := f.open(Config{})
+	change := func(kind libibverbs.EventType) transport.Event {
+		f.raise(libibverbs.AsyncEvent{Type: kind, Element: 1})
+		var events [2]transport.Event
+		require.Equal(t, 1, tr.PollEvents(events[:]))
+		return events[0]
+	}
+	f.port = libibverbs.PortActive - 1
+	require.Equal(t, transport.EventDeviceDown, change(libibverbs.EventPortErr).Kind)
+	require.Equal(t, transport.EventOther, change(libibverbs.EventGIDChange).Kind)
+	f.port = libibverbs.PortActive
+	f.failures["query_gid"] = []syscall.Errno{syscall.EINVAL}
+	e := change(libibverbs.EventPortActive)
+	require.Equal(t, transport.EventOther, e.Kind)
+	require.Contains(t, e.Detail, "ibv_query_gid")
+	require.Equal(t, transport.EventDeviceUp, change(libibverbs.EventGIDChange).Kind)
+	newEndpoint(t, tr, 1)
+}
+
+// TestLatestStateIsNotDropped: whatever nobody has taken, the last report of
+// the device is there.
+func TestLatestStateIsNotDropped(t *testing.T) {
+	t.Run("down", func(t *testing.T) { testLatest(t, libibverbs.EventPortErr, transport.EventDeviceDown) })
+	t.Run("up", func(t *testing.T) { testLatest(t, libibverbs.EventPortActive, transport.EventDeviceUp) })
+}
+
+func testLatest(t *testing.T, last libibverbs.EventType, want transport.EventKind) {
+	f := newFake(t)
+	tr := f.open(Config{})
+	for range 100 {
+		f.raise(libibverbs.AsyncEvent{Type: libibverbs.EventSMChange})
+	}
+	for range 100 {
+		f.raise(libibverbs.AsyncEvent{Type: libibverbs.EventPortErr, Element: 1})
+		f.raise(libibverbs.AsyncEvent{Type: libibverbs.EventPortActive, Element: 1})
+	}
+	f.raise(libibverbs.AsyncEvent{Type: last, Element: 1})
+	events := make([]transport.Event, 1000)
+	events = events[:tr.PollEvents(events)]
+	require.LessOrEqual(t, len(events), numOtherEvents)
+	seen := transport.EventKind(0)
+	for _, e := range events {
+		if e.Kind != transport.EventOther {
+			seen = e.Kind
+		}
+	}
+	assert.Equal(t, want, seen)
 }
 
 func TestEventsAreBounded(t *testing.T) {

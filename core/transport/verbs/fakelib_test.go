@@ -19,29 +19,56 @@ import (
 // bytes: tests say how each work request ends. It is reached by C addresses,
 // so all of the carrier runs as with the real one.
 type fakeLib struct {
-	t      *testing.T
-	lib    *libibverbs.Library
-	arena  *sys.Mapping
-	used   uintptr
-	async  *sys.FD
-	notify *sys.FD
+	t     *testing.T
+	lib   *libibverbs.Library
+	arena *sys.Mapping
+	used  uintptr
 
-	mu       sync.Mutex
-	calls    []string                  // in order, those that matter
-	alive    map[uintptr]string        // objects by address
-	pending  map[uintptr][]fakeRequest // of queue pairs, in order
-	states   map[uintptr][]fakeModify
-	done     []libibverbs.WC
-	events   []libibverbs.AsyncEvent
-	unacked  int
-	armed    bool
-	nextQP   uint32
+	mu      sync.Mutex
+	calls   []string                  // in order, those that matter
+	alive   map[uintptr]string        // objects by address
+	freed   map[uintptr]bool          // with their device
+	context map[uintptr]uintptr       // that an object is of
+	pending map[uintptr][]fakeRequest // of queue pairs, in order
+	states  map[uintptr][]fakeModify
+	nextQP  uint32
+	// devices are what the library finds; the first is embedded, for the tests
+	// that need one.
+	*fakeDevice
+	devices  []*fakeDevice
 	linkType uint8
 	// failures are what the next calls of a function end with, by name.
 	failures map[string][]syscall.Errno
 	// postFails makes a post fail at the n-th request of its chain, from 1.
 	postFails int
-	removed   bool // every call to the device ends with EIO
+	acks      []*fakeDevice // of events that were taken
+	dmabufs   []fakeDmabuf  // registered
+	dcQPs     []fakeDC      // made
+	notMlx5   bool          // the devices are of another driver
+	// gids are the table of addresses; nil: there is none.
+	gids []libibverbs.GIDEntry
+}
+
+type fakeDC struct {
+	qp   uintptr
+	attr libibverbs.QPInitAttrEx
+	own  libibverbs.Mlx5QPInitAttr
+}
+
+type fakeDmabuf struct{ off, n, iova, access uintptr }
+
+// fakeDevice is a device with one port.
+type fakeDevice struct {
+	name     string
+	async    *sys.FD
+	notify   *sys.FD
+	contexts map[uintptr]bool
+	done     []libibverbs.WC
+	events   []libibverbs.AsyncEvent
+	unacked  int
+	armed    bool
+	port     uint32 // its state
+	removed  bool   // every call to the device ends with EIO
 }
 
 type fakeRequest struct {
@@ -57,31 +84,55 @@ type fakeModify struct {
 // current is the fake of the test that runs: the addresses are made once.
 var current *fakeLib
 
-func newFake(t *testing.T) *fakeLib {
+func newFake(t *testing.T) *fakeLib { return newFakes(t, 1) }
+
+// newFakes makes a library with n devices, fake0 and so on.
+func newFakes(t *testing.T, n int) *fakeLib {
 	t.Helper()
 	f := &fakeLib{
-		t: t, alive: map[uintptr]string{}, pending: map[uintptr][]fakeRequest{},
+		t: t, alive: map[uintptr]string{}, freed: map[uintptr]bool{}, pending: map[uintptr][]fakeRequest{}, context: map[uintptr]uintptr{},
 		states: map[uintptr][]fakeModify{}, failures: map[string][]syscall.Errno{},
 		linkType: libibverbs.LinkEthernet, nextQP: 100,
 	}
 	var err error
 	f.arena, err = sys.MapAnonymous(1 << 20)
 	require.NoError(t, err)
-	f.async, err = sys.NewEvent()
-	require.NoError(t, err)
-	f.notify, err = sys.NewEvent()
-	require.NoError(t, err)
+	for i := range n {
+		d := &fakeDevice{name: fmt.Sprint("fake", i), contexts: map[uintptr]bool{}, port: libibverbs.PortActive}
+		d.async, err = sys.NewEvent()
+		require.NoError(t, err)
+		d.notify, err = sys.NewEvent()
+		require.NoError(t, err)
+		f.devices = append(f.devices, d)
+	}
+	f.fakeDevice = f.devices[0]
 	f.lib, err = libibverbs.New(fakeLibrary())
 	require.NoError(t, err)
 	current = f
 	t.Cleanup(func() {
 		assert.Empty(t, f.alive, "left open")
-		assert.Zero(t, f.unacked, "events that were not acknowledged")
-		require.NoError(t, f.async.Close())
-		require.NoError(t, f.notify.Close())
+		for _, d := range f.devices {
+			assert.Zero(t, d.unacked, "events that were not acknowledged")
+			require.NoError(t, d.async.Close())
+			require.NoError(t, d.notify.Close())
+		}
 		require.NoError(t, f.arena.Unmap())
 	})
 	return f
+}
+
+// of is the device that an object is of.
+func (f *fakeLib) of(object uintptr) *fakeDevice {
+	if ctx, known := f.context[object]; known {
+		object = ctx
+	}
+	for _, d := range f.devices {
+		if d.contexts[object] {
+			return d
+		}
+	}
+	require.Fail(f.t, "an object of no device")
+	return nil
 }
 
 // open opens the fake device.
@@ -94,14 +145,34 @@ func (f *fakeLib) open(config Config) *Transport {
 }
 
 func (f *fakeLib) tryOpen(config Config) (*Transport, error) {
-	index := 3
-	config.Device, config.GIDIndex = "fake0", &index
+	if config.Device == "" {
+		config.Device = "fake0"
+	}
+	if config.GID == (GIDChoice{}) {
+		config.GID = GIDChoice{ByIndex: true, Index: 3}
+	}
 	if config.NumEndpoints == 0 {
 		config.NumEndpoints = 8
 	}
 	config, err := config.withDefaults()
 	require.NoError(f.t, err)
-	return open(f.lib, config)
+	tr, err := open(f.lib, config)
+	if err == nil {
+		tr.events.every = 0 // tests do not wait
+	}
+	return tr, err
+}
+
+// forget takes all objects of a device for freed.
+func (f *fakeLib) forget(device int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for object := range f.alive {
+		if f.of(object) == f.devices[device] {
+			delete(f.alive, object)
+			f.freed[object] = true
+		}
+	}
 }
 
 // add makes an object of a kind in the arena.
@@ -114,7 +185,7 @@ func (f *fakeLib) add(kind string, sizeBytes uintptr) uintptr {
 }
 
 // create is add for functions that may be told to fail.
-func (f *fakeLib) create(name, kind string, sizeBytes uintptr) uintptr {
+func (f *fakeLib) create(name, kind string, of, sizeBytes uintptr) uintptr {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if errno := f.failure(name); errno != 0 {
@@ -122,7 +193,16 @@ func (f *fakeLib) create(name, kind string, sizeBytes uintptr) uintptr {
 		return 0
 	}
 	f.calls = append(f.calls, name)
-	return f.add(kind, sizeBytes)
+	object := f.add(kind, sizeBytes)
+	if kind == "context" {
+		f.devices[of].contexts[object] = true
+		return object
+	}
+	if ctx, known := f.context[of]; known {
+		of = ctx
+	}
+	f.context[object] = of
+	return object
 }
 
 func (f *fakeLib) failure(name string) syscall.Errno {
@@ -138,17 +218,25 @@ func (f *fakeLib) failure(name string) syscall.Errno {
 func (f *fakeLib) destroy(name, kind string, addr uintptr) uintptr {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.freed[addr] {
+		return uintptr(syscall.EIO)
+	}
 	f.calls = append(f.calls, name)
 	assert.Equal(f.t, kind, f.alive[addr], name)
 	delete(f.alive, addr)
-	if kind == "qp" && !f.removed {
+	removed := f.of(addr).removed
+	if kind == "qp" && !removed {
 		assert.Empty(f.t, f.pending[addr], "ES6: queue pair destroyed with requests outstanding")
 	}
-	for _, other := range f.alive { // what must be freed before what
-		before := map[string]string{"cq": "qp", "pd": "qp", "context": "cq", "channel": "cq"}
-		assert.False(f.t, before[kind] == other, "%s before %s", kind, other)
+	ctx, known := f.context[addr]
+	if !known {
+		ctx = addr
 	}
-	if f.removed {
+	for object, other := range f.alive { // what must be freed before what
+		before := map[string]string{"cq": "qp", "pd": "qp", "srq": "qp", "context": "cq", "channel": "cq"}
+		assert.False(f.t, f.context[object] == ctx && before[kind] == other, "%s before %s", kind, other)
+	}
+	if removed {
 		return uintptr(syscall.EIO)
 	}
 	return 0
@@ -161,23 +249,28 @@ func (f *fakeLib) finish(qp libibverbs.QP, status libibverbs.WCStatus) {
 	list := f.pending[uintptr(qp)]
 	require.NotEmpty(f.t, list)
 	f.pending[uintptr(qp)] = list[1:]
-	f.push(libibverbs.WC{WRID: list[0].id, Status: status, QPNum: qp.Num()})
+	f.of(uintptr(qp)).push(f.t, libibverbs.WC{WRID: list[0].id, Status: status, QPNum: qp.Num()})
 }
 
-func (f *fakeLib) push(wc libibverbs.WC) {
-	f.done = append(f.done, wc)
-	if f.armed {
-		f.armed = false
-		require.NoError(f.t, sys.Signal(f.notify))
+func (f *fakeLib) push(wc libibverbs.WC) { f.fakeDevice.push(f.t, wc) }
+
+func (d *fakeDevice) push(t *testing.T, wc libibverbs.WC) {
+	d.done = append(d.done, wc)
+	if d.armed {
+		d.armed = false
+		require.NoError(t, sys.Signal(d.notify))
 	}
 }
 
 // raise raises an asynchronous event.
-func (f *fakeLib) raise(event libibverbs.AsyncEvent) {
+func (f *fakeLib) raise(event libibverbs.AsyncEvent) { f.raiseOn(0, event) }
+
+func (f *fakeLib) raiseOn(device int, event libibverbs.AsyncEvent) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.events = append(f.events, event)
-	require.NoError(f.t, sys.Signal(f.async))
+	d := f.devices[device]
+	d.events = append(d.events, event)
+	require.NoError(f.t, sys.Signal(d.async))
 }
 
 func (f *fakeLib) modify(qp, attr uintptr, mask uint32) uintptr {
@@ -188,9 +281,9 @@ func (f *fakeLib) modify(qp, attr uintptr, mask uint32) uintptr {
 	assert.Equal(f.t, "qp", f.alive[qp])
 	assert.NotEqual(f.t, uint32(libibverbs.QPStateReset), m.attr.QPState, "ES7: never RESET")
 	f.states[qp] = append(f.states[qp], m)
-	if m.attr.QPState == libibverbs.QPStateErr && !f.removed {
+	if d := f.of(qp); m.attr.QPState == libibverbs.QPStateErr && !d.removed {
 		for _, r := range f.pending[qp] {
-			f.push(libibverbs.WC{WRID: r.id, Status: libibverbs.WCWRFlushErr})
+			d.push(f.t, libibverbs.WC{WRID: r.id, Status: libibverbs.WCWRFlushErr})
 		}
 		delete(f.pending, qp)
 	}
@@ -218,48 +311,70 @@ func (f *fakeLib) post(qp, wr, bad uintptr) uintptr {
 	return 0
 }
 
-func (f *fakeLib) poll(n, wcs uintptr) uintptr {
+func (f *fakeLib) poll(cq, n, wcs uintptr) uintptr {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	k := min(int(n), len(f.done))
-	for i, wc := range f.done[:k] {
+	d := f.of(cq)
+	k := min(int(n), len(d.done))
+	for i, wc := range d.done[:k] {
 		*dl.At[libibverbs.WC](wcs + uintptr(i)*unsafe.Sizeof(wc)) = wc
 	}
-	f.done = f.done[k:]
+	d.done = d.done[k:]
 	return uintptr(k)
 }
 
-func (f *fakeLib) nextEvent(into uintptr) uintptr {
+func (f *fakeLib) arm(cq uintptr) uintptr {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.events) == 0 {
+	f.of(cq).armed = true
+	return 0
+}
+
+func (f *fakeLib) nextEvent(ctx, into uintptr) uintptr {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d := f.of(ctx)
+	if len(d.events) == 0 {
 		errno := syscall.EAGAIN
-		if f.removed {
+		if d.removed {
 			errno = syscall.EIO
 		}
 		dl.SetErrno(errno)
 		return ^uintptr(0)
 	}
-	*dl.At[libibverbs.AsyncEvent](into) = f.events[0]
-	f.events = f.events[1:]
-	f.unacked++
-	if len(f.events) == 0 && !f.removed {
-		require.NoError(f.t, sys.Unsignal(f.async))
+	*dl.At[libibverbs.AsyncEvent](into) = d.events[0]
+	d.events = d.events[1:]
+	d.unacked++
+	if len(d.events) == 0 && !d.removed {
+		require.NoError(f.t, sys.Unsignal(d.async))
 	}
+	f.acks = append(f.acks, d)
 	return 0
 }
 
-func (f *fakeLib) nextCompletionEvent(cq uintptr) uintptr {
-	ready, err := sys.WaitReadable([]*sys.FD{f.notify}, timeZero)
+// ack acknowledges the event that was taken last: one at a time takes them.
+func (f *fakeLib) ack() uintptr {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	last := len(f.acks) - 1
+	f.acks[last].unacked--
+	f.acks = f.acks[:last]
+	f.calls = append(f.calls, "ack")
+	return 0
+}
+
+func (f *fakeLib) nextCompletionEvent(channel, cq uintptr) uintptr {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d := f.of(channel)
+	ready, err := sys.WaitReadable([]*sys.FD{d.notify}, timeZero)
 	if err != nil || len(ready) == 0 {
 		dl.SetErrno(syscall.EAGAIN)
 		return ^uintptr(0)
 	}
-	require.NoError(f.t, sys.Unsignal(f.notify))
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	require.NoError(f.t, sys.Unsignal(d.notify))
 	for addr, kind := range f.alive {
-		if kind == "cq" {
+		if kind == "cq" && f.context[addr] == f.context[channel] {
 			*dl.At[uintptr](cq) = addr
 		}
 	}

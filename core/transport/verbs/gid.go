@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -62,20 +63,26 @@ func gidsOf(table []libibverbs.GIDEntry, port uint8) []gidEntry {
 	return entries
 }
 
-// chooseGID picks the entry to send from on Ethernet: RoCE v2, which routers
-// forward, from an IPv4 address, else a global IPv6 one, else one of the link;
-// RoCE v1 if there is nothing else. The first of equals.
-func chooseGID(entries []gidEntry) (int, error) {
+// chooseGID picks the entry to send from on Ethernet, among those that the
+// choice allows: RoCE v2, which routers forward, from an IPv4 address, else a
+// global IPv6 one, else one of the link; RoCE v1 if there is nothing else. The
+// first of equals.
+func chooseGID(choice GIDChoice, entries []gidEntry) (int, error) {
 	best, bestRank := -1, 0
 	for _, e := range entries {
-		if rank := e.rank(); rank > bestRank {
+		if rank := e.rank(); rank > bestRank && choice.allows(e) {
 			best, bestRank = e.index, rank
 		}
 	}
-	if best < 0 {
-		return 0, fmt.Errorf("no RoCE address among %s: give the interface an IP address, or set GIDIndex", listGIDs(entries))
+	switch {
+	case choice.ByIndex && slices.ContainsFunc(entries, choice.allows):
+		return choice.Index, nil
+	case best >= 0:
+		return best, nil
+	case choice != GIDChoice{}:
+		return 0, fmt.Errorf("GID is %v, which is none of %s", choice, listGIDs(entries))
 	}
-	return best, nil
+	return 0, fmt.Errorf("no RoCE address among %s: give the interface an IP address, or set GID", listGIDs(entries))
 }
 
 func (e gidEntry) rank() int {

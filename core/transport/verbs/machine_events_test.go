@@ -10,7 +10,8 @@ import (
 	"github.com/moewire/moewire/core/transport/verbs"
 )
 
-// awaitEvent waits for an event of a kind, and lets EventOther pass.
+// awaitEvent waits for an event of a kind, and lets EventOther pass, and the
+// failures of endpoints.
 func awaitEvent(t *testing.T, tr *verbs.Transport, kind transport.EventKind) transport.Event {
 	t.Helper()
 	var found transport.Event
@@ -22,7 +23,7 @@ func awaitEvent(t *testing.T, tr *verbs.Transport, kind transport.EventKind) tra
 				found = events[0]
 				return true
 			}
-			require.Equal(t, transport.EventOther, events[0].Kind)
+			require.Contains(t, []transport.EventKind{transport.EventOther, transport.EventEndpointFailed}, events[0].Kind)
 		}
 		require.NoError(t, tr.Wait(time.Second))
 		return false
@@ -38,6 +39,8 @@ func TestES15PortGoesDownAndUp(t *testing.T) {
 	defer command(t, "ip", "link", "set", otherNet, "up")
 	down := awaitEvent(t, tr, transport.EventDeviceDown)
 	require.Contains(t, down.Detail, "port is down")
+	require.Equal(t, transport.StateError, a.State())
+	require.Equal(t, transport.StateError, b.State())
 	_, err := tr.NewEndpoint(spec)
 	require.ErrorIs(t, err, transport.ErrNoResource)
 	require.ErrorContains(t, err, "is down")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/internal/libibverbs"
@@ -20,21 +21,36 @@ func New(config Config) (*Transport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("verbs: %w", err)
 	}
-	lib, err := libibverbs.Load(config.Library)
+	lib, err := load(config.Library)
+	if err != nil {
+		return nil, err
+	}
+	return open(lib, config)
+}
+
+func load(path string) (*libibverbs.Library, error) {
+	lib, err := libibverbs.Load(path)
 	if errors.Is(err, dl.ErrNoLibrary) || errors.Is(err, dl.ErrNoSymbol) {
 		return nil, fmt.Errorf("verbs: %w: %w", transport.ErrNotSupported, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("verbs: %w", err)
 	}
-	return open(lib, config)
+	return lib, nil
 }
 
 // open is New with a library.
 func open(lib *libibverbs.Library, config Config) (*Transport, error) {
-	t := &Transport{lib: lib, config: config, byQP: map[libibverbs.QP]*endpoint{}}
+	return openAs(lib, config, &member{})
+}
+
+// openAs opens a port of a group: its endpoints have numbers that no others of
+// the group have.
+func openAs(lib *libibverbs.Library, config Config, m *member) (*Transport, error) {
+	t := &Transport{lib: lib, config: config, member: uint8(m.index), byQP: map[libibverbs.QP]*endpoint{}}
+	t.lastID.Store(uint64(m.index)<<56 | m.numOpens<<40)
 	for _, step := range []func() error{
-		t.openDevice, t.findPort, t.locate, t.setLimits, t.makeQueue, t.tryQueuePair, t.watch,
+		t.openDevice, t.findPort, t.locate, t.setLimits, t.makeQueue, t.tryQueuePair, t.findDC, t.watch,
 	} {
 		if err := step(); err != nil {
 			return nil, errors.Join(fmt.Errorf("verbs: %w", err), t.destroy())
@@ -43,42 +59,37 @@ func open(lib *libibverbs.Library, config Config) (*Transport, error) {
 	return t, nil
 }
 
-// openDevice opens the configured device, or the nearest.
-func (t *Transport) openDevice() (err error) {
-	names, err := t.lib.DeviceNames()
+// openDevice opens the configured device, or the best one.
+func (t *Transport) openDevice() error {
+	nics, err := choices(t.lib, &t.config)
+	if err != nil {
+		return err
+	}
+	t.device = nics[0].Device
+	t.config.Port = nics[0].Port
+	t.ctx, err = t.lib.OpenDevice(t.device)
+	if errors.Is(err, syscall.ENODEV) {
+		names, _ := t.lib.DeviceNames()
+		return fmt.Errorf("%w: %w; there are: %s", transport.ErrNotSupported, err, strings.Join(names, ", "))
+	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", transport.ErrNotSupported, err)
-	}
-	t.device = t.config.Device
-	if t.device == "" {
-		if t.device, err = choose(names, t.config.Near); err != nil {
-			return err
-		}
-	}
-	t.ctx, err = t.lib.OpenDevice(t.device)
-	if err != nil {
-		return fmt.Errorf("%w: %w; there are: %s", transport.ErrNotSupported, err, strings.Join(names, ", "))
 	}
 	return sys.SetNonblocking(t.ctx.AsyncFD())
 }
 
-// choose picks one of the devices that the library can open.
-func choose(names []string, near Place) (string, error) {
-	if len(names) == 0 {
-		return "", fmt.Errorf("%w: no RDMA device", transport.ErrNotSupported)
+// choices are the ports of this host that a configuration allows, the best
+// first.
+func choices(lib *libibverbs.Library, config *Config) ([]NIC, error) {
+	names, err := lib.DeviceNames()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", transport.ErrNotSupported, err)
 	}
 	known, err := Devices()
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	for _, d := range Nearest(known, near) {
-		for _, name := range names {
-			if name == d.Name {
-				return name, nil
-			}
-		}
-	}
-	return names[0], nil // sysfs is hidden
+	return choose("/sys", known, names, config)
 }
 
 // findPort settles the port: the configured one, or the first active one.
@@ -104,6 +115,11 @@ func (t *Transport) findPort() error {
 	}
 	return fmt.Errorf("%w: %s has no active port (%s; 4 is active), of %d",
 		transport.ErrNotSupported, t.device, strings.Join(states, ", "), attr.PhysPortCnt)
+}
+
+func (t *Transport) portActive() (bool, error) {
+	p, err := t.lib.QueryPort(t.ctx, t.port)
+	return err == nil && p.State == libibverbs.PortActive, err
 }
 
 // locate reads where the port is in its network. Done again when that changes.
@@ -136,18 +152,28 @@ func (t *Transport) locate() error {
 const maxGIDs = 1024
 
 func (t *Transport) findGID(port *libibverbs.PortAttr) (int, error) {
-	if t.config.GIDIndex != nil {
-		return *t.config.GIDIndex, nil
-	}
+	choice := t.config.GID
 	if port.LinkLayer != libibverbs.LinkEthernet {
-		return 0, nil // on InfiniBand the first is always there
+		if choice.Type != AnyRoCE || choice.Within.IsValid() {
+			return 0, fmt.Errorf("GID is %v, allowed on InfiniBand, as %s is, is an index", choice, t.Device())
+		}
+		return choice.Index, nil // the first is always there
 	}
+	entries := t.gids()
+	if len(entries) == 0 && choice.ByIndex {
+		return choice.Index, nil // the table is hidden: the device will say
+	}
+	return chooseGID(choice, entries)
+}
+
+// gids are the used entries of the port's table.
+func (t *Transport) gids() []gidEntry {
 	if t.lib.HasGIDTable() {
 		if table, err := t.lib.QueryGIDTable(t.ctx, maxGIDs); err == nil {
-			return chooseGID(gidsOf(table, t.port))
+			return gidsOf(table, t.port)
 		}
 	}
-	return chooseGID(readGIDs("/sys", t.device, int(t.port))) // slower
+	return readGIDs("/sys", t.device, int(t.port)) // slower
 }
 
 // setLimits lowers the configured bounds to those of the device.

@@ -1,7 +1,9 @@
 package verbs
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/moewire/moewire/core/internal/libibverbs"
 	"github.com/moewire/moewire/core/transport"
@@ -60,11 +62,14 @@ func (s *side) sendOne(i, index int, free *slot, r *transport.SendRequest) error
 	if err != nil {
 		return err
 	}
-	if err := s.endpoint.owner.checkSend(r, total); err != nil {
+	if err := s.endpoint.checkSend(r, total); err != nil {
 		return err
 	}
 	flags := uint32(libibverbs.SendSignaled)
 	if r.Inline {
+		if slices.ContainsFunc(free.regions, func(r *region) bool { return r.device }) {
+			return errInlineDevice
+		}
 		flags |= libibverbs.SendInline
 	}
 	*s.sendWR(i) = libibverbs.SendWR{
@@ -80,6 +85,8 @@ func (s *side) sendOne(i, index int, free *slot, r *transport.SendRequest) error
 	free.id, free.op, free.bytes = r.ID, r.Op, uint32(total)
 	return nil
 }
+
+var errInlineDevice = errors.New("post: Local names a device's memory, which cannot be inline")
 
 func sendOpcode(op transport.Opcode) (uint32, error) {
 	switch op {
@@ -97,7 +104,8 @@ func sendOpcode(op transport.Opcode) (uint32, error) {
 
 // checkSend refuses what the device would refuse in its own way. Whether the
 // peer's region allows it is the peer's device's decision.
-func (t *Transport) checkSend(r *transport.SendRequest, total int64) error {
+func (e *endpoint) checkSend(r *transport.SendRequest, total int64) error {
+	t := e.owner
 	switch {
 	case total > t.limits.MaxRequestBytes:
 		return fmt.Errorf("post: %d bytes, at most %d", total, t.limits.MaxRequestBytes)
@@ -105,8 +113,13 @@ func (t *Transport) checkSend(r *transport.SendRequest, total int64) error {
 		return fmt.Errorf("post: %d bytes inline, at most %d", total, t.limits.InlineBytes)
 	case r.Inline && r.Op == transport.OpRead:
 		return fmt.Errorf("post: a read cannot be inline")
-	case r.Op != transport.OpSend && r.Remote.Key>>32 != 0:
+	case r.Op == transport.OpSend || !e.wasReady.Load():
+		return nil
+	case r.Remote.Key>>32 >= maxNICs:
 		return fmt.Errorf("post: Remote.Key %#x is none of this carrier", r.Remote.Key)
+	case uint8(r.Remote.Key>>32) != e.peerMember:
+		return fmt.Errorf("post: Remote.Key is of port %d of the peer, the connection goes to port %d: the region has another key there",
+			r.Remote.Key>>32, e.peerMember)
 	}
 	return nil
 }

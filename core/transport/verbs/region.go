@@ -17,7 +17,9 @@ import (
 // a row where it bounds their length.
 type region struct {
 	owner      *Transport
-	mem        []byte
+	mem        []byte // nil: a device's
+	sizeBytes  int
+	device     bool // the memory is a device's
 	addr       uint64
 	chunkBytes uint64
 	lkeys      []uint32
@@ -38,11 +40,19 @@ const closedPins = -1 << 62
 // locks its pages: ErrNoResource says how many the process may lock. Memory
 // above the device's bound for one registration is for local use only.
 func (t *Transport) Register(mem []byte, access transport.Access) (transport.Region, error) {
+	r, err := t.register(mem, access)
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (t *Transport) register(mem []byte, access transport.Access) (*region, error) {
 	if len(mem) == 0 {
 		return nil, errors.New("register: mem is empty")
 	}
-	if access&^(transport.AccessWrite|transport.AccessRead) != 0 {
-		return nil, fmt.Errorf("register: access is %#x, must be of AccessWrite and AccessRead", access)
+	if err := checkAccess(access); err != nil {
+		return nil, err
 	}
 	limit := t.maxRegionBytes
 	if access != 0 && uint64(len(mem)) > limit {
@@ -54,20 +64,37 @@ func (t *Transport) Register(mem []byte, access transport.Access) (transport.Reg
 	}
 	defer t.leave()
 	addr := uintptr(unsafe.Pointer(unsafe.SliceData(mem)))
-	r := &region{owner: t, mem: mem, addr: uint64(addr), chunkBytes: limit}
+	r := &region{owner: t, mem: mem, sizeBytes: len(mem), addr: uint64(addr), chunkBytes: limit}
 	for off := uint64(0); off < uint64(len(mem)); off += limit {
 		n := min(limit, uint64(len(mem))-off)
 		mr, err := t.lib.RegMR(t.pd, addr+uintptr(off), n, t.accessFlags(access))
 		if err != nil {
 			return nil, errors.Join(t.registerError(len(mem), err), r.deregister())
 		}
-		r.mrs = append(r.mrs, mr)
-		r.lkeys = append(r.lkeys, mr.Body().LKey)
+		r.adopt(mr)
 	}
+	r.opened()
+	return r, nil
+}
+
+func checkAccess(access transport.Access) error {
+	if access&^(transport.AccessWrite|transport.AccessRead) != 0 {
+		return fmt.Errorf("register: access is %#x, must be of AccessWrite and AccessRead", access)
+	}
+	return nil
+}
+
+// adopt adds the next registration.
+func (r *region) adopt(mr libibverbs.MR) {
+	r.mrs = append(r.mrs, mr)
+	r.lkeys = append(r.lkeys, mr.Body().LKey)
+}
+
+// opened counts the region, which is whole.
+func (r *region) opened() {
 	r.rkey = r.mrs[0].Body().RKey
 	r.counted = true
-	t.numRegions.Add(1)
-	return r, nil
+	r.owner.numRegions.Add(1)
 }
 
 func (t *Transport) accessFlags(access transport.Access) uint32 {
@@ -102,13 +129,26 @@ func isShortage(err error) bool {
 	return errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOSPC)
 }
 
-// Bytes is the memory.
+// Bytes is the memory; nil if it is a device's.
 func (r *region) Bytes() []byte { return r.mem }
 
 // Remote is what a peer needs; of a region that is not for peers, nothing that
 // works.
 func (r *region) Remote() transport.RemoteRegion {
-	return transport.RemoteRegion{Addr: r.addr, SizeBytes: uint64(len(r.mem)), Key: uint64(r.rkey)}
+	key := uint64(r.owner.member)<<32 | uint64(r.rkey)
+	return transport.RemoteRegion{Addr: r.addr, SizeBytes: uint64(r.sizeBytes), Key: key}
+}
+
+// own is the registration of a region with this port; nil if there is none.
+func (t *Transport) own(r transport.Region) *region {
+	one, ok := r.(*region)
+	if of, isGroup := r.(*groupRegion); isGroup {
+		one, ok = of.on[t.member].Load(), true
+	}
+	if !ok || one == nil || one.owner != t {
+		return nil
+	}
+	return one
 }
 
 // pin keeps the region open; false if it is closed.
@@ -124,11 +164,25 @@ func (r *region) unpin() { r.pins.Add(-1) }
 
 // Close ends the registration.
 func (r *region) Close() error {
-	if !r.pins.CompareAndSwap(0, closedPins) && r.pins.Load() > 0 {
+	if !r.seal() {
 		return fmt.Errorf("close region: %w", transport.ErrBusy)
 	}
 	return r.deregister()
 }
+
+// seal makes it impossible to pin the region; false if it is pinned. A pin that
+// is let go of between two looks must not be taken for a region that is sealed.
+func (r *region) seal() bool {
+	for !r.pins.CompareAndSwap(0, closedPins) {
+		if n := r.pins.Load(); n != 0 {
+			return n < 0
+		}
+	}
+	return true
+}
+
+// unseal takes back what seal did.
+func (r *region) unseal() { r.pins.Add(-closedPins) }
 
 // deregister ends what is left of the registration. Idempotent; a failure may
 // be tried again.

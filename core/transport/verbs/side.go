@@ -85,8 +85,8 @@ var (
 // regions in the slot and returns the number of parts and of bytes.
 func (s *side) fill(i int, pieces []transport.Piece, into *slot) (n int32, total int64, err error) {
 	for _, p := range pieces {
-		r, ok := p.Region.(*region)
-		if !ok || r.owner != s.endpoint.owner || !r.pin() {
+		r := s.endpoint.owner.own(p.Region)
+		if r == nil || !r.pin() {
 			return 0, 0, errRegion
 		}
 		if len(into.regions) == cap(into.regions) {
@@ -94,8 +94,8 @@ func (s *side) fill(i int, pieces []transport.Piece, into *slot) (n int32, total
 			return 0, 0, fmt.Errorf("post: %d pieces, at most %d", len(pieces), s.pieces)
 		}
 		into.regions = append(into.regions, r)
-		if p.Off < 0 || p.Bytes < 0 || p.Bytes > len(r.mem)-p.Off {
-			return 0, 0, fmt.Errorf("post: Local: %d bytes at %d of a region of %d", p.Bytes, p.Off, len(r.mem))
+		if p.Off < 0 || p.Bytes < 0 || p.Bytes > r.sizeBytes-p.Off {
+			return 0, 0, fmt.Errorf("post: Local: %d bytes at %d of a region of %d", p.Bytes, p.Off, r.sizeBytes)
 		}
 		total += int64(p.Bytes)
 		if n, err = s.parts(i, n, r, uint64(p.Off), uint64(p.Bytes)); err != nil {

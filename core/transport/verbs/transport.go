@@ -15,6 +15,8 @@ type Transport struct {
 	config  Config
 	device  string
 	port    uint8
+	dc      DC
+	member  uint8 // which of its group's ports it is, from 0
 	limits  transport.Limits
 	ctx     libibverbs.Context
 	pd      libibverbs.PD
@@ -45,6 +47,8 @@ type Transport struct {
 
 	numRegions atomic.Int64
 	down       atomic.Bool
+	losses     atomic.Uint64          // how often it went down
+	why        atomic.Pointer[string] // it is down
 	fatal      atomic.Bool
 	closed     atomic.Bool
 	strays     atomic.Uint64
@@ -53,6 +57,10 @@ type Transport struct {
 	wait   waiter
 	events events
 }
+
+// ConnectsUnproven marks a carrier that connects to whatever address it is
+// given: who is there is not proven.
+func (t *Transport) ConnectsUnproven() {}
 
 // Name is the carrier's.
 func (t *Transport) Name() string { return "verbs" }
@@ -140,17 +148,12 @@ func (t *Transport) ofQP(qp libibverbs.QP) *endpoint {
 	return t.byQP[qp]
 }
 
-// here is where this transport's queue pairs are now.
-func (t *Transport) here() address {
+// here is where this transport's queue pairs are now, and the entry of the
+// port's table of addresses that says so.
+func (t *Transport) here() (place address, gid uint8) {
 	t.placeMu.Lock()
 	defer t.placeMu.Unlock()
-	return t.place
-}
-
-func (t *Transport) gidIndex() uint8 {
-	t.placeMu.Lock()
-	defer t.placeMu.Unlock()
-	return t.gid
+	return t.place, t.gid
 }
 
 // Close closes the device.
@@ -165,6 +168,25 @@ func (t *Transport) Close() error {
 	t.poll.stop()
 	t.events.stop()
 	return t.destroy()
+}
+
+// whyDown says why the port is not usable, "" if it is.
+func (t *Transport) whyDown() string {
+	if why := t.why.Load(); why != nil && t.down.Load() {
+		return *why
+	}
+	return ""
+}
+
+// busy is what keeps Close from closing.
+func (t *Transport) busy() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.numEndpoints > 0 || t.calls > 0 {
+		return fmt.Errorf("close %s: %d endpoints are not closed, %d calls are under way: %w",
+			t.device, t.numEndpoints, t.calls, transport.ErrBusy)
+	}
+	return nil
 }
 
 // stop refuses what would make something new, unless something is left.

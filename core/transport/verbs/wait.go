@@ -23,7 +23,7 @@ type waiter struct {
 	mu       sync.Mutex // held by the one goroutine in Wait
 	poller   *sys.Readable
 	listener *libibverbs.Listener
-	closed   bool
+	closed   atomic.Bool
 	// unplugged means that only the bell is waited for: the device is gone.
 	unplugged bool
 
@@ -52,12 +52,12 @@ func (w *waiter) unplug(channel, async int) error {
 	return firstError(w.poller.Remove(channel), w.poller.Remove(async))
 }
 
-// stop ends a Wait that is under way, and all later ones.
+// stop ends a Wait that is under way, and all later ones. It says so before it
+// rings: who is woken may wait again before this gets the lock.
 func (w *waiter) stop() {
+	w.closed.Store(true)
 	_ = w.ring()
-	w.mu.Lock()
-	w.closed = true
-	w.mu.Unlock()
+	passed(&w.mu)
 }
 
 func (w *waiter) ring() error {
@@ -89,20 +89,10 @@ func (t *Transport) Wait(d time.Duration) error {
 	w := &t.wait
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.closed {
-		return transport.ErrClosed
-	}
-	if t.fatal.Load() && !w.unplugged {
-		// Descriptors of a device that is gone are always readable.
-		w.unplugged = true
-		if err := w.unplug(t.channel.FD(), t.ctx.AsyncFD()); err != nil {
-			return err
-		}
-	}
 	if t.config.BusyWait {
 		return t.spin(d)
 	}
-	if ready, err := t.prepareSleep(); ready || err != nil {
+	if ready, err := t.beginWait(); ready || err != nil {
 		return err
 	}
 	ready, err := w.poller.Wait(d)
@@ -110,6 +100,38 @@ func (t *Transport) Wait(d time.Duration) error {
 		return err
 	}
 	return t.woken(ready)
+}
+
+// beginWait reports whether there is something already; else the descriptors
+// will say.
+func (t *Transport) beginWait() (ready bool, err error) {
+	if err := t.unplugged(); err != nil {
+		return false, err
+	}
+	return t.prepareSleep()
+}
+
+// unplugged leaves descriptors alone that are always readable: those of a
+// device that is gone.
+func (t *Transport) unplugged() error {
+	w := &t.wait
+	switch {
+	case w.closed.Load():
+		return transport.ErrClosed
+	case t.fatal.Load() && !w.unplugged:
+		w.unplugged = true
+		return w.unplug(t.channel.FD(), t.ctx.AsyncFD())
+	}
+	return nil
+}
+
+// lookAround takes back what the descriptors say, without waiting.
+func (t *Transport) lookAround() error {
+	seen, err := t.wait.poller.Wait(0)
+	if err != nil {
+		return err
+	}
+	return t.woken(seen)
 }
 
 // woken takes back what ended the sleep.
@@ -164,23 +186,35 @@ const spinsPerLook = 256
 func (t *Transport) spin(d time.Duration) error {
 	until := time.Now().Add(d)
 	for i := 0; ; i++ {
-		t.poll.mu.Lock()
-		ready, err := t.fillStash()
-		t.unlockPoll()
-		if ready || err != nil || t.events.waiting() {
+		if seen, err := t.look(i%spinsPerLook == 0); seen || err != nil {
 			return err
-		}
-		if i%spinsPerLook == 0 || t.wait.rung.Load() {
-			seen, err := t.wait.poller.Wait(0)
-			if err != nil || seen != 0 {
-				return firstError(err, t.woken(seen))
-			}
 		}
 		if !time.Now().Before(until) {
 			return nil
 		}
 		runtime.Gosched()
 	}
+}
+
+// look looks at the queue once, and at the descriptors, too, if it is told to.
+func (t *Transport) look(further bool) (seen bool, err error) {
+	if err := t.unplugged(); err != nil {
+		return false, err
+	}
+	t.poll.mu.Lock()
+	seen, err = t.fillStash()
+	t.unlockPoll()
+	if seen || err != nil || t.events.waiting() {
+		return true, err
+	}
+	if !further && !t.wait.rung.Load() {
+		return false, nil
+	}
+	ready, err := t.wait.poller.Wait(0)
+	if err != nil || ready != 0 {
+		return true, firstError(err, t.woken(ready))
+	}
+	return false, nil
 }
 
 func firstError(errs ...error) error {

@@ -1,0 +1,98 @@
+package fabric
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/endpoint"
+	"github.com/moewire/moewire/core/transport/fake"
+	"github.com/moewire/moewire/core/wire"
+)
+
+// credulous is a carrier that connects to whatever address it is told.
+type credulous struct{ *fake.Transport }
+
+func (credulous) ConnectsUnproven() {}
+
+// TestSignedNotes: fabrics whose notes are signed find each other, and move
+// bytes, though notes are lost, doubled and late.
+func TestSignedNotes(t *testing.T) {
+	ring := wire.GenerateKeyring()
+	w := newWorld(t, 3, 3, fake.Config{}, func(c *Config) { c.Keys = ring })
+	w.mu.Lock()
+	w.lossy = true
+	w.mu.Unlock()
+	w.connect(t)
+	a, idA, _ := memory(t, w.fabs[0], 1000)
+	b, _, atB := memory(t, w.fabs[1], 1000)
+	fill(a, 5)
+	done(t, w.fabs[0], post(t, w.fabs[0], Request{Kind: Write, Peer: 1, Region: idA, Bytes: 1000, Remote: atB}))
+	require.Equal(t, a, b)
+	w.close(t)
+}
+
+// noteOf is the first note of a fabric, which wants to be connected to peer 1.
+func noteOf(t *testing.T, f *Fabric) []byte {
+	t.Helper()
+	require.ErrorIs(t, f.Connect(1, time.Now()), endpoint.ErrConnecting)
+	buf := make([]byte, MaxNoteBytes)
+	_, n, ok, err := f.Next(buf, inTime())
+	require.NoError(t, err)
+	require.True(t, ok)
+	return buf[:n]
+}
+
+// single is a fabric by itself.
+func single(t *testing.T, network *fake.Network, ring *wire.Keyring, counters *wire.Counters) *Fabric {
+	t.Helper()
+	f, err := Open(Config{Transport: network.Transport(), Keys: ring, Counters: counters})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, f.Close(inTime())) })
+	return f
+}
+
+// TestForgedNotes: what was not signed with a key of the ring, was changed on
+// its way, or is turned back changes nothing, not even who is known.
+func TestForgedNotes(t *testing.T) {
+	network, ring := fake.New(fake.Config{}), wire.GenerateKeyring()
+	var counters wire.Counters
+	f := single(t, network, ring, &counters)
+	genuine := noteOf(t, single(t, network, ring, nil))
+	require.False(t, bytes.Contains(genuine[:8], []byte("MWF")), "it is in a frame")
+	stranger := noteOf(t, single(t, network, wire.GenerateKeyring(), nil))
+	unsigned := noteOf(t, single(t, network, nil, nil))
+	own := noteOf(t, f)
+	before := f.Stats()
+	refused := [][]byte{nil, stranger, unsigned, own, genuine[:len(genuine)-1]}
+	for bit := range 8 * len(genuine) {
+		changed := bytes.Clone(genuine)
+		changed[bit/8] ^= 1 << (bit % 8)
+		refused = append(refused, changed)
+	}
+	for _, note := range refused {
+		require.ErrorIs(t, f.Deliver(2, note), endpoint.ErrNote)
+	}
+	require.ErrorContains(t, f.Deliver(2, own), "this fabric's own")
+	after := f.Stats()
+	require.Equal(t, before.NumPeers, after.NumPeers)
+	require.Equal(t, before.Connections.Live, after.Connections.Live)
+	require.Positive(t, counters.Refused(wire.ErrMAC))
+	require.NoError(t, f.Deliver(2, genuine))
+	require.Equal(t, before.NumPeers+1, f.Stats().NumPeers)
+	// Who signs nothing takes no signed note for one of its own kind.
+	require.ErrorIs(t, single(t, network, nil, nil).Deliver(2, genuine), endpoint.ErrNote)
+}
+
+// TestCredulousCarriersNeedKeys: without keys nobody could tell who is there.
+func TestCredulousCarriersNeedKeys(t *testing.T) {
+	dev := fake.New(fake.Config{}).Transport()
+	_, err := Open(Config{Transport: credulous{dev}})
+	require.ErrorIs(t, err, ErrInvalid)
+	require.ErrorContains(t, err, "Keys must be given: fake connects to whatever address a note says")
+	f, err := Open(Config{Transport: credulous{dev}, Keys: wire.GenerateKeyring()})
+	require.NoError(t, err)
+	require.NoError(t, f.Close(inTime()))
+}

@@ -1,0 +1,147 @@
+package verbs
+
+import (
+	"errors"
+	"runtime"
+	"time"
+
+	"github.com/moewire/moewire/core/transport"
+)
+
+// Poll takes completions of all open ports, in turns.
+func (g *Group) Poll(done []transport.Completion) (n int, err error) {
+	open := 0
+	for i := range g.members {
+		t := g.members[(g.next+i)%len(g.members)].tr.Load()
+		if t == nil {
+			continue
+		}
+		k, pollErr := t.Poll(done[n:])
+		n += k
+		if errors.Is(pollErr, transport.ErrClosed) {
+			continue
+		}
+		open++
+		if pollErr != nil {
+			t.loseDevice(t.Device() + ": " + pollErr.Error())
+		}
+	}
+	g.next = (g.next + 1) % len(g.members)
+	if open == 0 && g.closed.Load() {
+		return n, transport.ErrClosed
+	}
+	return n, nil
+}
+
+// PollEvents gives reports of all open ports. That a port goes down is the end
+// of its endpoints, each of which is reported; it is that of the device only
+// if no open port is left.
+func (g *Group) PollEvents(into []transport.Event) (n int) {
+	g.each(func(t *Transport) {
+		from := n
+		n += t.PollEvents(into[n:])
+		for i := from; i < n; i++ {
+			if e := &into[i]; e.Kind == transport.EventDeviceDown && !g.allDown() {
+				e.Kind = transport.EventOther
+			}
+		}
+	})
+	return n
+}
+
+func (g *Group) allDown() bool {
+	down := true
+	g.each(func(t *Transport) { down = down && t.down.Load() })
+	return down
+}
+
+// Wake ends a Wait.
+func (g *Group) Wake() { g.each(func(t *Transport) { t.Wake() }) }
+
+// Wait blocks until one of the open ports may have something.
+func (g *Group) Wait(d time.Duration) error {
+	g.waiting.Lock()
+	defer g.waiting.Unlock()
+	if g.closed.Load() {
+		return transport.ErrClosed
+	}
+	var open [maxNICs]*Transport
+	num := 0
+	g.each(func(t *Transport) { open[num] = t; num++ })
+	switch {
+	case num == 0: // the one that was lost is being opened again
+		time.Sleep(min(max(d, 0), time.Millisecond))
+		return nil
+	case num > 1:
+		return g.waitForAll(open[:num], d)
+	}
+	err := open[0].Wait(d)
+	if errors.Is(err, transport.ErrClosed) && !g.closed.Load() {
+		return nil // it was lost, and discarded
+	}
+	return err
+}
+
+// waitForAll holds the locks of all Waits. A port that is being closed is left
+// alone: Close wants its lock.
+func (g *Group) waitForAll(open []*Transport, d time.Duration) error {
+	num := 0
+	for _, t := range open {
+		t.wait.mu.Lock()
+		if t.wait.closed.Load() {
+			t.wait.mu.Unlock()
+			continue
+		}
+		open[num] = t
+		num++
+	}
+	open = open[:num]
+	defer func() {
+		for _, t := range open {
+			t.wait.mu.Unlock()
+		}
+	}()
+	if num == 0 {
+		return nil // all were lost, and are being opened again
+	}
+	if g.config.BusyWait {
+		return g.spin(open, time.Now().Add(d))
+	}
+	for _, t := range open {
+		ready, err := t.beginWait()
+		if err != nil && !errors.Is(err, transport.ErrClosed) {
+			t.loseDevice(t.Device() + ": " + err.Error())
+		}
+		if ready || err != nil {
+			return nil
+		}
+	}
+	if _, err := g.sleeper.Wait(d); err != nil {
+		return err
+	}
+	for _, t := range open {
+		if err := t.lookAround(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// spin looks at all queues until there is something.
+func (g *Group) spin(open []*Transport, until time.Time) error {
+	for i := 0; ; i++ {
+		for _, t := range open {
+			seen, err := t.look(i%spinsPerLook == 0)
+			if errors.Is(err, transport.ErrClosed) {
+				return nil
+			}
+			if seen || err != nil {
+				return err
+			}
+		}
+		if !time.Now().Before(until) {
+			return nil
+		}
+		runtime.Gosched()
+	}
+}

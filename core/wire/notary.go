@@ -1,0 +1,136 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Sizes of signed notes.
+const (
+	// MaxNoteBytes bounds what a note says.
+	MaxNoteBytes = 1024
+	// NoteOverheadBytes is what Seal adds.
+	NoteOverheadBytes = LengthBytes + noteHeadBytes + TrailerBytes
+
+	noteHeadBytes = 8
+	labelNote     = "moewire 2 note"
+)
+
+// Notary signs and checks single frames that somebody else carries, outside of
+// any session: statements of a sender's whole state, so that one that is lost,
+// doubled or late does no harm. What it does not do: tell who of those with
+// the key has signed, or refuse a frame that was here before, as long as its
+// time is accepted. Safe for concurrent use.
+type Notary struct {
+	keys     *Keyring
+	counters *Counters
+	now      func() time.Time
+
+	mu    sync.Mutex
+	signs map[uint32]*noteSigner // by key id
+}
+
+// noteSigner is one key's, until a Reload changes the key.
+type noteSigner struct {
+	*signer
+	of *[KeyBytes]byte
+}
+
+// NewNotary uses of config Keys, Counters and Now. It follows a Reload: it
+// signs with the ring's current key and accepts any.
+func NewNotary(config Config) (*Notary, error) {
+	if config.Keys == nil {
+		return nil, errors.New("wire: Config.Keys is nil; there is no mode without keys")
+	}
+	return &Notary{keys: config.Keys, counters: config.Counters, now: config.Now, signs: map[uint32]*noteSigner{}}, nil
+}
+
+// Seal appends a frame that says note to dst. ErrLength if it is longer than
+// MaxNoteBytes; dst is as it was then.
+func (n *Notary) Seal(dst, note []byte) ([]byte, error) {
+	if len(note) > MaxNoteBytes {
+		return dst, ErrLength
+	}
+	size := NoteOverheadBytes + len(note)
+	dst = slices.Grow(dst, size)
+	frame := dst[len(dst) : len(dst)+size]
+	setLength(frame)
+	id := n.keys.Current()
+	b := frame[LengthBytes:]
+	b[0], b[1], b[2], b[3] = Version, byte(kindNote), 0, 0
+	binary.LittleEndian.PutUint32(b[4:], id)
+	copy(b[noteHeadBytes:], note)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	sign := n.signer(id)
+	if sign == nil {
+		return dst, ErrKeyID // the ring has changed at this moment
+	}
+	sign.sign(frame, clock(n.now))
+	return dst[:len(dst)+size], nil
+}
+
+// Open checks a whole frame and returns what it says, a part of the frame's
+// memory. The errors are a Reason, wrapped.
+func (n *Notary) Open(frame []byte) ([]byte, error) {
+	if reason := n.judge(frame); reason != 0 {
+		return nil, fmt.Errorf("note of %d bytes: %w", len(frame), n.counters.refuse(reason))
+	}
+	n.counters.accept()
+	return frame[LengthBytes+noteHeadBytes : len(frame)-TrailerBytes], nil
+}
+
+// judge looks at length, key and tag, and only then at the rest.
+func (n *Notary) judge(frame []byte) Reason {
+	size := len(frame) - NoteOverheadBytes
+	if size < 0 || size > MaxNoteBytes || binary.LittleEndian.Uint32(frame) != uint32(len(frame)-LengthBytes) {
+		return ErrLength
+	}
+	b := frame[LengthBytes:]
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	sign := n.signer(binary.LittleEndian.Uint32(b[4:]))
+	switch {
+	case sign == nil:
+		return ErrKeyID
+	case !sign.genuine(frame):
+		return ErrMAC
+	case b[0] != Version:
+		return ErrVersion
+	case kind(b[1]) != kindNote:
+		return ErrKind
+	case b[2] != 0 || b[3] != 0:
+		return ErrField
+	case !fresh(signedAt(frame), uint64(clock(n.now))):
+		return ErrTime
+	}
+	return 0
+}
+
+// signer is that of a key; nil if there is no such key.
+func (n *Notary) signer(id uint32) *signer {
+	secret := n.keys.secret(id)
+	if secret == nil {
+		delete(n.signs, id)
+		return nil
+	}
+	if s := n.signs[id]; s != nil && s.of == secret {
+		return s.signer
+	}
+	s := &noteSigner{newSigner(derive(secret, nil, labelNote, KeyBytes)), secret}
+	n.signs[id] = s
+	return s.signer
+}
+
+// String does not show keys.
+func (n *Notary) String() string { return hidden }
+
+// GoString does not, either.
+func (n *Notary) GoString() string { return hidden }
+
+// Format does not, either.
+func (n *Notary) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(hidden)) }

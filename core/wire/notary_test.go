@@ -1,0 +1,155 @@
+package wire
+
+import (
+	"bytes"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func newNotary(t testing.TB, change ...func(*Config)) *Notary {
+	t.Helper()
+	n, err := NewNotary(testConfig(t, change...))
+	require.NoError(t, err)
+	return n
+}
+
+// noteByHand is a signed note as docs/wire.md has it.
+func noteByHand(t *testing.T, secret []byte, id uint32, at time.Time, head [4]byte, note []byte) []byte {
+	t.Helper()
+	key, err := hkdf.Key(sha256.New, secret, nil, "moewire 2 note", 32)
+	require.NoError(t, err)
+	signed := append([]byte{}, head[:]...)
+	signed = binary.LittleEndian.AppendUint32(signed, id)
+	signed = append(signed, note...)
+	signed = binary.LittleEndian.AppendUint64(signed, uint64(at.UnixNano()))
+	mac := hmac.New(sha256.New, key)
+	mac.Write(signed)
+	frame := binary.LittleEndian.AppendUint32(nil, uint32(len(signed)+32))
+	return mac.Sum(append(frame, signed...))
+}
+
+func firstSecret() []byte {
+	secret := make([]byte, 32)
+	for i := range secret {
+		secret[i] = byte(i)
+	}
+	return secret
+}
+
+// TestWF9Notes: what is sealed is what the tables say, and opens.
+func TestWF9Notes(t *testing.T) {
+	for _, note := range [][]byte{nil, []byte("x"), bytes.Repeat([]byte{7}, MaxNoteBytes)} {
+		n := newNotary(t)
+		frame, err := n.Seal([]byte("before"), note)
+		require.NoError(t, err)
+		require.Equal(t, "before", string(frame[:6]))
+		frame = frame[6:]
+		require.Equal(t, noteByHand(t, firstSecret(), 7, epoch, [4]byte{2, 6}, note), frame)
+		require.Len(t, frame, NoteOverheadBytes+len(note))
+		got, err := n.Open(frame)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(note, got))
+		require.EqualValues(t, 1, n.counters.Frames())
+	}
+	n := newNotary(t)
+	before := []byte("x")
+	after, err := n.Seal(before, make([]byte, MaxNoteBytes+1))
+	require.ErrorIs(t, err, ErrLength)
+	require.Equal(t, before, after)
+	_, err = NewNotary(Config{})
+	require.ErrorContains(t, err, "Config.Keys is nil")
+}
+
+// TestWF3NoteBits: each bit counts. TestWF1NoteBadFrames: by reason.
+func TestWF3NoteBits(t *testing.T) {
+	n := newNotary(t)
+	frame, err := n.Seal(nil, []byte("a note"))
+	require.NoError(t, err)
+	for bit := range 8 * len(frame) {
+		frame[bit/8] ^= 1 << (bit % 8)
+		_, err := n.Open(frame)
+		require.Error(t, err, bit)
+		frame[bit/8] ^= 1 << (bit % 8)
+	}
+	_, err = n.Open(frame)
+	require.NoError(t, err)
+}
+
+func TestWF1NoteBadFrames(t *testing.T) {
+	hand := func(head [4]byte, id uint32, at time.Time) []byte {
+		return noteByHand(t, firstSecret(), id, at, head, []byte("note"))
+	}
+	good := hand([4]byte{2, 6}, 7, epoch)
+	long := noteByHand(t, firstSecret(), 7, epoch, [4]byte{2, 6}, make([]byte, MaxNoteBytes+1))
+	for name, c := range map[string]struct {
+		want  Reason
+		frame []byte
+	}{
+		"empty":         {ErrLength, nil},
+		"short":         {ErrLength, good[:len(good)-1]},
+		"long":          {ErrLength, append(bytes.Clone(good), 0)},
+		"too much":      {ErrLength, long},
+		"no room":       {ErrLength, make([]byte, NoteOverheadBytes-1)},
+		"key id":        {ErrKeyID, hand([4]byte{2, 6}, 8, epoch)},
+		"another key":   {ErrMAC, noteByHand(t, make([]byte, 32), 7, epoch, [4]byte{2, 6}, nil)},
+		"newer version": {ErrVersion, hand([4]byte{3, 6}, 7, epoch)},
+		"a hello":       {ErrKind, hand([4]byte{2, 1}, 7, epoch)},
+		"a field":       {ErrField, hand([4]byte{2, 6, 1}, 7, epoch)},
+		"too old":       {ErrTime, hand([4]byte{2, 6}, 7, epoch.Add(-MaxSkew-1))},
+		"ahead":         {ErrTime, hand([4]byte{2, 6}, 7, epoch.Add(MaxSkew+1))},
+	} {
+		n := newNotary(t)
+		_, err := n.Open(c.frame)
+		require.ErrorIs(t, err, c.want, name)
+		require.Equal(t, map[Reason]uint64{c.want: 1}, counted(n.counters), name)
+	}
+	for _, at := range []time.Time{epoch.Add(MaxSkew), epoch.Add(-MaxSkew)} { // WF2: exactly
+		_, err := newNotary(t).Open(hand([4]byte{2, 6}, 7, at))
+		require.NoError(t, err)
+	}
+	// A hello is no note, though both are of the same ring.
+	client, err := NewHandshake(RoleClient, testConfig(t))
+	require.NoError(t, err)
+	_, err = newNotary(t).Open(client.Start())
+	require.Error(t, err)
+}
+
+// TestNotesFollowTheRing: notes are signed with the current key; any is
+// accepted, and one that is gone is not.
+func TestNotesFollowTheRing(t *testing.T) {
+	lines := strings.Split(strings.TrimSpace(testKeyText), "\n")[1:]
+	text := strings.Join(lines, "\n")
+	ring, err := NewKeyring(func() ([]byte, error) { return []byte(text), nil })
+	require.NoError(t, err)
+	n := newNotary(t, func(c *Config) { c.Keys = ring })
+	first, err := n.Seal(nil, []byte("first"))
+	require.NoError(t, err)
+	text = lines[1] + "\n" + lines[0]
+	require.NoError(t, ring.Reload())
+	second, err := n.Seal(nil, []byte("second"))
+	require.NoError(t, err)
+	require.NotEqual(t, first[LengthBytes+4:LengthBytes+8], second[LengthBytes+4:LengthBytes+8])
+	for _, frame := range [][]byte{first, second} {
+		_, err = n.Open(frame)
+		require.NoError(t, err)
+	}
+	text = lines[1]
+	require.NoError(t, ring.Reload())
+	_, err = n.Open(first)
+	require.ErrorIs(t, err, ErrKeyID)
+	text = strings.Replace(lines[0], "00", "11", 1) + "\n" + lines[1] // the same id, another key
+	require.NoError(t, ring.Reload())
+	_, err = n.Open(first)
+	require.ErrorIs(t, err, ErrMAC)
+	require.Equal(t, hidden, fmt.Sprintf("%v", n))
+	require.Equal(t, hidden, fmt.Sprintf("%+v", n))
+	require.Equal(t, hidden, fmt.Sprintf("%#v", n))
+}
