@@ -119,7 +119,8 @@ mw_status_t mw_fabric_next_note(mw_fabric_t fabric, int64_t timeout_us, uint64_t
 /*
  * Hands over a note that `peer` has sent. One that is old changes nothing.
  * MW_ERR_METADATA: the bytes are no note; MW_ERR_PEER_MISMATCH: the peer's
- * fabric has another mode; MW_ERR_WOULD_BLOCK: num_peers others are known.
+ * fabric has another mode; MW_ERR_WOULD_BLOCK: num_peers others are known
+ * and something is under way with each (else one is forgotten).
  */
 mw_status_t mw_fabric_deliver(mw_fabric_t fabric, uint64_t peer, const void *note, uint64_t len);
 
