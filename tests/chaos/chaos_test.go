@@ -92,7 +92,7 @@ type chaos struct {
 func newChaos(t *testing.T, at place, ranks int, struck tally) *chaos {
 	seed := newSeed()
 	t.Logf("seed %d", seed)
-	c := &chaos{group: newGroup(t, options{ranks: ranks, place: at, seed: seed, timeout: deadline}), struck: struck}
+	c := &chaos{group: newGroup(t, options{ranks: ranks, place: at, seed: seed, timeout: at.deadline(ranks)}), struck: struck}
 	c.r = rand.New(rand.NewPCG(seed, uint64(ranks)))
 	c.found(1<<ranks - 1)
 	return c
@@ -133,7 +133,7 @@ func (c *chaos) round() {
 		}
 	}
 	if len(victims) == 1 && victims[0].stopped && len(c.playing()) > 1 && c.r.IntN(2) == 0 {
-		if v := c.strikeAt(c.inTrials(), 4, 2*deadline); v != nil { // in the trial of the first
+		if v := c.strikeAt(c.inTrials(), 4, 2*c.timeout); v != nil { // in the trial of the first
 			victims = append(victims, v)
 		}
 	}
@@ -156,7 +156,7 @@ func (c *chaos) draw(points []point, passes int64) fault {
 	case n < 90:
 		f.Kind, f.For = delayShort, c.short()
 	default:
-		f.Kind, f.For = delay, 5*deadline
+		f.Kind, f.For = delay, 5*c.timeout
 	}
 	if f.Point.ofProcess() && f.Kind == delay {
 		f.Kind = stop
@@ -291,6 +291,9 @@ func (c *chaos) settle(must, may uint64) {
 		c.steps += p.steps - marks[i]
 	}
 	c.judge(before, must, may)
+	for _, p := range c.children {
+		p.peak = 0
+	}
 	c.agree()
 }
 
@@ -320,7 +323,7 @@ func (c *chaos) judge(before []*child, must, may uint64) {
 // both ranks carry. Where ranks themselves were away for as long as a trial
 // lasts, these may have been, too.
 func (c *chaos) busy(before []*child) bool {
-	return c.place != near && slices.ContainsFunc(before, func(p *child) bool { return p.gap >= 4*mixed.DefaultHeartbeat })
+	return c.place != near && slices.ContainsFunc(before, func(p *child) bool { return p.peak >= 4*mixed.DefaultHeartbeat })
 }
 
 // blame notes that a rank was lost that nobody had struck, and not late.

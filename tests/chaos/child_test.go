@@ -36,6 +36,7 @@ type child struct {
 	setAt   int64
 	steps   uint64
 	gap     time.Duration
+	peak    time.Duration // of gaps, since all were well
 	closed  bool
 	closing bool // it was told to
 	home    int  // the group that it is of, from 1 on
@@ -85,7 +86,7 @@ func (c *child) apply(g *group, e event) {
 	default:
 		c.meets(g, e)
 	}
-	c.gap = e.Gap
+	c.gap, c.peak = e.Gap, max(c.peak, e.Gap)
 }
 
 // errs: something is not as it must be, and the child ends.

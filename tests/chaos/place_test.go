@@ -45,6 +45,15 @@ func (p place) connectIn() time.Duration {
 	return 1500 * time.Millisecond
 }
 
+// deadline of calls. Far ranks have more to do in a step, and where many of them
+// share few processors nobody is late who takes long.
+func (p place) deadline(ranks int) time.Duration {
+	if p != near && ranks > 4 {
+		return 3 * deadline
+	}
+	return deadline
+}
+
 // bound of silence: longer than what a busy machine keeps a rank from its
 // processor, and shorter than by default, so that many bounds pass.
 const bound = 500 * time.Millisecond
