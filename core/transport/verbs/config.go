@@ -101,7 +101,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("index of GID is %d, must be 0 to 255", c.GID.Index)
 	}
 	if c.Turn < 0 {
-		return c, fmt.Errorf("Turn is %d, must not be negative", c.Turn)
+		return c, fmt.Errorf("value of Turn is %d, must not be negative", c.Turn)
 	}
 	if c.MaxRegionBytes < 0 {
 		return c, fmt.Errorf("MaxRegionBytes is %d, must not be negative", c.MaxRegionBytes)
