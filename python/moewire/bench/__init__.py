@@ -5,6 +5,8 @@ one after another, so that a disturbance hits all of them; a sample is the time 
 rank's start to the last rank's end. Without options all tables of the documentation are
 reproduced, which takes long; --quick takes about 20 seconds, and
 waits for a quiet machine as the others do.
+
+'moewire bench hosts' measures between two hosts (network namespaces): see its --help.
 """
 
 from __future__ import annotations
@@ -23,7 +25,12 @@ from . import options as _options
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmark and prints it; the exit status."""
-    options = _options.parser(__doc__).parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words[:1] == ["hosts"]:
+        from . import hosts
+
+        return hosts.main(words[1:])
+    options = _options.parser(__doc__).parse_args(words)
     _options.complete(options)
     todo = cases.chosen(options)
     missing = [name for name in ("numpy", "torch") if importlib.util.find_spec(name) is None]
