@@ -21,6 +21,8 @@ import argparse
 import importlib.util
 import json
 import secrets
+import signal
+import sys
 import tempfile
 from collections.abc import Sequence
 from typing import Any
@@ -39,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     reason = f"it needs {', '.join(missing)}: pip install them" if missing else network.lacking()
     if reason:
         raise MoewireError(reason)
+    # Whoever ends it wants namespaces and folders removed, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     result = _measure(options, settings)
     if options.json == "-":
         print(json.dumps(result, indent=2))

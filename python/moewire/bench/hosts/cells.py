@@ -9,9 +9,12 @@ from typing import Any, NamedTuple
 from ...errors import InvalidArgument
 
 # Bytes of one burst: enough for the start and the end of it not to matter, not more than
-# _BURST_SECONDS of a slow link.
+# _BURST_SECONDS of a slow link, and not so many messages that who is slow takes for ever.
 _BURST_BYTES = 64 << 20
-_BURST_SECONDS = 0.04
+_BURST_SECONDS = 0.08
+_MAX_MESSAGES = 512
+# What takes longer, because every connection has a message, is left out.
+_LONGEST_SECONDS = 0.4
 # Of all messages that are begun and not ended; also the memory that is written.
 _FLIGHT_BYTES = 32 << 20
 _MAX_DEPTH = 8
@@ -30,6 +33,11 @@ class Cell(NamedTuple):
     def total_bytes(self) -> int:
         """Of one burst."""
         return self.message_bytes * self.num_messages
+
+    @property
+    def link_seconds(self) -> float:
+        """What the link needs for a burst, at least; 0: it is not limited."""
+        return self.total_bytes * 8e-6 / self.megabits if self.megabits else 0.0
 
     @property
     def title(self) -> str:
@@ -64,19 +72,24 @@ def count_of(message_bytes: int, connections: int, megabits: int) -> int:
     wanted = _BURST_BYTES
     if megabits:
         wanted = min(wanted, int(megabits * 1e6 / 8 * _BURST_SECONDS))
-    count = max(2 * connections, wanted // message_bytes)
+    count = max(connections, min(_MAX_MESSAGES, wanted // message_bytes))
     return -(-count // connections) * connections
 
 
 def cells(links: Sequence[int], sizes: Sequence[int], connections: Sequence[int]) -> list[Cell]:
-    """One at a time over one connection, then several in flight over each number of them."""
+    """One at a time over one connection, then several in flight over each number of them.
+
+    Without those that would take the link too long.
+    """
     found = []
     for megabits in links:
         for size in sizes:
             for number, depth in [(1, 1), *((n, depth_of(size)) for n in connections)]:
-                count = count_of(size, number, megabits)
+                # Several are in flight only where there are several.
+                count = max(count_of(size, number, megabits), depth)
+                count = -(-count // number) * number
                 found.append(Cell(megabits, size, number, depth, count))
-    return found
+    return [cell for cell in found if cell.link_seconds <= _LONGEST_SECONDS]
 
 
 def memory_bytes(todo: Sequence[Cell]) -> int:

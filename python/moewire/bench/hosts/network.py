@@ -124,12 +124,12 @@ def enter(path: str) -> None:
 
 
 def burst_bytes(megabits: int) -> int:
-    """How much the shaper lets through at once: some segments, and 0.2 ms at fast rates.
+    """How much the shaper lets through at once: a segment, and 0.2 ms at fast rates.
 
     With less the rate is not reached, because the shaper is woken up too late; with more, short
-    transfers are not held by it.
+    transfers are not held by it, for as much of each goes through after a rest.
     """
-    return max(128 * 1024, megabits * 1_000_000 // 8 // 5000)
+    return max(72 * 1024, megabits * 1_000_000 // 8 // 5000)
 
 
 def shape(megabits: int) -> None:

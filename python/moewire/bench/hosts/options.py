@@ -68,7 +68,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     add("--topk", type=int, default=8, help="selections per token (8)")
     add("--peers", type=_names, default=list(PEERS), help="gloo, mooncake, both (default) or none")
     add("--repeat", type=int, default=10, help="measured repetitions (10)")
-    add("--warmup", type=int, default=2, help="repetitions before them (2)")
+    add("--warmup", type=int, default=1, help="repetitions before them (1)")
     add("--seed", type=int, default=1, help="of bytes and routing (1)")
     add("--timeout", type=float, default=600.0, help="seconds for each part (600)")
     add("--idle-wait", type=float, default=60.0, help="seconds to wait for a quiet machine (60)")

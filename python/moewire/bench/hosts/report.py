@@ -19,9 +19,13 @@ FLOOR = "sockets"
 def exchange(num_ranks: int, settings: Settings, routing: torch.Tensor, ranks: Ranks) -> Any:
     """All links of one number of ranks."""
     found = [between(routing, settings.experts, host) for host in (0, 1)]
+    row_bytes, tokens = 2 * settings.hidden, settings.tokens * num_ranks
+    sums = zip(*found, strict=True)
+    each = [row_bytes * sum(counts) / tokens for counts in sums]
     return {
         "ranks": num_ranks,
         "rows": [rows._asdict() for rows in found],
+        "bytes_per_token": Rows(*each)._asdict(),
         "links": [_link(link, num_ranks, settings, found, ranks) for link in settings.links],
     }
 
@@ -44,14 +48,14 @@ def _link(
     return {"megabits": megabits, "title": cells.link_name(megabits), "steps": steps}
 
 
-def rows_of(kind: str, found: Sequence[Rows]) -> int:
+def rows_of(kind: str, found: Sequence[Rows]) -> float:
     """Rows that the busier host has to send, at least: a combine's are the other's dispatch's."""
     if kind == "dispatch":
         return max(rows.per_rank for rows in found)
     return max(rows.per_expert for rows in found)
 
 
-def link_us(num_bytes: int, megabits: int) -> float:
+def link_us(num_bytes: float, megabits: int) -> float:
     """How long a link takes for so many bytes, headers left out; 0: it is not limited."""
     return num_bytes * 8 / megabits if megabits else 0.0
 

@@ -8,11 +8,11 @@ import torch
 
 
 class Rows(NamedTuple):
-    """Rows that one host's tokens need at the other host."""
+    """Rows that one host's tokens need at the other host, or bytes per token of both."""
 
-    per_expert: int  # one for each pair of token and expert
-    per_rank: int  # one for each pair of token and rank
-    per_host: int  # one for each token
+    per_expert: float  # one for each pair of token and expert
+    per_rank: float  # one for each pair of token and rank
+    per_host: float  # one for each token
 
 
 def between(routing: torch.Tensor, num_experts: int, host: int) -> Rows:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from ...errors import MoewireError
+from .. import progress
 from ..peers import Unavailable
 from . import cells, fabrics, native, network, plain
 from .cells import Cell
@@ -46,7 +47,11 @@ def run(place: Place, settings: Settings, keys: str) -> dict[str, Any]:
             _serve(place, memory, {one.name: one for one in series})
             return {}
         lead = _Lead(place, series, settings)
-        found = [lead.cell(cell) for cell in todo]
+        found = []
+        for number, cell in enumerate(todo, 1):
+            progress(f"[{number}/{len(todo)}] {cell.title}")
+            found.append(lead.cell(cell))
+        progress("")
         lead.order("end")
         return {"cells": found, "peer_failures": missing}
 

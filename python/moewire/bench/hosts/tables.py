@@ -8,14 +8,14 @@ from typing import Any
 def cell(found: dict[str, Any]) -> str:
     """One size over one link: a line per series."""
     of_link = "x link" if found["megabits"] else ""
-    lines = ["", found["title"], f"{'':32}{'GB/s':>8}{'p10..p90':>16}{'x floor':>9}{of_link:>8}"]
+    lines = ["", found["title"], f"{'':32}{'GB/s':>8}{'p10..p90':>18}{'x floor':>9}{of_link:>8}"]
     for name, series in found["series"].items():
-        spread = (
-            f"{series['p10_gigabytes_per_second']:.2f}..{series['p90_gigabytes_per_second']:.2f}"
+        spread = "..".join(
+            f"{series[f'{part}_gigabytes_per_second']:.3f}" for part in ("p10", "p90")
         )
         mark = " (floor)" if name == found["floor"] else ""
         line = (
-            f"{name + mark:32}{series['gigabytes_per_second']:8.2f}{spread:>16}"
+            f"{name + mark:32}{series['gigabytes_per_second']:8.3f}{spread:>18}"
             f"{series['of_floor']:9.2f}{_number(series, 'of_link', 8)}"
         )
         lines.append(line.rstrip())
@@ -36,10 +36,10 @@ def exchange(found: dict[str, Any]) -> str:
 
 
 def _rows(found: dict[str, Any]) -> str:
-    first = found["rows"][0]
+    each = found["bytes_per_token"]
     return (
-        f"rows that host 0's tokens need at host 1: {first['per_expert']} one per expert, "
-        f"{first['per_rank']} one per rank, {first['per_host']} one per host"
+        f"bytes that a token needs at the other host: {each['per_expert']:.0f} with a row per "
+        f"expert, {each['per_rank']:.0f} per rank, {each['per_host']:.0f} per host"
     )
 
 
