@@ -10,7 +10,7 @@ import torch
 
 from moewire.bench import hosts
 from moewire.bench.hosts import cells, network, options, report, rows, tables
-from moewire.bench.hosts.cells import Cell
+from moewire.bench.hosts.cells import Cell, Sample
 from moewire.bench.hosts.memory import Memory
 from moewire.errors import InvalidArgument, MoewireError
 
@@ -98,15 +98,16 @@ def test_cells() -> None:
 
 def test_the_floor_is_the_fastest_of_the_plain_copies() -> None:
     cell = Cell(8000, 1000, 1, 1, 1000)  # a megabyte at 1 GB/s
-    seconds = {name: [0.004] * 3 for name in cells.FLOORS}
-    seconds[cells.FLOORS[1]] = [0.001, 0.002, 0.009]
-    seconds["fast"] = [0.0001] * 3
-    found = cells.summarise(cell, seconds)
+    samples = {name: [Sample(0.004, 0.003)] * 3 for name in cells.FLOORS}
+    samples[cells.FLOORS[1]] = [Sample(0.001, 0.0), Sample(0.002, 0.007), Sample(0.009, 0.008)]
+    samples["fast"] = [Sample(0.0001, 0.0)] * 3
+    found = cells.summarise(cell, samples)
     assert found["floor"] == cells.FLOORS[1]
     floor, slow, fast = (found["series"][n] for n in (found["floor"], cells.FLOORS[0], "fast"))
     assert floor["gigabytes_per_second"] == pytest.approx(0.5) and floor["of_floor"] == 1
     assert floor["p10_gigabytes_per_second"] == pytest.approx(1 / 9)
     assert floor["p90_gigabytes_per_second"] == pytest.approx(1.0)
+    assert floor["processor_seconds_per_gigabyte"] == pytest.approx(7)
     assert slow["of_floor"] == pytest.approx(0.5) and slow["of_link"] == pytest.approx(0.25)
     assert fast["of_floor"] == pytest.approx(20)
     text = tables.cell(found)

@@ -114,13 +114,22 @@ def _list(values: Sequence[int]) -> str:
 # ------------------------------------------------------------------- summaries --
 
 
-def spread(seconds: Sequence[float], num_bytes: int) -> dict[str, float]:
+class Sample(NamedTuple):
+    """One burst."""
+
+    seconds: float
+    processor_seconds: float  # of the processes of both hosts
+
+
+def spread(samples: Sequence[Sample], num_bytes: int) -> dict[str, float]:
     """Of one series: GB/s of the median, and of the 10th and 90th percentile of times."""
-    ordered = sorted(seconds)
+    ordered = sorted(sample.seconds for sample in samples)
+    processor = statistics.median(sample.processor_seconds for sample in samples)
     slow, fast = ordered[(9 * len(ordered)) // 10], ordered[len(ordered) // 10]
     median = statistics.median(ordered)
     return {
         "median_us": median * 1e6,
+        "processor_seconds_per_gigabyte": processor / num_bytes * 1e9,
         "gigabytes_per_second": num_bytes / median / 1e9,
         "p10_gigabytes_per_second": num_bytes / slow / 1e9,
         "p90_gigabytes_per_second": num_bytes / fast / 1e9,
@@ -130,9 +139,9 @@ def spread(seconds: Sequence[float], num_bytes: int) -> dict[str, float]:
 FLOORS = ("sockets, whole messages", "sockets, 128 KiB pieces", "sockets, one hot buffer")
 
 
-def summarise(cell: Cell, seconds: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+def summarise(cell: Cell, samples: Mapping[str, Sequence[Sample]]) -> dict[str, Any]:
     """One cell: every series, with its speed as a part of the fastest plain copy's."""
-    series = {name: spread(times, cell.total_bytes) for name, times in seconds.items()}
+    series = {name: spread(bursts, cell.total_bytes) for name, bursts in samples.items()}
     floor = max(
         (name for name in series if name in FLOORS),
         key=lambda name: series[name]["gigabytes_per_second"],

@@ -16,6 +16,7 @@ from . import native
 from .cells import Cell
 from .memory import Memory
 from .place import Place
+from .plain import Here
 
 _PEER = 1
 _SOON_US = 30_000_000
@@ -76,7 +77,7 @@ def _deliver(pipe: Any, made: Fabrics) -> None:
             made.fabrics[key].deliver(_PEER, note)
 
 
-class Writes:
+class Writes(Here):
     """Writes called from C."""
 
     delivers = True

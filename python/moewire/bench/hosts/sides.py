@@ -12,7 +12,7 @@ from ...errors import MoewireError
 from .. import progress
 from ..peers import Unavailable
 from . import cells, fabrics, native, network, plain
-from .cells import Cell
+from .cells import Cell, Sample
 from .memory import Memory
 from .mooncake import Mooncake
 from .place import Place, Settings
@@ -31,6 +31,7 @@ class Series(Protocol):
     def delivers(self) -> bool: ...
     def write(self, cell: Cell) -> float: ...
     def serve(self, cell: Cell) -> None: ...
+    def processor_seconds(self) -> float: ...
     def close(self) -> None: ...
 
 
@@ -134,13 +135,13 @@ class _Lead:
             self.order("shape", cell.megabits)
         for one in self._series:
             self._checked(one, cell)
-        seconds: dict[str, list[float]] = {one.name: [] for one in self._series}
+        samples: dict[str, list[Sample]] = {one.name: [] for one in self._series}
         for number in range(self._settings.warmup + self._settings.repeat):
             for one in self._series:
-                took = self._burst(one, cell)
+                sample = self._burst(one, cell)
                 if number >= self._settings.warmup:
-                    seconds[one.name].append(took)
-        return cells.summarise(cell, seconds)
+                    samples[one.name].append(sample)
+        return cells.summarise(cell, samples)
 
     def _checked(self, one: Series, cell: Cell) -> None:
         self.order("clear")
@@ -148,12 +149,14 @@ class _Lead:
         if one.delivers and not self.order("has", cell):
             raise MoewireError(f"{one.name}: wrong bytes, {cell.title}; nothing was measured")
 
-    def _burst(self, one: Series, cell: Cell) -> float:
+    def _burst(self, one: Series, cell: Cell) -> Sample:
+        before = one.processor_seconds() + self.order("processor", one.name)
         self.order("serve", one.name, cell)
         time.sleep(_LEAD_SECONDS)
         seconds = one.write(cell)
         self._answer()
-        return seconds
+        after = one.processor_seconds() + self.order("processor", one.name)
+        return Sample(seconds, after - before)
 
 
 def _serve(place: Place, memory: Memory, series: dict[str, Series]) -> None:
@@ -162,6 +165,7 @@ def _serve(place: Place, memory: Memory, series: dict[str, Series]) -> None:
         "shape": network.shape,
         "clear": memory.clear,
         "has": memory.has,
+        "processor": lambda name: series[name].processor_seconds(),
         "end": lambda: None,
     }
     while True:

@@ -8,7 +8,11 @@ from typing import Any
 def cell(found: dict[str, Any]) -> str:
     """One size over one link: a line per series."""
     of_link = "x link" if found["megabits"] else ""
-    lines = ["", found["title"], f"{'':32}{'GB/s':>8}{'p10..p90':>18}{'x floor':>9}{of_link:>8}"]
+    lines = [
+        "",
+        found["title"],
+        f"{'':32}{'GB/s':>8}{'p10..p90':>18}{'x floor':>9}{of_link:>8}{'cpu s/GB':>10}",
+    ]
     for name, series in found["series"].items():
         spread = "..".join(
             f"{series[f'{part}_gigabytes_per_second']:.3f}" for part in ("p10", "p90")
@@ -17,8 +21,9 @@ def cell(found: dict[str, Any]) -> str:
         line = (
             f"{name + mark:32}{series['gigabytes_per_second']:8.3f}{spread:>18}"
             f"{series['of_floor']:9.2f}{_number(series, 'of_link', 8)}"
+            f"{series['processor_seconds_per_gigabyte']:10.2f}"
         )
-        lines.append(line.rstrip())
+        lines.append(line)
     return "\n".join(lines)
 
 
