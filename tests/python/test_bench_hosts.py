@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from moewire.bench import hosts
-from moewire.bench.hosts import cells, network, options, report, rows, tables
+from moewire.bench.hosts import cells, markdown, network, options, report, rows, tables
 from moewire.bench.hosts.cells import Cell, Sample
 from moewire.bench.hosts.memory import Memory
 from moewire.errors import InvalidArgument, MoewireError
@@ -110,6 +110,13 @@ def test_the_floor_is_the_fastest_of_the_plain_copies() -> None:
     assert floor["processor_seconds_per_gigabyte"] == pytest.approx(7)
     assert slow["of_floor"] == pytest.approx(0.5) and slow["of_link"] == pytest.approx(0.25)
     assert fast["of_floor"] == pytest.approx(20)
+    assert (
+        markdown.writes([found])
+        .splitlines()[2]
+        .startswith("| 8 Gbit/s | 1000 B | 1 | 1 | 0.5 GB/s |  |")
+    )
+    assert len(markdown.costs([found]).splitlines()) == 2  # of links without a limit alone
+    assert "| unshaped | 1000 B | 1 | 1 | 7.00 |  |" in markdown.costs([{**found, "megabits": 0}])
     text = tables.cell(found)
     assert "sockets, 128 KiB pieces (floor)" in text and "x link" in text
 
@@ -145,11 +152,14 @@ def test_random_rows_against_loops(seed: int) -> None:
         assert rows.between(routing, 12, host) == expected
 
 
+WHO = ("sockets", "moewire, digest", "moewire, encrypt", "gloo")
+
+
 def test_exchanges_in_numbers() -> None:
     given = settings("--links", "0,80", "--tokens", "1", "--hidden", "8", "--experts", "8")
 
     def rank(end: float, sent: int) -> dict[int, Any]:
-        names = [f"{who} {kind}" for who in ("sockets", "gloo") for kind in ("dispatch", "combine")]
+        names = [f"{who} {kind}" for who in WHO for kind in ("dispatch", "combine")]
         step = {name: [(0.0, end * (1 + name.startswith("gloo")))] * 3 for name in names}
         one = {"spans": step, "sent_bytes": dict.fromkeys(names, [sent] * 3)}
         return {0: one, 80: one}
@@ -168,6 +178,9 @@ def test_exchanges_in_numbers() -> None:
     # Host 0 sends 3 rows of 16 bytes at 10 bytes/us, and gets 5 outputs back.
     assert slow["steps"]["sockets dispatch"]["times_link"] == pytest.approx(2000 / 4.8)
     assert slow["steps"]["sockets combine"]["times_link"] == pytest.approx(2000 / 8)
+    lines = markdown.exchanges([found]).splitlines()
+    assert lines[2].startswith("| 2 + 2 | unshaped | dispatch | 2 ms | 2 ms | 1.00 |  | 1.00 |")
+    assert len(lines) == 2 + 4 and all(line.count("|") == 12 for line in lines)
     text = tables.exchange(found)
     assert "32 with a row per expert, 20 per rank, 12 per host" in text and "80 Mbit/s" in text
 

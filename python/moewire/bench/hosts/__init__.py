@@ -49,7 +49,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif options.json:
         with open(options.json, "w") as file:
             json.dump(result, file, indent=2)
+    if options.markdown:
+        with open(options.markdown, "w") as file:
+            file.write(_markdown(result))
     return 0
+
+
+def _markdown(result: dict[str, Any]) -> str:
+    from . import markdown
+
+    written = result["writes"].get("cells", [])
+    parts = (markdown.writes(written), markdown.costs(written))
+    return "\n\n".join([*parts, markdown.exchanges(result["exchanges"])]) + "\n"
 
 
 def _measure(options: argparse.Namespace, settings: Settings) -> dict[str, Any]:

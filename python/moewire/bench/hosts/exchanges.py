@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -45,7 +45,7 @@ def run(place: RankPlace, settings: Settings, num_ranks: int) -> dict[int, dict[
     work = workload.make(case, settings.seed, place.rank)
     meeting = worker.Place(place.rank, place.folder, "")
     with worker.gloo(case, meeting) as group, contextlib.ExitStack() as stack:
-        steps = _steps(stack, work, place, group, case)
+        steps = _steps(stack, work, place, group, case, settings.peers)
         start = Start(group, None)
         return {link: _measure(link, place, settings, start, steps) for link in settings.links}
 
@@ -56,6 +56,7 @@ def _steps(
     place: RankPlace,
     group: dist.ProcessGroup,
     case: Case,
+    peers: Sequence[str],
 ) -> list[Step]:
     """Everything is compared with a plain sum first."""
     expected = workload.expected(work)
@@ -71,16 +72,19 @@ def _steps(
             Step("", ours.compute),
             Step(f"moewire, {protection} combine", ours.combine_zero_copy),
         ]
+    return steps + (_gloo(work, group, expected) if "gloo" in peers else [])
+
+
+def _gloo(work: workload.Workload, group: dist.ProcessGroup, expected: torch.Tensor) -> list[Step]:
     peer = Gloo(work, group)
     for act in (peer.dispatch, peer.compute, peer.combine):
         act()
     _same("gloo", peer.result(), expected)
-    steps += [
+    return [
         Step("gloo dispatch", peer.dispatch),
         Step("", peer.compute),
         Step("gloo combine", peer.combine),
     ]
-    return steps
 
 
 def _same(name: str, found: torch.Tensor, expected: torch.Tensor) -> None:

@@ -72,6 +72,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     add("--seed", type=int, default=1, help="of bytes and routing (1)")
     add("--timeout", type=float, default=600.0, help="seconds for each part (600)")
     add("--idle-wait", type=float, default=60.0, help="seconds to wait for a quiet machine (60)")
+    add("--markdown", metavar="FILE", help="write the tables of the documentation")
     add("--json", metavar="FILE", help="write everything as JSON; - for standard output")
     return result  # fmt: skip
 
