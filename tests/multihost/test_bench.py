@@ -38,13 +38,13 @@ def command(*arguments: str) -> list[str]:
 def test_a_short_run(environment: dict[str, str], tmp_path: Path) -> None:
     """Every series over two links. Bytes and results are compared by the command itself."""
     path = tmp_path / "result.json"
-    arguments = command("--sizes", "999,70K", "--links", "0,200", "--peers", "gloo")
+    arguments = command("--sizes", "999,7K", "--links", "0,2000", "--peers", "gloo")
     done = subprocess.run(
         [*arguments, "--json", str(path)], env=environment, capture_output=True, text=True,
         timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "200 Mbit/s, 70 KiB, 8 in flight, 2 connections" in done.stdout
+    assert "2 Gbit/s, 7 KiB, 8 in flight, 2 connections" in done.stdout
     result = json.loads(path.read_text())
     writes = result["writes"]["cells"]
     assert len(writes) == 2 * 2 * 3

@@ -50,9 +50,15 @@ def open_(place: Place, memory: Memory, sockets: Sequence[int], keys: str) -> It
         place.orders.recv()
         # Notes of the other side end with its pipe, or when the fabrics are closed.
         threading.Thread(target=_deliver, args=(place.notes, made), daemon=True).start()
+        # Connections that last need no notes.
+        with contextlib.ExitStack() as couriers:
+            for key, fabric in made.fabrics.items():
+                couriers.enter_context(fabric.couriers(_Carry(place.notes, lock, key)))
+            for fabric in made.fabrics.values():
+                fabric.connect(_PEER, _SOON_US)
+            place.orders.send("connected")
+            place.orders.recv()
         for key, fabric in made.fabrics.items():
-            stack.enter_context(fabric.couriers(_Carry(place.notes, lock, key)))
-            fabric.connect(_PEER, _SOON_US)
             made.regions[key] = fabric.register(memory.bytes)
         place.orders.send({key: tuple(region.remote) for key, region in made.regions.items()})
         made.remotes = {key: Remote(*words) for key, words in place.orders.recv().items()}

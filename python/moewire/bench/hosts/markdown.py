@@ -75,5 +75,5 @@ def _exchange(found: dict[str, Any], link: dict[str, Any], kind: str) -> list[st
 
 
 def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    rows = [heads, ["---"] * len(heads), *lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    rows = [f"| {' | '.join(row)} |" for row in (heads, *lines)]
+    return "\n".join([rows[0], "|---" * len(heads) + "|", *rows[1:]])

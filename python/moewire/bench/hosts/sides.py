@@ -19,6 +19,7 @@ from .place import Place, Settings
 
 # So that the other side has begun to wait for bytes.
 _LEAD_SECONDS = 0.001
+_REST_SECONDS = 0.3
 PEERS = ("gloo", "mooncake")
 
 
@@ -115,6 +116,19 @@ class _Lead:
     def __init__(self, place: Place, series: list[Series], settings: Settings) -> None:
         self._place, self._series, self._settings = place, series, settings
         self._megabits = -1
+        self._at_rest = {one.name: self._resting(one) for one in series}
+
+    def _resting(self, one: Series) -> float:
+        """What its processes use while nothing is asked of them, per second."""
+        before = self._used(one)
+        time.sleep(_REST_SECONDS)
+        seconds, processor = (b - a for a, b in zip(before, self._used(one), strict=True))
+        return processor / seconds
+
+    def _used(self, one: Series) -> Sample:
+        """Until now."""
+        processor = one.processor_seconds() + self.order("processor", one.name)
+        return Sample(time.perf_counter(), processor)
 
     def order(self, *words: Any) -> Any:
         """What host 1 answers once it has done it."""
@@ -150,13 +164,13 @@ class _Lead:
             raise MoewireError(f"{one.name}: wrong bytes, {cell.title}; nothing was measured")
 
     def _burst(self, one: Series, cell: Cell) -> Sample:
-        before = one.processor_seconds() + self.order("processor", one.name)
+        before = self._used(one)
         self.order("serve", one.name, cell)
         time.sleep(_LEAD_SECONDS)
         seconds = one.write(cell)
         self._answer()
-        after = one.processor_seconds() + self.order("processor", one.name)
-        return Sample(seconds, after - before)
+        passed, processor = (b - a for a, b in zip(before, self._used(one), strict=True))
+        return Sample(seconds, max(0.0, processor - passed * self._at_rest[one.name]))
 
 
 def _serve(place: Place, memory: Memory, series: dict[str, Series]) -> None:

@@ -34,7 +34,7 @@ def exchange(found: dict[str, Any]) -> str:
     lines = ["", title, _rows(found)]
     for link in found["links"]:
         of_link = "x link" if link["megabits"] else ""
-        heading = f"{'median':>11}{'p10..p90':>18}{'x floor':>9}{of_link:>8}{'x gloo':>8}"
+        heading = f"{'median':>12}{'p10..p90':>21}{'x floor':>9}{of_link:>8}{'x gloo':>8}"
         lines.append(f"{link['title']:27}{heading}{'bytes/token':>13}")
         lines += [_step(name, step) for name, step in link["steps"].items()]
     return "\n".join(lines)
@@ -51,7 +51,7 @@ def _rows(found: dict[str, Any]) -> str:
 def _step(name: str, step: dict[str, float]) -> str:
     spread = f"{step['p10_us'] / 1e3:.2f}..{step['p90_us'] / 1e3:.2f}"
     return (
-        f"{name:27}{step['median_us'] / 1e3:8.2f} ms{spread:>15} ms"
+        f"{name:27}{step['median_us'] / 1e3:9.2f} ms{spread:>18} ms"
         f"{step['times_floor']:9.2f}{_number(step, 'times_link', 8)}"
         f"{_number(step, 'times_faster_than_gloo', 8)}{step['wire_bytes_per_token']:13.0f}"
     )
