@@ -32,8 +32,10 @@ def lacking() -> str:
     tried = subprocess.run(["unshare", "-n", "sh", "-c", probe], capture_output=True, text=True)
     if tried.returncode == 0:
         return ""
-    whose = "" if os.geteuid() == 0 else "it makes network namespaces, for which it needs root: "
-    return f"{whose}{tried.stderr.strip()}"
+    return (
+        "it makes network namespaces, for which it needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN): "
+        f"{tried.stderr.strip()}"
+    )
 
 
 class Namespace:
