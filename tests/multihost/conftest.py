@@ -50,6 +50,12 @@ def relayed() -> Iterator[Relayed]:
         yield one
 
 
+@pytest.fixture
+def namespaces() -> None:
+    """The test makes some itself."""
+    need_namespaces()
+
+
 def need_namespaces() -> None:
     """Skips without what they need, or fails if ``MOEWIRE_REQUIRE`` asks for ``netns``."""
     reason = lacking()

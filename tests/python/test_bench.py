@@ -248,7 +248,7 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_compiler
 def test_native_code_has_no_warnings(tmp_path: Path) -> None:
     flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
-    for name in ("floor", "calls"):
+    for name in ("floor", "calls", "ibverbs", "wire"):
         source, target = compiler.SOURCES / f"{name}.c", str(tmp_path / f"{name}.so")
         command = [*compiler.system_compiler(), *flags, str(source), "-o", target]
         subprocess.run(command, check=True, timeout=60)

@@ -5,6 +5,8 @@ one after another, so that a disturbance hits all of them; a sample is the time 
 rank's start to the last rank's end. Without options all tables of the documentation are
 reproduced, which takes long; --quick takes about 20 seconds, and
 waits for a quiet machine as the others do.
+
+'moewire bench hosts' measures between two hosts (network namespaces): see its --help.
 """
 
 from __future__ import annotations
@@ -23,7 +25,12 @@ from . import options as _options
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmark and prints it; the exit status."""
-    options = _options.parser(__doc__).parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words[:1] == ["hosts"]:
+        from . import hosts
+
+        return hosts.main(words[1:])
+    options = _options.parser(__doc__).parse_args(words)
     _options.complete(options)
     todo = cases.chosen(options)
     missing = [name for name in ("numpy", "torch") if importlib.util.find_spec(name) is None]
@@ -57,14 +64,14 @@ def _measure(options: argparse.Namespace, todo: list[cases.Case]) -> dict[str, A
     say = _teller(options)
     say(tables.head(result))
     for number, case in enumerate(todo, 1):
-        _progress(f"[{number}/{len(todo)}] {case.title}")
+        progress(f"[{number}/{len(todo)}] {case.title}")
         found = _one(case, settings, options)
         result["cases"].append(found)
         text = found.get("failure")
         say(tables.failed(case.title, text) if text else tables.case(case.title, found))
         say(tables.idle(found["idle"]))
     if todo:
-        _progress("overheads")
+        progress("overheads")
         result["overhead_us"] = launch.run_overhead(options.timeout)
         say(tables.overheads(result["overhead_us"]))
     result["overlap"] = [
@@ -79,7 +86,7 @@ def _overlap(
     """What hooks hide, in one shape."""
     from . import launch
 
-    _progress(f"overlap, {case.title}")
+    progress(f"overlap, {case.title}")
     quiet = idle.wait(options.idle_wait)
     rows = launch.run_overlap(case, settings, options.timeout)
     say(tables.overlap(case.title, rows))
@@ -124,13 +131,14 @@ def _teller(options: argparse.Namespace) -> Any:
     return (lambda text: None) if options.json == "-" else (lambda text: print(text, flush=True))
 
 
-def _progress(text: str) -> None:
+def progress(text: str) -> None:
+    """Overwrites one line of a terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text} ", end="", file=sys.stderr, flush=True)
 
 
 def _show(options: argparse.Namespace, result: dict[str, Any]) -> None:
-    _progress("")
+    progress("")
     drawn = chart.panels(case for case in result["cases"] if "steps" in case)
     if not options.no_chart:
         for panel in drawn:

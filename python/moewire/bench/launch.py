@@ -23,7 +23,7 @@ def run(case: Case, settings: Settings, timeout: float) -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory(prefix="moewire-bench-") as folder:
             path = f"/proc/{os.getpid()}/fd/{shared}"
             arguments = [(case, settings, Place(rank, folder, path)) for rank in range(case.ranks)]
-            return _run_all(_measure, arguments, timeout)
+            return run_all(_measure, arguments, timeout)
     finally:
         os.close(shared)
 
@@ -32,7 +32,7 @@ def run_overlap(case: Case, settings: Settings, timeout: float) -> list[dict[str
     """How much of waiting for a late peer passes behind local work: see ``overlap``."""
     with tempfile.TemporaryDirectory(prefix="moewire-bench-") as folder:
         arguments = [(case, settings, Place(rank, folder, "")) for rank in range(case.ranks)]
-        early, late = _run_all(_overlap, arguments, timeout)
+        early, late = run_all(_overlap, arguments, timeout)
     from . import overlap
 
     return overlap.summarise(early, late)
@@ -40,7 +40,7 @@ def run_overlap(case: Case, settings: Settings, timeout: float) -> list[dict[str
 
 def run_overhead(timeout: float) -> dict[str, float]:
     """What calls cost, measured by one process alone."""
-    result: dict[str, float] = _run_all(_overhead, [()], timeout)[0]
+    result: dict[str, float] = run_all(_overhead, [()], timeout)[0]
     return result
 
 
@@ -62,9 +62,10 @@ def _overhead() -> dict[str, float]:
     return overhead.measure()
 
 
-def _run_all(
+def run_all(
     function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], timeout: float
 ) -> list[Any]:
+    """One process for each element of ``arguments``; what ``function`` returned in each."""
     context = multiprocessing.get_context("spawn")
     results: Any = context.Queue()
     ranks = [
