@@ -224,7 +224,7 @@ def rdma() -> None:
             f"{tests} && {races} -test.run='{RDMA_RACES}' && {fabrics} -test.run=TestOverVerbs"
             f" && {groups} -test.run='{RDMA_EP}'"
         )
-        run(sys.executable, machine, "--timeout", "560", "run", "--",
+        run(sys.executable, machine, "--timeout", "700", "run", "--",
             f"export MOEWIRE_REQUIRE=verbs,inline; {all_four}")  # fmt: skip
 
 

@@ -37,7 +37,7 @@ extern "C" {
 #endif
 
 /* Grows whenever a struct or a function changes in a way that callers see. */
-#define MW_ABI_VERSION 4u
+#define MW_ABI_VERSION 5u
 
 /* Ranks in one shared-memory domain: member set and epoch share one word. */
 #define MW_MAX_RANKS 48
