@@ -269,7 +269,10 @@ def killed_in(rank: Rank, where: str) -> None:
         mask = torch.ones(rank.size, dtype=torch.int32)
         y = received.outputs()
         out, _, _ = buffer.combine_flat(y, received.got.handle, active_ranks=mask)
-        assert mask.tolist() == [1, 0, 1], mask
+        # A rank that has no rows there may be done before it hears of the loss.
+        experts = range(case.num_local, 2 * case.num_local)
+        needed = bool(np.isin(case.topk[rank.rank], experts).any())
+        assert mask.tolist() in ([1, 0, 1], [1, int(not needed), 1]), (mask, needed)
         want = flat.combined(case, rank.rank, frozenset({1}))
         verify.same(verify.bits(out), want, "combine without the killed rank")
     go_on(buffer, rank, -1, {1})
