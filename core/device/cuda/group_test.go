@@ -28,6 +28,7 @@ type member struct {
 	stream  libcuda.Stream
 	tensors *Memory
 	used    uint64
+	seen    *Memory // the slab as a kernel behind Receive finds it
 }
 
 const tensorBytes = 8 << 20
@@ -59,6 +60,8 @@ func (g *group) join(rank int, cfg Config) *member {
 	m := &member{Engine: e}
 	m.tensors, err = g.d.Alloc(tensorBytes)
 	require.NoError(g.t, err)
+	m.seen, err = g.d.Alloc(uint64(cfg.SlabBytes))
+	require.NoError(g.t, err)
 	g.must(func() (err error) { m.stream, err = g.d.lib.StreamCreate(0); return err })
 	return m
 }
@@ -75,6 +78,7 @@ func (g *group) close() {
 	for _, m := range g.ranks {
 		g.must(func() error { return g.d.lib.StreamDestroy(m.stream) })
 		require.NoError(g.t, m.tensors.Close())
+		require.NoError(g.t, m.seen.Close())
 		require.NoError(g.t, m.Close())
 	}
 	require.NoError(g.t, g.d.Close())
@@ -118,7 +122,7 @@ func float(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
 // and absent experts among the selections.
 func (g *group) random(rng *rand.Rand, s layout.Shape, topK int, flags uint32, slot int) *op {
 	o := &op{shape: s, topK: topK, flags: flags}
-	for r, m := range g.ranks {
+	for _, m := range g.ranks {
 		m.used = 0
 		tokens := rng.IntN(int(s.MaxTokens) + 1)
 		c := Dispatch{Call: Call{
@@ -135,6 +139,10 @@ func (g *group) random(rng *rand.Rand, s layout.Shape, topK int, flags uint32, s
 		wAt, w := tensor[float32](m, tokens*topK)
 		for i := range ids {
 			ids[i], w[i] = rng.Int64N(s.NumExperts+1)-1, rng.Float32()
+			if prev := i - 1; i%topK > 0 && ids[i] >= 0 && ids[prev] >= 0 {
+				// What is left of two that cancel is what rounding did.
+				w[i] = -w[prev] * expertScale(int(ids[prev])) / expertScale(int(ids[i]))
+			}
 		}
 		var counts []int32
 		var ranges []int64
@@ -145,9 +153,15 @@ func (g *group) random(rng *rand.Rand, s layout.Shape, topK int, flags uint32, s
 		o.tokens, o.x, o.ids, o.w = append(o.tokens, tokens), append(o.x, x), append(o.ids, ids), append(o.w, w)
 		o.calls, o.outs, o.outAt, o.wAt = append(o.calls, c), append(o.outs, out), append(o.outAt, outAt), append(o.wAt, wAt)
 		o.counts, o.ranges = append(o.counts, counts), append(o.ranges, ranges)
-		_ = r
 	}
 	return o
+}
+
+// snapshot copies rank r's slab when its receive is over, and not later.
+func (g *group) snapshot(m *member, slot int) {
+	g.must(func() error {
+		return g.d.lib.CopyAsync(m.seen.addr, libcuda.DevicePtr(m.Slab(slot)), uint64(m.cfg.SlabBytes), m.stream)
+	})
 }
 
 // combine is rank r's combine of the operation.
@@ -159,7 +173,7 @@ func (o *op) combine(r int, outputs uint64) *Combine {
 func (o *op) checkRows(t testing.TB, m *member, r int) {
 	s, err := layout.Of(o.shape)
 	require.NoError(t, err)
-	base := uintptr(m.Slab(o.calls[r].Slot))
+	base := uintptr(m.seen.Address())
 	local := int(s.LocalExperts)
 	for l := range local {
 		total := 0
@@ -266,10 +280,14 @@ func (o *op) sourceOf(r, l, i int) int {
 	return -1
 }
 
-// output is what an expert makes of a token.
+// output is what an expert makes of a token: values that differ, times a power
+// of two of the expert's, so that weights can make the sums cancel.
 func (o *op) output(src, token, expert, j int) uint16 {
-	return bf16(float32(src+1)*0.37 + float32(token)*0.011 - float32(expert)*0.23 + float32(j%61)*0.007)
+	h := uint32(src*7919+token*104729+j*31+1) * 2654435761
+	return bf16(math.Float32frombits(h>>9|0x3f800000) * expertScale(expert))
 }
+
+func expertScale(expert int) float32 { return float32(int(1) << (expert % 5)) }
 
 // checkSums compares the results of rank r with sums of its own.
 func (o *op) checkSums(t testing.TB, r int) {

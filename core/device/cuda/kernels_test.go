@@ -27,7 +27,7 @@ func TestExchange(t *testing.T) {
 }
 
 func exchange(t *testing.T, rng *rand.Rand, ranks int, fp8 bool) {
-	s := layout.Shape{MaxTokens: 9, Hidden: 256, NumExperts: int64(4 * ranks), NumRanks: int64(ranks), FP8: fp8}
+	s := layout.Shape{MaxTokens: 20, Hidden: 256, NumExperts: int64(2 * ranks), NumRanks: int64(ranks), FP8: fp8}
 	slabs, err := layout.Of(s)
 	require.NoError(t, err)
 	g := newGroup(t, ranks, 2, slabs.SizeBytes)
@@ -42,15 +42,22 @@ func exchange(t *testing.T, rng *rand.Rand, ranks int, fp8 bool) {
 		}
 		for r, m := range g.ranks {
 			require.NoError(t, m.Receive(&o.calls[r]))
+			g.snapshot(m, i%2)
 		}
 		g.sync()
 		for r, m := range g.ranks {
 			require.Zero(t, m.report().Error, "%v", m.report().Detail)
 			o.checkRows(t, m, r)
-			o.writeOutputs(m, r, m.Slab(i%2)+uint64(slabs.YOff))
 		}
+		inPlace := rng.IntN(2) == 0
 		for r, m := range g.ranks {
-			require.NoError(t, m.Publish(o.combine(r, 0)))
+			at, passed := m.Slab(i%2)+uint64(slabs.YOff), uint64(0)
+			if !inPlace {
+				at, _ = tensor[byte](m, int(slabs.LocalExperts*slabs.RowsPerExpert*slabs.OutputBytes()))
+				passed = at
+			}
+			o.writeOutputs(m, r, at)
+			require.NoError(t, m.Publish(o.combine(r, passed)))
 		}
 		for r, m := range g.ranks {
 			require.NoError(t, m.Reduce(o.combine(r, 0)))

@@ -33,6 +33,7 @@ struct exchange {
 struct block {
   running *of;
   unsigned index, alive, at_barrier;
+  uint64_t sleeps_until; // in turns: some blocks come long after the others
   std::vector<fibre> fibres;
   std::map<const void *, std::vector<char>> shared;
   std::vector<std::vector<std::unique_ptr<exchange>>> exchanges; // by warp
@@ -50,6 +51,8 @@ static std::vector<void *> stacks; // free ones
 static size_t most_resident = 8;
 static uint64_t random_state = 1;
 static unsigned yields = 64;
+static const uint64_t longest_sleep = 50000;
+static uint64_t turns_taken;
 static fibre *current;
 static jmp_buf scheduler;
 static ucontext_t scheduler_context;
@@ -165,6 +168,7 @@ static void admit() {
     b->index = r->next++;
     b->alive = r->l.threads;
     b->at_barrier = 0;
+    b->sleeps_until = random32() % 4 ? 0 : turns_taken + random32() % longest_sleep;
     b->fibres.resize(r->l.threads);
     b->exchanges.resize((r->l.threads + warp - 1) / warp);
     for (unsigned t = 0; t < r->l.threads; t++)
@@ -216,10 +220,15 @@ static fibre *choose(block *b) {
 bool turn(int turns) {
   bool worked = false;
   for (; turns > 0; turns--) {
+    turns_taken++;
     admit();
     if (resident.empty()) return worked;
     size_t at = random32() % resident.size();
     block *b = resident[at].get();
+    if (turns_taken < b->sleeps_until) {
+      worked = true; // it will
+      continue;
+    }
     fibre *f = choose(b);
     if (!f) abort(); // a barrier or an exchange that some lane never reaches
     if (f->is == fibre::PAUSED) f->is = fibre::RUNS;
