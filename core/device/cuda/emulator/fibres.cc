@@ -51,7 +51,7 @@ static std::vector<void *> stacks; // free ones
 static size_t most_resident = 8;
 static uint64_t random_state = 1;
 static unsigned yields = 64;
-static const uint64_t longest_sleep = 50000;
+static const unsigned longest_sleep = 21; // a power of two
 static uint64_t turns_taken;
 static fibre *current;
 static jmp_buf scheduler;
@@ -168,7 +168,7 @@ static void admit() {
     b->index = r->next++;
     b->alive = r->l.threads;
     b->at_barrier = 0;
-    b->sleeps_until = random32() % 4 ? 0 : turns_taken + random32() % longest_sleep;
+    b->sleeps_until = random32() % 4 ? 0 : turns_taken + (1ull << random32() % longest_sleep);
     b->fibres.resize(r->l.threads);
     b->exchanges.resize((r->l.threads + warp - 1) / warp);
     for (unsigned t = 0; t < r->l.threads; t++)
