@@ -40,15 +40,15 @@ type Combine struct {
 	Again   bool   // the handle was combined before
 }
 
-// Threads of the launches. Rows are moved by rowThreads, 16 bytes each at a
-// time; a wait has one thread per rank, and clears and counts with all.
-const (
-	planThreads = 256
-	rowThreads  = 256
-	waitThreads = 256
-	// blocksPerSM of rowThreads fill a multiprocessor.
-	blocksPerSM = 4
-)
+// threads are those of one block, by what it does. A wait, and the end of a
+// plan, have one thread per rank at least.
+type threads struct{ plan, row, wait uint32 }
+
+// usual: rows are moved 16 bytes per thread at a time, and blocksPerSM blocks
+// of so many threads fill a multiprocessor.
+var usual = threads{plan: 256, row: 256, wait: 256}
+
+const blocksPerSM = 4
 
 // prepare fills in what all kernels of a call share.
 func (e *Engine) prepare(c *Call) (common, error) {
@@ -97,14 +97,14 @@ func (e *Engine) Send(c *Dispatch) error {
 	}
 	s := common.Slot
 	count, base, index := e.of(s, e.at.count), e.of(s, e.at.base), e.of(s, e.at.index)
-	common.NumBlocks = int32(max(1, (c.NumTokens*c.TopK+planThreads-1)/planThreads))
+	common.NumBlocks = int32(max(1, (c.NumTokens*c.TopK+int(e.threads.plan)-1)/int(e.threads.plan)))
 	e.args.plan = planArgs{Common: common, Count: count, Base: base, Index: index}
-	if err := launch(e, c.Stream, kernelPlan, common.NumBlocks, planThreads, &e.args.plan); err != nil {
+	if err := launch(e, c.Stream, kernelPlan, common.NumBlocks, e.threads.plan, &e.args.plan); err != nil {
 		return err
 	}
 	common.NumBlocks = e.rowBlocks(c.NumTokens)
 	e.args.place = placeArgs{Common: common, X: c.X, Count: count, Base: base, Index: index, Where: e.of(s, e.at.where)}
-	return launch(e, c.Stream, kernelPlace, common.NumBlocks, rowThreads, &e.args.place)
+	return launch(e, c.Stream, kernelPlace, common.NumBlocks, e.threads.row, &e.args.place)
 }
 
 // Receive waits for the rows of a dispatch that was sent.
@@ -117,7 +117,7 @@ func (e *Engine) Receive(c *Dispatch) error {
 	e.args.receive = receiveArgs{
 		Common: common, RecvCount: c.RecvCount, Layout: c.Layout, Stats: c.Stats, Rows: e.of(common.Slot, e.at.rows),
 	}
-	return launch(e, c.Stream, kernelReceive, 1, waitThreads, &e.args.receive)
+	return launch(e, c.Stream, kernelReceive, 1, e.threads.wait, &e.args.receive)
 }
 
 // Publish shows a slot's outputs to the ranks whose rows they are.
@@ -128,7 +128,7 @@ func (e *Engine) Publish(c *Combine) error {
 	}
 	if c.Again {
 		e.args.wait = waitArgs{Common: common}
-		if err := launch(e, c.Stream, kernelAgain, 1, waitThreads, &e.args.wait); err != nil {
+		if err := launch(e, c.Stream, kernelAgain, 1, e.threads.wait, &e.args.wait); err != nil {
 			return err
 		}
 	}
@@ -137,7 +137,7 @@ func (e *Engine) Publish(c *Combine) error {
 		common.NumBlocks = int32(e.d.NumSMs * blocksPerSM)
 	}
 	e.args.publish = publishArgs{Common: common, Outputs: c.Outputs, Rows: e.of(common.Slot, e.at.rows)}
-	return launch(e, c.Stream, kernelPublish, common.NumBlocks, rowThreads, &e.args.publish)
+	return launch(e, c.Stream, kernelPublish, common.NumBlocks, e.threads.row, &e.args.publish)
 }
 
 // Reduce waits for the outputs of this rank's rows and adds them up.
@@ -148,12 +148,12 @@ func (e *Engine) Reduce(c *Combine) error {
 	}
 	use := e.private.Address() + uint64(e.at.use) + uint64(common.Slot)*8
 	e.args.wait = waitArgs{Common: common, Use: use}
-	if err := launch(e, c.Stream, kernelWait, 1, waitThreads, &e.args.wait); err != nil {
+	if err := launch(e, c.Stream, kernelWait, 1, e.threads.wait, &e.args.wait); err != nil {
 		return err
 	}
 	common.NumBlocks = e.rowBlocks(c.NumTokens)
 	e.args.reduce = reduceArgs{Common: common, Where: e.of(common.Slot, e.at.where), Weights: c.Weights, Out: c.Out, Use: use}
-	return launch(e, c.Stream, kernelReduce, common.NumBlocks, rowThreads, &e.args.reduce)
+	return launch(e, c.Stream, kernelReduce, common.NumBlocks, e.threads.row, &e.args.reduce)
 }
 
 // Release gives a slot's operation back.
@@ -163,7 +163,7 @@ func (e *Engine) Release(c *Call) error {
 		return err
 	}
 	e.args.wait = waitArgs{Common: common}
-	return launch(e, c.Stream, kernelRelease, 1, waitThreads, &e.args.wait)
+	return launch(e, c.Stream, kernelRelease, 1, e.threads.wait, &e.args.wait)
 }
 
 // launch queues a kernel. args is part of the engine, so on the heap.

@@ -75,7 +75,7 @@ func buildEmulator(cxx, include string) (string, error) {
 	}
 	sum := sha256.New()
 	sum.Write([]byte(strings.Join(append(flags, cxx), " ")))
-	for _, pattern := range []string{"emulator/*", "kernels/*"} {
+	for _, pattern := range []string{"emulator/*", "kernels/*.cu*"} {
 		files, _ := filepath.Glob(pattern)
 		for _, file := range files {
 			text, err := os.ReadFile(file)

@@ -47,6 +47,7 @@ type Engine struct {
 	at      scratch
 	base    common
 	args    params
+	threads threads
 }
 
 // params are the blocks of parameters of launches, one of each.
@@ -67,7 +68,7 @@ func NewEngine(d *Device, cfg Config) (*Engine, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	e := &Engine{d: d, cfg: cfg, calls: d.lib.NewCaller()}
+	e := &Engine{d: d, cfg: cfg, calls: d.lib.NewCaller(), threads: usual}
 	if err := e.allocate(); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
