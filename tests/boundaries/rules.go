@@ -28,6 +28,8 @@ var layers = []struct {
 	{"core/telemetry", []string{"core/internal/sys"}},
 	{"core/internal/testenv", nil},
 	{"core/internal/dl", nil},
+	{"core/internal/libcuda", []string{"core/internal/dl"}},
+	{"core/internal/libnvrtc", []string{"core/internal/dl"}},
 	{"core/internal/libibverbs", []string{"core/internal/dl", "core/internal/sys"}},
 
 	// The interfaces, and what implements them. core/ep sees the former only.
@@ -56,6 +58,8 @@ var layers = []struct {
 	{"core/device", nil},
 	{"core/device/devicetest", []string{"core/device"}},
 	{"core/device/cpu", []string{"core/device", "core/internal/..."}},
+	{"core/device/cuda/kernels", []string{"core/internal/libnvrtc"}},
+	{"core/device/cuda", []string{"core/device", "core/device/cuda/kernels", "core/ep/layout", "core/internal/..."}},
 
 	{"core/ep", []string{
 		"core/ep/layout", "core/ep/membership", "core/op", "core/telemetry",
@@ -80,7 +84,7 @@ var rooms = []struct {
 		within: []string{
 			"core/internal/...", "core/transport/shm", "core/transport/inproc",
 			"core/transport/transporttest", "core/transport/tcp", "core/transport/verbs",
-			"core/transport/fake", "core/transport/mixed", "core/device/cpu", "capi",
+			"core/transport/fake", "core/transport/mixed", "core/device/cpu", "core/device/cuda", "capi",
 		},
 	},
 	{path: "C", within: []string{"capi", "core/device/cpu"}},

@@ -28,9 +28,14 @@ func (f Func) Call(args ...uintptr) uintptr {
 type Hot struct {
 	fn   uintptr
 	args [3]uintptr
+	all  [MaxHotArgs]uintptr
 }
 
-// Hot prepares the function for calls with up to three arguments.
+// MaxHotArgs is what CallAll takes, enough for any function that is called
+// once per operation.
+const MaxHotArgs = 11
+
+// Hot prepares the function for calls that allocate nothing.
 func (f Func) Hot() *Hot { return &Hot{fn: uintptr(f)} }
 
 // Call calls the function. One that takes fewer arguments ignores the others.
@@ -39,6 +44,13 @@ func (h *Hot) Call(a, b, c uintptr) uintptr {
 	// allocated each time.
 	h.args = [3]uintptr{a, b, c}
 	r, _, _ := purego.SyscallN(h.fn, h.args[:]...)
+	return r
+}
+
+// CallAll calls the function with eleven arguments.
+func (h *Hot) CallAll(args *[MaxHotArgs]uintptr) uintptr {
+	h.all = *args
+	r, _, _ := purego.SyscallN(h.fn, h.all[:]...)
 	return r
 }
 

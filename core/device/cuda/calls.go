@@ -1,0 +1,175 @@
+package cuda
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/internal/libcuda"
+)
+
+// Call is one operation, in a slot that the caller has chosen. Addresses are
+// the device's. All of it is copied at the launch.
+type Call struct {
+	Shape     layout.Shape
+	NumTokens int // T
+	TopK      int
+	Slot      int
+	Flags     uint32
+	Stream    uint64
+	TimeoutNs int64  // of each wait; negative: none
+	Active    uint64 // int32 [R], or 0
+	TopkIdx   uint64 // int64 [T, K]
+}
+
+// Dispatch is what Send and Receive need besides.
+type Dispatch struct {
+	Call
+	X         uint64 // bf16 [T, H]
+	RecvCount uint64 // int32 [L]
+	Layout    uint64 // int64 [L, R]
+	Stats     uint64 // int64 [R], or 0
+}
+
+// Combine is what Publish and Reduce need besides.
+type Combine struct {
+	Call
+	Outputs uint64 // [L, C, H], or 0: in the slab
+	Weights uint64 // float32 [T, K]
+	Out     uint64 // bf16 [T, H]
+	Again   bool   // the handle was combined before
+}
+
+// threads are those of one block, by what it does. A wait, and the end of a
+// plan, have one thread per rank at least.
+type threads struct{ plan, row, wait uint32 }
+
+// usual: rows are moved 16 bytes per thread at a time, and blocksPerSM blocks
+// of so many threads fill a multiprocessor.
+var usual = threads{plan: 256, row: 256, wait: 256}
+
+const blocksPerSM = 4
+
+// prepare fills in what all kernels of a call share.
+func (e *Engine) prepare(c *Call) (common, error) {
+	s, err := layout.Of(c.Shape)
+	switch {
+	case err != nil:
+		return common{}, err
+	case s.SizeBytes > e.cfg.SlabBytes:
+		return common{}, fmt.Errorf("the operation needs %d bytes per slot, the buffer has %d", s.SizeBytes, e.cfg.SlabBytes)
+	case c.NumTokens*c.TopK > e.cfg.MaxSelections || int(c.Shape.NumExperts) > e.cfg.MaxExperts:
+		return common{}, fmt.Errorf("%d x %d selections of %d experts, the buffer was made for %d of %d",
+			c.NumTokens, c.TopK, c.Shape.NumExperts, e.cfg.MaxSelections, e.cfg.MaxExperts)
+	case c.Slot < 0 || c.Slot >= e.cfg.NumSlots:
+		return common{}, fmt.Errorf("slot %d of %d", c.Slot, e.cfg.NumSlots)
+	}
+	out := e.base
+	out.TimeoutNs, out.Slab = c.TimeoutNs, kernelSlab(&s)
+	out.NumExperts, out.LocalExperts = int32(s.NumExperts), int32(s.LocalExperts)
+	out.NumTokens, out.MaxTokens = int32(c.NumTokens), int32(s.MaxTokens)
+	out.Hidden, out.TopK, out.Slot = int32(s.Hidden), int32(c.TopK), int32(c.Slot)
+	out.Flags, out.Active, out.TopkIdx = c.Flags, c.Active, c.TopkIdx
+	return out, nil
+}
+
+func kernelSlab(s *layout.Slab) slab {
+	return slab{
+		Params: layout.Params(0), Arrive: layout.Arrive(0), Done: layout.Done(0), Counter: layout.Counter(0),
+		Layout: s.LayoutOff, SrcInfo: s.SrcInfoOff, Scales: s.ScalesOff, Rows: s.RowsOff, Y: s.YOff,
+		RowsPerExpert: s.RowsPerExpert, RowBytes: s.RowBytes, OutputBytes: s.OutputBytes(), ScaleWords: s.Groups(),
+	}
+}
+
+// of is an address in a slot's part of private memory.
+func (e *Engine) of(slot int32, off int64) uint64 {
+	return e.private.Address() + uint64(e.at.slots+int64(slot)*e.at.slotBytes+off)
+}
+
+// rowBlocks is how many blocks move n rows.
+func (e *Engine) rowBlocks(n int) int32 { return int32(max(1, min(n, e.d.NumSMs*blocksPerSM))) }
+
+// Send plans a dispatch and places its rows.
+func (e *Engine) Send(c *Dispatch) error {
+	common, err := e.prepare(&c.Call)
+	if err != nil {
+		return err
+	}
+	s := common.Slot
+	count, base, index := e.of(s, e.at.count), e.of(s, e.at.base), e.of(s, e.at.index)
+	common.NumBlocks = int32(max(1, (c.NumTokens*c.TopK+int(e.threads.plan)-1)/int(e.threads.plan)))
+	e.args.plan = planArgs{Common: common, Count: count, Base: base, Index: index}
+	if err := launch(e, c.Stream, kernelPlan, common.NumBlocks, e.threads.plan, &e.args.plan); err != nil {
+		return err
+	}
+	common.NumBlocks = e.rowBlocks(c.NumTokens)
+	e.args.place = placeArgs{Common: common, X: c.X, Count: count, Base: base, Index: index, Where: e.of(s, e.at.where)}
+	return launch(e, c.Stream, kernelPlace, common.NumBlocks, e.threads.row, &e.args.place)
+}
+
+// Receive waits for the rows of a dispatch that was sent.
+func (e *Engine) Receive(c *Dispatch) error {
+	common, err := e.prepare(&c.Call)
+	if err != nil {
+		return err
+	}
+	common.NumBlocks = 1
+	e.args.receive = receiveArgs{
+		Common: common, RecvCount: c.RecvCount, Layout: c.Layout, Stats: c.Stats, Rows: e.of(common.Slot, e.at.rows),
+	}
+	return launch(e, c.Stream, kernelReceive, 1, e.threads.wait, &e.args.receive)
+}
+
+// Publish shows a slot's outputs to the ranks whose rows they are.
+func (e *Engine) Publish(c *Combine) error {
+	common, err := e.prepare(&c.Call)
+	if err != nil {
+		return err
+	}
+	if c.Again {
+		e.args.wait = waitArgs{Common: common}
+		if err := launch(e, c.Stream, kernelAgain, 1, e.threads.wait, &e.args.wait); err != nil {
+			return err
+		}
+	}
+	common.NumBlocks = 1
+	if c.Outputs != 0 {
+		common.NumBlocks = int32(e.d.NumSMs * blocksPerSM)
+	}
+	e.args.publish = publishArgs{Common: common, Outputs: c.Outputs, Rows: e.of(common.Slot, e.at.rows)}
+	return launch(e, c.Stream, kernelPublish, common.NumBlocks, e.threads.row, &e.args.publish)
+}
+
+// Reduce waits for the outputs of this rank's rows and adds them up.
+func (e *Engine) Reduce(c *Combine) error {
+	common, err := e.prepare(&c.Call)
+	if err != nil {
+		return err
+	}
+	use := e.private.Address() + uint64(e.at.use) + uint64(common.Slot)*8
+	e.args.wait = waitArgs{Common: common, Use: use}
+	if err := launch(e, c.Stream, kernelWait, 1, e.threads.wait, &e.args.wait); err != nil {
+		return err
+	}
+	common.NumBlocks = e.rowBlocks(c.NumTokens)
+	e.args.reduce = reduceArgs{Common: common, Where: e.of(common.Slot, e.at.where), Weights: c.Weights, Out: c.Out, Use: use}
+	return launch(e, c.Stream, kernelReduce, common.NumBlocks, e.threads.row, &e.args.reduce)
+}
+
+// Release gives a slot's operation back.
+func (e *Engine) Release(c *Call) error {
+	common, err := e.prepare(c)
+	if err != nil {
+		return err
+	}
+	e.args.wait = waitArgs{Common: common}
+	return launch(e, c.Stream, kernelRelease, 1, e.threads.wait, &e.args.wait)
+}
+
+// launch queues a kernel. args is part of the engine, so on the heap.
+func launch[T any](e *Engine, stream uint64, kernel int, blocks int32, threads uint32, args *T) error {
+	grid := libcuda.Grid{Blocks: uint32(blocks), Threads: threads}
+	return e.d.do(func() error {
+		return e.calls.Launch(e.d.kernels[kernel], grid, libcuda.Stream(stream), unsafe.Pointer(args), unsafe.Sizeof(*args))
+	})
+}

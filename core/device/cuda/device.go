@@ -1,0 +1,114 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+
+	"github.com/moewire/moewire/core/internal/libcuda"
+)
+
+// kernelNames are the entry points, in the order of the kernel constants.
+var kernelNames = [numKernels]string{
+	kernelPlan: "moewire_dispatch_plan", kernelPlace: "moewire_dispatch_place",
+	kernelReceive: "moewire_dispatch_receive", kernelRelease: "moewire_dispatch_release",
+	kernelPublish: "moewire_combine_publish", kernelAgain: "moewire_combine_again",
+	kernelWait: "moewire_combine_wait", kernelReduce: "moewire_combine_reduce",
+}
+
+const (
+	kernelPlan = iota
+	kernelPlace
+	kernelReceive
+	kernelRelease
+	kernelPublish
+	kernelAgain
+	kernelWait
+	kernelReduce
+	numKernels
+)
+
+// Device is one GPU, in its primary context: the one that the CUDA runtime and
+// torch use. Close it when nothing of it is in use. Safe for concurrent use.
+type Device struct {
+	lib     *libcuda.Library
+	dev     libcuda.Device
+	ctx     libcuda.Context
+	modules []libcuda.Module
+	kernels [numKernels]libcuda.Function
+	// NumSMs is how many blocks of one per multiprocessor run at a time.
+	NumSMs int
+	closed bool
+}
+
+// Open opens a device by its ordinal and loads the images: cubins, or PTX with
+// a terminating zero, that hold the kernels together.
+func Open(lib *libcuda.Library, ordinal int, images ...[]byte) (*Device, error) {
+	if err := lib.Init(); err != nil {
+		return nil, err
+	}
+	dev, err := lib.Device(ordinal)
+	if err != nil {
+		return nil, fmt.Errorf("device %d: %w", ordinal, err)
+	}
+	d := &Device{lib: lib, dev: dev}
+	if d.NumSMs, err = lib.DeviceAttribute(dev, libcuda.AttrMultiprocessorCount); err != nil {
+		return nil, err
+	}
+	if d.ctx, err = lib.RetainPrimary(dev); err != nil {
+		return nil, err
+	}
+	if err := d.do(func() error { return d.load(images) }); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// do calls f with the device's context current.
+func (d *Device) do(f func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := d.lib.PushContext(d.ctx); err != nil {
+		return err
+	}
+	return errors.Join(f(), d.lib.PopContext())
+}
+
+// load finds every kernel in one of the images.
+func (d *Device) load(images [][]byte) error {
+	for _, image := range images {
+		m, err := d.lib.ModuleLoad(image)
+		if err != nil {
+			return err
+		}
+		d.modules = append(d.modules, m)
+	}
+	for i, name := range kernelNames {
+		err := fmt.Errorf("kernel %s: no image", name)
+		for _, m := range d.modules {
+			if d.kernels[i], err = d.lib.ModuleFunction(m, name); err == nil {
+				break
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close unloads the kernels and gives the context back. Idempotent.
+func (d *Device) Close() error {
+	if d.closed {
+		return nil
+	}
+	d.closed = true
+	err := d.do(func() error {
+		var all []error
+		for _, m := range d.modules {
+			all = append(all, d.lib.ModuleUnload(m))
+		}
+		return errors.Join(all...)
+	})
+	return errors.Join(err, d.lib.ReleasePrimary(d.dev))
+}

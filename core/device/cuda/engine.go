@@ -1,0 +1,130 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/internal/dl"
+	"github.com/moewire/moewire/core/internal/libcuda"
+)
+
+// Config is the shape of an Engine. All but Rank are equal on all ranks.
+type Config struct {
+	Rank, NumRanks, NumSlots int
+	SlabBytes                int64 // of one slot, a multiple of layout.RegionBytes
+	// MaxSelections bounds T*K, MaxExperts E.
+	MaxSelections, MaxExperts int
+}
+
+func (c *Config) check() error {
+	switch {
+	case c.NumRanks < 1 || c.NumRanks > MaxRanks:
+		return fmt.Errorf("num_ranks is %d, 1 to %d are possible on CUDA", c.NumRanks, MaxRanks)
+	case c.Rank < 0 || c.Rank >= c.NumRanks:
+		return fmt.Errorf("rank is %d of %d", c.Rank, c.NumRanks)
+	case c.NumSlots < 1 || c.NumSlots > MaxSlots:
+		return fmt.Errorf("num_slots is %d, 1 to %d are possible on CUDA", c.NumSlots, MaxSlots)
+	case c.SlabBytes < layout.HeaderBytes:
+		return fmt.Errorf("a slab has %d bytes, %d are needed", c.SlabBytes, layout.HeaderBytes)
+	case c.MaxSelections < 0 || c.MaxExperts < 1:
+		return fmt.Errorf("%d selections and %d experts", c.MaxSelections, c.MaxExperts)
+	}
+	return nil
+}
+
+// Engine is one rank's side of the exchange on one device. Calls only launch;
+// they are for one goroutine at a time.
+type Engine struct {
+	d   *Device
+	cfg Config
+	// calls makes the launches.
+	calls   *libcuda.Caller
+	shared  *Memory // arena, slabs: other ranks map it
+	private *Memory
+	host    *HostMemory
+	at      scratch
+	base    common
+	args    params
+	threads threads
+}
+
+// params are the blocks of parameters of launches, one of each.
+type params struct {
+	plan    planArgs
+	place   placeArgs
+	receive receiveArgs
+	publish publishArgs
+	wait    waitArgs
+	reduce  reduceArgs
+}
+
+// slabOff is where slabs begin in shared memory.
+const slabOff = (int64(unsafe.Sizeof(arena{})) + layout.RegionBytes - 1) / layout.RegionBytes * layout.RegionBytes
+
+// NewEngine allocates a rank's memory. SetPeer and SetMembers come next.
+func NewEngine(d *Device, cfg Config) (*Engine, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	e := &Engine{d: d, cfg: cfg, calls: d.lib.NewCaller(), threads: usual}
+	if err := e.allocate(); err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	private, host := e.private.Address(), uint64(e.host.addr)
+	e.base = common{
+		State: private, Bases: private + uint64(e.at.bases),
+		Orders: host, Report: host + uint64(unsafe.Sizeof(orders{})),
+		SlabOff: slabOff, SlabBytes: cfg.SlabBytes,
+		Rank: int32(cfg.Rank), NumRanks: int32(cfg.NumRanks), NumSlots: int32(cfg.NumSlots),
+	}
+	return e, e.SetPeer(cfg.Rank, e.shared.Address())
+}
+
+func (e *Engine) allocate() (err error) {
+	if e.shared, err = e.d.Alloc(uint64(slabOff + int64(e.cfg.NumSlots)*e.cfg.SlabBytes)); err != nil {
+		return err
+	}
+	e.at = scratchOf(&e.cfg)
+	if e.private, err = e.d.Alloc(uint64(e.at.bytes)); err != nil {
+		return err
+	}
+	e.host, err = e.d.AllocHost(hostBytes)
+	return err
+}
+
+// Close frees the memory. The caller has seen to it that no kernel of this or
+// another rank uses it any more. Idempotent.
+func (e *Engine) Close() error {
+	var all []error
+	if e.shared != nil {
+		all = append(all, e.shared.Close())
+	}
+	if e.private != nil {
+		all = append(all, e.private.Close())
+	}
+	if e.host != nil {
+		all = append(all, e.host.Close())
+	}
+	return errors.Join(all...)
+}
+
+// Shared is where this rank's shared memory begins, for ranks of the same
+// process.
+func (e *Engine) Shared() uint64 { return e.shared.Address() }
+
+// Slab is where a slot's slab begins.
+func (e *Engine) Slab(slot int) uint64 {
+	return e.shared.Address() + uint64(slabOff+int64(slot)*e.cfg.SlabBytes)
+}
+
+// SetPeer says where a rank's shared memory stands in this address space. It
+// waits for the copy; captured graphs see it at their next replay.
+func (e *Engine) SetPeer(rank int, shared uint64) error {
+	*dl.At[uint64](e.host.host + stagingOff) = shared
+	return e.d.do(func() error {
+		to := libcuda.DevicePtr(e.private.Address() + uint64(e.at.bases) + uint64(rank)*8)
+		return errors.Join(e.d.lib.CopyToDeviceAsync(to, e.host.host+stagingOff, 8, 0), e.d.lib.StreamSynchronize(0))
+	})
+}

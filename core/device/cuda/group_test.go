@@ -1,0 +1,325 @@
+package cuda
+
+import (
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/internal/dl"
+	"github.com/moewire/moewire/core/internal/libcuda"
+)
+
+// group is several ranks of this process on the emulated device, each with a
+// stream of its own.
+type group struct {
+	t     testing.TB
+	d     *Device
+	ranks []*member
+	// fewest tokens that random gives a rank.
+	fewest int
+}
+
+// member is one rank and its tensors.
+type member struct {
+	*Engine
+	stream  libcuda.Stream
+	tensors *Memory
+	used    uint64
+	seen    *Memory // the slab as a kernel behind Receive finds it
+}
+
+const tensorBytes = 8 << 20
+
+func newGroup(t testing.TB, ranks, slots int, slabBytes int64) *group {
+	emu := emulate(t)
+	d, err := Open(emu.Library, 0, []byte("kernels\x00"))
+	require.NoError(t, err)
+	g := &group{t: t, d: d}
+	for r := range ranks {
+		g.ranks = append(g.ranks, g.join(r, Config{
+			Rank: r, NumRanks: ranks, NumSlots: slots, SlabBytes: slabBytes, MaxSelections: 4096, MaxExperts: 512,
+		}))
+	}
+	for _, m := range g.ranks {
+		for r, peer := range g.ranks {
+			require.NoError(t, m.SetPeer(r, peer.Shared()))
+		}
+		m.Join(1)
+		m.SetMembers(1<<48 | (1<<ranks - 1))
+	}
+	t.Cleanup(g.close)
+	return g
+}
+
+func (g *group) join(rank int, cfg Config) *member {
+	e, err := NewEngine(g.d, cfg)
+	require.NoError(g.t, err)
+	e.threads = threads{plan: 64, row: 64, wait: 64} // more would only cost time
+	m := &member{Engine: e}
+	m.tensors, err = g.d.Alloc(tensorBytes)
+	require.NoError(g.t, err)
+	m.seen, err = g.d.Alloc(uint64(cfg.SlabBytes))
+	require.NoError(g.t, err)
+	g.must(func() (err error) { m.stream, err = g.d.lib.StreamCreate(0); return err })
+	return m
+}
+
+func (g *group) must(f func() error) { require.NoError(g.t, g.d.do(f)) }
+
+func (g *group) sync() {
+	for _, m := range g.ranks {
+		g.must(func() error { return g.d.lib.StreamSynchronize(m.stream) })
+	}
+}
+
+func (g *group) close() {
+	for _, m := range g.ranks {
+		g.must(func() error { return g.d.lib.StreamDestroy(m.stream) })
+		require.NoError(g.t, m.tensors.Close())
+		require.NoError(g.t, m.seen.Close())
+		require.NoError(g.t, m.Close())
+	}
+	require.NoError(g.t, g.d.Close())
+	require.NoError(g.t, g.d.Close())
+}
+
+// tensor takes n values of the rank's memory. Device memory is host memory
+// here, so that tests read and write it at its address.
+func tensor[T any](m *member, n int) (uint64, []T) {
+	var zero T
+	addr := m.tensors.Address() + m.used
+	m.used = (m.used + uint64(n)*uint64(unsafe.Sizeof(zero)) + 255) &^ 255
+	if m.used > tensorBytes {
+		panic("tensors do not fit")
+	}
+	return addr, unsafe.Slice(dl.At[T](uintptr(addr)), n)
+}
+
+// op is one operation of all ranks: what they send and what must come out.
+type op struct {
+	shape  layout.Shape
+	topK   int
+	flags  uint32
+	tokens []int
+	x      [][]uint16 // by rank: bf16 [T, H]
+	ids    [][]int64
+	w      [][]float32
+	calls  []Dispatch
+	outs   [][]uint16
+	outAt  []uint64
+	wAt    []uint64
+	counts [][]int32
+	ranges [][]int64
+	active [][]int32
+	lost   map[int]bool // ranks whose experts contribute nothing
+}
+
+func bf16(f float32) uint16 { return uint16(math.Float32bits(f) >> 16) }
+
+func float(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
+
+// random makes an operation: tokens per rank from 0 to the maximum, repeated
+// and absent experts among the selections.
+func (g *group) random(rng *rand.Rand, s layout.Shape, topK int, flags uint32, slot int) *op {
+	o := &op{shape: s, topK: topK, flags: flags}
+	for _, m := range g.ranks {
+		m.used = 0
+		tokens := g.fewest + rng.IntN(int(s.MaxTokens)+1-g.fewest)
+		c := Dispatch{Call: Call{
+			Shape: s, NumTokens: tokens, TopK: topK, Slot: slot, Flags: flags, Stream: uint64(m.stream), TimeoutNs: -1,
+		}}
+		var x []uint16
+		var ids []int64
+		var w []float32
+		c.X, x = tensor[uint16](m, tokens*int(s.Hidden))
+		c.TopkIdx, ids = tensor[int64](m, tokens*topK)
+		for i := range x {
+			x[i] = bf16(float32(rng.NormFloat64()))
+		}
+		wAt, w := tensor[float32](m, tokens*topK)
+		for i := range ids {
+			ids[i], w[i] = rng.Int64N(s.NumExperts+1)-1, rng.Float32()
+			if prev := i - 1; i%topK > 0 && ids[i] >= 0 && ids[prev] >= 0 {
+				// What is left of two that cancel is what rounding did.
+				w[i] = -w[prev] * expertScale(int(ids[prev])) / expertScale(int(ids[i]))
+			}
+		}
+		var counts []int32
+		var ranges []int64
+		local := int(s.NumExperts / s.NumRanks)
+		c.RecvCount, counts = tensor[int32](m, local)
+		c.Layout, ranges = tensor[int64](m, local*int(s.NumRanks))
+		outAt, out := tensor[uint16](m, tokens*int(s.Hidden))
+		o.tokens, o.x, o.ids, o.w = append(o.tokens, tokens), append(o.x, x), append(o.ids, ids), append(o.w, w)
+		o.calls, o.outs, o.outAt, o.wAt = append(o.calls, c), append(o.outs, out), append(o.outAt, outAt), append(o.wAt, wAt)
+		o.counts, o.ranges = append(o.counts, counts), append(o.ranges, ranges)
+	}
+	return o
+}
+
+// snapshot copies rank r's slab when its receive is over, and not later.
+func (g *group) snapshot(m *member, slot int) {
+	g.must(func() error {
+		return g.d.lib.CopyAsync(m.seen.addr, libcuda.DevicePtr(m.Slab(slot)), uint64(m.cfg.SlabBytes), m.stream)
+	})
+}
+
+// combine is rank r's combine of the operation.
+func (o *op) combine(r int, outputs uint64) *Combine {
+	return &Combine{Call: o.calls[r].Call, Outputs: outputs, Weights: o.wAt[r], Out: o.outAt[r]}
+}
+
+// checkRows compares what rank r received with what was sent.
+func (o *op) checkRows(t testing.TB, m *member, r int) {
+	s, err := layout.Of(o.shape)
+	require.NoError(t, err)
+	base := uintptr(m.seen.Address())
+	local := int(s.LocalExperts)
+	for l := range local {
+		total := 0
+		seen := map[int]bool{}
+		for src := range o.tokens {
+			at := o.ranges[r][l*len(o.tokens)+src]
+			begin, n := int(at>>32), int(at&0xffffffff)
+			want := o.sentTo(src, r*local+l)
+			require.Len(t, want, n, "rows of rank %d for expert %d of rank %d", src, l, r)
+			total += n
+			for i := begin; i < begin+n; i++ {
+				require.False(t, seen[i], "row %d is two ranks'", i)
+				seen[i] = true
+				row := int64(l)*s.RowsPerExpert + int64(i)
+				token := int(*dl.At[int32](base + uintptr(s.SrcInfoOff+4*row)))
+				require.True(t, want[token], "token %d of rank %d", token, src)
+				delete(want, token)
+				got := unsafe.Slice(dl.At[byte](base+uintptr(s.RowsOff+row*s.RowBytes)), s.RowBytes)
+				o.checkRow(t, got, base, &s, int64(l), int64(i), o.x[src][token*int(s.Hidden):][:s.Hidden])
+			}
+		}
+		require.EqualValues(t, total, o.counts[r][l])
+	}
+}
+
+// sentTo are the tokens of a rank that selected an expert.
+func (o *op) sentTo(src, expert int) map[int]bool {
+	tokens := map[int]bool{}
+	for i, e := range o.ids[src] {
+		if e == int64(expert) {
+			tokens[i/o.topK] = true
+		}
+	}
+	return tokens
+}
+
+func (o *op) checkRow(t testing.TB, got []byte, base uintptr, s *layout.Slab, l, i int64, x []uint16) {
+	if o.flags&flagFP8 == 0 {
+		want := make([]byte, len(got))
+		for j, v := range x {
+			binary.LittleEndian.PutUint16(want[2*j:], v)
+		}
+		require.Equal(t, want, got)
+		return
+	}
+	for g := range len(x) / 128 {
+		amax := float32(1e-4)
+		for _, v := range x[128*g:][:128] {
+			amax = max(amax, float32(math.Abs(float64(float(v)))))
+		}
+		at := s.ScalesOff + ((l*s.Groups()+int64(g))*s.RowsPerExpert+i)*4
+		require.Equal(t, float32(amax/448), *dl.At[float32](base + uintptr(at)))
+		for j := 128 * g; j < 128*g+128; j++ {
+			require.Equal(t, nearestE4M3(float32(float(x[j])*float32(448/amax))), got[j], "value %v", float(x[j]))
+		}
+	}
+}
+
+// nearestE4M3 finds the nearest code by trying all; of two as near, the even.
+func nearestE4M3(f float32) byte {
+	best, bestAt := math.Inf(1), byte(0)
+	for code := range byte(0x7f) {
+		exp, frac := int(code>>3), float64(code&7)
+		v := math.Ldexp(8+frac, exp-10)
+		if exp == 0 {
+			v = math.Ldexp(frac, -9)
+		}
+		apart := math.Abs(v - math.Abs(float64(f)))
+		if apart < best || apart == best && code&1 == 0 {
+			best, bestAt = apart, code
+		}
+	}
+	if math.Signbit(float64(f)) {
+		bestAt |= 0x80
+	}
+	return bestAt
+}
+
+// writeOutputs makes rank r's expert outputs: expert e multiplies a row's first
+// values by something of its own, so that every row differs. It writes them
+// where the address says, and returns them by row.
+func (o *op) writeOutputs(m *member, r int, at uint64) {
+	s, _ := layout.Of(o.shape)
+	for l := range s.LocalExperts {
+		for i := range int64(o.counts[r][l]) {
+			row := l*s.RowsPerExpert + i
+			token := *dl.At[int32](uintptr(m.Slab(o.calls[r].Slot)) + uintptr(s.SrcInfoOff+4*row))
+			out := unsafe.Slice(dl.At[uint16](uintptr(at)+uintptr(row*s.OutputBytes())), s.Hidden)
+			src := o.sourceOf(r, int(l), int(i))
+			for j := range out {
+				out[j] = o.output(src, int(token), r*int(s.LocalExperts)+int(l), j)
+			}
+		}
+	}
+}
+
+func (o *op) sourceOf(r, l, i int) int {
+	for src := range o.tokens {
+		at := o.ranges[r][l*len(o.tokens)+src]
+		if begin, n := int(at>>32), int(at&0xffffffff); i >= begin && i < begin+n {
+			return src
+		}
+	}
+	return -1
+}
+
+// output is what an expert makes of a token: values that differ, times a power
+// of two of the expert's, so that weights can make the sums cancel.
+func (o *op) output(src, token, expert, j int) uint16 {
+	h := uint32(src*7919+token*104729+j*31+1) * 2654435761
+	return bf16(math.Float32frombits(h>>9|0x3f800000) * expertScale(expert))
+}
+
+func expertScale(expert int) float32 { return float32(int(1) << (expert % 5)) }
+
+// checkSums compares the results of rank r with sums of its own.
+func (o *op) checkSums(t testing.TB, r int) {
+	h := int(o.shape.Hidden)
+	for token := range o.tokens[r] {
+		for j := range h {
+			sum := float32(0)
+			for k := range o.topK {
+				if e := o.ids[r][token*o.topK+k]; e >= 0 && !o.isLost(e) {
+					sum += float32(o.w[r][token*o.topK+k] * float(o.output(r, token, int(e), j)))
+				}
+			}
+			u := math.Float32bits(sum)
+			want := uint16((u + 0x7fff + u>>16&1) >> 16)
+			require.Equal(t, want, o.outs[r][token*h+j], "rank %d token %d value %d", r, token, j)
+		}
+	}
+}
+
+// forget makes a rank's experts contribute nothing.
+func (o *op) forget(rank int) {
+	if o.lost == nil {
+		o.lost = map[int]bool{}
+	}
+	o.lost[rank] = true
+}
+
+func (o *op) isLost(expert int64) bool {
+	return o.lost[int(expert/(o.shape.NumExperts/o.shape.NumRanks))]
+}

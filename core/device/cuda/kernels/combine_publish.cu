@@ -1,0 +1,33 @@
+// Combine, first part: brings outputs to where other ranks read them, and says
+// so.
+#include "slots.cuh"
+
+MW_INLINE void mw_copy_outputs(const mw_publish_args &a, int l) {
+  const mw_common &c = a.c;
+  i64 first = (i64)l * c.slab.rows_per_expert * c.slab.output_bytes;
+  const mw_quad *from = (const mw_quad *)(a.outputs + first);
+  mw_quad *to = (mw_quad *)(mw_slab_at(c, c.rank, c.slot) + c.slab.y + first);
+  i64 n = (i64)a.rows[l] * (c.slab.output_bytes / 16), step = (i64)gridDim.x * blockDim.x;
+  for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) to[i] = from[i];
+}
+
+MW_KERNEL void moewire_combine_publish(const mw_publish_args a) {
+  const mw_common &c = a.c;
+  MW_SHARED(u32, skip);
+  mw_slot *s = &c.state->slot[c.slot];
+  if (threadIdx.x == 0) {
+    if (blockIdx.x == 0 && (!s->op || s->released)) mw_fail(c, MW_ERROR_STALE, c.slot);
+    skip = mw_failed(c) || !s->op || s->released;
+  }
+  __syncthreads();
+  for (int l = 0; l < c.local_experts && a.outputs && !skip; l++) mw_copy_outputs(a, l);
+  if (!mw_is_last(c, MW_STEP_PUBLISH) || skip) return;
+  if (threadIdx.x == 0) s->combines++;
+  __syncthreads();
+  int r = threadIdx.x;
+  if (r >= c.num_ranks) return;
+  mw_release_combined(c, c.slot, r);
+  mw_settle(c, r);
+  if (mw_has(s->writers, r))
+    mw_store_release_sys(&mw_inbox_at(c, r)->y_ready[c.slot], mw_word(s->op - 1, s->combines));
+}

@@ -1,0 +1,49 @@
+// The waits of combine. One block each.
+#include "slots.cuh"
+
+// Before outputs are written again: every rank has read the earlier ones.
+MW_KERNEL void moewire_combine_again(const mw_wait_args a) {
+  const mw_common &c = a.c;
+  const mw_slot *s = &c.state->slot[c.slot];
+  int r = threadIdx.x;
+  if (r >= c.num_ranks || !s->op || !mw_has(s->counted, r) || mw_failed(c)) return;
+  const u64 *done = mw_line_at(mw_slab_at(c, c.rank, c.slot), c.slab.done, r);
+  u64 want = mw_word(s->op - 1, s->combines);
+  mw_await(c, r, [&] { return mw_load_acquire_sys(done) >= want; });
+}
+
+// What an owner says of its outputs.
+enum { MW_Y_WAIT, MW_Y_READY, MW_Y_RELEASED };
+
+MW_INLINE int mw_outputs(const mw_common &c, const mw_slot *s, int owner) {
+  u64 word = mw_load_acquire_sys(&mw_inbox_from(c, owner)->y_ready[s->slab_of[owner]]);
+  u64 op = s->op - 1;
+  if (!word || mw_op_of(word) < op) return MW_Y_WAIT;
+  if (mw_op_of(word) > op) return MW_Y_RELEASED;
+  if ((word & MW_COUNT) >= s->combines) return MW_Y_READY;
+  return word & MW_FINAL ? MW_Y_RELEASED : MW_Y_WAIT;
+}
+
+// One thread per rank: whether its outputs are used.
+MW_INLINE bool mw_usable(const mw_common &c, const mw_slot *s, int owner) {
+  if (!mw_has(s->sent, owner) || (c.active && c.active[owner] == 0)) return false;
+  int state = MW_Y_WAIT;
+  if (mw_await(c, owner, [&] { return (state = mw_outputs(c, s, owner)) != MW_Y_WAIT; }) == MW_GONE) return false;
+  if (state == MW_Y_RELEASED) mw_fail(c, MW_ERROR_RELEASED, owner);
+  return state == MW_Y_READY;
+}
+
+MW_KERNEL void moewire_combine_wait(const mw_wait_args a) {
+  const mw_common &c = a.c;
+  const mw_slot *s = &c.state->slot[c.slot];
+  int r = threadIdx.x;
+  if (r == 0) *a.use = 0;
+  __syncthreads();
+  if (r < c.num_ranks && !mw_failed(c)) {
+    mw_settle(c, r);
+    if (mw_usable(c, s, r))
+      mw_or_gpu(a.use, 1ull << r);
+    else if (c.active && (mw_has(s->sent, r) || !mw_in(c, mw_members(c), r)))
+      c.active[r] = 0;
+  }
+}

@@ -1,0 +1,14 @@
+// Gives an operation back that is not combined (again). One block.
+#include "slots.cuh"
+
+MW_KERNEL void moewire_dispatch_release(const mw_wait_args a) {
+  const mw_common &c = a.c;
+  mw_slot *s = &c.state->slot[c.slot];
+  int r = threadIdx.x;
+  if (r < c.num_ranks && s->op && !s->released && !mw_failed(c)) {
+    mw_settle(c, r);
+    mw_release(c, s, c.slot, r);
+  }
+  __syncthreads();
+  if (r == 0 && s->op) s->released = 1;
+}

@@ -1,0 +1,71 @@
+// Opening, serving and releasing slots: docs/protocol.md, "Dispatch of
+// operation i", 2 to 4. Every function here has one thread per rank, and its
+// callers synchronise the block between them.
+#pragma once
+
+#include "waits.cuh"
+
+// Writes what an owner that opens late is still to get: parameters, no rows,
+// and the words that say so.
+MW_INLINE void mw_tell_owner(const mw_common &c, mw_slot *s, int owner) {
+  u8 *slab = mw_slab_at(c, owner, s->slab_of[owner]);
+  u64 op = s->op - 1;
+  for (int l = 0; l < c.local_experts; l++)
+    mw_store_relaxed_sys((u64 *)(slab + c.slab.layout) + l * c.num_ranks + c.rank, 0);
+  mw_store_release_sys(mw_line_at(slab, c.slab.arrive, c.rank), mw_word(op, 0));
+  if (s->released)
+    mw_store_release_sys(mw_line_at(slab, c.slab.done, c.rank), mw_word(op, s->combines | MW_FINAL));
+}
+
+// The slab that an owner has opened for an operation, or -1.
+MW_INLINE int mw_opened(const mw_common &c, int owner, u64 op) {
+  u64 word = mw_load_acquire_sys(&mw_inbox_from(c, owner)->open[op % MW_OPEN_RING]);
+  return mw_op_of(word) == op && word ? (int)(word & MW_DETAIL) : -1;
+}
+
+// Serves owners that have opened since: they were left out by the caller's mask
+// when the operation began.
+MW_INLINE void mw_settle(const mw_common &c, int rank) {
+  for (int j = 0; j < c.num_slots; j++) {
+    mw_slot *s = &c.state->slot[j];
+    if (!s->op || !mw_has(s->owed, rank)) continue;
+    u64 members = mw_members(c);
+    int slab = mw_in(c, members, rank) ? mw_opened(c, rank, s->op - 1) : -1;
+    if (slab < 0 || !mw_in(c, members, c.rank)) continue;
+    s->slab_of[rank] = (u8)slab;
+    mw_tell_owner(c, s, rank);
+    mw_and_gpu(&s->owed, ~(1ull << rank));
+  }
+}
+
+// Gives back what was combined and is not combined again: every slot but keep.
+MW_INLINE void mw_release_combined(const mw_common &c, int keep, int rank) {
+  for (int j = 0; j < c.num_slots; j++) {
+    mw_slot *s = &c.state->slot[j];
+    if (j != keep && s->op && s->combines && !s->released) mw_release(c, s, j, rank);
+  }
+}
+
+// One thread, after all have been through mw_release_combined.
+MW_INLINE void mw_note_released(const mw_common &c, int keep) {
+  for (int j = 0; j < c.num_slots; j++) {
+    mw_slot *s = &c.state->slot[j];
+    if (j != keep && s->op && s->combines) s->released = 1;
+  }
+}
+
+// Waits until a rank is done with the own slab: it said so, or is out and known
+// to write nothing more. (Data that is late would land in the next operation.)
+MW_INLINE void mw_await_done(const mw_common &c, const mw_slot *s, int slot, int rank) {
+  if (!s->op || !mw_has(s->writers, rank)) return;
+  u64 want = mw_word(s->op - 1, MW_FINAL);
+  const u64 *done = mw_line_at(mw_slab_at(c, c.rank, slot), c.slab.done, rank);
+  if (mw_await(c, rank, [&] { return mw_load_acquire_sys(done) >= want; }) == MW_READY) return;
+  mw_await(c, c.rank, [&] { return mw_has(mw_load_acquire_sys(&c.orders->silent), rank); });
+}
+
+// Tells every member that the slot takes an operation's rows.
+MW_INLINE void mw_tell_open(const mw_common &c, u64 op, int slot, u64 writers, int rank) {
+  if (mw_has(writers, rank))
+    mw_store_release_sys(&mw_inbox_at(c, rank)->open[op % MW_OPEN_RING], mw_word(op, slot));
+}

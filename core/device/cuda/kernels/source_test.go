@@ -1,0 +1,72 @@
+package kernels
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/libnvrtc"
+	"github.com/moewire/moewire/core/internal/testenv"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata/uses.txt")
+
+const golden = "testdata/uses.txt"
+
+// TestEveryKernelCompilesForEveryTarget, without a GPU or a driver: no kernel
+// spills, and what each uses is what the table says. (-update rewrites it; a
+// compiler of another version may need that.)
+func TestEveryKernelCompilesForEveryTarget(t *testing.T) {
+	lib, err := libnvrtc.Load(testenv.Toolkit(t, "lib/libnvrtc.so.*"))
+	require.NoError(t, err)
+	major, minor, err := lib.Version()
+	require.NoError(t, err)
+	var table strings.Builder
+	fmt.Fprintf(&table, "# NVRTC %d.%d: registers per thread, bytes of shared memory per block\n", major, minor)
+	for _, target := range Targets {
+		image, err := Compile(lib, target)
+		require.NoError(t, err)
+		assert.Equal(t, "\x7fELF", string(image.Code[:4]), target)
+		require.Len(t, image.Uses, 8, target)
+		slices.SortFunc(image.Uses, func(a, b Use) int { return cmp.Compare(a.Kernel, b.Kernel) })
+		for _, u := range image.Uses {
+			assert.Zero(t, u.SpillStoreBytes+u.SpillLoadBytes+u.StackBytes, "%s for %s spills", u.Kernel, target)
+			assert.Regexp(t, "dispatch|combine", u.Kernel)
+			fmt.Fprintf(&table, "%-8s %-26s %3d %5d\n", target, u.Kernel, u.Registers, u.SharedBytes)
+		}
+	}
+	if *update {
+		require.NoError(t, os.WriteFile(golden, []byte(table.String()), 0o600))
+	}
+	want, err := os.ReadFile(golden)
+	require.NoError(t, err)
+	assert.Equal(t, string(want), table.String())
+}
+
+// TestPTX is what devices run that were not there when this was built.
+func TestPTX(t *testing.T) {
+	lib, err := libnvrtc.Load(testenv.Toolkit(t, "lib/libnvrtc.so.*"))
+	require.NoError(t, err)
+	image, err := Compile(lib, "compute_80")
+	require.NoError(t, err)
+	text := string(image.Code)
+	assert.Contains(t, text, ".target sm_80")
+	assert.Contains(t, text, ".entry moewire_dispatch_place")
+	assert.NotContains(t, text, "fma.rn", "products and sums are rounded apart")
+	assert.NotContains(t, text, "trap;")
+	assert.NotContains(t, text, ".approx.")
+}
+
+func TestBadSource(t *testing.T) {
+	lib, err := libnvrtc.Load(testenv.Toolkit(t, "lib/libnvrtc.so.*"))
+	require.NoError(t, err)
+	_, err = Compile(lib, "sm_12345")
+	assert.ErrorContains(t, err, "sm_12345")
+}

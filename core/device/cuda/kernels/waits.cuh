@@ -1,0 +1,109 @@
+// Waiting, blaming and the words of other ranks: docs/protocol.md, "Waits".
+#pragma once
+
+#include "words.cuh"
+
+// How often a wait that turns looks at the host's orders, which lie on the far
+// side of the bus.
+enum { MW_LOOK_EVERY = 64 };
+
+// How long past the deadline a wait goes on for the host's decision.
+enum { MW_HOST_GRACE_NS = 2000000000 };
+
+MW_INLINE bool mw_has(u64 set, int rank) { return set >> rank & 1; }
+
+MW_INLINE u64 mw_members(const mw_common &c) { return mw_load_acquire_sys(&c.orders->members); }
+
+MW_INLINE bool mw_in(const mw_common &c, u64 members, int rank) {
+  return members >> 48 == mw_load_relaxed_sys(&c.orders->epoch) && mw_has(members, rank);
+}
+
+MW_INLINE u8 *mw_arena_of(const mw_common &c, int rank) { return (u8 *)c.bases[rank]; }
+
+MW_INLINE mw_inbox *mw_inbox_at(const mw_common &c, int rank) {
+  return &((mw_arena *)mw_arena_of(c, rank))->from[c.rank];
+}
+
+MW_INLINE const mw_inbox *mw_inbox_from(const mw_common &c, int rank) {
+  return &((mw_arena *)mw_arena_of(c, c.rank))->from[rank];
+}
+
+MW_INLINE u8 *mw_slab_at(const mw_common &c, int rank, int slot) {
+  return mw_arena_of(c, rank) + c.slab_off + slot * c.slab_bytes;
+}
+
+MW_INLINE u64 *mw_line_at(u8 *slab, i64 off, int rank) { return (u64 *)(slab + off + rank * MW_LINE); }
+
+// Ends the buffer with an error; the first one stays.
+MW_INLINE void mw_fail(const mw_common &c, u64 error, u64 d0 = 0, u64 d1 = 0, u64 d2 = 0, u64 d3 = 0) {
+  if (mw_swap_if_zero_gpu(&c.state->failed, error) != 0) return;
+  mw_store_relaxed_sys(&c.report->detail[0], d0);
+  mw_store_relaxed_sys(&c.report->detail[1], d1);
+  mw_store_relaxed_sys(&c.report->detail[2], d2);
+  mw_store_relaxed_sys(&c.report->detail[3], d3);
+  mw_store_release_sys(&c.report->error, error);
+}
+
+MW_INLINE bool mw_failed(const mw_common &c) { return mw_load_relaxed_sys(&c.state->failed) != 0; }
+
+// What a wait for a rank has come to.
+enum { MW_READY, MW_GONE };
+
+// Waits until ready() or the rank is out. Data goes before absence: a rank that
+// is out is looked at once more.
+template <class Ready> MW_INLINE int mw_await(const mw_common &c, int rank, Ready ready) {
+  u64 start = mw_now_ns(), seen = mw_members(c);
+  for (u32 turn = 0;; turn++) {
+    if (ready()) return MW_READY;
+    if (turn % MW_LOOK_EVERY == MW_LOOK_EVERY - 1 || !mw_in(c, seen, rank)) {
+      u64 members = mw_members(c);
+      if (!mw_in(c, members, rank)) return ready() ? MW_READY : MW_GONE;
+      if (!mw_in(c, members, c.rank)) {
+        mw_fail(c, MW_ERROR_FENCED);
+        return MW_GONE;
+      }
+      if (members != seen) { // who was late may have waited for the lost rank
+        seen = members;
+        start = mw_now_ns();
+      }
+      u64 waited = mw_now_ns() - start;
+      if (c.timeout_ns >= 0 && waited > (u64)c.timeout_ns) {
+        if (rank != c.rank) mw_store_relaxed_sys(&c.report->late[rank], 1);
+        if (waited > (u64)c.timeout_ns + MW_HOST_GRACE_NS) {
+          mw_fail(c, MW_ERROR_NO_HOST, rank);
+          return MW_GONE;
+        }
+      }
+    }
+    mw_pause();
+  }
+}
+
+// The last block of a launch to come here, all its threads, goes on with true;
+// what the other blocks wrote before is visible to it.
+MW_INLINE bool mw_is_last(const mw_common &c, int step) {
+  MW_SHARED(u32, last);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    mw_fence_sys(); // blocks write into other devices' memory
+    u32 *finished = &c.state->slot[c.slot].finished[step];
+    last = mw_add_acq_rel_gpu(finished, 1) == (u32)c.num_blocks - 1;
+    if (last) *finished = 0;
+  }
+  __syncthreads();
+  return last;
+}
+
+enum { MW_STEP_PLAN, MW_STEP_PLACE, MW_STEP_PUBLISH, MW_STEP_REDUCE };
+
+// Gives an operation back: its outputs first, so that who still wants them gets
+// an error and no hang. One thread per rank.
+MW_INLINE void mw_release(const mw_common &c, mw_slot *s, int slot, int rank) {
+  u64 op = s->op - 1, members = mw_members(c);
+  if (!mw_in(c, members, rank)) return;
+  if (mw_has(s->writers, rank))
+    mw_store_release_sys(&mw_inbox_at(c, rank)->y_ready[slot], mw_word(op, s->combines | MW_FINAL));
+  if (mw_has(s->owners & ~s->owed, rank))
+    mw_store_release_sys(mw_line_at(mw_slab_at(c, rank, s->slab_of[rank]), c.slab.done, c.rank),
+                         mw_word(op, s->combines | MW_FINAL));
+}

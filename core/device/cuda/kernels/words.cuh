@@ -1,0 +1,173 @@
+// What the kernels share with one another, with other ranks, and with the host:
+// structs of fixed layout. core/device/cuda has their mirrors in Go; a test
+// compares every offset.
+//
+// The protocol is that of docs/protocol.md. What differs: words that a rank
+// waits for are pushed into its own memory, numbers of operations live on the
+// device (so a recorded graph of any length replays), and the slab that an
+// operation uses is the owner's choice, told by `open`.
+#pragma once
+
+#include "order.cuh"
+
+enum {
+  MW_MAX_RANKS = 48,
+  MW_MAX_SLOTS = 8,
+  MW_MAX_TOPK = 64,
+  MW_OPEN_RING = 16, // more operations than can be under way: 2 MW_MAX_SLOTS
+  MW_LINE = 64,
+  MW_BLOCK = 128, // values that share one fp8 scale
+};
+
+// An operation's number plus one stands in the upper 48 bits of a word, detail
+// in the lower 16; 0 is never.
+enum { MW_OP_SHIFT = 16, MW_DETAIL = 0xffff, MW_FINAL = 0x8000, MW_COUNT = 0x7fff };
+
+MW_INLINE u64 mw_word(u64 op, u64 detail) { return (op + 1) << MW_OP_SHIFT | detail; }
+MW_INLINE u64 mw_op_of(u64 word) { return (word >> MW_OP_SHIFT) - 1; }
+
+// What one peer pushes into this rank's memory.
+struct mw_inbox {
+  u64 open[MW_OPEN_RING];      // by operation modulo the ring: its slot is open
+  u64 y_ready[MW_MAX_SLOTS];   // by the peer's slot: combines published, final bit
+  u64 pad[8];
+};
+
+// Where the shared part of a rank's memory begins: inboxes, then slabs.
+struct mw_arena {
+  mw_inbox from[MW_MAX_RANKS];
+};
+
+// One rank's slab, by bytes; layout.Slab of core/ep/layout.
+struct mw_slab {
+  i64 params, arrive, done, counter; // of rank 0 or expert 0
+  i64 layout, src_info, scales, rows, y;
+  i64 rows_per_expert, row_bytes, output_bytes, scale_words;
+};
+
+// What a rank keeps to itself of one slot.
+struct mw_slot {
+  u64 op;         // the operation that holds it, plus one; 0: none ever did
+  u64 writers;    // ranks that may write into the own slab
+  u64 owners;     // ranks whose slab is written to
+  u64 owed;       // of the owners: those that have not opened yet
+  u64 sent;       // of the owners: those that have rows of this rank
+  u64 counted;    // ranks whose rows count
+  u64 combines;   // published so far
+  u64 released;   // 1: nothing of the operation is used any more
+  u32 finished[8]; // blocks that have ended, by step
+  u8 slab_of[MW_MAX_RANKS]; // which slab of an owner is written to
+  u8 pad[16];
+};
+
+// The device's side of one buffer.
+struct mw_state {
+  u64 next_op;
+  u64 failed; // not 0: the error that ended the buffer
+  u64 pad[6];
+  mw_slot slot[MW_MAX_SLOTS];
+};
+
+// What the host says: written by it, in memory that both see.
+struct mw_orders {
+  u64 members; // epoch in the upper 16 bits, ranks below
+  u64 silent;  // ranks that are known to write nothing more
+  u64 epoch;   // that this buffer has joined
+  u64 pad[5];
+};
+
+// What the device says to the host.
+struct mw_report {
+  u64 late[MW_MAX_RANKS]; // not 0: a wait for this rank is past its deadline; the host decides
+  u64 error;              // MW_ERROR_*, the first that happened
+  u64 detail[4];          // its numbers
+  u64 ops;                // operations begun
+  u64 pad[2];
+};
+
+enum {
+  MW_ERROR_NONE = 0,
+  MW_ERROR_EXPERT = 1,   // topk_idx out of range: position, value
+  MW_ERROR_MISMATCH = 2, // parameters: rank, index, mine, theirs
+  MW_ERROR_CAPACITY = 3, // more rows than fit: rank, expert, position
+  MW_ERROR_FENCED = 4,   // this rank is no longer a member
+  MW_ERROR_NO_HOST = 5,  // the host did not decide on a late rank: rank
+  MW_ERROR_RELEASED = 6, // combine of what a rank has released: rank
+  MW_ERROR_STALE = 7,    // combine of a slot that holds no operation
+};
+
+// The record beside `arrive`: what a rank believes of the call.
+enum { MW_PARAM_OP, MW_PARAM_TOKENS_MAX, MW_PARAM_HIDDEN, MW_PARAM_EXPERTS, MW_PARAM_FLAGS, MW_PARAM_TOPK, MW_PARAM_TOKENS, MW_NUM_PARAMS };
+
+enum {
+  MW_FLAG_FP8 = 1,
+  MW_FLAG_WIDE = 2,           // expert outputs are float32
+  MW_FLAG_SCALES_SHIFT = 2,   // two bits: the format of scales
+  MW_FLAG_PARAMS = 0xf,       // what ranks must agree on
+  MW_FLAG_OPEN_AHEAD = 1 << 8, // see docs: one stream drives several ranks
+};
+
+// What every kernel is given.
+struct mw_common {
+  mw_state *state;
+  u64 *bases; // by rank: where its arena stands in this address space
+  mw_orders *orders;
+  mw_report *report;
+  i64 timeout_ns; // of a wait; negative: none
+  i64 slab_off, slab_bytes; // slabs in an arena
+  mw_slab slab;
+  i32 rank, num_ranks, num_experts, local_experts;
+  i32 num_tokens, max_tokens, hidden, topk;
+  i32 slot, num_slots;
+  u32 flags;
+  i32 num_blocks; // of this launch
+  i32 *active; // the caller's active_ranks, int32 [num_ranks], or null
+  const i64 *topk_idx; // [T, K]
+};
+
+struct mw_plan_args {
+  mw_common c;
+  u32 *count; // [E], zeros: rows for each expert
+  u32 *base;  // [E]: the first of this rank's
+  i32 *index; // [T, K]: within this rank's rows; negative: see mw_index
+};
+
+struct mw_place_args {
+  mw_common c;
+  const u8 *x; // bf16 [T, H]
+  u32 *count;
+  const u32 *base;
+  const i32 *index;
+  i64 *where; // [T, K]: owner << 48 | row of its outputs; negative: none
+};
+
+struct mw_receive_args {
+  mw_common c;
+  i32 *recv_count; // [L]
+  i64 *layout;     // [L, R]
+  i64 *stats;      // [R] or null: rows of each source are added
+  u32 *rows;       // [L]: recv_count, kept from the caller
+};
+
+struct mw_publish_args {
+  mw_common c;
+  const u8 *outputs; // [L, C, H]; null: they are in place
+  const u32 *rows;
+};
+
+// Of the waits: of dispatch for readers of earlier outputs, of combine.
+struct mw_wait_args {
+  mw_common c;
+  u64 *use; // ranks whose outputs count
+};
+
+struct mw_reduce_args {
+  mw_common c;
+  const i64 *where;
+  const float *weights; // [T, K]
+  u8 *out;              // bf16 [T, H]
+  const u64 *use;
+};
+
+// Values of index that are no position.
+enum { MW_NO_ROW = -1, MW_SAME_AS = -2 }; // MW_SAME_AS - k: the row of selection k

@@ -1,0 +1,71 @@
+package cuda
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/internal/testenv"
+)
+
+// TestExchange sends and combines with several ranks, in random order of all
+// threads, and compares rows and sums with what plain loops give.
+func TestExchange(t *testing.T) {
+	emu := emulate(t)
+	rng := rand.New(rand.NewPCG(testenv.Seed(t), 7))
+	for _, ranks := range []int{1, 2, 4} {
+		for _, fp8 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("ranks=%d/fp8=%v", ranks, fp8), func(t *testing.T) {
+				emu.order(rng.Uint64(), 32, 6)
+				exchange(t, rng, ranks, fp8)
+			})
+		}
+	}
+}
+
+func exchange(t *testing.T, rng *rand.Rand, ranks int, fp8 bool) {
+	s := layout.Shape{MaxTokens: 20, Hidden: 256, NumExperts: int64(2 * ranks), NumRanks: int64(ranks), FP8: fp8}
+	slabs, err := layout.Of(s)
+	require.NoError(t, err)
+	g := newGroup(t, ranks, 2, slabs.SizeBytes)
+	flags := uint32(0)
+	if fp8 {
+		flags = flagFP8
+	}
+	for i := range 6 {
+		o := g.random(rng, s, 3, flags, i%2)
+		for r, m := range g.ranks {
+			require.NoError(t, m.Send(&o.calls[r]))
+		}
+		for r, m := range g.ranks {
+			require.NoError(t, m.Receive(&o.calls[r]))
+			g.snapshot(m, i%2)
+		}
+		g.sync()
+		for r, m := range g.ranks {
+			require.Zero(t, m.report().Error, "%v", m.report().Detail)
+			o.checkRows(t, m, r)
+		}
+		inPlace := rng.IntN(2) == 0
+		for r, m := range g.ranks {
+			at, passed := m.Slab(i%2)+uint64(slabs.YOff), uint64(0)
+			if !inPlace {
+				at, _ = tensor[byte](m, int(slabs.LocalExperts*slabs.RowsPerExpert*slabs.OutputBytes()))
+				passed = at
+			}
+			o.writeOutputs(m, r, at)
+			require.NoError(t, m.Publish(o.combine(r, passed)))
+		}
+		for r, m := range g.ranks {
+			require.NoError(t, m.Reduce(o.combine(r, 0)))
+		}
+		g.sync()
+		for r, m := range g.ranks {
+			require.Zero(t, m.report().Error)
+			o.checkSums(t, r)
+		}
+	}
+}

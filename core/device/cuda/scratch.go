@@ -1,0 +1,35 @@
+package cuda
+
+import "unsafe"
+
+// scratch is where everything of a rank's private memory lies, in bytes.
+type scratch struct {
+	bases, use  int64
+	slots       int64 // of slot 0
+	slotBytes   int64
+	count, base int64 // in a slot's part
+	rows, index int64
+	where       int64
+	bytes       int64
+}
+
+func scratchOf(c *Config) (s scratch) {
+	take := func(at *int64, n int64) int64 {
+		off := *at
+		*at = (off + n + 127) &^ 127
+		return off
+	}
+	at := int64(unsafe.Sizeof(state{}))
+	s.bases = take(&at, MaxRanks*8)
+	s.use = take(&at, 8*MaxSlots)
+	s.slots = at
+	in := int64(0)
+	s.count = take(&in, 4*int64(c.MaxExperts))
+	s.base = take(&in, 4*int64(c.MaxExperts))
+	s.rows = take(&in, 4*int64(c.MaxExperts))
+	s.index = take(&in, 4*int64(c.MaxSelections))
+	s.where = take(&in, 8*int64(c.MaxSelections))
+	s.slotBytes = in
+	s.bytes = at + in*int64(c.NumSlots)
+	return s
+}

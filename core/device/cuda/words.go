@@ -1,0 +1,172 @@
+package cuda
+
+// The mirrors of kernels/words.cuh. A test compares every offset and value
+// with what a C++ compiler says.
+
+// Bounds of the kernels.
+const (
+	MaxRanks = 48
+	MaxSlots = 8
+	MaxTopK  = 64
+	openRing = 16
+)
+
+// inbox is what one peer pushes into a rank's memory.
+type inbox struct {
+	Open   [openRing]uint64 `c:"open"`
+	YReady [MaxSlots]uint64 `c:"y_ready"`
+	_      [8]uint64
+}
+
+// arena is how a rank's shared memory begins.
+type arena struct {
+	From [MaxRanks]inbox `c:"from"`
+}
+
+// slab is layout.Slab, as the kernels take it.
+type slab struct {
+	Params        int64 `c:"params"`
+	Arrive        int64 `c:"arrive"`
+	Done          int64 `c:"done"`
+	Counter       int64 `c:"counter"`
+	Layout        int64 `c:"layout"`
+	SrcInfo       int64 `c:"src_info"`
+	Scales        int64 `c:"scales"`
+	Rows          int64 `c:"rows"`
+	Y             int64 `c:"y"`
+	RowsPerExpert int64 `c:"rows_per_expert"`
+	RowBytes      int64 `c:"row_bytes"`
+	OutputBytes   int64 `c:"output_bytes"`
+	ScaleWords    int64 `c:"scale_words"`
+}
+
+// slot is what a rank keeps to itself of one slot.
+type slot struct {
+	Op       uint64          `c:"op"`
+	Writers  uint64          `c:"writers"`
+	Owners   uint64          `c:"owners"`
+	Owed     uint64          `c:"owed"`
+	Sent     uint64          `c:"sent"`
+	Counted  uint64          `c:"counted"`
+	Combines uint64          `c:"combines"`
+	Released uint64          `c:"released"`
+	Finished [8]uint32       `c:"finished"`
+	SlabOf   [MaxRanks]uint8 `c:"slab_of"`
+	_        [16]uint8
+}
+
+// state is the device's side of one buffer.
+type state struct {
+	NextOp uint64 `c:"next_op"`
+	Failed uint64 `c:"failed"`
+	_      [6]uint64
+	Slot   [MaxSlots]slot `c:"slot"`
+}
+
+// orders are what the host says, in memory that the device sees.
+type orders struct {
+	Members uint64 `c:"members"`
+	Silent  uint64 `c:"silent"`
+	Epoch   uint64 `c:"epoch"`
+	_       [5]uint64
+}
+
+// report is what the device says to the host.
+type report struct {
+	Late   [MaxRanks]uint64 `c:"late"`
+	Error  uint64           `c:"error"`
+	Detail [4]uint64        `c:"detail"`
+	Ops    uint64           `c:"ops"`
+	_      [2]uint64
+}
+
+// Errors of the device, in report.Error.
+const (
+	errorExpert   = 1
+	errorMismatch = 2
+	errorCapacity = 3
+	errorFenced   = 4
+	errorNoHost   = 5
+	errorReleased = 6
+	errorStale    = 7
+)
+
+// Flags of an operation.
+const (
+	flagFP8         = 1
+	flagWide        = 2
+	flagScalesShift = 2
+	flagOpenAhead   = 1 << 8
+)
+
+// address is one in a device's address space.
+type address = uint64
+
+// common is what every kernel is given.
+type common struct {
+	State        address `c:"state"`
+	Bases        address `c:"bases"`
+	Orders       address `c:"orders"`
+	Report       address `c:"report"`
+	TimeoutNs    int64   `c:"timeout_ns"`
+	SlabOff      int64   `c:"slab_off"`
+	SlabBytes    int64   `c:"slab_bytes"`
+	Slab         slab    `c:"slab"`
+	Rank         int32   `c:"rank"`
+	NumRanks     int32   `c:"num_ranks"`
+	NumExperts   int32   `c:"num_experts"`
+	LocalExperts int32   `c:"local_experts"`
+	NumTokens    int32   `c:"num_tokens"`
+	MaxTokens    int32   `c:"max_tokens"`
+	Hidden       int32   `c:"hidden"`
+	TopK         int32   `c:"topk"`
+	Slot         int32   `c:"slot"`
+	NumSlots     int32   `c:"num_slots"`
+	Flags        uint32  `c:"flags"`
+	NumBlocks    int32   `c:"num_blocks"`
+	Active       address `c:"active"`
+	TopkIdx      address `c:"topk_idx"`
+}
+
+type planArgs struct {
+	Common common  `c:"c"`
+	Count  address `c:"count"`
+	Base   address `c:"base"`
+	Index  address `c:"index"`
+}
+
+type placeArgs struct {
+	Common common  `c:"c"`
+	X      address `c:"x"`
+	Count  address `c:"count"`
+	Base   address `c:"base"`
+	Index  address `c:"index"`
+	Where  address `c:"where"`
+}
+
+type receiveArgs struct {
+	Common    common  `c:"c"`
+	RecvCount address `c:"recv_count"`
+	Layout    address `c:"layout"`
+	Stats     address `c:"stats"`
+	Rows      address `c:"rows"`
+}
+
+type publishArgs struct {
+	Common  common  `c:"c"`
+	Outputs address `c:"outputs"`
+	Rows    address `c:"rows"`
+}
+
+type waitArgs struct {
+	Common common  `c:"c"`
+	Use    address `c:"use"`
+}
+
+type reduceArgs struct {
+	Common  common  `c:"c"`
+	Where   address `c:"where"`
+	Weights address `c:"weights"`
+	Out     address `c:"out"`
+	Use     address `c:"use"`
+}

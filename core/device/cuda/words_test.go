@@ -1,0 +1,62 @@
+package cuda
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/testenv"
+)
+
+var mirrors = map[string]any{
+	"mw_inbox": inbox{}, "mw_arena": arena{}, "mw_slab": slab{}, "mw_slot": slot{}, "mw_state": state{},
+	"mw_orders": orders{}, "mw_report": report{}, "mw_common": common{},
+	"mw_plan_args": planArgs{}, "mw_place_args": placeArgs{}, "mw_receive_args": receiveArgs{},
+	"mw_publish_args": publishArgs{}, "mw_wait_args": waitArgs{}, "mw_reduce_args": reduceArgs{},
+}
+
+var values = map[string]int64{
+	"MW_MAX_RANKS": MaxRanks, "MW_MAX_SLOTS": MaxSlots, "MW_MAX_TOPK": MaxTopK, "MW_OPEN_RING": openRing,
+	"MW_ERROR_EXPERT": errorExpert, "MW_ERROR_MISMATCH": errorMismatch, "MW_ERROR_CAPACITY": errorCapacity,
+	"MW_ERROR_FENCED": errorFenced, "MW_ERROR_NO_HOST": errorNoHost, "MW_ERROR_RELEASED": errorReleased,
+	"MW_ERROR_STALE": errorStale, "MW_FLAG_FP8": flagFP8, "MW_FLAG_WIDE": flagWide,
+	"MW_FLAG_SCALES_SHIFT": flagScalesShift, "MW_FLAG_OPEN_AHEAD": flagOpenAhead,
+}
+
+// TestWordsAreThoseOfTheKernels has a C++ compiler say where everything is.
+func TestWordsAreThoseOfTheKernels(t *testing.T) {
+	cxx, err := exec.LookPath("c++")
+	if err != nil {
+		testenv.Lacking(t, "c++", "no C++ compiler for the probe")
+	}
+	want := map[string]int64{}
+	for name, v := range values {
+		want[name] = v
+	}
+	for c, mirror := range mirrors {
+		typ := reflect.TypeOf(mirror)
+		want["sizeof("+c+")"] = int64(typ.Size())
+		for f := range typ.Fields() {
+			if tag := f.Tag.Get("c"); tag != "" {
+				want[fmt.Sprintf("offsetof(%s, %s)", c, tag)] = int64(f.Offset)
+				want[fmt.Sprintf("sizeof(((%s *)0)->%s)", c, tag)] = int64(f.Type.Size())
+			}
+		}
+	}
+	var source strings.Builder
+	source.WriteString("#include <cstddef>\n#define MW_HOST\n#include \"words.cuh\"\n")
+	for expression, v := range want {
+		fmt.Fprintf(&source, "static_assert((long long)(%s) == %d, %q);\n", expression, v, expression)
+	}
+	file := filepath.Join(t.TempDir(), "probe.cc")
+	require.NoError(t, os.WriteFile(file, []byte(source.String()), 0o600))
+	text, err := exec.Command(cxx, "-std=c++17", "-fsyntax-only", "-Ikernels", "-Iemulator", file).CombinedOutput()
+	assert.NoError(t, err, "%s", text)
+}

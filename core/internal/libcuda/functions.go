@@ -1,0 +1,110 @@
+package libcuda
+
+import "github.com/moewire/moewire/core/internal/dl"
+
+// functions are the symbols, by their C names less "cu" and version. A suffix
+// _v2 stands for the size_t and 64-bit pointers of today's ABI; the header maps
+// plain names to these symbols.
+type functions struct {
+	init, driverGetVersion, getErrorName, getErrorString                      dl.Func
+	deviceGetCount, deviceGet, deviceGetName, deviceGetAttribute              dl.Func
+	deviceGetUUID, deviceTotalMem, deviceGetPCIBusID, deviceCanAccessPeer     dl.Func
+	devicePrimaryCtxRetain, devicePrimaryCtxRelease, devicePrimaryCtxGetState dl.Func
+	ctxGetCurrent, ctxPushCurrent, ctxPopCurrent, ctxEnablePeerAccess         dl.Func
+	ctxGetStreamPriorityRange                                                 dl.Func
+	memAlloc, memFree, memGetInfo, memHostAlloc                               dl.Func
+	memFreeHost, memHostGetDevicePointer, memsetD8Async, memcpyHtoDAsync      dl.Func
+	memcpyDtoHAsync, memcpyDtoDAsync, pointerGetAttribute                     dl.Func
+	memCreate, memRelease, memAddressReserve, memAddressFree                  dl.Func
+	memMap, memUnmap, memSetAccess, memGetAllocationGranularity               dl.Func
+	memExportToShareableHandle, memImportFromShareableHandle                  dl.Func
+	ipcGetMemHandle, ipcOpenMemHandle, ipcCloseMemHandle                      dl.Func
+	streamCreateWithPriority, streamDestroy, streamSynchronize, streamQuery   dl.Func
+	streamWaitEvent, streamIsCapturing, streamBeginCapture, streamEndCapture  dl.Func
+	eventCreate, eventDestroy, eventRecord, eventQuery                        dl.Func
+	eventSynchronize, eventElapsedTime                                        dl.Func
+	graphInstantiateWithFlags, graphLaunch, graphExecDestroy, graphDestroy    dl.Func
+	moduleLoadDataEx, moduleUnload, moduleGetFunction, funcGetAttribute       dl.Func
+	funcSetAttribute, launchKernel                                            dl.Func
+
+	memGetHandleForAddressRange dl.Func // newer drivers
+}
+
+func (c *functions) required() map[string]*dl.Func {
+	return map[string]*dl.Func{
+		"cuInit":                         &c.init,
+		"cuDriverGetVersion":             &c.driverGetVersion,
+		"cuGetErrorName":                 &c.getErrorName,
+		"cuGetErrorString":               &c.getErrorString,
+		"cuDeviceGetCount":               &c.deviceGetCount,
+		"cuDeviceGet":                    &c.deviceGet,
+		"cuDeviceGetName":                &c.deviceGetName,
+		"cuDeviceGetAttribute":           &c.deviceGetAttribute,
+		"cuDeviceGetUuid_v2":             &c.deviceGetUUID,
+		"cuDeviceTotalMem_v2":            &c.deviceTotalMem,
+		"cuDeviceGetPCIBusId":            &c.deviceGetPCIBusID,
+		"cuDeviceCanAccessPeer":          &c.deviceCanAccessPeer,
+		"cuDevicePrimaryCtxRetain":       &c.devicePrimaryCtxRetain,
+		"cuDevicePrimaryCtxRelease_v2":   &c.devicePrimaryCtxRelease,
+		"cuDevicePrimaryCtxGetState":     &c.devicePrimaryCtxGetState,
+		"cuCtxGetCurrent":                &c.ctxGetCurrent,
+		"cuCtxPushCurrent_v2":            &c.ctxPushCurrent,
+		"cuCtxPopCurrent_v2":             &c.ctxPopCurrent,
+		"cuCtxEnablePeerAccess":          &c.ctxEnablePeerAccess,
+		"cuCtxGetStreamPriorityRange":    &c.ctxGetStreamPriorityRange,
+		"cuMemAlloc_v2":                  &c.memAlloc,
+		"cuMemFree_v2":                   &c.memFree,
+		"cuMemGetInfo_v2":                &c.memGetInfo,
+		"cuMemHostAlloc":                 &c.memHostAlloc,
+		"cuMemFreeHost":                  &c.memFreeHost,
+		"cuMemHostGetDevicePointer_v2":   &c.memHostGetDevicePointer,
+		"cuMemsetD8Async":                &c.memsetD8Async,
+		"cuMemcpyHtoDAsync_v2":           &c.memcpyHtoDAsync,
+		"cuMemcpyDtoHAsync_v2":           &c.memcpyDtoHAsync,
+		"cuMemcpyDtoDAsync_v2":           &c.memcpyDtoDAsync,
+		"cuPointerGetAttribute":          &c.pointerGetAttribute,
+		"cuMemCreate":                    &c.memCreate,
+		"cuMemRelease":                   &c.memRelease,
+		"cuMemAddressReserve":            &c.memAddressReserve,
+		"cuMemAddressFree":               &c.memAddressFree,
+		"cuMemMap":                       &c.memMap,
+		"cuMemUnmap":                     &c.memUnmap,
+		"cuMemSetAccess":                 &c.memSetAccess,
+		"cuMemGetAllocationGranularity":  &c.memGetAllocationGranularity,
+		"cuMemExportToShareableHandle":   &c.memExportToShareableHandle,
+		"cuMemImportFromShareableHandle": &c.memImportFromShareableHandle,
+		"cuIpcGetMemHandle":              &c.ipcGetMemHandle,
+		"cuIpcOpenMemHandle_v2":          &c.ipcOpenMemHandle,
+		"cuIpcCloseMemHandle":            &c.ipcCloseMemHandle,
+		"cuStreamCreateWithPriority":     &c.streamCreateWithPriority,
+		"cuStreamDestroy_v2":             &c.streamDestroy,
+		"cuStreamSynchronize":            &c.streamSynchronize,
+		"cuStreamQuery":                  &c.streamQuery,
+		"cuStreamWaitEvent":              &c.streamWaitEvent,
+		"cuStreamIsCapturing":            &c.streamIsCapturing,
+		"cuStreamBeginCapture_v2":        &c.streamBeginCapture,
+		"cuStreamEndCapture":             &c.streamEndCapture,
+		"cuEventCreate":                  &c.eventCreate,
+		"cuEventDestroy_v2":              &c.eventDestroy,
+		"cuEventRecord":                  &c.eventRecord,
+		"cuEventQuery":                   &c.eventQuery,
+		"cuEventSynchronize":             &c.eventSynchronize,
+		"cuEventElapsedTime":             &c.eventElapsedTime,
+		"cuGraphInstantiateWithFlags":    &c.graphInstantiateWithFlags,
+		"cuGraphLaunch":                  &c.graphLaunch,
+		"cuGraphExecDestroy":             &c.graphExecDestroy,
+		"cuGraphDestroy":                 &c.graphDestroy,
+		"cuModuleLoadDataEx":             &c.moduleLoadDataEx,
+		"cuModuleUnload":                 &c.moduleUnload,
+		"cuModuleGetFunction":            &c.moduleGetFunction,
+		"cuFuncGetAttribute":             &c.funcGetAttribute,
+		"cuFuncSetAttribute":             &c.funcSetAttribute,
+		"cuLaunchKernel":                 &c.launchKernel,
+	}
+}
+
+func (c *functions) optional() map[string]*dl.Func {
+	return map[string]*dl.Func{
+		"cuMemGetHandleForAddressRange": &c.memGetHandleForAddressRange,
+	}
+}
