@@ -97,18 +97,23 @@ func (d *Device) load(images [][]byte) error {
 	return nil
 }
 
-// Close unloads the kernels and gives the context back. Idempotent.
+// Close unloads the kernels and gives the context back. Idempotent; after an
+// error it may be called again.
 func (d *Device) Close() error {
 	if d.closed {
 		return nil
 	}
-	d.closed = true
 	err := d.do(func() error {
 		var all []error
 		for _, m := range d.modules {
 			all = append(all, d.lib.ModuleUnload(m))
 		}
+		d.modules = nil
 		return errors.Join(all...)
 	})
+	if err != nil && len(d.modules) > 0 {
+		return err // they live in the context
+	}
+	d.closed = true
 	return errors.Join(err, d.lib.ReleasePrimary(d.dev))
 }

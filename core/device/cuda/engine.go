@@ -79,7 +79,10 @@ func NewEngine(d *Device, cfg Config) (*Engine, error) {
 		SlabOff: slabOff, SlabBytes: cfg.SlabBytes,
 		Rank: int32(cfg.Rank), NumRanks: int32(cfg.NumRanks), NumSlots: int32(cfg.NumSlots),
 	}
-	return e, e.SetPeer(cfg.Rank, e.shared.Address())
+	if err := e.SetPeer(cfg.Rank, e.shared.Address()); err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	return e, nil
 }
 
 func (e *Engine) allocate() (err error) {
@@ -125,6 +128,6 @@ func (e *Engine) SetPeer(rank int, shared uint64) error {
 	*dl.At[uint64](e.host.host + stagingOff) = shared
 	return e.d.do(func() error {
 		to := libcuda.DevicePtr(e.private.Address() + uint64(e.at.bases) + uint64(rank)*8)
-		return errors.Join(e.d.lib.CopyToDeviceAsync(to, e.host.host+stagingOff, 8, 0), e.d.lib.StreamSynchronize(0))
+		return errors.Join(e.d.lib.CopyToDeviceAsync(to, e.host.host+stagingOff, 8, 0), e.d.finish())
 	})
 }

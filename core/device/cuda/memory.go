@@ -37,12 +37,25 @@ func (d *Device) Alloc(numBytes uint64) (*Memory, error) {
 		if err != nil {
 			return fmt.Errorf("%d bytes on device %d: %w", numBytes, d.dev, err)
 		}
-		return errors.Join(d.lib.MemsetAsync(m.addr, 0, numBytes, 0), d.lib.StreamSynchronize(0))
+		if err := d.lib.MemsetAsync(m.addr, 0, numBytes, 0); err != nil {
+			return err
+		}
+		return d.finish()
 	})
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil
+}
+
+// finish waits for what was queued on the default stream. After an error it
+// waits again: the caller is about to free what the device may still write to.
+func (d *Device) finish() error {
+	err := d.lib.StreamSynchronize(0)
+	if err != nil {
+		_ = d.lib.StreamSynchronize(0)
+	}
+	return err
 }
 
 func (d *Device) mapsByHand() (bool, error) {
@@ -90,15 +103,15 @@ func (m *Memory) mapIt() (err error) {
 	return lib.SetAccess(p, m.numBytes, &libcuda.AccessDesc{Location: m.d.prop().Location, Flags: libcuda.AccessReadWrite})
 }
 
-// Close frees the memory. Idempotent.
+// Close frees the memory. Idempotent; without a context nothing is freed, and
+// it may be called again.
 func (m *Memory) Close() error {
-	addr, allocated, mapped := m.addr, m.allocated, m.mapped
-	m.addr, m.allocated, m.mapped = 0, 0, false
-	if addr == 0 && allocated == 0 {
+	if m.addr == 0 && m.allocated == 0 {
 		return nil
 	}
 	return m.d.do(func() error {
-		lib := m.d.lib
+		lib, addr, allocated, mapped := m.d.lib, m.addr, m.allocated, m.mapped
+		m.addr, m.allocated, m.mapped = 0, 0, false
 		var all []error
 		if allocated == 0 {
 			return lib.MemFree(addr)
@@ -137,12 +150,14 @@ func (d *Device) AllocHost(numBytes uint64) (*HostMemory, error) {
 	return m, nil
 }
 
-// Close frees it. Idempotent.
+// Close frees it, like that of Memory.
 func (m *HostMemory) Close() error {
-	host := m.host
-	m.host = 0
-	if host == 0 {
+	if m.host == 0 {
 		return nil
 	}
-	return m.d.do(func() error { return m.d.lib.HostFree(host) })
+	return m.d.do(func() error {
+		host := m.host
+		m.host = 0
+		return m.d.lib.HostFree(host)
+	})
 }
