@@ -52,7 +52,8 @@ func (nd *node) postTimes(to Peer, n int) (longest time.Duration, err error) {
 		if _, err := s.PostSend(r, []transport.SendRequest{{ID: id + 1, Op: transport.OpSend}}); err != nil {
 			return 0, err
 		}
-		if took := time.Since(begin); took > 0 {
+		// The probe of provider calls may look twice at a lock: 50 us each.
+		if took := time.Since(begin); took > time.Millisecond {
 			return 0, fmt.Errorf("a post has taken %v", took)
 		}
 		for {

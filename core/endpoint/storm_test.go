@@ -23,6 +23,9 @@ func storm(seed uint64, m mutant) error {
 	const nodes, workers, rounds = 7, 3, 12
 	w := brokenWorld(m, seed, nodes, fake.Config{RetryTimeout: 5 * time.Millisecond, NoReceiveTimeout: -1}, func(c *Config) {
 		c.MaxPeers = nodes - int(seed%3) // with some, peers are forgotten meanwhile
+		// Receives are posted once: more than a storm can send to one peer, as a
+		// send without a receive would wait for ever.
+		c.Spec.RecvDepth = 2 * 3 * workers * rounds
 	})
 	w.post.lossy = true
 	w.net.Inject(fake.Fault{Point: fake.AtCreate, Chance: 0.05, Err: transport.ErrNoResource})

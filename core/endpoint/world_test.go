@@ -89,10 +89,6 @@ type world struct {
 
 const capacity = 4
 
-// numReceives of a connection are posted once, so there are more of them than a
-// storm can send to one peer: a send without a receive would wait for ever.
-const numReceives = 128
-
 func newWorld(seed uint64, n int, network fake.Config, cfg func(*Config)) *world {
 	return brokenWorld(sound, seed, n, network, cfg)
 }
@@ -154,7 +150,7 @@ func (nd *node) start() {
 	nd.life++
 	cfg := Config{
 		Transport: nd.dev, Cap: capacity, Epoch: uint64(nd.life),
-		Spec:       transport.EndpointSpec{SendDepth: 16, RecvDepth: numReceives},
+		Spec:       transport.EndpointSpec{SendDepth: 16, RecvDepth: 16},
 		ConnectFor: 2 * time.Second, DrainFor: 5 * time.Second,
 		RetryAfter: 2 * time.Millisecond, ResendAfter: 5 * time.Millisecond,
 		Send: nd.send,
@@ -168,7 +164,7 @@ func (nd *node) start() {
 	}
 	s.mutant = nd.w.m
 	s.cfg.Prepare = func(r Ref) error {
-		_, err := s.PostRecv(r, make([]transport.RecvRequest, s.cfg.Spec.RecvDepth))
+		_, err := s.PostRecv(r, make([]transport.RecvRequest, s.cfg.Spec.RecvDepth*3/4))
 		return err
 	}
 	nd.w.mu.Lock()
