@@ -176,7 +176,6 @@ CHECKS: tuple[Check, ...] = (
         (
             _between_hosts.no_way,
             _between_hosts.loopback,
-            _between_hosts.open_key_file,
             _between_hosts.unused_device,
             _between_hosts.little_locked,
         ),

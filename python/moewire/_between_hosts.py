@@ -80,7 +80,7 @@ def report(lib: Library | None, verbs: Part) -> Part:
         return {**found, "transport": "?", "error": str(error)}
     names = {number: name for name, number in _reach.TRANSPORTS.items()}
     found["transport"] = names[int(fields["transport"])]
-    found["keys"] = _keys(bytes(fields["keys"]))
+    found["keys"] = _keys(bytes(fields["keys"]), os.fsdecode(bytes(fields["key_file"])))
     found["address"] = _address(bytes(fields["listen"]).decode())
     trouble = _tried(lib, fields) if lib is not None else "the library cannot be used"
     if trouble:
@@ -104,15 +104,13 @@ def _tried(lib: Library, fields: dict[str, int | bytes]) -> str:
     return ""
 
 
-def _keys(keys: bytes) -> Part:
-    if not keys:
-        reason = "neither MOEWIRE_KEY_FILE nor MOEWIRE_KEY is set"
-        return {"available": False, "reason": reason, "fix": _MAKE_KEYS}
-    path = os.environ.get("MOEWIRE_KEY_FILE")
-    found: Part = {"available": True, "reason": f"from {path or 'MOEWIRE_KEY'}"}
-    if path:
-        found["others_may_read"] = bool(os.stat(path).st_mode & 0o077)
-    return found
+def _keys(keys: bytes, path: str) -> Part:
+    if path and not os.path.exists(path):
+        return {"available": False, "reason": f"there is no file {path}", "fix": _MAKE_KEYS}
+    if path or keys:
+        return {"available": True, "reason": f"from {path or 'MOEWIRE_KEY'}"}
+    reason = "neither MOEWIRE_KEY_FILE nor MOEWIRE_KEY is set"
+    return {"available": False, "reason": reason, "fix": _MAKE_KEYS}
 
 
 def _address(listen: str) -> Part:
@@ -195,7 +193,9 @@ def carrier_between(found: Part) -> Part:
         if not found[name]["available"]:
             return {**found[name], "reason": f"no {name}: {found[name]['reason']}"}
     if "error" in found:
-        fix = "see the error, and docs/hosts.md"
+        # Of the library: a key that others could read or change is none.
+        exposed = "than its owner" in found["error"]
+        fix = "chmod 600 $MOEWIRE_KEY_FILE" if exposed else "see the error, and docs/hosts.md"
         return {"available": False, "reason": found["error"], "fix": fix}
     if transport == "rdma" and not rdma["available"]:
         return {**rdma, "reason": f"MOEWIRE_TRANSPORT is rdma, and {rdma['reason']}"}
@@ -236,13 +236,6 @@ def loopback(found: Part) -> Advice | None:
         "reach it",
         _NAME_ADDRESS,
     )
-
-
-def open_key_file(found: Part) -> Advice | None:
-    """Whoever has a key may be a rank."""
-    if not found.get("keys", {}).get("others_may_read"):
-        return None
-    return "other users may read the key file", "chmod 600 $MOEWIRE_KEY_FILE"
 
 
 def unused_device(found: Part) -> Advice | None:

@@ -62,7 +62,7 @@ def test_counts_are_those_of_the_interface(wired: Wired) -> None:
         ours = sum(one["links"] for one in found[host : host + 2])
         messages = sum(one["messages"] for one in found[host : host + 2])
         interface = min(one["interface"] for one in found[host : host + 2])
-        assert ours > 100_000
+        assert 0 < sum(one["rows"] for one in found[host : host + 2]) <= ours
         # Heartbeats and acknowledgements, whose number time decides, are the rest.
         assert ours + 40 * messages <= interface, (ours, messages, interface)
 

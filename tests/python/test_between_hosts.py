@@ -121,17 +121,28 @@ def test_loopback(monkeypatch: pytest.MonkeyPatch, listen: str) -> None:
     assert address["available"] and address["loopback"] is (listen in LOOPBACK), address
 
 
-def test_an_open_key_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_key_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One that others may read or change is refused; so is what is none. Each has its fix."""
     file = tmp_path / "keys"
-    file.write_text(f"1 {KEY}\n")
-    for mode, warned in ((0o600, False), (0o644, True)):
+
+    def warned(text: str, mode: int) -> tuple[str, str] | None:
+        file.write_text(text)
         file.chmod(mode)
         found = report(monkeypatch, NO_LIBRARY, KEY_FILE=str(file), LISTEN="127.0.0.1")
-        assert (_between_hosts.open_key_file(found) is not None) is warned
-        assert found["ranks_of_other_hosts"]["available"]
+        assert found["keys"] == {"available": True, "reason": f"from {file}"}
+        assert KEY not in str(found)
+        return _between_hosts.no_way(found)
+
+    assert warned(f"1 {KEY}\n", 0o600) is None
+    for mode in (0o644, 0o622):
+        warning = warned(f"1 {KEY}\n", mode)
+        assert warning is not None and "than its owner" in warning[0]
+        assert warning[1] == "chmod 600 $MOEWIRE_KEY_FILE"
+    warning = warned("1 beef\n", 0o600)
+    assert warning is not None and "line 1" in warning[0] and "docs/hosts.md" in warning[1]
     found = report(monkeypatch, NO_LIBRARY, KEY_FILE=str(tmp_path / "absent"))
     warning = _between_hosts.no_way(found)
-    assert warning is not None and "absent" in warning[0]
+    assert warning is not None and "absent" in warning[0] and "openssl" in warning[1]
 
 
 def test_all_of_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,7 +218,6 @@ TROUBLE: list[tuple[tuple[str, ...], object, str]] = [
     (("engines", "SGLang"), {"asked_for": True, "plug_in": "not used", "fix": "pip"}, "pip"),
     (("between_hosts", "ranks_of_other_hosts"), {"available": False, "reason": "?"}, "see it"),
     (("between_hosts", "address", "loopback"), True, "export MOEWIRE_LISTEN="),
-    (("between_hosts", "keys", "others_may_read"), True, "chmod 600"),
     (("between_hosts", "rdma"), {"available": False, "reason": "no port", "fix": "rdma"}, "rdma"),
     (("between_hosts", "locked_memory", "limit"), 65536, "ulimit -l unlimited"),
 ]
@@ -245,7 +244,7 @@ def _healthy() -> dict[str, Any]:
             "rdma": {"available": True, "reason": "mlx5_0"},
             "rdma_devices": ["mlx5_0 port 1: active, InfiniBand, 100 Gb/sec"],
             "locked_memory": {"limit": "unlimited", "needed_per_far_rank": 32 << 20},
-            "keys": {"available": True, "reason": "from a file", "others_may_read": False},
+            "keys": {"available": True, "reason": "from a file"},
             "address": {"available": True, "reason": "10.0.0.1", "loopback": False},
             "ranks_of_other_hosts": {"available": True, "reason": "verbs"},
         },

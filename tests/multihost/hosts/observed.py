@@ -143,19 +143,24 @@ def on_the_wire(rank: Rank, device: str) -> dict[str, int]:
         (line,) = (line for line in lines if line.split(":")[0].strip() == device)
         return int(line.split(":")[1].split()[8])
 
+    todo = []
+    for number in range(10):
+        case = Case(rank.size, 2 * rank.size, 2, 1024, 64, False, "uniform", (rank.seed, number))
+        todo.append(cases.fill(case, [64] * rank.size))
     with rank.buffer(silent_after_us=PATIENT_US) as buffer:
         agree(rank, buffer, "start")
         rank.meet("started")
         before, counts = sent(), _counts(buffer)
         rank.meet("counted")
-        for number in range(20):
-            exchange(buffer, rank, number)
+        for case in todo:
+            verify.combine(buffer, verify.dispatch(buffer, case, rank.rank))
         after = agree(rank, buffer, "end")
         rank.meet("ended")
         interface = sent() - before
         rank.meet("measured")
     return {
         "interface": interface,
+        "rows": sum(_crossing(case, rank.rank, int(far)) for case in todo for far in after) * 2048,
         "links": sum(after[r][1] - counts[r][1] for r in after),
         "messages": sum(after[r][0] - counts[r][0] for r in after),
     }
