@@ -31,7 +31,8 @@ def side(name, run, key, notes, talk):
         threading.Thread(target=carry_notes, args=(fabric, notes), daemon=True).start()
         with fabric.couriers(lambda peer, note: notes.send_bytes(note)):
             fabric.connect(OTHER)
-            print(f"{name}: {run(fabric, talk)}", flush=True)
+            # With its end in one piece: both sides print to the same place.
+            print(f"{name}: {run(fabric, talk)}\n", end="", flush=True)
 
 
 def writer(fabric, talk):
