@@ -58,3 +58,14 @@ func (l *Library) Lookup(symbol string) (Func, error) {
 	}
 	return Func(addr), nil
 }
+
+// LookupAll finds functions by their symbols. The error is of the first that
+// is missing.
+func (l *Library) LookupAll(functions map[string]*Func) (err error) {
+	for symbol, f := range functions {
+		if *f, err = l.Lookup(symbol); err != nil {
+			return err
+		}
+	}
+	return nil
+}

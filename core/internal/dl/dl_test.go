@@ -32,6 +32,15 @@ func TestOpenTakesTheFirstThatOpens(t *testing.T) {
 	assert.ErrorContains(t, err, "no_such_function in libc.so.6")
 }
 
+func TestLookupAll(t *testing.T) {
+	l, err := Open("libc.so.6")
+	require.NoError(t, err)
+	var abs, none Func
+	require.NoError(t, l.LookupAll(map[string]*Func{"abs": &abs}))
+	assert.NotZero(t, abs)
+	assert.ErrorIs(t, l.LookupAll(map[string]*Func{"no_such_function": &none}), ErrNoSymbol)
+}
+
 func TestErrno(t *testing.T) {
 	l, err := Open("libc.so.6")
 	require.NoError(t, err)

@@ -34,11 +34,8 @@ func Load(path string) (*Library, error) {
 // New finds the functions of an open library.
 func New(lib *dl.Library) (*Library, error) {
 	l := &Library{name: lib.Name()}
-	for symbol, f := range l.call.required() {
-		var err error
-		if *f, err = lib.Lookup(symbol); err != nil {
-			return nil, fmt.Errorf("the driver is too old: %w", err)
-		}
+	if err := lib.LookupAll(l.call.required()); err != nil {
+		return nil, fmt.Errorf("the driver is too old: %w", err)
 	}
 	for symbol, f := range l.call.optional() {
 		*f, _ = lib.Lookup(symbol)

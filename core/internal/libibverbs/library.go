@@ -45,11 +45,8 @@ func Load(path string) (*Library, error) {
 // New finds the functions of an open library.
 func New(lib *dl.Library) (*Library, error) {
 	l := &Library{name: lib.Name()}
-	for symbol, f := range l.call.required() {
-		var err error
-		if *f, err = lib.Lookup(symbol); err != nil {
-			return nil, err
-		}
+	if err := lib.LookupAll(l.call.required()); err != nil {
+		return nil, err
 	}
 	l.call.regMRIova2, _ = lib.Lookup("ibv_reg_mr_iova2")
 	l.call.createSRQ, _ = lib.Lookup("ibv_create_srq")

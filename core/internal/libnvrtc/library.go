@@ -53,11 +53,8 @@ func Load(candidates ...string) (*Library, error) {
 // New finds the functions of an open library.
 func New(lib *dl.Library) (*Library, error) {
 	l := &Library{name: lib.Name()}
-	for symbol, f := range l.call.required() {
-		var err error
-		if *f, err = lib.Lookup(symbol); err != nil {
-			return nil, err
-		}
+	if err := lib.LookupAll(l.call.required()); err != nil {
+		return nil, err
 	}
 	return l, nil
 }
