@@ -79,6 +79,7 @@ func TestES14SilentPeers(t *testing.T) {
 			c.Cap, c.NumTasks = 8, 2
 			c.Spec.RecvDepth = 64
 		})
+		w.still.Store(true)
 		a, gate := w.nodes[0], fake.NewGate()
 		_, err := a.now().Wait(7, soon())
 		require.NoError(t, err)

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -86,6 +87,7 @@ type world struct {
 	held  chan string // provider calls that were made under a store's lock
 	cfg   func(*Config)
 	m     mutant
+	still atomic.Bool // the probe takes no time
 }
 
 const capacity = 4
@@ -118,7 +120,7 @@ func (w *world) probe(call string) {
 	nodes := append([]*node(nil), w.nodes...)
 	w.mu.Unlock()
 	for _, nd := range nodes {
-		if s := nd.now(); s != nil && !free(s, time.Second) {
+		if s := nd.now(); s != nil && !(w.still.Load() && freeAtOnce(s)) && !free(s, time.Second) {
 			select {
 			case w.held <- call:
 			default:
@@ -127,9 +129,9 @@ func (w *world) probe(call string) {
 	}
 }
 
-func free(s *Store, patience time.Duration) bool {
-	// Whoever holds it for a moment lets go without time passing, which a
-	// bubble's clock would show.
+// freeAtOnce is free without time passing, which a bubble's clock would show:
+// whoever holds the lock for a moment lets go.
+func freeAtOnce(s *Store) bool {
 	for range 10_000 {
 		if s.mu.TryRLock() {
 			s.mu.RUnlock()
@@ -137,6 +139,10 @@ func free(s *Store, patience time.Duration) bool {
 		}
 		runtime.Gosched()
 	}
+	return false
+}
+
+func free(s *Store, patience time.Duration) bool {
 	for until := time.Now().Add(patience); ; {
 		if s.mu.TryRLock() {
 			s.mu.RUnlock()
