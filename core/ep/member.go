@@ -78,11 +78,13 @@ func (b *Buffer) expelled() {
 }
 
 // leaveFor ends this rank's part in its epoch: it takes itself out of the
-// member set, and peers that wait for it go on.
+// member set, and peers that wait for it go on. Whoever sees it out sees that
+// it is quiet, too, so a rank that leaves is never taken for a lost one.
 func (b *Buffer) leaveFor(why error) {
-	membership.Leave(b.dom.Members(), b.epoch, b.self)
 	b.endAll(why)
-	b.quietNow()
+	b.sayQuiet()
+	membership.Leave(b.dom.Members(), b.epoch, b.self)
+	b.wakeAll()
 }
 
 // endAll ends all operations and handles of this epoch.
@@ -103,6 +105,8 @@ func (b *Buffer) endAll(why error) {
 // are covered by Buffer.mu, which the caller holds, and every step looks at
 // `outside` or at the error first.
 func (b *Buffer) quietNow() {
-	b.peers[b.self].quiet().Store(uint64(b.epoch) + 1)
+	b.sayQuiet()
 	b.wakeAll()
 }
+
+func (b *Buffer) sayQuiet() { b.peers[b.self].quiet().Store(uint64(b.epoch) + 1) }
