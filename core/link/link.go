@@ -92,7 +92,7 @@ func NewLink(p *Poller, rank int, tag uint32, cfg Config, memory Memory) (*Link,
 	limits := p.carrier.Limits()
 	l := &Link{rank: rank, poller: p, cfg: cfg, depth: cfg.depth(&limits)}
 	if l.depth < 1 {
-		return nil, fmt.Errorf("link: carrier %s has queues of %d sends and %d receives: 2 and 2 are needed",
+		return nil, fmt.Errorf("link: carrier %s has queues of %d sends and %d receives: 2 and 3 are needed",
 			p.carrier.Name(), limits.SendDepth, limits.RecvDepth)
 	}
 	longest := cfg.maxMessage(&limits)
@@ -115,7 +115,7 @@ func (l *Link) open(memory Memory) (err error) {
 		}
 	}
 	l.recv.ring, l.send.staging = l.owned[0], l.owned[1]
-	spec := transport.EndpointSpec{SendDepth: l.depth + 1, RecvDepth: 2 * l.depth}
+	spec := transport.EndpointSpec{SendDepth: l.depth + 1, RecvDepth: receives(l.depth)}
 	if l.ep, err = l.poller.carrier.NewEndpoint(spec); err != nil {
 		return err
 	}
@@ -126,10 +126,9 @@ func (l *Link) open(memory Memory) (err error) {
 	return l.postReceives()
 }
 
-// postReceives makes sure that the peer never finds none: each message that
-// it may have under way, and each grant for one of ours, has one.
+// postReceives makes sure that the peer never finds none.
 func (l *Link) postReceives() error {
-	for range 2 * l.depth {
+	for range receives(l.depth) {
 		if err := l.recv.repost(); err != nil {
 			return err
 		}

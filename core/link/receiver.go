@@ -102,13 +102,15 @@ func (r *receiver) release() error {
 // under way: its end sends the next one. Safe for concurrent use.
 func (r *receiver) grant(posts *[1]transport.SendRequest) error {
 	for r.released.Load() != r.granted.Load() && r.granting.CompareAndSwap(false, true) {
-		n, before := r.released.Load(), r.granted.Load()
+		before := r.granted.Load()
+		n := min(r.released.Load(), before+maxGranted)
 		if n == before {
 			r.granting.Store(false)
 			continue // more may have been released before that
 		}
+		number := imm(immGrant, r.peerTag, grantOf(before, n-before))
 		posts[0] = transport.SendRequest{
-			ID: requestID(idGrant, n), Op: transport.OpWriteImm, Imm: imm(immGrant, r.peerTag, n), Remote: r.remote,
+			ID: requestID(idGrant, n), Op: transport.OpWriteImm, Imm: number, Remote: r.remote,
 		}
 		r.granted.Store(n) // before it can end
 		if _, err := r.ep.PostSend(posts[:]); err != nil {

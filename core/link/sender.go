@@ -19,8 +19,9 @@ type sender struct {
 	longest int64
 
 	sent  atomic.Uint64 // messages posted
-	acked atomic.Uint64 // messages that the peer has released
+	acked atomic.Uint64 // messages that the peer has released, as all grants before say
 	busy  []atomic.Bool // by number modulo depth: its write has not completed
+	spans []uint16      // the poller's; by number modulo depth: of a grant that begins there
 
 	tail  uint64  // messages whose memory is free again
 	begin int64   // where the oldest message that is not free begins
@@ -42,6 +43,7 @@ func (s *sender) init(depth int) {
 	s.depth = uint64(depth)
 	s.busy = make([]atomic.Bool, depth)
 	s.end = make([]int64, depth)
+	s.spans = make([]uint16, depth)
 }
 
 // reclaim frees the memory of messages that were released and written.
@@ -110,16 +112,25 @@ func (s *sender) post(n int64) error {
 	return nil
 }
 
-// granted takes a grant and reports whether it gave anything. A number that
-// is not ahead of what was granted, or is ahead of what was sent, gives
-// nothing.
-func (s *sender) granted(n uint64) bool {
+// granted takes a grant and reports whether it can be one: not for messages
+// that were granted already, nor for any that were not sent. It counts once
+// those before it are there. So each grant whose receive is still used up is for
+// other messages that are not acked: there are no more of these than receives
+// for grants, whatever order they are seen in.
+func (s *sender) granted(v uint64) bool {
 	acked := s.acked.Load()
-	gain := ahead(n, acked)
-	if gain == 0 || gain > s.sent.Load()-acked {
+	at, num := splitGrant(v, acked)
+	if num == 0 || at+num > s.sent.Load()-acked || s.spans[(acked+at)%s.depth] != 0 {
 		return false
 	}
-	s.acked.Store(acked + gain)
+	s.spans[(acked+at)%s.depth] = uint16(num)
+	for num = uint64(s.spans[acked%s.depth]); num != 0; num = uint64(s.spans[acked%s.depth]) {
+		for ; num > 0; num-- {
+			s.spans[acked%s.depth] = 0
+			acked++
+		}
+	}
+	s.acked.Store(acked)
 	return true
 }
 
