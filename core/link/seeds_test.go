@@ -23,7 +23,14 @@ func exchange(t *testing.T, seed uint64) {
 	net.Inject(fake.Fault{Point: fake.AtWire, Chance: 0.4, MaxDelay: time.Duration(1+rng.IntN(2000)) * time.Microsecond})
 	net.Inject(fake.Fault{Point: fake.AtComplete, Chance: 0.4, MaxDelay: time.Duration(1+rng.IntN(2000)) * time.Microsecond})
 	a, b := pair(t, net, cfg)
-	num, done := 40+rng.IntN(100), make(chan bool, 4)
+	converse(t, seed, 40+rng.IntN(100), a, b)
+	require.NoError(t, a.link.Err())
+	require.NoError(t, b.link.Err())
+}
+
+// converse sends so many messages each way.
+func converse(t *testing.T, seed uint64, num int, a, b *end) {
+	done := make(chan bool, 4)
 	for i, way := range [][2]*end{{a, b}, {b, a}} {
 		go func() {
 			defer func() { done <- true }()
@@ -50,8 +57,6 @@ func exchange(t *testing.T, seed uint64) {
 	for range 4 {
 		<-done
 	}
-	require.NoError(t, a.link.Err())
-	require.NoError(t, b.link.Err())
 }
 
 // TestCO7CO12Seeds: under many seeds, in bubbles whose clock is fake.
