@@ -152,6 +152,20 @@ func (v *view) Tick() {
 	v.report()
 }
 
+// Crashed is part of link.Handler. Without ticks no change of the group would
+// ever come, nor would anybody notice that it cannot: waits for far ranks would
+// have no end. So this rank leaves, on its host at once; others see its
+// connections end. The council is not asked: it may be what has crashed.
+func (v *view) Crashed(error) {
+	page, self := v.near.Members(), uint64(1)<<v.roster.self
+	for old := page.Load(); v.isOf(epochOf(old)) && old&self != 0; old = page.Load() {
+		if page.CompareAndSwap(old, old&^self) {
+			v.ringAll()
+			return
+		}
+	}
+}
+
 // wordAge is how old the copies of far ranks' words may be. They come on the
 // goroutine that ticks: where that gets no processor they are older.
 func (v *view) wordAge() time.Duration {
