@@ -203,7 +203,10 @@ func keyringOf(c *C.mw_fabric_config_t) (*wire.Keyring, error) {
 		}
 		source = func() ([]byte, error) { return environment(name) }
 	case C.MW_KEYS_BYTES:
-		text, err := view[byte]("config->keys", uint64(c.keys.address), int64(min(uint64(c.keys.num_bytes), maxTextBytes+1)))
+		if uint64(c.keys.num_bytes) > maxTextBytes { // before anything there is read
+			return nil, invalid("config->keys: more than %d bytes", maxTextBytes)
+		}
+		text, err := view[byte]("config->keys", uint64(c.keys.address), int64(c.keys.num_bytes))
 		if err != nil {
 			return nil, err
 		}
