@@ -212,6 +212,13 @@ def test_bad_arguments() -> None:
         ({"listen": "somewhere"}, "somewhere"),
         ({"listen": ""}, "where to listen"),
         ({"num_peers": 70000}, "num_peers: 70000"),
+        ({"keys": 5}, "keys: a int given"),  # bytes(5) would be five zeros
+        ({"keys": None, "keys_file": 5}, "keys_file: a int given"),
+        ({"keys": None, "keys_variable": 5}, "keys_variable: a int given"),
+        ({"listen": None}, "listen: a NoneType given"),
+        ({"interface": b"lo"}, "interface: a bytes given"),
+        ({"rdma_near": 0}, "rdma_near: 0 given; allowed: a PCI address"),
+        ({"rdma_gid": 3}, "rdma_gid is given, allowed with MW_CARRIER_RDMA"),
     ],
 )
 def test_bad_configuration(options: dict[str, object], says: str) -> None:
@@ -242,6 +249,34 @@ def test_keys_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         pytest.raises(errors.UnreachableError),
     ):
         a.connect(0, SOON)
+
+
+@pytest.mark.parametrize("note", ["text", None, 5, [1]])
+def test_notes_are_bytes(note: object) -> None:
+    with one() as fabric:
+        with pytest.raises(errors.InvalidArgument, match=r"note: a .* given; allowed: bytes"):
+            fabric.deliver(1, note)  # type: ignore[arg-type]
+        with pytest.raises(errors.MetadataError):
+            fabric.deliver(1, memoryview(b"no note"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("remote", "says"),
+    [
+        ((1 << 64, 8, 1), "remote.address: 18446744073709551616 given"),
+        ((1, -1, 1), "remote.num_bytes: -1 given"),
+        ((1, 8, "k"), "remote.key: 'k' of type str"),
+        ((1, 8), "remote: .* given; allowed: the three numbers"),
+        (5, "remote: 5 given; allowed: the three numbers"),
+    ],
+)
+def test_remotes_are_three_numbers(remote: object, says: str) -> None:
+    """What would not fit the C struct is refused, not cut to what fits."""
+    with one() as fabric, fabric.register(bytearray(8)) as region:
+        with pytest.raises(errors.InvalidArgument, match=says):
+            fabric.write(1, region, remote)  # type: ignore[arg-type]
+        with pytest.raises(errors.InvalidArgument, match="region: a int given"):
+            fabric.write(1, 5, Remote(1, 8, 1))  # type: ignore[arg-type]
 
 
 def test_carriers() -> None:
