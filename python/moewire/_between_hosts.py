@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import resource
 from ctypes import byref
 from pathlib import Path
@@ -77,7 +78,7 @@ def report(lib: Library | None, verbs: Part) -> Part:
     try:
         fields = _reach.native({})
     except MoewireError as error:
-        return {**found, "transport": "?", "error": str(error)}
+        return {**found, "transport": "?", **_wrong_variable(str(error))}
     names = {number: name for name, number in _reach.TRANSPORTS.items()}
     found["transport"] = names[int(fields["transport"])]
     found["keys"] = _keys(bytes(fields["keys"]), os.fsdecode(bytes(fields["key_file"])))
@@ -99,9 +100,22 @@ def _tried(lib: Library, fields: dict[str, int | bytes]) -> str:
         lib.check(lib.buffer_create(byref(config), byref(buffer)))
         lib.check(lib.buffer_close(buffer))
     except MoewireError as error:
-        return str(error)
+        return _by_variable(str(error))
     del texts
     return ""
+
+
+def _by_variable(text: str) -> str:
+    """An error of the library with the names that are known here, where all are variables."""
+    named = re.sub(r"config->(\w+)", lambda field: f"MOEWIRE_{field[1].upper()}", text)
+    return re.sub(r"\bMOEWIRE_KEYS\b", "MOEWIRE_KEY", named)
+
+
+def _wrong_variable(text: str) -> Part:
+    """``text`` begins with the variable's name."""
+    fix = f"unset {text.partition(':')[0]}   (or one of what is allowed)"
+    way = {"available": False, "reason": text, "fix": fix}
+    return {"error": text, "ranks_of_other_hosts": way}
 
 
 def _keys(keys: bytes, path: str) -> Part:
@@ -221,7 +235,7 @@ def asked_for(found: Part) -> bool:
 
 def no_way(found: Part) -> Advice | None:
     """Ranks of other hosts were asked for, and could not be reached."""
-    way = found.get("ranks_of_other_hosts", {"available": False, "reason": found.get("error")})
+    way = found["ranks_of_other_hosts"]
     if not asked_for(found) or way["available"]:
         return None
     return f"ranks of other hosts cannot be reached: {way['reason']}", way.get("fix", "see it")

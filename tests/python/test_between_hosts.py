@@ -73,6 +73,23 @@ def test_a_wrong_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "udp" in found["error"]
     warning = _between_hosts.no_way(found)
     assert warning is not None and "udp" in warning[0]
+    assert warning[1].startswith("unset MOEWIRE_TRANSPORT ")
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({"RDMA_GID": "v9"}, 'MOEWIRE_RDMA_GID is "v9"'),
+        ({"LISTEN": "nowhere0"}, 'MOEWIRE_LISTEN is "nowhere0"'),
+        ({"KEY": "beef"}, "MOEWIRE_KEY: "),
+    ],
+)
+def test_errors_name_variables(
+    variables: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the library calls a field of a struct came from the environment."""
+    warning = _between_hosts.no_way(report(monkeypatch, NO_LIBRARY, **{"KEY": KEY, **variables}))
+    assert warning is not None and says in warning[0] and "config->" not in warning[0]
 
 
 # What the library says, whether the kernel shows a device; words of the reason and of the fix.

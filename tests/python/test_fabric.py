@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import moewire
 import moewire.errors as errors
 from harness.fabric_pair import KEY, PEER, SOON, pair
 from moewire.fabric import Fabric, Remote
@@ -294,3 +295,9 @@ def test_carriers() -> None:
         errors.MoewireError, match=r"verbs: .*(library not found|none of: |no RDMA)"
     ):
         Fabric(carrier="rdma", keys=key, rdma_devices="there_is_none")
+
+
+def test_every_error_is_the_packages() -> None:
+    """Buffers raise some of these, too: of a carrier that does not work, say."""
+    for kind in errors.BY_STATUS.values():
+        assert getattr(moewire, kind.__name__) is kind and kind.__name__ in moewire.__all__
