@@ -21,11 +21,9 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
+// textOf is a copy.
 func textOf(name string, b *C.mw_bytes_t) (string, error) {
-	if uint64(b.num_bytes) > maxTextBytes {
-		return "", invalid("%s has %d bytes, allowed 0 to %d", name, uint64(b.num_bytes), maxTextBytes)
-	}
-	v, err := view[byte](name, uint64(b.address), int64(b.num_bytes))
+	v, err := text(name, *b)
 	return string(v), err
 }
 

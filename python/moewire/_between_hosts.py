@@ -6,6 +6,7 @@ import ipaddress
 import os
 import re
 import resource
+import secrets
 from ctypes import byref
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from . import _abi as abi
 from . import _reach
 from ._lib import Library
 from .errors import MoewireError
+from .fabric import Fabric
 
 Part = dict[str, Any]
 
@@ -73,12 +75,14 @@ _NO_DEVICE = (
 def report(lib: Library | None, verbs: Part) -> Part:
     """The section ``between_hosts``. ``verbs``: what the library says of that carrier."""
     devices = rdma_devices()
-    rdma = _rdma(verbs, devices)
-    found: Part = {"rdma": rdma, "rdma_devices": devices, "locked_memory": locked_memory()}
+    found: Part = {"rdma": _rdma(verbs, devices), "rdma_devices": devices}
+    found["locked_memory"] = locked_memory()
     try:
         fields = _reach.native({})
     except MoewireError as error:
         return {**found, "transport": "?", **_wrong_variable(str(error))}
+    if verbs.get("available") and any(fields[name] for name in _reach.RDMA):
+        found["rdma"] = _rdma(_chosen(fields), devices)
     names = {number: name for name, number in _reach.TRANSPORTS.items()}
     found["transport"] = names[int(fields["transport"])]
     found["keys"] = _keys(bytes(fields["keys"]), os.fsdecode(bytes(fields["key_file"])))
@@ -103,6 +107,16 @@ def _tried(lib: Library, fields: dict[str, int | bytes]) -> str:
         return _by_variable(str(error))
     del texts
     return ""
+
+
+def _chosen(fields: dict[str, int | bytes]) -> Part:
+    """What the library says of RDMA with the devices that ``MOEWIRE_RDMA_...`` allow."""
+    names: dict[str, Any] = {name: bytes(fields[name]).decode() for name in _reach.RDMA}
+    try:
+        with Fabric(carrier="rdma", keys=f"1 {secrets.token_hex(32)}", **names) as fabric:
+            return {"available": True, "reason": fabric.report()["device"]}
+    except MoewireError as error:
+        return {"available": False, "reason": _by_variable(str(error))}
 
 
 def _by_variable(text: str) -> str:
