@@ -313,7 +313,7 @@ mw_status_t mw_buffer_paths(mw_buffer_t buffer, char *buf, uint64_t cap, uint64_
 #define MW_LINK_VERBS 2
 #define MW_LINK_UP 1
 #define MW_LINK_SILENT 2 /* not heard for mw_config_t.silent_after_us */
-#define MW_LINK_BROKEN 3 /* carries nothing any more; the group has not decided who goes */
+#define MW_LINK_BROKEN 3 /* carries nothing: it is made again, or the group has not decided who goes */
 #define MW_LINK_ENDED 4  /* the rank's process has ended, or it closes its buffer */
 #define MW_LINK_OUT 5    /* the rank is no member any more */
 
@@ -339,6 +339,7 @@ typedef struct {
 	uint64_t num_beats;        /* heartbeats that came */
 	int64_t clock_ahead_ns;    /* of its host's wall clock, less the time of the fastest heartbeat
 	                              of the last 5 to 10 s; odd; 0: not known */
+	uint64_t num_remade;       /* connections that broke and were made again */
 } mw_link_t;
 
 /*

@@ -149,6 +149,7 @@ static void print_link(int first)
 	FIELD(mw_link_t, heard_ns);
 	FIELD(mw_link_t, num_beats);
 	FIELD(mw_link_t, clock_ahead_ns);
+	FIELD(mw_link_t, num_remade);
 	CLOSE();
 }
 
