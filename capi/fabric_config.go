@@ -21,11 +21,9 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
+// textOf is a copy.
 func textOf(name string, b *C.mw_bytes_t) (string, error) {
-	if uint64(b.num_bytes) > maxTextBytes {
-		return "", invalid("%s has %d bytes, allowed 0 to %d", name, uint64(b.num_bytes), maxTextBytes)
-	}
-	v, err := view[byte](name, uint64(b.address), int64(b.num_bytes))
+	v, err := text(name, *b)
 	return string(v), err
 }
 
@@ -203,7 +201,10 @@ func keyringOf(c *C.mw_fabric_config_t) (*wire.Keyring, error) {
 		}
 		source = func() ([]byte, error) { return environment(name) }
 	case C.MW_KEYS_BYTES:
-		text, err := view[byte]("config->keys", uint64(c.keys.address), int64(min(uint64(c.keys.num_bytes), maxTextBytes+1)))
+		if uint64(c.keys.num_bytes) > maxTextBytes { // before anything there is read
+			return nil, invalid("config->keys: more than %d bytes", maxTextBytes)
+		}
+		text, err := view[byte]("config->keys", uint64(c.keys.address), int64(c.keys.num_bytes))
 		if err != nil {
 			return nil, err
 		}

@@ -119,8 +119,8 @@ func protectionOf(c *C.mw_config_t) wire.Protection {
 }
 
 func text(name string, b C.mw_bytes_t) ([]byte, error) {
-	if err := inRange(name+".num_bytes", int64(min(uint64(b.num_bytes), 1<<62)), 0, maxTextBytes); err != nil {
-		return nil, err
+	if uint64(b.num_bytes) > maxTextBytes {
+		return nil, invalid("%s has %d bytes, allowed 0 to %d", name, uint64(b.num_bytes), maxTextBytes)
 	}
 	return view[byte](name, uint64(b.address), int64(b.num_bytes))
 }

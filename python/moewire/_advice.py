@@ -29,7 +29,9 @@ def warnings(report: Report) -> list[Advice]:
 
 def fix_for_absent(reason: str) -> str:
     """For a transport or device that the library does not have."""
-    return "none" if "not part of this version" in reason else f"see the reason ({reason})"
+    if "not part of this version" in reason:
+        return "none"
+    return "see rdma, between hosts" if reason.startswith("verbs:") else "see the reason"
 
 
 def _library(report: Report) -> tuple[str, str] | None:

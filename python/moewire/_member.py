@@ -107,7 +107,8 @@ class Member:
         """How this rank reaches every other one, by rank.
 
         Each has ``"rank"``, ``"carrier"`` ("self", "shm", "tcp", "verbs"; "" for an absent
-        rank), ``"device"`` and ``"why"``.
+        rank), ``"device"`` (of this rank: an RDMA device, or the address that it listens at) and
+        ``"why"``.
         """
         return _observe.paths(self.runtime)
 

@@ -74,3 +74,15 @@ def test_rdma_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in names:
         with pytest.raises(errors.InvalidArgument, match=name):
             _reach.native({name: [1]})
+
+
+@pytest.mark.parametrize("name", ["key_file", "listen"])
+def test_no_text_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that is false stands for "not given" but None and the empty text."""
+    for variable in ("KEY", "KEY_FILE", "LISTEN"):
+        monkeypatch.delenv(f"MOEWIRE_{variable}", raising=False)
+    for given in (0, False, [], 3.5):
+        with pytest.raises(errors.InvalidArgument, match=f"{name}: .* given"):
+            _reach.native({name: given})
+    for given in (None, ""):
+        assert _reach.native({name: given})[name] == b""
