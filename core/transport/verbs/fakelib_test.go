@@ -2,6 +2,8 @@ package verbs
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -45,6 +47,7 @@ type fakeLib struct {
 	dmabufs   []fakeDmabuf  // registered
 	dcQPs     []fakeDC      // made
 	notMlx5   bool          // the devices are of another driver
+	fakeWire                // queue pairs of all kinds, and what moves
 	// gids are the table of addresses; nil: there is none.
 	gids []libibverbs.GIDEntry
 }
@@ -89,13 +92,21 @@ func newFake(t *testing.T) *fakeLib { return newFakes(t, 1) }
 // newFakes makes a library with n devices, fake0 and so on.
 func newFakes(t *testing.T, n int) *fakeLib {
 	t.Helper()
+	f := makeFakes(t, n)
+	t.Cleanup(f.end)
+	return f
+}
+
+// makeFakes is newFakes for who calls end.
+func makeFakes(t *testing.T, n int) *fakeLib {
+	t.Helper()
 	f := &fakeLib{
 		t: t, alive: map[uintptr]string{}, freed: map[uintptr]bool{}, pending: map[uintptr][]fakeRequest{}, context: map[uintptr]uintptr{},
 		states: map[uintptr][]fakeModify{}, failures: map[string][]syscall.Errno{},
-		linkType: libibverbs.LinkEthernet, nextQP: 100,
+		linkType: libibverbs.LinkEthernet, nextQP: 100, fakeWire: newFakeWire(),
 	}
 	var err error
-	f.arena, err = sys.MapAnonymous(1 << 20)
+	f.arena, err = sys.MapAnonymous(4 << 20)
 	require.NoError(t, err)
 	for i := range n {
 		d := &fakeDevice{name: fmt.Sprint("fake", i), contexts: map[uintptr]bool{}, port: libibverbs.PortActive}
@@ -109,16 +120,18 @@ func newFakes(t *testing.T, n int) *fakeLib {
 	f.lib, err = libibverbs.New(fakeLibrary())
 	require.NoError(t, err)
 	current = f
-	t.Cleanup(func() {
-		assert.Empty(t, f.alive, "left open")
-		for _, d := range f.devices {
-			assert.Zero(t, d.unacked, "events that were not acknowledged")
-			require.NoError(t, d.async.Close())
-			require.NoError(t, d.notify.Close())
-		}
-		require.NoError(t, f.arena.Unmap())
-	})
 	return f
+}
+
+// end checks that nothing is left of the library's objects, and frees it.
+func (f *fakeLib) end() {
+	assert.Empty(f.t, f.alive, "left open")
+	for _, d := range f.devices {
+		assert.Zero(f.t, d.unacked, "events that were not acknowledged")
+		require.NoError(f.t, d.async.Close())
+		require.NoError(f.t, d.notify.Close())
+	}
+	require.NoError(f.t, f.arena.Unmap())
 }
 
 // of is the device that an object is of.
@@ -233,9 +246,11 @@ func (f *fakeLib) destroy(name, kind string, addr uintptr) uintptr {
 		ctx = addr
 	}
 	for object, other := range f.alive { // what must be freed before what
-		before := map[string]string{"cq": "qp", "pd": "qp", "srq": "qp", "context": "cq", "channel": "cq"}
-		assert.False(f.t, f.context[object] == ctx && before[kind] == other, "%s before %s", kind, other)
+		before := map[string]string{"cq": "qp", "pd": "qp srq ah", "context": "cq", "channel": "cq"}
+		assert.False(f.t, f.context[object] == ctx && slices.Contains(strings.Fields(before[kind]), other), "%s before %s", kind, other)
+		assert.False(f.t, kind == "srq" && other == "qp" && f.queues[object] != nil && f.queues[object].srq == addr, "%s before %s", kind, other)
 	}
+	f.destroyed(addr)
 	if removed {
 		return uintptr(syscall.EIO)
 	}
@@ -279,7 +294,10 @@ func (f *fakeLib) modify(qp, attr uintptr, mask uint32) uintptr {
 	m := fakeModify{*dl.At[libibverbs.QPAttr](attr), mask}
 	f.calls = append(f.calls, fmt.Sprintf("modify_qp %d", m.attr.QPState))
 	assert.Equal(f.t, "qp", f.alive[qp])
-	assert.NotEqual(f.t, uint32(libibverbs.QPStateReset), m.attr.QPState, "ES7: never RESET")
+	if m.attr.QPState == libibverbs.QPStateReset {
+		assert.Equal(f.t, fakeInitiator, f.queues[qp].kind, "ES7: never RESET")
+		assert.Empty(f.t, f.pending[qp], "RESET with requests outstanding")
+	}
 	f.states[qp] = append(f.states[qp], m)
 	if d := f.of(qp); m.attr.QPState == libibverbs.QPStateErr && !d.removed {
 		for _, r := range f.pending[qp] {
@@ -287,14 +305,21 @@ func (f *fakeLib) modify(qp, attr uintptr, mask uint32) uintptr {
 		}
 		delete(f.pending, qp)
 	}
-	return uintptr(f.failure("modify_qp"))
+	errno := f.failure("modify_qp")
+	if errno == 0 {
+		errno = f.moveTo(f.queues[qp], m)
+	}
+	return uintptr(errno)
 }
 
 // post takes a chain of either kind: they begin alike.
 func (f *fakeLib) post(qp, wr, bad uintptr) uintptr {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	assert.Equal(f.t, "qp", f.alive[qp])
+	assert.Contains(f.t, []string{"qp", "srq"}, f.alive[qp])
+	if f.moves {
+		return f.postSends(qp, wr)
+	}
 	for n := 1; wr != 0; n++ {
 		if n == f.postFails {
 			*dl.At[uintptr](bad) = wr
