@@ -55,7 +55,7 @@ type dcPeer struct {
 func newDCPeer() *dcPeer { return &dcPeer{dci: -1} }
 
 // errNoDCI: no initiator is left. Peers have to be reached in another way.
-var errNoDCI = errors.New("DC: no initiator works any more")
+var errNoDCI = errors.New("no DC initiator works any more")
 
 // errDCPeer: a request to the peer has failed.
 var errDCPeer = errors.New("DC: a request to the peer has failed")
