@@ -65,7 +65,8 @@ func testOnFake(t *testing.T, config Config, change func(i int, c *Config), skip
 		New: func(t testing.TB, n int) (all []transport.Transport) {
 			f := makeFakes(t.(*testing.T), n)
 			left := n
-			f.moves, f.impatient = true, strings.HasSuffix(t.Name(), "/NoReceive")
+			f.moves = true
+			f.impatient = strings.HasSuffix(t.Name(), "/NoReceive") || strings.HasSuffix(t.Name(), "/ConnectSilentPeer")
 			for i := range n {
 				c := config
 				c.Device, c.NumEndpoints = f.devices[i].name, 70

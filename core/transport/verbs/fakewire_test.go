@@ -16,8 +16,8 @@ type fakeWire struct {
 	// moves means that requests are carried out as they are posted. Else tests
 	// say how each one ends.
 	moves bool
-	// impatient means that a request which needs a receive ends at once where
-	// there is none, and does not wait for one.
+	// impatient means that a request which needs a receive, or a peer that has
+	// not connected yet, ends at once, and does not wait for that.
 	impatient bool
 	// ends are what the next requests end with, instead of being carried out.
 	ends []libibverbs.WCStatus
@@ -159,6 +159,7 @@ func (f *fakeLib) moveTo(q *fakeQueue, m fakeModify) syscall.Errno {
 	if to == libibverbs.QPStateErr {
 		f.flush(q)
 	}
+	f.runAll() // who waits for this one
 	return 0
 }
 
@@ -285,6 +286,8 @@ func (f *fakeLib) carry(q *fakeQueue, s *fakeSend) (status libibverbs.WCStatus, 
 	}
 	to := f.peer(q, s)
 	switch {
+	case to == nil && !f.impatient && f.isComing(q):
+		return 0, false
 	case to == nil || f.of(to.addr).removed:
 		return libibverbs.WCRetryExcErr, true
 	case s.Opcode == libibverbs.WRRDMARead:
@@ -317,6 +320,16 @@ func (f *fakeLib) peer(q *fakeQueue, s *fakeSend) *fakeQueue {
 		}
 	}
 	return nil
+}
+
+// isComing is whether the peer of a queue pair has not connected yet.
+func (f *fakeLib) isComing(q *fakeQueue) bool {
+	for _, to := range f.queues {
+		if q.kind == fakeRC && to.kind == fakeRC && to.num == q.dest {
+			return to.state < libibverbs.QPStateRTR
+		}
+	}
+	return false
 }
 
 // may is whether a peer's region allows n bytes.
