@@ -59,6 +59,7 @@ func reachOf(c *C.mw_config_t) (cfg mixed.Config, err error) {
 	if err != nil {
 		return cfg, err
 	}
+	nics.DC = c.flags&C.MW_CONFIG_RDMA_DC != 0
 	cfg.Carriers = carriers(&cfg, protectionOf(c), nics)
 	return cfg, nil
 }

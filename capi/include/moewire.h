@@ -113,6 +113,8 @@ mw_status_t mw_system_report(char *buf, uint64_t cap, uint64_t *len);
  */
 #define MW_CONFIG_DETERMINISTIC 4u
 #define MW_CONFIG_NO_RECORD 2u  /* no statistics, no trace, no events of slow ranks */
+/* RDMA by DC queue pairs where both ports have them. It never ran on a device. A rank's own. */
+#define MW_CONFIG_RDMA_DC 8u
 /* For tests of tests: flips one bit in the first row of every combine. */
 #define MW_CONFIG_TEST_CORRUPT_COMBINE 0x80000000u
 
