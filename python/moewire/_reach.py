@@ -19,6 +19,11 @@ TRANSPORTS = {
     "rdma": abi.MW_TRANSPORT_RDMA,
 }
 PROTECTIONS = {"digest": abi.MW_PROTECTION_DIGEST, "encrypt": abi.MW_PROTECTION_ENCRYPT}
+ZERO_COPIES = {
+    "auto": abi.MW_ZERO_COPY_AUTO,
+    "on": abi.MW_ZERO_COPY_ON,
+    "off": abi.MW_ZERO_COPY_OFF,
+}
 MAX_RING_BYTES = 1 << 34
 MAX_SILENT_US = 3_600_000_000
 
@@ -26,7 +31,7 @@ MAX_SILENT_US = 3_600_000_000
 class Reach(TypedDict, total=False):
     """What ``Buffer`` takes for ranks of several hosts.
 
-    Equal on all ranks, but for ``listen`` and what begins with ``rdma_``.
+    Equal on all ranks, but for ``listen``, ``tcp_zero_copy`` and what begins with ``rdma_``.
     """
 
     transport: Literal["auto", "shm", "tcp", "rdma"]
@@ -38,6 +43,7 @@ class Reach(TypedDict, total=False):
     rdma_devices: str
     rdma_gid: str | int
     rdma_near: str
+    tcp_zero_copy: Literal["auto", "on", "off"]
 
 
 def native(reach: dict[str, Any]) -> dict[str, int | bytes]:
@@ -61,6 +67,9 @@ def native(reach: dict[str, Any]) -> dict[str, int | bytes]:
         "rdma_devices": _text("rdma_devices", reach, "names of devices, such as mlx5_0,mlx5_1:2"),
         "rdma_gid": _text("rdma_gid", reach, "an index, v1 or v2, an address or a network"),
         "rdma_near": _text("rdma_near", reach, "a PCI address, or node:N"),
+        "tcp_zero_copy": _choice(
+            "tcp_zero_copy", reach, "MOEWIRE_TCP_ZERO_COPY", ZERO_COPIES, "auto"
+        ),
     }
 
 

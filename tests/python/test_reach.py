@@ -74,3 +74,17 @@ def test_rdma_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in names:
         with pytest.raises(errors.InvalidArgument, match=name):
             _reach.native({name: [1]})
+
+
+def test_tcp_zero_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An argument goes before its variable; other words are refused, whoever says them."""
+    monkeypatch.delenv("MOEWIRE_TCP_ZERO_COPY", raising=False)
+    assert _reach.native({})["tcp_zero_copy"] == 0
+    monkeypatch.setenv("MOEWIRE_TCP_ZERO_COPY", "off")
+    assert _reach.native({})["tcp_zero_copy"] == 2
+    assert _reach.native({"tcp_zero_copy": "on"})["tcp_zero_copy"] == 1
+    with pytest.raises(errors.InvalidArgument, match=r"tcp_zero_copy.*auto, on, off"):
+        _reach.native({"tcp_zero_copy": True})
+    monkeypatch.setenv("MOEWIRE_TCP_ZERO_COPY", "yes")
+    with pytest.raises(errors.InvalidArgument, match="MOEWIRE_TCP_ZERO_COPY"):
+        _reach.native({})
