@@ -53,6 +53,8 @@ func checkFabricBounds(c *C.mw_fabric_config_t) error {
 		{"config->num_connections", c.num_connections, fabric.MaxPeers},
 		{"config->num_regions", c.num_regions, fabric.MaxRegions},
 		{"config->num_sockets", c.num_sockets, tcp.MaxNumSockets},
+		{"config->tcp_zero_copy", c.tcp_zero_copy, C.MW_ZERO_COPY_OFF},
+		{"config->reserved", c.reserved, 0},
 	} {
 		if err := inRange(n.name, int64(n.v), 0, n.to); err != nil {
 			return err
@@ -111,7 +113,7 @@ func tcpOf(c *C.mw_fabric_config_t, cfg *fabric.Config, keys *wire.Keyring) (tra
 			return nil, invalid("%s is given, allowed with MW_CARRIER_RDMA alone", s.name)
 		}
 	}
-	t := tcp.Config{Keyring: keys, NumSockets: int(c.num_sockets)}
+	t := tcp.Config{Keyring: keys, NumSockets: int(c.num_sockets), ZeroCopy: tcp.ZeroCopy(c.tcp_zero_copy)}
 	if c.flags&C.MW_FABRIC_ENCRYPT != 0 {
 		t.Protection = wire.ProtectEncrypt
 	}
@@ -150,7 +152,7 @@ func rdmaOf(c *C.mw_fabric_config_t, cfg *fabric.Config) (transport.Transport, e
 	for name, given := range map[string]bool{
 		"listen": c.listen.num_bytes != 0, "interface_name": c.interface_name.num_bytes != 0,
 		"advertise": c.advertise.num_bytes != 0, "num_sockets": c.num_sockets != 0,
-		"flags MW_FABRIC_ENCRYPT": c.flags&C.MW_FABRIC_ENCRYPT != 0,
+		"flags MW_FABRIC_ENCRYPT": c.flags&C.MW_FABRIC_ENCRYPT != 0, "tcp_zero_copy": c.tcp_zero_copy != 0,
 	} {
 		if given {
 			return nil, invalid("config->%s is given, allowed with MW_CARRIER_TCP alone", name)

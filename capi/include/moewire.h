@@ -162,7 +162,14 @@ typedef struct {
 	                            address or a network ("10.0.0.0/16"), or both ("v2,10.0.0.0/16") */
 	mw_bytes_t rdma_near;    /* what the device should be near to: a GPU's PCI address ("0000:41:00.0"), or
 	                            "node:N". Empty: the NUMA node that this process may run on, if it is one */
+	uint32_t tcp_zero_copy;  /* own: MW_ZERO_COPY_*: of what TCP carries */
+	uint32_t reserved;       /* 0 */
 } mw_config_t;
+
+/* Whether TCP sends long payloads without a copy into the kernel. What is encrypted is a copy. */
+#define MW_ZERO_COPY_AUTO 0u /* to other hosts, until the kernel says that it copies all the same */
+#define MW_ZERO_COPY_ON 1u   /* wherever the kernel can */
+#define MW_ZERO_COPY_OFF 2u  /* never */
 
 /* Shared memory between ranks of one host, else what both have; says what it chose (mw_buffer_paths). */
 #define MW_TRANSPORT_AUTO 0u

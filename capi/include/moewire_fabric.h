@@ -91,6 +91,8 @@ typedef struct {
 	mw_bytes_t rdma_devices;
 	mw_bytes_t rdma_gid;
 	mw_bytes_t rdma_near;
+	uint32_t tcp_zero_copy;    /* MW_ZERO_COPY_*, with MW_CARRIER_TCP */
+	uint32_t reserved;         /* 0 */
 } mw_fabric_config_t;
 
 /*

@@ -302,3 +302,18 @@ func TestLetters(t *testing.T) {
 		require.ErrorIs(t, err, transport.ErrMetadata)
 	}
 }
+
+// TestRemakeForgetsGrants: a grant that was seen before those in front of it
+// went with the connection, as they did: it may come again.
+func TestRemakeForgetsGrants(t *testing.T) {
+	s := &sender{cfg: &Config{RingBytes: MinRingBytes}, longest: 8}
+	s.init(4)
+	s.sent.Store(3)
+	s.posted.Store(3)
+	require.True(t, s.granted(grantOf(1, 1)))
+	require.Zero(t, s.acked.Load())
+	require.True(t, s.goBack(3, 1))
+	require.EqualValues(t, 1, s.acked.Load())
+	require.True(t, s.granted(grantOf(1, 2)))
+	require.EqualValues(t, 3, s.acked.Load())
+}

@@ -72,6 +72,9 @@ MW_TRANSPORT_TCP = 2
 MW_TRANSPORT_RDMA = 3
 MW_PROTECTION_DIGEST = 0
 MW_PROTECTION_ENCRYPT = 1
+MW_ZERO_COPY_AUTO = 0
+MW_ZERO_COPY_ON = 1
+MW_ZERO_COPY_OFF = 2
 MW_STORES_AUTO = 0
 MW_STORES_CACHED = 1
 MW_STORES_STREAMING = 2
@@ -162,6 +165,8 @@ class mw_config_t(Structure):
         ("rdma_devices", mw_bytes_t),
         ("rdma_gid", mw_bytes_t),
         ("rdma_near", mw_bytes_t),
+        ("tcp_zero_copy", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 

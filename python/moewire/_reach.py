@@ -25,6 +25,11 @@ RDMA = {
     "rdma_gid": "an index, v1 or v2, an address or a network",
     "rdma_near": "a PCI address, or node:N",
 }
+ZERO_COPIES = {
+    "auto": abi.MW_ZERO_COPY_AUTO,
+    "on": abi.MW_ZERO_COPY_ON,
+    "off": abi.MW_ZERO_COPY_OFF,
+}
 MAX_RING_BYTES = 1 << 34
 MAX_SILENT_US = 3_600_000_000
 
@@ -32,7 +37,7 @@ MAX_SILENT_US = 3_600_000_000
 class Reach(TypedDict, total=False):
     """What ``Buffer`` takes for ranks of several hosts.
 
-    Equal on all ranks, but for ``listen`` and what begins with ``rdma_``.
+    Equal on all ranks, but for ``listen``, ``tcp_zero_copy`` and what begins with ``rdma_``.
     """
 
     transport: Literal["auto", "shm", "tcp", "rdma"]
@@ -44,6 +49,7 @@ class Reach(TypedDict, total=False):
     rdma_devices: str
     rdma_gid: str | int
     rdma_near: str
+    tcp_zero_copy: Literal["auto", "on", "off"]
 
 
 def native(reach: dict[str, Any]) -> dict[str, int | bytes]:
@@ -65,6 +71,9 @@ def native(reach: dict[str, Any]) -> dict[str, int | bytes]:
             "silent_after_us", reach.pop("silent_after_us", 0), 0, MAX_SILENT_US
         ),
         **{name: _text(name, reach) for name in RDMA},
+        "tcp_zero_copy": _choice(
+            "tcp_zero_copy", reach, "MOEWIRE_TCP_ZERO_COPY", ZERO_COPIES, "auto"
+        ),
     }
 
 

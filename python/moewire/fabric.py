@@ -44,7 +44,7 @@ from ._fabric_parts import (
 from ._fabric_transfers import Transfers, peer_number
 from ._lib import library
 from ._numbers import integer, refuse
-from ._reach import fill, rdma_text
+from ._reach import ZERO_COPIES, fill, rdma_text
 from .errors import DeadlineError, MoewireError
 
 __all__ = ["Fabric", "Region", "Remote", "Result", "Transfer"]
@@ -72,6 +72,7 @@ class Fabric(Transfers):
         keys_variable: an environment variable's name.
         messages: receives have memory (``send``, ``recv``); else they are for numbers
             (``write_imm``, ``receive_imm``). The same for all peers.
+        tcp_zero_copy: as of ``Buffer``.
         encrypt: bytes are encrypted, not only authenticated. The same for all peers.
         num_peers, num_connections, num_transfers, num_regions, send_depth, recv_depth,
             num_unmatched, num_sockets, slice_bytes: bounds; 0: the default of
@@ -108,10 +109,13 @@ class Fabric(Transfers):
         rdma_devices: str = "",
         rdma_gid: str | int = "",
         rdma_near: str = "",
+        tcp_zero_copy: Literal["auto", "on", "off"] = "auto",
     ) -> None:
         self._closed = True  # until it is open
         if carrier not in CARRIERS:
             raise refuse("carrier", repr(carrier), ", ".join(CARRIERS))
+        if tcp_zero_copy not in ZERO_COPIES:
+            raise refuse("tcp_zero_copy", repr(tcp_zero_copy), ", ".join(ZERO_COPIES))
         source, key_text = key_source(keys, keys_file, keys_variable)
         config = abi.mw_fabric_config_t(
             size=ctypes.sizeof(abi.mw_fabric_config_t),
@@ -129,6 +133,7 @@ class Fabric(Transfers):
             num_sockets=integer("num_sockets", num_sockets, 0, 16),
             slice_bytes=integer("slice_bytes", slice_bytes, 0, MAX_63),
             connect_timeout_us=integer("connect_timeout_us", connect_timeout_us, 0, MAX_63),
+            tcp_zero_copy=ZERO_COPIES[tcp_zero_copy],
         )
         given = {
             "keys": key_text,

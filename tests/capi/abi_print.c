@@ -41,6 +41,8 @@ static void print_config(int first)
 	FIELD(mw_config_t, rdma_devices);
 	FIELD(mw_config_t, rdma_gid);
 	FIELD(mw_config_t, rdma_near);
+	FIELD(mw_config_t, tcp_zero_copy);
+	FIELD(mw_config_t, reserved);
 	CLOSE();
 	OPEN(mw_shape_t);
 	FIELD(mw_shape_t, size);
@@ -251,6 +253,8 @@ static void print_fabric(int first)
 	FIELD(mw_fabric_config_t, rdma_devices);
 	FIELD(mw_fabric_config_t, rdma_gid);
 	FIELD(mw_fabric_config_t, rdma_near);
+	FIELD(mw_fabric_config_t, tcp_zero_copy);
+	FIELD(mw_fabric_config_t, reserved);
 	CLOSE();
 	OPEN(mw_remote_t);
 	FIELD(mw_remote_t, size);
@@ -368,6 +372,9 @@ static void print_constants(int first)
 	CONSTANT(MW_TRANSPORT_RDMA);
 	CONSTANT(MW_PROTECTION_DIGEST);
 	CONSTANT(MW_PROTECTION_ENCRYPT);
+	CONSTANT(MW_ZERO_COPY_AUTO);
+	CONSTANT(MW_ZERO_COPY_ON);
+	CONSTANT(MW_ZERO_COPY_OFF);
 	CONSTANT(MW_STORES_AUTO);
 	CONSTANT(MW_STORES_CACHED);
 	CONSTANT(MW_STORES_STREAMING);

@@ -289,6 +289,10 @@ def test_carriers() -> None:
         Fabric(listen="127.0.0.1:0", keys=key, rdma_near="node:0")
     with pytest.raises(errors.InvalidArgument, match=r"listen.*MW_CARRIER_TCP"):
         Fabric(carrier="rdma", listen="127.0.0.1:0", keys=key)
+    with pytest.raises(errors.InvalidArgument, match=r"tcp_zero_copy.*MW_CARRIER_TCP"):
+        Fabric(carrier="rdma", keys=key, tcp_zero_copy="on")
+    with pytest.raises(errors.InvalidArgument, match=r"tcp_zero_copy.*'yes'.*auto, on, off"):
+        Fabric(listen="127.0.0.1:0", keys=key, tcp_zero_copy="yes")  # type: ignore[arg-type]
     with pytest.raises(errors.InvalidArgument, match=r'rdma_gid is "v9", allowed are an index'):
         Fabric(carrier="rdma", keys=key, rdma_gid="v9")
     with pytest.raises(

@@ -86,3 +86,17 @@ def test_no_text_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
             _reach.native({name: given})
     for given in (None, ""):
         assert _reach.native({name: given})[name] == b""
+
+
+def test_tcp_zero_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An argument goes before its variable; other words are refused, whoever says them."""
+    monkeypatch.delenv("MOEWIRE_TCP_ZERO_COPY", raising=False)
+    assert _reach.native({})["tcp_zero_copy"] == 0
+    monkeypatch.setenv("MOEWIRE_TCP_ZERO_COPY", "off")
+    assert _reach.native({})["tcp_zero_copy"] == 2
+    assert _reach.native({"tcp_zero_copy": "on"})["tcp_zero_copy"] == 1
+    with pytest.raises(errors.InvalidArgument, match=r"tcp_zero_copy.*auto, on, off"):
+        _reach.native({"tcp_zero_copy": True})
+    monkeypatch.setenv("MOEWIRE_TCP_ZERO_COPY", "yes")
+    with pytest.raises(errors.InvalidArgument, match="MOEWIRE_TCP_ZERO_COPY"):
+        _reach.native({})
