@@ -322,6 +322,7 @@ func TestDCSilentPeer(t *testing.T) {
 	assert.Equal(t, transport.StatusNoReceive, all[2].Status)
 	assert.Equal(t, transport.StateNew, b.State())
 	require.NoError(t, b.Retire())
+	assert.Zero(t, f.numAlive("srq"), "nothing reaches what has failed, or was retired, before it is closed")
 	assert.Equal(t, transport.StatusFlushed, await(t, tr, 1)[1].Status)
 }
 
