@@ -54,6 +54,16 @@ func (g *group) identity(o *op, r, slot int) {
 	require.NoError(g.t, m.Reduce(combine))
 }
 
+// identityAgain launches another combine of the same.
+func (g *group) identityAgain(o *op, r, slot int) {
+	s, err := layout.Of(o.shape)
+	require.NoError(g.t, err)
+	combine := o.combine(r, g.ranks[r].Slab(slot)+uint64(s.RowsOff))
+	combine.Slot, combine.Again = slot, true
+	require.NoError(g.t, g.ranks[r].Publish(combine))
+	require.NoError(g.t, g.ranks[r].Reduce(combine))
+}
+
 // checkIdentity compares rank r's result with sums of its own rows.
 func (o *op) checkIdentity(t testing.TB, r int) {
 	h := int(o.shape.Hidden)

@@ -47,12 +47,10 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
     mw_note_released(c, c.slot);
     b->op = c.state->next_op;
   }
-  __syncthreads();
   if (r < c.num_ranks && !mw_failed(c)) mw_await_done(c, s, c.slot, r);
   __syncthreads();
   u64 *counter = (u64 *)(mw_slab_at(c, c.rank, c.slot) + c.slab.counter);
   for (int l = threadIdx.x; l < c.local_experts; l += blockDim.x) mw_store_relaxed_sys(&counter[l], 0);
-  __syncthreads();
   if (threadIdx.x == 0) {
     b->members = mw_members(c);
     b->serve = b->opened = 0;
