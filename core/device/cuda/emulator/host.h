@@ -75,6 +75,10 @@ MW_CHANGE(mw_add_relaxed_gpu, add, u32, uint32_t, RELAXED, GPU)
 MW_CHANGE(mw_swap_if_zero_gpu, swap_if_zero, u64, uint64_t, ACQ_REL, GPU)
 MW_CHANGE(mw_or_gpu, bit_or, u64, uint64_t, RELAXED, GPU)
 MW_CHANGE(mw_and_gpu, bit_and, u64, uint64_t, RELAXED, GPU)
+MW_INLINE void mw_count_gpu(u64 *p, MW_AT) {
+  emu::maybe_yield();
+  emu::add(reinterpret_cast<uint64_t *>(p), 1, emu::RELAXED, emu::GPU, {file, line});
+}
 MW_INLINE void mw_fence_sys(MW_AT) { emu::fence({file, line}); }
 MW_INLINE u64 mw_now_ns() { return emu::now_ns(); }
 MW_INLINE void mw_pause() { emu::pause(); }

@@ -72,6 +72,10 @@ MW_INLINE void mw_and_gpu(u64 *p, u64 v) {
   asm volatile("red.relaxed.gpu.global.and.b64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
+MW_INLINE void mw_count_gpu(u64 *p) {
+  asm volatile("red.relaxed.gpu.global.add.u64 [%0], 1;" ::"l"(p) : "memory");
+}
+
 MW_INLINE void mw_fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
 // Nanoseconds of a clock that all devices of a host share, roughly.
