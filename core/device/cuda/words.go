@@ -97,7 +97,6 @@ const (
 	flagFP8         = 1
 	flagWide        = 2
 	flagScalesShift = 2
-	flagOpenAhead   = 1 << 8
 )
 
 // address is one in a device's address space.

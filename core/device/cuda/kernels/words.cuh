@@ -105,7 +105,6 @@ enum {
   MW_FLAG_WIDE = 2,           // expert outputs are float32
   MW_FLAG_SCALES_SHIFT = 2,   // two bits: the format of scales
   MW_FLAG_PARAMS = 0xf,       // what ranks must agree on
-  MW_FLAG_OPEN_AHEAD = 1 << 8, // see docs: one stream drives several ranks
 };
 
 // What every kernel is given.
