@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -21,7 +22,9 @@ import (
 // emulator is the driver of emulator/, with what it has for tests.
 type emulator struct {
 	*libcuda.Library
-	fail, calls, seed, report dl.Func
+	fail, calls, seed, report  dl.Func
+	watching, sites, leavesOut dl.Func
+	path                       string
 }
 
 var (
@@ -52,9 +55,10 @@ func openEmulator(cxx, include string) (*emulator, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &emulator{}
+	e := &emulator{path: path}
 	for name, f := range map[string]*dl.Func{
 		"emulator_fail": &e.fail, "emulator_calls": &e.calls, "emulator_seed": &e.seed, "emulator_report": &e.report,
+		"emulator_watch": &e.watching, "emulator_sites": &e.sites, "emulator_leave_out": &e.leavesOut,
 	} {
 		if *f, err = lib.Lookup(name); err != nil {
 			return nil, err
@@ -67,9 +71,9 @@ func openEmulator(cxx, include string) (*emulator, error) {
 // buildEmulator compiles the emulator and the kernels, unless that very source
 // was compiled before.
 func buildEmulator(cxx, include string) (string, error) {
-	units := []string{"emulator/kernels.cc", "emulator/driver.cc", "emulator/fibres.cc"}
+	units := []string{"emulator/driver.cc", "emulator/fibres.cc", "emulator/races.cc"}
 	flags := []string{
-		"-std=c++17", "-O1", "-g", "-fPIC", "-shared", "-pthread", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror",
+		"-std=c++17", "-O1", "-g", "-fPIC", "-pthread", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror",
 		"-Wno-unused-parameter", "-Wno-unused-function", "-D__CUDA_API_VERSION_INTERNAL",
 		"-Ikernels", "-Iemulator", "-isystem", include,
 	}
@@ -102,9 +106,15 @@ func buildEmulator(cxx, include string) (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(tmp)
-	built := filepath.Join(tmp, "libcuda.so")
-	if text, err := exec.Command(cxx, append(append(flags, "-o", built), units...)...).CombinedOutput(); err != nil {
-		return "", &buildError{text: string(text), err: err}
+	built, object := filepath.Join(tmp, "libcuda.so"), filepath.Join(tmp, "kernels.o")
+	// The compiler tells emulator/races.cc of every access of the kernels.
+	for _, args := range [][]string{
+		append(flags, "-fsanitize=thread", "-c", "-o", object, "emulator/kernels.cc"),
+		append(append(flags, "-shared", "-Wl,-Bsymbolic", "-o", built, object), units...),
+	} {
+		if text, err := exec.Command(cxx, args...).CombinedOutput(); err != nil {
+			return "", &buildError{text: string(text), err: err}
+		}
 	}
 	return path, os.Rename(built, path)
 }
@@ -119,7 +129,20 @@ func (e *buildError) Error() string { return e.err.Error() + ": " + e.text }
 // said is what the emulator has to say, and forgets.
 func (e *emulator) said() string {
 	text := e.report.Call()
-	return dl.String(text)
+	return e.withLines(dl.String(text))
+}
+
+var offset = regexp.MustCompile(`\+0x[0-9a-f]+`)
+
+// withLines puts lines of the sources where races are told by address.
+func (e *emulator) withLines(text string) string {
+	return offset.ReplaceAllStringFunc(text, func(at string) string {
+		out, err := exec.Command("addr2line", "-s", "-e", e.path, at[1:]).Output()
+		if err != nil {
+			return at // no such tool
+		}
+		return strings.TrimSpace(string(out))
+	})
 }
 
 // failAfter makes a call fail once, after so many that do not.
@@ -132,4 +155,32 @@ func (e *emulator) failAfter(call string, n int, code libcuda.Result) {
 // first, and how many blocks are resident.
 func (e *emulator) order(seed uint64, yields, blocks int) {
 	e.seed.Call(uintptr(seed), uintptr(yields), uintptr(blocks))
+}
+
+// watch makes every access that nothing orders a breach, as long as the test
+// lasts. It comes before the group is made.
+func (e *emulator) watch(t testing.TB) {
+	e.watching.Call(1)
+	t.Cleanup(func() { e.watching.Call(0) })
+}
+
+// uses are the uses of ordering that were seen while watching.
+func (e *emulator) uses() []string {
+	return strings.Split(strings.TrimSpace(dl.String(e.sites.Call())), "\n")
+}
+
+// leaveOut makes one of them order nothing; "" none.
+func (e *emulator) leaveOut(use string) {
+	name := append([]byte(use), 0)
+	e.leavesOut.Call(uintptr(unsafe.Pointer(&name[0])))
+}
+
+// races is what was found while watching, and forgets.
+func (e *emulator) races() (text string) {
+	for line := range strings.Lines(e.said()) {
+		if strings.Contains(line, "race") {
+			text += line
+		}
+	}
+	return text
 }

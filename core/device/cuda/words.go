@@ -52,14 +52,15 @@ type slot struct {
 	Released uint64          `c:"released"`
 	Finished [8]uint32       `c:"finished"`
 	SlabOf   [MaxRanks]uint8 `c:"slab_of"`
-	_        [16]uint8
+	Call     [4]uint32       `c:"call"`
 }
 
 // state is the device's side of one buffer.
 type state struct {
 	NextOp uint64 `c:"next_op"`
 	Failed uint64 `c:"failed"`
-	_      [6]uint64
+	Over   uint64 `c:"over"`
+	_      [5]uint64
 	Slot   [MaxSlots]slot `c:"slot"`
 }
 
@@ -96,7 +97,6 @@ const (
 	flagFP8         = 1
 	flagWide        = 2
 	flagScalesShift = 2
-	flagOpenAhead   = 1 << 8
 )
 
 // address is one in a device's address space.

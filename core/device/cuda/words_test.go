@@ -27,7 +27,7 @@ var values = map[string]int64{
 	"MW_ERROR_EXPERT": errorExpert, "MW_ERROR_MISMATCH": errorMismatch, "MW_ERROR_CAPACITY": errorCapacity,
 	"MW_ERROR_FENCED": errorFenced, "MW_ERROR_NO_HOST": errorNoHost, "MW_ERROR_RELEASED": errorReleased,
 	"MW_ERROR_STALE": errorStale, "MW_FLAG_FP8": flagFP8, "MW_FLAG_WIDE": flagWide,
-	"MW_FLAG_SCALES_SHIFT": flagScalesShift, "MW_FLAG_OPEN_AHEAD": flagOpenAhead,
+	"MW_FLAG_SCALES_SHIFT": flagScalesShift,
 }
 
 // TestWordsAreThoseOfTheKernels has a C++ compiler say where everything is.

@@ -51,6 +51,7 @@ struct stream {
   emu::running *runs = nullptr;
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
   graph *into = nullptr;
+  unsigned number = 0;
   bool idle() const { return tasks.empty() && !runs; }
 };
 
@@ -138,7 +139,7 @@ void run_stream(stream *s) {
   while (!s->runs && !s->tasks.empty()) {
     task &t = s->tasks.front();
     if (t.kernel) {
-      s->runs = emu::begin({t.kernel->run, t.blocks, t.threads, t.params.data(), t.params.size()});
+      s->runs = emu::begin({t.kernel->run, t.blocks, t.threads, t.params.data(), t.params.size(), s->number, t.kernel->name});
     } else if (!t.act()) {
       return;
     }
@@ -228,11 +229,27 @@ void emulator_seed(unsigned long seed, int yields_per_256, int resident_blocks) 
   emu::seed(seed, yields_per_256, resident_blocks);
 }
 
+// From here on accesses that nothing orders are breaches; or no more.
+void emulator_watch(int on) {
+  lock l(d->m);
+  emu::watch(on);
+}
+
+// The uses of ordering that were seen while watching, one per line; to free.
+char *emulator_sites(void) { return strdup(emu::sites().c_str()); }
+
+// Leaves one of them without its effect on order.
+void emulator_leave_out(const char *site) {
+  lock l(d->m);
+  emu::leave_out(site);
+}
+
 // What was broken or is left, one per line. The text is the caller's, to free.
 char *emulator_report(void) {
   lock l(d->m);
   string text;
   for (auto &b : d->breaches) text += b + "\n";
+  text += emu::races();
   auto left = [&](const char *what, size_t n) {
     if (n) text += string(what) + " left: " + std::to_string(n) + "\n";
   };
@@ -395,6 +412,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t bytes) {
   *p = (CUdeviceptr)map_file(fd, whole(bytes), (void *)reserve(whole(bytes)));
   memset((void *)*p, 0xa5, bytes); // device memory is not cleared
   d->memory[*p] = {whole(bytes), fd};
+  emu::memory_appears((void *)*p, bytes);
   return CUDA_SUCCESS;
 }
 
@@ -407,6 +425,7 @@ CUresult cuMemFree_v2(CUdeviceptr p) {
   }
   munmap((void *)p, at->second.bytes);
   close(at->second.fd);
+  emu::memory_goes((void *)p);
   d->memory.erase(at);
   return CUDA_SUCCESS;
 }
@@ -447,7 +466,8 @@ CUresult cuMemsetD8Async(CUdeviceptr p, unsigned char v, size_t n, CUstream s) {
 }
 
 static CUresult copy(CUstream s, void *to, const void *from, size_t n) {
-  return short_task(s, [=] { return memcpy(to, from, n), true; });
+  unsigned number = find(s) ? find(s)->number : 0;
+  return short_task(s, [=] { return memcpy(to, from, n), emu::copied(number, to, from, n), true; });
 }
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t n, CUstream s) {
@@ -533,6 +553,7 @@ CUresult cuMemUnmap(CUdeviceptr p, size_t bytes) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   mmap((void *)p, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  emu::memory_goes((void *)p);
   return CUDA_SUCCESS;
 }
 
@@ -540,6 +561,7 @@ CUresult cuMemSetAccess(CUdeviceptr p, size_t bytes, const CUmemAccessDesc *desc
   BEGIN(not_captured);
   if (!d->mapped.count(p) || n != 1 || desc->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_VALUE;
   mprotect((void *)p, bytes, PROT_READ | PROT_WRITE);
+  emu::memory_appears((void *)p, bytes);
   return CUDA_SUCCESS;
 }
 
@@ -614,6 +636,7 @@ CUresult cuStreamCreateWithPriority(CUstream *s, unsigned flags, int) {
   if (flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
   *s = fresh<CUstream>();
   d->streams[*s].reset(new stream);
+  d->streams[*s]->number = d->next++;
   return CUDA_SUCCESS;
 }
 
@@ -632,6 +655,7 @@ CUresult cuStreamSynchronize(CUstream s) {
   BEGIN(not_captured);
   if (!find(s)) return CUDA_ERROR_INVALID_HANDLE;
   d->changed.wait(l, [s] { return find(s)->idle(); });
+  emu::host_waited(find(s)->number);
   return CUDA_SUCCESS;
 }
 

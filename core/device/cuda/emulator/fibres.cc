@@ -13,7 +13,7 @@
 
 namespace emu {
 
-static const size_t stack_bytes = 64 << 10;
+static const size_t stack_bytes = 256 << 10;
 static const unsigned warp = 32;
 
 // A fibre's place on a stack of its own. Switching is by setjmp, which makes no
@@ -37,12 +37,15 @@ struct block {
   std::vector<fibre> fibres;
   std::map<const void *, std::vector<char>> shared;
   std::vector<std::vector<std::unique_ptr<exchange>>> exchanges; // by warp
+  block_sight *sight;
+  bool barrier_counts;
 };
 
 struct running {
   launch l;
   std::vector<char> params;
   unsigned next, ended; // blocks
+  launch_sight *sight;
 };
 
 static std::vector<std::unique_ptr<block>> resident;
@@ -94,12 +97,14 @@ void pause() {
 static void release_barrier(block *b) {
   if (b->at_barrier == 0 || b->at_barrier < b->alive) return;
   b->at_barrier = 0;
+  if (b->barrier_counts) barrier_passed(b->sight);
   for (fibre &f : b->fibres)
     if (f.is == fibre::AT_BARRIER) f.is = fibre::RUNS;
 }
 
-void barrier() {
+void barrier(site at) {
   block *b = current->of;
+  b->barrier_counts = emu::barrier_counts(at);
   b->at_barrier++;
   current->is = fibre::AT_BARRIER;
   release_barrier(b);
@@ -138,6 +143,7 @@ void *shared(const void *key, size_t bytes) {
   if (memory.empty()) {
     memory.resize(bytes + 16);
     memset(memory.data(), 0xcd, memory.size()); // nobody may rely on zeros
+    shared_by_block(current->of->sight, memory.data(), memory.size());
   }
   return (void *)(((uintptr_t)memory.data() + 15) & ~(uintptr_t)15);
 }
@@ -169,11 +175,13 @@ static void admit() {
     b->alive = r->l.threads;
     b->at_barrier = 0;
     b->sleeps_until = random32() % 4 ? 0 : turns_taken + (1ull << random32() % longest_sleep);
+    b->sight = block_begins(r->sight, b->index, r->l.threads);
+    b->barrier_counts = true;
     b->fibres.resize(r->l.threads);
     b->exchanges.resize((r->l.threads + warp - 1) / warp);
     for (unsigned t = 0; t < r->l.threads; t++)
       b->fibres[t] = fibre{{t, 0, 0}, {b->index, 0, 0}, {r->l.threads, 1, 1}, {r->l.blocks, 1, 1}, b.get(),
-                           new context{{}, false, new_stack()}, fibre::RUNS, 0, nullptr};
+                           new context{{}, false, new_stack()}, fibre::RUNS, 0, nullptr, sight_of(b->sight, t)};
     resident.push_back(std::move(b));
     if (r->next == r->l.blocks) waiting.pop_front();
   }
@@ -194,15 +202,17 @@ static void enter(fibre *f) {
 
 static void step(fibre *f) {
   if (_setjmp(scheduler) == 0) enter(f);
-  if (current->is != fibre::ENDED) return;
-  block *b = current->of;
-  stacks.push_back(current->state->stack);
-  delete current->state;
+  current = nullptr;
+  if (f->is != fibre::ENDED) return;
+  block *b = f->of;
+  stacks.push_back(f->state->stack);
+  delete f->state;
   b->alive--;
   release_barrier(b);
 }
 
 static void retire(size_t at) {
+  block_ends(resident[at]->sight);
   resident[at]->of->ended++;
   resident.erase(resident.begin() + at);
 }
@@ -242,13 +252,14 @@ bool turn(int turns) {
 
 running *begin(const launch &l) {
   const char *p = (const char *)l.params;
-  running *r = new running{l, std::vector<char>(p, p + l.param_bytes), 0, 0};
+  running *r = new running{l, std::vector<char>(p, p + l.param_bytes), 0, 0, launch_begins(l.stream, l.name)};
   waiting.push_back(r);
   return r;
 }
 
 bool finished(running *r) {
   if (r->ended < r->l.blocks) return false;
+  launch_ends(r->sight);
   delete r;
   return true;
 }

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "races.h"
+
 namespace emu {
 
 struct dim {
@@ -22,6 +24,7 @@ struct fibre {
   enum { RUNS, AT_BARRIER, AT_SHUFFLE, PAUSED, ENDED } is;
   unsigned waits_for; // generation of a shuffle
   struct exchange *at;
+  thread_sight *sight;
 };
 
 // A kernel by its name, with its parameters by address.
@@ -32,6 +35,8 @@ struct launch {
   unsigned blocks, threads;
   const void *params;
   size_t param_bytes;
+  unsigned stream; // a number of the stream's
+  const char *name;
 };
 
 // Begins a launch; its blocks become resident as there is room. The result is
@@ -48,7 +53,7 @@ void seed(uint64_t value, int yields_per_256, int resident_blocks);
 
 // For kernels.
 fibre *self();
-void barrier();
+void barrier(site at);
 uint32_t shuffle_xor(uint32_t lanes, uint32_t v, int apart);
 void *shared(const void *key, size_t bytes);
 void maybe_yield();

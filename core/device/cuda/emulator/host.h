@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "fibres.h"
+#include "races.h"
 #include "types.cuh"
 
 using std::max;
@@ -24,7 +25,9 @@ using std::min;
 #define blockDim (emu::self()->block_dim)
 #define gridDim (emu::self()->grid_dim)
 
-static inline void __syncthreads() { emu::barrier(); }
+static inline void __syncthreads(const char *file = __builtin_FILE(), int line = __builtin_LINE()) {
+  emu::barrier({file, line});
+}
 static inline u32 __shfl_xor_sync(u32 lanes, u32 v, int apart) { return emu::shuffle_xor(lanes, v, apart); }
 
 static inline float __uint_as_float(u32 u) {
@@ -42,42 +45,40 @@ static inline float __fadd_rn(float a, float b) { return a + b; }
 static inline float __fmul_rn(float a, float b) { return a * b; }
 static inline float __fdiv_rn(float a, float b) { return a / b; }
 
-MW_INLINE u64 mw_load_acquire_sys(const u64 *p) {
+// Where a primitive stands, for who looks for races.
+#define MW_AT const char *file = __builtin_FILE(), int line = __builtin_LINE()
+
+#define MW_LOAD(name, order, scope) \
+  MW_INLINE u64 name(const u64 *p, MW_AT) { \
+    emu::maybe_yield(); \
+    return emu::load(reinterpret_cast<const uint64_t *>(p), emu::order, emu::scope, {file, line}); \
+  }
+#define MW_STORE(name, order, scope) \
+  MW_INLINE void name(u64 *p, u64 v, MW_AT) { \
+    emu::maybe_yield(); \
+    emu::store(reinterpret_cast<uint64_t *>(p), v, emu::order, emu::scope, {file, line}); \
+  }
+#define MW_CHANGE(name, does, type, as, order, scope) \
+  MW_INLINE type name(type *p, type v, MW_AT) { \
+    emu::maybe_yield(); \
+    return emu::does(reinterpret_cast<as *>(p), v, emu::order, emu::scope, {file, line}); \
+  }
+
+MW_LOAD(mw_load_acquire_sys, ACQUIRE, SYS)
+MW_LOAD(mw_load_relaxed_sys, RELAXED, SYS)
+MW_LOAD(mw_peek_gpu, PEEK, GPU)
+MW_LOAD(mw_peek_sys, PEEK, SYS)
+MW_STORE(mw_store_release_sys, RELEASE, SYS)
+MW_STORE(mw_store_relaxed_sys, RELAXED, SYS)
+MW_CHANGE(mw_add_relaxed_sys, add, u64, uint64_t, RELAXED, SYS)
+MW_CHANGE(mw_add_relaxed_gpu, add, u32, uint32_t, RELAXED, GPU)
+MW_CHANGE(mw_swap_if_zero_gpu, swap_if_zero, u64, uint64_t, ACQ_REL, GPU)
+MW_CHANGE(mw_or_gpu, bit_or, u64, uint64_t, RELAXED, GPU)
+MW_CHANGE(mw_and_gpu, bit_and, u64, uint64_t, RELAXED, GPU)
+MW_INLINE void mw_count_gpu(u64 *p, MW_AT) {
   emu::maybe_yield();
-  return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+  emu::add(reinterpret_cast<uint64_t *>(p), 1, emu::RELAXED, emu::GPU, {file, line});
 }
-MW_INLINE u64 mw_load_relaxed_sys(const u64 *p) {
-  emu::maybe_yield();
-  return __atomic_load_n(p, __ATOMIC_RELAXED);
-}
-MW_INLINE void mw_store_release_sys(u64 *p, u64 v) {
-  emu::maybe_yield();
-  __atomic_store_n(p, v, __ATOMIC_RELEASE);
-}
-MW_INLINE void mw_store_relaxed_sys(u64 *p, u64 v) {
-  emu::maybe_yield();
-  __atomic_store_n(p, v, __ATOMIC_RELAXED);
-}
-MW_INLINE u64 mw_add_relaxed_sys(u64 *p, u64 v) {
-  emu::maybe_yield();
-  return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
-}
-MW_INLINE u32 mw_add_relaxed_gpu(u32 *p, u32 v) {
-  emu::maybe_yield();
-  return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
-}
-MW_INLINE u32 mw_add_acq_rel_gpu(u32 *p, u32 v) {
-  emu::maybe_yield();
-  return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
-}
-MW_INLINE u64 mw_swap_if_zero_gpu(u64 *p, u64 v) {
-  emu::maybe_yield();
-  u64 old = 0;
-  __atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
-  return old;
-}
-MW_INLINE void mw_or_gpu(u64 *p, u64 v) { __atomic_fetch_or(p, v, __ATOMIC_RELAXED); }
-MW_INLINE void mw_and_gpu(u64 *p, u64 v) { __atomic_fetch_and(p, v, __ATOMIC_RELAXED); }
-MW_INLINE void mw_fence_sys() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+MW_INLINE void mw_fence_sys(MW_AT) { emu::fence({file, line}); }
 MW_INLINE u64 mw_now_ns() { return emu::now_ns(); }
 MW_INLINE void mw_pause() { emu::pause(); }

@@ -75,6 +75,6 @@ MW_KERNEL void moewire_combine_reduce(const mw_reduce_args a) {
   __syncthreads();
   const mw_slot *s = &c.state->slot[c.slot];
   int r = threadIdx.x;
-  if (r < c.num_ranks && mw_has(s->owners & ~s->owed, r) && !mw_failed(c))
+  if (r < c.num_ranks && mw_has(s->owners & ~mw_owed(s), r) && !mw_failed(c))
     mw_store_release_sys(mw_line_at(mw_slab_at(c, r, s->slab_of[r]), c.slab.done, c.rank), mw_word(s->op - 1, s->combines));
 }

@@ -5,11 +5,12 @@
 MW_KERNEL void moewire_combine_again(const mw_wait_args a) {
   const mw_common &c = a.c;
   const mw_slot *s = &c.state->slot[c.slot];
-  int r = threadIdx.x;
-  if (r >= c.num_ranks || !s->op || !mw_has(s->counted, r) || mw_failed(c)) return;
-  const u64 *done = mw_line_at(mw_slab_at(c, c.rank, c.slot), c.slab.done, r);
-  u64 want = mw_word(s->op - 1, s->combines);
-  mw_await(c, r, [&] { return mw_load_acquire_sys(done) >= want; });
+  mw_wait_together(c, [&](int r) {
+    if (!s->op || !mw_has(s->counted, r)) return;
+    const u64 *done = mw_line_at(mw_slab_at(c, c.rank, c.slot), c.slab.done, r);
+    u64 want = mw_word(s->op - 1, s->combines);
+    mw_await(c, r, [&] { return mw_load_acquire_sys(done) >= want; });
+  });
 }
 
 // What an owner says of its outputs.
@@ -36,14 +37,13 @@ MW_INLINE bool mw_usable(const mw_common &c, const mw_slot *s, int owner) {
 MW_KERNEL void moewire_combine_wait(const mw_wait_args a) {
   const mw_common &c = a.c;
   const mw_slot *s = &c.state->slot[c.slot];
-  int r = threadIdx.x;
-  if (r == 0) *a.use = 0;
+  if (threadIdx.x == 0) *a.use = 0;
   __syncthreads();
-  if (r < c.num_ranks && !mw_failed(c)) {
+  mw_wait_together(c, [&](int r) {
     mw_settle(c, r);
     if (mw_usable(c, s, r))
       mw_or_gpu(a.use, 1ull << r);
     else if (c.active && (mw_has(s->sent, r) || !mw_in(c, mw_members(c), r)))
       c.active[r] = 0;
-  }
+  });
 }

@@ -21,7 +21,7 @@ MW_INLINE void mw_find(const mw_place_args &a, int t, int k, mw_places *p) {
   int owner = (int)(e / c.local_experts);
   i64 l = e % c.local_experts, pos = (i64)a.base[e] + a.index[(i64)t * c.topk + first];
   const mw_slot *s = &c.state->slot[c.slot];
-  if (!mw_has(s->owners & ~s->owed, owner)) return; // it was lost meanwhile
+  if (!mw_has(s->owners & ~mw_owed(s), owner)) return; // it was lost meanwhile
   a.where[at] = (i64)owner << 48 | (l * c.slab.rows_per_expert + pos);
   if (first != k) return;
   u8 *slab = mw_slab_at(c, owner, s->slab_of[owner]);
@@ -85,7 +85,7 @@ MW_INLINE void mw_cast_row(const mw_place_args &a, int t, const mw_places *p) {
 // One thread per rank, once all rows are there.
 MW_INLINE void mw_tell_arrived(const mw_common &c, int rank) {
   const mw_slot *s = &c.state->slot[c.slot];
-  if (!mw_has(s->owners & ~s->owed, rank)) return;
+  if (!mw_has(s->owners & ~mw_owed(s), rank)) return;
   mw_store_release_sys(mw_line_at(mw_slab_at(c, rank, s->slab_of[rank]), c.slab.arrive, c.rank), mw_word(s->op - 1, 0));
 }
 

@@ -38,21 +38,21 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
   int r = threadIdx.x;
   mw_slot *s = &c.state->slot[c.slot];
   if (r < c.num_ranks && !mw_failed(c)) {
+    mw_settle(c, r);
     if (s->op && !s->released) mw_release(c, s, c.slot, r);
     mw_release_combined(c, c.slot, r);
-    mw_settle(c, r);
   }
   __syncthreads();
   if (threadIdx.x == 0) {
     mw_note_released(c, c.slot);
+    s->released = 1; // who is still owed words gets all there are
     b->op = c.state->next_op;
   }
   __syncthreads();
-  if (r < c.num_ranks && !mw_failed(c)) mw_await_done(c, s, c.slot, r);
+  mw_wait_together(c, [&](int rank) { mw_await_done(c, s, c.slot, rank); });
   __syncthreads();
   u64 *counter = (u64 *)(mw_slab_at(c, c.rank, c.slot) + c.slab.counter);
   for (int l = threadIdx.x; l < c.local_experts; l += blockDim.x) mw_store_relaxed_sys(&counter[l], 0);
-  __syncthreads();
   if (threadIdx.x == 0) {
     b->members = mw_members(c);
     b->serve = b->opened = 0;
@@ -66,6 +66,8 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
     s->owners = s->writers;
     s->owed = s->writers & ~b->serve;
     s->sent = s->counted = s->combines = s->released = 0;
+    u32 call[] = {(u32)c.max_tokens, (u32)c.hidden, (u32)c.num_experts, c.flags & MW_FLAG_PARAMS};
+    for (int i = 0; i < 4; i++) s->call[i] = call[i];
     c.state->next_op = b->op + 1;
     mw_store_relaxed_sys(&c.report->ops, b->op + 1);
   }
@@ -75,12 +77,12 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
 
 // Waits for the owners' slabs.
 MW_INLINE void mw_await_owners(const mw_common &c, mw_beginning *b) {
-  int r = threadIdx.x;
-  if (r < c.num_ranks && mw_has(b->serve, r) && !mw_failed(c)) {
+  mw_wait_together(c, [&](int r) {
+    if (!mw_has(b->serve, r)) return;
     int slab = -1;
     int end = mw_await(c, r, [&] { return (slab = mw_opened(c, r, b->op)) >= 0; });
     b->slab_of[r] = end == MW_READY ? slab : -1;
-  }
+  });
   __syncthreads();
   if (threadIdx.x == 0) {
     mw_slot *s = &c.state->slot[c.slot];

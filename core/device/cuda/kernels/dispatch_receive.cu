@@ -33,14 +33,13 @@ MW_KERNEL void moewire_dispatch_receive(const mw_receive_args a) {
   mw_slot *s = &c.state->slot[c.slot];
   if (threadIdx.x == 0) s->counted = 0;
   __syncthreads();
-  if ((int)threadIdx.x < c.num_ranks && !mw_failed(c)) {
-    int r = threadIdx.x;
+  mw_wait_together(c, [&](int r) {
     mw_settle(c, r);
     if (mw_arrived(c, s, r))
       mw_or_gpu(&s->counted, 1ull << r);
     else if (c.active)
       c.active[r] = 0;
-  }
+  });
   __syncthreads();
   if (threadIdx.x == 0) counted = mw_failed(c) ? 0 : mw_load_relaxed_sys(&s->counted);
   __syncthreads();

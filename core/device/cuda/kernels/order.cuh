@@ -28,6 +28,15 @@ MW_INLINE u64 mw_load_relaxed_sys(const u64 *p) {
   return v;
 }
 
+// What may be out of date: for words that are looked at again, or by the host.
+MW_INLINE u64 mw_peek_sys(const u64 *p) { return mw_load_relaxed_sys(p); }
+
+MW_INLINE u64 mw_peek_gpu(const u64 *p) {
+  u64 v;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+}
+
 MW_INLINE void mw_store_release_sys(u64 *p, u64 v) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
@@ -63,12 +72,8 @@ MW_INLINE void mw_and_gpu(u64 *p, u64 v) {
   asm volatile("red.relaxed.gpu.global.and.b64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
-// Acquire what was released before, and release what comes after: for the
-// counter by which the last block of a grid finds out that it is.
-MW_INLINE u32 mw_add_acq_rel_gpu(u32 *p, u32 v) {
-  u32 old;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(v) : "memory");
-  return old;
+MW_INLINE void mw_count_gpu(u64 *p) {
+  asm volatile("red.relaxed.gpu.global.add.u64 [%0], 1;" ::"l"(p) : "memory");
 }
 
 MW_INLINE void mw_fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }

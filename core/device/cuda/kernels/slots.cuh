@@ -9,8 +9,11 @@
 // and the words that say so.
 MW_INLINE void mw_tell_owner(const mw_common &c, mw_slot *s, int owner) {
   u8 *slab = mw_slab_at(c, owner, s->slab_of[owner]);
-  u64 op = s->op - 1;
-  for (int l = 0; l < c.local_experts; l++)
+  u64 op = s->op - 1, *p = mw_line_at(slab, c.slab.params, c.rank);
+  mw_store_relaxed_sys(&p[MW_PARAM_OP], op + 1);
+  for (int i = 0; i < 4; i++) mw_store_relaxed_sys(&p[MW_PARAM_TOKENS_MAX + i], s->call[i]);
+  int local = (int)s->call[MW_PARAM_EXPERTS - MW_PARAM_TOKENS_MAX] / c.num_ranks;
+  for (int l = 0; l < local; l++) // where it lies is the same for every shape
     mw_store_relaxed_sys((u64 *)(slab + c.slab.layout) + l * c.num_ranks + c.rank, 0);
   mw_store_release_sys(mw_line_at(slab, c.slab.arrive, c.rank), mw_word(op, 0));
   if (s->released)
@@ -28,13 +31,33 @@ MW_INLINE int mw_opened(const mw_common &c, int owner, u64 op) {
 MW_INLINE void mw_settle(const mw_common &c, int rank) {
   for (int j = 0; j < c.num_slots; j++) {
     mw_slot *s = &c.state->slot[j];
-    if (!s->op || !mw_has(s->owed, rank)) continue;
+    if (!s->op || !mw_has(mw_owed(s), rank)) continue;
     u64 members = mw_members(c);
     int slab = mw_in(c, members, rank) ? mw_opened(c, rank, s->op - 1) : -1;
     if (slab < 0 || !mw_in(c, members, c.rank)) continue;
     s->slab_of[rank] = (u8)slab;
     mw_tell_owner(c, s, rank);
     mw_and_gpu(&s->owed, ~(1ull << rank));
+  }
+}
+
+MW_INLINE bool mw_owes(const mw_common &c, int rank) {
+  for (int j = 0; j < c.num_slots; j++)
+    if (c.state->slot[j].op && mw_has(mw_owed(&c.state->slot[j]), rank)) return true;
+  return false;
+}
+
+// Has the thread of each rank wait for it. Who is ready goes on to serve its
+// rank as long as others wait: the rank may be what they wait for.
+template <class Wait> MW_INLINE void mw_wait_together(const mw_common &c, Wait wait) {
+  int r = threadIdx.x;
+  if (r >= c.num_ranks) return;
+  u64 all = (mw_peek_gpu(&c.state->over) / c.num_ranks + 1) * c.num_ranks;
+  if (!mw_failed(c)) wait(r);
+  mw_count_gpu(&c.state->over);
+  while (mw_owes(c, r) && mw_peek_gpu(&c.state->over) < all && !mw_failed(c)) {
+    mw_settle(c, r);
+    mw_pause();
   }
 }
 

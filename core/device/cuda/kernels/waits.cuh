@@ -15,7 +15,7 @@ MW_INLINE bool mw_has(u64 set, int rank) { return set >> rank & 1; }
 MW_INLINE u64 mw_members(const mw_common &c) { return mw_load_acquire_sys(&c.orders->members); }
 
 MW_INLINE bool mw_in(const mw_common &c, u64 members, int rank) {
-  return members >> 48 == mw_load_relaxed_sys(&c.orders->epoch) && mw_has(members, rank);
+  return members >> 48 == mw_peek_sys(&c.orders->epoch) && mw_has(members, rank);
 }
 
 MW_INLINE u8 *mw_arena_of(const mw_common &c, int rank) { return (u8 *)c.bases[rank]; }
@@ -44,7 +44,10 @@ MW_INLINE void mw_fail(const mw_common &c, u64 error, u64 d0 = 0, u64 d1 = 0, u6
   mw_store_release_sys(&c.report->error, error);
 }
 
-MW_INLINE bool mw_failed(const mw_common &c) { return mw_load_relaxed_sys(&c.state->failed) != 0; }
+MW_INLINE bool mw_failed(const mw_common &c) { return mw_peek_gpu(&c.state->failed) != 0; }
+
+// See slots.cuh.
+MW_INLINE void mw_settle(const mw_common &c, int rank);
 
 // What a wait for a rank has come to.
 enum { MW_READY, MW_GONE };
@@ -74,6 +77,7 @@ template <class Ready> MW_INLINE int mw_await(const mw_common &c, int rank, Read
           return MW_GONE;
         }
       }
+      if ((int)threadIdx.x < c.num_ranks) mw_settle(c, threadIdx.x); // may be what the rank waits for
     }
     mw_pause();
   }
@@ -87,14 +91,20 @@ MW_INLINE bool mw_is_last(const mw_common &c, int step) {
   if (threadIdx.x == 0) {
     mw_fence_sys(); // blocks write into other devices' memory
     u32 *finished = &c.state->slot[c.slot].finished[step];
-    last = mw_add_acq_rel_gpu(finished, 1) == (u32)c.num_blocks - 1;
-    if (last) *finished = 0;
+    last = mw_add_relaxed_gpu(finished, 1) == (u32)c.num_blocks - 1;
+    if (last) {
+      mw_fence_sys();
+      *finished = 0;
+    }
   }
   __syncthreads();
   return last;
 }
 
 enum { MW_STEP_PLAN, MW_STEP_PLACE, MW_STEP_PUBLISH, MW_STEP_REDUCE };
+
+// Owners that have not opened yet; threads of other ranks are at it, too.
+MW_INLINE u64 mw_owed(const mw_slot *s) { return mw_peek_gpu(&s->owed); }
 
 // Gives an operation back: its outputs first, so that who still wants them gets
 // an error and no hang. One thread per rank.
@@ -103,7 +113,7 @@ MW_INLINE void mw_release(const mw_common &c, mw_slot *s, int slot, int rank) {
   if (!mw_in(c, members, rank)) return;
   if (mw_has(s->writers, rank))
     mw_store_release_sys(&mw_inbox_at(c, rank)->y_ready[slot], mw_word(op, s->combines | MW_FINAL));
-  if (mw_has(s->owners & ~s->owed, rank))
+  if (mw_has(s->owners & ~mw_owed(s), rank))
     mw_store_release_sys(mw_line_at(mw_slab_at(c, rank, s->slab_of[rank]), c.slab.done, c.rank),
                          mw_word(op, s->combines | MW_FINAL));
 }

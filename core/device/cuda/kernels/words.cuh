@@ -57,14 +57,15 @@ struct mw_slot {
   u64 released;   // 1: nothing of the operation is used any more
   u32 finished[8]; // blocks that have ended, by step
   u8 slab_of[MW_MAX_RANKS]; // which slab of an owner is written to
-  u8 pad[16];
+  u32 call[4]; // M, H, E and flags of its call
 };
 
 // The device's side of one buffer.
 struct mw_state {
   u64 next_op;
   u64 failed; // not 0: the error that ended the buffer
-  u64 pad[6];
+  u64 over;   // waits that have ended, one per rank and wait
+  u64 pad[5];
   mw_slot slot[MW_MAX_SLOTS];
 };
 
@@ -104,7 +105,6 @@ enum {
   MW_FLAG_WIDE = 2,           // expert outputs are float32
   MW_FLAG_SCALES_SHIFT = 2,   // two bits: the format of scales
   MW_FLAG_PARAMS = 0xf,       // what ranks must agree on
-  MW_FLAG_OPEN_AHEAD = 1 << 8, // see docs: one stream drives several ranks
 };
 
 // What every kernel is given.

@@ -1,0 +1,68 @@
+// Finds what nothing orders. Threads of the emulator take turns, so each of
+// them sees at once what others have written; on a device only fences, acquire
+// and release, barriers and the ends of launches make it so. Here every access
+// is compared with earlier ones to the same bytes: if two of different threads
+// conflict, one of them writes, and no chain of these comes between them, that
+// is a race, whatever the values were. So a missing fence is found in every
+// order of turns in which both accesses happen.
+//
+// Plain accesses are told by the compiler (-fsanitize=thread, whose calls end
+// here), those of order.cuh tell themselves. What the host, other processes,
+// events and memset do is not seen.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace emu {
+
+struct fibre;
+struct running;
+
+enum order { RELAXED = 0, ACQUIRE = 1, RELEASE = 2, ACQ_REL = 3, PEEK = 4 };
+enum scope { GPU, SYS }; // a stream stands for a device of its own
+
+// Where a primitive is used, and its part that a test can leave out.
+struct site {
+  const char *file;
+  int line;
+};
+
+// The accesses of order.cuh, carried out and remembered.
+uint64_t load(const uint64_t *p, order o, scope s, site at);
+void store(uint64_t *p, uint64_t v, order o, scope s, site at);
+uint64_t add(uint64_t *p, uint64_t v, order o, scope s, site at);
+uint32_t add(uint32_t *p, uint32_t v, order o, scope s, site at);
+uint64_t swap_if_zero(uint64_t *p, uint64_t v, order o, scope s, site at);
+uint64_t bit_or(uint64_t *p, uint64_t v, order o, scope s, site at);
+uint64_t bit_and(uint64_t *p, uint64_t v, order o, scope s, site at);
+void fence(site at);
+
+// What one thread, block or launch has seen; see races.cc.
+struct thread_sight;
+struct block_sight;
+struct launch_sight;
+
+launch_sight *launch_begins(unsigned stream, const char *kernel);
+void launch_ends(launch_sight *l);
+block_sight *block_begins(launch_sight *l, unsigned index, unsigned threads);
+void block_ends(block_sight *b);
+void barrier_passed(block_sight *b);
+bool barrier_counts(site at); // false: a test leaves its order out
+thread_sight *sight_of(block_sight *b, unsigned thread);
+void shared_by_block(block_sight *b, const void *p, size_t bytes);
+
+void copied(unsigned stream, void *to, const void *from, size_t bytes);
+void host_waited(unsigned stream);
+void memory_appears(const void *p, size_t bytes);
+void memory_goes(const void *p);
+
+// For tests. Nothing of a device may run.
+void watch(bool on);
+std::string races();
+std::string sites();
+void leave_out(const char *site);
+
+} // namespace emu
