@@ -162,6 +162,7 @@ def go_bench() -> None:
 # Packages with fuzz targets. Those of C and Python are in their suites.
 FUZZ_PACKAGES = [
     "core/device/cpu",
+    "core/device/cuda/images",
     "core/endpoint",
     "core/ep",
     "core/ep/layout",
