@@ -1,8 +1,8 @@
 """Makes the archive of the CUDA kernels' code that a release has: `make kernels`.
 
-Compiles with NVIDIA's NVRTC, which needs no GPU and no driver. Its packages, pinned in nvrtc/, are
-installed into folders of build/kernels: two versions cannot be in one environment. Needs Python with
-pip, and Go.
+Compiles with NVIDIA's NVRTC, which needs no GPU and no driver. Its packages, pinned in nvrtc/,
+are installed into folders of build/kernels: two versions cannot be in one environment. Needs
+Python with pip, and Go.
 """
 
 from __future__ import annotations
