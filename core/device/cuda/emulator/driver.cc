@@ -398,6 +398,10 @@ CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t bytes) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuMemAllocManaged(CUdeviceptr *p, size_t bytes, unsigned flags) {
+  return flags == CU_MEM_ATTACH_GLOBAL ? cuMemAlloc_v2(p, bytes) : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult cuMemFree_v2(CUdeviceptr p) {
   BEGIN(not_captured);
   auto at = d->memory.find(p);
