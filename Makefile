@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := $(if $(MOEWIRE_VENV),$(MOEWIRE_VENV),.venv)
 
-.PHONY: help demo test wheel kernels lib lint format bench venv lock clean
+.PHONY: help demo test wheel kernels gpu-test gpu-bench lib lint format bench venv lock clean
 
 help:
 	@echo 'make demo    a trained MoE model over four processes, against one process'
@@ -14,6 +14,7 @@ help:
 	@echo 'make lib     build python/moewire/libmoewire.so'
 	@echo 'make wheel   build the release wheel into wheels/dist, and audit it'
 	@echo 'make kernels compile the CUDA kernels for a release (no GPU needed)'
+	@echo 'make gpu-test, make gpu-bench   on a machine with a GPU, each in ten minutes'
 	@echo 'make venv    only install what the others need, into $(VENV)'
 	@echo 'make clean   remove what was built'
 
@@ -36,6 +37,9 @@ kernels:
 bench:
 	@$(PYTHON) .ci/steps.py --quiet venv install
 	@$(VENV)/bin/moewire bench --tables main
+
+gpu-test gpu-bench:
+	@$(PYTHON) .ci/gpu.py $(@:gpu-%=%)
 
 venv:
 	@$(PYTHON) .ci/steps.py venv
