@@ -56,6 +56,8 @@ BENCHES = [
     ["-tokens", "128"],
     ["-tokens", "128", "-fp8"],
 ]
+# The baseline that rows are compared with; its code is NVRTC's.
+BASELINES = [[*more, "-baseline"] for more in BENCHES]
 # How programs end. gpubench ends with 3 where the device has too little memory.
 OUTCOMES = {0: "passed", 3: "does not fit", None: "out of time"}
 FINE = ("passed", "does not fit", "not there")
@@ -247,7 +249,7 @@ def run_benches(run: Run) -> list[Row]:
     common = [str(BENCH), "-driver", run.driver]
     if run.emulated:
         return [run.row("small", [*common, "-emulated", *SMALL], {})]
-    return [run.row(" ".join(more), [*common, *more], {}) for more in BENCHES]
+    return [run.row(" ".join(more), [*common, *more], {}) for more in BENCHES + BASELINES]
 
 
 def table(title: str, found: dict[str, str], rows: list[Row]) -> str:
@@ -266,23 +268,27 @@ def table(title: str, found: dict[str, str], rows: list[Row]) -> str:
 
 def bench_table(results: list[dict[str, Any]]) -> list[str]:
     """Logical ranks on one device share its memory: this says nothing of links between GPUs."""
-    head = ["R", "T", "H", "K", "E", "fp8", "slots", "copy GB/s", "dispatch us", "of floor",
+    head = ["what", "R", "T", "H", "K", "E", "fp8", "slots", "copy GB/s", "dispatch us", "of floor",
             "combine us", "of floor", "parts of rank 0, us", "host us per launch",
             "Go allocations", "code"]  # fmt: skip
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for r in results:
-        parts = ", ".join(f"{k} {v:.1f}" for k, v in sorted(r["rank_0_parts_us"].items()))
-        cells = [r["ranks"], r["tokens_per_rank"], r["hidden"], r["topk"], r["experts"], r["fp8"],
-                 r["slots"], f"{r['copy_gb_per_s']:.0f}", f"{r['dispatch_us']:.1f}",
+        parts = r["rank_0_parts_us"] or {}
+        cells = [r["what"], r["ranks"], r["tokens_per_rank"], r["hidden"], r["topk"], r["experts"],
+                 r["fp8"], r["slots"], f"{r['copy_gb_per_s']:.0f}", f"{r['dispatch_us']:.1f}",
                  f"{r['dispatch_of_floor']:.2f}", f"{r['combine_us']:.1f}",
-                 f"{r['combine_of_floor']:.2f}", parts, f"{r['host_us_per_launch']:.2f}",
-                 f"{r['go_allocations_per_op']:.2f}", r["code"]]  # fmt: skip
+                 f"{r['combine_of_floor']:.2f}",
+                 ", ".join(f"{k} {v:.1f}" for k, v in sorted(parts.items())),
+                 f"{r['host_us_per_launch']:.2f}", f"{r['go_allocations_per_op']:.2f}",
+                 r["code"]]  # fmt: skip
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     notes = (
         "R logical ranks on one GPU, so bound by its memory. Time is per operation of all ranks,"
         " in graphs, the best of several replays. The floor is the time in which a plain copy of"
         " the same run moves the bytes that the format must touch; 1.00 is its speed. Below"
-        " T = 1024 caches hold much of it, and the floor is not valid."
+        " T = 1024 caches hold much of it, and the floor is not valid. The baseline is our own"
+        " writing of the four copies that others make (core/device/cuda/gpubench/baseline); it is"
+        " launched without graphs, each phase of all ranks before the next, and held to our floor."
     )
     return [*lines, "", notes]
 

@@ -39,7 +39,7 @@ struct task {
 struct event {
   bool done = true;
   bool timing = true;
-  uint64_t at_ns = 0, recorded = 0;
+  uint64_t at_ns = 0, recorded = 0, reached = 0; // records that were queued, that were come to
 };
 
 struct graph {
@@ -649,7 +649,7 @@ CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned) {
   BEGIN(needs_context);
   if (!d->events.count(e)) return CUDA_ERROR_INVALID_HANDLE;
   uint64_t recorded = d->events[e]->recorded; // a later record does not count
-  return short_task(s, [=] { return !d->events.count(e) || d->events[e]->done || d->events[e]->recorded != recorded; });
+  return short_task(s, [=] { return !d->events.count(e) || d->events[e]->reached >= recorded; });
 }
 
 CUresult cuStreamIsCapturing(CUstream s, CUstreamCaptureStatus *status) {
@@ -699,7 +699,9 @@ CUresult cuEventRecord(CUevent e, CUstream s) {
   of->done = false;
   uint64_t mine = ++of->recorded;
   return short_task(s, [=] {
-    if (d->events.count(e) && of->recorded == mine) of->done = true, of->at_ns = emu::now_ns();
+    if (!d->events.count(e)) return true;
+    of->reached = mine;
+    if (of->recorded == mine) of->done = true, of->at_ns = emu::now_ns();
     return true;
   });
 }

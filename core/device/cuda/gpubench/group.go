@@ -102,6 +102,9 @@ func (g *group) fill() (err error) {
 	if 2*each+2<<30 > free {
 		g.slots = 1
 	}
+	if o.baseline {
+		each = o.baselineShape().NumBytes()
+	}
 	if each+2<<30 > free && !o.emulated {
 		return fmt.Errorf("%w: %d ranks with %d tokens need %d bytes, %d are free", errNoRoom, o.ranks, o.tokens, each+2<<30, free)
 	}
@@ -109,6 +112,9 @@ func (g *group) fill() (err error) {
 		if err := g.join(r); err != nil {
 			return err
 		}
+	}
+	if o.baseline {
+		return nil
 	}
 	for _, m := range g.ranks {
 		for r, peer := range g.ranks {
@@ -123,16 +129,11 @@ func (g *group) fill() (err error) {
 }
 
 func (g *group) join(r int) error {
-	o := g.o
-	e, err := cuda.NewEngine(g.d, cuda.Config{
-		Rank: r, NumRanks: o.ranks, NumSlots: g.slots, SlabBytes: g.slab.SizeBytes,
-		MaxSelections: o.tokens * o.topK, MaxExperts: o.experts,
-	})
-	if err != nil {
+	m := &rank{}
+	if err := g.makeEngine(m, r); err != nil {
 		return err
 	}
-	m := &rank{Engine: e}
-	g.closers = append(g.closers, e.Close)
+	var err error
 	if m.stream, err = g.lib.StreamCreate(0); err != nil {
 		return err
 	}
@@ -143,6 +144,21 @@ func (g *group) join(r int) error {
 	}
 	g.ranks = append(g.ranks, m)
 	return nil
+}
+
+func (g *group) makeEngine(m *rank, r int) (err error) {
+	o := g.o
+	if o.baseline {
+		return nil
+	}
+	m.Engine, err = cuda.NewEngine(g.d, cuda.Config{
+		Rank: r, NumRanks: o.ranks, NumSlots: g.slots, SlabBytes: g.slab.SizeBytes,
+		MaxSelections: o.tokens * o.topK, MaxExperts: o.experts,
+	})
+	if err == nil {
+		g.closers = append(g.closers, m.Close)
+	}
+	return err
 }
 
 // choose draws each token's experts, all different, as a gate without a bias.

@@ -15,7 +15,7 @@ type options struct {
 	driver                        string
 	ranks, tokens, hidden         int
 	topK, experts                 int
-	fp8, emulated                 bool
+	fp8, emulated, baseline       bool
 	opsPerGraph, replays, hostOps int
 	copyBytes, ordinal            int
 }
@@ -35,9 +35,14 @@ func main() {
 	flag.IntVar(&o.hostOps, "host-ops", 20, "operations whose launches the host is timed for")
 	flag.IntVar(&o.copyBytes, "copy", 1<<30, "bytes of the plain device copy")
 	flag.BoolVar(&o.emulated, "emulated", false, "the driver is the emulator: the numbers mean nothing")
+	flag.BoolVar(&o.baseline, "baseline", false, "time the baseline of four copies instead of the engine")
 	flag.Parse()
 	runtime.LockOSThread()
-	result, err := run(&o)
+	measure := run
+	if o.baseline {
+		measure = runBaseline
+	}
+	result, err := measure(&o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		if errors.Is(err, errNoRoom) {

@@ -13,6 +13,7 @@ import (
 // ranks together.
 type result struct {
 	Emulated bool   `json:"emulated,omitempty"`
+	What     string `json:"what"`
 	Code     string `json:"code"`
 	NumSMs   int    `json:"num_sms"`
 	Ranks    int    `json:"ranks"`
@@ -54,10 +55,7 @@ func run(o *options) (res *result, err error) {
 	if err := g.check(); err != nil {
 		return nil, err
 	}
-	res = &result{
-		Emulated: o.emulated, Code: g.code, NumSMs: g.d.NumSMs, Ranks: o.ranks, Tokens: o.tokens, Hidden: o.hidden,
-		TopK: o.topK, Experts: o.experts, FP8: o.fp8, Slots: g.slots,
-	}
+	res = g.result("moewire", g.code)
 	for _, f := range []func(*result) error{g.measureCopy, g.measureGraphs, g.measureParts, g.measureHost} {
 		if err := f(res); err != nil {
 			return nil, err
@@ -65,6 +63,14 @@ func run(o *options) (res *result, err error) {
 	}
 	g.floors(res)
 	return res, g.check()
+}
+
+func (g *group) result(what, code string) *result {
+	o := g.o
+	return &result{
+		Emulated: o.emulated, What: what, Code: code, NumSMs: g.d.NumSMs, Ranks: o.ranks, Tokens: o.tokens,
+		Hidden: o.hidden, TopK: o.topK, Experts: o.experts, FP8: o.fp8, Slots: g.slots,
+	}
 }
 
 // floors are what this format's rows need: each row of x is read once and

@@ -23,12 +23,20 @@ func (n nvrtc) compile(target string) ([]byte, error) {
 // loadCompiler opens the first NVRTC of: MOEWIRE_NVRTC, and nothing else if that
 // is set; what the process has open; the caller's places; the loader's; CUDA_HOME.
 func loadCompiler(o Options) (compiler, error) {
+	lib, err := OpenNVRTC(o)
+	if err != nil {
+		return nil, err
+	}
+	return nvrtc{lib}, nil
+}
+
+// OpenNVRTC opens the compiler that For would compile with.
+func OpenNVRTC(o Options) (*libnvrtc.Library, error) {
 	lib, err := openCompiler(o, os.Getenv)
 	if err != nil {
 		return nil, err
 	}
-	n, err := libnvrtc.New(lib)
-	return nvrtc{n}, err
+	return libnvrtc.New(lib)
 }
 
 func openCompiler(o Options, env func(string) string) (*dl.Library, error) {

@@ -88,9 +88,18 @@ type Use struct {
 
 // Compile makes code for a target: "sm_90", or "compute_80" for PTX.
 func Compile(lib *libnvrtc.Library, target string) (Image, error) {
+	return CompileText(lib, target, "")
+}
+
+// CompileText is Compile of other kernels, which include this package's headers:
+// for benchmarks. "" is Compile.
+func CompileText(lib *libnvrtc.Library, target, text string) (Image, error) {
 	src, err := source()
 	if err != nil {
 		return Image{}, err
+	}
+	if text != "" {
+		src.Text = text
 	}
 	out, err := lib.Compile(src, append([]string{"--gpu-architecture=" + target}, options...)...)
 	if err != nil {
