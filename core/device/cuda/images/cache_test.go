@@ -194,7 +194,7 @@ func TestTwoProcesses(t *testing.T) {
 }
 
 func useCache(t *testing.T, dir string) {
-	for i := range 20 {
+	for i := range 6 {
 		f := newFinder(nil, &fakeCompiler{archs: []int{90}}, dir)
 		if i%5 == 0 {
 			f.cache.maxBytes = 1 // everything goes
