@@ -59,7 +59,16 @@ var layers = []struct {
 	{"core/device/devicetest", []string{"core/device"}},
 	{"core/device/cpu", []string{"core/device", "core/internal/..."}},
 	{"core/device/cuda/kernels", []string{"core/internal/libnvrtc"}},
+	{"core/device/cuda/images", []string{"core/device/cuda/kernels", "core/internal/..."}},
+	{"core/device/cuda/images/prebuild", []string{
+		"core/device/cuda/images", "core/device/cuda/kernels", "core/internal/...",
+	}},
 	{"core/device/cuda", []string{"core/device", "core/device/cuda/kernels", "core/ep/layout", "core/internal/..."}},
+	// Times the engine on a GPU, and what it is compared with.
+	{"core/device/cuda/gpubench/baseline", []string{"core/device/cuda/kernels", "core/internal/..."}},
+	{"core/device/cuda/gpubench", []string{
+		"core/device/cuda", "core/device/cuda/images", "core/device/cuda/gpubench/baseline", "core/ep/layout", "core/internal/...",
+	}},
 
 	{"core/ep", []string{
 		"core/ep/layout", "core/ep/membership", "core/op", "core/telemetry",
@@ -84,7 +93,8 @@ var rooms = []struct {
 		within: []string{
 			"core/internal/...", "core/transport/shm", "core/transport/inproc",
 			"core/transport/transporttest", "core/transport/tcp", "core/transport/verbs",
-			"core/transport/fake", "core/transport/mixed", "core/device/cpu", "core/device/cuda", "capi",
+			"core/transport/fake", "core/transport/mixed", "core/device/cpu", "core/device/cuda",
+			"core/device/cuda/gpubench/...", "capi",
 		},
 	},
 	{path: "C", within: []string{"capi", "core/device/cpu"}},

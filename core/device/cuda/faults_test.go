@@ -13,7 +13,7 @@ import (
 
 // small is a group and an operation of it that all tests of faults use.
 func small(t *testing.T, ranks int) (*group, *op, *layout.Slab) {
-	emu := emulate(t)
+	emu := driver(t)
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 13))
 	emu.order(rng.Uint64(), 16, 8)
 	s := layout.Shape{MaxTokens: 6, Hidden: 128, NumExperts: int64(2 * ranks), NumRanks: int64(ranks)}

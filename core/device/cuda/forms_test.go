@@ -88,7 +88,7 @@ var forms = []form{
 // TestForms runs every form twice, in random order of all threads, and
 // compares it with plain loops and with the CPU's kernels.
 func TestForms(t *testing.T) {
-	emu := emulate(t)
+	emu := driver(t)
 	seed := testenv.Seed(t)
 	for i, f := range forms {
 		t.Run(f.name, func(t *testing.T) {

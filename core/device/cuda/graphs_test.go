@@ -83,7 +83,7 @@ func (o *op) checkIdentity(t testing.TB, r int) {
 // TestGraphsOfAnyLength replays graphs of odd and even lengths, on ranks that
 // cut the same sequence of operations differently and mix in plain calls.
 func TestGraphsOfAnyLength(t *testing.T) {
-	emu := emulate(t)
+	emu := driver(t)
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 11))
 	for _, lengths := range [][]int{{1, 1}, {2, 2}, {3, 3}, {7, 7}, {3, 1}, {2, 6}} {
 		t.Run(fmt.Sprint(lengths), func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestGraphsOfAnyLength(t *testing.T) {
 // TestThousandOperations replays graphs of two ranks that cut them differently,
 // a thousand operations each.
 func TestThousandOperations(t *testing.T) {
-	emu := emulate(t)
+	emu := driver(t)
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 17))
 	emu.order(rng.Uint64(), 8, 8)
 	s := layout.Shape{MaxTokens: 2, Hidden: 8, NumExperts: 2, NumRanks: 2}

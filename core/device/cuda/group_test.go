@@ -15,7 +15,7 @@ import (
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
 
-// group is several ranks of this process on the emulated device, each with a
+// group is several ranks of this process on one device, each with a
 // stream of its own.
 type group struct {
 	t     testing.TB
@@ -41,8 +41,8 @@ type member struct {
 const tensorBytes = 8 << 20
 
 func newGroup(t testing.TB, ranks, slots int, slabBytes int64) *group {
-	emu := emulate(t)
-	d, err := Open(emu.Library, 0, []byte("kernels\x00"))
+	drv := driver(t)
+	d, err := Open(drv.Library, 0, drv.code(t))
 	require.NoError(t, err)
 	g := &group{t: t, d: d, value: ordinary, pick: anyExpert}
 	for r := range ranks {
@@ -65,12 +65,14 @@ func newGroup(t testing.TB, ranks, slots int, slabBytes int64) *group {
 func (g *group) join(rank int, cfg Config) *member {
 	e, err := NewEngine(g.d, cfg)
 	require.NoError(g.t, err)
-	e.threads = threads{plan: 64, row: 64, wait: 64} // more would only cost time
+	if !onDevice() {
+		e.threads = threads{plan: 64, row: 64, wait: 64} // more would only cost time
+	}
 	m := &member{Engine: e}
-	m.tensors, err = g.d.Alloc(tensorBytes)
-	require.NoError(g.t, err)
-	m.seen, err = g.d.Alloc(uint64(cfg.SlabBytes))
-	require.NoError(g.t, err)
+	m.tensors, m.seen = g.alloc(tensorBytes), g.alloc(uint64(cfg.SlabBytes))
+	if onDevice() {
+		g.showShared(m.Engine)
+	}
 	g.must(func() (err error) { m.stream, err = g.d.lib.StreamCreate(0); return err })
 	return m
 }
@@ -94,8 +96,8 @@ func (g *group) close() {
 	require.NoError(g.t, g.d.Close())
 }
 
-// tensor takes n values of the rank's memory. Device memory is host memory
-// here, so that tests read and write it at its address.
+// tensor takes n values of the rank's memory, which tests read and write at its
+// address.
 func tensor[T any](m *member, n int) (uint64, []T) {
 	var zero T
 	addr := m.tensors.Address() + m.used

@@ -14,7 +14,7 @@ import (
 // TestExchange sends and combines with several ranks, in random order of all
 // threads, and compares rows and sums with what plain loops give.
 func TestExchange(t *testing.T) {
-	emu := emulate(t)
+	emu := driver(t)
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 7))
 	for _, ranks := range []int{1, 2, 4} {
 		for _, fp8 := range []bool{false, true} {

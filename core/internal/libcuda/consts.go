@@ -38,6 +38,7 @@ const (
 
 	// Pinned host memory.
 	HostAllocPortable  = 1
+	MemAttachGlobal    = 1
 	HostAllocDeviceMap = 2
 
 	// Memory that is mapped by hand.

@@ -28,6 +28,7 @@ var constants = map[string]int64{
 	"CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL":                             PointerDeviceOrdinal,
 	"CU_MEMORYTYPE_HOST":                                              MemoryTypeHost,
 	"CU_MEMORYTYPE_DEVICE":                                            MemoryTypeDevice,
+	"CU_MEM_ATTACH_GLOBAL":                                            MemAttachGlobal,
 	"CU_MEMHOSTALLOC_PORTABLE":                                        HostAllocPortable,
 	"CU_MEMHOSTALLOC_DEVICEMAP":                                       HostAllocDeviceMap,
 	"CU_MEM_ALLOCATION_TYPE_PINNED":                                   AllocationPinned,

@@ -12,7 +12,7 @@ type functions struct {
 	devicePrimaryCtxRetain, devicePrimaryCtxRelease, devicePrimaryCtxGetState dl.Func
 	ctxGetCurrent, ctxPushCurrent, ctxPopCurrent, ctxEnablePeerAccess         dl.Func
 	ctxGetStreamPriorityRange                                                 dl.Func
-	memAlloc, memFree, memGetInfo, memHostAlloc                               dl.Func
+	memAlloc, memAllocManaged, memFree, memGetInfo, memHostAlloc              dl.Func
 	memFreeHost, memHostGetDevicePointer, memsetD8Async, memcpyHtoDAsync      dl.Func
 	memcpyDtoHAsync, memcpyDtoDAsync, pointerGetAttribute                     dl.Func
 	memCreate, memRelease, memAddressReserve, memAddressFree                  dl.Func
@@ -53,6 +53,7 @@ func (c *functions) required() map[string]*dl.Func {
 		"cuCtxEnablePeerAccess":          &c.ctxEnablePeerAccess,
 		"cuCtxGetStreamPriorityRange":    &c.ctxGetStreamPriorityRange,
 		"cuMemAlloc_v2":                  &c.memAlloc,
+		"cuMemAllocManaged":              &c.memAllocManaged,
 		"cuMemFree_v2":                   &c.memFree,
 		"cuMemGetInfo_v2":                &c.memGetInfo,
 		"cuMemHostAlloc":                 &c.memHostAlloc,

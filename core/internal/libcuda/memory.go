@@ -9,7 +9,15 @@ func (l *Library) MemAlloc(numBytes uint64) (DevicePtr, error) {
 	return *p, l.check("cuMemAlloc_v2", r)
 }
 
-// MemFree frees what MemAlloc allocated. It synchronises the device.
+// MemAllocManaged allocates memory that device and host see at one address, and
+// that moves to whoever uses it: for tests.
+func (l *Library) MemAllocManaged(numBytes uint64) (DevicePtr, error) {
+	p := new(DevicePtr)
+	r := l.call.memAllocManaged.Call(uintptr(unsafe.Pointer(p)), uintptr(numBytes), MemAttachGlobal)
+	return *p, l.check("cuMemAllocManaged", r)
+}
+
+// MemFree frees what MemAlloc or MemAllocManaged allocated. It synchronises the device.
 func (l *Library) MemFree(p DevicePtr) error {
 	return l.check("cuMemFree_v2", l.call.memFree.Call(uintptr(p)))
 }

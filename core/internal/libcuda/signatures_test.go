@@ -24,6 +24,7 @@ var signatures = map[string]string{
 	"cuCtxEnablePeerAccess":          "CUcontext, unsigned",
 	"cuCtxGetStreamPriorityRange":    "int *, int *",
 	"cuMemAlloc_v2":                  "CUdeviceptr *, size_t",
+	"cuMemAllocManaged":              "CUdeviceptr *, size_t, unsigned",
 	"cuMemFree_v2":                   "CUdeviceptr",
 	"cuMemGetInfo_v2":                "size_t *, size_t *",
 	"cuMemHostAlloc":                 "void **, size_t, unsigned",

@@ -39,7 +39,7 @@ struct task {
 struct event {
   bool done = true;
   bool timing = true;
-  uint64_t at_ns = 0, recorded = 0;
+  uint64_t at_ns = 0, recorded = 0, reached = 0; // records that were queued, that were come to
 };
 
 struct graph {
@@ -416,6 +416,10 @@ CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t bytes) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuMemAllocManaged(CUdeviceptr *p, size_t bytes, unsigned flags) {
+  return flags == CU_MEM_ATTACH_GLOBAL ? cuMemAlloc_v2(p, bytes) : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult cuMemFree_v2(CUdeviceptr p) {
   BEGIN(not_captured);
   auto at = d->memory.find(p);
@@ -669,7 +673,7 @@ CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned) {
   BEGIN(needs_context);
   if (!d->events.count(e)) return CUDA_ERROR_INVALID_HANDLE;
   uint64_t recorded = d->events[e]->recorded; // a later record does not count
-  return short_task(s, [=] { return !d->events.count(e) || d->events[e]->done || d->events[e]->recorded != recorded; });
+  return short_task(s, [=] { return !d->events.count(e) || d->events[e]->reached >= recorded; });
 }
 
 CUresult cuStreamIsCapturing(CUstream s, CUstreamCaptureStatus *status) {
@@ -719,7 +723,9 @@ CUresult cuEventRecord(CUevent e, CUstream s) {
   of->done = false;
   uint64_t mine = ++of->recorded;
   return short_task(s, [=] {
-    if (d->events.count(e) && of->recorded == mine) of->done = true, of->at_ns = emu::now_ns();
+    if (!d->events.count(e)) return true;
+    of->reached = mine;
+    if (of->recorded == mine) of->done = true, of->at_ns = emu::now_ns();
     return true;
   });
 }

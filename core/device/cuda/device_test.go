@@ -1,0 +1,140 @@
+package cuda
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/device/cuda/images"
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/internal/libcuda"
+	"github.com/moewire/moewire/core/internal/testenv"
+)
+
+// testDriver names a driver, such as libcuda.so.1, that tests run on instead of
+// the emulator. `make gpu-test` sets it. Ranks that share a device wait for one
+// another: CUDA_DEVICE_MAX_CONNECTIONS=32 keeps their streams apart.
+const testDriver = "MOEWIRE_CUDA_TEST"
+
+func onDevice() bool { return os.Getenv(testDriver) != "" }
+
+// driver is the emulator, or what MOEWIRE_CUDA_TEST names.
+func driver(t testing.TB) *emulator {
+	name := os.Getenv(testDriver)
+	if name == "" {
+		return emulate(t)
+	}
+	lib, err := libcuda.Load(name)
+	if err != nil {
+		testenv.Lacking(t, "cuda", err.Error())
+	}
+	return &emulator{Library: lib}
+}
+
+// code is what the device loads: that of this build, as it is chosen for users.
+func (e *emulator) code(t testing.TB) []byte {
+	if !onDevice() {
+		return []byte("kernels\x00")
+	}
+	major, minor, err := Capability(e.Library, 0)
+	require.NoError(t, err)
+	code, description, err := images.For(major, minor, images.Options{})
+	require.NoError(t, err)
+	t.Log(description)
+	return code
+}
+
+// TestGiveEmulator copies the emulator to where MOEWIRE_CUDA_GIVE says, for
+// programs that are tried out on it.
+func TestGiveEmulator(t *testing.T) {
+	to := os.Getenv("MOEWIRE_CUDA_GIVE")
+	if to == "" {
+		t.Skip("MOEWIRE_CUDA_GIVE names no file")
+	}
+	emu := emulate(t)
+	data, err := os.ReadFile(emu.Name())
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(to, data, 0o700))
+}
+
+// alloc allocates memory that tests read and write at its address, too.
+func (g *group) alloc(numBytes uint64) *Memory {
+	if !onDevice() {
+		m, err := g.d.Alloc(numBytes)
+		require.NoError(g.t, err)
+		return m
+	}
+	m := &Memory{d: g.d, numBytes: numBytes}
+	g.must(func() (err error) { m.addr, err = g.d.lib.MemAllocManaged(numBytes); return err })
+	clear(bytesAt(uintptr(m.addr), numBytes))
+	return m
+}
+
+// showShared gives an engine shared memory that tests see. (Newly made, it is
+// not known to any other rank, and its own kernels hear of it by SetPeer.)
+func (g *group) showShared(e *Engine) {
+	shown := g.alloc(uint64(slabOff + int64(e.cfg.NumSlots)*e.cfg.SlabBytes))
+	require.NoError(g.t, e.shared.Close())
+	e.shared = shown
+}
+
+// TestReplays replays graphs of each length with 2, 4 and 8 ranks; on a device
+// a thousand times each.
+func TestReplays(t *testing.T) {
+	emu := driver(t)
+	times := 2
+	if onDevice() {
+		times = 1000
+	}
+	if set := os.Getenv("MOEWIRE_CUDA_REPLAYS"); set != "" {
+		var err error
+		times, err = strconv.Atoi(set)
+		require.NoError(t, err)
+	}
+	rng := rand.New(rand.NewPCG(testenv.Seed(t), 19))
+	for _, ranks := range []int{2, 4, 8} {
+		for _, length := range []int{1, 2, 3, 7} {
+			if ranks == 8 && length > 1 && !onDevice() {
+				continue // slow there
+			}
+			t.Run(fmt.Sprintf("ranks=%d/length=%d", ranks, length), func(t *testing.T) {
+				emu.order(rng.Uint64(), 4, 8+ranks)
+				replayTimes(t, rng, ranks, length, times)
+			})
+		}
+	}
+}
+
+// replayTimes launches all ranks' graphs in turn: a stream takes only so many
+// launches before the next one waits.
+func replayTimes(t *testing.T, rng *rand.Rand, ranks, length, times int) {
+	s := layout.Shape{MaxTokens: 3, Hidden: 16, NumExperts: int64(ranks), NumRanks: int64(ranks)}
+	slabs, err := layout.Of(s)
+	require.NoError(t, err)
+	g := newGroup(t, ranks, 2, slabs.SizeBytes)
+	o := g.random(rng, s, 2, 0, 0)
+	var graphs []recorded
+	for r := range ranks {
+		graphs = append(graphs, g.record(o, r, length, rng.IntN(2)))
+	}
+	defer func() {
+		for _, rec := range graphs {
+			g.must(func() error { return g.d.lib.GraphExecDestroy(rec.exec) })
+		}
+	}()
+	for range times {
+		for r, rec := range graphs {
+			g.must(func() error { return g.d.lib.GraphLaunch(rec.exec, g.ranks[r].stream) })
+		}
+	}
+	g.sync()
+	for r, m := range g.ranks {
+		require.Zero(t, m.report().Error, "%v", m.report().Detail)
+		require.EqualValues(t, times*length, m.report().Ops)
+		o.checkIdentity(t, r)
+	}
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/moewire/moewire/core/device/cuda"
+	"github.com/moewire/moewire/core/device/cuda/gpubench/baseline"
+	"github.com/moewire/moewire/core/device/cuda/images"
+	"github.com/moewire/moewire/core/internal/libcuda"
+)
+
+func (o *options) baselineShape() baseline.Shape {
+	return baseline.Shape{
+		Ranks: o.ranks, Tokens: o.tokens, Hidden: o.hidden, TopK: o.topK, Experts: o.experts, FP8: o.fp8,
+	}
+}
+
+// runBaseline times the baseline of four copies, on the same tensors.
+func runBaseline(o *options) (res *result, err error) {
+	g, err := open(o)
+	if g != nil {
+		defer func() { err = errors.Join(err, g.close()) }()
+	}
+	if err != nil {
+		return nil, err
+	}
+	code, name, err := g.baselineCode()
+	if err != nil {
+		return nil, err
+	}
+	var tensors []baseline.Tensors
+	var streams []libcuda.Stream
+	for _, m := range g.ranks {
+		tensors = append(tensors, baseline.Tensors{
+			X: m.dispatch.X, TopkIdx: m.dispatch.TopkIdx, Weights: m.combine.Weights, Out: m.combine.Out,
+		})
+		streams = append(streams, m.stream)
+	}
+	e, err := baseline.New(g.lib, code, o.baselineShape(), tensors, streams)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+	res = g.result("four copies (baseline)", name)
+	return res, errors.Join(g.measureCopy(res), g.measureBaseline(res, e))
+}
+
+// baselineCode compiles it: no build has it.
+func (g *group) baselineCode() ([]byte, string, error) {
+	if g.o.emulated {
+		return []byte("kernels\x00"), "emulated", nil
+	}
+	major, minor, err := cuda.Capability(g.lib, g.o.ordinal)
+	if err != nil {
+		return nil, "", err
+	}
+	nvrtc, err := images.OpenNVRTC(images.Options{})
+	if err != nil {
+		return nil, "", err
+	}
+	code, err := baseline.Compile(nvrtc, fmt.Sprintf("sm_%d%d", major, minor))
+	return code, fmt.Sprintf("cubin sm_%d%d, compiled by %s", major, minor, nvrtc.Name()), err
+}
+
+// measureBaseline is the best of some runs of several operations, launched one
+// by one: a phase of all ranks goes before the next.
+func (g *group) measureBaseline(res *result, e *baseline.Exchange) error {
+	half, all := math.Inf(1), math.Inf(1)
+	for range g.o.replays {
+		for _, m := range []struct {
+			best    *float64
+			combine bool
+		}{{&half, false}, {&all, true}} {
+			us, err := g.timed(func() (err error) {
+				for range g.o.opsPerGraph {
+					err = errors.Join(err, e.Dispatch())
+					if m.combine {
+						err = errors.Join(err, e.Combine())
+					}
+				}
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			*m.best = math.Min(*m.best, us/float64(g.o.opsPerGraph))
+		}
+	}
+	res.DispatchUs, res.TotalUs, res.CombineUs = half, all, all-half
+	g.floors(res)
+	return g.sumsOfFilled(e)
+}
+
+// sumsOfFilled compares sums where all outputs are one value.
+func (g *group) sumsOfFilled(e *baseline.Exchange) error {
+	if err := errors.Join(e.Dispatch(), g.sync()); err != nil {
+		return err
+	}
+	n := uint64(g.o.experts) * uint64(g.o.tokens) * uint64(2*g.o.hidden)
+	for r, m := range g.ranks {
+		if err := g.lib.MemsetAsync(libcuda.DevicePtr(e.Packed(r)), filling, n, m.stream); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(e.Combine(), g.sync()); err != nil {
+		return err
+	}
+	for r, m := range g.ranks {
+		if err := g.checkSums(r, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,326 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"unsafe"
+
+	"github.com/moewire/moewire/core/device/cuda"
+	"github.com/moewire/moewire/core/device/cuda/images"
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/internal/libcuda"
+)
+
+// group is all ranks, each with a stream of its own.
+type group struct {
+	o        *options
+	lib      *libcuda.Library
+	d        *cuda.Device
+	ctx      libcuda.Context
+	code     string
+	shape    layout.Shape
+	slab     layout.Slab
+	ranks    []*rank
+	slots    int
+	closers  []func() error
+	distinct int64 // pairs of token and expert of all ranks
+	perRank  int64 // pairs of token and rank that owns one of its experts
+}
+
+type rank struct {
+	*cuda.Engine
+	stream   libcuda.Stream
+	dispatch cuda.Dispatch
+	combine  cuda.Combine
+	ids      []int64
+	weights  []float32
+}
+
+// flagFP8 is MW_FLAG_FP8 of the kernels.
+const flagFP8 = 1
+
+var errNoRoom = errors.New("too little memory")
+
+func open(o *options) (*group, error) {
+	lib, err := libcuda.Load(o.driver)
+	if err != nil {
+		return nil, err
+	}
+	major, minor, err := cuda.Capability(lib, o.ordinal)
+	if err != nil {
+		return nil, err
+	}
+	code, description, err := images.For(major, minor, images.Options{})
+	if err != nil {
+		return nil, err
+	}
+	g := &group{o: o, lib: lib, code: description, slots: 2}
+	if g.d, err = cuda.Open(lib, o.ordinal, code); err != nil {
+		return nil, err
+	}
+	g.closers = append(g.closers, g.d.Close)
+	dev, err := lib.Device(o.ordinal)
+	if err != nil {
+		return g, err
+	}
+	if g.ctx, err = lib.RetainPrimary(dev); err != nil {
+		return g, err
+	}
+	g.closers = append(g.closers, func() error { return lib.ReleasePrimary(dev) })
+	if err := lib.PushContext(g.ctx); err != nil {
+		return g, err
+	}
+	g.closers = append(g.closers, lib.PopContext)
+	return g, g.fill()
+}
+
+// close undoes open, last things first.
+func (g *group) close() (err error) {
+	for i := len(g.closers) - 1; i >= 0; i-- {
+		err = errors.Join(err, g.closers[i]())
+	}
+	g.closers = nil
+	return err
+}
+
+// fill makes the ranks. One slot does where two do not fit.
+func (g *group) fill() (err error) {
+	o := g.o
+	g.shape = layout.Shape{
+		MaxTokens: int64(o.tokens), Hidden: int64(o.hidden), NumExperts: int64(o.experts), NumRanks: int64(o.ranks), FP8: o.fp8,
+	}
+	if g.slab, err = layout.Of(g.shape); err != nil {
+		return err
+	}
+	free, _, err := g.lib.MemInfo()
+	if err != nil {
+		return err
+	}
+	each := uint64(o.ranks) * uint64(g.slab.SizeBytes)
+	if 2*each+2<<30 > free {
+		g.slots = 1
+	}
+	if o.baseline {
+		each = o.baselineShape().NumBytes()
+	}
+	if each+2<<30 > free && !o.emulated {
+		return fmt.Errorf("%w: %d ranks with %d tokens need %d bytes, %d are free", errNoRoom, o.ranks, o.tokens, each+2<<30, free)
+	}
+	for r := range o.ranks {
+		if err := g.join(r); err != nil {
+			return err
+		}
+	}
+	if o.baseline {
+		return nil
+	}
+	for _, m := range g.ranks {
+		for r, peer := range g.ranks {
+			if err := m.SetPeer(r, peer.Shared()); err != nil {
+				return err
+			}
+		}
+		m.Join(1)
+		m.SetMembers(1<<48 | (1<<o.ranks - 1))
+	}
+	return nil
+}
+
+func (g *group) join(r int) error {
+	m := &rank{}
+	if err := g.makeEngine(m, r); err != nil {
+		return err
+	}
+	var err error
+	if m.stream, err = g.lib.StreamCreate(0); err != nil {
+		return err
+	}
+	g.closers = append(g.closers, func() error { return g.lib.StreamDestroy(m.stream) })
+	g.choose(m, rand.New(rand.NewPCG(1, uint64(r))))
+	if err := g.tensors(m); err != nil {
+		return err
+	}
+	g.ranks = append(g.ranks, m)
+	return nil
+}
+
+func (g *group) makeEngine(m *rank, r int) (err error) {
+	o := g.o
+	if o.baseline {
+		return nil
+	}
+	m.Engine, err = cuda.NewEngine(g.d, cuda.Config{
+		Rank: r, NumRanks: o.ranks, NumSlots: g.slots, SlabBytes: g.slab.SizeBytes,
+		MaxSelections: o.tokens * o.topK, MaxExperts: o.experts,
+	})
+	if err == nil {
+		g.closers = append(g.closers, m.Close)
+	}
+	return err
+}
+
+// choose draws each token's experts, all different, as a gate without a bias.
+func (g *group) choose(m *rank, rng *rand.Rand) {
+	o := g.o
+	local := o.experts / o.ranks
+	for range o.tokens {
+		owners := map[int]bool{}
+		for _, e := range rng.Perm(o.experts)[:o.topK] {
+			m.ids = append(m.ids, int64(e))
+			m.weights = append(m.weights, rng.Float32())
+			owners[e/local] = true
+		}
+		g.distinct += int64(o.topK)
+		g.perRank += int64(len(owners))
+	}
+}
+
+func (g *group) tensors(m *rank) error {
+	o := g.o
+	flags := uint32(0)
+	if o.fp8 {
+		flags = flagFP8
+	}
+	call := cuda.Call{
+		Shape: g.shape, NumTokens: o.tokens, TopK: o.topK, Flags: flags, Stream: uint64(m.stream), TimeoutNs: -1,
+	}
+	local := g.slab.LocalExperts
+	var x, out, ids, weights, counts, ranges uint64
+	for _, t := range []struct {
+		at       *uint64
+		numBytes int64
+		from     unsafe.Pointer
+	}{
+		{&x, 2 * int64(o.tokens) * int64(o.hidden), nil},
+		{&out, 2 * int64(o.tokens) * int64(o.hidden), nil},
+		{&ids, 8 * int64(len(m.ids)), unsafe.Pointer(&m.ids[0])},
+		{&weights, 4 * int64(len(m.weights)), unsafe.Pointer(&m.weights[0])},
+		{&counts, 4 * local, nil},
+		{&ranges, 8 * local * int64(o.ranks), nil},
+	} {
+		memory, err := g.d.Alloc(uint64(t.numBytes))
+		if err != nil {
+			return err
+		}
+		g.closers = append(g.closers, memory.Close)
+		*t.at = memory.Address()
+		p := libcuda.DevicePtr(memory.Address())
+		if t.from != nil {
+			err = g.lib.CopyToDeviceAsync(p, uintptr(t.from), uint64(t.numBytes), m.stream)
+		} else {
+			err = g.lib.MemsetAsync(p, filling, uint64(t.numBytes), m.stream)
+		}
+		if err = errors.Join(err, g.lib.StreamSynchronize(m.stream)); err != nil {
+			return err
+		}
+	}
+	m.dispatch = cuda.Dispatch{Call: call, X: x, RecvCount: counts, Layout: ranges}
+	m.dispatch.TopkIdx = ids
+	call.TopkIdx = ids
+	m.combine = cuda.Combine{Call: call, Weights: weights, Out: out}
+	return nil
+}
+
+// filling makes bf16 values that are no zeros: 0x3f3f.
+const filling = 0x3f
+
+// check fills the outputs of all experts and compares counts and sums with
+// plain loops.
+func (g *group) check() error {
+	for _, m := range g.ranks {
+		y := libcuda.DevicePtr(m.Slab(0)) + libcuda.DevicePtr(g.slab.YOff)
+		if err := g.lib.MemsetAsync(y, filling, uint64(g.slab.Y().Bytes), m.stream); err != nil {
+			return err
+		}
+	}
+	if err := g.sync(); err != nil {
+		return err
+	}
+	for _, m := range g.ranks {
+		if err := m.all(0); err != nil {
+			return err
+		}
+	}
+	if err := g.sync(); err != nil {
+		return err
+	}
+	for r, m := range g.ranks {
+		if err := errors.Join(g.checkCounts(r, m), g.checkSums(r, m)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g *group) checkCounts(r int, m *rank) error {
+	local := int(g.slab.LocalExperts)
+	want := make([]int32, local)
+	for _, peer := range g.ranks {
+		for _, e := range peer.ids {
+			if int(e)/local == r {
+				want[int(e)%local]++
+			}
+		}
+	}
+	got := make([]int32, local)
+	if err := g.fetch(unsafe.Pointer(&got[0]), m.dispatch.RecvCount, 4*local, m.stream); err != nil {
+		return err
+	}
+	for l := range want {
+		if got[l] != want[l] {
+			return fmt.Errorf("rank %d has %d rows for its expert %d, not %d", r, got[l], l, want[l])
+		}
+	}
+	return nil
+}
+
+// checkSums looks at all sums: every output is the same value, so that a sum is
+// one of the weights, in order.
+func (g *group) checkSums(r int, m *rank) error {
+	n, h := g.o.tokens, g.o.hidden
+	got := make([]uint16, n*h)
+	if err := g.fetch(unsafe.Pointer(&got[0]), m.combine.Out, 2*n*h, m.stream); err != nil {
+		return err
+	}
+	value := math.Float32frombits(uint32(filling<<8|filling) << 16)
+	for t := range n {
+		sum := float32(0)
+		for k := range g.o.topK {
+			sum += float32(m.weights[t*g.o.topK+k] * value)
+		}
+		u := math.Float32bits(sum)
+		want := uint16((u + 0x7fff + u>>16&1) >> 16)
+		for i, v := range got[t*h:][:h] {
+			if v != want {
+				return fmt.Errorf("rank %d, token %d, value %d: %#x, not %#x", r, t, i, v, want)
+			}
+		}
+	}
+	return nil
+}
+
+func (g *group) fetch(to unsafe.Pointer, from uint64, n int, s libcuda.Stream) error {
+	return errors.Join(
+		g.lib.CopyToHostAsync(uintptr(to), libcuda.DevicePtr(from), uint64(n), s), g.lib.StreamSynchronize(s))
+}
+
+func (g *group) sync() (err error) {
+	for _, m := range g.ranks {
+		err = errors.Join(err, g.lib.StreamSynchronize(m.stream))
+	}
+	return err
+}
+
+// all launches a dispatch and a combine of the outputs that lie in the slab.
+func (m *rank) all(slot int) error {
+	m.dispatch.Slot, m.combine.Slot = slot, slot
+	return errors.Join(m.Send(&m.dispatch), m.Receive(&m.dispatch), m.Publish(&m.combine), m.Reduce(&m.combine))
+}
+
+// half launches a dispatch and gives it back.
+func (m *rank) half(slot int) error {
+	m.dispatch.Slot = slot
+	return errors.Join(m.Send(&m.dispatch), m.Receive(&m.dispatch), m.Release(&m.dispatch.Call))
+}

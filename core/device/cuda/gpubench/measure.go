@@ -1,0 +1,263 @@
+package main
+
+import (
+	"errors"
+	"math"
+	"runtime"
+	"time"
+
+	"github.com/moewire/moewire/core/internal/libcuda"
+)
+
+// result is one line of what was measured. Times are in microseconds, of all
+// ranks together.
+type result struct {
+	Emulated bool   `json:"emulated,omitempty"`
+	What     string `json:"what"`
+	Code     string `json:"code"`
+	NumSMs   int    `json:"num_sms"`
+	Ranks    int    `json:"ranks"`
+	Tokens   int    `json:"tokens_per_rank"`
+	Hidden   int    `json:"hidden"`
+	TopK     int    `json:"topk"`
+	Experts  int    `json:"experts"`
+	FP8      bool   `json:"fp8"`
+	Slots    int    `json:"slots"`
+
+	CopyGBps float64 `json:"copy_gb_per_s"` // read and written, of a plain device copy
+
+	DispatchUs float64 `json:"dispatch_us"` // per operation, in graphs
+	TotalUs    float64 `json:"dispatch_and_combine_us"`
+	CombineUs  float64 `json:"combine_us"` // the difference
+
+	DispatchBytes int64   `json:"dispatch_bytes"` // that must be read and written at least
+	CombineBytes  int64   `json:"combine_bytes"`
+	DispatchFloor float64 `json:"dispatch_of_floor"` // floor by time: 1 is the copy's speed
+	CombineFloor  float64 `json:"combine_of_floor"`
+
+	Parts map[string]float64 `json:"rank_0_parts_us"` // plain launches, of rank 0's stream
+
+	HostUsPerLaunch float64 `json:"host_us_per_launch"`
+	AllocsPerOp     float64 `json:"go_allocations_per_op"`
+}
+
+// numLaunches of a dispatch and a combine.
+const numLaunches = 6
+
+func run(o *options) (res *result, err error) {
+	g, err := open(o)
+	if g != nil {
+		defer func() { err = errors.Join(err, g.close()) }()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := g.check(); err != nil {
+		return nil, err
+	}
+	res = g.result("moewire", g.code)
+	for _, f := range []func(*result) error{g.measureCopy, g.measureGraphs, g.measureParts, g.measureHost} {
+		if err := f(res); err != nil {
+			return nil, err
+		}
+	}
+	g.floors(res)
+	return res, g.check()
+}
+
+func (g *group) result(what, code string) *result {
+	o := g.o
+	return &result{
+		Emulated: o.emulated, What: what, Code: code, NumSMs: g.d.NumSMs, Ranks: o.ranks, Tokens: o.tokens,
+		Hidden: o.hidden, TopK: o.topK, Experts: o.experts, FP8: o.fp8, Slots: g.slots,
+	}
+}
+
+// floors are what this format's rows need: each row of x is read once and
+// stored for every expert, each output is read once, each result is stored once.
+func (g *group) floors(res *result) {
+	tokens, h := int64(g.o.tokens*g.o.ranks), int64(g.o.hidden)
+	stored := g.slab.RowBytes
+	if g.o.fp8 {
+		stored += g.slab.Groups() * 4
+	}
+	res.DispatchBytes = tokens*2*h + g.distinct*stored
+	res.CombineBytes = g.distinct*2*h + tokens*2*h
+	usPerByte := 1 / (res.CopyGBps * 1e3)
+	res.DispatchFloor = float64(res.DispatchBytes) * usPerByte / res.DispatchUs
+	res.CombineFloor = float64(res.CombineBytes) * usPerByte / res.CombineUs
+}
+
+// timed runs f between two events of all streams: the second one comes when
+// all are done.
+func (g *group) timed(f func() error) (us float64, err error) {
+	c := g.lib.NewCaller()
+	events := make([]libcuda.Event, len(g.ranks)+2)
+	for i := range events {
+		if events[i], err = g.lib.EventCreate(0); err != nil {
+			return 0, err
+		}
+		defer func() { err = errors.Join(err, g.lib.EventDestroy(events[i])) }()
+	}
+	begin, end, done := events[0], events[1], events[2:]
+	first := g.ranks[0].stream
+	err = c.Record(begin, first)
+	for _, m := range g.ranks[1:] {
+		err = errors.Join(err, c.Wait(m.stream, begin))
+	}
+	err = errors.Join(err, f())
+	for i, m := range g.ranks {
+		err = errors.Join(err, c.Record(done[i], m.stream), c.Wait(first, done[i]))
+	}
+	if err = errors.Join(err, c.Record(end, first), g.sync()); err != nil {
+		return 0, err
+	}
+	ms, err := g.lib.EventElapsed(begin, end)
+	return float64(ms) * 1e3, err
+}
+
+// measureCopy is the best of some plain copies on the device.
+func (g *group) measureCopy(res *result) error {
+	n := uint64(g.o.copyBytes) / 2
+	memory, err := g.d.Alloc(2 * n)
+	if err != nil {
+		return err
+	}
+	defer memory.Close()
+	from := libcuda.DevicePtr(memory.Address())
+	for range 5 {
+		us, err := g.timed(func() error {
+			return g.lib.CopyAsync(from+libcuda.DevicePtr(n), from, n, g.ranks[0].stream)
+		})
+		if err != nil {
+			return err
+		}
+		if us > 0 {
+			res.CopyGBps = math.Max(res.CopyGBps, float64(2*n)/us/1e3)
+		}
+	}
+	return nil
+}
+
+// measureGraphs is the best of some replays, per operation.
+func (g *group) measureGraphs(res *result) error {
+	half, err := g.replay((*rank).half)
+	if err != nil {
+		return err
+	}
+	all, err := g.replay((*rank).all)
+	res.DispatchUs, res.TotalUs, res.CombineUs = half, all, all-half
+	return err
+}
+
+func (g *group) replay(op func(m *rank, slot int) error) (best float64, err error) {
+	graphs := make([]libcuda.GraphExec, len(g.ranks))
+	for i, m := range g.ranks {
+		if graphs[i], err = g.record(m, op); err != nil {
+			return 0, err
+		}
+		defer func() { err = errors.Join(err, g.lib.GraphExecDestroy(graphs[i])) }()
+	}
+	best = math.Inf(1)
+	for range g.o.replays {
+		us, err := g.timed(func() (err error) {
+			for i, m := range g.ranks {
+				err = errors.Join(err, g.lib.GraphLaunch(graphs[i], m.stream))
+			}
+			return err
+		})
+		if err != nil {
+			return 0, err
+		}
+		best = math.Min(best, us/float64(g.o.opsPerGraph))
+	}
+	return best, nil
+}
+
+func (g *group) record(m *rank, op func(m *rank, slot int) error) (exec libcuda.GraphExec, err error) {
+	if err := g.lib.BeginCapture(m.stream, libcuda.CaptureModeThreadLocal); err != nil {
+		return 0, err
+	}
+	for i := range g.o.opsPerGraph {
+		err = errors.Join(err, op(m, i%g.slots))
+	}
+	captured, failed := g.lib.EndCapture(m.stream)
+	if err = errors.Join(err, failed); err != nil {
+		return 0, err
+	}
+	exec, err = g.lib.GraphInstantiate(captured)
+	return exec, errors.Join(err, g.lib.GraphDestroy(captured))
+}
+
+// measureParts times the parts of rank 0's operation, launched one by one, the
+// least of some.
+func (g *group) measureParts(res *result) error {
+	res.Parts = map[string]float64{}
+	c := g.lib.NewCaller()
+	names := []string{"send", "receive", "publish", "reduce"}
+	events := make([]libcuda.Event, len(names)+1)
+	for i := range events {
+		var err error
+		if events[i], err = g.lib.EventCreate(0); err != nil {
+			return err
+		}
+		defer func() { _ = g.lib.EventDestroy(events[i]) }()
+	}
+	for range g.o.replays {
+		var err error
+		for r, m := range g.ranks {
+			parts := []func() error{
+				func() error { return m.Send(&m.dispatch) }, func() error { return m.Receive(&m.dispatch) },
+				func() error { return m.Publish(&m.combine) }, func() error { return m.Reduce(&m.combine) },
+			}
+			for i, part := range parts {
+				if r == 0 {
+					err = errors.Join(err, c.Record(events[i], m.stream))
+				}
+				err = errors.Join(err, part())
+			}
+			if r == 0 {
+				err = errors.Join(err, c.Record(events[len(parts)], m.stream))
+			}
+		}
+		if err = errors.Join(err, g.sync()); err != nil {
+			return err
+		}
+		for i, name := range names {
+			ms, err := g.lib.EventElapsed(events[i], events[i+1])
+			if err != nil {
+				return err
+			}
+			if us := float64(ms) * 1e3; res.Parts[name] == 0 || us < res.Parts[name] {
+				res.Parts[name] = us
+			}
+		}
+	}
+	return nil
+}
+
+// measureHost times the calls that launch, and counts what they allocate.
+func (g *group) measureHost(res *result) error {
+	var spent time.Duration
+	var before, after runtime.MemStats
+	var allocs uint64
+	for range g.o.hostOps {
+		runtime.ReadMemStats(&before)
+		begin := time.Now()
+		for _, m := range g.ranks {
+			if err := m.all(0); err != nil {
+				return err
+			}
+		}
+		spent += time.Since(begin)
+		runtime.ReadMemStats(&after)
+		allocs += after.Mallocs - before.Mallocs
+		if err := g.sync(); err != nil {
+			return err
+		}
+	}
+	ops := float64(g.o.hostOps * len(g.ranks))
+	res.HostUsPerLaunch = float64(spent.Nanoseconds()) / 1e3 / ops / numLaunches
+	res.AllocsPerOp = float64(allocs) / ops
+	return nil
+}
