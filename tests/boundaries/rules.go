@@ -66,6 +66,12 @@ var layers = []struct {
 		"core/transport", "core/device", "core/internal/safego",
 	}},
 
+	// The same on a GPU.
+	{"core/ep/gpu", []string{
+		"core/ep", "core/ep/layout", "core/ep/membership", "core/transport", "core/transport/cudaipc",
+		"core/device", "core/device/cuda", "core/internal/safego",
+	}},
+
 	{"capi", []string{"core/..."}},
 	{"examples/...", []string{"core/..."}},
 	{"tests/...", nil},
