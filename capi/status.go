@@ -67,6 +67,8 @@ var statuses = []struct {
 	{transport.ErrWouldBlock, C.MW_ERR_WOULD_BLOCK},
 	{op.ErrWouldBlock, C.MW_ERR_WOULD_BLOCK},
 	{transport.ErrBusy, C.MW_ERR_BUSY},
+	// Of CUDA.
+	{errNoDevice, C.MW_ERR_NO_DEVICE},
 }
 
 func statusOf(err error) C.mw_status_t {

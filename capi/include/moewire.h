@@ -74,6 +74,9 @@ typedef int32_t mw_status_t;
 #define MW_ERR_NO_RESOURCE -21      /* the system has no more connections, or memory to lock */
 #define MW_ERR_BUSY -22             /* something of it is still in use; nothing happened */
 #define MW_ERR_NOT_SUPPORTED -23    /* not with this carrier, or not in this mode */
+/* Of CUDA: */
+#define MW_ERR_NO_DEVICE -24        /* no driver, or none that will do; says what was tried */
+#define MW_ERR_DEVICE -25           /* a call of the driver failed; named, with the driver's own text */
 
 typedef struct { uint64_t id; } mw_buffer_t;
 typedef struct { uint64_t id; } mw_handle_t; /* one dispatch, to be combined */
@@ -103,6 +106,19 @@ const char *mw_last_error(void);
  */
 mw_status_t mw_system_report(char *buf, uint64_t cap, uint64_t *len);
 
+/* Bytes of the caller's. */
+typedef struct {
+	uint64_t address;
+	uint64_t num_bytes;
+} mw_bytes_t;
+
+/*
+ * The CUDA driver and its devices as JSON, as mw_system_report. Initialises the
+ * driver in this process, and makes no context. `driver` is the path of the
+ * driver's library; NULL or empty: libcuda.so.1. MW_ERR_NO_DEVICE without one.
+ */
+mw_status_t mw_cuda_report(const mw_bytes_t *driver, char *buf, uint64_t cap, uint64_t *len);
+
 /* -------------------------------------------------------------- buffer -- */
 
 #define MW_CONFIG_DEBUG_FILL 1u /* fill released memory with NaN bytes (0xff) */
@@ -115,12 +131,6 @@ mw_status_t mw_system_report(char *buf, uint64_t cap, uint64_t *len);
 #define MW_CONFIG_NO_RECORD 2u  /* no statistics, no trace, no events of slow ranks */
 /* For tests of tests: flips one bit in the first row of every combine. */
 #define MW_CONFIG_TEST_CORRUPT_COMBINE 0x80000000u
-
-/* Bytes of the caller's. */
-typedef struct {
-	uint64_t address;
-	uint64_t num_bytes;
-} mw_bytes_t;
 
 typedef struct {
 	uint32_t size;

@@ -60,6 +60,8 @@ MW_ERR_REFUSED = -20
 MW_ERR_NO_RESOURCE = -21
 MW_ERR_BUSY = -22
 MW_ERR_NOT_SUPPORTED = -23
+MW_ERR_NO_DEVICE = -24
+MW_ERR_DEVICE = -25
 
 MW_CONFIG_DEBUG_FILL = 1
 MW_CONFIG_DETERMINISTIC = 4
@@ -348,6 +350,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mw_version": (c_char_p, ()),
     "mw_last_error": (c_char_p, ()),
     "mw_system_report": (_status, (c_void_p, c_uint64, POINTER(c_uint64))),
+    "mw_cuda_report": (_status, (POINTER(mw_bytes_t), c_void_p, c_uint64, POINTER(c_uint64))),
     "mw_buffer_size_hint": (_status, (POINTER(mw_shape_t), POINTER(c_uint64))),
     "mw_buffer_create": (_status, (POINTER(mw_config_t), POINTER(mw_buffer_t))),
     "mw_buffer_metadata": (_status, (mw_buffer_t, c_void_p, c_uint64, POINTER(c_uint64))),

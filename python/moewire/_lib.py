@@ -43,6 +43,7 @@ class Library:
     version: Callable[..., bytes]
     last_error: Callable[..., bytes]
     system_report: Callable[..., int]
+    cuda_report: Callable[..., int]
     buffer_size_hint: Callable[..., int]
     buffer_create: Callable[..., int]
     buffer_metadata: Callable[..., int]

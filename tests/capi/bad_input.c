@@ -29,6 +29,19 @@ static void test_report(void)
 	free(text);
 }
 
+static void test_cuda_report(void)
+{
+	static const char path[] = "/there/is/no/driver.so";
+	mw_bytes_t driver = {(uint64_t)(uintptr_t)path, sizeof path - 1};
+	mw_bytes_t nowhere = {0, 8}, long_one = {(uint64_t)(uintptr_t)path, 1 << 20};
+	uint64_t len = UNTOUCHED;
+	REFUSED(MW_ERR_NO_DEVICE, mw_cuda_report(&driver, NULL, 0, &len));
+	CHECK(strstr(mw_last_error(), path) && len == UNTOUCHED);
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_cuda_report(&nowhere, NULL, 0, &len));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_cuda_report(&long_one, NULL, 0, &len));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_cuda_report(&driver, NULL, 0, NULL));
+}
+
 static void test_nulls(void)
 {
 	mw_config_t config = config_of(0, 1);
@@ -354,6 +367,7 @@ int main(void)
 {
 	test_versions();
 	test_report();
+	test_cuda_report();
 	test_nulls();
 	test_configs();
 	test_old_config();
