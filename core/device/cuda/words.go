@@ -78,6 +78,7 @@ type report struct {
 	Detail [4]uint64        `c:"detail"`
 	Ops    uint64           `c:"ops"`
 	_      [2]uint64
+	Waits  [MaxRanks]uint64 `c:"waits"`
 }
 
 // Errors of the device, in report.Error.

@@ -78,11 +78,12 @@ struct mw_orders {
 
 // What the device says to the host.
 struct mw_report {
-  u64 late[MW_MAX_RANKS]; // not 0: a wait for this rank is past its deadline; the host decides
+  u64 late[MW_MAX_RANKS]; // not 0: a wait for this rank is past its deadline; the host takes it, and decides
   u64 error;              // MW_ERROR_*, the first that happened
   u64 detail[4];          // its numbers
   u64 ops;                // operations begun
   u64 pad[2];
+  u64 waits[MW_MAX_RANKS]; // not 0: something waits for this rank, and not for the first moment
 };
 
 enum {
