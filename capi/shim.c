@@ -209,6 +209,12 @@ mw_status_t mw_handle_release(mw_handle_t handle)
 	return mwiHandleRelease(handle.id);
 }
 
+mw_status_t mw_handle_release_on(mw_handle_t handle, uint64_t stream)
+{
+	NOT_FORKED();
+	return mwiHandleReleaseOn(handle.id, stream);
+}
+
 mw_status_t mw_op_wait(mw_op_t op, int32_t phase, int64_t timeout_us)
 {
 	NOT_FORKED();

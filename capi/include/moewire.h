@@ -170,7 +170,16 @@ typedef struct {
 	                            address or a network ("10.0.0.0/16"), or both ("v2,10.0.0.0/16") */
 	mw_bytes_t rdma_near;    /* what the device should be near to: a GPU's PCI address ("0000:41:00.0"), or
 	                            "node:N". Empty: the NUMA node that this process may run on, if it is one */
+	/* Where rows lie: see "CUDA" below. */
+	uint32_t device;         /* MW_DEVICE_*: the same on all ranks */
+	uint32_t device_ordinal; /* own: which CUDA device, as the driver counts them */
+	mw_bytes_t cuda_driver;  /* own: path of the driver's library; empty: libcuda.so.1 */
+	mw_bytes_t cuda_code;    /* own, for tests: code of the kernels, in place of the library's */
+	mw_bytes_t cuda_nvrtc;   /* own: where NVRTC may be, files or folders, with ':' between */
 } mw_config_t;
+
+#define MW_DEVICE_CPU 0u
+#define MW_DEVICE_CUDA 1u
 
 /* Shared memory between ranks of one host, else what both have; says what it chose (mw_buffer_paths). */
 #define MW_TRANSPORT_AUTO 0u
@@ -486,6 +495,7 @@ typedef struct {
 	uint64_t extra[MW_MAX_EXTRAS];   /* any bytes [T, extra_row_bytes]; may be 0 if T == 0 */
 	uint32_t extra_row_bytes[MW_MAX_EXTRAS]; /* 0: none; at most MW_MAX_EXTRA_BYTES; the same on
 	                                            every rank */
+	uint64_t stream;                 /* CUDA: a CUstream; 0: the legacy default stream. Else 0 */
 } mw_dispatch_args_t;
 
 #define MW_PHASE_SENT 1 /* inputs are no longer needed */
@@ -565,6 +575,7 @@ typedef struct {
 	int64_t slice_us;
 	int32_t phase;            /* MW_PHASE_SENT: only out is still needed; MW_PHASE_DONE */
 	int32_t reserved;         /* 0 */
+	uint64_t stream;          /* as for dispatch */
 } mw_combine_args_t;
 
 /*
@@ -610,6 +621,29 @@ mw_status_t mw_buffer_combine_buffer(mw_buffer_t buffer, mw_handle_t handle, int
  * and does nothing.
  */
 mw_status_t mw_handle_release(mw_handle_t handle);
+
+/*
+ * The same for the handle of a CUDA buffer, when `stream` comes to it.
+ * (mw_handle_release takes the stream of the dispatch.)
+ */
+mw_status_t mw_handle_release_on(mw_handle_t handle, uint64_t stream);
+
+/*
+ * CUDA. With mw_config_t.device == MW_DEVICE_CUDA, x, topk_idx, topk_weights,
+ * active_ranks, recv_count, layout_range, out and all addresses of a result are
+ * the device's. Calls launch kernels on args->stream and return: nothing waits on
+ * the host, timeout_us bounds each wait on the device, and slice_us has no
+ * meaning. MW_PHASE_SENT launches what needs the inputs, mw_op_wait the rest, on
+ * the same stream. Memory passed in is borrowed until the stream has come past
+ * what was launched; for a recorded graph, as long as it is replayed. `result`
+ * is complete when a call returns, its addresses depend on the shape and the
+ * slot alone, `memory` is 0. Calls on different streams are ordered by the caller.
+ *
+ * Errors of the device come with a later call (MW_ERR_DEVICE and others). Not
+ * on CUDA: num_bytes 0, DETERMINISTIC, DEBUG_FILL, MORE, FLAT, PRE_REDUCE, ranks
+ * of other hosts, statistics, traces and events (MW_ERR_NOT_SUPPORTED).
+ * mw_buffer_close frees the memory that results lie in.
+ */
 
 /* ----------------------------------------------------------- operation -- */
 

@@ -81,6 +81,8 @@ MW_HUGE_PAGES_ADVISE = 1
 MW_HUGE_PAGES_REQUIRE = 2
 MW_NUMA_NONE = 0
 MW_NUMA_LOCAL = 1
+MW_DEVICE_CPU = 0
+MW_DEVICE_CUDA = 1
 MW_SHAPE_FP32_OUTPUTS = 1
 MW_SHAPE_FLAT = 2
 
@@ -163,6 +165,11 @@ class mw_config_t(Structure):
         ("rdma_devices", mw_bytes_t),
         ("rdma_gid", mw_bytes_t),
         ("rdma_near", mw_bytes_t),
+        ("device", c_uint32),
+        ("device_ordinal", c_uint32),
+        ("cuda_driver", mw_bytes_t),
+        ("cuda_code", mw_bytes_t),
+        ("cuda_nvrtc", mw_bytes_t),
     ]
 
 
@@ -298,6 +305,7 @@ class mw_dispatch_args_t(Structure):
         ("topk_weights", c_uint64),
         ("extra", c_uint64 * MW_MAX_EXTRAS),
         ("extra_row_bytes", c_uint32 * MW_MAX_EXTRAS),
+        ("stream", c_uint64),
     ]
 
 
@@ -318,6 +326,7 @@ class mw_combine_args_t(Structure):
         ("slice_us", c_int64),
         ("phase", c_int32),
         ("reserved", c_int32),
+        ("stream", c_uint64),
     ]
 
 
@@ -376,6 +385,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mw_buffer_combine": (_status, (mw_buffer_t, POINTER(mw_combine_args_t), POINTER(mw_op_t))),
     "mw_buffer_combine_buffer": (_status, (mw_buffer_t, mw_handle_t, c_int64, POINTER(c_uint64))),
     "mw_handle_release": (_status, (mw_handle_t,)),
+    "mw_handle_release_on": (_status, (mw_handle_t, c_uint64)),
     "mw_op_wait": (_status, (mw_op_t, c_int32, c_int64)),
     "mw_op_test": (_status, (mw_op_t,)),
     "mw_op_cancel": (_status, (mw_op_t,)),

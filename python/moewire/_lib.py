@@ -63,6 +63,7 @@ class Library:
     buffer_combine: Callable[..., int]
     buffer_combine_buffer: Callable[..., int]
     handle_release: Callable[..., int]
+    handle_release_on: Callable[..., int]
     op_wait: Callable[..., int]
     op_test: Callable[..., int]
     op_cancel: Callable[..., int]

@@ -33,9 +33,13 @@ type Surveyed struct {
 func NewSurvey(path string) (Survey, error) {
 	lib, err := libcuda.Load(path)
 	if err != nil {
-		return Survey{}, err
+		return Survey{}, fmt.Errorf("%w: %w", ErrNoDevice, err)
 	}
-	return surveyOf(lib)
+	s, err := surveyOf(lib)
+	if err != nil {
+		return s, fmt.Errorf("%w: %s: %w", ErrNoDevice, lib.Name(), err)
+	}
+	return s, nil
 }
 
 func surveyOf(lib *libcuda.Library) (Survey, error) {
