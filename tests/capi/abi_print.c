@@ -41,6 +41,11 @@ static void print_config(int first)
 	FIELD(mw_config_t, rdma_devices);
 	FIELD(mw_config_t, rdma_gid);
 	FIELD(mw_config_t, rdma_near);
+	FIELD(mw_config_t, device);
+	FIELD(mw_config_t, device_ordinal);
+	FIELD(mw_config_t, cuda_driver);
+	FIELD(mw_config_t, cuda_code);
+	FIELD(mw_config_t, cuda_nvrtc);
 	CLOSE();
 	OPEN(mw_shape_t);
 	FIELD(mw_shape_t, size);
@@ -191,6 +196,7 @@ static void print_dispatch(int first)
 	FIELD(mw_dispatch_args_t, topk_weights);
 	FIELD(mw_dispatch_args_t, extra);
 	FIELD(mw_dispatch_args_t, extra_row_bytes);
+	FIELD(mw_dispatch_args_t, stream);
 	CLOSE();
 }
 
@@ -212,6 +218,7 @@ static void print_combine(int first)
 	FIELD(mw_combine_args_t, slice_us);
 	FIELD(mw_combine_args_t, phase);
 	FIELD(mw_combine_args_t, reserved);
+	FIELD(mw_combine_args_t, stream);
 	CLOSE();
 }
 
