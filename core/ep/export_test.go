@@ -28,6 +28,9 @@ func IsUnlocked(b *Buffer) bool {
 	return free
 }
 
+// WaitsFor has one bit for each rank that a rank's callers wait for.
+func WaitsFor(b *Buffer) uint64 { return b.peers[b.self].waitsFor().Load() }
+
 // SetClock makes a buffer take the time from a test.
 func SetClock(b *Buffer, now func() time.Time) { b.now = now }
 

@@ -68,6 +68,7 @@ func TestDeadline(t *testing.T) {
 	in := randomInput(r2(0), 4, 16, 2, 3, uniform)
 	masks := [][]int32{ones(3), ones(3)}
 	patient := w.startMasked(1, s, &in, masks[1], -1)
+	w.waits(1)
 	require.NoError(t, within(t, w.startMasked(0, s, &in, masks[0], 50*time.Millisecond)))
 	require.NoError(t, within(t, patient))
 	require.Equal(t, [][]int32{{1, 1, 0}, {1, 1, 0}}, masks)
@@ -84,7 +85,8 @@ func TestDeath(t *testing.T) {
 	in := randomInput(r2(0), 4, 16, 2, 3, uniform)
 	masks := [][]int32{ones(3), ones(3)}
 	a, b := w.startMasked(0, s, &in, masks[0], -1), w.startMasked(1, s, &in, masks[1], -1)
-	time.Sleep(20 * time.Millisecond)
+	w.waits(0)
+	w.waits(1)
 	inproc.Doom(w.doms[0], 2)
 	require.NoError(t, within(t, a))
 	require.NoError(t, within(t, b))
@@ -113,7 +115,7 @@ func TestCloseEndsWaits(t *testing.T) {
 	w := newWorld(t, 2, ep.Config{NumBytes: 12 << 20})
 	in := randomInput(r2(0), 4, 16, 2, 4, uniform)
 	waiting := w.start(0, small, &in, -1)
-	time.Sleep(20 * time.Millisecond)
+	w.waits(0)
 	require.NoError(t, w.bufs[0].Close())
 	require.ErrorIs(t, within(t, waiting), ep.ErrClosed)
 }
@@ -148,9 +150,6 @@ func TestCancel(t *testing.T) {
 	w := newWorld(t, 2, ep.Config{NumBytes: 12 << 20})
 	ins := inputs(r, small, uniform)
 	const cancelled = 5
-	go func() {
-		time.Sleep(30 * time.Millisecond)
-	}()
 	w.each(func(rank int) error {
 		for range cancelled {
 			var d dispatched
@@ -306,6 +305,7 @@ func TestCombineBufferGivesUp(t *testing.T) {
 	}
 	reader, quiet := make(chan error, 1), make(chan error, 1)
 	go func() { reader <- combine(1, -1) }()
+	w.waits(1)
 	require.NoError(t, combine(0, 50*time.Millisecond))
 	go func() { _, err := w.bufs[0].CombineBuffer(ds[0].res.Op, -1); quiet <- err }()
 	require.NoError(t, within(t, quiet))

@@ -33,7 +33,7 @@ func (w *world) flatExchange(rank int, s flatShape, ins []flatInput, mask []int3
 		return err
 	}
 	c := flatCombineArgs(d, s, &ins[rank], d.computeFlat(rank, s, rows, d.res.CombineX), true)
-	c.ActiveRanks, c.Timeout = mask, timeout
+	c.ActiveRanks, c.Timeout = mask, combineWithin(timeout)
 	if _, err := w.bufs[rank].Combine(d.res.Op, c, ep.PhaseDone, -1); err != nil {
 		return err
 	}
@@ -83,10 +83,10 @@ func TestFlatDeathWhileWaiting(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 3, ep.Config{NumBytes: 24 << 20})
 			ins := flatInputs(r2(0), flatTrio, uniform)
-			go func() { time.Sleep(20 * time.Millisecond); lose(w) }()
-			w.some(0b011, func(r int) error {
+			go func() { w.waits(1); lose(w) }()
+			w.someWithout(0b011, 50*time.Millisecond, func(r int, timeout time.Duration) error {
 				mask := ones(3)
-				err := w.flatExchange(r, flatTrio, ins, mask, 200*time.Millisecond)
+				err := w.flatExchange(r, flatTrio, ins, mask, timeout)
 				require.Equal(t, []int32{1, 1, 0}, mask)
 				return err
 			})
@@ -134,11 +134,11 @@ func TestFlatHole(t *testing.T) {
 	over, lost := make(chan struct{}), make(chan error, 1)
 	kern.before = func() { <-over }
 	go func() { lost <- w.flatExchange(0, flatTrio, ins, ones(3), -1) }()
-	w.some(0b110, func(r int) error {
+	w.someWithout(0b110, 50*time.Millisecond, func(r int, timeout time.Duration) error {
 		mask := ones(3)
 		d := new(dispatched)
 		a := w.flatArgs(r, flatTrio, &ins[r], d)
-		a.ActiveRanks, a.Timeout = mask, 100*time.Millisecond
+		a.ActiveRanks, a.Timeout = mask, timeout
 		if _, err := w.bufs[r].Dispatch(a, &d.res, ep.PhaseDone, -1); err != nil {
 			return err
 		}

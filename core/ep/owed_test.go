@@ -73,7 +73,7 @@ func TestOneCallPays(t *testing.T) {
 		}
 		told <- err
 	}()
-	time.Sleep(20 * time.Millisecond)
+	w.waits(1)
 	require.NoError(t, w.bufs[0].Release(1)) // any later call
 	require.ErrorIs(t, within(t, told), ep.ErrNotCombined)
 }
@@ -83,14 +83,13 @@ func TestOneCallPays(t *testing.T) {
 // may still write into is not used again unless it is dead.
 func TestHolderOfTheSlab(t *testing.T) {
 	for name, c := range map[string]struct {
-		dead    bool
-		mask    []int32
-		timeout time.Duration
+		dead bool
+		mask []int32
 	}{
-		"late":           {false, nil, 50 * time.Millisecond},
-		"late, left out": {false, []int32{1, 1, 0}, 50 * time.Millisecond},
-		"dead, left out": {true, []int32{1, 1, 0}, -1},
-		"dead, no masks": {true, nil, -1},
+		"late":           {false, nil},
+		"late, left out": {false, []int32{1, 1, 0}},
+		"dead, left out": {true, []int32{1, 1, 0}},
+		"dead, no masks": {true, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := shape{ranks: 3, maxTokens: 4, hidden: 16, experts: 3, topk: 2}
@@ -104,12 +103,17 @@ func TestHolderOfTheSlab(t *testing.T) {
 				inproc.Kill(w.doms[0], 2)
 			}
 			ds := make([]dispatched, 2)
-			w.some(0b011, func(r int) error {
+			again := func(r int, timeout time.Duration) error {
 				a := w.args(r, s, &in, &ds[r])
-				a.Timeout, a.ActiveRanks = c.timeout, slices.Clone(c.mask)
+				a.Timeout, a.ActiveRanks = timeout, slices.Clone(c.mask)
 				_, err := w.bufs[r].Dispatch(a, &ds[r].res, ep.PhaseDone, -1)
 				return err
-			})
+			}
+			if c.dead {
+				w.some(0b011, func(r int) error { return again(r, -1) })
+			} else {
+				w.someWithout(0b011, 50*time.Millisecond, again)
+			}
 			require.Equal(t, uint64(0b011), w.bufs[0].Members())
 			same := ds[0].res.Slab == before[0].res.Slab
 			harmless := c.dead || overHosts != nil // on another host it cannot write by itself
@@ -140,7 +144,7 @@ func TestFillAfterOverlap(t *testing.T) {
 	in := [2]input{pairInput(0), pairInput(1)}
 	ds := w.bothDispatch(in)
 	next := w.start(0, pair, &in[0], time.Second)
-	time.Sleep(10 * time.Millisecond)
+	w.waits(0)
 	n := int(ds[0].counts[0]) * 32
 	ds[0].compute(0, pair)
 	require.NotEqual(t, bytes.Repeat([]byte{0xff}, n), ds[0].res.CombineX[:n])

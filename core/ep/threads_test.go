@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/op"
 )
 
 // pair is the shape of the tests of two ranks that are not about rows.
@@ -36,7 +37,7 @@ func TestTakenSlot(t *testing.T) {
 	w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20, NumSlots: 1})
 	in := pairInput(0)
 	pushed := w.start(0, pair, &in, -1)
-	time.Sleep(20 * time.Millisecond)
+	w.waits(0)
 	pushing := w.start(0, pair, &in, -1)
 	require.ErrorIs(t, within(t, pushed), ep.ErrStaleHandle)
 	for range 2 {
@@ -54,7 +55,7 @@ func TestCancelOnlyOwn(t *testing.T) {
 	p, err := w.bufs[0].Dispatch(w.args(0, pair, &in, &d), &d.res, ep.PhaseDone, 0)
 	require.ErrorIs(t, err, ep.ErrInProgress)
 	other := w.start(0, pair, &in, -1)
-	time.Sleep(20 * time.Millisecond)
+	require.Eventually(t, func() bool { return p.State() != op.Pending }, callTimeout, 50*time.Microsecond)
 	p.Cancel()
 	for range 2 {
 		require.NoError(t, within(t, w.start(1, pair, &in, -1)))

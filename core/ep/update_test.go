@@ -64,7 +64,7 @@ func (w *world) exchange(rank int, s shape, ins []input, timeout time.Duration) 
 	out := bytes.Repeat([]byte{0xaa}, ins[rank].tokens*s.hidden*2)
 	_, err = w.bufs[rank].Combine(d.res.Op, &ep.CombineArgs{
 		X: d.res.CombineX, TopkIdx: ins[rank].topk, TopkWeights: ins[rank].weights, Out: out,
-		NumTokens: ins[rank].tokens, TopK: s.topk, Timeout: timeout, ActiveRanks: mask,
+		NumTokens: ins[rank].tokens, TopK: s.topk, Timeout: combineWithin(timeout), ActiveRanks: mask,
 	}, ep.PhaseDone, -1)
 	if err != nil {
 		return mask, err
@@ -162,7 +162,10 @@ func TestFencedRankReturns(t *testing.T) {
 	w.exchangeAll(trio, 0b111)
 	for round := range 4 {
 		ins := inputs(seeded(t), trio, uniform)
-		w.some(0b011, func(r int) error { _, err := w.exchange(r, trio, ins, 20*time.Millisecond); return err })
+		w.someWithout(0b011, 20*time.Millisecond, func(r int, timeout time.Duration) error {
+			_, err := w.exchange(r, trio, ins, timeout)
+			return err
+		})
 		old := w.bufs[2]
 		_, err := w.exchange(2, trio, ins, time.Second)
 		require.ErrorIs(t, err, ep.ErrFenced)
@@ -199,7 +202,7 @@ func TestUpdateEndsCalls(t *testing.T) {
 	w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20})
 	in := pairInput(0)
 	waiting := w.start(0, pair, &in, -1)
-	time.Sleep(10 * time.Millisecond)
+	w.waits(0)
 	_, err := w.bufs[0].Prepare()
 	require.NoError(t, err)
 	require.ErrorIs(t, within(t, waiting), ep.ErrUpdating)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -89,6 +90,38 @@ func (w *world) some(ranks uint64, f func(rank int) error) {
 	for r, err := range errs {
 		require.NoError(w.t, err, "rank %d", r)
 	}
+}
+
+// waits returns once a call of a rank waits for others.
+func (w *world) waits(rank int) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool { return ep.WaitsFor(w.bufs[rank]) != 0 }, callTimeout, 50*time.Microsecond)
+}
+
+// someWithout is some for calls that wait for ranks that do not come. The first
+// rank alone has a deadline, and begins when all the others wait: so whoever is
+// taken out is one that did not come, however slow the machine is.
+func (w *world) someWithout(ranks uint64, timeout time.Duration, f func(rank int, timeout time.Duration) error) {
+	w.t.Helper()
+	first := bits.TrailingZeros64(ranks)
+	w.some(ranks, func(r int) error {
+		if r != first {
+			return f(r, -1)
+		}
+		for rest := ranks &^ (1 << first); rest != 0; rest &= rest - 1 {
+			w.waits(bits.TrailingZeros64(rest))
+		}
+		return f(r, timeout)
+	})
+}
+
+// combineWithin is how long a combine may wait behind a dispatch that may wait
+// for timeout: who is late has been taken out there.
+func combineWithin(timeout time.Duration) time.Duration {
+	if timeout > 0 {
+		return callTimeout
+	}
+	return timeout
 }
 
 // shape of one operation.

@@ -240,7 +240,7 @@ func serveInOrder(pool *Pool[*context], held ...Lease[*context]) error {
 	for i := range 2 {
 		before := waiting(pool)
 		go func() {
-			l, err := pool.Wait(time.Now().Add(300 * time.Millisecond))
+			l, err := pool.Wait(time.Now().Add(3 * time.Second))
 			if err != nil {
 				i = -1
 			}

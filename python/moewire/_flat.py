@@ -16,7 +16,7 @@ from ._flat_results import FlatHandle, FlatReceived, FlatRows
 from ._operation import start
 from ._runtime import Runtime, size_hint
 from .event import EventOverlap, Hook, completion, phase_for
-from .handle import Held
+from .handle import refuse_foreign
 
 
 class Request(NamedTuple):
@@ -193,16 +193,6 @@ class FlatCalls:
         operation = _flat_combine.run(self.runtime, handle, request)
         event, hook = completion(operation, async_finish, return_recv_hook, (y, out))
         return out, event, hook
-
-
-def refuse_foreign(runtime: Runtime, handle: object, kind: type[Held]) -> None:
-    """A handle of the right kind, and of this buffer."""
-    if not isinstance(handle, kind):
-        given = f"a {type(handle).__name__}"
-        call = "dispatch_flat" if kind is FlatHandle else "dispatch"
-        raise _check.refuse("handle", given, f"the handle that {call} returned, itself")
-    if handle._runtime is not runtime:
-        raise _check.refuse("handle", "a handle of another Buffer", "one of this Buffer's")
 
 
 def _check_cached(

@@ -111,6 +111,8 @@ class FlatHandle(Held):
     ``dispatch_flat(..., handle=...)``, which may still be used after the release.
     """
 
+    _made_by = "dispatch_flat"
+
     def __init__(
         self,
         runtime: Runtime,

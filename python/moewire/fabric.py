@@ -22,7 +22,6 @@ from __future__ import annotations
 import ctypes
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -32,7 +31,6 @@ from ._fabric_memory import memory_of
 from ._fabric_parts import (
     IN_PROGRESS,
     MAX_63,
-    MAX_64,
     Region,
     Remote,
     Result,
@@ -41,19 +39,19 @@ from ._fabric_parts import (
     key_source,
     slices,
 )
-from ._lib import Library, library
+from ._fabric_transfers import Transfers, peer_number
+from ._lib import library
 from ._numbers import integer, refuse
-from .errors import ConnectingError, DeadlineError, MoewireError, WouldBlockError
+from .errors import DeadlineError, MoewireError
 
 __all__ = ["Fabric", "Region", "Remote", "Result", "Transfer"]
-
 
 CARRIERS = {"tcp": abi.MW_CARRIER_TCP, "rdma": abi.MW_CARRIER_RDMA}
 
 _still_owed: list[set[Region]] = []
 
 
-class Fabric:
+class Fabric(Transfers):
     """One carrier (TCP sockets, or RDMA devices) and its peers. A context manager that closes it.
 
     Args:
@@ -137,7 +135,7 @@ class Fabric:
             buffer = ctypes.create_string_buffer(text, len(text) + 1)
             texts.append(buffer)
             setattr(config, field, abi.mw_bytes_t(ctypes.addressof(buffer), len(text)))
-        self._lib: Library = library()
+        self._lib = library()
         self._lock = threading.RLock()
         self._regions: set[Region] = set()
         self._id = abi.mw_fabric_t()
@@ -146,9 +144,6 @@ class Fabric:
         finally:
             ctypes.memset(texts[0], 0, len(key_text))
         self._closed = False
-
-    def _check(self, status: int) -> int:
-        return self._lib.check(status)
 
     # ------------------------------------------------------------ connections --
 
@@ -175,7 +170,7 @@ class Fabric:
             MetadataError: the bytes are no note.
             PeerMismatchError: the peer's fabric has another mode.
         """
-        self._check(self._lib.fabric_deliver(self._id, _peer(peer), note, len(note)))
+        self._check(self._lib.fabric_deliver(self._id, peer_number(peer), note, len(note)))
 
     def connect(self, peer: int, timeout_us: int = 10_000_000) -> None:
         """Waits until there is a connection to a peer; notes must be carried meanwhile.
@@ -185,13 +180,39 @@ class Fabric:
             UnreachableError: the last attempt failed, a moment ago.
         """
         for part in slices(timeout_us):
-            if self._check(self._lib.fabric_connect(self._id, _peer(peer), part)) != IN_PROGRESS:
+            status = self._lib.fabric_connect(self._id, peer_number(peer), part)
+            if self._check(status) != IN_PROGRESS:
                 return
         raise DeadlineError(f"no connection to peer {peer} within {timeout_us} us")
 
     def disconnect(self, peer: int) -> None:
         """Ends the connection to a peer, if there is one; the next transfer makes another."""
-        self._check(self._lib.fabric_disconnect(self._id, _peer(peer)))
+        self._check(self._lib.fabric_disconnect(self._id, peer_number(peer)))
+
+    @contextmanager
+    def couriers(self, carry: Callable[[int, bytes], object]) -> Iterator[None]:
+        """Carries notes in a thread: ``carry(peer, note)`` takes each to its peer.
+
+        What the peers' fabrics want carried here is still for the caller to ``deliver``.
+        """
+        ends = threading.Event()
+
+        def run() -> None:
+            while not ends.is_set():
+                try:
+                    note = self.next_note(20_000)
+                except MoewireError:
+                    return  # closed
+                if note is not None:
+                    carry(*note)
+
+        thread = threading.Thread(target=run, name="moewire-couriers", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ends.set()
+            thread.join()
 
     def report(self) -> dict[str, Any]:
         """Carrier, addresses, bounds and counts, for diagnostics; keys may be added."""
@@ -224,154 +245,6 @@ class Fabric:
             region = Region(self, region_id, held)
             self._regions.add(region)
         return region
-
-    # -------------------------------------------------------------- transfers --
-
-    def write(
-        self,
-        peer: int,
-        region: Region,
-        remote: Remote,
-        *,
-        offset: int = 0,
-        num_bytes: int | None = None,
-        remote_offset: int = 0,
-    ) -> Transfer:
-        """Begins to write ``region[offset:offset + num_bytes]`` into a region of the peer.
-
-        ``num_bytes`` None: all from ``offset`` on. Never blocks.
-
-        Raises:
-            ConnectingError, WouldBlockError: nothing happened; try again (``retry`` does).
-            InvalidArgument: outside one of the regions.
-        """
-        return self._post(
-            abi.MW_TRANSFER_WRITE, peer, region, offset, num_bytes, remote, remote_offset
-        )
-
-    def write_imm(
-        self,
-        peer: int,
-        region: Region | None,
-        remote: Remote,
-        imm: int,
-        *,
-        offset: int = 0,
-        num_bytes: int | None = None,
-        remote_offset: int = 0,
-    ) -> Transfer:
-        """As ``write``; then a ``receive_imm`` of the peer gets ``imm`` (32 bits).
-
-        Without a region only the number goes.
-        """
-        return self._post(
-            abi.MW_TRANSFER_WRITE_IMM, peer, region, offset, num_bytes, remote, remote_offset,
-            integer("imm", imm, 0, (1 << 32) - 1),
-        )  # fmt: skip
-
-    def read(
-        self,
-        peer: int,
-        region: Region,
-        remote: Remote,
-        *,
-        offset: int = 0,
-        num_bytes: int | None = None,
-        remote_offset: int = 0,
-    ) -> Transfer:
-        """Begins to read out of a region of the peer into ``region``; else as ``write``."""
-        return self._post(
-            abi.MW_TRANSFER_READ, peer, region, offset, num_bytes, remote, remote_offset
-        )
-
-    def receive_imm(self, peer: int) -> Transfer:
-        """Begins to wait for the number of a peer's ``write_imm``: each gets one, in order."""
-        return self._post(abi.MW_TRANSFER_RECEIVE_IMM, peer, None, 0, None, None, 0)
-
-    def send(
-        self, peer: int, region: Region, *, offset: int = 0, num_bytes: int | None = None
-    ) -> Transfer:
-        """Begins to send a message; needs ``messages=True``. Done when a ``recv`` has it."""
-        return self._post(abi.MW_TRANSFER_SEND, peer, region, offset, num_bytes, None, 0)
-
-    def recv(
-        self, peer: int, region: Region, *, offset: int = 0, num_bytes: int | None = None
-    ) -> Transfer:
-        """Begins to wait for a message of at most ``num_bytes``; needs ``messages=True``.
-
-        ``Result.imm`` says which message it has got: their order is nobody's promise.
-        """
-        return self._post(abi.MW_TRANSFER_RECV, peer, region, offset, num_bytes, None, 0)
-
-    @contextmanager
-    def couriers(self, carry: Callable[[int, bytes], object]) -> Iterator[None]:
-        """Carries notes in a thread: ``carry(peer, note)`` takes each to its peer.
-
-        What the peers' fabrics want carried here is still for the caller to ``deliver``.
-        """
-        ends = threading.Event()
-
-        def run() -> None:
-            while not ends.is_set():
-                try:
-                    note = self.next_note(20_000)
-                except MoewireError:
-                    return  # closed
-                if note is not None:
-                    carry(*note)
-
-        thread = threading.Thread(target=run, name="moewire-couriers", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ends.set()
-            thread.join()
-
-    @staticmethod
-    def retry(begin: Callable[[], Transfer], timeout_us: int = 10_000_000) -> Transfer:
-        """Calls ``begin()`` until it does not raise ``ConnectingError`` or ``WouldBlockError``.
-
-        The last of these is raised when ``timeout_us`` has passed.
-        """
-        end = time.monotonic_ns() // 1000 + integer("timeout_us", timeout_us, 0, MAX_63)
-        while True:
-            try:
-                return begin()
-            except (ConnectingError, WouldBlockError):
-                if time.monotonic_ns() // 1000 >= end:
-                    raise
-                time.sleep(0.0002)
-
-    def _post(
-        self,
-        kind: int,
-        peer: int,
-        region: Region | None,
-        offset: int,
-        num_bytes: int | None,
-        remote: Remote | None,
-        remote_offset: int,
-        imm: int = 0,
-    ) -> Transfer:
-        integer("offset", offset, 0, MAX_63)
-        if num_bytes is None:
-            num_bytes = max(region.num_bytes - offset, 0) if region is not None else 0
-        args = abi.mw_transfer_args_t(
-            size=ctypes.sizeof(abi.mw_transfer_args_t),
-            kind=kind,
-            peer=_peer(peer),
-            region=region._id if region is not None else abi.mw_region_t(),
-            offset=offset,
-            num_bytes=integer("num_bytes", num_bytes, 0, MAX_63),
-            remote_offset=integer("remote_offset", remote_offset, 0, MAX_63),
-            imm=imm,
-        )
-        if remote is not None:
-            args.remote_address, args.remote_num_bytes, args.remote_key = remote
-        transfer_id = abi.mw_transfer_t()
-        self._check(self._lib.transfer_post(self._id, args, transfer_id))
-        return Transfer(self, transfer_id, region)
 
     # ---------------------------------------------------------------- closing --
 
@@ -409,7 +282,3 @@ class Fabric:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _peer(peer: int) -> int:
-    return integer("peer", peer, 0, MAX_64)

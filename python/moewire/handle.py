@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _abi as abi
+from ._numbers import refuse
 from ._operation import Operation
 from ._plan import Plan
 from ._runtime import Runtime
@@ -22,6 +23,7 @@ class Held:
     Any thread may release; a release while the receive hook runs cancels it.
     """
 
+    _made_by = "dispatch"  # the method that callers know it from
     _runtime: Runtime
     _result: abi.mw_dispatch_result_t
     _operation: Operation
@@ -110,3 +112,12 @@ class Handle(Held, tuple[Any, ...]):
         self._plan = plan
         self._num_tokens = num_tokens
         return self
+
+
+def refuse_foreign(runtime: Runtime, handle: object, kind: type[Held]) -> None:
+    """A handle of the right kind, and of this buffer."""
+    if not isinstance(handle, kind):
+        given = f"a {type(handle).__name__}"
+        raise refuse("handle", given, f"the handle that {kind._made_by} returned, itself")
+    if handle._runtime is not runtime:
+        raise refuse("handle", "a handle of another Buffer", "one of this Buffer's")

@@ -1,0 +1,153 @@
+"""The transfers that a fabric begins. ``moewire.fabric`` has the contract."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from . import _abi_fabric as abi
+from ._fabric_parts import MAX_63, MAX_64, Region, Remote, Transfer
+from ._lib import Library
+from ._numbers import integer
+from .errors import ConnectingError, WouldBlockError
+
+if TYPE_CHECKING:
+    from .fabric import Fabric
+
+
+class Transfers:
+    """The base of ``Fabric`` that begins what moves bytes and numbers to and from a peer."""
+
+    _lib: Library
+    _id: abi.mw_fabric_t
+
+    def _check(self, status: int) -> int:
+        return self._lib.check(status)
+
+    def write(
+        self,
+        peer: int,
+        region: Region,
+        remote: Remote,
+        *,
+        offset: int = 0,
+        num_bytes: int | None = None,
+        remote_offset: int = 0,
+    ) -> Transfer:
+        """Begins to write ``region[offset:offset + num_bytes]`` into a region of the peer.
+
+        ``num_bytes`` None: all from ``offset`` on. Never blocks.
+
+        Raises:
+            ConnectingError, WouldBlockError: nothing happened; try again (``retry`` does).
+            InvalidArgument: outside one of the regions.
+        """
+        return self._post(
+            abi.MW_TRANSFER_WRITE, peer, region, offset, num_bytes, remote, remote_offset
+        )
+
+    def write_imm(
+        self,
+        peer: int,
+        region: Region | None,
+        remote: Remote,
+        imm: int,
+        *,
+        offset: int = 0,
+        num_bytes: int | None = None,
+        remote_offset: int = 0,
+    ) -> Transfer:
+        """As ``write``; then a ``receive_imm`` of the peer gets ``imm`` (32 bits).
+
+        Without a region only the number goes.
+        """
+        return self._post(
+            abi.MW_TRANSFER_WRITE_IMM, peer, region, offset, num_bytes, remote, remote_offset,
+            integer("imm", imm, 0, (1 << 32) - 1),
+        )  # fmt: skip
+
+    def read(
+        self,
+        peer: int,
+        region: Region,
+        remote: Remote,
+        *,
+        offset: int = 0,
+        num_bytes: int | None = None,
+        remote_offset: int = 0,
+    ) -> Transfer:
+        """Begins to read out of a region of the peer into ``region``; else as ``write``."""
+        return self._post(
+            abi.MW_TRANSFER_READ, peer, region, offset, num_bytes, remote, remote_offset
+        )
+
+    def receive_imm(self, peer: int) -> Transfer:
+        """Begins to wait for the number of a peer's ``write_imm``: each gets one, in order."""
+        return self._post(abi.MW_TRANSFER_RECEIVE_IMM, peer, None, 0, None, None, 0)
+
+    def send(
+        self, peer: int, region: Region, *, offset: int = 0, num_bytes: int | None = None
+    ) -> Transfer:
+        """Begins to send a message; needs ``messages=True``. Done when a ``recv`` has it."""
+        return self._post(abi.MW_TRANSFER_SEND, peer, region, offset, num_bytes, None, 0)
+
+    def recv(
+        self, peer: int, region: Region, *, offset: int = 0, num_bytes: int | None = None
+    ) -> Transfer:
+        """Begins to wait for a message of at most ``num_bytes``; needs ``messages=True``.
+
+        ``Result.imm`` says which message it has got: their order is nobody's promise.
+        """
+        return self._post(abi.MW_TRANSFER_RECV, peer, region, offset, num_bytes, None, 0)
+
+    @staticmethod
+    def retry(begin: Callable[[], Transfer], timeout_us: int = 10_000_000) -> Transfer:
+        """Calls ``begin()`` until it does not raise ``ConnectingError`` or ``WouldBlockError``.
+
+        The last of these is raised when ``timeout_us`` has passed.
+        """
+        end = time.monotonic_ns() // 1000 + integer("timeout_us", timeout_us, 0, MAX_63)
+        while True:
+            try:
+                return begin()
+            except (ConnectingError, WouldBlockError):
+                if time.monotonic_ns() // 1000 >= end:
+                    raise
+                time.sleep(0.0002)
+
+    def _post(
+        self,
+        kind: int,
+        peer: int,
+        region: Region | None,
+        offset: int,
+        num_bytes: int | None,
+        remote: Remote | None,
+        remote_offset: int,
+        imm: int = 0,
+    ) -> Transfer:
+        integer("offset", offset, 0, MAX_63)
+        if num_bytes is None:
+            num_bytes = max(region.num_bytes - offset, 0) if region is not None else 0
+        args = abi.mw_transfer_args_t(
+            size=ctypes.sizeof(abi.mw_transfer_args_t),
+            kind=kind,
+            peer=peer_number(peer),
+            region=region._id if region is not None else abi.mw_region_t(),
+            offset=offset,
+            num_bytes=integer("num_bytes", num_bytes, 0, MAX_63),
+            remote_offset=integer("remote_offset", remote_offset, 0, MAX_63),
+            imm=imm,
+        )
+        if remote is not None:
+            args.remote_address, args.remote_num_bytes, args.remote_key = remote
+        transfer_id = abi.mw_transfer_t()
+        self._check(self._lib.transfer_post(self._id, args, transfer_id))
+        return Transfer(cast("Fabric", self), transfer_id, region)
+
+
+def peer_number(peer: int) -> int:
+    """A peer's number, as callers give it."""
+    return integer("peer", peer, 0, MAX_64)
