@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from ctypes import byref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _abi as abi
 from ._events import EventLog
@@ -17,6 +17,9 @@ from ._memory import MappingCache
 from ._plan import SLICE_US, Plan, Plans
 from ._reach import fill
 from .errors import ClosedError, DeadlineError, MoewireError, from_status
+
+if TYPE_CHECKING:
+    from ._gpu import Gpu
 
 MAX_METADATA_BYTES = 1024
 
@@ -68,6 +71,11 @@ class Runtime:
         self.lib.check(self.lib.buffer_create(byref(config), byref(self.id)))
         del texts  # the library has copied them
         self.events = EventLog(self.lib, self.id, rank)
+        self.gpu: Gpu | None = None
+        if config.device == abi.MW_DEVICE_CUDA:
+            from ._gpu import Gpu
+
+            self.gpu = Gpu(self, config.device_ordinal)
 
     def metadata(self) -> bytes:
         """The bytes that every other rank must pass to ``connect``."""

@@ -264,6 +264,8 @@ class Buffer(PackedCalls, FlatCalls, Member):
         _check.timeout(timeout_us)
         self.runtime.refuse_closed()
         handle.finish()
+        if self.runtime.gpu is not None and isinstance(handle, Handle):
+            return self.runtime.gpu.combine_buffer(handle)
         address = self.runtime.combine_buffer(handle._id, timeout_us)
         mapping = self.runtime.mapping(handle._result)
         view = _results.combine_view(mapping, address, handle._plan)

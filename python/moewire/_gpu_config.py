@@ -1,0 +1,66 @@
+"""On which device a buffer is made, from names to fields of the C ABI."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import _abi as abi
+from ._cuda_report import driver_path
+from ._numbers import refuse
+
+if TYPE_CHECKING:
+    import torch
+
+_ALLOWED = "'cpu', 'cuda', 'cuda:N', or a torch.device of these"
+# A file with code of the kernels, in place of the library's. For tests.
+CODE_VARIABLE = "MOEWIRE_CUDA_CODE"
+
+
+def native(given: str | torch.device | None) -> dict[str, int | bytes]:
+    """Fields of ``mw_config_t``; without a device, what ``MOEWIRE_DEVICE`` says, else the CPU."""
+    name, value = "device", given
+    if value is None:
+        name, value = "MOEWIRE_DEVICE", os.environ.get("MOEWIRE_DEVICE") or "cpu"
+    kind, index = _device(name, value)
+    if kind == "cpu":
+        return {}
+    from . import _torch_cuda  # torch is heavy, and most buffers need none of it
+
+    return {
+        "device": abi.MW_DEVICE_CUDA,
+        "device_ordinal": _torch_cuda.ordinal_of(index),
+        "cuda_driver": driver_path(),
+        "cuda_code": _code(),
+        "cuda_nvrtc": os.fsencode(":".join(compilers())),
+    }
+
+
+def _device(name: str, value: Any) -> tuple[str, int | None]:
+    kind, index = getattr(value, "type", None), getattr(value, "index", None)
+    if isinstance(value, str):
+        kind, colon, number = value.partition(":")
+        if colon and not (number.isascii() and number.isdigit()):
+            raise refuse(name, repr(value), _ALLOWED)
+        index = int(number) if colon else None
+    if kind not in ("cpu", "cuda"):
+        raise refuse(name, repr(value), _ALLOWED)
+    return kind, index
+
+
+def _code() -> bytes:
+    path = os.environ.get(CODE_VARIABLE)
+    return Path(path).read_bytes() if path else b""
+
+
+def compilers() -> list[str]:
+    """Folders of this environment's packages where NVRTC is, if it is there."""
+    found = importlib.util.find_spec("nvidia")
+    folders = () if found is None else found.submodule_search_locations or ()
+    return sorted(
+        str(library.parent)
+        for folder in folders
+        for library in Path(folder).glob("*/lib/libnvrtc.so*")
+    )[:1]
