@@ -60,6 +60,8 @@ var layers = []struct {
 	{"core/device/cpu", []string{"core/device", "core/internal/..."}},
 	{"core/device/cuda/kernels", []string{"core/internal/libnvrtc"}},
 	{"core/device/cuda", []string{"core/device", "core/device/cuda/kernels", "core/ep/layout", "core/internal/..."}},
+	// Device memory of one rank in the processes of others.
+	{"core/transport/cudaipc", []string{"core/transport", "core/device/cuda", "core/internal/..."}},
 
 	{"core/ep", []string{
 		"core/ep/layout", "core/ep/membership", "core/op", "core/telemetry",
