@@ -73,9 +73,16 @@ class Runtime:
         self.events = EventLog(self.lib, self.id, rank)
         self.gpu: Gpu | None = None
         if config.device == abi.MW_DEVICE_CUDA:
-            from ._gpu import Gpu
+            self.gpu = self._gpu_or_close(config.device_ordinal)
 
-            self.gpu = Gpu(self, config.device_ordinal)
+    def _gpu_or_close(self, ordinal: int) -> Gpu:
+        from ._gpu import Gpu
+
+        try:
+            return Gpu(self, ordinal)
+        except BaseException:
+            self.close()
+            raise
 
     def metadata(self) -> bytes:
         """The bytes that every other rank must pass to ``connect``."""

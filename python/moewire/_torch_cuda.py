@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import torch
 
+from .errors import NoDeviceError
+
 
 class Place(Protocol):
     """One device. Streams and events are what torch takes them for."""
@@ -81,6 +83,10 @@ class TorchCuda:
     """A device of this process, by torch's ordinal, which is the driver's."""
 
     def __init__(self, ordinal: int) -> None:
+        if not torch.backends.cuda.is_built():
+            raise NoDeviceError(
+                f"torch {torch.__version__} is built without CUDA; install one with"
+            )
         self._device = torch.device("cuda", ordinal)
         self.name = str(self._device)
 
@@ -136,4 +142,6 @@ place: Callable[[int], Place] = TorchCuda
 
 def ordinal_of(index: int | None) -> int:
     """Of ``torch.device("cuda")`` it is the current device's."""
-    return torch.cuda.current_device() if index is None else index
+    if index is not None:
+        return index
+    return torch.cuda.current_device() if torch.cuda.is_available() else 0

@@ -1,0 +1,160 @@
+"""Jobs over the emulated device: the real ``Buffer``, and CPU tensors in place of CUDA's."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import moewire
+from moewire import _torch_cuda
+from moewire._cuda_report import DRIVER_VARIABLE
+from moewire._gpu_config import CODE_VARIABLE
+
+from . import cases, oracle, verify
+from .cases import Case
+from .emulated import Emulated
+from .jobs_oracle import CALLS, size_for
+from .member import Rank
+
+TIMEOUT_US = 30_000_000
+Make = Callable[..., moewire.Buffer]
+
+
+def use(driver: str, folder: str) -> Emulated:
+    """Puts the emulated driver where the machine's is looked for, in this process."""
+    code = Path(folder) / "kernels"
+    code.write_bytes(b"kernels\0")  # every module of the emulator has all kernels
+    os.environ[DRIVER_VARIABLE], os.environ[CODE_VARIABLE] = driver, str(code)
+    place = Emulated(Path(driver))
+    _torch_cuda.place = lambda ordinal: place
+    return place
+
+
+def in_threads(size: int, job: Callable[[int, Make], Any]) -> list[Any]:
+    """A rank per thread, each with a stream of its own; results by rank."""
+    store = dist.HashStore()
+    results: list[Any] = [None] * size
+    failures: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        def make(num_bytes: int, **options: Any) -> moewire.Buffer:
+            options.setdefault("connect_timeout_us", TIMEOUT_US)
+            return moewire.Buffer.from_store(
+                store, rank, size, num_bytes, prefix=options.pop("prefix", "x"), **options
+            )
+
+        try:
+            results[rank] = job(rank, make)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90)
+    if failures:
+        raise failures[0]
+    assert not any(thread.is_alive() for thread in threads), "a rank hangs"
+    return results
+
+
+def made(seed: int, count: int, size: int) -> list[Case]:
+    """Random cases that CUDA has."""
+    found = [cases.make(seed, number, size) for number in range(count)]
+    for case in found:
+        case.pre_reduce = ()
+    return found
+
+
+def random_cases(place: Emulated, make: Make, rank: int, size: int, seed: int, count: int) -> int:
+    """Every way to call, over random cases; gives the number of combines checked."""
+    todo, checked = made(seed, count, size), 0
+    with make(size_for(todo), device="cuda") as buffer:
+        for number, case in enumerate(todo):
+            print(case)
+            common = np.random.default_rng([seed, number, size, 21])
+            own = np.random.default_rng([seed, number, rank, 22])
+            received = dispatch(place, buffer, case, rank, CALLS[int(own.integers(3))])
+            how = CALLS[int(own.integers(3))]
+            combine(place, buffer, received, how, zero_copy=bool(own.integers(2)))
+            checked += 1
+            for _ in range(int(common.integers(2))):  # a handle may be combined again
+                combine(place, buffer, received, CALLS[int(own.integers(3))])
+                checked += 1
+        place.synchronize()
+    return checked
+
+
+def dispatch(
+    place: Emulated, buffer: moewire.Buffer, case: Case, rank: int, how: dict[str, bool]
+) -> verify.Received:
+    """Dispatches this rank's share and checks what came."""
+    x, topk = verify.bf16(case.x[rank]), torch.from_numpy(case.topk[rank].copy())
+    active = torch.ones(case.num_ranks + 1, dtype=torch.int32)
+    result = buffer.dispatch(
+        x,
+        topk,
+        active,
+        case.num_max,
+        case.num_experts,
+        TIMEOUT_US,
+        case.fp8,
+        round_scale=case.round_scale,
+        use_ue8m0=case.ue8m0,
+        fp32_outputs=case.fp32_outputs,
+        **how,
+    )
+    received = verify.Received(case, rank, result)
+    received.finish()
+    place.synchronize()
+    received.check()
+    assert active.tolist() == [1] * (case.num_ranks + 1)
+    return received
+
+
+def combine(
+    place: Emulated,
+    buffer: moewire.Buffer,
+    received: verify.Received,
+    how: dict[str, bool],
+    *,
+    zero_copy: bool = False,
+) -> None:
+    """Combines and checks every bit."""
+    case, rank = received.case, received.rank
+    topk, weights = torch.from_numpy(case.topk[rank].copy()), case.weights[rank]
+    if zero_copy:
+        y = received.write_outputs(buffer.get_next_combine_buffer(received.handle))
+    else:
+        y = received.new_outputs()
+    out, event, hook = buffer.combine(
+        y,
+        topk,
+        torch.from_numpy(weights.copy()),
+        None,
+        TIMEOUT_US,
+        received.handle,
+        zero_copy,
+        **how,
+    )
+    if hook is not None:
+        hook()
+    if event.event is not None:
+        event.current_stream_wait()
+    place.synchronize()
+    want = oracle.combine(topk.numpy(), weights, case.outputs_for(rank), case.hidden)
+    verify.same(verify.bits(out), want, f"{case}: combine on rank {rank}")
+
+
+def in_process(rank: Rank, driver: str, count: int) -> int:
+    """``random_cases`` where each rank is a process."""
+    place = use(driver, rank.folder)
+    return random_cases(place, rank.buffer, rank.rank, rank.size, rank.seed, count)

@@ -1,0 +1,36 @@
+"""The real Buffer over the emulated CUDA driver, against the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import emulator, jobs_cuda
+from harness.emulated import Emulated
+from harness.team import Team
+from moewire import _torch_cuda
+from moewire._cuda_report import DRIVER_VARIABLE
+from moewire._gpu_config import CODE_VARIABLE
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Emulated]:
+    """The emulated device, behind this process's Buffers."""
+    for name in (DRIVER_VARIABLE, CODE_VARIABLE):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(_torch_cuda, "place", _torch_cuda.place)
+    yield jobs_cuda.use(str(emulator.driver()), str(tmp_path))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3], ids="R={}".format)
+def test_random_cases_of_threads(place: Emulated, seed: int, size: int) -> None:
+    counts = jobs_cuda.in_threads(
+        size, lambda rank, make: jobs_cuda.random_cases(place, make, rank, size, seed, 12)
+    )
+    assert min(counts) >= 12
+
+
+def test_random_cases_of_processes(team: Team) -> None:
+    assert min(team.run(2, jobs_cuda.in_process, str(emulator.driver()), 8)) >= 8
