@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,12 +15,12 @@ from moewire._gpu_config import CODE_VARIABLE
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Emulated]:
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Emulated:
     """The emulated device, behind this process's Buffers."""
     for name in (DRIVER_VARIABLE, CODE_VARIABLE):
         monkeypatch.setenv(name, "")
     monkeypatch.setattr(_torch_cuda, "place", _torch_cuda.place)
-    yield jobs_cuda.use(str(emulator.driver()), str(tmp_path))
+    return jobs_cuda.use(str(emulator.driver()), str(tmp_path))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3], ids="R={}".format)
