@@ -60,6 +60,7 @@ var layers = []struct {
 	{"core/device/cpu", []string{"core/device", "core/internal/..."}},
 	{"core/device/cuda/kernels", []string{"core/internal/libnvrtc"}},
 	{"core/device/cuda", []string{"core/device", "core/device/cuda/kernels", "core/ep/layout", "core/internal/..."}},
+	{"core/device/cuda/cudatest", []string{"core/internal/..."}},
 	// Device memory of one rank in the processes of others.
 	{"core/transport/cudaipc", []string{"core/transport", "core/device/cuda", "core/internal/..."}},
 
@@ -92,7 +93,7 @@ var rooms = []struct {
 		within: []string{
 			"core/internal/...", "core/transport/shm", "core/transport/inproc",
 			"core/transport/transporttest", "core/transport/tcp", "core/transport/verbs",
-			"core/transport/fake", "core/transport/mixed", "core/device/cpu", "core/device/cuda", "capi",
+			"core/transport/fake", "core/transport/mixed", "core/device/cpu", "core/device/cuda", "core/device/cuda/cudatest", "capi",
 		},
 	},
 	{path: "C", within: []string{"capi", "core/device/cpu"}},

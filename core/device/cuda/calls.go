@@ -16,6 +16,7 @@ type Call struct {
 	NumTokens int // T
 	TopK      int
 	Slot      int
+	Ticket    uint64 // the same in all calls of one operation
 	Flags     uint32
 	Stream    uint64
 	TimeoutNs int64  // of each wait; negative: none
@@ -70,7 +71,7 @@ func (e *Engine) prepare(c *Call) (common, error) {
 	out.NumExperts, out.LocalExperts = int32(s.NumExperts), int32(s.LocalExperts)
 	out.NumTokens, out.MaxTokens = int32(c.NumTokens), int32(s.MaxTokens)
 	out.Hidden, out.TopK, out.Slot = int32(s.Hidden), int32(c.TopK), int32(c.Slot)
-	out.Flags, out.Active, out.TopkIdx = c.Flags, c.Active, c.TopkIdx
+	out.Flags, out.Active, out.TopkIdx, out.Ticket = c.Flags, c.Active, c.TopkIdx, c.Ticket
 	return out, nil
 }
 

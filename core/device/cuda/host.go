@@ -58,6 +58,17 @@ func (e *Engine) Waits() (ranks uint64) {
 // Ops is how many operations the device has begun.
 func (e *Engine) Ops() uint64 { return atomic.LoadUint64(&e.report().Ops) }
 
+// Flags of an operation, as ranks agree on them. scales is a device.ScaleFormat.
+func Flags(fp8, wide bool, scales uint8) (flags uint32) {
+	if fp8 {
+		flags |= flagFP8 | uint32(scales)<<flagScalesShift
+	}
+	if wide {
+		flags |= flagWide
+	}
+	return flags
+}
+
 // FailureKind says what ended a buffer on the device.
 type FailureKind uint64
 

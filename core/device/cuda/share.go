@@ -124,3 +124,13 @@ func (d *Device) UUID() (id libcuda.UUID, err error) { return d.lib.DeviceUUID(d
 // Synchronize waits until all work on the device that this process has
 // launched is done. There is no deadline; it fails during a capture.
 func (d *Device) Synchronize() error { return d.do(d.lib.Synchronize) }
+
+// Do calls f with the device's context current.
+func (d *Device) Do(f func() error) error { return d.do(f) }
+
+// IsCaptured reports whether a call failed because a stream is being captured:
+// later it may succeed.
+func IsCaptured(err error) bool {
+	return errors.Is(err, libcuda.ErrStreamCaptureUnsupport) || errors.Is(err, libcuda.ErrStreamCaptureInvalidate) ||
+		errors.Is(err, libcuda.ErrStreamCaptureImplicit)
+}

@@ -52,7 +52,8 @@ type slot struct {
 	Released uint64          `c:"released"`
 	Finished [8]uint32       `c:"finished"`
 	SlabOf   [MaxRanks]uint8 `c:"slab_of"`
-	_        [16]uint8
+	Reduced  uint64          `c:"reduced"`
+	Ticket   uint64          `c:"ticket"`
 }
 
 // state is the device's side of one buffer.
@@ -125,6 +126,7 @@ type common struct {
 	NumSlots     int32   `c:"num_slots"`
 	Flags        uint32  `c:"flags"`
 	NumBlocks    int32   `c:"num_blocks"`
+	Ticket       uint64  `c:"ticket"`
 	Active       address `c:"active"`
 	TopkIdx      address `c:"topk_idx"`
 }

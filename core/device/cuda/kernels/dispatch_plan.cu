@@ -65,7 +65,8 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
     s->op = b->op + 1;
     s->owners = s->writers;
     s->owed = s->writers & ~b->serve;
-    s->sent = s->counted = s->combines = s->released = 0;
+    s->sent = s->counted = s->combines = s->reduced = s->released = 0;
+    s->ticket = c.ticket;
     c.state->next_op = b->op + 1;
     mw_store_relaxed_sys(&c.report->ops, b->op + 1);
   }

@@ -57,7 +57,8 @@ struct mw_slot {
   u64 released;   // 1: nothing of the operation is used any more
   u32 finished[8]; // blocks that have ended, by step
   u8 slab_of[MW_MAX_RANKS]; // which slab of an owner is written to
-  u8 pad[16];
+  u64 reduced;    // of the combines: those whose sums are made
+  u64 ticket;     // of the call that began the operation
 };
 
 // The device's side of one buffer.
@@ -122,6 +123,7 @@ struct mw_common {
   i32 slot, num_slots;
   u32 flags;
   i32 num_blocks; // of this launch
+  u64 ticket; // the same in all launches of one operation
   i32 *active; // the caller's active_ranks, int32 [num_ranks], or null
   const i64 *topk_idx; // [T, K]
 };
