@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := $(if $(MOEWIRE_VENV),$(MOEWIRE_VENV),.venv)
 
-.PHONY: help demo test wheel lib lint format bench venv lock clean
+.PHONY: help demo test wheel kernels lib lint format bench venv lock clean
 
 help:
 	@echo 'make demo    a trained MoE model over four processes, against one process'
@@ -13,6 +13,7 @@ help:
 	@echo 'make bench   time per dispatch and combine, against a copy and against gloo'
 	@echo 'make lib     build python/moewire/libmoewire.so'
 	@echo 'make wheel   build the release wheel into wheels/dist, and audit it'
+	@echo 'make kernels compile the CUDA kernels for a release (no GPU needed)'
 	@echo 'make venv    only install what the others need, into $(VENV)'
 	@echo 'make clean   remove what was built'
 
@@ -27,7 +28,10 @@ lint:
 	@$(PYTHON) .ci/steps.py lint
 
 wheel:
-	@$(PYTHON) .ci/steps.py venv wheel
+	@$(PYTHON) .ci/steps.py venv kernels wheel
+
+kernels:
+	@$(PYTHON) .ci/steps.py --quiet venv kernels
 
 bench:
 	@$(PYTHON) .ci/steps.py --quiet venv install

@@ -162,6 +162,7 @@ def go_bench() -> None:
 # Packages with fuzz targets. Those of C and Python are in their suites.
 FUZZ_PACKAGES = [
     "core/device/cpu",
+    "core/device/cuda/images",
     "core/endpoint",
     "core/ep",
     "core/ep/layout",
@@ -228,6 +229,11 @@ def rdma() -> None:
             f"export MOEWIRE_REQUIRE=verbs,inline; {all_four}")  # fmt: skip
 
 
+def kernels() -> None:
+    """The CUDA kernels' code for a release, by the compilers that wheels/nvrtc pins."""
+    run(BIN / "python", "wheels/build_kernels.py")
+
+
 def wheel() -> None:
     """The release wheel, audited."""
     shutil.rmtree(DIST, ignore_errors=True)
@@ -273,7 +279,8 @@ def all_steps() -> list[Step]:
         Step("go-pure", go_pure),
         Step("fuzz", fuzz),
         Step("rdma", rdma),
-        Step("wheel", wheel, ("venv",)),
+        Step("kernels", kernels, ("venv",)),
+        Step("wheel", wheel, ("venv", "kernels")),
     ]
     for suite in suites():
         needs = ("install", "wheel") if suite == "wheel" else ("install",)

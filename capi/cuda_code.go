@@ -1,6 +1,10 @@
 package main
 
-import "fmt"
+import (
+	"strings"
+
+	"github.com/moewire/moewire/core/device/cuda/images"
+)
 
 // codeFor returns the kernels' code for a compute capability, and where it
 // comes from.
@@ -8,5 +12,6 @@ func (g *onGPU) codeFor(major, minor int) (code []byte, from string, err error) 
 	if len(g.given) > 0 {
 		return g.given, "code that was given", nil
 	}
-	return nil, "", fmt.Errorf("no code for sm_%d%d", major, minor)
+	places := strings.FieldsFunc(g.nvrtc, func(r rune) bool { return r == ':' })
+	return images.For(major, minor, images.Options{NVRTC: places})
 }

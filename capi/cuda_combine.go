@@ -88,11 +88,10 @@ func (c *launch) readCombine(a *C.mw_combine_args_t, ranks int) error {
 		X: uint64(a.x), TopkIdx: uint64(a.topk_idx), TopkWeights: uint64(a.topk_weights), Out: uint64(a.out),
 		NumTokens: int(a.num_tokens), TopK: int(a.num_topk), ActiveRanks: active, Stream: uint64(a.stream), Timeout: timeout,
 	}
-	some := a.num_tokens > 0
-	return checkAddresses([]address{
-		{"x", c.combine.X, 16, true}, {"topk_idx", c.combine.TopkIdx, 8, some},
-		{"topk_weights", c.combine.TopkWeights, 4, some}, {"out", c.combine.Out, 16, some}, {"active_ranks", active, 4, false},
-	})
+	if a.x == 0 {
+		return invalid("x is NULL, allowed expert outputs, or the handle's combine buffer")
+	}
+	return nil
 }
 
 // checkInPlace: with zero_copy, x is where outputs go.

@@ -13,6 +13,7 @@ import argparse
 import base64
 import csv
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -35,6 +36,10 @@ NEEDED = {
     "ld-linux-x86-64.so.2",
     "ld-linux-aarch64.so.1",
 }
+# What a release has code for: Targets and PTXTarget of core/device/cuda/kernels.
+KERNELS = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "compute_80"]
+KERNELS_MAGIC = b"MOEWKRN1"
+KERNELS_USER = b"core/device/cuda/images."
 # Where builds happen; none of these may be readable in the library.
 BUILD_PATHS = re.compile(rb"/(?:tmp|root|home|work|builds?|opt|usr/local/go)/[\w.-]{2,}")
 
@@ -195,6 +200,28 @@ def check_paths(library: str) -> Check:
     return _check("no build paths", len(found), ", ".join(sorted(found)[:5]), "mentions")
 
 
+def check_kernels(library: str, release: bool) -> Check:
+    """A release that runs CUDA kernels has their code, for all targets."""
+    data = Path(library).read_bytes()
+    have = prebuilt_kernels(data)
+    wrong = ""
+    if release and KERNELS_USER in data and have != KERNELS:
+        wrong = " ".join(have) or "none"
+    return _check("CUDA kernels", " ".join(have) or "none", wrong, "not those of a release")
+
+
+def prebuilt_kernels(data: bytes) -> list[str]:
+    """Targets of the archive of kernels in a library; its magic alone is in the code, too."""
+    for found in re.finditer(re.escape(KERNELS_MAGIC) + rb"(.{4})\{", data, re.DOTALL):
+        size = int.from_bytes(found[1], "little")
+        begin = found.end() - 1
+        try:
+            return [image["target"] for image in json.loads(data[begin : begin + size])["images"]]
+        except (ValueError, KeyError, TypeError):
+            continue
+    return []
+
+
 def check_sections(library: str) -> Check:
     """Stripped."""
     sections = re.findall(r"\s(\.[\w.]+)\s", _tool("readelf", "-SW", library))
@@ -234,6 +261,7 @@ def audit_library(library: str, release: bool) -> list[Check]:
         check_glibc(library, release),
         *check_code(library),
         check_paths(library),
+        check_kernels(library, release),
         check_sections(library),
     ]
 

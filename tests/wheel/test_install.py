@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from wheel_tools import ROOT, run
+from wheel_tools import ROOT, load, run
 
 DISPATCH = """
 import threading
@@ -122,7 +122,8 @@ def test_release_wheel_without_toolchain(release_wheel: Path, venv: Venv, elsewh
 def test_wheel_is_reproducible(release_wheel: Path, unpacked: Path, tmp_path: Path) -> None:
     """From the tree and from the source archive, in two places: the same bytes."""
     out = tmp_path / "out"
-    env = {**os.environ, "MOEWIRE_RELEASE": "1"}
+    kernels = str(load("build_library").KERNELS)
+    env = {**os.environ, "MOEWIRE_RELEASE": "1", "MOEWIRE_KERNELS": kernels}
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out,
         cwd=unpacked, env=env)  # fmt: skip
     (again,) = out.glob("*.whl")

@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -66,8 +65,7 @@ func (o *op) checkIdentity(t testing.TB, r int) {
 					sum += float32(o.w[r][token*o.topK+k] * float(o.x[r][token*h+j]))
 				}
 			}
-			u := math.Float32bits(sum)
-			require.Equal(t, uint16((u+0x7fff+u>>16&1)>>16), o.outs[r][token*h+j], "rank %d token %d value %d", r, token, j)
+			require.Equal(t, rounded(sum), o.outs[r][token*h+j], "rank %d token %d value %d", r, token, j)
 		}
 	}
 }
@@ -85,12 +83,33 @@ func TestGraphsOfAnyLength(t *testing.T) {
 	}
 }
 
+// TestThousandOperations replays graphs of two ranks that cut them differently,
+// a thousand operations each.
+func TestThousandOperations(t *testing.T) {
+	emu := emulate(t)
+	rng := rand.New(rand.NewPCG(testenv.Seed(t), 17))
+	emu.order(rng.Uint64(), 8, 8)
+	s := layout.Shape{MaxTokens: 2, Hidden: 8, NumExperts: 2, NumRanks: 2}
+	slabs, err := layout.Of(s)
+	require.NoError(t, err)
+	g := newGroup(t, 2, 2, slabs.SizeBytes)
+	for _, m := range g.ranks {
+		m.threads = threads{plan: 8, row: 8, wait: 8}
+	}
+	replayRounds(t, g, g.random(rng, s, 1, 0, 0), rng, []int{5, 2}, 10, 100)
+}
+
 func replay(t *testing.T, rng *rand.Rand, lengths []int) {
 	s := layout.Shape{MaxTokens: 5, Hidden: 128, NumExperts: 4, NumRanks: 2}
 	slabs, err := layout.Of(s)
 	require.NoError(t, err)
 	g := newGroup(t, len(lengths), 2, slabs.SizeBytes)
-	o := g.random(rng, s, 2, 0, 0)
+	replayRounds(t, g, g.random(rng, s, 2, 0, 0), rng, lengths, 2, 42)
+}
+
+// replayRounds records a graph of some operations per rank and replays them,
+// in rounds of so many operations: a multiple of every length.
+func replayRounds(t *testing.T, g *group, o *op, rng *rand.Rand, lengths []int, rounds, total int) {
 	var graphs []recorded
 	for r, n := range lengths {
 		graphs = append(graphs, g.record(o, r, n, rng.IntN(2)))
@@ -100,8 +119,7 @@ func replay(t *testing.T, rng *rand.Rand, lengths []int) {
 			g.must(func() error { return g.d.lib.GraphExecDestroy(rec.exec) })
 		}
 	}()
-	total := 42 // operations of each round: a multiple of every length
-	for round := range 2 {
+	for round := range rounds {
 		for _, x := range o.x {
 			for i := range x {
 				x[i] = bf16(float32(rng.NormFloat64()))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/internal/libcuda"
@@ -22,6 +23,10 @@ type group struct {
 	ranks []*member
 	// fewest tokens that random gives a rank.
 	fewest int
+	// what random sends: ordinary values to experts at random, unless set.
+	value func(*rand.Rand) uint16
+	pick  func(rng *rand.Rand, experts int64, at int) int64
+	cpu   device.Kernels
 }
 
 // member is one rank and its tensors.
@@ -39,10 +44,10 @@ func newGroup(t testing.TB, ranks, slots int, slabBytes int64) *group {
 	emu := emulate(t)
 	d, err := Open(emu.Library, 0, []byte("kernels\x00"))
 	require.NoError(t, err)
-	g := &group{t: t, d: d}
+	g := &group{t: t, d: d, value: ordinary, pick: anyExpert}
 	for r := range ranks {
 		g.ranks = append(g.ranks, g.join(r, Config{
-			Rank: r, NumRanks: ranks, NumSlots: slots, SlabBytes: slabBytes, MaxSelections: 4096, MaxExperts: 512,
+			Rank: r, NumRanks: ranks, NumSlots: slots, SlabBytes: slabBytes, MaxSelections: 4096, MaxExperts: 4096,
 		}))
 	}
 	for _, m := range g.ranks {
@@ -53,6 +58,7 @@ func newGroup(t testing.TB, ranks, slots int, slabBytes int64) *group {
 		m.SetMembers(1<<48 | (1<<ranks - 1))
 	}
 	t.Cleanup(g.close)
+	g.cpu = g.onCPU()
 	return g
 }
 
@@ -102,26 +108,32 @@ func tensor[T any](m *member, n int) (uint64, []T) {
 
 // op is one operation of all ranks: what they send and what must come out.
 type op struct {
-	shape  layout.Shape
-	topK   int
-	flags  uint32
-	tokens []int
-	x      [][]uint16 // by rank: bf16 [T, H]
-	ids    [][]int64
-	w      [][]float32
-	calls  []Dispatch
-	outs   [][]uint16
-	outAt  []uint64
-	wAt    []uint64
-	counts [][]int32
-	ranges [][]int64
-	active [][]int32
-	lost   map[int]bool // ranks whose experts contribute nothing
+	shape   layout.Shape
+	topK    int
+	flags   uint32
+	tokens  []int
+	x       [][]uint16 // by rank: bf16 [T, H]
+	ids     [][]int64
+	w       [][]float32
+	calls   []Dispatch
+	outs    [][]uint16
+	outAt   []uint64
+	wAt     []uint64
+	counts  [][]int32
+	ranges  [][]int64
+	active  [][]int32
+	special bool         // some outputs are infinite, tiny or no number
+	lost    map[int]bool // ranks whose experts contribute nothing
 }
 
 func bf16(f float32) uint16 { return uint16(math.Float32bits(f) >> 16) }
 
 func float(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
+
+func ordinary(rng *rand.Rand) uint16 { return bf16(float32(rng.NormFloat64())) }
+
+// anyExpert is each expert, or none, as often.
+func anyExpert(rng *rand.Rand, experts int64, _ int) int64 { return rng.Int64N(experts+1) - 1 }
 
 // random makes an operation: tokens per rank from 0 to the maximum, repeated
 // and absent experts among the selections.
@@ -139,11 +151,11 @@ func (g *group) random(rng *rand.Rand, s layout.Shape, topK int, flags uint32, s
 		c.X, x = tensor[uint16](m, tokens*int(s.Hidden))
 		c.TopkIdx, ids = tensor[int64](m, tokens*topK)
 		for i := range x {
-			x[i] = bf16(float32(rng.NormFloat64()))
+			x[i] = g.value(rng)
 		}
 		wAt, w := tensor[float32](m, tokens*topK)
 		for i := range ids {
-			ids[i], w[i] = rng.Int64N(s.NumExperts+1)-1, rng.Float32()
+			ids[i], w[i] = g.pick(rng, s.NumExperts, i), rng.Float32()
 			if prev := i - 1; i%topK > 0 && ids[i] >= 0 && ids[prev] >= 0 {
 				// What is left of two that cancel is what rounding did.
 				w[i] = -w[prev] * expertScale(int(ids[prev])) / expertScale(int(ids[i]))
@@ -225,36 +237,20 @@ func (o *op) checkRow(t testing.TB, got []byte, base uintptr, s *layout.Slab, l,
 		return
 	}
 	for g := range len(x) / 128 {
-		amax := float32(1e-4)
-		for _, v := range x[128*g:][:128] {
-			amax = max(amax, float32(math.Abs(float64(float(v)))))
-		}
-		at := s.ScalesOff + ((l*s.Groups()+int64(g))*s.RowsPerExpert+i)*4
-		require.Equal(t, float32(amax/448), *dl.At[float32](base + uintptr(at)))
-		for j := 128 * g; j < 128*g+128; j++ {
-			require.Equal(t, nearestE4M3(float32(float(x[j])*float32(448/amax))), got[j], "value %v", float(x[j]))
-		}
+		codes, scale := castBlock(x[128*g:][:128], o.flags>>flagScalesShift&3)
+		require.Equal(t, codes, got[128*g:][:128], "values %v", x[128*g:][:128])
+		o.checkScale(t, base, s, l, i, g, scale)
 	}
 }
 
-// nearestE4M3 finds the nearest code by trying all; of two as near, the even.
-func nearestE4M3(f float32) byte {
-	best, bestAt := math.Inf(1), byte(0)
-	for code := range byte(0x7f) {
-		exp, frac := int(code>>3), float64(code&7)
-		v := math.Ldexp(8+frac, exp-10)
-		if exp == 0 {
-			v = math.Ldexp(frac, -9)
-		}
-		apart := math.Abs(v - math.Abs(float64(f)))
-		if apart < best || apart == best && code&1 == 0 {
-			best, bestAt = apart, code
-		}
+// checkScale compares one scale of a row: a word of its own, or a byte of one.
+func (o *op) checkScale(t testing.TB, base uintptr, s *layout.Slab, l, i int64, g int, bits uint32) {
+	word, shift, mask := int64(g), 0, uint32(math.MaxUint32)
+	if s.UE8M0 {
+		word, shift, mask, bits = int64(g/4), g%4*8, 0xff, bits>>23
 	}
-	if math.Signbit(float64(f)) {
-		bestAt |= 0x80
-	}
-	return bestAt
+	at := s.ScalesOff + ((l*s.Groups()+word)*s.RowsPerExpert+i)*4
+	require.Equal(t, bits, *dl.At[uint32](base + uintptr(at))>>shift&mask, "scale %d", g)
 }
 
 // writeOutputs makes rank r's expert outputs: expert e multiplies a row's first
@@ -266,10 +262,14 @@ func (o *op) writeOutputs(m *member, r int, at uint64) {
 		for i := range int64(o.counts[r][l]) {
 			row := l*s.RowsPerExpert + i
 			token := *dl.At[int32](uintptr(m.Slab(o.calls[r].Slot)) + uintptr(s.SrcInfoOff+4*row))
-			out := unsafe.Slice(dl.At[uint16](uintptr(at)+uintptr(row*s.OutputBytes())), s.Hidden)
 			src := o.sourceOf(r, int(l), int(i))
-			for j := range out {
-				out[j] = o.output(src, int(token), r*int(s.LocalExperts)+int(l), j)
+			for j := range int(s.Hidden) {
+				v := o.output(src, int(token), r*int(s.LocalExperts)+int(l), j)
+				if s.WideOutputs {
+					*dl.At[float32](uintptr(at) + uintptr(row*s.OutputBytes()) + uintptr(4*j)) = v
+				} else {
+					*dl.At[uint16](uintptr(at) + uintptr(row*s.OutputBytes()) + uintptr(2*j)) = bf16(v)
+				}
 			}
 		}
 	}
@@ -286,10 +286,18 @@ func (o *op) sourceOf(r, l, i int) int {
 }
 
 // output is what an expert makes of a token: values that differ, times a power
-// of two of the expert's, so that weights can make the sums cancel.
-func (o *op) output(src, token, expert, j int) uint16 {
+// of two of the expert's, so that weights can make the sums cancel. Where it is
+// special, some are no numbers. It has the digits of the outputs' type.
+func (o *op) output(src, token, expert, j int) float32 {
 	h := uint32(src*7919+token*104729+j*31+1) * 2654435761
-	return bf16(math.Float32frombits(h>>9|0x3f800000) * expertScale(expert))
+	if o.special && h%61 == 0 {
+		return float(edges[int(h>>8)%len(edges)])
+	}
+	v := math.Float32frombits(h>>9|0x3f800000) * expertScale(expert)
+	if o.flags&flagWide == 0 {
+		v = float(bf16(v))
+	}
+	return v
 }
 
 func expertScale(expert int) float32 { return float32(int(1) << (expert % 5)) }
@@ -302,12 +310,10 @@ func (o *op) checkSums(t testing.TB, r int) {
 			sum := float32(0)
 			for k := range o.topK {
 				if e := o.ids[r][token*o.topK+k]; e >= 0 && !o.isLost(e) {
-					sum += float32(o.w[r][token*o.topK+k] * float(o.output(r, token, int(e), j)))
+					sum += float32(o.w[r][token*o.topK+k] * o.output(r, token, int(e), j))
 				}
 			}
-			u := math.Float32bits(sum)
-			want := uint16((u + 0x7fff + u>>16&1) >> 16)
-			require.Equal(t, want, o.outs[r][token*h+j], "rank %d token %d value %d", r, token, j)
+			require.Equal(t, rounded(sum), o.outs[r][token*h+j], "rank %d token %d value %d", r, token, j)
 		}
 	}
 }

@@ -36,36 +36,43 @@ func exchange(t *testing.T, rng *rand.Rand, ranks int, fp8 bool) {
 		flags = flagFP8
 	}
 	for i := range 6 {
-		o := g.random(rng, s, 3, flags, i%2)
-		for r, m := range g.ranks {
-			require.NoError(t, m.Send(&o.calls[r]))
+		g.exchange(rng, g.random(rng, s, 3, flags, i%2), &slabs)
+	}
+}
+
+// exchange runs an operation of all ranks and compares what comes out, with
+// plain loops and with what the CPU's kernels make of the same.
+func (g *group) exchange(rng *rand.Rand, o *op, slabs *layout.Slab) {
+	for r, m := range g.ranks {
+		require.NoError(g.t, m.Send(&o.calls[r]))
+	}
+	for r, m := range g.ranks {
+		require.NoError(g.t, m.Receive(&o.calls[r]))
+		g.snapshot(m, o.calls[r].Slot)
+	}
+	g.sync()
+	for r, m := range g.ranks {
+		require.Zero(g.t, m.report().Error, "%v", m.report().Detail)
+		o.checkRows(g.t, m, r)
+		o.sameRowsAsCPU(g, r)
+	}
+	inPlace := rng.IntN(2) == 0
+	for r, m := range g.ranks {
+		at, passed := m.Slab(o.calls[r].Slot)+uint64(slabs.YOff), uint64(0)
+		if !inPlace {
+			at, _ = tensor[byte](m, int(slabs.LocalExperts*slabs.RowsPerExpert*slabs.OutputBytes()))
+			passed = at
 		}
-		for r, m := range g.ranks {
-			require.NoError(t, m.Receive(&o.calls[r]))
-			g.snapshot(m, i%2)
-		}
-		g.sync()
-		for r, m := range g.ranks {
-			require.Zero(t, m.report().Error, "%v", m.report().Detail)
-			o.checkRows(t, m, r)
-		}
-		inPlace := rng.IntN(2) == 0
-		for r, m := range g.ranks {
-			at, passed := m.Slab(i%2)+uint64(slabs.YOff), uint64(0)
-			if !inPlace {
-				at, _ = tensor[byte](m, int(slabs.LocalExperts*slabs.RowsPerExpert*slabs.OutputBytes()))
-				passed = at
-			}
-			o.writeOutputs(m, r, at)
-			require.NoError(t, m.Publish(o.combine(r, passed)))
-		}
-		for r, m := range g.ranks {
-			require.NoError(t, m.Reduce(o.combine(r, 0)))
-		}
-		g.sync()
-		for r, m := range g.ranks {
-			require.Zero(t, m.report().Error)
-			o.checkSums(t, r)
-		}
+		o.writeOutputs(m, r, at)
+		require.NoError(g.t, m.Publish(o.combine(r, passed)))
+	}
+	for r, m := range g.ranks {
+		require.NoError(g.t, m.Reduce(o.combine(r, 0)))
+	}
+	g.sync()
+	for r, m := range g.ranks {
+		require.Zero(g.t, m.report().Error)
+		o.checkSums(g.t, r)
+		o.sameSumsAsCPU(g, r)
 	}
 }

@@ -47,6 +47,21 @@ func Open(candidates ...string) (*Library, error) {
 	return nil, fmt.Errorf("%w; tried: %s", ErrNoLibrary, strings.Join(tried, ", "))
 }
 
+// noLoad is the loader's RTLD_NOLOAD, the same number on all of Linux.
+const noLoad = 4
+
+// OpenLoaded opens the first candidate that the process has open already.
+func OpenLoaded(candidates ...string) (*Library, error) {
+	for _, name := range candidates {
+		handle, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL|noLoad)
+		if err == nil && handle != 0 {
+			find := func(symbol string) (uintptr, error) { return purego.Dlsym(handle, symbol) }
+			return &Library{name: name, lookup: find}, nil
+		}
+	}
+	return nil, fmt.Errorf("%w; not open: %s", ErrNoLibrary, strings.Join(candidates, ", "))
+}
+
 // Name is the candidate that was opened.
 func (l *Library) Name() string { return l.name }
 

@@ -32,6 +32,19 @@ func TestOpenTakesTheFirstThatOpens(t *testing.T) {
 	assert.ErrorContains(t, err, "no_such_function in libc.so.6")
 }
 
+// TestOpenLoaded: what the process has, and nothing else, though it could be
+// opened.
+func TestOpenLoaded(t *testing.T) {
+	l, err := OpenLoaded("libnosuchthing.so.7", "libc.so.6")
+	require.NoError(t, err)
+	assert.Equal(t, "libc.so.6", l.Name())
+	_, err = l.Lookup("strlen")
+	require.NoError(t, err)
+	_, err = OpenLoaded("libnosuchthing.so.7", "libanl.so.1")
+	require.ErrorIs(t, err, ErrNoLibrary)
+	assert.ErrorContains(t, err, "not open: libnosuchthing.so.7, libanl.so.1")
+}
+
 func TestLookupAll(t *testing.T) {
 	l, err := Open("libc.so.6")
 	require.NoError(t, err)

@@ -3,9 +3,12 @@
 package kernels
 
 import (
+	"crypto/sha256"
 	"embed"
+	"encoding/hex"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,10 +22,34 @@ var files embed.FS
 // sm_N runs on devices N and later minor versions of the same major one.
 var Targets = []string{"sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120"}
 
+// PTXTarget is what PTX is made for, for devices that none of Targets fits.
+const PTXTarget = "compute_80"
+
 // options keep the arithmetic as docs/numerics.md has it: nothing is fused,
 // quotients are rounded, subnormals are kept.
 var options = []string{
 	"--std=c++17", "--fmad=false", "--prec-div=true", "--ftz=false", "--ptxas-options=--verbose",
+}
+
+// Digest names the sources and what they are compiled with: code that was made
+// of others is not to be mixed with this program's. Its first part is of the
+// sources alone.
+func Digest() (string, error) {
+	src, err := source()
+	if err != nil {
+		return "", err
+	}
+	names := make([]string, 0, len(src.Headers))
+	for name := range src.Headers {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	sum := sha256.New()
+	for _, name := range names {
+		fmt.Fprintf(sum, "%s\x00%d\x00%s", name, len(src.Headers[name]), src.Headers[name])
+	}
+	with := sha256.Sum256([]byte(strings.Join(options, "\x00")))
+	return hex.EncodeToString(sum.Sum(nil)) + "-" + hex.EncodeToString(with[:4]), nil
 }
 
 // source is one program of all kernels.
