@@ -30,6 +30,7 @@ type Buffer struct {
 	mapped  []mapped   // by rank
 	quiet   chan error // of a wait for the device that goes on
 	entered uint64     // ranks that may have written in the latest epoch
+	end     ending
 
 	mu      sync.Mutex // guards what follows and the engine's launches
 	epoch   uint16     // the one this rank joined

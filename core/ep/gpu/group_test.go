@@ -65,9 +65,13 @@ func newTensor[T any](r *rank, n int) *tensor[T] {
 	return &tensor[T]{at: at, values: values}
 }
 
+func openDevice(emu *cudatest.Driver) (*cuda.Device, error) {
+	return cuda.Open(emu.Library, 0, cudatest.Image)
+}
+
 // newRank makes a rank's buffer, not connected yet.
 func newRank(t testing.TB, emu *cudatest.Driver, dom transport.Domain, cfg gpu.Config) *rank {
-	d, err := cuda.Open(emu.Library, 0, cudatest.Image)
+	d, err := openDevice(emu)
 	require.NoError(t, err)
 	b, err := gpu.New(dom, d, cfg)
 	require.NoError(t, err)

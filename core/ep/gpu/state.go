@@ -65,10 +65,15 @@ func (b *Buffer) expelled(word uint64) {
 	b.leave(ep.ErrFenced)
 }
 
-// leaveFor ends this rank's part in its epoch by its own will.
+// leaveFor ends this rank's part in its epoch by its own will. It leaves before
+// its device is quiet: that may take until others have gone on without it, whose
+// launches the wait cannot tell from its own when they are of this process. Until
+// it says that it is quiet they use no slot again that it may write to.
 func (b *Buffer) leaveFor(why error) {
 	b.engine.SetMembers(b.nobody())
 	b.leave(why)
+	membership.Leave(b.dom.Members(), b.epoch, b.self)
+	b.wakeAll()
 }
 
 // nobody is a word of members that this rank is not in.
@@ -80,7 +85,6 @@ func (b *Buffer) leave(why error) {
 	for j := range b.slots {
 		b.slots[j].live = false
 	}
-	b.dom.Wake(b.self) // the watcher
 }
 
 func (b *Buffer) wakeAll() {

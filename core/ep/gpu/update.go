@@ -164,25 +164,36 @@ func (b *Buffer) beginEpoch(epoch uint16) error {
 func (b *Buffer) Close() error {
 	b.life.Lock()
 	defer b.life.Unlock()
-	if b.engine == nil {
+	if b.end == ended {
 		return nil
 	}
-	b.shut()
-	if err := b.settle(); err != nil {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		// Without a promise: others do without this rank, and beware of it.
-		membership.Leave(b.dom.Members(), b.epoch, b.self)
-		b.wakeAll()
-		return err
+	if b.end == running {
+		b.shut()
+		if err := b.settle(); err != nil {
+			return err
+		}
+		b.stopWatching()
+		b.end = idle
 	}
+	return b.free()
+}
+
+// How far Close has come.
+type ending int
+
+const (
+	running ending = iota
+	idle           // nothing of the buffer runs any more
+	ended
+)
+
+func (b *Buffer) stopWatching() {
 	b.mu.Lock()
 	b.farewell()
 	b.watch.stop = true
 	b.dom.Wake(b.self)
 	b.mu.Unlock()
 	<-b.watch.ended
-	return b.free()
 }
 
 // shut lets no call begin any more.
@@ -203,9 +214,9 @@ func (b *Buffer) free() error {
 		return err
 	}
 	if err := b.engine.Close(); err != nil {
-		return errors.Join(err, b.engine.Close())
+		return err
 	}
-	b.engine = nil
+	b.end = ended
 	return b.dom.Close()
 }
 

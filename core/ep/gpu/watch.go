@@ -38,8 +38,6 @@ func (w *watch) begin(b *Buffer) {
 		defer b.mu.Unlock()
 		if !b.outside {
 			b.leaveFor(err)
-			membership.Leave(b.dom.Members(), b.epoch, b.self) // without a promise: others do without it
-			b.wakeAll()
 		}
 	})
 }
@@ -93,8 +91,7 @@ func (b *Buffer) turn(now time.Time) (period time.Duration, owesQuiet, stop bool
 	return b.decide(now), false, b.watch.stop
 }
 
-// calmDown waits until nothing of this rank runs on the device, promises that,
-// and leaves.
+// calmDown waits until nothing of this rank runs on the device, and says so.
 func (b *Buffer) calmDown() {
 	if b.dev.Synchronize() != nil {
 		return // a capture is under way: at the next turn
@@ -106,13 +103,12 @@ func (b *Buffer) calmDown() {
 	}
 }
 
-// farewell comes when nothing of this rank runs on the device. Who sees it out
-// sees that it is quiet, too.
+// farewell comes when nothing of this rank runs on the device: it writes nothing
+// more in its epoch.
 func (b *Buffer) farewell() {
 	b.watch.owesQuiet = false
 	b.judge.Show(0, time.Time{})
 	b.judge.SayQuiet()
-	membership.Leave(b.dom.Members(), b.epoch, b.self)
 	b.wakeAll()
 }
 
