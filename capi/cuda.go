@@ -24,6 +24,7 @@ type onGPU struct {
 	driver  string
 	given   []byte // code, in place of ours
 	nvrtc   string
+	memory  gpuMemory
 
 	mu    sync.Mutex
 	dev   *cuda.Device
@@ -174,12 +175,64 @@ func (b *buffer) dropGPU() error {
 	return err
 }
 
-// closeGPU ends a buffer on CUDA and gives its device back.
+// closeGPU ends a buffer on CUDA. It leaves its group now, and its memory goes
+// when nobody retains it.
 func (b *buffer) closeGPU() error {
+	b.memories.forget()
+	if !b.onGPU.memory.close(b.freeGPU) {
+		return b.freeGPU()
+	}
+	if g := b.gpu.Load(); g != nil {
+		_, _ = g.Prepare() // an error says that it is out already
+	}
+	return nil
+}
+
+// freeGPU gives memory and device back.
+func (b *buffer) freeGPU() error {
 	if err := b.dropGPU(); err != nil {
 		return err // the device still works for it
 	}
 	return b.onGPU.close()
+}
+
+// gpuMemory counts who looks at the memory of a buffer on CUDA.
+type gpuMemory struct {
+	mu   sync.Mutex
+	n    int
+	free func() error // once the buffer is closed
+}
+
+// Retain keeps the memory in place until Release.
+func (m *gpuMemory) Retain() {
+	m.mu.Lock()
+	m.n++
+	m.mu.Unlock()
+}
+
+// Release frees the memory of a closed buffer with the last one.
+func (m *gpuMemory) Release() {
+	m.mu.Lock()
+	m.n--
+	free := m.free
+	if m.n > 0 {
+		free = nil
+	}
+	m.mu.Unlock()
+	if free != nil {
+		_ = free() // nobody is there to be told
+	}
+}
+
+// close says that the buffer is closed, and whether somebody looks at its
+// memory, so that the last Release frees it.
+func (m *gpuMemory) close(free func() error) (later bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.n > 0 {
+		m.free = free
+	}
+	return m.n > 0
 }
 
 // gpuCore returns the core of a buffer on CUDA, once there is one.

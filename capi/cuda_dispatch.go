@@ -4,6 +4,7 @@ package main
 import "C"
 
 import (
+	"fmt"
 	"sync"
 
 	"github.com/moewire/moewire/core/ep"
@@ -44,7 +45,11 @@ func (b *buffer) dispatchGPU(a *C.mw_dispatch_args_t, opID *C.uint64_t) error {
 		return err
 	}
 	b.onGPU.use(&c.res, c.dispatch.Stream)
-	c.write(b.id)
+	mem := b.memories.of(&b.onGPU.memory)
+	if mem == nil {
+		return fmt.Errorf("%w while a dispatch was launched", ep.ErrClosed)
+	}
+	c.write(b.id, mem.id)
 	C.mwi_write_result(a.result, &c.out)
 	*opID = 0
 	if phase == gpu.PhaseSent {
@@ -102,10 +107,11 @@ func gpuMask(at uint64, n int64, ranks int) (uint64, error) {
 }
 
 // write gives the addresses of a dispatch.
-func (c *launch) write(buffer uint64) {
+func (c *launch) write(buffer, memory uint64) {
 	r := &c.res
 	c.out = C.mw_dispatch_result_t{
 		handle:      C.mw_handle_t{id: C.uint64_t(packHandle(buffer, uint64(r.Handle)-1))},
+		memory:      C.mw_memory_t{id: C.uint64_t(memory)},
 		recv_x:      C.uint64_t(r.RecvX),
 		recv_scales: C.uint64_t(r.Scales),
 		src_info:    C.uint64_t(r.SrcInfo),

@@ -636,13 +636,13 @@ mw_status_t mw_handle_release_on(mw_handle_t handle, uint64_t stream);
  * meaning. MW_PHASE_SENT launches what needs the inputs, mw_op_wait the rest, on
  * the same stream. Memory passed in is borrowed until the stream has come past
  * what was launched; for a recorded graph, as long as it is replayed. `result`
- * is complete when a call returns, its addresses depend on the shape and the
- * slot alone, `memory` is 0. Calls on different streams are ordered by the caller.
+ * is complete when a call returns; its addresses depend on the shape and the
+ * slot alone. memory_address and memory_bytes are 0. Calls on different streams
+ * are ordered by the caller.
  *
  * Errors of the device come with a later call (MW_ERR_DEVICE and others). Not
  * on CUDA: num_bytes 0, DETERMINISTIC, DEBUG_FILL, MORE, FLAT, PRE_REDUCE, ranks
  * of other hosts, statistics, traces and events (MW_ERR_NOT_SUPPORTED).
- * mw_buffer_close frees the memory that results lie in.
  */
 
 /* ----------------------------------------------------------- operation -- */

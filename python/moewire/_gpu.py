@@ -13,7 +13,7 @@ from . import _check, _combine, _dispatch, _torch_cuda
 from ._gpu_handle import GpuHandle
 from ._gpu_operation import Launched
 from ._gpu_streams import Streams
-from ._memory import MAX_KEPT
+from ._memory import MAX_KEPT, Owner
 from ._plan import combine_args
 from ._results import RecvX, Rows, copies_on_stream
 from .errors import UnsupportedError
@@ -39,6 +39,13 @@ class Gpu:
         self.streams = Streams(self.place)
         self._views: OrderedDict[object, Any] = OrderedDict()
         self._lock = threading.Lock()
+        self._owner: Owner | None = None
+
+    def close(self) -> None:
+        """Forgets every view; tensors that are still held keep the memory."""
+        with self._lock:
+            self._views.clear()
+        self._owner = None
 
     def dispatch(
         self, request: _dispatch.Request, how: How, copy_outputs: bool
@@ -136,6 +143,8 @@ class Gpu:
 
     def _rows(self, raw: abi.mw_dispatch_result_t, plan: Plan) -> Rows:
         local, num_rows, hidden = plan.rows
+        if self._owner is None:
+            self._owner = Owner(self._runtime.lib, raw.memory.id)
         data = self._view(
             raw.recv_x, plan.rows, torch.float8_e4m3fn if plan.fp8 else torch.bfloat16
         )
@@ -148,11 +157,11 @@ class Gpu:
         return Rows(data, self._view(raw.recv_scales, shape, kind).transpose(1, 2), src_info)
 
     def _view(self, address: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Made once per place and shape. Holds the runtime: see ``docs/cuda.md``."""
+        """Made once per place and shape; keeps the memory, whatever becomes of the buffer."""
         key = (address, shape, dtype)
         view: torch.Tensor | None = self._views.get(key)
         if view is None:
-            view = self.place.view(address, shape, dtype, self._runtime)
+            view = self.place.view(address, shape, dtype, self._owner)
             with self._lock:
                 self._views[key] = view
                 while len(self._views) > 4 * MAX_KEPT:

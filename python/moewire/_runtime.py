@@ -51,6 +51,7 @@ class Runtime:
     ) -> None:
         self.lib = library()
         self.id = abi.mw_buffer_t()
+        self.gpu: Gpu | None = None
         self.closed = False
         self.num_ranks = num_ranks
         self.plans = Plans(num_ranks, Plan)
@@ -71,7 +72,6 @@ class Runtime:
         self.lib.check(self.lib.buffer_create(byref(config), byref(self.id)))
         del texts  # the library has copied them
         self.events = EventLog(self.lib, self.id, rank)
-        self.gpu: Gpu | None = None
         if config.device == abi.MW_DEVICE_CUDA:
             self.gpu = self._gpu_or_close(config.device_ordinal)
 
@@ -145,6 +145,8 @@ class Runtime:
             return
         self.closed = True
         self._mappings.clear()
+        if self.gpu is not None:
+            self.gpu.close()
         self.lib.buffer_close(self.id)
 
     def refuse_closed(self) -> None:

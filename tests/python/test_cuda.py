@@ -33,3 +33,29 @@ def test_random_cases_of_threads(place: Emulated, seed: int, size: int) -> None:
 
 def test_random_cases_of_processes(team: Team) -> None:
     assert min(team.run(2, jobs_cuda.in_process, str(emulator.driver()), 8)) >= 8
+
+
+def test_views_outlive_their_buffer(place: Emulated, seed: int) -> None:
+    jobs_cuda.in_threads(2, lambda rank, make: jobs_cuda.outlived(place, make, rank, seed))
+    left = place.left()
+    assert not any("allocation" in line or "range" in line for line in left), left
+
+
+def test_copied_outputs(place: Emulated, seed: int) -> None:
+    jobs_cuda.in_threads(2, lambda rank, make: jobs_cuda.copied(place, make, rank, seed))
+
+
+def test_operations_on_two_streams_keep_their_order(place: Emulated, seed: int) -> None:
+    jobs_cuda.in_threads(2, lambda rank, make: jobs_cuda.two_streams(place, make, rank, seed))
+
+
+def test_dropped_hooks_and_handles(place: Emulated, seed: int) -> None:
+    jobs_cuda.in_threads(2, lambda rank, make: jobs_cuda.dropped(place, make, rank, seed))
+
+
+def test_a_recorded_graph_replays(place: Emulated, seed: int) -> None:
+    jobs_cuda.in_threads(2, lambda rank, make: jobs_cuda.recorded(place, make, rank, seed))
+
+
+def test_what_is_not_on_cuda_is_refused(place: Emulated, seed: int) -> None:
+    jobs_cuda.in_threads(1, lambda rank, make: jobs_cuda.refused(place, make, rank, seed))

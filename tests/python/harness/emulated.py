@@ -34,7 +34,9 @@ class Emulated:
         self._cu = ctypes.CDLL(str(driver))
         self._cu.emulator_report.restype = ctypes.c_char_p
         self._local = threading.local()
-        self.kept: list[tuple[torch.Tensor, Any]] = []
+        self._waits = False
+        self._kept: list[tuple[torch.Tensor, int]] = []
+        self._lock = threading.Lock()
         self.call("cuInit", 0)
         self._context = ctypes.c_void_p()
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), 0)
@@ -81,6 +83,8 @@ class Emulated:
     @contextmanager
     def on(self, stream: Stream) -> Iterator[None]:
         before, self._local.stream = self.stream(), stream
+        if self._waits:
+            self.synchronize(stream)
         try:
             yield
         finally:
@@ -110,15 +114,35 @@ class Emulated:
         return status.value == _CAPTURING
 
     def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
-        self.kept.append((tensor, stream))
+        with self._lock:
+            self._kept.append((tensor, stream.number))
 
     # What tests need besides.
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Whoever makes a stream the current one waits for it first: torch is about to copy."""
+        self._waits = True
+        try:
+            yield
+        finally:
+            self._waits = False
+
+    def left(self) -> list[str]:
+        """What the driver has given out and not got back, and which of its rules were broken."""
+        text: bytes = self._cu.emulator_report()
+        return text.decode().splitlines()
+
+    def destroy(self, graph: int) -> None:
+        self.call("cuGraphExecDestroy", ctypes.c_void_p(graph))
 
     def synchronize(self, stream: Stream | None = None) -> None:
         """Waits until the device has come to the end of a stream: the current one."""
         self._enter()
         number = (stream or self.stream()).number
         self.call("cuStreamSynchronize", ctypes.c_void_p(number))
+        with self._lock:
+            self._kept = [(tensor, other) for tensor, other in self._kept if other != number]
 
     @contextmanager
     def captured(self, stream: Stream) -> Iterator[list[int]]:

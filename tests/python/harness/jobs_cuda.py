@@ -16,6 +16,7 @@ import moewire
 from moewire import _torch_cuda
 from moewire._cuda_report import DRIVER_VARIABLE
 from moewire._gpu_config import CODE_VARIABLE
+from moewire.errors import NotSupportedError
 
 from . import cases, oracle, verify
 from .cases import Case
@@ -190,5 +191,134 @@ def combine(
 
 def in_process(rank: Rank, driver: str, count: int) -> int:
     """``random_cases`` where each rank is a process."""
-    place = use(driver, rank.folder)
-    return random_cases(place, rank.buffer, rank.rank, rank.size, rank.seed, count)
+    before, place = _torch_cuda.place, use(driver, rank.folder)
+    try:
+        return random_cases(place, rank.buffer, rank.rank, rank.size, rank.seed, count)
+    finally:
+        _torch_cuda.place = before
+        del os.environ[DRIVER_VARIABLE], os.environ[CODE_VARIABLE]
+
+
+def _case(seed: int, size: int, number: int = 0) -> Case:
+    case = Case(size, 2 * size, 2, 128, 6, False, "uniform", (seed, 500 + number, size))
+    return cases.fill(case, [6 - rank % 3 for rank in range(size)])
+
+
+def outlived(place: Emulated, make: Make, rank: int, seed: int) -> None:
+    """Tensors over the workspace are there after close, and the memory goes with the last."""
+    case = _case(seed, 2)
+    buffer = make(size_for([case]), device="cuda:0")
+    received = dispatch(place, buffer, case, rank, {})
+    combine(place, buffer, received, {}, zero_copy=True)
+    before = verify.bits(received.recv_x).copy()
+    buffer.close()
+    verify.same(verify.bits(received.recv_x), before, "rows after close")
+    for method in ("members", "counters"):
+        try:
+            getattr(buffer, method)()
+        except moewire.ClosedError:
+            continue
+        raise AssertionError(f"{method} of a closed buffer")
+
+
+def copied(place: Emulated, make: Make, rank: int, seed: int) -> None:
+    """Ordinary tensors; the emulated device has to be done when torch copies."""
+    case = _case(seed, 2)
+    with make(size_for([case]), device="cuda", copy_outputs=True) as buffer:
+        x, topk = verify.bf16(case.x[rank]), torch.from_numpy(case.topk[rank].copy())
+        how = {"use_fp8": False, "return_recv_hook": True}
+        plain = buffer.dispatch(x, topk, None, case.num_max, 4, TIMEOUT_US, **how)
+        with place.waiting():
+            plain[4]()
+        received = Received(case, rank, plain)
+        place.synchronize()
+        received.check()
+        combine(place, buffer, received, {})
+
+
+def two_streams(place: Emulated, make: Make, rank: int, seed: int) -> None:
+    """Calls of one rank on several streams, in the order in which they were made."""
+    todo = [_case(seed, 2, number) for number in range(6)]
+    streams = [place.side(), place.side()]
+    with make(size_for(todo), device="cuda") as buffer:
+        for number, case in enumerate(todo):
+            with place.on(streams[number % 2]):
+                received = dispatch(place, buffer, case, rank, CALLS[number % 3])
+            with place.on(streams[(number + 1) % 2]):
+                combine(place, buffer, received, CALLS[(number + 1) % 3])
+
+
+def dropped(place: Emulated, make: Make, rank: int, seed: int) -> None:
+    """A hook that nobody calls, a handle that nobody combines: the slots come back."""
+    todo = [_case(seed, 2, number) for number in range(6)]
+    with make(size_for(todo), device="cuda") as buffer:
+        for number, case in enumerate(todo):
+            x, topk = verify.bf16(case.x[rank]), torch.from_numpy(case.topk[rank].copy())
+            how = CALLS[number % 2]
+            result = buffer.dispatch(x, topk, None, 6, 4, TIMEOUT_US, False, **how)
+            if number % 3 == 2:
+                result[2].release()
+                result[2].release()
+            written = (result[1], result[2][1])  # torch's allocator keeps such for a stream
+            del result
+            place.synchronize()
+            del written
+        received = dispatch(place, buffer, todo[0], rank, {})
+        combine(place, buffer, received, {})
+
+
+def recorded(place: Emulated, make: Make, rank: int, seed: int) -> None:
+    """Dispatch and combine of one graph, replayed with other inputs in the same tensors."""
+    todo = [_case(seed, 2, number) for number in range(4)]
+    with make(size_for(todo), device="cuda") as buffer:
+        warm = dispatch(place, buffer, todo[0], rank, {})
+        combine(place, buffer, warm, {})
+        case, stream = todo[1], place.side()
+        x, topk = verify.bf16(case.x[rank]), torch.from_numpy(case.topk[rank].copy())
+        weights = torch.from_numpy(case.weights[rank].copy())
+        with place.on(stream), place.captured(stream) as graph:
+            result = buffer.dispatch(x, topk, None, 6, 4, TIMEOUT_US, False, return_recv_hook=True)
+            result[4]()
+            # The expert gives back what it got.
+            out, _, _ = buffer.combine(result[0], topk, weights, None, TIMEOUT_US, result[2])
+        for case in todo[1:]:
+            x.copy_(verify.bf16(case.x[rank]))
+            topk.copy_(torch.from_numpy(case.topk[rank]))
+            weights.copy_(torch.from_numpy(case.weights[rank]))
+            place.replay(graph[0], stream)
+            place.synchronize(stream)
+            given = dict.fromkeys(range(case.num_experts), case.x[rank])
+            want = oracle.combine(case.topk[rank], case.weights[rank], given, case.hidden)
+            verify.same(verify.bits(out), want, f"{case}: replayed on rank {rank}")
+        place.destroy(graph[0])
+
+
+def refused(place: Emulated, make: Make, rank: int, seed: int) -> None:
+    """By name, and without harm."""
+    case = _case(seed, 1)
+    x, topk = verify.bf16(case.x[0]), torch.from_numpy(case.topk[0].copy())
+    weights = torch.from_numpy(case.weights[0].copy())
+    with make(size_for([case]), device="cuda") as buffer:
+        given = (x, topk, None, 6, 2, TIMEOUT_US, False)
+        for call, text in (
+            (lambda: buffer.dispatch(*given, more=True), "more: not on CUDA yet"),
+            (
+                lambda: buffer.dispatch(*given, topk_weights=weights, pre_reduce=True),
+                "pre_reduce: not on CUDA yet",
+            ),
+            (
+                lambda: buffer.dispatch_flat(x, topk, weights, 6, 2),
+                "dispatch_flat: not on CUDA yet",
+            ),
+            (buffer.counters, "on a buffer on CUDA"),
+            (buffer.stats, "on a buffer on CUDA"),
+        ):
+            try:
+                call()
+            except (moewire.UnsupportedError, NotSupportedError) as error:
+                assert text in str(error), error
+                continue
+            raise AssertionError(f"not refused: {text}")
+        assert buffer.members() == [0]
+        assert [path["carrier"] for path in buffer.paths()] == ["self"]
+        combine(place, buffer, dispatch(place, buffer, case, 0, {}), {})
