@@ -20,11 +20,8 @@ CODE_VARIABLE = "MOEWIRE_CUDA_CODE"
 
 
 def native(given: str | torch.device | None) -> dict[str, int | bytes]:
-    """Fields of ``mw_config_t``; without a device, what ``MOEWIRE_DEVICE`` says, else the CPU."""
-    name, value = "device", given
-    if value is None:
-        name, value = "MOEWIRE_DEVICE", os.environ.get("MOEWIRE_DEVICE") or "cpu"
-    kind, index = _device(name, value)
+    """Fields of ``mw_config_t``; None is the CPU."""
+    kind, index = _device("cpu" if given is None else given)
     if kind == "cpu":
         return {}
     from . import _torch_cuda  # torch is heavy, and most buffers need none of it
@@ -38,15 +35,15 @@ def native(given: str | torch.device | None) -> dict[str, int | bytes]:
     }
 
 
-def _device(name: str, value: Any) -> tuple[str, int | None]:
+def _device(value: Any) -> tuple[str, int | None]:
     kind, index = getattr(value, "type", None), getattr(value, "index", None)
     if isinstance(value, str):
         kind, colon, number = value.partition(":")
         if colon and not (number.isascii() and number.isdigit()):
-            raise refuse(name, repr(value), _ALLOWED)
+            raise refuse("device", repr(value), _ALLOWED)
         index = int(number) if colon else None
     if kind not in ("cpu", "cuda"):
-        raise refuse(name, repr(value), _ALLOWED)
+        raise refuse("device", repr(value), _ALLOWED)
     return kind, index
 
 

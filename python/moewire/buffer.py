@@ -94,6 +94,11 @@ class Buffer(PackedCalls, FlatCalls, Member):
         rdma_near: what the device should be near to: a GPU's PCI address ("0000:41:00.0") or
             "node:N"; "": the NUMA node that this process may run on, if it is one.
 
+    CUDA (docs/cuda.md; it has never run on a GPU):
+        device: "cuda", "cuda:N" or a ``torch.device``: all tensors of this buffer lie there, calls
+            are launched on the current stream and return, and nothing waits on the host; the same
+            kind on all ranks, which are of one host. "cpu" or None: CPU tensors.
+
     Any thread may call any method; a wait in one thread does not block another. ``close()``,
     leaving ``with``, or dropping the buffer leaves the group.
 

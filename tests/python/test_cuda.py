@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,14 @@ from moewire._gpu_config import CODE_VARIABLE
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Emulated:
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Emulated]:
     """The emulated device, behind this process's Buffers."""
     for name in (DRIVER_VARIABLE, CODE_VARIABLE):
         monkeypatch.setenv(name, "")
     monkeypatch.setattr(_torch_cuda, "place", _torch_cuda.place)
-    return jobs_cuda.use(str(emulator.driver()), str(tmp_path))
+    one = jobs_cuda.use(str(emulator.driver()), str(tmp_path))
+    yield one
+    one.forget()
 
 
 @pytest.mark.parametrize("size", [1, 2, 3], ids="R={}".format)

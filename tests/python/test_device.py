@@ -28,17 +28,6 @@ def test_without_a_driver(device: object, monkeypatch: pytest.MonkeyPatch) -> No
         _buffer(device=device)
 
 
-def test_the_variable_stands_for_the_argument(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(DRIVER_VARIABLE, _NOWHERE)
-    monkeypatch.setenv("MOEWIRE_DEVICE", "cuda:2")
-    with pytest.raises(NoDeviceError, match=_NOWHERE):
-        _buffer()
-    _buffer(device="cpu").close()
-    monkeypatch.setenv("MOEWIRE_DEVICE", "gpu")
-    with pytest.raises(InvalidArgument, match="MOEWIRE_DEVICE: 'gpu' given"):
-        _buffer()
-
-
 @pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "cuda:-1", 0, torch.device("meta")])
 def test_no_such_device(device: object) -> None:
     with pytest.raises(

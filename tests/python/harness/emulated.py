@@ -133,6 +133,11 @@ class Emulated:
         text: bytes = self._cu.emulator_report()
         return text.decode().splitlines()
 
+    def forget(self) -> None:
+        """Lets go of what was kept for streams."""
+        with self._lock:
+            self._kept.clear()
+
     def destroy(self, graph: int) -> None:
         self.call("cuGraphExecDestroy", ctypes.c_void_p(graph))
 
