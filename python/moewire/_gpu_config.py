@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _ALLOWED = "'cpu', 'cuda', 'cuda:N', or a torch.device of these"
 # A file with code of the kernels, in place of the library's. For tests.
-CODE_VARIABLE = "MOEWIRE_CUDA_CODE"
+CODE_VARIABLE = "MOEWIRE_TEST_CUDA_CODE"
 
 
 def native(given: str | torch.device | None) -> dict[str, int | bytes]:

@@ -173,6 +173,8 @@ static mw_status_t call_combine_buffer(void)
 
 static mw_status_t call_release(void)
 {
+	if (rarely(2))
+		return mw_handle_release_on((mw_handle_t){some_handle()}, strange64());
 	return mw_handle_release((mw_handle_t){some_handle()});
 }
 
