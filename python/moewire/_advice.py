@@ -29,7 +29,9 @@ def warnings(report: Report) -> list[Advice]:
 
 def fix_for_absent(reason: str) -> str:
     """For a transport or device that the library does not have."""
-    return "none" if "not part of this version" in reason else f"see the reason ({reason})"
+    if "never run on a GPU" in reason:
+        return "none; docs/cuda.md says what was shown"
+    return f"see the reason ({reason})"
 
 
 def _library(report: Report) -> tuple[str, str] | None:
