@@ -73,23 +73,6 @@ func (j *Judge) Silent(ranks uint64) (silent uint64) {
 // SayQuiet promises that this rank writes nothing more in the epoch.
 func (j *Judge) SayQuiet() { j.peers[j.dom.Rank()].quiet().Store(uint64(j.epoch) + 1) }
 
-// Keep keeps what Silent looks at of the ranks, after others have taken their
-// places in the domain, until the result is called.
-func (j *Judge) Keep(ranks uint64) (release func()) {
-	var kept []transport.Segment
-	for rest := ranks; rest != 0; rest &= rest - 1 {
-		if c := j.peers[bits.TrailingZeros64(rest)].control; c != nil {
-			c.Retain()
-			kept = append(kept, c)
-		}
-	}
-	return func() {
-		for _, c := range kept {
-			c.Release()
-		}
-	}
-}
-
 // Reset ends a trial without a verdict: the group has changed, or nobody is
 // late any more.
 func (j *Judge) Reset() { j.trial.open, j.trial.excuses = false, 0 }
