@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,7 +58,10 @@ def test_dropped_hooks_and_handles(place: Emulated, seed: int) -> None:
 
 
 def test_a_recorded_graph_replays(place: Emulated, seed: int) -> None:
-    jobs_cuda.in_threads(2, lambda rank, make: jobs_cuda.recorded(place, make, rank, seed))
+    together = threading.Barrier(2)
+    jobs_cuda.in_threads(
+        2, lambda rank, make: jobs_cuda.recorded(place, make, rank, seed, together)
+    )
 
 
 def test_what_is_not_on_cuda_is_refused(place: Emulated, seed: int) -> None:

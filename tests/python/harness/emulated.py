@@ -34,7 +34,6 @@ class Emulated:
         self._cu = ctypes.CDLL(str(driver))
         self._cu.emulator_report.restype = ctypes.c_char_p
         self._local = threading.local()
-        self._waits = False
         self._kept: list[tuple[torch.Tensor, int]] = []
         self._lock = threading.Lock()
         self.call("cuInit", 0)
@@ -83,7 +82,7 @@ class Emulated:
     @contextmanager
     def on(self, stream: Stream) -> Iterator[None]:
         before, self._local.stream = self.stream(), stream
-        if self._waits:
+        if getattr(self._local, "waits", False):
             self.synchronize(stream)
         try:
             yield
@@ -122,11 +121,11 @@ class Emulated:
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Whoever makes a stream the current one waits for it first: torch is about to copy."""
-        self._waits = True
+        self._local.waits = True
         try:
             yield
         finally:
-            self._waits = False
+            self._local.waits = False
 
     def left(self) -> list[str]:
         """What the driver has given out and not got back, and which of its rules were broken."""

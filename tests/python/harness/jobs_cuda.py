@@ -267,8 +267,13 @@ def dropped(place: Emulated, make: Make, rank: int, seed: int) -> None:
         combine(place, buffer, received, {})
 
 
-def recorded(place: Emulated, make: Make, rank: int, seed: int) -> None:
-    """Dispatch and combine of one graph, replayed with other inputs in the same tensors."""
+def recorded(
+    place: Emulated, make: Make, rank: int, seed: int, together: threading.Barrier
+) -> None:
+    """Dispatch and combine of one graph, replayed with other inputs in the same tensors.
+
+    While a stream is captured, no thread of the process may call what would wait: ranks take turns.
+    """
     todo = [_case(seed, 2, number) for number in range(4)]
     with make(size_for(todo), device="cuda") as buffer:
         warm = dispatch(place, buffer, todo[0], rank, {})
@@ -276,11 +281,18 @@ def recorded(place: Emulated, make: Make, rank: int, seed: int) -> None:
         case, stream = todo[1], place.side()
         x, topk = verify.bf16(case.x[rank]), torch.from_numpy(case.topk[rank].copy())
         weights = torch.from_numpy(case.weights[rank].copy())
-        with place.on(stream), place.captured(stream) as graph:
-            result = buffer.dispatch(x, topk, None, 6, 4, TIMEOUT_US, False, return_recv_hook=True)
-            result[4]()
-            # The expert gives back what it got.
-            out, _, _ = buffer.combine(result[0], topk, weights, None, TIMEOUT_US, result[2])
+        for turn in range(together.parties):
+            together.wait(60)
+            if turn != rank:
+                continue
+            with place.on(stream), place.captured(stream) as graph:
+                result = buffer.dispatch(
+                    x, topk, None, 6, 4, TIMEOUT_US, False, return_recv_hook=True
+                )
+                result[4]()
+                # The expert gives back what it got.
+                out, _, _ = buffer.combine(result[0], topk, weights, None, TIMEOUT_US, result[2])
+        together.wait(60)
         for case in todo[1:]:
             x.copy_(verify.bf16(case.x[rank]))
             topk.copy_(torch.from_numpy(case.topk[rank]))
@@ -290,6 +302,7 @@ def recorded(place: Emulated, make: Make, rank: int, seed: int) -> None:
             given = dict.fromkeys(range(case.num_experts), case.x[rank])
             want = oracle.combine(case.topk[rank], case.weights[rank], given, case.hidden)
             verify.same(verify.bits(out), want, f"{case}: replayed on rank {rank}")
+        together.wait(60)
         place.destroy(graph[0])
 
 
