@@ -15,6 +15,7 @@ import (
 
 	"github.com/moewire/moewire/core/endpoint"
 	"github.com/moewire/moewire/core/fabric"
+	"github.com/moewire/moewire/core/transport"
 )
 
 // fabricObject is a mw_fabric_t.
@@ -231,7 +232,10 @@ func mwiRegionRegister(id, address, size uint64, access uint32, region *C.uint64
 		if err != nil {
 			return err
 		}
-		got, err := o.Register(mem, accessOf(access))
+		if access > C.MW_ACCESS_WRITE|C.MW_ACCESS_READ {
+			return invalid("access is %#x, allowed are MW_ACCESS_WRITE and MW_ACCESS_READ", access)
+		}
+		got, err := o.Register(mem, transport.Access(access))
 		if err != nil {
 			return err
 		}

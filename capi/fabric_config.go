@@ -21,11 +21,9 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
+// textOf is a copy.
 func textOf(name string, b *C.mw_bytes_t) (string, error) {
-	if uint64(b.num_bytes) > maxTextBytes {
-		return "", invalid("%s has %d bytes, allowed 0 to %d", name, uint64(b.num_bytes), maxTextBytes)
-	}
-	v, err := view[byte](name, uint64(b.address), int64(b.num_bytes))
+	v, err := text(name, *b)
 	return string(v), err
 }
 
@@ -55,6 +53,8 @@ func checkFabricBounds(c *C.mw_fabric_config_t) error {
 		{"config->num_connections", c.num_connections, fabric.MaxPeers},
 		{"config->num_regions", c.num_regions, fabric.MaxRegions},
 		{"config->num_sockets", c.num_sockets, tcp.MaxNumSockets},
+		{"config->tcp_zero_copy", c.tcp_zero_copy, C.MW_ZERO_COPY_OFF},
+		{"config->reserved", c.reserved, 0},
 	} {
 		if err := inRange(n.name, int64(n.v), 0, n.to); err != nil {
 			return err
@@ -113,7 +113,7 @@ func tcpOf(c *C.mw_fabric_config_t, cfg *fabric.Config, keys *wire.Keyring) (tra
 			return nil, invalid("%s is given, allowed with MW_CARRIER_RDMA alone", s.name)
 		}
 	}
-	t := tcp.Config{Keyring: keys, NumSockets: int(c.num_sockets)}
+	t := tcp.Config{Keyring: keys, NumSockets: int(c.num_sockets), ZeroCopy: tcp.ZeroCopy(c.tcp_zero_copy)}
 	if c.flags&C.MW_FABRIC_ENCRYPT != 0 {
 		t.Protection = wire.ProtectEncrypt
 	}
@@ -152,7 +152,7 @@ func rdmaOf(c *C.mw_fabric_config_t, cfg *fabric.Config) (transport.Transport, e
 	for name, given := range map[string]bool{
 		"listen": c.listen.num_bytes != 0, "interface_name": c.interface_name.num_bytes != 0,
 		"advertise": c.advertise.num_bytes != 0, "num_sockets": c.num_sockets != 0,
-		"flags MW_FABRIC_ENCRYPT": c.flags&C.MW_FABRIC_ENCRYPT != 0,
+		"flags MW_FABRIC_ENCRYPT": c.flags&C.MW_FABRIC_ENCRYPT != 0, "tcp_zero_copy": c.tcp_zero_copy != 0,
 	} {
 		if given {
 			return nil, invalid("config->%s is given, allowed with MW_CARRIER_TCP alone", name)
@@ -203,7 +203,10 @@ func keyringOf(c *C.mw_fabric_config_t) (*wire.Keyring, error) {
 		}
 		source = func() ([]byte, error) { return environment(name) }
 	case C.MW_KEYS_BYTES:
-		text, err := view[byte]("config->keys", uint64(c.keys.address), int64(min(uint64(c.keys.num_bytes), maxTextBytes+1)))
+		if uint64(c.keys.num_bytes) > maxTextBytes { // before anything there is read
+			return nil, invalid("config->keys: more than %d bytes", maxTextBytes)
+		}
+		text, err := view[byte]("config->keys", uint64(c.keys.address), int64(c.keys.num_bytes))
 		if err != nil {
 			return nil, err
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -35,6 +36,12 @@ func TestStatusOfUnreachable(t *testing.T) {
 	require.NotEqual(t, statusOf(os.ErrDeadlineExceeded), statusOf(err))
 	require.ErrorContains(t, err, "not reachable")
 	require.NoError(t, asUnreachable(nil))
+}
+
+// TestOneLine: what several errors say is one line, which C reads to its end.
+func TestOneLine(t *testing.T) {
+	both := errors.Join(errors.New("a"), errors.New("open b\x00c"))
+	require.Equal(t, `a; open b\0c`, oneLine(both.Error()))
 }
 
 type wrapped []error

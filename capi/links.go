@@ -118,6 +118,7 @@ type linkStats struct {
 	Blocked          uint64 `json:"num_blocked"`
 	Dropped          uint64 `json:"num_dropped"`
 	Ignored          uint64 `json:"num_ignored"`
+	Remade           uint64 `json:"num_remade"`
 	Credits          int    `json:"num_credits"`
 	MaxCredits       int    `json:"num_max_credits"`
 	Heard            int64  `json:"heard_ns"`
@@ -151,7 +152,7 @@ func (b *buffer) farStats() (farStats, error) {
 			Rank: f.Rank, Carrier: f.Carrier, State: f.State.String(), Why: dom.WhyNot(f.Rank),
 			SentMessages: f.SentMessages, SentBytes: f.SentBytes,
 			ReceivedMessages: f.ReceivedMessages, ReceivedBytes: f.ReceivedBytes,
-			Blocked: f.Blocked, Dropped: f.Dropped, Ignored: f.Ignored,
+			Blocked: f.Blocked, Dropped: f.Dropped, Ignored: f.Ignored, Remade: f.Remade,
 			Credits: f.Credits, MaxCredits: f.MaxCredits, Heard: f.Heard, Beats: f.Beats, Ahead: f.Ahead,
 		})
 	}
@@ -189,6 +190,7 @@ func putLink(to []byte, f *mixed.FarRank) {
 		num_blocked: C.uint64_t(f.Blocked), num_dropped: C.uint64_t(f.Dropped), num_ignored: C.uint64_t(f.Ignored),
 		num_credits: C.uint32_t(f.Credits), num_max_credits: C.uint32_t(f.MaxCredits),
 		heard_ns: C.int64_t(f.Heard), num_beats: C.uint64_t(f.Beats), clock_ahead_ns: C.int64_t(f.Ahead),
+		num_remade: C.uint64_t(f.Remade),
 	}
 	clear(to[copy(to, unsafe.Slice((*byte)(unsafe.Pointer(&l)), unsafe.Sizeof(l))):])
 }

@@ -31,6 +31,8 @@ func reachOf(c *C.mw_config_t) (cfg mixed.Config, err error) {
 	}{
 		{"transport", int64(c.transport), C.MW_TRANSPORT_AUTO, C.MW_TRANSPORT_RDMA},
 		{"protection", int64(c.protection), C.MW_PROTECTION_DIGEST, C.MW_PROTECTION_ENCRYPT},
+		{"tcp_zero_copy", int64(c.tcp_zero_copy), C.MW_ZERO_COPY_AUTO, C.MW_ZERO_COPY_OFF},
+		{"reserved", int64(c.reserved), 0, 0},
 	} {
 		if err := inRange("config->"+n.name, n.v, n.lo, n.hi); err != nil {
 			return cfg, err
@@ -59,7 +61,8 @@ func reachOf(c *C.mw_config_t) (cfg mixed.Config, err error) {
 	if err != nil {
 		return cfg, err
 	}
-	cfg.Carriers = carriers(&cfg, protectionOf(c), nics)
+	nics.DC = c.flags&C.MW_CONFIG_RDMA_DC != 0
+	cfg.Carriers = carriers(&cfg, tcp.Config{Protection: protectionOf(c), ZeroCopy: tcp.ZeroCopy(c.tcp_zero_copy)}, nics)
 	return cfg, nil
 }
 
@@ -119,8 +122,8 @@ func protectionOf(c *C.mw_config_t) wire.Protection {
 }
 
 func text(name string, b C.mw_bytes_t) ([]byte, error) {
-	if err := inRange(name+".num_bytes", int64(min(uint64(b.num_bytes), 1<<62)), 0, maxTextBytes); err != nil {
-		return nil, err
+	if uint64(b.num_bytes) > maxTextBytes {
+		return nil, invalid("%s has %d bytes, allowed 0 to %d", name, uint64(b.num_bytes), maxTextBytes)
 	}
 	return view[byte](name, uint64(b.address), int64(b.num_bytes))
 }
@@ -210,8 +213,8 @@ func firstOf(nic string, addrs []net.Addr) (netip.AddrPort, error) {
 }
 
 // carriers are those between hosts, by preference.
-func carriers(cfg *mixed.Config, protection wire.Protection, nics verbs.Config) []mixed.Carrier {
-	keys, at := cfg.Keys, netip.AddrPortFrom(cfg.Listen.Addr(), 0)
+func carriers(cfg *mixed.Config, sockets tcp.Config, nics verbs.Config) []mixed.Carrier {
+	sockets.Keyring, sockets.Listen = cfg.Keys, []netip.AddrPort{netip.AddrPortFrom(cfg.Listen.Addr(), 0)}
 	rdma := func(turn int) (transport.Transport, error) {
 		if nics.Near == (verbs.Place{}) {
 			nics.Near = verbs.Here()
@@ -219,10 +222,8 @@ func carriers(cfg *mixed.Config, protection wire.Protection, nics verbs.Config) 
 		nics.Turn = turn
 		return verbs.NewGroup(nics)
 	}
-	sockets := func(int) (transport.Transport, error) {
-		return tcp.Open(tcp.Config{Listen: []netip.AddrPort{at}, Keyring: keys, Protection: protection})
-	}
-	return []mixed.Carrier{{Setting: mixed.RDMA, Open: rdma}, {Setting: mixed.TCP, Open: sockets}}
+	overTCP := func(int) (transport.Transport, error) { return tcp.Open(sockets) }
+	return []mixed.Carrier{{Setting: mixed.RDMA, Open: rdma}, {Setting: mixed.TCP, Open: overTCP}}
 }
 
 // path is one entry of mw_buffer_paths.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"unsafe"
 
@@ -98,8 +99,16 @@ func report(err error) C.mw_status_t {
 		return C.MW_IN_PROGRESS // not a failure: the last error stays
 	}
 	text := err.Error()
+	if !errors.Is(err, errPanic) {
+		text = oneLine(text)
+	}
 	C.mwi_set_error((*C.char)(unsafe.Pointer(unsafe.StringData(text))), C.size_t(len(text)))
 	return statusOf(err)
+}
+
+// oneLine joins the lines of several errors; a NUL would end the text in C.
+func oneLine(text string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(text, "\n", "; "), "\x00", `\0`)
 }
 
 // victim is what a panic makes unusable: a buffer, or a fabric.

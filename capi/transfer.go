@@ -15,13 +15,6 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-func accessOf(bits uint32) transport.Access {
-	if bits > C.MW_ACCESS_WRITE|C.MW_ACCESS_READ {
-		return math.MaxUint8 // refused, with its reason
-	}
-	return transport.Access(bits)
-}
-
 // A transfer's id is its first request's number, whose lowest bits are free,
 // and its fabric's id.
 func transferID(o *fabricObject, r op.Ref) uint64 { return r.RequestID(0) | o.id }

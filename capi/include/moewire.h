@@ -129,6 +129,8 @@ mw_status_t mw_cuda_report(const mw_bytes_t *driver, char *buf, uint64_t cap, ui
  */
 #define MW_CONFIG_DETERMINISTIC 4u
 #define MW_CONFIG_NO_RECORD 2u  /* no statistics, no trace, no events of slow ranks */
+/* RDMA by DC queue pairs where both ports have them. It never ran on a device. A rank's own. */
+#define MW_CONFIG_RDMA_DC 8u
 /* For tests of tests: flips one bit in the first row of every combine. */
 #define MW_CONFIG_TEST_CORRUPT_COMBINE 0x80000000u
 
@@ -170,6 +172,8 @@ typedef struct {
 	                            address or a network ("10.0.0.0/16"), or both ("v2,10.0.0.0/16") */
 	mw_bytes_t rdma_near;    /* what the device should be near to: a GPU's PCI address ("0000:41:00.0"), or
 	                            "node:N". Empty: the NUMA node that this process may run on, if it is one */
+	uint32_t tcp_zero_copy;  /* own: MW_ZERO_COPY_*: of what TCP carries */
+	uint32_t reserved;       /* 0 */
 	/* Where rows lie: see "CUDA" below. */
 	uint32_t device;         /* MW_DEVICE_*: the same on all ranks */
 	uint32_t device_ordinal; /* own: which CUDA device, as the driver counts them */
@@ -177,6 +181,11 @@ typedef struct {
 	mw_bytes_t cuda_code;    /* own, for tests: code of the kernels, in place of the library's */
 	mw_bytes_t cuda_nvrtc;   /* own: where NVRTC may be, files or folders, with ':' between */
 } mw_config_t;
+
+/* Whether TCP sends long payloads without a copy into the kernel. What is encrypted is a copy. */
+#define MW_ZERO_COPY_AUTO 0u /* to other hosts, until the kernel says that it copies all the same */
+#define MW_ZERO_COPY_ON 1u   /* wherever the kernel can */
+#define MW_ZERO_COPY_OFF 2u  /* never */
 
 #define MW_DEVICE_CPU 0u
 #define MW_DEVICE_CUDA 1u
@@ -332,7 +341,7 @@ mw_status_t mw_buffer_paths(mw_buffer_t buffer, char *buf, uint64_t cap, uint64_
 #define MW_LINK_VERBS 2
 #define MW_LINK_UP 1
 #define MW_LINK_SILENT 2 /* not heard for mw_config_t.silent_after_us */
-#define MW_LINK_BROKEN 3 /* carries nothing any more; the group has not decided who goes */
+#define MW_LINK_BROKEN 3 /* carries nothing: it is made again, or the group has not decided who goes */
 #define MW_LINK_ENDED 4  /* the rank's process has ended, or it closes its buffer */
 #define MW_LINK_OUT 5    /* the rank is no member any more */
 
@@ -358,6 +367,7 @@ typedef struct {
 	uint64_t num_beats;        /* heartbeats that came */
 	int64_t clock_ahead_ns;    /* of its host's wall clock, less the time of the fastest heartbeat
 	                              of the last 5 to 10 s; odd; 0: not known */
+	uint64_t num_remade;       /* connections that broke and were made again */
 } mw_link_t;
 
 /*

@@ -4,12 +4,13 @@
  * The contract of moewire.h holds here: statuses, sized structs, ids, threads,
  * borrowed memory, fork. C11 and C++.
  *
- * A fabric is one carrier (TCP sockets) with its peers, which are numbers of
- * the caller's. Peers find each other by notes, small texts of bytes that the
- * caller carries by whatever means it has: what mw_fabric_next_note gives here
- * for peer p goes to p's mw_fabric_deliver. A note may be lost, come twice or
- * come late. Nobody is called back, and no note is secret; everything else that
- * goes between peers is authenticated with keys that both have.
+ * A fabric is one carrier (TCP sockets, or RDMA devices) with its peers, which
+ * are numbers of the caller's. Peers find each other by notes, small texts of
+ * bytes that the caller carries by whatever means it has: what
+ * mw_fabric_next_note gives here for peer p goes to p's mw_fabric_deliver. A note
+ * may be lost, come twice or come late. Nobody is called back, and no note is
+ * secret; everything else that goes between peers is authenticated with keys that
+ * both have, but for what RDMA devices carry.
  *
  * Who owns what: memory that is registered stays the caller's, which keeps it
  * alive and in place until mw_region_close or mw_fabric_close has returned
@@ -90,6 +91,8 @@ typedef struct {
 	mw_bytes_t rdma_devices;
 	mw_bytes_t rdma_gid;
 	mw_bytes_t rdma_near;
+	uint32_t tcp_zero_copy;    /* MW_ZERO_COPY_*, with MW_CARRIER_TCP */
+	uint32_t reserved;         /* 0 */
 } mw_fabric_config_t;
 
 /*

@@ -29,7 +29,7 @@ type far struct {
 	last   int32
 	target [1]device.Target
 	one    [1]int32 // the only count of rows that are sums
-	short  error    // there was no memory for a message, which is still in front
+	short  error    // of the latest look: no memory for a message, which is still in front
 }
 
 // farSlot is what a slot keeps for one far rank.
@@ -142,6 +142,7 @@ func (b *Buffer) outWithLast() uint64 {
 
 // receive takes every message that has come, and reports whether there was one.
 func (b *Buffer) receive() (some bool) {
+	b.far.short = nil // what was in front still is
 	for rest := b.far.ranks; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
 		for msg := b.far.carrier.Next(r); msg != nil; msg = b.far.carrier.Next(r) {

@@ -36,8 +36,7 @@ func (b *Buffer) progress() error {
 		if b.far != nil {
 			more = b.receive() || more
 			if err = b.far.short; err != nil {
-				b.far.short = nil // the next step tries again
-				return err
+				return err // the next step tries again
 			}
 		}
 	}

@@ -132,6 +132,24 @@ func TestConnectionsAreUnlisted(t *testing.T) {
 	}
 }
 
+// TestRetiredWhileToppedUp: so is one that ends while its last receives are
+// being posted.
+func TestRetiredWhileToppedUp(t *testing.T) {
+	w := newWorld(t, testenv.Seed(t), 2, fake.Config{}, nil)
+	defer w.close(t)
+	w.connect(t)
+	f := w.fabs[0]
+	p, err := f.peerOf(1)
+	require.NoError(t, err)
+	late := &conn{ref: p.live.Load().ref, peer: p, empty: make([]transport.RecvRequest, f.cfg.RecvDepth)}
+	f.list(late)
+	f.Disconnect(1) // topUp has seen a live one
+	require.ErrorIs(t, f.topUp(late), transport.ErrState)
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	require.NotContains(t, f.conns, late.serial)
+}
+
 func (f *Fabric) numConns() int {
 	f.mu.RLock()
 	defer f.mu.RUnlock()

@@ -36,12 +36,24 @@ func (f *Fabric) topUp(c *conn) error {
 	p.mu.Unlock()
 	n, err := f.store.PostRecv(c.ref, c.empty[:want])
 	if n < want {
-		p.mu.Lock()
-		c.posted -= want - n
-		p.posted -= want - n
-		p.mu.Unlock()
+		f.unpost(c, want-n)
 	}
 	return err
+}
+
+// unpost takes back empty receives that could not be posted. Whoever ended the
+// connection meanwhile has left it to their completions to take it off the list.
+func (f *Fabric) unpost(c *conn, n int) {
+	p := c.peer
+	p.mu.Lock()
+	c.posted -= n
+	p.posted -= n
+	_, is := f.store.PeerOf(c.ref)
+	gone := !is && c.dieLocked()
+	p.mu.Unlock()
+	if gone {
+		f.unlist(c)
+	}
 }
 
 // arrived takes note of the end of an empty receive.

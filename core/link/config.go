@@ -53,8 +53,13 @@ func (c *Config) maxMessage(limits *transport.Limits) int64 {
 // depth is how many messages a carrier's queues allow: each needs a receive,
 // and so does each grant; one send is kept for a grant.
 func (c *Config) depth(limits *transport.Limits) int {
-	return min(c.NumMessages, limits.SendDepth-1, limits.RecvDepth/2)
+	return min(c.NumMessages, limits.SendDepth-1, (limits.RecvDepth-1)/2)
 }
+
+// receives is how many receives are posted for so many messages outstanding:
+// one for each of the peer's, one for each grant for ours, and one for the trial,
+// which may not have been looked at when the first messages come.
+func receives(depth int) int { return 2*depth + 1 }
 
 // place says where a message of n bytes goes when the cursor is at pos (bytes
 // since the beginning): whole, so perhaps at the ring's start.

@@ -70,6 +70,9 @@ type Handler interface {
 	Ended(rank int, how Ending, err error)
 	// Tick comes about every ControlConfig.Tick.
 	Tick()
+	// Crashed: the goroutine has panicked, in this handler perhaps. Ended comes
+	// for every rank, and nothing after that: no message, and no Tick.
+	Crashed(err error)
 }
 
 // Ending says how a control connection ended.
@@ -258,6 +261,7 @@ func (c *Controls) Close() error {
 func (c *Controls) crashed(err error) {
 	defer close(c.done)
 	c.shut()
+	c.handler.Crashed(err)
 	for r, p := range c.peers {
 		if p != nil {
 			c.handler.Ended(r, EndBroken, err)

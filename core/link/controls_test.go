@@ -29,8 +29,9 @@ type log struct {
 
 func newLog() *log { return &log{heard: map[int][]string{}, ended: map[int]Ending{}} }
 
-func (l *log) Up(rank int) { l.mu.Lock(); l.up |= 1 << rank; l.mu.Unlock() }
-func (l *log) Tick()       { l.mu.Lock(); l.ticks++; l.mu.Unlock() }
+func (l *log) Up(rank int)   { l.mu.Lock(); l.up |= 1 << rank; l.mu.Unlock() }
+func (l *log) Crashed(error) {}
+func (l *log) Tick()         { l.mu.Lock(); l.ticks++; l.mu.Unlock() }
 
 func (l *log) Heard(rank int, m []byte) {
 	l.mu.Lock()

@@ -6,9 +6,8 @@
 // write with immediate to the place that the sender's cursor says; the
 // immediate has its number, the completion its length, and so the receiver
 // knows where each one lies whatever order they come in. What the receiver has
-// released it grants again by an empty write with immediate that says how many
-// messages it has released in all: a grant that comes twice, or late, gives
-// nothing.
+// released it grants again by an empty write with immediate that says which
+// messages these are: a grant that comes twice, or late, gives nothing.
 //
 //	Reserve ─ fill ─ Post ──OpWriteImm──▶ ring ─ Next ─ read ─ Release
 //	   ▲                                                         │

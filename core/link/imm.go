@@ -1,7 +1,7 @@
 package link
 
 // An immediate has a kind in its upper two bits, the receiver's tag in six and
-// a number in 24: of a message, or of all messages released.
+// a number in 24: of a message; or which messages are granted, see grantOf.
 //
 // The tag is drawn anew by the receiver for each link, so that what was sent
 // over an earlier one means nothing.
@@ -23,6 +23,24 @@ func imm(kind, tag uint32, n uint64) uint32 {
 
 func splitImm(v uint32) (kind, tag uint32, n uint64) {
 	return v >> 30, v >> numberBits & tagMask, uint64(v & numberMask)
+}
+
+// A grant says which messages it is for, the first one and how many: so the
+// sender of these knows which grants it has not seen yet. Nobody has more than
+// MaxMessages outstanding, so that old grants are told from new ones.
+const (
+	firstBits = 15
+	firstMask = 1<<firstBits - 1
+	// maxGranted is how many messages one grant can be for.
+	maxGranted = 1<<(numberBits-firstBits) - 1
+)
+
+// grantOf is the number in the immediate of a grant.
+func grantOf(first, num uint64) uint64 { return num<<firstBits | first&firstMask }
+
+// splitGrant says how far after base a grant begins, and how many it is for.
+func splitGrant(v, base uint64) (at, num uint64) {
+	return (v - base) & firstMask, v >> firstBits
 }
 
 // ahead is how far the number n, of which numberBits have come, lies after

@@ -19,7 +19,8 @@ type Link struct {
 	cfg    Config
 	depth  int
 
-	ep    transport.Endpoint
+	ep    transport.Endpoint // under again.mu
+	again remake
 	send  sender
 	recv  receiver
 	rings [2]transport.Segment // receive, staging
@@ -36,6 +37,7 @@ type stats struct {
 	sentBytes, receivedBytes       atomic.Uint64
 	sentMessages, receivedMessages atomic.Uint64
 	ignored, blocked, dropped      atomic.Uint64
+	remade                         atomic.Uint64
 }
 
 // Stats is what has gone over a link.
@@ -48,6 +50,8 @@ type Stats struct {
 	// Blocked counts refusals of Reserve because a bound was reached, Dropped
 	// messages that were not sent because the link had failed.
 	Blocked, Dropped uint64
+	// Remade counts how often the link broke and was made again.
+	Remade uint64
 }
 
 // Stats returns the counts. Safe for concurrent use.
@@ -56,6 +60,7 @@ func (l *Link) Stats() Stats {
 		SentBytes: l.stats.sentBytes.Load(), SentMessages: l.stats.sentMessages.Load(),
 		ReceivedBytes: l.stats.receivedBytes.Load(), ReceivedMessages: l.stats.receivedMessages.Load(),
 		Ignored: l.stats.ignored.Load(), Blocked: l.stats.blocked.Load(), Dropped: l.stats.dropped.Load(),
+		Remade: l.stats.remade.Load(),
 	}
 }
 
@@ -64,6 +69,7 @@ func (s *Stats) Add(o Stats) {
 	s.SentBytes, s.SentMessages = s.SentBytes+o.SentBytes, s.SentMessages+o.SentMessages
 	s.ReceivedBytes, s.ReceivedMessages = s.ReceivedBytes+o.ReceivedBytes, s.ReceivedMessages+o.ReceivedMessages
 	s.Ignored, s.Blocked, s.Dropped = s.Ignored+o.Ignored, s.Blocked+o.Blocked, s.Dropped+o.Dropped
+	s.Remade += o.Remade
 }
 
 // Credits is how many messages may be posted until the peer releases some, and
@@ -91,8 +97,9 @@ func NewLink(p *Poller, rank int, tag uint32, cfg Config, memory Memory) (*Link,
 	}
 	limits := p.carrier.Limits()
 	l := &Link{rank: rank, poller: p, cfg: cfg, depth: cfg.depth(&limits)}
+	l.again.bell = make(chan struct{}, 1)
 	if l.depth < 1 {
-		return nil, fmt.Errorf("link: carrier %s has queues of %d sends and %d receives: 2 and 2 are needed",
+		return nil, fmt.Errorf("link: carrier %s has queues of %d sends and %d receives: 2 and 3 are needed",
 			p.carrier.Name(), limits.SendDepth, limits.RecvDepth)
 	}
 	longest := cfg.maxMessage(&limits)
@@ -115,21 +122,24 @@ func (l *Link) open(memory Memory) (err error) {
 		}
 	}
 	l.recv.ring, l.send.staging = l.owned[0], l.owned[1]
-	spec := transport.EndpointSpec{SendDepth: l.depth + 1, RecvDepth: 2 * l.depth}
-	if l.ep, err = l.poller.carrier.NewEndpoint(spec); err != nil {
+	ep, err := l.newEndpoint()
+	if err != nil {
 		return err
 	}
-	l.send.ep, l.recv.ep = l.ep, l.ep
-	if err = l.poller.add(l); err != nil {
+	l.ep, l.send.ep, l.recv.ep = ep, ep, ep
+	if err = l.poller.add(ep.ID(), l); err != nil {
 		return err
 	}
 	return l.postReceives()
 }
 
-// postReceives makes sure that the peer never finds none: each message that
-// it may have under way, and each grant for one of ours, has one.
+func (l *Link) newEndpoint() (transport.Endpoint, error) {
+	return l.poller.carrier.NewEndpoint(transport.EndpointSpec{SendDepth: l.depth + 1, RecvDepth: receives(l.depth)})
+}
+
+// postReceives makes sure that the peer never finds none.
 func (l *Link) postReceives() error {
-	for range 2 * l.depth {
+	for range receives(l.depth) {
 		if err := l.recv.repost(); err != nil {
 			return err
 		}
@@ -176,12 +186,7 @@ func (l *Link) agree(o *offer) error {
 // of an empty write, at most until the deadline, and is called once, before
 // anything else is sent.
 func (l *Link) Try(deadline time.Time) error {
-	trial := transport.SendRequest{
-		ID: requestID(idTrial, 0), Op: transport.OpWriteImm, Imm: imm(immTrial, l.recv.peerTag, 0), Remote: l.recv.remote,
-	}
-	if _, err := l.ep.PostSend([]transport.SendRequest{trial}); err != nil {
-		l.tried(err)
-	}
+	l.tried(l.trial())
 	for pause := 50 * time.Microsecond; !l.reached.Load(); pause = min(2*pause, 5*time.Millisecond) {
 		if err := l.Err(); err != nil {
 			return err
@@ -194,10 +199,19 @@ func (l *Link) Try(deadline time.Time) error {
 	return nil
 }
 
+// trial posts the empty write.
+func (l *Link) trial() error {
+	trial := transport.SendRequest{
+		ID: requestID(idTrial, 0), Op: transport.OpWriteImm, Imm: imm(immTrial, l.recv.peerTag, 0), Remote: l.recv.remote,
+	}
+	_, err := l.send.ep.PostSend([]transport.SendRequest{trial})
+	return err
+}
+
 // Carrier names what carries the link, and the device.
 func (l *Link) Carrier() (name, device string) {
 	device = l.poller.carrier.Device()
-	if e, ok := l.ep.(interface{ Device() string }); ok { // of a carrier with several
+	if e, ok := l.endpoint().(interface{ Device() string }); ok { // of a carrier with several
 		device = e.Device()
 	}
 	return l.poller.carrier.Name(), device
@@ -225,7 +239,8 @@ func (l *Link) Err() error {
 func (l *Link) fail(cause error) {
 	err := fmt.Errorf("link to rank %d: %w", l.rank, cause)
 	if l.failed.CompareAndSwap(nil, &err) {
-		_ = l.ep.Retire()
+		_ = l.endpoint().Retire()
+		l.refuse(cause)
 	}
 }
 
@@ -240,10 +255,13 @@ func (l *Link) Close(deadline time.Time) error {
 	}
 	if l.ep != nil {
 		l.fail(transport.ErrClosed)
+		if err := l.awaitRemake(deadline); err != nil {
+			return err
+		}
 		if err := l.closeEndpoint(deadline); err != nil {
 			return err
 		}
-		l.poller.remove(l)
+		l.poller.remove(l.ep.ID())
 	}
 	var err error
 	for i, r := range l.owned {
@@ -268,7 +286,28 @@ func (l *Link) Close(deadline time.Time) error {
 	return nil
 }
 
+// awaitRemake waits until nobody makes the link again; nobody begins to. That
+// ends by itself once the link has failed, whatever the carrier owes: so it has
+// some time also after the deadline.
+func (l *Link) awaitRemake(deadline time.Time) error {
+	l.again.mu.Lock()
+	done := l.again.done
+	l.again.mu.Unlock()
+	if done == nil {
+		return nil
+	}
+	timer := time.NewTimer(max(time.Until(deadline), flushFor))
+	defer timer.Stop()
+	select {
+	case <-done:
+		return nil
+	case <-timer.C:
+		return fmt.Errorf("link to rank %d: being made again: %w", l.rank, transport.ErrBusy)
+	}
+}
+
 func (l *Link) closeEndpoint(deadline time.Time) error {
+	_ = l.endpoint().Retire() // of a link that failed while it was made again
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
 		err := l.ep.Close()
 		if !errors.Is(err, transport.ErrBusy) {

@@ -30,7 +30,7 @@ type offer struct {
 
 const (
 	offerMagic   = "MWLO"
-	offerVersion = 1
+	offerVersion = 2
 	offerFixed   = 48
 	maxNameBytes = 32
 

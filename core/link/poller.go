@@ -25,6 +25,8 @@ type Poller struct {
 	done  chan struct{}
 	end   sync.Once
 	err   error
+
+	rounds atomic.Uint64 // what was polled in those before was looked at
 }
 
 // waitAtMost bounds a wait of the goroutine; it is woken for everything.
@@ -69,12 +71,12 @@ func (p *Poller) Close() error {
 }
 
 // add is refused when nobody polls any more: a link would wait for ever.
-func (p *Poller) add(l *Link) error {
-	return p.change(func(m map[transport.EndpointID]*Link) { m[l.ep.ID()] = l })
+func (p *Poller) add(id transport.EndpointID, l *Link) error {
+	return p.change(func(m map[transport.EndpointID]*Link) { m[id] = l })
 }
 
-func (p *Poller) remove(l *Link) {
-	_ = p.change(func(m map[transport.EndpointID]*Link) { delete(m, l.ep.ID()) })
+func (p *Poller) remove(id transport.EndpointID) {
+	_ = p.change(func(m map[transport.EndpointID]*Link) { delete(m, id) })
 }
 
 func (p *Poller) change(f func(map[transport.EndpointID]*Link)) error {
@@ -91,7 +93,7 @@ func (p *Poller) run() {
 		done   [64]transport.Completion
 		events [16]transport.Event
 	)
-	for !p.stop.Load() {
+	for ; !p.stop.Load(); p.rounds.Add(1) {
 		n, err := p.carrier.Poll(done[:])
 		if err != nil {
 			p.failAll(fmt.Errorf("polling %s: %w", p.carrier.Name(), err))
@@ -153,7 +155,7 @@ func (p *Poller) notice(e *transport.Event) (news bool) {
 	switch e.Kind {
 	case transport.EventEndpointFailed:
 		if l := links[e.Endpoint]; l != nil {
-			l.fail(fmt.Errorf("%s: %s", p.carrier.Name(), e.Detail))
+			l.broke(fmt.Errorf("%s: %s", p.carrier.Name(), e.Detail))
 			return true
 		}
 	case transport.EventDeviceDown:
@@ -173,34 +175,46 @@ func (p *Poller) serve(c *transport.Completion) (news bool) {
 	if l == nil {
 		return false
 	}
+	number := c.ID & (1<<56 - 1)
 	if c.Status != transport.StatusOK {
-		if l.Err() == nil {
-			l.fail(fmt.Errorf("%s: a request ended with status %d, code %d", p.carrier.Name(), c.Status, c.Vendor))
+		if l.Err() == nil && l.again.state.Load() != linkDraining {
+			l.broke(fmt.Errorf("%s: a request ended with status %d, code %d", p.carrier.Name(), c.Status, c.Vendor))
 		}
+		l.flushed(c.ID>>56, number)
 		return true
 	}
 	if l.Err() != nil {
 		return true
 	}
-	switch number := c.ID & (1<<56 - 1); c.ID >> 56 {
+	switch c.ID >> 56 {
 	case idMessage:
 		return l.count(l.send.completed(number))
 	case idGrant:
-		l.tried(l.recv.grantEnded())
+		l.grantEnded()
 	case idReceive:
 		return l.received(c)
 	case idTrial:
 		l.reached.Store(true)
+		l.again.ring()
 	}
 	return false
 }
 
+// flushed: a request has ended that came to nothing.
+func (l *Link) flushed(kind, number uint64) {
+	switch kind {
+	case idMessage:
+		l.send.completed(number)
+	case idGrant:
+		l.recv.granting.Store(false)
+	}
+}
+
 // received replaces the receive first: the peer may send as soon as anything
-// was granted.
+// was granted. What an endpoint still has that carries nothing any more counts.
 func (l *Link) received(c *transport.Completion) (news bool) {
-	if err := l.recv.repost(); err != nil {
-		l.fail(err)
-		return true
+	if l.again.state.Load() != linkDraining {
+		l.tried(l.recv.repost())
 	}
 	kind, tag, n := splitImm(c.Imm)
 	switch {
@@ -226,9 +240,16 @@ func (l *Link) count(meant bool) bool {
 	return meant
 }
 
-// tried makes a failed post the link's end.
+// grantEnded sends what was released meanwhile.
+func (l *Link) grantEnded() {
+	if l.recv.granting.CompareAndSwap(true, false) && !l.Broken() {
+		l.tried(l.recv.grant(&l.recv.byPoller))
+	}
+}
+
+// tried makes a failed post the end of its endpoint.
 func (l *Link) tried(err error) {
 	if err != nil {
-		l.fail(err)
+		l.broke(err)
 	}
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // receiver is the receiving half of a link. next and release are for one
-// goroutine at a time; arrived and grantEnded are the poller's.
+// goroutine at a time; arrived is the poller's.
 type receiver struct {
 	cfg     *Config
 	ep      transport.Endpoint
@@ -21,9 +21,11 @@ type receiver struct {
 	// By number modulo depth: length and arrivedBits, 0 until it is there.
 	slots    []atomic.Uint64
 	released atomic.Uint64 // messages
+	seen     uint64        // the poller's: messages that have arrived without a gap
+	early    []bool        // the poller's, by number modulo depth: those behind it
 	pos      int64         // where the next one may begin
 
-	granting atomic.Bool   // a grant is under way; who sets it sends
+	granting atomic.Bool   // a grant is under way, or none may be; who sets it sends
 	granted  atomic.Uint64 // the latest
 	again    [1]transport.RecvRequest
 	// A completion may be polled before the call that posted has returned.
@@ -41,20 +43,40 @@ const (
 func (r *receiver) init(depth int) {
 	r.depth = uint64(depth)
 	r.slots = make([]atomic.Uint64, depth)
+	r.early = make([]bool, depth)
 }
 
 // arrived files a message; false: there can be no such message.
 func (r *receiver) arrived(kind uint32, n uint64, bytes uint32) bool {
 	released := r.released.Load()
 	gap := ahead(n, released)
-	if gap >= r.depth || bytes == 0 || int64(bytes) > r.longest {
+	if gap >= r.depth || released+gap < r.seen || bytes == 0 || int64(bytes) > r.longest {
 		return false
 	}
 	v := arrivedBit | n<<lengthBits | uint64(bytes)
 	if kind == immWrapped {
 		v |= wrappedBit
 	}
-	return r.slots[(released+gap)%r.depth].CompareAndSwap(0, v)
+	at := (released + gap) % r.depth
+	if !r.slots[at].CompareAndSwap(0, v) {
+		return false
+	}
+	for r.early[at] = true; r.early[r.seen%r.depth]; r.seen++ {
+		r.early[r.seen%r.depth] = false
+	}
+	return true
+}
+
+// forget forgets what has arrived behind a gap, and returns how much is there
+// without one. Nothing arrives meanwhile.
+func (r *receiver) forget() (have uint64) {
+	for i, early := range r.early {
+		if early {
+			r.early[i] = false
+			r.slots[i].Store(0)
+		}
+	}
+	return r.seen
 }
 
 // where says where the message in front lies.
@@ -85,30 +107,32 @@ func (r *receiver) next() (message []byte, bad bool) {
 	return r.ring.Bytes()[off : off+n : off+n], false
 }
 
-// release gives the memory of the message in front back.
-func (r *receiver) release() error {
+// release gives the memory of the message in front back; false if there is none.
+func (r *receiver) release() bool {
 	at, n := r.where()
 	if n == 0 {
-		return nil
+		return false
 	}
 	r.pos = at + align(n)
 	number := r.released.Load()
 	r.slots[number%r.depth].Store(0)
 	r.released.Store(number + 1)
-	return r.grant(&r.byReader)
+	return true
 }
 
 // grant tells the peer how much was released, unless it knows, or a grant is
 // under way: its end sends the next one. Safe for concurrent use.
 func (r *receiver) grant(posts *[1]transport.SendRequest) error {
 	for r.released.Load() != r.granted.Load() && r.granting.CompareAndSwap(false, true) {
-		n, before := r.released.Load(), r.granted.Load()
+		before := r.granted.Load()
+		n := min(r.released.Load(), before+maxGranted)
 		if n == before {
 			r.granting.Store(false)
 			continue // more may have been released before that
 		}
+		number := imm(immGrant, r.peerTag, grantOf(before, n-before))
 		posts[0] = transport.SendRequest{
-			ID: requestID(idGrant, n), Op: transport.OpWriteImm, Imm: imm(immGrant, r.peerTag, n), Remote: r.remote,
+			ID: requestID(idGrant, n), Op: transport.OpWriteImm, Imm: number, Remote: r.remote,
 		}
 		r.granted.Store(n) // before it can end
 		if _, err := r.ep.PostSend(posts[:]); err != nil {
@@ -119,14 +143,6 @@ func (r *receiver) grant(posts *[1]transport.SendRequest) error {
 		return nil
 	}
 	return nil
-}
-
-// grantEnded sends what was released meanwhile.
-func (r *receiver) grantEnded() error {
-	if !r.granting.CompareAndSwap(true, false) {
-		return nil
-	}
-	return r.grant(&r.byPoller)
 }
 
 // repost replaces a receive that was used up.

@@ -13,7 +13,7 @@ import (
 	"github.com/moewire/moewire/core/transport/fake"
 )
 
-// exchange sends messages both ways over a carrier that keeps no order on the wire and lets
+// exchange sends messages both ways over a carrier that keeps no order and lets
 // nobody wait for a receive; readers are slow at times. Each message is the
 // next one, whole, whatever receive it came into.
 func exchange(t *testing.T, seed uint64) {
@@ -21,11 +21,16 @@ func exchange(t *testing.T, seed uint64) {
 	cfg := Config{RingBytes: MinRingBytes << rng.IntN(4), NumMessages: 2 + rng.IntN(15)}
 	net := fake.New(fake.Config{Seed: seed, NoReceiveTimeout: time.Nanosecond})
 	net.Inject(fake.Fault{Point: fake.AtWire, Chance: 0.4, MaxDelay: time.Duration(1+rng.IntN(2000)) * time.Microsecond})
-	// Not those of receives: see docs/transport-link.md.
-	late := time.Duration(1+rng.IntN(2000)) * time.Microsecond
-	net.Inject(fake.Fault{Point: fake.AtComplete, Op: transport.OpWriteImm, Chance: 0.4, MaxDelay: late})
+	net.Inject(fake.Fault{Point: fake.AtComplete, Chance: 0.4, MaxDelay: time.Duration(1+rng.IntN(2000)) * time.Microsecond})
 	a, b := pair(t, net, cfg)
-	num, done := 40+rng.IntN(100), make(chan bool, 4)
+	converse(t, seed, 40+rng.IntN(100), a, b)
+	require.NoError(t, a.link.Err())
+	require.NoError(t, b.link.Err())
+}
+
+// converse sends so many messages each way.
+func converse(t *testing.T, seed uint64, num int, a, b *end) {
+	done := make(chan bool, 4)
 	for i, way := range [][2]*end{{a, b}, {b, a}} {
 		go func() {
 			defer func() { done <- true }()
@@ -52,8 +57,6 @@ func exchange(t *testing.T, seed uint64) {
 	for range 4 {
 		<-done
 	}
-	require.NoError(t, a.link.Err())
-	require.NoError(t, b.link.Err())
 }
 
 // TestCO7CO12Seeds: under many seeds, in bubbles whose clock is fake.
@@ -71,4 +74,36 @@ func TestCO7CO12Seeds(t *testing.T) {
 			exchange(t, first+i)
 		})
 	}
+}
+
+// TestReceivesSuffice: one side sees none of what comes for an hour, and there
+// comes as much as may: a trial, every message, every grant. Each finds a receive.
+func TestReceivesSuffice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const depth = 3
+		net := fake.New(fake.Config{Seed: 1, NoReceiveTimeout: time.Nanosecond})
+		a, b := pair(t, net, Config{RingBytes: MinRingBytes, NumMessages: depth})
+		for range depth {
+			b.send(t, []byte("b"))
+		}
+		blind := b.poll.Carrier().(*fake.Transport)
+		held := net.Inject(fake.Fault{Point: fake.AtComplete, Transport: blind, Op: transport.OpRecvImm, MinDelay: time.Hour})
+		require.NoError(t, a.link.Try(time.Now().Add(time.Minute)))
+		for range depth {
+			a.send(t, []byte("a"))
+			a.receive(t)
+			a.Release(1)
+			time.Sleep(time.Second) // the grant is there: the next one is for itself
+		}
+		require.Zero(t, b.link.send.acked.Load())
+		require.Equal(t, receives(depth), held.Struck())
+		time.Sleep(time.Hour)
+		for range depth {
+			require.Equal(t, "a", string(b.receive(t)))
+			b.Release(0)
+		}
+		require.EqualValues(t, depth, b.link.send.acked.Load())
+		require.NoError(t, a.link.Err())
+		require.NoError(t, b.link.Err())
+	})
 }

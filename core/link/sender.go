@@ -19,16 +19,27 @@ type sender struct {
 	longest int64
 
 	sent  atomic.Uint64 // messages posted
-	acked atomic.Uint64 // messages that the peer has released
+	acked atomic.Uint64 // messages that the peer has released, as all grants before say
 	busy  []atomic.Bool // by number modulo depth: its write has not completed
+	spans []uint16      // the poller's; by number modulo depth: of a grant that begins there
+
+	posting  atomic.Bool   // somebody posts, or nobody may; who sets it has what follows
+	posted   atomic.Uint64 // messages handed to the endpoint
+	messages []spot        // by number modulo depth; written before sent
+	posts    [1]transport.SendRequest
+	piece    [1]transport.Piece
 
 	tail  uint64  // messages whose memory is free again
 	begin int64   // where the oldest message that is not free begins
 	end   []int64 // by number modulo depth: where it ends
 	pos   int64   // the cursor
 	lent  loan
-	posts [1]transport.SendRequest
-	piece [1]transport.Piece
+}
+
+// spot is where a message lies in the ring.
+type spot struct {
+	off, bytes int64
+	wraps      bool
 }
 
 // loan is what Reserve has lent.
@@ -42,6 +53,8 @@ func (s *sender) init(depth int) {
 	s.depth = uint64(depth)
 	s.busy = make([]atomic.Bool, depth)
 	s.end = make([]int64, depth)
+	s.spans = make([]uint16, depth)
+	s.messages = make([]spot, depth)
 }
 
 // reclaim frees the memory of messages that were released and written.
@@ -83,43 +96,89 @@ func (s *sender) place(n int64) (at int64, wraps bool) {
 	return at, wraps
 }
 
-// post sends the first n bytes of the loan.
+// post hands over the first n bytes of the loan. On an error the message is
+// still among those sent: it may be sent again.
 func (s *sender) post(n int64) error {
 	number := s.sent.Load()
-	kind := uint32(immMessage)
-	if s.lent.wraps {
-		kind = immWrapped
-	}
-	off := s.lent.at & (s.cfg.RingBytes - 1)
-	s.piece[0] = transport.Piece{Region: s.staging, Off: int(off), Bytes: int(n)}
-	s.posts[0] = transport.SendRequest{
-		ID: requestID(idMessage, number), Op: transport.OpWriteImm, Imm: imm(kind, s.tag, number),
-		Local: s.piece[:], Remote: s.remote, RemoteOff: uint64(off),
-	}
-	// Before it is posted: its end, and the grant for it, may come at once.
-	s.busy[number%s.depth].Store(true)
-	s.sent.Store(number + 1)
-	if _, err := s.ep.PostSend(s.posts[:]); err != nil {
-		s.sent.Store(number)
-		s.busy[number%s.depth].Store(false)
-		return err
-	}
+	m := &s.messages[number%s.depth]
+	m.off, m.bytes, m.wraps = s.lent.at&(s.cfg.RingBytes-1), n, s.lent.wraps
 	s.pos = s.lent.at + align(n)
 	s.end[number%s.depth] = s.pos
 	s.lent = loan{}
+	// Before it is posted: its end, and the grant for it, may come at once.
+	s.busy[number%s.depth].Store(true)
+	s.sent.Store(number + 1)
+	return s.pump()
+}
+
+// pump posts what was not posted yet, unless somebody else does, or the link is
+// made again: then that is done afterwards. Safe for concurrent use.
+func (s *sender) pump() error {
+	for s.posted.Load() != s.sent.Load() && s.posting.CompareAndSwap(false, true) {
+		err := s.postRest()
+		s.posting.Store(false)
+		if err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
-// granted takes a grant and reports whether it gave anything. A number that
-// is not ahead of what was granted, or is ahead of what was sent, gives
-// nothing.
-func (s *sender) granted(n uint64) bool {
-	acked := s.acked.Load()
-	gain := ahead(n, acked)
-	if gain == 0 || gain > s.sent.Load()-acked {
+func (s *sender) postRest() error {
+	for number := s.posted.Load(); number != s.sent.Load(); number++ {
+		m := &s.messages[number%s.depth]
+		kind := uint32(immMessage)
+		if m.wraps {
+			kind = immWrapped
+		}
+		s.piece[0] = transport.Piece{Region: s.staging, Off: int(m.off), Bytes: int(m.bytes)}
+		s.posts[0] = transport.SendRequest{
+			ID: requestID(idMessage, number), Op: transport.OpWriteImm, Imm: imm(kind, s.tag, number),
+			Local: s.piece[:], Remote: s.remote, RemoteOff: uint64(m.off),
+		}
+		s.posted.Store(number + 1)
+		if _, err := s.ep.PostSend(s.posts[:]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// goBack makes what the peer does not have be posted next; false if its numbers
+// cannot be. Nothing is outstanding, and nothing is posted or granted meanwhile.
+func (s *sender) goBack(have, released uint64) bool {
+	sent := s.sent.Load()
+	if released < s.acked.Load() || have < released || have > s.posted.Load() {
 		return false
 	}
-	s.acked.Store(acked + gain)
+	for n := have; n < sent; n++ {
+		s.busy[n%s.depth].Store(true)
+	}
+	clear(s.spans)
+	s.posted.Store(have)
+	s.acked.Store(released)
+	return true
+}
+
+// granted takes a grant and reports whether it can be one: not for messages
+// that were granted already, nor for any that were not sent. It counts once
+// those before it are there. So each grant whose receive is still used up is for
+// other messages that are not acked: there are no more of these than receives
+// for grants, whatever order they are seen in.
+func (s *sender) granted(v uint64) bool {
+	acked := s.acked.Load()
+	at, num := splitGrant(v, acked)
+	if num == 0 || at+num > s.sent.Load()-acked || s.spans[(acked+at)%s.depth] != 0 {
+		return false
+	}
+	s.spans[(acked+at)%s.depth] = uint16(num)
+	for num = uint64(s.spans[acked%s.depth]); num != 0; num = uint64(s.spans[acked%s.depth]) {
+		for ; num > 0; num-- {
+			s.spans[acked%s.depth] = 0
+			acked++
+		}
+	}
+	s.acked.Store(acked)
 	return true
 }
 

@@ -109,6 +109,11 @@ func (s *Set) Reserve(rank int, n int64) ([]byte, error) {
 		}
 		return nil, transport.ErrWouldBlock
 	}
+	if l.Broken() {
+		if err := s.lost(rank); err != nil {
+			return nil, err
+		}
+	}
 	b, err := l.send.reserve(n)
 	switch {
 	case err == transport.ErrWouldBlock:
@@ -120,7 +125,7 @@ func (s *Set) Reserve(rank int, n int64) ([]byte, error) {
 }
 
 // Post sends a message. One to a rank whose link has failed is dropped, as if
-// it had been lost on its way.
+// it had been lost on its way; while a link is made again it waits.
 func (s *Set) Post(rank int, n int64) error {
 	l := s.links[rank].Load()
 	if l == nil {
@@ -134,9 +139,10 @@ func (s *Set) Post(rank int, n int64) error {
 		return fmt.Errorf("link to rank %d: post of %d bytes, %d were reserved", rank, n, l.send.lent.bytes)
 	}
 	if err := l.send.post(n); err != nil {
-		l.fail(err)
-		l.stats.dropped.Add(1)
-		return s.lost(rank)
+		if l.broke(err); l.Err() != nil {
+			l.stats.dropped.Add(1)
+			return s.lost(rank)
+		}
 	}
 	l.stats.sentMessages.Add(1)
 	l.stats.sentBytes.Add(uint64(n))
@@ -165,7 +171,7 @@ func (s *Set) Release(rank int) {
 	if l == nil {
 		return
 	}
-	if err := l.recv.release(); err != nil {
-		l.fail(err)
+	if l.recv.release() && !l.Broken() {
+		l.tried(l.recv.grant(&l.recv.byReader))
 	}
 }

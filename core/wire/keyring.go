@@ -73,12 +73,12 @@ func GenerateKeyring() *Keyring {
 	return r
 }
 
-// FromFile is a Source that reads a file, which nobody but its owner may read
-// or write; one of root's may be read by its group, too, as containers mount
-// secrets.
+// FromFile is a Source that reads a regular file, which nobody but its owner may
+// read or write; one of root's may be read by its group, too, as containers
+// mount secrets. Whatever else has that path is refused and not waited for.
 func FromFile(path string) Source {
 	return func() ([]byte, error) {
-		f, err := os.Open(path)
+		f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe's writer may never come
 		if err != nil {
 			return nil, err
 		}
@@ -96,6 +96,9 @@ func FromFile(path string) Source {
 
 // private says who could read or change a key and should not.
 func private(info os.FileInfo) error {
+	if !info.Mode().IsRegular() {
+		return errors.New("is not a regular file")
+	}
 	mode, others := info.Mode().Perm(), os.FileMode(0o044)
 	if s, ok := info.Sys().(*syscall.Stat_t); ok && s.Uid == 0 {
 		others = 0o004

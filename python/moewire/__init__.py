@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
 from .errors import (
+    BusyError,
     CancelledError,
     ClosedError,
+    ConnectingError,
     DeadlineError,
     FencedError,
     ForkedError,
@@ -20,16 +22,21 @@ from .errors import (
     LibraryError,
     MetadataError,
     MoewireError,
+    NoResourceError,
     NotCombinedError,
+    NotSupportedError,
     OutOfMemoryError,
     PanicError,
     PeerLostError,
     PeerMismatchError,
+    RefusedError,
     StaleHandleError,
     SystemCallError,
     UnknownHandleError,
+    UnreachableError,
     UnsupportedError,
     UpdatingError,
+    WouldBlockError,
 )
 
 if TYPE_CHECKING:
@@ -40,8 +47,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Buffer",
+    "BusyError",
     "CancelledError",
     "ClosedError",
+    "ConnectingError",
     "DeadlineError",
     "EventOverlap",
     "FencedError",
@@ -53,16 +62,21 @@ __all__ = [
     "LibraryError",
     "MetadataError",
     "MoewireError",
+    "NoResourceError",
     "NotCombinedError",
+    "NotSupportedError",
     "OutOfMemoryError",
     "PanicError",
     "PeerLostError",
     "PeerMismatchError",
+    "RefusedError",
     "StaleHandleError",
     "SystemCallError",
     "UnknownHandleError",
+    "UnreachableError",
     "UnsupportedError",
     "UpdatingError",
+    "WouldBlockError",
     "__version__",
 ]
 

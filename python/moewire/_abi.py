@@ -66,6 +66,7 @@ MW_ERR_DEVICE = -25
 MW_CONFIG_DEBUG_FILL = 1
 MW_CONFIG_DETERMINISTIC = 4
 MW_CONFIG_NO_RECORD = 2
+MW_CONFIG_RDMA_DC = 8
 MW_CONFIG_TEST_CORRUPT_COMBINE = 0x80000000
 MW_TRANSPORT_AUTO = 0
 MW_TRANSPORT_SHM = 1
@@ -73,6 +74,9 @@ MW_TRANSPORT_TCP = 2
 MW_TRANSPORT_RDMA = 3
 MW_PROTECTION_DIGEST = 0
 MW_PROTECTION_ENCRYPT = 1
+MW_ZERO_COPY_AUTO = 0
+MW_ZERO_COPY_ON = 1
+MW_ZERO_COPY_OFF = 2
 MW_STORES_AUTO = 0
 MW_STORES_CACHED = 1
 MW_STORES_STREAMING = 2
@@ -165,6 +169,8 @@ class mw_config_t(Structure):
         ("rdma_devices", mw_bytes_t),
         ("rdma_gid", mw_bytes_t),
         ("rdma_near", mw_bytes_t),
+        ("tcp_zero_copy", c_uint32),
+        ("reserved", c_uint32),
         ("device", c_uint32),
         ("device_ordinal", c_uint32),
         ("cuda_driver", mw_bytes_t),
@@ -261,6 +267,7 @@ class mw_link_t(Structure):
         ("heard_ns", c_int64),
         ("num_beats", c_uint64),
         ("clock_ahead_ns", c_int64),
+        ("num_remade", c_uint64),
     ]
 
 

@@ -75,6 +75,8 @@ class mw_fabric_config_t(Structure):
         ("rdma_devices", mw_bytes_t),
         ("rdma_gid", mw_bytes_t),
         ("rdma_near", mw_bytes_t),
+        ("tcp_zero_copy", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 

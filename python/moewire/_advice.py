@@ -31,7 +31,7 @@ def fix_for_absent(reason: str) -> str:
     """For a transport or device that the library does not have."""
     if "never run on a GPU" in reason:
         return "none; docs/cuda.md says what was shown"
-    return f"see the reason ({reason})"
+    return "see rdma, between hosts" if reason.startswith("verbs:") else "see the reason"
 
 
 def _library(report: Report) -> tuple[str, str] | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import resource
+import secrets
 from ctypes import byref
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from . import _abi as abi
 from . import _reach
 from ._lib import Library
 from .errors import MoewireError
+from .fabric import Fabric
 
 Part = dict[str, Any]
 
@@ -72,12 +75,14 @@ _NO_DEVICE = (
 def report(lib: Library | None, verbs: Part) -> Part:
     """The section ``between_hosts``. ``verbs``: what the library says of that carrier."""
     devices = rdma_devices()
-    rdma = _rdma(verbs, devices)
-    found: Part = {"rdma": rdma, "rdma_devices": devices, "locked_memory": locked_memory()}
+    found: Part = {"rdma": _rdma(verbs, devices), "rdma_devices": devices}
+    found["locked_memory"] = locked_memory()
     try:
         fields = _reach.native({})
     except MoewireError as error:
-        return {**found, "transport": "?", "error": str(error)}
+        return {**found, "transport": "?", **_wrong_variable(str(error))}
+    if verbs.get("available") and any(fields[name] for name in _reach.RDMA):
+        found["rdma"] = _rdma(_chosen(fields), devices)
     names = {number: name for name, number in _reach.TRANSPORTS.items()}
     found["transport"] = names[int(fields["transport"])]
     found["keys"] = _keys(bytes(fields["keys"]), os.fsdecode(bytes(fields["key_file"])))
@@ -99,9 +104,32 @@ def _tried(lib: Library, fields: dict[str, int | bytes]) -> str:
         lib.check(lib.buffer_create(byref(config), byref(buffer)))
         lib.check(lib.buffer_close(buffer))
     except MoewireError as error:
-        return str(error)
+        return _by_variable(str(error))
     del texts
     return ""
+
+
+def _chosen(fields: dict[str, int | bytes]) -> Part:
+    """What the library says of RDMA with the devices that ``MOEWIRE_RDMA_...`` allow."""
+    names: dict[str, Any] = {name: bytes(fields[name]).decode() for name in _reach.RDMA}
+    try:
+        with Fabric(carrier="rdma", keys=f"1 {secrets.token_hex(32)}", **names) as fabric:
+            return {"available": True, "reason": fabric.report()["device"]}
+    except MoewireError as error:
+        return {"available": False, "reason": _by_variable(str(error))}
+
+
+def _by_variable(text: str) -> str:
+    """An error of the library with the names that are known here, where all are variables."""
+    named = re.sub(r"config->(\w+)", lambda field: f"MOEWIRE_{field[1].upper()}", text)
+    return re.sub(r"\bMOEWIRE_KEYS\b", "MOEWIRE_KEY", named)
+
+
+def _wrong_variable(text: str) -> Part:
+    """``text`` begins with the variable's name."""
+    fix = f"unset {text.partition(':')[0]}   (or one of what is allowed)"
+    way = {"available": False, "reason": text, "fix": fix}
+    return {"error": text, "ranks_of_other_hosts": way}
 
 
 def _keys(keys: bytes, path: str) -> Part:
@@ -221,7 +249,7 @@ def asked_for(found: Part) -> bool:
 
 def no_way(found: Part) -> Advice | None:
     """Ranks of other hosts were asked for, and could not be reached."""
-    way = found.get("ranks_of_other_hosts", {"available": False, "reason": found.get("error")})
+    way = found["ranks_of_other_hosts"]
     if not asked_for(found) or way["available"]:
         return None
     return f"ranks of other hosts cannot be reached: {way['reason']}", way.get("fix", "see it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Iterator
 from types import TracebackType
@@ -199,15 +200,30 @@ class Transfer:
             self.close()
 
 
+def address_text(name: str, value: object) -> bytes:
+    """An address or the name of an interface, which the library reads."""
+    if not isinstance(value, str):
+        raise refuse(name, f"a {type(value).__name__}", "a text")
+    return value.encode()
+
+
 def key_source(
-    keys: bytes | str | None, keys_file: str | None, keys_variable: str | None
+    keys: bytes | str | None,
+    keys_file: str | os.PathLike[str] | None,
+    keys_variable: str | None,
 ) -> tuple[int, bytes]:
-    """``mw_fabric_config_t``'s ``key_source`` and ``keys``."""
+    """``mw_fabric_config_t``'s ``key_source`` and ``keys``. Errors show no key."""
     given = [value for value in (keys, keys_file, keys_variable) if value is not None]
     if len(given) != 1:
         raise refuse("keys, keys_file, keys_variable", f"{len(given)} of them", "exactly one")
     if keys is not None:
+        if not isinstance(keys, str | bytes | bytearray):
+            raise refuse("keys", f"a {type(keys).__name__}", "the text of the keys")
         return abi.MW_KEYS_BYTES, keys.encode() if isinstance(keys, str) else bytes(keys)
     if keys_file is not None:
-        return abi.MW_KEYS_FILE, str(keys_file).encode()
-    return abi.MW_KEYS_ENV, str(keys_variable).encode()
+        if not isinstance(keys_file, str | bytes | os.PathLike):
+            raise refuse("keys_file", f"a {type(keys_file).__name__}", "a path")
+        return abi.MW_KEYS_FILE, os.fsencode(keys_file)
+    if not isinstance(keys_variable, str):
+        raise refuse("keys_variable", f"a {type(keys_variable).__name__}", "a variable's name")
+    return abi.MW_KEYS_ENV, keys_variable.encode()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 from . import _abi_fabric as abi
 from ._fabric_parts import MAX_63, MAX_64, Region, Remote, Transfer
 from ._lib import Library
-from ._numbers import integer
+from ._numbers import integer, refuse
 from .errors import ConnectingError, WouldBlockError
 
 if TYPE_CHECKING:
@@ -128,6 +128,8 @@ class Transfers:
         remote_offset: int,
         imm: int = 0,
     ) -> Transfer:
+        if region is not None and not isinstance(region, Region):
+            raise refuse("region", f"a {type(region).__name__}", "what register() returned")
         integer("offset", offset, 0, MAX_63)
         if num_bytes is None:
             num_bytes = max(region.num_bytes - offset, 0) if region is not None else 0
@@ -142,10 +144,21 @@ class Transfers:
             imm=imm,
         )
         if remote is not None:
-            args.remote_address, args.remote_num_bytes, args.remote_key = remote
+            args.remote_address, args.remote_num_bytes, args.remote_key = _remote_of(remote)
         transfer_id = abi.mw_transfer_t()
         self._check(self._lib.transfer_post(self._id, args, transfer_id))
         return Transfer(cast("Fabric", self), transfer_id, region)
+
+
+def _remote_of(remote: Remote) -> Remote:
+    """Three numbers, as they come out of JSON or a pickle: ctypes would cut larger ones."""
+    try:
+        given = Remote(*remote)
+    except TypeError:
+        raise refuse("remote", repr(remote), "the three numbers of a Region's remote") from None
+    for name, value in zip(Remote._fields, given, strict=True):
+        integer(f"remote.{name}", value, 0, MAX_64)
+    return given
 
 
 def peer_number(peer: int) -> int:

@@ -107,7 +107,8 @@ class Member:
         """How this rank reaches every other one, by rank.
 
         Each has ``"rank"``, ``"carrier"`` ("self", "shm", "tcp", "verbs"; "" for an absent
-        rank), ``"device"`` and ``"why"``.
+        rank), ``"device"`` (of this rank: an RDMA device, or the address that it listens at) and
+        ``"why"``.
         """
         return _observe.paths(self.runtime)
 
@@ -171,4 +172,5 @@ def _flags_from_environment() -> int:
     record = os.environ.get("MOEWIRE_RECORD", "1") not in ("", "0")
     flags = abi.MW_CONFIG_DEBUG_FILL if debug else 0
     flags |= 0 if record else abi.MW_CONFIG_NO_RECORD
+    flags |= 0 if os.environ.get("MOEWIRE_RDMA_DC", "0") in ("", "0") else abi.MW_CONFIG_RDMA_DC
     return flags | (abi.MW_CONFIG_TEST_CORRUPT_COMBINE if corrupt else 0)

@@ -19,6 +19,17 @@ TRANSPORTS = {
     "rdma": abi.MW_TRANSPORT_RDMA,
 }
 PROTECTIONS = {"digest": abi.MW_PROTECTION_DIGEST, "encrypt": abi.MW_PROTECTION_ENCRYPT}
+# What may be said of RDMA devices, which the library reads.
+RDMA = {
+    "rdma_devices": "names of devices, such as mlx5_0,mlx5_1:2",
+    "rdma_gid": "an index, v1 or v2, an address or a network",
+    "rdma_near": "a PCI address, or node:N",
+}
+ZERO_COPIES = {
+    "auto": abi.MW_ZERO_COPY_AUTO,
+    "on": abi.MW_ZERO_COPY_ON,
+    "off": abi.MW_ZERO_COPY_OFF,
+}
 MAX_RING_BYTES = 1 << 34
 MAX_SILENT_US = 3_600_000_000
 
@@ -26,7 +37,7 @@ MAX_SILENT_US = 3_600_000_000
 class Reach(TypedDict, total=False):
     """What ``Buffer`` takes for ranks of several hosts.
 
-    Equal on all ranks, but for ``listen`` and what begins with ``rdma_``.
+    Equal on all ranks, but for ``listen``, ``tcp_zero_copy`` and what begins with ``rdma_``.
     """
 
     transport: Literal["auto", "shm", "tcp", "rdma"]
@@ -38,6 +49,7 @@ class Reach(TypedDict, total=False):
     rdma_devices: str
     rdma_gid: str | int
     rdma_near: str
+    tcp_zero_copy: Literal["auto", "on", "off"]
 
 
 def native(reach: dict[str, Any]) -> dict[str, int | bytes]:
@@ -58,13 +70,14 @@ def native(reach: dict[str, Any]) -> dict[str, int | bytes]:
         "silent_after_us": integer(
             "silent_after_us", reach.pop("silent_after_us", 0), 0, MAX_SILENT_US
         ),
-        "rdma_devices": _text("rdma_devices", reach, "names of devices, such as mlx5_0,mlx5_1:2"),
-        "rdma_gid": _text("rdma_gid", reach, "an index, v1 or v2, an address or a network"),
-        "rdma_near": _text("rdma_near", reach, "a PCI address, or node:N"),
+        **{name: _text(name, reach) for name in RDMA},
+        "tcp_zero_copy": _choice(
+            "tcp_zero_copy", reach, "MOEWIRE_TCP_ZERO_COPY", ZERO_COPIES, "auto"
+        ),
     }
 
 
-def fill(config: abi.mw_config_t, fields: Mapping[str, int | bytes]) -> list[Any]:
+def fill(config: ctypes.Structure, fields: Mapping[str, int | bytes]) -> list[Any]:
     """Sets fields; returns what has to live until the library has read them."""
     texts = []
     for name, value in fields.items():
@@ -77,15 +90,20 @@ def fill(config: abi.mw_config_t, fields: Mapping[str, int | bytes]) -> list[Any
     return texts
 
 
-def _text(name: str, given: dict[str, Any], allowed: str) -> bytes:
+def _text(name: str, given: dict[str, Any]) -> bytes:
     """A text that the library reads, from the argument or the variable of that name."""
     value = given.pop(name, None)
     if value is None:
         value = os.environ.get(f"MOEWIRE_{name.upper()}", "")
+    return rdma_text(name, value)
+
+
+def rdma_text(name: str, value: object) -> bytes:
+    """One of the ``rdma_...`` settings; only an index of ``rdma_gid`` may be a number."""
     if isinstance(value, int) and not isinstance(value, bool) and name == "rdma_gid":
         value = str(value)
     if not isinstance(value, str):
-        raise refuse(name, repr(value), allowed)
+        raise refuse(name, repr(value), RDMA[name])
     return value.encode()
 
 
@@ -102,14 +120,10 @@ def _choice(
 
 def _key_file(given: str | os.PathLike[str] | None) -> bytes:
     """The path of a keyring, which the library reads now and at every update; b"" for none."""
-    name = "key_file" if given else "MOEWIRE_KEY_FILE"
+    if given is not None and not isinstance(given, str | bytes | os.PathLike):
+        raise refuse("key_file", repr(given), "a path")
     path = given or os.environ.get("MOEWIRE_KEY_FILE")
-    if not path:
-        return b""
-    try:
-        return os.fsencode(os.path.abspath(path))
-    except TypeError as error:
-        raise refuse(name, repr(path), "a path") from error
+    return os.fsencode(os.path.abspath(path)) if path else b""
 
 
 def _keys() -> bytes:
@@ -122,10 +136,9 @@ def _keys() -> bytes:
 
 def _listen(given: str | None, keys: bool) -> str:
     """The address that ranks of other hosts are told; none is needed without keys."""
-    listen = given or os.environ.get("MOEWIRE_LISTEN")
-    if listen is not None and not isinstance(listen, str):
-        raise refuse("listen", repr(listen), "an address, ADDRESS:PORT, or an interface")
-    return listen or (own_address() if keys else "")
+    if given is not None and not isinstance(given, str):
+        raise refuse("listen", repr(given), "an address, ADDRESS:PORT, or an interface")
+    return given or os.environ.get("MOEWIRE_LISTEN") or (own_address() if keys else "")
 
 
 def own_address() -> str:

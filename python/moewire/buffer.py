@@ -93,6 +93,8 @@ class Buffer(PackedCalls, FlatCalls, Member):
             or a network ("10.0.0.0/16"), or both ("v2,10.0.0.0/16"); "": RoCE v2, IPv4 first.
         rdma_near: what the device should be near to: a GPU's PCI address ("0000:41:00.0") or
             "node:N"; "": the NUMA node that this process may run on, if it is one.
+        tcp_zero_copy: whether TCP sends long payloads without a copy: "auto" (to other hosts, until
+            the kernel says that it copies all the same), "on" or "off". Each rank's own choice.
 
     CUDA (docs/cuda.md; it has never run on a GPU):
         device: "cuda", "cuda:N" or a ``torch.device``: all tensors of this buffer lie there, calls

@@ -154,7 +154,7 @@ class BusyError(MoewireError, RuntimeError):
 
 
 class NotSupportedError(MoewireError, RuntimeError):
-    """Not with this carrier, or not in this mode of a fabric."""
+    """No carrier works here, not with this one, or not in this mode of a fabric."""
 
     status = -23
 

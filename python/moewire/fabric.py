@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,12 +37,14 @@ from ._fabric_parts import (
     Result,
     Text,
     Transfer,
+    address_text,
     key_source,
     slices,
 )
 from ._fabric_transfers import Transfers, peer_number
 from ._lib import library
 from ._numbers import integer, refuse
+from ._reach import ZERO_COPIES, fill, rdma_text
 from .errors import DeadlineError, MoewireError
 
 __all__ = ["Fabric", "Region", "Remote", "Result", "Transfer"]
@@ -59,7 +62,8 @@ class Fabric(Transfers):
             ``num_sockets`` and ``encrypt``: its notes are signed, what devices carry is not
             protected. A ``Region``'s ``remote`` is good for the device that connections are on.
         rdma_devices, rdma_gid, rdma_near: which RDMA devices, as of ``Buffer``.
-        listen: ``"address:port"``, several with commas; port 0 lets the system choose.
+        listen: ``"address:port"``, several with commas; port 0 lets the system choose. With
+            "tcp", this or ``interface`` is needed.
         interface: adds the addresses of a network interface.
         advertise: what peers are told, if not what ``listen`` says.
         keys: the text of the keys: one per line, an id and 64 hexadecimal digits, the current
@@ -68,6 +72,7 @@ class Fabric(Transfers):
         keys_variable: an environment variable's name.
         messages: receives have memory (``send``, ``recv``); else they are for numbers
             (``write_imm``, ``receive_imm``). The same for all peers.
+        tcp_zero_copy: as of ``Buffer``.
         encrypt: bytes are encrypted, not only authenticated. The same for all peers.
         num_peers, num_connections, num_transfers, num_regions, send_depth, recv_depth,
             num_unmatched, num_sockets, slice_bytes: bounds; 0: the default of
@@ -87,7 +92,7 @@ class Fabric(Transfers):
         interface: str = "",
         advertise: str = "",
         keys: bytes | str | None = None,
-        keys_file: str | None = None,
+        keys_file: str | os.PathLike[str] | None = None,
         keys_variable: str | None = None,
         messages: bool = False,
         encrypt: bool = False,
@@ -102,12 +107,15 @@ class Fabric(Transfers):
         slice_bytes: int = 0,
         connect_timeout_us: int = 0,
         rdma_devices: str = "",
-        rdma_gid: str = "",
+        rdma_gid: str | int = "",
         rdma_near: str = "",
+        tcp_zero_copy: Literal["auto", "on", "off"] = "auto",
     ) -> None:
         self._closed = True  # until it is open
         if carrier not in CARRIERS:
             raise refuse("carrier", repr(carrier), ", ".join(CARRIERS))
+        if tcp_zero_copy not in ZERO_COPIES:
+            raise refuse("tcp_zero_copy", repr(tcp_zero_copy), ", ".join(ZERO_COPIES))
         source, key_text = key_source(keys, keys_file, keys_variable)
         config = abi.mw_fabric_config_t(
             size=ctypes.sizeof(abi.mw_fabric_config_t),
@@ -125,16 +133,18 @@ class Fabric(Transfers):
             num_sockets=integer("num_sockets", num_sockets, 0, 16),
             slice_bytes=integer("slice_bytes", slice_bytes, 0, MAX_63),
             connect_timeout_us=integer("connect_timeout_us", connect_timeout_us, 0, MAX_63),
+            tcp_zero_copy=ZERO_COPIES[tcp_zero_copy],
         )
-        texts = []  # alive during the call
-        fields = ["keys", "listen", "interface_name", "advertise"]
-        fields += ["rdma_devices", "rdma_gid", "rdma_near"]
-        others = (listen, interface, advertise, rdma_devices, rdma_gid, rdma_near)
-        given = [key_text, *(text.encode() for text in others)]
-        for field, text in zip(fields, given, strict=True):
-            buffer = ctypes.create_string_buffer(text, len(text) + 1)
-            texts.append(buffer)
-            setattr(config, field, abi.mw_bytes_t(ctypes.addressof(buffer), len(text)))
+        given = {
+            "keys": key_text,
+            "listen": address_text("listen", listen),
+            "interface_name": address_text("interface", interface),
+            "advertise": address_text("advertise", advertise),
+            "rdma_devices": rdma_text("rdma_devices", rdma_devices),
+            "rdma_gid": rdma_text("rdma_gid", rdma_gid),
+            "rdma_near": rdma_text("rdma_near", rdma_near),
+        }
+        texts = fill(config, given)  # alive during the call
         self._lib = library()
         self._lock = threading.RLock()
         self._regions: set[Region] = set()
@@ -167,10 +177,14 @@ class Fabric(Transfers):
         """Hands over a note that ``peer`` has sent. One that is old changes nothing.
 
         Raises:
+            InvalidArgument: no bytes, or more than a note may have.
             MetadataError: the bytes are no note.
             PeerMismatchError: the peer's fabric has another mode.
         """
-        self._check(self._lib.fabric_deliver(self._id, peer_number(peer), note, len(note)))
+        if not isinstance(note, bytes | bytearray | memoryview):
+            raise refuse("note", f"a {type(note).__name__}", "bytes")
+        data = bytes(note)
+        self._check(self._lib.fabric_deliver(self._id, peer_number(peer), data, len(data)))
 
     def connect(self, peer: int, timeout_us: int = 10_000_000) -> None:
         """Waits until there is a connection to a peer; notes must be carried meanwhile.
@@ -193,7 +207,8 @@ class Fabric(Transfers):
     def couriers(self, carry: Callable[[int, bytes], object]) -> Iterator[None]:
         """Carries notes in a thread: ``carry(peer, note)`` takes each to its peer.
 
-        What the peers' fabrics want carried here is still for the caller to ``deliver``.
+        What the peers' fabrics want carried here is still for the caller to ``deliver``. An
+        exception of ``carry`` ends the thread, and no note is carried from there on.
         """
         ends = threading.Event()
 

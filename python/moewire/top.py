@@ -15,6 +15,7 @@ from . import _far_peers, _live
 
 _CLEAR = "\x1b[H\x1b[2J"
 _KINDS = ("dispatch", "combine")
+_MAX_INTERVAL_S = 86_400
 _LONG_S = 1.0  # a wait that says more than how operations ended
 _ALIVE = ("runs", "idle", "waits", "stuck")  # states in which a wait is one
 
@@ -251,8 +252,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one line of JSON per interval")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds; default 1")
     options = parser.parse_args(argv)
-    if options.interval <= 0:
-        parser.error("--interval: more than 0")
+    if not 0 < options.interval <= _MAX_INTERVAL_S:  # nor NaN
+        parser.error(f"--interval: more than 0, at most {_MAX_INTERVAL_S}")
     try:
         _watch(options)
     except KeyboardInterrupt:

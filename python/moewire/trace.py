@@ -136,7 +136,7 @@ def _name(what: str, rank: int, lane: int, **arguments: Any) -> Event:
 
 def write(trace: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Writes a trace as JSON."""
-    Path(path).write_text(json.dumps(trace))
+    Path(path).write_text(json.dumps(trace), encoding="utf-8")
 
 
 def merge(paths: Sequence[str], say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
@@ -153,9 +153,15 @@ def merge(paths: Sequence[str], say: Callable[[str], None] = lambda _: None) -> 
         if clock is not None and reference is not None:
             _move(slices, _clocks.shift(clocks[clock.id], reference), path, say)
         for event in slices:
-            key = (event["pid"], event["name"], *_nanoseconds(event))
-            found.setdefault(key, event)
+            found.setdefault(_key(event), event)
     return document(found.values(), reference)
+
+
+def _key(event: Event) -> tuple[Any, ...]:
+    """Which slice it is, whatever file it is in."""
+    if not isinstance(event["pid"], int):
+        raise TypeError(f"the rank of a slice is {event['pid']!r}")
+    return (event["pid"], event["name"], *_nanoseconds(event))
 
 
 def _move(events: list[Event], by: _clocks.Shift, path: str, say: Callable[[str], None]) -> None:
@@ -169,20 +175,27 @@ def _move(events: list[Event], by: _clocks.Shift, path: str, say: Callable[[str]
 
 def _read(path: str) -> tuple[list[Event], _clocks.Clock | None]:
     try:
-        whole = json.loads(Path(path).read_text())
-        return [event for event in whole["traceEvents"] if event["ph"] == "X"], _clocks.parse(whole)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidArgument(f"{path}: {error}; allowed: a trace of moewire") from error
+        whole = json.loads(Path(path).read_text(encoding="utf-8"))
+        slices = [event for event in whole["traceEvents"] if event["ph"] == "X"]
+        for event in slices:
+            hash(_key(event))  # has what merging looks at
+        return slices, _clocks.parse(whole)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        said = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise InvalidArgument(f"{path}: {said}; allowed: a trace of moewire") from error
 
 
 def _take(options: argparse.Namespace) -> dict[str, Any]:
     from . import _live
 
     groups = _live.find()
+    if not groups:
+        raise InvalidArgument("no ranks of this user run on this machine")
     wanted = [group for group in groups if options.group in (None, group.id)]
     if len(wanted) != 1:
-        ids = ", ".join(str(group.id) for group in groups) or "none"
-        raise InvalidArgument(f"--group: {len(wanted)} groups fit; there are: {ids}")
+        ids = ", ".join(str(group.id) for group in groups)
+        given = "not" if options.group is None else options.group
+        raise InvalidArgument(f"--group: {given} given; allowed: {ids}")
     events: list[Event] = []
     for rank in wanted[0].ranks:
         events += slices(rank.rank, rank.area.records())
@@ -220,7 +233,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Writes one trace file."""
     options = _parser().parse_args(argv)
     trace = merge(options.files, _say) if options.command == "merge" else _take(options)
-    write(trace, options.output)
+    try:
+        write(trace, options.output)
+    except OSError as error:
+        raise InvalidArgument(f"--output: {error}") from error
     count = sum(event["ph"] == "X" for event in trace["traceEvents"])
     print(f"{options.output}: {count} slices", file=sys.stderr)
     return 0

@@ -41,6 +41,8 @@ static void print_config(int first)
 	FIELD(mw_config_t, rdma_devices);
 	FIELD(mw_config_t, rdma_gid);
 	FIELD(mw_config_t, rdma_near);
+	FIELD(mw_config_t, tcp_zero_copy);
+	FIELD(mw_config_t, reserved);
 	FIELD(mw_config_t, device);
 	FIELD(mw_config_t, device_ordinal);
 	FIELD(mw_config_t, cuda_driver);
@@ -154,6 +156,7 @@ static void print_link(int first)
 	FIELD(mw_link_t, heard_ns);
 	FIELD(mw_link_t, num_beats);
 	FIELD(mw_link_t, clock_ahead_ns);
+	FIELD(mw_link_t, num_remade);
 	CLOSE();
 }
 
@@ -257,6 +260,8 @@ static void print_fabric(int first)
 	FIELD(mw_fabric_config_t, rdma_devices);
 	FIELD(mw_fabric_config_t, rdma_gid);
 	FIELD(mw_fabric_config_t, rdma_near);
+	FIELD(mw_fabric_config_t, tcp_zero_copy);
+	FIELD(mw_fabric_config_t, reserved);
 	CLOSE();
 	OPEN(mw_remote_t);
 	FIELD(mw_remote_t, size);
@@ -349,6 +354,7 @@ static void print_constants(int first)
 	CONSTANT(MW_CONFIG_DEBUG_FILL);
 	CONSTANT(MW_CONFIG_DETERMINISTIC);
 	CONSTANT(MW_CONFIG_NO_RECORD);
+	CONSTANT(MW_CONFIG_RDMA_DC);
 	CONSTANT(MW_LINK_TCP);
 	CONSTANT(MW_LINK_VERBS);
 	CONSTANT(MW_LINK_UP);
@@ -377,6 +383,9 @@ static void print_constants(int first)
 	CONSTANT(MW_TRANSPORT_RDMA);
 	CONSTANT(MW_PROTECTION_DIGEST);
 	CONSTANT(MW_PROTECTION_ENCRYPT);
+	CONSTANT(MW_ZERO_COPY_AUTO);
+	CONSTANT(MW_ZERO_COPY_ON);
+	CONSTANT(MW_ZERO_COPY_OFF);
 	CONSTANT(MW_STORES_AUTO);
 	CONSTANT(MW_STORES_CACHED);
 	CONSTANT(MW_STORES_STREAMING);

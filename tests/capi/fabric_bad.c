@@ -38,6 +38,8 @@ static void test_configs(void)
 	BAD("config->size", c.size = 5000);
 	BAD("config->flags has unknown bits 0x4", c.flags = 4);
 	BAD("config->carrier is 3", c.carrier = 3);
+	BAD("config->tcp_zero_copy is 3", c.tcp_zero_copy = 3);
+	BAD("config->reserved is 1", c.reserved = 1);
 	BAD("config->rdma_gid is given, allowed with MW_CARRIER_RDMA", c.rdma_gid = TEXT("v2"));
 	BAD("config->listen is given, allowed with MW_CARRIER_TCP", c.carrier = MW_CARRIER_RDMA);
 	BAD("config->flags MW_FABRIC_ENCRYPT is given, allowed with MW_CARRIER_TCP",
@@ -53,6 +55,7 @@ static void test_configs(void)
 	    c.keys = TEXT("1 00112233445566778899aabbccddeeff00112233445566778899aabbccddee01;"
 	                  "1 00112233445566778899aabbccddeeff00112233445566778899aabbccddee02"));
 	BAD("more than 65536 bytes", (c.keys.num_bytes = 1 << 20, c.keys.address = ADDRESS(calloc(1, 1 << 20))));
+	BAD("more than 65536 bytes", c.keys.num_bytes = UINT64_MAX); /* nothing there is read */
 	BAD("no such file", (c.key_source = MW_KEYS_FILE, c.keys = TEXT("/nonexistent/keys")));
 	BAD("environment variable NO_KEYS_HERE is not set", (c.key_source = MW_KEYS_ENV, c.keys = TEXT("NO_KEYS_HERE")));
 	BAD("config->listen has \"localhost:1\"", c.listen = TEXT("localhost:1"));
@@ -177,7 +180,7 @@ static void test_requests(mw_fabric_t f, mw_region_t r, void *memory)
 	INVALID("num_bytes is 0", mw_region_register(f, ADDRESS(memory), 0, 0, &other));
 	INVALID("num_bytes is", mw_region_register(f, ADDRESS(memory), UINT64_MAX, 0, &other));
 	INVALID("address is NULL", mw_region_register(f, 0, 1, 0, &other));
-	INVALID("access is 0xff", mw_region_register(f, ADDRESS(memory), 1, 4, &other));
+	INVALID("access is 0x4,", mw_region_register(f, ADDRESS(memory), 1, 4, &other));
 	SAYS(MW_ERR_WOULD_BLOCK, "1 regions, at most 1", mw_region_register(f, ADDRESS(memory), 1, 0, &other));
 	CHECK(other.id == UNTOUCHED);
 }

@@ -14,6 +14,7 @@ from hosts.layout import KEY, OTHER_KEY, hosts, placed
 # Name -> (arguments by rank, the kind of error, words that it must have).
 WRONG: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
     "transport": ({"transport": "udp"}, "InvalidArgument", ("transport", "'udp'", "auto, shm")),
+    "copies": ({"tcp_zero_copy": 1}, "InvalidArgument", ("tcp_zero_copy", "1", "auto, on, off")),
     "protection": ({"protection": "none"}, "InvalidArgument", ("protection", "'none'", "digest")),
     "any address": ({"listen": "0.0.0.0"}, "InvalidArgument", ("listen", "0.0.0.0", "told")),
     "no address": ({"listen": "nonsense"}, "InvalidArgument", ("listen", "nonsense", "interface")),

@@ -15,6 +15,7 @@ import pytest
 from harness import jobs_bench
 from harness.team import Team
 from moewire.bench import cases, chart, compiler, idle, overlap, report, tables
+from moewire.bench import main as bench_main
 from moewire.bench import options as bench_options
 from moewire.errors import InvalidArgument, MoewireError
 
@@ -252,3 +253,23 @@ def test_native_code_has_no_warnings(tmp_path: Path) -> None:
         source, target = compiler.SOURCES / f"{name}.c", str(tmp_path / f"{name}.so")
         command = [*compiler.system_compiler(), *flags, str(source), "-o", target]
         subprocess.run(command, check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("--ranks x", "argument --ranks: 'x' given; allowed: whole numbers"),
+        ("--ranks ,", "argument --ranks: ',' given; allowed: at least one"),
+        ("--timeout nan", "argument --timeout: 'nan' given; allowed: seconds"),
+        ("--idle-wait -1", "argument --idle-wait: '-1' given; allowed: seconds"),
+        ("hosts --links 1e9", "argument --links: '1e9' given; allowed: whole numbers"),
+        ("hosts --sizes 1K,2Z", "argument --sizes: '1K,2Z' given; allowed: bytes"),
+        ("hosts --timeout inf", "argument --timeout: 'inf' given; allowed: seconds"),
+    ],
+)
+def test_arguments_that_cannot_be_read(
+    arguments: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        bench_main(arguments.split())
+    assert says in capsys.readouterr().err

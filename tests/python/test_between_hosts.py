@@ -13,6 +13,7 @@ from moewire._lib import library
 
 KEY = bytes(range(32)).hex()
 VARIABLES = ("KEY", "KEY_FILE", "LISTEN", "TRANSPORT", "PROTECTION", "HOST")
+VARIABLES += ("RDMA_DEVICES", "RDMA_GID", "RDMA_NEAR")
 NO_LIBRARY = {
     "available": False,
     "reason": "verbs: not supported: library not found; tried: libibverbs.so.1 (no such file)",
@@ -73,6 +74,35 @@ def test_a_wrong_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "udp" in found["error"]
     warning = _between_hosts.no_way(found)
     assert warning is not None and "udp" in warning[0]
+    assert warning[1].startswith("unset MOEWIRE_TRANSPORT ")
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({"RDMA_GID": "v9"}, 'MOEWIRE_RDMA_GID is "v9"'),
+        ({"LISTEN": "nowhere0"}, 'MOEWIRE_LISTEN is "nowhere0"'),
+        ({"KEY": "beef"}, "MOEWIRE_KEY: "),
+    ],
+)
+def test_errors_name_variables(
+    variables: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the library calls a field of a struct came from the environment."""
+    warning = _between_hosts.no_way(report(monkeypatch, NO_LIBRARY, **{"KEY": KEY, **variables}))
+    assert warning is not None and says in warning[0] and "config->" not in warning[0]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("DEVICES", "nosuch0"), ("GID", "203.0.113.77"), ("NEAR", "x")]
+)
+def test_a_device_has_to_be_allowed(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That some device works is not enough, where others were named."""
+    assert report(monkeypatch, DEVICE, KEY=KEY)["rdma"]["available"]
+    found = report(monkeypatch, DEVICE, KEY=KEY, **{f"RDMA_{variable}": value})
+    assert not found["rdma"]["available"] and "fix" in found["rdma"], found["rdma"]
 
 
 # What the library says, whether the kernel shows a device; words of the reason and of the fix.

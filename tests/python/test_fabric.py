@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import moewire
 import moewire.errors as errors
 from harness.fabric_pair import KEY, PEER, SOON, pair
 from moewire.fabric import Fabric, Remote
@@ -212,6 +213,13 @@ def test_bad_arguments() -> None:
         ({"listen": "somewhere"}, "somewhere"),
         ({"listen": ""}, "where to listen"),
         ({"num_peers": 70000}, "num_peers: 70000"),
+        ({"keys": 5}, "keys: a int given"),  # bytes(5) would be five zeros
+        ({"keys": None, "keys_file": 5}, "keys_file: a int given"),
+        ({"keys": None, "keys_variable": 5}, "keys_variable: a int given"),
+        ({"listen": None}, "listen: a NoneType given"),
+        ({"interface": b"lo"}, "interface: a bytes given"),
+        ({"rdma_near": 0}, "rdma_near: 0 given; allowed: a PCI address"),
+        ({"rdma_gid": 3}, "rdma_gid is given, allowed with MW_CARRIER_RDMA"),
     ],
 )
 def test_bad_configuration(options: dict[str, object], says: str) -> None:
@@ -244,6 +252,34 @@ def test_keys_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         a.connect(0, SOON)
 
 
+@pytest.mark.parametrize("note", ["text", None, 5, [1]])
+def test_notes_are_bytes(note: object) -> None:
+    with one() as fabric:
+        with pytest.raises(errors.InvalidArgument, match=r"note: a .* given; allowed: bytes"):
+            fabric.deliver(1, note)  # type: ignore[arg-type]
+        with pytest.raises(errors.MetadataError):
+            fabric.deliver(1, memoryview(b"no note"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("remote", "says"),
+    [
+        ((1 << 64, 8, 1), "remote.address: 18446744073709551616 given"),
+        ((1, -1, 1), "remote.num_bytes: -1 given"),
+        ((1, 8, "k"), "remote.key: 'k' of type str"),
+        ((1, 8), "remote: .* given; allowed: the three numbers"),
+        (5, "remote: 5 given; allowed: the three numbers"),
+    ],
+)
+def test_remotes_are_three_numbers(remote: object, says: str) -> None:
+    """What would not fit the C struct is refused, not cut to what fits."""
+    with one() as fabric, fabric.register(bytearray(8)) as region:
+        with pytest.raises(errors.InvalidArgument, match=says):
+            fabric.write(1, region, remote)  # type: ignore[arg-type]
+        with pytest.raises(errors.InvalidArgument, match="region: a int given"):
+            fabric.write(1, 5, Remote(1, 8, 1))  # type: ignore[arg-type]
+
+
 def test_carriers() -> None:
     """What a carrier has no use for is refused; where there is no device, it says so."""
     key = "1 " + "5a" * 31 + "5b"
@@ -253,9 +289,19 @@ def test_carriers() -> None:
         Fabric(listen="127.0.0.1:0", keys=key, rdma_near="node:0")
     with pytest.raises(errors.InvalidArgument, match=r"listen.*MW_CARRIER_TCP"):
         Fabric(carrier="rdma", listen="127.0.0.1:0", keys=key)
+    with pytest.raises(errors.InvalidArgument, match=r"tcp_zero_copy.*MW_CARRIER_TCP"):
+        Fabric(carrier="rdma", keys=key, tcp_zero_copy="on")
+    with pytest.raises(errors.InvalidArgument, match=r"tcp_zero_copy.*'yes'.*auto, on, off"):
+        Fabric(listen="127.0.0.1:0", keys=key, tcp_zero_copy="yes")  # type: ignore[arg-type]
     with pytest.raises(errors.InvalidArgument, match=r'rdma_gid is "v9", allowed are an index'):
         Fabric(carrier="rdma", keys=key, rdma_gid="v9")
     with pytest.raises(
         errors.MoewireError, match=r"verbs: .*(library not found|none of: |no RDMA)"
     ):
         Fabric(carrier="rdma", keys=key, rdma_devices="there_is_none")
+
+
+def test_every_error_is_the_packages() -> None:
+    """Buffers raise some of these, too: of a carrier that does not work, say."""
+    for kind in errors.BY_STATUS.values():
+        assert getattr(moewire, kind.__name__) is kind and kind.__name__ in moewire.__all__

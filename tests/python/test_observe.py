@@ -17,7 +17,7 @@ import pytest
 from harness import jobs_observe
 from harness.outside import Environment, Ranks
 from harness.team import Team
-from moewire import _advice, _events, doctor, top, trace
+from moewire import InvalidArgument, _advice, _events, _live, doctor, top, trace
 
 
 @pytest.mark.parametrize("size", [1, 3], ids="R={}".format)
@@ -74,6 +74,50 @@ def test_merge_refuses_other_files(tmp_path: Path) -> None:
     other.write_text("[1]")
     with pytest.raises(ValueError, match=r"other\.json"):
         trace.merge([str(other)])
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"ts": None}, "NoneType"),
+        ({"dur": float("inf")}, "infinity"),
+        ({"ts": float("nan")}, "NaN"),
+        ({"pid": "a"}, "the rank of a slice is 'a'"),
+        ({"name": []}, "unhashable"),
+        (None, "no 'pid'"),
+    ],
+)
+def test_merge_refuses_other_slices(
+    change: dict[str, Any] | None, says: str, tmp_path: Path
+) -> None:
+    event = {"ph": "X"} if change is None else {**_slice(0, 1.0), **change}
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps({"traceEvents": [event]}))
+    with pytest.raises(InvalidArgument, match=f"other.json: .*{says}.*a trace of moewire"):
+        trace.merge([str(path)])
+
+
+def test_a_trace_that_cannot_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(trace.document([_slice(0, 1.0)])))
+    with pytest.raises(InvalidArgument, match=r"--output: .*No such file"):
+        trace.main(["merge", str(path), "-o", str(tmp_path / "no" / "t.json")])
+
+
+@pytest.mark.parametrize("groups", [[], [1, 2]])
+def test_take_needs_one_group(groups: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [_live.Group(id=number, epoch=1, active=[]) for number in groups]
+    monkeypatch.setattr(_live, "find", lambda: found)
+    says = "--group: not given; allowed: 1, 2" if groups else "no ranks of this user"
+    with pytest.raises(InvalidArgument, match=says):
+        trace.main(["take", "-o", "unused"])
+
+
+@pytest.mark.parametrize("interval", ["0", "-1", "nan", "inf", "1e9"])
+def test_top_refuses_intervals(interval: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        top.main(["--once", "--interval", interval])
+    assert "--interval: more than 0, at most 86400" in capsys.readouterr().err
 
 
 # --------------------------------------------------- processes from outside --

@@ -74,3 +74,29 @@ def test_rdma_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in names:
         with pytest.raises(errors.InvalidArgument, match=name):
             _reach.native({name: [1]})
+
+
+@pytest.mark.parametrize("name", ["key_file", "listen"])
+def test_no_text_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that is false stands for "not given" but None and the empty text."""
+    for variable in ("KEY", "KEY_FILE", "LISTEN"):
+        monkeypatch.delenv(f"MOEWIRE_{variable}", raising=False)
+    for given in (0, False, [], 3.5):
+        with pytest.raises(errors.InvalidArgument, match=f"{name}: .* given"):
+            _reach.native({name: given})
+    for given in (None, ""):
+        assert _reach.native({name: given})[name] == b""
+
+
+def test_tcp_zero_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An argument goes before its variable; other words are refused, whoever says them."""
+    monkeypatch.delenv("MOEWIRE_TCP_ZERO_COPY", raising=False)
+    assert _reach.native({})["tcp_zero_copy"] == 0
+    monkeypatch.setenv("MOEWIRE_TCP_ZERO_COPY", "off")
+    assert _reach.native({})["tcp_zero_copy"] == 2
+    assert _reach.native({"tcp_zero_copy": "on"})["tcp_zero_copy"] == 1
+    with pytest.raises(errors.InvalidArgument, match=r"tcp_zero_copy.*auto, on, off"):
+        _reach.native({"tcp_zero_copy": True})
+    monkeypatch.setenv("MOEWIRE_TCP_ZERO_COPY", "yes")
+    with pytest.raises(errors.InvalidArgument, match="MOEWIRE_TCP_ZERO_COPY"):
+        _reach.native({})

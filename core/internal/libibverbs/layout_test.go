@@ -44,6 +44,8 @@ var mirrors = []struct {
 	{"struct ibv_srq_init_attr", SRQInitAttr{}, false},
 	{"struct ibv_qp_init_attr_ex", QPInitAttrEx{}, false},
 	{"struct mlx5dv_qp_init_attr", Mlx5QPInitAttr{}, false},
+	{"struct ibv_qp_ex", QPExHead{}, true},
+	{"struct mlx5dv_qp_ex", Mlx5QPExHead{}, true},
 }
 
 // TestLayoutIsThatOfTheHeader has a C compiler say where everything is.

@@ -27,7 +27,7 @@ type functions struct {
 	createCQ, destroyCQ, createQP, modifyQP, destroyQP                    dl.Func
 	getAsyncEvent, ackAsyncEvent                                          dl.Func
 	regMRIova2, queryGIDTable, regDmabufMR                                dl.Func // newer libraries
-	createSRQ, destroySRQ                                                 dl.Func // of DC alone
+	createSRQ, destroySRQ, createAH, destroyAH, toQPEx                    dl.Func // of DC alone
 }
 
 // Load opens the library: path if it is not empty, else by its soname.
@@ -49,10 +49,15 @@ func New(lib *dl.Library) (*Library, error) {
 		return nil, err
 	}
 	l.call.regMRIova2, _ = lib.Lookup("ibv_reg_mr_iova2")
-	l.call.createSRQ, _ = lib.Lookup("ibv_create_srq")
-	l.call.destroySRQ, _ = lib.Lookup("ibv_destroy_srq")
 	l.call.regDmabufMR, _ = lib.Lookup("ibv_reg_dmabuf_mr")
 	l.call.queryGIDTable, _ = lib.Lookup("_ibv_query_gid_table")
+	for symbol, f := range map[string]*dl.Func{
+		"ibv_create_srq": &l.call.createSRQ, "ibv_destroy_srq": &l.call.destroySRQ,
+		"ibv_create_ah": &l.call.createAH, "ibv_destroy_ah": &l.call.destroyAH,
+		"ibv_qp_to_qp_ex": &l.call.toQPEx,
+	} {
+		*f, _ = lib.Lookup(symbol)
+	}
 	return l, nil
 }
 

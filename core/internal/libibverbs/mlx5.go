@@ -1,6 +1,7 @@
 package libibverbs
 
 import (
+	"fmt"
 	"structs"
 	"unsafe"
 
@@ -80,6 +81,8 @@ type Mlx5QPInitAttr struct {
 type Mlx5 struct {
 	isSupported, createQP dl.Func
 	createSRQ, destroySRQ dl.Func
+	createAH, destroyAH   dl.Func
+	toQPEx, fromQPEx      dl.Func
 }
 
 // LoadMlx5 opens the driver's library.
@@ -93,15 +96,22 @@ func LoadMlx5(l *Library) (*Mlx5, error) {
 
 // NewMlx5 finds the functions of an open library.
 func NewMlx5(l *Library, lib *dl.Library) (*Mlx5, error) {
-	m := &Mlx5{createSRQ: l.call.createSRQ, destroySRQ: l.call.destroySRQ}
-	if m.createSRQ == 0 || m.destroySRQ == 0 {
-		return nil, dl.ErrNoSymbol
+	m := &Mlx5{
+		createSRQ: l.call.createSRQ, destroySRQ: l.call.destroySRQ,
+		createAH: l.call.createAH, destroyAH: l.call.destroyAH, toQPEx: l.call.toQPEx,
 	}
-	for symbol, f := range map[string]*dl.Func{"mlx5dv_is_supported": &m.isSupported, "mlx5dv_create_qp": &m.createQP} {
-		var err error
-		if *f, err = lib.Lookup(symbol); err != nil {
-			return nil, err
+	for _, f := range []dl.Func{m.createSRQ, m.destroySRQ, m.createAH, m.destroyAH, m.toQPEx} {
+		if f == 0 {
+			return nil, fmt.Errorf("%w: %s is too old for DC", dl.ErrNoSymbol, l.name)
 		}
+	}
+	err := lib.LookupAll(map[string]*dl.Func{
+		"mlx5dv_is_supported":         &m.isSupported,
+		"mlx5dv_create_qp":            &m.createQP,
+		"mlx5dv_qp_ex_from_ibv_qp_ex": &m.fromQPEx,
+	})
+	if err != nil {
+		return nil, err
 	}
 	return m, nil
 }

@@ -74,6 +74,9 @@ type Config struct {
 	// Bound how long one may be silent; both have a default. Bound is equal on
 	// all ranks.
 	Heartbeat, Bound time.Duration
+	// RemakeFor is how long a link that broke may take until it carries again;
+	// after that it has failed. Default: Bound, but at most 10 s.
+	RemakeFor time.Duration
 	// Words are the offsets of words of the control region that far ranks see
 	// a copy of, at most one Heartbeat old. Moments are those that hold a time
 	// in nanoseconds since 1970, by the clock of the rank's host: in the copy
@@ -93,6 +96,7 @@ type Config struct {
 const (
 	DefaultHeartbeat = 20 * time.Millisecond
 	DefaultBound     = time.Second
+	maxRemakeFor     = 10 * time.Second // by default
 	maxWords         = 64
 
 	// The rings of all far ranks together have so much at most by default, but
@@ -117,6 +121,9 @@ func (c *Config) check() error {
 	}
 	if c.Bound == 0 {
 		c.Bound = DefaultBound
+	}
+	if c.RemakeFor == 0 {
+		c.RemakeFor = min(c.Bound, maxRemakeFor)
 	}
 	switch {
 	case c.Setting >= numSettings:

@@ -449,3 +449,19 @@ func TestExcuse(t *testing.T) {
 	c.tick(now)
 	require.Equal(t, uint64(0b110), c.silent)
 }
+
+// TestValueIsAPartOfTheSet: whatever a voter says that it has accepted, nobody
+// comes in by it, and no rank that there cannot be.
+func TestValueIsAPartOfTheSet(t *testing.T) {
+	now := time.Now()
+	c := newCouncil(0, 0b1011, testRules, now)
+	c.ask(now, 0b1011, 0b1000)
+	ballot := c.turn.ballot
+	c.receive(now, &letter{kind: kindPromise, from: 1, set: 0b1011, ballot: ballot, accepted: 1, value: 1<<63 | 0b0111})
+	c.receive(now, &letter{kind: kindPromise, from: 3, set: 0b1011, ballot: ballot})
+	c.receive(now, &letter{kind: kindAccepted, from: 1, set: 0b1011, ballot: ballot})
+	c.receive(now, &letter{kind: kindAccepted, from: 3, set: 0b1011, ballot: ballot})
+	require.Equal(t, uint64(0b0011), c.word())
+	c.receive(now, &letter{kind: kindAccept, from: 1, set: 0b0011, ballot: 1 << 10, value: 1<<63 | 0b0111})
+	require.Equal(t, uint64(0b0011), c.value)
+}

@@ -73,7 +73,9 @@ func (d *Domain) gather(l *Listener, r *roster, until time.Time) (*view, []*link
 	if r.far() == 0 {
 		return nil, nil, nil
 	}
-	d.sweep()
+	if err := d.sweep(); err != nil {
+		return nil, nil, err
+	}
 	v := newView(&d.cfg, d.near, r)
 	v.tally = &d.tally
 	v.paths = r.explain()
@@ -175,8 +177,13 @@ func (d *Domain) keepFor(v *view, links []*link.Link, most time.Duration) {
 	d.leftover = append(d.leftover, leftover{v, links})
 }
 
-// sweep closes what has come to rest since it was kept.
-func (d *Domain) sweep() {
+// maxLeftovers bounds the meetings whose links may stand about because they do
+// not come to rest: each holds rings of memory that a device may still use.
+const maxLeftovers = 4
+
+// sweep closes what has come to rest since it was kept. The error says that so
+// much has not that there can be no further meeting.
+func (d *Domain) sweep() error {
 	d.mu.Lock()
 	rest := d.leftover
 	d.leftover = nil
@@ -184,6 +191,12 @@ func (d *Domain) sweep() {
 	for _, l := range rest {
 		d.keepFor(l.view, l.links, 0)
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if n := len(d.leftover); n >= maxLeftovers {
+		return fmt.Errorf("links of %d earlier meetings still owe completions, at most %d may: a device does not end what it was given", n, maxLeftovers-1)
+	}
+	return nil
 }
 
 // Rank is this rank's number.

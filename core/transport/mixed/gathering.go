@@ -51,6 +51,9 @@ func (g *gathering) run(entrance *link.Entrance) error {
 	g.links = make([]*link.Link, len(r.infos))
 	err = g.hold()
 	g.v.meeting.Store(false)
+	if err == nil {
+		g.v.remakeLinks(g.links)
+	}
 	return err
 }
 
@@ -167,7 +170,8 @@ func (g *gathering) giveUp(rank int, mine error, theirs string) error {
 	if err := g.links[rank].Close(g.until); err != nil {
 		return err
 	}
-	g.links[rank], g.v.peers[rank].link = nil, nil
+	g.links[rank] = nil
+	g.v.peers[rank].link.Store(nil)
 	return nil
 }
 
@@ -187,7 +191,8 @@ func (g *gathering) makeLink(rank int, names []string) (err error) {
 	if err != nil {
 		return err
 	}
-	g.links[rank], g.v.peers[rank].link = l, l
+	g.links[rank] = l
+	g.v.peers[rank].link.Store(l)
 	g.tell(1<<rank, kindOffer, l.Offer())
 	return nil
 }

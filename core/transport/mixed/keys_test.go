@@ -45,7 +45,7 @@ func TestKeysAreExchanged(t *testing.T) {
 		epoch++
 		g.meetAgain(epoch)
 	}
-	for _, key := range []string{oldKey, newKey} {
+	for key, deadline := range map[string]time.Duration{oldKey: 2 * time.Second, newKey: patience} {
 		write(1, key)
 		ring, err := wire.NewKeyring(wire.FromFile(path(1)))
 		require.NoError(t, err)
@@ -58,13 +58,13 @@ func TestKeysAreExchanged(t *testing.T) {
 		all := [][]byte{own.Metadata(), stranger.Metadata()}
 		joined := make(chan error, 1)
 		go func() {
-			d, err := stranger.Connect(all, 2*time.Second)
+			d, err := stranger.Connect(all, deadline)
 			if err == nil {
 				defer d.Close()
 			}
 			joined <- err
 		}()
-		change, err := own.Reconnect(all, 2*time.Second)
+		change, err := own.Reconnect(all, deadline)
 		if key == oldKey {
 			require.Error(t, err)
 			require.Error(t, <-joined)

@@ -89,3 +89,38 @@ func TestLinksThatDoNotDrain(t *testing.T) {
 	g.close()
 	require.Equal(t, before, holdings())
 }
+
+// TestBoundOfLeftovers: a device that never ends what it was given does not
+// cost the rings of any number of meetings.
+func TestBoundOfLeftovers(t *testing.T) {
+	g, busy := withOwing(t)
+	busy.Store(true)
+	for n := range maxLeftovers {
+		changes, _, err := g.reconnect(0b11, nil)
+		require.NoError(t, err)
+		for r, c := range changes {
+			c.Abort()
+			require.Equal(t, n+1, g.domains[r].numLeftover())
+		}
+	}
+	_, _, err := g.reconnect(0b11, nil)
+	require.ErrorContains(t, err, "links of 4 earlier meetings still owe completions, at most 3 may")
+	require.Equal(t, maxLeftovers, g.domains[0].numLeftover())
+	g.exchange("still")
+	busy.Store(false)
+	changes, joined, err := g.reconnect(0b11, nil)
+	require.NoError(t, err)
+	g.begin(2, changes, joined)
+}
+
+// TestCrashedControls: a rank that cannot hear of any change any more, because
+// a mistake has ended what its changes come from, leaves by itself.
+func TestCrashedControls(t *testing.T) {
+	g := newTroupe(t, []string{"a", "a", "b"}, nil)
+	g.everySet(0b111, 0b111)
+	v := g.domains[0].now.Load().view
+	v.mu.Lock()
+	v.council = nil // the next tick panics
+	v.mu.Unlock()
+	g.everySet(0b011, 0b110)
+}

@@ -113,6 +113,7 @@ func (c *council) receive(now time.Time, m *letter) {
 	case m.set != c.set:
 		c.answerLate(m)
 	}
+	m.value &= c.set // whatever it says, nobody comes in
 	c.note(now, m)
 	c.serve(now, m)
 	c.propose(now)

@@ -20,7 +20,7 @@ type LinkState uint8
 const (
 	LinkUp     LinkState = iota + 1
 	LinkSilent           // not heard for the bound
-	LinkBroken           // the link carries nothing any more; the group has not decided yet
+	LinkBroken           // the link carries nothing: it is made again, or the group has not decided yet
 	LinkEnded            // its process has ended, or it has closed its buffer
 	LinkOut              // it is no member any more
 )
@@ -164,7 +164,7 @@ func (v *view) stateOf(rank int) LinkState {
 		return LinkOut
 	case p.lost.Load() != nil, c.gone&bit != 0:
 		return LinkEnded
-	case p.link == nil || p.link.Err() != nil:
+	case !carries(p.link.Load()):
 		return LinkBroken
 	case c.silent&bit != 0:
 		return LinkSilent
@@ -185,9 +185,9 @@ func (v *view) farRanks(out []FarRank) []FarRank {
 		f.State = v.stateOf(rank)
 		v.mu.Unlock()
 		f.Stats = v.tally.base[rank]
-		if p.link != nil {
-			f.Add(p.link.Stats())
-			f.Credits, f.MaxCredits = p.link.Credits()
+		if l := p.link.Load(); l != nil {
+			f.Add(l.Stats())
+			f.Credits, f.MaxCredits = l.Credits()
 		}
 		out = append(out, f)
 	}
@@ -232,11 +232,15 @@ func (d *Domain) WhyNot(rank int) string {
 	if err := p.Lost(); err != nil {
 		return err.Error()
 	}
-	if p.link != nil && p.link.Err() != nil && !errors.Is(p.link.Err(), errOut) {
-		return p.link.Err().Error()
+	if l := p.link.Load(); l != nil {
+		if err := l.WhyNot(); err != nil && !errors.Is(err, errOut) {
+			return err.Error()
+		}
 	}
 	return ""
 }
+
+func carries(l *link.Link) bool { return l != nil && l.Err() == nil && !l.Broken() }
 
 // Tally is what has happened between hosts.
 func (d *Domain) Tally() Tally {

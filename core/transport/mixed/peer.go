@@ -11,7 +11,7 @@ import (
 // peer is one incarnation of a far rank. It implements transport.Process.
 type peer struct {
 	rank    int
-	link    *link.Link // nil until the meeting has made it
+	link    atomic.Pointer[link.Link] // nil until the meeting has made it
 	control transport.Segment
 	lost    atomic.Pointer[error]
 	suspect atomic.Bool // silent, or has closed
@@ -29,9 +29,11 @@ func (p *peer) Lost() error {
 }
 
 // Dying also reports a rank that has been silent for the bound, that has
-// closed its domain, or that cannot be reached any more.
+// closed its domain, or that cannot be reached any more: not while a link that
+// broke is made again.
 func (p *peer) Dying() bool {
-	return p.suspect.Load() || p.lost.Load() != nil || p.link != nil && p.link.Err() != nil
+	l := p.link.Load()
+	return p.suspect.Load() || p.lost.Load() != nil || l != nil && l.Err() != nil
 }
 
 // PID is 0: the process is another system's.

@@ -57,7 +57,8 @@ const (
 	kindLinked // the offer was taken
 	kindTried  // nothing: bytes arrive; else why not, in words
 	kindReady
-	kindAbort // why, in words
+	kindAbort  // why, in words
+	kindRemake // link.Link's, about itself
 	noteUp
 	noteEnded
 )
@@ -100,6 +101,11 @@ func (v *view) Ended(rank int, how link.Ending, err error) {
 	if p := v.peers[rank]; p != nil && how == link.EndDead {
 		p.die(err)
 	}
+	if p := v.peers[rank]; p != nil {
+		if l := p.link.Load(); l != nil {
+			l.StopRemaking(err)
+		}
+	}
 	if how != link.EndBroken { // else silence is all that is known
 		v.act(func(c *council, now time.Time) { c.ended(now, rank) })
 	}
@@ -121,6 +127,12 @@ func (v *view) Heard(rank int, m []byte) {
 			l.from = rank
 			v.act(func(c *council, now time.Time) { c.receive(now, &l) })
 		}
+	case kind == kindRemake:
+		if p := v.peers[rank]; p != nil {
+			if l := p.link.Load(); l != nil {
+				l.Hear(m)
+			}
+		}
 	case kind < noteUp:
 		v.note(note{rank: rank, kind: kind, text: bytes.Clone(m)})
 	}
@@ -138,6 +150,20 @@ func (v *view) Tick() {
 	v.tellBeat()
 	v.beaten.Store(int64(time.Since(v.born)))
 	v.report()
+}
+
+// Crashed is part of link.Handler. Without ticks no change of the group would
+// ever come, nor would anybody notice that it cannot: waits for far ranks would
+// have no end. So this rank leaves, on its host at once; others see its
+// connections end. The council is not asked: it may be what has crashed.
+func (v *view) Crashed(error) {
+	page, self := v.near.Members(), uint64(1)<<v.roster.self
+	for old := page.Load(); v.isOf(epochOf(old)) && old&self != 0; old = page.Load() {
+		if page.CompareAndSwap(old, old&^self) {
+			v.ringAll()
+			return
+		}
+	}
 }
 
 // wordAge is how old the copies of far ranks' words may be. They come on the
@@ -181,8 +207,20 @@ func (v *view) revoke(out uint64) {
 		return
 	}
 	for r := range members(out & v.roster.far()) {
-		if l := v.peers[r].link; l.Err() == nil {
+		if l := v.peers[r].link.Load(); l.Err() == nil {
 			l.Break(errOut)
+		}
+	}
+}
+
+// remakeLinks makes links that break be made again, as long as the meeting's
+// connections last.
+func (v *view) remakeLinks(links []*link.Link) {
+	for rank, l := range links {
+		if l != nil {
+			l.Remake(link.Remaking{Within: v.cfg.RemakeFor, Say: func(letter []byte) bool {
+				return v.controls.Load().Send(rank, append([]byte{kindRemake}, letter...))
+			}})
 		}
 	}
 }

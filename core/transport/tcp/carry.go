@@ -12,10 +12,12 @@ import (
 // arrive looks at a message before its payload and says where that goes.
 func (ep *endpoint) arrive(m *message, n int, dst [][]byte) (list [][]byte, r *region, v verdict) {
 	ep.mu.Lock()
+	before := ep.out.head
 	if !ep.told(m) {
 		ep.mu.Unlock()
 		return dst, nil, violation
 	}
+	completed := ep.out.head != before
 	ok := true
 	switch m.code {
 	case codeAck:
@@ -30,6 +32,9 @@ func (ep *endpoint) arrive(m *message, n int, dst [][]byte) (list [][]byte, r *r
 		ok = false
 	}
 	ep.mu.Unlock()
+	if completed {
+		ep.t.interrupt() // who waits may be another one than who reads
+	}
 	switch {
 	case !ok:
 		v = violation

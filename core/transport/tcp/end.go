@@ -113,6 +113,7 @@ func (ep *endpoint) setShort(short bool) {
 	if short {
 		ep.sinceShort.Store(ep.t.age())
 		ep.t.short.Add(1)
+		ep.t.interrupt() // its time limits a sleep that has begun
 	} else {
 		ep.sinceShort.Store(0)
 		ep.t.short.Add(-1)

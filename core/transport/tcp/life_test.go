@@ -243,6 +243,49 @@ func TestCloseEndsWait(t *testing.T) {
 	tr.Wake()
 }
 
+// TestAcknowledgementEndsWait: who has looked for news and is about to sleep is
+// told of what completes by nothing but an acknowledgement, when somebody else
+// reads that.
+func TestAcknowledgementEndsWait(t *testing.T) {
+	p := newPair(t, nil)
+	p.memory(10, transport.AccessWrite)
+	p.connect(2, 2)
+	tr := p.tr[0]
+	tr.turnMu.Lock() // nobody reads
+	p.send(0, transport.SendRequest{ID: 1, Op: transport.OpWrite, Local: whole(p.mems[0]), Remote: p.mems[1].Remote()})
+	tr.waiter.asleep.Store(true)
+	tr.turnMu.Unlock()
+	require.Eventually(t, func() bool { return tr.done.num.Load() == 1 }, soon, time.Millisecond) // the standby reads
+	tr.turnMu.Lock()                                                                              // until its turn is over
+	asleep := tr.waiter.asleep.Load()
+	tr.turnMu.Unlock()
+	require.False(t, asleep, "sleeps on")
+	require.Equal(t, transport.StatusOK, p.one(0).Status)
+	p.close()
+}
+
+// TestNoReceiveEndsWait: a request that begins to wait for a receive during a
+// Wait without end has its time all the same.
+func TestNoReceiveEndsWait(t *testing.T) {
+	p := newPair(t, func(_ int, c *Config) { c.ReceiveTimeout = 20 * time.Millisecond })
+	p.memory(10, transport.AccessWrite)
+	p.connect(2, 2)
+	tr := p.tr[0]
+	p.turn() // nothing is left of connecting
+	ended := make(chan error, 1)
+	go func() { ended <- tr.Wait(time.Hour) }()
+	require.Eventually(t, tr.waiter.asleep.Load, soon, time.Millisecond)
+	p.send(0, transport.SendRequest{ID: 1, Op: transport.OpSend, Local: whole(p.mems[0])})
+	select {
+	case err := <-ended:
+		require.NoError(t, err)
+	case <-time.After(soon):
+		t.Fatal("Wait goes on")
+	}
+	require.Equal(t, transport.StatusNoReceive, p.one(0).Status)
+	p.close()
+}
+
 // TestRefusalOfAnotherSocket: the first socket says that a request is refused,
 // also when another one finds out and nothing else happens.
 func TestRefusalOfAnotherSocket(t *testing.T) {

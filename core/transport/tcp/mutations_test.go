@@ -33,6 +33,8 @@ var mutations = []struct{ name, file, from, to, test string }{
 	{"strangers stay for ever", "lobby.go", "!now.Before(l.guests[0].until)", "false", "TestWF1Strangers"},
 	{"a stranger is believed before the confirmation", "lobby.go", "if !g.shake.Done() {", "if false {", "TestWF1Strangers"},
 	{"no look before sleeping", "standby.go", "t.hasReady() || s == &t.waiter && (t.news() || t.isClosed.Load())", "false", "TestSleepLooks"},
+	{"an acknowledgement wakes nobody", "carry.go", "if completed {", "if false {", "TestAcknowledgementEnds"},
+	{"a request that waits for a receive wakes nobody", "end.go", "ep.t.interrupt() // its time", "// its time", "TestNoReceiveEnds"},
 	{"segments overlap", "incoming.go", "op.unasked -= n", "_ = n", "TestAnnouncedTwice"},
 	{"answers overlap", "outgoing.go", "op.asked += n", "_ = n", "TestAnnouncedTwice"},
 	{"sockets that do not belong together", "connect.go", "p.fd == nil || !p.join.sameAs(first)", "p.join.num < 0", "TestParkedSockets"},

@@ -40,7 +40,9 @@ func child(key string) error {
 	if err != nil {
 		return err
 	}
-	tr, err := Open(Config{Listen: loopback, Keyring: ring})
+	// The kernel takes what comes until its buffer is full, also for a process
+	// that is frozen: a small one of fixed size, for the tests that freeze it.
+	tr, err := Open(Config{Listen: loopback, Keyring: ring, SocketBufferBytes: 64 << 10})
 	if err != nil {
 		return err
 	}
@@ -146,6 +148,15 @@ func (x *apart) mustHaveFailed(pending uint64) {
 	require.NoError(x.t, x.tr.Close())
 }
 
+// freeze returns once all threads of the process have stopped.
+func (x *apart) freeze() {
+	require.NoError(x.t, x.child.Process.Signal(syscall.SIGSTOP))
+	var status syscall.WaitStatus
+	_, err := syscall.Wait4(x.child.Process.Pid, &status, syscall.WUNTRACED, nil)
+	require.NoError(x.t, err)
+	require.True(x.t, status.Stopped())
+}
+
 // stopped posts a request that ends and others that do not, because the peer
 // process is frozen.
 func stopped(t *testing.T, config Config) *apart {
@@ -155,7 +166,7 @@ func stopped(t *testing.T, config Config) *apart {
 	require.Equal(t, 2, n)
 	x.write(1)
 	require.Equal(t, transport.StatusOK, x.await(1)[0].Status)
-	require.NoError(t, x.child.Process.Signal(syscall.SIGSTOP))
+	x.freeze()
 	for id := range uint64(3) {
 		x.write(2 + id)
 	}

@@ -21,6 +21,11 @@ import (
 //	 8  number of the queue pair, four bytes, at most 2^24 - 1
 //	12  first packet number, four bytes, at most 2^24 - 1
 //	16  GID, 16 bytes
+//
+// A port that has DC adds, beyond bit 1 of byte 6:
+//
+//	32  number of the DC target, four bytes, at most 2^24 - 1
+//	36  its access key, eight bytes
 type address struct {
 	linkLayer  uint8
 	mtu        uint8
@@ -32,18 +37,21 @@ type address struct {
 	qpNumber   uint32
 	psn        uint32
 	gid        [libibverbs.GIDBytes]byte
+	target     uint32 // with hasDC alone, as targetKey
+	targetKey  uint64
 }
 
 const (
 	addressVersion = 1
 	addressBytes   = 32
+	dcAddressBytes = addressBytes + 12
 
 	flagRoute = 1
 	flagDC    = 2
 )
 
 func (a address) encode() []byte {
-	b := make([]byte, addressBytes)
+	b := make([]byte, addressBytes, dcAddressBytes)
 	b[0], b[1], b[2], b[3] = addressVersion, a.linkLayer, a.mtu, a.readDepth
 	binary.LittleEndian.PutUint16(b[4:], a.lid)
 	if a.needsRoute {
@@ -56,6 +64,10 @@ func (a address) encode() []byte {
 	binary.LittleEndian.PutUint32(b[8:], a.qpNumber)
 	binary.LittleEndian.PutUint32(b[12:], a.psn)
 	copy(b[16:], a.gid[:])
+	if a.hasDC {
+		b = binary.LittleEndian.AppendUint32(b, a.target)
+		b = binary.LittleEndian.AppendUint64(b, a.targetKey)
+	}
 	return b
 }
 
@@ -63,8 +75,12 @@ func (a address) encode() []byte {
 var errAddress = errors.New("address of the peer's queue pair")
 
 func decodeAddress(b []byte) (address, error) {
-	if len(b) != addressBytes {
-		return address{}, fmt.Errorf("%w: %d bytes, want %d", errAddress, len(b), addressBytes)
+	want := addressBytes
+	if len(b) >= addressBytes && b[6]&flagDC != 0 {
+		want = dcAddressBytes
+	}
+	if len(b) != want {
+		return address{}, fmt.Errorf("%w: %d bytes, want %d", errAddress, len(b), want)
 	}
 	a := address{
 		linkLayer:  b[1],
@@ -78,6 +94,10 @@ func decodeAddress(b []byte) (address, error) {
 		psn:        binary.LittleEndian.Uint32(b[12:]),
 		gid:        [libibverbs.GIDBytes]byte(b[16:]),
 	}
+	if a.hasDC {
+		a.target = binary.LittleEndian.Uint32(b[32:])
+		a.targetKey = binary.LittleEndian.Uint64(b[36:])
+	}
 	switch {
 	case b[0] != addressVersion:
 		return a, fmt.Errorf("%w: version %d, want %d", errAddress, b[0], addressVersion)
@@ -85,8 +105,8 @@ func decodeAddress(b []byte) (address, error) {
 		return a, fmt.Errorf("%w: MTU code %d, must be 1 to 5", errAddress, a.mtu)
 	case b[6] > flagRoute|flagDC || a.member >= maxNICs:
 		return a, fmt.Errorf("%w: flags %d %d", errAddress, b[6], b[7])
-	case a.qpNumber > libibverbs.MaxQPNumber || a.psn > libibverbs.MaxPSN:
-		return a, fmt.Errorf("%w: queue pair %#x, packet %#x: more than 24 bits", errAddress, a.qpNumber, a.psn)
+	case a.qpNumber > libibverbs.MaxQPNumber || a.psn > libibverbs.MaxPSN || a.target > libibverbs.MaxQPNumber:
+		return a, fmt.Errorf("%w: queue pair %#x, packet %#x, DC target %#x: more than 24 bits", errAddress, a.qpNumber, a.psn, a.target)
 	}
 	return a, nil
 }

@@ -162,23 +162,32 @@ func TestReadGIDs(t *testing.T) {
 func TestAddress(t *testing.T) {
 	a := address{
 		linkLayer: libibverbs.LinkInfiniBand, mtu: 5, readDepth: 16, lid: 0x1234, needsRoute: true, hasDC: true, member: 3,
-		qpNumber: 0xabcdef, psn: 0x123456, gid: [16]byte{0: 1, 15: 2},
+		qpNumber: 0xabcdef, psn: 0x123456, gid: [16]byte{0: 1, 15: 2}, target: 0x654321, targetKey: 0x0102030405060708,
 	}
 	b := a.encode()
 	// By hand, from the table in the comment.
 	want := append([]byte{1, 1, 5, 16, 0x34, 0x12, 3, 3, 0xef, 0xcd, 0xab, 0, 0x56, 0x34, 0x12, 0}, a.gid[:]...)
+	want = append(want, 0x21, 0x43, 0x65, 0, 8, 7, 6, 5, 4, 3, 2, 1)
 	require.Equal(t, want, b)
+	without := a
+	without.hasDC, without.target, without.targetKey = false, 0, 0
+	want[6] = 1
+	require.Equal(t, want[:32], without.encode())
 	back, err := decodeAddress(b)
 	require.NoError(t, err)
 	assert.Equal(t, a, back)
 
 	for text, change := range map[string]func([]byte) []byte{
 		"31 bytes, want 32": func(b []byte) []byte { return b[:31] },
-		"33 bytes, want 32": func(b []byte) []byte { return append(b, 0) },
+		"33 bytes, want 32": func(b []byte) []byte { b[6] = 1; return b[:33] },
+		"44 bytes, want 32": func(b []byte) []byte { b[6] = 1; return b },
+		"32 bytes, want 44": func(b []byte) []byte { return b[:32] },
+		"45 bytes, want 44": func(b []byte) []byte { return append(b, 0) },
+		"target 0x1654321":  func(b []byte) []byte { b[35] = 1; return b },
 		"version 2":         func(b []byte) []byte { b[0] = 2; return b },
 		"MTU code 0":        func(b []byte) []byte { b[2] = 0; return b },
 		"MTU code 6":        func(b []byte) []byte { b[2] = 6; return b },
-		"flags 4":           func(b []byte) []byte { b[6] = 4; return b },
+		"flags 4":           func(b []byte) []byte { b[6] = 4; return b[:32] },
 		"flags 3 16":        func(b []byte) []byte { b[7] = 16; return b },
 		"more than 24 bits": func(b []byte) []byte { b[11] = 1; return b },
 		"packet 0x1123456":  func(b []byte) []byte { b[15] = 1; return b },
@@ -191,6 +200,7 @@ func TestAddress(t *testing.T) {
 
 func FuzzDecodeAddress(f *testing.F) {
 	f.Add(address{mtu: 3}.encode())
+	f.Add(address{mtu: 3, hasDC: true, target: 7, targetKey: 1 << 63}.encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		a, err := decodeAddress(b)
 		if err != nil {

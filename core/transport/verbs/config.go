@@ -54,9 +54,11 @@ type Config struct {
 	// TrafficClass and ServiceLevel mark this transport's packets.
 	TrafficClass uint8
 	ServiceLevel uint8
-	// DetectDC tries whether the port has dynamically connected queue pairs. They
-	// are not used, and trying never ran on a device that has them.
-	DetectDC bool
+	// DC uses dynamically connected queue pairs between ports that both have
+	// them, and reliable connected ones elsewhere. Off by default: it never ran
+	// on a device. NumDCIs initiators serve all endpoints of a port; 0: 8.
+	DC      bool
+	NumDCIs int
 	// BusyWait makes Wait look at the completion queue without pause, which
 	// costs a processor and saves an interrupt per completion.
 	BusyWait bool
@@ -69,6 +71,7 @@ const (
 	maxPieces         = 32
 	maxInlineBytes    = 1024
 	maxNumCompletions = 1 << 22
+	maxNumDCIs        = 64
 )
 
 // withDefaults checks a configuration and fills in what it leaves open.
@@ -85,6 +88,7 @@ func (c Config) withDefaults() (Config, error) {
 		{"NumPieces", &c.NumPieces, 8, 1, maxPieces},
 		{"InlineBytes", &c.InlineBytes, 64, 1, maxInlineBytes},
 		{"NumCompletions", &c.NumCompletions, 0, 0, maxNumCompletions},
+		{"NumDCIs", &c.NumDCIs, 8, 1, maxNumDCIs},
 		{"RetryCount", &c.RetryCount, 6, 1, 6},
 		{"TimeoutExponent", &c.TimeoutExponent, 14, 1, 31},
 		{"RNRRetryCount", &c.RNRRetryCount, 6, 1, 6},

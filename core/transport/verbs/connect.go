@@ -34,10 +34,7 @@ func (e *endpoint) Connect(remote []byte, deadline time.Time) error {
 	if !time.Now().Before(deadline) {
 		return fmt.Errorf("connect: %w", e.refuse(sys.ErrTimeout))
 	}
-	if err := e.toRTR(peer); err != nil {
-		return fmt.Errorf("connect: %w", e.refuse(err))
-	}
-	if err := e.toRTS(peer); err != nil {
+	if err := e.reach(peer); err != nil {
 		return fmt.Errorf("connect: %w", e.refuse(err))
 	}
 	e.peerMember = peer.member
@@ -46,6 +43,23 @@ func (e *endpoint) Connect(remote []byte, deadline time.Time) error {
 		return fmt.Errorf("connect: retired meanwhile: %w", transport.ErrState)
 	}
 	return nil
+}
+
+// reach makes the way to the peer.
+func (e *endpoint) reach(peer address) error {
+	if e.dc.inUse() {
+		use, why := dcFor(e.local, peer)
+		if use {
+			return e.connectDC(peer)
+		}
+		if err := e.leaveDC(why); err != nil {
+			return err
+		}
+	}
+	if err := e.toRTR(peer); err != nil {
+		return err
+	}
+	return e.toRTS(peer)
 }
 
 // refuse ends the life of an endpoint that cannot be connected, so that its

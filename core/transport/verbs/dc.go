@@ -10,9 +10,9 @@ import (
 
 // Dynamically connected (DC) queue pairs, which some devices have: a few
 // initiators (DCI) on this side reach any number of targets (DCT) on others.
-// Here is the decision whether two ports could use them, and with dcpool.go the
-// rules by which they would. They are not used: none of it ever ran on a device
-// that has them.
+// Here is the decision whether two ports use them. dcpool.go has the rules by
+// which initiators are shared out, dcport.go the initiators, dcend.go what an
+// endpoint has for receiving. None of it ever ran on a device that has DC.
 
 // DC says whether a port has such queue pairs.
 type DC struct {
@@ -23,7 +23,7 @@ type DC struct {
 // String is for people.
 func (d DC) String() string {
 	if d.Detected {
-		return "DC: detected, not used"
+		return "DC: used with ports that have it"
 	}
 	return "DC: no, " + d.Why
 }
@@ -42,10 +42,20 @@ func useDC(local, peer bool) (use bool, why string) {
 	return true, "both ports have DC"
 }
 
+// dcFor is useDC for two addresses. Packets of DC have the size that each port
+// has set for itself, so those must be equal.
+func dcFor(local, peer address) (use bool, why string) {
+	use, why = useDC(local.hasDC, peer.hasDC)
+	if use && local.mtu != peer.mtu {
+		return false, fmt.Sprintf("MTUs differ, codes %d and %d", local.mtu, peer.mtu)
+	}
+	return use, why
+}
+
 // dcDriver is what DC needs of the driver's library.
 type dcDriver interface {
 	supported() bool
-	createSRQ() (libibverbs.SRQ, error)
+	createSRQ(depth, pieces int) (libibverbs.SRQ, error)
 	destroySRQ(libibverbs.SRQ) error
 	createTarget(srq libibverbs.SRQ, key uint64) (libibverbs.QP, error)
 	createInitiator() (libibverbs.QP, error)
@@ -118,7 +128,7 @@ func (t *Transport) detectDC(d dcDriver) (DC, error) {
 	if !d.supported() {
 		return DC{Why: "the device is of another driver"}, nil
 	}
-	srq, err := d.createSRQ()
+	srq, err := d.createSRQ(t.limits.RecvDepth, t.limits.NumPieces)
 	if err != nil {
 		return noDC("no shared receive queue", err), nil
 	}

@@ -25,9 +25,10 @@ func withMlx5(t *testing.T) {
 func TestDCIsDetected(t *testing.T) {
 	withMlx5(t)
 	f := newFake(t)
-	tr := f.open(Config{DetectDC: true, RNRTimer: 5, TimeoutExponent: 10, RetryCount: 3, RNRRetryCount: 2, TrafficClass: 104, ServiceLevel: 3})
-	require.Equal(t, "DC: detected, not used", tr.DC().String())
-	require.Len(t, f.dcQPs, 2)
+	tr := f.open(Config{DC: true, NumDCIs: 2, RNRTimer: 5, TimeoutExponent: 10, RetryCount: 3, RNRRetryCount: 2, TrafficClass: 104, ServiceLevel: 3})
+	require.Equal(t, "DC: used with ports that have it", tr.DC().String())
+	require.Len(t, f.dcQPs, 4, "those that were tried, and the initiators")
+	assert.Equal(t, f.dcQPs[1].attr, f.dcQPs[3].attr)
 	target, initiator := f.dcQPs[0], f.dcQPs[1]
 	assert.EqualValues(t, 255, target.attr.QPType)
 	assert.EqualValues(t, 1, target.attr.CompMask, "PD")
@@ -84,7 +85,7 @@ func TestDCFallsBack(t *testing.T) {
 			withMlx5(t)
 			f := newFake(t)
 			c.spoil(f)
-			tr := f.open(Config{DetectDC: true})
+			tr := f.open(Config{DC: true})
 			require.Equal(t, DC{Why: c.why}, tr.DC())
 			require.False(t, newEndpoint(t, tr, 1).(*endpoint).local.hasDC)
 			require.NotContains(t, f.alive, "srq")
@@ -94,7 +95,7 @@ func TestDCFallsBack(t *testing.T) {
 		f := newFake(t)
 		loadMlx5 = func(*libibverbs.Library) (*libibverbs.Mlx5, error) { return nil, dl.ErrNoLibrary }
 		defer func() { loadMlx5 = libibverbs.LoadMlx5 }()
-		require.Equal(t, DC{Why: "library not found"}, f.open(Config{DetectDC: true}).DC())
+		require.Equal(t, DC{Why: "library not found"}, f.open(Config{DC: true}).DC())
 	})
 	t.Run("not asked for", func(t *testing.T) {
 		withMlx5(t)

@@ -12,7 +12,7 @@ type mlx5 struct {
 
 // findDC is a step of open: it decides before any address is told.
 func (t *Transport) findDC() error {
-	if !t.config.DetectDC {
+	if !t.config.DC {
 		t.dc = DC{Why: "not asked for"}
 		return nil
 	}
@@ -21,11 +21,17 @@ func (t *Transport) findDC() error {
 		t.dc = DC{Why: err.Error()}
 		return nil
 	}
-	t.dc, err = t.detectDC(&mlx5{lib, t})
-	t.placeMu.Lock()
-	t.place.hasDC = t.dc.Detected
-	t.placeMu.Unlock()
-	return err
+	driver := &mlx5{lib, t}
+	if t.dc, err = t.detectDC(driver); err != nil || !t.dc.Detected {
+		return err
+	}
+	port, err := t.openDC(driver)
+	if err != nil {
+		t.dc = noDC("not all initiators", err)
+		return port.close()
+	}
+	t.dcPort = port
+	return nil
 }
 
 // loadMlx5 is a variable for tests, which have no such library.
@@ -33,8 +39,8 @@ var loadMlx5 = libibverbs.LoadMlx5
 
 func (m *mlx5) supported() bool { return m.IsSupported(m.t.ctx) }
 
-func (m *mlx5) createSRQ() (libibverbs.SRQ, error) {
-	return m.CreateSRQ(m.t.pd, &libibverbs.SRQInitAttr{MaxWR: uint32(m.t.limits.RecvDepth), MaxSGE: 1})
+func (m *mlx5) createSRQ(depth, pieces int) (libibverbs.SRQ, error) {
+	return m.CreateSRQ(m.t.pd, &libibverbs.SRQInitAttr{MaxWR: uint32(depth), MaxSGE: uint32(pieces)})
 }
 
 func (m *mlx5) destroySRQ(srq libibverbs.SRQ) error { return m.DestroySRQ(srq) }
@@ -67,6 +73,5 @@ func (m *mlx5) modify(qp libibverbs.QP, attr *libibverbs.QPAttr, mask uint32) er
 
 func (m *mlx5) destroy(qp libibverbs.QP) error { return m.t.lib.DestroyQP(qp) }
 
-// DC says whether this port has dynamically connected queue pairs, which are
-// not used.
+// DC says whether this port has dynamically connected queue pairs.
 func (t *Transport) DC() DC { return t.dc }

@@ -46,7 +46,8 @@ const (
 
 // dcPeer is a peer of a pool.
 type dcPeer struct {
-	dci    int // that serves it, -1: none
+	end    *endpoint // whose peer it is; nil in tests of the pool
+	dci    int       // that serves it, -1: none
 	wants  bool
 	failed bool
 }
@@ -54,7 +55,7 @@ type dcPeer struct {
 func newDCPeer() *dcPeer { return &dcPeer{dci: -1} }
 
 // errNoDCI: no initiator is left. Peers have to be reached in another way.
-var errNoDCI = errors.New("DC: no initiator works any more")
+var errNoDCI = errors.New("no DC initiator works any more")
 
 // errDCPeer: a request to the peer has failed.
 var errDCPeer = errors.New("DC: a request to the peer has failed")
@@ -158,6 +159,44 @@ func (p *dcPool) leave(peer *dcPeer) (granted *dcPeer) {
 	}
 	p.release(on)
 	return p.grant(on)
+}
+
+// cut is leave for a peer that may have requests outstanding. on is then its
+// initiator, which gives them back once it was moved to its error state; -1: it
+// has none. Completions and a reset follow as after a failure.
+func (p *dcPool) cut(peer *dcPeer) (on int, granted *dcPeer) {
+	on = peer.dci
+	if on < 0 || p.dcis[on].outstanding == 0 {
+		return -1, p.leave(peer)
+	}
+	p.fail(peer)
+	if p.dcis[on].state == dciUsable {
+		p.dcis[on].state = dciDraining
+	}
+	return on, nil
+}
+
+// refused takes back the last n posts on an initiator, which it has not taken.
+// reset is as of completed.
+func (p *dcPool) refused(on, n int) (reset bool) {
+	d := &p.dcis[on]
+	d.outstanding -= n
+	d.state = dciDraining
+	p.fail(d.peer)
+	if d.outstanding > 0 {
+		return false
+	}
+	p.release(on)
+	d.state = dciResetting
+	return true
+}
+
+// lost ends all initiators at once: their device is gone.
+func (p *dcPool) lost() {
+	for i := range p.dcis {
+		p.dcis[i].state = dciBroken
+	}
+	p.waiting = nil
 }
 
 // fail ends a peer: what of it waits, too.

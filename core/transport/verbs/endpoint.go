@@ -32,6 +32,8 @@ type endpoint struct {
 	wasReady  atomic.Bool
 	retired   atomic.Bool
 
+	dc *dcEnd // nil: the port has no DC
+
 	memory     *sys.Mapping // what the sides' arrays lie in
 	send, recv *side
 
@@ -39,6 +41,7 @@ type endpoint struct {
 	// exists until the state is StateClosed and this has been free once.
 	changing  sync.Mutex
 	destroyed bool // by abandon, under changing
+	qpGone    bool // the queue pair is destroyed, under changing
 
 	closing sync.Mutex // one Close at a time
 	freed   bool
@@ -80,7 +83,8 @@ func (t *Transport) NewEndpoint(spec transport.EndpointSpec) (transport.Endpoint
 // create makes the queue pair and what belongs to it, or nothing.
 func (e *endpoint) create(spec transport.EndpointSpec) (err error) {
 	t := e.owner
-	if e.memory, err = sys.MapAnonymous(2 * sideBytes(t.limits.NumPieces)); err != nil {
+	half := sideBytes(t.numWRs(spec), t.limits.NumPieces)
+	if e.memory, err = sys.MapAnonymous(2*half + t.dcBytes(spec)); err != nil {
 		return fmt.Errorf("new endpoint: %w: %w", transport.ErrNoResource, err)
 	}
 	if e.qp, err = t.createQP(spec, t.limits.InlineBytes); err != nil {
@@ -89,11 +93,16 @@ func (e *endpoint) create(spec transport.EndpointSpec) (err error) {
 	if err := e.toInit(); err != nil {
 		return errors.Join(err, t.lib.DestroyQP(e.qp), e.memory.Unmap())
 	}
-	half := len(e.memory.Bytes()) / 2
-	e.send = newSide(e, false, spec.SendDepth, e.memory.Bytes()[:half])
-	e.recv = newSide(e, true, spec.RecvDepth, e.memory.Bytes()[half:])
+	e.send = newSide(e, false, spec, e.memory.Bytes()[:half])
+	e.recv = newSide(e, true, spec, e.memory.Bytes()[half:2*half])
 	e.local, e.gid = t.here()
 	e.local.member, e.local.qpNumber, e.local.psn = t.member, e.qp.Num(), randomPSN()
+	if t.dcPort == nil {
+		return nil
+	}
+	if err := e.createDC(spec, e.memory.Bytes()[2*half:]); err != nil {
+		return errors.Join(err, t.lib.DestroyQP(e.qp), e.memory.Unmap())
+	}
 	return nil
 }
 
@@ -128,8 +137,9 @@ func randomPSN() uint32 {
 	return binary.LittleEndian.Uint32(b[:]) & libibverbs.MaxPSN
 }
 
-// Device names the port that the endpoint is on, for people.
-func (e *endpoint) Device() string { return e.owner.Device() }
+// Device names the port that the endpoint is on, for people, and where DC was
+// asked for, whether it is used.
+func (e *endpoint) Device() string { return e.owner.Device() + e.dc.remark() }
 
 // ID names the endpoint.
 func (e *endpoint) ID() transport.EndpointID { return e.id }
@@ -174,8 +184,11 @@ func (e *endpoint) flush() error {
 	passed(&e.recv.mu)
 	e.changing.Lock()
 	defer e.changing.Unlock()
-	if e.State() == transport.StateClosed || e.destroyed {
+	switch {
+	case e.State() == transport.StateClosed || e.destroyed:
 		return nil
+	case e.dc.inUse():
+		return e.flushDC()
 	}
 	return e.toError()
 }
@@ -194,7 +207,7 @@ func (e *endpoint) abandon(detail string) {
 		return
 	}
 	t := e.owner
-	if t.gone(t.lib.DestroyQP(e.qp)) != nil {
+	if e.destroyQueues() != nil || !e.dc.silent() {
 		return
 	}
 	e.destroyed = true
@@ -237,14 +250,26 @@ func (e *endpoint) Close() error {
 	passed(&e.changing) // a flush under way is over now
 	t := e.owner
 	t.withdraw(e)
-	if !e.destroyed {
-		if err := t.gone(t.lib.DestroyQP(e.qp)); err != nil {
-			return err
-		}
+	if err := errors.Join(e.destroyQueues(), e.dc.forget(t)); err != nil {
+		return err
 	}
 	e.freed = true
 	t.unreserve(e, len(e.send.all)+len(e.recv.all))
 	return e.memory.Unmap()
+}
+
+// destroyQueues destroys the queue pair, and what DC has for one, as far as
+// that has not been done.
+func (e *endpoint) destroyQueues() error {
+	t := e.owner
+	if !e.qpGone {
+		t.forgetQP(e.qp, 0)
+		if err := t.gone(t.lib.DestroyQP(e.qp)); err != nil {
+			return err
+		}
+		e.qpGone = true
+	}
+	return e.destroyTarget()
 }
 
 // shut makes the endpoint refuse posts, if nothing is owed.

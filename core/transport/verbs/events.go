@@ -145,16 +145,37 @@ func (t *Transport) takeEvents() {
 // looked up first.
 func (t *Transport) take(event *libibverbs.AsyncEvent) {
 	kind := event.Type
-	var e *endpoint
-	if ofQueuePair(kind) {
-		e = t.ofQP(libibverbs.QP(event.Element))
-	}
+	e, dci := t.element(kind, event.Element)
 	port := uint8(event.Element)
 	t.lib.AckAsyncEvent(event)
 	t.events.mu.Lock()
 	t.events.counts[min(kind, libibverbs.NumEventTypes)]++
 	t.events.mu.Unlock()
 	t.handle(kind, e, port)
+	if dci >= 0 && failsQueuePair(kind) {
+		t.failDCI(dci, eventText(kind, t.Device()))
+	}
+}
+
+// element is what an event is of: an endpoint, or a DC initiator (-1: none).
+func (t *Transport) element(kind libibverbs.EventType, element uintptr) (e *endpoint, dci int) {
+	switch {
+	case kind == libibverbs.EventSRQErr:
+		return t.ofSRQ(libibverbs.SRQ(element)), -1
+	case !ofQueuePair(kind):
+		return nil, -1
+	}
+	return t.ofQP(libibverbs.QP(element)), t.dcPort.find(libibverbs.QP(element))
+}
+
+// failsQueuePair is whether nothing moves any more through what the event is of.
+func failsQueuePair(kind libibverbs.EventType) bool {
+	switch kind {
+	case libibverbs.EventQPFatal, libibverbs.EventQPReqErr, libibverbs.EventQPAccessErr,
+		libibverbs.EventPathMigErr, libibverbs.EventSRQErr:
+		return true
+	}
+	return false
 }
 
 func ofQueuePair(kind libibverbs.EventType) bool {
@@ -172,7 +193,7 @@ func (t *Transport) handle(kind libibverbs.EventType, e *endpoint, port uint8) {
 	detail := eventText(kind, t.Device())
 	switch kind {
 	case libibverbs.EventQPFatal, libibverbs.EventQPReqErr, libibverbs.EventQPAccessErr,
-		libibverbs.EventPathMigErr:
+		libibverbs.EventPathMigErr, libibverbs.EventSRQErr:
 		if e != nil {
 			e.fail(detail)
 			_ = e.flush() // Retire does it again, and reports
@@ -248,6 +269,7 @@ func (t *Transport) loseDevice(detail string) {
 		return
 	}
 	t.setDown(true, detail)
+	t.abandonDC()
 	for i := range t.table {
 		if e := t.table[i].Load(); e != nil {
 			e.abandon(detail)

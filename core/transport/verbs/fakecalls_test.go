@@ -28,6 +28,7 @@ var (
 func fakeFunctions() map[string]any {
 	inline := dl.Fake(map[string]any{
 		"post":   func(qp, wr, bad uintptr) uintptr { return current.post(qp, wr, bad) },
+		"recv":   func(qp, wr, bad uintptr) uintptr { return current.postRecvs(qp, wr, bad) },
 		"poll":   func(cq, n, wcs uintptr) uintptr { return current.poll(cq, n, wcs) },
 		"notify": func(cq, _ uintptr) uintptr { return current.arm(cq) },
 	})
@@ -38,7 +39,8 @@ func fakeFunctions() map[string]any {
 		}
 		return uintptr(f)
 	}
-	post, poll, notify := addr("post"), addr("poll"), addr("notify")
+	post, recv, poll, notify := addr("post"), addr("recv"), addr("poll"), addr("notify")
+	fillDCI := fakeDCIFunctions()
 	free := func(name, kind string) func(uintptr) uintptr {
 		return func(object uintptr) uintptr { return current.destroy(name, kind, object) }
 	}
@@ -67,7 +69,7 @@ func fakeFunctions() map[string]any {
 			if ctx != 0 {
 				*dl.At[libibverbs.ContextHead](ctx) = libibverbs.ContextHead{
 					Device: 0xd1ce,
-					PollCQ: poll, ReqNotifyCQ: notify, PostSend: post, PostRecv: post,
+					PollCQ: poll, ReqNotifyCQ: notify, PostSend: post, PostRecv: recv, PostSRQRecv: recv,
 					AsyncFD: int32(current.of(ctx).async.Raw()),
 				}
 			}
@@ -99,15 +101,20 @@ func fakeFunctions() map[string]any {
 		},
 		"ibv_alloc_pd":   make("alloc_pd", "pd"),
 		"ibv_dealloc_pd": free("dealloc_pd", "pd"),
-		"ibv_reg_mr": func(pd, addr, n, _ uintptr) uintptr {
+		"ibv_reg_mr": func(pd, addr, n, access uintptr) uintptr {
 			mr := current.create("reg_mr", "mr", pd, unsafe.Sizeof(libibverbs.MRBody{}))
 			if mr != 0 {
 				*dl.At[libibverbs.MRBody](mr) = libibverbs.MRBody{Addr: addr, Length: uint64(n), LKey: uint32(mr), RKey: uint32(mr)}
+				current.addMR(mr, fakeMR{addr, n, uint32(access)})
 			}
 			return mr
 		},
-		"ibv_create_srq":  func(pd, _ uintptr) uintptr { return current.create("create_srq", "srq", pd, 64) },
-		"ibv_destroy_srq": free("destroy_srq", "srq"),
+		"ibv_create_ah":               func(pd, attr uintptr) uintptr { return current.createAH(pd, attr) },
+		"ibv_destroy_ah":              free("destroy_ah", "ah"),
+		"ibv_qp_to_qp_ex":             func(qp uintptr) uintptr { return qp },
+		"mlx5dv_qp_ex_from_ibv_qp_ex": func(qp uintptr) uintptr { return qp + fakeOwnPart },
+		"ibv_create_srq":              func(pd, _ uintptr) uintptr { return current.create("create_srq", "srq", pd, 64) },
+		"ibv_destroy_srq":             free("destroy_srq", "srq"),
 		"mlx5dv_is_supported": func(device uintptr) uintptr {
 			if device == 0xd1ce && !current.notMlx5 {
 				return 0xf01 // a C bool is the lowest byte
@@ -115,9 +122,10 @@ func fakeFunctions() map[string]any {
 			return 0xf00
 		},
 		"mlx5dv_create_qp": func(ctx, attr, own uintptr) uintptr {
-			qp := current.create("mlx5dv_create_qp", "qp", ctx, unsafe.Sizeof(libibverbs.QPHead{}))
+			qp := current.create("mlx5dv_create_qp", "qp", ctx, fakeOwnPart+unsafe.Sizeof(libibverbs.Mlx5QPExHead{}))
 			if qp != 0 {
-				current.dcQPs = append(current.dcQPs, fakeDC{qp, *dl.At[libibverbs.QPInitAttrEx](attr), *dl.At[libibverbs.Mlx5QPInitAttr](own)})
+				fillDCI(qp)
+				current.addDC(fakeDC{qp, *dl.At[libibverbs.QPInitAttrEx](attr), *dl.At[libibverbs.Mlx5QPInitAttr](own)})
 			}
 			return qp
 		},
@@ -149,8 +157,7 @@ func fakeFunctions() map[string]any {
 		"ibv_create_qp": func(pd, _ uintptr) uintptr {
 			qp := current.create("create_qp", "qp", pd, unsafe.Sizeof(libibverbs.QPHead{}))
 			if qp != 0 {
-				current.nextQP++
-				dl.At[libibverbs.QPHead](qp).QPNum = current.nextQP
+				current.addRC(qp)
 			}
 			return qp
 		},

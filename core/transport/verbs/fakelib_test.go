@@ -2,6 +2,8 @@ package verbs
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -45,6 +47,7 @@ type fakeLib struct {
 	dmabufs   []fakeDmabuf  // registered
 	dcQPs     []fakeDC      // made
 	notMlx5   bool          // the devices are of another driver
+	fakeWire                // queue pairs of all kinds, and what moves
 	// gids are the table of addresses; nil: there is none.
 	gids []libibverbs.GIDEntry
 }
@@ -89,13 +92,21 @@ func newFake(t *testing.T) *fakeLib { return newFakes(t, 1) }
 // newFakes makes a library with n devices, fake0 and so on.
 func newFakes(t *testing.T, n int) *fakeLib {
 	t.Helper()
+	f := makeFakes(t, n)
+	t.Cleanup(f.end)
+	return f
+}
+
+// makeFakes is newFakes for who calls end.
+func makeFakes(t *testing.T, n int) *fakeLib {
+	t.Helper()
 	f := &fakeLib{
 		t: t, alive: map[uintptr]string{}, freed: map[uintptr]bool{}, pending: map[uintptr][]fakeRequest{}, context: map[uintptr]uintptr{},
 		states: map[uintptr][]fakeModify{}, failures: map[string][]syscall.Errno{},
-		linkType: libibverbs.LinkEthernet, nextQP: 100,
+		linkType: libibverbs.LinkEthernet, nextQP: 100, fakeWire: newFakeWire(),
 	}
 	var err error
-	f.arena, err = sys.MapAnonymous(1 << 20)
+	f.arena, err = sys.MapAnonymous(4 << 20)
 	require.NoError(t, err)
 	for i := range n {
 		d := &fakeDevice{name: fmt.Sprint("fake", i), contexts: map[uintptr]bool{}, port: libibverbs.PortActive}
@@ -109,16 +120,18 @@ func newFakes(t *testing.T, n int) *fakeLib {
 	f.lib, err = libibverbs.New(fakeLibrary())
 	require.NoError(t, err)
 	current = f
-	t.Cleanup(func() {
-		assert.Empty(t, f.alive, "left open")
-		for _, d := range f.devices {
-			assert.Zero(t, d.unacked, "events that were not acknowledged")
-			require.NoError(t, d.async.Close())
-			require.NoError(t, d.notify.Close())
-		}
-		require.NoError(t, f.arena.Unmap())
-	})
 	return f
+}
+
+// end checks that nothing is left of the library's objects, and frees it.
+func (f *fakeLib) end() {
+	assert.Empty(f.t, f.alive, "left open")
+	for _, d := range f.devices {
+		assert.Zero(f.t, d.unacked, "events that were not acknowledged")
+		require.NoError(f.t, d.async.Close())
+		require.NoError(f.t, d.notify.Close())
+	}
+	require.NoError(f.t, f.arena.Unmap())
 }
 
 // of is the device that an object is of.
@@ -233,9 +246,11 @@ func (f *fakeLib) destroy(name, kind string, addr uintptr) uintptr {
 		ctx = addr
 	}
 	for object, other := range f.alive { // what must be freed before what
-		before := map[string]string{"cq": "qp", "pd": "qp", "srq": "qp", "context": "cq", "channel": "cq"}
-		assert.False(f.t, f.context[object] == ctx && before[kind] == other, "%s before %s", kind, other)
+		before := map[string]string{"cq": "qp", "pd": "qp srq ah", "context": "cq", "channel": "cq"}
+		assert.False(f.t, f.context[object] == ctx && slices.Contains(strings.Fields(before[kind]), other), "%s before %s", kind, other)
+		assert.False(f.t, kind == "srq" && other == "qp" && f.queues[object] != nil && f.queues[object].srq == addr, "%s before %s", kind, other)
 	}
+	f.destroyed(addr)
 	if removed {
 		return uintptr(syscall.EIO)
 	}
@@ -262,24 +277,16 @@ func (d *fakeDevice) push(t *testing.T, wc libibverbs.WC) {
 	}
 }
 
-// raise raises an asynchronous event.
-func (f *fakeLib) raise(event libibverbs.AsyncEvent) { f.raiseOn(0, event) }
-
-func (f *fakeLib) raiseOn(device int, event libibverbs.AsyncEvent) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	d := f.devices[device]
-	d.events = append(d.events, event)
-	require.NoError(f.t, sys.Signal(d.async))
-}
-
 func (f *fakeLib) modify(qp, attr uintptr, mask uint32) uintptr {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	m := fakeModify{*dl.At[libibverbs.QPAttr](attr), mask}
 	f.calls = append(f.calls, fmt.Sprintf("modify_qp %d", m.attr.QPState))
 	assert.Equal(f.t, "qp", f.alive[qp])
-	assert.NotEqual(f.t, uint32(libibverbs.QPStateReset), m.attr.QPState, "ES7: never RESET")
+	if m.attr.QPState == libibverbs.QPStateReset {
+		assert.Equal(f.t, fakeInitiator, f.queues[qp].kind, "ES7: never RESET")
+		assert.Empty(f.t, f.pending[qp], "RESET with requests outstanding")
+	}
 	f.states[qp] = append(f.states[qp], m)
 	if d := f.of(qp); m.attr.QPState == libibverbs.QPStateErr && !d.removed {
 		for _, r := range f.pending[qp] {
@@ -287,14 +294,21 @@ func (f *fakeLib) modify(qp, attr uintptr, mask uint32) uintptr {
 		}
 		delete(f.pending, qp)
 	}
-	return uintptr(f.failure("modify_qp"))
+	errno := f.failure("modify_qp")
+	if errno == 0 {
+		errno = f.moveTo(f.queues[qp], m)
+	}
+	return uintptr(errno)
 }
 
 // post takes a chain of either kind: they begin alike.
 func (f *fakeLib) post(qp, wr, bad uintptr) uintptr {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	assert.Equal(f.t, "qp", f.alive[qp])
+	assert.Contains(f.t, []string{"qp", "srq"}, f.alive[qp])
+	if f.moves {
+		return f.postSends(qp, wr)
+	}
 	for n := 1; wr != 0; n++ {
 		if n == f.postFails {
 			*dl.At[uintptr](bad) = wr
@@ -327,56 +341,5 @@ func (f *fakeLib) arm(cq uintptr) uintptr {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.of(cq).armed = true
-	return 0
-}
-
-func (f *fakeLib) nextEvent(ctx, into uintptr) uintptr {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	d := f.of(ctx)
-	if len(d.events) == 0 {
-		errno := syscall.EAGAIN
-		if d.removed {
-			errno = syscall.EIO
-		}
-		dl.SetErrno(errno)
-		return ^uintptr(0)
-	}
-	*dl.At[libibverbs.AsyncEvent](into) = d.events[0]
-	d.events = d.events[1:]
-	d.unacked++
-	if len(d.events) == 0 && !d.removed {
-		require.NoError(f.t, sys.Unsignal(d.async))
-	}
-	f.acks = append(f.acks, d)
-	return 0
-}
-
-// ack acknowledges the event that was taken last: one at a time takes them.
-func (f *fakeLib) ack() uintptr {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	last := len(f.acks) - 1
-	f.acks[last].unacked--
-	f.acks = f.acks[:last]
-	f.calls = append(f.calls, "ack")
-	return 0
-}
-
-func (f *fakeLib) nextCompletionEvent(channel, cq uintptr) uintptr {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	d := f.of(channel)
-	ready, err := sys.WaitReadable([]*sys.FD{d.notify}, timeZero)
-	if err != nil || len(ready) == 0 {
-		dl.SetErrno(syscall.EAGAIN)
-		return ^uintptr(0)
-	}
-	require.NoError(f.t, sys.Unsignal(d.notify))
-	for addr, kind := range f.alive {
-		if kind == "cq" && f.context[addr] == f.context[channel] {
-			*dl.At[uintptr](cq) = addr
-		}
-	}
 	return 0
 }

@@ -320,7 +320,7 @@ func (g *Group) Remarks() string {
 		case s.NumFailures > 0:
 			texts = append(texts, fmt.Sprintf("%v is usable again after %d failures", s.NIC, s.NumFailures))
 		}
-		if g.config.DetectDC && s.Open {
+		if g.config.DC && s.Open {
 			texts = append(texts, fmt.Sprintf("%v: %v", s.NIC, s.DC))
 		}
 	}

@@ -47,7 +47,7 @@ func open(lib *libibverbs.Library, config Config) (*Transport, error) {
 // openAs opens a port of a group: its endpoints have numbers that no others of
 // the group have.
 func openAs(lib *libibverbs.Library, config Config, m *member) (*Transport, error) {
-	t := &Transport{lib: lib, config: config, member: uint8(m.index), byQP: map[libibverbs.QP]*endpoint{}}
+	t := &Transport{lib: lib, config: config, member: uint8(m.index), byQP: map[libibverbs.QP]*endpoint{}, bySRQ: map[libibverbs.SRQ]*endpoint{}}
 	t.lastID.Store(uint64(m.index)<<56 | m.numOpens<<40)
 	for _, step := range []func() error{
 		t.openDevice, t.findPort, t.locate, t.setLimits, t.makeQueue, t.tryQueuePair, t.findDC, t.watch,

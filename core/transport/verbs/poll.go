@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -27,8 +28,10 @@ type poll struct {
 	// stash has what Wait found, for the next Poll.
 	stash      [pollLength]transport.Completion
 	begin, end int
-	// failed are endpoints to flush when mu is free again.
+	// failed are endpoints to flush, and resets DC initiators to reset, when mu
+	// is free again.
 	failed []*endpoint
+	resets []int
 
 	// unsent counts the requests of all endpoints that wait in side.unsent.
 	unsent atomic.Int64
@@ -64,16 +67,19 @@ func (t *Transport) Poll(done []transport.Completion) (int, error) {
 // under it.
 func (t *Transport) unlockPoll() {
 	p := &t.poll
-	if len(p.failed) == 0 {
+	if len(p.failed) == 0 && len(p.resets) == 0 {
 		p.mu.Unlock()
 		return
 	}
-	failed := append([]*endpoint(nil), p.failed...)
+	failed, resets := slices.Clone(p.failed), slices.Clone(p.resets)
 	clear(p.failed)
-	p.failed = p.failed[:0]
+	p.failed, p.resets = p.failed[:0], p.resets[:0]
 	p.mu.Unlock()
 	for _, e := range failed {
 		_ = e.flush() // Retire does it again, and reports
+	}
+	for _, on := range resets {
+		t.resetDCI(on)
 	}
 }
 
@@ -174,6 +180,9 @@ func (t *Transport) complete(wc *libibverbs.WC, done *transport.Completion) bool
 	} else {
 		done.Vendor = vendorCode(wc)
 		t.noteFailure(e, wc)
+	}
+	if s == e.send && e.dc.inUse() {
+		t.endedDC(e, wc.Status == libibverbs.WCSuccess)
 	}
 	s.free(mark.slot())
 	return true

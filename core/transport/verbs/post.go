@@ -11,13 +11,19 @@ import (
 
 // PostSend hands over send requests, in chains of up to chainLength.
 func (e *endpoint) PostSend(requests []transport.SendRequest) (int, error) {
-	s := e.send
+	posted, err := e.send.post(requests)
+	if e.dc.inUse() && posted > 0 {
+		e.pump()
+	}
+	return posted, err
+}
+
+func (s *side) post(requests []transport.SendRequest) (posted int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if state := e.State(); state != transport.StateReady && state != transport.StateError {
+	if state := s.endpoint.State(); state != transport.StateReady && state != transport.StateError {
 		return 0, errState
 	}
-	posted := 0
 	for posted < len(requests) {
 		n, wrong := s.sendChain(requests[posted:])
 		accepted, err := s.handOver(n, sendWRBytes)
@@ -35,10 +41,10 @@ func (e *endpoint) PostSend(requests []transport.SendRequest) (int, error) {
 // sendChain fills in requests up to the chain's length, the depth, or one that
 // cannot be posted, whose error it returns.
 func (s *side) sendChain(requests []transport.SendRequest) (n int, wrong error) {
-	most := min(len(requests), chainLength, s.room())
+	most := s.chain(len(requests))
 	for n < most {
 		index, free := s.slots.at(n)
-		if wrong = s.sendOne(n, index, free, &requests[n]); wrong != nil {
+		if wrong = s.sendOne(s.place(n, index), index, free, &requests[n]); wrong != nil {
 			free.release()
 			break
 		}
@@ -71,6 +77,9 @@ func (s *side) sendOne(i, index int, free *slot, r *transport.SendRequest) error
 			return errInlineDevice
 		}
 		flags |= libibverbs.SendInline
+		if s.keeps {
+			numSGE = s.keepInline(i, numSGE)
+		}
 	}
 	*s.sendWR(i) = libibverbs.SendWR{
 		WRID:       uint64(newTag(s.endpoint.index, false, index, free.key)),
@@ -148,10 +157,10 @@ func (e *endpoint) PostRecv(requests []transport.RecvRequest) (int, error) {
 }
 
 func (s *side) recvChain(requests []transport.RecvRequest) (n int, wrong error) {
-	most := min(len(requests), chainLength, s.room())
+	most := s.chain(len(requests))
 	for n < most {
 		index, free := s.slots.at(n)
-		if wrong = s.recvOne(n, index, free, &requests[n]); wrong != nil {
+		if wrong = s.recvOne(s.place(n, index), index, free, &requests[n]); wrong != nil {
 			free.release()
 			break
 		}

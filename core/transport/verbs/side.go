@@ -31,7 +31,11 @@ type side struct {
 	unsent          []uint16
 	written, polled atomic.Uint64
 
-	wrs    uintptr // chainLength work requests, of C
+	// keeps means that requests are not posted as they come: each stays in the
+	// place that its slot has in the arrays. Under mu.
+	keeps bool
+
+	wrs    uintptr // Transport.numWRs work requests, of C
 	sges   uintptr // NumPieces for each
 	pieces int
 }
@@ -42,20 +46,32 @@ const (
 	sgeBytes    = unsafe.Sizeof(libibverbs.SGE{})
 )
 
-// sideBytes is the memory that one side needs: a word, work requests, pieces.
-func sideBytes(numPieces int) int64 {
-	return int64(8 + chainLength*(sendWRBytes+uintptr(numPieces)*sgeBytes))
+// numWRs is how many work requests a side has room for: a chain's; with DC one
+// for each slot.
+func (t *Transport) numWRs(spec transport.EndpointSpec) int {
+	if t.dcPort == nil {
+		return chainLength
+	}
+	return max(chainLength, spec.SendDepth, spec.RecvDepth)
 }
 
-func newSide(e *endpoint, recv bool, depth int, memory []byte) *side {
-	numPieces := e.owner.limits.NumPieces
+// sideBytes is the memory that one side needs: a word, work requests, pieces.
+func sideBytes(numWRs, numPieces int) int64 {
+	return int64(8 + uintptr(numWRs)*(sendWRBytes+uintptr(numPieces)*sgeBytes))
+}
+
+func newSide(e *endpoint, recv bool, spec transport.EndpointSpec, memory []byte) *side {
+	numPieces, depth := e.owner.limits.NumPieces, spec.SendDepth
+	if recv {
+		depth = spec.RecvDepth
+	}
 	base := uintptr(unsafe.Pointer(unsafe.SliceData(memory)))
 	s := &side{
 		slots:    newSlots(depth, numPieces, uint32(e.id)<<12&(1<<keyBits-1)),
 		endpoint: e,
 		unsent:   make([]uint16, depth),
 		wrs:      base + 8,
-		sges:     base + 8 + chainLength*sendWRBytes,
+		sges:     base + 8 + uintptr(e.owner.numWRs(spec))*sendWRBytes,
 		pieces:   numPieces,
 	}
 	if recv {
@@ -72,6 +88,22 @@ func (s *side) sendWR(i int) *libibverbs.SendWR {
 
 func (s *side) recvWR(i int) *libibverbs.RecvWR {
 	return dl.At[libibverbs.RecvWR](s.wrs + uintptr(i)*recvWRBytes)
+}
+
+// place is where the i-th request of a chain lies, which takes a slot.
+func (s *side) place(i, slot int) int {
+	if s.keeps {
+		return slot
+	}
+	return i
+}
+
+// chain is how many requests are handed over at once, of n.
+func (s *side) chain(n int) int {
+	if s.keeps {
+		return min(n, 1, s.room())
+	}
+	return min(n, chainLength, s.room())
 }
 
 // Errors of posts are values or made once: a full queue costs nothing.
@@ -189,6 +221,10 @@ func (s *side) handOver(n int, wrBytes uintptr) (int, error) {
 	}
 	if s.endpoint.State() == transport.StateError {
 		s.flushUnsent(n)
+		return n, nil
+	}
+	if s.keeps {
+		s.keep(n)
 		return n, nil
 	}
 	s.take(n) // before the call: completions may be polled during it

@@ -16,7 +16,8 @@ type Transport struct {
 	device  string
 	port    uint8
 	dc      DC
-	member  uint8 // which of its group's ports it is, from 0
+	dcPort  *dcPort // nil: no DC
+	member  uint8   // which of its group's ports it is, from 0
 	limits  transport.Limits
 	ctx     libibverbs.Context
 	pd      libibverbs.PD
@@ -41,6 +42,7 @@ type Transport struct {
 	free         []int // indices that are not in use
 	reserved     int   // completions that open endpoints may have outstanding
 	byQP         map[libibverbs.QP]*endpoint
+	bySRQ        map[libibverbs.SRQ]*endpoint
 	numEndpoints int
 	calls        int // Register and NewEndpoint under way
 	closing      bool
@@ -130,6 +132,9 @@ func (t *Transport) publish(e *endpoint) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.byQP[e.qp] = e
+	if e.dc.inUse() {
+		t.byQP[e.dc.target], t.bySRQ[e.dc.srq] = e, e
+	}
 	t.table[e.index].Store(e)
 }
 
@@ -139,6 +144,22 @@ func (t *Transport) withdraw(e *endpoint) {
 	defer t.mu.Unlock()
 	delete(t.byQP, e.qp)
 	t.table[e.index].Store(nil)
+}
+
+// forgetQP makes events not find the endpoint of a queue pair, which is about
+// to be destroyed: its address may be another one's soon.
+func (t *Transport) forgetQP(qp libibverbs.QP, srq libibverbs.SRQ) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.byQP, qp)
+	delete(t.bySRQ, srq)
+}
+
+// ofSRQ is ofQP for a shared receive queue.
+func (t *Transport) ofSRQ(srq libibverbs.SRQ) *endpoint {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.bySRQ[srq]
 }
 
 // ofQP is the endpoint of a queue pair, nil if it is being destroyed.
@@ -209,6 +230,7 @@ func (t *Transport) destroy() error {
 			first = fmt.Errorf("close %s: %w", t.device, err)
 		}
 	}
+	keep(t.closeDC())
 	if t.cq != 0 {
 		keep(t.lib.DestroyCQ(t.cq))
 	}

@@ -7,17 +7,10 @@ from typing import Any, cast
 
 from .._tuning import HUGE_PAGES, NUMA, STORES, Tuning, native
 from ..errors import InvalidArgument
+from .arguments import names, numbers, seconds
 from .cases import NAMES
 
 PEERS = ("gloo", "openmpi", "mooncake")
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
-
-
-def _names(text: str) -> list[str]:
-    return [part for part in text.split(",") if part]
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -35,14 +28,14 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 def _add_shapes(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--tables", type=_names, help=f"some of {','.join(NAMES)} (all of them)")
+    add("--tables", type=names, help=f"some of {','.join(NAMES)} (all of them)")
     add("--quick", action="store_true", help="two small shapes and ten repetitions")
-    add("--ranks", type=_numbers, help="processes (R), a list; this and the next: no tables")
-    add("--tokens", type=_numbers, help="tokens per rank (T = M), a list")
-    add("--hidden", type=_numbers, help="values per token (H), a list")
-    add("--experts", type=_numbers, help="experts in all (E), a list")
-    add("--topk", type=_numbers, help="selections per token (K), a list")
-    add("--dtype", type=_names, help="bf16, fp8 or both")
+    add("--ranks", type=numbers, help="processes (R), a list; this and the next: no tables")
+    add("--tokens", type=numbers, help="tokens per rank (T = M), a list")
+    add("--hidden", type=numbers, help="values per token (H), a list")
+    add("--experts", type=numbers, help="experts in all (E), a list")
+    add("--topk", type=numbers, help="selections per token (K), a list")
+    add("--dtype", type=names, help="bf16, fp8 or both")
     add("--slots", type=int, default=2, help="operations in flight, and slabs of the floor (2)")
 
 
@@ -50,14 +43,14 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--repeat", type=int, help="measured repetitions (30; 10 with --quick)")
     add("--warmup", type=int, default=5, help="repetitions before them (5)")
-    add("--peers", type=_names, default=["gloo"], help=f"of {','.join(PEERS)}, or none (gloo)")
+    add("--peers", type=names, default=["gloo"], help=f"of {','.join(PEERS)}, or none (gloo)")
     add("--warm", action="store_true", help="pairs without rest, too (the decode table has them)")
     add("--vector-width", type=int, default=0, help="of Moewire's kernels: 16, 32, 64; 0: widest")
     _add_tuning(add)
     add("--floor", choices=("c", "numpy"), default="c", help="which copy-only floor (c)")
     add("--seed", type=int, default=1, help="of the routing (1)")
-    add("--timeout", type=float, default=600.0, help="seconds for one shape (600)")
-    add("--idle-wait", type=float, default=60.0, help="seconds to wait for a quiet machine (60)")
+    add("--timeout", type=seconds, default=600.0, help="seconds for one shape (600)")
+    add("--idle-wait", type=seconds, default=60.0, help="seconds to wait for a quiet machine (60)")
 
 
 def _add_tuning(add: Any) -> None:

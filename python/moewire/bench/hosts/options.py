@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from ...errors import InvalidArgument
+from ..arguments import names, seconds, sizes, some_numbers
 from ..cases import Case
 from . import cells
 from .place import Settings
@@ -14,23 +15,8 @@ PEERS = ("gloo", "mooncake")
 _SIZES = (64 << 10, 1 << 20, 16 << 20)
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",") if part]
-
-
-def _names(text: str) -> list[str]:
-    return [part for part in text.split(",") if part and part != "none"]
-
-
-def _bytes(text: str) -> list[int]:
-    return [_size(part) for part in text.split(",") if part]
-
-
-def _size(text: str) -> int:
-    for letter, unit in (("K", 1 << 10), ("M", 1 << 20)):
-        if text.upper().endswith(letter):
-            return int(text[:-1]) * unit
-    return int(text)
+def _peers(text: str) -> list[str]:
+    return [name for name in names(text) if name != "none"]
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -43,22 +29,22 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     add = result.add_argument
     add(
         "--links",
-        type=_numbers,
+        type=some_numbers,
         default=[0, 10_000, 1000],
         metavar="MBIT,...",
         help="rates of the cable, Mbit/s; 0: as fast as the machine copies (0,10000,1000)",
     )
     add(
         "--sizes",
-        type=_bytes,
+        type=sizes,
         default=list(_SIZES),
         metavar="BYTES,...",
         help="of the writes, with K or M (64K,1M,16M)",
     )
-    add("--connections", type=_numbers, default=[1, 4], help="sockets between the hosts (1,4)")
+    add("--connections", type=some_numbers, default=[1, 4], help="sockets between the hosts (1,4)")
     add(
         "--ranks",
-        type=_numbers,
+        type=some_numbers,
         default=[2, 4],
         help="ranks that exchange rows, half of them on each host (2,4)",
     )
@@ -66,12 +52,12 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     add("--hidden", type=int, default=7168, help="values per token (7168)")
     add("--experts", type=int, default=64, help="in all (64)")
     add("--topk", type=int, default=8, help="selections per token (8)")
-    add("--peers", type=_names, default=list(PEERS), help="gloo, mooncake, both (default) or none")
+    add("--peers", type=_peers, default=list(PEERS), help="gloo, mooncake, both (default) or none")
     add("--repeat", type=int, default=10, help="measured repetitions (10)")
     add("--warmup", type=int, default=1, help="repetitions before them (1)")
     add("--seed", type=int, default=1, help="of bytes and routing (1)")
-    add("--timeout", type=float, default=600.0, help="seconds for each part (600)")
-    add("--idle-wait", type=float, default=60.0, help="seconds to wait for a quiet machine (60)")
+    add("--timeout", type=seconds, default=600.0, help="seconds for each part (600)")
+    add("--idle-wait", type=seconds, default=60.0, help="seconds to wait for a quiet machine (60)")
     add("--markdown", metavar="FILE", help="write the tables of the documentation")
     add("--json", metavar="FILE", help="write everything as JSON; - for standard output")
     return result  # fmt: skip

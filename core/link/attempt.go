@@ -1,0 +1,238 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/moewire/moewire/core/transport"
+)
+
+// What the goroutine does that makes a link again, in this order.
+
+// hold keeps everybody from posting, until resume.
+func (l *Link) hold(until time.Time) error {
+	return l.pauseUntil(until, func() bool {
+		return l.send.posting.CompareAndSwap(false, true)
+	}, func() bool {
+		return l.recv.granting.CompareAndSwap(false, true) // the end of a grant gives it back
+	})
+}
+
+// drain waits until nothing of the old endpoint comes any more.
+func (l *Link) drain(until time.Time) error {
+	old := l.endpoint()
+	var failure error
+	err := l.pauseUntil(until, func() bool {
+		failure = errors.Join(old.Retire(), old.Close())
+		return failure == nil
+	})
+	if err != nil {
+		return errors.Join(err, failure)
+	}
+	l.poller.remove(old.ID())
+	round := l.poller.rounds.Load()
+	l.poller.carrier.Wake()
+	return l.pauseUntil(until, func() bool { return l.poller.rounds.Load() != round })
+}
+
+// pauseUntil looks until all are so, one after the other.
+func (l *Link) pauseUntil(until time.Time, so ...func() bool) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
+		for len(so) > 0 && so[0]() {
+			so = so[1:]
+		}
+		if len(so) == 0 {
+			return nil
+		}
+		if err := l.mayGoOn(until); err != nil {
+			return err
+		}
+		timer.Reset(pause)
+		select {
+		case <-l.again.bell: // it has failed, perhaps
+		case <-timer.C:
+		}
+	}
+}
+
+// mayGoOn: the link has not failed, and there is time left.
+func (l *Link) mayGoOn(until time.Time) error {
+	if err := l.Err(); err != nil {
+		return err
+	}
+	if !time.Now().Before(until) {
+		return fmt.Errorf("%w in time: %w", errNoPath, os.ErrDeadlineExceeded)
+	}
+	return nil
+}
+
+// lookAgain bounds how long a bell is waited for.
+const lookAgain = 10 * time.Millisecond
+
+// waitFor returns when something is so, or at a time; an error if it cannot go
+// on.
+func (l *Link) waitFor(until, at time.Time, so func() bool) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for !so() && time.Now().Before(at) {
+		if err := l.mayGoOn(until); err != nil {
+			return err
+		}
+		timer.Reset(min(lookAgain, max(0, time.Until(at))))
+		select {
+		case <-l.again.bell:
+		case <-timer.C:
+		}
+	}
+	return l.mayGoOn(until)
+}
+
+// attempt makes one connection; nil: the link is up.
+func (l *Link) attempt(until time.Time) error {
+	m := &l.again
+	number := m.next()
+	have := l.recv.forget()
+	released := l.recv.released.Load()
+	if err := l.renew(number); err != nil {
+		return err
+	}
+	own := &letter{kind: letterOffer, number: number, have: have, released: released, offer: l.Offer()}
+	if err := l.say(until, number, own); err != nil {
+		return err
+	}
+	if err := l.await(until, number, func() bool { return m.peer(&m.offer.number) == number }); err != nil {
+		return err
+	}
+	if err := l.join(until); err != nil {
+		return err
+	}
+	if err := l.say(until, number, &letter{kind: letterLinked, number: number}); err != nil {
+		return err
+	}
+	if err := l.await(until, number, func() bool { return m.peer(&m.linked) == number }); err != nil {
+		return err
+	}
+	if err := l.trial(); err != nil {
+		return err
+	}
+	if err := l.await(until, number, l.reached.Load); err != nil {
+		return err
+	}
+	return l.resume(released)
+}
+
+// next is the number of the endpoint to be made.
+func (m *remake) next() uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return max(m.number+1, m.offer.number)
+}
+
+// renew makes an endpoint with its receives.
+func (l *Link) renew(number uint64) error {
+	ep, err := l.newEndpoint()
+	if err != nil {
+		return err
+	}
+	l.reached.Store(false)
+	l.send.ep, l.recv.ep = ep, ep
+	l.recv.tag = (l.recv.tag + 1) & tagMask
+	m := &l.again
+	m.mu.Lock()
+	l.ep, m.number = ep, number
+	m.state.Store(linkMaking)
+	m.mu.Unlock()
+	if err := l.poller.add(ep.ID(), l); err != nil {
+		return err
+	}
+	return l.postReceives()
+}
+
+// join connects with the peer's endpoint. What it says it has is taken over
+// before that: nothing comes from it yet.
+func (l *Link) join(until time.Time) error {
+	m := &l.again
+	m.mu.Lock()
+	theirs := m.offer
+	m.mu.Unlock()
+	o, err := parseOffer(theirs.offer)
+	if err == nil {
+		err = l.agree(&o)
+	}
+	if err == nil && (uint64(min(l.depth, o.depth)) != l.send.depth || o.longest < l.send.longest) {
+		err = transport.ErrMismatch
+	}
+	if err != nil {
+		l.Break(err)
+		return err
+	}
+	if !l.send.goBack(theirs.have, theirs.released) {
+		l.Break(errNumbers)
+		return errNumbers
+	}
+	l.send.remote, l.recv.remote = o.ring, o.ring
+	l.send.tag, l.recv.peerTag = o.tag, o.tag
+	return l.endpoint().Connect(o.address, until)
+}
+
+// resume makes the link carry messages again. The peer was told of so many that
+// were released.
+func (l *Link) resume(released uint64) error {
+	l.recv.granted.Store(released)
+	m := &l.again
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.bad == nil {
+		m.state.Store(linkUp)
+		m.upFrom = time.Now()
+	}
+	return m.bad
+}
+
+// resumed lets everybody post again.
+func (l *Link) resumed() {
+	l.stats.remade.Add(1)
+	l.send.posting.Store(false)
+	l.recv.granting.Store(false)
+	if err := errors.Join(l.send.pump(), l.recv.grant(&l.recv.byPoller)); err != nil {
+		l.broke(err)
+	}
+	l.poller.ring()
+}
+
+// say tells the peer, unless the attempt is over.
+func (l *Link) say(until time.Time, number uint64, what *letter) error {
+	b := what.encode()
+	return l.await(until, number, func() bool { return l.again.cfg.Say(b) })
+}
+
+// await waits until something is so, or the attempt is over.
+func (l *Link) await(until time.Time, number uint64, so func() bool) (err error) {
+	var over error
+	err = l.waitFor(until, until, func() bool {
+		over = l.again.overFor(number)
+		return over != nil || so()
+	})
+	return errors.Join(over, err)
+}
+
+// overFor says why an attempt is over; nil while it is not.
+func (m *remake) overFor(number uint64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.offer.number > number {
+		return errOvertaken
+	}
+	return m.bad
+}
+
+// peer reads what the peer has said.
+func (m *remake) peer(number *uint64) uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return *number
+}

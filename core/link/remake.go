@@ -1,0 +1,274 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/moewire/moewire/core/internal/safego"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// A carrier's connection may break though both processes live: a device in
+// between resets it, a queue pair fails, a port goes down. Then the link gets a
+// new endpoint, over the same carrier, between the same rings. The two sides
+// write letters about it over the control connection, each to the other's Hear:
+//
+//  1. Who notices retires its endpoint, and waits until that owes nothing and all
+//     of its completions were looked at. From then on what has arrived is known.
+//  2. It makes an endpoint with the next number and offers that, with the number
+//     of messages that have arrived without a gap. What came behind a gap is
+//     forgotten. Who gets an offer with a higher number than its own does the same
+//     with that number; so both meet, whoever was first, and if both were.
+//  3. Both connect and say so, then try the path with an empty write each.
+//  4. Each sends again what the other one does not have: it is still in its ring,
+//     and goes to the same place.
+
+// Remaking says how a link that breaks is made again.
+type Remaking struct {
+	// Within bounds how long one break may last. After that the link has failed.
+	Within time.Duration
+	// Say gives a letter of at most MaxControlBytes to the peer's Hear: once each,
+	// in order. It does not block; false: not now, try again. Safe for concurrent
+	// use.
+	Say func(letter []byte) bool
+}
+
+// maxTries bounds connections made in a row over which no message and no grant
+// has come. Who was up for steadyFor begins to count anew.
+const (
+	maxTries  = 16
+	steadyFor = time.Minute
+)
+
+// States of a link that has not failed.
+const (
+	linkUp       = iota
+	linkDraining // broken; the old endpoint still owes something
+	linkMaking   // there is another endpoint, which does not carry messages yet
+)
+
+// remake is the part of a link that makes it again.
+type remake struct {
+	state atomic.Uint32 // changed under mu
+	bell  chan struct{}
+
+	mu     sync.Mutex // guards what follows, and Link.ep
+	cfg    Remaking   // no Say: never made again
+	over   error      // why it is not made again any more
+	number uint64     // of the endpoint
+	cause  error      // of the present break
+	bad    error      // why the attempt of now came to nothing
+	offer  letter     // of the peer, with the highest number
+	linked uint64     // the highest number that the peer is connected with
+	upFrom time.Time  // since when the link was up before it
+	tries  int        // see maxTries
+	moved  uint64     // messages and grants that had come when tries was 0
+	done   chan struct{}
+}
+
+var (
+	errOvertaken = errors.New("the peer makes the link again")
+	errNoPath    = errors.New("no connection comes about")
+)
+
+// Remake says how the link is made again from now on when it breaks. Before
+// that a break is its end. It is called once, when Try has succeeded.
+func (l *Link) Remake(cfg Remaking) {
+	m := &l.again
+	m.mu.Lock()
+	m.cfg, m.upFrom = cfg, time.Now()
+	behind := m.offer.number > m.number
+	m.mu.Unlock()
+	if behind {
+		l.broke(errOvertaken)
+	}
+}
+
+// StopRemaking makes the next break the link's end, and the present one, too:
+// the peer says nothing any more. Safe for concurrent use.
+func (l *Link) StopRemaking(cause error) {
+	m := &l.again
+	m.mu.Lock()
+	if m.over == nil {
+		m.over = cause
+	}
+	broken := m.state.Load() != linkUp
+	m.mu.Unlock()
+	if broken {
+		l.Break(cause)
+	}
+}
+
+// Broken reports whether the link carries nothing now, though it may again.
+func (l *Link) Broken() bool { return l.again.state.Load() != linkUp }
+
+// WhyNot says why the link carries nothing now; nil if it does. Safe for
+// concurrent use.
+func (l *Link) WhyNot() error {
+	m := &l.again
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := l.Err(); err != nil || m.state.Load() == linkUp {
+		return err
+	}
+	return fmt.Errorf("link to rank %d: %w; it is being made again", l.rank, m.cause)
+}
+
+// broke notes that the endpoint of now carries nothing any more. The link is
+// made again if that is possible, else it has failed. Safe for concurrent use.
+func (l *Link) broke(cause error) {
+	m := &l.again
+	m.mu.Lock()
+	if l.Err() != nil {
+		m.mu.Unlock()
+		return
+	}
+	if m.cfg.Say == nil || m.over != nil {
+		m.mu.Unlock()
+		l.fail(cause)
+		return
+	}
+	switch m.state.Load() {
+	case linkUp:
+		m.cause = cause
+		m.state.Store(linkDraining)
+		before, done := m.done, make(chan struct{})
+		m.done = done
+		safego.Go("link remake", func() { defer close(done); l.remake(before) }, l.fail)
+	case linkMaking:
+		if m.bad == nil {
+			m.bad = cause
+		}
+	}
+	ep := l.ep
+	m.mu.Unlock()
+	_ = ep.Retire()
+	m.ring()
+}
+
+func (m *remake) ring() {
+	select {
+	case m.bell <- struct{}{}:
+	default:
+	}
+}
+
+// endpoint is the present one.
+func (l *Link) endpoint() transport.Endpoint {
+	l.again.mu.Lock()
+	defer l.again.mu.Unlock()
+	return l.ep
+}
+
+// Hear takes a letter of the peer's Say. It does not block.
+func (l *Link) Hear(b []byte) {
+	got, err := parseLetter(b)
+	if err != nil {
+		l.Break(err)
+		return
+	}
+	m := &l.again
+	m.mu.Lock()
+	overtaken := false
+	switch got.kind {
+	case letterOffer:
+		if got.number > m.offer.number {
+			m.offer = got
+		}
+		overtaken = got.number > m.number && m.state.Load() != linkDraining
+	case letterLinked:
+		m.linked = max(m.linked, got.number)
+	}
+	say, ready := m.cfg.Say, m.cfg.Say != nil
+	m.mu.Unlock()
+	switch {
+	case !ready: // Remake looks
+	case got.kind == letterRefused:
+		l.Break(errRefused)
+	case got.kind == letterOffer && l.Err() != nil:
+		say(refusal)
+	case overtaken:
+		l.broke(errOvertaken)
+	}
+	m.ring()
+}
+
+var (
+	errRefused = errors.New("the peer does not make the link again")
+	refusal    = (&letter{kind: letterRefused}).encode()
+)
+
+// refuse tells the peer that this side has given up.
+func (l *Link) refuse(cause error) {
+	l.again.mu.Lock()
+	say := l.again.cfg.Say
+	l.again.mu.Unlock()
+	if say != nil && !errors.Is(cause, transport.ErrClosed) && !errors.Is(cause, errRefused) {
+		say(refusal)
+	}
+	l.again.ring()
+}
+
+// remake is the goroutine: it ends when the link is up or has failed. The one
+// before may still be about to end.
+func (l *Link) remake(before <-chan struct{}) {
+	m := &l.again
+	if before != nil {
+		<-before
+	}
+	m.mu.Lock()
+	now := time.Now()
+	if now.Sub(m.upFrom) >= steadyFor {
+		m.tries = 0
+	}
+	until, cause := now.Add(m.cfg.Within), m.cause
+	m.mu.Unlock()
+	err := l.hold(until)
+	for err == nil {
+		if err = l.drain(until); err != nil {
+			break
+		}
+		if err = l.countTry(); err != nil {
+			break
+		}
+		attempt := l.attempt(until)
+		if attempt == nil {
+			l.resumed()
+			return
+		}
+		if err = l.between(attempt, until); err == nil && !errors.Is(attempt, errOvertaken) {
+			cause = attempt
+		}
+	}
+	l.fail(fmt.Errorf("%w; it was not made again: %w", cause, err))
+	l.poller.ring()
+}
+
+// countTry bounds connections that lead to nothing.
+func (l *Link) countTry() error {
+	m := &l.again
+	if moved := l.send.acked.Load() + l.recv.seen; moved != m.moved {
+		m.moved, m.tries = moved, 0
+	}
+	if m.tries++; m.tries > maxTries {
+		return fmt.Errorf("%w, in %d attempts", errNoPath, maxTries)
+	}
+	return nil
+}
+
+// between ends an attempt that came to nothing, and pauses.
+func (l *Link) between(attempt error, until time.Time) error {
+	m := &l.again
+	m.mu.Lock()
+	m.state.Store(linkDraining)
+	m.bad = nil
+	m.mu.Unlock()
+	if l.Err() != nil || errors.Is(attempt, errOvertaken) {
+		return l.Err()
+	}
+	pause := min(retryFirst<<min(m.tries, 16), retryMost)
+	return l.waitFor(until, time.Now().Add(pause), func() bool { return m.peer(&m.offer.number) > m.number })
+}

@@ -1,0 +1,319 @@
+package link
+
+import (
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/testenv"
+	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/transport/fake"
+)
+
+// post carries letters from one side of a link to the other, in order, each
+// after some time; at times it takes none.
+type post struct {
+	mu   sync.Mutex
+	rng  *rand.Rand
+	most time.Duration
+	box  chan []byte
+	lost bool // from now on
+}
+
+func newPost(t *testing.T, seed uint64, most time.Duration, to *Link) *post {
+	p := &post{rng: rand.New(rand.NewPCG(seed, 99)), most: most, box: make(chan []byte, 1000)}
+	ended := make(chan bool)
+	go func() {
+		defer close(ended)
+		for b := range p.box {
+			time.Sleep(p.delay())
+			to.Hear(b)
+		}
+	}()
+	t.Cleanup(func() {
+		p.lose()
+		close(p.box)
+		<-ended
+	})
+	return p
+}
+
+// lose makes everything that is said from now on never arrive.
+func (p *post) lose() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lost = true
+}
+
+func (p *post) delay() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Duration(p.rng.Int64N(int64(p.most) + 1))
+}
+
+func (p *post) say(b []byte) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.lost:
+		return true // it never arrives
+	case p.most > 0 && p.rng.IntN(4) == 0:
+		return false
+	}
+	p.box <- append([]byte(nil), b...)
+	return true
+}
+
+const within = 10 * time.Second
+
+// mendable is a pair whose link is made again.
+func mendable(t *testing.T, net *fake.Network, cfg Config, seed uint64, slow time.Duration) (a, b *end, posts [2]*post) {
+	a, b = pair(t, net, cfg)
+	posts = [2]*post{newPost(t, seed, slow, b.link), newPost(t, seed+1, slow, a.link)}
+	a.link.Remake(Remaking{Within: within, Say: posts[0].say})
+	b.link.Remake(Remaking{Within: within, Say: posts[1].say})
+	return a, b, posts
+}
+
+// sound: both sides are up, and nothing is left to be said.
+func sound(t *testing.T, a, b *end) {
+	for _, e := range []*end{a, b} {
+		eventually(t, func() bool { return !e.link.Broken() })
+		require.NoError(t, e.link.Err())
+	}
+}
+
+// stormy lets connections break in all ways that there are, while messages go
+// both ways over a carrier that keeps no order.
+func stormy(t *testing.T, seed uint64) (remade uint64) {
+	rng := rand.New(rand.NewPCG(seed, 0))
+	cfg := Config{RingBytes: MinRingBytes << rng.IntN(4), NumMessages: 2 + rng.IntN(15)}
+	net := fake.New(fake.Config{Seed: seed, NoReceiveTimeout: time.Nanosecond, RetryTimeout: 5 * time.Millisecond})
+	slow := time.Duration(rng.IntN(3000)) * time.Microsecond
+	a, b, _ := mendable(t, net, cfg, seed, slow)
+	defer func() { t.Log(a.link.Err(), b.link.Err()) }()
+	for _, p := range []fake.Point{fake.AtConnect, fake.AtCreate, fake.AtRetire, fake.AtDestroy} {
+		t.Cleanup(net.Inject(fake.Fault{Point: p, Chance: 0.03, Err: errFaulty}).Remove) // before all is closed
+	}
+	net.Inject(fake.Fault{Point: fake.AtPostSend, Chance: 0.01, Err: errFaulty})
+	net.Inject(fake.Fault{Point: fake.AtPostRecv, Chance: 0.002, Err: errFaulty})
+	net.Inject(fake.Fault{Point: fake.AtWire, Chance: 0.01, Status: transport.StatusUnreachable})
+	net.Inject(fake.Fault{Point: fake.AtWire, Chance: 0.01, Drop: true})
+	net.Inject(fake.Fault{Point: fake.AtComplete, Chance: 0.01, Status: transport.StatusOther})
+	net.Inject(fake.Fault{Point: fake.AtWire, Chance: 0.4, MaxDelay: time.Duration(1+rng.IntN(2000)) * time.Microsecond})
+	net.Inject(fake.Fault{Point: fake.AtComplete, Chance: 0.4, MaxDelay: time.Duration(1+rng.IntN(2000)) * time.Microsecond})
+	stop, stopped := make(chan bool), make(chan bool)
+	go func() { // a queue pair fails, on one side or, at the same moment, on both
+		defer close(stopped)
+		rng := rand.New(rand.NewPCG(seed, 3))
+		for inARow := 0; ; inARow++ {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Duration(1+rng.IntN(50)) * time.Millisecond):
+			}
+			if !a.link.Broken() && !b.link.Broken() {
+				inARow = 0
+			} else if inARow > 3 {
+				continue // attempts are bounded
+			}
+			which := 1 + rng.IntN(3)
+			for i, e := range []*end{a, b} {
+				if which>>i&1 == 1 {
+					_ = e.link.endpoint().Retire()
+				}
+			}
+		}
+	}()
+	converse(t, seed, 40+rng.IntN(100), a, b)
+	close(stop)
+	<-stopped
+	sound(t, a, b)
+	return a.link.Stats().Remade + b.link.Stats().Remade
+}
+
+// TestRemakeSeeds: whatever breaks and whenever, every message arrives once,
+// whole, in its order.
+func TestRemakeSeeds(t *testing.T) {
+	first, remade, num := seedOf(t), uint64(0), testenv.NumSeeds(t, 60)
+	for i := range num {
+		synctest.Test(t, func(t *testing.T) {
+			defer func() {
+				if t.Failed() {
+					t.Logf("MOEWIRE_TEST_SEED=%d", first+i)
+				}
+			}()
+			remade += stormy(t, first+i)
+		})
+	}
+	t.Logf("%d remade", remade)
+	require.Greater(t, remade, num)
+}
+
+// TestRemakeAtEveryPoint: the connection breaks at one request after the other,
+// before its bytes have moved, or when they have.
+func TestRemakeAtEveryPoint(t *testing.T) {
+	for _, fault := range []fake.Fault{
+		{Point: fake.AtWire, Status: transport.StatusUnreachable},
+		{Point: fake.AtComplete, Op: transport.OpWriteImm, Status: transport.StatusOther},
+		{Point: fake.AtComplete, Op: transport.OpRecvImm, Status: transport.StatusLocal},
+	} {
+		struck := 1
+		for fault.Skip = 0; struck > 0; fault.Skip++ {
+			synctest.Test(t, func(t *testing.T) {
+				net := fake.New(fake.Config{Seed: uint64(fault.Skip), NoReceiveTimeout: time.Nanosecond})
+				a, b, _ := mendable(t, net, Config{RingBytes: MinRingBytes, NumMessages: 3}, 1, time.Millisecond)
+				fault.Times = 1
+				once := net.Inject(fault)
+				converse(t, 1, 12, a, b)
+				sound(t, a, b)
+				struck = once.Struck()
+			})
+		}
+		require.Greater(t, fault.Skip, 20)
+	}
+}
+
+// TestRemakeNobodyAnswers: of a peer that says nothing the link has failed after
+// the bound, not before, and then Reserve says would-block as ever.
+func TestRemakeNobodyAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, _, posts := mendable(t, fake.New(fake.Config{Seed: 1}), Config{RingBytes: MinRingBytes, NumMessages: 4}, 1, 0)
+		posts[0].lose()
+		require.NoError(t, a.link.endpoint().Retire())
+		time.Sleep(within - time.Millisecond)
+		require.True(t, a.link.Broken())
+		require.NoError(t, a.link.Err())
+		time.Sleep(20 * time.Millisecond)
+		require.ErrorContains(t, a.link.Err(), "was not made again")
+		_, err := a.Reserve(1, 8)
+		require.ErrorIs(t, err, transport.ErrWouldBlock)
+	})
+}
+
+// TestRemakeRefused: a link that has failed for good on one side, because its
+// rank is no member any more for instance, is not made again by the other.
+func TestRemakeRefused(t *testing.T) {
+	errOut := errors.New("out")
+	synctest.Test(t, func(t *testing.T) {
+		a, b, _ := mendable(t, fake.New(fake.Config{Seed: 1}), Config{RingBytes: MinRingBytes, NumMessages: 4}, 1, time.Millisecond)
+		a.link.Break(errOut)
+		time.Sleep(100 * time.Millisecond)
+		require.ErrorIs(t, a.link.Err(), errOut)
+		require.Error(t, b.link.Err())
+		require.Zero(t, a.link.Stats().Remade+b.link.Stats().Remade)
+	})
+	synctest.Test(t, func(t *testing.T) { // in the middle of it
+		a, b, _ := mendable(t, fake.New(fake.Config{Seed: 1}), Config{RingBytes: MinRingBytes, NumMessages: 4}, 1, time.Second)
+		require.NoError(t, b.link.endpoint().Retire())
+		eventually(t, b.link.Broken)
+		a.link.Break(errOut)
+		time.Sleep(within / 2)
+		require.ErrorIs(t, b.link.Err(), errRefused)
+	})
+}
+
+// TestRemakeStops: when the peer has ended, nobody waits for it; nor does Close.
+func TestRemakeStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, posts := mendable(t, fake.New(fake.Config{Seed: 1}), Config{RingBytes: MinRingBytes, NumMessages: 4}, 1, 0)
+		for _, p := range posts {
+			p.lose()
+		}
+		a.link.StopRemaking(transport.ErrDead)
+		require.NoError(t, a.link.Err(), "it carries messages still")
+		require.NoError(t, a.link.endpoint().Retire())
+		synctest.Wait()
+		require.Error(t, a.link.Err(), "the first break is the last")
+		require.NoError(t, b.link.endpoint().Retire())
+		eventually(t, b.link.Broken)
+		begin := time.Now()
+		require.NoError(t, b.link.Close(begin.Add(within)))
+		require.Less(t, time.Since(begin), within/10)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		a, _, posts := mendable(t, fake.New(fake.Config{Seed: 1}), Config{RingBytes: MinRingBytes, NumMessages: 4}, 1, 0)
+		posts[0].lose()
+		require.NoError(t, a.link.endpoint().Retire())
+		eventually(t, a.link.Broken)
+		a.lost = func(int) error { return transport.ErrDead }
+		_, err := a.Reserve(1, 8)
+		require.ErrorIs(t, err, transport.ErrDead)
+		a.link.StopRemaking(transport.ErrDead)
+		require.ErrorIs(t, a.link.Err(), transport.ErrDead)
+	})
+}
+
+// TestRemakeBounded: connections over which nothing gets through are bounded in
+// number, however quickly they break.
+func TestRemakeBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := fake.New(fake.Config{Seed: 1})
+		a, b, _ := mendable(t, net, Config{RingBytes: MinRingBytes, NumMessages: 4}, 1, 0)
+		created := net.Inject(fake.Fault{Point: fake.AtCreate, Gate: openGate()})
+		net.Inject(fake.Fault{Point: fake.AtConnect, Err: errFaulty})
+		require.NoError(t, a.link.endpoint().Retire())
+		time.Sleep(within - time.Second)
+		require.Error(t, a.link.Err())
+		require.Error(t, b.link.Err())
+		require.LessOrEqual(t, created.Struck(), 2*maxTries+2)
+	})
+}
+
+func openGate() *fake.Gate {
+	g := fake.NewGate()
+	g.Open()
+	return g
+}
+
+// TestRemakeWrongNumbers: a peer that claims to have what it cannot have, or
+// takes back what it has released, ends the link.
+func TestRemakeWrongNumbers(t *testing.T) {
+	for _, n := range [][2]uint64{{3, 0}, {1, 2}, {0, 0}, {1 << 60, 1 << 59}} {
+		s := &sender{cfg: &Config{RingBytes: MinRingBytes}, longest: 8}
+		s.init(4)
+		s.sent.Store(2)
+		s.posted.Store(2)
+		s.acked.Store(1)
+		require.False(t, s.goBack(n[0], n[1]), "%v", n)
+	}
+}
+
+// TestLetters: what is encoded is what is parsed; anything else is refused.
+func TestLetters(t *testing.T) {
+	for _, m := range []letter{
+		{kind: letterOffer, number: 7, have: 5, released: 3, offer: []byte("offer")},
+		{kind: letterLinked, number: 1 << 60}, {kind: letterRefused},
+	} {
+		b := m.encode()
+		got, err := parseLetter(b)
+		require.NoError(t, err)
+		require.Equal(t, m, got)
+		_, err = parseLetter(append(b[:letterShort:letterShort], make([]byte, MaxLetterBytes)...))
+		require.ErrorIs(t, err, transport.ErrMetadata)
+	}
+	for _, b := range [][]byte{nil, {letterLinked}, make([]byte, 9), append([]byte{letterOffer}, make([]byte, 20)...)} {
+		_, err := parseLetter(b)
+		require.ErrorIs(t, err, transport.ErrMetadata)
+	}
+}
+
+// TestRemakeForgetsGrants: a grant that was seen before those in front of it
+// went with the connection, as they did: it may come again.
+func TestRemakeForgetsGrants(t *testing.T) {
+	s := &sender{cfg: &Config{RingBytes: MinRingBytes}, longest: 8}
+	s.init(4)
+	s.sent.Store(3)
+	s.posted.Store(3)
+	require.True(t, s.granted(grantOf(1, 1)))
+	require.Zero(t, s.acked.Load())
+	require.True(t, s.goBack(3, 1))
+	require.EqualValues(t, 1, s.acked.Load())
+	require.True(t, s.granted(grantOf(1, 2)))
+	require.EqualValues(t, 3, s.acked.Load())
+}
