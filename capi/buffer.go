@@ -4,6 +4,8 @@ package main
 import "C"
 
 import (
+	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,7 +13,9 @@ import (
 
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/mixed"
 	"github.com/moewire/moewire/core/transport/shm"
 )
@@ -25,6 +29,8 @@ type buffer struct {
 	open     mixed.Config // for a listener of its own
 	broken   atomic.Pointer[error]
 	ep       atomic.Pointer[ep.Buffer]
+	onGPU    *onGPU // nil for one on the CPU
+	gpu      atomic.Pointer[gpu.Buffer]
 	refused  refusals
 	memories memories
 
@@ -50,8 +56,11 @@ func (b *buffer) poison(err error) {
 	}
 }
 
-// core returns the buffer's core, once there is one.
+// core returns the buffer's core, once there is one. One on CUDA has another.
 func (b *buffer) core() (*ep.Buffer, error) {
+	if b.onGPU != nil {
+		return nil, fmt.Errorf("%w on a buffer on CUDA", transport.ErrNotSupported)
+	}
 	if e := b.ep.Load(); e != nil {
 		return e, nil
 	}
@@ -174,7 +183,12 @@ func mwiBufferCreate(config *C.mw_config_t, id *C.uint64_t) C.mw_status_t {
 		if err != nil {
 			return err
 		}
-		params, err := cfg.Params(ep.Standing{})
+		onGPU, err := gpuOf(config)
+		if err != nil {
+			return err
+		}
+		b := &buffer{cfg: cfg, onGPU: onGPU}
+		params, err := b.params(ep.Standing{})
 		if err != nil {
 			return err
 		}
@@ -191,10 +205,15 @@ func mwiBufferCreate(config *C.mw_config_t, id *C.uint64_t) C.mw_status_t {
 			ControlBytes: layout.ControlBytes, ABIVersion: C.MW_ABI_VERSION, Params: params, Pages: pages,
 		}
 		ensureProcs()
-		b := &buffer{cfg: cfg, rows: rows, open: open}
+		b.rows, b.open = rows, open
+		if onGPU != nil {
+			if err := onGPU.open(); err != nil {
+				return err
+			}
+		}
 		b.watch()
 		if err := b.listen(); err != nil {
-			return err
+			return b.given(err)
 		}
 		if b.id = buffers.add(b); b.id > maxBuffers {
 			_, _ = buffers.take(b.id)
@@ -237,11 +256,30 @@ func mwiBufferClose(id uint64) C.mw_status_t {
 	return guard(nil, b.close)
 }
 
+// params are what the ranks compare when they meet.
+func (b *buffer) params(st ep.Standing) ([]byte, error) {
+	if b.onGPU != nil {
+		return b.onGPU.cfg.Params(st)
+	}
+	return b.cfg.Params(st)
+}
+
+// given is an error of a buffer that was not made, once its device is back.
+func (b *buffer) given(err error) error {
+	if b.onGPU != nil {
+		err = errors.Join(err, b.onGPU.close())
+	}
+	return err
+}
+
 func (b *buffer) close() error {
 	b.mu.Lock()
 	b.closed = true
 	err := b.meet.end() // also one that runs in another thread
 	b.mu.Unlock()
+	if b.onGPU != nil {
+		return errors.Join(err, b.closeGPU())
+	}
 	if e := b.ep.Load(); e != nil {
 		b.memories.forget()
 		err = e.Close()

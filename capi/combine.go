@@ -20,6 +20,9 @@ func mwiBufferCombine(id uint64, a *C.mw_combine_args_t, opID *C.uint64_t) C.mw_
 		return report(err)
 	}
 	return guard(b, func() error {
+		if b.onGPU != nil {
+			return b.combineGPU(a, opID)
+		}
 		e, n, err := b.handle(uint64(a.handle.id))
 		if err != nil {
 			return err
@@ -65,6 +68,9 @@ func readCombine(to *ep.CombineArgs, a *C.mw_combine_args_t, e *ep.Buffer, n uin
 	}
 	if a.reserved != 0 {
 		return invalid("args->reserved is %d, allowed 0", int32(a.reserved))
+	}
+	if a.stream != 0 {
+		return invalid("args->stream is %#x, allowed 0 without MW_DEVICE_CUDA", uint64(a.stream))
 	}
 	if err := inRange("num_tokens", int64(a.num_tokens), 0, math.MaxInt32); err != nil {
 		return err
@@ -117,11 +123,18 @@ func mwiCombineBuffer(id, handle uint64, timeoutUs int64, address *C.uint64_t) C
 		return report(err)
 	}
 	return guard(b, func() error {
-		e, n, err := b.handle(handle)
+		slice, err := micros("timeout_us", timeoutUs)
 		if err != nil {
 			return err
 		}
-		slice, err := micros("timeout_us", timeoutUs)
+		if b.onGPU != nil {
+			at, err := b.combineBufferGPU(handle)
+			if err == nil {
+				*address = C.uint64_t(at)
+			}
+			return err
+		}
+		e, n, err := b.handle(handle)
 		if err != nil {
 			return err
 		}
@@ -145,6 +158,9 @@ func mwiHandleRelease(id uint64) C.mw_status_t {
 		return report(err)
 	}
 	return guard(b, func() error {
+		if b.onGPU != nil {
+			return b.releaseGPU(id, nil)
+		}
 		e, n, err := b.handle(id)
 		if err != nil {
 			return err

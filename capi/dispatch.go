@@ -36,6 +36,9 @@ func mwiBufferDispatch(id uint64, a *C.mw_dispatch_args_t, opID *C.uint64_t) C.m
 		return report(err)
 	}
 	return guard(b, func() error {
+		if b.onGPU != nil {
+			return b.dispatchGPU(a, opID)
+		}
 		e, err := b.core()
 		if err != nil {
 			return err
@@ -74,11 +77,11 @@ func (d *dispatch) read(a *C.mw_dispatch_args_t, ranks int) error {
 	if err != nil {
 		return err
 	}
-	if a.reserved != 0 {
-		return invalid("args->reserved is %d, allowed 0", int32(a.reserved))
-	}
 	if err := checkNumbers(a); err != nil {
 		return err
+	}
+	if a.stream != 0 {
+		return invalid("args->stream is %#x, allowed 0 without MW_DEVICE_CUDA", uint64(a.stream))
 	}
 	t, h, k, e := int64(a.num_tokens), int64(a.hidden), int64(a.num_topk), int64(a.num_experts)
 	local := e / int64(ranks)
@@ -140,6 +143,9 @@ func scalesOf(flags uint32) (device.ScaleFormat, error) {
 }
 
 func checkNumbers(a *C.mw_dispatch_args_t) error {
+	if a.reserved != 0 {
+		return invalid("args->reserved is %d, allowed 0", int32(a.reserved))
+	}
 	for _, n := range [...]struct {
 		name      string
 		v, lo, hi int64

@@ -11,6 +11,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/transport/mixed"
 )
 
@@ -23,6 +24,7 @@ type meeting struct {
 	listener *mixed.Listener
 	change   *mixed.Change // of a rank that was connected before
 	next     ep.Standing   // the epoch that begins, once met
+	timeout  time.Duration // of its connect
 }
 
 type stage int
@@ -69,15 +71,22 @@ func (b *buffer) newListener() (*mixed.Listener, error) {
 	if b.dom == nil {
 		return mixed.Open(b.open)
 	}
-	st, err := b.ep.Load().Prepare()
+	st, err := b.prepare()
 	if err != nil {
 		return nil, err
 	}
-	params, err := b.cfg.Params(st)
+	params, err := b.params(st)
 	if err != nil {
 		return nil, err
 	}
 	return mixed.Relist(b.dom, params)
+}
+
+func (b *buffer) prepare() (ep.Standing, error) {
+	if b.onGPU != nil {
+		return b.gpu.Load().Prepare()
+	}
+	return b.ep.Load().Prepare()
 }
 
 //export mwiBufferUpdate
@@ -117,6 +126,9 @@ func (b *buffer) update() error {
 func (b *buffer) forgetJoin() error {
 	e := b.ep.Swap(nil)
 	b.dom, b.cfg.Joining = nil, false
+	if b.onGPU != nil {
+		return b.dropGPU()
+	}
 	if e == nil {
 		return nil
 	}
@@ -178,7 +190,7 @@ func (b *buffer) connect(metas [][]byte, timeout time.Duration) error {
 	if err != nil {
 		return err
 	}
-	next, joining, err := readMetadata(b.open.Shm.Rank, metas)
+	next, joining, err := b.readMetadata(metas)
 	if err == nil {
 		if b.dom == nil {
 			err = b.join(l, metas, timeout, joining)
@@ -186,7 +198,7 @@ func (b *buffer) connect(metas [][]byte, timeout time.Duration) error {
 			err = b.rejoin(l, metas, timeout)
 		}
 	}
-	return b.endConnect(l, next, err)
+	return b.endConnect(l, next, timeout, err)
 }
 
 func (b *buffer) startConnect() (*mixed.Listener, error) {
@@ -202,13 +214,16 @@ func (b *buffer) startConnect() (*mixed.Listener, error) {
 	return b.meet.listener, nil
 }
 
-func (b *buffer) endConnect(l *mixed.Listener, next ep.Standing, err error) error {
+func (b *buffer) endConnect(l *mixed.Listener, next ep.Standing, timeout time.Duration, err error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
 		err = errors.Join(b.closedError(), b.meet.end())
 		if e := b.ep.Load(); e != nil {
 			_ = e.Close()
+		}
+		if b.onGPU != nil {
+			_ = b.closeGPU()
 		}
 		return err
 	}
@@ -217,7 +232,7 @@ func (b *buffer) endConnect(l *mixed.Listener, next ep.Standing, err error) erro
 		_ = l.Close()
 		return err
 	}
-	b.meet.next, b.meet.stage = next, stageMet
+	b.meet.next, b.meet.stage, b.meet.timeout = next, stageMet, timeout
 	if b.meet.change == nil && !b.cfg.Joining {
 		b.meet.stage = stageOver // all are new: the first epoch has begun
 	}
@@ -226,6 +241,9 @@ func (b *buffer) endConnect(l *mixed.Listener, next ep.Standing, err error) erro
 
 // join connects a rank that is new, to a new group or to one that runs.
 func (b *buffer) join(l *mixed.Listener, metas [][]byte, timeout time.Duration, joining bool) error {
+	if b.onGPU != nil {
+		return b.joinGPU(l, metas, timeout, joining)
+	}
 	dom, err := l.Connect(metas, timeout)
 	if err != nil {
 		return err
@@ -261,7 +279,8 @@ func (b *buffer) rejoin(l *mixed.Listener, metas [][]byte, timeout time.Duration
 
 // readMetadata compares what core/ep needs ranks to agree on and returns the
 // epoch that they make, and whether they join ranks that had one.
-func readMetadata(rank int, metas [][]byte) (next ep.Standing, joining bool, err error) {
+func (b *buffer) readMetadata(metas [][]byte) (next ep.Standing, joining bool, err error) {
+	rank := b.open.Shm.Rank
 	params := make([][]byte, len(metas))
 	for r, m := range metas {
 		if len(m) == 0 {
@@ -277,7 +296,11 @@ func readMetadata(rank int, metas [][]byte) (next ep.Standing, joining bool, err
 	if rank >= len(params) || params[rank] == nil {
 		return next, false, invalid("all has no metadata of this rank, %d", rank)
 	}
-	next, err = ep.CheckParams(rank, params)
+	if b.onGPU != nil {
+		next, err = gpu.CheckParams(rank, params)
+	} else {
+		next, err = ep.CheckParams(rank, params)
+	}
 	return next, joining, err
 }
 
@@ -300,11 +323,18 @@ func (b *buffer) install() error {
 	if b.meet.stage != stageMet {
 		return invalid("buffer %d has no meeting to install: call mw_buffer_update and mw_buffer_connect first", b.id)
 	}
-	if err := b.ep.Load().Install(b.meet.next.Epoch, b.meet.next.Next, b.commit); err != nil {
+	if err := b.begin(b.meet.next); err != nil {
 		return err
 	}
 	b.meet.stage, b.cfg.Joining = stageOver, false
 	return nil
+}
+
+func (b *buffer) begin(next ep.Standing) error {
+	if b.onGPU != nil {
+		return b.gpu.Load().Install(next.Epoch, next.Next, b.commit, b.meet.timeout)
+	}
+	return b.ep.Load().Install(next.Epoch, next.Next, b.commit)
 }
 
 // commit puts the ranks that have met in the places of the old ones, once.
@@ -321,9 +351,33 @@ func (b *buffer) commit() error {
 
 //export mwiBufferMembers
 func mwiBufferMembers(id uint64, out *C.mw_members_t) C.mw_status_t {
-	return observe(id, func(e *ep.Buffer) error {
-		ranks, epoch, lost := e.Membership()
+	b, err := buffers.get(id)
+	if err != nil {
+		return report(err)
+	}
+	return guard(b, func() error {
+		ranks, epoch, lost, err := b.membership()
+		if err != nil {
+			return err
+		}
 		out.ranks, out.epoch, out.num_lost = C.uint64_t(ranks), C.uint32_t(epoch), C.uint64_t(lost)
 		return nil
 	})
+}
+
+func (b *buffer) membership() (ranks uint64, epoch uint16, lost uint64, err error) {
+	if b.onGPU != nil {
+		g, err := b.gpuCore()
+		if err != nil {
+			return 0, 0, 0, err
+		}
+		ranks, epoch, lost = g.Membership()
+		return ranks, epoch, lost, nil
+	}
+	e, err := b.core()
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	ranks, epoch, lost = e.Membership()
+	return ranks, epoch, lost, nil
 }

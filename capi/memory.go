@@ -10,10 +10,19 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
+// kept is what stays in place as long as somebody retains it: a
+// transport.Segment, or the memory of a buffer on CUDA.
+type kept interface {
+	Retain()
+	Release()
+}
+
+var _ kept = transport.Segment(nil)
+
 // memory is a mw_memory_t: one mapping, and how often C has retained it.
 type memory struct {
 	id  uint64
-	seg transport.Segment
+	seg kept
 
 	mu      sync.Mutex
 	retains int
@@ -26,12 +35,12 @@ var memoryTable = newTable[*memory]("memory")
 type memories struct {
 	mu     sync.Mutex
 	closed bool
-	all    map[transport.Segment]*memory
+	all    map[kept]*memory
 }
 
 // of returns the memory of a mapping, making its id when it is first shown;
 // nil once the buffer is being closed.
-func (m *memories) of(seg transport.Segment) *memory {
+func (m *memories) of(seg kept) *memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -41,7 +50,7 @@ func (m *memories) of(seg transport.Segment) *memory {
 		return mem
 	}
 	if m.all == nil {
-		m.all = make(map[transport.Segment]*memory)
+		m.all = make(map[kept]*memory)
 	}
 	mem := &memory{seg: seg, open: true}
 	mem.id = memoryTable.add(mem)

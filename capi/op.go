@@ -13,8 +13,9 @@ import (
 
 // operation is a mw_op_t: a call that was not complete when it returned.
 type operation struct {
-	b *buffer
-	p *ep.Pending
+	b     *buffer
+	p     *ep.Pending
+	later *later // in place of p, on CUDA
 
 	mu sync.Mutex // guards the writing of d; never held in a wait
 	d  *dispatch  // nil for a combine, and once its result is complete
@@ -23,6 +24,12 @@ type operation struct {
 // wait drives the operation and keeps the caller's result up to date until it
 // is complete.
 func (o *operation) wait(until ep.Phase, slice time.Duration) error {
+	if o.later != nil {
+		if until == ep.PhaseSent {
+			return nil
+		}
+		return o.later.launch()
+	}
 	if err := o.p.Wait(until, slice); err != nil {
 		return err
 	}
@@ -44,9 +51,20 @@ func (o *operation) wait(until ep.Phase, slice time.Duration) error {
 	return nil
 }
 
+// cancel gives the operation up, and releases its handle, unless it has ended.
+func (o *operation) cancel() {
+	if o.later == nil {
+		o.p.Cancel()
+		return
+	}
+	if o.later.cancel() {
+		_ = o.b.releaseGPU(packHandle(o.b.id, uint64(o.later.handle)-1), nil) // stale: released before
+	}
+}
+
 // close gives the operation up. Nothing of the caller's is written after it.
 func (o *operation) close() {
-	o.p.Cancel()
+	o.cancel()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.d = nil
@@ -80,7 +98,7 @@ func mwiOpCancel(id uint64) C.mw_status_t {
 		return report(err)
 	}
 	return guard(o.b, func() error {
-		o.p.Cancel()
+		o.cancel()
 		return nil
 	})
 }

@@ -241,8 +241,8 @@ func mwiBufferPaths(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.m
 		return report(err)
 	}
 	return guard(b, func() error {
-		if _, err := b.core(); err != nil {
-			return err
+		if b.ep.Load() == nil && b.gpu.Load() == nil {
+			return errUnconnected(b.id)
 		}
 		paths, err := b.paths()
 		if err != nil {
@@ -263,6 +263,9 @@ func (b *buffer) paths() ([]path, error) {
 	paths := make([]path, len(found))
 	for i, p := range found {
 		paths[i] = path(p)
+	}
+	if g := b.gpu.Load(); g != nil {
+		b.onGPU.describe(g, paths)
 	}
 	return paths, nil
 }

@@ -36,12 +36,12 @@ func describeSystem() (systemReport, error) {
 	if err != nil {
 		return systemReport{}, err
 	}
-	absent := part{Reason: "not part of this version of Moewire"}
+	asked := part{Reason: "for buffers that ask for CUDA; has never run on a GPU"}
 	r := systemReport{
 		Version: version, GoVersion: runtime.Version(), ABIVersion: C.MW_ABI_VERSION,
 		VectorWidths: cpu.Widths(), Kernels: kern.Name(), CPUFeatures: cpu.Features(),
-		Transports: map[string]part{"shm": {Available: true}, "cudaipc": absent, "verbs": verbsPart(), "tcp": {Available: true}},
-		Devices:    map[string]part{"cpu": {Available: true}, "cuda": absent},
+		Transports: map[string]part{"shm": {Available: true}, "cudaipc": asked, "verbs": verbsPart(), "tcp": {Available: true}},
+		Devices:    map[string]part{"cpu": {Available: true}, "cuda": asked},
 	}
 	for _, w := range r.VectorWidths {
 		r.VectorWidth = max(r.VectorWidth, w)

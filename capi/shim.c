@@ -43,6 +43,14 @@ mw_status_t mw_system_report(char *buf, uint64_t cap, uint64_t *len)
 	return mwiSystemReport(buf, cap, len);
 }
 
+mw_status_t mw_cuda_report(const mw_bytes_t *driver, char *buf, uint64_t cap, uint64_t *len)
+{
+	mw_bytes_t none = {0, 0};
+	NOT_FORKED();
+	NOT_NULL(len);
+	return mwiCUDAReport(driver ? (mw_bytes_t *)driver : &none, buf, cap, len);
+}
+
 mw_status_t mw_buffer_size_hint(const mw_shape_t *shape, uint64_t *num_bytes)
 {
 	mw_shape_t s;
@@ -199,6 +207,12 @@ mw_status_t mw_handle_release(mw_handle_t handle)
 {
 	NOT_FORKED();
 	return mwiHandleRelease(handle.id);
+}
+
+mw_status_t mw_handle_release_on(mw_handle_t handle, uint64_t stream)
+{
+	NOT_FORKED();
+	return mwiHandleReleaseOn(handle.id, stream);
 }
 
 mw_status_t mw_op_wait(mw_op_t op, int32_t phase, int64_t timeout_us)

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/endpoint"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
@@ -68,6 +69,9 @@ var statuses = []struct {
 	{transport.ErrWouldBlock, C.MW_ERR_WOULD_BLOCK},
 	{op.ErrWouldBlock, C.MW_ERR_WOULD_BLOCK},
 	{transport.ErrBusy, C.MW_ERR_BUSY},
+	// Of CUDA.
+	{cuda.ErrNoDevice, C.MW_ERR_NO_DEVICE},
+	{cuda.ErrNoMemory, C.MW_ERR_NO_MEMORY},
 }
 
 func statusOf(err error) C.mw_status_t {
@@ -75,6 +79,9 @@ func statusOf(err error) C.mw_status_t {
 		if errors.Is(err, statuses[i].err) {
 			return statuses[i].status
 		}
+	}
+	if cuda.IsFailure(err) {
+		return C.MW_ERR_DEVICE
 	}
 	return C.MW_ERR_SYSTEM
 }

@@ -74,6 +74,9 @@ typedef int32_t mw_status_t;
 #define MW_ERR_NO_RESOURCE -21      /* the system has no more connections, or memory to lock */
 #define MW_ERR_BUSY -22             /* something of it is still in use; nothing happened */
 #define MW_ERR_NOT_SUPPORTED -23    /* not with this carrier, or not in this mode */
+/* Of CUDA: */
+#define MW_ERR_NO_DEVICE -24        /* no driver, or none that will do; says what was tried */
+#define MW_ERR_DEVICE -25           /* a call of the driver failed; named, with the driver's own text */
 
 typedef struct { uint64_t id; } mw_buffer_t;
 typedef struct { uint64_t id; } mw_handle_t; /* one dispatch, to be combined */
@@ -103,6 +106,19 @@ const char *mw_last_error(void);
  */
 mw_status_t mw_system_report(char *buf, uint64_t cap, uint64_t *len);
 
+/* Bytes of the caller's. */
+typedef struct {
+	uint64_t address;
+	uint64_t num_bytes;
+} mw_bytes_t;
+
+/*
+ * The CUDA driver and its devices as JSON, as mw_system_report. Initialises the
+ * driver in this process, and makes no context. `driver` is the path of the
+ * driver's library; NULL or empty: libcuda.so.1. MW_ERR_NO_DEVICE without one.
+ */
+mw_status_t mw_cuda_report(const mw_bytes_t *driver, char *buf, uint64_t cap, uint64_t *len);
+
 /* -------------------------------------------------------------- buffer -- */
 
 #define MW_CONFIG_DEBUG_FILL 1u /* fill released memory with NaN bytes (0xff) */
@@ -117,12 +133,6 @@ mw_status_t mw_system_report(char *buf, uint64_t cap, uint64_t *len);
 #define MW_CONFIG_RDMA_DC 8u
 /* For tests of tests: flips one bit in the first row of every combine. */
 #define MW_CONFIG_TEST_CORRUPT_COMBINE 0x80000000u
-
-/* Bytes of the caller's. */
-typedef struct {
-	uint64_t address;
-	uint64_t num_bytes;
-} mw_bytes_t;
 
 typedef struct {
 	uint32_t size;
@@ -164,12 +174,21 @@ typedef struct {
 	                            "node:N". Empty: the NUMA node that this process may run on, if it is one */
 	uint32_t tcp_zero_copy;  /* own: MW_ZERO_COPY_*: of what TCP carries */
 	uint32_t reserved;       /* 0 */
+	/* Where rows lie: see "CUDA" below. */
+	uint32_t device;         /* MW_DEVICE_*: the same on all ranks */
+	uint32_t device_ordinal; /* own: which CUDA device, as the driver counts them */
+	mw_bytes_t cuda_driver;  /* own: path of the driver's library; empty: libcuda.so.1 */
+	mw_bytes_t cuda_code;    /* own, for tests: code of the kernels, in place of the library's */
+	mw_bytes_t cuda_nvrtc;   /* own: where NVRTC may be, files or folders, with ':' between */
 } mw_config_t;
 
 /* Whether TCP sends long payloads without a copy into the kernel. What is encrypted is a copy. */
 #define MW_ZERO_COPY_AUTO 0u /* to other hosts, until the kernel says that it copies all the same */
 #define MW_ZERO_COPY_ON 1u   /* wherever the kernel can */
 #define MW_ZERO_COPY_OFF 2u  /* never */
+
+#define MW_DEVICE_CPU 0u
+#define MW_DEVICE_CUDA 1u
 
 /* Shared memory between ranks of one host, else what both have; says what it chose (mw_buffer_paths). */
 #define MW_TRANSPORT_AUTO 0u
@@ -486,6 +505,7 @@ typedef struct {
 	uint64_t extra[MW_MAX_EXTRAS];   /* any bytes [T, extra_row_bytes]; may be 0 if T == 0 */
 	uint32_t extra_row_bytes[MW_MAX_EXTRAS]; /* 0: none; at most MW_MAX_EXTRA_BYTES; the same on
 	                                            every rank */
+	uint64_t stream;                 /* CUDA: a CUstream; 0: the legacy default stream. Else 0 */
 } mw_dispatch_args_t;
 
 #define MW_PHASE_SENT 1 /* inputs are no longer needed */
@@ -565,6 +585,7 @@ typedef struct {
 	int64_t slice_us;
 	int32_t phase;            /* MW_PHASE_SENT: only out is still needed; MW_PHASE_DONE */
 	int32_t reserved;         /* 0 */
+	uint64_t stream;          /* as for dispatch */
 } mw_combine_args_t;
 
 /*
@@ -610,6 +631,29 @@ mw_status_t mw_buffer_combine_buffer(mw_buffer_t buffer, mw_handle_t handle, int
  * and does nothing.
  */
 mw_status_t mw_handle_release(mw_handle_t handle);
+
+/*
+ * The same for the handle of a CUDA buffer, when `stream` comes to it.
+ * (mw_handle_release takes the stream of the dispatch.)
+ */
+mw_status_t mw_handle_release_on(mw_handle_t handle, uint64_t stream);
+
+/*
+ * CUDA. With mw_config_t.device == MW_DEVICE_CUDA, x, topk_idx, topk_weights,
+ * active_ranks, recv_count, layout_range, out and all addresses of a result are
+ * the device's. Calls launch kernels on args->stream and return: nothing waits on
+ * the host, timeout_us bounds each wait on the device, and slice_us has no
+ * meaning. MW_PHASE_SENT launches what needs the inputs, mw_op_wait the rest, on
+ * the same stream. Memory passed in is borrowed until the stream has come past
+ * what was launched; for a recorded graph, as long as it is replayed. `result`
+ * is complete when a call returns; its addresses depend on the shape and the
+ * slot alone. memory_address and memory_bytes are 0. Calls on different streams
+ * are ordered by the caller.
+ *
+ * Errors of the device come with a later call (MW_ERR_DEVICE and others). Not
+ * on CUDA: num_bytes 0, DETERMINISTIC, DEBUG_FILL, MORE, FLAT, PRE_REDUCE, ranks
+ * of other hosts, statistics, traces and events (MW_ERR_NOT_SUPPORTED).
+ */
 
 /* ----------------------------------------------------------- operation -- */
 

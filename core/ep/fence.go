@@ -93,7 +93,10 @@ func (w *wait) try(now time.Time, waiting uint64) (v verdict, decided bool) {
 	if c.st != w.t.st || c.st.State() != op.Pending || w.b.epoch != w.epoch {
 		return verdict{}, true // ended meanwhile; the next step sees it
 	}
-	v, decided = c.trial.look(now, w, waiting)
+	v, decided = c.trial.look(now, &hearing{
+		peers: w.peers, self: w.b.self, members: w.b.membersOf(w.epoch), timeout: w.timeout,
+		patience: w.b.patience, age: w.b.wordAge(), clock: &w.b.rec.clock,
+	}, waiting)
 	if decided && v.causes == 0 && !v.until.IsZero() {
 		c.deadline, w.deadline = v.until, v.until
 	}

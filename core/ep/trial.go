@@ -4,8 +4,20 @@ import (
 	"math/bits"
 	"time"
 
+	"github.com/moewire/moewire/core/telemetry"
 	"github.com/moewire/moewire/core/transport"
 )
+
+// hearing is what a trial looks at.
+type hearing struct {
+	peers    []peer
+	self     int
+	members  uint64        // of the judge's epoch, now
+	timeout  time.Duration // that the judge gives a wait
+	patience time.Duration // of a wait's sleeps
+	age      time.Duration // that words of others may have
+	clock    *telemetry.Clock
+}
 
 // trial finds the cause of a delay. The rank that is waited for may be a
 // messenger: alive, and late only because it waits for another one itself. A
@@ -38,13 +50,13 @@ type verdict struct {
 }
 
 // look opens the trial or goes on with it.
-func (tr *trial) look(now time.Time, w *wait, waiting uint64) (v verdict, decided bool) {
+func (tr *trial) look(now time.Time, w *hearing, waiting uint64) (v verdict, decided bool) {
 	if !tr.open {
 		tr.begin(now, w.peers)
 		return verdict{}, false
 	}
 	tr.looks++
-	if tr.looks < trialLooks || now.Sub(tr.since) < max(trialSleeps*w.b.patience, trialAges*w.b.wordAge()) {
+	if tr.looks < trialLooks || now.Sub(tr.since) < max(trialSleeps*w.patience, trialAges*w.age) {
 		return verdict{}, false
 	}
 	tr.open = false
@@ -71,8 +83,8 @@ func (tr *trial) begin(now time.Time, peers []peer) {
 // decide blames the ranks at the ends of the chains of waits: those that do
 // not wait, or whose beat stands still. At the end of a messenger's wait they
 // have as much time from its beginning as we give our own.
-func (tr *trial) decide(now time.Time, w *wait, waiting uint64) (v verdict) {
-	members := w.b.membersOf(w.epoch)
+func (tr *trial) decide(now time.Time, w *hearing, waiting uint64) (v verdict) {
+	members := w.members
 	todo, seen, early := waiting&members, uint64(0), uint64(0)
 	causes := tr.still(w, todo)
 	for todo &^= causes; todo != 0; {
@@ -80,7 +92,7 @@ func (tr *trial) decide(now time.Time, w *wait, waiting uint64) (v verdict) {
 		seen |= 1 << m
 		p := &w.peers[m]
 		next := p.waitsFor().Load() & members
-		waited := time.Duration(w.b.rec.clock.At(now) - int64(p.since().Load()))
+		waited := time.Duration(w.clock.At(now) - int64(p.since().Load()))
 		end := now.Add(w.timeout - waited)
 		still := tr.still(w, next)
 		if now.Before(end) && still != 0 {
@@ -101,8 +113,8 @@ func (tr *trial) decide(now time.Time, w *wait, waiting uint64) (v verdict) {
 
 // still returns those of the ranks that are not waiting or do not move. This
 // rank itself is awake, and waits.
-func (tr *trial) still(w *wait, ranks uint64) (still uint64) {
-	for rest := ranks &^ (1 << w.b.self); rest != 0; rest &= rest - 1 {
+func (tr *trial) still(w *hearing, ranks uint64) (still uint64) {
+	for rest := ranks &^ (1 << w.self); rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
 		p := &w.peers[r]
 		if p.waitsFor().Load() == 0 || p.beat().Load() == tr.beats[r] {
@@ -114,7 +126,7 @@ func (tr *trial) still(w *wait, ranks uint64) (still uint64) {
 
 // breakCircle returns the rank that has waited longest of some that wait only
 // for one another, once that has been found several times.
-func (tr *trial) breakCircle(w *wait, seen uint64) uint64 {
+func (tr *trial) breakCircle(w *hearing, seen uint64) uint64 {
 	if tr.excuses++; tr.excuses < maxExcuses || seen == 0 {
 		return 0
 	}

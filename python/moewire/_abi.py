@@ -60,6 +60,8 @@ MW_ERR_REFUSED = -20
 MW_ERR_NO_RESOURCE = -21
 MW_ERR_BUSY = -22
 MW_ERR_NOT_SUPPORTED = -23
+MW_ERR_NO_DEVICE = -24
+MW_ERR_DEVICE = -25
 
 MW_CONFIG_DEBUG_FILL = 1
 MW_CONFIG_DETERMINISTIC = 4
@@ -83,6 +85,8 @@ MW_HUGE_PAGES_ADVISE = 1
 MW_HUGE_PAGES_REQUIRE = 2
 MW_NUMA_NONE = 0
 MW_NUMA_LOCAL = 1
+MW_DEVICE_CPU = 0
+MW_DEVICE_CUDA = 1
 MW_SHAPE_FP32_OUTPUTS = 1
 MW_SHAPE_FLAT = 2
 
@@ -167,6 +171,11 @@ class mw_config_t(Structure):
         ("rdma_near", mw_bytes_t),
         ("tcp_zero_copy", c_uint32),
         ("reserved", c_uint32),
+        ("device", c_uint32),
+        ("device_ordinal", c_uint32),
+        ("cuda_driver", mw_bytes_t),
+        ("cuda_code", mw_bytes_t),
+        ("cuda_nvrtc", mw_bytes_t),
     ]
 
 
@@ -303,6 +312,7 @@ class mw_dispatch_args_t(Structure):
         ("topk_weights", c_uint64),
         ("extra", c_uint64 * MW_MAX_EXTRAS),
         ("extra_row_bytes", c_uint32 * MW_MAX_EXTRAS),
+        ("stream", c_uint64),
     ]
 
 
@@ -323,6 +333,7 @@ class mw_combine_args_t(Structure):
         ("slice_us", c_int64),
         ("phase", c_int32),
         ("reserved", c_int32),
+        ("stream", c_uint64),
     ]
 
 
@@ -355,6 +366,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mw_version": (c_char_p, ()),
     "mw_last_error": (c_char_p, ()),
     "mw_system_report": (_status, (c_void_p, c_uint64, POINTER(c_uint64))),
+    "mw_cuda_report": (_status, (POINTER(mw_bytes_t), c_void_p, c_uint64, POINTER(c_uint64))),
     "mw_buffer_size_hint": (_status, (POINTER(mw_shape_t), POINTER(c_uint64))),
     "mw_buffer_create": (_status, (POINTER(mw_config_t), POINTER(mw_buffer_t))),
     "mw_buffer_metadata": (_status, (mw_buffer_t, c_void_p, c_uint64, POINTER(c_uint64))),
@@ -380,6 +392,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mw_buffer_combine": (_status, (mw_buffer_t, POINTER(mw_combine_args_t), POINTER(mw_op_t))),
     "mw_buffer_combine_buffer": (_status, (mw_buffer_t, mw_handle_t, c_int64, POINTER(c_uint64))),
     "mw_handle_release": (_status, (mw_handle_t,)),
+    "mw_handle_release_on": (_status, (mw_handle_t, c_uint64)),
     "mw_op_wait": (_status, (mw_op_t, c_int32, c_int64)),
     "mw_op_test": (_status, (mw_op_t,)),
     "mw_op_cancel": (_status, (mw_op_t,)),

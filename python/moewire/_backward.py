@@ -12,6 +12,7 @@ import torch
 from . import _abi as abi
 from . import _check, _lanes
 from .buffer import Buffer
+from .errors import UnsupportedError
 
 if TYPE_CHECKING:
     from ._rows import ReceivedRows
@@ -32,6 +33,8 @@ def check_inputs(
     """What a forward sends, before anything is made for it."""
     if not isinstance(buffer, Buffer):
         raise _check.refuse("buffer", type(buffer).__name__, "a moewire.Buffer")
+    if buffer.runtime.gpu is not None:
+        raise UnsupportedError("buffer: moewire.autograd is not on CUDA yet")
     _check.tensor("x", x, torch.bfloat16, (None, None))
     _check.tensor("topk_idx", topk_idx, torch.int64, (x.shape[0], None))
     _check.topk(topk_idx.shape[1])

@@ -7,13 +7,16 @@ buffer was created for.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from . import _abi as abi
 from ._numbers import integer as integer
 from ._numbers import refuse as refuse
+
+if TYPE_CHECKING:
+    from ._torch_cuda import Place
 
 # Bounds the small tensors allocated before the library sees the number.
 MAX_EXPERTS = 1 << 20
@@ -54,12 +57,22 @@ def plain(value: Any, dtype: torch.dtype) -> bool:
     )
 
 
-def tensor(name: str, value: object, dtype: torch.dtype, shape: tuple[int | None, ...]) -> None:
-    """A contiguous CPU tensor of ``dtype`` and ``shape``; None stands for any size."""
+def tensor(
+    name: str,
+    value: object,
+    dtype: torch.dtype,
+    shape: tuple[int | None, ...],
+    place: Place | None = None,
+) -> None:
+    """A contiguous tensor of ``dtype`` and ``shape``; None stands for any size.
+
+    On the CPU, or on the device of ``place``.
+    """
     if not isinstance(value, torch.Tensor):
         raise refuse(name, type(value).__name__, "a torch.Tensor")
-    if not value.is_cpu:
-        raise refuse(name, f"device {value.device}", "device cpu")
+    if not (value.is_cpu if place is None else place.holds(value)):
+        allowed = "device cpu" if place is None else f"device {place.name}"
+        raise refuse(name, f"device {value.device}", f"{allowed}, on which the buffer was made")
     if value.dtype is not dtype:
         raise refuse(name, f"dtype {value.dtype}", f"dtype {dtype}")
     if value.layout is not torch.strided:
@@ -77,7 +90,13 @@ def known(name: str, value: torch.Tensor, dtype: torch.dtype, shape: tuple[int, 
         tensor(name, value, dtype, shape)
 
 
-def outputs(x: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], name: str = "x") -> None:
+def outputs(
+    x: torch.Tensor,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    name: str = "x",
+    place: Place | None = None,
+) -> None:
     """Expert outputs of the ``dtype`` that was chosen at their dispatch."""
     given = getattr(x, "dtype", None)
     if given is not dtype and given in (torch.float32, torch.bfloat16):
@@ -85,7 +104,7 @@ def outputs(x: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], name: s
         if dtype is torch.float32:
             how = "the dispatch had fp32_outputs=True"
         raise refuse(name, f"dtype {given}", f"dtype {dtype} ({how})")
-    tensor(name, x, dtype, shape)
+    tensor(name, x, dtype, shape, place)
 
 
 def num_extras(name: str, count: int) -> None:
@@ -153,11 +172,13 @@ def topk(num_topk: int) -> None:
         raise refuse("topk_idx", f"{num_topk} selections per token", f"1 to {abi.MW_MAX_TOPK}")
 
 
-def active_ranks(value: torch.Tensor | None, num_ranks: int) -> tuple[int, int]:
+def active_ranks(
+    value: torch.Tensor | None, num_ranks: int, place: Place | None = None
+) -> tuple[int, int]:
     """Address and length of ``active_ranks``; (0, 0) for None."""
     if value is None:
         return 0, 0
-    tensor("active_ranks", value, torch.int32, (None,))
+    tensor("active_ranks", value, torch.int32, (None,), place)
     count = value.numel()
     if count < num_ranks:
         raise refuse("active_ranks", f"{count} entries", f"at least the {num_ranks} ranks")

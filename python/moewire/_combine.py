@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -12,6 +12,9 @@ from ._operation import Operation, start
 from ._plan import combine_args
 from ._runtime import Runtime
 from .handle import Handle
+
+if TYPE_CHECKING:
+    from ._torch_cuda import Place
 
 
 class Request(NamedTuple):
@@ -38,7 +41,7 @@ def output(out: torch.Tensor | None, handle: Handle) -> torch.Tensor:
 
 def run(runtime: Runtime, handle: Handle, request: Request) -> Operation:
     """Combines up to ``request.phase``; runs the dispatch's hook if it has not run."""
-    _check_request(request, handle)
+    check_request(request, handle)
     active = _check.active_ranks(request.active_ranks, runtime.num_ranks)
     runtime.refuse_closed()
     handle.finish()
@@ -50,9 +53,16 @@ def run(runtime: Runtime, handle: Handle, request: Request) -> Operation:
     return operation
 
 
-def _check_request(request: Request, handle: Handle) -> None:
+def check_request(request: Request, handle: Handle, place: Place | None = None) -> None:
+    """Raises what is wrong with the arguments, all but ``active_ranks``."""
     selections = (handle._num_tokens, handle._plan.num_topk)
     plan = handle._plan
+    if place is not None:
+        _check.outputs(request.x, plan.output_dtype, plan.rows, place=place)
+        _check.tensor("topk_idx", request.topk_idx, torch.int64, selections, place)
+        _check.tensor("topk_weights", request.topk_weights, torch.float32, selections, place)
+        _check.timeout(request.timeout_us)
+        return
     if not (_check.plain(request.x, plan.output_dtype) and request.x.shape == plan.rows):
         _check.outputs(request.x, plan.output_dtype, plan.rows)
     _check.known("topk_idx", request.topk_idx, torch.int64, selections)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ctypes import addressof
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 
@@ -13,6 +13,9 @@ from ._operation import Operation, start
 from ._plan import FORMAT_FLAGS, Key, Plan
 from ._runtime import Runtime
 from .handle import Handle
+
+if TYPE_CHECKING:
+    from ._torch_cuda import Place
 
 _RESULT_BYTES = abi.SIZE_OF[abi.mw_dispatch_result_t]
 # Looked up once, not at every call.
@@ -94,7 +97,7 @@ def checked_plan(runtime: Runtime, request: Request) -> Plan:
     """The plan, if every argument but ``active_ranks`` is right."""
     plan = _known_plan(runtime, request)
     if plan is None:
-        plan = runtime.plans.of(_check_request(request, runtime.num_ranks))
+        plan = runtime.plans.of(check_request(request, runtime.num_ranks))
     runtime.refuse_closed()
     return plan
 
@@ -102,7 +105,7 @@ def checked_plan(runtime: Runtime, request: Request) -> Plan:
 def _known_plan(runtime: Runtime, request: Request) -> Plan | None:
     """The plan of an earlier dispatch, if these arguments are right beyond doubt.
 
-    The quick way of ``_check_request``, for what is almost every call. None means: look closely.
+    The quick way of ``check_request``, for what is almost every call. None means: look closely.
     """
     x, topk_idx, _, num_max, num_experts, timeout_us, flags, _, weights = request
     if not (_plain(x, _BF16) and _plain(topk_idx, _INT64)):
@@ -125,18 +128,18 @@ def _known_plan(runtime: Runtime, request: Request) -> Plan | None:
     return runtime.plans.find((hidden, selections[1], num_max, num_experts, flags & FORMAT_FLAGS))
 
 
-def _check_request(request: Request, num_ranks: int) -> Key:
+def check_request(request: Request, num_ranks: int, place: Place | None = None) -> Key:
     """The key of the plan; raises what is wrong with the arguments."""
     name = "num_max_dispatch_tokens_per_rank"
     num_max = _check.integer(name, request.num_max_tokens, 1, _check.MAX_TOKENS)
     experts = _check.experts(request.num_experts, num_ranks)
-    _check.tensor("x", request.x, torch.bfloat16, (None, None))
+    _check.tensor("x", request.x, torch.bfloat16, (None, None), place)
     num_tokens, hidden = request.x.shape
     fp8, ue8m0 = bool(request.flags & _FP8), bool(request.flags & _UE8M0)
     _check.scales(fp8, bool(request.flags & _ROUND), ue8m0)
     _check.hidden(hidden, fp8, ue8m0)
     _check.tokens(num_tokens, num_max)
-    _check.tensor("topk_idx", request.topk_idx, torch.int64, (num_tokens, None))
+    _check.tensor("topk_idx", request.topk_idx, torch.int64, (num_tokens, None), place)
     num_topk = request.topk_idx.shape[1]
     _check.topk(num_topk)
     _check_weights(request)

@@ -15,6 +15,7 @@ from ._flat_plan import FORMAT_FLAGS, Extra, FlatPlan, row_bytes
 from ._flat_results import FlatHandle, FlatReceived, FlatRows
 from ._operation import start
 from ._runtime import Runtime, size_hint
+from .errors import UnsupportedError
 from .event import EventOverlap, Hook, completion, phase_for
 from .handle import refuse_foreign
 
@@ -147,6 +148,8 @@ class FlatCalls:
             flags | bare | abi.MW_DISPATCH_FLAT,
             phase_for(async_finish, return_recv_hook),
         )
+        if self.runtime.gpu is not None:
+            raise UnsupportedError("dispatch_flat: not on CUDA yet; use dispatch")
         held, rows = _run(self.runtime, request, self._copy_outputs)
         if request.phase == abi.MW_PHASE_DONE:
             return FlatReceived(held, rows, EventOverlap(), None)

@@ -21,8 +21,8 @@ from ._lib import Library
 MAX_KEPT = 64
 
 
-class _Owner:
-    """One retained mapping; released when the last tensor over it is gone."""
+class Owner:
+    """What a result lies in, retained; released when the last tensor over it is gone."""
 
     def __init__(self, library: Library, memory_id: int) -> None:
         self._library: Library | None = None
@@ -42,7 +42,7 @@ class Mapping:
     def __init__(self, library: Library, result: abi.mw_dispatch_result_t) -> None:
         self._address = int(result.memory_address)
         self._num_bytes = int(result.memory_bytes)
-        owner = _Owner(library, int(result.memory.id))
+        owner = Owner(library, int(result.memory.id))
         self._bytes = (ctypes.c_ubyte * self._num_bytes).from_address(self._address)
         self._bytes.owner = owner  # type: ignore[attr-defined]
         self._kept: OrderedDict[object, Any] = OrderedDict()

@@ -10,7 +10,7 @@ from . import _abi as abi
 from . import _combine, _dispatch
 from ._results import RecvX
 from ._runtime import Runtime
-from .event import EventOverlap, Hook, completion, phase_for
+from .event import EventOverlap, Hook, How, completion, phase_for
 from .handle import Handle, refuse_foreign
 
 Received: TypeAlias = tuple[RecvX, torch.Tensor, Handle, EventOverlap, Hook | None]
@@ -103,6 +103,9 @@ class PackedCalls:
             phase_for(async_finish, return_recv_hook),
             topk_weights,
         )
+        if self.runtime.gpu is not None:
+            how = How(async_finish, return_recv_hook)
+            return self.runtime.gpu.dispatch(request, how, self._copy_outputs)
         recv_x, recv_count, handle = _dispatch.run(self.runtime, request, self._copy_outputs)
         if request.phase == abi.MW_PHASE_DONE:
             return recv_x, recv_count, handle, EventOverlap(), None
@@ -154,7 +157,11 @@ class PackedCalls:
         without combining.
         """
         refuse_foreign(self.runtime, handle, Handle)
-        out = _combine.output(out, handle)
+        gpu = self.runtime.gpu
+        if gpu is not None:
+            out = gpu.output(out, (handle._num_tokens, handle._plan.hidden))
+        else:
+            out = _combine.output(out, handle)
         request = _combine.Request(
             x,
             topk_idx,
@@ -165,6 +172,8 @@ class PackedCalls:
             out,
             phase_for(async_finish, return_recv_hook),
         )
+        if gpu is not None:
+            return gpu.combine(handle, request, How(async_finish, return_recv_hook))
         operation = _combine.run(self.runtime, handle, request)
         event, hook = completion(operation, async_finish, return_recv_hook, (x, out))
         return out, event, hook

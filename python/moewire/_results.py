@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -78,6 +79,22 @@ def copies(
     target = Rows(torch.empty_like(source.data), scales, torch.empty_like(source.src_info))
     operation.when_done(partial(_copy, source, target, recv_count))
     return (target.data if scales is None else (target.data, scales)), target.src_info
+
+
+def copies_on_stream(
+    source: Rows, when_done: Callable[[Callable[[], None]], None]
+) -> tuple[RecvX, torch.Tensor]:
+    """Ordinary tensors on the device of ``source``, all rows of it: counts are not known here."""
+    parts = [part for part in source if part is not None]
+    copied = [torch.empty_like(part) for part in parts]
+
+    def copy() -> None:
+        for to, part in zip(copied, parts, strict=True):
+            to.copy_(part)
+
+    when_done(copy)
+    data, *scales, src_info = copied
+    return (data, scales[0]) if scales else data, src_info
 
 
 def _copy(source: Rows, target: Rows, recv_count: torch.Tensor) -> None:

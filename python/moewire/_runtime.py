@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from ctypes import byref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _abi as abi
 from ._events import EventLog
@@ -17,6 +17,9 @@ from ._memory import MappingCache
 from ._plan import SLICE_US, Plan, Plans
 from ._reach import fill
 from .errors import ClosedError, DeadlineError, MoewireError, from_status
+
+if TYPE_CHECKING:
+    from ._gpu import Gpu
 
 MAX_METADATA_BYTES = 1024
 
@@ -48,6 +51,7 @@ class Runtime:
     ) -> None:
         self.lib = library()
         self.id = abi.mw_buffer_t()
+        self.gpu: Gpu | None = None
         self.closed = False
         self.num_ranks = num_ranks
         self.plans = Plans(num_ranks, Plan)
@@ -68,6 +72,17 @@ class Runtime:
         self.lib.check(self.lib.buffer_create(byref(config), byref(self.id)))
         del texts  # the library has copied them
         self.events = EventLog(self.lib, self.id, rank)
+        if config.device == abi.MW_DEVICE_CUDA:
+            self.gpu = self._gpu_or_close(config.device_ordinal)
+
+    def _gpu_or_close(self, ordinal: int) -> Gpu:
+        from ._gpu import Gpu
+
+        try:
+            return Gpu(self, ordinal)
+        except BaseException:
+            self.close()
+            raise
 
     def metadata(self) -> bytes:
         """The bytes that every other rank must pass to ``connect``."""
@@ -130,6 +145,8 @@ class Runtime:
             return
         self.closed = True
         self._mappings.clear()
+        if self.gpu is not None:
+            self.gpu.close()
         self.lib.buffer_close(self.id)
 
     def refuse_closed(self) -> None:

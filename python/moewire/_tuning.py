@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import _abi as abi
-from . import _reach
+from . import _gpu_config, _reach
 from ._numbers import integer, refuse
 from ._reach import Reach
+
+if TYPE_CHECKING:
+    import torch
 
 STORES = {
     "auto": abi.MW_STORES_AUTO,
@@ -34,6 +37,7 @@ class Tuning(Reach, total=False):
     numa: Literal["none", "local"]
     num_threads: int
     spin_us: int | None
+    device: str | torch.device | None
 
 
 def native(tuning: Tuning) -> dict[str, int | bytes]:
@@ -41,6 +45,7 @@ def native(tuning: Tuning) -> dict[str, int | bytes]:
     given: dict[str, Any] = dict(tuning)
     fields: dict[str, int | bytes] = {
         **_reach.native(given),
+        **_gpu_config.native(given.pop("device", None)),
         "stores": _named("stores", given.pop("stores", "auto"), STORES),
         "huge_pages": _named("huge_pages", given.pop("huge_pages", "never"), HUGE_PAGES),
         "numa": _named("numa", given.pop("numa", "none"), NUMA),

@@ -96,6 +96,11 @@ class Buffer(PackedCalls, FlatCalls, Member):
         tcp_zero_copy: whether TCP sends long payloads without a copy: "auto" (to other hosts, until
             the kernel says that it copies all the same), "on" or "off". Each rank's own choice.
 
+    CUDA (docs/cuda.md; it has never run on a GPU):
+        device: "cuda", "cuda:N" or a ``torch.device``: all tensors of this buffer lie there, calls
+            are launched on the current stream and return, and nothing waits on the host; the same
+            kind on all ranks, which are of one host. "cpu" or None: CPU tensors.
+
     Any thread may call any method; a wait in one thread does not block another. ``close()``,
     leaving ``with``, or dropping the buffer leaves the group.
 
@@ -266,6 +271,8 @@ class Buffer(PackedCalls, FlatCalls, Member):
         _check.timeout(timeout_us)
         self.runtime.refuse_closed()
         handle.finish()
+        if self.runtime.gpu is not None and isinstance(handle, Handle):
+            return self.runtime.gpu.combine_buffer(handle)
         address = self.runtime.combine_buffer(handle._id, timeout_us)
         mapping = self.runtime.mapping(handle._result)
         view = _results.combine_view(mapping, address, handle._plan)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from . import _abi as abi
-from . import _advice, _between_hosts, _machine
+from . import _advice, _between_hosts, _cuda_report, _machine
 from ._lib import Library, library, library_path
 from ._version import __version__
 from .errors import LibraryError
@@ -44,6 +44,7 @@ def report() -> dict[str, Any]:
             "transformers": _engines.transformers_report(),
         },
     }
+    found["cuda_driver"] = _cuda_report.report(None if "error" in found["library"] else library())
     found["between_hosts"] = _hosts_report(found["library"])
     return {**found, "warnings": _advice.warnings(found)}
 

@@ -159,6 +159,18 @@ class NotSupportedError(MoewireError, RuntimeError):
     status = -23
 
 
+class NoDeviceError(MoewireError, RuntimeError):
+    """No CUDA driver, or no device that will do; the text says what was tried."""
+
+    status = -24
+
+
+class DeviceError(MoewireError, RuntimeError):
+    """A call of the CUDA driver failed; the text names it and has the driver's own words."""
+
+    status = -25
+
+
 class UnsupportedError(MoewireError, NotImplementedError):
     """Part of another library's interface that is not here; the text says what to use."""
 
@@ -191,6 +203,8 @@ _ALL: tuple[type[MoewireError], ...] = (
     NoResourceError,
     BusyError,
     NotSupportedError,
+    NoDeviceError,
+    DeviceError,
 )
 
 BY_STATUS: dict[int, type[MoewireError]] = {error.status: error for error in _ALL}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
 from . import _abi as abi
 from . import _check
 from .errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from ._torch_cuda import Place
 
 
 class NoEventError(InvalidArgument, AssertionError):
@@ -54,6 +57,20 @@ class Event:
         self._hook()
 
 
+class StreamEvent(Event):
+    """A moment of a stream. Waiting blocks the current stream, and not the calling thread."""
+
+    __slots__ = ("_event", "_place")
+
+    def __init__(self, place: Place, event: object) -> None:
+        self._place = place
+        self._event = event
+
+    def current_stream_wait(self) -> None:
+        """Lets what comes next on the current stream wait for the results."""
+        self._place.wait(self._place.stream(), self._event)
+
+
 class EventOverlap:
     """What dispatch and combine return as ``event``; a context manager that waits at its end.
 
@@ -81,6 +98,18 @@ class EventOverlap:
     def __exit__(self, *exception: object) -> None:
         if self.event is not None:
             self.event.current_stream_wait()
+
+
+class How(NamedTuple):
+    """How a call on CUDA is to end; at most one of them."""
+
+    async_finish: bool
+    return_recv_hook: bool
+
+    @property
+    def phase(self) -> int:
+        """An event is recorded behind everything, so only a hook leaves something."""
+        return abi.MW_PHASE_SENT if self.return_recv_hook else abi.MW_PHASE_DONE
 
 
 def phase_for(async_finish: bool, return_recv_hook: bool) -> int:

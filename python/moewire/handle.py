@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from . import _abi as abi
 from ._numbers import refuse
-from ._operation import Operation
 from ._plan import Plan
 from ._runtime import Runtime
 
@@ -15,6 +15,16 @@ if TYPE_CHECKING:
 
 # What releasing may answer without anything being wrong: it was released before.
 _RELEASED = (abi.MW_OK, abi.MW_ERR_STALE_HANDLE, abi.MW_ERR_HANDLE, abi.MW_ERR_CLOSED)
+
+
+class Driven(Protocol):
+    """An operation: on the CPU it is driven to its end, on CUDA its rest is launched."""
+
+    def finish(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+    def when_done(self, callback: Callable[[], None]) -> None: ...
 
 
 class Held:
@@ -26,7 +36,7 @@ class Held:
     _made_by = "dispatch"  # the method that callers know it from
     _runtime: Runtime
     _result: abi.mw_dispatch_result_t
-    _operation: Operation
+    _operation: Driven
     _num_tokens: int
     _combined = False
     _released = False
@@ -101,7 +111,7 @@ class Handle(Held, tuple[Any, ...]):
         items: tuple[Any, ...],
         runtime: Runtime,
         result: abi.mw_dispatch_result_t,
-        operation: Operation,
+        operation: Driven,
         plan: Plan,
         num_tokens: int,
     ) -> Handle:

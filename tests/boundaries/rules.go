@@ -69,10 +69,19 @@ var layers = []struct {
 	{"core/device/cuda/gpubench", []string{
 		"core/device/cuda", "core/device/cuda/images", "core/device/cuda/gpubench/baseline", "core/ep/layout", "core/internal/...",
 	}},
+	{"core/device/cuda/cudatest", []string{"core/internal/..."}},
+	// Device memory of one rank in the processes of others.
+	{"core/transport/cudaipc", []string{"core/transport", "core/device/cuda", "core/internal/..."}},
 
 	{"core/ep", []string{
 		"core/ep/layout", "core/ep/membership", "core/op", "core/telemetry",
 		"core/transport", "core/device", "core/internal/safego",
+	}},
+
+	// The same on a GPU.
+	{"core/ep/gpu", []string{
+		"core/ep", "core/ep/layout", "core/ep/membership", "core/transport", "core/transport/cudaipc",
+		"core/device", "core/device/cuda", "core/internal/safego",
 	}},
 
 	{"capi", []string{"core/..."}},
@@ -95,6 +104,7 @@ var rooms = []struct {
 			"core/transport/transporttest", "core/transport/tcp", "core/transport/verbs",
 			"core/transport/fake", "core/transport/mixed", "core/device/cpu", "core/device/cuda",
 			"core/device/cuda/gpubench/...", "capi",
+			"core/transport/fake", "core/transport/mixed", "core/device/cpu", "core/device/cuda", "core/device/cuda/cudatest", "capi",
 		},
 	},
 	{path: "C", within: []string{"capi", "core/device/cpu"}},

@@ -43,6 +43,11 @@ static void print_config(int first)
 	FIELD(mw_config_t, rdma_near);
 	FIELD(mw_config_t, tcp_zero_copy);
 	FIELD(mw_config_t, reserved);
+	FIELD(mw_config_t, device);
+	FIELD(mw_config_t, device_ordinal);
+	FIELD(mw_config_t, cuda_driver);
+	FIELD(mw_config_t, cuda_code);
+	FIELD(mw_config_t, cuda_nvrtc);
 	CLOSE();
 	OPEN(mw_shape_t);
 	FIELD(mw_shape_t, size);
@@ -194,6 +199,7 @@ static void print_dispatch(int first)
 	FIELD(mw_dispatch_args_t, topk_weights);
 	FIELD(mw_dispatch_args_t, extra);
 	FIELD(mw_dispatch_args_t, extra_row_bytes);
+	FIELD(mw_dispatch_args_t, stream);
 	CLOSE();
 }
 
@@ -215,6 +221,7 @@ static void print_combine(int first)
 	FIELD(mw_combine_args_t, slice_us);
 	FIELD(mw_combine_args_t, phase);
 	FIELD(mw_combine_args_t, reserved);
+	FIELD(mw_combine_args_t, stream);
 	CLOSE();
 }
 
@@ -340,6 +347,10 @@ static void print_constants(int first)
 	CONSTANT(MW_ERR_NO_RESOURCE);
 	CONSTANT(MW_ERR_BUSY);
 	CONSTANT(MW_ERR_NOT_SUPPORTED);
+	CONSTANT(MW_ERR_NO_DEVICE);
+	CONSTANT(MW_ERR_DEVICE);
+	CONSTANT(MW_DEVICE_CPU);
+	CONSTANT(MW_DEVICE_CUDA);
 	CONSTANT(MW_CONFIG_DEBUG_FILL);
 	CONSTANT(MW_CONFIG_DETERMINISTIC);
 	CONSTANT(MW_CONFIG_NO_RECORD);

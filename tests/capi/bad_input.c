@@ -29,6 +29,45 @@ static void test_report(void)
 	free(text);
 }
 
+static void test_cuda_report(void)
+{
+	static const char path[] = "/there/is/no/driver.so";
+	mw_bytes_t driver = {(uint64_t)(uintptr_t)path, sizeof path - 1};
+	mw_bytes_t nowhere = {0, 8}, long_one = {(uint64_t)(uintptr_t)path, 1 << 20};
+	uint64_t len = UNTOUCHED;
+	REFUSED(MW_ERR_NO_DEVICE, mw_cuda_report(&driver, NULL, 0, &len));
+	CHECK(strstr(mw_last_error(), path) && len == UNTOUCHED);
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_cuda_report(&nowhere, NULL, 0, &len));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_cuda_report(&long_one, NULL, 0, &len));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_cuda_report(&driver, NULL, 0, NULL));
+}
+
+static void test_cuda_config(void)
+{
+	static const char path[] = "/there/is/no/driver.so";
+	mw_config_t config = config_of(0, 1);
+	mw_buffer_t buffer = {UNTOUCHED};
+	config.device_ordinal = 1;
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_create(&config, &buffer));
+	config.device = 2;
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_create(&config, &buffer));
+	config.device = MW_DEVICE_CUDA;
+	config.num_bytes = 0;
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_create(&config, &buffer));
+	CHECK(strstr(mw_last_error(), "num_bytes"));
+	config.num_bytes = 8 << 20;
+	config.flags = MW_CONFIG_DETERMINISTIC;
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_create(&config, &buffer));
+	config.flags = 0;
+	config.cuda_code.num_bytes = 8;
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_create(&config, &buffer));
+	config.cuda_code.num_bytes = 0;
+	config.cuda_driver.address = (uint64_t)(uintptr_t)path;
+	config.cuda_driver.num_bytes = sizeof path - 1;
+	REFUSED(MW_ERR_NO_DEVICE, mw_buffer_create(&config, &buffer));
+	CHECK(strstr(mw_last_error(), path) && buffer.id == UNTOUCHED);
+}
+
 static void test_nulls(void)
 {
 	mw_config_t config = config_of(0, 1);
@@ -354,6 +393,8 @@ int main(void)
 {
 	test_versions();
 	test_report();
+	test_cuda_report();
+	test_cuda_config();
 	test_nulls();
 	test_configs();
 	test_old_config();

@@ -173,6 +173,8 @@ static mw_status_t call_combine_buffer(void)
 
 static mw_status_t call_release(void)
 {
+	if (rarely(2))
+		return mw_handle_release_on((mw_handle_t){some_handle()}, strange64());
 	return mw_handle_release((mw_handle_t){some_handle()});
 }
 
@@ -203,8 +205,9 @@ static mw_status_t call_text(void)
 		cap = 65536;
 	uint64_t *out = rarely(32) ? NULL : &len;
 	mw_status_t status;
-	switch (below(5)) {
+	switch (below(6)) {
 	case 0: status = mw_system_report(text, cap, out); break;
+	case 4: status = mw_cuda_report(NULL, text, cap, out); break;
 	case 3: status = mw_buffer_paths(some_buffer(), text, cap, out); break;
 	case 1: status = mw_buffer_stats(some_buffer(), text, cap, out); break;
 	case 2: status = mw_buffer_events(some_buffer(), strange64(), text, cap, out); break;

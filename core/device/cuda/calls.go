@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"runtime"
 	"unsafe"
 
 	"github.com/moewire/moewire/core/ep/layout"
@@ -15,6 +16,7 @@ type Call struct {
 	NumTokens int // T
 	TopK      int
 	Slot      int
+	Ticket    uint64 // the same in all calls of one operation
 	Flags     uint32
 	Stream    uint64
 	TimeoutNs int64  // of each wait; negative: none
@@ -59,7 +61,7 @@ func (e *Engine) prepare(c *Call) (common, error) {
 	case s.SizeBytes > e.cfg.SlabBytes:
 		return common{}, fmt.Errorf("the operation needs %d bytes per slot, the buffer has %d", s.SizeBytes, e.cfg.SlabBytes)
 	case c.NumTokens*c.TopK > e.cfg.MaxSelections || int(c.Shape.NumExperts) > e.cfg.MaxExperts:
-		return common{}, fmt.Errorf("%d x %d selections of %d experts, the buffer was made for %d of %d",
+		return common{}, fmt.Errorf("%d x %d selections of %d experts, the buffer was made for %d selections of %d experts",
 			c.NumTokens, c.TopK, c.Shape.NumExperts, e.cfg.MaxSelections, e.cfg.MaxExperts)
 	case c.Slot < 0 || c.Slot >= e.cfg.NumSlots:
 		return common{}, fmt.Errorf("slot %d of %d", c.Slot, e.cfg.NumSlots)
@@ -69,7 +71,7 @@ func (e *Engine) prepare(c *Call) (common, error) {
 	out.NumExperts, out.LocalExperts = int32(s.NumExperts), int32(s.LocalExperts)
 	out.NumTokens, out.MaxTokens = int32(c.NumTokens), int32(s.MaxTokens)
 	out.Hidden, out.TopK, out.Slot = int32(s.Hidden), int32(c.TopK), int32(c.Slot)
-	out.Flags, out.Active, out.TopkIdx = c.Flags, c.Active, c.TopkIdx
+	out.Flags, out.Active, out.TopkIdx, out.Ticket = c.Flags, c.Active, c.TopkIdx, c.Ticket
 	return out, nil
 }
 
@@ -89,9 +91,33 @@ func (e *Engine) of(slot int32, off int64) uint64 {
 // rowBlocks is how many blocks move n rows.
 func (e *Engine) rowBlocks(n int) int32 { return int32(max(1, min(n, e.d.NumSMs*blocksPerSM))) }
 
+// begin makes the device's context current, and fills in what all kernels of
+// a call share. end undoes the former.
+func (e *Engine) begin(c *Call) (common, error) {
+	common, err := e.prepare(c)
+	if err != nil {
+		return common, err
+	}
+	runtime.LockOSThread()
+	if err := e.calls.Push(e.d.ctx); err != nil {
+		runtime.UnlockOSThread()
+		return common, err
+	}
+	return common, nil
+}
+
+func (e *Engine) end(err error) error {
+	popped := e.calls.Pop()
+	runtime.UnlockOSThread()
+	if err == nil {
+		return popped
+	}
+	return err
+}
+
 // Send plans a dispatch and places its rows.
 func (e *Engine) Send(c *Dispatch) error {
-	common, err := e.prepare(&c.Call)
+	common, err := e.begin(&c.Call)
 	if err != nil {
 		return err
 	}
@@ -100,16 +126,16 @@ func (e *Engine) Send(c *Dispatch) error {
 	common.NumBlocks = int32(max(1, (c.NumTokens*c.TopK+int(e.threads.plan)-1)/int(e.threads.plan)))
 	e.args.plan = planArgs{Common: common, Count: count, Base: base, Index: index}
 	if err := launch(e, c.Stream, kernelPlan, common.NumBlocks, e.threads.plan, &e.args.plan); err != nil {
-		return err
+		return e.end(err)
 	}
 	common.NumBlocks = e.rowBlocks(c.NumTokens)
 	e.args.place = placeArgs{Common: common, X: c.X, Count: count, Base: base, Index: index, Where: e.of(s, e.at.where)}
-	return launch(e, c.Stream, kernelPlace, common.NumBlocks, e.threads.row, &e.args.place)
+	return e.end(launch(e, c.Stream, kernelPlace, common.NumBlocks, e.threads.row, &e.args.place))
 }
 
 // Receive waits for the rows of a dispatch that was sent.
 func (e *Engine) Receive(c *Dispatch) error {
-	common, err := e.prepare(&c.Call)
+	common, err := e.begin(&c.Call)
 	if err != nil {
 		return err
 	}
@@ -117,19 +143,19 @@ func (e *Engine) Receive(c *Dispatch) error {
 	e.args.receive = receiveArgs{
 		Common: common, RecvCount: c.RecvCount, Layout: c.Layout, Stats: c.Stats, Rows: e.of(common.Slot, e.at.rows),
 	}
-	return launch(e, c.Stream, kernelReceive, 1, e.threads.wait, &e.args.receive)
+	return e.end(launch(e, c.Stream, kernelReceive, 1, e.threads.wait, &e.args.receive))
 }
 
 // Publish shows a slot's outputs to the ranks whose rows they are.
 func (e *Engine) Publish(c *Combine) error {
-	common, err := e.prepare(&c.Call)
+	common, err := e.begin(&c.Call)
 	if err != nil {
 		return err
 	}
 	if c.Again {
 		e.args.wait = waitArgs{Common: common}
 		if err := launch(e, c.Stream, kernelAgain, 1, e.threads.wait, &e.args.wait); err != nil {
-			return err
+			return e.end(err)
 		}
 	}
 	common.NumBlocks = 1
@@ -137,39 +163,37 @@ func (e *Engine) Publish(c *Combine) error {
 		common.NumBlocks = int32(e.d.NumSMs * blocksPerSM)
 	}
 	e.args.publish = publishArgs{Common: common, Outputs: c.Outputs, Rows: e.of(common.Slot, e.at.rows)}
-	return launch(e, c.Stream, kernelPublish, common.NumBlocks, e.threads.row, &e.args.publish)
+	return e.end(launch(e, c.Stream, kernelPublish, common.NumBlocks, e.threads.row, &e.args.publish))
 }
 
 // Reduce waits for the outputs of this rank's rows and adds them up.
 func (e *Engine) Reduce(c *Combine) error {
-	common, err := e.prepare(&c.Call)
+	common, err := e.begin(&c.Call)
 	if err != nil {
 		return err
 	}
 	use := e.private.Address() + uint64(e.at.use) + uint64(common.Slot)*8
 	e.args.wait = waitArgs{Common: common, Use: use}
 	if err := launch(e, c.Stream, kernelWait, 1, e.threads.wait, &e.args.wait); err != nil {
-		return err
+		return e.end(err)
 	}
 	common.NumBlocks = e.rowBlocks(c.NumTokens)
 	e.args.reduce = reduceArgs{Common: common, Where: e.of(common.Slot, e.at.where), Weights: c.Weights, Out: c.Out, Use: use}
-	return launch(e, c.Stream, kernelReduce, common.NumBlocks, e.threads.row, &e.args.reduce)
+	return e.end(launch(e, c.Stream, kernelReduce, common.NumBlocks, e.threads.row, &e.args.reduce))
 }
 
 // Release gives a slot's operation back.
 func (e *Engine) Release(c *Call) error {
-	common, err := e.prepare(c)
+	common, err := e.begin(c)
 	if err != nil {
 		return err
 	}
 	e.args.wait = waitArgs{Common: common}
-	return launch(e, c.Stream, kernelRelease, 1, e.threads.wait, &e.args.wait)
+	return e.end(launch(e, c.Stream, kernelRelease, 1, e.threads.wait, &e.args.wait))
 }
 
 // launch queues a kernel. args is part of the engine, so on the heap.
 func launch[T any](e *Engine, stream uint64, kernel int, blocks int32, threads uint32, args *T) error {
 	grid := libcuda.Grid{Blocks: uint32(blocks), Threads: threads}
-	return e.d.do(func() error {
-		return e.calls.Launch(e.d.kernels[kernel], grid, libcuda.Stream(stream), unsafe.Pointer(args), unsafe.Sizeof(*args))
-	})
+	return e.calls.Launch(e.d.kernels[kernel], grid, libcuda.Stream(stream), unsafe.Pointer(args), unsafe.Sizeof(*args))
 }

@@ -86,7 +86,7 @@ func NewEngine(d *Device, cfg Config) (*Engine, error) {
 }
 
 func (e *Engine) allocate() (err error) {
-	if e.shared, err = e.d.Alloc(uint64(slabOff + int64(e.cfg.NumSlots)*e.cfg.SlabBytes)); err != nil {
+	if e.shared, err = e.d.Alloc(e.cfg.SharedBytes()); err != nil {
 		return err
 	}
 	e.at = scratchOf(&e.cfg)
@@ -116,6 +116,19 @@ func (e *Engine) Close() error {
 // Shared is where this rank's shared memory begins, for ranks of the same
 // process.
 func (e *Engine) Shared() uint64 { return e.shared.Address() }
+
+// Memory is what other ranks map, of SharedBytes. It stays the engine's.
+func (e *Engine) Memory() *Memory { return e.shared }
+
+// SharedBytes is the size of each rank's shared memory, but for rounding up.
+func (c *Config) SharedBytes() uint64 { return uint64(slabOff + int64(c.NumSlots)*c.SlabBytes) }
+
+// Counts and Ranges are room for the results of a slot's dispatch: int32 [L]
+// and int64 [L, R].
+func (e *Engine) Counts(slot int) uint64 { return e.of(int32(slot), e.at.received) }
+
+// Ranges is the other one.
+func (e *Engine) Ranges(slot int) uint64 { return e.of(int32(slot), e.at.ranges) }
 
 // Slab is where a slot's slab begins.
 func (e *Engine) Slab(slot int) uint64 {

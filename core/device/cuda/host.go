@@ -1,10 +1,13 @@
 package cuda
 
 import (
+	"errors"
+	"fmt"
 	"sync/atomic"
 	"unsafe"
 
 	"github.com/moewire/moewire/core/internal/dl"
+	"github.com/moewire/moewire/core/internal/libcuda"
 )
 
 // Host memory: orders, report, and room for copies.
@@ -39,4 +42,114 @@ func (e *Engine) TakeLate() (ranks uint64) {
 		}
 	}
 	return ranks
+}
+
+// Waits returns the ranks that something on the device waits for now, leaving
+// out waits of a few microseconds.
+func (e *Engine) Waits() (ranks uint64) {
+	for r := range e.cfg.NumRanks {
+		if atomic.LoadUint64(&e.report().Waits[r]) != 0 {
+			ranks |= 1 << r
+		}
+	}
+	return ranks
+}
+
+// Ops is how many operations the device has begun.
+func (e *Engine) Ops() uint64 { return atomic.LoadUint64(&e.report().Ops) }
+
+// Flags of an operation, as ranks agree on them. scales is a device.ScaleFormat.
+func Flags(fp8, wide bool, scales uint8) (flags uint32) {
+	if fp8 {
+		flags |= flagFP8 | uint32(scales)<<flagScalesShift
+	}
+	if wide {
+		flags |= flagWide
+	}
+	return flags
+}
+
+// FailureKind says what ended a buffer on the device.
+type FailureKind uint64
+
+// The kinds, and what Failure.Detail has.
+const (
+	FailedExpert   FailureKind = errorExpert   // topk_idx: position, value
+	FailedMismatch FailureKind = errorMismatch // rank, which parameter, mine, theirs
+	FailedCapacity FailureKind = errorCapacity // rank, expert, rows
+	FailedFenced   FailureKind = errorFenced
+	FailedNoHost   FailureKind = errorNoHost   // the rank that was waited for
+	FailedReleased FailureKind = errorReleased // the rank that has let go
+	FailedStale    FailureKind = errorStale    // slot
+)
+
+// Failure is what the device reports once.
+type Failure struct {
+	Kind   FailureKind // 0: none
+	Detail [4]uint64
+}
+
+// paramNames are those of docs/protocol.md.
+var paramNames = [...]string{"operation", "num_max_tokens_per_rank", "hidden", "num_experts", "dtype, outputs or scales"}
+
+// Error says it in words.
+func (f Failure) Error() string {
+	d := f.Detail
+	switch f.Kind {
+	case FailedExpert:
+		return fmt.Sprintf("topk_idx[%d] is %d", d[0], int64(d[1]))
+	case FailedMismatch:
+		name := "parameter"
+		if d[1] < uint64(len(paramNames)) {
+			name = paramNames[d[1]]
+		}
+		return fmt.Sprintf("%s: %d here, %d on rank %d", name, d[2], d[3], d[0])
+	case FailedCapacity:
+		return fmt.Sprintf("%d rows for expert %d do not fit at rank %d", d[2], d[1], d[0])
+	case FailedNoHost:
+		return fmt.Sprintf("nothing was decided about a wait for rank %d", d[0])
+	case FailedReleased:
+		return fmt.Sprintf("rank %d has released the operation", d[0])
+	case FailedStale:
+		return fmt.Sprintf("slot %d holds no operation that can be combined", d[0])
+	}
+	return fmt.Sprintf("failure %d of the device", f.Kind)
+}
+
+// Failure is the first error of the device.
+func (e *Engine) Failure() Failure {
+	r := e.report()
+	return Failure{Kind: FailureKind(atomic.LoadUint64(&r.Error)), Detail: r.Detail}
+}
+
+// Restart forgets all operations and errors, and makes base the number of the
+// next operation. Nothing of this engine runs on the device, and no other rank
+// reaches for its memory; addresses stay.
+func (e *Engine) Restart(base uint64) error {
+	*dl.At[uint64](e.host.host + stagingOff) = base
+	return e.d.do(func() error {
+		lib, private := e.d.lib, libcuda.DevicePtr(e.private.Address())
+		bases := libcuda.DevicePtr(uint64(e.at.bases))
+		err := lib.MemsetAsync(private, 0, uint64(bases), 0)
+		if err == nil {
+			err = lib.MemsetAsync(private+libcuda.DevicePtr(e.at.slots), 0, uint64(e.at.bytes-e.at.slots), 0)
+		}
+		if err == nil { // the number is the first word
+			err = lib.CopyToDeviceAsync(private, e.host.host+stagingOff, 8, 0)
+		}
+		err = errors.Join(err, e.d.finish())
+		if err == nil {
+			e.forgetReport()
+		}
+		return err
+	})
+}
+
+func (e *Engine) forgetReport() {
+	r := e.report()
+	for i := range r.Late {
+		atomic.StoreUint64(&r.Late[i], 0)
+		atomic.StoreUint64(&r.Waits[i], 0)
+	}
+	atomic.StoreUint64(&r.Error, 0)
 }

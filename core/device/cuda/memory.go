@@ -15,6 +15,9 @@ type Memory struct {
 	numBytes  uint64
 	mapped    bool // made of an allocation and a range of addresses
 	allocated libcuda.Allocation
+	opened    bool    // by an IPC handle
+	lender    *Memory // whose memory it is, within this process
+	loans
 }
 
 // Address is where the device sees it.
@@ -103,16 +106,30 @@ func (m *Memory) mapIt() (err error) {
 	return lib.SetAccess(p, m.numBytes, &libcuda.AccessDesc{Location: m.d.prop().Location, Flags: libcuda.AccessReadWrite})
 }
 
-// Close frees the memory. Idempotent; without a context nothing is freed, and
-// it may be called again.
+// Close frees the memory, or leaves that to the last one it is lent to.
+// Idempotent; without a context nothing is freed, and it may be called again.
 func (m *Memory) Close() error {
+	if m.lender != nil {
+		return m.giveBack()
+	}
+	if m.keep() {
+		return nil
+	}
+	return m.free(m.d)
+}
+
+// free frees the memory, in the context of d.
+func (m *Memory) free(d *Device) error {
 	if m.addr == 0 && m.allocated == 0 {
 		return nil
 	}
-	return m.d.do(func() error {
-		lib, addr, allocated, mapped := m.d.lib, m.addr, m.allocated, m.mapped
+	return d.do(func() error {
+		lib, addr, allocated, mapped := d.lib, m.addr, m.allocated, m.mapped
 		m.addr, m.allocated, m.mapped = 0, 0, false
 		var all []error
+		if m.opened {
+			return lib.CloseIPCHandle(addr)
+		}
 		if allocated == 0 {
 			return lib.MemFree(addr)
 		}

@@ -53,6 +53,8 @@ type slot struct {
 	Finished [8]uint32       `c:"finished"`
 	SlabOf   [MaxRanks]uint8 `c:"slab_of"`
 	Call     [4]uint32       `c:"call"`
+	Reduced  uint64          `c:"reduced"`
+	Ticket   uint64          `c:"ticket"`
 }
 
 // state is the device's side of one buffer.
@@ -79,6 +81,7 @@ type report struct {
 	Detail [4]uint64        `c:"detail"`
 	Ops    uint64           `c:"ops"`
 	_      [2]uint64
+	Waits  [MaxRanks]uint64 `c:"waits"`
 }
 
 // Errors of the device, in report.Error.
@@ -124,6 +127,7 @@ type common struct {
 	NumSlots     int32   `c:"num_slots"`
 	Flags        uint32  `c:"flags"`
 	NumBlocks    int32   `c:"num_blocks"`
+	Ticket       uint64  `c:"ticket"`
 	Active       address `c:"active"`
 	TopkIdx      address `c:"topk_idx"`
 }

@@ -92,4 +92,5 @@ var constants = map[string]int64{
 	"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH":      int64(ErrSystemDriverMismatch),
 	"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED":  int64(ErrStreamCaptureUnsupport),
 	"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED":  int64(ErrStreamCaptureInvalidate),
+	"CUDA_ERROR_STREAM_CAPTURE_IMPLICIT":     int64(ErrStreamCaptureImplicit),
 }

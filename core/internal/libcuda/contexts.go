@@ -47,6 +47,12 @@ func (l *Library) EnablePeerAccess(peer Context) error {
 	return l.check("cuCtxEnablePeerAccess", l.call.ctxEnablePeerAccess.Call(uintptr(peer), 0))
 }
 
+// Synchronize waits until all work of the current context is done, on all
+// streams. It is an error while one of them is captured.
+func (l *Library) Synchronize() error {
+	return l.check("cuCtxSynchronize", l.call.ctxSynchronize.Call())
+}
+
 // StreamPriorities are the least and the greatest of the current context; the
 // greatest is the smaller number.
 func (l *Library) StreamPriorities() (least, greatest int, err error) {

@@ -11,7 +11,7 @@ type functions struct {
 	deviceGetUUID, deviceTotalMem, deviceGetPCIBusID, deviceCanAccessPeer     dl.Func
 	devicePrimaryCtxRetain, devicePrimaryCtxRelease, devicePrimaryCtxGetState dl.Func
 	ctxGetCurrent, ctxPushCurrent, ctxPopCurrent, ctxEnablePeerAccess         dl.Func
-	ctxGetStreamPriorityRange                                                 dl.Func
+	ctxGetStreamPriorityRange, ctxSynchronize                                 dl.Func
 	memAlloc, memAllocManaged, memFree, memGetInfo, memHostAlloc              dl.Func
 	memFreeHost, memHostGetDevicePointer, memsetD8Async, memcpyHtoDAsync      dl.Func
 	memcpyDtoHAsync, memcpyDtoDAsync, pointerGetAttribute                     dl.Func
@@ -52,6 +52,7 @@ func (c *functions) required() map[string]*dl.Func {
 		"cuCtxPopCurrent_v2":             &c.ctxPopCurrent,
 		"cuCtxEnablePeerAccess":          &c.ctxEnablePeerAccess,
 		"cuCtxGetStreamPriorityRange":    &c.ctxGetStreamPriorityRange,
+		"cuCtxSynchronize":               &c.ctxSynchronize,
 		"cuMemAlloc_v2":                  &c.memAlloc,
 		"cuMemAllocManaged":              &c.memAllocManaged,
 		"cuMemFree_v2":                   &c.memFree,

@@ -11,11 +11,12 @@ import (
 type Caller struct {
 	lib                  *Library
 	launch, record, wait *dl.Hot
-	query                *dl.Hot
+	query, push, pop     *dl.Hot
 	args                 [dl.MaxHotArgs]uintptr
 	extra                [5]uintptr
 	numBytes             uint64
 	status               int32
+	popped               Context
 }
 
 // NewCaller makes a Caller.
@@ -24,6 +25,7 @@ func (l *Library) NewCaller() *Caller {
 		lib:    l,
 		launch: l.call.launchKernel.Hot(), record: l.call.eventRecord.Hot(),
 		wait: l.call.streamWaitEvent.Hot(), query: l.call.streamIsCapturing.Hot(),
+		push: l.call.ctxPushCurrent.Hot(), pop: l.call.ctxPopCurrent.Hot(),
 	}
 }
 
@@ -64,4 +66,14 @@ func (c *Caller) Wait(s Stream, e Event) error {
 func (c *Caller) Capturing(s Stream) (bool, error) {
 	err := c.lib.check("cuStreamIsCapturing", c.query.Call(uintptr(s), uintptr(unsafe.Pointer(&c.status)), 0))
 	return c.status == CaptureStatusActive, err
+}
+
+// Push is Library.PushContext.
+func (c *Caller) Push(ctx Context) error {
+	return c.lib.check("cuCtxPushCurrent_v2", c.push.Call(uintptr(ctx), 0, 0))
+}
+
+// Pop is Library.PopContext.
+func (c *Caller) Pop() error {
+	return c.lib.check("cuCtxPopCurrent_v2", c.pop.Call(uintptr(unsafe.Pointer(&c.popped)), 0, 0))
 }

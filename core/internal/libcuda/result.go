@@ -37,6 +37,7 @@ const (
 	ErrSystemDriverMismatch    Result = 803
 	ErrStreamCaptureUnsupport  Result = 900
 	ErrStreamCaptureInvalidate Result = 901
+	ErrStreamCaptureImplicit   Result = 906
 )
 
 // Error makes a Result usable with errors.Is.

@@ -23,6 +23,7 @@ var signatures = map[string]string{
 	"cuCtxPopCurrent_v2":             "CUcontext *",
 	"cuCtxEnablePeerAccess":          "CUcontext, unsigned",
 	"cuCtxGetStreamPriorityRange":    "int *, int *",
+	"cuCtxSynchronize":               "void",
 	"cuMemAlloc_v2":                  "CUdeviceptr *, size_t",
 	"cuMemAllocManaged":              "CUdeviceptr *, size_t, unsigned",
 	"cuMemFree_v2":                   "CUdeviceptr",

@@ -72,3 +72,9 @@ func Duplicate(raw int) (*FD, error) {
 	}
 	return newFD(own), nil
 }
+
+// Own takes over a descriptor that a library has made for this process.
+func Own(raw int) *FD {
+	unix.CloseOnExec(raw)
+	return newFD(raw)
+}

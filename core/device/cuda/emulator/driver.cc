@@ -398,6 +398,12 @@ CUresult cuCtxEnablePeerAccess(CUcontext, unsigned) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuCtxSynchronize(void) {
+  BEGIN(not_captured);
+  d->changed.wait(l, [] { return !any_work(); });
+  return CUDA_SUCCESS;
+}
+
 CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
   BEGIN(needs_context);
   *least = 0;

@@ -16,8 +16,9 @@ MW_KERNEL void moewire_combine_publish(const mw_publish_args a) {
   MW_SHARED(u32, skip);
   mw_slot *s = &c.state->slot[c.slot];
   if (threadIdx.x == 0) {
-    if (blockIdx.x == 0 && (!s->op || s->released)) mw_fail(c, MW_ERROR_STALE, c.slot);
-    skip = mw_failed(c) || !s->op || s->released;
+    bool stale = !s->op || s->released || s->ticket != c.ticket;
+    if (blockIdx.x == 0 && stale) mw_fail(c, MW_ERROR_STALE, c.slot);
+    skip = mw_failed(c) || stale;
   }
   __syncthreads();
   for (int l = 0; l < c.local_experts && a.outputs && !skip; l++) mw_copy_outputs(a, l);

@@ -71,9 +71,12 @@ MW_KERNEL void moewire_combine_reduce(const mw_reduce_args a) {
   if (!mw_is_last(c, MW_STEP_REDUCE) || skip) return;
   // After the last read: an owner that no longer waited for this rank may have
   // used the slab again under the reads.
-  if (threadIdx.x == 0 && !mw_in(c, mw_members(c), c.rank)) mw_fail(c, MW_ERROR_FENCED);
+  mw_slot *s = &c.state->slot[c.slot];
+  if (threadIdx.x == 0) {
+    if (!mw_in(c, mw_members(c), c.rank)) mw_fail(c, MW_ERROR_FENCED);
+    s->reduced = s->combines;
+  }
   __syncthreads();
-  const mw_slot *s = &c.state->slot[c.slot];
   int r = threadIdx.x;
   if (r < c.num_ranks && mw_has(s->owners & ~mw_owed(s), r) && !mw_failed(c))
     mw_store_release_sys(mw_line_at(mw_slab_at(c, r, s->slab_of[r]), c.slab.done, c.rank), mw_word(s->op - 1, s->combines));

@@ -65,7 +65,8 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
     s->op = b->op + 1;
     s->owners = s->writers;
     s->owed = s->writers & ~b->serve;
-    s->sent = s->counted = s->combines = s->released = 0;
+    s->sent = s->counted = s->combines = s->reduced = s->released = 0;
+    s->ticket = c.ticket;
     u32 call[] = {(u32)c.max_tokens, (u32)c.hidden, (u32)c.num_experts, c.flags & MW_FLAG_PARAMS};
     for (int i = 0; i < 4; i++) s->call[i] = call[i];
     c.state->next_op = b->op + 1;

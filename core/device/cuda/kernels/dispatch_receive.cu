@@ -31,7 +31,10 @@ MW_KERNEL void moewire_dispatch_receive(const mw_receive_args a) {
   const mw_common &c = a.c;
   MW_SHARED(u64, counted);
   mw_slot *s = &c.state->slot[c.slot];
-  if (threadIdx.x == 0) s->counted = 0;
+  if (threadIdx.x == 0) {
+    if (s->ticket != c.ticket) mw_fail(c, MW_ERROR_STALE, c.slot);
+    s->counted = 0;
+  }
   __syncthreads();
   mw_wait_together(c, [&](int r) {
     mw_settle(c, r);

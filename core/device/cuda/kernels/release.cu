@@ -5,6 +5,7 @@ MW_KERNEL void moewire_dispatch_release(const mw_wait_args a) {
   const mw_common &c = a.c;
   mw_slot *s = &c.state->slot[c.slot];
   int r = threadIdx.x;
+  if (s->ticket != c.ticket) return; // it was replaced, and so given back
   if (r < c.num_ranks && s->op && !s->released && !mw_failed(c)) {
     mw_settle(c, r);
     mw_release(c, s, c.slot, r);

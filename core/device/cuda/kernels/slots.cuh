@@ -61,11 +61,15 @@ template <class Wait> MW_INLINE void mw_wait_together(const mw_common &c, Wait w
   }
 }
 
+// Whether a slot's operation is given back by the next call for another one: it
+// was combined, and the sums of that are made.
+MW_INLINE bool mw_is_combined(const mw_slot *s) { return s->op && s->combines && s->reduced == s->combines; }
+
 // Gives back what was combined and is not combined again: every slot but keep.
 MW_INLINE void mw_release_combined(const mw_common &c, int keep, int rank) {
   for (int j = 0; j < c.num_slots; j++) {
     mw_slot *s = &c.state->slot[j];
-    if (j != keep && s->op && s->combines && !s->released) mw_release(c, s, j, rank);
+    if (j != keep && mw_is_combined(s) && !s->released) mw_release(c, s, j, rank);
   }
 }
 
@@ -73,7 +77,7 @@ MW_INLINE void mw_release_combined(const mw_common &c, int keep, int rank) {
 MW_INLINE void mw_note_released(const mw_common &c, int keep) {
   for (int j = 0; j < c.num_slots; j++) {
     mw_slot *s = &c.state->slot[j];
-    if (j != keep && s->op && s->combines) s->released = 1;
+    if (j != keep && mw_is_combined(s)) s->released = 1;
   }
 }
 

@@ -7,7 +7,8 @@
 // side of the bus.
 enum { MW_LOOK_EVERY = 64 };
 
-// How long past the deadline a wait goes on for the host's decision.
+// How long past the deadline a wait goes on while the host does not take what
+// it is told.
 enum { MW_HOST_GRACE_NS = 2000000000 };
 
 MW_INLINE bool mw_has(u64 set, int rank) { return set >> rank & 1; }
@@ -54,8 +55,8 @@ enum { MW_READY, MW_GONE };
 
 // Waits until ready() or the rank is out. Data goes before absence: a rank that
 // is out is looked at once more.
-template <class Ready> MW_INLINE int mw_await(const mw_common &c, int rank, Ready ready) {
-  u64 start = mw_now_ns(), seen = mw_members(c);
+template <class Ready> MW_INLINE int mw_turn(const mw_common &c, int rank, Ready ready, bool *told) {
+  u64 start = mw_now_ns(), seen = mw_members(c), heard = 0;
   for (u32 turn = 0;; turn++) {
     if (ready()) return MW_READY;
     if (turn % MW_LOOK_EVERY == MW_LOOK_EVERY - 1 || !mw_in(c, seen, rank)) {
@@ -68,11 +69,20 @@ template <class Ready> MW_INLINE int mw_await(const mw_common &c, int rank, Read
       if (members != seen) { // who was late may have waited for the lost rank
         seen = members;
         start = mw_now_ns();
+        heard = 0;
+      }
+      if (rank != c.rank) {
+        *told = true; // again and again: another launch may wait for it, too
+        mw_store_relaxed_sys(&c.report->waits[rank], 1);
       }
       u64 waited = mw_now_ns() - start;
       if (c.timeout_ns >= 0 && waited > (u64)c.timeout_ns) {
-        if (rank != c.rank) mw_store_relaxed_sys(&c.report->late[rank], 1);
-        if (waited > (u64)c.timeout_ns + MW_HOST_GRACE_NS) {
+        if (heard == 0) heard = c.timeout_ns;
+        if (rank != c.rank && mw_load_relaxed_sys(&c.report->late[rank]) == 0) {
+          heard = waited; // the host has taken it: it is there
+          mw_store_relaxed_sys(&c.report->late[rank], 1);
+        }
+        if (waited > heard + MW_HOST_GRACE_NS) {
           mw_fail(c, MW_ERROR_NO_HOST, rank);
           return MW_GONE;
         }
@@ -81,6 +91,13 @@ template <class Ready> MW_INLINE int mw_await(const mw_common &c, int rank, Read
     }
     mw_pause();
   }
+}
+
+template <class Ready> MW_INLINE int mw_await(const mw_common &c, int rank, Ready ready) {
+  bool told = false;
+  int end = mw_turn(c, rank, ready, &told);
+  if (told) mw_store_relaxed_sys(&c.report->waits[rank], 0);
+  return end;
 }
 
 // The last block of a launch to come here, all its threads, goes on with true;

@@ -58,6 +58,8 @@ struct mw_slot {
   u32 finished[8]; // blocks that have ended, by step
   u8 slab_of[MW_MAX_RANKS]; // which slab of an owner is written to
   u32 call[4]; // M, H, E and flags of its call
+  u64 reduced;    // of the combines: those whose sums are made
+  u64 ticket;     // of the call that began the operation
 };
 
 // The device's side of one buffer.
@@ -79,11 +81,12 @@ struct mw_orders {
 
 // What the device says to the host.
 struct mw_report {
-  u64 late[MW_MAX_RANKS]; // not 0: a wait for this rank is past its deadline; the host decides
+  u64 late[MW_MAX_RANKS]; // not 0: a wait for this rank is past its deadline; the host takes it, and decides
   u64 error;              // MW_ERROR_*, the first that happened
   u64 detail[4];          // its numbers
   u64 ops;                // operations begun
   u64 pad[2];
+  u64 waits[MW_MAX_RANKS]; // not 0: something waits for this rank, and not for the first moment
 };
 
 enum {
@@ -121,6 +124,7 @@ struct mw_common {
   i32 slot, num_slots;
   u32 flags;
   i32 num_blocks; // of this launch
+  u64 ticket; // the same in all launches of one operation
   i32 *active; // the caller's active_ranks, int32 [num_ranks], or null
   const i64 *topk_idx; // [T, K]
 };

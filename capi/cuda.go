@@ -1,0 +1,284 @@
+package main
+
+// #include "internal.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/moewire/moewire/core/device/cuda"
+	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/transport/mixed"
+)
+
+// maxCodeBytes bounds the code of kernels that a caller gives.
+const maxCodeBytes = 64 << 20
+
+// onGPU is what a buffer on CUDA has beside what all have.
+type onGPU struct {
+	cfg     gpu.Config
+	ordinal int
+	driver  string
+	given   []byte // code, in place of ours
+	nvrtc   string
+	memory  gpuMemory
+
+	mu    sync.Mutex
+	dev   *cuda.Device
+	code  string // where the device's code comes from
+	slots [cuda.MaxSlots]slotUse
+}
+
+// slotUse is the latest dispatch in a slot.
+type slotUse struct {
+	handle   gpu.Handle
+	stream   uint64
+	combineX uint64
+	combined bool
+}
+
+// gpuOf reads where rows lie; nil for the CPU.
+func gpuOf(c *C.mw_config_t) (*onGPU, error) {
+	if err := inRange("config->device", int64(c.device), C.MW_DEVICE_CPU, C.MW_DEVICE_CUDA); err != nil {
+		return nil, err
+	}
+	if c.device == C.MW_DEVICE_CPU {
+		if c.device_ordinal != 0 {
+			return nil, invalid("config->device_ordinal is %d, allowed 0 without MW_DEVICE_CUDA", uint32(c.device_ordinal))
+		}
+		return nil, nil
+	}
+	const without = C.MW_CONFIG_DEBUG_FILL | C.MW_CONFIG_DETERMINISTIC | C.MW_CONFIG_TEST_CORRUPT_COMBINE
+	if c.flags&without != 0 {
+		return nil, invalid("config->flags is %#x: %#x are not possible with MW_DEVICE_CUDA", uint32(c.flags), uint32(c.flags&without))
+	}
+	if c.num_bytes == 0 {
+		return nil, invalid("config->num_bytes is 0, allowed with MW_DEVICE_CUDA: what mw_buffer_size_hint gives")
+	}
+	if err := inRange("config->device_ordinal", int64(c.device_ordinal), 0, 1<<16); err != nil {
+		return nil, err
+	}
+	g := &onGPU{ordinal: int(c.device_ordinal), cfg: gpu.Config{NumSlots: int(c.num_slots), NumBytes: int64(c.num_bytes)}}
+	return g, g.readTexts(c)
+}
+
+func (g *onGPU) readTexts(c *C.mw_config_t) error {
+	driver, err := text("config->cuda_driver", c.cuda_driver)
+	if err != nil {
+		return err
+	}
+	nvrtc, err := text("config->cuda_nvrtc", c.cuda_nvrtc)
+	if err != nil {
+		return err
+	}
+	if err := inRange("config->cuda_code.num_bytes", int64(min(uint64(c.cuda_code.num_bytes), 1<<62)), 0, maxCodeBytes); err != nil {
+		return err
+	}
+	code, err := view[byte]("config->cuda_code", uint64(c.cuda_code.address), int64(c.cuda_code.num_bytes))
+	g.driver, g.nvrtc, g.given = string(driver), string(nvrtc), append([]byte(nil), code...)
+	return err
+}
+
+// open opens the device and loads the kernels. It makes the device's context
+// if there is none.
+func (g *onGPU) open() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.dev != nil {
+		return nil
+	}
+	dev, from, err := cuda.OpenAt(g.driver, g.ordinal, g.codeFor)
+	if err != nil {
+		return err
+	}
+	g.dev, g.code = dev, from
+	return nil
+}
+
+// use notes which dispatch has a slot now.
+func (g *onGPU) use(res *gpu.Result, stream uint64) {
+	g.mu.Lock()
+	g.slots[res.Slot] = slotUse{handle: res.Handle, stream: stream, combineX: res.CombineX}
+	g.mu.Unlock()
+}
+
+// of finds the dispatch of a handle; nil if its slot serves a later one.
+func (g *onGPU) of(h gpu.Handle, f func(*slotUse)) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for i := range g.slots {
+		if g.slots[i].handle == h {
+			f(&g.slots[i])
+			return true
+		}
+	}
+	return false
+}
+
+// close gives the device back, once its buffer is closed.
+func (g *onGPU) close() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.dev == nil {
+		return nil
+	}
+	err := g.dev.Close()
+	if err == nil {
+		g.dev = nil
+	}
+	return err
+}
+
+// joinGPU is join on CUDA: memory on the device, which the others map.
+func (b *buffer) joinGPU(l *mixed.Listener, metas [][]byte, timeout time.Duration, joining bool) error {
+	until := time.Now().Add(timeout)
+	dom, err := l.Connect(metas, timeout)
+	if err != nil {
+		return err
+	}
+	cfg := b.onGPU.cfg
+	cfg.Joining = joining
+	g, err := gpu.New(dom, b.onGPU.dev, cfg)
+	if err != nil {
+		return errors.Join(err, dom.Close())
+	}
+	b.mu.Lock()
+	b.cfg.Joining, b.dom = joining, dom
+	b.gpu.Store(g)
+	closed := b.closed
+	b.mu.Unlock()
+	if closed || joining {
+		return nil // closed: endConnect sees it
+	}
+	if err := g.Connect(time.Until(until)); err != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.dom = nil
+		return errors.Join(err, b.dropGPU())
+	}
+	return nil
+}
+
+// dropGPU closes the core of a buffer on CUDA. Nil without one.
+func (b *buffer) dropGPU() error {
+	g := b.gpu.Load()
+	if g == nil {
+		return nil
+	}
+	err := g.Close()
+	if err == nil {
+		b.gpu.CompareAndSwap(g, nil)
+	}
+	return err
+}
+
+// closeGPU ends a buffer on CUDA. It leaves its group now, and its memory goes
+// when nobody retains it.
+func (b *buffer) closeGPU() error {
+	b.memories.forget()
+	if !b.onGPU.memory.close(b.freeGPU) {
+		return b.freeGPU()
+	}
+	if g := b.gpu.Load(); g != nil {
+		_, _ = g.Prepare() // an error says that it is out already
+	}
+	return nil
+}
+
+// freeGPU gives memory and device back.
+func (b *buffer) freeGPU() error {
+	if err := b.dropGPU(); err != nil {
+		return err // the device still works for it
+	}
+	return b.onGPU.close()
+}
+
+// gpuMemory counts who looks at the memory of a buffer on CUDA.
+type gpuMemory struct {
+	mu   sync.Mutex
+	n    int
+	free func() error // once the buffer is closed
+}
+
+// Retain keeps the memory in place until Release.
+func (m *gpuMemory) Retain() {
+	m.mu.Lock()
+	m.n++
+	m.mu.Unlock()
+}
+
+// Release frees the memory of a closed buffer with the last one.
+func (m *gpuMemory) Release() {
+	m.mu.Lock()
+	m.n--
+	free := m.free
+	if m.n > 0 {
+		free = nil
+	}
+	m.mu.Unlock()
+	if free != nil {
+		_ = free() // nobody is there to be told
+	}
+}
+
+// close says that the buffer is closed, and whether somebody looks at its
+// memory, so that the last Release frees it.
+func (m *gpuMemory) close(free func() error) (later bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.n > 0 {
+		m.free = free
+	}
+	return m.n > 0
+}
+
+// gpuCore returns the core of a buffer on CUDA, once there is one.
+func (b *buffer) gpuCore() (*gpu.Buffer, error) {
+	if g := b.gpu.Load(); g != nil {
+		return g, nil
+	}
+	return nil, errUnconnected(b.id)
+}
+
+//export mwiCUDAReport
+func mwiCUDAReport(driver *C.mw_bytes_t, buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t {
+	return guard(nil, func() error {
+		path, err := text("driver", *driver)
+		if err != nil {
+			return err
+		}
+		found, err := cuda.NewSurvey(string(path))
+		if err != nil {
+			return err
+		}
+		return copyJSON(found, buf, size, length)
+	})
+}
+
+// pathWords say how memory on a device gets from rank to rank.
+var pathWords = map[string]string{
+	"self":    "its own memory",
+	"process": "memory of the same process",
+	"fd":      "memory mapped by descriptor",
+	"ipc":     "memory opened by CUDA IPC",
+}
+
+// describe says of ranks that are reached through memory on devices how.
+func (g *onGPU) describe(b *gpu.Buffer, paths []path) {
+	g.mu.Lock()
+	device := fmt.Sprintf("CUDA device %d, %s", g.ordinal, g.code)
+	g.mu.Unlock()
+	for r := range paths {
+		how := b.Path(r)
+		if how == "" {
+			continue
+		}
+		paths[r] = path{Rank: r, Carrier: "cuda", Device: device, Why: pathWords[how]}
+		if how == "self" {
+			paths[r].Carrier = how
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package main
+
+// #include "internal.h"
+import "C"
+
+import (
+	"fmt"
+	"math"
+	"sync"
+
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/op"
+	"github.com/moewire/moewire/core/transport"
+)
+
+func notOnGPU(format string, args ...any) error {
+	return fmt.Errorf("%w on CUDA: "+format, append([]any{transport.ErrNotSupported}, args...)...)
+}
+
+// gpuHandle finds the operation of a handle that must be this buffer's.
+func (b *buffer) gpuHandle(id uint64) (*gpu.Buffer, gpu.Handle, error) {
+	owner, n, err := unpackHandle(id)
+	if err != nil {
+		return nil, 0, err
+	}
+	if owner != b.id {
+		return nil, 0, invalid("handle belongs to buffer %d, this is buffer %d", owner, b.id)
+	}
+	g, err := b.gpuCore()
+	return g, gpu.Handle(n + 1), err
+}
+
+// combineGPU launches a combine: its first phase or both.
+func (b *buffer) combineGPU(a *C.mw_combine_args_t, opID *C.uint64_t) error {
+	g, h, err := b.gpuHandle(uint64(a.handle.id))
+	if err != nil {
+		return err
+	}
+	phase, err := gpuPhase(a.phase, a.slice_us)
+	if err != nil {
+		return err
+	}
+	c := launches.Get().(*launch)
+	defer c.free()
+	if err := c.readCombine(a, g.NumRanks()); err != nil {
+		return err
+	}
+	if err := b.onGPU.checkInPlace(h, a.flags&C.MW_COMBINE_ZERO_COPY != 0, c.combine.X); err != nil {
+		return err
+	}
+	if err := g.Combine(h, &c.combine, phase); err != nil {
+		return err
+	}
+	b.onGPU.of(h, func(s *slotUse) { s.combined = true })
+	*opID = 0
+	if phase == gpu.PhaseSent {
+		*opID = C.uint64_t(ops.add(&operation{b: b, later: &later{handle: h, run: g.Reduce}}))
+	}
+	return nil
+}
+
+func (c *launch) readCombine(a *C.mw_combine_args_t, ranks int) error {
+	const known = C.MW_COMBINE_ZERO_COPY | C.MW_COMBINE_FLAT
+	switch {
+	case a.flags&^known != 0:
+		return invalid("args->flags is %#x, allowed bits %#x", uint32(a.flags), known)
+	case a.flags&C.MW_COMBINE_FLAT != 0:
+		return notOnGPU("args->flags is %#x: MW_COMBINE_FLAT", uint32(a.flags))
+	case a.reserved != 0:
+		return invalid("args->reserved is %d, allowed 0", int32(a.reserved))
+	}
+	if err := inRange("num_tokens", int64(a.num_tokens), 0, math.MaxInt32); err != nil {
+		return err
+	}
+	if err := checkSelections(a, false); err != nil {
+		return err
+	}
+	timeout, err := micros("timeout_us", int64(a.timeout_us))
+	if err != nil {
+		return err
+	}
+	active, err := gpuMask(uint64(a.active_ranks), int64(a.num_active_ranks), ranks)
+	if err != nil {
+		return err
+	}
+	c.combine = gpu.CombineArgs{
+		X: uint64(a.x), TopkIdx: uint64(a.topk_idx), TopkWeights: uint64(a.topk_weights), Out: uint64(a.out),
+		NumTokens: int(a.num_tokens), TopK: int(a.num_topk), ActiveRanks: active, Stream: uint64(a.stream), Timeout: timeout,
+	}
+	if a.x == 0 {
+		return invalid("x is NULL, allowed expert outputs, or the handle's combine buffer")
+	}
+	return nil
+}
+
+// checkInPlace: with zero_copy, x is where outputs go.
+func (g *onGPU) checkInPlace(h gpu.Handle, zeroCopy bool, x uint64) (err error) {
+	if zeroCopy {
+		g.of(h, func(s *slotUse) {
+			if s.combineX != x {
+				err = invalid("x is at %#x, allowed with zero_copy: the handle's combine buffer, at %#x", x, s.combineX)
+			}
+		})
+	}
+	return err
+}
+
+// combineBufferGPU: nobody reads it before the first combine. Afterwards only
+// the device knows.
+func (b *buffer) combineBufferGPU(id uint64) (at uint64, err error) {
+	g, h, err := b.gpuHandle(id)
+	if err != nil {
+		return 0, err
+	}
+	if err := g.Err(); err != nil {
+		return 0, err
+	}
+	found := b.onGPU.of(h, func(s *slotUse) {
+		if s.combined {
+			err = notOnGPU("the combine buffer of a handle that was combined; pass x that lies elsewhere")
+		}
+		at = s.combineX
+	})
+	if !found {
+		err = fmt.Errorf("%w: its slot serves a later dispatch", ep.ErrStaleHandle)
+	}
+	return at, err
+}
+
+// releaseGPU gives a handle back on a stream; on that of its dispatch if on is
+// nil.
+func (b *buffer) releaseGPU(id uint64, on *uint64) error {
+	g, h, err := b.gpuHandle(id)
+	if err != nil {
+		return err
+	}
+	var stream uint64
+	if !b.onGPU.of(h, func(s *slotUse) { stream = s.stream }) {
+		return fmt.Errorf("%w: its slot serves a later dispatch", ep.ErrStaleHandle)
+	}
+	if on != nil {
+		stream = *on
+	}
+	return g.Release(h, stream)
+}
+
+//export mwiHandleReleaseOn
+func mwiHandleReleaseOn(id, stream uint64) C.mw_status_t {
+	owner, _, err := unpackHandle(id)
+	if err != nil {
+		return report(err)
+	}
+	b, err := buffers.get(owner)
+	if err != nil {
+		return report(err)
+	}
+	return guard(b, func() error {
+		if b.onGPU == nil {
+			return invalid("handle is of a buffer on the CPU, which has no streams")
+		}
+		return b.releaseGPU(id, &stream)
+	})
+}
+
+// later is the second phase of a call on CUDA, launched once.
+type later struct {
+	handle gpu.Handle
+	run    func(gpu.Handle) error
+
+	mu    sync.Mutex
+	ended bool
+	err   error
+}
+
+// launch launches it. The same answer at every later call.
+func (l *later) launch() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.ended {
+		l.ended, l.err = true, l.run(l.handle)
+	}
+	return l.err
+}
+
+// cancel keeps it from being launched. Whether it was not.
+func (l *later) cancel() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return false
+	}
+	l.ended, l.err = true, op.ErrCancelled
+	return true
+}

@@ -1,0 +1,136 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/moewire/moewire/core/internal/libcuda"
+)
+
+// loans count who uses a Memory besides its owner.
+type loans struct {
+	mu       sync.Mutex
+	borrowed int
+	over     bool // the owner has closed it
+}
+
+// keep notes that the owner is done, and reports whether others are not.
+func (m *Memory) keep() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.over = m.borrowed > 0
+	return m.over
+}
+
+// Lend gives a second owner in this process, on the same device: the memory
+// stays until both have closed it.
+func (m *Memory) Lend(to *Device) (*Memory, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.addr == 0 || m.over:
+		return nil, errors.New("the memory is closed")
+	case to.dev != m.d.dev:
+		return nil, fmt.Errorf("the memory is on device %d, not on %d", m.d.dev, to.dev)
+	}
+	m.borrowed++
+	return &Memory{d: to, addr: m.addr, numBytes: m.numBytes, lender: m}, nil
+}
+
+// giveBack ends a loan.
+func (m *Memory) giveBack() error {
+	if m.addr == 0 {
+		return nil
+	}
+	of := m.lender
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	var err error
+	if of.borrowed == 1 && of.over {
+		if err = of.free(m.d); err != nil && of.addr != 0 {
+			return err // it may be called again
+		}
+	}
+	of.borrowed--
+	m.addr = 0
+	return err
+}
+
+// ByDescriptor reports whether Export works; if not, IPCHandle does.
+func (m *Memory) ByDescriptor() bool { return m.allocated != 0 }
+
+// NumBytes is its size.
+func (m *Memory) NumBytes() uint64 { return m.numBytes }
+
+// Export gives a descriptor that another process can import, which the caller
+// owns. What it stands for lives until the last who has it lets go.
+func (m *Memory) Export() (fd int, err error) {
+	err = m.d.do(func() (err error) {
+		fd, err = m.d.lib.ExportFD(m.allocated)
+		return err
+	})
+	return fd, err
+}
+
+// IPCHandle names the memory to another process. It must be open nowhere when
+// its owner closes it.
+func (m *Memory) IPCHandle() (h libcuda.IPCHandle, err error) {
+	err = m.d.do(func() (err error) {
+		h, err = m.d.lib.IPCHandleOf(m.addr)
+		return err
+	})
+	return h, err
+}
+
+// ImportFD maps the first numBytes of another process's memory (or of another
+// device's of this one) by a descriptor, which stays the caller's. It is an
+// error if there is less.
+func (d *Device) ImportFD(fd int, numBytes uint64) (*Memory, error) {
+	m := &Memory{d: d}
+	err := d.do(func() (err error) {
+		granularity, err := d.lib.Granularity(d.prop(), libcuda.GranularityRecommended)
+		if err != nil {
+			return err
+		}
+		m.numBytes = (numBytes + granularity - 1) / granularity * granularity
+		if m.allocated, err = d.lib.ImportFD(fd); err != nil {
+			return err
+		}
+		return m.mapIt()
+	})
+	if err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+// OpenIPC maps another process's memory, which is said to have numBytes.
+func (d *Device) OpenIPC(h *libcuda.IPCHandle, numBytes uint64) (*Memory, error) {
+	m := &Memory{d: d, numBytes: numBytes, opened: true}
+	err := d.do(func() (err error) {
+		m.addr, err = d.lib.OpenIPCHandle(h)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// UUID names the device, the same in all processes.
+func (d *Device) UUID() (id libcuda.UUID, err error) { return d.lib.DeviceUUID(d.dev) }
+
+// Synchronize waits until all work on the device that this process has
+// launched is done. There is no deadline; it fails during a capture.
+func (d *Device) Synchronize() error { return d.do(d.lib.Synchronize) }
+
+// Do calls f with the device's context current.
+func (d *Device) Do(f func() error) error { return d.do(f) }
+
+// IsCaptured reports whether a call failed because a stream is being captured:
+// later it may succeed.
+func IsCaptured(err error) bool {
+	return errors.Is(err, libcuda.ErrStreamCaptureUnsupport) || errors.Is(err, libcuda.ErrStreamCaptureInvalidate) ||
+		errors.Is(err, libcuda.ErrStreamCaptureImplicit)
+}

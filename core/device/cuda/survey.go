@@ -1,0 +1,132 @@
+package cuda
+
+import (
+	"fmt"
+
+	"github.com/moewire/moewire/core/internal/libcuda"
+)
+
+// Survey is what a driver offers on this machine.
+type Survey struct {
+	Driver  string     `json:"driver"`       // the library, as it was opened
+	Version string     `json:"cuda_version"` // that the driver is made for
+	Devices []Surveyed `json:"devices"`
+}
+
+// Surveyed is one device.
+type Surveyed struct {
+	Ordinal     int    `json:"ordinal"`
+	Name        string `json:"name"`
+	UUID        string `json:"uuid"`
+	PCI         string `json:"pci"`
+	Capability  string `json:"compute_capability"`
+	MemoryBytes uint64 `json:"memory_bytes"`
+	NumSMs      int    `json:"multiprocessors"`
+	// Shares is how its memory gets into other processes: "descriptor" or "handle".
+	Shares string `json:"shares_memory_by"`
+	// Peers are the other devices whose memory it can map.
+	Peers []int `json:"peers"`
+}
+
+// NewSurvey asks the driver at path, or, if that is empty, the machine's. It
+// makes no context. Without a driver the error says what was tried.
+func NewSurvey(path string) (Survey, error) {
+	lib, err := libcuda.Load(path)
+	if err != nil {
+		return Survey{}, fmt.Errorf("%w: %w", ErrNoDevice, err)
+	}
+	s, err := surveyOf(lib)
+	if err != nil {
+		return s, fmt.Errorf("%w: %s: %w", ErrNoDevice, lib.Name(), err)
+	}
+	return s, nil
+}
+
+func surveyOf(lib *libcuda.Library) (Survey, error) {
+	s := Survey{Driver: lib.Name()}
+	if err := lib.Init(); err != nil {
+		return s, err
+	}
+	version, err := lib.DriverVersion()
+	if err != nil {
+		return s, err
+	}
+	s.Version = fmt.Sprintf("%d.%d", version/1000, version%1000/10)
+	n, err := lib.DeviceCount()
+	if err != nil {
+		return s, err
+	}
+	s.Devices = make([]Surveyed, n)
+	for i := range s.Devices {
+		if err := s.Devices[i].ask(lib, i, n); err != nil {
+			return s, fmt.Errorf("device %d: %w", i, err)
+		}
+	}
+	return s, nil
+}
+
+// ask fills in one of n devices, up to the first error.
+func (s *Surveyed) ask(lib *libcuda.Library, ordinal, n int) error {
+	d, err := lib.Device(ordinal)
+	if err != nil {
+		return err
+	}
+	s.Ordinal = ordinal
+	if s.Name, err = lib.DeviceName(d); err != nil {
+		return err
+	}
+	id, err := lib.DeviceUUID(d)
+	if err != nil {
+		return err
+	}
+	s.UUID = fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
+	if s.PCI, err = lib.DevicePCIBusID(d); err != nil {
+		return err
+	}
+	if s.MemoryBytes, err = lib.DeviceTotalBytes(d); err != nil {
+		return err
+	}
+	if err := s.askAttributes(lib, d); err != nil {
+		return err
+	}
+	return s.askPeers(lib, d, n)
+}
+
+func (s *Surveyed) askAttributes(lib *libcuda.Library, d libcuda.Device) error {
+	var v [5]int
+	for i, a := range [...]int{
+		libcuda.AttrComputeCapabilityMajor, libcuda.AttrComputeCapabilityMinor, libcuda.AttrMultiprocessorCount,
+		libcuda.AttrVMMSupported, libcuda.AttrHandlePosixFDSupported,
+	} {
+		var err error
+		if v[i], err = lib.DeviceAttribute(d, a); err != nil {
+			return err
+		}
+	}
+	s.Capability, s.NumSMs, s.Shares = fmt.Sprintf("%d.%d", v[0], v[1]), v[2], "handle"
+	if v[3] != 0 && v[4] != 0 {
+		s.Shares = "descriptor"
+	}
+	return nil
+}
+
+func (s *Surveyed) askPeers(lib *libcuda.Library, d libcuda.Device, n int) error {
+	s.Peers = []int{}
+	for i := range n {
+		if i == s.Ordinal {
+			continue
+		}
+		peer, err := lib.Device(i)
+		if err != nil {
+			return err
+		}
+		can, err := lib.CanAccessPeer(d, peer)
+		if err != nil {
+			return err
+		}
+		if can {
+			s.Peers = append(s.Peers, i)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,76 @@
+package gpu
+
+import (
+	"time"
+
+	"github.com/moewire/moewire/core/device"
+	"github.com/moewire/moewire/core/ep/layout"
+)
+
+// Phase of a call.
+type Phase int
+
+// PhaseSent launches what needs the inputs. PhaseDone launches all.
+const (
+	PhaseSent Phase = 1
+	PhaseDone Phase = 2
+)
+
+// Handle names one dispatch of a buffer. 0 is none.
+type Handle uint64
+
+// DispatchArgs are the inputs and outputs of one dispatch. Addresses are the
+// device's; memory behind them belongs to the caller, who keeps it until the
+// stream has passed what was launched (for a recorded graph: as long as it is
+// replayed). 16-byte alignment is needed for X.
+type DispatchArgs struct {
+	X           uint64 // bf16 [T, Hidden]; 0 if T = 0
+	TopkIdx     uint64 // int64 [T, TopK], -1 selects nothing; 0 if T = 0
+	NumTokens   int    // T, at most MaxTokens
+	Hidden      int    // H: a multiple of 8; of 128 with FP8, of 512 with UE8M0 scales
+	TopK        int    // K, 1 to 64
+	MaxTokens   int    // M, the same on every rank
+	NumExperts  int    // E, a multiple of R, the same on every rank
+	FP8         bool   // the same on every rank
+	Scales      device.ScaleFormat
+	WideOutputs bool   // expert outputs are float32, the same on every rank
+	ActiveRanks uint64 // int32 [R]: 0 leaves a rank out; cleared for ranks that are lost; or 0
+	RecvCount   uint64 // out, int32 [L]; 0: the buffer's own
+	LayoutRange uint64 // out, int64 [L, R]: first row << 32 | number of rows; 0: the buffer's own
+	Stats       uint64 // int64 [R]: rows of each source are added to it; or 0
+	// Stream is the driver's handle (a CUstream or cudaStream_t as a number); 0
+	// is the legacy default stream.
+	Stream uint64
+	// Timeout of each wait on the device; negative: none.
+	Timeout time.Duration
+}
+
+// Result says where the rows of a dispatch are, once the stream has passed its
+// second phase. All but RecvCount and LayoutRange of the caller's own lie in
+// the buffer's memory, at addresses that depend on Slot and shape alone, and
+// hold until the handle is released: a recorded graph finds them there at each
+// replay.
+type Result struct {
+	Handle      Handle
+	Slot        int
+	Slab        layout.Slab // the shape: L, C = R*M, bytes of a row, groups of scales
+	RecvX       uint64      // bf16 or fp8 [L, C, H]
+	Scales      uint64      // float32 [L, H/128, C], or uint32 [L, H/512, C]; 0 for bf16
+	SrcInfo     uint64      // int32 [L, C]: index of the token at its source
+	RecvCount   uint64      // int32 [L]
+	LayoutRange uint64      // int64 [L, R]
+	CombineX    uint64      // bf16, or float32 with WideOutputs, [L, C, H]: outputs that Combine need not copy
+}
+
+// CombineArgs are the inputs and outputs of one combine.
+type CombineArgs struct {
+	X           uint64 // expert outputs [L, C, H]; 0 or Result.CombineX: they are there already
+	TopkIdx     uint64 // int64 [T, TopK] as dispatched
+	TopkWeights uint64 // float32 [T, TopK]
+	Out         uint64 // bf16 [T, Hidden], 16-byte aligned
+	NumTokens   int    // as dispatched
+	TopK        int    // as dispatched
+	ActiveRanks uint64 // as in DispatchArgs
+	Stream      uint64
+	Timeout     time.Duration
+}

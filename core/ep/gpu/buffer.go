@@ -1,0 +1,248 @@
+package gpu
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"sync"
+	"time"
+
+	"github.com/moewire/moewire/core/device/cuda"
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/transport/cudaipc"
+)
+
+// Buffer is one rank's end of a group on CUDA. All methods are safe for
+// concurrent use; each takes a lock for as long as its launches take, and only
+// Connect, Prepare, Install and Close wait for anybody.
+type Buffer struct {
+	cfg    Config
+	dom    transport.Domain
+	dev    *cuda.Device
+	self   int
+	ranks  int
+	engine *cuda.Engine
+	offer  *cudaipc.Offer
+
+	life    sync.Mutex // held by Connect, Prepare, Install and Close; before mu
+	mapped  []mapped   // by rank
+	quiet   chan error // of a wait for the device that goes on
+	entered uint64     // ranks that may have written in the latest epoch
+	end     ending
+
+	mu      sync.Mutex // guards what follows and the engine's launches
+	epoch   uint16     // the one this rank joined
+	base    uint64     // its first operation
+	outside bool       // no member of the epoch, or between two epochs
+	why     error      // what calls get while outside
+	closed  bool
+	judge   *ep.Judge
+	slots   []slot
+	latest  int // slot of the latest dispatch
+	handles Handle
+	timeout time.Duration // of the latest call
+	lost    uint64        // ranks that this one has fenced
+	watch   watch
+}
+
+// mapped is another rank's memory.
+type mapped struct {
+	of   transport.Process
+	view *cudaipc.View
+}
+
+var (
+	errConnect = fmt.Errorf("%w: the buffer is not connected yet", ep.ErrInvalid)
+	errBetween = fmt.Errorf("%w: no call is possible until that has ended", ep.ErrUpdating)
+	errOwner   = fmt.Errorf("%w by its owner", ep.ErrClosed)
+)
+
+// New allocates this rank's memory on the device and lays out for the others
+// how to map it. It waits for nobody; Connect (with Config.Joining: Install)
+// comes next. The buffer owns the domain from then on and closes it; the device
+// stays the caller's and is closed after the buffer. On an error both are the
+// caller's. All ranks of the domain must be near, and it has no slabs yet.
+func New(dom transport.Domain, dev *cuda.Device, cfg Config) (*Buffer, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	if far := dom.Far(); far != nil && far.Ranks() != 0 {
+		return nil, invalid("rank %d is on another host; buffers on CUDA are for the ranks of one", bits.TrailingZeros64(far.Ranks()))
+	}
+	b := &Buffer{
+		cfg: cfg, dom: dom, dev: dev, self: dom.Rank(), ranks: dom.NumRanks(),
+		mapped: make([]mapped, dom.NumRanks()), slots: make([]slot, cfg.NumSlots),
+		epoch:   membership.Set(dom.Members().Load()).Epoch(),
+		outside: true, why: errConnect, timeout: -1,
+	}
+	if cfg.Joining {
+		b.epoch-- // it has joined none yet: the group's own is its predecessor's
+		b.why = errBetween
+	}
+	shape := cfg.engine(b.self, b.ranks)
+	var err error
+	if b.engine, err = cuda.NewEngine(dev, shape); err != nil {
+		return nil, err
+	}
+	if b.offer, err = cudaipc.NewOffer(dom, dev, b.engine.Memory()); err != nil {
+		return nil, errors.Join(err, b.engine.Close())
+	}
+	b.judge = ep.NewJudge(dom, b.epoch)
+	b.watch.begin(b)
+	return b, nil
+}
+
+// Connect maps the memory of all ranks that are present in the domain, and
+// waits for those that have not come as far, until the deadline. Every rank
+// calls New before any has to be waited for. Idempotent; not with
+// Config.Joining.
+func (b *Buffer) Connect(deadline time.Duration) error {
+	b.life.Lock()
+	defer b.life.Unlock()
+	if connected, err := b.mayConnect(); connected || err != nil {
+		return err
+	}
+	if err := b.mapAll(time.Now().Add(deadline)); err != nil {
+		return err
+	}
+	return b.enter(b.epoch, 0)
+}
+
+func (b *Buffer) mayConnect() (connected bool, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.closed:
+		return false, errOwner
+	case !b.outside:
+		return true, nil
+	case !errors.Is(b.why, errConnect):
+		return false, b.why
+	}
+	return false, nil
+}
+
+// mapAll maps the memory of those who have come, and lets that of others go.
+// Nothing of this rank runs on the device. The caller holds b.life.
+func (b *Buffer) mapAll(until time.Time) error {
+	bytes := b.sharedBytes()
+	for r := range b.mapped {
+		m := &b.mapped[r]
+		proc := b.dom.Process(r)
+		if r == b.self || (m.view != nil && proc == m.of) {
+			continue
+		}
+		if err := m.drop(); err != nil {
+			return err
+		}
+		if proc == nil {
+			continue
+		}
+		view, err := cudaipc.Map(b.dom, b.dev, r, bytes, until)
+		if err != nil {
+			return err
+		}
+		*m = mapped{of: proc, view: view}
+		if err := b.engine.SetPeer(r, view.Address()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *mapped) drop() error {
+	if m.view == nil {
+		return nil
+	}
+	err := m.view.Close()
+	if err == nil {
+		*m = mapped{}
+	}
+	return err
+}
+
+func (b *Buffer) sharedBytes() uint64 {
+	c := b.cfg.engine(b.self, b.ranks)
+	return c.SharedBytes()
+}
+
+// enter makes calls possible in an epoch of which this rank is a member.
+func (b *Buffer) enter(epoch uint16, base uint64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	set := membership.Set(b.dom.Members().Load())
+	b.judge = ep.NewJudge(b.dom, epoch)
+	b.epoch, b.base, b.entered = epoch, base, set.Ranks()&b.dom.Present()
+	if !set.In(epoch, b.self) {
+		b.outside, b.why = true, ep.ErrFenced
+		return ep.ErrFenced
+	}
+	for j := range b.slots {
+		b.slots[j] = slot{}
+	}
+	b.watch.reset()
+	b.engine.SetSilent(0)
+	b.engine.Join(epoch)
+	b.engine.SetMembers(uint64(set))
+	b.outside, b.why = false, nil
+	return nil
+}
+
+// Rank returns this rank's number.
+func (b *Buffer) Rank() int { return b.self }
+
+// NumRanks returns R.
+func (b *Buffer) NumRanks() int { return b.ranks }
+
+// NumSlots returns S.
+func (b *Buffer) NumSlots() int { return len(b.slots) }
+
+// Path says how a rank's memory is reached: "self", "process" (plain
+// addresses), "fd" (memory imported by descriptor), "ipc" (an IPC handle), ""
+// (absent, or not connected). It waits for a Connect or Install that runs.
+func (b *Buffer) Path(rank int) string {
+	b.life.Lock()
+	defer b.life.Unlock()
+	switch {
+	case rank < 0 || rank >= b.ranks:
+		return ""
+	case rank == b.self:
+		return "self"
+	case b.mapped[rank].view == nil:
+		return ""
+	}
+	return b.mapped[rank].view.Path()
+}
+
+// Members returns one bit per member of this rank's epoch; 0 after Close.
+func (b *Buffer) Members() uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return 0
+	}
+	set := membership.Set(b.dom.Members().Load())
+	if set.Epoch() != b.epoch {
+		return 0
+	}
+	return set.Ranks()
+}
+
+// Membership returns who is in the group now, whatever its epoch (without this
+// rank's bit when that is not the one it joined), that epoch, and how many
+// ranks this one has fenced. Zeros after Close.
+func (b *Buffer) Membership() (ranks uint64, epoch uint16, lost uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return 0, 0, 0
+	}
+	set := membership.Set(b.dom.Members().Load())
+	ranks = set.Ranks()
+	if set.Epoch() != b.epoch {
+		ranks &^= 1 << b.self // it is another process's
+	}
+	return ranks, set.Epoch(), b.lost
+}

@@ -1,0 +1,273 @@
+package gpu
+
+import (
+	"github.com/moewire/moewire/core/device"
+	"github.com/moewire/moewire/core/device/cuda"
+	"github.com/moewire/moewire/core/ep/layout"
+)
+
+// Dispatch launches a dispatch on the stream: its first phase, or both. Its
+// slot is chosen here: the one after the latest that no live handle holds; if
+// all are held, that of the oldest handle, which becomes stale. A call that is
+// captured keeps its slot in all replays; a replay takes the slot from the handle
+// that holds it then, whose next use ends the buffer with ErrStaleHandle.
+//
+// ErrInvalid: nothing has happened. Errors of the device come late: each call
+// returns what has been reported until then (Err).
+func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.usable(); err != nil {
+		return err
+	}
+	slab, err := b.checkDispatch(a)
+	if err != nil {
+		return err
+	}
+	j := b.pick()
+	s := &b.slots[j]
+	if s.live && s.pending { // its result was promised
+		if err := b.reduce(s); err != nil {
+			return err
+		}
+	}
+	b.releaseCombined(nil)
+	b.handles++
+	b.latest, b.timeout = j, a.Timeout
+	*s = slot{handle: b.handles, live: true, slab: slab}
+	b.describe(s, j, a)
+	if err := b.launched(b.engine.Send(&s.dispatch)); err != nil {
+		return err
+	}
+	b.show(s, res)
+	if until == PhaseDone {
+		return b.receive(s)
+	}
+	return nil
+}
+
+func (b *Buffer) describe(s *slot, j int, a *DispatchArgs) {
+	s.dispatch = cuda.Dispatch{
+		Call: cuda.Call{
+			Shape: s.slab.Shape, NumTokens: a.NumTokens, TopK: a.TopK, Slot: j, Ticket: uint64(s.handle),
+			Flags: cuda.Flags(a.FP8, a.WideOutputs, uint8(a.Scales)), Stream: a.Stream,
+			TimeoutNs: nanoseconds(a.Timeout), Active: a.ActiveRanks, TopkIdx: a.TopkIdx,
+		},
+		X: a.X, RecvCount: a.RecvCount, Layout: a.LayoutRange, Stats: a.Stats,
+	}
+	if a.RecvCount == 0 {
+		s.dispatch.RecvCount = b.engine.Counts(j)
+	}
+	if a.LayoutRange == 0 {
+		s.dispatch.Layout = b.engine.Ranges(j)
+	}
+}
+
+// show says where the results will be.
+func (b *Buffer) show(s *slot, res *Result) {
+	at := b.engine.Slab(s.dispatch.Slot)
+	*res = Result{
+		Handle: s.handle, Slot: s.dispatch.Slot, Slab: s.slab,
+		RecvX: at + uint64(s.slab.RowsOff), SrcInfo: at + uint64(s.slab.SrcInfoOff), CombineX: at + uint64(s.slab.YOff),
+		RecvCount: s.dispatch.RecvCount, LayoutRange: s.dispatch.Layout,
+	}
+	if s.slab.FP8 {
+		res.Scales = at + uint64(s.slab.ScalesOff)
+	}
+}
+
+// Receive launches the second phase of a dispatch, on its stream. It does
+// nothing if that was launched.
+func (b *Buffer) Receive(h Handle) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.usable(); err != nil {
+		return err
+	}
+	s, err := b.find(h)
+	if err != nil {
+		return err
+	}
+	return b.receive(s)
+}
+
+func (b *Buffer) receive(s *slot) error {
+	if s.received {
+		return nil
+	}
+	s.received = true
+	return b.launched(b.engine.Receive(&s.dispatch))
+}
+
+// Combine launches a combine of a handle: the copy of outputs that are not in
+// place (PhaseSent; X is not needed when the stream has passed that), and the
+// sum. If Receive was not called it comes first, and so does the second phase
+// of an earlier combine. A handle can be combined again until the next call for
+// another one, which releases it.
+func (b *Buffer) Combine(h Handle, a *CombineArgs, until Phase) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.usable(); err != nil {
+		return err
+	}
+	s, err := b.find(h)
+	if err != nil {
+		return err
+	}
+	if err := b.checkCombine(s, a); err != nil {
+		return err
+	}
+	if err := b.receive(s); err != nil {
+		return err
+	}
+	if err := b.reduce(s); err != nil {
+		return err
+	}
+	b.releaseCombined(s)
+	c := &s.combine
+	*c = cuda.Combine{Call: s.dispatch.Call, Outputs: a.X, Weights: a.TopkWeights, Out: a.Out, Again: s.combines > 0}
+	c.Stream, c.TimeoutNs, c.Active, c.TopkIdx = a.Stream, nanoseconds(a.Timeout), a.ActiveRanks, a.TopkIdx
+	if a.X == b.combineX(s) {
+		c.Outputs = 0
+	}
+	b.timeout = a.Timeout
+	s.combines++
+	s.pending = true
+	if err := b.launched(b.engine.Publish(c)); err != nil {
+		return err
+	}
+	if until == PhaseDone {
+		return b.reduce(s)
+	}
+	return nil
+}
+
+func (b *Buffer) combineX(s *slot) uint64 {
+	return b.engine.Slab(s.dispatch.Slot) + uint64(s.slab.YOff)
+}
+
+// Reduce launches the second phase of the handle's latest combine, on its
+// stream. It does nothing if that was launched.
+func (b *Buffer) Reduce(h Handle) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.usable(); err != nil {
+		return err
+	}
+	s, err := b.find(h)
+	if err != nil {
+		return err
+	}
+	return b.reduce(s)
+}
+
+func (b *Buffer) reduce(s *slot) error {
+	if !s.pending {
+		return nil
+	}
+	s.pending = false
+	return b.launched(b.engine.Reduce(&s.combine))
+}
+
+// Release launches, on the stream, that this rank is done with a handle.
+func (b *Buffer) Release(h Handle, stream uint64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.usable(); err != nil {
+		return err
+	}
+	s, err := b.find(h)
+	if err != nil {
+		return err
+	}
+	s.live = false
+	c := &s.combine.Call // on the heap already
+	*c = s.dispatch.Call
+	c.Stream = stream
+	return b.launched(b.engine.Release(c))
+}
+
+// launched ends the buffer's part in the epoch when a launch has failed: the
+// steps of an operation cannot be taken half.
+func (b *Buffer) launched(err error) error {
+	if err != nil {
+		b.leaveFor(err)
+	}
+	return err
+}
+
+// checkDispatch refuses what the device would not notice.
+func (b *Buffer) checkDispatch(a *DispatchArgs) (layout.Slab, error) {
+	slab, err := layout.Of(layout.Shape{
+		MaxTokens: int64(a.MaxTokens), Hidden: int64(a.Hidden), NumExperts: int64(a.NumExperts), NumRanks: int64(b.ranks),
+		FP8: a.FP8, UE8M0: a.FP8 && a.Scales == device.ScalesUE8M0, WideOutputs: a.WideOutputs,
+	})
+	room := b.cfg.engine(b.self, b.ranks)
+	switch {
+	case err != nil:
+		return slab, invalid("%s", err)
+	case a.NumTokens < 0 || a.NumTokens > a.MaxTokens:
+		return slab, invalid("x has %d tokens, allowed 0 to num_max_tokens_per_rank %d", a.NumTokens, a.MaxTokens)
+	case a.TopK < 1 || a.TopK > cuda.MaxTopK:
+		return slab, invalid("topk_idx has %d columns, allowed 1 to %d", a.TopK, cuda.MaxTopK)
+	case a.Scales > device.ScalesUE8M0:
+		return slab, invalid("format %d of fp8 scales, allowed 0 to %d", a.Scales, device.ScalesUE8M0)
+	case slab.SizeBytes > room.SlabBytes:
+		return slab, invalid("the operation needs %d bytes per slot, num_ep_buffer_bytes gives %d", slab.SizeBytes, room.SlabBytes)
+	case a.NumTokens*a.TopK > b.cfg.MaxSelections:
+		return slab, invalid("topk_idx has %d x %d selections, max_selections is %d", a.NumTokens, a.TopK, b.cfg.MaxSelections)
+	case a.NumExperts > b.cfg.MaxExperts:
+		return slab, invalid("num_experts %d, max_experts is %d", a.NumExperts, b.cfg.MaxExperts)
+	}
+	if a.NumTokens > 0 {
+		if err := needs("x", a.X, 16); err != nil {
+			return slab, err
+		}
+		if err := needs("topk_idx", a.TopkIdx, 8); err != nil {
+			return slab, err
+		}
+	}
+	if err := aligned("recv_count", a.RecvCount, 4); err != nil {
+		return slab, err
+	}
+	if err := aligned("layout_range", a.LayoutRange, 8); err != nil {
+		return slab, err
+	}
+	return slab, aligned("active_ranks", a.ActiveRanks, 4)
+}
+
+func (b *Buffer) checkCombine(s *slot, a *CombineArgs) error {
+	d := &s.dispatch
+	if a.NumTokens != d.NumTokens || a.TopK != d.TopK {
+		return invalid("topk_idx is [%d, %d], the dispatch had [%d, %d]", a.NumTokens, a.TopK, d.NumTokens, d.TopK)
+	}
+	if s.combines >= layout.MaxCombines {
+		return invalid("handle was combined %d times, allowed %d", s.combines, layout.MaxCombines)
+	}
+	if a.NumTokens > 0 {
+		if err := needs("topk_weights", a.TopkWeights, 4); err != nil {
+			return err
+		}
+		if err := needs("out", a.Out, 16); err != nil {
+			return err
+		}
+	}
+	if err := aligned("x", a.X, 16); err != nil {
+		return err
+	}
+	return aligned("active_ranks", a.ActiveRanks, 4)
+}
+
+func needs(name string, address, align uint64) error {
+	if address == 0 {
+		return invalid("%s is a null pointer", name)
+	}
+	return aligned(name, address, align)
+}
+
+func aligned(name string, address, align uint64) error {
+	if address%align != 0 {
+		return invalid("%s is at %#x, which is not a multiple of %d", name, address, align)
+	}
+	return nil
+}

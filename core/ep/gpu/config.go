@@ -1,0 +1,140 @@
+package gpu
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/moewire/moewire/core/device/cuda"
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/layout"
+)
+
+// Bounds that apply when a Config leaves them 0.
+const (
+	DefaultSlots         = 2
+	DefaultMaxSelections = 1 << 18
+	DefaultMaxExperts    = 1024
+	DefaultQuietTimeout  = 10 * time.Second
+)
+
+// Config says how a buffer is made. Ranks of one group agree on NumSlots and
+// NumBytes; the rest is each rank's own.
+type Config struct {
+	// NumSlots is the number of operations in flight, 1 to cuda.MaxSlots; 0
+	// means DefaultSlots.
+	NumSlots int
+	// NumBytes of device memory hold the slabs of all slots; see SizeHint. It
+	// must be given: on a device nothing is sized by the first dispatch.
+	NumBytes int64
+	// MaxSelections bounds T*K of a dispatch, MaxExperts its E; 0 means the
+	// defaults. Each slot has 12 bytes per selection and 20 + 8 R per expert.
+	MaxSelections, MaxExperts int
+	// Joining: the group is already running. Calls work after Install.
+	Joining bool
+	// QuietTimeout bounds how long Prepare and Close wait until the device has
+	// done what was launched; 0 means DefaultQuietTimeout.
+	QuietTimeout time.Duration
+}
+
+func (c *Config) check() error {
+	if c.NumSlots == 0 {
+		c.NumSlots = DefaultSlots
+	}
+	if c.MaxSelections == 0 {
+		c.MaxSelections = DefaultMaxSelections
+	}
+	if c.MaxExperts == 0 {
+		c.MaxExperts = DefaultMaxExperts
+	}
+	if c.QuietTimeout == 0 {
+		c.QuietTimeout = DefaultQuietTimeout
+	}
+	least := int64(c.NumSlots) * layout.RegionBytes
+	switch {
+	case c.NumSlots < 1 || c.NumSlots > cuda.MaxSlots:
+		return invalid("num_slots %d, allowed 1 to %d on CUDA", c.NumSlots, cuda.MaxSlots)
+	case c.NumBytes < least:
+		return invalid("num_ep_buffer_bytes %d, allowed at least %d for %d slots on CUDA", c.NumBytes, least, c.NumSlots)
+	case c.MaxSelections < 1 || c.MaxExperts < 1 || c.QuietTimeout < 0:
+		return invalid("max_selections %d, max_experts %d, quiet_timeout %v, allowed 1 and more", c.MaxSelections, c.MaxExperts, c.QuietTimeout)
+	}
+	return nil
+}
+
+// engine is the shape of the rank's memory.
+func (c *Config) engine(rank, ranks int) cuda.Config {
+	return cuda.Config{
+		Rank: rank, NumRanks: ranks, NumSlots: c.NumSlots,
+		SlabBytes:     layout.SlabBytes(c.NumBytes, int64(c.NumSlots)),
+		MaxSelections: c.MaxSelections, MaxExperts: c.MaxExperts,
+	}
+}
+
+// SizeHint is NumBytes for operations of a shape.
+func SizeHint(s layout.Shape, numSlots int) (int64, error) {
+	if numSlots == 0 {
+		numSlots = DefaultSlots
+	}
+	n, err := layout.SizeHint(s, int64(numSlots))
+	if err != nil {
+		return 0, invalid("%s", err)
+	}
+	return n, nil
+}
+
+// paramsTag stands first in Params: no buffer on the CPU has it there.
+const paramsTag = "MWCUDA01"
+
+// Names of the numbers behind it that ranks must agree on.
+var agreed = [...]string{"num_slots", "num_ep_buffer_bytes"}
+
+const paramsBytes = len(paramsTag) + 8*len(agreed) + 16
+
+// Params encodes what ranks must agree on and where this one stands, for the
+// metadata of a meeting (at most 256 bytes).
+func (c Config) Params(st ep.Standing) ([]byte, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	le := binary.LittleEndian
+	out := le.AppendUint64([]byte(paramsTag), uint64(c.NumSlots))
+	out = le.AppendUint64(out, uint64(c.NumBytes))
+	out = le.AppendUint64(out, uint64(st.Epoch))
+	return le.AppendUint64(out, st.Next), nil
+}
+
+// CheckParams compares every rank's Params with those of rank self, and returns
+// with what the epoch begins that they make together. nil: absent. A rank whose
+// buffer is on the CPU is a mismatch.
+func CheckParams(self int, all [][]byte) (next ep.Standing, err error) {
+	if self < 0 || self >= len(all) || !isParams(all[self]) {
+		return next, invalid("the parameters of rank %d are missing or not of a buffer on CUDA", self)
+	}
+	le := binary.LittleEndian
+	for rank, other := range all {
+		if other == nil {
+			continue
+		}
+		if !isParams(other) {
+			return next, fmt.Errorf("%w: rank %d is not on CUDA, or of another version", ep.ErrMismatch, rank)
+		}
+		at := len(paramsTag)
+		for _, name := range agreed {
+			if mine, theirs := le.Uint64(all[self][at:]), le.Uint64(other[at:]); mine != theirs {
+				return next, fmt.Errorf("%w: %s is %d on rank %d and %d on rank %d", ep.ErrMismatch, name, theirs, rank, mine, self)
+			}
+			at += 8
+		}
+		next.Epoch = max(next.Epoch, uint16(le.Uint64(other[at:])))
+		next.Next = max(next.Next, le.Uint64(other[at+8:]))
+	}
+	next.Epoch++
+	return next, nil
+}
+
+func isParams(b []byte) bool { return len(b) == paramsBytes && string(b[:len(paramsTag)]) == paramsTag }
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ep.ErrInvalid}, args...)...)
+}

@@ -1,0 +1,279 @@
+package gpu_test
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/device/cuda/cudatest"
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/internal/libcuda"
+	"github.com/moewire/moewire/core/internal/testenv"
+	"github.com/moewire/moewire/core/transport/inproc"
+)
+
+// ops draws one operation per rank.
+func ops(t testing.TB, group []*rank, stream uint64) (all []*op) {
+	rng := rand.New(rand.NewPCG(testenv.Seed(t), stream))
+	for _, r := range group {
+		all = append(all, newOp(r, rng))
+	}
+	return all
+}
+
+// roundOf runs an operation of all ranks and checks it.
+func roundOf(all []*op, lost ...int) {
+	for _, o := range all {
+		o.run()
+	}
+	for _, o := range all {
+		o.r.sync()
+		o.check(lost...)
+		require.NoError(o.r.t, o.r.Err())
+	}
+}
+
+// TestKilled: whoever waits for a rank whose process ends goes on without it at
+// once, without any deadline, and so do later operations.
+func TestKilled(t *testing.T) {
+	group := newGroup(t, 3)
+	all := ops(t, group, 10)
+	for _, o := range all[:2] {
+		o.dispatch()
+	}
+	inproc.Kill(group[0].dom, 2)
+	for _, o := range all[:2] {
+		o.combine()
+	}
+	for _, o := range all[:2] {
+		o.r.sync()
+		o.check(2)
+		require.Equal(t, []int32{1, 1, 0}, o.r.active.values)
+		require.NoError(t, o.r.Err())
+		require.EqualValues(t, 0b011, o.r.Members())
+	}
+	for range 4 {
+		roundOf(all[:2], 2)
+	}
+}
+
+// TestLate: a rank that does nothing is expelled after the deadline, gets
+// ErrFenced, and comes back by an update.
+func TestLate(t *testing.T) {
+	group := newGroup(t, 2)
+	all := ops(t, group, 11)
+	roundOf(all)
+	all[0].args.Timeout = time.Millisecond
+	all[0].run()
+	group[0].sync()
+	all[0].check(1)
+	require.Equal(t, []int32{1, 0}, group[0].active.values)
+	_, _, lost := group[0].Membership()
+	require.EqualValues(t, 1, lost)
+	require.ErrorIs(t, group[1].Dispatch(&all[1].args, &all[1].res, gpu.PhaseDone), ep.ErrFenced)
+	require.ErrorIs(t, group[1].Err(), ep.ErrFenced)
+	for range 3 { // the slots are used again: rank 1 is known to be quiet
+		roundOf(all[:1], 1)
+	}
+	update(t, group)
+	all[0].args.Timeout = -1
+	group[0].active.values[1] = 1
+	for range 3 {
+		roundOf(all)
+	}
+}
+
+// update makes a new epoch of ranks that all live. There is no meeting to hold
+// within one process.
+func update(t *testing.T, group []*rank) {
+	var params [][]byte
+	for _, r := range group {
+		st, err := r.Prepare()
+		require.NoError(t, err)
+		p, err := configOf(t, r.ranks).Params(st)
+		require.NoError(t, err)
+		params = append(params, p)
+	}
+	next, err := gpu.CheckParams(0, params)
+	require.NoError(t, err)
+	for _, r := range group {
+		require.ErrorIs(t, r.Err(), ep.ErrUpdating)
+		require.NoError(t, r.Install(next.Epoch, next.Next, nil, connectIn))
+		require.NoError(t, r.Err())
+	}
+}
+
+// TestMismatch: every rank hears what differs; an update mends it.
+func TestMismatch(t *testing.T) {
+	group := newGroup(t, 2)
+	all := ops(t, group, 12)
+	all[1].args.MaxTokens--
+	all[1].args.NumTokens = 1
+	for _, o := range all {
+		o.dispatch()
+	}
+	for _, o := range all {
+		o.r.sync()
+		err := o.r.Err()
+		require.ErrorIs(t, err, ep.ErrMismatch)
+		require.ErrorContains(t, err, "num_max_tokens_per_rank")
+	}
+	update(t, group)
+	for _, r := range group {
+		r.active.values[0], r.active.values[1] = 1, 1
+	}
+	roundOf(ops(t, group, 13))
+}
+
+// TestDeviceErrors: what the device finds out ends the buffer, by its name, and
+// the group goes on without the rank.
+func TestDeviceErrors(t *testing.T) {
+	group := newGroup(t, 2)
+	all := ops(t, group, 14)
+	all[1].ids.values[0] = 99
+	for _, o := range all {
+		o.run()
+	}
+	group[1].sync()
+	require.ErrorIs(t, group[1].Err(), ep.ErrInvalid)
+	require.ErrorContains(t, group[1].Err(), "topk_idx[0] is 99")
+	group[0].sync()
+	all[0].check(1)
+	require.Equal(t, []int32{1, 0}, group[0].active.values)
+}
+
+// TestReplayAcrossUpdate: a graph that was recorded in one epoch runs in the
+// next one, at the same addresses, also with another process behind a rank.
+func TestReplayAcrossUpdate(t *testing.T) {
+	group := newGroup(t, 2)
+	all := ops(t, group, 15)
+	var graphs []libcuda.GraphExec
+	for _, o := range all {
+		graphs = append(graphs, record(o, 3))
+	}
+	replay := func() {
+		for i, r := range group {
+			r.must(func() error { return r.emu.GraphLaunch(graphs[i], libcuda.Stream(r.stream)) })
+		}
+		for i, r := range group {
+			r.sync()
+			require.NoError(t, r.Err())
+			all[i].check()
+			clear(all[i].out.values)
+		}
+	}
+	replay()
+	update(t, group)
+	replay()
+	roundOf(ops(t, group, 16)) // plain calls between replays
+	replay()
+	for i, r := range group {
+		r.must(func() error { return r.emu.GraphExecDestroy(graphs[i]) })
+	}
+}
+
+// record captures n operations.
+func record(o *op, n int) (exec libcuda.GraphExec) {
+	r := o.r
+	s := libcuda.Stream(r.stream)
+	r.must(func() error { return r.emu.BeginCapture(s, libcuda.CaptureModeThreadLocal) })
+	for range n {
+		o.run()
+	}
+	r.must(func() error {
+		g, err := r.emu.EndCapture(s)
+		require.NoError(r.t, err)
+		if exec, err = r.emu.GraphInstantiate(g); err != nil {
+			return err
+		}
+		return r.emu.GraphDestroy(g)
+	})
+	return exec
+}
+
+// TestReplayTakesTheSlot: a handle whose slot a replay has used gives an error,
+// never another operation's sums.
+func TestReplayTakesTheSlot(t *testing.T) {
+	r := newGroup(t, 1)[0]
+	rng := rand.New(rand.NewPCG(testenv.Seed(t), 17))
+	recorded, plain := newOp(r, rng), newOp(r, rng)
+	graph := record(recorded, 2) // both slots
+	plain.dispatch()
+	r.must(func() error { return r.emu.GraphLaunch(graph, libcuda.Stream(r.stream)) })
+	plain.combine()
+	r.sync()
+	require.ErrorIs(t, r.Err(), ep.ErrStaleHandle)
+	recorded.check()
+	r.must(func() error { return r.emu.GraphExecDestroy(graph) })
+}
+
+// creation are the calls that can fail while a buffer is made and connected.
+var creation = []string{
+	"cuMemGetAllocationGranularity", "cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess",
+	"cuMemsetD8Async", "cuStreamSynchronize", "cuMemHostAlloc", "cuMemHostGetDevicePointer_v2",
+	"cuMemcpyHtoDAsync_v2", "cuMemExportToShareableHandle", "cuCtxPushCurrent_v2", "cuDeviceGetAttribute",
+}
+
+// TestEveryFailureLeavesNothing fails each driver call in turn, at several of the
+// times that it is made, from the device to the connected pair; the emulator wants
+// nothing to be left.
+func TestEveryFailureLeavesNothing(t *testing.T) {
+	emu := cudatest.Emulate(t)
+	for _, call := range creation {
+		before := emu.Calls(call)
+		require.NoError(t, makePair(t, emu))
+		times := emu.Calls(call) - before
+		require.Positive(t, times, call)
+		for n := 0; n < times; n += max(1, times/5) {
+			emu.FailAfter(call, n, libcuda.ErrOutOfMemory)
+			err := makePair(t, emu)
+			emu.FailAfter(call, 1<<30, libcuda.ErrOutOfMemory) // if it was not made
+			require.Empty(t, emu.Said(), "%s fails at time %d", call, n)
+			if err != nil {
+				require.ErrorIs(t, err, libcuda.ErrOutOfMemory)
+				require.ErrorContains(t, err, call)
+			}
+		}
+	}
+}
+
+// makePair makes two connected buffers and closes what there is, as often as it
+// takes.
+func makePair(t *testing.T, emu *cudatest.Driver) (err error) {
+	doms := inproc.New(2, layout.ControlBytes)
+	d, err := openDevice(emu)
+	if err != nil {
+		return err
+	}
+	var made []*gpu.Buffer
+	for _, dom := range doms {
+		var b *gpu.Buffer
+		if b, err = gpu.New(dom, d, configOf(t, 2)); err != nil {
+			require.NoError(t, dom.Close())
+			break
+		}
+		made = append(made, b)
+	}
+	for _, b := range made {
+		if err == nil {
+			err = b.Connect(connectIn)
+		}
+	}
+	closeTwice := func(f func() error) {
+		if e := f(); e != nil {
+			require.NoError(t, f())
+			if err == nil {
+				err = e
+			}
+		}
+	}
+	for _, b := range made {
+		closeTwice(b.Close)
+	}
+	closeTwice(d.Close)
+	return err
+}

@@ -1,0 +1,307 @@
+package gpu_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/device/cuda/cudatest"
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/internal/libcuda"
+	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/transport/cudaipc"
+	"github.com/moewire/moewire/core/transport/shm"
+)
+
+// A rank that is a process of its own: the test binary again, which runs the
+// test named "TestChild" with its rankSpec in the environment.
+const rankVariable = "MOEWIRE_TEST_GPU_RANK"
+
+// patience bounds every wait between processes.
+const patience = 2 * time.Minute
+
+type rankSpec struct {
+	Rank, Ranks int
+	Play        string // which of plays
+	Path        string // how the others' memory is expected to be reached
+	Seed        uint64
+	Dir         string // where ranks leave what others read
+	Joins       bool   // it replaces a process that was killed
+}
+
+var plays = map[string]func(*child){
+	"rounds": playRounds, "killed": playKilled, "frozen": playFrozen, "failures": playFailures,
+}
+
+// child is a rank in its own process.
+type child struct {
+	rankSpec
+	t *testing.T
+	*rank
+	listener *shm.Listener
+	cfg      gpu.Config
+	meetings int
+}
+
+// TestChild is a rank of the tests of processes; it is not a test of itself.
+func TestChild(t *testing.T) {
+	text := os.Getenv(rankVariable)
+	if text == "" {
+		t.Skip("it is for the tests of processes")
+	}
+	go func() { // the parent's end of the pipe is the life line
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(1)
+	}()
+	c := &child{t: t}
+	require.NoError(t, json.Unmarshal([]byte(text), &c.rankSpec))
+	c.cfg = configOf(t, c.Ranks)
+	c.begin()
+	c.say("connected")
+	plays[c.Play](c)
+	c.exchange("over", nil)
+	c.rank.close()
+	c.say("closed")
+}
+
+func (c *child) say(format string, args ...any) { fmt.Printf("> "+format+"\n", args...) }
+
+// begin makes the rank, as one of the first or as one that joins.
+func (c *child) begin() {
+	emu := cudatest.Emulate(c.t)
+	emu.Order(c.Seed+uint64(c.rankSpec.Rank), 8, 8)
+	params, err := c.cfg.Params(ep.Standing{})
+	require.NoError(c.t, err)
+	l, err := shm.Open(shm.Config{
+		Rank: c.rankSpec.Rank, NumRanks: c.Ranks, ControlBytes: layout.ControlBytes, ABIVersion: 1, Params: params,
+	})
+	require.NoError(c.t, err)
+	if c.Joins {
+		c.meetings = 1
+	}
+	metas := c.meet(l)
+	dom, err := l.Connect(metas, patience)
+	require.NoError(c.t, err)
+	c.cfg.Joining = c.Joins
+	c.rank = newRank(c.t, emu, dom, c.cfg)
+	if c.Joins {
+		c.install(metas, nil)
+	} else {
+		require.NoError(c.t, c.Connect(patience))
+	}
+	for r := range c.Ranks {
+		if r != c.self && c.Path != "" {
+			require.Equal(c.t, c.Path, c.Buffer.Path(r))
+		}
+	}
+}
+
+// meet exchanges the metadata of a meeting.
+func (c *child) meet(l *shm.Listener) [][]byte {
+	c.meetings++
+	return c.exchange(fmt.Sprint("metadata", c.meetings), l.Metadata())
+}
+
+func (c *child) install(metas [][]byte, commit func() error) {
+	params := make([][]byte, c.Ranks)
+	for r, m := range metas {
+		if m != nil {
+			info, err := shm.ParseMetadata(m)
+			require.NoError(c.t, err)
+			params[r] = info.Params
+		}
+	}
+	next, err := gpu.CheckParams(c.self, params)
+	require.NoError(c.t, err)
+	require.NoError(c.t, c.Install(next.Epoch, next.Next, commit, patience))
+	for i := range c.active.values {
+		c.active.values[i] = 1
+	}
+}
+
+// update takes part in another meeting of all ranks.
+func (c *child) update() {
+	st, err := c.Prepare()
+	require.NoError(c.t, err)
+	params, err := c.cfg.Params(st)
+	require.NoError(c.t, err)
+	l, err := shm.Relist(c.dom, params)
+	require.NoError(c.t, err)
+	metas := c.meet(l)
+	change, err := l.Reconnect(metas, patience)
+	require.NoError(c.t, err)
+	c.install(metas, change.Commit)
+}
+
+// exchange gives every rank's bytes to all but some, through files; each name
+// once.
+func (c *child) exchange(what string, own []byte, without ...int) [][]byte {
+	name := func(r int) string { return filepath.Join(c.Dir, fmt.Sprint(what, "-", r)) }
+	require.NoError(c.t, os.WriteFile(name(c.rankSpec.Rank)+".part", append([]byte{1}, own...), 0o600))
+	require.NoError(c.t, os.Rename(name(c.rankSpec.Rank)+".part", name(c.rankSpec.Rank)))
+	all := make([][]byte, c.Ranks)
+	until := time.Now().Add(patience)
+	for r := range all {
+		for all[r] == nil && !slices.Contains(without, r) {
+			if text, err := os.ReadFile(name(r)); err == nil {
+				all[r] = text[1:]
+				break
+			}
+			require.True(c.t, time.Now().Before(until), "%s: rank %d never came", what, r)
+			time.Sleep(time.Millisecond)
+		}
+	}
+	return all
+}
+
+// await waits for a file of the parent's.
+func (c *child) await(name string) {
+	for until := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(filepath.Join(c.Dir, name)); err == nil {
+			return
+		}
+		require.True(c.t, time.Now().Before(until), "the parent does not say %s", name)
+	}
+}
+
+// draw is one operation of all ranks, of which this one runs its own: all draw
+// the same.
+func (c *child) draw(rng *rand.Rand, mark uint64) (mine *op, all []*op) {
+	c.used = mark
+	for r := range c.Ranks {
+		o := newOp(c.rank, rng)
+		if all = append(all, o); r == c.self {
+			mine = o
+		}
+	}
+	return mine, all
+}
+
+func (c *child) rounds(n int, seed uint64) {
+	rng := rand.New(rand.NewPCG(c.Seed, seed))
+	mark := c.used
+	for range n {
+		mine, all := c.draw(rng, mark)
+		mine.dispatch()
+		c.sync()
+		all[c.self] = mine
+		checkRows(all, c.self)
+		mine.combine()
+		c.sync()
+		mine.check()
+		require.NoError(c.t, c.Err())
+	}
+	c.used = mark
+}
+
+// playRounds: rows and sums are those of plain loops.
+func playRounds(c *child) { c.rounds(8, 1) }
+
+// playKilled: rank 1 is killed at any moment; the others have all of its rows or
+// none. Then another process takes its place.
+func playKilled(c *child) {
+	if c.Joins {
+		c.rounds(4, 2)
+		return
+	}
+	rng := rand.New(rand.NewPCG(c.Seed, 1))
+	mark, gone := c.used, false
+	for i := 0; !gone; i++ {
+		mine, _ := c.draw(rng, mark)
+		mine.dispatch()
+		mine.combine()
+		c.sync()
+		require.NoError(c.t, c.Err())
+		if c.active.values[1] == 0 {
+			mine.check(1)
+		} else {
+			mine.check()
+		}
+		c.say("round %d", i)
+		if c.self == 1 {
+			continue
+		}
+		// The others stop behind the same round, though one may have had all of
+		// rank 1's rows in it.
+		saw := c.exchange(fmt.Sprint("round", i), []byte{byte(c.active.values[1])}, 1)
+		gone = saw[0][0] == 0 || saw[2][0] == 0
+	}
+	require.Zero(c.t, c.Members()&0b010)
+	c.say("gone")
+	c.used = mark
+	c.update()
+	c.rounds(4, 2)
+}
+
+// playFrozen: rank 1 is stopped, while it does nothing, and misses a deadline.
+func playFrozen(c *child) {
+	c.rounds(2, 1)
+	rng := rand.New(rand.NewPCG(c.Seed, 3))
+	mark := c.used
+	mine, _ := c.draw(rng, mark)
+	if c.self == 1 {
+		c.say("idle")
+		c.await("thawed")
+		require.ErrorIs(c.t, c.Dispatch(&mine.args, &mine.res, gpu.PhaseDone), ep.ErrFenced)
+	} else {
+		c.await("frozen")
+		mine.args.Timeout, mine.combin.Timeout = 10*time.Millisecond, 10*time.Millisecond
+		mine.run()
+		c.sync()
+		mine.check(1)
+		require.Equal(c.t, []int32{1, 0}, c.active.values)
+		c.say("without it")
+		// Its slots are used again when it has noticed, and not before.
+		for range 3 {
+			mine.args.Timeout, mine.combin.Timeout = -1, -1
+			mine.run()
+		}
+		c.sync()
+		mine.check(1)
+		require.NoError(c.t, c.Err())
+	}
+	c.used = mark
+	c.update()
+	c.rounds(4, 2)
+}
+
+// playFailures: every call by which another process's memory is mapped fails,
+// and leaves nothing.
+func playFailures(c *child) {
+	calls := []string{
+		"cuMemGetAllocationGranularity", "cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess",
+	}
+	if c.Path == "ipc" {
+		calls = []string{"cuIpcOpenMemHandle_v2"}
+	}
+	before := c.emu.Said()
+	for _, call := range calls {
+		c.emu.FailAfter(call, 0, libcuda.ErrOutOfMemory)
+		_, err := c.mapOther(1 << 20)
+		require.ErrorIs(c.t, err, libcuda.ErrOutOfMemory)
+		require.ErrorContains(c.t, err, fmt.Sprintf("memory of rank %d: %s", 1-c.self, call))
+		require.Equal(c.t, before, c.emu.Said())
+	}
+	v, err := c.mapOther(1 << 20)
+	require.NoError(c.t, err)
+	require.NoError(c.t, errors.Join(v.Close(), v.Close()))
+	require.Equal(c.t, before, c.emu.Said())
+	_, err = c.mapOther(1 << 40)
+	require.ErrorIs(c.t, err, transport.ErrMismatch)
+	require.ErrorContains(c.t, err, "configuration needs")
+}
+
+func (c *child) mapOther(bytes uint64) (*cudaipc.View, error) {
+	return cudaipc.Map(c.dom, c.d, 1-c.self, bytes, time.Now().Add(patience))
+}

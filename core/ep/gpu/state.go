@@ -1,0 +1,94 @@
+package gpu
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/moewire/moewire/core/device/cuda"
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/membership"
+)
+
+func nanoseconds(d time.Duration) int64 {
+	if d < 0 {
+		return -1
+	}
+	return int64(d)
+}
+
+// Err is what a call would return now because of what the device or the group
+// have done: ErrFenced, ErrMismatch, ErrClosed, ...; nil if calls are possible.
+func (b *Buffer) Err() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.usable()
+}
+
+// usable says why a call cannot begin. The caller holds b.mu.
+func (b *Buffer) usable() error {
+	switch {
+	case b.closed:
+		return errOwner
+	case b.outside:
+		return b.why
+	}
+	if f := b.engine.Failure(); f.Kind != 0 {
+		b.leaveFor(meaning(f))
+	} else if word := b.dom.Members().Load(); !membership.Set(word).In(b.epoch, b.self) {
+		b.expelled(word)
+	}
+	return b.why
+}
+
+// meaning is a failure of the device among the errors of core/ep.
+func meaning(f cuda.Failure) error {
+	kind := ep.ErrClosed
+	switch f.Kind {
+	case cuda.FailedExpert, cuda.FailedCapacity:
+		kind = ep.ErrInvalid
+	case cuda.FailedMismatch:
+		kind = ep.ErrMismatch
+	case cuda.FailedFenced:
+		return ep.ErrFenced
+	case cuda.FailedReleased:
+		kind = ep.ErrNotCombined
+	case cuda.FailedStale:
+		kind = ep.ErrStaleHandle
+	}
+	return fmt.Errorf("the device ended the buffer until an update: %w: %w", kind, f)
+}
+
+// expelled notes that this rank is out: its device ends all waits and writes
+// nothing more once the launches that run are over, which the watcher sees to.
+func (b *Buffer) expelled(word uint64) {
+	b.engine.SetMembers(word)
+	b.leave(ep.ErrFenced)
+}
+
+// leaveFor ends this rank's part in its epoch by its own will. It leaves before
+// its device is quiet: that may take until others have gone on without it, whose
+// launches the wait cannot tell from its own when they are of this process. Until
+// it says that it is quiet they use no slot again that it may write to.
+func (b *Buffer) leaveFor(why error) {
+	b.engine.SetMembers(b.nobody())
+	b.leave(why)
+	membership.Leave(b.dom.Members(), b.epoch, b.self)
+	b.wakeAll()
+}
+
+// nobody is a word of members that this rank is not in.
+func (b *Buffer) nobody() uint64 { return uint64(membership.Full(b.epoch, 0)) }
+
+func (b *Buffer) leave(why error) {
+	b.outside, b.why = true, why
+	b.watch.owesQuiet = true
+	for j := range b.slots {
+		b.slots[j].live = false
+	}
+}
+
+func (b *Buffer) wakeAll() {
+	for r := range b.ranks {
+		b.dom.Wake(r)
+	}
+}

@@ -1,0 +1,242 @@
+package gpu
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"time"
+
+	"github.com/moewire/moewire/core/device/cuda"
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/internal/safego"
+)
+
+// Prepare ends this rank's part in its epoch, as ep.Buffer's does, and waits
+// (Config.QuietTimeout) until nothing that this process has launched runs on
+// the device. Handles are stale. No graph that has recorded calls is launched
+// until Install. It may be called again.
+func (b *Buffer) Prepare() (ep.Standing, error) {
+	b.life.Lock()
+	defer b.life.Unlock()
+	if err := b.interrupt(errBetween); err != nil {
+		return ep.Standing{}, err
+	}
+	if err := b.settle(); err != nil {
+		return ep.Standing{}, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.farewell()
+	return ep.Standing{
+		Epoch: membership.Set(b.dom.Members().Load()).Epoch(), Next: max(b.base, b.engine.Ops()),
+	}, nil
+}
+
+// interrupt makes the device end all waits.
+func (b *Buffer) interrupt(why error) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return errOwner
+	}
+	if b.outside && errors.Is(b.why, errConnect) {
+		return b.why
+	}
+	b.leaveFor(why)
+	return nil
+}
+
+// settle waits until the device has done what this process has launched. After
+// a deadline the wait goes on behind, and the next call finds it. A device that
+// is broken does nothing any more.
+func (b *Buffer) settle() error {
+	if b.quiet == nil {
+		quiet := make(chan error, 1)
+		b.quiet = quiet
+		safego.Go("cuda quiet", func() { quiet <- b.dev.Synchronize() }, func(err error) { quiet <- err })
+	}
+	timer := time.NewTimer(b.cfg.QuietTimeout)
+	defer timer.Stop()
+	select {
+	case err := <-b.quiet:
+		b.quiet = nil
+		if cuda.IsCaptured(err) {
+			return fmt.Errorf("a stream is being captured: %w", err)
+		}
+		return nil
+	case <-timer.C:
+		return fmt.Errorf("after %v the device has not done what was launched", b.cfg.QuietTimeout)
+	}
+}
+
+// Install begins an epoch, as ep.Buffer's does: commit, if not nil, puts the
+// ranks that have met in the places of the old ones in the domain; then the
+// memory of those that are new is mapped, until the deadline. Addresses of this
+// rank's own memory stay, so graphs go on working. Before that it waits, until
+// the deadline too, for ranks of the old epoch that were taken out while they
+// lived: on a device their slots cannot be exchanged, so their processes must
+// have ended, or must have said (by Prepare, or because they noticed) that they
+// write nothing more. After an error calls are as impossible as before, and
+// Install may be called again.
+func (b *Buffer) Install(epoch uint16, base uint64, commit func() error, deadline time.Duration) error {
+	b.life.Lock()
+	defer b.life.Unlock()
+	until := time.Now().Add(deadline)
+	if err := b.mayInstall(epoch); err != nil {
+		return err
+	}
+	if err := b.awaitSilence(until); err != nil {
+		return err
+	}
+	if commit != nil {
+		if err := commit(); err != nil {
+			return err
+		}
+	}
+	b.entered = 0 // once is enough, and their places are others' by now
+	if err := b.mapAll(until); err != nil {
+		return err
+	}
+	if err := b.engine.Restart(base); err != nil {
+		return err
+	}
+	if err := b.beginEpoch(epoch); err != nil {
+		return err
+	}
+	return b.enter(epoch, base)
+}
+
+func (b *Buffer) mayInstall(epoch uint16) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.closed:
+		return errOwner
+	case !b.outside || !errors.Is(b.why, ep.ErrUpdating):
+		return invalid("epoch %d cannot begin: this rank is in epoch %d; prepare first", epoch, b.epoch)
+	}
+	return nil
+}
+
+// awaitSilence waits for those who may still write into this rank's slots.
+func (b *Buffer) awaitSilence(until time.Time) error {
+	for {
+		left := b.entered &^ (1 << b.self)
+		left &^= b.judge.Silent(left)
+		if left == 0 {
+			return nil
+		}
+		if !time.Now().Before(until) {
+			r := bits.TrailingZeros64(left)
+			return fmt.Errorf("rank %d was taken out, and may still write into this rank's memory: its process (%d) must end first",
+				r, b.pidOf(r))
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (b *Buffer) pidOf(rank int) int {
+	if of := b.mapped[rank].of; of != nil {
+		return of.PID()
+	}
+	return 0
+}
+
+// beginEpoch is refused when the group has gone on, or has begun this epoch
+// from another meeting: with ranks that have not been to ours.
+func (b *Buffer) beginEpoch(epoch uint16) error {
+	present := b.dom.Present()
+	if !membership.Install(b.dom.Members(), epoch, present) {
+		return fmt.Errorf("%w: epoch %d is over already", ep.ErrFenced, epoch)
+	}
+	if set := membership.Set(b.dom.Members().Load()); set.Epoch() != epoch || set.Ranks()&^present != 0 {
+		return fmt.Errorf("%w: epoch %d was begun by another meeting", ep.ErrFenced, epoch)
+	}
+	return nil
+}
+
+// Close leaves the group, waits (Config.QuietTimeout) until the device has done
+// what this process has launched, and frees everything. No graph that has
+// recorded calls is launched after it. If the device is not done by then, or
+// ranks have the memory open by IPC handles, the error says so, the memory stays
+// allocated, and Close may be called again; else idempotent.
+func (b *Buffer) Close() error {
+	b.life.Lock()
+	defer b.life.Unlock()
+	if b.end == ended {
+		return nil
+	}
+	if b.end == running {
+		b.shut()
+		if err := b.settle(); err != nil {
+			return err
+		}
+		b.stopWatching()
+		b.end = idle
+	}
+	return b.free()
+}
+
+// How far Close has come.
+type ending int
+
+const (
+	running ending = iota
+	idle           // nothing of the buffer runs any more
+	ended
+)
+
+func (b *Buffer) stopWatching() {
+	b.mu.Lock()
+	b.farewell()
+	b.watch.stop = true
+	b.dom.Wake(b.self)
+	b.mu.Unlock()
+	<-b.watch.ended
+}
+
+// shut lets no call begin any more.
+func (b *Buffer) shut() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.leaveFor(errOwner)
+	b.closed = true
+}
+
+func (b *Buffer) free() error {
+	var all []error
+	for r := range b.mapped {
+		all = append(all, b.mapped[r].drop())
+	}
+	all = append(all, b.offer.Close(), b.awaitHolders())
+	if err := errors.Join(all...); err != nil {
+		return err
+	}
+	if err := b.engine.Close(); err != nil {
+		return err
+	}
+	b.end = ended
+	return b.dom.Close()
+}
+
+// awaitHolders waits for ranks that have this one's memory open by its IPC
+// handle, and live.
+func (b *Buffer) awaitHolders() error {
+	until := time.Now().Add(b.cfg.QuietTimeout)
+	for {
+		holders := b.offer.Holders()
+		for rest := holders; rest != 0; rest &= rest - 1 {
+			if p := b.dom.Process(bits.TrailingZeros64(rest)); p == nil || p.Lost() != nil {
+				holders &^= rest & -rest
+			}
+		}
+		if holders == 0 {
+			return nil
+		}
+		if !time.Now().Before(until) {
+			return fmt.Errorf("rank %d has this rank's memory open by its IPC handle", bits.TrailingZeros64(holders))
+		}
+		time.Sleep(time.Millisecond)
+	}
+}

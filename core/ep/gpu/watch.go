@@ -1,0 +1,197 @@
+package gpu
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/internal/safego"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// watch is the state of the goroutine that decides for the device. All but
+// ended is guarded by Buffer.mu.
+type watch struct {
+	stop      bool
+	ended     chan struct{}
+	owesQuiet bool   // this rank is out, and has not said yet that it writes nothing more
+	members   uint64 // the word that the device was told
+	late      uint64 // ranks that the device waits for beyond its deadline
+	shown     uint64 // ranks that others know we wait for
+	began     [transport.MaxRanks]time.Time
+	until     time.Time // before that nobody is judged
+}
+
+// How often the watcher looks: while the device waits for somebody, and else.
+// A wait that begins meanwhile is seen at the next look; a change of the members
+// wakes the watcher at once.
+const (
+	watchBusy = time.Millisecond
+	watchIdle = 4 * time.Millisecond
+)
+
+func (w *watch) begin(b *Buffer) {
+	w.ended = make(chan struct{})
+	safego.Go("cuda watcher", b.watchLoop, func(err error) {
+		defer close(w.ended)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if !b.outside {
+			b.leaveFor(err)
+		}
+	})
+}
+
+// reset forgets what was seen of another epoch.
+func (w *watch) reset() { *w = watch{ended: w.ended, stop: w.stop} }
+
+func (b *Buffer) watchLoop() {
+	for {
+		period, stop := b.look(time.Now())
+		if stop {
+			close(b.watch.ended)
+			return
+		}
+		ticket := b.dom.PrepareSleep()
+		if b.watchHasWork() {
+			b.dom.CancelSleep()
+			continue
+		}
+		b.dom.Sleep(ticket, period)
+	}
+}
+
+// watchHasWork looks once more after the sleep was announced.
+func (b *Buffer) watchHasWork() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.watch.stop || (!b.outside && b.dom.Members().Load() != b.watch.members)
+}
+
+// look is one turn. It never waits but for the device, when this rank is out.
+func (b *Buffer) look(now time.Time) (period time.Duration, stop bool) {
+	period, owes, stop := b.turn(now)
+	if owes && !stop {
+		b.calmDown()
+	}
+	return period, stop
+}
+
+func (b *Buffer) turn(now time.Time) (period time.Duration, owesQuiet, stop bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.outside {
+		_ = b.usable() // hears of errors and of an expulsion
+	}
+	if b.outside {
+		return watchIdle, b.watch.owesQuiet, b.watch.stop
+	}
+	b.fenceTheDying()
+	b.order()
+	return b.decide(now), false, b.watch.stop
+}
+
+// calmDown waits until nothing of this rank runs on the device, and says so.
+func (b *Buffer) calmDown() {
+	if b.dev.Synchronize() != nil {
+		return // a capture is under way: at the next turn
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.outside && b.watch.owesQuiet { // Install may have been quicker
+		b.farewell()
+	}
+}
+
+// farewell comes when nothing of this rank runs on the device: it writes nothing
+// more in its epoch.
+func (b *Buffer) farewell() {
+	b.watch.owesQuiet = false
+	b.judge.Show(0, time.Time{})
+	b.judge.SayQuiet()
+	b.wakeAll()
+}
+
+// fenceTheDying takes ranks out whose processes end. On a device a wait may
+// begin at any time, so nobody has to wait for them first.
+func (b *Buffer) fenceTheDying() {
+	others := membership.Set(b.dom.Members().Load()).Ranks() &^ (1 << b.self)
+	for rest := b.judge.Dying(others); rest != 0; rest &= rest - 1 {
+		if membership.Fence(b.dom.Members(), b.epoch, b.self, bits.TrailingZeros64(rest)) {
+			b.lost++
+			b.wakeAll()
+		}
+	}
+}
+
+// order tells the device who is a member, and first who of the others writes
+// nothing more.
+func (b *Buffer) order() {
+	word := b.dom.Members().Load()
+	if out := b.entered &^ membership.Set(word).Ranks(); out != 0 {
+		b.engine.SetSilent(b.judge.Silent(out))
+	}
+	if w := &b.watch; word != w.members {
+		w.members, w.late, w.until = word, 0, time.Time{} // the device's deadlines begin again
+		b.judge.Reset()
+		b.engine.SetMembers(word)
+	}
+}
+
+// decide hears whom the device waits for, and finds out whom to blame for a
+// deadline that has passed.
+func (b *Buffer) decide(now time.Time) (period time.Duration) {
+	w := &b.watch
+	word := membership.Set(w.members)
+	if !word.In(b.epoch, b.self) {
+		return watchBusy // the next turn notices
+	}
+	waits := b.engine.Waits() & word.Ranks() &^ (1 << b.self)
+	since := w.waiting(waits, now)
+	if waits != 0 || w.shown != 0 {
+		b.judge.Show(waits, since)
+		w.shown = waits
+	}
+	w.late = (w.late | b.engine.TakeLate()) & waits
+	if w.late == 0 {
+		b.judge.Reset()
+		w.until = time.Time{}
+	} else if !now.Before(w.until) {
+		b.accuse(now, word)
+	}
+	if waits == 0 {
+		return watchIdle
+	}
+	return watchBusy
+}
+
+// waiting notes since when each of the ranks is waited for, and returns the
+// earliest.
+func (w *watch) waiting(ranks uint64, now time.Time) (since time.Time) {
+	since = now
+	for r := range w.began {
+		switch at := &w.began[r]; {
+		case ranks>>r&1 == 0:
+			*at = time.Time{}
+		case at.IsZero():
+			*at = now
+		case at.Before(since):
+			since = *at
+		}
+	}
+	return since
+}
+
+// accuse goes on with a trial, and expels whom it blames if the group is still
+// the one that the trial was held in.
+func (b *Buffer) accuse(now time.Time, judged membership.Set) {
+	causes, until, decided := b.judge.Try(now, b.watch.late, b.timeout)
+	if !decided {
+		return
+	}
+	b.watch.until = until
+	if causes != 0 && membership.Expel(b.dom.Members(), judged, b.epoch, b.self, causes) {
+		b.lost += uint64(bits.OnesCount64(causes))
+		b.wakeAll()
+	}
+}

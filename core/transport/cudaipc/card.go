@@ -1,0 +1,113 @@
+package cudaipc
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/moewire/moewire/core/internal/libcuda"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// A card is little-endian:
+//
+//	  0   4  magic "MWGM"
+//	  4   2  format version
+//	  6   2  kind: 1 descriptor, 2 IPC handle
+//	  8   4  rank
+//	 12   4  number of ranks
+//	 16   8  bytes of the memory
+//	 24  16  nonce
+//	 40  16  the device's UUID
+//	 56  16  the process
+//	 72  64  IPC handle, or zeros
+//	136   2  length of the socket's name
+//	138  94  that name, without the leading zero; padded
+//	232   8  the first 8 bytes of the SHA-256 of everything before
+//
+// In the slab it lies behind one word, its length, which is stored last. Behind
+// it, at holdersOff, each rank has a word: not 0 while it has the IPC handle open.
+const (
+	cardMagic   = "MWGM"
+	cardVersion = 1
+	cardBytes   = 240
+	nonceBytes  = 16
+	maxName     = 94
+	cardOff     = 8
+	holdersOff  = 1 << 10
+	slabBytes   = holdersOff + 8*transport.MaxRanks
+	cardSlab    = 0
+)
+
+type kind uint16
+
+const (
+	byFD  kind = 1
+	byIPC kind = 2
+)
+
+type card struct {
+	kind           kind
+	rank, numRanks int
+	numBytes       uint64
+	nonce, process [nonceBytes]byte
+	device         libcuda.UUID
+	handle         libcuda.IPCHandle
+	socket         string
+}
+
+func (c *card) marshal() []byte {
+	le := binary.LittleEndian
+	b := append(make([]byte, 0, cardBytes), cardMagic...)
+	b = le.AppendUint16(b, cardVersion)
+	b = le.AppendUint16(b, uint16(c.kind))
+	b = le.AppendUint32(b, uint32(c.rank))
+	b = le.AppendUint32(b, uint32(c.numRanks))
+	b = le.AppendUint64(b, c.numBytes)
+	b = append(append(append(b, c.nonce[:]...), c.device[:]...), c.process[:]...)
+	b = append(b, c.handle[:]...)
+	b = le.AppendUint16(b, uint16(len(c.socket)))
+	b = append(append(b, c.socket...), make([]byte, maxName-len(c.socket))...)
+	sum := sha256.Sum256(b)
+	return append(b, sum[:8]...)
+}
+
+var errForm = errors.New("its card cannot be read")
+
+// parseCard reads what a rank has laid out. Every error wraps
+// transport.ErrMetadata.
+func parseCard(b []byte, rank, numRanks int) (*card, error) {
+	le := binary.LittleEndian
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("%w: %w: %s", transport.ErrMetadata, errForm, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case len(b) != cardBytes:
+		return nil, bad("%d bytes, expected %d", len(b), cardBytes)
+	case string(b[:4]) != cardMagic:
+		return nil, bad("it does not begin with %q", cardMagic)
+	case le.Uint16(b[4:]) != cardVersion:
+		return nil, bad("format version %d, this library reads version %d", le.Uint16(b[4:]), cardVersion)
+	}
+	if sum := sha256.Sum256(b[:cardBytes-8]); !bytes.Equal(sum[:8], b[cardBytes-8:]) {
+		return nil, bad("checksum differs")
+	}
+	c := &card{
+		kind: kind(le.Uint16(b[6:])), rank: int(le.Uint32(b[8:])), numRanks: int(le.Uint32(b[12:])),
+		numBytes: le.Uint64(b[16:]), nonce: [nonceBytes]byte(b[24:]), device: libcuda.UUID(b[40:]),
+		process: [nonceBytes]byte(b[56:]), handle: libcuda.IPCHandle(b[72:]),
+	}
+	name := int(le.Uint16(b[136:]))
+	switch {
+	case c.kind != byFD && c.kind != byIPC:
+		return nil, bad("kind %d", c.kind)
+	case c.rank != rank || c.numRanks != numRanks:
+		return nil, bad("it is of rank %d of %d", c.rank, c.numRanks)
+	case name > maxName || (name == 0) != (c.kind == byIPC):
+		return nil, bad("socket's name of %d bytes", name)
+	}
+	c.socket = string(b[138 : 138+name])
+	return c, nil
+}

@@ -1,0 +1,161 @@
+package cudaipc
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/device/cuda"
+	"github.com/moewire/moewire/core/device/cuda/cudatest"
+	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/transport/inproc"
+)
+
+// pair is two ranks of this process, of which rank 0 offers memory.
+type pair struct {
+	doms  []transport.Domain
+	dev   *cuda.Device
+	mem   *cuda.Memory
+	offer *Offer
+}
+
+const memBytes = 2 << 20
+
+func newPair(t *testing.T) *pair {
+	emu := cudatest.Emulate(t)
+	p := &pair{doms: inproc.New(2, 4096)}
+	var err error
+	p.dev, err = cuda.Open(emu.Library, 0, cudatest.Image)
+	require.NoError(t, err)
+	p.mem, err = p.dev.Alloc(memBytes)
+	require.NoError(t, err)
+	p.offer, err = NewOffer(p.doms[0], p.dev, p.mem)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, p.offer.Close())
+		require.NoError(t, p.offer.Close())
+		require.NoError(t, p.mem.Close())
+		require.NoError(t, p.dev.Close())
+	})
+	return p
+}
+
+func (p *pair) mapIt() (*View, error) {
+	return Map(p.doms[1], p.dev, 0, memBytes, time.Now().Add(time.Minute))
+}
+
+// TestMemoryOutlivesItsOwner: within a process, too, memory stays until the last
+// who has it lets go.
+func TestMemoryOutlivesItsOwner(t *testing.T) {
+	p := newPair(t)
+	v, err := p.mapIt()
+	require.NoError(t, err)
+	require.Equal(t, "process", v.Path())
+	require.Equal(t, p.mem.Address(), v.Address())
+	at := v.Address()
+	require.NoError(t, p.offer.Close())
+	require.NoError(t, p.mem.Close())
+	cudatest.Slice[byte](at, memBytes)[memBytes-1] = 1
+	_, err = p.mapIt()
+	require.ErrorIs(t, err, transport.ErrDead)
+	require.NoError(t, v.Close())
+	require.NoError(t, v.Close())
+}
+
+// TestByDescriptor: the same memory at another address.
+func TestByDescriptor(t *testing.T) {
+	p := newPair(t)
+	c := p.offer.card
+	v, err := byDescriptor(&c, p.dev, memBytes, time.Now().Add(time.Minute))
+	require.NoError(t, err)
+	require.NotEqual(t, p.mem.Address(), v.Address())
+	cudatest.Slice[byte](p.mem.Address(), memBytes)[7] = 42
+	require.EqualValues(t, 42, cudatest.Slice[byte](v.Address(), memBytes)[7])
+	require.NoError(t, v.Close())
+	_, err = byDescriptor(&c, p.dev, 64*memBytes, time.Now().Add(time.Minute))
+	require.Error(t, err, "there is less")
+}
+
+// TestDoor: who does not know the nonce gets nothing, and who says nothing
+// disturbs nobody.
+func TestDoor(t *testing.T) {
+	p := newPair(t)
+	for range maxVisitors + 8 {
+		silent, err := knock(p.offer.card.socket, time.Now().Add(time.Minute))
+		require.NoError(t, err)
+		defer sys.CloseAll(silent)
+	}
+	wrong := p.offer.card
+	wrong.nonce[3]++
+	_, err := fetch(&wrong, time.Now().Add(time.Minute))
+	require.Error(t, err)
+	fd, err := fetch(&p.offer.card, time.Now().Add(time.Minute))
+	require.NoError(t, err)
+	require.NoError(t, fd.Close())
+	require.NoError(t, p.offer.Close())
+	_, err = fetch(&p.offer.card, time.Now().Add(time.Minute))
+	require.ErrorIs(t, err, sys.ErrNoListener)
+}
+
+// TestBadCards: each is refused for what is wrong with it, by its rank.
+func TestBadCards(t *testing.T) {
+	p := newPair(t)
+	good := p.offer.card.marshal()
+	require.Len(t, good, cardBytes)
+	sealed := func(change func(b []byte)) []byte {
+		b := append([]byte(nil), good...)
+		change(b)
+		sum := sha256.Sum256(b[:cardBytes-8])
+		copy(b[cardBytes-8:], sum[:8])
+		return b
+	}
+	le := binary.LittleEndian
+	for text, b := range map[string][]byte{
+		"239 bytes":                good[:cardBytes-1],
+		"does not begin":           sealed(func(b []byte) { b[0] = 'x' }),
+		"format version 2":         sealed(func(b []byte) { b[4] = 2 }),
+		"kind 3":                   sealed(func(b []byte) { b[6] = 3 }),
+		"of rank 1 of 2":           sealed(func(b []byte) { b[8] = 1 }),
+		"of rank 0 of 3":           sealed(func(b []byte) { b[12] = 3 }),
+		"name of 95 bytes":         sealed(func(b []byte) { b[136] = 95 }),
+		"name of 0 bytes":          sealed(func(b []byte) { b[136] = 0 }),
+		"checksum":                 append(append([]byte(nil), good[:cardBytes-1]...), good[cardBytes-1]+1),
+		"configuration needs 2097": sealed(func(b []byte) { le.PutUint64(b[16:], memBytes-1) }),
+	} {
+		copy(p.offer.slab.Bytes(cardOff, cardBytes), b)
+		p.offer.slab.Word(0).Store(uint64(len(b)))
+		_, err := p.mapIt()
+		require.ErrorContains(t, err, "memory of rank 0: ")
+		require.ErrorContains(t, err, text)
+	}
+	p.offer.slab.Word(0).Store(1 << 60)
+	_, err := p.mapIt()
+	require.ErrorIs(t, err, transport.ErrMetadata)
+}
+
+// TestNobodyOffers: a wait ends at its deadline, and when the process does.
+func TestNobodyOffers(t *testing.T) {
+	p := newPair(t)
+	_, err := Map(p.doms[0], p.dev, 1, memBytes, time.Now())
+	require.ErrorContains(t, err, "memory of rank 1: it was not offered before the deadline")
+	inproc.Kill(p.doms[0], 1)
+	_, err = Map(p.doms[0], p.dev, 1, memBytes, time.Now().Add(time.Minute))
+	require.ErrorIs(t, err, transport.ErrDead)
+}
+
+func FuzzCard(f *testing.F) {
+	c := card{kind: byIPC, numRanks: 2, numBytes: 1}
+	f.Add(c.marshal())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c, err := parseCard(b, 0, 2)
+		if err != nil {
+			require.ErrorIs(t, err, transport.ErrMetadata)
+			return
+		}
+		require.Equal(t, b[:137], c.marshal()[:137])
+	})
+}

@@ -1,0 +1,18 @@
+// Package cudaipc lets ranks of one host map one another's device memory.
+//
+// A rank lays out a card in a slab of its domain: what the others need to map
+// its memory. There are three ways, by preference:
+//
+//	process  ranks of one process on one device share its addresses
+//	fd       memory made with cuMemCreate is imported by a descriptor, which the
+//	         owner hands out over a unix socket to whoever shows the card's nonce
+//	ipc      elsewhere: cuIpcGetMemHandle
+//
+// With the first two, memory lives until the last rank lets go, also when its
+// owner is killed. An IPC handle must be closed everywhere before its owner
+// frees the memory: Offer.Holders says who has it open.
+//
+// The card is the domain's slab 0, so only a buffer that makes no slabs of its
+// own can use this package. Nothing that a card says is believed: it is checked
+// for its form, its length and its sender, and what it names is looked up.
+package cudaipc

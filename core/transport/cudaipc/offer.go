@@ -1,0 +1,105 @@
+package cudaipc
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/moewire/moewire/core/device/cuda"
+	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// process names this process, also among containers that count alike.
+var process = sync.OnceValue(func() (id [nonceBytes]byte) {
+	rand.Read(id[:]) // never fails
+	return id
+})
+
+// offered is the memory that ranks of this process offer, by the nonces of
+// their cards.
+var offered sync.Map // [nonceBytes]byte to *cuda.Memory
+
+// Offer is a rank's memory, as others can map it. Safe for concurrent use.
+type Offer struct {
+	card card
+	slab transport.Segment
+	door *door // nil with IPC handles
+	end  sync.Once
+}
+
+// NewOffer lays out a rank's card in its domain, as its first slab. The memory
+// stays the caller's, who closes the offer first.
+func NewOffer(dom transport.Domain, dev *cuda.Device, mem *cuda.Memory) (*Offer, error) {
+	o := &Offer{card: card{
+		kind: byIPC, rank: dom.Rank(), numRanks: dom.NumRanks(), numBytes: mem.NumBytes(), process: process(),
+	}}
+	rand.Read(o.card.nonce[:])
+	var err error
+	if o.card.device, err = dev.UUID(); err == nil {
+		err = o.open(mem)
+	}
+	if err == nil {
+		err = o.layOut(dom)
+	}
+	if err != nil {
+		return nil, errors.Join(err, o.Close())
+	}
+	return o, nil
+}
+
+// open makes the way in.
+func (o *Offer) open(mem *cuda.Memory) (err error) {
+	if !mem.ByDescriptor() {
+		o.card.handle, err = mem.IPCHandle()
+	} else {
+		o.card.kind = byFD
+		o.card.socket = "moewire-cuda-" + hex.EncodeToString(o.card.nonce[:])
+		var raw int
+		if raw, err = mem.Export(); err == nil {
+			o.door, err = openDoor(o.card.socket, o.card.nonce, sys.Own(raw))
+		}
+	}
+	if err == nil {
+		offered.Store(o.card.nonce, mem)
+	}
+	return err
+}
+
+func (o *Offer) layOut(dom transport.Domain) error {
+	id, slab, err := dom.AddSlab(slabBytes)
+	if err != nil {
+		return err
+	}
+	if id != cardSlab {
+		return fmt.Errorf("the card is slab %d of the domain, not %d: it has others already", id, cardSlab)
+	}
+	o.slab = slab
+	copy(slab.Bytes(cardOff, cardBytes), o.card.marshal())
+	slab.Word(0).Store(cardBytes)
+	return nil
+}
+
+// Holders has one bit per rank that has the memory open by an IPC handle. Call
+// it before the domain is closed.
+func (o *Offer) Holders() (ranks uint64) {
+	for r := range o.card.numRanks {
+		if o.slab.Word(holdersOff+int64(r)*8).Load() != 0 {
+			ranks |= 1 << r
+		}
+	}
+	return ranks
+}
+
+// Close lets nobody in any more. What was mapped stays. Idempotent.
+func (o *Offer) Close() error {
+	o.end.Do(func() {
+		offered.Delete(o.card.nonce)
+		if o.door != nil {
+			o.door.close()
+		}
+	})
+	return nil
+}

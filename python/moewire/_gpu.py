@@ -1,0 +1,169 @@
+"""A buffer's operations on a CUDA device: checked and launched on a stream, never waited for."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import _abi as abi
+from . import _check, _combine, _dispatch, _torch_cuda
+from ._gpu_handle import GpuHandle
+from ._gpu_operation import Launched
+from ._gpu_streams import Streams
+from ._memory import MAX_KEPT, Owner
+from ._plan import combine_args
+from ._results import RecvX, Rows, copies_on_stream
+from .errors import UnsupportedError
+from .event import EventOverlap, Hook, How, StreamEvent
+
+if TYPE_CHECKING:
+    from ._plan import Plan
+    from ._runtime import Runtime
+    from .handle import Handle
+
+_NOT_HERE = {
+    abi.MW_DISPATCH_MORE: "more",
+    abi.MW_DISPATCH_PRE_REDUCE: "pre_reduce",
+}
+
+
+class Gpu:
+    """What a ``Runtime`` has where rows lie on a CUDA device. Any thread may use it."""
+
+    def __init__(self, runtime: Runtime, ordinal: int) -> None:
+        self._runtime = runtime
+        self.place = _torch_cuda.place(ordinal)
+        self.streams = Streams(self.place)
+        self._views: OrderedDict[object, Any] = OrderedDict()
+        self._lock = threading.Lock()
+        self._owner: Owner | None = None
+
+    def close(self) -> None:
+        """Forgets every view; tensors that are still held keep the memory."""
+        with self._lock:
+            self._views.clear()
+        self._owner = None
+
+    def dispatch(
+        self, request: _dispatch.Request, how: How, copy_outputs: bool
+    ) -> tuple[RecvX, torch.Tensor, Handle, EventOverlap, Hook | None]:
+        """``Buffer.dispatch``."""
+        runtime, place = self._runtime, self.place
+        plan = self._plan(request)
+        active = _check.active_ranks(request.active_ranks, runtime.num_ranks, place)
+        runtime.refuse_closed()
+        stream = self.streams.enter(how.async_finish)
+        with place.on(stream):  # so that memory is this stream's
+            recv_count = place.empty((plan.num_local_experts,), torch.int32)
+            layout = place.empty((plan.num_local_experts, runtime.num_ranks), torch.int64)
+        raw = abi.mw_dispatch_result_t(abi.SIZE_OF[abi.mw_dispatch_result_t])
+        args = plan.args.take()
+        _dispatch.fill(args, request, active, (recv_count, layout, raw))
+        args.phase, args.stream = how.phase, place.handle(stream)
+        op = abi.mw_op_t()
+        runtime.check(runtime.lib.buffer_dispatch(runtime.id, args, op))
+        plan.args.give_back(args)
+        operation = Launched(runtime, self.streams, stream, op, (request, recv_count, layout))
+        rows = self._rows(raw, plan)
+        if copy_outputs or (request.x.requires_grad and torch.is_grad_enabled()):
+            with place.on(stream):
+                recv_x, src_info = copies_on_stream(rows, operation.when_done)
+        else:
+            recv_x, src_info = rows.fresh()
+        items = (src_info, layout, plan.num_max_tokens, plan.hidden, plan.num_experts)
+        handle = GpuHandle(items, runtime, raw, operation, plan, request.x.shape[0])
+        handle._stream, handle._captured = stream, place.capturing(stream)
+        kept = (request.x, request.topk_idx, request.active_ranks, recv_count, layout)
+        event, hook = self._completion(operation, how, stream, kept)
+        return recv_x, recv_count, handle, event, hook
+
+    def _plan(self, request: _dispatch.Request) -> Plan:
+        for flag, name in _NOT_HERE.items():
+            if request.flags & flag:
+                raise UnsupportedError(f"{name}: not on CUDA yet; leave it False")
+        key = _dispatch.check_request(request, self._runtime.num_ranks, self.place)
+        return self._runtime.plans.of(key)
+
+    def combine(
+        self, handle: Handle, request: _combine.Request, how: How
+    ) -> tuple[torch.Tensor, EventOverlap, Hook | None]:
+        """``Buffer.combine``."""
+        runtime, place = self._runtime, self.place
+        _combine.check_request(request, handle, place)
+        active = _check.active_ranks(request.active_ranks, runtime.num_ranks, place)
+        runtime.refuse_closed()
+        handle.finish()
+        stream = self.streams.enter(how.async_finish)
+        args = combine_args.take()
+        _combine.fill(args, request, handle, active)
+        args.phase, args.stream = how.phase, place.handle(stream)
+        op = abi.mw_op_t()
+        runtime.check(runtime.lib.buffer_combine(runtime.id, args, op))
+        args.stream = 0  # structs serve buffers on the CPU, too
+        combine_args.give_back(args)
+        handle._combined = True
+        operation = Launched(runtime, self.streams, stream, op, (request, handle))
+        kept = (
+            request.x,
+            request.topk_idx,
+            request.topk_weights,
+            request.active_ranks,
+            request.out,
+        )
+        event, hook = self._completion(operation, how, stream, kept)
+        return request.out, event, hook
+
+    def output(self, out: torch.Tensor | None, shape: tuple[int, int]) -> torch.Tensor:
+        """The caller's ``out``, or a new tensor: bf16 [T, H]."""
+        if out is None:
+            return self.place.empty(shape, torch.bfloat16)
+        _check.tensor("out", out, torch.bfloat16, shape, self.place)
+        return out
+
+    def combine_buffer(self, handle: Handle) -> torch.Tensor:
+        """``Buffer.get_next_combine_buffer``."""
+        address = self._runtime.combine_buffer(handle._id, -1)
+        plan = handle._plan
+        return self._view(address, plan.rows, plan.output_dtype).detach()
+
+    def _completion(
+        self, operation: Launched, how: How, stream: Any, tensors: tuple[torch.Tensor | None, ...]
+    ) -> tuple[EventOverlap, Hook | None]:
+        hook = Hook(operation) if how.return_recv_hook else None
+        if not how.async_finish:
+            return EventOverlap(), hook
+        kept = tuple(tensor for tensor in tensors if tensor is not None)
+        for tensor in kept:
+            self.place.keep(tensor, stream)
+        event = StreamEvent(self.place, self.place.record(stream))
+        return EventOverlap(event, kept), hook
+
+    def _rows(self, raw: abi.mw_dispatch_result_t, plan: Plan) -> Rows:
+        local, num_rows, hidden = plan.rows
+        if self._owner is None:
+            self._owner = Owner(self._runtime.lib, raw.memory.id)
+        data = self._view(
+            raw.recv_x, plan.rows, torch.float8_e4m3fn if plan.fp8 else torch.bfloat16
+        )
+        src_info = self._view(raw.src_info, (local, num_rows), torch.int32)
+        if not plan.fp8:
+            return Rows(data, None, src_info)
+        block = _check.FP8_BLOCK * (_check.UE8M0_PACK if plan.ue8m0 else 1)
+        shape = (local, hidden // block, num_rows)
+        kind = torch.int32 if plan.ue8m0 else torch.float32
+        return Rows(data, self._view(raw.recv_scales, shape, kind).transpose(1, 2), src_info)
+
+    def _view(self, address: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Made once per place and shape; keeps the memory, whatever becomes of the buffer."""
+        key = (address, shape, dtype)
+        view: torch.Tensor | None = self._views.get(key)
+        if view is None:
+            view = self.place.view(address, shape, dtype, self._owner)
+            with self._lock:
+                self._views[key] = view
+                while len(self._views) > 4 * MAX_KEPT:
+                    self._views.popitem(last=False)
+        return view

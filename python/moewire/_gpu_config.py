@@ -1,0 +1,63 @@
+"""On which device a buffer is made, from names to fields of the C ABI."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import _abi as abi
+from ._cuda_report import driver_path
+from ._numbers import refuse
+
+if TYPE_CHECKING:
+    import torch
+
+_ALLOWED = "'cpu', 'cuda', 'cuda:N', or a torch.device of these"
+# A file with code of the kernels, in place of the library's. For tests.
+CODE_VARIABLE = "MOEWIRE_TEST_CUDA_CODE"
+
+
+def native(given: str | torch.device | None) -> dict[str, int | bytes]:
+    """Fields of ``mw_config_t``; None is the CPU."""
+    kind, index = _device("cpu" if given is None else given)
+    if kind == "cpu":
+        return {}
+    from . import _torch_cuda  # torch is heavy, and most buffers need none of it
+
+    return {
+        "device": abi.MW_DEVICE_CUDA,
+        "device_ordinal": _torch_cuda.ordinal_of(index),
+        "cuda_driver": driver_path(),
+        "cuda_code": _code(),
+        "cuda_nvrtc": os.fsencode(":".join(compilers())),
+    }
+
+
+def _device(value: Any) -> tuple[str, int | None]:
+    kind, index = getattr(value, "type", None), getattr(value, "index", None)
+    if isinstance(value, str):
+        kind, colon, number = value.partition(":")
+        if colon and not (number.isascii() and number.isdigit()):
+            raise refuse("device", repr(value), _ALLOWED)
+        index = int(number) if colon else None
+    if kind not in ("cpu", "cuda"):
+        raise refuse("device", repr(value), _ALLOWED)
+    return kind, index
+
+
+def _code() -> bytes:
+    path = os.environ.get(CODE_VARIABLE)
+    return Path(path).read_bytes() if path else b""
+
+
+def compilers() -> list[str]:
+    """Folders of this environment's packages where NVRTC is, if it is there."""
+    found = importlib.util.find_spec("nvidia")
+    folders = () if found is None else found.submodule_search_locations or ()
+    return sorted(
+        str(library.parent)
+        for folder in folders
+        for library in Path(folder).glob("*/lib/libnvrtc.so*")
+    )[:1]

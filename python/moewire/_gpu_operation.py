@@ -1,0 +1,99 @@
+"""One operation on CUDA, whose second phase may still have to be launched."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from . import _abi as abi
+from ._gpu_streams import Streams
+from ._runtime import Runtime
+from .errors import CancelledError, MoewireError
+
+
+class Launched:
+    """Finished once, by any thread: that launches, and waits for nothing.
+
+    Dropped before, it is cancelled, and its handle released.
+    """
+
+    __slots__ = (
+        "_borrowed",
+        "_ended",
+        "_failure",
+        "_id",
+        "_lock",
+        "_on_done",
+        "_runtime",
+        "_stream",
+        "_streams",
+    )
+
+    def __init__(
+        self, runtime: Runtime, streams: Streams, stream: Any, op: abi.mw_op_t, borrowed: object
+    ) -> None:
+        self._runtime, self._streams, self._stream = runtime, streams, stream
+        self._id = op
+        self._lock = threading.RLock()  # a handle may be collected in the middle
+        self._ended = not op.id
+        self._failure: MoewireError | None = None
+        self._borrowed = None if self._ended else borrowed
+        self._on_done: tuple[Callable[[], None], ...] = ()
+
+    @property
+    def ended(self) -> bool:
+        """Whether everything has been launched."""
+        return self._ended
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Runs it behind the operation, on its stream; never after a failure."""
+        with self._lock:
+            if not self._ended:
+                self._on_done += (callback,)
+                return
+        if self._failure is None:
+            self._call(callback)
+
+    def finish(self) -> None:
+        """Launches what is left. Idempotent; an error is raised at every call."""
+        with self._lock:
+            if not self._ended:
+                self._launch()
+            if self._failure is not None:
+                raise type(self._failure)(*self._failure.args)
+
+    def abandon(self) -> None:
+        """Gives the operation up, unless all of it was launched."""
+        if self._ended or self._runtime.lib.forked:
+            return
+        with self._lock:
+            if not self._ended:
+                self._failure = CancelledError("the operation was given up")
+                self._free()
+
+    def _launch(self) -> None:
+        self._streams.order(self._stream)
+        status = self._runtime.lib.op_wait(self._id, abi.MW_PHASE_DONE, 0)
+        if status < 0:
+            self._failure = self._runtime.error(status)
+        callbacks = self._on_done
+        self._free()
+        if self._failure is None:
+            for callback in callbacks:
+                self._call(callback)
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        with self._streams.place.on(self._stream):
+            callback()
+
+    def _free(self) -> None:
+        self._ended = True
+        self._on_done = ()
+        if self._id.id and not self._runtime.lib.forked:
+            self._runtime.lib.op_close(self._id)
+        self._borrowed = None
+
+    def __del__(self) -> None:
+        if not getattr(self, "_ended", True):
+            self._free()

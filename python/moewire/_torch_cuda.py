@@ -1,0 +1,147 @@
+"""What Moewire asks of torch about one CUDA device: tensors, addresses, streams, events.
+
+All that is CUDA's in this package's use of torch is here. Tests put another ``Place`` behind
+``place``, whose device is the CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+
+from .errors import NoDeviceError
+
+
+class Place(Protocol):
+    """One device. Streams and events are what torch takes them for."""
+
+    name: str  # as torch writes it
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies on this device."""
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """A new tensor for the current stream."""
+
+    def view(
+        self, address: int, shape: tuple[int, ...], dtype: torch.dtype, owner: object
+    ) -> torch.Tensor:
+        """A contiguous tensor over memory of the device, which holds ``owner``."""
+
+    def stream(self) -> Any:
+        """The calling thread's current stream."""
+
+    def handle(self, stream: Any) -> int:
+        """The driver's number of a stream."""
+
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
+        """Makes a stream the current one."""
+
+    def side(self) -> Any:
+        """A new stream, of high priority."""
+
+    def follow(self, stream: Any, other: Any) -> None:
+        """Makes a stream wait for all that another one has so far."""
+
+    def record(self, stream: Any) -> Any:
+        """An event at the present end of a stream."""
+
+    def wait(self, stream: Any, event: Any) -> None:
+        """Makes a stream wait for an event."""
+
+    def capturing(self, stream: Any) -> bool:
+        """Whether a stream's work is being recorded into a graph."""
+
+    def keep(self, tensor: torch.Tensor, stream: Any) -> None:
+        """Keeps a tensor's memory from others until a stream has come so far."""
+
+
+# What numpy calls them. torch's own types go by way of those of the same width.
+_KINDS = {1: ("|u1", torch.uint8), 2: ("<i2", torch.int16), 4: ("<i4", torch.int32)}
+_KINDS[8] = ("<i8", torch.int64)
+
+
+class Array:
+    """Memory of a device, as other libraries take it: ``__cuda_array_interface__``, version 3."""
+
+    def __init__(self, address: int, shape: tuple[int, ...], kind: str, owner: object) -> None:
+        self.owner = owner
+        self.__cuda_array_interface__ = {
+            "shape": shape,
+            "typestr": kind,
+            "data": (address, False),
+            "strides": None,
+            "version": 3,
+        }
+
+
+class TorchCuda:
+    """A device of this process, by torch's ordinal, which is the driver's."""
+
+    def __init__(self, ordinal: int) -> None:
+        if not torch.backends.cuda.is_built():
+            raise NoDeviceError(
+                f"torch {torch.__version__} is built without CUDA; install one with"
+            )
+        self._device = torch.device("cuda", ordinal)
+        self.name = str(self._device)
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        return bool(tensor.is_cuda and tensor.device == self._device)
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device=self._device)
+
+    def view(
+        self, address: int, shape: tuple[int, ...], dtype: torch.dtype, owner: object
+    ) -> torch.Tensor:
+        if not math.prod(shape):
+            return self.empty(shape, dtype)
+        kind, _ = _KINDS[dtype.itemsize]
+        bare = torch.as_tensor(Array(address, shape, kind, owner), device=self._device)
+        if bare.data_ptr() != address:
+            raise AssertionError(f"moewire: torch copied {shape} {dtype} instead of viewing it")
+        return bare.view(dtype)
+
+    def stream(self) -> Any:
+        return torch.cuda.current_stream(self._device)
+
+    def handle(self, stream: Any) -> int:
+        return int(stream.cuda_stream)
+
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
+        context: AbstractContextManager[Any] = torch.cuda.stream(stream)
+        return context
+
+    def side(self) -> Any:
+        return torch.cuda.Stream(self._device, priority=-1)
+
+    def follow(self, stream: Any, other: Any) -> None:
+        stream.wait_stream(other)
+
+    def record(self, stream: Any) -> Any:
+        return stream.record_event()
+
+    def wait(self, stream: Any, event: Any) -> None:
+        stream.wait_event(event)
+
+    def capturing(self, stream: Any) -> bool:
+        with torch.cuda.stream(stream):
+            return bool(torch.cuda.is_current_stream_capturing())
+
+    def keep(self, tensor: torch.Tensor, stream: Any) -> None:
+        tensor.record_stream(stream)
+
+
+place: Callable[[int], Place] = TorchCuda
+
+
+def ordinal_of(index: int | None) -> int:
+    """Of ``torch.device("cuda")`` it is the current device's."""
+    if index is not None:
+        return index
+    return torch.cuda.current_device() if torch.cuda.is_available() else 0

@@ -1,0 +1,70 @@
+"""The emulated CUDA driver of ``core/device/cuda/emulator``, compiled once per source."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parents[3] / "core" / "device" / "cuda"
+_FLAGS = [
+    *("-std=c++17", "-O1", "-g", "-fPIC", "-shared", "-pthread", "-ffp-contract=off"),
+    *("-Wno-unused-parameter", "-D__CUDA_API_VERSION_INTERNAL", "-Ikernels", "-Iemulator"),
+]
+
+
+def driver() -> Path:
+    """The library; skips where a compiler or CUDA's headers are missing."""
+    cxx = shutil.which("c++") or _lacking("c++", "no C++ compiler for the emulator")
+    command = [cxx, *_FLAGS, "-isystem", str(_include())]
+    path = _cache() / f"python-{_digest(command)}.so"
+    if not path.exists():
+        _build(command, path)
+    return path
+
+
+def _lacking(what: str, why: str) -> str:
+    if {what, "all"} & set(os.environ.get("MOEWIRE_REQUIRE", "").split(",")):
+        pytest.fail(why)
+    pytest.skip(why)
+
+
+def _include() -> Path:
+    packages = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13"
+    for folder in (packages, Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))):
+        if (folder / "include" / "cuda.h").exists():
+            return folder / "include"
+    return Path(_lacking("toolkit", "no cuda.h in this environment's packages or CUDA_HOME"))
+
+
+def _cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(base) / "moewire" / "emulator"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def _digest(command: list[str]) -> str:
+    sources = [*sorted(HERE.glob("emulator/*")), *sorted(HERE.glob("kernels/*.cu*"))]
+    found = hashlib.sha256(" ".join(command).encode())
+    for source in sources:
+        if source.is_file():
+            found.update(source.read_bytes())
+    return found.hexdigest()[:24]
+
+
+def _build(command: list[str], path: Path) -> None:
+    units = sorted(str(unit.relative_to(HERE)) for unit in HERE.glob("emulator/*.cc"))
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        built = Path(folder) / "libcuda.so"
+        done = subprocess.run(
+            [*command, "-o", str(built), *units], cwd=HERE, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        built.rename(path)  # whole, for whoever else looks for it at this moment

@@ -1,0 +1,337 @@
+"""Jobs over the emulated device: the real ``Buffer``, and CPU tensors in place of CUDA's."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import moewire
+from moewire import _torch_cuda
+from moewire._cuda_report import DRIVER_VARIABLE
+from moewire._gpu_config import CODE_VARIABLE
+from moewire.errors import NotSupportedError
+
+from . import cases, oracle, verify
+from .cases import Case
+from .emulated import Emulated
+from .jobs_oracle import CALLS, size_for
+from .member import Rank
+
+TIMEOUT_US = 30_000_000
+Make = Callable[..., moewire.Buffer]
+
+
+def use(driver: str, folder: str) -> Emulated:
+    """Puts the emulated driver where the machine's is looked for, in this process."""
+    code = Path(folder) / "kernels"
+    code.write_bytes(b"kernels\0")  # every module of the emulator has all kernels
+    os.environ[DRIVER_VARIABLE], os.environ[CODE_VARIABLE] = driver, str(code)
+    place = Emulated(Path(driver))
+    _torch_cuda.place = lambda ordinal: place
+    return place
+
+
+def in_threads(size: int, job: Callable[[int, Make], Any]) -> list[Any]:
+    """A rank per thread, each with a stream of its own; results by rank."""
+    store = dist.HashStore()
+    results: list[Any] = [None] * size
+    failures: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        def make(num_bytes: int, **options: Any) -> moewire.Buffer:
+            options.setdefault("connect_timeout_us", TIMEOUT_US)
+            return moewire.Buffer.from_store(
+                store, rank, size, num_bytes, prefix=options.pop("prefix", "x"), **options
+            )
+
+        try:
+            results[rank] = job(rank, make)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90)
+    if failures:
+        raise failures[0]
+    assert not any(thread.is_alive() for thread in threads), "a rank hangs"
+    return results
+
+
+class Received(verify.Received):
+    """Within a source's block of an expert, rows have no order on CUDA: src_info tells."""
+
+    def __init__(self, case: Case, rank: int, result: Any) -> None:
+        super().__init__(case, rank, result)
+        self.tokens: dict[tuple[int, int], np.ndarray] = {}
+
+    def _check_expert(self, local: int, src_info: np.ndarray, layout: np.ndarray) -> None:
+        case, covered = self.case, []
+        expert = self.rank * case.num_local + local
+        for source in range(case.num_ranks):
+            begin, count = int(layout[source]) >> 32, int(layout[source]) & 0xFFFFFFFF
+            block = slice(begin, begin + count)
+            tokens = src_info[block].copy()
+            want = oracle.tokens_for(case.topk[source], expert).astype(np.int32)
+            verify.same(np.sort(tokens), want, f"{case}: src_info of {expert}")
+            self._check_rows(local, block, case.x[source][tokens], f"{case}: rows of {expert}")
+            self.blocks[local, source], self.tokens[local, source] = block, tokens
+            covered += range(begin, begin + count)
+        assert sorted(covered) == list(range(int(self.recv_count[local]))), f"{case}: layout"
+
+    def write_outputs(self, y: torch.Tensor) -> torch.Tensor:
+        """Fills y as the experts would; rows that nobody sent become NaN."""
+        make = verify._float32 if self.case.fp32_outputs else verify.bf16
+        y.view(torch.int16).fill_(-1)
+        for (local, source), block in self.blocks.items():
+            expert = self.rank * self.case.num_local + local
+            tokens = self.tokens[local, source]
+            if len(tokens):
+                y[local, block] = make(self.case.output(expert, source)[tokens])
+        return y
+
+
+def made(seed: int, count: int, size: int) -> list[Case]:
+    """Random cases that CUDA has."""
+    found = [cases.make(seed, number, size) for number in range(count)]
+    for case in found:
+        case.pre_reduce = ()
+    return found
+
+
+def random_cases(place: Emulated, make: Make, rank: int, size: int, seed: int, count: int) -> int:
+    """Every way to call, over random cases; gives the number of combines checked."""
+    todo, checked = made(seed, count, size), 0
+    with make(size_for(todo), device="cuda") as buffer:
+        for number, case in enumerate(todo):
+            print(case)
+            common = np.random.default_rng([seed, number, size, 21])
+            own = np.random.default_rng([seed, number, rank, 22])
+            received = dispatch(place, buffer, case, rank, CALLS[int(own.integers(3))])
+            how = CALLS[int(own.integers(3))]
+            combine(place, buffer, received, how, zero_copy=bool(own.integers(2)))
+            checked += 1
+            for _ in range(int(common.integers(2))):  # a handle may be combined again
+                combine(place, buffer, received, CALLS[int(own.integers(3))])
+                checked += 1
+        place.synchronize()
+    return checked
+
+
+def dispatch(
+    place: Emulated, buffer: moewire.Buffer, case: Case, rank: int, how: dict[str, bool]
+) -> verify.Received:
+    """Dispatches this rank's share and checks what came."""
+    x, topk = verify.bf16(case.x[rank]), torch.from_numpy(case.topk[rank].copy())
+    active = torch.ones(case.num_ranks + 1, dtype=torch.int32)
+    result = buffer.dispatch(
+        x,
+        topk,
+        active,
+        case.num_max,
+        case.num_experts,
+        TIMEOUT_US,
+        case.fp8,
+        round_scale=case.round_scale,
+        use_ue8m0=case.ue8m0,
+        fp32_outputs=case.fp32_outputs,
+        **how,
+    )
+    received = Received(case, rank, result)
+    received.finish()
+    place.synchronize()
+    received.check()
+    assert active.tolist() == [1] * (case.num_ranks + 1)
+    return received
+
+
+def combine(
+    place: Emulated,
+    buffer: moewire.Buffer,
+    received: verify.Received,
+    how: dict[str, bool],
+    *,
+    zero_copy: bool = False,
+) -> None:
+    """Combines and checks every bit."""
+    case, rank = received.case, received.rank
+    # Until the device has come past them; torch's allocator sees to that for its own tensors.
+    topk, weights = (torch.from_numpy(a.copy()) for a in (case.topk[rank], case.weights[rank]))
+    if zero_copy:
+        y = received.write_outputs(buffer.get_next_combine_buffer(received.handle))
+    else:
+        y = received.new_outputs()
+    out, event, hook = buffer.combine(
+        y,
+        topk,
+        weights,
+        None,
+        TIMEOUT_US,
+        received.handle,
+        zero_copy,
+        **how,
+    )
+    if hook is not None:
+        hook()
+    if event.event is not None:
+        event.current_stream_wait()
+    place.synchronize()
+    want = oracle.combine(topk.numpy(), weights.numpy(), case.outputs_for(rank), case.hidden)
+    verify.same(verify.bits(out), want, f"{case}: combine on rank {rank}")
+
+
+def in_process(rank: Rank, driver: str, count: int) -> int:
+    """``random_cases`` where each rank is a process."""
+    before, place = _torch_cuda.place, use(driver, rank.folder)
+    try:
+        return random_cases(place, rank.buffer, rank.rank, rank.size, rank.seed, count)
+    finally:
+        _torch_cuda.place = before
+        del os.environ[DRIVER_VARIABLE], os.environ[CODE_VARIABLE]
+
+
+def _case(seed: int, size: int, number: int = 0) -> Case:
+    case = Case(size, 2 * size, 2, 128, 6, False, "uniform", (seed, 500 + number, size))
+    return cases.fill(case, [6 - rank % 3 for rank in range(size)])
+
+
+def outlived(place: Emulated, make: Make, rank: int, seed: int) -> None:
+    """Tensors over the workspace are there after close, and the memory goes with the last."""
+    case = _case(seed, 2)
+    buffer = make(size_for([case]), device="cuda:0")
+    received = dispatch(place, buffer, case, rank, {})
+    combine(place, buffer, received, {}, zero_copy=True)
+    before = verify.bits(received.recv_x).copy()
+    buffer.close()
+    verify.same(verify.bits(received.recv_x), before, "rows after close")
+    for method in ("members", "counters"):
+        try:
+            getattr(buffer, method)()
+        except moewire.ClosedError:
+            continue
+        raise AssertionError(f"{method} of a closed buffer")
+
+
+def copied(place: Emulated, make: Make, rank: int, seed: int) -> None:
+    """Ordinary tensors; the emulated device has to be done when torch copies."""
+    case = _case(seed, 2)
+    with make(size_for([case]), device="cuda", copy_outputs=True) as buffer:
+        x, topk = verify.bf16(case.x[rank]), torch.from_numpy(case.topk[rank].copy())
+        how = {"use_fp8": False, "return_recv_hook": True}
+        plain = buffer.dispatch(x, topk, None, case.num_max, 4, TIMEOUT_US, **how)
+        with place.waiting():
+            plain[4]()
+        received = Received(case, rank, plain)
+        place.synchronize()
+        received.check()
+        combine(place, buffer, received, {})
+
+
+def two_streams(place: Emulated, make: Make, rank: int, seed: int) -> None:
+    """Calls of one rank on several streams, in the order in which they were made."""
+    todo = [_case(seed, 2, number) for number in range(6)]
+    streams = [place.side(), place.side()]
+    with make(size_for(todo), device="cuda") as buffer:
+        for number, case in enumerate(todo):
+            with place.on(streams[number % 2]):
+                received = dispatch(place, buffer, case, rank, CALLS[number % 3])
+            with place.on(streams[(number + 1) % 2]):
+                combine(place, buffer, received, CALLS[(number + 1) % 3])
+
+
+def dropped(place: Emulated, make: Make, rank: int, seed: int) -> None:
+    """A hook that nobody calls, a handle that nobody combines: the slots come back."""
+    todo = [_case(seed, 2, number) for number in range(6)]
+    with make(size_for(todo), device="cuda") as buffer:
+        for number, case in enumerate(todo):
+            x, topk = verify.bf16(case.x[rank]), torch.from_numpy(case.topk[rank].copy())
+            how = CALLS[number % 2]
+            result = buffer.dispatch(x, topk, None, 6, 4, TIMEOUT_US, False, **how)
+            if number % 3 == 2:
+                result[2].release()
+                result[2].release()
+            written = (result[1], result[2][1])  # torch's allocator keeps such for a stream
+            del result
+            place.synchronize()
+            del written
+        received = dispatch(place, buffer, todo[0], rank, {})
+        combine(place, buffer, received, {})
+
+
+def recorded(
+    place: Emulated, make: Make, rank: int, seed: int, together: threading.Barrier
+) -> None:
+    """Dispatch and combine of one graph, replayed with other inputs in the same tensors.
+
+    While a stream is captured, no thread of the process may call what would wait: ranks take turns.
+    """
+    todo = [_case(seed, 2, number) for number in range(4)]
+    with make(size_for(todo), device="cuda") as buffer:
+        warm = dispatch(place, buffer, todo[0], rank, {})
+        combine(place, buffer, warm, {})
+        case, stream = todo[1], place.side()
+        x, topk = verify.bf16(case.x[rank]), torch.from_numpy(case.topk[rank].copy())
+        weights = torch.from_numpy(case.weights[rank].copy())
+        for turn in range(together.parties):
+            together.wait(60)
+            if turn != rank:
+                continue
+            with place.on(stream), place.captured(stream) as graph:
+                result = buffer.dispatch(
+                    x, topk, None, 6, 4, TIMEOUT_US, False, return_recv_hook=True
+                )
+                result[4]()
+                # The expert gives back what it got.
+                out, _, _ = buffer.combine(result[0], topk, weights, None, TIMEOUT_US, result[2])
+        together.wait(60)
+        for case in todo[1:]:
+            x.copy_(verify.bf16(case.x[rank]))
+            topk.copy_(torch.from_numpy(case.topk[rank]))
+            weights.copy_(torch.from_numpy(case.weights[rank]))
+            place.replay(graph[0], stream)
+            place.synchronize(stream)
+            given = dict.fromkeys(range(case.num_experts), case.x[rank])
+            want = oracle.combine(case.topk[rank], case.weights[rank], given, case.hidden)
+            verify.same(verify.bits(out), want, f"{case}: replayed on rank {rank}")
+        together.wait(60)
+        place.destroy(graph[0])
+
+
+def refused(place: Emulated, make: Make, rank: int, seed: int) -> None:
+    """By name, and without harm."""
+    case = _case(seed, 1)
+    x, topk = verify.bf16(case.x[0]), torch.from_numpy(case.topk[0].copy())
+    weights = torch.from_numpy(case.weights[0].copy())
+    with make(size_for([case]), device="cuda") as buffer:
+        given = (x, topk, None, 6, 2, TIMEOUT_US, False)
+        for call, text in (
+            (lambda: buffer.dispatch(*given, more=True), "more: not on CUDA yet"),
+            (
+                lambda: buffer.dispatch(*given, topk_weights=weights, pre_reduce=True),
+                "pre_reduce: not on CUDA yet",
+            ),
+            (
+                lambda: buffer.dispatch_flat(x, topk, weights, 6, 2),
+                "dispatch_flat: not on CUDA yet",
+            ),
+            (buffer.counters, "on a buffer on CUDA"),
+            (buffer.stats, "on a buffer on CUDA"),
+        ):
+            try:
+                call()
+            except (moewire.UnsupportedError, NotSupportedError) as error:
+                assert text in str(error), error
+                continue
+            raise AssertionError(f"not refused: {text}")
+        assert buffer.members() == [0]
+        assert [path["carrier"] for path in buffer.paths()] == ["self"]
+        combine(place, buffer, dispatch(place, buffer, case, 0, {}), {})

@@ -1,0 +1,49 @@
+"""What `moewire doctor` says of the CUDA driver."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import emulator
+from moewire import _cuda_report, doctor
+from moewire._lib import library
+from moewire.errors import NoDeviceError
+
+_NOWHERE = "/there/is/no/driver.so"
+
+
+def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(_cuda_report.DRIVER_VARIABLE, _NOWHERE)
+    with pytest.raises(
+        NoDeviceError, match=f"no CUDA device: library not found; tried: {_NOWHERE}"
+    ):
+        _cuda_report.survey(library())
+    found = _cuda_report.report(library())
+    assert not found["available"]
+    assert found["reason"].startswith("no driver is installed") and _NOWHERE in found["reason"]
+    assert found["fix"].startswith("nvidia-smi")
+    (line,) = doctor._lines({"cuda_driver": found})
+    assert line.startswith("cuda driver: not available: no driver is installed")
+    assert "; fix: nvidia-smi" in line
+
+
+def test_without_the_library() -> None:
+    assert _cuda_report.report(None)["fix"] == "make lib"
+
+
+def test_what_is_not_known_is_passed_on() -> None:
+    assert _cuda_report._absent("no CUDA device: cuInit: CUDA_ERROR_999 (999): words") == {
+        "available": False,
+        "reason": "no CUDA device: cuInit: CUDA_ERROR_999 (999): words",
+    }
+
+
+def test_devices_of_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = emulator.driver()
+    monkeypatch.setenv(_cuda_report.DRIVER_VARIABLE, str(path))
+    assert doctor._lines({"cuda_driver": _cuda_report.report(library())}) == [
+        "cuda driver:",
+        f"  driver: {path}, CUDA 13.0",
+        "  device 0: emulated device, 8192 MiB, compute capability 9.0, PCI 0000:00:00.0; shares "
+        "memory by descriptor; maps the memory of devices: none",
+    ]

@@ -1,0 +1,68 @@
+"""Which device a Buffer is made on, and what happens where there is none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from harness import emulator
+from moewire import Buffer, InvalidArgument, _gpu_config, _torch_cuda
+from moewire._cuda_report import DRIVER_VARIABLE
+from moewire.errors import NoDeviceError
+
+_NOWHERE = "/there/is/no/driver.so"
+_BYTES = 1 << 22
+
+
+def _buffer(num_bytes: int = _BYTES, **options: object) -> Buffer:
+    return Buffer.from_store(dist.HashStore(), 0, 1, num_bytes, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", torch.device("cuda"), torch.device("cuda:0")])
+def test_without_a_driver(device: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DRIVER_VARIABLE, _NOWHERE)
+    with pytest.raises(
+        NoDeviceError, match=f"no CUDA device: library not found; tried: {_NOWHERE}"
+    ):
+        _buffer(device=device)
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "cuda:-1", 0, torch.device("meta")])
+def test_no_such_device(device: object) -> None:
+    with pytest.raises(
+        InvalidArgument, match=r"device: .* given; allowed: 'cpu', 'cuda', 'cuda:N'"
+    ):
+        _buffer(device=device)
+
+
+def test_the_cpu_has_no_fields() -> None:
+    assert _gpu_config.native("cpu") == _gpu_config.native(torch.device("cpu")) == {}
+
+
+def test_bytes_have_to_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DRIVER_VARIABLE, _NOWHERE)
+    with pytest.raises(InvalidArgument, match="num_bytes is 0"):
+        _buffer(0, device="cuda")
+
+
+def test_one_device_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DRIVER_VARIABLE, str(emulator.driver()))
+    with pytest.raises(NoDeviceError, match="device 1 of 1"):
+        _buffer(device="cuda:1")
+
+
+def test_torch_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    with pytest.raises(NoDeviceError, match=r"torch .* is built without CUDA"):
+        _torch_cuda.TorchCuda(0)
+
+
+def test_tensors_of_another_device_are_refused() -> None:
+    x = torch.empty((1, 128), dtype=torch.bfloat16, device="meta")
+    topk_idx = torch.zeros((1, 1), dtype=torch.int64)
+    with (
+        _buffer() as buffer,
+        pytest.raises(InvalidArgument, match="device meta given; allowed: device cpu"),
+    ):
+        buffer.dispatch(x, topk_idx, None, 1, 1, -1)
