@@ -76,7 +76,11 @@ func TestLate(t *testing.T) {
 	require.EqualValues(t, 1, lost)
 	require.ErrorIs(t, group[1].Dispatch(&all[1].args, &all[1].res, gpu.PhaseDone), ep.ErrFenced)
 	require.ErrorIs(t, group[1].Err(), ep.ErrFenced)
-	for range 3 { // the slots are used again: rank 1 is known to be quiet
+	// The slots are used again once rank 1 is known to be quiet. Within one process
+	// it can tell so only while the device does nothing for others either.
+	quiet := group[0].dom.Control(1).Word(layout.Quiet())
+	require.Eventually(t, func() bool { return quiet.Load() != 0 }, connectIn, time.Millisecond)
+	for range 3 {
 		roundOf(all[:1], 1)
 	}
 	update(t, group)
