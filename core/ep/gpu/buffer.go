@@ -42,7 +42,7 @@ type Buffer struct {
 	slots   []slot
 	latest  int // slot of the latest dispatch
 	handles Handle
-	timeout time.Duration // of the latest call
+	timeout time.Duration // of the latest call that has one
 	lost    uint64        // ranks that this one has fenced
 	watch   watch
 }
@@ -75,7 +75,7 @@ func New(dom transport.Domain, dev *cuda.Device, cfg Config) (*Buffer, error) {
 		cfg: cfg, dom: dom, dev: dev, self: dom.Rank(), ranks: dom.NumRanks(),
 		mapped: make([]mapped, dom.NumRanks()), slots: make([]slot, cfg.NumSlots),
 		epoch:   membership.Set(dom.Members().Load()).Epoch(),
-		outside: true, why: errConnect, timeout: -1,
+		outside: true, why: errConnect,
 	}
 	if cfg.Joining {
 		b.epoch-- // it has joined none yet: the group's own is its predecessor's

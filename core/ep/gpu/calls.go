@@ -1,6 +1,8 @@
 package gpu
 
 import (
+	"time"
+
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/ep/layout"
@@ -33,7 +35,8 @@ func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase) error {
 	}
 	b.releaseCombined(nil)
 	b.handles++
-	b.latest, b.timeout = j, a.Timeout
+	b.latest = j
+	b.judgeBy(a.Timeout)
 	*s = slot{handle: b.handles, live: true, slab: slab}
 	b.describe(s, j, a)
 	if err := b.launched(b.engine.Send(&s.dispatch)); err != nil {
@@ -130,7 +133,7 @@ func (b *Buffer) Combine(h Handle, a *CombineArgs, until Phase) error {
 	if a.X == b.combineX(s) {
 		c.Outputs = 0
 	}
-	b.timeout = a.Timeout
+	b.judgeBy(a.Timeout)
 	s.combines++
 	s.pending = true
 	if err := b.launched(b.engine.Publish(c)); err != nil {
@@ -140,6 +143,13 @@ func (b *Buffer) Combine(h Handle, a *CombineArgs, until Phase) error {
 		return b.reduce(s)
 	}
 	return nil
+}
+
+// judgeBy remembers how long this rank's latest waits with a deadline may last.
+func (b *Buffer) judgeBy(timeout time.Duration) {
+	if timeout >= 0 {
+		b.timeout = timeout
+	}
 }
 
 func (b *Buffer) combineX(s *slot) uint64 {

@@ -76,7 +76,11 @@ func TestLate(t *testing.T) {
 	require.EqualValues(t, 1, lost)
 	require.ErrorIs(t, group[1].Dispatch(&all[1].args, &all[1].res, gpu.PhaseDone), ep.ErrFenced)
 	require.ErrorIs(t, group[1].Err(), ep.ErrFenced)
-	for range 3 { // the slots are used again: rank 1 is known to be quiet
+	// The slots are used again once rank 1 is known to be quiet. Within one process
+	// it can tell so only while the device does nothing for others either.
+	quiet := group[0].dom.Control(1).Word(layout.Quiet())
+	require.Eventually(t, func() bool { return quiet.Load() != 0 }, connectIn, time.Millisecond)
+	for range 3 {
 		roundOf(all[:1], 1)
 	}
 	update(t, group)
@@ -276,4 +280,43 @@ func makePair(t *testing.T, emu *cudatest.Driver) (err error) {
 	}
 	closeTwice(d.Close)
 	return err
+}
+
+// TestLostRankWasAhead: what a lost rank has begun alone is not taken for what
+// its successor does.
+func TestLostRankWasAhead(t *testing.T) {
+	group := newGroup(t, 2)
+	all := ops(t, group, 18)
+	roundOf(all)
+	all[1].dispatch()
+	waits := group[0].dom.Control(1).Word(layout.WaitsFor())
+	require.Eventually(t, func() bool { return waits.Load() == 0b01 }, connectIn, time.Millisecond)
+	inproc.Kill(group[0].dom, 1)
+	st, err := group[0].Prepare()
+	require.NoError(t, err)
+	group[1].close()
+	cfg := configOf(t, 2)
+	cfg.Joining = true
+	*group[1] = *newRank(t, group[0].emu, inproc.Join(group[0].dom, 1), cfg)
+	for _, r := range group {
+		require.NoError(t, r.Install(st.Epoch+1, st.Next, nil, connectIn))
+	}
+	group[0].active.values[1] = 1
+	next := ops(t, group, 19)
+	for range 2 {
+		next[0].run() // rank 1 has not begun: its slot is not open
+		group[0].launchDone(t)
+		next[1].run()
+		for _, o := range next {
+			o.r.sync()
+			o.check()
+			require.NoError(t, o.r.Err())
+		}
+	}
+}
+
+// launchDone gives the device time to go as far as it can: until it waits.
+func (r *rank) launchDone(t *testing.T) {
+	waits := r.dom.Control(r.self).Word(layout.WaitsFor())
+	require.Eventually(t, func() bool { return waits.Load() != 0 }, connectIn, time.Millisecond)
 }

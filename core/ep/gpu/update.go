@@ -29,9 +29,15 @@ func (b *Buffer) Prepare() (ep.Standing, error) {
 	defer b.mu.Unlock()
 	b.farewell()
 	return ep.Standing{
-		Epoch: membership.Set(b.dom.Members().Load()).Epoch(), Next: max(b.base, b.engine.Ops()),
+		Epoch: membership.Set(b.dom.Members().Load()).Epoch(), Next: max(b.base, b.engine.Ops()) + runsAhead,
 	}, nil
 }
+
+// runsAhead is by how many operations a rank that does not come to the meeting
+// can be ahead of this one. It pushes the word that opens its slot into this
+// rank's memory before it waits for anybody, at most once per slot; who takes its
+// place must not be taken for it.
+const runsAhead = cuda.MaxSlots + 1
 
 // interrupt makes the device end all waits.
 func (b *Buffer) interrupt(why error) error {
