@@ -140,7 +140,7 @@ func stormy(t *testing.T, seed uint64) (remade uint64) {
 // TestRemakeSeeds: whatever breaks and whenever, every message arrives once,
 // whole, in its order.
 func TestRemakeSeeds(t *testing.T) {
-	first, remade, num := seedOf(t), uint64(0), testenv.NumSeeds(t, 60)
+	first, remade, num := seedOf(t), uint64(0), testenv.NumSeeds(t, 40)
 	for i := range num {
 		synctest.Test(t, func(t *testing.T) {
 			defer func() {
