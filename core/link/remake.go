@@ -30,14 +30,16 @@ import (
 type Remaking struct {
 	// Within bounds how long one break may last. After that the link has failed.
 	Within time.Duration
+	// Tries bounds connections made in a row over which no message and no grant
+	// has come. Default 16.
+	Tries int
 	// Say gives a letter of at most MaxControlBytes to the peer's Hear: once each,
 	// in order. It does not block; false: not now, try again. Safe for concurrent
 	// use.
 	Say func(letter []byte) bool
 }
 
-// maxTries bounds connections made in a row over which no message and no grant
-// has come. Who was up for steadyFor begins to count anew.
+// Of Remaking.Tries: who was up for steadyFor begins to count anew.
 const (
 	maxTries  = 16
 	steadyFor = time.Minute
@@ -64,7 +66,7 @@ type remake struct {
 	offer  letter     // of the peer, with the highest number
 	linked uint64     // the highest number that the peer is connected with
 	upFrom time.Time  // since when the link was up before it
-	tries  int        // see maxTries
+	tries  int        // see Remaking.Tries
 	moved  uint64     // messages and grants that had come when tries was 0
 	done   chan struct{}
 }
@@ -79,6 +81,9 @@ var (
 func (l *Link) Remake(cfg Remaking) {
 	m := &l.again
 	m.mu.Lock()
+	if cfg.Tries == 0 {
+		cfg.Tries = maxTries
+	}
 	m.cfg, m.upFrom = cfg, time.Now()
 	behind := m.offer.number > m.number
 	m.mu.Unlock()
@@ -253,8 +258,8 @@ func (l *Link) countTry() error {
 	if moved := l.send.acked.Load() + l.recv.seen; moved != m.moved {
 		m.moved, m.tries = moved, 0
 	}
-	if m.tries++; m.tries > maxTries {
-		return fmt.Errorf("%w, in %d attempts", errNoPath, maxTries)
+	if m.tries++; m.tries > m.cfg.Tries {
+		return fmt.Errorf("%w, in %d attempts", errNoPath, m.cfg.Tries)
 	}
 	return nil
 }
