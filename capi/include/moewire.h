@@ -23,8 +23,9 @@
  *    uint64_t so that any runtime can fill the structs.
  *  - After fork() every call in the child returns MW_ERR_FORKED.
  *  - Moewire writes nothing to file descriptors 1 and 2 and is configured by
- *    no environment variable. (The Go runtime in it reads its own, such as
- *    GOMAXPROCS, and reports its own fatal errors.) Loading the library starts
+ *    no environment variable but MOEWIRE_NVRTC, MOEWIRE_CUDA_CACHE and
+ *    MOEWIRE_CUDA_CODE: where code for a GPU comes from. (The Go runtime in it
+ *    reads its own, such as GOMAXPROCS, and reports its own fatal errors.) Loading the library starts
  *    that runtime's threads; mw_buffer_connect adds one watcher per process.
  */
 #ifndef MOEWIRE_H
@@ -37,7 +38,7 @@ extern "C" {
 #endif
 
 /* Grows whenever a struct or a function changes in a way that callers see. */
-#define MW_ABI_VERSION 5u
+#define MW_ABI_VERSION 6u
 
 /* Ranks in one shared-memory domain: member set and epoch share one word. */
 #define MW_MAX_RANKS 48

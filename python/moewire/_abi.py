@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 from . import _abi_fabric as _fabric
 from ._abi_fabric import mw_bytes_t as mw_bytes_t
 
-MW_ABI_VERSION = 5
+MW_ABI_VERSION = 6
 MW_MAX_RANKS = 48
 MW_MAX_TOPK = 64
 MW_MAX_EXTRAS = 4

@@ -49,7 +49,6 @@ type child struct {
 	rankSpec
 	t *testing.T
 	*rank
-	listener *shm.Listener
 	cfg      gpu.Config
 	meetings int
 }
