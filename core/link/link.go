@@ -253,7 +253,7 @@ func (l *Link) Close(deadline time.Time) error {
 	if l.closed.Load() {
 		return nil
 	}
-	if l.ep != nil {
+	if l.endpoint() != nil {
 		l.fail(transport.ErrClosed)
 		if err := l.awaitRemake(deadline); err != nil {
 			return err
@@ -261,7 +261,7 @@ func (l *Link) Close(deadline time.Time) error {
 		if err := l.closeEndpoint(deadline); err != nil {
 			return err
 		}
-		l.poller.remove(l.ep.ID())
+		l.poller.remove(l.endpoint().ID())
 	}
 	var err error
 	for i, r := range l.owned {
@@ -309,7 +309,7 @@ func (l *Link) awaitRemake(deadline time.Time) error {
 func (l *Link) closeEndpoint(deadline time.Time) error {
 	_ = l.endpoint().Retire() // of a link that failed while it was made again
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
-		err := l.ep.Close()
+		err := l.endpoint().Close()
 		if !errors.Is(err, transport.ErrBusy) {
 			return err
 		}
