@@ -20,7 +20,9 @@ func (l *Link) hold(until time.Time) error {
 	})
 }
 
-// drain waits until nothing of the old endpoint comes any more.
+// drain waits until nothing of the old endpoint comes any more. What it owed may
+// have been polled and not looked at when it closes: so the poller knows it until
+// it has gone around once more.
 func (l *Link) drain(until time.Time) error {
 	old := l.endpoint()
 	var failure error
@@ -31,10 +33,13 @@ func (l *Link) drain(until time.Time) error {
 	if err != nil {
 		return errors.Join(err, failure)
 	}
-	l.poller.remove(old.ID())
 	round := l.poller.rounds.Load()
 	l.poller.carrier.Wake()
-	return l.pauseUntil(until, func() bool { return l.poller.rounds.Load() != round })
+	if err := l.pauseUntil(until, func() bool { return l.poller.rounds.Load() != round }); err != nil {
+		return err
+	}
+	l.poller.remove(old.ID(), l)
+	return nil
 }
 
 // pauseUntil looks until all are so, one after the other.
@@ -198,7 +203,7 @@ func (l *Link) resumed() {
 	l.stats.remade.Add(1)
 	l.send.posting.Store(false)
 	l.recv.granting.Store(false)
-	if err := errors.Join(l.send.pump(), l.recv.grant(&l.recv.byPoller)); err != nil {
+	if err := errors.Join(l.send.pump(), l.recv.grant(&l.recv.byMaker)); err != nil {
 		l.broke(err)
 	}
 	l.poller.ring()

@@ -261,7 +261,7 @@ func (l *Link) Close(deadline time.Time) error {
 		if err := l.closeEndpoint(deadline); err != nil {
 			return err
 		}
-		l.poller.remove(l.endpoint().ID())
+		l.poller.remove(l.endpoint().ID(), l)
 	}
 	var err error
 	for i, r := range l.owned {

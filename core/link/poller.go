@@ -75,8 +75,13 @@ func (p *Poller) add(id transport.EndpointID, l *Link) error {
 	return p.change(func(m map[transport.EndpointID]*Link) { m[id] = l })
 }
 
-func (p *Poller) remove(id transport.EndpointID) {
-	_ = p.change(func(m map[transport.EndpointID]*Link) { delete(m, id) })
+// remove takes an endpoint out, unless another link has its number by now.
+func (p *Poller) remove(id transport.EndpointID, l *Link) {
+	_ = p.change(func(m map[transport.EndpointID]*Link) {
+		if m[id] == l {
+			delete(m, id)
+		}
+	})
 }
 
 func (p *Poller) change(f func(map[transport.EndpointID]*Link)) error {

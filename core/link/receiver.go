@@ -29,7 +29,7 @@ type receiver struct {
 	granted  atomic.Uint64 // the latest
 	again    [1]transport.RecvRequest
 	// A completion may be polled before the call that posted has returned.
-	byReader, byPoller [1]transport.SendRequest
+	byReader, byPoller, byMaker [1]transport.SendRequest
 }
 
 // A slot has the length in its lower half, the message's number above.
