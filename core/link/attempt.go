@@ -162,8 +162,11 @@ func (l *Link) renew(number uint64) error {
 func (l *Link) join(until time.Time) error {
 	m := &l.again
 	m.mu.Lock()
-	theirs := m.offer
+	theirs, number := m.offer, m.number
 	m.mu.Unlock()
+	if theirs.number != number {
+		return errOvertaken // since it was looked at
+	}
 	o, err := parseOffer(theirs.offer)
 	if err == nil {
 		err = l.agree(&o)

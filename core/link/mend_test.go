@@ -143,7 +143,10 @@ func TestRemade(t *testing.T) {
 	}
 	rng, sent := rand.New(rand.NewPCG(seed, 0)), make(chan bool)
 	go func() { senders.Wait(); close(sent) }()
-	for cutting, again := true, 0; cutting || again < 5; { // also what is sent last is cut
+	remade := func() bool { return members[0].Stats().Remade > 0 && members[1].Stats().Remade > 0 }
+	begin := time.Now()
+	for cutting, again := true, 0; cutting || again < 5 || !remade(); { // also what is sent last is cut
+		require.Less(t, time.Since(begin), patience)
 		relays[rng.IntN(2)].reset(false)
 		select {
 		case <-sent:

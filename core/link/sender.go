@@ -151,8 +151,9 @@ func (s *sender) goBack(have, released uint64) bool {
 	if released < s.acked.Load() || have < released || have > s.posted.Load() {
 		return false
 	}
-	for n := have; n < sent; n++ {
-		s.busy[n%s.depth].Store(true)
+	// A carrier may forget to tell of a write that has ended.
+	for n := sent - min(sent, s.depth); n < sent; n++ {
+		s.busy[n%s.depth].Store(n >= have)
 	}
 	clear(s.spans)
 	s.posted.Store(have)

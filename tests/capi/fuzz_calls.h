@@ -285,7 +285,10 @@ static mw_status_t call_create(void)
 	mw_config_t config = config_of(0, 1 + (uint32_t)below(3));
 	mutate(&config, sizeof config);
 	/* Bytes that are said to be there are, whatever they say. */
-	mw_bytes_t *texts[] = {&config.listen, &config.keys, &config.host};
+	mw_bytes_t *texts[] = {
+		&config.listen, &config.keys, &config.host, &config.key_file, &config.rdma_devices, &config.rdma_gid,
+		&config.rdma_near, &config.cuda_driver, &config.cuda_code, &config.cuda_nvrtc,
+	};
 	for (size_t i = 0; i < COUNT(texts); i++) {
 		texts[i]->num_bytes = rarely(8) ? strange64() : rarely(4) ? below(100) : 0;
 		texts[i]->address = memory((int)below(AREAS), rarely(8) ? -1 : 1 << 17, 1 << 20);

@@ -32,6 +32,9 @@ const mutated = "MOEWIRE_MUTATED"
 // is checked always. Building the mutants and running their tests takes
 // minutes: MOEWIRE_MUTATIONS=1 turns it on, for those that are not Quick.
 func RunMutations(t *testing.T, list []Mutation) {
+	if sources, _ := filepath.Glob("*.go"); len(sources) == 0 {
+		Lacking(t, "sources", "this binary runs elsewhere than in its package's folder")
+	}
 	for _, m := range list {
 		t.Run(strings.ReplaceAll(m.Name, " ", "-"), func(t *testing.T) {
 			text, err := m.edited()
