@@ -98,17 +98,19 @@ class Gpu:
         copy_outputs: bool,
     ) -> tuple[RecvX, torch.Tensor, Handle, EventOverlap, Hook | None]:
         recv_count, layout, raw = outputs
+        made: tuple[torch.Tensor, ...] = (recv_count, layout)  # memory of the launch's stream
         rows = self._rows(raw, plan)
         if copy_outputs or (request.x.requires_grad and torch.is_grad_enabled()):
             with self.place.on(stream):
                 recv_x, src_info = copies_on_stream(rows, operation.when_done)
+            made += (*(recv_x if isinstance(recv_x, tuple) else (recv_x,)), src_info)
         else:
             recv_x, src_info = rows.fresh()
         items = (src_info, layout, plan.num_max_tokens, plan.hidden, plan.num_experts)
         handle = GpuHandle(items, self._runtime, raw, operation, plan, request.x.shape[0])
         handle._stream, handle._captured = stream, self.place.capturing(stream)
         kept = (request.x, request.topk_idx, request.active_ranks, recv_count, layout)
-        event, hook = self._completion(operation, how, stream, kept)
+        event, hook = self._completion(operation, how, stream, kept, made)
         return recv_x, recv_count, handle, event, hook
 
     def _give_up(
@@ -158,7 +160,7 @@ class Gpu:
             request.active_ranks,
             request.out,
         )
-        event, hook = self._completion(operation, how, stream, kept)
+        event, hook = self._completion(operation, how, stream, kept, (request.out,))
         return request.out, event, hook
 
     def output(self, out: torch.Tensor | None, shape: tuple[int, int]) -> torch.Tensor:
@@ -175,7 +177,12 @@ class Gpu:
         return self._view(address, plan.rows, plan.output_dtype).detach()
 
     def _completion(
-        self, operation: Launched, how: How, stream: Any, tensors: tuple[torch.Tensor | None, ...]
+        self,
+        operation: Launched,
+        how: How,
+        stream: Any,
+        tensors: tuple[torch.Tensor | None, ...],
+        outputs: tuple[torch.Tensor, ...],
     ) -> tuple[EventOverlap, Hook | None]:
         hook = Hook(operation) if how.return_recv_hook else None
         if not how.async_finish:
@@ -183,7 +190,9 @@ class Gpu:
         kept = tuple(tensor for tensor in tensors if tensor is not None)
         for tensor in kept:
             self.place.keep(tensor, stream)
-        event = StreamEvent(self.place, self.place.record(stream))
+        for tensor in outputs:
+            self.place.keep(tensor, self.place.stream())
+        event = StreamEvent(self.place, self.place.record(stream), outputs)
         return EventOverlap(event, kept), hook
 
     def _rows(self, raw: abi.mw_dispatch_result_t, plan: Plan) -> Rows:

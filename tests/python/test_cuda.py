@@ -12,7 +12,7 @@ import pytest
 from harness import emulator, jobs_cuda, jobs_cuda_order
 from harness.emulated import Emulated
 from harness.team import Team
-from moewire import _gpu, _torch_cuda
+from moewire import _gpu, _results, _torch_cuda
 from moewire._cuda_report import DRIVER_VARIABLE
 from moewire._gpu_config import CODE_VARIABLE
 
@@ -72,7 +72,7 @@ def test_what_is_not_on_cuda_is_refused(place: Emulated, seed: int) -> None:
 def test_a_dispatch_that_fails_once_launched_is_released(
     place: Emulated, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, failures = _gpu.copies_on_stream, threading.local()
+    whole, failures = _results.copies_on_stream, threading.local()
 
     def fail(*args: Any) -> Any:
         failures.number = getattr(failures, "number", 0) + 1
@@ -96,3 +96,7 @@ def test_one_operation_is_launched_at_a_time(place: Emulated, seed: int) -> None
     jobs_cuda.in_threads(
         1, lambda rank, make: jobs_cuda_order.launched_alone(place, make, rank, seed)
     )
+
+
+def test_outputs_are_kept_for_the_streams_that_use_them(place: Emulated, seed: int) -> None:
+    jobs_cuda.in_threads(1, lambda rank, make: jobs_cuda_order.kept(place, make, rank, seed))

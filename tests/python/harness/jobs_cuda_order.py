@@ -111,3 +111,23 @@ def launched_alone(place: Emulated, make: Make, rank: int, seed: int) -> None:
         combine(place, buffer, received, {})
         runtime.lib = whole
     assert free == [False] * 3, free
+
+
+def kept(place: Emulated, make: Make, rank: int, seed: int) -> None:
+    """Outputs are kept for the caller's stream, and for another one that waits for the event."""
+    case = small(seed, 1)
+    x, topk = verify.bf16(case.x[0]), torch.from_numpy(case.topk[0].copy())
+    with make(size_for([case]), device="cuda", copy_outputs=True) as buffer:
+        recv_x, recv_count, handle, event, _ = buffer.dispatch(
+            x, topk, None, 6, 2, TIMEOUT_US, False, async_finish=True
+        )
+        outputs = [recv_x, recv_count, handle[0], handle[1]]
+        found = {id(tensor) for tensor, number in place._kept if number == place.stream().number}
+        assert found >= {id(output) for output in outputs}, "not kept for the caller's stream"
+        streams = [place.stream(), place.side()]
+        for stream in streams:
+            with place.on(stream):
+                event.current_stream_wait()
+            found = {id(tensor) for tensor, number in place._kept if number == stream.number}
+            assert found >= {id(output) for output in outputs}, f"{len(found)} are kept"
+            place.synchronize(stream)
