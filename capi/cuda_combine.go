@@ -55,7 +55,7 @@ func (b *buffer) combineGPU(a *C.mw_combine_args_t, opID *C.uint64_t) error {
 	b.onGPU.of(h, func(s *slotUse) { s.combined = true })
 	*opID = 0
 	if phase == gpu.PhaseSent {
-		*opID = C.uint64_t(ops.add(&operation{b: b, later: &later{handle: h, run: g.Reduce}}))
+		*opID = C.uint64_t(ops.add(&operation{b: b, later: &later{handle: h, stream: c.combine.Stream, run: g.Reduce}}))
 	}
 	return nil
 }
@@ -166,6 +166,7 @@ func mwiHandleReleaseOn(id, stream uint64) C.mw_status_t {
 // later is the second phase of a call on CUDA, launched once.
 type later struct {
 	handle gpu.Handle
+	stream uint64 // of the call
 	run    func(gpu.Handle) error
 
 	mu    sync.Mutex

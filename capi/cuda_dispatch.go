@@ -53,7 +53,7 @@ func (b *buffer) dispatchGPU(a *C.mw_dispatch_args_t, opID *C.uint64_t) error {
 	C.mwi_write_result(a.result, &c.out)
 	*opID = 0
 	if phase == gpu.PhaseSent {
-		*opID = C.uint64_t(ops.add(&operation{b: b, later: &later{handle: c.res.Handle, run: g.Receive}}))
+		*opID = C.uint64_t(ops.add(&operation{b: b, later: &later{handle: c.res.Handle, stream: c.dispatch.Stream, run: g.Receive}}))
 	}
 	return nil
 }

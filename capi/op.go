@@ -58,7 +58,7 @@ func (o *operation) cancel() {
 		return
 	}
 	if o.later.cancel() {
-		_ = o.b.releaseGPU(packHandle(o.b.id, uint64(o.later.handle)-1), nil) // stale: released before
+		_ = o.b.releaseGPU(packHandle(o.b.id, uint64(o.later.handle)-1), &o.later.stream) // stale: released before
 	}
 }
 

@@ -20,6 +20,8 @@ from .errors import UnsupportedError
 from .event import EventOverlap, Hook, How, StreamEvent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ._plan import Plan
     from ._runtime import Runtime
     from .handle import Handle
@@ -55,30 +57,76 @@ class Gpu:
         plan = self._plan(request)
         active = _check.active_ranks(request.active_ranks, runtime.num_ranks, place)
         runtime.refuse_closed()
-        stream = self.streams.enter(how.async_finish)
-        with place.on(stream):  # so that memory is this stream's
-            recv_count = place.empty((plan.num_local_experts,), torch.int32)
-            layout = place.empty((plan.num_local_experts, runtime.num_ranks), torch.int64)
-        raw = abi.mw_dispatch_result_t(abi.SIZE_OF[abi.mw_dispatch_result_t])
+        stream = self.streams.choose(how.async_finish)
+        outputs = self._outputs(plan, stream)
         args = plan.args.take()
-        _dispatch.fill(args, request, active, (recv_count, layout, raw))
+        _dispatch.fill(args, request, active, outputs)
         args.phase, args.stream = how.phase, place.handle(stream)
+        operation = None
+        try:
+            op = self._launch(runtime.lib.buffer_dispatch, args, stream)
+            operation = Launched(runtime, self.streams, stream, op, (request, outputs))
+            plan.args.give_back(args)
+            return self._received(plan, request, outputs, operation, how, stream, copy_outputs)
+        except BaseException:
+            self._give_up(outputs[2], stream, operation)
+            raise
+
+    def _outputs(self, plan: Plan, stream: Any) -> _dispatch.Outputs:
+        with self.place.on(stream):  # so that memory is this stream's
+            recv_count = self.place.empty((plan.num_local_experts,), torch.int32)
+            shape = (plan.num_local_experts, self._runtime.num_ranks)
+            layout = self.place.empty(shape, torch.int64)
+        raw = abi.mw_dispatch_result_t(abi.SIZE_OF[abi.mw_dispatch_result_t])
+        return recv_count, layout, raw
+
+    def _launch(self, call: Callable[..., int], args: Any, stream: Any) -> abi.mw_op_t:
         op = abi.mw_op_t()
-        runtime.check(runtime.lib.buffer_dispatch(runtime.id, args, op))
-        plan.args.give_back(args)
-        operation = Launched(runtime, self.streams, stream, op, (request, recv_count, layout))
+        with self.streams.lock:
+            self.streams.order(stream)
+            self._runtime.check(call(self._runtime.id, args, op))
+        return op
+
+    def _received(
+        self,
+        plan: Plan,
+        request: _dispatch.Request,
+        outputs: _dispatch.Outputs,
+        operation: Launched,
+        how: How,
+        stream: Any,
+        copy_outputs: bool,
+    ) -> tuple[RecvX, torch.Tensor, Handle, EventOverlap, Hook | None]:
+        recv_count, layout, raw = outputs
+        made: tuple[torch.Tensor, ...] = (recv_count, layout)  # memory of the launch's stream
         rows = self._rows(raw, plan)
         if copy_outputs or (request.x.requires_grad and torch.is_grad_enabled()):
-            with place.on(stream):
+            with self.place.on(stream):
                 recv_x, src_info = copies_on_stream(rows, operation.when_done)
+            made += (*(recv_x if isinstance(recv_x, tuple) else (recv_x,)), src_info)
         else:
             recv_x, src_info = rows.fresh()
         items = (src_info, layout, plan.num_max_tokens, plan.hidden, plan.num_experts)
-        handle = GpuHandle(items, runtime, raw, operation, plan, request.x.shape[0])
-        handle._stream, handle._captured = stream, place.capturing(stream)
+        handle = GpuHandle(items, self._runtime, raw, operation, plan, request.x.shape[0])
+        handle._stream, handle._captured = stream, self.place.capturing(stream)
         kept = (request.x, request.topk_idx, request.active_ranks, recv_count, layout)
-        event, hook = self._completion(operation, how, stream, kept)
+        event, hook = self._completion(operation, how, stream, kept, made)
         return recv_x, recv_count, handle, event, hook
+
+    def _give_up(
+        self, raw: abi.mw_dispatch_result_t, stream: Any, operation: Launched | None
+    ) -> None:
+        """Peers must not wait for a dispatch of which the caller got no handle."""
+        if raw.handle.id and not (self._runtime.closed or self._runtime.lib.forked):
+            self.release(raw.handle, stream)
+        if operation is not None:
+            operation.abandon()
+
+    def release(self, handle: abi.mw_handle_t, stream: Any) -> int:
+        """Gives a handle back on a stream, behind the last operation."""
+        with self.streams.lock:
+            self.streams.order(stream)
+            return self._runtime.lib.handle_release_on(handle, self.place.handle(stream))
 
     def _plan(self, request: _dispatch.Request) -> Plan:
         for flag, name in _NOT_HERE.items():
@@ -96,12 +144,11 @@ class Gpu:
         active = _check.active_ranks(request.active_ranks, runtime.num_ranks, place)
         runtime.refuse_closed()
         handle.finish()
-        stream = self.streams.enter(how.async_finish)
+        stream = self.streams.choose(how.async_finish)
         args = combine_args.take()
         _combine.fill(args, request, handle, active)
         args.phase, args.stream = how.phase, place.handle(stream)
-        op = abi.mw_op_t()
-        runtime.check(runtime.lib.buffer_combine(runtime.id, args, op))
+        op = self._launch(runtime.lib.buffer_combine, args, stream)
         args.stream = 0  # structs serve buffers on the CPU, too
         combine_args.give_back(args)
         handle._combined = True
@@ -113,7 +160,7 @@ class Gpu:
             request.active_ranks,
             request.out,
         )
-        event, hook = self._completion(operation, how, stream, kept)
+        event, hook = self._completion(operation, how, stream, kept, (request.out,))
         return request.out, event, hook
 
     def output(self, out: torch.Tensor | None, shape: tuple[int, int]) -> torch.Tensor:
@@ -130,7 +177,12 @@ class Gpu:
         return self._view(address, plan.rows, plan.output_dtype).detach()
 
     def _completion(
-        self, operation: Launched, how: How, stream: Any, tensors: tuple[torch.Tensor | None, ...]
+        self,
+        operation: Launched,
+        how: How,
+        stream: Any,
+        tensors: tuple[torch.Tensor | None, ...],
+        outputs: tuple[torch.Tensor, ...],
     ) -> tuple[EventOverlap, Hook | None]:
         hook = Hook(operation) if how.return_recv_hook else None
         if not how.async_finish:
@@ -138,7 +190,9 @@ class Gpu:
         kept = tuple(tensor for tensor in tensors if tensor is not None)
         for tensor in kept:
             self.place.keep(tensor, stream)
-        event = StreamEvent(self.place, self.place.record(stream))
+        for tensor in outputs:
+            self.place.keep(tensor, self.place.stream())
+        event = StreamEvent(self.place, self.place.record(stream), outputs)
         return EventOverlap(event, kept), hook
 
     def _rows(self, raw: abi.mw_dispatch_result_t, plan: Plan) -> Rows:

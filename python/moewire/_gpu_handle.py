@@ -27,7 +27,7 @@ class GpuHandle(Handle):
         """Tells every rank that this one is done with the operation. Idempotent."""
         gpu = self._runtime.gpu
         if gpu is not None and not self._released:
-            self._stream = gpu.streams.enter(False)
+            self._stream = gpu.place.stream()
         super().release()
 
     def _release(self) -> int:
@@ -37,7 +37,6 @@ class GpuHandle(Handle):
         self._released = True
         if self._captured and not gpu.place.capturing(self._stream):
             return abi.MW_OK  # of a graph, which releases at its next replay
-        self._operation.abandon()
-        return self._runtime.lib.handle_release_on(
-            self._result.handle, gpu.place.handle(self._stream)
-        )
+        status = gpu.release(self._result.handle, self._stream)
+        self._operation.abandon()  # which would release on its own stream
+        return status

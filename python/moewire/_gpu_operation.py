@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +22,6 @@ class Launched:
         "_ended",
         "_failure",
         "_id",
-        "_lock",
         "_on_done",
         "_runtime",
         "_stream",
@@ -35,7 +33,6 @@ class Launched:
     ) -> None:
         self._runtime, self._streams, self._stream = runtime, streams, stream
         self._id = op
-        self._lock = threading.RLock()  # a handle may be collected in the middle
         self._ended = not op.id
         self._failure: MoewireError | None = None
         self._borrowed = None if self._ended else borrowed
@@ -48,7 +45,7 @@ class Launched:
 
     def when_done(self, callback: Callable[[], None]) -> None:
         """Runs it behind the operation, on its stream; never after a failure."""
-        with self._lock:
+        with self._streams.lock:
             if not self._ended:
                 self._on_done += (callback,)
                 return
@@ -57,17 +54,17 @@ class Launched:
 
     def finish(self) -> None:
         """Launches what is left. Idempotent; an error is raised at every call."""
-        with self._lock:
+        with self._streams.lock:
             if not self._ended:
                 self._launch()
             if self._failure is not None:
                 raise type(self._failure)(*self._failure.args)
 
     def abandon(self) -> None:
-        """Gives the operation up, unless all of it was launched."""
+        """Gives the operation up, unless all of it was launched. Its handle is released."""
         if self._ended or self._runtime.lib.forked:
             return
-        with self._lock:
+        with self._streams.lock:
             if not self._ended:
                 self._failure = CancelledError("the operation was given up")
                 self._free()
@@ -96,4 +93,15 @@ class Launched:
 
     def __del__(self) -> None:
         if not getattr(self, "_ended", True):
-            self._free()
+            self._cancel()
+
+    def _cancel(self) -> None:
+        """Its handle is released on its stream, behind the last operation."""
+        if self._runtime.lib.forked:
+            return  # the lock may be another thread's, which is not here
+        with self._streams.lock:
+            try:
+                if not self._runtime.closed:
+                    self._streams.order(self._stream)
+            finally:
+                self._free()

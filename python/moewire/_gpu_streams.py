@@ -9,36 +9,39 @@ from ._torch_cuda import Place
 
 
 class Streams:
-    """A rank's operations follow one another, as its peers expect them to."""
+    """A rank's operations follow one another, as its peers expect them to.
+
+    ``lock`` is held from ``order`` until the library has launched: what is put in order is
+    launched in that order. A handle may be collected while it is held, hence an RLock. No other
+    lock is taken under it, because a handle may be collected under any other.
+    """
 
     def __init__(self, place: Place) -> None:
         self.place = place
         self._side: Any = None
         self._last: Any = None
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()
 
-    def enter(self, aside: bool) -> Any:
-        """The stream for the next operation, behind the one before it.
+    def choose(self, aside: bool) -> Any:
+        """The stream for the next operation: the current one.
 
         ``aside``: a stream of the buffer's own, behind the current one.
         """
         current = self.place.stream()
         if not aside:
-            return self.order(current)
-        with self._lock:
+            return current
+        with self.lock:
             if self._side is None:
                 self._side = self.place.side()
         self.place.follow(self._side, current)
-        return self.order(self._side)
+        return self._side
 
-    def order(self, stream: Any) -> Any:
-        """Puts what comes next on ``stream`` behind the last operation; gives ``stream``."""
-        with self._lock:
-            last, self._last = self._last, stream
+    def order(self, stream: Any) -> None:
+        """Puts what comes next on ``stream`` behind the last operation; under ``lock``."""
+        last, self._last = self._last, stream
         if last is None or last == stream:
-            return stream
+            return
         # What is being recorded and what runs cannot wait for one another. Their order is
         # that in which the caller launches the graph.
         if self.place.capturing(stream) == self.place.capturing(last):
             self.place.follow(stream, last)
-        return stream

@@ -60,15 +60,19 @@ class Event:
 class StreamEvent(Event):
     """A moment of a stream. Waiting blocks the current stream, and not the calling thread."""
 
-    __slots__ = ("_event", "_place")
+    __slots__ = ("_event", "_outputs", "_place")
 
-    def __init__(self, place: Place, event: object) -> None:
+    def __init__(self, place: Place, event: object, outputs: tuple[torch.Tensor, ...]) -> None:
         self._place = place
         self._event = event
+        self._outputs = outputs
 
     def current_stream_wait(self) -> None:
         """Lets what comes next on the current stream wait for the results."""
-        self._place.wait(self._place.stream(), self._event)
+        stream = self._place.stream()
+        self._place.wait(stream, self._event)
+        for tensor in self._outputs:  # which this stream uses from now on
+            self._place.keep(tensor, stream)
 
 
 class EventOverlap:

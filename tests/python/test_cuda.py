@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harness import emulator, jobs_cuda
+from harness import emulator, jobs_cuda, jobs_cuda_order
 from harness.emulated import Emulated
 from harness.team import Team
-from moewire import _torch_cuda
+from moewire import _gpu, _results, _torch_cuda
 from moewire._cuda_report import DRIVER_VARIABLE
 from moewire._gpu_config import CODE_VARIABLE
 
@@ -66,3 +67,36 @@ def test_a_recorded_graph_replays(place: Emulated, seed: int) -> None:
 
 def test_what_is_not_on_cuda_is_refused(place: Emulated, seed: int) -> None:
     jobs_cuda.in_threads(1, lambda rank, make: jobs_cuda.refused(place, make, rank, seed))
+
+
+def test_a_dispatch_that_fails_once_launched_is_released(
+    place: Emulated, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, failures = _results.copies_on_stream, threading.local()
+
+    def fail(*args: Any) -> Any:
+        failures.number = getattr(failures, "number", 0) + 1
+        if failures.number <= 10:
+            raise MemoryError("no room for copies")
+        return whole(*args)
+
+    monkeypatch.setattr(_gpu, "copies_on_stream", fail)
+    jobs_cuda.in_threads(
+        2, lambda rank, make: jobs_cuda_order.failed_behind_launch(place, make, rank, seed)
+    )
+
+
+def test_dropped_handles_are_released_in_order(place: Emulated, seed: int) -> None:
+    jobs_cuda.in_threads(
+        1, lambda rank, make: jobs_cuda_order.released_in_order(place, make, rank, seed)
+    )
+
+
+def test_one_operation_is_launched_at_a_time(place: Emulated, seed: int) -> None:
+    jobs_cuda.in_threads(
+        1, lambda rank, make: jobs_cuda_order.launched_alone(place, make, rank, seed)
+    )
+
+
+def test_outputs_are_kept_for_the_streams_that_use_them(place: Emulated, seed: int) -> None:
+    jobs_cuda.in_threads(1, lambda rank, make: jobs_cuda_order.kept(place, make, rank, seed))

@@ -143,3 +143,27 @@ func TestBadInput(t *testing.T) {
 	r.sync()
 	o.check()
 }
+
+// TestReduceOfTakenSlot: a handle whose slot was taken has its sum, launched by
+// the dispatch that took it; one without a combine is stale.
+func TestReduceOfTakenSlot(t *testing.T) {
+	r := newGroup(t, 1)[0]
+	rng := rand.New(rand.NewPCG(testenv.Seed(t), 6))
+	a, b := newOp(r, rng), newOp(r, rng)
+	a.dispatch()
+	a.combin.X = a.res.RecvX
+	require.NoError(t, r.Combine(a.res.Handle, &a.combin, gpu.PhaseSent))
+	b.dispatch()
+	idle := b.res.Handle
+	for b.res.Slot != a.res.Slot {
+		b.dispatch()
+	}
+	require.NoError(t, r.Reduce(a.res.Handle))
+	for range 8 { // more than there are slots
+		b.dispatch()
+	}
+	require.ErrorIs(t, r.Reduce(idle), ep.ErrStaleHandle)
+	r.sync()
+	a.check()
+	require.NoError(t, r.Err())
+}

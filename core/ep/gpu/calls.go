@@ -37,7 +37,7 @@ func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase) error {
 	b.handles++
 	b.latest = j
 	b.judgeBy(a.Timeout)
-	*s = slot{handle: b.handles, live: true, slab: slab}
+	*s = slot{handle: b.handles, former: s.lastSummed(), live: true, slab: slab}
 	b.describe(s, j, a)
 	if err := b.launched(b.engine.Send(&s.dispatch)); err != nil {
 		return err
@@ -157,7 +157,8 @@ func (b *Buffer) combineX(s *slot) uint64 {
 }
 
 // Reduce launches the second phase of the handle's latest combine, on its
-// stream. It does nothing if that was launched.
+// stream. It does nothing if that was launched, as it is before another dispatch
+// takes the slot.
 func (b *Buffer) Reduce(h Handle) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -166,6 +167,9 @@ func (b *Buffer) Reduce(h Handle) error {
 	}
 	s, err := b.find(h)
 	if err != nil {
+		if b.summed(h) {
+			return nil
+		}
 		return err
 	}
 	return b.reduce(s)

@@ -12,6 +12,7 @@ import (
 // here: the device compares the tickets of its calls.
 type slot struct {
 	handle   Handle // of the latest dispatch; 0: none
+	former   Handle // the latest before it whose sum was launched; 0: none
 	live     bool   // the handle is valid
 	received bool   // the second phase of the dispatch is launched
 	combines int    // launched
@@ -48,6 +49,25 @@ func (b *Buffer) find(h Handle) (*slot, error) {
 		}
 	}
 	return nil, fmt.Errorf("%w: %d was released", ep.ErrStaleHandle, h)
+}
+
+// lastSummed is the slot's latest handle whose sum was launched; 0 without one.
+func (s *slot) lastSummed() Handle {
+	if s.combines > 0 && !s.pending {
+		return s.handle
+	}
+	return s.former
+}
+
+// summed tells whether the sum of a handle that is not live any more was
+// launched. Of each slot the latest such handle is known.
+func (b *Buffer) summed(h Handle) bool {
+	for j := range b.slots {
+		if s := &b.slots[j]; s.former == h || s.lastSummed() == h {
+			return h != 0
+		}
+	}
+	return false
 }
 
 // releaseCombined forgets handles that were combined, as the device does at its

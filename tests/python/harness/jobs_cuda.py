@@ -199,14 +199,14 @@ def in_process(rank: Rank, driver: str, count: int) -> int:
         del os.environ[DRIVER_VARIABLE], os.environ[CODE_VARIABLE]
 
 
-def _case(seed: int, size: int, number: int = 0) -> Case:
+def small(seed: int, size: int, number: int = 0) -> Case:
     case = Case(size, 2 * size, 2, 128, 6, False, "uniform", (seed, 500 + number, size))
     return cases.fill(case, [6 - rank % 3 for rank in range(size)])
 
 
 def outlived(place: Emulated, make: Make, rank: int, seed: int) -> None:
     """Tensors over the workspace are there after close, and the memory goes with the last."""
-    case = _case(seed, 2)
+    case = small(seed, 2)
     buffer = make(size_for([case]), device="cuda:0")
     received = dispatch(place, buffer, case, rank, {})
     combine(place, buffer, received, {}, zero_copy=True)
@@ -223,7 +223,7 @@ def outlived(place: Emulated, make: Make, rank: int, seed: int) -> None:
 
 def copied(place: Emulated, make: Make, rank: int, seed: int) -> None:
     """Ordinary tensors; the emulated device has to be done when torch copies."""
-    case = _case(seed, 2)
+    case = small(seed, 2)
     with make(size_for([case]), device="cuda", copy_outputs=True) as buffer:
         x, topk = verify.bf16(case.x[rank]), torch.from_numpy(case.topk[rank].copy())
         how = {"use_fp8": False, "return_recv_hook": True}
@@ -238,7 +238,7 @@ def copied(place: Emulated, make: Make, rank: int, seed: int) -> None:
 
 def two_streams(place: Emulated, make: Make, rank: int, seed: int) -> None:
     """Calls of one rank on several streams, in the order in which they were made."""
-    todo = [_case(seed, 2, number) for number in range(6)]
+    todo = [small(seed, 2, number) for number in range(6)]
     streams = [place.side(), place.side()]
     with make(size_for(todo), device="cuda") as buffer:
         for number, case in enumerate(todo):
@@ -250,7 +250,7 @@ def two_streams(place: Emulated, make: Make, rank: int, seed: int) -> None:
 
 def dropped(place: Emulated, make: Make, rank: int, seed: int) -> None:
     """A hook that nobody calls, a handle that nobody combines: the slots come back."""
-    todo = [_case(seed, 2, number) for number in range(6)]
+    todo = [small(seed, 2, number) for number in range(6)]
     with make(size_for(todo), device="cuda") as buffer:
         for number, case in enumerate(todo):
             x, topk = verify.bf16(case.x[rank]), torch.from_numpy(case.topk[rank].copy())
@@ -274,7 +274,7 @@ def recorded(
 
     While a stream is captured, no thread of the process may call what would wait: ranks take turns.
     """
-    todo = [_case(seed, 2, number) for number in range(4)]
+    todo = [small(seed, 2, number) for number in range(4)]
     with make(size_for(todo), device="cuda") as buffer:
         warm = dispatch(place, buffer, todo[0], rank, {})
         combine(place, buffer, warm, {})
@@ -308,7 +308,7 @@ def recorded(
 
 def refused(place: Emulated, make: Make, rank: int, seed: int) -> None:
     """By name, and without harm."""
-    case = _case(seed, 1)
+    case = small(seed, 1)
     x, topk = verify.bf16(case.x[0]), torch.from_numpy(case.topk[0].copy())
     weights = torch.from_numpy(case.weights[0].copy())
     with make(size_for([case]), device="cuda") as buffer:
