@@ -49,7 +49,7 @@ type Buffer struct {
 
 // mapped is another rank's memory.
 type mapped struct {
-	of   transport.Process
+	of   transport.Process // nil until the device knows where it is
 	view *cudaipc.View
 }
 
@@ -131,7 +131,7 @@ func (b *Buffer) mapAll(until time.Time) error {
 	for r := range b.mapped {
 		m := &b.mapped[r]
 		proc := b.dom.Process(r)
-		if r == b.self || (m.view != nil && proc == m.of) {
+		if r == b.self || (m.of != nil && proc == m.of) {
 			continue
 		}
 		if err := m.drop(); err != nil {
@@ -140,14 +140,14 @@ func (b *Buffer) mapAll(until time.Time) error {
 		if proc == nil {
 			continue
 		}
-		view, err := cudaipc.Map(b.dom, b.dev, r, bytes, until)
-		if err != nil {
+		var err error
+		if m.view, err = cudaipc.Map(b.dom, b.dev, r, bytes, until); err != nil {
 			return err
 		}
-		*m = mapped{of: proc, view: view}
-		if err := b.engine.SetPeer(r, view.Address()); err != nil {
-			return err
+		if err := b.engine.SetPeer(r, m.view.Address()); err != nil {
+			return errors.Join(err, m.drop())
 		}
+		m.of = proc
 	}
 	return nil
 }
