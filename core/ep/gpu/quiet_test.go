@@ -1,0 +1,41 @@
+package gpu_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/internal/libcuda"
+)
+
+// isQuiet waits until a rank has said that it writes nothing more.
+func (r *rank) isQuiet() {
+	quiet := r.dom.Control(r.self).Word(layout.Quiet())
+	require.Eventually(r.t, func() bool { return quiet.Load() != 0 }, connectIn, time.Millisecond)
+}
+
+// TestQuietAfterErrors: a rank that leaves asks whether its device is idle once
+// if the device is broken, and again if a capture was under way.
+func TestQuietAfterErrors(t *testing.T) {
+	t.Run("broken", func(t *testing.T) { abandonAfter(t, libcuda.ErrIllegalAddress, 1) })
+	t.Run("captured", func(t *testing.T) { abandonAfter(t, libcuda.ErrStreamCaptureUnsupport, 2) })
+}
+
+func abandonAfter(t *testing.T, code libcuda.Result, times int) {
+	const call = "cuCtxSynchronize"
+	group := newGroup(t, 2)
+	emu := group[0].emu
+	before := emu.Calls(call)
+	emu.FailAfter(call, 0, code)
+	defect := errors.New("a defect")
+	group[1].Abandon(defect)
+	require.ErrorIs(t, group[1].Err(), defect)
+	group[1].isQuiet()
+	require.Equal(t, before+times, emu.Calls(call))
+	group[1].Abandon(errors.New("another one"))
+	require.ErrorIs(t, group[1].Err(), defect)
+	roundOf(ops(t, group, 21)[:1], 1)
+}
