@@ -176,7 +176,7 @@ func (b *Buffer) enter(epoch uint16, base uint64) error {
 	b.judge = ep.NewJudge(b.dom, epoch)
 	b.epoch, b.base, b.entered = epoch, base, set.Ranks()&b.dom.Present()
 	if !set.In(epoch, b.self) {
-		b.outside, b.why = true, ep.ErrFenced
+		b.expelled(uint64(set)) // it has joined: the others wait until it is quiet
 		return ep.ErrFenced
 	}
 	for j := range b.slots {

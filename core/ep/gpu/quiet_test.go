@@ -7,7 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/membership"
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
 
@@ -38,4 +40,16 @@ func abandonAfter(t *testing.T, code libcuda.Result, times int) {
 	group[1].Abandon(errors.New("another one"))
 	require.ErrorIs(t, group[1].Err(), defect)
 	roundOf(ops(t, group, 21)[:1], 1)
+}
+
+// TestFencedBeforeItEnters: who was taken out before it was connected is quiet,
+// too.
+func TestFencedBeforeItEnters(t *testing.T) {
+	group := newUnconnected(t, 2)
+	require.NoError(t, group[0].Connect(connectIn))
+	members := group[0].dom.Members()
+	require.True(t, membership.Fence(members, membership.Set(members.Load()).Epoch(), 0, 1))
+	require.ErrorIs(t, group[1].Connect(connectIn), ep.ErrFenced)
+	group[1].isQuiet()
+	require.ErrorIs(t, group[1].Err(), ep.ErrFenced)
 }
