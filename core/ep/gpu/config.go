@@ -126,8 +126,9 @@ func CheckParams(self int, all [][]byte) (next ep.Standing, err error) {
 			}
 			at += 8
 		}
-		next.Epoch = max(next.Epoch, uint16(le.Uint64(other[at:])))
-		next.Next = max(next.Next, le.Uint64(other[at+8:]))
+		if err := next.Include(rank, le.Uint64(other[at:]), le.Uint64(other[at+8:])); err != nil {
+			return next, err
+		}
 	}
 	next.Epoch++
 	return next, nil
