@@ -2,6 +2,7 @@ package gpu_test
 
 import (
 	"encoding/binary"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -39,5 +40,21 @@ func TestBadStandings(t *testing.T) {
 				require.ErrorContains(t, err, text)
 			}
 		})
+	}
+}
+
+// TestBadConfigs: each is refused by the name of the bound.
+func TestBadConfigs(t *testing.T) {
+	for text, change := range map[string]func(c *gpu.Config){
+		"max_selections 2147483648, allowed up to": func(c *gpu.Config) { c.MaxSelections = math.MaxInt32 + 1 },
+		"max_experts 393217, allowed up to 393216": func(c *gpu.Config) { c.MaxExperts = 48*8192 + 1 },
+		"num_slots 9":        func(c *gpu.Config) { c.NumSlots = 9 },
+		"max_selections -1,": func(c *gpu.Config) { c.MaxSelections = -1 },
+	} {
+		c := configOf(t, 2)
+		change(&c)
+		_, err := c.Params(ep.Standing{})
+		require.ErrorIs(t, err, ep.ErrInvalid)
+		require.ErrorContains(t, err, text)
 	}
 }
