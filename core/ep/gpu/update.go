@@ -178,7 +178,9 @@ func (b *Buffer) Close() error {
 		if err := b.settle(); err != nil {
 			return err
 		}
-		b.stopWatching()
+		if err := b.stopWatching(); err != nil {
+			return err
+		}
 		b.end = idle
 	}
 	return b.free()
@@ -193,13 +195,22 @@ const (
 	ended
 )
 
-func (b *Buffer) stopWatching() {
+// stopWatching waits no longer than settle: the watcher may be asking the device,
+// which others have given work since.
+func (b *Buffer) stopWatching() error {
 	b.mu.Lock()
 	b.farewell()
 	b.watch.stop = true
 	b.dom.Wake(b.self)
 	b.mu.Unlock()
-	<-b.watch.ended
+	timer := time.NewTimer(b.cfg.QuietTimeout)
+	defer timer.Stop()
+	select {
+	case <-b.watch.ended:
+		return nil
+	case <-timer.C:
+		return fmt.Errorf("after %v the watcher still waits for the device, which does work of others", b.cfg.QuietTimeout)
+	}
 }
 
 // shut lets no call begin any more.
