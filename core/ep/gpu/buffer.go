@@ -29,6 +29,7 @@ type Buffer struct {
 	life    sync.Mutex // held by Connect, Prepare, Install and Close; before mu
 	mapped  []mapped   // by rank
 	quiet   chan error // of a wait for the device that goes on
+	settled bool       // nothing that was launched before the latest Prepare runs
 	entered uint64     // ranks that may have written in the latest epoch
 	end     ending
 
@@ -80,6 +81,7 @@ func New(dom transport.Domain, dev *cuda.Device, cfg Config) (*Buffer, error) {
 	if cfg.Joining {
 		b.epoch-- // it has joined none yet: the group's own is its predecessor's
 		b.why = errBetween
+		b.settled = true // nothing was launched
 	}
 	shape := cfg.engine(b.self, b.ranks)
 	var err error

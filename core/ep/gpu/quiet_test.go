@@ -11,6 +11,7 @@ import (
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/membership"
 	"github.com/moewire/moewire/core/internal/libcuda"
+	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // isQuiet waits until a rank has said that it writes nothing more.
@@ -52,4 +53,22 @@ func TestFencedBeforeItEnters(t *testing.T) {
 	require.ErrorIs(t, group[1].Connect(connectIn), ep.ErrFenced)
 	group[1].isQuiet()
 	require.ErrorIs(t, group[1].Err(), ep.ErrFenced)
+}
+
+// TestInstallAfterFailedPrepare: no epoch begins while the device may still run
+// what was launched in the last one.
+func TestInstallAfterFailedPrepare(t *testing.T) {
+	group := newGroup(t, 3)
+	all := ops(t, group, 22)
+	all[0].dispatch() // waits for rank 2
+	group[1].SetQuietTimeout(time.Millisecond)
+	_, err := group[1].Prepare()
+	require.ErrorContains(t, err, "the device has not done what was launched")
+	err = group[1].Install(1, 0, nil, connectIn)
+	require.ErrorIs(t, err, ep.ErrInvalid)
+	require.ErrorContains(t, err, "prepare again")
+	group[1].SetQuietTimeout(connectIn)
+	inproc.Kill(group[0].dom, 2)
+	_, err = group[1].Prepare()
+	require.NoError(t, err)
 }

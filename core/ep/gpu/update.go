@@ -22,9 +22,11 @@ func (b *Buffer) Prepare() (ep.Standing, error) {
 	if err := b.interrupt(errBetween); err != nil {
 		return ep.Standing{}, err
 	}
+	b.settled = false
 	if err := b.settle(); err != nil {
 		return ep.Standing{}, err
 	}
+	b.settled = true
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.farewell()
@@ -121,6 +123,8 @@ func (b *Buffer) mayInstall(epoch uint16) error {
 		return errOwner
 	case !b.outside || !errors.Is(b.why, ep.ErrUpdating):
 		return invalid("epoch %d cannot begin: this rank is in epoch %d; prepare first", epoch, b.epoch)
+	case !b.settled:
+		return invalid("epoch %d cannot begin: the last Prepare has failed; prepare again", epoch)
 	}
 	return nil
 }
