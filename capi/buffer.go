@@ -54,6 +54,9 @@ func (b *buffer) poison(err error) {
 	if e := b.ep.Load(); e != nil {
 		e.Abandon(err)
 	}
+	if g := b.gpu.Load(); g != nil {
+		g.Abandon(err)
+	}
 }
 
 // core returns the buffer's core, once there is one. One on CUDA has another.

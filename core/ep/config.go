@@ -105,8 +105,10 @@ func CheckParams(self int, all [][]byte) (next Standing, err error) {
 		if err := compareParams(self, rank, all[self][:agreedBytes], other[:agreedBytes]); err != nil {
 			return next, err
 		}
-		next.Epoch = max(next.Epoch, uint16(binary.LittleEndian.Uint64(other[agreedBytes:])))
-		next.Next = max(next.Next, binary.LittleEndian.Uint64(other[agreedBytes+8:]))
+		le := binary.LittleEndian
+		if err := next.Include(rank, le.Uint64(other[agreedBytes:]), le.Uint64(other[agreedBytes+8:])); err != nil {
+			return next, err
+		}
 	}
 	next.Epoch++
 	return next, nil

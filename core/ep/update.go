@@ -2,6 +2,7 @@ package ep
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/membership"
@@ -11,6 +12,23 @@ import (
 type Standing struct {
 	Epoch uint16 // the last one that the group has begun, as seen here
 	Next  uint64 // no operation from this one on was ever opened here
+}
+
+// maxNext bounds Standing.Next: a number of an operation has 48 bits in the
+// words that carry one, and an epoch has to have some left.
+const maxNext = 1 << 47
+
+// Include makes st cover what a rank says of itself in its parameters:
+// ErrMismatch, which names the rank, if no buffer can have come there.
+func (st *Standing) Include(rank int, epoch, next uint64) error {
+	switch {
+	case epoch > math.MaxUint16:
+		return fmt.Errorf("%w: rank %d says that it is in epoch %d, allowed 0 to %d", ErrMismatch, rank, epoch, math.MaxUint16)
+	case next >= maxNext:
+		return fmt.Errorf("%w: rank %d says that its next operation is %d, allowed below 2^47", ErrMismatch, rank, next)
+	}
+	st.Epoch, st.Next = max(st.Epoch, uint16(epoch)), max(st.Next, next)
+	return nil
 }
 
 // Prepare ends this rank's part in its epoch, for an update of the membership:

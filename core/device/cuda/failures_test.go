@@ -61,3 +61,20 @@ func (e *emulator) count(call string, f func()) int {
 	f()
 	return int(e.calls.Call(uintptr(unsafe.Pointer(&name[0]))) - before)
 }
+
+// TestNoLoansOfWhatIsClosed: memory that could not be freed is lent to nobody,
+// and its owner closes it again.
+func TestNoLoansOfWhatIsClosed(t *testing.T) {
+	emu := emulate(t)
+	d, err := Open(emu.Library, 0, emu.code(t))
+	require.NoError(t, err)
+	m, err := d.Alloc(1)
+	require.NoError(t, err)
+	emu.failAfter("cuCtxPushCurrent_v2", 0, libcuda.ErrOutOfMemory)
+	require.ErrorIs(t, m.Close(), libcuda.ErrOutOfMemory)
+	_, err = m.Lend(d)
+	require.ErrorContains(t, err, "the memory is closed")
+	require.NoError(t, m.Close())
+	require.NoError(t, m.Close())
+	require.NoError(t, d.Close())
+}

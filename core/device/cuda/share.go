@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/moewire/moewire/core/internal/libcuda"
+	"github.com/moewire/moewire/core/internal/sys"
 )
 
 // loans count who uses a Memory besides its owner.
@@ -15,12 +16,13 @@ type loans struct {
 	over     bool // the owner has closed it
 }
 
-// keep notes that the owner is done, and reports whether others are not.
+// keep notes that the owner is done, also if the memory cannot be freed yet, and
+// reports whether others are not.
 func (m *Memory) keep() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.over = m.borrowed > 0
-	return m.over
+	m.over = true
+	return m.borrowed > 0
 }
 
 // Lend gives a second owner in this process, on the same device: the memory
@@ -29,7 +31,7 @@ func (m *Memory) Lend(to *Device) (*Memory, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
-	case m.addr == 0 || m.over:
+	case m.over || m.addr == 0:
 		return nil, errors.New("the memory is closed")
 	case to.dev != m.d.dev:
 		return nil, fmt.Errorf("the memory is on device %d, not on %d", m.d.dev, to.dev)
@@ -66,10 +68,15 @@ func (m *Memory) NumBytes() uint64 { return m.numBytes }
 // Export gives a descriptor that another process can import, which the caller
 // owns. What it stands for lives until the last who has it lets go.
 func (m *Memory) Export() (fd int, err error) {
+	made := false
 	err = m.d.do(func() (err error) {
 		fd, err = m.d.lib.ExportFD(m.allocated)
+		made = err == nil
 		return err
 	})
+	if err != nil && made { // the context could not be put back
+		err = errors.Join(err, sys.Own(fd).Close())
+	}
 	return fd, err
 }
 
@@ -112,8 +119,8 @@ func (d *Device) OpenIPC(h *libcuda.IPCHandle, numBytes uint64) (*Memory, error)
 		m.addr, err = d.lib.OpenIPCHandle(h)
 		return err
 	})
-	if err != nil {
-		return nil, err
+	if err != nil { // it may be open: the context could not be put back
+		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil
 }

@@ -29,6 +29,7 @@ type Buffer struct {
 	life    sync.Mutex // held by Connect, Prepare, Install and Close; before mu
 	mapped  []mapped   // by rank
 	quiet   chan error // of a wait for the device that goes on
+	settled bool       // nothing that was launched before the latest Prepare runs
 	entered uint64     // ranks that may have written in the latest epoch
 	end     ending
 
@@ -49,7 +50,7 @@ type Buffer struct {
 
 // mapped is another rank's memory.
 type mapped struct {
-	of   transport.Process
+	of   transport.Process // nil until the device knows where it is
 	view *cudaipc.View
 }
 
@@ -80,6 +81,7 @@ func New(dom transport.Domain, dev *cuda.Device, cfg Config) (*Buffer, error) {
 	if cfg.Joining {
 		b.epoch-- // it has joined none yet: the group's own is its predecessor's
 		b.why = errBetween
+		b.settled = true // nothing was launched
 	}
 	shape := cfg.engine(b.self, b.ranks)
 	var err error
@@ -131,7 +133,7 @@ func (b *Buffer) mapAll(until time.Time) error {
 	for r := range b.mapped {
 		m := &b.mapped[r]
 		proc := b.dom.Process(r)
-		if r == b.self || (m.view != nil && proc == m.of) {
+		if r == b.self || (m.of != nil && proc == m.of) {
 			continue
 		}
 		if err := m.drop(); err != nil {
@@ -140,14 +142,14 @@ func (b *Buffer) mapAll(until time.Time) error {
 		if proc == nil {
 			continue
 		}
-		view, err := cudaipc.Map(b.dom, b.dev, r, bytes, until)
-		if err != nil {
+		var err error
+		if m.view, err = cudaipc.Map(b.dom, b.dev, r, bytes, until); err != nil {
 			return err
 		}
-		*m = mapped{of: proc, view: view}
-		if err := b.engine.SetPeer(r, view.Address()); err != nil {
-			return err
+		if err := b.engine.SetPeer(r, m.view.Address()); err != nil {
+			return errors.Join(err, m.drop())
 		}
+		m.of = proc
 	}
 	return nil
 }
@@ -176,7 +178,7 @@ func (b *Buffer) enter(epoch uint16, base uint64) error {
 	b.judge = ep.NewJudge(b.dom, epoch)
 	b.epoch, b.base, b.entered = epoch, base, set.Ranks()&b.dom.Present()
 	if !set.In(epoch, b.self) {
-		b.outside, b.why = true, ep.ErrFenced
+		b.expelled(uint64(set)) // it has joined: the others wait until it is quiet
 		return ep.ErrFenced
 	}
 	for j := range b.slots {

@@ -113,6 +113,7 @@ func TestBadInput(t *testing.T) {
 		"active_ranks is at":            func(a *gpu.DispatchArgs) { a.ActiveRanks += 2 },
 		"recv_count is at":              func(a *gpu.DispatchArgs) { a.RecvCount = 2 },
 		"layout_range is at":            func(a *gpu.DispatchArgs) { a.LayoutRange = 4 },
+		"stats is at":                   func(a *gpu.DispatchArgs) { a.Stats = 4 },
 		"format 9 of fp8 scales":        func(a *gpu.DispatchArgs) { a.Scales = 9 },
 		"num_max_tokens_per_rank 0":     func(a *gpu.DispatchArgs) { a.MaxTokens = 0 },
 		"max_selections is 64":          func(a *gpu.DispatchArgs) { a.TopK = 64; a.NumTokens = 6 },

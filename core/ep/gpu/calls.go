@@ -247,6 +247,9 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (layout.Slab, error) {
 	if err := aligned("layout_range", a.LayoutRange, 8); err != nil {
 		return slab, err
 	}
+	if err := aligned("stats", a.Stats, 8); err != nil {
+		return slab, err
+	}
 	return slab, aligned("active_ranks", a.ActiveRanks, 4)
 }
 

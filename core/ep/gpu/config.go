@@ -3,6 +3,7 @@ package gpu
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/moewire/moewire/core/device/cuda"
@@ -58,9 +59,16 @@ func (c *Config) check() error {
 		return invalid("num_ep_buffer_bytes %d, allowed at least %d for %d slots on CUDA", c.NumBytes, least, c.NumSlots)
 	case c.MaxSelections < 1 || c.MaxExperts < 1 || c.QuietTimeout < 0:
 		return invalid("max_selections %d, max_experts %d, quiet_timeout %v, allowed 1 and more", c.MaxSelections, c.MaxExperts, c.QuietTimeout)
+	case c.MaxSelections > math.MaxInt32:
+		return invalid("max_selections %d, allowed up to %d", c.MaxSelections, math.MaxInt32)
+	case c.MaxExperts > mostExperts:
+		return invalid("max_experts %d, allowed up to %d", c.MaxExperts, mostExperts)
 	}
 	return nil
 }
+
+// mostExperts is what a full group can have.
+const mostExperts = cuda.MaxRanks * layout.MaxLocalExperts
 
 // engine is the shape of the rank's memory.
 func (c *Config) engine(rank, ranks int) cuda.Config {
@@ -126,8 +134,9 @@ func CheckParams(self int, all [][]byte) (next ep.Standing, err error) {
 			}
 			at += 8
 		}
-		next.Epoch = max(next.Epoch, uint16(le.Uint64(other[at:])))
-		next.Next = max(next.Next, le.Uint64(other[at+8:]))
+		if err := next.Include(rank, le.Uint64(other[at:]), le.Uint64(other[at+8:])); err != nil {
+			return next, err
+		}
 	}
 	next.Epoch++
 	return next, nil

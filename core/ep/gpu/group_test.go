@@ -106,15 +106,20 @@ func (r *rank) close() {
 
 // newGroup makes ranks of this process, connected.
 func newGroup(t testing.TB, ranks int) []*rank {
+	all := newUnconnected(t, ranks)
+	for _, r := range all {
+		require.NoError(t, r.Connect(connectIn))
+	}
+	return all
+}
+
+func newUnconnected(t testing.TB, ranks int) []*rank {
 	emu := cudatest.Emulate(t)
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 1))
 	emu.Order(rng.Uint64(), 16, 8)
 	var all []*rank
 	for _, dom := range inproc.New(ranks, layout.ControlBytes) {
 		all = append(all, newRank(t, emu, dom, configOf(t, ranks)))
-	}
-	for _, r := range all {
-		require.NoError(t, r.Connect(connectIn))
 	}
 	t.Cleanup(func() { closeAll(all) })
 	return all

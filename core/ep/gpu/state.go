@@ -87,6 +87,17 @@ func (b *Buffer) leave(why error) {
 	}
 }
 
+// Abandon is for a caller that has found a defect in the middle of a call: it
+// ends this rank's part in its epoch, and calls get why until an update. It
+// waits for nobody, and does nothing to a buffer that is out or closed.
+func (b *Buffer) Abandon(why error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.closed && !b.outside {
+		b.leaveFor(why)
+	}
+}
+
 func (b *Buffer) wakeAll() {
 	for r := range b.ranks {
 		b.dom.Wake(r)

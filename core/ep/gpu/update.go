@@ -22,9 +22,11 @@ func (b *Buffer) Prepare() (ep.Standing, error) {
 	if err := b.interrupt(errBetween); err != nil {
 		return ep.Standing{}, err
 	}
+	b.settled = false
 	if err := b.settle(); err != nil {
 		return ep.Standing{}, err
 	}
+	b.settled = true
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.farewell()
@@ -121,6 +123,8 @@ func (b *Buffer) mayInstall(epoch uint16) error {
 		return errOwner
 	case !b.outside || !errors.Is(b.why, ep.ErrUpdating):
 		return invalid("epoch %d cannot begin: this rank is in epoch %d; prepare first", epoch, b.epoch)
+	case !b.settled:
+		return invalid("epoch %d cannot begin: the last Prepare has failed; prepare again", epoch)
 	}
 	return nil
 }
@@ -178,7 +182,9 @@ func (b *Buffer) Close() error {
 		if err := b.settle(); err != nil {
 			return err
 		}
-		b.stopWatching()
+		if err := b.stopWatching(); err != nil {
+			return err
+		}
 		b.end = idle
 	}
 	return b.free()
@@ -193,13 +199,22 @@ const (
 	ended
 )
 
-func (b *Buffer) stopWatching() {
+// stopWatching waits no longer than settle: the watcher may be asking the device,
+// which others have given work since.
+func (b *Buffer) stopWatching() error {
 	b.mu.Lock()
 	b.farewell()
 	b.watch.stop = true
 	b.dom.Wake(b.self)
 	b.mu.Unlock()
-	<-b.watch.ended
+	timer := time.NewTimer(b.cfg.QuietTimeout)
+	defer timer.Stop()
+	select {
+	case <-b.watch.ended:
+		return nil
+	case <-timer.C:
+		return fmt.Errorf("after %v the watcher still waits for the device, which does work of others", b.cfg.QuietTimeout)
+	}
 }
 
 // shut lets no call begin any more.

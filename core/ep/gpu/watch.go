@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"time"
 
+	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/ep/membership"
 	"github.com/moewire/moewire/core/internal/safego"
 	"github.com/moewire/moewire/core/transport"
@@ -14,10 +15,12 @@ import (
 type watch struct {
 	stop      bool
 	ended     chan struct{}
-	owesQuiet bool   // this rank is out, and has not said yet that it writes nothing more
-	members   uint64 // the word that the device was told
-	late      uint64 // ranks that the device waits for beyond its deadline
-	shown     uint64 // ranks that others know we wait for
+	askAt     time.Time     // before that the device is not asked whether it is idle
+	pause     time.Duration // between the last two times
+	owesQuiet bool          // this rank is out, and has not said yet that it writes nothing more
+	members   uint64        // the word that the device was told
+	late      uint64        // ranks that the device waits for beyond its deadline
+	shown     uint64        // ranks that others know we wait for
 	began     [transport.MaxRanks]time.Time
 	until     time.Time // before that nobody is judged
 }
@@ -28,6 +31,8 @@ type watch struct {
 const (
 	watchBusy = time.Millisecond
 	watchIdle = 4 * time.Millisecond
+	// longestPause is for a device that is being captured whenever it is asked.
+	longestPause = time.Second
 )
 
 func (w *watch) begin(b *Buffer) {
@@ -84,23 +89,33 @@ func (b *Buffer) turn(now time.Time) (period time.Duration, owesQuiet, stop bool
 		_ = b.usable() // hears of errors and of an expulsion
 	}
 	if b.outside {
-		return watchIdle, b.watch.owesQuiet, b.watch.stop
+		return watchIdle, b.watch.owesQuiet && !now.Before(b.watch.askAt), b.watch.stop
 	}
 	b.fenceTheDying()
 	b.order()
 	return b.decide(now), false, b.watch.stop
 }
 
-// calmDown waits until nothing of this rank runs on the device, and says so.
+// calmDown waits until nothing of this rank runs on the device, and says so. A
+// device that is broken runs nothing any more.
 func (b *Buffer) calmDown() {
-	if b.dev.Synchronize() != nil {
-		return // a capture is under way: at the next turn
-	}
+	err := b.dev.Synchronize()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if cuda.IsCaptured(err) {
+		b.watch.backOff(time.Now())
+		return
+	}
 	if b.outside && b.watch.owesQuiet { // Install may have been quicker
 		b.farewell()
 	}
+}
+
+// backOff leaves the device alone for twice as long as the last time: asking it
+// has spoiled somebody's capture.
+func (w *watch) backOff(now time.Time) {
+	w.pause = min(max(2*w.pause, watchIdle), longestPause)
+	w.askAt = now.Add(w.pause)
 }
 
 // farewell comes when nothing of this rank runs on the device: it writes nothing

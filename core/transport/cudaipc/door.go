@@ -32,6 +32,7 @@ type visitor struct {
 const (
 	maxVisitors  = 2 * 48
 	visitorStays = 5 * time.Second
+	doorRests    = 10 * time.Millisecond // when it cannot let anybody in
 )
 
 const (
@@ -113,7 +114,10 @@ func (d *door) answer(ready []int) {
 func (d *door) admit() {
 	conn, err := sys.Accept(d.listener)
 	if err != nil {
-		return // gone already, or no descriptor left: the visitor tries again
+		if !errors.Is(err, sys.ErrAgain) { // as with no descriptor left, when the visitor stays in the queue
+			d.rest()
+		}
+		return
 	}
 	if cred, err := sys.PeerCredentials(conn); err != nil || cred.UID != sys.Geteuid() {
 		sys.CloseAll(conn)
@@ -124,6 +128,11 @@ func (d *door) admit() {
 		d.visitors = slices.Delete(d.visitors, 0, 1)
 	}
 	d.visitors = append(d.visitors, visitor{conn: conn, until: time.Now().Add(visitorStays)})
+}
+
+// rest keeps serve from asking without end for what it cannot get.
+func (d *door) rest() {
+	_, _ = sys.WaitReadable([]*sys.FD{d.stop}, time.Now().Add(doorRests))
 }
 
 // hand gives a visitor the descriptor if it knows the nonce.

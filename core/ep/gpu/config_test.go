@@ -1,0 +1,60 @@
+package gpu_test
+
+import (
+	"encoding/binary"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/gpu"
+)
+
+// TestBadStandings: what no buffer can have come to is refused, by its rank.
+func TestBadStandings(t *testing.T) {
+	for name, check := range map[string]struct {
+		params func(ep.Standing) ([]byte, error)
+		meet   func(int, [][]byte) (ep.Standing, error)
+	}{
+		"cpu":  {ep.Config{NumSlots: 2}.Params, ep.CheckParams},
+		"cuda": {configOf(t, 2).Params, gpu.CheckParams},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mine, err := check.params(ep.Standing{Epoch: 3, Next: 9})
+			require.NoError(t, err)
+			theirs, err := check.params(ep.Standing{Epoch: 4, Next: 1<<47 - 1})
+			require.NoError(t, err)
+			next, err := check.meet(0, [][]byte{mine, theirs})
+			require.NoError(t, err)
+			require.Equal(t, ep.Standing{Epoch: 5, Next: 1<<47 - 1}, next)
+			// The numbers stand last.
+			for text, change := range map[string]func(b []byte){
+				"rank 1 says that it is in epoch 65536":  func(b []byte) { binary.LittleEndian.PutUint64(b[len(b)-16:], 1<<16) },
+				"rank 1 says that its next operation is": func(b []byte) { binary.LittleEndian.PutUint64(b[len(b)-8:], 1<<47) },
+			} {
+				bad := append([]byte(nil), theirs...)
+				change(bad)
+				_, err := check.meet(0, [][]byte{mine, bad})
+				require.ErrorIs(t, err, ep.ErrMismatch)
+				require.ErrorContains(t, err, text)
+			}
+		})
+	}
+}
+
+// TestBadConfigs: each is refused by the name of the bound.
+func TestBadConfigs(t *testing.T) {
+	for text, change := range map[string]func(c *gpu.Config){
+		"max_selections 2147483648, allowed up to": func(c *gpu.Config) { c.MaxSelections = math.MaxInt32 + 1 },
+		"max_experts 393217, allowed up to 393216": func(c *gpu.Config) { c.MaxExperts = 48*8192 + 1 },
+		"num_slots 9":        func(c *gpu.Config) { c.NumSlots = 9 },
+		"max_selections -1,": func(c *gpu.Config) { c.MaxSelections = -1 },
+	} {
+		c := configOf(t, 2)
+		change(&c)
+		_, err := c.Params(ep.Standing{})
+		require.ErrorIs(t, err, ep.ErrInvalid)
+		require.ErrorContains(t, err, text)
+	}
+}

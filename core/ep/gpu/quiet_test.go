@@ -1,0 +1,74 @@
+package gpu_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/internal/libcuda"
+	"github.com/moewire/moewire/core/transport/inproc"
+)
+
+// isQuiet waits until a rank has said that it writes nothing more.
+func (r *rank) isQuiet() {
+	quiet := r.dom.Control(r.self).Word(layout.Quiet())
+	require.Eventually(r.t, func() bool { return quiet.Load() != 0 }, connectIn, time.Millisecond)
+}
+
+// TestQuietAfterErrors: a rank that leaves asks whether its device is idle once
+// if the device is broken, and again if a capture was under way.
+func TestQuietAfterErrors(t *testing.T) {
+	t.Run("broken", func(t *testing.T) { abandonAfter(t, libcuda.ErrIllegalAddress, 1) })
+	t.Run("captured", func(t *testing.T) { abandonAfter(t, libcuda.ErrStreamCaptureUnsupport, 2) })
+}
+
+func abandonAfter(t *testing.T, code libcuda.Result, times int) {
+	const call = "cuCtxSynchronize"
+	group := newGroup(t, 2)
+	emu := group[0].emu
+	before := emu.Calls(call)
+	emu.FailAfter(call, 0, code)
+	defect := errors.New("a defect")
+	group[1].Abandon(defect)
+	require.ErrorIs(t, group[1].Err(), defect)
+	group[1].isQuiet()
+	require.Equal(t, before+times, emu.Calls(call))
+	group[1].Abandon(errors.New("another one"))
+	require.ErrorIs(t, group[1].Err(), defect)
+	roundOf(ops(t, group, 21)[:1], 1)
+}
+
+// TestFencedBeforeItEnters: who was taken out before it was connected is quiet,
+// too.
+func TestFencedBeforeItEnters(t *testing.T) {
+	group := newUnconnected(t, 2)
+	require.NoError(t, group[0].Connect(connectIn))
+	members := group[0].dom.Members()
+	require.True(t, membership.Fence(members, membership.Set(members.Load()).Epoch(), 0, 1))
+	require.ErrorIs(t, group[1].Connect(connectIn), ep.ErrFenced)
+	group[1].isQuiet()
+	require.ErrorIs(t, group[1].Err(), ep.ErrFenced)
+}
+
+// TestInstallAfterFailedPrepare: no epoch begins while the device may still run
+// what was launched in the last one.
+func TestInstallAfterFailedPrepare(t *testing.T) {
+	group := newGroup(t, 3)
+	all := ops(t, group, 22)
+	all[0].dispatch() // waits for rank 2
+	group[1].SetQuietTimeout(time.Millisecond)
+	_, err := group[1].Prepare()
+	require.ErrorContains(t, err, "the device has not done what was launched")
+	err = group[1].Install(1, 0, nil, connectIn)
+	require.ErrorIs(t, err, ep.ErrInvalid)
+	require.ErrorContains(t, err, "prepare again")
+	group[1].SetQuietTimeout(connectIn)
+	inproc.Kill(group[0].dom, 2)
+	_, err = group[1].Prepare()
+	require.NoError(t, err)
+}
