@@ -223,7 +223,41 @@ func (h *held) checkRows(a *actor) error {
 		_, err := h.checkFlatRows(a)
 		return err
 	}
-	return h.checkMasked(a.rank, a.scene.shape, h.ins, h.from, a.scene.ordered)
+	broken, err := h.brokenOff(a)
+	if err != nil {
+		return err
+	}
+	return h.checkMasked(a.rank, a.scene.shape, h.ins, h.from, a.scene.ordered || broken)
+}
+
+// brokenOff reports whether a far rank may have cancelled between two messages
+// with rows: those that came first are holes then, and there are no more of
+// these than it had rows.
+func (h *held) brokenOff(a *actor) (is bool, err error) {
+	sc, l := a.scene, a.scene.shape.experts/a.scene.shape.ranks
+	most := make([]int, l)
+	for src := range h.act.ins {
+		if sc.hosts == nil || sc.hosts[src] == sc.hosts[a.rank] || h.act.cancels>>src&1 == 0 || h.ins[src].tokens != 0 {
+			continue
+		}
+		for e := range l {
+			n := len(wantRows(&h.act.ins[src], sc.shape.topk, int64(a.rank*l+e)))
+			most[e], is = most[e]+n, is || n > 0
+		}
+	}
+	for e := range h.counts {
+		rows := 0
+		for src := range sc.shape.ranks {
+			rows += int(h.layout[e*sc.shape.ranks+src] & (1<<32 - 1))
+			if h.from[src] == 0 {
+				rows += len(wantRows(&h.act.ins[src], sc.shape.topk, int64(a.rank*l+e)))
+			}
+		}
+		if is && int(h.counts[e]) > rows+most[e] {
+			return is, fmt.Errorf("expert %d: count %d, %d rows and at most %d holes", e, h.counts[e], rows, most[e])
+		}
+	}
+	return is, nil
 }
 
 // compute is compute with outputs times 2^variant, which is exact: a reader of
