@@ -117,7 +117,8 @@ func TestFailingCalls(t *testing.T) {
 			eventually(t, "the end", func() bool { return a.dev.Counts().QueuePairs == 0 && a.now().Stats().Retiring == 0 })
 		})
 		t.Run(point.String()+" of an idle one", func(t *testing.T) {
-			w := testWorld(t, 3, fake.Config{}, nil)
+			// Who waits may look late: the failure is not forgotten until then.
+			w := testWorld(t, 3, fake.Config{}, func(c *Config) { c.RetryAfter = time.Hour })
 			a := w.nodes[0]
 			a.now().cfg.Prepare = nil // without receives it is idle
 			a.connect(t, 1)
