@@ -104,7 +104,8 @@ func (s *Store) placesOf(p Peer) (n int) {
 // TestNoResource (ES4): an idle connection gives its queue pair to another
 // one; with none idle the answer says so, and the place is free again.
 func TestNoResource(t *testing.T) {
-	w := testWorld(t, 4, fake.Config{NoReceiveTimeout: -1}, nil)
+	// Who waits may look late: the failure is not forgotten until then.
+	w := testWorld(t, 4, fake.Config{NoReceiveTimeout: -1}, func(c *Config) { c.RetryAfter = time.Second })
 	a := w.nodes[0]
 	first := a.connect(t, 1)
 	w.net.Inject(fake.Fault{Point: fake.AtCreate, Transport: a.dev, Times: 1, Err: transport.ErrNoResource})
@@ -132,7 +133,7 @@ func TestNoResourceEvictsIdle(t *testing.T) {
 // TestNoResourceIdleStays: the idle connection cannot be taken down at once; it
 // is later, and nothing stays behind (ES2).
 func TestNoResourceIdleStays(t *testing.T) {
-	w := newWorld(seedOf(t), 3, fake.Config{}, nil)
+	w := newWorld(seedOf(t), 3, fake.Config{}, func(c *Config) { c.RetryAfter = time.Hour })
 	a := w.nodes[0]
 	a.now().cfg.Prepare = nil // without receives it is idle
 	a.connect(t, 1)
