@@ -42,7 +42,7 @@ func TestInitiatorAllocatesNothing(t *testing.T) {
 		{WRID: 4, Opcode: WRRDMARead}, {WRID: 5, Opcode: WRSend, SendFlags: SendSignaled | SendInline, NumSGE: 1, SGList: at + 2048},
 	}
 	to := &DCTarget{AH: 1, Number: 2, Key: 3}
-	assert.Zero(t, testing.AllocsPerRun(100, func() {
+	num := testing.AllocsPerRun(100, func() {
 		i.Begin()
 		for k := range requests {
 			i.Add(&requests[k], to)
@@ -50,7 +50,10 @@ func TestInitiatorAllocatesNothing(t *testing.T) {
 		if i.End() != 0 {
 			t.Error("refused")
 		}
-	}))
+	})
+	if !raceEnabled { // the race detector empties pools
+		assert.Zero(t, num)
+	}
 	assert.EqualValues(t, 5, head.WRID)
 	assert.EqualValues(t, SendSignaled, head.WRFlags)
 

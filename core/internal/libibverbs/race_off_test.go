@@ -1,0 +1,5 @@
+//go:build !race
+
+package libibverbs
+
+const raceEnabled = false
