@@ -188,8 +188,8 @@ def fuzz() -> None:
 # What the race detector watches in the virtual machine: it makes all slower.
 RDMA_RACES = "Concurrent|RetireUnderLoad|Mixture|Wake|WaitSees|ES2No"
 
-# Dispatch and combine between processes, and the death of one.
-RDMA_EP = "TestProcesses|TestProcessKilled/rdma"
+# Dispatch and combine between processes, the death of one, and bad networks.
+RDMA_EP = "TestProcesses|TestProcessKilled/rdma|TestWeather"
 
 
 def rdma() -> None:
@@ -225,8 +225,8 @@ def rdma() -> None:
             f"{tests} && {races} -test.run='{RDMA_RACES}' && {fabrics} -test.run=TestOverVerbs"
             f" && {groups} -test.run='{RDMA_EP}'"
         )
-        run(sys.executable, machine, "--timeout", "700", "run", "--",
-            f"export MOEWIRE_REQUIRE=verbs,inline; {all_four}")  # fmt: skip
+        run(sys.executable, machine, "--timeout", "1800", "run", "--",
+            f"export MOEWIRE_REQUIRE=verbs,inline,cable; {all_four}")  # fmt: skip
 
 
 def kernels() -> None:

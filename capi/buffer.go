@@ -256,7 +256,13 @@ func mwiBufferClose(id uint64) C.mw_status_t {
 	if err != nil {
 		return report(err)
 	}
-	return guard(nil, b.close)
+	return guard(nil, func() error {
+		err := b.close()
+		if err != nil && b.onGPU != nil { // the device still works for it: the caller closes it again
+			buffers.restore(id, b)
+		}
+		return err
+	})
 }
 
 // params are what the ranks compare when they meet.
@@ -275,12 +281,34 @@ func (b *buffer) given(err error) error {
 	return err
 }
 
+// stopConnect waits for a connect that has been told to end: it may be making what
+// is to be freed, on the device.
+func (b *buffer) stopConnect(over <-chan struct{}) {
+	for {
+		if g := b.gpu.Load(); g != nil {
+			g.Stop()
+		}
+		select {
+		case <-over:
+			return
+		case <-time.After(time.Millisecond): // the core may have been made since
+		}
+	}
+}
+
 func (b *buffer) close() error {
+	if g := b.gpu.Load(); g != nil {
+		g.Stop() // an install that holds b.mu
+	}
 	b.mu.Lock()
 	b.closed = true
 	err := b.meet.end() // also one that runs in another thread
+	over := b.meet.over
 	b.mu.Unlock()
 	if b.onGPU != nil {
+		if over != nil {
+			b.stopConnect(over)
+		}
 		return errors.Join(err, b.closeGPU())
 	}
 	if e := b.ep.Load(); e != nil {

@@ -35,9 +35,8 @@ type onGPU struct {
 // slotUse is the latest dispatch in a slot.
 type slotUse struct {
 	handle   gpu.Handle
-	stream   uint64
+	stream   uint64 // of the handle's latest call
 	combineX uint64
-	combined bool
 }
 
 // gpuOf reads where rows lie; nil for the CPU.
@@ -51,7 +50,7 @@ func gpuOf(c *C.mw_config_t) (*onGPU, error) {
 		}
 		return nil, nil
 	}
-	const without = C.MW_CONFIG_DEBUG_FILL | C.MW_CONFIG_DETERMINISTIC | C.MW_CONFIG_TEST_CORRUPT_COMBINE
+	const without = C.MW_CONFIG_DEBUG_FILL | C.MW_CONFIG_TEST_CORRUPT_COMBINE
 	if c.flags&without != 0 {
 		return nil, invalid("config->flags is %#x: %#x are not possible with MW_DEVICE_CUDA", uint32(c.flags), uint32(c.flags&without))
 	}
@@ -61,7 +60,9 @@ func gpuOf(c *C.mw_config_t) (*onGPU, error) {
 	if err := inRange("config->device_ordinal", int64(c.device_ordinal), 0, 1<<16); err != nil {
 		return nil, err
 	}
-	g := &onGPU{ordinal: int(c.device_ordinal), cfg: gpu.Config{NumSlots: int(c.num_slots), NumBytes: int64(c.num_bytes)}}
+	g := &onGPU{ordinal: int(c.device_ordinal), cfg: gpu.Config{
+		NumSlots: int(c.num_slots), NumBytes: int64(c.num_bytes), Deterministic: c.flags&C.MW_CONFIG_DETERMINISTIC != 0,
+	}}
 	return g, g.readTexts(c)
 }
 
@@ -151,13 +152,13 @@ func (b *buffer) joinGPU(l *mixed.Listener, metas [][]byte, timeout time.Duratio
 	closed := b.closed
 	b.mu.Unlock()
 	if closed || joining {
-		return nil // closed: endConnect sees it
+		return nil // closed: who closes it waits for that
 	}
 	if err := g.Connect(time.Until(until)); err != nil {
 		b.mu.Lock()
-		defer b.mu.Unlock()
 		b.dom = nil
-		return errors.Join(err, b.dropGPU())
+		b.mu.Unlock()
+		return errors.Join(err, b.dropGPU()) // what is left is dropped before the next meeting, or by close
 	}
 	return nil
 }
@@ -183,7 +184,7 @@ func (b *buffer) closeGPU() error {
 		return b.freeGPU()
 	}
 	if g := b.gpu.Load(); g != nil {
-		_, _ = g.Prepare() // an error says that it is out already
+		return g.Leave()
 	}
 	return nil
 }
@@ -210,18 +211,21 @@ func (m *gpuMemory) Retain() {
 	m.mu.Unlock()
 }
 
-// Release frees the memory of a closed buffer with the last one.
-func (m *gpuMemory) Release() {
+// Release is GiveBack for who cannot be told.
+func (m *gpuMemory) Release() { _ = m.GiveBack() }
+
+// GiveBack frees the memory of a closed buffer with the last one. After an error
+// it is retained as before. One call at a time.
+func (m *gpuMemory) GiveBack() error {
 	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.n == 1 && m.free != nil {
+		if err := m.free(); err != nil {
+			return err
+		}
+	}
 	m.n--
-	free := m.free
-	if m.n > 0 {
-		free = nil
-	}
-	m.mu.Unlock()
-	if free != nil {
-		_ = free() // nobody is there to be told
-	}
+	return nil
 }
 
 // close says that the buffer is closed, and whether somebody looks at its
@@ -235,10 +239,16 @@ func (m *gpuMemory) close(free func() error) (later bool) {
 	return m.n > 0
 }
 
-// gpuCore returns the core of a buffer on CUDA, once there is one.
+// gpuCore returns the core of a buffer on CUDA, as long as there is one. The
+// caller does not hold b.mu.
 func (b *buffer) gpuCore() (*gpu.Buffer, error) {
 	if g := b.gpu.Load(); g != nil {
 		return g, nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, b.closedError()
 	}
 	return nil, errUnconnected(b.id)
 }

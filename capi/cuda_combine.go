@@ -52,7 +52,7 @@ func (b *buffer) combineGPU(a *C.mw_combine_args_t, opID *C.uint64_t) error {
 	if err := g.Combine(h, &c.combine, phase); err != nil {
 		return err
 	}
-	b.onGPU.of(h, func(s *slotUse) { s.combined = true })
+	b.onGPU.of(h, func(s *slotUse) { s.stream = c.combine.Stream })
 	*opID = 0
 	if phase == gpu.PhaseSent {
 		*opID = C.uint64_t(ops.add(&operation{b: b, later: &later{handle: h, stream: c.combine.Stream, run: g.Reduce}}))
@@ -65,15 +65,14 @@ func (c *launch) readCombine(a *C.mw_combine_args_t, ranks int) error {
 	switch {
 	case a.flags&^known != 0:
 		return invalid("args->flags is %#x, allowed bits %#x", uint32(a.flags), known)
-	case a.flags&C.MW_COMBINE_FLAT != 0:
-		return notOnGPU("args->flags is %#x: MW_COMBINE_FLAT", uint32(a.flags))
 	case a.reserved != 0:
 		return invalid("args->reserved is %d, allowed 0", int32(a.reserved))
 	}
 	if err := inRange("num_tokens", int64(a.num_tokens), 0, math.MaxInt32); err != nil {
 		return err
 	}
-	if err := checkSelections(a, false); err != nil {
+	flat := a.flags&C.MW_COMBINE_FLAT != 0
+	if err := checkSelections(a, flat); err != nil {
 		return err
 	}
 	timeout, err := micros("timeout_us", int64(a.timeout_us))
@@ -85,10 +84,10 @@ func (c *launch) readCombine(a *C.mw_combine_args_t, ranks int) error {
 		return err
 	}
 	c.combine = gpu.CombineArgs{
-		X: uint64(a.x), TopkIdx: uint64(a.topk_idx), TopkWeights: uint64(a.topk_weights), Out: uint64(a.out),
+		Flat: flat, X: uint64(a.x), TopkIdx: uint64(a.topk_idx), TopkWeights: uint64(a.topk_weights), Out: uint64(a.out),
 		NumTokens: int(a.num_tokens), TopK: int(a.num_topk), ActiveRanks: active, Stream: uint64(a.stream), Timeout: timeout,
 	}
-	if a.x == 0 {
+	if a.x == 0 { // also flat: whether there are rows the device alone knows
 		return invalid("x is NULL, allowed expert outputs, or the handle's combine buffer")
 	}
 	return nil
@@ -113,22 +112,14 @@ func (b *buffer) combineBufferGPU(id uint64) (at uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := g.Err(); err != nil {
-		return 0, err
-	}
-	found := b.onGPU.of(h, func(s *slotUse) {
-		if s.combined {
-			err = notOnGPU("the combine buffer of a handle that was combined; pass x that lies elsewhere")
-		}
-		at = s.combineX
-	})
-	if !found {
-		err = fmt.Errorf("%w: its slot serves a later dispatch", ep.ErrStaleHandle)
+	at, combined, err := g.CombineX(h)
+	if err == nil && combined {
+		err = notOnGPU("the combine buffer of a handle that was combined; pass x that lies elsewhere")
 	}
 	return at, err
 }
 
-// releaseGPU gives a handle back on a stream; on that of its dispatch if on is
+// releaseGPU gives a handle back on a stream; on that of its latest call if on is
 // nil.
 func (b *buffer) releaseGPU(id uint64, on *uint64) error {
 	g, h, err := b.gpuHandle(id)

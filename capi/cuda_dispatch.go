@@ -9,6 +9,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/ep/layout"
 )
 
 // launch is the arguments of one call on CUDA. Pooled, as dispatch is.
@@ -73,9 +74,8 @@ func (c *launch) readDispatch(a *C.mw_dispatch_args_t, ranks int) error {
 	if err != nil {
 		return err
 	}
-	const without = C.MW_DISPATCH_MORE | C.MW_DISPATCH_FLAT | C.MW_DISPATCH_BARE | C.MW_DISPATCH_PRE_REDUCE
-	if a.flags&without != 0 {
-		return notOnGPU("args->flags is %#x: %#x", uint32(a.flags), uint32(a.flags&without))
+	if a.flags&C.MW_DISPATCH_MORE != 0 {
+		return notOnGPU("args->flags is %#x: MW_DISPATCH_MORE", uint32(a.flags))
 	}
 	if err := checkNumbers(a); err != nil {
 		return err
@@ -94,6 +94,27 @@ func (c *launch) readDispatch(a *C.mw_dispatch_args_t, ranks int) error {
 		FP8: a.flags&C.MW_DISPATCH_FP8 != 0, Scales: scales, WideOutputs: a.flags&C.MW_DISPATCH_FP32_OUTPUTS != 0,
 		ActiveRanks: active, RecvCount: uint64(a.recv_count), LayoutRange: uint64(a.layout_range),
 		Stream: uint64(a.stream), Timeout: timeout,
+	}
+	return c.readColumns(a)
+}
+
+// readColumns takes what flat rows bring along, and weights for sums.
+func (c *launch) readColumns(a *C.mw_dispatch_args_t) error {
+	d := &c.dispatch
+	d.TopkWeights = uint64(a.topk_weights)
+	if d.Flat = a.flags&C.MW_DISPATCH_FLAT != 0; !d.Flat {
+		d.PreReduce = a.flags&C.MW_DISPATCH_PRE_REDUCE != 0
+		return aloneButForWeights(a)
+	}
+	if d.Bare = a.flags&C.MW_DISPATCH_BARE != 0; d.Bare && a.topk_weights != 0 {
+		return errWeightsOfBare
+	}
+	for i := range extraNames {
+		width, err := extraWidth(a, i)
+		if err != nil {
+			return err
+		}
+		d.Extra[i], d.ExtraRowBytes[i] = uint64(a.extra[i]), int(width)
 	}
 	return nil
 }
@@ -116,5 +137,10 @@ func (c *launch) write(buffer, memory uint64) {
 		recv_scales: C.uint64_t(r.Scales),
 		src_info:    C.uint64_t(r.SrcInfo),
 		combine_x:   C.uint64_t(r.CombineX),
+	}
+	c.out.recv_topk_idx = C.uint64_t(r.Columns[layout.ColumnTopkIdx])
+	c.out.recv_topk_weights = C.uint64_t(r.Columns[layout.ColumnTopkWeights])
+	for i := range c.out.recv_extra {
+		c.out.recv_extra[i] = C.uint64_t(r.Columns[layout.ColumnExtra+i])
 	}
 }

@@ -67,7 +67,7 @@ func fabricConfigOf(c *C.mw_fabric_config_t) (fabric.Config, error) {
 	if err := checkFabricBounds(c); err != nil {
 		return fabric.Config{}, err
 	}
-	if unknown := uint32(c.flags) &^ (C.MW_FABRIC_MESSAGES | C.MW_FABRIC_ENCRYPT); unknown != 0 {
+	if unknown := uint32(c.flags) &^ (C.MW_FABRIC_MESSAGES | C.MW_FABRIC_ENCRYPT | C.MW_FABRIC_RDMA_DC); unknown != 0 {
 		return fabric.Config{}, invalid("config->flags has unknown bits %#x", unknown)
 	}
 	if uint64(c.slice_bytes) > math.MaxInt64 {
@@ -112,6 +112,9 @@ func tcpOf(c *C.mw_fabric_config_t, cfg *fabric.Config, keys *wire.Keyring) (tra
 		if s.given.num_bytes != 0 {
 			return nil, invalid("%s is given, allowed with MW_CARRIER_RDMA alone", s.name)
 		}
+	}
+	if c.flags&C.MW_FABRIC_RDMA_DC != 0 {
+		return nil, invalid("config->flags MW_FABRIC_RDMA_DC is given, allowed with MW_CARRIER_RDMA alone")
 	}
 	t := tcp.Config{Keyring: keys, NumSockets: int(c.num_sockets), ZeroCopy: tcp.ZeroCopy(c.tcp_zero_copy)}
 	if c.flags&C.MW_FABRIC_ENCRYPT != 0 {
@@ -165,6 +168,7 @@ func rdmaOf(c *C.mw_fabric_config_t, cfg *fabric.Config) (transport.Transport, e
 	if v.Near == (verbs.Place{}) {
 		v.Near = verbs.Here()
 	}
+	v.DC = c.flags&C.MW_FABRIC_RDMA_DC != 0
 	v.NumEndpoints = max(cfg.NumConnections, cfg.NumPeers)
 	v.SendDepth, v.RecvDepth = min(cfg.SendDepth, maxRDMADepth), min(cfg.RecvDepth, maxRDMADepth)
 	return verbs.NewGroup(v)

@@ -13,7 +13,7 @@ func (d *dispatch) readColumns(a *C.mw_dispatch_args_t) (err error) {
 	d.args.Flat, d.args.Bare = true, a.flags&C.MW_DISPATCH_BARE != 0
 	t := int64(a.num_tokens)
 	if d.args.Bare && a.topk_weights != 0 {
-		return invalid("topk_weights is given, allowed 0 with MW_DISPATCH_BARE")
+		return errWeightsOfBare
 	}
 	if !d.args.Bare {
 		if d.args.TopkWeights, err = view[float32]("topk_weights", uint64(a.topk_weights), t*int64(a.num_topk)); err != nil {
@@ -21,12 +21,9 @@ func (d *dispatch) readColumns(a *C.mw_dispatch_args_t) (err error) {
 		}
 	}
 	for i, name := range extraNames {
-		width := int64(a.extra_row_bytes[i])
-		if err := inRange("extra_row_bytes of "+name, width, 0, layout.MaxExtraBytes); err != nil {
+		width, err := extraWidth(a, i)
+		if err != nil {
 			return err
-		}
-		if width == 0 && a.extra[i] != 0 {
-			return invalid("%s is given and its extra_row_bytes is 0, allowed 1 to %d", name, layout.MaxExtraBytes)
 		}
 		if d.args.Extra[i], err = view[byte](name, uint64(a.extra[i]), t*width); err != nil {
 			return err
@@ -36,18 +33,37 @@ func (d *dispatch) readColumns(a *C.mw_dispatch_args_t) (err error) {
 	return nil
 }
 
+var errWeightsOfBare = invalid("topk_weights is given, allowed 0 with MW_DISPATCH_BARE")
+
+// extraWidth is the width of an extra column, checked.
+func extraWidth(a *C.mw_dispatch_args_t, i int) (int64, error) {
+	width := int64(a.extra_row_bytes[i])
+	if err := inRange("extra_row_bytes of "+extraNames[i], width, 0, layout.MaxExtraBytes); err != nil {
+		return 0, err
+	}
+	if width == 0 && a.extra[i] != 0 {
+		return 0, invalid("%s is given and its extra_row_bytes is 0, allowed 1 to %d", extraNames[i], layout.MaxExtraBytes)
+	}
+	return width, nil
+}
+
 var extraNames = [layout.NumExtras]string{"extra[0]", "extra[1]", "extra[2]", "extra[3]"}
 
-// readWeights: rows per expert come alone, but for the weights of sums.
-func (d *dispatch) readWeights(a *C.mw_dispatch_args_t) (err error) {
+// aloneButForWeights: rows per expert come alone, but for the weights of sums.
+func aloneButForWeights(a *C.mw_dispatch_args_t) error {
 	if a.extra != [layout.NumExtras]C.uint64_t{} || a.extra_row_bytes != [layout.NumExtras]C.uint32_t{} {
 		return invalid("extra or extra_row_bytes is given, allowed 0 without MW_DISPATCH_FLAT")
 	}
-	if d.args.PreReduce = a.flags&C.MW_DISPATCH_PRE_REDUCE != 0; !d.args.PreReduce {
-		if a.topk_weights != 0 {
-			return invalid("topk_weights is given, allowed 0 without MW_DISPATCH_FLAT and MW_DISPATCH_PRE_REDUCE")
-		}
-		return nil
+	if a.flags&C.MW_DISPATCH_PRE_REDUCE == 0 && a.topk_weights != 0 {
+		return invalid("topk_weights is given, allowed 0 without MW_DISPATCH_FLAT and MW_DISPATCH_PRE_REDUCE")
+	}
+	return nil
+}
+
+func (d *dispatch) readWeights(a *C.mw_dispatch_args_t) error {
+	err := aloneButForWeights(a)
+	if d.args.PreReduce = a.flags&C.MW_DISPATCH_PRE_REDUCE != 0; !d.args.PreReduce || err != nil {
+		return err
 	}
 	d.args.TopkWeights, err = view[float32]("topk_weights", uint64(a.topk_weights), int64(a.num_tokens)*int64(a.num_topk))
 	return err

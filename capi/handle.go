@@ -48,6 +48,13 @@ func (t *table[T]) take(id uint64) (T, error) {
 	return v, nil
 }
 
+// restore puts back what was taken, under its id.
+func (t *table[T]) restore(id uint64, v T) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.m[id] = v
+}
+
 func (t *table[T]) missing(id uint64) error {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -25,6 +25,7 @@ type meeting struct {
 	change   *mixed.Change // of a rank that was connected before
 	next     ep.Standing   // the epoch that begins, once met
 	timeout  time.Duration // of its connect
+	over     chan struct{} // ends with its connect
 }
 
 type stage int
@@ -69,6 +70,9 @@ func (b *buffer) listen() error {
 // that addresses stay, else memory of its own.
 func (b *buffer) newListener() (*mixed.Listener, error) {
 	if b.dom == nil {
+		if err := b.dropGPU(); err != nil { // of a join that failed: one buffer has one core
+			return nil, err
+		}
 		return mixed.Open(b.open)
 	}
 	st, err := b.prepare()
@@ -136,7 +140,7 @@ func (b *buffer) forgetJoin() error {
 }
 
 func (b *buffer) closedError() error {
-	return fmt.Errorf("%w: buffer %d was closed while it connected", ep.ErrClosed, b.id)
+	return fmt.Errorf("%w: buffer %d was closed", ep.ErrClosed, b.id)
 }
 
 //export mwiBufferConnect
@@ -190,6 +194,7 @@ func (b *buffer) connect(metas [][]byte, timeout time.Duration) error {
 	if err != nil {
 		return err
 	}
+	defer close(b.meet.over)
 	next, joining, err := b.readMetadata(metas)
 	if err == nil {
 		if b.dom == nil {
@@ -210,7 +215,7 @@ func (b *buffer) startConnect() (*mixed.Listener, error) {
 	if b.meet.stage != stageListening {
 		return nil, invalid("buffer %d was connected before: call mw_buffer_update first", b.id)
 	}
-	b.meet.stage = stageConnecting
+	b.meet.stage, b.meet.over = stageConnecting, make(chan struct{})
 	return b.meet.listener, nil
 }
 
@@ -222,10 +227,7 @@ func (b *buffer) endConnect(l *mixed.Listener, next ep.Standing, timeout time.Du
 		if e := b.ep.Load(); e != nil {
 			_ = e.Close()
 		}
-		if b.onGPU != nil {
-			_ = b.closeGPU()
-		}
-		return err
+		return err // and close goes on, on CUDA
 	}
 	if err != nil {
 		b.meet.stage = stageFailed
@@ -317,6 +319,9 @@ func mwiBufferInstall(id uint64) C.mw_status_t {
 func (b *buffer) install() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.closed {
+		return b.closedError()
+	}
 	if b.meet.stage == stageOver {
 		return nil
 	}

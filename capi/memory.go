@@ -29,6 +29,15 @@ type memory struct {
 	open    bool // its buffer is
 }
 
+// giveBack undoes one Retain. After an error, of a device, nothing has changed.
+func (mem *memory) giveBack() error {
+	if onDevice, ok := mem.seg.(interface{ GiveBack() error }); ok {
+		return onDevice.GiveBack()
+	}
+	mem.seg.Release()
+	return nil
+}
+
 var memoryTable = newTable[*memory]("memory")
 
 // memories are the mappings that one buffer has shown to its caller.
@@ -105,8 +114,10 @@ func mwiMemoryRelease(id uint64) C.mw_status_t {
 		if mem.retains == 0 {
 			return fmt.Errorf("%w: memory %d was not retained", errHandle, id)
 		}
+		if err := mem.giveBack(); err != nil {
+			return err
+		}
 		mem.retains--
-		mem.seg.Release()
 		if mem.retains == 0 && !mem.open {
 			_, _ = memoryTable.take(id)
 		}

@@ -58,7 +58,7 @@ typedef int32_t mw_status_t;
 #define MW_ERR_TIMEOUT -5           /* a rank did not come to a meeting in time; names it */
 #define MW_ERR_PEER_LOST -6         /* a peer died during a meeting; names it */
 #define MW_ERR_PEER_MISMATCH -7     /* ranks disagree on a parameter; names both values */
-#define MW_ERR_FENCED -8            /* the group went on without this rank: update to rejoin */
+#define MW_ERR_FENCED -8            /* the group went on without this rank, or may have: update to rejoin */
 #define MW_ERR_NO_MEMORY -9
 #define MW_ERR_SYSTEM -10           /* a system call failed; named in the message */
 #define MW_ERR_FORKED -11           /* used in a forked child; use spawn instead */
@@ -295,7 +295,10 @@ mw_status_t mw_buffer_members(mw_buffer_t buffer, mw_members_t *members);
  * Leaves the group and frees the buffer; peers that wait for this rank are
  * told at once. Waits of other threads on this buffer end with MW_ERR_CLOSED.
  * Memory retained with mw_memory_retain stays mapped, its content stale.
- * Closing twice gives MW_ERR_HANDLE and does nothing.
+ * Closing twice gives MW_ERR_HANDLE and does nothing. On CUDA closing may fail:
+ * the device is not done, or another process has the memory open. The rank is out
+ * of the group then, operations give MW_ERR_CLOSED, what could not be freed
+ * stays, and mw_buffer_close may be called again, until it gives MW_OK.
  */
 mw_status_t mw_buffer_close(mw_buffer_t buffer);
 
@@ -573,7 +576,7 @@ typedef struct {
 	mw_handle_t handle;
 	uint64_t x;               /* [L, R*M, H] expert outputs, contiguous: bf16, or float32 if the
 	                             dispatch had MW_DISPATCH_FP32_OUTPUTS; FLAT: [recv_count[0], H],
-	                             and may be 0 if there are no rows */
+	                             and on the CPU may be 0 if there are no rows */
 	uint64_t topk_idx;        /* int64 [T, K], as dispatched; -1 leaves a selection out (not after
 	                             PRE_REDUCE); FLAT: 0 */
 	uint64_t topk_weights;    /* float32 [T, K]; after PRE_REDUCE as dispatched; FLAT: 0 */
@@ -635,7 +638,10 @@ mw_status_t mw_handle_release(mw_handle_t handle);
 
 /*
  * The same for the handle of a CUDA buffer, when `stream` comes to it.
- * (mw_handle_release takes the stream of the dispatch.)
+ * mw_handle_release takes the stream of the handle's latest dispatch or combine.
+ * The library does not know what else reads the handle's rows: work on other
+ * streams that does so has to come before that point, by an event, or they hold
+ * other rows by then.
  */
 mw_status_t mw_handle_release_on(mw_handle_t handle, uint64_t stream);
 
@@ -652,8 +658,9 @@ mw_status_t mw_handle_release_on(mw_handle_t handle, uint64_t stream);
  * are ordered by the caller.
  *
  * Errors of the device come with a later call (MW_ERR_DEVICE and others). Not
- * on CUDA: num_bytes 0, DETERMINISTIC, DEBUG_FILL, MORE, FLAT, PRE_REDUCE, ranks
- * of other hosts, statistics, traces and events (MW_ERR_NOT_SUPPORTED).
+ * on CUDA: num_bytes 0, DEBUG_FILL, MORE, ranks of other hosts, statistics,
+ * traces and events (MW_ERR_NOT_SUPPORTED). How many flat rows were received the
+ * device alone knows (recv_count): x of a flat combine has at least so many.
  */
 
 /* ----------------------------------------------------------- operation -- */
@@ -685,7 +692,9 @@ mw_status_t mw_op_close(mw_op_t op);
 
 /*
  * Keeps a mapping in place, beyond mw_buffer_close if need be, until
- * mw_memory_release. Each retain needs one release.
+ * mw_memory_release. Each retain needs one release. On CUDA the last release
+ * frees the memory of a closed buffer; if the device cannot do so it fails, and
+ * the memory is retained as before: release it again.
  */
 mw_status_t mw_memory_retain(mw_memory_t memory);
 mw_status_t mw_memory_release(mw_memory_t memory);

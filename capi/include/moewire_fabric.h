@@ -53,6 +53,8 @@ typedef struct { uint64_t id; } mw_transfer_t; /* one operation */
 #define MW_FABRIC_MESSAGES 1u
 /* Payloads are encrypted, not only authenticated. The same at both ends. */
 #define MW_FABRIC_ENCRYPT 2u
+/* With MW_CARRIER_RDMA: as MW_CONFIG_RDMA_DC. Each fabric's own. */
+#define MW_FABRIC_RDMA_DC 4u
 
 /*
  * Where the keys are. Their text has one key per line, the current one first:

@@ -173,8 +173,8 @@ func (b *Buffer) takeOutputs(s *slot, r int, n uint64, msg []byte) bool {
 	if s.op != n || !s.live || s.sent>>r&1 == 0 {
 		return n < b.next
 	}
-	f, has := &s.far[r], b.peers[r].yReady(s.index).Load()
-	if f.back.begin(h.word); has >= h.word || f.back.done || f.back.row != int64(h.first) {
+	back, has := s.far[r].back, b.peers[r].yReady(s.index).Load()
+	if back.begin(h.word); has >= h.word || back.done || back.row != int64(h.first) {
 		return false
 	}
 	counts := b.outputCounts(s, r)
@@ -186,9 +186,9 @@ func (b *Buffer) takeOutputs(s *slot, r int, n uint64, msg []byte) bool {
 	} else {
 		b.copyRows(msg[outputsHeadBytes:], s.dst[r], &s.slab, counts, nil, int64(h.first), int64(h.rows), true)
 	}
-	f.back.row += int64(h.rows)
-	if f.back.row == int64(h.total) {
-		f.back.done = true
+	back.row += int64(h.rows)
+	back.done = back.row == int64(h.total)
+	if s.far[r].back = back; back.done {
 		b.peers[r].yReady(s.index).Store(h.word)
 	}
 	return true

@@ -67,6 +67,9 @@ func TestFarPreMessages(t *testing.T) {
 			require.ErrorIs(t, a.c.Wait(ep.PhaseDone, 0), ep.ErrInProgress)
 		}
 		a.send(outputsMessage(formOf(pre), n, 0, 1)) // in two pieces
+		next := outputsMessage(formOf(!pre), n, 0, n)
+		binary.LittleEndian.PutUint64(next[16:], layout.Counted(0, 2, false))
+		a.send(next) // wrong, and of another combine: the first one goes on
 		a.send(outputsMessage(formOf(pre), n, 1, n-1))
 		require.NoError(t, a.c.Wait(ep.PhaseDone, 5*time.Second))
 		y := func(token int, e int64, h int) float32 {

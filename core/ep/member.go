@@ -73,8 +73,27 @@ func (b *Buffer) expelled() {
 	if b.outside {
 		return
 	}
-	b.endAll(ErrFenced)
+	b.endAll(b.whyFenced())
 	b.quietNow()
+}
+
+// fenced is ErrFenced of a rank that has taken itself out: nobody here knows
+// whether the group has gone on.
+type fenced struct{ why string }
+
+func (f *fenced) Error() string {
+	return "fenced: " + f.why + "; update the membership to rejoin, or to go on with those who are left"
+}
+
+func (f *fenced) Unwrap() error { return ErrFenced }
+
+func (b *Buffer) whyFenced() error {
+	if d, ok := b.dom.(interface{ WhyOut() string }); ok {
+		if why := d.WhyOut(); why != "" {
+			return &fenced{why}
+		}
+	}
+	return ErrFenced
 }
 
 // leaveFor ends this rank's part in its epoch: it takes itself out of the

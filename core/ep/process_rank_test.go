@@ -1,6 +1,7 @@
 package ep_test
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -47,6 +48,13 @@ type groupSpec struct {
 	Seed          uint64
 	Victim        int    // who will be killed; -1: nobody
 	Dir           string // where ranks leave what others read
+
+	// By rank; nil: all on the loopback device, and devices by host.
+	Addresses, Devices []string
+	Bound              time.Duration // of silence; 0: a process that starves is not dead
+	Away               []int         // who is at the other end of a cable that will be cut
+
+	command func(rank int, words ...string) []string // runs a rank elsewhere
 }
 
 type rankSpec struct {
@@ -92,9 +100,12 @@ func (s *rankSpec) run() error {
 	fmt.Println("paths", s.carriers(dom))
 	w := &world{bufs: make([]*ep.Buffer, len(s.Hosts))}
 	w.bufs[s.Rank] = buf
-	if s.Victim < 0 {
+	switch {
+	case s.Away != nil:
+		err = s.roundsWithCut(w, dom)
+	case s.Victim < 0:
 		err = s.rounds(w)
-	} else {
+	default:
 		err = s.roundsWithDeath(w)
 	}
 	// Who leaves may leave others without what is still on its way.
@@ -103,19 +114,18 @@ func (s *rankSpec) run() error {
 	}
 	if err = errors.Join(err, buf.Close()); err == nil {
 		fmt.Println("closed")
-		err = s.awaitLeave()
+		_, err = s.await(leaveFile) // the parent looks at what is left
 	}
 	return err
 }
 
-// awaitLeave lets the parent look at what is left while the process is there.
-func (s *rankSpec) awaitLeave() error {
-	for until := time.Now().Add(processPatience); time.Now().Before(until); time.Sleep(time.Millisecond) {
-		if _, err := os.Stat(filepath.Join(s.Dir, leaveFile)); err == nil {
-			return nil
+// await reads a file of the parent's, or of another rank.
+func (s *rankSpec) await(name string) (text []byte, err error) {
+	for until := time.Now().Add(processPatience); ; time.Sleep(time.Millisecond) {
+		if text, err = os.ReadFile(filepath.Join(s.Dir, name)); err == nil || time.Now().After(until) {
+			return text, err
 		}
 	}
-	return errors.New("the parent says nothing")
 }
 
 const leaveFile = "leave"
@@ -139,6 +149,9 @@ func (s *rankSpec) meet() (*mixed.Domain, error) {
 		return nil, err
 	}
 	at := netip.MustParseAddrPort("127.0.0.1:0")
+	if s.Addresses != nil {
+		at = netip.AddrPortFrom(netip.MustParseAddr(s.Addresses[s.Rank]), 0)
+	}
 	l, err := mixed.Open(mixed.Config{
 		Shm: shm.Config{Rank: s.Rank, NumRanks: len(s.Hosts), ControlBytes: layout.ControlBytes, ABIVersion: 1, Params: params},
 		Carriers: []mixed.Carrier{
@@ -148,7 +161,7 @@ func (s *rankSpec) meet() (*mixed.Domain, error) {
 			}},
 		},
 		Setting: s.Setting, Keys: keys, Listen: at, Host: s.Hosts[s.Rank : s.Rank+1], Link: processLink,
-		Bound: time.Hour, // a process that starves is not dead
+		Bound: cmp.Or(s.Bound, time.Hour),
 		Words: []int64{layout.WaitsFor(), layout.Beat(), layout.Quiet()}, Moments: []int64{layout.Since()},
 	})
 	if err != nil {
@@ -164,25 +177,29 @@ func (s *rankSpec) meet() (*mixed.Domain, error) {
 // exchange gives every rank's bytes to all but one, through files; each name
 // once.
 func (s *rankSpec) exchange(what string, own []byte, without int) ([][]byte, error) {
-	name := func(r int) string { return filepath.Join(s.Dir, fmt.Sprint(what, r)) }
-	if err := os.WriteFile(name(s.Rank)+".part", own, 0o600); err != nil {
-		return nil, err
-	}
-	if err := os.Rename(name(s.Rank)+".part", name(s.Rank)); err != nil {
+	if err := s.leave(fmt.Sprint(what, s.Rank), own); err != nil {
 		return nil, err
 	}
 	all := make([][]byte, len(s.Hosts))
-	until := time.Now().Add(processPatience)
 	for r := range all {
+		if r == without {
+			continue
+		}
 		var err error
-		for all[r] == nil && r != without {
-			if all[r], err = os.ReadFile(name(r)); err != nil && time.Now().After(until) {
-				return nil, fmt.Errorf("%s: rank %d never came", what, r)
-			}
-			time.Sleep(time.Millisecond)
+		if all[r], err = s.await(fmt.Sprint(what, r)); err != nil {
+			return nil, fmt.Errorf("%s: rank %d never came: %w", what, r, err)
 		}
 	}
 	return all, nil
+}
+
+// leave makes a file that is there as a whole or not at all.
+func (s *groupSpec) leave(name string, text []byte) error {
+	path := filepath.Join(s.Dir, name)
+	if err := os.WriteFile(path+".part", text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".part", path)
 }
 
 // carriers has one word per rank.
@@ -225,6 +242,9 @@ func (s *rankSpec) rounds(w *world) error {
 		}
 	}
 	fmt.Printf("outs %x\nbits %x\n", outs.Sum(nil), bits.Sum(nil))
+	if members := w.bufs[s.Rank].Members(); members != 1<<len(s.Hosts)-1 {
+		return fmt.Errorf("members are %#x, nobody was killed", members)
+	}
 	if n := w.bufs[s.Rank].Counters().NumMessagesDropped; n != 0 {
 		return fmt.Errorf("%d messages were dropped", n)
 	}

@@ -27,6 +27,9 @@ const (
 )
 
 func (s *groupSpec) device(rank int) string {
+	if s.Devices != nil {
+		return s.Devices[rank]
+	}
 	if s.Hosts[rank] < 'a' {
 		return otherDevice
 	}
@@ -63,7 +66,11 @@ func startProcesses(t *testing.T, spec groupSpec) *processes {
 	for r := range spec.Hosts {
 		text, err := json.Marshal(rankSpec{spec, r})
 		require.NoError(t, err)
-		cmd := exec.Command(os.Args[0])
+		words := []string{os.Args[0]}
+		if spec.command != nil {
+			words = spec.command(r, words...)
+		}
+		cmd := exec.Command(words[0], words[1:]...)
 		cmd.Env = append(os.Environ(), rankVariable+"="+string(text), keyVariable+"="+key)
 		_, err = cmd.StdinPipe() // closed by the end of this process, or by Wait
 		require.NoError(t, err)
@@ -111,10 +118,16 @@ func (g *processes) finish(check func(), ranks ...int) {
 		g.await(rank, "closed")
 	}
 	check()
-	require.NoError(g.t, os.WriteFile(filepath.Join(g.dir, leaveFile), nil, 0o600))
+	g.tell(leaveFile)
 	for _, rank := range ranks {
 		g.wait(rank)
 	}
+}
+
+// tell makes a file that ranks wait for.
+func (g *processes) tell(name string) {
+	g.t.Helper()
+	require.NoError(g.t, os.WriteFile(filepath.Join(g.dir, name), nil, 0o600))
 }
 
 func (g *processes) wait(rank int) {
@@ -166,7 +179,7 @@ func (s *groupSpec) wantPaths(rank int) string {
 			words = append(words, "self")
 		case s.Hosts[r] == s.Hosts[rank]:
 			words = append(words, "shm")
-		case s.Setting != mixed.TCP && s.device(r) == s.device(rank):
+		case s.Setting == mixed.RDMA, s.Setting != mixed.TCP && s.device(r) == s.device(rank):
 			words = append(words, "verbs")
 		default:
 			words = append(words, "tcp")

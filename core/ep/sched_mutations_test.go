@@ -1,12 +1,14 @@
 package ep_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
-// mutations are mistakes that are easy to make, each as an edit of one file.
+// mutations are mistakes that are easy to make, each as an edit of one file. Random
+// schedules notice them.
 var mutations = []struct{ name, file, from, to string }{
 	{
 		"no look at the members before writing", "send.go",
@@ -94,21 +96,43 @@ var mutations = []struct{ name, file, from, to string }{
 		"a piece of rows is counted as one row more", "far_send.go",
 		"f.row += p.n", "f.row += p.n + 1",
 	},
+	{
+		"arrive with the first piece of rows", "far_receive.go",
+		"if b.advance(in, h); in.next < in.total {", "if b.advance(in, h); false {",
+	},
 }
 
-// Not here, for want of a schedule that is likely enough: writing what is owed
-// without a look at the members. The model of tests/model notices it.
+// looks are mistakes for which few schedules are long enough. A test that strikes
+// at the right place notices them.
+var looks = []testenv.Mutation{
+	{
+		Name: "no look at the members before writing rows", File: "send.go",
+		From: "if !b.isMember() {", To: "if false {",
+	},
+	{
+		Name: "no look at the members before writing what is owed", File: "owed.go",
+		From: "err != nil || !b.isMember()", To: "err != nil",
+	},
+}
 
 // TestMutations builds this package with each mistake in turn, and wants the schedules to
 // notice, of one host or of two. It takes minutes: MOEWIRE_MUTATIONS=1 turns it on.
 func TestMutations(t *testing.T) {
 	var list []testenv.Mutation
 	for _, m := range mutations {
+		schedules := "^TestSchedules"
+		if strings.HasPrefix(m.file, "far") {
+			schedules = "^TestSchedulesOfTwoHosts$" // on one host it is not met
+		}
 		list = append(list, testenv.Mutation{
 			Name: m.name, File: m.file, From: m.from, To: m.to,
-			Args: []string{"-timeout=60m", "-run", "^TestSchedules"}, Env: []string{"MOEWIRE_SCHEDULES=300000"},
+			Args: []string{"-timeout=60m", "-run", schedules}, Env: []string{"MOEWIRE_SCHEDULES=300000"},
 			Noticed: "the last steps", // by a schedule
 		})
+	}
+	for _, m := range looks {
+		m.Args = []string{"-run", "^TestSilentOnceOut$"}
+		list = append(list, m)
 	}
 	testenv.RunMutations(t, list)
 }

@@ -22,7 +22,8 @@ type hearing struct {
 // trial finds the cause of a delay. The rank that is waited for may be a
 // messenger: alive, and late only because it waits for another one itself. A
 // messenger shows whom it waits for and since when, and its beat moves; so the
-// trial compares beats over a while. Guarded by Buffer.mu.
+// trial compares beats over a while. It is its owner's: that of a call under
+// Buffer.mu, that of a Judge with whoever uses the Judge.
 type trial struct {
 	open    bool
 	since   time.Time
@@ -31,11 +32,12 @@ type trial struct {
 	beats   [transport.MaxRanks]uint64
 }
 
-// A trial lasts until every live waiter has had several turns: in time, and in
-// looks of the judge, which may have been off its processor itself. Words of
-// far ranks come as copies, several times in that time; while none can come,
-// WordAge grows, and the trial lasts. A circle of waits
-// counts when several trials of an operation have found one.
+// A trial lasts as long as every live waiter needs for several turns, and for
+// several looks at least, because the judge may have been off its processor
+// itself. Words of far ranks come as copies, several times in that time; while
+// the goroutine that brings them does not run, their age grows, and the trial
+// lasts. A circle of waits counts when several trials in a row, of one operation,
+// have found nothing else.
 const (
 	trialSleeps = 8
 	trialAges   = 4

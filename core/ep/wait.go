@@ -117,6 +117,7 @@ func (b *Buffer) step(t task, until Phase) (waiting uint64, reached bool, err er
 	}
 	if err == ErrFenced {
 		b.expelled()
+		err = b.why
 	}
 	if b.far != nil {
 		b.flush()

@@ -11,8 +11,13 @@
 // An operation is a transfer of core/op. It is cut into slices of at most
 // Config.SliceBytes, which are posted on the peer's connection, and completes
 // once. Posting never blocks: it is refused at a bound, and then nothing has
-// happened. One goroutine polls the carrier; it sleeps in its Wait, which a
-// post ends by what it leads to.
+// happened.
+//
+// One at a time polls the carrier. Who waits for an operation does it himself,
+// unless another one does, who then hands on the right to; Look does it for a
+// moment. So does a post that is at a bound. While nobody has done any of these for
+// 1 to 2 ms, a goroutine in the background polls, whatever is posted meanwhile, so
+// that what peers send is taken in.
 //
 // A fabric has one of two modes, the same at both ends of a connection, since a
 // carrier has one queue of receives per connection:

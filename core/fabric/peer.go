@@ -200,6 +200,7 @@ func (f *Fabric) changed(id endpoint.Peer, ref endpoint.Ref, why error) {
 	old := p.live.Swap(c)
 	p.mu.Unlock()
 	if old != nil && old != c {
+		f.poller.catchUp(f)
 		f.abandonReceivers(p, ErrEnded)
 	}
 	if f.closing.Load() {
@@ -223,6 +224,7 @@ func (f *Fabric) ended(p *peer, ref endpoint.Ref) {
 		f.unlist(buried)
 	}
 	if gone && f.mutant != forgetOwed {
+		f.poller.catchUp(f) // what has arrived goes to those who wait for it
 		f.abandonReceivers(p, ErrEnded)
 	}
 }

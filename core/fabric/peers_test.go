@@ -99,6 +99,7 @@ func TestBusyPeersStay(t *testing.T) {
 	_, _, at := memory(t, f, 1)
 	require.NoError(t, w.fabs[1].Connect(0, inTime()))
 	done(t, w.fabs[1], post(t, w.fabs[1], Request{Kind: WriteImm, Peer: 0, Remote: at, Imm: 11}))
+	require.Eventually(t, func() bool { return f.unmatchedOf(1) == 1 }, soon, time.Millisecond)
 	w.fabs[1].Disconnect(0) // its number is still to be had here
 	require.NoError(t, f.Connect(2, inTime()))
 	for name := endpoint.Peer(3); name < 40; name++ {
@@ -107,6 +108,17 @@ func TestBusyPeersStay(t *testing.T) {
 		require.LessOrEqual(t, f.Stats().NumPeers, 3)
 	}
 	require.EqualValues(t, 11, done(t, f, post(t, f, Request{Kind: ReceiveImm, Peer: 1})).Imm)
+}
+
+// unmatchedOf is how many immediates of a peer nobody has received.
+func (f *Fabric) unmatchedOf(id endpoint.Peer) int {
+	p, err := f.peerOf(id)
+	if err != nil {
+		return 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.unmatched
 }
 
 // TestConnectionsAreUnlisted: one that ends when its window is empty, because

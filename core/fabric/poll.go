@@ -1,27 +1,45 @@
 package fabric
 
 import (
-	"sync/atomic"
 	"time"
 
 	"github.com/moewire/moewire/core/internal/safego"
+	"github.com/moewire/moewire/core/internal/standby"
 	"github.com/moewire/moewire/core/op"
 	"github.com/moewire/moewire/core/transport"
 )
 
-// poller is the goroutine that polls the carrier.
+// poller polls the carrier. Who waits for an operation does it himself, on his
+// own goroutine, if nobody else does, because being woken by another one costs
+// more than most operations. A goroutine in the background does it while nobody
+// waits.
 type poller struct {
-	quit  atomic.Bool
-	ended chan struct{}
-	conns []*conn // of refillAll
-	last  uint32  // of pairInOrder
+	watch   *standby.Watch
+	ended   chan struct{}
+	stopped bool
+	free    chan struct{} // who has taken what is in it polls
+
+	// For who polls.
+	done   []transport.Completion
+	handle func([]transport.Completion)
+	conns  []*conn // of refillAll
+	last   uint32  // of pairInOrder
 }
 
-// pollAtLeast bounds a sleep: nothing depends on it.
-const pollAtLeast = 100 * time.Millisecond
+const (
+	// pollAtLeast bounds a sleep: nothing depends on it.
+	pollAtLeast = 100 * time.Millisecond
+	// standbyEvery is how long nobody has waited when the background begins.
+	standbyEvery = time.Millisecond
+	// catchUpRounds bounds what catchUp takes in, should more come all the time.
+	catchUpRounds = 64
+)
 
 func (q *poller) start(f *Fabric) {
-	q.ended = make(chan struct{})
+	q.watch, q.ended, q.free = standby.New(standbyEvery), make(chan struct{}), make(chan struct{}, 1)
+	q.done, q.handle = make([]transport.Completion, 64), f.handle
+	q.free <- struct{}{}
+	f.table.OnNews(f.cfg.Transport.Wake)
 	safego.Go("fabric poller", func() {
 		defer close(q.ended)
 		if err := q.run(f); err != nil {
@@ -31,15 +49,27 @@ func (q *poller) start(f *Fabric) {
 }
 
 func (q *poller) run(f *Fabric) error {
-	done := make([]transport.Completion, 64)
-	handle := f.handle
-	for !q.quit.Load() {
-		n, err := f.store.Poll(done, handle)
-		if err != nil {
+	timer := time.NewTimer(standbyEvery)
+	defer timer.Stop()
+	for first := true; first || q.watch.Rest(timer); first = false {
+		calls := q.watch.Calls()
+		if !q.take() {
+			continue
+		}
+		if err := q.serve(f, calls); err != nil {
 			return err
 		}
-		if f.refill.Swap(false) {
-			f.refillAll()
+	}
+	return nil
+}
+
+// serve polls until somebody waits, or has polled since there were so many calls.
+func (q *poller) serve(f *Fabric, calls uint64) error {
+	defer q.give()
+	for !q.watch.IsBusy() && !q.watch.Quits() {
+		n, err := q.poll(f)
+		if err != nil || q.watch.Calls() != calls {
+			return err
 		}
 		if n == 0 {
 			if err := f.cfg.Transport.Wait(pollAtLeast); err != nil {
@@ -50,11 +80,59 @@ func (q *poller) run(f *Fabric) error {
 	return nil
 }
 
-// stop ends the poller and waits for it.
+// take makes the caller the one who polls, unless there is one.
+func (q *poller) take() bool {
+	select {
+	case <-q.free:
+		return true
+	default:
+		return false
+	}
+}
+
+func (q *poller) give() { q.free <- struct{}{} }
+
+// poll takes what has ended to its operations.
+func (q *poller) poll(f *Fabric) (int, error) {
+	n, err := f.store.Poll(q.done, q.handle)
+	if err == nil && f.refill.Swap(false) {
+		f.refillAll()
+	}
+	return n, err
+}
+
+// catchUp takes in what is there if nobody polls: what a peer was told has arrived
+// is known then.
+func (q *poller) catchUp(f *Fabric) {
+	if !q.take() {
+		return
+	}
+	defer q.give()
+	if q.watch.Quits() || f.broken.Load() != nil {
+		return
+	}
+	q.watch.Call()
+	for range catchUpRounds {
+		n, err := q.poll(f)
+		if err != nil {
+			f.breakDown(err)
+		}
+		if err != nil || n < len(q.done) {
+			return
+		}
+	}
+}
+
+// stop ends the polling: nobody else polls any more.
 func (q *poller) stop(f *Fabric) {
-	q.quit.Store(true)
+	if q.stopped {
+		return
+	}
+	q.stopped = true
+	q.watch.Quit()
 	f.cfg.Transport.Wake()
 	<-q.ended
+	<-q.free
 }
 
 // handle takes completions to the operations that they are of.

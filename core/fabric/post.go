@@ -42,6 +42,10 @@ func (f *Fabric) Post(r *Request) (op.Ref, error) {
 	}
 	parts := f.numParts(r)
 	ref, err := f.begin(c, r.Kind, parts)
+	if isBound(err) {
+		f.poller.catchUp(f) // what is in the way may have ended
+		ref, err = f.begin(c, r.Kind, parts)
+	}
 	if err != nil {
 		return op.Ref{}, err
 	}
@@ -50,6 +54,11 @@ func (f *Fabric) Post(r *Request) (op.Ref, error) {
 		return f.postRecv(w, r, region, ref)
 	}
 	return f.postSlices(w, r, region, ref, parts)
+}
+
+// isBound tells a refusal that polling may undo.
+func isBound(err error) bool {
+	return errors.Is(err, transport.ErrWouldBlock) || errors.Is(err, op.ErrWouldBlock)
 }
 
 // connOf returns the live connection to a peer.
@@ -180,12 +189,20 @@ func (f *Fabric) postRecv(w *work, r *Request, region transport.Region, ref op.R
 
 func (f *Fabric) postReceiveImm(p *peer) (op.Ref, error) {
 	ref, err := f.table.Begin(1)
+	if isBound(err) {
+		f.poller.catchUp(f)
+		ref, err = f.table.Begin(1)
+	}
 	if err != nil {
 		return ref, err
 	}
 	w := f.fill(ref, ReceiveImm, nil, 1)
 	w.waits.Store(p)
-	if err = f.receive(p, ref); err == nil {
+	if err = f.receive(p, ref); errors.Is(err, transport.ErrState) || errors.Is(err, op.ErrFull) {
+		f.poller.catchUp(f) // it may be here already, or what others wait for
+		err = f.receive(p, ref)
+	}
+	if err == nil {
 		if why := f.refusal(); why != nil {
 			f.withdraw(p, ref, why) // it may have come too late to be dismissed
 		}

@@ -26,7 +26,10 @@ func TestOverTCP(t *testing.T) {
 	require.Equal(t, before, descriptors(t))
 }
 
-func overTCP(t *testing.T, mode Mode) {
+func overTCP(t *testing.T, mode Mode) { tcpWorld(t, mode).overCarrier(t, mode, memory) }
+
+// tcpWorld is two fabrics over sockets.
+func tcpWorld(t *testing.T, mode Mode) *world {
 	w := &world{}
 	ring := wire.GenerateKeyring()
 	for range 2 {
@@ -36,15 +39,21 @@ func overTCP(t *testing.T, mode Mode) {
 		require.NoError(t, err)
 		w.fabs = append(w.fabs, f)
 	}
-	w.overCarrier(t, mode, memory)
+	return w
+}
+
+// closeFabrics closes fabrics over a carrier that counts nothing.
+func (w *world) closeFabrics(t *testing.T) {
+	for _, f := range w.fabs {
+		require.NoError(t, f.Close(time.Now().Add(soon)))
+	}
+	w.ended.Wait()
+	w.late.Wait()
 }
 
 // overCarrier moves bytes in every way between two fabrics, and closes them.
 func (w *world) overCarrier(t *testing.T, mode Mode, memory func(testing.TB, *Fabric, int) ([]byte, RegionID, transport.RemoteRegion)) {
-	for i := range w.fabs {
-		w.ended.Add(1)
-		go w.carry(i)
-	}
+	w.carryAll()
 	w.connect(t)
 	a, idA, _ := memory(t, w.fabs[0], 1_000_000)
 	b, idB, atB := memory(t, w.fabs[1], 1_000_000)
@@ -75,11 +84,7 @@ func (w *world) overCarrier(t *testing.T, mode Mode, memory func(testing.TB, *Fa
 	waits := post(t, w.fabs[1], receiveOf(mode, idB))
 	w.fabs[0].Disconnect(1)
 	failed(t, w.fabs[1], waits, ErrEnded)
-	for _, f := range w.fabs {
-		require.NoError(t, f.Close(time.Now().Add(soon)))
-	}
-	w.ended.Wait()
-	w.late.Wait()
+	w.closeFabrics(t)
 }
 
 func receiveOf(mode Mode, id RegionID) Request {

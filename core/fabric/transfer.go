@@ -1,8 +1,6 @@
 package fabric
 
 import (
-	"time"
-
 	"github.com/moewire/moewire/core/op"
 )
 
@@ -11,17 +9,13 @@ import (
 // from 1; one that never comes was lost, or refused to its sender while it
 // sent others. NumBytes of a ReceiveImm are those of the write, or, of one that
 // was cut, of its last slice.
-func (f *Fabric) Look(r op.Ref) (op.Result, error) { return f.table.Look(r) }
-
-// Wait waits until an operation has ended. op.ErrTimedOut at the deadline,
-// which changes nothing.
-func (f *Fabric) Wait(r op.Ref, deadline time.Time) (op.Result, error) {
-	return f.table.Wait(r, deadline)
-}
-
-// WaitReleased waits until the memory of an operation is its owner's again.
-func (f *Fabric) WaitReleased(r op.Ref, deadline time.Time) (op.Result, error) {
-	return f.table.WaitReleased(r, deadline)
+func (f *Fabric) Look(r op.Ref) (op.Result, error) {
+	res, err := f.table.Look(r)
+	if err != nil || res.Released {
+		return res, err
+	}
+	f.poller.catchUp(f)
+	return f.table.Look(r)
 }
 
 // Cancel abandons an operation: whoever waits for its end wakes up. Its memory

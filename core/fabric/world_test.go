@@ -63,11 +63,16 @@ func openWorld(m mutant, seed uint64, n int, network fake.Config, adjust func(*C
 		}
 		w.devs, w.fabs = append(w.devs, dev), append(w.fabs, f)
 	}
+	w.carryAll()
+	return w, nil
+}
+
+// carryAll has couriers for all fabrics.
+func (w *world) carryAll() {
 	for i := range w.fabs {
 		w.ended.Add(1)
 		go w.carry(i)
 	}
-	return w, nil
 }
 
 // carry takes the notes of one fabric to where they belong until it is closed.

@@ -121,7 +121,7 @@ func (l *Link) attempt(until time.Time) error {
 	if err := l.await(until, number, func() bool { return m.peer(&m.linked) == number }); err != nil {
 		return err
 	}
-	if err := l.trial(); err != nil {
+	if _, err := l.trial(); err != nil {
 		return err
 	}
 	if err := l.await(until, number, l.reached.Load); err != nil {
@@ -206,9 +206,8 @@ func (l *Link) resumed() {
 	l.stats.remade.Add(1)
 	l.send.posting.Store(false)
 	l.recv.granting.Store(false)
-	if err := errors.Join(l.send.pump(), l.recv.grant(&l.recv.byMaker)); err != nil {
-		l.broke(err)
-	}
+	l.tried(l.send.pump())
+	l.tried(l.recv.grant(&l.recv.byMaker))
 	l.poller.ring()
 }
 

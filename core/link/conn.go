@@ -23,6 +23,8 @@ type conn struct {
 	bye      bool      // the peer has said it
 	cause    error     // why the last one broke
 	tries    int       // to make another one
+	failure  error     // of the last dial that failed
+	failed   time.Time // when the first one did
 	retry    time.Time // when to try next; zero: the peer comes, or is there
 	received uint64    // messages of the peer
 

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -183,8 +184,12 @@ func (c *Controls) open(others map[int]Attendee) (err error) {
 		if p == nil || r > c.cfg.Rank {
 			continue
 		}
-		if err = c.dial(p); err != nil {
+		err := c.dial(p)
+		if errors.Is(err, sys.ErrNoListener) {
 			return fmt.Errorf("rank %d at %v: %w", r, p.addr, err)
+		}
+		if err != nil {
+			c.refused(p, err)
 		}
 	}
 	return nil

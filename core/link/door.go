@@ -84,7 +84,7 @@ func (c *Controls) greet(p **conn) error {
 		c.remade.Add(1)
 		return nil
 	}
-	q.met = true
+	q.met, q.failure = true, nil
 	q.mu.Lock()
 	q.up = true
 	q.mu.Unlock()
@@ -117,8 +117,11 @@ func (c *Controls) leave(p *conn, err error) {
 func (c *Controls) register(p *conn) error {
 	c.last++
 	p.token = c.last
+	if err := c.poller.Add(p.fd, p.token); err != nil {
+		return err
+	}
 	c.tokens[p.token] = p
-	return c.poller.Add(p.fd, p.token)
+	return nil
 }
 
 // dismiss turns away who has been a stranger for too long.

@@ -116,7 +116,7 @@ func (l *Link) open(memory Memory) (err error) {
 		if l.rings[i], err = memory(l.cfg.RingBytes); err != nil {
 			return err
 		}
-		l.owned[i], err = l.poller.carrier.Register(l.rings[i].Bytes(0, l.cfg.RingBytes), access)
+		l.owned[i], err = transport.RegisterSegment(l.poller.carrier, l.rings[i], l.cfg.RingBytes, access)
 		if err != nil {
 			return err
 		}
@@ -140,7 +140,7 @@ func (l *Link) newEndpoint() (transport.Endpoint, error) {
 // postReceives makes sure that the peer never finds none.
 func (l *Link) postReceives() error {
 	for range receives(l.depth) {
-		if err := l.recv.repost(); err != nil {
+		if _, err := l.recv.repost(); err != nil {
 			return err
 		}
 	}
@@ -200,12 +200,12 @@ func (l *Link) Try(deadline time.Time) error {
 }
 
 // trial posts the empty write.
-func (l *Link) trial() error {
+func (l *Link) trial() (on transport.Endpoint, err error) {
 	trial := transport.SendRequest{
 		ID: requestID(idTrial, 0), Op: transport.OpWriteImm, Imm: imm(immTrial, l.recv.peerTag, 0), Remote: l.recv.remote,
 	}
-	_, err := l.send.ep.PostSend([]transport.SendRequest{trial})
-	return err
+	_, err = l.send.ep.PostSend([]transport.SendRequest{trial})
+	return l.send.ep, err
 }
 
 // Carrier names what carries the link, and the device.
@@ -261,7 +261,7 @@ func (l *Link) Close(deadline time.Time) error {
 		if err := l.closeEndpoint(deadline); err != nil {
 			return err
 		}
-		l.poller.remove(l.endpoint().ID(), l)
+		l.poller.leave(l.endpoint().ID(), l)
 	}
 	var err error
 	for i, r := range l.owned {

@@ -544,6 +544,7 @@ func TestHalfMade(t *testing.T) {
 	_, err := NewLink(p, 1, 0, Config{RingBytes: 1 << 14, NumMessages: 8}, heap)
 	require.ErrorIs(t, err, errFaulty)
 	require.Empty(t, *p.links.Load())
+	require.Empty(t, p.all)
 	require.NoError(t, p.Close())
 }
 

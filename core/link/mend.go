@@ -24,8 +24,11 @@ const (
 	retryFirst = time.Millisecond
 	retryMost  = 100 * time.Millisecond
 	// firstTries is how often a connection is begun with who has never
-	// answered: the entrance drops strangers when there are too many.
+	// answered: the entrance drops strangers when there are too many, and a
+	// network may have come back a moment ago.
 	firstTries = 8
+	// firstFor bounds them, too: a dial that nobody answers takes seconds.
+	firstFor = 2 * time.Second
 )
 
 // dial begins to connect, or asks a higher rank whether it is there.
@@ -60,13 +63,18 @@ func (c *Controls) finishDial(p *conn) {
 	c.say(p, p.hands.Start())
 }
 
-// refused: a dial has failed.
+// refused: a dial has failed. Where a network has just come back, the system may
+// still say for a moment that there is no way.
 func (c *Controls) refused(p *conn, err error) {
 	c.detach(p)
+	if p.failure = err; p.failed.IsZero() {
+		p.failed = time.Now()
+	}
+	nobody := errors.Is(err, sys.ErrNoListener)
 	switch {
-	case p.tries > 0 && errors.Is(err, sys.ErrNoListener):
+	case nobody && p.cause != nil:
 		c.ended(p, EndDead, fmt.Errorf("%w; then %w", p.cause, err))
-	case p.met:
+	case p.met, !nobody && p.tries < firstTries && time.Since(p.failed) < firstFor:
 		c.later(p)
 	default:
 		c.ended(p, EndBroken, err)
@@ -94,6 +102,14 @@ func (c *Controls) broke(p *conn, err error) {
 	}
 }
 
+// timeout says that nothing was heard in time, and what a dial before said.
+func (p *conn) timeout() error {
+	if p.failure == nil {
+		return sys.ErrTimeout
+	}
+	return fmt.Errorf("%w, after an attempt that failed: %v", sys.ErrTimeout, p.failure)
+}
+
 // later tries again: at once at first.
 func (c *Controls) later(p *conn) {
 	p.retry = time.Now()
@@ -111,7 +127,7 @@ func (c *Controls) mend(now, latest time.Time) time.Time {
 		}
 		if p.fd != nil {
 			if !p.until.IsZero() && now.After(p.until) {
-				c.broke(p, sys.ErrTimeout)
+				c.broke(p, p.timeout())
 			}
 		} else if !p.retry.IsZero() && !now.Before(p.retry) {
 			if err := c.dial(p); err != nil {

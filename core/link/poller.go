@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,9 +18,10 @@ type Poller struct {
 	carrier transport.Transport
 	ring    func()
 
-	mu    sync.Mutex // guards changes of links, and dead
-	dead  error      // why nobody polls any more
-	ill   error      // how the device failed first, if it ever did
+	mu    sync.Mutex         // guards changes of links, and what follows
+	all   map[*Link]struct{} // also those that are between two endpoints
+	dead  error              // why nobody polls any more
+	ill   error              // how the device failed first, if it ever did
 	links atomic.Pointer[map[transport.EndpointID]*Link]
 	stop  atomic.Bool
 	done  chan struct{}
@@ -46,7 +48,7 @@ func requestID(kind, number uint64) uint64 { return kind<<56 | number }
 // called on the goroutine whenever a message has come or room is free, or a
 // link has failed.
 func NewPoller(carrier transport.Transport, ring func()) *Poller {
-	p := &Poller{carrier: carrier, ring: ring, done: make(chan struct{})}
+	p := &Poller{carrier: carrier, ring: ring, all: map[*Link]struct{}{}, done: make(chan struct{})}
 	p.links.Store(&map[transport.EndpointID]*Link{})
 	safego.Go("link poller", func() { p.run(); close(p.done) }, func(err error) {
 		defer close(p.done) // not before: Close lets go of what failAll uses
@@ -70,9 +72,18 @@ func (p *Poller) Close() error {
 	return p.err
 }
 
-// add is refused when nobody polls any more: a link would wait for ever.
+// add is refused when nobody polls any more: a link would wait for ever. From
+// then on, until leave, the link is told of what befalls the device.
 func (p *Poller) add(id transport.EndpointID, l *Link) error {
-	return p.change(func(m map[transport.EndpointID]*Link) { m[id] = l })
+	return p.change(func(m map[transport.EndpointID]*Link) { m[id], p.all[l] = l, struct{}{} })
+}
+
+// leave takes a link out, with its endpoint.
+func (p *Poller) leave(id transport.EndpointID, l *Link) {
+	p.remove(id, l)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.all, l)
 }
 
 // remove takes an endpoint out, unless another link has its number by now.
@@ -130,18 +141,19 @@ func (p *Poller) failAll(cause error) {
 	p.dead = cause
 	p.mu.Unlock()
 	p.fell(cause)
-	for _, l := range *p.links.Load() {
-		l.fail(cause)
-	}
 	p.ring()
 }
 
-// fell remembers the first failure of the device.
+// fell ends all links, and remembers the first failure of the device.
 func (p *Poller) fell(cause error) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	if p.ill == nil {
 		p.ill = cause
+	}
+	all := slices.Collect(maps.Keys(p.all))
+	p.mu.Unlock()
+	for _, l := range all {
+		l.fail(cause)
 	}
 }
 
@@ -156,19 +168,14 @@ func (p *Poller) Failed() error {
 var errDeviceDown = errors.New("device is down")
 
 func (p *Poller) notice(e *transport.Event) (news bool) {
-	links := *p.links.Load()
 	switch e.Kind {
 	case transport.EventEndpointFailed:
-		if l := links[e.Endpoint]; l != nil {
-			l.broke(fmt.Errorf("%s: %s", p.carrier.Name(), e.Detail))
+		if l := (*p.links.Load())[e.Endpoint]; l != nil {
+			l.brokeOn(e.Endpoint, fmt.Errorf("%s: %s", p.carrier.Name(), e.Detail))
 			return true
 		}
 	case transport.EventDeviceDown:
-		err := fmt.Errorf("%s: %w: %s", p.carrier.Name(), errDeviceDown, e.Detail)
-		p.fell(err)
-		for _, l := range links {
-			l.fail(err)
-		}
+		p.fell(fmt.Errorf("%s: %w: %s", p.carrier.Name(), errDeviceDown, e.Detail))
 		return true
 	}
 	return false
@@ -183,7 +190,7 @@ func (p *Poller) serve(c *transport.Completion) (news bool) {
 	number := c.ID & (1<<56 - 1)
 	if c.Status != transport.StatusOK {
 		if l.Err() == nil && l.again.state.Load() != linkDraining {
-			l.broke(fmt.Errorf("%s: a request ended with status %d, code %d", p.carrier.Name(), c.Status, c.Vendor))
+			l.brokeOn(c.Endpoint, fmt.Errorf("%s: a request ended with status %d, code %d", p.carrier.Name(), c.Status, c.Vendor))
 		}
 		l.flushed(c.ID>>56, number)
 		return true
@@ -253,8 +260,8 @@ func (l *Link) grantEnded() {
 }
 
 // tried makes a failed post the end of its endpoint.
-func (l *Link) tried(err error) {
+func (l *Link) tried(on transport.Endpoint, err error) {
 	if err != nil {
-		l.broke(err)
+		l.brokeOn(on.ID(), err)
 	}
 }

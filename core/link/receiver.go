@@ -92,19 +92,19 @@ func (r *receiver) where() (at, n int64) {
 	return at, n
 }
 
-// next returns the message in front, nil if it is not there yet. bad: what is
-// there cannot be.
-func (r *receiver) next() (message []byte, bad bool) {
+// next says where in the ring the message in front lies; n is 0 if it is not
+// there yet. bad: what is there cannot be.
+func (r *receiver) next() (off, n int64, bad bool) {
 	at, n := r.where()
-	off := at & (r.cfg.RingBytes - 1)
+	off = at & (r.cfg.RingBytes - 1)
 	number := r.released.Load()
 	switch {
 	case n == 0:
-		return nil, false
+		return 0, 0, false
 	case off+n > r.cfg.RingBytes || r.slots[number%r.depth].Load()>>lengthBits&numberMask != number&numberMask:
-		return nil, true
+		return 0, 0, true
 	}
-	return r.ring.Bytes()[off : off+n : off+n], false
+	return off, n, false
 }
 
 // release gives the memory of the message in front back; false if there is none.
@@ -121,8 +121,9 @@ func (r *receiver) release() bool {
 }
 
 // grant tells the peer how much was released, unless it knows, or a grant is
-// under way: its end sends the next one. Safe for concurrent use.
-func (r *receiver) grant(posts *[1]transport.SendRequest) error {
+// under way: its end sends the next one. An error is that of the endpoint beside
+// it, which may not be the link's any more. Safe for concurrent use.
+func (r *receiver) grant(posts *[1]transport.SendRequest) (on transport.Endpoint, err error) {
 	for r.released.Load() != r.granted.Load() && r.granting.CompareAndSwap(false, true) {
 		before := r.granted.Load()
 		n := min(r.released.Load(), before+maxGranted)
@@ -135,19 +136,19 @@ func (r *receiver) grant(posts *[1]transport.SendRequest) error {
 			ID: requestID(idGrant, n), Op: transport.OpWriteImm, Imm: number, Remote: r.remote,
 		}
 		r.granted.Store(n) // before it can end
-		if _, err := r.ep.PostSend(posts[:]); err != nil {
+		on = r.ep
+		if _, err = on.PostSend(posts[:]); err != nil {
 			r.granted.Store(before)
 			r.granting.Store(false)
-			return err
 		}
-		return nil
+		return on, err
 	}
-	return nil
+	return nil, nil
 }
 
 // repost replaces a receive that was used up.
-func (r *receiver) repost() error {
+func (r *receiver) repost() (on transport.Endpoint, err error) {
 	r.again[0] = transport.RecvRequest{ID: requestID(idReceive, 0)}
-	_, err := r.ep.PostRecv(r.again[:])
-	return err
+	_, err = r.ep.PostRecv(r.again[:])
+	return r.ep, err
 }

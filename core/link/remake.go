@@ -65,6 +65,8 @@ type remake struct {
 	bad    error      // why the attempt of now came to nothing
 	offer  letter     // of the peer, with the highest number
 	linked uint64     // the highest number that the peer is connected with
+	no     bool       // the peer has refused
+	owed   bool       // the peer is to be told that this side does not go on
 	upFrom time.Time  // since when the link was up before it
 	tries  int        // see Remaking.Tries
 	moved  uint64     // messages and grants that had come when tries was 0
@@ -85,10 +87,15 @@ func (l *Link) Remake(cfg Remaking) {
 		cfg.Tries = maxTries
 	}
 	m.cfg, m.upFrom = cfg, time.Now()
-	behind := m.offer.number > m.number
+	behind, no, on := m.offer.number > m.number, m.no, l.ep.ID()
 	m.mu.Unlock()
-	if behind {
-		l.broke(errOvertaken)
+	switch err := l.Err(); {
+	case err != nil:
+		l.refuse(err)
+	case no:
+		l.Break(errRefused)
+	case behind:
+		l.brokeOn(on, errOvertaken)
 	}
 }
 
@@ -122,12 +129,13 @@ func (l *Link) WhyNot() error {
 	return fmt.Errorf("link to rank %d: %w; it is being made again", l.rank, m.cause)
 }
 
-// broke notes that the endpoint of now carries nothing any more. The link is
-// made again if that is possible, else it has failed. Safe for concurrent use.
-func (l *Link) broke(cause error) {
+// brokeOn notes that an endpoint carries nothing any more. If it is that of now,
+// the link is made again if that is possible, else it has failed: what one that
+// was replaced had to say comes too late. Safe for concurrent use.
+func (l *Link) brokeOn(on transport.EndpointID, cause error) {
 	m := &l.again
 	m.mu.Lock()
-	if l.Err() != nil {
+	if l.Err() != nil || l.ep.ID() != on {
 		m.mu.Unlock()
 		return
 	}
@@ -186,17 +194,19 @@ func (l *Link) Hear(b []byte) {
 		overtaken = got.number > m.number && m.state.Load() != linkDraining
 	case letterLinked:
 		m.linked = max(m.linked, got.number)
+	case letterRefused:
+		m.no = true
 	}
-	say, ready := m.cfg.Say, m.cfg.Say != nil
+	ready, on := m.cfg.Say != nil, l.ep.ID()
 	m.mu.Unlock()
 	switch {
 	case !ready: // Remake looks
 	case got.kind == letterRefused:
 		l.Break(errRefused)
 	case got.kind == letterOffer && l.Err() != nil:
-		say(refusal)
+		l.owe()
 	case overtaken:
-		l.broke(errOvertaken)
+		l.brokeOn(on, errOvertaken)
 	}
 	m.ring()
 }
@@ -208,13 +218,34 @@ var (
 
 // refuse tells the peer that this side has given up.
 func (l *Link) refuse(cause error) {
-	l.again.mu.Lock()
-	say := l.again.cfg.Say
-	l.again.mu.Unlock()
-	if say != nil && !errors.Is(cause, transport.ErrClosed) && !errors.Is(cause, errRefused) {
-		say(refusal)
+	if !errors.Is(cause, transport.ErrClosed) && !errors.Is(cause, errRefused) {
+		l.owe()
 	}
 	l.again.ring()
+}
+
+func (l *Link) owe() {
+	l.again.mu.Lock()
+	l.again.owed = true
+	l.again.mu.Unlock()
+	l.Remind()
+}
+
+// Remind tells the peer that the link is not made again, where that is so and
+// Say took no letter when it was to be told. Who gives Say calls it now and then,
+// else the peer may wait for the whole of Within. It does not block; safe for
+// concurrent use.
+func (l *Link) Remind() {
+	m := &l.again
+	m.mu.Lock()
+	say, owed := m.cfg.Say, m.owed && m.over == nil
+	m.mu.Unlock()
+	if say == nil || !owed || !say(refusal) {
+		return
+	}
+	m.mu.Lock()
+	m.owed = false
+	m.mu.Unlock()
 }
 
 // remake is the goroutine: it ends when the link is up or has failed. The one

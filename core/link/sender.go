@@ -64,22 +64,22 @@ func (s *sender) reclaim() {
 	}
 }
 
-func (s *sender) reserve(n int64) ([]byte, error) {
+// reserve says where in the ring the next message begins.
+func (s *sender) reserve(n int64) (off int64, err error) {
 	if n < 1 || n > s.longest {
-		return nil, fmt.Errorf("a message of %d bytes: 1 to %d are possible", n, s.longest)
+		return 0, fmt.Errorf("a message of %d bytes: 1 to %d are possible", n, s.longest)
 	}
 	s.lent = loan{}
 	s.reclaim()
 	if s.sent.Load()-s.tail == s.depth {
-		return nil, transport.ErrWouldBlock
+		return 0, transport.ErrWouldBlock
 	}
 	at, wraps := s.place(n)
 	if at+align(n)-s.begin > s.cfg.RingBytes {
-		return nil, transport.ErrWouldBlock
+		return 0, transport.ErrWouldBlock
 	}
 	s.lent = loan{at: at, bytes: n, wraps: wraps}
-	off := at & (s.cfg.RingBytes - 1)
-	return s.staging.Bytes()[off : off+n : off+n], nil
+	return at & (s.cfg.RingBytes - 1), nil
 }
 
 // place says where a message goes. When nothing is outstanding, that is the
@@ -98,7 +98,7 @@ func (s *sender) place(n int64) (at int64, wraps bool) {
 
 // post hands over the first n bytes of the loan. On an error the message is
 // still among those sent: it may be sent again.
-func (s *sender) post(n int64) error {
+func (s *sender) post(n int64) (on transport.Endpoint, err error) {
 	number := s.sent.Load()
 	m := &s.messages[number%s.depth]
 	m.off, m.bytes, m.wraps = s.lent.at&(s.cfg.RingBytes-1), n, s.lent.wraps
@@ -112,16 +112,17 @@ func (s *sender) post(n int64) error {
 }
 
 // pump posts what was not posted yet, unless somebody else does, or the link is
-// made again: then that is done afterwards. Safe for concurrent use.
-func (s *sender) pump() error {
+// made again: then that is done afterwards. An error is that of the endpoint
+// beside it, which may not be the link's any more. Safe for concurrent use.
+func (s *sender) pump() (on transport.Endpoint, err error) {
 	for s.posted.Load() != s.sent.Load() && s.posting.CompareAndSwap(false, true) {
-		err := s.postRest()
+		on, err = s.ep, s.postRest()
 		s.posting.Store(false)
 		if err != nil {
-			return err
+			return on, err
 		}
 	}
-	return nil
+	return on, nil
 }
 
 func (s *sender) postRest() error {

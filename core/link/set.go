@@ -22,7 +22,7 @@ type Set struct {
 	ranks   atomic.Uint64
 }
 
-var _ transport.Far = (*Set)(nil)
+var _ transport.FarPlaces = (*Set)(nil)
 
 // NewSet makes an empty one. lost says why a rank is known to be lost, nil if
 // it is not; age is how old the owner's copies of words of far ranks may be.
@@ -99,29 +99,42 @@ var errNoLink = errors.New("link: there is none to that rank")
 // until the group has decided who goes; only a rank that is known to be lost
 // is an error.
 func (s *Set) Reserve(rank int, n int64) ([]byte, error) {
+	off, err := s.ReserveAt(rank, n)
+	if err != nil {
+		return nil, err
+	}
+	b := s.links[rank].Load().send.staging.Bytes()
+	if b == nil {
+		return nil, fmt.Errorf("link to rank %d: what is sent is in a device's memory: %w", rank, transport.ErrNotSupported)
+	}
+	return b[off : off+n : off+n], nil
+}
+
+// ReserveAt is Reserve, as a place in the ring.
+func (s *Set) ReserveAt(rank int, n int64) (off int64, err error) {
 	l := s.links[rank].Load()
 	if l == nil {
-		return nil, errNoLink
+		return 0, errNoLink
 	}
 	if l.Err() != nil {
 		if err := s.lost(rank); err != nil {
-			return nil, err
+			return 0, err
 		}
-		return nil, transport.ErrWouldBlock
+		return 0, transport.ErrWouldBlock
 	}
 	if l.Broken() {
 		if err := s.lost(rank); err != nil {
-			return nil, err
+			return 0, err
 		}
 	}
-	b, err := l.send.reserve(n)
+	off, err = l.send.reserve(n)
 	switch {
 	case err == transport.ErrWouldBlock:
 		l.stats.blocked.Add(1)
 	case err != nil:
 		err = fmt.Errorf("link to rank %d: %w", rank, err)
 	}
-	return b, err
+	return off, err
 }
 
 // Post sends a message. One to a rank whose link has failed is dropped, as if
@@ -138,8 +151,8 @@ func (s *Set) Post(rank int, n int64) error {
 	if n < 1 || n > l.send.lent.bytes {
 		return fmt.Errorf("link to rank %d: post of %d bytes, %d were reserved", rank, n, l.send.lent.bytes)
 	}
-	if err := l.send.post(n); err != nil {
-		if l.broke(err); l.Err() != nil {
+	if on, err := l.send.post(n); err != nil {
+		if l.brokeOn(on.ID(), err); l.Err() != nil {
 			l.stats.dropped.Add(1)
 			return s.lost(rank)
 		}
@@ -152,15 +165,28 @@ func (s *Set) Post(rank int, n int64) error {
 // Next returns the oldest message of a rank. What had arrived before a link
 // failed is still there.
 func (s *Set) Next(rank int) []byte {
-	l := s.links[rank].Load()
-	if l == nil {
+	off, n := s.NextAt(rank)
+	if n == 0 {
 		return nil
 	}
-	message, bad := l.recv.next()
+	b := s.links[rank].Load().recv.ring.Bytes()
+	if b == nil {
+		return nil // a device's
+	}
+	return b[off : off+n : off+n]
+}
+
+// NextAt is Next, as a place in the ring.
+func (s *Set) NextAt(rank int) (off, n int64) {
+	l := s.links[rank].Load()
+	if l == nil {
+		return 0, 0
+	}
+	off, n, bad := l.recv.next()
 	if bad {
 		l.fail(errMisplaced)
 	}
-	return message
+	return off, n
 }
 
 var errMisplaced = errors.New("a message is not where it can be")

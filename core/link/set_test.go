@@ -4,7 +4,35 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/transport"
 )
+
+// foreign is a region that no processor can read.
+type foreign struct{ transport.Region }
+
+func (foreign) Bytes() []byte { return nil }
+
+// TestMemoryOfADevice: messages in it have places, and no bytes.
+func TestMemoryOfADevice(t *testing.T) {
+	cfg := Config{RingBytes: 1 << 16, NumMessages: 4}
+	l := &Link{send: sender{cfg: &cfg, longest: 1024, staging: foreign{}}, recv: receiver{cfg: &cfg, longest: 1024, ring: foreign{}}}
+	l.send.init(4)
+	l.recv.init(4)
+	s := NewSet(cfg, heap, func(int) error { return nil }, 0)
+	s.Put([]*Link{nil, l})
+	_, err := s.ReserveAt(1, 100)
+	require.NoError(t, err)
+	b, err := s.Reserve(1, 100)
+	require.ErrorIs(t, err, transport.ErrNotSupported)
+	require.ErrorContains(t, err, "rank 1")
+	require.Nil(t, b)
+	require.Nil(t, s.Next(1))
+	require.True(t, l.recv.arrived(immMessage, 0, 100))
+	_, n := s.NextAt(1)
+	require.EqualValues(t, 100, n)
+	require.Nil(t, s.Next(1))
+}
 
 // TestLongestFollows: the longest message is that of the links of now; one
 // that has gone bounds nobody any more.

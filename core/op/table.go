@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 )
 
 // A transfer is an operation of a carrier: one or more work requests, posted
@@ -79,6 +80,10 @@ type Table struct {
 	stats  TableStats
 	closed error
 	mutant mutant // of tests
+
+	attended atomic.Uint64 // request number 0 of who Attend was called for
+	nudge    func()
+	due      bool // nudge is to be called
 }
 
 // mutant is a defect that a test puts in, to show that it would be found.
@@ -148,7 +153,7 @@ func RefOf(requestID uint64) Ref {
 // be handed to the carrier ends here with the reason.
 func (t *Table) Complete(id uint64, err error, numBytes int64, imm uint32) Outcome {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	slot, part := uint32(id>>16&0xffff), int32(id&0xffff)
 	if int(slot) >= len(t.slots) {
 		t.stats.Unknown++
@@ -187,7 +192,7 @@ func (t *Table) finish(slot uint32) {
 	if s.left <= 0 {
 		s.op.End(Done, nil)
 	}
-	s.rouse()
+	t.rouse(slot)
 	t.reuse(slot)
 }
 

@@ -1,7 +1,5 @@
 package op
 
-import "time"
-
 // Result is what became of a transfer.
 type Result struct {
 	State    State
@@ -31,14 +29,14 @@ func (s *transfer) result() Result {
 // released.
 func (t *Table) Cancel(r Ref, why error) (bool, error) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	s, err := t.find(r)
 	if err != nil {
 		return false, err
 	}
 	won := s.op.End(Cancelled, why)
 	if won {
-		s.rouse()
+		t.rouse(r.slot)
 		t.reuse(r.slot)
 	}
 	return won, nil
@@ -48,55 +46,16 @@ func (t *Table) Cancel(r Ref, why error) (bool, error) {
 // first. Its slot serves another one once it is released, too.
 func (t *Table) Drop(r Ref) error {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	s, err := t.find(r)
 	if err != nil {
 		return err
 	}
 	s.op.End(Cancelled, nil)
 	s.dropped = true
-	s.rouse() // others that wait learn that it is gone
+	t.rouse(r.slot) // others that wait learn that it is gone
 	t.reuse(r.slot)
 	return nil
-}
-
-// Wait waits until a transfer has ended. ErrTimedOut at the deadline, which
-// changes nothing; else the transfer's own error is in the result.
-func (t *Table) Wait(r Ref, deadline time.Time) (Result, error) {
-	return t.waitFor(r, deadline, func(s *transfer) bool { return s.op.State() != Pending })
-}
-
-// WaitReleased waits until the memory of a transfer is its owner's again.
-func (t *Table) WaitReleased(r Ref, deadline time.Time) (Result, error) {
-	return t.waitFor(r, deadline, func(s *transfer) bool { return s.left <= 0 })
-}
-
-func (t *Table) waitFor(r Ref, deadline time.Time, over func(*transfer) bool) (Result, error) {
-	timer := time.NewTimer(time.Until(deadline))
-	defer timer.Stop()
-	for late := false; ; {
-		t.mu.Lock()
-		s, err := t.find(r)
-		if err != nil {
-			t.mu.Unlock()
-			return Result{}, err
-		}
-		res := s.result()
-		if is := over(s); is || late {
-			t.mu.Unlock()
-			if !is {
-				err = ErrTimedOut
-			}
-			return res, err
-		}
-		wake := s.waited()
-		t.mu.Unlock()
-		select {
-		case <-wake:
-		case <-timer.C:
-			late = true
-		}
-	}
 }
 
 // Close ends every transfer that is pending with Cancelled and err, which is
@@ -104,7 +63,7 @@ func (t *Table) waitFor(r Ref, deadline time.Time, over func(*transfer) bool) (R
 // dropped. Idempotent.
 func (t *Table) Close(err error) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	if t.closed != nil {
 		return
 	}
@@ -114,23 +73,7 @@ func (t *Table) Close(err error) {
 	t.closed = err
 	for i := range t.slots {
 		if s := &t.slots[i]; s.lent && s.op.End(Cancelled, err) {
-			s.rouse()
+			t.rouse(uint32(i))
 		}
-	}
-}
-
-// waited returns what is closed at the next news of the transfer.
-func (s *transfer) waited() <-chan struct{} {
-	if s.wake == nil {
-		s.wake = make(chan struct{})
-	}
-	return s.wake
-}
-
-// rouse wakes everybody who waits.
-func (s *transfer) rouse() {
-	if s.wake != nil {
-		close(s.wake)
-		s.wake = nil
 	}
 }

@@ -39,3 +39,17 @@ type Far interface {
 	// resident as it is touched. The caller releases it (Segment.Release).
 	Memory(sizeBytes int64) (Segment, error)
 }
+
+// FarPlaces is a Far that says where messages lie, by offsets in the memory that
+// each rank's messages are put together in, and arrive in: for who does not read
+// them itself, because a device does. Alignment is that of a cache line. The
+// memory may be a device's own: then Reserve is an error that wraps
+// ErrNotSupported, and Next is nil.
+type FarPlaces interface {
+	Far
+	// ReserveAt is Reserve. The message begins at off.
+	ReserveAt(rank int, n int64) (off int64, err error)
+	// NextAt is Next: the oldest message has n bytes at off; n is 0 if there is
+	// none.
+	NextAt(rank int) (off, n int64)
+}

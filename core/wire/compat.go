@@ -52,7 +52,7 @@ func NewCompat(config Config) (*Compat, error) {
 	if config.MaxPayloadBytes <= 0 {
 		return nil, errors.New("wire: Config.MaxPayloadBytes is not positive")
 	}
-	secret := config.Keys.secret(config.Keys.Current())
+	_, secret := config.Keys.currentKey()
 	return &Compat{
 		sign: newSigner(secret[:]), codes: config.Codes, max: config.MaxPayloadBytes,
 		counters: config.Counters, now: config.Now,

@@ -1,11 +1,12 @@
 package wire
 
 import (
-	"crypto/cipher"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
 	"hash"
+
+	"github.com/moewire/moewire/core/internal/gmac"
 )
 
 const (
@@ -33,7 +34,7 @@ func (n *chunkNonce) set(seq uint64, chunk uint32) []byte {
 // each other out.
 type Digest struct {
 	counters *Counters
-	aead     cipher.AEAD
+	mac      *gmac.MAC
 	tags     hash.Hash
 	want     [tagBytes]byte
 	seq      uint64
@@ -50,10 +51,10 @@ type Digest struct {
 
 // NewDigest makes a Digest for payloads that this side receives. One per
 // goroutine that receives is enough.
-func (s *Session) NewDigest() *Digest { return newDigest(s.inPayload, s.counters) }
+func (s *Session) NewDigest() *Digest { return newDigest(s.inDigest, s.counters) }
 
-func newDigest(aead cipher.AEAD, counters *Counters) *Digest {
-	return &Digest{aead: aead, counters: counters, tags: sha256.New()}
+func newDigest(mac *gmac.MAC, counters *Counters) *Digest {
+	return &Digest{mac: mac.Clone(), counters: counters, tags: sha256.New()}
 }
 
 // Begin prepares for the payload of a head that OpenHead has returned.
@@ -102,8 +103,9 @@ func (d *Digest) flush() {
 }
 
 func (d *Digest) add(chunk []byte) {
-	tag := d.aead.Seal(d.tag[:0], d.nonce.set(d.seq, d.chunk), nil, chunk)
-	d.tags.Write(tag)
+	d.nonce.set(d.seq, d.chunk)
+	d.mac.Tag(&d.tag, (*[nonceBytes]byte)(&d.nonce), chunk)
+	d.tags.Write(d.tag[:])
 	d.chunk++
 }
 

@@ -37,8 +37,7 @@ func (h *Handshake) refuse(r Reason) error { return h.config.Counters.refuse(r) 
 // sendHello begins: with the ring's current key and a new nonce.
 func (h *Handshake) sendHello() []byte {
 	c := &h.config
-	k := c.Keys.keys.Load()
-	h.keyID, h.secret = k.current, k.secrets[k.current]
+	h.keyID, h.secret = c.Keys.currentKey()
 	h.hello = helloFrame{
 		kind: kindHello, protection: c.Protection, keyID: h.keyID,
 		from: c.Self, to: c.Peer, blob: c.Blob,
@@ -248,9 +247,7 @@ func (h *Handshake) establish(welcome *helloFrame) {
 		maxPayload: h.config.MaxPayloadBytes, codes: h.config.Codes,
 		counters: h.config.Counters, now: h.config.Now,
 		out: newSigner(key(labelHeader+out, KeyBytes)), in: newSigner(key(labelHeader+in, KeyBytes)),
-		outPayload: newAEAD(key(labelPayload+out, KeyBytes)),
-		inPayload:  newAEAD(key(labelPayload+in, KeyBytes)),
 	}
-	h.session.sealer = newDigest(h.session.outPayload, nil)
+	h.session.protect(key(labelPayload+out, KeyBytes), key(labelPayload+in, KeyBytes))
 	h.hellos, h.secret = nil, nil
 }

@@ -150,6 +150,12 @@ func (r *Keyring) Current() uint32 { return r.keys.Load().current }
 // key that they were begun with asks for Session.KeyID after a Reload.
 func (r *Keyring) Has(id uint32) bool { return r.secret(id) != nil }
 
+// currentKey is the current key, id and secret of the same reading.
+func (r *Keyring) currentKey() (id uint32, secret *[KeyBytes]byte) {
+	k := r.keys.Load()
+	return k.current, k.secrets[k.current]
+}
+
 func (r *Keyring) secret(id uint32) *[KeyBytes]byte { return r.keys.Load().secrets[id] }
 
 // String never shows a key.

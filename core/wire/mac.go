@@ -9,6 +9,8 @@ import (
 	"encoding/binary"
 	"hash"
 	"time"
+
+	"github.com/moewire/moewire/core/internal/gmac"
 )
 
 // Labels of what is derived from a shared key. No two uses share a key.
@@ -29,6 +31,22 @@ func derive(secret *[KeyBytes]byte, salt []byte, info string, n int) []byte {
 		panic(err) // n is a constant below 255*32
 	}
 	return out
+}
+
+// protect prepares for payloads, in both ways, so that whatever can be made of a
+// session can be used; the keys serve its own protection only.
+func (s *Session) protect(out, in []byte) {
+	s.outPayload, s.inPayload = newAEAD(out), newAEAD(in)
+	s.sealer, s.inDigest = newDigest(newGMAC(out), nil), newGMAC(in)
+}
+
+// newGMAC is AES-256-GMAC.
+func newGMAC(key []byte) *gmac.MAC {
+	mac, err := gmac.New(key)
+	if err != nil {
+		panic(err) // the key has KeyBytes bytes
+	}
+	return mac
 }
 
 // newAEAD is AES-256-GCM.

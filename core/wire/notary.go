@@ -59,18 +59,14 @@ func (n *Notary) Seal(dst, note []byte) ([]byte, error) {
 	dst = slices.Grow(dst, size)
 	frame := dst[len(dst) : len(dst)+size]
 	setLength(frame)
-	id := n.keys.Current()
+	id, secret := n.keys.currentKey()
 	b := frame[LengthBytes:]
 	b[0], b[1], b[2], b[3] = Version, byte(kindNote), 0, 0
 	binary.LittleEndian.PutUint32(b[4:], id)
 	copy(b[noteHeadBytes:], note)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	sign := n.signer(id)
-	if sign == nil {
-		return dst, ErrKeyID // the ring has changed at this moment
-	}
-	sign.sign(frame, clock(n.now))
+	n.signer(id, secret).sign(frame, clock(n.now))
 	return dst[:len(dst)+size], nil
 }
 
@@ -93,7 +89,8 @@ func (n *Notary) judge(frame []byte) Reason {
 	b := frame[LengthBytes:]
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	sign := n.signer(binary.LittleEndian.Uint32(b[4:]))
+	id := binary.LittleEndian.Uint32(b[4:])
+	sign := n.signer(id, n.keys.secret(id))
 	switch {
 	case sign == nil:
 		return ErrKeyID
@@ -111,9 +108,8 @@ func (n *Notary) judge(frame []byte) Reason {
 	return 0
 }
 
-// signer is that of a key; nil if there is no such key.
-func (n *Notary) signer(id uint32) *signer {
-	secret := n.keys.secret(id)
+// signer is that of a key; nil if there is no such key. The caller holds mu.
+func (n *Notary) signer(id uint32, secret *[KeyBytes]byte) *signer {
 	if secret == nil {
 		delete(n.signs, id)
 		return nil
@@ -122,6 +118,9 @@ func (n *Notary) signer(id uint32) *signer {
 		return s.signer
 	}
 	s := &noteSigner{newSigner(derive(secret, nil, labelNote, KeyBytes)), secret}
+	if len(n.signs) >= MaxNumKeys {
+		clear(n.signs) // of rings that were
+	}
 	n.signs[id] = s
 	return s.signer
 }

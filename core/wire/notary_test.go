@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -152,4 +153,55 @@ func TestNotesFollowTheRing(t *testing.T) {
 	require.Equal(t, hidden, fmt.Sprintf("%v", n))
 	require.Equal(t, hidden, fmt.Sprintf("%+v", n))
 	require.Equal(t, hidden, fmt.Sprintf("%#v", n))
+}
+
+// TestNotesWhileTheRingChanges: a note is signed with the key that it names, also
+// when the ring gets another one at that moment.
+func TestNotesWhileTheRingChanges(t *testing.T) {
+	lines := strings.Split(strings.TrimSpace(testKeyText), "\n")[1:]
+	text := lines[0]
+	ring, err := NewKeyring(func() ([]byte, error) { return []byte(text), nil })
+	require.NoError(t, err)
+	rings := []*keys{ring.keys.Load()}
+	text = lines[1]
+	require.NoError(t, ring.Reload())
+	rings = append(rings, ring.keys.Load())
+	n := newNotary(t, func(c *Config) { c.Keys = ring })
+	text = lines[0] + "\n" + lines[1]
+	both, err := NewKeyring(func() ([]byte, error) { return []byte(text), nil })
+	require.NoError(t, err)
+	reader := newNotary(t, func(c *Config) { c.Keys = both })
+	for i := range 200 {
+		n.mu.Lock() // it waits here, with the id that it has read
+		sealed := make(chan []byte)
+		go func() {
+			frame, _ := n.Seal(nil, nil)
+			sealed <- frame
+		}()
+		for range 100 {
+			runtime.Gosched()
+		}
+		ring.keys.Store(rings[i%2])
+		n.mu.Unlock()
+		_, err = reader.Open(<-sealed)
+		require.NoError(t, err)
+	}
+}
+
+// TestNotaryForgetsKeys: the keys of rings that were are not kept for ever.
+func TestNotaryForgetsKeys(t *testing.T) {
+	secret := strings.Fields(strings.TrimSpace(testKeyText))
+	text := testKeyText
+	ring, err := NewKeyring(func() ([]byte, error) { return []byte(text), nil })
+	require.NoError(t, err)
+	n := newNotary(t, func(c *Config) { c.Keys = ring })
+	for i := range 3 * MaxNumKeys {
+		text = fmt.Sprintf("%d %s", i, secret[len(secret)-1])
+		require.NoError(t, ring.Reload())
+		frame, err := n.Seal(nil, []byte("a note"))
+		require.NoError(t, err)
+		_, err = n.Open(frame)
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(n.signs), MaxNumKeys)
+	}
 }

@@ -7,6 +7,8 @@ import (
 	"io"
 	"slices"
 	"time"
+
+	"github.com/moewire/moewire/core/internal/gmac"
 )
 
 // Protection says how payloads are protected. Headers always are. Both sides
@@ -58,7 +60,9 @@ type Session struct {
 	in     *signer
 	window window
 
-	outPayload, inPayload cipher.AEAD
+	// Every session has all of these; which of them see payloads, its protection says.
+	outPayload, inPayload cipher.AEAD // ProtectEncrypt
+	inDigest              *gmac.MAC   // ProtectDigest
 }
 
 // ID names the session in both processes; it is no secret.

@@ -1,6 +1,7 @@
 """Mirror of ``capi/include/moewire.h``: structs, constants and function signatures.
 
-With those of ``moewire_fabric.h``, which are in ``_abi_fabric``.
+With those of ``moewire_fabric.h``, which are in ``_abi_fabric``, and for observers in
+``_abi_observe``.
 
 Hand-written. ``tests/capi`` compares every size, offset and constant with what a C compiler
 says, and ``SIGNATURES`` with the functions that the library exports.
@@ -16,10 +17,8 @@ from ctypes import (
     POINTER,
     Structure,
     c_char_p,
-    c_int16,
     c_int32,
     c_int64,
-    c_uint16,
     c_uint32,
     c_uint64,
     c_void_p,
@@ -27,10 +26,14 @@ from ctypes import (
 from typing import Any, ClassVar
 
 from . import _abi_fabric as _fabric
+from . import _abi_observe as _observe
 from ._abi_fabric import mw_bytes_t as mw_bytes_t
+from ._abi_observe import MW_MAX_RANKS as MW_MAX_RANKS
+from ._abi_observe import mw_counters_t as mw_counters_t
+from ._abi_observe import mw_link_t as mw_link_t
+from ._abi_observe import mw_record_t as mw_record_t
 
 MW_ABI_VERSION = 6
-MW_MAX_RANKS = 48
 MW_MAX_TOPK = 64
 MW_MAX_EXTRAS = 4
 MW_MAX_EXTRA_BYTES = 65535
@@ -194,80 +197,12 @@ class mw_shape_t(Structure):
     ]
 
 
-class mw_counters_t(Structure):
-    _fields_: ClassVar[_Fields] = [
-        ("size", c_uint32),
-        ("num_ranks", c_uint32),
-        ("num_dispatches", c_uint64),
-        ("num_combines", c_uint64),
-        ("num_rows_sent", c_uint64),
-        ("num_rows_received", c_uint64),
-        ("num_rows_reduced", c_uint64),
-        ("num_bytes_placed", c_uint64),
-        ("num_bytes_reduced", c_uint64),
-        ("num_bytes_copied", c_uint64),
-        ("slab_bytes", c_uint64),
-        ("wait_ns", c_uint64),
-        ("num_rows_sent_to", c_uint64 * MW_MAX_RANKS),
-        ("wait_ns_for", c_uint64 * MW_MAX_RANKS),
-    ]
-
-
 class mw_members_t(Structure):
     _fields_: ClassVar[_Fields] = [
         ("size", c_uint32),
         ("epoch", c_uint32),
         ("ranks", c_uint64),
         ("num_lost", c_uint64),
-    ]
-
-
-class mw_record_t(Structure):
-    _fields_: ClassVar[_Fields] = [
-        ("size", c_uint32),
-        ("sequence", c_uint32),
-        ("kind", c_uint16),
-        ("outcome", c_uint16),
-        ("epoch", c_uint16),
-        ("last_rank", c_int16),
-        ("combine", c_uint32),
-        ("num_tokens", c_uint32),
-        ("operation", c_uint64),
-        ("start_ns", c_int64),
-        ("place_ns", c_int64),
-        ("sent_ns", c_int64),
-        ("resume_ns", c_int64),
-        ("seen_ns", c_int64),
-        ("end_ns", c_int64),
-        ("wait_ns", c_int64),
-        ("last_alone_ns", c_int64),
-        ("num_rows", c_uint32),
-        ("num_rows_received", c_uint32),
-        ("num_bytes", c_uint64),
-        ("prefault_bytes", c_uint64),
-        ("waited_for", c_uint64),
-    ]
-
-
-class mw_link_t(Structure):
-    _fields_: ClassVar[_Fields] = [
-        ("size", c_uint32),
-        ("rank", c_uint32),
-        ("carrier", c_uint32),
-        ("state", c_uint32),
-        ("num_messages_sent", c_uint64),
-        ("num_bytes_sent", c_uint64),
-        ("num_messages_received", c_uint64),
-        ("num_bytes_received", c_uint64),
-        ("num_blocked", c_uint64),
-        ("num_dropped", c_uint64),
-        ("num_ignored", c_uint64),
-        ("num_credits", c_uint32),
-        ("num_max_credits", c_uint32),
-        ("heard_ns", c_int64),
-        ("num_beats", c_uint64),
-        ("clock_ahead_ns", c_int64),
-        ("num_remade", c_uint64),
     ]
 
 
@@ -347,16 +282,13 @@ STRUCTS: dict[str, type[Structure]] = {
         mw_config_t,
         mw_shape_t,
         mw_bytes_t,
-        mw_counters_t,
         mw_members_t,
-        mw_record_t,
-        mw_link_t,
         mw_dispatch_result_t,
         mw_dispatch_args_t,
         mw_combine_args_t,
     )
 }
-STRUCTS |= _fabric.STRUCTS
+STRUCTS |= _observe.STRUCTS | _fabric.STRUCTS
 
 _status = c_int32
 

@@ -8,10 +8,11 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from . import _check, _lanes
-from ._backward import Call, Returning, check_inputs, lanes_hint, new_anchor
+from ._backward import Call, Returning, check_inputs, lanes_hint, new_anchor, place_of
 from ._flat_results import FlatHandle, FlatReceived
 from ._rows import ReceivedRows
 from .buffer import Buffer
+from .errors import UnsupportedError
 
 if TYPE_CHECKING:
     FlatReturning = Returning[FlatHandle]
@@ -134,6 +135,8 @@ def dispatch_flat(
     ranks are not among them.
     """
     check_inputs(buffer, x, topk_idx, topk_weights)
+    if place_of(buffer) is not None:
+        raise UnsupportedError("moewire.autograd.dispatch_flat: not on CUDA yet; use dispatch")
     call = _FlatCall(
         buffer, active_ranks, num_max_dispatch_tokens_per_rank, num_experts, timeout_us
     )
@@ -147,7 +150,7 @@ def dispatch_flat(
     call.check_size("get_flat_buffer_size_hint", need)
     routing = FlatRouting(call)
     rows, routing.topk_weights, routing.topk_idx, routing._link = _DispatchFlat.apply(
-        new_anchor(), x, topk_weights, topk_idx, routing, more
+        new_anchor(x), x, topk_weights, topk_idx, routing, more
     )
     return rows, routing
 

@@ -16,6 +16,7 @@ from .errors import UnsupportedError
 
 if TYPE_CHECKING:
     from ._rows import ReceivedRows
+    from ._torch_cuda import Place
     from .handle import Held
 
 AnyHandle = TypeVar("AnyHandle", bound="Held")
@@ -33,12 +34,28 @@ def check_inputs(
     """What a forward sends, before anything is made for it."""
     if not isinstance(buffer, Buffer):
         raise _check.refuse("buffer", type(buffer).__name__, "a moewire.Buffer")
-    if buffer.runtime.gpu is not None:
-        raise UnsupportedError("buffer: moewire.autograd is not on CUDA yet")
-    _check.tensor("x", x, torch.bfloat16, (None, None))
-    _check.tensor("topk_idx", topk_idx, torch.int64, (x.shape[0], None))
+    refuse_capture(buffer)
+    place = place_of(buffer)
+    _check.tensor("x", x, torch.bfloat16, (None, None), place)
+    _check.tensor("topk_idx", topk_idx, torch.int64, (x.shape[0], None), place)
     _check.topk(topk_idx.shape[1])
-    _check.tensor("topk_weights", topk_weights, torch.float32, tuple(topk_idx.shape))
+    _check.tensor("topk_weights", topk_weights, torch.float32, tuple(topk_idx.shape), place)
+
+
+def refuse_capture(buffer: Buffer) -> None:
+    """Before anything of a forward or a backward is recorded."""
+    place = place_of(buffer)
+    if place is not None and place.capturing(place.stream()):
+        raise UnsupportedError(
+            "moewire.autograd waits on the host for the number of rows: not while the stream is "
+            "captured into a graph"
+        )
+
+
+def place_of(buffer: Buffer) -> Place | None:
+    """Its CUDA device; None: the CPU."""
+    gpu = buffer.runtime.gpu
+    return None if gpu is None else gpu.place
 
 
 class Returning(Generic[AnyHandle]):
@@ -140,8 +157,8 @@ class Call(Generic[AnyHandle]):
             raise _check.refuse("buffer", f"one of num_ep_buffer_bytes={given}", allowed)
 
 
-def new_anchor() -> torch.Tensor:
+def new_anchor(x: torch.Tensor) -> torch.Tensor:
     """What makes results require gradients on every rank alike, so that none leaves a backward
-    out that others wait in.
+    out that others wait in. On the device of ``x``.
     """
-    return torch.empty(0, requires_grad=torch.is_grad_enabled())
+    return torch.empty(0, requires_grad=torch.is_grad_enabled(), device=x.device)

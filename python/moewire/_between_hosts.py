@@ -81,7 +81,7 @@ def report(lib: Library | None, verbs: Part) -> Part:
         fields = _reach.native({})
     except MoewireError as error:
         return {**found, "transport": "?", **_wrong_variable(str(error))}
-    if verbs.get("available") and any(fields[name] for name in _reach.RDMA):
+    if verbs.get("available") and any(fields[name] for name in (*_reach.RDMA, "flags")):
         found["rdma"] = _rdma(_chosen(fields), devices)
     names = {number: name for name, number in _reach.TRANSPORTS.items()}
     found["transport"] = names[int(fields["transport"])]
@@ -112,6 +112,7 @@ def _tried(lib: Library, fields: dict[str, int | bytes]) -> str:
 def _chosen(fields: dict[str, int | bytes]) -> Part:
     """What the library says of RDMA with the devices that ``MOEWIRE_RDMA_...`` allow."""
     names: dict[str, Any] = {name: bytes(fields[name]).decode() for name in _reach.RDMA}
+    names["rdma_dc"] = bool(int(fields["flags"]) & abi.MW_CONFIG_RDMA_DC)
     try:
         with Fabric(carrier="rdma", keys=f"1 {secrets.token_hex(32)}", **names) as fabric:
             return {"available": True, "reason": fabric.report()["device"]}

@@ -113,13 +113,13 @@ def num_extras(name: str, count: int) -> None:
         raise refuse(name, f"{count} of them", f"at most {abi.MW_MAX_EXTRAS}")
 
 
-def along(name: str, value: object, num_tokens: int) -> None:
-    """A contiguous CPU tensor of any dtype with a row for each token."""
+def along(name: str, value: object, num_tokens: int, place: Place | None = None) -> None:
+    """A contiguous tensor of any dtype with a row for each token."""
     if not isinstance(value, torch.Tensor):
         raise refuse(name, type(value).__name__, "a torch.Tensor")
     if value.dim() < 1:
         raise refuse(name, "shape []", f"shape [{num_tokens}, ...]")
-    tensor(name, value, value.dtype, (num_tokens, *value.shape[1:]))
+    tensor(name, value, value.dtype, (num_tokens, *value.shape[1:]), place)
 
 
 def _fits(given: tuple[int, ...], shape: tuple[int | None, ...]) -> bool:

@@ -142,12 +142,12 @@ def check_request(request: Request, num_ranks: int, place: Place | None = None) 
     _check.tensor("topk_idx", request.topk_idx, torch.int64, (num_tokens, None), place)
     num_topk = request.topk_idx.shape[1]
     _check.topk(num_topk)
-    _check_weights(request)
+    _check_weights(request, place)
     _check.timeout(request.timeout_us)
     return hidden, num_topk, num_max, experts, request.flags & FORMAT_FLAGS
 
 
-def _check_weights(request: Request) -> None:
+def _check_weights(request: Request, place: Place | None) -> None:
     """Weights are part of a dispatch exactly when sums are to be made by them."""
     weights = request.topk_weights
     if not request.flags & _PRE:
@@ -156,7 +156,7 @@ def _check_weights(request: Request) -> None:
         return
     if weights is None:
         raise _check.refuse("topk_weights", "None with pre_reduce", "a torch.Tensor")
-    _check.tensor("topk_weights", weights, torch.float32, tuple(request.topk_idx.shape))
+    _check.tensor("topk_weights", weights, torch.float32, tuple(request.topk_idx.shape), place)
 
 
 def fill(

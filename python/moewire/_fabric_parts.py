@@ -209,21 +209,28 @@ def address_text(name: str, value: object) -> bytes:
 
 def key_source(
     keys: bytes | str | None,
-    keys_file: str | os.PathLike[str] | None,
+    key_file: str | os.PathLike[str] | None,
     keys_variable: str | None,
+    keys_file: str | os.PathLike[str] | None,
 ) -> tuple[int, bytes]:
-    """``mw_fabric_config_t``'s ``key_source`` and ``keys``. Errors show no key."""
-    given = [value for value in (keys, keys_file, keys_variable) if value is not None]
+    """``mw_fabric_config_t``'s ``key_source`` and ``keys``. Errors show no key.
+
+    ``keys_file`` is the old name of ``key_file``.
+    """
+    name, path = ("key_file", key_file) if keys_file is None else ("keys_file", keys_file)
+    if key_file is not None and keys_file is not None:
+        raise refuse("key_file, keys_file", "both names of one argument", "one of them")
+    given = [value for value in (keys, path, keys_variable) if value is not None]
     if len(given) != 1:
-        raise refuse("keys, keys_file, keys_variable", f"{len(given)} of them", "exactly one")
+        raise refuse("keys, key_file, keys_variable", f"{len(given)} of them", "exactly one")
     if keys is not None:
         if not isinstance(keys, str | bytes | bytearray):
             raise refuse("keys", f"a {type(keys).__name__}", "the text of the keys")
         return abi.MW_KEYS_BYTES, keys.encode() if isinstance(keys, str) else bytes(keys)
-    if keys_file is not None:
-        if not isinstance(keys_file, str | bytes | os.PathLike):
-            raise refuse("keys_file", f"a {type(keys_file).__name__}", "a path")
-        return abi.MW_KEYS_FILE, os.fsencode(keys_file)
+    if path is not None:
+        if not isinstance(path, str | bytes | os.PathLike):
+            raise refuse(name, f"a {type(path).__name__}", "a path")
+        return abi.MW_KEYS_FILE, os.fsencode(path)
     if not isinstance(keys_variable, str):
         raise refuse("keys_variable", f"a {type(keys_variable).__name__}", "a variable's name")
     return abi.MW_KEYS_ENV, keys_variable.encode()

@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import addressof
-from typing import NamedTuple
 
 import torch
 
 from . import _abi as abi
 from . import _check, _flat_combine
 from ._dispatch import flags as flags_for
-from ._flat_plan import FORMAT_FLAGS, Extra, FlatPlan, row_bytes
+from ._flat_request import Request, checked_plan, fill
 from ._flat_results import FlatHandle, FlatReceived, FlatRows
 from ._operation import start
 from ._runtime import Runtime, size_hint
-from .errors import UnsupportedError
-from .event import EventOverlap, Hook, completion, phase_for
+from .event import EventOverlap, Hook, How, completion, phase_for
 from .handle import refuse_foreign
-
-
-class Request(NamedTuple):
-    """The arguments of ``dispatch_flat``."""
-
-    x: torch.Tensor
-    topk_idx: torch.Tensor
-    topk_weights: torch.Tensor | None  # None: bare
-    extra: tuple[torch.Tensor, ...]
-    active_ranks: torch.Tensor | None
-    num_max_tokens: int
-    num_experts: int
-    timeout_us: int
-    flags: int  # MW_DISPATCH_*
-    phase: int
 
 
 class FlatCalls:
@@ -130,6 +112,11 @@ class FlatCalls:
         rank had reserved and not finished are among the N: ``layout_range`` counts none of them,
         and no combine reads them. They have ids -1 and weights 0, unless that rank was frozen,
         wakes up and stores its own; with ``handle`` no ids tell them apart.
+
+        On CUDA the call only launches, with a hook, too, and with ``copy_outputs``, whose copies
+        have room for R*M rows; who asks for N, or for a tensor of N rows, waits for the stream of
+        the dispatch, which is refused while a stream is captured. While a graph is recorded N is
+        R*M, and ``handle.layout_range`` says at each replay which rows there are.
         """
         if handle is not None:
             _check_cached(self.runtime, handle, topk_idx, topk_weights, x, num_experts)
@@ -148,8 +135,10 @@ class FlatCalls:
             flags | bare | abi.MW_DISPATCH_FLAT,
             phase_for(async_finish, return_recv_hook),
         )
-        if self.runtime.gpu is not None:
-            raise UnsupportedError("dispatch_flat: not on CUDA yet; use dispatch")
+        gpu = self.runtime.gpu
+        if gpu is not None:
+            how = How(async_finish, return_recv_hook)
+            return gpu.dispatch_flat(request, how, self._copy_outputs)
         held, rows = _run(self.runtime, request, self._copy_outputs)
         if request.phase == abi.MW_PHASE_DONE:
             return FlatReceived(held, rows, EventOverlap(), None)
@@ -184,7 +173,11 @@ class FlatCalls:
         Returns ``(out, event, hook)``, bf16 [T, H], and raises, as ``combine`` does.
         """
         refuse_foreign(self.runtime, handle, FlatHandle)
-        out = _flat_combine.output(out, handle)
+        gpu = self.runtime.gpu
+        if gpu is not None:
+            out = gpu.output(out, (handle._num_tokens, handle._plan.hidden))
+        else:
+            out = _flat_combine.output(out, handle)
         request = _flat_combine.Request(
             y,
             active_ranks,
@@ -193,6 +186,8 @@ class FlatCalls:
             out,
             phase_for(async_finish, return_recv_hook),
         )
+        if gpu is not None:
+            return gpu.combine_flat(handle, request, How(async_finish, return_recv_hook))
         operation = _flat_combine.run(self.runtime, handle, request)
         event, hook = completion(operation, async_finish, return_recv_hook, (y, out))
         return out, event, hook
@@ -211,11 +206,12 @@ def _check_cached(
         raise _check.refuse("topk_idx and topk_weights", "tensors", "None with a handle")
     if num_experts != handle._plan.num_experts:
         raise _check.refuse("num_experts", num_experts, f"the handle's {handle._plan.num_experts}")
-    _check.tensor("x", x, torch.bfloat16, (handle._num_tokens, None))
+    place = None if runtime.gpu is None else runtime.gpu.place
+    _check.tensor("x", x, torch.bfloat16, (handle._num_tokens, None), place)
 
 
 def _run(runtime: Runtime, request: Request, copy: bool) -> tuple[FlatHandle, FlatRows]:
-    plan = _checked_plan(runtime, request)
+    plan = checked_plan(runtime, request)
     active = _check.active_ranks(request.active_ranks, runtime.num_ranks)
     runtime.refuse_closed()
     raw = abi.mw_dispatch_result_t(abi.SIZE_OF[abi.mw_dispatch_result_t])
@@ -225,7 +221,7 @@ def _run(runtime: Runtime, request: Request, copy: bool) -> tuple[FlatHandle, Fl
     # The caller may overwrite its own; a later dispatch may ask for this routing.
     routing = request.topk_idx.clone() if request.topk_weights is not None else request.topk_idx
     args = plan.args.take()
-    _fill(args, request, active, rows, raw)
+    fill(args, request, active, rows, raw)
     operation = None
     try:
         borrowed = (request, rows, raw)
@@ -239,63 +235,3 @@ def _run(runtime: Runtime, request: Request, copy: bool) -> tuple[FlatHandle, Fl
             runtime.lib.handle_release(raw.handle)
         raise
     return FlatHandle(runtime, raw, operation, plan, rows, routing), rows
-
-
-def _checked_plan(runtime: Runtime, request: Request) -> FlatPlan:
-    """The plan, if every argument but ``active_ranks`` is right."""
-    name = "num_max_dispatch_tokens_per_rank"
-    num_max = _check.integer(name, request.num_max_tokens, 1, _check.MAX_TOKENS)
-    experts = _check.experts(request.num_experts, runtime.num_ranks)
-    _check.tensor("x", request.x, torch.bfloat16, (None, None))
-    num_tokens, hidden = request.x.shape
-    flags = request.flags
-    fp8, ue8m0 = bool(flags & abi.MW_DISPATCH_FP8), bool(flags & abi.MW_DISPATCH_UE8M0)
-    _check.scales(fp8, bool(flags & abi.MW_DISPATCH_ROUND_SCALE), ue8m0)
-    _check.hidden(hidden, fp8, ue8m0)
-    _check.tokens(num_tokens, num_max)
-    _check.tensor("topk_idx", request.topk_idx, torch.int64, (num_tokens, None))
-    num_topk = request.topk_idx.shape[1]
-    _check.topk(num_topk)
-    if not flags & abi.MW_DISPATCH_BARE:
-        shape = (num_tokens, num_topk)
-        _check.tensor("topk_weights", request.topk_weights, torch.float32, shape)
-    _check.timeout(request.timeout_us)
-    extras = _extras(request.extra, num_tokens)
-    key = (hidden, num_topk, num_max, experts, flags & FORMAT_FLAGS, extras)
-    return runtime.flat_plans.of(key)
-
-
-def _extras(given: tuple[torch.Tensor, ...], num_tokens: int) -> tuple[Extra, ...]:
-    _check.num_extras("extra", len(given))
-    found = []
-    for at, tensor in enumerate(given):
-        name = f"extra[{at}]"
-        _check.along(name, tensor, num_tokens)
-        found.append((tensor.dtype, tuple(tensor.shape[1:])))
-        size = row_bytes(found[-1])
-        if not 1 <= size <= abi.MW_MAX_EXTRA_BYTES:
-            raise _check.refuse(name, f"{size} bytes per token", f"1 to {abi.MW_MAX_EXTRA_BYTES}")
-    return tuple(found)
-
-
-def _fill(
-    args: abi.mw_dispatch_args_t,
-    request: Request,
-    active: tuple[int, int],
-    rows: FlatRows,
-    raw: abi.mw_dispatch_result_t,
-) -> None:
-    weights = request.topk_weights
-    args.flags = request.flags
-    args.x = request.x.data_ptr()
-    args.topk_idx = request.topk_idx.data_ptr()
-    args.topk_weights = 0 if weights is None else weights.data_ptr()
-    for at, tensor in enumerate(request.extra):
-        args.extra[at] = tensor.data_ptr()
-    args.num_tokens = request.x.shape[0]
-    args.active_ranks, args.num_active_ranks = active
-    args.timeout_us = request.timeout_us
-    args.phase = request.phase
-    args.recv_count = rows.counts.data_ptr()
-    args.layout_range = rows.layout.data_ptr()
-    args.result = addressof(raw)

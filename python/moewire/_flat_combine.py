@@ -43,16 +43,17 @@ def run(runtime: Runtime, handle: FlatHandle, request: Request) -> Operation:
     plan = handle._plan
     _check.outputs(request.y, plan.output_dtype, (handle.num_recv_tokens, plan.hidden), "y")
     args = combine_args.take()
-    _fill(args, request, handle, active)
+    fill(args, request, handle, active)
     operation = start(runtime, runtime.lib.buffer_combine, args, request.phase, (request, handle))
     combine_args.give_back(args)
     handle._combined = True
     return operation
 
 
-def _fill(
+def fill(
     args: abi.mw_combine_args_t, request: Request, handle: FlatHandle, active: tuple[int, int]
 ) -> None:
+    """Everything but the struct's size and the slice; ``active``: address and length."""
     args.flags = abi.MW_COMBINE_FLAT | (abi.MW_COMBINE_ZERO_COPY if request.zero_copy else 0)
     args.handle = handle._id
     args.x = request.y.data_ptr()

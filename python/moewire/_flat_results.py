@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 import torch
 
@@ -10,14 +11,13 @@ from . import _abi as abi
 from ._check import FP8_BLOCK, UE8M0_PACK
 from ._flat_plan import FlatPlan
 from ._memory import Mapping
-from ._operation import Operation
 from ._results import RecvX
 from ._runtime import Runtime
 from .event import EventOverlap, Hook
-from .handle import Held
+from .handle import Driven, Held
 
 
-class _Tensors(NamedTuple):
+class Tensors(NamedTuple):
     """All that a row has; beyond the rows received it is undefined."""
 
     data: torch.Tensor  # bf16 or float8_e4m3fn [R*M, H]
@@ -27,56 +27,67 @@ class _Tensors(NamedTuple):
     topk_weights: torch.Tensor | None  # float32 [R*M, K]
     extra: tuple[torch.Tensor, ...]  # [R*M, ...]
 
-    def first(self, num_rows: int, copy: bool) -> _Tensors:
-        """The first rows: views that nobody else holds, or copies."""
+    def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Tensors:
+        """The same of what ``change`` makes of each."""
 
-        def cut(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor[:num_rows].clone() if copy else tensor[:num_rows]
-
-        def cut_if(tensor: torch.Tensor | None) -> torch.Tensor | None:
-            return None if tensor is None else cut(tensor)
+        def change_if(tensor: torch.Tensor | None) -> torch.Tensor | None:
+            return None if tensor is None else change(tensor)
 
         data, scales, src_info, topk_idx, topk_weights, extra = self
-        return _Tensors(
-            cut(data),
-            cut_if(scales),
-            cut(src_info),
-            cut_if(topk_idx),
-            cut_if(topk_weights),
-            tuple(cut(one) for one in extra),
+        return Tensors(
+            change(data),
+            change_if(scales),
+            change(src_info),
+            change_if(topk_idx),
+            change_if(topk_weights),
+            tuple(change(one) for one in extra),
         )
 
+    def parts(self) -> list[torch.Tensor]:
+        """Those that there are."""
+        alone = (self.data, self.scales, self.src_info, self.topk_idx, self.topk_weights)
+        return [part for part in (*alone, *self.extra) if part is not None]
 
-def _views(mapping: Mapping, raw: abi.mw_dispatch_result_t, plan: FlatPlan) -> _Tensors:
+    def first(self, num_rows: int, copy: bool) -> Tensors:
+        """The first rows: views that nobody else holds, or copies."""
+        return self.each(lambda tensor: tensor[:num_rows].clone() if copy else tensor[:num_rows])
+
+
+def _views(mapping: Mapping, raw: abi.mw_dispatch_result_t, plan: FlatPlan) -> Tensors:
     """Views of the workspace: made once per slab and plan, no copy."""
     key = (raw.recv_x, plan)
-    found: _Tensors | None = mapping.find(key)
+    found: Tensors | None = mapping.find(key)
     if found is None:
-        found = _make(mapping, raw, plan)
+        found = make_views(mapping.view, raw, plan)
         mapping.keep(key, found)
     return found
 
 
-def _make(mapping: Mapping, raw: abi.mw_dispatch_result_t, plan: FlatPlan) -> _Tensors:
+# A tensor over the workspace: address, shape, dtype.
+View: TypeAlias = Callable[[int, tuple[int, ...], torch.dtype], torch.Tensor]
+
+
+def make_views(view: View, raw: abi.mw_dispatch_result_t, plan: FlatPlan) -> Tensors:
+    """All that there is room for, [R*M, ...]."""
     num_rows, hidden = plan.rows
     dtype = torch.float8_e4m3fn if plan.fp8 else torch.bfloat16
     scales = topk_idx = topk_weights = None
     if plan.fp8:  # contiguous as [H/128, R*M], as in the packed form
         words = hidden // (FP8_BLOCK * UE8M0_PACK if plan.ue8m0 else FP8_BLOCK)
         kind = torch.int32 if plan.ue8m0 else torch.float32
-        scales = mapping.view(raw.recv_scales, (words, num_rows), kind).t()
+        scales = view(raw.recv_scales, (words, num_rows), kind).t()
     if not plan.bare:
         shape = (num_rows, plan.num_topk)
-        topk_idx = mapping.view(raw.recv_topk_idx, shape, torch.int64)
-        topk_weights = mapping.view(raw.recv_topk_weights, shape, torch.float32)
-    return _Tensors(
-        mapping.view(raw.recv_x, plan.rows, dtype),
+        topk_idx = view(raw.recv_topk_idx, shape, torch.int64)
+        topk_weights = view(raw.recv_topk_weights, shape, torch.float32)
+    return Tensors(
+        view(raw.recv_x, plan.rows, dtype),
         scales,
-        mapping.view(raw.src_info, (num_rows,), torch.int32),
+        view(raw.src_info, (num_rows,), torch.int32),
         topk_idx,
         topk_weights,
         tuple(
-            mapping.view(raw.recv_extra[at], (num_rows, *shape), dtype)
+            view(raw.recv_extra[at], (num_rows, *shape), dtype)
             for at, (dtype, shape) in enumerate(plan.extra)
         ),
     )
@@ -95,7 +106,10 @@ class FlatRows:
         self.counts = torch.empty_like(plan.counts)  # written by the library
         self.layout = torch.empty_like(plan.layout)  # written by the library
         self.num_rows = 0
-        self.tensors: _Tensors | None = None
+        self.tensors: Tensors | None = None
+
+    def wait(self) -> None:
+        """What is known once the receive phase has ended is known behind it."""
 
     def fill(self) -> None:
         """Called when the results are complete, and before they can be released."""
@@ -117,7 +131,7 @@ class FlatHandle(Held):
         self,
         runtime: Runtime,
         raw: abi.mw_dispatch_result_t,
-        operation: Operation,
+        operation: Driven,
         plan: FlatPlan,
         rows: FlatRows,
         topk_idx: torch.Tensor,
@@ -134,6 +148,7 @@ class FlatHandle(Held):
     def num_recv_tokens(self) -> int:
         """N, the number of rows received. Finishes the receive phase."""
         self.finish()
+        self._rows.wait()
         return self._rows.num_rows
 
     @property
@@ -143,6 +158,7 @@ class FlatHandle(Held):
         Finishes the receive.
         """
         self.finish()
+        self._rows.wait()
         return self._rows.layout.clone()
 
 
@@ -168,9 +184,10 @@ class FlatReceived:
         """Drops the tensors, for who keeps only the handle, to route by it again."""
         self._rows.tensors = None
 
-    def _tensors(self) -> _Tensors:
+    def _tensors(self) -> Tensors:
         if self._rows.tensors is None:
             self.handle.finish()
+            self._rows.wait()
         assert self._rows.tensors is not None
         return self._rows.tensors
 

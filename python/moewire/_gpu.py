@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import _abi as abi
-from . import _check, _combine, _dispatch, _torch_cuda
+from . import _check, _combine, _dispatch, _gpu_flat, _torch_cuda
 from ._gpu_handle import GpuHandle
 from ._gpu_operation import Launched
 from ._gpu_streams import Streams
@@ -22,14 +22,11 @@ from .event import EventOverlap, Hook, How, StreamEvent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from . import _flat_combine, _flat_request
+    from ._flat_results import FlatHandle, FlatReceived
     from ._plan import Plan
     from ._runtime import Runtime
     from .handle import Handle
-
-_NOT_HERE = {
-    abi.MW_DISPATCH_MORE: "more",
-    abi.MW_DISPATCH_PRE_REDUCE: "pre_reduce",
-}
 
 
 class Gpu:
@@ -37,17 +34,23 @@ class Gpu:
 
     def __init__(self, runtime: Runtime, ordinal: int) -> None:
         self._runtime = runtime
+        self.num_ranks = runtime.num_ranks
         self.place = _torch_cuda.place(ordinal)
         self.streams = Streams(self.place)
         self._views: OrderedDict[object, Any] = OrderedDict()
         self._lock = threading.Lock()
         self._owner: Owner | None = None
 
+    @property
+    def runtime(self) -> Runtime:
+        """Whose operations these are."""
+        return self._runtime
+
     def close(self) -> None:
         """Forgets every view; tensors that are still held keep the memory."""
         with self._lock:
             self._views.clear()
-        self._owner = None
+            self._owner = None
 
     def dispatch(
         self, request: _dispatch.Request, how: How, copy_outputs: bool
@@ -64,12 +67,12 @@ class Gpu:
         args.phase, args.stream = how.phase, place.handle(stream)
         operation = None
         try:
-            op = self._launch(runtime.lib.buffer_dispatch, args, stream)
+            op = self.launch(runtime.lib.buffer_dispatch, args, stream)
             operation = Launched(runtime, self.streams, stream, op, (request, outputs))
             plan.args.give_back(args)
             return self._received(plan, request, outputs, operation, how, stream, copy_outputs)
         except BaseException:
-            self._give_up(outputs[2], stream, operation)
+            self.give_up(outputs[2], stream, operation)
             raise
 
     def _outputs(self, plan: Plan, stream: Any) -> _dispatch.Outputs:
@@ -80,7 +83,20 @@ class Gpu:
         raw = abi.mw_dispatch_result_t(abi.SIZE_OF[abi.mw_dispatch_result_t])
         return recv_count, layout, raw
 
-    def _launch(self, call: Callable[..., int], args: Any, stream: Any) -> abi.mw_op_t:
+    def dispatch_flat(
+        self, request: _flat_request.Request, how: How, copy_outputs: bool
+    ) -> FlatReceived:
+        """``Buffer.dispatch_flat``."""
+        _refuse_more(request.flags)
+        return _gpu_flat.dispatch(self, request, how, copy_outputs)
+
+    def combine_flat(
+        self, handle: FlatHandle, request: _flat_combine.Request, how: How
+    ) -> tuple[torch.Tensor, EventOverlap, Hook | None]:
+        """``Buffer.combine_flat``."""
+        return _gpu_flat.combine(self, handle, request, how)
+
+    def launch(self, call: Callable[..., int], args: Any, stream: Any) -> abi.mw_op_t:
         op = abi.mw_op_t()
         with self.streams.lock:
             self.streams.order(stream)
@@ -109,11 +125,18 @@ class Gpu:
         items = (src_info, layout, plan.num_max_tokens, plan.hidden, plan.num_experts)
         handle = GpuHandle(items, self._runtime, raw, operation, plan, request.x.shape[0])
         handle._stream, handle._captured = stream, self.place.capturing(stream)
-        kept = (request.x, request.topk_idx, request.active_ranks, recv_count, layout)
-        event, hook = self._completion(operation, how, stream, kept, made)
+        kept = (
+            request.x,
+            request.topk_idx,
+            request.topk_weights,
+            request.active_ranks,
+            recv_count,
+            layout,
+        )
+        event, hook = self.completion(operation, how, stream, kept, made)
         return recv_x, recv_count, handle, event, hook
 
-    def _give_up(
+    def give_up(
         self, raw: abi.mw_dispatch_result_t, stream: Any, operation: Launched | None
     ) -> None:
         """Peers must not wait for a dispatch of which the caller got no handle."""
@@ -129,9 +152,7 @@ class Gpu:
             return self._runtime.lib.handle_release_on(handle, self.place.handle(stream))
 
     def _plan(self, request: _dispatch.Request) -> Plan:
-        for flag, name in _NOT_HERE.items():
-            if request.flags & flag:
-                raise UnsupportedError(f"{name}: not on CUDA yet; leave it False")
+        _refuse_more(request.flags)
         key = _dispatch.check_request(request, self._runtime.num_ranks, self.place)
         return self._runtime.plans.of(key)
 
@@ -148,7 +169,7 @@ class Gpu:
         args = combine_args.take()
         _combine.fill(args, request, handle, active)
         args.phase, args.stream = how.phase, place.handle(stream)
-        op = self._launch(runtime.lib.buffer_combine, args, stream)
+        op = self.launch(runtime.lib.buffer_combine, args, stream)
         args.stream = 0  # structs serve buffers on the CPU, too
         combine_args.give_back(args)
         handle._combined = True
@@ -160,7 +181,7 @@ class Gpu:
             request.active_ranks,
             request.out,
         )
-        event, hook = self._completion(operation, how, stream, kept, (request.out,))
+        event, hook = self.completion(operation, how, stream, kept, (request.out,))
         return request.out, event, hook
 
     def output(self, out: torch.Tensor | None, shape: tuple[int, int]) -> torch.Tensor:
@@ -170,13 +191,13 @@ class Gpu:
         _check.tensor("out", out, torch.bfloat16, shape, self.place)
         return out
 
-    def combine_buffer(self, handle: Handle) -> torch.Tensor:
+    def combine_buffer(self, handle: Handle | FlatHandle) -> torch.Tensor:
         """``Buffer.get_next_combine_buffer``."""
         address = self._runtime.combine_buffer(handle._id, -1)
         plan = handle._plan
-        return self._view(address, plan.rows, plan.output_dtype).detach()
+        return self.view(address, plan.rows, plan.output_dtype).detach()
 
-    def _completion(
+    def completion(
         self,
         operation: Launched,
         how: How,
@@ -192,32 +213,51 @@ class Gpu:
             self.place.keep(tensor, stream)
         for tensor in outputs:
             self.place.keep(tensor, self.place.stream())
-        event = StreamEvent(self.place, self.place.record(stream), outputs)
+        event = StreamEvent(self.place, stream, outputs)
         return EventOverlap(event, kept), hook
+
+    def own(self, raw: abi.mw_dispatch_result_t) -> Owner:
+        """Keeps the workspace for the views of it; who makes some after ``close`` keeps it."""
+        owner = self._owner
+        if owner is None:
+            owner = self._owner = Owner(self._runtime.lib, raw.memory.id)
+        return owner
 
     def _rows(self, raw: abi.mw_dispatch_result_t, plan: Plan) -> Rows:
         local, num_rows, hidden = plan.rows
-        if self._owner is None:
-            self._owner = Owner(self._runtime.lib, raw.memory.id)
-        data = self._view(
-            raw.recv_x, plan.rows, torch.float8_e4m3fn if plan.fp8 else torch.bfloat16
-        )
-        src_info = self._view(raw.src_info, (local, num_rows), torch.int32)
+        self.own(raw)
+        data = self.view(raw.recv_x, plan.rows, torch.float8_e4m3fn if plan.fp8 else torch.bfloat16)
+        src_info = self.view(raw.src_info, (local, num_rows), torch.int32)
         if not plan.fp8:
             return Rows(data, None, src_info)
         block = _check.FP8_BLOCK * (_check.UE8M0_PACK if plan.ue8m0 else 1)
         shape = (local, hidden // block, num_rows)
         kind = torch.int32 if plan.ue8m0 else torch.float32
-        return Rows(data, self._view(raw.recv_scales, shape, kind).transpose(1, 2), src_info)
+        return Rows(data, self.view(raw.recv_scales, shape, kind).transpose(1, 2), src_info)
 
-    def _view(self, address: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Made once per place and shape; keeps the memory, whatever becomes of the buffer."""
+    def view(
+        self,
+        address: int,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        owner: Owner | None = None,
+    ) -> torch.Tensor:
+        """Made once per place and shape; keeps the memory, whatever becomes of the buffer.
+
+        ``owner``: for views that may be made after ``close``, which are then made each time.
+        """
         key = (address, shape, dtype)
         view: torch.Tensor | None = self._views.get(key)
         if view is None:
-            view = self.place.view(address, shape, dtype, self._owner)
+            view = self.place.view(address, shape, dtype, owner or self._owner)
             with self._lock:
-                self._views[key] = view
+                if self._owner is not None:
+                    self._views[key] = view
                 while len(self._views) > 4 * MAX_KEPT:
                     self._views.popitem(last=False)
         return view
+
+
+def _refuse_more(flags: int) -> None:
+    if flags & abi.MW_DISPATCH_MORE:
+        raise UnsupportedError("more: not on CUDA yet; leave it False")

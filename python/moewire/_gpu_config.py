@@ -21,7 +21,7 @@ CODE_VARIABLE = "MOEWIRE_TEST_CUDA_CODE"
 
 def native(given: str | torch.device | None) -> dict[str, int | bytes]:
     """Fields of ``mw_config_t``; None is the CPU."""
-    kind, index = _device("cpu" if given is None else given)
+    kind, index = parsed("cpu" if given is None else given)
     if kind == "cpu":
         return {}
     from . import _torch_cuda  # torch is heavy, and most buffers need none of it
@@ -35,7 +35,8 @@ def native(given: str | torch.device | None) -> dict[str, int | bytes]:
     }
 
 
-def _device(value: Any) -> tuple[str, int | None]:
+def parsed(value: Any) -> tuple[str, int | None]:
+    """Kind and number of a device, or a refusal."""
     kind, index = getattr(value, "type", None), getattr(value, "index", None)
     if isinstance(value, str):
         kind, colon, number = value.partition(":")
@@ -45,6 +46,12 @@ def _device(value: Any) -> tuple[str, int | None]:
     if kind not in ("cpu", "cuda"):
         raise refuse("device", repr(value), _ALLOWED)
     return kind, index
+
+
+def refuse_unsized(device: Any, name: str, num_bytes: int, hint: str) -> None:
+    """On CUDA the memory is there from the beginning, so its size has to be given."""
+    if not num_bytes and parsed(device)[0] == "cuda":
+        raise refuse(name, "0", f"on CUDA what {hint} gives")
 
 
 def _code() -> bytes:

@@ -1,15 +1,16 @@
-"""The handle of a dispatch on CUDA, which is released when a stream comes to it."""
+"""The handles of dispatches on CUDA, which are released when a stream comes to it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from . import _abi as abi
+from ._flat_results import FlatHandle
 from .errors import UnsupportedError
-from .handle import Handle
+from .handle import Handle, Held
 
 
-class GpuHandle(Handle):
+class OnStream(Held):
     """``release()`` takes effect behind what the current stream has so far.
 
     A handle that is dropped unused is released on the stream of its dispatch.
@@ -40,3 +41,11 @@ class GpuHandle(Handle):
         status = gpu.release(self._result.handle, self._stream)
         self._operation.abandon()  # which would release on its own stream
         return status
+
+
+class GpuHandle(OnStream, Handle):
+    """Of ``dispatch``."""
+
+
+class GpuFlatHandle(OnStream, FlatHandle):
+    """Of ``dispatch_flat``."""

@@ -30,11 +30,16 @@ class Streams:
         current = self.place.stream()
         if not aside:
             return current
+        side = self.side()
+        self.place.follow(side, current)
+        return side
+
+    def side(self) -> Any:
+        """The buffer's own stream."""
         with self.lock:
             if self._side is None:
                 self._side = self.place.side()
-        self.place.follow(self._side, current)
-        return self._side
+            return self._side
 
     def order(self, stream: Any) -> None:
         """Puts what comes next on ``stream`` behind the last operation; under ``lock``."""

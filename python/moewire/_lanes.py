@@ -24,7 +24,8 @@ def num_lanes(num_topk: int) -> int:
 def nothing(topk_idx: torch.Tensor, hidden: int) -> torch.Tensor:
     """bf16 [T, H + num_lanes(K)] of zeros, for a dispatch that only finds out where rows go."""
     num_tokens, num_topk = topk_idx.shape
-    return torch.zeros((num_tokens, hidden + num_lanes(num_topk)), dtype=torch.bfloat16)
+    shape = num_tokens, hidden + num_lanes(num_topk)
+    return torch.zeros(shape, dtype=torch.bfloat16, device=topk_idx.device)
 
 
 def with_routing(
@@ -32,11 +33,12 @@ def with_routing(
 ) -> torch.Tensor:
     """bf16 [T, H + num_lanes(K)]: rows [T, H], then ids [T, K] and weights [T, K], bit for bit."""
     num_topk = topk_idx.shape[1]
+    lanes = rows.view(torch.int16)
     parts = [
-        rows.view(torch.int16),
+        lanes,
         topk_idx.to(torch.int32).view(torch.int16),
         topk_weights.contiguous().view(torch.int16),
-        torch.zeros((rows.shape[0], num_lanes(num_topk) - 4 * num_topk), dtype=torch.int16),
+        lanes.new_zeros((rows.shape[0], num_lanes(num_topk) - 4 * num_topk)),
     ]
     return torch.cat(parts, dim=1).view(torch.bfloat16)
 

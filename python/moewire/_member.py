@@ -48,21 +48,23 @@ class Member:
         timeout_us = _check.integer("connect_timeout_us", options.connect_timeout_us, -1, 1 << 62)
         taking_part = _check.ranks("members", options.members, self.group_size, self.rank)
         ordered = abi.MW_CONFIG_DETERMINISTIC if options.deterministic else 0
+        tuning = dict(_tuning.native(Tuning()) if options.tuning is None else options.tuning)
+        asked = int(tuning.pop("flags"))
         self.runtime = Runtime(
             rank=self.rank,
             num_ranks=self.group_size,
             num_bytes=self.num_ep_buffer_bytes,
             num_slots=self.num_slots,
             vector_width=_check.integer("vector_width", options.vector_width, -1, 64),
-            flags=ordered | _flags_from_environment(),
+            flags=ordered | asked | _flags_from_environment(),
             slow_after_us=_check.integer("slow_after_us", options.slow_after_us, -1, 1 << 62),
-            tuning=_tuning.native(Tuning()) if options.tuning is None else options.tuning,
+            tuning=tuning,
         )
-        self._finalizer = weakref.finalize(self, self.runtime.close)
+        self._finalizer = weakref.finalize(self, self.runtime.abandon)
         try:
             meeting.construct(self.runtime, taking_part, timeout_us)
         except BaseException:
-            self.close()
+            self._finalizer()
             raise
 
     def update_ep_member(
@@ -155,9 +157,12 @@ class Member:
     def close(self) -> None:
         """Leaves the group and frees the workspace; peers that wait are told. Idempotent.
 
-        Tensors over the workspace stay readable, with stale numbers.
+        Tensors over the workspace stay readable, with stale numbers. On CUDA it raises while the
+        device works for the buffer, or another process has its memory open: call it again, or
+        drop the buffer, which tries once more.
         """
-        self._finalizer()
+        self.runtime.close()
+        self._finalizer.detach()
 
     def __enter__(self) -> Self:
         return self
@@ -172,5 +177,4 @@ def _flags_from_environment() -> int:
     record = os.environ.get("MOEWIRE_RECORD", "1") not in ("", "0")
     flags = abi.MW_CONFIG_DEBUG_FILL if debug else 0
     flags |= 0 if record else abi.MW_CONFIG_NO_RECORD
-    flags |= 0 if os.environ.get("MOEWIRE_RDMA_DC", "0") in ("", "0") else abi.MW_CONFIG_RDMA_DC
     return flags | (abi.MW_CONFIG_TEST_CORRUPT_COMBINE if corrupt else 0)

@@ -49,13 +49,14 @@ class Reach(TypedDict, total=False):
     rdma_devices: str
     rdma_gid: str | int
     rdma_near: str
+    rdma_dc: bool
     tcp_zero_copy: Literal["auto", "on", "off"]
 
 
 def native(reach: dict[str, Any]) -> dict[str, int | bytes]:
     """Takes the arguments of ``Reach`` out of a dictionary; refuses what is not possible.
 
-    What is not given comes from the environment. Texts are bytes.
+    What is not given comes from the environment. Texts are bytes; "flags" has bits to be added.
     """
     key_file = _key_file(reach.pop("key_file", None))
     keys = b"" if key_file else _keys()
@@ -71,6 +72,7 @@ def native(reach: dict[str, Any]) -> dict[str, int | bytes]:
             "silent_after_us", reach.pop("silent_after_us", 0), 0, MAX_SILENT_US
         ),
         **{name: _text(name, reach) for name in RDMA},
+        "flags": abi.MW_CONFIG_RDMA_DC if _dc(reach.pop("rdma_dc", None)) else 0,
         "tcp_zero_copy": _choice(
             "tcp_zero_copy", reach, "MOEWIRE_TCP_ZERO_COPY", ZERO_COPIES, "auto"
         ),
@@ -105,6 +107,19 @@ def rdma_text(name: str, value: object) -> bytes:
     if not isinstance(value, str):
         raise refuse(name, repr(value), RDMA[name])
     return value.encode()
+
+
+def _dc(given: object) -> bool:
+    if given is None:
+        return os.environ.get("MOEWIRE_RDMA_DC", "0") not in ("", "0")
+    return yes_or_no("rdma_dc", given)
+
+
+def yes_or_no(name: str, value: object) -> bool:
+    """``value``, which is nothing but a bool."""
+    if not isinstance(value, bool):
+        raise refuse(name, repr(value), "True, False")
+    return value
 
 
 def _choice(

@@ -28,19 +28,21 @@ class ReceivedRows(NamedTuple):
 
     @classmethod
     def of(cls, handle: Handle) -> ReceivedRows:
-        """What ``handle`` received; its receive phase must be over."""
+        """What ``handle`` received; its receive phase must be over. On CUDA the host waits."""
         src_info, layout, num_max_tokens, _, _ = handle
         num_ranks = layout.shape[1]
         rows_of = layout & _COUNT_MASK  # [L, R]
-        counts = rows_of.flatten()
-        blocks = torch.repeat_interleave(counts)  # expert * R + source, of each row
+        numbers: list[int] = rows_of.sum(1).tolist()
+        counts, total = rows_of.flatten(), sum(numbers)
+        # expert * R + source, of each row
+        blocks = torch.repeat_interleave(counts, output_size=total)
         ends = counts.cumsum(0)
-        offsets = torch.arange(blocks.numel()) - (ends - counts)[blocks]
+        offsets = torch.arange(total, device=layout.device) - (ends - counts)[blocks]
         begins = (layout >> 32).flatten()[blocks]
         positions = blocks // num_ranks * (num_ranks * num_max_tokens) + begins + offsets
         tokens = src_info.flatten()[positions]
         keys, order = (blocks * num_max_tokens + tokens).sort()
-        return cls(positions[order], keys, rows_of.sum(1).tolist())
+        return cls(positions[order], keys, numbers)
 
     @classmethod
     def of_flat(cls, received: FlatReceived, num_max_tokens: int) -> ReceivedRows:
@@ -57,7 +59,7 @@ class ReceivedRows(NamedTuple):
     def find(self, keys: torch.Tensor) -> torch.Tensor:
         """Where rows with these keys are, int64 [n]: indices into ``positions``, -1 for none."""
         if torch.equal(keys, self.keys):
-            return torch.arange(keys.numel())
+            return torch.arange(keys.numel(), device=keys.device)
         if not self.keys.numel():
             return torch.full_like(keys, -1)
         found = torch.searchsorted(self.keys, keys).clamp_(max=self.keys.numel() - 1)

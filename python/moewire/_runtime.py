@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 import time
@@ -52,7 +53,7 @@ class Runtime:
         self.lib = library()
         self.id = abi.mw_buffer_t()
         self.gpu: Gpu | None = None
-        self.closed = False
+        self.closed = self._freed = False
         self.num_ranks = num_ranks
         self.plans = Plans(num_ranks, Plan)
         self.flat_plans = Plans(num_ranks, FlatPlan)
@@ -81,7 +82,7 @@ class Runtime:
         try:
             return Gpu(self, ordinal)
         except BaseException:
-            self.close()
+            self.abandon()
             raise
 
     def metadata(self) -> bytes:
@@ -102,7 +103,7 @@ class Runtime:
             while worker.is_alive():
                 worker.join(SLICE_US / 1e6)
         except BaseException:
-            self.close()
+            self.abandon()
             worker.join()
             raise
         if failures:
@@ -140,14 +141,26 @@ class Runtime:
         return members
 
     def close(self) -> None:
-        """Leaves the group and frees the buffer. Closing twice does nothing."""
-        if self.closed or self.lib.forked:
+        """Leaves the group and frees the buffer. Once that is done it does nothing.
+
+        A device may not be able to: then it raises, and may be called again.
+        """
+        if self._freed or self.lib.forked:
             return
-        self.closed = True
-        self._mappings.clear()
-        if self.gpu is not None:
-            self.gpu.close()
-        self.lib.buffer_close(self.id)
+        first, self.closed = not self.closed, True
+        if first:
+            self._mappings.clear()
+            if self.gpu is not None:
+                self.gpu.close()
+        status = self.lib.buffer_close(self.id)
+        if status < 0 and status != abi.MW_ERR_HANDLE and self.gpu is not None:
+            raise self.error(status)
+        self._freed = True
+
+    def abandon(self) -> None:
+        """``close`` for who can do nothing about its failure."""
+        with contextlib.suppress(MoewireError):
+            self.close()
 
     def refuse_closed(self) -> None:
         """Raises ``ClosedError`` after ``close``."""

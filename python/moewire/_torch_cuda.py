@@ -27,6 +27,9 @@ class Place(Protocol):
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A new tensor for the current stream."""
 
+    def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """A new tensor on the host, which the device may write to while nobody waits."""
+
     def view(
         self, address: int, shape: tuple[int, ...], dtype: torch.dtype, owner: object
     ) -> torch.Tensor:
@@ -52,6 +55,9 @@ class Place(Protocol):
 
     def wait(self, stream: Any, event: Any) -> None:
         """Makes a stream wait for an event."""
+
+    def finish(self, stream: Any) -> None:
+        """Waits until the device has come to the end of a stream."""
 
     def capturing(self, stream: Any) -> bool:
         """Whether a stream's work is being recorded into a graph."""
@@ -96,6 +102,9 @@ class TorchCuda:
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device=self._device)
 
+    def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, pin_memory=True)
+
     def view(
         self, address: int, shape: tuple[int, ...], dtype: torch.dtype, owner: object
     ) -> torch.Tensor:
@@ -129,6 +138,9 @@ class TorchCuda:
     def wait(self, stream: Any, event: Any) -> None:
         stream.wait_event(event)
 
+    def finish(self, stream: Any) -> None:
+        stream.synchronize()
+
     def capturing(self, stream: Any) -> bool:
         with torch.cuda.stream(stream):
             return bool(torch.cuda.is_current_stream_capturing())
@@ -140,8 +152,24 @@ class TorchCuda:
 place: Callable[[int], Place] = TorchCuda
 
 
+def current() -> int | None:
+    """The ordinal of torch's current CUDA device; None where torch has none."""
+    return torch.cuda.current_device() if torch.cuda.is_available() else None
+
+
+def chosen(device: str | torch.device | None) -> str | torch.device:
+    """Where a client of a library that knows GPUs alone expects its buffer, unless it says so.
+
+    On torch's current CUDA device; on the CPU where there is none.
+    """
+    if device is not None:
+        return device
+    ordinal = current()
+    return "cpu" if ordinal is None else f"cuda:{ordinal}"
+
+
 def ordinal_of(index: int | None) -> int:
     """Of ``torch.device("cuda")`` it is the current device's."""
     if index is not None:
         return index
-    return torch.cuda.current_device() if torch.cuda.is_available() else 0
+    return current() or 0

@@ -30,6 +30,9 @@ same ``out``. A rank without tokens, without rows, or whose ``x`` needs no gradi
 any other: its results require gradients, too. It must call ``backward`` as the others do, for
 example on ``out.sum()``. ``torch.no_grad`` must be on everywhere or nowhere.
 
+With a buffer on CUDA all tensors are of its device, each dispatch and backward waits on the host
+for the number of rows, and the flat form is refused (docs/training.md; never run on a GPU).
+
 A lost rank contributes nothing. One that is lost between forward and backward contributes no
 gradient and gets none; ``active_ranks`` tells. A step in which ranks were lost should be thrown
 away. docs/training.md has all of it.
@@ -49,7 +52,15 @@ from ._autograd_flat import (
     dispatch_flat,
     get_flat_buffer_size_hint,
 )
-from ._backward import Call, Returning, check_inputs, lanes_hint, new_anchor
+from ._backward import (
+    Call,
+    Returning,
+    check_inputs,
+    lanes_hint,
+    new_anchor,
+    place_of,
+    refuse_capture,
+)
 from ._rows import ReceivedRows
 from .buffer import Buffer
 from .handle import Handle
@@ -131,6 +142,7 @@ class _Call(Call[Handle]):
 
     def send(self, rows: torch.Tensor, topk_idx: torch.Tensor) -> Returning[Handle]:
         """The first half of a backward."""
+        refuse_capture(self.buffer)
         recv_x, handle = self.dispatch(rows, topk_idx)
         return Returning(recv_x, handle, ReceivedRows.of(handle))
 
@@ -158,7 +170,9 @@ class Routing:
         self._handle = handle
         self._received = ReceivedRows.of(handle)
         self.counts = self._received.counts
-        self.peers_have_more = handle.peers_have_more
+        # On CUDA nobody can: ``more`` is refused there.
+        on_cuda = place_of(self._call.buffer) is not None
+        self.peers_have_more = False if on_cuda else handle.peers_have_more
         return self._received
 
 
@@ -206,7 +220,7 @@ def dispatch(
     )
     call.check_size("get_ep_buffer_size_hint", need)
     routing = Routing(call, topk_idx, topk_weights.detach())
-    rows, routing._link = _Dispatch.apply(new_anchor(), x, topk_weights, topk_idx, routing, more)
+    rows, routing._link = _Dispatch.apply(new_anchor(x), x, topk_weights, topk_idx, routing, more)
     return rows, routing
 
 
@@ -224,8 +238,9 @@ def combine(y: torch.Tensor, routing: Routing) -> torch.Tensor:
         raise _check.refuse("routing", type(routing).__name__, "what dispatch returned")
     if routing._handle is None:
         raise _check.refuse("routing", "one that was combined", "each once")
+    refuse_capture(routing._call.buffer)
     shape = (sum(routing.counts), routing._handle[3])
-    _check.tensor("y", y, torch.bfloat16, shape)
+    _check.tensor("y", y, torch.bfloat16, shape, place_of(routing._call.buffer))
     out: torch.Tensor = _Combine.apply(y, routing._link, routing)
     return out
 
@@ -248,7 +263,8 @@ class _Dispatch(torch.autograd.Function):  # type: ignore[misc]  # torch is not 
         # Tensors, all of it: with checkpointing they are those of the second forward, like the
         # rows that the experts saved.
         ctx.save_for_backward(topk_idx, received.keys)
-        return rows, torch.zeros((rows.shape[0], topk_idx.shape[1]))
+        link = (rows.shape[0], topk_idx.shape[1])
+        return rows, rows.new_zeros(link, dtype=torch.float32)
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
@@ -261,7 +277,7 @@ class _Dispatch(torch.autograd.Function):  # type: ignore[misc]  # torch is not 
             returning = call.send(_lanes.nothing(topk_idx, hidden), topk_idx)
         rows = returning.put(_lanes.with_scalars(grad_rows, grad_link), keys)
         once = _first_of_each(topk_idx)
-        unit = torch.ones(topk_idx.shape)
+        unit = torch.ones(topk_idx.shape, device=topk_idx.device)
         out = call.combine(rows, returning.received.positions, once, unit, returning.handle)
         grad_x = out[:, :hidden].contiguous()
         return None, grad_x, _lanes.scalars_of(out, hidden, num_topk), None, None, None

@@ -93,13 +93,16 @@ class Buffer(PackedCalls, FlatCalls, Member):
             or a network ("10.0.0.0/16"), or both ("v2,10.0.0.0/16"); "": RoCE v2, IPv4 first.
         rdma_near: what the device should be near to: a GPU's PCI address ("0000:41:00.0") or
             "node:N"; "": the NUMA node that this process may run on, if it is one.
+        rdma_dc: RDMA by dynamically connected queue pairs where both ports have them; False. It
+            never ran on a device (docs/transport-verbs.md).
         tcp_zero_copy: whether TCP sends long payloads without a copy: "auto" (to other hosts, until
             the kernel says that it copies all the same), "on" or "off". Each rank's own choice.
 
     CUDA (docs/cuda.md; it has never run on a GPU):
         device: "cuda", "cuda:N" or a ``torch.device``: all tensors of this buffer lie there, calls
-            are launched on the current stream and return, and nothing waits on the host; the same
-            kind on all ranks, which are of one host. "cpu" or None: CPU tensors.
+            are launched on the current stream and return; on the host only the number of flat rows
+            is waited for, by who asks for it and by ``combine_flat``. The same kind on all ranks,
+            which are of one host. "cpu" or None: CPU tensors.
 
     Any thread may call any method; a wait in one thread does not block another. ``close()``,
     leaving ``with``, or dropping the buffer leaves the group.
@@ -107,8 +110,8 @@ class Buffer(PackedCalls, FlatCalls, Member):
     Environment, read at construction: ``MOEWIRE_DEBUG=1`` fills released memory with NaN;
     ``MOEWIRE_RECORD=0`` turns statistics, traces and warnings of slow ranks off;
     ``MOEWIRE_TRANSPORT``, ``MOEWIRE_LISTEN``, ``MOEWIRE_KEY_FILE`` (or ``MOEWIRE_KEY``, 64
-    hexadecimal digits), ``MOEWIRE_PROTECTION``, ``MOEWIRE_RDMA_DEVICES``, ``MOEWIRE_RDMA_GID``
-    and ``MOEWIRE_RDMA_NEAR`` stand for arguments that are not given;
+    hexadecimal digits), ``MOEWIRE_PROTECTION``, ``MOEWIRE_RDMA_DEVICES``, ``MOEWIRE_RDMA_GID``,
+    ``MOEWIRE_RDMA_NEAR`` and ``MOEWIRE_RDMA_DC=1`` stand for arguments that are not given;
     ``MOEWIRE_TEST_CORRUPT=combine`` flips a bit in every combine (a test of the tests).
     """
 
@@ -271,8 +274,9 @@ class Buffer(PackedCalls, FlatCalls, Member):
         _check.timeout(timeout_us)
         self.runtime.refuse_closed()
         handle.finish()
-        if self.runtime.gpu is not None and isinstance(handle, Handle):
-            return self.runtime.gpu.combine_buffer(handle)
+        if self.runtime.gpu is not None:
+            room = self.runtime.gpu.combine_buffer(handle)
+            return room[: handle.num_recv_tokens] if isinstance(handle, FlatHandle) else room
         address = self.runtime.combine_buffer(handle._id, timeout_us)
         mapping = self.runtime.mapping(handle._result)
         view = _results.combine_view(mapping, address, handle._plan)

@@ -63,6 +63,9 @@ class PeerMismatchError(MoewireError, RuntimeError):
 class FencedError(MoewireError, RuntimeError):
     """The group went on without this rank, which was late beyond a deadline.
 
+    Or it may have: between hosts, a rank that hears too few others to decide leaves by itself,
+    and the text says whom it missed (docs/faults.md).
+
     ``update_ep_member()`` brings this rank back.
     """
 

@@ -60,12 +60,19 @@ class Event:
 class StreamEvent(Event):
     """A moment of a stream. Waiting blocks the current stream, and not the calling thread."""
 
-    __slots__ = ("_event", "_outputs", "_place")
+    __slots__ = ("_event", "_outputs", "_place", "_stream")
 
-    def __init__(self, place: Place, event: object, outputs: tuple[torch.Tensor, ...]) -> None:
+    def __init__(self, place: Place, stream: object, outputs: tuple[torch.Tensor, ...]) -> None:
         self._place = place
-        self._event = event
+        self._stream = stream
+        self._event = place.record(stream)
         self._outputs = outputs
+
+    def move_behind(self, *used: torch.Tensor) -> None:
+        """Moves it to the present end of its stream; what came there since uses these tensors."""
+        for tensor in used:
+            self._place.keep(tensor, self._stream)
+        self._event = self._place.record(self._stream)
 
     def current_stream_wait(self) -> None:
         """Lets what comes next on the current stream wait for the results."""

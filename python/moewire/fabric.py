@@ -5,7 +5,7 @@ are numbers; they find each other by *notes*, bytes that the caller carries by w
 it has: what ``next_note()`` gives here for a peer goes to that peer's ``deliver()``. Everything
 else between peers is authenticated with keys that all have.
 
-    with Fabric(listen="10.0.0.1:0", keys_file="/etc/moewire.keys") as fabric:
+    with Fabric(listen="10.0.0.1:0", key_file="/etc/moewire.keys") as fabric:
         ...                                   # a thread carries notes
         fabric.connect(peer, timeout_us=10_000_000)
         with fabric.register(tensor) as region:
@@ -44,7 +44,7 @@ from ._fabric_parts import (
 from ._fabric_transfers import Transfers, peer_number
 from ._lib import library
 from ._numbers import integer, refuse
-from ._reach import ZERO_COPIES, fill, rdma_text
+from ._reach import ZERO_COPIES, fill, rdma_text, yes_or_no
 from .errors import DeadlineError, MoewireError
 
 __all__ = ["Fabric", "Region", "Remote", "Result", "Transfer"]
@@ -61,14 +61,14 @@ class Fabric(Transfers):
         carrier: "tcp", or "rdma", which has no use for ``listen``, ``interface``, ``advertise``,
             ``num_sockets`` and ``encrypt``: its notes are signed, what devices carry is not
             protected. A ``Region``'s ``remote`` is good for the device that connections are on.
-        rdma_devices, rdma_gid, rdma_near: which RDMA devices, as of ``Buffer``.
+        rdma_devices, rdma_gid, rdma_near, rdma_dc: which RDMA devices, and how, as of ``Buffer``.
         listen: ``"address:port"``, several with commas; port 0 lets the system choose. With
             "tcp", this or ``interface`` is needed.
         interface: adds the addresses of a network interface.
         advertise: what peers are told, if not what ``listen`` says.
         keys: the text of the keys: one per line, an id and 64 hexadecimal digits, the current
             one first. Or one of:
-        keys_file: a path; nobody but its owner may read the file.
+        key_file: a path; nobody but its owner may read the file. ``keys_file`` is its old name.
         keys_variable: an environment variable's name.
         messages: receives have memory (``send``, ``recv``); else they are for numbers
             (``write_imm``, ``receive_imm``). The same for all peers.
@@ -92,7 +92,7 @@ class Fabric(Transfers):
         interface: str = "",
         advertise: str = "",
         keys: bytes | str | None = None,
-        keys_file: str | os.PathLike[str] | None = None,
+        key_file: str | os.PathLike[str] | None = None,
         keys_variable: str | None = None,
         messages: bool = False,
         encrypt: bool = False,
@@ -109,18 +109,21 @@ class Fabric(Transfers):
         rdma_devices: str = "",
         rdma_gid: str | int = "",
         rdma_near: str = "",
+        rdma_dc: bool = False,
         tcp_zero_copy: Literal["auto", "on", "off"] = "auto",
+        keys_file: str | os.PathLike[str] | None = None,
     ) -> None:
         self._closed = True  # until it is open
         if carrier not in CARRIERS:
             raise refuse("carrier", repr(carrier), ", ".join(CARRIERS))
         if tcp_zero_copy not in ZERO_COPIES:
             raise refuse("tcp_zero_copy", repr(tcp_zero_copy), ", ".join(ZERO_COPIES))
-        source, key_text = key_source(keys, keys_file, keys_variable)
+        source, key_text = key_source(keys, key_file, keys_variable, keys_file)
         config = abi.mw_fabric_config_t(
             size=ctypes.sizeof(abi.mw_fabric_config_t),
             flags=(abi.MW_FABRIC_MESSAGES if messages else 0)
-            | (abi.MW_FABRIC_ENCRYPT if encrypt else 0),
+            | (abi.MW_FABRIC_ENCRYPT if encrypt else 0)
+            | (abi.MW_FABRIC_RDMA_DC if yes_or_no("rdma_dc", rdma_dc) else 0),
             carrier=CARRIERS[carrier],
             key_source=source,
             num_peers=integer("num_peers", num_peers, 0, 1 << 16),

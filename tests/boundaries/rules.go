@@ -24,7 +24,9 @@ var layers = []struct {
 	{"core/pool", []string{"core/internal/safego"}},
 
 	{"core/internal/safego", nil},
+	{"core/internal/standby", nil},
 	{"core/internal/sys", nil},
+	{"core/internal/gmac", []string{"core/internal/sys"}},
 	{"core/telemetry", []string{"core/internal/sys"}},
 	{"core/internal/testenv", nil},
 	{"core/internal/dl", nil},
@@ -37,7 +39,7 @@ var layers = []struct {
 	{"core/transport/transporttest", []string{"core/transport", "core/internal/testenv"}},
 	{"core/transport/inproc", []string{"core/transport", "core/internal/..."}},
 	{"core/transport/shm", []string{"core/transport", "core/internal/..."}},
-	{"core/wire", []string{"core/internal/safego"}},
+	{"core/wire", []string{"core/internal/safego", "core/internal/gmac"}},
 	{"core/transport/fake", []string{"core/transport", "core/internal/safego"}},
 	{"core/transport/tcp", []string{"core/transport", "core/wire", "core/internal/..."}},
 	{"core/transport/mapped", []string{"core/transport", "core/internal/..."}},
@@ -47,9 +49,13 @@ var layers = []struct {
 	{"core/link", []string{
 		"core/transport", "core/endpoint", "core/op", "core/pool", "core/wire", "core/internal/...",
 	}},
+	// Memory of links that kernels fill and read.
+	{"core/transport/cudaring", []string{"core/transport", "core/device/cuda", "core/internal/sys"}},
+	// Messages for kernels.
+	{"core/transport/proxy", []string{"core/transport", "core/device/cuda/fifo", "core/internal/safego"}},
 	// One carrier for whoever has no ranks, only peers.
 	{"core/fabric", []string{
-		"core/transport", "core/endpoint", "core/op", "core/wire", "core/internal/safego", "core/internal/sys",
+		"core/transport", "core/endpoint", "core/op", "core/wire", "core/internal/...",
 	}},
 	// A group of which some ranks share memory and others do not.
 	{"core/transport/mixed", []string{
@@ -63,13 +69,16 @@ var layers = []struct {
 	{"core/device/cuda/images/prebuild", []string{
 		"core/device/cuda/images", "core/device/cuda/kernels", "core/internal/...",
 	}},
+	// The queue by which kernels ask the host for something.
+	{"core/device/cuda/fifo", nil},
+	{"core/device/cuda/fifo/fifotest", []string{"core/device/cuda/fifo"}},
 	{"core/device/cuda", []string{"core/device", "core/device/cuda/kernels", "core/ep/layout", "core/internal/..."}},
 	// Times the engine on a GPU, and what it is compared with.
 	{"core/device/cuda/gpubench/baseline", []string{"core/device/cuda/kernels", "core/internal/..."}},
 	{"core/device/cuda/gpubench", []string{
 		"core/device/cuda", "core/device/cuda/images", "core/device/cuda/gpubench/baseline", "core/ep/layout", "core/internal/...",
 	}},
-	{"core/device/cuda/cudatest", []string{"core/internal/..."}},
+	{"core/device/cuda/cudatest", []string{"core/device/cuda/images", "core/internal/..."}},
 	// Device memory of one rank in the processes of others.
 	{"core/transport/cudaipc", []string{"core/transport", "core/device/cuda", "core/internal/..."}},
 
@@ -86,6 +95,8 @@ var layers = []struct {
 
 	{"capi", []string{"core/..."}},
 	{"examples/...", []string{"core/..."}},
+	{"tests/model", []string{"tests/model/search"}},
+	{"tests/model/far", []string{"tests/model/search"}},
 	{"tests/...", nil},
 }
 

@@ -56,7 +56,7 @@ static void test_cuda_config(void)
 	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_create(&config, &buffer));
 	CHECK(strstr(mw_last_error(), "num_bytes"));
 	config.num_bytes = 8 << 20;
-	config.flags = MW_CONFIG_DETERMINISTIC;
+	config.flags = MW_CONFIG_DEBUG_FILL;
 	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_create(&config, &buffer));
 	config.flags = 0;
 	config.cuda_code.num_bytes = 8;

@@ -36,7 +36,8 @@ static void test_configs(void)
 	} while (0)
 	BAD("config->size", c.size = 7);
 	BAD("config->size", c.size = 5000);
-	BAD("config->flags has unknown bits 0x4", c.flags = 4);
+	BAD("config->flags has unknown bits 0x8", c.flags = 8);
+	BAD("config->flags MW_FABRIC_RDMA_DC is given, allowed with MW_CARRIER_RDMA", c.flags = MW_FABRIC_RDMA_DC);
 	BAD("config->carrier is 3", c.carrier = 3);
 	BAD("config->tcp_zero_copy is 3", c.tcp_zero_copy = 3);
 	BAD("config->reserved is 1", c.reserved = 1);
@@ -44,7 +45,7 @@ static void test_configs(void)
 	BAD("config->listen is given, allowed with MW_CARRIER_TCP", c.carrier = MW_CARRIER_RDMA);
 	BAD("config->flags MW_FABRIC_ENCRYPT is given, allowed with MW_CARRIER_TCP",
 	    (c.carrier = MW_CARRIER_RDMA, c.listen.num_bytes = 0, c.flags = MW_FABRIC_ENCRYPT));
-	BAD("config->rdma_devices is \"a:0\", allowed are names of devices",
+	BAD("config->rdma_devices is \"a:0\" with the port \"0\", not 1 to 255, allowed are names of devices",
 	    (c.carrier = MW_CARRIER_RDMA, c.listen.num_bytes = 0, c.rdma_devices = TEXT("a:0")));
 	BAD("config->key_source is 0", c.key_source = 0);
 	BAD("there is no mode without keys", c.key_source = 4);
@@ -63,7 +64,7 @@ static void test_configs(void)
 	BAD("say where to listen", c.listen.num_bytes = 0);
 	BAD("config->listen is NULL", c.listen.address = 0);
 	BAD("config->listen has 65537 bytes", c.listen.num_bytes = 65537);
-	BAD("set Advertise", c.listen = TEXT("0.0.0.0:0"));
+	BAD("advertise must say", c.listen = TEXT("0.0.0.0:0"));
 	BAD("config->advertise has \"x\"", c.advertise = TEXT("x"));
 	BAD("config->num_peers is 65537", c.num_peers = 65537);
 	BAD("config->num_sockets is 17", c.num_sockets = 17);

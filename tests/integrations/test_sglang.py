@@ -29,7 +29,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
     python = engine_venvs.python_of("sglang", own_torch=False)
     installed: Path = tmp_path_factory.mktemp("installed")
     engine_venvs.declare(installed)
-    one = EngineServer(python, "sglang_preload", ROOT / "python", installed)
+    paths = [ROOT / "python", installed, ROOT / "tests" / "python"]
+    one = EngineServer(python, "sglang_preload", *paths)
     yield one
     one.close()
 
@@ -55,6 +56,26 @@ def test_every_order_of_two_batch_overlap(server: EngineServer, size: int, backe
     for answer in server.run(size, "sglang_jobs.schedules", backend, **ON):
         assert answer["wrong"] == []
         assert answer["orders"] == 70 + 13 + 40  # of one layer, all; leads over three; drawn
+        assert answer["operations"] == [answer["passes"]] * 2
+
+
+@pytest.mark.parametrize("hook", [True, False], ids=["hook", "event"])
+@pytest.mark.parametrize(
+    ("backend", "dtype"), [("mooncake", "fp8"), ("deepep", "fp8"), ("deepep", "bf16")]
+)
+def test_rows_and_results_on_cuda(
+    server: EngineServer, cuda_driver: str, backend: str, dtype: str, hook: bool
+) -> None:
+    """On the emulated device, which is torch's current one."""
+    for answer in server.run(2, "sglang_cuda_jobs.layers", cuda_driver, backend, dtype, hook, **ON):
+        assert answer["wrong"] == []
+        assert answer["operations"] == [NUM_LAYERS, NUM_LAYERS]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_two_batch_overlap_on_cuda(server: EngineServer, cuda_driver: str, backend: str) -> None:
+    for answer in server.run(2, "sglang_cuda_jobs.schedules", cuda_driver, backend, **ON):
+        assert answer["wrong"] == [] and answer["orders"] == 13
         assert answer["operations"] == [answer["passes"]] * 2
 
 
@@ -164,8 +185,8 @@ def test_log(server: EngineServer) -> None:
     (lines,) = server.run(1, "sglang_jobs.log_lines", "INFO", **ON)
     assert lines[-1] == (
         "WARNING SGLang 0.5.23 runs with moewire: --moe-a2a-backend mooncake or deepep, "
-        "with --deepep-mode low_latency (tensors on the CPU only; SGLang's server runs experts "
-        "on a GPU)"
+        "with --deepep-mode low_latency (shown on the CPU and on an emulated CUDA device; never "
+        "run on a GPU)"
     )
     (lines,) = server.run(1, "sglang_jobs.log_lines", "INFO")
     assert len(lines) == 1 and lines[0].startswith("INFO SGLang runs without moewire: off")
@@ -196,13 +217,23 @@ def test_doctor(server: EngineServer) -> None:
 
     used = engine(**ON)
     assert used["version"] == used["tested_with"] == "0.5.23"
-    assert used["plug_in"] == "would be used" and "CPU only" in used["limits"]
+    assert used["plug_in"] == "would be used" and "never run on a GPU" in used["limits"]
     assert engine()["plug_in"] == "not used: off: MOEWIRE_SGLANG is not set"
 
 
 @pytest.mark.parametrize("deaths", [1, 2])
 def test_a_killed_rank_shows_and_comes_back(server: EngineServer, deaths: int) -> None:
     answers = server.run(3, "sglang_elastic.killed_and_back", deaths, group=False, **ON)
+    _check_lives(answers, deaths, operations_alone=0)
+
+
+def test_a_killed_rank_comes_back_on_cuda(server: EngineServer, cuda_driver: str) -> None:
+    job = "sglang_cuda_jobs.killed_and_back", cuda_driver, 1
+    answers = server.run(3, *job, group=False, **ON)
+    _check_lives(answers, 1, operations_alone=2)  # counted in the process, not in its buffer
+
+
+def _check_lives(answers: list[Any], deaths: int, operations_alone: int) -> None:
     every, two, alone = [1, 1, 1, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, 0, 0]
     right = [True, True]
     for answer in answers[:2]:
@@ -213,4 +244,5 @@ def test_a_killed_rank_shows_and_comes_back(server: EngineServer, deaths: int) -
         assert answer["seen"] == [{"right": right, "active": every}, *(cycle * deaths)]
         assert answer["operations"] == [2 + 4 * deaths] * 2
     joined = [{"right": right, "active": alone}, {"right": right, "active": every}]
-    assert answers[2] == {"seen": joined, "operations": [2, 2]}  # since it joined
+    # Since it joined.
+    assert answers[2] == {"seen": joined, "operations": [2 + operations_alone] * 2}

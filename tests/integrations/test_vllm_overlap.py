@@ -84,31 +84,53 @@ def test_cuda_is_refused_before_anything_is_touched(vllm_server: EngineServer, s
     (answer,) = run(vllm_server, 1, "vllm_selection_jobs.refused", **switches)
     assert answer["said"] == [
         "ERROR: vLLM runs without moewire: vLLM runs on cuda, and this version of Moewire "
-        "takes tensors on cpu only"
+        "takes tensors on cpu only (fix: export MOEWIRE_UNTESTED_DEVICES=1   (to try cuda, on "
+        "which it was never run))"
     ]
     assert answer["changed"] == [] and answer["active"] is None and not answer["loaded"]
 
 
-@pytest.mark.parametrize("part", ["manager", "batched"])
-def test_what_cuda_picks_once_its_tensors_are_taken(vllm_server: EngineServer, part: str) -> None:
-    (answer,) = run(vllm_server, 1, "vllm_selection_jobs.taken", part, MOEWIRE_VLLM=part)
+@pytest.mark.parametrize("switch", ["1", "manager"])
+def test_flat_rows_on_cuda_are_refused(vllm_server: EngineServer, switch: str) -> None:
+    switches = {"MOEWIRE_VLLM": switch, "VLLM_PLUGINS": "moewire"}
+    switches["MOEWIRE_UNTESTED_DEVICES"] = "1"
+    (answer,) = run(vllm_server, 1, "vllm_selection_jobs.refused", **switches)
+    (line,) = answer["said"]
+    assert line.startswith("ERROR: vLLM runs without moewire: MOEWIRE_VLLM=manager")
+    assert "this exchange is not on CUDA yet" in line and "batched" in line
+    assert answer["changed"] == [] and answer["active"] is None and not answer["loaded"]
+
+
+def test_two_micro_batches_on_cuda(vllm_server: EngineServer, cuda_driver: str) -> None:
+    """The packed form over an emulated device, through vLLM's own kernel."""
+    for answer in run(vllm_server, 2, "vllm_cuda_jobs.overlapped", cuda_driver):
+        assert [answer[dtype] for dtype in DTYPES] == [[True, True]] * 2
+        expected = 2 * LAYERS["packed"] * len(DTYPES)
+        assert (answer["num_dispatches"], answer["num_combines"]) == (expected, expected)
+
+
+def test_the_contract_with_vllms_experts_on_cuda(
+    vllm_server: EngineServer, cuda_driver: str
+) -> None:
+    for answer in run(vllm_server, 2, "vllm_cuda_jobs.contract", cuda_driver):
+        assert answer["wrong"] == []
+        assert answer["micro_batches"] and answer["after_exception"] and answer["on_input"]
+
+
+def test_what_cuda_picks_once_its_tensors_are_taken(vllm_server: EngineServer) -> None:
+    switches = {"MOEWIRE_VLLM": "batched", "MOEWIRE_UNTESTED_DEVICES": "1"}
+    (answer,) = run(vllm_server, 1, "vllm_selection_jobs.taken", "batched", **switches)
     all2all = "vllm.distributed.device_communicators.all2all"
     utils = "vllm.model_executor.layers.fused_moe.all2all_utils"
     replaced, places = answer["makers"]
-    if part == "manager":
-        assert answer["manager"] == "FlatAll2AllManager"
-        assert answer["changed"] == [f"{all2all}.AgRsAll2AllManager"] and replaced == 0
-    else:
-        assert answer["manager"] == "BatchedAll2AllManager"
-        assert (answer["exchange"], answer["format"]) == (
-            "BatchedPrepareAndFinalize",
-            "BatchedExperts",
-        )
-        assert (answer["backend"], answer["experts"]) == ("BATCHED_TRITON", "BatchedTritonExperts")
-        assert answer["hidden"] == 136 and answer["num_sms"] == 0
-        assert "asked for DeepEP's buffer" in answer["handle"]
-        own = [f"{all2all}.DeepEPLLAll2AllManager", f"{utils}.maybe_roundup_layer_hidden_size"]
-        assert answer["changed"] == own and replaced == places
+    assert answer["manager"] == "BatchedAll2AllManager"
+    exchange = answer["exchange"], answer["format"]
+    assert exchange == ("BatchedPrepareAndFinalize", "BatchedExperts")
+    assert (answer["backend"], answer["experts"]) == ("BATCHED_TRITON", "BatchedTritonExperts")
+    assert answer["hidden"] == 136 and answer["num_sms"] == 0
+    assert "asked for DeepEP's buffer" in answer["handle"]
+    own = [f"{all2all}.DeepEPLLAll2AllManager", f"{utils}.maybe_roundup_layer_hidden_size"]
+    assert answer["changed"] == own and replaced == places
     assert "cudagraph_mode: FULL_DECODE_ONLY" in answer["refused"]["graphs"]
     assert "--enable-fault-tolerance" in answer["refused"]["faults"]
     assert "repairs" not in answer["said"][0]

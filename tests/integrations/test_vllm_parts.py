@@ -21,6 +21,7 @@ from moewire.integrations.vllm import (
     _float32,
     _lost,
     _patches,
+    _place,
     _platform,
     _sizes,
     repairs,
@@ -253,7 +254,10 @@ def test_replacements_are_all_or_none_and_once() -> None:
 def platform(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """vLLM's, and nothing else of vLLM."""
     stand_in = SimpleNamespace(
-        is_cpu=lambda: name == "cpu", is_cuda=lambda: name == "cuda", device_name=name
+        is_cpu=lambda: name == "cpu",
+        is_cuda=lambda: name == "cuda",
+        device_name=name,
+        device_type=name,
     )
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__path__=[]))
     platforms = SimpleNamespace(current_platform=stand_in)
@@ -274,6 +278,37 @@ def test_one_place_says_which_devices_are_taken(monkeypatch: pytest.MonkeyPatch)
     platform(monkeypatch, "rocm")
     with pytest.raises(UnsupportedError, match=r"rocm.* on cpu and cuda only"):
         _platform.kind()
+
+
+def test_a_device_that_was_never_run_is_taken_where_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    platform(monkeypatch, "cuda")
+    for value in ("", "0", "true"):
+        monkeypatch.setenv(_devices.SWITCH, value)
+        with pytest.raises(UnsupportedError, match="fix: export MOEWIRE_UNTESTED_DEVICES=1 "):
+            _platform.kind()
+    monkeypatch.setenv(_devices.SWITCH, "1")
+    assert _platform.kind() == "cuda"
+    with pytest.raises(
+        UnsupportedError, match=r"manager.*: this exchange is not on CUDA yet; batched"
+    ):
+        _patches.install(frozenset({"manager", "repairs"}))
+    platform(monkeypatch, "rocm")
+    with pytest.raises(UnsupportedError, match=r"on cpu only$"):
+        _platform.kind()
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda"])
+def test_buffers_lie_where_vllms_tensors_do(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    platform(monkeypatch, name)
+    made: list[Any] = []
+    monkeypatch.setattr(_buffers, "Buffer", lambda *given, **named: made.append((given, named)))
+    group: Any = object()
+    place = _place.of(group)
+    assert place == _place.of(group)  # by which a manager closes them
+    place.meet(_buffers.Key(place, 64, 4, torch.bfloat16, 8), 123)
+    assert made == [((group, 123), {"device": name})]
 
 
 def test_repairs_are_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

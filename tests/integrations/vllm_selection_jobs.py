@@ -16,7 +16,6 @@ from vllm import plugins
 from vllm_contract import raised
 
 import moewire.integrations.vllm as plugin
-from moewire import _devices
 from moewire.integrations import _engines, _plugin
 
 _COMMUNICATORS = "vllm.distributed.device_communicators"
@@ -49,9 +48,8 @@ def refused() -> dict[str, Any]:
 
 
 def taken(part: str) -> dict[str, Any]:
-    """Where it takes them: what vLLM's own code for CUDA picks for one part."""
+    """Where it was asked to take them: what vLLM's own code for CUDA picks for one part."""
     fakes.on_cuda()
-    _devices.KINDS = ("cpu", "cuda")
     for name in MAKERS:
         importlib.import_module(name)
     before, said = _everything(), _log()

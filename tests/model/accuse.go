@@ -23,7 +23,7 @@ func (v *mover) deadlines(s *State) {
 func (v *mover) canGoOn(s *State) bool {
 	for i := range v.moves {
 		m := &v.moves[i]
-		if m.Step != stepDie && !v.accuses(s, m.Proc) {
+		if Step(m.Step) != stepDie && !v.accuses(s, m.Proc) {
 			return true
 		}
 	}

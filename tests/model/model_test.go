@@ -5,6 +5,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/moewire/moewire/tests/model/search"
 )
 
 // limit stops an exploration that has left its bounds: no configuration is
@@ -50,7 +52,7 @@ func TestWalks(t *testing.T) {
 	for _, m := range walks() {
 		t.Run(m.Name, func(t *testing.T) {
 			t.Parallel()
-			r := m.Walk(uint64(time.Now().UnixNano()), 3*time.Second)
+			r := m.Walk(search.Seed(t), 3*time.Second)
 			t.Logf("%9d steps", r.States)
 			if r.Broken != "" {
 				t.Fatalf("%s\n%s", r.Broken, r.Trace)
@@ -66,7 +68,7 @@ func TestMutations(t *testing.T) {
 			t.Parallel()
 			m := c.model
 			m.Mutation = c.mutation
-			r := Result{}
+			r := search.Result{}
 			if c.walk {
 				m.Mutation = none
 				if r := m.Walk(1, time.Second); r.Broken != "" {

@@ -1,5 +1,7 @@
 package model
 
+import "github.com/moewire/moewire/tests/model/search"
+
 // Where a process can stand between two accesses to shared memory. What lies
 // between two of these places touches private variables, or words that no
 // other process can look at in between, and is one step.
@@ -32,12 +34,7 @@ const (
 )
 
 // Move is one step of one process, and the state it leads to.
-type Move struct {
-	Proc int
-	Step Step
-	Arg  int
-	To   State
-}
+type Move = search.Move[State]
 
 // mover collects the moves of one process in one state.
 type mover struct {
@@ -49,13 +46,13 @@ type mover struct {
 
 // do records a step and returns the state for it to change.
 func (v *mover) do(step Step, arg int) (*State, *Proc) {
-	v.moves = append(v.moves, Move{Proc: v.p, Step: step, Arg: arg, To: v.from})
+	v.moves = append(v.moves, Move{Proc: v.p, Step: uint8(step), Arg: arg, To: v.from})
 	s := &v.moves[len(v.moves)-1].To
 	return s, &s.proc[v.p]
 }
 
-// next returns every step that is possible in a state. The slice is reused.
-func (v *mover) next(s *State) []Move {
+// Next returns every step that is possible in a state. The slice is reused.
+func (v *mover) Next(s *State) []Move {
 	v.moves = v.moves[:0]
 	for p := range v.procs() {
 		v.from, v.p = *s, p

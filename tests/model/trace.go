@@ -5,16 +5,9 @@ import (
 	"strings"
 )
 
-// replay makes the moves that were chosen, and writes each down.
-func (v *mover) replay(choices []uint8, broken uint8) string {
-	s := v.initial()
-	var out strings.Builder
-	for i, choice := range choices {
-		move := v.next(&s)[choice]
-		fmt.Fprintf(&out, "%3d  %s\n%s", i+1, v.title(&move), v.changes(&s, &move.To))
-		s = move.To
-	}
-	return out.String() + "     => " + properties[broken] + "\n"
+// Tell writes down a step and the shared words that it has changed.
+func (v *mover) Tell(i int, from *State, move *Move) string {
+	return fmt.Sprintf("%3d  %s\n%s", i, v.title(move), v.changes(from, &move.To))
 }
 
 // title says who makes a step, and which.

@@ -28,6 +28,12 @@ def test_a_frozen_rank_is_fenced_and_comes_back(team: Team, layout: str) -> None
     team.run(3, placed, hosts(layout), jobs_faults.frozen)
 
 
+def test_the_half_with_rank_0_is_lost(team: Team) -> None:
+    _, text = team.run(2, placed, hosts("0|1"), jobs.half_is_lost, dies=frozenset({0}))
+    assert "rank 0 did not answer, and rank 1 of ranks 0, 1 may not decide alone" in text, text
+    assert "went on without" not in text, text
+
+
 @pytest.mark.parametrize("where", ["dispatch", "combine"])
 def test_a_rank_is_killed_in_a_flat_exchange(team: Team, where: str) -> None:
     team.run(3, placed, hosts("0|12"), jobs_flat.killed_in, where, dies=frozenset({1}))

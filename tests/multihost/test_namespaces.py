@@ -42,7 +42,10 @@ def test_the_wire_is_cut(wired: Wired) -> None:
     wire = wired.hosts[0].command(f"ip link set {NIC}")
     variables = wired.variables()
     cut, heal = f"{wire} down", f"{wire} up"
-    wired.team.run(4, placed, variables, jobs.cut_off, cut, heal, (0, 1), timeout=120)
+    job = jobs.cut_off
+    texts = wired.team.run(4, placed, variables, job, cut, heal, (0, 1), timeout=120)
+    for text in texts[2:]:
+        assert "or the half with rank 0" in text and "went on without" not in text, text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,8 @@
-"""The real Buffer over the emulated CUDA driver, against the oracle."""
+"""The real Buffer on CUDA, against the oracle: over the emulated driver, or on a device.
+
+The same tests run on a device, with torch's own tensors and streams, where MOEWIRE_CUDA_TEST is
+libcuda.so.1.
+"""
 
 from __future__ import annotations
 
@@ -9,68 +13,135 @@ from typing import Any
 
 import pytest
 
-from harness import emulator, jobs_cuda, jobs_cuda_order
+from harness import (
+    cuda_device,
+    emulator,
+    jobs_cuda,
+    jobs_cuda_autograd,
+    jobs_cuda_flat,
+    jobs_cuda_order,
+)
 from harness.emulated import Emulated
+from harness.jobs_cuda import Place
 from harness.team import Team
 from moewire import _gpu, _results, _torch_cuda
 from moewire._cuda_report import DRIVER_VARIABLE
 from moewire._gpu_config import CODE_VARIABLE
 
+ON_DEVICE = cuda_device.asked()
+# A device has room for more ranks, and time for more cases.
+SIZES, NUM_CASES = ([1, 2, 4, 8], 100) if ON_DEVICE else ([1, 2, 3], 12)
+PATIENCE = 120.0 if ON_DEVICE else 60.0
+
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Emulated]:
-    """The emulated device, behind this process's Buffers."""
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
+    """The device behind this process's Buffers."""
     for name in (DRIVER_VARIABLE, CODE_VARIABLE):
         monkeypatch.setenv(name, "")
     monkeypatch.setattr(_torch_cuda, "place", _torch_cuda.place)
-    one = jobs_cuda.use(str(emulator.driver()), str(tmp_path))
+    one: Place
+    if cuda_device.wanted():
+        one = jobs_cuda.use_device()
+    else:
+        one = jobs_cuda.use(str(emulator.driver()), str(tmp_path), strict=True)
     yield one
     one.forget()
 
 
-@pytest.mark.parametrize("size", [1, 2, 3], ids="R={}".format)
-def test_random_cases_of_threads(place: Emulated, seed: int, size: int) -> None:
+def driver() -> str:
+    """The emulated one for processes; "" for that of the machine."""
+    return "" if cuda_device.wanted() else str(emulator.driver())
+
+
+@pytest.mark.parametrize("size", SIZES, ids="R={}".format)
+def test_random_cases_of_threads(place: Place, seed: int, size: int) -> None:
     counts = jobs_cuda.in_threads(
-        size, lambda rank, make: jobs_cuda.random_cases(place, make, rank, size, seed, 12)
+        size, lambda rank, make: jobs_cuda.random_cases(place, make, rank, size, seed, NUM_CASES)
     )
-    assert min(counts) >= 12
+    assert min(counts) >= NUM_CASES
 
 
-def test_random_cases_of_processes(team: Team) -> None:
-    assert min(team.run(2, jobs_cuda.in_process, str(emulator.driver()), 8)) >= 8
+def test_rows_in_order_of_rank_and_token(place: Place, seed: int) -> None:
+    counts = jobs_cuda.in_threads(
+        3, lambda rank, make: jobs_cuda.random_cases(place, make, rank, 3, seed, 6, ordered=True)
+    )
+    assert min(counts) >= 6
 
 
-def test_views_outlive_their_buffer(place: Emulated, seed: int) -> None:
+@pytest.mark.parametrize("size", [2, 4] if ON_DEVICE else [2], ids="R={}".format)
+def test_random_cases_of_processes(team: Team, size: int) -> None:
+    count = NUM_CASES if ON_DEVICE else 8
+    counts = team.run(size, jobs_cuda.in_process, driver(), count, timeout=PATIENCE)
+    assert min(counts) >= count
+
+
+def test_views_outlive_their_buffer(place: Place, seed: int) -> None:
     jobs_cuda.in_threads(2, lambda rank, make: jobs_cuda.outlived(place, make, rank, seed))
     left = place.left()
     assert not any("allocation" in line or "range" in line for line in left), left
 
 
-def test_copied_outputs(place: Emulated, seed: int) -> None:
+def test_copied_outputs(place: Place, seed: int) -> None:
     jobs_cuda.in_threads(2, lambda rank, make: jobs_cuda.copied(place, make, rank, seed))
 
 
-def test_operations_on_two_streams_keep_their_order(place: Emulated, seed: int) -> None:
+def test_operations_on_two_streams_keep_their_order(place: Place, seed: int) -> None:
     jobs_cuda.in_threads(2, lambda rank, make: jobs_cuda.two_streams(place, make, rank, seed))
 
 
-def test_dropped_hooks_and_handles(place: Emulated, seed: int) -> None:
+def test_dropped_hooks_and_handles(place: Place, seed: int) -> None:
     jobs_cuda.in_threads(2, lambda rank, make: jobs_cuda.dropped(place, make, rank, seed))
 
 
-def test_a_recorded_graph_replays(place: Emulated, seed: int) -> None:
+def test_a_recorded_graph_replays(place: Place, seed: int) -> None:
     together = threading.Barrier(2)
     jobs_cuda.in_threads(
         2, lambda rank, make: jobs_cuda.recorded(place, make, rank, seed, together)
     )
 
 
-def test_what_is_not_on_cuda_is_refused(place: Emulated, seed: int) -> None:
+@pytest.mark.parametrize("size", [1, 2, 3], ids="R={}".format)
+def test_flat_cases(place: Place, seed: int, size: int) -> None:
+    counts = jobs_cuda.in_threads(
+        size, lambda rank, make: jobs_cuda_flat.random_cases(place, make, rank, size, seed, 8)
+    )
+    assert min(counts) >= 6
+
+
+def test_flat_views_outlive_their_buffer(place: Place, seed: int) -> None:
+    jobs_cuda.in_threads(1, lambda rank, make: jobs_cuda_flat.outlived(place, make, rank, seed))
+    left = place.left()
+    assert not any("allocation" in line or "range" in line for line in left), left
+
+
+@pytest.mark.parametrize("how", jobs_cuda_flat.CALLS, ids=lambda how: "-".join(how) or "plain")
+def test_copied_flat_rows(place: Place, seed: int, how: dict[str, bool]) -> None:
+    jobs_cuda.in_threads(2, lambda rank, make: jobs_cuda_flat.copied(place, make, rank, seed, how))
+
+
+@pytest.mark.parametrize(
+    "job",
+    [jobs_cuda_flat.kept, jobs_cuda_flat.launched_only, jobs_cuda_flat.asked_in_capture],
+    ids=lambda job: job.__name__,
+)
+def test_flat_rows_of_one_rank(place: Place, seed: int, job: Any) -> None:
+    jobs_cuda.in_threads(1, lambda rank, make: job(place, make, rank, seed))
+
+
+def test_a_recorded_graph_of_flat_rows_replays(place: Place, seed: int) -> None:
+    together = threading.Barrier(2)
+    jobs_cuda.in_threads(
+        2, lambda rank, make: jobs_cuda_flat.recorded(place, make, rank, seed, together)
+    )
+
+
+def test_what_is_not_on_cuda_is_refused(place: Place, seed: int) -> None:
     jobs_cuda.in_threads(1, lambda rank, make: jobs_cuda.refused(place, make, rank, seed))
 
 
 def test_a_dispatch_that_fails_once_launched_is_released(
-    place: Emulated, seed: int, monkeypatch: pytest.MonkeyPatch
+    place: Place, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, failures = _results.copies_on_stream, threading.local()
 
@@ -86,17 +157,35 @@ def test_a_dispatch_that_fails_once_launched_is_released(
     )
 
 
-def test_dropped_handles_are_released_in_order(place: Emulated, seed: int) -> None:
+def test_dropped_handles_are_released_in_order(place: Place, seed: int) -> None:
     jobs_cuda.in_threads(
         1, lambda rank, make: jobs_cuda_order.released_in_order(place, make, rank, seed)
     )
 
 
-def test_one_operation_is_launched_at_a_time(place: Emulated, seed: int) -> None:
+def test_one_operation_is_launched_at_a_time(place: Place, seed: int) -> None:
     jobs_cuda.in_threads(
         1, lambda rank, make: jobs_cuda_order.launched_alone(place, make, rank, seed)
     )
 
 
-def test_outputs_are_kept_for_the_streams_that_use_them(place: Emulated, seed: int) -> None:
+def test_outputs_are_kept_for_the_streams_that_use_them(place: Place, seed: int) -> None:
     jobs_cuda.in_threads(1, lambda rank, make: jobs_cuda_order.kept(place, make, rank, seed))
+
+
+@pytest.mark.skipif(ON_DEVICE, reason="makes calls of the driver fail, which the emulator can")
+def test_a_close_that_failed_is_repeated(place: Emulated, seed: int) -> None:
+    failed = jobs_cuda.in_threads(
+        1, lambda rank, make: jobs_cuda_order.closed_again(place, make, rank, seed)
+    )
+    assert failed[0] > 0
+
+
+def test_a_close_that_failed_is_repeated_by_dropping(place: Place, seed: int) -> None:
+    jobs_cuda.in_threads(
+        1, lambda rank, make: jobs_cuda_order.dropped_after_close(place, make, rank, seed)
+    )
+
+
+def test_what_gradients_do_not_have_on_cuda_is_refused(place: Place, seed: int) -> None:
+    jobs_cuda.in_threads(1, lambda rank, make: jobs_cuda_autograd.refused(place, make, rank, seed))

@@ -66,3 +66,23 @@ def test_tensors_of_another_device_are_refused() -> None:
         pytest.raises(InvalidArgument, match="device meta given; allowed: device cpu"),
     ):
         buffer.dispatch(x, topk_idx, None, 1, 1, -1)
+
+
+@pytest.mark.parametrize(
+    ("available", "asked", "chosen"),
+    [
+        (False, None, "cpu"),
+        (True, None, "cuda:3"),
+        (True, "cpu", "cpu"),
+        (True, "cuda:1", "cuda:1"),
+        (False, "cuda", "cuda"),
+    ],
+)
+def test_where_clients_of_gpu_libraries_are(
+    monkeypatch: pytest.MonkeyPatch, available: bool, asked: str | None, chosen: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    assert _torch_cuda.chosen(asked) == chosen
+    assert _torch_cuda.ordinal_of(None) == (3 if available else 0)
+    assert _torch_cuda.ordinal_of(5) == 5

@@ -207,11 +207,18 @@ def test_bad_arguments() -> None:
     [
         ({"keys": None}, "0 of them given; allowed: exactly one"),
         ({"keys_file": "x"}, "2 of them"),
+        ({"key_file": "x"}, "keys, key_file, keys_variable: 2 of them"),
+        ({"key_file": "x", "keys_file": "x"}, "key_file, keys_file: both names .* one of them"),
+        ({"keys": None, "key_file": "/nonexistent"}, "no such file"),
+        ({"keys": None, "key_file": 5}, "key_file: a int given"),
         ({"keys": "1 " + "ab" * 31}, "the key has 62 characters"),
         ({"keys": None, "keys_file": "/nonexistent"}, "no such file"),
         ({"keys": None, "keys_variable": "NO_KEYS"}, "NO_KEYS is not set"),
         ({"listen": "somewhere"}, "somewhere"),
-        ({"listen": ""}, "where to listen"),
+        ({"listen": ""}, "listen and interface are empty: say where to listen"),
+        ({"listen": "0.0.0.0:0"}, r"listen has 0\.0\.0\.0:0.*: advertise must say"),
+        ({"advertise": "10.0.0.1:0"}, r"advertise has 10\.0\.0\.1:0, which peers cannot dial"),
+        ({"listen": ",".join(["127.0.0.1:0"] * 17)}, "listen and interface have 17 addresses"),
         ({"num_peers": 70000}, "num_peers: 70000"),
         ({"keys": 5}, "keys: a int given"),  # bytes(5) would be five zeros
         ({"keys": None, "keys_file": 5}, "keys_file: a int given"),
@@ -220,12 +227,15 @@ def test_bad_arguments() -> None:
         ({"interface": b"lo"}, "interface: a bytes given"),
         ({"rdma_near": 0}, "rdma_near: 0 given; allowed: a PCI address"),
         ({"rdma_gid": 3}, "rdma_gid is given, allowed with MW_CARRIER_RDMA"),
+        ({"rdma_dc": 1}, "rdma_dc: 1 given; allowed: True, False"),
+        ({"rdma_dc": True}, "MW_FABRIC_RDMA_DC is given, allowed with MW_CARRIER_RDMA"),
     ],
 )
 def test_bad_configuration(options: dict[str, object], says: str) -> None:
     with pytest.raises(errors.InvalidArgument, match=says) as caught:
         one(**options)
     assert "abab" not in str(caught.value)
+    assert "Config." not in str(caught.value)  # names of another language
 
 
 def test_keys_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,12 +245,13 @@ def test_keys_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     path.chmod(0o600)
     monkeypatch.setenv("FABRIC_KEYS", KEY)  # after the library was loaded
     with (
-        one(keys=None, keys_file=str(path)) as a,
+        one(keys=None, key_file=str(path)) as a,
         one(keys=None, keys_variable="FABRIC_KEYS") as b,
         a.couriers(lambda peer, note: b.deliver(0, note)),
         b.couriers(lambda peer, note: a.deliver(0, note)),
     ):
         a.connect(0, SOON)
+    one(keys=None, keys_file=path).close()  # the argument's old name
     other = f"3 {secrets.token_hex(32)}"
     with (
         one(connect_timeout_us=300_000) as a,

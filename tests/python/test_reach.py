@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from moewire import _reach, errors
+from moewire import Buffer, _member, _reach, errors
+from moewire import _abi as abi
 
 # What a name stands for, and this host's end of the way there.
 _HOSTS = {
@@ -74,6 +75,39 @@ def test_rdma_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in names:
         with pytest.raises(errors.InvalidArgument, match=name):
             _reach.native({name: [1]})
+
+
+def test_rdma_dc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An argument goes before its variable, and is nothing but a bool."""
+    monkeypatch.delenv("MOEWIRE_RDMA_DC", raising=False)
+    assert _reach.native({})["flags"] == 0
+    assert _reach.native({"rdma_dc": True})["flags"] == abi.MW_CONFIG_RDMA_DC
+    monkeypatch.setenv("MOEWIRE_RDMA_DC", "1")
+    assert _reach.native({})["flags"] == abi.MW_CONFIG_RDMA_DC
+    assert _reach.native({"rdma_dc": None})["flags"] == abi.MW_CONFIG_RDMA_DC
+    assert _reach.native({"rdma_dc": False})["flags"] == 0
+    for given in (1, 0, "1", []):
+        with pytest.raises(errors.InvalidArgument, match=r"rdma_dc: .*allowed: True, False"):
+            _reach.native({"rdma_dc": given})
+
+
+@pytest.mark.parametrize("asked", [True, False, None])
+def test_rdma_dc_is_passed_on(monkeypatch: pytest.MonkeyPatch, asked: bool | None) -> None:
+    """It is a flag among others, to which constructing a buffer adds it."""
+    monkeypatch.delenv("MOEWIRE_RDMA_DC", raising=False)
+
+    class Seen(Exception):
+        pass
+
+    def runtime(*, flags: int, tuning: dict[str, Any], **_: Any) -> None:
+        assert "flags" not in tuning
+        raise Seen(flags)
+
+    monkeypatch.setattr(_member, "Runtime", runtime)
+    with pytest.raises(Seen) as seen:
+        Buffer.from_exchange(lambda own: [own], 0, 1, deterministic=True, rdma_dc=asked)
+    want = abi.MW_CONFIG_DETERMINISTIC | (abi.MW_CONFIG_RDMA_DC if asked else 0)
+    assert seen.value.args == (want,)
 
 
 @pytest.mark.parametrize("name", ["key_file", "listen"])

@@ -27,10 +27,12 @@ type Call struct {
 // Dispatch is what Send and Receive need besides.
 type Dispatch struct {
 	Call
-	X         uint64 // bf16 [T, H]
-	RecvCount uint64 // int32 [L]
-	Layout    uint64 // int64 [L, R]
-	Stats     uint64 // int64 [R], or 0
+	X         uint64                   // bf16 [T, H]
+	Weights   uint64                   // float32 [T, K] with Form.PreReduce, or Form.Flat without Bare
+	Extra     [layout.NumExtras]uint64 // [T, bytes] for each extra column of the shape
+	RecvCount uint64                   // int32 [L]
+	Layout    uint64                   // int64 [L, R]
+	Stats     uint64                   // int64 [R], or 0
 }
 
 // Combine is what Publish and Reduce need besides.
@@ -46,8 +48,8 @@ type Combine struct {
 // plan, have one thread per rank at least.
 type threads struct{ plan, row, wait uint32 }
 
-// usual: rows are moved 16 bytes per thread at a time, and blocksPerSM blocks
-// of so many threads fill a multiprocessor.
+// usual: blocksPerSM blocks of so many threads fill a multiprocessor. A row may
+// have fewer (rowThreads).
 var usual = threads{plan: 256, row: 256, wait: 256}
 
 const blocksPerSM = 4
@@ -71,16 +73,26 @@ func (e *Engine) prepare(c *Call) (common, error) {
 	out.NumExperts, out.LocalExperts = int32(s.NumExperts), int32(s.LocalExperts)
 	out.NumTokens, out.MaxTokens = int32(c.NumTokens), int32(s.MaxTokens)
 	out.Hidden, out.TopK, out.Slot = int32(s.Hidden), int32(c.TopK), int32(c.Slot)
+	out.BlockExperts = 1
+	if s.Flat {
+		out.BlockExperts = int32(s.NumExperts / s.NumRanks)
+	}
 	out.Flags, out.Active, out.TopkIdx, out.Ticket = c.Flags, c.Active, c.TopkIdx, c.Ticket
 	return out, nil
 }
 
 func kernelSlab(s *layout.Slab) slab {
-	return slab{
+	out := slab{
 		Params: layout.Params(0), Arrive: layout.Arrive(0), Done: layout.Done(0), Counter: layout.Counter(0),
 		Layout: s.LayoutOff, SrcInfo: s.SrcInfoOff, Scales: s.ScalesOff, Rows: s.RowsOff, Y: s.YOff,
 		RowsPerExpert: s.RowsPerExpert, RowBytes: s.RowBytes, OutputBytes: s.OutputBytes(), ScaleWords: s.Groups(),
+		Counted: layout.Announced(0), TopkIdx: s.ColumnOff[layout.ColumnTopkIdx], TopkWeights: s.ColumnOff[layout.ColumnTopkWeights],
 	}
+	for i := range out.Extra {
+		out.Extra[i] = s.ColumnOff[layout.ColumnExtra+i]
+		out.ExtraBytes[i] = int32(s.Columns[layout.ColumnExtra+i])
+	}
+	return out
 }
 
 // of is an address in a slot's part of private memory.
@@ -121,16 +133,36 @@ func (e *Engine) Send(c *Dispatch) error {
 	if err != nil {
 		return err
 	}
-	s := common.Slot
-	count, base, index := e.of(s, e.at.count), e.of(s, e.at.base), e.of(s, e.at.index)
-	common.NumBlocks = int32(max(1, (c.NumTokens*c.TopK+int(e.threads.plan)-1)/int(e.threads.plan)))
-	e.args.plan = planArgs{Common: common, Count: count, Base: base, Index: index}
-	if err := launch(e, c.Stream, kernelPlan, common.NumBlocks, e.threads.plan, &e.args.plan); err != nil {
+	if err := e.plan(&common, c); err != nil {
 		return e.end(err)
 	}
+	return e.end(e.place(&common, c))
+}
+
+func (e *Engine) plan(common *common, c *Dispatch) error {
+	s := common.Slot
+	common.NumBlocks = int32(max(1, (c.NumTokens*c.TopK+int(e.threads.plan)-1)/int(e.threads.plan)))
+	e.args.plan = planArgs{
+		Common: *common, Count: e.of(s, e.at.count), Base: e.of(s, e.at.base), Index: e.of(s, e.at.index),
+	}
+	if c.Flags&flagOrdered != 0 {
+		blocks := common.NumRanks * common.LocalExperts
+		if err := launch(e, c.Stream, kernelNumber, blocks, e.threads.plan, &e.args.plan); err != nil {
+			return err
+		}
+	}
+	return launch(e, c.Stream, kernelPlan, common.NumBlocks, e.threads.plan, &e.args.plan)
+}
+
+func (e *Engine) place(common *common, c *Dispatch) error {
+	s := common.Slot
 	common.NumBlocks = e.rowBlocks(c.NumTokens)
-	e.args.place = placeArgs{Common: common, X: c.X, Count: count, Base: base, Index: index, Where: e.of(s, e.at.where)}
-	return e.end(launch(e, c.Stream, kernelPlace, common.NumBlocks, e.threads.row, &e.args.place))
+	e.args.place = placeArgs{
+		Common: *common, X: c.X, Where: e.of(s, e.at.where),
+		Count: e.of(s, e.at.count), Base: e.of(s, e.at.base), Index: e.of(s, e.at.index),
+		Weights: c.Weights, Kept: e.of(s, e.at.kept), Extra: c.Extra,
+	}
+	return launch(e, c.Stream, kernelPlace, common.NumBlocks, rowThreads(common.Hidden, e.threads.row), &e.args.place)
 }
 
 // Receive waits for the rows of a dispatch that was sent.
@@ -178,8 +210,11 @@ func (e *Engine) Reduce(c *Combine) error {
 		return e.end(err)
 	}
 	common.NumBlocks = e.rowBlocks(c.NumTokens)
-	e.args.reduce = reduceArgs{Common: common, Where: e.of(common.Slot, e.at.where), Weights: c.Weights, Out: c.Out, Use: use}
-	return e.end(launch(e, c.Stream, kernelReduce, common.NumBlocks, e.threads.row, &e.args.reduce))
+	e.args.reduce = reduceArgs{
+		Common: common, Where: e.of(common.Slot, e.at.where), Weights: c.Weights, Out: c.Out, Use: use,
+		Kept: e.of(common.Slot, e.at.kept),
+	}
+	return e.end(launch(e, c.Stream, reduceKernel(c.Flags), common.NumBlocks, rowThreads(common.Hidden, e.threads.row), &e.args.reduce))
 }
 
 // Release gives a slot's operation back.

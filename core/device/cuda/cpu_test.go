@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"bytes"
+	"slices"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
@@ -92,13 +93,43 @@ func (o *op) sameSumsAsCPU(g *group, r int) {
 			}
 		}
 	}
-	for i, id := range o.ids[r] {
+	for i, id := range o.kept[r] {
 		job, there := where[[2]int{i / o.topK, int(id)}]
 		if !there {
 			job.Source = -1
 		}
 		b.Jobs = append(b.Jobs, job)
 	}
+	if o.shape.Flat {
+		o.flatJobs(&b, r, where)
+	}
+	if b.Runs = o.flags&flagPreReduce != 0; b.Runs {
+		b.Weights = append([]float32(nil), b.Weights...)
+		for t := range o.tokens[r] {
+			inRuns(b.Jobs[t*o.topK:][:o.topK], b.Weights[t*o.topK:][:o.topK])
+		}
+	}
 	g.cpu.Reduce(&b)
 	require.True(g.t, bytes.Equal(out, rawBytes(o.outs[r])), "rank %d", r)
+}
+
+// inRuns puts the jobs of one source side by side, sources in the order in which
+// they come first.
+func inRuns(jobs []device.ReduceJob, weights []float32) {
+	var order []int32
+	for _, job := range jobs {
+		if job.Source >= 0 && !slices.Contains(order, job.Source) {
+			order = append(order, job.Source)
+		}
+	}
+	order = append(order, -1)
+	was, w, n := slices.Clone(jobs), slices.Clone(weights), 0
+	for _, source := range order {
+		for i, job := range was {
+			if job.Source == source {
+				jobs[n], weights[n] = job, w[i]
+				n++
+			}
+		}
+	}
 }

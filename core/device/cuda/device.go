@@ -10,14 +10,18 @@ import (
 
 // kernelNames are the entry points, in the order of the kernel constants.
 var kernelNames = [numKernels]string{
-	kernelPlan: "moewire_dispatch_plan", kernelPlace: "moewire_dispatch_place",
+	kernelNumber: "moewire_dispatch_number",
+	kernelPlan:   "moewire_dispatch_plan", kernelPlace: "moewire_dispatch_place",
 	kernelReceive: "moewire_dispatch_receive", kernelRelease: "moewire_dispatch_release",
 	kernelPublish: "moewire_combine_publish", kernelAgain: "moewire_combine_again",
 	kernelWait: "moewire_combine_wait", kernelReduce: "moewire_combine_reduce",
+	kernelReduceWide: "moewire_combine_reduce_wide", kernelReduceRuns: "moewire_combine_reduce_runs",
+	kernelReduceRunsWide: "moewire_combine_reduce_runs_wide",
 }
 
 const (
-	kernelPlan = iota
+	kernelNumber = iota
+	kernelPlan
 	kernelPlace
 	kernelReceive
 	kernelRelease
@@ -25,6 +29,9 @@ const (
 	kernelAgain
 	kernelWait
 	kernelReduce
+	kernelReduceWide
+	kernelReduceRuns
+	kernelReduceRunsWide
 	numKernels
 )
 
@@ -36,9 +43,13 @@ type Device struct {
 	ctx     libcuda.Context
 	modules []libcuda.Module
 	kernels [numKernels]libcuda.Function
+	// own is for copies that have nothing to do with a caller's streams: it waits
+	// for none of them, as the legacy stream would.
+	own libcuda.Stream
 	// NumSMs is how many blocks of one per multiprocessor run at a time.
 	NumSMs int
 	closed bool
+	byIPC  bool // see ShareByIPC
 }
 
 // Open opens a device by its ordinal and loads the images: cubins, or PTX with
@@ -58,14 +69,37 @@ func Open(lib *libcuda.Library, ordinal int, images ...[]byte) (*Device, error) 
 	if d.ctx, err = lib.RetainPrimary(dev); err != nil {
 		return nil, err
 	}
-	if err := d.do(func() error { return d.load(images) }); err != nil {
+	if err := d.do(func() error { return d.begin(images) }); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
 }
 
-// do calls f with the device's context current.
+func (d *Device) begin(images [][]byte) (err error) {
+	if d.own, err = d.lib.StreamCreate(0); err != nil {
+		return err
+	}
+	return d.load(images)
+}
+
+// do calls f, which is this package's, with the device's context current. What
+// it does concerns no stream of the caller's: allocations, and copies on the
+// stream that is the device's own. So it is allowed also while another thread
+// captures a stream in the global mode.
 func (d *Device) do(f func() error) error {
+	return d.in(func() error {
+		before, err := d.lib.ExchangeCaptureMode(libcuda.CaptureModeRelaxed)
+		if err != nil {
+			return err
+		}
+		err = f()
+		_, after := d.lib.ExchangeCaptureMode(before)
+		return errors.Join(err, after)
+	})
+}
+
+// in calls f with the device's context current.
+func (d *Device) in(f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := d.lib.PushContext(d.ctx); err != nil {
@@ -103,15 +137,21 @@ func (d *Device) Close() error {
 	if d.closed {
 		return nil
 	}
+	begun := false
 	err := d.do(func() error {
+		begun = true
 		var all []error
 		for _, m := range d.modules {
 			all = append(all, d.lib.ModuleUnload(m))
 		}
 		d.modules = nil
+		if d.own != 0 {
+			all = append(all, d.lib.StreamDestroy(d.own))
+			d.own = 0
+		}
 		return errors.Join(all...)
 	})
-	if err != nil && len(d.modules) > 0 {
+	if err != nil && !begun && (len(d.modules) > 0 || d.own != 0) {
 		return err // they live in the context
 	}
 	d.closed = true

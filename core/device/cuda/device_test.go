@@ -9,44 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/device/cuda/images"
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
-
-// testDriver names a driver, such as libcuda.so.1, that tests run on instead of
-// the emulator. `make gpu-test` sets it. Ranks that share a device wait for one
-// another: CUDA_DEVICE_MAX_CONNECTIONS=32 keeps their streams apart.
-const testDriver = "MOEWIRE_CUDA_TEST"
-
-func onDevice() bool { return os.Getenv(testDriver) != "" }
-
-// driver is the emulator, or what MOEWIRE_CUDA_TEST names.
-func driver(t testing.TB) *emulator {
-	name := os.Getenv(testDriver)
-	if name == "" {
-		return emulate(t)
-	}
-	lib, err := libcuda.Load(name)
-	if err != nil {
-		testenv.Lacking(t, "cuda", err.Error())
-	}
-	return &emulator{Library: lib}
-}
-
-// code is what the device loads: that of this build, as it is chosen for users.
-func (e *emulator) code(t testing.TB) []byte {
-	if !onDevice() {
-		return []byte("kernels\x00")
-	}
-	major, minor, err := Capability(e.Library, 0)
-	require.NoError(t, err)
-	code, description, err := images.For(major, minor, images.Options{})
-	require.NoError(t, err)
-	t.Log(description)
-	return code
-}
 
 // TestGiveEmulator copies the emulator to where MOEWIRE_CUDA_GIVE says, for
 // programs that are tried out on it.
@@ -102,7 +67,7 @@ func TestReplays(t *testing.T) {
 				continue // slow there
 			}
 			t.Run(fmt.Sprintf("ranks=%d/length=%d", ranks, length), func(t *testing.T) {
-				emu.order(rng.Uint64(), 4, 8+ranks)
+				emu.Order(rng.Uint64(), 4, 8+ranks)
 				replayTimes(t, rng, ranks, length, times)
 			})
 		}

@@ -48,6 +48,7 @@ type Engine struct {
 	base    common
 	args    params
 	threads threads
+	late    [MaxRanks]uint64 // the waits that TakeLate has told of
 }
 
 // params are the blocks of parameters of launches, one of each.
@@ -141,6 +142,6 @@ func (e *Engine) SetPeer(rank int, shared uint64) error {
 	*dl.At[uint64](e.host.host + stagingOff) = shared
 	return e.d.do(func() error {
 		to := libcuda.DevicePtr(e.private.Address() + uint64(e.at.bases) + uint64(rank)*8)
-		return errors.Join(e.d.lib.CopyToDeviceAsync(to, e.host.host+stagingOff, 8, 0), e.d.finish())
+		return errors.Join(e.d.lib.CopyToDeviceAsync(to, e.host.host+stagingOff, 8, e.d.own), e.d.finish())
 	})
 }

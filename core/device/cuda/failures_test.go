@@ -3,10 +3,10 @@ package cuda
 import (
 	"errors"
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
 
@@ -16,6 +16,7 @@ var failing = []string{
 	"cuModuleLoadDataEx", "cuModuleGetFunction", "cuMemGetAllocationGranularity", "cuMemCreate",
 	"cuMemAddressReserve", "cuMemMap", "cuMemSetAccess", "cuMemsetD8Async", "cuStreamSynchronize",
 	"cuMemHostAlloc", "cuMemHostGetDevicePointer_v2", "cuMemcpyHtoDAsync_v2",
+	"cuStreamCreateWithPriority", "cuThreadExchangeStreamCaptureMode",
 }
 
 // TestEveryFailureIsSaidAndLeavesNothing fails each call in turn, at each time
@@ -24,14 +25,16 @@ func TestEveryFailureIsSaidAndLeavesNothing(t *testing.T) {
 	emu := emulate(t)
 	for _, call := range failing {
 		t.Run(call, func(t *testing.T) {
-			times := emu.count(call, func() { require.NoError(t, makeAndClose(emu)) })
+			before := emu.Calls(call)
+			require.NoError(t, makeAndClose(emu))
+			times := emu.Calls(call) - before
 			require.Positive(t, times, "the call is not made")
 			for n := range times {
-				emu.failAfter(call, n, libcuda.ErrOutOfMemory)
+				emu.FailAfter(call, n, libcuda.ErrOutOfMemory)
 				err := makeAndClose(emu)
 				require.ErrorIs(t, err, libcuda.ErrOutOfMemory)
 				require.ErrorContains(t, err, call)
-				require.Empty(t, emu.said(), "%s fails at time %d", call, n)
+				require.Empty(t, emu.Said(), "%s fails at time %d", call, n)
 			}
 		})
 	}
@@ -39,7 +42,7 @@ func TestEveryFailureIsSaidAndLeavesNothing(t *testing.T) {
 
 // makeAndClose makes a device and a rank's memory, up to the first error. What
 // could not be closed is closed again.
-func makeAndClose(emu *emulator) error {
+func makeAndClose(emu *cudatest.Driver) error {
 	d, err := Open(emu.Library, 0, []byte("kernels\x00"))
 	if err != nil {
 		return err
@@ -54,23 +57,15 @@ func makeAndClose(emu *emulator) error {
 	return errors.Join(err, failed, d.Close())
 }
 
-// count is how often f makes a call.
-func (e *emulator) count(call string, f func()) int {
-	name := append([]byte(call), 0)
-	before := e.calls.Call(uintptr(unsafe.Pointer(&name[0])))
-	f()
-	return int(e.calls.Call(uintptr(unsafe.Pointer(&name[0]))) - before)
-}
-
 // TestNoLoansOfWhatIsClosed: memory that could not be freed is lent to nobody,
 // and its owner closes it again.
 func TestNoLoansOfWhatIsClosed(t *testing.T) {
 	emu := emulate(t)
-	d, err := Open(emu.Library, 0, emu.code(t))
+	d, err := Open(emu.Library, 0, emu.Code(t))
 	require.NoError(t, err)
 	m, err := d.Alloc(1)
 	require.NoError(t, err)
-	emu.failAfter("cuCtxPushCurrent_v2", 0, libcuda.ErrOutOfMemory)
+	emu.FailAfter("cuCtxPushCurrent_v2", 0, libcuda.ErrOutOfMemory)
 	require.ErrorIs(t, m.Close(), libcuda.ErrOutOfMemory)
 	_, err = m.Lend(d)
 	require.ErrorContains(t, err, "the memory is closed")

@@ -12,16 +12,20 @@ import (
 )
 
 // small is a group and an operation of it that all tests of faults use.
-func small(t *testing.T, ranks int) (*group, *op, *layout.Slab) {
+func small(t *testing.T, ranks int) (*group, *op, *layout.Slab) { return smallIn(t, ranks, 0) }
+
+// smallIn is small in a form.
+func smallIn(t *testing.T, ranks int, flags uint32) (*group, *op, *layout.Slab) {
 	emu := driver(t)
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 13))
-	emu.order(rng.Uint64(), 16, 8)
+	emu.Order(rng.Uint64(), 16, 8)
 	s := layout.Shape{MaxTokens: 6, Hidden: 128, NumExperts: int64(2 * ranks), NumRanks: int64(ranks)}
+	s.Flat, s.Columns = flags&flagFlat != 0, flatColumns(2, flags, 0)
 	slabs, err := layout.Of(s)
 	require.NoError(t, err)
 	g := newGroup(t, ranks, 2, slabs.SizeBytes)
-	g.fewest = 1
-	o := g.random(rng, s, 2, 0, 0)
+	g.fewest, g.rng = 1, rng
+	o := g.random(rng, s, 2, flags, 0)
 	for r, m := range g.ranks {
 		var active []int32
 		o.calls[r].Active, active = tensor[int32](m, ranks)

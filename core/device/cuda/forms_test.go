@@ -25,7 +25,10 @@ type form struct {
 	value                          func(*rand.Rand) uint16
 	pick                           func(rng *rand.Rand, experts int64, at int) int64
 	allTokens, noTokens, specially bool
+	extra                          int64 // bytes of an extra column of flat rows
 }
+
+const flat = flagFlat | flagOrdered
 
 // edgy is any bit pattern, an edge often.
 func edgy(rng *rand.Rand) uint16 {
@@ -82,6 +85,27 @@ var forms = []form{
 	{name: "all twice at one expert", ranks: 3, tokens: 30, hidden: 16, experts: 6, topK: 2, pick: lastExpert, allTokens: true},
 	{name: "many experts", ranks: 2, tokens: 3, hidden: 8, experts: 4096, topK: 8},
 	{name: "an expert per rank", ranks: 5, tokens: 4, hidden: 16, experts: 5, topK: 3},
+	{name: "pre-reduced", ranks: 3, tokens: 9, hidden: 64, experts: 6, topK: 5, flags: flagPreReduce},
+	{name: "pre-reduced, float32 outputs", ranks: 3, tokens: 9, hidden: 64, experts: 6, topK: 5, flags: flagPreReduce | flagWide},
+	{name: "pre-reduced, no numbers", ranks: 2, tokens: 9, hidden: 64, experts: 4, topK: 3, flags: flagPreReduce, specially: true},
+	{name: "pre-reduced, float32, no numbers", ranks: 2, tokens: 9, hidden: 64, experts: 4, topK: 3, flags: flagPreReduce | flagWide, specially: true},
+	{name: "pre-reduced, topk 64 of one expert", ranks: 2, tokens: 4, hidden: 16, experts: 2, topK: 64, flags: flagPreReduce},
+	{name: "pre-reduced, in order, many ranks", ranks: 9, tokens: 2, hidden: 8, experts: 18, topK: 7, flags: flagPreReduce | flagOrdered},
+	{name: "in order", ranks: 3, tokens: 30, hidden: 16, experts: 6, topK: 3, flags: flagOrdered},
+	{name: "in order, fp8", ranks: 2, tokens: 9, hidden: 256, experts: 4, topK: 2, flags: flagOrdered | flagFP8},
+	{name: "in order, no tokens", ranks: 2, tokens: 4, hidden: 16, experts: 4, topK: 2, flags: flagOrdered, noTokens: true},
+	{name: "in order, few selections", ranks: 2, tokens: 16, hidden: 16, experts: 8, topK: 4, flags: flagOrdered, pick: rarely},
+	{name: "in order, all twice at one expert", ranks: 3, tokens: 30, hidden: 16, experts: 6, topK: 2, flags: flagOrdered, pick: lastExpert, allTokens: true},
+	{name: "in order, many ranks", ranks: 9, tokens: 2, hidden: 8, experts: 18, topK: 4, flags: flagOrdered},
+	{name: "flat", ranks: 3, tokens: 9, hidden: 64, experts: 12, topK: 5, flags: flat, extra: 48},
+	{name: "flat, fp8, float32 outputs", ranks: 2, tokens: 9, hidden: 256, experts: 4, topK: 2, flags: flat | flagFP8 | flagWide, extra: 12},
+	{name: "flat, one rank, no numbers", ranks: 1, tokens: 9, hidden: 64, experts: 4, topK: 3, flags: flat, specially: true},
+	{name: "flat, no numbers", ranks: 3, tokens: 9, hidden: 64, experts: 6, topK: 3, flags: flat, specially: true, extra: 7},
+	{name: "flat, bare", ranks: 2, tokens: 9, hidden: 16, experts: 8, topK: 4, flags: flat | flagBare},
+	{name: "flat, few selections", ranks: 2, tokens: 16, hidden: 16, experts: 8, topK: 4, flags: flat, pick: rarely, extra: 1},
+	{name: "flat, no tokens", ranks: 2, tokens: 4, hidden: 16, experts: 4, topK: 2, flags: flat, noTokens: true},
+	{name: "flat, topk 64", ranks: 3, tokens: 5, hidden: 16, experts: 66, topK: 64, flags: flat},
+	{name: "flat, many ranks", ranks: 9, tokens: 2, hidden: 8, experts: 18, topK: 4, flags: flat, extra: 300},
 	{name: "many ranks", ranks: 9, tokens: 2, hidden: 8, experts: 18, topK: 4},
 }
 
@@ -93,7 +117,7 @@ func TestForms(t *testing.T) {
 	for i, f := range forms {
 		t.Run(f.name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, uint64(i)))
-			emu.order(rng.Uint64(), 32, 6+f.ranks) // waits of all ranks are resident together
+			emu.Order(rng.Uint64(), 32, 6+f.ranks) // waits of all ranks are resident together
 			f.run(t, rng)
 		})
 	}
@@ -104,6 +128,7 @@ func (f *form) run(t *testing.T, rng *rand.Rand) {
 		MaxTokens: f.tokens, Hidden: f.hidden, NumExperts: f.experts, NumRanks: int64(f.ranks),
 		FP8: f.flags&flagFP8 != 0, UE8M0: f.flags&scalesUE8M0 != 0, WideOutputs: f.flags&flagWide != 0,
 	}
+	s.Flat, s.Columns = f.flags&flagFlat != 0, flatColumns(f.topK, f.flags, f.extra)
 	slabs, err := layout.Of(s)
 	require.NoError(t, err)
 	g := newGroup(t, f.ranks, 2, slabs.SizeBytes)
@@ -130,6 +155,6 @@ func (f *form) run(t *testing.T, rng *rand.Rand) {
 func (o *op) empty() {
 	for r := range o.tokens {
 		o.tokens[r], o.calls[r].NumTokens = 0, 0
-		o.x[r], o.ids[r], o.w[r], o.outs[r] = nil, nil, nil, nil
+		o.x[r], o.ids[r], o.kept[r], o.w[r], o.outs[r] = nil, nil, nil, nil, nil
 	}
 }

@@ -69,12 +69,7 @@ func (o *op) checkIdentity(t testing.TB, r int) {
 	h := int(o.shape.Hidden)
 	for token := range o.tokens[r] {
 		for j := range h {
-			sum := float32(0)
-			for k := range o.topK {
-				if e := o.ids[r][token*o.topK+k]; e >= 0 && !o.isLost(e) {
-					sum += float32(o.w[r][token*o.topK+k] * float(o.x[r][token*h+j]))
-				}
-			}
+			sum := o.sum(r, token, func(int64) float32 { return float(o.x[r][token*h+j]) })
 			require.Equal(t, rounded(sum), o.outs[r][token*h+j], "rank %d token %d value %d", r, token, j)
 		}
 	}
@@ -87,7 +82,7 @@ func TestGraphsOfAnyLength(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 11))
 	for _, lengths := range [][]int{{1, 1}, {2, 2}, {3, 3}, {7, 7}, {3, 1}, {2, 6}} {
 		t.Run(fmt.Sprint(lengths), func(t *testing.T) {
-			emu.order(rng.Uint64(), 16, 8)
+			emu.Order(rng.Uint64(), 16, 8)
 			replay(t, rng, lengths)
 		})
 	}
@@ -98,7 +93,7 @@ func TestGraphsOfAnyLength(t *testing.T) {
 func TestThousandOperations(t *testing.T) {
 	emu := driver(t)
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 17))
-	emu.order(rng.Uint64(), 8, 8)
+	emu.Order(rng.Uint64(), 8, 8)
 	s := layout.Shape{MaxTokens: 2, Hidden: 8, NumExperts: 2, NumRanks: 2}
 	slabs, err := layout.Of(s)
 	require.NoError(t, err)

@@ -27,6 +27,7 @@ type group struct {
 	value func(*rand.Rand) uint16
 	pick  func(rng *rand.Rand, experts int64, at int) int64
 	cpu   device.Kernels
+	rng   *rand.Rand // of smallIn
 }
 
 // member is one rank and its tensors.
@@ -42,7 +43,7 @@ const tensorBytes = 8 << 20
 
 func newGroup(t testing.TB, ranks, slots int, slabBytes int64) *group {
 	drv := driver(t)
-	d, err := Open(drv.Library, 0, drv.code(t))
+	d, err := Open(drv.Library, 0, drv.Code(t))
 	require.NoError(t, err)
 	g := &group{t: t, d: d, value: ordinary, pick: anyExpert}
 	for r := range ranks {
@@ -113,14 +114,17 @@ type op struct {
 	shape   layout.Shape
 	topK    int
 	flags   uint32
+	extra   [][]byte // by rank: the first extra column [T, bytes]
 	tokens  []int
 	x       [][]uint16 // by rank: bf16 [T, H]
 	ids     [][]int64
+	kept    [][]int64 // ids of the combine: some may be left out
 	w       [][]float32
 	calls   []Dispatch
 	outs    [][]uint16
 	outAt   []uint64
 	wAt     []uint64
+	keptAt  []uint64 // 0: those of the dispatch
 	counts  [][]int32
 	ranges  [][]int64
 	active  [][]int32
@@ -156,6 +160,7 @@ func (g *group) random(rng *rand.Rand, s layout.Shape, topK int, flags uint32, s
 			x[i] = g.value(rng)
 		}
 		wAt, w := tensor[float32](m, tokens*topK)
+		c.Weights = wAt
 		for i := range ids {
 			ids[i], w[i] = g.pick(rng, s.NumExperts, i), rng.Float32()
 			if prev := i - 1; i%topK > 0 && ids[i] >= 0 && ids[prev] >= 0 {
@@ -166,9 +171,21 @@ func (g *group) random(rng *rand.Rand, s layout.Shape, topK int, flags uint32, s
 		var counts []int32
 		var ranges []int64
 		local := int(s.NumExperts / s.NumRanks)
+		if s.Flat {
+			local = 1
+		}
 		c.RecvCount, counts = tensor[int32](m, local)
 		c.Layout, ranges = tensor[int64](m, local*int(s.NumRanks))
 		outAt, out := tensor[uint16](m, tokens*int(s.Hidden))
+		if width := s.Columns[layout.ColumnExtra]; width > 0 {
+			var extra []byte
+			c.Extra[0], extra = tensor[byte](m, tokens*int(width))
+			for i := range extra {
+				extra[i] = byte(rng.Uint32())
+			}
+			o.extra = append(o.extra, extra)
+		}
+		o.kept, o.keptAt = append(o.kept, ids), append(o.keptAt, 0)
 		o.tokens, o.x, o.ids, o.w = append(o.tokens, tokens), append(o.x, x), append(o.ids, ids), append(o.w, w)
 		o.calls, o.outs, o.outAt, o.wAt = append(o.calls, c), append(o.outs, out), append(o.outAt, outAt), append(o.wAt, wAt)
 		o.counts, o.ranges = append(o.counts, counts), append(o.ranges, ranges)
@@ -185,7 +202,23 @@ func (g *group) snapshot(m *member, slot int) {
 
 // combine is rank r's combine of the operation.
 func (o *op) combine(r int, outputs uint64) *Combine {
-	return &Combine{Call: o.calls[r].Call, Outputs: outputs, Weights: o.wAt[r], Out: o.outAt[r]}
+	c := &Combine{Call: o.calls[r].Call, Outputs: outputs, Weights: o.wAt[r], Out: o.outAt[r]}
+	if o.keptAt[r] != 0 {
+		c.TopkIdx = o.keptAt[r]
+	}
+	return c
+}
+
+// leaveOut takes some selections out of the combine.
+func (o *op) leaveOut(g *group, rng *rand.Rand) {
+	for r, m := range g.ranks {
+		o.keptAt[r], o.kept[r] = tensor[int64](m, len(o.ids[r]))
+		for i, e := range o.ids[r] {
+			if o.kept[r][i] = e; rng.IntN(3) == 0 {
+				o.kept[r][i] = -1
+			}
+		}
+	}
 }
 
 // checkRows compares what rank r received with what was sent.
@@ -193,15 +226,19 @@ func (o *op) checkRows(t testing.TB, m *member, r int) {
 	s, err := layout.Of(o.shape)
 	require.NoError(t, err)
 	base := uintptr(m.seen.Address())
-	local := int(s.LocalExperts)
+	local := int(s.LocalExperts) // blocks of rows
 	for l := range local {
-		total := 0
+		total, latest := 0, -1
 		seen := map[int]bool{}
 		for src := range o.tokens {
 			at := o.ranges[r][l*len(o.tokens)+src]
 			begin, n := int(at>>32), int(at&0xffffffff)
 			want := o.sentTo(src, r*local+l)
 			require.Len(t, want, n, "rows of rank %d for expert %d of rank %d", src, l, r)
+			if o.flags&flagOrdered != 0 && n > 0 {
+				require.Equal(t, total, begin, "rows of rank %d", src)
+				latest = -1
+			}
 			total += n
 			for i := begin; i < begin+n; i++ {
 				require.False(t, seen[i], "row %d is two ranks'", i)
@@ -209,8 +246,13 @@ func (o *op) checkRows(t testing.TB, m *member, r int) {
 				row := int64(l)*s.RowsPerExpert + int64(i)
 				token := int(*dl.At[int32](base + uintptr(s.SrcInfoOff+4*row)))
 				require.True(t, want[token], "token %d of rank %d", token, src)
+				if o.flags&flagOrdered != 0 {
+					require.Greater(t, token, latest)
+					latest = token
+				}
 				delete(want, token)
 				got := unsafe.Slice(dl.At[byte](base+uintptr(s.RowsOff+row*s.RowBytes)), s.RowBytes)
+				o.checkColumns(t, base, &s, r, src, token, i)
 				o.checkRow(t, got, base, &s, int64(l), int64(i), o.x[src][token*int(s.Hidden):][:s.Hidden])
 			}
 		}
@@ -218,11 +260,15 @@ func (o *op) checkRows(t testing.TB, m *member, r int) {
 	}
 }
 
-// sentTo are the tokens of a rank that selected an expert.
-func (o *op) sentTo(src, expert int) map[int]bool {
+// sentTo are the tokens of a rank that have a row in a block: those that selected
+// an expert, or some expert of a rank.
+func (o *op) sentTo(src, block int) map[int]bool {
 	tokens := map[int]bool{}
 	for i, e := range o.ids[src] {
-		if e == int64(expert) {
+		if o.shape.Flat && e >= 0 {
+			e /= o.shape.NumExperts / o.shape.NumRanks
+		}
+		if e == int64(block) {
 			tokens[i/o.topK] = true
 		}
 	}
@@ -309,15 +355,42 @@ func (o *op) checkSums(t testing.TB, r int) {
 	h := int(o.shape.Hidden)
 	for token := range o.tokens[r] {
 		for j := range h {
-			sum := float32(0)
-			for k := range o.topK {
-				if e := o.ids[r][token*o.topK+k]; e >= 0 && !o.isLost(e) {
-					sum += float32(o.w[r][token*o.topK+k] * o.output(r, token, int(e), j))
-				}
-			}
+			sum := o.sum(r, token, func(e int64) float32 { return o.output(r, token, int(e), j) })
 			require.Equal(t, rounded(sum), o.outs[r][token*h+j], "rank %d token %d value %d", r, token, j)
 		}
 	}
+}
+
+// sum adds a token's rows up, by what an expert has made of it.
+func (o *op) sum(r, token int, value func(expert int64) float32) float32 {
+	if o.shape.Flat {
+		return o.flatSum(r, token, value)
+	}
+	ids, w := o.kept[r][token*o.topK:][:o.topK], o.w[r][token*o.topK:][:o.topK]
+	of := func(keep func(int64) bool) (sum float32) {
+		for k, e := range ids {
+			if e >= 0 && !o.isLost(e) && keep(e) {
+				sum += float32(w[k] * value(e))
+			}
+		}
+		return sum
+	}
+	if o.flags&flagPreReduce == 0 {
+		return of(func(int64) bool { return true })
+	}
+	all, seen, local := float32(0), map[int64]bool{}, o.shape.NumExperts/o.shape.NumRanks
+	for _, e := range ids {
+		if e < 0 || seen[e/local] {
+			continue
+		}
+		seen[e/local] = true
+		part := of(func(other int64) bool { return other/local == e/local })
+		if o.flags&flagWide == 0 {
+			part = float(rounded(part))
+		}
+		all += part
+	}
+	return all
 }
 
 // forget makes a rank's experts contribute nothing.

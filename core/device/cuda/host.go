@@ -3,6 +3,8 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"math"
+	"math/bits"
 	"sync/atomic"
 	"unsafe"
 
@@ -34,40 +36,45 @@ func (e *Engine) SetSilent(ranks uint64) { atomic.StoreUint64(&e.orders().Silent
 func (e *Engine) Join(epoch uint16) { atomic.StoreUint64(&e.orders().Epoch, uint64(epoch)) }
 
 // TakeLate returns the ranks for which waits are past their deadline, and
-// forgets them.
+// forgets them. One goroutine at a time calls it and StillLate.
 func (e *Engine) TakeLate() (ranks uint64) {
 	for r := range e.cfg.NumRanks {
-		if atomic.SwapUint64(&e.report().Late[r], 0) != 0 {
+		if wait := atomic.SwapUint64(&e.report().Late[r], 0); wait != 0 {
+			e.late[r] = wait
 			ranks |= 1 << r
 		}
 	}
 	return ranks
+}
+
+// StillLate returns those of the ranks for which the very wait goes on that
+// TakeLate has told of: the next one for the same rank has a deadline of its own.
+func (e *Engine) StillLate(ranks uint64) (still uint64) {
+	for rest := ranks; rest != 0; rest &= rest - 1 {
+		if r := bits.TrailingZeros64(rest); e.Wait(r) == e.late[r] {
+			still |= rest & -rest
+		}
+	}
+	return still
 }
 
 // Waits returns the ranks that something on the device waits for now, leaving
 // out waits of a few microseconds.
 func (e *Engine) Waits() (ranks uint64) {
 	for r := range e.cfg.NumRanks {
-		if atomic.LoadUint64(&e.report().Waits[r]) != 0 {
+		if e.Wait(r) != 0 {
 			ranks |= 1 << r
 		}
 	}
 	return ranks
 }
 
+// Wait names what the device waits for a rank with now: each wait has another
+// name. 0: it does not.
+func (e *Engine) Wait(rank int) uint64 { return atomic.LoadUint64(&e.report().Waits[rank]) }
+
 // Ops is how many operations the device has begun.
 func (e *Engine) Ops() uint64 { return atomic.LoadUint64(&e.report().Ops) }
-
-// Flags of an operation, as ranks agree on them. scales is a device.ScaleFormat.
-func Flags(fp8, wide bool, scales uint8) (flags uint32) {
-	if fp8 {
-		flags |= flagFP8 | uint32(scales)<<flagScalesShift
-	}
-	if wide {
-		flags |= flagWide
-	}
-	return flags
-}
 
 // FailureKind says what ended a buffer on the device.
 type FailureKind uint64
@@ -81,6 +88,9 @@ const (
 	FailedNoHost   FailureKind = errorNoHost   // the rank that was waited for
 	FailedReleased FailureKind = errorReleased // the rank that has let go
 	FailedStale    FailureKind = errorStale    // slot
+	FailedProxy    FailureKind = errorProxy    // why the host takes no more descriptors
+	FailedWeights  FailureKind = errorWeights  // the same of topk_weights with pre_reduce, by their bits
+	FailedRouting  FailureKind = errorRouting  // topk_idx of a combine: position, value, that of the dispatch
 )
 
 // Failure is what the device reports once.
@@ -90,7 +100,8 @@ type Failure struct {
 }
 
 // paramNames are those of docs/protocol.md.
-var paramNames = [...]string{"operation", "num_max_tokens_per_rank", "hidden", "num_experts", "dtype, outputs or scales"}
+var paramNames = [...]string{"operation", "num_max_tokens_per_rank", "hidden", "num_experts", "dtype, outputs, scales or form",
+	"num_topk", "num_tokens", "extra_row_bytes"}
 
 // Error says it in words.
 func (f Failure) Error() string {
@@ -110,6 +121,13 @@ func (f Failure) Error() string {
 		return fmt.Sprintf("nothing was decided about a wait for rank %d", d[0])
 	case FailedReleased:
 		return fmt.Sprintf("rank %d has released the operation", d[0])
+	case FailedProxy:
+		return fmt.Sprintf("the host takes no more descriptors: reason %d", d[0])
+	case FailedRouting:
+		return fmt.Sprintf("topk_idx[%d] of a combine is %d, the dispatch had %d (allowed: that, or -1)", d[0], int64(d[1]), int64(d[2]))
+	case FailedWeights:
+		return fmt.Sprintf("topk_weights[%d] of a combine is %v, the dispatch had %v (with pre_reduce they are the same)",
+			d[0], math.Float32frombits(uint32(d[1])), math.Float32frombits(uint32(d[2])))
 	case FailedStale:
 		return fmt.Sprintf("slot %d holds no operation that can be combined", d[0])
 	}
@@ -130,12 +148,12 @@ func (e *Engine) Restart(base uint64) error {
 	return e.d.do(func() error {
 		lib, private := e.d.lib, libcuda.DevicePtr(e.private.Address())
 		bases := libcuda.DevicePtr(uint64(e.at.bases))
-		err := lib.MemsetAsync(private, 0, uint64(bases), 0)
+		err := lib.MemsetAsync(private, 0, uint64(bases), e.d.own)
 		if err == nil {
-			err = lib.MemsetAsync(private+libcuda.DevicePtr(e.at.slots), 0, uint64(e.at.bytes-e.at.slots), 0)
+			err = lib.MemsetAsync(private+libcuda.DevicePtr(e.at.slots), 0, uint64(e.at.bytes-e.at.slots), e.d.own)
 		}
 		if err == nil { // the number is the first word
-			err = lib.CopyToDeviceAsync(private, e.host.host+stagingOff, 8, 0)
+			err = lib.CopyToDeviceAsync(private, e.host.host+stagingOff, 8, e.d.own)
 		}
 		err = errors.Join(err, e.d.finish())
 		if err == nil {

@@ -19,7 +19,7 @@ func TestExchange(t *testing.T) {
 	for _, ranks := range []int{1, 2, 4} {
 		for _, fp8 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("ranks=%d/fp8=%v", ranks, fp8), func(t *testing.T) {
-				emu.order(rng.Uint64(), 32, 6)
+				emu.Order(rng.Uint64(), 32, 6)
 				exchange(t, rng, ranks, fp8)
 			})
 		}
@@ -55,6 +55,9 @@ func (g *group) exchange(rng *rand.Rand, o *op, slabs *layout.Slab) {
 		require.Zero(g.t, m.report().Error, "%v", m.report().Detail)
 		o.checkRows(g.t, m, r)
 		o.sameRowsAsCPU(g, r)
+	}
+	if o.flags&(flagPreReduce|flagFlat) == 0 && rng.IntN(2) == 0 {
+		o.leaveOut(g, rng)
 	}
 	inPlace := rng.IntN(2) == 0
 	for r, m := range g.ranks {

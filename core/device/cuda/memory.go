@@ -3,7 +3,9 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"unsafe"
 
+	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
 
@@ -13,6 +15,7 @@ type Memory struct {
 	d         *Device
 	addr      libcuda.DevicePtr
 	numBytes  uint64
+	rdma      bool // other devices are to be let in
 	mapped    bool // made of an allocation and a range of addresses
 	allocated libcuda.Allocation
 	opened    bool    // by an IPC handle
@@ -23,10 +26,18 @@ type Memory struct {
 // Address is where the device sees it.
 func (m *Memory) Address() uint64 { return uint64(m.addr) }
 
+// shareableBytes: smaller allocations may share a block with others, and an IPC
+// handle opens the whole block.
+const shareableBytes = 2 << 20
+
 // Alloc allocates zeroed memory: by cuMemCreate where the device can export
 // such memory by descriptor, else by cuMemAlloc.
 func (d *Device) Alloc(numBytes uint64) (*Memory, error) {
-	m := &Memory{d: d, numBytes: numBytes}
+	return d.alloc(&Memory{d: d, numBytes: numBytes})
+}
+
+func (d *Device) alloc(m *Memory) (*Memory, error) {
+	numBytes := m.numBytes
 	err := d.do(func() error {
 		vmm, err := d.mapsByHand()
 		if err != nil {
@@ -35,12 +46,13 @@ func (d *Device) Alloc(numBytes uint64) (*Memory, error) {
 		if vmm {
 			err = m.create()
 		} else {
-			m.addr, err = d.lib.MemAlloc(numBytes)
+			m.numBytes = (numBytes + shareableBytes - 1) / shareableBytes * shareableBytes
+			m.addr, err = d.lib.MemAlloc(m.numBytes)
 		}
 		if err != nil {
 			return fmt.Errorf("%d bytes on device %d: %w", numBytes, d.dev, err)
 		}
-		if err := d.lib.MemsetAsync(m.addr, 0, numBytes, 0); err != nil {
+		if err := d.lib.MemsetAsync(m.addr, 0, numBytes, d.own); err != nil {
 			return err
 		}
 		return d.finish()
@@ -51,17 +63,24 @@ func (d *Device) Alloc(numBytes uint64) (*Memory, error) {
 	return m, nil
 }
 
-// finish waits for what was queued on the default stream. After an error it
+// finish waits for what was queued on the device's own stream. After an error it
 // waits again: the caller is about to free what the device may still write to.
 func (d *Device) finish() error {
-	err := d.lib.StreamSynchronize(0)
+	err := d.lib.StreamSynchronize(d.own)
 	if err != nil {
-		_ = d.lib.StreamSynchronize(0)
+		_ = d.lib.StreamSynchronize(d.own)
 	}
 	return err
 }
 
+// ShareByIPC makes what Alloc gives from then on memory that other processes map
+// by IPC handles, as if the device had no other way. Call it before any Alloc.
+func (d *Device) ShareByIPC() { d.byIPC = true }
+
 func (d *Device) mapsByHand() (bool, error) {
+	if d.byIPC {
+		return false, nil
+	}
 	vmm, err := d.lib.DeviceAttribute(d.dev, libcuda.AttrVMMSupported)
 	if err != nil || vmm == 0 {
 		return false, err
@@ -80,6 +99,9 @@ func (d *Device) prop() *libcuda.AllocationProp {
 // create makes an allocation and maps it.
 func (m *Memory) create() error {
 	lib, prop := m.d.lib, m.d.prop()
+	if m.rdma {
+		prop.RDMACapable = 1
+	}
 	granularity, err := lib.Granularity(prop, libcuda.GranularityRecommended)
 	if err != nil {
 		return err
@@ -148,11 +170,12 @@ type HostMemory struct {
 	d    *Device
 	host uintptr
 	addr libcuda.DevicePtr
+	size uint64
 }
 
 // AllocHost allocates pinned host memory.
 func (d *Device) AllocHost(numBytes uint64) (*HostMemory, error) {
-	m := &HostMemory{d: d}
+	m := &HostMemory{d: d, size: numBytes}
 	err := d.do(func() (err error) {
 		if m.host, err = d.lib.HostAlloc(numBytes, libcuda.HostAllocPortable|libcuda.HostAllocDeviceMap); err != nil {
 			return err
@@ -166,6 +189,15 @@ func (d *Device) AllocHost(numBytes uint64) (*HostMemory, error) {
 	}
 	return m, nil
 }
+
+// Address is where the device sees it.
+func (m *HostMemory) Address() uint64 { return uint64(m.addr) }
+
+// Bytes is the memory as this process sees it, until Close.
+func (m *HostMemory) Bytes() []byte { return bytesAt(m.host, m.size) }
+
+// Words is the same in words.
+func (m *HostMemory) Words() []uint64 { return unsafe.Slice(dl.At[uint64](m.host), m.size/8) }
 
 // Close frees it, like that of Memory.
 func (m *HostMemory) Close() error {

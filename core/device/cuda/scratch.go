@@ -9,7 +9,7 @@ type scratch struct {
 	slotBytes   int64
 	count, base int64 // in a slot's part
 	rows, index int64
-	where       int64
+	where, kept int64
 	received    int64 // int32 [L]
 	ranges      int64 // int64 [L, R]
 	bytes       int64
@@ -31,6 +31,7 @@ func scratchOf(c *Config) (s scratch) {
 	s.rows = take(&in, 4*int64(c.MaxExperts))
 	s.index = take(&in, 4*int64(c.MaxSelections))
 	s.where = take(&in, 8*int64(c.MaxSelections))
+	s.kept = take(&in, 4*int64(c.MaxSelections))
 	s.received = take(&in, 4*int64(c.MaxExperts))
 	s.ranges = take(&in, 8*int64(c.MaxExperts))
 	s.slotBytes = in

@@ -90,9 +90,13 @@ func (m *Memory) IPCHandle() (h libcuda.IPCHandle, err error) {
 	return h, err
 }
 
+// ErrTooSmall means that the driver does not map as much of another process's
+// memory as it was asked to.
+var ErrTooSmall = errors.New("not so much memory")
+
 // ImportFD maps the first numBytes of another process's memory (or of another
-// device's of this one) by a descriptor, which stays the caller's. It is an
-// error if there is less.
+// device's of this one) by a descriptor, which stays the caller's. ErrTooSmall if
+// there is less.
 func (d *Device) ImportFD(fd int, numBytes uint64) (*Memory, error) {
 	m := &Memory{d: d}
 	err := d.do(func() (err error) {
@@ -104,7 +108,10 @@ func (d *Device) ImportFD(fd int, numBytes uint64) (*Memory, error) {
 		if m.allocated, err = d.lib.ImportFD(fd); err != nil {
 			return err
 		}
-		return m.mapIt()
+		if err = m.mapIt(); errors.Is(err, libcuda.ErrInvalidValue) {
+			err = fmt.Errorf("%w: %w", ErrTooSmall, err)
+		}
+		return err
 	})
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
@@ -112,11 +119,15 @@ func (d *Device) ImportFD(fd int, numBytes uint64) (*Memory, error) {
 	return m, nil
 }
 
-// OpenIPC maps another process's memory, which is said to have numBytes.
-func (d *Device) OpenIPC(h *libcuda.IPCHandle, numBytes uint64) (*Memory, error) {
-	m := &Memory{d: d, numBytes: numBytes, opened: true}
+// OpenIPC maps another process's memory: as much as the driver says there is.
+func (d *Device) OpenIPC(h *libcuda.IPCHandle) (*Memory, error) {
+	m := &Memory{d: d, opened: true}
 	err := d.do(func() (err error) {
-		m.addr, err = d.lib.OpenIPCHandle(h)
+		if m.addr, err = d.lib.OpenIPCHandle(h); err != nil {
+			return err
+		}
+		base, size, err := d.lib.AddressRange(m.addr)
+		m.numBytes = uint64(base) + size - uint64(m.addr)
 		return err
 	})
 	if err != nil { // it may be open: the context could not be put back
@@ -132,8 +143,16 @@ func (d *Device) UUID() (id libcuda.UUID, err error) { return d.lib.DeviceUUID(d
 // launched is done. There is no deadline; it fails during a capture.
 func (d *Device) Synchronize() error { return d.do(d.lib.Synchronize) }
 
+// IsIdle reports whether a device runs nothing of what was launched before a
+// Synchronize that returned err: it has ended well, or has found the device
+// broken, which does nothing any more. Else the device was not asked.
+func IsIdle(err error) bool {
+	var of *libcuda.Error
+	return err == nil || errors.As(err, &of) && of.Call == "cuCtxSynchronize" && !IsCaptured(err)
+}
+
 // Do calls f with the device's context current.
-func (d *Device) Do(f func() error) error { return d.do(f) }
+func (d *Device) Do(f func() error) error { return d.in(f) }
 
 // IsCaptured reports whether a call failed because a stream is being captured:
 // later it may succeed.

@@ -28,7 +28,7 @@ func TestSurveySaysWhatFailed(t *testing.T) {
 	require.ErrorContains(t, err, "there-is-no-such-driver.so")
 	emu := emulate(t)
 	for _, call := range []string{"cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetAttribute"} {
-		emu.failAfter(call, 0, libcuda.ErrNoDevice)
+		emu.FailAfter(call, 0, libcuda.ErrNoDevice)
 		_, err := NewSurvey(emu.Name())
 		require.ErrorIs(t, err, libcuda.ErrNoDevice)
 		require.ErrorContains(t, err, call)

@@ -1,5 +1,7 @@
 package cuda
 
+import "github.com/moewire/moewire/core/ep/layout"
+
 // The mirrors of kernels/words.cuh. A test compares every offset and value
 // with what a C++ compiler says.
 
@@ -15,7 +17,7 @@ const (
 type inbox struct {
 	Open   [openRing]uint64 `c:"open"`
 	YReady [MaxSlots]uint64 `c:"y_ready"`
-	_      [8]uint64
+	Order  [MaxSlots]uint64 `c:"order"`
 }
 
 // arena is how a rank's shared memory begins.
@@ -25,19 +27,24 @@ type arena struct {
 
 // slab is layout.Slab, as the kernels take it.
 type slab struct {
-	Params        int64 `c:"params"`
-	Arrive        int64 `c:"arrive"`
-	Done          int64 `c:"done"`
-	Counter       int64 `c:"counter"`
-	Layout        int64 `c:"layout"`
-	SrcInfo       int64 `c:"src_info"`
-	Scales        int64 `c:"scales"`
-	Rows          int64 `c:"rows"`
-	Y             int64 `c:"y"`
-	RowsPerExpert int64 `c:"rows_per_expert"`
-	RowBytes      int64 `c:"row_bytes"`
-	OutputBytes   int64 `c:"output_bytes"`
-	ScaleWords    int64 `c:"scale_words"`
+	Params        int64                   `c:"params"`
+	Arrive        int64                   `c:"arrive"`
+	Done          int64                   `c:"done"`
+	Counter       int64                   `c:"counter"`
+	Layout        int64                   `c:"layout"`
+	SrcInfo       int64                   `c:"src_info"`
+	Scales        int64                   `c:"scales"`
+	Rows          int64                   `c:"rows"`
+	Y             int64                   `c:"y"`
+	RowsPerExpert int64                   `c:"rows_per_expert"`
+	RowBytes      int64                   `c:"row_bytes"`
+	OutputBytes   int64                   `c:"output_bytes"`
+	ScaleWords    int64                   `c:"scale_words"`
+	Counted       int64                   `c:"counted"`
+	TopkIdx       int64                   `c:"topk_idx"`
+	TopkWeights   int64                   `c:"topk_weights"`
+	Extra         [layout.NumExtras]int64 `c:"extra"`
+	ExtraBytes    [layout.NumExtras]int32 `c:"extra_bytes"`
 }
 
 // slot is what a rank keeps to itself of one slot.
@@ -55,6 +62,9 @@ type slot struct {
 	Call     [4]uint32       `c:"call"`
 	Reduced  uint64          `c:"reduced"`
 	Ticket   uint64          `c:"ticket"`
+	Placed   uint64          `c:"placed"`
+	TopK     uint64          `c:"topk"`
+	Extras   uint64          `c:"extras"`
 }
 
 // state is the device's side of one buffer.
@@ -93,6 +103,9 @@ const (
 	errorNoHost   = 5
 	errorReleased = 6
 	errorStale    = 7
+	errorProxy    = 16
+	errorRouting  = 8
+	errorWeights  = 9
 )
 
 // Flags of an operation.
@@ -100,6 +113,10 @@ const (
 	flagFP8         = 1
 	flagWide        = 2
 	flagScalesShift = 2
+	flagFlat        = 0x10
+	flagBare        = 0x20
+	flagOrdered     = 0x40
+	flagPreReduce   = 0x80
 )
 
 // address is one in a device's address space.
@@ -127,6 +144,7 @@ type common struct {
 	NumSlots     int32   `c:"num_slots"`
 	Flags        uint32  `c:"flags"`
 	NumBlocks    int32   `c:"num_blocks"`
+	BlockExperts int32   `c:"block_experts"`
 	Ticket       uint64  `c:"ticket"`
 	Active       address `c:"active"`
 	TopkIdx      address `c:"topk_idx"`
@@ -140,12 +158,15 @@ type planArgs struct {
 }
 
 type placeArgs struct {
-	Common common  `c:"c"`
-	X      address `c:"x"`
-	Count  address `c:"count"`
-	Base   address `c:"base"`
-	Index  address `c:"index"`
-	Where  address `c:"where"`
+	Common  common                    `c:"c"`
+	X       address                   `c:"x"`
+	Count   address                   `c:"count"`
+	Base    address                   `c:"base"`
+	Index   address                   `c:"index"`
+	Where   address                   `c:"where"`
+	Weights address                   `c:"weights"`
+	Kept    address                   `c:"kept"`
+	Extra   [layout.NumExtras]address `c:"extra"`
 }
 
 type receiveArgs struct {
@@ -173,4 +194,5 @@ type reduceArgs struct {
 	Weights address `c:"weights"`
 	Out     address `c:"out"`
 	Use     address `c:"use"`
+	Kept    address `c:"kept"`
 }

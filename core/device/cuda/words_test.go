@@ -2,17 +2,10 @@ package cuda
 
 import (
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"reflect"
-	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
-	"github.com/moewire/moewire/core/internal/testenv"
+	"github.com/moewire/moewire/core/device/cuda/cudatest"
 )
 
 var mirrors = map[string]any{
@@ -26,16 +19,13 @@ var values = map[string]int64{
 	"MW_MAX_RANKS": MaxRanks, "MW_MAX_SLOTS": MaxSlots, "MW_MAX_TOPK": MaxTopK, "MW_OPEN_RING": openRing,
 	"MW_ERROR_EXPERT": errorExpert, "MW_ERROR_MISMATCH": errorMismatch, "MW_ERROR_CAPACITY": errorCapacity,
 	"MW_ERROR_FENCED": errorFenced, "MW_ERROR_NO_HOST": errorNoHost, "MW_ERROR_RELEASED": errorReleased,
-	"MW_ERROR_STALE": errorStale, "MW_FLAG_FP8": flagFP8, "MW_FLAG_WIDE": flagWide,
-	"MW_FLAG_SCALES_SHIFT": flagScalesShift,
+	"MW_ERROR_STALE": errorStale, "MW_ERROR_PROXY": errorProxy, "MW_ERROR_ROUTING": errorRouting, "MW_ERROR_WEIGHTS": errorWeights,
+	"MW_FLAG_FP8": flagFP8, "MW_FLAG_WIDE": flagWide, "MW_FLAG_SCALES_SHIFT": flagScalesShift, "MW_FLAG_FLAT": flagFlat,
+	"MW_FLAG_BARE": flagBare, "MW_FLAG_ORDERED": flagOrdered, "MW_FLAG_PRE_REDUCE": flagPreReduce,
 }
 
 // TestWordsAreThoseOfTheKernels has a C++ compiler say where everything is.
 func TestWordsAreThoseOfTheKernels(t *testing.T) {
-	cxx, err := exec.LookPath("c++")
-	if err != nil {
-		testenv.Lacking(t, "c++", "no C++ compiler for the probe")
-	}
 	want := map[string]int64{}
 	for name, v := range values {
 		want[name] = v
@@ -50,13 +40,5 @@ func TestWordsAreThoseOfTheKernels(t *testing.T) {
 			}
 		}
 	}
-	var source strings.Builder
-	source.WriteString("#include <cstddef>\n#define MW_HOST\n#include \"words.cuh\"\n")
-	for expression, v := range want {
-		fmt.Fprintf(&source, "static_assert((long long)(%s) == %d, %q);\n", expression, v, expression)
-	}
-	file := filepath.Join(t.TempDir(), "probe.cc")
-	require.NoError(t, os.WriteFile(file, []byte(source.String()), 0o600))
-	text, err := exec.Command(cxx, "-std=c++17", "-fsyntax-only", "-Ikernels", "-Iemulator", file).CombinedOutput()
-	assert.NoError(t, err, "%s", text)
+	cudatest.CheckHeader(t, "words.cuh", want)
 }

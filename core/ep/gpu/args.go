@@ -24,6 +24,7 @@ type Handle uint64
 // stream has passed what was launched (for a recorded graph: as long as it is
 // replayed). 16-byte alignment is needed for X.
 type DispatchArgs struct {
+	Flat        bool   // one row per token and rank, else per token and expert; the same on every rank
 	X           uint64 // bf16 [T, Hidden]; 0 if T = 0
 	TopkIdx     uint64 // int64 [T, TopK], -1 selects nothing; 0 if T = 0
 	NumTokens   int    // T, at most MaxTokens
@@ -34,15 +35,26 @@ type DispatchArgs struct {
 	FP8         bool   // the same on every rank
 	Scales      device.ScaleFormat
 	WideOutputs bool   // expert outputs are float32, the same on every rank
+	PreReduce   bool   // the combine makes sums by rank; not with Flat; each rank's own choice
+	TopkWeights uint64 // float32 [T, TopK] with PreReduce, or Flat without Bare
+	Columns
 	ActiveRanks uint64 // int32 [R]: 0 leaves a rank out; cleared for ranks that are lost; or 0
-	RecvCount   uint64 // out, int32 [L]; 0: the buffer's own
-	LayoutRange uint64 // out, int64 [L, R]: first row << 32 | number of rows; 0: the buffer's own
+	RecvCount   uint64 // out, int32 [L], with Flat [1]; 0: the buffer's own
+	LayoutRange uint64 // out, int64 [L, R], with Flat [1, R]: first row << 32 | number of rows; 0: the buffer's own
 	Stats       uint64 // int64 [R]: rows of each source are added to it; or 0
 	// Stream is the driver's handle (a CUstream or cudaStream_t as a number); 0
 	// is the legacy default stream.
 	Stream uint64
 	// Timeout of each wait on the device; negative: none.
 	Timeout time.Duration
+}
+
+// Columns are what a token brings beside its flat row to every rank that it goes
+// to. Which there are, and how wide, is the same on every rank.
+type Columns struct {
+	Bare          bool                     // without TopkIdx and TopkWeights
+	Extra         [layout.NumExtras]uint64 // [T, ExtraRowBytes]
+	ExtraRowBytes [layout.NumExtras]int    // 0: no such column
 }
 
 // Result says where the rows of a dispatch are, once the stream has passed its
@@ -59,14 +71,20 @@ type Result struct {
 	SrcInfo     uint64      // int32 [L, C]: index of the token at its source
 	RecvCount   uint64      // int32 [L]
 	LayoutRange uint64      // int64 [L, R]
-	CombineX    uint64      // bf16, or float32 with WideOutputs, [L, C, H]: outputs that Combine need not copy
+	// Columns of flat rows [C, bytes], in the order of package layout; 0: none.
+	Columns  [layout.NumColumns]uint64
+	CombineX uint64 // bf16, or float32 with WideOutputs, [L, C, H]: outputs that Combine need not copy
 }
 
 // CombineArgs are the inputs and outputs of one combine.
+//
+// Of a flat dispatch: no ids and weights. X is [N, H], of the rows received, which
+// are not known here: the device reads so many.
 type CombineArgs struct {
+	Flat        bool
 	X           uint64 // expert outputs [L, C, H]; 0 or Result.CombineX: they are there already
-	TopkIdx     uint64 // int64 [T, TopK] as dispatched
-	TopkWeights uint64 // float32 [T, TopK]
+	TopkIdx     uint64 // int64 [T, TopK] as dispatched, or -1: left out (not if pre-reduced)
+	TopkWeights uint64 // float32 [T, TopK]; if pre-reduced as dispatched
 	Out         uint64 // bf16 [T, Hidden], 16-byte aligned
 	NumTokens   int    // as dispatched
 	TopK        int    // as dispatched

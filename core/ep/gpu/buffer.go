@@ -15,8 +15,11 @@ import (
 )
 
 // Buffer is one rank's end of a group on CUDA. All methods are safe for
-// concurrent use; each takes a lock for as long as its launches take, and only
-// Connect, Prepare, Install and Close wait for anybody.
+// concurrent use. One call launches at a time; a launch waits for the device when
+// its queue is full. Only Connect, Prepare, Install, Leave and Close wait for
+// anybody else, and Path for them.
+//
+// Locks are taken in this order: life, mu, fate.
 type Buffer struct {
 	cfg    Config
 	dom    transport.Domain
@@ -26,23 +29,30 @@ type Buffer struct {
 	engine *cuda.Engine
 	offer  *cudaipc.Offer
 
-	life    sync.Mutex // held by Connect, Prepare, Install and Close; before mu
-	mapped  []mapped   // by rank
-	quiet   chan error // of a wait for the device that goes on
-	settled bool       // nothing that was launched before the latest Prepare runs
-	entered uint64     // ranks that may have written in the latest epoch
+	ending  sync.Once
+	stopped chan struct{} // ended by Stop
+	life    sync.Mutex    // held by Connect, Prepare, Install, Leave, Close and Path
+	mapped  []mapped      // by rank
+	quiet   chan error    // of a wait for the device that goes on
+	settled bool          // nothing that was launched before the latest Prepare runs
+	entered uint64        // ranks that may have written in the latest epoch
 	end     ending
 
-	mu      sync.Mutex // guards what follows and the engine's launches
+	// mu guards what follows and the engine's launches. The device may wait for the
+	// watcher while a launch waits for the device, so the watcher does without it.
+	mu      sync.Mutex
+	slots   []slot
+	latest  int // slot of the latest dispatch
+	handles Handle
+	sums    sums
+
+	fate    sync.Mutex // guards what follows; nothing waits under it
 	epoch   uint16     // the one this rank joined
 	base    uint64     // its first operation
 	outside bool       // no member of the epoch, or between two epochs
 	why     error      // what calls get while outside
 	closed  bool
 	judge   *ep.Judge
-	slots   []slot
-	latest  int // slot of the latest dispatch
-	handles Handle
 	timeout time.Duration // of the latest call that has one
 	lost    uint64        // ranks that this one has fenced
 	watch   watch
@@ -76,7 +86,7 @@ func New(dom transport.Domain, dev *cuda.Device, cfg Config) (*Buffer, error) {
 		cfg: cfg, dom: dom, dev: dev, self: dom.Rank(), ranks: dom.NumRanks(),
 		mapped: make([]mapped, dom.NumRanks()), slots: make([]slot, cfg.NumSlots),
 		epoch:   membership.Set(dom.Members().Load()).Epoch(),
-		outside: true, why: errConnect,
+		outside: true, why: errConnect, stopped: make(chan struct{}),
 	}
 	if cfg.Joining {
 		b.epoch-- // it has joined none yet: the group's own is its predecessor's
@@ -97,9 +107,9 @@ func New(dom transport.Domain, dev *cuda.Device, cfg Config) (*Buffer, error) {
 }
 
 // Connect maps the memory of all ranks that are present in the domain, and
-// waits for those that have not come as far, until the deadline. Every rank
-// calls New before any has to be waited for. Idempotent; not with
-// Config.Joining.
+// waits for those that have not come as far, until the deadline; Stop and Close
+// end that with ErrClosed. Every rank calls New before any has to be waited for.
+// Idempotent; not with Config.Joining.
 func (b *Buffer) Connect(deadline time.Duration) error {
 	b.life.Lock()
 	defer b.life.Unlock()
@@ -113,8 +123,8 @@ func (b *Buffer) Connect(deadline time.Duration) error {
 }
 
 func (b *Buffer) mayConnect() (connected bool, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.fate.Lock()
+	defer b.fate.Unlock()
 	switch {
 	case b.closed:
 		return false, errOwner
@@ -143,8 +153,8 @@ func (b *Buffer) mapAll(until time.Time) error {
 			continue
 		}
 		var err error
-		if m.view, err = cudaipc.Map(b.dom, b.dev, r, bytes, until); err != nil {
-			return err
+		if m.view, err = cudaipc.Map(b.dom, b.dev, r, bytes, cudaipc.Wait{Until: until, Stop: b.stopped}); err != nil {
+			return b.unlessStopped(err)
 		}
 		if err := b.engine.SetPeer(r, m.view.Address()); err != nil {
 			return errors.Join(err, m.drop())
@@ -152,6 +162,14 @@ func (b *Buffer) mapAll(until time.Time) error {
 		m.of = proc
 	}
 	return nil
+}
+
+// unlessStopped is err, or what a call gets that Stop has ended.
+func (b *Buffer) unlessStopped(err error) error {
+	if errors.Is(err, cudaipc.ErrStopped) {
+		return errOwner
+	}
+	return err
 }
 
 func (m *mapped) drop() error {
@@ -174,6 +192,8 @@ func (b *Buffer) sharedBytes() uint64 {
 func (b *Buffer) enter(epoch uint16, base uint64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.fate.Lock()
+	defer b.fate.Unlock()
 	set := membership.Set(b.dom.Members().Load())
 	b.judge = ep.NewJudge(b.dom, epoch)
 	b.epoch, b.base, b.entered = epoch, base, set.Ranks()&b.dom.Present()
@@ -184,6 +204,7 @@ func (b *Buffer) enter(epoch uint16, base uint64) error {
 	for j := range b.slots {
 		b.slots[j] = slot{}
 	}
+	b.sums = sums{}
 	b.watch.reset()
 	b.engine.SetSilent(0)
 	b.engine.Join(epoch)
@@ -220,8 +241,8 @@ func (b *Buffer) Path(rank int) string {
 
 // Members returns one bit per member of this rank's epoch; 0 after Close.
 func (b *Buffer) Members() uint64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.fate.Lock()
+	defer b.fate.Unlock()
 	if b.closed {
 		return 0
 	}
@@ -236,8 +257,8 @@ func (b *Buffer) Members() uint64 {
 // rank's bit when that is not the one it joined), that epoch, and how many
 // ranks this one has fenced. Zeros after Close.
 func (b *Buffer) Membership() (ranks uint64, epoch uint16, lost uint64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.fate.Lock()
+	defer b.fate.Unlock()
 	if b.closed {
 		return 0, 0, 0
 	}

@@ -66,7 +66,7 @@ func TestHooks(t *testing.T) {
 			group[i].sync()
 			first[i].check()
 			second[i].check()
-			group[i].used = first[0].x.at - first[0].r.tensors.Address()
+			group[i].used = first[0].x.at - first[0].r.tensors
 		}
 	}
 }
@@ -167,4 +167,47 @@ func TestReduceOfTakenSlot(t *testing.T) {
 	r.sync()
 	a.check()
 	require.NoError(t, r.Err())
+}
+
+// TestReduceLongAfter: a second phase that is held while other operations take
+// the slot again and again finds its own sums there, and is an error where they
+// were given up.
+func TestReduceLongAfter(t *testing.T) {
+	r := newGroup(t, 1)[0]
+	rng := rand.New(rand.NewPCG(testenv.Seed(t), 7))
+	held, dropped, other := newOp(r, rng), newOp(r, rng), newOp(r, rng)
+	for _, o := range []*op{held, dropped} {
+		o.dispatch()
+		o.combin.X = o.res.RecvX
+		require.NoError(t, r.Combine(o.res.Handle, &o.combin, gpu.PhaseSent))
+	}
+	require.NoError(t, r.Release(dropped.res.Handle, r.stream))
+	for range 9 { // of two slots
+		other.run()
+		require.NoError(t, r.Reduce(held.res.Handle))
+		require.ErrorIs(t, r.Reduce(dropped.res.Handle), ep.ErrStaleHandle)
+	}
+	r.sync()
+	held.check()
+	other.check()
+	require.NoError(t, r.Err())
+}
+
+// TestReduceOfTheForgotten: what is not known any more is an error.
+func TestReduceOfTheForgotten(t *testing.T) {
+	r := newGroup(t, 1)[0]
+	o := newOp(r, rand.New(rand.NewPCG(testenv.Seed(t), 8)))
+	o.run()
+	first := o.res.Handle
+	o.run()
+	o.run()
+	r.SkipHandles(4093)
+	require.NoError(t, r.Reduce(first))
+	r.SkipHandles(1)
+	err := r.Reduce(first)
+	require.ErrorIs(t, err, ep.ErrStaleHandle)
+	require.ErrorContains(t, err, "1, which 4096 others have followed")
+	o.run()
+	r.sync()
+	o.check()
 }

@@ -37,7 +37,8 @@ func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase) error {
 	b.handles++
 	b.latest = j
 	b.judgeBy(a.Timeout)
-	*s = slot{handle: b.handles, former: s.lastSummed(), live: true, slab: slab}
+	b.sums.set(b.handles, false)
+	*s = slot{handle: b.handles, live: true, slab: slab}
 	b.describe(s, j, a)
 	if err := b.launched(b.engine.Send(&s.dispatch)); err != nil {
 		return err
@@ -49,14 +50,21 @@ func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase) error {
 	return nil
 }
 
+func formOf(c *Config, a *DispatchArgs) cuda.Form {
+	return cuda.Form{
+		FP8: a.FP8, Scales: uint8(a.Scales), Wide: a.WideOutputs, Ordered: c.Deterministic, PreReduce: a.PreReduce,
+		Flat: a.Flat, Bare: a.Bare,
+	}
+}
+
 func (b *Buffer) describe(s *slot, j int, a *DispatchArgs) {
 	s.dispatch = cuda.Dispatch{
 		Call: cuda.Call{
 			Shape: s.slab.Shape, NumTokens: a.NumTokens, TopK: a.TopK, Slot: j, Ticket: uint64(s.handle),
-			Flags: cuda.Flags(a.FP8, a.WideOutputs, uint8(a.Scales)), Stream: a.Stream,
+			Flags: formOf(&b.cfg, a).Flags(), Stream: a.Stream,
 			TimeoutNs: nanoseconds(a.Timeout), Active: a.ActiveRanks, TopkIdx: a.TopkIdx,
 		},
-		X: a.X, RecvCount: a.RecvCount, Layout: a.LayoutRange, Stats: a.Stats,
+		X: a.X, Weights: a.TopkWeights, Extra: a.Extra, RecvCount: a.RecvCount, Layout: a.LayoutRange, Stats: a.Stats,
 	}
 	if a.RecvCount == 0 {
 		s.dispatch.RecvCount = b.engine.Counts(j)
@@ -73,6 +81,11 @@ func (b *Buffer) show(s *slot, res *Result) {
 		Handle: s.handle, Slot: s.dispatch.Slot, Slab: s.slab,
 		RecvX: at + uint64(s.slab.RowsOff), SrcInfo: at + uint64(s.slab.SrcInfoOff), CombineX: at + uint64(s.slab.YOff),
 		RecvCount: s.dispatch.RecvCount, LayoutRange: s.dispatch.Layout,
+	}
+	for i, off := range s.slab.ColumnOff {
+		if off != 0 {
+			res.Columns[i] = at + uint64(off)
+		}
 	}
 	if s.slab.FP8 {
 		res.Scales = at + uint64(s.slab.ScalesOff)
@@ -136,6 +149,7 @@ func (b *Buffer) Combine(h Handle, a *CombineArgs, until Phase) error {
 	b.judgeBy(a.Timeout)
 	s.combines++
 	s.pending = true
+	b.sums.set(h, false)
 	if err := b.launched(b.engine.Publish(c)); err != nil {
 		return err
 	}
@@ -145,10 +159,27 @@ func (b *Buffer) Combine(h Handle, a *CombineArgs, until Phase) error {
 	return nil
 }
 
+// CombineX is where outputs of a live handle go that Combine need not copy. If it
+// was combined, only the device knows who still reads there.
+func (b *Buffer) CombineX(h Handle) (at uint64, combined bool, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.usable(); err != nil {
+		return 0, false, err
+	}
+	s, err := b.find(h)
+	if err != nil {
+		return 0, false, err
+	}
+	return b.combineX(s), s.combines > 0, nil
+}
+
 // judgeBy remembers how long this rank's latest waits with a deadline may last.
 func (b *Buffer) judgeBy(timeout time.Duration) {
 	if timeout >= 0 {
+		b.fate.Lock()
 		b.timeout = timeout
+		b.fate.Unlock()
 	}
 }
 
@@ -158,7 +189,8 @@ func (b *Buffer) combineX(s *slot) uint64 {
 
 // Reduce launches the second phase of the handle's latest combine, on its
 // stream. It does nothing if that was launched, as it is before another dispatch
-// takes the slot.
+// takes the slot; that is known of the latest 4096 handles. ErrStaleHandle if the
+// handle was released before.
 func (b *Buffer) Reduce(h Handle) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -167,10 +199,7 @@ func (b *Buffer) Reduce(h Handle) error {
 	}
 	s, err := b.find(h)
 	if err != nil {
-		if b.summed(h) {
-			return nil
-		}
-		return err
+		return b.summed(h, err)
 	}
 	return b.reduce(s)
 }
@@ -180,7 +209,9 @@ func (b *Buffer) reduce(s *slot) error {
 		return nil
 	}
 	s.pending = false
-	return b.launched(b.engine.Reduce(&s.combine))
+	err := b.launched(b.engine.Reduce(&s.combine))
+	b.sums.set(s.handle, err == nil)
+	return err
 }
 
 // Release launches, on the stream, that this rank is done with a handle.
@@ -205,7 +236,7 @@ func (b *Buffer) Release(h Handle, stream uint64) error {
 // steps of an operation cannot be taken half.
 func (b *Buffer) launched(err error) error {
 	if err != nil {
-		b.leaveFor(err)
+		b.Abandon(err)
 	}
 	return err
 }
@@ -215,6 +246,7 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (layout.Slab, error) {
 	slab, err := layout.Of(layout.Shape{
 		MaxTokens: int64(a.MaxTokens), Hidden: int64(a.Hidden), NumExperts: int64(a.NumExperts), NumRanks: int64(b.ranks),
 		FP8: a.FP8, UE8M0: a.FP8 && a.Scales == device.ScalesUE8M0, WideOutputs: a.WideOutputs,
+		Flat: a.Flat, Columns: widthsOf(a),
 	})
 	room := b.cfg.engine(b.self, b.ranks)
 	switch {
@@ -241,6 +273,9 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (layout.Slab, error) {
 			return slab, err
 		}
 	}
+	if err := checkColumns(a); err != nil {
+		return slab, err
+	}
 	if err := aligned("recv_count", a.RecvCount, 4); err != nil {
 		return slab, err
 	}
@@ -255,17 +290,25 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (layout.Slab, error) {
 
 func (b *Buffer) checkCombine(s *slot, a *CombineArgs) error {
 	d := &s.dispatch
-	if a.NumTokens != d.NumTokens || a.TopK != d.TopK {
+	switch {
+	case a.Flat != s.slab.Flat:
+		return invalid("a combine with flat %v of a handle whose dispatch had flat %v", a.Flat, s.slab.Flat)
+	case a.NumTokens != d.NumTokens || !a.Flat && a.TopK != d.TopK:
 		return invalid("topk_idx is [%d, %d], the dispatch had [%d, %d]", a.NumTokens, a.TopK, d.NumTokens, d.TopK)
 	}
 	if s.combines >= layout.MaxCombines {
 		return invalid("handle was combined %d times, allowed %d", s.combines, layout.MaxCombines)
 	}
 	if a.NumTokens > 0 {
-		if err := needs("topk_weights", a.TopkWeights, 4); err != nil {
+		if err := needs("out", a.Out, 16); err != nil {
 			return err
 		}
-		if err := needs("out", a.Out, 16); err != nil {
+	}
+	if a.NumTokens > 0 && !a.Flat {
+		if err := needs("topk_idx", a.TopkIdx, 8); err != nil {
+			return err
+		}
+		if err := needs("topk_weights", a.TopkWeights, 4); err != nil {
 			return err
 		}
 	}

@@ -19,8 +19,8 @@ const (
 	DefaultQuietTimeout  = 10 * time.Second
 )
 
-// Config says how a buffer is made. Ranks of one group agree on NumSlots and
-// NumBytes; the rest is each rank's own.
+// Config says how a buffer is made. Ranks of one group agree on NumSlots,
+// NumBytes and Deterministic; the rest is each rank's own.
 type Config struct {
 	// NumSlots is the number of operations in flight, 1 to cuda.MaxSlots; 0
 	// means DefaultSlots.
@@ -29,8 +29,11 @@ type Config struct {
 	// must be given: on a device nothing is sized by the first dispatch.
 	NumBytes int64
 	// MaxSelections bounds T*K of a dispatch, MaxExperts its E; 0 means the
-	// defaults. Each slot has 12 bytes per selection and 20 + 8 R per expert.
+	// defaults. Each slot has 16 bytes per selection and 24 per expert.
 	MaxSelections, MaxExperts int
+	// Deterministic puts the rows of an expert in order of rank and token, for
+	// another launch and one more exchange of words per dispatch.
+	Deterministic bool
 	// Joining: the group is already running. Calls work after Install.
 	Joining bool
 	// QuietTimeout bounds how long Prepare and Close wait until the device has
@@ -95,7 +98,7 @@ func SizeHint(s layout.Shape, numSlots int) (int64, error) {
 const paramsTag = "MWCUDA01"
 
 // Names of the numbers behind it that ranks must agree on.
-var agreed = [...]string{"num_slots", "num_ep_buffer_bytes"}
+var agreed = [...]string{"num_slots", "num_ep_buffer_bytes", "deterministic"}
 
 const paramsBytes = len(paramsTag) + 8*len(agreed) + 16
 
@@ -108,6 +111,11 @@ func (c Config) Params(st ep.Standing) ([]byte, error) {
 	le := binary.LittleEndian
 	out := le.AppendUint64([]byte(paramsTag), uint64(c.NumSlots))
 	out = le.AppendUint64(out, uint64(c.NumBytes))
+	deterministic := uint64(0)
+	if c.Deterministic {
+		deterministic = 1
+	}
+	out = le.AppendUint64(out, deterministic)
 	out = le.AppendUint64(out, uint64(st.Epoch))
 	return le.AppendUint64(out, st.Next), nil
 }

@@ -1,18 +1,25 @@
 package gpu_test
 
 import (
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/device/cuda/cudatest"
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/internal/libcuda"
+	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/transport/inproc"
 )
 
 // TestConnectAgain: a Connect that could not tell the device where another rank's
 // memory is does so when it is called again.
 func TestConnectAgain(t *testing.T) {
+	emu := cudatest.Emulate(t)
 	group := newUnconnected(t, 2)
-	emu := group[0].emu
 	emu.FailAfter("cuMemcpyHtoDAsync_v2", 0, libcuda.ErrOutOfMemory)
 	require.ErrorIs(t, group[0].Connect(connectIn), libcuda.ErrOutOfMemory)
 	require.Empty(t, group[0].Path(1))
@@ -21,4 +28,63 @@ func TestConnectAgain(t *testing.T) {
 	require.Equal(t, before+1, emu.Calls("cuMemcpyHtoDAsync_v2"))
 	require.NoError(t, group[1].Connect(connectIn))
 	roundOf(ops(t, group, 20))
+}
+
+// TestCloseEndsConnect: who waits for a rank that does not come hears that the
+// buffer was closed, and Close does not wait for the deadline.
+func TestCloseEndsConnect(t *testing.T) {
+	r, mute := newAlone(t)
+	ended := make(chan error, 1)
+	go func() { ended <- r.Connect(time.Hour) }()
+	mute.await(5)
+	require.NoError(t, r.Buffer.Close())
+	require.ErrorIs(t, <-ended, ep.ErrClosed)
+	require.ErrorIs(t, r.Connect(time.Hour), ep.ErrClosed)
+}
+
+// TestStopEndsInstall: so does an Install that waits for what a rank of the last
+// epoch may still write.
+func TestStopEndsInstall(t *testing.T) {
+	group := newGroup(t, 2)
+	st, err := group[0].Prepare()
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- group[0].Install(st.Epoch+1, st.Next, nil, time.Hour) }()
+	group[0].Stop()
+	require.ErrorIs(t, <-ended, ep.ErrClosed)
+	group[0].Stop()
+	require.ErrorIs(t, group[0].Install(st.Epoch+1, st.Next, nil, time.Hour), ep.ErrClosed)
+}
+
+// mute is a domain in which rank 1 never lays out a card.
+type mute struct {
+	transport.Domain
+	asked chan struct{}
+}
+
+func (m *mute) Slab(rank, id int) (transport.Segment, error) {
+	if rank == m.Rank() {
+		return m.Domain.Slab(rank, id)
+	}
+	select {
+	case m.asked <- struct{}{}:
+	default:
+	}
+	return nil, errors.New("there is none yet")
+}
+
+// await returns when a card was asked for n times.
+func (m *mute) await(n int) {
+	for range n {
+		<-m.asked
+	}
+}
+
+// newAlone is rank 0 of two, of which the other one never comes.
+func newAlone(t *testing.T) (*rank, *mute) {
+	emu := cudatest.Emulate(t)
+	m := &mute{Domain: inproc.New(2, layout.ControlBytes)[0], asked: make(chan struct{})}
+	r := newRank(t, emu, m, configOf(t, 2))
+	t.Cleanup(r.close)
+	return r, m
 }

@@ -4,3 +4,12 @@ import "time"
 
 // SetQuietTimeout changes that of Config, between calls.
 func (b *Buffer) SetQuietTimeout(d time.Duration) { b.cfg.QuietTimeout = d }
+
+// DeviceOps is how many operations the device has begun, and DeviceWait names its
+// wait for a rank.
+func (b *Buffer) DeviceOps() uint64 { return b.engine.Ops() }
+
+func (b *Buffer) DeviceWait(rank int) uint64 { return b.engine.Wait(rank) }
+
+// SkipHandles has n dispatches been made, as it were.
+func (b *Buffer) SkipHandles(n Handle) { b.handles += n }

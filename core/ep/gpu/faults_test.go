@@ -1,6 +1,7 @@
 package gpu_test
 
 import (
+	"errors"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -59,6 +60,67 @@ func TestKilled(t *testing.T) {
 	for range 4 {
 		roundOf(all[:2], 2)
 	}
+}
+
+// setDepth is for one test. It comes after the group, whose end waits for what
+// was launched.
+func setDepth(t *testing.T, emu *cudatest.Driver, launches int) {
+	t.Cleanup(func() { emu.Depth(1 << 30) })
+	emu.Depth(launches)
+}
+
+// TestKilledWhileLaunchesWait: a rank that has launched more than its device takes,
+// and so waits for it in a call, goes on all the same when whom the device waits
+// for is lost; nothing was decided in the call.
+func TestKilledWhileLaunchesWait(t *testing.T) {
+	emu := cudatest.Emulate(t)
+	group := newGroup(t, 2)
+	all := ops(t, group, 42)
+	setDepth(t, emu, 3)
+	before := emu.Calls("cuLaunchKernel")
+	launched := make(chan error, 1)
+	go func() {
+		err := errors.Join(
+			group[0].Dispatch(&all[0].args, &all[0].res, gpu.PhaseDone), // its first launch runs, two wait
+			group[0].Dispatch(&all[0].args, &all[0].res, gpu.PhaseDone),
+		)
+		all[0].combin.X = all[0].res.RecvX
+		launched <- errors.Join(err, group[0].Combine(all[0].res.Handle, &all[0].combin, gpu.PhaseDone))
+	}()
+	require.Eventually(t, func() bool { return emu.Calls("cuLaunchKernel") == before+5 }, connectIn, time.Millisecond)
+	require.NoError(t, group[0].Err(), "what a call finds out waits for no other call")
+	inproc.Kill(group[0].dom, 1)
+	select {
+	case err := <-launched:
+		require.NoError(t, err)
+	case <-time.After(connectIn):
+		require.Fail(t, "the call did not end")
+	}
+	group[0].sync()
+	all[0].check(1)
+	require.NoError(t, group[0].Err())
+}
+
+// TestPrepareWaitsForCalls: nothing is launched once Prepare has returned, also
+// not by a call that had begun.
+func TestPrepareWaitsForCalls(t *testing.T) {
+	emu := cudatest.Emulate(t)
+	group := newGroup(t, 2)
+	all := ops(t, group, 43)
+	before := emu.Calls("cuLaunchKernel")
+	setDepth(t, emu, 0)
+	launched := make(chan error, 1)
+	go func() { launched <- group[0].Dispatch(&all[0].args, &all[0].res, gpu.PhaseDone) }()
+	require.Eventually(t, func() bool { return emu.Calls("cuLaunchKernel") == before+1 }, connectIn, time.Millisecond)
+	group[0].SetQuietTimeout(time.Millisecond)
+	_, err := group[0].Prepare()
+	emu.Depth(1 << 30)
+	require.ErrorContains(t, err, "the device has not done what was launched")
+	require.NoError(t, <-launched)
+	group[0].SetQuietTimeout(connectIn)
+	_, err = group[0].Prepare()
+	require.NoError(t, err)
+	require.ErrorIs(t, group[0].Dispatch(&all[0].args, &all[0].res, gpu.PhaseDone), ep.ErrUpdating)
 }
 
 // TestLate: a rank that does nothing is expelled after the deadline, gets
@@ -220,6 +282,7 @@ var creation = []string{
 	"cuMemGetAllocationGranularity", "cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess",
 	"cuMemsetD8Async", "cuStreamSynchronize", "cuMemHostAlloc", "cuMemHostGetDevicePointer_v2",
 	"cuMemcpyHtoDAsync_v2", "cuMemExportToShareableHandle", "cuCtxPushCurrent_v2", "cuDeviceGetAttribute",
+	"cuStreamCreateWithPriority", "cuThreadExchangeStreamCaptureMode",
 }
 
 // TestEveryFailureLeavesNothing fails each driver call in turn, at several of the
@@ -249,7 +312,7 @@ func TestEveryFailureLeavesNothing(t *testing.T) {
 // takes.
 func makePair(t *testing.T, emu *cudatest.Driver) (err error) {
 	doms := inproc.New(2, layout.ControlBytes)
-	d, err := openDevice(emu)
+	d, err := openDevice(t, emu)
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ func configOf(t testing.TB, ranks int) gpu.Config {
 	return gpu.Config{NumSlots: 2, NumBytes: n, MaxSelections: 64, MaxExperts: 64}
 }
 
-// rank is one rank on the emulated device, with a stream and tensors.
+// rank is one rank on the device, with a stream and tensors.
 type rank struct {
 	*gpu.Buffer
 	t       testing.TB
@@ -44,12 +44,13 @@ type rank struct {
 	self    int
 	ranks   int
 	stream  uint64
-	tensors *cuda.Memory
+	tensors uint64 // memory that tests see, too
+	free    func() error
 	used    uint64
 	active  *tensor[int32]
 }
 
-// tensor is n values of device memory.
+// tensor is n values that the device and tests see.
 type tensor[T any] struct {
 	at     uint64
 	values []T
@@ -58,26 +59,32 @@ type tensor[T any] struct {
 const tensorBytes = 4 << 20
 
 func newTensor[T any](r *rank, n int) *tensor[T] {
-	at := r.tensors.Address() + r.used
+	at := r.tensors + r.used
 	values := cudatest.Slice[T](at, n)
 	r.used += (uint64(n)*8 + 255) &^ 255
 	require.LessOrEqual(r.t, r.used, uint64(tensorBytes))
 	return &tensor[T]{at: at, values: values}
 }
 
-func openDevice(emu *cudatest.Driver) (*cuda.Device, error) {
-	return cuda.Open(emu.Library, 0, cudatest.Image)
+func openDevice(t testing.TB, emu *cudatest.Driver) (*cuda.Device, error) {
+	return cuda.Open(emu.Library, 0, emu.Code(t))
 }
 
 // newRank makes a rank's buffer, not connected yet.
 func newRank(t testing.TB, emu *cudatest.Driver, dom transport.Domain, cfg gpu.Config) *rank {
-	d, err := openDevice(emu)
+	d, err := openDevice(t, emu)
 	require.NoError(t, err)
+	return newRankOn(t, d, emu, dom, cfg)
+}
+
+func newRankOn(t testing.TB, d *cuda.Device, emu *cudatest.Driver, dom transport.Domain, cfg gpu.Config) *rank {
 	b, err := gpu.New(dom, d, cfg)
 	require.NoError(t, err)
 	r := &rank{Buffer: b, t: t, d: d, emu: emu, dom: dom, self: dom.Rank(), ranks: dom.NumRanks()}
-	r.tensors, err = d.Alloc(tensorBytes)
-	require.NoError(t, err)
+	r.must(func() error {
+		r.tensors, r.free, err = emu.Shown(tensorBytes)
+		return err
+	})
 	r.must(func() error {
 		s, err := emu.StreamCreate(0)
 		r.stream = uint64(s)
@@ -100,7 +107,7 @@ func (r *rank) close() {
 	require.NoError(r.t, r.Buffer.Close())
 	require.NoError(r.t, r.Buffer.Close())
 	r.must(func() error { return r.emu.StreamDestroy(libcuda.Stream(r.stream)) })
-	require.NoError(r.t, r.tensors.Close())
+	r.must(r.free)
 	require.NoError(r.t, r.d.Close())
 }
 
@@ -114,7 +121,7 @@ func newGroup(t testing.TB, ranks int) []*rank {
 }
 
 func newUnconnected(t testing.TB, ranks int) []*rank {
-	emu := cudatest.Emulate(t)
+	emu := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 1))
 	emu.Order(rng.Uint64(), 16, 8)
 	var all []*rank
@@ -217,10 +224,16 @@ func checkRows(all []*op, at int) {
 	o := all[at]
 	t, res := o.r.t, &o.res
 	h, local, ranks, c := int(res.Slab.Hidden), int(res.Slab.LocalExperts), o.r.ranks, int(res.Slab.RowsPerExpert)
-	counts := cudatest.Slice[int32](res.RecvCount, local)
-	ranges := cudatest.Slice[int64](res.LayoutRange, local*ranks)
-	info := cudatest.Slice[int32](res.SrcInfo, local*c)
-	rows := cudatest.Slice[uint16](res.RecvX, local*c*h)
+	var counts, info []int32
+	var ranges []int64
+	var rows []uint16
+	o.r.must(func() error {
+		counts = cudatest.Read[int32](t, o.r.emu, res.RecvCount, local)
+		ranges = cudatest.Read[int64](t, o.r.emu, res.LayoutRange, local*ranks)
+		info = cudatest.Read[int32](t, o.r.emu, res.SrcInfo, local*c)
+		rows = cudatest.Read[uint16](t, o.r.emu, res.RecvX, local*c*h)
+		return nil
+	})
 	for l := range local {
 		total := 0
 		for src, from := range all {

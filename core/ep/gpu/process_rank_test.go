@@ -1,6 +1,8 @@
 package gpu_test
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,6 +45,7 @@ type rankSpec struct {
 
 var plays = map[string]func(*child){
 	"rounds": playRounds, "killed": playKilled, "frozen": playFrozen, "failures": playFailures,
+	"holders": playHolders,
 }
 
 // child is a rank in its own process.
@@ -78,7 +82,7 @@ func (c *child) say(format string, args ...any) { fmt.Printf("> "+format+"\n", a
 
 // begin makes the rank, as one of the first or as one that joins.
 func (c *child) begin() {
-	emu := cudatest.Emulate(c.t)
+	emu := cudatest.Open(c.t)
 	emu.Order(c.Seed+uint64(c.rankSpec.Rank), 8, 8)
 	params, err := c.cfg.Params(ep.Standing{})
 	require.NoError(c.t, err)
@@ -93,7 +97,12 @@ func (c *child) begin() {
 	dom, err := l.Connect(metas, patience)
 	require.NoError(c.t, err)
 	c.cfg.Joining = c.Joins
-	c.rank = newRank(c.t, emu, dom, c.cfg)
+	d, err := openDevice(c.t, emu)
+	require.NoError(c.t, err)
+	if c.Path == "ipc" {
+		d.ShareByIPC()
+	}
+	c.rank = newRankOn(c.t, d, emu, dom, c.cfg)
 	if c.Joins {
 		c.install(metas, nil)
 	} else {
@@ -299,8 +308,61 @@ func playFailures(c *child) {
 	_, err = c.mapOther(1 << 40)
 	require.ErrorIs(c.t, err, transport.ErrMismatch)
 	require.ErrorContains(c.t, err, "configuration needs")
+	c.boast(1 << 30)
+	c.exchange("boasted", nil)
+	_, err = c.mapOther(1 << 30)
+	require.ErrorIs(c.t, err, transport.ErrMismatch)
+	require.ErrorContains(c.t, err, "its card says 1073741824 bytes")
+	require.Equal(c.t, before, c.emu.Said())
+}
+
+// boast has this rank's card promise more memory than there is.
+func (c *child) boast(numBytes uint64) {
+	const at, length = 8, 240 // in the slab; see package cudaipc
+	slab, err := c.dom.Slab(c.self, 0)
+	require.NoError(c.t, err)
+	card := slab.Bytes(at, length)
+	binary.LittleEndian.PutUint64(card[16:], numBytes)
+	sum := sha256.Sum256(card[:length-8])
+	copy(card[length-8:], sum[:8])
+}
+
+// playHolders: rank 0 cannot close while the process of rank 1 has its memory
+// open, whether for its buffer or otherwise, and can when it has not.
+func playHolders(c *child) {
+	if c.self == 1 {
+		v, err := c.mapOther(1 << 20)
+		require.NoError(c.t, err)
+		c.exchange("held", fmt.Append(nil, os.Getpid()))
+		c.exchange("refused", nil)
+		require.NoError(c.t, c.Leave()) // its own memory stays
+		require.NoError(c.t, c.Leave())
+		require.Empty(c.t, c.Buffer.Path(0))
+		c.exchange("left", nil)
+		c.exchange("refused again", nil)
+		require.NoError(c.t, v.Close())
+		c.exchange("closed", nil)
+		return
+	}
+	pid := string(c.exchange("held", nil)[1])
+	refused := func() {
+		c.SetQuietTimeout(50 * time.Millisecond)
+		err := c.Buffer.Close()
+		for err != nil && strings.HasPrefix(err.Error(), "after ") { // a busy machine: not yet idle
+			err = c.Buffer.Close()
+		}
+		require.EqualError(c.t, err, "process "+pid+" has this rank's memory open by its IPC handle")
+		c.SetQuietTimeout(patience)
+	}
+	refused()
+	c.exchange("refused", nil)
+	c.exchange("left", nil)
+	refused()
+	c.exchange("refused again", nil)
+	require.NoError(c.t, c.Buffer.Close())
+	c.exchange("closed", nil)
 }
 
 func (c *child) mapOther(bytes uint64) (*cudaipc.View, error) {
-	return cudaipc.Map(c.dom, c.d, 1-c.self, bytes, time.Now().Add(patience))
+	return cudaipc.Map(c.dom, c.d, 1-c.self, bytes, cudaipc.Wait{Until: time.Now().Add(patience)})
 }

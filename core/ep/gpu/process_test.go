@@ -36,7 +36,7 @@ type processes struct {
 // startProcesses starts every rank of a group.
 func startProcesses(t *testing.T, spec rankSpec) *processes {
 	t.Helper()
-	cudatest.Library(t) // compiles it once, or skips
+	cudatest.Open(t) // compiles the emulator once, or skips
 	g := &processes{t: t, dir: t.TempDir()}
 	t.Cleanup(g.end)
 	for r := range spec.Ranks {
@@ -51,9 +51,6 @@ func (g *processes) start(spec rankSpec, rank int) {
 	require.NoError(g.t, err)
 	cmd := exec.Command(os.Args[0], "-test.run=^TestChild$", "-test.v", "-test.timeout=5m")
 	cmd.Env = append(os.Environ(), rankVariable+"="+string(text))
-	if spec.Path == "ipc" {
-		cmd.Env = append(cmd.Env, "EMULATOR_NO_VMM=1")
-	}
 	_, err = cmd.StdinPipe() // closed by the end of this process, or by Wait
 	require.NoError(g.t, err)
 	out, err := cmd.StdoutPipe()
@@ -166,8 +163,16 @@ func TestProcessFrozen(t *testing.T) {
 // TestProcessFailures: no failure on the way to another process's memory leaves
 // anything.
 func TestProcessFailures(t *testing.T) {
+	cudatest.Emulate(t)
 	for _, path := range []string{"fd", "ipc"} {
 		g := startProcesses(t, rankSpec{Ranks: 2, Play: "failures", Path: path, Seed: testenv.Seed(t)})
 		g.finish(0, 1)
 	}
+}
+
+// TestProcessHolds: memory that another process has open by its IPC handle is
+// freed when that has closed it, and not before.
+func TestProcessHolds(t *testing.T) {
+	g := startProcesses(t, rankSpec{Ranks: 2, Play: "holders", Path: "ipc", Seed: testenv.Seed(t)})
+	g.finish(0, 1)
 }

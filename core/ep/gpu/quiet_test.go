@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/membership"
@@ -21,26 +22,46 @@ func (r *rank) isQuiet() {
 }
 
 // TestQuietAfterErrors: a rank that leaves asks whether its device is idle once
-// if the device is broken, and again if a capture was under way.
+// if the device is broken, and again if a capture was under way, or if it could
+// not be asked.
 func TestQuietAfterErrors(t *testing.T) {
-	t.Run("broken", func(t *testing.T) { abandonAfter(t, libcuda.ErrIllegalAddress, 1) })
-	t.Run("captured", func(t *testing.T) { abandonAfter(t, libcuda.ErrStreamCaptureUnsupport, 2) })
+	t.Run("broken", func(t *testing.T) { abandonAfter(t, synchronizes, libcuda.ErrIllegalAddress, 1) })
+	t.Run("captured", func(t *testing.T) { abandonAfter(t, synchronizes, libcuda.ErrStreamCaptureUnsupport, 2) })
+	t.Run("not asked", func(t *testing.T) { abandonAfter(t, pushes, libcuda.ErrOutOfMemory, 1) })
 }
 
-func abandonAfter(t *testing.T, code libcuda.Result, times int) {
-	const call = "cuCtxSynchronize"
+const (
+	synchronizes = "cuCtxSynchronize"
+	pushes       = "cuCtxPushCurrent_v2"
+)
+
+// abandonAfter wants the device to be asked so often when a call fails once.
+func abandonAfter(t *testing.T, call string, code libcuda.Result, times int) {
+	emu := cudatest.Emulate(t)
 	group := newGroup(t, 2)
-	emu := group[0].emu
-	before := emu.Calls(call)
+	before := emu.Calls(synchronizes)
 	emu.FailAfter(call, 0, code)
 	defect := errors.New("a defect")
 	group[1].Abandon(defect)
 	require.ErrorIs(t, group[1].Err(), defect)
 	group[1].isQuiet()
-	require.Equal(t, before+times, emu.Calls(call))
+	require.Equal(t, before+times, emu.Calls(synchronizes))
 	group[1].Abandon(errors.New("another one"))
 	require.ErrorIs(t, group[1].Err(), defect)
 	roundOf(ops(t, group, 21)[:1], 1)
+}
+
+// TestPrepareAsksTheDevice: without an answer it does not take it for idle. The
+// watcher, which would ask too, sleeps.
+func TestPrepareAsksTheDevice(t *testing.T) {
+	group, slow := newDrowsyGroup(t)
+	slow.hold()
+	group[0].emu.FailAfter(pushes, 0, libcuda.ErrOutOfMemory)
+	_, err := group[0].Prepare()
+	require.ErrorIs(t, err, libcuda.ErrOutOfMemory)
+	require.ErrorContains(t, err, "the device was not asked")
+	_, err = group[0].Prepare()
+	require.NoError(t, err)
 }
 
 // TestFencedBeforeItEnters: who was taken out before it was connected is quiet,

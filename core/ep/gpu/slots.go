@@ -12,7 +12,6 @@ import (
 // here: the device compares the tickets of its calls.
 type slot struct {
 	handle   Handle // of the latest dispatch; 0: none
-	former   Handle // the latest before it whose sum was launched; 0: none
 	live     bool   // the handle is valid
 	received bool   // the second phase of the dispatch is launched
 	combines int    // launched
@@ -51,23 +50,34 @@ func (b *Buffer) find(h Handle) (*slot, error) {
 	return nil, fmt.Errorf("%w: %d was released", ep.ErrStaleHandle, h)
 }
 
-// lastSummed is the slot's latest handle whose sum was launched; 0 without one.
-func (s *slot) lastSummed() Handle {
-	if s.combines > 0 && !s.pending {
-		return s.handle
+// sums remembers of the latest handles whether the sum of the latest combine was
+// launched: whoever holds its second phase may come for it long after another
+// dispatch has taken the slot, and launched it.
+type sums [rememberedSums / 64]uint64
+
+const rememberedSums = 1 << 12
+
+func (s *sums) set(h Handle, launched bool) {
+	word, bit := &s[h%rememberedSums/64], uint64(1)<<(h%64)
+	if *word &^= bit; launched {
+		*word |= bit
 	}
-	return s.former
 }
 
-// summed tells whether the sum of a handle that is not live any more was
-// launched. Of each slot the latest such handle is known.
-func (b *Buffer) summed(h Handle) bool {
-	for j := range b.slots {
-		if s := &b.slots[j]; s.former == h || s.lastSummed() == h {
-			return h != 0
-		}
+func (s *sums) get(h Handle) bool { return s[h%rememberedSums/64]>>(h%64)&1 != 0 }
+
+// summed is for a handle that is not live: nil if the sum of its latest combine
+// was launched.
+func (b *Buffer) summed(h Handle, stale error) error {
+	switch {
+	case h == 0 || h > b.handles:
+		return stale
+	case b.handles-h >= rememberedSums:
+		return fmt.Errorf("%w: %d, which %d others have followed; what its combine launched is not known any more", ep.ErrStaleHandle, h, b.handles-h)
+	case b.sums.get(h):
+		return nil
 	}
-	return false
+	return stale
 }
 
 // releaseCombined forgets handles that were combined, as the device does at its

@@ -18,14 +18,17 @@ func nanoseconds(d time.Duration) int64 {
 
 // Err is what a call would return now because of what the device or the group
 // have done: ErrFenced, ErrMismatch, ErrClosed, ...; nil if calls are possible.
-func (b *Buffer) Err() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.usable()
+func (b *Buffer) Err() error { return b.usable() }
+
+// usable says why a call cannot begin.
+func (b *Buffer) usable() error {
+	b.fate.Lock()
+	defer b.fate.Unlock()
+	return b.hear()
 }
 
-// usable says why a call cannot begin. The caller holds b.mu.
-func (b *Buffer) usable() error {
+// hear is usable for who holds b.fate.
+func (b *Buffer) hear() error {
 	switch {
 	case b.closed:
 		return errOwner
@@ -44,7 +47,7 @@ func (b *Buffer) usable() error {
 func meaning(f cuda.Failure) error {
 	kind := ep.ErrClosed
 	switch f.Kind {
-	case cuda.FailedExpert, cuda.FailedCapacity:
+	case cuda.FailedExpert, cuda.FailedCapacity, cuda.FailedRouting, cuda.FailedWeights:
 		kind = ep.ErrInvalid
 	case cuda.FailedMismatch:
 		kind = ep.ErrMismatch
@@ -65,7 +68,8 @@ func (b *Buffer) expelled(word uint64) {
 	b.leave(ep.ErrFenced)
 }
 
-// leaveFor ends this rank's part in its epoch by its own will. It leaves before
+// leaveFor ends this rank's part in its epoch by its own will; the caller holds
+// b.fate. Handles end with the epoch: no call asks for one before the next. It leaves before
 // its device is quiet: that may take until others have gone on without it, whose
 // launches the wait cannot tell from its own when they are of this process. Until
 // it says that it is quiet they use no slot again that it may write to.
@@ -82,17 +86,14 @@ func (b *Buffer) nobody() uint64 { return uint64(membership.Full(b.epoch, 0)) }
 func (b *Buffer) leave(why error) {
 	b.outside, b.why = true, why
 	b.watch.owesQuiet = true
-	for j := range b.slots {
-		b.slots[j].live = false
-	}
 }
 
 // Abandon is for a caller that has found a defect in the middle of a call: it
 // ends this rank's part in its epoch, and calls get why until an update. It
 // waits for nobody, and does nothing to a buffer that is out or closed.
 func (b *Buffer) Abandon(why error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.fate.Lock()
+	defer b.fate.Unlock()
 	if !b.closed && !b.outside {
 		b.leaveFor(why)
 	}

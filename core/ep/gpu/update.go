@@ -27,8 +27,8 @@ func (b *Buffer) Prepare() (ep.Standing, error) {
 		return ep.Standing{}, err
 	}
 	b.settled = true
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.fate.Lock()
+	defer b.fate.Unlock()
 	b.farewell()
 	return ep.Standing{
 		Epoch: membership.Set(b.dom.Members().Load()).Epoch(), Next: max(b.base, b.engine.Ops()) + runsAhead,
@@ -43,8 +43,8 @@ const runsAhead = cuda.MaxSlots + 1
 
 // interrupt makes the device end all waits.
 func (b *Buffer) interrupt(why error) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.fate.Lock()
+	defer b.fate.Unlock()
 	if b.closed {
 		return errOwner
 	}
@@ -57,22 +57,25 @@ func (b *Buffer) interrupt(why error) error {
 
 // settle waits until the device has done what this process has launched. After
 // a deadline the wait goes on behind, and the next call finds it. A device that
-// is broken does nothing any more.
+// is broken does nothing any more; one that could not be asked may.
 func (b *Buffer) settle() error {
 	if b.quiet == nil {
 		quiet := make(chan error, 1)
 		b.quiet = quiet
-		safego.Go("cuda quiet", func() { quiet <- b.dev.Synchronize() }, func(err error) { quiet <- err })
+		safego.Go("cuda quiet", func() { quiet <- b.drain() }, func(err error) { quiet <- err })
 	}
 	timer := time.NewTimer(b.cfg.QuietTimeout)
 	defer timer.Stop()
 	select {
 	case err := <-b.quiet:
 		b.quiet = nil
-		if cuda.IsCaptured(err) {
+		switch {
+		case cuda.IsIdle(err):
+			return nil
+		case cuda.IsCaptured(err):
 			return fmt.Errorf("a stream is being captured: %w", err)
 		}
-		return nil
+		return fmt.Errorf("the device was not asked whether it has done what was launched: %w", err)
 	case <-timer.C:
 		return fmt.Errorf("after %v the device has not done what was launched", b.cfg.QuietTimeout)
 	}
@@ -116,8 +119,8 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error, deadlin
 }
 
 func (b *Buffer) mayInstall(epoch uint16) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.fate.Lock()
+	defer b.fate.Unlock()
 	switch {
 	case b.closed:
 		return errOwner
@@ -136,6 +139,11 @@ func (b *Buffer) awaitSilence(until time.Time) error {
 		left &^= b.judge.Silent(left)
 		if left == 0 {
 			return nil
+		}
+		select {
+		case <-b.stopped:
+			return errOwner
+		default:
 		}
 		if !time.Now().Before(until) {
 			r := bits.TrailingZeros64(left)
@@ -166,17 +174,44 @@ func (b *Buffer) beginEpoch(epoch uint16) error {
 	return nil
 }
 
+// Stop ends a Connect or Install of another thread that waits for other ranks,
+// with ErrClosed. Close comes next, which says so itself, too: this is for who
+// cannot call that yet. Idempotent; it waits for nobody.
+func (b *Buffer) Stop() { b.ending.Do(func() { close(b.stopped) }) }
+
 // Close leaves the group, waits (Config.QuietTimeout) until the device has done
 // what this process has launched, and frees everything. No graph that has
 // recorded calls is launched after it. If the device is not done by then, or
 // ranks have the memory open by IPC handles, the error says so, the memory stays
 // allocated, and Close may be called again; else idempotent.
 func (b *Buffer) Close() error {
+	b.Stop()
 	b.life.Lock()
 	defer b.life.Unlock()
 	if b.end == ended {
 		return nil
 	}
+	if err := b.leaveOthers(); err != nil {
+		return err
+	}
+	return b.free()
+}
+
+// Leave is Close but for this rank's own memory, for who still looks at that: the
+// others' memory is let go. Close comes later. After an error it may be called
+// again; else idempotent.
+func (b *Buffer) Leave() error {
+	b.Stop()
+	b.life.Lock()
+	defer b.life.Unlock()
+	if b.end == ended {
+		return nil
+	}
+	return b.leaveOthers()
+}
+
+// leaveOthers ends all that runs for the buffer, and then what it has of others.
+func (b *Buffer) leaveOthers() error {
 	if b.end == running {
 		b.shut()
 		if err := b.settle(); err != nil {
@@ -187,7 +222,11 @@ func (b *Buffer) Close() error {
 		}
 		b.end = idle
 	}
-	return b.free()
+	var all []error
+	for r := range b.mapped {
+		all = append(all, b.mapped[r].drop())
+	}
+	return errors.Join(all...)
 }
 
 // How far Close has come.
@@ -202,11 +241,11 @@ const (
 // stopWatching waits no longer than settle: the watcher may be asking the device,
 // which others have given work since.
 func (b *Buffer) stopWatching() error {
-	b.mu.Lock()
+	b.fate.Lock()
 	b.farewell()
 	b.watch.stop = true
 	b.dom.Wake(b.self)
-	b.mu.Unlock()
+	b.fate.Unlock()
 	timer := time.NewTimer(b.cfg.QuietTimeout)
 	defer timer.Stop()
 	select {
@@ -219,19 +258,14 @@ func (b *Buffer) stopWatching() error {
 
 // shut lets no call begin any more.
 func (b *Buffer) shut() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.fate.Lock()
+	defer b.fate.Unlock()
 	b.leaveFor(errOwner)
 	b.closed = true
 }
 
 func (b *Buffer) free() error {
-	var all []error
-	for r := range b.mapped {
-		all = append(all, b.mapped[r].drop())
-	}
-	all = append(all, b.offer.Close(), b.awaitHolders())
-	if err := errors.Join(all...); err != nil {
+	if err := errors.Join(b.offer.Close(), b.awaitHolders()); err != nil {
 		return err
 	}
 	if err := b.engine.Close(); err != nil {
@@ -241,22 +275,17 @@ func (b *Buffer) free() error {
 	return b.dom.Close()
 }
 
-// awaitHolders waits for ranks that have this one's memory open by its IPC
-// handle, and live.
+// awaitHolders waits for processes that have this rank's memory open by its IPC
+// handle.
 func (b *Buffer) awaitHolders() error {
 	until := time.Now().Add(b.cfg.QuietTimeout)
 	for {
 		holders := b.offer.Holders()
-		for rest := holders; rest != 0; rest &= rest - 1 {
-			if p := b.dom.Process(bits.TrailingZeros64(rest)); p == nil || p.Lost() != nil {
-				holders &^= rest & -rest
-			}
-		}
-		if holders == 0 {
+		if len(holders) == 0 {
 			return nil
 		}
 		if !time.Now().Before(until) {
-			return fmt.Errorf("rank %d has this rank's memory open by its IPC handle", bits.TrailingZeros64(holders))
+			return fmt.Errorf("process %d has this rank's memory open by its IPC handle", holders[0])
 		}
 		time.Sleep(time.Millisecond)
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // watch is the state of the goroutine that decides for the device. All but
-// ended is guarded by Buffer.mu.
+// ended is guarded by Buffer.fate.
 type watch struct {
 	stop      bool
 	ended     chan struct{}
@@ -21,8 +21,14 @@ type watch struct {
 	members   uint64        // the word that the device was told
 	late      uint64        // ranks that the device waits for beyond its deadline
 	shown     uint64        // ranks that others know we wait for
-	began     [transport.MaxRanks]time.Time
+	began     [transport.MaxRanks]began
 	until     time.Time // before that nobody is judged
+}
+
+// began is when a wait for a rank was first seen.
+type began struct {
+	wait uint64 // the device's name for it; 0: there is none
+	at   time.Time
 }
 
 // How often the watcher looks: while the device waits for somebody, and else.
@@ -39,8 +45,8 @@ func (w *watch) begin(b *Buffer) {
 	w.ended = make(chan struct{})
 	safego.Go("cuda watcher", b.watchLoop, func(err error) {
 		defer close(w.ended)
-		b.mu.Lock()
-		defer b.mu.Unlock()
+		b.fate.Lock()
+		defer b.fate.Unlock()
 		if !b.outside {
 			b.leaveFor(err)
 		}
@@ -68,8 +74,8 @@ func (b *Buffer) watchLoop() {
 
 // watchHasWork looks once more after the sleep was announced.
 func (b *Buffer) watchHasWork() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.fate.Lock()
+	defer b.fate.Unlock()
 	return b.watch.stop || (!b.outside && b.dom.Members().Load() != b.watch.members)
 }
 
@@ -83,10 +89,10 @@ func (b *Buffer) look(now time.Time) (period time.Duration, stop bool) {
 }
 
 func (b *Buffer) turn(now time.Time) (period time.Duration, owesQuiet, stop bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.fate.Lock()
+	defer b.fate.Unlock()
 	if !b.outside {
-		_ = b.usable() // hears of errors and of an expulsion
+		_ = b.hear() // of errors and of an expulsion
 	}
 	if b.outside {
 		return watchIdle, b.watch.owesQuiet && !now.Before(b.watch.askAt), b.watch.stop
@@ -96,13 +102,26 @@ func (b *Buffer) turn(now time.Time) (period time.Duration, owesQuiet, stop bool
 	return b.decide(now), false, b.watch.stop
 }
 
-// calmDown waits until nothing of this rank runs on the device, and says so. A
-// device that is broken runs nothing any more.
-func (b *Buffer) calmDown() {
-	err := b.dev.Synchronize()
+// drain waits until the device has done what this process has launched. This rank
+// is out, so that no call launches anything more once the one that runs is over.
+func (b *Buffer) drain() error {
+	b.awaitCall()
+	return b.dev.Synchronize()
+}
+
+func (b *Buffer) awaitCall() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if cuda.IsCaptured(err) {
+}
+
+// calmDown waits until nothing of this rank runs on the device, and says so. A
+// device that is broken runs nothing any more; one that could not be asked is asked
+// again.
+func (b *Buffer) calmDown() {
+	err := b.drain()
+	b.fate.Lock()
+	defer b.fate.Unlock()
+	if !cuda.IsIdle(err) {
 		b.watch.backOff(time.Now())
 		return
 	}
@@ -112,7 +131,7 @@ func (b *Buffer) calmDown() {
 }
 
 // backOff leaves the device alone for twice as long as the last time: asking it
-// has spoiled somebody's capture.
+// has spoiled somebody's capture, or has failed.
 func (w *watch) backOff(now time.Time) {
 	w.pause = min(max(2*w.pause, watchIdle), longestPause)
 	w.askAt = now.Add(w.pause)
@@ -162,12 +181,12 @@ func (b *Buffer) decide(now time.Time) (period time.Duration) {
 		return watchBusy // the next turn notices
 	}
 	waits := b.engine.Waits() & word.Ranks() &^ (1 << b.self)
-	since := w.waiting(waits, now)
+	since := w.waiting(waits, now, b.engine.Wait)
 	if waits != 0 || w.shown != 0 {
 		b.judge.Show(waits, since)
 		w.shown = waits
 	}
-	w.late = (w.late | b.engine.TakeLate()) & waits
+	w.late = b.engine.StillLate((w.late | b.engine.TakeLate()) & waits)
 	if w.late == 0 {
 		b.judge.Reset()
 		w.until = time.Time{}
@@ -181,31 +200,38 @@ func (b *Buffer) decide(now time.Time) (period time.Duration) {
 }
 
 // waiting notes since when each of the ranks is waited for, and returns the
-// earliest.
-func (w *watch) waiting(ranks uint64, now time.Time) (since time.Time) {
+// earliest. A wait that follows another one for the same rank has just begun.
+func (w *watch) waiting(ranks uint64, now time.Time, wait func(rank int) uint64) (since time.Time) {
 	since = now
 	for r := range w.began {
-		switch at := &w.began[r]; {
-		case ranks>>r&1 == 0:
-			*at = time.Time{}
-		case at.IsZero():
-			*at = now
-		case at.Before(since):
-			since = *at
+		is := &w.began[r]
+		if ranks>>r&1 == 0 {
+			*is = began{}
+			continue
+		}
+		if which := wait(r); which != is.wait {
+			*is = began{wait: which, at: now}
+		}
+		if is.at.Before(since) {
+			since = is.at
 		}
 	}
 	return since
 }
 
 // accuse goes on with a trial, and expels whom it blames if the group is still
-// the one that the trial was held in.
+// the one that the trial was held in, and those go on being late for whom it was
+// held: a rank that came meanwhile is not blamed for the next wait.
 func (b *Buffer) accuse(now time.Time, judged membership.Set) {
 	causes, until, decided := b.judge.Try(now, b.watch.late, b.timeout)
 	if !decided {
 		return
 	}
 	b.watch.until = until
-	if causes != 0 && membership.Expel(b.dom.Members(), judged, b.epoch, b.self, causes) {
+	if causes == 0 || b.engine.StillLate(b.watch.late) != b.watch.late {
+		return
+	}
+	if membership.Expel(b.dom.Members(), judged, b.epoch, b.self, causes) {
 		b.lost += uint64(bits.OnesCount64(causes))
 		b.wakeAll()
 	}

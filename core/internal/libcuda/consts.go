@@ -25,6 +25,13 @@ const (
 	AttrHostNativeAtomics        = 86
 	AttrCanUseHostPointer        = 91
 	AttrGPUDirectRDMAWriteOrders = 118
+	AttrGPUDirectRDMAFlushes     = 117
+
+	// What a device writes of others is ordered for, and may be flushed for.
+	WritesOrderedForOwner = 100
+	FlushToOwner          = 100
+	FlushCurrentContext   = 0
+	FlushByHost           = 1
 
 	// Who may run on a device.
 	ComputeModeProhibited = 2

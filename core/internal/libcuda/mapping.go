@@ -79,6 +79,15 @@ func (l *Library) DMABuf(p DevicePtr, numBytes uint64) (int, error) {
 	return int(*fd), l.check("cuMemGetHandleForAddressRange", r)
 }
 
+// FlushRDMAWrites makes what other devices have written into the current
+// context's memory visible to its kernels. ErrNotSupported: the driver cannot.
+func (l *Library) FlushRDMAWrites() error {
+	if l.call.flushGPUDirectRDMAWrites == 0 {
+		return &Error{Call: "cuFlushGPUDirectRDMAWrites", Code: ErrNotSupported}
+	}
+	return l.check("cuFlushGPUDirectRDMAWrites", l.call.flushGPUDirectRDMAWrites.Call(FlushCurrentContext, FlushToOwner))
+}
+
 // IPCHandleOf names device memory to other processes.
 func (l *Library) IPCHandleOf(p DevicePtr) (IPCHandle, error) {
 	h := new(IPCHandle)

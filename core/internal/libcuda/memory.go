@@ -75,3 +75,10 @@ func (l *Library) PointerAttribute(attribute int, p DevicePtr) (int, error) {
 	r := l.call.pointerGetAttribute.Call(uintptr(unsafe.Pointer(v)), uintptr(attribute), uintptr(p))
 	return int(*v), l.check("cuPointerGetAttribute", r)
 }
+
+// AddressRange is the allocation, or the mapping, that an address lies in.
+func (l *Library) AddressRange(p DevicePtr) (base DevicePtr, numBytes uint64, err error) {
+	out := new([2]uint64)
+	r := l.call.memGetAddressRange.Call(uintptr(unsafe.Pointer(&out[0])), uintptr(unsafe.Pointer(&out[1])), uintptr(p))
+	return DevicePtr(out[0]), out[1], l.check("cuMemGetAddressRange_v2", r)
+}

@@ -59,3 +59,13 @@ func (l *Library) EventElapsed(from, to Event) (float32, error) {
 	r := l.call.eventElapsedTime.Call(uintptr(unsafe.Pointer(ms)), uintptr(from), uintptr(to))
 	return *ms, l.check("cuEventElapsedTime", r)
 }
+
+// ExchangeCaptureMode says how careful the driver is with the calling thread's
+// calls while streams are being captured (CaptureMode*), and returns how it was.
+// CaptureModeRelaxed allows all but what captures themselves forbid.
+func (l *Library) ExchangeCaptureMode(mode int) (before int, err error) {
+	v := new(int32)
+	*v = int32(mode)
+	r := l.call.threadExchangeStreamCaptureMode.Call(uintptr(unsafe.Pointer(v)))
+	return int(*v), l.check("cuThreadExchangeStreamCaptureMode", r)
+}

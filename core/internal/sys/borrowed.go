@@ -49,11 +49,18 @@ func (p *Readable) Remove(raw int) error {
 	return wrap("epoll_ctl del", unix.EpollCtl(p.fd.Raw(), unix.EPOLL_CTL_DEL, raw, nil))
 }
 
-// Wait blocks until something can be read or d has passed, rounded up to
-// milliseconds, and returns one bit per token. It may return early with none.
-// One goroutine at a time; it allocates nothing.
+// Wait blocks until something can be read or d has passed, at most an hour, and
+// returns one bit per token. It may return early with none. One goroutine at a
+// time; it allocates nothing.
 func (p *Readable) Wait(d time.Duration) (ready uint32, err error) {
-	ms := (min(max(d, 0), time.Hour) + time.Millisecond - 1) / time.Millisecond
+	d = min(max(d, 0), time.Hour)
+	if d%time.Millisecond != 0 { // epoll_wait knows whole ones only
+		if some, err := p.sleep(d); !some || err != nil {
+			return 0, err
+		}
+		d = 0
+	}
+	ms := d / time.Millisecond
 	n, err := unix.EpollWait(p.fd.Raw(), p.events[:], int(ms))
 	if err == unix.EINTR {
 		return 0, nil
@@ -62,6 +69,17 @@ func (p *Readable) Wait(d time.Duration) (ready uint32, err error) {
 		ready |= 1 << uint(p.events[i].Fd)
 	}
 	return ready, wrap("epoll_wait", err)
+}
+
+// sleep waits for something that can be read, and reports whether there is.
+func (p *Readable) sleep(d time.Duration) (some bool, err error) {
+	set := [1]unix.PollFd{{Fd: int32(p.fd.Raw()), Events: unix.POLLIN}}
+	ts := unix.NsecToTimespec(int64(d))
+	n, err := unix.Ppoll(set[:], &ts, nil)
+	if err == unix.EINTR {
+		return false, nil
+	}
+	return n > 0, wrap("ppoll", err)
 }
 
 // Close closes the set, not what is in it. Idempotent; nil is closed.

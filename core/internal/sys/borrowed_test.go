@@ -23,22 +23,26 @@ func TestReadable(t *testing.T) {
 	require.NoError(t, err)
 	assert.Zero(t, ready)
 	require.NoError(t, Signal(b))
-	for range 2 { // it stays readable until it is taken back
-		ready, err = p.Wait(time.Minute)
+	for _, d := range []time.Duration{time.Minute, time.Minute + 1, 300 * time.Microsecond} { // it stays readable until it is taken back
+		ready, err = p.Wait(d)
 		require.NoError(t, err)
 		assert.EqualValues(t, 1<<5, ready)
 	}
 	require.NoError(t, Unsignal(b))
 	require.NoError(t, Unsignal(b))
-	ready, err = p.Wait(time.Millisecond)
-	require.NoError(t, err)
-	assert.Zero(t, ready)
+	for _, d := range []time.Duration{time.Millisecond, time.Nanosecond, -time.Nanosecond} {
+		ready, err = p.Wait(d)
+		require.NoError(t, err)
+		assert.Zero(t, ready)
+	}
 	require.NoError(t, Signal(a))
 	require.NoError(t, p.Remove(a.Raw()))
 	ready, err = p.Wait(time.Millisecond)
 	require.NoError(t, err)
 	assert.Zero(t, ready)
-	assert.Zero(t, testing.AllocsPerRun(100, func() { _, _ = p.Wait(0) }))
+	for _, d := range []time.Duration{0, time.Nanosecond} {
+		assert.Zero(t, testing.AllocsPerRun(100, func() { _, _ = p.Wait(d) }))
+	}
 
 	require.NoError(t, p.Close())
 	require.NoError(t, p.Close())

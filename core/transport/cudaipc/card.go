@@ -27,17 +27,15 @@ import (
 //	138  94  that name, without the leading zero; padded
 //	232   8  the first 8 bytes of the SHA-256 of everything before
 //
-// In the slab it lies behind one word, its length, which is stored last. Behind
-// it, at holdersOff, each rank has a word: not 0 while it has the IPC handle open.
+// In the slab it lies behind one word, its length, which is stored last.
 const (
 	cardMagic   = "MWGM"
-	cardVersion = 1
+	cardVersion = 2
 	cardBytes   = 240
 	nonceBytes  = 16
 	maxName     = 94
 	cardOff     = 8
-	holdersOff  = 1 << 10
-	slabBytes   = holdersOff + 8*transport.MaxRanks
+	slabBytes   = 1 << 10
 	cardSlab    = 0
 )
 
@@ -105,7 +103,7 @@ func parseCard(b []byte, rank, numRanks int) (*card, error) {
 		return nil, bad("kind %d", c.kind)
 	case c.rank != rank || c.numRanks != numRanks:
 		return nil, bad("it is of rank %d of %d", c.rank, c.numRanks)
-	case name > maxName || (name == 0) != (c.kind == byIPC):
+	case name == 0 || name > maxName:
 		return nil, bad("socket's name of %d bytes", name)
 	}
 	c.socket = string(b[138 : 138+name])

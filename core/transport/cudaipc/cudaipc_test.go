@@ -29,7 +29,7 @@ func newPair(t *testing.T) *pair {
 	emu := cudatest.Emulate(t)
 	p := &pair{doms: inproc.New(2, 4096)}
 	var err error
-	p.dev, err = cuda.Open(emu.Library, 0, cudatest.Image)
+	p.dev, err = cuda.Open(emu.Library, 0, emu.Code(t))
 	require.NoError(t, err)
 	p.mem, err = p.dev.Alloc(memBytes)
 	require.NoError(t, err)
@@ -44,8 +44,10 @@ func newPair(t *testing.T) *pair {
 	return p
 }
 
+func soon() Wait { return Wait{Until: time.Now().Add(time.Minute)} }
+
 func (p *pair) mapIt() (*View, error) {
-	return Map(p.doms[1], p.dev, 0, memBytes, time.Now().Add(time.Minute))
+	return Map(p.doms[1], p.dev, 0, memBytes, soon())
 }
 
 // TestMemoryOutlivesItsOwner: within a process, too, memory stays until the last
@@ -70,14 +72,14 @@ func TestMemoryOutlivesItsOwner(t *testing.T) {
 func TestByDescriptor(t *testing.T) {
 	p := newPair(t)
 	c := p.offer.card
-	v, err := byDescriptor(&c, p.dev, memBytes, time.Now().Add(time.Minute))
+	v, err := byDescriptor(&c, p.dev, memBytes, soon())
 	require.NoError(t, err)
 	require.NotEqual(t, p.mem.Address(), v.Address())
 	cudatest.Slice[byte](p.mem.Address(), memBytes)[7] = 42
 	require.EqualValues(t, 42, cudatest.Slice[byte](v.Address(), memBytes)[7])
 	require.NoError(t, v.Close())
-	_, err = byDescriptor(&c, p.dev, 64*memBytes, time.Now().Add(time.Minute))
-	require.Error(t, err, "there is less")
+	_, err = byDescriptor(&c, p.dev, 64*memBytes, soon())
+	require.ErrorIs(t, err, transport.ErrMismatch, "there is less")
 }
 
 // TestDoor: who does not know the nonce gets nothing, and who says nothing
@@ -85,19 +87,19 @@ func TestByDescriptor(t *testing.T) {
 func TestDoor(t *testing.T) {
 	p := newPair(t)
 	for range maxVisitors + 8 {
-		silent, err := knock(p.offer.card.socket, time.Now().Add(time.Minute))
+		silent, err := knock(p.offer.card.socket, soon())
 		require.NoError(t, err)
 		defer sys.CloseAll(silent)
 	}
 	wrong := p.offer.card
 	wrong.nonce[3]++
-	_, err := fetch(&wrong, time.Now().Add(time.Minute))
+	_, _, err := visit(&wrong, soon())
 	require.Error(t, err)
-	fd, err := fetch(&p.offer.card, time.Now().Add(time.Minute))
+	conn, fd, err := visit(&p.offer.card, soon())
 	require.NoError(t, err)
-	require.NoError(t, fd.Close())
+	sys.CloseAll(conn, fd)
 	require.NoError(t, p.offer.Close())
-	_, err = fetch(&p.offer.card, time.Now().Add(time.Minute))
+	_, _, err = visit(&p.offer.card, soon())
 	require.ErrorIs(t, err, sys.ErrNoListener)
 }
 
@@ -117,7 +119,7 @@ func TestBadCards(t *testing.T) {
 	for text, b := range map[string][]byte{
 		"239 bytes":                good[:cardBytes-1],
 		"does not begin":           sealed(func(b []byte) { b[0] = 'x' }),
-		"format version 2":         sealed(func(b []byte) { b[4] = 2 }),
+		"format version 1":         sealed(func(b []byte) { b[4] = 1 }),
 		"kind 3":                   sealed(func(b []byte) { b[6] = 3 }),
 		"of rank 1 of 2":           sealed(func(b []byte) { b[8] = 1 }),
 		"of rank 0 of 3":           sealed(func(b []byte) { b[12] = 3 }),
@@ -132,23 +134,29 @@ func TestBadCards(t *testing.T) {
 		require.ErrorContains(t, err, "memory of rank 0: ")
 		require.ErrorContains(t, err, text)
 	}
+	boast := sealed(func(b []byte) { le.PutUint64(b[16:], 1<<40) })
+	copy(p.offer.slab.Bytes(cardOff, cardBytes), boast)
+	p.offer.slab.Word(0).Store(cardBytes)
+	_, err := Map(p.doms[1], p.dev, 0, 1<<39, soon())
+	require.ErrorIs(t, err, transport.ErrMismatch)
+	require.ErrorContains(t, err, "its card says 1099511627776 bytes, it has 2097152")
 	p.offer.slab.Word(0).Store(1 << 60)
-	_, err := p.mapIt()
+	_, err = p.mapIt()
 	require.ErrorIs(t, err, transport.ErrMetadata)
 }
 
 // TestNobodyOffers: a wait ends at its deadline, and when the process does.
 func TestNobodyOffers(t *testing.T) {
 	p := newPair(t)
-	_, err := Map(p.doms[0], p.dev, 1, memBytes, time.Now())
+	_, err := Map(p.doms[0], p.dev, 1, memBytes, Wait{Until: time.Now()})
 	require.ErrorContains(t, err, "memory of rank 1: it was not offered before the deadline")
 	inproc.Kill(p.doms[0], 1)
-	_, err = Map(p.doms[0], p.dev, 1, memBytes, time.Now().Add(time.Minute))
+	_, err = Map(p.doms[0], p.dev, 1, memBytes, soon())
 	require.ErrorIs(t, err, transport.ErrDead)
 }
 
 func FuzzCard(f *testing.F) {
-	c := card{kind: byIPC, numRanks: 2, numBytes: 1}
+	c := card{kind: byIPC, numRanks: 2, numBytes: 1, socket: "s"}
 	f.Add(c.marshal())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c, err := parseCard(b, 0, 2)

@@ -6,13 +6,15 @@
 //	process  ranks of one process on one device share its addresses
 //	fd       memory made with cuMemCreate is imported by a descriptor, which the
 //	         owner hands out over a unix socket to whoever shows the card's nonce
-//	ipc      elsewhere: cuIpcGetMemHandle
+//	ipc      elsewhere: cuIpcGetMemHandle; who shows the nonce may open it
 //
 // With the first two, memory lives until the last rank lets go, also when its
 // owner is killed. An IPC handle must be closed everywhere before its owner
-// frees the memory: Offer.Holders says who has it open.
+// frees the memory: whoever has it open keeps a connection to the owner, and
+// Offer.Holders counts those.
 //
 // The card is the domain's slab 0, so only a buffer that makes no slabs of its
 // own can use this package. Nothing that a card says is believed: it is checked
-// for its form, its length and its sender, and what it names is looked up.
+// for its form, its length and its sender, what it names is looked up, and how
+// much there is is the driver's word.
 package cudaipc

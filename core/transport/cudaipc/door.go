@@ -3,23 +3,28 @@ package cudaipc
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/moewire/moewire/core/internal/safego"
 	"github.com/moewire/moewire/core/internal/sys"
 )
 
-// door hands out a descriptor to processes of the same user that know the
-// nonce. One goroutine, which waits for nobody in particular.
+// door lets in processes of the same user that know the nonce: it hands them a
+// descriptor, or else notes that they hold what the card names. One goroutine,
+// which waits for nobody in particular.
 type door struct {
 	nonce    [nonceBytes]byte
-	fd       *sys.FD
+	fd       *sys.FD // nil: visitors become holders
 	listener *sys.FD
 	stop     *sys.FD
-	ended    chan struct{}
+	locked   chan struct{} // nobody comes in any more
+	lock     sync.Once
 	visitors []visitor
+
+	mu      sync.Mutex // guards holders, which the goroutine alone changes
+	holders []holder
 }
 
 // visitor is a connection that has not asked yet.
@@ -42,7 +47,7 @@ const (
 
 // openDoor owns fd, also when it fails.
 func openDoor(name string, nonce [nonceBytes]byte, fd *sys.FD) (*door, error) {
-	d := &door{nonce: nonce, fd: fd, ended: make(chan struct{})}
+	d := &door{nonce: nonce, fd: fd, locked: make(chan struct{})}
 	var err error
 	if d.stop, err = sys.NewEvent(); err == nil {
 		d.listener, err = sys.ListenAbstract(name, maxVisitors)
@@ -51,24 +56,37 @@ func openDoor(name string, nonce [nonceBytes]byte, fd *sys.FD) (*door, error) {
 		sys.CloseAll(d.fd, d.stop)
 		return nil, err
 	}
-	safego.Go("cuda memory", func() { defer d.finish(); d.serve() }, nil)
+	safego.Go("cuda memory", func() {
+		defer sys.CloseAll(d.stop)
+		defer d.lockUp()
+		d.serve()
+		d.lockUp()
+		d.seeOff()
+	}, nil)
 	return d, nil
 }
 
-func (d *door) finish() {
+// close lets nobody in any more. Holders stay, and are waited for behind.
+func (d *door) close() {
+	d.lock.Do(func() { _ = sys.Signal(d.stop) }) // of an eventfd: cannot fail while it is open
+	<-d.locked
+}
+
+// lockUp ends all that only visitors need. Of the goroutine; idempotent.
+func (d *door) lockUp() {
 	for _, v := range d.visitors {
 		sys.CloseAll(v.conn)
 	}
+	d.visitors = nil
 	sys.CloseAll(d.listener, d.fd)
-	close(d.ended)
+	select {
+	case <-d.locked:
+	default:
+		close(d.locked)
+	}
 }
 
-func (d *door) close() {
-	_ = sys.Signal(d.stop) // cannot fail on an open eventfd
-	<-d.ended
-	sys.CloseAll(d.stop)
-}
-
+// serve ends when the door is to be closed.
 func (d *door) serve() {
 	for {
 		fds := []*sys.FD{d.stop, d.listener}
@@ -79,13 +97,15 @@ func (d *door) serve() {
 				until = v.until
 			}
 		}
-		ready, err := sys.WaitReadable(fds, until)
+		ready, err := sys.WaitReadable(d.withHolders(fds), until)
 		if err != nil && !errors.Is(err, sys.ErrTimeout) {
-			return
+			d.rest()
+			continue
 		}
 		if slices.Contains(ready, 0) {
 			return
 		}
+		d.forget(ready, len(fds))
 		d.answer(ready)
 		if slices.Contains(ready, 1) {
 			d.admit()
@@ -101,7 +121,9 @@ func (d *door) answer(ready []int) {
 	for i, v := range d.visitors {
 		switch {
 		case slices.Contains(ready, i+2):
-			d.hand(v.conn)
+			if d.hand(v.conn) {
+				continue
+			}
 		case now.Before(v.until):
 			stay = append(stay, v)
 			continue
@@ -132,66 +154,29 @@ func (d *door) admit() {
 
 // rest keeps serve from asking without end for what it cannot get.
 func (d *door) rest() {
-	_, _ = sys.WaitReadable([]*sys.FD{d.stop}, time.Now().Add(doorRests))
+	if _, err := sys.WaitReadable([]*sys.FD{d.stop}, time.Now().Add(doorRests)); err != nil && !errors.Is(err, sys.ErrTimeout) {
+		time.Sleep(doorRests)
+	}
 }
 
-// hand gives a visitor the descriptor if it knows the nonce.
-func (d *door) hand(conn *sys.FD) {
+// hand lets a visitor in if it knows the nonce, and reports whether it stays.
+func (d *door) hand(conn *sys.FD) (stays bool) {
 	ask := make([]byte, messageBytes)
 	n, fds, err := sys.Receive(conn, ask, 1)
 	sys.CloseAll(fds...)
-	if err == nil && n == messageBytes && bytes.Equal(ask, question(d.nonce)) {
-		_ = sys.Send(conn, ask, d.fd) // the visitor may be gone
+	if err != nil || n != messageBytes || !bytes.Equal(ask, question(d.nonce)) {
+		return false
 	}
+	if d.fd != nil {
+		_ = sys.Send(conn, ask, d.fd) // the visitor may be gone
+		return false
+	}
+	d.hold(conn) // before it hears that it may
+	if sys.Send(conn, ask) != nil {
+		d.letGo() // it never hears that
+		return false
+	}
+	return true
 }
 
 func question(nonce [nonceBytes]byte) []byte { return append([]byte(askMagic), nonce[:]...) }
-
-// fetch asks for a descriptor at a rank's door.
-func fetch(c *card, until time.Time) (*sys.FD, error) {
-	conn, err := knock(c.socket, until)
-	if err != nil {
-		return nil, err
-	}
-	defer sys.CloseAll(conn)
-	if err := checkUser(conn); err != nil {
-		return nil, err
-	}
-	if err := sys.Send(conn, question(c.nonce)); err != nil {
-		return nil, err
-	}
-	if _, err := sys.WaitReadable([]*sys.FD{conn}, until); err != nil {
-		return nil, fmt.Errorf("its process gave no answer: %w", err)
-	}
-	n, fds, err := sys.Receive(conn, make([]byte, messageBytes), 1)
-	switch {
-	case err != nil:
-		return nil, err
-	case n != messageBytes || len(fds) != 1:
-		sys.CloseAll(fds...)
-		return nil, errors.New("its process did not give the memory's descriptor")
-	}
-	return fds[0], nil
-}
-
-func checkUser(conn *sys.FD) error {
-	cred, err := sys.PeerCredentials(conn)
-	if err == nil && cred.UID != sys.Geteuid() {
-		err = fmt.Errorf("its socket belongs to user id %d, this process to %d", cred.UID, sys.Geteuid())
-	}
-	return err
-}
-
-// knock connects, again and again while too many others do.
-func knock(name string, until time.Time) (*sys.FD, error) {
-	for {
-		conn, err := sys.DialAbstract(name)
-		if !errors.Is(err, sys.ErrAgain) {
-			return conn, err
-		}
-		if !time.Now().Before(until) {
-			return nil, fmt.Errorf("its process takes no connections: %w", sys.ErrTimeout)
-		}
-		time.Sleep(time.Millisecond)
-	}
-}

@@ -26,7 +26,7 @@ var offered sync.Map // [nonceBytes]byte to *cuda.Memory
 type Offer struct {
 	card card
 	slab transport.Segment
-	door *door // nil with IPC handles
+	door *door
 	end  sync.Once
 }
 
@@ -52,17 +52,21 @@ func NewOffer(dom transport.Domain, dev *cuda.Device, mem *cuda.Memory) (*Offer,
 
 // open makes the way in.
 func (o *Offer) open(mem *cuda.Memory) (err error) {
+	var fd *sys.FD
 	if !mem.ByDescriptor() {
 		o.card.handle, err = mem.IPCHandle()
 	} else {
 		o.card.kind = byFD
-		o.card.socket = "moewire-cuda-" + hex.EncodeToString(o.card.nonce[:])
 		var raw int
 		if raw, err = mem.Export(); err == nil {
-			o.door, err = openDoor(o.card.socket, o.card.nonce, sys.Own(raw))
+			fd = sys.Own(raw)
 		}
 	}
-	if err == nil {
+	if err != nil {
+		return err
+	}
+	o.card.socket = "moewire-cuda-" + hex.EncodeToString(o.card.nonce[:])
+	if o.door, err = openDoor(o.card.socket, o.card.nonce, fd); err == nil {
 		offered.Store(o.card.nonce, mem)
 	}
 	return err
@@ -82,18 +86,17 @@ func (o *Offer) layOut(dom transport.Domain) error {
 	return nil
 }
 
-// Holders has one bit per rank that has the memory open by an IPC handle. Call
-// it before the domain is closed.
-func (o *Offer) Holders() (ranks uint64) {
-	for r := range o.card.numRanks {
-		if o.slab.Word(holdersOff+int64(r)*8).Load() != 0 {
-			ranks |= 1 << r
-		}
+// Holders are the processes that have the memory open by an IPC handle, or may,
+// each as often as it has: 0 for one that cannot be seen from here.
+func (o *Offer) Holders() (pids []int) {
+	if o.door == nil {
+		return nil
 	}
-	return ranks
+	return o.door.pids()
 }
 
-// Close lets nobody in any more. What was mapped stays. Idempotent.
+// Close lets nobody in any more. What was mapped stays, and Holders goes on to
+// tell by whom. Idempotent.
 func (o *Offer) Close() error {
 	o.end.Do(func() {
 		offered.Delete(o.card.nonce)

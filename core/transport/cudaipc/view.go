@@ -1,6 +1,7 @@
 package cudaipc
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -14,7 +15,7 @@ import (
 type View struct {
 	mem  *cuda.Memory
 	path string
-	hold func(on bool) // with an IPC handle: tells the owner
+	held *sys.FD // with an IPC handle: the connection that tells the owner
 	mu   sync.Mutex
 }
 
@@ -30,27 +31,27 @@ func (v *View) Close() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	err := v.mem.Close()
-	if v.hold != nil && err == nil {
-		v.hold(false)
-		v.hold = nil
+	if v.held != nil && err == nil {
+		leave(v.held)
+		v.held = nil
 	}
 	return err
 }
 
-// Map maps numBytes of a rank's memory, and waits until the deadline for the
-// rank to offer it. It ends early when the rank's process does. Errors name the
-// rank; those of a card that nobody can have made wrap transport.ErrMetadata, of
-// one with less memory transport.ErrMismatch.
-func Map(dom transport.Domain, dev *cuda.Device, rank int, numBytes uint64, until time.Time) (*View, error) {
-	v, err := mapRank(dom, dev, rank, numBytes, until)
+// Map maps numBytes of a rank's memory, and waits for the rank to offer it. It
+// ends early when the rank's process does. Errors name the rank; those of a card
+// that nobody can have made wrap transport.ErrMetadata, of one with less memory,
+// by its own word or the driver's, transport.ErrMismatch.
+func Map(dom transport.Domain, dev *cuda.Device, rank int, numBytes uint64, w Wait) (*View, error) {
+	v, err := mapRank(dom, dev, rank, numBytes, w)
 	if err != nil {
 		return nil, fmt.Errorf("memory of rank %d: %w", rank, err)
 	}
 	return v, nil
 }
 
-func mapRank(dom transport.Domain, dev *cuda.Device, rank int, numBytes uint64, until time.Time) (*View, error) {
-	c, slab, err := await(dom, rank, until)
+func mapRank(dom transport.Domain, dev *cuda.Device, rank int, numBytes uint64, w Wait) (*View, error) {
+	c, err := await(dom, rank, w)
 	if err != nil {
 		return nil, err
 	}
@@ -63,86 +64,93 @@ func mapRank(dom transport.Domain, dev *cuda.Device, rank int, numBytes uint64, 
 	}
 	switch same := c.process == process(); {
 	case same && c.device == uuid:
-		return borrow(c, dev)
+		return borrow(c, dev, numBytes)
 	case c.kind == byFD:
-		return byDescriptor(c, dev, numBytes, until)
+		return byDescriptor(c, dev, numBytes, w)
 	case same:
 		return nil, fmt.Errorf("it is on another device of this process, and the driver cannot map memory by descriptor: use one process per device")
 	}
-	return byHandle(c, dev, slab, dom.Rank())
+	return byHandle(c, dev, numBytes, w)
 }
 
 // await looks for a rank's card.
-func await(dom transport.Domain, rank int, until time.Time) (*card, transport.Segment, error) {
+func await(dom transport.Domain, rank int, w Wait) (*card, error) {
 	for {
 		slab, err := dom.Slab(rank, cardSlab)
 		if err == nil && slab.SizeBytes() < slabBytes {
-			return nil, nil, fmt.Errorf("%w: %w: slab of %d bytes", transport.ErrMetadata, errForm, slab.SizeBytes())
+			return nil, fmt.Errorf("%w: %w: slab of %d bytes", transport.ErrMetadata, errForm, slab.SizeBytes())
 		}
 		if err == nil {
 			if n := slab.Word(0).Load(); n != 0 {
-				c, err := parseCard(slab.Bytes(cardOff, int64(min(n, holdersOff-cardOff))), rank, dom.NumRanks())
-				return c, slab, err
+				return parseCard(slab.Bytes(cardOff, int64(min(n, slabBytes-cardOff))), rank, dom.NumRanks())
 			}
 		}
 		if p := dom.Process(rank); p == nil {
-			return nil, nil, fmt.Errorf("the rank is absent")
+			return nil, fmt.Errorf("the rank is absent")
 		} else if p.Dying() {
-			return nil, nil, fmt.Errorf("%w before it offered any", transport.ErrDead)
+			return nil, fmt.Errorf("%w before it offered any", transport.ErrDead)
 		}
-		if !time.Now().Before(until) {
-			if err == nil {
-				err = sys.ErrTimeout
-			}
-			return nil, nil, fmt.Errorf("it was not offered before the deadline: %w", err)
+		if err == nil {
+			err = sys.ErrTimeout
+		}
+		if err := w.over(fmt.Errorf("it was not offered before the deadline: %w", err)); err != nil {
+			return nil, err
 		}
 		time.Sleep(time.Millisecond)
 	}
 }
 
-func borrow(c *card, dev *cuda.Device) (*View, error) {
+func borrow(c *card, dev *cuda.Device, numBytes uint64) (*View, error) {
 	mem, ok := offered.Load(c.nonce)
 	if !ok {
 		return nil, fmt.Errorf("%w: it was offered in this process and is no more", transport.ErrDead)
 	}
-	lent, err := mem.(*cuda.Memory).Lend(dev)
+	of := mem.(*cuda.Memory)
+	if of.NumBytes() < numBytes {
+		return nil, lied(c, of.NumBytes())
+	}
+	lent, err := of.Lend(dev)
 	if err != nil {
 		return nil, err
 	}
 	return &View{mem: lent, path: "process"}, nil
 }
 
-func byDescriptor(c *card, dev *cuda.Device, numBytes uint64, until time.Time) (*View, error) {
-	fd, err := fetch(c, until)
+// lied says that a card promises more than there is.
+func lied(c *card, numBytes uint64) error {
+	return fmt.Errorf("%w: its card says %d bytes, it has %d", transport.ErrMismatch, c.numBytes, numBytes)
+}
+
+func byDescriptor(c *card, dev *cuda.Device, numBytes uint64, w Wait) (*View, error) {
+	conn, fd, err := visit(c, w)
 	if err != nil {
 		return nil, err
 	}
-	defer sys.CloseAll(fd)
+	defer sys.CloseAll(conn, fd)
 	mem, err := dev.ImportFD(fd.Raw(), numBytes)
+	if errors.Is(err, cuda.ErrTooSmall) {
+		err = fmt.Errorf("%w: its card says %d bytes, the driver maps no %d of them: %w", transport.ErrMismatch, c.numBytes, numBytes, err)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return &View{mem: mem, path: "fd"}, nil
 }
 
-func byHandle(c *card, dev *cuda.Device, slab transport.Segment, self int) (*View, error) {
-	hold := func(on bool) {
-		n := uint64(0)
-		if on {
-			n = 1
-		}
-		slab.Word(holdersOff + int64(self)*8).Store(n)
-	}
-	slab.Retain() // the owner may be replaced in the domain meanwhile
-	hold(true)
-	mem, err := dev.OpenIPC(&c.handle, c.numBytes)
+// byHandle opens an IPC handle once the owner knows, and as long as that is so.
+func byHandle(c *card, dev *cuda.Device, numBytes uint64, w Wait) (*View, error) {
+	conn, _, err := visit(c, w)
 	if err != nil {
-		hold(false)
-		slab.Release()
 		return nil, err
 	}
-	return &View{mem: mem, path: "ipc", hold: func(on bool) {
-		hold(on)
-		slab.Release()
-	}}, nil
+	mem, err := dev.OpenIPC(&c.handle)
+	if err != nil {
+		leave(conn)
+		return nil, err
+	}
+	v := &View{mem: mem, path: "ipc", held: conn}
+	if mem.NumBytes() < numBytes {
+		return nil, errors.Join(lied(c, mem.NumBytes()), v.Close())
+	}
+	return v, nil
 }

@@ -1,7 +1,10 @@
 package mixed
 
 import (
+	"fmt"
 	"math/bits"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/moewire/moewire/core/transport"
@@ -34,9 +37,12 @@ type council struct {
 
 	turn proposal
 	want want
+	need need
 	rows [transport.MaxRanks]row // what others have said
 
 	outbox []letter
+
+	despaired *despair // why it has left by itself; nil: it has not
 
 	ballots, agreed uint64 // begun by this rank; sets adopted: for who counts
 }
@@ -83,8 +89,14 @@ type want struct {
 	word    uint64 // the word in which it was asked for
 	victims uint64
 	judged  uint64 // of these, whom a trial blames, not silence
-	since   time.Time
 	renewed time.Time
+}
+
+// need is that this rank has wanted changes of the agreed set, one or another.
+// It goes on when the word changes because others leave: who is stuck with this
+// rank ends about when it does, and not one after the other.
+type need struct {
+	since, renewed time.Time // zero: there is none
 }
 
 // row is the latest that a rank has said of itself.
@@ -143,7 +155,7 @@ func (c *council) isIn() bool { return c.word()>>c.self&1 == 1 }
 func (c *council) leave() {
 	if c.left>>c.self&1 == 0 {
 		c.left |= 1 << c.self
-		c.turn, c.want = proposal{}, want{}
+		c.turn, c.want, c.need = proposal{}, want{}, need{}
 		c.tellAll()
 	}
 }
@@ -173,13 +185,11 @@ func (c *council) ask(now time.Time, word, victims uint64) {
 	judged := victims &^ (c.gone | c.silent)
 	same := c.want.word == word && c.want.victims == victims && c.want.judged == judged
 	if !same {
-		since := now
-		if c.want.word == word && c.want.victims != 0 {
-			since = c.want.since
-		}
-		c.want = want{word: word, victims: victims, judged: judged, since: since}
+		c.want = want{word: word, victims: victims, judged: judged}
 	}
-	c.want.renewed = now
+	if c.want.renewed, c.need.renewed = now, now; c.need.since.IsZero() {
+		c.need.since = now
+	}
 	if !same {
 		c.tellAll()
 		c.propose(now)
@@ -215,6 +225,9 @@ func (c *council) tick(now time.Time) {
 	if w := &c.want; w.victims != 0 && (w.word != c.word() || now.Sub(w.renewed) > c.rules.patient) {
 		*w = want{}
 	}
+	if now.Sub(c.need.renewed) > c.rules.patient {
+		c.need = need{}
+	}
 	c.despair(now)
 	c.propose(now)
 }
@@ -224,12 +237,55 @@ func (c *council) despair(now time.Time) {
 	if c.want.victims == 0 || c.rules.mutant == neverFence {
 		return
 	}
-	waited := now.Sub(c.want.since)
+	waited := now.Sub(c.need.since)
 	reach := c.set &^ c.left &^ c.gone &^ c.silent
 	if waited >= stuckBounds*c.rules.bound ||
 		waited >= fenceBounds*c.rules.bound && !c.quorum(reach, c.gone) {
+		c.despaired = &despair{
+			set: c.set, victims: c.want.victims, silent: c.set & c.silent &^ (c.left | c.gone),
+			ended: c.set & c.gone &^ c.left, reach: reach, waited: waited, quorum: c.quorum(reach, c.gone),
+		}
 		c.leave()
 	}
+}
+
+// despair is why a rank has left by itself.
+type despair struct {
+	set, victims, silent, ended, reach uint64
+	waited                             time.Duration
+	quorum                             bool
+}
+
+// String is for the user of a rank that is fenced.
+func (d *despair) String() string {
+	if d.quorum {
+		return fmt.Sprintf("%s had to go, and %s did not agree on that within %v",
+			list(d.victims), list(d.reach), d.waited.Round(time.Millisecond))
+	}
+	var why string
+	if d.silent != 0 {
+		why += list(d.silent) + " did not answer, "
+	}
+	if d.ended != 0 {
+		why += list(d.ended) + " ended, "
+	}
+	if why != "" {
+		why += "and "
+	}
+	return fmt.Sprintf("%s%s of %s may not decide alone: more than half may, or the half with rank %d",
+		why, list(d.reach), list(d.set), bits.TrailingZeros64(d.set))
+}
+
+// list names ranks.
+func list(ranks uint64) string {
+	var names []string
+	for r := range members(ranks) {
+		names = append(names, strconv.Itoa(r))
+	}
+	if len(names) == 1 {
+		return "rank " + names[0]
+	}
+	return "ranks " + strings.Join(names, ", ")
 }
 
 // quorum says whether these voters can decide. Any two quorums of a set have a

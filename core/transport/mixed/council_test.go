@@ -363,6 +363,89 @@ func TestCut(t *testing.T) {
 	}
 }
 
+// TestDespair: who leaves for want of a quorum says whom it missed; who goes on,
+// or is taken out by others, has nothing to say.
+func TestDespair(t *testing.T) {
+	w := newWorld(1, 4, noMutant)
+	w.run(50 * time.Millisecond)
+	w.setCut(0b0011, 0b1100, true)
+	w.run(2 * time.Second)
+	require.Equal(t, uint64(0b0011), w.survivors())
+	for _, p := range w.ranks[:2] {
+		require.Nil(t, p.despaired)
+	}
+	for _, p := range w.ranks[2:] {
+		text := p.despaired.String()
+		require.Contains(t, text, "ranks 0, 1 did not answer")
+		require.Contains(t, text, "of ranks 0, 1, 2, 3 may not decide alone")
+		require.Contains(t, text, "or the half with rank 0")
+	}
+}
+
+// TestDespairNames: whoever is named did what is said of it, and nobody is
+// named twice or left out.
+func TestDespairNames(t *testing.T) {
+	for _, c := range []struct {
+		d    despair
+		want string
+	}{
+		{despair{silent: 0b0001, ended: 0b0010, reach: 0b1100}, "rank 0 did not answer, rank 1 ended, and ranks 2, 3 of"},
+		{despair{silent: 0b0011, reach: 0b1000}, "ranks 0, 1 did not answer, and rank 3 of"},
+		{despair{ended: 0b0011, reach: 0b1100}, "ranks 0, 1 ended, and ranks 2, 3 of"},
+		{despair{reach: 0b1000}, "rank 3 of"},
+	} {
+		c.d.set = 0b1111
+		require.Equal(t, c.want+" ranks 0, 1, 2, 3 may not decide alone: more than half may, or the half with rank 0", c.d.String())
+	}
+}
+
+// TestDespairTogether: however many ranks are cut off together, each of them is
+// out a bound of silence and two of despair after the cut, and not so long after
+// the one before it.
+func TestDespairTogether(t *testing.T) {
+	for n := 2; n <= 8; n++ {
+		all := uint64(1)<<n - 1
+		here := uint64(1)<<((n+1)/2) - 1
+		w := newWorld(uint64(n), n, noMutant)
+		for i, p := range w.ranks {
+			p.ticked = w.now.Add(4 * time.Duration(i) * time.Millisecond) // or all would leave in one moment
+		}
+		w.run(50 * time.Millisecond)
+		w.setCut(here, all&^here, true)
+		w.run((1 + fenceBounds + 1) * testRules.bound)
+		require.Equal(t, here, w.survivors(), "%d ranks", n)
+		for r := range members(all &^ here) {
+			d := w.ranks[r].despaired
+			require.NotNil(t, d, "rank %d of %d", r, n)
+			require.GreaterOrEqual(t, d.waited, fenceBounds*testRules.bound)
+		}
+	}
+}
+
+// TestNeedEnds: a change that came, and one that is not wanted any more, shorten
+// nobody's patience for the next one.
+func TestNeedEnds(t *testing.T) {
+	now := time.Unix(1000, 0)
+	c := newCouncil(3, 0b1111, testRules, now)
+	ask := func(victims uint64) { c.ask(now, c.word(), victims) }
+	ask(0b0001)
+	require.Equal(t, now, c.need.since)
+	first := now
+	now = now.Add(testRules.patient)
+	c.receive(now, &letter{kind: kindState, from: 2, set: 0b1111, left: 0b0100})
+	c.tick(now)
+	require.Zero(t, c.want, "of the word before")
+	ask(0b0001)
+	require.Equal(t, first, c.need.since, "wanted ever since")
+	now = now.Add(testRules.patient + 1)
+	c.tick(now)
+	require.Zero(t, c.need, "it has lapsed")
+	ask(0b0001)
+	require.Equal(t, now, c.need.since)
+	c.adopt(0b1110)
+	require.Zero(t, c.need, "it came")
+}
+
 // TestLoneSuspicion: one rank that does not hear another one for a while, or
 // anybody because it was stopped itself, takes nobody out.
 func TestLoneSuspicion(t *testing.T) {

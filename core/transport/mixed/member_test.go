@@ -30,6 +30,19 @@ func TestLeave(t *testing.T) {
 	require.False(t, membership.Leave(g.domains[0].Members(), 1, 0))
 }
 
+// TestLeaveBehindWords: who learns that a rank has left sees the words that it
+// had stored before, though no beat was due.
+func TestLeaveBehindWords(t *testing.T) {
+	const off = 16
+	g := newTroupe(t, []string{"a", "b"}, func(_ int, c *Config) {
+		c.Words, c.Heartbeat, c.Bound = []int64{off}, 10*time.Minute, time.Hour
+	})
+	g.domains[1].Control(1).Word(off).Store(7)
+	require.True(t, membership.Leave(g.domains[1].Members(), 1, 1))
+	g.everySet(0b01, 0b01)
+	require.EqualValues(t, 7, g.domains[0].Control(1).Word(off).Load())
+}
+
 // TestExpel: another rank is taken out when that has been agreed on; until
 // then the word stays, and the one who asks may ask again.
 func TestExpel(t *testing.T) {

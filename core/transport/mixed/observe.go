@@ -240,6 +240,21 @@ func (d *Domain) WhyNot(rank int) string {
 	return ""
 }
 
+// WhyOut says in words why this rank has taken itself out of a group that may
+// have gone on without it, or not; "" if it has not.
+func (d *Domain) WhyOut() string {
+	m := d.now.Load()
+	if m == nil || m.view == nil {
+		return ""
+	}
+	m.view.mu.Lock()
+	defer m.view.mu.Unlock()
+	if why := m.view.council.despaired; why != nil {
+		return why.String()
+	}
+	return ""
+}
+
 func carries(l *link.Link) bool { return l != nil && l.Err() == nil && !l.Broken() }
 
 // Tally is what has happened between hosts.

@@ -192,6 +192,6 @@ func (c *council) adopt(set uint64) {
 	c.set = set
 	c.agreed++
 	c.promised, c.accepted, c.value = 0, 0, 0
-	c.turn, c.want = proposal{}, want{}
+	c.turn, c.want, c.need = proposal{}, want{}, need{}
 	c.rows = [transport.MaxRanks]row{}
 }

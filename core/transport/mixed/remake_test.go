@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep/membership"
 	"github.com/moewire/moewire/core/internal/testenv"
+	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/tcp"
 )
@@ -119,6 +121,19 @@ func TestLinksRemade(t *testing.T) {
 	require.NoError(t, err)
 	g.begin(2, changes, joined)
 	g.exchange("in the next epoch")
+}
+
+// TestRefusalIsSaidAgain: that a link is not made again may find no room among
+// what is said to a rank. It comes with a later heartbeat.
+func TestRefusalIsSaidAgain(t *testing.T) {
+	g := newTroupe(t, []string{"a", "b"}, func(_ int, c *Config) { c.Bound, c.RemakeFor = time.Hour, time.Hour })
+	l, controls := g.domains[0].links.LinkOf(1), g.domains[0].now.Load().view.controls.Load()
+	var refused atomic.Int64
+	l.Remake(link.Remaking{Within: time.Hour, Say: func(letter []byte) bool {
+		return refused.Add(1) > 3 && controls.Send(1, append([]byte{kindRemake}, letter...))
+	}})
+	l.Break(errOut)
+	eventually(t, "the other side's end", func() bool { return g.domains[1].links.LinkOf(0).Err() != nil })
 }
 
 // TestOutIsNotRemade: the link to a rank that was taken out stays down.

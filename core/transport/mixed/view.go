@@ -30,6 +30,8 @@ type view struct {
 	tally   *tally
 	sights  [transport.MaxRanks]sight
 
+	beating sync.Mutex // held from reading the words until they are queued: mu is taken under it
+
 	mu        sync.Mutex // guards what follows
 	council   *council
 	installed bool
@@ -148,6 +150,7 @@ func (v *view) Tick() {
 		c.tick(now)
 	})
 	v.tellBeat()
+	v.remind()
 	v.beaten.Store(int64(time.Since(v.born)))
 	v.report()
 }
@@ -221,6 +224,15 @@ func (v *view) remakeLinks(links []*link.Link) {
 			l.Remake(link.Remaking{Within: v.cfg.RemakeFor, Say: func(letter []byte) bool {
 				return v.controls.Load().Send(rank, append([]byte{kindRemake}, letter...))
 			}})
+		}
+	}
+}
+
+// remind lets links say what found no room: that they are not made again.
+func (v *view) remind() {
+	for r := range members(v.roster.far()) {
+		if l := v.peers[r].link.Load(); l != nil {
+			l.Remind()
 		}
 	}
 }
@@ -305,16 +317,22 @@ func (v *view) ask(old, victims uint64) (done bool) {
 	return done && page.Load() == old&^victims
 }
 
-// tellBeat sends everybody the words, the time, and the council's state.
-func (v *view) tellBeat() {
+// tellBeat sends the beat that is due.
+func (v *view) tellBeat() { v.beat = v.sendBeat(v.beat[:0]) }
+
+// sendBeat sends everybody the words, the time, and the council's state. It
+// appends what it sends to b. Nobody else reads words and sends them meanwhile:
+// older ones would arrive behind newer ones.
+func (v *view) sendBeat(b []byte) []byte {
 	controls := v.controls.Load()
 	if controls == nil {
-		return
+		return b
 	}
+	v.beating.Lock()
+	defer v.beating.Unlock()
 	v.mu.Lock()
 	state := v.council.letter(kindState)
 	v.mu.Unlock()
-	b := v.beat[:0]
 	b = append(b, kindBeat, byte(len(v.cfg.Words)+len(v.cfg.Moments)))
 	b = binary.LittleEndian.AppendUint64(b, uint64(time.Now().UnixNano()))
 	own := v.near.Control(v.roster.self)
@@ -323,10 +341,11 @@ func (v *view) tellBeat() {
 			b = binary.LittleEndian.AppendUint64(b, own.Word(off).Load())
 		}
 	}
-	v.beat = state.append(b)
+	b = state.append(b)
 	for r := range members(controls.Ranks()) {
-		controls.Send(r, v.beat)
+		controls.Send(r, b)
 	}
+	return b
 }
 
 // takeWords copies a far rank's words into its page here, and returns the

@@ -28,10 +28,15 @@ func (w *word) CompareAndSwap(old, next uint64) bool {
 		return false // nobody comes back in the same epoch
 	case victims != w.self:
 		return w.v.ask(old, victims)
-	case !w.page.CompareAndSwap(old, next):
+	}
+	ours := w.v.isOf(epochOf(old))
+	if ours {
+		w.v.sendBeat(nil) // who learns that we are out can see whether we are quiet
+	}
+	if !w.page.CompareAndSwap(old, next) {
 		return false
 	}
-	if w.v.isOf(epochOf(old)) {
+	if ours {
 		w.v.leave()
 	}
 	return true

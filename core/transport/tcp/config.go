@@ -24,7 +24,8 @@ const (
 )
 
 // Config says how a transport is made. Only Keyring and where to listen have
-// no default.
+// no default. Errors call what users of the C ABI and of Python set, too, as it
+// is called there: listen, interface, advertise.
 type Config struct {
 	// Listen are the addresses to listen at; port 0 lets the system choose.
 	Listen []netip.AddrPort
@@ -124,7 +125,7 @@ func (c *Config) checkOthers() error {
 	case c.Protection != wire.ProtectDigest && c.Protection != wire.ProtectEncrypt:
 		return fmt.Errorf("tcp: Config.Protection is %d, allowed are ProtectDigest and ProtectEncrypt", c.Protection)
 	case len(c.Listen) == 0 && c.Interface == "":
-		return fmt.Errorf("tcp: Config.Listen and Config.Interface are empty: say where to listen")
+		return fmt.Errorf("tcp: listen and interface are empty: say where to listen")
 	case c.HandshakeTimeout < 0 || c.ReceiveTimeout < 0:
 		return fmt.Errorf("tcp: a timeout is negative: HandshakeTimeout %v, ReceiveTimeout %v",
 			c.HandshakeTimeout, c.ReceiveTimeout)
@@ -138,18 +139,19 @@ func (c *Config) checkAddresses() error {
 	for _, a := range c.Listen {
 		switch {
 		case !a.Addr().IsValid():
-			return fmt.Errorf("tcp: Config.Listen has an address that is none")
+			return fmt.Errorf("tcp: listen has an address that is none")
 		case a.Addr().IsUnspecified() && len(c.Advertise) == 0:
-			return fmt.Errorf("tcp: Config.Listen has %v, which peers cannot dial: set Advertise", a)
+			return fmt.Errorf("tcp: listen has %v, which peers cannot dial: advertise must say what they can", a)
 		}
 	}
 	for _, a := range c.Advertise {
 		if !a.Addr().IsValid() || a.Addr().IsUnspecified() || a.Port() == 0 {
-			return fmt.Errorf("tcp: Config.Advertise has %v, which peers cannot dial", a)
+			return fmt.Errorf("tcp: advertise has %v, which peers cannot dial", a)
 		}
 	}
-	if n := max(len(c.Listen), len(c.Advertise)); n > maxAddresses {
-		return fmt.Errorf("tcp: %d addresses, at most %d are allowed", n, maxAddresses)
+	if len(c.Listen) > maxAddresses || len(c.Advertise) > maxAddresses {
+		return fmt.Errorf("tcp: listen and interface have %d addresses, advertise has %d, at most %d are allowed",
+			len(c.Listen), len(c.Advertise), maxAddresses)
 	}
 	return nil
 }

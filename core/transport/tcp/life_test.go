@@ -3,6 +3,8 @@ package tcp
 import (
 	"bytes"
 	"errors"
+	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -137,8 +139,8 @@ func TestUnpolledIsOutstanding(t *testing.T) {
 // TestSleepLooksFirst: what came between the last look and sleeping is seen.
 func TestSleepLooksFirst(t *testing.T) {
 	tr := openOne(t, Config{Keyring: wire.GenerateKeyring()})
-	tr.standby.leave() // it would take what is ready
-	defer tr.standby.enter()
+	tr.standby.Enter() // it would take what is ready
+	defer tr.standby.Leave()
 	ep, err := tr.NewEndpoint(transport.EndpointSpec{SendDepth: 1, RecvDepth: 1})
 	require.NoError(t, err)
 	sleeps := func() {
@@ -206,14 +208,21 @@ func TestConnectToNobodyEndsAtOnce(t *testing.T) {
 
 func TestConfigSaysWhatIsWrong(t *testing.T) {
 	ring := wire.GenerateKeyring()
+	unspecified := []netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:0")}
 	for want, c := range map[string]Config{
-		"Keyring":          {Listen: loopback},
-		"Listen":           {Keyring: ring},
-		"NumSockets":       {Listen: loopback, Keyring: ring, NumSockets: 17},
-		"NumEndpoints":     {Listen: loopback, Keyring: ring, NumEndpoints: -1},
-		"SilentTimeout":    {Listen: loopback, Keyring: ring, SilentTimeout: time.Millisecond},
-		"Protection":       {Listen: loopback, Keyring: ring, Protection: 9},
-		"Config.Interface": {Interface: "no such interface", Keyring: ring},
+		"Keyring":                      {Listen: loopback},
+		"listen and interface are":     {Keyring: ring},
+		"NumSockets":                   {Listen: loopback, Keyring: ring, NumSockets: 17},
+		"NumEndpoints":                 {Listen: loopback, Keyring: ring, NumEndpoints: -1},
+		"SilentTimeout":                {Listen: loopback, Keyring: ring, SilentTimeout: time.Millisecond},
+		"Protection":                   {Listen: loopback, Keyring: ring, Protection: 9},
+		`interface "no such interface`: {Interface: "no such interface", Keyring: ring},
+		"listen has 0.0.0.0:0":         {Listen: unspecified, Keyring: ring},
+		"advertise has 0.0.0.0:0":      {Listen: loopback, Advertise: unspecified, Keyring: ring},
+		"have 17 addresses, advertise has 0, at most 16": {Listen: slices.Repeat(loopback, 17), Keyring: ring},
+		"have 1 addresses, advertise has 18, at most 16": {
+			Listen: loopback, Keyring: ring, Advertise: slices.Repeat([]netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")}, 18),
+		},
 	} {
 		_, err := Open(c)
 		require.ErrorContains(t, err, want)
@@ -292,8 +301,8 @@ func TestRefusalOfAnotherSocket(t *testing.T) {
 	p := newPair(t, func(_ int, c *Config) { c.NumSockets = 3 })
 	p.memory(1000, transport.AccessRead)
 	p.connect(4, 4)
-	p.tr[1].standby.leave() // this test alone moves bytes there
-	defer p.tr[1].standby.enter()
+	p.tr[1].standby.Enter() // this test alone moves bytes there
+	defer p.tr[1].standby.Leave()
 	p.turn() // nothing is left of connecting
 	p.send(0, transport.SendRequest{ID: 1, Op: transport.OpRead, Local: whole(p.mems[0]), Remote: p.mems[1].Remote()})
 	ep := p.ep[1].(*endpoint)

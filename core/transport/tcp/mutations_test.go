@@ -47,6 +47,7 @@ var mutations = []struct{ name, file, from, to, test string }{
 	{"the connection goes on while its bytes are pinned", "pinned.go", "_ = sys.AbortTCP(c.fd)", "_ = c", "TestRetireTakes"},
 	{"pinned although the kernel copies", "pinned.go", "p.on = p.on && !p.auto", "_ = p", "TestAutoStops"},
 	{"any number of pinned calls", "pinned.go", "if p.next-p.first < numPinned {", "if true {", "TestTooManyPinned"},
+	{"a busy peer starves the others", "transport.go", "if t.skipped < maxSkipped {", "{", "TestBusyPeer"},
 	{"memory is in use after the end", "end.go", "\t\tep.closeConns()", "\t\t_ = 0", "TestRetiredWhile"},
 }
 

@@ -157,8 +157,8 @@ func release(pieces []transport.Piece) {
 	}
 }
 
-// slices appends the memory of n bytes at off of a list of pieces to dst, which
-// has room for numPieces.
+// slicesOf appends the memory of n bytes at off of a list of pieces to dst, which
+// has room for numPieces: a slice for each piece that has some of them.
 func slicesOf(dst [][]byte, pieces []transport.Piece, off, n int) [][]byte {
 	for _, p := range pieces {
 		if n == 0 {

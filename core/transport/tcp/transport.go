@@ -50,7 +50,7 @@ type Transport struct {
 	turnMu  sync.Mutex
 
 	waiter  sleeper // Wait
-	standby standby
+	standby background
 	woken   atomic.Bool
 	short   atomic.Int64 // endpoints that wait for the peer to post a receive
 	looked  atomic.Int64 // when these were looked at last, ns
@@ -59,6 +59,7 @@ type Transport struct {
 	nextNotice func(*sys.FD, *sys.Notices) (sys.Notice, bool)
 
 	polled  sys.PollEvents
+	skipped int // calls of Poll in a row that had completions, and did not look at the sockets
 	waited  sys.PollEvents
 	started time.Time
 }
@@ -73,7 +74,7 @@ func Open(config Config) (*Transport, error) {
 	if config.Interface != "" {
 		addrs, err := sys.InterfaceAddrs(config.Interface)
 		if err != nil {
-			return nil, fmt.Errorf("tcp: Config.Interface: %w", err)
+			return nil, fmt.Errorf("tcp: %w", err)
 		}
 		for _, a := range addrs {
 			config.Listen = append(config.Listen, netip.AddrPortFrom(a, 0))
@@ -83,7 +84,7 @@ func Open(config Config) (*Transport, error) {
 		return nil, err
 	}
 	if len(config.Listen) == 0 {
-		return nil, fmt.Errorf("tcp: Config.Interface is %q, which has no address that peers can dial", config.Interface)
+		return nil, fmt.Errorf("tcp: interface is %q, which has no address that peers can dial", config.Interface)
 	}
 	t := &Transport{
 		config: config, started: time.Now(), endpoints: make(map[token]*endpoint),
@@ -167,6 +168,9 @@ func (t *Transport) Limits() transport.Limits {
 // Counters are read while the transport works.
 func (t *Transport) Counters() *Counters { return &t.counters }
 
+// maxSkipped bounds how long one peer's completions keep others waiting.
+const maxSkipped = 8
+
 // Poll does what can be done now and returns what has ended.
 func (t *Transport) Poll(done []transport.Completion) (int, error) {
 	t.using.RLock()
@@ -174,21 +178,25 @@ func (t *Transport) Poll(done []transport.Completion) (int, error) {
 	if t.isClosed.Load() {
 		return 0, errClosed
 	}
-	n := t.done.take(done)
-	if n == len(done) && n > 0 {
-		return n, nil
+	t.standby.Call()
+	if t.skipped < maxSkipped {
+		if n := t.done.take(done); n > 0 { // the sockets' turn is a later call's
+			t.skipped++
+			t.runReady()
+			return n, nil
+		}
 	}
-	t.standby.calls.Add(1)
+	t.skipped = 0
 	err := t.progress(&t.polled)
-	return n + t.done.take(done[n:]), err
+	return t.done.take(done), err
 }
 
 // Wait sleeps until there is something to poll.
 func (t *Transport) Wait(d time.Duration) error {
 	t.using.RLock()
 	defer t.using.RUnlock()
-	t.standby.leave()
-	defer t.standby.enter()
+	t.standby.Enter()
+	defer t.standby.Leave()
 	deadline := time.Now().Add(d)
 	for first := true; ; first = false {
 		if t.isClosed.Load() {
@@ -261,7 +269,7 @@ func (t *Transport) Close() error {
 }
 
 func (t *Transport) closeAll() (err error) {
-	err = errors.Join(t.lobby.close(), t.standby.close(t), t.waiter.bell.Close())
+	err = errors.Join(t.lobby.close(), t.standby.close(), t.waiter.bell.Close())
 	if t.poller != nil {
 		err = errors.Join(err, t.poller.Close())
 	}

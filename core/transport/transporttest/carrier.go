@@ -73,6 +73,7 @@ var carrierCases = []struct {
 	{"RetireUnderLoad", carrierRetireUnderLoad},
 	{"PeerRetires", carrierPeerRetires},
 	{"CloseIsBusy", carrierCloseIsBusy},
+	{"CloseAfterWait", carrierCloseAfterWait},
 	{"TransportClose", carrierTransportClose},
 	{"Vanish", carrierVanish},
 	{"Wake", carrierWake},

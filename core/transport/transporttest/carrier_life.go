@@ -177,6 +177,29 @@ func carrierCloseIsBusy(c *carrierTest) {
 	mustForbidAll(c, a)
 }
 
+// carrierCloseAfterWait: what Wait has found is outstanding until it is polled,
+// wherever the carrier keeps it.
+func carrierCloseAfterWait(c *carrierTest) {
+	c.start(2)
+	a, _ := c.pair(0, 1)
+	id := a.recv(nil)
+	if err := a.ep.Retire(); err != nil {
+		c.Fatal(err)
+	}
+	for range 10 { // it may return for something else
+		if err := c.transports[0].Wait(time.Millisecond); err != nil {
+			c.Fatal(err)
+		}
+	}
+	if err := a.ep.Close(); !errors.Is(err, transport.ErrBusy) {
+		c.Errorf("close before the completion was polled: %v", err)
+	}
+	a.await(id)
+	if err := a.ep.Close(); err != nil {
+		c.Errorf("close: %v", err)
+	}
+}
+
 func carrierTransportClose(c *carrierTest) {
 	c.start(1)
 	t := c.transports[0]

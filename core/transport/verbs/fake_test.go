@@ -212,3 +212,28 @@ func TestStatusOfEach(t *testing.T) {
 	}
 	require.NoError(t, mr.Close())
 }
+
+// TestWaitFinds: what Wait has found is not over before it is polled; that a
+// request of it has failed is reported before.
+func TestWaitFinds(t *testing.T) {
+	f := newFake(t)
+	tr := f.open(Config{})
+	a, b := connected(t, tr, 2)
+	mr, err := tr.Register(f.arena.Bytes()[:64], both)
+	require.NoError(t, err)
+	post(t, a, write(1, mr))
+	f.finish(a.(*endpoint).qp, libibverbs.WCRemAccessErr)
+	require.NoError(t, tr.Wait(time.Minute))
+	tr.events.every = 0
+	var events [4]transport.Event
+	require.Equal(t, 1, tr.PollEvents(events[:]))
+	require.Equal(t, transport.EventEndpointFailed, events[0].Kind)
+	require.Equal(t, a.ID(), events[0].Endpoint)
+	require.NoError(t, a.Retire())
+	require.ErrorIs(t, a.Close(), transport.ErrBusy)
+	require.ErrorIs(t, mr.Close(), transport.ErrBusy)
+	require.Equal(t, transport.StatusRemote, await(t, tr, 1)[1].Status)
+	closeEndpoint(t, tr, a)
+	closeEndpoint(t, tr, b)
+	require.NoError(t, mr.Close())
+}

@@ -138,6 +138,7 @@ func fakeFunctions() map[string]any {
 			if mr != 0 {
 				current.dmabufs = append(current.dmabufs, fakeDmabuf{off, n, iova, access})
 				*dl.At[libibverbs.MRBody](mr) = libibverbs.MRBody{Addr: iova, Length: uint64(n), LKey: uint32(mr), RKey: uint32(mr)}
+				current.addMR(mr, fakeMR{iova, n, uint32(access)})
 			}
 			return mr
 		},

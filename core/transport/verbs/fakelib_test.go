@@ -72,6 +72,7 @@ type fakeDevice struct {
 	armed    bool
 	port     uint32 // its state
 	removed  bool   // every call to the device ends with EIO
+	mute     bool   // its completion queue cannot be asked or armed
 }
 
 type fakeRequest struct {
@@ -238,7 +239,7 @@ func (f *fakeLib) destroy(name, kind string, addr uintptr) uintptr {
 	assert.Equal(f.t, kind, f.alive[addr], name)
 	delete(f.alive, addr)
 	removed := f.of(addr).removed
-	if kind == "qp" && !removed {
+	if kind == "qp" && !removed && !f.of(addr).mute {
 		assert.Empty(f.t, f.pending[addr], "ES6: queue pair destroyed with requests outstanding")
 	}
 	ctx, known := f.context[addr]
@@ -325,10 +326,20 @@ func (f *fakeLib) post(qp, wr, bad uintptr) uintptr {
 	return 0
 }
 
+// mute makes a device's completion queue one that cannot be asked, or not.
+func (f *fakeLib) mute(device int, mute bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.devices[device].mute = mute
+}
+
 func (f *fakeLib) poll(cq, n, wcs uintptr) uintptr {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	d := f.of(cq)
+	if d.mute {
+		return ^uintptr(0)
+	}
 	k := min(int(n), len(d.done))
 	for i, wc := range d.done[:k] {
 		*dl.At[libibverbs.WC](wcs + uintptr(i)*unsafe.Sizeof(wc)) = wc
@@ -340,6 +351,10 @@ func (f *fakeLib) poll(cq, n, wcs uintptr) uintptr {
 func (f *fakeLib) arm(cq uintptr) uintptr {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.of(cq).armed = true
+	d := f.of(cq)
+	if d.mute {
+		return uintptr(syscall.EIO)
+	}
+	d.armed = true
 	return 0
 }

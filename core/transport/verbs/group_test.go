@@ -198,6 +198,76 @@ func TestDeviceIsOpenedAgain(t *testing.T) {
 	require.Equal(t, "fake0/1 is usable again after 1 failures", g.Remarks())
 }
 
+const busyWait = "busy wait"
+
+// TestPortCannotBePolled: a port whose queue cannot be asked is lost as a whole,
+// whoever finds that out; what it had is given back, and others go on.
+func TestPortCannotBePolled(t *testing.T) {
+	wait := func(g *Group) error { return g.Wait(time.Minute) }
+	for name, find := range map[string]func(*Group) error{
+		"poll": func(g *Group) error { _, err := g.Poll(make([]transport.Completion, 4)); return err },
+		"wait": wait, busyWait: wait,
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFakes(t, 2)
+			f.devices[0].port = libibverbs.PortActive - 1 // so that the second one is opened first
+			g := f.group(Config{BusyWait: name == busyWait})
+			other := groupEndpoint(t, g)
+			require.Equal(t, "fake1/1", other.Device())
+			f.devices[0].port = libibverbs.PortActive
+			g.members[0].triedAt = time.Now().Add(-reopenAfter)
+			a := groupEndpoint(t, g)
+			require.Equal(t, "fake0/1", a.Device())
+			postRecv(t, a, transport.RecvRequest{ID: 1})
+			postRecv(t, other, transport.RecvRequest{ID: 2})
+			f.mute(0, true)
+			require.NoError(t, find(g))
+			var done [4]transport.Completion
+			n, err := g.Poll(done[:])
+			require.NoError(t, err)
+			require.Equal(t, []transport.Completion{{ID: 1, Endpoint: a.ID(), Op: transport.OpRecv, Status: transport.StatusFlushed}}, done[:n])
+			require.Equal(t, transport.StateError, a.State())
+			require.Equal(t, transport.StateNew, other.State())
+			require.ElementsMatch(t, []transport.EventKind{transport.EventOther, transport.EventEndpointFailed}, groupEvents(g), "not all are down")
+			require.Equal(t, "fake1/1", groupEndpoint(t, g).Device(), "something of the first one is left")
+			require.Contains(t, g.Remarks(), "fake0/1 is not usable (1 failures): fake0/1: ")
+			f.mute(0, false)
+			closeOnGroup(t, g, a)
+			require.Equal(t, "fake0/1", groupEndpoint(t, g).Device(), "it is opened again")
+		})
+	}
+}
+
+// TestOnlyPortCannotBePolled: the loss of the only port is not the end of the
+// group, whoever finds it out; it is opened again.
+func TestOnlyPortCannotBePolled(t *testing.T) {
+	for name, busy := range map[string]bool{"one port": false, busyWait: true} {
+		t.Run(name, func(t *testing.T) {
+			f := newFakes(t, 1)
+			g := f.group(Config{BusyWait: busy})
+			a := groupEndpoint(t, g)
+			postRecv(t, a, transport.RecvRequest{ID: 1})
+			f.mute(0, true)
+			require.NoError(t, g.Wait(time.Minute))
+			var done [4]transport.Completion
+			n, err := g.Poll(done[:])
+			require.NoError(t, err)
+			require.Equal(t, []transport.Completion{{ID: 1, Endpoint: a.ID(), Op: transport.OpRecv, Status: transport.StatusFlushed}}, done[:n])
+			require.ElementsMatch(t, []transport.EventKind{transport.EventDeviceDown, transport.EventEndpointFailed}, groupEvents(g))
+			ready, err := g.members[0].tr.Load().beginWait()
+			require.False(t, ready)
+			require.NoError(t, err, "whoever waits would not sleep any more")
+			_, err = g.NewEndpoint(oneEach)
+			require.ErrorIs(t, err, transport.ErrNoResource, "something of it is left")
+			f.mute(0, false)
+			closeOnGroup(t, g, a)
+			require.Equal(t, "fake0/1", groupEndpoint(t, g).Device())
+			g.Wake()
+			require.NoError(t, g.Wait(time.Hour))
+		})
+	}
+}
+
 // TestNoPortIsLeft: the error says what is wrong with each; one that could not
 // be opened is left alone for a while.
 func TestNoPortIsLeft(t *testing.T) {

@@ -75,11 +75,22 @@ func (g *Group) Wait(d time.Duration) error {
 	case num > 1:
 		return g.waitForAll(open[:num], d)
 	}
-	err := open[0].Wait(d)
-	if errors.Is(err, transport.ErrClosed) && !g.closed.Load() {
+	return g.survive(open[0], open[0].Wait(d))
+}
+
+// survive makes a failed Wait the loss of that port, not of all: what is open
+// goes on, and the port is opened again when it is wanted.
+func (g *Group) survive(t *Transport, err error) error {
+	switch {
+	case errors.Is(err, transport.ErrClosed):
+		if g.closed.Load() {
+			return err
+		}
 		return nil // it was lost, and discarded
+	case err != nil:
+		t.loseDevice(t.Device() + ": " + err.Error())
 	}
-	return err
+	return nil
 }
 
 // waitForAll holds the locks of all Waits. A port that is being closed is left
@@ -109,11 +120,8 @@ func (g *Group) waitForAll(open []*Transport, d time.Duration) error {
 	}
 	for _, t := range open {
 		ready, err := t.beginWait()
-		if err != nil && !errors.Is(err, transport.ErrClosed) {
-			t.loseDevice(t.Device() + ": " + err.Error())
-		}
 		if ready || err != nil {
-			return nil
+			return g.survive(t, err)
 		}
 	}
 	if _, err := g.sleeper.Wait(d); err != nil {
@@ -121,7 +129,7 @@ func (g *Group) waitForAll(open []*Transport, d time.Duration) error {
 	}
 	for _, t := range open {
 		if err := t.lookAround(); err != nil {
-			return err
+			return g.survive(t, err)
 		}
 	}
 	return nil
@@ -132,11 +140,8 @@ func (g *Group) spin(open []*Transport, until time.Time) error {
 	for i := 0; ; i++ {
 		for _, t := range open {
 			seen, err := t.look(i%spinsPerLook == 0)
-			if errors.Is(err, transport.ErrClosed) {
-				return nil
-			}
 			if seen || err != nil {
-				return err
+				return g.survive(t, err)
 			}
 		}
 		if !time.Now().Before(until) {

@@ -3,12 +3,6 @@ package verbs_test
 import (
 	"bytes"
 	"math/rand/v2"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -19,88 +13,17 @@ import (
 	"github.com/moewire/moewire/core/transport/verbs"
 )
 
-// cable is two soft-RoCE devices with a network between them that can lose,
-// double and reorder packets.
-type cable struct {
-	t       *testing.T
-	nets    [2]string
-	devices [2]string
-}
-
-// newCable joins two interfaces. Both addresses are this machine's own, so the
-// routes, and the neighbours, have to be said: else nothing would go out.
-func newCable(t *testing.T) *cable {
-	t.Helper()
-	needMachine(t)
-	c := &cable{t: t, nets: [2]string{"lossy0", "lossy1"}, devices: [2]string{"rxel0", "rxel1"}}
-	addresses := [2]string{"10.7.0.1", "10.7.1.1"}
-	command(t, "ip", "link", "add", c.nets[0], "type", "veth", "peer", "name", c.nets[1])
-	t.Cleanup(func() { command(t, "ip", "link", "del", c.nets[0]) })
-	for i, dev := range c.nets {
-		command(t, "ip", "addr", "add", addresses[i]+"/24", "dev", dev)
-		command(t, "ip", "link", "set", dev, "up")
-		require.NoError(t, os.WriteFile("/proc/sys/net/ipv4/conf/"+dev+"/accept_local", []byte("1"), 0))
-		require.NoError(t, os.WriteFile("/proc/sys/net/ipv4/conf/"+dev+"/rp_filter", []byte("0"), 0))
-	}
-	for i, dev := range c.nets {
-		mac, err := os.ReadFile(filepath.Join("/sys/class/net", c.nets[1-i], "address"))
-		require.NoError(t, err)
-		command(t, "ip", "route", "add", addresses[1-i]+"/32", "dev", dev)
-		command(t, "ip", "neigh", "replace", addresses[1-i], "lladdr", strings.TrimSpace(string(mac)), "dev", dev)
-		command(t, "rdma", "link", "add", c.devices[i], "type", "rxe", "netdev", dev)
-		t.Cleanup(func() { command(t, "rdma", "link", "delete", c.devices[i]) })
-	}
-	return c
-}
-
-// be makes both directions do something to packets, in the words of tc-netem.
-func (c *cable) be(what ...string) {
-	c.t.Helper()
-	for _, dev := range c.nets {
-		command(c.t, "tc", append([]string{"qdisc", "replace", "dev", dev, "root", "netem", "limit", "10000"}, what...)...)
-	}
-}
-
-var droppedForm = regexp.MustCompile(`dropped (\d+)`)
-
-// numDropped is how many packets the network has lost.
-func (c *cable) numDropped() (sum int) {
-	c.t.Helper()
-	for _, dev := range c.nets {
-		text, err := exec.Command("tc", "-s", "qdisc", "show", "dev", dev).Output()
-		require.NoError(c.t, err)
-		found := droppedForm.FindSubmatch(text)
-		require.NotNil(c.t, found, "%s", text)
-		n, err := strconv.Atoi(string(found[1]))
-		require.NoError(c.t, err)
-		sum += n
-	}
-	return sum
-}
-
-// numOutOfOrder is how many packets the devices did not expect yet.
-func (c *cable) numOutOfOrder() (sum int) {
-	c.t.Helper()
-	for _, device := range c.devices {
-		text, err := os.ReadFile("/sys/class/infiniband/" + device + "/ports/1/hw_counters/out_of_seq_request")
-		require.NoError(c.t, err)
-		n, err := strconv.Atoi(strings.TrimSpace(string(text)))
-		require.NoError(c.t, err)
-		sum += n
-	}
-	return sum
-}
-
 // TestLossyNetwork: what is lost, late, double or out of order on the network
 // is the device's business: each request ends once, and its bytes are right.
 // A network that loses everything ends the endpoint, within its retries.
 func TestLossyNetwork(t *testing.T) {
-	c := newCable(t)
+	needMachine(t)
+	c := testenv.NewDeviceCable(t)
 	var tr [2]*verbs.Transport
 	var region [2]transport.Region
 	var ep [2]transport.Endpoint
 	for i := range tr {
-		tr[i] = open(t, verbs.Config{Device: c.devices[i], RetryCount: 6})
+		tr[i] = open(t, verbs.Config{Device: c.Devices[i], RetryCount: 6})
 		t.Cleanup(func() { require.NoError(t, tr[i].Close()) })
 		region[i] = register(t, tr[i], 64<<10)
 		ep[i] = newEndpoint(t, tr[i])
@@ -113,11 +36,11 @@ func TestLossyNetwork(t *testing.T) {
 		what []string
 		seen func() int // counts what has to have happened
 	}{
-		{[]string{"loss", "1%"}, c.numDropped},
-		{[]string{"delay", "1ms", "reorder", "98%"}, c.numOutOfOrder}, // the others come late
-		{[]string{"delay", "1ms", "reorder", "99%", "loss", "0.5%", "duplicate", "1%"}, c.numOutOfOrder},
+		{[]string{"loss", "1%"}, c.NumDropped},
+		{[]string{"delay", "1ms", "reorder", "98%"}, c.NumOutOfOrder}, // the others come late
+		{[]string{"delay", "1ms", "reorder", "99%", "loss", "0.5%", "duplicate", "1%"}, c.NumOutOfOrder},
 	} {
-		c.be(weather.what...)
+		c.Be(weather.what...)
 		before, n := weather.seen(), 0
 		for ; n < 25 || weather.seen() == before; n++ {
 			require.Less(t, n, 1000, "%v: nothing of it was seen", weather.what)
@@ -125,7 +48,7 @@ func TestLossyNetwork(t *testing.T) {
 		}
 		t.Logf("%v: %d packets in %d transfers", weather.what, weather.seen()-before, n)
 	}
-	c.be("loss", "100%")
+	c.Be("loss", "100%")
 	_, err := ep[0].PostSend([]transport.SendRequest{{ID: 9, Op: transport.OpWrite, Remote: region[1].Remote()}})
 	require.NoError(t, err)
 	require.Equal(t, transport.StatusUnreachable, next(t, tr[0]).Status)

@@ -25,8 +25,8 @@ type poll struct {
 	spare  uintptr // libibverbs.OutBytes behind them, of Wait
 	closed bool
 	armed  bool // the next completion raises an event
-	// stash has what Wait found, for the next Poll.
-	stash      [pollLength]transport.Completion
+	// Of wcs: what Wait has found, which Poll translates. Until then it counts
+	// as outstanding.
 	begin, end int
 	// failed are endpoints to flush, and resets DC initiators to reset, when mu
 	// is free again.
@@ -88,53 +88,76 @@ func (t *Transport) pollLocked(done []transport.Completion) (int, error) {
 	if p.closed {
 		return 0, transport.ErrClosed
 	}
-	n := copy(done, p.stash[p.begin:p.end])
-	p.begin += n
+	n := t.translate(done)
 	n += t.pollUnsent(done[n:])
 	for n < len(done) {
 		most := min(pollLength, len(done)-n)
-		asked, made, err := t.pollQueue(done[n : n+most])
-		n += made
-		if err != nil || asked < most {
+		had, err := p.take(most)
+		n += t.translate(done[n:])
+		if err != nil || had < most {
 			return n, err
 		}
 	}
 	return n, nil
 }
 
-// pollQueue asks the device once and returns how many completions it had, and
-// how many of them belong to a work request.
-func (t *Transport) pollQueue(done []transport.Completion) (had, made int, err error) {
-	p := &t.poll
-	had, err = p.queue.Poll(len(done), p.wcs)
-	if err != nil {
-		return 0, 0, err
+// take asks the device once, when all that it had before is translated, and
+// returns how many completions it had.
+func (p *poll) take(most int) (had int, err error) {
+	if had, err = p.queue.Poll(most, p.wcs); err != nil {
+		had = 0
 	}
-	for i := range had {
-		wc := dl.At[libibverbs.WC](p.wcs + uintptr(i)*unsafe.Sizeof(libibverbs.WC{}))
-		if t.complete(wc, &done[made]) {
+	p.begin, p.end = 0, had
+	return had, err
+}
+
+// translate gives what the device had, as far as there is room, and returns how
+// many belong to a work request.
+func (t *Transport) translate(done []transport.Completion) (made int) {
+	p := &t.poll
+	for ; p.begin < p.end && made < len(done); p.begin++ {
+		if t.complete(p.at(p.begin), &done[made]) {
 			made++
 		} else {
 			t.strays.Add(1)
 		}
 	}
-	return had, made, nil
+	return made
 }
 
-// fillStash polls into the stash if that is empty, and reports whether it has
-// something.
-func (t *Transport) fillStash() (bool, error) {
+// find reports whether there is something to be polled, and asks the device if
+// nothing is known of.
+func (t *Transport) find() (bool, error) {
 	p := &t.poll
-	if p.begin < p.end {
+	if p.begin < p.end || p.unsent.Load() > 0 {
 		return true, nil
 	}
-	p.begin, p.end = 0, t.pollUnsent(p.stash[:])
-	if p.end > 0 {
-		return true, nil
+	had, err := p.take(pollLength)
+	t.noteFailures()
+	if t.fatal.Load() {
+		err = nil // it is lost already: who waits is not to find that out over and over
 	}
-	_, n, err := t.pollQueue(p.stash[:])
-	p.end = n
-	return n > 0, err
+	return had > 0, err
+}
+
+// noteFailures takes endpoints for failed whose requests Wait has found failed:
+// who looks at events before completions learns why.
+func (t *Transport) noteFailures() {
+	p := &t.poll
+	for i := p.begin; i < p.end; i++ {
+		wc := p.at(i)
+		if wc.Status == libibverbs.WCSuccess {
+			continue
+		}
+		if s, _ := t.whose(wc); s != nil {
+			t.noteFailure(s.endpoint, wc)
+		}
+	}
+}
+
+// at is the i-th completion that the device had.
+func (p *poll) at(i int) *libibverbs.WC {
+	return dl.At[libibverbs.WC](p.wcs + uintptr(i)*unsafe.Sizeof(libibverbs.WC{}))
 }
 
 // pollUnsent takes completions of what was posted to failed endpoints. It
@@ -156,22 +179,11 @@ func (t *Transport) pollUnsent(done []transport.Completion) (n int) {
 // complete translates one completion and frees its slot; false if it belongs
 // to nothing. After it, the endpoint may be closed at any moment.
 func (t *Transport) complete(wc *libibverbs.WC, done *transport.Completion) bool {
-	mark := tag(wc.WRID)
-	if mark.endpoint() >= len(t.table) {
+	s, slot := t.whose(wc)
+	if s == nil {
 		return false
 	}
-	e := t.table[mark.endpoint()].Load()
-	if e == nil {
-		return false
-	}
-	s := e.send
-	if mark.recv() {
-		s = e.recv
-	}
-	slot := s.find(mark)
-	if slot == nil {
-		return false
-	}
+	e := s.endpoint
 	*done = transport.Completion{
 		ID: slot.id, Endpoint: e.id, Op: slot.op, Status: statusOf(wc.Status),
 	}
@@ -184,8 +196,28 @@ func (t *Transport) complete(wc *libibverbs.WC, done *transport.Completion) bool
 	if s == e.send && e.dc.inUse() {
 		t.endedDC(e, wc.Status == libibverbs.WCSuccess)
 	}
-	s.free(mark.slot())
+	s.free(tag(wc.WRID).slot())
 	return true
+}
+
+// whose is the side and the slot that a completion belongs to; nil: it is nobody's.
+func (t *Transport) whose(wc *libibverbs.WC) (*side, *slot) {
+	mark := tag(wc.WRID)
+	if mark.endpoint() >= len(t.table) {
+		return nil, nil
+	}
+	e := t.table[mark.endpoint()].Load()
+	if e == nil {
+		return nil, nil
+	}
+	s := e.send
+	if mark.recv() {
+		s = e.recv
+	}
+	if slot := s.find(mark); slot != nil {
+		return s, slot
+	}
+	return nil, nil
 }
 
 // noteFailure takes an endpoint for failed from its first failed request on.

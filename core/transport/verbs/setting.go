@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -34,18 +35,33 @@ func ParseDevices(text string) (f Filter, err error) {
 		return f, nil
 	}
 	for part := range strings.SplitSeq(text, ",") {
-		name, port, withPort := strings.Cut(strings.TrimSpace(part), ":")
-		n := portName{}
-		n.device, n.prefix = strings.CutSuffix(name, "*")
-		if withPort {
-			n.port, err = strconv.Atoi(port)
-		}
-		if err != nil || withPort && (n.port < 1 || n.port > 255) || !deviceName.MatchString(n.device) && name != "*" {
-			return Filter{}, fmt.Errorf("%.64q, allowed are %s", part, filterForm)
+		n, wrong := parsePort(strings.TrimSpace(part))
+		if wrong != "" {
+			return Filter{}, fmt.Errorf("%.64q with %s, allowed are %s", text, wrong, filterForm)
 		}
 		f.names = append(f.names, n)
 	}
 	return f, nil
+}
+
+// parsePort reads one of them, or says what is wrong with it.
+func parsePort(text string) (n portName, wrong string) {
+	name, port, withPort := strings.Cut(text, ":")
+	n.device, n.prefix = strings.CutSuffix(name, "*")
+	switch {
+	case name == "":
+		return n, "an empty name"
+	case name != "*" && !deviceName.MatchString(n.device):
+		return n, fmt.Sprintf("the name %.64q", name)
+	case !withPort:
+		return n, ""
+	}
+	num, err := strconv.ParseUint(port, 10, 8)
+	if err != nil || num < 1 {
+		return n, fmt.Sprintf("the port %.64q, not 1 to 255", port)
+	}
+	n.port = int(num)
+	return n, ""
 }
 
 // allows reports whether a port may be used.
@@ -107,11 +123,11 @@ func ParseGID(text string) (c GIDChoice, err error) {
 		return c, nil
 	}
 	refused := fmt.Errorf("%.64q, allowed are %s", text, gidForm)
-	if index, err := strconv.Atoi(text); err == nil {
-		if index < 0 || index > 255 {
-			return c, fmt.Errorf("%d, allowed is an index from 0 to 255", index)
-		}
-		return GIDChoice{ByIndex: true, Index: index}, nil
+	switch index, err := strconv.ParseUint(text, 10, 8); {
+	case err == nil:
+		return GIDChoice{ByIndex: true, Index: int(index)}, nil
+	case errors.Is(err, strconv.ErrRange):
+		return c, fmt.Errorf("%.64q, allowed is an index from 0 to 255", text)
 	}
 	for part := range strings.SplitSeq(text, ",") {
 		part = strings.TrimSpace(part)
@@ -131,6 +147,9 @@ func ParseGID(text string) (c GIDChoice, err error) {
 // networkOf reads an address or a network.
 func networkOf(text string) (netip.Prefix, bool) {
 	if network, err := netip.ParsePrefix(text); err == nil {
+		if addr := network.Addr(); addr.Is4In6() && network.Bits() >= 96 { // as addresses are
+			network = netip.PrefixFrom(addr.Unmap(), network.Bits()-96)
+		}
 		return network.Masked(), true
 	}
 	addr, err := netip.ParseAddr(text)
@@ -177,8 +196,8 @@ func ParsePlace(text string) (Place, error) {
 		return Place{}, nil
 	}
 	if digits, ok := strings.CutPrefix(text, "node:"); ok {
-		if node, err := strconv.Atoi(digits); err == nil && node >= 0 && node < 1<<16 {
-			return Place{NUMANode: node + 1}, nil
+		if node, err := strconv.ParseUint(digits, 10, 16); err == nil {
+			return Place{NUMANode: int(node) + 1}, nil
 		}
 	} else if pciAddress.MatchString(text) {
 		return Place{PCIAddress: strings.ToLower(text)}, nil

@@ -34,9 +34,21 @@ func TestParseDevices(t *testing.T) {
 		assert.Equal(t, allowed, strings.Join(got, " "), text)
 		assert.Equal(t, strings.ReplaceAll(text, " ", ""), f.String())
 	}
-	for _, text := range []string{",", "a,", "a b", "mlx5_0:0", "mlx5_0:x", "mlx5_0:256", "../x", ":1", "a*b", strings.Repeat("x", 64)} {
+	for _, text := range []string{",", "a,", "a b", "mlx5_0:0", "mlx5_0:x", "mlx5_0:256", "../x", ":1", "a*b", strings.Repeat("x", 64), "a:+1", "a:"} {
 		_, err := ParseDevices(text)
 		require.ErrorContains(t, err, "allowed are names of devices", text)
+	}
+	for text, say := range map[string]string{
+		",":            `"," with an empty name,`,
+		"mlx5_0,":      `"mlx5_0," with an empty name,`,
+		" ":            `" " with an empty name,`,
+		":1":           `":1" with an empty name,`,
+		"a, b c":       `"a, b c" with the name "b c",`,
+		"mlx5_0:0,a":   `"mlx5_0:0,a" with the port "0", not 1 to 255,`,
+		"mlx5_0,rxe0:": `"mlx5_0,rxe0:" with the port "", not 1 to 255,`,
+	} {
+		_, err := ParseDevices(text)
+		require.ErrorContains(t, err, say)
 	}
 }
 
@@ -50,6 +62,7 @@ func TestParseGID(t *testing.T) {
 		"10.0.0.5":            {Within: netip.MustParsePrefix("10.0.0.5/32")},
 		"::ffff:10.0.0.5":     {Within: netip.MustParsePrefix("10.0.0.5/32")},
 		"10.1.2.3/16":         {Within: netip.MustParsePrefix("10.1.0.0/16")},
+		"::ffff:10.1.2.3/112": {Within: netip.MustParsePrefix("10.1.0.0/16")},
 		"fd00::/8":            {Within: netip.MustParsePrefix("fd00::/8")},
 		"v2,10.0.0.0/16":      {Type: RoCEv2, Within: netip.MustParsePrefix("10.0.0.0/16")},
 		"10.0.0.0/16, v2":     {Type: RoCEv2, Within: netip.MustParsePrefix("10.0.0.0/16")},
@@ -66,7 +79,7 @@ func TestParseGID(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, got, again)
 	}
-	for _, text := range []string{"256", "-1", "v3", "v1,v2", "v2,", "10.0.0.1,10.0.0.2", "fe80::1%eth0", "roce", "3,v2"} {
+	for _, text := range []string{"256", "-1", "v3", "v1,v2", "v2,", "10.0.0.1,10.0.0.2", "fe80::1%eth0", "roce", "3,v2", "+3", ",", " ", strings.Repeat("9", 30)} {
 		_, err := ParseGID(text)
 		require.ErrorContains(t, err, "allowed", text)
 	}
@@ -80,7 +93,7 @@ func TestParsePlace(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, want, got)
 	}
-	for _, text := range []string{"node:", "node:-1", "node:x", "cuda:0", "41:00.0", "0000:41:00.9", "../../x"} {
+	for _, text := range []string{"node:", "node:-1", "node:x", "node:+1", "node:65536", " ", "cuda:0", "41:00.0", "0000:41:00.9", "../../x"} {
 		_, err := ParsePlace(text)
 		require.ErrorContains(t, err, "allowed is the PCI address of a GPU", text)
 	}

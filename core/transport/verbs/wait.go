@@ -159,14 +159,14 @@ func (t *Transport) prepareSleep() (ready bool, err error) {
 	p := &t.poll
 	p.mu.Lock()
 	defer t.unlockPoll()
-	if ready, err = t.fillStash(); ready || err != nil || p.armed || t.fatal.Load() {
+	if ready, err = t.find(); ready || err != nil || p.armed || t.fatal.Load() {
 		return ready, err
 	}
 	if err = p.queue.Arm(); err != nil {
 		return false, err
 	}
 	p.armed = true
-	return t.fillStash()
+	return t.find()
 }
 
 // takeCompletionEvents empties the channel.
@@ -202,7 +202,7 @@ func (t *Transport) look(further bool) (seen bool, err error) {
 		return false, err
 	}
 	t.poll.mu.Lock()
-	seen, err = t.fillStash()
+	seen, err = t.find()
 	t.unlockPoll()
 	if seen || err != nil || t.events.waiting() {
 		return true, err

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .. import _check
+from .. import _check, _gpu_config, _torch_cuda
 from .. import buffer as core
 from ..errors import UnsupportedError
 from ..event import EventOverlap, Hook
 from ..handle import Handle
 from . import _events
-from ._mask import Mask
+from ._mask import mask_of
 from ._normal import NormalMode
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # Upstream has no deadline per call but gives up after 2e11 clock cycles, about as long.
 TIMEOUT_US = 100_000_000
+# A buffer on CUDA has a size. Of one for the normal mode no call uses the memory: they are refused.
+_NORMAL_BYTES = 4 << 20
 
 
 class Buffer(NormalMode):
@@ -33,7 +35,8 @@ class Buffer(NormalMode):
     Args:
         group: any ``torch.distributed`` process group; gloo will do.
         num_nvl_bytes: accepted; the normal mode's.
-        num_rdma_bytes: from ``get_low_latency_rdma_size_hint``; 0: sized by the first dispatch.
+        num_rdma_bytes: from ``get_low_latency_rdma_size_hint``; 0: sized by the first dispatch
+            (on CUDA refused with low_latency_mode).
         low_latency_mode: must be True for the low-latency methods, as upstream.
         num_qps_per_rank, allow_nvlink_for_low_latency_mode, allow_mnnvl: accepted; there are no
             queue pairs and no NVLink.
@@ -41,8 +44,11 @@ class Buffer(NormalMode):
         enable_shrink: keeps a rank mask: lost ranks are masked, where otherwise they are errors.
         comm: accepted and not used; ``group`` is needed.
         use_fabric: accepted; a branch's, passed by SGLang where GPUs have one.
+        device: where all tensors lie: "cuda", "cuda:N", "cpu" or a ``torch.device``, the same kind
+            on all ranks; None: torch's current CUDA device, or the CPU where there is none.
 
-    ``timeout_us`` (100 s, may be set) bounds each phase of each call.
+    ``timeout_us`` (100 s, may be set) bounds each phase of each call. On CUDA (docs/cuda.md; never
+    run on a GPU) a call launches and returns, as upstream's.
     """
 
     nvshmem_qp_depth = 1024  # read by clients
@@ -61,13 +67,22 @@ class Buffer(NormalMode):
         comm: object = None,
         *,
         use_fabric: bool = False,
+        device: str | torch.device | None = None,
     ) -> None:
         if group is None:
             raise _check.refuse("group", "None", "a process group (comm is not supported)")
         self.num_nvl_bytes = _check.integer("num_nvl_bytes", num_nvl_bytes, 0, 1 << 62)
         self.num_rdma_bytes = _check.integer("num_rdma_bytes", num_rdma_bytes, 0, 1 << 62)
-        self._buffer = core.Buffer(group, self.num_rdma_bytes)
+        device = _torch_cuda.chosen(device)
+        num_bytes = self.num_rdma_bytes
+        if low_latency_mode:
+            hint = "get_low_latency_rdma_size_hint"
+            _gpu_config.refuse_unsized(device, "num_rdma_bytes", num_bytes, hint)
+        elif not num_bytes and _gpu_config.parsed(device)[0] == "cuda":
+            num_bytes = _NORMAL_BYTES
+        self._buffer = core.Buffer(group, num_bytes, device=device)
         self.runtime: Runtime | None = self._buffer.runtime
+        self._place = None if self.runtime.gpu is None else self.runtime.gpu.place
         self.group = group
         self.rank = self._buffer.rank
         self.group_size = self._buffer.group_size
@@ -75,7 +90,7 @@ class Buffer(NormalMode):
         self.explicitly_destroy = bool(explicitly_destroy)
         self.enable_shrink = bool(enable_shrink)
         self.timeout_us = TIMEOUT_US
-        self._mask = Mask(self.group_size, self.enable_shrink)
+        self._mask = mask_of(self._buffer, self.enable_shrink)
 
     @staticmethod
     def get_low_latency_rdma_size_hint(
@@ -109,7 +124,7 @@ class Buffer(NormalMode):
             cumulative_local_expert_recv_stats: int32 [L]; the rows of each local expert are
                 added when they have arrived.
             dispatch_wait_recv_cost_stats: int64 [R]; the time that the call and its hook or
-                event waited for each rank is added, in nanoseconds.
+                event waited for each rank is added, in nanoseconds. Not on CUDA.
             use_fp8: round_scale and use_ue8m0 have no meaning without it.
             use_nvfp4: must be False; x_global_scale is ignored then.
 
@@ -119,10 +134,12 @@ class Buffer(NormalMode):
             raise UnsupportedError("use_nvfp4: Moewire sends bf16 or fp8; leave it False")
         buffer = self._low_latency("low_latency_dispatch")
         experts = _check.experts(num_experts, self.group_size)
-        _events.check_counts(cumulative_local_expert_recv_stats, experts // self.group_size)
+        local = experts // self.group_size
+        _events.check_counts(cumulative_local_expert_recv_stats, local, self._place)
         watch = _events.Watch(
             buffer, self._mask, "dispatch_wait_recv_cost_stats", dispatch_wait_recv_cost_stats
         )
+        self._mask.look()
         with watch:
             recv_x, recv_count, handle, event, hook = buffer.dispatch(
                 x,
@@ -137,7 +154,7 @@ class Buffer(NormalMode):
                 round_scale=use_fp8 and round_scale,
                 use_ue8m0=use_fp8 and use_ue8m0,
             )
-        _events.add_counts_when_done(cumulative_local_expert_recv_stats, handle)
+        _events.add_counts_when_done(cumulative_local_expert_recv_stats, handle, event)
         return recv_x, recv_count, handle, *watch.around(event, hook)
 
     def low_latency_combine(
@@ -207,13 +224,14 @@ class Buffer(NormalMode):
         """Waits for every rank that is not masked. Collective.
 
         There is nothing to clean, and sizes may change without it. The wait is a dispatch of no
-        tokens, so ranks that disagree about the sizes get ``PeerMismatchError``.
+        tokens, so ranks that disagree about the sizes get ``PeerMismatchError``. On CUDA the
+        current stream waits.
         """
         buffer = self._low_latency("clean_low_latency_buffer")
         _check.integer("hidden", hidden, 1, _check.MAX_HIDDEN)
         handle = buffer.dispatch(
-            torch.empty((0, hidden), dtype=torch.bfloat16),
-            torch.empty((0, 1), dtype=torch.int64),
+            self._empty((0, hidden), torch.bfloat16),
+            self._empty((0, 1), torch.int64),
             self._mask.active_ranks,
             num_max_dispatch_tokens_per_rank,
             num_experts,

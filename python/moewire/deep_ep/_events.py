@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import torch
 
-from .. import _check
+from .. import _check, _torch_cuda
+from .._torch_cuda import Place
 from ..buffer import Buffer
-from ..event import Event, EventOverlap, Hook
+from ..errors import UnsupportedError
+from ..event import Event, EventOverlap, Hook, StreamEvent
 from ..handle import Handle
 from ._mask import Mask
 
@@ -23,10 +25,25 @@ class _Nothing:
 
 
 class EventHandle(Event):
-    """The moment of its construction. On a CPU, all work begun before that is done by then."""
+    """The moment of its construction.
+
+    Of torch's current CUDA stream, if there is one. On a CPU, all that began before is done.
+    """
+
+    __slots__ = ("_moment",)
 
     def __init__(self) -> None:
         super().__init__(_Nothing())
+        ordinal = _torch_cuda.current()
+        self._moment: StreamEvent | None = None
+        if ordinal is not None:
+            place = _torch_cuda.place(ordinal)
+            self._moment = StreamEvent(place, place.stream(), ())
+
+    def current_stream_wait(self) -> None:
+        """Lets what comes next on the current stream wait for that moment."""
+        if self._moment is not None:
+            self._moment.current_stream_wait()
 
 
 class Watch:
@@ -35,10 +52,13 @@ class Watch:
     It adds the time waited for each source to int64 [R], in nanoseconds, and then refuses
     results that lack a rank. The time is the difference of the buffer's counters: waiting of
     other threads on the same buffer meanwhile is counted too. After an error nothing is added.
+    On CUDA nothing waits in that thread, and the time is not measured.
     """
 
     def __init__(self, buffer: Buffer, mask: Mask, name: str, stats: torch.Tensor | None) -> None:
         if stats is not None:
+            if buffer.runtime.gpu is not None:
+                raise UnsupportedError(f"{name}: not on CUDA yet; leave it None")
             _check.tensor(name, stats, torch.int64, (buffer.group_size,))
         self._buffer = buffer
         self._mask = mask
@@ -62,7 +82,8 @@ class Watch:
 
     def around(self, event: EventOverlap, hook: Hook | None) -> tuple[EventOverlap, Hook | None]:
         """Event and hook of an operation, watched as well."""
-        if event.event is not None:
+        # An event of a stream may be waited for by several, and tells nothing to this thread.
+        if event.event is not None and not isinstance(event.event, StreamEvent):
             watched = _Watched(self, event.event.current_stream_wait)
             event = EventOverlap(Event(watched), event.extra_tensors)
         return event, None if hook is None else Hook(_Watched(self, hook))
@@ -78,17 +99,22 @@ class _Watched:
             self._finish()
 
 
-def check_counts(stats: torch.Tensor | None, num_local_experts: int) -> None:
+def check_counts(stats: torch.Tensor | None, num_local_experts: int, place: Place | None) -> None:
     """``cumulative_local_expert_recv_stats`` is int32 [L] or None."""
     if stats is not None:
         name = "cumulative_local_expert_recv_stats"
-        _check.tensor(name, stats, torch.int32, (num_local_experts,))
+        _check.tensor(name, stats, torch.int32, (num_local_experts,), place)
 
 
-def add_counts_when_done(stats: torch.Tensor | None, handle: Handle) -> None:
-    """Adds the rows of each local expert, of counted sources only, when they are there."""
+def add_counts_when_done(stats: torch.Tensor | None, handle: Handle, event: EventOverlap) -> None:
+    """Adds the rows of each local expert, of counted sources only, when they are there.
+
+    On CUDA that is work of the operation's stream, and the event comes behind it.
+    """
     if stats is None:
         return
     layout_range: torch.Tensor = handle[1]  # not the handle: it holds the operation
     operation = handle._operation
     operation.when_done(lambda: stats.add_((layout_range & _COUNT_BITS).sum(1).int()))
+    if isinstance(event.event, StreamEvent):
+        event.event.move_behind(stats)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from .. import _check
 from ..errors import PeerLostError
+
+if TYPE_CHECKING:
+    from .._torch_cuda import Place
+    from ..buffer import Buffer
 
 
 class Mask:
@@ -14,16 +20,27 @@ class Mask:
     Without ``enable_shrink`` it is nobody's to see or change, and a lost rank is an error.
     """
 
-    def __init__(self, num_ranks: int, enabled: bool) -> None:
+    def __init__(self, num_ranks: int, enabled: bool, place: Place | None = None) -> None:
         # int32 [R]; 1: takes part.
         self.active_ranks = torch.ones(num_ranks, dtype=torch.int32)
+        if place is not None:  # a copy from the host is there when the call returns
+            self.active_ranks = place.empty((num_ranks,), torch.int32).copy_(self.active_ranks)
         self._enabled = enabled
+        self._place = place
 
     def refuse_losses(self) -> None:
         """Raises ``PeerLostError`` if a result lacks a rank and no mask tells the client."""
-        if not self._enabled and not self.active_ranks.all():
-            lost = (self.active_ranks == 0).nonzero().view(-1).tolist()
+        if self._enabled:
+            return
+        lost = self._lost()
+        if lost:
             raise PeerLostError(f"peer lost: rank {lost} (and enable_shrink is False)")
+
+    def look(self) -> None:
+        """Has the current stream tell the host what it has found out so far."""
+
+    def _lost(self) -> list[int]:
+        return _zeros(self.active_ranks)
 
     def set(self, rank: object, masked: object) -> None:
         """Leaves a rank out, or takes it in again."""
@@ -33,7 +50,7 @@ class Mask:
     def write_to(self, mask_status: torch.Tensor) -> None:
         """Fills int32 [R]; 1 for ranks that are left out."""
         active = self._required()
-        _check.tensor("mask_status", mask_status, torch.int32, (len(active),))
+        _check.tensor("mask_status", mask_status, torch.int32, (len(active),), self._place)
         torch.sub(1, active, out=mask_status)
 
     def clear(self) -> None:
@@ -44,3 +61,33 @@ class Mask:
         if not self._enabled:
             raise _check.refuse("enable_shrink", "False at construction", "True to use the mask")
         return self.active_ranks
+
+
+class DeviceMask(Mask):
+    """On CUDA: a copy on the host tells of losses, as far as the device has come.
+
+    So an error comes with a later call: what lacks a rank was given out by then.
+    """
+
+    def __init__(self, num_ranks: int, enabled: bool, place: Place) -> None:
+        super().__init__(num_ranks, enabled, place)
+        # Entries go from 1 to 0 and stay: whenever it is read, it is right so far.
+        self._seen = place.pinned((num_ranks,), torch.int32).fill_(1)
+
+    def look(self) -> None:
+        if not self._enabled:
+            self._seen.copy_(self.active_ranks, non_blocking=True)
+
+    def _lost(self) -> list[int]:
+        return _zeros(self._seen)
+
+
+def _zeros(active: torch.Tensor) -> list[int]:
+    found: list[int] = [] if active.all() else (active == 0).nonzero().view(-1).tolist()
+    return found
+
+
+def mask_of(buffer: Buffer, enabled: bool) -> Mask:
+    """A buffer's, on its device."""
+    gpu, num_ranks = buffer.runtime.gpu, buffer.group_size
+    return Mask(num_ranks, enabled) if gpu is None else DeviceMask(num_ranks, enabled, gpu.place)

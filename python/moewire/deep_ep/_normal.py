@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -11,6 +11,10 @@ from ..errors import UnsupportedError
 from ..event import EventOverlap
 from ._config import Config
 from ._events import EventHandle
+
+if TYPE_CHECKING:
+    from .._torch_cuda import Place
+    from ..buffer import Buffer
 
 
 def _refuse_normal_mode(name: str) -> NoReturn:
@@ -25,10 +29,12 @@ class NormalMode:
     """Answers clients that ask for the normal mode, streams and GPU cores."""
 
     num_sms: int = 20
+    _buffer: Buffer
+    _place: Place | None  # None: the CPU
 
     @staticmethod
     def is_sm90_compiled() -> bool:
-        """Whether kernels for Hopper GPUs are compiled in. False."""
+        """False: upstream, it says whether the normal mode takes fp8."""
         return False
 
     @classmethod
@@ -48,12 +54,16 @@ class NormalMode:
 
     @staticmethod
     def capture() -> EventOverlap:
-        """An event for everything begun so far, which on a CPU is done."""
+        """An event for all that torch's current CUDA stream has; on a CPU that is done."""
         return EventOverlap(EventHandle())
 
     def get_comm_stream(self) -> Any:
-        """The CPU's one stream: operations run in the calling thread."""
-        return torch.cpu.current_stream()
+        """The stream of operations with ``async_finish``.
+
+        The CPU's one stream there: operations run in the calling thread.
+        """
+        gpu = self._buffer.runtime.gpu
+        return torch.cpu.current_stream() if gpu is None else gpu.streams.side()
 
     def get_local_buffer_tensor(
         self,
@@ -67,7 +77,11 @@ class NormalMode:
         The workspace holds words that peers act on at any time; a client that zeroes "the
         buffer" while it recovers must not reach them, and need not.
         """
-        return torch.zeros(size if size is not None else (0,), dtype=dtype)
+        return self._empty(tuple(size) if size is not None else (0,), dtype).zero_()
+
+    def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        place = self._place
+        return torch.empty(shape, dtype=dtype) if place is None else place.empty(shape, dtype)
 
     def dispatch(self, *args: object, **kwargs: object) -> NoReturn:
         """Raises ``UnsupportedError``."""

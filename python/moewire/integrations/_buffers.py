@@ -11,6 +11,7 @@ import torch.distributed as dist
 from .. import _abi as abi
 from .. import autograd
 from ..buffer import STORE_PREFIX, Buffer
+from ..errors import MoewireError
 
 if TYPE_CHECKING:
     import torch
@@ -28,16 +29,17 @@ class Place(Protocol):
 
 @dataclass(frozen=True)
 class InGroup:
-    """The ranks of a process group."""
+    """The ranks of a process group, and the device of their tensors."""
 
     group: dist.ProcessGroup
+    device: str = "cpu"
 
     @property
     def num_ranks(self) -> int:
         return int(dist.get_world_size(self.group))
 
     def meet(self, key: Key, num_bytes: int) -> Buffer:
-        return Buffer(self.group, num_bytes)
+        return Buffer(self.group, num_bytes, device=self.device)
 
 
 @dataclass(frozen=True)
@@ -112,9 +114,21 @@ def open_buffers() -> list[Buffer]:
 
 
 def close_buffers(place: Place | None = None) -> None:
-    """Closes every Buffer made here, or those of a place; a later forward makes new ones."""
+    """Closes every Buffer made here, or those of a place; a later forward makes new ones.
+
+    Those that cannot be closed yet (``Buffer.close``) stay here, closed to callers, and the first
+    error is raised when all have been tried: call it again.
+    """
     with _lock:
         keys = [key for key in _buffers if place is None or key.place == place]
-        closing = [_buffers.pop(key) for key in reversed(keys)]
-    for buffer in closing:
-        buffer.close()
+        closing = [(key, _buffers.pop(key)) for key in reversed(keys)]
+    errors: list[MoewireError] = []
+    for key, buffer in closing:
+        try:
+            buffer.close()
+        except MoewireError as error:
+            errors.append(error)
+            with _lock:
+                _buffers.setdefault(key, buffer)
+    if errors:
+        raise errors[0]

@@ -15,7 +15,7 @@ SGLANG = Engine(
     switch="MOEWIRE_SGLANG",
     whitelist="SGLANG_PLUGINS",
     parts=("mooncake", "deepep"),
-    limits="tensors on the CPU only; SGLang's server runs experts on a GPU",
+    limits="shown on the CPU and on an emulated CUDA device; never run on a GPU",
 )
 
 VLLM = Engine(
@@ -26,7 +26,7 @@ VLLM = Engine(
     switch="MOEWIRE_VLLM",
     whitelist="VLLM_PLUGINS",
     parts=("manager", "batched", "repairs"),
-    limits="tensors on the CPU only; its classes were never run on a GPU",
+    limits="shown on the CPU, batched on an emulated CUDA device too; never run on a GPU",
     alternatives=("manager", "batched"),
     literal_list=True,
 )

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
-from .. import buffer
+from .. import _torch_cuda, _tuning, buffer
 from .._bootstrap import meet_in_group
 from .._meeting import StoreMeeting
 from .._member import CONNECT_TIMEOUT_US, Options
+from ..compat import _mooncake
 from ..event import EventOverlap
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Buffer", "EventOverlap"]
 
 
-class Buffer(buffer.Buffer):
-    """``moewire.Buffer``, except that a process which comes to replace a rank begins alone.
+class Buffer(_mooncake.Buffer):
+    """``compat``'s, except that a process which comes to replace a rank begins alone.
 
     SGLang's joiner warms up with a mask in which only it is active, and needs a buffer for
     that; only later do the others and the joiner call ``update_ep_member``. There the joiner's
@@ -57,7 +58,8 @@ class Buffer(buffer.Buffer):
     def _begin(
         self, meeting: Meeting, num_bytes: int, members: Sequence[int] | None, timeout_us: int
     ) -> None:
-        options = Options(connect_timeout_us=timeout_us, members=members)
+        tuning = _tuning.native(_tuning.Tuning(device=_torch_cuda.chosen(None)))
+        options = Options(connect_timeout_us=timeout_us, members=members, tuning=tuning)
         self._open(meeting, num_bytes, options)
 
 

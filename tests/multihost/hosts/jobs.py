@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import subprocess
 import threading
 from collections.abc import Sequence
-from signal import SIGKILL
+from pathlib import Path
+from signal import SIGKILL, SIGSTOP
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ import torch
 import moewire
 from harness import cases, verify
 from harness.cases import Case
-from harness.jobs_faults import exchange
+from harness.jobs_faults import exchange, go_on
 from harness.jobs_input import case_for, expect
 from harness.jobs_oracle import size_for
 from harness.member import Rank
@@ -144,7 +146,7 @@ def cut_off(rank: Rank, cut: str, heal: str, stay: Sequence[int]) -> str:
             timer.start()
         text = ""
         if rank.rank in stay:
-            _go_on_until(buffer, rank, away)
+            _go_on_until(buffer, rank, away, stay)
             assert buffer.members() == list(stay)
         else:
             text = expect(moewire.FencedError, lambda: _go_on_until(buffer, rank, set()))
@@ -155,20 +157,57 @@ def cut_off(rank: Rank, cut: str, heal: str, stay: Sequence[int]) -> str:
             shell(heal)
         rank.meet("healed")
         buffer.update_ep_member()
-        assert buffer.members() == list(range(rank.size))
+        assert buffer.members() == list(range(rank.size)), buffer.members()
         exchange(buffer, rank)
         rank.meet("end")
     return text
 
 
-def _go_on_until(buffer: moewire.Buffer, rank: Rank, away: set[int]) -> None:
-    """Exchanges until the ranks in ``away``, and nobody else, are lost; three more then."""
-    number, left = 0, 3
-    while left:
+def half_is_lost(rank: Rank) -> str:
+    """Rank 0's host, with half of the ranks, falls silent for good while exchanges run.
+
+    Rank 1 cannot know that it is not the one that was cut off: it is fenced, and says whom it
+    misses. Who knows that the other host is gone says so, by an update with those who are left.
+    """
+    buffer = rank.buffer()
+    exchange(buffer, rank)
+    path = Path(rank.folder, "pid")
+    if rank.rank == 0:
+        path.write_text(str(os.getpid()))
+    rank.meet("pid")
+    if rank.rank == 0:
+        os.kill(os.getpid(), SIGSTOP)  # nothing is said, and nothing is closed
+    try:
+        text = expect(moewire.FencedError, lambda: _go_on_until(buffer, rank, set()))
+    finally:
+        os.kill(int(path.read_text()), SIGKILL)
+    buffer.update_ep_member(members=[1])
+    assert buffer.members() == [1]
+    go_on(buffer, rank, -1, {0})
+    buffer.close()
+    return text
+
+
+def _go_on_until(
+    buffer: moewire.Buffer, rank: Rank, away: set[int], stay: Sequence[int] = ()
+) -> None:
+    """Exchanges until the ranks in ``away``, and nobody else, are lost; three more then.
+
+    One rank's results may still have all of a lost rank's data where another one's have none. So
+    the ranks in ``stay`` say when each saw them all lost, and go on behind the last of these.
+    """
+    for number in itertools.count():
         lost = step(buffer, rank, number)
         assert lost <= away or not away, (lost, away)
-        left -= bool(away) and lost == away
-        number += 1
+        mine = Path(rank.folder, f"seen-{rank.rank}")
+        if away and lost == away and not mine.exists():
+            mine.with_suffix(".new").write_text(str(number))
+            mine.with_suffix(".new").rename(mine)
+        paths = [Path(rank.folder, f"seen-{other}") for other in stay]
+        seen = [int(path.read_text()) for path in paths if path.exists()]
+        # Who has ended the third exchange behind the last one knows that all have said so.
+        if seen and len(seen) == len(stay) and number >= 3 + max(seen):
+            return
 
 
 def shell(words: str) -> None:

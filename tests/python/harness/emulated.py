@@ -1,7 +1,8 @@
 """A device of the emulated driver, as ``_torch_cuda.Place`` has devices.
 
-Its memory is the process's, so CPU tensors stand for tensors of the device. torch's own
-operations do not wait for its streams: ``synchronize`` first.
+Its memory is the process's, so CPU tensors stand for tensors of the device: any of them, or, if
+it is ``strict``, those that were put there. torch's own operations do not wait for its streams:
+``synchronize`` first.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from typing import Any
 
 import torch
 
+from .as_device import AsDevice
+
 _CAPTURING = 1
 _THREAD_LOCAL = 1
+_OUT_OF_MEMORY = 2
 
 
 class Stream:
@@ -30,11 +34,13 @@ class Emulated:
 
     name = "cuda:0"
 
-    def __init__(self, driver: Path) -> None:
+    def __init__(self, driver: Path, strict: bool = False) -> None:
+        self._strict = strict
         self._cu = ctypes.CDLL(str(driver))
         self._cu.emulator_report.restype = ctypes.c_char_p
         self._local = threading.local()
         self._kept: list[tuple[torch.Tensor, int]] = []
+        self._pools: dict[int, list[torch.Tensor]] = {}  # of graphs
         self._lock = threading.Lock()
         self.call("cuInit", 0)
         self._context = ctypes.c_void_p()
@@ -43,6 +49,10 @@ class Emulated:
     def call(self, name: str, *args: Any) -> None:
         status = getattr(self._cu, name)(*args)
         assert status == 0, f"{name} gave {status}"
+
+    def fail(self, name: str, after: int) -> None:
+        """The call fails once, after so many that do not."""
+        self._cu.emulator_fail(name.encode(), after, _OUT_OF_MEMORY)
 
     def _enter(self) -> None:
         if not getattr(self._local, "entered", False):
@@ -56,19 +66,33 @@ class Emulated:
         return made.value or 0
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        return tensor.is_cpu
+        return isinstance(tensor, AsDevice) if self._strict else tensor.is_cpu
+
+    def put(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of the device, of the same values."""
+        return self._of_device(tensor.clone())
+
+    def _of_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.as_subclass(AsDevice) if self._strict else tensor
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        made = self._of_device(torch.empty(shape, dtype=dtype))
+        pool: list[torch.Tensor] | None = getattr(self._local, "pool", None)
+        if pool is not None:
+            pool.append(made)
+        return made
+
+    def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype)
 
     def view(
         self, address: int, shape: tuple[int, ...], dtype: torch.dtype, owner: object
     ) -> torch.Tensor:
         if not math.prod(shape):
-            return torch.empty(shape, dtype=dtype)
+            return self.empty(shape, dtype)
         memory = (ctypes.c_ubyte * (math.prod(shape) * dtype.itemsize)).from_address(address)
         memory.owner = owner  # type: ignore[attr-defined]
-        return torch.frombuffer(memory, dtype=dtype).view(shape)
+        return self._of_device(torch.frombuffer(memory, dtype=dtype).view(shape))
 
     def stream(self) -> Stream:
         if not hasattr(self._local, "stream"):
@@ -112,6 +136,9 @@ class Emulated:
         self.call("cuStreamIsCapturing", number, ctypes.byref(status))
         return status.value == _CAPTURING
 
+    def finish(self, stream: Stream) -> None:
+        self.synchronize(stream)
+
     def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
         with self._lock:
             self._kept.append((tensor, stream.number))
@@ -139,6 +166,7 @@ class Emulated:
 
     def destroy(self, graph: int) -> None:
         self.call("cuGraphExecDestroy", ctypes.c_void_p(graph))
+        self._pools.pop(graph)
 
     def synchronize(self, stream: Stream | None = None) -> None:
         """Waits until the device has come to the end of a stream: the current one."""
@@ -148,19 +176,34 @@ class Emulated:
         with self._lock:
             self._kept = [(tensor, other) for tensor, other in self._kept if other != number]
 
+    def synchronize_all(self) -> None:
+        """Waits for all of this process's streams."""
+        self._enter()
+        self.call("cuCtxSynchronize")
+        self.forget()
+
     @contextmanager
     def captured(self, stream: Stream) -> Iterator[list[int]]:
-        """Records what is launched; afterwards there is one graph in the list."""
+        """Records what is launched; afterwards there is one graph in the list.
+
+        It keeps the memory that is allocated meanwhile, as a graph of torch's does.
+        """
         self._enter()
         graph: list[int] = []
+        pool: list[torch.Tensor] = []
+        self._local.pool = pool
         self.call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream.number), _THREAD_LOCAL)
-        yield graph
+        try:
+            yield graph
+        finally:
+            self._local.pool = None
         made = ctypes.c_void_p()
         self.call("cuStreamEndCapture", ctypes.c_void_p(stream.number), ctypes.byref(made))
         run = ctypes.c_void_p()
         self.call("cuGraphInstantiateWithFlags", ctypes.byref(run), made, ctypes.c_uint64(0))
         self.call("cuGraphDestroy", made)
         graph.append(run.value or 0)
+        self._pools[graph[0]] = pool
 
     def replay(self, graph: int, stream: Stream) -> None:
         self._enter()

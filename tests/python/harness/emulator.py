@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from .cuda_device import VARIABLE
+
 HERE = Path(__file__).resolve().parents[3] / "core" / "device" / "cuda"
 _FLAGS = [
     *("-std=c++17", "-O1", "-g", "-fPIC", "-shared", "-pthread", "-ffp-contract=off"),
@@ -20,7 +22,13 @@ _FLAGS = [
 
 
 def driver() -> Path:
-    """The library; skips where a compiler or CUDA's headers are missing."""
+    """The library; skips where a compiler or CUDA's headers are missing.
+
+    Or the one that VARIABLE of ``cuda_device`` names.
+    """
+    given = os.environ.get(VARIABLE, "")
+    if os.sep in given:
+        return Path(given)
     cxx = shutil.which("c++") or _lacking("c++", "no C++ compiler for the emulator")
     command = [cxx, *_FLAGS, "-isystem", str(_include())]
     path = _cache() / f"python-{_digest(command)}.so"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +22,38 @@ from moewire.errors import NotSupportedError
 
 from . import cases, oracle, verify
 from .cases import Case
+from .cuda_device import CudaDevice
 from .emulated import Emulated
 from .jobs_oracle import CALLS, size_for
 from .member import Rank
 
 TIMEOUT_US = 30_000_000
+PATIENCE_SECONDS = 300.0  # of a machine that does much else
 Make = Callable[..., moewire.Buffer]
+Place = Emulated | CudaDevice
 
 
-def use(driver: str, folder: str) -> Emulated:
+def use(driver: str, folder: str, strict: bool = False) -> Emulated:
     """Puts the emulated driver where the machine's is looked for, in this process."""
     code = Path(folder) / "kernels"
     code.write_bytes(b"kernels\0")  # every module of the emulator has all kernels
     os.environ[DRIVER_VARIABLE], os.environ[CODE_VARIABLE] = driver, str(code)
-    place = Emulated(Path(driver))
+    place = Emulated(Path(driver), strict)
+    _torch_cuda.place = lambda ordinal: place
+    return place
+
+
+def use_device() -> CudaDevice:
+    """The same for this machine's own driver."""
+    place = CudaDevice()
     _torch_cuda.place = lambda ordinal: place
     return place
 
 
 def in_threads(size: int, job: Callable[[int, Make], Any]) -> list[Any]:
     """A rank per thread, each with a stream of its own; results by rank."""
+    place: Any = _torch_cuda.place(0)
+    streams = [place.side() for _ in range(size)]
     store = dist.HashStore()
     results: list[Any] = [None] * size
     failures: list[BaseException] = []
@@ -52,15 +66,17 @@ def in_threads(size: int, job: Callable[[int, Make], Any]) -> list[Any]:
             )
 
         try:
-            results[rank] = job(rank, make)
+            with place.on(streams[rank]):
+                results[rank] = job(rank, make)
         except BaseException as error:
             failures.append(error)
 
     threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
     for thread in threads:
         thread.start()
+    end = time.monotonic() + PATIENCE_SECONDS
     for thread in threads:
-        thread.join(90)
+        thread.join(max(0.0, end - time.monotonic()))
     if failures:
         raise failures[0]
     assert not any(thread.is_alive() for thread in threads), "a rank hangs"
@@ -68,10 +84,14 @@ def in_threads(size: int, job: Callable[[int, Make], Any]) -> list[Any]:
 
 
 class Received(verify.Received):
-    """Within a source's block of an expert, rows have no order on CUDA: src_info tells."""
+    """Within a source's block of an expert, rows have no order on CUDA: src_info tells.
 
-    def __init__(self, case: Case, rank: int, result: Any) -> None:
+    ``ordered``: they lie in order of rank and token all the same.
+    """
+
+    def __init__(self, case: Case, rank: int, result: Any, ordered: bool = False) -> None:
         super().__init__(case, rank, result)
+        self.ordered = ordered
         self.tokens: dict[tuple[int, int], np.ndarray] = {}
 
     def _check_expert(self, local: int, src_info: np.ndarray, layout: np.ndarray) -> None:
@@ -82,7 +102,9 @@ class Received(verify.Received):
             block = slice(begin, begin + count)
             tokens = src_info[block].copy()
             want = oracle.tokens_for(case.topk[source], expert).astype(np.int32)
-            verify.same(np.sort(tokens), want, f"{case}: src_info of {expert}")
+            found = tokens if self.ordered else np.sort(tokens)
+            verify.same(found, want, f"{case}: src_info of {expert}")
+            assert not (self.ordered and count) or begin == len(covered), f"{case}: order of ranks"
             self._check_rows(local, block, case.x[source][tokens], f"{case}: rows of {expert}")
             self.blocks[local, source], self.tokens[local, source] = block, tokens
             covered += range(begin, begin + count)
@@ -101,38 +123,49 @@ class Received(verify.Received):
 
 
 def made(seed: int, count: int, size: int) -> list[Case]:
-    """Random cases that CUDA has."""
-    found = [cases.make(seed, number, size) for number in range(count)]
-    for case in found:
-        case.pre_reduce = ()
-    return found
+    """Random cases."""
+    return [cases.make(seed, number, size) for number in range(count)]
 
 
-def random_cases(place: Emulated, make: Make, rank: int, size: int, seed: int, count: int) -> int:
+def random_cases(
+    place: Place, make: Make, rank: int, size: int, seed: int, count: int, ordered: bool = False
+) -> int:
     """Every way to call, over random cases; gives the number of combines checked."""
     todo, checked = made(seed, count, size), 0
-    with make(size_for(todo), device="cuda") as buffer:
+    with make(size_for(todo), device="cuda", deterministic=ordered) as buffer:
         for number, case in enumerate(todo):
             print(case)
             common = np.random.default_rng([seed, number, size, 21])
             own = np.random.default_rng([seed, number, rank, 22])
-            received = dispatch(place, buffer, case, rank, CALLS[int(own.integers(3))])
+            how = CALLS[int(own.integers(3))]
+            received = dispatch(place, buffer, case, rank, how, ordered=ordered)
             how = CALLS[int(own.integers(3))]
             combine(place, buffer, received, how, zero_copy=bool(own.integers(2)))
             checked += 1
             for _ in range(int(common.integers(2))):  # a handle may be combined again
-                combine(place, buffer, received, CALLS[int(own.integers(3))])
+                left_out = own.random(case.topk[rank].shape) < (0 if case.asks(rank) else 0.3)
+                how = CALLS[int(own.integers(3))]
+                combine(place, buffer, received, how, left_out=left_out)
                 checked += 1
         place.synchronize()
     return checked
 
 
 def dispatch(
-    place: Emulated, buffer: moewire.Buffer, case: Case, rank: int, how: dict[str, bool]
+    place: Place,
+    buffer: moewire.Buffer,
+    case: Case,
+    rank: int,
+    how: dict[str, bool],
+    *,
+    ordered: bool = False,
 ) -> verify.Received:
     """Dispatches this rank's share and checks what came."""
-    x, topk = verify.bf16(case.x[rank]), torch.from_numpy(case.topk[rank].copy())
-    active = torch.ones(case.num_ranks + 1, dtype=torch.int32)
+    x, topk = inputs(place, case, rank)
+    active = place.put(torch.ones(case.num_ranks + 1, dtype=torch.int32))
+    weights = None
+    if case.asks(rank):
+        weights = place.put(torch.from_numpy(case.weights[rank].copy()))
     result = buffer.dispatch(
         x,
         topk,
@@ -144,9 +177,11 @@ def dispatch(
         round_scale=case.round_scale,
         use_ue8m0=case.ue8m0,
         fp32_outputs=case.fp32_outputs,
+        topk_weights=weights,
+        pre_reduce=weights is not None,
         **how,
     )
-    received = Received(case, rank, result)
+    received = Received(case, rank, result, ordered)
     received.finish()
     place.synchronize()
     received.check()
@@ -155,21 +190,26 @@ def dispatch(
 
 
 def combine(
-    place: Emulated,
+    place: Place,
     buffer: moewire.Buffer,
     received: verify.Received,
     how: dict[str, bool],
     *,
     zero_copy: bool = False,
+    left_out: np.ndarray | None = None,
 ) -> None:
-    """Combines and checks every bit."""
+    """Combines and checks every bit; ``left_out``: selections that this combine does without."""
     case, rank = received.case, received.rank
     # Until the device has come past them; torch's allocator sees to that for its own tensors.
-    topk, weights = (torch.from_numpy(a.copy()) for a in (case.topk[rank], case.weights[rank]))
+    topk, weights = (
+        place.put(torch.from_numpy(a.copy())) for a in (case.topk[rank], case.weights[rank])
+    )
+    if left_out is not None:
+        topk[place.put(torch.from_numpy(left_out))] = -1
     if zero_copy:
         y = received.write_outputs(buffer.get_next_combine_buffer(received.handle))
     else:
-        y = received.new_outputs()
+        y = place.put(received.new_outputs())
     out, event, hook = buffer.combine(
         y,
         topk,
@@ -185,18 +225,37 @@ def combine(
     if event.event is not None:
         event.current_stream_wait()
     place.synchronize()
-    want = oracle.combine(topk.numpy(), weights.numpy(), case.outputs_for(rank), case.hidden)
+    chosen, factors = topk.cpu().numpy(), weights.cpu().numpy()
+    sent = (chosen, factors, case.outputs_for(rank), case.hidden)
+    if case.asks(rank):
+        want = oracle.combine_by_rank(*sent, case.num_local)
+    else:
+        want = oracle.combine(*sent)
     verify.same(verify.bits(out), want, f"{case}: combine on rank {rank}")
 
 
 def in_process(rank: Rank, driver: str, count: int) -> int:
     """``random_cases`` where each rank is a process."""
-    before, place = _torch_cuda.place, use(driver, rank.folder)
-    try:
+    with in_this_process(driver, rank) as place:
         return random_cases(place, rank.buffer, rank.rank, rank.size, rank.seed, count)
+
+
+@contextmanager
+def in_this_process(driver: str, rank: Rank) -> Iterator[Place]:
+    """Its device: the emulated one, or torch's if no driver is named."""
+    before = _torch_cuda.place
+    try:
+        yield use(driver, rank.folder, strict=True) if driver else use_device()
     finally:
         _torch_cuda.place = before
-        del os.environ[DRIVER_VARIABLE], os.environ[CODE_VARIABLE]
+        for name in (DRIVER_VARIABLE, CODE_VARIABLE):
+            os.environ.pop(name, None)
+
+
+def inputs(place: Place, case: Case, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """x and topk_idx of a rank, on the device."""
+    x, topk = verify.bf16(case.x[rank]), torch.from_numpy(case.topk[rank].copy())
+    return place.put(x), place.put(topk)
 
 
 def small(seed: int, size: int, number: int = 0) -> Case:
@@ -204,7 +263,7 @@ def small(seed: int, size: int, number: int = 0) -> Case:
     return cases.fill(case, [6 - rank % 3 for rank in range(size)])
 
 
-def outlived(place: Emulated, make: Make, rank: int, seed: int) -> None:
+def outlived(place: Place, make: Make, rank: int, seed: int) -> None:
     """Tensors over the workspace are there after close, and the memory goes with the last."""
     case = small(seed, 2)
     buffer = make(size_for([case]), device="cuda:0")
@@ -221,11 +280,11 @@ def outlived(place: Emulated, make: Make, rank: int, seed: int) -> None:
         raise AssertionError(f"{method} of a closed buffer")
 
 
-def copied(place: Emulated, make: Make, rank: int, seed: int) -> None:
+def copied(place: Place, make: Make, rank: int, seed: int) -> None:
     """Ordinary tensors; the emulated device has to be done when torch copies."""
     case = small(seed, 2)
     with make(size_for([case]), device="cuda", copy_outputs=True) as buffer:
-        x, topk = verify.bf16(case.x[rank]), torch.from_numpy(case.topk[rank].copy())
+        x, topk = inputs(place, case, rank)
         how = {"use_fp8": False, "return_recv_hook": True}
         plain = buffer.dispatch(x, topk, None, case.num_max, 4, TIMEOUT_US, **how)
         with place.waiting():
@@ -236,7 +295,7 @@ def copied(place: Emulated, make: Make, rank: int, seed: int) -> None:
         combine(place, buffer, received, {})
 
 
-def two_streams(place: Emulated, make: Make, rank: int, seed: int) -> None:
+def two_streams(place: Place, make: Make, rank: int, seed: int) -> None:
     """Calls of one rank on several streams, in the order in which they were made."""
     todo = [small(seed, 2, number) for number in range(6)]
     streams = [place.side(), place.side()]
@@ -248,12 +307,12 @@ def two_streams(place: Emulated, make: Make, rank: int, seed: int) -> None:
                 combine(place, buffer, received, CALLS[(number + 1) % 3])
 
 
-def dropped(place: Emulated, make: Make, rank: int, seed: int) -> None:
+def dropped(place: Place, make: Make, rank: int, seed: int) -> None:
     """A hook that nobody calls, a handle that nobody combines: the slots come back."""
     todo = [small(seed, 2, number) for number in range(6)]
     with make(size_for(todo), device="cuda") as buffer:
         for number, case in enumerate(todo):
-            x, topk = verify.bf16(case.x[rank]), torch.from_numpy(case.topk[rank].copy())
+            x, topk = inputs(place, case, rank)
             how = CALLS[number % 2]
             result = buffer.dispatch(x, topk, None, 6, 4, TIMEOUT_US, False, **how)
             if number % 3 == 2:
@@ -267,9 +326,7 @@ def dropped(place: Emulated, make: Make, rank: int, seed: int) -> None:
         combine(place, buffer, received, {})
 
 
-def recorded(
-    place: Emulated, make: Make, rank: int, seed: int, together: threading.Barrier
-) -> None:
+def recorded(place: Place, make: Make, rank: int, seed: int, together: threading.Barrier) -> None:
     """Dispatch and combine of one graph, replayed with other inputs in the same tensors.
 
     While a stream is captured, no thread of the process may call what would wait: ranks take turns.
@@ -279,8 +336,8 @@ def recorded(
         warm = dispatch(place, buffer, todo[0], rank, {})
         combine(place, buffer, warm, {})
         case, stream = todo[1], place.side()
-        x, topk = verify.bf16(case.x[rank]), torch.from_numpy(case.topk[rank].copy())
-        weights = torch.from_numpy(case.weights[rank].copy())
+        x, topk = inputs(place, case, rank)
+        weights = place.put(torch.from_numpy(case.weights[rank].copy()))
         for turn in range(together.parties):
             together.wait(60)
             if turn != rank:
@@ -297,6 +354,7 @@ def recorded(
             x.copy_(verify.bf16(case.x[rank]))
             topk.copy_(torch.from_numpy(case.topk[rank]))
             weights.copy_(torch.from_numpy(case.weights[rank]))
+            place.synchronize()
             place.replay(graph[0], stream)
             place.synchronize(stream)
             given = dict.fromkeys(range(case.num_experts), case.x[rank])
@@ -306,23 +364,16 @@ def recorded(
         place.destroy(graph[0])
 
 
-def refused(place: Emulated, make: Make, rank: int, seed: int) -> None:
+def refused(place: Place, make: Make, rank: int, seed: int) -> None:
     """By name, and without harm."""
     case = small(seed, 1)
-    x, topk = verify.bf16(case.x[0]), torch.from_numpy(case.topk[0].copy())
-    weights = torch.from_numpy(case.weights[0].copy())
+    x, topk = inputs(place, case, 0)
+    weights = place.put(torch.from_numpy(case.weights[0].copy()))
     with make(size_for([case]), device="cuda") as buffer:
         given = (x, topk, None, 6, 2, TIMEOUT_US, False)
         for call, text in (
             (lambda: buffer.dispatch(*given, more=True), "more: not on CUDA yet"),
-            (
-                lambda: buffer.dispatch(*given, topk_weights=weights, pre_reduce=True),
-                "pre_reduce: not on CUDA yet",
-            ),
-            (
-                lambda: buffer.dispatch_flat(x, topk, weights, 6, 2),
-                "dispatch_flat: not on CUDA yet",
-            ),
+            (lambda: buffer.dispatch_flat(x, topk, weights, 6, 2, more=True), "more: not on CUDA"),
             (buffer.counters, "on a buffer on CUDA"),
             (buffer.stats, "on a buffer on CUDA"),
         ):

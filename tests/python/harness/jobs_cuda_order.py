@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import Any
 
-import torch
+from moewire import _abi as abi
+from moewire.errors import MoewireError
 
-from . import verify
 from .emulated import Emulated
-from .jobs_cuda import TIMEOUT_US, Make, combine, dispatch, small
+from .jobs_cuda import TIMEOUT_US, Make, Place, combine, dispatch, inputs, small
+from .jobs_input import expect
 from .jobs_oracle import size_for
 
 
-def failed_behind_launch(place: Emulated, make: Make, rank: int, seed: int) -> None:
+def failed_behind_launch(place: Place, make: Make, rank: int, seed: int) -> None:
     """More dispatches than there are slots fail once they are launched; the next are served."""
     todo = [small(seed, 2, number) for number in range(10)]
     hows = ({}, {"return_recv_hook": True})
@@ -28,7 +30,7 @@ def failed_behind_launch(place: Emulated, make: Make, rank: int, seed: int) -> N
 
         gpu.release = spy  # type: ignore[method-assign]
         for number, case in enumerate(todo):
-            x, topk = verify.bf16(case.x[rank]), torch.from_numpy(case.topk[rank].copy())
+            x, topk = inputs(place, case, rank)
             try:
                 buffer.dispatch(x, topk, None, 6, 4, TIMEOUT_US, False, **hows[number % 2])
             except MemoryError:
@@ -38,8 +40,7 @@ def failed_behind_launch(place: Emulated, make: Make, rank: int, seed: int) -> N
         assert statuses == [0] * len(todo), f"released with {statuses}"
         last = small(seed, 2, 10)
         plain = buffer.dispatch(
-            verify.bf16(last.x[rank]),
-            torch.from_numpy(last.topk[rank].copy()),
+            *inputs(place, last, rank),
             None,
             6,
             4,
@@ -51,10 +52,10 @@ def failed_behind_launch(place: Emulated, make: Make, rank: int, seed: int) -> N
         plain[2].release()
 
 
-def released_in_order(place: Emulated, make: Make, rank: int, seed: int) -> None:
+def released_in_order(place: Place, make: Make, rank: int, seed: int) -> None:
     """What is dropped is released behind the operation that was launched last."""
     case = small(seed, 1)
-    x, topk = verify.bf16(case.x[0]), torch.from_numpy(case.topk[0].copy())
+    x, topk = inputs(place, case, 0)
     first, second = place.side(), place.side()
     followed: list[tuple[Any, Any]] = []
     follow = place.follow
@@ -81,7 +82,7 @@ def released_in_order(place: Emulated, make: Make, rank: int, seed: int) -> None
             del written
 
 
-def launched_alone(place: Emulated, make: Make, rank: int, seed: int) -> None:
+def launched_alone(place: Place, make: Make, rank: int, seed: int) -> None:
     """No other thread can put an operation in order while one is launched."""
     case = small(seed, 1)
     with make(size_for([case]), device="cuda") as buffer:
@@ -113,21 +114,78 @@ def launched_alone(place: Emulated, make: Make, rank: int, seed: int) -> None:
     assert free == [False] * 3, free
 
 
-def kept(place: Emulated, make: Make, rank: int, seed: int) -> None:
+def kept(place: Place, make: Make, rank: int, seed: int) -> None:
     """Outputs are kept for the caller's stream, and for another one that waits for the event."""
     case = small(seed, 1)
-    x, topk = verify.bf16(case.x[0]), torch.from_numpy(case.topk[0].copy())
+    x, topk = inputs(place, case, 0)
     with make(size_for([case]), device="cuda", copy_outputs=True) as buffer:
         recv_x, recv_count, handle, event, _ = buffer.dispatch(
             x, topk, None, 6, 2, TIMEOUT_US, False, async_finish=True
         )
         outputs = [recv_x, recv_count, handle[0], handle[1]]
-        found = {id(tensor) for tensor, number in place._kept if number == place.stream().number}
+        found = {
+            id(tensor) for tensor, number in place._kept if number == place.handle(place.stream())
+        }
         assert found >= {id(output) for output in outputs}, "not kept for the caller's stream"
         streams = [place.stream(), place.side()]
         for stream in streams:
             with place.on(stream):
                 event.current_stream_wait()
-            found = {id(tensor) for tensor, number in place._kept if number == stream.number}
+            found = {id(tensor) for tensor, number in place._kept if number == place.handle(stream)}
             assert found >= {id(output) for output in outputs}, f"{len(found)} are kept"
             place.synchronize(stream)
+
+
+def closed_again(place: Emulated, make: Make, rank: int, seed: int) -> int:
+    """A close that fails, at whatever call of the driver, is repeated. How often one did.
+
+    What watches the buffer enters the context, too, and may be the one that fails. Then no close
+    did, and the calls have another turn.
+    """
+    case, failed = small(seed, 1), 0
+    before = _left(place)
+    for number in range(16 * 20):
+        if failed and number >= 16:
+            break
+        buffer = make(size_for([case]), device="cuda", prefix=str(number))
+        place.fail("cuCtxPushCurrent_v2", number % 16)
+        try:
+            buffer.close()
+        except MoewireError:
+            failed += 1
+            buffer.close()
+        place.fail("cuCtxPushCurrent_v2", 1 << 30)
+        buffer.close()
+        assert _left(place) == before
+    return failed
+
+
+def dropped_after_close(place: Place, make: Make, rank: int, seed: int) -> None:
+    """A buffer whose close has failed is closed when it is dropped."""
+    before = _left(place)
+    buffer = make(size_for([small(seed, 1)]), device="cuda")
+    runtime = buffer.runtime
+    whole = runtime.lib
+
+    class Failing:
+        """The library, which cannot close the buffer once."""
+
+        def __getattr__(self, name: str) -> Any:
+            return self.fail if name == "buffer_close" else getattr(whole, name)
+
+        def fail(self, buffer: Any) -> int:
+            runtime.lib = whole
+            return abi.MW_ERR_DEVICE
+
+    runtime.lib = Failing()  # type: ignore[assignment]
+    expect(MoewireError, buffer.close)
+    assert not runtime._freed
+    del buffer
+    gc.collect()
+    assert runtime._freed
+    assert _left(place) == before
+
+
+def _left(place: Place) -> list[str]:
+    """Without what a place makes for itself."""
+    return [line for line in place.left() if not line.startswith(("streams", "events"))]

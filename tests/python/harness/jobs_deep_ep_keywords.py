@@ -82,12 +82,13 @@ def construct(rank: Rank, name: str) -> None:
     world = small_world(rank)
     arguments = {"group": rank.group(), "low_latency_mode": True, **options}
     if words:
-        return refused(lambda: Buffer(**arguments), words)
+        refused(lambda: Buffer(**arguments), words)
+        dist.barrier()  # gloo's others may still be connecting to this rank
+        return
     buffer = Buffer(**arguments)
     result = dispatch(rank, world, buffer)
     check(rank, world, combine(rank, world, buffer, result)[0])
     dist.barrier()
-    return None
 
 
 def dispatch_keywords(rank: Rank, name: str) -> None:

@@ -15,6 +15,7 @@ from .cases import Case
 
 def bits(tensor: torch.Tensor) -> np.ndarray:
     """bf16 as uint16, fp8 as uint8; anything else as it is."""
+    tensor = tensor.cpu()
     if tensor.dtype is torch.bfloat16:
         return tensor.contiguous().view(torch.int16).numpy().view(np.uint16)
     if tensor.dtype is torch.float8_e4m3fn:
@@ -74,7 +75,7 @@ class Received:
         assert (num_max, hidden, experts) == (case.num_max, case.hidden, case.num_experts)
         self._check_shapes(src_info, layout)
         for local in range(case.num_local):
-            self._check_expert(local, src_info[local].numpy(), layout[local].numpy())
+            self._check_expert(local, src_info[local].cpu().numpy(), layout[local].cpu().numpy())
 
     def _check_shapes(self, src_info: torch.Tensor, layout: torch.Tensor) -> None:
         case = self.case
@@ -115,7 +116,7 @@ class Received:
             return
         data, scales = oracle.cast(rows, self.case.round_scale)
         same(bits(self.recv_x[0][local, block]), data, what)
-        got = self.recv_x[1][local, block].contiguous().numpy()
+        got = self.recv_x[1][local, block].contiguous().cpu().numpy()
         if self.case.ue8m0:
             same(got, oracle.exponent_words(scales), f"{what}, scales")
             return

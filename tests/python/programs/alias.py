@@ -36,7 +36,10 @@ def mooncake() -> None:
     from mooncake import mooncake_ep_buffer
     from mooncake.mooncake_ep_buffer import Buffer, EventOverlap
 
-    assert Buffer is moewire.Buffer and EventOverlap is moewire.EventOverlap
+    from moewire.compat import _mooncake as ours
+
+    assert Buffer is ours.Buffer and EventOverlap is moewire.EventOverlap
+    assert issubclass(Buffer, moewire.Buffer)
     assert mooncake_ep_buffer is mooncake.mooncake_ep_buffer is leaf
     if KIND == "real":
         assert importlib.import_module("mooncake.other").VALUE == 7

@@ -1,180 +1,183 @@
 // Package cudatest has, for tests, a CUDA driver whose device is the CPU: it
-// compiles emulator/ and the kernels with the C++ compiler.
+// compiles emulator/ and the kernels with the C++ compiler. MOEWIRE_CUDA_TEST
+// names a driver, such as libcuda.so.1, that tests run on instead.
 package cudatest
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"unsafe"
 
+	"github.com/moewire/moewire/core/device/cuda/images"
 	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
-// Image is what the emulator takes for a module with all kernels.
-var Image = []byte("kernels\x00")
+// Variable names a driver that tests run on instead of the emulator. `make
+// gpu-test` sets it. Ranks that share a device wait for one another:
+// CUDA_DEVICE_MAX_CONNECTIONS=32 keeps their streams apart.
+const Variable = "MOEWIRE_CUDA_TEST"
 
-// Driver is the emulated driver, with what it has for tests.
+// OnDevice tells whether it is set.
+func OnDevice() bool { return os.Getenv(Variable) != "" }
+
+// Driver is the emulated driver, with what it has for tests, or a device's,
+// which has nothing of that.
 type Driver struct {
 	*libcuda.Library
-	fail, calls, seed, report dl.Func
+	t                          testing.TB // of a device's driver
+	path                       string     // of the emulator
+	fail, calls, seed, report  dl.Func
+	watching, sites, leavesOut dl.Func
+	depth, hurries             dl.Func
 }
 
 var (
-	once     sync.Once
-	driver   *Driver
-	buildErr error
+	mu     sync.Mutex
+	opened = map[string]*Driver{}
 )
 
-// Emulate returns the emulated driver: one per process, as a driver is. At the
-// end of the test it wants no rule broken and nothing left.
-func Emulate(t testing.TB) *Driver {
+// Open returns the driver that tests run on: the emulator, or what Variable names.
+func Open(t testing.TB) *Driver {
 	t.Helper()
-	cxx, header := compiler(t)
-	once.Do(func() { driver, buildErr = open(cxx, filepath.Dir(header)) })
-	if buildErr != nil {
-		t.Fatal(buildErr)
-	}
-	t.Cleanup(func() {
-		if said := driver.Said(); said != "" {
-			t.Errorf("the driver's rules were broken, or something is left:\n%s", said)
-		}
-	})
-	return driver
+	return Build{}.Open(t)
 }
 
-// Library returns the path of the emulated libcuda.so, for other programs.
-func Library(t testing.TB) string {
+// Emulate returns the emulator, for tests that ask more of a driver than a
+// device does.
+func Emulate(t testing.TB) *Driver {
 	t.Helper()
-	cxx, header := compiler(t)
-	path, err := Build(cxx, filepath.Dir(header))
+	return Build{}.Emulate(t)
+}
+
+// Open is that of the package, for a build.
+func (b Build) Open(t testing.TB) *Driver {
+	t.Helper()
+	if !OnDevice() {
+		return b.Emulate(t)
+	}
+	lib, err := libcuda.Load(os.Getenv(Variable))
+	if err != nil {
+		testenv.Lacking(t, "cuda", err.Error())
+	}
+	return &Driver{Library: lib, t: t}
+}
+
+// Emulate is that of the package, for a build. There is one such driver per
+// process. At the end of the test it wants no rule broken and nothing left.
+func (b Build) Emulate(t testing.TB) *Driver {
+	t.Helper()
+	if OnDevice() {
+		t.Skip("this test asks more of the driver than a device does: it needs the emulator")
+	}
+	d, err := open(b.Library(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return path
+	t.Cleanup(func() {
+		if said := d.Said(); said != "" {
+			t.Errorf("the driver's rules were broken, or something is left:\n%s", said)
+		}
+	})
+	return d
 }
 
-func compiler(t testing.TB) (cxx, header string) {
-	t.Helper()
-	header = testenv.Toolkit(t, "include/cuda.h")
-	cxx, err := exec.LookPath("c++")
-	if err != nil {
-		testenv.Lacking(t, "c++", "no C++ compiler for the emulator")
-	}
-	return cxx, header
-}
-
-func open(cxx, include string) (*Driver, error) {
-	path, err := Build(cxx, include)
-	if err != nil {
-		return nil, err
+func open(path string) (*Driver, error) {
+	mu.Lock()
+	defer mu.Unlock()
+	if d := opened[path]; d != nil {
+		return d, nil
 	}
 	lib, err := dl.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	d := &Driver{}
+	d := &Driver{path: path}
 	for name, f := range map[string]*dl.Func{
 		"emulator_fail": &d.fail, "emulator_calls": &d.calls, "emulator_seed": &d.seed, "emulator_report": &d.report,
+		"emulator_watch": &d.watching, "emulator_sites": &d.sites, "emulator_leave_out": &d.leavesOut,
+		"emulator_depth": &d.depth, "emulator_hurry": &d.hurries,
 	} {
 		if *f, err = lib.Lookup(name); err != nil {
 			return nil, err
 		}
 	}
-	d.Library, err = libcuda.New(lib)
+	if d.Library, err = libcuda.New(lib); err == nil {
+		opened[path] = d
+	}
 	return d, err
 }
 
-// Build compiles the emulator and the kernels with a C++ compiler and a folder
-// that has cuda.h, unless that very source was compiled before.
-func Build(cxx, include string) (string, error) {
-	_, here, _, _ := runtime.Caller(0)
-	dir := filepath.Dir(filepath.Dir(here))
-	units, err := filepath.Glob(filepath.Join(dir, "emulator/*.cc"))
-	if err != nil {
-		return "", err
+// Code is what the device loads: that of this build, as it is chosen for users.
+// What the emulator takes for a module has all kernels.
+func (d *Driver) Code(t testing.TB) []byte {
+	t.Helper()
+	if !OnDevice() {
+		return []byte("kernels\x00")
 	}
-	flags := []string{
-		"-std=c++17", "-O1", "-g", "-fPIC", "-shared", "-pthread", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror",
-		"-Wno-unused-parameter", "-Wno-unused-function", "-D__CUDA_API_VERSION_INTERNAL",
-		"-Ikernels", "-Iemulator", "-isystem", include,
-	}
-	name, err := nameOf(dir, strings.Join(append(flags, cxx), " "))
-	if err != nil {
-		return "", err
-	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", err
-	}
-	cache = filepath.Join(cache, "moewire", "emulator")
-	path := filepath.Join(cache, name)
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
-	if err := os.MkdirAll(cache, 0o700); err != nil {
-		return "", err
-	}
-	tmp, err := os.MkdirTemp(cache, "build")
-	if err != nil {
-		return "", err
-	}
-	defer os.RemoveAll(tmp)
-	built := filepath.Join(tmp, "libcuda.so")
-	cmd := exec.Command(cxx, append(append(flags, "-o", built), units...)...)
-	cmd.Dir = dir
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, text)
-	}
-	return path, os.Rename(built, path)
-}
-
-// nameOf is a name for what these sources and flags make.
-func nameOf(dir, flags string) (string, error) {
-	sum := sha256.New()
-	sum.Write([]byte(flags))
-	for _, pattern := range []string{"emulator/*", "kernels/*.cu*"} {
-		files, _ := filepath.Glob(filepath.Join(dir, pattern))
-		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				return "", err
-			}
-			sum.Write(text)
+	var dev libcuda.Device
+	var major, minor int
+	var code []byte
+	var description string
+	for _, f := range []func() error{
+		d.Init,
+		func() (err error) { dev, err = d.Device(0); return err },
+		func() (err error) {
+			major, err = d.DeviceAttribute(dev, libcuda.AttrComputeCapabilityMajor)
+			return err
+		},
+		func() (err error) {
+			minor, err = d.DeviceAttribute(dev, libcuda.AttrComputeCapabilityMinor)
+			return err
+		},
+		func() (err error) { code, description, err = images.For(major, minor, images.Options{}); return err },
+	} {
+		if err := f(); err != nil {
+			t.Fatal(err)
 		}
 	}
-	return hex.EncodeToString(sum.Sum(nil)[:12]) + ".so", nil
+	t.Log(description)
+	return code
 }
 
-// Said is what the emulator has to say, and forgets.
-func (d *Driver) Said() string { return dl.String(d.report.Call()) }
+// Said is what the emulator has to say, and forgets. A device keeps no such book.
+func (d *Driver) Said() string {
+	if d.report == 0 {
+		return ""
+	}
+	return d.withLines(dl.String(d.report.Call()))
+}
 
-// FailAfter makes a call fail once, after so many that do not.
+// emulated ends a test that asks a device for what the emulator alone has.
+func (d *Driver) emulated(f dl.Func) dl.Func {
+	if f == 0 {
+		d.t.Fatal("the test asks more of the driver than a device does: it begins with cudatest.Emulate")
+	}
+	return f
+}
+
+// FailAfter makes a call of the emulator fail once, after so many that do not.
 func (d *Driver) FailAfter(call string, n int, code libcuda.Result) {
 	name := append([]byte(call), 0)
-	d.fail.Call(uintptr(unsafe.Pointer(&name[0])), uintptr(n), uintptr(code))
+	d.emulated(d.fail).Call(uintptr(unsafe.Pointer(&name[0])), uintptr(n), uintptr(code))
 }
 
-// Calls is how often a function was called so far.
+// Calls is how often a function of the emulator was called so far.
 func (d *Driver) Calls(call string) int {
 	name := append([]byte(call), 0)
-	return int(d.calls.Call(uintptr(unsafe.Pointer(&name[0]))))
+	return int(d.emulated(d.calls).Call(uintptr(unsafe.Pointer(&name[0]))))
 }
 
 // Order seeds the turns of threads: how often of 256 accesses another one goes
-// first, and how many blocks are resident.
+// first, and how many blocks are resident. A device goes its own way.
 func (d *Driver) Order(seed uint64, yields, blocks int) {
-	d.seed.Call(uintptr(seed), uintptr(yields), uintptr(blocks))
+	if d.seed != 0 {
+		d.seed.Call(uintptr(seed), uintptr(yields), uintptr(blocks))
+	}
 }
 
-// Slice is n values of emulated device memory: it is memory of this process.
-func Slice[T any](address uint64, n int) []T { return unsafe.Slice(dl.At[T](uintptr(address)), n) }
+// Depth is how many launches a stream of the emulator takes before the next one
+// waits.
+func (d *Driver) Depth(launches int) { d.emulated(d.depth).Call(uintptr(launches)) }

@@ -15,6 +15,7 @@ using std::min;
 
 #define MW_KERNEL static
 #define MW_INLINE static inline
+#define MW_UNROLL
 // One value per block and place in the source; a block runs one launch.
 #define MW_SHARED(type, name) \
   static const char name##_key = 0; \
@@ -29,6 +30,8 @@ static inline void __syncthreads(const char *file = __builtin_FILE(), int line =
   emu::barrier({file, line});
 }
 static inline u32 __shfl_xor_sync(u32 lanes, u32 v, int apart) { return emu::shuffle_xor(lanes, v, apart); }
+
+static inline int __popcll(u64 v) { return __builtin_popcountll(v); }
 
 static inline float __uint_as_float(u32 u) {
   float f;
@@ -73,6 +76,10 @@ MW_STORE(mw_store_relaxed_sys, RELAXED, SYS)
 MW_CHANGE(mw_add_relaxed_sys, add, u64, uint64_t, RELAXED, SYS)
 MW_CHANGE(mw_add_relaxed_gpu, add, u32, uint32_t, RELAXED, GPU)
 MW_CHANGE(mw_swap_if_zero_gpu, swap_if_zero, u64, uint64_t, ACQ_REL, GPU)
+MW_INLINE u64 mw_swap_if_gpu(u64 *p, u64 old, u64 v, MW_AT) {
+  emu::maybe_yield();
+  return emu::swap_if(reinterpret_cast<uint64_t *>(p), old, v, emu::ACQ_REL, emu::GPU, {file, line});
+}
 MW_CHANGE(mw_or_gpu, bit_or, u64, uint64_t, RELAXED, GPU)
 MW_CHANGE(mw_and_gpu, bit_and, u64, uint64_t, RELAXED, GPU)
 MW_INLINE void mw_count_gpu(u64 *p, MW_AT) {

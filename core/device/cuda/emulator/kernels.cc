@@ -5,10 +5,68 @@
 #include "combine_publish.cu"
 #include "combine_reduce.cu"
 #include "combine_wait.cu"
+#include "dispatch_number.cu"
 #include "dispatch_place.cu"
 #include "dispatch_plan.cu"
 #include "dispatch_receive.cu"
+#include "far.cuh"
 #include "release.cu"
+
+// For tests: every thread pushes a descriptor per round, and says what it has
+// come to. Between a round's descriptors of one thread others push theirs.
+struct emulator_push_args {
+  mw_common c;
+  mw_fifo fifo;
+  u64 rounds;
+  u64 *pushed; // [threads]
+};
+
+MW_KERNEL void emulator_push(const emulator_push_args a) {
+  u64 me = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+  for (u64 i = 0; i < a.rounds; i++) {
+    if (!mw_fifo_push(a.c, a.fifo, me << 8, me ^ i, i)) return;
+    a.pushed[me]++;
+  }
+}
+
+// For tests: one block sends messages to another rank and reads those of it, in
+// turn. Each word of a message says whose it is, which one, and where it stands.
+struct emulator_exchange_args {
+  mw_common c;
+  mw_far_common far;
+  u64 send, receive; // the rings
+  u64 rounds;
+  i64 peer;
+  u64 *out; // messages sent, received, words that were wrong
+};
+
+static u64 emulator_length(u64 rank, u64 i) { return (i * 7 + rank * 3) % 40 + 1; }
+
+MW_KERNEL void emulator_exchange(const emulator_exchange_args a) {
+  MW_SHARED(u64, at);
+  MW_SHARED(u64, bytes);
+  MW_SHARED(int, end);
+  for (u64 i = 0; i < a.rounds; i++) {
+    u64 n = emulator_length(a.c.rank, i);
+    if (threadIdx.x == 0) end = mw_far_room(a.c, a.far, a.peer, &at, &bytes);
+    __syncthreads();
+    if (end != MW_READY || bytes < 8 * n) return;
+    for (u64 j = threadIdx.x; j < n; j += blockDim.x) ((u64 *)(a.send + at))[j] = (u64)a.c.rank << 32 | i << 16 | j;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      a.out[0] += mw_far_send(a.c, a.far, a.peer, 8 * n);
+      end = mw_far_next(a.c, a.far, a.peer, &at, &bytes);
+    }
+    __syncthreads();
+    if (end != MW_READY) return;
+    bool wrong = bytes != 8 * emulator_length(a.peer, i);
+    for (u64 j = threadIdx.x; j < bytes / 8; j += blockDim.x)
+      wrong |= ((u64 *)(a.receive + at))[j] != ((u64)a.peer << 32 | i << 16 | j);
+    if (wrong) mw_add_relaxed_sys(&a.out[2], 1);
+    __syncthreads();
+    if (threadIdx.x == 0) a.out[1] += mw_far_release(a.c, a.far, a.peer);
+  }
+}
 
 namespace emu {
 
@@ -22,8 +80,14 @@ static const kernel kernels[] = {
     KERNEL(moewire_dispatch_plan, mw_plan_args),       KERNEL(moewire_dispatch_place, mw_place_args),
     KERNEL(moewire_dispatch_receive, mw_receive_args), KERNEL(moewire_dispatch_release, mw_wait_args),
     KERNEL(moewire_combine_publish, mw_publish_args),  KERNEL(moewire_combine_again, mw_wait_args),
-    KERNEL(moewire_combine_wait, mw_wait_args),        KERNEL(moewire_combine_reduce, mw_reduce_args),
+    KERNEL(moewire_combine_wait, mw_wait_args),        KERNEL(moewire_dispatch_number, mw_plan_args),
+    KERNEL(moewire_combine_reduce, mw_reduce_args),    KERNEL(moewire_combine_reduce_wide, mw_reduce_args),
+    KERNEL(moewire_combine_reduce_runs, mw_reduce_args),
+    KERNEL(moewire_combine_reduce_runs_wide, mw_reduce_args),
+    KERNEL(emulator_push, emulator_push_args),         KERNEL(emulator_exchange, emulator_exchange_args),
 };
+
+void hurry(void *params) { static_cast<mw_common *>(params)->num_blocks = 1; }
 
 const kernel *find_kernel(const char *name) {
   for (const kernel &k : kernels)

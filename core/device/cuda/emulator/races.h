@@ -36,6 +36,7 @@ void store(uint64_t *p, uint64_t v, order o, scope s, site at);
 uint64_t add(uint64_t *p, uint64_t v, order o, scope s, site at);
 uint32_t add(uint32_t *p, uint32_t v, order o, scope s, site at);
 uint64_t swap_if_zero(uint64_t *p, uint64_t v, order o, scope s, site at);
+uint64_t swap_if(uint64_t *p, uint64_t old, uint64_t v, order o, scope s, site at);
 uint64_t bit_or(uint64_t *p, uint64_t v, order o, scope s, site at);
 uint64_t bit_and(uint64_t *p, uint64_t v, order o, scope s, site at);
 void fence(site at);

@@ -1,6 +1,7 @@
 // Combine, first part: brings outputs to where other ranks read them, and says
 // so.
 #include "slots.cuh"
+#include "streams.cuh"
 
 MW_INLINE void mw_copy_outputs(const mw_publish_args &a, int l) {
   const mw_common &c = a.c;
@@ -8,7 +9,7 @@ MW_INLINE void mw_copy_outputs(const mw_publish_args &a, int l) {
   const mw_quad *from = (const mw_quad *)(a.outputs + first);
   mw_quad *to = (mw_quad *)(mw_slab_at(c, c.rank, c.slot) + c.slab.y + first);
   i64 n = (i64)a.rows[l] * (c.slab.output_bytes / 16), step = (i64)gridDim.x * blockDim.x;
-  for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) to[i] = from[i];
+  mw_stream(from, (i64)blockIdx.x * blockDim.x + threadIdx.x, n, step, [&](i64 i, const mw_quad &v) { to[i] = v; });
 }
 
 MW_KERNEL void moewire_combine_publish(const mw_publish_args a) {

@@ -1,71 +1,74 @@
 // Combine, last part: each token pulls its rows and adds them up, in order of k
 // (docs/numerics.md); then says that they are read.
-#include "numbers.cuh"
-#include "slots.cuh"
+#include "streams.cuh"
+#include "terms.cuh"
 
-struct mw_terms {
-  const u8 *row[MW_MAX_TOPK]; // null: contributes nothing
-  float weight[MW_MAX_TOPK];
+// Eight values of a row.
+template <bool wide> struct mw_values {
+  mw_quad v[wide ? 2 : 1];
 };
 
-MW_INLINE void mw_gather(const mw_reduce_args &a, int t, int k, mw_terms *p) {
-  const mw_common &c = a.c;
-  i64 at = (i64)t * c.topk + k, where = a.where[at];
-  p->row[k] = 0;
-  if (where < 0 || !mw_has(*a.use, (int)(where >> 48))) return;
-  int owner = (int)(where >> 48);
-  i64 row = where & 0xffffffffffffll;
-  p->row[k] = mw_slab_at(c, owner, c.state->slot[c.slot].slab_of[owner]) + c.slab.y + row * c.slab.output_bytes;
-  p->weight[k] = a.weights[at];
+template <bool wide> MW_INLINE void mw_load_values(mw_values<wide> *to, const u8 *row, int i) {
+  const mw_quad *from = (const mw_quad *)row + (wide ? 2 * i : i);
+  to->v[0] = from[0];
+  if constexpr (wide) to->v[1] = from[1];
 }
 
-MW_INLINE float mw_add_term(float sum, float weight, float value) { return __fadd_rn(sum, __fmul_rn(weight, value)); }
+template <bool wide> MW_INLINE float mw_value_of(const mw_values<wide> &v, int j) {
+  if constexpr (wide)
+    return mw_float_of(v.v[j / 4].v[j % 4]);
+  else
+    return mw_from_bf16(v.v[0].v[j / 2] >> (j % 2 * 16) & 0xffffu);
+}
 
-// Eight values of bf16 rows.
-MW_INLINE void mw_add_narrow(float *sum, const u8 *row, int i, float w) {
-  mw_quad v = ((const mw_quad *)row)[i];
-  for (int j = 0; j < 4; j++) {
-    sum[2 * j] = mw_add_term(sum[2 * j], w, mw_from_bf16(v.v[j] & 0xffffu));
-    sum[2 * j + 1] = mw_add_term(sum[2 * j + 1], w, mw_from_bf16(v.v[j] >> 16));
+template <bool wide> MW_INLINE void mw_add_term(float *sum, const mw_values<wide> &v, float weight) {
+  MW_UNROLL
+  for (int j = 0; j < 8; j++) sum[j] = __fadd_rn(sum[j], __fmul_rn(weight, mw_value_of<wide>(v, j)));
+}
+
+// Ends the sum of one rank: it is rounded to the type of the rows, and added.
+template <bool wide> MW_INLINE void mw_end_run(float *all, float *sum) {
+  MW_UNROLL
+  for (int j = 0; j < 8; j++) {
+    all[j] = __fadd_rn(all[j], wide ? sum[j] : mw_from_bf16(mw_to_bf16(sum[j])));
+    sum[j] = 0;
   }
 }
 
-// Eight values of float32 rows.
-MW_INLINE void mw_add_wide(float *sum, const u8 *row, int i, float w) {
-  for (int half = 0; half < 2; half++) {
-    mw_quad v = ((const mw_quad *)row)[2 * i + half];
-    for (int j = 0; j < 4; j++) sum[4 * half + j] = mw_add_term(sum[4 * half + j], w, mw_float_of(v.v[j]));
-  }
-}
-
-MW_INLINE void mw_reduce_token(const mw_reduce_args &a, int t, const mw_terms *p) {
-  const mw_common &c = a.c;
-  mw_quad *out = (mw_quad *)(a.out + (i64)t * c.hidden * 2);
-  for (int i = threadIdx.x; i < c.hidden / 8; i += blockDim.x) {
-    float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    for (int k = 0; k < c.topk; k++) {
-      if (!p->row[k]) continue;
-      if (c.flags & MW_FLAG_WIDE)
-        mw_add_wide(sum, p->row[k], i, p->weight[k]);
-      else
-        mw_add_narrow(sum, p->row[k], i, p->weight[k]);
+// Eight values of a token's sum. As many loads are under way together as fit.
+template <bool wide, bool runs> MW_INLINE mw_quad mw_sum_of(const mw_terms *p, int num_terms, int i) {
+  enum { together = wide ? MW_LOADS / 2 : MW_LOADS };
+  float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0}, all[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+  for (int k = 0; k < num_terms; k += together) {
+    mw_values<wide> v[together] = {};
+    MW_UNROLL
+    for (int j = 0; j < together; j++)
+      if (p->row[k + j]) mw_load_values<wide>(&v[j], p->row[k + j], i);
+    MW_UNROLL
+    for (int j = 0; j < together; j++) {
+      if (p->row[k + j]) mw_add_term<wide>(sum, v[j], p->weight[k + j]);
+      if (runs && p->ends[k + j]) mw_end_run<wide>(all, sum);
     }
-    mw_quad v;
-    for (int j = 0; j < 4; j++) v.v[j] = mw_to_bf16(sum[2 * j]) | mw_to_bf16(sum[2 * j + 1]) << 16;
-    out[i] = v;
   }
+  const float *out = runs ? all : sum;
+  mw_quad v;
+  MW_UNROLL
+  for (int j = 0; j < 4; j++) v.v[j] = mw_to_bf16(out[2 * j]) | mw_to_bf16(out[2 * j + 1]) << 16;
+  return v;
 }
 
-MW_KERNEL void moewire_combine_reduce(const mw_reduce_args a) {
+template <bool wide, bool runs> MW_INLINE void mw_reduce(const mw_reduce_args &a) {
   const mw_common &c = a.c;
   MW_SHARED(mw_terms, p);
   MW_SHARED(u32, skip);
   if (threadIdx.x == 0) skip = mw_failed(c);
   __syncthreads();
   for (int t = blockIdx.x; t < c.num_tokens && !skip; t += gridDim.x) {
-    for (int k = threadIdx.x; k < c.topk; k += blockDim.x) mw_gather(a, t, k, &p);
+    mw_gather<runs>(a, t, &p);
     __syncthreads();
-    mw_reduce_token(a, t, &p);
+    mw_quad *out = (mw_quad *)(a.out + (i64)t * c.hidden * 2);
+    int terms = c.flags & MW_FLAG_FLAT ? min(c.topk, c.num_ranks) : c.topk;
+    for (int i = threadIdx.x; i < c.hidden / 8; i += blockDim.x) out[i] = mw_sum_of<wide, runs>(&p, terms, i);
     __syncthreads();
   }
   if (!mw_is_last(c, MW_STEP_REDUCE) || skip) return;
@@ -81,3 +84,9 @@ MW_KERNEL void moewire_combine_reduce(const mw_reduce_args a) {
   if (r < c.num_ranks && mw_has(s->owners & ~mw_owed(s), r) && !mw_failed(c))
     mw_store_release_sys(mw_line_at(mw_slab_at(c, r, s->slab_of[r]), c.slab.done, c.rank), mw_word(s->op - 1, s->combines));
 }
+
+// One for each type of rows, and for sums by rank.
+MW_KERNEL void moewire_combine_reduce(const mw_reduce_args a) { mw_reduce<false, false>(a); }
+MW_KERNEL void moewire_combine_reduce_wide(const mw_reduce_args a) { mw_reduce<true, false>(a); }
+MW_KERNEL void moewire_combine_reduce_runs(const mw_reduce_args a) { mw_reduce<false, true>(a); }
+MW_KERNEL void moewire_combine_reduce_runs_wide(const mw_reduce_args a) { mw_reduce<true, true>(a); }

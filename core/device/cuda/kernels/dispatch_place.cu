@@ -1,12 +1,9 @@
 // Dispatch, second part: reads every row once, casts it if asked to, and stores
 // it at each of its places; then says so.
+#include "columns.cuh"
 #include "numbers.cuh"
 #include "slots.cuh"
-
-struct mw_places {
-  u8 *row[MW_MAX_TOPK];    // null: none, or the place of an earlier selection
-  u8 *scales[MW_MAX_TOPK]; // of the row's first block
-};
+#include "streams.cuh"
 
 // One thread per selection: where it goes.
 MW_INLINE void mw_find(const mw_place_args &a, int t, int k, mw_places *p) {
@@ -15,13 +12,13 @@ MW_INLINE void mw_find(const mw_place_args &a, int t, int k, mw_places *p) {
   i32 index = a.index[at];
   p->row[k] = 0;
   a.where[at] = -1;
+  if (c.flags & MW_FLAG_PRE_REDUCE) a.kept[at] = a.weights[at];
   if (index == MW_NO_ROW) return;
   int first = index <= MW_SAME_AS ? MW_SAME_AS - index : k;
-  i64 e = c.topk_idx[at];
-  int owner = (int)(e / c.local_experts);
-  i64 l = e % c.local_experts, pos = (i64)a.base[e] + a.index[(i64)t * c.topk + first];
+  int block = mw_block_of(c, c.topk_idx[at]), owner = block / c.local_experts;
+  i64 l = block % c.local_experts, pos = (i64)a.base[block] + a.index[(i64)t * c.topk + first];
   const mw_slot *s = &c.state->slot[c.slot];
-  if (!mw_has(s->owners & ~mw_owed(s), owner)) return; // it was lost meanwhile
+  if (!mw_has(s->sent, owner)) return; // it was lost meanwhile, or gives no place
   a.where[at] = (i64)owner << 48 | (l * c.slab.rows_per_expert + pos);
   if (first != k) return;
   u8 *slab = mw_slab_at(c, owner, s->slab_of[owner]);
@@ -29,16 +26,18 @@ MW_INLINE void mw_find(const mw_place_args &a, int t, int k, mw_places *p) {
   p->row[k] = slab + c.slab.rows + row * c.slab.row_bytes;
   p->scales[k] = slab + c.slab.scales + (l * c.slab.scale_words * c.slab.rows_per_expert + pos) * 4;
   *(i32 *)(slab + c.slab.src_info + row * 4) = t;
+  p->slab[k] = slab;
+  p->owner[k] = (u8)owner;
+  p->pos[k] = (i32)pos;
 }
 
 MW_INLINE void mw_copy_row(const mw_place_args &a, int t, const mw_places *p) {
   const mw_common &c = a.c;
   const mw_quad *x = (const mw_quad *)(a.x + (i64)t * c.hidden * 2);
-  for (int i = threadIdx.x; i < c.hidden / 8; i += blockDim.x) {
-    mw_quad v = x[i];
+  mw_stream(x, threadIdx.x, c.hidden / 8, blockDim.x, [&](i64 i, const mw_quad &v) {
     for (int k = 0; k < c.topk; k++)
       if (p->row[k]) ((mw_quad *)p->row[k])[i] = v;
-  }
+  });
 }
 
 // The largest magnitude, by bits, of what 16 neighbouring lanes hold.
@@ -102,9 +101,10 @@ MW_KERNEL void moewire_dispatch_place(const mw_place_args a) {
       mw_cast_row(a, t, &p);
     else
       mw_copy_row(a, t, &p);
+    if (c.flags & MW_FLAG_FLAT) mw_place_columns(a, t, &p);
     __syncthreads();
   }
   if (!mw_is_last(c, MW_STEP_PLACE)) return;
-  for (int e = threadIdx.x; e < c.num_experts; e += blockDim.x) a.count[e] = 0;
+  for (int i = threadIdx.x; i < c.num_ranks * c.local_experts; i += blockDim.x) a.count[i] = 0;
   if ((int)threadIdx.x < c.num_ranks && !skip) mw_tell_arrived(c, threadIdx.x);
 }

@@ -1,6 +1,6 @@
 // Dispatch, first part: counts rows, opens the own slot, and reserves places at
 // every owner. The last block to end does all but the counting.
-#include "slots.cuh"
+#include "places.cuh"
 
 // The index of a selection's row among this rank's rows for that expert.
 MW_INLINE i32 mw_index_of(const mw_plan_args &a, int at, bool serve) {
@@ -14,25 +14,18 @@ MW_INLINE i32 mw_index_of(const mw_plan_args &a, int at, bool serve) {
     return MW_NO_ROW;
   }
   if (!serve) return MW_NO_ROW;
-  for (int earlier = 0; earlier < k; earlier++) // one expert twice makes one row
-    if (row[earlier] == e) return MW_SAME_AS - earlier;
+  for (int earlier = 0; earlier < k; earlier++) // one block twice makes one row
+    if (mw_block_of(c, row[earlier]) == mw_block_of(c, e)) return MW_SAME_AS - earlier;
+  if (c.flags & MW_FLAG_ORDERED) return a.index[at]; // see dispatch_number.cu
   return (i32)mw_add_relaxed_gpu(&a.count[e], 1);
 }
 
 // Ranks that rows are sent to: members that the caller has not left out.
 MW_INLINE bool mw_serves(const mw_common &c, u64 members, i64 expert) {
-  if (expert < 0 || expert >= c.num_experts) return true; // said elsewhere
-  int owner = (int)(expert / c.local_experts);
+  int block = mw_block_of(c, expert), owner = block / c.local_experts;
+  if (block < 0) return true; // said elsewhere
   return mw_in(c, members, owner) && !(c.active && c.active[owner] == 0);
 }
-
-// What the threads of the last block share.
-struct mw_beginning {
-  u64 op, members;
-  u64 serve;   // owners that are waited for
-  u64 opened;  // of those, the ones that have opened
-  i32 slab_of[MW_MAX_RANKS];
-};
 
 MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
   int r = threadIdx.x;
@@ -66,9 +59,12 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
     s->owners = s->writers;
     s->owed = s->writers & ~b->serve;
     s->sent = s->counted = s->combines = s->reduced = s->released = 0;
+    s->placed = c.flags & MW_FLAG_ORDERED ? 0 : s->writers;
     s->ticket = c.ticket;
     u32 call[] = {(u32)c.max_tokens, (u32)c.hidden, (u32)c.num_experts, c.flags & MW_FLAG_PARAMS};
     for (int i = 0; i < 4; i++) s->call[i] = call[i];
+    s->topk = c.topk;
+    s->extras = mw_extras(c);
     c.state->next_op = b->op + 1;
     mw_store_relaxed_sys(&c.report->ops, b->op + 1);
   }
@@ -102,31 +98,26 @@ MW_INLINE void mw_await_owners(const mw_common &c, mw_beginning *b) {
   __syncthreads();
 }
 
-// One thread per expert: where this rank's rows begin.
-MW_INLINE void mw_reserve(const mw_plan_args &a, const mw_beginning *b, int expert) {
+// One thread per block of rows: where this rank's begin.
+MW_INLINE void mw_reserve(const mw_plan_args &a, const mw_beginning *b, int block) {
   const mw_common &c = a.c;
-  int owner = expert / c.local_experts, l = expert % c.local_experts;
-  u32 n = a.count[expert];
-  a.base[expert] = 0;
-  if (!mw_has(b->opened, owner)) return;
+  int owner = block / c.local_experts, l = block % c.local_experts;
+  u32 n = a.count[block];
+  a.base[block] = 0;
+  if (!n || !mw_has(b->opened, owner)) return;
   u8 *slab = mw_slab_at(c, owner, b->slab_of[owner]);
-  u64 begin = 0;
-  if (n) begin = mw_add_relaxed_sys((u64 *)(slab + c.slab.counter) + l, n);
-  if (begin + n > (u64)c.slab.rows_per_expert) mw_fail(c, MW_ERROR_CAPACITY, owner, expert, begin + n);
-  a.base[expert] = (u32)begin;
-  mw_store_relaxed_sys((u64 *)(slab + c.slab.layout) + l * c.num_ranks + c.rank, begin << 32 | n);
-  if (n) mw_or_gpu(&c.state->slot[c.slot].sent, 1ull << owner);
-}
-
-MW_INLINE void mw_store_params(const mw_common &c, const mw_beginning *b, int owner) {
-  u64 *p = mw_line_at(mw_slab_at(c, owner, b->slab_of[owner]), c.slab.params, c.rank);
-  mw_store_relaxed_sys(&p[MW_PARAM_OP], b->op + 1);
-  mw_store_relaxed_sys(&p[MW_PARAM_TOKENS_MAX], c.max_tokens);
-  mw_store_relaxed_sys(&p[MW_PARAM_HIDDEN], c.hidden);
-  mw_store_relaxed_sys(&p[MW_PARAM_EXPERTS], c.num_experts);
-  mw_store_relaxed_sys(&p[MW_PARAM_FLAGS], c.flags & MW_FLAG_PARAMS);
-  mw_store_relaxed_sys(&p[MW_PARAM_TOPK], c.topk);
-  mw_store_relaxed_sys(&p[MW_PARAM_TOKENS], c.num_tokens);
+  u64 *layout = mw_layout_at(c, slab, l, c.rank), begin = 0;
+  if (!(c.flags & MW_FLAG_ORDERED)) {
+    begin = mw_add_relaxed_sys((u64 *)(slab + c.slab.counter) + l, n);
+    mw_store_relaxed_sys(layout, begin << 32 | n);
+  } else if (b->placed[owner]) {
+    begin = mw_load_relaxed_sys(layout) >> 32;
+  } else {
+    return; // the owner does not count this rank
+  }
+  if (begin + n > (u64)c.slab.rows_per_expert) mw_fail(c, MW_ERROR_CAPACITY, owner, block, begin + n);
+  a.base[block] = (u32)begin;
+  mw_or_gpu(&c.state->slot[c.slot].sent, 1ull << owner);
 }
 
 MW_KERNEL void moewire_dispatch_plan(const mw_plan_args a) {
@@ -141,6 +132,10 @@ MW_KERNEL void moewire_dispatch_plan(const mw_plan_args a) {
   mw_open_own(c, &b);
   mw_await_owners(c, &b);
   if (mw_failed(c)) return;
-  for (int e = threadIdx.x; e < c.num_experts; e += blockDim.x) mw_reserve(a, &b, e);
-  if ((int)threadIdx.x < c.num_ranks && mw_has(b.opened, threadIdx.x)) mw_store_params(c, &b, threadIdx.x);
+  mw_announce(a, &b);
+  if (c.flags & MW_FLAG_ORDERED) {
+    mw_assign_places(c, &b);
+    mw_await_places(c, &b);
+  }
+  for (int i = threadIdx.x; i < c.num_ranks * c.local_experts; i += blockDim.x) mw_reserve(a, &b, i);
 }

@@ -1,30 +1,21 @@
 // Dispatch, third part: waits for the rows of all active ranks and counts them.
 // One block.
+#include "columns.cuh"
 #include "slots.cuh"
-
-// The first parameter on which two ranks differ and must not; -1: none.
-MW_INLINE int mw_differs(const mw_common &c, const u64 *p, u64 *mine) {
-  u64 own[] = {0, (u64)c.max_tokens, (u64)c.hidden, (u64)c.num_experts, c.flags & MW_FLAG_PARAMS};
-  for (int i = MW_PARAM_TOKENS_MAX; i <= MW_PARAM_FLAGS; i++) {
-    *mine = own[i];
-    if (mw_load_relaxed_sys(&p[i]) != own[i]) return i;
-  }
-  return -1;
-}
 
 // One thread per rank: whether its rows count.
 MW_INLINE bool mw_arrived(const mw_common &c, const mw_slot *s, int rank) {
-  if (!mw_has(s->writers, rank) || (c.active && c.active[rank] == 0)) return false;
+  if (!mw_has(s->placed, rank) || (c.active && c.active[rank] == 0)) return false;
   u8 *slab = mw_slab_at(c, c.rank, c.slot);
   u64 want = mw_word(s->op - 1, 0);
-  const u64 *arrive = mw_line_at(slab, c.slab.arrive, rank);
-  if (mw_await(c, rank, [&] { return mw_load_acquire_sys(arrive) == want; }) == MW_GONE) return false;
-  u64 mine;
-  const u64 *p = mw_line_at(slab, c.slab.params, rank);
-  int differs = mw_differs(c, p, &mine);
-  if (differs < 0) return true;
-  mw_fail(c, MW_ERROR_MISMATCH, rank, differs, mine, p[differs]);
-  return false;
+  const u64 *arrive = mw_line_at(slab, c.slab.arrive, rank), *counted = mw_line_at(slab, c.slab.counted, rank);
+  bool ordered = c.flags & MW_FLAG_ORDERED;
+  // Who has only counted takes part in another form: it gets no answer here.
+  int end = mw_await(c, rank, [&] {
+    return mw_load_acquire_sys(arrive) == want || (!ordered && mw_load_acquire_sys(counted) == want);
+  });
+  if (end == MW_GONE) return false;
+  return mw_agrees(c, slab, rank);
 }
 
 MW_KERNEL void moewire_dispatch_receive(const mw_receive_args a) {
@@ -58,6 +49,8 @@ MW_KERNEL void moewire_dispatch_receive(const mw_receive_args a) {
     a.layout[i] = (i64)range;
   }
   __syncthreads();
+  if (c.flags & MW_FLAG_FLAT && !(c.flags & MW_FLAG_BARE))
+    mw_clear_holes(c, mw_slab_at(c, c.rank, c.slot), a.layout, a.rows[0]);
   if (a.stats && (int)threadIdx.x < c.num_ranks)
     for (int l = 0; l < c.local_experts; l++)
       a.stats[threadIdx.x] += (i64)((u64)a.layout[l * c.num_ranks + threadIdx.x] & 0xffffffffu);

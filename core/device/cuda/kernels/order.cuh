@@ -13,6 +13,7 @@
 
 #define MW_KERNEL extern "C" __global__
 #define MW_INLINE __device__ __forceinline__
+#define MW_UNROLL _Pragma("unroll")
 // A value that the threads of a block share.
 #define MW_SHARED(type, name) __shared__ type name
 
@@ -62,6 +63,13 @@ MW_INLINE u64 mw_swap_if_zero_gpu(u64 *p, u64 v) {
   u64 old;
   asm volatile("atom.acq_rel.gpu.global.cas.b64 %0, [%1], 0, %2;" : "=l"(old) : "l"(p), "l"(v) : "memory");
   return old;
+}
+
+// Puts v where old stands; returns what stood there.
+MW_INLINE u64 mw_swap_if_gpu(u64 *p, u64 old, u64 v) {
+  u64 was;
+  asm volatile("atom.acq_rel.gpu.global.cas.b64 %0, [%1], %2, %3;" : "=l"(was) : "l"(p), "l"(old), "l"(v) : "memory");
+  return was;
 }
 
 MW_INLINE void mw_or_gpu(u64 *p, u64 v) {

@@ -9,7 +9,9 @@ enum { MW_LOOK_EVERY = 64 };
 
 // How long past the deadline a wait goes on while the host does not take what
 // it is told.
+#ifndef MW_HOST_GRACE_NS // tests that keep the host waiting have another
 enum { MW_HOST_GRACE_NS = 2000000000 };
+#endif
 
 MW_INLINE bool mw_has(u64 set, int rank) { return set >> rank & 1; }
 
@@ -34,6 +36,15 @@ MW_INLINE u8 *mw_slab_at(const mw_common &c, int rank, int slot) {
 }
 
 MW_INLINE u64 *mw_line_at(u8 *slab, i64 off, int rank) { return (u64 *)(slab + off + rank * MW_LINE); }
+
+// The block of rows of an expert, of all ranks' blocks; -1 for no expert.
+MW_INLINE int mw_block_of(const mw_common &c, i64 expert) {
+  return expert < 0 || expert >= c.num_experts ? -1 : (int)expert / c.block_experts;
+}
+
+MW_INLINE u64 *mw_layout_at(const mw_common &c, u8 *slab, int l, int rank) {
+  return (u64 *)(slab + c.slab.layout) + (i64)l * c.num_ranks + rank;
+}
 
 // Ends the buffer with an error; the first one stays.
 MW_INLINE void mw_fail(const mw_common &c, u64 error, u64 d0 = 0, u64 d1 = 0, u64 d2 = 0, u64 d3 = 0) {
@@ -73,14 +84,14 @@ template <class Ready> MW_INLINE int mw_turn(const mw_common &c, int rank, Ready
       }
       if (rank != c.rank) {
         *told = true; // again and again: another launch may wait for it, too
-        mw_store_relaxed_sys(&c.report->waits[rank], 1);
+        mw_store_relaxed_sys(&c.report->waits[rank], start | 1);
       }
       u64 waited = mw_now_ns() - start;
       if (c.timeout_ns >= 0 && waited > (u64)c.timeout_ns) {
         if (heard == 0) heard = c.timeout_ns;
         if (rank != c.rank && mw_load_relaxed_sys(&c.report->late[rank]) == 0) {
           heard = waited; // the host has taken it: it is there
-          mw_store_relaxed_sys(&c.report->late[rank], 1);
+          mw_store_relaxed_sys(&c.report->late[rank], start | 1);
         }
         if (waited > heard + MW_HOST_GRACE_NS) {
           mw_fail(c, MW_ERROR_NO_HOST, rank);

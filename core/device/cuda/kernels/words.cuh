@@ -16,6 +16,7 @@ enum {
   MW_MAX_TOPK = 64,
   MW_OPEN_RING = 16, // more operations than can be under way: 2 MW_MAX_SLOTS
   MW_LINE = 64,
+  MW_NUM_EXTRAS = 4,
   MW_BLOCK = 128, // values that share one fp8 scale
 };
 
@@ -30,7 +31,7 @@ MW_INLINE u64 mw_op_of(u64 word) { return (word >> MW_OP_SHIFT) - 1; }
 struct mw_inbox {
   u64 open[MW_OPEN_RING];      // by operation modulo the ring: its slot is open
   u64 y_ready[MW_MAX_SLOTS];   // by the peer's slot: combines published, final bit
-  u64 pad[8];
+  u64 order[MW_MAX_SLOTS];     // by the peer's slot: whether this rank's rows have places there
 };
 
 // Where the shared part of a rank's memory begins: inboxes, then slabs.
@@ -43,6 +44,9 @@ struct mw_slab {
   i64 params, arrive, done, counter; // of rank 0 or expert 0
   i64 layout, src_info, scales, rows, y;
   i64 rows_per_expert, row_bytes, output_bytes, scale_words;
+  i64 counted; // of rank 0
+  i64 topk_idx, topk_weights, extra[MW_NUM_EXTRAS]; // columns of flat rows
+  i32 extra_bytes[MW_NUM_EXTRAS];                   // of a row; 0: no such column
 };
 
 // What a rank keeps to itself of one slot.
@@ -60,6 +64,9 @@ struct mw_slot {
   u32 call[4]; // M, H, E and flags of its call
   u64 reduced;    // of the combines: those whose sums are made
   u64 ticket;     // of the call that began the operation
+  u64 placed;     // ranks whose rows may lie in the own slab
+  u64 topk;       // K of its call
+  u64 extras;     // the widths of its extra columns
 };
 
 // The device's side of one buffer.
@@ -81,12 +88,12 @@ struct mw_orders {
 
 // What the device says to the host.
 struct mw_report {
-  u64 late[MW_MAX_RANKS]; // not 0: a wait for this rank is past its deadline; the host takes it, and decides
+  u64 late[MW_MAX_RANKS]; // not 0: the wait of this name for this rank is past its deadline; the host takes it, and decides
   u64 error;              // MW_ERROR_*, the first that happened
   u64 detail[4];          // its numbers
   u64 ops;                // operations begun
   u64 pad[2];
-  u64 waits[MW_MAX_RANKS]; // not 0: something waits for this rank, and not for the first moment
+  u64 waits[MW_MAX_RANKS]; // not 0: something waits for this rank, and not for the first moment: when it began, which names it
 };
 
 enum {
@@ -98,16 +105,23 @@ enum {
   MW_ERROR_NO_HOST = 5,  // the host did not decide on a late rank: rank
   MW_ERROR_RELEASED = 6, // combine of what a rank has released: rank
   MW_ERROR_STALE = 7,    // combine of a slot that holds no operation
+  MW_ERROR_PROXY = 16,   // the host's end of the queue is over: why (fifo.cuh)
+  MW_ERROR_ROUTING = 8,  // topk_idx of a combine is not that of its dispatch: position, value, that of the dispatch
+  MW_ERROR_WEIGHTS = 9,  // pre-reduced: the same of topk_weights, by their bits
 };
 
 // The record beside `arrive`: what a rank believes of the call.
-enum { MW_PARAM_OP, MW_PARAM_TOKENS_MAX, MW_PARAM_HIDDEN, MW_PARAM_EXPERTS, MW_PARAM_FLAGS, MW_PARAM_TOPK, MW_PARAM_TOKENS, MW_NUM_PARAMS };
+enum { MW_PARAM_OP, MW_PARAM_TOKENS_MAX, MW_PARAM_HIDDEN, MW_PARAM_EXPERTS, MW_PARAM_FLAGS, MW_PARAM_TOPK, MW_PARAM_TOKENS, MW_PARAM_EXTRAS, MW_NUM_PARAMS };
 
 enum {
   MW_FLAG_FP8 = 1,
   MW_FLAG_WIDE = 2,           // expert outputs are float32
   MW_FLAG_SCALES_SHIFT = 2,   // two bits: the format of scales
-  MW_FLAG_PARAMS = 0xf,       // what ranks must agree on
+  MW_FLAG_FLAT = 0x10,        // rows per rank, in order, with columns
+  MW_FLAG_BARE = 0x20,        // without topk_idx and topk_weights
+  MW_FLAG_PARAMS = 0x3f,      // what ranks must agree on
+  MW_FLAG_ORDERED = 0x40,     // rows lie in order of rank and token
+  MW_FLAG_PRE_REDUCE = 0x80,  // sums are made by rank; this rank's own choice
 };
 
 // What every kernel is given.
@@ -124,6 +138,7 @@ struct mw_common {
   i32 slot, num_slots;
   u32 flags;
   i32 num_blocks; // of this launch
+  i32 block_experts; // experts whose rows lie together: 1; with flat rows, all of a rank
   u64 ticket; // the same in all launches of one operation
   i32 *active; // the caller's active_ranks, int32 [num_ranks], or null
   const i64 *topk_idx; // [T, K]
@@ -143,6 +158,9 @@ struct mw_place_args {
   const u32 *base;
   const i32 *index;
   i64 *where; // [T, K]: owner << 48 | row of its outputs; negative: none
+  const float *weights; // [T, K] with MW_FLAG_PRE_REDUCE, which go to kept, or of flat rows
+  float *kept;
+  const u8 *extra[MW_NUM_EXTRAS]; // [T, bytes]
 };
 
 struct mw_receive_args {
@@ -171,6 +189,7 @@ struct mw_reduce_args {
   const float *weights; // [T, K]
   u8 *out;              // bf16 [T, H]
   const u64 *use;
+  const float *kept; // weights of the dispatch, with MW_FLAG_PRE_REDUCE
 };
 
 // Values of index that are no position.

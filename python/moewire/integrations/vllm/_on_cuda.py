@@ -31,7 +31,12 @@ _MAKERS = (
 def plans(parts: frozenset[str]) -> list[Plan]:
     """What every part needs: nothing."""
     if parts == {"repairs"}:
-        raise UnsupportedError("MOEWIRE_VLLM=repairs: they are for the CPU; manager or batched")
+        raise UnsupportedError("MOEWIRE_VLLM=repairs: they are for the CPU; batched")
+    if "manager" in parts:
+        raise UnsupportedError(
+            "MOEWIRE_VLLM=manager, which is the default: this exchange is not on CUDA yet; "
+            f"batched, with --all2all-backend {_DEEPEP}"
+        )
     return []
 
 

@@ -24,7 +24,7 @@ def kind() -> Kind:
         return found
     raise UnsupportedError(
         f"vLLM runs on {current_platform.device_name}, and this version of Moewire takes "
-        f"tensors on {' and '.join(_devices.KINDS)} only"
+        f"tensors on {' and '.join(_devices.KINDS)} only{_devices.fix(found or '')}"
     )
 
 

@@ -21,7 +21,7 @@ from vllm.v1.worker.ubatching import dbo_current_ubatch_id, dbo_enabled, dbo_may
 
 from ...errors import InvalidArgument
 from .. import _buffers
-from . import _float32, _lost, _platform, _sizes
+from . import _float32, _lost, _place, _platform, _sizes
 
 if TYPE_CHECKING:
     from ...buffer import Buffer
@@ -84,7 +84,7 @@ class BatchedPrepareAndFinalize(mk.FusedMoEPrepareAndFinalizeModular):  # type: 
         # In float32 every selection travels as a token of its own.
         tokens = sizes.max_tokens * (sizes.num_topk if self.wide else 1)
         return _buffers.Key(
-            _buffers.InGroup(self.group), hidden, sizes.num_experts, torch.bfloat16, tokens
+            _place.of(self.group), hidden, sizes.num_experts, torch.bfloat16, tokens
         )
 
     def prepare(self, *arguments: Any, **named: Any) -> Any:

@@ -13,7 +13,7 @@ from vllm.distributed.device_communicators.base_device_communicator import All2A
 
 from ...errors import InvalidArgument
 from .. import _buffers
-from . import _sizes
+from . import _place, _sizes
 
 
 class BatchedAll2AllManager(All2AllManagerBase):  # type: ignore[misc]
@@ -36,4 +36,4 @@ class BatchedAll2AllManager(All2AllManagerBase):  # type: ignore[misc]
 
     def destroy(self) -> None:
         """Closes the Buffers of its group. Idempotent."""
-        _buffers.close_buffers(_buffers.InGroup(self.cpu_group))
+        _buffers.close_buffers(_place.of(self.cpu_group))

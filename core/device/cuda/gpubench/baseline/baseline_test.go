@@ -1,13 +1,10 @@
 package baseline
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -17,72 +14,18 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/libnvrtc"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
-// emulate builds the emulator of core/device/cuda with these kernels instead.
+// emulate is the emulator with these kernels instead.
 func emulate(t *testing.T) *libcuda.Library {
-	header := testenv.Toolkit(t, "include/cuda.h")
-	cxx, err := exec.LookPath("c++")
-	if err != nil {
-		testenv.Lacking(t, "c++", "no C++ compiler for the emulator")
-	}
-	path, err := built(cxx, filepath.Dir(header))
+	unit, err := filepath.Abs("testdata/emulated.cc")
 	require.NoError(t, err)
-	lib, err := libcuda.Load(path)
-	require.NoError(t, err)
-	return lib
-}
-
-// built compiles it, unless these very sources were compiled before.
-func built(cxx, include string) (string, error) {
-	args := []string{
-		"-std=c++17", "-O1", "-fPIC", "-shared", "-pthread", "-ffp-contract=off", "-D__CUDA_API_VERSION_INTERNAL",
-		"-I.", "-I../../kernels", "-I../../emulator", "-isystem", include, "testdata/emulated.cc",
-	}
-	units, _ := filepath.Glob("../../emulator/*.cc")
-	for _, unit := range units {
-		if filepath.Base(unit) != "kernels.cc" {
-			args = append(args, unit)
-		}
-	}
-	sum := sha256.New()
-	fmt.Fprint(sum, cxx, args)
-	for _, pattern := range []string{"baseline.cu", "testdata/*", "../../emulator/*", "../../kernels/*.cuh"} {
-		files, _ := filepath.Glob(pattern)
-		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				return "", err
-			}
-			sum.Write(text)
-		}
-	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", err
-	}
-	dir := filepath.Join(cache, "moewire", "emulator")
-	path := filepath.Join(dir, "baseline-"+hex.EncodeToString(sum.Sum(nil)[:12])+".so")
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
-	}
-	tmp, err := os.MkdirTemp(dir, "build")
-	if err != nil {
-		return "", err
-	}
-	defer os.RemoveAll(tmp)
-	fresh := filepath.Join(tmp, "libcuda.so")
-	if out, err := exec.Command(cxx, append(args, "-o", fresh)...).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return path, os.Rename(fresh, path)
+	return cudatest.Build{Kernels: unit, Sources: []string{"baseline.cu"}}.Emulate(t).Library
 }
 
 // memory of the emulated device is memory of this process.

@@ -15,6 +15,9 @@ static const kernel kernels[] = {
     KERNEL(moewire_four_return), KERNEL(moewire_four_tell_outputs), KERNEL(moewire_four_reduce),
 };
 
+// None of them has a block that takes itself for the last one.
+void hurry(void *) {}
+
 const kernel *find_kernel(const char *name) {
   for (const kernel &k : kernels)
     if (!strcmp(k.name, name)) return &k;

@@ -1,4 +1,4 @@
-package model
+package search
 
 import (
 	"math/rand/v2"
@@ -7,17 +7,16 @@ import (
 
 // Walk makes random runs of the protocol for some time: for configurations
 // with more states than can be visited. States counts steps.
-func (m *Model) Walk(seed uint64, limit time.Duration) Result {
-	v := &mover{Model: m}
+func Walk[S comparable](space Space[S], seed uint64, limit time.Duration) Result {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	begin, steps := time.Now(), 0
 	for time.Since(begin) < limit {
-		choices, broken := v.run(rng)
+		choices, broken := run(space, rng)
 		steps += len(choices)
-		if broken != fine {
+		if broken != "" {
 			return Result{
 				States: steps, Time: time.Since(begin),
-				Broken: properties[broken], Trace: v.replay(choices, broken),
+				Broken: broken, Trace: replay(space, choices, broken),
 			}
 		}
 	}
@@ -25,18 +24,18 @@ func (m *Model) Walk(seed uint64, limit time.Duration) Result {
 }
 
 // run makes one random run to its end.
-func (v *mover) run(rng *rand.Rand) (choices []uint8, broken uint8) {
-	s := v.initial()
+func run[S comparable](space Space[S], rng *rand.Rand) (choices []uint8, broken string) {
+	s := space.Initial()
 	for {
-		moves := v.next(&s)
+		moves := space.Next(&s)
 		if len(moves) == 0 {
-			return choices, v.atEnd(&s)
+			return choices, space.AtEnd(&s)
 		}
 		i := rng.IntN(len(moves))
 		choices = append(choices, uint8(i))
 		s = moves[i].To
-		if s.broken != fine {
-			return choices, s.broken
+		if broken = space.Broken(&s); broken != "" {
+			return choices, broken
 		}
 	}
 }

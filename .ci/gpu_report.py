@@ -1,0 +1,124 @@
+"""On what the suites ran, and their results as tables for docs/cuda.md and docs/performance.md."""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import os
+import platform
+import subprocess
+from typing import Any
+
+from gpu_build import ROOT, stamp
+from gpu_run import Row
+
+DRIVER = "libcuda.so.1"
+# What gpubench calls the engine, beside its baseline.
+OURS = "moewire"
+QUERY = ("name,driver_version,memory.total,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,"
+         "power.limit,temperature.gpu,mig.mode.current")  # fmt: skip
+
+
+def no_device() -> str:
+    """Why there is no CUDA device; "" if there is one."""
+    try:
+        cuda = ctypes.CDLL(DRIVER)
+    except OSError as err:
+        return f"no driver: {err}"
+    if status := cuda.cuInit(0):
+        return f"cuInit gives {status}"
+    count = ctypes.c_int()
+    status = cuda.cuDeviceGetCount(ctypes.byref(count))
+    return "" if not status and count.value else f"{count.value} devices (status {status})"
+
+
+def said_by(*words: str) -> str:
+    """The output of a command; "" if it cannot be had."""
+    try:
+        return subprocess.run(
+            words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=30
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def conditions(emulated: bool) -> dict[str, str]:
+    """On what it ran."""
+    found = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
+    if emulated:
+        found["device"] = "EMULATED on the CPU: no result of a GPU"
+    else:
+        values = said_by("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader", "-i", "0")
+        names = QUERY.split(",")
+        found |= dict(zip(names, map(str.strip, values.split(",")), strict=False))
+        found.setdefault("name", "unknown: nvidia-smi says nothing")
+    found["commit"] = said_by("git", "describe", "--always", "--dirty") or str(
+        stamp().get("commit", "")
+    )
+    found["kernels"] = "prebuilt" if stamp().get("prebuilt") else "compiled there by NVRTC"
+    found["host"] = f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}"
+    return {key: value for key, value in found.items() if value}
+
+
+def table(title: str, found: dict[str, str], rows: list[Row]) -> str:
+    """The results as Markdown."""
+    lines = [f"# {title}", "", "| condition | |", "|---|---|"]
+    lines += [f"| {key} | {value} |" for key, value in found.items()]
+    lines += ["", "| what | outcome | seconds | tests |", "|---|---|---|---|"]
+    for row in rows:
+        tests = ", ".join(f"{n} {word.lower()}" for word, n in row.tests.items() if n)
+        lines.append(f"| {row.name} | {row.outcome} | {row.seconds} | {tests} |")
+    lines += [f"\n{row.name}: {row.said}" for row in rows if row.outcome == "not there"]
+    results = [row.result for row in rows]
+    for made, key in ((bench_table, "dispatch_us"), (parts_table, "rank_0_parts_us"),
+                      (calls_table, "calls_us")):  # fmt: skip
+        if found := [result for result in results if result.get(key)]:
+            lines += ["", *made(sorted(found, key=by_shape))]
+    return "\n".join(lines) + "\n"
+
+
+def by_shape(result: dict[str, Any]) -> tuple[Any, ...]:
+    """Large ones first, and a baseline behind what is compared with it."""
+    return (-result.get("tokens_per_rank", 0), result.get("fp8", False), result["what"] != OURS)
+
+
+def markdown(head: list[str], body: list[list[Any]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *body]
+    return ["| " + " | ".join(map(str, cells)) + " |" for cells in lines]
+
+
+def parts_table(results: list[dict[str, Any]]) -> list[str]:
+    """Of what the latency of one operation consists: most where it is bound by launches."""
+    names = ["send", "receive", "publish", "reduce"]
+    body = [[r["tokens_per_rank"], "fp8" if r["fp8"] else "bf16",
+             *(f"{r['rank_0_parts_us'].get(name, 0):.1f}" for name in names),
+             f"{r['host_us_per_launch']:.2f}"] for r in results]  # fmt: skip
+    head = ["T", "rows", *(f"{name} us" for name in names), "host us per launch"]
+    note = "Parts of one operation of rank 0, launched one by one beside the other ranks'; best."
+    return [*markdown(head, body), "", note]
+
+
+def calls_table(results: list[dict[str, Any]]) -> list[str]:
+    """What calls cost the thread that makes them."""
+    body = [[r["what"], r["on"], call, us] for r in results for call, us in r["calls_us"].items()]
+    return markdown(["what", "on", "call", "us"], body)
+
+
+def bench_table(results: list[dict[str, Any]]) -> list[str]:
+    """Logical ranks on one device share its memory: this says nothing of links between GPUs."""
+    head = ["what", "R", "T", "H", "K", "E", "rows", "slots", "copy GB/s", "dispatch us",
+            "of floor", "combine us", "of floor", "Go allocations", "code"]  # fmt: skip
+    body = [[r["what"], r["ranks"], r["tokens_per_rank"], r["hidden"], r["topk"], r["experts"],
+             "fp8" if r["fp8"] else "bf16", r["slots"], f"{r['copy_gb_per_s']:.0f}",
+             f"{r['dispatch_us']:.1f}", f"{r['dispatch_of_floor']:.2f}", f"{r['combine_us']:.1f}",
+             f"{r['combine_of_floor']:.2f}", f"{r['go_allocations_per_op']:.2f}",
+             r["code"]] for r in results]  # fmt: skip
+    notes = (
+        "R logical ranks on one GPU, so bound by its memory. Time is per operation of all ranks,"
+        " in graphs, the best of several replays. The floor is the time in which a plain copy of"
+        " the same run moves the bytes that the format must touch; 1.00 is its speed. Below"
+        " T = 1024 caches hold much of it, and the floor is not valid. The baseline is our own"
+        " writing of the four copies that others make (core/device/cuda/gpubench/baseline); it is"
+        " launched without graphs, each phase of all ranks before the next, and held to our floor."
+    )
+    return [*markdown(head, body), "", notes]

@@ -1,0 +1,325 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/device/cuda"
+	"github.com/moewire/moewire/core/device/cuda/cudatest"
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/transport/mixed"
+	"github.com/moewire/moewire/core/transport/shm"
+	"github.com/moewire/moewire/core/wire"
+)
+
+const (
+	pushes = "cuCtxPushCurrent_v2"
+	soon   = time.Minute
+
+	outOfMemory = 2 // of the driver's codes
+)
+
+// gpuBuffer is rank 0 of some on the emulated device, not connected.
+func gpuBuffer(t *testing.T, ranks int) *buffer {
+	n, err := gpu.SizeHint(layout.Shape{MaxTokens: 4, Hidden: 128, NumExperts: int64(ranks), NumRanks: int64(ranks)}, 2)
+	require.NoError(t, err)
+	b := &buffer{onGPU: &onGPU{cfg: gpu.Config{NumBytes: n}, driver: cudatest.Build{}.Library(t), given: []byte("kernels\x00")}}
+	params, err := b.params(ep.Standing{})
+	require.NoError(t, err)
+	b.open = listenerConfig(0, ranks, params)
+	require.NoError(t, b.onGPU.open())
+	require.NoError(t, b.listen())
+	b.id = buffers.add(b)
+	return b
+}
+
+func listenerConfig(rank, ranks int, params []byte) mixed.Config {
+	return mixed.Config{
+		Shm: shm.Config{
+			Rank: rank, NumRanks: ranks, ControlBytes: layout.ControlBytes, ABIVersion: 1, Params: params,
+		},
+		Keys: wire.GenerateKeyring(), Listen: netip.MustParseAddrPort("127.0.0.1:0"),
+	}
+}
+
+// argsFor are new structs of a call's arguments, whose C types a test cannot name.
+func argsFor[A, O any](func(*buffer, *A, *O) error) (*A, *O) { return new(A), new(O) }
+
+func set[T ~uint64](p *T, v uint64) { *p = T(v) }
+
+func setNumber[T ~uint32](p *T, v uintptr) { *p = T(v) }
+
+func fresh[T any](at **T) *T {
+	*at = new(T)
+	return *at
+}
+
+// caller is what a caller has of its own: two streams and memory.
+type caller struct {
+	b       *buffer
+	streams [2]uint64
+	memory  uint64
+}
+
+func newCaller(t *testing.T, emu *cudatest.Driver, b *buffer) *caller {
+	c := &caller{b: b}
+	require.NoError(t, b.onGPU.dev.Do(func() error {
+		for i := range c.streams {
+			s, err := emu.StreamCreate(0)
+			if err != nil {
+				return err
+			}
+			c.streams[i] = uint64(s)
+		}
+		p, err := emu.MemAlloc(1 << 20)
+		c.memory = uint64(p)
+		return err
+	}))
+	return c
+}
+
+// end destroys one of the streams, once it is idle, and with the last the memory.
+func (c *caller) end(t *testing.T, emu *cudatest.Driver, stream int) {
+	s := c.streams[stream]
+	c.streams[stream] = 0
+	require.NoError(t, c.b.onGPU.dev.Do(func() error {
+		err := errors.Join(with(emu.StreamSynchronize, s), with(emu.StreamDestroy, s))
+		if c.streams == [2]uint64{} {
+			err = errors.Join(err, with(emu.MemFree, c.memory))
+		}
+		return err
+	}))
+}
+
+// with calls what takes one of the driver's handles.
+func with[T ~uint64 | ~uintptr](f func(T) error, handle uint64) error { return f(T(handle)) }
+
+// dispatch and combine are of no tokens.
+func (c *caller) dispatch(t *testing.T, stream int, flags uintptr) uint64 {
+	args, op := argsFor((*buffer).dispatchGPU)
+	args.hidden, args.num_topk, args.num_max_tokens_per_rank, args.num_experts, args.timeout_us = 128, 1, 4, 1, -1
+	args.phase = 2
+	setNumber(&args.flags, flags)
+	set(&args.stream, c.streams[stream])
+	result := fresh(&args.result)
+	setNumber(&result.size, unsafe.Sizeof(*result))
+	require.NoError(t, c.b.dispatchGPU(args, op))
+	return uint64(result.handle.id)
+}
+
+func (c *caller) combine(t *testing.T, handle uint64, stream int) {
+	args, op := argsFor((*buffer).combineGPU)
+	args.num_topk, args.timeout_us, args.phase = 1, -1, 2
+	set(&args.handle.id, handle)
+	set(&args.x, c.memory)
+	set(&args.stream, c.streams[stream])
+	require.NoError(t, c.b.combineGPU(args, op))
+}
+
+func connected(t *testing.T) (*buffer, *cudatest.Driver) {
+	emu := cudatest.Emulate(t)
+	b := gpuBuffer(t, 1)
+	require.NoError(t, b.connect([][]byte{b.metadata()}, soon))
+	return b, emu
+}
+
+// TestReleasedHandleHasNoCombineBuffer: by whatever it was released.
+func TestReleasedHandleHasNoCombineBuffer(t *testing.T) {
+	b, emu := connected(t)
+	c := newCaller(t, emu, b)
+	first := c.dispatch(t, 0, 0)
+	_, err := b.combineBufferGPU(first)
+	require.NoError(t, err)
+	require.NoError(t, b.releaseGPU(first, nil))
+	_, err = b.combineBufferGPU(first)
+	require.ErrorIs(t, err, ep.ErrStaleHandle)
+	second := c.dispatch(t, 0, 0)
+	c.combine(t, second, 0)
+	_, err = b.combineBufferGPU(second)
+	require.ErrorContains(t, err, "combine buffer of a handle that was combined")
+	c.dispatch(t, 0, 0)
+	_, err = b.combineBufferGPU(second)
+	require.ErrorIs(t, err, ep.ErrStaleHandle)
+	c.end(t, emu, 0)
+	c.end(t, emu, 1)
+	require.Zero(t, mwiBufferClose(b.id))
+}
+
+// TestFlatCombineNeedsRows: whether there are none the device alone knows, and
+// without an address it sums what lies in the slab.
+func TestFlatCombineNeedsRows(t *testing.T) {
+	b, emu := connected(t)
+	c := newCaller(t, emu, b)
+	handle := c.dispatch(t, 0, 32) // MW_DISPATCH_FLAT
+	args, op := argsFor((*buffer).combineGPU)
+	args.timeout_us, args.phase, args.flags = -1, 2, 2 // MW_COMBINE_FLAT
+	set(&args.handle.id, handle)
+	set(&args.stream, c.streams[0])
+	err := b.combineGPU(args, op)
+	require.ErrorIs(t, err, ep.ErrInvalid)
+	require.ErrorContains(t, err, "x is NULL")
+	set(&args.x, c.memory)
+	require.NoError(t, b.combineGPU(args, op))
+	c.end(t, emu, 0)
+	c.end(t, emu, 1)
+	require.Zero(t, mwiBufferClose(b.id))
+}
+
+// TestReleaseFollowsTheLatestCall: without a stream of its own it goes where the
+// handle was used last; that of the dispatch may be far ahead, or gone.
+func TestReleaseFollowsTheLatestCall(t *testing.T) {
+	b, emu := connected(t)
+	c := newCaller(t, emu, b)
+	handle := c.dispatch(t, 0, 0)
+	c.end(t, emu, 0)
+	c.combine(t, handle, 1)
+	require.NoError(t, b.releaseGPU(handle, nil))
+	c.end(t, emu, 1)
+	require.NoError(t, b.gpu.Load().Err())
+	require.Zero(t, mwiBufferClose(b.id))
+}
+
+// TestCloseIsRepeated: one that fails, at whatever call of the driver, leaves the
+// buffer to be closed again, and nothing else.
+func TestCloseIsRepeated(t *testing.T) {
+	failed := 0
+	for n, left := 0, 1; left > 0; n++ {
+		b, emu := connected(t)
+		before := emu.Calls(pushes)
+		emu.FailAfter(pushes, n, outOfMemory)
+		status := mwiBufferClose(b.id)
+		left = emu.Calls(pushes) - before - n
+		emu.FailAfter(pushes, 1<<30, outOfMemory)
+		if status != 0 {
+			failed++
+			for _, call := range []func() error{b.update, b.install, b.gpuErr} {
+				require.ErrorIs(t, call(), ep.ErrClosed)
+			}
+			require.Zero(t, mwiBufferClose(b.id))
+		}
+		require.Equal(t, statusOf(errHandle), mwiBufferClose(b.id))
+		require.Nil(t, b.onGPU.dev)
+	}
+	require.Positive(t, failed)
+}
+
+// gpuErr is what a call would return now. The core may be gone when the device is
+// left.
+func (b *buffer) gpuErr() error {
+	g, err := b.gpuCore()
+	if err == nil {
+		err = g.Err()
+	}
+	return err
+}
+
+// TestRetainedMemoryIsFreedAgain: the last release of a closed buffer's memory
+// says that it could not be freed, and may be repeated.
+func TestRetainedMemoryIsFreedAgain(t *testing.T) {
+	b, emu := connected(t)
+	memory := b.memories.of(&b.onGPU.memory)
+	require.Zero(t, mwiMemoryRetain(memory.id))
+	require.Zero(t, mwiMemoryRetain(memory.id))
+	require.Zero(t, mwiBufferClose(b.id))
+	require.Zero(t, mwiMemoryRelease(memory.id))
+	emu.FailAfter(pushes, 0, outOfMemory)
+	require.NotZero(t, mwiMemoryRelease(memory.id))
+	require.Zero(t, mwiMemoryRelease(memory.id))
+	require.Equal(t, statusOf(errHandle), mwiMemoryRelease(memory.id))
+}
+
+// TestJoinThatCannotBeUndone: a core that was not connected and could not be
+// freed is freed before there is another one.
+func TestJoinThatCannotBeUndone(t *testing.T) {
+	emu := cudatest.Emulate(t)
+	b := gpuBuffer(t, 2)
+	for n := 0; ; n++ {
+		require.Less(t, n, 50)
+		before := emu.Calls(pushes)
+		require.ErrorContains(t, failToJoin(b), "memory of rank 1: ")
+		require.True(t, b.gpu.Load() == nil)
+		require.NoError(t, b.update())
+		emu.FailAfter(pushes, emu.Calls(pushes)-before-1, outOfMemory)
+		err := failToJoin(b)
+		emu.FailAfter(pushes, 1<<30, outOfMemory)
+		kept := b.gpu.Load() != nil // else it has asked the device less often this time
+		if kept {
+			require.ErrorIs(t, err, cuda.ErrNoMemory)
+		}
+		require.NoError(t, b.update())
+		require.True(t, b.gpu.Load() == nil)
+		if kept {
+			break
+		}
+	}
+	require.ErrorContains(t, failToJoin(b), "memory of rank 1: ")
+	require.Zero(t, mwiBufferClose(b.id))
+}
+
+// TestCloseWhileConnecting: a connect ends when another thread closes the buffer,
+// whatever it has come to on the device, and the close frees what it made.
+func TestCloseWhileConnecting(t *testing.T) {
+	emu := cudatest.Emulate(t)
+	for n := range 8 {
+		b := gpuBuffer(t, 2)
+		before := emu.Calls(pushes)
+		ended := make(chan error, 1)
+		go func() { ended <- joinWith(b, time.Hour, func(*mixed.Domain) error { return nil }) }()
+		require.Eventually(t, func() bool { return emu.Calls(pushes) >= before+min(n, 4) }, soon, 50*time.Microsecond)
+		require.Zero(t, mwiBufferClose(b.id))
+		require.ErrorIs(t, <-ended, ep.ErrClosed)
+		require.Nil(t, b.onGPU.dev)
+	}
+}
+
+// failToJoin has rank 1 come to the meeting, and offer something that is no card.
+func failToJoin(b *buffer) error {
+	return joinWith(b, soon, func(dom *mixed.Domain) error {
+		_, slab, err := dom.AddSlab(4096)
+		if err == nil {
+			slab.Word(0).Store(7)
+		}
+		return err
+	})
+}
+
+// joinWith has rank 1 come to the meeting, and then do something else, while rank
+// 0 connects.
+func joinWith(b *buffer, timeout time.Duration, then func(*mixed.Domain) error) error {
+	params, err := b.params(ep.Standing{})
+	if err != nil {
+		return err
+	}
+	l, err := mixed.Open(listenerConfig(1, 2, params))
+	if err != nil {
+		return err
+	}
+	all := [][]byte{b.metadata(), l.Metadata()}
+	other := make(chan error, 1)
+	var dom *mixed.Domain
+	go func() {
+		var err error
+		if dom, err = l.Connect(all, soon); err == nil {
+			err = then(dom)
+		}
+		other <- err
+	}()
+	err = b.connect(all, timeout)
+	if failed := <-other; failed != nil && !errors.Is(err, ep.ErrClosed) { // else rank 1 may have met nobody
+		return fmt.Errorf("rank 1: %w", failed)
+	}
+	if dom != nil {
+		if closed := dom.Close(); closed != nil {
+			return fmt.Errorf("rank 1: %w", closed)
+		}
+	}
+	return err
+}

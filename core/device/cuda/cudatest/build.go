@@ -1,0 +1,134 @@
+package cudatest
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/moewire/moewire/core/internal/testenv"
+)
+
+// Build says which emulator: with which kernels, and for whom.
+type Build struct {
+	// Kernels is the unit that has the kernels, and Sources are patterns of the
+	// files that it is made of; the library's if it is empty.
+	Kernels string
+	Sources []string
+	// Watched kernels tell of each access to memory, which takes its time.
+	Watched bool
+	// Defines are macros of the kernels, such as "NAME=value".
+	Defines []string
+}
+
+// folder is core/device/cuda.
+func folder() string {
+	_, here, _, _ := runtime.Caller(0)
+	return filepath.Dir(filepath.Dir(here))
+}
+
+// Library returns the path of the emulated libcuda.so, compiled unless these
+// very sources were before. It skips where a compiler or cuda.h is missing.
+func (b Build) Library(t testing.TB) string {
+	t.Helper()
+	header := testenv.Toolkit(t, "include/cuda.h")
+	cxx, err := exec.LookPath("c++")
+	if err != nil {
+		testenv.Lacking(t, "c++", "no C++ compiler for the emulator")
+	}
+	path, err := b.compile(cxx, filepath.Dir(header))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func (b Build) compile(cxx, include string) (string, error) {
+	flags := []string{
+		cxx, "-std=c++17", "-O1", "-g", "-fPIC", "-pthread", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror",
+		"-Wno-unused-parameter", "-Wno-unused-function", "-D__CUDA_API_VERSION_INTERNAL",
+		"-I" + filepath.Join(folder(), "kernels"), "-I" + filepath.Join(folder(), "emulator"), "-isystem", include,
+	}
+	name, err := b.name(flags)
+	if err != nil {
+		return "", err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	cache = filepath.Join(cache, "moewire", "emulator")
+	path := filepath.Join(cache, name)
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	if err := os.MkdirAll(cache, 0o700); err != nil {
+		return "", err
+	}
+	tmp, err := os.MkdirTemp(cache, "build")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(tmp)
+	built, err := b.link(flags, tmp)
+	if err != nil {
+		return "", err
+	}
+	return path, os.Rename(built, path) // whole, for whoever else looks for it
+}
+
+// unit is the one that has the kernels.
+func (b Build) unit() string {
+	if b.Kernels != "" {
+		return b.Kernels
+	}
+	return filepath.Join(folder(), "emulator", "kernels.cc")
+}
+
+// link compiles the kernels by themselves: of their accesses alone the compiler
+// tells the emulator.
+func (b Build) link(flags []string, tmp string) (string, error) {
+	units, err := filepath.Glob(filepath.Join(folder(), "emulator", "*.cc"))
+	if err != nil {
+		return "", err
+	}
+	units = slices.DeleteFunc(units, func(unit string) bool { return filepath.Base(unit) == "kernels.cc" })
+	object, built := filepath.Join(tmp, "kernels.o"), filepath.Join(tmp, "libcuda.so")
+	compile := []string{"-I" + filepath.Dir(filepath.Dir(b.unit())), "-c", "-o", object, b.unit()}
+	for _, d := range b.Defines {
+		compile = append(compile, "-D"+d)
+	}
+	if b.Watched {
+		compile = append(compile, "-fsanitize=thread")
+	}
+	for _, args := range [][]string{compile, append([]string{"-shared", "-Wl,-Bsymbolic", "-o", built, object}, units...)} {
+		args = append(slices.Clone(flags[1:]), args...)
+		if text, err := exec.Command(flags[0], args...).CombinedOutput(); err != nil {
+			return "", fmt.Errorf("%w: %s", err, text)
+		}
+	}
+	return built, nil
+}
+
+// name is one for what these sources and flags make.
+func (b Build) name(flags []string) (string, error) {
+	sum := sha256.New()
+	fmt.Fprint(sum, flags, b.Watched, b.Defines)
+	patterns := []string{filepath.Join(folder(), "emulator/*"), filepath.Join(folder(), "kernels/*.cu*"), b.unit()}
+	for _, pattern := range append(patterns, b.Sources...) {
+		files, _ := filepath.Glob(pattern)
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return "", err
+			}
+			sum.Write(text)
+		}
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:12]) + ".so", nil
+}

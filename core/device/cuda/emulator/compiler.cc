@@ -1,0 +1,32 @@
+// What -fsanitize=thread calls.
+#include "sights.h"
+
+#define PC __builtin_return_address(0)
+#define TOLD(name, bytes, is) \
+  void __tsan_##name(void *p) { \
+    if (emu::thread_sight *t = emu::watched()) emu::touch(t, p, bytes, is, PC); \
+  }
+#define TOLD_ALL(bytes) \
+  TOLD(read##bytes, bytes, emu::READ) \
+  TOLD(write##bytes, bytes, emu::WRITE) \
+  TOLD(unaligned_read##bytes, bytes, emu::READ) \
+  TOLD(unaligned_write##bytes, bytes, emu::WRITE)
+
+extern "C" {
+TOLD_ALL(1)
+TOLD_ALL(2)
+TOLD_ALL(4)
+TOLD_ALL(8)
+TOLD_ALL(16)
+void __tsan_read_range(void *p, size_t bytes) {
+  if (emu::thread_sight *t = emu::watched()) emu::touch(t, p, bytes, emu::READ, PC);
+}
+void __tsan_write_range(void *p, size_t bytes) {
+  if (emu::thread_sight *t = emu::watched()) emu::touch(t, p, bytes, emu::WRITE, PC);
+}
+void __tsan_init() {}
+void __tsan_func_entry(void *) {}
+void __tsan_func_exit() {}
+void __tsan_vptr_update(void **, void *) {}
+void __tsan_vptr_read(void **) {}
+}

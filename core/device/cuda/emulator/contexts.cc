@@ -1,0 +1,159 @@
+// The driver, its one device, and contexts.
+#include "device.h"
+
+#include <cstdio>
+#include <cstring>
+
+using namespace driver;
+
+static const CUcontext primary = (CUcontext)0x10;
+
+extern "C" {
+
+CUresult cuInit(unsigned flags) {
+  lock l(d->m);
+  if (CUresult r = asked(__func__)) return r;
+  d->initialised = true;
+  return flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult cuDriverGetVersion(int *v) {
+  *v = 13000;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGetErrorName(CUresult e, const char **name) {
+  static thread_local char text[64];
+  snprintf(text, sizeof text, "CUDA_ERROR_%d", (int)e);
+  *name = text;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGetErrorString(CUresult, const char **text) {
+  *text = "as the emulator was asked to";
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetCount(int *n) {
+  lock l(d->m);
+  if (CUresult r = asked(__func__)) return r;
+  if (!d->initialised) return CUDA_ERROR_NOT_INITIALIZED;
+  *n = 1;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGet(CUdevice *out, int ordinal) {
+  lock l(d->m);
+  if (CUresult r = asked(__func__)) return r;
+  if (!d->initialised) return CUDA_ERROR_NOT_INITIALIZED;
+  *out = ordinal;
+  return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult cuDeviceGetName(char *name, int n, CUdevice) {
+  snprintf(name, n, "emulated device");
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetAttribute(int *v, CUdevice_attribute a, CUdevice) {
+  lock l(d->m);
+  if (CUresult r = asked(__func__)) return r;
+  switch (a) {
+  case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *v = 2; break;
+  case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *v = 9; break;
+  case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+  case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: *v = 1; break;
+  case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED: *v = 1; break;
+  case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: *v = getenv("EMULATOR_NO_DMABUF") == nullptr; break;
+  case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS: *v = getenv("EMULATOR_NO_FLUSH") == nullptr; break;
+  case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *v = 1024; break;
+  default: *v = 0;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetUuid_v2(CUuuid *id, CUdevice) {
+  memset(id->bytes, 0x5e, sizeof id->bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *n, CUdevice) {
+  *n = 8ull << 30;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetPCIBusId(char *text, int n, CUdevice) {
+  snprintf(text, n, "0000:00:00.0");
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice, CUdevice) {
+  *can = 1;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice) {
+  lock l(d->m);
+  if (CUresult r = asked(__func__)) return r;
+  if (!d->initialised) return CUDA_ERROR_NOT_INITIALIZED;
+  d->retained++;
+  *c = primary;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) {
+  lock l(d->m);
+  if (d->retained-- == 0) breach("the context was released too often");
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned *flags, int *active) {
+  lock l(d->m);
+  *flags = 0;
+  *active = d->retained > 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext *c) {
+  *c = contexts.empty() ? nullptr : contexts.back();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext c) {
+  lock l(d->m);
+  if (CUresult r = asked(__func__)) return r;
+  if (c != primary || !d->retained) return CUDA_ERROR_INVALID_CONTEXT;
+  contexts.push_back(c);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *c) {
+  lock l(d->m);
+  if (contexts.empty()) {
+    breach("cuCtxPopCurrent without a context");
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  *c = contexts.back();
+  contexts.pop_back();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext, unsigned) {
+  BEGIN(not_captured);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSynchronize(void) {
+  BEGIN(not_beside_capture);
+  d->changed.wait(l, [] { return !any_work(); });
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+  BEGIN(needs_context);
+  *least = 0;
+  *greatest = -5;
+  return CUDA_SUCCESS;
+}
+
+} // extern "C"

@@ -1,0 +1,79 @@
+// What tests ask of the emulator, beside what a driver has.
+#include "device.h"
+
+#include <cstring>
+
+using namespace driver;
+
+extern "C" {
+
+// For tests: the n-th next call of a function fails.
+void emulator_fail(const char *call, int after, int code) {
+  lock l(d->m);
+  d->failures[call] = {after, (CUresult)code};
+}
+
+unsigned long emulator_calls(const char *call) {
+  lock l(d->m);
+  return d->calls[call];
+}
+
+void emulator_seed(unsigned long seed, int yields_per_256, int resident_blocks) {
+  lock l(d->m);
+  emu::seed(seed, yields_per_256, resident_blocks);
+}
+
+// How many launches a stream takes before the next one waits.
+void emulator_depth(int launches) {
+  lock l(d->m);
+  d->depth = launches;
+  d->changed.notify_all();
+}
+
+// For tests of tests: a kernel whose blocks say that all is done when one is. ""
+// none.
+void emulator_hurry(const char *kernel) {
+  lock l(d->m);
+  d->hasty = kernel;
+}
+
+// From here on accesses that nothing orders are breaches; or no more.
+void emulator_watch(int on) {
+  lock l(d->m);
+  emu::watch(on);
+}
+
+// The uses of ordering that were seen while watching, one per line; to free.
+char *emulator_sites(void) { return strdup(emu::sites().c_str()); }
+
+// Leaves one of them without its effect on order.
+void emulator_leave_out(const char *site) {
+  lock l(d->m);
+  emu::leave_out(site);
+}
+
+// What was broken or is left, one per line. The text is the caller's, to free.
+char *emulator_report(void) {
+  lock l(d->m);
+  string text;
+  for (auto &b : d->breaches) text += b + "\n";
+  text += emu::races();
+  auto left = [&](const char *what, size_t n) {
+    if (n) text += string(what) + " left: " + std::to_string(n) + "\n";
+  };
+  left("streams", d->streams.size() - 1);
+  left("events", d->events.size());
+  left("graphs", d->graphs.size() + d->execs.size());
+  left("modules", d->modules.size());
+  left("allocations", d->memory.size());
+  left("pinned allocations", d->pinned.size());
+  left("handles of memory", d->handles.size());
+  left("reserved ranges", d->reserved.size());
+  left("mapped ranges", d->mapped.size());
+  left("opened allocations", d->opened.size());
+  left("references to the context", d->retained);
+  d->breaches.clear();
+  return strdup(text.c_str());
+}
+
+} // extern "C"

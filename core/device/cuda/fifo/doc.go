@@ -1,0 +1,14 @@
+// Package fifo is the host's end of the queue by which kernels ask for things
+// (kernels/fifo.cuh): descriptors in pinned host memory, as many as were made
+// room for, written by any number of threads of a device and taken by one
+// goroutine. core/transport/proxy takes them.
+//
+// A number is a generation, in the upper 16 bits, and a count. Each descriptor
+// has one, in order and without gaps: a thread draws the next number only when
+// there is room for it, then writes, and releases `seq` last. So whoever finds
+// the number that it waits for finds the whole descriptor, and nobody who gives
+// up leaves one out. What an earlier generation has left never has that number.
+//
+//	device: draw ─ write ─ release seq        room: number < taken + length
+//	host:          acquire seq ─ copy ─ release taken
+package fifo

@@ -1,0 +1,76 @@
+// Messages to and from ranks whose memory cannot be mapped. A link of the host
+// carries them (core/link), between rings that the device fills and reads; the
+// host's proxy (core/transport/proxy) has the link, and moves no bytes itself.
+//
+// The proxy lends room for one message per rank, and shows one that has come per
+// rank; the device says by descriptors what it has done with them. Loans and
+// messages have numbers from 1, per rank and generation of the queue.
+#pragma once
+
+#include "fifo.cuh"
+
+// What the proxy says of one rank, in pinned host memory.
+struct mw_mail {
+  u64 lent; // number of the latest loan; released after what follows
+  u64 lent_at, lent_bytes;
+  u64 came; // number of the latest message; released after what follows
+  u64 came_at, came_bytes;
+  u64 pad[2];
+};
+
+// Kinds of descriptors: `what` is the kind and rank << 8.
+enum {
+  MW_FAR_SEND = 1,    // the loan of that number has a message of `bytes`
+  MW_FAR_RELEASE = 2, // the message of that number is not used any more
+};
+
+// What the device knows of one rank, in its own memory: zeros when a generation
+// of the queue begins.
+struct mw_far {
+  u64 sent;     // messages
+  u64 released; // messages
+};
+
+struct mw_far_common {
+  mw_fifo fifo;
+  mw_mail *mail; // by rank
+  mw_far *far;   // by rank
+};
+
+MW_INLINE u64 mw_far_number(const mw_far_common &f, u64 n) {
+  return mw_peek_gpu(f.fifo.next) >> MW_FIFO_SHIFT << MW_FIFO_SHIFT | n;
+}
+
+// Waits for room for a message to a rank. One thread; MW_GONE: there will be none.
+MW_INLINE int mw_far_room(const mw_common &c, const mw_far_common &f, int rank, u64 *at, u64 *bytes) {
+  const mw_mail *m = &f.mail[rank];
+  u64 want = mw_far_number(f, f.far[rank].sent + 1);
+  int end = mw_await(c, rank, [&] { return mw_load_acquire_sys(&m->lent) == want || mw_fifo_over(c, f.fifo); });
+  if (end == MW_GONE || mw_failed(c)) return MW_GONE;
+  *at = mw_load_relaxed_sys(&m->lent_at);
+  *bytes = mw_load_relaxed_sys(&m->lent_bytes);
+  return MW_READY;
+}
+
+// Sends what was written there. One thread, behind a barrier of those that wrote.
+MW_INLINE bool mw_far_send(const mw_common &c, const mw_far_common &f, int rank, u64 bytes) {
+  u64 number = mw_far_number(f, ++f.far[rank].sent);
+  return mw_fifo_push(c, f.fifo, MW_FAR_SEND | (u64)rank << 8, bytes, number);
+}
+
+// Waits for the next message of a rank. One thread.
+MW_INLINE int mw_far_next(const mw_common &c, const mw_far_common &f, int rank, u64 *at, u64 *bytes) {
+  const mw_mail *m = &f.mail[rank];
+  u64 want = mw_far_number(f, f.far[rank].released + 1);
+  int end = mw_await(c, rank, [&] { return mw_load_acquire_sys(&m->came) == want || mw_fifo_over(c, f.fifo); });
+  if (end == MW_GONE || mw_failed(c)) return MW_GONE;
+  *at = mw_load_relaxed_sys(&m->came_at);
+  *bytes = mw_load_relaxed_sys(&m->came_bytes);
+  return MW_READY;
+}
+
+// Gives its memory back. One thread, behind a barrier of those that read.
+MW_INLINE bool mw_far_release(const mw_common &c, const mw_far_common &f, int rank) {
+  u64 number = mw_far_number(f, ++f.far[rank].released);
+  return mw_fifo_push(c, f.fifo, MW_FAR_RELEASE | (u64)rank << 8, 0, number);
+}

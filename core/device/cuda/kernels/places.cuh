@@ -1,0 +1,96 @@
+// Places of rows: docs/protocol.md, "Dispatch of operation i", 4, and
+// "Deterministic order". Every function here is for one block, all its threads.
+#pragma once
+
+#include "slots.cuh"
+
+// What the threads of the block that begins an operation share.
+struct mw_beginning {
+  u64 op, members;
+  u64 serve;   // owners that are waited for
+  u64 opened;  // of those, the ones that have opened
+  u64 in;      // sources that get places in the own slab
+  i32 slab_of[MW_MAX_RANKS];
+  u8 placed[MW_MAX_RANKS]; // owners that have given this rank places
+};
+
+MW_INLINE void mw_store_params(const mw_common &c, u64 op, u64 *p) {
+  mw_store_relaxed_sys(&p[MW_PARAM_OP], op + 1);
+  mw_store_relaxed_sys(&p[MW_PARAM_TOKENS_MAX], c.max_tokens);
+  mw_store_relaxed_sys(&p[MW_PARAM_HIDDEN], c.hidden);
+  mw_store_relaxed_sys(&p[MW_PARAM_EXPERTS], c.num_experts);
+  mw_store_relaxed_sys(&p[MW_PARAM_FLAGS], c.flags & MW_FLAG_PARAMS);
+  mw_store_relaxed_sys(&p[MW_PARAM_TOPK], c.topk);
+  mw_store_relaxed_sys(&p[MW_PARAM_TOKENS], c.num_tokens);
+  mw_store_relaxed_sys(&p[MW_PARAM_EXTRAS], mw_extras(c));
+}
+
+// Leaves the parameters where owners look for them, and which blocks get no
+// rows; in order, how many each gets, and says so.
+MW_INLINE void mw_announce(const mw_plan_args &a, const mw_beginning *b) {
+  const mw_common &c = a.c;
+  bool ordered = c.flags & MW_FLAG_ORDERED;
+  for (int i = threadIdx.x; i < c.num_ranks * c.local_experts; i += blockDim.x) {
+    int owner = i / c.local_experts;
+    if (mw_has(b->opened, owner) && (ordered || a.count[i] == 0))
+      mw_store_relaxed_sys(mw_layout_at(c, mw_slab_at(c, owner, b->slab_of[owner]), i % c.local_experts, c.rank), a.count[i]);
+  }
+  int r = threadIdx.x;
+  bool tells = r < c.num_ranks && mw_has(b->opened, r);
+  u8 *slab = tells ? mw_slab_at(c, r, b->slab_of[r]) : 0;
+  if (tells) mw_store_params(c, b->op, mw_line_at(slab, c.slab.params, c.rank));
+  if (!ordered) return;
+  __syncthreads();
+  if (tells)
+    mw_store_release_sys(mw_line_at(slab, c.slab.counted, c.rank), mw_word(b->op, 0));
+}
+
+// Whether a source has said how many rows it has: with none it may only say
+// that they are there.
+MW_INLINE bool mw_has_announced(const mw_common &c, u8 *slab, u64 op, int rank) {
+  u64 want = mw_word(op, 0);
+  return mw_load_acquire_sys(mw_line_at(slab, c.slab.counted, rank)) == want ||
+         mw_load_acquire_sys(mw_line_at(slab, c.slab.arrive, rank)) == want;
+}
+
+// As owner: waits for everybody's counts, and makes places of them, in order of
+// rank. Who is out by then has none.
+MW_INLINE void mw_assign_places(const mw_common &c, mw_beginning *b) {
+  mw_slot *s = &c.state->slot[c.slot];
+  u8 *slab = mw_slab_at(c, c.rank, c.slot);
+  mw_wait_together(c, [&](int r) {
+    if (!mw_has(b->serve, r)) return;
+    if (mw_await(c, r, [&] { return mw_has_announced(c, slab, b->op, r); }) != MW_READY) return;
+    if (mw_agrees(c, slab, r)) mw_or_gpu(&s->placed, 1ull << r);
+  });
+  __syncthreads();
+  if (threadIdx.x == 0) b->in = mw_failed(c) ? 0 : mw_load_relaxed_sys(&s->placed);
+  __syncthreads();
+  for (int l = threadIdx.x; l < c.local_experts; l += blockDim.x) {
+    u64 total = 0;
+    for (int q = 0; q < c.num_ranks; q++) {
+      if (!mw_has(b->in, q)) continue;
+      u64 *word = mw_layout_at(c, slab, l, q), n = mw_load_relaxed_sys(word) & 0xffffffffu;
+      if (n) mw_store_relaxed_sys(word, total << 32 | n);
+      total += n;
+    }
+    mw_store_relaxed_sys((u64 *)(slab + c.slab.counter) + l, total);
+  }
+  __syncthreads();
+  int r = threadIdx.x;
+  if (r < c.num_ranks && mw_has(s->writers, r))
+    mw_store_release_sys(&mw_inbox_at(c, r)->order[c.slot], mw_word(b->op, mw_has(b->in, r)));
+}
+
+// As source: waits for the owners' answers.
+MW_INLINE void mw_await_places(const mw_common &c, mw_beginning *b) {
+  if ((int)threadIdx.x < c.num_ranks) b->placed[threadIdx.x] = 0;
+  mw_wait_together(c, [&](int r) {
+    if (!mw_has(b->opened, r)) return;
+    const u64 *order = &mw_inbox_from(c, r)->order[b->slab_of[r]];
+    u64 word = 0;
+    if (mw_await(c, r, [&] { return mw_op_of(word = mw_load_acquire_sys(order)) == b->op && word; }) == MW_READY)
+      b->placed[r] = word & 1;
+  });
+  __syncthreads();
+}

@@ -1,0 +1,40 @@
+package gpu
+
+import "github.com/moewire/moewire/core/ep/layout"
+
+// widthsOf are the widths of a dispatch's columns.
+func widthsOf(a *DispatchArgs) (widths [layout.NumColumns]int64) {
+	if a.Flat && !a.Bare {
+		widths[layout.ColumnTopkIdx], widths[layout.ColumnTopkWeights] = 8*int64(a.TopK), 4*int64(a.TopK)
+	}
+	for i, n := range a.ExtraRowBytes {
+		widths[layout.ColumnExtra+i] = int64(n)
+	}
+	return widths
+}
+
+// checkColumns: which of weights and columns belong to which form.
+func checkColumns(a *DispatchArgs) error {
+	switch {
+	case a.Bare && !a.Flat:
+		return invalid("topk_idx and topk_weights are not to be sent along, allowed with flat rows only")
+	case a.PreReduce && a.Flat:
+		return invalid("pre_reduce is set with flat rows, allowed with rows per expert only")
+	case !a.Flat && !a.PreReduce && a.TopkWeights != 0:
+		return invalid("topk_weights are given, allowed with flat rows only, or with pre_reduce")
+	}
+	if a.NumTokens == 0 {
+		return nil
+	}
+	if a.PreReduce || a.Flat && !a.Bare {
+		if err := needs("topk_weights", a.TopkWeights, 4); err != nil {
+			return err
+		}
+	}
+	for i, n := range a.ExtraRowBytes {
+		if n > 0 && a.Extra[i] == 0 {
+			return invalid("extra[%d] is a null pointer, [%d, %d] bytes are needed", i, a.NumTokens, n)
+		}
+	}
+	return nil
+}

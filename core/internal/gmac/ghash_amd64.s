@@ -1,0 +1,116 @@
+#include "textflag.h"
+
+// The shuffle that turns a block's bytes around.
+DATA reverse<>+0(SB)/8, $0x08090a0b0c0d0e0f
+DATA reverse<>+8(SB)/8, $0x0001020304050607
+GLOBL reverse<>(SB), RODATA|NOPTR, $16
+
+// What a product is reduced by, reflected, without its lowest coefficient.
+DATA poly<>+0(SB)/8, $0xc200000000000000
+DATA poly<>+8(SB)/8, $0
+GLOBL poly<>(SB), RODATA|NOPTR, $16
+
+// MULTIPLY multiplies what is in Z1 by the powers in Z5: the low, high and both
+// middle parts of the products go to Z14, Z15, Z16 and Z17.
+#define MULTIPLY \
+	VPCLMULQDQ $0x00, Z5, Z1, Z14 \
+	VPCLMULQDQ $0x11, Z5, Z1, Z15 \
+	VPCLMULQDQ $0x01, Z5, Z1, Z16 \
+	VPCLMULQDQ $0x10, Z5, Z1, Z17
+
+// MORE takes four blocks, and adds their products to Z10 to Z13.
+#define MORE(at) \
+	VMOVDQU64 at(DX), Z1  \
+	VMOVDQU64 at(SI), Z5  \
+	VPSHUFB   Z31, Z1, Z1 \
+	MULTIPLY              \
+	VPXORQ    Z14, Z10, Z10 \
+	VPXORQ    Z15, Z11, Z11 \
+	VPXORQ    Z16, Z12, Z12 \
+	VPXORQ    Z17, Z13, Z13
+
+// ADD adds the four lanes of a register to its first one.
+#define ADD(z, y, x) \
+	VEXTRACTI64X4 $1, z, Y18     \
+	VPXORQ        Y18, y, y      \
+	VEXTRACTI32X4 $1, y, X18     \
+	VPXORQ        X18, x, x
+
+// FOLD is half of a reduction of X10.
+#define FOLD \
+	VPCLMULQDQ $0x00, X30, X10, X18 \
+	VPSHUFD    $0x4e, X10, X10      \
+	VPXORQ     X18, X10, X10
+
+// REDUCE brings the low, high and middle parts in X10 to X13 to X0, and clears
+// the rest of Z0.
+#define REDUCE \
+	VPXORQ  X13, X12, X12 \
+	VPSLLDQ $8, X12, X13  \
+	VPSRLDQ $8, X12, X12  \
+	VPXORQ  X13, X10, X10 \
+	VPXORQ  X12, X11, X11 \
+	FOLD                  \
+	FOLD                  \
+	VPXORQ  X11, X10, X0
+
+// func ghash(sum *[16]byte, powers *[32][16]byte, p *byte, n int)
+TEXT ·ghash(SB), NOSPLIT, $0-32
+	MOVQ sum+0(FP), DI
+	MOVQ powers+8(FP), SI
+	MOVQ p+16(FP), DX
+	MOVQ n+24(FP), CX
+	VMOVDQU64 (DI), X0
+	VBROADCASTI32X4 reverse<>(SB), Z31
+	VMOVDQU64 poly<>(SB), X30
+
+wide:
+	CMPQ CX, $512
+	JLT  narrow
+	VMOVDQU64 (DX), Z1
+	VMOVDQU64 (SI), Z5
+	VPSHUFB   Z31, Z1, Z1
+	VPXORQ    Z0, Z1, Z1
+	VPCLMULQDQ $0x00, Z5, Z1, Z10
+	VPCLMULQDQ $0x11, Z5, Z1, Z11
+	VPCLMULQDQ $0x01, Z5, Z1, Z12
+	VPCLMULQDQ $0x10, Z5, Z1, Z13
+	MORE(64)
+	MORE(128)
+	MORE(192)
+	MORE(256)
+	MORE(320)
+	MORE(384)
+	MORE(448)
+	VPXORQ Z13, Z12, Z12
+	VPXORQ Z13, Z13, Z13
+	ADD(Z10, Y10, X10)
+	ADD(Z11, Y11, X11)
+	ADD(Z12, Y12, X12)
+	REDUCE
+	ADDQ $512, DX
+	SUBQ $512, CX
+	JMP  wide
+
+narrow:
+	VMOVDQU64 496(SI), X5
+
+block:
+	CMPQ CX, $16
+	JLT  end
+	VMOVDQU64 (DX), X1
+	VPSHUFB   X31, X1, X1
+	VPXORQ    X0, X1, X1
+	VPCLMULQDQ $0x00, X5, X1, X10
+	VPCLMULQDQ $0x11, X5, X1, X11
+	VPCLMULQDQ $0x01, X5, X1, X12
+	VPCLMULQDQ $0x10, X5, X1, X13
+	REDUCE
+	ADDQ $16, DX
+	SUBQ $16, CX
+	JMP  block
+
+end:
+	VMOVDQU64 X0, (DI)
+	VZEROUPPER
+	RET

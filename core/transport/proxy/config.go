@@ -1,0 +1,86 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/moewire/moewire/core/device/cuda/fifo"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// Reasons of fifo.Queue.End: the device reports them with its failure.
+const (
+	ReasonStopped = 1 // Stop was called
+	ReasonBroken  = 2 // a descriptor that cannot be
+	ReasonDefect  = 3 // the goroutine has failed
+)
+
+// Where the words of one rank's mail are, each of 64 bits: those of mw_mail.
+const (
+	mailLent      = 0
+	mailLentAt    = 1
+	mailLentBytes = 2
+	mailCame      = 3
+	mailCameAt    = 4
+	mailCameBytes = 5
+	mailWords     = 8
+)
+
+// Kinds of descriptors.
+const (
+	kindSend    = 1
+	kindRelease = 2
+	rankShift   = 8
+
+	generationShift = 48 // of a number
+)
+
+// MailWords is how many words the mail of so many ranks takes.
+func MailWords(ranks int) int { return mailWords * ranks }
+
+// Config says what a proxy works with. The memory stays the caller's, and is
+// there until Stop has returned and the device is idle.
+type Config struct {
+	NumRanks int
+	// Queue is where the device's descriptors come from; nobody else takes any.
+	Queue *fifo.Queue
+	// Mail is memory that the device sees: MailWords(NumRanks) words.
+	Mail []uint64
+	// LoanBytes is how much room the device gets for one message.
+	LoanBytes int64
+	// Flush, if not nil, makes what the carrier has written visible to the
+	// device. It is called before a message is shown.
+	Flush func() error
+	// Spins and Nap: see the package's comment. Zeros: 200, 1 ms.
+	Spins int
+	Nap   time.Duration
+}
+
+const (
+	defaultSpins = 200
+	defaultNap   = time.Millisecond
+	firstNap     = 20 * time.Microsecond
+)
+
+func (c *Config) check() error {
+	switch {
+	case c.NumRanks < 1 || c.NumRanks > transport.MaxRanks:
+		return fmt.Errorf("proxy: NumRanks is %d, 1 to %d are possible", c.NumRanks, transport.MaxRanks)
+	case c.Queue == nil:
+		return errors.New("proxy: Queue is nil")
+	case len(c.Mail) < MailWords(c.NumRanks):
+		return fmt.Errorf("proxy: Mail has %d words, %d are needed for %d ranks", len(c.Mail), MailWords(c.NumRanks), c.NumRanks)
+	case c.LoanBytes < 1:
+		return fmt.Errorf("proxy: LoanBytes is %d, must be positive", c.LoanBytes)
+	case c.Spins < 0 || c.Nap < 0 || c.Nap > time.Second:
+		return fmt.Errorf("proxy: Spins is %d and Nap %v, from 0, and at most a second, are possible", c.Spins, c.Nap)
+	}
+	if c.Spins == 0 {
+		c.Spins = defaultSpins
+	}
+	if c.Nap == 0 {
+		c.Nap = defaultNap
+	}
+	return nil
+}

@@ -1,0 +1,25 @@
+// Package proxy lets kernels send and receive messages over a transport.Far,
+// whatever carries them: verbs, sockets. It posts, a device fills and reads.
+//
+//	kernel: fill a loan ── descriptor ──▶ proxy: Post        lend again
+//	        read a message ◀── mail ───── proxy: NextAt
+//	        give it back ── descriptor ─▶ proxy: Release     show the next one
+//
+// Descriptors come over a bounded queue (core/device/cuda/fifo), mail lies in
+// pinned memory, one line per rank (kernels/far.cuh). Messages lie in the rings
+// of core/link: device memory where the carrier can register it, else pinned
+// host memory that kernels reach over the bus. So order, credits, and making a
+// connection anew are the link's, and the proxy copies nothing.
+//
+// One goroutine does it. As long as there is something to do it goes on; then it
+// looks Config.Spins times more, giving the processor away in between; then it
+// sleeps between two looks, 20 µs at first and twice as long each time, up to
+// Config.Nap. Ring ends a sleep: a link does so when a message comes or room is
+// free, and whoever launches a kernel should. A graph that is replayed rings
+// nothing: its first descriptor may wait for Nap.
+//
+// Bounds: one loan and one shown message per rank; descriptors, the queue's
+// length; messages under way, the link's. Nothing is allocated while it runs.
+//
+// Nothing uses this package yet: kernels that fill and fan out rows are to come.
+package proxy

@@ -1,0 +1,171 @@
+package proxy
+
+import (
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/moewire/moewire/core/internal/safego"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// Proxy sends and receives for kernels. Start and Stop are for one goroutine at
+// a time; the rest is safe for concurrent use.
+type Proxy struct {
+	cfg  Config
+	bell chan struct{}
+	rung atomic.Bool // something may have changed with a rank
+
+	stop atomic.Bool
+	done chan struct{} // of the goroutine of now; nil: there is none
+
+	sent, released, dropped atomic.Uint64
+
+	mu  sync.Mutex
+	err error
+}
+
+// Stats is what a proxy has done since New. A message that was given to a link
+// counts as sent, also if the link fails and drops it.
+type Stats struct {
+	Sent, Released uint64 // messages
+	Dropped        uint64 // messages to ranks that had been lost
+}
+
+// New makes a proxy that does nothing yet.
+func New(cfg Config) (*Proxy, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	return &Proxy{cfg: cfg, bell: make(chan struct{}, 1)}, nil
+}
+
+var errRuns = errors.New("proxy: it runs")
+
+// Start begins to serve the device over far, which nobody else uses until Stop
+// has returned. It returns the number that the device's end of the queue begins
+// with. The device is idle; it has given nothing back of what it was shown
+// before, and is shown it again.
+func (p *Proxy) Start(far transport.FarPlaces) (next uint64, err error) {
+	if p.done != nil {
+		return 0, errRuns
+	}
+	next = p.cfg.Queue.Restart()
+	r := &round{p: p, far: far, generation: next >> generationShift << generationShift}
+	p.fail(nil)
+	p.stop.Store(false)
+	p.rung.Store(true)
+	done := make(chan struct{})
+	p.done = done
+	safego.Go("proxy", func() { p.run(r); close(done) }, func(err error) {
+		p.end(ReasonDefect, err)
+		close(done)
+	})
+	return next, nil
+}
+
+// Stop ends it: what the device has pushed before is still done, unless the
+// proxy has failed; threads of the device that wait for it are told. Idempotent.
+func (p *Proxy) Stop() {
+	if p.done == nil {
+		return
+	}
+	p.stop.Store(true)
+	p.wake()
+	<-p.done
+	p.done = nil
+	p.cfg.Queue.End(ReasonStopped) // of a goroutine that has not come to it
+}
+
+// Ring says that a message may have come, that there may be room, or that a
+// kernel was launched. It never blocks.
+func (p *Proxy) Ring() {
+	p.rung.Store(true)
+	p.wake()
+}
+
+func (p *Proxy) wake() {
+	select {
+	case p.bell <- struct{}{}:
+	default:
+	}
+}
+
+// Err says why the proxy has failed; nil if it has not. The device was told, too.
+func (p *Proxy) Err() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
+
+// Stats returns the counts.
+func (p *Proxy) Stats() Stats {
+	return Stats{Sent: p.sent.Load(), Released: p.released.Load(), Dropped: p.dropped.Load()}
+}
+
+func (p *Proxy) fail(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.err = err
+}
+
+func (p *Proxy) end(reason uint64, err error) {
+	p.fail(err)
+	p.cfg.Queue.End(reason)
+}
+
+// run serves until it is stopped.
+func (p *Proxy) run(r *round) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	idle, nap := 0, firstNap
+	for !p.stop.Load() {
+		some, err := r.step()
+		switch {
+		case err != nil:
+			p.end(ReasonBroken, err)
+			return
+		case some:
+			idle, nap = 0, firstNap
+		case idle < p.cfg.Spins:
+			idle++
+			runtime.Gosched()
+		case p.sleep(timer, nap):
+			idle, nap = 0, firstNap
+		default:
+			nap = min(2*nap, p.cfg.Nap)
+		}
+	}
+	p.cfg.Queue.End(ReasonStopped)
+	if err := r.last(); err != nil {
+		p.fail(err)
+	}
+}
+
+// sleep waits for the bell, and reports whether it has rung.
+func (p *Proxy) sleep(timer *time.Timer, d time.Duration) bool {
+	timer.Reset(d)
+	select {
+	case <-p.bell:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// last does what was pushed before the end.
+func (r *round) last() error {
+	for {
+		n := r.p.cfg.Queue.Take(r.taken[:])
+		if n == 0 {
+			return nil
+		}
+		for i := range n {
+			if err := r.serve(&r.taken[i]); err != nil {
+				return err
+			}
+		}
+	}
+}

@@ -1,0 +1,159 @@
+"""Flat operations on CUDA: as ``_flat`` and ``_flat_combine``, launched and not waited for.
+
+How many rows came the device alone knows. Who asks waits for its stream.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import _abi as abi
+from . import _check, _flat_combine
+from ._flat_request import Request, checked_plan, fill
+from ._flat_results import FlatHandle, FlatReceived, FlatRows, Tensors, make_views
+from ._gpu_handle import GpuFlatHandle
+from ._gpu_operation import Launched
+from ._plan import combine_args
+from .errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ._flat_plan import FlatPlan
+    from ._gpu import Gpu
+    from ._memory import Owner
+    from .event import EventOverlap, Hook, How
+
+
+class GpuFlatRows(FlatRows):
+    """The rows of one dispatch; while a graph is recorded, all that there is room for."""
+
+    def __init__(
+        self, gpu: Gpu, raw: abi.mw_dispatch_result_t, plan: FlatPlan, copy: bool, stream: Any
+    ) -> None:
+        self._gpu, self._stream = gpu, stream
+        self._raw, self._plan, self._copy = raw, plan, copy
+        self._known, self._recorded = False, gpu.place.capturing(stream)
+        self._owner: Owner | None = None
+        self._copied: Tensors | None = None
+        self._filling = threading.Lock()
+        self.counts = gpu.place.empty((1,), torch.int32)
+        self.layout = gpu.place.empty((gpu.num_ranks,), torch.int64)
+        self.num_rows = 0
+        self.tensors = None
+
+    def launched(self, when_done: Callable[[Callable[[], None]], None]) -> list[torch.Tensor]:
+        """Keeps the workspace from now on, and copies behind the rows; gives the copies.
+
+        All that there is room for is copied: nobody waits for the number of rows.
+        """
+        self._owner = self._gpu.own(self._raw)
+        if not self._copy:
+            return []
+        views = self._views()
+        copied = self._copied = views.each(torch.empty_like)
+
+        def copy() -> None:
+            for to, part in zip(copied.parts(), views.parts(), strict=True):
+                to.copy_(part)
+
+        when_done(copy)
+        return copied.parts()
+
+    def wait(self) -> None:
+        """Waits for the stream of the dispatch, once."""
+        with self._filling:
+            if not self._known:
+                self.fill()
+
+    def fill(self) -> None:
+        place = self._gpu.place
+        if self._recorded:
+            self.num_rows = self._plan.num_rows
+        else:
+            self._refuse_capture()
+            place.finish(self._stream)
+            self.num_rows = int(self.counts[0])
+        with place.on(self._stream):  # where there are no bytes, tensors are made
+            rows = self._copied or self._views()
+            self.tensors = rows.first(self.num_rows, False)
+        self._known, self._copied = True, None
+
+    def _views(self) -> Tensors:
+        def view(address: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+            return self._gpu.view(address, shape, dtype, self._owner)
+
+        return make_views(view, self._raw, self._plan)
+
+    def _refuse_capture(self) -> None:
+        """To wait for a device would end what is being recorded with an error."""
+        place = self._gpu.place
+        if place.capturing(place.stream()) or place.capturing(self._stream):
+            raise UnsupportedError(
+                "num_recv_tokens: asked for while a stream is captured into a graph, of a "
+                "dispatch before it; ask num_recv_tokens before the capture"
+            )
+
+
+def dispatch(gpu: Gpu, request: Request, how: How, copy: bool) -> FlatReceived:
+    """``Buffer.dispatch_flat``."""
+    runtime, place = gpu.runtime, gpu.place
+    plan = checked_plan(runtime, request, place)
+    active = _check.active_ranks(request.active_ranks, runtime.num_ranks, place)
+    runtime.refuse_closed()
+    stream = gpu.streams.choose(how.async_finish)
+    raw = abi.mw_dispatch_result_t(abi.SIZE_OF[abi.mw_dispatch_result_t])
+    grad = request.x.requires_grad and torch.is_grad_enabled()
+    with place.on(stream):  # so that memory is this stream's
+        rows = GpuFlatRows(gpu, raw, plan, copy or grad, stream)
+        routing = request.topk_idx
+        if request.topk_weights is not None:  # the caller may overwrite its own
+            routing = routing.clone()
+    args = plan.args.take()
+    fill(args, request, active, rows, raw)
+    args.phase, args.stream = how.phase, place.handle(stream)
+    operation = None
+    try:
+        op = gpu.launch(runtime.lib.buffer_dispatch, args, stream)
+        operation = Launched(runtime, gpu.streams, stream, op, (request, rows, raw))
+        plan.args.give_back(args)
+        copies = rows.launched(operation.when_done)  # before the handle can be released
+        handle = GpuFlatHandle(runtime, raw, operation, plan, rows, routing)
+        handle._stream, handle._captured = stream, place.capturing(stream)
+        kept = (request.x, request.topk_idx, request.topk_weights, request.active_ranks)
+        made = (rows.counts, rows.layout, routing, *copies)
+        event, hook = gpu.completion(operation, how, stream, (*kept, *request.extra, *made), made)
+        return FlatReceived(handle, rows, event, hook)
+    except BaseException:
+        gpu.give_up(raw, stream, operation)
+        raise
+
+
+def combine(
+    gpu: Gpu, handle: FlatHandle, request: _flat_combine.Request, how: How
+) -> tuple[torch.Tensor, EventOverlap, Hook | None]:
+    """``Buffer.combine_flat``."""
+    runtime, place, plan = gpu.runtime, gpu.place, handle._plan
+    active = _check.active_ranks(request.active_ranks, runtime.num_ranks, place)
+    _check.timeout(request.timeout_us)
+    runtime.refuse_closed()
+    num_rows = handle.num_recv_tokens
+    _check.outputs(request.y, plan.output_dtype, (num_rows, plan.hidden), "y", place)
+    if not num_rows:  # nothing lies anywhere
+        request = request._replace(zero_copy=False)
+    stream = gpu.streams.choose(how.async_finish)
+    args = combine_args.take()
+    _flat_combine.fill(args, request, handle, active)
+    args.x = args.x or handle._result.combine_x  # an empty tensor has no address
+    args.phase, args.stream = how.phase, place.handle(stream)
+    op = gpu.launch(runtime.lib.buffer_combine, args, stream)
+    args.stream = 0  # structs serve buffers on the CPU, too
+    combine_args.give_back(args)
+    handle._combined = True
+    operation = Launched(runtime, gpu.streams, stream, op, (request, handle))
+    kept = (request.y, request.active_ranks, request.out)
+    event, hook = gpu.completion(operation, how, stream, kept, (request.out,))
+    return request.out, event, hook

@@ -1,0 +1,42 @@
+"""What ``mooncake.mooncake_ep_buffer`` has, on the device that upstream's clients expect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from .. import _gpu_config, _torch_cuda, buffer
+from ..event import EventOverlap
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Buffer", "EventOverlap"]
+
+
+class Buffer(buffer.Buffer):
+    """``moewire.Buffer``, on the device of upstream's clients unless one is given.
+
+    Args:
+        group, num_ep_buffer_bytes, disable_p2p: as of ``moewire.Buffer``; on CUDA the bytes are
+            needed, from ``get_ep_buffer_size_hint``.
+        device: "cuda", "cuda:N", "cpu" or a ``torch.device``, the same kind on all ranks; None:
+            torch's current CUDA device, or the CPU where there is none.
+        options: the other arguments of ``moewire.Buffer``.
+
+    ``from_store`` and ``from_exchange`` are those of ``moewire.Buffer``: on the CPU unless asked.
+    """
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        num_ep_buffer_bytes: int = 0,
+        disable_p2p: bool = False,
+        *,
+        device: str | torch.device | None = None,
+        **options: Any,
+    ) -> None:
+        device, hint = _torch_cuda.chosen(device), "get_ep_buffer_size_hint"
+        _gpu_config.refuse_unsized(device, "num_ep_buffer_bytes", num_ep_buffer_bytes, hint)
+        super().__init__(group, num_ep_buffer_bytes, disable_p2p, device=device, **options)

@@ -1,0 +1,199 @@
+"""How `.ci/gpu.py` tells outcomes, keeps to its time, and writes what came out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / ".ci"))
+
+import gpu
+import gpu_build
+import gpu_report
+import gpu_run
+from gpu_run import Row, Run, Suite, counts, parsed
+
+GO = """=== RUN   TestA
+--- PASS: TestA (0.00s)
+    --- PASS: TestA/one (0.00s)
+    --- SKIP: TestA/two (0.00s)
+--- FAIL: TestB (0.00s)
+"""
+PYTEST = """test_cuda.py::test_a PASSED   [ 50%]
+FAILED test_cuda.py::test_b - AssertionError: 7 failed
+=== 1 failed, 12 passed, 3 skipped in 1.23s ===
+"""
+# A bench's, as gpubench prints it.
+TIMED = {
+    "what": "moewire", "ranks": 8, "tokens_per_rank": 1024, "hidden": 7168, "topk": 8,
+    "experts": 256, "fp8": False, "slots": 1, "copy_gb_per_s": 3000.0, "dispatch_us": 1.25,
+    "dispatch_of_floor": 0.9, "combine_us": 2.5, "combine_of_floor": 0.8, "code": "cubin",
+    "rank_0_parts_us": {"send": 1.0, "receive": 2.0, "publish": 3.0, "reduce": 4.0},
+    "host_us_per_launch": 1.5, "go_allocations_per_op": 0.0,
+}  # fmt: skip
+
+
+def python(text: str, seconds: float = 60, **fields: object) -> Suite:
+    words = [sys.executable, "-c", text]
+    return Suite("one", words, seconds, cwd=Path.cwd(), **fields)  # type: ignore[arg-type]
+
+
+def run_of(tmp_path: Path, budget_seconds: float = 120) -> Run:
+    return Run(budget_seconds, dict(os.environ), tmp_path / "log")
+
+
+def test_counts_of_both_kinds_of_tests() -> None:
+    assert counts(GO) == {"passed": 2, "failed": 1, "skipped": 1}
+    assert counts(PYTEST) == {"passed": 12, "failed": 1, "skipped": 3}
+    assert counts("nothing") == {"passed": 0, "failed": 0, "skipped": 0}
+
+
+def test_the_last_line_is_the_result() -> None:
+    assert parsed('a warning\n{"a": 1}\n') == ("passed", {"a": 1})
+    for text in ("", "no object", "[1]", '{"a": 1}\nmore'):
+        assert parsed(text) == ("failed", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "tests", "outcome"),
+    [
+        ("print('--- PASS: TestA (0s)')", True, "passed"),
+        ("print('--- SKIP: TestA (0s)')", True, "failed"),
+        ("print('--- PASS: TestA (0s)'); raise SystemExit(1)", True, "failed"),
+        ("raise SystemExit(3)", False, "does not fit"),
+        ("print('{}')", False, "passed"),
+        ("print('nothing')", False, "failed"),
+    ],
+)
+def test_outcomes(tmp_path: Path, text: str, tests: bool, outcome: str) -> None:
+    row = run_of(tmp_path).row(python(text, tests=tests))
+    assert row.outcome == outcome
+    assert (tmp_path / "log").read_text().startswith("===== one: ")
+
+
+def test_what_is_not_there_is_not_run(tmp_path: Path) -> None:
+    row = run_of(tmp_path).row(python("raise SystemExit(1)", lacks="no such tool"))
+    assert (row.outcome, row.said) == ("not there", "no such tool")
+    row = run_of(tmp_path).row(Suite("two", ["/there/is/no/program"], 60))
+    assert row.outcome == "failed" and "no/program" in row.said
+
+
+def test_what_hangs_tells_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Itself and what it has started, which holds its output."""
+    monkeypatch.setattr(gpu_run, "GRACE_SECONDS", 60)
+    text = (
+        "import subprocess, sys, time\n"
+        "def stuck_here():\n"
+        "    open(sys.argv[1], 'w').close()\n"
+        "    time.sleep(3600)\n"
+        "def child_there():\n"
+        "    open(sys.argv[1] + sys.argv[2], 'w').close()\n"
+        "    time.sleep(3600)\n"
+        "if len(sys.argv) > 2:\n"
+        "    child_there()\n"
+        "subprocess.Popen([sys.executable, __file__, sys.argv[1], 'child'])\n"
+        "stuck_here()\n"
+    )
+    program, ready = tmp_path / "program.py", tmp_path / "ready"
+    program.write_text(text)
+    words = [sys.executable, str(program), str(ready)]
+    with gpu_run.started(words, dict(os.environ), tmp_path) as child:
+        while not (ready.exists() and (tmp_path / "readychild").exists()):
+            assert child.poll() is None
+            time.sleep(0.01)
+        said = gpu_run.stopped(child)
+    assert "stuck_here" in said and "child_there" in said
+
+
+def test_what_cannot_be_ended_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it wrote is not lost, and nobody waits for its end."""
+    monkeypatch.setattr(gpu_run, "GRACE_SECONDS", 0.1)
+    children: list[subprocess.Popen[str]] = []
+    monkeypatch.setattr(gpu_run, "_signal", lambda child, number: children.append(child))
+    text = "import sys; print('stuck here', flush=True); open(sys.argv[1], 'w')"
+    text += "; import time; time.sleep(3600)"
+    ready = tmp_path / "ready"
+    child = gpu_run.started([sys.executable, "-c", text, str(ready)], dict(os.environ), tmp_path)
+    try:
+        while not ready.exists():
+            assert child.poll() is None
+            time.sleep(0.01)
+        said = gpu_run.stopped(child)
+        assert "stuck here" in said and "cannot be ended" in said
+        monkeypatch.setattr(gpu_run, "started", lambda *given: child)
+        status, said = gpu_run.command([], {}, tmp_path, 0.1)
+        assert status is None and "stuck here" in said
+        assert child.poll() is None
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_what_hangs_takes_its_share_alone(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    row = run.row(python("import time; time.sleep(3600)", seconds=1))
+    assert row.outcome == "out of time"
+    assert run.row(python("print('--- PASS: TestA (0s)')")).outcome == "passed"
+
+
+def test_no_time_is_left(tmp_path: Path) -> None:
+    row = run_of(tmp_path, budget_seconds=0).row(python("print('--- PASS: TestA (0s)')"))
+    assert (row.outcome, row.said) == ("out of time", "no time was left for it")
+    assert row.outcome not in gpu_run.FINE
+
+
+def test_shares_are_within_the_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(gpu_build, "PLACE", tmp_path)
+    for suites in (gpu.tests(), gpu.benches(emulated=False)):
+        assert sum(suite.seconds for suite in suites) <= gpu.BUDGET
+        assert len({suite.name for suite in suites}) == len(suites)
+    assert gpu.BUDGET < 600
+
+
+def test_tables() -> None:
+    """Ours before the baseline, large before small; parts and calls have tables of their own."""
+    small, slow = {**TIMED, "tokens_per_rank": 128}, {**TIMED, "what": "four copies"}
+    slow["rank_0_parts_us"] = None
+    calls = {"what": "Python", "on": "a device", "calls_us": {"dispatch": 7.5}}
+    rows = [Row(str(n), "passed", result=r) for n, r in enumerate([small, slow, TIMED, calls])]
+    rows.append(Row("racecheck", "not there", said="no compute-sanitizer"))
+    text = gpu_report.table("title", {"device": "some"}, rows)
+    ours = text.index("| moewire | 8 | 1024 |")
+    assert ours < text.index("| four copies | 8 | 1024 |") < text.index("| moewire | 8 | 128 |")
+    assert "| 1024 | bf16 | 1.0 | 2.0 | 3.0 | 4.0 | 1.50 |" in text
+    assert "| Python | a device | dispatch | 7.5 |" in text
+    assert "racecheck: no compute-sanitizer" in text
+
+
+def test_what_is_too_large_to_carry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "program").write_bytes(b"x" * 1000)
+    monkeypatch.setattr(gpu_build, "PLACE", tmp_path)
+    monkeypatch.setattr(gpu_build, "_tracked", lambda: [1 << 20])
+    assert "--built" in gpu_build.report()
+    monkeypatch.setattr(gpu_build, "LIMIT_BYTES", 1 << 20)
+    with pytest.raises(gpu_build.CannotBuildError, match="too much"):
+        gpu_build.report()
+
+
+def test_nothing_was_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(gpu_build, "GROUP_TESTS", tmp_path / "group.test")
+    with pytest.raises(gpu_build.CannotBuildError, match=r"group\.test"):
+        gpu_build.find()
+
+
+def test_without_a_device(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu, "no_device", lambda: "none")
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "test"])
+    for required, status in (("", 0), ("tcp", 0), ("cuda", 1), ("tcp,all", 1)):
+        monkeypatch.setenv("MOEWIRE_REQUIRE", required)
+        assert gpu.main() == status
+        assert "no CUDA device here: none" in capsys.readouterr().out

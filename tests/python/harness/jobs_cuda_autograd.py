@@ -1,0 +1,108 @@
+"""Gradients over the emulated device: jobs for the CPU, and both devices side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+import moewire
+from moewire import autograd
+
+from . import autograd_world as worlds
+from . import jobs_cuda
+from .jobs_input import expect
+from .member import Rank
+from .on_cuda import current_device, folder_of
+
+
+class OnCuda(Rank):
+    """A rank whose buffers are on CUDA."""
+
+    def buffer(self, num_bytes: int = 0, **options: Any) -> moewire.Buffer:
+        return super().buffer(num_bytes, device="cuda", **options)
+
+
+def over_device(rank: Rank, driver: str, job: Callable[..., Any], *args: Any) -> Any:
+    """A job of the CPU's, its buffers on the emulated device."""
+    _import_on_every_rank(rank)
+    with current_device(driver, folder_of(rank.folder, rank.rank)) as place:
+        answer = job(OnCuda(rank.rank, rank.size, rank.folder, rank.seed), *args)
+        place.synchronize_all()
+        return answer
+
+
+def _import_on_every_rank(rank: Rank) -> None:
+    """What torch imports for the first gradient that is given, however long each rank takes."""
+    torch.zeros((), requires_grad=True).backward(torch.ones(()))
+    for _ in range(4):
+        with suppress(TimeoutError):
+            return rank.meet("imported")
+    return rank.meet("imported")
+
+
+def same_as_cpu(rank: Rank, driver: str) -> None:
+    """Two layers of random numbers on either device: every bit of results and gradients."""
+    found = [_gradients(rank, "cpu"), over_device(rank, driver, _gradients, "cuda")]
+    for step, (ours, theirs) in enumerate(zip(*found, strict=True)):
+        for what, one, other in worlds.pairs(ours, theirs):
+            assert one.dtype is other.dtype
+            bits = [tensor.contiguous().view(torch.uint8) for tensor in (one, other)]
+            assert torch.equal(*bits), (step, what, one, other)
+
+
+def _gradients(rank: Rank, name: str) -> list[worlds.Gradients]:
+    found = []
+    for salt in range(3):
+        world = worlds.world_of(rank, False, exact=False, salt=salt)
+        num_bytes = autograd.get_ep_buffer_size_hint(
+            worlds.MAX_TOKENS, worlds.HIDDEN, rank.size, world.num_experts, worlds.TOPK
+        )
+        with rank.buffer(num_bytes, name=f"{name}{salt}") as buffer:
+            assert (buffer.runtime.gpu is not None) is (name == "cuda")
+            leaves = worlds.leaves_of(rank, world)
+            out = worlds.forward(rank, buffer, world, leaves)
+            worlds.loss(out, world, rank).backward()
+            found.append(worlds.gradients(out, leaves))
+            rank.meet(f"{name}{salt}")
+    return found
+
+
+def refused(place: jobs_cuda.Place, make: jobs_cuda.Make, rank: int, seed: int) -> None:
+    """By name, before anything is sent."""
+    idx = place.put(torch.zeros((1, 1), dtype=torch.int64))
+    weights = place.put(torch.ones((1, 1)))
+    x = place.put(torch.ones((1, 16)).bfloat16()).requires_grad_()
+    size = autograd.get_ep_buffer_size_hint(4, 16, 1, 2, 1)
+    with make(size, device="cuda") as buffer:
+
+        def dispatch(x: torch.Tensor = x, **options: Any) -> Any:
+            return autograd.dispatch(buffer, x, idx, weights, None, 4, 2, -1, **options)
+
+        text = expect(
+            moewire.UnsupportedError,
+            lambda: autograd.dispatch_flat(buffer, x, idx, weights, 4, 2),
+        )
+        assert "autograd.dispatch_flat: not on CUDA yet; use dispatch" in text
+        text = expect(moewire.UnsupportedError, lambda: dispatch(more=True))
+        assert "more: not on CUDA yet" in text
+        text = expect(moewire.InvalidArgument, lambda: dispatch(x.detach().cpu()))
+        assert "device cpu given; allowed: device cuda:0" in text
+        stream = place.side()
+        call = autograd._Call(buffer, None, 4, 2, -1)
+        routing = autograd.Routing(call, idx, weights)  # as of a dispatch before the capture
+        routing._handle = held = object()  # type: ignore[assignment]
+        with place.on(stream), place.captured(stream) as graph:
+            for late in (
+                dispatch,
+                lambda: autograd.combine(x, routing),
+                lambda: call.send(x.detach(), idx),
+            ):
+                text = expect(moewire.UnsupportedError, late)
+                assert "captured into a graph" in text
+        assert routing._handle is held  # it may be combined afterwards
+        place.destroy(graph[0])
+        place.synchronize()
+        assert buffer.members() == [0]

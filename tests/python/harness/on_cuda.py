@@ -1,0 +1,65 @@
+"""A rank whose device is the emulated one, which torch takes for its current device.
+
+Its launches are waited for: torch's own operations do not know the emulated streams, and so find
+what they read. Jobs that were written for the CPU run unchanged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from moewire import _runtime, _torch_cuda
+
+from .emulated import Emulated
+from .jobs_cuda import use
+
+_LAUNCHES = ("buffer_dispatch", "buffer_combine", "op_wait", "handle_release_on")
+
+
+class Waiting:
+    """A library, except that what it launches is over when it returns."""
+
+    def __init__(self, library: Any, place: Emulated) -> None:
+        self._library = library
+        self._place = place
+        self.launched: Counter[str] = Counter()  # by the name of the call
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._library, name)
+        if name not in _LAUNCHES:
+            return call
+
+        def waited(*args: Any) -> Any:
+            status = call(*args)
+            if status >= 0:
+                self.launched[name] += 1
+                self._place.synchronize_all()
+            return status
+
+        return waited
+
+
+@contextmanager
+def current_device(driver: str, folder: str, *, waiting: bool = True) -> Iterator[Emulated]:
+    """In this process, which has one rank. ``waiting``: not for what is captured."""
+    before = _torch_cuda.place, _torch_cuda.current, _runtime.library
+    place = use(driver, folder)
+    _torch_cuda.current = lambda: 0
+    if waiting:
+        library = Waiting(_runtime.library(), place)
+        _runtime.library = lambda: library  # type: ignore[assignment, return-value]
+    try:
+        yield place
+    finally:
+        _torch_cuda.place, _torch_cuda.current, _runtime.library = before
+
+
+def folder_of(path: str, rank: int) -> str:
+    """One of this rank's own."""
+    folder = Path(path) / f"device-{rank}"
+    folder.mkdir(exist_ok=True)
+    return str(folder)

@@ -1,0 +1,36 @@
+"""Gradients through dispatch and combine on CUDA, over the emulated driver."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import emulator, jobs_autograd, jobs_cuda_autograd
+from harness.team import Team
+
+SECONDS = 180  # torch imports much for its first gradients
+
+
+@pytest.fixture(scope="module")
+def driver() -> str:
+    return str(emulator.driver())
+
+
+@pytest.mark.parametrize("size", [1, 3], ids="R{}".format)
+def test_every_bit_of_the_cpu(team: Team, driver: str, size: int) -> None:
+    team.run(size, jobs_cuda_autograd.same_as_cpu, driver, timeout=SECONDS)
+
+
+def test_parts_of_the_graph(team: Team, driver: str) -> None:
+    job = jobs_autograd.parts_of_the_graph, False
+    team.run(3, jobs_cuda_autograd.over_device, driver, *job, timeout=SECONDS)
+
+
+def test_an_exception_in_a_backward_leaves_nothing_open(team: Team, driver: str) -> None:
+    """On every rank: where some go on, the device ends their buffer until an update."""
+    job = jobs_autograd.experts_that_raise, False, True
+    team.run(3, jobs_cuda_autograd.over_device, driver, *job, timeout=SECONDS)
+
+
+def test_a_rank_dies_between_forward_and_backward(team: Team, driver: str) -> None:
+    job = jobs_autograd.lost, False
+    team.run(3, jobs_cuda_autograd.over_device, driver, *job, timeout=SECONDS, dies=frozenset({2}))

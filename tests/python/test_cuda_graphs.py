@@ -1,0 +1,29 @@
+"""CUDA graphs through the real Buffer, over the emulated driver or on a device (test_cuda.py)."""
+
+from __future__ import annotations
+
+import os
+
+from harness import cuda_device, emulator, jobs_cuda_graphs
+from harness.team import Team
+
+LENGTHS = [1, 2, 3, 7]
+TIMES = int(os.environ.get("MOEWIRE_CUDA_REPLAYS") or (1000 if cuda_device.asked() else 2))
+PATIENCE = 150.0 if cuda_device.asked() else 60.0
+
+
+def driver() -> str:
+    return "" if cuda_device.wanted() else str(emulator.driver())
+
+
+def test_graphs_of_each_length_among_plain_calls(team: Team) -> None:
+    times = team.run(2, jobs_cuda_graphs.replayed, driver(), LENGTHS, TIMES, timeout=PATIENCE)
+    assert times == [TIMES, TIMES]
+
+
+def test_graphs_run_in_later_epochs(team: Team) -> None:
+    team.run(2, jobs_cuda_graphs.across_updates, driver(), timeout=PATIENCE)
+
+
+def test_a_replay_masks_who_has_stopped(team: Team) -> None:
+    team.run(2, jobs_cuda_graphs.stopped, driver(), timeout=PATIENCE)
