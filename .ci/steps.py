@@ -28,6 +28,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fuzz import fuzz_target, watched
+
 ROOT = Path(__file__).resolve().parent.parent
 VENV = Path(os.environ.get("MOEWIRE_VENV") or ".venv")
 VENV = VENV if VENV.is_absolute() else ROOT / VENV
@@ -181,8 +183,9 @@ def fuzz() -> None:
     for package in FUZZ_PACKAGES:
         texts = [(ROOT / name).read_text() for name in sources(f"{package}/*_test.go")]
         for target in re.findall(r"^func (Fuzz\w+)\(", "\n".join(texts), re.MULTILINE):
-            flags = ["-run=^$", f"-fuzz=^{target}$", f"-fuzztime={seconds}s"]
-            run("go", "test", *flags, f"./{package}")
+            wrong = fuzz_target(target, package, seconds, lambda words: watched(words, ROOT))
+            if wrong:
+                raise StepError(wrong)
 
 
 # What the race detector watches in the virtual machine: it makes all slower.
