@@ -1,6 +1,6 @@
 // Package gmac is AES-256-GMAC (NIST SP 800-38D): the tag that AES-GCM gives bytes
 // that it authenticates and does not encrypt. Where the processor can multiply
-// four pairs of polynomials at a time it is several times as fast as crypto/cipher,
+// two or four pairs of polynomials at a time it is several times as fast as crypto/cipher,
 // which does the rest.
 package gmac
 
@@ -22,12 +22,18 @@ const (
 
 // MAC makes tags with one key. For one goroutine at a time; it allocates nothing.
 type MAC struct {
-	aead   cipher.AEAD // does all, where isFast does not hold
-	block  cipher.Block
-	powers [numPowers][TagBytes]byte
-	sum    [TagBytes]byte
-	mask   [TagBytes]byte
-	last   [2 * TagBytes]byte // what is left of the bytes, and their length
+	aead  cipher.AEAD // does all, where multiplyBytes is 0
+	block cipher.Block
+	keys  keys
+	sum   [TagBytes]byte
+	mask  [TagBytes]byte
+	last  [2 * TagBytes]byte // what is left of the bytes, and their length
+}
+
+// keys are what blocks are multiplied by. The assembly knows where they lie.
+type keys struct {
+	powers [numPowers][TagBytes]byte // h^32 to h, each times x
+	middle [numPowers][TagBytes]byte // of each, the sum of its halves, twice
 }
 
 // New makes a MAC. The key has KeyBytes; the error is crypto/aes's.
@@ -37,7 +43,7 @@ func New(key []byte) (*MAC, error) {
 		return nil, err
 	}
 	m := &MAC{block: block}
-	if isFast {
+	if multiplyBytes > 0 {
 		m.prepare()
 		return m, nil
 	}
@@ -53,14 +59,20 @@ func (m *MAC) Clone() *MAC {
 
 // prepare computes the powers.
 func (m *MAC) prepare() {
-	h := &m.powers[numPowers-1]
+	powers := &m.keys.powers
+	h := &powers[numPowers-1]
 	m.block.Encrypt(h[:], h[:])
 	slices.Reverse(h[:])
 	timesX(h)
 	for i := numPowers - 2; i >= 0; i-- {
-		m.sum = m.powers[i+1]
+		m.sum = powers[i+1]
 		slices.Reverse(m.sum[:])
-		ghash(&m.powers[i], &m.powers, &m.sum[0], TagBytes)
+		ghash(&powers[i], &m.keys, &m.sum[0], TagBytes)
+	}
+	for i := range powers {
+		middle := binary.LittleEndian.Uint64(powers[i][:8]) ^ binary.LittleEndian.Uint64(powers[i][8:])
+		binary.LittleEndian.PutUint64(m.keys.middle[i][:8], middle)
+		binary.LittleEndian.PutUint64(m.keys.middle[i][8:], middle)
 	}
 }
 
@@ -81,7 +93,7 @@ func (m *MAC) Tag(tag *[TagBytes]byte, nonce *[NonceBytes]byte, p []byte) {
 	m.sum = [TagBytes]byte{}
 	whole := len(p) &^ (TagBytes - 1)
 	if whole > 0 {
-		ghash(&m.sum, &m.powers, &p[0], whole)
+		ghash(&m.sum, &m.keys, &p[0], whole)
 	}
 	m.finish(p[whole:], len(p))
 	copy(m.mask[:], nonce[:])
@@ -101,5 +113,5 @@ func (m *MAC) finish(rest []byte, total int) {
 		copy(m.last[:], rest)
 	}
 	binary.BigEndian.PutUint64(m.last[TagBytes:], uint64(total)*8)
-	ghash(&m.sum, &m.powers, &m.last[from], len(m.last)-from)
+	ghash(&m.sum, &m.keys, &m.last[from], len(m.last)-from)
 }

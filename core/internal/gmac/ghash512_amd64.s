@@ -54,10 +54,10 @@ GLOBL poly<>(SB), RODATA|NOPTR, $16
 	FOLD                  \
 	VPXORQ  X11, X10, X0
 
-// func ghash(sum *[16]byte, powers *[32][16]byte, p *byte, n int)
-TEXT ·ghash(SB), NOSPLIT, $0-32
+// func ghash512(sum *[16]byte, k *keys, p *byte, n int)
+TEXT ·ghash512(SB), NOSPLIT, $0-32
 	MOVQ sum+0(FP), DI
-	MOVQ powers+8(FP), SI
+	MOVQ k+8(FP), SI
 	MOVQ p+16(FP), DX
 	MOVQ n+24(FP), CX
 	VMOVDQU64 (DI), X0

@@ -1,0 +1,24 @@
+package sys
+
+import "golang.org/x/sys/cpu"
+
+// CarrylessMultiplyBytes is how wide the registers are on which the processor,
+// and the system, have VPCLMULQDQ: 64 (with AVX-512 F, BW and VL), 32 (with AVX2),
+// or 0.
+func CarrylessMultiplyBytes() int {
+	x := &cpu.X86
+	switch {
+	case x.HasAVX512F && x.HasAVX512BW && x.HasAVX512VL && x.HasAVX512VPCLMULQDQ:
+		return 64
+	case x.HasAVX2 && hasVPCLMULQDQ():
+		return 32
+	}
+	return 0
+}
+
+// hasVPCLMULQDQ reads the bit itself: x/sys/cpu looks at it only where there is
+// AVX-512. A processor with AVX2 has the leaf.
+func hasVPCLMULQDQ() bool { return cpuidLeaf7()>>10&1 != 0 }
+
+// cpuidLeaf7 is ECX of CPUID's leaf 7, subleaf 0.
+func cpuidLeaf7() uint32
