@@ -246,7 +246,7 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (layout.Slab, error) {
 	slab, err := layout.Of(layout.Shape{
 		MaxTokens: int64(a.MaxTokens), Hidden: int64(a.Hidden), NumExperts: int64(a.NumExperts), NumRanks: int64(b.ranks),
 		FP8: a.FP8, UE8M0: a.FP8 && a.Scales == device.ScalesUE8M0, WideOutputs: a.WideOutputs,
-		Flat: a.Flat, Columns: widthsOf(a),
+		Flat: a.Flat, Columns: layout.Widths(a.Flat && !a.Bare, a.TopK, a.ExtraRowBytes),
 	})
 	room := b.cfg.engine(b.self, b.ranks)
 	switch {
