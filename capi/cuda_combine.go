@@ -49,13 +49,17 @@ func (b *buffer) combineGPU(a *C.mw_combine_args_t, opID *C.uint64_t) error {
 	if err := b.onGPU.checkInPlace(h, a.flags&C.MW_COMBINE_ZERO_COPY != 0, c.combine.X); err != nil {
 		return err
 	}
-	if err := g.Combine(h, &c.combine, phase); err != nil {
+	sum, err := g.Combine(h, &c.combine, phase)
+	if err != nil {
 		return err
 	}
 	b.onGPU.of(h, func(s *slotUse) { s.stream = c.combine.Stream })
 	*opID = 0
 	if phase == gpu.PhaseSent {
-		*opID = C.uint64_t(ops.add(&operation{b: b, later: &later{handle: h, stream: c.combine.Stream, run: g.Reduce}}))
+		stream := c.combine.Stream
+		*opID = C.uint64_t(ops.add(&operation{b: b, later: &later{
+			run: func() error { return g.Reduce(sum) }, drop: func() (bool, error) { return g.CancelReduce(sum, stream) },
+		}}))
 	}
 	return nil
 }
@@ -156,9 +160,8 @@ func mwiHandleReleaseOn(id, stream uint64) C.mw_status_t {
 
 // later is the second phase of a call on CUDA, launched once.
 type later struct {
-	handle gpu.Handle
-	stream uint64 // of the call
-	run    func(gpu.Handle) error
+	run  func() error
+	drop func() (cancelled bool, err error) // releases the handle, unless another call has launched it
 
 	mu    sync.Mutex
 	ended bool
@@ -170,18 +173,20 @@ func (l *later) launch() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.ended {
-		l.ended, l.err = true, l.run(l.handle)
+		l.ended, l.err = true, l.run()
 	}
 	return l.err
 }
 
-// cancel keeps it from being launched. Whether it was not.
-func (l *later) cancel() bool {
+// cancel keeps it from being launched. What another call has launched has ended,
+// and stays as it is.
+func (l *later) cancel() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended {
-		return false
+		return
 	}
-	l.ended, l.err = true, op.ErrCancelled
-	return true
+	if cancelled, err := l.drop(); cancelled || err != nil { // an error: it was released before
+		l.ended, l.err = true, op.ErrCancelled
+	}
 }

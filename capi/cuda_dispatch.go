@@ -54,7 +54,10 @@ func (b *buffer) dispatchGPU(a *C.mw_dispatch_args_t, opID *C.uint64_t) error {
 	C.mwi_write_result(a.result, &c.out)
 	*opID = 0
 	if phase == gpu.PhaseSent {
-		*opID = C.uint64_t(ops.add(&operation{b: b, later: &later{handle: c.res.Handle, stream: c.dispatch.Stream, run: g.Receive}}))
+		h, stream := c.res.Handle, c.dispatch.Stream
+		*opID = C.uint64_t(ops.add(&operation{b: b, later: &later{
+			run: func() error { return g.Receive(h) }, drop: func() (bool, error) { return g.CancelReceive(h, stream) },
+		}}))
 	}
 	return nil
 }

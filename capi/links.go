@@ -127,12 +127,15 @@ type linkStats struct {
 }
 
 // domain is not there until the buffer is connected, nor once a join is given
-// up.
+// up or the buffer is closed.
 func (b *buffer) domain() (*mixed.Domain, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.dom == nil {
-		return nil, invalid("buffer %d is not connected: call mw_buffer_connect first", b.id)
+	switch {
+	case b.closed:
+		return nil, b.closedError()
+	case b.dom == nil:
+		return nil, errUnconnected(b.id)
 	}
 	return b.dom, nil
 }

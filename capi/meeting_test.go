@@ -22,6 +22,15 @@ func TestPathsWithoutDomain(t *testing.T) {
 	require.ErrorContains(t, err, "buffer 7 is not connected yet")
 }
 
+// TestPathsOfClosed: by a call that has found the buffer before it was closed.
+func TestPathsOfClosed(t *testing.T) {
+	for _, b := range []*buffer{{id: 7, closed: true}, {id: 7, closed: true, dom: pairOfDomains(t)[0]}} {
+		_, err := b.paths()
+		require.ErrorIs(t, err, ep.ErrClosed)
+		require.ErrorContains(t, err, "buffer 7 was closed")
+	}
+}
+
 // TestCommitIsNotForgotten: an epoch whose ranks could not be put in place does
 // not begin at the next call, either.
 func TestCommitIsNotForgotten(t *testing.T) {

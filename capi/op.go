@@ -57,9 +57,7 @@ func (o *operation) cancel() {
 		o.p.Cancel()
 		return
 	}
-	if o.later.cancel() {
-		_ = o.b.releaseGPU(packHandle(o.b.id, uint64(o.later.handle)-1), &o.later.stream) // stale: released before
-	}
+	o.later.cancel()
 }
 
 // close gives the operation up. Nothing of the caller's is written after it.

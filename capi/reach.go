@@ -241,9 +241,6 @@ func mwiBufferPaths(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.m
 		return report(err)
 	}
 	return guard(b, func() error {
-		if b.ep.Load() == nil && b.gpu.Load() == nil {
-			return errUnconnected(b.id)
-		}
 		paths, err := b.paths()
 		if err != nil {
 			return err
@@ -254,12 +251,11 @@ func mwiBufferPaths(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.m
 
 // paths is of the last meeting that was installed.
 func (b *buffer) paths() ([]path, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.dom == nil { // a join that was not installed is being undone
-		return nil, errUnconnected(b.id)
+	dom, err := b.domain()
+	if err != nil {
+		return nil, err
 	}
-	found := b.dom.Paths()
+	found := dom.Paths()
 	paths := make([]path, len(found))
 	for i, p := range found {
 		paths[i] = path(p)

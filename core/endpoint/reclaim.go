@@ -54,7 +54,7 @@ func (s *Store) takeDown(i int32) {
 	}
 	s.task(i, func(s *Store, i int32) {
 		e := s.at(i)
-		err := e.ep.Retire()
+		err := attempt("retire", e.ep.Retire)
 		s.mu.Lock()
 		e.busy, e.flushed = false, err == nil
 		s.sweep()
@@ -107,7 +107,7 @@ func (s *Store) uncount(e *entry) {
 // destroy closes an endpoint; if the transport does not, later once more.
 func (s *Store) destroy(i int32) {
 	e := s.at(i)
-	err := e.ep.Close()
+	err := attempt("close", e.ep.Close)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e.busy = false

@@ -92,7 +92,7 @@ func (s *Store) create(i int32) {
 		s.stats.Made++
 		s.mu.Unlock()
 		if s.cfg.Prepare != nil {
-			err = s.prepare(ref)
+			err = attempt("prepare", func() error { return s.cfg.Prepare(ref) })
 		}
 	}
 	s.mu.Lock()
@@ -110,9 +110,11 @@ func (s *Store) create(i int32) {
 	}
 }
 
-// prepare lets the owner post first receives. If it panics, the attempt fails.
-func (s *Store) prepare(ref Ref) (err error) {
-	if panicked := safego.Call("endpoint prepare", func() { err = s.cfg.Prepare(ref) }); panicked != nil {
+// attempt is a call into the transport, or of the owner's code, as part of a task.
+// A panic is a failure like others: the task goes on, so that its entry does not
+// stay busy for good.
+func attempt(name string, f func() error) (err error) {
+	if panicked := safego.Call("endpoint "+name, func() { err = f() }); panicked != nil {
 		return panicked
 	}
 	return err
@@ -121,15 +123,23 @@ func (s *Store) prepare(ref Ref) (err error) {
 // newEndpoint tries once more when the system has no queue pair left and an
 // idle connection can give its own.
 func (s *Store) newEndpoint() (transport.Endpoint, error) {
-	ep, err := s.cfg.Transport.NewEndpoint(s.cfg.Spec)
+	ep, err := s.tryEndpoint()
 	if errors.Is(err, transport.ErrNoResource) {
 		s.mu.Lock()
 		s.stats.NoResource++
 		s.mu.Unlock()
 		if s.evictIdle() {
-			return s.cfg.Transport.NewEndpoint(s.cfg.Spec)
+			return s.tryEndpoint()
 		}
 	}
+	return ep, err
+}
+
+func (s *Store) tryEndpoint() (ep transport.Endpoint, err error) {
+	err = attempt("creation", func() (err error) {
+		ep, err = s.cfg.Transport.NewEndpoint(s.cfg.Spec)
+		return err
+	})
 	return ep, err
 }
 
@@ -148,8 +158,8 @@ func (s *Store) evictIdle() bool {
 	s.retire(i, nil)
 	s.mu.Unlock()
 	s.flush()
-	flushed := e.ep.Retire() == nil
-	closed := flushed && e.drained() && e.ep.Close() == nil // somebody may have posted meanwhile
+	flushed := attempt("retire", e.ep.Retire) == nil
+	closed := flushed && e.drained() && attempt("close", e.ep.Close) == nil // somebody may have posted meanwhile
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e.busy, e.flushed = false, flushed
@@ -173,7 +183,7 @@ func (s *Store) join(i int32) {
 	s.mu.Unlock()
 	err := transport.ErrState // retired before it began
 	if address != nil {
-		err = e.ep.Connect(address, deadline)
+		err = attempt("connect", func() error { return e.ep.Connect(address, deadline) })
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -72,6 +72,98 @@ func TestPanicInPrepare(t *testing.T) {
 	eventually(t, "its place", func() bool { return w.nodes[0].dev.Counts().QueuePairs == 0 && s.Stats().Retiring == 0 })
 }
 
+// frail panics in the next call that panics names, once.
+type frail struct {
+	transport.Transport
+	panics atomic.Pointer[string]
+}
+
+func (f *frail) mayPanic(call string) {
+	if p := f.panics.Load(); p != nil && *p == call && f.panics.CompareAndSwap(p, nil) {
+		panic("defect in " + call)
+	}
+}
+
+func (f *frail) NewEndpoint(spec transport.EndpointSpec) (transport.Endpoint, error) {
+	f.mayPanic("NewEndpoint")
+	ep, err := f.Transport.NewEndpoint(spec)
+	if err != nil {
+		return nil, err
+	}
+	return &frailEndpoint{ep, f}, nil
+}
+
+type frailEndpoint struct {
+	transport.Endpoint
+	f *frail
+}
+
+func (e *frailEndpoint) Connect(remote []byte, deadline time.Time) error {
+	e.f.mayPanic("Connect")
+	return e.Endpoint.Connect(remote, deadline)
+}
+
+func (e *frailEndpoint) Retire() error { e.f.mayPanic("Retire"); return e.Endpoint.Retire() }
+func (e *frailEndpoint) Close() error  { e.f.mayPanic("Close"); return e.Endpoint.Close() }
+
+// TestPanicInTransport: it counts as a failure of the call, and the place comes
+// free.
+func TestPanicInTransport(t *testing.T) {
+	for _, call := range []string{"NewEndpoint", "Connect", "Retire", "Close"} {
+		t.Run(call, func(t *testing.T) {
+			var first *frail
+			w := testWorld(t, 2, fake.Config{}, func(c *Config) {
+				c.RetryAfter = time.Hour
+				if first == nil {
+					first = &frail{Transport: c.Transport}
+					c.Transport = first
+				}
+			})
+			a := w.nodes[0]
+			first.panics.Store(&call)
+			ref, err := a.now().Wait(1, soon())
+			if call == "NewEndpoint" || call == "Connect" {
+				require.ErrorIs(t, err, ErrUnreachable)
+				require.ErrorContains(t, err, "defect in "+call)
+			} else {
+				require.NoError(t, err)
+				a.now().Retire(ref)
+			}
+			eventually(t, "its place", func() bool {
+				s := a.now().Stats()
+				return a.dev.Counts().QueuePairs == 0 && s.Retiring+s.Connecting+s.Quarantined == 0
+			})
+			require.Nil(t, first.panics.Load(), "nothing has panicked")
+		})
+	}
+}
+
+// TestPanicInEviction: an idle connection that cannot be taken down at once, for
+// want of a queue pair, is later.
+func TestPanicInEviction(t *testing.T) {
+	for _, call := range []string{"Retire", "Close"} {
+		t.Run(call, func(t *testing.T) {
+			var first *frail
+			w := testWorld(t, 3, fake.Config{}, func(c *Config) {
+				c.RetryAfter = time.Hour
+				if first == nil {
+					first = &frail{Transport: c.Transport}
+					c.Transport = first
+				}
+			})
+			a := w.nodes[0]
+			a.now().cfg.Prepare = nil // without receives it is idle
+			a.connect(t, 1)
+			first.panics.Store(&call)
+			w.net.Inject(fake.Fault{Point: fake.AtCreate, Transport: a.dev, Times: 1, Err: transport.ErrNoResource})
+			_, err := a.now().Wait(2, soon())
+			require.ErrorIs(t, err, transport.ErrNoResource)
+			eventually(t, "it is gone", func() bool { return a.dev.Counts().QueuePairs == 0 && a.now().Stats().Retiring == 0 })
+			require.Nil(t, first.panics.Load(), "nothing has panicked")
+		})
+	}
+}
+
 // TestPanicInChanged (ES16): the clock goes on after a panic of the owner's, and
 // tells what was to be told after it.
 func TestPanicInChanged(t *testing.T) {

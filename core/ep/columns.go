@@ -96,20 +96,6 @@ func (b *Buffer) clearIDs(s *slot, begin, end int64) {
 	clear(s.dispatch.res.Columns[layout.ColumnTopkWeights][begin*weights : end*weights])
 }
 
-// shapeColumns are the widths that the arguments ask for.
-func shapeColumns(a *DispatchArgs) (widths [layout.NumColumns]int64) {
-	if !a.Flat && a.ExtraRowBytes == [layout.NumExtras]int{} {
-		return widths
-	}
-	if a.Flat && !a.Bare {
-		widths[layout.ColumnTopkIdx], widths[layout.ColumnTopkWeights] = 8*int64(a.TopK), 4*int64(a.TopK)
-	}
-	for i, n := range a.ExtraRowBytes {
-		widths[layout.ColumnExtra+i] = int64(n)
-	}
-	return widths
-}
-
 // checkColumns compares the columns' sizes with what the arguments say.
 func checkColumns(a *DispatchArgs) error {
 	switch {

@@ -185,7 +185,7 @@ func (b *Buffer) checkShape(a *DispatchArgs) (*layout.Slab, error) {
 		MaxTokens: int64(a.MaxTokens), Hidden: int64(a.Hidden),
 		NumExperts: int64(a.NumExperts), NumRanks: int64(b.ranks), FP8: a.FP8,
 		UE8M0: a.Scales == device.ScalesUE8M0, WideOutputs: a.WideOutputs,
-		Flat: a.Flat, Columns: shapeColumns(a),
+		Flat: a.Flat, Columns: layout.Widths(a.Flat && !a.Bare, a.TopK, a.ExtraRowBytes),
 	}
 	slab := &b.asked
 	if shape != slab.Shape { // mostly it is that of the call before

@@ -100,8 +100,9 @@ type Region interface {
 	// Remote is what a peer needs to reach it.
 	Remote() RemoteRegion
 	// Close ends the registration: later accesses by peers fail with
-	// StatusRemote. ErrBusy while a work request that names it is
-	// outstanding. Idempotent.
+	// StatusRemote. ErrBusy while a work request that names it may still
+	// touch the memory; some carriers hold it until the completion has been
+	// polled, others (tcp) let go before. Idempotent.
 	Close() error
 }
 

@@ -19,6 +19,9 @@ const (
 // Handle names one dispatch of a buffer. 0 is none.
 type Handle uint64
 
+// Sum names the second phase of one combine of a buffer. 0 is none.
+type Sum uint64
+
 // DispatchArgs are the inputs and outputs of one dispatch. Addresses are the
 // device's; memory behind them belongs to the caller, who keeps it until the
 // stream has passed what was launched (for a recorded graph: as long as it is

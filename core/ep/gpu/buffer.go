@@ -40,11 +40,12 @@ type Buffer struct {
 
 	// mu guards what follows and the engine's launches. The device may wait for the
 	// watcher while a launch waits for the device, so the watcher does without it.
-	mu      sync.Mutex
-	slots   []slot
-	latest  int // slot of the latest dispatch
-	handles Handle
-	sums    sums
+	mu        sync.Mutex
+	slots     []slot
+	latest    int // slot of the latest dispatch
+	handles   Handle
+	latestSum Sum
+	sums      sums
 
 	fate    sync.Mutex // guards what follows; nothing waits under it
 	epoch   uint16     // the one this rank joined

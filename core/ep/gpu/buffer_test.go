@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/internal/testenv"
@@ -54,12 +55,13 @@ func TestHooks(t *testing.T) {
 			require.NoError(t, r.Dispatch(&a.args, &a.res, gpu.PhaseSent))
 			require.NoError(t, r.Receive(a.res.Handle))
 			a.combin.X = a.res.RecvX
-			require.NoError(t, r.Combine(a.res.Handle, &a.combin, gpu.PhaseSent))
+			sum, err := r.Combine(a.res.Handle, &a.combin, gpu.PhaseSent)
+			require.NoError(t, err)
 			// The result of a is still promised.
 			require.NoError(t, r.Dispatch(&b.args, &b.res, gpu.PhaseSent))
 			require.NotEqual(t, a.res.Slot, b.res.Slot)
-			require.NoError(t, r.Reduce(a.res.Handle))
-			require.NoError(t, r.Reduce(a.res.Handle))
+			require.NoError(t, r.Reduce(sum))
+			require.NoError(t, r.Reduce(sum))
 			b.combine() // receives first
 		}
 		for i := range group {
@@ -80,7 +82,8 @@ func TestStaleHandles(t *testing.T) {
 	a.run()
 	a.combine() // again
 	b.dispatch()
-	require.ErrorIs(t, r.Combine(a.res.Handle, &a.combin, gpu.PhaseDone), ep.ErrStaleHandle)
+	_, err := r.Combine(a.res.Handle, &a.combin, gpu.PhaseDone)
+	require.ErrorIs(t, err, ep.ErrStaleHandle)
 	require.NoError(t, r.Release(b.res.Handle, r.stream))
 	require.ErrorIs(t, r.Release(b.res.Handle, r.stream), ep.ErrStaleHandle)
 	require.ErrorIs(t, r.Receive(99), ep.ErrNoHandle)
@@ -136,7 +139,7 @@ func TestBadInput(t *testing.T) {
 	} {
 		args := o.combin
 		change(&args)
-		err := r.Combine(o.res.Handle, &args, gpu.PhaseDone)
+		_, err := r.Combine(o.res.Handle, &args, gpu.PhaseDone)
 		require.ErrorIs(t, err, ep.ErrInvalid, text)
 		require.ErrorContains(t, err, text)
 	}
@@ -145,25 +148,37 @@ func TestBadInput(t *testing.T) {
 	o.check()
 }
 
+// half makes a dispatch and the first phase of a combine of what it has received.
+func (o *op) half() gpu.Sum {
+	o.dispatch()
+	o.combin.X = o.res.RecvX
+	return o.publish()
+}
+
+// publish makes the first phase of a combine.
+func (o *op) publish() gpu.Sum {
+	sum, err := o.r.Combine(o.res.Handle, &o.combin, gpu.PhaseSent)
+	require.NoError(o.r.t, err)
+	return sum
+}
+
 // TestReduceOfTakenSlot: a handle whose slot was taken has its sum, launched by
-// the dispatch that took it; one without a combine is stale.
+// the dispatch that took it.
 func TestReduceOfTakenSlot(t *testing.T) {
 	r := newGroup(t, 1)[0]
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 6))
 	a, b := newOp(r, rng), newOp(r, rng)
-	a.dispatch()
-	a.combin.X = a.res.RecvX
-	require.NoError(t, r.Combine(a.res.Handle, &a.combin, gpu.PhaseSent))
+	sum := a.half()
 	b.dispatch()
-	idle := b.res.Handle
 	for b.res.Slot != a.res.Slot {
 		b.dispatch()
 	}
-	require.NoError(t, r.Reduce(a.res.Handle))
+	require.NoError(t, r.Reduce(sum))
 	for range 8 { // more than there are slots
 		b.dispatch()
 	}
-	require.ErrorIs(t, r.Reduce(idle), ep.ErrStaleHandle)
+	require.ErrorIs(t, r.Reduce(0), ep.ErrNoHandle)
+	require.ErrorIs(t, r.Reduce(sum+1), ep.ErrNoHandle)
 	r.sync()
 	a.check()
 	require.NoError(t, r.Err())
@@ -176,16 +191,12 @@ func TestReduceLongAfter(t *testing.T) {
 	r := newGroup(t, 1)[0]
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 7))
 	held, dropped, other := newOp(r, rng), newOp(r, rng), newOp(r, rng)
-	for _, o := range []*op{held, dropped} {
-		o.dispatch()
-		o.combin.X = o.res.RecvX
-		require.NoError(t, r.Combine(o.res.Handle, &o.combin, gpu.PhaseSent))
-	}
+	kept, lost := held.half(), dropped.half()
 	require.NoError(t, r.Release(dropped.res.Handle, r.stream))
 	for range 9 { // of two slots
 		other.run()
-		require.NoError(t, r.Reduce(held.res.Handle))
-		require.ErrorIs(t, r.Reduce(dropped.res.Handle), ep.ErrStaleHandle)
+		require.NoError(t, r.Reduce(kept))
+		require.ErrorIs(t, r.Reduce(lost), ep.ErrStaleHandle)
 	}
 	r.sync()
 	held.check()
@@ -193,17 +204,62 @@ func TestReduceLongAfter(t *testing.T) {
 	require.NoError(t, r.Err())
 }
 
+// TestReduceOfAnEarlierCombine: its sum was launched by the next one, whose own is
+// not launched, or given up, in its place.
+func TestReduceOfAnEarlierCombine(t *testing.T) {
+	emu := cudatest.Emulate(t)
+	r := newGroup(t, 1)[0]
+	o := newOp(r, rand.New(rand.NewPCG(testenv.Seed(t), 9)))
+	first := o.half()
+	second := o.publish()
+	launched := emu.Calls("cuLaunchKernel")
+	require.NoError(t, r.Reduce(first))
+	cancelled, err := r.CancelReduce(first, r.stream)
+	require.NoError(t, err)
+	require.False(t, cancelled)
+	cancelled, err = r.CancelReceive(o.res.Handle, r.stream)
+	require.NoError(t, err)
+	require.False(t, cancelled)
+	require.Equal(t, launched, emu.Calls("cuLaunchKernel"))
+	require.NoError(t, r.Reduce(second))
+	require.Greater(t, emu.Calls("cuLaunchKernel"), launched)
+	r.sync()
+	o.check()
+
+	third := o.publish()
+	cancelled, err = r.CancelReduce(third, r.stream)
+	require.NoError(t, err)
+	require.True(t, cancelled)
+	require.NoError(t, r.Reduce(second))
+	require.ErrorIs(t, r.Reduce(third), ep.ErrStaleHandle)
+	require.NoError(t, r.Err())
+}
+
+// TestCancelledDispatch: one that is not received is released, once.
+func TestCancelledDispatch(t *testing.T) {
+	r := newGroup(t, 1)[0]
+	o := newOp(r, rand.New(rand.NewPCG(testenv.Seed(t), 10)))
+	require.NoError(t, r.Dispatch(&o.args, &o.res, gpu.PhaseSent))
+	cancelled, err := r.CancelReceive(o.res.Handle, r.stream)
+	require.NoError(t, err)
+	require.True(t, cancelled)
+	_, err = r.CancelReceive(o.res.Handle, r.stream)
+	require.ErrorIs(t, err, ep.ErrStaleHandle)
+	o.run()
+	r.sync()
+	o.check()
+}
+
 // TestReduceOfTheForgotten: what is not known any more is an error.
 func TestReduceOfTheForgotten(t *testing.T) {
 	r := newGroup(t, 1)[0]
 	o := newOp(r, rand.New(rand.NewPCG(testenv.Seed(t), 8)))
+	first := o.half()
 	o.run()
-	first := o.res.Handle
 	o.run()
-	o.run()
-	r.SkipHandles(4093)
+	r.SkipSums(4093)
 	require.NoError(t, r.Reduce(first))
-	r.SkipHandles(1)
+	r.SkipSums(1)
 	err := r.Reduce(first)
 	require.ErrorIs(t, err, ep.ErrStaleHandle)
 	require.ErrorContains(t, err, "1, which 4096 others have followed")

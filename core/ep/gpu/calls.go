@@ -37,7 +37,6 @@ func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase) error {
 	b.handles++
 	b.latest = j
 	b.judgeBy(a.Timeout)
-	b.sums.set(b.handles, false)
 	*s = slot{handle: b.handles, live: true, slab: slab}
 	b.describe(s, j, a)
 	if err := b.launched(b.engine.Send(&s.dispatch)); err != nil {
@@ -115,48 +114,67 @@ func (b *Buffer) receive(s *slot) error {
 	return b.launched(b.engine.Receive(&s.dispatch))
 }
 
-// Combine launches a combine of a handle: the copy of outputs that are not in
-// place (PhaseSent; X is not needed when the stream has passed that), and the
-// sum. If Receive was not called it comes first, and so does the second phase
-// of an earlier combine. A handle can be combined again until the next call for
-// another one, which releases it.
-func (b *Buffer) Combine(h Handle, a *CombineArgs, until Phase) error {
+// CancelReceive gives a dispatch up whose second phase is not launched: its handle
+// is released. Else it does nothing, and cancelled is false.
+func (b *Buffer) CancelReceive(h Handle, stream uint64) (cancelled bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.usable(); err != nil {
-		return err
+		return false, err
+	}
+	s, err := b.find(h)
+	if err != nil || s.received {
+		return false, err
+	}
+	return true, b.release(s, stream)
+}
+
+// Combine launches a combine of a handle: the copy of outputs that are not in
+// place (PhaseSent; X is not needed when the stream has passed that), and the
+// sum, which is what Reduce is called with. If Receive was not called it comes
+// first, and so does the second phase of an earlier combine. A handle can be
+// combined again until the next call for another one, which releases it.
+func (b *Buffer) Combine(h Handle, a *CombineArgs, until Phase) (Sum, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.usable(); err != nil {
+		return 0, err
 	}
 	s, err := b.find(h)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if err := b.checkCombine(s, a); err != nil {
-		return err
+		return 0, err
 	}
 	if err := b.receive(s); err != nil {
-		return err
+		return 0, err
 	}
 	if err := b.reduce(s); err != nil {
-		return err
+		return 0, err
 	}
 	b.releaseCombined(s)
+	b.describeCombine(s, a)
+	b.judgeBy(a.Timeout)
+	b.latestSum++
+	s.combines, s.sum, s.pending = s.combines+1, b.latestSum, true
+	b.sums.set(s.sum, false)
+	if err := b.launched(b.engine.Publish(&s.combine)); err != nil {
+		return 0, err
+	}
+	if until == PhaseDone {
+		err = b.reduce(s)
+	}
+	return s.sum, err
+}
+
+func (b *Buffer) describeCombine(s *slot, a *CombineArgs) {
 	c := &s.combine
 	*c = cuda.Combine{Call: s.dispatch.Call, Outputs: a.X, Weights: a.TopkWeights, Out: a.Out, Again: s.combines > 0}
 	c.Stream, c.TimeoutNs, c.Active, c.TopkIdx = a.Stream, nanoseconds(a.Timeout), a.ActiveRanks, a.TopkIdx
 	if a.X == b.combineX(s) {
 		c.Outputs = 0
 	}
-	b.judgeBy(a.Timeout)
-	s.combines++
-	s.pending = true
-	b.sums.set(h, false)
-	if err := b.launched(b.engine.Publish(c)); err != nil {
-		return err
-	}
-	if until == PhaseDone {
-		return b.reduce(s)
-	}
-	return nil
 }
 
 // CombineX is where outputs of a live handle go that Combine need not copy. If it
@@ -187,21 +205,34 @@ func (b *Buffer) combineX(s *slot) uint64 {
 	return b.engine.Slab(s.dispatch.Slot) + uint64(s.slab.YOff)
 }
 
-// Reduce launches the second phase of the handle's latest combine, on its
-// stream. It does nothing if that was launched, as it is before another dispatch
-// takes the slot; that is known of the latest 4096 handles. ErrStaleHandle if the
-// handle was released before.
-func (b *Buffer) Reduce(h Handle) error {
+// Reduce launches a combine's sum on its stream. It does nothing if that was
+// launched, as it is before the next combine of the handle and before another
+// dispatch takes the slot; that is known of the latest 4096 combines.
+// ErrStaleHandle if the handle was released before.
+func (b *Buffer) Reduce(n Sum) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.usable(); err != nil {
 		return err
 	}
-	s, err := b.find(h)
-	if err != nil {
-		return b.summed(h, err)
+	if s := b.owing(n); s != nil {
+		return b.reduce(s)
 	}
-	return b.reduce(s)
+	return b.summed(n)
+}
+
+// CancelReduce gives a combine up whose sum is not launched: its handle is
+// released. Else it does nothing, and cancelled is false.
+func (b *Buffer) CancelReduce(n Sum, stream uint64) (cancelled bool, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.usable(); err != nil {
+		return false, err
+	}
+	if s := b.owing(n); s != nil {
+		return true, b.release(s, stream)
+	}
+	return false, b.summed(n)
 }
 
 func (b *Buffer) reduce(s *slot) error {
@@ -210,7 +241,7 @@ func (b *Buffer) reduce(s *slot) error {
 	}
 	s.pending = false
 	err := b.launched(b.engine.Reduce(&s.combine))
-	b.sums.set(s.handle, err == nil)
+	b.sums.set(s.sum, err == nil)
 	return err
 }
 
@@ -225,6 +256,10 @@ func (b *Buffer) Release(h Handle, stream uint64) error {
 	if err != nil {
 		return err
 	}
+	return b.release(s, stream)
+}
+
+func (b *Buffer) release(s *slot, stream uint64) error {
 	s.live = false
 	c := &s.combine.Call // on the heap already
 	*c = s.dispatch.Call
@@ -246,7 +281,7 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (layout.Slab, error) {
 	slab, err := layout.Of(layout.Shape{
 		MaxTokens: int64(a.MaxTokens), Hidden: int64(a.Hidden), NumExperts: int64(a.NumExperts), NumRanks: int64(b.ranks),
 		FP8: a.FP8, UE8M0: a.FP8 && a.Scales == device.ScalesUE8M0, WideOutputs: a.WideOutputs,
-		Flat: a.Flat, Columns: widthsOf(a),
+		Flat: a.Flat, Columns: layout.Widths(a.Flat && !a.Bare, a.TopK, a.ExtraRowBytes),
 	})
 	room := b.cfg.engine(b.self, b.ranks)
 	switch {

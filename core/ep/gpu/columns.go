@@ -1,18 +1,5 @@
 package gpu
 
-import "github.com/moewire/moewire/core/ep/layout"
-
-// widthsOf are the widths of a dispatch's columns.
-func widthsOf(a *DispatchArgs) (widths [layout.NumColumns]int64) {
-	if a.Flat && !a.Bare {
-		widths[layout.ColumnTopkIdx], widths[layout.ColumnTopkWeights] = 8*int64(a.TopK), 4*int64(a.TopK)
-	}
-	for i, n := range a.ExtraRowBytes {
-		widths[layout.ColumnExtra+i] = int64(n)
-	}
-	return widths
-}
-
 // checkColumns: which of weights and columns belong to which form.
 func checkColumns(a *DispatchArgs) error {
 	switch {

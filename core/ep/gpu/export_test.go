@@ -11,5 +11,5 @@ func (b *Buffer) DeviceOps() uint64 { return b.engine.Ops() }
 
 func (b *Buffer) DeviceWait(rank int) uint64 { return b.engine.Wait(rank) }
 
-// SkipHandles has n dispatches been made, as it were.
-func (b *Buffer) SkipHandles(n Handle) { b.handles += n }
+// SkipSums has n combines been made, as it were.
+func (b *Buffer) SkipSums(n Sum) { b.latestSum += n }

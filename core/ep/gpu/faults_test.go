@@ -85,7 +85,8 @@ func TestKilledWhileLaunchesWait(t *testing.T) {
 			group[0].Dispatch(&all[0].args, &all[0].res, gpu.PhaseDone),
 		)
 		all[0].combin.X = all[0].res.RecvX
-		launched <- errors.Join(err, group[0].Combine(all[0].res.Handle, &all[0].combin, gpu.PhaseDone))
+		_, failed := group[0].Combine(all[0].res.Handle, &all[0].combin, gpu.PhaseDone)
+		launched <- errors.Join(err, failed)
 	}()
 	require.Eventually(t, func() bool { return emu.Calls("cuLaunchKernel") == before+5 }, connectIn, time.Millisecond)
 	require.NoError(t, group[0].Err(), "what a call finds out waits for no other call")

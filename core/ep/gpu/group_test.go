@@ -187,7 +187,8 @@ func (o *op) dispatch() { require.NoError(o.r.t, o.r.Dispatch(&o.args, &o.res, g
 
 func (o *op) combine() {
 	o.combin.X = o.res.RecvX
-	require.NoError(o.r.t, o.r.Combine(o.res.Handle, &o.combin, gpu.PhaseDone))
+	_, err := o.r.Combine(o.res.Handle, &o.combin, gpu.PhaseDone)
+	require.NoError(o.r.t, err)
 }
 
 func (o *op) run() {

@@ -15,7 +15,8 @@ type slot struct {
 	live     bool   // the handle is valid
 	received bool   // the second phase of the dispatch is launched
 	combines int    // launched
-	pending  bool   // the second phase of the latest is not
+	sum      Sum    // of the latest
+	pending  bool   // the second phase of the latest is not launched
 	slab     layout.Slab
 	dispatch cuda.Dispatch
 	combine  cuda.Combine
@@ -50,34 +51,43 @@ func (b *Buffer) find(h Handle) (*slot, error) {
 	return nil, fmt.Errorf("%w: %d was released", ep.ErrStaleHandle, h)
 }
 
-// sums remembers of the latest handles whether the sum of the latest combine was
-// launched: whoever holds its second phase may come for it long after another
-// dispatch has taken the slot, and launched it.
+// owing returns the slot in which a sum is still to be launched; nil: nowhere.
+func (b *Buffer) owing(n Sum) *slot {
+	for j := range b.slots {
+		if s := &b.slots[j]; s.live && s.pending && s.sum == n {
+			return s
+		}
+	}
+	return nil
+}
+
+// sums remembers of the latest ones whether they were launched: whoever holds the
+// second phase of a combine may come for it long after another call, or another
+// dispatch that took the slot, has launched it.
 type sums [rememberedSums / 64]uint64
 
 const rememberedSums = 1 << 12
 
-func (s *sums) set(h Handle, launched bool) {
-	word, bit := &s[h%rememberedSums/64], uint64(1)<<(h%64)
+func (s *sums) set(n Sum, launched bool) {
+	word, bit := &s[n%rememberedSums/64], uint64(1)<<(n%64)
 	if *word &^= bit; launched {
 		*word |= bit
 	}
 }
 
-func (s *sums) get(h Handle) bool { return s[h%rememberedSums/64]>>(h%64)&1 != 0 }
+func (s *sums) get(n Sum) bool { return s[n%rememberedSums/64]>>(n%64)&1 != 0 }
 
-// summed is for a handle that is not live: nil if the sum of its latest combine
-// was launched.
-func (b *Buffer) summed(h Handle, stale error) error {
+// summed is for a sum that nobody owes: nil if it was launched.
+func (b *Buffer) summed(n Sum) error {
 	switch {
-	case h == 0 || h > b.handles:
-		return stale
-	case b.handles-h >= rememberedSums:
-		return fmt.Errorf("%w: %d, which %d others have followed; what its combine launched is not known any more", ep.ErrStaleHandle, h, b.handles-h)
-	case b.sums.get(h):
+	case n == 0 || n > b.latestSum:
+		return fmt.Errorf("%w: combine %d, the buffer has begun 1 to %d", ep.ErrNoHandle, n, b.latestSum)
+	case b.latestSum-n >= rememberedSums:
+		return fmt.Errorf("%w: combine %d, which %d others have followed; what it launched is not known any more", ep.ErrStaleHandle, n, b.latestSum-n)
+	case b.sums.get(n):
 		return nil
 	}
-	return stale
+	return fmt.Errorf("%w: the handle of combine %d was released before its sum", ep.ErrStaleHandle, n)
 }
 
 // releaseCombined forgets handles that were combined, as the device does at its

@@ -13,6 +13,18 @@ const (
 	MaxExtraBytes = 1<<16 - 1
 )
 
+// Widths are the bytes per row of a dispatch's columns: topK ids and weights, if
+// they are sent along, and the caller's.
+func Widths(withTopk bool, topK int, extraRowBytes [NumExtras]int) (widths [NumColumns]int64) {
+	if withTopk {
+		widths[ColumnTopkIdx], widths[ColumnTopkWeights] = 8*int64(topK), 4*int64(topK)
+	}
+	for i, n := range extraRowBytes {
+		widths[ColumnExtra+i] = int64(n)
+	}
+	return widths
+}
+
 // Column is one column, [C, bytes per row]; empty if it is not there.
 func (s *Slab) Column(i int) Region {
 	return Region{s.ColumnOff[i], s.capacity() * s.Columns[i]}

@@ -241,3 +241,9 @@ func TestWords(t *testing.T) {
 	}
 	require.False(t, IsFor(0, 0), "a zero word is no operation")
 }
+
+func TestWidths(t *testing.T) {
+	extra := [NumExtras]int{3, 0, 5, MaxExtraBytes}
+	require.Equal(t, [NumColumns]int64{64, 32, 3, 0, 5, 65535}, Widths(true, 8, extra))
+	require.Equal(t, [NumColumns]int64{0, 0, 3, 0, 5, 65535}, Widths(false, 8, extra))
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/internal/testenv"
 )
 
 // holderVariable says to the test binary that it is a process that holds memory,
@@ -88,7 +89,7 @@ func TestHoldersEndWithTheirProcess(t *testing.T) {
 func TestConnectionIsNotTheProcess(t *testing.T) {
 	pid, err := sys.OpenPidfd(os.Getpid())
 	if err != nil {
-		t.Skip("this kernel has no pidfds: the end of a connection stands for the process's")
+		testenv.Lacking(t, "pidfd", "this kernel has no pidfds: the end of a connection stands for the process's")
 	}
 	sys.CloseAll(pid)
 	o, c := newDoor(t)

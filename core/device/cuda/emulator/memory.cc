@@ -95,27 +95,28 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t n, CUstre
   return copy(s, (void *)to, (void *)from, n);
 }
 
-CUresult cuPointerGetAttribute(void *v, CUpointer_attribute a, CUdeviceptr p) {
-  BEGIN(needs_context);
+// The allocation that an address lies in; null: none.
+static const std::pair<const CUdeviceptr, range> *allocation_of(CUdeviceptr p) {
   for (auto *list : {&d->memory, &d->mapped, &d->opened})
     for (auto &m : *list)
-      if (p >= m.first && p < m.first + m.second.bytes) {
-        *(int *)v = a == CU_POINTER_ATTRIBUTE_MEMORY_TYPE ? CU_MEMORYTYPE_DEVICE : 0;
-        return CUDA_SUCCESS;
-      }
-  return CUDA_ERROR_INVALID_VALUE;
+      if (p >= m.first && p < m.first + m.second.bytes) return &m;
+  return nullptr;
+}
+
+CUresult cuPointerGetAttribute(void *v, CUpointer_attribute a, CUdeviceptr p) {
+  BEGIN(needs_context);
+  if (!allocation_of(p)) return CUDA_ERROR_INVALID_VALUE;
+  *(int *)v = a == CU_POINTER_ATTRIBUTE_MEMORY_TYPE ? CU_MEMORYTYPE_DEVICE : 0;
+  return CUDA_SUCCESS;
 }
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr p) {
   BEGIN(needs_context);
-  for (auto *list : {&d->memory, &d->mapped, &d->opened})
-    for (auto &m : *list)
-      if (p >= m.first && p < m.first + m.second.bytes) {
-        *base = m.first;
-        *bytes = m.second.bytes;
-        return CUDA_SUCCESS;
-      }
-  return CUDA_ERROR_NOT_FOUND;
+  auto *m = allocation_of(p);
+  if (!m) return CUDA_ERROR_NOT_FOUND;
+  *base = m->first;
+  *bytes = m->second.bytes;
+  return CUDA_SUCCESS;
 }
 
 } // extern "C"
