@@ -8,11 +8,18 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from . import _check, _lanes
-from ._backward import Call, Returning, check_inputs, lanes_hint, new_anchor, place_of
+from ._backward import (
+    Call,
+    Returning,
+    check_inputs,
+    lanes_hint,
+    new_anchor,
+    place_of,
+    refuse_capture,
+)
 from ._flat_results import FlatHandle, FlatReceived
 from ._rows import ReceivedRows
 from .buffer import Buffer
-from .errors import UnsupportedError
 
 if TYPE_CHECKING:
     FlatReturning = Returning[FlatHandle]
@@ -79,6 +86,7 @@ class _FlatCall(Call[FlatHandle]):
 
     def send(self, rows: torch.Tensor, routing: FlatHandle) -> FlatReturning:
         """The first half of a backward, by the routing of the forward."""
+        refuse_capture(self.buffer)
         received = self.dispatch(rows, None, None, handle=routing)
         recv_x = received.recv_x
         assert isinstance(recv_x, torch.Tensor)  # a pair only with fp8
@@ -106,7 +114,9 @@ class FlatRouting:
     def _receive(self, received: FlatReceived) -> ReceivedRows:
         self._handle = received.handle
         self._received = ReceivedRows.of_flat(received, self._call.num_max_tokens)
-        self.peers_have_more = received.handle.peers_have_more
+        # On CUDA nobody can: ``more`` is refused there.
+        on_cuda = place_of(self._call.buffer) is not None
+        self.peers_have_more = False if on_cuda else received.handle.peers_have_more
         return self._received
 
 
@@ -135,8 +145,6 @@ def dispatch_flat(
     ranks are not among them.
     """
     check_inputs(buffer, x, topk_idx, topk_weights)
-    if place_of(buffer) is not None:
-        raise UnsupportedError("moewire.autograd.dispatch_flat: not on CUDA yet; use dispatch")
     call = _FlatCall(
         buffer, active_ranks, num_max_dispatch_tokens_per_rank, num_experts, timeout_us
     )
@@ -168,8 +176,10 @@ def combine_flat(y: torch.Tensor, routing: FlatRouting) -> torch.Tensor:
         raise _check.refuse("routing", type(routing).__name__, "what dispatch_flat returned")
     if routing._handle is None:
         raise _check.refuse("routing", "one that was combined", "each once")
+    buffer = routing._call.buffer
+    refuse_capture(buffer)
     shape = (routing._received.keys.numel(), routing._handle._plan.hidden)
-    _check.tensor("y", y, torch.bfloat16, shape)
+    _check.tensor("y", y, torch.bfloat16, shape, place_of(buffer))
     out: torch.Tensor = _CombineFlat.apply(y, routing._link, routing)
     return out
 
@@ -193,7 +203,7 @@ class _DispatchFlat(torch.autograd.Function):  # type: ignore[misc]  # torch is 
         ctx.mark_non_differentiable(ids)
         ctx.call, ctx.handle = routing._call, received.handle
         ctx.save_for_backward(topk_idx, ids, there.keys)
-        return rows, weights, ids, torch.empty(0)
+        return rows, weights, ids, torch.empty(0, device=x.device)
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
@@ -237,4 +247,4 @@ class _CombineFlat(torch.autograd.Function):  # type: ignore[misc]
         wide = _lanes.nothing(topk_idx, hidden)
         wide[:, :hidden] = grad_out
         rows = call.keep(call.send(wide, handle)).take(keys)
-        return rows[:, :hidden].contiguous(), torch.empty(0), None
+        return rows[:, :hidden].contiguous(), torch.empty(0, device=grad_out.device), None

@@ -47,8 +47,8 @@ def refuse_capture(buffer: Buffer) -> None:
     place = place_of(buffer)
     if place is not None and place.capturing(place.stream()):
         raise UnsupportedError(
-            "moewire.autograd waits on the host for the number of rows: not while the stream is "
-            "captured into a graph"
+            "the number of rows is waited for on the host: not while the stream is captured into "
+            "a graph"
         )
 
 

@@ -111,6 +111,10 @@ class FlatRows:
     def wait(self) -> None:
         """What is known once the receive phase has ended is known behind it."""
 
+    def forget(self) -> None:
+        """Drops the tensors; the numbers of rows stay."""
+        self.tensors = None
+
     def fill(self) -> None:
         """Called when the results are complete, and before they can be released."""
         mapping = self._runtime.mapping(self._raw)
@@ -182,7 +186,7 @@ class FlatReceived:
 
     def forget(self) -> None:
         """Drops the tensors, for who keeps only the handle, to route by it again."""
-        self._rows.tensors = None
+        self._rows.forget()
 
     def _tensors(self) -> Tensors:
         if self._rows.tensors is None:

@@ -82,6 +82,10 @@ class GpuFlatRows(FlatRows):
             self.tensors = rows.first(self.num_rows, False)
         self._known, self._copied = True, None
 
+    def forget(self) -> None:
+        super().forget()
+        self._owner = None  # or whoever keeps the handle would keep the workspace
+
     def _views(self) -> Tensors:
         def view(address: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
             return self._gpu.view(address, shape, dtype, self._owner)

@@ -46,12 +46,16 @@ class ReceivedRows(NamedTuple):
 
     @classmethod
     def of_flat(cls, received: FlatReceived, num_max_tokens: int) -> ReceivedRows:
-        """The same for a flat dispatch, whose rows are of no expert: ``expert`` is 0."""
+        """The same for a flat dispatch, whose rows are of no expert: ``expert`` is 0.
+
+        On CUDA the host waits for their number.
+        """
         layout = received.handle.layout_range  # [R]
         counts = layout & _COUNT_MASK
         sources = torch.repeat_interleave(counts)
         ends = counts.cumsum(0)
-        offsets = torch.arange(sources.numel()) - (ends - counts)[sources]
+        within = torch.arange(sources.numel(), device=layout.device)
+        offsets = within - (ends - counts)[sources]
         positions = (layout >> 32)[sources] + offsets
         keys = sources * num_max_tokens + received.src_info[positions]
         return cls(positions, keys, [positions.numel()])

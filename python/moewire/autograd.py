@@ -30,8 +30,8 @@ same ``out``. A rank without tokens, without rows, or whose ``x`` needs no gradi
 any other: its results require gradients, too. It must call ``backward`` as the others do, for
 example on ``out.sum()``. ``torch.no_grad`` must be on everywhere or nowhere.
 
-With a buffer on CUDA all tensors are of its device, each dispatch and backward waits on the host
-for the number of rows, and the flat form is refused (docs/training.md; never run on a GPU).
+With a buffer on CUDA all tensors are of its device, and each dispatch and backward waits on the
+host for the number of rows (docs/training.md; never run on a GPU).
 
 A lost rank contributes nothing. One that is lost between forward and backward contributes no
 gradient and gets none; ``active_ranks`` tells. A step in which ranks were lost should be thrown

@@ -71,14 +71,14 @@ def rows_of(number: int, batches: list[Batch], fp8: bool) -> list[bytes]:
 def row_bytes(x: torch.Tensor, fp8: bool) -> bytes:
     """One row [1, H] as it travels."""
     if not fp8:
-        return x.view(torch.uint8).numpy().tobytes()
+        return x.view(torch.uint8).cpu().numpy().tobytes()
     return packed(*quantise(x))
 
 
 def packed(values: torch.Tensor, scales: torch.Tensor | None) -> bytes:
     """A received row with its scales."""
-    data = values.contiguous().view(torch.uint8).numpy().tobytes()
-    return data if scales is None else data + scales.contiguous().numpy().tobytes()
+    data = values.contiguous().view(torch.uint8).cpu().numpy().tobytes()
+    return data if scales is None else data + scales.contiguous().cpu().numpy().tobytes()
 
 
 def layer(one: Batch, fp8: bool, lost: frozenset[int] = frozenset()) -> torch.Tensor:

@@ -93,9 +93,9 @@ def test_each_shape_meets_under_a_prefix_of_its_own(monkeypatch: pytest.MonkeyPa
     prefixes: list[str] = []
     stock = Buffer.from_store
 
-    def watched(*arguments: object, prefix: str) -> Buffer:
+    def watched(*arguments: object, prefix: str, **options: object) -> Buffer:
         prefixes.append(prefix)
-        return stock(*arguments, prefix=prefix)  # type: ignore[arg-type]
+        return stock(*arguments, prefix=prefix, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Buffer, "from_store", watched)
     _, layer = _layer(_buffers.InStore(dist.HashStore(), 0, 1))
@@ -139,7 +139,7 @@ def test_the_first_layer_makes_the_buffers_of_all(monkeypatch: pytest.MonkeyPatc
     made: list[Buffer] = []
     stock = Buffer.from_store
 
-    def watched(*arguments: object, prefix: str) -> Buffer:
+    def watched(*arguments: object, prefix: str, **options: object) -> Buffer:
         made.append(stock(*arguments, prefix=prefix))  # type: ignore[arg-type]
         return made[-1]
 

@@ -90,31 +90,44 @@ def test_cuda_is_refused_before_anything_is_touched(vllm_server: EngineServer, s
     assert answer["changed"] == [] and answer["active"] is None and not answer["loaded"]
 
 
-@pytest.mark.parametrize("switch", ["1", "manager"])
-def test_flat_rows_on_cuda_are_refused(vllm_server: EngineServer, switch: str) -> None:
-    switches = {"MOEWIRE_VLLM": switch, "VLLM_PLUGINS": "moewire"}
-    switches["MOEWIRE_UNTESTED_DEVICES"] = "1"
-    (answer,) = run(vllm_server, 1, "vllm_selection_jobs.refused", **switches)
-    (line,) = answer["said"]
-    assert line.startswith("ERROR: vLLM runs without moewire: MOEWIRE_VLLM=manager")
-    assert "this exchange is not on CUDA yet" in line and "batched" in line
-    assert answer["changed"] == [] and answer["active"] is None and not answer["loaded"]
-
-
-def test_two_micro_batches_on_cuda(vllm_server: EngineServer, cuda_driver: str) -> None:
-    """The packed form over an emulated device, through vLLM's own kernel."""
-    for answer in run(vllm_server, 2, "vllm_cuda_jobs.overlapped", cuda_driver):
+@pytest.mark.parametrize("form", FORMS)
+def test_two_micro_batches_on_cuda(vllm_server: EngineServer, cuda_driver: str, form: str) -> None:
+    """Over an emulated device; the packed form through vLLM's own kernel."""
+    for answer in run(vllm_server, 2, "vllm_cuda_jobs.overlapped", cuda_driver, form):
         assert [answer[dtype] for dtype in DTYPES] == [[True, True]] * 2
-        expected = 2 * LAYERS["packed"] * len(DTYPES)
+        expected = 2 * LAYERS[form] * len(DTYPES)
         assert (answer["num_dispatches"], answer["num_combines"]) == (expected, expected)
+        assert answer["open"] == 0
 
 
+@pytest.mark.parametrize("form", FORMS)
 def test_the_contract_with_vllms_experts_on_cuda(
-    vllm_server: EngineServer, cuda_driver: str
+    vllm_server: EngineServer, cuda_driver: str, form: str
 ) -> None:
-    for answer in run(vllm_server, 2, "vllm_cuda_jobs.contract", cuda_driver):
+    own = {"flat": "stands_for_nobody", "packed": "on_input"}[form]
+    for answer in run(vllm_server, 2, "vllm_cuda_jobs.contract", cuda_driver, form):
         assert answer["wrong"] == []
-        assert answer["micro_batches"] and answer["after_exception"] and answer["on_input"]
+        assert answer["micro_batches"] and answer["after_exception"] and answer[own]
+        if form == "flat":
+            assert min(answer["launched"].values()) > 0 and answer["open"] == 0
+            assert "--dtype: torch.float16" in answer["refused"]["dtype"]
+
+
+def test_a_late_rank_fails_the_step_on_cuda(vllm_server: EngineServer, cuda_driver: str) -> None:
+    words, _ = run(vllm_server, 2, "vllm_cuda_jobs.late", cuda_driver)
+    assert len(words) == len(DTYPES)
+    assert all("ranks [1] were lost" in said for said in words), words
+
+
+def test_the_manager_that_cuda_picks(vllm_server: EngineServer) -> None:
+    switches = {"MOEWIRE_VLLM": "manager", "MOEWIRE_UNTESTED_DEVICES": "1"}
+    (answer,) = run(vllm_server, 1, "vllm_selection_jobs.taken", "manager", **switches)
+    all2all = "vllm.distributed.device_communicators.all2all"
+    assert answer["manager"] == "FlatAll2AllManager"
+    assert answer["changed"] == [f"{all2all}.AgRsAll2AllManager"]
+    assert answer["makers"][0] == 0  # of layers: vLLM's own
+    assert "cudagraph_mode: FULL_DECODE_ONLY" in answer["refused"]["graphs"]
+    assert "--enable-fault-tolerance" in answer["refused"]["faults"]
 
 
 def test_what_cuda_picks_once_its_tensors_are_taken(vllm_server: EngineServer) -> None:

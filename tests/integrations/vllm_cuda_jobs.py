@@ -1,6 +1,6 @@
-"""The packed exchange of the vLLM plug-in with its Buffers on an emulated CUDA device.
+"""The exchanges of the vLLM plug-in with their Buffers on an emulated CUDA device.
 
-Tensors are on the CPU: the emulated device's memory is the process's.
+vLLM's own tensors are made where those of its test would be: on the device.
 """
 
 from __future__ import annotations
@@ -12,33 +12,49 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch.distributed as dist
+import vllm_contract_flat as flat
 import vllm_contract_packed as packed
+import vllm_fakes as fakes
 import vllm_overlap_jobs as overlap
+import vllm_parts_jobs as parts
+from vllm_contract import EXPERTS
 
 import moewire.integrations.vllm as plugin
 from harness.on_cuda import Waiting, current_device
 from moewire import _runtime
-from moewire.integrations import _buffers
-from moewire.integrations.vllm import _place
+from moewire.integrations.vllm import _platform
 
 
-def overlapped(driver: str) -> dict[str, Any]:
-    """Two micro-batches through three layers, called by vLLM's own kernel and contexts."""
+def overlapped(driver: str, form: str) -> dict[str, Any]:
+    """Two micro-batches, through three layers called by vLLM's own kernel where it is packed."""
     with _on_cuda(driver):
         overlap._counts = _launched
-        return overlap.in_packed_form(False)
+        return overlap.in_flat_form(False) if form == "flat" else overlap.in_packed_form(False)
 
 
-def contract(driver: str) -> dict[str, Any]:
+def contract(driver: str, form: str) -> dict[str, Any]:
     """What vLLM's experts expect of the exchange."""
+    group = dist.group.WORLD
     with _on_cuda(driver):
-        packed.get_ep_group = lambda: SimpleNamespace(cpu_group=dist.group.WORLD)
+        if form == "flat":
+            manager = fakes.manager(group, EXPERTS, max_tokens=40)
+            answer = flat.check(manager, dist.get_rank(), dist.get_world_size())
+            answer["launched"] = _launched()
+            manager.destroy()
+            return answer | {"open": len(plugin.buffers())}
+        packed.get_ep_group = lambda: SimpleNamespace(cpu_group=group)
         return packed.check(dist.get_rank(), dist.get_world_size())
+
+
+def late(driver: str) -> list[str]:
+    """As the CPU's: what the first rank says when the other one does not dispatch."""
+    with _on_cuda(driver):
+        return parts.late("cuda")
 
 
 @contextmanager
 def _on_cuda(driver: str) -> Iterator[None]:
-    _place.of = lambda group: _buffers.InGroup(group, "cuda")
+    _platform.tensor_device = lambda: "cuda"
     with tempfile.TemporaryDirectory() as folder, current_device(driver, folder) as place:
         yield
         place.synchronize_all()

@@ -33,7 +33,7 @@ def collectives() -> list[str]:
     return wrong
 
 
-def late() -> list[str]:
+def late(device: str = "cpu") -> list[str]:
     """What the first rank says when the other one does not dispatch, in bf16 and in float32.
 
     Only after an exchange that was right.
@@ -45,8 +45,9 @@ def late() -> list[str]:
         sizes = _sizes.Sizes(size, 2 * size, 4, 64, 1, dtype)
         x, weights = torch.ones((2, 64), dtype=dtype), torch.ones((2, 1))
         ids = torch.tensor([[0], [2 * size - 1]])  # one of each rank's experts
-        watch = _lost.Watch(size)
-        exchange = _flat.FlatExchange(sizes, dist.group.WORLD, watch)
+        watch = _lost.Watch(size, device)
+        place = _buffers.InGroup(dist.group.WORLD, device)
+        exchange = _flat.FlatExchange(sizes, place, watch)
         sent = exchange.dispatch(x, weights, ids, ())
         assert torch.equal(exchange.combine(sent, sent.x, None), x)
         watch.timeout_us = 200_000  # now one is late
@@ -58,5 +59,5 @@ def late() -> list[str]:
             except PeerLostError as error:
                 said.append(str(error))
         dist.barrier()
-        _buffers.close_buffers(_buffers.InGroup(dist.group.WORLD))
+        _buffers.close_buffers(place)
     return said

@@ -24,6 +24,7 @@ from harness import (
 from harness.emulated import Emulated
 from harness.jobs_cuda import Place
 from harness.team import Team
+from harness.torch_device import pretending
 from moewire import _gpu, _results, _torch_cuda
 from moewire._cuda_report import DRIVER_VARIABLE
 from moewire._gpu_config import CODE_VARIABLE
@@ -43,9 +44,11 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
     one: Place
     if cuda_device.wanted():
         one = jobs_cuda.use_device()
+        yield one
     else:
-        one = jobs_cuda.use(str(emulator.driver()), str(tmp_path), strict=True)
-    yield one
+        one = jobs_cuda.use(str(emulator.driver()), str(tmp_path))
+        with pretending():
+            yield one
     one.forget()
 
 
@@ -193,3 +196,7 @@ def test_a_close_that_failed_is_repeated_by_dropping(place: Place, seed: int) ->
 
 def test_what_gradients_do_not_have_on_cuda_is_refused(place: Place, seed: int) -> None:
     jobs_cuda.in_threads(1, lambda rank, make: jobs_cuda_autograd.refused(place, make, rank, seed))
+
+
+def test_a_flat_graph_keeps_no_workspace(place: Place, seed: int) -> None:
+    jobs_cuda.in_threads(1, lambda rank, make: jobs_cuda_autograd.kept(place, make, rank, seed))

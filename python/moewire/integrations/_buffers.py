@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch.distributed as dist
@@ -22,6 +22,9 @@ class Place(Protocol):
 
     @property
     def num_ranks(self) -> int: ...
+
+    @property
+    def device(self) -> str: ...
 
     def meet(self, key: Key, num_bytes: int) -> Buffer:
         """A new Buffer for ``key``; collective."""
@@ -49,13 +52,24 @@ class InStore:
     store: dist.Store
     rank: int
     num_ranks: int
+    device: str = "cpu"
 
     def meet(self, key: Key, num_bytes: int) -> Buffer:
         # A fresh process makes only the Buffers in use, whatever the others made before: each
         # has a prefix of its own, or its first would meet their first.
         sizes = [key.hidden, key.num_experts, key.max_tokens, *(key.flat or ())]
         prefix = "/".join([STORE_PREFIX, str(key.dtype), *map(str, sizes)])
-        return Buffer.from_store(self.store, self.rank, self.num_ranks, num_bytes, prefix=prefix)
+        return Buffer.from_store(
+            self.store, self.rank, self.num_ranks, num_bytes, prefix=prefix, device=self.device
+        )
+
+
+Ranks = InGroup | InStore
+
+
+def on(ranks: Ranks, device: str) -> Ranks:
+    """The same ranks with their tensors on a device."""
+    return ranks if ranks.device == device else replace(ranks, device=device)
 
 
 class Key(NamedTuple):

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import torch
 
 from .. import autograd
+from .._backward import refuse_capture
+from ..errors import InvalidArgument
 from ._buffers import Key, buffer_for
 
 if TYPE_CHECKING:
@@ -75,10 +77,11 @@ class Layer(NamedTuple):
 def exchange(layer: Layer, tokens: Tokens) -> torch.Tensor:
     """The weighted sums of the experts' outputs, bf16 [T, H].
 
-    Collective: as many rounds as the rank with most tokens needs. Gradients flow through it
-    where torch's grad mode is on, which must be so on every rank or on none.
+    Collective: as many rounds as the rank with most tokens needs; on CUDA one. Gradients flow
+    through it where torch's grad mode is on, which must be so on every rank or on none.
     """
     buffer, stats = buffer_for(layer.key), layer.stats
+    _refuse_on_cuda(buffer, layer, tokens)
     round_ = _round_with_gradients if torch.is_grad_enabled() else _round
     num_tokens = tokens.x.shape[0]
     stats.calls += 1
@@ -90,6 +93,18 @@ def exchange(layer: Layer, tokens: Tokens) -> torch.Tensor:
         parts.append(out)
         begin = end
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _refuse_on_cuda(buffer: Buffer, layer: Layer, tokens: Tokens) -> None:
+    """What only the CPU has, before anything is sent."""
+    if buffer.runtime.gpu is None:
+        return
+    refuse_capture(buffer)
+    if len(tokens.x) > layer.key.max_tokens:  # nobody there says that it has more
+        raise InvalidArgument(
+            f"hidden_states: {len(tokens.x)} tokens of one rank on {tokens.x.device}; at most "
+            f"{layer.key.max_tokens} there: configure(max_tokens=...), the same on every rank"
+        )
 
 
 def _round_with_gradients(
@@ -109,12 +124,13 @@ def _round_with_gradients(
     stats.count(routing.counts)
     dispatched = perf_counter()
     if rows.shape[0]:
-        results = layer.experts(rows, _ids(routing.counts))
+        results = layer.experts(rows, _ids(routing.counts, rows.device))
     else:
         # One row of zeros that is then left out: what waits for the experts' backward, such as
         # hooks of FSDP, runs on this rank, too.
         nothing = rows.sum(0, keepdim=True)
-        results = layer.experts(nothing, torch.zeros((1, 1), dtype=torch.int64))[:0]
+        first = torch.zeros((1, 1), dtype=torch.int64, device=rows.device)
+        results = layer.experts(nothing, first)[:0]
     computed = perf_counter()
     out = autograd.combine(results.contiguous(), routing)
     stats.time(begin, dispatched, computed)
@@ -139,10 +155,12 @@ def _round(buffer: Buffer, layer: Layer, part: Tokens, own_more: bool) -> tuple[
     with handle:
         counts = recv_count.tolist()
         stats.count(counts)
-        more = handle.peers_have_more  # of all ranks, this one too
+        on_cuda = buffer.runtime.gpu is not None
+        more = False if on_cuda else handle.peers_have_more  # of all ranks, this one too
         rows = _gather(recv_x, counts)
         dispatched = perf_counter()
-        results = layer.experts(rows, _ids(counts)) if rows.shape[0] else rows
+        ids = _ids(counts, rows.device)
+        results = layer.experts(rows, ids) if rows.shape[0] else rows
         computed = perf_counter()
         out = _combine(buffer, handle, part, results, counts, layer.timeout_us)
     stats.time(begin, dispatched, computed)
@@ -155,10 +173,10 @@ def _gather(recv_x: torch.Tensor, counts: list[int]) -> torch.Tensor:
     return torch.cat(blocks) if blocks else recv_x.new_empty((0, recv_x.shape[2]))
 
 
-def _ids(counts: list[int]) -> torch.Tensor:
+def _ids(counts: list[int], device: torch.device) -> torch.Tensor:
     """The local expert of each row, int64 [n, 1]."""
     ids = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
-    return ids.unsqueeze(1)
+    return ids.unsqueeze(1).to(device)
 
 
 def _combine(

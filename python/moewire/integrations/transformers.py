@@ -15,9 +15,11 @@ Every rank has its own batch; its tokens go to the ranks that hold their experts
 back weighted and summed. Ranks of a tensor-parallel group (``tp_size``) share a batch: each
 sends a slice of it. Tested with transformers 5.23.0, whose interface for this is young.
 
-Inference and training, bf16, on the CPU. All ranks must call the model equally often; in
-inference a rank without work calls ``join``. Any number of tokens goes through, in rounds of at
-most ``configure(max_tokens=...)`` per rank. Gradients are those of ``moewire.autograd``.
+Inference and training, bf16, on the CPU; on CUDA, where it was never run, with
+``MOEWIRE_UNTESTED_DEVICES=1`` (docs/transformers.md). All ranks must call the model equally often;
+in inference a rank without work calls ``join``. Any number of tokens goes through, in rounds of at
+most ``configure(max_tokens=...)`` per rank, on CUDA in one. Gradients are those of
+``moewire.autograd``.
 
 ``shard_experts`` spreads a model that each rank has loaded whole, without process group or FSDP:
 then ranks may be lost in the middle of a text, and come back.
@@ -40,12 +42,12 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from .. import _check
+from .. import _check, _devices
 from .._check import integer
 from ..buffer import Buffer
 from ..errors import InvalidArgument
 from . import _buffers, _engines, _exchange
-from ._buffers import InGroup, InStore, Key, Place
+from ._buffers import InGroup, InStore, Key, Ranks
 from ._exchange import Stats
 
 try:
@@ -123,7 +125,7 @@ class MoewireEP(EPImplementation):  # type: ignore[misc]  # transformers has no 
         super().__init__(experts, ep_mesh, tp_mesh)
         self._open(experts, InGroup(ep_mesh.get_group()))
 
-    def _open(self, experts: Any, place: Place) -> None:
+    def _open(self, experts: Any, place: Ranks) -> None:
         self.place = place
         self.stats = Stats(self.num_local_experts)
         self.key: Key | None = None  # of the Buffer in use; made by the first call
@@ -145,18 +147,19 @@ class MoewireEP(EPImplementation):  # type: ignore[misc]  # transformers has no 
             weights.to(torch.float32).contiguous(),
         )
         num_tokens, hidden = hidden_states.shape
-        self.key = self._key(hidden)
+        self.key = self._key(hidden, str(hidden_states.device))
         layer = _exchange.Layer(self.key, self._run_experts, self.stats, _settings.timeout_us)
         out = _exchange.exchange(layer, tokens)
         return _all_slices(out, self.tp_mesh, num_tokens) if shared else out
 
-    def _key(self, hidden: int) -> Key:
-        num_experts = self.num_local_experts * self.place.num_ranks
-        return Key(self.place, hidden, num_experts, torch.bfloat16, _settings.max_tokens)
+    def _key(self, hidden: int, device: str) -> Key:
+        place = _buffers.on(self.place, device)
+        num_experts = self.num_local_experts * place.num_ranks
+        return Key(place, hidden, num_experts, torch.bfloat16, _settings.max_tokens)
 
     def _run_experts(self, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         # Weight 1: the routing weights are applied where the token came from.
-        weights = torch.ones(ids.shape, dtype=rows.dtype)
+        weights = torch.ones(ids.shape, dtype=rows.dtype, device=rows.device)
         results: torch.Tensor = self.experts_forward(rows, ids, weights)
         return results
 
@@ -172,14 +175,14 @@ class _Sharded(MoewireEP):
         model.append(self)
         self._open(experts, place)
 
-    def _key(self, hidden: int) -> Key:
+    def _key(self, hidden: int, device: str) -> Key:
         """The key of this layer, whose Buffer is there then, and those of the whole model."""
-        key = super()._key(hidden)
+        key = super()._key(hidden, device)
         if _buffers.find(key) is None:
-            self._make_all(hidden)
+            self._make_all(hidden, device)
         return key
 
-    def _make_all(self, hidden: int) -> None:
+    def _make_all(self, hidden: int, device: str) -> None:
         # All at once and in order of the layers, as the others update them: a fresh process that
         # went on from its first layer would wait there for ranks that wait for it in an update.
         for layer in self._model:
@@ -189,7 +192,7 @@ class _Sharded(MoewireEP):
                     f"have one hidden size, and others of this one have {layer.key.hidden}"
                 )
         for layer in self._model:
-            layer.key = MoewireEP._key(layer, hidden)
+            layer.key = MoewireEP._key(layer, hidden, device)
             _buffers.buffer_for(layer.key)
 
 
@@ -207,10 +210,12 @@ def _all_slices(part: torch.Tensor, tp_mesh: Any, num_tokens: int) -> torch.Tens
 
 
 def _refuse(hidden_states: torch.Tensor) -> None:
-    if hidden_states.dtype != torch.bfloat16 or hidden_states.device.type != "cpu":
+    kind = hidden_states.device.type
+    if hidden_states.dtype != torch.bfloat16 or not _devices.takes(kind):
         raise InvalidArgument(
-            f"hidden_states: {hidden_states.dtype} on {hidden_states.device}; "
-            "torch.bfloat16 on the CPU: from_pretrained(..., dtype=torch.bfloat16)"
+            f"hidden_states: {hidden_states.dtype} on {hidden_states.device}; torch.bfloat16 on "
+            f"{' and '.join(_devices.KINDS)}: from_pretrained(..., dtype=torch.bfloat16)"
+            f"{_devices.fix(kind)}"
         )
 
 
@@ -328,11 +333,20 @@ def join(model: torch.nn.Module) -> None:
     if not getattr(model, _GATHERED, False):
         raise InvalidArgument("model: call gather_dense_weights(model) on every rank before join")
     hidden = int(model.config.get_text_config().hidden_size)
-    nothing = torch.empty((0, hidden), dtype=torch.bfloat16)
-    nowhere = torch.empty((0, 1), dtype=torch.int64)
     with torch.no_grad():
-        for _, experts, _ in _layers(model):
-            experts(nothing, nowhere, torch.empty((0, 1)))
+        for _, experts, implementation in _layers(model):
+            device = _device_of(experts, implementation)
+            nothing = torch.empty((0, hidden), dtype=torch.bfloat16, device=device)
+            nowhere = torch.empty((0, 1), dtype=torch.int64, device=device)
+            experts(nothing, nowhere, torch.empty((0, 1), device=device))
+
+
+def _device_of(experts: torch.nn.Module, implementation: MoewireEP) -> str:
+    """Where a layer's tokens are: as in the last forward, else where its weights are."""
+    if implementation.key is not None:
+        return implementation.key.place.device
+    parameter = next(experts.parameters(), None)
+    return "cpu" if parameter is None else str(parameter.device)
 
 
 def fp32_router_scores(model: torch.nn.Module) -> list[torch.utils.hooks.RemovableHandle]:

@@ -74,7 +74,9 @@ class Gradients(NamedTuple):
     scales: list[torch.Tensor]
 
 
-def buffer_of(rank: Rank, world: World, topk: int = TOPK, **options: int) -> moewire.Buffer:
+def buffer_of(
+    rank: Rank, world: World, topk: int = TOPK, name: str = "store", **options: int
+) -> moewire.Buffer:
     if world.flat:
         num_bytes = autograd.get_flat_buffer_size_hint(
             MAX_TOKENS, HIDDEN, rank.size, topk, **options
@@ -83,7 +85,7 @@ def buffer_of(rank: Rank, world: World, topk: int = TOPK, **options: int) -> moe
         num_bytes = autograd.get_ep_buffer_size_hint(
             MAX_TOKENS, HIDDEN, rank.size, world.num_experts, topk, **options
         )
-    return rank.buffer(num_bytes, **options)
+    return rank.buffer(num_bytes, name=name, **options)
 
 
 def experts(rows: torch.Tensor, counts: list[int], scales: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,8 @@
 """A device of the emulated driver, as ``_torch_cuda.Place`` has devices.
 
-Its memory is the process's, so CPU tensors stand for tensors of the device: any of them, or, if
-it is ``strict``, those that were put there. torch's own operations do not wait for its streams:
-``synchronize`` first.
+Its memory is the process's, so CPU tensors stand for tensors of the device: those that were put
+there (``AsDevice``), or any of them, unless it is ``strict``. torch's own operations do not wait
+for its streams: ``synchronize`` first.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Emulated:
 
     name = "cuda:0"
 
-    def __init__(self, driver: Path, strict: bool = False) -> None:
+    def __init__(self, driver: Path, strict: bool = True) -> None:
         self._strict = strict
         self._cu = ctypes.CDLL(str(driver))
         self._cu.emulator_report.restype = ctypes.c_char_p
@@ -73,7 +73,9 @@ class Emulated:
         return self._of_device(tensor.clone())
 
     def _of_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.as_subclass(AsDevice) if self._strict else tensor
+        if not self._strict or isinstance(tensor, AsDevice):
+            return tensor
+        return AsDevice.of(tensor.detach())
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         made = self._of_device(torch.empty(shape, dtype=dtype))

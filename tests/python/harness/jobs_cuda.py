@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from .cuda_device import CudaDevice
 from .emulated import Emulated
 from .jobs_oracle import CALLS, size_for
 from .member import Rank
+from .torch_device import pretending
 
 TIMEOUT_US = 30_000_000
 PATIENCE_SECONDS = 300.0  # of a machine that does much else
@@ -33,12 +34,12 @@ Make = Callable[..., moewire.Buffer]
 Place = Emulated | CudaDevice
 
 
-def use(driver: str, folder: str, strict: bool = False) -> Emulated:
+def use(driver: str, folder: str) -> Emulated:
     """Puts the emulated driver where the machine's is looked for, in this process."""
     code = Path(folder) / "kernels"
     code.write_bytes(b"kernels\0")  # every module of the emulator has all kernels
     os.environ[DRIVER_VARIABLE], os.environ[CODE_VARIABLE] = driver, str(code)
-    place = Emulated(Path(driver), strict)
+    place = Emulated(Path(driver))
     _torch_cuda.place = lambda ordinal: place
     return place
 
@@ -245,7 +246,8 @@ def in_this_process(driver: str, rank: Rank) -> Iterator[Place]:
     """Its device: the emulated one, or torch's if no driver is named."""
     before = _torch_cuda.place
     try:
-        yield use(driver, rank.folder, strict=True) if driver else use_device()
+        with pretending() if driver else nullcontext():
+            yield use(driver, rank.folder) if driver else use_device()
     finally:
         _torch_cuda.place = before
         for name in (DRIVER_VARIABLE, CODE_VARIABLE):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 
 import moewire
-from moewire import autograd
+from moewire import _autograd_flat, autograd
 
 from . import autograd_world as worlds
 from . import jobs_cuda
@@ -43,24 +44,21 @@ def _import_on_every_rank(rank: Rank) -> None:
     return rank.meet("imported")
 
 
-def same_as_cpu(rank: Rank, driver: str) -> None:
+def same_as_cpu(rank: Rank, driver: str, flat: bool) -> None:
     """Two layers of random numbers on either device: every bit of results and gradients."""
-    found = [_gradients(rank, "cpu"), over_device(rank, driver, _gradients, "cuda")]
+    found = [_gradients(rank, "cpu", flat), over_device(rank, driver, _gradients, "cuda", flat)]
     for step, (ours, theirs) in enumerate(zip(*found, strict=True)):
         for what, one, other in worlds.pairs(ours, theirs):
             assert one.dtype is other.dtype
-            bits = [tensor.contiguous().view(torch.uint8) for tensor in (one, other)]
+            bits = [tensor.cpu().contiguous().view(torch.uint8) for tensor in (one, other)]
             assert torch.equal(*bits), (step, what, one, other)
 
 
-def _gradients(rank: Rank, name: str) -> list[worlds.Gradients]:
+def _gradients(rank: Rank, name: str, flat: bool) -> list[worlds.Gradients]:
     found = []
     for salt in range(3):
-        world = worlds.world_of(rank, False, exact=False, salt=salt)
-        num_bytes = autograd.get_ep_buffer_size_hint(
-            worlds.MAX_TOKENS, worlds.HIDDEN, rank.size, world.num_experts, worlds.TOPK
-        )
-        with rank.buffer(num_bytes, name=f"{name}{salt}") as buffer:
+        world = worlds.world_of(rank, flat, exact=False, salt=salt)
+        with worlds.buffer_of(rank, world, name=f"{name}{salt}") as buffer:
             assert (buffer.runtime.gpu is not None) is (name == "cuda")
             leaves = worlds.leaves_of(rank, world)
             out = worlds.forward(rank, buffer, world, leaves)
@@ -81,28 +79,50 @@ def refused(place: jobs_cuda.Place, make: jobs_cuda.Make, rank: int, seed: int) 
         def dispatch(x: torch.Tensor = x, **options: Any) -> Any:
             return autograd.dispatch(buffer, x, idx, weights, None, 4, 2, -1, **options)
 
-        text = expect(
-            moewire.UnsupportedError,
-            lambda: autograd.dispatch_flat(buffer, x, idx, weights, 4, 2),
-        )
-        assert "autograd.dispatch_flat: not on CUDA yet; use dispatch" in text
-        text = expect(moewire.UnsupportedError, lambda: dispatch(more=True))
-        assert "more: not on CUDA yet" in text
-        text = expect(moewire.InvalidArgument, lambda: dispatch(x.detach().cpu()))
-        assert "device cpu given; allowed: device cuda:0" in text
+        def dispatch_flat(x: torch.Tensor = x, **options: Any) -> Any:
+            return autograd.dispatch_flat(buffer, x, idx, weights, 4, 2, **options)
+
+        for one in (dispatch, dispatch_flat):
+            text = expect(moewire.UnsupportedError, lambda one=one: one(more=True))
+            assert "more: not on CUDA yet" in text
+            text = expect(moewire.InvalidArgument, lambda one=one: one(x.detach().cpu()))
+            assert "device cpu given; allowed: device cuda:0" in text
         stream = place.side()
         call = autograd._Call(buffer, None, 4, 2, -1)
         routing = autograd.Routing(call, idx, weights)  # as of a dispatch before the capture
         routing._handle = held = object()  # type: ignore[assignment]
+        flat_call = _autograd_flat._FlatCall(buffer, None, 4, 2, -1)
+        flat_routing = autograd.FlatRouting(flat_call)
+        flat_routing._handle = held  # type: ignore[assignment]
         with place.on(stream), place.captured(stream) as graph:
             for late in (
                 dispatch,
                 lambda: autograd.combine(x, routing),
                 lambda: call.send(x.detach(), idx),
+                dispatch_flat,
+                lambda: autograd.combine_flat(x, flat_routing),
+                lambda: flat_call.send(x.detach(), held),  # type: ignore[arg-type]
             ):
                 text = expect(moewire.UnsupportedError, late)
                 assert "captured into a graph" in text
-        assert routing._handle is held  # it may be combined afterwards
+        assert routing._handle is held is flat_routing._handle  # to be combined afterwards
         place.destroy(graph[0])
         place.synchronize()
         assert buffer.members() == [0]
+
+
+def kept(place: jobs_cuda.Place, make: jobs_cuda.Make, rank: int, seed: int) -> None:
+    """A flat graph keeps handles, and no memory of the workspace with them."""
+    idx = place.put(torch.tensor([[0, 1], [1, -1]]))
+    weights = place.put(torch.tensor([[1.0, 2.0], [3.0, 4.0]])).requires_grad_()
+    x = place.put(torch.ones((2, 16)).bfloat16()).requires_grad_()
+    buffer = make(autograd.get_flat_buffer_size_hint(4, 16, 1, 2), device="cuda")
+    rows, routing = autograd.dispatch_flat(buffer, x, idx, weights, 4, 2)
+    y = (rows.float() * routing.topk_weights.sum(1, keepdim=True)).bfloat16()
+    out = autograd.combine_flat(y, routing)
+    place.synchronize()
+    buffer.close()
+    gc.collect()
+    left = place.left()
+    assert not any("allocation" in line or "range" in line for line in left), left
+    assert out.float().sum().item() == 16 * 3 + 16 * 3  # the graph lives

@@ -16,7 +16,7 @@ from .on_cuda import current_device, folder_of
 
 def mooncake(rank: Rank, driver: str, count: int) -> int:
     """Random cases on the current device, and two more after an update."""
-    with current_device(driver, folder_of(rank.folder, rank.rank)) as place:
+    with current_device(driver, folder_of(rank.folder, rank.rank), by_default=False) as place:
         moewire.compat.mooncake.install()
         from mooncake.mooncake_ep_buffer import Buffer
 
@@ -43,7 +43,7 @@ def mooncake(rank: Rank, driver: str, count: int) -> int:
 
 def chosen_device(rank: Rank, driver: str) -> None:
     """CPU tensors where they are asked for, and what CUDA needs by name."""
-    with current_device(driver, folder_of(rank.folder, rank.rank)):
+    with current_device(driver, folder_of(rank.folder, rank.rank), by_default=False):
         from moewire.compat._mooncake import Buffer
 
         group, case = rank.group(), jobs_cuda.small(rank.seed, 1)

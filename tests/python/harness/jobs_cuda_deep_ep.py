@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ import moewire
 from moewire import deep_ep, event
 
 from . import jobs_deep_ep_clients as clients
-from .jobs_deep_ep import make_buffer, values_of
+from .jobs_deep_ep import World, make_buffer, values_of
 from .jobs_input import expect
 from .member import Rank
 from .on_cuda import current_device, folder_of
@@ -37,8 +38,15 @@ def chosen_device(rank: Rank) -> None:
         buffer = deep_ep.Buffer(group, 0, size, True, device=device)
         assert buffer.runtime is not None
         assert (buffer.runtime.gpu is not None) is on_cuda
-        result = clients.dispatch(rank, world, buffer)
-        clients.check(rank, world, clients.combine(rank, world, buffer, result)[0])
+        there = world if on_cuda else _on_cpu(world)
+        result = clients.dispatch(rank, there, buffer)
+        clients.check(rank, there, clients.combine(rank, there, buffer, result)[0])
+
+
+def _on_cpu(world: World) -> World:
+    given = world.x, world.topk, world.weights
+    x, topk, weights = ([tensor.cpu() for tensor in part] for part in given)
+    return replace(world, x=x, topk=topk, weights=weights)
 
 
 def refused(rank: Rank) -> None:

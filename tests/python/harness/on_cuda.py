@@ -1,7 +1,8 @@
 """A rank whose device is the emulated one, which torch takes for its current device.
 
 Its launches are waited for: torch's own operations do not know the emulated streams, and so find
-what they read. Jobs that were written for the CPU run unchanged.
+what they read. Tensors that tests make without a device are of this one, so jobs that were written
+for the CPU run unchanged; what Moewire makes is where it says, and does not mix.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from moewire import _runtime, _torch_cuda
 
 from .emulated import Emulated
 from .jobs_cuda import use
+from .torch_device import pretending
 
 _LAUNCHES = ("buffer_dispatch", "buffer_combine", "op_wait", "handle_release_on")
 
@@ -44,8 +46,13 @@ class Waiting:
 
 
 @contextmanager
-def current_device(driver: str, folder: str, *, waiting: bool = True) -> Iterator[Emulated]:
-    """In this process, which has one rank. ``waiting``: not for what is captured."""
+def current_device(
+    driver: str, folder: str, *, waiting: bool = True, by_default: bool = True
+) -> Iterator[Emulated]:
+    """In this process, which has one rank. ``waiting``: not for what is captured.
+
+    ``by_default``: not for jobs that put their tensors on the device themselves.
+    """
     before = _torch_cuda.place, _torch_cuda.current, _runtime.library
     place = use(driver, folder)
     _torch_cuda.current = lambda: 0
@@ -53,7 +60,8 @@ def current_device(driver: str, folder: str, *, waiting: bool = True) -> Iterato
         library = Waiting(_runtime.library(), place)
         _runtime.library = lambda: library  # type: ignore[assignment, return-value]
     try:
-        yield place
+        with pretending(by_default=by_default):
+            yield place
     finally:
         _torch_cuda.place, _torch_cuda.current, _runtime.library = before
 

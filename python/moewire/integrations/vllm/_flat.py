@@ -33,18 +33,18 @@ class FlatExchange:
 
     Args:
         sizes: the shape that every rank agrees on.
-        group: the process group of the expert-parallel ranks; borrowed.
+        place: where the expert-parallel ranks meet, and the device of their tensors.
         watch: which ranks were lost, and when one is.
     """
 
     def __init__(
         self,
         sizes: _sizes.Sizes,
-        group: torch.distributed.ProcessGroup,
+        place: _buffers.Place,
         watch: _lost.Watch,
     ) -> None:
         self.sizes = sizes
-        self.group = group
+        self.place = place
         self.watch = watch
         self.wide = sizes.dtype == torch.float32
 
@@ -105,7 +105,7 @@ class FlatExchange:
         extra_bytes = tuple(_row_bytes(one) for one in extra)
         flat = (sizes.num_topk, *extra_bytes)
         return _buffers.Key(
-            _buffers.InGroup(self.group),
+            self.place,
             hidden,
             sizes.num_experts,
             torch.bfloat16,

@@ -1,7 +1,8 @@
 """What is replaced on CUDA: nothing to repair there, and vLLM has batched experts of its own.
 
-The packed exchange stands where DeepEP's low-latency one would, because vLLM goes by that
-name: it picks batched experts for it, smaller steps, and allows dual-batch overlap.
+The flat exchange stands where it does on the CPU, in place of vLLM's default. The packed one
+stands where DeepEP's low-latency one would, because vLLM goes by that name: it picks batched
+experts for it, smaller steps, and allows dual-batch overlap.
 """
 
 from __future__ import annotations
@@ -31,12 +32,7 @@ _MAKERS = (
 def plans(parts: frozenset[str]) -> list[Plan]:
     """What every part needs: nothing."""
     if parts == {"repairs"}:
-        raise UnsupportedError("MOEWIRE_VLLM=repairs: they are for the CPU; batched")
-    if "manager" in parts:
-        raise UnsupportedError(
-            "MOEWIRE_VLLM=manager, which is the default: this exchange is not on CUDA yet; "
-            f"batched, with --all2all-backend {_DEEPEP}"
-        )
+        raise UnsupportedError("MOEWIRE_VLLM=repairs: they are for the CPU; manager or batched")
     return []
 
 

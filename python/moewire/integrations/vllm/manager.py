@@ -1,9 +1,10 @@
 """vLLM's all-to-all over the flat exchange: a token goes once to every rank that it needs.
 
 In place of vLLM's ``AgRsAll2AllManager``, which sends every token to every rank, on any
-platform. Written against vLLM 0.32.0 and run on the CPU. What only a GPU uses
-(``combine_into_output``) is tested without one and was never run on one. vLLM 0.32.0 overlaps
-no micro-batches with this manager; a handle for each is kept all the same.
+platform. Written against vLLM 0.32.0 and run on the CPU; on CUDA it was never run. There each
+dispatch and combine waits for the device: the experts need the number of rows, and the step has
+to end where a rank was lost. vLLM 0.32.0 overlaps no micro-batches with this manager; a handle
+for each is kept all the same.
 
 Notation: R ranks, E experts, L = E/R local experts, M tokens per rank at most, H hidden size,
 T tokens of this rank, K selections per token, N rows that this rank received.
@@ -20,7 +21,7 @@ from vllm.v1.worker.ubatching import dbo_current_ubatch_id
 
 from ...errors import InvalidArgument
 from .. import _buffers
-from . import _lost, _platform, _sizes
+from . import _lost, _place, _platform, _sizes
 from ._flat import FlatExchange, Sent
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class FlatAll2AllManager(AgRsAll2AllManager):  # type: ignore[misc]
         _sizes.refuse_config(config)
         self._num_experts: int = config.model_config.get_num_experts()
         self._max_tokens: int = config.scheduler_config.max_num_batched_tokens
+        self._place = _place.of(self.cpu_group)
         self._lost = _lost.Watch(self.world_size, _platform.tensor_device())
         self._sent: dict[int, Sent] = {}  # by micro-batch
 
@@ -121,14 +123,14 @@ class FlatAll2AllManager(AgRsAll2AllManager):  # type: ignore[misc]
         """Closes the Buffers of its group, also of what no ``combine`` came for. Idempotent."""
         while self._sent:
             self._sent.popitem()[1].handle.release()
-        _buffers.close_buffers(_buffers.InGroup(self.cpu_group))
+        _buffers.close_buffers(self._place)
         super().destroy()
 
     def _exchange(self, x: torch.Tensor, num_topk: int) -> FlatExchange:
         sizes = _sizes.Sizes(
             self.world_size, self._num_experts, self._max_tokens, x.shape[1], num_topk, x.dtype
         )
-        return FlatExchange(_sizes.checked(sizes), self.cpu_group, self._lost)
+        return FlatExchange(_sizes.checked(sizes), self._place, self._lost)
 
     def _global(self, local: torch.Tensor) -> torch.Tensor:
         """Local ids, -1 for other ranks' -> global ids.

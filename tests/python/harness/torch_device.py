@@ -1,0 +1,71 @@
+"""torch on a machine without a device, where ``device="cuda"`` gives tensors ``AsDevice``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .as_device import AsDevice, device_and_dtype
+
+_TESTS = str(Path(__file__).resolve().parents[2])
+_MAKERS = (
+    *("arange", "as_tensor", "empty", "empty_strided", "eye", "full", "linspace", "ones"),
+    *("rand", "randint", "randn", "randperm", "tensor", "zeros"),
+)
+
+
+@contextmanager
+def pretending(*, by_default: bool = False) -> Iterator[None]:
+    """In this process, in all its threads.
+
+    ``by_default``: a test that names no device gets tensors of the device, as one that was
+    written for the CPU does. What Moewire, torch and engines make is where they say.
+    """
+    stock = {name: getattr(torch, name) for name in _MAKERS}
+    for name, make in stock.items():
+        setattr(torch, name, _maker(make, by_default))
+    moves = {name: getattr(torch.Tensor, name) for name in ("to", "cuda")}
+    torch.Tensor.to = _to(moves["to"])  # type: ignore[method-assign]
+    torch.Tensor.cuda = lambda self, *_, **__: _there(self)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for name, make in stock.items():
+            setattr(torch, name, make)
+        for name in moves:
+            delattr(torch.Tensor, name)  # torch has them one class further up
+
+
+def _maker(stock: Callable[..., torch.Tensor], by_default: bool) -> Callable[..., torch.Tensor]:
+    def make(*args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
+        if device is None and by_default:
+            there = sys._getframe(1).f_code.co_filename.startswith(_TESTS)
+        else:
+            there = device is not None and torch.device(device).type == "cuda"
+        if device is not None and not there:
+            kwargs["device"] = device
+        made = stock(*args, **kwargs)
+        return _there(made) if there else made
+
+    return make
+
+
+def _to(stock: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        device, dtype = device_and_dtype(args, kwargs)
+        if device is None or device.type != "cuda":
+            return stock(self, *args, **kwargs)
+        return _there(self if dtype is None else stock(self, dtype))
+
+    return to
+
+
+def _there(tensor: torch.Tensor) -> torch.Tensor:
+    if isinstance(tensor, AsDevice):
+        return tensor
+    return AsDevice.of(tensor.detach().clone().requires_grad_(tensor.requires_grad))
