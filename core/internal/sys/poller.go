@@ -77,6 +77,13 @@ func (p *Poller) Poll(e *PollEvents) ([]Ready, error) {
 	return e.list[:n], nil
 }
 
+// IsReady reports whether Poll has something to return.
+func (p *Poller) IsReady() bool {
+	set := [1]unix.PollFd{{Fd: int32(p.fd.Raw()), Events: unix.POLLIN}}
+	n, _ := unix.Ppoll(set[:], &unix.Timespec{}, nil)
+	return n == 1 // an error is for Poll to return
+}
+
 // Sleep waits until Poll has something to return, bell was signalled, or d has
 // passed (negative: no bound). It clears the bell. Several may sleep, each with
 // its own bell. It may end early.

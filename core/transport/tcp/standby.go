@@ -15,17 +15,36 @@ import (
 type sleeper struct {
 	asleep atomic.Bool
 	bell   *sys.FD
+	// Only for who sleeps:
+	spins   bool // the last sleep was over soon
+	spinFor time.Duration
+}
+
+func (s *sleeper) open() (err error) {
+	s.spinFor = spinFor
+	s.bell, err = sys.NewEvent()
+	return err
 }
 
 // sleep sleeps for at most d (negative: no bound) unless there is news.
 func (t *Transport) sleep(s *sleeper, d time.Duration) error {
+	begin := time.Now()
+	defer func() { s.spins = time.Since(begin) < s.spinFor }()
+	if s.spins && t.spin(s, begin, d) {
+		return nil
+	}
 	s.asleep.Store(true)
-	if t.hasReady() || s == &t.waiter && (t.news() || t.isClosed.Load()) {
+	if t.isDue(s) {
 		d = 0
 	}
 	err := t.poller.Sleep(s.bell, d)
 	s.asleep.Store(false)
 	return err
+}
+
+// isDue reports whether there is something to do that the sockets do not tell.
+func (t *Transport) isDue(s *sleeper) bool {
+	return t.hasReady() || s == &t.waiter && (t.news() || t.isClosed.Load())
 }
 
 // ring makes a sleeper look again. At most one call per sleep costs a system
@@ -55,7 +74,7 @@ type background struct {
 const standbyEvery = time.Millisecond
 
 func (s *background) open(t *Transport) (err error) {
-	if s.bell, err = sys.NewEvent(); err != nil {
+	if err = s.sleeper.open(); err != nil {
 		return err
 	}
 	s.Watch, s.ended = standby.New(standbyEvery), make(chan struct{})

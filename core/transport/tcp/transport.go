@@ -126,7 +126,7 @@ func (t *Transport) listen() (err error) {
 	if t.poller, err = sys.NewPoller(); err != nil {
 		return fmt.Errorf("tcp: %w", err)
 	}
-	if t.waiter.bell, err = sys.NewEvent(); err != nil {
+	if err = t.waiter.open(); err != nil {
 		return fmt.Errorf("tcp: %w", err)
 	}
 	if err = t.standby.open(t); err != nil {

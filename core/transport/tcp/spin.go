@@ -1,0 +1,29 @@
+package tcp
+
+import (
+	"time"
+
+	"github.com/moewire/moewire/core/internal/sys"
+)
+
+// spinFor is how long somebody looks again and again before he sleeps, if the
+// last time something came that soon: to fall asleep and be woken costs two
+// switches, and those of Go's watching thread. About an answer of the peer's to
+// 64 KiB (docs/transport-tcp.md); a transport where nothing happens never spins.
+const spinFor = 50 * time.Microsecond
+
+// spin looks for something to do, and leaves the core to others between two
+// looks; false: nothing came.
+func (t *Transport) spin(s *sleeper, begin time.Time, d time.Duration) bool {
+	bound := s.spinFor
+	if d >= 0 {
+		bound = min(bound, d)
+	}
+	for time.Since(begin) < bound {
+		if t.isDue(s) || t.poller.IsReady() {
+			return true
+		}
+		sys.Yield()
+	}
+	return false
+}
