@@ -45,6 +45,9 @@ func (a Area) Add(r *Record) {
 	}
 }
 
+// Skip leaves out n records that nobody knows.
+func (a Area) Skip(n uint64) { a.add(wordNext, n) }
+
 func (a Area) addTimes(at int, r *Record) {
 	total := positive(r.Time())
 	a.add(at+totalTime, total)
@@ -92,6 +95,9 @@ func (a Area) ClearCurrent(k Kind, op uint64) {
 		w.Store(0)
 	}
 }
+
+// HideCurrent says that no operation is in flight.
+func (a Area) HideCurrent() { a.set(wordCurrent, 0) }
 
 // SetMemory tells of the memory that this rank has made, in bytes.
 func (a Area) SetMemory(slabs int, slabBytes, present uint64) {
