@@ -70,18 +70,6 @@ func (j *Judge) Silent(ranks uint64) (silent uint64) {
 	return silent
 }
 
-// Left returns those of the ranks that have ended their part in the epoch by
-// themselves, and live.
-func (j *Judge) Left(ranks uint64) (left uint64) {
-	for rest := ranks; rest != 0; rest &= rest - 1 {
-		p := &j.peers[bits.TrailingZeros64(rest)]
-		if p.proc != nil && p.ended(j.epoch) && !p.proc.Dying() {
-			left |= rest & -rest
-		}
-	}
-	return left
-}
-
 // SayQuiet promises that this rank writes nothing more in the epoch.
 func (j *Judge) SayQuiet() { j.peers[j.dom.Rank()].quiet().Store(uint64(j.epoch) + 1) }
 

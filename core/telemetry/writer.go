@@ -109,6 +109,10 @@ func (a Area) SetMemory(slabs int, slabBytes, present uint64) {
 // SetEpoch tells the epoch that this rank is in.
 func (a Area) SetEpoch(epoch uint16) { a.set(wordEpoch, uint64(epoch)) }
 
+// SetLeft says, before this rank is out of an epoch's member set, that it leaves by
+// itself.
+func (a Area) SetLeft(epoch uint16) { a.set(wordLeft, uint64(epoch)+1) }
+
 // SetClosed says that this buffer takes no more calls.
 func (a Area) SetClosed() { a.word(wordClosed).Store(1) }
 

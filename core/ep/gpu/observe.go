@@ -118,7 +118,7 @@ func (b *Buffer) noteLost(ranks uint64, now time.Time, why string) {
 // holds b.fate, and is a member.
 func (b *Buffer) noteLeavers(now time.Time, members uint64) {
 	gone := b.rec.known &^ members
-	left := b.judge.Left(gone)
+	left := b.left(gone)
 	for rest := left; rest != 0; rest &= rest - 1 {
 		ev := b.about(telemetry.Left, bits.TrailingZeros64(rest), 0, whyLeft)
 		ev.Waiting = ""
@@ -126,6 +126,16 @@ func (b *Buffer) noteLeavers(now time.Time, members uint64) {
 	}
 	b.rec.known &^= left
 	b.noteLost(gone&^left, now, whyGone)
+}
+
+// left returns those of the ranks that have left the epoch by themselves.
+func (b *Buffer) left(ranks uint64) (left uint64) {
+	for rest := ranks; rest != 0; rest &= rest - 1 {
+		if told, ok := b.told(bits.TrailingZeros64(rest)); ok && told.HasLeft(b.epoch) {
+			left |= rest & -rest
+		}
+	}
+	return left
 }
 
 // noteSlow complains of ranks that the device has waited for too long: after
@@ -166,13 +176,21 @@ func (b *Buffer) about(kind string, rank int, waited time.Duration, why string) 
 	return ev
 }
 
-// toldPID is the process that a rank says it is; 0: it has not said so.
-func (b *Buffer) toldPID(rank int) int {
+// told is what a rank says of itself; false: it is absent.
+func (b *Buffer) told(rank int) (telemetry.Area, bool) {
 	control := b.dom.Control(rank)
 	if control == nil {
-		return 0
+		return telemetry.Area{}, false
 	}
-	return telemetry.At(control, layout.Record()).PID()
+	return telemetry.At(control, layout.Record()), true
+}
+
+// toldPID is the process that a rank says it is; 0: it has not said so.
+func (b *Buffer) toldPID(rank int) int {
+	if told, ok := b.told(rank); ok {
+		return told.PID()
+	}
+	return 0
 }
 
 // note numbers an event and makes it known.
