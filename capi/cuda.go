@@ -142,6 +142,7 @@ func (b *buffer) joinGPU(l *mixed.Listener, metas [][]byte, timeout time.Duratio
 	}
 	cfg := b.onGPU.cfg
 	cfg.Joining = joining
+	cfg.NoRecord, cfg.SlowAfter, cfg.EventCount = b.cfg.NoRecord, b.cfg.SlowAfter, b.cfg.EventCount
 	g, err := gpu.New(dom, b.onGPU.dev, cfg)
 	if err != nil {
 		return errors.Join(err, dom.Close())

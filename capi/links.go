@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/telemetry"
 	"github.com/moewire/moewire/core/transport"
@@ -164,7 +163,7 @@ func (b *buffer) farStats() (farStats, error) {
 
 //export mwiBufferLinks
 func mwiBufferLinks(id uint64, out *C.mw_link_t, capacity uint32, count *C.uint32_t) C.mw_status_t {
-	return observeAll(id, func(b *buffer, _ *ep.Buffer) error {
+	return observeAll(id, func(b *buffer, _ observed) error {
 		if capacity == 0 {
 			return invalid("capacity is 0, allowed 1 and more")
 		}

@@ -39,7 +39,24 @@ func imbalance(rows []uint64) float64 {
 	return float64(most) * float64(len(rows)) / float64(sum)
 }
 
-func statisticsOf(b *buffer, e *ep.Buffer) (statistics, error) {
+// observed is the core of a buffer, on the CPU or on CUDA, as who looks at it
+// sees it.
+type observed interface {
+	NumRanks() int
+	Stats() (telemetry.Stats, error)
+	Records(rank, last int) ([]telemetry.Record, error)
+	Events(since uint64) ([]telemetry.Event, uint64)
+	Counters() ep.Counters
+}
+
+func (b *buffer) observed() (observed, error) {
+	if b.onGPU != nil {
+		return b.gpuCore()
+	}
+	return b.core()
+}
+
+func statisticsOf(b *buffer, e observed) (statistics, error) {
 	s, err := e.Stats()
 	if err != nil {
 		return statistics{}, err
@@ -57,17 +74,17 @@ func statisticsOf(b *buffer, e *ep.Buffer) (statistics, error) {
 }
 
 // observe runs f with the core of a buffer, also of one that a defect has closed.
-func observe(id uint64, f func(*ep.Buffer) error) C.mw_status_t {
-	return observeAll(id, func(_ *buffer, e *ep.Buffer) error { return f(e) })
+func observe(id uint64, f func(observed) error) C.mw_status_t {
+	return observeAll(id, func(_ *buffer, e observed) error { return f(e) })
 }
 
-func observeAll(id uint64, f func(*buffer, *ep.Buffer) error) C.mw_status_t {
+func observeAll(id uint64, f func(*buffer, observed) error) C.mw_status_t {
 	b, err := buffers.get(id)
 	if err != nil {
 		return report(err)
 	}
 	return guard(b, func() error {
-		e, err := b.core()
+		e, err := b.observed()
 		if err != nil {
 			return err
 		}
@@ -77,7 +94,7 @@ func observeAll(id uint64, f func(*buffer, *ep.Buffer) error) C.mw_status_t {
 
 //export mwiBufferStats
 func mwiBufferStats(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t {
-	return observeAll(id, func(b *buffer, e *ep.Buffer) error {
+	return observeAll(id, func(b *buffer, e observed) error {
 		s, err := statisticsOf(b, e)
 		if err != nil {
 			return err
@@ -96,7 +113,7 @@ func copyJSON(v any, buf *C.char, size uint64, length *C.uint64_t) error {
 
 //export mwiBufferTrace
 func mwiBufferTrace(id uint64, rank uint32, out *C.mw_record_t, capacity uint32, count *C.uint32_t) C.mw_status_t {
-	return observe(id, func(e *ep.Buffer) error {
+	return observe(id, func(e observed) error {
 		if capacity == 0 {
 			return invalid("capacity is 0, allowed 1 and more")
 		}
@@ -122,7 +139,7 @@ type eventList struct {
 
 //export mwiBufferEvents
 func mwiBufferEvents(id, since uint64, buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t {
-	return observe(id, func(e *ep.Buffer) error {
+	return observe(id, func(e observed) error {
 		events, latest := e.Events(since)
 		return copyJSON(eventList{latest, events}, buf, size, length)
 	})

@@ -74,6 +74,9 @@ func (a Area) totals(k Kind, ranks int) Totals {
 	}
 }
 
+// HasLeft reports whether the area's owner has left an epoch by itself.
+func (a Area) HasLeft(epoch uint16) bool { return a.load(wordLeft) == uint64(epoch)+1 }
+
 // PID is the process id that the area's owner wrote; 0 before it did.
 func (a Area) PID() int {
 	pid, _ := unpair(a.load(wordProcess))

@@ -49,6 +49,7 @@ const (
 	wordClosed   // 1: the buffer takes no more calls
 	wordLinks    // offset and bytes of what is seen of far ranks, one row each
 	wordWall     // wall clock less CLOCK_MONOTONIC, ns; 0: not known
+	wordLeft     // epoch that this rank has left by itself, plus one; 0: none
 )
 
 // flagRecording says that operations are recorded.

@@ -45,6 +45,9 @@ func (a Area) Add(r *Record) {
 	}
 }
 
+// Skip leaves out n records that nobody knows.
+func (a Area) Skip(n uint64) { a.add(wordNext, n) }
+
 func (a Area) addTimes(at int, r *Record) {
 	total := positive(r.Time())
 	a.add(at+totalTime, total)
@@ -93,6 +96,9 @@ func (a Area) ClearCurrent(k Kind, op uint64) {
 	}
 }
 
+// HideCurrent says that no operation is in flight.
+func (a Area) HideCurrent() { a.set(wordCurrent, 0) }
+
 // SetMemory tells of the memory that this rank has made, in bytes.
 func (a Area) SetMemory(slabs int, slabBytes, present uint64) {
 	a.set(wordSlabs, uint64(slabs))
@@ -102,6 +108,10 @@ func (a Area) SetMemory(slabs int, slabBytes, present uint64) {
 
 // SetEpoch tells the epoch that this rank is in.
 func (a Area) SetEpoch(epoch uint16) { a.set(wordEpoch, uint64(epoch)) }
+
+// SetLeft says, before this rank is out of an epoch's member set, that it leaves by
+// itself.
+func (a Area) SetLeft(epoch uint16) { a.set(wordLeft, uint64(epoch)+1) }
 
 // SetClosed says that this buffer takes no more calls.
 func (a Area) SetClosed() { a.word(wordClosed).Store(1) }

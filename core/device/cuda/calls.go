@@ -174,6 +174,7 @@ func (e *Engine) Receive(c *Dispatch) error {
 	common.NumBlocks = 1
 	e.args.receive = receiveArgs{
 		Common: common, RecvCount: c.RecvCount, Layout: c.Layout, Stats: c.Stats, Rows: e.of(common.Slot, e.at.rows),
+		Experts: e.private.Address() + uint64(e.at.experts),
 	}
 	return e.end(launch(e, c.Stream, kernelReceive, 1, e.threads.wait, &e.args.receive))
 }

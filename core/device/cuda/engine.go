@@ -10,13 +10,19 @@ import (
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
 
-// Config is the shape of an Engine. All but Rank are equal on all ranks.
+// Config is the shape of an Engine. All but Rank and NoTally are equal on all
+// ranks.
 type Config struct {
 	Rank, NumRanks, NumSlots int
 	SlabBytes                int64 // of one slot, a multiple of layout.RegionBytes
 	// MaxSelections bounds T*K, MaxExperts E.
 	MaxSelections, MaxExperts int
+	// NoTally: the device counts nothing.
+	NoTally bool
 }
+
+// localExperts bounds L.
+func (c *Config) localExperts() int { return (c.MaxExperts + c.NumRanks - 1) / c.NumRanks }
 
 func (c *Config) check() error {
 	switch {
@@ -44,6 +50,7 @@ type Engine struct {
 	shared  *Memory // arena, slabs: other ranks map it
 	private *Memory
 	host    *HostMemory
+	counts  *HostMemory // a tally; nil: nothing is counted
 	at      scratch
 	base    common
 	args    params
@@ -80,6 +87,9 @@ func NewEngine(d *Device, cfg Config) (*Engine, error) {
 		SlabOff: slabOff, SlabBytes: cfg.SlabBytes,
 		Rank: int32(cfg.Rank), NumRanks: int32(cfg.NumRanks), NumSlots: int32(cfg.NumSlots),
 	}
+	if e.counts != nil {
+		e.base.Tally = e.counts.Address()
+	}
 	if err := e.SetPeer(cfg.Rank, e.shared.Address()); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
@@ -94,7 +104,10 @@ func (e *Engine) allocate() (err error) {
 	if e.private, err = e.d.Alloc(uint64(e.at.bytes)); err != nil {
 		return err
 	}
-	e.host, err = e.d.AllocHost(hostBytes)
+	if e.host, err = e.d.AllocHost(hostBytes); err != nil || e.cfg.NoTally {
+		return err
+	}
+	e.counts, err = e.d.AllocHost(tallyBytes + 8*uint64(e.cfg.localExperts()))
 	return err
 }
 
@@ -110,6 +123,9 @@ func (e *Engine) Close() error {
 	}
 	if e.host != nil {
 		all = append(all, e.host.Close())
+	}
+	if e.counts != nil {
+		all = append(all, e.counts.Close())
 	}
 	return errors.Join(all...)
 }

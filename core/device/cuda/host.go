@@ -140,7 +140,7 @@ func (e *Engine) Failure() Failure {
 	return Failure{Kind: FailureKind(atomic.LoadUint64(&r.Error)), Detail: r.Detail}
 }
 
-// Restart forgets all operations and errors, and makes base the number of the
+// Restart forgets all operations, what was counted of them, and errors, and makes base the number of the
 // next operation. Nothing of this engine runs on the device, and no other rank
 // reaches for its memory; addresses stay.
 func (e *Engine) Restart(base uint64) error {
@@ -158,6 +158,7 @@ func (e *Engine) Restart(base uint64) error {
 		err = errors.Join(err, e.d.finish())
 		if err == nil {
 			e.forgetReport()
+			e.forgetTally()
 		}
 		return err
 	})

@@ -7,6 +7,7 @@ type scratch struct {
 	bases, use  int64
 	slots       int64 // of slot 0
 	slotBytes   int64
+	experts     int64 // uint64 [L]: rows of all dispatches
 	count, base int64 // in a slot's part
 	rows, index int64
 	where, kept int64
@@ -35,6 +36,8 @@ func scratchOf(c *Config) (s scratch) {
 	s.received = take(&in, 4*int64(c.MaxExperts))
 	s.ranges = take(&in, 8*int64(c.MaxExperts))
 	s.slotBytes = in
-	s.bytes = at + in*int64(c.NumSlots)
+	at += in * int64(c.NumSlots)
+	s.experts = take(&at, 8*int64(c.localExperts()))
+	s.bytes = at
 	return s
 }

@@ -11,6 +11,9 @@ const (
 	MaxSlots = 8
 	MaxTopK  = 64
 	openRing = 16
+	// TallyRing is how many records the device keeps for the host.
+	TallyRing   = 1024
+	recordWords = 16
 )
 
 // inbox is what one peer pushes into a rank's memory.
@@ -47,6 +50,64 @@ type slab struct {
 	ExtraBytes    [layout.NumExtras]int32 `c:"extra_bytes"`
 }
 
+// flight is what is known of a slot's operation until its record is written.
+type flight struct {
+	Start       uint64           `c:"start"`
+	Place       uint64           `c:"place"`
+	Sent        uint64           `c:"sent"`
+	Resume      uint64           `c:"resume"`
+	Seen        uint64           `c:"seen"`
+	Wait        uint64           `c:"wait"`
+	Alone       uint64           `c:"alone"`
+	Missing     uint64           `c:"missing"`
+	Last        uint64           `c:"last"`
+	Copied      uint64           `c:"copied"`
+	NumReceived uint32           `c:"num_received"`
+	NumPulled   uint32           `c:"num_pulled"`
+	RowsTo      [MaxRanks]uint32 `c:"rows_to"`
+	RowsFrom    [MaxRanks]uint32 `c:"rows_from"`
+}
+
+// seat is when a rank was waited for.
+type seat struct {
+	Began uint64 `c:"began"`
+	Came  uint64 `c:"came"`
+}
+
+// Record is one operation that has ended, as the device has written it. Times
+// are ns of the device's clock; 0: not known.
+type Record struct {
+	Kind                             uint64 `c:"kind"`
+	Op                               uint64 `c:"op"`
+	Start, Place, Sent, Resume, Seen uint64
+	End                              uint64 `c:"end"`
+	Wait, Alone                      uint64
+	Missing                          uint64 `c:"missing"`
+	RowsOut, RowsIn, Tokens, Bytes   uint64
+	Copied                           uint64 `c:"copied"`
+}
+
+// tally is what the device has counted, in memory of the host. Behind it are the
+// rows that each local expert was sent.
+type tally struct {
+	NumRecords uint64 `c:"num_records"`
+	Current    uint64 `c:"current"`
+	Since      uint64 `c:"since"`
+	NumExperts uint64 `c:"num_experts"`
+	_          [4]uint64
+	RowsTo     [MaxRanks]uint64    `c:"rows_to"`
+	RowsFrom   [MaxRanks]uint64    `c:"rows_from"`
+	WaitFor    [2][MaxRanks]uint64 `c:"wait_for"`
+	Ring       [TallyRing]Record   `c:"ring"`
+}
+
+// What an operation is, in Record.Kind and tally.Current.
+const (
+	tallyDispatch = 1
+	tallyCombine  = 2
+	tallyQuiet    = 3
+)
+
 // slot is what a rank keeps to itself of one slot.
 type slot struct {
 	Op       uint64          `c:"op"`
@@ -65,6 +126,7 @@ type slot struct {
 	Placed   uint64          `c:"placed"`
 	TopK     uint64          `c:"topk"`
 	Extras   uint64          `c:"extras"`
+	Flight   flight          `c:"flight"`
 }
 
 // state is the device's side of one buffer.
@@ -72,8 +134,15 @@ type state struct {
 	NextOp uint64 `c:"next_op"`
 	Failed uint64 `c:"failed"`
 	Over   uint64 `c:"over"`
-	_      [5]uint64
-	Slot   [MaxSlots]slot `c:"slot"`
+
+	Waited     uint64 `c:"waited"`
+	NumRecords uint64 `c:"num_records"`
+	_          [3]uint64
+	Slot       [MaxSlots]slot      `c:"slot"`
+	Seat       [MaxRanks]seat      `c:"seat"`
+	RowsTo     [MaxRanks]uint64    `c:"rows_to"`
+	RowsFrom   [MaxRanks]uint64    `c:"rows_from"`
+	WaitFor    [2][MaxRanks]uint64 `c:"wait_for"`
 }
 
 // orders are what the host says, in memory that the device sees.
@@ -128,6 +197,7 @@ type common struct {
 	Bases        address `c:"bases"`
 	Orders       address `c:"orders"`
 	Report       address `c:"report"`
+	Tally        address `c:"tally"`
 	TimeoutNs    int64   `c:"timeout_ns"`
 	SlabOff      int64   `c:"slab_off"`
 	SlabBytes    int64   `c:"slab_bytes"`
@@ -175,6 +245,7 @@ type receiveArgs struct {
 	Layout    address `c:"layout"`
 	Stats     address `c:"stats"`
 	Rows      address `c:"rows"`
+	Experts   address `c:"experts"`
 }
 
 type publishArgs struct {

@@ -10,6 +10,7 @@ import (
 
 var mirrors = map[string]any{
 	"mw_inbox": inbox{}, "mw_arena": arena{}, "mw_slab": slab{}, "mw_slot": slot{}, "mw_state": state{},
+	"mw_flight": flight{}, "mw_seat": seat{}, "mw_record": Record{}, "mw_tally": tally{},
 	"mw_orders": orders{}, "mw_report": report{}, "mw_common": common{},
 	"mw_plan_args": planArgs{}, "mw_place_args": placeArgs{}, "mw_receive_args": receiveArgs{},
 	"mw_publish_args": publishArgs{}, "mw_wait_args": waitArgs{}, "mw_reduce_args": reduceArgs{},
@@ -20,6 +21,8 @@ var values = map[string]int64{
 	"MW_ERROR_EXPERT": errorExpert, "MW_ERROR_MISMATCH": errorMismatch, "MW_ERROR_CAPACITY": errorCapacity,
 	"MW_ERROR_FENCED": errorFenced, "MW_ERROR_NO_HOST": errorNoHost, "MW_ERROR_RELEASED": errorReleased,
 	"MW_ERROR_STALE": errorStale, "MW_ERROR_PROXY": errorProxy, "MW_ERROR_ROUTING": errorRouting, "MW_ERROR_WEIGHTS": errorWeights,
+	"MW_TALLY_RING": TallyRing, "MW_RECORD_WORDS": recordWords,
+	"MW_TALLY_DISPATCH": tallyDispatch, "MW_TALLY_COMBINE": tallyCombine, "MW_TALLY_QUIET": tallyQuiet,
 	"MW_FLAG_FP8": flagFP8, "MW_FLAG_WIDE": flagWide, "MW_FLAG_SCALES_SHIFT": flagScalesShift, "MW_FLAG_FLAT": flagFlat,
 	"MW_FLAG_BARE": flagBare, "MW_FLAG_ORDERED": flagOrdered, "MW_FLAG_PRE_REDUCE": flagPreReduce,
 }

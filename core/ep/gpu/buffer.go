@@ -19,7 +19,7 @@ import (
 // its queue is full. Only Connect, Prepare, Install, Leave and Close wait for
 // anybody else, and Path for them.
 //
-// Locks are taken in this order: life, mu, fate.
+// Locks are taken in this order: life, pages, mu, fate.
 type Buffer struct {
 	cfg    Config
 	dom    transport.Domain
@@ -37,6 +37,8 @@ type Buffer struct {
 	settled bool          // nothing that was launched before the latest Prepare runs
 	entered uint64        // ranks that may have written in the latest epoch
 	end     ending
+
+	pages sync.RWMutex // the others' control pages stay while it is held for reading
 
 	// mu guards what follows and the engine's launches. The device may wait for the
 	// watcher while a launch waits for the device, so the watcher does without it.
@@ -57,6 +59,7 @@ type Buffer struct {
 	timeout time.Duration // of the latest call that has one
 	lost    uint64        // ranks that this one has fenced
 	watch   watch
+	rec     recorder
 }
 
 // mapped is another rank's memory.
@@ -103,6 +106,7 @@ func New(dom transport.Domain, dev *cuda.Device, cfg Config) (*Buffer, error) {
 		return nil, errors.Join(err, b.engine.Close())
 	}
 	b.judge = ep.NewJudge(dom, b.epoch)
+	b.rec.open(b)
 	b.watch.begin(b)
 	return b, nil
 }
@@ -210,6 +214,7 @@ func (b *Buffer) enter(epoch uint16, base uint64) error {
 	b.engine.SetSilent(0)
 	b.engine.Join(epoch)
 	b.engine.SetMembers(uint64(set))
+	b.knowMembers(set)
 	b.outside, b.why = false, nil
 	return nil
 }

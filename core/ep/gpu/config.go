@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/moewire/moewire/core/device/cuda"
@@ -36,6 +37,13 @@ type Config struct {
 	Deterministic bool
 	// Joining: the group is already running. Calls work after Install.
 	Joining bool
+	// NoRecord: nothing is recorded of operations. Events are noted all the same.
+	NoRecord bool
+	// SlowAfter is how long a wait on a rank may last before it becomes an event;
+	// 0 means ep.DefaultSlowAfter, negative: it never does.
+	SlowAfter time.Duration
+	// EventCount, if not nil, counts the events of this buffer, too.
+	EventCount *atomic.Uint64
 	// QuietTimeout bounds how long Prepare and Close wait until the device has
 	// done what was launched; 0 means DefaultQuietTimeout.
 	QuietTimeout time.Duration
@@ -50,6 +58,12 @@ func (c *Config) check() error {
 	}
 	if c.MaxExperts == 0 {
 		c.MaxExperts = DefaultMaxExperts
+	}
+	if c.SlowAfter == 0 {
+		c.SlowAfter = ep.DefaultSlowAfter
+	}
+	if c.SlowAfter < 0 {
+		c.SlowAfter = math.MaxInt64
 	}
 	if c.QuietTimeout == 0 {
 		c.QuietTimeout = DefaultQuietTimeout
@@ -78,7 +92,7 @@ func (c *Config) engine(rank, ranks int) cuda.Config {
 	return cuda.Config{
 		Rank: rank, NumRanks: ranks, NumSlots: c.NumSlots,
 		SlabBytes:     layout.SlabBytes(c.NumBytes, int64(c.NumSlots)),
-		MaxSelections: c.MaxSelections, MaxExperts: c.MaxExperts,
+		MaxSelections: c.MaxSelections, MaxExperts: c.MaxExperts, NoTally: c.NoRecord,
 	}
 }
 

@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -76,6 +77,9 @@ func (b *Buffer) expelled(word uint64) {
 func (b *Buffer) leaveFor(why error) {
 	b.engine.SetMembers(b.nobody())
 	b.leave(why)
+	if errors.Is(why, errBetween) || errors.Is(why, errOwner) {
+		b.rec.area.SetLeft(b.epoch)
+	}
 	membership.Leave(b.dom.Members(), b.epoch, b.self)
 	b.wakeAll()
 }

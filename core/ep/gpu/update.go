@@ -101,7 +101,10 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error, deadlin
 		return err
 	}
 	if commit != nil {
-		if err := commit(); err != nil {
+		b.pages.Lock()
+		err := commit()
+		b.pages.Unlock()
+		if err != nil {
 			return err
 		}
 	}
@@ -109,7 +112,10 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error, deadlin
 	if err := b.mapAll(until); err != nil {
 		return err
 	}
-	if err := b.engine.Restart(base); err != nil {
+	b.pauseRecording()
+	err := b.engine.Restart(base)
+	b.resumeRecording(err == nil)
+	if err != nil {
 		return err
 	}
 	if err := b.beginEpoch(epoch); err != nil {
@@ -262,16 +268,20 @@ func (b *Buffer) shut() {
 	defer b.fate.Unlock()
 	b.leaveFor(errOwner)
 	b.closed = true
+	b.rec.area.SetClosed()
 }
 
 func (b *Buffer) free() error {
 	if err := errors.Join(b.offer.Close(), b.awaitHolders()); err != nil {
 		return err
 	}
+	b.endObserving()
 	if err := b.engine.Close(); err != nil {
 		return err
 	}
 	b.end = ended
+	b.pages.Lock()
+	defer b.pages.Unlock()
 	return b.dom.Close()
 }
 

@@ -29,6 +29,7 @@ type watch struct {
 type began struct {
 	wait uint64 // the device's name for it; 0: there is none
 	at   time.Time
+	slow time.Duration // of waiting at which to complain next; 0: the first time
 }
 
 // How often the watcher looks: while the device waits for somebody, and else.
@@ -91,14 +92,15 @@ func (b *Buffer) look(now time.Time) (period time.Duration, stop bool) {
 func (b *Buffer) turn(now time.Time) (period time.Duration, owesQuiet, stop bool) {
 	b.fate.Lock()
 	defer b.fate.Unlock()
+	b.fold()
 	if !b.outside {
 		_ = b.hear() // of errors and of an expulsion
 	}
 	if b.outside {
 		return watchIdle, b.watch.owesQuiet && !now.Before(b.watch.askAt), b.watch.stop
 	}
-	b.fenceTheDying()
-	b.order()
+	b.fenceTheDying(now)
+	b.order(now)
 	return b.decide(now), false, b.watch.stop
 }
 
@@ -148,11 +150,12 @@ func (b *Buffer) farewell() {
 
 // fenceTheDying takes ranks out whose processes end. On a device a wait may
 // begin at any time, so nobody has to wait for them first.
-func (b *Buffer) fenceTheDying() {
+func (b *Buffer) fenceTheDying(now time.Time) {
 	others := membership.Set(b.dom.Members().Load()).Ranks() &^ (1 << b.self)
 	for rest := b.judge.Dying(others); rest != 0; rest &= rest - 1 {
 		if membership.Fence(b.dom.Members(), b.epoch, b.self, bits.TrailingZeros64(rest)) {
 			b.lost++
+			b.noteLost(rest&-rest, now, whyEnded)
 			b.wakeAll()
 		}
 	}
@@ -160,7 +163,7 @@ func (b *Buffer) fenceTheDying() {
 
 // order tells the device who is a member, and first who of the others writes
 // nothing more.
-func (b *Buffer) order() {
+func (b *Buffer) order(now time.Time) {
 	word := b.dom.Members().Load()
 	if out := b.entered &^ membership.Set(word).Ranks(); out != 0 {
 		b.engine.SetSilent(b.judge.Silent(out))
@@ -169,6 +172,9 @@ func (b *Buffer) order() {
 		w.members, w.late, w.until = word, 0, time.Time{} // the device's deadlines begin again
 		b.judge.Reset()
 		b.engine.SetMembers(word)
+		if set := membership.Set(word); set.In(b.epoch, b.self) {
+			b.noteLeavers(now, set.Ranks())
+		}
 	}
 }
 
@@ -185,6 +191,7 @@ func (b *Buffer) decide(now time.Time) (period time.Duration) {
 	if waits != 0 || w.shown != 0 {
 		b.judge.Show(waits, since)
 		w.shown = waits
+		b.noteSlow(waits, now)
 	}
 	w.late = b.engine.StillLate((w.late | b.engine.TakeLate()) & waits)
 	if w.late == 0 {
@@ -219,6 +226,14 @@ func (w *watch) waiting(ranks uint64, now time.Time, wait func(rank int) uint64)
 	return since
 }
 
+// waited is how long a rank has been waited for.
+func (w *watch) waited(rank int, now time.Time) time.Duration {
+	if w.began[rank].wait == 0 {
+		return 0
+	}
+	return now.Sub(w.began[rank].at)
+}
+
 // accuse goes on with a trial, and expels whom it blames if the group is still
 // the one that the trial was held in, and those go on being late for whom it was
 // held: a rank that came meanwhile is not blamed for the next wait.
@@ -233,6 +248,7 @@ func (b *Buffer) accuse(now time.Time, judged membership.Set) {
 	}
 	if membership.Expel(b.dom.Members(), judged, b.epoch, b.self, causes) {
 		b.lost += uint64(bits.OnesCount64(causes))
+		b.noteLost(causes, now, whyLate)
 		b.wakeAll()
 	}
 }

@@ -12,6 +12,13 @@ MW_INLINE void mw_copy_outputs(const mw_publish_args &a, int l) {
   mw_stream(from, (i64)blockIdx.x * blockDim.x + threadIdx.x, n, step, [&](i64 i, const mw_quad &v) { to[i] = v; });
 }
 
+// One thread: the outputs are there for the others.
+MW_INLINE void mw_tally_published(const mw_publish_args &a) {
+  mw_flight *f = mw_flight_of(a.c);
+  f->sent = mw_now_ns();
+  f->copied = a.outputs ? f->num_received * (u64)a.c.slab.output_bytes : 0;
+}
+
 MW_KERNEL void moewire_combine_publish(const mw_publish_args a) {
   const mw_common &c = a.c;
   MW_SHARED(u32, skip);
@@ -20,11 +27,15 @@ MW_KERNEL void moewire_combine_publish(const mw_publish_args a) {
     bool stale = !s->op || s->released || s->ticket != c.ticket;
     if (blockIdx.x == 0 && stale) mw_fail(c, MW_ERROR_STALE, c.slot);
     skip = mw_failed(c) || stale;
+    if (blockIdx.x == 0 && !stale) mw_tally_begin(c, s->op - 1, MW_TALLY_COMBINE);
   }
   __syncthreads();
   for (int l = 0; l < c.local_experts && a.outputs && !skip; l++) mw_copy_outputs(a, l);
   if (!mw_is_last(c, MW_STEP_PUBLISH) || skip) return;
-  if (threadIdx.x == 0) s->combines++;
+  if (threadIdx.x == 0) {
+    s->combines++;
+    if (c.tally) mw_tally_published(a);
+  }
   __syncthreads();
   int r = threadIdx.x;
   if (r >= c.num_ranks) return;

@@ -57,21 +57,34 @@ template <bool wide, bool runs> MW_INLINE mw_quad mw_sum_of(const mw_terms *p, i
   return v;
 }
 
+// Ends the operation's record; all threads.
+MW_INLINE void mw_tally_combine(const mw_common &c) {
+  mw_slot *s = &c.state->slot[c.slot];
+  if (!c.tally || threadIdx.x != 0 || s->ticket != c.ticket) return;
+  mw_tally_end(c, MW_TALLY_COMBINE, mw_failed(c), s->flight.num_pulled, 0, c.slab.output_bytes);
+}
+
 template <bool wide, bool runs> MW_INLINE void mw_reduce(const mw_reduce_args &a) {
   const mw_common &c = a.c;
   MW_SHARED(mw_terms, p);
   MW_SHARED(u32, skip);
+  u32 pulled = 0;
   if (threadIdx.x == 0) skip = mw_failed(c);
   __syncthreads();
   for (int t = blockIdx.x; t < c.num_tokens && !skip; t += gridDim.x) {
-    mw_gather<runs>(a, t, &p);
+    pulled += mw_gather<runs>(a, t, &p);
     __syncthreads();
     mw_quad *out = (mw_quad *)(a.out + (i64)t * c.hidden * 2);
     int terms = c.flags & MW_FLAG_FLAT ? min(c.topk, c.num_ranks) : c.topk;
     for (int i = threadIdx.x; i < c.hidden / 8; i += blockDim.x) out[i] = mw_sum_of<wide, runs>(&p, terms, i);
     __syncthreads();
   }
-  if (!mw_is_last(c, MW_STEP_REDUCE) || skip) return;
+  if (pulled && c.tally) mw_add_relaxed_gpu(&mw_flight_of(c)->num_pulled, pulled);
+  if (!mw_is_last(c, MW_STEP_REDUCE)) return;
+  if (skip) {
+    mw_tally_combine(c);
+    return;
+  }
   // After the last read: an owner that no longer waited for this rank may have
   // used the slab again under the reads.
   mw_slot *s = &c.state->slot[c.slot];
@@ -83,6 +96,7 @@ template <bool wide, bool runs> MW_INLINE void mw_reduce(const mw_reduce_args &a
   int r = threadIdx.x;
   if (r < c.num_ranks && mw_has(s->owners & ~mw_owed(s), r) && !mw_failed(c))
     mw_store_release_sys(mw_line_at(mw_slab_at(c, r, s->slab_of[r]), c.slab.done, c.rank), mw_word(s->op - 1, s->combines));
+  mw_tally_combine(c);
 }
 
 // One for each type of rows, and for sums by rank.

@@ -5,12 +5,16 @@
 MW_KERNEL void moewire_combine_again(const mw_wait_args a) {
   const mw_common &c = a.c;
   const mw_slot *s = &c.state->slot[c.slot];
+  if (threadIdx.x == 0) mw_tally_show(c, s->op - 1, MW_TALLY_QUIET);
   mw_wait_together(c, [&](int r) {
     if (!s->op || s->ticket != c.ticket || !mw_has(s->counted, r)) return;
     const u64 *done = mw_line_at(mw_slab_at(c, c.rank, c.slot), c.slab.done, r);
     u64 want = mw_word(s->op - 1, s->combines);
     mw_await(c, r, [&] { return mw_load_acquire_sys(done) >= want; });
   });
+  if (!c.tally) return;
+  __syncthreads();
+  if (threadIdx.x == 0) mw_tally_waits(c, MW_TALLY_QUIET);
 }
 
 // What an owner says of its outputs.
@@ -36,9 +40,10 @@ MW_INLINE bool mw_usable(const mw_common &c, const mw_slot *s, int owner) {
 
 MW_KERNEL void moewire_combine_wait(const mw_wait_args a) {
   const mw_common &c = a.c;
-  const mw_slot *s = &c.state->slot[c.slot];
+  mw_slot *s = &c.state->slot[c.slot];
   if (threadIdx.x == 0) {
     *a.use = 0;
+    if (c.tally && s->ticket == c.ticket) s->flight.resume = mw_now_ns();
     if (s->ticket != c.ticket) mw_fail(c, MW_ERROR_STALE, c.slot);
   }
   __syncthreads();
@@ -49,4 +54,9 @@ MW_KERNEL void moewire_combine_wait(const mw_wait_args a) {
     else if (c.active && (mw_has(s->sent, r) || !mw_in(c, mw_members(c), r)))
       c.active[r] = 0;
   });
+  if (!c.tally) return;
+  __syncthreads();
+  if (threadIdx.x != blockDim.x - 1) return;
+  mw_tally_waits(c, s->ticket == c.ticket ? MW_TALLY_COMBINE : MW_TALLY_QUIET);
+  if (s->ticket == c.ticket) s->flight.seen = mw_now_ns();
 }

@@ -4,7 +4,7 @@
 
 enum { MW_NUMBER_THREADS = 256 }; // of a block, at most
 
-struct mw_tally {
+struct mw_number_rows {
   u32 rows[MW_NUMBER_THREADS];
 };
 
@@ -20,7 +20,7 @@ MW_INLINE bool mw_makes_row(const mw_common &c, i64 at, int block) {
 // to number, once it is known how many come before.
 MW_KERNEL void moewire_dispatch_number(const mw_plan_args a) {
   const mw_common &c = a.c;
-  MW_SHARED(mw_tally, t);
+  MW_SHARED(mw_number_rows, t);
   i64 all = (i64)c.num_tokens * c.topk, part = (all + blockDim.x - 1) / blockDim.x;
   i64 first = min((i64)threadIdx.x * part, all), end = min(first + part, all);
   int block = blockIdx.x;

@@ -105,6 +105,7 @@ MW_KERNEL void moewire_dispatch_place(const mw_place_args a) {
     __syncthreads();
   }
   if (!mw_is_last(c, MW_STEP_PLACE)) return;
+  if (c.tally && threadIdx.x == 0) mw_flight_of(c)->sent = mw_now_ns();
   for (int i = threadIdx.x; i < c.num_ranks * c.local_experts; i += blockDim.x) a.count[i] = 0;
   if ((int)threadIdx.x < c.num_ranks && !skip) mw_tell_arrived(c, threadIdx.x);
 }

@@ -30,6 +30,7 @@ MW_INLINE bool mw_serves(const mw_common &c, u64 members, i64 expert) {
 MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
   int r = threadIdx.x;
   mw_slot *s = &c.state->slot[c.slot];
+  if (r == 0) mw_tally_begin(c, c.state->next_op, MW_TALLY_QUIET);
   if (r < c.num_ranks && !mw_failed(c)) {
     mw_settle(c, r);
     if (s->op && !s->released) mw_release(c, s, c.slot, r);
@@ -66,10 +67,13 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
     s->topk = c.topk;
     s->extras = mw_extras(c);
     c.state->next_op = b->op + 1;
+    mw_tally_show(c, b->op, MW_TALLY_DISPATCH);
     mw_store_relaxed_sys(&c.report->ops, b->op + 1);
   }
   __syncthreads();
-  if (r < c.num_ranks && !mw_failed(c)) mw_tell_open(c, b->op, c.slot, s->writers, r);
+  if (r >= c.num_ranks) return;
+  s->flight.rows_to[r] = s->flight.rows_from[r] = 0;
+  if (!mw_failed(c)) mw_tell_open(c, b->op, c.slot, s->writers, r);
 }
 
 // Waits for the owners' slabs.
@@ -118,6 +122,7 @@ MW_INLINE void mw_reserve(const mw_plan_args &a, const mw_beginning *b, int bloc
   if (begin + n > (u64)c.slab.rows_per_expert) mw_fail(c, MW_ERROR_CAPACITY, owner, block, begin + n);
   a.base[block] = (u32)begin;
   mw_or_gpu(&c.state->slot[c.slot].sent, 1ull << owner);
+  if (c.tally) mw_add_relaxed_gpu(&mw_flight_of(c)->rows_to[owner], n);
 }
 
 MW_KERNEL void moewire_dispatch_plan(const mw_plan_args a) {
@@ -138,4 +143,7 @@ MW_KERNEL void moewire_dispatch_plan(const mw_plan_args a) {
     mw_await_places(c, &b);
   }
   for (int i = threadIdx.x; i < c.num_ranks * c.local_experts; i += blockDim.x) mw_reserve(a, &b, i);
+  if (!c.tally || threadIdx.x != blockDim.x - 1) return;
+  mw_tally_waits(c, MW_TALLY_DISPATCH);
+  mw_flight_of(c)->place = mw_now_ns();
 }

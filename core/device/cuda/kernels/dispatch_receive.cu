@@ -18,6 +18,42 @@ MW_INLINE bool mw_arrived(const mw_common &c, const mw_slot *s, int rank) {
   return mw_agrees(c, slab, rank);
 }
 
+// Counts the rows that came, by expert and by source.
+MW_INLINE void mw_tally_received(const mw_receive_args &a) {
+  const mw_common &c = a.c;
+  mw_flight *f = mw_flight_of(c);
+  bool flat = c.flags & MW_FLAG_FLAT;
+  u64 *shown = (u64 *)(c.tally + 1);
+  if (threadIdx.x == 0 && !flat) mw_store_relaxed_sys(&c.tally->num_experts, c.local_experts);
+  for (int l = threadIdx.x; l < c.local_experts; l += blockDim.x) {
+    u32 rows = 0;
+    for (int r = 0; r < c.num_ranks; r++) {
+      u32 n = (u32)a.layout[l * c.num_ranks + r];
+      if (n) mw_add_relaxed_gpu(&f->rows_from[r], n);
+      rows += n;
+    }
+    if (rows && !flat) mw_store_relaxed_sys(&shown[l], a.experts[l] += rows);
+  }
+}
+
+// Ends the operation's record; all threads.
+MW_INLINE void mw_tally_dispatch(const mw_receive_args &a, bool failed) {
+  const mw_common &c = a.c;
+  mw_flight *f = mw_flight_of(c);
+  if (!failed) mw_tally_received(a);
+  __syncthreads();
+  int r = threadIdx.x;
+  if (r < c.num_ranks && !failed) mw_tally_rows(c, r);
+  if (r != (int)blockDim.x - 1) return;
+  u64 out = 0, in = 0;
+  for (int q = 0; q < c.num_ranks && !failed; q++) {
+    out += f->rows_to[q];
+    in += f->rows_from[q];
+  }
+  f->num_received = (u32)in;
+  mw_tally_end(c, MW_TALLY_DISPATCH, failed, out, in, mw_tally_row_bytes(c));
+}
+
 MW_KERNEL void moewire_dispatch_receive(const mw_receive_args a) {
   const mw_common &c = a.c;
   MW_SHARED(u64, counted);
@@ -25,6 +61,7 @@ MW_KERNEL void moewire_dispatch_receive(const mw_receive_args a) {
   if (threadIdx.x == 0) {
     if (s->ticket != c.ticket) mw_fail(c, MW_ERROR_STALE, c.slot);
     s->counted = 0;
+    if (c.tally) s->flight.resume = mw_now_ns();
   }
   __syncthreads();
   mw_wait_together(c, [&](int r) {
@@ -37,6 +74,10 @@ MW_KERNEL void moewire_dispatch_receive(const mw_receive_args a) {
   __syncthreads();
   if (threadIdx.x == 0) counted = mw_failed(c) ? 0 : mw_load_relaxed_sys(&s->counted);
   __syncthreads();
+  if (c.tally && threadIdx.x == blockDim.x - 1) {
+    mw_tally_waits(c, MW_TALLY_DISPATCH);
+    s->flight.seen = mw_now_ns();
+  }
   const u8 *slab = mw_slab_at(c, c.rank, c.slot);
   for (int l = threadIdx.x; l < c.local_experts; l += blockDim.x) {
     u64 rows = counted ? mw_load_relaxed_sys((const u64 *)(slab + c.slab.counter) + l) : 0;
@@ -54,4 +95,5 @@ MW_KERNEL void moewire_dispatch_receive(const mw_receive_args a) {
   if (a.stats && (int)threadIdx.x < c.num_ranks)
     for (int l = 0; l < c.local_experts; l++)
       a.stats[threadIdx.x] += (i64)((u64)a.layout[l * c.num_ranks + threadIdx.x] & 0xffffffffu);
+  if (c.tally && s->ticket == c.ticket) mw_tally_dispatch(a, mw_failed(c));
 }

@@ -69,8 +69,8 @@ MW_INLINE bool mw_selects(const mw_reduce_args &a, i64 at, int owner, i64 row) {
   return true;
 }
 
-// One thread per selection of a token: its term.
-template <bool runs> MW_INLINE void mw_gather_one(const mw_reduce_args &a, int t, int k, mw_terms *p) {
+// One thread per selection of a token: its term, and whether there is one.
+template <bool runs> MW_INLINE bool mw_gather_one(const mw_reduce_args &a, int t, int k, mw_terms *p) {
   const mw_common &c = a.c;
   const i64 *where = a.where + (i64)t * c.topk;
   i64 at = (i64)t * c.topk + k;
@@ -79,22 +79,26 @@ template <bool runs> MW_INLINE void mw_gather_one(const mw_reduce_args &a, int t
   if (!runs && flat) to = mw_place_in_ranks(where, c.topk, k, &first);
   p->row[to] = 0;
   if (runs) p->ends[to] = ends;
-  if (where[k] < 0 || !first) return;
+  if (where[k] < 0 || !first) return false;
   int owner = mw_went_to(where, k);
   i64 row = where[k] & 0xffffffffffffll;
-  if (!mw_selects(a, at, owner, row) || !mw_has(*a.use, owner)) return;
+  if (!mw_selects(a, at, owner, row) || !mw_has(*a.use, owner)) return false;
   p->row[to] = mw_slab_at(c, owner, c.state->slot[c.slot].slab_of[owner]) + c.slab.y + row * c.slab.output_bytes;
   p->weight[to] = flat ? 1.0f : a.weights[at];
+  return true;
 }
 
-template <bool runs> MW_INLINE void mw_gather(const mw_reduce_args &a, int t, mw_terms *p) {
+// All terms of a token; how many the thread has made.
+template <bool runs> MW_INLINE u32 mw_gather(const mw_reduce_args &a, int t, mw_terms *p) {
   int topk = a.c.topk, all = (topk + MW_LOADS - 1) / MW_LOADS * MW_LOADS;
+  u32 made = 0;
   for (int k = threadIdx.x; k < all; k += blockDim.x) {
     if (k < topk) {
-      mw_gather_one<runs>(a, t, k, p);
+      made += mw_gather_one<runs>(a, t, k, p);
       continue;
     }
     p->row[k] = 0;
     p->ends[k] = 0;
   }
+  return made;
 }

@@ -1,7 +1,7 @@
 // Waiting, blaming and the words of other ranks: docs/protocol.md, "Waits".
 #pragma once
 
-#include "words.cuh"
+#include "tally.cuh"
 
 // How often a wait that turns looks at the host's orders, which lie on the far
 // side of the bus.
@@ -64,9 +64,12 @@ MW_INLINE void mw_settle(const mw_common &c, int rank);
 // What a wait for a rank has come to.
 enum { MW_READY, MW_GONE };
 
+// What has become of a wait: bits.
+enum { MW_WAITED = 1, MW_TOLD = 2 };
+
 // Waits until ready() or the rank is out. Data goes before absence: a rank that
 // is out is looked at once more.
-template <class Ready> MW_INLINE int mw_turn(const mw_common &c, int rank, Ready ready, bool *told) {
+template <class Ready> MW_INLINE int mw_turn(const mw_common &c, int rank, Ready ready, u32 *did) {
   u64 start = mw_now_ns(), seen = mw_members(c), heard = 0;
   for (u32 turn = 0;; turn++) {
     if (ready()) return MW_READY;
@@ -83,7 +86,7 @@ template <class Ready> MW_INLINE int mw_turn(const mw_common &c, int rank, Ready
         heard = 0;
       }
       if (rank != c.rank) {
-        *told = true; // again and again: another launch may wait for it, too
+        *did |= MW_TOLD; // again and again: another launch may wait for it, too
         mw_store_relaxed_sys(&c.report->waits[rank], start | 1);
       }
       u64 waited = mw_now_ns() - start;
@@ -100,14 +103,17 @@ template <class Ready> MW_INLINE int mw_turn(const mw_common &c, int rank, Ready
       }
       if ((int)threadIdx.x < c.num_ranks) mw_settle(c, threadIdx.x); // may be what the rank waits for
     }
+    *did |= MW_WAITED;
     mw_pause();
   }
 }
 
 template <class Ready> MW_INLINE int mw_await(const mw_common &c, int rank, Ready ready) {
-  bool told = false;
-  int end = mw_turn(c, rank, ready, &told);
-  if (told) mw_store_relaxed_sys(&c.report->waits[rank], 0);
+  u32 did = 0;
+  u64 began = c.tally ? mw_now_ns() : 0;
+  int end = mw_turn(c, rank, ready, &did);
+  if (did && began) mw_tally_wait(c, began);
+  if (did & MW_TOLD) mw_store_relaxed_sys(&c.report->waits[rank], 0);
   return end;
 }
 

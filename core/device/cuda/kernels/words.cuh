@@ -18,6 +18,8 @@ enum {
   MW_LINE = 64,
   MW_NUM_EXTRAS = 4,
   MW_BLOCK = 128, // values that share one fp8 scale
+  MW_TALLY_RING = 1024,
+  MW_RECORD_WORDS = 16,
 };
 
 // An operation's number plus one stands in the upper 48 bits of a word, detail
@@ -49,6 +51,18 @@ struct mw_slab {
   i32 extra_bytes[MW_NUM_EXTRAS];                   // of a row; 0: no such column
 };
 
+// What is known of a slot's operation until its record is written: tally.cuh.
+// Times are those of mw_now_ns; 0: not yet.
+struct mw_flight {
+  u64 start, place, sent, resume, seen;
+  u64 wait, alone; // ns: all waits, and the part of the latest for which one rank alone was missing
+  u64 missing;     // ranks that were waited for
+  u64 last;        // the one that came last in the latest wait, plus one; 0: nobody was waited for
+  u64 copied;      // bytes, by a combine
+  u32 num_received, num_pulled; // rows of the dispatch; rows read by a combine
+  u32 rows_to[MW_MAX_RANKS], rows_from[MW_MAX_RANKS];
+};
+
 // What a rank keeps to itself of one slot.
 struct mw_slot {
   u64 op;         // the operation that holds it, plus one; 0: none ever did
@@ -67,6 +81,12 @@ struct mw_slot {
   u64 placed;     // ranks whose rows may lie in the own slab
   u64 topk;       // K of its call
   u64 extras;     // the widths of its extra columns
+  mw_flight flight;
+};
+
+// When a rank was waited for in the launch that runs.
+struct mw_seat {
+  u64 began, came; // came: 0 if it was not
 };
 
 // The device's side of one buffer.
@@ -74,8 +94,13 @@ struct mw_state {
   u64 next_op;
   u64 failed; // not 0: the error that ended the buffer
   u64 over;   // waits that have ended, one per rank and wait
-  u64 pad[5];
+  u64 waited; // ranks whose seats are taken
+  u64 num_records;
+  u64 pad[3];
   mw_slot slot[MW_MAX_SLOTS];
+  mw_seat seat[MW_MAX_RANKS];
+  u64 rows_to[MW_MAX_RANKS], rows_from[MW_MAX_RANKS]; // totals, those of mw_tally
+  u64 wait_for[2][MW_MAX_RANKS];
 };
 
 // What the host says: written by it, in memory that both see.
@@ -94,6 +119,32 @@ struct mw_report {
   u64 ops;                // operations begun
   u64 pad[2];
   u64 waits[MW_MAX_RANKS]; // not 0: something waits for this rank, and not for the first moment: when it began, which names it
+};
+
+// An operation that has ended.
+struct mw_record {
+  u64 kind; // MW_TALLY_*, whether it failed << 16, the rank that came last plus one << 32,
+            // 1 for the first combine of a handle << 40
+  u64 op, start, place, sent, resume, seen, end;
+  u64 wait, alone, missing;
+  u64 rows_out; // sent by a dispatch; read by a combine
+  u64 rows_in, tokens;
+  u64 bytes, copied; // placed, or read; copied by a combine
+};
+
+enum { MW_TALLY_DISPATCH = 1, MW_TALLY_COMBINE = 2, MW_TALLY_QUIET = 3 }; // the last: a wait for readers
+
+// What the device has counted, in memory that the host reads. Behind it are the
+// rows that each local expert was sent.
+struct mw_tally {
+  u64 num_records; // written so far; the latest MW_TALLY_RING are in the ring
+  u64 current;     // MW_TALLY_* and, 8 bits higher, the operation that is under way; 0: none
+  u64 since;       // when that began
+  u64 num_experts; // local ones of the latest dispatch with rows per expert
+  u64 pad[4];
+  u64 rows_to[MW_MAX_RANKS], rows_from[MW_MAX_RANKS];
+  u64 wait_for[2][MW_MAX_RANKS]; // ns; of dispatches, of combines
+  mw_record ring[MW_TALLY_RING];
 };
 
 enum {
@@ -130,6 +181,7 @@ struct mw_common {
   u64 *bases; // by rank: where its arena stands in this address space
   mw_orders *orders;
   mw_report *report;
+  mw_tally *tally; // null: nothing is counted
   i64 timeout_ns; // of a wait; negative: none
   i64 slab_off, slab_bytes; // slabs in an arena
   mw_slab slab;
@@ -169,6 +221,7 @@ struct mw_receive_args {
   i64 *layout;     // [L, R]
   i64 *stats;      // [R] or null: rows of each source are added
   u32 *rows;       // [L]: recv_count, kept from the caller
+  u64 *experts;    // [L]: rows of all dispatches
 };
 
 struct mw_publish_args {

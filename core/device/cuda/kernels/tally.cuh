@@ -1,0 +1,100 @@
+// What is counted of operations: few threads write it, to memory of the device
+// and from there to memory that the host reads. Nothing here waits for anybody.
+// Without a tally (c.tally is null) nothing is counted.
+#pragma once
+
+#include "words.cuh"
+
+MW_INLINE mw_flight *mw_flight_of(const mw_common &c) { return &c.state->slot[c.slot].flight; }
+
+// One thread: an operation of the slot begins, or goes on with another kind.
+MW_INLINE void mw_tally_begin(const mw_common &c, u64 op, u64 kind) {
+  if (!c.tally) return;
+  mw_flight *f = mw_flight_of(c);
+  f->start = mw_now_ns();
+  f->place = f->sent = f->resume = f->seen = 0;
+  f->wait = f->alone = f->missing = f->last = f->copied = 0;
+  f->num_pulled = 0;
+  mw_store_relaxed_sys(&c.tally->since, f->start);
+  mw_store_relaxed_sys(&c.tally->current, op << 8 | kind);
+}
+
+// One thread: what the operation does now, for who is told that it waits.
+MW_INLINE void mw_tally_show(const mw_common &c, u64 op, u64 kind) {
+  if (c.tally) mw_store_relaxed_sys(&c.tally->current, op << 8 | kind);
+}
+
+// The thread of a rank, which was not there at the first look. (In kernels of one
+// block, or in the last block of one.)
+MW_INLINE void mw_tally_wait(const mw_common &c, u64 began) {
+  if ((int)threadIdx.x >= c.num_ranks) return;
+  mw_seat *seat = &c.state->seat[threadIdx.x];
+  if (!seat->came) seat->began = began;
+  seat->came = mw_now_ns();
+  mw_or_gpu(&c.state->waited, 1ull << threadIdx.x);
+}
+
+// One thread, after the waits of a launch: books them with the slot's operation,
+// or with none (MW_TALLY_QUIET).
+MW_INLINE void mw_tally_waits(const mw_common &c, u64 kind) {
+  u64 waited = c.tally ? mw_load_relaxed_sys(&c.state->waited) : 0, first = ~0ull, latest = 0, before = 0, last = 0;
+  if (!waited) return;
+  for (int r = 0; r < c.num_ranks; r++)
+    if (waited >> r & 1) first = min(first, c.state->seat[r].began);
+  for (int r = 0; r < c.num_ranks; r++) {
+    if (!(waited >> r & 1)) continue;
+    u64 came = c.state->seat[r].came;
+    c.state->seat[r].came = 0;
+    if (came >= latest) {
+      before = latest;
+      latest = came;
+      last = r;
+    } else {
+      before = max(before, came);
+    }
+    if (kind == MW_TALLY_QUIET) continue;
+    u64 *total = &c.state->wait_for[kind - 1][r];
+    *total += came - first;
+    mw_store_relaxed_sys(&c.tally->wait_for[kind - 1][r], *total);
+  }
+  c.state->waited = 0;
+  if (kind == MW_TALLY_QUIET) return;
+  mw_flight *f = mw_flight_of(c);
+  f->wait += latest - first;
+  f->alone = latest - max(before, first);
+  f->last = last + 1;
+  f->missing |= waited;
+}
+
+// The thread of a rank: rows that it was sent, and sent, by a dispatch that is done.
+MW_INLINE void mw_tally_rows(const mw_common &c, int rank) {
+  const mw_flight *f = mw_flight_of(c);
+  u64 *to = &c.state->rows_to[rank], *from = &c.state->rows_from[rank];
+  if (f->rows_to[rank]) mw_store_relaxed_sys(&c.tally->rows_to[rank], *to += f->rows_to[rank]);
+  if (f->rows_from[rank]) mw_store_relaxed_sys(&c.tally->rows_from[rank], *from += f->rows_from[rank]);
+}
+
+// The bytes of a row that is placed: values, scales, src_info and columns.
+MW_INLINE u64 mw_tally_row_bytes(const mw_common &c) {
+  u64 n = c.slab.row_bytes + 4 * c.slab.scale_words + 4;
+  if (c.slab.topk_idx) n += 12 * c.topk;
+  for (int i = 0; i < MW_NUM_EXTRAS; i++) n += c.slab.extra_bytes[i];
+  return n;
+}
+
+// One thread: the operation has ended. What it wrote before is there when the
+// host sees the new number of records.
+MW_INLINE void mw_tally_end(const mw_common &c, u64 kind, bool failed, u64 rows_out, u64 rows_in, u64 row_bytes) {
+  const mw_slot *s = &c.state->slot[c.slot];
+  const mw_flight *f = &s->flight;
+  u64 number = c.state->num_records++;
+  mw_record *to = &c.tally->ring[number % MW_TALLY_RING];
+  const u64 words[] = {
+      kind | (u64)failed << 16 | f->last << 32 | s->combines << 40, s->op - 1, f->start, f->place, f->sent, f->resume, f->seen, mw_now_ns(),
+      f->wait, f->alone, f->missing, rows_out, rows_in, (u64)c.num_tokens, rows_out * row_bytes, f->copied};
+  u64 *at = (u64 *)to;
+  MW_UNROLL
+  for (int i = 0; i < MW_RECORD_WORDS; i++) mw_store_relaxed_sys(&at[i], words[i]);
+  mw_store_relaxed_sys(&c.tally->current, 0);
+  mw_store_release_sys(&c.tally->num_records, number + 1);
+}

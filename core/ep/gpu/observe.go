@@ -1,0 +1,220 @@
+package gpu
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/telemetry"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// Stats returns this rank's totals, of all operations that the device has ended
+// when it is called. ErrClosed after Close.
+func (b *Buffer) Stats() (telemetry.Stats, error) {
+	b.fate.Lock()
+	defer b.fate.Unlock()
+	if b.rec.ended {
+		return telemetry.Stats{}, errOwner
+	}
+	b.fold()
+	return b.rec.area.Stats(), nil
+}
+
+// foldNow is fold for who does not hold b.fate; ErrClosed after Close.
+func (b *Buffer) foldNow() error {
+	b.fate.Lock()
+	defer b.fate.Unlock()
+	b.fold()
+	if b.rec.ended {
+		return errOwner
+	}
+	return nil
+}
+
+// Records returns the latest operations of a rank, the oldest first, at most
+// `last` (0: all that are remembered). Another rank's are read from its memory;
+// its watcher puts them there some milliseconds after they end.
+func (b *Buffer) Records(rank, last int) ([]telemetry.Record, error) {
+	if rank < 0 || rank >= b.ranks {
+		return nil, invalid("rank is %d, allowed 0 to %d", rank, b.ranks-1)
+	}
+	control, err := b.retainControl(rank)
+	if control == nil || err != nil {
+		return nil, err
+	}
+	defer control.Release()
+	return telemetry.At(control, layout.Record()).Records(last), nil
+}
+
+// retainControl keeps a rank's control page mapped. nil: absent.
+func (b *Buffer) retainControl(rank int) (transport.Segment, error) {
+	b.pages.RLock()
+	defer b.pages.RUnlock()
+	if err := b.foldNow(); err != nil {
+		return nil, err
+	}
+	control := b.dom.Control(rank)
+	if control != nil {
+		control.Retain()
+	}
+	return control, nil
+}
+
+// Events returns the events after a sequence number that are still kept, and
+// the number of the latest one.
+func (b *Buffer) Events(since uint64) ([]telemetry.Event, uint64) {
+	b.fate.Lock()
+	defer b.fate.Unlock()
+	return b.rec.events.After(since)
+}
+
+// Counters returns totals of operations that have ended; zeros with
+// Config.NoRecord, and after Close.
+func (b *Buffer) Counters() ep.Counters {
+	out := ep.Counters{NumRowsSentTo: make([]uint64, b.ranks), WaitFor: make([]time.Duration, b.ranks)}
+	s, err := b.Stats()
+	if err != nil {
+		return out
+	}
+	out.NumDispatches, out.NumCombines = s.Dispatch.Done, s.Combine.Done
+	out.NumRowsReceived, out.NumRowsReduced = s.Dispatch.RowsIn, s.Combine.RowsOut
+	out.NumBytesPlaced, out.SlabBytes = s.Dispatch.Bytes, s.Memory.SlabBytes
+	b.fate.Lock()
+	out.NumBytesCopied = b.rec.copied
+	b.fate.Unlock()
+	out.NumBytesReduced = s.Combine.Bytes - min(s.Combine.Bytes, out.NumBytesCopied)
+	for r := range b.ranks {
+		out.NumRowsSentTo[r] = s.RowsTo[r]
+		out.NumRowsSent += s.RowsTo[r]
+		out.WaitFor[r] = time.Duration(s.Dispatch.WaitFor[r] + s.Combine.WaitFor[r])
+		out.Wait += out.WaitFor[r]
+	}
+	return out
+}
+
+// The reasons of events, as those of core/ep.
+const (
+	whyEnded    = "its process has ended"
+	whyLate     = "it did not come before the deadline"
+	whyGone     = "it left the group, or another rank took it out"
+	whyLeft     = "it closed its buffer, or updates the membership"
+	whyNoData   = "its data has not come"
+	whyStillOut = "it still reads what was combined before"
+)
+
+// noteLost records the loss of ranks. The caller holds b.fate.
+func (b *Buffer) noteLost(ranks uint64, now time.Time, why string) {
+	for rest := ranks & b.rec.known; rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		b.note(b.about(telemetry.Lost, r, b.watch.waited(r, now), why))
+	}
+	b.rec.known &^= ranks
+}
+
+// noteLeavers records whom the group has lost without our doing. The caller
+// holds b.fate, and is a member.
+func (b *Buffer) noteLeavers(now time.Time, members uint64) {
+	gone := b.rec.known &^ members
+	left := b.left(gone)
+	for rest := left; rest != 0; rest &= rest - 1 {
+		ev := b.about(telemetry.Left, bits.TrailingZeros64(rest), 0, whyLeft)
+		ev.Waiting = ""
+		b.note(ev)
+	}
+	b.rec.known &^= left
+	b.noteLost(gone&^left, now, whyGone)
+}
+
+// left returns those of the ranks that have left the epoch by themselves.
+func (b *Buffer) left(ranks uint64) (left uint64) {
+	for rest := ranks; rest != 0; rest &= rest - 1 {
+		if told, ok := b.told(bits.TrailingZeros64(rest)); ok && told.HasLeft(b.epoch) {
+			left |= rest & -rest
+		}
+	}
+	return left
+}
+
+// noteSlow complains of ranks that the device has waited for too long: after
+// SlowAfter, then each time the wait has become twice as long.
+func (b *Buffer) noteSlow(ranks uint64, now time.Time) {
+	for rest := ranks; rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		is, waited := &b.watch.began[r], b.watch.waited(r, now)
+		if waited < max(is.slow, b.cfg.SlowAfter) {
+			continue
+		}
+		is.slow = 2 * waited
+		ev := b.about(telemetry.Slow, r, waited, whyNoData)
+		if ev.Waiting == quietName {
+			ev.Why = whyStillOut
+		}
+		b.note(ev)
+	}
+}
+
+// quietName is what waits for readers of what was combined before.
+const quietName = "combine buffer"
+
+// about is an event about a rank, and about the operation under way.
+func (b *Buffer) about(kind string, rank int, waited time.Duration, why string) telemetry.Event {
+	ev := telemetry.Event{
+		Kind: kind, Rank: rank, PID: b.toldPID(rank), Epoch: b.epoch, Waiting: telemetry.Dispatch.String(),
+		Op: b.engine.Ops(), WaitedNs: int64(waited), Why: why,
+	}
+	if b.rec.on {
+		if a, ok := b.rec.tally.Current(); ok {
+			ev.Op, ev.Waiting = a.Op, kindOf(a.Combine).String()
+			if a.Quiet {
+				ev.Waiting = quietName
+			}
+		}
+	}
+	return ev
+}
+
+// told is what a rank says of itself; false: it is absent.
+func (b *Buffer) told(rank int) (telemetry.Area, bool) {
+	control := b.dom.Control(rank)
+	if control == nil {
+		return telemetry.Area{}, false
+	}
+	return telemetry.At(control, layout.Record()), true
+}
+
+// toldPID is the process that a rank says it is; 0: it has not said so.
+func (b *Buffer) toldPID(rank int) int {
+	if told, ok := b.told(rank); ok {
+		return told.PID()
+	}
+	return 0
+}
+
+// note numbers an event and makes it known.
+func (b *Buffer) note(ev telemetry.Event) {
+	ev.TimeNs = b.rec.clock.Now()
+	noted := b.rec.events.Add(ev)
+	if !b.rec.ended {
+		b.rec.area.SetEvents(noted)
+	}
+	if b.cfg.EventCount != nil {
+		b.cfg.EventCount.Add(1)
+	}
+}
+
+// endObserving comes before the memory goes that is looked at.
+func (b *Buffer) endObserving() {
+	b.fate.Lock()
+	defer b.fate.Unlock()
+	b.fold()
+	b.rec.ended = true
+}
+
+// knowMembers is who may be lost from now on.
+func (b *Buffer) knowMembers(set membership.Set) {
+	b.rec.known = set.Ranks() &^ (1 << b.self)
+	b.rec.area.SetEpoch(b.epoch)
+}

@@ -1,0 +1,53 @@
+"""Statistics and traces of buffers on CUDA, over the emulated driver or on a device."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import cuda_device, emulator, jobs_cuda, jobs_cuda_observe
+from harness.jobs_cuda import Place
+from moewire import _torch_cuda
+from moewire._cuda_report import DRIVER_VARIABLE
+from moewire._gpu_config import CODE_VARIABLE
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
+    """The device behind this process's Buffers."""
+    for name in (DRIVER_VARIABLE, CODE_VARIABLE):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(_torch_cuda, "place", _torch_cuda.place)
+    one: Place
+    if cuda_device.wanted():
+        one = jobs_cuda.use_device()
+    else:
+        one = jobs_cuda.use(str(emulator.driver()), str(tmp_path), strict=True)
+    yield one
+    one.forget()
+
+
+@pytest.mark.parametrize("size", [1, 3], ids="R={}".format)
+def test_stats(place: Place, seed: int, size: int) -> None:
+    jobs_cuda.in_threads(
+        size, lambda rank, make: jobs_cuda_observe.stats(place, make, rank, size, seed)
+    )
+
+
+def test_no_record(place: Place, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOEWIRE_RECORD", "0")
+    jobs_cuda.in_threads(
+        1, lambda rank, make: jobs_cuda_observe.not_recorded(place, make, rank, seed)
+    )
+
+
+def test_traces(place: Place, seed: int) -> None:
+    together = threading.Barrier(2)
+    found = jobs_cuda.in_threads(
+        2, lambda rank, make: jobs_cuda_observe.traces(place, make, rank, 2, seed, together)
+    )
+    names = {event["name"] for event in found[0]["traceEvents"] if event["ph"] == "X"}
+    assert names >= {"dispatch prepare", "dispatch send", "dispatch receive", "combine reduce"}
