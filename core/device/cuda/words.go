@@ -65,6 +65,7 @@ type slot struct {
 	Placed   uint64          `c:"placed"`
 	TopK     uint64          `c:"topk"`
 	Extras   uint64          `c:"extras"`
+	Slab     slab            `c:"slab"`
 }
 
 // state is the device's side of one buffer.
@@ -72,7 +73,8 @@ type state struct {
 	NextOp uint64 `c:"next_op"`
 	Failed uint64 `c:"failed"`
 	Over   uint64 `c:"over"`
-	_      [5]uint64
+	Far    uint64 `c:"far"`
+	_      [4]uint64
 	Slot   [MaxSlots]slot `c:"slot"`
 }
 

@@ -67,6 +67,7 @@ struct mw_slot {
   u64 placed;     // ranks whose rows may lie in the own slab
   u64 topk;       // K of its call
   u64 extras;     // the widths of its extra columns
+  mw_slab slab;   // where things lie in it: a launch of another call may need it
 };
 
 // The device's side of one buffer.
@@ -74,7 +75,8 @@ struct mw_state {
   u64 next_op;
   u64 failed; // not 0: the error that ended the buffer
   u64 over;   // waits that have ended, one per rank and wait
-  u64 pad[5];
+  u64 far;    // ranks that are reached by messages: far.cuh; written by the host
+  u64 pad[4];
   mw_slot slot[MW_MAX_SLOTS];
 };
 
