@@ -181,13 +181,18 @@ func (e *Engine) CheckFar(s *layout.Slab, topK int, flags uint32) error {
 	if flags&(flagOrdered|flagFlat) != 0 {
 		return errors.New("rows in deterministic order and flat rows do not go to ranks of other hosts on CUDA yet")
 	}
-	rows := farHeadBytes + (4*s.LocalExperts+15)&^15 + farSlackBytes +
-		s.RowBytes + s.Groups()*4 + int64(topK)*farPlaceBytes + 4
-	if need := max(rows, farHeadBytes+s.OutputBytes()); need > e.far.messageBytes {
+	if need := leastMessage(s, topK); need > e.far.messageBytes {
 		return fmt.Errorf("a row of hidden %d with num_experts %d needs a message of %d bytes to another host, it has at most %d",
 			s.Hidden, s.NumExperts, need, e.far.messageBytes)
 	}
 	return nil
+}
+
+// leastMessage is how many bytes a message with one row, or its output, needs.
+func leastMessage(s *layout.Slab, topK int) int64 {
+	rows := farHeadBytes + (4*s.LocalExperts+15)&^15 + farSlackBytes +
+		s.RowBytes + s.Groups()*4 + int64(topK)*farPlaceBytes + 4
+	return max(rows, farHeadBytes+s.OutputBytes())
 }
 
 // sendFar sends rows that were placed to far ranks.
