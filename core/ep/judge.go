@@ -87,7 +87,7 @@ func (j *Judge) Try(now time.Time, waiting uint64, timeout time.Duration) (cause
 	}
 	v, decided := j.trial.look(now, &hearing{
 		peers: j.peers, self: j.dom.Rank(), members: set.Ranks(), timeout: timeout,
-		patience: j.patience, clock: &j.clock,
+		patience: j.patience, age: wordAge(j.dom), clock: &j.clock,
 	}, waiting)
 	return v.causes, v.until, decided
 }

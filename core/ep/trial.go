@@ -73,6 +73,14 @@ func (b *Buffer) wordAge() time.Duration {
 	return b.far.carrier.WordAge()
 }
 
+// wordAge is how old the words of far ranks may be; 0 without any.
+func wordAge(dom transport.Domain) time.Duration {
+	if far := dom.Far(); far != nil {
+		return far.WordAge()
+	}
+	return 0
+}
+
 func (tr *trial) begin(now time.Time, peers []peer) {
 	tr.open, tr.since, tr.looks = true, now, 0
 	for r := range peers {

@@ -22,7 +22,7 @@ type Set struct {
 	ranks   atomic.Uint64
 }
 
-var _ transport.FarPlaces = (*Set)(nil)
+var _ transport.FarRings = (*Set)(nil)
 
 // NewSet makes an empty one. lost says why a rank is known to be lost, nil if
 // it is not; age is how old the owner's copies of words of far ranks may be.
@@ -190,6 +190,15 @@ func (s *Set) NextAt(rank int) (off, n int64) {
 }
 
 var errMisplaced = errors.New("a message is not where it can be")
+
+// Rings are the memory of a rank's link. Safe for concurrent use.
+func (s *Set) Rings(rank int) (send, receive transport.Segment) {
+	l := s.links[rank].Load()
+	if l == nil {
+		return nil, nil
+	}
+	return l.rings[1], l.rings[0]
+}
 
 // Release gives a message's memory back.
 func (s *Set) Release(rank int) {

@@ -53,3 +53,12 @@ type FarPlaces interface {
 	// none.
 	NextAt(rank int) (off, n int64)
 }
+
+// FarRings is a FarPlaces that says what the memory is which places are in: as
+// long as the rank is one of Ranks. The segments stay its own.
+type FarRings interface {
+	FarPlaces
+	// Rings are where messages to a rank are put together, and where those of it
+	// arrive; nils for other ranks.
+	Rings(rank int) (send, receive Segment)
+}

@@ -68,6 +68,9 @@ func (e *Engine) prepare(c *Call) (common, error) {
 	case c.Slot < 0 || c.Slot >= e.cfg.NumSlots:
 		return common{}, fmt.Errorf("slot %d of %d", c.Slot, e.cfg.NumSlots)
 	}
+	if err := e.CheckFar(&s, c.TopK, c.Flags); err != nil {
+		return common{}, err
+	}
 	out := e.base
 	out.TimeoutNs, out.Slab = c.TimeoutNs, kernelSlab(&s)
 	out.NumExperts, out.LocalExperts = int32(s.NumExperts), int32(s.LocalExperts)
@@ -136,7 +139,10 @@ func (e *Engine) Send(c *Dispatch) error {
 	if err := e.plan(&common, c); err != nil {
 		return e.end(err)
 	}
-	return e.end(e.place(&common, c))
+	if err := e.place(&common, c); err != nil {
+		return e.end(err)
+	}
+	return e.end(e.sendFar(&common, c))
 }
 
 func (e *Engine) plan(common *common, c *Dispatch) error {
@@ -171,6 +177,9 @@ func (e *Engine) Receive(c *Dispatch) error {
 	if err != nil {
 		return err
 	}
+	if err := e.serveFar(&common, c.Stream, kernelFarTake); err != nil {
+		return e.end(err)
+	}
 	common.NumBlocks = 1
 	e.args.receive = receiveArgs{
 		Common: common, RecvCount: c.RecvCount, Layout: c.Layout, Stats: c.Stats, Rows: e.of(common.Slot, e.at.rows),
@@ -196,7 +205,10 @@ func (e *Engine) Publish(c *Combine) error {
 		common.NumBlocks = int32(e.d.NumSMs * blocksPerSM)
 	}
 	e.args.publish = publishArgs{Common: common, Outputs: c.Outputs, Rows: e.of(common.Slot, e.at.rows)}
-	return e.end(launch(e, c.Stream, kernelPublish, common.NumBlocks, e.threads.row, &e.args.publish))
+	if err := launch(e, c.Stream, kernelPublish, common.NumBlocks, e.threads.row, &e.args.publish); err != nil {
+		return e.end(err)
+	}
+	return e.end(e.serveFar(&common, c.Stream, kernelFarOutputs))
 }
 
 // Reduce waits for the outputs of this rank's rows and adds them up.
@@ -204,6 +216,9 @@ func (e *Engine) Reduce(c *Combine) error {
 	common, err := e.begin(&c.Call)
 	if err != nil {
 		return err
+	}
+	if err := e.serveFar(&common, c.Stream, kernelFarWait); err != nil {
+		return e.end(err)
 	}
 	use := e.private.Address() + uint64(e.at.use) + uint64(common.Slot)*8
 	e.args.wait = waitArgs{Common: common, Use: use}

@@ -17,6 +17,8 @@ var kernelNames = [numKernels]string{
 	kernelWait: "moewire_combine_wait", kernelReduce: "moewire_combine_reduce",
 	kernelReduceWide: "moewire_combine_reduce_wide", kernelReduceRuns: "moewire_combine_reduce_runs",
 	kernelReduceRunsWide: "moewire_combine_reduce_runs_wide",
+	kernelFarSend:        "moewire_dispatch_far_send", kernelFarTake: "moewire_dispatch_far_take",
+	kernelFarOutputs: "moewire_combine_far_send", kernelFarWait: "moewire_combine_far_take",
 }
 
 const (
@@ -32,6 +34,10 @@ const (
 	kernelReduceWide
 	kernelReduceRuns
 	kernelReduceRunsWide
+	kernelFarSend
+	kernelFarTake
+	kernelFarOutputs
+	kernelFarWait
 	numKernels
 )
 

@@ -6,7 +6,6 @@ import (
 	"unsafe"
 
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
 
@@ -55,6 +54,7 @@ type Engine struct {
 	base    common
 	args    params
 	threads threads
+	far     *farSide         // nil: no rank is reached by messages
 	late    [MaxRanks]uint64 // the waits that TakeLate has told of
 }
 
@@ -115,6 +115,9 @@ func (e *Engine) allocate() (err error) {
 // another rank uses it any more. Idempotent.
 func (e *Engine) Close() error {
 	var all []error
+	if e.far != nil {
+		all = append(all, e.far.close())
+	}
 	if e.shared != nil {
 		all = append(all, e.shared.Close())
 	}
@@ -155,9 +158,5 @@ func (e *Engine) Slab(slot int) uint64 {
 // SetPeer says where a rank's shared memory stands in this address space. It
 // waits for the copy; captured graphs see it at their next replay.
 func (e *Engine) SetPeer(rank int, shared uint64) error {
-	*dl.At[uint64](e.host.host + stagingOff) = shared
-	return e.d.do(func() error {
-		to := libcuda.DevicePtr(e.private.Address() + uint64(e.at.bases) + uint64(rank)*8)
-		return errors.Join(e.d.lib.CopyToDeviceAsync(to, e.host.host+stagingOff, 8, e.d.own), e.d.finish())
-	})
+	return e.copyIn(e.private.Address()+uint64(e.at.bases)+uint64(rank)*8, []uint64{shared})
 }

@@ -113,7 +113,7 @@ func (m *farMember) open(t *testing.T, emu *cudatest.Driver, carrier transport.T
 	}
 	m.args.common.TimeoutNs = -1
 	m.args.next, m.next = tensor[uint64](m.member, 1)
-	m.args.far, _ = tensor[uint64](m.member, 4)
+	m.args.far, _ = tensor[uint64](m.member, 8)
 	m.args.o, m.out = tensor[uint64](m.member, 3)
 	m.g.must(func() error { m.f, err = emu.ModuleFunction(m.g.d.modules[0], "emulator_exchange"); return err })
 	t.Cleanup(func() {

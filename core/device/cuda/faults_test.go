@@ -18,7 +18,7 @@ func small(t *testing.T, ranks int) (*group, *op, *layout.Slab) { return smallIn
 func smallIn(t *testing.T, ranks int, flags uint32) (*group, *op, *layout.Slab) {
 	emu := driver(t)
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 13))
-	emu.Order(rng.Uint64(), 16, 8)
+	emu.Order(rng.Uint64(), 16, 8+ranks*ranks)
 	s := layout.Shape{MaxTokens: 6, Hidden: 128, NumExperts: int64(2 * ranks), NumRanks: int64(ranks)}
 	s.Flat, s.Columns = flags&flagFlat != 0, flatColumns(2, flags, 0)
 	slabs, err := layout.Of(s)

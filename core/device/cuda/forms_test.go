@@ -26,6 +26,7 @@ type form struct {
 	pick                           func(rng *rand.Rand, experts int64, at int) int64
 	allTokens, noTokens, specially bool
 	extra                          int64 // bytes of an extra column of flat rows
+	ready                          func(*group)
 }
 
 const flat = flagFlat | flagOrdered
@@ -132,6 +133,9 @@ func (f *form) run(t *testing.T, rng *rand.Rand) {
 	slabs, err := layout.Of(s)
 	require.NoError(t, err)
 	g := newGroup(t, f.ranks, 2, slabs.SizeBytes)
+	if f.ready != nil {
+		f.ready(g)
+	}
 	if f.value != nil {
 		g.value = f.value
 	}

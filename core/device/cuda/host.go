@@ -16,7 +16,9 @@ import (
 const (
 	reportOff  = uintptr(unsafe.Sizeof(orders{}))
 	stagingOff = reportOff + uintptr(unsafe.Sizeof(report{}))
-	hostBytes  = uint64(stagingOff) + 64
+	hostBytes  = uint64(stagingOff) + 8*stagingWords
+
+	stagingWords = 8
 )
 
 func bytesAt(addr uintptr, n uint64) []byte { return unsafe.Slice(dl.At[byte](addr), n) }

@@ -126,6 +126,7 @@ type slot struct {
 	Placed   uint64          `c:"placed"`
 	TopK     uint64          `c:"topk"`
 	Extras   uint64          `c:"extras"`
+	Slab     slab            `c:"slab"`
 	Flight   flight          `c:"flight"`
 }
 
@@ -137,7 +138,8 @@ type state struct {
 
 	Waited     uint64 `c:"waited"`
 	NumRecords uint64 `c:"num_records"`
-	_          [3]uint64
+	Far        uint64 `c:"far"`
+	_          [2]uint64
 	Slot       [MaxSlots]slot      `c:"slot"`
 	Seat       [MaxRanks]seat      `c:"seat"`
 	RowsTo     [MaxRanks]uint64    `c:"rows_to"`

@@ -3,7 +3,6 @@ package gpu
 import (
 	"errors"
 	"fmt"
-	"math/bits"
 	"sync"
 	"time"
 
@@ -33,9 +32,10 @@ type Buffer struct {
 	stopped chan struct{} // ended by Stop
 	life    sync.Mutex    // held by Connect, Prepare, Install, Leave, Close and Path
 	mapped  []mapped      // by rank
-	quiet   chan error    // of a wait for the device that goes on
-	settled bool          // nothing that was launched before the latest Prepare runs
-	entered uint64        // ranks that may have written in the latest epoch
+	far     far
+	quiet   chan error // of a wait for the device that goes on
+	settled bool       // nothing that was launched before the latest Prepare runs
+	entered uint64     // ranks that may have written in the latest epoch
 	end     ending
 
 	pages sync.RWMutex // the others' control pages stay while it is held for reading
@@ -78,13 +78,15 @@ var (
 // how to map it. It waits for nobody; Connect (with Config.Joining: Install)
 // comes next. The buffer owns the domain from then on and closes it; the device
 // stays the caller's and is closed after the buffer. On an error both are the
-// caller's. All ranks of the domain must be near, and it has no slabs yet.
+// caller's. The domain has no slabs yet. Ranks of other hosts are possible where
+// its rings are memory that this device sees (mixed.Config.Rings, cudaring);
+// deterministic order and flat rows are not, then.
 func New(dom transport.Domain, dev *cuda.Device, cfg Config) (*Buffer, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	if far := dom.Far(); far != nil && far.Ranks() != 0 {
-		return nil, invalid("rank %d is on another host; buffers on CUDA are for the ranks of one", bits.TrailingZeros64(far.Ranks()))
+	if err := checkFar(dom); err != nil {
+		return nil, err
 	}
 	b := &Buffer{
 		cfg: cfg, dom: dom, dev: dev, self: dom.Rank(), ranks: dom.NumRanks(),
@@ -124,6 +126,9 @@ func (b *Buffer) Connect(deadline time.Duration) error {
 	if err := b.mapAll(time.Now().Add(deadline)); err != nil {
 		return err
 	}
+	if err := b.reachFar(); err != nil {
+		return err
+	}
 	return b.enter(b.epoch, 0)
 }
 
@@ -144,6 +149,11 @@ func (b *Buffer) mayConnect() (connected bool, err error) {
 // mapAll maps the memory of those who have come, and lets that of others go.
 // Nothing of this rank runs on the device. The caller holds b.life.
 func (b *Buffer) mapAll(until time.Time) error {
+	if err := checkFar(b.dom); err != nil {
+		return err
+	}
+	_, ranks := farOf(b.dom)
+	b.far.ranks.Store(ranks)
 	bytes := b.sharedBytes()
 	for r := range b.mapped {
 		m := &b.mapped[r]
@@ -154,7 +164,7 @@ func (b *Buffer) mapAll(until time.Time) error {
 		if err := m.drop(); err != nil {
 			return err
 		}
-		if proc == nil {
+		if proc == nil || b.isFar(r) {
 			continue
 		}
 		var err error
@@ -229,8 +239,8 @@ func (b *Buffer) NumRanks() int { return b.ranks }
 func (b *Buffer) NumSlots() int { return len(b.slots) }
 
 // Path says how a rank's memory is reached: "self", "process" (plain
-// addresses), "fd" (memory imported by descriptor), "ipc" (an IPC handle), ""
-// (absent, or not connected). It waits for a Connect or Install that runs.
+// addresses), "fd" (memory imported by descriptor), "ipc" (an IPC handle),
+// "messages" (a rank of another host), "" (absent, or not connected). It waits for a Connect or Install that runs.
 func (b *Buffer) Path(rank int) string {
 	b.life.Lock()
 	defer b.life.Unlock()
@@ -239,6 +249,8 @@ func (b *Buffer) Path(rank int) string {
 		return ""
 	case rank == b.self:
 		return "self"
+	case b.isFar(rank):
+		return "messages"
 	case b.mapped[rank].view == nil:
 		return ""
 	}

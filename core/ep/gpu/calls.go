@@ -273,6 +273,7 @@ func (b *Buffer) launched(err error) error {
 	if err != nil {
 		b.Abandon(err)
 	}
+	b.ringFar()
 	return err
 }
 
@@ -310,6 +311,9 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (layout.Slab, error) {
 	}
 	if err := checkColumns(a); err != nil {
 		return slab, err
+	}
+	if err := b.engine.CheckFar(&slab, a.TopK, formOf(&b.cfg, a).Flags()); err != nil {
+		return slab, invalid("%s", err)
 	}
 	if err := aligned("recv_count", a.RecvCount, 4); err != nil {
 		return slab, err

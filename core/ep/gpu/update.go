@@ -19,6 +19,7 @@ import (
 func (b *Buffer) Prepare() (ep.Standing, error) {
 	b.life.Lock()
 	defer b.life.Unlock()
+	b.seeOff()
 	if err := b.interrupt(errBetween); err != nil {
 		return ep.Standing{}, err
 	}
@@ -27,6 +28,7 @@ func (b *Buffer) Prepare() (ep.Standing, error) {
 		return ep.Standing{}, err
 	}
 	b.settled = true
+	b.stopFar()
 	b.fate.Lock()
 	defer b.fate.Unlock()
 	b.farewell()
@@ -118,6 +120,9 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error, deadlin
 	if err != nil {
 		return err
 	}
+	if err := b.reachFar(); err != nil {
+		return err
+	}
 	if err := b.beginEpoch(epoch); err != nil {
 		return err
 	}
@@ -142,7 +147,7 @@ func (b *Buffer) mayInstall(epoch uint16) error {
 func (b *Buffer) awaitSilence(until time.Time) error {
 	for {
 		left := b.entered &^ (1 << b.self)
-		left &^= b.judge.Silent(left)
+		left &^= b.silent(left)
 		if left == 0 {
 			return nil
 		}
@@ -219,10 +224,12 @@ func (b *Buffer) Leave() error {
 // leaveOthers ends all that runs for the buffer, and then what it has of others.
 func (b *Buffer) leaveOthers() error {
 	if b.end == running {
+		b.seeOff()
 		b.shut()
 		if err := b.settle(); err != nil {
 			return err
 		}
+		b.stopFar()
 		if err := b.stopWatching(); err != nil {
 			return err
 		}
@@ -276,7 +283,7 @@ func (b *Buffer) free() error {
 		return err
 	}
 	b.endObserving()
-	if err := b.engine.Close(); err != nil {
+	if err := errors.Join(b.engine.Close(), b.freeFar()); err != nil {
 		return err
 	}
 	b.end = ended

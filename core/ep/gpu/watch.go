@@ -70,6 +70,7 @@ func (b *Buffer) watchLoop() {
 			continue
 		}
 		b.dom.Sleep(ticket, period)
+		b.ringFar()
 	}
 }
 
@@ -166,7 +167,7 @@ func (b *Buffer) fenceTheDying(now time.Time) {
 func (b *Buffer) order(now time.Time) {
 	word := b.dom.Members().Load()
 	if out := b.entered &^ membership.Set(word).Ranks(); out != 0 {
-		b.engine.SetSilent(b.judge.Silent(out))
+		b.engine.SetSilent(b.silent(out))
 	}
 	if w := &b.watch; word != w.members {
 		w.members, w.late, w.until = word, 0, time.Time{} // the device's deadlines begin again

@@ -61,6 +61,7 @@ func (m *Maker) Flush() (func() error, error) {
 // Ring is the memory of one ring, zeros. It is a transport.Segment: for a link. Of
 // device memory Bytes returns nil, and Word is nothing to be called.
 type Ring struct {
+	dev    *cuda.Device
 	device *cuda.Memory
 	fd     *sys.FD
 	host   *cuda.HostMemory
@@ -79,7 +80,7 @@ func (m *Maker) Make(sizeBytes int64) (*Ring, error) {
 	if sizeBytes <= 0 {
 		return nil, fmt.Errorf("cudaring: a ring of %d bytes is not possible", sizeBytes)
 	}
-	r := &Ring{size: sizeBytes}
+	r := &Ring{dev: m.dev, size: sizeBytes}
 	r.refs.Store(1)
 	if err := r.allocate(m); err != nil {
 		return nil, fmt.Errorf("cudaring: %d bytes: %w", sizeBytes, errors.Join(err, r.free()))
@@ -108,6 +109,15 @@ func (r *Ring) Address() uint64 {
 		return r.device.Address()
 	}
 	return r.host.Address()
+}
+
+// Flush is what has to be called before a kernel is told of a message that has
+// come to this ring, as Maker.Flush.
+func (r *Ring) Flush() (func() error, error) {
+	if r.device == nil {
+		return nil, nil
+	}
+	return r.dev.Flush()
 }
 
 // Dmabuf says how a carrier registers it; false: as host memory.

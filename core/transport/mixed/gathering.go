@@ -187,7 +187,8 @@ func (g *gathering) makeLink(rank int, names []string) (err error) {
 	case name == "":
 		return fmt.Errorf("rank %d has carriers %v, this rank has %v: %w", rank, g.names[rank], names, transport.ErrMismatch)
 	}
-	l, err := link.NewLink(g.carriers.poller(name), rank, rand.Uint32(), g.v.cfg.Link, newPrivate)
+	poller := g.carriers.poller(name)
+	l, err := link.NewLink(poller, rank, rand.Uint32(), g.v.cfg.Link, g.v.cfg.rings(poller.Carrier()))
 	if err != nil {
 		return err
 	}

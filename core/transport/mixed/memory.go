@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -34,6 +35,14 @@ func newPrivate(sizeBytes int64) (transport.Segment, error) {
 	}
 	s.refs.Store(1)
 	return s, nil
+}
+
+// rings says where the memory of links over a carrier comes from.
+func (c *Config) rings(carrier transport.Transport) link.Memory {
+	if c.Rings == nil {
+		return newPrivate
+	}
+	return func(sizeBytes int64) (transport.Segment, error) { return c.Rings(carrier, sizeBytes) }
 }
 
 func (s *private) Word(off int64) *atomic.Uint64 { return sys.Word(s.mapping.Bytes(), off) }

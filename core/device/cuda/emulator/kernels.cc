@@ -2,14 +2,15 @@
 #include "kernels.h"
 
 #define MW_HOST
+#include "combine_far.cu"
 #include "combine_publish.cu"
 #include "combine_reduce.cu"
 #include "combine_wait.cu"
+#include "dispatch_far.cu"
 #include "dispatch_number.cu"
 #include "dispatch_place.cu"
 #include "dispatch_plan.cu"
 #include "dispatch_receive.cu"
-#include "far.cuh"
 #include "release.cu"
 
 // For tests: every thread pushes a descriptor per round, and says what it has
@@ -84,6 +85,10 @@ static const kernel kernels[] = {
     KERNEL(moewire_combine_reduce, mw_reduce_args),    KERNEL(moewire_combine_reduce_wide, mw_reduce_args),
     KERNEL(moewire_combine_reduce_runs, mw_reduce_args),
     KERNEL(moewire_combine_reduce_runs_wide, mw_reduce_args),
+    KERNEL(moewire_dispatch_far_send, mw_far_send_args),
+    KERNEL(moewire_dispatch_far_take, mw_far_take_args),
+    KERNEL(moewire_combine_far_send, mw_far_take_args),
+    KERNEL(moewire_combine_far_take, mw_far_take_args),
     KERNEL(emulator_push, emulator_push_args),         KERNEL(emulator_exchange, emulator_exchange_args),
 };
 

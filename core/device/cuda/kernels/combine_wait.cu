@@ -7,7 +7,7 @@ MW_KERNEL void moewire_combine_again(const mw_wait_args a) {
   const mw_slot *s = &c.state->slot[c.slot];
   if (threadIdx.x == 0) mw_tally_show(c, s->op - 1, MW_TALLY_QUIET);
   mw_wait_together(c, [&](int r) {
-    if (!s->op || s->ticket != c.ticket || !mw_has(s->counted, r)) return;
+    if (!s->op || s->ticket != c.ticket || !mw_has(s->counted, r) || mw_is_far(c, r)) return;
     const u64 *done = mw_line_at(mw_slab_at(c, c.rank, c.slot), c.slab.done, r);
     u64 want = mw_word(s->op - 1, s->combines);
     mw_await(c, r, [&] { return mw_load_acquire_sys(done) >= want; });

@@ -1,9 +1,8 @@
 // Dispatch, second part: reads every row once, casts it if asked to, and stores
 // it at each of its places; then says so.
+#include "cast.cuh"
 #include "columns.cuh"
-#include "numbers.cuh"
 #include "slots.cuh"
-#include "streams.cuh"
 
 // One thread per selection: where it goes.
 MW_INLINE void mw_find(const mw_place_args &a, int t, int k, mw_places *p) {
@@ -20,7 +19,7 @@ MW_INLINE void mw_find(const mw_place_args &a, int t, int k, mw_places *p) {
   const mw_slot *s = &c.state->slot[c.slot];
   if (!mw_has(s->sent, owner)) return; // it was lost meanwhile, or gives no place
   a.where[at] = (i64)owner << 48 | (l * c.slab.rows_per_expert + pos);
-  if (first != k) return;
+  if (first != k || mw_is_far(c, owner)) return; // see dispatch_far.cu
   u8 *slab = mw_slab_at(c, owner, s->slab_of[owner]);
   i64 row = l * c.slab.rows_per_expert + pos;
   p->row[k] = slab + c.slab.rows + row * c.slab.row_bytes;
@@ -29,56 +28,6 @@ MW_INLINE void mw_find(const mw_place_args &a, int t, int k, mw_places *p) {
   p->slab[k] = slab;
   p->owner[k] = (u8)owner;
   p->pos[k] = (i32)pos;
-}
-
-MW_INLINE void mw_copy_row(const mw_place_args &a, int t, const mw_places *p) {
-  const mw_common &c = a.c;
-  const mw_quad *x = (const mw_quad *)(a.x + (i64)t * c.hidden * 2);
-  mw_stream(x, threadIdx.x, c.hidden / 8, blockDim.x, [&](i64 i, const mw_quad &v) {
-    for (int k = 0; k < c.topk; k++)
-      if (p->row[k]) ((mw_quad *)p->row[k])[i] = v;
-  });
-}
-
-// The largest magnitude, by bits, of what 16 neighbouring lanes hold.
-MW_INLINE u32 mw_largest(const mw_quad &v) {
-  u32 most = 0;
-  for (int i = 0; i < 4; i++) {
-    u32 low = v.v[i] & 0x7fffu, high = v.v[i] >> 16 & 0x7fffu;
-    most = max(most, max(low, high));
-  }
-  u32 lanes = 0xffffu << (threadIdx.x & 16);
-  for (int apart = 8; apart > 0; apart /= 2) most = max(most, __shfl_xor_sync(lanes, most, apart));
-  return most;
-}
-
-MW_INLINE void mw_store_scale(const mw_place_args &a, const mw_places *p, int k, int block, u32 stored) {
-  i64 column = a.c.slab.rows_per_expert * 4;
-  if ((a.c.flags >> MW_FLAG_SCALES_SHIFT & 3) == MW_SCALES_UE8M0)
-    p->scales[k][block / 4 * column + block % 4] = (u8)(stored >> 23);
-  else
-    *(u32 *)(p->scales[k] + block * column) = stored;
-}
-
-// Eight values per thread; a block of scales is 16 neighbouring threads. Hidden
-// is a multiple of 128, so such a group works or rests together.
-MW_INLINE void mw_cast_row(const mw_place_args &a, int t, const mw_places *p) {
-  const mw_common &c = a.c;
-  const mw_quad *x = (const mw_quad *)(a.x + (i64)t * c.hidden * 2);
-  for (int i = threadIdx.x; i < c.hidden / 8; i += blockDim.x) {
-    mw_quad v = x[i];
-    mw_cast cast = mw_cast_of(mw_largest(v), c.flags >> MW_FLAG_SCALES_SHIFT & 3);
-    u32 q[4];
-    for (int j = 0; j < 4; j++)
-      q[j] = mw_to_e4m3_pair(__fmul_rn(mw_from_bf16(v.v[j] & 0xffffu), cast.scale),
-                             __fmul_rn(mw_from_bf16(v.v[j] >> 16), cast.scale));
-    mw_pair out = {{q[0] | q[1] << 16, q[2] | q[3] << 16}};
-    for (int k = 0; k < c.topk; k++) {
-      if (!p->row[k]) continue;
-      ((mw_pair *)p->row[k])[i] = out;
-      if (i % 16 == 0) mw_store_scale(a, p, k, i / 16, cast.stored);
-    }
-  }
 }
 
 // One thread per rank, once all rows are there.
@@ -98,9 +47,9 @@ MW_KERNEL void moewire_dispatch_place(const mw_place_args a) {
     for (int k = threadIdx.x; k < c.topk; k += blockDim.x) mw_find(a, t, k, &p);
     __syncthreads();
     if (c.flags & MW_FLAG_FP8)
-      mw_cast_row(a, t, &p);
+      mw_cast_row(c, a.x, t, &p, c.slab.rows_per_expert * 4);
     else
-      mw_copy_row(a, t, &p);
+      mw_copy_row(c, a.x, t, &p);
     if (c.flags & MW_FLAG_FLAT) mw_place_columns(a, t, &p);
     __syncthreads();
   }

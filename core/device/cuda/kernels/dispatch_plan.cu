@@ -58,7 +58,7 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
     }
     s->op = b->op + 1;
     s->owners = s->writers;
-    s->owed = s->writers & ~b->serve;
+    s->owed = s->writers & ~b->serve & ~c.state->far; // far ranks get a message without rows
     s->sent = s->counted = s->combines = s->reduced = s->released = 0;
     s->placed = c.flags & MW_FLAG_ORDERED ? 0 : s->writers;
     s->ticket = c.ticket;
@@ -66,6 +66,7 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
     for (int i = 0; i < 4; i++) s->call[i] = call[i];
     s->topk = c.topk;
     s->extras = mw_extras(c);
+    s->slab = c.slab;
     c.state->next_op = b->op + 1;
     mw_tally_show(c, b->op, MW_TALLY_DISPATCH);
     mw_store_relaxed_sys(&c.report->ops, b->op + 1);
@@ -76,10 +77,10 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
   if (!mw_failed(c)) mw_tell_open(c, b->op, c.slot, s->writers, r);
 }
 
-// Waits for the owners' slabs.
+// Waits for the owners' slabs. Those of far ranks are mirrors.
 MW_INLINE void mw_await_owners(const mw_common &c, mw_beginning *b) {
   mw_wait_together(c, [&](int r) {
-    if (!mw_has(b->serve, r)) return;
+    if (!mw_has(b->serve, r) || mw_is_far(c, r)) return;
     int slab = -1;
     int end = mw_await(c, r, [&] { return (slab = mw_opened(c, r, b->op)) >= 0; });
     b->slab_of[r] = end == MW_READY ? slab : -1;
@@ -88,7 +89,8 @@ MW_INLINE void mw_await_owners(const mw_common &c, mw_beginning *b) {
   if (threadIdx.x == 0) {
     mw_slot *s = &c.state->slot[c.slot];
     for (int q = 0; q < c.num_ranks; q++) {
-      if (!mw_has(b->serve, q)) continue;
+      if (mw_has(s->owners, q) && mw_is_far(c, q)) b->slab_of[q] = c.slot;
+      else if (!mw_has(b->serve, q)) continue;
       if (b->slab_of[q] < 0) {
         s->owners &= ~(1ull << q);
         continue;
@@ -111,7 +113,9 @@ MW_INLINE void mw_reserve(const mw_plan_args &a, const mw_beginning *b, int bloc
   if (!n || !mw_has(b->opened, owner)) return;
   u8 *slab = mw_slab_at(c, owner, b->slab_of[owner]);
   u64 *layout = mw_layout_at(c, slab, l, c.rank), begin = 0;
-  if (!(c.flags & MW_FLAG_ORDERED)) {
+  if (mw_is_far(c, owner)) { // it has the first places
+    mw_store_relaxed_sys(layout, n);
+  } else if (!(c.flags & MW_FLAG_ORDERED)) {
     begin = mw_add_relaxed_sys((u64 *)(slab + c.slab.counter) + l, n);
     mw_store_relaxed_sys(layout, begin << 32 | n);
   } else if (b->placed[owner]) {

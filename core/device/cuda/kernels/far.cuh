@@ -24,11 +24,12 @@ enum {
   MW_FAR_RELEASE = 2, // the message of that number is not used any more
 };
 
-// What the device knows of one rank, in its own memory: zeros when a generation
-// of the queue begins.
+// What the device knows of one rank, in its own memory. The counts are zeros when
+// a generation of the queue begins.
 struct mw_far {
   u64 sent;     // messages
   u64 released; // messages
+  u64 to, from; // where the rings begin: of messages that are sent, that come
 };
 
 struct mw_far_common {

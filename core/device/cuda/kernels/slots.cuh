@@ -86,8 +86,9 @@ MW_INLINE void mw_note_released(const mw_common &c, int keep) {
 
 // Waits until a rank is done with the own slab: it said so, or is out and known
 // to write nothing more. (Data that is late would land in the next operation.)
+// For a far rank this one's own kernels write.
 MW_INLINE void mw_await_done(const mw_common &c, const mw_slot *s, int slot, int rank) {
-  if (!s->op || !mw_has(s->writers, rank)) return;
+  if (!s->op || !mw_has(s->writers, rank) || mw_is_far(c, rank)) return;
   u64 want = mw_word(s->op - 1, MW_FINAL);
   const u64 *done = mw_line_at(mw_slab_at(c, c.rank, slot), c.slab.done, rank);
   if (mw_await(c, rank, [&] { return mw_load_acquire_sys(done) >= want; }) == MW_READY) return;

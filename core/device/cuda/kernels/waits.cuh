@@ -21,6 +21,10 @@ MW_INLINE bool mw_in(const mw_common &c, u64 members, int rank) {
   return members >> 48 == mw_peek_sys(&c.orders->epoch) && mw_has(members, rank);
 }
 
+// Whether a rank is reached by messages. What stands for its memory then is in
+// this rank's own, its mirror: places there are this rank's alone.
+MW_INLINE bool mw_is_far(const mw_common &c, int rank) { return mw_has(c.state->far, rank); }
+
 MW_INLINE u8 *mw_arena_of(const mw_common &c, int rank) { return (u8 *)c.bases[rank]; }
 
 MW_INLINE mw_inbox *mw_inbox_at(const mw_common &c, int rank) {

@@ -81,6 +81,7 @@ struct mw_slot {
   u64 placed;     // ranks whose rows may lie in the own slab
   u64 topk;       // K of its call
   u64 extras;     // the widths of its extra columns
+  mw_slab slab;   // where things lie in it: a launch of another call may need it
   mw_flight flight;
 };
 
@@ -96,7 +97,8 @@ struct mw_state {
   u64 over;   // waits that have ended, one per rank and wait
   u64 waited; // ranks whose seats are taken
   u64 num_records;
-  u64 pad[3];
+  u64 far;    // ranks that are reached by messages: far.cuh; written by the host
+  u64 pad[2];
   mw_slot slot[MW_MAX_SLOTS];
   mw_seat seat[MW_MAX_RANKS];
   u64 rows_to[MW_MAX_RANKS], rows_from[MW_MAX_RANKS]; // totals, those of mw_tally

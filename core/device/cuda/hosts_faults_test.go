@@ -1,0 +1,246 @@
+package cuda
+
+import (
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/internal/testenv"
+	"github.com/moewire/moewire/core/transport/fake"
+)
+
+// TestHostsLoseARank: a far rank that never sends is taken out by the host while
+// the kernels wait for its messages; they end, say so, and use nothing of it.
+func TestHostsLoseARank(t *testing.T) {
+	g, o, slabs, offices := smallHosts(t, 3)
+	for r := range 2 {
+		require.NoError(t, g.ranks[r].Send(&o.calls[r]))
+		require.NoError(t, g.ranks[r].Receive(&o.calls[r]))
+		offices[r].links[2].Break(errors.New("lost"))
+	}
+	g.lose(2, 0, 1)
+	g.sync()
+	o.forget(2)
+	for r := range 2 {
+		require.Zero(t, g.ranks[r].report().Error)
+		require.Equal(t, []int32{1, 1, 0}, o.active[r])
+		for l := range int(slabs.LocalExperts) {
+			require.Zero(t, o.ranges[r][3*l+2])
+		}
+		o.writeOutputs(g.ranks[r], r, g.ranks[r].Slab(0)+uint64(slabs.YOff))
+		require.NoError(t, g.ranks[r].Publish(o.combine(r, 0)))
+		require.NoError(t, g.ranks[r].Reduce(o.combine(r, 0)))
+	}
+	g.sync()
+	for r := range 2 {
+		require.Zero(t, g.ranks[r].report().Error)
+		o.checkSums(t, r)
+	}
+	for i := range 4 { // the group goes on without it
+		for r := range 2 {
+			g.identity(o, r, i%2)
+		}
+	}
+	g.sync()
+	for r := range 2 {
+		require.Zero(t, g.ranks[r].report().Error)
+		o.checkIdentity(t, r)
+	}
+}
+
+// TestHostsLoseOutputs: a far rank is taken out between a dispatch and its
+// outputs.
+func TestHostsLoseOutputs(t *testing.T) {
+	g, o, slabs, _ := smallHosts(t, 2)
+	for r, m := range g.ranks {
+		require.NoError(t, m.Send(&o.calls[r]))
+		require.NoError(t, m.Receive(&o.calls[r]))
+	}
+	g.sync()
+	o.writeOutputs(g.ranks[0], 0, g.ranks[0].Slab(0)+uint64(slabs.YOff))
+	require.NoError(t, g.ranks[0].Publish(o.combine(0, 0)))
+	require.NoError(t, g.ranks[0].Reduce(o.combine(0, 0)))
+	g.lose(1, 0)
+	g.sync()
+	require.Zero(t, g.ranks[0].report().Error)
+	require.Equal(t, []int32{1, 0}, o.active[0])
+	o.forget(1)
+	o.checkSums(t, 0)
+}
+
+// TestHostsLate: past its deadline a wait for a message names the rank to the
+// host, and goes on until the host decides.
+func TestHostsLate(t *testing.T) {
+	g, o, _, _ := smallHosts(t, 2)
+	o.calls[0].TimeoutNs = int64(time.Millisecond)
+	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
+	require.NoError(t, g.ranks[0].Receive(&o.calls[0]))
+	eventually(t, "rank 1 is late", func() bool { return g.ranks[0].TakeLate() == 1<<1 })
+	g.lose(1, 0)
+	g.sync()
+	require.Equal(t, []int32{1, 0}, o.active[0])
+	require.Zero(t, g.ranks[0].report().Error)
+}
+
+// TestHostsProxyEnds: kernels that wait for messages hear that nobody carries
+// them any more.
+func TestHostsProxyEnds(t *testing.T) {
+	g, o, _, offices := smallHosts(t, 2)
+	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
+	require.NoError(t, g.ranks[0].Receive(&o.calls[0]))
+	eventually(t, "its rows are sent", func() bool { return offices[0].proxy.Stats().Sent == 1 })
+	offices[0].proxy.Stop()
+	g.sync()
+	require.Equal(t, FailedProxy, g.ranks[0].Failure().Kind)
+}
+
+// TestHostsMismatch: both sides say what differs, with both values.
+func TestHostsMismatch(t *testing.T) {
+	g, o, _, _ := smallHosts(t, 2)
+	o.calls[1].Shape.Hidden = 64
+	for r, m := range g.ranks {
+		require.NoError(t, m.Send(&o.calls[r]))
+		require.NoError(t, m.Receive(&o.calls[r]))
+	}
+	g.sync()
+	for r, own := range []uint64{128, 64} {
+		f := g.ranks[r].Failure()
+		require.Equal(t, FailedMismatch, f.Kind)
+		require.Equal(t, [4]uint64{uint64(1 - r), 2, own, 192 - own}, f.Detail)
+	}
+}
+
+// TestHostsLeftOut: a far rank that the caller leaves out gets no rows, but a
+// message: it does not wait for this rank in vain.
+func TestHostsLeftOut(t *testing.T) {
+	g, o, _, _ := smallHosts(t, 2)
+	o.active[0][1] = 0
+	for r := range g.ranks {
+		g.identity(o, r, 0)
+	}
+	g.sync()
+	require.Zero(t, g.ranks[0].report().Error)
+	require.Zero(t, g.ranks[1].report().Error)
+	require.Equal(t, []int32{1, 0}, o.active[0])
+	require.Equal(t, []int32{1, 1}, o.active[1])
+	for l := range 2 { // of the rows of each other neither has any
+		require.Zero(t, o.ranges[0][2*l+1])
+		require.Zero(t, o.ranges[1][2*l])
+	}
+	o.forget(1)
+	o.checkIdentity(t, 0)
+	o.lost = nil
+	o.active[0][1] = 1
+	for i := range 3 {
+		for r := range g.ranks {
+			g.identity(o, r, (i+1)%2)
+		}
+	}
+	g.sync()
+	for r := range g.ranks {
+		require.Zero(t, g.ranks[r].report().Error)
+		o.checkIdentity(t, r)
+	}
+}
+
+// TestHostsRefuse: what does not go to far ranks is refused before anything
+// happens, and so is a row that no message holds.
+func TestHostsRefuse(t *testing.T) {
+	g, o, slabs, offices := smallHosts(t, 2)
+	for _, flags := range []uint32{flagOrdered, flagFlat | flagOrdered} {
+		c := o.calls[0]
+		c.Flags = flags
+		require.ErrorContains(t, g.ranks[0].Send(&c), "not go to ranks of other hosts")
+	}
+	box := offices[0].box
+	box.MessageBytes = 300
+	require.NoError(t, g.ranks[0].SetMailbox(box))
+	require.ErrorContains(t, g.ranks[0].Send(&o.calls[0]), "at most 300")
+	require.NoError(t, g.ranks[0].SetMailbox(offices[0].box))
+	for _, ranks := range []uint64{1, 4} { // itself, nobody
+		require.Error(t, g.ranks[0].SetMailbox(Mailbox{Ranks: ranks}))
+	}
+	g.exchange(g.rng, o, slabs)
+}
+
+// TestHostsMessagesJustFit: a message of exactly as many bytes as CheckFar asks
+// for holds a row.
+func TestHostsMessagesJustFit(t *testing.T) {
+	for _, flags := range []uint32{0, flagFP8, flagWide} {
+		emu := emulate(t)
+		rng := rand.New(rand.NewPCG(testenv.Seed(t), uint64(flags)))
+		s := layout.Shape{MaxTokens: 6, Hidden: 128, NumExperts: 4, NumRanks: 2, FP8: flags&flagFP8 != 0, WideOutputs: flags&flagWide != 0}
+		slabs, err := layout.Of(s)
+		require.NoError(t, err)
+		t.Run("", func(t *testing.T) {
+			emu.Order(rng.Uint64(), 16, 12)
+			g := newGroup(t, 2, 2, slabs.SizeBytes)
+			least := leastMessage(&slabs, 2)
+			g.spread(fake.New(fake.Config{Seed: 1}), mailing{hostOf: hosts(2, 1), ringBytes: 1 << 12, messageBytes: least, length: 2})
+			g.exchange(rng, g.random(rng, s, 2, flags, 0), &slabs)
+			g.ranks[0].far.messageBytes--
+			require.Error(t, g.ranks[0].CheckFar(&slabs, 2, flags))
+		})
+	}
+}
+
+// TestHostsRunAhead: operations in two slots of which several are under way, with
+// rings that hold less than one operation, and the host waits at the end
+// only.
+func TestHostsRunAhead(t *testing.T) {
+	emu := emulate(t)
+	rng := rand.New(rand.NewPCG(testenv.Seed(t), 5))
+	for range 4 {
+		emu.Order(rng.Uint64(), 32, 12)
+		t.Run("", func(t *testing.T) {
+			g, o := g2(t, rng)
+			for range 4 {
+				for r := range g.ranks {
+					g.twoAtOnce(o, r)
+				}
+			}
+			g.sync()
+			for r, m := range g.ranks {
+				require.Zero(t, m.report().Error, "%v", m.Failure())
+				o.checkIdentity(t, r)
+			}
+		})
+	}
+}
+
+func g2(t *testing.T, rng *rand.Rand) (*group, *op) {
+	s := layout.Shape{MaxTokens: 12, Hidden: 64, NumExperts: 4, NumRanks: 2}
+	slabs, err := layout.Of(s)
+	require.NoError(t, err)
+	g := newGroup(t, 2, 2, slabs.SizeBytes)
+	g.fewest = 10
+	g.spread(uneven(rng.Uint64()), mailing{hostOf: hosts(2, 1), ringBytes: 1 << 12, messageBytes: 700, length: 4})
+	return g, g.random(rng, s, 2, 0, 0)
+}
+
+// twoAtOnce launches two dispatches before their rows are waited for, and two
+// combines before theirs.
+func (g *group) twoAtOnce(o *op, r int) {
+	m, c := g.ranks[r], o.calls[r]
+	s, err := layout.Of(o.shape)
+	require.NoError(g.t, err)
+	each := func(f func(slot int) error) {
+		for slot := range 2 {
+			require.NoError(g.t, f(slot))
+		}
+	}
+	combine := func(slot int) *Combine {
+		out := o.combine(r, m.Slab(slot)+uint64(s.RowsOff))
+		out.Slot, out.Ticket = slot, uint64(slot)
+		return out
+	}
+	call := func(slot int) *Dispatch { c.Slot, c.Ticket = slot, uint64(slot); return &c }
+	each(func(slot int) error { return m.Send(call(slot)) })
+	each(func(slot int) error { return m.Receive(call(slot)) })
+	each(func(slot int) error { return m.Publish(combine(slot)) })
+	each(func(slot int) error { return m.Reduce(combine(slot)) })
+}

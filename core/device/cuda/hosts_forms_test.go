@@ -1,0 +1,59 @@
+package cuda
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/internal/testenv"
+	"github.com/moewire/moewire/core/transport/fake"
+)
+
+// TestHostsForms runs every form that far ranks have on groups of which each
+// rank is on a host of its own.
+func TestHostsForms(t *testing.T) {
+	emu, seed := emulate(t), testenv.Seed(t)
+	for i, f := range forms {
+		if f.ranks == 1 || f.flags&(flagFlat|flagOrdered) != 0 {
+			continue
+		}
+		t.Run(f.name, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, uint64(i)))
+			emu.Order(rng.Uint64(), 32, 6+f.ranks*f.ranks)
+			f.ready = func(g *group) {
+				g.spread(fake.New(fake.Config{Seed: seed}), mailing{
+					hostOf: hosts(f.ranks, 1), ringBytes: 1 << 16, messageBytes: 1 << 14, length: 64,
+				})
+			}
+			f.run(t, rng)
+		})
+	}
+}
+
+// smallHosts is small with each rank on a host of its own.
+func smallHosts(t *testing.T, ranks int) (*group, *op, *layout.Slab, []*office) {
+	g, o, slabs := small(t, ranks)
+	return g, o, slabs, g.spread(fake.New(fake.Config{Seed: 1}), mailing{
+		hostOf: hosts(ranks, 1), ringBytes: 1 << 14, messageBytes: 1 << 13, length: 16,
+	})
+}
+
+// TestHostsAreApart: far ranks get messages, and nothing of theirs is in a
+// mirror but outputs.
+func TestHostsAreApart(t *testing.T) {
+	g, o, slabs, offices := smallHosts(t, 2)
+	g.exchange(g.rng, o, slabs)
+	for _, office := range offices {
+		office.proxy.Stop()
+		require.GreaterOrEqual(t, office.proxy.Stats().Sent, uint64(1))
+		require.NoError(t, office.proxy.Err())
+	}
+	for r, m := range g.ranks {
+		mirror := m.far.mirrors[1-r].Address() + uint64(slabOff)
+		for _, b := range region(mirror, slabs.Rows()) {
+			require.Zero(t, b)
+		}
+	}
+}

@@ -1,0 +1,125 @@
+// Dispatch between ranks that are reached by messages: one block for each rank,
+// which does something for far ones only. A token goes once to a rank, cast if it
+// is to be, however many experts it has there.
+#include "cast.cuh"
+#include "far_take.cuh"
+
+enum { MW_FAR_THREADS = 256 }; // of a block, at most
+
+struct mw_far_tally {
+  u32 tokens[MW_FAR_THREADS];
+};
+
+// The expert of a rank that a selection's row is for, or -1.
+MW_INLINE i32 mw_far_expert(const mw_far_send_args &a, i64 at, int rank) {
+  if (a.index[at] == MW_NO_ROW || a.index[at] <= MW_SAME_AS) return -1;
+  i64 l = a.c.topk_idx[at] - (i64)rank * a.c.local_experts;
+  return l >= 0 && l < a.c.local_experts ? (i32)l : -1;
+}
+
+MW_INLINE bool mw_far_goes(const mw_far_send_args &a, i64 token, int rank) {
+  for (int k = 0; k < a.c.topk; k++)
+    if (mw_far_expert(a, token * a.c.topk + k, rank) >= 0) return true;
+  return false;
+}
+
+// Lists the tokens that go to a rank, in order, and returns how many there are.
+// Each thread has a part of all, and looks at it twice.
+MW_INLINE u32 mw_far_list(const mw_far_send_args &a, int rank, i32 *list, mw_far_tally *tally) {
+  i64 all = a.c.num_tokens, part = (all + blockDim.x - 1) / blockDim.x;
+  i64 first = min((i64)threadIdx.x * part, all), end = min(first + part, all);
+  u32 mine = 0, at = 0, total = 0;
+  for (i64 t = first; t < end; t++) mine += mw_far_goes(a, t, rank);
+  tally->tokens[threadIdx.x] = mine;
+  __syncthreads();
+  for (u32 i = 0; i < blockDim.x; i++) {
+    if (i < threadIdx.x) at += tally->tokens[i];
+    total += tally->tokens[i];
+  }
+  for (i64 t = first; t < end; t++)
+    if (mw_far_goes(a, t, rank)) list[at++] = (i32)t;
+  __syncthreads();
+  return total;
+}
+
+// What stands before the rows of a piece.
+MW_INLINE void mw_far_describe(const mw_far_send_args &a, int rank, const i32 *list, const mw_far_head &h, u8 *msg) {
+  const mw_common &c = a.c;
+  mw_slot *s = &c.state->slot[c.slot];
+  mw_far_parts x = mw_far_parts_of(c.slab, c.local_experts, c.topk, h.rows);
+  if (threadIdx.x == 0) *(mw_far_head *)msg = h;
+  u8 *mirror = mw_slab_at(c, rank, s->slab_of[rank]);
+  for (i64 l = threadIdx.x; l < c.local_experts; l += blockDim.x)
+    ((u32 *)(msg + x.counts))[l] = (u32)mw_load_relaxed_sys(mw_layout_at(c, mirror, l, c.rank));
+  for (i64 i = threadIdx.x; i < (i64)h.rows; i += blockDim.x) ((i32 *)(msg + x.tokens))[i] = list[h.first + i];
+  for (i64 i = threadIdx.x; i < (i64)h.rows * c.topk; i += blockDim.x) {
+    i64 at = (i64)list[h.first + i / c.topk] * c.topk + i % c.topk;
+    ((mw_far_place *)(msg + x.places))[i] = {mw_far_expert(a, at, rank), (u32)a.index[at]};
+  }
+}
+
+// The rows of a piece.
+MW_INLINE void mw_far_fill(const mw_far_send_args &a, const i32 *list, const mw_far_head &h, u8 *msg, mw_places *p) {
+  const mw_common &c = a.c;
+  mw_far_parts x = mw_far_parts_of(c.slab, c.local_experts, c.topk, h.rows);
+  for (int k = threadIdx.x; k < c.topk; k += blockDim.x) p->row[k] = 0;
+  for (i64 i = 0; i < (i64)h.rows; i++) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      p->row[0] = msg + x.rows + i * c.slab.row_bytes;
+      p->scales[0] = msg + x.scales + i * c.slab.scale_words * 4;
+    }
+    __syncthreads();
+    if (c.flags & MW_FLAG_FP8)
+      mw_cast_row(c, a.x, list[h.first + i], p, 4);
+    else
+      mw_copy_row(c, a.x, list[h.first + i], p);
+  }
+}
+
+// Behind moewire_dispatch_place, which has found the rows' places in the mirrors.
+// Ranks without rows get a message, too: they wait for one.
+MW_KERNEL void moewire_dispatch_far_send(const mw_far_send_args a) {
+  const mw_common &c = a.c;
+  MW_SHARED(mw_far_turn, t);
+  MW_SHARED(mw_far_tally, tally);
+  MW_SHARED(u32, skip);
+  const mw_slot *s = &c.state->slot[c.slot];
+  int rank = blockIdx.x;
+  if (threadIdx.x == 0) skip = mw_failed(c) || !mw_is_far(c, rank) || !mw_has(s->owners, rank);
+  __syncthreads();
+  if (skip) return;
+  i32 *list = a.tokens + rank * a.list_tokens;
+  mw_far_head h = mw_far_head_of(c, s, MW_FAR_ROWS);
+  h.total = mw_far_list(a, rank, list, &tally);
+  h.tokens = c.num_tokens;
+  do {
+    u8 *msg = mw_far_lend(c, a.far, rank, &t);
+    if (!msg) return;
+    h.rows = min(h.total - h.first, (u64)mw_far_room_for(c.slab, c.local_experts, c.topk, t.bytes));
+    if (h.rows == 0 && h.total > 0) { // the host has seen to it that one fits
+      if (mw_far_speaks(rank)) mw_fail(c, MW_ERROR_CAPACITY, rank, 0, t.bytes);
+      return;
+    }
+    mw_far_describe(a, rank, list, h, msg);
+    mw_far_fill(a, list, h, msg, &t.p);
+    mw_far_post(c, a.far, rank, mw_far_parts_of(c.slab, c.local_experts, c.topk, h.rows).size);
+    h.first += h.rows;
+  } while (h.first < h.total);
+}
+
+// Before moewire_dispatch_receive: takes messages until a far rank's rows are
+// here. For ranks that are lost, or left out, it does not wait.
+MW_KERNEL void moewire_dispatch_far_take(const mw_far_take_args a) {
+  const mw_common &c = a.c;
+  MW_SHARED(mw_far_turn, t);
+  MW_SHARED(u32, skip);
+  const mw_slot *s = &c.state->slot[c.slot];
+  int rank = blockIdx.x;
+  if (threadIdx.x == 0)
+    skip = mw_failed(c) || !mw_is_far(c, rank) || s->ticket != c.ticket || !mw_has(s->placed, rank) || (c.active && c.active[rank] == 0);
+  __syncthreads();
+  if (skip) return;
+  const u64 *arrive = mw_line_at(mw_slab_at(c, c.rank, c.slot), c.slab.arrive, rank);
+  mw_far_until(c, a.far, rank, false, &t, [&] { return mw_load_acquire_sys(arrive) == mw_word(s->op - 1, 0); });
+}

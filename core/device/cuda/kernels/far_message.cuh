@@ -1,0 +1,93 @@
+// What messages between the devices of far ranks hold. An operation's rows, and
+// its outputs, go in as many messages as they need: pieces. Both ends are
+// kernels of one build, so nothing of this is a format for others.
+#pragma once
+
+#include "far.cuh"
+
+enum { MW_FAR_ROWS = 1, MW_FAR_OUTPUTS = 2 };
+
+// How every message begins.
+struct alignas(64) mw_far_head {
+  u64 kind;
+  u64 epoch;
+  u64 op;      // the operation's number plus one
+  u64 number;  // of outputs: which combine
+  u64 total;   // rows of all pieces
+  u64 first;   // of this piece, among them
+  u64 rows;    // in this piece
+  u64 tokens;  // T of the source's call
+  u64 call[4]; // as in mw_slot
+  u64 topk, extras;
+  u64 pad[2];
+};
+
+struct mw_far_send_args {
+  mw_common c;
+  mw_far_common far;
+  const u8 *x;      // bf16 [T, H]
+  const i32 *index; // of the plan
+  i32 *tokens;      // [R, list_tokens]: room for a list of tokens for each rank
+  i64 list_tokens;
+};
+
+struct mw_far_take_args {
+  mw_common c;
+  mw_far_common far;
+};
+
+// Where one row goes: an expert of the owner's, and which of the source's rows
+// for it this one is.
+struct mw_far_place {
+  i32 expert; // negative: none
+  u32 index;
+};
+
+// Where the parts of a piece of rows begin; outputs follow the head at once.
+// `counts` has the source's rows for each of the owner's experts.
+struct mw_far_parts {
+  i64 counts, tokens, places, scales, rows, size;
+};
+
+MW_INLINE i64 mw_far_align(i64 n, i64 to) { return (n + to - 1) / to * to; }
+
+MW_INLINE mw_far_parts mw_far_parts_of(const mw_slab &g, i64 experts, i64 topk, i64 rows) {
+  mw_far_parts p;
+  p.counts = sizeof(mw_far_head);
+  p.tokens = p.counts + mw_far_align(4 * experts, 16);
+  p.places = p.tokens + mw_far_align(4 * rows, 16);
+  p.scales = p.places + mw_far_align(rows * topk * (i64)sizeof(mw_far_place), 16);
+  p.rows = p.scales + mw_far_align(rows * g.scale_words * 4, 64);
+  p.size = p.rows + rows * g.row_bytes;
+  return p;
+}
+
+// How many rows a piece of so many bytes holds.
+MW_INLINE i64 mw_far_room_for(const mw_slab &g, i64 experts, i64 topk, i64 bytes) {
+  i64 rest = bytes - mw_far_parts_of(g, experts, topk, 0).size - 16 - 16 - 64; // what aligning may take
+  i64 one = g.row_bytes + g.scale_words * 4 + topk * (i64)sizeof(mw_far_place) + 4;
+  return rest < one ? 0 : rest / one;
+}
+
+MW_INLINE mw_far_head mw_far_head_of(const mw_common &c, const mw_slot *s, u64 kind) {
+  mw_far_head h = {};
+  h.kind = kind;
+  h.epoch = mw_peek_sys(&c.orders->epoch);
+  h.op = s->op;
+  h.topk = s->topk;
+  h.extras = s->extras;
+  MW_UNROLL
+  for (int i = 0; i < 4; i++) h.call[i] = s->call[i];
+  return h;
+}
+
+// Which of the rows [first, first + rows) are a given expert's, of those that lie
+// by expert, each with `n` rows behind `before` others.
+struct mw_far_range {
+  i64 at, from, rows; // in the piece, among the expert's, how many
+};
+
+MW_INLINE mw_far_range mw_far_overlap(i64 before, i64 n, i64 first, i64 rows) {
+  i64 begin = max(before, first), end = min(before + n, first + rows);
+  return {begin - first, begin - before, max(end - begin, (i64)0)};
+}

@@ -1,0 +1,217 @@
+// Taking messages of far ranks. Who receives one does in its own memory what the
+// sender would have done there, as core/ep does: it reserves places, fans rows
+// out and says that they have arrived; outputs go to where the sender's slab is
+// mirrored. So the other kernels know nothing of messages.
+//
+// Every wait for a far rank takes what comes of it meanwhile, whichever operation
+// it is of: what is waited for may be behind it. Messages are sent by the first
+// phases of calls only, which all ranks make in the same order: what stands in
+// front of a message that is waited for is of calls that this rank has begun.
+//
+// Every function here is for one block, which serves one far rank; the thread
+// with the rank's number speaks for it.
+#pragma once
+
+#include "columns.cuh"
+#include "far_message.cuh"
+
+// What the threads of a block share while it serves a rank.
+struct mw_far_turn {
+  u64 at, bytes; // of the message, or of the room
+  i32 state;
+  i32 slot; // of the message's operation; -1: there is none
+  mw_places p;
+};
+
+enum { MW_FAR_GONE, MW_FAR_DONE, MW_FAR_ROOM, MW_FAR_MAIL };
+
+MW_INLINE bool mw_far_speaks(int rank) { return (int)threadIdx.x == rank; }
+
+MW_INLINE int mw_far_slot_of(const mw_common &c, u64 op) {
+  for (int j = 0; j < c.num_slots; j++)
+    if (op && c.state->slot[j].op == op) return j;
+  return -1;
+}
+
+// Whether a message can be taken now. Rows of an operation that has not begun
+// have no slab; outputs of a combine come when the sums of the one before it are
+// made. What nobody asks for any more is taken, and dropped.
+MW_INLINE bool mw_far_takes(const mw_common &c, const mw_far_head *h) {
+  if (h->epoch != mw_peek_sys(&c.orders->epoch)) return true;
+  if (h->kind == MW_FAR_ROWS) return h->op <= c.state->next_op;
+  int j = mw_far_slot_of(c, h->op);
+  return j < 0 || h->number <= c.state->slot[j].reduced + 1;
+}
+
+// Waits until done(), or for room if it is asked for, or for a message. One thread.
+template <class Done>
+MW_INLINE int mw_far_await(const mw_common &c, const mw_far_common &f, int rank, bool room, mw_far_turn *t, Done done) {
+  const mw_mail *m = &f.mail[rank];
+  u64 lent = mw_far_number(f, f.far[rank].sent + 1), came = mw_far_number(f, f.far[rank].released + 1);
+  int state = MW_FAR_GONE;
+  int end = mw_await(c, rank, [&] {
+    state = MW_FAR_GONE;
+    if (done())
+      state = MW_FAR_DONE;
+    else if (room && mw_load_acquire_sys(&m->lent) == lent)
+      state = MW_FAR_ROOM;
+    else if (mw_load_acquire_sys(&m->came) == came &&
+             mw_far_takes(c, (const mw_far_head *)(f.far[rank].from + mw_load_relaxed_sys(&m->came_at))))
+      state = MW_FAR_MAIL;
+    return state != MW_FAR_GONE || mw_fifo_over(c, f.fifo);
+  });
+  if (end == MW_GONE || mw_failed(c)) return MW_FAR_GONE;
+  bool mail = state == MW_FAR_MAIL;
+  t->at = mw_load_relaxed_sys(mail ? &m->came_at : &m->lent_at);
+  t->bytes = mw_load_relaxed_sys(mail ? &m->came_bytes : &m->lent_bytes);
+  return state;
+}
+
+MW_INLINE u64 *mw_far_layout(const mw_common &c, const mw_slab &g, u8 *slab, i64 l, int rank) {
+  return (u64 *)(slab + g.layout) + l * c.num_ranks + rank;
+}
+
+// How many experts have rows apart in a slot's operation.
+MW_INLINE i64 mw_far_experts(const mw_common &c, const mw_slot *s) {
+  return s->call[MW_PARAM_EXPERTS - MW_PARAM_TOKENS_MAX] / c.num_ranks;
+}
+
+// Whether the source has called with the parameters of this rank, and the piece
+// is what it says.
+MW_INLINE bool mw_far_fits(const mw_common &c, const mw_slot *s, const mw_far_head *h, u64 bytes) {
+  for (int i = 0; i < 4; i++)
+    if (h->call[i] != s->call[i]) return false;
+  if (h->topk > MW_MAX_TOPK || h->rows > h->total || h->first > h->total - h->rows || h->rows > bytes) return false;
+  return (u64)mw_far_parts_of(s->slab, mw_far_experts(c, s), h->topk, h->rows).size <= bytes;
+}
+
+// With the first piece: the source's parameters, and places for its rows.
+MW_INLINE void mw_far_reserve(const mw_common &c, const mw_slot *s, u8 *slab, int rank, const mw_far_head *h, bool fits) {
+  u64 *p = mw_line_at(slab, s->slab.params, rank);
+  if (mw_far_speaks(rank)) {
+    mw_store_relaxed_sys(&p[MW_PARAM_OP], h->op);
+    for (int i = 0; i < 4; i++) mw_store_relaxed_sys(&p[MW_PARAM_TOKENS_MAX + i], h->call[i]);
+    mw_store_relaxed_sys(&p[MW_PARAM_TOPK], h->topk);
+    mw_store_relaxed_sys(&p[MW_PARAM_TOKENS], h->tokens);
+    mw_store_relaxed_sys(&p[MW_PARAM_EXTRAS], h->extras);
+  }
+  const u32 *counts = (const u32 *)((const u8 *)h + sizeof(mw_far_head));
+  for (i64 l = threadIdx.x; l < mw_far_experts(c, s); l += blockDim.x) {
+    u64 n = fits ? counts[l] : 0;
+    u64 begin = n ? mw_add_relaxed_sys((u64 *)(slab + s->slab.counter) + l, n) : 0;
+    if (begin + n > (u64)s->slab.rows_per_expert) {
+      mw_fail(c, MW_ERROR_CAPACITY, c.rank, l, begin + n);
+      begin = n = 0;
+    }
+    mw_store_relaxed_sys(mw_far_layout(c, s->slab, slab, l, rank), begin << 32 | n);
+  }
+}
+
+// One thread per selection: where row i of the piece goes in the own slab.
+MW_INLINE void mw_far_find(const mw_common &c, const mw_slot *s, u8 *slab, int rank, const mw_far_head *h, i64 i, int k, mw_places *p) {
+  const mw_slab &g = s->slab;
+  mw_far_parts x = mw_far_parts_of(g, mw_far_experts(c, s), h->topk, h->rows);
+  mw_far_place to = ((const mw_far_place *)((const u8 *)h + x.places))[i * h->topk + k];
+  p->row[k] = 0;
+  if (to.expert < 0 || to.expert >= mw_far_experts(c, s)) return;
+  u64 range = mw_load_relaxed_sys(mw_far_layout(c, g, slab, to.expert, rank));
+  if (to.index >= (range & 0xffffffffu)) return;
+  i64 pos = (i64)(range >> 32) + to.index, row = to.expert * g.rows_per_expert + pos;
+  p->row[k] = slab + g.rows + row * g.row_bytes;
+  p->scales[k] = slab + g.scales + (to.expert * g.scale_words * g.rows_per_expert + pos) * 4;
+  *(i32 *)(slab + g.src_info + row * 4) = ((const i32 *)((const u8 *)h + x.tokens))[i];
+}
+
+// Stores row i of a piece at each of its places.
+MW_INLINE void mw_far_store_row(const mw_common &c, const mw_slot *s, const mw_far_head *h, i64 i, const mw_places *p) {
+  const mw_slab &g = s->slab;
+  mw_far_parts x = mw_far_parts_of(g, mw_far_experts(c, s), h->topk, h->rows);
+  int topk = (int)h->topk;
+  const mw_quad *row = (const mw_quad *)((const u8 *)h + x.rows + i * g.row_bytes);
+  mw_stream(row, threadIdx.x, g.row_bytes / 16, blockDim.x, [&](i64 at, const mw_quad &v) {
+    for (int k = 0; k < topk; k++)
+      if (p->row[k]) ((mw_quad *)p->row[k])[at] = v;
+  });
+  const u32 *scales = (const u32 *)((const u8 *)h + x.scales) + i * g.scale_words;
+  for (i64 w = threadIdx.x; w < g.scale_words; w += blockDim.x)
+    for (int k = 0; k < topk; k++)
+      if (p->row[k]) *(u32 *)(p->scales[k] + w * g.rows_per_expert * 4) = scales[w];
+}
+
+MW_INLINE void mw_far_take_rows(const mw_common &c, int j, int rank, const mw_far_head *h, mw_far_turn *t) {
+  const mw_slot *s = &c.state->slot[j];
+  u8 *slab = mw_slab_at(c, c.rank, j);
+  bool fits = mw_far_fits(c, s, h, t->bytes);
+  if (h->first == 0) mw_far_reserve(c, s, slab, rank, h, fits);
+  __syncthreads();
+  for (i64 i = 0; fits && i < (i64)h->rows; i++) {
+    for (int k = threadIdx.x; k < (int)h->topk; k += blockDim.x) mw_far_find(c, s, slab, rank, h, i, k, &t->p);
+    __syncthreads();
+    mw_far_store_row(c, s, h, i, &t->p);
+    __syncthreads();
+  }
+  if (mw_far_speaks(rank) && (!fits || h->first + h->rows == h->total))
+    mw_store_release_sys(mw_line_at(slab, s->slab.arrive, rank), mw_word(s->op - 1, 0));
+}
+
+// Outputs of a far owner go to its mirror, in order of expert. An owner that has
+// nothing of this rank contributes nothing.
+MW_INLINE void mw_far_take_outputs(const mw_common &c, int j, int rank, const mw_far_head *h, const mw_far_turn *t) {
+  mw_slot *s = &c.state->slot[j];
+  const mw_slab &g = s->slab;
+  u8 *slab = mw_slab_at(c, rank, s->slab_of[rank]);
+  bool whole = h->rows <= t->bytes && sizeof(mw_far_head) + h->rows * g.output_bytes <= t->bytes;
+  i64 before = 0;
+  for (i64 l = 0; whole && l < mw_far_experts(c, s); l++) {
+    i64 n = mw_load_relaxed_sys(mw_far_layout(c, g, slab, l, c.rank)) & 0xffffffffu;
+    mw_far_range r = mw_far_overlap(before, n, h->first, h->rows);
+    const mw_quad *from = (const mw_quad *)((const u8 *)(h + 1) + r.at * g.output_bytes);
+    mw_quad *to = (mw_quad *)(slab + g.y + (l * g.rows_per_expert + r.from) * g.output_bytes);
+    mw_stream(from, threadIdx.x, r.rows * g.output_bytes / 16, blockDim.x, [&](i64 i, const mw_quad &v) { to[i] = v; });
+    before += n;
+  }
+  __syncthreads();
+  if (!mw_far_speaks(rank)) return;
+  if (h->total == 0) mw_and_gpu(&s->sent, ~(1ull << rank));
+  if (h->first + h->rows == h->total)
+    mw_store_release_sys((u64 *)&mw_inbox_from(c, rank)->y_ready[s->slab_of[rank]], mw_word(s->op - 1, h->number));
+}
+
+// Takes the message in front and gives its memory back.
+MW_INLINE void mw_far_take(const mw_common &c, const mw_far_common &f, int rank, mw_far_turn *t) {
+  const mw_far_head *h = (const mw_far_head *)(f.far[rank].from + t->at);
+  if (mw_far_speaks(rank)) {
+    bool known = t->bytes >= sizeof(mw_far_head) && h->epoch == mw_peek_sys(&c.orders->epoch);
+    t->slot = known ? mw_far_slot_of(c, h->op) : -1;
+  }
+  __syncthreads();
+  if (t->slot >= 0 && h->kind == MW_FAR_ROWS) mw_far_take_rows(c, t->slot, rank, h, t);
+  if (t->slot >= 0 && h->kind == MW_FAR_OUTPUTS) mw_far_take_outputs(c, t->slot, rank, h, t);
+  __syncthreads();
+  if (mw_far_speaks(rank)) mw_far_release(c, f, rank);
+}
+
+// Takes messages until done(), which one thread asks, or until there is room for
+// one to send. MW_FAR_GONE: neither will be.
+template <class Done>
+MW_INLINE int mw_far_until(const mw_common &c, const mw_far_common &f, int rank, bool room, mw_far_turn *t, Done done) {
+  for (;;) {
+    __syncthreads();
+    if (mw_far_speaks(rank)) t->state = mw_far_await(c, f, rank, room, t, done);
+    __syncthreads();
+    if (t->state != MW_FAR_MAIL) return t->state;
+    mw_far_take(c, f, rank, t);
+  }
+}
+
+// Where the next message to a rank is put together; null: there will be no room.
+MW_INLINE u8 *mw_far_lend(const mw_common &c, const mw_far_common &f, int rank, mw_far_turn *t) {
+  int state = mw_far_until(c, f, rank, true, t, [] { return false; });
+  return state == MW_FAR_ROOM ? (u8 *)f.far[rank].to + t->at : 0;
+}
+
+// Sends what all threads have written there.
+MW_INLINE void mw_far_post(const mw_common &c, const mw_far_common &f, int rank, i64 bytes) {
+  __syncthreads();
+  if (mw_far_speaks(rank)) mw_far_send(c, f, rank, bytes);
+}

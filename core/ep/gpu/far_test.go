@@ -1,0 +1,149 @@
+package gpu_test
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/device/cuda"
+	"github.com/moewire/moewire/core/device/cuda/cudatest"
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/internal/testenv"
+	"github.com/moewire/moewire/core/link"
+	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/transport/cudaring"
+	"github.com/moewire/moewire/core/transport/mixed"
+	"github.com/moewire/moewire/core/transport/shm"
+	"github.com/moewire/moewire/core/transport/tcp"
+	"github.com/moewire/moewire/core/wire"
+)
+
+// hosts is a group whose ranks are on pretended hosts, over sockets.
+type hosts struct {
+	t         *testing.T
+	emu       *cudatest.Driver
+	devs      []*cuda.Device
+	listeners []*mixed.Listener
+	ranks     []*rank
+}
+
+// openHosts listens for ranks on the hosts that the letters name. Without rings
+// their messages lie where the device does not see them.
+func openHosts(t *testing.T, of string, rings bool) *hosts {
+	h := &hosts{t: t, emu: cudatest.Open(t)}
+	h.emu.Order(testenv.Seed(t), 16, 8+len(of)*len(of))
+	params, err := configOf(t, len(of)).Params(ep.Standing{})
+	require.NoError(t, err)
+	keys, at := wire.GenerateKeyring(), netip.MustParseAddrPort("127.0.0.1:0")
+	for r := range len(of) {
+		d, err := openDevice(t, h.emu)
+		require.NoError(t, err)
+		h.devs = append(h.devs, d)
+		cfg := mixed.Config{
+			Shm: shm.Config{Rank: r, NumRanks: len(of), ControlBytes: layout.ControlBytes, ABIVersion: 1, Params: params},
+			Carriers: []mixed.Carrier{{Setting: mixed.TCP, Open: func(int) (transport.Transport, error) {
+				return tcp.Open(tcp.Config{Listen: []netip.AddrPort{at}, Keyring: keys})
+			}}},
+			Keys: keys, Listen: at, Host: of[r : r+1], Link: link.Config{RingBytes: 1 << 14, NumMessages: 4},
+			Bound: time.Hour, RemakeFor: time.Hour, // who starves is not dead
+			Words: []int64{layout.WaitsFor(), layout.Beat(), layout.Quiet()}, Moments: []int64{layout.Since()},
+		}
+		if rings {
+			cfg.Rings = func(carrier transport.Transport, n int64) (transport.Segment, error) {
+				return cudaring.For(d, carrier).Make(n)
+			}
+		}
+		l, err := mixed.Open(cfg)
+		require.NoError(t, err)
+		h.listeners = append(h.listeners, l)
+	}
+	return h
+}
+
+// meet connects the ranks' domains.
+func (h *hosts) meet() (doms []transport.Domain) {
+	var all [][]byte
+	for _, l := range h.listeners {
+		all = append(all, l.Metadata())
+	}
+	doms, errs := make([]transport.Domain, len(all)), make([]error, len(all))
+	var together sync.WaitGroup
+	for r, l := range h.listeners {
+		together.Go(func() { doms[r], errs[r] = l.Connect(all, connectIn) })
+	}
+	together.Wait()
+	for _, err := range errs {
+		require.NoError(h.t, err)
+	}
+	return doms
+}
+
+// newHosts makes connected buffers.
+func newHosts(t *testing.T, of string) *hosts {
+	h := openHosts(t, of, true)
+	for r, dom := range h.meet() {
+		h.ranks = append(h.ranks, newRankOn(t, h.devs[r], h.emu, dom, configOf(t, len(of))))
+	}
+	t.Cleanup(func() { closeAll(h.ranks) })
+	errs := make([]error, len(h.ranks))
+	var together sync.WaitGroup
+	for r, one := range h.ranks {
+		together.Go(func() { errs[r] = one.Connect(connectIn) })
+	}
+	together.Wait()
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	return h
+}
+
+// TestHosts: dispatch and combine of ranks of which some are on other hosts, over
+// sockets, by kernels and proxies.
+func TestHosts(t *testing.T) {
+	for _, of := range []string{"ab", "aab", "aabb"} {
+		t.Run(of, func(t *testing.T) {
+			h := newHosts(t, of)
+			rng := rand.New(rand.NewPCG(testenv.Seed(t), 3))
+			for range 5 {
+				var all []*op
+				for _, r := range h.ranks {
+					all = append(all, newOp(r, rng))
+				}
+				for _, o := range all {
+					o.run()
+				}
+				for _, o := range all {
+					o.r.sync()
+					require.NoError(t, o.r.Err())
+					o.check()
+				}
+				for _, r := range h.ranks {
+					r.used = 256 // but active
+				}
+			}
+			for r, one := range h.ranks {
+				for other := range of {
+					require.Equal(t, of[r] != of[other], one.Path(other) == "messages")
+				}
+			}
+		})
+	}
+}
+
+// TestHostsNeedRings: messages that the device does not see are refused, by name.
+func TestHostsNeedRings(t *testing.T) {
+	h := openHosts(t, "ab", false)
+	for r, dom := range h.meet() {
+		_, err := gpu.New(dom, h.devs[r], configOf(t, 2))
+		require.ErrorIs(t, err, ep.ErrInvalid)
+		require.ErrorContains(t, err, "is on another host")
+		require.NoError(t, dom.Close())
+		require.NoError(t, h.devs[r].Close())
+	}
+}
