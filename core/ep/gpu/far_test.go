@@ -33,6 +33,27 @@ type hosts struct {
 	ranks     []*rank
 }
 
+// hostsConfig is a rank's way into such a group. Rings are so small that most
+// operations need several messages.
+func hostsConfig(d *cuda.Device, keys *wire.Keyring, near shm.Config, of string, rings bool) mixed.Config {
+	at := netip.MustParseAddrPort("127.0.0.1:0")
+	cfg := mixed.Config{
+		Shm: near, Keys: keys, Listen: at, Host: of[near.Rank : near.Rank+1],
+		Carriers: []mixed.Carrier{{Setting: mixed.TCP, Open: func(int) (transport.Transport, error) {
+			return tcp.Open(tcp.Config{Listen: []netip.AddrPort{at}, Keyring: keys})
+		}}},
+		Link:  link.Config{RingBytes: 1 << 12, NumMessages: 4},
+		Bound: time.Hour, RemakeFor: time.Hour, // who starves is not dead
+		Words: []int64{layout.WaitsFor(), layout.Beat(), layout.Quiet()}, Moments: []int64{layout.Since()},
+	}
+	if rings {
+		cfg.Rings = func(carrier transport.Transport, n int64) (transport.Segment, error) {
+			return cudaring.For(d, carrier).Make(n)
+		}
+	}
+	return cfg
+}
+
 // openHosts listens for ranks on the hosts that the letters name. Without rings
 // their messages lie where the device does not see them.
 func openHosts(t *testing.T, of string, rings bool) *hosts {
@@ -40,25 +61,14 @@ func openHosts(t *testing.T, of string, rings bool) *hosts {
 	h.emu.Order(testenv.Seed(t), 16, 8+len(of)*len(of))
 	params, err := configOf(t, len(of)).Params(ep.Standing{})
 	require.NoError(t, err)
-	keys, at := wire.GenerateKeyring(), netip.MustParseAddrPort("127.0.0.1:0")
+	keys := wire.GenerateKeyring()
 	for r := range len(of) {
 		d, err := openDevice(t, h.emu)
 		require.NoError(t, err)
 		h.devs = append(h.devs, d)
-		cfg := mixed.Config{
-			Shm: shm.Config{Rank: r, NumRanks: len(of), ControlBytes: layout.ControlBytes, ABIVersion: 1, Params: params},
-			Carriers: []mixed.Carrier{{Setting: mixed.TCP, Open: func(int) (transport.Transport, error) {
-				return tcp.Open(tcp.Config{Listen: []netip.AddrPort{at}, Keyring: keys})
-			}}},
-			Keys: keys, Listen: at, Host: of[r : r+1], Link: link.Config{RingBytes: 1 << 14, NumMessages: 4},
-			Bound: time.Hour, RemakeFor: time.Hour, // who starves is not dead
-			Words: []int64{layout.WaitsFor(), layout.Beat(), layout.Quiet()}, Moments: []int64{layout.Since()},
-		}
-		if rings {
-			cfg.Rings = func(carrier transport.Transport, n int64) (transport.Segment, error) {
-				return cudaring.For(d, carrier).Make(n)
-			}
-		}
+		cfg := hostsConfig(d, keys, shm.Config{
+			Rank: r, NumRanks: len(of), ControlBytes: layout.ControlBytes, ABIVersion: 1, Params: params,
+		}, of, rings)
 		l, err := mixed.Open(cfg)
 		require.NoError(t, err)
 		h.listeners = append(h.listeners, l)

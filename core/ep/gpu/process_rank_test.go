@@ -41,6 +41,7 @@ type rankSpec struct {
 	Seed        uint64
 	Dir         string // where ranks leave what others read
 	Joins       bool   // it replaces a process that was killed
+	Hosts       string // a letter per rank says on which host it pretends to be; "": all on one
 }
 
 var plays = map[string]func(*child){
@@ -86,19 +87,15 @@ func (c *child) begin() {
 	emu.Order(c.Seed+uint64(c.rankSpec.Rank), 8, 8)
 	params, err := c.cfg.Params(ep.Standing{})
 	require.NoError(c.t, err)
-	l, err := shm.Open(shm.Config{
-		Rank: c.rankSpec.Rank, NumRanks: c.Ranks, ControlBytes: layout.ControlBytes, ABIVersion: 1, Params: params,
-	})
+	d, err := openDevice(c.t, emu)
 	require.NoError(c.t, err)
 	if c.Joins {
 		c.meetings = 1
 	}
-	metas := c.meet(l)
-	dom, err := l.Connect(metas, patience)
-	require.NoError(c.t, err)
+	metas, dom := c.open(d, shm.Config{
+		Rank: c.rankSpec.Rank, NumRanks: c.Ranks, ControlBytes: layout.ControlBytes, ABIVersion: 1, Params: params,
+	})
 	c.cfg.Joining = c.Joins
-	d, err := openDevice(c.t, emu)
-	require.NoError(c.t, err)
 	if c.Path == "ipc" {
 		d.ShareByIPC()
 	}
@@ -116,7 +113,7 @@ func (c *child) begin() {
 }
 
 // meet exchanges the metadata of a meeting.
-func (c *child) meet(l *shm.Listener) [][]byte {
+func (c *child) meet(l interface{ Metadata() []byte }) [][]byte {
 	c.meetings++
 	return c.exchange(fmt.Sprint("metadata", c.meetings), l.Metadata())
 }
@@ -125,9 +122,7 @@ func (c *child) install(metas [][]byte, commit func() error) {
 	params := make([][]byte, c.Ranks)
 	for r, m := range metas {
 		if m != nil {
-			info, err := shm.ParseMetadata(m)
-			require.NoError(c.t, err)
-			params[r] = info.Params
+			params[r] = c.paramsOf(m)
 		}
 	}
 	next, err := gpu.CheckParams(c.self, params)
@@ -144,12 +139,8 @@ func (c *child) update() {
 	require.NoError(c.t, err)
 	params, err := c.cfg.Params(st)
 	require.NoError(c.t, err)
-	l, err := shm.Relist(c.dom, params)
-	require.NoError(c.t, err)
-	metas := c.meet(l)
-	change, err := l.Reconnect(metas, patience)
-	require.NoError(c.t, err)
-	c.install(metas, change.Commit)
+	metas, commit := c.reopen(params)
+	c.install(metas, commit)
 }
 
 // exchange gives every rank's bytes to all but some, through files; each name

@@ -1,0 +1,117 @@
+package gpu_test
+
+import (
+	"math/rand/v2"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/device/cuda"
+	"github.com/moewire/moewire/core/internal/testenv"
+	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/transport/mixed"
+	"github.com/moewire/moewire/core/transport/shm"
+	"github.com/moewire/moewire/core/wire"
+)
+
+// open meets the others for the first time.
+func (c *child) open(d *cuda.Device, cfg shm.Config) (metas [][]byte, dom transport.Domain) {
+	if c.Hosts == "" {
+		l, err := shm.Open(cfg)
+		require.NoError(c.t, err)
+		metas = c.meet(l)
+		dom, err = l.Connect(metas, patience)
+		require.NoError(c.t, err)
+		return metas, dom
+	}
+	keys, err := wire.NewKeyring(wire.FromEnv(keyVariable))
+	require.NoError(c.t, err)
+	l, err := mixed.Open(hostsConfig(d, keys, cfg, c.Hosts, true))
+	require.NoError(c.t, err)
+	metas = c.meet(l)
+	dom, err = l.Connect(metas, patience)
+	require.NoError(c.t, err)
+	return metas, dom
+}
+
+// reopen meets the others again.
+func (c *child) reopen(params []byte) (metas [][]byte, commit func() error) {
+	if c.Hosts == "" {
+		l, err := shm.Relist(c.dom, params)
+		require.NoError(c.t, err)
+		metas = c.meet(l)
+		change, err := l.Reconnect(metas, patience)
+		require.NoError(c.t, err)
+		return metas, change.Commit
+	}
+	l, err := mixed.Relist(c.dom.(*mixed.Domain), params)
+	require.NoError(c.t, err)
+	metas = c.meet(l)
+	change, err := l.Reconnect(metas, patience)
+	require.NoError(c.t, err)
+	return metas, change.Commit
+}
+
+func (c *child) paramsOf(meta []byte) []byte {
+	if c.Hosts == "" {
+		info, err := shm.ParseMetadata(meta)
+		require.NoError(c.t, err)
+		return info.Params
+	}
+	info, err := mixed.ParseMetadata(meta)
+	require.NoError(c.t, err)
+	return info.Shm.Params
+}
+
+// keyVariable has the group's keys for its processes.
+const (
+	keyVariable = "MOEWIRE_TEST_GPU_KEYS"
+	testKey     = "1 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde0"
+)
+
+// overHosts is what a test of processes on several hosts needs.
+func overHosts(t *testing.T, spec rankSpec, hosts string) rankSpec {
+	t.Setenv(keyVariable, testKey)
+	spec.Hosts, spec.Ranks, spec.Seed = hosts, len(hosts), testenv.Seed(t)
+	return spec
+}
+
+// TestHostsProcesses: ranks that are processes on several hosts get what plain
+// loops say.
+func TestHostsProcesses(t *testing.T) {
+	g := startProcesses(t, overHosts(t, rankSpec{Play: "rounds"}, "aab"))
+	g.finish(0, 1, 2)
+}
+
+// TestHostsKilled kills a rank for which the others are far, in the middle: they
+// go on, and a process that joins takes its place.
+func TestHostsKilled(t *testing.T) {
+	spec := overHosts(t, rankSpec{Play: "killed"}, "aba")
+	g := startProcesses(t, spec)
+	rng := rand.New(rand.NewPCG(spec.Seed, 9))
+	g.await(1, "round "+strconv.Itoa(rng.IntN(6)))
+	time.Sleep(time.Duration(rng.IntN(5000)) * time.Microsecond)
+	require.NoError(t, g.all[1].cmd.Process.Kill())
+	g.await(0, "gone")
+	g.await(2, "gone")
+	spec.Joins = true
+	g.start(spec, 1)
+	g.finish(0, 2, 3)
+}
+
+// TestHostsFrozen stops the process of a far rank: who waits for it goes on at its
+// deadline, by the same trial as on one host, and takes it back by an update.
+func TestHostsFrozen(t *testing.T) {
+	g := startProcesses(t, overHosts(t, rankSpec{Play: "frozen"}, "ab"))
+	g.await(1, "idle")
+	victim := g.all[1].cmd.Process
+	require.NoError(t, victim.Signal(syscall.SIGSTOP))
+	g.tell("frozen")
+	g.await(0, "without it")
+	require.NoError(t, victim.Signal(syscall.SIGCONT))
+	g.tell("thawed")
+	g.finish(0, 1)
+}
