@@ -173,6 +173,34 @@ func TestEndedAfterArrival(t *testing.T) {
 	})
 }
 
+// TestEndedWhileAnotherPolls: whoever has the right to poll, and has not looked yet,
+// delivers what has arrived before the receivers for whom there is nothing are told.
+func TestEndedWhileAnotherPolls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, _ := pair(t)
+		defer w.close(t)
+		f := w.fabs[0]
+		_, _, at := memory(t, f, 8)
+		first := post(t, f, Request{Kind: ReceiveImm, Peer: 1})
+		second := post(t, f, Request{Kind: ReceiveImm, Peer: 1})
+		require.True(t, f.poller.take())
+		done(t, w.fabs[1], post(t, w.fabs[1], Request{Kind: WriteImm, Peer: 0, Remote: at, Imm: 7}))
+		f.Disconnect(1)
+		gone(t, f)
+		synctest.Wait()
+		var held [2]op.State
+		for i, r := range []op.Ref{first, second} {
+			res, _ := f.table.Look(r)
+			held[i] = res.State
+		}
+		f.poller.give(f)
+		require.Equal(t, [2]op.State{op.Pending, op.Pending}, held)
+		require.EqualValues(t, 7, done(t, f, first).Imm)
+		failed(t, f, second, ErrEnded)
+		require.Zero(t, f.poller.due.Load())
+	})
+}
+
 // TestCatchUp: one look takes in all that is there.
 func TestCatchUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -198,10 +198,13 @@ func (f *Fabric) changed(id endpoint.Peer, ref endpoint.Ref, why error) {
 		return
 	}
 	old := p.live.Swap(c)
+	replaced := old != nil && old != c
+	if replaced {
+		p.condemnLocked()
+	}
 	p.mu.Unlock()
-	if old != nil && old != c {
-		f.poller.catchUp(f)
-		f.abandonReceivers(p, ErrEnded)
+	if replaced {
+		f.poller.endReceivers(f, p)
 	}
 	if f.closing.Load() {
 		f.store.Retire(ref)
@@ -218,20 +221,32 @@ func (f *Fabric) ended(p *peer, ref endpoint.Ref) {
 			buried = c
 		}
 	}
-	gone := was != nil && was.ref == ref && p.live.CompareAndSwap(was, nil)
+	gone := was != nil && was.ref == ref && p.live.CompareAndSwap(was, nil) && f.mutant != forgetOwed
+	if gone {
+		p.condemnLocked()
+	}
 	p.mu.Unlock()
 	if buried != nil {
 		f.unlist(buried)
 	}
-	if gone && f.mutant != forgetOwed {
-		f.poller.catchUp(f) // what has arrived goes to those who wait for it
-		f.abandonReceivers(p, ErrEnded)
+	if gone {
+		f.poller.endReceivers(f, p) // what has arrived goes to those who wait for it
+	}
+}
+
+// condemnLocked: those who wait for immediates now wait for what has arrived.
+func (p *peer) condemnLocked() {
+	if p.match != nil {
+		p.match.Condemn()
 	}
 }
 
 // dismiss ends all receives of immediates.
 func (f *Fabric) dismiss(why error) {
 	for _, p := range f.allPeers() {
+		p.mu.Lock()
+		p.condemnLocked()
+		p.mu.Unlock()
 		f.abandonReceivers(p, why)
 	}
 }

@@ -1,6 +1,9 @@
 package fabric
 
 import (
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/moewire/moewire/core/internal/safego"
@@ -19,11 +22,17 @@ type poller struct {
 	stopped bool
 	free    chan struct{} // who has taken what is in it polls
 
+	mu      sync.Mutex
+	endings []*peer      // whose condemned receivers are to be ended
+	due     atomic.Int32 // how many have not been, with those that a poll has taken
+
 	// For who polls.
 	done   []transport.Completion
 	handle func([]transport.Completion)
 	conns  []*conn // of refillAll
 	last   uint32  // of pairInOrder
+	ending []*peer // of takeEndings
+	rounds int     // polls that took in all they could, while somebody was ending
 }
 
 const (
@@ -65,7 +74,7 @@ func (q *poller) run(f *Fabric) error {
 
 // serve polls until somebody waits, or has polled since there were so many calls.
 func (q *poller) serve(f *Fabric, calls uint64) error {
-	defer q.give()
+	defer q.give(f)
 	for !q.watch.IsBusy() && !q.watch.Quits() {
 		n, err := q.poll(f)
 		if err != nil || q.watch.Calls() != calls {
@@ -90,15 +99,73 @@ func (q *poller) take() bool {
 	}
 }
 
-func (q *poller) give() { q.free <- struct{}{} }
+// give gives the right to poll back. Somebody may have left endings to who had it.
+func (q *poller) give(f *Fabric) {
+	q.free <- struct{}{}
+	if q.due.Load() > 0 && q.isOn(f) {
+		q.catchUp(f)
+	}
+}
+
+// isOn tells that anybody may poll.
+func (q *poller) isOn(f *Fabric) bool { return !q.watch.Quits() && f.broken.Load() == nil }
 
 // poll takes what has ended to its operations.
 func (q *poller) poll(f *Fabric) (int, error) {
+	ending := q.takeEndings() // before: what has arrived for them is there now
 	n, err := f.store.Poll(q.done, q.handle)
+	if len(ending) > 0 && err == nil {
+		q.endWhenAllIsIn(f, n)
+	}
 	if err == nil && f.refill.Swap(false) {
 		f.refillAll()
 	}
 	return n, err
+}
+
+// endReceivers ends a peer's condemned receivers, once all that has arrived is
+// taken in: here, or by who has the right to poll. It may be held by somebody who
+// is about to deliver what they wait for, or who has come here from his own poll.
+func (q *poller) endReceivers(f *Fabric, p *peer) {
+	if p.match == nil {
+		return
+	}
+	q.mu.Lock()
+	if !slices.Contains(q.endings, p) {
+		q.endings = append(q.endings, p)
+		q.due.Add(1)
+	}
+	q.mu.Unlock()
+	q.catchUp(f)
+	if q.due.Load() > 0 {
+		f.cfg.Transport.Wake()
+	}
+}
+
+// takeEndings moves what others have left to who polls.
+func (q *poller) takeEndings() []*peer {
+	if q.due.Load() > 0 {
+		q.mu.Lock()
+		q.ending = append(q.ending, q.endings...)
+		clear(q.endings)
+		q.endings = q.endings[:0]
+		q.mu.Unlock()
+	}
+	return q.ending
+}
+
+// endWhenAllIsIn ends the receivers of takeEndings, unless a poll has found as much
+// as it could take: there may be more.
+func (q *poller) endWhenAllIsIn(f *Fabric, n int) {
+	if q.rounds++; n == len(q.done) && q.rounds < catchUpRounds {
+		return
+	}
+	for _, p := range q.ending {
+		f.abandonReceivers(p, ErrEnded)
+	}
+	q.due.Add(-int32(len(q.ending)))
+	clear(q.ending)
+	q.ending, q.rounds = q.ending[:0], 0
 }
 
 // catchUp takes in what is there if nobody polls: what a peer was told has arrived
@@ -107,8 +174,8 @@ func (q *poller) catchUp(f *Fabric) {
 	if !q.take() {
 		return
 	}
-	defer q.give()
-	if q.watch.Quits() || f.broken.Load() != nil {
+	defer q.give(f)
+	if !q.isOn(f) {
 		return
 	}
 	q.watch.Call()

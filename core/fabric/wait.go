@@ -52,7 +52,7 @@ func (q *poller) turn(f *Fabric) <-chan struct{} {
 // poll back. ended is false when nobody may poll any more.
 func (f *Fabric) steer(r op.Ref, until op.Until, deadline time.Time) (res op.Result, ended bool, err error) {
 	q := &f.poller
-	defer q.give()
+	defer q.give(f)
 	defer f.table.Attend(op.Ref{})
 	for late := false; !q.watch.Quits() && f.broken.Load() == nil; {
 		f.table.Attend(r)

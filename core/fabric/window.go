@@ -165,7 +165,7 @@ func (f *Fabric) withdraw(p *peer, ref op.Ref, why error) {
 	}
 }
 
-// abandonReceivers ends all that wait for immediates of a peer.
+// abandonReceivers ends those that wait for immediates of a peer and are condemned.
 func (f *Fabric) abandonReceivers(p *peer, why error) {
 	if p.match == nil {
 		return

@@ -18,8 +18,9 @@ type Arrival struct {
 // wait for them together, both in order. Either side may be ahead, by at most
 // the bound. Not safe for concurrent use.
 type Matcher struct {
-	arrivals ring[Arrival]
-	receives ring[Ref]
+	arrivals  ring[Arrival]
+	receives  ring[Ref]
+	condemned int // receives, the oldest ones
 }
 
 // NewMatcher makes a matcher for n on either side.
@@ -27,7 +28,7 @@ func NewMatcher(n int) (*Matcher, error) {
 	if n < 1 || n > MaxSlots {
 		return nil, fmt.Errorf("op: %d arrivals, allowed 1 to %d", n, MaxSlots)
 	}
-	return &Matcher{ring[Arrival]{at: make([]Arrival, n)}, ring[Ref]{at: make([]Ref, n)}}, nil
+	return &Matcher{arrivals: ring[Arrival]{at: make([]Arrival, n)}, receives: ring[Ref]{at: make([]Ref, n)}}, nil
 }
 
 // Arrive gives an arrival to the oldest receive, which is returned, or keeps
@@ -35,6 +36,7 @@ func NewMatcher(n int) (*Matcher, error) {
 // it was allowed to.
 func (m *Matcher) Arrive(a Arrival) (r Ref, matched bool, err error) {
 	if r, matched = m.receives.pop(); matched {
+		m.condemned = max(0, m.condemned-1)
 		return r, true, nil
 	}
 	if !m.arrivals.push(a) {
@@ -56,11 +58,14 @@ func (m *Matcher) Receive(r Ref) (a Arrival, matched bool, err error) {
 
 // Withdraw takes a waiting receive out, and reports whether it was there.
 func (m *Matcher) Withdraw(r Ref) bool {
-	found := false
-	for n := m.receives.count; n > 0; n-- {
+	found, condemned := false, m.condemned
+	for i := range m.receives.count {
 		other, _ := m.receives.pop()
 		if other == r && !found {
 			found = true
+			if i < condemned {
+				m.condemned--
+			}
 			continue
 		}
 		m.receives.push(other)
@@ -71,8 +76,18 @@ func (m *Matcher) Withdraw(r Ref) bool {
 // IsEmpty tells that nothing waits on either side.
 func (m *Matcher) IsEmpty() bool { return m.arrivals.count == 0 && m.receives.count == 0 }
 
-// Abandon takes the oldest waiting receive out, because nothing will come for it.
-func (m *Matcher) Abandon() (r Ref, was bool) { return m.receives.pop() }
+// Condemn says that nothing more will come for those that wait now, but what has
+// arrived and is not known yet.
+func (m *Matcher) Condemn() { m.condemned = m.receives.count }
+
+// Abandon takes the oldest condemned receive out.
+func (m *Matcher) Abandon() (r Ref, was bool) {
+	if m.condemned == 0 {
+		return r, false
+	}
+	m.condemned--
+	return m.receives.pop()
+}
 
 // ring is a bounded queue.
 type ring[T any] struct {

@@ -412,6 +412,40 @@ func TestTableAllocatesNothing(t *testing.T) {
 	}))
 }
 
+// TestCondemned: those that waited, and nobody who comes later, are abandoned;
+// what arrives meanwhile is still theirs.
+func TestCondemned(t *testing.T) {
+	m, err := NewMatcher(8)
+	require.NoError(t, err)
+	wait := func(slots ...uint32) {
+		for _, i := range slots {
+			_, matched, err := m.Receive(Ref{slot: i})
+			require.False(t, matched)
+			require.NoError(t, err)
+		}
+	}
+	_, was := m.Abandon()
+	require.False(t, was)
+	wait(1, 2, 3, 4)
+	m.Condemn()
+	wait(5, 6)
+	r, matched, err := m.Arrive(Arrival{})
+	require.NoError(t, err)
+	require.True(t, matched)
+	require.Equal(t, Ref{slot: 1}, r)
+	require.True(t, m.Withdraw(Ref{slot: 3}))
+	require.True(t, m.Withdraw(Ref{slot: 6}))
+	for _, slot := range []uint32{2, 4} {
+		r, was = m.Abandon()
+		require.True(t, was)
+		require.Equal(t, Ref{slot: slot}, r)
+	}
+	_, was = m.Abandon()
+	require.False(t, was)
+	require.True(t, m.Withdraw(Ref{slot: 5}))
+	require.True(t, m.IsEmpty())
+}
+
 // TestMatcher (CO8): first come, first served on both sides; bounded.
 func TestMatcher(t *testing.T) {
 	m, err := NewMatcher(2)

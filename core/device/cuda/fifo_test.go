@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
@@ -82,6 +83,7 @@ func push(t *testing.T, p *pusher) {
 	const rounds = 8
 	p.launch(pushBlocks, rounds)
 	got, out := make([]uint64, 16*pushBlocks), make([]fifo.Descriptor, 3)
+	end := time.Now().Add(time.Minute)
 	for taken := 0; taken < len(got)*rounds; {
 		n := p.queue.Take(out)
 		for _, d := range out[:n] {
@@ -91,6 +93,10 @@ func push(t *testing.T, p *pusher) {
 			got[thread]++
 		}
 		if taken += n; n == 0 {
+			if time.Now().After(end) {
+				p.queue.End(9) // so that the device ends, too
+				t.Fatal("something never comes")
+			}
 			runtime.Gosched()
 		}
 	}

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -109,30 +110,35 @@ func (h *host) start(t testing.TB) {
 	h.dev.Next.Store(next)
 }
 
-// errOver: the proxy has stopped, or what was waited for will not come.
-var errOver = errors.New("over")
+var (
+	// errOver: the proxy has stopped, or what was waited for will not come.
+	errOver = errors.New("over")
+	errLate = errors.New("nothing has happened for too long")
+)
 
 // await is a wait of the device for a word of the mail.
 func (h *host) await(word int, want uint64) error {
-	for atomic.LoadUint64(&h.mail[mailWords*h.peer+word]) != want {
+	for end := time.Now().Add(patience); atomic.LoadUint64(&h.mail[mailWords*h.peer+word]) != want; runtime.Gosched() {
 		if atomic.LoadUint64(&h.dev.Words[1]) != 0 || h.lost.Load() {
 			return errOver
 		}
-		runtime.Gosched()
+		if time.Now().After(end) {
+			return errLate
+		}
 	}
 	return nil
 }
 
 func (h *host) push(d fifo.Descriptor) error {
-	for {
+	for end := time.Now().Add(patience); time.Now().Before(end); runtime.Gosched() {
 		switch h.dev.Try(d) {
 		case fifotest.Pushed:
 			return nil
 		case fifotest.Over:
 			return errOver
 		}
-		runtime.Gosched()
 	}
+	return errLate
 }
 
 // send is what a kernel does to send its n-th message since the proxy was
@@ -149,7 +155,8 @@ func (h *host) send(n, number uint64, rng *rand.Rand) error {
 
 // receive takes the n-th message since the proxy was started, and looks at all
 // of it: it is the one that the peer has sent as its number.
-func (h *host) receive(t testing.TB, n, number uint64, rng *rand.Rand) error {
+// It may be called on any goroutine.
+func (h *host) receive(n, number uint64, rng *rand.Rand) error {
 	if err := h.await(mailCame, h.generation|n); err != nil {
 		return err
 	}
@@ -157,7 +164,9 @@ func (h *host) receive(t testing.TB, n, number uint64, rng *rand.Rand) error {
 	at, size := atomic.LoadUint64(&m[mailCameAt]), atomic.LoadUint64(&m[mailCameBytes])
 	want := make([]byte, 1+rng.Uint64N(uint64(loanBytes)))
 	fill(want, number)
-	require.Equal(t, want, h.rings[0][at:at+size], "message %d", number)
+	if got := h.rings[0][at : at+size]; !bytes.Equal(want, got) {
+		return fmt.Errorf("message %d has %d bytes %x, want %d bytes %x", number, len(got), got, len(want), want)
+	}
 	return h.push(fifo.Descriptor{What: kindRelease | uint64(h.peer)<<rankShift, Number: h.generation | n})
 }
 
@@ -183,7 +192,7 @@ func exchange(t *testing.T, all [2]*host, seed, num uint64) {
 		})
 		wait.Go(func() {
 			for n, rng := uint64(1), rand.New(rand.NewPCG(seed, uint64(1-r))); n <= num; n++ {
-				if err := h.receive(t, n, n, rng); err != nil {
+				if err := h.receive(n, n, rng); err != nil {
 					t.Errorf("message %d to rank %d: %v, %v", n, r, err, h.proxy.Load().Err())
 					return
 				}
@@ -305,13 +314,13 @@ func TestStartedAgain(t *testing.T) {
 			sent++
 			require.NoError(t, a.send(n+1, sent, sends))
 		}
-		require.NoError(t, b.receive(t, 1, sent-1, receives))
+		require.NoError(t, b.receive(1, sent-1, receives))
 		require.NoError(t, b.await(mailCame, b.generation|2)) // shown, and not given back
 		for _, h := range all {
 			h.proxy.Load().Stop()
 			h.start(t)
 		}
-		require.NoError(t, b.receive(t, 1, sent, receives), "round %d", round)
+		require.NoError(t, b.receive(1, sent, receives), "round %d", round)
 		for _, h := range all {
 			h.proxy.Load().Stop()
 			h.start(t)

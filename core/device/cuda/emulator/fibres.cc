@@ -68,6 +68,7 @@ static uint32_t random32() { // xorshift64*
 }
 
 void seed(uint64_t value, int yields_per_256, int resident_blocks) {
+  std::lock_guard<std::mutex> l(turns);
   random_state = value * 2 + 1;
   yields = yields_per_256;
   most_resident = resident_blocks;
@@ -227,9 +228,10 @@ static fibre *choose(block *b) {
   return nullptr;
 }
 
-bool turn(int turns) {
+bool turn(int steps) {
+  std::lock_guard<std::mutex> l(turns);
   bool worked = false;
-  for (; turns > 0; turns--) {
+  for (; steps > 0; steps--) {
     turns_taken++;
     admit();
     if (resident.empty()) return worked;

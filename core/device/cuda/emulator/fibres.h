@@ -47,7 +47,7 @@ bool finished(running *r); // true once, when it is freed
 
 // Lets resident fibres take turns. Returns false if all that is left waits for
 // somebody outside.
-bool turn(int turns);
+bool turn(int steps);
 
 void seed(uint64_t value, int yields_per_256, int resident_blocks);
 

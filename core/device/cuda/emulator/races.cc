@@ -10,10 +10,10 @@
 
 namespace emu {
 
+std::mutex turns;
 bool watching;
 static cells memory;
 static std::map<uintptr_t, size_t> ranges; // of devices
-static std::mutex found_mutex;
 static std::vector<std::string> found;
 static unsigned long found_in_all;
 
@@ -42,7 +42,6 @@ static std::string name_of(const record &r) {
 }
 
 static void found_race(const record &before, const record &after) {
-  std::lock_guard<std::mutex> l(found_mutex);
   if (found_in_all++ < 4)
     found.push_back("race: " + name_of(before) + ", then " + name_of(after));
 }
@@ -88,13 +87,17 @@ thread_sight *watched() {
   return f ? f->sight : nullptr;
 }
 
-void memory_appears(const void *p, size_t bytes) { ranges[(uintptr_t)p] = bytes; }
+void memory_appears(const void *p, size_t bytes) {
+  std::lock_guard<std::mutex> l(turns);
+  ranges[(uintptr_t)p] = bytes;
+}
 
 template <class M> static void drop_range(M &m, uintptr_t first, uintptr_t end) {
   for (auto at = m.begin(); at != m.end();) at = at->first >= first && at->first < end ? m.erase(at) : std::next(at);
 }
 
 void memory_goes(const void *p) {
+  std::lock_guard<std::mutex> l(turns);
   auto at = ranges.find((uintptr_t)p);
   if (at == ranges.end()) return;
   uintptr_t end = at->first + at->second;
@@ -104,7 +107,7 @@ void memory_goes(const void *p) {
 }
 
 void watch(bool on) {
-  std::lock_guard<std::mutex> l(found_mutex);
+  std::lock_guard<std::mutex> l(turns);
   watching = on;
   memory.clear();
   words.clear();
@@ -115,7 +118,7 @@ void watch(bool on) {
 }
 
 std::string races() {
-  std::lock_guard<std::mutex> l(found_mutex);
+  std::lock_guard<std::mutex> l(turns);
   std::string text;
   for (auto &f : found) text += f + "\n";
   if (found_in_all > found.size()) text += "and " + std::to_string(found_in_all - found.size()) + " races more\n";

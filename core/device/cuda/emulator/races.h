@@ -14,12 +14,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 
 namespace emu {
 
 struct fibre;
 struct running;
+
+// Held while fibres take turns, and by calls of other threads that touch what
+// fibres look at: which memory there is, what was found, the order of turns. The
+// driver's lock may be held when it is taken, and is never taken under it.
+extern std::mutex turns;
 
 enum order { RELAXED = 0, ACQUIRE = 1, RELEASE = 2, ACQ_REL = 3, PEEK = 4 };
 enum scope { GPU, SYS }; // a stream stands for a device of its own

@@ -22,12 +22,16 @@ bool works(site at, const char *part) {
 }
 
 std::string sites() {
+  std::lock_guard<std::mutex> l(turns);
   std::string text;
   for (auto &s : known_sites) text += s.first + "\n";
   return text;
 }
 
-void leave_out(const char *site) { left_out = site; }
+void leave_out(const char *site) {
+  std::lock_guard<std::mutex> l(turns);
+  left_out = site;
+}
 
 void forget_sites() {
   known_sites.clear();

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -114,10 +115,11 @@ func everyOrder(t *testing.T, rng *rand.Rand) {
 func TestThreads(t *testing.T) {
 	q, d := newQueue(t, 4)
 	const num, each = 4, 200
+	end := time.Now().Add(time.Minute)
 	var all sync.WaitGroup
 	for id := range uint64(num) {
 		all.Go(func() {
-			for i := uint64(0); i < each; {
+			for i := uint64(0); i < each && time.Now().Before(end); {
 				if d.Try(of(id, i)) == fifotest.Pushed {
 					i++
 				} else {
@@ -133,6 +135,9 @@ func TestThreads(t *testing.T) {
 			got.enter(t, one)
 		}
 		if taken += n; n == 0 {
+			if time.Now().After(end) {
+				t.Fatal("something never comes")
+			}
 			runtime.Gosched()
 		}
 	}
