@@ -10,6 +10,7 @@ import torch
 
 from . import _abi as abi
 from . import _check, _combine, _dispatch, _gpu_flat, _torch_cuda
+from ._gpu_events import EventListener
 from ._gpu_handle import GpuHandle
 from ._gpu_operation import Launched
 from ._gpu_streams import Streams
@@ -40,6 +41,7 @@ class Gpu:
         self._views: OrderedDict[object, Any] = OrderedDict()
         self._lock = threading.Lock()
         self._owner: Owner | None = None
+        self._listener = EventListener(runtime.events)
 
     @property
     def runtime(self) -> Runtime:
@@ -48,6 +50,8 @@ class Gpu:
 
     def close(self) -> None:
         """Forgets every view; tensors that are still held keep the memory."""
+        self._listener.stop()
+        self._runtime.events.look()
         with self._lock:
             self._views.clear()
             self._owner = None

@@ -90,7 +90,7 @@ var layers = []struct {
 	// The same on a GPU.
 	{"core/ep/gpu", []string{
 		"core/ep", "core/ep/layout", "core/ep/membership", "core/transport", "core/transport/cudaipc", "core/transport/proxy",
-		"core/device", "core/device/cuda", "core/device/cuda/fifo", "core/internal/safego",
+		"core/device", "core/device/cuda", "core/device/cuda/fifo", "core/internal/safego", "core/telemetry",
 	}},
 
 	{"capi", []string{"core/..."}},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from harness import cuda_device, emulator, jobs_cuda, jobs_cuda_observe
 from harness.jobs_cuda import Place
+from harness.team import Team
 from moewire import _torch_cuda
 from moewire._cuda_report import DRIVER_VARIABLE
 from moewire._gpu_config import CODE_VARIABLE
@@ -51,3 +53,10 @@ def test_traces(place: Place, seed: int) -> None:
     )
     names = {event["name"] for event in found[0]["traceEvents"] if event["ph"] == "X"}
     assert names >= {"dispatch prepare", "dispatch send", "dispatch receive", "combine reduce"}
+
+
+def test_a_slow_rank_is_named_while_nothing_is_called(team: Team) -> None:
+    driver = "" if cuda_device.wanted() else str(emulator.driver())
+    lines = team.run(2, jobs_cuda_observe.slow, driver)[0]
+    slow = r"rank 1 \(process \d+, epoch 1\) is slow: rank 0 has waited .* for it in dispatch of "
+    assert any(re.match(slow + "operation 0: its data has not come", line) for line in lines)

@@ -101,6 +101,7 @@ var notNeeded = map[string]string{
 	"acquire: mw_load_acquire_sys(&c.orders->members)": "the host's word: what the host does is not watched",
 	"acquire: mw_load_acquire_sys(done) >= want; }) == MW_READY": "whose rows come in the next operation has " +
 		"read its outputs before: only a rank that is left out, or lost, is ordered by `done`",
+	"release: mw_store_release_sys(&c.tally->num_records, number + 1)":                            "for the host, whose reads are not watched",
 	"release: mw_store_release_sys(mw_line_at(mw_slab_at(c, rank, s->slab_of[rank]), c.slab.done": "as above",
 	"release: mw_store_release_sys(&mw_inbox_at(c, rank)->y_ready[slot], mw_word(op, s->combines | MW_FINAL))": "it says that " +
 		"nothing more comes; no data belongs to it",

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
+
+from moewire import _live
 
 from . import cases, jobs_cuda, jobs_observe
 from .cases import Case
 from .jobs_cuda import Make, Place
+from .member import Rank
 
 PATIENCE_SECONDS = 60.0
 TOKENS = 16
@@ -80,3 +86,47 @@ def traces(
             assert event["args"]["outcome"] == "done"
         together.wait(PATIENCE_SECONDS)
         return everything
+
+
+def until(found: Callable[[], bool]) -> None:
+    """Waits for what another thread or process does."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not found():
+        assert time.monotonic() < end, "it does not come"
+        time.sleep(0.01)
+
+
+def waited_for(rank: int) -> Callable[[], bool]:
+    """Whether the memory of this process's rank 0 shows, to anybody, that it waits for a rank."""
+
+    def shows() -> bool:
+        ranks = [one for group in _live.find() for one in group.ranks]
+        return any(one.pid == os.getpid() and one.area.waits_for == [rank] for one in ranks)
+
+    return shows
+
+
+def slow(rank: Rank, driver: str) -> list[str]:
+    """Rank 1 comes late. Meanwhile rank 0 calls nothing, and says so all the same."""
+    heard = jobs_observe.Heard(os.path.join(rank.folder, f"heard-{rank.rank}"))
+    logging.getLogger("moewire").addHandler(heard)
+    with jobs_cuda.in_this_process(driver, rank) as place:
+        case = made(rank.seed, 2)[0]
+        size = jobs_cuda.size_for([case])
+        with rank.buffer(size, device="cuda", slow_after_us=20_000) as buffer:
+            x, topk = jobs_cuda.inputs(place, case, rank.rank)
+            given = (x, topk, None, case.num_max, case.num_experts, jobs_cuda.TIMEOUT_US)
+            if rank.rank == 1:
+                rank.meet("heard")
+            result = buffer.dispatch(*given, False)
+            if rank.rank == 0:
+                until(waited_for(1))
+                until(lambda: bool(heard.lines))
+                rank.meet("heard")
+            place.synchronize()
+            found = buffer.stats()
+            assert found["dispatch"]["count"] == 1 and found["num_events"] >= 1 - rank.rank
+            result[2].release()
+            rank.meet("end")
+    logging.getLogger("moewire").removeHandler(heard)
+    return heard.lines

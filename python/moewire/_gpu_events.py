@@ -1,0 +1,38 @@
+"""Says what befalls a group whose calls only launch: while it waits, no call is there to."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._events import EventLog
+
+# How often it looks: a comparison of two numbers.
+PERIOD_SECONDS = 0.25
+
+
+class EventListener:
+    """A thread that looks for new events of a buffer until it is told to stop."""
+
+    def __init__(self, events: EventLog) -> None:
+        self._stop = threading.Event()
+        seen = weakref.ref(events)  # a buffer that nobody closed must not live on by it
+        thread = threading.Thread(
+            target=_listen, args=(seen, self._stop), name="moewire events", daemon=True
+        )
+        thread.start()
+
+    def stop(self) -> None:
+        """Ends it. Idempotent; waits for nobody."""
+        self._stop.set()
+
+
+def _listen(seen: weakref.ref[EventLog], stop: threading.Event) -> None:
+    while not stop.wait(PERIOD_SECONDS):
+        events = seen()
+        if events is None:
+            return
+        events.look()
+        del events
