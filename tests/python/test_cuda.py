@@ -98,7 +98,9 @@ def test_dropped_hooks_and_handles(place: Place, seed: int) -> None:
 
 
 def test_hooks_of_two_combines(place: Place, seed: int) -> None:
-    jobs_cuda.in_threads(2, lambda rank, make: jobs_cuda.combined_twice(place, make, rank, seed))
+    jobs_cuda.in_threads(
+        2, lambda rank, make: jobs_cuda_order.combined_twice(place, make, rank, seed)
+    )
 
 
 def test_a_recorded_graph_replays(place: Place, seed: int) -> None:

@@ -327,41 +327,6 @@ def dropped(place: Place, make: Make, rank: int, seed: int) -> None:
         combine(place, buffer, received, {})
 
 
-def combined_twice(place: Place, make: Make, rank: int, seed: int) -> None:
-    """A hook of an earlier combine, called or dropped after the next one, leaves that one alone."""
-    todo = [small(seed, 2, number) for number in range(2)]
-    with make(size_for(todo), device="cuda") as buffer:
-        for number, case in enumerate(todo):
-            received = dispatch(place, buffer, case, rank, {})
-            y = place.put(received.new_outputs())
-            topk, weights = (
-                place.put(torch.from_numpy(a.copy())) for a in (case.topk[rank], case.weights[rank])
-            )
-            outs, hooks = [], []
-            for _ in range(2):
-                out, _, hook = buffer.combine(
-                    y,
-                    topk,
-                    weights,
-                    None,
-                    TIMEOUT_US,
-                    received.handle,
-                    False,
-                    return_recv_hook=True,
-                )
-                outs.append(out)
-                hooks.append(hook)
-            first = hooks.pop(0)
-            if number == 0:
-                first()
-            del first, hook
-            hooks.pop()()
-            place.synchronize()
-            sent = (case.topk[rank], case.weights[rank], case.outputs_for(rank), case.hidden)
-            for out in outs:
-                verify.same(verify.bits(out), oracle.combine(*sent), f"{case}: rank {rank}")
-
-
 def recorded(place: Place, make: Make, rank: int, seed: int, together: threading.Barrier) -> None:
     """Dispatch and combine of one graph, replayed with other inputs in the same tensors.
 

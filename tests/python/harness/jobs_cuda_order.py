@@ -6,13 +6,51 @@ import gc
 import threading
 from typing import Any
 
+import torch
+
 from moewire import _abi as abi
 from moewire.errors import MoewireError
 
+from . import oracle, verify
 from .emulated import Emulated
 from .jobs_cuda import TIMEOUT_US, Make, Place, combine, dispatch, inputs, small
 from .jobs_input import expect
 from .jobs_oracle import size_for
+
+
+def combined_twice(place: Place, make: Make, rank: int, seed: int) -> None:
+    """A hook of an earlier combine, called or dropped after the next one, leaves that one alone."""
+    todo = [small(seed, 2, number) for number in range(2)]
+    with make(size_for(todo), device="cuda") as buffer:
+        for number, case in enumerate(todo):
+            received = dispatch(place, buffer, case, rank, {})
+            y = place.put(received.new_outputs())
+            topk, weights = (
+                place.put(torch.from_numpy(a.copy())) for a in (case.topk[rank], case.weights[rank])
+            )
+            outs, hooks = [], []
+            for _ in range(2):
+                out, _, hook = buffer.combine(
+                    y,
+                    topk,
+                    weights,
+                    None,
+                    TIMEOUT_US,
+                    received.handle,
+                    False,
+                    return_recv_hook=True,
+                )
+                outs.append(out)
+                hooks.append(hook)
+            first = hooks.pop(0)
+            if number == 0:
+                first()
+            del first, hook
+            hooks.pop()()
+            place.synchronize()
+            sent = (case.topk[rank], case.weights[rank], case.outputs_for(rank), case.hidden)
+            for out in outs:
+                verify.same(verify.bits(out), oracle.combine(*sent), f"{case}: rank {rank}")
 
 
 def failed_behind_launch(place: Place, make: Make, rank: int, seed: int) -> None:
