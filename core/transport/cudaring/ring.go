@@ -3,7 +3,8 @@
 // memory, which kernels reach over the bus and every carrier can register. Which
 // one it is changes nothing for who uses it: core/link, core/transport/proxy.
 //
-// Nothing but tests uses it yet.
+// mixed.Config.Rings takes it; a buffer of core/ep/gpu hands the addresses to its
+// kernels.
 package cudaring
 
 import (

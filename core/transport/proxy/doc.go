@@ -21,5 +21,5 @@
 // Bounds: one loan and one shown message per rank; descriptors, the queue's
 // length; messages under way, the link's. Nothing is allocated while it runs.
 //
-// Nothing uses this package yet: kernels that fill and fan out rows are to come.
+// core/ep/gpu uses it, for the kernels of kernels/dispatch_far.cu and combine_far.cu.
 package proxy

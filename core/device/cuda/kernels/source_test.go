@@ -71,7 +71,7 @@ func TestBadSource(t *testing.T) {
 	assert.ErrorContains(t, err, "sm_12345")
 }
 
-// farKernel uses what no kernel above does yet.
+// farKernel waits for messages of one rank at a time, as no kernel above does.
 const farKernel = `#include "far.cuh"
 MW_KERNEL void exchange(const mw_common c, const mw_far_common f, u64 *sent) {
   u64 at, bytes;
@@ -79,7 +79,7 @@ MW_KERNEL void exchange(const mw_common c, const mw_far_common f, u64 *sent) {
   if (mw_far_next(c, f, 1, &at, &bytes) == MW_READY) *sent += at + mw_far_release(c, f, 1);
 }`
 
-// TestFarCompiles: the headers that no kernel includes yet compile, too.
+// TestFarCompiles: what the emulator alone runs of the headers compiles, too.
 func TestFarCompiles(t *testing.T) {
 	lib, err := libnvrtc.Load(testenv.Toolkit(t, "lib/libnvrtc.so.*"))
 	require.NoError(t, err)
