@@ -8,9 +8,9 @@ import (
 
 // spinFor is how long somebody looks again and again before he sleeps, if the
 // last time something came that soon: to fall asleep and be woken costs two
-// switches, and those of Go's watching thread. About an answer of the peer's to
-// 64 KiB (docs/transport-tcp.md); a transport where nothing happens never spins.
-const spinFor = 50 * time.Microsecond
+// switches, and those of Go's watching thread. It is more than what a peer takes
+// to answer 64 KiB (docs/transport-tcp.md). Where nothing happens nobody spins.
+const spinFor = 150 * time.Microsecond
 
 // spin looks for something to do, and leaves the core to others between two
 // looks; false: nothing came.
