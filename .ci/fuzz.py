@@ -39,14 +39,18 @@ def watched(command: Sequence[str], root: Path) -> tuple[int, str]:
     One that cannot be started has the status of a shell, 127.
     """
     said: list[str] = []
-    with subprocess.Popen(
-        command,
-        cwd=root,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as program:
+    try:
+        program = subprocess.Popen(
+            command,
+            cwd=root,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    except OSError as err:
+        return 127, f"cannot start: {err}\n"
+    with program:
         assert program.stdout is not None
         for line in program.stdout:
             print(line, end="", flush=True)

@@ -49,7 +49,7 @@ BENCHES = [
 ]
 SMALL = ["-ranks", "2", "-tokens", "4", "-hidden", "128", "-topk", "2", "-experts", "4",
          "-ops", "2", "-replays", "2", "-host-ops", "2", "-copy", "1000000"]  # fmt: skip
-PYTHON_TESTS = ["test_cuda.py", "test_cuda_graphs.py"]
+PYTHON_TESTS = ["test_cuda.py", "test_cuda_graphs.py", "test_cuda_observe.py"]
 
 
 def environment(emulated: bool) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from typing import TYPE_CHECKING
@@ -34,5 +35,8 @@ def _listen(seen: weakref.ref[EventLog], stop: threading.Event) -> None:
         events = seen()
         if events is None:
             return
-        events.look()
+        try:
+            events.look()
+        except Exception:  # of a handler of the program's: what befalls next is told all the same
+            logging.getLogger("moewire").debug("events of a buffer on CUDA", exc_info=True)
         del events

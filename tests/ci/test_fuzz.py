@@ -69,3 +69,6 @@ def test_a_command_is_seen_and_heard(capsys: pytest.CaptureFixture[str]) -> None
     status, said = watched([sys.executable, "-u", "-c", text], Path.cwd())
     assert (status, said) == (3, "out\nerr\n")
     assert capsys.readouterr().out == said
+    status, said = watched(["/no/such/program"], Path.cwd())
+    assert status == 127
+    assert "/no/such/program" in said

@@ -103,6 +103,7 @@ def test_each_shape_meets_under_a_prefix_of_its_own(monkeypatch: pytest.MonkeyPa
         moe.configure(max_tokens=tokens)
         _forward(layer)
     assert len(prefixes) == len(set(prefixes)) == 3
+    assert all("/cpu/" in prefix for prefix in prefixes), "on another device it is another one"
 
 
 class _Experts(torch.nn.Module):

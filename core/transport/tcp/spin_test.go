@@ -46,9 +46,22 @@ func TestSpinsOnlyAfterAShortWait(t *testing.T) {
 	tr := quietTransport(t)
 	s := &tr.waiter
 	s.spins = false
-	ended := make(chan error)
-	go func() { ended <- tr.sleep(s, time.Minute) }()
+	ended, asleep := make(chan error), make(chan struct{})
+	go func() {
+		var err error
+		for seen := false; !seen && err == nil; { // it may end early, by a signal
+			s.spins = false
+			err = tr.sleep(s, time.Minute)
+			select {
+			case <-asleep:
+				seen = true
+			default:
+			}
+		}
+		ended <- err
+	}()
 	require.Eventually(t, s.asleep.Load, 30*time.Second, time.Millisecond)
+	close(asleep)
 	s.ring()
 	require.NoError(t, <-ended)
 	require.True(t, s.spins, "it was short")

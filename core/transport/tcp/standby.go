@@ -34,6 +34,7 @@ func (t *Transport) sleep(s *sleeper, d time.Duration) error {
 		return nil
 	}
 	s.asleep.Store(true)
+	d = t.nap(d) // who was not asleep was not told of a new deadline
 	if t.isDue(s) {
 		d = 0
 	}
@@ -110,7 +111,7 @@ func (s *background) run(t *Transport) {
 	for s.Rest(timer) {
 		calls := s.Calls()
 		for !s.IsBusy() && s.Calls() == calls && !s.Quits() {
-			err := t.sleep(&s.sleeper, t.nap(-1))
+			err := t.sleep(&s.sleeper, -1)
 			if err == nil && !s.IsBusy() {
 				err = t.progress(events)
 			}

@@ -211,7 +211,7 @@ func (t *Transport) Wait(d time.Duration) error {
 		if left <= 0 && !first {
 			return nil
 		}
-		if err := t.sleep(&t.waiter, t.nap(max(left, 0))); err != nil {
+		if err := t.sleep(&t.waiter, max(left, 0)); err != nil {
 			return err
 		}
 		if err := t.progress(&t.waited); err != nil {

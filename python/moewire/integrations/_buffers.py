@@ -57,8 +57,9 @@ class InStore:
     def meet(self, key: Key, num_bytes: int) -> Buffer:
         # A fresh process makes only the Buffers in use, whatever the others made before: each
         # has a prefix of its own, or its first would meet their first.
+        kind = self.device.split(":")[0]
         sizes = [key.hidden, key.num_experts, key.max_tokens, *(key.flat or ())]
-        prefix = "/".join([STORE_PREFIX, str(key.dtype), *map(str, sizes)])
+        prefix = "/".join([STORE_PREFIX, kind, str(key.dtype), *map(str, sizes)])
         return Buffer.from_store(
             self.store, self.rank, self.num_ranks, num_bytes, prefix=prefix, device=self.device
         )

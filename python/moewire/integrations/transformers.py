@@ -215,7 +215,7 @@ def _refuse(hidden_states: torch.Tensor) -> None:
         raise InvalidArgument(
             f"hidden_states: {hidden_states.dtype} on {hidden_states.device}; torch.bfloat16 on "
             f"{' and '.join(_devices.KINDS)}: from_pretrained(..., dtype=torch.bfloat16)"
-            f"{_devices.fix(kind)}"
+            f"{'' if _devices.takes(kind) else _devices.fix(kind)}"
         )
 
 
@@ -342,11 +342,14 @@ def join(model: torch.nn.Module) -> None:
 
 
 def _device_of(experts: torch.nn.Module, implementation: MoewireEP) -> str:
-    """Where a layer's tokens are: as in the last forward, else where its weights are."""
-    if implementation.key is not None:
-        return implementation.key.place.device
+    """Where a layer's tokens are: where its weights are, else as in the last forward.
+
+    Weights on the CPU say nothing: they may be kept there between two forwards.
+    """
     parameter = next(experts.parameters(), None)
-    return "cpu" if parameter is None else str(parameter.device)
+    if parameter is not None and parameter.device.type != "cpu":
+        return str(parameter.device)
+    return "cpu" if implementation.key is None else implementation.key.place.device
 
 
 def fp32_router_scores(model: torch.nn.Module) -> list[torch.utils.hooks.RemovableHandle]:

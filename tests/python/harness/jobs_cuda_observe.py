@@ -56,6 +56,7 @@ def not_recorded(place: Place, make: Make, rank: int, seed: int) -> None:
         found = buffer.stats()
         assert not found["recording"] and found["num_records"] == 0
         assert found["dispatch"]["count"] == 0
+        assert not buffer.counters()["num_dispatches"]
 
 
 def traces(

@@ -26,6 +26,7 @@ def pretending(*, by_default: bool = False) -> Iterator[None]:
     ``by_default``: a test that names no device gets tensors of the device, as one that was
     written for the CPU does. What Moewire, torch and engines make is where they say.
     """
+    assert "to" not in vars(torch.Tensor), "pretending does not nest"
     stock = {name: getattr(torch, name) for name in _MAKERS}
     for name, make in stock.items():
         setattr(torch, name, _maker(make, by_default))
@@ -35,10 +36,10 @@ def pretending(*, by_default: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, make in stock.items():
-            setattr(torch, name, make)
         for name in moves:
             delattr(torch.Tensor, name)  # torch has them one class further up
+        for name, make in stock.items():
+            setattr(torch, name, make)
 
 
 def _maker(stock: Callable[..., torch.Tensor], by_default: bool) -> Callable[..., torch.Tensor]:
