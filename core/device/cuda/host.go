@@ -91,6 +91,7 @@ const (
 	FailedReleased FailureKind = errorReleased // the rank that has let go
 	FailedStale    FailureKind = errorStale    // slot
 	FailedProxy    FailureKind = errorProxy    // why the host takes no more descriptors
+	FailedMessage  FailureKind = errorMessage  // rank, bytes of a message that holds no row
 	FailedWeights  FailureKind = errorWeights  // the same of topk_weights with pre_reduce, by their bits
 	FailedRouting  FailureKind = errorRouting  // topk_idx of a combine: position, value, that of the dispatch
 )
@@ -125,6 +126,8 @@ func (f Failure) Error() string {
 		return fmt.Sprintf("rank %d has released the operation", d[0])
 	case FailedProxy:
 		return fmt.Sprintf("the host takes no more descriptors: reason %d", d[0])
+	case FailedMessage:
+		return fmt.Sprintf("a message of %d bytes to rank %d holds no row", d[1], d[0])
 	case FailedRouting:
 		return fmt.Sprintf("topk_idx[%d] of a combine is %d, the dispatch had %d (allowed: that, or -1)", d[0], int64(d[1]), int64(d[2]))
 	case FailedWeights:

@@ -175,6 +175,7 @@ const (
 	errorReleased = 6
 	errorStale    = 7
 	errorProxy    = 16
+	errorMessage  = 17
 	errorRouting  = 8
 	errorWeights  = 9
 )

@@ -22,7 +22,7 @@ var values = map[string]int64{
 	"MW_MAX_RANKS": MaxRanks, "MW_MAX_SLOTS": MaxSlots, "MW_MAX_TOPK": MaxTopK, "MW_OPEN_RING": openRing,
 	"MW_ERROR_EXPERT": errorExpert, "MW_ERROR_MISMATCH": errorMismatch, "MW_ERROR_CAPACITY": errorCapacity,
 	"MW_ERROR_FENCED": errorFenced, "MW_ERROR_NO_HOST": errorNoHost, "MW_ERROR_RELEASED": errorReleased,
-	"MW_ERROR_STALE": errorStale, "MW_ERROR_PROXY": errorProxy, "MW_ERROR_ROUTING": errorRouting, "MW_ERROR_WEIGHTS": errorWeights,
+	"MW_ERROR_STALE": errorStale, "MW_ERROR_PROXY": errorProxy, "MW_ERROR_MESSAGE": errorMessage, "MW_ERROR_ROUTING": errorRouting, "MW_ERROR_WEIGHTS": errorWeights,
 	"MW_TALLY_RING": TallyRing, "MW_RECORD_WORDS": recordWords,
 	"MW_TALLY_DISPATCH": tallyDispatch, "MW_TALLY_COMBINE": tallyCombine, "MW_TALLY_QUIET": tallyQuiet,
 	"sizeof(mw_far_head)": farHeadBytes, "sizeof(mw_far_place)": farPlaceBytes,

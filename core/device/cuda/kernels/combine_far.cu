@@ -2,7 +2,7 @@
 // which does something for far ones only.
 #include "far_take.cuh"
 
-// The rows of a far source that have arrived.
+// The rows of a far source that count.
 MW_INLINE u64 mw_far_rows_of(const mw_common &c, u8 *slab, int rank) {
   u64 total = 0;
   for (i64 l = 0; l < c.local_experts; l++) total += mw_load_relaxed_sys(mw_layout_at(c, slab, l, rank)) & 0xffffffffu;
@@ -25,7 +25,8 @@ MW_INLINE void mw_far_copy_outputs(const mw_common &c, u8 *slab, int rank, const
 }
 
 // Behind moewire_combine_publish: sends far sources the outputs of their rows. To
-// those whose rows have not come it says that there are none.
+// those whose rows the dispatch has not counted it says that there are none: also if
+// they have come since, the caller has made no outputs of them.
 MW_KERNEL void moewire_combine_far_send(const mw_far_take_args a) {
   const mw_common &c = a.c;
   MW_SHARED(mw_far_turn, t);
@@ -36,17 +37,17 @@ MW_KERNEL void moewire_combine_far_send(const mw_far_take_args a) {
   if (threadIdx.x == 0) skip = mw_failed(c) || !mw_is_far(c, rank) || s->ticket != c.ticket || !mw_has(s->writers, rank);
   __syncthreads();
   if (skip) return;
-  bool here = mw_load_acquire_sys(mw_line_at(slab, c.slab.arrive, rank)) == mw_word(s->op - 1, 0);
+  bool counted = mw_has(s->counted, rank);
   mw_far_head h = mw_far_head_of(c, s, MW_FAR_OUTPUTS);
-  h.total = here ? mw_far_rows_of(c, slab, rank) : 0;
+  h.total = counted ? mw_far_rows_of(c, slab, rank) : 0;
   h.number = s->combines;
-  if (here && h.total == 0) return; // it waits for nothing
+  if (counted && h.total == 0) return; // it waits for nothing
   do {
     u8 *msg = mw_far_lend(c, a.far, rank, &t);
     if (!msg) return;
     h.rows = min(h.total - h.first, (t.bytes - sizeof(mw_far_head)) / c.slab.output_bytes);
     if (h.rows == 0 && h.total > 0) {
-      if (mw_far_speaks(rank)) mw_fail(c, MW_ERROR_CAPACITY, rank, 0, t.bytes);
+      if (mw_far_speaks(rank)) mw_fail(c, MW_ERROR_MESSAGE, rank, t.bytes);
       return;
     }
     mw_far_copy_outputs(c, slab, rank, h, msg);

@@ -98,7 +98,7 @@ MW_KERNEL void moewire_dispatch_far_send(const mw_far_send_args a) {
     if (!msg) return;
     h.rows = min(h.total - h.first, (u64)mw_far_room_for(c.slab, c.local_experts, c.topk, t.bytes));
     if (h.rows == 0 && h.total > 0) { // the host has seen to it that one fits
-      if (mw_far_speaks(rank)) mw_fail(c, MW_ERROR_CAPACITY, rank, 0, t.bytes);
+      if (mw_far_speaks(rank)) mw_fail(c, MW_ERROR_MESSAGE, rank, t.bytes);
       return;
     }
     mw_far_describe(a, rank, list, h, msg);

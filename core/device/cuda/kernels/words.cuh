@@ -159,6 +159,7 @@ enum {
   MW_ERROR_RELEASED = 6, // combine of what a rank has released: rank
   MW_ERROR_STALE = 7,    // combine of a slot that holds no operation
   MW_ERROR_PROXY = 16,   // the host's end of the queue is over: why (fifo.cuh)
+  MW_ERROR_MESSAGE = 17, // no row fits a message: rank, its bytes
   MW_ERROR_ROUTING = 8,  // topk_idx of a combine is not that of its dispatch: position, value, that of the dispatch
   MW_ERROR_WEIGHTS = 9,  // pre-reduced: the same of topk_weights, by their bits
 };
