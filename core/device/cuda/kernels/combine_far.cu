@@ -24,36 +24,46 @@ MW_INLINE void mw_far_copy_outputs(const mw_common &c, u8 *slab, int rank, const
   }
 }
 
-// Behind moewire_combine_publish: sends far sources the outputs of their rows. To
-// those whose rows the dispatch has not counted it says that there are none: also if
-// they have come since, the caller has made no outputs of them.
-MW_KERNEL void moewire_combine_far_send(const mw_far_take_args a) {
+// Sends a far source the outputs of its rows. To one whose rows the dispatch has not
+// counted it says that there are none: also if they have come since, the caller
+// has made no outputs of them.
+MW_INLINE void mw_far_send_outputs(const mw_far_take_args &a, int rank, mw_far_turn *t) {
   const mw_common &c = a.c;
-  MW_SHARED(mw_far_turn, t);
-  MW_SHARED(u32, skip);
   const mw_slot *s = &c.state->slot[c.slot];
   u8 *slab = mw_slab_at(c, c.rank, c.slot);
-  int rank = blockIdx.x;
-  if (threadIdx.x == 0) skip = mw_failed(c) || !mw_is_far(c, rank) || s->ticket != c.ticket || !mw_has(s->writers, rank);
-  __syncthreads();
-  if (skip) return;
   bool counted = mw_has(s->counted, rank);
   mw_far_head h = mw_far_head_of(c, s, MW_FAR_OUTPUTS);
   h.total = counted ? mw_far_rows_of(c, slab, rank) : 0;
   h.number = s->combines;
   if (counted && h.total == 0) return; // it waits for nothing
   do {
-    u8 *msg = mw_far_lend(c, a.far, rank, &t);
+    u8 *msg = mw_far_lend(c, a.far, rank, t);
     if (!msg) return;
-    h.rows = min(h.total - h.first, (t.bytes - sizeof(mw_far_head)) / c.slab.output_bytes);
+    h.rows = min(h.total - h.first, (t->bytes - sizeof(mw_far_head)) / c.slab.output_bytes);
     if (h.rows == 0 && h.total > 0) {
-      if (mw_far_speaks(rank)) mw_fail(c, MW_ERROR_MESSAGE, rank, t.bytes);
+      if (mw_far_speaks(rank)) mw_fail(c, MW_ERROR_MESSAGE, rank, t->bytes);
       return;
     }
     mw_far_copy_outputs(c, slab, rank, h, msg);
     mw_far_post(c, a.far, rank, sizeof(mw_far_head) + h.rows * c.slab.output_bytes);
     h.first += h.rows;
   } while (h.first < h.total);
+}
+
+// Behind moewire_combine_publish.
+MW_KERNEL void moewire_combine_far_send(const mw_far_take_args a) {
+  const mw_common &c = a.c;
+  MW_SHARED(mw_far_turn, t);
+  MW_SHARED(u32, skip);
+  const mw_slot *s = &c.state->slot[c.slot];
+  int rank = blockIdx.x;
+  if (threadIdx.x == 0) {
+    mw_far_begin(c, &t);
+    skip = mw_failed(c) || !mw_is_far(c, rank) || s->ticket != c.ticket || !mw_has(s->writers, rank);
+  }
+  __syncthreads();
+  if (!skip) mw_far_send_outputs(a, rank, &t);
+  mw_far_end(c, a.far, rank, &t);
 }
 
 // Before moewire_combine_wait: takes messages until a far owner's outputs are here.
@@ -63,11 +73,16 @@ MW_KERNEL void moewire_combine_far_take(const mw_far_take_args a) {
   MW_SHARED(u32, skip);
   const mw_slot *s = &c.state->slot[c.slot];
   int rank = blockIdx.x;
-  if (threadIdx.x == 0) skip = mw_failed(c) || !mw_is_far(c, rank) || s->ticket != c.ticket || (c.active && c.active[rank] == 0);
+  if (threadIdx.x == 0) {
+    mw_far_begin(c, &t);
+    skip = mw_failed(c) || !mw_is_far(c, rank) || s->ticket != c.ticket || (c.active && c.active[rank] == 0);
+  }
   __syncthreads();
-  if (skip) return;
-  const u64 *ready = &mw_inbox_from(c, rank)->y_ready[s->slab_of[rank]];
-  mw_far_until(c, a.far, rank, false, &t, [&] {
-    return !mw_has(mw_peek_gpu(&s->sent), rank) || mw_load_acquire_sys(ready) >= mw_word(s->op - 1, s->combines);
-  });
+  if (!skip) {
+    const u64 *ready = &mw_inbox_from(c, rank)->y_ready[s->slab_of[rank]];
+    mw_far_until(c, a.far, rank, false, &t, [&] {
+      return !mw_has(mw_peek_gpu(&s->sent), rank) || mw_load_acquire_sys(ready) >= mw_word(s->op - 1, s->combines);
+    });
+  }
+  mw_far_end(c, a.far, rank, &t);
 }

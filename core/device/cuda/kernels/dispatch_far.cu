@@ -77,8 +77,29 @@ MW_INLINE void mw_far_fill(const mw_far_send_args &a, const i32 *list, const mw_
   }
 }
 
+// Sends a far rank its rows. One without rows gets a message, too: it waits for one.
+MW_INLINE void mw_far_send_rows(const mw_far_send_args &a, int rank, mw_far_turn *t, mw_far_tally *tally) {
+  const mw_common &c = a.c;
+  i32 *list = a.tokens + rank * a.list_tokens;
+  mw_far_head h = mw_far_head_of(c, &c.state->slot[c.slot], MW_FAR_ROWS);
+  h.total = mw_far_list(a, rank, list, tally);
+  h.tokens = c.num_tokens;
+  do {
+    u8 *msg = mw_far_lend(c, a.far, rank, t);
+    if (!msg) return;
+    h.rows = min(h.total - h.first, (u64)mw_far_room_for(c.slab, c.local_experts, c.topk, t->bytes));
+    if (h.rows == 0 && h.total > 0) { // the host has seen to it that one fits
+      if (mw_far_speaks(rank)) mw_fail(c, MW_ERROR_MESSAGE, rank, t->bytes);
+      return;
+    }
+    mw_far_describe(a, rank, list, h, msg);
+    mw_far_fill(a, list, h, msg, &t->p);
+    mw_far_post(c, a.far, rank, mw_far_parts_of(c.slab, c.local_experts, c.topk, h.rows).size);
+    h.first += h.rows;
+  } while (h.first < h.total);
+}
+
 // Behind moewire_dispatch_place, which has found the rows' places in the mirrors.
-// Ranks without rows get a message, too: they wait for one.
 MW_KERNEL void moewire_dispatch_far_send(const mw_far_send_args a) {
   const mw_common &c = a.c;
   MW_SHARED(mw_far_turn, t);
@@ -86,26 +107,13 @@ MW_KERNEL void moewire_dispatch_far_send(const mw_far_send_args a) {
   MW_SHARED(u32, skip);
   const mw_slot *s = &c.state->slot[c.slot];
   int rank = blockIdx.x;
-  if (threadIdx.x == 0) skip = mw_failed(c) || !mw_is_far(c, rank) || !mw_has(s->owners, rank);
+  if (threadIdx.x == 0) {
+    mw_far_begin(c, &t);
+    skip = mw_failed(c) || !mw_is_far(c, rank) || !mw_has(s->owners, rank);
+  }
   __syncthreads();
-  if (skip) return;
-  i32 *list = a.tokens + rank * a.list_tokens;
-  mw_far_head h = mw_far_head_of(c, s, MW_FAR_ROWS);
-  h.total = mw_far_list(a, rank, list, &tally);
-  h.tokens = c.num_tokens;
-  do {
-    u8 *msg = mw_far_lend(c, a.far, rank, &t);
-    if (!msg) return;
-    h.rows = min(h.total - h.first, (u64)mw_far_room_for(c.slab, c.local_experts, c.topk, t.bytes));
-    if (h.rows == 0 && h.total > 0) { // the host has seen to it that one fits
-      if (mw_far_speaks(rank)) mw_fail(c, MW_ERROR_MESSAGE, rank, t.bytes);
-      return;
-    }
-    mw_far_describe(a, rank, list, h, msg);
-    mw_far_fill(a, list, h, msg, &t.p);
-    mw_far_post(c, a.far, rank, mw_far_parts_of(c.slab, c.local_experts, c.topk, h.rows).size);
-    h.first += h.rows;
-  } while (h.first < h.total);
+  if (!skip) mw_far_send_rows(a, rank, &t, &tally);
+  mw_far_end(c, a.far, rank, &t);
 }
 
 // Before moewire_dispatch_receive: takes messages until a far rank's rows are
@@ -116,10 +124,14 @@ MW_KERNEL void moewire_dispatch_far_take(const mw_far_take_args a) {
   MW_SHARED(u32, skip);
   const mw_slot *s = &c.state->slot[c.slot];
   int rank = blockIdx.x;
-  if (threadIdx.x == 0)
+  if (threadIdx.x == 0) {
+    mw_far_begin(c, &t);
     skip = mw_failed(c) || !mw_is_far(c, rank) || s->ticket != c.ticket || !mw_has(s->placed, rank) || (c.active && c.active[rank] == 0);
+  }
   __syncthreads();
-  if (skip) return;
-  const u64 *arrive = mw_line_at(mw_slab_at(c, c.rank, c.slot), c.slab.arrive, rank);
-  mw_far_until(c, a.far, rank, false, &t, [&] { return mw_load_acquire_sys(arrive) == mw_word(s->op - 1, 0); });
+  if (!skip) {
+    const u64 *arrive = mw_line_at(mw_slab_at(c, c.rank, c.slot), c.slab.arrive, rank);
+    mw_far_until(c, a.far, rank, false, &t, [&] { return mw_load_acquire_sys(arrive) == mw_word(s->op - 1, 0); });
+  }
+  mw_far_end(c, a.far, rank, &t);
 }

@@ -18,6 +18,7 @@
 // What the threads of a block share while it serves a rank.
 struct mw_far_turn {
   u64 at, bytes; // of the message, or of the room
+  u64 all;       // of far_over, once every block has done its part
   i32 state;
   i32 slot; // of the message's operation; -1: there is none
   mw_places p;
@@ -43,11 +44,26 @@ MW_INLINE bool mw_far_takes(const mw_common &c, const mw_far_head *h) {
   return j < 0 || h->number <= c.state->slot[j].reduced + 1;
 }
 
+MW_INLINE u64 mw_far_came(const mw_far_common &f, int rank) { return mw_far_number(f, f.far[rank].released + 1); }
+
+// Whether message number `came` is there and can be taken.
+MW_INLINE bool mw_far_has_mail(const mw_common &c, const mw_far_common &f, int rank, u64 came) {
+  const mw_mail *m = &f.mail[rank];
+  return mw_load_acquire_sys(&m->came) == came &&
+         mw_far_takes(c, (const mw_far_head *)(f.far[rank].from + mw_load_relaxed_sys(&m->came_at)));
+}
+
+MW_INLINE void mw_far_show(const mw_far_common &f, int rank, bool mail, mw_far_turn *t) {
+  const mw_mail *m = &f.mail[rank];
+  t->at = mw_load_relaxed_sys(mail ? &m->came_at : &m->lent_at);
+  t->bytes = mw_load_relaxed_sys(mail ? &m->came_bytes : &m->lent_bytes);
+}
+
 // Waits until done(), or for room if it is asked for, or for a message. One thread.
 template <class Done>
 MW_INLINE int mw_far_await(const mw_common &c, const mw_far_common &f, int rank, bool room, mw_far_turn *t, Done done) {
   const mw_mail *m = &f.mail[rank];
-  u64 lent = mw_far_number(f, f.far[rank].sent + 1), came = mw_far_number(f, f.far[rank].released + 1);
+  u64 lent = mw_far_number(f, f.far[rank].sent + 1), came = mw_far_came(f, rank);
   int state = MW_FAR_GONE;
   int end = mw_await(c, rank, [&] {
     state = MW_FAR_GONE;
@@ -55,15 +71,12 @@ MW_INLINE int mw_far_await(const mw_common &c, const mw_far_common &f, int rank,
       state = MW_FAR_DONE;
     else if (room && mw_load_acquire_sys(&m->lent) == lent)
       state = MW_FAR_ROOM;
-    else if (mw_load_acquire_sys(&m->came) == came &&
-             mw_far_takes(c, (const mw_far_head *)(f.far[rank].from + mw_load_relaxed_sys(&m->came_at))))
+    else if (mw_far_has_mail(c, f, rank, came))
       state = MW_FAR_MAIL;
     return state != MW_FAR_GONE || mw_fifo_over(c, f.fifo);
   });
   if (end == MW_GONE || mw_failed(c)) return MW_FAR_GONE;
-  bool mail = state == MW_FAR_MAIL;
-  t->at = mw_load_relaxed_sys(mail ? &m->came_at : &m->lent_at);
-  t->bytes = mw_load_relaxed_sys(mail ? &m->came_bytes : &m->lent_bytes);
+  mw_far_show(f, rank, state == MW_FAR_MAIL, t);
   return state;
 }
 
@@ -214,4 +227,51 @@ MW_INLINE u8 *mw_far_lend(const mw_common &c, const mw_far_common &f, int rank, 
 MW_INLINE void mw_far_post(const mw_common &c, const mw_far_common &f, int rank, i64 bytes) {
   __syncthreads();
   if (mw_far_speaks(rank)) mw_far_send(c, f, rank, bytes);
+}
+
+// How a block begins: one thread.
+MW_INLINE void mw_far_begin(const mw_common &c, mw_far_turn *t) {
+  t->state = MW_FAR_DONE;
+  t->all = (mw_peek_gpu(&c.state->far_over) / c.num_ranks + 1) * c.num_ranks;
+}
+
+// Waits for a message, or until every block has done its part. It blames nobody:
+// the other blocks' waits have an end. One thread.
+MW_INLINE int mw_far_stay(const mw_common &c, const mw_far_common &f, int rank, mw_far_turn *t) {
+  u64 came = mw_far_came(f, rank);
+  for (u32 turn = 0; mw_peek_gpu(&c.state->far_over) < t->all; turn++) {
+    if (turn % MW_LOOK_EVERY == 0) {
+      u64 members = mw_members(c);
+      if (mw_failed(c) || mw_fifo_over(c, f.fifo) || !mw_in(c, members, rank) || !mw_in(c, members, c.rank)) return MW_FAR_GONE;
+      mw_settle(c, rank);
+    }
+    if (mw_far_has_mail(c, f, rank, came)) {
+      mw_far_show(f, rank, true, t);
+      return MW_FAR_MAIL;
+    }
+    mw_pause();
+  }
+  return MW_FAR_DONE;
+}
+
+// How a block ends: it goes on to serve its rank until all blocks have done their
+// part. If it did not, three ranks could wait for room in a circle, each for one
+// that has no messages for it to send any more.
+MW_INLINE void mw_far_end(const mw_common &c, const mw_far_common &f, int rank, mw_far_turn *t) {
+  __syncthreads();
+  if (mw_far_speaks(rank)) mw_count_gpu(&c.state->far_over);
+  if (!mw_is_far(c, rank)) {
+    while (mw_far_speaks(rank) && rank != c.rank && mw_peek_gpu(&c.state->far_over) < t->all && !mw_failed(c)) {
+      mw_settle(c, rank);
+      mw_pause();
+    }
+    return;
+  }
+  while (t->state != MW_FAR_GONE) {
+    __syncthreads();
+    if (mw_far_speaks(rank)) t->state = mw_far_stay(c, f, rank, t);
+    __syncthreads();
+    if (t->state != MW_FAR_MAIL) return;
+    mw_far_take(c, f, rank, t);
+  }
 }

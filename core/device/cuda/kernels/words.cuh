@@ -98,7 +98,8 @@ struct mw_state {
   u64 waited; // ranks whose seats are taken
   u64 num_records;
   u64 far;    // ranks that are reached by messages: far.cuh; written by the host
-  u64 pad[2];
+  u64 far_over; // blocks that have done their part, one per rank and launch of those for far ranks
+  u64 pad[1];
   mw_slot slot[MW_MAX_SLOTS];
   mw_seat seat[MW_MAX_RANKS];
   u64 rows_to[MW_MAX_RANKS], rows_from[MW_MAX_RANKS]; // totals, those of mw_tally
