@@ -50,17 +50,19 @@ func (g *group) spread(net *fake.Network, c mailing) (all []*office) {
 	for r := range g.ranks {
 		all = append(all, g.openOffice(net.Transport(), r, c))
 	}
-	failed := make(chan error)
-	dials := 0
+	var dials []func() error
 	for r, o := range all {
 		for peer, l := range o.links {
 			if l == nil {
 				continue
 			}
-			dials++
-			offer := all[peer].links[r].Offer()
-			go func() { failed <- l.Connect(offer, time.Now().Add(farFor)) }()
+			offer := all[peer].links[r].Offer() // all of them before anybody dials
+			dials = append(dials, func() error { return l.Connect(offer, time.Now().Add(farFor)) })
 		}
+	}
+	failed := make(chan error)
+	for _, dial := range dials {
+		go func() { failed <- dial() }()
 	}
 	for range dials {
 		require.NoError(g.t, <-failed)
