@@ -236,6 +236,7 @@ func TestHostsLoansTooShort(t *testing.T) {
 	g, o, slabs := small(t, 2)
 	g.spread(fake.New(fake.Config{Seed: 1}), mailing{hostOf: hosts(2, 1), ringBytes: 1 << 12, messageBytes: 300, length: 2})
 	g.ranks[0].far.messageBytes = leastMessage(slabs, 2)
+	o.ids[0][0] = slabs.LocalExperts // one of rank 1
 	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
 	g.sync()
 	f := g.ranks[0].Failure()

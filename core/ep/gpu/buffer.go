@@ -90,7 +90,7 @@ func New(dom transport.Domain, dev *cuda.Device, cfg Config) (*Buffer, error) {
 	}
 	b := &Buffer{
 		cfg: cfg, dom: dom, dev: dev, self: dom.Rank(), ranks: dom.NumRanks(),
-		mapped: make([]mapped, dom.NumRanks()), slots: make([]slot, cfg.NumSlots),
+		mapped: make([]mapped, dom.NumRanks()), far: far{seeOffFor: seeOffFor}, slots: make([]slot, cfg.NumSlots),
 		epoch:   membership.Set(dom.Members().Load()).Epoch(),
 		outside: true, why: errConnect, stopped: make(chan struct{}),
 	}
@@ -154,6 +154,7 @@ func (b *Buffer) mapAll(until time.Time) error {
 	}
 	_, ranks := farOf(b.dom)
 	b.far.ranks.Store(ranks)
+	b.far.reached = 0
 	bytes := b.sharedBytes()
 	for r := range b.mapped {
 		m := &b.mapped[r]
@@ -240,7 +241,8 @@ func (b *Buffer) NumSlots() int { return len(b.slots) }
 
 // Path says how a rank's memory is reached: "self", "process" (plain
 // addresses), "fd" (memory imported by descriptor), "ipc" (an IPC handle),
-// "messages" (a rank of another host), "" (absent, or not connected). It waits for a Connect or Install that runs.
+// "messages" (a rank of another host), "" (absent, not connected, or let go by
+// Leave or Close). It waits for a Connect or Install that runs.
 func (b *Buffer) Path(rank int) string {
 	b.life.Lock()
 	defer b.life.Unlock()
@@ -249,7 +251,7 @@ func (b *Buffer) Path(rank int) string {
 		return ""
 	case rank == b.self:
 		return "self"
-	case b.isFar(rank):
+	case b.far.reached>>rank&1 == 1:
 		return "messages"
 	case b.mapped[rank].view == nil:
 		return ""

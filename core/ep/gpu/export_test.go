@@ -5,6 +5,9 @@ import "time"
 // SetQuietTimeout changes that of Config, between calls.
 func (b *Buffer) SetQuietTimeout(d time.Duration) { b.cfg.QuietTimeout = d }
 
+// SetSeeOffFor changes how long Prepare and Close wait for far ranks.
+func (b *Buffer) SetSeeOffFor(d time.Duration) { b.far.seeOffFor = d }
+
 // DeviceOps is how many operations the device has begun, and DeviceWait names its
 // wait for a rank.
 func (b *Buffer) DeviceOps() uint64 { return b.engine.Ops() }

@@ -16,11 +16,14 @@ import (
 // messages between their kernels and this rank's. Guarded by Buffer.life but for
 // what is atomic.
 type far struct {
-	ranks atomic.Uint64               // of the latest meeting
-	proxy atomic.Pointer[proxy.Proxy] // nil: no rank was ever far
-	queue *fifo.Queue
-	words *cuda.HostMemory // of the queue of descriptors
-	mail  *cuda.HostMemory
+	ranks   atomic.Uint64               // of the latest meeting
+	reached uint64                      // of these: the device has a way to them
+	proxy   atomic.Pointer[proxy.Proxy] // nil: no rank was ever far
+	queue   *fifo.Queue
+	words   *cuda.HostMemory // of the queue of descriptors
+	mail    *cuda.HostMemory
+	// seeOffFor is that of the constant, but in tests.
+	seeOffFor time.Duration
 }
 
 const (
@@ -105,7 +108,11 @@ func (b *Buffer) reachFar() error {
 	if box.Next, err = f.proxy.Load().Start(carrier.(transport.FarPlaces)); err != nil {
 		return err
 	}
-	return b.engine.SetMailbox(box)
+	if err := b.engine.SetMailbox(box); err != nil {
+		return err
+	}
+	f.reached = ranks
+	return nil
 }
 
 // allocateFar makes the queue, which counts generations of all meetings.
@@ -170,17 +177,31 @@ func (b *Buffer) ringFar() {
 }
 
 // seeOff comes before this rank leaves by its own will: what is on its way to far
-// ranks would be lost with its links. It waits until those that live have taken it.
+// ranks would be lost with its links. It waits until those that live have taken it,
+// also what the device has pushed and the proxy has not seen yet.
 func (b *Buffer) seeOff() {
 	if b.far.ranks.Load() == 0 || b.usable() != nil {
 		return
 	}
-	for end := time.Now().Add(seeOffFor); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	p := b.far.proxy.Load()
+	ticket := p.Settle()
+	for end := time.Now().Add(b.far.seeOffFor); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if !p.Settled(ticket) {
+			continue
+		}
 		carrier, ranks := farOf(b.dom)
 		if ranks == 0 || carrier.Untaken()&b.Members() == 0 {
 			return
 		}
 	}
+}
+
+// proxyErr is why the proxy has failed, if it has.
+func (b *Buffer) proxyErr() error {
+	if p := b.far.proxy.Load(); p != nil {
+		return p.Err()
+	}
+	return nil
 }
 
 // freeFar comes when the engine is closed. Idempotent.

@@ -96,8 +96,14 @@ func (h *hosts) meet() (doms []transport.Domain) {
 
 // newHosts makes connected buffers.
 func newHosts(t *testing.T, of string) *hosts {
+	return newHostsOver(t, of, func(dom transport.Domain) transport.Domain { return dom })
+}
+
+// newHostsOver has buffers use something else in place of their domains.
+func newHostsOver(t *testing.T, of string, over func(transport.Domain) transport.Domain) *hosts {
 	h := openHosts(t, of, true)
 	for r, dom := range h.meet() {
+		dom = over(dom)
 		h.ranks = append(h.ranks, newRankOn(t, h.devs[r], h.emu, dom, configOf(t, len(of))))
 	}
 	t.Cleanup(func() { closeAll(h.ranks) })

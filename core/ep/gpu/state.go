@@ -37,7 +37,7 @@ func (b *Buffer) hear() error {
 		return b.why
 	}
 	if f := b.engine.Failure(); f.Kind != 0 {
-		b.leaveFor(meaning(f))
+		b.leaveFor(b.meaning(f))
 	} else if word := b.dom.Members().Load(); !membership.Set(word).In(b.epoch, b.self) {
 		b.expelled(word)
 	}
@@ -45,7 +45,7 @@ func (b *Buffer) hear() error {
 }
 
 // meaning is a failure of the device among the errors of core/ep.
-func meaning(f cuda.Failure) error {
+func (b *Buffer) meaning(f cuda.Failure) error {
 	kind := ep.ErrClosed
 	switch f.Kind {
 	case cuda.FailedExpert, cuda.FailedCapacity, cuda.FailedMessage, cuda.FailedRouting, cuda.FailedWeights:
@@ -58,6 +58,10 @@ func meaning(f cuda.Failure) error {
 		kind = ep.ErrNotCombined
 	case cuda.FailedStale:
 		kind = ep.ErrStaleHandle
+	case cuda.FailedProxy:
+		if err := b.proxyErr(); err != nil {
+			return fmt.Errorf("the device ended the buffer until an update: %w: %w: %w", kind, f, err)
+		}
 	}
 	return fmt.Errorf("the device ended the buffer until an update: %w: %w", kind, f)
 }

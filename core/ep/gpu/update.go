@@ -236,6 +236,7 @@ func (b *Buffer) leaveOthers() error {
 		b.end = idle
 	}
 	var all []error
+	b.far.reached = 0
 	for r := range b.mapped {
 		all = append(all, b.mapped[r].drop())
 	}

@@ -14,6 +14,7 @@ const (
 	ReasonStopped = 1 // Stop was called
 	ReasonBroken  = 2 // a descriptor that cannot be
 	ReasonDefect  = 3 // the goroutine has failed
+	ReasonFlush   = 4 // Config.Flush has failed
 )
 
 // Where the words of one rank's mail are, each of 64 bits: those of mw_mail.

@@ -21,6 +21,9 @@ func TestMutations(t *testing.T) {
 		{Name: "only the first of several is served", File: "step.go",
 			From: "for i := range n {\n\t\tif err := r.serve", To: "for i := range min(n, 1) {\n\t\tif err := r.serve"},
 		{Name: "a message is not released", File: "step.go", From: "r.far.Release(int(rank))\n", To: ""},
+		{Name: "it is settled before what was taken is done", File: "step.go", Args: []string{"-run", "TestSettle$"},
+			From: "if n == 0 {\n\t\tr.p.settled", To: "if n >= 0 {\n\t\tr.p.settled"},
+		{Name: "a flush has no reason of its own", File: "proxy.go", Args: []string{"-run", "TestFlush"}, From: "return ReasonFlush", To: "return ReasonBroken"},
 		{Name: "what was pushed before the end is lost", File: "proxy.go", From: "r.last(); err != nil", To: "error(nil); err != nil", Args: []string{"-run", "TestStop$"}},
 	}
 	for i := range all {

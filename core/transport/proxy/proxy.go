@@ -21,6 +21,8 @@ type Proxy struct {
 	stop atomic.Bool
 	done chan struct{} // of the goroutine of now; nil: there is none
 
+	asked, settled atomic.Uint64 // of Settle: the latest number, the latest that holds
+
 	sent, released, dropped atomic.Uint64
 
 	mu  sync.Mutex
@@ -86,6 +88,20 @@ func (p *Proxy) Ring() {
 	p.wake()
 }
 
+// Settle rings, and returns what Settled is asked with.
+func (p *Proxy) Settle() (ticket uint64) {
+	ticket = p.asked.Add(1)
+	p.Ring()
+	return ticket
+}
+
+// Settled says whether what the device had pushed before that Settle is done:
+// messages were given to their links. It also is once the queue has been ended, by
+// Stop or a failure: nothing may come of it then.
+func (p *Proxy) Settled(ticket uint64) bool {
+	return p.settled.Load() >= ticket || p.cfg.Queue.Over() != 0
+}
+
 func (p *Proxy) wake() {
 	select {
 	case p.bell <- struct{}{}:
@@ -116,6 +132,13 @@ func (p *Proxy) end(reason uint64, err error) {
 	p.cfg.Queue.End(reason)
 }
 
+func reasonOf(err error) uint64 {
+	if errors.Is(err, errFlush) {
+		return ReasonFlush
+	}
+	return ReasonBroken
+}
+
 // run serves until it is stopped.
 func (p *Proxy) run(r *round) {
 	timer := time.NewTimer(time.Hour)
@@ -125,7 +148,7 @@ func (p *Proxy) run(r *round) {
 		some, err := r.step()
 		switch {
 		case err != nil:
-			p.end(ReasonBroken, err)
+			p.end(reasonOf(err), err)
 			return
 		case some:
 			idle, nap = 0, firstNap

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"fmt"
 	"math/bits"
 	"sync/atomic"
@@ -30,7 +31,11 @@ type rankState struct {
 // step does what there is to do, and reports whether there was anything. After
 // an error nothing more is to be done.
 func (r *round) step() (some bool, err error) {
+	asked := r.p.asked.Load() // before the look that it asks for
 	n := r.p.cfg.Queue.Take(r.taken[:])
+	if n == 0 {
+		r.p.settled.Store(asked) // what was taken before is done
+	}
 	for i := range n {
 		if err := r.serve(&r.taken[i]); err != nil {
 			return true, err
@@ -106,6 +111,8 @@ func (r *round) lend(rank int) bool {
 	return true
 }
 
+var errFlush = errors.New("proxy: making a message visible to the device")
+
 // show tells the device of the oldest message of a rank, if it has given back
 // the one before.
 func (r *round) show(rank int) (bool, error) {
@@ -119,7 +126,7 @@ func (r *round) show(rank int) (bool, error) {
 	}
 	if flush := r.p.cfg.Flush; flush != nil {
 		if err := flush(); err != nil {
-			return false, fmt.Errorf("proxy: making a message visible to the device: %w", err)
+			return false, fmt.Errorf("%w: %w", errFlush, err)
 		}
 	}
 	s.shown = true

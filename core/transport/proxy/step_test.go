@@ -19,11 +19,12 @@ import (
 // when arrive is called. It has room for a few, and says so as a link does.
 type loop struct {
 	transport.Far
-	t      testing.TB
-	ring   func()
-	room   int
-	ranks  []loopRank
-	panics bool
+	t       testing.TB
+	ring    func()
+	room    int
+	ranks   []loopRank
+	panics  bool
+	posting func() // if not nil, is called first
 }
 
 type loopRank struct {
@@ -59,6 +60,9 @@ func (l *loop) ReserveAt(rank int, n int64) (int64, error) {
 
 func (l *loop) Post(rank int, n int64) error {
 	k := &l.ranks[rank]
+	if l.posting != nil {
+		l.posting()
+	}
 	require.True(l.t, k.lent >= n && n > 0)
 	k.lent = 0
 	if k.lost {
@@ -324,6 +328,7 @@ func TestFlush(t *testing.T) {
 	b.dev.Try(fifo.Descriptor{What: kindRelease, Number: b.generation + 1})
 	_, err = b.step()
 	require.ErrorIs(t, err, bad)
+	require.EqualValues(t, ReasonFlush, reasonOf(err))
 	require.Zero(t, b.mail(0)[mailCame])
 }
 
