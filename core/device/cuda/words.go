@@ -139,7 +139,8 @@ type state struct {
 	Waited     uint64 `c:"waited"`
 	NumRecords uint64 `c:"num_records"`
 	Far        uint64 `c:"far"`
-	_          [2]uint64
+	Shown      uint64 `c:"shown"`
+	_          uint64
 	Slot       [MaxSlots]slot      `c:"slot"`
 	Seat       [MaxRanks]seat      `c:"seat"`
 	RowsTo     [MaxRanks]uint64    `c:"rows_to"`

@@ -62,6 +62,7 @@ MW_KERNEL void moewire_combine_far_take(const mw_far_take_args a) {
   MW_SHARED(u32, skip);
   const mw_slot *s = &c.state->slot[c.slot];
   int rank = blockIdx.x;
+  if (rank == 0 && threadIdx.x == 0) mw_tally_resume(c, MW_TALLY_COMBINE);
   if (threadIdx.x == 0) skip = mw_failed(c) || !mw_is_far(c, rank) || s->ticket != c.ticket || (c.active && c.active[rank] == 0);
   __syncthreads();
   if (skip) return;
