@@ -74,6 +74,13 @@ func (a Area) totals(k Kind, ranks int) Totals {
 	}
 }
 
+// Current returns the operation that is shown to be in flight, and when it
+// began; kind 0: none is.
+func (a Area) Current() (k Kind, op uint64, since int64) {
+	w := a.load(wordCurrent)
+	return Kind(w & 0xff), w >> 8, int64(a.load(wordSince))
+}
+
 // HasLeft reports whether the area's owner has left an epoch by itself.
 func (a Area) HasLeft(epoch uint16) bool { return a.load(wordLeft) == uint64(epoch)+1 }
 

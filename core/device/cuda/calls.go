@@ -208,7 +208,7 @@ func (e *Engine) Publish(c *Combine) error {
 	if err := launch(e, c.Stream, kernelPublish, common.NumBlocks, e.threads.row, &e.args.publish); err != nil {
 		return e.end(err)
 	}
-	return e.end(e.serveFar(&common, c.Stream, kernelFarOutputs))
+	return e.end(e.sendFarOutputs(common, c.Stream))
 }
 
 // Reduce waits for the outputs of this rank's rows and adds them up.

@@ -205,7 +205,14 @@ func (e *Engine) sendFar(common *common, c *Dispatch) error {
 		Common: *common, Far: f.common, X: c.X, Index: e.of(common.Slot, e.at.index),
 		Tokens: f.private.Address() + uint64(farTokensOff), ListTokens: int64(e.cfg.MaxSelections),
 	}
+	f.send.Common.Tally = 0 // nobody would book its waits, but the next launch as its own
 	return launch(e, c.Stream, kernelFarSend, common.NumRanks, e.threads.row, &f.send)
+}
+
+// sendFarOutputs sends far ranks the outputs of their rows.
+func (e *Engine) sendFarOutputs(common common, stream uint64) error {
+	common.Tally = 0 // as in sendFar
+	return e.serveFar(&common, stream, kernelFarOutputs)
 }
 
 // serveFar launches one of the kernels that take messages, or send outputs.

@@ -136,11 +136,11 @@ type state struct {
 	Failed uint64 `c:"failed"`
 	Over   uint64 `c:"over"`
 
-	Waited     uint64 `c:"waited"`
-	NumRecords uint64 `c:"num_records"`
-	Far        uint64 `c:"far"`
-	FarOver    uint64 `c:"far_over"`
-	_          [1]uint64
+	Waited     uint64              `c:"waited"`
+	NumRecords uint64              `c:"num_records"`
+	Far        uint64              `c:"far"`
+	FarOver    uint64              `c:"far_over"`
+	Shown      uint64              `c:"shown"`
 	Slot       [MaxSlots]slot      `c:"slot"`
 	Seat       [MaxRanks]seat      `c:"seat"`
 	RowsTo     [MaxRanks]uint64    `c:"rows_to"`

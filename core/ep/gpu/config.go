@@ -37,7 +37,8 @@ type Config struct {
 	Deterministic bool
 	// Joining: the group is already running. Calls work after Install.
 	Joining bool
-	// NoRecord: nothing is recorded of operations. Events are noted all the same.
+	// NoRecord: nothing is recorded of operations. No events of slow
+	// ranks, either; those of lost ones are noted all the same.
 	NoRecord bool
 	// SlowAfter is how long a wait on a rank may last before it becomes an event;
 	// 0 means ep.DefaultSlowAfter, negative: it never does.

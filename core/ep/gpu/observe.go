@@ -139,8 +139,11 @@ func (b *Buffer) left(ranks uint64) (left uint64) {
 }
 
 // noteSlow complains of ranks that the device has waited for too long: after
-// SlowAfter, then each time the wait has become twice as long.
+// SlowAfter, then each time the wait has become twice as long. Not without recording.
 func (b *Buffer) noteSlow(ranks uint64, now time.Time) {
+	if !b.rec.on {
+		return
+	}
 	for rest := ranks; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
 		is, waited := &b.watch.began[r], b.watch.waited(r, now)
@@ -159,11 +162,11 @@ func (b *Buffer) noteSlow(ranks uint64, now time.Time) {
 // quietName is what waits for readers of what was combined before.
 const quietName = "combine buffer"
 
-// about is an event about a rank, and about the operation under way.
+// about is an event about a rank, and about the operation under way, or the latest.
 func (b *Buffer) about(kind string, rank int, waited time.Duration, why string) telemetry.Event {
 	ev := telemetry.Event{
 		Kind: kind, Rank: rank, PID: b.toldPID(rank), Epoch: b.epoch, Waiting: telemetry.Dispatch.String(),
-		Op: b.engine.Ops(), WaitedNs: int64(waited), Why: why,
+		Op: max(b.engine.Ops(), 1) - 1, WaitedNs: int64(waited), Why: why,
 	}
 	if b.rec.on {
 		if a, ok := b.rec.tally.Current(); ok {

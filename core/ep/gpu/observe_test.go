@@ -367,3 +367,93 @@ func TestNothingIsRecorded(t *testing.T) {
 	require.ErrorIs(t, err, ep.ErrClosed)
 	require.Zero(t, r.Counters().NumDispatches)
 }
+
+// TestRecordsFoldedAtOnce: operations of one stream end before the next begin,
+// also those that the host is told of at the same time.
+func TestRecordsFoldedAtOnce(t *testing.T) {
+	emu := cudatest.Emulate(t)
+	slow := newDrowsy(inproc.New(1, layout.ControlBytes)[0])
+	r := newRank(t, emu, slow, configOf(t, 1))
+	t.Cleanup(func() {
+		slow.release()
+		r.close()
+	})
+	require.NoError(t, r.Connect(connectIn))
+	slow.hold()
+	for i := range uint64(4) {
+		roundOf(ops(t, []*rank{r}, 190+i))
+	}
+	records, err := r.Records(0, 0)
+	require.NoError(t, err)
+	require.Len(t, records, 8)
+	for i, next := range records[1:] {
+		require.LessOrEqual(t, records[i].End, next.Start, "record %d", i)
+	}
+}
+
+// awaitCurrent returns when a rank's page shows an operation of that kind and
+// number; kind 0: none.
+func (r *rank) awaitCurrent(kind telemetry.Kind, op uint64) {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool {
+		_, err := r.Stats()
+		require.NoError(r.t, err)
+		k, n, since := telemetry.At(r.dom.Control(r.self), layout.Record()).Current()
+		return k == kind && n == op && (k == 0 || since > 0)
+	}, connectIn, time.Millisecond)
+}
+
+func send(o *op) { require.NoError(o.r.t, o.r.Dispatch(&o.args, &o.res, gpu.PhaseSent)) }
+
+// TestCurrent: the first operation is shown, too, and none once all have ended.
+func TestCurrent(t *testing.T) {
+	group := newGroup(t, 2)
+	all := ops(t, group, 200)
+	send(all[0])
+	group[0].awaitCurrent(telemetry.Dispatch, 0)
+	send(all[1])
+	for _, o := range all {
+		require.NoError(t, o.r.Receive(o.res.Handle))
+	}
+	for _, r := range group {
+		r.sync()
+		r.awaitCurrent(0, 0)
+	}
+}
+
+// TestGivenUpIsNotCurrent: an operation without a second phase has ended.
+func TestGivenUpIsNotCurrent(t *testing.T) {
+	r := newGroup(t, 1)[0]
+	o := ops(t, []*rank{r}, 210)[0]
+	send(o)
+	r.awaitCurrent(telemetry.Dispatch, 0)
+	cancelled, err := r.CancelReceive(o.res.Handle, r.stream)
+	require.NoError(t, err)
+	require.True(t, cancelled)
+	r.sync()
+	r.awaitCurrent(0, 0)
+}
+
+// TestSlowIsNotRecorded: without recording there are no events of slow ranks.
+func TestSlowIsNotRecorded(t *testing.T) {
+	emu := cudatest.Emulate(t)
+	doms := inproc.New(2, layout.ControlBytes)
+	seen := newDrowsy(doms[0])
+	cfg := configOf(t, 2)
+	cfg.NoRecord, cfg.SlowAfter = true, time.Nanosecond
+	group := []*rank{newRank(t, emu, seen, cfg), newRank(t, emu, doms[1], cfg)}
+	t.Cleanup(func() { closeAll(group) })
+	for _, r := range group {
+		require.NoError(t, r.Connect(connectIn))
+	}
+	all := ops(t, group, 220)
+	all[0].run()
+	require.Eventually(t, func() bool { return group[0].DeviceWait(1) != 0 }, connectIn, time.Millisecond)
+	seen.await(8)
+	all[1].run()
+	for _, r := range group {
+		r.sync()
+	}
+	_, latest := group[0].Events(0)
+	require.Zero(t, latest)
+}

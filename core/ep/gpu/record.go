@@ -73,14 +73,23 @@ func (r *recorder) foldRecords(epoch uint16) {
 		r.area.Skip(oldest - r.folded.records)
 		r.folded.records = oldest
 	}
+	r.seeRecords(latest)
 	for ; r.folded.records < latest; r.folded.records++ {
-		rec, ok := r.tally.Record(r.folded.records)
-		if !ok {
+		if rec, ok := r.tally.Record(r.folded.records); ok {
+			r.add(&rec, epoch)
+		} else {
 			r.area.Skip(1)
-			continue
 		}
-		r.device.see(rec.End, r.clock.Now())
-		r.add(&rec, epoch)
+	}
+}
+
+// seeRecords comes before any of them is added: the latest tells most of the
+// clock, and all have their times by the same.
+func (r *recorder) seeRecords(latest uint64) {
+	for n := r.folded.records; n < latest; n++ {
+		if rec, ok := r.tally.Record(n); ok {
+			r.device.see(rec.End, r.clock.Now())
+		}
 	}
 }
 
@@ -151,9 +160,10 @@ func (r *recorder) showCurrent() {
 		r.area.HideCurrent()
 		return
 	}
-	if since := r.device.at(a.Since); r.device.known {
-		r.area.SetCurrent(kindOf(a.Combine), a.Op, since)
+	if !r.device.known { // nothing has ended yet; that will tell better
+		r.device.see(a.Since, r.clock.Now())
 	}
+	r.area.SetCurrent(kindOf(a.Combine), a.Op, r.device.at(a.Since))
 }
 
 // pauseRecording comes before the engine counts from 0 again, and

@@ -74,6 +74,7 @@ MW_KERNEL void moewire_combine_far_take(const mw_far_take_args a) {
   const mw_slot *s = &c.state->slot[c.slot];
   int rank = blockIdx.x;
   if (threadIdx.x == 0) {
+    if (rank == 0) mw_tally_resume(c, MW_TALLY_COMBINE);
     mw_far_begin(c, &t);
     skip = mw_failed(c) || !mw_is_far(c, rank) || s->ticket != c.ticket || (c.active && c.active[rank] == 0);
   }

@@ -5,7 +5,7 @@
 MW_KERNEL void moewire_combine_again(const mw_wait_args a) {
   const mw_common &c = a.c;
   const mw_slot *s = &c.state->slot[c.slot];
-  if (threadIdx.x == 0) mw_tally_show(c, s->op - 1, MW_TALLY_QUIET);
+  if (threadIdx.x == 0 && s->op && s->ticket == c.ticket) mw_tally_show(c, s->op - 1, MW_TALLY_QUIET, mw_now_ns());
   mw_wait_together(c, [&](int r) {
     if (!s->op || s->ticket != c.ticket || !mw_has(s->counted, r) || mw_is_far(c, r)) return;
     const u64 *done = mw_line_at(mw_slab_at(c, c.rank, c.slot), c.slab.done, r);
@@ -43,7 +43,7 @@ MW_KERNEL void moewire_combine_wait(const mw_wait_args a) {
   mw_slot *s = &c.state->slot[c.slot];
   if (threadIdx.x == 0) {
     *a.use = 0;
-    if (c.tally && s->ticket == c.ticket) s->flight.resume = mw_now_ns();
+    mw_tally_resume(c, MW_TALLY_COMBINE);
     if (s->ticket != c.ticket) mw_fail(c, MW_ERROR_STALE, c.slot);
   }
   __syncthreads();

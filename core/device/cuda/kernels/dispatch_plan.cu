@@ -48,6 +48,7 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
   u64 *counter = (u64 *)(mw_slab_at(c, c.rank, c.slot) + c.slab.counter);
   for (int l = threadIdx.x; l < c.local_experts; l += blockDim.x) mw_store_relaxed_sys(&counter[l], 0);
   if (threadIdx.x == 0) {
+    mw_tally_waits(c, MW_TALLY_DISPATCH); // who is late with this is not with `open`
     b->members = mw_members(c);
     b->serve = b->opened = 0;
     s->writers = 0;
@@ -68,7 +69,7 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
     s->extras = mw_extras(c);
     s->slab = c.slab;
     c.state->next_op = b->op + 1;
-    mw_tally_show(c, b->op, MW_TALLY_DISPATCH);
+    mw_tally_show(c, b->op, MW_TALLY_DISPATCH, s->flight.start);
     mw_store_relaxed_sys(&c.report->ops, b->op + 1);
   }
   __syncthreads();

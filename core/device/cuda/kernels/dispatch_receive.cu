@@ -61,7 +61,7 @@ MW_KERNEL void moewire_dispatch_receive(const mw_receive_args a) {
   if (threadIdx.x == 0) {
     if (s->ticket != c.ticket) mw_fail(c, MW_ERROR_STALE, c.slot);
     s->counted = 0;
-    if (c.tally) s->flight.resume = mw_now_ns();
+    mw_tally_resume(c, MW_TALLY_DISPATCH);
   }
   __syncthreads();
   mw_wait_together(c, [&](int r) {

@@ -11,5 +11,7 @@ MW_KERNEL void moewire_dispatch_release(const mw_wait_args a) {
     mw_release(c, s, c.slot, r);
   }
   __syncthreads();
-  if (r == 0 && s->op) s->released = 1;
+  if (r != 0 || !s->op) return;
+  s->released = 1;
+  mw_tally_hide(c, s->op - 1);
 }

@@ -7,6 +7,21 @@
 
 MW_INLINE mw_flight *mw_flight_of(const mw_common &c) { return &c.state->slot[c.slot].flight; }
 
+// One thread: what the operation does now, for who is told that it waits.
+MW_INLINE void mw_tally_show(const mw_common &c, u64 op, u64 kind, u64 since) {
+  if (!c.tally) return;
+  c.state->shown = op << 8 | kind;
+  mw_store_relaxed_sys(&c.tally->since, since);
+  mw_store_relaxed_sys(&c.tally->current, c.state->shown);
+}
+
+// One thread: the operation does nothing any more. Another one may be shown.
+MW_INLINE void mw_tally_hide(const mw_common &c, u64 op) {
+  if (!c.tally || !c.state->shown || c.state->shown >> 8 != op) return;
+  c.state->shown = 0;
+  mw_store_relaxed_sys(&c.tally->current, 0);
+}
+
 // One thread: an operation of the slot begins, or goes on with another kind.
 MW_INLINE void mw_tally_begin(const mw_common &c, u64 op, u64 kind) {
   if (!c.tally) return;
@@ -15,17 +30,21 @@ MW_INLINE void mw_tally_begin(const mw_common &c, u64 op, u64 kind) {
   f->place = f->sent = f->resume = f->seen = 0;
   f->wait = f->alone = f->missing = f->last = f->copied = 0;
   f->num_pulled = 0;
-  mw_store_relaxed_sys(&c.tally->since, f->start);
-  mw_store_relaxed_sys(&c.tally->current, op << 8 | kind);
+  mw_tally_show(c, op, kind, f->start);
 }
 
-// One thread: what the operation does now, for who is told that it waits.
-MW_INLINE void mw_tally_show(const mw_common &c, u64 op, u64 kind) {
-  if (c.tally) mw_store_relaxed_sys(&c.tally->current, op << 8 | kind);
+// One thread: the second phase of the slot's operation begins, in the kernel that
+// takes messages of far ranks, if there are any.
+MW_INLINE void mw_tally_resume(const mw_common &c, u64 kind) {
+  const mw_slot *s = &c.state->slot[c.slot];
+  mw_flight *f = mw_flight_of(c);
+  if (!c.tally || s->ticket != c.ticket || f->resume) return;
+  f->resume = mw_now_ns();
+  mw_tally_show(c, s->op - 1, kind, f->start);
 }
 
-// The thread of a rank, which was not there at the first look. (In kernels of one
-// block, or in the last block of one.)
+// The thread of a rank, which was not there at the first look. (One thread of a
+// launch. What messages of a far rank are waited for counts until the last one.)
 MW_INLINE void mw_tally_wait(const mw_common &c, u64 began) {
   if ((int)threadIdx.x >= c.num_ranks) return;
   mw_seat *seat = &c.state->seat[threadIdx.x];
@@ -34,8 +53,9 @@ MW_INLINE void mw_tally_wait(const mw_common &c, u64 began) {
   mw_or_gpu(&c.state->waited, 1ull << threadIdx.x);
 }
 
-// One thread, after the waits of a launch: books them with the slot's operation,
-// or with none (MW_TALLY_QUIET).
+// One thread, after waits that began together: books them with the slot's operation,
+// or with none (MW_TALLY_QUIET). Who was missing at the end of those for messages
+// was so from their beginning.
 MW_INLINE void mw_tally_waits(const mw_common &c, u64 kind) {
   u64 waited = c.tally ? mw_load_relaxed_sys(&c.state->waited) : 0, first = ~0ull, latest = 0, before = 0, last = 0;
   if (!waited) return;
@@ -95,6 +115,6 @@ MW_INLINE void mw_tally_end(const mw_common &c, u64 kind, bool failed, u64 rows_
   u64 *at = (u64 *)to;
   MW_UNROLL
   for (int i = 0; i < MW_RECORD_WORDS; i++) mw_store_relaxed_sys(&at[i], words[i]);
-  mw_store_relaxed_sys(&c.tally->current, 0);
+  mw_tally_hide(c, s->op - 1);
   mw_store_release_sys(&c.tally->num_records, number + 1);
 }

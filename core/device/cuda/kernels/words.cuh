@@ -85,7 +85,7 @@ struct mw_slot {
   mw_flight flight;
 };
 
-// When a rank was waited for in the launch that runs.
+// When a rank was waited for, until that is booked: tally.cuh.
 struct mw_seat {
   u64 began, came; // came: 0 if it was not
 };
@@ -99,7 +99,7 @@ struct mw_state {
   u64 num_records;
   u64 far;    // ranks that are reached by messages: far.cuh; written by the host
   u64 far_over; // blocks that have done their part, one per rank and launch of those for far ranks
-  u64 pad[1];
+  u64 shown;  // what stands in mw_tally.current
   mw_slot slot[MW_MAX_SLOTS];
   mw_seat seat[MW_MAX_RANKS];
   u64 rows_to[MW_MAX_RANKS], rows_from[MW_MAX_RANKS]; // totals, those of mw_tally
