@@ -1,11 +1,8 @@
 package gpu_test
 
 import (
-	"math/rand/v2"
-	"strconv"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -91,15 +88,7 @@ func TestHostsProcesses(t *testing.T) {
 func TestHostsKilled(t *testing.T) {
 	spec := overHosts(t, rankSpec{Play: "killed"}, "aba")
 	g := startProcesses(t, spec)
-	rng := rand.New(rand.NewPCG(spec.Seed, 9))
-	g.await(1, "round "+strconv.Itoa(rng.IntN(6)))
-	time.Sleep(time.Duration(rng.IntN(5000)) * time.Microsecond)
-	require.NoError(t, g.all[1].cmd.Process.Kill())
-	g.await(0, "gone")
-	g.await(2, "gone")
-	spec.Joins = true
-	g.start(spec, 1)
-	g.finish(0, 2, 3)
+	g.replaceKilled(t, spec)
 }
 
 // TestHostsFrozen stops the process of a far rank: who waits for it goes on at its

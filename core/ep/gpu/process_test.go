@@ -135,6 +135,12 @@ func TestProcesses(t *testing.T) {
 func TestProcessKilled(t *testing.T) {
 	spec := rankSpec{Ranks: 3, Play: "killed", Path: "fd", Seed: testenv.Seed(t)}
 	g := startProcesses(t, spec)
+	g.replaceKilled(t, spec)
+}
+
+// replaceKilled kills rank 1 of three in the middle of a round, and starts another
+// process in its place once the others know.
+func (g *processes) replaceKilled(t *testing.T, spec rankSpec) {
 	rng := rand.New(rand.NewPCG(spec.Seed, 9))
 	g.await(1, "round "+strconv.Itoa(rng.IntN(6)))
 	time.Sleep(time.Duration(rng.IntN(5000)) * time.Microsecond)
