@@ -76,17 +76,7 @@ func TestLostWhileOthersWait(t *testing.T) {
 		o.forget(2)
 		o.checkSums(t, r)
 	}
-	// The group goes on without it.
-	for i := range 4 {
-		for r := range 2 {
-			g.identity(o, r, i%2)
-		}
-	}
-	g.sync()
-	for r := range 2 {
-		require.Zero(t, g.ranks[r].report().Error)
-		o.checkIdentity(t, r)
-	}
+	g.goesOn(o, 2)
 }
 
 // TestLateIsReported: past its deadline a wait names the rank to the host and
@@ -219,4 +209,18 @@ func TestEmptyRanks(t *testing.T) {
 	g.sync()
 	require.Zero(t, g.ranks[0].report().Error)
 	o.checkIdentity(t, 1)
+}
+
+// goesOn makes more exchanges with the first ranks of a group, which has lost the others.
+func (g *group) goesOn(o *op, ranks int) {
+	for i := range 4 {
+		for r := range ranks {
+			g.identity(o, r, i%2)
+		}
+	}
+	g.sync()
+	for r := range ranks {
+		require.Zero(g.t, g.ranks[r].report().Error)
+		o.checkIdentity(g.t, r)
+	}
 }

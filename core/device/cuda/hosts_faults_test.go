@@ -40,16 +40,7 @@ func TestHostsLoseARank(t *testing.T) {
 		require.Zero(t, g.ranks[r].report().Error)
 		o.checkSums(t, r)
 	}
-	for i := range 4 { // the group goes on without it
-		for r := range 2 {
-			g.identity(o, r, i%2)
-		}
-	}
-	g.sync()
-	for r := range 2 {
-		require.Zero(t, g.ranks[r].report().Error)
-		o.checkIdentity(t, r)
-	}
+	g.goesOn(o, 2)
 }
 
 // TestHostsLoseOutputs: a far rank is taken out between a dispatch and its
