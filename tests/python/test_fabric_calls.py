@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,7 +68,7 @@ class Recorder:
         region, remote = self.region, Remote(1, 2, 3)
         return self.fabric.write(5, region, remote, offset=offset, num_bytes=num_bytes)
 
-    region = None
+    region: Any = None
 
 
 def test_each_is_one_calls(monkeypatch: pytest.MonkeyPatch) -> None:
