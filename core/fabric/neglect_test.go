@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/endpoint"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/op"
 	"github.com/moewire/moewire/core/transport"
@@ -221,6 +222,53 @@ func TestCatchUp(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, op.Done, res.State)
 			require.NoError(t, f.Drop(r))
+		}
+	})
+}
+
+// TestEndingsHaveTheirOwnRounds: a peer that ends while much arrives has as many
+// polls for what has arrived from it as one that ended before.
+func TestEndingsHaveTheirOwnRounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, testenv.Seed(t), 3, fake.Config{}, nil)
+		defer w.close(t)
+		w.connect(t)
+		f := w.fabs[0]
+		q := &f.poller
+		withoutBackground(t, f)
+		require.True(t, q.take())
+		var refs []op.Ref
+		for _, id := range []endpoint.Peer{1, 2} {
+			refs = append(refs, post(t, f, Request{Kind: ReceiveImm, Peer: id}))
+			p, err := f.peerOf(id)
+			require.NoError(t, err)
+			p.mu.Lock()
+			p.condemnLocked()
+			p.mu.Unlock()
+		}
+		pending := func(i int) bool {
+			res, err := f.table.Look(refs[i])
+			require.NoError(t, err)
+			return res.State == op.Pending
+		}
+		var rounds [2]int // that each was pending in
+		for round := range catchUpRounds + catchUpRounds/2 {
+			for i, from := range []int{0, catchUpRounds / 2} {
+				if p, _ := f.peerOf(endpoint.Peer(1 + i)); round == from {
+					q.endReceivers(f, p)
+				}
+				if round >= from && pending(i) {
+					rounds[i]++
+				}
+			}
+			q.takeEndings()
+			q.endWhenAllIsIn(f, len(q.done))
+		}
+		q.give(f)
+		require.Equal(t, [2]int{catchUpRounds, catchUpRounds}, rounds)
+		require.Zero(t, q.due.Load())
+		for _, r := range refs {
+			failed(t, f, r, ErrEnded)
 		}
 	})
 }

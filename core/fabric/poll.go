@@ -29,10 +29,15 @@ type poller struct {
 	// For who polls.
 	done   []transport.Completion
 	handle func([]transport.Completion)
-	conns  []*conn // of refillAll
-	last   uint32  // of pairInOrder
-	ending []*peer // of takeEndings
-	rounds int     // polls that took in all they could, while somebody was ending
+	conns  []*conn  // of refillAll
+	last   uint32   // of pairInOrder
+	ending []ending // of takeEndings
+}
+
+// ending is a peer whose condemned receivers are to be ended.
+type ending struct {
+	peer   *peer
+	rounds int // polls since then that took in all they could
 }
 
 const (
@@ -143,10 +148,12 @@ func (q *poller) endReceivers(f *Fabric, p *peer) {
 }
 
 // takeEndings moves what others have left to who polls.
-func (q *poller) takeEndings() []*peer {
+func (q *poller) takeEndings() []ending {
 	if q.due.Load() > 0 {
 		q.mu.Lock()
-		q.ending = append(q.ending, q.endings...)
+		for _, p := range q.endings {
+			q.ending = append(q.ending, ending{peer: p})
+		}
 		clear(q.endings)
 		q.endings = q.endings[:0]
 		q.mu.Unlock()
@@ -155,17 +162,19 @@ func (q *poller) takeEndings() []*peer {
 }
 
 // endWhenAllIsIn ends the receivers of takeEndings, unless a poll has found as much
-// as it could take: there may be more.
+// as it could take: there may be more. Each peer has its own rounds of that.
 func (q *poller) endWhenAllIsIn(f *Fabric, n int) {
-	if q.rounds++; n == len(q.done) && q.rounds < catchUpRounds {
-		return
+	kept := q.ending[:0]
+	for _, e := range q.ending {
+		if e.rounds++; n == len(q.done) && e.rounds < catchUpRounds {
+			kept = append(kept, e)
+			continue
+		}
+		f.abandonReceivers(e.peer, ErrEnded)
+		q.due.Add(-1)
 	}
-	for _, p := range q.ending {
-		f.abandonReceivers(p, ErrEnded)
-	}
-	q.due.Add(-int32(len(q.ending)))
-	clear(q.ending)
-	q.ending, q.rounds = q.ending[:0], 0
+	clear(q.ending[len(kept):])
+	q.ending = kept
 }
 
 // catchUp takes in what is there if nobody polls: what a peer was told has arrived

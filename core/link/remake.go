@@ -301,10 +301,13 @@ func (l *Link) between(attempt error, until time.Time) error {
 	m.mu.Lock()
 	m.state.Store(linkDraining)
 	m.bad = nil
+	known := max(m.number, m.offer.number)
 	m.mu.Unlock()
 	if l.Err() != nil || errors.Is(attempt, errOvertaken) {
 		return l.Err()
 	}
 	pause := min(retryFirst<<min(m.tries, 16), retryMost)
-	return l.waitFor(until, time.Now().Add(pause), func() bool { return m.peer(&m.offer.number) > m.number })
+	// An offer that is there already is no reason to hurry: it was there when the
+	// attempt failed.
+	return l.waitFor(until, time.Now().Add(pause), func() bool { return m.peer(&m.offer.number) > known })
 }

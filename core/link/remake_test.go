@@ -275,6 +275,23 @@ func TestRemakeBounded(t *testing.T) {
 	})
 }
 
+// TestRemakeWaitsForResources: a side that can make no endpoint for a while pauses
+// between its attempts, though the peer has offered one long ago.
+func TestRemakeWaitsForResources(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := fake.New(fake.Config{Seed: 1})
+		a, b, _ := mendable(t, net, Config{RingBytes: MinRingBytes, NumMessages: 4}, 1, 0)
+		device := a.poll.carrier.(*fake.Transport)
+		scarce := net.Inject(fake.Fault{Point: fake.AtCreate, Transport: device, Err: transport.ErrNoResource})
+		require.NoError(t, b.link.endpoint().Retire())
+		time.Sleep(500 * time.Millisecond)
+		require.Greater(t, scarce.Struck(), 1)
+		scarce.Remove()
+		sound(t, a, b)
+		require.EqualValues(t, 1, a.link.Stats().Remade)
+	})
+}
+
 func openGate() *fake.Gate {
 	g := fake.NewGate()
 	g.Open()

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _abi_fabric as abi
+from ._fabric_calls import RESULT, spare_results, take_result
 from ._fabric_memory import Memory
 from ._numbers import integer, refuse
 from .errors import DeadlineError, from_status
@@ -75,6 +76,7 @@ class Region:
     def __init__(self, fabric: Fabric, region_id: abi.mw_region_t, memory: Memory) -> None:
         self._fabric = fabric
         self._id = region_id
+        self._number: int = region_id.id
         self._memory: Memory | None = memory
         self.num_bytes: int = memory.num_bytes
         """Length of the memory."""
@@ -128,6 +130,8 @@ class Transfer:
     written, and those of a read or a receive not be looked at. It holds on to its region.
     """
 
+    __slots__ = ("__weakref__", "_closed", "_fabric", "_id", "_region")
+
     def __init__(self, fabric: Fabric, transfer_id: abi.mw_transfer_t, region: Region | None):
         self._fabric = fabric
         self._id = transfer_id
@@ -143,16 +147,19 @@ class Transfer:
                 ``CancelledError``, ``ClosedError``, ...
         """
         until = abi.MW_UNTIL_RELEASED if released else abi.MW_UNTIL_ENDED
-        for part in slices(timeout_us):
-            status, result = self._look(until, part)
-            if status != IN_PROGRESS:
-                return self._result(result)
-        raise DeadlineError(f"the transfer has not ended within {timeout_us} us")
+        integer("timeout_us", timeout_us, -1, MAX_63)
+        end = time.monotonic_ns() // 1000 + timeout_us
+        part = _SLICE_US if timeout_us < 0 else min(timeout_us, _SLICE_US)
+        while (result := self._look(until, part)) is None:
+            if timeout_us >= 0:
+                part = min(end - time.monotonic_ns() // 1000, _SLICE_US)
+                if part <= 0:
+                    raise DeadlineError(f"the transfer has not ended within {timeout_us} us")
+        return result
 
     def test(self) -> Result | None:
         """The result if it has ended and is released, else None; raises as ``wait`` does."""
-        status, result = self._look(abi.MW_UNTIL_RELEASED, 0)
-        return None if status == IN_PROGRESS else self._result(result)
+        return self._look(abi.MW_UNTIL_RELEASED, 0)
 
     def cancel(self) -> None:
         """Gives it up, unless it has ended. Bytes may move until it is released.
@@ -163,26 +170,26 @@ class Transfer:
 
     def close(self) -> None:
         """Ends its use; one that has not ended is cancelled. Idempotent."""
-        if self._closed or self._fabric._lib.forked:
+        fabric = self._fabric
+        if self._closed or fabric._lib.forked:
             return
         self._closed = True
-        if not self._fabric.closed:
-            self._fabric._lib.transfer_close(self._id)
+        if not fabric._closed:
+            fabric._lib.transfer_close(self._id)
         self._region = None
 
-    def _look(self, until: int, timeout_us: int) -> tuple[int, abi.mw_transfer_result_t]:
-        result = abi.mw_transfer_result_t(size=ctypes.sizeof(abi.mw_transfer_result_t))
-        library = self._fabric._lib
-        return self._fabric._check(
-            library.transfer_wait(self._id, until, timeout_us, result)
-        ), result
-
-    def _result(self, result: abi.mw_transfer_result_t) -> Result:
-        if result.status < 0:
-            lib = self._fabric._lib
-            text = Text(lambda *to: lib.transfer_error(self._id, *to), self._fabric._check).text
-            raise from_status(result.status, text)
-        return Result(result.num_bytes, result.imm)
+    def _look(self, until: int, timeout_us: int) -> Result | None:
+        """Waits; None: it has not come so far."""
+        fabric, result = self._fabric, take_result()
+        status = fabric._lib.transfer_wait(self._id, until, timeout_us, result)
+        _, ended, num_bytes, imm, _ = RESULT.unpack_from(result)
+        spare_results.append(result)
+        if fabric._check(status) == IN_PROGRESS:
+            return None
+        if ended < 0:
+            text = Text(lambda *to: fabric._lib.transfer_error(self._id, *to), fabric._check).text
+            raise from_status(ended, text)
+        return Result(num_bytes, imm)
 
     def __enter__(self) -> Transfer:
         return self

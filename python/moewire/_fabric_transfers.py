@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from . import _abi_fabric as abi
+from ._fabric_calls import ARGS, spare_args, take_args
 from ._fabric_parts import MAX_63, MAX_64, Region, Remote, Transfer
 from ._lib import Library
 from ._numbers import integer, refuse
@@ -128,30 +128,49 @@ class Transfers:
         remote_offset: int,
         imm: int = 0,
     ) -> Transfer:
-        if region is not None and not isinstance(region, Region):
+        if region is None:
+            region_id, room = 0, 0
+        elif isinstance(region, Region):
+            region_id, room = region._number, region.num_bytes
+        else:
             raise refuse("region", f"a {type(region).__name__}", "what register() returned")
-        integer("offset", offset, 0, MAX_63)
         if num_bytes is None:
-            num_bytes = max(region.num_bytes - offset, 0) if region is not None else 0
-        args = abi.mw_transfer_args_t(
-            size=ctypes.sizeof(abi.mw_transfer_args_t),
-            kind=kind,
-            peer=peer_number(peer),
-            region=region._id if region is not None else abi.mw_region_t(),
-            offset=offset,
-            num_bytes=integer("num_bytes", num_bytes, 0, MAX_63),
-            remote_offset=integer("remote_offset", remote_offset, 0, MAX_63),
-            imm=imm,
-        )
-        if remote is not None:
-            args.remote_address, args.remote_num_bytes, args.remote_key = _remote_of(remote)
+            num_bytes = max(room - integer("offset", offset, 0, MAX_63), 0)
+        if not _are_plain(peer, offset, num_bytes, remote_offset):
+            offset = integer("offset", offset, 0, MAX_63)
+            peer = peer_number(peer)
+            num_bytes = integer("num_bytes", num_bytes, 0, MAX_63)
+            remote_offset = integer("remote_offset", remote_offset, 0, MAX_63)
+        address, length, key = (0, 0, 0) if remote is None else _remote_of(remote)
+        args = take_args()
+        ARGS.pack_into(
+            args, 0, ARGS.size, kind, peer, region_id, offset, num_bytes,
+            address, length, key, remote_offset, imm, 0,
+        )  # fmt: skip
         transfer_id = abi.mw_transfer_t()
-        self._check(self._lib.transfer_post(self._id, args, transfer_id))
+        status = self._lib.transfer_post(self._id, args, transfer_id)
+        spare_args.append(args)
+        self._check(status)
         return Transfer(cast("Fabric", self), transfer_id, region)
+
+
+def _are_plain(peer: object, offset: object, num_bytes: object, remote_offset: object) -> bool:
+    """Whether these are ints within their bounds: else ``integer`` has to look at each."""
+    return (
+        type(peer) is type(offset) is type(num_bytes) is type(remote_offset) is int
+        and 0 <= peer <= MAX_64
+        and 0 <= offset <= MAX_63
+        and 0 <= num_bytes <= MAX_63
+        and 0 <= remote_offset <= MAX_63
+    )
 
 
 def _remote_of(remote: Remote) -> Remote:
     """Three numbers, as they come out of JSON or a pickle: ctypes would cut larger ones."""
+    if type(remote) is Remote:
+        a, b, c = remote
+        if type(a) is type(b) is type(c) is int and min(a, b, c) >= 0 and max(a, b, c) <= MAX_64:
+            return remote
     try:
         given = Remote(*remote)
     except TypeError:

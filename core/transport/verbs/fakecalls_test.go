@@ -48,35 +48,24 @@ func fakeFunctions() map[string]any {
 		return func(of uintptr) uintptr { return current.create(name, kind, of, 64) }
 	}
 	return map[string]any{
-		"ibv_get_device_list": func(n uintptr) uintptr {
-			devices := len(current.devices)
-			*dl.At[int32](n) = int32(devices)
-			list := current.add("list", 16*uintptr(devices))
-			for i := range uintptr(devices) {
-				*dl.At[uintptr](list + 8*i) = i + 1
-			}
-			return list
-		},
-		"ibv_free_device_list": func(list uintptr) uintptr { delete(current.alive, list); return 0 },
-		"ibv_get_device_name": func(device uintptr) uintptr {
-			name := current.add("name", 8)
-			delete(current.alive, name)
-			copy(unsafe.Slice(dl.At[byte](name), 8), current.devices[device-1].name+"\x00")
-			return name
-		},
+		"ibv_get_device_list":  func(n uintptr) uintptr { return current.list(n) },
+		"ibv_free_device_list": func(list uintptr) uintptr { return current.drop(list) },
+		"ibv_get_device_name":  func(device uintptr) uintptr { return current.name(device) },
 		"ibv_open_device": func(device uintptr) uintptr {
 			ctx := current.create("open_device", "context", device-1, unsafe.Sizeof(libibverbs.ContextHead{}))
 			if ctx != 0 {
 				*dl.At[libibverbs.ContextHead](ctx) = libibverbs.ContextHead{
 					Device: 0xd1ce,
 					PollCQ: poll, ReqNotifyCQ: notify, PostSend: post, PostRecv: recv, PostSRQRecv: recv,
-					AsyncFD: int32(current.of(ctx).async.Raw()),
+					AsyncFD: int32(current.deviceOf(ctx).async.Raw()),
 				}
 			}
 			return ctx
 		},
 		"ibv_close_device": free("close_device", "context"),
 		"ibv_query_device": func(_, attr uintptr) uintptr {
+			current.mu.Lock()
+			defer current.mu.Unlock()
 			*dl.At[libibverbs.DeviceAttr](attr) = libibverbs.DeviceAttr{
 				MaxMRSize: 1 << 40, MaxQP: 1000, MaxQPWR: 1000, MaxSGE: 4, MaxSGERd: 4, MaxCQE: 10000,
 				MaxQPRdAtom: 7, MaxQPInitRdAtom: 9, PhysPortCnt: 1,
@@ -84,12 +73,16 @@ func fakeFunctions() map[string]any {
 			return uintptr(current.failure("query_device"))
 		},
 		"ibv_query_port": func(ctx, _, attr uintptr) uintptr {
+			current.mu.Lock()
+			defer current.mu.Unlock()
 			*dl.At[libibverbs.PortAttr](attr) = libibverbs.PortAttr{
 				State: current.of(ctx).port, ActiveMTU: 4, MaxMsgSz: 1 << 30, LID: 17, LinkLayer: current.linkType,
 			}
 			return uintptr(current.failure("query_port"))
 		},
 		"ibv_query_gid": func(_, _, index, gid uintptr) uintptr {
+			current.mu.Lock()
+			defer current.mu.Unlock()
 			*dl.At[[16]byte](gid) = [16]byte{0: 0xfe, 15: byte(index)}
 			return uintptr(current.failure("query_gid"))
 		},
@@ -146,7 +139,7 @@ func fakeFunctions() map[string]any {
 		"ibv_create_comp_channel": func(ctx uintptr) uintptr {
 			ch := current.create("create_comp_channel", "channel", ctx, 64)
 			if ch != 0 {
-				dl.At[libibverbs.CompChannelBody](ch).FD = int32(current.of(ctx).notify.Raw())
+				dl.At[libibverbs.CompChannelBody](ch).FD = int32(current.deviceOf(ctx).notify.Raw())
 			}
 			return ch
 		},
@@ -167,6 +160,43 @@ func fakeFunctions() map[string]any {
 		"ibv_get_async_event": func(ctx, event uintptr) uintptr { return current.nextEvent(ctx, event) },
 		"ibv_ack_async_event": func(uintptr) uintptr { return current.ack() },
 	}
+}
+
+// list makes the list of devices: their numbers, from 1.
+func (f *fakeLib) list(n uintptr) uintptr {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	devices := len(f.devices)
+	*dl.At[int32](n) = int32(devices)
+	list := f.add("list", 16*uintptr(devices))
+	for i := range uintptr(devices) {
+		*dl.At[uintptr](list + 8*i) = i + 1
+	}
+	return list
+}
+
+// drop frees a list.
+func (f *fakeLib) drop(list uintptr) uintptr {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.alive, list)
+	return 0
+}
+
+func (f *fakeLib) name(device uintptr) uintptr {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	name := f.add("name", 8)
+	delete(f.alive, name)
+	copy(unsafe.Slice(dl.At[byte](name), 8), f.devices[device-1].name+"\x00")
+	return name
+}
+
+// deviceOf is of, for who does not hold the lock.
+func (f *fakeLib) deviceOf(object uintptr) *fakeDevice {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.of(object)
 }
 
 // repeated is a list of one error number, n times.

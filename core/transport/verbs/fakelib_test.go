@@ -206,6 +206,10 @@ func (f *fakeLib) create(name, kind string, of, sizeBytes uintptr) uintptr {
 		dl.SetErrno(errno)
 		return 0
 	}
+	if kind == "context" && f.devices[of].removed {
+		dl.SetErrno(syscall.ENODEV)
+		return 0
+	}
 	f.calls = append(f.calls, name)
 	object := f.add(kind, sizeBytes)
 	if kind == "context" {

@@ -71,3 +71,44 @@ func (f *fakeLib) nextCompletionEvent(channel, cq uintptr) uintptr {
 	}
 	return 0
 }
+
+// unplug takes a device's port out of its network, plug puts it back.
+func (f *fakeLib) unplug(device int) {
+	f.setPort(device, libibverbs.PortActive-1)
+	f.raiseOn(device, portDown)
+}
+
+func (f *fakeLib) plug(device int) {
+	f.setPort(device, libibverbs.PortActive)
+	f.raiseOn(device, portUp)
+}
+
+func (f *fakeLib) setPort(device int, state uint32) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.devices[device].port = state
+}
+
+// remove takes a device out. insert puts it back: what was of it is freed.
+func (f *fakeLib) remove(device int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d := f.devices[device]
+	d.removed = true
+	require.NoError(f.t, sys.Signal(d.async))
+}
+
+func (f *fakeLib) insert(device int) {
+	f.forget(device)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d := f.devices[device]
+	for addr := range f.queues {
+		if f.of(addr) == d {
+			delete(f.queues, addr)
+			delete(f.recvs, addr)
+		}
+	}
+	d.removed, d.done = false, nil
+	require.NoError(f.t, sys.Unsignal(d.async))
+}

@@ -258,7 +258,7 @@ func (f *fakeLib) runAll() {
 
 // run carries out the requests of a queue pair, as far as that goes.
 func (f *fakeLib) run(q *fakeQueue) {
-	for f.moves && len(q.sends) > 0 {
+	for f.moves && len(q.sends) > 0 && !f.of(q.addr).removed {
 		if q.state == libibverbs.QPStateErr {
 			f.flush(q)
 			return
@@ -288,7 +288,7 @@ func (f *fakeLib) carry(q *fakeQueue, s *fakeSend) (status libibverbs.WCStatus, 
 	switch {
 	case to == nil && !f.impatient && f.isComing(q):
 		return 0, false
-	case to == nil || f.of(to.addr).removed:
+	case to == nil || !f.isPlugged(to) || !f.isPlugged(q):
 		return libibverbs.WCRetryExcErr, true
 	case s.Opcode == libibverbs.WRRDMARead:
 		return f.read(s), true
@@ -320,6 +320,12 @@ func (f *fakeLib) peer(q *fakeQueue, s *fakeSend) *fakeQueue {
 		}
 	}
 	return nil
+}
+
+// isPlugged is whether the device of a queue pair is in its network.
+func (f *fakeLib) isPlugged(q *fakeQueue) bool {
+	d := f.of(q.addr)
+	return !d.removed && d.port == libibverbs.PortActive
 }
 
 // isComing is whether the peer of a queue pair has not connected yet.

@@ -36,6 +36,9 @@ type Group struct {
 
 	waiting sync.Mutex // held by the one goroutine in Wait
 	next    int        // of Poll: whose turn it is
+	// stranded says why no port was usable when an endpoint was wanted; nil:
+	// one was, or PollEvents has said so.
+	stranded atomic.Pointer[string]
 }
 
 // member is one port of a group.
@@ -175,6 +178,7 @@ func (g *Group) NewEndpoint(spec transport.EndpointSpec) (transport.Endpoint, er
 		}
 		errs = append(errs, err)
 	}
+	g.strand(errs.Error())
 	return nil, fmt.Errorf("new endpoint: no port is usable: %w: %w", transport.ErrNoResource, errs)
 }
 
@@ -204,10 +208,7 @@ func (g *Group) usable(m *member) (*Transport, error) {
 // discard closes a port whose device was lost, once nothing of it is in use, so
 // that it can be opened again.
 func (g *Group) discard(m *member, t *Transport) bool {
-	t.mu.Lock()
-	busy := t.numEndpoints > 0
-	t.mu.Unlock()
-	if busy {
+	if !t.isIdle() {
 		return false
 	}
 	for r := range g.regions {

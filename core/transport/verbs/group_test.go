@@ -94,7 +94,7 @@ func TestPortFailsOver(t *testing.T) {
 
 	f.raiseOn(0, portDown)
 	require.NoError(t, g.Wait(time.Minute))
-	require.Equal(t, []transport.EventKind{transport.EventDeviceDown, transport.EventEndpointFailed, transport.EventEndpointFailed}, groupEvents(g), "nothing else is open")
+	require.Equal(t, []transport.EventKind{transport.EventOther, transport.EventEndpointFailed, transport.EventEndpointFailed}, groupEvents(g), "others may work")
 	require.Equal(t, transport.StateError, a.State())
 	var done [4]transport.Completion
 	n, err := g.Poll(done[:])
@@ -276,12 +276,20 @@ func TestNoPortIsLeft(t *testing.T) {
 	g := f.group(Config{})
 	require.Equal(t, "fake1/1", g.Device())
 	f.raiseOn(1, portDown)
-	groupEvents(g)
+	require.Equal(t, []transport.EventKind{transport.EventOther}, groupEvents(g), "the other one may be there by now")
 	f.calls = nil
 	_, err := g.NewEndpoint(oneEach)
 	require.ErrorIs(t, err, transport.ErrNoResource)
 	require.ErrorContains(t, err, "fake0 has no active port (port 1 is in state 3; 4 is active), of 1; fake1/1: fake1/1: port is down")
 	require.NotContains(t, strings.Join(f.calls, " "), "open_device", "a moment ago it did not work")
+	require.Equal(t, []transport.EventKind{transport.EventDeviceDown}, groupEvents(g), "none is left")
+	require.Empty(t, groupEvents(g), "once")
+	_, err = g.NewEndpoint(oneEach)
+	require.ErrorIs(t, err, transport.ErrNoResource)
+	f.raiseOn(1, portUp)
+	require.Equal(t, []transport.EventKind{transport.EventDeviceUp}, groupEvents(g), "one is usable before that was said")
+	f.raiseOn(1, portDown)
+	groupEvents(g)
 	f.devices[0].port = libibverbs.PortActive
 	g.members[0].triedAt = time.Now().Add(-reopenAfter)
 	require.Equal(t, "fake0/1", groupEndpoint(t, g).Device())

@@ -35,18 +35,41 @@ func (g *Group) Poll(done []transport.Completion) (n int, err error) {
 
 // PollEvents gives reports of all open ports. That a port goes down is the end
 // of its endpoints, each of which is reported; it is that of the device only
-// if no open port is left.
+// if no other port works. Whether one does that is to be opened first is found
+// out by NewEndpoint: so that one says when none is left.
 func (g *Group) PollEvents(into []transport.Event) (n int) {
 	g.each(func(t *Transport) {
 		from := n
 		n += t.PollEvents(into[n:])
 		for i := from; i < n; i++ {
-			if e := &into[i]; e.Kind == transport.EventDeviceDown && !g.allDown() {
+			if e := &into[i]; e.Kind == transport.EventDeviceDown && (!g.allDown() || g.anyLeft()) {
 				e.Kind = transport.EventOther
 			}
 		}
 	})
+	if n < len(into) && g.stranded.Load() != nil {
+		if why := g.stranded.Swap(nil); why != nil && g.allDown() {
+			into[n] = transport.Event{Kind: transport.EventDeviceDown, Detail: *why}
+			n++
+		}
+	}
 	return n
+}
+
+// strand makes PollEvents report that no port is usable, unless one is by then.
+func (g *Group) strand(why string) {
+	g.stranded.Store(&why)
+	g.Wake()
+}
+
+// anyLeft is whether there is a port that might be opened, or opened again.
+func (g *Group) anyLeft() bool {
+	for _, m := range g.members {
+		if t := m.tr.Load(); t == nil || t.fatal.Load() && t.isIdle() {
+			return true
+		}
+	}
+	return false
 }
 
 func (g *Group) allDown() bool {

@@ -199,6 +199,13 @@ func (t *Transport) whyDown() string {
 	return ""
 }
 
+// isIdle is whether all endpoints are closed.
+func (t *Transport) isIdle() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.numEndpoints == 0
+}
+
 // busy is what keeps Close from closing.
 func (t *Transport) busy() error {
 	t.mu.Lock()
