@@ -32,7 +32,6 @@ from moewire._gpu_config import CODE_VARIABLE
 ON_DEVICE = cuda_device.asked()
 # A device has room for more ranks, and time for more cases.
 SIZES, NUM_CASES = ([1, 2, 4, 8], 100) if ON_DEVICE else ([1, 2, 3], 12)
-PATIENCE = 120.0 if ON_DEVICE else 60.0
 
 
 @pytest.fixture
@@ -75,7 +74,9 @@ def test_rows_in_order_of_rank_and_token(place: Place, seed: int) -> None:
 @pytest.mark.parametrize("size", [2, 4] if ON_DEVICE else [2], ids="R={}".format)
 def test_random_cases_of_processes(team: Team, size: int) -> None:
     count = NUM_CASES if ON_DEVICE else 8
-    counts = team.run(size, jobs_cuda.in_process, driver(), count, timeout=PATIENCE)
+    counts = team.run(
+        size, jobs_cuda.in_process, driver(), count, timeout=jobs_cuda.PATIENCE_SECONDS
+    )
     assert min(counts) >= count
 
 
