@@ -6,6 +6,9 @@ libcuda.so.1.
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -203,3 +206,15 @@ def test_what_gradients_do_not_have_on_cuda_is_refused(place: Place, seed: int) 
 
 def test_a_flat_graph_keeps_no_workspace(place: Place, seed: int) -> None:
     jobs_cuda.in_threads(1, lambda rank, make: jobs_cuda_autograd.kept(place, make, rank, seed))
+
+
+@pytest.mark.skipif(ON_DEVICE, reason="it is a suite of its own on a device")
+def test_what_calls_cost_the_host_is_measured(environment: dict[str, str]) -> None:
+    program = Path(__file__).with_name("programs") / "cuda_host_cost.py"
+    arguments = [str(program), "--emulator", str(emulator.driver()), "--times", "3"]
+    done = subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    calls = json.loads(done.stdout)["calls_us"]
+    assert len(calls) == 5 and all(us > 0 for us in calls.values()), calls
