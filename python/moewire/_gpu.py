@@ -37,6 +37,7 @@ class Gpu:
         self._runtime = runtime
         self.num_ranks = runtime.num_ranks
         self.place = _torch_cuda.place(ordinal)
+        self._quick = _check.plain_on(self.place)
         self.streams = Streams(self.place)
         self._views: OrderedDict[object, Any] = OrderedDict()
         self._lock = threading.Lock()
@@ -157,15 +158,18 @@ class Gpu:
 
     def _plan(self, request: _dispatch.Request) -> Plan:
         _refuse_more(request.flags)
-        key = _dispatch.check_request(request, self._runtime.num_ranks, self.place)
-        return self._runtime.plans.of(key)
+        plan = _dispatch.known_plan(self._runtime, request, self._quick)
+        if plan is None:
+            key = _dispatch.check_request(request, self._runtime.num_ranks, self.place)
+            plan = self._runtime.plans.of(key)
+        return plan
 
     def combine(
         self, handle: Handle, request: _combine.Request, how: How
     ) -> tuple[torch.Tensor, EventOverlap, Hook | None]:
         """``Buffer.combine``."""
         runtime, place = self._runtime, self.place
-        _combine.check_request(request, handle, place)
+        _combine.check_request(request, handle, place, self._quick)
         active = _check.active_ranks(request.active_ranks, runtime.num_ranks, place)
         runtime.refuse_closed()
         handle.finish()

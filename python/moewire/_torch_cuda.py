@@ -93,11 +93,11 @@ class TorchCuda:
             raise NoDeviceError(
                 f"torch {torch.__version__} is built without CUDA; install one with"
             )
-        self._device = torch.device("cuda", ordinal)
+        self._device, self._ordinal = torch.device("cuda", ordinal), ordinal
         self.name = str(self._device)
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        return bool(tensor.is_cuda and tensor.device == self._device)
+        return bool(tensor.is_cuda and tensor.get_device() == self._ordinal)
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device=self._device)

@@ -23,6 +23,7 @@ from harness import (
     jobs_cuda_autograd,
     jobs_cuda_flat,
     jobs_cuda_order,
+    jobs_cuda_quick,
 )
 from harness.emulated import Emulated
 from harness.jobs_cuda import Place
@@ -151,6 +152,12 @@ def test_a_recorded_graph_of_flat_rows_replays(place: Place, seed: int) -> None:
 
 def test_what_is_not_on_cuda_is_refused(place: Place, seed: int) -> None:
     jobs_cuda.in_threads(1, lambda rank, make: jobs_cuda.refused(place, make, rank, seed))
+
+
+def test_what_is_wrong_is_refused_where_the_shape_is_known(place: Place, seed: int) -> None:
+    jobs_cuda.in_threads(
+        1, lambda rank, make: jobs_cuda_quick.refused_once_known(place, make, rank, seed)
+    )
 
 
 def test_a_dispatch_that_fails_once_launched_is_released(
