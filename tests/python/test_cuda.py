@@ -154,10 +154,17 @@ def test_what_is_not_on_cuda_is_refused(place: Place, seed: int) -> None:
     jobs_cuda.in_threads(1, lambda rank, make: jobs_cuda.refused(place, make, rank, seed))
 
 
-def test_what_is_wrong_is_refused_where_the_shape_is_known(place: Place, seed: int) -> None:
-    jobs_cuda.in_threads(
-        1, lambda rank, make: jobs_cuda_quick.refused_once_known(place, make, rank, seed)
-    )
+@pytest.mark.parametrize(
+    "job",
+    [
+        jobs_cuda_quick.refused_once_known,
+        jobs_cuda_quick.fresh_results,
+        jobs_cuda_quick.views_of_every_shape,
+    ],
+    ids=lambda job: job.__name__,
+)
+def test_what_calls_keep(place: Place, seed: int, job: Any) -> None:
+    jobs_cuda.in_threads(1, lambda rank, make: job(place, make, rank, seed))
 
 
 def test_a_dispatch_that_fails_once_launched_is_released(

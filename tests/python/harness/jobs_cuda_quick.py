@@ -61,3 +61,50 @@ def refused_once_known(place: Place, make: Make, rank: int, seed: int) -> None:
         ):
             assert expect(moewire.InvalidArgument, call).startswith(text), text
         combine(place, buffer, received, {})
+
+
+def fresh_results(place: Place, make: Make, rank: int, seed: int) -> None:
+    """Each dispatch has small results of its own, and tensors that nobody else has."""
+    case = small(seed, 1)
+    x, topk = inputs(place, case, 0)
+    with make(size_for([case]), device="cuda", num_slots=2) as buffer:
+        given = (x, topk, None, 6, case.num_experts, TIMEOUT_US, False)
+        held = [buffer.dispatch(*given) for _ in range(2)]
+        place.synchronize()
+        before = [(count.tolist(), handle[1].tolist()) for _, count, handle, _, _ in held]
+        wanted = torch.bincount(topk.cpu().flatten() + 1, minlength=case.num_experts + 1)[1:]
+        assert [count for count, _ in before] == [wanted.tolist()] * 2
+        for result in held:
+            result[2].release()
+        nothing = place.put(torch.full_like(topk.cpu(), -1))  # every slot once more
+        later = [buffer.dispatch(x, nothing, *given[2:]) for _ in range(2)]
+        place.synchronize()
+        assert [sum(count.tolist()) for _, count, _, _, _ in later] == [0, 0]
+        assert [(count.tolist(), handle[1].tolist()) for _, count, handle, _, _ in held] == before
+        # The slots are the same again, and so is their memory; the tensors are not.
+        for old, new in zip(held, later, strict=True):
+            assert old[0].data_ptr() == new[0].data_ptr() and old[0] is not new[0]
+            assert old[2][0].data_ptr() == new[2][0].data_ptr() and old[2][0] is not new[2][0]
+        assert held[0][0].data_ptr() != held[1][0].data_ptr()
+
+
+def views_of_every_shape(place: Place, make: Make, rank: int, seed: int) -> None:
+    """Rows are where this dispatch has put them, whatever the slot has served before."""
+    case = small(seed, 1)
+    x, topk = inputs(place, case, 0)
+    wide = place.put(torch.zeros((6, 256), dtype=torch.bfloat16))
+    shapes = [(x, 6, False), (x, 12, False), (wide, 6, False), (x, 6, True), (wide, 12, True)]
+    order = torch.randperm(4 * len(shapes), generator=torch.Generator().manual_seed(seed)).tolist()
+    with make(1 << 24, device="cuda", num_slots=2) as buffer:
+        for given, num_max, fp8 in (shapes[number % len(shapes)] for number in order):
+            result = buffer.dispatch(given, topk, None, num_max, case.num_experts, -1, fp8)
+            rows, src_info = result[0], result[2][0]
+            raw = result[2]._result
+            data, scales = rows if isinstance(rows, tuple) else (rows, None)
+            assert tuple(data.shape) == (case.num_experts, num_max, given.shape[1])
+            assert data.dtype is (torch.float8_e4m3fn if fp8 else torch.bfloat16)
+            assert (data.data_ptr(), src_info.data_ptr()) == (raw.recv_x, raw.src_info)
+            assert tuple(src_info.shape) == (case.num_experts, num_max)
+            assert (scales is not None) is fp8
+            assert scales is None or scales.data_ptr() == raw.recv_scales
+            place.synchronize()
