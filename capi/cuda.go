@@ -25,6 +25,7 @@ type onGPU struct {
 	given   []byte // code, in place of ours
 	nvrtc   string
 	memory  gpuMemory
+	laters  sync.Pool // of *operation: this buffer's, so that o.b never changes
 
 	mu    sync.Mutex
 	dev   *cuda.Device

@@ -6,11 +6,9 @@ import "C"
 import (
 	"fmt"
 	"math"
-	"sync"
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
-	"github.com/moewire/moewire/core/op"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -56,10 +54,7 @@ func (b *buffer) combineGPU(a *C.mw_combine_args_t, opID *C.uint64_t) error {
 	b.onGPU.of(h, func(s *slotUse) { s.stream = c.combine.Stream })
 	*opID = 0
 	if phase == gpu.PhaseSent {
-		stream := c.combine.Stream
-		*opID = C.uint64_t(ops.add(&operation{b: b, later: &later{
-			run: func() error { return g.Reduce(sum) }, drop: func() (bool, error) { return g.CancelReduce(sum, stream) },
-		}}))
+		*opID = C.uint64_t(b.promise(second{core: g, sum: sum, stream: c.combine.Stream}))
 	}
 	return nil
 }
@@ -156,37 +151,4 @@ func mwiHandleReleaseOn(id, stream uint64) C.mw_status_t {
 		}
 		return b.releaseGPU(id, &stream)
 	})
-}
-
-// later is the second phase of a call on CUDA, launched once.
-type later struct {
-	run  func() error
-	drop func() (cancelled bool, err error) // releases the handle, unless another call has launched it
-
-	mu    sync.Mutex
-	ended bool
-	err   error
-}
-
-// launch launches it. The same answer at every later call.
-func (l *later) launch() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.ended {
-		l.ended, l.err = true, l.run()
-	}
-	return l.err
-}
-
-// cancel keeps it from being launched. What another call has launched has ended,
-// and stays as it is.
-func (l *later) cancel() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ended {
-		return
-	}
-	if cancelled, err := l.drop(); cancelled || err != nil { // an error: it was released before
-		l.ended, l.err = true, op.ErrCancelled
-	}
 }

@@ -54,10 +54,7 @@ func (b *buffer) dispatchGPU(a *C.mw_dispatch_args_t, opID *C.uint64_t) error {
 	C.mwi_write_result(a.result, &c.out)
 	*opID = 0
 	if phase == gpu.PhaseSent {
-		h, stream := c.res.Handle, c.dispatch.Stream
-		*opID = C.uint64_t(ops.add(&operation{b: b, later: &later{
-			run: func() error { return g.Receive(h) }, drop: func() (bool, error) { return g.CancelReceive(h, stream) },
-		}}))
+		*opID = C.uint64_t(b.promise(second{core: g, handle: c.res.Handle, stream: c.dispatch.Stream}))
 	}
 	return nil
 }

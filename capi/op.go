@@ -15,7 +15,7 @@ import (
 type operation struct {
 	b     *buffer
 	p     *ep.Pending
-	later *later // in place of p, on CUDA
+	later *later // in place of p, on CUDA; there an operation serves again once it is closed
 
 	mu sync.Mutex // guards the writing of d; never held in a wait
 	d  *dispatch  // nil for a combine, and once its result is complete
@@ -23,12 +23,12 @@ type operation struct {
 
 // wait drives the operation and keeps the caller's result up to date until it
 // is complete.
-func (o *operation) wait(until ep.Phase, slice time.Duration) error {
+func (o *operation) wait(id uint64, until ep.Phase, slice time.Duration) error {
 	if o.later != nil {
 		if until == ep.PhaseSent {
 			return nil
 		}
-		return o.later.launch()
+		return o.later.launch(id)
 	}
 	if err := o.p.Wait(until, slice); err != nil {
 		return err
@@ -52,17 +52,21 @@ func (o *operation) wait(until ep.Phase, slice time.Duration) error {
 }
 
 // cancel gives the operation up, and releases its handle, unless it has ended.
-func (o *operation) cancel() {
+func (o *operation) cancel(id uint64) {
 	if o.later == nil {
 		o.p.Cancel()
 		return
 	}
-	o.later.cancel()
+	o.later.cancel(id)
 }
 
 // close gives the operation up. Nothing of the caller's is written after it.
-func (o *operation) close() {
-	o.cancel()
+func (o *operation) close(id uint64) {
+	if o.later != nil {
+		o.later.close(id, o)
+		return
+	}
+	o.p.Cancel()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.d = nil
@@ -85,7 +89,7 @@ func mwiOpWait(id uint64, phase int32, timeoutUs int64) C.mw_status_t {
 		if err != nil {
 			return err
 		}
-		return o.wait(until, slice)
+		return o.wait(id, until, slice)
 	})
 }
 
@@ -96,7 +100,7 @@ func mwiOpCancel(id uint64) C.mw_status_t {
 		return report(err)
 	}
 	return guard(o.b, func() error {
-		o.cancel()
+		o.cancel(id)
 		return nil
 	})
 }
@@ -108,7 +112,7 @@ func mwiOpClose(id uint64) C.mw_status_t {
 		return report(err)
 	}
 	return guard(nil, func() error {
-		o.close()
+		o.close(id)
 		return nil
 	})
 }

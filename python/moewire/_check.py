@@ -6,8 +6,8 @@ buffer was created for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -57,6 +57,26 @@ def plain(value: Any, dtype: torch.dtype) -> bool:
     )
 
 
+# Whether a value is beyond doubt a contiguous tensor of a dtype, where the buffer's rows lie.
+Quick: TypeAlias = Callable[[Any, torch.dtype], bool]
+
+
+def plain_on(place: Place) -> Quick:
+    """``plain`` for tensors of a device."""
+    holds = place.holds
+
+    def plain_there(value: Any, dtype: torch.dtype) -> bool:
+        return (
+            isinstance(value, _TENSOR)
+            and value.dtype is dtype
+            and holds(value)
+            and value.layout is _STRIDED
+            and value.is_contiguous()
+        )
+
+    return plain_there
+
+
 def tensor(
     name: str,
     value: object,
@@ -84,10 +104,17 @@ def tensor(
         raise refuse(name, f"strides {value.stride()} for shape {list(given)}", "contiguous")
 
 
-def known(name: str, value: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def known(
+    name: str,
+    value: torch.Tensor,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    place: Place | None = None,
+    quick: Quick = plain,
+) -> None:
     """``tensor`` where the whole shape is known: quick if it is right."""
-    if not (plain(value, dtype) and value.shape == shape):
-        tensor(name, value, dtype, shape)
+    if not (quick(value, dtype) and value.shape == shape):
+        tensor(name, value, dtype, shape, place)
 
 
 def outputs(

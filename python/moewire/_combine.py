@@ -53,20 +53,19 @@ def run(runtime: Runtime, handle: Handle, request: Request) -> Operation:
     return operation
 
 
-def check_request(request: Request, handle: Handle, place: Place | None = None) -> None:
+def check_request(
+    request: Request,
+    handle: Handle,
+    place: Place | None = None,
+    quick: _check.Quick = _check.plain,
+) -> None:
     """Raises what is wrong with the arguments, all but ``active_ranks``."""
-    selections = (handle._num_tokens, handle._plan.num_topk)
-    plan = handle._plan
-    if place is not None:
+    plan, weights = handle._plan, request.topk_weights
+    selections = (handle._num_tokens, plan.num_topk)
+    if not (quick(request.x, plan.output_dtype) and request.x.shape == plan.rows):
         _check.outputs(request.x, plan.output_dtype, plan.rows, place=place)
-        _check.tensor("topk_idx", request.topk_idx, torch.int64, selections, place)
-        _check.tensor("topk_weights", request.topk_weights, torch.float32, selections, place)
-        _check.timeout(request.timeout_us)
-        return
-    if not (_check.plain(request.x, plan.output_dtype) and request.x.shape == plan.rows):
-        _check.outputs(request.x, plan.output_dtype, plan.rows)
-    _check.known("topk_idx", request.topk_idx, torch.int64, selections)
-    _check.known("topk_weights", request.topk_weights, torch.float32, selections)
+    _check.known("topk_idx", request.topk_idx, torch.int64, selections, place, quick)
+    _check.known("topk_weights", weights, torch.float32, selections, place, quick)
     _check.timeout(request.timeout_us)
 
 

@@ -95,26 +95,26 @@ def run(
 
 def checked_plan(runtime: Runtime, request: Request) -> Plan:
     """The plan, if every argument but ``active_ranks`` is right."""
-    plan = _known_plan(runtime, request)
+    plan = known_plan(runtime, request)
     if plan is None:
         plan = runtime.plans.of(check_request(request, runtime.num_ranks))
     runtime.refuse_closed()
     return plan
 
 
-def _known_plan(runtime: Runtime, request: Request) -> Plan | None:
+def known_plan(runtime: Runtime, request: Request, quick: _check.Quick = _plain) -> Plan | None:
     """The plan of an earlier dispatch, if these arguments are right beyond doubt.
 
     The quick way of ``check_request``, for what is almost every call. None means: look closely.
     """
     x, topk_idx, _, num_max, num_experts, timeout_us, flags, _, weights = request
-    if not (_plain(x, _BF16) and _plain(topk_idx, _INT64)):
+    if not (quick(x, _BF16) and quick(topk_idx, _INT64)):
         return None
     given, selections = x.shape, topk_idx.shape
     if len(given) != 2 or len(selections) != 2:
         return None
     num_tokens, hidden = given
-    if weights is not None and not (_plain(weights, _FLOAT32) and weights.shape == selections):
+    if weights is not None and not (quick(weights, _FLOAT32) and weights.shape == selections):
         return None
     if (weights is None) == bool(flags & _PRE):
         return None

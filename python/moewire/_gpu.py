@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from .handle import Handle
 
 
+_RESULT_BYTES = abi.SIZE_OF[abi.mw_dispatch_result_t]
+_new_raw = abi.mw_dispatch_result_t  # looked up once, not at every call
+
+
 class Gpu:
     """What a ``Runtime`` has where rows lie on a CUDA device. Any thread may use it."""
 
@@ -37,6 +41,7 @@ class Gpu:
         self._runtime = runtime
         self.num_ranks = runtime.num_ranks
         self.place = _torch_cuda.place(ordinal)
+        self._quick = _check.plain_on(self.place)
         self.streams = Streams(self.place)
         self._views: OrderedDict[object, Any] = OrderedDict()
         self._lock = threading.Lock()
@@ -65,7 +70,7 @@ class Gpu:
         active = _check.active_ranks(request.active_ranks, runtime.num_ranks, place)
         runtime.refuse_closed()
         stream = self.streams.choose(how.async_finish)
-        outputs = self._outputs(plan, stream)
+        outputs = self._outputs(plan, stream, how)
         args = plan.args.take()
         _dispatch.fill(args, request, active, outputs)
         args.phase, args.stream = how.phase, place.handle(stream)
@@ -79,13 +84,24 @@ class Gpu:
             self.give_up(outputs[2], stream, operation)
             raise
 
-    def _outputs(self, plan: Plan, stream: Any) -> _dispatch.Outputs:
+    def _outputs(self, plan: Plan, stream: Any, how: How) -> _dispatch.Outputs:
+        if not how.async_finish:
+            return self._fresh(plan)
         with self.place.on(stream):  # so that memory is this stream's
-            recv_count = self.place.empty((plan.num_local_experts,), torch.int32)
-            shape = (plan.num_local_experts, self._runtime.num_ranks)
-            layout = self.place.empty(shape, torch.int64)
-        raw = abi.mw_dispatch_result_t(abi.SIZE_OF[abi.mw_dispatch_result_t])
-        return recv_count, layout, raw
+            return self._fresh(plan)
+
+    def _fresh(self, plan: Plan) -> _dispatch.Outputs:
+        templates, like = plan.templates, self.place.like
+        counts, layout = self._templates(plan) if templates is None else templates
+        return like(counts), like(layout), _new_raw(_RESULT_BYTES)
+
+    def _templates(self, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
+        counts = self.place.empty((plan.num_local_experts,), torch.int32)
+        shape = (plan.num_local_experts, self._runtime.num_ranks)
+        made = counts, self.place.empty(shape, torch.int64)
+        if not self.place.recording():  # or they would keep memory of that graph
+            plan.templates = made
+        return made
 
     def dispatch_flat(
         self, request: _flat_request.Request, how: How, copy_outputs: bool
@@ -128,7 +144,9 @@ class Gpu:
             recv_x, src_info = rows.fresh()
         items = (src_info, layout, plan.num_max_tokens, plan.hidden, plan.num_experts)
         handle = GpuHandle(items, self._runtime, raw, operation, plan, request.x.shape[0])
-        handle._stream, handle._captured = stream, self.place.capturing(stream)
+        place = self.place  # what is not aside is on the current stream
+        captured = place.capturing(stream) if how.async_finish else place.recording()
+        handle._stream, handle._captured = stream, captured
         kept = (
             request.x,
             request.topk_idx,
@@ -157,15 +175,18 @@ class Gpu:
 
     def _plan(self, request: _dispatch.Request) -> Plan:
         _refuse_more(request.flags)
-        key = _dispatch.check_request(request, self._runtime.num_ranks, self.place)
-        return self._runtime.plans.of(key)
+        plan = _dispatch.known_plan(self._runtime, request, self._quick)
+        if plan is None:
+            key = _dispatch.check_request(request, self._runtime.num_ranks, self.place)
+            plan = self._runtime.plans.of(key)
+        return plan
 
     def combine(
         self, handle: Handle, request: _combine.Request, how: How
     ) -> tuple[torch.Tensor, EventOverlap, Hook | None]:
         """``Buffer.combine``."""
         runtime, place = self._runtime, self.place
-        _combine.check_request(request, handle, place)
+        _combine.check_request(request, handle, place, self._quick)
         active = _check.active_ranks(request.active_ranks, runtime.num_ranks, place)
         runtime.refuse_closed()
         handle.finish()
@@ -228,8 +249,23 @@ class Gpu:
         return owner
 
     def _rows(self, raw: abi.mw_dispatch_result_t, plan: Plan) -> Rows:
-        local, num_rows, hidden = plan.rows
+        """Views of where a dispatch's rows are.
+
+        Those of an earlier dispatch serve again only where every address and the plan, which
+        says shapes and types, are the same, so that new ones would be equal in all. They lie in
+        the workspace, which the owner keeps in place as long as anything is kept here: what rows
+        they show is the slot's affair, and ``fresh`` gives nobody the tensors themselves.
+        """
         self.own(raw)
+        key = (raw.recv_x, raw.src_info, raw.recv_scales, plan)
+        rows: Rows | None = self._views.get(key)
+        if rows is None:
+            rows = self._make_rows(raw, plan)
+            self._keep(key, rows)
+        return rows
+
+    def _make_rows(self, raw: abi.mw_dispatch_result_t, plan: Plan) -> Rows:
+        local, num_rows, hidden = plan.rows
         data = self.view(raw.recv_x, plan.rows, torch.float8_e4m3fn if plan.fp8 else torch.bfloat16)
         src_info = self.view(raw.src_info, (local, num_rows), torch.int32)
         if not plan.fp8:
@@ -254,12 +290,15 @@ class Gpu:
         view: torch.Tensor | None = self._views.get(key)
         if view is None:
             view = self.place.view(address, shape, dtype, owner or self._owner)
-            with self._lock:
-                if self._owner is not None:
-                    self._views[key] = view
-                while len(self._views) > 4 * MAX_KEPT:
-                    self._views.popitem(last=False)
+            self._keep(key, view)
         return view
+
+    def _keep(self, key: object, made: Any) -> None:
+        with self._lock:
+            if self._owner is not None:
+                self._views[key] = made
+            while len(self._views) > 4 * MAX_KEPT:
+                self._views.popitem(last=False)
 
 
 def _refuse_more(flags: int) -> None:

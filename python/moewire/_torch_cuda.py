@@ -27,6 +27,9 @@ class Place(Protocol):
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A new tensor for the current stream."""
 
+    def like(self, template: torch.Tensor) -> torch.Tensor:
+        """The same, of the shape and dtype of another one of this device. It is quicker."""
+
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A new tensor on the host, which the device may write to while nobody waits."""
 
@@ -62,6 +65,9 @@ class Place(Protocol):
     def capturing(self, stream: Any) -> bool:
         """Whether a stream's work is being recorded into a graph."""
 
+    def recording(self) -> bool:
+        """Whether that of the current stream is. It is quicker."""
+
     def keep(self, tensor: torch.Tensor, stream: Any) -> None:
         """Keeps a tensor's memory from others until a stream has come so far."""
 
@@ -93,14 +99,17 @@ class TorchCuda:
             raise NoDeviceError(
                 f"torch {torch.__version__} is built without CUDA; install one with"
             )
-        self._device = torch.device("cuda", ordinal)
+        self._device, self._ordinal = torch.device("cuda", ordinal), ordinal
         self.name = str(self._device)
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        return bool(tensor.is_cuda and tensor.device == self._device)
+        return bool(tensor.is_cuda and tensor.get_device() == self._ordinal)
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device=self._device)
+
+    def like(self, template: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(template)
 
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, pin_memory=True)
@@ -144,6 +153,11 @@ class TorchCuda:
     def capturing(self, stream: Any) -> bool:
         with torch.cuda.stream(stream):
             return bool(torch.cuda.is_current_stream_capturing())
+
+    def recording(self) -> bool:
+        if torch.cuda.current_device() != self._ordinal:
+            return self.capturing(self.stream())
+        return bool(torch.cuda.is_current_stream_capturing())
 
     def keep(self, tensor: torch.Tensor, stream: Any) -> None:
         tensor.record_stream(stream)

@@ -6,6 +6,9 @@ libcuda.so.1.
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +23,7 @@ from harness import (
     jobs_cuda_autograd,
     jobs_cuda_flat,
     jobs_cuda_order,
+    jobs_cuda_quick,
 )
 from harness.emulated import Emulated
 from harness.jobs_cuda import Place
@@ -32,7 +36,6 @@ from moewire._gpu_config import CODE_VARIABLE
 ON_DEVICE = cuda_device.asked()
 # A device has room for more ranks, and time for more cases.
 SIZES, NUM_CASES = ([1, 2, 4, 8], 100) if ON_DEVICE else ([1, 2, 3], 12)
-PATIENCE = 120.0 if ON_DEVICE else 60.0
 
 
 @pytest.fixture
@@ -75,7 +78,9 @@ def test_rows_in_order_of_rank_and_token(place: Place, seed: int) -> None:
 @pytest.mark.parametrize("size", [2, 4] if ON_DEVICE else [2], ids="R={}".format)
 def test_random_cases_of_processes(team: Team, size: int) -> None:
     count = NUM_CASES if ON_DEVICE else 8
-    counts = team.run(size, jobs_cuda.in_process, driver(), count, timeout=PATIENCE)
+    counts = team.run(
+        size, jobs_cuda.in_process, driver(), count, timeout=jobs_cuda.PATIENCE_SECONDS
+    )
     assert min(counts) >= count
 
 
@@ -149,6 +154,19 @@ def test_what_is_not_on_cuda_is_refused(place: Place, seed: int) -> None:
     jobs_cuda.in_threads(1, lambda rank, make: jobs_cuda.refused(place, make, rank, seed))
 
 
+@pytest.mark.parametrize(
+    "job",
+    [
+        jobs_cuda_quick.refused_once_known,
+        jobs_cuda_quick.fresh_results,
+        jobs_cuda_quick.views_of_every_shape,
+    ],
+    ids=lambda job: job.__name__,
+)
+def test_what_calls_keep(place: Place, seed: int, job: Any) -> None:
+    jobs_cuda.in_threads(1, lambda rank, make: job(place, make, rank, seed))
+
+
 def test_a_dispatch_that_fails_once_launched_is_released(
     place: Place, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,3 +220,15 @@ def test_what_gradients_do_not_have_on_cuda_is_refused(place: Place, seed: int) 
 
 def test_a_flat_graph_keeps_no_workspace(place: Place, seed: int) -> None:
     jobs_cuda.in_threads(1, lambda rank, make: jobs_cuda_autograd.kept(place, make, rank, seed))
+
+
+@pytest.mark.skipif(ON_DEVICE, reason="it is a suite of its own on a device")
+def test_what_calls_cost_the_host_is_measured(environment: dict[str, str]) -> None:
+    program = Path(__file__).with_name("programs") / "cuda_host_cost.py"
+    arguments = [str(program), "--emulator", str(emulator.driver()), "--times", "3"]
+    done = subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    calls = json.loads(done.stdout)["calls_us"]
+    assert len(calls) == 5 and all(us > 0 for us in calls.values()), calls

@@ -78,7 +78,12 @@ class Emulated:
         return AsDevice.of(tensor.detach())
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        made = self._of_device(torch.empty(shape, dtype=dtype))
+        return self._pooled(self._of_device(torch.empty(shape, dtype=dtype)))
+
+    def like(self, template: torch.Tensor) -> torch.Tensor:
+        return self._pooled(torch.empty_like(template))
+
+    def _pooled(self, made: torch.Tensor) -> torch.Tensor:
         pool: list[torch.Tensor] | None = getattr(self._local, "pool", None)
         if pool is not None:
             pool.append(made)
@@ -137,6 +142,9 @@ class Emulated:
         number = ctypes.c_void_p(stream.number)
         self.call("cuStreamIsCapturing", number, ctypes.byref(status))
         return status.value == _CAPTURING
+
+    def recording(self) -> bool:
+        return self.capturing(self.stream())
 
     def finish(self, stream: Stream) -> None:
         self.synchronize(stream)

@@ -27,6 +27,8 @@ class _Member:
         self.log = folder / f"member-{index}.log"
         self.log.touch()
         self._log_start = 0
+        self._log_end: int | None = None
+        self.without = ""  # says why there is no answer
         self.pipe, theirs = context.Pipe()
         arguments = (namespace, theirs, str(self.log))
         self.process = context.Process(target=enter.main, args=arguments)
@@ -35,12 +37,18 @@ class _Member:
         theirs.close()
 
     def send(self, job: Any) -> None:
-        self._log_start = self.log.stat().st_size
+        self._log_start, self._log_end = self.log.stat().st_size, None
         self.pipe.send(job)
 
+    def mark(self) -> None:
+        """What is logged from now on is what a kill of others has brought about."""
+        self._log_end = self.log.stat().st_size
+        code = self.process.exitcode
+        self.without = "no answer in time" if code is None else f"no answer, ended with {code}"
+
     def tail(self) -> str:
-        """The end of what was logged since the job was sent."""
-        data = self.log.read_bytes()[self._log_start :]
+        """The end of what was logged since the job was sent, up to the mark."""
+        data = self.log.read_bytes()[self._log_start : self._log_end]
         return data[-_TAIL_BYTES:].decode(errors="replace")
 
     def kill(self) -> None:
@@ -130,6 +138,10 @@ class Team:
                 os.kill(one.process.pid, signal.SIGUSR1)
         if hung:
             time.sleep(0.5)
+        # A rank that loses another by the kill goes on without it, and what it finds then is no
+        # failure of its own: a sum that lacks the other's outputs, say.
+        for one in members:
+            one.mark()
         for rank, one in enumerate(members):
             if results.get(rank) is None:
                 one.kill()
@@ -146,6 +158,6 @@ class Team:
         lines = [f"{name} failed on rank {failed}; repeat with MOEWIRE_TEST_SEED={seed}"]
         for rank, one in enumerate(members):
             result = results.get(rank)
-            state = "no answer" if result is None else "ok" if result[0] else "failed"
+            state = one.without if result is None else "ok" if result[0] else "failed"
             lines += [f"===== rank {rank}: {state}", one.tail()]
         return "\n".join(lines)

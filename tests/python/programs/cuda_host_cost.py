@@ -46,8 +46,8 @@ NAMES = (
 class Free(Emulated):
     """Answers to what torch is asked for, at no cost."""
 
-    def __init__(self, driver: Path) -> None:
-        super().__init__(driver)
+    def __init__(self, driver: Path, strict: bool = True) -> None:
+        super().__init__(driver, strict)
         self._current = self.side()
 
     def stream(self) -> Stream:

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/op"
+)
+
+// begun are the calls of one stream that leave their second phase for later.
+type begun struct {
+	b                 *buffer
+	dispatch, combine func() (op uint64)
+	handle            func() uint64
+}
+
+func newBegun(t *testing.T, c *caller) *begun {
+	d, dop := argsFor((*buffer).dispatchGPU)
+	d.hidden, d.num_topk, d.num_max_tokens_per_rank, d.num_experts, d.timeout_us, d.phase = 128, 1, 4, 1, -1, 1
+	set(&d.stream, c.streams[0])
+	result := fresh(&d.result)
+	setNumber(&result.size, unsafe.Sizeof(*result))
+	m, mop := argsFor((*buffer).combineGPU)
+	m.num_topk, m.timeout_us, m.phase = 1, -1, 1
+	set(&m.x, c.memory)
+	set(&m.stream, c.streams[0])
+	return &begun{
+		b: c.b, handle: func() uint64 { return uint64(result.handle.id) },
+		dispatch: func() uint64 {
+			if err := c.b.dispatchGPU(d, dop); err != nil {
+				t.Fatal(err)
+			}
+			return uint64(*dop)
+		},
+		combine: func() uint64 {
+			m.handle = result.handle
+			if err := c.b.combineGPU(m, mop); err != nil {
+				t.Fatal(err)
+			}
+			return uint64(*mop)
+		},
+	}
+}
+
+// operation is one of two phases each, and another dispatch that is given up.
+func (c *begun) operation(t *testing.T) {
+	for _, begin := range []func() uint64{c.dispatch, c.combine} {
+		id := begin()
+		if mwiOpWait(id, 2, 0) != 0 || mwiOpClose(id) != 0 {
+			t.Fatal("a second phase failed")
+		}
+	}
+	if mwiOpClose(c.dispatch()) != 0 {
+		t.Fatal("giving up failed")
+	}
+}
+
+// TestOperationsOnCUDAAllocateNothing: all steps of them, by the calls of the C ABI.
+func TestOperationsOnCUDAAllocateNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates, and pools forget")
+	}
+	b, emu := connected(t)
+	c := newCaller(t, emu, b)
+	calls := newBegun(t, c)
+	for range 20 {
+		calls.operation(t)
+	}
+	require.Zero(t, testing.AllocsPerRun(100, func() { calls.operation(t) }))
+	c.end(t, emu, 0)
+	c.end(t, emu, 1)
+	require.Zero(t, mwiBufferClose(b.id))
+}
+
+// TestAnOldIDIsNotOfTheOperationThatServesAgain: who found an operation before it was
+// closed does nothing to the one that it has become.
+func TestAnOldIDIsNotOfTheOperationThatServesAgain(t *testing.T) {
+	b, emu := connected(t)
+	c := newCaller(t, emu, b)
+	calls := newBegun(t, c)
+	for range 20 { // a pool may forget one
+		old := calls.dispatch()
+		found, err := ops.get(old)
+		require.NoError(t, err)
+		require.NoError(t, found.wait(old, ep.PhaseDone, 0))
+		require.Zero(t, mwiOpClose(old))
+		id := calls.dispatch()
+		require.NotEqual(t, old, id)
+		if again, _ := ops.get(id); again != found {
+			require.Zero(t, mwiOpWait(id, 2, 0))
+			require.Zero(t, mwiOpClose(id))
+			continue
+		}
+		require.ErrorIs(t, found.wait(old, ep.PhaseDone, 0), errHandle)
+		found.cancel(old)
+		require.Equal(t, statusOf(errHandle), mwiOpWait(old, 2, 0))
+		require.Equal(t, statusOf(errHandle), mwiOpClose(old))
+		require.Zero(t, mwiOpWait(id, 2, 0), "it was neither cancelled nor closed")
+		require.Zero(t, mwiOpClose(id))
+		break
+	}
+	id := calls.combine()
+	found, err := ops.get(id)
+	require.NoError(t, err)
+	found.cancel(id) // which releases the handle
+	require.ErrorIs(t, found.wait(id, ep.PhaseDone, 0), op.ErrCancelled)
+	require.Zero(t, mwiOpClose(id))
+	require.ErrorIs(t, b.releaseGPU(calls.handle(), nil), ep.ErrStaleHandle)
+	require.NoError(t, b.gpu.Load().Err())
+	c.end(t, emu, 0)
+	c.end(t, emu, 1)
+	require.Zero(t, mwiBufferClose(b.id))
+}
