@@ -121,17 +121,24 @@ func (g *onGPU) of(h gpu.Handle, f func(*slotUse)) bool {
 	return false
 }
 
-// close gives the device back, once its buffer is closed.
+// close gives the device back, once its buffer is closed. A carrier that does not
+// end what it was given keeps the memory of its messages, and so the device: that
+// is said once.
 func (g *onGPU) close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.dev == nil {
 		return nil
 	}
-	if err := g.rings.Close(); err != nil {
-		return err // they are the device's
+	err := g.rings.Close()
+	if errors.Is(err, cudaring.ErrInUse) {
+		g.dev = nil
+		return fmt.Errorf("the device stays open: %w", err)
 	}
-	err := g.dev.Close()
+	if err != nil {
+		return err
+	}
+	err = g.dev.Close()
 	if err == nil {
 		g.dev = nil
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/transport/fake"
 	"github.com/moewire/moewire/core/transport/mixed"
 	"github.com/moewire/moewire/core/transport/tcp"
 	"github.com/moewire/moewire/core/transport/verbs"
@@ -174,4 +175,18 @@ func TestFarCloseIsRepeated(t *testing.T) {
 		require.Nil(t, pair[0].onGPU.dev)
 	}
 	require.Positive(t, failed)
+}
+
+// TestCarrierThatDoesNotEnd keeps the device with its memory, which a close says
+// once.
+func TestCarrierThatDoesNotEnd(t *testing.T) {
+	b, _ := connected(t)
+	dev := b.onGPU.dev
+	held, err := b.onGPU.rings.Make(fake.New(fake.Config{Manual: true}).Transport(), 4096)
+	require.NoError(t, err)
+	require.NotZero(t, mwiBufferClose(b.id))
+	require.Zero(t, mwiBufferClose(b.id))
+	held.Word(8).Store(1) // what the carrier may do
+	held.Release()
+	require.NoError(t, dev.Close())
 }

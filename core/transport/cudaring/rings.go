@@ -9,6 +9,10 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
+// ErrInUse means that rings were not released: what carries their messages may
+// still use them.
+var ErrInUse = errors.New("messages to ranks of other hosts are in use")
+
 // Rings makes all rings of a device, whatever carries their messages, and knows
 // which are not freed yet. Safe for concurrent use.
 type Rings struct {
@@ -79,8 +83,8 @@ func (s *Rings) Where(carrier string) string {
 }
 
 // Close frees what could not be freed when it was released. An error: something is
-// left, or in use still, or the driver has refused to free it, which is said once.
-// It may be called again.
+// left, or in use still (ErrInUse), or the driver has refused to free it, which is
+// said once. It may be called again.
 func (s *Rings) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +98,7 @@ func (s *Rings) Close() error {
 	}
 	s.left = rest
 	if s.inUse > 0 {
-		all = append(all, fmt.Errorf("cudaring: %d rings are in use", s.inUse))
+		all = append(all, fmt.Errorf("%w: the memory of %d rings", ErrInUse, s.inUse))
 	}
 	return errors.Join(all...)
 }

@@ -27,7 +27,8 @@ func TestRings(t *testing.T) {
 	require.Equal(t, "memory of the device", s.Where("nic"))
 	require.NotNil(t, all[0].Bytes(0, 8))
 	require.Nil(t, all[1].Bytes(0, 8))
-	require.ErrorContains(t, s.Close(), "3 rings are in use")
+	require.ErrorIs(t, s.Close(), cudaring.ErrInUse)
+	require.ErrorContains(t, s.Close(), "the memory of 3 rings")
 	for _, r := range all {
 		r.Release()
 	}
