@@ -209,10 +209,8 @@ func mwiBufferCreate(config *C.mw_config_t, id *C.uint64_t) C.mw_status_t {
 		}
 		ensureProcs()
 		b.rows, b.open = rows, open
-		if onGPU != nil {
-			if err := onGPU.open(); err != nil {
-				return err
-			}
+		if err := b.openGPU(); err != nil {
+			return err
 		}
 		b.watch()
 		if err := b.listen(); err != nil {

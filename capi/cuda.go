@@ -11,6 +11,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/ep/gpu"
+	"github.com/moewire/moewire/core/transport/cudaring"
 	"github.com/moewire/moewire/core/transport/mixed"
 )
 
@@ -29,7 +30,8 @@ type onGPU struct {
 
 	mu    sync.Mutex
 	dev   *cuda.Device
-	code  string // where the device's code comes from
+	code  string          // where the device's code comes from
+	rings *cudaring.Rings // for messages to ranks of other hosts
 	slots [cuda.MaxSlots]slotUse
 }
 
@@ -96,7 +98,7 @@ func (g *onGPU) open() error {
 	if err != nil {
 		return err
 	}
-	g.dev, g.code = dev, from
+	g.dev, g.code, g.rings = dev, from, cudaring.Of(dev)
 	return nil
 }
 
@@ -120,14 +122,24 @@ func (g *onGPU) of(h gpu.Handle, f func(*slotUse)) bool {
 	return false
 }
 
-// close gives the device back, once its buffer is closed.
+// close gives the device back, once its buffer is closed. A carrier that does not
+// end what it was given keeps the memory of its messages, and so the device: that
+// is said once.
 func (g *onGPU) close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.dev == nil {
 		return nil
 	}
-	err := g.dev.Close()
+	err := g.rings.Close()
+	if errors.Is(err, cudaring.ErrInUse) {
+		g.dev = nil
+		return fmt.Errorf("the device stays open: %w", err)
+	}
+	if err != nil {
+		return err
+	}
+	err = g.dev.Close()
 	if err == nil {
 		g.dev = nil
 	}
@@ -278,14 +290,19 @@ var pathWords = map[string]string{
 	"ipc":     "memory opened by CUDA IPC",
 }
 
-// describe says of ranks that are reached through memory on devices how.
+// describe says of ranks that are reached through memory on devices how, and of
+// those of other hosts where the messages lie.
 func (g *onGPU) describe(b *gpu.Buffer, paths []path) {
 	g.mu.Lock()
-	device := fmt.Sprintf("CUDA device %d, %s", g.ordinal, g.code)
+	device, rings := fmt.Sprintf("CUDA device %d, %s", g.ordinal, g.code), g.rings
 	g.mu.Unlock()
 	for r := range paths {
 		how := b.Path(r)
-		if how == "" {
+		switch how {
+		case "":
+			continue
+		case "messages":
+			paths[r].Why = farWords(paths[r], rings)
 			continue
 		}
 		paths[r] = path{Rank: r, Carrier: "cuda", Device: device, Why: pathWords[how]}

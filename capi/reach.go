@@ -12,6 +12,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/link"
+	"github.com/moewire/moewire/core/telemetry"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/mixed"
 	"github.com/moewire/moewire/core/transport/tcp"
@@ -53,7 +54,7 @@ func reachOf(c *C.mw_config_t) (cfg mixed.Config, err error) {
 	if cfg.Listen, err = listenOf(c.listen); err != nil {
 		return cfg, err
 	}
-	cfg.Words = []int64{layout.WaitsFor(), layout.Beat(), layout.Quiet()}
+	cfg.Words = []int64{layout.WaitsFor(), layout.Beat(), layout.Quiet(), layout.Record() + telemetry.LeftOffset()}
 	cfg.Moments = []int64{layout.Since()}
 	nics, err := nicsOf([3]rdmaSetting{
 		{"config->rdma_devices", c.rdma_devices}, {"config->rdma_gid", c.rdma_gid}, {"config->rdma_near", c.rdma_near},

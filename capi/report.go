@@ -16,6 +16,9 @@ import (
 type part struct {
 	Available bool   `json:"available"`
 	Reason    string `json:"reason,omitempty"`
+	// NoDeviceMemory is why it moves nothing out of and into a GPU's memory: only of
+	// what carries messages between hosts.
+	NoDeviceMemory string `json:"no_device_memory,omitempty"`
 }
 
 // systemReport is what `moewire doctor` shows of the library's side.
@@ -40,7 +43,7 @@ func describeSystem() (systemReport, error) {
 	r := systemReport{
 		Version: version, GoVersion: runtime.Version(), ABIVersion: C.MW_ABI_VERSION,
 		VectorWidths: cpu.Widths(), Kernels: kern.Name(), CPUFeatures: cpu.Features(),
-		Transports: map[string]part{"shm": {Available: true}, "cudaipc": asked, "verbs": verbsPart(), "tcp": {Available: true}},
+		Transports: map[string]part{"shm": {Available: true}, "cudaipc": asked, "verbs": verbsPart(), "tcp": tcpPart()},
 		Devices:    map[string]part{"cpu": {Available: true}, "cuda": asked},
 	}
 	for _, w := range r.VectorWidths {
@@ -55,11 +58,18 @@ func verbsPart() part {
 	if err != nil {
 		return part{Reason: err.Error()}
 	}
-	device := t.Device()
-	if err := t.Close(); err != nil {
-		return part{Reason: device + ": " + err.Error()}
+	p := part{Available: true, Reason: t.Device()}
+	if err := t.CanDmabuf(); err != nil {
+		p.NoDeviceMemory = err.Error()
 	}
-	return part{Available: true, Reason: device}
+	if err := t.Close(); err != nil {
+		return part{Reason: p.Reason + ": " + err.Error()}
+	}
+	return p
+}
+
+func tcpPart() part {
+	return part{Available: true, NoDeviceMemory: "tcp registers no device memory"}
 }
 
 //export mwiSystemReport

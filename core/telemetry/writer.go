@@ -113,6 +113,10 @@ func (a Area) SetEpoch(epoch uint16) { a.set(wordEpoch, uint64(epoch)) }
 // itself.
 func (a Area) SetLeft(epoch uint16) { a.set(wordLeft, uint64(epoch)+1) }
 
+// LeftOffset is where in an area SetLeft writes: who sees a copy of that word alone
+// can ask HasLeft.
+func LeftOffset() int64 { return wordLeft * 8 }
+
 // SetClosed says that this buffer takes no more calls.
 func (a Area) SetClosed() { a.word(wordClosed).Store(1) }
 

@@ -92,7 +92,18 @@ def report(lib: Library | None, verbs: Part) -> Part:
         found["error"] = trouble
     found["ranks_of_this_host"] = "tcp" if found["transport"] == "tcp" else "shm"
     found["ranks_of_other_hosts"] = carrier_between(found)
+    if found["ranks_of_other_hosts"]["available"]:
+        found["messages_on_cuda"] = _messages_on_cuda(found, verbs)
     return found
+
+
+def _messages_on_cuda(found: Part, verbs: Part) -> str:
+    """Where a buffer on CUDA has its messages to ranks of other hosts."""
+    if found["transport"] == "tcp" or not found["rdma"]["available"]:
+        return "in pinned host memory: tcp registers no device memory"
+    if verbs.get("no_device_memory"):
+        return f"in pinned host memory: {verbs['no_device_memory']}"
+    return "in memory of the device, if it lets RDMA devices in (see cuda driver), else pinned"
 
 
 def _tried(lib: Library, fields: dict[str, int | bytes]) -> str:

@@ -78,8 +78,10 @@ def _absent(text: str) -> Part:
 
 def _device(one: Part) -> str:
     peers = ", ".join(str(peer) for peer in one["peers"]) or "none"
+    lets_in = f"no ({one['no_rdma']})" if one["no_rdma"] else "yes"
     return (
         f"{one['name']}, {one['memory_bytes'] >> 20} MiB, compute capability "
         f"{one['compute_capability']}, PCI {one['pci']}; shares memory by "
-        f"{one['shares_memory_by']}; maps the memory of devices: {peers}"
+        f"{one['shares_memory_by']}; maps the memory of devices: {peers}; lets RDMA devices into "
+        f"its memory: {lets_in}"
     )

@@ -140,6 +140,32 @@ def test_ranks(num_ranks: int, tmp_path: Path, either_library: Path) -> None:
         assert "ranks: ok" in run_sanitized(program, str(num_ranks), str(seed))
 
 
+def test_ranks_of_other_hosts_on_cuda(tmp_path: Path, library: Path) -> None:
+    """Two processes over the emulated driver, whose fibres are none of the sanitizers' business."""
+    sys.path.insert(0, str(HERE.parent / "python"))
+    from harness import emulator
+
+    program = build("cuda_hosts.c", tmp_path, library, "-g", "-O1")
+    command = [program, tmp_path, emulator.driver()]
+    ranks = [
+        subprocess.Popen(
+            [str(word) for word in (command[0], rank, *command[1:])],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        for one in ranks:
+            text, _ = one.communicate(timeout=400)
+            assert one.returncode == 0 and "cuda_hosts: ok" in text, text
+    finally:
+        for one in ranks:
+            one.kill()
+            one.communicate()
+
+
 # Seeds that are kept, one of them new in every run; a long run sets the seconds.
 FUZZ_SEEDS = [1, 4, 78, random.SystemRandom().randrange(1 << 31)]
 FUZZ_SECONDS = int(os.environ.get("MOEWIRE_FUZZ_SECONDS", "2"))

@@ -67,6 +67,23 @@ def test_carriers(
     assert found["ranks_of_this_host"] == ("tcp" if variables.get("TRANSPORT") == "tcp" else "shm")
     if verbs is DEVICE and available and variables.get("TRANSPORT") != "rdma":
         assert "fix" not in way
+    assert ("messages_on_cuda" in found) is available
+
+
+@pytest.mark.parametrize(
+    ("transport", "verbs", "says"),
+    [
+        ("auto", NO_LIBRARY, "in pinned host memory: tcp registers no device memory"),
+        ("tcp", DEVICE, "in pinned host memory: tcp registers no device memory"),
+        ("auto", DEVICE, "in memory of the device, if it lets RDMA devices in"),
+        ("rdma", {**DEVICE, "no_device_memory": "too old"}, "in pinned host memory: too old"),
+    ],
+)
+def test_messages_on_cuda(
+    monkeypatch: pytest.MonkeyPatch, transport: str, verbs: Any, says: str
+) -> None:
+    found = report(monkeypatch, verbs, KEY=KEY, LISTEN="127.0.0.1", TRANSPORT=transport)
+    assert found["messages_on_cuda"].startswith(says)
 
 
 def test_a_wrong_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

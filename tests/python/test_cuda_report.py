@@ -45,5 +45,13 @@ def test_devices_of_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
         "cuda driver:",
         f"  driver: {path}, CUDA 13.0",
         "  device 0: emulated device, 8192 MiB, compute capability 9.0, PCI 0000:00:00.0; shares "
-        "memory by descriptor; maps the memory of devices: none",
+        "memory by descriptor; maps the memory of devices: none; lets RDMA devices into its "
+        "memory: yes",
     ]
+
+
+def test_a_device_that_lets_nobody_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(_cuda_report.DRIVER_VARIABLE, str(emulator.driver()))
+    monkeypatch.setenv("EMULATOR_NO_DMABUF", "1")
+    words = "lets RDMA devices into its memory: no (device 0: no dma-buf of device memory: "
+    assert words in _cuda_report.report(library())["device 0"]

@@ -140,6 +140,10 @@ func (m *Memory) Close() error {
 	return m.free(m.d)
 }
 
+// Closed says whether Close would do nothing: the driver was asked to free the
+// memory, whatever it said.
+func (m *Memory) Closed() bool { return m.addr == 0 && m.allocated == 0 }
+
 // free frees the memory, in the context of d.
 func (m *Memory) free(d *Device) error {
 	if m.addr == 0 && m.allocated == 0 {
@@ -198,6 +202,9 @@ func (m *HostMemory) Bytes() []byte { return bytesAt(m.host, m.size) }
 
 // Words is the same in words.
 func (m *HostMemory) Words() []uint64 { return unsafe.Slice(dl.At[uint64](m.host), m.size/8) }
+
+// Closed is that of Memory.
+func (m *HostMemory) Closed() bool { return m.host == 0 }
 
 // Close frees it, like that of Memory.
 func (m *HostMemory) Close() error {

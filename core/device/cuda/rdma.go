@@ -18,26 +18,32 @@ type rdma struct {
 
 // canRDMA says why AllocRDMA cannot work, wrapping ErrNoRDMA.
 func (d *Device) canRDMA() (r rdma, err error) {
+	byHand, err := d.mapsByHand()
+	if err != nil {
+		return r, err
+	}
+	return rdmaOf(d.lib, d.dev, byHand)
+}
+
+// rdmaOf asks a device. byHand: whether its memory is mapped by hand.
+func rdmaOf(lib *libcuda.Library, dev libcuda.Device, byHand bool) (r rdma, err error) {
 	var values [4]int
 	for i, a := range [...]int{
 		libcuda.AttrDMABufSupported, libcuda.AttrGPUDirectRDMAWithVMM,
 		libcuda.AttrGPUDirectRDMAWriteOrders, libcuda.AttrGPUDirectRDMAFlushes,
 	} {
-		if values[i], err = d.lib.DeviceAttribute(d.dev, a); err != nil {
+		if values[i], err = lib.DeviceAttribute(dev, a); err != nil {
 			return r, err
 		}
 	}
-	byHand, err := d.mapsByHand()
 	r.orders = values[2] >= libcuda.WritesOrderedForOwner
 	switch {
-	case err != nil:
-		return r, err
 	case values[0] == 0:
-		return r, fmt.Errorf("device %d: %w: the driver or the device has none", d.dev, ErrNoRDMA)
+		return r, fmt.Errorf("device %d: %w: the driver or the device has none", dev, ErrNoRDMA)
 	case byHand && values[1] == 0:
-		return r, fmt.Errorf("device %d: %w: not of memory that is mapped by hand", d.dev, ErrNoRDMA)
+		return r, fmt.Errorf("device %d: %w: not of memory that is mapped by hand", dev, ErrNoRDMA)
 	case !r.orders && values[3]&libcuda.FlushByHost == 0:
-		return r, fmt.Errorf("device %d: %w: nothing says when its kernels see what others wrote", d.dev, ErrNoRDMA)
+		return r, fmt.Errorf("device %d: %w: nothing says when its kernels see what others wrote", dev, ErrNoRDMA)
 	}
 	return r, nil
 }

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/moewire/moewire/core/internal/libcuda"
@@ -24,6 +25,9 @@ type Surveyed struct {
 	NumSMs      int    `json:"multiprocessors"`
 	// Shares is how its memory gets into other processes: "descriptor" or "handle".
 	Shares string `json:"shares_memory_by"`
+	// NoRDMA is why no NIC can be let into its memory; "" if nothing speaks against
+	// it.
+	NoRDMA string `json:"no_rdma"`
 	// Peers are the other devices whose memory it can map.
 	Peers []int `json:"peers"`
 }
@@ -107,7 +111,11 @@ func (s *Surveyed) askAttributes(lib *libcuda.Library, d libcuda.Device) error {
 	if v[3] != 0 && v[4] != 0 {
 		s.Shares = "descriptor"
 	}
-	return nil
+	_, err := rdmaOf(lib, d, s.Shares == "descriptor")
+	if errors.Is(err, ErrNoRDMA) {
+		s.NoRDMA, err = err.Error(), nil
+	}
+	return err
 }
 
 func (s *Surveyed) askPeers(lib *libcuda.Library, d libcuda.Device, n int) error {

@@ -10,6 +10,7 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/internal/libcuda"
+	"github.com/moewire/moewire/core/telemetry"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -154,4 +155,20 @@ func TestHostsPaths(t *testing.T) {
 		require.NoError(t, one.Leave())
 	}
 	path("")
+}
+
+// TestHostsLeftIsNoLoss: ranks of other hosts see who leaves by itself, too.
+func TestHostsLeftIsNoLoss(t *testing.T) {
+	h := newHosts(t, "ab")
+	roundOf(ops(t, h.ranks, 160))
+	_, err := h.ranks[1].Prepare()
+	require.NoError(t, err)
+	var events []telemetry.Event
+	require.Eventually(t, func() bool {
+		events, _ = h.ranks[0].Events(0)
+		return len(events) > 0
+	}, connectIn, time.Millisecond)
+	require.Len(t, events, 1)
+	require.Equal(t, telemetry.Left, events[0].Kind)
+	require.Equal(t, 1, events[0].Rank)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/link"
+	"github.com/moewire/moewire/core/telemetry"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/cudaring"
 	"github.com/moewire/moewire/core/transport/mixed"
@@ -44,7 +45,8 @@ func hostsConfig(d *cuda.Device, keys *wire.Keyring, near shm.Config, of string,
 		}}},
 		Link:  link.Config{RingBytes: 1 << 12, NumMessages: 4},
 		Bound: time.Hour, RemakeFor: time.Hour, // who starves is not dead
-		Words: []int64{layout.WaitsFor(), layout.Beat(), layout.Quiet()}, Moments: []int64{layout.Since()},
+		Words:   []int64{layout.WaitsFor(), layout.Beat(), layout.Quiet(), layout.Record() + telemetry.LeftOffset()},
+		Moments: []int64{layout.Since()},
 	}
 	if rings {
 		cfg.Rings = func(carrier transport.Transport, n int64) (transport.Segment, error) {

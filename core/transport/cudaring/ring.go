@@ -69,6 +69,9 @@ type Ring struct {
 	size   int64
 	refs   atomic.Int64
 	closed error
+	// refused: the driver was asked to free it, and has not: there is no second time.
+	refused bool
+	freed   func(*Ring) // with the last reference; nil: nobody asks
 }
 
 var (
@@ -158,15 +161,23 @@ func (r *Ring) Release() {
 	switch n := r.refs.Add(-1); {
 	case n == 0:
 		r.closed = r.free()
+		if r.freed != nil {
+			r.freed(r)
+		}
 	case n < 0:
 		panic("cudaring: Release without Retain")
 	}
 }
 
-// Close frees what Release could not; nil if it could. After the last Release.
+// Close frees what Release could not; nil if it could. What the driver has
+// refused to free it says once. After the last Release.
 func (r *Ring) Close() error {
-	if r.closed != nil {
-		r.closed = r.free()
+	if r.closed == nil {
+		return nil
+	}
+	before := r.closed
+	if r.closed = r.free(); r.closed == nil && r.refused {
+		return before
 	}
 	return r.closed
 }
@@ -177,10 +188,16 @@ func (r *Ring) free() error {
 		all = append(all, r.fd.Close())
 	}
 	if r.device != nil {
-		all = append(all, r.device.Close())
+		all = append(all, r.tried(r.device.Close(), r.device))
 	}
 	if r.host != nil {
-		all = append(all, r.host.Close())
+		all = append(all, r.tried(r.host.Close(), r.host))
 	}
 	return errors.Join(all...)
+}
+
+// tried notes what cannot be tried again.
+func (r *Ring) tried(err error, m interface{ Closed() bool }) error {
+	r.refused = r.refused || err != nil && m.Closed()
+	return err
 }

@@ -56,7 +56,7 @@ class Rank:
         mine = os.path.join(self.folder, f"meet-{name}-{self.rank}")
         open(mine, "w").close()
         others = [os.path.join(self.folder, f"meet-{name}-{rank}") for rank in ranks]
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not all(os.path.exists(path) for path in others):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"rank {self.rank} waited for the others at {name!r}")

@@ -1,0 +1,26 @@
+package main
+
+import (
+	"github.com/moewire/moewire/core/transport/cudaring"
+)
+
+// openGPU opens the device of a buffer on CUDA. It comes before the meeting:
+// messages to ranks of other hosts lie in memory that the device sees.
+func (b *buffer) openGPU() error {
+	if b.onGPU == nil {
+		return nil
+	}
+	if err := b.onGPU.open(); err != nil {
+		return err
+	}
+	b.open.Rings = b.onGPU.rings.Make
+	return nil
+}
+
+// farWords say of a rank of another host where its messages lie.
+func farWords(p path, rings *cudaring.Rings) string {
+	if where := rings.Where(p.Carrier); where != "" {
+		return p.Why + "; messages in " + where
+	}
+	return p.Why
+}

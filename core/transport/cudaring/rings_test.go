@@ -1,0 +1,74 @@
+package cudaring_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/libcuda"
+	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/transport/cudaring"
+	"github.com/moewire/moewire/core/transport/fake"
+)
+
+// TestRings: each carrier has rings of its kind, and the device's end waits for them.
+func TestRings(t *testing.T) {
+	_, dev := open(t)
+	s := cudaring.Of(dev)
+	host, device := fake.New(fake.Config{Manual: true}).Transport(), &nic{}
+	require.Empty(t, s.Where("fake"))
+	var all []transport.Segment
+	for _, carrier := range []transport.Transport{host, device, host} {
+		r, err := s.Make(carrier, 4096)
+		require.NoError(t, err)
+		all = append(all, r)
+	}
+	require.Equal(t, "pinned host memory: fake registers no device memory", s.Where("fake"))
+	require.Equal(t, "memory of the device", s.Where("nic"))
+	require.NotNil(t, all[0].Bytes(0, 8))
+	require.Nil(t, all[1].Bytes(0, 8))
+	require.ErrorIs(t, s.Close(), cudaring.ErrInUse)
+	require.ErrorContains(t, s.Close(), "the memory of 3 rings")
+	for _, r := range all {
+		r.Release()
+	}
+	require.NoError(t, s.Close())
+	_, err := s.Make(host, 0)
+	require.ErrorContains(t, err, "a ring of 0 bytes")
+	require.NoError(t, s.Close())
+}
+
+// TestRingsOfAnotherCarrier: one of the same name is asked again what it can.
+func TestRingsOfAnotherCarrier(t *testing.T) {
+	_, dev := open(t)
+	s := cudaring.Of(dev)
+	for _, n := range []*nic{{why: libcuda.ErrNotSupported}, {}} {
+		r, err := s.Make(n, 4096)
+		require.NoError(t, err)
+		require.Equal(t, n.why == nil, r.Bytes(0, 8) == nil)
+		r.Release()
+	}
+	require.NoError(t, s.Close())
+}
+
+// TestRingsThatWereNotFreed: what Release could not free, Close does; and what the
+// driver has refused to free it says once.
+func TestRingsThatWereNotFreed(t *testing.T) {
+	drv, dev := open(t)
+	s := cudaring.Of(dev)
+	for _, carrier := range []transport.Transport{fake.New(fake.Config{Manual: true}).Transport(), &nic{}} {
+		r, err := s.Make(carrier, 4096)
+		require.NoError(t, err)
+		drv.FailAfter("cuCtxPushCurrent_v2", 0, libcuda.ErrOutOfMemory)
+		r.Release()
+		require.NoError(t, s.Close())
+	}
+	r, err := s.Make(fake.New(fake.Config{Manual: true}).Transport(), 4096)
+	require.NoError(t, err)
+	memory := uintptr(r.(*cudaring.Ring).Address()) // the emulator's device sees it at the same place
+	drv.FailAfter("cuMemFreeHost", 0, libcuda.ErrOutOfMemory)
+	r.Release()
+	require.ErrorIs(t, s.Close(), libcuda.ErrOutOfMemory)
+	require.NoError(t, s.Close())
+	require.NoError(t, dev.Do(func() error { return drv.HostFree(memory) }))
+}

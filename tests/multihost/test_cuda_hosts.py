@@ -1,0 +1,80 @@
+"""Buffers on CUDA whose ranks are on several hosts, over the emulated driver."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import cuda_device, emulator
+from harness.team import Team
+from hosts import jobs_cuda
+from hosts.layout import far_pairs, hosts, placed
+
+PATIENCE = 500.0  # processes start, and kernels run on processors that do much else
+
+
+@pytest.fixture(scope="module")
+def driver() -> str:
+    return "" if cuda_device.wanted() else str(emulator.driver())
+
+
+def size_of(layout: str) -> int:
+    return len(layout.replace("|", ""))
+
+
+@pytest.mark.parametrize(
+    ("layout", "ring_bytes"), [("0|1", jobs_cuda.RING_BYTES), ("0|1|2", 0), ("01|23", 0)]
+)
+def test_results_and_paths(team: Team, driver: str, layout: str, ring_bytes: int) -> None:
+    size = size_of(layout)
+    job = jobs_cuda.results, driver, ring_bytes
+    found = team.run(size, placed, hosts(layout), *job, timeout=PATIENCE)
+    for rank, paths in enumerate(found):
+        for path in paths:
+            want = far_pairs(layout)[rank][path["rank"]]
+            assert path["carrier"] == ("cuda" if want == "shm" else want), path
+            says = "; messages in pinned host memory: tcp registers no device memory"
+            assert path["why"].endswith(says) == (want == "tcp"), path
+
+
+@pytest.mark.parametrize("layout", ["0|1", "01|2"])
+def test_bits_of_the_processor(team: Team, driver: str, layout: str) -> None:
+    job = jobs_cuda.as_on_the_processor, driver
+    team.run(size_of(layout), placed, hosts(layout), *job, timeout=PATIENCE)
+
+
+def test_graphs(team: Team, driver: str) -> None:
+    team.run(2, placed, hosts("0|1"), jobs_cuda.replayed, driver, timeout=PATIENCE)
+
+
+# Processes 0 to 2 are the ranks; process 3 takes the place of rank 2, which was killed.
+@pytest.mark.parametrize("layout", ["01|23", "0|12|3"])
+def test_a_killed_rank_is_masked_and_replaced(team: Team, driver: str, layout: str) -> None:
+    job = jobs_cuda.replaced, driver
+    team.run(4, placed, hosts(layout), *job, timeout=PATIENCE, dies=frozenset({2}))
+
+
+def test_a_late_rank_is_masked_and_comes_back(team: Team, driver: str) -> None:
+    texts = team.run(2, placed, hosts("0|1"), jobs_cuda.late, driver, timeout=PATIENCE)
+    assert "rejoin" in texts[1], texts
+
+
+def test_a_frozen_rank_is_masked_and_comes_back(team: Team, driver: str) -> None:
+    team.run(2, placed, hosts("0|1"), jobs_cuda.frozen, driver, timeout=PATIENCE)
+
+
+def test_closes_in_each_order(team: Team, driver: str) -> None:
+    lines = team.run(2, placed, hosts("0|1"), jobs_cuda.closes, driver, timeout=PATIENCE)
+    assert not any("is lost" in line for heard in lines for line in heard), lines
+
+
+def test_a_meeting_that_fails(team: Team, driver: str) -> None:
+    texts = team.run(2, placed, hosts("0|1"), jobs_cuda.alone, driver, timeout=PATIENCE)
+    assert "rank" in texts[0], texts
+
+
+@pytest.mark.parametrize(
+    ("how", "words"), [("deterministic", "deterministic order"), ("flat", "flat rows")]
+)
+def test_what_does_not_go_far_is_refused(team: Team, driver: str, how: str, words: str) -> None:
+    for text in team.run(2, placed, hosts("0|1"), jobs_cuda.refused, driver, how, timeout=PATIENCE):
+        assert words in text, text
