@@ -11,13 +11,12 @@ import torch
 from . import _abi as abi
 from . import _check, _combine, _dispatch, _gpu_flat, _torch_cuda
 from ._gpu_events import EventListener
-from ._gpu_handle import GpuHandle
+from ._gpu_handle import Answer, GpuHandle
 from ._gpu_operation import Launched
 from ._gpu_streams import Streams
 from ._memory import MAX_KEPT, Owner
 from ._plan import combine_args
 from ._results import RecvX, Rows, copies_on_stream
-from .errors import UnsupportedError
 from .event import EventOverlap, Hook, How, StreamEvent
 
 if TYPE_CHECKING:
@@ -65,33 +64,34 @@ class Gpu:
         active = _check.active_ranks(request.active_ranks, runtime.num_ranks, place)
         runtime.refuse_closed()
         stream = self.streams.choose(how.async_finish)
-        outputs = self._outputs(plan, stream)
+        outputs, answer = self._outputs(plan, stream)
         args = plan.args.take()
         _dispatch.fill(args, request, active, outputs)
         args.phase, args.stream = how.phase, place.handle(stream)
+        args.peers_have_more = answer.words.data_ptr()
         operation = None
         try:
             op = self.launch(runtime.lib.buffer_dispatch, args, stream)
-            operation = Launched(runtime, self.streams, stream, op, (request, outputs))
+            operation = Launched(runtime, self.streams, stream, op, (request, outputs, answer))
             plan.args.give_back(args)
-            return self._received(plan, request, outputs, operation, how, stream, copy_outputs)
+            return self._received(plan, request, outputs, answer, operation, how, copy_outputs)
         except BaseException:
             self.give_up(outputs[2], stream, operation)
             raise
 
-    def _outputs(self, plan: Plan, stream: Any) -> _dispatch.Outputs:
+    def _outputs(self, plan: Plan, stream: Any) -> tuple[_dispatch.Outputs, Answer]:
         with self.place.on(stream):  # so that memory is this stream's
             recv_count = self.place.empty((plan.num_local_experts,), torch.int32)
             shape = (plan.num_local_experts, self._runtime.num_ranks)
             layout = self.place.empty(shape, torch.int64)
+            more = self.place.empty((1,), torch.int32)
         raw = abi.mw_dispatch_result_t(abi.SIZE_OF[abi.mw_dispatch_result_t])
-        return recv_count, layout, raw
+        return (recv_count, layout, raw), Answer(self.place, stream, more, 0)
 
     def dispatch_flat(
         self, request: _flat_request.Request, how: How, copy_outputs: bool
     ) -> FlatReceived:
         """``Buffer.dispatch_flat``."""
-        _refuse_more(request.flags)
         return _gpu_flat.dispatch(self, request, how, copy_outputs)
 
     def combine_flat(
@@ -112,12 +112,13 @@ class Gpu:
         plan: Plan,
         request: _dispatch.Request,
         outputs: _dispatch.Outputs,
+        answer: Answer,
         operation: Launched,
         how: How,
-        stream: Any,
         copy_outputs: bool,
     ) -> tuple[RecvX, torch.Tensor, Handle, EventOverlap, Hook | None]:
         recv_count, layout, raw = outputs
+        stream = answer.stream
         made: tuple[torch.Tensor, ...] = (recv_count, layout)  # memory of the launch's stream
         rows = self._rows(raw, plan)
         if copy_outputs or (request.x.requires_grad and torch.is_grad_enabled()):
@@ -129,6 +130,7 @@ class Gpu:
         items = (src_info, layout, plan.num_max_tokens, plan.hidden, plan.num_experts)
         handle = GpuHandle(items, self._runtime, raw, operation, plan, request.x.shape[0])
         handle._stream, handle._captured = stream, self.place.capturing(stream)
+        handle._answer = answer
         kept = (
             request.x,
             request.topk_idx,
@@ -136,6 +138,7 @@ class Gpu:
             request.active_ranks,
             recv_count,
             layout,
+            answer.words,
         )
         event, hook = self.completion(operation, how, stream, kept, made)
         return recv_x, recv_count, handle, event, hook
@@ -156,7 +159,6 @@ class Gpu:
             return self._runtime.lib.handle_release_on(handle, self.place.handle(stream))
 
     def _plan(self, request: _dispatch.Request) -> Plan:
-        _refuse_more(request.flags)
         key = _dispatch.check_request(request, self._runtime.num_ranks, self.place)
         return self._runtime.plans.of(key)
 
@@ -260,8 +262,3 @@ class Gpu:
                 while len(self._views) > 4 * MAX_KEPT:
                     self._views.popitem(last=False)
         return view
-
-
-def _refuse_more(flags: int) -> None:
-    if flags & abi.MW_DISPATCH_MORE:
-        raise UnsupportedError("more: not on CUDA yet; leave it False")

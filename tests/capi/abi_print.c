@@ -200,6 +200,7 @@ static void print_dispatch(int first)
 	FIELD(mw_dispatch_args_t, extra);
 	FIELD(mw_dispatch_args_t, extra_row_bytes);
 	FIELD(mw_dispatch_args_t, stream);
+	FIELD(mw_dispatch_args_t, peers_have_more);
 	CLOSE();
 }
 

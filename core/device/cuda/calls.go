@@ -33,6 +33,7 @@ type Dispatch struct {
 	RecvCount uint64                   // int32 [L]
 	Layout    uint64                   // int64 [L, R]
 	Stats     uint64                   // int64 [R], or 0
+	HaveMore  uint64                   // int32 [1], or 0: 1 if a rank whose rows count has Form.More
 }
 
 // Combine is what Publish and Reduce need besides.
@@ -182,7 +183,7 @@ func (e *Engine) Receive(c *Dispatch) error {
 	}
 	common.NumBlocks = 1
 	e.args.receive = receiveArgs{
-		Common: common, RecvCount: c.RecvCount, Layout: c.Layout, Stats: c.Stats, Rows: e.of(common.Slot, e.at.rows),
+		Common: common, RecvCount: c.RecvCount, Layout: c.Layout, Stats: c.Stats, More: c.HaveMore, Rows: e.of(common.Slot, e.at.rows),
 		Experts: e.private.Address() + uint64(e.at.experts),
 	}
 	return e.end(launch(e, c.Stream, kernelReceive, 1, e.threads.wait, &e.args.receive))

@@ -52,7 +52,7 @@ func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase) error {
 func formOf(c *Config, a *DispatchArgs) cuda.Form {
 	return cuda.Form{
 		FP8: a.FP8, Scales: uint8(a.Scales), Wide: a.WideOutputs, Ordered: c.Deterministic, PreReduce: a.PreReduce,
-		Flat: a.Flat, Bare: a.Bare,
+		Flat: a.Flat, Bare: a.Bare, More: a.More,
 	}
 }
 
@@ -63,7 +63,7 @@ func (b *Buffer) describe(s *slot, j int, a *DispatchArgs) {
 			Flags: formOf(&b.cfg, a).Flags(), Stream: a.Stream,
 			TimeoutNs: nanoseconds(a.Timeout), Active: a.ActiveRanks, TopkIdx: a.TopkIdx,
 		},
-		X: a.X, Weights: a.TopkWeights, Extra: a.Extra, RecvCount: a.RecvCount, Layout: a.LayoutRange, Stats: a.Stats,
+		X: a.X, Weights: a.TopkWeights, Extra: a.Extra, RecvCount: a.RecvCount, Layout: a.LayoutRange, Stats: a.Stats, HaveMore: a.HaveMore,
 	}
 	if a.RecvCount == 0 {
 		s.dispatch.RecvCount = b.engine.Counts(j)
@@ -322,6 +322,9 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (layout.Slab, error) {
 		return slab, err
 	}
 	if err := aligned("stats", a.Stats, 8); err != nil {
+		return slab, err
+	}
+	if err := aligned("peers_have_more", a.HaveMore, 4); err != nil {
 		return slab, err
 	}
 	return slab, aligned("active_ranks", a.ActiveRanks, 4)
