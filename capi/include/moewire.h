@@ -122,7 +122,8 @@ mw_status_t mw_cuda_report(const mw_bytes_t *driver, char *buf, uint64_t cap, ui
 
 /* -------------------------------------------------------------- buffer -- */
 
-#define MW_CONFIG_DEBUG_FILL 1u /* fill released memory with NaN bytes (0xff) */
+#define MW_CONFIG_DEBUG_FILL 1u /* fill released memory with NaN bytes (0xff); CUDA: by the
+                                   dispatch that takes it, all that its rows have room for */
 /*
  * Rows of one expert in order of their ranks; ranks must agree. Costs one more
  * exchange of words. A dispatch is sent only once all ranks have begun it, so
@@ -661,7 +662,7 @@ mw_status_t mw_handle_release_on(mw_handle_t handle, uint64_t stream);
  * are ordered by the caller.
  *
  * Errors of the device come with a later call (MW_ERR_DEVICE and others). Not
- * on CUDA: num_bytes 0, DEBUG_FILL, ranks of other hosts. How many flat rows
+ * on CUDA: num_bytes 0, ranks of other hosts. How many flat rows
  * were received the device alone knows (recv_count): x of a flat combine has at
  * least so many. Statistics, traces and counters are of operations that the device
  * has ended; with MW_CONFIG_NO_RECORD the counters are 0.

@@ -137,7 +137,13 @@ func (e *Engine) Send(c *Dispatch) error {
 	if err != nil {
 		return err
 	}
+	if err := e.fillRows(&common, c.Stream); err != nil {
+		return e.end(err)
+	}
 	if err := e.plan(&common, c); err != nil {
+		return e.end(err)
+	}
+	if err := e.fillOutputs(&common, c.Stream); err != nil {
 		return e.end(err)
 	}
 	if err := e.place(&common, c); err != nil {

@@ -412,3 +412,22 @@ def more_rounds(
             assert again.peers_have_more is True
             together.wait(60)
             place.destroy(graph[0])
+
+
+def debug_fill(place: Place, make: Make, rank: int, seed: int) -> None:
+    """MOEWIRE_DEBUG=1: a dispatch begins with memory that is NaN, an earlier one's too."""
+    case, slots = small(seed, 2), 2
+    with make(size_for([case]), device="cuda", num_slots=slots) as buffer:
+        first = dispatch(place, buffer, case, rank, {})
+        combine(place, buffer, first, {}, zero_copy=True)
+        first.handle.release()
+        for _ in range(slots):  # the last one takes the slot of the first
+            received = dispatch(place, buffer, case, rank, {})
+            y = buffer.get_next_combine_buffer(received.handle)
+            assert torch.isnan(y.float()).all()
+            for expert, count in enumerate(received.recv_count.tolist()):
+                assert torch.isnan(received.recv_x[expert, count:].float()).all(), expert
+                assert (received.handle[0][expert, count:] == -1).all(), expert
+            combine(place, buffer, received, {}, zero_copy=True)
+        for expert, count in enumerate(received.recv_count.tolist()):
+            assert torch.isnan(first.recv_x[expert, count:].float()).all(), expert
