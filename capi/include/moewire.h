@@ -514,6 +514,8 @@ typedef struct {
 	uint64_t stream;                 /* CUDA: a CUstream; 0: the legacy default stream. Else 0 */
 	uint64_t peers_have_more;        /* CUDA: out int32 [1], what the result has on the CPU; 0: not
 	                                    asked for. Else 0 */
+	uint64_t wait_ns;                /* CUDA: int64 [R], to which the ns are added for which the
+	                                    dispatch waited for each rank; 0: not asked for. Else 0 */
 } mw_dispatch_args_t;
 
 #define MW_PHASE_SENT 1 /* inputs are no longer needed */
@@ -594,6 +596,7 @@ typedef struct {
 	int32_t phase;            /* MW_PHASE_SENT: only out is still needed; MW_PHASE_DONE */
 	int32_t reserved;         /* 0 */
 	uint64_t stream;          /* as for dispatch */
+	uint64_t wait_ns;         /* as for dispatch, of the combine */
 } mw_combine_args_t;
 
 /*
@@ -651,8 +654,8 @@ mw_status_t mw_handle_release_on(mw_handle_t handle, uint64_t stream);
 
 /*
  * CUDA. With mw_config_t.device == MW_DEVICE_CUDA, x, topk_idx, topk_weights,
- * active_ranks, recv_count, layout_range, peers_have_more, out and all addresses of
- * a result are the device's. Calls launch kernels on args->stream and return: nothing waits on
+ * active_ranks, recv_count, layout_range, peers_have_more, wait_ns, out and all
+ * addresses of a result are the device's. Calls launch kernels on args->stream and return: nothing waits on
  * the host, timeout_us bounds each wait on the device, and slice_us has no
  * meaning. MW_PHASE_SENT launches what needs the inputs, mw_op_wait the rest, on
  * the same stream. Memory passed in is borrowed until the stream has come past
@@ -665,7 +668,8 @@ mw_status_t mw_handle_release_on(mw_handle_t handle, uint64_t stream);
  * on CUDA: num_bytes 0, ranks of other hosts. How many flat rows
  * were received the device alone knows (recv_count): x of a flat combine has at
  * least so many. Statistics, traces and counters are of operations that the device
- * has ended; with MW_CONFIG_NO_RECORD the counters are 0.
+ * has ended; with MW_CONFIG_NO_RECORD the counters are 0,
+ * and nothing is added to wait_ns.
  */
 
 /* ----------------------------------------------------------- operation -- */

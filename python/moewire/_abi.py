@@ -249,6 +249,7 @@ class mw_dispatch_args_t(Structure):
         ("extra_row_bytes", c_uint32 * MW_MAX_EXTRAS),
         ("stream", c_uint64),
         ("peers_have_more", c_uint64),
+        ("wait_ns", c_uint64),
     ]
 
 
@@ -270,6 +271,7 @@ class mw_combine_args_t(Structure):
         ("phase", c_int32),
         ("reserved", c_int32),
         ("stream", c_uint64),
+        ("wait_ns", c_uint64),
     ]
 
 

@@ -56,9 +56,13 @@ class Gpu:
             self._owner = None
 
     def dispatch(
-        self, request: _dispatch.Request, how: How, copy_outputs: bool
+        self,
+        request: _dispatch.Request,
+        how: How,
+        copy_outputs: bool,
+        wait_ns: torch.Tensor | None = None,
     ) -> tuple[RecvX, torch.Tensor, Handle, EventOverlap, Hook | None]:
-        """``Buffer.dispatch``."""
+        """``Buffer.dispatch``. ``wait_ns``: int64 [R], to which the device adds its waits."""
         runtime, place = self._runtime, self.place
         plan = self._plan(request)
         active = _check.active_ranks(request.active_ranks, runtime.num_ranks, place)
@@ -69,12 +73,15 @@ class Gpu:
         _dispatch.fill(args, request, active, outputs)
         args.phase, args.stream = how.phase, place.handle(stream)
         args.peers_have_more = answer.words.data_ptr()
+        args.wait_ns = _address(wait_ns)
         operation = None
         try:
             op = self.launch(runtime.lib.buffer_dispatch, args, stream)
-            operation = Launched(runtime, self.streams, stream, op, (request, outputs, answer))
+            borrowed = (request, outputs, answer, wait_ns)
+            operation = Launched(runtime, self.streams, stream, op, borrowed)
             plan.args.give_back(args)
-            return self._received(plan, request, outputs, answer, operation, how, copy_outputs)
+            results = plan, request, outputs, answer
+            return self._received(*results, operation, how, copy_outputs, wait_ns)
         except BaseException:
             self.give_up(outputs[2], stream, operation)
             raise
@@ -116,6 +123,7 @@ class Gpu:
         operation: Launched,
         how: How,
         copy_outputs: bool,
+        wait_ns: torch.Tensor | None,
     ) -> tuple[RecvX, torch.Tensor, Handle, EventOverlap, Hook | None]:
         recv_count, layout, raw = outputs
         stream = answer.stream
@@ -139,6 +147,7 @@ class Gpu:
             recv_count,
             layout,
             answer.words,
+            wait_ns,
         )
         event, hook = self.completion(operation, how, stream, kept, made)
         return recv_x, recv_count, handle, event, hook
@@ -163,9 +172,13 @@ class Gpu:
         return self._runtime.plans.of(key)
 
     def combine(
-        self, handle: Handle, request: _combine.Request, how: How
+        self,
+        handle: Handle,
+        request: _combine.Request,
+        how: How,
+        wait_ns: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, EventOverlap, Hook | None]:
-        """``Buffer.combine``."""
+        """``Buffer.combine``; ``wait_ns`` as for ``dispatch``."""
         runtime, place = self._runtime, self.place
         _combine.check_request(request, handle, place)
         active = _check.active_ranks(request.active_ranks, runtime.num_ranks, place)
@@ -175,17 +188,19 @@ class Gpu:
         args = combine_args.take()
         _combine.fill(args, request, handle, active)
         args.phase, args.stream = how.phase, place.handle(stream)
+        args.wait_ns = _address(wait_ns)
         op = self.launch(runtime.lib.buffer_combine, args, stream)
-        args.stream = 0  # structs serve buffers on the CPU, too
+        args.stream = args.wait_ns = 0  # structs serve buffers on the CPU, too
         combine_args.give_back(args)
         handle._combined = True
-        operation = Launched(runtime, self.streams, stream, op, (request, handle))
+        operation = Launched(runtime, self.streams, stream, op, (request, handle, wait_ns))
         kept = (
             request.x,
             request.topk_idx,
             request.topk_weights,
             request.active_ranks,
             request.out,
+            wait_ns,
         )
         event, hook = self.completion(operation, how, stream, kept, (request.out,))
         return request.out, event, hook
@@ -262,3 +277,7 @@ class Gpu:
                 while len(self._views) > 4 * MAX_KEPT:
                     self._views.popitem(last=False)
         return view
+
+
+def _address(tensor: torch.Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()

@@ -22,6 +22,7 @@ type Call struct {
 	TimeoutNs int64  // of each wait; negative: none
 	Active    uint64 // int32 [R], or 0
 	TopkIdx   uint64 // int64 [T, K]
+	WaitNs    uint64 // int64 [R], or 0: ns waited for each rank are added; nothing with NoTally
 }
 
 // Dispatch is what Send and Receive need besides.
@@ -82,6 +83,7 @@ func (e *Engine) prepare(c *Call) (common, error) {
 		out.BlockExperts = int32(s.NumExperts / s.NumRanks)
 	}
 	out.Flags, out.Active, out.TopkIdx, out.Ticket = c.Flags, c.Active, c.TopkIdx, c.Ticket
+	out.WaitNs = c.WaitNs
 	return out, nil
 }
 

@@ -224,6 +224,7 @@ type common struct {
 	Ticket       uint64  `c:"ticket"`
 	Active       address `c:"active"`
 	TopkIdx      address `c:"topk_idx"`
+	WaitNs       address `c:"wait_ns"`
 }
 
 type planArgs struct {

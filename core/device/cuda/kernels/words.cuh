@@ -200,6 +200,7 @@ struct mw_common {
   u64 ticket; // the same in all launches of one operation
   i32 *active; // the caller's active_ranks, int32 [num_ranks], or null
   const i64 *topk_idx; // [T, K]
+  i64 *wait_ns; // [R] or null: for how long the operation waited for each rank is added
 };
 
 struct mw_plan_args {
