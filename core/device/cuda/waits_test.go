@@ -2,8 +2,11 @@ package cuda
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/dl"
 )
 
 // waited gives a rank's calls memory for the times that they wait.
@@ -40,4 +43,30 @@ func TestWaitNs(t *testing.T) {
 	require.Greater(t, dispatched[1], int64(7))
 	m.sameAsTotals(t, dispatched, combined)
 	g.must(func() error { return g.d.lib.GraphExecDestroy(graph.exec) })
+}
+
+// TestWaitsInOrder: in deterministic order a dispatch waits three times, and who
+// is late with the last of them is not blamed for the first.
+func TestWaitsInOrder(t *testing.T) {
+	g, o, _ := smallIn(t, 3, flagOrdered)
+	m := g.ranks[0]
+	dispatched, combined := o.waited(m, 0)
+	send := func(r int) { require.NoError(t, g.ranks[r].Send(&o.calls[r])) }
+	send(2)
+	inbox := &dl.At[arena](uintptr(m.Shared())).From[2]
+	eventually(t, "rank 2 has opened", func() bool { return inbox.Open[0] != 0 })
+	send(0)
+	eventually(t, "rank 0 waits for rank 1", func() bool { return m.Waits() == 2 })
+	const late = 200 * time.Millisecond
+	time.Sleep(late) // not for anybody: it is what rank 1 is late
+	send(1)
+	for r, m := range g.ranks {
+		require.NoError(t, m.Receive(&o.calls[r]))
+	}
+	g.sync()
+	record, ok := m.Tally().Record(0)
+	require.True(t, ok)
+	m.sameAsTotals(t, dispatched, combined)
+	require.GreaterOrEqual(t, m.Tally().WaitFor(false, 1), uint64(late))
+	require.GreaterOrEqual(t, record.Wait, m.Tally().WaitFor(false, 2)+uint64(late))
 }

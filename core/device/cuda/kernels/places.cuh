@@ -64,6 +64,7 @@ MW_INLINE void mw_assign_places(const mw_common &c, mw_beginning *b) {
     if (mw_agrees(c, slab, r)) mw_or_gpu(&s->placed, 1ull << r);
   });
   __syncthreads();
+  if (threadIdx.x == 0) mw_tally_waits(c, MW_TALLY_DISPATCH); // who is late with this is not with its answer
   if (threadIdx.x == 0) b->in = mw_failed(c) ? 0 : mw_load_relaxed_sys(&s->placed);
   __syncthreads();
   for (int l = threadIdx.x; l < c.local_experts; l += blockDim.x) {
