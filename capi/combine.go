@@ -72,6 +72,9 @@ func readCombine(to *ep.CombineArgs, a *C.mw_combine_args_t, e *ep.Buffer, n uin
 	if a.stream != 0 {
 		return invalid("args->stream is %#x, allowed 0 without MW_DEVICE_CUDA", uint64(a.stream))
 	}
+	if a.wait_ns != 0 {
+		return invalid("args->wait_ns is %#x, allowed 0 without MW_DEVICE_CUDA", uint64(a.wait_ns))
+	}
 	if err := inRange("num_tokens", int64(a.num_tokens), 0, math.MaxInt32); err != nil {
 		return err
 	}

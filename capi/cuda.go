@@ -53,7 +53,7 @@ func gpuOf(c *C.mw_config_t) (*onGPU, error) {
 		}
 		return nil, nil
 	}
-	const without = C.MW_CONFIG_DEBUG_FILL | C.MW_CONFIG_TEST_CORRUPT_COMBINE
+	const without = C.MW_CONFIG_TEST_CORRUPT_COMBINE
 	if c.flags&without != 0 {
 		return nil, invalid("config->flags is %#x: %#x are not possible with MW_DEVICE_CUDA", uint32(c.flags), uint32(c.flags&without))
 	}
@@ -65,6 +65,7 @@ func gpuOf(c *C.mw_config_t) (*onGPU, error) {
 	}
 	g := &onGPU{ordinal: int(c.device_ordinal), cfg: gpu.Config{
 		NumSlots: int(c.num_slots), NumBytes: int64(c.num_bytes), Deterministic: c.flags&C.MW_CONFIG_DETERMINISTIC != 0,
+		DebugFill: c.flags&C.MW_CONFIG_DEBUG_FILL != 0,
 	}}
 	return g, g.readTexts(c)
 }

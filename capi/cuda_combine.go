@@ -85,6 +85,7 @@ func (c *launch) readCombine(a *C.mw_combine_args_t, ranks int) error {
 	c.combine = gpu.CombineArgs{
 		Flat: flat, X: uint64(a.x), TopkIdx: uint64(a.topk_idx), TopkWeights: uint64(a.topk_weights), Out: uint64(a.out),
 		NumTokens: int(a.num_tokens), TopK: int(a.num_topk), ActiveRanks: active, Stream: uint64(a.stream), Timeout: timeout,
+		WaitNs: uint64(a.wait_ns),
 	}
 	if a.x == 0 { // also flat: whether there are rows the device alone knows
 		return invalid("x is NULL, allowed expert outputs, or the handle's combine buffer")

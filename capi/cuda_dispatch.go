@@ -74,9 +74,6 @@ func (c *launch) readDispatch(a *C.mw_dispatch_args_t, ranks int) error {
 	if err != nil {
 		return err
 	}
-	if a.flags&C.MW_DISPATCH_MORE != 0 {
-		return notOnGPU("args->flags is %#x: MW_DISPATCH_MORE", uint32(a.flags))
-	}
 	if err := checkNumbers(a); err != nil {
 		return err
 	}
@@ -93,6 +90,7 @@ func (c *launch) readDispatch(a *C.mw_dispatch_args_t, ranks int) error {
 		TopK: int(a.num_topk), MaxTokens: int(a.num_max_tokens_per_rank), NumExperts: int(a.num_experts),
 		FP8: a.flags&C.MW_DISPATCH_FP8 != 0, Scales: scales, WideOutputs: a.flags&C.MW_DISPATCH_FP32_OUTPUTS != 0,
 		ActiveRanks: active, RecvCount: uint64(a.recv_count), LayoutRange: uint64(a.layout_range),
+		More: a.flags&C.MW_DISPATCH_MORE != 0, HaveMore: uint64(a.peers_have_more), WaitNs: uint64(a.wait_ns),
 		Stream: uint64(a.stream), Timeout: timeout,
 	}
 	return c.readColumns(a)

@@ -83,6 +83,12 @@ func (d *dispatch) read(a *C.mw_dispatch_args_t, ranks int) error {
 	if a.stream != 0 {
 		return invalid("args->stream is %#x, allowed 0 without MW_DEVICE_CUDA", uint64(a.stream))
 	}
+	if a.peers_have_more != 0 {
+		return invalid("args->peers_have_more is %#x, allowed 0 without MW_DEVICE_CUDA", uint64(a.peers_have_more))
+	}
+	if a.wait_ns != 0 {
+		return invalid("args->wait_ns is %#x, allowed 0 without MW_DEVICE_CUDA", uint64(a.wait_ns))
+	}
 	t, h, k, e := int64(a.num_tokens), int64(a.hidden), int64(a.num_topk), int64(a.num_experts)
 	local := e / int64(ranks)
 	if a.flags&C.MW_DISPATCH_FLAT != 0 {

@@ -38,7 +38,7 @@ extern "C" {
 #endif
 
 /* Grows whenever a struct or a function changes in a way that callers see. */
-#define MW_ABI_VERSION 6u
+#define MW_ABI_VERSION 7u
 
 /* Ranks in one shared-memory domain: member set and epoch share one word. */
 #define MW_MAX_RANKS 48
@@ -122,7 +122,8 @@ mw_status_t mw_cuda_report(const mw_bytes_t *driver, char *buf, uint64_t cap, ui
 
 /* -------------------------------------------------------------- buffer -- */
 
-#define MW_CONFIG_DEBUG_FILL 1u /* fill released memory with NaN bytes (0xff) */
+#define MW_CONFIG_DEBUG_FILL 1u /* fill released memory with NaN bytes (0xff); CUDA: by the
+                                   dispatch that takes it, all that its rows have room for */
 /*
  * Rows of one expert in order of their ranks; ranks must agree. Costs one more
  * exchange of words. A dispatch is sent only once all ranks have begun it, so
@@ -467,7 +468,8 @@ const uint64_t *mw_event_count(void);
  */
 typedef struct {
 	uint32_t size;
-	uint32_t peers_have_more;  /* 1 if any counted rank set MW_DISPATCH_MORE */
+	uint32_t peers_have_more;  /* 1 if any counted rank set MW_DISPATCH_MORE; CUDA: 0, the device
+	                              writes it where the arguments say */
 	mw_handle_t handle;        /* for the combine; valid until released */
 	mw_memory_t memory;        /* the mapping that the addresses below lie in */
 	uint64_t recv_x;           /* bf16 [L, R*M, H], or fp8 e4m3 [L, R*M, H] */
@@ -510,6 +512,10 @@ typedef struct {
 	uint32_t extra_row_bytes[MW_MAX_EXTRAS]; /* 0: none; at most MW_MAX_EXTRA_BYTES; the same on
 	                                            every rank */
 	uint64_t stream;                 /* CUDA: a CUstream; 0: the legacy default stream. Else 0 */
+	uint64_t peers_have_more;        /* CUDA: out int32 [1], what the result has on the CPU; 0: not
+	                                    asked for. Else 0 */
+	uint64_t wait_ns;                /* CUDA: int64 [R], to which the ns are added for which the
+	                                    dispatch waited for each rank; 0: not asked for. Else 0 */
 } mw_dispatch_args_t;
 
 #define MW_PHASE_SENT 1 /* inputs are no longer needed */
@@ -590,6 +596,7 @@ typedef struct {
 	int32_t phase;            /* MW_PHASE_SENT: only out is still needed; MW_PHASE_DONE */
 	int32_t reserved;         /* 0 */
 	uint64_t stream;          /* as for dispatch */
+	uint64_t wait_ns;         /* as for dispatch, of the combine */
 } mw_combine_args_t;
 
 /*
@@ -647,8 +654,8 @@ mw_status_t mw_handle_release_on(mw_handle_t handle, uint64_t stream);
 
 /*
  * CUDA. With mw_config_t.device == MW_DEVICE_CUDA, x, topk_idx, topk_weights,
- * active_ranks, recv_count, layout_range, out and all addresses of a result are
- * the device's. Calls launch kernels on args->stream and return: nothing waits on
+ * active_ranks, recv_count, layout_range, peers_have_more, wait_ns, out and all
+ * addresses of a result are the device's. Calls launch kernels on args->stream and return: nothing waits on
  * the host, timeout_us bounds each wait on the device, and slice_us has no
  * meaning. MW_PHASE_SENT launches what needs the inputs, mw_op_wait the rest, on
  * the same stream. Memory passed in is borrowed until the stream has come past
@@ -658,11 +665,11 @@ mw_status_t mw_handle_release_on(mw_handle_t handle, uint64_t stream);
  * are ordered by the caller.
  *
  * Errors of the device come with a later call (MW_ERR_DEVICE and others). Not
- * on CUDA: num_bytes 0, DEBUG_FILL, MORE; with ranks of other hosts DETERMINISTIC
- * and flat rows (the first call says so). How many flat rows were received the
- * device alone knows (recv_count): x of a flat combine has at least so many.
- * Statistics, traces and counters are of operations that the device has ended; with
- * MW_CONFIG_NO_RECORD the counters are 0.
+ * on CUDA: num_bytes 0; with ranks of other hosts DETERMINISTIC and flat rows (the
+ * first call says so). How many flat rows were received the device alone knows
+ * (recv_count): x of a flat combine has at least so many. Statistics, traces and
+ * counters are of operations that the device has ended; with MW_CONFIG_NO_RECORD
+ * the counters are 0, and nothing is added to wait_ns.
  */
 
 /* ----------------------------------------------------------- operation -- */

@@ -33,7 +33,7 @@ from ._abi_observe import mw_counters_t as mw_counters_t
 from ._abi_observe import mw_link_t as mw_link_t
 from ._abi_observe import mw_record_t as mw_record_t
 
-MW_ABI_VERSION = 6
+MW_ABI_VERSION = 7
 MW_MAX_TOPK = 64
 MW_MAX_EXTRAS = 4
 MW_MAX_EXTRA_BYTES = 65535
@@ -248,6 +248,8 @@ class mw_dispatch_args_t(Structure):
         ("extra", c_uint64 * MW_MAX_EXTRAS),
         ("extra_row_bytes", c_uint32 * MW_MAX_EXTRAS),
         ("stream", c_uint64),
+        ("peers_have_more", c_uint64),
+        ("wait_ns", c_uint64),
     ]
 
 
@@ -269,6 +271,7 @@ class mw_combine_args_t(Structure):
         ("phase", c_int32),
         ("reserved", c_int32),
         ("stream", c_uint64),
+        ("wait_ns", c_uint64),
     ]
 
 

@@ -114,9 +114,7 @@ class FlatRouting:
     def _receive(self, received: FlatReceived) -> ReceivedRows:
         self._handle = received.handle
         self._received = ReceivedRows.of_flat(received, self._call.num_max_tokens)
-        # On CUDA nobody can: ``more`` is refused there.
-        on_cuda = place_of(self._call.buffer) is not None
-        self.peers_have_more = False if on_cuda else received.handle.peers_have_more
+        self.peers_have_more = received.handle.peers_have_more
         return self._received
 
 

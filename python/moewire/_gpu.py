@@ -11,13 +11,12 @@ import torch
 from . import _abi as abi
 from . import _check, _combine, _dispatch, _gpu_flat, _torch_cuda
 from ._gpu_events import EventListener
-from ._gpu_handle import GpuHandle
+from ._gpu_handle import Answer, GpuHandle
 from ._gpu_operation import Launched
 from ._gpu_streams import Streams
 from ._memory import MAX_KEPT, Owner
 from ._plan import combine_args
 from ._results import RecvX, Rows, copies_on_stream
-from .errors import UnsupportedError
 from .event import EventOverlap, Hook, How, StreamEvent
 
 if TYPE_CHECKING:
@@ -62,43 +61,53 @@ class Gpu:
             self._owner = None
 
     def dispatch(
-        self, request: _dispatch.Request, how: How, copy_outputs: bool
+        self,
+        request: _dispatch.Request,
+        how: How,
+        copy_outputs: bool,
+        wait_ns: torch.Tensor | None = None,
     ) -> tuple[RecvX, torch.Tensor, Handle, EventOverlap, Hook | None]:
-        """``Buffer.dispatch``."""
+        """``Buffer.dispatch``. ``wait_ns``: int64 [R], to which the device adds its waits."""
         runtime, place = self._runtime, self.place
         plan = self._plan(request)
         active = _check.active_ranks(request.active_ranks, runtime.num_ranks, place)
         runtime.refuse_closed()
         stream = self.streams.choose(how.async_finish)
-        outputs = self._outputs(plan, stream, how)
+        outputs, answer = self._outputs(plan, stream, how)
         args = plan.args.take()
         _dispatch.fill(args, request, active, outputs)
         args.phase, args.stream = how.phase, place.handle(stream)
+        args.peers_have_more = answer.words.data_ptr()
+        args.wait_ns = _address(wait_ns)
         operation = None
         try:
             op = self.launch(runtime.lib.buffer_dispatch, args, stream)
-            operation = Launched(runtime, self.streams, stream, op, (request, outputs))
+            borrowed = (request, outputs, answer, wait_ns)
+            operation = Launched(runtime, self.streams, stream, op, borrowed)
             plan.args.give_back(args)
-            return self._received(plan, request, outputs, operation, how, stream, copy_outputs)
+            results = plan, request, outputs, answer
+            return self._received(*results, operation, how, copy_outputs, wait_ns)
         except BaseException:
             self.give_up(outputs[2], stream, operation)
             raise
 
-    def _outputs(self, plan: Plan, stream: Any, how: How) -> _dispatch.Outputs:
+    def _outputs(self, plan: Plan, stream: Any, how: How) -> tuple[_dispatch.Outputs, Answer]:
         if not how.async_finish:
-            return self._fresh(plan)
+            return self._fresh(plan, stream)
         with self.place.on(stream):  # so that memory is this stream's
-            return self._fresh(plan)
+            return self._fresh(plan, stream)
 
-    def _fresh(self, plan: Plan) -> _dispatch.Outputs:
+    def _fresh(self, plan: Plan, stream: Any) -> tuple[_dispatch.Outputs, Answer]:
         templates, like = plan.templates, self.place.like
-        counts, layout = self._templates(plan) if templates is None else templates
-        return like(counts), like(layout), _new_raw(_RESULT_BYTES)
+        counts, layout, more = self._templates(plan) if templates is None else templates
+        answer = Answer(self.place, stream, like(more), 0)
+        return (like(counts), like(layout), _new_raw(_RESULT_BYTES)), answer
 
-    def _templates(self, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
+    def _templates(self, plan: Plan) -> tuple[torch.Tensor, ...]:
         counts = self.place.empty((plan.num_local_experts,), torch.int32)
         shape = (plan.num_local_experts, self._runtime.num_ranks)
-        made = counts, self.place.empty(shape, torch.int64)
+        layout = self.place.empty(shape, torch.int64)
+        made = counts, layout, self.place.empty((1,), torch.int32)
         if not self.place.recording():  # or they would keep memory of that graph
             plan.templates = made
         return made
@@ -107,7 +116,6 @@ class Gpu:
         self, request: _flat_request.Request, how: How, copy_outputs: bool
     ) -> FlatReceived:
         """``Buffer.dispatch_flat``."""
-        _refuse_more(request.flags)
         return _gpu_flat.dispatch(self, request, how, copy_outputs)
 
     def combine_flat(
@@ -128,12 +136,14 @@ class Gpu:
         plan: Plan,
         request: _dispatch.Request,
         outputs: _dispatch.Outputs,
+        answer: Answer,
         operation: Launched,
         how: How,
-        stream: Any,
         copy_outputs: bool,
+        wait_ns: torch.Tensor | None,
     ) -> tuple[RecvX, torch.Tensor, Handle, EventOverlap, Hook | None]:
         recv_count, layout, raw = outputs
+        stream = answer.stream
         made: tuple[torch.Tensor, ...] = (recv_count, layout)  # memory of the launch's stream
         rows = self._rows(raw, plan)
         if copy_outputs or (request.x.requires_grad and torch.is_grad_enabled()):
@@ -147,6 +157,7 @@ class Gpu:
         place = self.place  # what is not aside is on the current stream
         captured = place.capturing(stream) if how.async_finish else place.recording()
         handle._stream, handle._captured = stream, captured
+        handle._answer = answer
         kept = (
             request.x,
             request.topk_idx,
@@ -154,6 +165,8 @@ class Gpu:
             request.active_ranks,
             recv_count,
             layout,
+            answer.words,
+            wait_ns,
         )
         event, hook = self.completion(operation, how, stream, kept, made)
         return recv_x, recv_count, handle, event, hook
@@ -174,7 +187,6 @@ class Gpu:
             return self._runtime.lib.handle_release_on(handle, self.place.handle(stream))
 
     def _plan(self, request: _dispatch.Request) -> Plan:
-        _refuse_more(request.flags)
         plan = _dispatch.known_plan(self._runtime, request, self._quick)
         if plan is None:
             key = _dispatch.check_request(request, self._runtime.num_ranks, self.place)
@@ -182,9 +194,13 @@ class Gpu:
         return plan
 
     def combine(
-        self, handle: Handle, request: _combine.Request, how: How
+        self,
+        handle: Handle,
+        request: _combine.Request,
+        how: How,
+        wait_ns: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, EventOverlap, Hook | None]:
-        """``Buffer.combine``."""
+        """``Buffer.combine``; ``wait_ns`` as for ``dispatch``."""
         runtime, place = self._runtime, self.place
         _combine.check_request(request, handle, place, self._quick)
         active = _check.active_ranks(request.active_ranks, runtime.num_ranks, place)
@@ -194,17 +210,19 @@ class Gpu:
         args = combine_args.take()
         _combine.fill(args, request, handle, active)
         args.phase, args.stream = how.phase, place.handle(stream)
+        args.wait_ns = _address(wait_ns)
         op = self.launch(runtime.lib.buffer_combine, args, stream)
-        args.stream = 0  # structs serve buffers on the CPU, too
+        args.stream = args.wait_ns = 0  # structs serve buffers on the CPU, too
         combine_args.give_back(args)
         handle._combined = True
-        operation = Launched(runtime, self.streams, stream, op, (request, handle))
+        operation = Launched(runtime, self.streams, stream, op, (request, handle, wait_ns))
         kept = (
             request.x,
             request.topk_idx,
             request.topk_weights,
             request.active_ranks,
             request.out,
+            wait_ns,
         )
         event, hook = self.completion(operation, how, stream, kept, (request.out,))
         return request.out, event, hook
@@ -301,6 +319,5 @@ class Gpu:
                 self._views.popitem(last=False)
 
 
-def _refuse_more(flags: int) -> None:
-    if flags & abi.MW_DISPATCH_MORE:
-        raise UnsupportedError("more: not on CUDA yet; leave it False")
+def _address(tensor: torch.Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()

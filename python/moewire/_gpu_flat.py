@@ -14,10 +14,9 @@ from . import _abi as abi
 from . import _check, _flat_combine
 from ._flat_request import Request, checked_plan, fill
 from ._flat_results import FlatHandle, FlatReceived, FlatRows, Tensors, make_views
-from ._gpu_handle import GpuFlatHandle
+from ._gpu_handle import Answer, GpuFlatHandle, refuse_capture
 from ._gpu_operation import Launched
 from ._plan import combine_args
-from .errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +39,7 @@ class GpuFlatRows(FlatRows):
         self._owner: Owner | None = None
         self._copied: Tensors | None = None
         self._filling = threading.Lock()
-        self.counts = gpu.place.empty((1,), torch.int32)
+        self.counts = gpu.place.empty((2,), torch.int32)  # N, and whether a peer has more
         self.layout = gpu.place.empty((gpu.num_ranks,), torch.int64)
         self.num_rows = 0
         self.tensors = None
@@ -74,7 +73,7 @@ class GpuFlatRows(FlatRows):
         if self._recorded:
             self.num_rows = self._plan.num_rows
         else:
-            self._refuse_capture()
+            refuse_capture(place, self._stream, "num_recv_tokens")
             place.finish(self._stream)
             self.num_rows = int(self.counts[0])
         with place.on(self._stream):  # where there are no bytes, tensors are made
@@ -91,15 +90,6 @@ class GpuFlatRows(FlatRows):
             return self._gpu.view(address, shape, dtype, self._owner)
 
         return make_views(view, self._raw, self._plan)
-
-    def _refuse_capture(self) -> None:
-        """To wait for a device would end what is being recorded with an error."""
-        place = self._gpu.place
-        if place.capturing(place.stream()) or place.capturing(self._stream):
-            raise UnsupportedError(
-                "num_recv_tokens: asked for while a stream is captured into a graph, of a "
-                "dispatch before it; ask num_recv_tokens before the capture"
-            )
 
 
 def dispatch(gpu: Gpu, request: Request, how: How, copy: bool) -> FlatReceived:
@@ -119,6 +109,7 @@ def dispatch(gpu: Gpu, request: Request, how: How, copy: bool) -> FlatReceived:
     args = plan.args.take()
     fill(args, request, active, rows, raw)
     args.phase, args.stream = how.phase, place.handle(stream)
+    args.peers_have_more = rows.counts.data_ptr() + rows.counts.element_size()
     operation = None
     try:
         op = gpu.launch(runtime.lib.buffer_dispatch, args, stream)
@@ -127,6 +118,7 @@ def dispatch(gpu: Gpu, request: Request, how: How, copy: bool) -> FlatReceived:
         copies = rows.launched(operation.when_done)  # before the handle can be released
         handle = GpuFlatHandle(runtime, raw, operation, plan, rows, routing)
         handle._stream, handle._captured = stream, place.capturing(stream)
+        handle._answer = Answer(place, stream, rows.counts, 1)
         kept = (request.x, request.topk_idx, request.topk_weights, request.active_ranks)
         made = (rows.counts, rows.layout, routing, *copies)
         event, hook = gpu.completion(operation, how, stream, (*kept, *request.extra, *made), made)

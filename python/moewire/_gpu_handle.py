@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _abi as abi
 from ._flat_results import FlatHandle
 from .errors import UnsupportedError
 from .handle import Handle, Held
+
+if TYPE_CHECKING:
+    import torch
+
+    from ._torch_cuda import Place
+
+
+def refuse_capture(place: Place, stream: Any, name: str) -> None:
+    """To wait for a device would end what is being recorded with an error."""
+    if place.capturing(place.stream()) or place.capturing(stream):
+        raise UnsupportedError(
+            f"{name}: asked for while a stream is captured into a graph, of a "
+            f"dispatch before it; ask {name} before the capture"
+        )
+
+
+class Answer(NamedTuple):
+    """What a dispatch says of its peers, once its stream has come past it."""
+
+    place: Place
+    stream: Any
+    words: torch.Tensor  # int32
+    at: int
+
+    def wait(self) -> bool:
+        """Waits for the stream. Of a recorded dispatch it is that of the latest replay."""
+        refuse_capture(self.place, self.stream, "peers_have_more")
+        self.place.finish(self.stream)
+        return bool(self.words[self.at])
 
 
 class OnStream(Held):
@@ -18,11 +47,13 @@ class OnStream(Held):
 
     _stream: Any = None
     _captured = False
+    _answer: Answer
 
     @property
     def peers_have_more(self) -> bool:
-        """Not on CUDA yet: ``dispatch`` has no ``more`` there."""
-        raise UnsupportedError("peers_have_more: not on CUDA yet")
+        """Whether any rank dispatched with ``more=True``. Waits for the stream of the dispatch."""
+        self.finish()
+        return self._answer.wait()
 
     def release(self) -> None:
         """Tells every rank that this one is done with the operation. Idempotent."""

@@ -40,6 +40,7 @@ class PackedCalls:
         fp32_outputs: bool = False,
         topk_weights: torch.Tensor | None = None,
         pre_reduce: bool = False,
+        _wait_ns: torch.Tensor | None = None,  # of DeepEP's names, on CUDA: int64 [R]
     ) -> Received:
         """Sends each token's row to the ranks that own its experts. Collective.
 
@@ -105,7 +106,7 @@ class PackedCalls:
         )
         if self.runtime.gpu is not None:
             how = How(async_finish, return_recv_hook)
-            return self.runtime.gpu.dispatch(request, how, self._copy_outputs)
+            return self.runtime.gpu.dispatch(request, how, self._copy_outputs, _wait_ns)
         recv_x, recv_count, handle = _dispatch.run(self.runtime, request, self._copy_outputs)
         if request.phase == abi.MW_PHASE_DONE:
             return recv_x, recv_count, handle, EventOverlap(), None
@@ -124,6 +125,8 @@ class PackedCalls:
         async_finish: bool = False,
         return_recv_hook: bool = False,
         out: torch.Tensor | None = None,
+        *,
+        _wait_ns: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, EventOverlap, Hook | None]:
         """Brings expert outputs back and sums them with the routing weights. Collective.
 
@@ -173,7 +176,8 @@ class PackedCalls:
             phase_for(async_finish, return_recv_hook),
         )
         if gpu is not None:
-            return gpu.combine(handle, request, How(async_finish, return_recv_hook))
+            how = How(async_finish, return_recv_hook)
+            return gpu.combine(handle, request, how, _wait_ns)
         operation = _combine.run(self.runtime, handle, request)
         event, hook = completion(operation, async_finish, return_recv_hook, (x, out))
         return out, event, hook

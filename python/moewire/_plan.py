@@ -84,7 +84,7 @@ class Plan:
         self.counts = torch.empty((local,), dtype=torch.int32, device="cpu")
         self.layout = torch.empty((local, num_ranks), dtype=torch.int64, device="cpu")
         # The same on a device, made by its first dispatch. Only their sizes are looked at.
-        self.templates: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.templates: tuple[torch.Tensor, ...] | None = None
         self.args: Pool[abi.mw_dispatch_args_t] = Pool(self._new_args)
 
     @property

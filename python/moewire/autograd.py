@@ -170,9 +170,7 @@ class Routing:
         self._handle = handle
         self._received = ReceivedRows.of(handle)
         self.counts = self._received.counts
-        # On CUDA nobody can: ``more`` is refused there.
-        on_cuda = place_of(self._call.buffer) is not None
-        self.peers_have_more = False if on_cuda else handle.peers_have_more
+        self.peers_have_more = handle.peers_have_more
         return self._received
 
 

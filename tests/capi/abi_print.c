@@ -200,6 +200,8 @@ static void print_dispatch(int first)
 	FIELD(mw_dispatch_args_t, extra);
 	FIELD(mw_dispatch_args_t, extra_row_bytes);
 	FIELD(mw_dispatch_args_t, stream);
+	FIELD(mw_dispatch_args_t, peers_have_more);
+	FIELD(mw_dispatch_args_t, wait_ns);
 	CLOSE();
 }
 
@@ -222,6 +224,7 @@ static void print_combine(int first)
 	FIELD(mw_combine_args_t, phase);
 	FIELD(mw_combine_args_t, reserved);
 	FIELD(mw_combine_args_t, stream);
+	FIELD(mw_combine_args_t, wait_ns);
 	CLOSE();
 }
 

@@ -150,8 +150,16 @@ def test_a_recorded_graph_of_flat_rows_replays(place: Place, seed: int) -> None:
     )
 
 
-def test_what_is_not_on_cuda_is_refused(place: Place, seed: int) -> None:
-    jobs_cuda.in_threads(1, lambda rank, make: jobs_cuda.refused(place, make, rank, seed))
+def test_debug_fill(place: Place, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOEWIRE_DEBUG", "1")
+    jobs_cuda.in_threads(2, lambda rank, make: jobs_cuda.debug_fill(place, make, rank, seed))
+
+
+def test_more_rounds(place: Place, seed: int) -> None:
+    together = threading.Barrier(2)
+    jobs_cuda.in_threads(
+        2, lambda rank, make: jobs_cuda.more_rounds(place, make, rank, seed, together)
+    )
 
 
 @pytest.mark.parametrize(

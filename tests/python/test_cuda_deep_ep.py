@@ -54,5 +54,10 @@ def test_one_rank(team: Team, driver: str, job: object) -> None:
     team.run(1, jobs_cuda_deep_ep.over_device, driver, job, timeout=SECONDS)
 
 
+def test_wait_statistics(team: Team, driver: str) -> None:
+    job = jobs_cuda_deep_ep.wait_statistics
+    assert sum(team.run(2, jobs_cuda_deep_ep.over_device, driver, job, timeout=SECONDS)) > 0
+
+
 def test_a_recorded_layer_replays(team: Team, driver: str) -> None:
     team.run(2, jobs_cuda_deep_ep.recorded, driver, timeout=SECONDS)

@@ -22,6 +22,7 @@ type Call struct {
 	TimeoutNs int64  // of each wait; negative: none
 	Active    uint64 // int32 [R], or 0
 	TopkIdx   uint64 // int64 [T, K]
+	WaitNs    uint64 // int64 [R], or 0: ns waited for each rank are added; nothing with NoTally
 }
 
 // Dispatch is what Send and Receive need besides.
@@ -33,6 +34,7 @@ type Dispatch struct {
 	RecvCount uint64                   // int32 [L]
 	Layout    uint64                   // int64 [L, R]
 	Stats     uint64                   // int64 [R], or 0
+	HaveMore  uint64                   // int32 [1], or 0: 1 if a rank whose rows count has Form.More
 }
 
 // Combine is what Publish and Reduce need besides.
@@ -81,6 +83,7 @@ func (e *Engine) prepare(c *Call) (common, error) {
 		out.BlockExperts = int32(s.NumExperts / s.NumRanks)
 	}
 	out.Flags, out.Active, out.TopkIdx, out.Ticket = c.Flags, c.Active, c.TopkIdx, c.Ticket
+	out.WaitNs = c.WaitNs
 	return out, nil
 }
 
@@ -136,7 +139,13 @@ func (e *Engine) Send(c *Dispatch) error {
 	if err != nil {
 		return err
 	}
+	if err := e.fillRows(&common, c.Stream); err != nil {
+		return e.end(err)
+	}
 	if err := e.plan(&common, c); err != nil {
+		return e.end(err)
+	}
+	if err := e.fillOutputs(&common, c.Stream); err != nil {
 		return e.end(err)
 	}
 	if err := e.place(&common, c); err != nil {
@@ -182,7 +191,7 @@ func (e *Engine) Receive(c *Dispatch) error {
 	}
 	common.NumBlocks = 1
 	e.args.receive = receiveArgs{
-		Common: common, RecvCount: c.RecvCount, Layout: c.Layout, Stats: c.Stats, Rows: e.of(common.Slot, e.at.rows),
+		Common: common, RecvCount: c.RecvCount, Layout: c.Layout, Stats: c.Stats, More: c.HaveMore, Rows: e.of(common.Slot, e.at.rows),
 		Experts: e.private.Address() + uint64(e.at.experts),
 	}
 	return e.end(launch(e, c.Stream, kernelReceive, 1, e.threads.wait, &e.args.receive))

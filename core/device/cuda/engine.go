@@ -9,8 +9,8 @@ import (
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
 
-// Config is the shape of an Engine. All but Rank and NoTally are equal on all
-// ranks.
+// Config is the shape of an Engine. All but Rank, NoTally and DebugFill are equal
+// on all ranks.
 type Config struct {
 	Rank, NumRanks, NumSlots int
 	SlabBytes                int64 // of one slot, a multiple of layout.RegionBytes
@@ -18,6 +18,8 @@ type Config struct {
 	MaxSelections, MaxExperts int
 	// NoTally: the device counts nothing.
 	NoTally bool
+	// DebugFill: a dispatch begins by filling its slot's rows and outputs with 0xff.
+	DebugFill bool
 }
 
 // localExperts bounds L.

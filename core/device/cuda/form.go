@@ -9,15 +9,16 @@ type Form struct {
 	Flat      bool  // rows per rank, always in order
 	Bare      bool  // of flat rows: without topk_idx and topk_weights
 	PreReduce bool  // sums are made by rank; this rank's own choice
+	More      bool  // this rank will dispatch again for the same batch; its own choice
 }
 
-// Flags of an operation. Those but PreReduce are the same on all ranks.
+// Flags of an operation. Those but PreReduce and More are the same on all ranks.
 func (f Form) Flags() (flags uint32) {
 	if f.FP8 {
 		flags |= flagFP8 | uint32(f.Scales)<<flagScalesShift
 	}
 	flags |= bit(f.Wide, flagWide) | bit(f.Flat, flagFlat) | bit(f.Bare, flagBare)
-	return flags | bit(f.Ordered || f.Flat, flagOrdered) | bit(f.PreReduce, flagPreReduce)
+	return flags | bit(f.Ordered || f.Flat, flagOrdered) | bit(f.PreReduce, flagPreReduce) | bit(f.More, flagMore)
 }
 
 func bit(set bool, flag uint32) uint32 {

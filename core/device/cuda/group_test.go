@@ -130,6 +130,8 @@ type op struct {
 	active  [][]int32
 	special bool         // some outputs are infinite, tiny or no number
 	lost    map[int]bool // ranks whose experts contribute nothing
+
+	combineNs uint64 // WaitNs of combines, if dispatches have one
 }
 
 func bf16(f float32) uint16 { return uint16(math.Float32bits(f) >> 16) }
@@ -203,6 +205,9 @@ func (g *group) snapshot(m *member, slot int) {
 // combine is rank r's combine of the operation.
 func (o *op) combine(r int, outputs uint64) *Combine {
 	c := &Combine{Call: o.calls[r].Call, Outputs: outputs, Weights: o.wAt[r], Out: o.outAt[r]}
+	if c.WaitNs != 0 {
+		c.WaitNs = o.combineNs
+	}
 	if o.keptAt[r] != 0 {
 		c.TopkIdx = o.keptAt[r]
 	}

@@ -30,12 +30,20 @@ func TestNothingRaces(t *testing.T) {
 	}
 }
 
+// TestFillingRacesWithNobody: who has read or written there hears of it first.
+func TestFillingRacesWithNobody(t *testing.T) {
+	emu := emulate(t)
+	emu.Watch(t)
+	unsynchronised(t, emu, rand.New(rand.NewPCG(testenv.Seed(t), 37)), 0, (*group).fill)
+	require.Empty(t, emu.Races())
+}
+
 // watchedForms are those of the test above.
 var watchedForms = map[string]uint32{"usual": 0, "in order": flagOrdered, "flat": flagFlat | flagOrdered}
 
 // unsynchronised runs operations of two ranks, of each kind. The host waits at
 // the end only.
-func unsynchronised(t *testing.T, emu *cudatest.Driver, rng *rand.Rand, flags uint32) {
+func unsynchronised(t *testing.T, emu *cudatest.Driver, rng *rand.Rand, flags uint32, ready ...func(*group)) {
 	emu.Order(rng.Uint64(), 32, 8)
 	s := layout.Shape{MaxTokens: 12, Hidden: 64, NumExperts: 4, NumRanks: 2}
 	s.Flat, s.Columns = flags&flagFlat != 0, flatColumns(2, flags, 12)
@@ -43,6 +51,9 @@ func unsynchronised(t *testing.T, emu *cudatest.Driver, rng *rand.Rand, flags ui
 	require.NoError(t, err)
 	g := newGroup(t, 2, 2, slabs.SizeBytes)
 	g.fewest = 10 // more than blocks
+	for _, f := range ready {
+		f(g)
+	}
 	for _, m := range g.ranks {
 		m.threads = threads{plan: 8, row: 8, wait: 8}
 	}

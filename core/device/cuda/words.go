@@ -126,6 +126,7 @@ type slot struct {
 	Placed   uint64          `c:"placed"`
 	TopK     uint64          `c:"topk"`
 	Extras   uint64          `c:"extras"`
+	Tokens   uint64          `c:"tokens"`
 	Slab     slab            `c:"slab"`
 	Flight   flight          `c:"flight"`
 }
@@ -190,6 +191,7 @@ const (
 	flagBare        = 0x20
 	flagOrdered     = 0x40
 	flagPreReduce   = 0x80
+	flagMore        = 0x100
 )
 
 // address is one in a device's address space.
@@ -222,6 +224,7 @@ type common struct {
 	Ticket       uint64  `c:"ticket"`
 	Active       address `c:"active"`
 	TopkIdx      address `c:"topk_idx"`
+	WaitNs       address `c:"wait_ns"`
 }
 
 type planArgs struct {
@@ -248,6 +251,7 @@ type receiveArgs struct {
 	RecvCount address `c:"recv_count"`
 	Layout    address `c:"layout"`
 	Stats     address `c:"stats"`
+	More      address `c:"more"`
 	Rows      address `c:"rows"`
 	Experts   address `c:"experts"`
 }

@@ -39,12 +39,15 @@ type DispatchArgs struct {
 	Scales      device.ScaleFormat
 	WideOutputs bool   // expert outputs are float32, the same on every rank
 	PreReduce   bool   // the combine makes sums by rank; not with Flat; each rank's own choice
+	More        bool   // this rank will dispatch again for the same batch; each rank's own choice
 	TopkWeights uint64 // float32 [T, TopK] with PreReduce, or Flat without Bare
 	Columns
 	ActiveRanks uint64 // int32 [R]: 0 leaves a rank out; cleared for ranks that are lost; or 0
 	RecvCount   uint64 // out, int32 [L], with Flat [1]; 0: the buffer's own
 	LayoutRange uint64 // out, int64 [L, R], with Flat [1, R]: first row << 32 | number of rows; 0: the buffer's own
 	Stats       uint64 // int64 [R]: rows of each source are added to it; or 0
+	WaitNs      uint64 // int64 [R]: ns that the dispatch waited for each rank are added; or 0
+	HaveMore    uint64 // out, int32 [1]: 1 if any rank whose rows count has More; or 0
 	// Stream is the driver's handle (a CUstream or cudaStream_t as a number); 0
 	// is the legacy default stream.
 	Stream uint64
@@ -92,6 +95,7 @@ type CombineArgs struct {
 	NumTokens   int    // as dispatched
 	TopK        int    // as dispatched
 	ActiveRanks uint64 // as in DispatchArgs
+	WaitNs      uint64 // as in DispatchArgs, of the combine
 	Stream      uint64
 	Timeout     time.Duration
 }

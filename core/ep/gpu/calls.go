@@ -52,7 +52,7 @@ func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase) error {
 func formOf(c *Config, a *DispatchArgs) cuda.Form {
 	return cuda.Form{
 		FP8: a.FP8, Scales: uint8(a.Scales), Wide: a.WideOutputs, Ordered: c.Deterministic, PreReduce: a.PreReduce,
-		Flat: a.Flat, Bare: a.Bare,
+		Flat: a.Flat, Bare: a.Bare, More: a.More,
 	}
 }
 
@@ -61,9 +61,9 @@ func (b *Buffer) describe(s *slot, j int, a *DispatchArgs) {
 		Call: cuda.Call{
 			Shape: s.slab.Shape, NumTokens: a.NumTokens, TopK: a.TopK, Slot: j, Ticket: uint64(s.handle),
 			Flags: formOf(&b.cfg, a).Flags(), Stream: a.Stream,
-			TimeoutNs: nanoseconds(a.Timeout), Active: a.ActiveRanks, TopkIdx: a.TopkIdx,
+			TimeoutNs: nanoseconds(a.Timeout), Active: a.ActiveRanks, TopkIdx: a.TopkIdx, WaitNs: a.WaitNs,
 		},
-		X: a.X, Weights: a.TopkWeights, Extra: a.Extra, RecvCount: a.RecvCount, Layout: a.LayoutRange, Stats: a.Stats,
+		X: a.X, Weights: a.TopkWeights, Extra: a.Extra, RecvCount: a.RecvCount, Layout: a.LayoutRange, Stats: a.Stats, HaveMore: a.HaveMore,
 	}
 	if a.RecvCount == 0 {
 		s.dispatch.RecvCount = b.engine.Counts(j)
@@ -172,6 +172,7 @@ func (b *Buffer) describeCombine(s *slot, a *CombineArgs) {
 	c := &s.combine
 	*c = cuda.Combine{Call: s.dispatch.Call, Outputs: a.X, Weights: a.TopkWeights, Out: a.Out, Again: s.combines > 0}
 	c.Stream, c.TimeoutNs, c.Active, c.TopkIdx = a.Stream, nanoseconds(a.Timeout), a.ActiveRanks, a.TopkIdx
+	c.WaitNs = a.WaitNs
 	if a.X == b.combineX(s) {
 		c.Outputs = 0
 	}
@@ -324,6 +325,12 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (layout.Slab, error) {
 	if err := aligned("stats", a.Stats, 8); err != nil {
 		return slab, err
 	}
+	if err := aligned("peers_have_more", a.HaveMore, 4); err != nil {
+		return slab, err
+	}
+	if err := aligned("wait_ns", a.WaitNs, 8); err != nil {
+		return slab, err
+	}
 	return slab, aligned("active_ranks", a.ActiveRanks, 4)
 }
 
@@ -352,6 +359,9 @@ func (b *Buffer) checkCombine(s *slot, a *CombineArgs) error {
 		}
 	}
 	if err := aligned("x", a.X, 16); err != nil {
+		return err
+	}
+	if err := aligned("wait_ns", a.WaitNs, 8); err != nil {
 		return err
 	}
 	return aligned("active_ranks", a.ActiveRanks, 4)

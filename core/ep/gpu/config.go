@@ -40,6 +40,10 @@ type Config struct {
 	// NoRecord: nothing is recorded of operations. No events of slow
 	// ranks, either; those of lost ones are noted all the same.
 	NoRecord bool
+	// DebugFill has each dispatch fill its slot's rows and expert outputs with 0xff
+	// (NaN in every dtype) before anybody writes there: a view of an earlier
+	// operation's, and rows that nobody wrote, show it.
+	DebugFill bool
 	// SlowAfter is how long a wait on a rank may last before it becomes an event;
 	// 0 means ep.DefaultSlowAfter, negative: it never does.
 	SlowAfter time.Duration
@@ -93,7 +97,7 @@ func (c *Config) engine(rank, ranks int) cuda.Config {
 	return cuda.Config{
 		Rank: rank, NumRanks: ranks, NumSlots: c.NumSlots,
 		SlabBytes:     layout.SlabBytes(c.NumBytes, int64(c.NumSlots)),
-		MaxSelections: c.MaxSelections, MaxExperts: c.MaxExperts, NoTally: c.NoRecord,
+		MaxSelections: c.MaxSelections, MaxExperts: c.MaxExperts, NoTally: c.NoRecord, DebugFill: c.DebugFill,
 	}
 }
 

@@ -124,7 +124,8 @@ class Buffer(NormalMode):
             cumulative_local_expert_recv_stats: int32 [L]; the rows of each local expert are
                 added when they have arrived.
             dispatch_wait_recv_cost_stats: int64 [R]; the time that the call and its hook or
-                event waited for each rank is added, in nanoseconds. Not on CUDA.
+                event waited for each rank is added, in nanoseconds. On CUDA the device adds it,
+                when the operation's stream comes to it (not with ``MOEWIRE_RECORD=0``).
             use_fp8: round_scale and use_ue8m0 have no meaning without it.
             use_nvfp4: must be False; x_global_scale is ignored then.
 
@@ -153,6 +154,7 @@ class Buffer(NormalMode):
                 return_recv_hook,
                 round_scale=use_fp8 and round_scale,
                 use_ue8m0=use_fp8 and use_ue8m0,
+                _wait_ns=watch.on_device,
             )
         _events.add_counts_when_done(cumulative_local_expert_recv_stats, handle, event)
         return recv_x, recv_count, handle, *watch.around(event, hook)
@@ -210,6 +212,7 @@ class Buffer(NormalMode):
                 async_finish,
                 return_recv_hook,
                 out,
+                _wait_ns=watch.on_device,
             )
         return out, *watch.around(event, hook)
 

@@ -9,7 +9,6 @@ import torch
 from .. import _check, _torch_cuda
 from .._torch_cuda import Place
 from ..buffer import Buffer
-from ..errors import UnsupportedError
 from ..event import Event, EventOverlap, Hook, StreamEvent
 from ..handle import Handle
 from ._mask import Mask
@@ -52,17 +51,19 @@ class Watch:
     It adds the time waited for each source to int64 [R], in nanoseconds, and then refuses
     results that lack a rank. The time is the difference of the buffer's counters: waiting of
     other threads on the same buffer meanwhile is counted too. After an error nothing is added.
-    On CUDA nothing waits in that thread, and the time is not measured.
+    On CUDA nothing waits in that thread: the device adds what the operation waited, to
+    ``on_device``.
     """
 
     def __init__(self, buffer: Buffer, mask: Mask, name: str, stats: torch.Tensor | None) -> None:
+        gpu = buffer.runtime.gpu
         if stats is not None:
-            if buffer.runtime.gpu is not None:
-                raise UnsupportedError(f"{name}: not on CUDA yet; leave it None")
-            _check.tensor(name, stats, torch.int64, (buffer.group_size,))
+            place = None if gpu is None else gpu.place
+            _check.tensor(name, stats, torch.int64, (buffer.group_size,), place)
         self._buffer = buffer
         self._mask = mask
-        self._stats = stats
+        self._stats = stats if gpu is None else None
+        self.on_device = None if gpu is None else stats
         self._before: list[int] = []
 
     def __enter__(self) -> None:

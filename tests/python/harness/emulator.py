@@ -15,9 +15,10 @@ import pytest
 from .cuda_device import VARIABLE
 
 HERE = Path(__file__).resolve().parents[3] / "core" / "device" / "cuda"
+# The first part is also read by cudatest, which compiles it for the tests in Go.
 _FLAGS = [
-    *("-std=c++17", "-O1", "-g", "-fPIC", "-shared", "-pthread", "-ffp-contract=off"),
-    *("-Wno-unused-parameter", "-D__CUDA_API_VERSION_INTERNAL", "-Ikernels", "-Iemulator"),
+    *(HERE / "cudatest" / "flags").read_text().split(),
+    *("-shared", "-Wl,-Bsymbolic", "-Ikernels", "-Iemulator"),
 ]
 
 

@@ -23,6 +23,7 @@ from . import cases, oracle, verify
 from .cases import Case
 from .cuda_device import CudaDevice
 from .emulated import Emulated
+from .jobs_input import expect
 from .jobs_oracle import CALLS, size_for
 from .member import Rank
 from .torch_device import pretending
@@ -365,23 +366,68 @@ def recorded(place: Place, make: Make, rank: int, seed: int, together: threading
         place.destroy(graph[0])
 
 
-def refused(place: Place, make: Make, rank: int, seed: int) -> None:
-    """By name, and without harm."""
-    case = small(seed, 1)
-    x, topk = inputs(place, case, 0)
-    weights = place.put(torch.from_numpy(case.weights[0].copy()))
+def more_rounds(
+    place: Place, make: Make, rank: int, seed: int, together: threading.Barrier
+) -> None:
+    """Every rank learns whether any rank has more: at once, after its release, of a graph."""
+    case, stream = small(seed, 2), place.side()
+    x, topk = inputs(place, case, rank)
+    weights = place.put(torch.from_numpy(case.weights[rank].copy()))
+    kept: list[Any] = []  # what the device writes to: torch's allocator would keep it
     with make(size_for([case]), device="cuda") as buffer:
-        given = (x, topk, None, 6, 2, TIMEOUT_US, False)
-        for call, text in (
-            (lambda: buffer.dispatch(*given, more=True), "more: not on CUDA yet"),
-            (lambda: buffer.dispatch_flat(x, topk, weights, 6, 2, more=True), "more: not on CUDA"),
-        ):
-            try:
-                call()
-            except moewire.UnsupportedError as error:
-                assert text in str(error), error
-                continue
-            raise AssertionError(f"not refused: {text}")
-        assert buffer.members() == [0]
-        assert [path["carrier"] for path in buffer.paths()] == ["self"]
-        combine(place, buffer, dispatch(place, buffer, case, 0, {}), {})
+
+        def ask(more: set[int], flat: bool, **how: bool) -> Any:
+            common = {"more": rank in more, **how}
+            if flat:
+                sizes = case.num_max, case.num_experts
+                got = buffer.dispatch_flat(
+                    x, topk, weights, *sizes, timeout_us=TIMEOUT_US, **common
+                )
+                kept.append(got)
+                return got.handle
+            given = (x, topk, None, case.num_max, case.num_experts, TIMEOUT_US, False)
+            kept.append(buffer.dispatch(*given, **common))
+            return kept[-1][2]
+
+        for flat in (False, True):
+            for more in ({0}, {1}, {0, 1}, set[int]()):
+                for how in ({}, {"async_finish": True}, {"return_recv_hook": True}):
+                    handle = ask(more, flat, **how)
+                    assert handle.peers_have_more is bool(more)
+            late = ask({1}, flat)
+            late.release()
+            for _ in range(3):  # others take its slot
+                ask(set(), flat).release()
+            assert late.peers_have_more is True
+            for turn in range(together.parties):  # see ``recorded``
+                together.wait(60)
+                if turn != rank:
+                    continue
+                with place.on(stream), place.captured(stream) as graph:
+                    text = expect(moewire.UnsupportedError, lambda late=late: late.peers_have_more)
+                    assert "ask peers_have_more before the capture" in text
+                    again = ask({0}, flat)
+            together.wait(60)
+            place.replay(graph[0], stream)
+            assert again.peers_have_more is True
+            together.wait(60)
+            place.destroy(graph[0])
+
+
+def debug_fill(place: Place, make: Make, rank: int, seed: int) -> None:
+    """MOEWIRE_DEBUG=1: a dispatch begins with memory that is NaN, an earlier one's too."""
+    case, slots = small(seed, 2), 2
+    with make(size_for([case]), device="cuda", num_slots=slots) as buffer:
+        first = dispatch(place, buffer, case, rank, {})
+        combine(place, buffer, first, {}, zero_copy=True)
+        first.handle.release()
+        for _ in range(slots):  # the last one takes the slot of the first
+            received = dispatch(place, buffer, case, rank, {})
+            y = buffer.get_next_combine_buffer(received.handle)
+            assert torch.isnan(y.float()).all()
+            for expert, count in enumerate(received.recv_count.tolist()):
+                assert torch.isnan(received.recv_x[expert, count:].float()).all(), expert
+                assert (received.handle[0][expert, count:] == -1).all(), expert
+            combine(place, buffer, received, {}, zero_copy=True)
+        for expert, count in enumerate(received.recv_count.tolist()):
+            assert torch.isnan(first.recv_x[expert, count:].float()).all(), expert

@@ -83,8 +83,8 @@ def refused(place: jobs_cuda.Place, make: jobs_cuda.Make, rank: int, seed: int) 
             return autograd.dispatch_flat(buffer, x, idx, weights, 4, 2, **options)
 
         for one in (dispatch, dispatch_flat):
-            text = expect(moewire.UnsupportedError, lambda one=one: one(more=True))
-            assert "more: not on CUDA yet" in text
+            for more in (True, False):
+                assert one(more=more)[1].peers_have_more is more
             text = expect(moewire.InvalidArgument, lambda one=one: one(x.detach().cpu()))
             assert "device cpu given; allowed: device cuda:0" in text
         stream = place.side()

@@ -53,21 +53,13 @@ def refused(rank: Rank) -> None:
     """By name, and without harm."""
     world = clients.small_world(rank)
     buffer = make_buffer(rank, world)
-    waited = torch.zeros(1, dtype=torch.int64)
-    text = expect(
-        moewire.UnsupportedError,
-        lambda: clients.dispatch(rank, world, buffer, dispatch_wait_recv_cost_stats=waited),
-    )
-    assert "dispatch_wait_recv_cost_stats: not on CUDA yet" in text
     result = clients.dispatch(rank, world, buffer)
-    text = expect(
-        moewire.UnsupportedError,
-        lambda: clients.combine(rank, world, buffer, result, combine_wait_recv_cost_stats=waited),
-    )
-    assert "combine_wait_recv_cost_stats: not on CUDA yet" in text
+    away = torch.zeros(1, dtype=torch.int64, device="meta")
     elsewhere = torch.zeros(clients.EXPERTS, dtype=torch.int32, device="meta")
     for call in (
         lambda: clients.dispatch(rank, world, buffer, cumulative_local_expert_recv_stats=elsewhere),
+        lambda: clients.dispatch(rank, world, buffer, dispatch_wait_recv_cost_stats=away),
+        lambda: clients.combine(rank, world, buffer, result, combine_wait_recv_cost_stats=away),
         lambda: buffer.low_latency_dispatch(
             world.x[0].to("meta"), world.topk[0], 16, clients.EXPERTS
         ),
@@ -81,6 +73,36 @@ def refused(rank: Rank) -> None:
     text = expect(moewire.UnsupportedError, lambda: normal.dispatch(world.x[0]))
     assert "Buffer.dispatch is DeepEP's normal mode" in text
     clients.check(rank, world, clients.combine(rank, world, buffer, result)[0])
+
+
+def wait_statistics(rank: Rank) -> int:
+    """They are what the buffer's own statistics are; gives how much that is."""
+    world = clients.small_world(rank)
+    buffer = make_buffer(rank, world)
+    dispatched = torch.full((rank.size,), 3, dtype=torch.int64)
+    combined = torch.full((rank.size,), 5, dtype=torch.int64)
+    for how in ({}, {"return_recv_hook": True}, {"async_finish": True}) * 2:
+        result = clients.dispatch(
+            rank, world, buffer, dispatch_wait_recv_cost_stats=dispatched, **how
+        )
+        _finish(result)
+        back = clients.combine(
+            rank, world, buffer, result, combine_wait_recv_cost_stats=combined, **how
+        )
+        _finish(back)
+        clients.check(rank, world, back[0])
+    stats = buffer._buffer.stats()
+    assert (dispatched - 3).tolist() == stats["dispatch"]["wait_ns_for"]
+    assert (combined - 5).tolist() == stats["combine"]["wait_ns_for"]
+    return int(dispatched.sum() - 3 * rank.size)
+
+
+def _finish(result: Any) -> None:
+    event, hook = result[-2:]
+    if hook is not None:
+        hook()
+    if event.event is not None:
+        event.current_stream_wait()
 
 
 def streams(rank: Rank) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,31 @@ _MAKERS = (
 )
 
 
+# by_default of every ``pretending`` that is open, the innermost last.
+_open: list[list[bool]] = []
+
+
 @contextmanager
 def pretending(*, by_default: bool = False) -> Iterator[None]:
-    """In this process, in all its threads.
+    """In this process, in all its threads, and within another one: the innermost counts.
 
     ``by_default``: a test that names no device gets tensors of the device, as one that was
     written for the CPU does. What Moewire, torch and engines make is where they say.
     """
-    assert "to" not in vars(torch.Tensor), "pretending does not nest"
+    mine = [by_default]
+    _open.append(mine)
+    try:
+        with _replaced() if len(_open) == 1 else nullcontext():
+            yield
+    finally:
+        _open[:] = [other for other in _open if other is not mine]
+
+
+@contextmanager
+def _replaced() -> Iterator[None]:
     stock = {name: getattr(torch, name) for name in _MAKERS}
     for name, make in stock.items():
-        setattr(torch, name, _maker(make, by_default))
+        setattr(torch, name, _maker(make))
     moves = {name: getattr(torch.Tensor, name) for name in ("to", "cuda")}
     torch.Tensor.to = _to(moves["to"])  # type: ignore[method-assign]
     torch.Tensor.cuda = lambda self, *_, **__: _there(self)  # type: ignore[method-assign]
@@ -42,9 +56,9 @@ def pretending(*, by_default: bool = False) -> Iterator[None]:
             setattr(torch, name, make)
 
 
-def _maker(stock: Callable[..., torch.Tensor], by_default: bool) -> Callable[..., torch.Tensor]:
+def _maker(stock: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def make(*args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
-        if device is None and by_default:
+        if device is None and _open and _open[-1][0]:
             there = sys._getframe(1).f_code.co_filename.startswith(_TESTS)
         else:
             there = device is not None and torch.device(device).type == "cuda"

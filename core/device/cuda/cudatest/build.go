@@ -2,6 +2,7 @@ package cudatest
 
 import (
 	"crypto/sha256"
+	_ "embed" // flags
 	"encoding/hex"
 	"fmt"
 	"os"
@@ -9,10 +10,17 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/moewire/moewire/core/internal/testenv"
 )
+
+// common is what the emulator is compiled with, whoever does so: the harness of
+// the tests in Python (tests/python/harness/emulator.py) reads the same file.
+//
+//go:embed flags
+var common string
 
 // Build says which emulator: with which kernels, and for whom.
 type Build struct {
@@ -49,11 +57,10 @@ func (b Build) Library(t testing.TB) string {
 }
 
 func (b Build) compile(cxx, include string) (string, error) {
-	flags := []string{
-		cxx, "-std=c++17", "-O1", "-g", "-fPIC", "-pthread", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror",
-		"-Wno-unused-parameter", "-Wno-unused-function", "-D__CUDA_API_VERSION_INTERNAL",
-		"-I" + filepath.Join(folder(), "kernels"), "-I" + filepath.Join(folder(), "emulator"), "-isystem", include,
-	}
+	flags := append([]string{cxx}, strings.Fields(common)...)
+	flags = append(flags,
+		"-I"+filepath.Join(folder(), "kernels"), "-I"+filepath.Join(folder(), "emulator"), "-isystem", include,
+	)
 	name, err := b.name(flags)
 	if err != nil {
 		return "", err

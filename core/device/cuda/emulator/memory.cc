@@ -72,7 +72,8 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *p, void *host, unsigned) {
 
 CUresult cuMemsetD8Async(CUdeviceptr p, unsigned char v, size_t n, CUstream s) {
   BEGIN(needs_context);
-  return short_task(s, [=] { return memset((void *)p, v, n), true; });
+  unsigned number = find(s) ? find(s)->number : 0;
+  return short_task(s, [=] { return memset((void *)p, v, n), emu::filled(number, (void *)p, n), true; });
 }
 
 static CUresult copy(CUstream s, void *to, const void *from, size_t n) {

@@ -62,6 +62,7 @@ thread_sight *sight_of(block_sight *b, unsigned thread);
 void shared_by_block(block_sight *b, const void *p, size_t bytes);
 
 void copied(unsigned stream, void *to, const void *from, size_t bytes);
+void filled(unsigned stream, void *to, size_t bytes);
 void host_waited(unsigned stream);
 void memory_appears(const void *p, size_t bytes);
 void memory_goes(const void *p);

@@ -101,6 +101,15 @@ void copied(unsigned stream, void *to, const void *from, size_t bytes) {
   launch_ends(l);
 }
 
+void filled(unsigned stream, void *to, size_t bytes) {
+  launch_sight *l = launch_begins(stream, "a fill");
+  if (!l) return;
+  block_sight *b = block_begins(l, 0, 1);
+  touch(b->threads[0], to, bytes, WRITE, nullptr);
+  block_ends(b);
+  launch_ends(l);
+}
+
 void host_waited(unsigned stream) {
   if (watching) host.join(streams[stream].seen);
 }

@@ -83,7 +83,7 @@ MW_INLINE void mw_far_send_rows(const mw_far_send_args &a, int rank, mw_far_turn
   i32 *list = a.tokens + rank * a.list_tokens;
   mw_far_head h = mw_far_head_of(c, &c.state->slot[c.slot], MW_FAR_ROWS);
   h.total = mw_far_list(a, rank, list, tally);
-  h.tokens = c.num_tokens;
+  h.tokens = mw_tokens(c);
   do {
     u8 *msg = mw_far_lend(c, a.far, rank, t);
     if (!msg) return;

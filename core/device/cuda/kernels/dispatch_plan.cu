@@ -67,6 +67,7 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
     for (int i = 0; i < 4; i++) s->call[i] = call[i];
     s->topk = c.topk;
     s->extras = mw_extras(c);
+    s->tokens = mw_tokens(c);
     s->slab = c.slab;
     c.state->next_op = b->op + 1;
     mw_tally_show(c, b->op, MW_TALLY_DISPATCH, s->flight.start);
@@ -99,6 +100,7 @@ MW_INLINE void mw_await_owners(const mw_common &c, mw_beginning *b) {
       s->slab_of[q] = (u8)b->slab_of[q];
       b->opened |= 1ull << q;
     }
+    mw_tally_waits(c, MW_TALLY_DISPATCH); // nor with its counts
     // Read after `open` and before the first write there.
     if (!mw_in(c, mw_members(c), c.rank)) mw_fail(c, MW_ERROR_FENCED);
   }

@@ -18,6 +18,14 @@ MW_INLINE bool mw_arrived(const mw_common &c, const mw_slot *s, int rank) {
   return mw_agrees(c, slab, rank);
 }
 
+// One thread: whether a rank whose rows count will dispatch again.
+MW_INLINE bool mw_peers_have_more(const mw_common &c, u64 counted) {
+  u8 *slab = mw_slab_at(c, c.rank, c.slot);
+  for (int q = 0; q < c.num_ranks; q++)
+    if (mw_has(counted, q) && mw_load_relaxed_sys(mw_line_at(slab, c.slab.params, q) + MW_PARAM_TOKENS) >> MW_MORE_SHIFT) return true;
+  return false;
+}
+
 // Counts the rows that came, by expert and by source.
 MW_INLINE void mw_tally_received(const mw_receive_args &a) {
   const mw_common &c = a.c;
@@ -72,7 +80,10 @@ MW_KERNEL void moewire_dispatch_receive(const mw_receive_args a) {
       c.active[r] = 0;
   });
   __syncthreads();
-  if (threadIdx.x == 0) counted = mw_failed(c) ? 0 : mw_load_relaxed_sys(&s->counted);
+  if (threadIdx.x == 0) {
+    counted = mw_failed(c) ? 0 : mw_load_relaxed_sys(&s->counted);
+    if (a.more) *a.more = mw_peers_have_more(c, counted);
+  }
   __syncthreads();
   if (c.tally && threadIdx.x == blockDim.x - 1) {
     mw_tally_waits(c, MW_TALLY_DISPATCH);

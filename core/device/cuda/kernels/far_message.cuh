@@ -16,7 +16,7 @@ struct alignas(64) mw_far_head {
   u64 total;   // rows of all pieces
   u64 first;   // of this piece, among them
   u64 rows;    // in this piece
-  u64 tokens;  // T of the source's call
+  u64 tokens;  // of the source's call: mw_tokens
   u64 call[4]; // as in mw_slot
   u64 topk, extras;
   u64 pad[2];

@@ -21,7 +21,7 @@ MW_INLINE void mw_store_params(const mw_common &c, u64 op, u64 *p) {
   mw_store_relaxed_sys(&p[MW_PARAM_EXPERTS], c.num_experts);
   mw_store_relaxed_sys(&p[MW_PARAM_FLAGS], c.flags & MW_FLAG_PARAMS);
   mw_store_relaxed_sys(&p[MW_PARAM_TOPK], c.topk);
-  mw_store_relaxed_sys(&p[MW_PARAM_TOKENS], c.num_tokens);
+  mw_store_relaxed_sys(&p[MW_PARAM_TOKENS], mw_tokens(c));
   mw_store_relaxed_sys(&p[MW_PARAM_EXTRAS], mw_extras(c));
 }
 
@@ -64,6 +64,7 @@ MW_INLINE void mw_assign_places(const mw_common &c, mw_beginning *b) {
     if (mw_agrees(c, slab, r)) mw_or_gpu(&s->placed, 1ull << r);
   });
   __syncthreads();
+  if (threadIdx.x == 0) mw_tally_waits(c, MW_TALLY_DISPATCH); // who is late with this is not with its answer
   if (threadIdx.x == 0) b->in = mw_failed(c) ? 0 : mw_load_relaxed_sys(&s->placed);
   __syncthreads();
   for (int l = threadIdx.x; l < c.local_experts; l += blockDim.x) {

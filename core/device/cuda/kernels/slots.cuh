@@ -5,6 +5,14 @@
 
 #include "waits.cuh"
 
+// What is said of a call's tokens: how many there are, and, above that, whether
+// this rank has more.
+enum { MW_MORE_SHIFT = 32 };
+
+MW_INLINE u64 mw_tokens(const mw_common &c) {
+  return (u64)c.num_tokens | (c.flags & MW_FLAG_MORE ? 1ull << MW_MORE_SHIFT : 0);
+}
+
 // Writes what an owner that opens late is still to get: parameters, no rows,
 // and the words that say so.
 MW_INLINE void mw_tell_owner(const mw_common &c, mw_slot *s, int owner) {
@@ -13,6 +21,7 @@ MW_INLINE void mw_tell_owner(const mw_common &c, mw_slot *s, int owner) {
   mw_store_relaxed_sys(&p[MW_PARAM_OP], op + 1);
   for (int i = 0; i < 4; i++) mw_store_relaxed_sys(&p[MW_PARAM_TOKENS_MAX + i], s->call[i]);
   mw_store_relaxed_sys(&p[MW_PARAM_TOPK], s->topk);
+  mw_store_relaxed_sys(&p[MW_PARAM_TOKENS], s->tokens);
   mw_store_relaxed_sys(&p[MW_PARAM_EXTRAS], s->extras);
   bool flat = s->call[MW_PARAM_FLAGS - MW_PARAM_TOKENS_MAX] & MW_FLAG_FLAT;
   int local = flat ? 1 : (int)s->call[MW_PARAM_EXPERTS - MW_PARAM_TOKENS_MAX] / c.num_ranks;

@@ -76,6 +76,7 @@ MW_INLINE void mw_tally_waits(const mw_common &c, u64 kind) {
     u64 *total = &c.state->wait_for[kind - 1][r];
     *total += came - first;
     mw_store_relaxed_sys(&c.tally->wait_for[kind - 1][r], *total);
+    if (c.wait_ns) c.wait_ns[r] += (i64)(came - first);
   }
   c.state->waited = 0;
   if (kind == MW_TALLY_QUIET) return;

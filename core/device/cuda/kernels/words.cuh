@@ -81,6 +81,7 @@ struct mw_slot {
   u64 placed;     // ranks whose rows may lie in the own slab
   u64 topk;       // K of its call
   u64 extras;     // the widths of its extra columns
+  u64 tokens;     // what is said of its tokens: mw_tokens
   mw_slab slab;   // where things lie in it: a launch of another call may need it
   mw_flight flight;
 };
@@ -177,6 +178,7 @@ enum {
   MW_FLAG_PARAMS = 0x3f,      // what ranks must agree on
   MW_FLAG_ORDERED = 0x40,     // rows lie in order of rank and token
   MW_FLAG_PRE_REDUCE = 0x80,  // sums are made by rank; this rank's own choice
+  MW_FLAG_MORE = 0x100,       // this rank will dispatch again for the same batch; its own choice
 };
 
 // What every kernel is given.
@@ -198,6 +200,7 @@ struct mw_common {
   u64 ticket; // the same in all launches of one operation
   i32 *active; // the caller's active_ranks, int32 [num_ranks], or null
   const i64 *topk_idx; // [T, K]
+  i64 *wait_ns; // [R] or null: for how long the operation waited for each rank is added
 };
 
 struct mw_plan_args {
@@ -224,6 +227,7 @@ struct mw_receive_args {
   i32 *recv_count; // [L]
   i64 *layout;     // [L, R]
   i64 *stats;      // [R] or null: rows of each source are added
+  i32 *more;       // [1] or null: whether a rank whose rows count has more
   u32 *rows;       // [L]: recv_count, kept from the caller
   u64 *experts;    // [L]: rows of all dispatches
 };

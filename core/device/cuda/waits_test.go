@@ -1,0 +1,72 @@
+package cuda
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/dl"
+)
+
+// waited gives a rank's calls memory for the times that they wait.
+func (o *op) waited(m *member, r int) (dispatch, combine []int64) {
+	o.calls[r].WaitNs, dispatch = tensor[int64](m, len(o.calls))
+	o.combineNs, combine = tensor[int64](m, len(o.calls))
+	for i := range dispatch {
+		dispatch[i], combine[i] = 7, 70
+	}
+	return dispatch, combine
+}
+
+// sameAsTotals: what was added to the times is what all operations waited.
+func (m *member) sameAsTotals(t testing.TB, dispatch, combine []int64) {
+	for r := range dispatch {
+		require.EqualValues(t, m.Tally().WaitFor(false, r)+7, dispatch[r], "dispatches, rank %d", r)
+		require.EqualValues(t, m.Tally().WaitFor(true, r)+70, combine[r], "combines, rank %d", r)
+	}
+}
+
+// TestWaitNs: a rank that is late to dispatch and combine is waited for, and the
+// caller's memory has how long, also of a graph that is replayed.
+func TestWaitNs(t *testing.T) {
+	g, o, _ := small(t, 2)
+	m := g.ranks[0]
+	dispatched, combined := o.waited(m, 0)
+	graph := g.record(o, 0, 1, 0)
+	for range 3 {
+		g.must(func() error { return g.d.lib.GraphLaunch(graph.exec, m.stream) })
+		eventually(t, "rank 0 waits", func() bool { return m.Waits() == 2 })
+		g.identity(o, 1, 0)
+		g.sync()
+	}
+	require.Greater(t, dispatched[1], int64(7))
+	m.sameAsTotals(t, dispatched, combined)
+	g.must(func() error { return g.d.lib.GraphExecDestroy(graph.exec) })
+}
+
+// TestWaitsInOrder: in deterministic order a dispatch waits three times, and who
+// is late with the last of them is not blamed for the first.
+func TestWaitsInOrder(t *testing.T) {
+	g, o, _ := smallIn(t, 3, flagOrdered)
+	m := g.ranks[0]
+	dispatched, combined := o.waited(m, 0)
+	send := func(r int) { require.NoError(t, g.ranks[r].Send(&o.calls[r])) }
+	send(2)
+	inbox := &dl.At[arena](uintptr(m.Shared())).From[2]
+	eventually(t, "rank 2 has opened", func() bool { return inbox.Open[0] != 0 })
+	send(0)
+	eventually(t, "rank 0 waits for rank 1", func() bool { return m.Waits() == 2 })
+	const late = 200 * time.Millisecond
+	time.Sleep(late) // not for anybody: it is what rank 1 is late
+	send(1)
+	for r, m := range g.ranks {
+		require.NoError(t, m.Receive(&o.calls[r]))
+	}
+	g.sync()
+	record, ok := m.Tally().Record(0)
+	require.True(t, ok)
+	m.sameAsTotals(t, dispatched, combined)
+	require.GreaterOrEqual(t, m.Tally().WaitFor(false, 1), uint64(late))
+	require.GreaterOrEqual(t, record.Wait, m.Tally().WaitFor(false, 2)+uint64(late))
+}
