@@ -139,6 +139,9 @@ func (e *Engine) Send(c *Dispatch) error {
 	if err := e.plan(&common, c); err != nil {
 		return e.end(err)
 	}
+	if err := e.orderFar(c); err != nil {
+		return e.end(err)
+	}
 	if err := e.place(&common, c); err != nil {
 		return e.end(err)
 	}

@@ -42,6 +42,11 @@ type farSendArgs struct {
 	ListTokens int64     `c:"list_tokens"`
 }
 
+type farOrderArgs struct {
+	Plan planArgs  `c:"plan"`
+	Far  farCommon `c:"far"`
+}
+
 type farTakeArgs struct {
 	Common common    `c:"c"`
 	Far    farCommon `c:"far"`
@@ -78,6 +83,7 @@ type farSide struct {
 	common       farCommon
 	private      *Memory // farRank by rank, the queue's next number, lists of tokens
 	mirrors      [MaxRanks]*Memory
+	order        farOrderArgs
 	send         farSendArgs
 	take         farTakeArgs
 }
@@ -178,8 +184,8 @@ func (e *Engine) CheckFar(s *layout.Slab, topK int, flags uint32) error {
 	if !e.isFar() {
 		return nil
 	}
-	if flags&(flagOrdered|flagFlat) != 0 {
-		return errors.New("rows in deterministic order and flat rows do not go to ranks of other hosts on CUDA yet")
+	if flags&flagFlat != 0 {
+		return errors.New("flat rows do not go to ranks of other hosts on CUDA yet")
 	}
 	if need := leastMessage(s, topK); need > e.far.messageBytes {
 		return fmt.Errorf("a row of hidden %d with num_experts %d needs a message of %d bytes to another host, it has at most %d",
@@ -193,6 +199,18 @@ func leastMessage(s *layout.Slab, topK int) int64 {
 	rows := farHeadBytes + (4*s.LocalExperts+15)&^15 + farSlackBytes +
 		s.RowBytes + s.Groups()*4 + int64(topK)*farPlaceBytes + 4
 	return max(rows, farHeadBytes+s.OutputBytes())
+}
+
+// orderFar gives rows their places, in an operation that puts them in order and was
+// planned.
+func (e *Engine) orderFar(c *Dispatch) error {
+	if !e.isFar() || c.Flags&flagOrdered == 0 {
+		return nil
+	}
+	f := e.far
+	f.order = farOrderArgs{Plan: e.args.plan, Far: f.common}
+	f.order.Plan.Common.NumBlocks = int32(e.cfg.NumRanks)
+	return launch(e, c.Stream, kernelFarOrder, int32(e.cfg.NumRanks), e.threads.row, &f.order)
 }
 
 // sendFar sends rows that were placed to far ranks.

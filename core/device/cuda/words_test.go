@@ -15,7 +15,7 @@ var mirrors = map[string]any{
 	"mw_plan_args": planArgs{}, "mw_place_args": placeArgs{}, "mw_receive_args": receiveArgs{},
 	"mw_publish_args": publishArgs{}, "mw_wait_args": waitArgs{}, "mw_reduce_args": reduceArgs{},
 	"mw_fifo": queue{}, "mw_far": farRank{}, "mw_far_common": farCommon{},
-	"mw_far_send_args": farSendArgs{}, "mw_far_take_args": farTakeArgs{},
+	"mw_far_send_args": farSendArgs{}, "mw_far_take_args": farTakeArgs{}, "mw_far_order_args": farOrderArgs{},
 }
 
 var values = map[string]int64{

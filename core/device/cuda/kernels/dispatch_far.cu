@@ -132,7 +132,9 @@ MW_KERNEL void moewire_dispatch_far_take(const mw_far_take_args a) {
   __syncthreads();
   if (!skip) {
     const u64 *arrive = mw_line_at(mw_slab_at(c, c.rank, c.slot), c.slab.arrive, rank);
-    mw_far_until(c, a.far, rank, false, &t, [&] { return mw_load_acquire_sys(arrive) == mw_word(s->op - 1, 0); });
+    mw_far_until(c, a.far, rank, false, &t, [&] { // who has only counted: see mw_arrived
+      return mw_load_acquire_sys(arrive) == mw_word(s->op - 1, 0) || (!s->ordered && mw_far_counted(c, c.slot, rank));
+    });
   }
   mw_far_end(c, a.far, rank, &t);
 }

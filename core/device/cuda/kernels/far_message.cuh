@@ -5,7 +5,7 @@
 
 #include "far.cuh"
 
-enum { MW_FAR_ROWS = 1, MW_FAR_OUTPUTS = 2 };
+enum { MW_FAR_ROWS = 1, MW_FAR_OUTPUTS = 2, MW_FAR_COUNTS = 3 };
 
 // How every message begins.
 struct alignas(64) mw_far_head {
@@ -36,6 +36,11 @@ struct mw_far_take_args {
   mw_far_common far;
 };
 
+struct mw_far_order_args {
+  mw_plan_args plan;
+  mw_far_common far;
+};
+
 // Where one row goes: an expert of the owner's, and which of the source's rows
 // for it this one is.
 struct mw_far_place {
@@ -43,8 +48,8 @@ struct mw_far_place {
   u32 index;
 };
 
-// Where the parts of a piece of rows begin; outputs follow the head at once.
-// `counts` has the source's rows for each of the owner's experts.
+// Where the parts of a piece of rows begin; outputs, and counts that come alone,
+// follow the head at once. `counts` has the source's rows for each of the owner's experts.
 struct mw_far_parts {
   i64 counts, tokens, places, scales, rows, size;
 };

@@ -34,14 +34,28 @@ MW_INLINE int mw_far_slot_of(const mw_common &c, u64 op) {
   return -1;
 }
 
+// Whether a far rank has told how many rows it has for a slot's operation.
+MW_INLINE bool mw_far_counted(const mw_common &c, int j, int rank) {
+  const mw_slot *s = &c.state->slot[j];
+  return mw_load_relaxed_sys(mw_line_at(mw_slab_at(c, c.rank, j), s->slab.counted, rank)) == mw_word(s->op - 1, 0);
+}
+
+// Whether rows of a slot's operation have somewhere to go: in order, only when it
+// is made. (Who sends rows and has told no counts makes no order, and is to hear so.)
+MW_INLINE bool mw_far_has_order(const mw_common &c, int j, int rank) {
+  if (!c.state->slot[j].ordered || !mw_far_counted(c, j, rank)) return true;
+  u64 word = mw_load_acquire_sys(&mw_inbox_from(c, c.rank)->order[j]);
+  return word >> MW_OP_SHIFT == c.state->slot[j].op;
+}
+
 // Whether a message can be taken now. Rows of an operation that has not begun
 // have no slab; outputs of a combine come when the sums of the one before it are
 // made. What nobody asks for any more is taken, and dropped.
-MW_INLINE bool mw_far_takes(const mw_common &c, const mw_far_head *h) {
+MW_INLINE bool mw_far_takes(const mw_common &c, int rank, const mw_far_head *h) {
   if (h->epoch != mw_peek_sys(&c.orders->epoch)) return true;
-  if (h->kind == MW_FAR_ROWS) return h->op <= c.state->next_op;
   int j = mw_far_slot_of(c, h->op);
-  return j < 0 || h->number <= c.state->slot[j].reduced + 1;
+  if (h->kind == MW_FAR_OUTPUTS) return j < 0 || h->number <= c.state->slot[j].reduced + 1;
+  return h->op <= c.state->next_op && (j < 0 || h->kind != MW_FAR_ROWS || mw_far_has_order(c, j, rank));
 }
 
 MW_INLINE u64 mw_far_came(const mw_far_common &f, int rank) { return mw_far_number(f, f.far[rank].released + 1); }
@@ -50,7 +64,7 @@ MW_INLINE u64 mw_far_came(const mw_far_common &f, int rank) { return mw_far_numb
 MW_INLINE bool mw_far_has_mail(const mw_common &c, const mw_far_common &f, int rank, u64 came) {
   const mw_mail *m = &f.mail[rank];
   return mw_load_acquire_sys(&m->came) == came &&
-         mw_far_takes(c, (const mw_far_head *)(f.far[rank].from + mw_load_relaxed_sys(&m->came_at)));
+         mw_far_takes(c, rank, (const mw_far_head *)(f.far[rank].from + mw_load_relaxed_sys(&m->came_at)));
 }
 
 MW_INLINE void mw_far_show(const mw_far_common &f, int rank, bool mail, mw_far_turn *t) {
@@ -89,25 +103,51 @@ MW_INLINE i64 mw_far_experts(const mw_common &c, const mw_slot *s) {
   return s->call[MW_PARAM_EXPERTS - MW_PARAM_TOKENS_MAX] / c.num_ranks;
 }
 
-// Whether the source has called with the parameters of this rank, and the piece
-// is what it says.
-MW_INLINE bool mw_far_fits(const mw_common &c, const mw_slot *s, const mw_far_head *h, u64 bytes) {
+// Whether the source has called with the parameters of this rank.
+MW_INLINE bool mw_far_agrees(const mw_slot *s, const mw_far_head *h) {
   for (int i = 0; i < 4; i++)
     if (h->call[i] != s->call[i]) return false;
+  return true;
+}
+
+// And whether the piece is what it says.
+MW_INLINE bool mw_far_fits(const mw_common &c, const mw_slot *s, const mw_far_head *h, u64 bytes) {
+  if (!mw_far_agrees(s, h)) return false;
   if (h->topk > MW_MAX_TOPK || h->rows > h->total || h->first > h->total - h->rows || h->rows > bytes) return false;
   return (u64)mw_far_parts_of(s->slab, mw_far_experts(c, s), h->topk, h->rows).size <= bytes;
 }
 
-// With the first piece: the source's parameters, and places for its rows.
-MW_INLINE void mw_far_reserve(const mw_common &c, const mw_slot *s, u8 *slab, int rank, const mw_far_head *h, bool fits) {
+// The source's parameters. One thread.
+MW_INLINE void mw_far_store_params(const mw_slot *s, u8 *slab, int rank, const mw_far_head *h) {
   u64 *p = mw_line_at(slab, s->slab.params, rank);
-  if (mw_far_speaks(rank)) {
-    mw_store_relaxed_sys(&p[MW_PARAM_OP], h->op);
-    for (int i = 0; i < 4; i++) mw_store_relaxed_sys(&p[MW_PARAM_TOKENS_MAX + i], h->call[i]);
-    mw_store_relaxed_sys(&p[MW_PARAM_TOPK], h->topk);
-    mw_store_relaxed_sys(&p[MW_PARAM_TOKENS], h->tokens);
-    mw_store_relaxed_sys(&p[MW_PARAM_EXTRAS], h->extras);
+  mw_store_relaxed_sys(&p[MW_PARAM_OP], h->op);
+  for (int i = 0; i < 4; i++) mw_store_relaxed_sys(&p[MW_PARAM_TOKENS_MAX + i], h->call[i]);
+  mw_store_relaxed_sys(&p[MW_PARAM_TOPK], h->topk);
+  mw_store_relaxed_sys(&p[MW_PARAM_TOKENS], h->tokens);
+  mw_store_relaxed_sys(&p[MW_PARAM_EXTRAS], h->extras);
+}
+
+// What a source says before its rows, if they are put in order: how many it has.
+MW_INLINE void mw_far_take_counts(const mw_common &c, int j, int rank, const mw_far_head *h, u64 bytes) {
+  const mw_slot *s = &c.state->slot[j];
+  u8 *slab = mw_slab_at(c, c.rank, j);
+  bool fits = mw_far_agrees(s, h) && sizeof(mw_far_head) + 4 * mw_far_experts(c, s) <= bytes;
+  if (mw_far_speaks(rank)) mw_far_store_params(s, slab, rank, h);
+  for (i64 l = threadIdx.x; l < mw_far_experts(c, s); l += blockDim.x) {
+    u64 n = fits ? ((const u32 *)(h + 1))[l] : 0;
+    if (n > s->call[0]) {
+      mw_fail(c, MW_ERROR_CAPACITY, c.rank, l, n);
+      n = 0;
+    }
+    mw_store_relaxed_sys(mw_far_layout(c, s->slab, slab, l, rank), n);
   }
+  __syncthreads();
+  if (mw_far_speaks(rank)) mw_store_release_sys(mw_line_at(slab, s->slab.counted, rank), mw_word(s->op - 1, 0));
+}
+
+// With the first piece of rows that are in no order: places for them.
+MW_INLINE void mw_far_reserve(const mw_common &c, const mw_slot *s, u8 *slab, int rank, const mw_far_head *h, bool fits) {
+  if (mw_far_speaks(rank)) mw_far_store_params(s, slab, rank, h);
   const u32 *counts = (const u32 *)((const u8 *)h + sizeof(mw_far_head));
   for (i64 l = threadIdx.x; l < mw_far_experts(c, s); l += blockDim.x) {
     u64 n = fits ? counts[l] : 0;
@@ -154,10 +194,11 @@ MW_INLINE void mw_far_store_row(const mw_common &c, const mw_slot *s, const mw_f
 MW_INLINE void mw_far_take_rows(const mw_common &c, int j, int rank, const mw_far_head *h, mw_far_turn *t) {
   const mw_slot *s = &c.state->slot[j];
   u8 *slab = mw_slab_at(c, c.rank, j);
-  bool fits = mw_far_fits(c, s, h, t->bytes);
-  if (h->first == 0) mw_far_reserve(c, s, slab, rank, h, fits);
+  bool fits = mw_far_fits(c, s, h, t->bytes), counted = s->ordered && mw_far_counted(c, j, rank);
+  if (h->first == 0 && !counted) mw_far_reserve(c, s, slab, rank, h, fits && !s->ordered);
   __syncthreads();
-  for (i64 i = 0; fits && i < (i64)h->rows; i++) {
+  bool placed = fits && (!s->ordered || (counted && mw_has(mw_load_relaxed_sys(&s->placed), rank)));
+  for (i64 i = 0; placed && i < (i64)h->rows; i++) {
     for (int k = threadIdx.x; k < (int)h->topk; k += blockDim.x) mw_far_find(c, s, slab, rank, h, i, k, &t->p);
     __syncthreads();
     mw_far_store_row(c, s, h, i, &t->p);
@@ -198,6 +239,7 @@ MW_INLINE void mw_far_take(const mw_common &c, const mw_far_common &f, int rank,
     t->slot = known ? mw_far_slot_of(c, h->op) : -1;
   }
   __syncthreads();
+  if (t->slot >= 0 && h->kind == MW_FAR_COUNTS) mw_far_take_counts(c, t->slot, rank, h, t->bytes);
   if (t->slot >= 0 && h->kind == MW_FAR_ROWS) mw_far_take_rows(c, t->slot, rank, h, t);
   if (t->slot >= 0 && h->kind == MW_FAR_OUTPUTS) mw_far_take_outputs(c, t->slot, rank, h, t);
   __syncthreads();
