@@ -68,7 +68,7 @@ func (e *Engine) prepare(c *Call) (common, error) {
 	case c.Slot < 0 || c.Slot >= e.cfg.NumSlots:
 		return common{}, fmt.Errorf("slot %d of %d", c.Slot, e.cfg.NumSlots)
 	}
-	if err := e.CheckFar(&s, c.TopK, c.Flags); err != nil {
+	if err := e.CheckFar(&s, c.TopK); err != nil {
 		return common{}, err
 	}
 	out := e.base

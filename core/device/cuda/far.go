@@ -40,6 +40,9 @@ type farSendArgs struct {
 	Index      address   `c:"index"`
 	Tokens     address   `c:"tokens"`
 	ListTokens int64     `c:"list_tokens"`
+
+	Weights address                   `c:"weights"`
+	Extra   [layout.NumExtras]address `c:"extra"`
 }
 
 type farOrderArgs struct {
@@ -56,7 +59,7 @@ type farTakeArgs struct {
 const (
 	farHeadBytes  = 128
 	farPlaceBytes = 8
-	farSlackBytes = 16 + 16 + 64
+	farSlackBytes = 8*16 + 64
 )
 
 // Mailbox says how kernels reach ranks by messages: where the ends of a proxy
@@ -180,16 +183,13 @@ func (f *farSide) close() error {
 func (e *Engine) isFar() bool { return e.far != nil && e.far.ranks != 0 }
 
 // CheckFar says why an operation is not possible with far ranks; nil without any.
-func (e *Engine) CheckFar(s *layout.Slab, topK int, flags uint32) error {
+func (e *Engine) CheckFar(s *layout.Slab, topK int) error {
 	if !e.isFar() {
 		return nil
 	}
-	if flags&flagFlat != 0 {
-		return errors.New("flat rows do not go to ranks of other hosts on CUDA yet")
-	}
 	if need := leastMessage(s, topK); need > e.far.messageBytes {
-		return fmt.Errorf("a row of hidden %d with num_experts %d needs a message of %d bytes to another host, it has at most %d",
-			s.Hidden, s.NumExperts, need, e.far.messageBytes)
+		return fmt.Errorf("a row of hidden %d with num_experts %d and %d bytes of columns needs a message of %d bytes to another host, it has at most %d",
+			s.Hidden, s.NumExperts, s.ColumnBytes(), need, e.far.messageBytes)
 	}
 	return nil
 }
@@ -197,7 +197,10 @@ func (e *Engine) CheckFar(s *layout.Slab, topK int, flags uint32) error {
 // leastMessage is how many bytes a message with one row, or its output, needs.
 func leastMessage(s *layout.Slab, topK int) int64 {
 	rows := farHeadBytes + (4*s.LocalExperts+15)&^15 + farSlackBytes +
-		s.RowBytes + s.Groups()*4 + int64(topK)*farPlaceBytes + 4
+		s.RowBytes + s.Groups()*4 + s.ColumnBytes() + 4
+	if !s.Flat {
+		rows += int64(topK) * farPlaceBytes
+	}
 	return max(rows, farHeadBytes+s.OutputBytes())
 }
 
@@ -222,6 +225,7 @@ func (e *Engine) sendFar(common *common, c *Dispatch) error {
 	f.send = farSendArgs{
 		Common: *common, Far: f.common, X: c.X, Index: e.of(common.Slot, e.at.index),
 		Tokens: f.private.Address() + uint64(farTokensOff), ListTokens: int64(e.cfg.MaxSelections),
+		Weights: c.Weights, Extra: c.Extra,
 	}
 	f.send.Common.Tally = 0 // nobody would book its waits, but the next launch as its own
 	return launch(e, c.Stream, kernelFarSend, common.NumRanks, e.threads.row, &f.send)

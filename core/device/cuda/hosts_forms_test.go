@@ -11,12 +11,12 @@ import (
 	"github.com/moewire/moewire/core/transport/fake"
 )
 
-// TestHostsForms runs every form that far ranks have on groups of which each
+// TestHostsForms runs every form on groups of which each
 // rank is on a host of its own.
 func TestHostsForms(t *testing.T) {
 	emu, seed := emulate(t), testenv.Seed(t)
 	for i, f := range forms {
-		if f.ranks == 1 || f.flags&flagFlat != 0 {
+		if f.ranks == 1 {
 			continue
 		}
 		t.Run(f.name, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 )
 
 // orderedForms are those whose rows get places in order.
-var orderedForms = map[string]uint32{"in order": flagOrdered}
+var orderedForms = map[string]uint32{"in order": flagOrdered, "flat": flagFlat | flagOrdered}
 
 // tight makes a group on hosts with rings that hold less than one operation, if
 // no two ranks share a host. (Ranks that wait for near ones take no messages.)
@@ -142,6 +142,9 @@ func TestHostsOrderLosesRows(t *testing.T) {
 			}
 			require.EqualValues(t, o.tokens[1]+n, o.counts[0][0])
 			require.Zero(t, o.ranges[0][1])
+			if o.shape.Flat {
+				require.Equal(t, o.tokens[1], o.holes(t, uintptr(g.ranks[0].Slab(0)), slabs, int(o.counts[0][0])))
+			}
 			o.forget(1)
 			g.ends(t, o, slabs, 0, 2)
 		})
@@ -221,5 +224,24 @@ func TestHostsOrderGraphs(t *testing.T) {
 			g, o, _, _ := smallHostsIn(t, 2, flags)
 			replayRounds(t, g, o, g.rng, []int{3, 2}, 3, 12)
 		})
+	}
+}
+
+// TestHostsFlatBesidePacked: a rank that puts its rows in order waits for counts of
+// one that sends none, and that one for rows. Both say what differs.
+func TestHostsFlatBesidePacked(t *testing.T) {
+	g, o, _, _ := smallHostsIn(t, 2, flat)
+	o.calls[1].Shape.Flat, o.calls[1].Shape.Columns = false, [layout.NumColumns]int64{}
+	o.calls[1].Flags = 0
+	o.calls[1].Layout, _ = tensor[int64](g.ranks[1], 16)
+	for r, m := range g.ranks {
+		m.cfg.SlabBytes += 1 << 30
+		require.NoError(t, m.Send(&o.calls[r]))
+		require.NoError(t, m.Receive(&o.calls[r]))
+	}
+	g.sync()
+	for _, m := range g.ranks {
+		require.Equal(t, FailedMismatch, m.Failure().Kind)
+		require.ErrorContains(t, m.Failure(), "form: ")
 	}
 }

@@ -17,9 +17,6 @@ func TestHostsNothingRaces(t *testing.T) {
 	emu.Watch(t)
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 37))
 	for name, flags := range watchedForms {
-		if flags&flagFlat != 0 {
-			continue
-		}
 		t.Run(name, func(t *testing.T) {
 			emu.Order(rng.Uint64(), 32, 12)
 			g, o := tight(t, rng, []int{0, 1}, flags)
