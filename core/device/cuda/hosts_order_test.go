@@ -245,3 +245,36 @@ func TestHostsFlatBesidePacked(t *testing.T) {
 		require.ErrorContains(t, m.Failure(), "form: ")
 	}
 }
+
+// TestHostsOrderRowsComeFirst: rows of a far rank come while another one's counts
+// are missing, because it has left that one out. They wait for the order.
+func TestHostsOrderRowsComeFirst(t *testing.T) {
+	for name, flags := range orderedForms {
+		t.Run(name, func(t *testing.T) {
+			g, o, _, _ := smallHostsIn(t, 3, flags)
+			for i := range o.ids[0] {
+				o.ids[0][i] = 0 // so that rank 1's rows do not begin where they do without an order
+			}
+			for i := range o.ids[1] {
+				o.ids[1][i] = 0
+			}
+			o.active[1][2] = 0
+			for r := range 2 {
+				require.NoError(t, g.ranks[r].Send(&o.calls[r]))
+			}
+			g.must(func() error { return g.d.lib.StreamSynchronize(g.ranks[1].stream) })
+			eventually(t, "rank 0 waits for counts", func() bool { return g.ranks[0].Waits() == 1<<2 })
+			require.NoError(t, g.ranks[2].Send(&o.calls[2]))
+			for r, m := range g.ranks {
+				require.NoError(t, m.Receive(&o.calls[r]))
+				g.snapshot(m, 0)
+			}
+			g.sync()
+			for _, m := range g.ranks {
+				require.Zero(t, m.report().Error, "%v", m.Failure())
+			}
+			require.EqualValues(t, o.tokens[0], o.ranges[0][1]>>32, "where rank 1's rows begin")
+			o.checkRows(t, g.ranks[0], 0)
+		})
+	}
+}
