@@ -665,8 +665,7 @@ mw_status_t mw_handle_release_on(mw_handle_t handle, uint64_t stream);
  * are ordered by the caller.
  *
  * Errors of the device come with a later call (MW_ERR_DEVICE and others). Not
- * on CUDA: num_bytes 0; with ranks of other hosts DETERMINISTIC and flat rows (the
- * first call says so). How many flat rows were received the device alone knows
+ * on CUDA: num_bytes 0. How many flat rows were received the device alone knows
  * (recv_count): x of a flat combine has at least so many. Statistics, traces and
  * counters are of operations that the device has ended; with MW_CONFIG_NO_RECORD
  * the counters are 0, and nothing is added to wait_ns.

@@ -102,7 +102,7 @@ class Buffer(PackedCalls, FlatCalls, Member):
         device: "cuda", "cuda:N" or a ``torch.device``: all tensors of this buffer lie there, calls
             are launched on the current stream and return; on the host only the number of flat rows
             is waited for, by who asks for it and by ``combine_flat``. The same kind on all ranks.
-            Over several hosts without ``deterministic`` and flat rows. "cpu" or None: CPU tensors.
+            "cpu" or None: CPU tensors.
 
     Any thread may call any method; a wait in one thread does not block another. ``close()``,
     leaving ``with``, or dropping the buffer leaves the group.

@@ -36,6 +36,15 @@ def test_results_and_paths(team: Team, driver: str, layout: str, ring_bytes: int
             assert path["why"].endswith(says) == (want == "tcp"), path
 
 
+@pytest.mark.parametrize("how", ["ordered", "flat"])
+@pytest.mark.parametrize(("layout", "ring_bytes"), [("0|1", 2 * jobs_cuda.RING_BYTES), ("0|12", 0)])
+def test_results_in_order_and_flat(
+    team: Team, driver: str, layout: str, ring_bytes: int, how: str
+) -> None:
+    job = jobs_cuda.results, driver, ring_bytes, how
+    team.run(size_of(layout), placed, hosts(layout), *job, timeout=PATIENCE)
+
+
 @pytest.mark.parametrize("layout", ["0|1", "01|2"])
 def test_bits_of_the_processor(team: Team, driver: str, layout: str) -> None:
     job = jobs_cuda.as_on_the_processor, driver
@@ -70,11 +79,3 @@ def test_closes_in_each_order(team: Team, driver: str) -> None:
 def test_a_meeting_that_fails(team: Team, driver: str) -> None:
     texts = team.run(2, placed, hosts("0|1"), jobs_cuda.alone, driver, timeout=PATIENCE)
     assert "rank" in texts[0], texts
-
-
-@pytest.mark.parametrize(
-    ("how", "words"), [("deterministic", "deterministic order"), ("flat", "flat rows")]
-)
-def test_what_does_not_go_far_is_refused(team: Team, driver: str, how: str, words: str) -> None:
-    for text in team.run(2, placed, hosts("0|1"), jobs_cuda.refused, driver, how, timeout=PATIENCE):
-        assert words in text, text

@@ -70,7 +70,7 @@ func (e *Engine) prepare(c *Call) (common, error) {
 	case c.Slot < 0 || c.Slot >= e.cfg.NumSlots:
 		return common{}, fmt.Errorf("slot %d of %d", c.Slot, e.cfg.NumSlots)
 	}
-	if err := e.CheckFar(&s, c.TopK, c.Flags); err != nil {
+	if err := e.CheckFar(&s, c.TopK); err != nil {
 		return common{}, err
 	}
 	out := e.base
@@ -146,6 +146,9 @@ func (e *Engine) Send(c *Dispatch) error {
 		return e.end(err)
 	}
 	if err := e.fillOutputs(&common, c.Stream); err != nil {
+		return e.end(err)
+	}
+	if err := e.orderFar(c); err != nil {
 		return e.end(err)
 	}
 	if err := e.place(&common, c); err != nil {

@@ -17,6 +17,7 @@ var kernelNames = [numKernels]string{
 	kernelWait: "moewire_combine_wait", kernelReduce: "moewire_combine_reduce",
 	kernelReduceWide: "moewire_combine_reduce_wide", kernelReduceRuns: "moewire_combine_reduce_runs",
 	kernelReduceRunsWide: "moewire_combine_reduce_runs_wide",
+	kernelFarOrder:       "moewire_dispatch_far_order",
 	kernelFarSend:        "moewire_dispatch_far_send", kernelFarTake: "moewire_dispatch_far_take",
 	kernelFarOutputs: "moewire_combine_far_send", kernelFarWait: "moewire_combine_far_take",
 }
@@ -34,6 +35,7 @@ const (
 	kernelReduceWide
 	kernelReduceRuns
 	kernelReduceRunsWide
+	kernelFarOrder
 	kernelFarSend
 	kernelFarTake
 	kernelFarOutputs

@@ -40,6 +40,14 @@ type farSendArgs struct {
 	Index      address   `c:"index"`
 	Tokens     address   `c:"tokens"`
 	ListTokens int64     `c:"list_tokens"`
+
+	Weights address                   `c:"weights"`
+	Extra   [layout.NumExtras]address `c:"extra"`
+}
+
+type farOrderArgs struct {
+	Plan planArgs  `c:"plan"`
+	Far  farCommon `c:"far"`
 }
 
 type farTakeArgs struct {
@@ -51,7 +59,7 @@ type farTakeArgs struct {
 const (
 	farHeadBytes  = 128
 	farPlaceBytes = 8
-	farSlackBytes = 16 + 16 + 64
+	farSlackBytes = 8*16 + 64
 )
 
 // Mailbox says how kernels reach ranks by messages: where the ends of a proxy
@@ -78,6 +86,7 @@ type farSide struct {
 	common       farCommon
 	private      *Memory // farRank by rank, the queue's next number, lists of tokens
 	mirrors      [MaxRanks]*Memory
+	order        farOrderArgs
 	send         farSendArgs
 	take         farTakeArgs
 }
@@ -174,16 +183,13 @@ func (f *farSide) close() error {
 func (e *Engine) isFar() bool { return e.far != nil && e.far.ranks != 0 }
 
 // CheckFar says why an operation is not possible with far ranks; nil without any.
-func (e *Engine) CheckFar(s *layout.Slab, topK int, flags uint32) error {
+func (e *Engine) CheckFar(s *layout.Slab, topK int) error {
 	if !e.isFar() {
 		return nil
 	}
-	if flags&(flagOrdered|flagFlat) != 0 {
-		return errors.New("rows in deterministic order and flat rows do not go to ranks of other hosts on CUDA yet")
-	}
 	if need := leastMessage(s, topK); need > e.far.messageBytes {
-		return fmt.Errorf("a row of hidden %d with num_experts %d needs a message of %d bytes to another host, it has at most %d",
-			s.Hidden, s.NumExperts, need, e.far.messageBytes)
+		return fmt.Errorf("a row of hidden %d with num_experts %d and %d bytes of columns needs a message of %d bytes to another host, it has at most %d",
+			s.Hidden, s.NumExperts, s.ColumnBytes(), need, e.far.messageBytes)
 	}
 	return nil
 }
@@ -191,8 +197,23 @@ func (e *Engine) CheckFar(s *layout.Slab, topK int, flags uint32) error {
 // leastMessage is how many bytes a message with one row, or its output, needs.
 func leastMessage(s *layout.Slab, topK int) int64 {
 	rows := farHeadBytes + (4*s.LocalExperts+15)&^15 + farSlackBytes +
-		s.RowBytes + s.Groups()*4 + int64(topK)*farPlaceBytes + 4
+		s.RowBytes + s.Groups()*4 + s.ColumnBytes() + 4
+	if !s.Flat {
+		rows += int64(topK) * farPlaceBytes
+	}
 	return max(rows, farHeadBytes+s.OutputBytes())
+}
+
+// orderFar gives rows their places, in an operation that puts them in order and was
+// planned.
+func (e *Engine) orderFar(c *Dispatch) error {
+	if !e.isFar() || c.Flags&flagOrdered == 0 {
+		return nil
+	}
+	f := e.far
+	f.order = farOrderArgs{Plan: e.args.plan, Far: f.common}
+	f.order.Plan.Common.NumBlocks = int32(e.cfg.NumRanks)
+	return launch(e, c.Stream, kernelFarOrder, int32(e.cfg.NumRanks), e.threads.row, &f.order)
 }
 
 // sendFar sends rows that were placed to far ranks.
@@ -204,6 +225,7 @@ func (e *Engine) sendFar(common *common, c *Dispatch) error {
 	f.send = farSendArgs{
 		Common: *common, Far: f.common, X: c.X, Index: e.of(common.Slot, e.at.index),
 		Tokens: f.private.Address() + uint64(farTokensOff), ListTokens: int64(e.cfg.MaxSelections),
+		Weights: c.Weights, Extra: c.Extra,
 	}
 	f.send.Common.Tally = 0 // nobody would book its waits, but the next launch as its own
 	return launch(e, c.Stream, kernelFarSend, common.NumRanks, e.threads.row, &f.send)

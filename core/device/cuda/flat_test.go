@@ -74,6 +74,19 @@ func (o *op) flatJobs(b *device.ReduceBatch, r int, where map[[2]int]device.Redu
 	}
 }
 
+// holes are those of n flat rows that have no ids, and so no weights.
+func (o *op) holes(t testing.TB, base uintptr, slabs *layout.Slab, n int) (holes int) {
+	for i := range n {
+		ids := unsafe.Slice(dl.At[int64](base+uintptr(slabs.ColumnOff[layout.ColumnTopkIdx]+int64(i)*8*int64(o.topK))), o.topK)
+		w := unsafe.Slice(dl.At[float32](base+uintptr(slabs.ColumnOff[layout.ColumnTopkWeights]+int64(i)*4*int64(o.topK))), o.topK)
+		if ids[0] == -1 && ids[1] == -1 {
+			require.Equal(t, []float32{0, 0}, w)
+			holes++
+		}
+	}
+	return holes
+}
+
 // TestFlatHoles: rows that a rank reserved and did not finish have no ids.
 func TestFlatHoles(t *testing.T) {
 	g, o, slabs := smallIn(t, 3, flagFlat|flagOrdered)
@@ -99,16 +112,7 @@ func TestFlatHoles(t *testing.T) {
 		n += int(o.ranges[0][src] & 0xffffffff)
 	}
 	require.EqualValues(t, o.tokens[1]+n, o.counts[0][0])
-	holes := 0
-	for i := range int(o.counts[0][0]) {
-		ids := unsafe.Slice(dl.At[int64](base+uintptr(slabs.ColumnOff[layout.ColumnTopkIdx]+int64(i)*8*int64(o.topK))), o.topK)
-		w := unsafe.Slice(dl.At[float32](base+uintptr(slabs.ColumnOff[layout.ColumnTopkWeights]+int64(i)*4*int64(o.topK))), o.topK)
-		if ids[0] == -1 && ids[1] == -1 {
-			require.Equal(t, []float32{0, 0}, w)
-			holes++
-		}
-	}
-	require.Equal(t, o.tokens[1], holes)
+	require.Equal(t, o.tokens[1], o.holes(t, base, slabs, int(o.counts[0][0])))
 }
 
 // TestFlatBesidePacked: ranks that disagree about the form both say so.

@@ -180,15 +180,9 @@ func TestHostsLeftOutRowsCome(t *testing.T) {
 	o.checkWithout(t, 1, 0)
 }
 
-// TestHostsRefuse: what does not go to far ranks is refused before anything
-// happens, and so is a row that no message holds.
+// TestHostsRefuse: a row that no message holds is refused before anything happens.
 func TestHostsRefuse(t *testing.T) {
 	g, o, slabs, offices := smallHosts(t, 2)
-	for _, flags := range []uint32{flagOrdered, flagFlat | flagOrdered} {
-		c := o.calls[0]
-		c.Flags = flags
-		require.ErrorContains(t, g.ranks[0].Send(&c), "not go to ranks of other hosts")
-	}
 	box := offices[0].box
 	box.MessageBytes = 300
 	require.NoError(t, g.ranks[0].SetMailbox(box))
@@ -203,10 +197,11 @@ func TestHostsRefuse(t *testing.T) {
 // TestHostsMessagesJustFit: a message of exactly as many bytes as CheckFar asks
 // for holds a row.
 func TestHostsMessagesJustFit(t *testing.T) {
-	for _, flags := range []uint32{0, flagFP8, flagWide} {
+	for _, flags := range []uint32{0, flagFP8, flagWide, flat, flat | flagBare, flat | flagFP8} {
 		emu := emulate(t)
 		rng := rand.New(rand.NewPCG(testenv.Seed(t), uint64(flags)))
 		s := layout.Shape{MaxTokens: 6, Hidden: 128, NumExperts: 4, NumRanks: 2, FP8: flags&flagFP8 != 0, WideOutputs: flags&flagWide != 0}
+		s.Flat, s.Columns = flags&flagFlat != 0, flatColumns(2, flags, 7)
 		slabs, err := layout.Of(s)
 		require.NoError(t, err)
 		t.Run("", func(t *testing.T) {
@@ -216,7 +211,7 @@ func TestHostsMessagesJustFit(t *testing.T) {
 			g.spread(fake.New(fake.Config{Seed: 1}), mailing{hostOf: hosts(2, 1), ringBytes: 1 << 12, messageBytes: least, length: 2})
 			g.exchange(rng, g.random(rng, s, 2, flags, 0), &slabs)
 			g.ranks[0].far.messageBytes--
-			require.Error(t, g.ranks[0].CheckFar(&slabs, 2, flags))
+			require.Error(t, g.ranks[0].CheckFar(&slabs, 2))
 		})
 	}
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/moewire/moewire/core/transport/fake"
 )
 
-// TestHostsForms runs every form that far ranks have on groups of which each
+// TestHostsForms runs every form on groups of which each
 // rank is on a host of its own.
 func TestHostsForms(t *testing.T) {
 	emu, seed := emulate(t), testenv.Seed(t)
 	for i, f := range forms {
-		if f.ranks == 1 || f.flags&(flagFlat|flagOrdered) != 0 {
+		if f.ranks == 1 {
 			continue
 		}
 		t.Run(f.name, func(t *testing.T) {
@@ -34,10 +34,7 @@ func TestHostsForms(t *testing.T) {
 
 // smallHosts is small with each rank on a host of its own.
 func smallHosts(t *testing.T, ranks int) (*group, *op, *layout.Slab, []*office) {
-	g, o, slabs := small(t, ranks)
-	return g, o, slabs, g.spread(fake.New(fake.Config{Seed: 1}), mailing{
-		hostOf: hosts(ranks, 1), ringBytes: 1 << 14, messageBytes: 1 << 13, length: 16,
-	})
+	return smallHostsIn(t, ranks, 0)
 }
 
 // TestHostsAreApart: far ranks get messages, and nothing of theirs is in a

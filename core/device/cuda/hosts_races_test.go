@@ -16,25 +16,26 @@ func TestHostsNothingRaces(t *testing.T) {
 	emu := emulate(t)
 	emu.Watch(t)
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 37))
-	emu.Order(rng.Uint64(), 32, 12)
-	g, o := g2(t, rng)
-	for _, m := range g.ranks {
-		m.threads = threads{plan: 8, row: 8, wait: 8}
+	for name, flags := range watchedForms {
+		t.Run(name, func(t *testing.T) {
+			emu.Order(rng.Uint64(), 32, 12)
+			g, o := tight(t, rng, []int{0, 1}, flags)
+			for n, i := range []int{0, 1, 2, 4, 7} { // without the one that leaves a rank out
+				for r := range g.ranks {
+					g.step(o, r, i, []int{0, 0, 1, 1, 0}[n])
+				}
+			}
+			for range 2 {
+				for r := range g.ranks {
+					g.twoAtOnce(o, r)
+				}
+			}
+			g.sync()
+			for r, m := range g.ranks {
+				require.Zero(t, m.report().Error, "%v", m.Failure())
+				o.checkIdentity(t, r)
+			}
+			require.Empty(t, emu.Races())
+		})
 	}
-	for n, i := range []int{0, 1, 2, 4, 7} { // without the one that leaves a rank out
-		for r := range g.ranks {
-			g.step(o, r, i, []int{0, 0, 1, 1, 0}[n])
-		}
-	}
-	for range 2 {
-		for r := range g.ranks {
-			g.twoAtOnce(o, r)
-		}
-	}
-	g.sync()
-	for r, m := range g.ranks {
-		require.Zero(t, m.report().Error, "%v", m.Failure())
-		o.checkIdentity(t, r)
-	}
-	require.Empty(t, emu.Races())
 }

@@ -124,6 +124,7 @@ type slot struct {
 	Reduced  uint64          `c:"reduced"`
 	Ticket   uint64          `c:"ticket"`
 	Placed   uint64          `c:"placed"`
+	Ordered  uint64          `c:"ordered"`
 	TopK     uint64          `c:"topk"`
 	Extras   uint64          `c:"extras"`
 	Tokens   uint64          `c:"tokens"`

@@ -15,7 +15,7 @@ var mirrors = map[string]any{
 	"mw_plan_args": planArgs{}, "mw_place_args": placeArgs{}, "mw_receive_args": receiveArgs{},
 	"mw_publish_args": publishArgs{}, "mw_wait_args": waitArgs{}, "mw_reduce_args": reduceArgs{},
 	"mw_fifo": queue{}, "mw_far": farRank{}, "mw_far_common": farCommon{},
-	"mw_far_send_args": farSendArgs{}, "mw_far_take_args": farTakeArgs{},
+	"mw_far_send_args": farSendArgs{}, "mw_far_take_args": farTakeArgs{}, "mw_far_order_args": farOrderArgs{},
 }
 
 var values = map[string]int64{
@@ -25,7 +25,7 @@ var values = map[string]int64{
 	"MW_ERROR_STALE": errorStale, "MW_ERROR_PROXY": errorProxy, "MW_ERROR_MESSAGE": errorMessage, "MW_ERROR_ROUTING": errorRouting, "MW_ERROR_WEIGHTS": errorWeights,
 	"MW_TALLY_RING": TallyRing, "MW_RECORD_WORDS": recordWords,
 	"MW_TALLY_DISPATCH": tallyDispatch, "MW_TALLY_COMBINE": tallyCombine, "MW_TALLY_QUIET": tallyQuiet,
-	"sizeof(mw_far_head)": farHeadBytes, "sizeof(mw_far_place)": farPlaceBytes,
+	"sizeof(mw_far_head)": farHeadBytes, "sizeof(mw_far_place)": farPlaceBytes, "MW_FAR_SLACK": farSlackBytes,
 	"MW_FLAG_FP8": flagFP8, "MW_FLAG_WIDE": flagWide, "MW_FLAG_SCALES_SHIFT": flagScalesShift, "MW_FLAG_FLAT": flagFlat,
 	"MW_FLAG_BARE": flagBare, "MW_FLAG_ORDERED": flagOrdered, "MW_FLAG_PRE_REDUCE": flagPreReduce, "MW_FLAG_MORE": flagMore,
 }

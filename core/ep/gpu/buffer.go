@@ -79,8 +79,7 @@ var (
 // comes next. The buffer owns the domain from then on and closes it; the device
 // stays the caller's and is closed after the buffer. On an error both are the
 // caller's. The domain has no slabs yet. Ranks of other hosts are possible where
-// its rings are memory that this device sees (mixed.Config.Rings, cudaring);
-// deterministic order and flat rows are not, then.
+// its rings are memory that this device sees (mixed.Config.Rings, cudaring).
 func New(dom transport.Domain, dev *cuda.Device, cfg Config) (*Buffer, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err

@@ -313,7 +313,7 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (layout.Slab, error) {
 	if err := checkColumns(a); err != nil {
 		return slab, err
 	}
-	if err := b.engine.CheckFar(&slab, a.TopK, formOf(&b.cfg, a).Flags()); err != nil {
+	if err := b.engine.CheckFar(&slab, a.TopK); err != nil {
 		return slab, invalid("%s", err)
 	}
 	if err := aligned("recv_count", a.RecvCount, 4); err != nil {

@@ -28,6 +28,7 @@ import (
 // hosts is a group whose ranks are on pretended hosts, over sockets.
 type hosts struct {
 	t         *testing.T
+	cfg       gpu.Config
 	emu       *cudatest.Driver
 	devs      []*cuda.Device
 	listeners []*mixed.Listener
@@ -59,9 +60,13 @@ func hostsConfig(d *cuda.Device, keys *wire.Keyring, near shm.Config, of string,
 // openHosts listens for ranks on the hosts that the letters name. Without rings
 // their messages lie where the device does not see them.
 func openHosts(t *testing.T, of string, rings bool) *hosts {
-	h := &hosts{t: t, emu: cudatest.Open(t)}
+	return openHostsAs(t, of, rings, configOf(t, len(of)))
+}
+
+func openHostsAs(t *testing.T, of string, rings bool, as gpu.Config) *hosts {
+	h := &hosts{t: t, emu: cudatest.Open(t), cfg: as}
 	h.emu.Order(testenv.Seed(t), 16, 8+len(of)*len(of))
-	params, err := configOf(t, len(of)).Params(ep.Standing{})
+	params, err := as.Params(ep.Standing{})
 	require.NoError(t, err)
 	keys := wire.GenerateKeyring()
 	for r := range len(of) {
@@ -103,10 +108,14 @@ func newHosts(t *testing.T, of string) *hosts {
 
 // newHostsOver has buffers use something else in place of their domains.
 func newHostsOver(t *testing.T, of string, over func(transport.Domain) transport.Domain) *hosts {
-	h := openHosts(t, of, true)
+	return openHosts(t, of, true).connect(over)
+}
+
+// connect makes the buffers of hosts, and connects them.
+func (h *hosts) connect(over func(transport.Domain) transport.Domain) *hosts {
+	t := h.t
 	for r, dom := range h.meet() {
-		dom = over(dom)
-		h.ranks = append(h.ranks, newRankOn(t, h.devs[r], h.emu, dom, configOf(t, len(of))))
+		h.ranks = append(h.ranks, newRankOn(t, h.devs[r], h.emu, over(dom), h.cfg))
 	}
 	t.Cleanup(func() { closeAll(h.ranks) })
 	errs := make([]error, len(h.ranks))

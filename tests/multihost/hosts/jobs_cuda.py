@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import moewire
-from harness import cases, jobs_cuda, oracle, verify
+from harness import cases, flat, jobs_cuda, jobs_cuda_flat, oracle, verify
 from harness.cases import Case
 from harness.jobs_cuda import Place, inputs
 from harness.jobs_cuda_graphs import Recorded
@@ -67,21 +67,47 @@ def _case(rank: Rank, number: int, **form: Any) -> Case:
     return cases.fill(case, [(7, 0, 5, 2)[(number + r) % 4] for r in range(rank.size)])
 
 
-def _exchange(place: Place, buffer: moewire.Buffer, case: Case, rank: int, how: int = 0) -> None:
-    received = jobs_cuda.dispatch(place, buffer, case, rank, jobs_cuda.CALLS[how % 3])
-    jobs_cuda.combine(place, buffer, received, jobs_cuda.CALLS[(how + 1) % 3], zero_copy=how > 0)
+def _exchange(
+    place: Place,
+    buffer: moewire.Buffer,
+    case: Case,
+    rank: int,
+    how: int = 0,
+    *,
+    ordered: bool = False,
+) -> None:
+    first, second = (jobs_cuda.CALLS[(how + n) % 3] for n in range(2))
+    received = jobs_cuda.dispatch(place, buffer, case, rank, first, ordered=ordered)
+    jobs_cuda.combine(place, buffer, received, second, zero_copy=how > 0)
 
 
-def results(rank: Rank, driver: str, ring_bytes: int) -> list[dict[str, Any]]:
-    """All forms, against the oracle, bit for bit; how the others were reached."""
+def _exchange_flat(
+    place: Place, buffer: moewire.Buffer, case: Case, rank: int, number: int
+) -> None:
+    """With a column each time, and a second time along the same routes."""
+    first, second = (jobs_cuda.CALLS[(number + n) % 3] for n in range(2))
+    kind = number % len(flat.EXTRAS)
+    received = jobs_cuda_flat.received_flat(place, buffer, case, rank, first, kind)
+    jobs_cuda_flat.combine_flat(place, buffer, received, second, zero_copy=number > 0)
+    handle = received.got.handle
+    again = jobs_cuda_flat.received_flat(place, buffer, case, rank, second, kind, handle)
+    jobs_cuda_flat.combine_flat(place, buffer, again, first)
+
+
+def results(rank: Rank, driver: str, ring_bytes: int, how: str = "") -> list[dict[str, Any]]:
+    """All forms, against the oracle, bit for bit; how the others were reached.
+
+    ``how``: "" is rows per expert, "ordered" those in deterministic order, "flat" flat rows.
+    """
     todo = [_case(rank, number, **form) for number, form in enumerate(FORMS)]
-    with (
-        device(driver, rank) as place,
-        cuda_buffer(rank, todo, ring_bytes=ring_bytes) as buffer,
-    ):
+    options = {"ring_bytes": ring_bytes, "deterministic": how == "ordered"}
+    with device(driver, rank) as place, cuda_buffer(rank, todo, **options) as buffer:
         for number, case in enumerate(todo):
             print(case)
-            _exchange(place, buffer, case, rank.rank, number)
+            if how == "flat":
+                _exchange_flat(place, buffer, replace(case, pre_reduce=()), rank.rank, number)
+            else:
+                _exchange(place, buffer, case, rank.rank, number, ordered=how == "ordered")
         found = buffer.paths()
         _check_links(buffer, rank, found)
         rank.meet("end")
@@ -319,29 +345,4 @@ def alone(rank: Rank, driver: str) -> str:
             )
         rank.meet("tried")
         assert _memory(place) == before, (_memory(place), before)
-    return text
-
-
-def refused(rank: Rank, driver: str, how: str) -> str:
-    """What does not go to other hosts is an error that names the rank."""
-    case = _case(rank, 0)
-    with device(driver, rank) as place:
-        options = {"deterministic": True} if how == "deterministic" else {}
-        with cuda_buffer(rank, [case], **options) as buffer:
-            x, topk = inputs(place, case, rank.rank)
-            weights = place.put(torch.from_numpy(case.weights[rank.rank].copy()))
-            text = expect(
-                moewire.MoewireError,
-                lambda: (
-                    buffer.dispatch_flat(x, topk, weights, case.num_max, case.num_experts)
-                    if how == "flat"
-                    else buffer.dispatch(
-                        x, topk, None, case.num_max, case.num_experts, PATIENT_US, False
-                    )
-                ),
-            )
-            assert buffer.members() == [0, 1]
-            if how == "flat":
-                assert step(place, buffer, rank, 0) == set()
-            rank.meet("end")
     return text

@@ -16,6 +16,7 @@ using std::min;
 #define MW_KERNEL static
 #define MW_INLINE static inline
 #define MW_UNROLL
+#define MW_ROLLED
 // One value per block and place in the source; a block runs one launch.
 #define MW_SHARED(type, name) \
   static const char name##_key = 0; \

@@ -7,6 +7,7 @@
 #include "combine_reduce.cu"
 #include "combine_wait.cu"
 #include "dispatch_far.cu"
+#include "dispatch_far_order.cu"
 #include "dispatch_number.cu"
 #include "dispatch_place.cu"
 #include "dispatch_plan.cu"
@@ -85,6 +86,7 @@ static const kernel kernels[] = {
     KERNEL(moewire_combine_reduce, mw_reduce_args),    KERNEL(moewire_combine_reduce_wide, mw_reduce_args),
     KERNEL(moewire_combine_reduce_runs, mw_reduce_args),
     KERNEL(moewire_combine_reduce_runs_wide, mw_reduce_args),
+    KERNEL(moewire_dispatch_far_order, mw_far_order_args),
     KERNEL(moewire_dispatch_far_send, mw_far_send_args),
     KERNEL(moewire_dispatch_far_take, mw_far_take_args),
     KERNEL(moewire_combine_far_send, mw_far_take_args),

@@ -10,11 +10,11 @@ struct mw_far_tally {
   u32 tokens[MW_FAR_THREADS];
 };
 
-// The expert of a rank that a selection's row is for, or -1.
+// The expert of a rank that a selection's row is for, or -1; 0 for a flat row.
 MW_INLINE i32 mw_far_expert(const mw_far_send_args &a, i64 at, int rank) {
   if (a.index[at] == MW_NO_ROW || a.index[at] <= MW_SAME_AS) return -1;
-  i64 l = a.c.topk_idx[at] - (i64)rank * a.c.local_experts;
-  return l >= 0 && l < a.c.local_experts ? (i32)l : -1;
+  int l = mw_block_of(a.c, a.c.topk_idx[at]) - rank * a.c.local_experts;
+  return l >= 0 && l < a.c.local_experts ? l : -1;
 }
 
 MW_INLINE bool mw_far_goes(const mw_far_send_args &a, i64 token, int rank) {
@@ -42,26 +42,59 @@ MW_INLINE u32 mw_far_list(const mw_far_send_args &a, int rank, i32 *list, mw_far
   return total;
 }
 
+MW_INLINE mw_far_parts mw_far_parts_out(const mw_common &c, i64 rows) {
+  return mw_far_parts_of(c.slab, c.flags & MW_FLAG_FLAT, c.local_experts, c.topk, rows);
+}
+
 // What stands before the rows of a piece.
 MW_INLINE void mw_far_describe(const mw_far_send_args &a, int rank, const i32 *list, const mw_far_head &h, u8 *msg) {
   const mw_common &c = a.c;
   mw_slot *s = &c.state->slot[c.slot];
-  mw_far_parts x = mw_far_parts_of(c.slab, c.local_experts, c.topk, h.rows);
+  mw_far_parts x = mw_far_parts_out(c, h.rows);
   if (threadIdx.x == 0) *(mw_far_head *)msg = h;
   u8 *mirror = mw_slab_at(c, rank, s->slab_of[rank]);
   for (i64 l = threadIdx.x; l < c.local_experts; l += blockDim.x)
     ((u32 *)(msg + x.counts))[l] = (u32)mw_load_relaxed_sys(mw_layout_at(c, mirror, l, c.rank));
   for (i64 i = threadIdx.x; i < (i64)h.rows; i += blockDim.x) ((i32 *)(msg + x.tokens))[i] = list[h.first + i];
-  for (i64 i = threadIdx.x; i < (i64)h.rows * c.topk; i += blockDim.x) {
+  for (i64 i = threadIdx.x; i < (i64)h.rows * c.topk && !(c.flags & MW_FLAG_FLAT); i += blockDim.x) {
     i64 at = (i64)list[h.first + i / c.topk] * c.topk + i % c.topk;
     ((mw_far_place *)(msg + x.places))[i] = {mw_far_expert(a, at, rank), (u32)a.index[at]};
+  }
+}
+
+// Ids of the owner's own experts, and their weights, beside the flat rows of a piece:
+// those of mw_place_topk.
+MW_INLINE void mw_far_fill_topk(const mw_far_send_args &a, int rank, const i32 *list, i64 rows, u8 *columns) {
+  const mw_common &c = a.c;
+  i64 *ids = (i64 *)columns;
+  float *weights = (float *)(columns + mw_far_align(8 * c.topk * rows, 16));
+  for (i64 i = threadIdx.x; i < rows * c.topk; i += blockDim.x) {
+    i64 at = (i64)list[i / c.topk] * c.topk + i % c.topk, local = c.topk_idx[at] - (i64)rank * c.block_experts;
+    bool there = local >= 0 && local < c.block_experts;
+    ids[i] = there ? local : -1;
+    weights[i] = there ? a.weights[at] : 0.0f;
+  }
+}
+
+// What stands beside the flat rows of a piece.
+MW_INLINE void mw_far_fill_columns(const mw_far_send_args &a, int rank, const i32 *list, i64 rows, u8 *columns) {
+  const mw_common &c = a.c;
+  if (c.slab.topk_idx) {
+    mw_far_fill_topk(a, rank, list, rows, columns);
+    columns += mw_far_align(8 * c.topk * rows, 16) + mw_far_align(4 * c.topk * rows, 16);
+  }
+  MW_ROLLED
+  for (int e = 0; e < MW_NUM_EXTRAS; e++) {
+    i64 bytes = c.slab.extra_bytes[e];
+    for (i64 i = 0; i < rows && bytes; i++) mw_copy_column(columns + i * bytes, a.extra[e] + list[i] * bytes, (int)bytes);
+    columns += mw_far_extra_bytes(c.slab, e, rows);
   }
 }
 
 // The rows of a piece.
 MW_INLINE void mw_far_fill(const mw_far_send_args &a, const i32 *list, const mw_far_head &h, u8 *msg, mw_places *p) {
   const mw_common &c = a.c;
-  mw_far_parts x = mw_far_parts_of(c.slab, c.local_experts, c.topk, h.rows);
+  mw_far_parts x = mw_far_parts_out(c, h.rows);
   for (int k = threadIdx.x; k < c.topk; k += blockDim.x) p->row[k] = 0;
   for (i64 i = 0; i < (i64)h.rows; i++) {
     __syncthreads();
@@ -87,14 +120,15 @@ MW_INLINE void mw_far_send_rows(const mw_far_send_args &a, int rank, mw_far_turn
   do {
     u8 *msg = mw_far_lend(c, a.far, rank, t);
     if (!msg) return;
-    h.rows = min(h.total - h.first, (u64)mw_far_room_for(c.slab, c.local_experts, c.topk, t->bytes));
+    h.rows = min(h.total - h.first, (u64)mw_far_room_for(c.slab, c.flags & MW_FLAG_FLAT, c.local_experts, c.topk, t->bytes));
     if (h.rows == 0 && h.total > 0) { // the host has seen to it that one fits
       if (mw_far_speaks(rank)) mw_fail(c, MW_ERROR_MESSAGE, rank, t->bytes);
       return;
     }
     mw_far_describe(a, rank, list, h, msg);
     mw_far_fill(a, list, h, msg, &t->p);
-    mw_far_post(c, a.far, rank, mw_far_parts_of(c.slab, c.local_experts, c.topk, h.rows).size);
+    if (c.flags & MW_FLAG_FLAT) mw_far_fill_columns(a, rank, list + h.first, h.rows, msg + mw_far_parts_out(c, h.rows).columns);
+    mw_far_post(c, a.far, rank, mw_far_parts_out(c, h.rows).size);
     h.first += h.rows;
   } while (h.first < h.total);
 }
@@ -132,7 +166,9 @@ MW_KERNEL void moewire_dispatch_far_take(const mw_far_take_args a) {
   __syncthreads();
   if (!skip) {
     const u64 *arrive = mw_line_at(mw_slab_at(c, c.rank, c.slot), c.slab.arrive, rank);
-    mw_far_until(c, a.far, rank, false, &t, [&] { return mw_load_acquire_sys(arrive) == mw_word(s->op - 1, 0); });
+    mw_far_until(c, a.far, rank, false, &t, [&] { // who has only counted: see mw_arrived
+      return mw_load_acquire_sys(arrive) == mw_word(s->op - 1, 0) || (!s->ordered && mw_far_counted(c, c.slot, rank));
+    });
   }
   mw_far_end(c, a.far, rank, &t);
 }

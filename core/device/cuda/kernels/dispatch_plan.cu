@@ -61,7 +61,8 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
     s->owners = s->writers;
     s->owed = s->writers & ~b->serve & ~c.state->far; // far ranks get a message without rows
     s->sent = s->counted = s->combines = s->reduced = s->released = 0;
-    s->placed = c.flags & MW_FLAG_ORDERED ? 0 : s->writers;
+    s->ordered = c.flags & MW_FLAG_ORDERED ? 1 : 0;
+    s->placed = s->ordered ? 0 : s->writers;
     s->ticket = c.ticket;
     u32 call[] = {(u32)c.max_tokens, (u32)c.hidden, (u32)c.num_experts, c.flags & MW_FLAG_PARAMS};
     for (int i = 0; i < 4; i++) s->call[i] = call[i];
@@ -107,31 +108,6 @@ MW_INLINE void mw_await_owners(const mw_common &c, mw_beginning *b) {
   __syncthreads();
 }
 
-// One thread per block of rows: where this rank's begin.
-MW_INLINE void mw_reserve(const mw_plan_args &a, const mw_beginning *b, int block) {
-  const mw_common &c = a.c;
-  int owner = block / c.local_experts, l = block % c.local_experts;
-  u32 n = a.count[block];
-  a.base[block] = 0;
-  if (!n || !mw_has(b->opened, owner)) return;
-  u8 *slab = mw_slab_at(c, owner, b->slab_of[owner]);
-  u64 *layout = mw_layout_at(c, slab, l, c.rank), begin = 0;
-  if (mw_is_far(c, owner)) { // it has the first places
-    mw_store_relaxed_sys(layout, n);
-  } else if (!(c.flags & MW_FLAG_ORDERED)) {
-    begin = mw_add_relaxed_sys((u64 *)(slab + c.slab.counter) + l, n);
-    mw_store_relaxed_sys(layout, begin << 32 | n);
-  } else if (b->placed[owner]) {
-    begin = mw_load_relaxed_sys(layout) >> 32;
-  } else {
-    return; // the owner does not count this rank
-  }
-  if (begin + n > (u64)c.slab.rows_per_expert) mw_fail(c, MW_ERROR_CAPACITY, owner, block, begin + n);
-  a.base[block] = (u32)begin;
-  mw_or_gpu(&c.state->slot[c.slot].sent, 1ull << owner);
-  if (c.tally) mw_add_relaxed_gpu(&mw_flight_of(c)->rows_to[owner], n);
-}
-
 MW_KERNEL void moewire_dispatch_plan(const mw_plan_args a) {
   const mw_common &c = a.c;
   MW_SHARED(mw_beginning, b);
@@ -145,7 +121,9 @@ MW_KERNEL void moewire_dispatch_plan(const mw_plan_args a) {
   mw_await_owners(c, &b);
   if (mw_failed(c)) return;
   mw_announce(a, &b);
-  if (c.flags & MW_FLAG_ORDERED) {
+  bool ordered = c.flags & MW_FLAG_ORDERED;
+  if (ordered && c.state->far) return; // dispatch_far_order.cu goes on
+  if (ordered) {
     mw_assign_places(c, &b);
     mw_await_places(c, &b);
   }

@@ -5,7 +5,7 @@
 
 #include "far.cuh"
 
-enum { MW_FAR_ROWS = 1, MW_FAR_OUTPUTS = 2 };
+enum { MW_FAR_ROWS = 1, MW_FAR_OUTPUTS = 2, MW_FAR_COUNTS = 3 };
 
 // How every message begins.
 struct alignas(64) mw_far_head {
@@ -29,10 +29,17 @@ struct mw_far_send_args {
   const i32 *index; // of the plan
   i32 *tokens;      // [R, list_tokens]: room for a list of tokens for each rank
   i64 list_tokens;
+  const float *weights; // of flat rows: [T, K]
+  const u8 *extra[MW_NUM_EXTRAS]; // [T, bytes]
 };
 
 struct mw_far_take_args {
   mw_common c;
+  mw_far_common far;
+};
+
+struct mw_far_order_args {
+  mw_plan_args plan;
   mw_far_common far;
 };
 
@@ -43,29 +50,47 @@ struct mw_far_place {
   u32 index;
 };
 
-// Where the parts of a piece of rows begin; outputs follow the head at once.
-// `counts` has the source's rows for each of the owner's experts.
+// Where the parts of a piece of rows begin; outputs, and counts that come alone,
+// follow the head at once. `counts` has the source's rows for each of the owner's
+// experts. Flat rows lie one after another, so they have no places; their columns
+// stand one behind the other.
 struct mw_far_parts {
-  i64 counts, tokens, places, scales, rows, size;
+  i64 counts, tokens, places, scales, columns, rows, size;
 };
+
+enum { MW_FAR_SLACK = 8 * 16 + 64 }; // what aligning the parts may take, of each at most
 
 MW_INLINE i64 mw_far_align(i64 n, i64 to) { return (n + to - 1) / to * to; }
 
-MW_INLINE mw_far_parts mw_far_parts_of(const mw_slab &g, i64 experts, i64 topk, i64 rows) {
+// The bytes of an extra column, or of all, for so many rows.
+MW_INLINE i64 mw_far_extra_bytes(const mw_slab &g, int i, i64 rows) { return mw_far_align(g.extra_bytes[i] * rows, 16); }
+
+MW_INLINE i64 mw_far_column_bytes(const mw_slab &g, i64 topk, i64 rows) {
+  i64 n = g.topk_idx ? mw_far_align(8 * topk * rows, 16) + mw_far_align(4 * topk * rows, 16) : 0;
+  MW_UNROLL
+  for (int i = 0; i < MW_NUM_EXTRAS; i++) n += mw_far_extra_bytes(g, i, rows);
+  return n;
+}
+
+MW_INLINE mw_far_parts mw_far_parts_of(const mw_slab &g, bool flat, i64 experts, i64 topk, i64 rows) {
   mw_far_parts p;
   p.counts = sizeof(mw_far_head);
   p.tokens = p.counts + mw_far_align(4 * experts, 16);
   p.places = p.tokens + mw_far_align(4 * rows, 16);
-  p.scales = p.places + mw_far_align(rows * topk * (i64)sizeof(mw_far_place), 16);
-  p.rows = p.scales + mw_far_align(rows * g.scale_words * 4, 64);
+  p.scales = p.places + (flat ? 0 : mw_far_align(rows * topk * (i64)sizeof(mw_far_place), 16));
+  p.columns = p.scales + mw_far_align(rows * g.scale_words * 4, 16);
+  p.rows = mw_far_align(p.columns + (flat ? mw_far_column_bytes(g, topk, rows) : 0), 64);
   p.size = p.rows + rows * g.row_bytes;
   return p;
 }
 
 // How many rows a piece of so many bytes holds.
-MW_INLINE i64 mw_far_room_for(const mw_slab &g, i64 experts, i64 topk, i64 bytes) {
-  i64 rest = bytes - mw_far_parts_of(g, experts, topk, 0).size - 16 - 16 - 64; // what aligning may take
-  i64 one = g.row_bytes + g.scale_words * 4 + topk * (i64)sizeof(mw_far_place) + 4;
+MW_INLINE i64 mw_far_room_for(const mw_slab &g, bool flat, i64 experts, i64 topk, i64 bytes) {
+  i64 rest = bytes - mw_far_parts_of(g, flat, experts, topk, 0).columns - MW_FAR_SLACK;
+  i64 one = g.row_bytes + g.scale_words * 4 + 4;
+  one += flat ? (g.topk_idx ? 12 * topk : 0) : topk * (i64)sizeof(mw_far_place);
+  MW_UNROLL
+  for (int i = 0; i < MW_NUM_EXTRAS; i++) one += g.extra_bytes[i];
   return rest < one ? 0 : rest / one;
 }
 

@@ -34,14 +34,28 @@ MW_INLINE int mw_far_slot_of(const mw_common &c, u64 op) {
   return -1;
 }
 
+// Whether a far rank has told how many rows it has for a slot's operation.
+MW_INLINE bool mw_far_counted(const mw_common &c, int j, int rank) {
+  const mw_slot *s = &c.state->slot[j];
+  return mw_load_relaxed_sys(mw_line_at(mw_slab_at(c, c.rank, j), s->slab.counted, rank)) == mw_word(s->op - 1, 0);
+}
+
+// Whether rows of a slot's operation have somewhere to go: in order, only when it
+// is made. (Who sends rows and has told no counts makes no order, and is to hear so.)
+MW_INLINE bool mw_far_has_order(const mw_common &c, int j, int rank) {
+  if (!c.state->slot[j].ordered || !mw_far_counted(c, j, rank)) return true;
+  u64 word = mw_load_acquire_sys(&mw_inbox_from(c, c.rank)->order[j]);
+  return word >> MW_OP_SHIFT == c.state->slot[j].op;
+}
+
 // Whether a message can be taken now. Rows of an operation that has not begun
 // have no slab; outputs of a combine come when the sums of the one before it are
 // made. What nobody asks for any more is taken, and dropped.
-MW_INLINE bool mw_far_takes(const mw_common &c, const mw_far_head *h) {
+MW_INLINE bool mw_far_takes(const mw_common &c, int rank, const mw_far_head *h) {
   if (h->epoch != mw_peek_sys(&c.orders->epoch)) return true;
-  if (h->kind == MW_FAR_ROWS) return h->op <= c.state->next_op;
   int j = mw_far_slot_of(c, h->op);
-  return j < 0 || h->number <= c.state->slot[j].reduced + 1;
+  if (h->kind == MW_FAR_OUTPUTS) return j < 0 || h->number <= c.state->slot[j].reduced + 1;
+  return h->op <= c.state->next_op && (j < 0 || h->kind != MW_FAR_ROWS || mw_far_has_order(c, j, rank));
 }
 
 MW_INLINE u64 mw_far_came(const mw_far_common &f, int rank) { return mw_far_number(f, f.far[rank].released + 1); }
@@ -50,7 +64,7 @@ MW_INLINE u64 mw_far_came(const mw_far_common &f, int rank) { return mw_far_numb
 MW_INLINE bool mw_far_has_mail(const mw_common &c, const mw_far_common &f, int rank, u64 came) {
   const mw_mail *m = &f.mail[rank];
   return mw_load_acquire_sys(&m->came) == came &&
-         mw_far_takes(c, (const mw_far_head *)(f.far[rank].from + mw_load_relaxed_sys(&m->came_at)));
+         mw_far_takes(c, rank, (const mw_far_head *)(f.far[rank].from + mw_load_relaxed_sys(&m->came_at)));
 }
 
 MW_INLINE void mw_far_show(const mw_far_common &f, int rank, bool mail, mw_far_turn *t) {
@@ -84,30 +98,63 @@ MW_INLINE u64 *mw_far_layout(const mw_common &c, const mw_slab &g, u8 *slab, i64
   return (u64 *)(slab + g.layout) + l * c.num_ranks + rank;
 }
 
+MW_INLINE bool mw_far_is_flat(const mw_slot *s) { return s->call[MW_PARAM_FLAGS - MW_PARAM_TOKENS_MAX] & MW_FLAG_FLAT; }
+
 // How many experts have rows apart in a slot's operation.
 MW_INLINE i64 mw_far_experts(const mw_common &c, const mw_slot *s) {
-  return s->call[MW_PARAM_EXPERTS - MW_PARAM_TOKENS_MAX] / c.num_ranks;
+  return mw_far_is_flat(s) ? 1 : s->call[MW_PARAM_EXPERTS - MW_PARAM_TOKENS_MAX] / c.num_ranks;
 }
 
-// Whether the source has called with the parameters of this rank, and the piece
-// is what it says.
-MW_INLINE bool mw_far_fits(const mw_common &c, const mw_slot *s, const mw_far_head *h, u64 bytes) {
+// Whether the source has called with the parameters of this rank.
+MW_INLINE bool mw_far_agrees(const mw_slot *s, const mw_far_head *h) {
   for (int i = 0; i < 4; i++)
     if (h->call[i] != s->call[i]) return false;
-  if (h->topk > MW_MAX_TOPK || h->rows > h->total || h->first > h->total - h->rows || h->rows > bytes) return false;
-  return (u64)mw_far_parts_of(s->slab, mw_far_experts(c, s), h->topk, h->rows).size <= bytes;
+  return !mw_far_is_flat(s) || (h->topk == s->topk && h->extras == s->extras);
 }
 
-// With the first piece: the source's parameters, and places for its rows.
-MW_INLINE void mw_far_reserve(const mw_common &c, const mw_slot *s, u8 *slab, int rank, const mw_far_head *h, bool fits) {
+// Where the parts of a piece that fits are.
+MW_INLINE mw_far_parts mw_far_parts_in(const mw_common &c, const mw_slot *s, const mw_far_head *h) {
+  return mw_far_parts_of(s->slab, mw_far_is_flat(s), mw_far_experts(c, s), h->topk, h->rows);
+}
+
+// And whether the piece is what it says.
+MW_INLINE bool mw_far_fits(const mw_common &c, const mw_slot *s, const mw_far_head *h, u64 bytes) {
+  if (!mw_far_agrees(s, h)) return false;
+  if (h->topk > MW_MAX_TOPK || h->rows > h->total || h->first > h->total - h->rows || h->rows > bytes) return false;
+  return (u64)mw_far_parts_in(c, s, h).size <= bytes;
+}
+
+// The source's parameters. One thread.
+MW_INLINE void mw_far_store_params(const mw_slot *s, u8 *slab, int rank, const mw_far_head *h) {
   u64 *p = mw_line_at(slab, s->slab.params, rank);
-  if (mw_far_speaks(rank)) {
-    mw_store_relaxed_sys(&p[MW_PARAM_OP], h->op);
-    for (int i = 0; i < 4; i++) mw_store_relaxed_sys(&p[MW_PARAM_TOKENS_MAX + i], h->call[i]);
-    mw_store_relaxed_sys(&p[MW_PARAM_TOPK], h->topk);
-    mw_store_relaxed_sys(&p[MW_PARAM_TOKENS], h->tokens);
-    mw_store_relaxed_sys(&p[MW_PARAM_EXTRAS], h->extras);
+  mw_store_relaxed_sys(&p[MW_PARAM_OP], h->op);
+  for (int i = 0; i < 4; i++) mw_store_relaxed_sys(&p[MW_PARAM_TOKENS_MAX + i], h->call[i]);
+  mw_store_relaxed_sys(&p[MW_PARAM_TOPK], h->topk);
+  mw_store_relaxed_sys(&p[MW_PARAM_TOKENS], h->tokens);
+  mw_store_relaxed_sys(&p[MW_PARAM_EXTRAS], h->extras);
+}
+
+// What a source says before its rows, if they are put in order: how many it has.
+MW_INLINE void mw_far_take_counts(const mw_common &c, int j, int rank, const mw_far_head *h, u64 bytes) {
+  const mw_slot *s = &c.state->slot[j];
+  u8 *slab = mw_slab_at(c, c.rank, j);
+  bool fits = mw_far_agrees(s, h) && sizeof(mw_far_head) + 4 * mw_far_experts(c, s) <= bytes;
+  if (mw_far_speaks(rank)) mw_far_store_params(s, slab, rank, h);
+  for (i64 l = threadIdx.x; l < mw_far_experts(c, s); l += blockDim.x) {
+    u64 n = fits ? ((const u32 *)(h + 1))[l] : 0;
+    if (n > s->call[0]) {
+      mw_fail(c, MW_ERROR_CAPACITY, c.rank, l, n);
+      n = 0;
+    }
+    mw_store_relaxed_sys(mw_far_layout(c, s->slab, slab, l, rank), n);
   }
+  __syncthreads();
+  if (mw_far_speaks(rank)) mw_store_release_sys(mw_line_at(slab, s->slab.counted, rank), mw_word(s->op - 1, 0));
+}
+
+// With the first piece of rows that are in no order: places for them.
+MW_INLINE void mw_far_reserve(const mw_common &c, const mw_slot *s, u8 *slab, int rank, const mw_far_head *h, bool fits) {
+  if (mw_far_speaks(rank)) mw_far_store_params(s, slab, rank, h);
   const u32 *counts = (const u32 *)((const u8 *)h + sizeof(mw_far_head));
   for (i64 l = threadIdx.x; l < mw_far_experts(c, s); l += blockDim.x) {
     u64 n = fits ? counts[l] : 0;
@@ -123,7 +170,7 @@ MW_INLINE void mw_far_reserve(const mw_common &c, const mw_slot *s, u8 *slab, in
 // One thread per selection: where row i of the piece goes in the own slab.
 MW_INLINE void mw_far_find(const mw_common &c, const mw_slot *s, u8 *slab, int rank, const mw_far_head *h, i64 i, int k, mw_places *p) {
   const mw_slab &g = s->slab;
-  mw_far_parts x = mw_far_parts_of(g, mw_far_experts(c, s), h->topk, h->rows);
+  mw_far_parts x = mw_far_parts_in(c, s, h);
   mw_far_place to = ((const mw_far_place *)((const u8 *)h + x.places))[i * h->topk + k];
   p->row[k] = 0;
   if (to.expert < 0 || to.expert >= mw_far_experts(c, s)) return;
@@ -138,7 +185,7 @@ MW_INLINE void mw_far_find(const mw_common &c, const mw_slot *s, u8 *slab, int r
 // Stores row i of a piece at each of its places.
 MW_INLINE void mw_far_store_row(const mw_common &c, const mw_slot *s, const mw_far_head *h, i64 i, const mw_places *p) {
   const mw_slab &g = s->slab;
-  mw_far_parts x = mw_far_parts_of(g, mw_far_experts(c, s), h->topk, h->rows);
+  mw_far_parts x = mw_far_parts_in(c, s, h);
   int topk = (int)h->topk;
   const mw_quad *row = (const mw_quad *)((const u8 *)h + x.rows + i * g.row_bytes);
   mw_stream(row, threadIdx.x, g.row_bytes / 16, blockDim.x, [&](i64 at, const mw_quad &v) {
@@ -151,18 +198,50 @@ MW_INLINE void mw_far_store_row(const mw_common &c, const mw_slot *s, const mw_f
       if (p->row[k]) *(u32 *)(p->scales[k] + w * g.rows_per_expert * 4) = scales[w];
 }
 
+// Copies what stands beside n flat rows to position pos on: tokens, and columns.
+MW_INLINE void mw_far_store_columns(const mw_slab &g, u8 *slab, i64 topk, i64 n, i64 pos, const u8 *tokens, const u8 *columns) {
+  MW_ROLLED
+  for (int i = -3; i < MW_NUM_EXTRAS; i++) {
+    i64 to = i == -3 ? g.src_info : i == -2 ? g.topk_idx : i == -1 ? g.topk_weights : g.extra[i];
+    i64 width = i == -3 ? 4 : i == -2 ? 8 * topk : i == -1 ? 4 * topk : g.extra_bytes[i];
+    if (!to || !width) continue;
+    mw_copy_column(slab + to + pos * width, i == -3 ? tokens : columns, (int)(n * width));
+    if (i > -3) columns += mw_far_align(n * width, 16);
+  }
+}
+
+// Stores a piece of flat rows, which lie one after another.
+MW_INLINE void mw_far_store_flat(const mw_common &c, const mw_slot *s, u8 *slab, int rank, const mw_far_head *h) {
+  const mw_slab &g = s->slab;
+  mw_far_parts x = mw_far_parts_in(c, s, h);
+  const u8 *msg = (const u8 *)h;
+  u64 range = mw_load_relaxed_sys(mw_far_layout(c, g, slab, 0, rank));
+  i64 n = h->rows, pos = (i64)(range >> 32) + h->first;
+  if (h->first + n > (range & 0xffffffffu)) return;
+  mw_quad *rows = (mw_quad *)(slab + g.rows + pos * g.row_bytes);
+  mw_stream((const mw_quad *)(msg + x.rows), threadIdx.x, n * g.row_bytes / 16, blockDim.x, [&](i64 i, const mw_quad &v) { rows[i] = v; });
+  const u32 *scales = (const u32 *)(msg + x.scales);
+  for (i64 i = threadIdx.x; i < n * g.scale_words; i += blockDim.x)
+    *(u32 *)(slab + g.scales + (i % g.scale_words * g.rows_per_expert + pos + i / g.scale_words) * 4) = scales[i];
+  mw_far_store_columns(g, slab, h->topk, n, pos, msg + x.tokens, msg + x.columns);
+}
+
 MW_INLINE void mw_far_take_rows(const mw_common &c, int j, int rank, const mw_far_head *h, mw_far_turn *t) {
   const mw_slot *s = &c.state->slot[j];
   u8 *slab = mw_slab_at(c, c.rank, j);
-  bool fits = mw_far_fits(c, s, h, t->bytes);
-  if (h->first == 0) mw_far_reserve(c, s, slab, rank, h, fits);
+  bool fits = mw_far_fits(c, s, h, t->bytes), counted = s->ordered && mw_far_counted(c, j, rank);
+  if (h->first == 0 && !counted) mw_far_reserve(c, s, slab, rank, h, fits && !s->ordered);
   __syncthreads();
-  for (i64 i = 0; fits && i < (i64)h->rows; i++) {
+  bool placed = fits && (!s->ordered || (counted && mw_has(mw_load_relaxed_sys(&s->placed), rank)));
+  bool flat = mw_far_is_flat(s);
+  if (placed && flat) mw_far_store_flat(c, s, slab, rank, h);
+  for (i64 i = 0; placed && !flat && i < (i64)h->rows; i++) {
     for (int k = threadIdx.x; k < (int)h->topk; k += blockDim.x) mw_far_find(c, s, slab, rank, h, i, k, &t->p);
     __syncthreads();
     mw_far_store_row(c, s, h, i, &t->p);
     __syncthreads();
   }
+  __syncthreads();
   if (mw_far_speaks(rank) && (!fits || h->first + h->rows == h->total))
     mw_store_release_sys(mw_line_at(slab, s->slab.arrive, rank), mw_word(s->op - 1, 0));
 }
@@ -198,6 +277,7 @@ MW_INLINE void mw_far_take(const mw_common &c, const mw_far_common &f, int rank,
     t->slot = known ? mw_far_slot_of(c, h->op) : -1;
   }
   __syncthreads();
+  if (t->slot >= 0 && h->kind == MW_FAR_COUNTS) mw_far_take_counts(c, t->slot, rank, h, t->bytes);
   if (t->slot >= 0 && h->kind == MW_FAR_ROWS) mw_far_take_rows(c, t->slot, rank, h, t);
   if (t->slot >= 0 && h->kind == MW_FAR_OUTPUTS) mw_far_take_outputs(c, t->slot, rank, h, t);
   __syncthreads();

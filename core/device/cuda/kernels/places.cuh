@@ -32,8 +32,9 @@ MW_INLINE void mw_announce(const mw_plan_args &a, const mw_beginning *b) {
   bool ordered = c.flags & MW_FLAG_ORDERED;
   for (int i = threadIdx.x; i < c.num_ranks * c.local_experts; i += blockDim.x) {
     int owner = i / c.local_experts;
-    if (mw_has(b->opened, owner) && (ordered || a.count[i] == 0))
-      mw_store_relaxed_sys(mw_layout_at(c, mw_slab_at(c, owner, b->slab_of[owner]), i % c.local_experts, c.rank), a.count[i]);
+    u32 n = mw_has(b->serve, owner) ? a.count[i] : 0; // a far rank that is left out gets none
+    if (mw_has(b->opened, owner) && (ordered || n == 0))
+      mw_store_relaxed_sys(mw_layout_at(c, mw_slab_at(c, owner, b->slab_of[owner]), i % c.local_experts, c.rank), n);
   }
   int r = threadIdx.x;
   bool tells = r < c.num_ranks && mw_has(b->opened, r);
@@ -53,18 +54,11 @@ MW_INLINE bool mw_has_announced(const mw_common &c, u8 *slab, u64 op, int rank) 
          mw_load_acquire_sys(mw_line_at(slab, c.slab.arrive, rank)) == want;
 }
 
-// As owner: waits for everybody's counts, and makes places of them, in order of
-// rank. Who is out by then has none.
-MW_INLINE void mw_assign_places(const mw_common &c, mw_beginning *b) {
+// Makes places of the counts of those ranks that have told theirs, in order of
+// rank, and answers.
+MW_INLINE void mw_give_places(const mw_common &c, mw_beginning *b) {
   mw_slot *s = &c.state->slot[c.slot];
   u8 *slab = mw_slab_at(c, c.rank, c.slot);
-  mw_wait_together(c, [&](int r) {
-    if (!mw_has(b->serve, r)) return;
-    if (mw_await(c, r, [&] { return mw_has_announced(c, slab, b->op, r); }) != MW_READY) return;
-    if (mw_agrees(c, slab, r)) mw_or_gpu(&s->placed, 1ull << r);
-  });
-  __syncthreads();
-  if (threadIdx.x == 0) mw_tally_waits(c, MW_TALLY_DISPATCH); // who is late with this is not with its answer
   if (threadIdx.x == 0) b->in = mw_failed(c) ? 0 : mw_load_relaxed_sys(&s->placed);
   __syncthreads();
   for (int l = threadIdx.x; l < c.local_experts; l += blockDim.x) {
@@ -83,15 +77,60 @@ MW_INLINE void mw_assign_places(const mw_common &c, mw_beginning *b) {
     mw_store_release_sys(&mw_inbox_at(c, r)->order[c.slot], mw_word(b->op, mw_has(b->in, r)));
 }
 
-// As source: waits for the owners' answers.
+// As owner: waits for a rank's counts. One thread.
+MW_INLINE void mw_await_counts(const mw_common &c, const mw_beginning *b, int r) {
+  u8 *slab = mw_slab_at(c, c.rank, c.slot);
+  if (mw_await(c, r, [&] { return mw_has_announced(c, slab, b->op, r); }) != MW_READY) return;
+  if (mw_agrees(c, slab, r)) mw_or_gpu(&c.state->slot[c.slot].placed, 1ull << r);
+}
+
+// The same for everybody. Who is out by then has no places.
+MW_INLINE void mw_assign_places(const mw_common &c, mw_beginning *b) {
+  mw_wait_together(c, [&](int r) {
+    if (mw_has(b->serve, r)) mw_await_counts(c, b, r);
+  });
+  __syncthreads();
+  if (threadIdx.x == 0) mw_tally_waits(c, MW_TALLY_DISPATCH); // who is late with this is not with its answer
+  mw_give_places(c, b);
+}
+
+// As source: waits for an owner's answer. One thread.
+MW_INLINE void mw_await_place(const mw_common &c, mw_beginning *b, int r) {
+  const u64 *order = &mw_inbox_from(c, r)->order[b->slab_of[r]];
+  u64 word = 0;
+  if (mw_await(c, r, [&] { return mw_op_of(word = mw_load_acquire_sys(order)) == b->op && word; }) == MW_READY)
+    b->placed[r] = word & 1;
+}
+
 MW_INLINE void mw_await_places(const mw_common &c, mw_beginning *b) {
   if ((int)threadIdx.x < c.num_ranks) b->placed[threadIdx.x] = 0;
   mw_wait_together(c, [&](int r) {
-    if (!mw_has(b->opened, r)) return;
-    const u64 *order = &mw_inbox_from(c, r)->order[b->slab_of[r]];
-    u64 word = 0;
-    if (mw_await(c, r, [&] { return mw_op_of(word = mw_load_acquire_sys(order)) == b->op && word; }) == MW_READY)
-      b->placed[r] = word & 1;
+    if (mw_has(b->opened, r)) mw_await_place(c, b, r);
   });
   __syncthreads();
+}
+
+// One thread per block of rows: where this rank's begin.
+MW_INLINE void mw_reserve(const mw_plan_args &a, const mw_beginning *b, int block) {
+  const mw_common &c = a.c;
+  int owner = block / c.local_experts, l = block % c.local_experts;
+  u32 n = a.count[block];
+  a.base[block] = 0;
+  if (!n || !mw_has(b->opened & b->serve, owner)) return;
+  u8 *slab = mw_slab_at(c, owner, b->slab_of[owner]);
+  u64 *layout = mw_layout_at(c, slab, l, c.rank), begin = 0;
+  if (mw_is_far(c, owner)) { // it has the first places
+    mw_store_relaxed_sys(layout, n);
+  } else if (!(c.flags & MW_FLAG_ORDERED)) {
+    begin = mw_add_relaxed_sys((u64 *)(slab + c.slab.counter) + l, n);
+    mw_store_relaxed_sys(layout, begin << 32 | n);
+  } else if (b->placed[owner]) {
+    begin = mw_load_relaxed_sys(layout) >> 32;
+  } else {
+    return; // the owner does not count this rank
+  }
+  if (begin + n > (u64)c.slab.rows_per_expert) mw_fail(c, MW_ERROR_CAPACITY, owner, block, begin + n);
+  a.base[block] = (u32)begin;
+  mw_or_gpu(&c.state->slot[c.slot].sent, 1ull << owner);
+  if (c.tally) mw_add_relaxed_gpu(&mw_flight_of(c)->rows_to[owner], n);
 }

@@ -139,7 +139,7 @@ MW_INLINE bool mw_is_last(const mw_common &c, int step) {
   return last;
 }
 
-enum { MW_STEP_PLAN, MW_STEP_PLACE, MW_STEP_PUBLISH, MW_STEP_REDUCE };
+enum { MW_STEP_PLAN, MW_STEP_PLACE, MW_STEP_PUBLISH, MW_STEP_REDUCE, MW_STEP_COUNTS, MW_STEP_ORDER };
 
 // Owners that have not opened yet; threads of other ranks are at it, too.
 MW_INLINE u64 mw_owed(const mw_slot *s) { return mw_peek_gpu(&s->owed); }

@@ -79,6 +79,7 @@ struct mw_slot {
   u64 reduced;    // of the combines: those whose sums are made
   u64 ticket;     // of the call that began the operation
   u64 placed;     // ranks whose rows may lie in the own slab
+  u64 ordered;    // 1: they have the places that the order gives them
   u64 topk;       // K of its call
   u64 extras;     // the widths of its extra columns
   u64 tokens;     // what is said of its tokens: mw_tokens
