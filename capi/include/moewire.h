@@ -655,9 +655,9 @@ mw_status_t mw_handle_release_on(mw_handle_t handle, uint64_t stream);
 /*
  * CUDA. With mw_config_t.device == MW_DEVICE_CUDA, x, topk_idx, topk_weights,
  * active_ranks, recv_count, layout_range, peers_have_more, wait_ns, out and all
- * addresses of a result are the device's. Calls launch kernels on args->stream and return: nothing waits on
- * the host, timeout_us bounds each wait on the device, and slice_us has no
- * meaning. MW_PHASE_SENT launches what needs the inputs, mw_op_wait the rest, on
+ * addresses of a result are the device's. Calls launch kernels on args->stream
+ * and return: nothing waits on the host, timeout_us bounds each wait on the
+ * device, and slice_us has no meaning. MW_PHASE_SENT launches what needs the inputs, mw_op_wait the rest, on
  * the same stream. Memory passed in is borrowed until the stream has come past
  * what was launched; for a recorded graph, as long as it is replayed. `result`
  * is complete when a call returns; its addresses depend on the shape and the

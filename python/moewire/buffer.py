@@ -101,7 +101,8 @@ class Buffer(PackedCalls, FlatCalls, Member):
     CUDA (docs/cuda.md; it has never run on a GPU):
         device: "cuda", "cuda:N" or a ``torch.device``: all tensors of this buffer lie there, calls
             are launched on the current stream and return; on the host only the number of flat rows
-            is waited for, by who asks for it and by ``combine_flat``. The same kind on all ranks.
+            is waited for, by who asks for it and by ``combine_flat``, and
+            ``handle.peers_have_more``. The same kind on all ranks.
             "cpu" or None: CPU tensors.
 
     Any thread may call any method; a wait in one thread does not block another. ``close()``,

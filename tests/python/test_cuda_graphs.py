@@ -9,7 +9,7 @@ from harness.team import Team
 
 LENGTHS = [1, 2, 3, 7]
 TIMES = int(os.environ.get("MOEWIRE_CUDA_REPLAYS") or (1000 if cuda_device.asked() else 2))
-PATIENCE = 150.0 if cuda_device.asked() else 60.0
+PATIENCE = 300.0
 
 
 def driver() -> str:

@@ -10,7 +10,6 @@ import torch
 
 from .. import autograd
 from .._backward import refuse_capture
-from ..errors import InvalidArgument
 from ._buffers import Key, buffer_for
 
 if TYPE_CHECKING:
@@ -77,11 +76,12 @@ class Layer(NamedTuple):
 def exchange(layer: Layer, tokens: Tokens) -> torch.Tensor:
     """The weighted sums of the experts' outputs, bf16 [T, H].
 
-    Collective: as many rounds as the rank with most tokens needs; on CUDA one. Gradients flow
-    through it where torch's grad mode is on, which must be so on every rank or on none.
+    Collective: as many rounds as the rank with most tokens needs. Gradients flow through it where
+    torch's grad mode is on, which must be so on every rank or on none.
     """
     buffer, stats = buffer_for(layer.key), layer.stats
-    _refuse_on_cuda(buffer, layer, tokens)
+    if buffer.runtime.gpu is not None:
+        refuse_capture(buffer)  # before anything is sent
     round_ = _round_with_gradients if torch.is_grad_enabled() else _round
     num_tokens = tokens.x.shape[0]
     stats.calls += 1
@@ -93,18 +93,6 @@ def exchange(layer: Layer, tokens: Tokens) -> torch.Tensor:
         parts.append(out)
         begin = end
     return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def _refuse_on_cuda(buffer: Buffer, layer: Layer, tokens: Tokens) -> None:
-    """What only the CPU has, before anything is sent."""
-    if buffer.runtime.gpu is None:
-        return
-    refuse_capture(buffer)
-    if len(tokens.x) > layer.key.max_tokens:  # nobody there says that it has more
-        raise InvalidArgument(
-            f"hidden_states: {len(tokens.x)} tokens of one rank on {tokens.x.device}; at most "
-            f"{layer.key.max_tokens} there: configure(max_tokens=...), the same on every rank"
-        )
 
 
 def _round_with_gradients(
@@ -155,8 +143,7 @@ def _round(buffer: Buffer, layer: Layer, part: Tokens, own_more: bool) -> tuple[
     with handle:
         counts = recv_count.tolist()
         stats.count(counts)
-        on_cuda = buffer.runtime.gpu is not None
-        more = False if on_cuda else handle.peers_have_more  # of all ranks, this one too
+        more = handle.peers_have_more  # of all ranks, this one too
         rows = _gather(recv_x, counts)
         dispatched = perf_counter()
         ids = _ids(counts, rows.device)

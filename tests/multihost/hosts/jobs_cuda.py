@@ -7,8 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from signal import SIGCONT, SIGKILL, SIGSTOP
+from signal import SIGKILL
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import torch
 import moewire
 from harness import cases, flat, jobs_cuda, jobs_cuda_flat, oracle, verify
 from harness.cases import Case
+from harness.freezing import freeze, while_frozen
 from harness.jobs_cuda import Place, inputs
 from harness.jobs_cuda_graphs import Recorded
 from harness.jobs_input import expect
@@ -277,22 +277,17 @@ def _fenced(place: Place, buffer: moewire.Buffer, rank: Rank) -> str:
 
 def frozen(rank: Rank, driver: str) -> None:
     """A rank's process is stopped beyond the deadline, learns it, and comes back as it is."""
-    pid = Path(rank.folder, "pid")
     with device(driver, rank) as place, cuda_buffer(rank, [_case(rank, 0)]) as buffer:
         assert step(place, buffer, rank, 0) == set()
         place.synchronize()
-        if rank.rank == 1:
-            pid.write_text(str(os.getpid()))
         rank.meet("whole")
         if rank.rank == 1:
-            os.kill(os.getpid(), SIGSTOP)
+            freeze(rank)
             _fenced(place, buffer, rank)
         else:
-            try:
+            with while_frozen(rank):
                 assert step(place, buffer, rank, 1, SHORT_US) == {1}
                 assert buffer.members() == [0]
-            finally:
-                os.kill(int(pid.read_text()), SIGCONT)
         buffer.update_ep_member()
         assert buffer.members() == [0, 1]
         assert step(place, buffer, rank, 2) == set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
@@ -14,6 +13,7 @@ import moewire
 from moewire._runtime import Runtime
 
 from . import verify
+from .freezing import freeze, while_frozen
 from .jobs_input import case_for, expect
 from .member import Rank
 
@@ -69,21 +69,14 @@ def frozen(rank: Rank) -> None:
     """A rank is stopped beyond the deadline, learns it, and comes back as it is."""
     buffer = rank.buffer()
     exchange(buffer, rank)
-    pid_path = os.path.join(rank.folder, "pid")
     if rank.rank == 1:
-        with open(pid_path + ".new", "w") as file:
-            file.write(str(os.getpid()))
-        os.rename(pid_path + ".new", pid_path)
-        os.kill(os.getpid(), signal.SIGSTOP)
+        freeze(rank)
         expect(moewire.FencedError, lambda: exchange(buffer, rank))
     else:
-        try:
+        with while_frozen(rank):
             go_on(buffer, rank, 300_000, {1})
             assert buffer.members() == [0, 2], buffer.members()
             rank.meet_some("survived", [0, 2])  # who updates leaves this epoch
-        finally:
-            with contextlib.suppress(ProcessLookupError), open(pid_path) as file:
-                os.kill(int(file.read()), signal.SIGCONT)
     buffer.update_ep_member()
     exchange(buffer, rank)
     rank.meet("end")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import signal
@@ -18,6 +17,7 @@ import moewire
 
 from . import cases, flat, verify
 from .cases import Case
+from .freezing import freeze, while_frozen
 from .jobs_input import case_for, expect
 from .jobs_oracle import CALLS
 from .member import Rank
@@ -285,19 +285,12 @@ def frozen(rank: Rank) -> None:
     buffer = rank.buffer()
     case = case_for(rank)
     flat.combine(buffer, flat.dispatch(buffer, case, rank.rank))
-    pid_path = os.path.join(rank.folder, "pid")
     if rank.rank == 1:
-        with open(pid_path + ".new", "w") as file:
-            file.write(str(os.getpid()))
-        os.rename(pid_path + ".new", pid_path)
-        os.kill(os.getpid(), signal.SIGSTOP)
+        freeze(rank)
         expect(moewire.FencedError, lambda: flat.dispatch(buffer, case, rank.rank))
     else:
-        try:
+        with while_frozen(rank):
             go_on(buffer, rank, 300_000, {1})
-        finally:
-            with contextlib.suppress(ProcessLookupError), open(pid_path) as file:
-                os.kill(int(file.read()), signal.SIGCONT)
     buffer.update_ep_member()
     flat.combine(buffer, flat.dispatch(buffer, case, rank.rank))
     rank.meet("end")
