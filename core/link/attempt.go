@@ -130,10 +130,11 @@ func (l *Link) attempt(until time.Time) error {
 	return l.resume(released)
 }
 
-// next is the number of the endpoint to be made.
+// next begins an attempt: it is the number of the endpoint to be made.
 func (m *remake) next() uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.known = m.offer.number
 	return max(m.number+1, m.offer.number)
 }
 

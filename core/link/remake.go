@@ -64,6 +64,7 @@ type remake struct {
 	cause  error      // of the present break
 	bad    error      // why the attempt of now came to nothing
 	offer  letter     // of the peer, with the highest number
+	known  uint64     // its number when the attempt of now began
 	linked uint64     // the highest number that the peer is connected with
 	no     bool       // the peer has refused
 	owed   bool       // the peer is to be told that this side does not go on
@@ -301,13 +302,13 @@ func (l *Link) between(attempt error, until time.Time) error {
 	m.mu.Lock()
 	m.state.Store(linkDraining)
 	m.bad = nil
-	known := max(m.number, m.offer.number)
+	known := max(m.number, m.known)
 	m.mu.Unlock()
 	if l.Err() != nil || errors.Is(attempt, errOvertaken) {
 		return l.Err()
 	}
 	pause := min(retryFirst<<min(m.tries, 16), retryMost)
-	// An offer that is there already is no reason to hurry: it was there when the
-	// attempt failed.
+	// An offer that this attempt was for, or that was there when it began, is no
+	// reason to hurry.
 	return l.waitFor(until, time.Now().Add(pause), func() bool { return m.peer(&m.offer.number) > known })
 }

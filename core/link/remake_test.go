@@ -292,6 +292,32 @@ func TestRemakeWaitsForResources(t *testing.T) {
 	})
 }
 
+// TestRemakeOfferWhileItFails: an offer that comes while an attempt is failing is
+// taken up without the pause.
+func TestRemakeOfferWhileItFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := fake.New(fake.Config{Seed: 1})
+		a, b, _ := mendable(t, net, Config{RingBytes: MinRingBytes, NumMessages: 4}, 1, 0)
+		create := fake.Fault{Point: fake.AtCreate, Transport: a.poll.carrier.(*fake.Transport)}
+		scarce := create
+		scarce.Err, scarce.Times = transport.ErrNoResource, 10 // from now on the pause is retryMost
+		net.Inject(scarce)
+		slow := create
+		slow.Err, slow.Times, slow.Gate = transport.ErrNoResource, 1, fake.NewGate()
+		net.Inject(slow)
+		create.Gate = openGate()
+		created := net.Inject(create)
+		require.NoError(t, a.link.endpoint().Retire())
+		<-slow.Gate.Arrived()
+		require.NoError(t, b.link.endpoint().Retire())
+		time.Sleep(retryMost) // its offer comes
+		slow.Gate.Open()
+		time.Sleep(retryMost / 2)
+		require.Equal(t, 1, created.Struck())
+		sound(t, a, b)
+	})
+}
+
 func openGate() *fake.Gate {
 	g := fake.NewGate()
 	g.Open()

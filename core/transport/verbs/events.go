@@ -24,6 +24,9 @@ type events struct {
 	every   time.Duration
 	looked  atomic.Int64 // when PollEvents did last, ns since opened
 	opened  time.Time
+	// changes counts what may make the port usable or not, before it does: events
+	// that were taken, and that the device was found lost.
+	changes atomic.Uint64
 
 	mu      sync.Mutex
 	queue   []transport.Event // never longer than its capacity
@@ -144,6 +147,7 @@ func (t *Transport) takeEvents() {
 // is of cannot be destroyed before it is acknowledged, so its endpoint is
 // looked up first.
 func (t *Transport) take(event *libibverbs.AsyncEvent) {
+	t.events.changes.Add(1)
 	kind := event.Type
 	e, dci := t.element(kind, event.Element)
 	port := uint8(event.Element)
@@ -268,6 +272,7 @@ func (t *Transport) loseDevice(detail string) {
 	if t.fatal.Swap(true) {
 		return
 	}
+	t.events.changes.Add(1)
 	t.setDown(true, detail)
 	t.abandonDC()
 	for i := range t.table {

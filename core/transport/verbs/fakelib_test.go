@@ -73,6 +73,7 @@ type fakeDevice struct {
 	port     uint32 // its state
 	removed  bool   // every call to the device ends with EIO
 	mute     bool   // its completion queue cannot be asked or armed
+	emptied  func() // called when it has said that there is no event
 }
 
 type fakeRequest struct {

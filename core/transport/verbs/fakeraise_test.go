@@ -26,6 +26,11 @@ func (f *fakeLib) nextEvent(ctx, into uintptr) uintptr {
 	defer f.mu.Unlock()
 	d := f.of(ctx)
 	if len(d.events) == 0 {
+		if then := d.emptied; then != nil {
+			f.mu.Unlock()
+			then()
+			f.mu.Lock()
+		}
 		errno := syscall.EAGAIN
 		if d.removed {
 			errno = syscall.EIO

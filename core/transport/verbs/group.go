@@ -162,24 +162,45 @@ func (g *Group) fits(t *Transport) error {
 	return nil
 }
 
-// NewEndpoint makes a queue pair on the best port that is usable.
+// maxLooks bounds how often in a row the ports are looked at while they change.
+const maxLooks = 4
+
+// NewEndpoint makes a queue pair on the best port that is usable. If none is, it
+// reads what the ports have to say, due or not, and looks again. If nothing came
+// while it did, all of them were down at one moment, and PollEvents says so;
+// else whoever wants an endpoint may come again.
 func (g *Group) NewEndpoint(spec transport.EndpointSpec) (transport.Endpoint, error) {
-	var errs several
+	e, down, err := g.onBest(spec)
+	for look := 1; down != nil && look < maxLooks; look++ {
+		before := g.changes()
+		g.takeEvents()
+		if e, down, err = g.onBest(spec); down != nil && g.changes() == before {
+			g.strand(down.Error())
+			break
+		}
+	}
+	if down != nil {
+		return nil, fmt.Errorf("new endpoint: no port is usable: %w: %w", transport.ErrNoResource, down)
+	}
+	return e, err
+}
+
+// onBest makes a queue pair on the best port that is usable. If none is, down
+// says why each is not.
+func (g *Group) onBest(spec transport.EndpointSpec) (e transport.Endpoint, down several, err error) {
 	for _, m := range g.members {
 		t, err := g.usable(m)
 		if err == nil {
-			var e transport.Endpoint
 			if e, err = t.NewEndpoint(spec); err == nil || !t.down.Load() {
-				return e, err
+				return e, nil, err
 			}
 		}
 		if g.closed.Load() {
-			return nil, transport.ErrClosed
+			return nil, nil, transport.ErrClosed
 		}
-		errs = append(errs, err)
+		down = append(down, err)
 	}
-	g.strand(errs.Error())
-	return nil, fmt.Errorf("new endpoint: no port is usable: %w: %w", transport.ErrNoResource, errs)
+	return nil, down, nil
 }
 
 // usable is a port that is not down, opened if it was not.

@@ -3,6 +3,7 @@ package verbs
 import (
 	"errors"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/moewire/moewire/core/transport"
@@ -38,15 +39,19 @@ func (g *Group) Poll(done []transport.Completion) (n int, err error) {
 // if no other port works. Whether one does that is to be opened first is found
 // out by NewEndpoint: so that one says when none is left.
 func (g *Group) PollEvents(into []transport.Event) (n int) {
+	lost := false
 	g.each(func(t *Transport) {
 		from := n
 		n += t.PollEvents(into[n:])
-		for i := from; i < n; i++ {
-			if e := &into[i]; e.Kind == transport.EventDeviceDown && (!g.allDown() || g.anyLeft()) {
-				e.Kind = transport.EventOther
+		lost = lost || slices.ContainsFunc(into[from:n], isDown)
+	})
+	if lost && !g.allLost() {
+		for i := range into[:n] {
+			if isDown(into[i]) {
+				into[i].Kind = transport.EventOther
 			}
 		}
-	})
+	}
 	if n < len(into) && g.stranded.Load() != nil {
 		if why := g.stranded.Swap(nil); why != nil && g.allDown() {
 			into[n] = transport.Event{Kind: transport.EventDeviceDown, Detail: *why}
@@ -56,10 +61,46 @@ func (g *Group) PollEvents(into []transport.Event) (n int) {
 	return n
 }
 
+func isDown(e transport.Event) bool { return e.Kind == transport.EventDeviceDown }
+
+// allLost is whether all ports were down at one moment, and none is left. Ports
+// are read one after the other: one may have come, unread, before another went.
+func (g *Group) allLost() bool {
+	for range maxLooks {
+		before := g.changes()
+		g.takeEvents()
+		switch {
+		case !g.allDown() || g.anyLeft():
+			return false
+		case g.changes() == before:
+			return true
+		}
+	}
+	return false // NewEndpoint looks again
+}
+
 // strand makes PollEvents report that no port is usable, unless one is by then.
 func (g *Group) strand(why string) {
 	g.stranded.Store(&why)
 	g.Wake()
+}
+
+// takeEvents takes everything off all open ports, and wakes who gives it on: a
+// Wait under way may not see any more that there was something.
+func (g *Group) takeEvents() {
+	g.each(func(t *Transport) { t.takeEvents() })
+	g.Wake()
+}
+
+// changes counts what has changed at each open port. If it stays the same while
+// all are read and then found down, they were so at one moment.
+func (g *Group) changes() (num [maxNICs]uint64) {
+	for i, m := range g.members {
+		if t := m.tr.Load(); t != nil {
+			num[i] = t.events.changes.Load()
+		}
+	}
+	return num
 }
 
 // anyLeft is whether there is a port that might be opened, or opened again.
