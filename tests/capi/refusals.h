@@ -44,6 +44,9 @@ static void check_bad_arguments(struct rank *me)
 	BAD(args.flags = 0x100);
 	BAD(args.phase = 9);
 	BAD(args.reserved = 1);
+	BAD(args.stream = 1); /* for CUDA alone, as are these two */
+	BAD(args.peers_have_more = ADDRESS(active));
+	BAD(args.wait_ns = ADDRESS(below));
 	BAD(args.x = UINT64_MAX - 1);
 	BAD(args.topk_idx = args.topk_idx + 1); /* misaligned */
 	BAD(args.result = NULL);
@@ -72,6 +75,8 @@ static void check_bad_combines(struct rank *me, uint64_t y, uint16_t *out)
 	BAD(MW_ERR_INVALID_ARGUMENT, args.num_tokens += 1);
 	BAD(MW_ERR_INVALID_ARGUMENT, args.num_topk = K - 1);
 	BAD(MW_ERR_INVALID_ARGUMENT, args.flags = 0x100);
+	BAD(MW_ERR_INVALID_ARGUMENT, args.stream = 1); /* for CUDA alone, as is this */
+	BAD(MW_ERR_INVALID_ARGUMENT, args.wait_ns = ADDRESS(other));
 	BAD(MW_ERR_INVALID_ARGUMENT, (args.flags = MW_COMBINE_ZERO_COPY, args.x = y + 16));
 	if (me->in.num_tokens > 0) {
 		BAD(MW_ERR_INVALID_ARGUMENT, args.out = 0);
