@@ -55,9 +55,6 @@ static void test_cuda_config(void)
 	config.num_bytes = 0;
 	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_create(&config, &buffer));
 	CHECK(strstr(mw_last_error(), "num_bytes"));
-	config.num_bytes = 8 << 20;
-	config.flags = MW_CONFIG_DEBUG_FILL;
-	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_create(&config, &buffer));
 	config.flags = 0;
 	config.cuda_code.num_bytes = 8;
 	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_create(&config, &buffer));
