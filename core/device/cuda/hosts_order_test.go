@@ -3,11 +3,13 @@ package cuda
 import (
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport/fake"
 )
@@ -133,6 +135,10 @@ func TestHostsOrderLosesRows(t *testing.T) {
 				require.NoError(t, m.plan(&common, &o.calls[1]))
 				require.NoError(t, m.end(m.orderFar(&o.calls[1])))
 			}
+			// That rank 1 has done its part does not mean that its counts are there: they
+			// go through two proxies and a network.
+			own := &dl.At[arena](uintptr(g.ranks[0].Shared())).From[0]
+			eventually(t, "rank 0 has made the order", func() bool { return atomic.LoadUint64(&own.Order[0]) != 0 })
 			g.must(func() error { return g.d.lib.StreamSynchronize(g.ranks[1].stream) })
 			g.lose(1, 0, 2)
 			g.sync()
