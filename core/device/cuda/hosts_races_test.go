@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,9 +14,10 @@ import (
 func TestHostsNothingRaces(t *testing.T) {
 	emu := emulate(t)
 	emu.Watch(t)
-	rng := rand.New(rand.NewPCG(testenv.Seed(t), 37))
+	seed := testenv.Seed(t)
 	for name, flags := range watchedForms {
 		t.Run(name, func(t *testing.T) {
+			rng := rngOf(seed, 37, flags)
 			emu.Order(rng.Uint64(), 32, 12)
 			g, o := tight(t, rng, []int{0, 1}, flags)
 			for n, i := range []int{0, 1, 2, 4, 7} { // without the one that leaves a rank out

@@ -20,11 +20,11 @@ import (
 // by the kernels' words alone, all accesses are ordered by them.
 func TestNothingRaces(t *testing.T) {
 	emu := emulate(t)
-	rng := rand.New(rand.NewPCG(testenv.Seed(t), 19))
+	seed := testenv.Seed(t)
 	emu.Watch(t)
 	for name, flags := range watchedForms {
 		t.Run(name, func(t *testing.T) {
-			unsynchronised(t, emu, rng, flags)
+			unsynchronised(t, emu, rngOf(seed, 19, flags), flags)
 			require.Empty(t, emu.Races())
 		})
 	}
