@@ -230,6 +230,22 @@ func TestHostsLoansTooShort(t *testing.T) {
 	require.EqualError(t, f, "a message of 300 bytes to rank 1 holds no row")
 }
 
+// TestHostsLoansTooShortForCounts: nor are counts written past the end of a loan.
+func TestHostsLoansTooShortForCounts(t *testing.T) {
+	driver(t)
+	s := layout.Shape{MaxTokens: 2, Hidden: 8, NumExperts: 2 * 64, NumRanks: 2}
+	slabs, err := layout.Of(s)
+	require.NoError(t, err)
+	g := newGroup(t, 2, 2, slabs.SizeBytes)
+	loan := int64(farHeadBytes + 4*64 - 4)
+	g.spread(fake.New(fake.Config{Seed: 1}), mailing{hostOf: hosts(2, 1), ringBytes: 1 << 12, messageBytes: loan, length: 2})
+	g.ranks[0].far.messageBytes = leastMessage(&slabs, 2)
+	o := g.random(rand.New(rand.NewPCG(testenv.Seed(t), 43)), s, 2, flagOrdered, 0)
+	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
+	g.sync()
+	require.Equal(t, Failure{Kind: FailedMessage, Detail: [4]uint64{1, uint64(loan)}}, g.ranks[0].Failure())
+}
+
 // TestHostsRunAhead: operations in two slots of which several are under way, with
 // rings that hold less than one operation, and the host waits at the end
 // only.

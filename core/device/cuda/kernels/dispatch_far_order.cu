@@ -22,7 +22,7 @@ MW_INLINE void mw_far_send_counts(const mw_far_order_args &a, int rank, bool lef
   u32 *counts = (u32 *)(msg + sizeof(mw_far_head));
   for (int l = threadIdx.x; l < c.local_experts; l += blockDim.x)
     counts[l] = left_out ? 0 : a.plan.count[rank * c.local_experts + l];
-  mw_far_post(c, a.far, rank, sizeof(mw_far_head) + 4 * (i64)c.local_experts);
+  mw_far_post(c, a.far, rank, mw_far_counts_bytes(c.local_experts));
 }
 
 // Gives a far rank the counts of this one, and waits for its own.
@@ -31,6 +31,10 @@ MW_INLINE void mw_far_exchange_counts(const mw_far_order_args &a, mw_beginning *
   u8 *slab = mw_slab_at(c, c.rank, c.slot);
   bool serve = mw_has(b->serve, rank), sent = false;
   while (mw_far_until(c, a.far, rank, !sent, t, [&] { return sent && (!serve || mw_has_announced(c, slab, b->op, rank)); }) == MW_FAR_ROOM) {
+    if (t->bytes < mw_far_counts_bytes(c.local_experts)) { // the host has seen to it that they fit
+      if (mw_far_speaks(rank)) mw_fail(c, MW_ERROR_MESSAGE, rank, t->bytes);
+      return;
+    }
     mw_far_send_counts(a, rank, !serve, t);
     sent = true;
   }
