@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -244,6 +245,24 @@ func TestHostsLoansTooShortForCounts(t *testing.T) {
 	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
 	g.sync()
 	require.Equal(t, Failure{Kind: FailedMessage, Detail: [4]uint64{1, uint64(loan)}}, g.ranks[0].Failure())
+}
+
+// TestHostsGraphsOfNearRanks: a graph that was recorded when no rank was far has no
+// launches that send messages, and says so when some are.
+func TestHostsGraphsOfNearRanks(t *testing.T) {
+	for _, flags := range moreForms {
+		t.Run(fmt.Sprintf("flags=%#x", flags), func(t *testing.T) {
+			g, o, _ := smallIn(t, 3, flags)
+			graph := g.record(o, 0, 1, 0)
+			g.spread(fake.New(fake.Config{Seed: 1}), mailing{hostOf: []int{0, 0, 1}, ringBytes: 1 << 14, messageBytes: 1 << 13, length: 16})
+			g.must(func() error { return g.d.lib.GraphLaunch(graph.exec, g.ranks[0].stream) })
+			g.sync()
+			f := g.ranks[0].Failure()
+			require.Equal(t, Failure{Kind: FailedNear, Detail: [4]uint64{1 << 2}}, f)
+			require.EqualError(t, f, "the graph was recorded when no rank was on another host, now 1 of them are: record it again")
+			g.must(func() error { return g.d.lib.GraphExecDestroy(graph.exec) })
+		})
+	}
 }
 
 // TestHostsRunAhead: operations in two slots of which several are under way, with
