@@ -84,6 +84,9 @@ func (e *Engine) prepare(c *Call) (common, error) {
 	}
 	out.Flags, out.Active, out.TopkIdx, out.Ticket = c.Flags, c.Active, c.TopkIdx, c.Ticket
 	out.WaitNs = c.WaitNs
+	if e.isFar() {
+		out.Flags |= flagFar
+	}
 	return out, nil
 }
 

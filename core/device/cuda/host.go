@@ -92,6 +92,7 @@ const (
 	FailedStale    FailureKind = errorStale    // slot
 	FailedProxy    FailureKind = errorProxy    // why the host takes no more descriptors
 	FailedMessage  FailureKind = errorMessage  // rank, bytes of a message that holds no row
+	FailedNear     FailureKind = errorNear     // far ranks, one bit each, for which the call has no launches
 	FailedWeights  FailureKind = errorWeights  // the same of topk_weights with pre_reduce, by their bits
 	FailedRouting  FailureKind = errorRouting  // topk_idx of a combine: position, value, that of the dispatch
 )
@@ -128,6 +129,8 @@ func (f Failure) Error() string {
 		return fmt.Sprintf("the host takes no more descriptors: reason %d", d[0])
 	case FailedMessage:
 		return fmt.Sprintf("a message of %d bytes to rank %d holds no row", d[1], d[0])
+	case FailedNear:
+		return fmt.Sprintf("the graph was recorded when no rank was on another host, now %d of them are: record it again", bits.OnesCount64(d[0]))
 	case FailedRouting:
 		return fmt.Sprintf("topk_idx[%d] of a combine is %d, the dispatch had %d (allowed: that, or -1)", d[0], int64(d[1]), int64(d[2]))
 	case FailedWeights:

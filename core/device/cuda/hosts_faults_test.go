@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -228,6 +229,40 @@ func TestHostsLoansTooShort(t *testing.T) {
 	f := g.ranks[0].Failure()
 	require.Equal(t, Failure{Kind: FailedMessage, Detail: [4]uint64{1, 300}}, f)
 	require.EqualError(t, f, "a message of 300 bytes to rank 1 holds no row")
+}
+
+// TestHostsLoansTooShortForCounts: nor are counts written past the end of a loan.
+func TestHostsLoansTooShortForCounts(t *testing.T) {
+	driver(t)
+	s := layout.Shape{MaxTokens: 2, Hidden: 8, NumExperts: 2 * 64, NumRanks: 2}
+	slabs, err := layout.Of(s)
+	require.NoError(t, err)
+	g := newGroup(t, 2, 2, slabs.SizeBytes)
+	loan := int64(farHeadBytes + 4*64 - 4)
+	g.spread(fake.New(fake.Config{Seed: 1}), mailing{hostOf: hosts(2, 1), ringBytes: 1 << 12, messageBytes: loan, length: 2})
+	g.ranks[0].far.messageBytes = leastMessage(&slabs, 2)
+	o := g.random(rand.New(rand.NewPCG(testenv.Seed(t), 43)), s, 2, flagOrdered, 0)
+	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
+	g.sync()
+	require.Equal(t, Failure{Kind: FailedMessage, Detail: [4]uint64{1, uint64(loan)}}, g.ranks[0].Failure())
+}
+
+// TestHostsGraphsOfNearRanks: a graph that was recorded when no rank was far has no
+// launches that send messages, and says so when some are.
+func TestHostsGraphsOfNearRanks(t *testing.T) {
+	for _, flags := range moreForms {
+		t.Run(fmt.Sprintf("flags=%#x", flags), func(t *testing.T) {
+			g, o, _ := smallIn(t, 3, flags)
+			graph := g.record(o, 0, 1, 0)
+			g.spread(fake.New(fake.Config{Seed: 1}), mailing{hostOf: []int{0, 0, 1}, ringBytes: 1 << 14, messageBytes: 1 << 13, length: 16})
+			g.must(func() error { return g.d.lib.GraphLaunch(graph.exec, g.ranks[0].stream) })
+			g.sync()
+			f := g.ranks[0].Failure()
+			require.Equal(t, Failure{Kind: FailedNear, Detail: [4]uint64{1 << 2}}, f)
+			require.EqualError(t, f, "the graph was recorded when no rank was on another host, now 1 of them are: record it again")
+			g.must(func() error { return g.d.lib.GraphExecDestroy(graph.exec) })
+		})
+	}
 }
 
 // TestHostsRunAhead: operations in two slots of which several are under way, with

@@ -7,10 +7,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+var moreForms = []uint32{0, flagOrdered, flagFlat | flagOrdered}
+
 // TestMore: every rank learns whether a rank whose rows count has more, whichever
 // form the operation has, and nothing of the operation before it in the slot.
 func TestMore(t *testing.T) {
-	for _, flags := range []uint32{0, flagOrdered, flagFlat | flagOrdered} {
+	for _, flags := range moreForms {
 		t.Run(fmt.Sprintf("flags=%#x", flags), func(t *testing.T) {
 			g, o, _ := smallIn(t, 3, flags)
 			for _, who := range []uint64{0b111, 0, 0b010, 0b101, 0} {
@@ -59,10 +61,15 @@ func (g *group) more(o *op, who uint64) (heard []bool) {
 	return heard
 }
 
-// TestHostsMore: with ranks of other hosts messages say so.
+// TestHostsMore: with ranks of other hosts messages say so: in order, those with
+// counts.
 func TestHostsMore(t *testing.T) {
-	g, o, _, _ := smallHosts(t, 2)
-	for _, who := range []uint64{0b11, 0, 0b01, 0b10, 0} {
-		require.Equal(t, []bool{who != 0, who != 0}, g.more(o, who), "%b", who)
+	for _, flags := range moreForms {
+		t.Run(fmt.Sprintf("flags=%#x", flags), func(t *testing.T) {
+			g, o, _, _ := smallHostsIn(t, 2, flags)
+			for _, who := range []uint64{0b11, 0, 0b01, 0b10, 0} {
+				require.Equal(t, []bool{who != 0, who != 0}, g.more(o, who), "%b", who)
+			}
+		})
 	}
 }

@@ -20,11 +20,11 @@ import (
 // by the kernels' words alone, all accesses are ordered by them.
 func TestNothingRaces(t *testing.T) {
 	emu := emulate(t)
-	rng := rand.New(rand.NewPCG(testenv.Seed(t), 19))
+	seed := testenv.Seed(t)
 	emu.Watch(t)
 	for name, flags := range watchedForms {
 		t.Run(name, func(t *testing.T) {
-			unsynchronised(t, emu, rng, flags)
+			unsynchronised(t, emu, rngOf(seed, 19, flags), flags)
 			require.Empty(t, emu.Races())
 		})
 	}
@@ -74,7 +74,7 @@ func unsynchronised(t *testing.T, emu *cudatest.Driver, rng *rand.Rand, flags ui
 // in one rank 0 leaves out rank 1.
 func (g *group) step(o *op, r, i, slot int) {
 	m := g.ranks[r]
-	o.calls[r].Stats, _ = tensor[int64](m, 2)
+	o.calls[r].Stats, _ = tensor[int64](m, len(o.calls))
 	usual := o.calls[r]
 	if i == 3 { // in the slot of the operation before
 		o.calls[r] = o.apart(m, r)

@@ -1,13 +1,18 @@
 package cuda
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/internal/dl"
+	"github.com/moewire/moewire/core/transport/fake"
 )
+
+// stepCounts is MW_STEP_COUNTS.
+const stepCounts = 4
 
 // waited gives a rank's calls memory for the times that they wait.
 func (o *op) waited(m *member, r int) (dispatch, combine []int64) {
@@ -57,16 +62,40 @@ func TestWaitsInOrder(t *testing.T) {
 	eventually(t, "rank 2 has opened", func() bool { return inbox.Open[0] != 0 })
 	send(0)
 	eventually(t, "rank 0 waits for rank 1", func() bool { return m.Waits() == 2 })
+	g.late(o, 1, 2)
+	m.sameAsTotals(t, dispatched, combined)
+}
+
+// TestHostsWaitsInOrder: nor is a near rank blamed for the counts of a far one,
+// which places are waited for.
+func TestHostsWaitsInOrder(t *testing.T) {
+	g, o, _ := smallIn(t, 3, flagOrdered)
+	g.spread(fake.New(fake.Config{Seed: 1}), mailing{hostOf: []int{0, 0, 1}, ringBytes: 1 << 14, messageBytes: 1 << 13, length: 16})
+	m := g.ranks[0]
+	dispatched, combined := o.waited(m, 0)
+	for r := range 2 {
+		require.NoError(t, g.ranks[r].Send(&o.calls[r]))
+	}
+	ready := &dl.At[state](uintptr(m.private.Address())).Slot[0].Finished[stepCounts]
+	eventually(t, "rank 0 has the counts of all but rank 2", func() bool {
+		return atomic.LoadUint32(ready) == 2 && m.Waits() == 1<<2
+	})
+	g.late(o, 2, 1)
+	m.sameAsTotals(t, dispatched, combined)
+}
+
+// late has one rank send last, and looks whom rank 0 blames: not the prompt one.
+func (g *group) late(o *op, who, prompt int) {
 	const late = 200 * time.Millisecond
-	time.Sleep(late) // not for anybody: it is what rank 1 is late
-	send(1)
+	time.Sleep(late) // not for anybody: it is what the rank is late
+	require.NoError(g.t, g.ranks[who].Send(&o.calls[who]))
 	for r, m := range g.ranks {
-		require.NoError(t, m.Receive(&o.calls[r]))
+		require.NoError(g.t, m.Receive(&o.calls[r]))
 	}
 	g.sync()
-	record, ok := m.Tally().Record(0)
-	require.True(t, ok)
-	m.sameAsTotals(t, dispatched, combined)
-	require.GreaterOrEqual(t, m.Tally().WaitFor(false, 1), uint64(late))
-	require.GreaterOrEqual(t, record.Wait, m.Tally().WaitFor(false, 2)+uint64(late))
+	tally := g.ranks[0].Tally()
+	record, ok := tally.Record(0)
+	require.True(g.t, ok)
+	require.GreaterOrEqual(g.t, tally.WaitFor(false, who), uint64(late))
+	require.GreaterOrEqual(g.t, record.Wait, tally.WaitFor(false, prompt)+uint64(late))
 }

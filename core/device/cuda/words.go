@@ -179,6 +179,7 @@ const (
 	errorStale    = 7
 	errorProxy    = 16
 	errorMessage  = 17
+	errorNear     = 18
 	errorRouting  = 8
 	errorWeights  = 9
 )
@@ -193,6 +194,7 @@ const (
 	flagOrdered     = 0x40
 	flagPreReduce   = 0x80
 	flagMore        = 0x100
+	flagFar         = 0x10000 // the engine's own
 )
 
 // address is one in a device's address space.

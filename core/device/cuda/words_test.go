@@ -22,12 +22,12 @@ var values = map[string]int64{
 	"MW_MAX_RANKS": MaxRanks, "MW_MAX_SLOTS": MaxSlots, "MW_MAX_TOPK": MaxTopK, "MW_OPEN_RING": openRing,
 	"MW_ERROR_EXPERT": errorExpert, "MW_ERROR_MISMATCH": errorMismatch, "MW_ERROR_CAPACITY": errorCapacity,
 	"MW_ERROR_FENCED": errorFenced, "MW_ERROR_NO_HOST": errorNoHost, "MW_ERROR_RELEASED": errorReleased,
-	"MW_ERROR_STALE": errorStale, "MW_ERROR_PROXY": errorProxy, "MW_ERROR_MESSAGE": errorMessage, "MW_ERROR_ROUTING": errorRouting, "MW_ERROR_WEIGHTS": errorWeights,
+	"MW_ERROR_STALE": errorStale, "MW_ERROR_PROXY": errorProxy, "MW_ERROR_MESSAGE": errorMessage, "MW_ERROR_NEAR": errorNear, "MW_ERROR_ROUTING": errorRouting, "MW_ERROR_WEIGHTS": errorWeights,
 	"MW_TALLY_RING": TallyRing, "MW_RECORD_WORDS": recordWords,
 	"MW_TALLY_DISPATCH": tallyDispatch, "MW_TALLY_COMBINE": tallyCombine, "MW_TALLY_QUIET": tallyQuiet,
 	"sizeof(mw_far_head)": farHeadBytes, "sizeof(mw_far_place)": farPlaceBytes, "MW_FAR_SLACK": farSlackBytes,
 	"MW_FLAG_FP8": flagFP8, "MW_FLAG_WIDE": flagWide, "MW_FLAG_SCALES_SHIFT": flagScalesShift, "MW_FLAG_FLAT": flagFlat,
-	"MW_FLAG_BARE": flagBare, "MW_FLAG_ORDERED": flagOrdered, "MW_FLAG_PRE_REDUCE": flagPreReduce, "MW_FLAG_MORE": flagMore,
+	"MW_FLAG_BARE": flagBare, "MW_FLAG_ORDERED": flagOrdered, "MW_FLAG_PRE_REDUCE": flagPreReduce, "MW_FLAG_MORE": flagMore, "MW_FLAG_FAR": flagFar,
 }
 
 // TestWordsAreThoseOfTheKernels has a C++ compiler say where everything is.

@@ -48,7 +48,7 @@ func (b *Buffer) hear() error {
 func (b *Buffer) meaning(f cuda.Failure) error {
 	kind := ep.ErrClosed
 	switch f.Kind {
-	case cuda.FailedExpert, cuda.FailedCapacity, cuda.FailedMessage, cuda.FailedRouting, cuda.FailedWeights:
+	case cuda.FailedExpert, cuda.FailedCapacity, cuda.FailedMessage, cuda.FailedNear, cuda.FailedRouting, cuda.FailedWeights:
 		kind = ep.ErrInvalid
 	case cuda.FailedMismatch:
 		kind = ep.ErrMismatch

@@ -22,7 +22,7 @@ MW_INLINE void mw_far_send_counts(const mw_far_order_args &a, int rank, bool lef
   u32 *counts = (u32 *)(msg + sizeof(mw_far_head));
   for (int l = threadIdx.x; l < c.local_experts; l += blockDim.x)
     counts[l] = left_out ? 0 : a.plan.count[rank * c.local_experts + l];
-  mw_far_post(c, a.far, rank, sizeof(mw_far_head) + 4 * (i64)c.local_experts);
+  mw_far_post(c, a.far, rank, mw_far_counts_bytes(c.local_experts));
 }
 
 // Gives a far rank the counts of this one, and waits for its own.
@@ -31,6 +31,10 @@ MW_INLINE void mw_far_exchange_counts(const mw_far_order_args &a, mw_beginning *
   u8 *slab = mw_slab_at(c, c.rank, c.slot);
   bool serve = mw_has(b->serve, rank), sent = false;
   while (mw_far_until(c, a.far, rank, !sent, t, [&] { return sent && (!serve || mw_has_announced(c, slab, b->op, rank)); }) == MW_FAR_ROOM) {
+    if (t->bytes < mw_far_counts_bytes(c.local_experts)) { // the host has seen to it that they fit
+      if (mw_far_speaks(rank)) mw_fail(c, MW_ERROR_MESSAGE, rank, t->bytes);
+      return;
+    }
     mw_far_send_counts(a, rank, !serve, t);
     sent = true;
   }
@@ -49,18 +53,30 @@ MW_INLINE void mw_far_recall(const mw_common &c, mw_beginning *b, int rank) {
   b->placed[rank] = 0;
 }
 
-// As source: waits for a near owner's answer. The own one comes from the last block
-// to have counts, whose waits have an end. One thread.
+// As source: waits for a near owner's answer, but first until the own rank has all
+// counts: who is late with those would be this owner's wait as well. They come from
+// the last block to have some, whose waits have an end. One thread.
 MW_INLINE void mw_far_await_place(const mw_common &c, mw_beginning *b, int rank) {
   const u64 *own = &mw_inbox_from(c, c.rank)->order[c.slot];
-  while (rank == c.rank && mw_load_acquire_sys(own) >> MW_OP_SHIFT != b->op + 1 && !mw_failed(c)) mw_pause();
+  while (mw_load_acquire_sys(own) >> MW_OP_SHIFT != b->op + 1 && !mw_failed(c)) {
+    mw_settle(c, rank);
+    mw_pause();
+  }
   if (!mw_failed(c)) mw_await_place(c, b, rank);
+}
+
+// What the last block to have counts does. The waits for them end here, and are
+// booked before anybody can wait for places.
+MW_INLINE void mw_far_order(const mw_common &c, mw_beginning *b) {
+  if (threadIdx.x == 0) mw_tally_waits(c, MW_TALLY_DISPATCH);
+  mw_give_places(c, b);
 }
 
 MW_KERNEL void moewire_dispatch_far_order(const mw_far_order_args a) {
   const mw_common &c = a.plan.c;
   MW_SHARED(mw_far_turn, t);
   MW_SHARED(mw_beginning, b);
+  MW_SHARED(mw_common, quiet);
   MW_SHARED(u32, skip);
   if (!c.state->far) return; // a graph that was recorded when there were some
   int rank = blockIdx.x;
@@ -68,6 +84,8 @@ MW_KERNEL void moewire_dispatch_far_order(const mw_far_order_args a) {
   if (threadIdx.x == 0) {
     mw_far_begin(c, &t);
     mw_far_recall(c, &b, rank);
+    quiet = c;
+    quiet.tally = 0; // for who serves on while waits are booked: its own would be lost, or another one's
     skip = mw_failed(c);
   }
   __syncthreads();
@@ -75,11 +93,11 @@ MW_KERNEL void moewire_dispatch_far_order(const mw_far_order_args a) {
     mw_far_exchange_counts(a, &b, rank, &t);
   else if (mw_far_speaks(rank) && mw_has(b.serve, rank))
     mw_await_counts(c, &b, rank);
-  if (mw_is_last(c, MW_STEP_COUNTS) && !skip) mw_give_places(c, &b);
+  if (mw_is_last(c, MW_STEP_COUNTS) && !skip) mw_far_order(c, &b);
   if (!far && mw_far_speaks(rank) && mw_has(b.serve, rank)) mw_far_await_place(c, &b, rank);
   __syncthreads();
   for (int l = threadIdx.x; l < c.local_experts; l += blockDim.x) mw_reserve(a.plan, &b, rank * c.local_experts + l);
-  mw_far_end(c, a.far, rank, &t);
+  mw_far_end(quiet, a.far, rank, &t);
   if (!mw_is_last(c, MW_STEP_ORDER) || !c.tally || threadIdx.x != 0) return;
   mw_tally_waits(c, MW_TALLY_DISPATCH);
   mw_flight_of(c)->place = mw_now_ns();

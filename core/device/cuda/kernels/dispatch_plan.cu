@@ -117,6 +117,7 @@ MW_KERNEL void moewire_dispatch_plan(const mw_plan_args a) {
     a.index[at] = mw_index_of(a, (int)at, mw_serves(c, members, c.topk_idx[at]));
   }
   if (!mw_is_last(c, MW_STEP_PLAN)) return;
+  if (c.state->far && !(c.flags & MW_FLAG_FAR) && threadIdx.x == 0) mw_fail(c, MW_ERROR_NEAR, c.state->far);
   mw_open_own(c, &b);
   mw_await_owners(c, &b);
   if (mw_failed(c)) return;

@@ -58,6 +58,9 @@ struct mw_far_parts {
   i64 counts, tokens, places, scales, columns, rows, size;
 };
 
+// The bytes of a message of counts alone.
+MW_INLINE u64 mw_far_counts_bytes(i64 experts) { return sizeof(mw_far_head) + 4 * (u64)experts; }
+
 enum { MW_FAR_SLACK = 8 * 16 + 64 }; // what aligning the parts may take, of each at most
 
 MW_INLINE i64 mw_far_align(i64 n, i64 to) { return (n + to - 1) / to * to; }

@@ -138,7 +138,7 @@ MW_INLINE void mw_far_store_params(const mw_slot *s, u8 *slab, int rank, const m
 MW_INLINE void mw_far_take_counts(const mw_common &c, int j, int rank, const mw_far_head *h, u64 bytes) {
   const mw_slot *s = &c.state->slot[j];
   u8 *slab = mw_slab_at(c, c.rank, j);
-  bool fits = mw_far_agrees(s, h) && sizeof(mw_far_head) + 4 * mw_far_experts(c, s) <= bytes;
+  bool fits = mw_far_agrees(s, h) && mw_far_counts_bytes(mw_far_experts(c, s)) <= bytes;
   if (mw_far_speaks(rank)) mw_far_store_params(s, slab, rank, h);
   for (i64 l = threadIdx.x; l < mw_far_experts(c, s); l += blockDim.x) {
     u64 n = fits ? ((const u32 *)(h + 1))[l] : 0;

@@ -162,7 +162,8 @@ enum {
   MW_ERROR_RELEASED = 6, // combine of what a rank has released: rank
   MW_ERROR_STALE = 7,    // combine of a slot that holds no operation
   MW_ERROR_PROXY = 16,   // the host's end of the queue is over: why (fifo.cuh)
-  MW_ERROR_MESSAGE = 17, // no row fits a message: rank, its bytes
+  MW_ERROR_MESSAGE = 17, // a message holds no row, or not the counts: rank, its bytes
+  MW_ERROR_NEAR = 18,    // launches for far ranks are missing: the far ranks
   MW_ERROR_ROUTING = 8,  // topk_idx of a combine is not that of its dispatch: position, value, that of the dispatch
   MW_ERROR_WEIGHTS = 9,  // pre-reduced: the same of topk_weights, by their bits
 };
@@ -180,6 +181,7 @@ enum {
   MW_FLAG_ORDERED = 0x40,     // rows lie in order of rank and token
   MW_FLAG_PRE_REDUCE = 0x80,  // sums are made by rank; this rank's own choice
   MW_FLAG_MORE = 0x100,       // this rank will dispatch again for the same batch; its own choice
+  MW_FLAG_FAR = 0x10000,      // launches for far ranks are among those of the call
 };
 
 // What every kernel is given.
