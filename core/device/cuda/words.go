@@ -193,6 +193,7 @@ const (
 	flagOrdered     = 0x40
 	flagPreReduce   = 0x80
 	flagMore        = 0x100
+	flagFill        = 0x200 // of the plan only, by Config.DebugFill
 )
 
 // address is one in a device's address space.

@@ -28,6 +28,7 @@ var values = map[string]int64{
 	"sizeof(mw_far_head)": farHeadBytes, "sizeof(mw_far_place)": farPlaceBytes, "MW_FAR_SLACK": farSlackBytes,
 	"MW_FLAG_FP8": flagFP8, "MW_FLAG_WIDE": flagWide, "MW_FLAG_SCALES_SHIFT": flagScalesShift, "MW_FLAG_FLAT": flagFlat,
 	"MW_FLAG_BARE": flagBare, "MW_FLAG_ORDERED": flagOrdered, "MW_FLAG_PRE_REDUCE": flagPreReduce, "MW_FLAG_MORE": flagMore,
+	"MW_FLAG_FILL": flagFill,
 }
 
 // TestWordsAreThoseOfTheKernels has a C++ compiler say where everything is.
