@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -199,4 +202,46 @@ func TestFillLeavesAFailedBuffer(t *testing.T) {
 			o.checkSums(t, 1)
 		})
 	}
+}
+
+// TestFillIsOrderedByDone: rows of the next operation would say that the outputs
+// before are read, but who fills does so before they come: `done` alone tells it.
+// Either half of it left without its effect, or the barrier behind its wait,
+// something races.
+func TestFillIsOrderedByDone(t *testing.T) {
+	emu, seed := emulate(t), testenv.Seed(t)
+	emu.Watch(t)
+	races := func(n uint64) (found string) {
+		t.Run(strconv.FormatUint(n, 10), func(t *testing.T) {
+			unsynchronised(t, emu, rand.New(rand.NewPCG(seed, 47+n)), 0, (*group).fill)
+			found, _, _ = strings.Cut(emu.Races(), "\n")
+		})
+		return found
+	}
+	require.Empty(t, races(0))
+	needed := []string{"slots.cuh acquire (done) >= want", "waits.cuh release c.slab.done, c.rank)", "dispatch_plan.cu barrier MW_FLAG_FILL"}
+	uses := slices.DeleteFunc(emu.Uses(), func(use string) bool {
+		return !slices.ContainsFunc(needed, func(what string) bool { return isUse(t, use, what) })
+	})
+	require.Len(t, uses, len(needed))
+	for _, use := range uses {
+		emu.LeaveOut(use)
+		found := ""
+		for n := uint64(1); found == "" && n < 400; n++ {
+			found = races(n)
+		}
+		emu.LeaveOut("")
+		require.NotEmpty(t, found, use)
+	}
+}
+
+// isUse says whether a use of ordering is in a file, of a kind, and at a text.
+func isUse(t testing.TB, use, what string) bool {
+	part := strings.SplitN(what, " ", 3)
+	at, kind, _ := strings.Cut(use, " ")
+	file, line, _ := strings.Cut(at, ":")
+	if file != part[0] || kind != part[1] {
+		return false
+	}
+	return strings.Contains(sourceNear(t, file, line, 0), part[2])
 }
