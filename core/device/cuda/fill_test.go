@@ -245,3 +245,20 @@ func isUse(t testing.TB, use, what string) bool {
 	}
 	return strings.Contains(sourceNear(t, file, line, 0), part[2])
 }
+
+// TestFillWithFarRanks: what messages bring is there, in every form, and the rest
+// of the slot is filled.
+func TestFillWithFarRanks(t *testing.T) {
+	for _, flags := range []uint32{0, flagOrdered, flagFlat | flagOrdered} {
+		t.Run(fmt.Sprintf("flags=%#x", flags), func(t *testing.T) {
+			g, o, slabs, _ := smallHostsIn(t, 2, flags)
+			g.fill()
+			for range 2 {
+				g.exchange(g.rng, o, slabs)
+				for r, m := range g.ranks {
+					o.checkFilled(t, m, r, slabs)
+				}
+			}
+		})
+	}
+}
