@@ -55,7 +55,7 @@ static void test_cuda_config(void)
 	config.num_bytes = 0;
 	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_create(&config, &buffer));
 	CHECK(strstr(mw_last_error(), "num_bytes"));
-	config.flags = 0;
+	config.num_bytes = 8 << 20;
 	config.cuda_code.num_bytes = 8;
 	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_create(&config, &buffer));
 	config.cuda_code.num_bytes = 0;

@@ -142,13 +142,7 @@ func (e *Engine) Send(c *Dispatch) error {
 	if err != nil {
 		return err
 	}
-	if err := e.fillRows(&common, c.Stream); err != nil {
-		return e.end(err)
-	}
 	if err := e.plan(&common, c); err != nil {
-		return e.end(err)
-	}
-	if err := e.fillOutputs(&common, c.Stream); err != nil {
 		return e.end(err)
 	}
 	if err := e.orderFar(c); err != nil {
@@ -166,6 +160,7 @@ func (e *Engine) plan(common *common, c *Dispatch) error {
 	e.args.plan = planArgs{
 		Common: *common, Count: e.of(s, e.at.count), Base: e.of(s, e.at.base), Index: e.of(s, e.at.index),
 	}
+	e.args.plan.Common.Flags |= bit(e.cfg.DebugFill, flagFill)
 	if c.Flags&flagOrdered != 0 {
 		blocks := common.NumRanks * common.LocalExperts
 		if err := launch(e, c.Stream, kernelNumber, blocks, e.threads.plan, &e.args.plan); err != nil {

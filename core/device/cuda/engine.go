@@ -18,7 +18,8 @@ type Config struct {
 	MaxSelections, MaxExperts int
 	// NoTally: the device counts nothing.
 	NoTally bool
-	// DebugFill: a dispatch begins by filling its slot's rows and outputs with 0xff.
+	// DebugFill: a dispatch fills its slot's rows and outputs with 0xff before it
+	// opens the slot, when nobody reads the earlier ones any more.
 	DebugFill bool
 }
 

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math"
 	"math/rand/v2"
@@ -21,8 +22,10 @@ type group struct {
 	t     testing.TB
 	d     *Device
 	ranks []*member
-	// fewest tokens that random gives a rank.
-	fewest int
+	// fewest and most tokens that random gives a rank; most 0: as many as may be.
+	fewest, most int
+	// keeps: random leaves the tensors of earlier operations where they are.
+	keeps bool
 	// what random sends: ordinary values to experts at random, unless set.
 	value func(*rand.Rand) uint16
 	pick  func(rng *rand.Rand, experts int64, at int) int64
@@ -148,8 +151,10 @@ func anyExpert(rng *rand.Rand, experts int64, _ int) int64 { return rng.Int64N(e
 func (g *group) random(rng *rand.Rand, s layout.Shape, topK int, flags uint32, slot int) *op {
 	o := &op{shape: s, topK: topK, flags: flags}
 	for _, m := range g.ranks {
-		m.used = 0
-		tokens := g.fewest + rng.IntN(int(s.MaxTokens)+1-g.fewest)
+		if !g.keeps {
+			m.used = 0
+		}
+		tokens := g.fewest + rng.IntN(cmp.Or(g.most, int(s.MaxTokens))+1-g.fewest)
 		c := Dispatch{Call: Call{
 			Shape: s, NumTokens: tokens, TopK: topK, Slot: slot, Flags: flags, Stream: uint64(m.stream), TimeoutNs: -1,
 		}}

@@ -124,23 +124,27 @@ var notNeeded = map[string]string{
 func why(t testing.TB, use string) string {
 	file, kind, _ := strings.Cut(use, " ")
 	file, at, _ := strings.Cut(file, ":")
-	text, err := os.ReadFile(filepath.Join("kernels", file))
-	require.NoError(t, err)
-	line, err := strconv.Atoi(at)
-	require.NoError(t, err)
-	lines := strings.Split(string(text), "\n")
 	for what, reason := range notNeeded {
 		of, what, _ := strings.Cut(what, ": ")
 		above := strings.Count(what, "\n")
 		if strings.HasPrefix(what, "__syncthreads") {
 			above = 0
 		}
-		near := strings.Join(lines[line-1-above:min(line+1, len(lines))], "\n")
-		if of == kind && strings.Contains(near, what) {
+		if of == kind && strings.Contains(sourceNear(t, file, at, above), what) {
 			return reason
 		}
 	}
 	return ""
+}
+
+// sourceNear is a line of the kernels' sources with the one behind it, and some above.
+func sourceNear(t testing.TB, file, at string, above int) string {
+	text, err := os.ReadFile(filepath.Join("kernels", file))
+	require.NoError(t, err)
+	line, err := strconv.Atoi(at)
+	require.NoError(t, err)
+	lines := strings.Split(string(text), "\n")
+	return strings.Join(lines[line-1-above:min(line+1, len(lines))], "\n")
 }
 
 // TestEveryOrderIsNeeded leaves each use of ordering without its effect, one at

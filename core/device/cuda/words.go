@@ -194,6 +194,7 @@ const (
 	flagOrdered     = 0x40
 	flagPreReduce   = 0x80
 	flagMore        = 0x100
+	flagFill        = 0x200   // of the plan only, by Config.DebugFill
 	flagFar         = 0x10000 // the engine's own
 )
 

@@ -27,7 +27,8 @@ var values = map[string]int64{
 	"MW_TALLY_DISPATCH": tallyDispatch, "MW_TALLY_COMBINE": tallyCombine, "MW_TALLY_QUIET": tallyQuiet,
 	"sizeof(mw_far_head)": farHeadBytes, "sizeof(mw_far_place)": farPlaceBytes, "MW_FAR_SLACK": farSlackBytes,
 	"MW_FLAG_FP8": flagFP8, "MW_FLAG_WIDE": flagWide, "MW_FLAG_SCALES_SHIFT": flagScalesShift, "MW_FLAG_FLAT": flagFlat,
-	"MW_FLAG_BARE": flagBare, "MW_FLAG_ORDERED": flagOrdered, "MW_FLAG_PRE_REDUCE": flagPreReduce, "MW_FLAG_MORE": flagMore, "MW_FLAG_FAR": flagFar,
+	"MW_FLAG_BARE": flagBare, "MW_FLAG_ORDERED": flagOrdered, "MW_FLAG_PRE_REDUCE": flagPreReduce, "MW_FLAG_MORE": flagMore,
+	"MW_FLAG_FILL": flagFill, "MW_FLAG_FAR": flagFar,
 }
 
 // TestWordsAreThoseOfTheKernels has a C++ compiler say where everything is.

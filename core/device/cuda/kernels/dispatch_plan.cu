@@ -1,5 +1,6 @@
 // Dispatch, first part: counts rows, opens the own slot, and reserves places at
 // every owner. The last block to end does all but the counting.
+#include "fill.cuh"
 #include "places.cuh"
 
 // The index of a selection's row among this rank's rows for that expert.
@@ -27,6 +28,14 @@ MW_INLINE bool mw_serves(const mw_common &c, u64 members, i64 expert) {
   return mw_in(c, members, owner) && !(c.active && c.active[owner] == 0);
 }
 
+// Fills the own slab while nobody reads or writes there: others have said that they
+// are done, or are out, and none knows yet that it is open. After a wait that had
+// no such end, of a buffer that has failed or is no member, some may still read.
+MW_INLINE void mw_fill_own(const mw_common &c) {
+  if (mw_failed(c) || !mw_in(c, mw_members(c), c.rank)) return;
+  mw_fill_slab(c, mw_slab_at(c, c.rank, c.slot));
+}
+
 MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
   int r = threadIdx.x;
   mw_slot *s = &c.state->slot[c.slot];
@@ -45,6 +54,7 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
   __syncthreads();
   mw_wait_together(c, [&](int rank) { mw_await_done(c, s, c.slot, rank); });
   __syncthreads();
+  if (c.flags & MW_FLAG_FILL) mw_fill_own(c); // seen before `open` by the barrier in front of that
   u64 *counter = (u64 *)(mw_slab_at(c, c.rank, c.slot) + c.slab.counter);
   for (int l = threadIdx.x; l < c.local_experts; l += blockDim.x) mw_store_relaxed_sys(&counter[l], 0);
   if (threadIdx.x == 0) {

@@ -181,6 +181,7 @@ enum {
   MW_FLAG_ORDERED = 0x40,     // rows lie in order of rank and token
   MW_FLAG_PRE_REDUCE = 0x80,  // sums are made by rank; this rank's own choice
   MW_FLAG_MORE = 0x100,       // this rank will dispatch again for the same batch; its own choice
+  MW_FLAG_FILL = 0x200,       // the slab is filled with NaN before it is opened; this rank's own choice
   MW_FLAG_FAR = 0x10000,      // launches for far ranks are among those of the call
 };
 
