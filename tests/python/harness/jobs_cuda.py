@@ -309,6 +309,15 @@ def two_streams(place: Place, make: Make, rank: int, seed: int) -> None:
                 combine(place, buffer, received, CALLS[(number + 1) % 3])
 
 
+def outputs_of(result: Any) -> tuple[Any, ...]:
+    """What the device writes, to be kept by who drops the result of a dispatch before it has.
+
+    On a device torch's allocator keeps such memory for the stream.
+    """
+    handle = result[2]
+    return (result[1], handle[1], handle._answer)
+
+
 def dropped(place: Place, make: Make, rank: int, seed: int) -> None:
     """A hook that nobody calls, a handle that nobody combines: the slots come back."""
     todo = [small(seed, 2, number) for number in range(6)]
@@ -320,7 +329,7 @@ def dropped(place: Place, make: Make, rank: int, seed: int) -> None:
             if number % 3 == 2:
                 result[2].release()
                 result[2].release()
-            written = (result[1], result[2][1])  # torch's allocator keeps such for a stream
+            written = outputs_of(result)
             del result
             place.synchronize()
             del written

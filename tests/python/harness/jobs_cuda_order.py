@@ -13,7 +13,7 @@ from moewire.errors import MoewireError
 
 from . import oracle, verify
 from .emulated import Emulated
-from .jobs_cuda import TIMEOUT_US, Make, Place, combine, dispatch, inputs, small
+from .jobs_cuda import TIMEOUT_US, Make, Place, combine, dispatch, inputs, outputs_of, small
 from .jobs_input import expect
 from .jobs_oracle import size_for
 
@@ -108,7 +108,7 @@ def released_in_order(place: Place, make: Make, rank: int, seed: int) -> None:
                 result = buffer.dispatch(x, topk, None, 6, 2, TIMEOUT_US, False, **how)
             with place.on(second):
                 other = buffer.dispatch(x, topk, None, 6, 2, TIMEOUT_US, False)
-            written = (result[1], result[2][1], other[1], other[2][1])
+            written = outputs_of(result), outputs_of(other)
             place.follow = spy  # type: ignore[method-assign]
             del result
             assert followed == [(first, second)], f"{how}: {followed}"
