@@ -22,6 +22,11 @@ def test_every_bit_of_the_cpu(team: Team, driver: str, size: int, flat: bool) ->
     team.run(size, jobs_cuda_autograd.same_as_cpu, driver, flat, timeout=SECONDS)
 
 
+def test_all_ranks_learn_that_one_has_more(team: Team, driver: str) -> None:
+    job = jobs_cuda_autograd.over_device, driver, jobs_cuda_autograd.more_rounds
+    team.run(2, *job, timeout=SECONDS)
+
+
 @FORMS
 def test_as_close_as_the_roundings_allow(team: Team, driver: str, flat: bool) -> None:
     """To one process, which computes in float64."""

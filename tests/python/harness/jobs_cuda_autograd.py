@@ -68,6 +68,23 @@ def _gradients(rank: Rank, name: str, flat: bool) -> list[worlds.Gradients]:
     return found
 
 
+def more_rounds(rank: Rank) -> None:
+    """All ranks learn that one will dispatch again, and that none will."""
+    current = torch.device("cuda", 0)
+    x = torch.ones((1, 16), dtype=torch.bfloat16, device=current).requires_grad_()
+    idx = torch.zeros((1, 1), dtype=torch.int64, device=current)
+    weights = torch.ones((1, 1), device=current)
+    size = autograd.get_ep_buffer_size_hint(4, 16, rank.size, 2, 1)
+    with rank.buffer(size) as buffer:
+        for last in (False, True):
+            more = rank.rank == 1 and not last
+            _, routing = autograd.dispatch(buffer, x, idx, weights, None, 4, 2, -1, more=more)
+            assert routing.peers_have_more is not last
+            _, flat = autograd.dispatch_flat(buffer, x, idx, weights, 4, 2, more=more)
+            assert flat.peers_have_more is not last
+        rank.meet("end")
+
+
 def refused(place: jobs_cuda.Place, make: jobs_cuda.Make, rank: int, seed: int) -> None:
     """By name, before anything is sent."""
     idx = place.put(torch.zeros((1, 1), dtype=torch.int64))
@@ -83,8 +100,6 @@ def refused(place: jobs_cuda.Place, make: jobs_cuda.Make, rank: int, seed: int) 
             return autograd.dispatch_flat(buffer, x, idx, weights, 4, 2, **options)
 
         for one in (dispatch, dispatch_flat):
-            for more in (True, False):
-                assert one(more=more)[1].peers_have_more is more
             text = expect(moewire.InvalidArgument, lambda one=one: one(x.detach().cpu()))
             assert "device cpu given; allowed: device cuda:0" in text
         stream = place.side()
