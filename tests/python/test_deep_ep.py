@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from harness import jobs_deep_ep
@@ -101,7 +104,8 @@ def test_a_lost_rank_is_an_error_where_no_mask_can_tell(enabled: bool) -> None:
             mask.active_ranks[1] = 0
 
     mask = _mask.Mask(3, enabled)
-    watch = _events.Watch(None, mask, "stats", None)  # type: ignore[arg-type]
+    buffer: Any = SimpleNamespace(runtime=SimpleNamespace(gpu=None))  # on the CPU
+    watch = _events.Watch(buffer, mask, "stats", None)
     with watch:
         pass
     hook = watch.around(EventOverlap(), Hook(Loses()))[1]
