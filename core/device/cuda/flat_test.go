@@ -118,6 +118,13 @@ func TestFlatHoles(t *testing.T) {
 // TestFlatBesidePacked: ranks that disagree about the form both say so.
 func TestFlatBesidePacked(t *testing.T) {
 	g, o, _ := smallIn(t, 2, flagFlat|flagOrdered)
+	disagree(t, g, o)
+}
+
+// disagree has rank 1 make its call with rows per expert, in a group of two whose
+// rows are flat. Both say so.
+func disagree(t *testing.T, g *group, o *op) {
+	t.Helper()
 	o.calls[1].Shape.Flat, o.calls[1].Shape.Columns = false, [layout.NumColumns]int64{}
 	o.calls[1].Flags = 0
 	o.calls[1].Layout, _ = tensor[int64](g.ranks[1], 16)

@@ -275,16 +275,7 @@ func TestHostsRunAhead(t *testing.T) {
 		emu.Order(rng.Uint64(), 32, 12)
 		t.Run("", func(t *testing.T) {
 			g, o := g2(t, rng)
-			for range 4 {
-				for r := range g.ranks {
-					g.twoAtOnce(o, r)
-				}
-			}
-			g.sync()
-			for r, m := range g.ranks {
-				require.Zero(t, m.report().Error, "%v", m.Failure())
-				o.checkIdentity(t, r)
-			}
+			g.runAhead(t, o, 4)
 		})
 	}
 }
@@ -297,6 +288,22 @@ func g2(t *testing.T, rng *rand.Rand) (*group, *op) {
 	g.fewest = 10
 	g.spread(uneven(rng.Uint64()), mailing{hostOf: hosts(2, 1), ringBytes: 1 << 12, messageBytes: 700, length: 4})
 	return g, g.random(rng, s, 2, 0, 0)
+}
+
+// runAhead begins operations on all ranks before any of them is waited for, and
+// checks the last one.
+func (g *group) runAhead(t *testing.T, o *op, rounds int) {
+	t.Helper()
+	for range rounds {
+		for r := range g.ranks {
+			g.twoAtOnce(o, r)
+		}
+	}
+	g.sync()
+	for r, m := range g.ranks {
+		require.Zero(t, m.report().Error, "%v", m.Failure())
+		o.checkIdentity(t, r)
+	}
 }
 
 // twoAtOnce launches two dispatches before their rows are waited for, and two

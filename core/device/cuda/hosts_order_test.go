@@ -58,16 +58,7 @@ func TestHostsOrderRunsAhead(t *testing.T) {
 				emu.Order(rng.Uint64(), 16, 6+len(hostOf)*len(hostOf))
 				t.Run(fmt.Sprint(name, hostOf), func(t *testing.T) {
 					g, o := tight(t, rng, hostOf, flags)
-					for range 3 {
-						for r := range g.ranks {
-							g.twoAtOnce(o, r)
-						}
-					}
-					g.sync()
-					for r, m := range g.ranks {
-						require.Zero(t, m.report().Error, "%v", m.Failure())
-						o.checkIdentity(t, r)
-					}
+					g.runAhead(t, o, 3)
 				})
 			}
 		}
@@ -247,19 +238,7 @@ func TestHostsOrderGraphs(t *testing.T) {
 // one that sends none, and that one for rows. Both say what differs.
 func TestHostsFlatBesidePacked(t *testing.T) {
 	g, o, _, _ := smallHostsIn(t, 2, flat)
-	o.calls[1].Shape.Flat, o.calls[1].Shape.Columns = false, [layout.NumColumns]int64{}
-	o.calls[1].Flags = 0
-	o.calls[1].Layout, _ = tensor[int64](g.ranks[1], 16)
-	for r, m := range g.ranks {
-		m.cfg.SlabBytes += 1 << 30
-		require.NoError(t, m.Send(&o.calls[r]))
-		require.NoError(t, m.Receive(&o.calls[r]))
-	}
-	g.sync()
-	for _, m := range g.ranks {
-		require.Equal(t, FailedMismatch, m.Failure().Kind)
-		require.ErrorContains(t, m.Failure(), "form: ")
-	}
+	disagree(t, g, o)
 }
 
 // TestHostsOrderRowsComeFirst: rows of a far rank come while another one's counts
