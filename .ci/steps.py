@@ -149,13 +149,23 @@ GO_TEST = ["go", "test", "-timeout=40m"]
 # same whatever Go's own part was built with, so they run once, in go-test.
 COMPILED_KERNELS = ["core/device/cuda/kernels", "core/device/cuda/images"]
 
+# What is another program without cgo: the CPU's kernels, and how native code is called.
+WITHOUT_CGO = {"github.com/moewire/moewire/core/device/cpu", "github.com/ebitengine/purego"}
 
-def core_packages(*without: str) -> list[str]:
-    """The packages of the core, but for some."""
-    listed = subprocess.run(["go", "list", "./core/..."], cwd=ROOT, capture_output=True, text=True)
+
+def core_packages(*without: str) -> dict[str, set[str]]:
+    """The packages of the core that have tests, but for some; what they and their tests use."""
+    command = ["go", "list", "-test", "-f", '{{.ImportPath}} {{join .Deps " "}}', "./core/..."]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if listed.returncode != 0:
         raise StepError(f"go list: {listed.stderr}")
-    return [name for name in listed.stdout.split() if not name.endswith(without)]
+    uses = {}
+    for line in listed.stdout.splitlines():
+        words = line.split()
+        name = words[0].removesuffix(".test")
+        if name != words[0] and not name.endswith(without):
+            uses[name] = set(words[1:])
+    return uses
 
 
 def go_test() -> None:
@@ -164,15 +174,17 @@ def go_test() -> None:
 
 
 def go_race() -> None:
-    """The core under the race detector."""
+    """The core under the race detector. Random tests have fewer rounds."""
     # The cache of code compiled at run time has goroutines and processes in it.
     kernels, _images = COMPILED_KERNELS
-    run(*GO_TEST, "-race", *core_packages(kernels), env={"CGO_ENABLED": "1"})
+    run(*GO_TEST, "-race", "-short", *core_packages(kernels), env={"CGO_ENABLED": "1"})
 
 
 def go_pure() -> None:
-    """The core without cgo: the plain Go kernels. Random tests have fewer rounds."""
-    run(*GO_TEST, "-short", *core_packages(*COMPILED_KERNELS), env={"CGO_ENABLED": "0"})
+    """What differs without cgo, and the plain Go kernels. Random tests have fewer rounds."""
+    differ = [name for name, uses in core_packages(*COMPILED_KERNELS).items() if uses & WITHOUT_CGO]
+    run("go", "build", "./core/...", env={"CGO_ENABLED": "0"})
+    run(*GO_TEST, "-short", *differ, env={"CGO_ENABLED": "0"})
 
 
 def go_bench() -> None:

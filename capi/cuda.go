@@ -48,6 +48,10 @@ func gpuOf(c *C.mw_config_t) (*onGPU, error) {
 		return nil, err
 	}
 	if c.device == C.MW_DEVICE_CPU {
+		if c.flags&C.MW_CONFIG_KILL_FENCED != 0 {
+			return nil, invalid("config->flags is %#x: MW_CONFIG_KILL_FENCED (%#x) is possible with MW_DEVICE_CUDA alone; on the CPU nobody waits for a rank that is out",
+				uint32(c.flags), uint32(C.MW_CONFIG_KILL_FENCED))
+		}
 		if c.device_ordinal != 0 {
 			return nil, invalid("config->device_ordinal is %d, allowed 0 without MW_DEVICE_CUDA", uint32(c.device_ordinal))
 		}
@@ -67,6 +71,9 @@ func gpuOf(c *C.mw_config_t) (*onGPU, error) {
 		NumSlots: int(c.num_slots), NumBytes: int64(c.num_bytes), Deterministic: c.flags&C.MW_CONFIG_DETERMINISTIC != 0,
 		DebugFill: c.flags&C.MW_CONFIG_DEBUG_FILL != 0,
 	}}
+	if c.flags&C.MW_CONFIG_KILL_FENCED != 0 {
+		g.cfg.EndAfter = gpu.DefaultEndAfter
+	}
 	return g, g.readTexts(c)
 }
 
@@ -103,11 +110,21 @@ func (g *onGPU) open() error {
 	return nil
 }
 
-// use notes which dispatch has a slot now.
+// use notes which dispatch has a slot now: the latest one, whose thread may come
+// here before that of the one which it has replaced.
 func (g *onGPU) use(res *gpu.Result, stream uint64) {
 	g.mu.Lock()
-	g.slots[res.Slot] = slotUse{handle: res.Handle, stream: stream, combineX: res.CombineX}
-	g.mu.Unlock()
+	defer g.mu.Unlock()
+	if s := &g.slots[res.Slot]; res.Handle > s.handle {
+		*s = slotUse{handle: res.Handle, stream: stream, combineX: res.CombineX}
+	}
+}
+
+// forget is for a core that gives out its handles from the first one on.
+func (g *onGPU) forget() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.slots = [cuda.MaxSlots]slotUse{}
 }
 
 // of finds the dispatch of a handle; nil if its slot serves a later one.
@@ -161,6 +178,7 @@ func (b *buffer) joinGPU(l *mixed.Listener, metas [][]byte, timeout time.Duratio
 	if err != nil {
 		return errors.Join(err, dom.Close())
 	}
+	b.onGPU.forget()
 	b.mu.Lock()
 	b.cfg.Joining, b.dom = joining, dom
 	b.gpu.Store(g)

@@ -24,3 +24,18 @@ func farWords(p path, rings *cudaring.Rings) string {
 	}
 	return p.Why
 }
+
+// freeRings frees what earlier meetings have left. Nothing that the buffer has
+// launched runs.
+func (b *buffer) freeRings() error {
+	g := b.onGPU
+	if g == nil {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.rings == nil {
+		return nil
+	}
+	return g.rings.Free()
+}

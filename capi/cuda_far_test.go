@@ -121,6 +121,27 @@ func TestFarMeetsAgain(t *testing.T) {
 	closePair(t, pair, 1, 0)
 }
 
+// TestFarMemoryGoesWithTheNextMeeting: what messages lay in is freed when nothing runs
+// on the device, by an update, whether there was a meeting or not.
+func TestFarMemoryGoesWithTheNextMeeting(t *testing.T) {
+	const frees = "cuMemFreeHost"
+	for _, met := range []bool{false, true} {
+		emu := cudatest.Emulate(t)
+		pair := farPair(t)
+		if met {
+			require.Equal(t, [2]error{}, connectPair(pair, soon))
+		}
+		old, err := pair[0].onGPU.rings.Make(fake.New(fake.Config{Manual: true}).Transport(), 4096)
+		require.NoError(t, err)
+		before := emu.Calls(frees)
+		old.Release()
+		require.Equal(t, before, emu.Calls(frees))
+		require.NoError(t, pair[0].update())
+		require.Equal(t, before+1, emu.Calls(frees))
+		closePair(t, pair, 0, 1)
+	}
+}
+
 // TestFarMeetingFails: nobody comes. The device was opened before; a later meeting
 // may go well, and a close gives all back.
 func TestFarMeetingFails(t *testing.T) {

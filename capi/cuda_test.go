@@ -187,6 +187,20 @@ func TestReleaseFollowsTheLatestCall(t *testing.T) {
 	require.Zero(t, mwiBufferClose(b.id))
 }
 
+// TestLatestUseOfASlotStays: of two dispatches that threads launch at once the later
+// one has the slot, whichever thread goes on first.
+func TestLatestUseOfASlotStays(t *testing.T) {
+	g := &onGPU{}
+	g.use(&gpu.Result{Handle: 2, CombineX: 22}, 12)
+	g.use(&gpu.Result{Handle: 1, CombineX: 21}, 11)
+	g.use(&gpu.Result{Handle: 1, Slot: 1}, 11)
+	require.True(t, g.of(2, func(s *slotUse) { require.Equal(t, slotUse{handle: 2, stream: 12, combineX: 22}, *s) }))
+	g.forget()
+	g.use(&gpu.Result{Handle: 1, CombineX: 31}, 13)
+	require.True(t, g.of(1, func(s *slotUse) { require.Equal(t, slotUse{handle: 1, stream: 13, combineX: 31}, *s) }))
+	require.False(t, g.of(2, func(*slotUse) {}))
+}
+
 // TestCloseIsRepeated: one that fails, at whatever call of the driver, leaves the
 // buffer to be closed again, and nothing else.
 func TestCloseIsRepeated(t *testing.T) {

@@ -73,10 +73,16 @@ func (b *buffer) newListener() (*mixed.Listener, error) {
 		if err := b.dropGPU(); err != nil { // of a join that failed: one buffer has one core
 			return nil, err
 		}
+		if err := b.freeRings(); err != nil {
+			return nil, err
+		}
 		return mixed.Open(b.open)
 	}
 	st, err := b.prepare()
 	if err != nil {
+		return nil, err
+	}
+	if err := b.freeRings(); err != nil {
 		return nil, err
 	}
 	params, err := b.params(st)

@@ -133,6 +133,15 @@ mw_status_t mw_cuda_report(const mw_bytes_t *driver, char *buf, uint64_t cap, ui
 #define MW_CONFIG_NO_RECORD 2u  /* no statistics, no trace, no events of slow ranks */
 /* RDMA by DC queue pairs where both ports have them. It never ran on a device. A rank's own. */
 #define MW_CONFIG_RDMA_DC 8u
+/*
+ * With MW_DEVICE_CUDA: a rank of this host that the group has taken out, and that 0.5 s
+ * later has neither ended nor stopped using its device, is killed (SIGKILL). Without,
+ * a call that needs memory that it may write to waits for it, and ends the buffer with
+ * an error 2 s beyond its timeout (with none: it waits on). A rank's own: it is what
+ * this rank does to others. Nobody is killed who left by a close or an update, nor by who is out, nor a process
+ * with another rank that was not taken out.
+ */
+#define MW_CONFIG_KILL_FENCED 16u
 /* For tests of tests: flips one bit in the first row of every combine. */
 #define MW_CONFIG_TEST_CORRUPT_COMBINE 0x80000000u
 
@@ -662,7 +671,13 @@ mw_status_t mw_handle_release_on(mw_handle_t handle, uint64_t stream);
  * what was launched; for a recorded graph, as long as it is replayed. `result`
  * is complete when a call returns; its addresses depend on the shape and the
  * slot alone. memory_address and memory_bytes are 0. Calls on different streams
- * are ordered by the caller.
+ * are ordered by the caller, and so is a later mw_op_wait, which is on the stream
+ * of its call. A call that needs the rest of an earlier one (a combine that of
+ * its handle's dispatch or latest combine, a dispatch that of the combine whose
+ * slot it takes) launches that first, on its own stream; out, recv_count and what
+ * else the rest writes are there once that stream has passed it. Only where one
+ * of the two streams is being captured and the other is not does it go to the
+ * earlier call's stream.
  *
  * Errors of the device come with a later call (MW_ERR_DEVICE and others). Not
  * on CUDA: num_bytes 0. How many flat rows were received the device alone knows

@@ -132,7 +132,9 @@ mw_status_t mw_fabric_deliver(mw_fabric_t fabric, uint64_t peer, const void *not
 /*
  * Waits until there is a connection to a peer, at most timeout_us (-1: no
  * bound), and begins to make one. Either side's call is enough. MW_IN_PROGRESS:
- * not yet; carry notes and call again. MW_ERR_UNREACHABLE: the last attempt
+ * not yet; carry notes and call again. MW_ERR_WOULD_BLOCK: as many connections
+ * as num_connections, or as many peers as num_peers, are in use, the former
+ * still after timeout_us; call again. MW_ERR_UNREACHABLE: the last attempt
  * failed; another one may begin a moment later.
  */
 mw_status_t mw_fabric_connect(mw_fabric_t fabric, uint64_t peer, int64_t timeout_us);

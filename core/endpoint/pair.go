@@ -24,6 +24,7 @@ type pair struct {
 	retryAt time.Time
 	until   time.Time // when this attempt is given up
 	resend  time.Time
+	evicted Ref // what makes room for it
 
 	older, newer *pair // in Store.idle; nil: not there
 }
@@ -43,7 +44,7 @@ func (s *Store) attempt(p *pair, i int32) {
 	p.index = i
 	p.gen = s.nextGen(p)
 	p.theirs.seen, p.theirs.ready = false, false
-	p.until = time.Time{}
+	p.until, p.evicted = time.Time{}, Ref{}
 	p.resend = s.cfg.Now()
 }
 

@@ -33,10 +33,11 @@ func (l *idle) remove(p *pair) {
 	}
 }
 
-// oldest is who was idle for longest and has no pause left; nil if nobody.
-func (l *idle) oldest(now time.Time) *pair {
+// oldest is who was idle for longest, has no pause left, and waits for no room;
+// nil if nobody.
+func (l *idle) oldest(now time.Time, waits func(*pair) bool) *pair {
 	for p := l.ends.newer; p != &l.ends; p = p.newer {
-		if !now.Before(p.retryAt) {
+		if !now.Before(p.retryAt) && !waits(p) {
 			return p
 		}
 	}
@@ -63,7 +64,7 @@ func (s *Store) pairOf(id Peer) (*pair, error) {
 
 // forget makes room for another peer, if somebody is idle.
 func (s *Store) forget() bool {
-	p := s.idle.oldest(s.cfg.Now())
+	p := s.idle.oldest(s.cfg.Now(), s.awaitsRoom)
 	if p == nil || s.mutant == neverForget {
 		return false
 	}
@@ -72,6 +73,10 @@ func (s *Store) forget() bool {
 	s.stats.Forgotten++
 	return true
 }
+
+// awaitsRoom reports whether somebody is on the way out for a pair. Forgotten, it
+// would evict another one when it asks again. There are few at a time.
+func (s *Store) awaitsRoom(p *pair) bool { return s.isLeaving(p.evicted) }
 
 func (s *Store) nextGen(p *pair) uint64 {
 	s.lastGen++

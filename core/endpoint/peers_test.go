@@ -95,6 +95,30 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
+// TestWhoAwaitsRoomIsNotForgotten: a peer for which somebody is evicted is
+// remembered until that place is free, so that it evicts nobody else.
+func TestWhoAwaitsRoomIsNotForgotten(t *testing.T) {
+	now := time.Now()
+	cfg := Config{MaxPeers: 2, DrainFor: time.Second, Now: func() time.Time { return now }}
+	s := &Store{pairs: map[Peer]*pair{}, entries: []*entry{newEntry()}, cfg: cfg}
+	s.idle.init()
+	for id := range Peer(2) {
+		_, err := s.pairOf(id)
+		require.NoError(t, err)
+	}
+	s.entries[0].enter(retiring)
+	s.entries[0].since = now
+	s.pairs[0].evicted = Ref{0, s.entries[0].gen()}
+	_, err := s.pairOf(2)
+	require.NoError(t, err)
+	require.NotNil(t, s.pairs[0], "it was heard of least lately, but waits")
+	require.Nil(t, s.pairs[1])
+	now = now.Add(2 * time.Second) // the place does not come free
+	_, err = s.pairOf(3)
+	require.NoError(t, err)
+	require.Nil(t, s.pairs[0])
+}
+
 // TestNobodyToForget: who has a connection, or a pause, is not forgotten.
 func TestNobodyToForget(t *testing.T) {
 	now := time.Now()

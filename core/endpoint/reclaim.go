@@ -132,6 +132,7 @@ func (s *Store) confine(e *entry, now time.Time) {
 	if !e.overdue {
 		e.overdue = true
 		s.stats.Quarantined++
+		s.rouse() // who waits for its place takes another's
 	}
 }
 

@@ -47,8 +47,8 @@ type Ref struct {
 	gen   uint32
 }
 
-// maxEvicting bounds the evictions under way at a time: one that is at the cap
-// asks again while the others' room comes free.
+// maxEvicting bounds the evictions under way at a time. Who is at the cap asks
+// again and again, and evicts one at a time.
 const maxEvicting = 4
 
 // Stats counts. The numbers of entries are of this moment.
@@ -206,6 +206,7 @@ func (s *Store) want(p Peer) (Ref, error) {
 	}
 	if pair.index != none {
 		if e := s.entries[pair.index]; e.state() == live {
+			e.visited.Store(true)
 			return Ref{pair.index, e.gen()}, nil // meanwhile
 		}
 		return Ref{}, ErrConnecting
@@ -234,7 +235,7 @@ func (s *Store) begin(p *pair) error {
 	i, ok := s.reserve()
 	if !ok {
 		s.stats.Capped++
-		s.makeRoom()
+		s.makeRoom(p)
 		return fmt.Errorf("%w: %d connections, cap %d", transport.ErrWouldBlock, s.cfg.Cap, s.cfg.Cap)
 	}
 	e := s.entries[i]
@@ -279,16 +280,25 @@ func (s *Store) grow() {
 	s.live.next, s.live.prev = append(s.live.next, none), append(s.live.prev, none)
 }
 
-// makeRoom evicts somebody, unless enough are on their way out already.
-func (s *Store) makeRoom() {
-	if s.stats.Retiring+s.tasks.destroying >= min(maxEvicting, s.cfg.Cap) {
+// makeRoom evicts somebody for a peer, unless enough are on their way out
+// already, or one for this peer is.
+func (s *Store) makeRoom(p *pair) {
+	if s.stats.Retiring+s.tasks.destroying >= min(maxEvicting, s.cfg.Cap) || s.isLeaving(p.evicted) {
 		return
 	}
 	i := s.live.victim(func(int32) bool { return true }, s.wasVisited)
 	if i != none {
 		s.stats.Evicted++
+		p.evicted = Ref{i, s.entries[i].gen()}
 		s.retire(i, nil)
 	}
+}
+
+// isLeaving tells of what was retired that its place will come free, as far as
+// is known.
+func (s *Store) isLeaving(r Ref) bool {
+	e := s.entryOf(r, retiring, quarantined)
+	return e != nil && s.cfg.Now().Sub(e.since) <= s.cfg.DrainFor
 }
 
 func (s *Store) wasVisited(i int32) bool { return s.entries[i].visited.Swap(false) }

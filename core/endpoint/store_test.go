@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -382,11 +383,46 @@ func TestEvictionMakesRoom(t *testing.T) {
 	a := w.nodes[0]
 	for round := range 3 {
 		for to := Peer(1); to < 7; to++ {
+			before := a.now().Stats()
+			if before.Live == capacity && !a.now().Has(to) {
+				before.Evicted++
+			}
 			a.connect(t, to)
 			require.LessOrEqual(t, a.now().Stats().Live, capacity, "round %d", round)
+			require.Equal(t, before.Evicted, a.now().Stats().Evicted, "round %d, peer %d", round, to)
 		}
 	}
-	require.Positive(t, a.now().Stats().Evicted)
+	require.EqualValues(t, 3*6-capacity, a.now().Stats().Evicted, "it goes round and round")
+}
+
+// TestOneEvictionEach: who asks for a connection at the cap takes one from
+// another peer, however often it asks, and another one only when that will not
+// come free.
+func TestOneEvictionEach(t *testing.T) {
+	var later atomic.Int64
+	w := testWorld(t, 7, fake.Config{}, func(c *Config) {
+		c.QuarantineCap = 2
+		c.Now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
+	})
+	a := w.nodes[0]
+	for to := Peer(1); to <= capacity; to++ {
+		a.connect(t, to)
+	}
+	gate := fake.NewGate()
+	stuck := w.net.Inject(fake.Fault{Point: fake.AtDestroy, Transport: a.dev, Times: 1, Gate: gate})
+	defer stuck.Remove()
+	defer gate.Open()
+	for range 10 {
+		_, err := a.now().Get(5)
+		require.ErrorIs(t, err, transport.ErrWouldBlock)
+	}
+	<-gate.Arrived()
+	_, err := a.now().Get(5)
+	require.ErrorIs(t, err, transport.ErrWouldBlock)
+	require.EqualValues(t, 1, a.now().Stats().Evicted)
+	later.Store(int64(a.now().cfg.DrainFor + time.Second))
+	a.connect(t, 5)
+	require.EqualValues(t, 2, a.now().Stats().Evicted)
 }
 
 func TestMaxPeers(t *testing.T) {
@@ -442,4 +478,20 @@ func FuzzParseNote(f *testing.F) {
 		}
 		require.Equal(t, b, n.Append(nil))
 	})
+}
+
+// TestGotMeanwhileIsVisited: a connection that goes live while somebody looks for it
+// counts as used, too.
+func TestGotMeanwhileIsVisited(t *testing.T) {
+	w := testWorld(t, 2, fake.Config{}, nil)
+	s := w.nodes[0].now()
+	r := w.nodes[0].connect(t, 1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entryOf(r, live, live)
+	e.visited.Store(false)
+	got, err := s.want(1) // what Get does once it has the lock
+	require.NoError(t, err)
+	require.Equal(t, r, got)
+	require.True(t, e.visited.Load())
 }

@@ -144,6 +144,8 @@ func (s *Store) tryEndpoint() (ep transport.Endpoint, err error) {
 }
 
 // evictIdle takes down a connection without outstanding requests, at once.
+// Receives are requests: whoever keeps some posted on every connection has none
+// that is idle.
 func (s *Store) evictIdle() bool {
 	s.mu.Lock()
 	idle := func(i int32) bool { return s.entries[i].drained() }
@@ -225,6 +227,7 @@ func (s *Store) stuckTasks(now time.Time) {
 				s.stats.Quarantined++
 			}
 			s.spawn(r.lane)
+			s.rouse() // who waits for this one's place takes another's
 		}
 	}
 }

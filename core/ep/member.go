@@ -3,6 +3,7 @@ package ep
 import (
 	"github.com/moewire/moewire/core/ep/membership"
 	"github.com/moewire/moewire/core/op"
+	"github.com/moewire/moewire/core/transport"
 )
 
 // members returns the ranks that are in the set of our epoch: none once the
@@ -73,7 +74,7 @@ func (b *Buffer) expelled() {
 	if b.outside {
 		return
 	}
-	b.endAll(b.whyFenced())
+	b.endAll(WhyFenced(b.dom))
 	b.quietNow()
 }
 
@@ -87,8 +88,10 @@ func (f *fenced) Error() string {
 
 func (f *fenced) Unwrap() error { return ErrFenced }
 
-func (b *Buffer) whyFenced() error {
-	if d, ok := b.dom.(interface{ WhyOut() string }); ok {
+// WhyFenced is ErrFenced, with what the domain knows of how this rank came to be
+// out: between hosts it may have taken itself out, for want of a quorum.
+func WhyFenced(dom transport.Domain) error {
+	if d, ok := dom.(interface{ WhyOut() string }); ok {
 		if why := d.WhyOut(); why != "" {
 			return &fenced{why}
 		}

@@ -62,11 +62,11 @@ func (f *Fabric) Connect(id endpoint.Peer, deadline time.Time) error {
 	if err := f.refusal(); err != nil {
 		return err
 	}
-	p, err := f.peerOf(id)
-	if err != nil {
-		return err
-	}
 	for {
+		p, err := f.peerOf(id) // while it waits for room it may be forgotten
+		if err != nil {
+			return err
+		}
 		ref, err := f.store.Wait(id, deadline)
 		if err != nil {
 			return err

@@ -216,3 +216,48 @@ func TestRefusedMessageHasNoNumber(t *testing.T) {
 		require.Equal(t, i+1, done(t, w.fabs[1], recv).Imm)
 	}
 }
+
+// TestRefusedMessageReadsNoNumber: once the parts that were not posted have
+// ended, Close unmaps the numbers.
+func TestRefusedMessageReadsNoNumber(t *testing.T) {
+	w := newWorld(t, testenv.Seed(t), 2, fake.Config{}, func(c *Config) { c.Mode = Messages })
+	defer w.close(t)
+	w.connect(t)
+	f := w.fabs[0]
+	p, err := f.peerOf(1)
+	require.NoError(t, err)
+	c := p.live.Load()
+	ref, err := f.begin(c, Send, 1)
+	require.NoError(t, err)
+	work := f.fill(ref, Send, c, 1)
+	unmapped := header{}
+	f.header, unmapped = unmapped, f.header
+	_, err = f.postFailed(work, ref, 0, 1, transport.ErrState)
+	f.header = unmapped
+	require.ErrorIs(t, err, ErrEnded)
+	require.Zero(t, f.owed.Load())
+}
+
+// TestForgottenWhileItConnects: who waits at num_connections may be forgotten
+// meanwhile, and is known again when its turn comes.
+func TestForgottenWhileItConnects(t *testing.T) {
+	w := newWorld(t, testenv.Seed(t), 3, fake.Config{}, func(c *Config) { c.NumPeers, c.NumConnections = 2, 1 })
+	defer w.close(t)
+	f, gate := w.fabs[0], fake.NewGate()
+	require.NoError(t, f.Connect(1, inTime()))
+	slow := w.net.Inject(fake.Fault{Point: fake.AtDestroy, Transport: w.devs[0], Times: 1, Gate: gate})
+	defer slow.Remove()
+	ended := make(chan error, 1)
+	go func() { ended <- f.Connect(2, inTime()) }()
+	<-gate.Arrived() // the first one makes room
+	require.Eventually(t, func() bool {
+		for name := endpoint.Peer(3); name < 6; name++ {
+			_, _ = f.peerOf(name) // refused while notes wait
+		}
+		f.mu.RLock()
+		defer f.mu.RUnlock()
+		return f.peers.byID[2] == nil
+	}, soon, time.Millisecond)
+	gate.Open()
+	require.NoError(t, <-ended)
+}

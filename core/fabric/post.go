@@ -116,8 +116,10 @@ func (f *Fabric) fill(ref op.Ref, k Kind, c *conn, parts int64) *work {
 
 func (f *Fabric) postSlices(w *work, r *Request, region transport.Region, ref op.Ref, parts int64) (op.Ref, error) {
 	c := w.conn.Load()
+	var message uint64
 	if r.Kind == Send {
-		putNumber(f.header.at(slotOf(ref.RequestID(0))), c.peer.number.Add(1))
+		message = c.peer.number.Add(1)
+		putNumber(f.header.at(slotOf(ref.RequestID(0))), message)
 	}
 	now := parts
 	if r.Kind == WriteImm && parts > 1 && f.mutant != immAtOnce {
@@ -128,6 +130,9 @@ func (f *Fabric) postSlices(w *work, r *Request, region transport.Region, ref op
 	for part := range now {
 		f.slice(&w.send[0], w.sendPieces[:], r, region, ref, part)
 		if _, err := f.store.PostSend(c.ref, w.send[:]); err != nil {
+			if r.Kind == Send && part == 0 { // its number is the next message's, if there was none meanwhile
+				c.peer.number.CompareAndSwap(message, message-1)
+			}
 			return f.postFailed(w, ref, part, now, err)
 		}
 	}
@@ -136,6 +141,7 @@ func (f *Fabric) postSlices(w *work, r *Request, region transport.Region, ref op
 
 // postFailed ends the parts that were not posted. If none was, nothing has
 // happened; else the operation has failed, and those before are waited for.
+// Once they have ended, Close may unmap the memory of the numbers.
 func (f *Fabric) postFailed(w *work, ref op.Ref, from, to int64, err error) (op.Ref, error) {
 	c, k := w.conn.Load(), Kind(w.kind.Load())
 	if errors.Is(err, transport.ErrState) {
@@ -149,10 +155,6 @@ func (f *Fabric) postFailed(w *work, ref op.Ref, from, to int64, err error) (op.
 	}
 	if from > 0 {
 		return ref, nil
-	}
-	if k == Send { // its number is the next message's, if there was none meanwhile
-		n := number(f.header.at(slotOf(ref.RequestID(0))))
-		c.peer.number.CompareAndSwap(n, n-1)
 	}
 	_ = f.table.Drop(ref)
 	return op.Ref{}, err

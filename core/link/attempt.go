@@ -6,18 +6,29 @@ import (
 	"os"
 	"time"
 
+	"github.com/moewire/moewire/core/internal/safego"
 	"github.com/moewire/moewire/core/transport"
 )
 
 // What the goroutine does that makes a link again, in this order.
 
-// hold keeps everybody from posting, until resume.
+// hold keeps everybody from posting, until resume. The endpoint is retired first:
+// a grant under way may end by that alone.
 func (l *Link) hold(until time.Time) error {
-	return l.pauseUntil(until, func() bool {
+	old := l.endpoint()
+	var failure error
+	err := l.pauseUntil(until, func() bool {
+		failure = old.Retire()
+		return failure == nil
+	}, func() bool {
 		return l.send.posting.CompareAndSwap(false, true)
 	}, func() bool {
 		return l.recv.granting.CompareAndSwap(false, true) // the end of a grant gives it back
 	})
+	if err != nil {
+		return errors.Join(err, failure)
+	}
+	return nil
 }
 
 // drain waits until nothing of the old endpoint comes any more. What it owed may
@@ -121,6 +132,7 @@ func (l *Link) attempt(until time.Time) error {
 	if err := l.await(until, number, func() bool { return m.peer(&m.linked) == number }); err != nil {
 		return err
 	}
+	m.vain++ // until something comes
 	if _, err := l.trial(); err != nil {
 		return err
 	}
@@ -185,7 +197,35 @@ func (l *Link) join(until time.Time) error {
 	}
 	l.send.remote, l.recv.remote = o.ring, o.ring
 	l.send.tag, l.recv.peerTag = o.tag, o.tag
-	return l.endpoint().Connect(o.address, until)
+	return l.connect(o.address, number, until)
+}
+
+// connect is the endpoint's Connect, until the attempt is over.
+func (l *Link) connect(address []byte, number uint64, until time.Time) error {
+	ep, ended := l.endpoint(), make(chan error, 1)
+	end := func(err error) {
+		ended <- err
+		l.again.ring()
+	}
+	safego.Go("link connect", func() { end(ep.Connect(address, until)) }, end)
+	var result error
+	returned := false
+	over := l.await(until, number, func() bool {
+		select {
+		case result = <-ended:
+			returned = true
+		default:
+		}
+		return returned
+	})
+	if !returned {
+		_ = ep.Retire() // so it ends
+		<-ended
+	}
+	if over != nil {
+		return over
+	}
+	return result
 }
 
 // resume makes the link carry messages again. The peer was told of so many that
@@ -195,6 +235,9 @@ func (l *Link) resume(released uint64) error {
 	m := &l.again
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err := l.Err(); err != nil {
+		return err // retireSoon leaves it to this goroutine
+	}
 	if m.bad == nil {
 		m.state.Store(linkUp)
 		m.upFrom = time.Now()

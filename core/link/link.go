@@ -239,7 +239,7 @@ func (l *Link) Err() error {
 func (l *Link) fail(cause error) {
 	err := fmt.Errorf("link to rank %d: %w", l.rank, cause)
 	if l.failed.CompareAndSwap(nil, &err) {
-		_ = l.endpoint().Retire()
+		l.retireSoon()
 		l.refuse(cause)
 	}
 }
@@ -286,9 +286,9 @@ func (l *Link) Close(deadline time.Time) error {
 	return nil
 }
 
-// awaitRemake waits until nobody makes the link again; nobody begins to. That
-// ends by itself once the link has failed, whatever the carrier owes: so it has
-// some time also after the deadline.
+// awaitRemake waits until nobody makes the link again, or retires its endpoint;
+// nobody begins to. That ends by itself once the link has failed, whatever the
+// carrier owes, if its device answers: so it has some time also after the deadline.
 func (l *Link) awaitRemake(deadline time.Time) error {
 	l.again.mu.Lock()
 	done := l.again.done
@@ -302,7 +302,7 @@ func (l *Link) awaitRemake(deadline time.Time) error {
 	case <-done:
 		return nil
 	case <-timer.C:
-		return fmt.Errorf("link to rank %d: being made again: %w", l.rank, transport.ErrBusy)
+		return fmt.Errorf("link to rank %d: its endpoint is being retired: %w", l.rank, transport.ErrBusy)
 	}
 }
 

@@ -265,6 +265,7 @@ func TestSC8(t *testing.T) {
 	s.init(depth)
 	base := uint64(numberMask - 100) // the numbers wrap on the way
 	s.sent.Store(base)
+	s.posted.Store(base)
 	s.acked.Store(base)
 	type grant struct{ first, num uint64 }
 	var coming, gone []grant
@@ -275,6 +276,7 @@ func TestSC8(t *testing.T) {
 		case 0, 1:
 			if sent-acked < depth {
 				s.sent.Store(sent + 1)
+				s.posted.Store(sent + 1)
 			}
 		case 2:
 			if sent > released {

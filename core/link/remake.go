@@ -16,8 +16,8 @@ import (
 // new endpoint, over the same carrier, between the same rings. The two sides
 // write letters about it over the control connection, each to the other's Hear:
 //
-//  1. Who notices retires its endpoint, and waits until that owes nothing and all
-//     of its completions were looked at. From then on what has arrived is known.
+//  1. Who notices has its endpoint retired, and waits until that owes nothing and
+//     all of its completions were looked at. From then on what has arrived is known.
 //  2. It makes an endpoint with the next number and offers that, with the number
 //     of messages that have arrived without a gap. What came behind a gap is
 //     forgotten. Who gets an offer with a higher number than its own does the same
@@ -28,10 +28,12 @@ import (
 
 // Remaking says how a link that breaks is made again.
 type Remaking struct {
-	// Within bounds how long one break may last. After that the link has failed.
+	// Within bounds how long one break may last. After that the link has failed, a
+	// second later at most if the device does not answer.
 	Within time.Duration
 	// Tries bounds connections made in a row over which no message and no grant
-	// has come. Default 16.
+	// has come. Default 16. An attempt that leads to no connection is none:
+	// Within bounds those.
 	Tries int
 	// Say gives a letter of at most MaxControlBytes to the peer's Hear: once each,
 	// in order. It does not block; false: not now, try again. Safe for concurrent
@@ -62,6 +64,7 @@ type remake struct {
 	over   error      // why it is not made again any more
 	number uint64     // of the endpoint
 	cause  error      // of the present break
+	breaks uint64     // there were so many
 	bad    error      // why the attempt of now came to nothing
 	offer  letter     // of the peer, with the highest number
 	known  uint64     // its number when the attempt of now began
@@ -69,14 +72,16 @@ type remake struct {
 	no     bool       // the peer has refused
 	owed   bool       // the peer is to be told that this side does not go on
 	upFrom time.Time  // since when the link was up before it
-	tries  int        // see Remaking.Tries
-	moved  uint64     // messages and grants that had come when tries was 0
+	tries  int        // attempts in a row, for the pauses
+	vain   int        // connections in a row, see Remaking.Tries
+	moved  uint64     // messages and grants that had come when both were 0
 	done   chan struct{}
 }
 
 var (
 	errOvertaken = errors.New("the peer makes the link again")
 	errNoPath    = errors.New("no connection comes about")
+	errVain      = errors.New("nothing comes over the connections")
 )
 
 // Remake says how the link is made again from now on when it breaks. Before
@@ -148,19 +153,51 @@ func (l *Link) brokeOn(on transport.EndpointID, cause error) {
 	switch m.state.Load() {
 	case linkUp:
 		m.cause = cause
+		m.breaks++
 		m.state.Store(linkDraining)
-		before, done := m.done, make(chan struct{})
-		m.done = done
-		safego.Go("link remake", func() { defer close(done); l.remake(before) }, l.fail)
+		lift := l.limit(m.breaks, m.cfg.Within)
+		m.then("link remake", func(before <-chan struct{}) {
+			defer lift()
+			l.remakeOrRetire(before)
+		}, l.fail)
 	case linkMaking:
 		if m.bad == nil {
 			m.bad = cause
 		}
 	}
-	ep := l.ep
 	m.mu.Unlock()
-	_ = ep.Retire()
 	m.ring()
+}
+
+// To retire an endpoint is a command to a device, which may hang. Those who
+// notice that a link has broken, or end it, beat and poll for others, too. So it
+// is left to the goroutine that makes the link again; where there is none, to one
+// of its own. Close waits for both.
+
+// then has f called on a goroutine, with what is closed when the one before has
+// ended. Under mu.
+func (m *remake) then(name string, f func(before <-chan struct{}), onPanic func(error)) {
+	before, done := m.done, make(chan struct{})
+	m.done = done
+	safego.Go(name, func() { defer close(done); f(before) }, onPanic)
+}
+
+// retireSoon has the endpoint of a link that has failed retired. While the link
+// is made again its goroutine does it.
+func (l *Link) retireSoon() {
+	m := &l.again
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.state.Load() != linkUp || l.ep == nil {
+		return
+	}
+	ep := l.ep // it stays: nobody makes another one
+	m.then("link retire", func(before <-chan struct{}) {
+		_ = ep.Retire()
+		if before != nil {
+			<-before
+		}
+	}, nil)
 }
 
 func (m *remake) ring() {
@@ -249,17 +286,28 @@ func (l *Link) Remind() {
 	m.mu.Unlock()
 }
 
-// remake is the goroutine: it ends when the link is up or has failed. The one
-// before may still be about to end.
-func (l *Link) remake(before <-chan struct{}) {
-	m := &l.again
+// remakeOrRetire is the goroutine: it ends when the link is up or has failed, and
+// then its endpoint is retired. The one before may still be about to end.
+func (l *Link) remakeOrRetire(before <-chan struct{}) {
+	up := false
+	defer func() {
+		if !up {
+			_ = l.endpoint().Retire()
+		}
+	}()
 	if before != nil {
 		<-before
 	}
+	up = l.remake()
+}
+
+// remake reports whether the link is up.
+func (l *Link) remake() bool {
+	m := &l.again
 	m.mu.Lock()
 	now := time.Now()
 	if now.Sub(m.upFrom) >= steadyFor {
-		m.tries = 0
+		m.tries, m.vain = 0, 0
 	}
 	until, cause := now.Add(m.cfg.Within), m.cause
 	m.mu.Unlock()
@@ -274,7 +322,7 @@ func (l *Link) remake(before <-chan struct{}) {
 		attempt := l.attempt(until)
 		if attempt == nil {
 			l.resumed()
-			return
+			return true
 		}
 		if err = l.between(attempt, until); err == nil && !errors.Is(attempt, errOvertaken) {
 			cause = attempt
@@ -282,22 +330,25 @@ func (l *Link) remake(before <-chan struct{}) {
 	}
 	l.fail(fmt.Errorf("%w; it was not made again: %w", cause, err))
 	l.poller.ring()
+	return false
 }
 
 // countTry bounds connections that lead to nothing.
 func (l *Link) countTry() error {
 	m := &l.again
 	if moved := l.send.acked.Load() + l.recv.seen; moved != m.moved {
-		m.moved, m.tries = moved, 0
+		m.moved, m.tries, m.vain = moved, 0, 0
 	}
-	if m.tries++; m.tries > m.cfg.Tries {
-		return fmt.Errorf("%w, in %d attempts", errNoPath, m.cfg.Tries)
+	if m.vain >= m.cfg.Tries {
+		return fmt.Errorf("%w, %d of them in a row", errVain, m.vain)
 	}
+	m.tries++
 	return nil
 }
 
 // between ends an attempt that came to nothing, and pauses.
 func (l *Link) between(attempt error, until time.Time) error {
+	_ = l.endpoint().Retire() // drain does it again
 	m := &l.again
 	m.mu.Lock()
 	m.state.Store(linkDraining)

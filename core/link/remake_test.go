@@ -3,7 +3,10 @@ package link
 import (
 	"errors"
 	"math/rand/v2"
+	"os"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -266,13 +269,37 @@ func TestRemakeBounded(t *testing.T) {
 		net := fake.New(fake.Config{Seed: 1})
 		a, b, _ := mendable(t, net, Config{RingBytes: MinRingBytes, NumMessages: 4}, 1, 0)
 		created := net.Inject(fake.Fault{Point: fake.AtCreate, Gate: openGate()})
-		net.Inject(fake.Fault{Point: fake.AtConnect, Err: errFaulty})
+		net.Inject(fake.Fault{Point: fake.AtWire, Status: transport.StatusUnreachable})
 		require.NoError(t, a.link.endpoint().Retire())
 		time.Sleep(within - time.Second)
+		require.ErrorIs(t, errors.Join(a.link.Err(), b.link.Err()), errVain)
 		require.Error(t, a.link.Err())
 		require.Error(t, b.link.Err())
 		require.LessOrEqual(t, created.Struck(), 2*maxTries+2)
 	})
+}
+
+// TestRemakeOutlastsAPort: attempts that lead to no connection, because one side
+// cannot make one for some time, are bounded by time alone; the other side is
+// overtaken by them all the while.
+func TestRemakeOutlastsAPort(t *testing.T) {
+	for _, point := range []fake.Point{fake.AtCreate, fake.AtConnect} {
+		for _, numSides := range []int{1, 2} {
+			synctest.Test(t, func(t *testing.T) {
+				net := fake.New(fake.Config{Seed: 1})
+				a, b, _ := mendable(t, net, Config{RingBytes: MinRingBytes, NumMessages: 4}, 1, time.Millisecond)
+				for _, e := range []*end{a, b}[:numSides] {
+					down := net.Inject(fake.Fault{Point: point, Transport: e.poll.carrier.(*fake.Transport), Err: errFaulty})
+					time.AfterFunc(within/3, down.Remove)
+				}
+				require.NoError(t, b.link.endpoint().Retire())
+				time.Sleep(within / 4)
+				require.True(t, b.link.Broken(), "%v, %d sides", point, numSides)
+				sound(t, a, b)
+				converse(t, 1, 12, a, b)
+			})
+		}
+	}
 }
 
 // TestRemakeWaitsForResources: a side that can make no endpoint for a while pauses
@@ -369,4 +396,94 @@ func TestRemakeForgetsGrants(t *testing.T) {
 	require.EqualValues(t, 1, s.acked.Load())
 	require.True(t, s.granted(grantOf(1, 2)))
 	require.EqualValues(t, 3, s.acked.Load())
+}
+
+// TestRemakeWhileSending: what is sent during a break is not posted: the numbers
+// go back without it, at the same moment, and it has no write that could end, nor
+// one that could be granted, before it is posted.
+func TestRemakeWhileSending(t *testing.T) {
+	l, set := sunk(t)
+	s := &l.send
+	for number := range uint64(20_000) { // nothing is outstanding
+		require.True(t, s.posting.CompareAndSwap(false, true))
+		_, err := set.ReserveAt(1, 8)
+		require.NoError(t, err)
+		gone := make(chan bool)
+		var ready atomic.Bool
+		go func() {
+			ready.Store(true)
+			gone <- s.goBack(number, number)
+		}()
+		for !ready.Load() {
+			runtime.Gosched()
+		}
+		require.NoError(t, set.Post(1, 8))
+		require.True(t, <-gone)
+		require.False(t, s.busy[number%s.depth].Load())
+		require.False(t, s.granted(grantOf(number, 1)))
+		s.posting.Store(false)
+		_, err = s.pump()
+		require.NoError(t, err)
+		require.True(t, s.busy[number%s.depth].Load(), "message %d", number)
+		require.True(t, s.completed(number))
+		require.True(t, s.granted(grantOf(number, 1)))
+	}
+}
+
+// stuckEndpoint is one of a device that answers no command for some time.
+type stuckEndpoint struct {
+	transport.Endpoint
+	answers chan bool // closed when it does
+}
+
+func (e *stuckEndpoint) Retire() error {
+	<-e.answers
+	return e.Endpoint.Retire()
+}
+
+// TestStuckRetire: who says that a link has broken, or ends it, does not wait for
+// its device, for that may be the goroutine that polls the others, or the one that
+// beats; Close waits as long as it may.
+func TestStuckRetire(t *testing.T) {
+	breaks := func(l *Link) { l.brokeOn(l.endpoint().ID(), errFaulty) }
+	for name, ends := range map[string]func(l *Link){
+		"it breaks":              breaks,
+		"it breaks for too long": breaks,
+		"it is ended":            func(l *Link) { l.Break(errFaulty) },
+		"the end of a break": func(l *Link) {
+			l.brokeOn(l.endpoint().ID(), errFaulty)
+			l.StopRemaking(errFaulty)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b, _ := mendable(t, fake.New(fake.Config{Seed: 1}), Config{RingBytes: MinRingBytes, NumMessages: 4}, 1, 0)
+				answers := make(chan bool)
+				answer := sync.OnceFunc(func() { close(answers) })
+				t.Cleanup(answer)
+				a.link.again.mu.Lock()
+				a.link.ep = &stuckEndpoint{a.link.ep, answers}
+				a.link.again.mu.Unlock()
+				ended := make(chan bool, 1)
+				go func() { ends(a.link); ended <- true }()
+				synctest.Wait()
+				require.Len(t, ended, 1)
+				require.Error(t, a.link.WhyNot())
+				if name == "it breaks for too long" {
+					time.Sleep(within + 2*stuckFor)
+					require.ErrorIs(t, a.link.Err(), os.ErrDeadlineExceeded)
+					require.ErrorIs(t, a.link.Err(), errFaulty)
+				}
+				if a.link.Err() == nil {
+					answer()
+					sound(t, a, b)
+					converse(t, 1, 12, a, b)
+					return
+				}
+				require.ErrorIs(t, a.link.Close(time.Now().Add(within)), transport.ErrBusy)
+				answer()
+				require.NoError(t, a.link.Close(time.Now().Add(within)))
+			})
+		})
+	}
 }

@@ -20,7 +20,7 @@ type sender struct {
 
 	sent  atomic.Uint64 // messages posted
 	acked atomic.Uint64 // messages that the peer has released, as all grants before say
-	busy  []atomic.Bool // by number modulo depth: its write has not completed
+	busy  []atomic.Bool // by number modulo depth: its write was posted and has not completed
 	spans []uint16      // the poller's; by number modulo depth: of a grant that begins there
 
 	posting  atomic.Bool   // somebody posts, or nobody may; who sets it has what follows
@@ -105,8 +105,6 @@ func (s *sender) post(n int64) (on transport.Endpoint, err error) {
 	s.pos = s.lent.at + align(n)
 	s.end[number%s.depth] = s.pos
 	s.lent = loan{}
-	// Before it is posted: its end, and the grant for it, may come at once.
-	s.busy[number%s.depth].Store(true)
 	s.sent.Store(number + 1)
 	return s.pump()
 }
@@ -137,6 +135,8 @@ func (s *sender) postRest() error {
 			ID: requestID(idMessage, number), Op: transport.OpWriteImm, Imm: imm(kind, s.tag, number),
 			Local: s.piece[:], Remote: s.remote, RemoteOff: uint64(m.off),
 		}
+		// Before it is posted: its end, and the grant for it, may come at once.
+		s.busy[number%s.depth].Store(true)
 		s.posted.Store(number + 1)
 		if _, err := s.ep.PostSend(s.posts[:]); err != nil {
 			return err
@@ -146,15 +146,15 @@ func (s *sender) postRest() error {
 }
 
 // goBack makes what the peer does not have be posted next; false if its numbers
-// cannot be. Nothing is outstanding, and nothing is posted or granted meanwhile.
+// cannot be. Nothing is outstanding, and nothing is posted or granted meanwhile;
+// but there may be more sent.
 func (s *sender) goBack(have, released uint64) bool {
-	sent := s.sent.Load()
 	if released < s.acked.Load() || have < released || have > s.posted.Load() {
 		return false
 	}
 	// A carrier may forget to tell of a write that has ended.
-	for n := sent - min(sent, s.depth); n < sent; n++ {
-		s.busy[n%s.depth].Store(n >= have)
+	for i := range s.busy {
+		s.busy[i].Store(false)
 	}
 	clear(s.spans)
 	s.posted.Store(have)
@@ -163,14 +163,14 @@ func (s *sender) goBack(have, released uint64) bool {
 }
 
 // granted takes a grant and reports whether it can be one: not for messages
-// that were granted already, nor for any that were not sent. It counts once
+// that were granted already, nor for any that were not posted. It counts once
 // those before it are there. So each grant whose receive is still used up is for
 // other messages that are not acked: there are no more of these than receives
 // for grants, whatever order they are seen in.
 func (s *sender) granted(v uint64) bool {
 	acked := s.acked.Load()
 	at, num := splitGrant(v, acked)
-	if num == 0 || at+num > s.sent.Load()-acked || s.spans[(acked+at)%s.depth] != 0 {
+	if num == 0 || at+num > s.posted.Load()-acked || s.spans[(acked+at)%s.depth] != 0 {
 		return false
 	}
 	s.spans[(acked+at)%s.depth] = uint16(num)

@@ -161,8 +161,9 @@ type EndpointSpec struct {
 }
 
 // Endpoint is one end of one connection. Post, Retire and State are safe for
-// concurrent use and never block; Connect and Close may, so they are not
-// called under anybody's lock.
+// concurrent use. Post and State never block. Connect and Close may, so they are
+// not called under anybody's lock. Nor is Retire by whoever must go on: it waits
+// for no peer, but may be a command to a device, which answers late or never.
 type Endpoint interface {
 	ID() EndpointID
 	State() EndpointState

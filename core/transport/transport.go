@@ -20,6 +20,9 @@ const MaxRanks = 48
 var (
 	// ErrDead means that the peer's process is known to have ended.
 	ErrDead = errors.New("process has ended")
+	// ErrUnwatched means that this process knows the other one no more: its rank
+	// was replaced some time ago, or the domain closed.
+	ErrUnwatched = errors.New("process is not watched any more")
 	// ErrClosed means that the domain was closed in this process.
 	ErrClosed = errors.New("domain is closed")
 	// ErrMismatch means that two ranks disagree about a parameter.
@@ -65,6 +68,16 @@ type Process interface {
 	Dying() bool
 	// PID is the process id as seen from this process; 0 if it cannot be.
 	PID() int
+}
+
+// Endable is a Process that this one can end, because both are on one host.
+type Endable interface {
+	Process
+	// End kills the process, also a stopped one; Lost tells when it has ended. An
+	// error says why it cannot be: it is this process itself, the kernel has no
+	// pidfds, or forbids it, or ErrUnwatched. Not before the process has come to a
+	// meeting, and without effect once it has ended.
+	End() error
 }
 
 // MemberWord is the group's membership word. In memory that all ranks map it is

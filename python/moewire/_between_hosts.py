@@ -98,12 +98,24 @@ def report(lib: Library | None, verbs: Part) -> Part:
 
 
 def _messages_on_cuda(found: Part, verbs: Part) -> str:
-    """Where a buffer on CUDA has its messages to ranks of other hosts."""
+    """Where a buffer on CUDA has its messages to ranks of other hosts, by carrier.
+
+    The library asks one device, which a buffer takes unless ``MOEWIRE_RDMA_...`` say otherwise.
+    """
     if found["transport"] == "tcp" or not found["rdma"]["available"]:
         return "in pinned host memory: tcp registers no device memory"
-    if verbs.get("no_device_memory"):
-        return f"in pinned host memory: {verbs['no_device_memory']}"
-    return "in memory of the device, if it lets RDMA devices in (see cuda driver), else pinned"
+    taken, asked = found["rdma"]["reason"], verbs.get("reason", "")
+    why = verbs.get("no_device_memory", "")
+    if taken != asked:
+        able = f"cannot: {why}" if why else "can"
+        text = f"in memory of the device, if {taken} can register that, which was not asked "
+        text += f"({asked} {able}), and the device lets it in (see cuda driver), else pinned"
+    elif why:
+        text = f"in pinned host memory: {why} (over {taken})"
+    else:
+        text = "in memory of the device, if it lets RDMA devices in (see cuda driver), else pinned "
+        text += f"(over {taken})"
+    return text if found["transport"] == "rdma" else f"{text}; pinned for ranks over tcp"
 
 
 def _tried(lib: Library, fields: dict[str, int | bytes]) -> str:

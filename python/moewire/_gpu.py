@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,7 @@ from ._gpu_streams import Streams
 from ._memory import MAX_KEPT, Owner
 from ._plan import combine_args
 from ._results import RecvX, Rows, copies_on_stream
+from .errors import MoewireError
 from .event import EventOverlap, Hook, How, StreamEvent
 
 if TYPE_CHECKING:
@@ -55,10 +57,10 @@ class Gpu:
     def close(self) -> None:
         """Forgets every view; tensors that are still held keep the memory."""
         self._listener.stop()
-        self._runtime.events.look()
         with self._lock:
-            self._views.clear()
-            self._owner = None
+            let_go = self._views, self._owner
+            self._views, self._owner = OrderedDict(), None
+        del let_go  # not under the lock: memory may go with it
 
     def dispatch(
         self,
@@ -79,6 +81,8 @@ class Gpu:
         args.phase, args.stream = how.phase, place.handle(stream)
         args.peers_have_more = answer.words.data_ptr()
         args.wait_ns = _address(wait_ns)
+        small = (outputs[0], outputs[1], answer.words)
+        kept = self.keep((*_tensors_of(request), *small, wait_ns), how, stream)
         operation = None
         try:
             op = self.launch(runtime.lib.buffer_dispatch, args, stream)
@@ -86,7 +90,7 @@ class Gpu:
             operation = Launched(runtime, self.streams, stream, op, borrowed)
             plan.args.give_back(args)
             results = plan, request, outputs, answer
-            return self._received(*results, operation, how, copy_outputs, wait_ns)
+            return self._received(*results, operation, how, copy_outputs, kept)
         except BaseException:
             self.give_up(outputs[2], stream, operation)
             raise
@@ -125,10 +129,13 @@ class Gpu:
         return _gpu_flat.combine(self, handle, request, how)
 
     def launch(self, call: Callable[..., int], args: Any, stream: Any) -> abi.mw_op_t:
-        op = abi.mw_op_t()
-        with self.streams.lock:
-            self.streams.order(stream)
-            self._runtime.check(call(self._runtime.id, args, op))
+        op, streams = abi.mw_op_t(), self.streams
+        with streams.lock:
+            try:
+                streams.begin(stream)
+                self._runtime.check(call(self._runtime.id, args, op))
+            finally:
+                streams.end()
         return op
 
     def _received(
@@ -140,7 +147,7 @@ class Gpu:
         operation: Launched,
         how: How,
         copy_outputs: bool,
-        wait_ns: torch.Tensor | None,
+        kept: tuple[torch.Tensor, ...],
     ) -> tuple[RecvX, torch.Tensor, Handle, EventOverlap, Hook | None]:
         recv_count, layout, raw = outputs
         stream = answer.stream
@@ -158,16 +165,6 @@ class Gpu:
         captured = place.capturing(stream) if how.async_finish else place.recording()
         handle._stream, handle._captured = stream, captured
         handle._answer = answer
-        kept = (
-            request.x,
-            request.topk_idx,
-            request.topk_weights,
-            request.active_ranks,
-            recv_count,
-            layout,
-            answer.words,
-            wait_ns,
-        )
         event, hook = self.completion(operation, how, stream, kept, made)
         return recv_x, recv_count, handle, event, hook
 
@@ -181,10 +178,17 @@ class Gpu:
             operation.abandon()
 
     def release(self, handle: abi.mw_handle_t, stream: Any) -> int:
-        """Gives a handle back on a stream, behind the last operation."""
-        with self.streams.lock:
-            self.streams.order(stream)
-            return self._runtime.lib.handle_release_on(handle, self.place.handle(stream))
+        """Gives a handle back on a stream, behind the last operation. A status."""
+        streams = self.streams
+        with streams.lock:
+            if streams.launching:
+                streams.put_off(partial(self.release, handle, stream))
+                return abi.MW_OK
+            try:
+                streams.begin(stream)
+                return self._runtime.lib.handle_release_on(handle, self.place.handle(stream))
+            finally:
+                streams.end()
 
     def _plan(self, request: _dispatch.Request) -> Plan:
         plan = _dispatch.known_plan(self._runtime, request, self._quick)
@@ -211,19 +215,12 @@ class Gpu:
         _combine.fill(args, request, handle, active)
         args.phase, args.stream = how.phase, place.handle(stream)
         args.wait_ns = _address(wait_ns)
+        kept = self.keep((*_tensors_of(request), request.out, wait_ns), how, stream)
         op = self.launch(runtime.lib.buffer_combine, args, stream)
         args.stream = args.wait_ns = 0  # structs serve buffers on the CPU, too
         combine_args.give_back(args)
         handle._combined = True
         operation = Launched(runtime, self.streams, stream, op, (request, handle, wait_ns))
-        kept = (
-            request.x,
-            request.topk_idx,
-            request.topk_weights,
-            request.active_ranks,
-            request.out,
-            wait_ns,
-        )
         event, hook = self.completion(operation, how, stream, kept, (request.out,))
         return request.out, event, hook
 
@@ -237,34 +234,58 @@ class Gpu:
     def combine_buffer(self, handle: Handle | FlatHandle) -> torch.Tensor:
         """``Buffer.get_next_combine_buffer``."""
         address = self._runtime.combine_buffer(handle._id, -1)
-        plan = handle._plan
-        return self.view(address, plan.rows, plan.output_dtype).detach()
+        owner, plan = self.own(handle._result), handle._plan
+        return self.view(address, plan.rows, plan.output_dtype, owner).detach()
+
+    def keep(
+        self, tensors: tuple[torch.Tensor | None, ...], how: How, stream: Any
+    ) -> tuple[torch.Tensor, ...]:
+        """Before a launch aside: nobody else gets this memory before the stream is behind it.
+
+        Not later, because what comes behind the launch may fail, and then it goes on all the same.
+        """
+        if not how.async_finish:
+            return ()
+        kept = tuple(tensor for tensor in tensors if tensor is not None)
+        for tensor in kept:
+            self.place.keep(tensor, stream)
+        return kept
 
     def completion(
         self,
         operation: Launched,
         how: How,
         stream: Any,
-        tensors: tuple[torch.Tensor | None, ...],
+        kept: tuple[torch.Tensor, ...],
         outputs: tuple[torch.Tensor, ...],
     ) -> tuple[EventOverlap, Hook | None]:
+        """What a call returns of its end; ``kept``: what ``keep`` gave."""
         hook = Hook(operation) if how.return_recv_hook else None
         if not how.async_finish:
             return EventOverlap(), hook
-        kept = tuple(tensor for tensor in tensors if tensor is not None)
-        for tensor in kept:
-            self.place.keep(tensor, stream)
         for tensor in outputs:
             self.place.keep(tensor, self.place.stream())
         event = StreamEvent(self.place, stream, outputs)
         return EventOverlap(event, kept), hook
 
     def own(self, raw: abi.mw_dispatch_result_t) -> Owner:
-        """Keeps the workspace for the views of it; who makes some after ``close`` keeps it."""
+        """Keeps the workspace in place for who makes views of it, and holds this meanwhile.
+
+        Another thread may close the buffer at any moment. Then each has an owner of its own.
+        """
         owner = self._owner
-        if owner is None:
-            owner = self._owner = Owner(self._runtime.lib, raw.memory.id)
-        return owner
+        return self._new_owner(raw) if owner is None else owner
+
+    def _new_owner(self, raw: abi.mw_dispatch_result_t) -> Owner:
+        try:
+            made = Owner(self._runtime.lib, raw.memory.id)
+        except MoewireError:
+            self._runtime.refuse_closed()
+            raise
+        with self._lock:
+            if self._owner is None and not self._runtime.closed:
+                self._owner = made
+        return made
 
     def _rows(self, raw: abi.mw_dispatch_result_t, plan: Plan) -> Rows:
         """Views of where a dispatch's rows are.
@@ -274,40 +295,38 @@ class Gpu:
         the workspace, which the owner keeps in place as long as anything is kept here: what rows
         they show is the slot's affair, and ``fresh`` gives nobody the tensors themselves.
         """
-        self.own(raw)
+        owner = self.own(raw)
         key = (raw.recv_x, raw.src_info, raw.recv_scales, plan)
         rows: Rows | None = self._views.get(key)
         if rows is None:
-            rows = self._make_rows(raw, plan)
+            rows = self._make_rows(raw, plan, owner)
             self._keep(key, rows)
         return rows
 
-    def _make_rows(self, raw: abi.mw_dispatch_result_t, plan: Plan) -> Rows:
+    def _make_rows(self, raw: abi.mw_dispatch_result_t, plan: Plan, owner: Owner) -> Rows:
         local, num_rows, hidden = plan.rows
-        data = self.view(raw.recv_x, plan.rows, torch.float8_e4m3fn if plan.fp8 else torch.bfloat16)
-        src_info = self.view(raw.src_info, (local, num_rows), torch.int32)
+        dtype = torch.float8_e4m3fn if plan.fp8 else torch.bfloat16
+        data = self.view(raw.recv_x, plan.rows, dtype, owner)
+        src_info = self.view(raw.src_info, (local, num_rows), torch.int32, owner)
         if not plan.fp8:
             return Rows(data, None, src_info)
         block = _check.FP8_BLOCK * (_check.UE8M0_PACK if plan.ue8m0 else 1)
         shape = (local, hidden // block, num_rows)
         kind = torch.int32 if plan.ue8m0 else torch.float32
-        return Rows(data, self.view(raw.recv_scales, shape, kind).transpose(1, 2), src_info)
+        scales = self.view(raw.recv_scales, shape, kind, owner)
+        return Rows(data, scales.transpose(1, 2), src_info)
 
     def view(
-        self,
-        address: int,
-        shape: tuple[int, ...],
-        dtype: torch.dtype,
-        owner: Owner | None = None,
+        self, address: int, shape: tuple[int, ...], dtype: torch.dtype, owner: Owner
     ) -> torch.Tensor:
-        """Made once per place and shape; keeps the memory, whatever becomes of the buffer.
+        """Made once per place and shape, after ``close`` each time.
 
-        ``owner``: for views that may be made after ``close``, which are then made each time.
+        It holds its owner: it keeps the memory, whatever becomes of the buffer.
         """
         key = (address, shape, dtype)
         view: torch.Tensor | None = self._views.get(key)
         if view is None:
-            view = self.place.view(address, shape, dtype, owner or self._owner)
+            view = self.place.view(address, shape, dtype, owner)
             self._keep(key, view)
         return view
 
@@ -317,6 +336,12 @@ class Gpu:
                 self._views[key] = made
             while len(self._views) > 4 * MAX_KEPT:
                 self._views.popitem(last=False)
+
+
+def _tensors_of(
+    request: _dispatch.Request | _combine.Request,
+) -> tuple[torch.Tensor | None, ...]:
+    return request.x, request.topk_idx, request.topk_weights, request.active_ranks
 
 
 def _address(tensor: torch.Tensor | None) -> int:

@@ -35,6 +35,19 @@ def native(given: str | torch.device | None) -> dict[str, int | bytes]:
     }
 
 
+def fence_flags(given: str | None, device: str | torch.device | None) -> int:
+    """Bits of ``flags`` for ``on_fence``; what a variable says is for buffers on CUDA alone."""
+    name, value = "on_fence", given
+    if value is None:
+        name, value = "MOEWIRE_ON_FENCE", os.environ.get("MOEWIRE_ON_FENCE") or "wait"
+    if value not in ("wait", "kill"):
+        raise refuse(name, repr(value), "wait, kill")
+    on_cuda = device is not None and parsed(device)[0] == "cuda"
+    if value == "kill" and not on_cuda and given is not None:
+        raise refuse(name, "'kill'", "wait, on the CPU, where nobody waits for a rank that is out")
+    return abi.MW_CONFIG_KILL_FENCED if value == "kill" and on_cuda else 0
+
+
 def parsed(value: Any) -> tuple[str, int | None]:
     """Kind and number of a device, or a refusal."""
     kind, index = getattr(value, "type", None), getattr(value, "index", None)

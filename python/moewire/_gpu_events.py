@@ -1,4 +1,7 @@
-"""Says what befalls a group whose calls only launch: while it waits, no call is there to."""
+"""Says what befalls a group whose calls only launch: while it waits, no call is there to.
+
+And what was left for who may log.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import logging
 import threading
 import weakref
 from typing import TYPE_CHECKING
+
+from . import _untold
 
 if TYPE_CHECKING:
     from ._events import EventLog
@@ -37,6 +42,7 @@ def _listen(seen: weakref.ref[EventLog], stop: threading.Event) -> None:
             return
         try:
             events.look()
+            _untold.tell()
         except Exception:  # of a handler of the program's: what befalls next is told all the same
             logging.getLogger("moewire").debug("events of a buffer on CUDA", exc_info=True)
         del events

@@ -49,11 +49,12 @@ class GpuFlatRows(FlatRows):
 
         All that there is room for is copied: nobody waits for the number of rows.
         """
-        self._owner = self._gpu.own(self._raw)
+        owner = self._owner = self._gpu.own(self._raw)
         if not self._copy:
             return []
-        views = self._views()
-        copied = self._copied = views.each(torch.empty_like)
+        views = self._views(owner)
+        with self._gpu.place.on(self._stream):  # so that memory is this stream's
+            copied = self._copied = views.each(torch.empty_like)
 
         def copy() -> None:
             for to, part in zip(copied.parts(), views.parts(), strict=True):
@@ -76,18 +77,23 @@ class GpuFlatRows(FlatRows):
             refuse_capture(place, self._stream, "num_recv_tokens")
             place.finish(self._stream)
             self.num_rows = int(self.counts[0])
-        with place.on(self._stream):  # where there are no bytes, tensors are made
-            rows = self._copied or self._views()
-            self.tensors = rows.first(self.num_rows, False)
+        owner = self._owner  # another thread may forget at any moment
+        if owner is not None:  # or nobody wants tensors any more
+            with place.on(self._stream):  # where there are no bytes, tensors are made
+                rows = self._copied or self._views(owner)
+                self.tensors = rows.first(self.num_rows, False)
+            if self._owner is None:
+                self.tensors = None
         self._known, self._copied = True, None
 
     def forget(self) -> None:
-        super().forget()
+        # In this order, which ``fill`` counts on; to wait for it could be to wait for a device.
         self._owner = None  # or whoever keeps the handle would keep the workspace
+        super().forget()
 
-    def _views(self) -> Tensors:
+    def _views(self, owner: Owner) -> Tensors:
         def view(address: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-            return self._gpu.view(address, shape, dtype, self._owner)
+            return self._gpu.view(address, shape, dtype, owner)
 
         return make_views(view, self._raw, self._plan)
 
@@ -110,6 +116,9 @@ def dispatch(gpu: Gpu, request: Request, how: How, copy: bool) -> FlatReceived:
     fill(args, request, active, rows, raw)
     args.phase, args.stream = how.phase, place.handle(stream)
     args.peers_have_more = rows.counts.data_ptr() + rows.counts.element_size()
+    small = rows.counts, rows.layout, routing
+    given = request.x, request.topk_idx, request.topk_weights, request.active_ranks, *request.extra
+    kept = gpu.keep((*given, *small), how, stream)
     operation = None
     try:
         op = gpu.launch(runtime.lib.buffer_dispatch, args, stream)
@@ -119,9 +128,7 @@ def dispatch(gpu: Gpu, request: Request, how: How, copy: bool) -> FlatReceived:
         handle = GpuFlatHandle(runtime, raw, operation, plan, rows, routing)
         handle._stream, handle._captured = stream, place.capturing(stream)
         handle._answer = Answer(place, stream, rows.counts, 1)
-        kept = (request.x, request.topk_idx, request.topk_weights, request.active_ranks)
-        made = (rows.counts, rows.layout, routing, *copies)
-        event, hook = gpu.completion(operation, how, stream, (*kept, *request.extra, *made), made)
+        event, hook = gpu.completion(operation, how, stream, kept, (*small, *copies))
         return FlatReceived(handle, rows, event, hook)
     except BaseException:
         gpu.give_up(raw, stream, operation)
@@ -145,11 +152,11 @@ def combine(
     _flat_combine.fill(args, request, handle, active)
     args.x = args.x or handle._result.combine_x  # an empty tensor has no address
     args.phase, args.stream = how.phase, place.handle(stream)
+    kept = gpu.keep((request.y, request.active_ranks, request.out), how, stream)
     op = gpu.launch(runtime.lib.buffer_combine, args, stream)
     args.stream = 0  # structs serve buffers on the CPU, too
     combine_args.give_back(args)
     handle._combined = True
     operation = Launched(runtime, gpu.streams, stream, op, (request, handle))
-    kept = (request.y, request.active_ranks, request.out)
     event, hook = gpu.completion(operation, how, stream, kept, (request.out,))
     return request.out, event, hook

@@ -65,12 +65,20 @@ class Launched:
         if self._ended or self._runtime.lib.forked:
             return
         with self._streams.lock:
-            if not self._ended:
+            if self._streams.launching:
+                self._streams.put_off(self.abandon)
+            elif not self._ended:
                 self._failure = CancelledError("the operation was given up")
                 self._free()
 
     def _launch(self) -> None:
-        self._streams.order(self._stream)
+        try:
+            self._streams.begin(self._stream)
+            self._put_on_stream()
+        finally:
+            self._streams.end()
+
+    def _put_on_stream(self) -> None:
         status = self._runtime.lib.op_wait(self._id, abi.MW_PHASE_DONE, 0)
         if status < 0:
             self._failure = self._runtime.error(status)
@@ -100,8 +108,12 @@ class Launched:
         if self._runtime.lib.forked:
             return  # the lock may be another thread's, which is not here
         with self._streams.lock:
+            if self._streams.launching:
+                self._streams.put_off(self._cancel)
+                return
             try:
                 if not self._runtime.closed:
-                    self._streams.order(self._stream)
+                    self._streams.begin(self._stream)
             finally:
                 self._free()
+                self._streams.end()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from . import _abi as abi
+from . import _owed
 from ._lib import Library
 
 # Things made over one mapping that stay cached: two per slot and shape.
@@ -22,7 +23,10 @@ MAX_KEPT = 64
 
 
 class Owner:
-    """What a result lies in, retained; released when the last tensor over it is gone."""
+    """What a result lies in, retained; released when the last tensor over it is gone.
+
+    A device may not be able to free it then: ``_owed`` tries again.
+    """
 
     def __init__(self, library: Library, memory_id: int) -> None:
         self._library: Library | None = None
@@ -32,8 +36,8 @@ class Owner:
 
     def __del__(self) -> None:
         library = self._library
-        if library is not None and not library.forked:
-            library.memory_release(self._memory)
+        if library is not None:
+            _owed.release(library, self._memory)
 
 
 class Mapping:

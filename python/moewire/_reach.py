@@ -67,10 +67,8 @@ def native(reach: dict[str, Any]) -> dict[str, int | bytes]:
         "keys": keys,
         "key_file": key_file,
         "host": os.environ.get("MOEWIRE_HOST", "").encode(),
-        "ring_bytes": integer("ring_bytes", reach.pop("ring_bytes", 0), 0, MAX_RING_BYTES),
-        "silent_after_us": integer(
-            "silent_after_us", reach.pop("silent_after_us", 0), 0, MAX_SILENT_US
-        ),
+        "ring_bytes": _number("ring_bytes", reach, MAX_RING_BYTES),
+        "silent_after_us": _number("silent_after_us", reach, MAX_SILENT_US),
         **{name: _text(name, reach) for name in RDMA},
         "flags": abi.MW_CONFIG_RDMA_DC if _dc(reach.pop("rdma_dc", None)) else 0,
         "tcp_zero_copy": _choice(
@@ -90,6 +88,18 @@ def fill(config: ctypes.Structure, fields: Mapping[str, int | bytes]) -> list[An
         else:
             setattr(config, name, value)
     return texts
+
+
+def _number(name: str, given: dict[str, Any], most: int) -> int:
+    """A number of at most ``most`` from the argument or the variable of that name; 0: neither."""
+    value = given.pop(name, None)
+    if value is not None:
+        return integer(name, value, 0, most)
+    name = f"MOEWIRE_{name.upper()}"
+    text = os.environ.get(name) or "0"
+    if not (text.isascii() and text.isdigit()) or int(text) > most:
+        raise refuse(name, repr(text), f"0 to {most}")
+    return int(text)
 
 
 def _text(name: str, given: dict[str, Any]) -> bytes:

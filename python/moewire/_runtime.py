@@ -11,6 +11,7 @@ from ctypes import byref
 from typing import TYPE_CHECKING, Any
 
 from . import _abi as abi
+from . import _owed, _untold
 from ._events import EventLog
 from ._flat_plan import FlatPlan
 from ._lib import library
@@ -54,6 +55,7 @@ class Runtime:
         self.id = abi.mw_buffer_t()
         self.gpu: Gpu | None = None
         self.closed = self._freed = False
+        self._closing = threading.RLock()  # a buffer may be collected anywhere
         self.num_ranks = num_ranks
         self.plans = Plans(num_ranks, Plan)
         self.flat_plans = Plans(num_ranks, FlatPlan)
@@ -147,11 +149,29 @@ class Runtime:
         """
         if self._freed or self.lib.forked:
             return
+        if self.gpu is not None:
+            self.events.look()
+        self._leave()
+        if self.gpu is not None:
+            _owed.pay()
+        _untold.tell()
+
+    def _leave(self) -> None:
+        """``close`` without a word: a buffer that is collected may be under any lock."""
+        if self._freed or self.lib.forked:
+            return
         first, self.closed = not self.closed, True
         if first:
             self._mappings.clear()
             if self.gpu is not None:
                 self.gpu.close()
+        with self._closing:
+            self._free()
+
+    def _free(self) -> None:
+        # While another thread was at it the id was that thread's, and gone for this one.
+        if self._freed:
+            return
         status = self.lib.buffer_close(self.id)
         if status < 0 and status != abi.MW_ERR_HANDLE and self.gpu is not None:
             raise self.error(status)
@@ -160,7 +180,7 @@ class Runtime:
     def abandon(self) -> None:
         """``close`` for who can do nothing about its failure."""
         with contextlib.suppress(MoewireError):
-            self.close()
+            self._leave()
 
     def refuse_closed(self) -> None:
         """Raises ``ClosedError`` after ``close``."""

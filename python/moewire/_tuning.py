@@ -38,14 +38,17 @@ class Tuning(Reach, total=False):
     num_threads: int
     spin_us: int | None
     device: str | torch.device | None
+    on_fence: Literal["wait", "kill"] | None
 
 
 def native(tuning: Tuning) -> dict[str, int | bytes]:
     """Fields of ``mw_config_t``; refuses what is not possible, by name."""
     given: dict[str, Any] = dict(tuning)
+    device, reach = given.pop("device", None), _reach.native(given)
     fields: dict[str, int | bytes] = {
-        **_reach.native(given),
-        **_gpu_config.native(given.pop("device", None)),
+        **reach,
+        **_gpu_config.native(device),
+        "flags": int(reach["flags"]) | _gpu_config.fence_flags(given.pop("on_fence", None), device),
         "stores": _named("stores", given.pop("stores", "auto"), STORES),
         "huge_pages": _named("huge_pages", given.pop("huge_pages", "never"), HUGE_PAGES),
         "numa": _named("numa", given.pop("numa", "none"), NUMA),

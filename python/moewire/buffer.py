@@ -104,6 +104,13 @@ class Buffer(PackedCalls, FlatCalls, Member):
             is waited for, by who asks for it and by ``combine_flat``, and
             ``handle.peers_have_more``. The same kind on all ranks.
             "cpu" or None: CPU tensors.
+        on_fence: what is done about a rank of this host that was taken out and that, 0.5 s later,
+            has neither ended nor stopped using its device: "wait" (or None): a call that needs
+            memory that it may write to waits until it ends or gets quiet, and ends the buffer with
+            an error 2 s beyond the call's timeout, unless an update comes first; "kill": its
+            process is killed, once none of its ranks is a member or has left by itself. Each
+            rank's own; who left by ``close()`` or an update is never killed. Variable:
+            ``MOEWIRE_ON_FENCE``.
 
     Any thread may call any method; a wait in one thread does not block another. ``close()``,
     leaving ``with``, or dropping the buffer leaves the group.
@@ -112,8 +119,10 @@ class Buffer(PackedCalls, FlatCalls, Member):
     ``MOEWIRE_RECORD=0`` turns statistics, traces and warnings of slow ranks off;
     ``MOEWIRE_TRANSPORT``, ``MOEWIRE_LISTEN``, ``MOEWIRE_KEY_FILE`` (or ``MOEWIRE_KEY``, 64
     hexadecimal digits), ``MOEWIRE_PROTECTION``, ``MOEWIRE_RDMA_DEVICES``, ``MOEWIRE_RDMA_GID``,
-    ``MOEWIRE_RDMA_NEAR`` and ``MOEWIRE_RDMA_DC=1`` stand for arguments that are not given;
-    ``MOEWIRE_TEST_CORRUPT=combine`` flips a bit in every combine (a test of the tests).
+    ``MOEWIRE_RDMA_NEAR``, ``MOEWIRE_RDMA_DC=1``, ``MOEWIRE_RING_BYTES``,
+    ``MOEWIRE_SILENT_AFTER_US``, ``MOEWIRE_TCP_ZERO_COPY`` and, on CUDA, ``MOEWIRE_ON_FENCE``
+    stand for arguments that are not given; ``MOEWIRE_TEST_CORRUPT=combine`` flips a bit
+    in every combine (a test of the tests).
     """
 
     def __init__(

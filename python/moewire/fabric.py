@@ -23,6 +23,7 @@ import ctypes
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -45,7 +46,7 @@ from ._fabric_transfers import Transfers, peer_number
 from ._lib import library
 from ._numbers import integer, refuse
 from ._reach import ZERO_COPIES, fill, rdma_text, yes_or_no
-from .errors import DeadlineError, MoewireError
+from .errors import DeadlineError, MoewireError, WouldBlockError
 
 __all__ = ["Fabric", "Region", "Remote", "Result", "Transfer"]
 
@@ -194,12 +195,22 @@ class Fabric(Transfers):
 
         Raises:
             DeadlineError: not within ``timeout_us``; it is still being made.
+            WouldBlockError: nor begun, because there was no room for it: as many connections as
+                ``num_connections`` were in use, or peers as ``num_peers``.
             UnreachableError: the last attempt failed, a moment ago.
         """
+        full: WouldBlockError | None = None
         for part in slices(timeout_us):
-            status = self._lib.fabric_connect(self._id, peer_number(peer), part)
-            if self._check(status) != IN_PROGRESS:
-                return
+            try:
+                status = self._lib.fabric_connect(self._id, peer_number(peer), part)
+                if self._check(status) != IN_PROGRESS:
+                    return
+                full = None
+            except WouldBlockError as error:
+                full = error
+                time.sleep(min(part, 1000) / 1e6)  # the call may not have waited
+        if full is not None:
+            raise full
         raise DeadlineError(f"no connection to peer {peer} within {timeout_us} us")
 
     def disconnect(self, peer: int) -> None:

@@ -264,6 +264,7 @@ static void test_configs(void)
 		{.rank = 0, .num_ranks = MW_MAX_RANKS + 1},
 		{.rank = 0, .num_ranks = UINT32_MAX},
 		{.rank = 0, .num_ranks = 1, .flags = 0x40},
+		{.rank = 0, .num_ranks = 1, .flags = MW_CONFIG_KILL_FENCED}, /* on the CPU */
 		{.rank = 0, .num_ranks = 1, .num_slots = 65},
 		{.rank = 0, .num_ranks = 1, .vector_width = 7},
 		{.rank = 0, .num_ranks = 1, .vector_width = -2},

@@ -3,30 +3,14 @@
  * is a process: cuda_hosts RANK FOLDER DRIVER. Metadata goes by files of FOLDER.
  * The device is the emulated one, whose memory is the process's own.
  */
-#include "check.h"
+#include "driver.h"
 
-#include <dlfcn.h>
 #include <time.h>
 
 enum { R = 2, H = 128, M = 4, T = 3, K = 2, E = 4, L = E / R };
 
 static int rank;
 static const char *folder;
-static void *driver;
-
-/* A function of the driver's, without arguments or with one word. */
-typedef int (*driver_call)(uint64_t);
-
-static void driver_does(const char *name, uint64_t word)
-{
-	driver_call call;
-	void *found = dlsym(driver, name);
-	CHECK(found != NULL);
-	memcpy(&call, &found, sizeof call);
-	CHECK(call(word) == 0);
-}
-
-static void synchronize(void) { driver_does("cuCtxSynchronize", 0); }
 
 /* ---------------------------------------------------------------- meeting -- */
 
@@ -109,7 +93,7 @@ static mw_buffer_t connected(const char *name, const char *driver_path)
 /* --------------------------------------------------------------- exchange -- */
 
 struct call {
-	uint16_t x[T * H], out[T * H];
+	uint16_t x[T * H], y[L * R * M * H], out[T * H];
 	int64_t topk[T * K];
 	float weights[T * K];
 	int32_t active[R], count[L];
@@ -117,75 +101,235 @@ struct call {
 	mw_dispatch_result_t result;
 };
 
-/* A power of two, so that sums of a few of them are exact in bf16. */
-static uint16_t value(int source, int token) { return (uint16_t)(0x3f80 + (0x80 * (2 * source + token % 2))); }
+/* The expert that a token of a rank selects: one of each rank. */
+static int64_t route(int source, int token, int k) { return (token + source + k * L) % E; }
+
+static float weight(int k) { return k ? 0.5f : 1.0f; }
+
+/* Bits of a bf16 of three digits. No two tokens have the same; sums of two, which
+   experts have multiplied by powers of two, are exact. */
+static uint16_t value(int source, int token, int h)
+{
+	return (uint16_t)(0x3f80 + 0x80 * (T * source + token) + 0x20 * (h % 4));
+}
+
+static float to_float(uint16_t bits)
+{
+	uint32_t wide = (uint32_t)bits << 16;
+	float f;
+	memcpy(&f, &wide, sizeof f);
+	return f;
+}
+
+static uint16_t to_bf16(float f)
+{
+	uint32_t wide;
+	memcpy(&wide, &f, sizeof wide);
+	CHECK((wide & 0xffff) == 0);
+	return (uint16_t)(wide >> 16);
+}
+
+/* What an expert multiplies its rows by. */
+static float factor(int64_t expert) { return (float)(1 << expert); }
 
 static void fill(struct call *c)
 {
 	memset(c, 0, sizeof *c);
 	for (int t = 0; t < T; t++) {
 		for (int h = 0; h < H; h++)
-			c->x[t * H + h] = value(rank, t);
-		c->topk[t * K] = (t + rank) % E; /* one expert of each rank */
-		c->topk[t * K + 1] = (t + rank + L) % E;
-		c->weights[t * K] = 1, c->weights[t * K + 1] = 0.5f;
+			c->x[t * H + h] = value(rank, t, h);
+		for (int k = 0; k < K; k++)
+			c->topk[t * K + k] = route(rank, t, k), c->weights[t * K + k] = weight(k);
 	}
 	for (int r = 0; r < R; r++)
 		c->active[r] = 1;
 	c->result.size = sizeof c->result;
 }
 
-static mw_dispatch_args_t dispatch_args(struct call *c)
+static mw_dispatch_args_t dispatch_args(struct call *c, uint64_t on)
 {
 	return (mw_dispatch_args_t){
 		.size = sizeof(mw_dispatch_args_t), .x = ADDRESS(c->x), .topk_idx = ADDRESS(c->topk),
 		.active_ranks = ADDRESS(c->active), .num_active_ranks = R, .num_tokens = T, .hidden = H,
 		.num_topk = K, .num_max_tokens_per_rank = M, .num_experts = E, .timeout_us = -1, .slice_us = -1,
-		.recv_count = ADDRESS(c->count), .layout_range = ADDRESS(c->layout), .result = &c->result};
+		.recv_count = ADDRESS(c->count), .layout_range = ADDRESS(c->layout), .result = &c->result, .stream = on};
 }
 
-/* Every row that came is a source's, and as the source has it. */
-static void check_rows(struct call *c)
+static mw_combine_args_t combine_args(struct call *c, uint64_t x, uint64_t on)
+{
+	return (mw_combine_args_t){
+		.size = sizeof(mw_combine_args_t), .handle = c->result.handle, .x = x, .topk_idx = ADDRESS(c->topk),
+		.topk_weights = ADDRESS(c->weights), .active_ranks = ADDRESS(c->active), .num_active_ranks = R,
+		.out = ADDRESS(c->out), .num_tokens = T, .num_topk = K, .timeout_us = -1, .slice_us = -1, .stream = on};
+}
+
+/* One bit per token of a rank that selects an expert. */
+static unsigned tokens_of(int source, int64_t expert)
+{
+	unsigned all = 0;
+	for (int t = 0; t < T; t++)
+		for (int k = 0; k < K; k++)
+			if (route(source, t, k) == expert)
+				all |= 1u << t;
+	return all;
+}
+
+static void check_row(const struct call *c, size_t row, int source, int token)
 {
 	const uint16_t *rows = (const uint16_t *)(uintptr_t)c->result.recv_x;
+	for (int h = 0; h < H; h++)
+		CHECK(rows[row * H + (size_t)h] == value(source, token, h));
+}
+
+/* The rows of one source for one expert: each of its tokens, once. */
+static int check_source(const struct call *c, int local, int source)
+{
 	const int32_t *tokens = (const int32_t *)(uintptr_t)c->result.src_info;
+	int64_t range = c->layout[local * R + source];
+	unsigned want = tokens_of(source, rank * L + local);
+	int begin = (int)(range >> 32), n = (int)(range & 0xffffffff);
+	for (int i = begin; i < begin + n; i++) {
+		size_t row = (size_t)local * R * M + (size_t)i;
+		CHECK(tokens[row] >= 0 && tokens[row] < T && want >> tokens[row] & 1);
+		want &= ~(1u << tokens[row]);
+		check_row(c, row, source, tokens[row]);
+	}
+	CHECK(want == 0);
+	return n;
+}
+
+static void check_rows(const struct call *c)
+{
 	for (int e = 0; e < L; e++) {
 		int covered = 0;
-		for (int source = 0; source < R; source++) {
-			int begin = (int)(c->layout[e * R + source] >> 32), n = (int)(c->layout[e * R + source] & 0xffffffff);
-			covered += n;
-			for (int row = begin; row < begin + n; row++)
-				for (int h = 0; h < H; h++) {
-					size_t at = (size_t)e * R * M + (size_t)row;
-					CHECK(rows[at * H + (size_t)h] == value(source, tokens[at]));
-				}
-		}
+		for (int source = 0; source < R; source++)
+			covered += check_source(c, e, source);
 		CHECK(covered == c->count[e]);
 	}
 }
 
-/* The experts send back what they got: 1.5 times each token. */
+/* Multiplies each row by its expert's factor. */
+static uint64_t outputs(struct call *c)
+{
+	const uint16_t *rows = (const uint16_t *)(uintptr_t)c->result.recv_x;
+	for (int e = 0; e < L; e++)
+		for (int i = 0; i < c->count[e] * H; i++) {
+			size_t at = (size_t)e * R * M * H + (size_t)i;
+			c->y[at] = to_bf16(factor(rank * L + e) * to_float(rows[at]));
+		}
+	return ADDRESS(c->y);
+}
+
+/* `experts`: rows were multiplied, else they were sent back as they came. */
+static void check_sums(const struct call *c, int experts)
+{
+	for (int t = 0; t < T; t++)
+		for (int h = 0; h < H; h++) {
+			float sum = 0;
+			for (int k = 0; k < K; k++)
+				sum += weight(k) * (experts ? factor(route(rank, t, k)) : 1) * to_float(value(rank, t, h));
+			CHECK(c->out[t * H + h] == to_bf16(sum));
+		}
+	CHECK(c->active[0] == 1 && c->active[1] == 1);
+}
+
+/* Launches what a first phase has left, and closes the operation. */
+static void finish(mw_op_t op)
+{
+	CHECK(op.id != 0);
+	STATUS(MW_OK, mw_op_wait(op, MW_PHASE_DONE, 0));
+	STATUS(MW_OK, mw_op_close(op));
+}
+
 static void exchange(mw_buffer_t buffer)
 {
 	struct call c;
 	mw_op_t op = {0};
 	fill(&c);
-	mw_dispatch_args_t args = dispatch_args(&c);
+	mw_dispatch_args_t args = dispatch_args(&c, 0);
 	STATUS(MW_OK, mw_buffer_dispatch(buffer, &args, &op));
 	CHECK(op.id == 0);
 	synchronize();
 	check_rows(&c);
-	mw_combine_args_t back = {
-		.size = sizeof back, .handle = c.result.handle, .x = c.result.recv_x, .topk_idx = ADDRESS(c.topk),
-		.topk_weights = ADDRESS(c.weights), .active_ranks = ADDRESS(c.active), .num_active_ranks = R,
-		.out = ADDRESS(c.out), .num_tokens = T, .num_topk = K, .timeout_us = -1, .slice_us = -1};
+	mw_combine_args_t back = combine_args(&c, outputs(&c), 0);
 	STATUS(MW_OK, mw_buffer_combine(buffer, &back, &op));
 	CHECK(op.id == 0);
 	synchronize();
-	for (int t = 0; t < T; t++)
-		for (int h = 0; h < H; h++)
-			CHECK(c.out[t * H + h] == value(rank, t) + 0x40); /* half as much again */
-	CHECK(c.active[0] == 1 && c.active[1] == 1);
+	check_sums(&c, 1);
+}
+
+/* Each phase by itself. */
+static void in_phases(mw_buffer_t buffer, uint64_t on)
+{
+	struct call c;
+	mw_op_t op = {0};
+	fill(&c);
+	mw_dispatch_args_t args = dispatch_args(&c, on);
+	args.phase = MW_PHASE_SENT;
+	STATUS(MW_OK, mw_buffer_dispatch(buffer, &args, &op));
+	finish(op);
+	synchronize();
+	check_rows(&c);
+	mw_combine_args_t back = combine_args(&c, outputs(&c), on);
+	back.phase = MW_PHASE_SENT;
+	STATUS(MW_OK, mw_buffer_combine(buffer, &back, &op));
+	finish(op);
+	synchronize();
+	check_sums(&c, 1);
+}
+
+/* A combine on a second stream launches what the dispatch has left there. */
+static void on_two_streams(mw_buffer_t buffer, uint64_t first, uint64_t second)
+{
+	struct call c;
+	mw_op_t left = {0}, op = {0};
+	fill(&c);
+	mw_dispatch_args_t args = dispatch_args(&c, first);
+	args.phase = MW_PHASE_SENT;
+	STATUS(MW_OK, mw_buffer_dispatch(buffer, &args, &left));
+	follow(second, first);
+	mw_combine_args_t back = combine_args(&c, c.result.recv_x, second);
+	STATUS(MW_OK, mw_buffer_combine(buffer, &back, &op));
+	CHECK(op.id == 0);
+	driver_does("cuStreamSynchronize", second, 0, 0);
+	check_rows(&c);
+	check_sums(&c, 0);
+	finish(left);
+	follow(first, second);
+}
+
+/* An operation that is not combined, given back by another stream. */
+static void given_back(mw_buffer_t buffer, uint64_t first, uint64_t second)
+{
+	struct call c;
+	mw_op_t op = {0};
+	fill(&c);
+	mw_dispatch_args_t args = dispatch_args(&c, first);
+	STATUS(MW_OK, mw_buffer_dispatch(buffer, &args, &op));
+	follow(second, first);
+	driver_does("cuStreamSynchronize", second, 0, 0);
+	check_rows(&c);
+	STATUS(MW_OK, mw_handle_release_on(c.result.handle, second));
+	REFUSED(MW_ERR_STALE_HANDLE, mw_handle_release_on(c.result.handle, second));
+	REFUSED(MW_ERR_STALE_HANDLE, mw_handle_release(c.result.handle));
+	follow(first, second);
+}
+
+/* Rows that are looked at after the buffer is closed. */
+static void close_and_look(mw_buffer_t buffer)
+{
+	struct call c;
+	mw_op_t op = {0};
+	fill(&c);
+	mw_dispatch_args_t args = dispatch_args(&c, 0);
+	STATUS(MW_OK, mw_buffer_dispatch(buffer, &args, &op));
+	synchronize();
+	STATUS(MW_OK, mw_memory_retain(c.result.memory));
+	meet("exchanged");
+	STATUS(MW_OK, mw_buffer_close(buffer));
+	check_rows(&c);
+	STATUS(MW_OK, mw_memory_release(c.result.memory));
+	REFUSED(MW_ERR_HANDLE, mw_memory_release(c.result.memory));
 }
 
 static void check_paths(mw_buffer_t buffer)
@@ -205,17 +349,21 @@ int main(int argc, char **argv)
 	CHECK(driver != NULL);
 	mw_buffer_t buffer = connected("first", argv[3]);
 	uint64_t context = 0;
-	driver_does("cuInit", 0);
-	int (*retain)(void *, int);
-	void *found = dlsym(driver, "cuDevicePrimaryCtxRetain");
-	memcpy(&retain, &found, sizeof retain);
-	CHECK(retain(&context, 0) == 0);
-	driver_does("cuCtxPushCurrent_v2", context);
-	for (int i = 0; i < 3; i++)
+	driver_does("cuInit", 0, 0, 0);
+	driver_does("cuDevicePrimaryCtxRetain", ADDRESS(&context), 0, 0);
+	driver_does("cuCtxPushCurrent_v2", context, 0, 0);
+	uint64_t first = stream(), second = stream();
+	for (int i = 0; i < 2; i++) {
 		exchange(buffer);
+		in_phases(buffer, first);
+		on_two_streams(buffer, first, second);
+		given_back(buffer, first, second);
+		synchronize();
+	}
 	check_paths(buffer);
-	meet("exchanged");
-	STATUS(MW_OK, mw_buffer_close(buffer));
+	close_and_look(buffer);
+	driver_does("cuStreamDestroy_v2", first, 0, 0);
+	driver_does("cuStreamDestroy_v2", second, 0, 0);
 	puts("cuda_hosts: ok");
 	return 0;
 }

@@ -13,7 +13,6 @@
 enum { BYTES = 1000000, SLICE = 70000, NOTES = 3, TALK = 4, PEER = 77 };
 
 static int side;
-static atomic_int courier_ends;
 static unsigned char memory[BYTES], expected[BYTES];
 
 /* The two sides' bytes before anything has happened. */
@@ -23,26 +22,35 @@ static void pattern(unsigned char *p, uint64_t state)
 		p[i] = (unsigned char)(next_random(&state) >> 24);
 }
 
-/* Carries notes both ways until it is told to end. */
+static int is_closed(mw_status_t status)
+{
+	return status == MW_ERR_CLOSED || status == MW_ERR_HANDLE;
+}
+
+/*
+ * Carries notes both ways until the fabric is closed: a connection that both
+ * sides still take for live may be ending, and has to be made again.
+ */
 static void *courier(void *arg)
 {
 	mw_fabric_t f = *(mw_fabric_t *)arg;
 	unsigned char note[MW_MAX_NOTE_BYTES];
-	while (!courier_ends) {
+	for (;;) {
 		uint64_t peer = 0, len = 0;
 		mw_status_t status = mw_fabric_next_note(f, 1000, &peer, note, sizeof note, &len);
+		if (is_closed(status))
+			return NULL;
 		CHECK(status == MW_OK || status == MW_IN_PROGRESS);
 		if (status == MW_OK) {
 			CHECK(peer == PEER && len <= sizeof note);
-			(void)!send(NOTES, note, len, MSG_NOSIGNAL);
+			(void)!send(NOTES, note, len, MSG_NOSIGNAL | MSG_DONTWAIT);
 		}
 		ssize_t n = recv(NOTES, note, sizeof note, MSG_DONTWAIT);
 		if (n > 0) { /* the first ones may be of the fabric before, of another mode */
 			status = mw_fabric_deliver(f, PEER, note, (uint64_t)n);
-			CHECK(status == MW_OK || status == MW_ERR_PEER_MISMATCH);
+			CHECK(status == MW_OK || status == MW_ERR_PEER_MISMATCH || is_closed(status));
 		}
 	}
-	return NULL;
 }
 
 static void tell(const void *p, size_t n)
@@ -115,12 +123,14 @@ static void messages(mw_fabric_t f, mw_region_t mine)
 			a = transfer_args(MW_TRANSFER_SEND, PEER, mine, 0, 900 + (uint64_t)i, NULL);
 			CHECK(finish(begin(f, &a), MW_OK).num_bytes == 900 + (uint64_t)i);
 		}
+		meet();
 	} else {
 		for (int i = 0; i < 2; i++) { /* which message it is, it says itself */
 			mw_transfer_result_t r = finish(t[i], MW_OK);
 			CHECK((r.imm == 1 || r.imm == 2) && r.num_bytes == 899 + r.imm);
 			CHECK(memcmp(memory + i * 1000, expected, r.num_bytes) == 0);
 		}
+		meet(); /* the other side knows that both are there before the connection ends */
 		/* Given up, and the carrier's until its connection ends. */
 		mw_transfer_result_t r = {.size = sizeof r};
 		STATUS(MW_OK, mw_transfer_cancel(t[2]));
@@ -211,7 +221,6 @@ static void play(uint32_t flags)
 	}
 	mw_fabric_t f = open_fabric(&config);
 	pthread_t carries;
-	courier_ends = 0;
 	CHECK(pthread_create(&carries, NULL, courier, &f) == 0);
 	STATUS(MW_OK, mw_fabric_connect(f, PEER, SOON));
 	pattern(memory, side == 0 ? 5 : 6);
@@ -231,9 +240,8 @@ static void play(uint32_t flags)
 		usleep(1000); /* what happened to the last one, for a moment */
 	STATUS(MW_OK, status);
 	meet();
-	courier_ends = 1;
-	CHECK(pthread_join(carries, NULL) == 0);
 	close_all(f, mine, flags);
+	CHECK(pthread_join(carries, NULL) == 0);
 	meet();
 }
 

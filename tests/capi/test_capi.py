@@ -13,7 +13,9 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -146,24 +148,62 @@ def test_ranks_of_other_hosts_on_cuda(tmp_path: Path, library: Path) -> None:
     from harness import emulator
 
     program = build("cuda_hosts.c", tmp_path, library, "-g", "-O1")
-    command = [program, tmp_path, emulator.driver()]
-    ranks = [
-        subprocess.Popen(
-            [str(word) for word in (command[0], rank, *command[1:])],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    commands = [[program, rank, tmp_path, emulator.driver()] for rank in range(2)]
+    ranks = [Said(command, tmp_path / f"said-{rank}") for rank, command in enumerate(commands)]
+    together(ranks, timeout=400)
+    assert all("cuda_hosts: ok" in one.text() for one in ranks), texts(ranks)
+
+
+class Said:
+    """A process, and what it has said, in a file: nobody has to read it for it to go on."""
+
+    def __init__(self, command: list[Any], path: Path) -> None:
+        self.path = path
+        with path.open("w") as file:
+            words = [str(word) for word in command]
+            self.process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT)
+
+    def text(self) -> str:
+        return self.path.read_text(errors="replace")
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def texts(ranks: list[Said]) -> str:
+    """What all have said, and how they ended: who waits may not be who has failed."""
+    return "\n".join(
+        f"--- rank {rank}, returned {one.process.poll()}:\n{one.text()}"
+        for rank, one in enumerate(ranks)
+    )
+
+
+def together(ranks: list[Said], timeout: float) -> None:
+    """Waits until all have ended well, or one has not: the others would wait for it."""
+    until = time.monotonic() + timeout
     try:
-        for one in ranks:
-            text, _ = one.communicate(timeout=400)
-            assert one.returncode == 0 and "cuda_hosts: ok" in text, text
+        codes: list[int | None] = [None]
+        while None in codes and not any(codes):
+            assert time.monotonic() < until, f"{timeout} s have passed\n{texts(ranks)}"
+            time.sleep(0.02)
+            codes = [one.process.poll() for one in ranks]
+        assert not any(codes), texts(ranks)
     finally:
         for one in ranks:
-            one.kill()
-            one.communicate()
+            one.end()
+
+
+def test_a_dead_rank_is_heard(tmp_path: Path) -> None:
+    """The failure shows what it has said, at once, though another one waits for it."""
+    asleep = [sys.executable, "-c", "import time; print('asleep', flush=True); time.sleep(3600)"]
+    dead = [sys.executable, "-c", "raise SystemExit('a defect')"]
+    ranks = [Said(asleep, tmp_path / "0"), Said(dead, tmp_path / "1")]
+    with pytest.raises(AssertionError, match=r"returned 1:\s+a defect"):
+        together(ranks, timeout=3600)
+    late = [Said(asleep, tmp_path / "2"), Said(asleep, tmp_path / "3")]
+    with pytest.raises(AssertionError, match=r"(?s)0 s have passed.*rank 0, .*rank 1, "):
+        together(late, timeout=0)
 
 
 # Seeds that are kept, one of them new in every run; a long run sets the seconds.

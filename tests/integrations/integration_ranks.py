@@ -115,7 +115,7 @@ def _main(
         if group:
             result = (True, _in_group(rank, size, folder, job, arguments))
         else:
-            result = (True, _function(job)(rank, size, folder, *arguments))
+            result = (True, function_of(job)(rank, size, folder, *arguments))
     except BaseException:
         traceback.print_exc()
         log.flush()
@@ -132,11 +132,12 @@ def _in_group(rank: int, size: int, folder: Path, job: str, arguments: Any) -> A
         "gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=size
     )
     try:
-        return _function(job)(*arguments)
+        return function_of(job)(*arguments)
     finally:
         dist.destroy_process_group()
 
 
-def _function(name: str) -> Any:
+def function_of(name: str) -> Any:
+    """What "module.function" names, which is imported."""
     module, _, function = name.rpartition(".")
     return getattr(importlib.import_module(module), function)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import engine_venvs
+import host_jobs
 import pytest
 import sglang_reference as reference
 from engine_server import EngineServer
@@ -68,6 +69,19 @@ def test_rows_and_results_on_cuda(
 ) -> None:
     """On the emulated device, which is torch's current one."""
     for answer in server.run(2, "sglang_cuda_jobs.layers", cuda_driver, backend, dtype, hook, **ON):
+        assert answer["wrong"] == []
+        assert answer["operations"] == [NUM_LAYERS, NUM_LAYERS]
+
+
+@pytest.mark.parametrize(
+    ("backend", "on_cuda"), [("mooncake", True), ("deepep", False)], ids=["mooncake", "deepep"]
+)
+def test_rows_and_results_between_hosts(
+    server: EngineServer, cuda_driver: str, backend: str, on_cuda: bool
+) -> None:
+    job = ["sglang_cuda_jobs.layers", cuda_driver] if on_cuda else ["sglang_jobs.layers"]
+    arguments = *job, backend, "fp8", True
+    for answer in server.run(2, "host_jobs.far", *arguments, **host_jobs.VARIABLES, **ON):
         assert answer["wrong"] == []
         assert answer["operations"] == [NUM_LAYERS, NUM_LAYERS]
 

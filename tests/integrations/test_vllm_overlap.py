@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import host_jobs
 import pytest
 from engine_server import EngineServer
 
@@ -98,6 +99,19 @@ def test_two_micro_batches_on_cuda(vllm_server: EngineServer, cuda_driver: str, 
         expected = 2 * LAYERS[form] * len(DTYPES)
         assert (answer["num_dispatches"], answer["num_combines"]) == (expected, expected)
         assert answer["open"] == 0
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_two_micro_batches_between_hosts(
+    vllm_server: EngineServer, cuda_driver: str, form: str
+) -> None:
+    for job in (
+        [f"vllm_overlap_jobs.in_{form}_form", False],
+        ["vllm_cuda_jobs.overlapped", cuda_driver, form],
+    ):
+        for answer in run(vllm_server, 2, "host_jobs.far", *job, **host_jobs.VARIABLES):
+            assert [answer[dtype] for dtype in DTYPES] == [[True, True]] * 2
+            assert answer["open"] == 0
 
 
 @pytest.mark.parametrize("form", FORMS)

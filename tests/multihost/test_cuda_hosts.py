@@ -8,6 +8,7 @@ from harness import cuda_device, emulator
 from harness.team import Team
 from hosts import jobs_cuda
 from hosts.layout import far_pairs, hosts, placed
+from hosts.network import NIC, Wired
 
 PATIENCE = 500.0  # processes start, and kernels run on processors that do much else
 
@@ -71,6 +72,11 @@ def test_a_frozen_rank_is_masked_and_comes_back(team: Team, driver: str) -> None
     team.run(2, placed, hosts("0|1"), jobs_cuda.frozen, driver, timeout=PATIENCE)
 
 
+def test_a_frozen_rank_of_this_host_is_ended(team: Team, driver: str) -> None:
+    job = jobs_cuda.ended, driver
+    team.run(2, placed, hosts("01"), *job, timeout=PATIENCE, dies=frozenset({1}))
+
+
 def test_closes_in_each_order(team: Team, driver: str) -> None:
     lines = team.run(2, placed, hosts("0|1"), jobs_cuda.closes, driver, timeout=PATIENCE)
     assert not any("is lost" in line for heard in lines for line in heard), lines
@@ -79,3 +85,24 @@ def test_closes_in_each_order(team: Team, driver: str) -> None:
 def test_a_meeting_that_fails(team: Team, driver: str) -> None:
     texts = team.run(2, placed, hosts("0|1"), jobs_cuda.alone, driver, timeout=PATIENCE)
     assert "rank" in texts[0], texts
+
+
+# ------------------------------------------ hosts that are network namespaces --
+
+
+def test_results_between_namespaces(wired: Wired, driver: str) -> None:
+    job = jobs_cuda.results, driver, jobs_cuda.RING_BYTES
+    found = wired.team.run(4, placed, wired.variables(), *job, timeout=PATIENCE)
+    for rank, paths in enumerate(found):
+        ways = {path["rank"]: path["carrier"] for path in paths}
+        want = far_pairs("01|23")[rank].items()
+        assert ways == {other: "cuda" if way == "shm" else way for other, way in want}
+
+
+def test_the_wire_is_cut(wired: Wired, driver: str) -> None:
+    """Of two halves the one with the lowest rank goes on; the other one is fenced."""
+    wire = wired.hosts[0].command(f"ip link set {NIC}")
+    job = jobs_cuda.cut_off, driver, f"{wire} down", f"{wire} up", (0, 1)
+    texts = wired.team.run(4, placed, wired.variables(), *job, timeout=PATIENCE)
+    for text in texts[2:]:
+        assert "or the half with rank 0" in text and "went on without" not in text, text

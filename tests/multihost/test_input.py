@@ -11,6 +11,9 @@ from harness.team import Team
 from hosts import jobs
 from hosts.layout import KEY, OTHER_KEY, hosts, placed
 
+# Of ranks that meet, or are told, however busy the machine is.
+PATIENT = {"connect_timeout_us": 60_000_000}
+
 # Name -> (arguments by rank, the kind of error, words that it must have).
 WRONG: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
     "transport": ({"transport": "udp"}, "InvalidArgument", ("transport", "'udp'", "auto, shm")),
@@ -41,6 +44,35 @@ def test_wrong_arguments(team: Team, name: str) -> None:
         assert text.startswith(f"{kind}: ") and all(word in text for word in words), text
 
 
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("MOEWIRE_RING_BYTES", "12345"),
+        ("MOEWIRE_RING_BYTES", "17179869185"),
+        ("MOEWIRE_SILENT_AFTER_US", "5"),
+        ("MOEWIRE_SILENT_AFTER_US", "-1"),
+        ("MOEWIRE_SILENT_AFTER_US", "1e6"),
+    ],
+)
+def test_wrong_variables(team: Team, variable: str, text: str) -> None:
+    places = hosts("0|1", **{variable: text})
+    for found in team.run(2, placed, places, jobs.cannot_construct, [{}] * 2):
+        assert found.startswith("InvalidArgument: ") and text in found, found
+        assert variable.removeprefix("MOEWIRE_").lower() in found.lower(), found
+
+
+def test_variables_stand_for_arguments(team: Team) -> None:
+    """Ranks whose settings differ do not meet: rank 0 has them from variables alone."""
+    places = hosts("0|1", MOEWIRE_RING_BYTES="65536", MOEWIRE_SILENT_AFTER_US="60000000")
+    given = {"ring_bytes": 65536, "silent_after_us": 60_000_000}
+    options = [PATIENT, PATIENT | given]
+    assert team.run(2, placed, places, jobs.cannot_construct, options) == ["", ""]
+    for name, value in given.items():
+        options[1] = PATIENT | given | {name: 2 * value}
+        for text in team.run(2, placed, places, jobs.cannot_construct, options):
+            assert text.startswith("PeerMismatchError: "), text
+
+
 @pytest.mark.parametrize("key", ["5a" * 32, KEY[:-1], KEY[:-1] + "g", "x " + KEY])
 def test_bad_keys_are_not_shown(team: Team, tmp_path: Path, key: str) -> None:
     file = tmp_path / "keys"
@@ -69,20 +101,21 @@ IMPOSSIBLE: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", IMPOSSIBLE)
 def test_no_way_between_hosts(team: Team, name: str) -> None:
     variables, words = IMPOSSIBLE[name]
-    texts = team.run(2, placed, hosts("0|1", **variables), jobs.cannot_construct, [{}] * 2)
+    texts = team.run(2, placed, hosts("0|1", **variables), jobs.cannot_construct, [PATIENT] * 2)
     for text in texts:
         assert text and all(word in text for word in words), text
 
 
 def test_no_keys_are_needed_on_one_host(team: Team) -> None:
     places = hosts("01", MOEWIRE_KEY="", MOEWIRE_LISTEN="")
-    assert team.run(2, placed, places, jobs.cannot_construct, [{}] * 2) == ["", ""]
+    assert team.run(2, placed, places, jobs.cannot_construct, [PATIENT] * 2) == ["", ""]
 
 
 def test_a_rank_without_an_address_is_named(team: Team) -> None:
     places = hosts("0|1")
     places[1]["MOEWIRE_LISTEN"] = ""
-    texts = team.run(2, placed, places, jobs.cannot_construct, [{}, {"no_route": True}])
+    options = [PATIENT, PATIENT | {"no_route": True}]
+    texts = team.run(2, placed, places, jobs.cannot_construct, options)
     assert "rank 1" in texts[0] and "address" in texts[0], texts
     assert "address" in texts[1], texts
 
@@ -96,6 +129,6 @@ def test_different_keys(team: Team) -> None:
 
 
 def test_ranks_that_disagree(team: Team) -> None:
-    options = [{"transport": "auto"}, {"transport": "tcp"}]
+    options = [PATIENT | {"transport": transport} for transport in ("auto", "tcp")]
     for text in team.run(2, placed, hosts("0|1"), jobs.cannot_construct, options):
         assert text.startswith("PeerMismatchError") and "transport" in text, text

@@ -9,7 +9,16 @@ import pytest
 import torch
 
 from moewire.bench import hosts
-from moewire.bench.hosts import cells, markdown, network, options, report, rows, tables
+from moewire.bench.hosts import (
+    cells,
+    markdown,
+    network,
+    options,
+    processors,
+    report,
+    rows,
+    tables,
+)
 from moewire.bench.hosts.cells import Cell, Sample
 from moewire.bench.hosts.memory import Memory
 from moewire.errors import InvalidArgument, MoewireError
@@ -25,7 +34,8 @@ def test_defaults_and_lists() -> None:
     given = settings("--sizes", "64K,3M,100", "--links", "0,2500", "--peers", "none")
     assert given.sizes == (64 << 10, 3 * MIB, 100)
     assert given.links == (0, 2500) and given.peers == ()
-    assert settings().peers == options.PEERS
+    assert settings().peers == options.PEERS and not settings().share_processors
+    assert settings("--share-processors").share_processors
     assert settings("--sizes", "", "--ranks", "").sizes == ()
 
 
@@ -48,6 +58,25 @@ def test_defaults_and_lists() -> None:
 def test_refuses(wrong: list[str]) -> None:
     with pytest.raises(InvalidArgument, match=f"^{wrong[0]}"):
         settings(*wrong)
+
+
+@pytest.mark.parametrize(
+    ("machine", "first", "second"),
+    [({5}, {5}, {5}), ({1, 0}, {0}, {1}), ({2, 4, 9}, {2}, {4, 9}), ({0, 1, 2, 3}, {0, 1}, {2, 3})],
+    ids=str,
+)
+def test_processors_of_a_host(machine: set[int], first: set[int], second: set[int]) -> None:
+    assert processors.of(0, machine) == first
+    assert processors.of(1, machine) == second
+
+
+def test_a_host_keeps_to_its_processors() -> None:
+    everywhere = os.sched_getaffinity(0)
+    try:
+        processors.confine(1)
+        assert os.sched_getaffinity(0) == processors.of(1, everywhere)
+    finally:
+        os.sched_setaffinity(0, everywhere)
 
 
 def test_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

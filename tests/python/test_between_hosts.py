@@ -83,7 +83,27 @@ def test_messages_on_cuda(
     monkeypatch: pytest.MonkeyPatch, transport: str, verbs: Any, says: str
 ) -> None:
     found = report(monkeypatch, verbs, KEY=KEY, LISTEN="127.0.0.1", TRANSPORT=transport)
-    assert found["messages_on_cuda"].startswith(says)
+    said = found["messages_on_cuda"]
+    assert said.startswith(says)
+    by_rdma = transport != "tcp" and verbs is not NO_LIBRARY
+    assert ("(over mlx5_0 port 1)" in said) == by_rdma
+    assert said.endswith("; pinned for ranks over tcp") == (by_rdma and transport == "auto")
+
+
+@pytest.mark.parametrize(
+    ("why", "able"), [("", "mlx5_0 port 1 can"), ("too old", "mlx5_0 port 1 cannot: too old")]
+)
+def test_messages_on_cuda_by_another_device(
+    monkeypatch: pytest.MonkeyPatch, why: str, able: str
+) -> None:
+    """Whether one device can says nothing of the one that was named."""
+    chosen = {"available": True, "reason": "mlx5_7 port 2"}
+    monkeypatch.setattr(_between_hosts, "_chosen", lambda _: chosen)
+    verbs = {**DEVICE, "no_device_memory": why}
+    found = report(monkeypatch, verbs, KEY=KEY, LISTEN="127.0.0.1", RDMA_DEVICES="mlx5_7:2")
+    said = found["messages_on_cuda"]
+    assert said.startswith("in memory of the device, if mlx5_7 port 2 can register that")
+    assert f"({able})" in said
 
 
 def test_a_wrong_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

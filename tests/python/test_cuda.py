@@ -23,6 +23,7 @@ from harness import (
     jobs_cuda_autograd,
     jobs_cuda_flat,
     jobs_cuda_order,
+    jobs_cuda_owed,
     jobs_cuda_quick,
 )
 from harness.emulated import Emulated
@@ -36,6 +37,9 @@ from moewire._gpu_config import CODE_VARIABLE
 ON_DEVICE = cuda_device.asked()
 # A device has room for more ranks, and time for more cases.
 SIZES, NUM_CASES = ([1, 2, 4, 8], 100) if ON_DEVICE else ([1, 2, 3], 12)
+EMULATED_ONLY = pytest.mark.skipif(
+    ON_DEVICE, reason="makes calls of the driver fail, which the emulator can"
+)
 
 
 @pytest.fixture
@@ -192,9 +196,27 @@ def test_a_dispatch_that_fails_once_launched_is_released(
     )
 
 
+def test_what_is_read_aside_is_kept_whatever_fails(place: Place, seed: int) -> None:
+    jobs_cuda.in_threads(
+        1, lambda rank, make: jobs_cuda_order.kept_after_failures(place, make, rank, seed)
+    )
+
+
 def test_dropped_handles_are_released_in_order(place: Place, seed: int) -> None:
     jobs_cuda.in_threads(
         1, lambda rank, make: jobs_cuda_order.released_in_order(place, make, rank, seed)
+    )
+
+
+def test_the_order_around_a_capture(place: Place, seed: int) -> None:
+    jobs_cuda.in_threads(
+        1, lambda rank, make: jobs_cuda_order.ordered_around_a_capture(place, make, rank, seed)
+    )
+
+
+def test_handles_that_are_collected_in_a_launch(place: Place, seed: int) -> None:
+    jobs_cuda.in_threads(
+        1, lambda rank, make: jobs_cuda_order.collected_in_a_launch(place, make, rank, seed)
     )
 
 
@@ -208,7 +230,7 @@ def test_outputs_are_kept_for_the_streams_that_use_them(place: Place, seed: int)
     jobs_cuda.in_threads(1, lambda rank, make: jobs_cuda_order.kept(place, make, rank, seed))
 
 
-@pytest.mark.skipif(ON_DEVICE, reason="makes calls of the driver fail, which the emulator can")
+@EMULATED_ONLY
 def test_a_close_that_failed_is_repeated(place: Emulated, seed: int) -> None:
     failed = jobs_cuda.in_threads(
         1, lambda rank, make: jobs_cuda_order.closed_again(place, make, rank, seed)
@@ -219,6 +241,44 @@ def test_a_close_that_failed_is_repeated(place: Emulated, seed: int) -> None:
 def test_a_close_that_failed_is_repeated_by_dropping(place: Place, seed: int) -> None:
     jobs_cuda.in_threads(
         1, lambda rank, make: jobs_cuda_order.dropped_after_close(place, make, rank, seed)
+    )
+
+
+@EMULATED_ONLY
+@pytest.mark.parametrize(
+    "job",
+    [
+        jobs_cuda_owed.not_owed_to_a_collection,
+        jobs_cuda_owed.owed_to_a_close,
+        jobs_cuda_owed.dropped_in_a_capture,
+        jobs_cuda_owed.closed_by_another,
+        jobs_cuda_owed.closed_before_views,
+        jobs_cuda_owed.forgotten_while_filled,
+    ],
+    ids=lambda job: job.__name__,
+)
+def test_memory_of_a_closed_buffer(place: Emulated, seed: int, job: Any) -> None:
+    jobs_cuda.in_threads(1, lambda rank, make: job(place, make, rank, seed))
+
+
+@EMULATED_ONLY
+def test_what_is_owed_is_given_back_at_the_end(environment: dict[str, str]) -> None:
+    program = Path(__file__).with_name("programs") / "owed.py"
+    done = subprocess.run(
+        [sys.executable, str(program), str(emulator.driver())],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    kept, ended = done.stdout.splitlines()
+    assert kept != "kept: []" and ended == "at the end: []", done.stdout
+
+
+def test_a_close_that_failed_beside_another_one(place: Place, seed: int) -> None:
+    jobs_cuda.in_threads(
+        1, lambda rank, make: jobs_cuda_order.closed_by_two(place, make, rank, seed)
     )
 
 

@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from harness import emulator
 from moewire import Buffer, InvalidArgument, _gpu_config, _torch_cuda
+from moewire import _abi as abi
 from moewire._cuda_report import DRIVER_VARIABLE
 from moewire.errors import NoDeviceError
 
@@ -38,6 +39,26 @@ def test_no_such_device(device: object) -> None:
 
 def test_the_cpu_has_no_fields() -> None:
     assert _gpu_config.native("cpu") == _gpu_config.native(torch.device("cpu")) == {}
+
+
+def test_who_is_fenced_is_killed_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An argument goes before the variable, which is for buffers on CUDA alone."""
+    kill = abi.MW_CONFIG_KILL_FENCED
+    monkeypatch.delenv("MOEWIRE_ON_FENCE", raising=False)
+    asked = _gpu_config.fence_flags
+    assert asked(None, "cuda") == asked("wait", "cuda") == asked(None, None) == 0
+    assert asked("kill", "cuda:1") == kill
+    monkeypatch.setenv("MOEWIRE_ON_FENCE", "kill")
+    assert asked(None, "cuda") == kill and asked("wait", "cuda") == 0
+    assert asked(None, "cpu") == asked(None, None) == 0
+    for wrong in ("", "Kill", 1, True):
+        with pytest.raises(InvalidArgument, match=r"on_fence: .*allowed: wait, kill"):
+            asked(wrong, "cuda")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="on_fence: 'kill' given; allowed: wait, on the CPU"):
+        _buffer(on_fence="kill")
+    monkeypatch.setenv("MOEWIRE_ON_FENCE", "stop")
+    with pytest.raises(InvalidArgument, match="MOEWIRE_ON_FENCE: 'stop' given"):
+        _buffer()
 
 
 def test_bytes_have_to_be_given(monkeypatch: pytest.MonkeyPatch) -> None:

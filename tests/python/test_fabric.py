@@ -112,6 +112,21 @@ def test_a_lost_connection_and_the_next() -> None:
         assert other.end()[1] == 3
 
 
+def test_connect_waits_for_room() -> None:
+    """At ``num_connections`` the whole timeout is waited, and what was in the way is the error."""
+    for wait_us, timeout_us, how, says in (
+        (0, 1000, errors.WouldBlockError, "1 connections, cap 1"),
+        (400_000, SOON, errors.UnreachableError, "no connection after"),  # by its own attempt
+    ):
+        with one(num_connections=1, connect_timeout_us=wait_us) as fabric:
+            # Takes the place, and nobody answers. Who comes back late finds the attempt over.
+            over = (errors.DeadlineError, errors.UnreachableError)
+            with pytest.raises(over):
+                fabric.connect(PEER, 1000)
+            with pytest.raises(how, match=says):
+                fabric.connect(PEER + 1, timeout_us)
+
+
 def test_memory_is_held_until_released() -> None:
     """A buffer cannot be resized, a tensor not be freed, while a region has it."""
     with one() as fabric:

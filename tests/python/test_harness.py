@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from harness import autograd_world, jobs_cuda, jobs_cuda_observe, member
 from harness.as_device import AsDevice
 from harness.torch_device import pretending
 
@@ -23,3 +24,11 @@ def test_pretending_nests() -> None:
             assert isinstance(torch.zeros(1, device="cuda"), AsDevice)
     assert torch.zeros is stock
     assert not {"to", "cuda"} & set(vars(torch.Tensor))
+
+
+def test_live_ranks_are_not_late() -> None:
+    """Whoever waits for a test gives up before its ranks do, who would take one for lost."""
+    deadlines = [jobs_cuda.TIMEOUT_US, autograd_world.TIMEOUT_US]
+    patience = [jobs_cuda.PATIENCE_SECONDS, member.PATIENCE_SECONDS]
+    assert min(deadlines) / 1e6 >= max(patience)
+    assert 2 * jobs_cuda_observe.PATIENCE_SECONDS < member.PATIENCE_SECONDS  # while one stays away

@@ -23,6 +23,10 @@ type Call struct {
 	Active    uint64 // int32 [R], or 0
 	TopkIdx   uint64 // int64 [T, K]
 	WaitNs    uint64 // int64 [R], or 0: ns waited for each rank are added; nothing with NoTally
+	// Split: something else may come before the second phase, so the first one (Send,
+	// Publish) does not wait until far ranks make room for messages. What it has no
+	// room for is kept, and goes with the second phase.
+	Split bool
 }
 
 // Dispatch is what Send and Receive need besides.
@@ -85,7 +89,7 @@ func (e *Engine) prepare(c *Call) (common, error) {
 	out.Flags, out.Active, out.TopkIdx, out.Ticket = c.Flags, c.Active, c.TopkIdx, c.Ticket
 	out.WaitNs = c.WaitNs
 	if e.isFar() {
-		out.Flags |= flagFar
+		out.Flags |= flagFar | bit(c.Split, flagSplit)
 	}
 	return out, nil
 }
@@ -134,6 +138,18 @@ func (e *Engine) end(err error) error {
 		return popped
 	}
 	return err
+}
+
+// Captures reports whether what is launched on a stream goes into a graph. A stream
+// that the driver does not know has none: the launch says so.
+func (e *Engine) Captures(stream uint64) bool {
+	runtime.LockOSThread()
+	if err := e.calls.Push(e.d.ctx); err != nil {
+		runtime.UnlockOSThread()
+		return false
+	}
+	captured, err := e.calls.Capturing(libcuda.Stream(stream))
+	return e.end(err) == nil && captured
 }
 
 // Send plans a dispatch and places its rows.
@@ -241,6 +257,19 @@ func (e *Engine) Reduce(c *Combine) error {
 		Kept: e.of(common.Slot, e.at.kept),
 	}
 	return e.end(launch(e, c.Stream, reduceKernel(c.Flags), common.NumBlocks, rowThreads(common.Hidden, e.threads.row), &e.args.reduce))
+}
+
+// SendRest comes before Release where the latest phase of a slot's operation is a
+// first one: it sends what that has left, and waits until far ranks make room
+// for it, as the second phase would.
+func (e *Engine) SendRest(c *Call) error {
+	common, err := e.begin(c)
+	if err != nil {
+		return err
+	}
+	common.Tally = 0 // as in sendFar
+	common.Flags |= flagRest
+	return e.end(e.serveFar(&common, c.Stream, kernelFarTake))
 }
 
 // Release gives a slot's operation back.

@@ -31,6 +31,8 @@ type farCommon struct {
 	Queue queue   `c:"fifo"`
 	Mail  address `c:"mail"`
 	Far   address `c:"far"`
+
+	MessageBytes int64 `c:"message_bytes"`
 }
 
 type farSendArgs struct {
@@ -73,7 +75,7 @@ type Mailbox struct {
 	Length       int
 	Next         uint64
 	Mail         uint64
-	MessageBytes int64 // the proxy's LoanBytes, at most what links take
+	MessageBytes int64 // of every loan: the proxy's LoanBytes, at most what links take
 	// Rings are where links put messages together that are sent, and where
 	// messages come, by rank.
 	Send, Receive [MaxRanks]uint64
@@ -116,7 +118,7 @@ func (e *Engine) SetMailbox(m Mailbox) error {
 	f.ranks, f.messageBytes = m.Ranks, m.MessageBytes
 	f.common = farCommon{
 		Queue: queue{Words: m.Words, Next: f.private.Address() + uint64(farNextOff), Num: uint64(m.Length)},
-		Mail:  m.Mail, Far: f.private.Address(),
+		Mail:  m.Mail, Far: f.private.Address(), MessageBytes: m.MessageBytes,
 	}
 	return e.tellFar(f, &m)
 }

@@ -25,7 +25,7 @@ import (
 type exchangeArgs struct {
 	common                         common
 	words, next, num               uint64
-	mail, far                      uint64
+	mail, far, messageBytes        uint64
 	send, receive, rounds, peer, o uint64
 }
 

@@ -91,7 +91,7 @@ const (
 	FailedReleased FailureKind = errorReleased // the rank that has let go
 	FailedStale    FailureKind = errorStale    // slot
 	FailedProxy    FailureKind = errorProxy    // why the host takes no more descriptors
-	FailedMessage  FailureKind = errorMessage  // rank, bytes of a message that holds no row
+	FailedMessage  FailureKind = errorMessage  // rank, bytes of a message that holds no row, or not the counts
 	FailedNear     FailureKind = errorNear     // far ranks, one bit each, for which the call has no launches
 	FailedWeights  FailureKind = errorWeights  // the same of topk_weights with pre_reduce, by their bits
 	FailedRouting  FailureKind = errorRouting  // topk_idx of a combine: position, value, that of the dispatch
@@ -128,7 +128,7 @@ func (f Failure) Error() string {
 	case FailedProxy:
 		return fmt.Sprintf("the host takes no more descriptors: reason %d", d[0])
 	case FailedMessage:
-		return fmt.Sprintf("a message of %d bytes to rank %d holds no row", d[1], d[0])
+		return fmt.Sprintf("a message of %d bytes to rank %d has no room for a row, or for the counts", d[1], d[0])
 	case FailedNear:
 		return fmt.Sprintf("the graph was recorded when no rank was on another host, now %d of them are: record it again", bits.OnesCount64(d[0]))
 	case FailedRouting:

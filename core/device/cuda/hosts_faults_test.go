@@ -228,7 +228,7 @@ func TestHostsLoansTooShort(t *testing.T) {
 	g.sync()
 	f := g.ranks[0].Failure()
 	require.Equal(t, Failure{Kind: FailedMessage, Detail: [4]uint64{1, 300}}, f)
-	require.EqualError(t, f, "a message of 300 bytes to rank 1 holds no row")
+	require.EqualError(t, f, "a message of 300 bytes to rank 1 has no room for a row, or for the counts")
 }
 
 // TestHostsLoansTooShortForCounts: nor are counts written past the end of a loan.
@@ -327,4 +327,56 @@ func (g *group) twoAtOnce(o *op, r int) {
 	each(func(slot int) error { return m.Receive(call(slot)) })
 	each(func(slot int) error { return m.Publish(combine(slot)) })
 	each(func(slot int) error { return m.Reduce(combine(slot)) })
+}
+
+// TestHostsReleasedAhead: a rank that has given an operation back without a sum of
+// its own takes the outputs of all combines of it that a far rank makes, and so
+// what that one sends behind them.
+func TestHostsReleasedAhead(t *testing.T) {
+	g, o, _, _ := smallHosts(t, 2)
+	for i := range o.ids[0] {
+		o.ids[0][i] = 2 // has outputs of rank 1 to come
+	}
+	for i := range o.ids[1] {
+		o.ids[1][i] = 3 // none at rank 0, for whose outputs rank 1 does not wait
+	}
+	for range 2 {
+		for r, m := range g.ranks {
+			require.NoError(t, m.Send(&o.calls[r]))
+			require.NoError(t, m.Receive(&o.calls[r]))
+		}
+		require.NoError(t, g.ranks[0].Release(&o.calls[0].Call))
+		g.combineTwice(o, 1)
+		for r := range g.ranks {
+			g.identity(o, r, 1)
+		}
+	}
+	eventually(t, "all have come to the end", func() bool {
+		idle := true
+		g.must(func() error {
+			for _, m := range g.ranks {
+				idle = idle && g.d.lib.StreamQuery(m.stream) == nil
+			}
+			return nil
+		})
+		return idle
+	})
+	g.sync()
+	for r, m := range g.ranks {
+		require.Zero(t, m.report().Error, "%v", m.Failure())
+		o.checkIdentity(t, r)
+	}
+}
+
+// combineTwice launches two combines of what a rank has in slot 0.
+func (g *group) combineTwice(o *op, r int) {
+	s, err := layout.Of(o.shape)
+	require.NoError(g.t, err)
+	m := g.ranks[r]
+	for i := range 2 {
+		c := o.combine(r, m.Slab(0)+uint64(s.RowsOff))
+		c.Again = i > 0
+		require.NoError(g.t, m.Publish(c))
+		require.NoError(g.t, m.Reduce(c))
+	}
 }

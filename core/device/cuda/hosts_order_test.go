@@ -51,9 +51,13 @@ func tight(t *testing.T, rng *rand.Rand, hostOf []int, flags uint32) (*group, *o
 // it, with several operations under way and the host waiting at the end only.
 func TestHostsOrderRunsAhead(t *testing.T) {
 	emu, seed := emulate(t), testenv.Seed(t)
+	rounds := 4
+	if testing.Short() {
+		rounds = 1
+	}
 	for name, flags := range orderedForms {
 		for i, hostOf := range [][]int{{0, 1}, {0, 1, 2}, {0, 0, 1}, {0, 0, 1, 1}} {
-			for n := range 4 {
+			for n := range rounds {
 				rng := rngOf(seed, 41, flags, i, n)
 				emu.Order(rng.Uint64(), 16, 6+len(hostOf)*len(hostOf))
 				t.Run(fmt.Sprint(name, hostOf), func(t *testing.T) {

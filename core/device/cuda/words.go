@@ -132,6 +132,15 @@ type slot struct {
 	Flight   flight          `c:"flight"`
 }
 
+// farRest is what is left to send to a far rank of a slot's operation.
+type farRest struct {
+	Turn   uint64 `c:"turn"`
+	Kind   uint64 `c:"kind"`
+	Next   uint64 `c:"next"`
+	Op     uint64 `c:"op"`
+	Number uint64 `c:"number"`
+}
+
 // state is the device's side of one buffer.
 type state struct {
 	NextOp uint64 `c:"next_op"`
@@ -148,6 +157,8 @@ type state struct {
 	RowsTo     [MaxRanks]uint64    `c:"rows_to"`
 	RowsFrom   [MaxRanks]uint64    `c:"rows_from"`
 	WaitFor    [2][MaxRanks]uint64 `c:"wait_for"`
+
+	Rest [MaxSlots][MaxRanks]farRest `c:"rest"`
 }
 
 // orders are what the host says, in memory that the device sees.
@@ -195,7 +206,9 @@ const (
 	flagPreReduce   = 0x80
 	flagMore        = 0x100
 	flagFill        = 0x200   // of the plan only, by Config.DebugFill
-	flagFar         = 0x10000 // the engine's own
+	flagFar         = 0x10000 // the engine's own, and what follows
+	flagSplit       = 0x20000
+	flagRest        = 0x40000
 )
 
 // address is one in a device's address space.

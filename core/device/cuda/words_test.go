@@ -10,7 +10,7 @@ import (
 
 var mirrors = map[string]any{
 	"mw_inbox": inbox{}, "mw_arena": arena{}, "mw_slab": slab{}, "mw_slot": slot{}, "mw_state": state{},
-	"mw_flight": flight{}, "mw_seat": seat{}, "mw_record": Record{}, "mw_tally": tally{},
+	"mw_flight": flight{}, "mw_seat": seat{}, "mw_far_rest": farRest{}, "mw_record": Record{}, "mw_tally": tally{},
 	"mw_orders": orders{}, "mw_report": report{}, "mw_common": common{},
 	"mw_plan_args": planArgs{}, "mw_place_args": placeArgs{}, "mw_receive_args": receiveArgs{},
 	"mw_publish_args": publishArgs{}, "mw_wait_args": waitArgs{}, "mw_reduce_args": reduceArgs{},
@@ -29,6 +29,7 @@ var values = map[string]int64{
 	"MW_FLAG_FP8": flagFP8, "MW_FLAG_WIDE": flagWide, "MW_FLAG_SCALES_SHIFT": flagScalesShift, "MW_FLAG_FLAT": flagFlat,
 	"MW_FLAG_BARE": flagBare, "MW_FLAG_ORDERED": flagOrdered, "MW_FLAG_PRE_REDUCE": flagPreReduce, "MW_FLAG_MORE": flagMore,
 	"MW_FLAG_FILL": flagFill, "MW_FLAG_FAR": flagFar,
+	"MW_FLAG_SPLIT": flagSplit, "MW_FLAG_REST": flagRest,
 }
 
 // TestWordsAreThoseOfTheKernels has a C++ compiler say where everything is.

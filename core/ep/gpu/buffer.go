@@ -33,6 +33,7 @@ type Buffer struct {
 	life    sync.Mutex    // held by Connect, Prepare, Install, Leave, Close and Path
 	mapped  []mapped      // by rank
 	far     far
+	fenced  fenced
 	quiet   chan error // of a wait for the device that goes on
 	settled bool       // nothing that was launched before the latest Prepare runs
 	entered uint64     // ranks that may have written in the latest epoch
@@ -212,6 +213,7 @@ func (b *Buffer) enter(epoch uint16, base uint64) error {
 	set := membership.Set(b.dom.Members().Load())
 	b.judge = ep.NewJudge(b.dom, epoch)
 	b.epoch, b.base, b.entered = epoch, base, set.Ranks()&b.dom.Present()
+	b.fenced = fenced{}
 	if !set.In(epoch, b.self) {
 		b.expelled(uint64(set)) // it has joined: the others wait until it is quiet
 		return ep.ErrFenced

@@ -100,6 +100,25 @@ func TestStaleHandles(t *testing.T) {
 	require.NoError(t, r.Err())
 }
 
+// TestCombinedSlotComesFirst: a dispatch takes the slot of a handle that was combined,
+// and leaves one alone that was not.
+func TestCombinedSlotComesFirst(t *testing.T) {
+	r := newGroup(t, 1)[0]
+	rng := rand.New(rand.NewPCG(testenv.Seed(t), 11))
+	held, a, b := newOp(r, rng), newOp(r, rng), newOp(r, rng)
+	held.dispatch()
+	a.run()
+	b.dispatch()
+	require.Equal(t, a.res.Slot, b.res.Slot)
+	held.combine()
+	b.combine()
+	r.sync()
+	for _, o := range []*op{held, a, b} {
+		o.check()
+	}
+	require.NoError(t, r.Err())
+}
+
 // TestBadInput: nothing has happened, and the error names the argument.
 func TestBadInput(t *testing.T) {
 	r := newGroup(t, 1)[0]

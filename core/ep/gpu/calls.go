@@ -10,7 +10,8 @@ import (
 
 // Dispatch launches a dispatch on the stream: its first phase, or both. Its
 // slot is chosen here: the one after the latest that no live handle holds; if
-// all are held, that of the oldest handle, which becomes stale. A call that is
+// all are held, that of the oldest handle, which becomes stale. A sum that this
+// handle still owes comes first, on this call's stream. A call that is
 // captured keeps its slot in all replays; a replay takes the slot from the handle
 // that holds it then, whose next use ends the buffer with ErrStaleHandle.
 //
@@ -26,19 +27,20 @@ func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase) error {
 	if err != nil {
 		return err
 	}
+	b.releaseCombined(nil) // first: this call frees their slots
 	j := b.pick()
 	s := &b.slots[j]
 	if s.live && s.pending { // its result was promised
-		if err := b.reduce(s); err != nil {
+		if err := b.reduceOn(s, a.Stream); err != nil {
 			return err
 		}
 	}
-	b.releaseCombined(nil)
 	b.handles++
 	b.latest = j
 	b.judgeBy(a.Timeout)
 	*s = slot{handle: b.handles, live: true, slab: slab}
 	b.describe(s, j, a)
+	s.dispatch.Split = until != PhaseDone
 	if err := b.launched(b.engine.Send(&s.dispatch)); err != nil {
 		return err
 	}
@@ -132,8 +134,9 @@ func (b *Buffer) CancelReceive(h Handle, stream uint64) (cancelled bool, err err
 // Combine launches a combine of a handle: the copy of outputs that are not in
 // place (PhaseSent; X is not needed when the stream has passed that), and the
 // sum, which is what Reduce is called with. If Receive was not called it comes
-// first, and so does the second phase of an earlier combine. A handle can be
-// combined again until the next call for another one, which releases it.
+// first, on this call's stream, and so does the second phase of an earlier
+// combine. A handle can be combined again until the next call for another one,
+// which releases it.
 func (b *Buffer) Combine(h Handle, a *CombineArgs, until Phase) (Sum, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -147,14 +150,15 @@ func (b *Buffer) Combine(h Handle, a *CombineArgs, until Phase) (Sum, error) {
 	if err := b.checkCombine(s, a); err != nil {
 		return 0, err
 	}
-	if err := b.receive(s); err != nil {
+	if err := b.receiveOn(s, a.Stream); err != nil {
 		return 0, err
 	}
-	if err := b.reduce(s); err != nil {
+	if err := b.reduceOn(s, a.Stream); err != nil {
 		return 0, err
 	}
 	b.releaseCombined(s)
 	b.describeCombine(s, a)
+	s.combine.Split = until != PhaseDone
 	b.judgeBy(a.Timeout)
 	b.latestSum++
 	s.combines, s.sum, s.pending = s.combines+1, b.latestSum, true
@@ -246,7 +250,9 @@ func (b *Buffer) reduce(s *slot) error {
 	return err
 }
 
-// Release launches, on the stream, that this rank is done with a handle.
+// Release launches, on the stream, that this rank is done with a handle. Between two
+// phases of it the stream also waits until far ranks have room for what the first one
+// has left.
 func (b *Buffer) Release(h Handle, stream uint64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -265,6 +271,11 @@ func (b *Buffer) release(s *slot, stream uint64) error {
 	c := &s.combine.Call // on the heap already
 	*c = s.dispatch.Call
 	c.Stream = stream
+	if !s.received || s.pending { // far ranks wait for what that has left
+		if err := b.launched(b.engine.SendRest(c)); err != nil {
+			return err
+		}
+	}
 	return b.launched(b.engine.Release(c))
 }
 

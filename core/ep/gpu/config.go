@@ -18,6 +18,12 @@ const (
 	DefaultMaxSelections = 1 << 18
 	DefaultMaxExperts    = 1024
 	DefaultQuietTimeout  = 10 * time.Second
+	// DefaultEndAfter is what callers have who only say that they want it. A rank
+	// that runs notices within milliseconds that it is out, and says it is quiet
+	// when its device has done what was launched. It has to be well below the 2 s
+	// (MW_HOST_GRACE_NS) that the device waits beyond a call's timeout for memory
+	// that the rank may write to: after those the buffer ends with an error.
+	DefaultEndAfter = 500 * time.Millisecond
 )
 
 // Config says how a buffer is made. Ranks of one group agree on NumSlots,
@@ -52,6 +58,13 @@ type Config struct {
 	// QuietTimeout bounds how long Prepare and Close wait until the device has
 	// done what was launched; 0 means DefaultQuietTimeout.
 	QuietTimeout time.Duration
+	// EndAfter is how long after a rank of this host was taken out its process is
+	// killed, if it has neither ended nor said that it writes nothing more. 0: it
+	// is not, and whoever needs memory that it may write to waits for it, until the
+	// buffer ends with an error, 2 s beyond the call's timeout. A rank
+	// that left by Close or Prepare is never killed, nor is anybody by a rank that is out itself, nor
+	// a process with another rank of this buffer that was not taken out.
+	EndAfter time.Duration
 }
 
 func (c *Config) check() error {
@@ -81,6 +94,8 @@ func (c *Config) check() error {
 		return invalid("num_ep_buffer_bytes %d, allowed at least %d for %d slots on CUDA", c.NumBytes, least, c.NumSlots)
 	case c.MaxSelections < 1 || c.MaxExperts < 1 || c.QuietTimeout < 0:
 		return invalid("max_selections %d, max_experts %d, quiet_timeout %v, allowed 1 and more", c.MaxSelections, c.MaxExperts, c.QuietTimeout)
+	case c.EndAfter < 0:
+		return invalid("end_after %v, allowed 0 (never) and more", c.EndAfter)
 	case c.MaxSelections > math.MaxInt32:
 		return invalid("max_selections %d, allowed up to %d", c.MaxSelections, math.MaxInt32)
 	case c.MaxExperts > mostExperts:

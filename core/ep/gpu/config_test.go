@@ -3,7 +3,10 @@ package gpu_test
 import (
 	"encoding/binary"
 	"math"
+	"os"
+	"regexp"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -57,4 +60,16 @@ func TestBadConfigs(t *testing.T) {
 		require.ErrorIs(t, err, ep.ErrInvalid)
 		require.ErrorContains(t, err, text)
 	}
+}
+
+// TestEndsBeforeTheDeviceGivesUp: who is to be killed is dead long before the device
+// stops waiting for memory that it may write to, whatever the call's timeout.
+func TestEndsBeforeTheDeviceGivesUp(t *testing.T) {
+	source, err := os.ReadFile("../../device/cuda/kernels/waits.cuh")
+	require.NoError(t, err)
+	found := regexp.MustCompile(`MW_HOST_GRACE_NS = (\d+)`).FindSubmatch(source)
+	require.NotNil(t, found)
+	grace, err := time.ParseDuration(string(found[1]) + "ns")
+	require.NoError(t, err)
+	require.LessOrEqual(t, 4*gpu.DefaultEndAfter, grace)
 }

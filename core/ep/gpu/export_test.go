@@ -5,6 +5,13 @@ import "time"
 // SetQuietTimeout changes that of Config, between calls.
 func (b *Buffer) SetQuietTimeout(d time.Duration) { b.cfg.QuietTimeout = d }
 
+// SetEndAfter changes that of Config.
+func (b *Buffer) SetEndAfter(d time.Duration) {
+	b.fate.Lock()
+	defer b.fate.Unlock()
+	b.cfg.EndAfter = d
+}
+
 // SetSeeOffFor changes how long Prepare and Close wait for far ranks.
 func (b *Buffer) SetSeeOffFor(d time.Duration) { b.far.seeOffFor = d }
 
@@ -16,3 +23,6 @@ func (b *Buffer) DeviceWait(rank int) uint64 { return b.engine.Wait(rank) }
 
 // SkipSums has n combines been made, as it were.
 func (b *Buffer) SkipSums(n Sum) { b.latestSum += n }
+
+// ProxyRuns reports whether the proxy looks at the links.
+func (b *Buffer) ProxyRuns() bool { return b.far.queue.Over() == 0 }

@@ -14,6 +14,7 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/membership"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/telemetry"
@@ -172,5 +173,27 @@ func TestHostsNeedRings(t *testing.T) {
 		require.ErrorContains(t, err, "is on another host")
 		require.NoError(t, dom.Close())
 		require.NoError(t, h.devs[r].Close())
+	}
+}
+
+// TestHostsInstallAgain: an Install that comes after one that has failed late changes
+// links that no proxy looks at.
+func TestHostsInstallAgain(t *testing.T) {
+	r := newHosts(t, "ab").ranks[0]
+	require.True(t, r.ProxyRuns())
+	_, err := r.Prepare()
+	require.NoError(t, err)
+	members := r.dom.Members()
+	next := membership.Set(members.Load()).Epoch() + 1
+	require.True(t, membership.Install(members, next+1, r.dom.Present()))
+	for range 2 {
+		runs := true
+		err := r.Install(next, 0, func() error {
+			runs = r.ProxyRuns()
+			return nil
+		}, connectIn)
+		require.ErrorIs(t, err, ep.ErrFenced)
+		require.False(t, runs)
+		require.True(t, r.ProxyRuns(), "it has failed late")
 	}
 }

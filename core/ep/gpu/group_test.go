@@ -29,9 +29,16 @@ func shapeOf(ranks int) layout.Shape {
 const topK = 3
 
 func configOf(t testing.TB, ranks int) gpu.Config {
-	n, err := gpu.SizeHint(shapeOf(ranks), 2)
+	cfg := configFor(t, shapeOf(ranks))
+	cfg.MaxSelections = 64
+	return cfg
+}
+
+// configFor is for operations of a shape.
+func configFor(t testing.TB, s layout.Shape) gpu.Config {
+	n, err := gpu.SizeHint(s, 2)
 	require.NoError(t, err)
-	return gpu.Config{NumSlots: 2, NumBytes: n, MaxSelections: 64, MaxExperts: 64}
+	return gpu.Config{NumSlots: 2, NumBytes: n, MaxSelections: int(s.MaxTokens) * topK, MaxExperts: 64}
 }
 
 // rank is one rank on the device, with a stream and tensors.
@@ -155,7 +162,11 @@ type op struct {
 // so that sums are exact in any order.
 func newOp(r *rank, rng *rand.Rand) *op {
 	s := shapeOf(r.ranks)
-	tokens := 1 + rng.IntN(int(s.MaxTokens))
+	return newOpOf(r, s, 1+rng.IntN(int(s.MaxTokens)), rng)
+}
+
+// newOpOf is newOp with so many tokens.
+func newOpOf(r *rank, s layout.Shape, tokens int, rng *rand.Rand) *op {
 	o := &op{r: r}
 	o.x, o.out = newTensor[uint16](r, tokens*int(s.Hidden)), newTensor[uint16](r, tokens*int(s.Hidden))
 	o.ids, o.w = newTensor[int64](r, tokens*topK), newTensor[float32](r, tokens*topK)

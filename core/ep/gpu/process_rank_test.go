@@ -41,12 +41,13 @@ type rankSpec struct {
 	Seed        uint64
 	Dir         string // where ranks leave what others read
 	Joins       bool   // it replaces a process that was killed
+	EndAfter    time.Duration
 	Hosts       string // a letter per rank says on which host it pretends to be; "": all on one
 }
 
 var plays = map[string]func(*child){
 	"rounds": playRounds, "killed": playKilled, "frozen": playFrozen, "failures": playFailures,
-	"holders": playHolders,
+	"holders": playHolders, "ended": playEnded,
 }
 
 // child is a rank in its own process.
@@ -71,6 +72,7 @@ func TestChild(t *testing.T) {
 	c := &child{t: t}
 	require.NoError(t, json.Unmarshal([]byte(text), &c.rankSpec))
 	c.cfg = configOf(t, c.Ranks)
+	c.cfg.EndAfter = c.EndAfter
 	c.begin()
 	c.say("connected")
 	plays[c.Play](c)
@@ -273,6 +275,40 @@ func playFrozen(c *child) {
 		mine.check(1)
 		require.NoError(c.t, c.Err())
 	}
+	c.used = mark
+	c.update()
+	c.rounds(4, 2)
+}
+
+// playEnded: rank 1 is stopped and misses a deadline, rank 0 ends it and goes on;
+// another process takes its place.
+func playEnded(c *child) {
+	if c.Joins {
+		c.rounds(4, 2)
+		return
+	}
+	c.rounds(2, 1)
+	mark := c.used
+	mine, _ := c.draw(rand.New(rand.NewPCG(c.Seed, 3)), mark)
+	if c.self == 1 {
+		c.say("idle")
+		c.await("never")
+	}
+	c.await("frozen")
+	mine.args.Timeout, mine.combin.Timeout = 10*time.Millisecond, 10*time.Millisecond
+	mine.run()
+	for range 3 { // in slots that rank 1 may write to until it has ended
+		mine.args.Timeout, mine.combin.Timeout = -1, -1
+		mine.run()
+	}
+	c.sync()
+	mine.check(1)
+	require.NoError(c.t, c.Err())
+	events, _ := c.Events(0)
+	last := events[len(events)-1]
+	require.Equal(c.t, 1, last.Rank)
+	require.Contains(c.t, last.Why, "its process was killed")
+	c.say("gone")
 	c.used = mark
 	c.update()
 	c.rounds(4, 2)

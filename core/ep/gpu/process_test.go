@@ -166,6 +166,27 @@ func TestProcessFrozen(t *testing.T) {
 	g.finish(0, 1)
 }
 
+// TestProcessEnded stops a process for good: who waits for it kills it, where that
+// was asked for, and goes on in its slots without an update.
+func TestProcessEnded(t *testing.T) {
+	spec := rankSpec{Ranks: 2, Play: "ended", Path: "fd", Seed: testenv.Seed(t), EndAfter: 20 * time.Millisecond}
+	g := startProcesses(t, spec)
+	g.await(1, "idle")
+	victim := g.all[1]
+	require.NoError(t, victim.cmd.Process.Signal(syscall.SIGSTOP))
+	g.tell("frozen")
+	g.await(0, "gone")
+	for line := range victim.lines {
+		victim.said = append(victim.said, line)
+	}
+	var ended *exec.ExitError
+	require.ErrorAs(t, victim.cmd.Wait(), &ended)
+	require.Equal(t, syscall.SIGKILL, ended.Sys().(syscall.WaitStatus).Signal())
+	spec.Joins = true
+	g.start(spec, 1)
+	g.finish(0, 2)
+}
+
 // TestProcessFailures: no failure on the way to another process's memory leaves
 // anything.
 func TestProcessFailures(t *testing.T) {

@@ -53,7 +53,7 @@ func (b *Buffer) meaning(f cuda.Failure) error {
 	case cuda.FailedMismatch:
 		kind = ep.ErrMismatch
 	case cuda.FailedFenced:
-		return ep.ErrFenced
+		return ep.WhyFenced(b.dom)
 	case cuda.FailedReleased:
 		kind = ep.ErrNotCombined
 	case cuda.FailedStale:
@@ -70,7 +70,8 @@ func (b *Buffer) meaning(f cuda.Failure) error {
 // nothing more once the launches that run are over, which the watcher sees to.
 func (b *Buffer) expelled(word uint64) {
 	b.engine.SetMembers(word)
-	b.leave(ep.ErrFenced)
+	b.fenced = fenced{} // it may be on the wrong side, and ends nobody any more
+	b.leave(ep.WhyFenced(b.dom))
 }
 
 // leaveFor ends this rank's part in its epoch by its own will; the caller holds

@@ -102,6 +102,7 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error, deadlin
 	if err := b.awaitSilence(until); err != nil {
 		return err
 	}
+	b.stopFar() // of an Install that failed late: commit changes the links it looks at
 	if commit != nil {
 		b.pages.Lock()
 		err := commit()
@@ -156,6 +157,9 @@ func (b *Buffer) awaitSilence(until time.Time) error {
 			return errOwner
 		default:
 		}
+		b.fate.Lock()
+		b.endOverdue(left, time.Now()) // who was taken out while this rank was a member
+		b.fate.Unlock()
 		if !time.Now().Before(until) {
 			r := bits.TrailingZeros64(left)
 			return fmt.Errorf("rank %d was taken out, and may still write into this rank's memory: its process (%d) must end first",
@@ -191,7 +195,8 @@ func (b *Buffer) beginEpoch(epoch uint16) error {
 func (b *Buffer) Stop() { b.ending.Do(func() { close(b.stopped) }) }
 
 // Close leaves the group, waits (Config.QuietTimeout) until the device has done
-// what this process has launched, and frees everything. No graph that has
+// what this process has launched, and frees everything. Far ranks do not get what
+// a first phase has left whose second one was not launched, nor the handle released. No graph that has
 // recorded calls is launched after it. If the device is not done by then, or
 // ranks have the memory open by IPC handles, the error says so, the memory stays
 // allocated, and Close may be called again; else idempotent.

@@ -167,7 +167,11 @@ func (b *Buffer) fenceTheDying(now time.Time) {
 func (b *Buffer) order(now time.Time) {
 	word := b.dom.Members().Load()
 	if out := b.entered &^ membership.Set(word).Ranks(); out != 0 {
-		b.engine.SetSilent(b.silent(out))
+		silent := b.silent(out)
+		b.engine.SetSilent(silent)
+		if membership.Set(word).In(b.epoch, b.self) {
+			b.endFenced(out&^silent, now)
+		}
 	}
 	if w := &b.watch; word != w.members {
 		w.members, w.late, w.until = word, 0, time.Time{} // the device's deadlines begin again

@@ -33,6 +33,12 @@ func PeerPidfd(conn *FD) (*FD, error) {
 	return newFD(raw), nil
 }
 
+// KillPidfd ends the process of a pidfd with SIGKILL, a stopped one, too. The
+// caller sees to it that the descriptor stays open meanwhile.
+func KillPidfd(pidfd *FD) error {
+	return wrap("pidfd_send_signal", unix.PidfdSendSignal(pidfd.Raw(), unix.SIGKILL, nil, 0))
+}
+
 // OpenPidfd returns a pidfd by process id. The id may meanwhile belong to
 // another process: hear from the peer once more after this call.
 func OpenPidfd(pid int) (*FD, error) {

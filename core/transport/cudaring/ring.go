@@ -21,6 +21,8 @@ import (
 type Maker struct {
 	dev *cuda.Device
 	why error // why rings are in host memory; nil: they are not
+	// left is what For has made to try, and could not free; nil: nothing.
+	left *Ring
 }
 
 // For looks what is possible.
@@ -29,22 +31,19 @@ func For(dev *cuda.Device, carrier transport.Transport) *Maker {
 	if c, ok := carrier.(transport.DmabufCarrier); !ok {
 		m.why = fmt.Errorf("%s registers no device memory", carrier.Name())
 	} else if m.why = c.CanDmabuf(); m.why == nil {
-		m.why = try(dev)
+		m.why = m.try()
 	}
 	return m
 }
 
 // try makes a dma-buf: some drivers only say then that they cannot.
-func try(dev *cuda.Device) error {
-	mem, err := dev.AllocRDMA(1)
-	if err != nil {
-		return err
+func (m *Maker) try() error {
+	r, err := m.make(1)
+	err = errors.Join(err, r.free())
+	if r.owes() {
+		m.left = r
 	}
-	fd, err := mem.Dmabuf()
-	if err == nil {
-		err = sys.Own(fd).Close()
-	}
-	return errors.Join(err, mem.Close())
+	return err
 }
 
 // Why says why rings are in pinned host memory; nil if they are in the device's.
@@ -68,10 +67,8 @@ type Ring struct {
 	host   *cuda.HostMemory
 	size   int64
 	refs   atomic.Int64
-	closed error
-	// refused: the driver was asked to free it, and has not: there is no second time.
-	refused bool
-	freed   func(*Ring) // with the last reference; nil: nobody asks
+	closed error       // of the last Release
+	keep   func(*Ring) // gets it with the last reference, in place of freeing it
 }
 
 var (
@@ -82,14 +79,24 @@ var (
 // Make makes a ring. The caller releases it.
 func (m *Maker) Make(sizeBytes int64) (*Ring, error) {
 	if sizeBytes <= 0 {
-		return nil, fmt.Errorf("cudaring: a ring of %d bytes is not possible", sizeBytes)
+		return nil, errSize(sizeBytes)
 	}
-	r := &Ring{dev: m.dev, size: sizeBytes}
-	r.refs.Store(1)
-	if err := r.allocate(m); err != nil {
+	r, err := m.make(sizeBytes)
+	if err != nil {
 		return nil, fmt.Errorf("cudaring: %d bytes: %w", sizeBytes, errors.Join(err, r.free()))
 	}
 	return r, nil
+}
+
+func errSize(sizeBytes int64) error {
+	return fmt.Errorf("cudaring: a ring of %d bytes is not possible", sizeBytes)
+}
+
+// make returns what there is also with an error: to be freed.
+func (m *Maker) make(sizeBytes int64) (*Ring, error) {
+	r := &Ring{dev: m.dev, size: sizeBytes}
+	r.refs.Store(1)
+	return r, r.allocate(m)
 }
 
 func (r *Ring) allocate(m *Maker) (err error) {
@@ -156,30 +163,33 @@ func (r *Ring) Retain() {
 	}
 }
 
-// Release frees the memory with the last reference. No kernel uses it then.
+// Release frees the memory with the last reference, or hands it to the Rings that
+// have made it. No kernel uses it then.
 func (r *Ring) Release() {
 	switch n := r.refs.Add(-1); {
+	case n == 0 && r.keep != nil:
+		r.keep(r)
 	case n == 0:
 		r.closed = r.free()
-		if r.freed != nil {
-			r.freed(r)
-		}
 	case n < 0:
 		panic("cudaring: Release without Retain")
 	}
 }
 
-// Close frees what Release could not; nil if it could. What the driver has
-// refused to free it says once. After the last Release.
+// Close frees what Release has not freed; nil if nothing is left. What the driver
+// has refused to free it says once. After the last Release.
 func (r *Ring) Close() error {
-	if r.closed == nil {
-		return nil
+	err := r.closed
+	r.closed = nil
+	if r.owes() {
+		err = r.free()
 	}
-	before := r.closed
-	if r.closed = r.free(); r.closed == nil && r.refused {
-		return before
-	}
-	return r.closed
+	return err
+}
+
+// owes reports whether there is memory that the driver was not asked to free.
+func (r *Ring) owes() bool {
+	return r.device != nil && !r.device.Closed() || r.host != nil && !r.host.Closed()
 }
 
 func (r *Ring) free() error {
@@ -188,16 +198,10 @@ func (r *Ring) free() error {
 		all = append(all, r.fd.Close())
 	}
 	if r.device != nil {
-		all = append(all, r.tried(r.device.Close(), r.device))
+		all = append(all, r.device.Close())
 	}
 	if r.host != nil {
-		all = append(all, r.tried(r.host.Close(), r.host))
+		all = append(all, r.host.Close())
 	}
 	return errors.Join(all...)
-}
-
-// tried notes what cannot be tried again.
-func (r *Ring) tried(err error, m interface{ Closed() bool }) error {
-	r.refused = r.refused || err != nil && m.Closed()
-	return err
 }

@@ -14,14 +14,17 @@ import (
 var ErrInUse = errors.New("messages to ranks of other hosts are in use")
 
 // Rings makes all rings of a device, whatever carries their messages, and knows
-// which are not freed yet. Safe for concurrent use.
+// which are not freed yet. A ring that is released stays until Free: links end in
+// the background, while kernels run that may wait for a message, and the driver may
+// wait for kernels before it frees anything. Safe for concurrent use.
 type Rings struct {
 	dev *cuda.Device
 
 	mu     sync.Mutex // guards what follows
 	makers map[string]made
 	inUse  int
-	left   []*Ring // whose Release could not free them
+	left   []*Ring // to be freed
+	ended  bool    // by Close: what is released is freed at once
 }
 
 // made is the latest carrier of a name, and what makes rings for it.
@@ -35,11 +38,18 @@ func Of(dev *cuda.Device) *Rings { return &Rings{dev: dev, makers: map[string]ma
 
 // Make makes a ring, for mixed.Config.Rings. The caller releases it.
 func (s *Rings) Make(carrier transport.Transport, sizeBytes int64) (transport.Segment, error) {
-	r, err := s.maker(carrier).Make(sizeBytes)
+	if sizeBytes <= 0 {
+		return nil, errSize(sizeBytes)
+	}
+	r, err := s.maker(carrier).make(sizeBytes)
 	if err != nil {
+		err = fmt.Errorf("cudaring: %d bytes: %w", sizeBytes, errors.Join(err, r.free()))
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.leave(r)
 		return nil, err
 	}
-	r.freed = s.free
+	r.keep = s.keep
 	s.mu.Lock()
 	s.inUse++
 	s.mu.Unlock()
@@ -55,17 +65,50 @@ func (s *Rings) maker(carrier transport.Transport) *Maker {
 		return m.maker
 	}
 	m := For(s.dev, carrier)
+	s.leave(m.left)
 	s.makers[name] = made{carrier, m}
 	return m
 }
 
-func (s *Rings) free(r *Ring) {
+func (s *Rings) keep(r *Ring) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.inUse--
-	if r.closed != nil {
+	if s.ended {
+		r.closed = r.free()
+	}
+	s.leave(r)
+}
+
+// leave takes what is not freed. The caller holds s.mu.
+func (s *Rings) leave(r *Ring) {
+	if r != nil && r.owes() {
 		s.left = append(s.left, r)
 	}
+}
+
+// Free frees what was released. It is for when the device does nothing: each time
+// before ranks meet again, so that there is no more than what two meetings have made.
+// An error: something is left, for the next call, or the driver has refused to free
+// it, which is said once.
+func (s *Rings) Free() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.free()
+}
+
+func (s *Rings) free() error {
+	var all []error
+	rest := s.left[:0]
+	for _, r := range s.left {
+		all = append(all, r.Close())
+		if r.owes() {
+			rest = append(rest, r)
+		}
+	}
+	clear(s.left[len(rest):])
+	s.left = rest
+	return errors.Join(all...)
 }
 
 // Where says in words where the messages over a carrier lie; "" if there were none.
@@ -82,23 +125,15 @@ func (s *Rings) Where(carrier string) string {
 	return "memory of the device"
 }
 
-// Close frees what could not be freed when it was released. An error: something is
-// left, or in use still (ErrInUse), or the driver has refused to free it, which is
-// said once. It may be called again.
+// Close is Free for who makes no kernel wait any more: what is released later is freed
+// then. An error also if rings are in use still (ErrInUse). It may be called again.
 func (s *Rings) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []error
-	rest := s.left[:0]
-	for _, r := range s.left {
-		all = append(all, r.Close())
-		if r.closed != nil {
-			rest = append(rest, r)
-		}
-	}
-	s.left = rest
+	s.ended = true
+	err := s.free()
 	if s.inUse > 0 {
-		all = append(all, fmt.Errorf("%w: the memory of %d rings", ErrInUse, s.inUse))
+		err = errors.Join(err, fmt.Errorf("%w: the memory of %d rings", ErrInUse, s.inUse))
 	}
-	return errors.Join(all...)
+	return err
 }

@@ -78,7 +78,11 @@ func TestLinksThatDoNotDrain(t *testing.T) {
 	changes, joined, err = g.reconnect(0b11, nil) // sweeps
 	require.NoError(t, err)
 	for _, d := range g.domains {
-		require.Zero(t, d.numLeftover())
+		require.Less(t, d.numLeftover(), 2, "a meeting sweeps")
+		eventually(t, "all closed", func() bool { // what is flushed last may come behind the meeting
+			require.NoError(t, d.sweep())
+			return d.numLeftover() == 0
+		})
 	}
 	busy.Store(true)
 	g.begin(3, changes, joined)

@@ -203,8 +203,9 @@ func (v *view) decide(f func(c *council, now time.Time)) (suspects, out uint64, 
 	return c.gone | c.silent, v.roster.present &^ c.set, v.publish()
 }
 
-// revoke ends the links to those who were taken out: nothing that they still
-// send lands here. What has arrived stays.
+// revoke ends the links to those who were taken out: nobody looks at what they
+// still send, which may land in the rings of these links until their endpoints
+// are retired. What was taken from them before stays.
 func (v *view) revoke(out uint64) {
 	if !v.live.Load() {
 		return

@@ -25,6 +25,7 @@ const (
 	mailCame      = 3
 	mailCameAt    = 4
 	mailCameBytes = 5
+	mailFull      = 6
 	mailWords     = 8
 )
 

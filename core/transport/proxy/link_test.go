@@ -236,17 +236,30 @@ func TestMessages(t *testing.T) {
 	})
 }
 
-// letters carries what one side of a link says to the other one.
+// letters carries what one side of a link says to the other one, until the test
+// ends: the link may break at that moment.
 func letters(t testing.TB, to *link.Link) func([]byte) bool {
-	box, ended := make(chan []byte, 1000), make(chan bool)
+	box, over, ended := make(chan []byte, 1000), make(chan bool), make(chan bool)
 	go func() {
 		defer close(ended)
-		for b := range box {
-			to.Hear(b)
+		for {
+			select {
+			case b := <-box:
+				to.Hear(b)
+			case <-over:
+				return
+			}
 		}
 	}()
-	t.Cleanup(func() { close(box); <-ended })
-	return func(b []byte) bool { box <- append([]byte(nil), b...); return true }
+	t.Cleanup(func() { close(over); <-ended })
+	return func(b []byte) bool {
+		select {
+		case box <- append([]byte(nil), b...):
+			return true
+		default:
+			return false
+		}
+	}
 }
 
 var errFaulty = errors.New("injected")

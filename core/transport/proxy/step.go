@@ -91,7 +91,8 @@ func (r *round) post(rank int, n int64) {
 func (r *round) mail(rank int) []uint64 { return r.p.cfg.Mail[mailWords*rank:][:mailWords] }
 
 // lend gives the device room for a message to a rank, if it has none and there
-// is some. A rank that is lost has none: waits for it end by the members' word.
+// is some; else it says so. A rank that is lost has none: waits for it end by the
+// members' word.
 func (r *round) lend(rank int) bool {
 	s := &r.ranks[rank]
 	if s.bytes > 0 {
@@ -99,12 +100,13 @@ func (r *round) lend(rank int) bool {
 	}
 	n := min(r.p.cfg.LoanBytes, r.far.MaxMessageBytes())
 	off, err := r.far.ReserveAt(rank, n)
+	m := r.mail(rank)
 	if err != nil {
+		atomic.StoreUint64(&m[mailFull], r.generation|(s.lent+1))
 		return false // the bell rings when there is room
 	}
 	s.bytes = n
 	s.lent++
-	m := r.mail(rank)
 	atomic.StoreUint64(&m[mailLentAt], uint64(off))
 	atomic.StoreUint64(&m[mailLentBytes], uint64(n))
 	atomic.StoreUint64(&m[mailLent], r.generation|s.lent)

@@ -386,6 +386,30 @@ func TestLost(t *testing.T) {
 	require.Equal(t, Stats{Sent: 3, Dropped: 1}, b.p.Stats())
 	require.Equal(t, b.generation+1, b.mail(0)[mailLent])
 	require.Equal(t, b.generation+4, b.mail(1)[mailLent])
+	require.Equal(t, b.generation+2, b.mail(0)[mailFull], "a first phase is not to wait for it")
+	require.Zero(t, b.mail(1)[mailFull])
+}
+
+// TestFull: the device hears for which loan there was no room, and gets it when
+// there is.
+func TestFull(t *testing.T) {
+	b := newBench(t, 1, 8, 2)
+	for i := range uint64(3) {
+		_, err := b.step()
+		require.NoError(t, err)
+		if i < 2 {
+			require.Zero(t, b.mail(0)[mailFull])
+			require.Equal(t, b.generation+i+1, b.mail(0)[mailLent])
+			b.dev.Try(fifo.Descriptor{What: kindSend, Bytes: 8, Number: b.generation + i + 1})
+		}
+	}
+	require.Equal(t, b.generation+3, b.mail(0)[mailFull])
+	require.Equal(t, b.generation+2, b.mail(0)[mailLent])
+	b.far.ranks[0].released++
+	b.p.Ring()
+	_, err := b.step()
+	require.NoError(t, err)
+	require.Equal(t, b.generation+3, b.mail(0)[mailLent])
 }
 
 func TestNewRefuses(t *testing.T) {

@@ -1,8 +1,11 @@
 package shm
 
 import (
+	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/transport"
@@ -18,6 +21,7 @@ type contact struct {
 	left  bool    // the peer has said good-bye
 	token int32   // of the process's watcher; 0 while not watched
 	lost  atomic.Pointer[error]
+	open  sync.Mutex // held while pidfd is signalled or closed: its number may be reused
 }
 
 // watched is the descriptor that ends with the peer's process; nil when
@@ -82,5 +86,28 @@ func (c *contact) end(self int) {
 		bye := message{kind: kindBye, rank: self}
 		_ = sys.Send(c.conn, bye.marshal()) // the peer may be gone
 	}
+	c.open.Lock()
+	defer c.open.Unlock()
 	sys.CloseAll(c.conn, c.pidfd)
+}
+
+var errNoPidfd = errors.New("there is no pidfd of it")
+
+// kill ends the process.
+func (c *contact) kill() error {
+	c.open.Lock()
+	defer c.open.Unlock()
+	if c.kind == bySameProcess {
+		return fmt.Errorf("shm: rank %d is in this process", c.rank)
+	}
+	if c.pidfd == nil {
+		return fmt.Errorf("shm: rank %d (process %d): %w", c.rank, c.pid, errNoPidfd)
+	}
+	if c.pidfd.Raw() < 0 {
+		return fmt.Errorf("shm: rank %d (process %d): %w", c.rank, c.pid, transport.ErrUnwatched)
+	}
+	if err := sys.KillPidfd(c.pidfd); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("shm: rank %d (process %d): %w", c.rank, c.pid, err)
+	}
+	return nil
 }

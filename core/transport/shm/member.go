@@ -30,7 +30,7 @@ type member struct {
 
 const shutBit = 1 << 62
 
-var _ transport.Process = (*member)(nil)
+var _ transport.Endable = (*member)(nil)
 
 // newOwnMember makes this rank's memfd: header and control region, zeroed
 // and present.
@@ -157,6 +157,20 @@ func (m *member) PID() int {
 		return c.pid
 	}
 	return sys.Getpid()
+}
+
+// End kills the process.
+func (m *member) End() error {
+	for {
+		c := m.contact.Load()
+		if c == nil {
+			return fmt.Errorf("shm: rank %d is in this process", m.rank)
+		}
+		err := c.kill()
+		if !errors.Is(err, transport.ErrUnwatched) || m.contact.Load() == c {
+			return err
+		} // else it has come to another meeting meanwhile
+	}
 }
 
 // enter begins a call that touches the mappings and says whether it may. In

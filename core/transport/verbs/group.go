@@ -34,8 +34,9 @@ type Group struct {
 	regions  map[*groupRegion]struct{}
 	closed   atomic.Bool
 
-	waiting sync.Mutex // held by the one goroutine in Wait
-	next    int        // of Poll: whose turn it is
+	waiting sync.Mutex    // held by the one goroutine in Wait
+	bell    chan struct{} // has something when Wake was called; for who waits while no port is open
+	next    int           // of Poll: whose turn it is
 	// stranded says why no port was usable when an endpoint was wanted; nil:
 	// one was, or PollEvents has said so.
 	stranded atomic.Pointer[string]
@@ -77,7 +78,7 @@ func NewGroup(config Config) (*Group, error) {
 }
 
 func openGroup(lib *libibverbs.Library, config Config, nics []NIC) (g *Group, err error) {
-	g = &Group{lib: lib, config: config, regions: map[*groupRegion]struct{}{}}
+	g = &Group{lib: lib, config: config, regions: map[*groupRegion]struct{}{}, bell: make(chan struct{}, 1)}
 	for i, nic := range nics[:min(len(nics), maxNICs)] {
 		g.members = append(g.members, &member{nic: nic, index: i})
 	}
@@ -119,7 +120,6 @@ func (g *Group) open(m *member) *Transport {
 func (g *Group) tryOpen(m *member) (*Transport, error) {
 	config := g.config
 	config.Device, config.Port = m.nic.Device, m.nic.Port
-	m.numOpens++
 	t, err := openAs(g.lib, config, m)
 	if err != nil {
 		return nil, err
@@ -136,6 +136,7 @@ func (g *Group) tryOpen(m *member) (*Transport, error) {
 		}
 		return nil, errors.Join(err, t.Close())
 	}
+	m.numOpens++ // what has failed has numbered no endpoint
 	return t, nil
 }
 

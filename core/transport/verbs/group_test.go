@@ -273,6 +273,65 @@ func TestOnlyPortCannotBePolled(t *testing.T) {
 	}
 }
 
+// TestWaitWithoutPorts: who waits while no port is open sleeps as long as it may,
+// and is woken like others: also when one is opened, or all ends.
+func TestWaitWithoutPorts(t *testing.T) {
+	f := newFakes(t, 1)
+	g := f.group(Config{})
+	f.remove(0)
+	groupEvents(g)
+	_, err := g.NewEndpoint(oneEach)
+	require.ErrorIs(t, err, transport.ErrNoResource)
+	require.False(t, g.NICs()[0].Open)
+	for len(g.bell) > 0 {
+		require.NoError(t, g.Wait(time.Second)) // it was rung meanwhile
+	}
+	begin := time.Now()
+	require.NoError(t, g.Wait(50*time.Millisecond))
+	require.GreaterOrEqual(t, time.Since(begin), 50*time.Millisecond)
+	g.Wake()
+	require.NoError(t, g.Wait(time.Hour))
+
+	waited := make(chan error, 1)
+	wait := func() { waited <- g.Wait(time.Hour) }
+	go wait()
+	require.NoError(t, g.Close())
+	require.ErrorIs(t, firstError(<-waited, g.Wait(time.Hour)), transport.ErrClosed)
+
+	f = newFakes(t, 1)
+	g = f.group(Config{})
+	f.remove(0)
+	groupEvents(g)
+	_, err = g.NewEndpoint(oneEach)
+	require.ErrorIs(t, err, transport.ErrNoResource)
+	for len(g.bell) > 0 {
+		require.NoError(t, g.Wait(time.Second))
+	}
+	go wait()
+	f.insert(0)
+	g.members[0].triedAt = time.Now().Add(-reopenAfter)
+	groupEndpoint(t, g)
+	require.NoError(t, <-waited)
+}
+
+// TestOpensThatFail: endpoints have numbers of their own, however often a port was
+// tried in vain.
+func TestOpensThatFail(t *testing.T) {
+	f := newFakes(t, 2)
+	g := f.group(Config{})
+	other := g.members[1]
+	f.devices[1].port = libibverbs.PortActive - 1
+	require.Nil(t, g.open(other))
+	require.Zero(t, other.numOpens)
+	f.devices[1].port = libibverbs.PortActive
+	other.triedAt = time.Now().Add(-reopenAfter)
+	require.NotNil(t, g.open(other))
+	require.EqualValues(t, 1, other.numOpens)
+	f.raiseOn(0, portDown)
+	groupEvents(g)
+	require.EqualValues(t, 1<<56|1, groupEndpoint(t, g).ID())
+}
+
 // TestNoPortIsLeft: the error says what is wrong with each; one that could not
 // be opened is left alone for a while.
 func TestNoPortIsLeft(t *testing.T) {

@@ -120,7 +120,13 @@ func (g *Group) allDown() bool {
 }
 
 // Wake ends a Wait.
-func (g *Group) Wake() { g.each(func(t *Transport) { t.Wake() }) }
+func (g *Group) Wake() {
+	g.each(func(t *Transport) { t.Wake() })
+	select {
+	case g.bell <- struct{}{}:
+	default:
+	}
+}
 
 // Wait blocks until one of the open ports may have something.
 func (g *Group) Wait(d time.Duration) error {
@@ -133,13 +139,24 @@ func (g *Group) Wait(d time.Duration) error {
 	num := 0
 	g.each(func(t *Transport) { open[num] = t; num++ })
 	switch {
-	case num == 0: // the one that was lost is being opened again
-		time.Sleep(min(max(d, 0), time.Millisecond))
-		return nil
+	case num == 0: // the last one was lost: whoever wants an endpoint opens one
+		return g.waitForBell(d)
 	case num > 1:
 		return g.waitForAll(open[:num], d)
 	}
 	return g.survive(open[0], open[0].Wait(d))
+}
+
+// waitForBell waits while no port is open. That something was opened, or that all
+// ends, rings.
+func (g *Group) waitForBell(d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-g.bell:
+	case <-timer.C:
+	}
+	return nil
 }
 
 // survive makes a failed Wait the loss of that port, not of all: what is open

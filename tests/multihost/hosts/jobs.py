@@ -65,12 +65,15 @@ def no_tokens(rank: Rank) -> None:
 
 
 def cannot_construct(rank: Rank, options: Sequence[dict[str, Any]]) -> str:
-    """What a construction says that must fail on this rank; empty if none did."""
+    """What a construction says that must fail on this rank; empty if none did.
+
+    Ranks that are to meet, or to be told by others, need a ``connect_timeout_us`` of their own.
+    """
     own = dict(options[rank.rank])
     if own.pop("no_route", False):
         moewire._reach.own_address = lambda: ""
     try:
-        rank.buffer(connect_timeout_us=3_000_000, **own).close()
+        rank.buffer(**{"connect_timeout_us": 3_000_000, **own}).close()
     except moewire.MoewireError as error:
         return f"{type(error).__name__}: {error}"
     return ""

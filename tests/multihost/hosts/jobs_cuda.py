@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from signal import SIGKILL
 from typing import Any
 
@@ -24,9 +26,13 @@ from harness.jobs_observe import Heard
 from harness.jobs_oracle import size_for
 from harness.member import Rank
 
+from .jobs import shell
+
 # Nobody is late within these but who never comes: kernels run on processors that do much else.
 PATIENT_US = 600_000_000
 SHORT_US = 50_000
+# A bound of silence that only a cut exceeds, on a machine that does much else.
+CUT_US = 10_000_000
 # Messages that hold few rows.
 RING_BYTES = 1 << 14
 
@@ -292,6 +298,67 @@ def frozen(rank: Rank, driver: str) -> None:
         assert buffer.members() == [0, 1]
         assert step(place, buffer, rank, 2) == set()
         rank.meet("end")
+
+
+def ended(rank: Rank, driver: str) -> None:
+    """A stopped rank of this host is killed, so that its slots are used on without an update."""
+    with device(driver, rank) as place:
+        buffer = cuda_buffer(rank, [_case(rank, 0)], on_fence="kill")
+        assert step(place, buffer, rank, 0) == set()
+        place.synchronize()
+        rank.meet("whole")
+        if rank.rank == 1:
+            freeze(rank)
+        with while_frozen(rank):
+            assert step(place, buffer, rank, 1, SHORT_US) == {1}
+            # Needs a slot that rank 1 may write to: it is killed before the device gives that up.
+            assert step(place, buffer, rank, 2, SHORT_US) == {1}
+            for number in range(3, 6):
+                assert step(place, buffer, rank, number) == {1}
+        assert buffer.members() == [0]
+        buffer.close()
+
+
+def cut_off(rank: Rank, driver: str, cut: str, heal: str, stay: Sequence[int]) -> str:
+    """As ``jobs.cut_off``: the network ends while exchanges run, some ranks go on, and all meet."""
+    away = set(range(rank.size)) - set(stay)
+    options = {"silent_after_us": CUT_US}
+    with device(driver, rank) as place, cuda_buffer(rank, [_case(rank, 0)], **options) as buffer:
+        assert step(place, buffer, rank, 0) == set()
+        place.synchronize()
+        rank.meet("ready")
+        if rank.rank == 0:
+            shell(cut)
+        text = ""
+        if rank.rank in stay:
+            _go_on_without(place, buffer, rank, away, stay)
+            assert buffer.members() == list(stay)
+        else:
+            text = _fenced(place, buffer, rank)
+        rank.meet("decided")
+        if rank.rank == 0:
+            shell(heal)
+        rank.meet("healed")
+        buffer.update_ep_member()
+        assert buffer.members() == list(range(rank.size)), buffer.members()
+        assert step(place, buffer, rank, 1) == set()
+        rank.meet("end")
+    return text
+
+
+def _go_on_without(
+    place: Place, buffer: moewire.Buffer, rank: Rank, away: set[int], stay: Sequence[int]
+) -> None:
+    """As many operations on each rank: who knows of the loss first waits for the others."""
+    for number in itertools.count(2):
+        lost = step(place, buffer, rank, number)
+        assert lost <= away, lost
+        with open(os.path.join(rank.folder, f"lost-{number}-{rank.rank}"), "w") as file:
+            file.write(str(lost == away))
+        rank.meet_some(f"step-{number}", list(stay))
+        answers = [Path(rank.folder, f"lost-{number}-{one}").read_text() for one in stay]
+        if answers == ["True"] * len(stay):
+            return
 
 
 def _memory(place: Place) -> list[str]:

@@ -14,7 +14,8 @@ from moewire import autograd
 
 from .member import Rank
 
-HIDDEN, TOPK, MAX_TOKENS, TIMEOUT_US = 24, 2, 12, 30_000_000
+HIDDEN, TOPK, MAX_TOKENS = 24, 2, 12
+TIMEOUT_US = 600_000_000  # where lateness is not what is tested
 
 
 class World(NamedTuple):

@@ -16,7 +16,7 @@ from .cases import Case
 from .jobs_cuda import Make, Place
 from .member import Rank
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 TOKENS = 16
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+import moewire
 from moewire import _abi as abi
+from moewire import _gpu, _gpu_flat
 from moewire.errors import MoewireError
 
 from . import oracle, verify
@@ -56,7 +60,7 @@ def combined_twice(place: Place, make: Make, rank: int, seed: int) -> None:
 def failed_behind_launch(place: Place, make: Make, rank: int, seed: int) -> None:
     """More dispatches than there are slots fail once they are launched; the next are served."""
     todo = [small(seed, 2, number) for number in range(10)]
-    hows = ({}, {"return_recv_hook": True})
+    hows = ({}, {"return_recv_hook": True}, {"async_finish": True})
     with make(size_for(todo), device="cuda", copy_outputs=True) as buffer:
         gpu = buffer.runtime.gpu
         assert gpu is not None
@@ -70,9 +74,12 @@ def failed_behind_launch(place: Place, make: Make, rank: int, seed: int) -> None
         for number, case in enumerate(todo):
             x, topk = inputs(place, case, rank)
             try:
-                buffer.dispatch(x, topk, None, 6, 4, TIMEOUT_US, False, **hows[number % 2])
+                buffer.dispatch(x, topk, None, 6, 4, TIMEOUT_US, False, **hows[number % 3])
             except MemoryError:
+                if number % 3 == 2:
+                    kept_aside(place, buffer, x, topk)
                 place.synchronize()  # until then the error keeps what is written to
+                place.synchronize(gpu.streams.side())
                 continue
             raise AssertionError("the dispatch did not fail")
         assert statuses == [0] * len(todo), f"released with {statuses}"
@@ -88,6 +95,65 @@ def failed_behind_launch(place: Place, make: Make, rank: int, seed: int) -> None
         )
         place.synchronize()
         plain[2].release()
+
+
+def kept_aside(place: Place, buffer: moewire.Buffer, *tensors: torch.Tensor) -> None:
+    """Nobody gets the memory of these before the buffer's own stream has come so far."""
+    gpu = buffer.runtime.gpu
+    assert gpu is not None
+    side = place.handle(gpu.streams.side())
+    found = {id(tensor) for tensor, number in place._kept if number == side}
+    assert found >= {id(tensor) for tensor in tensors}, f"{len(found)} are kept"
+
+
+def kept_after_failures(place: Place, make: Make, rank: int, seed: int) -> None:
+    """What a call reads on the buffer's own stream is kept, also if the call fails behind that."""
+    case = small(seed, 1)
+    x, topk = inputs(place, case, 0)
+    active = place.put(torch.ones(1, dtype=torch.int32))
+    weights = place.put(torch.from_numpy(case.weights[0].copy()))
+    extra = place.put(torch.ones((len(x), 3)))
+    sizes = case.num_max, case.num_experts, TIMEOUT_US
+    flat = {"num_max_dispatch_tokens_per_rank": 6, "num_experts": 2, "timeout_us": TIMEOUT_US}
+
+    def fail(*args: Any) -> Any:
+        raise MemoryError("no room behind the launch")
+
+    def failing(
+        module: Any, call: Callable[..., Any], *given: torch.Tensor, **options: Any
+    ) -> None:
+        place.synchronize()
+        place.synchronize(side)
+        whole, module.Launched = module.Launched, fail
+        try:
+            call(async_finish=True, **options)
+        except MemoryError:
+            kept_aside(place, buffer, *given)
+            place.synchronize(side)  # until then the error keeps what is written to
+        else:
+            raise AssertionError("the call did not fail")
+        finally:
+            module.Launched = whole
+
+    with make(1 << 24, device="cuda") as buffer:
+        assert buffer.runtime.gpu is not None
+        side = buffer.runtime.gpu.streams.side()
+        send = functools.partial(buffer.dispatch, x, topk, active, *sizes, False)
+        failing(_gpu, send, x, topk, active)
+        failing(_gpu, send, x, topk, active, weights, pre_reduce=True, topk_weights=weights)
+        send_flat = functools.partial(buffer.dispatch_flat, x, topk, weights, **flat)
+        options = {"active_ranks": active, "extra": [extra]}
+        failing(_gpu_flat, send_flat, x, topk, weights, active, extra, **options)
+        sent = send()
+        y = place.put(torch.zeros((2, 6, case.hidden), dtype=torch.bfloat16))
+        out = place.put(torch.zeros((len(x), case.hidden), dtype=torch.bfloat16))
+        back = functools.partial(buffer.combine, y, topk, weights, active, TIMEOUT_US, sent[2])
+        failing(_gpu, back, y, topk, weights, active, out, out=out)
+        received = send_flat()
+        y = place.put(torch.zeros((received.num_recv_tokens, case.hidden), dtype=torch.bfloat16))
+        back = functools.partial(buffer.combine_flat, y, received.handle, timeout_us=TIMEOUT_US)
+        failing(_gpu_flat, back, y, active, out, active_ranks=active, out=out)
+        place.synchronize()
 
 
 def released_in_order(place: Place, make: Make, rank: int, seed: int) -> None:
@@ -118,6 +184,148 @@ def released_in_order(place: Place, make: Make, rank: int, seed: int) -> None:
             place.synchronize(first)
             place.synchronize(second)
             del written
+
+
+def ordered_around_a_capture(place: Place, make: Make, rank: int, seed: int) -> None:
+    """What runs follows what runs, whatever was recorded meanwhile."""
+    case = small(seed, 1)
+    x, topk = inputs(place, case, 0)
+    written: list[Any] = []
+    followed: list[tuple[Any, Any]] = []
+    follow = place.follow
+
+    def spy(stream: Any, other: Any) -> None:
+        followed.append((stream, other))
+        follow(stream, other)
+
+    first, second, recorded = place.side(), place.side(), place.side()
+    with make(size_for([case]), device="cuda") as buffer:
+
+        def call(stream: Any) -> list[tuple[Any, Any]]:
+            """Dispatches and gives back; which streams followed which other ones."""
+            followed.clear()
+            place.follow = spy  # type: ignore[method-assign]
+            with place.on(stream):
+                result = buffer.dispatch(x, topk, None, 6, 2, TIMEOUT_US, False)
+                result[2].release()
+            written.append(outputs_of(result))
+            place.follow = follow  # type: ignore[method-assign]
+            return followed
+
+        last = first
+        assert call(last) == []
+        for later in (second, recorded, first):
+            with place.on(recorded), place.captured(recorded) as graph:
+                assert call(recorded) == [] and call(recorded) == []
+            assert call(later) == [(later, last)] and call(later) == []
+            last = later
+            place.synchronize(later)
+            place.destroy(graph[0])
+
+
+class Told:
+    """What a buffer does, in order: which stream follows which, and the library's calls."""
+
+    CALLS = ("buffer_dispatch", "buffer_combine", "handle_release_on", "op_wait", "op_close")
+
+    def __init__(self, place: Place, buffer: moewire.Buffer) -> None:
+        self._place, self._runtime = place, buffer.runtime
+        self._whole, self._follow = buffer.runtime.lib, place.follow
+        self.first: Callable[[], None] | None = None  # is run in the middle of what comes first
+        self.steps: list[Any] = []
+
+    def __enter__(self) -> Told:
+        self._runtime.lib = self  # type: ignore[assignment]
+        self._place.follow = self._spy  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._runtime.lib = self._whole
+        self._place.follow = self._follow  # type: ignore[method-assign]
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._whole, name)
+        if name not in self.CALLS:
+            return call
+
+        def told(*args: Any) -> Any:
+            self._interrupt()
+            self.steps.append(name)
+            return call(*args)
+
+        return told
+
+    def _spy(self, stream: Any, other: Any) -> None:
+        self.steps.append((stream, other))
+        if self.interrupt_calls:
+            self._interrupt()
+        self._follow(stream, other)
+
+    interrupt_calls = True
+
+    def _interrupt(self) -> None:
+        first, self.first = self.first, None
+        if first is not None:
+            first()
+
+
+def collected_in_a_launch(place: Place, make: Make, rank: int, seed: int) -> None:
+    """A handle that is collected in the middle of a launch is released behind it."""
+    case = small(seed, 1)
+    x, topk = inputs(place, case, 0)
+    weights = place.put(torch.from_numpy(case.weights[0].copy()))
+    y = place.put(torch.zeros((2, 6, case.hidden), dtype=torch.bfloat16))
+    old, new = place.side(), place.side()
+    given = (x, topk, None, 6, 2, TIMEOUT_US, False)
+    written: list[Any] = []  # to be kept until the device has come past it
+
+    def sent(buffer: moewire.Buffer, **how: bool) -> Any:
+        result = buffer.dispatch(*given, **how)
+        written.append(outputs_of(result))
+        return result
+
+    def again(buffer: moewire.Buffer, ready: list[Any]) -> None:
+        sent(buffer)[2].release()
+
+    def hook(buffer: moewire.Buffer, ready: list[Any]) -> None:
+        ready[0][4]()
+
+    def back(buffer: moewire.Buffer, ready: list[Any]) -> None:
+        written.append(buffer.combine(y, topk, weights, None, TIMEOUT_US, ready[0][2]))
+
+    def release(buffer: moewire.Buffer, ready: list[Any]) -> None:
+        ready[0][2].release()
+
+    def drop(buffer: moewire.Buffer, ready: list[Any]) -> None:
+        ready.clear()
+
+    # What is launched, which of the library's calls does it, and how its dispatch was made.
+    launches: list[tuple[Any, str, dict[str, bool]]] = [
+        (again, "buffer_dispatch", {}),
+        (hook, "op_wait", {"return_recv_hook": True}),
+        (back, "buffer_combine", {}),
+        (release, "handle_release_on", {}),
+        (drop, "handle_release_on", {"return_recv_hook": True}),
+    ]
+    with make(1 << 25, device="cuda", num_slots=4) as buffer:
+        for launch, name, before in launches:
+            for how in ({}, {"return_recv_hook": True}):
+                for in_order in (True, False):
+                    with place.on(new):
+                        ready = [sent(buffer, **before)]
+                    with place.on(old):
+                        held = [sent(buffer, **how)]
+                    with place.on(new), Told(place, buffer) as told:
+                        told.interrupt_calls, told.first = in_order, held.clear
+                        launch(buffer, ready)
+                    assert not held
+                    expected = [(new, old), name, (old, new), "handle_release_on"]
+                    found = [one for one in told.steps if one != "op_close"][:4]
+                    assert found == expected, f"{launch.__name__} {how} {in_order}: {told.steps}"
+                    ready.clear()
+                    place.synchronize(old)
+                    place.synchronize(new)
+                    written.clear()
 
 
 def launched_alone(place: Place, make: Make, rank: int, seed: int) -> None:
@@ -222,6 +430,42 @@ def dropped_after_close(place: Place, make: Make, rank: int, seed: int) -> None:
     gc.collect()
     assert runtime._freed
     assert _left(place) == before
+
+
+def closed_by_two(place: Place, make: Make, rank: int, seed: int) -> None:
+    """Who closes while another thread does takes that one's failure for its own turn."""
+    before = _left(place)
+    buffer = make(size_for([small(seed, 1)]), device="cuda")
+    runtime = buffer.runtime
+    whole, inside = runtime.lib, threading.Event()
+
+    class Failing:
+        """The library, which cannot close the buffer as long as it is asked for the first time."""
+
+        first = True
+
+        def __getattr__(self, name: str) -> Any:
+            return self.close if name == "buffer_close" else getattr(whole, name)
+
+        def close(self, buffer: Any) -> int:
+            if inside.is_set():
+                return abi.MW_ERR_HANDLE
+            inside.set()
+            other.join(0.5)  # it has come as far as it can
+            runtime.lib = whole
+            return abi.MW_ERR_DEVICE
+
+    def close_too() -> None:
+        inside.wait()
+        buffer.close()
+
+    other = threading.Thread(target=close_too)
+    other.start()
+    runtime.lib = Failing()  # type: ignore[assignment]
+    expect(MoewireError, buffer.close)
+    other.join()
+    assert runtime._freed
+    assert _left(place) == before, "the buffer was not closed"
 
 
 def _left(place: Place) -> list[str]:

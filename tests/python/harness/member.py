@@ -18,6 +18,8 @@ import torch.distributed as dist
 
 import moewire
 
+PATIENCE_SECONDS = 300.0  # of ranks with one another
+
 
 @dataclass
 class Rank:
@@ -32,7 +34,7 @@ class Rank:
         return dist.FileStore(os.path.join(self.folder, name), self.size)
 
     def buffer(self, num_bytes: int = 0, *, name: str = "store", **options: Any) -> moewire.Buffer:
-        options.setdefault("connect_timeout_us", 30_000_000)
+        options.setdefault("connect_timeout_us", 60_000_000)
         store = self.store(name)
         return moewire.Buffer.from_store(store, self.rank, self.size, num_bytes, **options)
 
@@ -56,7 +58,7 @@ class Rank:
         mine = os.path.join(self.folder, f"meet-{name}-{self.rank}")
         open(mine, "w").close()
         others = [os.path.join(self.folder, f"meet-{name}-{rank}") for rank in ranks]
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not all(os.path.exists(path) for path in others):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"rank {self.rank} waited for the others at {name!r}")

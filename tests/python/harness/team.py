@@ -76,7 +76,7 @@ class Team:
         size: int,
         job: Callable[..., Any],
         *args: Any,
-        timeout: float = 60.0,
+        timeout: float = 300.0,  # processes that begin load torch
         dies: frozenset[int] = frozenset(),
         seed: int | None = None,
     ) -> list[Any]:

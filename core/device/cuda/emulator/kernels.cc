@@ -42,6 +42,16 @@ struct emulator_exchange_args {
   u64 *out; // messages sent, received, words that were wrong
 };
 
+// Waits until the proxy says of a number that it has come: what it says is behind it.
+static int emulator_await(const emulator_exchange_args &a, const u64 *of, u64 number, u64 *at, u64 *bytes) {
+  u64 want = mw_far_number(a.far, number);
+  int end = mw_await(a.c, a.peer, [&] { return mw_load_acquire_sys(of) == want || mw_fifo_over(a.c, a.far.fifo); });
+  if (end == MW_GONE || mw_failed(a.c)) return MW_GONE;
+  *at = mw_load_relaxed_sys(of + 1);
+  *bytes = mw_load_relaxed_sys(of + 2);
+  return MW_READY;
+}
+
 static u64 emulator_length(u64 rank, u64 i) { return (i * 7 + rank * 3) % 40 + 1; }
 
 MW_KERNEL void emulator_exchange(const emulator_exchange_args a) {
@@ -50,14 +60,16 @@ MW_KERNEL void emulator_exchange(const emulator_exchange_args a) {
   MW_SHARED(int, end);
   for (u64 i = 0; i < a.rounds; i++) {
     u64 n = emulator_length(a.c.rank, i);
-    if (threadIdx.x == 0) end = mw_far_room(a.c, a.far, a.peer, &at, &bytes);
+    const mw_mail *mail = &a.far.mail[a.peer];
+    const mw_far *far = &a.far.far[a.peer];
+    if (threadIdx.x == 0) end = emulator_await(a, &mail->lent, far->sent + 1, &at, &bytes);
     __syncthreads();
     if (end != MW_READY || bytes < 8 * n) return;
     for (u64 j = threadIdx.x; j < n; j += blockDim.x) ((u64 *)(a.send + at))[j] = (u64)a.c.rank << 32 | i << 16 | j;
     __syncthreads();
     if (threadIdx.x == 0) {
       a.out[0] += mw_far_send(a.c, a.far, a.peer, 8 * n);
-      end = mw_far_next(a.c, a.far, a.peer, &at, &bytes);
+      end = emulator_await(a, &mail->came, far->released + 1, &at, &bytes);
     }
     __syncthreads();
     if (end != MW_READY) return;

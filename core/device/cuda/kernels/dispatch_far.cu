@@ -2,7 +2,7 @@
 // which does something for far ones only. A token goes once to a rank, cast if it
 // is to be, however many experts it has there.
 #include "cast.cuh"
-#include "far_take.cuh"
+#include "far_rest.cuh"
 
 enum { MW_FAR_THREADS = 256 }; // of a block, at most
 
@@ -110,27 +110,67 @@ MW_INLINE void mw_far_fill(const mw_far_send_args &a, const i32 *list, const mw_
   }
 }
 
-// Sends a far rank its rows. One without rows gets a message, too: it waits for one.
+// Whether what is not sent yet of h.total rows can be kept.
+MW_INLINE bool mw_far_can_keep(const mw_far_send_args &a, const mw_far_head &h, i64 bytes) {
+  const mw_common &c = a.c;
+  i64 left = h.total - h.first, most = mw_far_room_for(c.slab, c.flags & MW_FLAG_FLAT, c.local_experts, c.topk, a.far.message_bytes);
+  if (most == 0 && left > 0) return false; // let it find that out of the loan
+  i64 messages = left == 0 ? 1 : (left + most - 1) / most;
+  return messages * mw_far_align(mw_far_parts_out(c, min(most, left)).size, 64) <= bytes;
+}
+
+// Puts the next piece together. False: a row does not fit.
+MW_INLINE bool mw_far_write_piece(const mw_far_send_args &a, int rank, const i32 *list, u64 bytes, u8 *msg, mw_far_head *h, mw_far_turn *t) {
+  const mw_common &c = a.c;
+  bool flat = c.flags & MW_FLAG_FLAT;
+  h->rows = min(h->total - h->first, (u64)mw_far_room_for(c.slab, flat, c.local_experts, c.topk, bytes));
+  if (h->rows == 0 && h->total > 0) return false;
+  h->bytes = mw_far_parts_out(c, h->rows).size;
+  mw_far_describe(a, rank, list, *h, msg);
+  mw_far_fill(a, list, *h, msg, &t->p);
+  if (flat) mw_far_fill_columns(a, rank, list + h->first, h->rows, msg + mw_far_parts_out(c, h->rows).columns);
+  return true;
+}
+
+// Sends a far rank its rows, behind what is left from before. One without rows gets a
+// message, too: it waits for one.
 MW_INLINE void mw_far_send_rows(const mw_far_send_args &a, int rank, mw_far_turn *t, mw_far_tally *tally) {
   const mw_common &c = a.c;
   i32 *list = a.tokens + rank * a.list_tokens;
   mw_far_head h = mw_far_head_of(c, &c.state->slot[c.slot], MW_FAR_ROWS);
   h.total = mw_far_list(a, rank, list, tally);
   h.tokens = mw_tokens(c);
-  do {
-    u8 *msg = mw_far_lend(c, a.far, rank, t);
-    if (!msg) return;
-    h.rows = min(h.total - h.first, (u64)mw_far_room_for(c.slab, c.flags & MW_FLAG_FLAT, c.local_experts, c.topk, t->bytes));
-    if (h.rows == 0 && h.total > 0) { // the host has seen to it that one fits
-      if (mw_far_speaks(rank)) mw_fail(c, MW_ERROR_MESSAGE, rank, t->bytes);
+  bool wait = !(c.flags & MW_FLAG_SPLIT), more = true;
+  u8 *kept = 0; // where the next piece is kept; null: it is sent
+  while (more) {
+    __syncthreads(); // what the thread that speaks has noted; and the places of the piece before are used
+    int before = mw_far_first_left(c, rank);
+    // What is left of the operation before in this slot lies where this one's would.
+    u8 *msg = kept ? kept : mw_far_lend(c, a.far, rank, wait || mw_far_has_left(c, rank), t);
+    if (!msg && t->state != MW_FAR_DONE) return;
+    if (!msg) {
+      mw_far_shelf shelf = mw_far_shelf_of(c, rank);
+      wait = !mw_far_can_keep(a, h, shelf.bytes);
+      if (wait) continue;
+      msg = kept = shelf.at;
+    }
+    if (!kept && before >= 0) {
+      mw_far_send_next(c, a.far, before, rank, msg, t);
+      continue;
+    }
+    u64 bytes = kept ? (u64)a.far.message_bytes : t->bytes;
+    if (!mw_far_write_piece(a, rank, list, bytes, msg, &h, t)) { // the host has seen to it that one fits
+      if (mw_far_speaks(rank)) mw_fail(c, MW_ERROR_MESSAGE, rank, bytes);
       return;
     }
-    mw_far_describe(a, rank, list, h, msg);
-    mw_far_fill(a, list, h, msg, &t->p);
-    if (c.flags & MW_FLAG_FLAT) mw_far_fill_columns(a, rank, list + h.first, h.rows, msg + mw_far_parts_out(c, h.rows).columns);
-    mw_far_post(c, a.far, rank, mw_far_parts_out(c, h.rows).size);
+    if (kept)
+      kept += mw_far_align(h.bytes, 64);
+    else
+      mw_far_post(c, a.far, rank, h.bytes);
     h.first += h.rows;
-  } while (h.first < h.total);
+    more = h.first < h.total;
+  }
+  if (kept && mw_far_speaks(rank)) mw_far_leave(c, rank, MW_FAR_ROWS);
 }
 
 // Behind moewire_dispatch_place, which has found the rows' places in the mirrors.
@@ -150,24 +190,26 @@ MW_KERNEL void moewire_dispatch_far_send(const mw_far_send_args a) {
   mw_far_end(c, a.far, rank, &t);
 }
 
-// Before moewire_dispatch_receive: takes messages until a far rank's rows are
-// here. For ranks that are lost, or left out, it does not wait.
+// Before moewire_dispatch_receive: sends what was left, and takes messages until a far
+// rank's rows are here. For ranks that are lost, or left out, it does not wait.
 MW_KERNEL void moewire_dispatch_far_take(const mw_far_take_args a) {
   const mw_common &c = a.c;
   MW_SHARED(mw_far_turn, t);
   MW_SHARED(u32, skip);
+  MW_SHARED(u32, counts);
   const mw_slot *s = &c.state->slot[c.slot];
   int rank = blockIdx.x;
   if (threadIdx.x == 0) {
-    if (rank == 0) mw_tally_resume(c, MW_TALLY_DISPATCH);
+    if (rank == 0 && !(c.flags & MW_FLAG_REST)) mw_tally_resume(c, MW_TALLY_DISPATCH);
     mw_far_begin(c, &t);
-    skip = mw_failed(c) || !mw_is_far(c, rank) || s->ticket != c.ticket || !mw_has(s->placed, rank) || (c.active && c.active[rank] == 0);
+    skip = mw_failed(c) || !mw_is_far(c, rank) || s->ticket != c.ticket;
+    counts = !(c.flags & MW_FLAG_REST) && mw_has(s->placed, rank) && !(c.active && c.active[rank] == 0);
   }
   __syncthreads();
   if (!skip) {
     const u64 *arrive = mw_line_at(mw_slab_at(c, c.rank, c.slot), c.slab.arrive, rank);
-    mw_far_until(c, a.far, rank, false, &t, [&] { // who has only counted: see mw_arrived
-      return mw_load_acquire_sys(arrive) == mw_word(s->op - 1, 0) || (!s->ordered && mw_far_counted(c, c.slot, rank));
+    mw_far_finish(c, a.far, rank, &t, [&] { // who has only counted: see mw_arrived
+      return !counts || mw_load_acquire_sys(arrive) == mw_word(s->op - 1, 0) || (!s->ordered && mw_far_counted(c, c.slot, rank));
     });
   }
   mw_far_end(c, a.far, rank, &t);

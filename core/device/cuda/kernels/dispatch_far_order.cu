@@ -7,7 +7,7 @@
 // meanwhile. Rows that come before the order is made stay where they are. Nothing
 // behind them is waited for by then, so nobody waits in a circle: what the order
 // waits for is in front of the rows of whoever sends it.
-#include "far_take.cuh"
+#include "far_rest.cuh"
 #include "places.cuh"
 
 // Tells a far rank how many rows it gets, none if it is left out.
@@ -25,12 +25,20 @@ MW_INLINE void mw_far_send_counts(const mw_far_order_args &a, int rank, bool lef
   mw_far_post(c, a.far, rank, mw_far_counts_bytes(c.local_experts));
 }
 
-// Gives a far rank the counts of this one, and waits for its own.
+// Gives a far rank the counts of this one, behind what is left from before, and
+// waits for its own.
 MW_INLINE void mw_far_exchange_counts(const mw_far_order_args &a, mw_beginning *b, int rank, mw_far_turn *t) {
   const mw_common &c = a.plan.c;
   u8 *slab = mw_slab_at(c, c.rank, c.slot);
   bool serve = mw_has(b->serve, rank), sent = false;
-  while (mw_far_until(c, a.far, rank, !sent, t, [&] { return sent && (!serve || mw_has_announced(c, slab, b->op, rank)); }) == MW_FAR_ROOM) {
+  for (;;) {
+    __syncthreads(); // what the thread that speaks has noted
+    int before = mw_far_first_left(c, rank);
+    if (mw_far_until(c, a.far, rank, !sent, t, [&] { return sent && (!serve || mw_has_announced(c, slab, b->op, rank)); }) != MW_FAR_ROOM) break;
+    if (before >= 0) {
+      mw_far_send_next(c, a.far, before, rank, (u8 *)a.far.far[rank].to + t->at, t);
+      continue;
+    }
     if (t->bytes < mw_far_counts_bytes(c.local_experts)) { // the host has seen to it that they fit
       if (mw_far_speaks(rank)) mw_fail(c, MW_ERROR_MESSAGE, rank, t->bytes);
       return;

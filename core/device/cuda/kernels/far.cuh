@@ -15,7 +15,8 @@ struct mw_mail {
   u64 lent_at, lent_bytes;
   u64 came; // number of the latest message; released after what follows
   u64 came_at, came_bytes;
-  u64 pad[2];
+  u64 full; // number of the loan for which there was no room at the latest look
+  u64 pad;
 };
 
 // Kinds of descriptors: `what` is the kind and rank << 8.
@@ -36,38 +37,17 @@ struct mw_far_common {
   mw_fifo fifo;
   mw_mail *mail; // by rank
   mw_far *far;   // by rank
+  i64 message_bytes; // of each loan, at least
 };
 
 MW_INLINE u64 mw_far_number(const mw_far_common &f, u64 n) {
   return mw_peek_gpu(f.fifo.next) >> MW_FIFO_SHIFT << MW_FIFO_SHIFT | n;
 }
 
-// Waits for room for a message to a rank. One thread; MW_GONE: there will be none.
-MW_INLINE int mw_far_room(const mw_common &c, const mw_far_common &f, int rank, u64 *at, u64 *bytes) {
-  const mw_mail *m = &f.mail[rank];
-  u64 want = mw_far_number(f, f.far[rank].sent + 1);
-  int end = mw_await(c, rank, [&] { return mw_load_acquire_sys(&m->lent) == want || mw_fifo_over(c, f.fifo); });
-  if (end == MW_GONE || mw_failed(c)) return MW_GONE;
-  *at = mw_load_relaxed_sys(&m->lent_at);
-  *bytes = mw_load_relaxed_sys(&m->lent_bytes);
-  return MW_READY;
-}
-
 // Sends what was written there. One thread, behind a barrier of those that wrote.
 MW_INLINE bool mw_far_send(const mw_common &c, const mw_far_common &f, int rank, u64 bytes) {
   u64 number = mw_far_number(f, ++f.far[rank].sent);
   return mw_fifo_push(c, f.fifo, MW_FAR_SEND | (u64)rank << 8, bytes, number);
-}
-
-// Waits for the next message of a rank. One thread.
-MW_INLINE int mw_far_next(const mw_common &c, const mw_far_common &f, int rank, u64 *at, u64 *bytes) {
-  const mw_mail *m = &f.mail[rank];
-  u64 want = mw_far_number(f, f.far[rank].released + 1);
-  int end = mw_await(c, rank, [&] { return mw_load_acquire_sys(&m->came) == want || mw_fifo_over(c, f.fifo); });
-  if (end == MW_GONE || mw_failed(c)) return MW_GONE;
-  *at = mw_load_relaxed_sys(&m->came_at);
-  *bytes = mw_load_relaxed_sys(&m->came_bytes);
-  return MW_READY;
 }
 
 // Gives its memory back. One thread, behind a barrier of those that read.

@@ -19,7 +19,8 @@ struct alignas(64) mw_far_head {
   u64 tokens;  // of the source's call: mw_tokens
   u64 call[4]; // as in mw_slot
   u64 topk, extras;
-  u64 pad[2];
+  u64 bytes;   // of a message with rows
+  u64 pad;
 };
 
 struct mw_far_send_args {

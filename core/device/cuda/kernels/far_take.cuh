@@ -54,7 +54,7 @@ MW_INLINE bool mw_far_has_order(const mw_common &c, int j, int rank) {
 MW_INLINE bool mw_far_takes(const mw_common &c, int rank, const mw_far_head *h) {
   if (h->epoch != mw_peek_sys(&c.orders->epoch)) return true;
   int j = mw_far_slot_of(c, h->op);
-  if (h->kind == MW_FAR_OUTPUTS) return j < 0 || h->number <= c.state->slot[j].reduced + 1;
+  if (h->kind == MW_FAR_OUTPUTS) return j < 0 || c.state->slot[j].released || h->number <= c.state->slot[j].reduced + 1;
   return h->op <= c.state->next_op && (j < 0 || h->kind != MW_FAR_ROWS || mw_far_has_order(c, j, rank));
 }
 
@@ -297,9 +297,17 @@ MW_INLINE int mw_far_until(const mw_common &c, const mw_far_common &f, int rank,
   }
 }
 
-// Where the next message to a rank is put together; null: there will be no room.
-MW_INLINE u8 *mw_far_lend(const mw_common &c, const mw_far_common &f, int rank, mw_far_turn *t) {
-  int state = mw_far_until(c, f, rank, true, t, [] { return false; });
+// Whether the host has looked, and there is no room for a message. One thread.
+MW_INLINE bool mw_far_is_full(const mw_far_common &f, int rank) {
+  const mw_mail *m = &f.mail[rank];
+  u64 want = mw_far_number(f, f.far[rank].sent + 1);
+  return mw_load_acquire_sys(&m->full) == want && mw_load_acquire_sys(&m->lent) != want;
+}
+
+// Where the next message to a rank is put together; null: there will be no room, or
+// there is none and it is not waited for (MW_FAR_DONE).
+MW_INLINE u8 *mw_far_lend(const mw_common &c, const mw_far_common &f, int rank, bool wait, mw_far_turn *t) {
+  int state = mw_far_until(c, f, rank, true, t, [&] { return !wait && mw_far_is_full(f, rank); });
   return state == MW_FAR_ROOM ? (u8 *)f.far[rank].to + t->at : 0;
 }
 
@@ -313,45 +321,4 @@ MW_INLINE void mw_far_post(const mw_common &c, const mw_far_common &f, int rank,
 MW_INLINE void mw_far_begin(const mw_common &c, mw_far_turn *t) {
   t->state = MW_FAR_DONE;
   t->all = (mw_peek_gpu(&c.state->far_over) / c.num_ranks + 1) * c.num_ranks;
-}
-
-// Waits for a message, or until every block has done its part. It blames nobody:
-// the other blocks' waits have an end. One thread.
-MW_INLINE int mw_far_stay(const mw_common &c, const mw_far_common &f, int rank, mw_far_turn *t) {
-  u64 came = mw_far_came(f, rank);
-  for (u32 turn = 0; mw_peek_gpu(&c.state->far_over) < t->all; turn++) {
-    if (turn % MW_LOOK_EVERY == 0) {
-      u64 members = mw_members(c);
-      if (mw_failed(c) || mw_fifo_over(c, f.fifo) || !mw_in(c, members, rank) || !mw_in(c, members, c.rank)) return MW_FAR_GONE;
-      mw_settle(c, rank);
-    }
-    if (mw_far_has_mail(c, f, rank, came)) {
-      mw_far_show(f, rank, true, t);
-      return MW_FAR_MAIL;
-    }
-    mw_pause();
-  }
-  return MW_FAR_DONE;
-}
-
-// How a block ends: it goes on to serve its rank until all blocks have done their
-// part. If it did not, three ranks could wait for room in a circle, each for one
-// that has no messages for it to send any more.
-MW_INLINE void mw_far_end(const mw_common &c, const mw_far_common &f, int rank, mw_far_turn *t) {
-  __syncthreads();
-  if (mw_far_speaks(rank)) mw_count_gpu(&c.state->far_over);
-  if (!mw_is_far(c, rank)) {
-    while (mw_far_speaks(rank) && rank != c.rank && mw_peek_gpu(&c.state->far_over) < t->all && !mw_failed(c)) {
-      mw_settle(c, rank);
-      mw_pause();
-    }
-    return;
-  }
-  while (t->state != MW_FAR_GONE) {
-    __syncthreads();
-    if (mw_far_speaks(rank)) t->state = mw_far_stay(c, f, rank, t);
-    __syncthreads();
-    if (t->state != MW_FAR_MAIL) return;
-    mw_far_take(c, f, rank, t);
-  }
 }

@@ -70,24 +70,3 @@ func TestBadSource(t *testing.T) {
 	_, err = Compile(lib, "sm_12345")
 	assert.ErrorContains(t, err, "sm_12345")
 }
-
-// farKernel waits for messages of one rank at a time, as no kernel above does.
-const farKernel = `#include "far.cuh"
-MW_KERNEL void exchange(const mw_common c, const mw_far_common f, u64 *sent) {
-  u64 at, bytes;
-  if (mw_far_room(c, f, 1, &at, &bytes) == MW_READY) *sent = at + mw_far_send(c, f, 1, bytes);
-  if (mw_far_next(c, f, 1, &at, &bytes) == MW_READY) *sent += at + mw_far_release(c, f, 1);
-}`
-
-// TestFarCompiles: what the emulator alone runs of the headers compiles, too.
-func TestFarCompiles(t *testing.T) {
-	lib, err := libnvrtc.Load(testenv.Toolkit(t, "lib/libnvrtc.so.*"))
-	require.NoError(t, err)
-	for _, target := range []string{"sm_80", "sm_90", "compute_80"} {
-		image, err := CompileText(lib, target, farKernel)
-		require.NoError(t, err)
-		for _, u := range image.Uses {
-			assert.Zero(t, u.SpillStoreBytes+u.SpillLoadBytes+u.StackBytes, "%s for %s spills", u.Kernel, target)
-		}
-	}
-}

@@ -87,6 +87,15 @@ struct mw_slot {
   mw_flight flight;
 };
 
+// What is left to send to a far rank of a slot's operation: far_rest.cuh.
+struct mw_far_rest {
+  u64 turn;   // orders those for one rank; 0: nothing is left
+  u64 kind;   // of the messages
+  u64 next;   // of rows: where the next message stands among those kept; of outputs: the first row
+  u64 op;     // as in mw_slot
+  u64 number; // of outputs: which combine
+};
+
 // When a rank was waited for, until that is booked: tally.cuh.
 struct mw_seat {
   u64 began, came; // came: 0 if it was not
@@ -106,6 +115,7 @@ struct mw_state {
   mw_seat seat[MW_MAX_RANKS];
   u64 rows_to[MW_MAX_RANKS], rows_from[MW_MAX_RANKS]; // totals, those of mw_tally
   u64 wait_for[2][MW_MAX_RANKS];
+  mw_far_rest rest[MW_MAX_SLOTS][MW_MAX_RANKS];
 };
 
 // What the host says: written by it, in memory that both see.
@@ -183,6 +193,8 @@ enum {
   MW_FLAG_MORE = 0x100,       // this rank will dispatch again for the same batch; its own choice
   MW_FLAG_FILL = 0x200,       // the slab is filled with NaN before it is opened; this rank's own choice
   MW_FLAG_FAR = 0x10000,      // launches for far ranks are among those of the call
+  MW_FLAG_SPLIT = 0x20000,    // the second phase is launched apart: the first one waits for no room in a ring
+  MW_FLAG_REST = 0x40000,     // of a launch that takes messages: it only sends what is left
 };
 
 // What every kernel is given.

@@ -11,8 +11,9 @@ ranks on each host, beside a plain exchange of the same bytes and gloo, with the
 interface counted. In each repetition all are measured in turn. Bytes and results are compared
 before anything is timed.
 
-Both hosts share the machine's processors. So an unlimited cable shows what a byte costs in
-processor time, and a limited one whether the link is filled.
+Each host has half of the machine's processors (--share-processors: both run on all of them). So an
+unlimited cable shows what a byte costs in processor time, and a limited one whether the link is
+filled.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from ..cases import Case
 from ..ours import Moewire
 from ..peers.gloo import Gloo
 from ..start import Start
-from . import native, network, rows
+from . import native, network, processors, rows
 from .meeting import far_sockets
 from .place import RankPlace, Settings
 
@@ -38,7 +38,11 @@ def run(place: RankPlace, settings: Settings, num_ranks: int) -> dict[int, dict[
     network.enter(place.namespace)
     warnings.filterwarnings("ignore", module="torch")
     os.environ["MOEWIRE_KEY"] = place.key
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // num_ranks))
+    sharers = num_ranks
+    if not settings.share_processors:
+        processors.confine(place.host)
+        sharers //= processors.NUM_HOSTS
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // sharers))
     case = Case(
         "hosts", num_ranks, settings.tokens, settings.hidden, settings.experts, settings.topk
     )

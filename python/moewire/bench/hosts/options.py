@@ -56,6 +56,11 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     add("--repeat", type=int, default=10, help="measured repetitions (10)")
     add("--warmup", type=int, default=1, help="repetitions before them (1)")
     add("--seed", type=int, default=1, help="of bytes and routing (1)")
+    add(
+        "--share-processors",
+        action="store_true",
+        help="both hosts run on all of them, in place of half of them each",
+    )
     add("--timeout", type=seconds, default=600.0, help="seconds for each part (600)")
     add("--idle-wait", type=seconds, default=60.0, help="seconds to wait for a quiet machine (60)")
     add("--markdown", metavar="FILE", help="write the tables of the documentation")

@@ -22,6 +22,7 @@ class Settings(NamedTuple):
     hidden: int
     experts: int
     topk: int
+    share_processors: bool  # both hosts run on all of them
 
 
 class Place(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from ...errors import MoewireError
 from .. import progress
 from ..peers import Unavailable
-from . import cells, fabrics, native, network, plain
+from . import cells, fabrics, native, network, plain, processors
 from .cells import Cell, Sample
 from .memory import Memory
 from .mooncake import Mooncake
@@ -39,6 +39,8 @@ class Series(Protocol):
 def run(place: Place, settings: Settings, keys: str) -> dict[str, Any]:
     """What host 0 has measured: cells in order, and why peers are missing. Host 1: nothing."""
     network.enter(place.namespace)
+    if not settings.share_processors:
+        processors.confine(place.host)
     warnings.filterwarnings("ignore", module="torch")
     todo = cells.cells(settings.links, settings.sizes, settings.connections)
     memory = Memory(cells.memory_bytes(todo), settings.seed)

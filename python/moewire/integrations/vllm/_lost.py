@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 
-from ...errors import InvalidArgument, PeerLostError
+from ...errors import InvalidArgument, MoewireError, PeerLostError
+
+if TYPE_CHECKING:
+    from ...handle import Held
 
 TIMEOUT = "MOEWIRE_VLLM_TIMEOUT_US"
 
@@ -23,6 +28,15 @@ def timeout_us(environ: Mapping[str, str] = os.environ) -> int:
     if not (text.isascii() and text.isdigit()) or not 0 < int(text) < 1 << 62:
         raise InvalidArgument(f"{TIMEOUT}={text!r}: microseconds, 1 or more, or -1 for no limit")
     return int(text)
+
+
+def give_up(handle: Held) -> None:
+    """Releases what an exception left between its dispatch and its combine.
+
+    What keeps it from being released, this rank is fenced say, the next call on its buffer raises.
+    """
+    with contextlib.suppress(MoewireError):
+        handle.release()
 
 
 class Watch:

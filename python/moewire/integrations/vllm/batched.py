@@ -122,7 +122,7 @@ class BatchedPrepareAndFinalize(mk.FusedMoEPrepareAndFinalizeModular):  # type: 
             a1 = a1 * topk_weights.to(a1.dtype)
         stale = self.handles.pop(dbo_current_ubatch_id(), None)
         if stale is not None:  # an exception came between its prepare and finalize
-            stale.release()
+            _lost.give_up(stale)
         x, ids = self._outgoing(a1, topk_ids)
         rows, counts, handle, _, hook = self.buffer().dispatch(
             x,

@@ -72,7 +72,7 @@ class FlatAll2AllManager(AgRsAll2AllManager):  # type: ignore[misc]
         batch = dbo_current_ubatch_id()
         stale = self._sent.pop(batch, None)
         if stale is not None:  # an exception came between its dispatch and combine
-            stale.handle.release()
+            _lost.give_up(stale.handle)
         extra = tuple(extra_tensors or ())
         exchange = self._exchange(hidden_states, topk_ids.shape[1])
         sent = self._sent[batch] = exchange.dispatch(hidden_states, topk_weights, topk_ids, extra)
@@ -120,11 +120,16 @@ class FlatAll2AllManager(AgRsAll2AllManager):  # type: ignore[misc]
         return
 
     def destroy(self) -> None:
-        """Closes the Buffers of its group, also of what no ``combine`` came for. Idempotent."""
+        """Closes the Buffers of its group, also of what no ``combine`` came for. Idempotent.
+
+        Raises if one cannot be closed yet (``_buffers.close_buffers``): call it again.
+        """
         while self._sent:
-            self._sent.popitem()[1].handle.release()
-        _buffers.close_buffers(self._place)
-        super().destroy()
+            _lost.give_up(self._sent.popitem()[1].handle)
+        try:
+            _buffers.close_buffers(self._place)
+        finally:
+            super().destroy()
 
     def _exchange(self, x: torch.Tensor, num_topk: int) -> FlatExchange:
         sizes = _sizes.Sizes(

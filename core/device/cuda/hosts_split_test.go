@@ -1,0 +1,495 @@
+package cuda
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/internal/dl"
+	"github.com/moewire/moewire/core/internal/testenv"
+)
+
+// splitForms are those of operations whose phases come apart.
+var splitForms = map[string]uint32{
+	"usual": 0, "fp8": flagFP8, "wide": flagWide, "pre-reduced": flagPreReduce,
+	"in order": flagOrdered, "flat": flat, "flat fp8": flat | flagFP8,
+}
+
+// narrow makes a group on hosts with rings that hold few rows of an operation, whose
+// phases come apart.
+func narrow(t *testing.T, rng *rand.Rand, hostOf []int, flags uint32) (*group, *op, *layout.Slab) {
+	return narrowWith(t, rng, hostOf, flags, 2)
+}
+
+// narrowWith is narrow with so many slots.
+func narrowWith(t *testing.T, rng *rand.Rand, hostOf []int, flags uint32, slots int) (*group, *op, *layout.Slab) {
+	ranks := len(hostOf)
+	s := layout.Shape{MaxTokens: int64(12 * ranks), Hidden: 128, NumExperts: int64(2 * ranks), NumRanks: int64(ranks)}
+	s.FP8, s.WideOutputs = flags&flagFP8 != 0, flags&flagWide != 0
+	s.Flat, s.Columns = flags&flagFlat != 0, flatColumns(2, flags, 12)
+	slabs, err := layout.Of(s)
+	require.NoError(t, err)
+	g := newGroup(t, ranks, slots, slabs.SizeBytes)
+	g.fewest = 12*ranks - 1
+	g.pick = eachOnce // of every rank's tokens some go to every rank
+	g.spread(uneven(rng.Uint64()), mailing{hostOf: hostOf, ringBytes: 1 << 12, messageBytes: 900, length: 4})
+	for _, m := range g.ranks {
+		if !s.FP8 { // several threads cast a value together
+			m.threads = threads{plan: 8, row: 8, wait: 8}
+		}
+	}
+	o := g.random(rng, s, 2, flags, 0)
+	for r := range o.calls {
+		o.calls[r].Split = true
+	}
+	return g, o, &slabs
+}
+
+// left is of how many operations and ranks something is left to send.
+func (m *member) left() (n int) {
+	for _, slot := range dl.At[state](uintptr(m.private.Address())).Rest {
+		for _, rest := range slot {
+			if rest.Turn != 0 {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// ended waits until a rank has nothing to do. If it does not end, the rank is taken
+// out, so that the test can end.
+func (g *group) ended(m *member, what string) {
+	g.t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		done <- g.d.do(func() error { return g.d.lib.StreamSynchronize(m.stream) })
+	}()
+	select {
+	case err := <-done:
+		require.NoError(g.t, err)
+	case <-time.After(5 * time.Minute): // kernels run on processors that do much else
+		for _, other := range g.ranks {
+			other.SetMembers(1 << 48)
+		}
+		g.sync()
+		require.FailNow(g.t, "does not end: "+what)
+	}
+}
+
+// allEnded is ended of all ranks.
+func (g *group) allEnded(what string) {
+	g.t.Helper()
+	for _, m := range g.ranks {
+		g.ended(m, what)
+	}
+	for _, m := range g.ranks {
+		require.Zero(g.t, m.report().Error, "%s: %v", what, m.Failure())
+	}
+}
+
+// spoil overwrites what a rank has given to a dispatch; the function returned
+// brings it back.
+func (o *op) spoil(r int) (restore func()) {
+	x, ids, w := slices.Clone(o.x[r]), slices.Clone(o.ids[r]), slices.Clone(o.w[r])
+	clear(o.x[r])
+	clear(o.w[r])
+	for i := range o.ids[r] {
+		o.ids[r][i] = -1
+	}
+	var extra []byte
+	if o.extra != nil {
+		extra = slices.Clone(o.extra[r])
+		clear(o.extra[r])
+	}
+	return func() {
+		copy(o.x[r], x)
+		copy(o.ids[r], ids)
+		copy(o.w[r], w)
+		if extra != nil {
+			copy(o.extra[r], extra)
+		}
+	}
+}
+
+// TestHostsFirstPhasesEnd: with rings that hold few of an operation's rows, the first
+// phases of all ranks end before any of them has launched a second one, and the
+// caller may overwrite what they were given. Then all comes, in every form.
+func TestHostsFirstPhasesEnd(t *testing.T) {
+	emu, seed := emulate(t), testenv.Seed(t)
+	for name, flags := range splitForms {
+		for i, hostOf := range [][]int{{0, 1}, {0, 1, 2}, {0, 0, 1}} {
+			rng := rngOf(seed, 61, flags, i)
+			emu.Order(rng.Uint64(), 16, 6+len(hostOf)*len(hostOf))
+			t.Run(fmt.Sprint(name, hostOf), func(t *testing.T) {
+				g, o, slabs := narrow(t, rng, hostOf, flags)
+				g.inTwoPhases(t, o, slabs)
+			})
+		}
+	}
+}
+
+// inTwoPhases runs an operation of all ranks, with the host waiting for each phase.
+func (g *group) inTwoPhases(t *testing.T, o *op, slabs *layout.Slab) {
+	var restore []func()
+	for r, m := range g.ranks {
+		require.NoError(t, m.Send(&o.calls[r]))
+	}
+	g.allEnded("the first phase of a dispatch")
+	for r := range g.ranks {
+		restore = append(restore, o.spoil(r))
+	}
+	for r, m := range g.ranks {
+		require.NoError(t, m.Receive(&o.calls[r]))
+		g.snapshot(m, o.calls[r].Slot)
+	}
+	g.allEnded("a dispatch")
+	for r, m := range g.ranks {
+		restore[r]()
+		require.Zero(t, m.left())
+	}
+	for r, m := range g.ranks {
+		o.checkRows(t, m, r)
+		o.writeOutputs(m, r, m.Slab(o.calls[r].Slot)+uint64(slabs.YOff))
+		require.NoError(t, m.Publish(o.combine(r, 0)))
+		g.ended(m, "the first phase of a combine")
+		require.NotZero(t, m.left()+r, "outputs are left: nobody takes those of rank 0")
+	}
+	g.allEnded("the first phases of a combine")
+	for r, m := range g.ranks {
+		require.NoError(t, m.Reduce(o.combine(r, 0)))
+	}
+	g.allEnded("a combine")
+	for r, m := range g.ranks {
+		require.Zero(t, m.left())
+		o.checkSums(t, r)
+	}
+}
+
+// TestHostsFirstPhaseAlone: a rank ends its first phase though no other one does
+// anything.
+func TestHostsFirstPhaseAlone(t *testing.T) {
+	emu := emulate(t)
+	rng := rngOf(testenv.Seed(t), 62, 0)
+	emu.Order(rng.Uint64(), 16, 10)
+	g, o, _ := narrow(t, rng, []int{0, 1}, 0)
+	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
+	g.ended(g.ranks[0], "the first phase of a dispatch")
+	require.Equal(t, 1, g.ranks[0].left())
+	require.NoError(t, g.ranks[0].Receive(&o.calls[0]))
+	require.NoError(t, g.ranks[1].Send(&o.calls[1]))
+	require.NoError(t, g.ranks[1].Receive(&o.calls[1]))
+	for r, m := range g.ranks {
+		g.snapshot(m, 0)
+		g.ended(m, "a dispatch")
+		require.Zero(t, m.report().Error)
+		o.checkRows(t, m, r)
+	}
+}
+
+// phase is one of an operation's in a slot.
+type phase struct {
+	slot    int
+	combine bool
+}
+
+// firstPhases draws the order of first phases, which is that of all ranks.
+func firstPhases(rng *rand.Rand, ops int) (all []phase) {
+	var done [2]int // phases of each slot
+	for done[0]+done[1] < 4*ops {
+		slot := rng.IntN(2)
+		if done[slot] == 2*ops {
+			slot = 1 - slot
+		}
+		all = append(all, phase{slot, done[slot]%2 == 1})
+		done[slot]++
+	}
+	return all
+}
+
+// play launches a rank's phases: the second ones when it likes, before the next first
+// one of the slot.
+func (g *group) play(o *op, r int, rng *rand.Rand, firsts []phase) {
+	m := g.ranks[r]
+	s, err := layout.Of(o.shape)
+	require.NoError(g.t, err)
+	var open []phase
+	call := func(p phase, split bool) (*Dispatch, *Combine) {
+		d := o.calls[r]
+		d.Slot, d.Ticket, d.Split = p.slot, uint64(p.slot), split
+		c := o.combine(r, m.Slab(p.slot)+uint64(s.RowsOff))
+		c.Slot, c.Ticket, c.Split = p.slot, uint64(p.slot), split
+		return &d, c
+	}
+	second := func(i int) {
+		d, c := call(open[i], true)
+		if open[i].combine {
+			require.NoError(g.t, m.Reduce(c))
+		} else {
+			require.NoError(g.t, m.Receive(d))
+		}
+		open = slices.Delete(open, i, i+1)
+	}
+	for _, p := range firsts {
+		if i := slices.IndexFunc(open, func(q phase) bool { return q.slot == p.slot }); i >= 0 {
+			second(i)
+		}
+		split := rng.IntN(3) > 0
+		d, c := call(p, split)
+		if p.combine {
+			require.NoError(g.t, m.Publish(c))
+		} else {
+			require.NoError(g.t, m.Send(d))
+		}
+		open = append(open, p)
+		if !split {
+			second(len(open) - 1)
+		}
+		for len(open) > 0 && rng.IntN(2) == 0 {
+			second(rng.IntN(len(open)))
+		}
+	}
+	for len(open) > 0 {
+		second(rng.IntN(len(open)))
+	}
+}
+
+// TestHostsPhasesInAnyOrder: ranks launch first phases in one order, second ones in
+// an order of their own, some at once; rings hold less than one operation.
+func TestHostsPhasesInAnyOrder(t *testing.T) {
+	emu, seed := emulate(t), testenv.Seed(t)
+	for name, flags := range watchedForms {
+		for i, hostOf := range [][]int{{0, 1}, {0, 1, 2}} {
+			for n := range 4 {
+				rng := rngOf(seed, 63, flags, i, n)
+				emu.Order(rng.Uint64(), 16, 6+len(hostOf)*len(hostOf))
+				t.Run(fmt.Sprint(name, hostOf), func(t *testing.T) {
+					g, o, _ := narrow(t, rng, hostOf, flags)
+					firsts := firstPhases(rng, 2)
+					for r := range g.ranks {
+						g.play(o, r, rng, firsts)
+					}
+					g.allEnded("all phases")
+					for r, m := range g.ranks {
+						require.Zero(t, m.left())
+						o.checkIdentity(t, r)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestHostsPhasesInACircle: of three ranks each is in another operation's second phase,
+// and has left something of the one that another is in. In one of them two ranks have
+// nothing for one another: who has nothing to say there sends what is left all the
+// same, as long as he waits for the third.
+func TestHostsPhasesInACircle(t *testing.T) {
+	emu, seed := emulate(t), testenv.Seed(t)
+	for n := range 4 {
+		rng := rngOf(seed, 66, uint32(n))
+		emu.Order(rng.Uint64(), 16, 16)
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			g, o, slabs := narrowWith(t, rng, []int{0, 1, 2}, 0, 3)
+			g.keeps = true
+			apart := g.random(rng, o.shape, 2, 0, 0)
+			for r := range 2 { // ranks 0 and 1 have rows for rank 2 alone, whose experts are 4 and 5
+				for i := range apart.ids[r] {
+					apart.ids[r][i] = 4 + int64(i%2)
+				}
+			}
+			g.begin(t, apart, slabs)
+			for r := range g.ranks {
+				g.firstOfThree(o, apart, r)
+			}
+			g.allEnded("first phases")
+			for _, slots := range [3][3]int{{1, 0, 2}, {2, 1, 1}, {0, 2, 0}} { // by turn and rank
+				for r, slot := range slots {
+					g.secondOf(o, apart, r, slot)
+				}
+			}
+			g.allEnded("all phases")
+			for r, m := range g.ranks {
+				require.Zero(t, m.left())
+				apart.checkSums(t, r)
+			}
+		})
+	}
+}
+
+// begin is a dispatch of all, whose outputs are made.
+func (g *group) begin(t *testing.T, o *op, slabs *layout.Slab) {
+	for r, m := range g.ranks {
+		require.NoError(t, m.Send(&o.calls[r]))
+		require.NoError(t, m.Receive(&o.calls[r]))
+		g.snapshot(m, o.calls[r].Slot)
+	}
+	g.allEnded("a dispatch")
+	for r, m := range g.ranks {
+		o.checkRows(t, m, r)
+		o.writeOutputs(m, r, m.Slab(o.calls[r].Slot)+uint64(slabs.YOff))
+	}
+}
+
+// inSlot is a rank's part of a dispatch in another slot.
+func (o *op) inSlot(r, slot int) *Dispatch {
+	d := o.calls[r]
+	d.Slot, d.Ticket = slot, uint64(slot)
+	return &d
+}
+
+// firstOfThree launches first phases: dispatches in slots 1 and 2, a combine in slot 0.
+func (g *group) firstOfThree(o, in0 *op, r int) {
+	for slot := 1; slot < 3; slot++ {
+		require.NoError(g.t, g.ranks[r].Send(o.inSlot(r, slot)))
+	}
+	c := in0.combine(r, 0)
+	c.Split = true
+	require.NoError(g.t, g.ranks[r].Publish(c))
+}
+
+// secondOf launches what belongs to a slot of firstOfThree.
+func (g *group) secondOf(o, in0 *op, r, slot int) {
+	if slot > 0 {
+		require.NoError(g.t, g.ranks[r].Receive(o.inSlot(r, slot)))
+		return
+	}
+	c := in0.combine(r, 0)
+	c.Split = true
+	require.NoError(g.t, g.ranks[r].Reduce(c))
+}
+
+// TestHostsPhasesRaceWithNobody: what is kept is ordered with what is sent of it.
+func TestHostsPhasesRaceWithNobody(t *testing.T) {
+	emu := emulate(t)
+	emu.Watch(t)
+	for name, flags := range watchedForms {
+		t.Run(name, func(t *testing.T) {
+			rng := rngOf(testenv.Seed(t), 64, flags)
+			emu.Order(rng.Uint64(), 32, 12)
+			g, o, _ := narrow(t, rng, []int{0, 1}, flags)
+			for range 2 {
+				for r := range g.ranks {
+					g.twoAtOnce(o, r)
+				}
+			}
+			g.allEnded("all phases")
+			for r := range g.ranks {
+				o.checkIdentity(t, r)
+			}
+			require.Empty(t, emu.Races())
+		})
+	}
+}
+
+// TestHostsPhasesInGraphs: graphs whose first phases have no room, replayed.
+func TestHostsPhasesInGraphs(t *testing.T) {
+	emu := emulate(t)
+	for name, flags := range watchedForms {
+		t.Run(name, func(t *testing.T) {
+			rng := rngOf(testenv.Seed(t), 65, flags)
+			emu.Order(rng.Uint64(), 16, 10)
+			g, o, _ := narrow(t, rng, []int{0, 1}, flags)
+			var graphs []recorded
+			for r := range g.ranks {
+				graphs = append(graphs, g.record(o, r, 3, 0))
+			}
+			for range 3 {
+				for r, m := range g.ranks {
+					g.must(func() error { return g.d.lib.GraphLaunch(graphs[r].exec, m.stream) })
+				}
+				g.allEnded("a replay")
+				for r := range g.ranks {
+					o.checkIdentity(t, r)
+					clear(o.outs[r])
+				}
+			}
+			for _, graph := range graphs {
+				g.must(func() error { return g.d.lib.GraphExecDestroy(graph.exec) })
+			}
+		})
+	}
+}
+
+// TestHostsReleasedBetweenPhases: what is left of an operation that is given up is
+// sent, so that others get it, and what they have left is taken with the next
+// operation.
+func TestHostsReleasedBetweenPhases(t *testing.T) {
+	emu := emulate(t)
+	for name, flags := range watchedForms {
+		t.Run(name, func(t *testing.T) {
+			rng := rngOf(testenv.Seed(t), 66, flags)
+			emu.Order(rng.Uint64(), 16, 10)
+			g, o, slabs := narrow(t, rng, []int{0, 1}, flags)
+			g.keeps = true
+			next := g.random(rng, o.shape, 2, flags, 1)
+			for r, m := range g.ranks {
+				require.NoError(t, m.Send(&o.calls[r]))
+			}
+			g.allEnded("the first phase of a dispatch")
+			require.NoError(t, g.ranks[0].SendRest(&o.calls[0].Call))
+			require.NoError(t, g.ranks[1].Receive(&o.calls[1]))
+			g.snapshot(g.ranks[1], 0)
+			for r, m := range g.ranks {
+				require.NoError(t, m.Release(&o.calls[r].Call))
+				require.NoError(t, m.Send(&next.calls[r]))
+				require.NoError(t, m.Receive(&next.calls[r]))
+			}
+			g.allEnded("the next operation")
+			o.checkRows(t, g.ranks[1], 1)
+			for _, m := range g.ranks {
+				require.Zero(t, m.left())
+			}
+			g.inTwoPhases(t, o, slabs)
+		})
+	}
+}
+
+// TestHostsSecondPhaseNeverCame: the slot is taken again. What is left of the
+// operation before goes first, so that this first phase waits.
+func TestHostsSecondPhaseNeverCame(t *testing.T) {
+	emu := emulate(t)
+	rng := rngOf(testenv.Seed(t), 67, 0)
+	emu.Order(rng.Uint64(), 16, 10)
+	g, o, _ := narrow(t, rng, []int{0, 1}, 0)
+	for r, m := range g.ranks {
+		require.NoError(t, m.Send(&o.calls[r]))
+	}
+	g.allEnded("the first phase of a dispatch")
+	for r, m := range g.ranks {
+		o.calls[r].Ticket++
+		require.NoError(t, m.Send(&o.calls[r]))
+		require.NoError(t, m.Receive(&o.calls[r]))
+		g.snapshot(m, 0)
+	}
+	g.allEnded("the next operation")
+	for r, m := range g.ranks {
+		require.Zero(t, m.left())
+		o.checkRows(t, m, r)
+	}
+}
+
+// TestHostsLoseAPeerBetweenPhases: what is left for a rank that is taken out holds
+// nobody up.
+func TestHostsLoseAPeerBetweenPhases(t *testing.T) {
+	emu := emulate(t)
+	rng := rngOf(testenv.Seed(t), 68, 0)
+	emu.Order(rng.Uint64(), 16, 15)
+	g, o, slabs := narrow(t, rng, []int{0, 1, 2}, 0)
+	for r, m := range g.ranks {
+		require.NoError(t, m.Send(&o.calls[r]))
+	}
+	g.allEnded("the first phase of a dispatch")
+	g.lose(2, 0, 1)
+	for r, m := range g.ranks[:2] {
+		require.NoError(t, m.Receive(&o.calls[r]))
+	}
+	g.allEnded("a dispatch without a lost rank")
+	o.forget(2)
+	g.ends(t, o, slabs, 0, 1)
+}

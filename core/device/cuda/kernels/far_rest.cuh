@@ -1,0 +1,203 @@
+// What a first phase has to send and finds no room for. Only a running launch of the
+// receiver makes room, and a receiver that has launched its own first phase may have
+// anything in front of the second one. So where the second phase is launched apart,
+// the first one does not wait for room: what is left stays here, and the second
+// phase sends it, while it takes messages.
+//
+// Rows are kept as the messages that they will be sent in, since the caller may
+// overwrite them after the first phase. They lie in the slab of the owner's mirror, of
+// which nothing else is used until the outputs of these rows come. Outputs stay
+// where they are.
+//
+// What is sent to one rank keeps its order: what is left of one operation goes
+// before anything of the next one. Every function here is for one block, which
+// serves one far rank; nobody else looks at what is left for that rank.
+#pragma once
+
+#include "far_take.cuh"
+
+// Where rows are kept.
+struct mw_far_shelf {
+  u8 *at;
+  i64 bytes;
+};
+
+MW_INLINE mw_far_shelf mw_far_shelf_of(const mw_common &c, int rank) {
+  const mw_slot *s = &c.state->slot[c.slot];
+  const mw_slab &g = s->slab;
+  i64 end = g.y + mw_far_experts(c, s) * g.rows_per_expert * g.output_bytes;
+  return {mw_slab_at(c, rank, c.slot) + g.src_info, end - g.src_info};
+}
+
+// The slot of which something is left for a rank and goes first; -1: there is none.
+MW_INLINE int mw_far_first_left(const mw_common &c, int rank) {
+  int first = -1;
+  u64 turn = ~0ull;
+  for (int j = 0; j < c.num_slots; j++) {
+    u64 at = c.state->rest[j][rank].turn;
+    if (!at || at > turn) continue;
+    first = j;
+    turn = at;
+  }
+  return first;
+}
+
+// Whether something is left of the own slot.
+MW_INLINE bool mw_far_has_left(const mw_common &c, int rank) { return c.state->rest[c.slot][rank].turn != 0; }
+
+// Puts something at the end of what is left for a rank. One thread.
+MW_INLINE void mw_far_leave(const mw_common &c, int rank, u64 kind) {
+  const mw_slot *s = &c.state->slot[c.slot];
+  u64 turn = 0;
+  for (int j = 0; j < c.num_slots; j++) turn = max(turn, c.state->rest[j][rank].turn);
+  u64 next = kind == MW_FAR_ROWS ? s->slab.src_info : 0;
+  c.state->rest[c.slot][rank] = {turn + 1, kind, next, s->op, s->combines};
+}
+
+// Sends the next of the messages with rows that are kept; whether there are more.
+MW_INLINE bool mw_far_send_kept(const mw_common &c, const mw_far_common &f, int j, int rank, u8 *msg, const mw_far_turn *t) {
+  mw_far_rest *rest = &c.state->rest[j][rank];
+  const mw_far_head *h = (const mw_far_head *)(mw_slab_at(c, rank, j) + rest->next);
+  u64 bytes = h->bytes, next = rest->next + mw_far_align(bytes, 64);
+  bool more = h->first + h->rows < h->total;
+  if (bytes > t->bytes) { // loans are not that short
+    if (mw_far_speaks(rank)) mw_fail(c, MW_ERROR_MESSAGE, rank, t->bytes);
+    return false;
+  }
+  mw_stream((const mw_quad *)h, threadIdx.x, (bytes + 15) / 16, blockDim.x, [&](i64 i, const mw_quad &v) { ((mw_quad *)msg)[i] = v; });
+  mw_far_post(c, f, rank, bytes);
+  if (mw_far_speaks(rank)) {
+    rest->next = next;
+    if (!more) rest->turn = 0;
+  }
+  return more;
+}
+
+// The rows of a far source that count.
+MW_INLINE u64 mw_far_rows_of(const mw_common &c, const mw_slot *s, u8 *slab, int rank) {
+  u64 total = 0;
+  for (i64 l = 0; l < mw_far_experts(c, s); l++) total += mw_load_relaxed_sys(mw_far_layout(c, s->slab, slab, l, rank)) & 0xffffffffu;
+  return total;
+}
+
+// Copies a piece of the outputs of a source's rows, in order of expert.
+MW_INLINE void mw_far_copy_outputs(const mw_common &c, const mw_slot *s, u8 *slab, int rank, const mw_far_head &h, u8 *msg) {
+  i64 before = 0, bytes = s->slab.output_bytes;
+  if (threadIdx.x == 0) *(mw_far_head *)msg = h;
+  for (i64 l = 0; l < mw_far_experts(c, s); l++) {
+    u64 range = mw_load_relaxed_sys(mw_far_layout(c, s->slab, slab, l, rank));
+    i64 n = range & 0xffffffffu;
+    mw_far_range r = mw_far_overlap(before, n, h.first, h.rows);
+    const mw_quad *from = (const mw_quad *)(slab + s->slab.y + (l * s->slab.rows_per_expert + (i64)(range >> 32) + r.from) * bytes);
+    mw_quad *to = (mw_quad *)(msg + sizeof(mw_far_head) + r.at * bytes);
+    mw_stream(from, threadIdx.x, r.rows * bytes / 16, blockDim.x, [&](i64 i, const mw_quad &v) { to[i] = v; });
+    before += n;
+  }
+}
+
+// The slot of outputs that are left has something else. The second phase did not
+// send them: nobody waited for a rank that was taken out, which may make room
+// later, or it is a graph without one. One thread.
+MW_INLINE void mw_far_forget(const mw_common &c, int j, int rank) {
+  if (mw_in(c, mw_members(c), rank)) mw_fail(c, MW_ERROR_STALE, j);
+  c.state->rest[j][rank].turn = 0;
+}
+
+// Sends a piece of the outputs of a far source's rows; whether there are more. To one
+// whose rows the dispatch has not counted it says that there are none: also if they
+// have come since, the caller has made no outputs of them.
+MW_INLINE bool mw_far_send_outputs(const mw_common &c, const mw_far_common &f, int j, int rank, u8 *msg, const mw_far_turn *t) {
+  mw_far_rest *rest = &c.state->rest[j][rank];
+  const mw_slot *s = &c.state->slot[j];
+  if (s->op != rest->op || s->combines != rest->number) {
+    if (mw_far_speaks(rank)) mw_far_forget(c, j, rank);
+    return false;
+  }
+  u8 *slab = mw_slab_at(c, c.rank, j);
+  mw_far_head h = mw_far_head_of(c, s, MW_FAR_OUTPUTS);
+  h.total = mw_has(s->counted, rank) ? mw_far_rows_of(c, s, slab, rank) : 0;
+  h.number = rest->number;
+  h.first = rest->next;
+  h.rows = min(h.total - h.first, (t->bytes - sizeof(mw_far_head)) / s->slab.output_bytes);
+  if (h.rows == 0 && h.total > 0) {
+    if (mw_far_speaks(rank)) mw_fail(c, MW_ERROR_MESSAGE, rank, t->bytes);
+    return false;
+  }
+  mw_far_copy_outputs(c, s, slab, rank, h, msg);
+  mw_far_post(c, f, rank, sizeof(mw_far_head) + h.rows * s->slab.output_bytes);
+  bool more = h.first + h.rows < h.total;
+  if (mw_far_speaks(rank)) {
+    rest->next = h.first + h.rows;
+    if (!more) rest->turn = 0;
+  }
+  return more;
+}
+
+// Sends the next message of what is left of a slot; whether there are more.
+MW_INLINE bool mw_far_send_next(const mw_common &c, const mw_far_common &f, int j, int rank, u8 *msg, const mw_far_turn *t) {
+  if (c.state->rest[j][rank].kind == MW_FAR_ROWS) return mw_far_send_kept(c, f, j, rank, msg, t);
+  return mw_far_send_outputs(c, f, j, rank, msg, t);
+}
+
+// What a second phase does: it takes messages until done(), which one thread asks,
+// and until what its first phase has left is sent. Meanwhile it sends what is left
+// of later operations, as far as there is room: the rank may be in their second
+// phase.
+template <class Done>
+MW_INLINE void mw_far_finish(const mw_common &c, const mw_far_common &f, int rank, mw_far_turn *t, Done done) {
+  for (;;) {
+    __syncthreads(); // what the thread that speaks has noted
+    int j = mw_far_first_left(c, rank);
+    int state = mw_far_until(c, f, rank, j >= 0, t, [&] { return !mw_far_has_left(c, rank) && done(); });
+    if (state != MW_FAR_ROOM) return;
+    mw_far_send_next(c, f, j, rank, (u8 *)f.far[rank].to + t->at, t);
+  }
+}
+
+// Waits for a message, for room if something is left, or until every block has done
+// its part. It blames nobody: the other blocks' waits have an end. One thread.
+MW_INLINE int mw_far_stay(const mw_common &c, const mw_far_common &f, int rank, bool left, mw_far_turn *t) {
+  u64 lent = mw_far_number(f, f.far[rank].sent + 1), came = mw_far_came(f, rank);
+  for (u32 turn = 0; mw_peek_gpu(&c.state->far_over) < t->all; turn++) {
+    if (turn % MW_LOOK_EVERY == 0) {
+      u64 members = mw_members(c);
+      if (mw_failed(c) || mw_fifo_over(c, f.fifo) || !mw_in(c, members, rank) || !mw_in(c, members, c.rank)) return MW_FAR_GONE;
+      mw_settle(c, rank);
+    }
+    bool mail = mw_far_has_mail(c, f, rank, came);
+    if (mail || (left && mw_load_acquire_sys(&f.mail[rank].lent) == lent)) {
+      mw_far_show(f, rank, mail, t);
+      return mail ? MW_FAR_MAIL : MW_FAR_ROOM;
+    }
+    mw_pause();
+  }
+  return MW_FAR_DONE;
+}
+
+// How a block ends: it goes on to serve its rank until all blocks have done their
+// part. If it did not, three ranks could wait in a circle: each for room, of one
+// that has no messages for it to send any more, or for what is left of another
+// operation, of one that has done its part of this one.
+MW_INLINE void mw_far_end(const mw_common &c, const mw_far_common &f, int rank, mw_far_turn *t) {
+  __syncthreads();
+  if (mw_far_speaks(rank)) mw_count_gpu(&c.state->far_over);
+  if (!mw_is_far(c, rank)) {
+    while (mw_far_speaks(rank) && rank != c.rank && mw_peek_gpu(&c.state->far_over) < t->all && !mw_failed(c)) {
+      mw_settle(c, rank);
+      mw_pause();
+    }
+    return;
+  }
+  while (t->state != MW_FAR_GONE) {
+    __syncthreads();
+    int j = mw_far_first_left(c, rank);
+    if (mw_far_speaks(rank)) t->state = mw_far_stay(c, f, rank, j >= 0, t);
+    __syncthreads();
+    if (t->state == MW_FAR_ROOM)
+      mw_far_send_next(c, f, j, rank, (u8 *)f.far[rank].to + t->at, t);
+    else if (t->state == MW_FAR_MAIL)
+      mw_far_take(c, f, rank, t);
+    else
+      return;
+  }
+}

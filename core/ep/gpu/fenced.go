@@ -1,0 +1,98 @@
+package gpu
+
+import (
+	"fmt"
+	"math/bits"
+	"time"
+
+	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/telemetry"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// fenced are ranks of this host that the group has taken out while this rank
+// stayed in it, and that may still write into memory here.
+type fenced struct {
+	since [transport.MaxRanks]time.Time // zero: it is not one of them
+	ended uint64                        // whose processes were killed, or cannot be
+	kept  uint64                        // whose processes are not, since they hold healthy ranks, too
+}
+
+// endFenced kills the processes that Config.EndAfter says. loud are the ranks that
+// were members of the epoch, are not any more, and may still write. The caller
+// holds b.fate and is a member: who is out itself may be on the wrong side, and
+// ends nobody.
+func (b *Buffer) endFenced(loud uint64, now time.Time) {
+	if b.cfg.EndAfter == 0 {
+		return
+	}
+	for r := range b.ranks {
+		if loud>>r&1 == 0 {
+			b.fenced.since[r] = time.Time{}
+		} else if b.fenced.since[r].IsZero() {
+			b.fenced.since[r] = now
+		}
+	}
+	b.endOverdue(loud, now)
+}
+
+// endOverdue kills whoever of the loud ones has had its time. The caller holds
+// b.fate.
+func (b *Buffer) endOverdue(loud uint64, now time.Time) {
+	loud &^= b.left(loud) // it gets quiet by itself, and may be in no hurry
+	for r, since := range b.fenced.since {
+		due := loud&^b.fenced.ended>>r&1 == 1 && !since.IsZero()
+		if !due || now.Sub(since) < b.cfg.EndAfter || b.keep(r, now.Sub(since)) {
+			continue
+		}
+		b.fenced.ended |= 1 << r
+		b.note(b.about(telemetry.Lost, r, now.Sub(since), b.kill(r)))
+	}
+}
+
+// keep reports whether a rank's process is not killed for now, and says so once. The
+// caller holds b.fate.
+func (b *Buffer) keep(rank int, waited time.Duration) bool {
+	other, is := b.housemate(rank)
+	if is && b.fenced.kept>>rank&1 == 0 {
+		b.fenced.kept |= 1 << rank
+		b.note(b.about(telemetry.Lost, rank, waited, fmt.Sprintf("%s%d, which was not taken out", whyKept, other)))
+	}
+	return is
+}
+
+// housemate finds another rank of the same process that was not taken out: it is a
+// member, or has left by itself. A process that is not visible from here, for it
+// is in another pid namespace, is taken for one of a single rank.
+func (b *Buffer) housemate(rank int) (other int, is bool) {
+	pid := b.pidOf(rank)
+	if pid == 0 {
+		return 0, false
+	}
+	healthy := membership.Set(b.dom.Members().Load()).Ranks() | b.left(b.entered)
+	for rest := b.entered & healthy &^ (1<<b.self | 1<<rank); rest != 0; rest &= rest - 1 {
+		if other := bits.TrailingZeros64(rest); b.pidOf(other) == pid {
+			return other, true
+		}
+	}
+	return 0, false
+}
+
+// kill ends a rank's process and says what came of it.
+func (b *Buffer) kill(rank int) string {
+	process, ok := b.mapped[rank].of.(transport.Endable)
+	if !ok {
+		return whyNotEnded + "it is in this process, or on another host"
+	}
+	if err := process.End(); err != nil {
+		return whyNotEnded + err.Error()
+	}
+	return fmt.Sprintf("%s (%d): it was out, and not quiet after %v", whyKilled, process.PID(), b.cfg.EndAfter)
+}
+
+// Reasons of events, beside those of observe.go.
+const (
+	whyKilled   = "its process was killed"
+	whyNotEnded = "its process should be killed, and cannot be: "
+	whyKept     = "its process should be killed, and is not as long as it holds rank "
+)

@@ -1,0 +1,24 @@
+"""Jobs of engines whose ranks take themselves for ranks of different hosts."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from integration_ranks import function_of
+
+# Nothing but variables of the environment; each rank adds its own host's name.
+VARIABLES = {
+    "MOEWIRE_KEY": bytes(range(32)).hex(),
+    "MOEWIRE_LISTEN": "127.0.0.1",
+    "MOEWIRE_SILENT_AFTER_US": "600000000",  # processes share processors with others
+}
+
+
+def far(job: str, *arguments: Any) -> Any:
+    """A job of which each rank is the only one of its host."""
+    from harness.carriers import reached_by_tcp
+
+    os.environ["MOEWIRE_HOST"] = f"host-{os.environ['RANK']}"
+    with reached_by_tcp():
+        return function_of(job)(*arguments)

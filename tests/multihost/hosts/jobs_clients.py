@@ -1,0 +1,15 @@
+"""Jobs of DeepEP's clients, where ranks are on several hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from harness.carriers import reached_by_tcp
+from harness.member import Rank
+
+
+def far(rank: Rank, job: Callable[..., Any], *args: Any) -> Any:
+    """A job, of whose buffers at least one reached a rank of another host."""
+    with reached_by_tcp():
+        return job(rank, *args)

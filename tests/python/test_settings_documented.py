@@ -1,0 +1,32 @@
+"""Every argument of a buffer, and every variable that stands for one, is where users look."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import moewire
+from moewire import _reach
+from moewire._tuning import Tuning
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
+# What is no setting: who meets, and names that are kept for others' sake.
+NO_SETTINGS = {"self", "group", "disable_p2p", "tuning"}
+# For these no variable stands.
+ALONE = {"stores", "prefetch", "huge_pages", "numa", "num_threads", "spin_us", "device"}
+
+
+def test_arguments_are_in_the_table() -> None:
+    named = set(inspect.signature(moewire.Buffer.__init__).parameters) - NO_SETTINGS
+    named |= set(inspect.get_annotations(Tuning)) | set(inspect.get_annotations(_reach.Reach))
+    of_buffer = PAGE.read_text().partition("## From the environment")[0]
+    table = set(re.findall(r"^\| `(\w+)` \|", of_buffer, re.MULTILINE))
+    assert named == table
+
+
+def test_variables_are_listed() -> None:
+    variables = {f"MOEWIRE_{name.upper()}" for name in set(Tuning.__annotations__) - ALONE}
+    variables |= {f"MOEWIRE_{name.upper()}" for name in _reach.Reach.__annotations__}
+    for text in (PAGE.read_text(), inspect.getdoc(moewire.Buffer) or ""):
+        assert variables <= set(re.findall(r"MOEWIRE_[A-Z_]+", text))

@@ -1,0 +1,114 @@
+"""Which stream waits for which, with streams that are letters and a device that does nothing."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from moewire import _untold
+from moewire._gpu_streams import Streams
+
+
+class Device:
+    """Streams that belong to the same capture are in ``captured``."""
+
+    def __init__(self) -> None:
+        self.captured = ""
+        self.asked = 0
+        self.followed: list[str] = []
+
+    def capturing(self, stream: str) -> bool:
+        self.asked += 1
+        return stream in self.captured
+
+    def follow(self, stream: str, other: str) -> None:
+        assert (stream in self.captured) == (other in self.captured), "they cannot wait"
+        self.followed.append(stream + other)
+
+
+def launched(streams: Streams, device: Any, on: str) -> str:
+    """Launches once on each of these streams; who followed whom."""
+    device.followed.clear()
+    for stream in on:
+        with streams.lock:
+            try:
+                streams.begin(stream)
+            finally:
+                streams.end()
+    return " ".join(device.followed)
+
+
+@pytest.mark.parametrize(
+    ("steps", "want"),
+    [
+        # Streams that are captured, and those that are launched on then.
+        ([("", "aab")], ["ba"]),
+        ([("", "a"), ("s", "ss"), ("", "b")], ["", "", "ba"]),
+        ([("", "a"), ("s", "s"), ("", "sa")], ["", "", "sa as"]),
+        ([("", "a"), ("st", "stts"), ("", "ab")], ["", "ts st", "ba"]),
+        # On the stream that something runs on, and on others of the same capture.
+        ([("", "a"), ("at", "at"), ("", "b")], ["", "ta", "ba"]),
+        ([("", "a"), ("at", "ta"), ("", "ab")], ["", "ta at", "ba"]),
+        ([("", "a"), ("at", "atat"), ("", "ta")], ["", "ta at ta", "ta at"]),
+        # A later capture follows nothing of an earlier one.
+        ([("", "a"), ("s", "s"), ("t", "t"), ("", "b")], ["", "", "", "ba"]),
+        ([("", "a"), ("s", "s"), ("at", "at"), ("", "b")], ["", "", "ta", "ba"]),
+        # What runs beside a capture follows what runs.
+        ([("", "a"), ("s", "sbs"), ("", "c")], ["", "ba", "cb"]),
+        ([("s", "s"), ("", "a")], ["", ""]),
+        # What was launched on while nobody looked is known to be recorded.
+        ([("", "a"), ("at", "abt")], ["", "ta"]),
+        ([("", "a"), ("at", "abt"), ("", "cc")], ["", "ta", "ca cb"]),
+        # What could not be followed is, once its capture has ended.
+        ([("", "a"), ("a", "b"), ("", "ccb")], ["", "", "ca cb bc"]),
+        ([("", "a"), ("a", "bcb"), ("", "bb")], ["", "cb bc", "ba"]),
+        ([("", "a"), ("a", "b"), ("", "aac")], ["", "", "ab ca"]),
+        ([("", "a"), ("a", "b"), ("s", "sb"), ("", "c")], ["", "", "ba", "cb"]),
+        ([("", "a"), ("a", "b"), ("ab", "c"), ("b", "d"), ("", "d")], ["", "", "", "da dc", "db"]),
+    ],
+)
+def test_order(steps: list[tuple[str, str]], want: list[str]) -> None:
+    device: Any = Device()
+    streams = Streams(device)
+    found = []
+    for captured, on in steps:
+        device.captured = captured
+        found.append(launched(streams, device, on))
+    assert found == want
+
+
+def test_one_stream_asks_for_no_captures() -> None:
+    """They cost more than all else that is looked at."""
+    device: Any = Device()
+    streams = Streams(device)
+    launched(streams, device, "a")
+    device.captured = "s"
+    launched(streams, device, "s")
+    device.captured = "a"
+    launched(streams, device, "b")  # which cannot follow a
+    device.captured, device.asked = "", 0
+    launched(streams, device, "b")
+    before = device.asked
+    launched(streams, device, "bbb")
+    assert device.asked == before
+
+
+def test_nobody_logs_under_the_lock(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is in a handler of the log may come to wait for it."""
+    device: Any = Device()
+    streams, left = Streams(device), list[str]()
+    monkeypatch.setattr(_untold, "leave", left.append)
+
+    def fail() -> None:
+        raise RuntimeError("no stream")
+
+    with streams.lock:
+        streams.begin("a")
+        streams.put_off(fail)
+        streams.end()
+    assert not [one for one in caplog.records if one.thread == threading.get_ident()]
+    assert left == ["a handle on CUDA could not be released: RuntimeError('no stream')"]
