@@ -59,7 +59,7 @@ const (
 	kindLinked // the offer was taken
 	kindTried  // nothing: bytes arrive; else why not, in words
 	kindReady
-	kindAbort  // why, in words
+	kindAbort  // a reason
 	kindRemake // link.Link's, about itself
 	noteUp
 	noteEnded

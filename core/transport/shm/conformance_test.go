@@ -83,14 +83,19 @@ func holdings(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var n int
-	for range 200 { // goroutines of earlier tests may still be ending
-		if n = runtime.NumGoroutine(); n <= 2 {
+	return fmt.Sprintf("%d descriptors, %d goroutines, %+v", len(fds), leftGoroutines(2), sys.Stats())
+}
+
+// leftGoroutines gives those past their last word time to end, until there are
+// at most so many.
+func leftGoroutines(most int) (n int) {
+	for range 500 {
+		if n = runtime.NumGoroutine(); n <= most {
 			break
 		}
 		time.Sleep(time.Millisecond)
 	}
-	return fmt.Sprintf("%d descriptors, %d goroutines, %+v", len(fds), n, sys.Stats())
+	return n
 }
 
 func TestNothingIsLeft(t *testing.T) {

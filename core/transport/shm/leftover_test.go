@@ -63,7 +63,7 @@ func TestOneWatcherForAllDomains(t *testing.T) {
 	survivor.tell("close")
 	survivor.hear("closed")
 	_, _ = a.Close(), b.Close()
-	if got := runtime.NumGoroutine(); got != goroutines {
+	if got := leftGoroutines(goroutines); got != goroutines {
 		t.Errorf("%d goroutines after Close, %d before", got, goroutines)
 	}
 	if processWatcher.run != nil {

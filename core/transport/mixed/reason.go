@@ -1,0 +1,46 @@
+package mixed
+
+import (
+	"errors"
+	"os"
+
+	"github.com/moewire/moewire/core/transport"
+)
+
+// sharedKinds are the kinds of failure that all ranks of a meeting report as
+// such: who is told of a failure says the same as who has found it, whichever
+// comes first. Their numbers in a message count from 1.
+var sharedKinds = [...]error{transport.ErrMismatch, os.ErrDeadlineExceeded, transport.ErrDead}
+
+// reason is why another rank gave up.
+type reason struct {
+	kind error // of sharedKinds, or nil
+	text string
+}
+
+func (r reason) Error() string { return r.text }
+func (r reason) Unwrap() error { return r.kind }
+
+// appendReason appends the number of err's kind, 0 if it has none, and its text.
+func appendReason(b []byte, err error) []byte {
+	var number byte
+	for i, kind := range sharedKinds {
+		if errors.Is(err, kind) {
+			number = byte(i + 1)
+			break
+		}
+	}
+	return append(append(b, number), err.Error()...)
+}
+
+// parseReason takes what it does not know for no kind.
+func parseReason(b []byte) error {
+	if len(b) == 0 {
+		return reason{text: "it did not say why"}
+	}
+	r := reason{text: string(b[1:])}
+	if n := int(b[0]); n >= 1 && n <= len(sharedKinds) {
+		r.kind = sharedKinds[n-1]
+	}
+	return r
+}
