@@ -136,9 +136,14 @@ func checkReserve(m mutant, seed uint64) error {
 // checkOwed (ES6): a queue pair lives until its last completion was handled.
 func checkOwed(m mutant, seed uint64) error {
 	w, goOn, err := stalled(m, seed, 2)
-	for range 20 {
-		w.nodes[0].now().Tick() // it must not reclaim
+	a, end := w.nodes[0], time.Now().Add(10*time.Millisecond)
+	if m != sound {
+		end = waitFor(m)
 	}
+	until(end, func() bool {
+		a.now().Tick() // it must not reclaim
+		return a.dev.Counts().QueuePairsDestroyed > 0
+	})
 	goOn()
 	return errors.Join(err, w.closeFor(2))
 }
