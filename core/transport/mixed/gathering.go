@@ -325,7 +325,7 @@ func (g *gathering) take(n note) error {
 	case kindCarriers:
 		g.names[n.rank] = strings.Split(string(n.text), ",")
 	case kindAbort:
-		return fmt.Errorf("rank %d gave up connecting: %w", n.rank, parseReason(n.text))
+		return fmt.Errorf("rank %d gave up connecting: %w", n.rank, transport.UnpackReason(n.text))
 	case noteEnded:
 		return g.ended(n)
 	}
@@ -353,7 +353,7 @@ func (g *gathering) ended(n note) error {
 func (g *gathering) abandon(d *Domain, reason error) {
 	g.v.meeting.Store(false)
 	if controls := g.v.controls.Load(); controls != nil {
-		g.tell(controls.Ranks(), kindAbort, appendReason(nil, reason))
+		g.tell(controls.Ranks(), kindAbort, transport.PackReason(reason))
 	}
 	d.keep(g.v, g.links)
 }

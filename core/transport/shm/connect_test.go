@@ -75,6 +75,9 @@ func TestReasonIsPassedOn(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "rank 0: gave up connecting: rank 2 did not come") {
 			t.Errorf("rank 1: %v", err)
 		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("rank 1 does not know that it was too late: %v", err)
+		}
 	})
 }
 

@@ -13,7 +13,7 @@ const (
 	kindHello kind = 1 + iota
 	// kindReady: the sender has everything from everybody.
 	kindReady
-	// kindAbort: the sender gave up; the reason follows as text.
+	// kindAbort: the sender gave up; the reason (transport.PackReason) is the text.
 	kindAbort
 	// kindBye: the sender has closed its domain and is not dead.
 	kindBye

@@ -1,16 +1,14 @@
-package mixed
+package transport
 
 import (
 	"errors"
 	"os"
-
-	"github.com/moewire/moewire/core/transport"
 )
 
 // sharedKinds are the kinds of failure that all ranks of a meeting report as
 // such: who is told of a failure says the same as who has found it, whichever
 // comes first. Their numbers in a message count from 1.
-var sharedKinds = [...]error{transport.ErrMismatch, os.ErrDeadlineExceeded, transport.ErrDead}
+var sharedKinds = [...]error{ErrMismatch, os.ErrDeadlineExceeded, ErrDead}
 
 // reason is why another rank gave up.
 type reason struct {
@@ -21,8 +19,9 @@ type reason struct {
 func (r reason) Error() string { return r.text }
 func (r reason) Unwrap() error { return r.kind }
 
-// appendReason appends the number of err's kind, 0 if it has none, and its text.
-func appendReason(b []byte, err error) []byte {
+// PackReason is what a rank that gives up tells the others: a byte that is the
+// number of err's kind, 0 if it has none, then err's text.
+func PackReason(err error) []byte {
 	var number byte
 	for i, kind := range sharedKinds {
 		if errors.Is(err, kind) {
@@ -30,11 +29,12 @@ func appendReason(b []byte, err error) []byte {
 			break
 		}
 	}
-	return append(append(b, number), err.Error()...)
+	return append([]byte{number}, err.Error()...)
 }
 
-// parseReason takes what it does not know for no kind.
-func parseReason(b []byte) error {
+// UnpackReason is the error that another rank has told, of the same kind. A number
+// that it does not know is taken for no kind.
+func UnpackReason(b []byte) error {
 	if len(b) == 0 {
 		return reason{text: "it did not say why"}
 	}

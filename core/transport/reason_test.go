@@ -1,4 +1,4 @@
-package mixed
+package transport
 
 import (
 	"errors"
@@ -7,26 +7,24 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/moewire/moewire/core/transport"
 )
 
 // TestReasonsKeepTheirKind: who is told why another rank gave up can tell the
 // same things apart, also when it passes them on.
 func TestReasonsKeepTheirKind(t *testing.T) {
-	kinds := []error{transport.ErrMismatch, os.ErrDeadlineExceeded, transport.ErrDead, transport.ErrClosed}
+	kinds := []error{ErrMismatch, os.ErrDeadlineExceeded, ErrDead, ErrClosed}
 	for i, kind := range kinds {
 		err := fmt.Errorf("rank 1: %w: ring of 8 bytes", kind)
 		for range 2 {
-			err = fmt.Errorf("rank 0 gave up connecting: %w", parseReason(appendReason(nil, err)))
+			err = fmt.Errorf("rank 0 gave up connecting: %w", UnpackReason(PackReason(err)))
 		}
 		require.EqualError(t, err, "rank 0 gave up connecting: rank 0 gave up connecting: rank 1: "+kind.Error()+": ring of 8 bytes")
 		for j, other := range kinds {
-			require.Equal(t, i == j && kind != transport.ErrClosed, errors.Is(err, other), "%v is %v", err, other)
+			require.Equal(t, i == j && kind != ErrClosed, errors.Is(err, other), "%v is %v", err, other)
 		}
 	}
 	for _, unknown := range []string{"", "\x00", "\x04x", "\xffx"} {
-		err := parseReason([]byte(unknown))
+		err := UnpackReason([]byte(unknown))
 		require.Nil(t, errors.Unwrap(err))
 	}
 }
