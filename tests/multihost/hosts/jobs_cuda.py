@@ -268,15 +268,19 @@ def late(rank: Rank, driver: str) -> str:
     return text
 
 
-def _fenced(place: Place, buffer: moewire.Buffer, rank: Rank) -> str:
-    """What a rank that was taken out gets, once word has come to its device or its host."""
-    x, topk = inputs(place, _case(rank, 0), rank.rank)
+def _fenced(place: Place, buffer: moewire.Buffer, rank: Rank, number: int = 0) -> str:
+    """What a rank that was taken out gets, once word has come to its device or its host.
+
+    Until then it dispatches, from case ``number`` on, and releases nothing: others may combine
+    what has reached them.
+    """
+    kept: list[Any] = []
 
     def called() -> None:
-        while True:
-            result = buffer.dispatch(x, topk, None, 7, 2 * rank.size, PATIENT_US, False)
+        for turn in itertools.count(number):
+            x, topk = inputs(place, _case(rank, turn), rank.rank)
+            kept.append(buffer.dispatch(x, topk, None, 7, 2 * rank.size, PATIENT_US, False))
             place.synchronize()
-            result[2].release()
 
     return expect(moewire.FencedError, called)
 
@@ -334,7 +338,7 @@ def cut_off(rank: Rank, driver: str, cut: str, heal: str, stay: Sequence[int]) -
             _go_on_without(place, buffer, rank, away, stay)
             assert buffer.members() == list(stay)
         else:
-            text = _fenced(place, buffer, rank)
+            text = _fenced(place, buffer, rank, 2)  # as those who go on: it may reach them
         rank.meet("decided")
         if rank.rank == 0:
             shell(heal)
