@@ -5,6 +5,7 @@ And what was left for who may log.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import weakref
@@ -23,7 +24,10 @@ class EventListener:
     """A thread that looks for new events of a buffer until it is told to stop."""
 
     def __init__(self, events: EventLog) -> None:
-        self._stop = threading.Event()
+        # Held while it listens. A lock and no Event: that has a lock of its own inside, which the
+        # thread itself may have when the garbage collector ends a buffer there.
+        self._stop = threading.Lock()
+        self._stop.acquire()
         seen = weakref.ref(events)  # a buffer that nobody closed must not live on by it
         thread = threading.Thread(
             target=_listen, args=(seen, self._stop), name="moewire events", daemon=True
@@ -32,11 +36,12 @@ class EventListener:
 
     def stop(self) -> None:
         """Ends it. Idempotent; waits for nobody."""
-        self._stop.set()
+        with contextlib.suppress(RuntimeError):  # it was stopped
+            self._stop.release()
 
 
-def _listen(seen: weakref.ref[EventLog], stop: threading.Event) -> None:
-    while not stop.wait(PERIOD_SECONDS):
+def _listen(seen: weakref.ref[EventLog], stop: threading.Lock) -> None:
+    while not stop.acquire(timeout=PERIOD_SECONDS):
         events = seen()
         if events is None:
             return

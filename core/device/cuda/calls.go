@@ -259,10 +259,14 @@ func (e *Engine) Reduce(c *Combine) error {
 	return e.end(launch(e, c.Stream, reduceKernel(c.Flags), common.NumBlocks, rowThreads(common.Hidden, e.threads.row), &e.args.reduce))
 }
 
-// SendRest comes before Release where the latest phase of a slot's operation is a
-// first one: it sends what that has left, and waits until far ranks make room
-// for it, as the second phase would.
+// SendRest comes before Release, or before another dispatch takes the slot, where the
+// latest phase of the slot's operation is a first one: it sends what that has left,
+// and waits until far ranks make room for it, as the second phase would. And where
+// the operation was not combined: it tells far ranks that it will not be.
 func (e *Engine) SendRest(c *Call) error {
+	if !e.isFar() {
+		return nil
+	}
 	common, err := e.begin(c)
 	if err != nil {
 		return err

@@ -27,20 +27,19 @@ func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase) error {
 	if err != nil {
 		return err
 	}
-	b.releaseCombined(nil) // first: this call frees their slots
 	j := b.pick()
 	s := &b.slots[j]
-	if s.live && s.pending { // its result was promised
-		if err := b.reduceOn(s, a.Stream); err != nil {
-			return err
-		}
+	if err := b.takeOver(s, a.Stream); err != nil {
+		return err
 	}
+	b.releaseCombined(nil)
 	b.handles++
 	b.latest = j
 	b.judgeBy(a.Timeout)
 	*s = slot{handle: b.handles, live: true, slab: slab}
 	b.describe(s, j, a)
 	s.dispatch.Split = until != PhaseDone
+	s.recorded = s.dispatch.Split && b.engine.Captures(a.Stream)
 	if err := b.launched(b.engine.Send(&s.dispatch)); err != nil {
 		return err
 	}
@@ -159,6 +158,7 @@ func (b *Buffer) Combine(h Handle, a *CombineArgs, until Phase) (Sum, error) {
 	b.releaseCombined(s)
 	b.describeCombine(s, a)
 	s.combine.Split = until != PhaseDone
+	s.recorded = s.combine.Split && b.engine.Captures(a.Stream)
 	b.judgeBy(a.Timeout)
 	b.latestSum++
 	s.combines, s.sum, s.pending = s.combines+1, b.latestSum, true
@@ -267,16 +267,25 @@ func (b *Buffer) Release(h Handle, stream uint64) error {
 }
 
 func (b *Buffer) release(s *slot, stream uint64) error {
+	c, err := b.letGo(s, stream)
+	if err != nil {
+		return err
+	}
+	return b.launched(b.engine.Release(c))
+}
+
+// letGo ends a slot's handle. Far ranks get what its first phase has left for them, or
+// hear that there will be no outputs. What it returns is of the slot's operation, on
+// the stream.
+func (b *Buffer) letGo(s *slot, stream uint64) (*cuda.Call, error) {
 	s.live = false
 	c := &s.combine.Call // on the heap already
 	*c = s.dispatch.Call
 	c.Stream = stream
-	if !s.received || s.pending { // far ranks wait for what that has left
-		if err := b.launched(b.engine.SendRest(c)); err != nil {
-			return err
-		}
+	if s.received && !s.pending && s.combines > 0 {
+		return c, nil
 	}
-	return b.launched(b.engine.Release(c))
+	return c, b.launched(b.engine.SendRest(c))
 }
 
 // launched ends the buffer's part in the epoch when a launch has failed: the

@@ -10,7 +10,9 @@ func (b *Buffer) receiveOn(s *slot, stream uint64) error {
 	if s.received {
 		return nil
 	}
-	b.move(&s.dispatch.Call, stream)
+	if err := b.move(s, &s.dispatch.Call, stream); err != nil {
+		return err
+	}
 	return b.receive(s)
 }
 
@@ -18,16 +20,38 @@ func (b *Buffer) reduceOn(s *slot, stream uint64) error {
 	if !s.pending {
 		return nil
 	}
-	b.move(&s.combine.Call, stream)
+	if err := b.move(s, &s.combine.Call, stream); err != nil {
+		return err
+	}
 	return b.reduce(s)
 }
 
-// move has the rest of a call launched on another stream. If one of the two is
-// being captured and the other is not, it stays: a part of what runs must not be
+// move has the rest of a call launched on another stream. If that records and the
+// first phase ran, or the other way round, it stays: a part of what runs must not be
 // replayed, nor one of a graph be missing there. The caller orders graph and
-// stream.
-func (b *Buffer) move(c *cuda.Call, stream uint64) {
-	if c.Stream != stream && b.engine.Captures(c.Stream) == b.engine.Captures(stream) {
+// stream. Where both streams record what has begun to run, it is refused.
+func (b *Buffer) move(s *slot, c *cuda.Call, stream uint64) error {
+	if c.Stream == stream || b.engine.Captures(stream) == s.recorded {
 		c.Stream = stream
 	}
+	if s.recorded || !b.engine.Captures(c.Stream) {
+		return nil
+	}
+	return invalid("the call needs the second phase of handle %d, whose first one ran: it must not be recorded, so call its hook, "+
+		"or release it, before the capture begins", s.handle)
+}
+
+// takeOver ends the handle of a slot that a dispatch takes, on its stream. The sum
+// that it owes was promised. Not that of a graph which is complete without it.
+func (b *Buffer) takeOver(s *slot, stream uint64) error {
+	if !s.live {
+		return nil
+	}
+	if !s.recorded || b.engine.Captures(s.combine.Stream) {
+		if err := b.reduceOn(s, stream); err != nil {
+			return err
+		}
+	}
+	_, err := b.letGo(s, stream)
+	return err
 }

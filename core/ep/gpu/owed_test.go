@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
+	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/internal/libcuda"
@@ -104,13 +105,7 @@ func (c *crossing) cross() {
 
 // arrives waits for all of the second stream.
 func (c *crossing) arrives() {
-	require.Eventually(c.t, func() (idle bool) {
-		c.must(func() error {
-			idle = c.emu.StreamQuery(libcuda.Stream(c.second)) == nil
-			return nil
-		})
-		return idle
-	}, connectIn, time.Millisecond, "the second stream waits for the first one")
+	require.Eventually(c.t, func() bool { return c.idle(c.second) }, connectIn, time.Millisecond, "the second stream waits for the first one")
 	require.NoError(c.t, c.Err())
 }
 
@@ -232,4 +227,49 @@ func TestOwedSumIsRecorded(t *testing.T) {
 	c.sync()
 	require.NoError(t, c.Err())
 	all[0].check()
+}
+
+// TestOwedSumOfAGraph: a graph that is complete without a second phase is not given
+// one by a call that runs, which only takes the slot.
+func TestOwedSumOfAGraph(t *testing.T) {
+	c := newCrossing(t)
+	all := c.ops(2)
+	all[1].args.Stream, all[1].combin.Stream = c.stream, c.stream
+	var sum gpu.Sum
+	_, end := c.capture(c.stream, func() { sum = all[0].half() })
+	defer end()
+	all[1].run()
+	c.sync()
+	require.NoError(t, c.Err())
+	all[1].check()
+	require.ErrorIs(t, c.Reduce(sum), ep.ErrStaleHandle)
+}
+
+// TestOwedIsNotRecorded: what ran has its second phase nowhere but where things run.
+// If only streams are left that record, the call says so, and nothing has happened.
+func TestOwedIsNotRecorded(t *testing.T) {
+	c := newCrossing(t)
+	all := c.ops(3)
+	for _, o := range all {
+		o.args.Stream, o.combin.Stream = c.stream, c.stream
+	}
+	sum := all[0].half()
+	_, end := c.capture(c.stream, func() {
+		require.ErrorIs(t, c.Dispatch(&all[1].args, &all[1].res, gpu.PhaseDone), ep.ErrInvalid)
+	})
+	end()
+	require.NoError(t, c.Reduce(sum))
+	c.sync()
+	all[0].check()
+	require.NoError(t, c.Dispatch(&all[2].args, &all[2].res, gpu.PhaseSent))
+	_, end = c.capture(c.stream, func() {
+		all[2].combin.X = all[2].res.RecvX
+		_, err := c.Combine(all[2].res.Handle, &all[2].combin, gpu.PhaseDone)
+		require.ErrorIs(t, err, ep.ErrInvalid)
+	})
+	end()
+	all[2].combine()
+	c.sync()
+	require.NoError(t, c.Err())
+	all[2].check()
 }

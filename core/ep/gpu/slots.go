@@ -17,18 +17,22 @@ type slot struct {
 	combines int    // launched
 	sum      Sum    // of the latest
 	pending  bool   // the second phase of the latest is not launched
+	recorded bool   // the latest first phase whose second one is launched apart went into a graph
 	slab     layout.Slab
 	dispatch cuda.Dispatch
 	combine  cuda.Combine
 }
 
+// combined reports whether the next call for another handle releases this one.
+func (s *slot) combined() bool { return s.combines > 0 && !s.pending }
+
 // pick chooses the slot of a dispatch: the one after the latest that no live
-// handle holds, else that of the oldest handle.
+// handle holds, but for those that it releases itself; else that of the oldest handle.
 func (b *Buffer) pick() int {
 	oldest := 0
 	for i := 1; i <= len(b.slots); i++ {
 		j := (b.latest + i) % len(b.slots)
-		if !b.slots[j].live {
+		if s := &b.slots[j]; !s.live || s.combined() {
 			return j
 		}
 		if i == 1 || b.slots[j].handle < b.slots[oldest].handle {
@@ -95,7 +99,7 @@ func (b *Buffer) summed(n Sum) error {
 // launched stays.
 func (b *Buffer) releaseCombined(except *slot) {
 	for j := range b.slots {
-		if s := &b.slots[j]; s != except && s.combines > 0 && !s.pending {
+		if s := &b.slots[j]; s != except && s.combined() {
 			s.live = false
 		}
 	}

@@ -191,7 +191,8 @@ MW_KERNEL void moewire_dispatch_far_send(const mw_far_send_args a) {
 }
 
 // Before moewire_dispatch_receive: sends what was left, and takes messages until a far
-// rank's rows are here. For ranks that are lost, or left out, it does not wait.
+// rank's rows are here. For ranks that are lost, or left out, it does not wait. Before
+// a release (MW_FLAG_REST) it says that there will be no outputs, if there were none.
 MW_KERNEL void moewire_dispatch_far_take(const mw_far_take_args a) {
   const mw_common &c = a.c;
   MW_SHARED(mw_far_turn, t);
@@ -211,6 +212,8 @@ MW_KERNEL void moewire_dispatch_far_take(const mw_far_take_args a) {
     mw_far_finish(c, a.far, rank, &t, [&] { // who has only counted: see mw_arrived
       return !counts || mw_load_acquire_sys(arrive) == mw_word(s->op - 1, 0) || (!s->ordered && mw_far_counted(c, c.slot, rank));
     });
+    if (c.flags & MW_FLAG_REST && t.state != MW_FAR_GONE && s->combines == 0 && !s->released && mw_far_is_owed(c, s, rank))
+      mw_far_give(c, a.far, rank, MW_FAR_RELEASED, true, &t);
   }
   mw_far_end(c, a.far, rank, &t);
 }

@@ -5,14 +5,16 @@
 
 #include "far.cuh"
 
-enum { MW_FAR_ROWS = 1, MW_FAR_OUTPUTS = 2, MW_FAR_COUNTS = 3 };
+// MW_FAR_RELEASED: the owner has given the operation back, and there will be no
+// outputs of combine `number + 1`.
+enum { MW_FAR_ROWS = 1, MW_FAR_OUTPUTS = 2, MW_FAR_COUNTS = 3, MW_FAR_RELEASED = 4 };
 
 // How every message begins.
 struct alignas(64) mw_far_head {
   u64 kind;
   u64 epoch;
   u64 op;      // the operation's number plus one
-  u64 number;  // of outputs: which combine
+  u64 number;  // of outputs: which combine; of a release: how many there were
   u64 total;   // rows of all pieces
   u64 first;   // of this piece, among them
   u64 rows;    // in this piece

@@ -133,10 +133,52 @@ MW_INLINE bool mw_far_send_outputs(const mw_common &c, const mw_far_common &f, i
   return more;
 }
 
+// Says that an operation was released. Another one may have its slot by now.
+MW_INLINE void mw_far_send_released(const mw_common &c, const mw_far_common &f, int j, int rank, u8 *msg) {
+  mw_far_rest *rest = &c.state->rest[j][rank];
+  if (mw_far_speaks(rank)) {
+    mw_far_head h = {};
+    h.kind = MW_FAR_RELEASED;
+    h.epoch = mw_peek_sys(&c.orders->epoch);
+    h.op = rest->op;
+    h.number = rest->number;
+    *(mw_far_head *)msg = h;
+  }
+  mw_far_post(c, f, rank, sizeof(mw_far_head));
+  if (mw_far_speaks(rank)) rest->turn = 0;
+}
+
 // Sends the next message of what is left of a slot; whether there are more.
 MW_INLINE bool mw_far_send_next(const mw_common &c, const mw_far_common &f, int j, int rank, u8 *msg, const mw_far_turn *t) {
-  if (c.state->rest[j][rank].kind == MW_FAR_ROWS) return mw_far_send_kept(c, f, j, rank, msg, t);
-  return mw_far_send_outputs(c, f, j, rank, msg, t);
+  u64 kind = c.state->rest[j][rank].kind;
+  if (kind == MW_FAR_ROWS) return mw_far_send_kept(c, f, j, rank, msg, t);
+  if (kind == MW_FAR_OUTPUTS) return mw_far_send_outputs(c, f, j, rank, msg, t);
+  mw_far_send_released(c, f, j, rank, msg);
+  return false;
+}
+
+// Sends something of the own slot behind what is left from before. Where it does not
+// wait, what finds no room stays.
+MW_INLINE void mw_far_give(const mw_common &c, const mw_far_common &f, int rank, u64 kind, bool wait, mw_far_turn *t) {
+  for (bool left = false;;) {
+    __syncthreads(); // what the thread that speaks has noted
+    if (!left && !mw_far_has_left(c, rank)) {
+      left = true;
+      __syncthreads();
+      if (mw_far_speaks(rank)) mw_far_leave(c, rank, kind);
+      __syncthreads();
+    }
+    int j = mw_far_first_left(c, rank);
+    u8 *msg = j < 0 ? 0 : mw_far_lend(c, f, rank, wait || !left, t);
+    if (!msg) return;
+    mw_far_send_next(c, f, j, rank, msg, t);
+  }
+}
+
+// Whether a far source waits for outputs of the own slot: the dispatch has not
+// counted its rows, or there are some.
+MW_INLINE bool mw_far_is_owed(const mw_common &c, const mw_slot *s, int rank) {
+  return mw_has(s->writers, rank) && (!mw_has(s->counted, rank) || mw_far_rows_of(c, s, mw_slab_at(c, c.rank, c.slot), rank) > 0);
 }
 
 // What a second phase does: it takes messages until done(), which one thread asks,

@@ -269,6 +269,13 @@ MW_INLINE void mw_far_take_outputs(const mw_common &c, int j, int rank, const mw
     mw_store_release_sys((u64 *)&mw_inbox_from(c, rank)->y_ready[s->slab_of[rank]], mw_word(s->op - 1, h->number));
 }
 
+// The owner has let go: whoever combines gets an error and no hang, as from a near
+// one. One thread.
+MW_INLINE void mw_far_take_released(const mw_common &c, int j, int rank, const mw_far_head *h) {
+  const mw_slot *s = &c.state->slot[j];
+  mw_store_release_sys((u64 *)&mw_inbox_from(c, rank)->y_ready[s->slab_of[rank]], mw_word(s->op - 1, h->number | MW_FINAL));
+}
+
 // Takes the message in front and gives its memory back.
 MW_INLINE void mw_far_take(const mw_common &c, const mw_far_common &f, int rank, mw_far_turn *t) {
   const mw_far_head *h = (const mw_far_head *)(f.far[rank].from + t->at);
@@ -280,6 +287,7 @@ MW_INLINE void mw_far_take(const mw_common &c, const mw_far_common &f, int rank,
   if (t->slot >= 0 && h->kind == MW_FAR_COUNTS) mw_far_take_counts(c, t->slot, rank, h, t->bytes);
   if (t->slot >= 0 && h->kind == MW_FAR_ROWS) mw_far_take_rows(c, t->slot, rank, h, t);
   if (t->slot >= 0 && h->kind == MW_FAR_OUTPUTS) mw_far_take_outputs(c, t->slot, rank, h, t);
+  if (t->slot >= 0 && h->kind == MW_FAR_RELEASED && mw_far_speaks(rank)) mw_far_take_released(c, t->slot, rank, h);
   __syncthreads();
   if (mw_far_speaks(rank)) mw_far_release(c, f, rank);
 }

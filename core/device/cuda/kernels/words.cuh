@@ -93,7 +93,7 @@ struct mw_far_rest {
   u64 kind;   // of the messages
   u64 next;   // of rows: where the next message stands among those kept; of outputs: the first row
   u64 op;     // as in mw_slot
-  u64 number; // of outputs: which combine
+  u64 number; // as in mw_far_head
 };
 
 // When a rank was waited for, until that is booked: tally.cuh.
@@ -194,7 +194,7 @@ enum {
   MW_FLAG_FILL = 0x200,       // the slab is filled with NaN before it is opened; this rank's own choice
   MW_FLAG_FAR = 0x10000,      // launches for far ranks are among those of the call
   MW_FLAG_SPLIT = 0x20000,    // the second phase is launched apart: the first one waits for no room in a ring
-  MW_FLAG_REST = 0x40000,     // of a launch that takes messages: it only sends what is left
+  MW_FLAG_REST = 0x40000,     // of a launch that takes messages: it comes before a release, and waits for no rows
 };
 
 // What every kernel is given.
