@@ -274,20 +274,6 @@ func (b *Buffer) release(s *slot, stream uint64) error {
 	return b.launched(b.engine.Release(c))
 }
 
-// letGo ends a slot's handle. Far ranks get what its first phase has left for them, or
-// hear that there will be no outputs. What it returns is of the slot's operation, on
-// the stream.
-func (b *Buffer) letGo(s *slot, stream uint64) (*cuda.Call, error) {
-	s.live = false
-	c := &s.combine.Call // on the heap already
-	*c = s.dispatch.Call
-	c.Stream = stream
-	if s.received && !s.pending && s.combines > 0 {
-		return c, nil
-	}
-	return c, b.launched(b.engine.SendRest(c))
-}
-
 // launched ends the buffer's part in the epoch when a launch has failed: the
 // steps of an operation cannot be taken half.
 func (b *Buffer) launched(err error) error {
