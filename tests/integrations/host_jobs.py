@@ -22,6 +22,7 @@ def far(job: str, *arguments: Any) -> Any:
     still on its way to others.
     """
     import torch.distributed as dist
+
     from harness.carriers import reached_by_tcp
 
     os.environ["MOEWIRE_HOST"] = f"host-{os.environ['RANK']}"

@@ -8,6 +8,7 @@ import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +18,9 @@ if importlib.util.find_spec("moewire") is None:
     sys.path.insert(0, str(HERE.parents[1] / "python"))
 
 from harness.team import Team  # noqa: E402
+
+if TYPE_CHECKING:
+    from harness.jobs_cuda import Place
 
 SEED = int(os.environ.get("MOEWIRE_TEST_SEED") or random.SystemRandom().randrange(1 << 31))
 
@@ -46,3 +50,12 @@ def environment() -> dict[str, str]:
     if "PYTHONPATH" in os.environ:
         paths.append(os.environ["PYTHONPATH"])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
+    """The CUDA device behind this process's buffers."""
+    from harness.cuda_place import behind_buffers
+
+    with behind_buffers(monkeypatch, tmp_path) as one:
+        yield one

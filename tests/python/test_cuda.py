@@ -10,7 +10,6 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +28,7 @@ from harness import (
 from harness.emulated import Emulated
 from harness.jobs_cuda import Place
 from harness.team import Team
-from harness.torch_device import pretending
-from moewire import _gpu, _results, _torch_cuda
-from moewire._cuda_report import DRIVER_VARIABLE
-from moewire._gpu_config import CODE_VARIABLE
+from moewire import _gpu, _results
 
 ON_DEVICE = cuda_device.asked()
 # A device has room for more ranks, and time for more cases.
@@ -40,23 +36,6 @@ SIZES, NUM_CASES = ([1, 2, 4, 8], 100) if ON_DEVICE else ([1, 2, 3], 12)
 EMULATED_ONLY = pytest.mark.skipif(
     ON_DEVICE, reason="makes calls of the driver fail, which the emulator can"
 )
-
-
-@pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
-    """The device behind this process's Buffers."""
-    for name in (DRIVER_VARIABLE, CODE_VARIABLE):
-        monkeypatch.setenv(name, "")
-    monkeypatch.setattr(_torch_cuda, "place", _torch_cuda.place)
-    one: Place
-    if cuda_device.wanted():
-        one = jobs_cuda.use_device()
-        yield one
-    else:
-        one = jobs_cuda.use(str(emulator.driver()), str(tmp_path))
-        with pretending():
-            yield one
-    one.forget()
 
 
 def driver() -> str:

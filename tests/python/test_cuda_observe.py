@@ -4,35 +4,12 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from harness import cuda_device, emulator, jobs_cuda, jobs_cuda_observe
 from harness.jobs_cuda import Place
 from harness.team import Team
-from harness.torch_device import pretending
-from moewire import _torch_cuda
-from moewire._cuda_report import DRIVER_VARIABLE
-from moewire._gpu_config import CODE_VARIABLE
-
-
-@pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Place]:
-    """The device behind this process's Buffers."""
-    for name in (DRIVER_VARIABLE, CODE_VARIABLE):
-        monkeypatch.setenv(name, "")
-    monkeypatch.setattr(_torch_cuda, "place", _torch_cuda.place)
-    one: Place
-    if cuda_device.wanted():
-        one = jobs_cuda.use_device()
-        yield one
-    else:
-        one = jobs_cuda.use(str(emulator.driver()), str(tmp_path))
-        with pretending():
-            yield one
-    one.forget()
 
 
 @pytest.mark.parametrize("size", [1, 3], ids="R={}".format)

@@ -50,6 +50,14 @@ func narrowWith(t *testing.T, rng *rand.Rand, hostOf []int, flags uint32, slots 
 	return g, o, &slabs
 }
 
+// firstPhase is that of a dispatch, on every rank.
+func (g *group) firstPhase(o *op) {
+	for r, m := range g.ranks {
+		require.NoError(g.t, m.Send(&o.calls[r]))
+	}
+	g.allEnded("the first phase of a dispatch")
+}
+
 // left is of how many operations and ranks something is left to send.
 func (m *member) left() (n int) {
 	for _, slot := range dl.At[state](uintptr(m.private.Address())).Rest {
@@ -137,10 +145,7 @@ func TestHostsFirstPhasesEnd(t *testing.T) {
 // inTwoPhases runs an operation of all ranks, with the host waiting for each phase.
 func (g *group) inTwoPhases(t *testing.T, o *op, slabs *layout.Slab) {
 	var restore []func()
-	for r, m := range g.ranks {
-		require.NoError(t, m.Send(&o.calls[r]))
-	}
-	g.allEnded("the first phase of a dispatch")
+	g.firstPhase(o)
 	for r := range g.ranks {
 		restore = append(restore, o.spoil(r))
 	}
@@ -428,10 +433,7 @@ func TestHostsReleasedBetweenPhases(t *testing.T) {
 			g, o, slabs := narrow(t, rng, []int{0, 1}, flags)
 			g.keeps = true
 			next := g.random(rng, o.shape, 2, flags, 1)
-			for r, m := range g.ranks {
-				require.NoError(t, m.Send(&o.calls[r]))
-			}
-			g.allEnded("the first phase of a dispatch")
+			g.firstPhase(o)
 			require.NoError(t, g.ranks[0].SendRest(&o.calls[0].Call))
 			require.NoError(t, g.ranks[1].Receive(&o.calls[1]))
 			g.snapshot(g.ranks[1], 0)
@@ -457,10 +459,7 @@ func TestHostsSecondPhaseNeverCame(t *testing.T) {
 	rng := rngOf(testenv.Seed(t), 67, 0)
 	emu.Order(rng.Uint64(), 16, 10)
 	g, o, _ := narrow(t, rng, []int{0, 1}, 0)
-	for r, m := range g.ranks {
-		require.NoError(t, m.Send(&o.calls[r]))
-	}
-	g.allEnded("the first phase of a dispatch")
+	g.firstPhase(o)
 	for r, m := range g.ranks {
 		o.calls[r].Ticket++
 		require.NoError(t, m.Send(&o.calls[r]))
@@ -481,10 +480,7 @@ func TestHostsLoseAPeerBetweenPhases(t *testing.T) {
 	rng := rngOf(testenv.Seed(t), 68, 0)
 	emu.Order(rng.Uint64(), 16, 15)
 	g, o, slabs := narrow(t, rng, []int{0, 1, 2}, 0)
-	for r, m := range g.ranks {
-		require.NoError(t, m.Send(&o.calls[r]))
-	}
-	g.allEnded("the first phase of a dispatch")
+	g.firstPhase(o)
 	g.lose(2, 0, 1)
 	for r, m := range g.ranks[:2] {
 		require.NoError(t, m.Receive(&o.calls[r]))
