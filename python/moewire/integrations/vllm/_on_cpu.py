@@ -10,7 +10,7 @@ import importlib
 from typing import Any
 
 from . import repairs
-from ._patches import AG_RS, FUSED_MOE, Plan, makers
+from ._plan import AG_RS, FUSED_MOE, Plan, makers
 from ._replacement import Replacement
 
 # Every module that imported maybe_make_prepare_finalize by name and may run on the CPU.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import UnsupportedError
-from ._patches import FUSED_MOE, Plan, makers
+from ._plan import FUSED_MOE, Plan, makers
 from ._replacement import Replacement
 
 _DEEPEP = "deepep_low_latency"  # --all2all-backend
