@@ -31,7 +31,7 @@ type address struct {
 
 const (
 	addressMagic   = "mwt"
-	addressVersion = 1
+	addressVersion = 2 // of join, too
 	addressHead    = len(addressMagic) + 1 + 8 + tokenBytes + 2
 	addressEach    = 16 + 2
 )
@@ -89,14 +89,16 @@ func decodeAddrs(b []byte, n int) []netip.AddrPort {
 func dials(a, b token) bool { return bytes.Compare(a[:], b[:]) < 0 }
 
 // join is what a dialling endpoint says of itself in the handshake: who wants
-// whom, which of how many sockets this is, and its depths.
+// whom, which of how many sockets this is, its depths, and for which time, from
+// 1, it dials all of them.
 type join struct {
 	from, to             token
 	index, num           int
 	sendDepth, recvDepth int
+	attempt              uint32
 }
 
-const joinBytes = 1 + 2*tokenBytes + 2 + 2*4
+const joinBytes = 1 + 2*tokenBytes + 2 + 3*4
 
 func (j *join) encode() []byte {
 	b := append(make([]byte, 0, joinBytes), addressVersion)
@@ -104,7 +106,8 @@ func (j *join) encode() []byte {
 	b = append(b, j.to[:]...)
 	b = append(b, byte(j.index), byte(j.num))
 	b = binary.LittleEndian.AppendUint32(b, uint32(j.sendDepth))
-	return binary.LittleEndian.AppendUint32(b, uint32(j.recvDepth))
+	b = binary.LittleEndian.AppendUint32(b, uint32(j.recvDepth))
+	return binary.LittleEndian.AppendUint32(b, j.attempt)
 }
 
 func decodeJoin(b []byte) (j join, ok bool) {
@@ -117,10 +120,11 @@ func decodeJoin(b []byte) (j join, ok bool) {
 	j.index, j.num = int(rest[0]), int(rest[1])
 	j.sendDepth = int(binary.LittleEndian.Uint32(rest[2:]))
 	j.recvDepth = int(binary.LittleEndian.Uint32(rest[6:]))
+	j.attempt = binary.LittleEndian.Uint32(rest[10:])
 	return j, j.index < j.num && j.num <= MaxNumSockets && depthsOK(j.sendDepth, j.recvDepth) && dials(j.from, j.to)
 }
 
-// sameAs reports whether two sockets may belong to one connection.
+// sameAs reports whether two sockets of an attempt may belong to one connection.
 func (j *join) sameAs(k *join) bool {
 	return j.num == k.num && j.sendDepth == k.sendDepth && j.recvDepth == k.recvDepth
 }

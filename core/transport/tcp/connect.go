@@ -13,7 +13,9 @@ import (
 
 // meeting is how an endpoint gets its sockets; everything in it is under mu.
 // The side with the smaller token dials all of them, the other one waits until
-// they have come. They may come before Connect is called: then they are parked.
+// they have come. They may come before Connect is called: then they are parked,
+// those of one attempt of one peer. An older one's would be ends of sockets that
+// the peer has closed.
 type meeting struct {
 	begun   bool
 	over    bool
@@ -114,10 +116,10 @@ func (ep *endpoint) offer(p parked) bool {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
 	m := &ep.meet
-	if !ep.is(transport.StateNew) || m.begun && m.peer != p.join.from {
+	if !ep.is(transport.StateNew) || !m.wants(&p.join) {
 		return false
 	}
-	_ = m.parked[p.join.index].fd.Close() // of an earlier attempt
+	_ = m.parked[p.join.index].fd.Close() // in case who dials says one twice
 	m.parked[p.join.index] = p
 	if m.begun {
 		m.wake()
@@ -125,27 +127,61 @@ func (ep *endpoint) offer(p parked) bool {
 	return true
 }
 
-// accept waits until all sockets have come.
+// waitsFor reports whether a socket of this peer may still be wanted.
+func (ep *endpoint) waitsFor(peer token) bool {
+	ep.mu.Lock()
+	defer ep.mu.Unlock()
+	return !ep.meet.begun || ep.meet.peer == peer
+}
+
+// wants reports whether a socket is none of an attempt that is over. One of a
+// newer attempt, or of another peer while it is open who that is, ends what is
+// parked.
+func (m *meeting) wants(j *join) bool {
+	if m.begun && m.peer != j.from {
+		return false
+	}
+	for i := range m.parked {
+		p := &m.parked[i]
+		switch {
+		case p.fd == nil:
+		case p.join.from == j.from && p.join.attempt > j.attempt:
+			return false
+		case p.join.from != j.from || p.join.attempt != j.attempt:
+			m.dropParked()
+			return true
+		}
+	}
+	return true
+}
+
+// accept waits until all sockets have come. When they break while they are
+// welcomed the peer dials again: it has not heard of all that they are taken.
 func (ep *endpoint) accept(deadline time.Time) error {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
+	var broken error
 	for {
 		set, stopped := ep.takeParked()
 		switch {
 		case stopped:
 			return ep.wrongState("Connect")
 		case set != nil:
-			return ep.welcome(set)
+			if broken = ep.welcome(set); broken == nil {
+				return ep.install(set, set[0].join.sendDepth, set[0].join.recvDepth)
+			}
+			closeAll(set)
 		}
 		select {
 		case <-ep.meet.arrived:
 		case <-timer.C:
-			return fmt.Errorf("tcp: connect: the peer did not dial: %w", sys.ErrTimeout)
+			return errors.Join(fmt.Errorf("tcp: connect: the peer did not dial: %w", sys.ErrTimeout), broken)
 		}
 	}
 }
 
-// takeParked returns the sockets if all of the peer's are there and alive.
+// takeParked returns the sockets if all of the peer's last attempt are there and
+// alive.
 func (ep *endpoint) takeParked() (set []parked, stopped bool) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
@@ -184,11 +220,10 @@ func (ep *endpoint) welcome(set []parked) error {
 			err = writeAll(set[i].fd, frame)
 		}
 		if err != nil {
-			closeAll(set)
 			return fmt.Errorf("tcp: connect: %w", err)
 		}
 	}
-	return ep.install(set, set[0].join.sendDepth, set[0].join.recvDepth)
+	return nil
 }
 
 func closeAll(set []parked) {

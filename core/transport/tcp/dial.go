@@ -15,42 +15,70 @@ type dialer struct {
 	ep       *endpoint
 	peer     *address
 	num      int
+	attempt  uint32
 	deadline time.Time
 	stop     *sys.FD
 }
 
-var errStopped = errors.New("tcp: connect: the endpoint was retired")
+const (
+	firstPause   = 5 * time.Millisecond
+	longestPause = 200 * time.Millisecond
+)
 
-// dial connects all sockets and waits until the peer has taken them.
-func (ep *endpoint) dial(a *address, deadline time.Time) error {
+var (
+	errStopped  = errors.New("tcp: connect: the endpoint was retired")
+	errNotTaken = errors.New("the connection ended before the peer took it")
+)
+
+// dial connects all sockets and waits until the peer has taken them. It begins
+// again when one ends before that: that the peer's door is full, or that the
+// network breaks it, says nothing of the peer's endpoint. Where this is gone, the
+// next attempt is refused.
+func (ep *endpoint) dial(a *address, deadline time.Time) (err error) {
 	d := &dialer{
 		ep: ep, peer: a, deadline: deadline, stop: ep.meet.stop,
 		num: min(a.numSockets, ep.t.config.NumSockets),
 	}
-	var set []parked
-	var sends, recvs int
-	for i := range d.num {
-		p, err := d.socket(i)
-		if err != nil {
-			closeAll(set)
-			return err
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		set, sends, recvs, e := d.sockets()
+		if e == nil {
+			return ep.install(set, sends, recvs)
 		}
-		set = append(set, p)
-	}
-	for i := range set {
-		var err error
-		if sends, recvs, err = d.awaitAccept(&set[i]); err != nil {
-			closeAll(set)
-			return fmt.Errorf("tcp: connect: %w", err)
+		if !errors.Is(e, errNotTaken) {
+			return errors.Join(e, err)
+		}
+		err = e
+		if e := d.sleep(pause); e != nil {
+			return errors.Join(e, err)
 		}
 	}
-	return ep.install(set, sends, recvs)
+}
+
+// sockets makes one attempt to get all of them taken. It closes them if that
+// fails.
+func (d *dialer) sockets() (set []parked, sends, recvs int, err error) {
+	d.attempt++
+	for i := 0; i < d.num && err == nil; i++ {
+		var p parked
+		if p, err = d.socket(i); err == nil {
+			set = append(set, p)
+		}
+	}
+	if err == nil {
+		if sends, recvs, err = d.awaitAccepts(set); err != nil {
+			err = fmt.Errorf("tcp: connect: %w", err)
+		}
+	}
+	if err != nil {
+		closeAll(set)
+	}
+	return set, sends, recvs, err
 }
 
 // socket tries the peer's addresses in turn until one works. Sockets begin
 // with different ones, so that they use all of its interfaces.
 func (d *dialer) socket(index int) (parked, error) {
-	pause, refused := 5*time.Millisecond, 0
+	pause, refused := firstPause, 0
 	for try := index; ; try++ {
 		p, err := d.try(d.peer.addrs[try%len(d.peer.addrs)], index)
 		if err == nil {
@@ -66,7 +94,7 @@ func (d *dialer) socket(index int) (parked, error) {
 		if e := d.sleep(pause); e != nil {
 			return p, errors.Join(e, err)
 		}
-		pause = min(2*pause, 200*time.Millisecond)
+		pause = min(2*pause, longestPause)
 	}
 }
 
@@ -114,7 +142,7 @@ func (d *dialer) try(addr netip.AddrPort, index int) (p parked, err error) {
 	if err == nil {
 		p.join = join{
 			from: d.ep.token, to: d.peer.token, index: index, num: d.num,
-			sendDepth: d.ep.spec.SendDepth, recvDepth: d.ep.spec.RecvDepth,
+			sendDepth: d.ep.spec.SendDepth, recvDepth: d.ep.spec.RecvDepth, attempt: d.attempt,
 		}
 		p.fd = fd
 		p.session, err = d.shake(&p, until)
@@ -174,18 +202,45 @@ func (d *dialer) readFull(fd *sys.FD, b []byte, until time.Time) error {
 	return nil
 }
 
+// awaitAccepts waits until the peer has taken all sockets, or one has ended: then
+// nothing may ever come on the others.
+func (d *dialer) awaitAccepts(set []parked) (sends, recvs int, err error) {
+	fds := make([]*sys.FD, len(set), len(set)+1)
+	for i := range set {
+		fds[i] = set[i].fd
+	}
+	fds = append(fds, d.stop)
+	for left := len(set); left > 0; {
+		ready, err := sys.WaitReadable(fds, d.deadline)
+		if err != nil {
+			return 0, 0, err
+		}
+		for _, i := range ready {
+			if i == len(set) {
+				return 0, 0, errStopped
+			}
+			if sends, recvs, err = d.awaitAccept(&set[i]); err != nil {
+				return 0, 0, err
+			}
+			fds[i] = nil
+			left--
+		}
+	}
+	return sends, recvs, nil
+}
+
 // awaitAccept waits for the peer's word that it is ready. It takes nothing that
 // comes after.
 func (d *dialer) awaitAccept(p *parked) (sends, recvs int, err error) {
 	frame := make([]byte, wire.MaxFrameBytes)
-	if err := d.readFull(p.fd, frame[:wire.LengthBytes], d.deadline); err != nil {
+	if err := d.readTaken(p.fd, frame[:wire.LengthBytes]); err != nil {
 		return 0, 0, err
 	}
 	n, err := wire.FrameBytes(frame)
 	if err != nil {
 		return 0, 0, err
 	}
-	if err := d.readFull(p.fd, frame[wire.LengthBytes:n], d.deadline); err != nil {
+	if err := d.readTaken(p.fd, frame[wire.LengthBytes:n]); err != nil {
 		return 0, 0, err
 	}
 	h, err := p.session.OpenHead(frame[:n])
@@ -199,6 +254,15 @@ func (d *dialer) awaitAccept(p *parked) (sends, recvs int, err error) {
 		return 0, 0, errors.New("peer violates the protocol: its first message is not the one that accepts")
 	}
 	return sends, recvs, nil
+}
+
+// readTaken is readFull, which ends with errNotTaken when the connection does.
+func (d *dialer) readTaken(fd *sys.FD, b []byte) error {
+	err := d.readFull(fd, b, d.deadline)
+	if err == nil || errors.Is(err, errStopped) || errors.Is(err, sys.ErrTimeout) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errNotTaken, err)
 }
 
 // options are the settings of every socket.

@@ -34,6 +34,8 @@ func FuzzAddress(f *testing.F) {
 func FuzzJoin(f *testing.F) {
 	j := join{to: token{1}, num: 1, sendDepth: 1, recvDepth: 1}
 	f.Add(j.encode())
+	j.attempt = 7
+	f.Add(j.encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if j, ok := decodeJoin(b); ok && !bytes.Equal(j.encode(), b) {
 			t.Fatalf("%x becomes %x", b, j.encode())

@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/wire"
@@ -216,19 +215,9 @@ func TestParkedSockets(t *testing.T) {
 	ep.meet.begun = true // as Connect does; the peer's token is zero
 	defer func() { ep.meet.begun = false }()
 	ep.meet.arrived = make(chan struct{}, 1)
-	listener, at, err := sys.ListenTCP(loopback[0], 8)
-	require.NoError(t, err)
-	defer listener.Close()
-	never, err := sys.NewEvent()
-	require.NoError(t, err)
-	defer never.Close()
+	socket := newSockets(t)
 	offer := func(index, num int) {
-		fd, err := sys.DialTCP(at, sys.TCPOptions{})
-		if err == sys.ErrInProgress {
-			_, err = sys.WaitSocket(fd, true, never, time.Now().Add(soon))
-		}
-		require.NoError(t, err)
-		require.True(t, ep.offer(parked{fd: fd, join: join{index: index, num: num, sendDepth: 1, recvDepth: 1}}))
+		require.True(t, ep.offer(parked{fd: socket(), join: join{index: index, num: num, sendDepth: 1, recvDepth: 1}}))
 	}
 	offer(0, 2)
 	offer(5, 6)

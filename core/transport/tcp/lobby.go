@@ -193,7 +193,8 @@ func (l *lobby) greet(fd *sys.FD) {
 // may be a recording.
 func (l *lobby) judge(p wire.Peer) ([]byte, error) {
 	j, ok := decodeJoin(p.Blob)
-	if !ok || j.num > l.t.config.NumSockets || l.t.find(j.to) == nil {
+	ep := l.t.find(j.to)
+	if !ok || j.num > l.t.config.NumSockets || ep == nil || !ep.waitsFor(j.from) {
 		l.t.counters.NotWanted.Add(1)
 		return nil, errNotWanted
 	}
