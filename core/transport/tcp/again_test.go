@@ -290,6 +290,7 @@ func TestSocketsOfTwoAttempts(t *testing.T) {
 	require.Len(t, set, 2)
 	require.Equal(t, []uint32{2, 2}, []uint32{set[0].join.attempt, set[1].join.attempt})
 	closeAll(set)
+	mustBeClosed(t, dial(0, 1)) // nothing waits, and yet
 }
 
 // TestAnotherPeerReplacesTheSet: until Connect says whom to wait for, sockets of

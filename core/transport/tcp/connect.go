@@ -24,6 +24,8 @@ type meeting struct {
 	stop    *sys.FD       // readable once the endpoint is retired
 	stopped bool
 	parked  [MaxNumSockets]parked
+	from    token // who has dialled last, and for which time
+	attempt uint32
 }
 
 // parked is an authenticated connection that nobody has taken yet.
@@ -65,7 +67,10 @@ func (m *meeting) dropParked() {
 	}
 }
 
-// Connect brings the endpoint to StateReady.
+// Connect brings the endpoint to StateReady. A connection that breaks before both
+// sides have agreed is made again until the deadline. It fails before that where
+// nobody listens, the peer refuses or breaks the protocol, or the endpoint is
+// retired.
 func (ep *endpoint) Connect(remote []byte, deadline time.Time) error {
 	a, err := decodeAddress(remote)
 	if err == nil && a.token == ep.token {
@@ -116,7 +121,7 @@ func (ep *endpoint) offer(p parked) bool {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
 	m := &ep.meet
-	if !ep.is(transport.StateNew) || !m.wants(&p.join) {
+	if !ep.is(transport.StateNew) || !m.admits(&p.join) {
 		return false
 	}
 	_ = m.parked[p.join.index].fd.Close() // in case who dials says one twice
@@ -134,23 +139,16 @@ func (ep *endpoint) waitsFor(peer token) bool {
 	return !ep.meet.begun || ep.meet.peer == peer
 }
 
-// wants reports whether a socket is none of an attempt that is over. One of a
-// newer attempt, or of another peer while it is open who that is, ends what is
-// parked.
-func (m *meeting) wants(j *join) bool {
-	if m.begun && m.peer != j.from {
+// admits reports whether a socket is none of an attempt that is over. The first
+// one of a newer attempt, or of another peer while it is open who that is, ends
+// what is parked.
+func (m *meeting) admits(j *join) bool {
+	switch {
+	case m.begun && m.peer != j.from, m.from == j.from && j.attempt < m.attempt:
 		return false
-	}
-	for i := range m.parked {
-		p := &m.parked[i]
-		switch {
-		case p.fd == nil:
-		case p.join.from == j.from && p.join.attempt > j.attempt:
-			return false
-		case p.join.from != j.from || p.join.attempt != j.attempt:
-			m.dropParked()
-			return true
-		}
+	case m.from != j.from || j.attempt != m.attempt:
+		m.dropParked()
+		m.from, m.attempt = j.from, j.attempt
 	}
 	return true
 }
