@@ -23,7 +23,7 @@ type Rings struct {
 	mu     sync.Mutex // guards what follows
 	makers map[string]made
 	inUse  int
-	left   []*Ring // to be freed
+	left   []*Ring // to be freed, or to be told of
 	ended  bool    // by Close: what is released is freed at once
 }
 
@@ -80,9 +80,10 @@ func (s *Rings) keep(r *Ring) {
 	s.leave(r)
 }
 
-// leave takes what is not freed. The caller holds s.mu.
+// leave takes what is not freed, or of which nobody was told that the driver has
+// refused to. The caller holds s.mu.
 func (s *Rings) leave(r *Ring) {
-	if r != nil && r.owes() {
+	if r != nil && (r.owes() || r.closed != nil) {
 		s.left = append(s.left, r)
 	}
 }

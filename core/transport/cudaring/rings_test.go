@@ -102,6 +102,22 @@ func TestRingsThatWereNotFreed(t *testing.T) {
 }
 
 // TestRingsThatWereNotMade: what was allocated for a ring that could not be made, or
+// TestRingsRefusedLate: what the driver refuses to free after Close is said by the next
+// one.
+func TestRingsRefusedLate(t *testing.T) {
+	drv, dev := open(t)
+	s := cudaring.Of(dev)
+	r, err := s.Make(fake.New(fake.Config{Manual: true}).Transport(), 4096)
+	require.NoError(t, err)
+	memory := uintptr(r.(*cudaring.Ring).Address())
+	require.ErrorIs(t, s.Close(), cudaring.ErrInUse)
+	drv.FailAfter(frees, 0, libcuda.ErrOutOfMemory)
+	r.Release()
+	require.ErrorIs(t, s.Close(), libcuda.ErrOutOfMemory)
+	require.NoError(t, s.Close())
+	require.NoError(t, dev.Do(func() error { return drv.HostFree(memory) }))
+}
+
 // to try whether one can be, and could not be freed at once, is freed at the next call.
 func TestRingsThatWereNotMade(t *testing.T) {
 	drv, dev := open(t)
