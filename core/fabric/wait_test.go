@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"runtime/debug"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -110,10 +111,13 @@ func TestCloseWhileSomebodyPolls(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		go w.close(t)
+		// Time stands still in a bubble whose test has returned: it waits for the close.
+		var closing sync.WaitGroup
+		closing.Go(func() { w.close(t) })
 		for range 3 {
 			require.ErrorIs(t, (<-ended).Err, ErrClosed)
 		}
+		closing.Wait()
 	})
 }
 
