@@ -23,11 +23,15 @@ func (c *Controls) wire(peer wire.PeerID) wire.Config {
 	}
 }
 
-// accept takes all connections that are there. The oldest stranger makes room
-// for a new one. When that fails, for want of descriptors for instance, the
-// entrance is left alone until the next tick: it would be reported without end.
+// acceptsInARow bounds how many connections are taken before others have their
+// turn: strangers may come without end. What waits is reported again.
+const acceptsInARow = 32
+
+// accept takes connections that are there. The oldest stranger makes room for a
+// new one. When that fails, for want of descriptors for instance, the entrance
+// is left alone until the next tick: it would be reported without end.
 func (c *Controls) accept() {
-	for {
+	for range acceptsInARow {
 		fd, err := sys.Accept(c.door)
 		if err != nil {
 			if !errors.Is(err, sys.ErrAgain) {
