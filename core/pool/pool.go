@@ -175,9 +175,16 @@ func (p *Pool[T]) lend(i uint32) Lease[T] {
 	return Lease[T]{Value: e.value, index: i, gen: e.gen}
 }
 
-// make fills a reserved place, or gives it back.
+// make fills a reserved place, or gives it back, also when Make panics.
 func (p *Pool[T]) make(i uint32) (Lease[T], error) {
+	made := false
+	defer func() {
+		if !made {
+			p.unmade(i)
+		}
+	}()
 	v, err := p.cfg.Make()
+	made = true
 	p.mu.Lock()
 	if err != nil {
 		p.stats.Failed++
@@ -199,6 +206,14 @@ func (p *Pool[T]) make(i uint32) (Lease[T], error) {
 	}
 	defer p.mu.Unlock()
 	return p.lend(i), nil
+}
+
+// unmade gives the place of a Make back that has panicked.
+func (p *Pool[T]) unmade(i uint32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stats.Failed++
+	p.vacate(i)
 }
 
 // vacate gives a place back; who waits longest makes a value in it.
@@ -281,50 +296,23 @@ func (p *Pool[T]) Drain(n int) (drained int) {
 	return drained
 }
 
+// clean makes a value free, or destroys it when that cannot be, also when Clean
+// panics: nobody knows what it is then.
 func (p *Pool[T]) clean(i uint32, v T) {
-	if err := p.cfg.Clean(v); err != nil {
-		p.destroy(i)
-		return
-	}
-	p.mu.Lock()
-	if !p.closed {
-		p.offer(i)
-		p.mu.Unlock()
-		return
-	}
-	p.mu.Unlock()
-	p.destroy(i)
-}
-
-// Trim destroys free values until at most n are free, and returns how many.
-func (p *Pool[T]) Trim(n int) (trimmed int) {
-	for {
-		p.mu.Lock()
-		if len(p.free) <= max(n, 0) {
-			p.mu.Unlock()
-			return trimmed
+	offered := false
+	defer func() {
+		if !offered {
+			p.destroy(i)
 		}
-		i := p.free[0] // the coldest
-		p.free = p.free[:copy(p.free, p.free[1:])]
-		p.entries[i].state = moving
-		p.mu.Unlock()
-		p.destroy(i)
-		trimmed++
-	}
-}
-
-// destroy ends a value that is moving, and only then gives its place back.
-func (p *Pool[T]) destroy(i uint32) {
-	p.mu.Lock()
-	v := p.entries[i].value
-	p.mu.Unlock()
-	if p.cfg.Destroy != nil {
-		p.cfg.Destroy(v)
+	}()
+	if p.cfg.Clean(v) != nil {
+		return
 	}
 	p.mu.Lock()
-	p.stats.Destroyed++
-	p.vacate(i)
-	p.mu.Unlock()
+	defer p.mu.Unlock()
+	if offered = !p.closed; offered {
+		p.offer(i)
+	}
 }
 
 // Stats returns the counts of this moment.
@@ -334,31 +322,6 @@ func (p *Pool[T]) Stats() Stats {
 	s := p.stats
 	s.Free = len(p.free)
 	return s
-}
-
-// Close destroys what is free or released and ends all waits with ErrClosed.
-// What is lent is destroyed when it comes back. Idempotent.
-func (p *Pool[T]) Close() {
-	p.mu.Lock()
-	p.closed = true
-	for len(p.waiters) > 0 {
-		close(p.shift().lease)
-	}
-	p.mu.Unlock()
-	p.Trim(0)
-	for {
-		p.mu.Lock()
-		i, ok := p.queue.pop()
-		if ok {
-			p.stats.Queued--
-			p.entries[i].state = moving
-		}
-		p.mu.Unlock()
-		if !ok {
-			return
-		}
-		p.destroy(i)
-	}
 }
 
 func pop(s *[]uint32) uint32 {

@@ -160,3 +160,35 @@ func TestTrimBelowNothing(t *testing.T) {
 	require.NoError(t, pool.Put(l))
 	require.Equal(t, 1, pool.Trim(-1))
 }
+
+// TestPanics (SC3): a place outlives the mistakes of whoever fills, cleans and
+// empties it.
+func TestPanics(t *testing.T) {
+	p := &provider{}
+	pool := poolOf(p, 1, true, sound)
+	mistake := func() { panic("a mistake") }
+	pool.cfg.Make = func() (*context, error) { mistake(); return nil, nil }
+	require.Panics(t, func() { _, _ = pool.Get() })
+	require.Equal(t, Stats{Failed: 1}, pool.Stats())
+
+	pool.cfg.Make = p.make
+	l, err := pool.Get()
+	require.NoError(t, err)
+	pool.cfg.Clean = func(*context) error { mistake(); return nil }
+	require.NoError(t, pool.Put(l))
+	require.Panics(t, func() { pool.Drain(1) })
+	require.EqualValues(t, 0, p.live.Load(), "nobody knows what it is")
+
+	pool.cfg.Clean, pool.cfg.Destroy = nil, func(c *context) { p.destroy(c); mistake() }
+	l, err = pool.Get()
+	require.NoError(t, err)
+	require.NoError(t, pool.Put(l))
+	require.Panics(t, func() { pool.Trim(0) })
+	l, err = pool.Get()
+	require.NoError(t, err)
+	require.Equal(t, Stats{Live: 1, Lent: 1, Made: 3, Destroyed: 2, Failed: 1}, pool.Stats())
+	pool.cfg.Destroy = p.destroy
+	require.NoError(t, pool.Put(l))
+	pool.Close()
+	require.EqualValues(t, 0, p.live.Load())
+}
