@@ -240,6 +240,9 @@ func (f *fakeLib) destroy(name, kind string, addr uintptr) uintptr {
 	if f.freed[addr] {
 		return uintptr(syscall.EIO)
 	}
+	if errno := f.failure(name); errno != 0 {
+		return uintptr(errno)
+	}
 	f.calls = append(f.calls, name)
 	assert.Equal(f.t, kind, f.alive[addr], name)
 	delete(f.alive, addr)

@@ -32,7 +32,9 @@ type Group struct {
 	// calls may block; Poll, Wait, Wake and posts never take it.
 	changing sync.Mutex
 	regions  map[*groupRegion]struct{}
-	closed   atomic.Bool
+	// abandoned could not be registered with every port, nor ended; see endAbandoned.
+	abandoned *groupRegion
+	closed    atomic.Bool
 
 	waiting sync.Mutex    // held by the one goroutine in Wait
 	bell    chan struct{} // has something when Wake was called; for who waits while no port is open
@@ -52,6 +54,7 @@ type member struct {
 	numOpens uint64
 	refused  error // why it could not be opened, and when
 	triedAt  time.Time
+	leftover *Transport // opened in vain, and not closed yet; see endLeftover
 
 	mu     sync.Mutex
 	before uint64 // failures of what was opened earlier
@@ -118,6 +121,9 @@ func (g *Group) open(m *member) *Transport {
 }
 
 func (g *Group) tryOpen(m *member) (*Transport, error) {
+	if err := g.endLeftover(m); err != nil {
+		return nil, err
+	}
 	config := g.config
 	config.Device, config.Port = m.nic.Device, m.nic.Port
 	t, err := openAs(g.lib, config, m)
@@ -131,10 +137,8 @@ func (g *Group) tryOpen(m *member) (*Transport, error) {
 		err = g.sleeper.Add(t.wait.poller.Raw(), uint(m.index))
 	}
 	if err != nil {
-		for r := range g.regions {
-			err = errors.Join(err, r.leave(m.index))
-		}
-		return nil, errors.Join(err, t.Close())
+		m.leftover = t
+		return nil, errors.Join(err, g.endLeftover(m))
 	}
 	m.numOpens++ // what has failed has numbered no endpoint
 	return t, nil
@@ -230,7 +234,7 @@ func (g *Group) usable(m *member) (*Transport, error) {
 // discard closes a port whose device was lost, once nothing of it is in use, so
 // that it can be opened again.
 func (g *Group) discard(m *member, t *Transport) bool {
-	if !t.isIdle() {
+	if !t.isIdle() || g.endAbandoned() != nil {
 		return false
 	}
 	for r := range g.regions {
@@ -361,6 +365,9 @@ func (g *Group) Close() error {
 	g.each(func(t *Transport) { err = errors.Join(err, t.busy()) })
 	if len(g.regions) > 0 {
 		err = errors.Join(err, fmt.Errorf("close: %d regions are not closed: %w", len(g.regions), transport.ErrBusy))
+	}
+	if err == nil {
+		err = g.endRests()
 	}
 	if err != nil {
 		return err

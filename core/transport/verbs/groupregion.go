@@ -32,10 +32,13 @@ func (g *Group) add(r *groupRegion) (transport.Region, error) {
 	if g.closed.Load() {
 		return nil, transport.ErrClosed
 	}
+	if err := g.endAbandoned(); err != nil {
+		return nil, err
+	}
 	for _, m := range g.members {
 		if t := m.tr.Load(); t != nil && !t.fatal.Load() {
 			if err := r.enter(m.index, t); err != nil {
-				return nil, errors.Join(err, r.leaveAll())
+				return nil, errors.Join(err, g.abandon(r))
 			}
 		}
 	}
