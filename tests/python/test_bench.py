@@ -17,6 +17,7 @@ from harness.team import Team
 from moewire.bench import cases, chart, compiler, idle, overlap, report, tables
 from moewire.bench import main as bench_main
 from moewire.bench import options as bench_options
+from moewire.bench.peers import venvs
 from moewire.errors import InvalidArgument, MoewireError
 
 Environment = dict[str, str]
@@ -247,6 +248,22 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_compiler
+def test_a_peer_is_installed_once_per_interpreter(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A peer sees the packages of the interpreter that installed it, which another may not have."""
+    made: list[Path] = []
+    monkeypatch.setattr(venvs, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(
+        venvs, "_install", lambda root, _: (made.append(root), root.mkdir(parents=True))
+    )
+    roots = [venvs.installed("peer", "1") for _ in range(2)]
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "another"))
+    roots.append(venvs.installed("peer", "1"))
+    assert made == roots[1:]
+    assert len(set(roots)) == 2
+
+
 def test_native_code_has_no_warnings(tmp_path: Path) -> None:
     flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
     for name in ("floor", "calls", "ibverbs", "wire"):

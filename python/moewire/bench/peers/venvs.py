@@ -5,6 +5,7 @@ Versions are pinned. The folder lies in the user's cache and is made once per in
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -19,7 +20,9 @@ _INSTALL_SECONDS = 600
 
 def installed(package: str, version: str) -> Path:
     """The root of a venv that has ``package``, and sees what this interpreter has."""
-    tag = f"{sys.implementation.cache_tag}-{package}-{version}"
+    # It points at this interpreter's packages, which are not those of another one.
+    own = hashlib.sha256(sys.prefix.encode()).hexdigest()[:8]
+    tag = f"{sys.implementation.cache_tag}-{own}-{package}-{version}"
     root = cache_folder() / "peers" / tag
     done = root / "installed"
     if not done.exists():
