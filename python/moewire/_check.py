@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from . import _abi as abi
+from ._numbers import boolean as boolean
 from ._numbers import integer as integer
 from ._numbers import refuse as refuse
 

@@ -41,7 +41,7 @@ class FlatCalls:
         """
         name = "num_max_dispatch_tokens_per_rank"
         ranks = _check.integer("num_ranks", num_ranks, 1, (1 << 31) - 1)
-        wide = abi.MW_SHAPE_FP32_OUTPUTS if fp32_outputs else 0
+        wide = abi.MW_SHAPE_FP32_OUTPUTS if _check.boolean("fp32_outputs", fp32_outputs) else 0
         shape = abi.mw_shape_t(
             num_max_tokens_per_rank=_check.integer(
                 name, num_max_dispatch_tokens_per_rank, 1, _check.MAX_TOKENS
@@ -182,7 +182,7 @@ class FlatCalls:
             y,
             active_ranks,
             timeout_us,
-            bool(zero_copy),
+            _check.boolean("zero_copy", zero_copy),
             out,
             phase_for(async_finish, return_recv_hook),
         )

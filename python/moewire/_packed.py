@@ -8,6 +8,7 @@ import torch
 
 from . import _abi as abi
 from . import _combine, _dispatch
+from ._numbers import boolean
 from ._results import RecvX
 from ._runtime import Runtime
 from .event import EventOverlap, Hook, How, completion, phase_for
@@ -99,8 +100,10 @@ class PackedCalls:
             num_max_dispatch_tokens_per_rank,
             num_experts,
             timeout_us,
-            _dispatch.flags(use_fp8 is None or use_fp8, more, round_scale, use_ue8m0, fp32_outputs)
-            | (abi.MW_DISPATCH_PRE_REDUCE if pre_reduce else 0),
+            _dispatch.flags(
+                True if use_fp8 is None else use_fp8, more, round_scale, use_ue8m0, fp32_outputs
+            )
+            | (abi.MW_DISPATCH_PRE_REDUCE if boolean("pre_reduce", pre_reduce) else 0),
             phase_for(async_finish, return_recv_hook),
             topk_weights,
         )
@@ -171,7 +174,7 @@ class PackedCalls:
             topk_weights,
             active_ranks,
             timeout_us,
-            bool(zero_copy),
+            boolean("zero_copy", zero_copy),
             out,
             phase_for(async_finish, return_recv_hook),
         )

@@ -266,7 +266,7 @@ class Buffer(PackedCalls, FlatCalls, Member):
             num_ranks=ranks,
             num_experts=_check.experts(num_experts, ranks),
             num_slots=_check.integer("num_slots", num_slots, 1, 64),
-            flags=abi.MW_SHAPE_FP32_OUTPUTS if fp32_outputs else 0,
+            flags=abi.MW_SHAPE_FP32_OUTPUTS if _check.boolean("fp32_outputs", fp32_outputs) else 0,
         )
         return size_hint(shape)
 

@@ -44,7 +44,7 @@ from ._fabric_parts import (
 )
 from ._fabric_transfers import Transfers, peer_number
 from ._lib import library
-from ._numbers import integer, refuse
+from ._numbers import boolean, integer, refuse
 from ._reach import ZERO_COPIES, fill, rdma_text, yes_or_no
 from .errors import DeadlineError, MoewireError, WouldBlockError
 
@@ -122,8 +122,8 @@ class Fabric(Transfers):
         source, key_text = key_source(keys, key_file, keys_variable, keys_file)
         config = abi.mw_fabric_config_t(
             size=ctypes.sizeof(abi.mw_fabric_config_t),
-            flags=(abi.MW_FABRIC_MESSAGES if messages else 0)
-            | (abi.MW_FABRIC_ENCRYPT if encrypt else 0)
+            flags=(abi.MW_FABRIC_MESSAGES if boolean("messages", messages) else 0)
+            | (abi.MW_FABRIC_ENCRYPT if boolean("encrypt", encrypt) else 0)
             | (abi.MW_FABRIC_RDMA_DC if yes_or_no("rdma_dc", rdma_dc) else 0),
             carrier=CARRIERS[carrier],
             key_source=source,
