@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _abi as abi
 from . import _check, _observe, _tuning, trace
+from ._gpu_config import refuse_unsized
 from ._numbers import switch
 from ._runtime import Runtime
 from ._tuning import Tuning
@@ -52,6 +53,9 @@ class Member:
         ordered = abi.MW_CONFIG_DETERMINISTIC if deterministic else 0
         tuning = dict(_tuning.native(Tuning()) if options.tuning is None else options.tuning)
         asked = int(tuning.pop("flags"))
+        if tuning.get("device") == abi.MW_DEVICE_CUDA:
+            hint = "get_ep_buffer_size_hint"
+            refuse_unsized("cuda", "num_ep_buffer_bytes", self.num_ep_buffer_bytes, hint)
         self.runtime = Runtime(
             rank=self.rank,
             num_ranks=self.group_size,

@@ -46,10 +46,12 @@ class PackedCalls:
         """Sends each token's row to the ranks that own its experts. Collective.
 
         Args:
-            x: bf16 [T, H], contiguous; H a multiple of 128 (fp8) or 8 (bf16); T <= M.
+            x: bf16 [T, H], contiguous; H a multiple of 128 (fp8) or 8 (bf16); T <= M. No gradient
+                comes back to it through here: that is ``moewire.autograd``.
             topk_idx: int64 [T, K], contiguous, K <= 64; -1 selects nothing.
-            active_ranks: int32, at least R entries, contiguous, 1 for active; or None for all.
-                Entries of lost ranks are cleared in place.
+            active_ranks: int32, at least R entries, contiguous, 1 for active (or any number but
+                0); or None for all. Entries of lost ranks are cleared in place. The first R
+                count, and others are left alone.
             num_max_dispatch_tokens_per_rank: M, the same on every rank.
             num_experts: E, a multiple of R, the same on every rank.
             timeout_us: microseconds for each phase, -1 for none.

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
-from moewire import Buffer, _member, _reach, errors
+from moewire import Buffer, _check, _member, _reach, errors
 from moewire import _abi as abi
 
 
@@ -127,3 +128,72 @@ def test_constructors_take_bools(argument: str) -> None:
             one_rank(**{argument: value})
     for good in (True, False, 1, 0, np.True_):
         one_rank(**{argument: good}).close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"ranks": 0}, "num_ranks: 0 given; allowed: 1 to 48"),
+        ({"ranks": 49}, "num_ranks: 49 given; allowed: 1 to 48"),
+    ],
+)
+def test_size_hints_say_how_many_ranks(arguments: dict[str, int], says: str) -> None:
+    ranks = arguments["ranks"]
+    for hint, last in (
+        (Buffer.get_ep_buffer_size_hint, ranks),
+        (Buffer.get_flat_buffer_size_hint, 2),
+    ):
+        with pytest.raises(errors.InvalidArgument, match=f"^{says}$"):
+            hint(8, 128, ranks, last)
+
+
+@pytest.mark.parametrize("ranks", [0, 49])
+def test_meetings_say_how_many_ranks(ranks: int) -> None:
+    says = f"^world_size: {ranks} given; allowed: 1 to 48$"
+    with pytest.raises(errors.InvalidArgument, match=says):
+        Buffer.from_exchange(lambda own: [own], 0, ranks)
+    with pytest.raises(errors.InvalidArgument, match=says):
+        Buffer.from_store(dist.HashStore(), 0, ranks)
+
+
+def test_members_are_named_once() -> None:
+    with pytest.raises(errors.InvalidArgument, match=r"^members: 0 twice given; allowed: each"):
+        Buffer.from_store(dist.HashStore(), 0, 1, members=[0, 0])
+    with pytest.raises(errors.InvalidArgument, match=r"^members: 0, 2 twice given;"):
+        _check.ranks("members", [0, 2, 1, 2, 0, 0], 4, 0)
+    with pytest.raises(errors.InvalidArgument, match=r"^members: 3 given; allowed: a seq"):
+        _check.ranks("members", 3, 4, 3)  # type: ignore[arg-type]
+    assert _check.ranks("members", (2, 0), 4, 0) == {0, 2}
+
+
+def test_extra_is_no_tensor_by_itself(buffer: Buffer) -> None:
+    for one in (torch.ones(4, 1), 3):
+        kind = type(one).__name__
+        with pytest.raises(
+            errors.InvalidArgument, match=f"^extra: a {kind} given; allowed: a list or tuple of"
+        ):
+            _call(buffer, "dispatch_flat", extra=one)
+    for several in ([torch.ones(4, 1)], (torch.ones(4, 1),), (t for t in [torch.ones(4, 1)])):
+        assert len(_call(buffer, "dispatch_flat", extra=several).recv_extra) == 1
+
+
+def test_cuda_without_a_size_says_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No name of C, and, where there is none, that there is no driver."""
+    monkeypatch.setenv("MOEWIRE_CUDA_DRIVER", "/nowhere/libcuda.so.1")
+    says = (
+        "^num_ep_buffer_bytes: 0 given; allowed: on CUDA what get_ep_buffer_size_hint gives "
+        r"\(and there is no CUDA device here: no driver is installed, .*/nowhere/libcuda.so.1"
+    )
+    for device in ("cuda", "cuda:0", torch.device("cuda")):
+        with pytest.raises(errors.InvalidArgument, match=says) as raised:
+            one_rank(device=device)
+        assert "config->" not in str(raised.value) and "mw_" not in str(raised.value).lower()
+
+
+def test_active_ranks_may_have_more_entries_than_ranks(buffer: Buffer) -> None:
+    """As many as an engine may have one day: those of ranks count, and no other is written."""
+    x, topk_idx = torch.zeros(4, 128, dtype=torch.bfloat16), torch.zeros(4, 1, dtype=torch.int64)
+    active = torch.tensor([5, 0, 7], dtype=torch.int32)
+    _, count, *_ = buffer.dispatch(x, topk_idx, active, 4, 2, -1, use_fp8=False)
+    assert count.tolist() == [4, 0]
+    assert active[0] != 0 and active[1:].tolist() == [0, 7]
