@@ -29,9 +29,11 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from . import _abi_fabric as abi
+from . import _names
 from ._fabric_memory import memory_of
 from ._fabric_parts import (
     IN_PROGRESS,
+    KEY_SOURCES,
     MAX_63,
     Region,
     Remote,
@@ -149,12 +151,13 @@ class Fabric(Transfers):
             "rdma_near": rdma_text("rdma_near", rdma_near),
         }
         texts = fill(config, given)  # alive during the call
+        names = {**_names.ARGUMENTS, "keys": "keys_file" if keys_file else KEY_SOURCES[source]}
         self._lib = library()
         self._lock = threading.RLock()
         self._regions: set[Region] = set()
         self._id = abi.mw_fabric_t()
         try:
-            self._check(self._lib.fabric_create(config, self._id))
+            _names.check(self._lib, self._lib.fabric_create(config, self._id), names)
         finally:
             ctypes.memset(texts[0], 0, len(key_text))
         self._closed = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch.distributed as dist
 
 from moewire import Buffer, _check, _member, _reach, errors
 from moewire import _abi as abi
+from moewire.fabric import Fabric
 
 
 def one_rank(**arguments: Any) -> Buffer:
@@ -197,3 +199,108 @@ def test_active_ranks_may_have_more_entries_than_ranks(buffer: Buffer) -> None:
     _, count, *_ = buffer.dispatch(x, topk_idx, active, 4, 2, -1, use_fp8=False)
     assert count.tolist() == [4, 0]
     assert active[0] != 0 and active[1:].tolist() == [0, 7]
+
+
+_LISTEN = r'is "nowhere0": no address, ADDRESS:PORT or interface of this machine$'
+_RING = r"is 4097, allowed a power of two from 4096 to \d+, and 0$"
+# Of each setting that the library reads: a bad value, and what is said of it after its name.
+LIBRARY_READS: dict[str, tuple[Any, str]] = {
+    "listen": ("nowhere0", _LISTEN),
+    "key_file": ("/no/such/file", ": reading keys: open /no/such/file: no such file or directory$"),
+    "ring_bytes": (4097, _RING),
+    "silent_after_us": (7, r"is 7, allowed 0 \(1s\), and 20000 to 3600000000$"),
+    "rdma_devices": ("a:0", r'is "a:0" with the port "0", '),
+    "rdma_gid": ("v9", 'is "v9", allowed are an index'),
+    "rdma_near": ("x", 'is "x", allowed is the PCI address'),
+}
+
+
+@pytest.fixture
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*LIBRARY_READS, "key", "host"):
+        monkeypatch.delenv(f"MOEWIRE_{name.upper()}", raising=False)
+
+
+@pytest.mark.usefixtures("no_variables")
+@pytest.mark.parametrize("name", LIBRARY_READS)
+def test_what_the_library_refuses_has_its_argument(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an argument its name, of a variable that of the variable, also if both are there."""
+    value, says = LIBRARY_READS[name]
+    variable = f"MOEWIRE_{name.upper()}"
+    with pytest.raises(errors.InvalidArgument, match=f"^invalid argument: {name} ?{says}"):
+        one_rank(**{name: value})
+    monkeypatch.setenv(variable, str(value))
+    with pytest.raises(errors.InvalidArgument, match=f"^invalid argument: {variable} ?{says}"):
+        one_rank()
+    monkeypatch.setenv(variable, "4096")  # right or wrong: the argument goes before it
+    with pytest.raises(errors.InvalidArgument, match=f"^invalid argument: {name} ?{says}"):
+        one_rank(**{name: value})
+
+
+@pytest.mark.usefixtures("no_variables")
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("KEY", "beef", ": reading keys: line 1: the key has 4 characters, not 64$"),
+        ("HOST", "h" * 65537, " has 65537 bytes, allowed 0 to 65536$"),
+    ],
+)
+def test_what_only_a_variable_says(
+    variable: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"MOEWIRE_{variable}", value)
+    says = f"^invalid argument: MOEWIRE_{variable}{says}"
+    with pytest.raises(errors.InvalidArgument, match=says) as raised:
+        one_rank()
+    assert "beef" not in str(raised.value)  # a key is not shown
+
+
+@pytest.mark.usefixtures("no_variables")
+def test_a_key_file_that_goes_away(tmp_path: Path) -> None:
+    """It is read again at an update, and has its name there, too."""
+    keys = tmp_path / "keys"
+    keys.write_text("1 " + "5a" * 31 + "5b")
+    keys.chmod(0o600)
+    with one_rank(key_file=keys, listen="127.0.0.1") as made:
+        keys.unlink()
+        with pytest.raises(errors.InvalidArgument, match=f"^invalid argument: key_file: .*{keys}"):
+            made.update_ep_member()
+
+
+def test_numbers_of_calls_have_their_arguments_names(buffer: Buffer) -> None:
+    with pytest.raises(errors.InvalidArgument, match=r"^invalid argument: vector_width is 5, "):
+        one_rank(vector_width=5)
+    many = r"num_ranks 2 x num_max_dispatch_tokens_per_rank \d+ exceeds"
+    for hint in (Buffer.get_ep_buffer_size_hint, Buffer.get_flat_buffer_size_hint):
+        with pytest.raises(errors.InvalidArgument, match=many):
+            hint((1 << 31) - 1, 8, 2, 2)
+    _call(buffer, "dispatch")  # which gives the buffer its size
+    x, topk_idx = torch.zeros(4, 128, dtype=torch.bfloat16), torch.zeros(4, 1, dtype=torch.int64)
+    with pytest.raises(
+        errors.InvalidArgument, match=r": num_max_dispatch_tokens_per_rank 1048576, hidden 128 and"
+    ):
+        buffer.dispatch(x, topk_idx, None, 1 << 20, 2, -1)
+
+
+_KEY = "1 " + "5a" * 31 + "5b"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"listen": "x"}, 'listen has "x", allowed is address:port'),
+        ({"keys": None, "key_file": "/no/file"}, "key_file: reading keys: open /no/file: no such"),
+        ({"keys": None, "keys_file": "/no/file"}, "keys_file: reading keys: open /no/file: no"),
+        ({"keys": None, "keys_variable": "NO_SUCH"}, "keys_variable: reading keys: environment"),
+        ({"keys": "beef"}, "keys: reading keys: line 1: has 1 fields"),
+        ({"rdma_gid": 3}, 'rdma_gid is given, allowed with carrier="rdma" alone'),
+        ({"rdma_dc": True}, 'rdma_dc is given, allowed with carrier="rdma" alone'),
+        ({"carrier": "rdma", "encrypt": True}, 'encrypt is given, allowed with carrier="tcp" al'),
+        ({"carrier": "rdma", "interface": "lo"}, 'interface is given, allowed with carrier="tcp"'),
+    ],
+)
+def test_fabrics_say_arguments(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(errors.InvalidArgument, match=f"^invalid argument: {re.escape(says)}"):
+        Fabric(**{"keys": _KEY, **arguments})
