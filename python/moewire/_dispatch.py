@@ -50,14 +50,18 @@ class Request(NamedTuple):
 
 def flags(fp8: object, more: object, round_scale: object, ue8m0: object, wide: object) -> int:
     """``MW_DISPATCH_*`` bits; refuses what is no bool."""
-    bits = _FP8 if fp8 is True or (fp8 is not False and boolean("use_fp8", fp8)) else 0
+    bits = 0  # "is not False" first: almost all are, at every call
+    if fp8 is not False and boolean("use_fp8", fp8):
+        bits = _FP8
     if wide is not False and boolean("fp32_outputs", wide):
         bits |= _WIDE
-    if more is round_scale is ue8m0 is False:
-        return bits
-    bits |= _MORE if boolean("more", more) else 0
-    bits |= _ROUND if boolean("round_scale", round_scale) else 0
-    return bits | (_UE8M0 if boolean("use_ue8m0", ue8m0) else 0)
+    if more is not False and boolean("more", more):
+        bits |= _MORE
+    if round_scale is not False and boolean("round_scale", round_scale):
+        bits |= _ROUND
+    if ue8m0 is not False and boolean("use_ue8m0", ue8m0):
+        bits |= _UE8M0
+    return bits
 
 
 # Small fresh objects that the library writes: recv_count, int32 [L], layout_range, int64 [L, R],
