@@ -6,6 +6,7 @@ import "C"
 import (
 	"bytes"
 	"fmt"
+	"math/bits"
 	"net"
 	"net/netip"
 	"time"
@@ -92,11 +93,11 @@ func nicsOf(settings [3]rdmaSetting) (v verbs.Config, err error) {
 }
 
 func bounds(c *C.mw_config_t, cfg *mixed.Config) error {
-	if c.ring_bytes != 0 {
-		cfg.Link = link.Config{RingBytes: int64(min(c.ring_bytes, 1<<62)), NumMessages: link.DefaultNumMessages}
-		if err := cfg.Link.Check(); err != nil {
-			return invalid("config->ring_bytes: %v", err)
+	if n := uint64(c.ring_bytes); n != 0 {
+		if n < link.MinRingBytes || n > link.MaxRingBytes || bits.OnesCount64(n) != 1 {
+			return invalid("config->ring_bytes is %d, allowed a power of two from %d to %d, and 0", n, link.MinRingBytes, int64(link.MaxRingBytes))
 		}
+		cfg.Link = link.Config{RingBytes: int64(n), NumMessages: link.DefaultNumMessages}
 	}
 	silent, err := micros("config->silent_after_us", int64(c.silent_after_us))
 	switch {

@@ -61,6 +61,8 @@ _NO_RDMA: tuple[tuple[str, str, str], ...] = (
         "ulimit -l unlimited   (in a container: docker run --ulimit memlock=-1)",
     ),
 )
+# The library has names of fields, and a fabric those of its arguments.
+_FIELD = re.compile(r"\b(?:config->|(?=rdma_(?:devices|gid|near|dc)\b))(\w+)")
 _HIDDEN = (
     "the kernel has an RDMA device that libibverbs does not see",
     "sudo apt install ibverbs-providers   (in a container: docker run --device=/dev/infiniband "
@@ -144,8 +146,8 @@ def _chosen(fields: dict[str, int | bytes]) -> Part:
 
 
 def _by_variable(text: str) -> str:
-    """An error of the library with the names that are known here, where all are variables."""
-    named = re.sub(r"config->(\w+)", lambda field: f"MOEWIRE_{field[1].upper()}", text)
+    """An error of the library or a fabric with the names of here, where all are variables."""
+    named = _FIELD.sub(lambda field: f"MOEWIRE_{field[1].upper()}", text)
     return re.sub(r"\bMOEWIRE_KEYS\b", "MOEWIRE_KEY", named)
 
 

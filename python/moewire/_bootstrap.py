@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias, cast
 import torch
 import torch.distributed as dist
 
+from . import _abi as abi
 from ._check import integer, refuse
 from ._meeting import Store, StoreMeeting
 from ._runtime import MAX_METADATA_BYTES, Runtime
@@ -46,7 +47,7 @@ class ExchangeMeeting:
     """
 
     def __init__(self, exchange: Exchange, rank: int, num_ranks: int) -> None:
-        self.num_ranks = integer("world_size", num_ranks, 1, (1 << 31) - 1)
+        self.num_ranks = integer("world_size", num_ranks, 1, abi.MW_MAX_RANKS)
         self.rank = integer("rank", rank, 0, self.num_ranks - 1)
         self._exchange = exchange
 

@@ -6,12 +6,13 @@ buffer was created for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
 from . import _abi as abi
+from ._numbers import boolean as boolean
 from ._numbers import integer as integer
 from ._numbers import refuse as refuse
 
@@ -219,10 +220,16 @@ def not_both(async_finish: bool, return_recv_hook: bool) -> None:
 
 
 def ranks(name: str, given: Sequence[int] | None, num_ranks: int, self: int) -> frozenset[int]:
-    """A set of ranks with this one in it; None: all."""
+    """A set of ranks with this one in it, each named once; None: all."""
     if given is None:
         return frozenset(range(num_ranks))
-    chosen = frozenset(integer(name, rank, 0, num_ranks - 1) for rank in given)
+    if not isinstance(given, Iterable):
+        raise refuse(name, repr(given), "a sequence of ranks, or None")
+    listed = [integer(name, rank, 0, num_ranks - 1) for rank in given]
+    chosen = frozenset(listed)
+    if len(listed) > len(chosen):
+        twice = sorted(rank for rank in chosen if listed.count(rank) > 1)
+        raise refuse(name, f"{', '.join(map(str, twice))} twice", "each once")
     if self not in chosen:
         raise refuse(name, str(sorted(chosen)), f"ranks with this one, {self}, among them")
     return chosen

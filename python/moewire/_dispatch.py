@@ -9,6 +9,7 @@ import torch
 
 from . import _abi as abi
 from . import _check, _results
+from ._numbers import boolean
 from ._operation import Operation, start
 from ._plan import FORMAT_FLAGS, Key, Plan
 from ._runtime import Runtime
@@ -48,12 +49,18 @@ class Request(NamedTuple):
 
 
 def flags(fp8: object, more: object, round_scale: object, ue8m0: object, wide: object) -> int:
-    """``MW_DISPATCH_*`` bits."""
-    bits = _FP8 if fp8 else 0
-    if wide:
+    """``MW_DISPATCH_*`` bits; refuses what is no bool."""
+    bits = 0  # "is not False" first: almost all are, at every call
+    if fp8 is not False and boolean("use_fp8", fp8):
+        bits = _FP8
+    if wide is not False and boolean("fp32_outputs", wide):
         bits |= _WIDE
-    if more or round_scale or ue8m0:
-        bits |= (_MORE if more else 0) | (_ROUND if round_scale else 0) | (_UE8M0 if ue8m0 else 0)
+    if more is not False and boolean("more", more):
+        bits |= _MORE
+    if round_scale is not False and boolean("round_scale", round_scale):
+        bits |= _ROUND
+    if ue8m0 is not False and boolean("use_ue8m0", ue8m0):
+        bits |= _UE8M0
     return bits
 
 

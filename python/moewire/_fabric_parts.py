@@ -214,6 +214,14 @@ def address_text(name: str, value: object) -> bytes:
     return value.encode()
 
 
+# The argument that each of them comes from.
+KEY_SOURCES = {
+    abi.MW_KEYS_BYTES: "keys",
+    abi.MW_KEYS_FILE: "key_file",
+    abi.MW_KEYS_ENV: "keys_variable",
+}
+
+
 def key_source(
     keys: bytes | str | None,
     key_file: str | os.PathLike[str] | None,

@@ -9,7 +9,7 @@ import torch
 from . import _abi as abi
 from . import _check, _flat_combine
 from ._dispatch import flags as flags_for
-from ._flat_request import Request, checked_plan, fill
+from ._flat_request import Request, checked_plan, fill, several
 from ._flat_results import FlatHandle, FlatReceived, FlatRows
 from ._operation import start
 from ._runtime import Runtime, size_hint
@@ -40,8 +40,8 @@ class FlatCalls:
         to serve packed operations as well: the larger one of both hints.
         """
         name = "num_max_dispatch_tokens_per_rank"
-        ranks = _check.integer("num_ranks", num_ranks, 1, (1 << 31) - 1)
-        wide = abi.MW_SHAPE_FP32_OUTPUTS if fp32_outputs else 0
+        ranks = _check.integer("num_ranks", num_ranks, 1, abi.MW_MAX_RANKS)
+        wide = abi.MW_SHAPE_FP32_OUTPUTS if _check.boolean("fp32_outputs", fp32_outputs) else 0
         shape = abi.mw_shape_t(
             num_max_tokens_per_rank=_check.integer(
                 name, num_max_dispatch_tokens_per_rank, 1, _check.MAX_TOKENS
@@ -127,7 +127,7 @@ class FlatCalls:
             x,
             topk_idx,
             topk_weights,
-            tuple(extra),
+            several(extra),
             active_ranks,
             num_max_dispatch_tokens_per_rank,
             num_experts,
@@ -182,7 +182,7 @@ class FlatCalls:
             y,
             active_ranks,
             timeout_us,
-            bool(zero_copy),
+            _check.boolean("zero_copy", zero_copy),
             out,
             phase_for(async_finish, return_recv_hook),
         )

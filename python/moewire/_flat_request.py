@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from ctypes import addressof
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,6 +31,14 @@ class Request(NamedTuple):
     timeout_us: int
     flags: int  # MW_DISPATCH_*
     phase: int
+
+
+def several(extra: Iterable[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """``extra`` as a tuple. A tensor can be iterated over, too: its rows would be taken."""
+    if isinstance(extra, torch.Tensor) or not isinstance(extra, Iterable):
+        allowed = "a list or tuple of tensors"
+        raise _check.refuse("extra", f"a {type(extra).__name__}", allowed)
+    return tuple(extra)
 
 
 def checked_plan(runtime: Runtime, request: Request, place: Place | None = None) -> FlatPlan:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import _abi as abi
-from ._cuda_report import driver_path
+from . import _cuda_report
+from ._lib import library
 from ._numbers import refuse
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def native(given: str | torch.device | None) -> dict[str, int | bytes]:
     return {
         "device": abi.MW_DEVICE_CUDA,
         "device_ordinal": _torch_cuda.ordinal_of(index),
-        "cuda_driver": driver_path(),
+        "cuda_driver": _cuda_report.driver_path(),
         "cuda_code": _code(),
         "cuda_nvrtc": os.fsencode(":".join(compilers())),
     }
@@ -64,7 +65,15 @@ def parsed(value: Any) -> tuple[str, int | None]:
 def refuse_unsized(device: Any, name: str, num_bytes: int, hint: str) -> None:
     """On CUDA the memory is there from the beginning, so its size has to be given."""
     if not num_bytes and parsed(device)[0] == "cuda":
-        raise refuse(name, "0", f"on CUDA what {hint} gives")
+        raise refuse(name, "0", f"on CUDA what {hint} gives{_if_there_is_none()}")
+
+
+def _if_there_is_none() -> str:
+    """Why there is no device to size a buffer for, in parentheses; "" where there is one."""
+    found = _cuda_report.report(library())
+    if found.get("available", True):
+        return ""
+    return f" (and there is no CUDA device here: {found['reason']})"
 
 
 def _code() -> bytes:

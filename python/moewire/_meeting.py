@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from . import _abi as abi
 from ._check import integer, refuse
 from ._runtime import Runtime
 from .errors import DeadlineError, MetadataError, MoewireError
@@ -57,7 +58,7 @@ class StoreMeeting:
     def __init__(self, store: Store, rank: int, num_ranks: int, prefix: str) -> None:
         if not all(hasattr(store, name) for name in _METHODS):
             raise refuse("store", type(store).__name__, "a torch.distributed.Store")
-        self.num_ranks = integer("world_size", num_ranks, 1, (1 << 31) - 1)
+        self.num_ranks = integer("world_size", num_ranks, 1, abi.MW_MAX_RANKS)
         self.rank = integer("rank", rank, 0, self.num_ranks - 1)
         if not isinstance(prefix, str) or not prefix:
             raise refuse("prefix", repr(prefix), "a string that is not empty")

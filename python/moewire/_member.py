@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _abi as abi
 from . import _check, _observe, _tuning, trace
+from ._gpu_config import refuse_unsized
+from ._numbers import switch
 from ._runtime import Runtime
 from ._tuning import Tuning
 
@@ -44,12 +46,16 @@ class Member:
         self.num_ep_buffer_bytes = _check.integer("num_ep_buffer_bytes", num_bytes, 0, 1 << 62)
         self.num_slots = _check.integer("num_slots", options.num_slots, 1, 64)
         self._use_fallback = False  # upstream's tests write it; there is no fallback here
-        self._copy_outputs = bool(options.copy_outputs)
+        self._copy_outputs = _check.boolean("copy_outputs", options.copy_outputs)
         timeout_us = _check.integer("connect_timeout_us", options.connect_timeout_us, -1, 1 << 62)
         taking_part = _check.ranks("members", options.members, self.group_size, self.rank)
-        ordered = abi.MW_CONFIG_DETERMINISTIC if options.deterministic else 0
+        deterministic = _check.boolean("deterministic", options.deterministic)
+        ordered = abi.MW_CONFIG_DETERMINISTIC if deterministic else 0
         tuning = dict(_tuning.native(Tuning()) if options.tuning is None else options.tuning)
         asked = int(tuning.pop("flags"))
+        if tuning.get("device") == abi.MW_DEVICE_CUDA:
+            hint = "get_ep_buffer_size_hint"
+            refuse_unsized("cuda", "num_ep_buffer_bytes", self.num_ep_buffer_bytes, hint)
         self.runtime = Runtime(
             rank=self.rank,
             num_ranks=self.group_size,
@@ -172,9 +178,9 @@ class Member:
 
 
 def _flags_from_environment() -> int:
-    debug = os.environ.get("MOEWIRE_DEBUG", "0") not in ("", "0")
-    corrupt = os.environ.get("MOEWIRE_TEST_CORRUPT", "") == "combine"
-    record = os.environ.get("MOEWIRE_RECORD", "1") not in ("", "0")
-    flags = abi.MW_CONFIG_DEBUG_FILL if debug else 0
-    flags |= 0 if record else abi.MW_CONFIG_NO_RECORD
+    corrupt = os.environ.get("MOEWIRE_TEST_CORRUPT", "")
+    if corrupt not in ("", "combine"):
+        raise _check.refuse("MOEWIRE_TEST_CORRUPT", repr(corrupt), "combine")
+    flags = abi.MW_CONFIG_DEBUG_FILL if switch("MOEWIRE_DEBUG") else 0
+    flags |= 0 if switch("MOEWIRE_RECORD", default=True) else abi.MW_CONFIG_NO_RECORD
     return flags | (abi.MW_CONFIG_TEST_CORRUPT_COMBINE if corrupt else 0)

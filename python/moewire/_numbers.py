@@ -1,8 +1,9 @@
-"""What checks of arguments say, and whole numbers; usable without torch."""
+"""What checks of arguments say, whole numbers, and yes or no; usable without torch."""
 
 from __future__ import annotations
 
 import operator
+import os
 
 from .errors import InvalidArgument
 
@@ -10,6 +11,26 @@ from .errors import InvalidArgument
 def refuse(name: str, given: object, allowed: object) -> InvalidArgument:
     """The error for an argument; to be raised by the caller."""
     return InvalidArgument(f"{name}: {given} given; allowed: {allowed}")
+
+
+# What equals True or False is found, too: 1 and 0, numpy's bools.
+_BOOLEANS = {True: True, False: False}
+
+
+def boolean(name: str, value: object) -> bool:
+    """``value`` as a bool; no other word or number stands for yes or no."""
+    try:
+        return _BOOLEANS[value]  # type: ignore[index]
+    except (KeyError, TypeError):
+        raise refuse(name, repr(value), "True, False") from None
+
+
+def switch(variable: str, default: bool = False) -> bool:
+    """A variable of the environment that is 0, 1, or, for ``default``, empty or not there."""
+    text = os.environ.get(variable, "")
+    if text not in ("", "0", "1"):
+        raise refuse(variable, repr(text), "0, 1")
+    return text == "1" if text else default
 
 
 def integer(name: str, value: object, low: int, high: int) -> int:

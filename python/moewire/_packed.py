@@ -8,6 +8,7 @@ import torch
 
 from . import _abi as abi
 from . import _combine, _dispatch
+from ._numbers import boolean
 from ._results import RecvX
 from ._runtime import Runtime
 from .event import EventOverlap, Hook, How, completion, phase_for
@@ -45,10 +46,12 @@ class PackedCalls:
         """Sends each token's row to the ranks that own its experts. Collective.
 
         Args:
-            x: bf16 [T, H], contiguous; H a multiple of 128 (fp8) or 8 (bf16); T <= M.
+            x: bf16 [T, H], contiguous; H a multiple of 128 (fp8) or 8 (bf16); T <= M. No gradient
+                comes back to it through here: that is ``moewire.autograd``.
             topk_idx: int64 [T, K], contiguous, K <= 64; -1 selects nothing.
-            active_ranks: int32, at least R entries, contiguous, 1 for active; or None for all.
-                Entries of lost ranks are cleared in place.
+            active_ranks: int32, at least R entries, contiguous, 1 for active (or any number but
+                0); or None for all. Entries of lost ranks are cleared in place. The first R
+                count, and others are left alone.
             num_max_dispatch_tokens_per_rank: M, the same on every rank.
             num_experts: E, a multiple of R, the same on every rank.
             timeout_us: microseconds for each phase, -1 for none.
@@ -99,8 +102,10 @@ class PackedCalls:
             num_max_dispatch_tokens_per_rank,
             num_experts,
             timeout_us,
-            _dispatch.flags(use_fp8 is None or use_fp8, more, round_scale, use_ue8m0, fp32_outputs)
-            | (abi.MW_DISPATCH_PRE_REDUCE if pre_reduce else 0),
+            _dispatch.flags(
+                True if use_fp8 is None else use_fp8, more, round_scale, use_ue8m0, fp32_outputs
+            )
+            | (abi.MW_DISPATCH_PRE_REDUCE if boolean("pre_reduce", pre_reduce) else 0),
             phase_for(async_finish, return_recv_hook),
             topk_weights,
         )
@@ -171,7 +176,7 @@ class PackedCalls:
             topk_weights,
             active_ranks,
             timeout_us,
-            bool(zero_copy),
+            boolean("zero_copy", zero_copy),
             out,
             phase_for(async_finish, return_recv_hook),
         )

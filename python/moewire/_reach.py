@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypedDict
 
 from . import _abi as abi
-from ._numbers import integer, refuse
+from ._numbers import integer, refuse, switch
 
 TRANSPORTS = {
     "auto": abi.MW_TRANSPORT_AUTO,
@@ -121,7 +121,7 @@ def rdma_text(name: str, value: object) -> bytes:
 
 def _dc(given: object) -> bool:
     if given is None:
-        return os.environ.get("MOEWIRE_RDMA_DC", "0") not in ("", "0")
+        return switch("MOEWIRE_RDMA_DC")
     return yes_or_no("rdma_dc", given)
 
 

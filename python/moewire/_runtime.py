@@ -11,14 +11,14 @@ from ctypes import byref
 from typing import TYPE_CHECKING, Any
 
 from . import _abi as abi
-from . import _owed, _untold
+from . import _names, _owed, _untold
 from ._events import EventLog
 from ._flat_plan import FlatPlan
 from ._lib import library
 from ._memory import MappingCache
 from ._plan import SLICE_US, Plan, Plans
 from ._reach import fill
-from .errors import ClosedError, DeadlineError, MoewireError, from_status
+from .errors import ClosedError, DeadlineError, MoewireError
 
 if TYPE_CHECKING:
     from ._gpu import Gpu
@@ -33,7 +33,7 @@ def size_hint(shape: abi.mw_shape_t) -> int:
     lib = library()
     shape.size = abi.SIZE_OF[abi.mw_shape_t]
     num_bytes = ctypes.c_uint64()
-    lib.check(lib.buffer_size_hint(byref(shape), byref(num_bytes)))
+    _names.check(lib, lib.buffer_size_hint(byref(shape), byref(num_bytes)))
     return num_bytes.value
 
 
@@ -72,7 +72,8 @@ class Runtime:
             slow_after_us=slow_after_us,
         )
         texts = fill(config, tuning)
-        self.lib.check(self.lib.buffer_create(byref(config), byref(self.id)))
+        self._names = _names.of_buffer(tuning)
+        _names.check(self.lib, self.lib.buffer_create(byref(config), byref(self.id)), self._names)
         del texts  # the library has copied them
         self.events = EventLog(self.lib, self.id, rank)
         if config.device == abi.MW_DEVICE_CUDA:
@@ -197,7 +198,7 @@ class Runtime:
         """The exception for the call of this thread that has just failed."""
         if status == abi.MW_ERR_HANDLE and self.closed:
             return ClosedError(_CLOSED_TEXT)
-        return from_status(status, self.lib.error_text())
+        return _names.error(self.lib, status, self._names)
 
     def combine_buffer(self, handle: abi.mw_handle_t, timeout_us: int) -> int:
         """The address of a handle's combine buffer, once nobody reads it any more."""

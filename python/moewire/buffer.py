@@ -46,16 +46,18 @@ class Buffer(PackedCalls, FlatCalls, Member):
     Args:
         group: any ``torch.distributed`` process group. Its store is used if it has one, else
             one ``all_gather``.
-        num_ep_buffer_bytes: from ``get_ep_buffer_size_hint``; 0: sized by the first dispatch.
-            A later dispatch that does not fit is refused on its own rank, with both sizes, and
-            consumes nothing: ranks that may disagree about M, H or E should give a size.
+        num_ep_buffer_bytes: from ``get_ep_buffer_size_hint``; 0: sized by the first dispatch
+            (not on CUDA, where it has to be given). A later dispatch that does not fit is refused
+            on its own rank, with both sizes, and consumes nothing: ranks that may disagree about
+            M, H or E should give a size.
         disable_p2p: accepted for compatibility; CPU tensors always use shared memory.
         num_slots: operations in flight, 1 to 64.
         copy_outputs: return ordinary tensors instead of views of the workspace.
         vector_width: bytes of vector code, 16, 32 or 64; 0: the widest; -1: plain Go code.
         connect_timeout_us: how long to wait for the other ranks; -1: for ever at the store,
             then 60 s. Without a store the group's own timeout holds for its ``all_gather``.
-        members: the ranks that take part for now; None: all. The others may come later.
+        members: the ranks that take part for now, each once; None: all. The others may come
+            later.
         deterministic: rows of an expert lie in order of rank, for one more exchange of words
             per dispatch. All ranks agree on it, and each rank has a thread of its own.
         slow_after_us: how long a wait on one rank may last before the log says so; -1: for
@@ -75,9 +77,11 @@ class Buffer(PackedCalls, FlatCalls, Member):
         spin_us: how long a wait is awake before it sleeps; 0: it sleeps at once; None: 2, or
             500 where every rank can have a processor.
 
-    Ranks of several hosts (docs/hosts.md); equal on all ranks, but for ``listen`` and ``rdma_...``:
-        transport: "auto": shared memory between ranks of one host, else TCP; "shm": shared memory
-            alone; "tcp": TCP alone; "rdma": RDMA between hosts. Only "auto" chooses.
+    Ranks of several hosts (docs/hosts.md); equal on all ranks, but for ``listen``,
+    ``tcp_zero_copy`` and ``rdma_...``, which each rank may choose:
+        transport: "auto": shared memory between ranks of one host; between hosts RDMA, where both
+            have a device that reaches the other, else TCP; "shm": shared memory alone; "tcp": TCP
+            alone; "rdma": shared memory, and RDMA between hosts. Only "auto" chooses.
         listen: where ranks of other hosts reach this one: an address, "ADDRESS:PORT", or the
             name of an interface; by default this host's address on the way to ``MASTER_ADDR``.
         key_file: a file with the keys that all ranks share (a line "1 " and 64 hexadecimal
@@ -85,7 +89,7 @@ class Buffer(PackedCalls, FlatCalls, Member):
         protection: of what TCP carries: "digest" (forged or changed bytes are refused) or
             "encrypt" (nobody reads them, either).
         ring_bytes: two rings of this size per direction and rank of another host, a power of
-            two; 0: 16 MiB.
+            two; 0: 16 MiB, less with more than 16 ranks.
         silent_after_us: a rank of another host that is not heard for so long is suspected; 0: 1 s.
         rdma_devices: RDMA devices that this rank may use: names with commas, each with a port or
             without, such as "mlx5_0,mlx5_1:2" or "mlx5_*"; "": all.
@@ -96,7 +100,7 @@ class Buffer(PackedCalls, FlatCalls, Member):
         rdma_dc: RDMA by dynamically connected queue pairs where both ports have them; False. It
             never ran on a device (docs/transport-verbs.md).
         tcp_zero_copy: whether TCP sends long payloads without a copy: "auto" (to other hosts, until
-            the kernel says that it copies all the same), "on" or "off". Each rank's own choice.
+            the kernel says that it copies all the same), "on" or "off".
 
     CUDA (docs/cuda.md; it has never run on a GPU):
         device: "cuda", "cuda:N" or a ``torch.device``: all tensors of this buffer lie there, calls
@@ -256,7 +260,7 @@ class Buffer(PackedCalls, FlatCalls, Member):
         ``fp32_outputs``: with room for dispatches that ask for it. This is address space;
         memory becomes resident as rows arrive.
         """
-        ranks = _check.integer("num_ranks", num_ranks, 1, (1 << 31) - 1)
+        ranks = _check.integer("num_ranks", num_ranks, 1, abi.MW_MAX_RANKS)
         name = "num_max_dispatch_tokens_per_rank"
         shape = abi.mw_shape_t(
             num_max_tokens_per_rank=_check.integer(
@@ -266,7 +270,7 @@ class Buffer(PackedCalls, FlatCalls, Member):
             num_ranks=ranks,
             num_experts=_check.experts(num_experts, ranks),
             num_slots=_check.integer("num_slots", num_slots, 1, 64),
-            flags=abi.MW_SHAPE_FP32_OUTPUTS if fp32_outputs else 0,
+            flags=abi.MW_SHAPE_FP32_OUTPUTS if _check.boolean("fp32_outputs", fp32_outputs) else 0,
         )
         return size_hint(shape)
 

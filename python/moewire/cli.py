@@ -31,7 +31,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"moewire {__version__}")
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    rest = parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    rest.required = False  # as in later versions of Python: it is no word for users
     return parser
 
 

@@ -124,8 +124,11 @@ class How(NamedTuple):
 
 
 def phase_for(async_finish: bool, return_recv_hook: bool) -> int:
-    """How far a call goes before it returns."""
-    if not (async_finish or return_recv_hook):
+    """How far a call goes before it returns; refuses what is no bool."""
+    if async_finish is False and return_recv_hook is False:
+        return abi.MW_PHASE_DONE
+    event = _check.boolean("async_finish", async_finish)
+    if not _check.boolean("return_recv_hook", return_recv_hook) and not event:
         return abi.MW_PHASE_DONE
     _check.not_both(async_finish, return_recv_hook)
     return abi.MW_PHASE_SENT

@@ -29,9 +29,11 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from . import _abi_fabric as abi
+from . import _names
 from ._fabric_memory import memory_of
 from ._fabric_parts import (
     IN_PROGRESS,
+    KEY_SOURCES,
     MAX_63,
     Region,
     Remote,
@@ -44,7 +46,7 @@ from ._fabric_parts import (
 )
 from ._fabric_transfers import Transfers, peer_number
 from ._lib import library
-from ._numbers import integer, refuse
+from ._numbers import boolean, integer, refuse
 from ._reach import ZERO_COPIES, fill, rdma_text, yes_or_no
 from .errors import DeadlineError, MoewireError, WouldBlockError
 
@@ -122,8 +124,8 @@ class Fabric(Transfers):
         source, key_text = key_source(keys, key_file, keys_variable, keys_file)
         config = abi.mw_fabric_config_t(
             size=ctypes.sizeof(abi.mw_fabric_config_t),
-            flags=(abi.MW_FABRIC_MESSAGES if messages else 0)
-            | (abi.MW_FABRIC_ENCRYPT if encrypt else 0)
+            flags=(abi.MW_FABRIC_MESSAGES if boolean("messages", messages) else 0)
+            | (abi.MW_FABRIC_ENCRYPT if boolean("encrypt", encrypt) else 0)
             | (abi.MW_FABRIC_RDMA_DC if yes_or_no("rdma_dc", rdma_dc) else 0),
             carrier=CARRIERS[carrier],
             key_source=source,
@@ -149,12 +151,13 @@ class Fabric(Transfers):
             "rdma_near": rdma_text("rdma_near", rdma_near),
         }
         texts = fill(config, given)  # alive during the call
+        names = {**_names.ARGUMENTS, "keys": "keys_file" if keys_file else KEY_SOURCES[source]}
         self._lib = library()
         self._lock = threading.RLock()
         self._regions: set[Region] = set()
         self._id = abi.mw_fabric_t()
         try:
-            self._check(self._lib.fabric_create(config, self._id))
+            _names.check(self._lib, self._lib.fabric_create(config, self._id), names)
         finally:
             ctypes.memset(texts[0], 0, len(key_text))
         self._closed = False

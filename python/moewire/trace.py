@@ -182,6 +182,8 @@ def _read(path: str) -> tuple[list[Event], _clocks.Clock | None]:
         return slices, _clocks.parse(whole)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         said = f"no {error}" if isinstance(error, KeyError) else str(error)
+        if isinstance(error, OSError):
+            said = error.strerror or said  # the rest is number and path, once more
         raise InvalidArgument(f"{path}: {said}; allowed: a trace of moewire") from error
 
 

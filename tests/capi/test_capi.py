@@ -305,10 +305,7 @@ def test_python_functions_match() -> None:
 # ----------------------------------------------------------------- example --
 
 
-def test_example(tmp_path: Path, library: Path) -> None:
-    """examples/c as its Makefile builds it: two processes, a checked result."""
-    command = ["make", "-s", "-C", ROOT / "examples/c", f"OUT={tmp_path}", f"LIBRARY={library}"]
-    text = run([*command, "CFLAGS=-O2 -Wall -Wextra -Werror", "run"])
+def check_example(text: str) -> None:
     lines = [line for line in text.splitlines() if line.startswith("rank ")]
     assert sorted(line.split(":")[0] for line in lines) == ["rank 0", "rank 1"], text
     rows = [int(re.findall(r"(\d+) rows", line)[0]) for line in lines]
@@ -316,6 +313,27 @@ def test_example(tmp_path: Path, library: Path) -> None:
     assert sum(rows) == 2 * 6 * 2, text
     assert all("all sums correct" in line for line in lines), text
     assert re.search(r"^moewire \S+: ok$", text, re.MULTILINE), text
+
+
+def test_example(tmp_path: Path, library: Path) -> None:
+    """examples/c as its Makefile builds it: two processes, a checked result."""
+    command = ["make", "-s", "-C", ROOT / "examples/c", f"OUT={tmp_path}", f"LIBRARY={library}"]
+    check_example(run([*command, "CFLAGS=-O2 -Wall -Wextra -Werror", "run"]))
+
+
+def test_example_as_the_readme_says(tmp_path: Path, library: Path) -> None:
+    """The README's own command, in a copy of what it reads."""
+    command = re.findall(
+        r"`make lib && (make -C examples/c \S+)`", (ROOT / "README.md").read_text()
+    )
+    assert len(command) == 1, command
+    shutil.copytree(ROOT / "capi/include", tmp_path / "capi/include")
+    (tmp_path / "examples/c").mkdir(parents=True)
+    for name in ("Makefile", "two_ranks.c"):
+        shutil.copy(ROOT / "examples/c" / name, tmp_path / "examples/c")
+    (tmp_path / "python/moewire").mkdir(parents=True)
+    (tmp_path / "python/moewire/libmoewire.so").symlink_to(library)
+    check_example(run(["sh", "-c", f"cd '{tmp_path}' && {command[0]}"]))
 
 
 def test_example_under_sanitizers(tmp_path: Path, library: Path) -> None:

@@ -140,6 +140,8 @@ def test_a_device_has_to_be_allowed(
     assert report(monkeypatch, DEVICE, KEY=KEY)["rdma"]["available"]
     found = report(monkeypatch, DEVICE, KEY=KEY, **{f"RDMA_{variable}": value})
     assert not found["rdma"]["available"] and "fix" in found["rdma"], found["rdma"]
+    if variable == "NEAR":  # which the library refuses before it looks for devices
+        assert 'MOEWIRE_RDMA_NEAR is "x"' in found["rdma"]["library_says"]
 
 
 # What the library says, whether the kernel shows a device; words of the reason and of the fix.

@@ -63,7 +63,7 @@ def test_who_is_fenced_is_killed_where_asked(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_bytes_have_to_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DRIVER_VARIABLE, _NOWHERE)
-    with pytest.raises(InvalidArgument, match="num_bytes is 0"):
+    with pytest.raises(InvalidArgument, match="num_ep_buffer_bytes: 0 given"):
         _buffer(0, device="cuda")
 
 

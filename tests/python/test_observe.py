@@ -104,6 +104,13 @@ def test_a_trace_that_cannot_be_written(tmp_path: Path) -> None:
         trace.main(["merge", str(path), "-o", str(tmp_path / "no" / "t.json")])
 
 
+def test_a_trace_that_is_not_there_is_named_once(tmp_path: Path) -> None:
+    absent = tmp_path / "absent.json"
+    with pytest.raises(InvalidArgument) as raised:
+        trace.merge([str(absent)])
+    assert str(raised.value) == f"{absent}: No such file or directory; allowed: a trace of moewire"
+
+
 @pytest.mark.parametrize("groups", [[], [1, 2]])
 def test_take_needs_one_group(groups: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     found = [_live.Group(id=number, epoch=1, active=[]) for number in groups]

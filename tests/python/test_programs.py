@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from moewire import cli
+
 PROGRAMS = Path(__file__).with_name("programs")
 Environment = dict[str, str]
 
@@ -36,6 +38,14 @@ def free_port() -> str:
 
 def moewire(*arguments: str) -> list[str]:
     return python("-m", "moewire", *arguments)
+
+
+def test_a_command_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([])
+    assert ended.value.code == 2
+    says = capsys.readouterr().err.splitlines()[-1]
+    assert says == "moewire: error: the following arguments are required: COMMAND"
 
 
 @pytest.mark.parametrize(

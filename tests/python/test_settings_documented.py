@@ -30,3 +30,12 @@ def test_variables_are_listed() -> None:
     variables |= {f"MOEWIRE_{name.upper()}" for name in _reach.Reach.__annotations__}
     for text in (PAGE.read_text(), inspect.getdoc(moewire.Buffer) or ""):
         assert variables <= set(re.findall(r"MOEWIRE_[A-Z_]+", text))
+
+
+def test_what_the_package_reads_is_listed() -> None:
+    """Every variable that stands in the package's code by its whole name."""
+    package = Path(moewire.__file__).parent
+    named = re.compile(r'"(MOEWIRE_[A-Z_]+[A-Z])"')
+    read = {name for path in package.rglob("*.py") for name in named.findall(path.read_text())}
+    assert len(read) > 15
+    assert read <= set(re.findall(r"MOEWIRE_[A-Z_]+[A-Z]", PAGE.read_text()))

@@ -152,8 +152,8 @@ class Buffer(NormalMode):
                 use_fp8,
                 async_finish,
                 return_recv_hook,
-                round_scale=use_fp8 and round_scale,
-                use_ue8m0=use_fp8 and use_ue8m0,
+                round_scale=round_scale if use_fp8 else False,
+                use_ue8m0=use_ue8m0 if use_fp8 else False,
                 _wait_ns=watch.on_device,
             )
         _events.add_counts_when_done(cumulative_local_expert_recv_stats, handle, event)
