@@ -118,15 +118,21 @@ func (s *Store) PostRecv(r Ref, requests []transport.RecvRequest) (int, error) {
 // the count afterwards, and here it is the other way round.
 func (s *Store) hold(r Ref, from, to state, n int) *entry {
 	e := s.entryOf(r, from, to)
-	if e == nil {
-		return nil
-	}
-	e.posted.Add(int64(n))
-	if s.entryOf(r, from, to) != e {
-		s.unhold(e, n)
+	if e == nil || !s.keep(e, r, from, to, n) {
 		return nil
 	}
 	return e
+}
+
+// keep is hold's part after the first look, since when the entry may have been
+// retired. On false nothing is counted.
+func (s *Store) keep(e *entry, r Ref, from, to state, n int) bool {
+	e.posted.Add(int64(n))
+	if s.entryOf(r, from, to) != e && s.mutant != lookOnce {
+		s.unhold(e, n)
+		return false
+	}
+	return true
 }
 
 func (s *Store) unhold(e *entry, n int) {

@@ -30,6 +30,8 @@ var mutants = []struct {
 	{"provider calls under the lock", lockedCalls, checkUnlocked},
 	{"generations that begin anew", forgetGens, checkForgotten},
 	{"peers that are never forgotten", neverForget, checkForgotten},
+	{"notes to a former life", formerLife, checkFormerLife},
+	{"posts without a second look", lookOnce, checkKeep},
 }
 
 // TestMutants: each of these defects is found, and nothing is found without.
@@ -191,4 +193,58 @@ func checkUnlocked(m mutant, seed uint64) error {
 	r, err := a.Wait(1, waitFor(m))
 	a.Retire(r)
 	return errors.Join(err, w.close())
+}
+
+// checkKeep (ES6, ES8): a post that has found a connection which is retired before
+// it counts takes nothing, and leaves no count.
+func checkKeep(m mutant, seed uint64) error {
+	w := brokenWorld(m, seed, 2, fake.Config{}, nil)
+	a := w.nodes[0]
+	r, err := a.now().Wait(1, waitFor(m))
+	if err != nil {
+		return errors.Join(err, w.close())
+	}
+	goOn := a.pause() // what it owes keeps the connection where it is
+	e := a.now().entries[r.index]
+	a.now().Retire(r)
+	before := e.posted.Load()
+	if a.now().keep(e, r, live, live, 1) {
+		err = errors.New("a retired connection takes a post")
+		a.now().unhold(e, 1)
+	}
+	if n := e.posted.Load(); n != before {
+		err = errors.Join(err, fmt.Errorf("%d requests count, of %d", n, before))
+	}
+	goOn()
+	return errors.Join(err, w.close())
+}
+
+// checkFormerLife (ES13): that a peer has seen an endpoint of a former life of
+// ours says nothing of the present one, though their generations are the same.
+func checkFormerLife(m mutant, seed uint64) error {
+	s, theirs, notes, err := lone(m, seed)
+	if err != nil {
+		return err
+	}
+	defer s.Close(soon())
+	if _, err := s.Get(1); !errors.Is(err, ErrConnecting) {
+		return err
+	}
+	ours, err := nextNote(notes)
+	if err != nil {
+		return err
+	}
+	said := Note{Epoch: 1, Gen: 5, Address: theirs, SeenEpoch: ours.Epoch - 1, SeenGen: ours.Gen, Ready: true}
+	s.Deliver(1, said)
+	s.mu.Lock()
+	p := s.pairs[1]
+	counts := p.theirs.seen || p.theirs.ready || s.entries[p.index].state() != offered
+	s.mu.Unlock()
+	if counts {
+		return errors.New("a note to a former life counts")
+	}
+	said.SeenEpoch = ours.Epoch
+	s.Deliver(1, said)
+	_, err = s.Wait(1, waitFor(m))
+	return err
 }

@@ -98,7 +98,8 @@ func (s *Store) adopt(p *pair, n *Note) {
 			}
 		}
 	}
-	if n.SeenEpoch == s.cfg.Epoch && n.SeenGen == p.gen {
+	ours := n.SeenEpoch == s.cfg.Epoch || s.mutant == formerLife
+	if ours && n.SeenGen == p.gen {
 		p.theirs.seen = true
 		p.theirs.ready = p.theirs.ready || n.Ready
 	}

@@ -119,6 +119,8 @@ const (
 	forgetGens               // a peer that was forgotten is told of generations from before
 	neverForget              // who was known once is known for ever
 	countEarly               // completions count before they were handled
+	formerLife               // what was said of a former life of ours counts
+	lookOnce                 // posts on what was retired since it was found
 	numMutants
 )
 

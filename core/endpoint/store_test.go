@@ -199,30 +199,50 @@ func checkReady(m mutant, seed uint64) error {
 	return nil
 }
 
+// lone is a store in its second life, with the address of an endpoint of its one
+// peer, which says what the test says, and the notes to it.
+func lone(m mutant, seed uint64) (s *Store, theirs []byte, notes chan Note, err error) {
+	net, spec := fake.New(fake.Config{Seed: seed}), transport.EndpointSpec{SendDepth: 1, RecvDepth: 1}
+	dev, peer := net.Transport(), net.Transport()
+	ep, err := peer.NewEndpoint(spec)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	notes = make(chan Note, 64)
+	s, err = Open(Config{
+		Transport: dev, Cap: 2, Epoch: 2, Spec: spec, Send: func(_ Peer, n Note) { notes <- n },
+	})
+	if err == nil {
+		s.mutant = m
+	}
+	return s, ep.Local(), notes, err
+}
+
+func nextNote(notes chan Note) (Note, error) {
+	select {
+	case n := <-notes:
+		return n, nil
+	case <-time.After(patience):
+		return Note{}, errors.New("no note")
+	}
+}
+
 // checkUnseen (ES13): what a peer said of an endpoint that was connected to a
 // former one of ours is not what the next one is connected to.
 func checkUnseen(m mutant, seed uint64) error {
-	net := fake.New(fake.Config{Seed: seed})
-	dev, peer := net.Transport(), net.Transport()
-	theirs, err := peer.NewEndpoint(transport.EndpointSpec{SendDepth: 1, RecvDepth: 1})
+	s, theirs, notes, err := lone(m, seed)
 	if err != nil {
 		return err
 	}
-	notes := make(chan Note, 64)
-	s, err := Open(Config{
-		Transport: dev, Cap: 2, Epoch: 1, Spec: transport.EndpointSpec{SendDepth: 1, RecvDepth: 1},
-		Send: func(_ Peer, n Note) { notes <- n },
-	})
-	if err != nil {
-		return err
-	}
-	s.mutant = m
 	defer s.Close(soon())
 	if _, err := s.Get(1); !errors.Is(err, ErrConnecting) {
 		return err
 	}
-	ours := <-notes
-	s.Deliver(1, Note{Epoch: 1, Gen: 5, Address: theirs.Local(), SeenEpoch: 1, SeenGen: ours.Gen, Ready: true})
+	ours, err := nextNote(notes)
+	if err != nil {
+		return err
+	}
+	s.Deliver(1, Note{Epoch: 1, Gen: 5, Address: theirs, SeenEpoch: ours.Epoch, SeenGen: ours.Gen, Ready: true})
 	r, err := s.Wait(1, waitFor(m))
 	if err != nil {
 		return err
@@ -232,7 +252,10 @@ func checkUnseen(m mutant, seed uint64) error {
 		if _, err := s.Get(1); !errors.Is(err, ErrConnecting) {
 			return err
 		}
-		if ours = <-notes; len(ours.Address) > 0 && ours.Gen > 2 {
+		if ours, err = nextNote(notes); err != nil {
+			return err
+		}
+		if len(ours.Address) > 0 && ours.Gen > 2 {
 			break
 		}
 	}
@@ -249,6 +272,10 @@ func checkUnseen(m mutant, seed uint64) error {
 		}
 	}
 }
+
+func TestFormerLife(t *testing.T) { require.NoError(t, checkFormerLife(sound, seedOf(t))) }
+
+func TestRetiredMeanwhile(t *testing.T) { require.NoError(t, checkKeep(sound, seedOf(t))) }
 
 func TestUnseen(t *testing.T) { require.NoError(t, checkUnseen(sound, seedOf(t))) }
 

@@ -1,0 +1,42 @@
+package link
+
+import (
+	"testing"
+
+	"github.com/moewire/moewire/core/internal/testenv"
+)
+
+// mutations are mistakes that are easy to make with a link that breaks, each as an
+// edit of one file, and the test that has to notice.
+var mutations = []struct{ name, file, from, to, test string }{
+	{"a peer takes back what it has released", "sender.go", "if released < s.acked.Load() || have", "if have", "TestRemakeWrongNumbers"},
+	{"a peer has released what it does not have", "sender.go", "|| have < released ", "", "TestRemakeWrongNumbers"},
+	{"a peer has what was not posted", "sender.go", " || have > s.posted.Load() {", " {", "TestRemakeWrongNumbers"},
+	{"writes of before keep their memory", "sender.go", "\tfor i := range s.busy {", "\tfor i := range s.busy[:0] {", "TestRemakeForgetsWrites"},
+	{"grants of before count", "sender.go", "\tclear(s.spans)\n", "", "TestRemakeForgetsGrants"},
+	{"grants without a bound", "sender.go", " || at+num > s.posted.Load()-acked ||", " ||", "TestSC8"},
+	{"grants for what is not posted", "sender.go", "at+num > s.posted.Load()-acked", "at+num > s.sent.Load()-acked", "TestRemakeWhileSending"},
+	{"grants count twice", "sender.go", " || s.spans[(acked+at)%s.depth] != 0 {", " {", "TestSC8"},
+	{"a double is filed during a release", "receiver.go", " || released+gap < r.seen ||", " ||", "TestDoubleWhileReleasing"},
+	{"what came behind a gap stays", "receiver.go", "\t\t\tr.slots[i].Store(0)\n", "", "TestRemakeSeeds"},
+	{"what came behind a gap counts", "receiver.go", "\t\t\tr.early[i] = false\n", "", "TestRemakeSeeds"},
+	{"the poller forgets an endpoint too early", "attempt.go", "return l.poller.rounds.Load() != round", "return round >= 0", "TestRemakeDrains"},
+	{"who posts is not waited for", "attempt.go", "return l.send.posting.CompareAndSwap(false, true)", "l.send.posting.Store(true); return true", "TestRemakeHolds"},
+	{"a grant is not waited for", "attempt.go", "return l.recv.granting.CompareAndSwap(false, true)", "l.recv.granting.Store(true); return true", "TestRemakeHolds"},
+	{"an offer of later is taken up", "attempt.go", "if theirs.number != number {", "if false {", "TestRemakeOvertaken"},
+	{"grants begin where they were", "attempt.go", "\tl.recv.granted.Store(released)\n", "", "TestRemakeAtEveryPoint"},
+	{"what an old endpoint says breaks the link", "remake.go", "l.Err() != nil || l.ep.ID() != on {", "l.Err() != nil {", "TestLateErrors"},
+}
+
+// TestMutations builds this package with each mistake in turn, and wants a test to
+// notice. It takes half a minute: MOEWIRE_MUTATIONS=1 turns it on.
+func TestMutations(t *testing.T) {
+	var list []testenv.Mutation
+	for _, m := range mutations {
+		list = append(list, testenv.Mutation{
+			Name: m.name, File: m.file, From: m.from, To: m.to,
+			Args: []string{"-timeout=100s", "-run", "^" + m.test + "$"}, Env: []string{"MOEWIRE_TEST_SEED=1"},
+		})
+	}
+	testenv.RunMutations(t, list)
+}
