@@ -19,6 +19,7 @@ import (
 	"github.com/moewire/moewire/core/fabric"
 	"github.com/moewire/moewire/core/op"
 	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/transport/mixed"
 )
 
 var (
@@ -42,6 +43,7 @@ var statuses = []struct {
 	{ep.ErrInvalid, C.MW_ERR_INVALID_ARGUMENT},
 	{layout.ErrShape, C.MW_ERR_INVALID_ARGUMENT},
 	{os.ErrDeadlineExceeded, C.MW_ERR_TIMEOUT},
+	{mixed.ErrOutOfReach, C.MW_ERR_INVALID_ARGUMENT},
 	{transport.ErrDead, C.MW_ERR_PEER_LOST},
 	{ep.ErrMismatch, C.MW_ERR_PEER_MISMATCH},
 	{transport.ErrMismatch, C.MW_ERR_PEER_MISMATCH},

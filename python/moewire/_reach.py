@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict
 
 from . import _abi as abi
 from ._numbers import integer, refuse, switch
+from .errors import InvalidArgument
 
 TRANSPORTS = {
     "auto": abi.MW_TRANSPORT_AUTO,
@@ -148,6 +149,8 @@ def _key_file(given: str | os.PathLike[str] | None) -> bytes:
     if given is not None and not isinstance(given, str | bytes | os.PathLike):
         raise refuse("key_file", repr(given), "a path")
     path = given or os.environ.get("MOEWIRE_KEY_FILE")
+    if not given and path and os.environ.get("MOEWIRE_KEY", "").strip():
+        raise InvalidArgument("MOEWIRE_KEY and MOEWIRE_KEY_FILE are both set; allowed: one of them")
     return os.fsencode(os.path.abspath(path)) if path else b""
 
 

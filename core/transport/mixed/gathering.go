@@ -33,11 +33,13 @@ type gathering struct {
 	tried             [transport.MaxRanks]*string // "": bytes arrive there
 	useless, reasons  [transport.MaxRanks][]string
 	links             []*link.Link // by rank
+	refused           refusals     // before this meeting
 }
 
 func (g *gathering) run(entrance *link.Entrance) error {
 	others := map[int]link.Attendee{}
 	r := g.v.roster
+	g.refused = refusalsOf(g.v.cfg.Counters)
 	for rank := range members(r.present &^ (1 << r.self)) {
 		others[rank] = link.Attendee{ID: r.infos[rank].id, Addr: r.infos[rank].Addr}
 	}
@@ -299,14 +301,6 @@ func (g *gathering) awaitEach(ranks uint64, done func(rank int) bool, complaint 
 			return fmt.Errorf("%s %s before the deadline%s: %w", strings.Join(late, ", "), complaint, g.crowded(), os.ErrDeadlineExceeded)
 		}
 	}
-}
-
-// crowded says that it may be this rank's own fault.
-func (g *gathering) crowded() string {
-	if n := g.v.controls.Load().Stats().AcceptFailures; n > 0 {
-		return fmt.Sprintf(" (here, %d connections could not be taken: are there descriptors left?)", n)
-	}
-	return ""
 }
 
 func (g *gathering) take(n note) error {

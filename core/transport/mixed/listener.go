@@ -63,7 +63,7 @@ func newListener(cfg Config, near *shm.Listener, d *Domain) (*Listener, error) {
 	if d != nil {
 		l.info.Epoch = epochOf(d.near.Members().Load())
 	}
-	if cfg.Listen.IsValid() && cfg.Setting != Shm {
+	if cfg.reachable() == nil && cfg.Setting != Shm {
 		var err error
 		if cfg.Listen.Port() != 0 && d != nil {
 			d.yieldEntrance()

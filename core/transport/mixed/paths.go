@@ -128,17 +128,19 @@ func (r *roster) allowed(cfg *Config) error {
 	}
 	first := lowest(r.far())
 	if cfg.Setting == Shm {
-		return fmt.Errorf("rank %d cannot be reached: %s, and transport is shm", first, r.why[first])
+		return fmt.Errorf("rank %d %w: %s, and transport is shm", first, ErrOutOfReach, r.why[first])
 	}
 	if err := cfg.reachable(); err != nil {
-		return fmt.Errorf("rank %d cannot be reached: %s, and %w", first, r.why[first], err)
+		return fmt.Errorf("rank %d %w: %s, and %w", first, ErrOutOfReach, r.why[first], err)
 	}
 	for rank := range members(r.present) {
 		if !r.infos[rank].Addr.IsValid() {
-			return fmt.Errorf("rank %d cannot be reached: %w", rank, errNoAddress)
+			return fmt.Errorf("rank %d %w: it has no address for other hosts, or no keys", rank, ErrOutOfReach)
 		}
 	}
 	return nil
 }
 
-var errNoAddress = errors.New("it has no address for other hosts")
+// ErrOutOfReach means that a rank is on another host and that the settings of
+// this rank, or of that one, lead nowhere. Nothing has been tried.
+var ErrOutOfReach = errors.New("cannot be reached")

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/wire"
 )
 
@@ -145,7 +146,9 @@ func (d *dialer) try(addr netip.AddrPort, index int) (p parked, err error) {
 			sendDepth: d.ep.spec.SendDepth, recvDepth: d.ep.spec.RecvDepth, attempt: d.attempt,
 		}
 		p.fd = fd
-		p.session, err = d.shake(&p, until)
+		if p.session, err = d.shake(&p, until); errors.Is(err, wire.ErrProtection) {
+			err = fmt.Errorf("%w: protection is %v here: %w", transport.ErrMismatch, t.wire.Protection, err)
+		}
 	}
 	if err != nil {
 		return parked{}, errors.Join(fmt.Errorf("%v: %w", addr, err), fd.Close())
