@@ -212,7 +212,7 @@ def fuzz() -> None:
     """Every Go fuzz target for a few seconds (MOEWIRE_FUZZ_SECONDS: longer)."""
     seconds = os.environ.get("MOEWIRE_FUZZ_SECONDS", "5")
     for package in FUZZ_PACKAGES:
-        texts = [(ROOT / name).read_text() for name in sources(f"{package}/*_test.go")]
+        texts = [(ROOT / name).read_text() for name in sources(f":(glob){package}/*_test.go")]
         for target in re.findall(r"^func (Fuzz\w+)\(", "\n".join(texts), re.MULTILINE):
             wrong = fuzz_target(target, package, seconds, lambda words: watched(words, ROOT))
             if wrong:

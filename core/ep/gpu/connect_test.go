@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
@@ -54,6 +55,21 @@ func TestStopEndsInstall(t *testing.T) {
 	require.ErrorIs(t, <-ended, ep.ErrClosed)
 	group[0].Stop()
 	require.ErrorIs(t, group[0].Install(st.Epoch+1, st.Next, nil, time.Hour), ep.ErrClosed)
+}
+
+// TestNumbersOfAFailedInstall: an epoch that this rank did not come to was the
+// others' all the same. What they have begun in it must not be taken for the next.
+func TestNumbersOfAFailedInstall(t *testing.T) {
+	group := newGroup(t, 2)
+	st, err := group[0].Prepare()
+	require.NoError(t, err)
+	_, err = group[1].Prepare()
+	require.NoError(t, err)
+	failed := errors.New("no memory")
+	require.ErrorIs(t, group[0].Install(st.Epoch+1, st.Next, func() error { return failed }, connectIn), failed)
+	again, err := group[0].Prepare()
+	require.NoError(t, err)
+	require.Equal(t, st.Next+cuda.MaxSlots+1, again.Next)
 }
 
 // mute is a domain in which rank 1 never lays out a card.

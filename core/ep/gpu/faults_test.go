@@ -202,8 +202,12 @@ func TestDeviceErrors(t *testing.T) {
 	group := newGroup(t, 2)
 	all := ops(t, group, 14)
 	all[1].ids.values[0] = 99
-	for _, o := range all {
-		o.run()
+	all[0].run()
+	all[1].dispatch()
+	all[1].combin.X = all[1].res.RecvX
+	_, err := group[1].Combine(all[1].res.Handle, &all[1].combin, gpu.PhaseDone)
+	if err != nil { // the device was quicker
+		require.ErrorIs(t, err, ep.ErrInvalid)
 	}
 	group[1].sync()
 	require.ErrorIs(t, group[1].Err(), ep.ErrInvalid)

@@ -99,6 +99,7 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error, deadlin
 	if err := b.mayInstall(epoch); err != nil {
 		return err
 	}
+	b.claim(base)
 	if err := b.awaitSilence(until); err != nil {
 		return err
 	}
@@ -128,6 +129,14 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error, deadlin
 		return err
 	}
 	return b.enter(epoch, base)
+}
+
+// claim keeps the numbers of an epoch from being offered again: others may be in
+// it, and have pushed words with them here, also when this rank's Install fails.
+func (b *Buffer) claim(base uint64) {
+	b.fate.Lock()
+	defer b.fate.Unlock()
+	b.base = max(b.base, base)
 }
 
 func (b *Buffer) mayInstall(epoch uint16) error {
