@@ -320,6 +320,9 @@ func TestStrangeCompletions(t *testing.T) {
 	a, b := pair(t, fake.New(fake.Config{Seed: 1}), Config{RingBytes: MinRingBytes, NumMessages: 4})
 	a.send(t, []byte("one"))
 	require.Equal(t, []byte("one"), b.receive(t))
+	served := b.poll.rounds.Load()
+	b.poll.carrier.Wake()
+	eventually(t, func() bool { return b.poll.rounds.Load() > served }) // what follows is the poller's part
 	before, sent, acked := b.link.Stats().Ignored, a.link.send.sent.Load(), a.link.send.acked.Load()
 	other := b.link.recv.tag ^ 1
 	for i, v := range []struct {

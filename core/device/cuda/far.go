@@ -32,7 +32,8 @@ type farCommon struct {
 	Mail  address `c:"mail"`
 	Far   address `c:"far"`
 
-	MessageBytes int64 `c:"message_bytes"`
+	// MessageBytes is where that is, as Far is: recorded graphs outlive a meeting.
+	MessageBytes address `c:"message_bytes"`
 }
 
 type farSendArgs struct {
@@ -95,8 +96,9 @@ type farSide struct {
 
 // Where things are in farSide.private.
 const (
-	farNextOff   = int64(MaxRanks * unsafe.Sizeof(farRank{}))
-	farTokensOff = farNextOff + 128
+	farNextOff    = int64(MaxRanks * unsafe.Sizeof(farRank{}))
+	farMessageOff = farNextOff + 64
+	farTokensOff  = farNextOff + 128
 )
 
 // SetMailbox says how far ranks are reached from the next launch on, which
@@ -116,9 +118,10 @@ func (e *Engine) SetMailbox(m Mailbox) error {
 		return err
 	}
 	f.ranks, f.messageBytes = m.Ranks, m.MessageBytes
+	at := f.private.Address()
 	f.common = farCommon{
-		Queue: queue{Words: m.Words, Next: f.private.Address() + uint64(farNextOff), Num: uint64(m.Length)},
-		Mail:  m.Mail, Far: f.private.Address(), MessageBytes: m.MessageBytes,
+		Queue: queue{Words: m.Words, Next: at + uint64(farNextOff), Num: uint64(m.Length)},
+		Mail:  m.Mail, Far: at, MessageBytes: at + uint64(farMessageOff),
 	}
 	return e.tellFar(f, &m)
 }
@@ -153,8 +156,8 @@ func (e *Engine) tellFar(f *farSide, m *Mailbox) error {
 			return err
 		}
 	}
-	next, ranks := []uint64{m.Next}, []uint64{m.Ranks}
-	return errors.Join(e.copyIn(f.common.Queue.Next, next),
+	next, longest, ranks := []uint64{m.Next}, []uint64{uint64(m.MessageBytes)}, []uint64{m.Ranks}
+	return errors.Join(e.copyIn(f.common.Queue.Next, next), e.copyIn(f.common.MessageBytes, longest),
 		e.copyIn(e.private.Address()+uint64(unsafe.Offsetof(state{}.Far)), ranks))
 }
 

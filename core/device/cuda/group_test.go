@@ -22,6 +22,8 @@ type group struct {
 	t     testing.TB
 	d     *Device
 	ranks []*member
+	// offices are the ranks' ways to other hosts, if any.
+	offices []*office
 	// fewest and most tokens that random gives a rank; most 0: as many as may be.
 	fewest, most int
 	// keeps: random leaves the tensors of earlier operations where they are.

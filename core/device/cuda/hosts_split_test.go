@@ -405,19 +405,47 @@ func TestHostsPhasesInGraphs(t *testing.T) {
 				graphs = append(graphs, g.record(o, r, 3, 0))
 			}
 			for range 3 {
-				for r, m := range g.ranks {
-					g.must(func() error { return g.d.lib.GraphLaunch(graphs[r].exec, m.stream) })
-				}
-				g.allEnded("a replay")
-				for r := range g.ranks {
-					o.checkIdentity(t, r)
-					clear(o.outs[r])
-				}
+				g.replay(o, graphs)
 			}
 			for _, graph := range graphs {
 				g.must(func() error { return g.d.lib.GraphExecDestroy(graph.exec) })
 			}
 		})
+	}
+}
+
+// TestHostsGraphsWithShorterMessages: a graph whose first phases have no room is replayed
+// over links of a later meeting, whose messages are shorter.
+func TestHostsGraphsWithShorterMessages(t *testing.T) {
+	emu := emulate(t)
+	rng := rngOf(testenv.Seed(t), 67, 0)
+	emu.Order(rng.Uint64(), 16, 10)
+	g, o, _ := narrow(t, rng, []int{0, 1}, 0)
+	var graphs []recorded
+	for r, m := range g.ranks {
+		longer := g.offices[r].box
+		longer.MessageBytes *= 2
+		require.NoError(t, m.SetMailbox(longer))
+		graphs = append(graphs, g.record(o, r, 3, 0))
+		require.NoError(t, m.SetMailbox(g.offices[r].box))
+	}
+	for range 3 {
+		g.replay(o, graphs)
+	}
+	for _, graph := range graphs {
+		g.must(func() error { return g.d.lib.GraphExecDestroy(graph.exec) })
+	}
+}
+
+// replay launches a graph per rank and checks what comes of it.
+func (g *group) replay(o *op, graphs []recorded) {
+	for r, m := range g.ranks {
+		g.must(func() error { return g.d.lib.GraphLaunch(graphs[r].exec, m.stream) })
+	}
+	g.allEnded("a replay")
+	for r := range g.ranks {
+		o.checkIdentity(g.t, r)
+		clear(o.outs[r])
 	}
 }
 

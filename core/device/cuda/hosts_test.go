@@ -50,6 +50,7 @@ func (g *group) spread(net *fake.Network, c mailing) (all []*office) {
 	for r := range g.ranks {
 		all = append(all, g.openOffice(net.Transport(), r, c))
 	}
+	g.offices = all
 	var dials []func() error // no offer is made while a link connects
 	for r, o := range all {
 		for peer, l := range o.links {

@@ -14,6 +14,7 @@ func TestOrderedWithoutALostRank(t *testing.T) {
 		require.NoError(t, g.ranks[r].Send(&o.calls[r]))
 		require.NoError(t, g.ranks[r].Receive(&o.calls[r]))
 	}
+	eventually(t, "both have opened their slots to it", func() bool { return g.ranks[0].Waits()&g.ranks[1].Waits() == 1<<2 })
 	g.lose(2, 0, 1)
 	for r := range 2 {
 		g.must(func() error { return g.d.lib.StreamSynchronize(g.ranks[r].stream) })

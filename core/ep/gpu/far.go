@@ -30,6 +30,9 @@ const (
 	// queueLength is more descriptors than there are ever: one loan and one
 	// message of each rank.
 	queueLength = 128
+	// longestMessage bounds what kernels put into one message: they count some of
+	// its bytes in 32 bits.
+	longestMessage = 1 << 30
 	// seeOffFor bounds how long a rank that leaves waits until far ranks have
 	// taken what was sent to them.
 	seeOffFor = time.Second
@@ -140,7 +143,7 @@ func (b *Buffer) openMailbox(carrier transport.Far, ranks uint64) (box cuda.Mail
 	f := &b.far
 	box = cuda.Mailbox{
 		Ranks: ranks, Words: f.words.Address(), Length: queueLength, Mail: f.mail.Address(),
-		MessageBytes: carrier.MaxMessageBytes(),
+		MessageBytes: min(carrier.MaxMessageBytes(), longestMessage),
 	}
 	var flush func() error
 	for rest := ranks; rest != 0; rest &= rest - 1 {

@@ -113,7 +113,7 @@ MW_INLINE void mw_far_fill(const mw_far_send_args &a, const i32 *list, const mw_
 // Whether what is not sent yet of h.total rows can be kept.
 MW_INLINE bool mw_far_can_keep(const mw_far_send_args &a, const mw_far_head &h, i64 bytes) {
   const mw_common &c = a.c;
-  i64 left = h.total - h.first, most = mw_far_room_for(c.slab, c.flags & MW_FLAG_FLAT, c.local_experts, c.topk, a.far.message_bytes);
+  i64 left = h.total - h.first, most = mw_far_room_for(c.slab, c.flags & MW_FLAG_FLAT, c.local_experts, c.topk, *a.far.message_bytes);
   if (most == 0 && left > 0) return false; // let it find that out of the loan
   i64 messages = left == 0 ? 1 : (left + most - 1) / most;
   return messages * mw_far_align(mw_far_parts_out(c, min(most, left)).size, 64) <= bytes;
@@ -158,7 +158,7 @@ MW_INLINE void mw_far_send_rows(const mw_far_send_args &a, int rank, mw_far_turn
       mw_far_send_next(c, a.far, before, rank, msg, t);
       continue;
     }
-    u64 bytes = kept ? (u64)a.far.message_bytes : t->bytes;
+    u64 bytes = kept ? (u64)*a.far.message_bytes : t->bytes;
     if (!mw_far_write_piece(a, rank, list, bytes, msg, &h, t)) { // the host has seen to it that one fits
       if (mw_far_speaks(rank)) mw_fail(c, MW_ERROR_MESSAGE, rank, bytes);
       return;

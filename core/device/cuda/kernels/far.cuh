@@ -37,7 +37,7 @@ struct mw_far_common {
   mw_fifo fifo;
   mw_mail *mail; // by rank
   mw_far *far;   // by rank
-  i64 message_bytes; // of each loan, at least
+  const i64 *message_bytes; // of each loan, at least; not the same at each meeting
 };
 
 MW_INLINE u64 mw_far_number(const mw_far_common &f, u64 n) {
