@@ -126,7 +126,7 @@ def attack(ports: list[int], recorded: list[bytes], rng: random.Random) -> None:
         for data in [rng.randbytes(3000), b"\xff" * 5000, *recorded]:
             threads.append((drip, (port, data)))
             throw(port, data, 0.02)
-            throw(port, data[: rng.randrange(1, len(data))])
+            throw(port, data[: rng.randint(1, max(1, len(data) - 1))])
             for _ in range(3):
                 changed = bytearray(data)
                 changed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)

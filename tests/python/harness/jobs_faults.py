@@ -51,6 +51,7 @@ def replaced(rank: Rank) -> None:
     buffer = world.buffer()
     if rank.rank < 3:
         exchange(buffer, world)
+        rank.meet_some("whole", [0, 1, 2])  # what is sent dies with its sender until it has come
     if rank.rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     if rank.rank < 2:
@@ -69,6 +70,7 @@ def frozen(rank: Rank) -> None:
     """A rank is stopped beyond the deadline, learns it, and comes back as it is."""
     buffer = rank.buffer()
     exchange(buffer, rank)
+    rank.meet("whole")
     if rank.rank == 1:
         freeze(rank)
         expect(moewire.FencedError, lambda: exchange(buffer, rank))

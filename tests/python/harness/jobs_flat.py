@@ -258,12 +258,14 @@ def killed_in(rank: Rank, where: str) -> None:
     buffer = rank.buffer()
     case = case_for(rank)
     flat.combine(buffer, flat.dispatch(buffer, case, rank.rank))
+    rank.meet("whole")  # what is sent dies with its sender until it has come
     if where == "dispatch":
         if rank.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         go_on(buffer, rank, -1, {1})
     else:
         received = flat.dispatch(buffer, case, rank.rank)
+        rank.meet("received")
         if rank.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         mask = torch.ones(rank.size, dtype=torch.int32)
@@ -285,6 +287,7 @@ def frozen(rank: Rank) -> None:
     buffer = rank.buffer()
     case = case_for(rank)
     flat.combine(buffer, flat.dispatch(buffer, case, rank.rank))
+    rank.meet("whole")
     if rank.rank == 1:
         freeze(rank)
         expect(moewire.FencedError, lambda: flat.dispatch(buffer, case, rank.rank))
