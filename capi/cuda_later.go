@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"sync"
 
+	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/op"
 )
@@ -57,7 +59,8 @@ func (b *buffer) promise(what second) uint64 {
 	return l.id
 }
 
-// launch launches it. The same answer at every later call.
+// launch launches it. The same answer at every later call, but where it was refused:
+// then nothing has happened.
 func (l *later) launch(id uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -65,7 +68,8 @@ func (l *later) launch(id uint64) error {
 		return ops.missing(id)
 	}
 	if !l.ended {
-		l.ended, l.err = true, l.what.launch()
+		l.err = l.what.launch()
+		l.ended = !errors.Is(l.err, ep.ErrInvalid)
 	}
 	return l.err
 }

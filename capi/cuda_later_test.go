@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"math"
 	"testing"
 	"unsafe"
@@ -119,4 +120,39 @@ func TestAnOldIDIsNotOfTheOperationThatServesAgain(t *testing.T) {
 	c.end(t, emu, 0)
 	c.end(t, emu, 1)
 	require.Zero(t, mwiBufferClose(b.id))
+}
+
+// TestAWaitInACaptureIsRepeated: the rest of what ran is not recorded, and is launched
+// by the next wait.
+func TestAWaitInACaptureIsRepeated(t *testing.T) {
+	b, emu := connected(t)
+	c := newCaller(t, emu, b)
+	calls := newBegun(t, c)
+	for _, begin := range []func() uint64{calls.dispatch, calls.combine} {
+		id := begin()
+		capture(t, c, emu.BeginCapture, emu.EndCapture, emu.GraphDestroy, func() {
+			require.EqualValues(t, -1, mwiOpWait(id, 2, 0))
+		})
+		require.Zero(t, mwiOpWait(id, 2, 0))
+		require.Zero(t, mwiOpWait(id, 2, 0))
+		require.Zero(t, mwiOpClose(id))
+	}
+	c.end(t, emu, 0)
+	c.end(t, emu, 1)
+	require.Zero(t, mwiBufferClose(b.id))
+}
+
+// capture records what f does on the first stream, and forgets it. The driver's types
+// have no names here.
+func capture[S ~uint64 | ~uintptr, G any](
+	t *testing.T, c *caller, begin func(S, int) error, end func(S) (G, error), destroy func(G) error, f func(),
+) {
+	const relaxed = 2
+	stream := S(c.streams[0])
+	require.NoError(t, c.b.onGPU.dev.Do(func() error { return begin(stream, relaxed) }))
+	f()
+	require.NoError(t, c.b.onGPU.dev.Do(func() error {
+		graph, err := end(stream)
+		return errors.Join(err, destroy(graph))
+	}))
 }

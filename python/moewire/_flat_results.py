@@ -108,6 +108,10 @@ class FlatRows:
         self.num_rows = 0
         self.tensors: Tensors | None = None
 
+    def ranges(self) -> torch.Tensor:
+        """A copy of ``layout``."""
+        return self.layout.clone()
+
     def wait(self) -> None:
         """What is known once the receive phase has ended is known behind it."""
 
@@ -163,7 +167,7 @@ class FlatHandle(Held):
         """
         self.finish()
         self._rows.wait()
-        return self._rows.layout.clone()
+        return self._rows.ranges()
 
 
 class FlatReceived:

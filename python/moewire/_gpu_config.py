@@ -15,7 +15,8 @@ from ._numbers import refuse
 if TYPE_CHECKING:
     import torch
 
-_ALLOWED = "'cpu', 'cuda', 'cuda:N', or a torch.device of these"
+_ALLOWED = "'cpu', 'cuda', 'cuda:N', N up to 65536, or a torch.device of these"
+_LAST_DEVICE = 1 << 16  # as in the library
 # A file with code of the kernels, in place of the library's. For tests.
 CODE_VARIABLE = "MOEWIRE_TEST_CUDA_CODE"
 
@@ -56,7 +57,11 @@ def parsed(value: Any) -> tuple[str, int | None]:
         kind, colon, number = value.partition(":")
         if colon and not (number.isascii() and number.isdigit()):
             raise refuse("device", repr(value), _ALLOWED)
+        if len(number.lstrip("0")) > len(str(_LAST_DEVICE)):  # beyond what int() takes
+            raise refuse("device", repr(value), _ALLOWED)
         index = int(number) if colon else None
+    if index is not None and index > _LAST_DEVICE:  # the library's number has 32 bits
+        raise refuse("device", repr(value), _ALLOWED)
     if kind not in ("cpu", "cuda"):
         raise refuse("device", repr(value), _ALLOWED)
     return kind, index

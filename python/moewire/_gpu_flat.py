@@ -63,6 +63,11 @@ class GpuFlatRows(FlatRows):
         when_done(copy)
         return copied.parts()
 
+    def ranges(self) -> torch.Tensor:
+        place = self._gpu.place
+        place.keep(self.layout, place.stream())  # the copy is made there
+        return super().ranges()
+
     def wait(self) -> None:
         """Waits for the stream of the dispatch, once."""
         with self._filling:
@@ -112,6 +117,8 @@ def dispatch(gpu: Gpu, request: Request, how: How, copy: bool) -> FlatReceived:
         routing = request.topk_idx
         if request.topk_weights is not None:  # the caller may overwrite its own
             routing = routing.clone()
+        else:  # an earlier dispatch's, whose stream may be another one
+            place.keep(routing, stream)
     args = plan.args.take()
     fill(args, request, active, rows, raw)
     args.phase, args.stream = how.phase, place.handle(stream)

@@ -8,7 +8,7 @@ from typing import Any
 from . import _abi as abi
 from ._gpu_streams import Streams
 from ._runtime import Runtime
-from .errors import CancelledError, MoewireError
+from .errors import CancelledError, MoewireError, UnsupportedError
 
 
 class Launched:
@@ -23,6 +23,7 @@ class Launched:
         "_failure",
         "_id",
         "_on_done",
+        "_recorded",
         "_runtime",
         "_stream",
         "_streams",
@@ -37,6 +38,7 @@ class Launched:
         self._failure: MoewireError | None = None
         self._borrowed = None if self._ended else borrowed
         self._on_done: tuple[Callable[[], None], ...] = ()
+        self._recorded = not self._ended and streams.place.capturing(stream)
 
     @property
     def ended(self) -> bool:
@@ -53,12 +55,23 @@ class Launched:
             self._call(callback)
 
     def finish(self) -> None:
-        """Launches what is left. Idempotent; an error is raised at every call."""
+        """Launches what is left. Idempotent; an error is raised at every call.
+
+        Refused, with nothing launched, where that would record the rest of what ran.
+        """
         with self._streams.lock:
             if not self._ended:
+                self._refuse_half_a_graph()
                 self._launch()
             if self._failure is not None:
                 raise type(self._failure)(*self._failure.args)
+
+    def _refuse_half_a_graph(self) -> None:
+        if not self._recorded and self._streams.place.capturing(self._stream):
+            raise UnsupportedError(
+                "the stream is captured into a graph, and the second phase of what ran before must "
+                "not be replayed: call its hook, or release its handle, before the capture"
+            )
 
     def abandon(self) -> None:
         """Gives the operation up, unless all of it was launched. Its handle is released."""
@@ -85,8 +98,16 @@ class Launched:
         callbacks = self._on_done
         self._free()
         if self._failure is None:
+            self._follow(callbacks)
+
+    def _follow(self, callbacks: tuple[Callable[[], None], ...]) -> None:
+        try:
             for callback in callbacks:
                 self._call(callback)
+        except BaseException as error:
+            text = f"what follows the operation was not launched: {error!r}"
+            self._failure = CancelledError(text)
+            raise
 
     def _call(self, callback: Callable[[], None]) -> None:
         with self._streams.place.on(self._stream):

@@ -65,15 +65,16 @@ class Streams:
     # which the caller launches the graph.
 
     def _run(self, stream: Any) -> None:
-        behind = [*self._unfollowed, self._running]  # all that nobody has followed
-        self._running, self._unfollowed = stream, []
-        for other in behind:
+        unfollowed = []
+        for other in [*self._unfollowed, self._running]:  # all that nobody has followed
             if other is None or other == stream:
                 continue
             if self.place.capturing(other):
-                self._unfollowed.append(other)
+                unfollowed.append(other)
             else:
                 self.place.follow(stream, other)
+        # Not before: after an error the next call has to follow them still.
+        self._running, self._unfollowed = stream, unfollowed
         self._look_again()
 
     def _look_again(self) -> None:
@@ -85,11 +86,12 @@ class Streams:
             self._recorded = None
 
     def _record(self, stream: Any) -> None:
-        last, self._recorded = self._recorded, stream
+        last = self._recorded
         if last is None or not self.place.capturing(last):
             last = self._running  # may have been captured since: then nobody looked
         if last is not None and last != stream and self.place.capturing(last):
             self.place.follow(stream, last)
+        self._recorded = stream
 
     def end(self) -> None:
         """It has been launched, or could not be."""

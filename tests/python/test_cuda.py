@@ -119,7 +119,13 @@ def test_copied_flat_rows(place: Place, seed: int, how: dict[str, bool]) -> None
 
 @pytest.mark.parametrize(
     "job",
-    [jobs_cuda_flat.kept, jobs_cuda_flat.launched_only, jobs_cuda_flat.asked_in_capture],
+    [
+        jobs_cuda_flat.kept,
+        jobs_cuda_flat.kept_elsewhere,
+        jobs_cuda_flat.launched_only,
+        jobs_cuda_flat.asked_in_capture,
+        jobs_cuda_flat.hooked_in_capture,
+    ],
     ids=lambda job: job.__name__,
 )
 def test_flat_rows_of_one_rank(place: Place, seed: int, job: Any) -> None:

@@ -37,6 +37,12 @@ def test_no_such_device(device: object) -> None:
         _buffer(device=device)
 
 
+@pytest.mark.parametrize("number", ["65537", "4294967296", "9" * 5000], ids=len)
+def test_no_such_number(number: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"device: .* given; .* N up to 65536"):
+        _buffer(device=f"cuda:{number}")
+
+
 def test_the_cpu_has_no_fields() -> None:
     assert _gpu_config.native("cpu") == _gpu_config.native(torch.device("cpu")) == {}
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from moewire import _abi as abi
 from moewire import _untold
+from moewire._gpu_operation import Launched
 from moewire._gpu_streams import Streams
+from moewire.errors import CancelledError
 
 
 class Device:
@@ -79,6 +84,20 @@ def test_order(steps: list[tuple[str, str]], want: list[str]) -> None:
     assert found == want
 
 
+@pytest.mark.parametrize(("captured", "on"), [("", "ab"), ("ab", "ab")])
+def test_order_after_a_failure(captured: str, on: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who could not be followed is followed by the next call."""
+    device: Any = Device()
+    streams = Streams(device)
+    device.captured = captured
+    launched(streams, device, on[0])
+    with monkeypatch.context() as broken:
+        broken.setattr(device, "follow", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            launched(streams, device, on[1])
+    assert launched(streams, device, on[1]) == on[::-1]
+
+
 def test_one_stream_asks_for_no_captures() -> None:
     """They cost more than all else that is looked at."""
     device: Any = Device()
@@ -93,6 +112,30 @@ def test_one_stream_asks_for_no_captures() -> None:
     before = device.asked
     launched(streams, device, "bbb")
     assert device.asked == before
+
+
+def test_what_follows_fails() -> None:
+    """The error of a copy behind a second phase is not forgotten."""
+
+    class Library:
+        forked = False
+
+        def op_wait(self, *_: object) -> int:
+            return 0
+
+        op_close = op_wait
+
+    device: Any = Device()
+    device.on = lambda stream: contextlib.nullcontext()
+    runtime: Any = SimpleNamespace(lib=Library(), closed=False)
+    op = abi.mw_op_t(1)
+    operation = Launched(runtime, Streams(device), "a", op, None)
+    operation.when_done(lambda: [][1])
+    with pytest.raises(IndexError):
+        operation.finish()
+    for _ in range(2):
+        with pytest.raises(CancelledError, match="list index out of range"):
+            operation.finish()
 
 
 def test_nobody_logs_under_the_lock(

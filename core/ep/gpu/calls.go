@@ -93,7 +93,8 @@ func (b *Buffer) show(s *slot, res *Result) {
 }
 
 // Receive launches the second phase of a dispatch, on its stream. It does
-// nothing if that was launched.
+// nothing if that was launched, and is refused while that stream records what the
+// first phase is not part of.
 func (b *Buffer) Receive(h Handle) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -104,7 +105,7 @@ func (b *Buffer) Receive(h Handle) error {
 	if err != nil {
 		return err
 	}
-	return b.receive(s)
+	return b.receiveOn(s, s.dispatch.Stream)
 }
 
 func (b *Buffer) receive(s *slot) error {
@@ -221,7 +222,7 @@ func (b *Buffer) Reduce(n Sum) error {
 		return err
 	}
 	if s := b.owing(n); s != nil {
-		return b.reduce(s)
+		return b.reduceOn(s, s.combine.Stream)
 	}
 	return b.summed(n)
 }

@@ -26,3 +26,22 @@ func (b *Buffer) SkipSums(n Sum) { b.latestSum += n }
 
 // ProxyRuns reports whether the proxy looks at the links.
 func (b *Buffer) ProxyRuns() bool { return b.far.queue.Over() == 0 }
+
+// Asks has the watcher ask the device, as it were, until the function returned is called.
+func (b *Buffer) Asks() (answered func()) {
+	b.fate.Lock()
+	defer b.fate.Unlock()
+	asking := make(chan struct{})
+	b.watch.asking = asking
+	return func() {
+		b.fate.Lock()
+		defer b.fate.Unlock()
+		close(asking)
+		b.watch.asking = nil
+	}
+}
+
+// Waiting is watch.waiting of a watcher that has seen nothing yet.
+func Waiting(ranks uint64, now time.Time, wait func(rank int) uint64) time.Time {
+	return new(watch).waiting(ranks, now, wait)
+}

@@ -256,6 +256,7 @@ func TestOwedIsNotRecorded(t *testing.T) {
 	sum := all[0].half()
 	_, end := c.capture(c.stream, func() {
 		require.ErrorIs(t, c.Dispatch(&all[1].args, &all[1].res, gpu.PhaseDone), ep.ErrInvalid)
+		require.ErrorIs(t, c.Reduce(sum), ep.ErrInvalid)
 	})
 	end()
 	require.NoError(t, c.Reduce(sum))
@@ -266,6 +267,7 @@ func TestOwedIsNotRecorded(t *testing.T) {
 		all[2].combin.X = all[2].res.RecvX
 		_, err := c.Combine(all[2].res.Handle, &all[2].combin, gpu.PhaseDone)
 		require.ErrorIs(t, err, ep.ErrInvalid)
+		require.ErrorIs(t, c.Receive(all[2].res.Handle), ep.ErrInvalid)
 	})
 	end()
 	all[2].combine()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/membership"
 	"github.com/moewire/moewire/core/internal/libcuda"
@@ -92,4 +93,24 @@ func TestInstallAfterFailedPrepare(t *testing.T) {
 	inproc.Kill(group[0].dom, 2)
 	_, err = group[1].Prepare()
 	require.NoError(t, err)
+}
+
+// TestPrepareWaitsForTheWatcher: the watcher may still wait for what others do, with
+// which the device is busy; no epoch begins without it.
+func TestPrepareWaitsForTheWatcher(t *testing.T) {
+	group := newGroup(t, 2)
+	answered := group[0].Asks()
+	group[0].SetQuietTimeout(time.Millisecond)
+	_, err := group[0].Prepare()
+	require.ErrorContains(t, err, "the device has not done what was launched")
+	group[0].SetQuietTimeout(connectIn)
+	time.AfterFunc(time.Millisecond, answered)
+	update(t, group)
+	roundOf(ops(t, group, 180))
+}
+
+// TestWaitThatHasEnded: a wait that ends while the watcher looks has no beginning.
+func TestWaitThatHasEnded(t *testing.T) {
+	now := time.Now()
+	require.Equal(t, now, gpu.Waiting(1<<1, now, func(int) uint64 { return 0 }))
 }

@@ -29,9 +29,11 @@ func (b *Buffer) Prepare() (ep.Standing, error) {
 	}
 	b.settled = true
 	b.stopFar()
+	if err := b.awaitWatcher(); err != nil {
+		return ep.Standing{}, err
+	}
 	b.fate.Lock()
 	defer b.fate.Unlock()
-	b.farewell()
 	return ep.Standing{
 		Epoch: membership.Set(b.dom.Members().Load()).Epoch(), Next: max(b.base, b.engine.Ops()) + runsAhead,
 	}, nil
@@ -79,7 +81,33 @@ func (b *Buffer) settle() error {
 		}
 		return fmt.Errorf("the device was not asked whether it has done what was launched: %w", err)
 	case <-timer.C:
-		return fmt.Errorf("after %v the device has not done what was launched", b.cfg.QuietTimeout)
+		return b.notQuiet()
+	}
+}
+
+func (b *Buffer) notQuiet() error {
+	return fmt.Errorf("after %v the device has not done what was launched", b.cfg.QuietTimeout)
+}
+
+// awaitWatcher says that this rank is quiet, and waits until the watcher does not ask
+// the device, either. It may have begun to ask later, and then waits for what other
+// buffers have launched meanwhile: the next epoch would have no watcher so long, and
+// the answer would be taken for that epoch's.
+func (b *Buffer) awaitWatcher() error {
+	b.fate.Lock()
+	b.farewell()
+	asking := b.watch.asking
+	b.fate.Unlock()
+	if asking == nil {
+		return nil
+	}
+	timer := time.NewTimer(b.cfg.QuietTimeout)
+	defer timer.Stop()
+	select {
+	case <-asking:
+		return nil
+	case <-timer.C:
+		return b.notQuiet()
 	}
 }
 

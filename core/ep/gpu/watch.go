@@ -18,6 +18,7 @@ type watch struct {
 	askAt     time.Time     // before that the device is not asked whether it is idle
 	pause     time.Duration // between the last two times
 	owesQuiet bool          // this rank is out, and has not said yet that it writes nothing more
+	asking    chan struct{} // closed when the watcher has heard from the device; nil: it does not ask
 	members   uint64        // the word that the device was told
 	late      uint64        // ranks that the device waits for beyond its deadline
 	shown     uint64        // ranks that others know we wait for
@@ -55,7 +56,7 @@ func (w *watch) begin(b *Buffer) {
 }
 
 // reset forgets what was seen of another epoch.
-func (w *watch) reset() { *w = watch{ended: w.ended, stop: w.stop} }
+func (w *watch) reset() { *w = watch{ended: w.ended, stop: w.stop, asking: w.asking} }
 
 func (b *Buffer) watchLoop() {
 	for {
@@ -84,7 +85,7 @@ func (b *Buffer) watchHasWork() bool {
 // look is one turn. It never waits but for the device, when this rank is out.
 func (b *Buffer) look(now time.Time) (period time.Duration, stop bool) {
 	period, owes, stop := b.turn(now)
-	if owes && !stop {
+	if owes {
 		b.calmDown()
 	}
 	return period, stop
@@ -97,8 +98,12 @@ func (b *Buffer) turn(now time.Time) (period time.Duration, owesQuiet, stop bool
 	if !b.outside {
 		_ = b.hear() // of errors and of an expulsion
 	}
-	if b.outside {
-		return watchIdle, b.watch.owesQuiet && !now.Before(b.watch.askAt), b.watch.stop
+	if w := &b.watch; b.outside {
+		owes := w.owesQuiet && !w.stop && w.asking == nil && !now.Before(w.askAt)
+		if owes {
+			w.asking = make(chan struct{})
+		}
+		return watchIdle, owes, w.stop
 	}
 	b.fenceTheDying(now)
 	b.order(now)
@@ -124,11 +129,13 @@ func (b *Buffer) calmDown() {
 	err := b.drain()
 	b.fate.Lock()
 	defer b.fate.Unlock()
+	close(b.watch.asking)
+	b.watch.asking = nil
 	if !cuda.IsIdle(err) {
 		b.watch.backOff(time.Now())
 		return
 	}
-	if b.outside && b.watch.owesQuiet { // Install may have been quicker
+	if b.outside && b.watch.owesQuiet { // Prepare may have been quicker
 		b.farewell()
 	}
 }
@@ -216,12 +223,15 @@ func (b *Buffer) decide(now time.Time) (period time.Duration) {
 func (w *watch) waiting(ranks uint64, now time.Time, wait func(rank int) uint64) (since time.Time) {
 	since = now
 	for r := range w.began {
-		is := &w.began[r]
-		if ranks>>r&1 == 0 {
+		is, which := &w.began[r], uint64(0)
+		if ranks>>r&1 != 0 {
+			which = wait(r) // 0: it has ended meanwhile
+		}
+		if which == 0 {
 			*is = began{}
 			continue
 		}
-		if which := wait(r); which != is.wait {
+		if which != is.wait {
 			*is = began{wait: which, at: now}
 		}
 		if is.at.Before(since) {

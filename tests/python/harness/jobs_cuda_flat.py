@@ -224,6 +224,43 @@ def asked_in_capture(place: Place, make: Make, rank: int, seed: int) -> None:
         place.synchronize()
 
 
+def hooked_in_capture(place: Place, make: Make, rank: int, seed: int) -> None:
+    """The second phase of what ran is not recorded, whoever asks for it, and is launched later."""
+    case, stream = small(seed, 1), place.side()
+    with make(size_for([case]), device="cuda") as buffer:
+        with place.on(stream):
+            got = _dispatched(place, buffer, case, return_recv_hook=True)
+            with place.captured(stream) as graph:
+                for ask in (got.hook, lambda: got.num_recv_tokens, lambda: got.recv_x):
+                    text = expect(moewire.UnsupportedError, ask)
+                    assert "before the capture" in text
+            place.destroy(graph[0])
+            got.hook()
+        flat.Received(case, 0, 0, OnHost(got)).check()
+        place.synchronize()
+
+
+def kept_elsewhere(place: Place, make: Make, rank: int, seed: int) -> None:
+    """What a handle has is read on other streams than that of its memory, too."""
+    case, other = small(seed, 1), place.side()
+    with make(size_for([case]), device="cuda") as buffer:
+        first = _dispatched(place, buffer, case)
+        x, _ = inputs(place, case, 0)
+        with place.on(other):
+            assert first.handle.layout_range.shape == (1,)
+            assert _memory_of(first.handle._rows.layout) in _memory_kept(place, other)
+            again = buffer.dispatch_flat(
+                x, None, None, 6, 2, handle=first.handle, timeout_us=TIMEOUT_US
+            )
+            assert _memory_of(first.handle._topk_idx) in _memory_kept(place, other)
+        place.synchronize()
+        assert again.num_recv_tokens == first.num_recv_tokens
+
+
+def _memory_of(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
 def copied(place: Place, make: Make, rank: int, seed: int, how: dict[str, bool]) -> None:
     """Ordinary tensors hold their numbers when the workspace has others."""
     case, other = small(seed, 2), small(seed, 2, 1)
