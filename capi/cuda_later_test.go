@@ -156,3 +156,35 @@ func capture[S ~uint64 | ~uintptr, G any](
 		return errors.Join(err, destroy(graph))
 	}))
 }
+
+// TestASecondPhaseThatACombineHasLaunched: who comes for it by the dispatch's operation
+// is told that it was, also when another dispatch has taken the handle's slot.
+func TestASecondPhaseThatACombineHasLaunched(t *testing.T) {
+	b, emu := connected(t)
+	c := newCaller(t, emu, b)
+	calls := newBegun(t, c)
+	whole := func() uint64 {
+		received := calls.dispatch()
+		summed := calls.combine()
+		require.Zero(t, mwiOpWait(summed, 2, 0))
+		require.Zero(t, mwiOpClose(summed))
+		return received
+	}
+	first := whole()
+	for range 4 { // more than there are slots
+		second := whole()
+		require.Zero(t, mwiOpWait(first, 2, 0))
+		require.Zero(t, mwiOpClose(first))
+		first = second
+	}
+	require.Zero(t, mwiOpCancel(first), "nothing is left to cancel")
+	require.Zero(t, mwiOpWait(first, 2, 0))
+	require.Zero(t, mwiOpClose(first))
+	given := calls.dispatch()
+	require.NoError(t, b.releaseGPU(calls.handle(), nil))
+	require.Equal(t, statusOf(ep.ErrStaleHandle), mwiOpWait(given, 2, 0), "it was released before")
+	require.Zero(t, mwiOpClose(given))
+	c.end(t, emu, 0)
+	c.end(t, emu, 1)
+	require.Zero(t, mwiBufferClose(b.id))
+}

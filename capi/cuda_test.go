@@ -337,3 +337,24 @@ func joinWith(b *buffer, timeout time.Duration, then func(*mixed.Domain) error) 
 	}
 	return err
 }
+
+// TestObservedAfterAPanic: a buffer with a defect takes no calls, but what it shows
+// stays to be looked at.
+func TestObservedAfterAPanic(t *testing.T) {
+	b, _ := connected(t)
+	require.Equal(t, statusOf(errPanic), guard(b, func() error { panic("boom") }))
+	require.Equal(t, statusOf(errPanic), guard(b, func() error { return nil }))
+	stats, length := lengthFor(mwiBufferStats)
+	require.Zero(t, stats(b.id, nil, 0, length))
+	require.NotZero(t, *length)
+	paths, length := lengthFor(mwiBufferPaths)
+	require.Zero(t, paths(b.id, nil, 0, length))
+	require.NotZero(t, *length)
+	require.Zero(t, observe(b.id, func(observed) error { return nil }))
+	require.Zero(t, mwiBufferClose(b.id))
+}
+
+// lengthFor makes the length that a function of the C ABI sets; tests cannot name its type.
+func lengthFor[B, L, S any](f func(uint64, *B, uint64, *L) S) (func(uint64, *B, uint64, *L) S, *L) {
+	return f, new(L)
+}

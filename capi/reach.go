@@ -242,7 +242,7 @@ func mwiBufferPaths(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.m
 	if err != nil {
 		return report(err)
 	}
-	return guard(b, func() error {
+	return guard(nil, func() error { // not b, as in observeAll
 		paths, err := b.paths()
 		if err != nil {
 			return err

@@ -14,9 +14,9 @@ type Standing struct {
 	Next  uint64 // no operation from this one on was ever opened here
 }
 
-// maxNext bounds Standing.Next: a number of an operation has 48 bits in the
-// words that carry one, and an epoch has to have some left.
-const maxNext = 1 << 47
+// maxNext bounds Standing.Next: a handle has 44 bits for the number of its
+// operation, and an epoch has to have some left.
+const maxNext = 1 << 43
 
 // Include makes st cover what a rank says of itself in its parameters:
 // ErrMismatch, which names the rank, if no buffer can have come there.
@@ -25,7 +25,7 @@ func (st *Standing) Include(rank int, epoch, next uint64) error {
 	case epoch > math.MaxUint16:
 		return fmt.Errorf("%w: rank %d says that it is in epoch %d, allowed 0 to %d", ErrMismatch, rank, epoch, math.MaxUint16)
 	case next >= maxNext:
-		return fmt.Errorf("%w: rank %d says that its next operation is %d, allowed below 2^47", ErrMismatch, rank, next)
+		return fmt.Errorf("%w: rank %d says that its next operation is %d, allowed below 2^43", ErrMismatch, rank, next)
 	}
 	st.Epoch, st.Next = max(st.Epoch, uint16(epoch)), max(st.Next, next)
 	return nil

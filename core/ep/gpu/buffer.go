@@ -48,7 +48,8 @@ type Buffer struct {
 	latest    int // slot of the latest dispatch
 	handles   Handle
 	latestSum Sum
-	sums      sums
+	sums      launches // by Sum
+	receipts  launches // by Handle
 
 	fate    sync.Mutex // guards what follows; nothing waits under it
 	epoch   uint16     // the one this rank joined
@@ -221,7 +222,7 @@ func (b *Buffer) enter(epoch uint16, base uint64) error {
 	for j := range b.slots {
 		b.slots[j] = slot{}
 	}
-	b.sums = sums{}
+	b.sums, b.receipts = launches{}, launches{}
 	b.watch.reset()
 	b.engine.SetSilent(0)
 	b.engine.Join(epoch)

@@ -37,6 +37,7 @@ func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase) error {
 	b.latest = j
 	b.judgeBy(a.Timeout)
 	*s = slot{handle: b.handles, live: true, slab: slab}
+	b.receipts.set(uint64(s.handle), false)
 	b.describe(s, j, a)
 	s.dispatch.Split = until != PhaseDone
 	s.recorded = s.dispatch.Split && b.engine.Captures(a.Stream)
@@ -93,8 +94,9 @@ func (b *Buffer) show(s *slot, res *Result) {
 }
 
 // Receive launches the second phase of a dispatch, on its stream. It does
-// nothing if that was launched, and is refused while that stream records what the
-// first phase is not part of.
+// nothing if that was launched, which is known of the latest 4096 dispatches, and
+// is refused while that stream records what the first phase is not part of.
+// ErrStaleHandle if the handle was released before.
 func (b *Buffer) Receive(h Handle) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -103,7 +105,7 @@ func (b *Buffer) Receive(h Handle) error {
 	}
 	s, err := b.find(h)
 	if err != nil {
-		return err
+		return b.receipt(h, err)
 	}
 	return b.receiveOn(s, s.dispatch.Stream)
 }
@@ -113,7 +115,9 @@ func (b *Buffer) receive(s *slot) error {
 		return nil
 	}
 	s.received = true
-	return b.launched(b.engine.Receive(&s.dispatch))
+	err := b.launched(b.engine.Receive(&s.dispatch))
+	b.receipts.set(uint64(s.handle), err == nil)
+	return err
 }
 
 // CancelReceive gives a dispatch up whose second phase is not launched: its handle
@@ -126,7 +130,7 @@ func (b *Buffer) CancelReceive(h Handle, stream uint64) (cancelled bool, err err
 	}
 	s, err := b.find(h)
 	if err != nil || s.received {
-		return false, err
+		return false, b.receipt(h, err)
 	}
 	return true, b.release(s, stream)
 }
@@ -163,7 +167,7 @@ func (b *Buffer) Combine(h Handle, a *CombineArgs, until Phase) (Sum, error) {
 	b.judgeBy(a.Timeout)
 	b.latestSum++
 	s.combines, s.sum, s.pending = s.combines+1, b.latestSum, true
-	b.sums.set(s.sum, false)
+	b.sums.set(uint64(s.sum), false)
 	if err := b.launched(b.engine.Publish(&s.combine)); err != nil {
 		return 0, err
 	}
@@ -247,7 +251,7 @@ func (b *Buffer) reduce(s *slot) error {
 	}
 	s.pending = false
 	err := b.launched(b.engine.Reduce(&s.combine))
-	b.sums.set(s.sum, err == nil)
+	b.sums.set(uint64(s.sum), err == nil)
 	return err
 }
 

@@ -26,15 +26,15 @@ func TestBadStandings(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			mine, err := check.params(ep.Standing{Epoch: 3, Next: 9})
 			require.NoError(t, err)
-			theirs, err := check.params(ep.Standing{Epoch: 4, Next: 1<<47 - 1})
+			theirs, err := check.params(ep.Standing{Epoch: 4, Next: 1<<43 - 1})
 			require.NoError(t, err)
 			next, err := check.meet(0, [][]byte{mine, theirs})
 			require.NoError(t, err)
-			require.Equal(t, ep.Standing{Epoch: 5, Next: 1<<47 - 1}, next)
+			require.Equal(t, ep.Standing{Epoch: 5, Next: 1<<43 - 1}, next)
 			// The numbers stand last.
 			for text, change := range map[string]func(b []byte){
 				"rank 1 says that it is in epoch 65536":  func(b []byte) { binary.LittleEndian.PutUint64(b[len(b)-16:], 1<<16) },
-				"rank 1 says that its next operation is": func(b []byte) { binary.LittleEndian.PutUint64(b[len(b)-8:], 1<<47) },
+				"rank 1 says that its next operation is": func(b []byte) { binary.LittleEndian.PutUint64(b[len(b)-8:], 1<<43) },
 			} {
 				bad := append([]byte(nil), theirs...)
 				change(bad)

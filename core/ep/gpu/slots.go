@@ -65,30 +65,39 @@ func (b *Buffer) owing(n Sum) *slot {
 	return nil
 }
 
-// sums remembers of the latest ones whether they were launched: whoever holds the
-// second phase of a combine may come for it long after another call, or another
-// dispatch that took the slot, has launched it.
-type sums [rememberedSums / 64]uint64
+// launches remembers of the latest dispatches, or combines, whether their second
+// phase was launched: whoever holds it may come for it long after another call, or
+// another dispatch that took the slot, has launched it.
+type launches [rememberedLaunches / 64]uint64
 
-const rememberedSums = 1 << 12
+const rememberedLaunches = 1 << 12
 
-func (s *sums) set(n Sum, launched bool) {
-	word, bit := &s[n%rememberedSums/64], uint64(1)<<(n%64)
+func (l *launches) set(n uint64, launched bool) {
+	word, bit := &l[n%rememberedLaunches/64], uint64(1)<<(n%64)
 	if *word &^= bit; launched {
 		*word |= bit
 	}
 }
 
-func (s *sums) get(n Sum) bool { return s[n%rememberedSums/64]>>(n%64)&1 != 0 }
+func (l *launches) get(n uint64) bool { return l[n%rememberedLaunches/64]>>(n%64)&1 != 0 }
+
+// receipt is for a dispatch whose handle was not found: err says why. Nil if its
+// second phase was launched.
+func (b *Buffer) receipt(h Handle, err error) error {
+	if err != nil && h != 0 && h <= b.handles && b.handles-h < rememberedLaunches && b.receipts.get(uint64(h)) {
+		return nil
+	}
+	return err
+}
 
 // summed is for a sum that nobody owes: nil if it was launched.
 func (b *Buffer) summed(n Sum) error {
 	switch {
 	case n == 0 || n > b.latestSum:
 		return fmt.Errorf("%w: combine %d, the buffer has begun 1 to %d", ep.ErrNoHandle, n, b.latestSum)
-	case b.latestSum-n >= rememberedSums:
+	case b.latestSum-n >= rememberedLaunches:
 		return fmt.Errorf("%w: combine %d, which %d others have followed; what it launched is not known any more", ep.ErrStaleHandle, n, b.latestSum-n)
-	case b.sums.get(n):
+	case b.sums.get(uint64(n)):
 		return nil
 	}
 	return fmt.Errorf("%w: the handle of combine %d was released before its sum", ep.ErrStaleHandle, n)

@@ -3,13 +3,10 @@ package mixed
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
-	"github.com/moewire/moewire/core/internal/safego"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -19,7 +16,7 @@ import (
 //  1. everybody is connected with everybody,
 //  2. far ranks tell one another which carriers they have,
 //  3. each pair makes a link over the first that both have and over which bytes
-//     arrive: a carrier may be there and not lead to the other rank,
+//     arrive (see pairing.go),
 //  4. all say "ready", and go on when all have said so.
 type gathering struct {
 	v        *view
@@ -72,195 +69,6 @@ func (g *gathering) hold() error {
 	}
 	g.tell(others, kindReady, nil)
 	return g.await(others, &g.ready, "came but did not finish connecting")
-}
-
-func (g *gathering) makeLinks() error {
-	far := g.v.roster.far()
-	names, failed, err := g.carriers.open(g.v.roster.turn())
-	if err != nil {
-		return err
-	}
-	g.tell(far, kindCarriers, []byte(strings.Join(names, ",")))
-	err = g.awaitEach(far, func(rank int) bool { return g.names[rank] != nil }, "came but named no carrier")
-	for missing := far; missing != 0 && err == nil; {
-		missing, err = g.makeSome(missing, names)
-	}
-	if err != nil {
-		return err
-	}
-	for rank := range members(far) {
-		g.explain(rank, failed)
-	}
-	return nil
-}
-
-// makeSome makes links over the next carriers and returns the ranks that they
-// do not reach.
-func (g *gathering) makeSome(ranks uint64, names []string) (missing uint64, err error) {
-	for rank := range members(ranks) {
-		if err := g.makeLink(rank, names); err != nil {
-			return 0, err
-		}
-	}
-	err = g.awaitEach(ranks, func(rank int) bool { return g.offers[rank] != nil }, "came but made no link")
-	if err == nil {
-		err = g.onLinks(ranks, func(rank int, l *link.Link) error { return l.Connect(g.offers[rank], g.until) })
-	}
-	if err != nil {
-		return 0, err
-	}
-	for rank := range members(ranks) {
-		g.offers[rank] = nil
-	}
-	g.tell(ranks, kindLinked, nil)
-	if err := g.await(ranks, &g.linked, "came but did not connect its link"); err != nil {
-		return 0, err
-	}
-	g.linked &^= ranks
-	return g.tryLinks(ranks)
-}
-
-// tryLinks finds out on which links bytes arrive, in both directions: the two
-// sides of each come to the same result. What does not work is given up.
-func (g *gathering) tryLinks(ranks uint64) (missing uint64, err error) {
-	var mine [transport.MaxRanks]error
-	err = g.onLinks(ranks, func(rank int, l *link.Link) error {
-		mine[rank] = l.Try(g.until)
-		return nil
-	})
-	if err != nil {
-		return 0, err
-	}
-	for rank := range members(ranks) {
-		g.tell(1<<rank, kindTried, why(mine[rank]))
-	}
-	if err := g.awaitEach(ranks, func(rank int) bool { return g.tried[rank] != nil }, "came but did not try its link"); err != nil {
-		return 0, err
-	}
-	for rank := range members(ranks) {
-		theirs := *g.tried[rank]
-		if g.tried[rank] = nil; mine[rank] == nil && theirs == "" {
-			continue
-		}
-		missing |= 1 << rank
-		if err := g.giveUp(rank, mine[rank], theirs); err != nil {
-			return 0, err
-		}
-	}
-	return missing, nil
-}
-
-func why(err error) []byte {
-	if err == nil {
-		return nil
-	}
-	return []byte(err.Error())
-}
-
-// giveUp closes a link that does not work, and remembers its carrier.
-func (g *gathering) giveUp(rank int, mine error, theirs string) error {
-	var reasons []string
-	if mine != nil {
-		reasons = append(reasons, mine.Error())
-	}
-	if theirs != "" {
-		reasons = append(reasons, fmt.Sprintf("rank %d says: %s", rank, theirs))
-	}
-	name, _ := g.links[rank].Carrier()
-	g.useless[rank] = append(g.useless[rank], name)
-	g.reasons[rank] = append(g.reasons[rank], reasons...)
-	if err := g.links[rank].Close(g.until); err != nil {
-		return err
-	}
-	g.links[rank] = nil
-	g.v.peers[rank].link.Store(nil)
-	return nil
-}
-
-func (g *gathering) makeLink(rank int, names []string) (err error) {
-	lower, higher := names, g.names[rank]
-	if rank < g.v.roster.self {
-		lower, higher = higher, lower
-	}
-	name := choose(without(lower, g.useless[rank]), higher)
-	switch {
-	case name == "" && g.useless[rank] != nil:
-		return fmt.Errorf("rank %d cannot be reached: %s", rank, strings.Join(g.reasons[rank], "; "))
-	case name == "":
-		return fmt.Errorf("rank %d has carriers %v, this rank has %v: %w", rank, g.names[rank], names, transport.ErrMismatch)
-	}
-	poller := g.carriers.poller(name)
-	l, err := link.NewLink(poller, rank, rand.Uint32(), g.v.cfg.Link, g.v.cfg.rings(poller.Carrier()))
-	if err != nil {
-		return err
-	}
-	g.links[rank] = l
-	g.v.peers[rank].link.Store(l)
-	g.tell(1<<rank, kindOffer, l.Offer())
-	return nil
-}
-
-func without(names, useless []string) []string {
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(useless, name) })
-}
-
-// explain is for Domain.Paths.
-func (g *gathering) explain(rank int, failed string) {
-	p := &g.v.paths[rank]
-	p.Carrier, p.Device = g.links[rank].Carrier()
-	switch {
-	case g.reasons[rank] != nil:
-		p.Why += "; " + strings.Join(g.reasons[rank], "; ")
-	case failed != "":
-		p.Why += "; " + failed
-	case len(g.names[rank]) > 0 && g.names[rank][0] != p.Carrier:
-		p.Why += "; the first carrier that both have"
-	}
-	if remarks := g.links[rank].Remarks(); remarks != "" {
-		p.Why += "; " + remarks
-	}
-}
-
-// onLinks does something with the links of ranks, at once: each waits for its
-// peer. What ends the meeting, or one link, ends the others' waiting.
-func (g *gathering) onLinks(ranks uint64, do func(rank int, l *link.Link) error) error {
-	results := make(chan error, transport.MaxRanks)
-	num := 0
-	for rank := range members(ranks) {
-		num++
-		l := g.links[rank]
-		safego.Go("link connect", func() { results <- do(rank, l) }, func(err error) { results <- err })
-	}
-	return g.awaitLinks(results, num)
-}
-
-// awaitLinks returns when no link uses the gathering any more.
-func (g *gathering) awaitLinks(results <-chan error, num int) (first error) {
-	notes, cancel := g.v.notes, g.cancel
-	for num > 0 {
-		var err error
-		select {
-		case err = <-results:
-			num--
-		case n := <-notes:
-			err = g.take(n)
-		case <-cancel:
-			err = errCancelled
-		}
-		if err != nil && first == nil {
-			first, notes, cancel = err, nil, nil
-			g.breakLinks(err)
-		}
-	}
-	return first
-}
-
-func (g *gathering) breakLinks(cause error) {
-	for _, l := range g.links {
-		if l != nil {
-			l.Break(cause)
-		}
-	}
 }
 
 var errCancelled = fmt.Errorf("listener: %w", transport.ErrClosed)

@@ -55,9 +55,9 @@ const (
 	kindBeat = iota + 1
 	kindLetter
 	kindCarriers // names, by preference, separated by commas
-	kindOffer
-	kindLinked // the offer was taken
-	kindTried  // nothing: bytes arrive; else why not, in words
+	kindOffer    // nothing: none could be made
+	kindLinked   // the offer was taken
+	kindTried    // nothing: bytes arrive; else why not, in words
 	kindReady
 	kindAbort  // a reason
 	kindRemake // link.Link's, about itself
