@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -98,6 +100,36 @@ func TestFarCloses(t *testing.T) {
 		go func() { ended <- b.close() }()
 	}
 	require.NoError(t, errors.Join(<-ended, <-ended))
+}
+
+// TestFarClosesWhileMemoryIsRetained: it is all that stays; connections, and what
+// listens for some, go at once.
+func TestFarClosesWhileMemoryIsRetained(t *testing.T) {
+	before := numSockets(t)
+	pair, _ := connectedPair(t)
+	require.Greater(t, numSockets(t), before)
+	for _, b := range pair {
+		b.onGPU.memory.Retain()
+		require.Zero(t, mwiBufferClose(b.id))
+		require.NotNil(t, b.onGPU.dev)
+	}
+	require.Equal(t, before, numSockets(t))
+	for _, b := range pair {
+		require.NoError(t, b.onGPU.memory.GiveBack())
+		require.Nil(t, b.onGPU.dev)
+	}
+}
+
+// numSockets is how many this process has open.
+func numSockets(t *testing.T) (num int) {
+	fds, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	for _, fd := range fds {
+		if to, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && strings.HasPrefix(to, "socket:") {
+			num++
+		}
+	}
+	return num
 }
 
 // TestFarMeetsAgain: an update makes other links, and gives the memory of the old

@@ -247,12 +247,12 @@ func (b *Buffer) Close() error {
 	if err := b.leaveOthers(); err != nil {
 		return err
 	}
-	return b.free()
+	return errors.Join(b.leaveDomain(), b.free())
 }
 
 // Leave is Close but for this rank's own memory, for who still looks at that: the
-// others' memory is let go. Close comes later. After an error it may be called
-// again; else idempotent.
+// others' memory and all connections are let go. Close comes later. After an error
+// it may be called again; else idempotent.
 func (b *Buffer) Leave() error {
 	b.Stop()
 	b.life.Lock()
@@ -260,7 +260,10 @@ func (b *Buffer) Leave() error {
 	if b.end == ended {
 		return nil
 	}
-	return b.leaveOthers()
+	if err := b.leaveOthers(); err != nil {
+		return err
+	}
+	return b.leaveDomain()
 }
 
 // leaveOthers ends all that runs for the buffer, and then what it has of others.
@@ -321,18 +324,24 @@ func (b *Buffer) shut() {
 	b.rec.area.SetClosed()
 }
 
+// leaveDomain is idempotent.
+func (b *Buffer) leaveDomain() error {
+	err := b.offer.Close()
+	b.endObserving()
+	b.pages.Lock()
+	defer b.pages.Unlock()
+	return errors.Join(err, b.dom.Close())
+}
+
 func (b *Buffer) free() error {
-	if err := errors.Join(b.offer.Close(), b.awaitHolders()); err != nil {
+	if err := b.awaitHolders(); err != nil {
 		return err
 	}
-	b.endObserving()
 	if err := errors.Join(b.engine.Close(), b.freeFar()); err != nil {
 		return err
 	}
 	b.end = ended
-	b.pages.Lock()
-	defer b.pages.Unlock()
-	return b.dom.Close()
+	return nil
 }
 
 // awaitHolders waits for processes that have this rank's memory open by its IPC
