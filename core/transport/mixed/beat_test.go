@@ -40,7 +40,7 @@ func (e *ear) Up(rank int)                   { e.up <- rank }
 func (e *ear) Ended(int, link.Ending, error) {}
 func (e *ear) Tick()                         {}
 func (e *ear) Crashed(error)                 {}
-func (e *ear) Heard(_ int, m []byte)         { e.heard <- binary.LittleEndian.Uint64(m[10:]) }
+func (e *ear) Heard(_ int, m []byte)         { e.heard <- binary.LittleEndian.Uint64(m[1+beatHead:]) }
 
 // pair connects two ranks; rank 0 waits for rank 1 to be up.
 func pair(t *testing.T, ears [2]*ear) (controls [2]*link.Controls) {
@@ -71,7 +71,7 @@ func TestBeatsKeepTheirOrder(t *testing.T) {
 	controls := pair(t, ears)
 	own, done := &desk{}, make(chan bool)
 	v := &view{
-		cfg: &Config{Words: []int64{0, 8}}, near: own, roster: &roster{},
+		cfg: &Config{Words: []int64{0, 8}, Clock: monotonic}, near: own, roster: &roster{},
 		council: newCouncil(0, 0b11, testRules, time.Now()),
 	}
 	v.controls.Store(controls[0])

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/shm"
@@ -83,9 +84,12 @@ type Config struct {
 	RemakeFor time.Duration
 	// Words are the offsets of words of the control region that far ranks see
 	// a copy of, at most one Heartbeat old. Moments are those that hold a time
-	// in nanoseconds since 1970, by the clock of the rank's host: in the copy
-	// it is by the clock of the reader's.
+	// of Clock, or 0: in the copy it is a time of the reader's Clock.
 	Words, Moments []int64
+	// Clock tells the time of Moments in nanoseconds. It is CLOCK_MONOTONIC
+	// unless a test gives another one: that starts with the host, so hosts
+	// differ by any amount.
+	Clock func() int64
 	// Report, if not nil, is given this rank's control region and what is seen
 	// of all far ranks, every Heartbeat, on one goroutine; and nothing once the
 	// rank has none any more.
@@ -126,6 +130,9 @@ func (c *Config) check() error {
 	if c.Bound == 0 {
 		c.Bound = DefaultBound
 	}
+	if c.Clock == nil {
+		c.Clock = monotonic
+	}
 	if c.RemakeFor == 0 {
 		c.RemakeFor = min(c.Bound, maxRemakeFor)
 	}
@@ -143,6 +150,12 @@ func (c *Config) check() error {
 		}
 	}
 	return c.Link.Check()
+}
+
+// monotonic is CLOCK_MONOTONIC in nanoseconds.
+func monotonic() int64 {
+	now, _ := sys.Monotonic() // no Linux is without this clock
+	return now
 }
 
 // reachable says what is missing for far ranks.

@@ -272,17 +272,28 @@ func TestTwoHosts(t *testing.T) {
 	}
 }
 
-// TestWords: far ranks see copies of the words, moments by their own clock.
+// TestWords: far ranks see copies of the words, moments by their own clock,
+// whenever a host's clock began.
 func TestWords(t *testing.T) {
-	g := newTroupe(t, []string{"a", "b"}, nil)
-	own, copied := g.domains[0].Control(0), g.domains[1].Control(0)
-	now := time.Now()
-	own.Word(wordOff).Store(42)
-	own.Word(momentOff).Store(uint64(now.UnixNano()))
-	own.Word(256).Store(7)
-	eventually(t, "copied", func() bool { return copied.Word(wordOff).Load() == 42 && copied.Word(momentOff).Load() != 0 })
-	require.WithinDuration(t, now, time.Unix(0, int64(copied.Word(momentOff).Load())), patience)
-	require.Zero(t, copied.Word(256).Load(), "no other word is")
+	const month = 30 * 24 * time.Hour
+	for _, ahead := range []time.Duration{0, month, -month} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			clocks := [2]func() int64{monotonic, func() int64 { return monotonic() + int64(ahead) }}
+			g := newTroupe(t, []string{"a", "b"}, func(rank int, c *Config) { c.Clock = clocks[rank] })
+			for from, to := range [2]int{1, 0} {
+				own, copied := g.domains[from].Control(from), g.domains[to].Control(from)
+				age := 3 * time.Second
+				own.Word(wordOff).Store(42)
+				own.Word(momentOff).Store(uint64(clocks[from]() - int64(age)))
+				begun := time.Now()
+				own.Word(256).Store(7)
+				eventually(t, "copied", func() bool { return copied.Word(wordOff).Load() == 42 && copied.Word(momentOff).Load() != 0 })
+				seen := time.Duration(clocks[to]() - int64(copied.Word(momentOff).Load()))
+				require.InDelta(t, age, seen, float64(time.Since(begun)))
+				require.Zero(t, copied.Word(256).Load(), "no other word is")
+			}
+		})
+	}
 }
 
 // TestSettings: what each setting makes of a pair, near or far.

@@ -32,7 +32,7 @@ import (
 //	       first 8 bytes of the SHA-256 of everything before
 const (
 	metadataMagic   = "MWMX"
-	metadataVersion = 1
+	metadataVersion = 2
 	metadataFixed   = 64
 	checksumBytes   = 8
 	maxAddressBytes = 64

@@ -321,7 +321,7 @@ func (v *view) ask(old, victims uint64) (done bool) {
 // tellBeat sends the beat that is due.
 func (v *view) tellBeat() { v.beat = v.sendBeat(v.beat[:0]) }
 
-// sendBeat sends everybody the words, the time, and the council's state. It
+// sendBeat sends everybody the words, the times, and the council's state. It
 // appends what it sends to b. Nobody else reads words and sends them meanwhile:
 // older ones would arrive behind newer ones.
 func (v *view) sendBeat(b []byte) []byte {
@@ -336,6 +336,7 @@ func (v *view) sendBeat(b []byte) []byte {
 	v.mu.Unlock()
 	b = append(b, kindBeat, byte(len(v.cfg.Words)+len(v.cfg.Moments)))
 	b = binary.LittleEndian.AppendUint64(b, uint64(time.Now().UnixNano()))
+	b = binary.LittleEndian.AppendUint64(b, uint64(v.cfg.Clock()))
 	own := v.near.Control(v.roster.self)
 	for _, words := range [2][]int64{v.cfg.Words, v.cfg.Moments} {
 		for _, off := range words {
@@ -349,17 +350,21 @@ func (v *view) sendBeat(b []byte) []byte {
 	return b
 }
 
+// beatHead is what lies before a beat's words, behind its kind: their number,
+// the wall clock and Clock.
+const beatHead = 1 + 8 + 8
+
 // takeWords copies a far rank's words into its page here, and returns the
 // letter behind them.
 func (v *view) takeWords(rank int, m []byte) (rest []byte) {
 	le := binary.LittleEndian
 	n := len(v.cfg.Words) + len(v.cfg.Moments)
-	if len(m) < 9 || int(m[0]) != n || len(m) < 9+8*n {
+	if len(m) < beatHead || int(m[0]) != n || len(m) < beatHead+8*n {
 		return nil
 	}
-	ahead := int64(le.Uint64(m[1:])) - time.Now().UnixNano() // of the rank's clock
-	v.sights[rank].beat(ahead)
-	words, rest := m[9:9+8*n], m[9+8*n:]
+	v.sights[rank].beat(int64(le.Uint64(m[1:])) - time.Now().UnixNano())
+	shift := uint64(v.cfg.Clock()) - le.Uint64(m[9:]) // from the rank's clock to ours
+	words, rest := m[beatHead:beatHead+8*n], m[beatHead+8*n:]
 	p := v.peers[rank]
 	if p == nil || !v.live.Load() {
 		return rest
@@ -370,7 +375,7 @@ func (v *view) takeWords(rank int, m []byte) (rest []byte) {
 	for i, off := range v.cfg.Moments {
 		at := le.Uint64(words[8*(len(v.cfg.Words)+i):])
 		if at != 0 {
-			at -= uint64(ahead)
+			at += shift
 		}
 		p.control.Word(off).Store(at)
 	}
