@@ -78,6 +78,8 @@ def _absent(text: str) -> Part:
 
 def _device(one: Part) -> str:
     peers = ", ".join(str(peer) for peer in one["peers"]) or "none"
+    if without := [str(peer) for peer in one["peers"] if peer not in one["atomics_with"]]:
+        peers += f" (without native atomics: {', '.join(without)})"
     lets_in = f"no ({one['no_rdma']})" if one["no_rdma"] else "yes"
     return (
         f"{one['name']}, {one['memory_bytes'] >> 20} MiB, compute capability "

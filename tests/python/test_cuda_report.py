@@ -50,6 +50,16 @@ def test_devices_of_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+def test_devices_without_native_atomics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(_cuda_report.DRIVER_VARIABLE, str(emulator.driver()))
+    monkeypatch.setenv("EMULATOR_DEVICES", "3")
+    assert "of devices: 1, 2; lets" in _cuda_report.report(library())["device 0"]
+    monkeypatch.setenv("EMULATOR_NO_ATOMICS", "0-2")
+    found = _cuda_report.report(library())
+    assert "of devices: 1, 2 (without native atomics: 2); lets" in found["device 0"]
+    assert "of devices: 0, 2; lets" in found["device 1"]
+
+
 def test_a_device_that_lets_nobody_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(_cuda_report.DRIVER_VARIABLE, str(emulator.driver()))
     monkeypatch.setenv("EMULATOR_NO_DMABUF", "1")

@@ -30,6 +30,8 @@ type Surveyed struct {
 	NoRDMA string `json:"no_rdma"`
 	// Peers are the other devices whose memory it can map.
 	Peers []int `json:"peers"`
+	// Atomics are those of them with which it has native atomics, both ways.
+	Atomics []int `json:"atomics_with"`
 }
 
 // NewSurvey asks the driver at path, or, if that is empty, the machine's. It
@@ -119,7 +121,7 @@ func (s *Surveyed) askAttributes(lib *libcuda.Library, d libcuda.Device) error {
 }
 
 func (s *Surveyed) askPeers(lib *libcuda.Library, d libcuda.Device, n int) error {
-	s.Peers = []int{}
+	s.Peers, s.Atomics = []int{}, []int{}
 	for i := range n {
 		if i == s.Ordinal {
 			continue
@@ -134,6 +136,9 @@ func (s *Surveyed) askPeers(lib *libcuda.Library, d libcuda.Device, n int) error
 		}
 		if can {
 			s.Peers = append(s.Peers, i)
+		}
+		if can && hasAtomics(lib, d, peer) {
+			s.Atomics = append(s.Atomics, i)
 		}
 	}
 	return nil

@@ -33,6 +33,12 @@ const (
 	FlushCurrentContext   = 0
 	FlushByHost           = 1
 
+	// Attributes of a pair of devices.
+	P2PPerformanceRank = 1
+	P2PAccessSupported = 2
+	P2PNativeAtomics   = 3 // all that one device's kernels can do to its own memory
+	P2PArrayAccess     = 4
+
 	// Who may run on a device.
 	ComputeModeProhibited = 2
 

@@ -67,3 +67,11 @@ func (l *Library) CanAccessPeer(d, peer Device) (bool, error) {
 	r := l.call.deviceCanAccessPeer.Call(uintptr(unsafe.Pointer(can)), uintptr(d), uintptr(peer))
 	return *can != 0, l.check("cuDeviceCanAccessPeer", r)
 }
+
+// P2PAttribute is one of the P2P constants' values for what device d does with a
+// peer's memory. It is an error of the driver if the two are one device.
+func (l *Library) P2PAttribute(d, peer Device, attribute int) (int, error) {
+	v := new(int32)
+	r := l.call.deviceGetP2PAttribute.Call(uintptr(unsafe.Pointer(v)), uintptr(attribute), uintptr(d), uintptr(peer))
+	return int(*v), l.check("cuDeviceGetP2PAttribute", r)
+}

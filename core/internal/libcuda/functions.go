@@ -9,6 +9,7 @@ type functions struct {
 	init, driverGetVersion, getErrorName, getErrorString                      dl.Func
 	deviceGetCount, deviceGet, deviceGetName, deviceGetAttribute              dl.Func
 	deviceGetUUID, deviceTotalMem, deviceGetPCIBusID, deviceCanAccessPeer     dl.Func
+	deviceGetP2PAttribute                                                     dl.Func
 	devicePrimaryCtxRetain, devicePrimaryCtxRelease, devicePrimaryCtxGetState dl.Func
 	ctxGetCurrent, ctxPushCurrent, ctxPopCurrent, ctxEnablePeerAccess         dl.Func
 	ctxGetStreamPriorityRange, ctxSynchronize                                 dl.Func
@@ -45,6 +46,7 @@ func (c *functions) required() map[string]*dl.Func {
 		"cuDeviceTotalMem_v2":               &c.deviceTotalMem,
 		"cuDeviceGetPCIBusId":               &c.deviceGetPCIBusID,
 		"cuDeviceCanAccessPeer":             &c.deviceCanAccessPeer,
+		"cuDeviceGetP2PAttribute":           &c.deviceGetP2PAttribute,
 		"cuDevicePrimaryCtxRetain":          &c.devicePrimaryCtxRetain,
 		"cuDevicePrimaryCtxRelease_v2":      &c.devicePrimaryCtxRelease,
 		"cuDevicePrimaryCtxGetState":        &c.devicePrimaryCtxGetState,

@@ -15,6 +15,7 @@ var signatures = map[string]string{
 	"cuDeviceTotalMem_v2":               "size_t *, CUdevice",
 	"cuDeviceGetPCIBusId":               "char *, int, CUdevice",
 	"cuDeviceCanAccessPeer":             "int *, CUdevice, CUdevice",
+	"cuDeviceGetP2PAttribute":           "int *, CUdevice_P2PAttribute, CUdevice, CUdevice",
 	"cuDevicePrimaryCtxRetain":          "CUcontext *, CUdevice",
 	"cuDevicePrimaryCtxRelease_v2":      "CUdevice",
 	"cuDevicePrimaryCtxGetState":        "CUdevice, unsigned *, int *",

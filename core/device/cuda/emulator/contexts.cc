@@ -8,6 +8,19 @@ using namespace driver;
 
 static const CUcontext primary = (CUcontext)0x10;
 
+// How many devices there seem to be: all are this process, in one context.
+static int devices() {
+  const char *n = getenv("EMULATOR_DEVICES");
+  return n ? atoi(n) : 1;
+}
+
+// EMULATOR_NO_ATOMICS: "1": between no two devices, as over plain PCIe; "from-to":
+// not that way.
+static bool has_atomics(int from, int to) {
+  const char *no = getenv("EMULATOR_NO_ATOMICS");
+  return !no || (string(no) != "1" && std::to_string(from) + "-" + std::to_string(to) != no);
+}
+
 extern "C" {
 
 CUresult cuInit(unsigned flags) {
@@ -38,7 +51,7 @@ CUresult cuDeviceGetCount(int *n) {
   lock l(d->m);
   if (CUresult r = asked(__func__)) return r;
   if (!d->initialised) return CUDA_ERROR_NOT_INITIALIZED;
-  *n = 1;
+  *n = devices();
   return CUDA_SUCCESS;
 }
 
@@ -47,7 +60,7 @@ CUresult cuDeviceGet(CUdevice *out, int ordinal) {
   if (CUresult r = asked(__func__)) return r;
   if (!d->initialised) return CUDA_ERROR_NOT_INITIALIZED;
   *out = ordinal;
-  return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+  return ordinal >= 0 && ordinal < devices() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult cuDeviceGetName(char *name, int n, CUdevice) {
@@ -72,8 +85,9 @@ CUresult cuDeviceGetAttribute(int *v, CUdevice_attribute a, CUdevice) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetUuid_v2(CUuuid *id, CUdevice) {
+CUresult cuDeviceGetUuid_v2(CUuuid *id, CUdevice dev) {
   memset(id->bytes, 0x5e, sizeof id->bytes);
+  id->bytes[0] += dev;
   return CUDA_SUCCESS;
 }
 
@@ -89,6 +103,15 @@ CUresult cuDeviceGetPCIBusId(char *text, int n, CUdevice) {
 
 CUresult cuDeviceCanAccessPeer(int *can, CUdevice, CUdevice) {
   *can = 1;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetP2PAttribute(int *v, CUdevice_P2PAttribute a, CUdevice from, CUdevice to) {
+  lock l(d->m);
+  if (CUresult r = asked(__func__)) return r;
+  if (!d->initialised) return CUDA_ERROR_NOT_INITIALIZED;
+  if (from == to || from < 0 || to < 0 || from >= devices() || to >= devices()) return CUDA_ERROR_INVALID_DEVICE;
+  *v = a == CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED ? has_atomics(from, to) : a != CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK;
   return CUDA_SUCCESS;
 }
 
