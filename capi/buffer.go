@@ -265,15 +265,18 @@ func mwiBufferClose(id uint64) C.mw_status_t {
 
 // params are what the ranks compare when they meet.
 func (b *buffer) params(st ep.Standing) ([]byte, error) {
-	if b.onGPU != nil {
-		return b.onGPU.cfg.Params(st)
+	if b.onGPU == nil {
+		return b.cfg.Params(st)
 	}
-	return b.cfg.Params(st)
+	if g := b.gpu.Load(); g != nil {
+		return g.Params(st)
+	}
+	return b.onGPU.cfg.Params(st)
 }
 
 // given is an error of a buffer that was not made, once its device is back.
 func (b *buffer) given(err error) error {
-	if b.onGPU != nil {
+	if err != nil && b.onGPU != nil {
 		err = errors.Join(err, b.onGPU.close())
 	}
 	return err

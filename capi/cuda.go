@@ -33,6 +33,7 @@ type onGPU struct {
 	code  string          // where the device's code comes from
 	rings *cudaring.Rings // for messages to ranks of other hosts
 	slots [cuda.MaxSlots]slotUse
+	order string // why the group gives places by counts; "": it was asked to, or does not
 }
 
 // slotUse is the latest dispatch in a slot.
@@ -162,6 +163,23 @@ func (g *onGPU) close() error {
 		g.dev = nil
 	}
 	return err
+}
+
+// agree finds which order the group's rows have. A buffer that is made for it keeps
+// that.
+func (g *onGPU) agree(params [][]byte, infos []mixed.Info) error {
+	order, why, err := gpu.AgreeOrder(params, func(a, b int) bool { return infos[a].Near(&infos[b]) })
+	if err != nil {
+		return err
+	}
+	g.cfg.Order = order
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if why != "" {
+		why = "; rows get their places by counts, as with deterministic: " + why
+	}
+	g.order = why
+	return nil
 }
 
 // joinGPU is join on CUDA: memory on the device, which the others map.
@@ -313,7 +331,7 @@ var pathWords = map[string]string{
 // those of other hosts where the messages lie.
 func (g *onGPU) describe(b *gpu.Buffer, paths []path) {
 	g.mu.Lock()
-	device, rings := fmt.Sprintf("CUDA device %d, %s", g.ordinal, g.code), g.rings
+	device, rings, order := fmt.Sprintf("CUDA device %d, %s", g.ordinal, g.code), g.rings, g.order
 	g.mu.Unlock()
 	for r := range paths {
 		how := b.Path(r)
@@ -324,9 +342,9 @@ func (g *onGPU) describe(b *gpu.Buffer, paths []path) {
 			paths[r].Why = farWords(paths[r], rings)
 			continue
 		}
-		paths[r] = path{Rank: r, Carrier: "cuda", Device: device, Why: pathWords[how]}
+		paths[r] = path{Rank: r, Carrier: "cuda", Device: device, Why: pathWords[how] + order}
 		if how == "self" {
-			paths[r].Carrier = how
+			paths[r].Carrier, paths[r].Why = how, pathWords[how]
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/transport/cudaring"
 )
 
@@ -14,7 +15,15 @@ func (b *buffer) openGPU() error {
 		return err
 	}
 	b.open.Rings = b.onGPU.rings.Make
-	return nil
+	return b.given(b.tellLinks())
+}
+
+// tellLinks puts into what the ranks compare what only an open device knows.
+func (b *buffer) tellLinks() (err error) {
+	if b.onGPU.cfg.Links, err = b.onGPU.dev.Links(); err == nil {
+		b.open.Shm.Params, err = b.params(ep.Standing{})
+	}
+	return err
 }
 
 // farWords say of a rank of another host where its messages lie.

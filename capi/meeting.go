@@ -289,7 +289,7 @@ func (b *buffer) rejoin(l *mixed.Listener, metas [][]byte, timeout time.Duration
 // epoch that they make, and whether they join ranks that had one.
 func (b *buffer) readMetadata(metas [][]byte) (next ep.Standing, joining bool, err error) {
 	rank := b.open.Shm.Rank
-	params := make([][]byte, len(metas))
+	params, infos := make([][]byte, len(metas)), make([]mixed.Info, len(metas))
 	for r, m := range metas {
 		if len(m) == 0 {
 			continue
@@ -298,16 +298,18 @@ func (b *buffer) readMetadata(metas [][]byte) (next ep.Standing, joining bool, e
 		if err != nil {
 			return next, false, fmt.Errorf("metadata of rank %d: %w", r, err)
 		}
-		params[r] = info.Shm.Params
+		params[r], infos[r] = info.Shm.Params, info
 		joining = joining || info.Survivor
 	}
 	if rank >= len(params) || params[rank] == nil {
 		return next, false, invalid("all has no metadata of this rank, %d", rank)
 	}
-	if b.onGPU != nil {
-		next, err = gpu.CheckParams(rank, params)
-	} else {
+	if b.onGPU == nil {
 		next, err = ep.CheckParams(rank, params)
+		return next, joining, err
+	}
+	if next, err = gpu.CheckParams(rank, params); err == nil {
+		err = b.onGPU.agree(params, infos)
 	}
 	return next, joining, err
 }

@@ -31,7 +31,7 @@ func (d *Device) Links() (Links, error) {
 	if err != nil {
 		return Links{}, err
 	}
-	l := Links{Device: deviceNumber(id)}
+	l := Links{Device: DeviceNumber(id)}
 	for ordinal := range n {
 		other, err := d.lib.Device(ordinal)
 		if err != nil {
@@ -44,7 +44,7 @@ func (d *Device) Links() (Links, error) {
 		if err != nil {
 			return Links{}, err
 		}
-		l.Native = append(l.Native, deviceNumber(id))
+		l.Native = append(l.Native, DeviceNumber(id))
 	}
 	return l, nil
 }
@@ -60,7 +60,8 @@ func hasAtomics(lib *libcuda.Library, a, b libcuda.Device) bool {
 	return err == nil && back != 0
 }
 
-func deviceNumber(id libcuda.UUID) uint64 {
+// DeviceNumber is that of a device in Links.
+func DeviceNumber(id libcuda.UUID) uint64 {
 	sum := sha256.Sum256(id[:])
 	return binary.LittleEndian.Uint64(sum[:]) | 1
 }

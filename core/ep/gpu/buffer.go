@@ -173,6 +173,9 @@ func (b *Buffer) mapAll(until time.Time) error {
 		if m.view, err = cudaipc.Map(b.dom, b.dev, r, bytes, cudaipc.Wait{Until: until, Stop: b.stopped}); err != nil {
 			return b.unlessStopped(err)
 		}
+		if err := b.checkLink(r, m.view.Device()); err != nil {
+			return errors.Join(err, m.drop())
+		}
 		if err := b.engine.SetPeer(r, m.view.Address()); err != nil {
 			return errors.Join(err, m.drop())
 		}

@@ -53,7 +53,7 @@ func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase) error {
 
 func formOf(c *Config, a *DispatchArgs) cuda.Form {
 	return cuda.Form{
-		FP8: a.FP8, Scales: uint8(a.Scales), Wide: a.WideOutputs, Ordered: c.Deterministic, PreReduce: a.PreReduce,
+		FP8: a.FP8, Scales: uint8(a.Scales), Wide: a.WideOutputs, Ordered: c.ordered(), PreReduce: a.PreReduce,
 		Flat: a.Flat, Bare: a.Bare, More: a.More,
 	}
 }

@@ -41,6 +41,12 @@ type Config struct {
 	// Deterministic puts the rows of an expert in order of rank and token, for
 	// another launch and one more exchange of words per dispatch.
 	Deterministic bool
+	// Order is what the ranks have agreed on (AgreeOrder), and Links are the device's,
+	// by which they do. With OrderOpen there is no agreement: Connect and Install
+	// refuse ranks whose device has no native atomics with this one's, unless
+	// Deterministic.
+	Order Order
+	Links cuda.Links
 	// Joining: the group is already running. Calls work after Install.
 	Joining bool
 	// NoRecord: nothing is recorded of operations. No events of slow
@@ -98,6 +104,8 @@ func (c *Config) check() error {
 		return invalid("end_after %v, allowed 0 (never) and more", c.EndAfter)
 	case c.MaxSelections > math.MaxInt32:
 		return invalid("max_selections %d, allowed up to %d", c.MaxSelections, math.MaxInt32)
+	case c.Order > lastOrder:
+		return invalid("order %d, allowed 0 to %d", c.Order, lastOrder)
 	case c.MaxExperts > mostExperts:
 		return invalid("max_experts %d, allowed up to %d", c.MaxExperts, mostExperts)
 	}
@@ -129,12 +137,24 @@ func SizeHint(s layout.Shape, numSlots int) (int64, error) {
 }
 
 // paramsTag stands first in Params: no buffer on the CPU has it there.
-const paramsTag = "MWCUDA01"
+const paramsTag = "MWCUDA02"
 
 // Names of the numbers behind it that ranks must agree on.
 var agreed = [...]string{"num_slots", "num_ep_buffer_bytes", "deterministic"}
 
-const paramsBytes = len(paramsTag) + 8*len(agreed) + 16
+// Behind those: the order, and the links. The standing comes last.
+const (
+	deterministicOff = len(paramsTag) + 8*(len(agreed)-1)
+	orderOff         = len(paramsTag) + 8*len(agreed)
+	deviceOff        = orderOff + 8
+	nativeOff        = deviceOff + 8
+	standingOff      = nativeOff + 8*maxNative
+	paramsBytes      = standingOff + 16
+)
+
+// maxNative is how many other devices of a host Params tells of: there is room for
+// no more. Nothing is known of the rest.
+const maxNative = 16
 
 // Params encodes what ranks must agree on and where this one stands, for the
 // metadata of a meeting (at most 256 bytes).
@@ -150,6 +170,15 @@ func (c Config) Params(st ep.Standing) ([]byte, error) {
 		deterministic = 1
 	}
 	out = le.AppendUint64(out, deterministic)
+	out = le.AppendUint64(out, uint64(c.Order))
+	out = le.AppendUint64(out, c.Links.Device)
+	for i := range maxNative {
+		native := uint64(0)
+		if i < len(c.Links.Native) {
+			native = c.Links.Native[i]
+		}
+		out = le.AppendUint64(out, native)
+	}
 	out = le.AppendUint64(out, uint64(st.Epoch))
 	return le.AppendUint64(out, st.Next), nil
 }
@@ -176,7 +205,7 @@ func CheckParams(self int, all [][]byte) (next ep.Standing, err error) {
 			}
 			at += 8
 		}
-		if err := next.Include(rank, le.Uint64(other[at:]), le.Uint64(other[at+8:])); err != nil {
+		if err := next.Include(rank, le.Uint64(other[standingOff:]), le.Uint64(other[standingOff+8:])); err != nil {
 			return next, err
 		}
 	}

@@ -15,12 +15,16 @@ import (
 type View struct {
 	mem  *cuda.Memory
 	path string
+	card *card
 	held *sys.FD // with an IPC handle: the connection that tells the owner
 	mu   sync.Mutex
 }
 
 // Address is where it begins in this process and on this device.
 func (v *View) Address() uint64 { return v.mem.Address() }
+
+// Device is the number of the device whose memory it is, as in cuda.Links.
+func (v *View) Device() uint64 { return cuda.DeviceNumber(v.card.device) }
 
 // Path is "process", "fd" or "ipc".
 func (v *View) Path() string { return v.path }
@@ -113,7 +117,7 @@ func borrow(c *card, dev *cuda.Device, numBytes uint64) (*View, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &View{mem: lent, path: "process"}, nil
+	return &View{mem: lent, path: "process", card: c}, nil
 }
 
 // lied says that a card promises more than there is.
@@ -134,7 +138,7 @@ func byDescriptor(c *card, dev *cuda.Device, numBytes uint64, w Wait) (*View, er
 	if err != nil {
 		return nil, err
 	}
-	return &View{mem: mem, path: "fd"}, nil
+	return &View{mem: mem, path: "fd", card: c}, nil
 }
 
 // byHandle opens an IPC handle once the owner knows, and as long as that is so.
@@ -148,7 +152,7 @@ func byHandle(c *card, dev *cuda.Device, numBytes uint64, w Wait) (*View, error)
 		leave(conn)
 		return nil, err
 	}
-	v := &View{mem: mem, path: "ipc", held: conn}
+	v := &View{mem: mem, path: "ipc", card: c, held: conn}
 	if mem.NumBytes() < numBytes {
 		return nil, errors.Join(lied(c, mem.NumBytes()), v.Close())
 	}

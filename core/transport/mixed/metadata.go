@@ -57,6 +57,12 @@ type Info struct {
 	near []byte // the metadata behind Shm
 }
 
+// Near reports whether two ranks of a group share memory, so that no messages go
+// between them.
+func (i *Info) Near(other *Info) bool {
+	return i.Setting != TCP && i.host.differs(&other.host) == ""
+}
+
 func (i *Info) marshal() []byte {
 	le := binary.LittleEndian
 	var addr []byte

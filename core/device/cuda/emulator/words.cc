@@ -1,5 +1,8 @@
 // The accesses of order.cuh: what they do, and what they carry along.
+#include "fibres.h"
 #include "sights.h"
+
+#include <cstdlib>
 
 namespace emu {
 
@@ -61,8 +64,17 @@ void store(uint64_t *p, uint64_t v, order o, scope s, site at) {
   on_store(p, sizeof *p, o, s, at);
   __atomic_store_n(p, v, __ATOMIC_SEQ_CST);
 }
+// What an addition for all devices is without native atomics between them.
+static uint64_t add_in_steps(uint64_t *p, uint64_t v) {
+  uint64_t old = __atomic_load_n(p, __ATOMIC_SEQ_CST);
+  pause(); // others come in between, if they are there
+  __atomic_store_n(p, old + v, __ATOMIC_SEQ_CST);
+  return old;
+}
+
 uint64_t add(uint64_t *p, uint64_t v, order o, scope s, site at) {
   on_change(p, sizeof *p, o, s, at);
+  if (s == SYS && getenv("EMULATOR_NO_ATOMICS")) return add_in_steps(p, v);
   return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST);
 }
 uint32_t add(uint32_t *p, uint32_t v, order o, scope s, site at) {
