@@ -48,7 +48,7 @@ class Place(Protocol):
         """Makes a stream the current one."""
 
     def side(self) -> Any:
-        """A new stream, of high priority."""
+        """A new stream, of the highest priority."""
 
     def follow(self, stream: Any, other: Any) -> None:
         """Makes a stream wait for all that another one has so far."""
@@ -70,6 +70,24 @@ class Place(Protocol):
 
     def keep(self, tensor: torch.Tensor, stream: Any) -> None:
         """Keeps a tensor's memory from others until a stream has come so far."""
+
+
+# Lower numbers go first. torch takes one that is out of its range for the nearest in it; this is
+# the lowest whose negative, which it forms, is an int of C.
+_BEYOND_ALL = -(2**31 - 1)
+
+
+def _greatest_priority(device: torch.device) -> int:
+    """That of streams which go before all others: the other ranks wait for what they do.
+
+    -1 is above that of common streams, but devices have levels beyond it.
+    """
+    asked = getattr(torch.cuda.Stream, "priority_range", None)
+    if asked is None:
+        return _BEYOND_ALL
+    with torch.cuda.device(device):
+        _least, greatest = asked()
+    return int(greatest)
 
 
 # What numpy calls them. torch's own types go by way of those of the same width.
@@ -136,7 +154,7 @@ class TorchCuda:
         return context
 
     def side(self) -> Any:
-        return torch.cuda.Stream(self._device, priority=-1)
+        return torch.cuda.Stream(self._device, priority=_greatest_priority(self._device))
 
     def follow(self, stream: Any, other: Any) -> None:
         stream.wait_stream(other)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -113,3 +116,30 @@ def test_where_clients_of_gpu_libraries_are(
     assert _torch_cuda.chosen(asked) == chosen
     assert _torch_cuda.ordinal_of(None) == (3 if available else 0)
     assert _torch_cuda.ordinal_of(5) == 5
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["range", "no range"])
+def test_the_side_stream_has_the_greatest_priority(
+    monkeypatch: pytest.MonkeyPatch, asks: bool
+) -> None:
+    class Stream:
+        """torch's: it takes the nearest of the priorities that there are."""
+
+        def __init__(self, device: torch.device, priority: int = 0) -> None:
+            self.device, self.asked, self.priority = device, priority, max(-5, min(0, priority))
+
+    inside: list[torch.device] = []
+
+    def current(device: torch.device) -> nullcontext[None]:
+        inside.append(device)
+        return nullcontext()
+
+    if asks:  # of the current device: the least, and the greatest
+        monkeypatch.setattr(Stream, "priority_range", staticmethod(lambda: (0, -5)), raising=False)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "device", current)
+    monkeypatch.setattr(torch.backends, "cuda", SimpleNamespace(is_built=lambda: True))
+    stream = _torch_cuda.TorchCuda(2).side()
+    assert (stream.device, stream.priority) == (torch.device("cuda:2"), -5)
+    assert stream.asked == -5 if asks else -(2**31) < stream.asked < -1024
+    assert inside == ([torch.device("cuda:2")] if asks else [])
