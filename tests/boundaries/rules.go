@@ -1,8 +1,8 @@
 // Package boundaries holds the rules of the tree that a compiler does not
 // check, and the tests that hold the tree to them: which package may import
-// which (and that this table is no longer than it needs to be), where unsafe,
-// cgo, purego and x/sys may appear, that the header and
-// the library agree, that files are formatted and short.
+// which, where unsafe, cgo, purego and x/sys may appear, that the headers and
+// the library agree, that files are formatted and short. The tables of rules
+// are checked, too: they allow no more than the tree needs.
 package boundaries
 
 // Module is the path of the module whose tree is checked.
