@@ -88,23 +88,12 @@ func readCombine(to *ep.CombineArgs, a *C.mw_combine_args_t, e *ep.Buffer, n uin
 	}
 	t, k := int64(a.num_tokens), int64(a.num_topk)
 	*to = ep.CombineArgs{Flat: flat, NumTokens: int(t), TopK: int(k), ZeroCopy: a.flags&C.MW_COMBINE_ZERO_COPY != 0}
-	get := func(f func() error) {
-		if err == nil {
-			err = f()
-		}
-	}
-	get(func() (err error) { to.X, err = view[byte]("x", uint64(a.x), outputs); return })
-	get(func() (err error) { to.TopkIdx, err = view[int64]("topk_idx", uint64(a.topk_idx), t*k); return })
-	get(func() (err error) {
-		to.TopkWeights, err = view[float32]("topk_weights", uint64(a.topk_weights), t*k)
-		return
-	})
-	get(func() (err error) { to.Out, err = view[byte]("out", uint64(a.out), t*row); return })
-	get(func() (err error) {
-		to.ActiveRanks, err = mask(uint64(a.active_ranks), int64(a.num_active_ranks))
-		return
-	})
-	get(func() (err error) { to.Timeout, err = micros("timeout_us", int64(a.timeout_us)); return })
+	keep(&err, &to.X)(view[byte]("x", uint64(a.x), outputs))
+	keep(&err, &to.TopkIdx)(view[int64]("topk_idx", uint64(a.topk_idx), t*k))
+	keep(&err, &to.TopkWeights)(view[float32]("topk_weights", uint64(a.topk_weights), t*k))
+	keep(&err, &to.Out)(view[byte]("out", uint64(a.out), t*row))
+	keep(&err, &to.ActiveRanks)(mask(uint64(a.active_ranks), int64(a.num_active_ranks)))
+	keep(&err, &to.Timeout)(micros("timeout_us", int64(a.timeout_us)))
 	return err
 }
 

@@ -100,28 +100,16 @@ func (d *dispatch) read(a *C.mw_dispatch_args_t, ranks int) error {
 		FP8: a.flags&C.MW_DISPATCH_FP8 != 0, More: a.flags&C.MW_DISPATCH_MORE != 0,
 		Scales: scales, WideOutputs: a.flags&C.MW_DISPATCH_FP32_OUTPUTS != 0,
 	}
-	get := func(f func() error) {
-		if err == nil {
-			err = f()
-		}
+	keep(&err, &d.args.X)(view[byte]("x", uint64(a.x), t*h*2))
+	keep(&err, &d.args.TopkIdx)(view[int64]("topk_idx", uint64(a.topk_idx), t*k))
+	keep(&err, &d.args.ActiveRanks)(mask(uint64(a.active_ranks), int64(a.num_active_ranks)))
+	keep(&err, &d.args.RecvCount)(view[int32]("recv_count", uint64(a.recv_count), local))
+	keep(&err, &d.args.LayoutRange)(view[int64]("layout_range", uint64(a.layout_range), local*int64(ranks)))
+	keep(&err, &d.args.Timeout)(micros("timeout_us", int64(a.timeout_us)))
+	if err != nil {
+		return err
 	}
-	get(func() (err error) { d.args.X, err = view[byte]("x", uint64(a.x), t*h*2); return })
-	get(func() (err error) { d.args.TopkIdx, err = view[int64]("topk_idx", uint64(a.topk_idx), t*k); return })
-	get(func() (err error) {
-		d.args.ActiveRanks, err = mask(uint64(a.active_ranks), int64(a.num_active_ranks))
-		return
-	})
-	get(func() (err error) {
-		d.args.RecvCount, err = view[int32]("recv_count", uint64(a.recv_count), local)
-		return
-	})
-	get(func() (err error) {
-		d.args.LayoutRange, err = view[int64]("layout_range", uint64(a.layout_range), local*int64(ranks))
-		return
-	})
-	get(func() (err error) { d.args.Timeout, err = micros("timeout_us", int64(a.timeout_us)); return })
-	get(func() error { return d.readColumns(a) })
-	return err
+	return d.readColumns(a)
 }
 
 // scalesOf checks the flags of a dispatch and says which scales they ask for.

@@ -37,6 +37,17 @@ func view[T any](name string, address uint64, n int64) ([]T, error) {
 	return unsafe.Slice((*T)(at(address)), n), nil
 }
 
+// keep puts what one of several arguments was turned into where it belongs, and
+// notes its error if it is the first: keep(&err, &to)(view(...)).
+func keep[T any](first *error, to *T) func(T, error) {
+	return func(value T, err error) {
+		*to = value
+		if *first == nil {
+			*first = err
+		}
+	}
+}
+
 // inRange checks a number before it takes part in any product.
 func inRange(name string, v, lo, hi int64) error {
 	if v < lo || v > hi {

@@ -11,7 +11,8 @@ import (
 // as a Completion. The shape is that of RDMA verbs, because that is the most
 // that hardware gives: nothing is promised about the order in which work
 // requests of one endpoint, or of several, complete or become visible at the
-// peer. Who needs an order counts.
+// peer. Code that needs an order makes it itself: it numbers its messages and
+// counts completions.
 
 // Sentinels of carriers.
 var (

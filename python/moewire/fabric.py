@@ -24,7 +24,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -53,6 +53,19 @@ from .errors import DeadlineError, MoewireError, WouldBlockError
 __all__ = ["Fabric", "Region", "Remote", "Result", "Transfer"]
 
 CARRIERS = {"tcp": abi.MW_CARRIER_TCP, "rdma": abi.MW_CARRIER_RDMA}
+
+_BOUNDS = {
+    "num_peers": 1 << 16,
+    "num_connections": 1 << 16,
+    "num_transfers": (1 << 16) - 1,
+    "num_regions": (1 << 20) - 1,
+    "send_depth": 4096,
+    "recv_depth": 4096,
+    "num_unmatched": 1 << 15,
+    "num_sockets": 16,
+    "slice_bytes": MAX_63,
+    "connect_timeout_us": MAX_63,
+}
 
 _still_owed: list[set[Region]] = []
 
@@ -117,30 +130,23 @@ class Fabric(Transfers):
         keys_file: str | os.PathLike[str] | None = None,
     ) -> None:
         self._closed = True  # until it is open
-        if carrier not in CARRIERS:
-            raise refuse("carrier", repr(carrier), ", ".join(CARRIERS))
-        if tcp_zero_copy not in ZERO_COPIES:
-            raise refuse("tcp_zero_copy", repr(tcp_zero_copy), ", ".join(ZERO_COPIES))
+        _one_of("carrier", carrier, CARRIERS)
+        _one_of("tcp_zero_copy", tcp_zero_copy, ZERO_COPIES)
         source, key_text = key_source(keys, key_file, keys_variable, keys_file)
-        config = abi.mw_fabric_config_t(
-            size=ctypes.sizeof(abi.mw_fabric_config_t),
-            flags=(abi.MW_FABRIC_MESSAGES if boolean("messages", messages) else 0)
-            | (abi.MW_FABRIC_ENCRYPT if boolean("encrypt", encrypt) else 0)
-            | (abi.MW_FABRIC_RDMA_DC if yes_or_no("rdma_dc", rdma_dc) else 0),
-            carrier=CARRIERS[carrier],
-            key_source=source,
-            num_peers=integer("num_peers", num_peers, 0, 1 << 16),
-            num_connections=integer("num_connections", num_connections, 0, 1 << 16),
-            num_transfers=integer("num_transfers", num_transfers, 0, (1 << 16) - 1),
-            num_regions=integer("num_regions", num_regions, 0, (1 << 20) - 1),
-            send_depth=integer("send_depth", send_depth, 0, 4096),
-            recv_depth=integer("recv_depth", recv_depth, 0, 4096),
-            num_unmatched=integer("num_unmatched", num_unmatched, 0, 1 << 15),
-            num_sockets=integer("num_sockets", num_sockets, 0, 16),
-            slice_bytes=integer("slice_bytes", slice_bytes, 0, MAX_63),
-            connect_timeout_us=integer("connect_timeout_us", connect_timeout_us, 0, MAX_63),
-            tcp_zero_copy=ZERO_COPIES[tcp_zero_copy],
-        )
+        flags = _flags(messages, encrypt, rdma_dc)
+        numbers = {
+            "num_peers": num_peers,
+            "num_connections": num_connections,
+            "num_transfers": num_transfers,
+            "num_regions": num_regions,
+            "send_depth": send_depth,
+            "recv_depth": recv_depth,
+            "num_unmatched": num_unmatched,
+            "num_sockets": num_sockets,
+            "slice_bytes": slice_bytes,
+            "connect_timeout_us": connect_timeout_us,
+        }
+        config = _config(carrier, tcp_zero_copy, source, flags, numbers)
         given = {
             "keys": key_text,
             "listen": address_text("listen", listen),
@@ -314,3 +320,31 @@ class Fabric(Transfers):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _one_of(name: str, value: str, allowed: Mapping[str, int]) -> None:
+    if value not in allowed:
+        raise refuse(name, repr(value), ", ".join(allowed))
+
+
+def _flags(messages: bool, encrypt: bool, rdma_dc: bool) -> int:
+    return (
+        (abi.MW_FABRIC_MESSAGES if boolean("messages", messages) else 0)
+        | (abi.MW_FABRIC_ENCRYPT if boolean("encrypt", encrypt) else 0)
+        | (abi.MW_FABRIC_RDMA_DC if yes_or_no("rdma_dc", rdma_dc) else 0)
+    )
+
+
+def _config(
+    carrier: str, tcp_zero_copy: str, source: int, flags: int, numbers: Mapping[str, int]
+) -> abi.mw_fabric_config_t:
+    """The configuration without its texts, which somebody has to keep alive."""
+    checked = {name: integer(name, value, 0, _BOUNDS[name]) for name, value in numbers.items()}
+    return abi.mw_fabric_config_t(
+        size=ctypes.sizeof(abi.mw_fabric_config_t),
+        flags=flags,
+        carrier=CARRIERS[carrier],
+        key_source=source,
+        tcp_zero_copy=ZERO_COPIES[tcp_zero_copy],
+        **checked,
+    )

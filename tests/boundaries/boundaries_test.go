@@ -32,7 +32,7 @@ func TestTree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, w := range wrong {
+	for _, w := range append(wrong, CheckTables(files, layers, rooms)...) {
 		t.Error(w)
 	}
 }
@@ -103,5 +103,41 @@ uint32_t mw_one(void);
 	got := HeaderFunctions(header)
 	if want := []string{"mw_two", "mw_one"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestCheckTablesFinds gives the tables one mistake at a time.
+func TestCheckTablesFinds(t *testing.T) {
+	files := []goFile{
+		{pkg: "a"},
+		{pkg: "b", imports: []string{Module + "/a", "unsafe"}},
+		{pkg: "c", test: true, imports: []string{Module + "/a"}},
+	}
+	b, unsafeInB := layer{"b", []string{"a"}}, room{path: "unsafe", within: []string{"b"}}
+	for _, c := range []struct {
+		name   string
+		layers []layer
+		room   room
+		want   string // "" if nothing is wrong
+	}{
+		{"all is well", []layer{{"a", nil}, b, {"c", nil}}, unsafeInB, ""},
+		{"a layer twice", []layer{{"a", nil}, b, b}, unsafeInB, "layer b: there is no such package, or an earlier row has it"},
+		{"no such layer", []layer{{"d", nil}}, unsafeInB, "layer d: there is no such package"},
+		{"an allowance twice", []layer{{"a", nil}, {"b", []string{"a", "a/..."}}}, unsafeInB, "layer b: a is listed twice"},
+		{"an allowance of nobody", []layer{{"a", nil}, {"b", []string{"a", "d"}}}, unsafeInB, "layer b: nothing but tests imports d"},
+		{"an allowance of tests", []layer{{"a", nil}, {"c", []string{"a"}}}, unsafeInB, "layer c: nothing but tests imports a"},
+		{"the higher layer first", []layer{b, {"a", nil}}, unsafeInB, "layer b: a is listed later"},
+		{"a layer above itself", []layer{{"a", nil}, {"b", []string{"..."}}}, unsafeInB, "layer b: b is listed later"},
+		{"a room twice", nil, room{"unsafe", []string{"b", "b"}, nil}, "room for unsafe: b is listed twice"},
+		{"a room without use", nil, room{"unsafe", []string{"a"}, nil}, "room for unsafe: nothing in a imports it"},
+		{"no such room", nil, room{"unsafe", []string{"d"}, nil}, "room for unsafe: nothing in d imports it"},
+		{"no such exception", nil, room{"unsafe", []string{"b"}, []string{"d"}}, "room for unsafe: there is no package d"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := strings.Join(CheckTables(files, c.layers, []room{c.room}), "\n")
+			if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+				t.Errorf("found %q, want %q", got, c.want)
+			}
+		})
 	}
 }

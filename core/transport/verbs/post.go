@@ -24,9 +24,17 @@ func (s *side) post(requests []transport.SendRequest) (posted int, err error) {
 	if state := s.endpoint.State(); state != transport.StateReady && state != transport.StateError {
 		return 0, errState
 	}
-	for posted < len(requests) {
-		n, wrong := s.sendChain(requests[posted:])
-		accepted, err := s.handOver(n, sendWRBytes)
+	return s.postAll(len(requests), sendWRBytes, func(r, place, index int, free *slot) error {
+		return s.sendOne(place, index, free, &requests[r])
+	})
+}
+
+// postAll hands over n requests of one call, in chains. fill puts the r-th of
+// them into its place. What was handed over before an error counts.
+func (s *side) postAll(n int, wrBytes uintptr, fill func(r, place, index int, free *slot) error) (posted int, err error) {
+	for posted < n {
+		length, wrong := s.fillChain(posted, n, wrBytes, fill)
+		accepted, err := s.handOver(length, wrBytes)
 		posted += accepted
 		if err != nil {
 			return posted, err
@@ -38,18 +46,18 @@ func (s *side) post(requests []transport.SendRequest) (posted int, err error) {
 	return posted, nil
 }
 
-// sendChain fills in requests up to the chain's length, the depth, or one that
+// fillChain fills in requests up to the chain's length, the depth, or one that
 // cannot be posted, whose error it returns.
-func (s *side) sendChain(requests []transport.SendRequest) (n int, wrong error) {
-	most := s.chain(len(requests))
+func (s *side) fillChain(from, to int, wrBytes uintptr, fill func(r, place, index int, free *slot) error) (n int, wrong error) {
+	most := s.chain(to - from)
 	for n < most {
 		index, free := s.slots.at(n)
-		if wrong = s.sendOne(s.place(n, index), index, free, &requests[n]); wrong != nil {
+		if wrong = fill(from+n, s.place(n, index), index, free); wrong != nil {
 			free.release()
 			break
 		}
 		if n > 0 {
-			s.sendWR(n - 1).Next = s.wrs + uintptr(n)*sendWRBytes
+			*s.next(n-1, wrBytes) = s.wrs + uintptr(n)*wrBytes
 		}
 		n++
 	}
@@ -141,38 +149,9 @@ func (e *endpoint) PostRecv(requests []transport.RecvRequest) (int, error) {
 	if e.State() == transport.StateClosed {
 		return 0, errState
 	}
-	posted := 0
-	for posted < len(requests) {
-		n, wrong := s.recvChain(requests[posted:])
-		accepted, err := s.handOver(n, recvWRBytes)
-		posted += accepted
-		if err != nil {
-			return posted, err
-		}
-		if wrong != nil {
-			return posted, wrong
-		}
-	}
-	return posted, nil
-}
-
-func (s *side) recvChain(requests []transport.RecvRequest) (n int, wrong error) {
-	most := s.chain(len(requests))
-	for n < most {
-		index, free := s.slots.at(n)
-		if wrong = s.recvOne(s.place(n, index), index, free, &requests[n]); wrong != nil {
-			free.release()
-			break
-		}
-		if n > 0 {
-			s.recvWR(n - 1).Next = s.wrs + uintptr(n)*recvWRBytes
-		}
-		n++
-	}
-	if n == 0 && wrong == nil {
-		return 0, errFull
-	}
-	return n, wrong
+	return s.postAll(len(requests), recvWRBytes, func(r, place, index int, free *slot) error {
+		return s.recvOne(place, index, free, &requests[r])
+	})
 }
 
 func (s *side) recvOne(i, index int, free *slot, r *transport.RecvRequest) error {

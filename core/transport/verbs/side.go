@@ -90,6 +90,15 @@ func (s *side) recvWR(i int) *libibverbs.RecvWR {
 	return dl.At[libibverbs.RecvWR](s.wrs + uintptr(i)*recvWRBytes)
 }
 
+// next is the link of the i-th work request, which lies at one offset in both kinds.
+func (s *side) next(i int, wrBytes uintptr) *uintptr {
+	return dl.At[uintptr](s.wrs + uintptr(i)*wrBytes + nextOffset)
+}
+
+const nextOffset = unsafe.Offsetof(libibverbs.SendWR{}.Next)
+
+var _ [0]struct{} = [nextOffset - unsafe.Offsetof(libibverbs.RecvWR{}.Next)]struct{}{}
+
 // place is where the i-th request of a chain lies, which takes a slot.
 func (s *side) place(i, slot int) int {
 	if s.keeps {
