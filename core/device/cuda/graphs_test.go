@@ -3,6 +3,7 @@ package cuda
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,6 +22,8 @@ type recorded struct {
 
 // record captures n operations of a rank whose experts return their rows.
 func (g *group) record(o *op, r, n, firstSlot int) recorded {
+	runtime.LockOSThread() // who has begun a capture ends it
+	defer runtime.UnlockOSThread()
 	m := g.ranks[r]
 	rec := recorded{ops: n}
 	g.must(func() error { return g.d.lib.BeginCapture(m.stream, libcuda.CaptureModeThreadLocal) })

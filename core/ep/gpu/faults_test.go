@@ -3,6 +3,7 @@ package gpu_test
 import (
 	"errors"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 	"time"
 
@@ -249,6 +250,8 @@ func TestReplayAcrossUpdate(t *testing.T) {
 
 // record captures n operations.
 func record(o *op, n int) (exec libcuda.GraphExec) {
+	runtime.LockOSThread() // who has begun a capture ends it
+	defer runtime.UnlockOSThread()
 	r := o.r
 	s := libcuda.Stream(r.stream)
 	r.must(func() error { return r.emu.BeginCapture(s, libcuda.CaptureModeThreadLocal) })
