@@ -24,9 +24,9 @@ import (
 // while they are made, exchange rows, begin another epoch and are closed. Watchers
 // ask the device, too, and ask again when they get no answer.
 func TestEveryFailureLeavesNothing(t *testing.T) {
-	emu := cudatest.Emulate(t)
+	emu, seed := cudatest.Emulate(t), testenv.Seed(t)
 	failed := cudatest.Sweep{
-		Life: func() error { return livePair(t, emu) }, Times: 8,
+		Life: func() error { return livePair(t, emu, seed) }, Times: 4, Turns: true,
 		Unheard: []string{synchronizes, pushes, "cuCtxPopCurrent_v2", "cuThreadExchangeStreamCaptureMode"},
 	}.Run(t, emu)
 	require.Subset(t, failed, []string{
@@ -39,6 +39,7 @@ func TestEveryFailureLeavesNothing(t *testing.T) {
 type pair struct {
 	t       *testing.T
 	emu     *cudatest.Driver
+	seed    uint64
 	doms    []transport.Domain
 	d       *cuda.Device
 	ranks   []*rank
@@ -48,8 +49,8 @@ type pair struct {
 
 // livePair is the life of a pair, up to the first error. Everything is closed, as
 // often as it takes.
-func livePair(t *testing.T, emu *cudatest.Driver) error {
-	p := &pair{t: t, emu: emu}
+func livePair(t *testing.T, emu *cudatest.Driver, seed uint64) error {
+	p := &pair{t: t, emu: emu, seed: seed}
 	err := p.make()
 	for _, step := range []func() error{p.exchange, p.update, p.exchange} {
 		if err == nil {
@@ -86,7 +87,7 @@ func (p *pair) makeTensors() (err error) {
 	if p.tensors, err = p.emu.HostAlloc(2*pairBytes, libcuda.HostAllocPortable); err != nil {
 		return err
 	}
-	rng := rand.New(rand.NewPCG(testenv.Seed(p.t), 190))
+	rng := rand.New(rand.NewPCG(p.seed, 190))
 	for _, r := range p.ranks {
 		s, err := p.emu.StreamCreate(0)
 		if err != nil {
@@ -177,15 +178,24 @@ func (p *pair) close() error {
 	if p.d == nil {
 		return errors.Join(all...)
 	}
+	all = append(all, again(func() error { return p.d.Do(p.freeTensors) }))
+	return errors.Join(append(all, again(p.d.Close))...)
+}
+
+// freeTensors asks the driver once to free each.
+func (p *pair) freeTensors() error {
+	var all []error
 	for _, r := range p.ranks {
-		if r.stream != 0 {
-			all = append(all, p.d.Do(func() error { return p.emu.StreamDestroy(libcuda.Stream(r.stream)) }))
+		if stream := libcuda.Stream(r.stream); stream != 0 {
+			r.stream = 0
+			all = append(all, p.emu.StreamDestroy(stream))
 		}
 	}
-	if p.tensors != 0 {
-		all = append(all, p.d.Do(func() error { return p.emu.HostFree(p.tensors) }))
+	if at := p.tensors; at != 0 {
+		p.tensors = 0
+		all = append(all, p.emu.HostFree(at))
 	}
-	return errors.Join(append(all, again(p.d.Close))...)
+	return errors.Join(all...)
 }
 
 // again calls what may be called again after an error until it has none. It gives the

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -46,8 +47,10 @@ type Sweep struct {
 	// Unheard are calls that something in the background may make, which goes on
 	// without an answer: that they fail need not be an error of the life.
 	Unheard []string
-	// Times bounds at how many of the times a call fails.
+	// Times is at how many of the times a call fails, about.
 	Times int
+	// Turns: codes take turns, but under MOEWIRE_MUTATIONS=1, for a life that is long.
+	Turns bool
 }
 
 // failing is one of the cases.
@@ -101,16 +104,19 @@ func (d *Driver) count(t testing.TB, life func() error) map[string]int {
 	return times
 }
 
-// cases are all codes at the first and the last time, and one of them at each of
+// cases are all codes at the first or the last time, and one of them at each of
 // some times; a short run has one code per call.
 func (s Sweep) cases(call string, times int, short bool) (all []failing) {
-	at := 0
+	at := len(call) // each call begins with another code
 	for n := 0; n < times; n += max(1, times/s.Times) {
 		at++
 		all = append(all, failing{call, n, codes[at%len(codes)], false}, failing{call, n, libcuda.ErrIllegalAddress, true})
 	}
 	if short {
 		return all[:min(len(all), 2)]
+	}
+	if s.Turns && os.Getenv("MOEWIRE_MUTATIONS") != "1" {
+		return all
 	}
 	for i, code := range codes {
 		all = append(all, failing{call, i % 2 * (times - 1), code, false})
@@ -129,7 +135,11 @@ func (s Sweep) one(t testing.TB, d *Driver, f failing) {
 		d.FailAfter(f.call, f.n, f.code)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- s.Life() }()
+	go func() {
+		err := errors.New("a check has failed")
+		defer func() { ended <- err }()
+		err = s.Life()
+	}()
 	var err error
 	select {
 	case err = <-ended:
@@ -139,17 +149,18 @@ func (s Sweep) one(t testing.TB, d *Driver, f failing) {
 	if d.Relent() {
 		return // it was not made so often this time
 	}
-	if err != nil || !slices.Contains(s.Unheard, f.call) {
-		checkError(t, f, err)
+	if unheard := slices.Contains(s.Unheard, f.call); err != nil || !unheard {
+		checkError(t, f, unheard, err)
 	}
 	s.checkLeft(t, d, f)
 }
 
-// checkError wants the call, the code, and the driver's words for it.
-func checkError(t testing.TB, f failing, err error) {
+// checkError wants the call, the code, and the driver's words for it. Another call may
+// tell of what broke the device where nobody heard.
+func checkError(t testing.TB, f failing, unheard bool, err error) {
 	t.Helper()
 	for _, of := range allOf(err) {
-		if of.Call == f.call && of.Code == f.code && of.Name != "" && of.Text != "" {
+		if (unheard && f.breaks || of.Call == f.call) && of.Code == f.code && of.Name != "" && of.Text != "" {
 			return
 		}
 	}
