@@ -16,7 +16,7 @@ import (
 // makes, and every call of a caller's that goes with it.
 func TestEveryFailureIsSaidAndLeavesNothing(t *testing.T) {
 	emu := emulate(t)
-	failed := cudatest.Sweep{Life: func() error { return live(emu) }, Times: 8, Unheard: []string{"cuCtxSynchronize"}}.Run(t, emu)
+	failed := cudatest.Sweep{Life: func() error { return live(emu) }, Times: 80, Unheard: []string{"cuCtxSynchronize"}}.Run(t, emu)
 	require.Subset(t, failed, []string{
 		"cuLaunchKernel", "cuCtxPopCurrent_v2", "cuDevicePrimaryCtxRelease_v2", "cuMemUnmap", "cuGraphLaunch",
 		"cuEventRecord", "cuStreamWaitEvent", "cuStreamIsCapturing", "cuStreamEndCapture", "cuMemFreeHost",

@@ -113,7 +113,7 @@ func (s Sweep) cases(call string, times int, short bool) (all []failing) {
 		all = append(all, failing{call, n, codes[at%len(codes)], false}, failing{call, n, libcuda.ErrIllegalAddress, true})
 	}
 	if short {
-		return all[:min(len(all), 2)]
+		return all[:min(len(all), 6)]
 	}
 	if s.Turns && os.Getenv("MOEWIRE_MUTATIONS") != "1" {
 		return all

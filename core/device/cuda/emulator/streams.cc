@@ -72,7 +72,7 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
 }
 
 CUresult cuEventCreate(CUevent *e, unsigned flags) {
-  BEGIN(not_captured);
+  BEGIN(needs_context);
   *e = fresh<CUevent>();
   d->events[*e].reset(new event);
   d->events[*e]->timing = !(flags & CU_EVENT_DISABLE_TIMING);
