@@ -139,6 +139,7 @@ func (f *fixedOutputs) check(t *testing.T, lengths []int, ranks int) {
 			}
 		}
 		f.o.checkRows(t, m, r)
+		f.o.sameRowsAsCPU(f.g, r)
 		for token := range f.o.tokens[r] {
 			for j := range int(f.o.shape.Hidden) {
 				sum := f.o.sum(r, token, func(e int64) float32 { return f.o.output(0, 0, int(e), j) })

@@ -2,6 +2,7 @@ package cudatest
 
 import (
 	"strings"
+	"testing"
 	"unsafe"
 
 	"github.com/moewire/moewire/core/internal/dl"
@@ -27,6 +28,20 @@ func (d *Driver) Relent() bool { return d.emulated(d.relents).Call() != 0 }
 
 // Reclaim frees what is left, as the end of a process does.
 func (d *Driver) Reclaim() { d.emulated(d.reclaims).Call() }
+
+// Raw is a function of the emulator as it is called from C.
+func (d *Driver) Raw(t testing.TB, symbol string) dl.Func {
+	t.Helper()
+	lib, err := dl.Open(d.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := lib.Lookup(symbol)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
 
 // Calls is how often a function of the emulator was called so far.
 func (d *Driver) Calls(call string) int {
