@@ -21,6 +21,10 @@ def test_graphs_of_each_length_among_plain_calls(team: Team) -> None:
     assert times == [TIMES, TIMES]
 
 
+def test_a_graph_of_calls_that_finish_aside(team: Team) -> None:
+    team.run(2, jobs_cuda_graphs.aside, driver(), timeout=PATIENCE)
+
+
 def test_graphs_run_in_later_epochs(team: Team) -> None:
     team.run(2, jobs_cuda_graphs.across_updates, driver(), timeout=PATIENCE)
 

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"unsafe"
@@ -137,19 +138,19 @@ func (e *Engine) end(err error) error {
 	if err == nil {
 		return popped
 	}
-	return err
+	return errors.Join(err, popped)
 }
 
-// Captures reports whether what is launched on a stream goes into a graph. A stream
-// that the driver does not know has none: the launch says so.
-func (e *Engine) Captures(stream uint64) bool {
+// Captures reports whether what is launched on a stream goes into a graph. Without
+// the driver's answer nobody knows, and nothing may be launched.
+func (e *Engine) Captures(stream uint64) (bool, error) {
 	runtime.LockOSThread()
 	if err := e.calls.Push(e.d.ctx); err != nil {
 		runtime.UnlockOSThread()
-		return false
+		return false, err
 	}
 	captured, err := e.calls.Capturing(libcuda.Stream(stream))
-	return e.end(err) == nil && captured
+	return captured, e.end(err)
 }
 
 // Send plans a dispatch and places its rows.

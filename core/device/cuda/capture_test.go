@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,6 +14,8 @@ import (
 // that forbids it to all other threads; the capture is what it was.
 func TestOwnWorkBesideACapture(t *testing.T) {
 	g, o, _ := small(t, 1)
+	runtime.LockOSThread() // who has begun a capture ends it
+	defer runtime.UnlockOSThread()
 	m := g.ranks[0]
 	g.must(func() error { return g.d.lib.BeginCapture(m.stream, libcuda.CaptureModeGlobal) })
 	g.identity(o, 0, 0)

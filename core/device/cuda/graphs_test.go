@@ -3,6 +3,7 @@ package cuda
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,11 +22,18 @@ type recorded struct {
 
 // record captures n operations of a rank whose experts return their rows.
 func (g *group) record(o *op, r, n, firstSlot int) recorded {
+	return g.recordOf(r, n, firstSlot, func(slot int) { g.identity(o, r, slot) })
+}
+
+// recordOf captures what is launched for n operations of a rank.
+func (g *group) recordOf(r, n, firstSlot int, does func(slot int)) recorded {
+	runtime.LockOSThread() // who has begun a capture ends it
+	defer runtime.UnlockOSThread()
 	m := g.ranks[r]
 	rec := recorded{ops: n}
 	g.must(func() error { return g.d.lib.BeginCapture(m.stream, libcuda.CaptureModeThreadLocal) })
 	for i := range n {
-		g.identity(o, r, (firstSlot+i)%m.cfg.NumSlots)
+		does((firstSlot + i) % m.cfg.NumSlots)
 	}
 	g.must(func() error {
 		captured, err := g.d.lib.EndCapture(m.stream)
@@ -86,22 +94,6 @@ func TestGraphsOfAnyLength(t *testing.T) {
 			replay(t, rng, lengths)
 		})
 	}
-}
-
-// TestThousandOperations replays graphs of two ranks that cut them differently,
-// a thousand operations each.
-func TestThousandOperations(t *testing.T) {
-	emu := driver(t)
-	rng := rand.New(rand.NewPCG(testenv.Seed(t), 17))
-	emu.Order(rng.Uint64(), 8, 8)
-	s := layout.Shape{MaxTokens: 2, Hidden: 8, NumExperts: 2, NumRanks: 2}
-	slabs, err := layout.Of(s)
-	require.NoError(t, err)
-	g := newGroup(t, 2, 2, slabs.SizeBytes)
-	for _, m := range g.ranks {
-		m.threads = threads{plan: 8, row: 8, wait: 8}
-	}
-	replayRounds(t, g, g.random(rng, s, 1, 0, 0), rng, []int{5, 2}, 10, 100)
 }
 
 func replay(t *testing.T, rng *rand.Rand, lengths []int) {

@@ -162,7 +162,7 @@ func (m *Memory) free(d *Device) error {
 		if mapped {
 			all = append(all, lib.MemUnmap(addr, m.numBytes))
 		}
-		if addr != 0 {
+		if addr != 0 && errors.Join(all...) == nil { // addresses that may be mapped are not free
 			all = append(all, lib.AddressFree(addr, m.numBytes))
 		}
 		return errors.Join(append(all, lib.MemRelease(allocated))...)

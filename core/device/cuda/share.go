@@ -141,7 +141,17 @@ func (d *Device) UUID() (id libcuda.UUID, err error) { return d.lib.DeviceUUID(d
 
 // Synchronize waits until all work on the device that this process has
 // launched is done. There is no deadline; it fails during a capture.
-func (d *Device) Synchronize() error { return d.do(d.lib.Synchronize) }
+// A broken device says so each time that it is asked; after any other error it is
+// asked again, because what was launched may still run.
+func (d *Device) Synchronize() error {
+	return d.do(func() error {
+		err := d.lib.Synchronize()
+		if err != nil && !IsCaptured(err) {
+			err = d.lib.Synchronize()
+		}
+		return err
+	})
+}
 
 // IsIdle reports whether a device runs nothing of what was launched before a
 // Synchronize that returned err: it has ended well, or has found the device

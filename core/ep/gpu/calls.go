@@ -40,7 +40,9 @@ func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase) error {
 	b.receipts.set(uint64(s.handle), false)
 	b.describe(s, j, a)
 	s.dispatch.Split = until != PhaseDone
-	s.recorded = s.dispatch.Split && b.engine.Captures(a.Stream)
+	if err := b.noteRecorded(s, s.dispatch.Split, a.Stream); err != nil {
+		return err
+	}
 	if err := b.launched(b.engine.Send(&s.dispatch)); err != nil {
 		return err
 	}
@@ -163,7 +165,9 @@ func (b *Buffer) Combine(h Handle, a *CombineArgs, until Phase) (Sum, error) {
 	b.releaseCombined(s)
 	b.describeCombine(s, a)
 	s.combine.Split = until != PhaseDone
-	s.recorded = s.combine.Split && b.engine.Captures(a.Stream)
+	if err := b.noteRecorded(s, s.combine.Split, a.Stream); err != nil {
+		return 0, err
+	}
 	b.judgeBy(a.Timeout)
 	b.latestSum++
 	s.combines, s.sum, s.pending = s.combines+1, b.latestSum, true

@@ -31,14 +31,42 @@ func (b *Buffer) reduceOn(s *slot, stream uint64) error {
 // replayed, nor one of a graph be missing there. The caller orders graph and
 // stream. Where both streams record what has begun to run, it is refused.
 func (b *Buffer) move(s *slot, c *cuda.Call, stream uint64) error {
-	if c.Stream == stream || b.engine.Captures(stream) == s.recorded {
-		c.Stream = stream
+	if c.Stream != stream {
+		records, err := b.captures(stream)
+		if err != nil {
+			return err
+		}
+		if records == s.recorded {
+			c.Stream = stream
+		}
 	}
-	if s.recorded || !b.engine.Captures(c.Stream) {
+	if s.recorded {
 		return nil
+	}
+	if records, err := b.captures(c.Stream); err != nil || !records {
+		return err
 	}
 	return invalid("the call needs the second phase of handle %d, whose first one ran: it must not be recorded, so call its hook, "+
 		"or release it, before the capture begins", s.handle)
+}
+
+// captures ends the buffer's part in the epoch when the driver does not say, as a
+// launch does that fails: what goes on might be replayed in part.
+func (b *Buffer) captures(stream uint64) (bool, error) {
+	records, err := b.engine.Captures(stream)
+	if err != nil {
+		return false, b.launched(err)
+	}
+	return records, nil
+}
+
+// noteRecorded is for a first phase whose second one may be launched apart.
+func (b *Buffer) noteRecorded(s *slot, apart bool, stream uint64) (err error) {
+	s.recorded = false
+	if apart {
+		s.recorded, err = b.captures(stream)
+	}
+	return err
 }
 
 // takeOver ends the handle of a slot that a dispatch takes, on its stream. The sum
@@ -47,7 +75,15 @@ func (b *Buffer) takeOver(s *slot, stream uint64) error {
 	if !s.live {
 		return nil
 	}
-	if !s.recorded || b.engine.Captures(s.combine.Stream) {
+	whole := s.recorded // by itself
+	if whole {
+		records, err := b.captures(s.combine.Stream)
+		if err != nil {
+			return err
+		}
+		whole = !records
+	}
+	if !whole {
 		if err := b.reduceOn(s, stream); err != nil {
 			return err
 		}

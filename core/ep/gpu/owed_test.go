@@ -2,6 +2,7 @@ package gpu_test
 
 import (
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -172,6 +173,8 @@ func TestOwedSumBeforeACombine(t *testing.T) {
 
 // capture records what f launches on a stream; end frees the graph.
 func (c *crossing) capture(stream uint64, f func()) (exec libcuda.GraphExec, end func()) {
+	runtime.LockOSThread() // who has begun a capture ends it
+	defer runtime.UnlockOSThread()
 	c.must(func() error { return c.emu.BeginCapture(libcuda.Stream(stream), libcuda.CaptureModeThreadLocal) })
 	f()
 	c.must(func() error {

@@ -101,5 +101,11 @@ var constants = map[string]int64{
 	"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH":      int64(ErrSystemDriverMismatch),
 	"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED":  int64(ErrStreamCaptureUnsupport),
 	"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED":  int64(ErrStreamCaptureInvalidate),
+	"CUDA_ERROR_STREAM_CAPTURE_MERGE":        int64(ErrStreamCaptureMerge),
+	"CUDA_ERROR_STREAM_CAPTURE_UNMATCHED":    int64(ErrStreamCaptureUnmatched),
+	"CUDA_ERROR_STREAM_CAPTURE_UNJOINED":     int64(ErrStreamCaptureUnjoined),
+	"CUDA_ERROR_STREAM_CAPTURE_ISOLATION":    int64(ErrStreamCaptureIsolation),
 	"CUDA_ERROR_STREAM_CAPTURE_IMPLICIT":     int64(ErrStreamCaptureImplicit),
+	"CUDA_ERROR_CAPTURED_EVENT":              int64(ErrCapturedEvent),
+	"CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD": int64(ErrCaptureWrongThread),
 }

@@ -37,7 +37,13 @@ const (
 	ErrSystemDriverMismatch    Result = 803
 	ErrStreamCaptureUnsupport  Result = 900
 	ErrStreamCaptureInvalidate Result = 901
+	ErrStreamCaptureMerge      Result = 902
+	ErrStreamCaptureUnmatched  Result = 903
+	ErrStreamCaptureUnjoined   Result = 904
+	ErrStreamCaptureIsolation  Result = 905
 	ErrStreamCaptureImplicit   Result = 906
+	ErrCapturedEvent           Result = 907
+	ErrCaptureWrongThread      Result = 908
 )
 
 // Error makes a Result usable with errors.Is.

@@ -24,7 +24,14 @@ class Recorded:
     """Operations of one shape in one graph, each of which the experts send back as it came."""
 
     def __init__(
-        self, place: Place, buffer: moewire.Buffer, case: Case, rank: int, length: int, wait_us: int
+        self,
+        place: Place,
+        buffer: moewire.Buffer,
+        case: Case,
+        rank: int,
+        length: int,
+        wait_us: int,
+        aside: bool = False,
     ) -> None:
         self.place, self.rank, self.stream = place, rank, place.side()
         self.x, self.topk = inputs(place, case, rank)
@@ -34,10 +41,17 @@ class Recorded:
         given = (self.x, self.topk, self.active, case.num_max, case.num_experts, wait_us, False)
         with place.on(self.stream), place.captured(self.stream) as graphs:
             for _ in range(length):
-                recv_x, _, handle, _, hook = buffer.dispatch(*given, return_recv_hook=True)
-                hook()
+                if aside:
+                    recv_x, _, handle, event, _ = buffer.dispatch(*given, async_finish=True)
+                    event.current_stream_wait()
+                else:
+                    recv_x, _, handle, _, hook = buffer.dispatch(*given, return_recv_hook=True)
+                    hook()
                 back = (recv_x, self.topk, self.weights, self.active, wait_us, handle)
-                self.outs.append(buffer.combine(*back)[0])
+                out, event, _ = buffer.combine(*back, async_finish=aside)
+                if aside:
+                    event.current_stream_wait()
+                self.outs.append(out)
         (self._graph,) = graphs
 
     def replay(self, case: Case, lost: int = -1) -> None:
@@ -88,6 +102,20 @@ def replayed(rank: Rank, driver: str, lengths: list[int], times: int) -> int:
             for graph in graphs:
                 graph.destroy()
     return times
+
+
+def aside(rank: Rank, driver: str) -> None:
+    """Recorded on the buffer's own stream, which takes part in the capture by events."""
+    with in_this_process(driver, rank) as place:
+        todo = _cases(rank, 4)
+        with rank.buffer(size_for(todo), device="cuda") as buffer:
+            _plain(place, buffer, todo[0], rank.rank, {"async_finish": True})
+            graph = Recorded(place, buffer, todo[0], rank.rank, 3, TIMEOUT_US, aside=True)
+            for case in todo:
+                graph.replay(case)
+                _plain(place, buffer, case, rank.rank, {"async_finish": True})
+            rank.meet("replayed")
+            graph.destroy()
 
 
 def across_updates(rank: Rank, driver: str) -> None:

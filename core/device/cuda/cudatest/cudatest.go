@@ -7,7 +7,6 @@ import (
 	"os"
 	"sync"
 	"testing"
-	"unsafe"
 
 	"github.com/moewire/moewire/core/device/cuda/images"
 	"github.com/moewire/moewire/core/internal/dl"
@@ -32,6 +31,8 @@ type Driver struct {
 	fail, calls, seed, report  dl.Func
 	watching, sites, leavesOut dl.Func
 	depth, hurries             dl.Func
+	breaks, relents, reclaims  dl.Func
+	called                     dl.Func
 }
 
 var (
@@ -99,6 +100,8 @@ func open(path string) (*Driver, error) {
 		"emulator_fail": &d.fail, "emulator_calls": &d.calls, "emulator_seed": &d.seed, "emulator_report": &d.report,
 		"emulator_watch": &d.watching, "emulator_sites": &d.sites, "emulator_leave_out": &d.leavesOut,
 		"emulator_depth": &d.depth, "emulator_hurry": &d.hurries,
+		"emulator_break": &d.breaks, "emulator_relent": &d.relents, "emulator_reclaim": &d.reclaims,
+		"emulator_called": &d.called,
 	} {
 		if *f, err = lib.Lookup(name); err != nil {
 			return nil, err
@@ -156,18 +159,6 @@ func (d *Driver) emulated(f dl.Func) dl.Func {
 		d.t.Fatal("the test asks more of the driver than a device does: it begins with cudatest.Emulate")
 	}
 	return f
-}
-
-// FailAfter makes a call of the emulator fail once, after so many that do not.
-func (d *Driver) FailAfter(call string, n int, code libcuda.Result) {
-	name := append([]byte(call), 0)
-	d.emulated(d.fail).Call(uintptr(unsafe.Pointer(&name[0])), uintptr(n), uintptr(code))
-}
-
-// Calls is how often a function of the emulator was called so far.
-func (d *Driver) Calls(call string) int {
-	name := append([]byte(call), 0)
-	return int(d.emulated(d.calls).Call(uintptr(unsafe.Pointer(&name[0]))))
 }
 
 // Order seeds the turns of threads: how often of 256 accesses another one goes

@@ -24,53 +24,39 @@ static bool has_atomics(int from, int to) {
 extern "C" {
 
 CUresult cuInit(unsigned flags) {
-  lock l(d->m);
-  if (CUresult r = asked(__func__)) return r;
+  BEGIN(asked);
   d->initialised = true;
   return flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 CUresult cuDriverGetVersion(int *v) {
+  BEGIN(asked);
   *v = 13000;
   return CUDA_SUCCESS;
 }
 
-CUresult cuGetErrorName(CUresult e, const char **name) {
-  static thread_local char text[64];
-  snprintf(text, sizeof text, "CUDA_ERROR_%d", (int)e);
-  *name = text;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuGetErrorString(CUresult, const char **text) {
-  *text = "as the emulator was asked to";
-  return CUDA_SUCCESS;
-}
-
 CUresult cuDeviceGetCount(int *n) {
-  lock l(d->m);
-  if (CUresult r = asked(__func__)) return r;
+  BEGIN(asked);
   if (!d->initialised) return CUDA_ERROR_NOT_INITIALIZED;
   *n = devices();
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGet(CUdevice *out, int ordinal) {
-  lock l(d->m);
-  if (CUresult r = asked(__func__)) return r;
+  BEGIN(asked);
   if (!d->initialised) return CUDA_ERROR_NOT_INITIALIZED;
   *out = ordinal;
   return ordinal >= 0 && ordinal < devices() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult cuDeviceGetName(char *name, int n, CUdevice) {
+  BEGIN(asked);
   snprintf(name, n, "emulated device");
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetAttribute(int *v, CUdevice_attribute a, CUdevice) {
-  lock l(d->m);
-  if (CUresult r = asked(__func__)) return r;
+  BEGIN(asked);
   switch (a) {
   case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *v = 2; break;
   case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *v = 9; break;
@@ -86,29 +72,32 @@ CUresult cuDeviceGetAttribute(int *v, CUdevice_attribute a, CUdevice) {
 }
 
 CUresult cuDeviceGetUuid_v2(CUuuid *id, CUdevice dev) {
+  BEGIN(asked);
   memset(id->bytes, 0x5e, sizeof id->bytes);
   id->bytes[0] += dev;
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceTotalMem_v2(size_t *n, CUdevice) {
+  BEGIN(asked);
   *n = 8ull << 30;
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetPCIBusId(char *text, int n, CUdevice) {
+  BEGIN(asked);
   snprintf(text, n, "0000:00:00.0");
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceCanAccessPeer(int *can, CUdevice, CUdevice) {
+  BEGIN(asked);
   *can = 1;
   return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetP2PAttribute(int *v, CUdevice_P2PAttribute a, CUdevice from, CUdevice to) {
-  lock l(d->m);
-  if (CUresult r = asked(__func__)) return r;
+  BEGIN(asked);
   if (!d->initialised) return CUDA_ERROR_NOT_INITIALIZED;
   if (from == to || from < 0 || to < 0 || from >= devices() || to >= devices()) return CUDA_ERROR_INVALID_DEVICE;
   *v = a == CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED ? has_atomics(from, to) : a != CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK;
@@ -116,8 +105,7 @@ CUresult cuDeviceGetP2PAttribute(int *v, CUdevice_P2PAttribute a, CUdevice from,
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice) {
-  lock l(d->m);
-  if (CUresult r = asked(__func__)) return r;
+  BEGIN(asked);
   if (!d->initialised) return CUDA_ERROR_NOT_INITIALIZED;
   d->retained++;
   *c = primary;
@@ -125,33 +113,34 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice) {
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) {
-  lock l(d->m);
+  BEGIN(asked);
   if (d->retained-- == 0) breach("the context was released too often");
+  if (d->broken && !d->retained) reclaim();
   return CUDA_SUCCESS;
 }
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned *flags, int *active) {
-  lock l(d->m);
+  BEGIN(asked);
   *flags = 0;
   *active = d->retained > 0;
   return CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetCurrent(CUcontext *c) {
+  BEGIN(asked);
   *c = contexts.empty() ? nullptr : contexts.back();
   return CUDA_SUCCESS;
 }
 
 CUresult cuCtxPushCurrent_v2(CUcontext c) {
-  lock l(d->m);
-  if (CUresult r = asked(__func__)) return r;
+  BEGIN(asked);
   if (c != primary || !d->retained) return CUDA_ERROR_INVALID_CONTEXT;
   contexts.push_back(c);
   return CUDA_SUCCESS;
 }
 
 CUresult cuCtxPopCurrent_v2(CUcontext *c) {
-  lock l(d->m);
+  BEGIN(asked);
   if (contexts.empty()) {
     breach("cuCtxPopCurrent without a context");
     return CUDA_ERROR_INVALID_CONTEXT;
@@ -169,7 +158,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext, unsigned) {
 CUresult cuCtxSynchronize(void) {
   BEGIN(not_beside_capture);
   d->changed.wait(l, [] { return !any_work(); });
-  return CUDA_SUCCESS;
+  return d->broken;
 }
 
 CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {

@@ -11,14 +11,33 @@ thread_local CUstreamCaptureMode careful = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 void breach(const string &what) { d->breaches.push_back(what); }
 
+// As an error of a kernel does it: what runs is killed, and what waits never runs.
+static void break_down(CUresult code) {
+  d->broken = code;
+  emu::kill_all();
+  for (auto &s : d->streams) {
+    s.second->runs = nullptr;
+    s.second->tasks.clear();
+  }
+  d->changed.notify_all();
+}
+
+// Of a device that is broken these say what they ever do: they ask no context.
+static bool asks_nothing(const string &call) {
+  static const std::set<string> all = {"cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString", "cuCtxGetCurrent",
+                                       "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuThreadExchangeStreamCaptureMode"};
+  return all.count(call) || call.rfind("cuDevice", 0) == 0;
+}
+
 // Whether a call is to fail by a test's wish.
 CUresult asked(const char *call) {
   d->calls[call]++;
   auto f = d->failures.find(call);
-  if (f == d->failures.end() || f->second.first-- > 0) return CUDA_SUCCESS;
-  CUresult code = f->second.second;
+  if (f == d->failures.end() || f->second.after-- > 0) return asks_nothing(call) ? CUDA_SUCCESS : d->broken;
+  failure is = f->second;
   d->failures.erase(f);
-  return code;
+  if (is.breaks) break_down(is.code);
+  return is.code;
 }
 
 CUresult needs_context(const char *call) {
@@ -33,7 +52,7 @@ CUresult needs_context(const char *call) {
 
 bool capturing() {
   for (auto &s : d->streams)
-    if (s.second->capture == CU_STREAM_CAPTURE_STATUS_ACTIVE) return true;
+    if (s.second->in && !s.second->in->invalid) return true;
   return false;
 }
 
@@ -43,7 +62,7 @@ CUresult not_beside_capture(const char *call) {
   if (!capturing()) return CUDA_SUCCESS;
   breach(string(call) + " during capture");
   for (auto &s : d->streams)
-    if (s.second->capture == CU_STREAM_CAPTURE_STATUS_ACTIVE) s.second->capture = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    if (s.second->in) s.second->in->invalid = true;
   return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
@@ -101,9 +120,9 @@ CUresult queue(CUstream handle, task t) {
   stream *s = find(handle);
   if (!s) return CUDA_ERROR_INVALID_HANDLE;
   if (CUresult r = not_legacy(handle, "a launch or a copy")) return r;
-  if (s->capture == CU_STREAM_CAPTURE_STATUS_INVALIDATED) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  if (s->capture == CU_STREAM_CAPTURE_STATUS_ACTIVE)
-    s->into->tasks.push_back(std::move(t));
+  if (s->in && s->in->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (s->in)
+    add_node(s, std::move(t));
   else if (d->null && s->idle() && (t.kernel || t.act()))
     return CUDA_SUCCESS;
   else

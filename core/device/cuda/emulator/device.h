@@ -38,21 +38,46 @@ struct task {
   std::function<bool()> act; // true when it is over
 };
 
+using places = std::set<size_t>; // of nodes in their graph
+
+struct node {
+  task does;
+  places after; // earlier ones
+};
+
+struct graph {
+  std::vector<node> nodes;
+};
+
+// What the streams that take part in a capture share.
+struct capture {
+  graph into;
+  CUstream origin;
+  CUstreamCaptureMode mode;
+  std::thread::id thread;
+  bool invalid = false, over = false;
+};
+
 struct event {
   bool done = true;
   bool timing = true;
   uint64_t at_ns = 0, recorded = 0, reached = 0; // records that were queued, that were come to
+  std::shared_ptr<capture> in; // which the latest record is part of
+  places ends;                 // and what that comes behind
 };
 
-struct graph {
-  std::vector<task> tasks;
+// A graph that runs.
+struct graph_run {
+  graph of;
+  std::vector<emu::running *> runs; // by node
+  places begun, ended;
 };
 
 struct stream {
   std::deque<task> tasks;
   emu::running *runs = nullptr;
-  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  graph *into = nullptr;
+  std::shared_ptr<capture> in; // null: what it is given runs
+  places ends;                 // what its next node comes behind
   unsigned number = 0;
   bool idle() const { return tasks.empty() && !runs; }
 };
@@ -61,6 +86,12 @@ struct range {
   size_t bytes;
   int fd;
   bool rdma = false; // other devices may be let in
+};
+
+struct failure {
+  int after; // calls
+  CUresult code;
+  bool breaks; // the device, as an error of a kernel does
 };
 
 struct device {
@@ -74,7 +105,8 @@ struct device {
   std::map<CUdeviceptr, range> memory, reserved, mapped, opened;
   std::map<void *, size_t> pinned;
   std::map<CUmemGenericAllocationHandle, range> handles;
-  std::map<string, std::pair<int, CUresult>> failures; // after so many calls
+  std::map<string, failure> failures;
+  CUresult broken = CUDA_SUCCESS; // what calls get until the last reference to the context is gone
   std::map<string, unsigned long> calls;
   string hasty; // the kernel whose blocks all take themselves for the last one
   std::vector<string> breaches;
@@ -91,6 +123,9 @@ struct device {
 extern device *const d;
 
 void breach(const string &what);
+
+// All that the context has is freed, and the device is whole again.
+void reclaim();
 
 // What a call begins with, or why it fails: by a test's wish, for want of a
 // context, or because it would end a capture.
@@ -110,6 +145,11 @@ extern thread_local CUstreamCaptureMode careful; // about this thread's calls
 
 stream *find(CUstream s);
 bool any_work();
+
+// What is captured.
+void add_node(stream *s, task t);
+CUresult joins(CUstream s, const event &e); // a stream waits for an event; either is captured
+bool graph_step(graph_run &r, unsigned stream); // true when it is over
 CUresult queue(CUstream s, task t);
 CUresult short_task(CUstream s, std::function<bool()> act);
 

@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <vector>
@@ -50,6 +51,7 @@ struct running {
 
 static std::vector<std::unique_ptr<block>> resident;
 static std::deque<running *> waiting;
+static std::set<running *> begun;
 static std::vector<void *> stacks; // free ones
 static size_t most_resident = 8;
 static uint64_t random_state = 1;
@@ -256,14 +258,37 @@ running *begin(const launch &l) {
   const char *p = (const char *)l.params;
   running *r = new running{l, std::vector<char>(p, p + l.param_bytes), 0, 0, launch_begins(l.stream, l.name)};
   waiting.push_back(r);
+  begun.insert(r);
   return r;
 }
 
 bool finished(running *r) {
   if (r->ended < r->l.blocks) return false;
   launch_ends(r->sight);
+  begun.erase(r);
   delete r;
   return true;
+}
+
+static void kill(block *b) {
+  for (fibre &f : b->fibres) {
+    if (f.is == fibre::ENDED) continue;
+    stacks.push_back(f.state->stack);
+    delete f.state;
+  }
+  block_ends(b->sight);
+}
+
+void kill_all() {
+  std::lock_guard<std::mutex> l(turns);
+  for (auto &b : resident) kill(b.get());
+  resident.clear();
+  waiting.clear();
+  for (running *r : begun) {
+    launch_ends(r->sight);
+    delete r;
+  }
+  begun.clear();
 }
 
 } // namespace emu

@@ -44,6 +44,7 @@ struct launch {
 struct running;
 running *begin(const launch &l);
 bool finished(running *r); // true once, when it is freed
+void kill_all();           // no launch goes on; all are freed
 
 // Lets resident fibres take turns. Returns false if all that is left waits for
 // somebody outside.

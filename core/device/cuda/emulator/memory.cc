@@ -11,8 +11,7 @@ using namespace driver;
 
 extern "C" {
 
-CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t bytes) {
-  BEGIN(not_captured);
+static CUresult allocate(CUdeviceptr *p, size_t bytes) {
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   int fd = new_file(whole(bytes));
   *p = (CUdeviceptr)map_file(fd, whole(bytes), (void *)reserve(whole(bytes)));
@@ -22,8 +21,14 @@ CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t bytes) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t bytes) {
+  BEGIN(not_captured);
+  return allocate(p, bytes);
+}
+
 CUresult cuMemAllocManaged(CUdeviceptr *p, size_t bytes, unsigned flags) {
-  return flags == CU_MEM_ATTACH_GLOBAL ? cuMemAlloc_v2(p, bytes) : CUDA_ERROR_INVALID_VALUE;
+  BEGIN(not_captured);
+  return flags == CU_MEM_ATTACH_GLOBAL ? allocate(p, bytes) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemFree_v2(CUdeviceptr p) {

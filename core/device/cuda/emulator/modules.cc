@@ -29,11 +29,15 @@ CUresult cuModuleGetFunction(CUfunction *f, CUmodule m, const char *name) {
 }
 
 CUresult cuFuncGetAttribute(int *v, CUfunction_attribute, CUfunction) {
+  BEGIN(needs_context);
   *v = 0;
   return CUDA_SUCCESS;
 }
 
-CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA_SUCCESS; }
+CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) {
+  BEGIN(needs_context);
+  return CUDA_SUCCESS;
+}
 
 CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                         unsigned, CUstream s, void **params, void **extra) {
@@ -50,7 +54,7 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
   }
   d->changed.wait(l, [s] {
     stream *of = find(s);
-    return !of || of->capture != CU_STREAM_CAPTURE_STATUS_NONE || of->tasks.size() < d->depth;
+    return !of || of->in || of->tasks.size() < d->depth;
   });
   const char *p = (const char *)extra[1];
   std::vector<char> copied(p, p + bytes);

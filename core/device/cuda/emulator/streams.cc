@@ -3,6 +3,13 @@
 
 using namespace driver;
 
+// What asks how far something has come spoils the capture that it is part of.
+static CUresult not_in(const std::shared_ptr<capture> &in, CUresult code) {
+  if (!in) return CUDA_SUCCESS;
+  in->invalid = true;
+  return code;
+}
+
 extern "C" {
 
 CUresult cuStreamCreateWithPriority(CUstream *s, unsigned flags, int) {
@@ -29,21 +36,23 @@ CUresult cuStreamSynchronize(CUstream s) {
   BEGIN(not_captured);
   if (!find(s)) return CUDA_ERROR_INVALID_HANDLE;
   if (CUresult r = not_legacy(s, __func__)) return r;
-  if (find(s)->capture != CU_STREAM_CAPTURE_STATUS_NONE) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (CUresult r = not_in(find(s)->in, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)) return r;
   d->changed.wait(l, [s] { return find(s)->idle(); });
   emu::host_waited(find(s)->number);
-  return CUDA_SUCCESS;
+  return d->broken;
 }
 
 CUresult cuStreamQuery(CUstream s) {
   BEGIN(not_captured);
   if (!find(s)) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult r = not_in(find(s)->in, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)) return r;
   return find(s)->idle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned) {
   BEGIN(needs_context);
   if (!d->events.count(e)) return CUDA_ERROR_INVALID_HANDLE;
+  if (d->events[e]->in || (find(s) && find(s)->in)) return joins(s, *d->events[e]);
   uint64_t recorded = d->events[e]->recorded; // a later record does not count
   return short_task(s, [=] { return !d->events.count(e) || d->events[e]->reached >= recorded; });
 }
@@ -51,19 +60,19 @@ CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned) {
 CUresult cuStreamIsCapturing(CUstream s, CUstreamCaptureStatus *status) {
   BEGIN(needs_context);
   if (!find(s)) return CUDA_ERROR_INVALID_HANDLE;
-  *status = find(s)->capture;
+  auto &in = find(s)->in;
+  *status = !in ? CU_STREAM_CAPTURE_STATUS_NONE : in->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
   return CUDA_SUCCESS;
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
-  lock l(d->m);
-  if (CUresult r = asked(__func__)) return r;
+  BEGIN(asked);
   std::swap(*mode, careful);
   return CUDA_SUCCESS;
 }
 
 CUresult cuEventCreate(CUevent *e, unsigned flags) {
-  BEGIN(not_captured);
+  BEGIN(needs_context);
   *e = fresh<CUevent>();
   d->events[*e].reset(new event);
   d->events[*e]->timing = !(flags & CU_EVENT_DISABLE_TIMING);
@@ -81,6 +90,12 @@ CUresult cuEventRecord(CUevent e, CUstream s) {
   BEGIN(needs_context);
   if (!d->events.count(e)) return CUDA_ERROR_INVALID_HANDLE;
   event *of = d->events[e].get();
+  stream *on = find(s);
+  if (!on) return CUDA_ERROR_INVALID_HANDLE;
+  if (on->in && on->in->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  of->in = on->in;
+  of->ends = on->ends;
+  if (of->in) return CUDA_SUCCESS;
   of->done = false;
   uint64_t mine = ++of->recorded;
   return short_task(s, [=] {
@@ -94,14 +109,16 @@ CUresult cuEventRecord(CUevent e, CUstream s) {
 CUresult cuEventQuery(CUevent e) {
   BEGIN(not_captured);
   if (!d->events.count(e)) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult r = not_in(d->events[e]->in, CUDA_ERROR_CAPTURED_EVENT)) return r;
   return d->events[e]->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent e) {
   BEGIN(not_captured);
   if (!d->events.count(e)) return CUDA_ERROR_INVALID_HANDLE;
-  d->changed.wait(l, [e] { return d->events[e]->done; });
-  return CUDA_SUCCESS;
+  if (CUresult r = not_in(d->events[e]->in, CUDA_ERROR_CAPTURED_EVENT)) return r;
+  d->changed.wait(l, [e] { return d->events[e]->done || d->broken; });
+  return d->broken;
 }
 
 CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to) {

@@ -10,7 +10,37 @@ extern "C" {
 // For tests: the n-th next call of a function fails.
 void emulator_fail(const char *call, int after, int code) {
   lock l(d->m);
-  d->failures[call] = {after, (CUresult)code};
+  d->failures[call] = {after, (CUresult)code, false};
+}
+
+// The same, and from then on all calls that ask the context fail, as after an error
+// of a kernel: until the last reference to it is gone.
+void emulator_break(const char *call, int after, int code) {
+  lock l(d->m);
+  d->failures[call] = {after, (CUresult)code, true};
+}
+
+// No call that was to fail does any more; whether one still was to.
+int emulator_relent(void) {
+  lock l(d->m);
+  bool any = !d->failures.empty();
+  d->failures.clear();
+  return any;
+}
+
+// Frees what is left, as the end of a process does.
+void emulator_reclaim(void) {
+  lock l(d->m);
+  reclaim();
+  d->retained = 0;
+}
+
+// The functions that were called so far, one per line; to free.
+char *emulator_called(void) {
+  lock l(d->m);
+  string text;
+  for (auto &c : d->calls) text += c.first + "\n";
+  return strdup(text.c_str());
 }
 
 unsigned long emulator_calls(const char *call) {
