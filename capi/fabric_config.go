@@ -97,9 +97,9 @@ func carrierOf(c *C.mw_fabric_config_t, cfg *fabric.Config) (transport.Transport
 	if err != nil {
 		return nil, err
 	}
+	cfg.Keys = keys
 	switch c.carrier {
 	case C.MW_CARRIER_RDMA:
-		cfg.Keys = keys
 		return rdmaOf(c, cfg)
 	case 0, C.MW_CARRIER_TCP:
 		return tcpOf(c, cfg, keys)

@@ -8,9 +8,9 @@
  * are numbers of the caller's. Peers find each other by notes, small texts of
  * bytes that the caller carries by whatever means it has: what
  * mw_fabric_next_note gives here for peer p goes to p's mw_fabric_deliver. A note
- * may be lost, come twice or come late. Nobody is called back, and no note is
- * secret; everything else that goes between peers is authenticated with keys that
- * both have, but for what RDMA devices carry.
+ * may be lost, come twice or come late. Nobody is called back. No note is secret;
+ * notes, and everything else that goes between peers but for what RDMA devices
+ * carry, are authenticated with keys that both have.
  *
  * Who owns what: memory that is registered stays the caller's, which keeps it
  * alive and in place until mw_region_close or mw_fabric_close has returned
@@ -39,8 +39,8 @@ typedef struct { uint64_t id; } mw_transfer_t; /* one operation */
 
 #define MW_CARRIER_TCP 1u
 /*
- * The RDMA devices of this host, as one carrier: notes are signed with the keys,
- * what devices carry is not protected. A region's mw_remote_t is good for the
+ * The RDMA devices of this host, as one carrier: what devices carry is not
+ * protected. A region's mw_remote_t is good for the
  * device that connections are on; when that has failed, and connections go to
  * another one, ask for it again.
  */

@@ -40,9 +40,9 @@ type Config struct {
 	// closes it; when Open fails it is the caller's still.
 	Transport transport.Transport
 	Mode      Mode
-	// Keys, shared by all peers, sign the notes, if not nil. Needed for a carrier
-	// that connects to whatever address it is told (RDMA); one that proves by
-	// itself who is there (sockets with keys) needs none. The same at both ends.
+	// Keys, shared by all peers, sign the notes, if not nil: whoever can forge notes
+	// can keep peers apart, and end their connections. Needed for a carrier
+	// that connects to whatever address it is told (RDMA). The same at both ends.
 	Keys *wire.Keyring
 	// Counters count refused notes, if not nil.
 	Counters *wire.Counters

@@ -31,7 +31,7 @@ type Fabric struct {
 
 	notes  notes
 	notary *wire.Notary // signs and checks notes; nil: nobody does
-	id     [noteIDBytes]byte
+	id     noteID
 
 	// owed is how many slices the carrier has, or is about to be given.
 	owed    atomic.Int64

@@ -13,21 +13,15 @@ import (
 
 // noteHead precedes every note: what it is, and the fabric's mode. Both ends
 // must have the same, so a note with another one is refused.
-//
-// Signed, there is the id of the fabric that says it, too: a note must not be
-// turned back to who made it. Which number a peer has is the caller's word.
 var (
 	noteHead       = [...]byte{'M', 'W', 'F', 1}
-	signedNoteHead = [...]byte{'M', 'W', 'F', 2}
+	signedNoteHead = [...]byte{'M', 'W', 'F', 3}
 )
 
-const (
-	noteHeadBytes = len(noteHead) + 1
-	noteIDBytes   = 16
-)
+const noteHeadBytes = len(noteHead) + 1
 
 // MaxNoteBytes bounds a note.
-const MaxNoteBytes = noteHeadBytes + noteIDBytes + endpoint.MaxNoteBytes + wire.NoteOverheadBytes
+const MaxNoteBytes = noteHeadBytes + noteIDsBytes + endpoint.MaxNoteBytes + wire.NoteOverheadBytes
 
 // notes are those to be carried: of each peer only the newest, because a note
 // states all that its sender has to say.
@@ -35,6 +29,15 @@ type notes struct {
 	mu    sync.Mutex
 	queue []*peer // in the order in which they came to have one
 	ready chan struct{}
+}
+
+// addLocked puts a peer into the queue, unless it is there.
+func (n *notes) addLocked(p *peer) {
+	if !p.queued {
+		p.queued = true
+		n.queue = append(n.queue, p)
+	}
+	n.rouseLocked()
 }
 
 func newNotes(n int) notes { return notes{queue: make([]*peer, 0, n)} }
@@ -63,8 +66,7 @@ func (f *Fabric) keepNote(to endpoint.Peer, note endpoint.Note) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if !p.hasNote {
-		p.hasNote = true
-		n.queue = append(n.queue, p)
+		p.hasNote, p.noted = true, true
 	} else if older(&note, &p.note) {
 		p.note.Asks = p.note.Asks || note.Asks
 		return
@@ -74,7 +76,7 @@ func (f *Fabric) keepNote(to endpoint.Peer, note endpoint.Note) {
 	address := append(p.note.Address[:0], note.Address...)
 	p.note = note
 	p.note.Address = address
-	n.rouseLocked()
+	n.addLocked(p)
 }
 
 // older reports whether a is a former state of the sender than b. Two threads
@@ -133,39 +135,30 @@ func (f *Fabric) takeNote(buf []byte) (to endpoint.Peer, length int, ready <-cha
 	}
 	p := n.queue[0]
 	n.queue = n.queue[:copy(n.queue, n.queue[1:])]
-	p.hasNote = false
-	length, err = f.encodeNote(buf, &p.note)
+	p.queued = false
+	length, err = f.encodeLocked(buf, p)
 	return p.id, length, nil, err
 }
 
-func (f *Fabric) encodeNote(buf []byte, note *endpoint.Note) (length int, err error) {
-	if f.notary == nil {
-		b := append(buf[:0], noteHead[:]...)
-		return len(note.Append(append(b, byte(f.cfg.Mode)))), nil
+// encodeLocked writes what there is to be said to a peer.
+func (f *Fabric) encodeLocked(buf []byte, p *peer) (length int, err error) {
+	if f.notary != nil {
+		return f.sealLocked(buf, p)
 	}
-	b := append(make([]byte, 0, MaxNoteBytes), signedNoteHead[:]...)
-	b = append(append(b, byte(f.cfg.Mode)), f.id[:]...)
-	signed, err := f.notary.Seal(buf[:0], note.Append(b))
-	return len(signed), err
+	p.hasNote = false
+	b := append(buf[:0], noteHead[:]...)
+	return len(p.note.Append(append(b, byte(f.cfg.Mode)))), nil
 }
 
-// decodeNote is the reverse, of a peer's note.
-func (f *Fabric) decodeNote(b []byte) (note endpoint.Note, mode Mode, err error) {
-	head, fixed := noteHead, noteHeadBytes
-	if f.notary != nil {
-		if b, err = f.notary.Open(b); err != nil {
-			return note, 0, fmt.Errorf("%w: %w", endpoint.ErrNote, err)
-		}
-		head, fixed = signedNoteHead, noteHeadBytes+noteIDBytes
+// checkHead returns what follows the head of a note.
+func (f *Fabric) checkHead(from endpoint.Peer, b []byte, head [len(noteHead)]byte) ([]byte, error) {
+	if len(b) < noteHeadBytes || !bytes.Equal(b[:len(head)], head[:]) {
+		return nil, fmt.Errorf("%w: %d bytes that no fabric of this version has written", endpoint.ErrNote, len(b))
 	}
-	if len(b) < fixed || !bytes.Equal(b[:len(head)], head[:]) {
-		return note, 0, fmt.Errorf("%w: %d bytes that no fabric of this version has written", endpoint.ErrNote, len(b))
+	if theirs := Mode(b[len(head)]); theirs != f.cfg.Mode {
+		return nil, fmt.Errorf("%w: this fabric is for %v, that of peer %d for %v", transport.ErrMismatch, f.cfg.Mode, from, theirs)
 	}
-	if f.notary != nil && bytes.Equal(b[noteHeadBytes:fixed], f.id[:]) {
-		return note, 0, fmt.Errorf("%w: this fabric's own", endpoint.ErrNote)
-	}
-	note, err = endpoint.ParseNote(b[fixed:])
-	return note, Mode(b[len(head)]), err
+	return b[noteHeadBytes:], nil
 }
 
 // Deliver takes a note that a peer's fabric has given to be carried here. One
@@ -174,12 +167,20 @@ func (f *Fabric) Deliver(from endpoint.Peer, note []byte) error {
 	if err := f.refusal(); err != nil {
 		return err
 	}
-	n, theirs, err := f.decodeNote(note)
+	if f.notary != nil {
+		return f.deliverSigned(from, note)
+	}
+	b, err := f.checkHead(from, note, noteHead)
 	if err != nil {
 		return err
 	}
-	if theirs != f.cfg.Mode {
-		return fmt.Errorf("%w: this fabric is for %v, that of peer %d for %v", transport.ErrMismatch, f.cfg.Mode, from, theirs)
+	return f.tellStore(from, b)
+}
+
+func (f *Fabric) tellStore(from endpoint.Peer, b []byte) error {
+	n, err := endpoint.ParseNote(b)
+	if err != nil {
+		return err
 	}
 	if _, err := f.peerOf(from); err != nil {
 		return err

@@ -18,8 +18,12 @@ type peer struct {
 	number atomic.Uint64 // of the latest message
 
 	// Guarded by the fabric's notes.
-	hasNote bool
-	note    endpoint.Note
+	queued  bool          // there is something to be carried to it
+	hasNote bool          // its note is
+	noted   bool          // note is one, said or not
+	note    endpoint.Note // the newest
+	theirs  noteID        // where notes are signed: its fabric
+	asked   noteID        // a fabric that is owed an introduction
 
 	mu        sync.Mutex
 	making    *conn       // the newest

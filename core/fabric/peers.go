@@ -82,7 +82,7 @@ func (f *Fabric) isIdle(p *peer) bool {
 	}
 	f.notes.mu.Lock()
 	defer f.notes.mu.Unlock()
-	return !p.hasNote
+	return !p.queued
 }
 
 // allPeers returns every peer of this moment.

@@ -2,6 +2,8 @@ package fabric
 
 import (
 	"bytes"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -84,6 +86,105 @@ func TestForgedNotes(t *testing.T) {
 	require.Equal(t, before.NumPeers+1, f.Stats().NumPeers)
 	// Who signs nothing takes no signed note for one of its own kind.
 	require.ErrorIs(t, single(t, network, nil, nil).Deliver(2, genuine), endpoint.ErrNote)
+}
+
+// recorder is a courier that keeps the notes of one fabric to another.
+type recorder struct {
+	mu    sync.Mutex
+	notes [][]byte
+}
+
+func (r *recorder) keep(note []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.notes = append(r.notes, bytes.Clone(note))
+}
+
+func (r *recorder) all() [][]byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.notes)
+}
+
+// recorded is three fabrics that sign, of which 1 is connected to 2 and, later, to
+// 0; and what it said to 0.
+func recorded(t *testing.T) (*world, *recorder) {
+	ring, r := wire.GenerateKeyring(), &recorder{}
+	w := newWorld(t, 3, 3, fake.Config{}, func(c *Config) { c.Keys = ring })
+	w.mu.Lock()
+	w.hear = func(from, to int, note []byte) {
+		if from == 1 && to == 0 {
+			r.keep(note)
+		}
+	}
+	w.mu.Unlock()
+	for _, from := range []int{2, 0} {
+		require.NoError(t, w.fabs[from].Connect(1, inTime()))
+	}
+	require.GreaterOrEqual(t, len(r.all()), 2, "an introduction and a note")
+	return w, r
+}
+
+// TestNotesForOthers: a genuine note that is brought to another fabric than the
+// one that it is for ends no connection there, however new it is.
+func TestNotesForOthers(t *testing.T) {
+	w, r := recorded(t)
+	f := w.fabs[2]
+	p, err := f.peerOf(1)
+	require.NoError(t, err)
+	live, before := p.live.Load(), f.Stats().Connections
+	require.NotNil(t, live)
+	for _, note := range r.all() {
+		require.NoError(t, f.Deliver(1, note))
+	}
+	_, idA, _ := memory(t, f, 100)
+	_, _, atB := memory(t, w.fabs[1], 100)
+	done(t, f, post(t, f, Request{Kind: Write, Peer: 1, Region: idA, Bytes: 100, Remote: atB}))
+	require.Same(t, live, p.live.Load())
+	require.Equal(t, before.Made, f.Stats().Connections.Made)
+	require.Zero(t, f.Stats().Connections.Retiring)
+	w.close(t)
+}
+
+// TestNotesForAFormerLife: a fabric that takes another one's place begins nothing
+// for what that one was told.
+func TestNotesForAFormerLife(t *testing.T) {
+	w, r := recorded(t)
+	fresh := single(t, w.net, w.fabs[0].cfg.Keys, nil)
+	for _, note := range r.all() {
+		require.NoError(t, fresh.Deliver(1, note))
+	}
+	time.Sleep(3 * tickEvery)
+	require.Zero(t, fresh.Stats().Connections.Made)
+	w.close(t)
+}
+
+// TestARestartedPeerIsMet: who has taken the place of a peer is told what its
+// predecessor was, though nobody says that it is another one.
+func TestARestartedPeerIsMet(t *testing.T) {
+	ring := wire.GenerateKeyring()
+	w := newWorld(t, 3, 2, fake.Config{}, func(c *Config) { c.Keys = ring })
+	w.connect(t)
+	require.NoError(t, w.fabs[1].Close(inTime()))
+	dev := w.net.Transport()
+	next, err := Open(Config{Transport: dev, Keys: ring, ConnectFor: 5 * time.Second, DrainFor: 20 * time.Second})
+	require.NoError(t, err)
+	w.mu.Lock()
+	w.devs[1], w.fabs[1] = dev, next
+	w.mu.Unlock()
+	w.ended.Add(1)
+	go w.carry(1)
+	_, idA, _ := memory(t, w.fabs[0], 100)
+	_, _, atB := memory(t, next, 100)
+	require.Eventually(t, func() bool {
+		ref, err := w.fabs[0].Post(&Request{Kind: Write, Peer: 1, Region: idA, Bytes: 100, Remote: atB})
+		if err != nil {
+			return false
+		}
+		res, err := w.fabs[0].WaitReleased(ref, inTime())
+		return err == nil && w.fabs[0].Drop(ref) == nil && res.Err == nil
+	}, soon, time.Millisecond)
+	w.close(t)
 }
 
 // TestCredulousCarriersNeedKeys: without keys nobody could tell who is there.

@@ -37,6 +37,7 @@ type world struct {
 	mu    sync.Mutex
 	rng   *rand.Rand
 	lossy bool
+	hear  func(from, to int, note []byte)
 	ended sync.WaitGroup
 	late  sync.WaitGroup
 }
@@ -78,16 +79,16 @@ func (w *world) carryAll() {
 // carry takes the notes of one fabric to where they belong until it is closed.
 func (w *world) carry(from int) {
 	defer w.ended.Done()
-	buf := make([]byte, MaxNoteBytes)
+	buf, f := make([]byte, MaxNoteBytes), w.fabric(from)
 	for {
-		to, n, ok, err := w.fabs[from].Next(buf, inTime())
+		to, n, ok, err := f.Next(buf, inTime())
 		if err != nil {
 			return
 		}
 		if !ok || int(to) >= len(w.fabs) {
 			continue
 		}
-		copies, delay := w.fate()
+		copies, delay := w.fate(from, int(to), buf[:n])
 		for range copies {
 			w.deliver(from, int(to), append([]byte(nil), buf[:n]...), delay)
 			delay *= 3
@@ -95,9 +96,18 @@ func (w *world) carry(from int) {
 	}
 }
 
-func (w *world) fate() (copies int, delay time.Duration) {
+func (w *world) fabric(i int) *Fabric {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	return w.fabs[i]
+}
+
+func (w *world) fate(from, to int, note []byte) (copies int, delay time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.hear != nil {
+		w.hear(from, to, note)
+	}
 	if !w.lossy {
 		return 1, 0
 	}
@@ -108,7 +118,7 @@ func (w *world) deliver(from, to int, note []byte, delay time.Duration) {
 	w.late.Add(1)
 	time.AfterFunc(delay, func() {
 		defer w.late.Done()
-		_ = w.fabs[to].Deliver(endpoint.Peer(from), note)
+		_ = w.fabric(to).Deliver(endpoint.Peer(from), note)
 	})
 }
 

@@ -75,7 +75,7 @@ class Fabric(Transfers):
 
     Args:
         carrier: "tcp", or "rdma", which has no use for ``listen``, ``interface``, ``advertise``,
-            ``num_sockets`` and ``encrypt``: its notes are signed, what devices carry is not
+            ``num_sockets`` and ``encrypt``: what devices carry is not
             protected. A ``Region``'s ``remote`` is good for the device that connections are on.
         rdma_devices, rdma_gid, rdma_near, rdma_dc: which RDMA devices, and how, as of ``Buffer``.
         listen: ``"address:port"``, several with commas; port 0 lets the system choose. With

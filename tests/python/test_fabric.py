@@ -271,11 +271,17 @@ def test_keys_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with (
         one(connect_timeout_us=300_000) as a,
         one(keys=other, connect_timeout_us=300_000) as b,
-        a.couriers(lambda peer, note: b.deliver(0, note)),
-        b.couriers(lambda peer, note: a.deliver(0, note)),
+        a.couriers(lambda peer, note: refuse(b, note)),
+        b.couriers(lambda peer, note: refuse(a, note)),
         pytest.raises(errors.UnreachableError),
     ):
         a.connect(0, SOON)
+
+
+def refuse(fabric: Fabric, note: bytes) -> None:
+    """Hands over a note that was signed with a key that the fabric does not have."""
+    with pytest.raises(errors.MetadataError, match="unknown key id"):
+        fabric.deliver(0, note)
 
 
 @pytest.mark.parametrize("note", ["text", None, 5, [1]])
