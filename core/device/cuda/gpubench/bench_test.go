@@ -1,6 +1,7 @@
 package main
 
 import (
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -23,6 +24,7 @@ func TestSmall(t *testing.T) {
 	if cudatest.OnDevice() {
 		t.Skip("make gpu-bench runs it there")
 	}
+	runtime.LockOSThread() // as main does: the device's context is the thread's
 	driver := cudatest.Build{}.Library(t)
 	for _, fp8 := range []bool{false, true} {
 		res, err := run(small(driver, fp8))
