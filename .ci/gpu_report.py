@@ -98,7 +98,8 @@ def ratio_table(results: list[dict[str, Any]]) -> list[str]:
     body = [ratios(r, bases.get(shape(r)), phase) for r in results if r["what"] == OURS
             for phase in ("dispatch", "combine")]  # fmt: skip
     head = ["T", "rows", "phase", "baseline's time / ours", "its bytes / floor", "goal >= 3x",
-            "of the floor", "goal >= 80 %", "GB/s", "of a copy's GB/s", "launches counted"]  # fmt: skip
+            "of the floor", "goal >= 80 %", "GB/s", "of a copy's",
+            "launches counted"]  # fmt: skip
     note = (
         "The baseline is our own writing of four copies per row. Its bytes are all that it loads"
         " and stores, also where a cache has them: a ratio of times above that of bytes is not due"
@@ -114,9 +115,9 @@ def bytes_ratio(result: dict[str, Any], phase: str) -> float:
     A dispatch loads x, stores it staged, and loads and stores it twice for each of K experts; a
     combine loads outputs, stores and loads them where they are added up, and stores the sum.
     """
-    k = result["topk"]
+    k = float(result["topk"])
     if phase == "combine":
-        return (3 * k + 1) / float(k + 1)
+        return (3 * k + 1) / (k + 1)
     row = 0.5 * (1 + 1 / 32) if result["fp8"] else 1.0  # in rows of x; a scale of 4 per 128
     return (1 + row * (1 + 4 * k)) / (1 + row * k)
 
