@@ -1,4 +1,4 @@
-"""Gradients through dispatch and combine on CUDA, over the emulated driver or on a device (test_cuda.py)."""
+"""Gradients through dispatch and combine on CUDA, emulated or on a device (test_cuda.py)."""
 
 from __future__ import annotations
 
