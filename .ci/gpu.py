@@ -50,6 +50,7 @@ BENCHES = [
 SMALL = ["-ranks", "2", "-tokens", "4", "-hidden", "128", "-topk", "2", "-experts", "4",
          "-ops", "2", "-replays", "2", "-host-ops", "2", "-copy", "1000000"]  # fmt: skip
 PYTHON_TESTS = ["test_cuda.py", "test_cuda_graphs.py", "test_cuda_observe.py"]
+INTERFACE_TESTS = ["test_cuda_deep_ep.py", "test_cuda_compat.py", "test_cuda_autograd.py"]
 
 
 def environment(emulated: bool) -> dict[str, str]:
@@ -86,15 +87,20 @@ def go_suite(name: str, binary: Path, cwd: Path, pattern: str, seconds: float, *
     return Suite(name, words, seconds, env, cwd)
 
 
-def python_suite(seconds: float, *more: str) -> Suite:
+def python_suite(
+    seconds: float,
+    *more: str,
+    name: str = "Python, with torch's tensors",
+    tests: list[str] | None = None,
+) -> Suite:
     """test_cuda.py and its like, with none of the tree's own settings of pytest."""
     settings = built.PLACE / "pytest.ini"
     settings.write_text("[pytest]\n")
-    files = [str(built.ROOT / "tests" / "python" / name) for name in PYTHON_TESTS]
+    files = [str(built.ROOT / "tests" / "python" / file) for file in tests or PYTHON_TESTS]
     words = [built.python(), "-m", "pytest", "-c", str(settings), "-p", "no:cacheprovider", "-v",
              "--tb=short", "-o", f"faulthandler_timeout={seconds - 10}", *more, *files]  # fmt: skip
     lacks = built.lacking(("torch", "numpy", "pytest"))
-    return Suite("Python, with torch's tensors", words, seconds, {}, built.PLACE, lacks=lacks)
+    return Suite(name, words, seconds, {}, built.PLACE, lacks=lacks)
 
 
 def sanitizer_suite(tool: str, seconds: float) -> Suite:
@@ -110,16 +116,17 @@ def sanitizer_suite(tool: str, seconds: float) -> Suite:
 def tests() -> list[Suite]:
     """In order of value: the shares of time are the budget."""
     engine, groups = built.ENGINE_TESTS, built.GROUP_TESTS
-    ptx = go_suite("engine on PTX", engine, built.CUDA, "TestExchange|TestForms", 40,
+    ptx = go_suite("engine on PTX", engine, built.CUDA, "TestExchange|TestForms", 30,
                    MOEWIRE_CUDA_CODE="ptx")  # fmt: skip
     if not built.stamp().get("prebuilt"):
         ptx = Suite(ptx.name, ptx.words, ptx.seconds, lacks="no prebuilt kernels: make kernels")
     return [
         go_suite("engine", engine, built.CUDA, ".", 140),
         go_suite("groups: threads, processes, fd and IPC", groups, built.GROUPS, ".", 70),
-        python_suite(150),
+        python_suite(110),
+        python_suite(60, name="Python, other interfaces and gradients", tests=INTERFACE_TESTS),
         sanitizer_suite("memcheck", 50),
-        go_suite("engine on NVRTC's code", engine, built.CUDA, "TestExchange|TestForms", 40,
+        go_suite("engine on NVRTC's code", engine, built.CUDA, "TestExchange|TestForms", 30,
                  MOEWIRE_CUDA_CODE="compile"),
         ptx,
         sanitizer_suite("racecheck", 40),

@@ -160,7 +160,7 @@ def test_shares_are_within_the_budget(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_tables() -> None:
     """Ours before the baseline, large before small; parts and calls have tables of their own."""
     small, slow = {**TIMED, "tokens_per_rank": 128}, {**TIMED, "what": "four copies"}
-    slow["rank_0_parts_us"] = None
+    slow |= {"rank_0_parts_us": None, "dispatch_us": 4.0}
     calls = {"what": "Python", "on": "a device", "calls_us": {"dispatch": 7.5}}
     rows = [Row(str(n), "passed", result=r) for n, r in enumerate([small, slow, TIMED, calls])]
     rows.append(Row("racecheck", "not there", said="no compute-sanitizer"))
@@ -168,6 +168,15 @@ def test_tables() -> None:
     ours = text.index("| moewire | 8 | 1024 |")
     assert ours < text.index("| four copies | 8 | 1024 |") < text.index("| moewire | 8 | 128 |")
     assert "| 1024 | bf16 | 1.0 | 2.0 | 3.0 | 4.0 | 1.50 |" in text
+    assert (
+        "| 1024 | bf16 | dispatch | 3.20 | 3.78 | reached | 0.90 | reached | 2700 | 0.90 | no |"
+        in text
+    )
+    assert (
+        "| 1024 | bf16 | combine | 1.00 | 2.78 | missed | 0.80 | reached | 2400 | 0.80 | no |"
+        in text
+    )
+    assert "| 128 | bf16 | dispatch | not measured | 3.78 | not measured | 0.90 |" in text
     assert "| Python | a device | dispatch | 7.5 |" in text
     assert "racecheck: no compute-sanitizer" in text
 

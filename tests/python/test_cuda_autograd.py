@@ -1,10 +1,10 @@
-"""Gradients through dispatch and combine on CUDA, over the emulated driver."""
+"""Gradients through dispatch and combine on CUDA, emulated or on a device (test_cuda.py)."""
 
 from __future__ import annotations
 
 import pytest
 
-from harness import emulator, jobs_autograd, jobs_cuda_autograd
+from harness import cuda_device, emulator, jobs_autograd, jobs_cuda_autograd
 from harness.team import Team
 
 SECONDS = 180  # torch imports much for its first gradients
@@ -13,7 +13,7 @@ FORMS = pytest.mark.parametrize("flat", [False, True], ids=["packed", "flat"])
 
 @pytest.fixture(scope="module")
 def driver() -> str:
-    return str(emulator.driver())
+    return "" if cuda_device.wanted() else str(emulator.driver())
 
 
 @FORMS

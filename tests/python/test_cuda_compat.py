@@ -1,10 +1,10 @@
-"""Mooncake's names on CUDA, over the emulated driver."""
+"""Mooncake's names on CUDA, over the emulated driver or on a device (test_cuda.py)."""
 
 from __future__ import annotations
 
 import pytest
 
-from harness import emulator, jobs_cuda_compat
+from harness import cuda_device, emulator, jobs_cuda_compat
 from harness.team import Team
 
 SECONDS = 180  # processes start, and kernels run on the CPU
@@ -12,7 +12,7 @@ SECONDS = 180  # processes start, and kernels run on the CPU
 
 @pytest.fixture(scope="module")
 def driver() -> str:
-    return str(emulator.driver())
+    return "" if cuda_device.wanted() else str(emulator.driver())
 
 
 def test_calls_of_mooncakes_clients(team: Team, driver: str) -> None:

@@ -1,10 +1,10 @@
-"""DeepEP's interface on CUDA, over the emulated driver."""
+"""DeepEP's interface on CUDA, over the emulated driver or on a device (test_cuda.py)."""
 
 from __future__ import annotations
 
 import pytest
 
-from harness import emulator, jobs_cuda_deep_ep, jobs_deep_ep
+from harness import cuda_device, emulator, jobs_cuda_deep_ep, jobs_deep_ep
 from harness import jobs_deep_ep_clients as clients
 from harness.team import Team
 
@@ -13,7 +13,7 @@ SECONDS = 180  # processes start, and kernels run on the CPU
 
 @pytest.fixture(scope="module")
 def driver() -> str:
-    return str(emulator.driver())
+    return "" if cuda_device.wanted() else str(emulator.driver())
 
 
 @pytest.mark.parametrize(("size", "hidden", "experts"), [(2, 512, 8), (3, 512, 9)])

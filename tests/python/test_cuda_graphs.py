@@ -8,7 +8,8 @@ from harness import cuda_device, emulator, jobs_cuda_graphs
 from harness.team import Team
 
 LENGTHS = [1, 2, 3, 7]
-TIMES = int(os.environ.get("MOEWIRE_CUDA_REPLAYS") or (1000 if cuda_device.asked() else 2))
+# Between processes that take turns on one device; the engine's TestReplays has a thousand.
+TIMES = int(os.environ.get("MOEWIRE_CUDA_REPLAYS") or (50 if cuda_device.asked() else 2))
 PATIENCE = 300.0
 
 

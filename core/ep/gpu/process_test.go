@@ -3,6 +3,7 @@ package gpu_test
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -122,10 +123,17 @@ func (g *processes) end() {
 // TestProcesses: ranks that are processes map one another's memory, by
 // descriptors and by IPC handles, and get what plain loops say.
 func TestProcesses(t *testing.T) {
-	for _, path := range []string{"fd", "ipc"} {
-		t.Run(path, func(t *testing.T) {
-			g := startProcesses(t, rankSpec{Ranks: 2, Play: "rounds", Path: path, Seed: testenv.Seed(t)})
-			g.finish(0, 1)
+	for _, c := range []struct {
+		path  string
+		ranks int
+	}{{"fd", 2}, {"ipc", 2}, {"ipc", 4}} {
+		t.Run(fmt.Sprintf("%s/ranks=%d", c.path, c.ranks), func(t *testing.T) {
+			g := startProcesses(t, rankSpec{Ranks: c.ranks, Play: "rounds", Path: c.path, Seed: testenv.Seed(t)})
+			var all []int
+			for r := range c.ranks {
+				all = append(all, r)
+			}
+			g.finish(all...)
 		})
 	}
 }

@@ -88,6 +88,11 @@ class CudaDevice(TorchCuda):
             number = self.handle(stream)
             self._kept = [(tensor, other) for tensor, other in self._kept if other != number]
 
+    def synchronize_all(self) -> None:
+        """Only where this process has one rank."""
+        torch.cuda.synchronize()
+        self.forget()
+
     @contextmanager
     def captured(self, stream: Any) -> Iterator[list[torch.cuda.CUDAGraph]]:
         """Records what is launched; afterwards there is one graph in the list."""

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from moewire import _runtime, _torch_cuda
 
 from .emulated import Emulated
-from .jobs_cuda import use
+from .jobs_cuda import Place, use, use_device
 from .torch_device import pretending
 
 _LAUNCHES = ("buffer_dispatch", "buffer_combine", "op_wait", "handle_release_on")
@@ -48,11 +50,16 @@ class Waiting:
 @contextmanager
 def current_device(
     driver: str, folder: str, *, waiting: bool = True, by_default: bool = True
-) -> Iterator[Emulated]:
-    """In this process, which has one rank. ``waiting``: not for what is captured.
+) -> Iterator[Any]:
+    """In this process, which has one rank: torch's own if no driver is named.
 
+    ``waiting``: not for what is captured.
     ``by_default``: not for jobs that put their tensors on the device themselves.
     """
+    if not driver:
+        with _real(by_default) as real:
+            yield real
+        return
     before = _torch_cuda.place, _torch_cuda.current, _runtime.library
     place = use(driver, folder)
     _torch_cuda.current = lambda: 0
@@ -64,6 +71,17 @@ def current_device(
             yield place
     finally:
         _torch_cuda.place, _torch_cuda.current, _runtime.library = before
+
+
+@contextmanager
+def _real(by_default: bool) -> Iterator[Place]:
+    """torch's operations know its streams, so that nothing is waited for."""
+    before = _torch_cuda.place
+    try:
+        with torch.device("cuda", 0) if by_default else nullcontext():
+            yield use_device()
+    finally:
+        _torch_cuda.place = before
 
 
 def folder_of(path: str, rank: int) -> str:

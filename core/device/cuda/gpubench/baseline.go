@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"math"
 
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/device/cuda/gpubench/baseline"
@@ -43,7 +42,7 @@ func runBaseline(o *options) (res *result, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
-	res = g.result("four copies (baseline)", name)
+	res = g.result("four copies (our own writing)", name)
 	return res, errors.Join(g.measureCopy(res), g.measureBaseline(res, e))
 }
 
@@ -64,32 +63,14 @@ func (g *group) baselineCode() ([]byte, string, error) {
 	return code, fmt.Sprintf("cubin sm_%d%d, compiled by %s", major, minor, nvrtc.Name()), err
 }
 
-// measureBaseline is the best of some runs of several operations, launched one
-// by one: a phase of all ranks goes before the next.
+// measureBaseline times it as the engine's phases are.
 func (g *group) measureBaseline(res *result, e *baseline.Exchange) error {
-	half, all := math.Inf(1), math.Inf(1)
-	for range g.o.replays {
-		for _, m := range []struct {
-			best    *float64
-			combine bool
-		}{{&half, false}, {&all, true}} {
-			us, err := g.timed(func() (err error) {
-				for range g.o.opsPerGraph {
-					err = errors.Join(err, e.Dispatch())
-					if m.combine {
-						err = errors.Join(err, e.Combine())
-					}
-				}
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			*m.best = math.Min(*m.best, us/float64(g.o.opsPerGraph))
-		}
+	err := g.phases(res, func(int) error { return e.Dispatch() }, func(int) error { return e.Combine() })
+	if err != nil {
+		return err
 	}
-	res.DispatchUs, res.TotalUs, res.CombineUs = half, all, all-half
 	g.floors(res)
+	res.LaunchesCounted = g.gate.early
 	return g.sumsOfFilled(e)
 }
 

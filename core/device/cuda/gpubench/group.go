@@ -25,6 +25,7 @@ type group struct {
 	ranks    []*rank
 	slots    int
 	closers  []func() error
+	gate     gate
 	distinct int64 // pairs of token and expert of all ranks
 	perRank  int64 // pairs of token and rank that owns one of its experts
 }
@@ -52,7 +53,7 @@ func open(o *options) (*group, error) {
 	if err != nil {
 		return nil, err
 	}
-	code, description, err := images.For(major, minor, images.Options{})
+	code, description, err := o.engineCode(major, minor)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +74,15 @@ func open(o *options) (*group, error) {
 		return g, err
 	}
 	g.closers = append(g.closers, lib.PopContext)
-	return g, g.fill()
+	return g, errors.Join(g.fill(), g.makeGate())
+}
+
+// engineCode is any for the emulator, each module of which has all kernels.
+func (o *options) engineCode(major, minor int) ([]byte, string, error) {
+	if o.emulated {
+		return []byte("kernels\x00"), "emulated", nil
+	}
+	return images.For(major, minor, images.Options{})
 }
 
 // close undoes open, last things first.
@@ -319,8 +328,26 @@ func (m *rank) all(slot int) error {
 	return errors.Join(m.Send(&m.dispatch), m.Receive(&m.dispatch), m.Publish(&m.combine), m.Reduce(&m.combine))
 }
 
-// half launches a dispatch and gives it back.
-func (m *rank) half(slot int) error {
-	m.dispatch.Slot = slot
-	return errors.Join(m.Send(&m.dispatch), m.Receive(&m.dispatch), m.Release(&m.dispatch.Call))
+// dispatch launches both phases of one on all ranks: all send before any receives.
+func (g *group) dispatch(slot int) (err error) {
+	for _, m := range g.ranks {
+		m.dispatch.Slot = slot
+		err = errors.Join(err, m.Send(&m.dispatch))
+	}
+	for _, m := range g.ranks {
+		err = errors.Join(err, m.Receive(&m.dispatch))
+	}
+	return err
+}
+
+// combine launches one of the outputs that lie in the slabs, on all ranks.
+func (g *group) combine(slot int) (err error) {
+	for _, m := range g.ranks {
+		m.combine.Slot = slot
+		err = errors.Join(err, m.Publish(&m.combine))
+	}
+	for _, m := range g.ranks {
+		err = errors.Join(err, m.Reduce(&m.combine))
+	}
+	return err
 }

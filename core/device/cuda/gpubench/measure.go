@@ -26,9 +26,12 @@ type result struct {
 
 	CopyGBps float64 `json:"copy_gb_per_s"` // read and written, of a plain device copy
 
-	DispatchUs float64 `json:"dispatch_us"` // per operation, in graphs
-	TotalUs    float64 `json:"dispatch_and_combine_us"`
-	CombineUs  float64 `json:"combine_us"` // the difference
+	DispatchUs float64 `json:"dispatch_us"` // per operation; all ranks' before any's combine
+	CombineUs  float64 `json:"combine_us"`
+	TotalUs    float64 `json:"dispatch_and_combine_us"` // in graphs; the baseline has none
+
+	// Launching took longer than the longest gate: times have some of it.
+	LaunchesCounted bool `json:"launches_counted"`
 
 	DispatchBytes int64   `json:"dispatch_bytes"` // that must be read and written at least
 	CombineBytes  int64   `json:"combine_bytes"`
@@ -56,13 +59,18 @@ func run(o *options) (res *result, err error) {
 		return nil, err
 	}
 	res = g.result("moewire", g.code)
-	for _, f := range []func(*result) error{g.measureCopy, g.measureGraphs, g.measureParts, g.measureHost} {
+	for _, f := range []func(*result) error{g.measureCopy, g.measurePhases, g.measureGraphs, g.measureParts, g.measureHost} {
 		if err := f(res); err != nil {
 			return nil, err
 		}
 	}
 	g.floors(res)
+	res.LaunchesCounted = g.gate.early
 	return res, g.check()
+}
+
+func (g *group) measurePhases(res *result) error {
+	return g.phases(res, g.dispatch, g.combine)
 }
 
 func (g *group) result(what, code string) *result {
@@ -88,31 +96,24 @@ func (g *group) floors(res *result) {
 	res.CombineFloor = float64(res.CombineBytes) * usPerByte / res.CombineUs
 }
 
-// timed runs f between two events of all streams: the second one comes when
-// all are done.
+// timed runs f behind the gate, until all streams are done.
 func (g *group) timed(f func() error) (us float64, err error) {
 	c := g.lib.NewCaller()
-	events := make([]libcuda.Event, len(g.ranks)+2)
-	for i := range events {
-		if events[i], err = g.lib.EventCreate(0); err != nil {
-			return 0, err
-		}
-		defer func() { err = errors.Join(err, g.lib.EventDestroy(events[i])) }()
-	}
-	begin, end, done := events[0], events[1], events[2:]
-	first := g.ranks[0].stream
-	err = c.Record(begin, first)
-	for _, m := range g.ranks[1:] {
-		err = errors.Join(err, c.Wait(m.stream, begin))
-	}
-	err = errors.Join(err, f())
-	for i, m := range g.ranks {
-		err = errors.Join(err, c.Record(done[i], m.stream), c.Wait(first, done[i]))
-	}
-	if err = errors.Join(err, c.Record(end, first), g.sync()); err != nil {
+	events, destroy, err := g.events(len(g.ranks) + 2)
+	if err != nil {
 		return 0, err
 	}
-	ms, err := g.lib.EventElapsed(begin, end)
+	defer destroy()
+	begin, end, done := events[0], events[1], events[2:]
+	if err := g.gated(begin, func() error { return errors.Join(f(), g.mark(c, end, done)) }); err != nil {
+		return 0, err
+	}
+	return g.between(begin, end)
+}
+
+// between is the time from one event to another, in microseconds.
+func (g *group) between(from, to libcuda.Event) (float64, error) {
+	ms, err := g.lib.EventElapsed(from, to)
 	return float64(ms) * 1e3, err
 }
 
@@ -140,25 +141,15 @@ func (g *group) measureCopy(res *result) error {
 }
 
 // measureGraphs is the best of some replays, per operation.
-func (g *group) measureGraphs(res *result) error {
-	half, err := g.replay((*rank).half)
-	if err != nil {
-		return err
-	}
-	all, err := g.replay((*rank).all)
-	res.DispatchUs, res.TotalUs, res.CombineUs = half, all, all-half
-	return err
-}
-
-func (g *group) replay(op func(m *rank, slot int) error) (best float64, err error) {
+func (g *group) measureGraphs(res *result) (err error) {
 	graphs := make([]libcuda.GraphExec, len(g.ranks))
 	for i, m := range g.ranks {
-		if graphs[i], err = g.record(m, op); err != nil {
-			return 0, err
+		if graphs[i], err = g.record(m); err != nil {
+			return err
 		}
 		defer func() { err = errors.Join(err, g.lib.GraphExecDestroy(graphs[i])) }()
 	}
-	best = math.Inf(1)
+	best := math.Inf(1)
 	for range g.o.replays {
 		us, err := g.timed(func() (err error) {
 			for i, m := range g.ranks {
@@ -167,19 +158,20 @@ func (g *group) replay(op func(m *rank, slot int) error) (best float64, err erro
 			return err
 		})
 		if err != nil {
-			return 0, err
+			return err
 		}
 		best = math.Min(best, us/float64(g.o.opsPerGraph))
 	}
-	return best, nil
+	res.TotalUs = best
+	return nil
 }
 
-func (g *group) record(m *rank, op func(m *rank, slot int) error) (exec libcuda.GraphExec, err error) {
+func (g *group) record(m *rank) (exec libcuda.GraphExec, err error) {
 	if err := g.lib.BeginCapture(m.stream, libcuda.CaptureModeThreadLocal); err != nil {
 		return 0, err
 	}
 	for i := range g.o.opsPerGraph {
-		err = errors.Join(err, op(m, i%g.slots))
+		err = errors.Join(err, m.all(i%g.slots))
 	}
 	captured, failed := g.lib.EndCapture(m.stream)
 	if err = errors.Join(err, failed); err != nil {
@@ -187,53 +179,6 @@ func (g *group) record(m *rank, op func(m *rank, slot int) error) (exec libcuda.
 	}
 	exec, err = g.lib.GraphInstantiate(captured)
 	return exec, errors.Join(err, g.lib.GraphDestroy(captured))
-}
-
-// measureParts times the parts of rank 0's operation, launched one by one, the
-// least of some.
-func (g *group) measureParts(res *result) error {
-	res.Parts = map[string]float64{}
-	c := g.lib.NewCaller()
-	names := []string{"send", "receive", "publish", "reduce"}
-	events := make([]libcuda.Event, len(names)+1)
-	for i := range events {
-		var err error
-		if events[i], err = g.lib.EventCreate(0); err != nil {
-			return err
-		}
-		defer func() { _ = g.lib.EventDestroy(events[i]) }()
-	}
-	for range g.o.replays {
-		var err error
-		for r, m := range g.ranks {
-			parts := []func() error{
-				func() error { return m.Send(&m.dispatch) }, func() error { return m.Receive(&m.dispatch) },
-				func() error { return m.Publish(&m.combine) }, func() error { return m.Reduce(&m.combine) },
-			}
-			for i, part := range parts {
-				if r == 0 {
-					err = errors.Join(err, c.Record(events[i], m.stream))
-				}
-				err = errors.Join(err, part())
-			}
-			if r == 0 {
-				err = errors.Join(err, c.Record(events[len(parts)], m.stream))
-			}
-		}
-		if err = errors.Join(err, g.sync()); err != nil {
-			return err
-		}
-		for i, name := range names {
-			ms, err := g.lib.EventElapsed(events[i], events[i+1])
-			if err != nil {
-				return err
-			}
-			if us := float64(ms) * 1e3; res.Parts[name] == 0 || us < res.Parts[name] {
-				res.Parts[name] = us
-			}
-		}
-	}
-	return nil
 }
 
 // measureHost times the calls that launch, and counts what they allocate.

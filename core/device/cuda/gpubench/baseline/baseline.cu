@@ -5,7 +5,11 @@
 // token's owner, which adds them up. Written from the description alone.
 //
 // The caller runs each phase on all ranks before the next: no wait lasts.
+//
+// Its loads are as wide, and as many under way, as those of the kernels that it
+// is compared with; several blocks share a pair of expert and source.
 #include "numbers.cuh"
+#include "streams.cuh"
 
 struct mw_four_args {
   const u8 *x;         // bf16 [T, H]
@@ -17,7 +21,6 @@ struct mw_four_args {
   u8 *scales;    // [L, R T, H / 128], fp8 only
   i32 *src_info; // [L, R T]
   u32 *count;    // [E], zeros: rows sent
-  u32 *filled;   // [L]: rows packed
   i64 *ranges;   // [L, R]: begin << 32 | number
   const u64 *regions; // by rank: flags, then places
   i64 places_off, message_bytes, row_bytes;
@@ -40,7 +43,8 @@ MW_INLINE u8 *mw_four_output_place(const mw_four_args &a, int src, i64 e, i64 to
 }
 
 MW_INLINE void mw_four_copy(u8 *to, const u8 *from, i64 bytes) {
-  for (i64 i = threadIdx.x; i < bytes / 16; i += blockDim.x) ((mw_quad *)to)[i] = ((const mw_quad *)from)[i];
+  mw_stream((const mw_quad *)from, threadIdx.x, bytes / 16, blockDim.x,
+            [&](i64 i, const mw_quad &v) { ((mw_quad *)to)[i] = v; });
 }
 
 // The largest magnitude of what 16 neighbouring lanes hold.
@@ -97,25 +101,32 @@ MW_KERNEL void moewire_four_tell(const mw_four_args a) {
     mw_store_release_sys(mw_four_flag(a, owner, l * a.num_ranks + a.rank), (u64)a.op << 32 | a.count[e]);
     a.count[e] = 0;
   }
-  for (int l = threadIdx.x; l < a.local_experts; l += blockDim.x) a.filled[l] = 0;
 }
 
-// One block per local expert and source.
+// How many rows source src has sent for expert l, once it has said so.
+MW_INLINE u32 mw_four_sent(const mw_four_args &a, int l, int src) {
+  const u64 *flag = mw_four_flag(a, a.rank, l * a.num_ranks + src);
+  u64 word;
+  while ((i64)((word = mw_load_acquire_sys(flag)) >> 32) != a.op) mw_pause();
+  return (u32)word;
+}
+
+// Some blocks per local expert and source, which take turns with its rows.
+// Rows lie in order of source, so that no block asks another where.
 MW_KERNEL void moewire_four_receive(const mw_four_args a) {
   MW_SHARED(i64, range);
-  int l = blockIdx.x / a.num_ranks, src = blockIdx.x % a.num_ranks;
+  int pairs = a.local_experts * a.num_ranks, pair = blockIdx.x % pairs;
+  int l = pair / a.num_ranks, src = pair % a.num_ranks;
   if (threadIdx.x == 0) {
-    const u64 *flag = mw_four_flag(a, a.rank, l * a.num_ranks + src);
-    u64 word;
-    while ((i64)((word = mw_load_acquire_sys(flag)) >> 32) != a.op) mw_pause();
-    u32 n = (u32)word;
-    range = (i64)mw_add_relaxed_gpu(&a.filled[l], n) << 32 | n;
-    a.ranges[l * a.num_ranks + src] = range;
+    u32 before = 0;
+    for (int r = 0; r < src; r++) before += mw_four_sent(a, l, r);
+    range = (i64)before << 32 | mw_four_sent(a, l, src);
+    if ((int)blockIdx.x < pairs) a.ranges[pair] = range;
   }
   __syncthreads();
   u32 begin = (u32)(range >> 32), n = (u32)range;
   i64 first = (i64)l * a.num_ranks * a.num_tokens + begin;
-  for (u32 i = 0; i < n; i++) {
+  for (u32 i = blockIdx.x / pairs; i < n; i += gridDim.x / pairs) {
     const u8 *message = mw_four_row_place(a, a.rank, l, src, i);
     mw_four_copy(a.packed + (first + i) * a.row_bytes, message + MW_FOUR_HEAD, a.row_bytes);
     if (a.fp8) mw_four_copy(a.scales + (first + i) * (a.hidden / 32), message + MW_FOUR_HEAD + a.row_bytes, a.hidden / 32);
@@ -123,12 +134,13 @@ MW_KERNEL void moewire_four_receive(const mw_four_args a) {
   }
 }
 
-// One block per local expert and source: outputs, in bf16, to where they came from.
+// Some blocks per local expert and source: outputs, in bf16, to where they came from.
 MW_KERNEL void moewire_four_return(const mw_four_args a) {
-  int l = blockIdx.x / a.num_ranks, src = blockIdx.x % a.num_ranks;
-  i64 range = a.ranges[l * a.num_ranks + src];
+  int pairs = a.local_experts * a.num_ranks, pair = blockIdx.x % pairs;
+  int l = pair / a.num_ranks, src = pair % a.num_ranks;
+  i64 range = a.ranges[pair];
   i64 first = (i64)l * a.num_ranks * a.num_tokens + (range >> 32), e = (i64)a.rank * a.local_experts + l;
-  for (u32 i = 0; i < (u32)range; i++)
+  for (u32 i = blockIdx.x / pairs; i < (u32)range; i += gridDim.x / pairs)
     mw_four_copy(mw_four_output_place(a, src, e, a.src_info[first + i]), a.packed + (first + i) * a.hidden * 2, a.hidden * 2);
 }
 
@@ -141,6 +153,13 @@ MW_KERNEL void moewire_four_tell_outputs(const mw_four_args a) {
   }
 }
 
+MW_INLINE void mw_four_add(float *sum, const mw_quad &v, float w) {
+  for (int j = 0; j < 4; j++) {
+    sum[2 * j] = __fadd_rn(sum[2 * j], __fmul_rn(w, mw_from_bf16(v.v[j] & 0xffffu)));
+    sum[2 * j + 1] = __fadd_rn(sum[2 * j + 1], __fmul_rn(w, mw_from_bf16(v.v[j] >> 16)));
+  }
+}
+
 MW_KERNEL void moewire_four_reduce(const mw_four_args a) {
   for (int t = blockIdx.x; t < a.num_tokens; t += gridDim.x) {
     const i64 *idx = a.topk_idx + (i64)t * a.topk;
@@ -150,14 +169,14 @@ MW_KERNEL void moewire_four_reduce(const mw_four_args a) {
     __syncthreads();
     for (int i = threadIdx.x; i < a.hidden / 8; i += blockDim.x) {
       float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-      for (int k = 0; k < a.topk; k++) {
-        if (idx[k] < 0) continue;
-        mw_quad v = ((const mw_quad *)mw_four_output_place(a, a.rank, idx[k], t))[i];
-        float w = a.weights[(i64)t * a.topk + k];
-        for (int j = 0; j < 4; j++) {
-          sum[2 * j] = __fadd_rn(sum[2 * j], __fmul_rn(w, mw_from_bf16(v.v[j] & 0xffffu)));
-          sum[2 * j + 1] = __fadd_rn(sum[2 * j + 1], __fmul_rn(w, mw_from_bf16(v.v[j] >> 16)));
-        }
+      for (int k = 0; k < a.topk; k += MW_LOADS) {
+        mw_quad v[MW_LOADS] = {};
+        MW_UNROLL
+        for (int n = 0; n < MW_LOADS; n++)
+          if (k + n < a.topk && idx[k + n] >= 0) v[n] = ((const mw_quad *)mw_four_output_place(a, a.rank, idx[k + n], t))[i];
+        MW_UNROLL
+        for (int n = 0; n < MW_LOADS; n++)
+          if (k + n < a.topk && idx[k + n] >= 0) mw_four_add(sum, v[n], a.weights[(i64)t * a.topk + k + n]);
       }
       mw_quad v;
       for (int j = 0; j < 4; j++) v.v[j] = mw_to_bf16(sum[2 * j]) | mw_to_bf16(sum[2 * j + 1]) << 16;

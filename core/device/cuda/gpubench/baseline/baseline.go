@@ -28,13 +28,16 @@ func Compile(lib *libnvrtc.Library, target string) ([]byte, error) {
 type args struct {
 	X, TopkIdx, Weights, Out                 uint64
 	Staging, Packed, Scales, SrcInfo         uint64
-	Count, Filled, Ranges, Regions           uint64
+	Count, Ranges, Regions                   uint64
 	PlacesOff, MessageBytes, RowBytes, Op    int64
 	Rank, NumRanks, NumExperts, LocalExperts int32
 	NumTokens, Hidden, TopK, FP8             int32
 }
 
-const headBytes = 16
+const (
+	headBytes     = 16
+	blocksPerPair = 8
+)
 
 // The kernels, in the order of an operation.
 var names = [...]string{
@@ -198,7 +201,6 @@ func (e *Exchange) allocateRank(a *args) error {
 		{&a.Scales, rows * uint64(e.s.Hidden/32)},
 		{&a.SrcInfo, 4 * rows},
 		{&a.Count, 4 * uint64(e.s.Experts)},
-		{&a.Filled, 4 * uint64(e.s.Experts)},
 		{&a.Ranges, 8 * uint64(e.s.Experts)},
 	} {
 		var err error
@@ -232,15 +234,19 @@ func (e *Exchange) Dispatch() error {
 	for _, a := range e.args {
 		a.Op++
 	}
-	pairs := uint32(e.s.Experts) // L R
-	return errors.Join(e.launch(send, e.Blocks), e.launch(tell, 1), e.join(), e.launch(receive, pairs), e.join())
+	return errors.Join(e.launch(send, e.Blocks), e.launch(tell, 1), e.join(), e.launch(receive, e.pairBlocks()), e.join())
+}
+
+// pairBlocks is a multiple of the pairs of local expert and source, L R, of which
+// there may be too few to fill a device.
+func (e *Exchange) pairBlocks() uint32 {
+	return uint32(e.s.Experts) * blocksPerPair
 }
 
 // Combine launches one of the outputs that lie packed.
 func (e *Exchange) Combine() error {
-	pairs := uint32(e.s.Experts)
 	return errors.Join(
-		e.launch(giveBack, pairs), e.launch(tellOutputs, 1), e.join(), e.launch(reduce, e.Blocks), e.join())
+		e.launch(giveBack, e.pairBlocks()), e.launch(tellOutputs, 1), e.join(), e.launch(reduce, e.Blocks), e.join())
 }
 
 func (e *Exchange) launch(kernel int, blocks uint32) (err error) {
