@@ -36,7 +36,7 @@ CUresult asked(const char *call) {
   if (f == d->failures.end() || f->second.after-- > 0) return asks_nothing(call) ? CUDA_SUCCESS : d->broken;
   failure is = f->second;
   d->failures.erase(f);
-  if (is.breaks) break_down(is.code);
+  if (is.breaks && d->retained) break_down(is.code); // else there is no context yet
   return is.code;
 }
 
