@@ -2,6 +2,7 @@ package wire
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"flag"
@@ -20,6 +21,7 @@ type vectors struct {
 	TimeNs     int64
 	Handshakes []handshakeVector
 	Compat     []compatVector
+	Notes      []noteVector
 }
 
 type handshakeVector struct {
@@ -63,6 +65,13 @@ type compatVector struct {
 	Frame        string
 }
 
+// noteVector is a signed note; byte i of what it says is 7i+3 mod 256.
+type noteVector struct {
+	KeyID     uint32
+	NoteBytes int
+	Frame     string
+}
+
 // counting gives bytes that go up, as nonces.
 type counting struct{ next byte }
 
@@ -84,7 +93,20 @@ func makeVectors(t *testing.T) vectors {
 		frame := must1(c.Seal(nil, head))
 		v.Compat = append(v.Compat, compatVector{head.Code, head.Reply, head.PayloadBytes, head.Request, hex.EncodeToString(frame)})
 	}
+	n := newNotary(t)
+	for _, size := range []int{0, 37, MaxNoteBytes} {
+		frame := must1(n.Seal(nil, patterned(size)))
+		v.Notes = append(v.Notes, noteVector{binary.LittleEndian.Uint32(frame[LengthBytes+4:]), size, hex.EncodeToString(frame)})
+	}
 	return v
+}
+
+func patterned(size int) []byte {
+	b := make([]byte, size)
+	for i := range b {
+		b[i] = byte(7*i + 3)
+	}
+	return b
 }
 
 func makeHandshake(t *testing.T, p Protection) handshakeVector {
@@ -119,10 +141,7 @@ func declined(t *testing.T, hello []byte, server Config) []byte {
 }
 
 func makeMessage(t *testing.T, s *Session, size int) messageVector {
-	payload := make([]byte, size)
-	for i := range payload {
-		payload[i] = byte(7*i + 3)
-	}
+	payload := patterned(size)
 	server := s.role == RoleServer
 	head := Head{Code: 0x80, Reply: server, Refused: server && size == 0, Status: uint16(size), Request: 1<<40 + uint64(size), Extra: payload[:min(size, 13)]}
 	frame := sealedIn(t, s, &head, payload)

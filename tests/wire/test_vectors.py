@@ -17,7 +17,7 @@ VECTORS = json.loads(
 )
 CHUNK_BYTES = 16384
 DIGEST, ENCRYPT = 1, 2
-HELLO, WELCOME, CONFIRM, REFUSAL, MESSAGE = 1, 2, 3, 4, 5
+HELLO, WELCOME, CONFIRM, REFUSAL, MESSAGE, NOTE = 1, 2, 3, 4, 5, 6
 DECLINED = 16
 
 
@@ -143,6 +143,17 @@ def test_compat() -> None:
         header = struct.pack("<BBBB", 1, frame["Reply"], frame["Code"], 0)
         header += struct.pack("<IQ", frame["PayloadBytes"], frame["Request"])
         assert framed(key, header).hex() == frame["Frame"]
+
+
+def test_signed_notes() -> None:
+    assert [note["NoteBytes"] for note in VECTORS["Notes"]] == [0, 37, 1024]
+    for note in VECTORS["Notes"]:
+        key = hkdf(keyring()[note["KeyID"]], b"", b"moewire 2 note", 32)
+        said = bytes((7 * i + 3) % 256 for i in range(note["NoteBytes"]))
+        assert (
+            framed(key, struct.pack("<BBHI", 2, NOTE, 0, note["KeyID"]) + said).hex()
+            == note["Frame"]
+        )
 
 
 def test_aes_gcm_reference() -> None:
