@@ -54,7 +54,7 @@ func (s *Store) say(p *pair, ask bool) {
 	if p.index != none {
 		e := s.entries[p.index]
 		if st := e.state(); st >= offered && st <= live {
-			n.Address = e.ep.Local()
+			n.Address = e.local
 			n.Ready = st >= joined
 		} else if st == creating {
 			return // there is nothing to say yet, and it will be said
