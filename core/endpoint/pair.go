@@ -44,7 +44,8 @@ func (s *Store) attempt(p *pair, i int32) {
 	p.index = i
 	p.gen = s.nextGen(p)
 	p.theirs.seen, p.theirs.ready = false, false
-	p.until, p.evicted = time.Time{}, Ref{}
+	p.until = time.Time{}
+	s.leaveSpare(p)
 	p.resend = s.cfg.Now()
 }
 

@@ -156,6 +156,7 @@ func (s *Store) leave(i int32) {
 		s.stats.Quarantined--
 	}
 	e.leave()
+	s.room.fruitless = 0
 	s.vacant = append(s.vacant, i)
 	s.rouse()
 }

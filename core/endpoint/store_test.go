@@ -405,8 +405,10 @@ func TestEvents(t *testing.T) {
 	require.Zero(t, a.now().Stats().Live)
 }
 
-func TestEvictionMakesRoom(t *testing.T) {
-	w := testWorld(t, 7, fake.Config{}, nil)
+func TestEvictionMakesRoom(t *testing.T) { inBubbles(t, 20, evictionMakesRoom) }
+
+func evictionMakesRoom(t *testing.T, seed uint64) {
+	w := newWorld(seed, 7, fake.Config{}, nil)
 	a := w.nodes[0]
 	for round := range 3 {
 		for to := Peer(1); to < 7; to++ {
@@ -420,16 +422,18 @@ func TestEvictionMakesRoom(t *testing.T) {
 		}
 	}
 	require.EqualValues(t, 3*6-capacity, a.now().Stats().Evicted, "it goes round and round")
+	require.NoError(t, w.close())
 }
 
 // TestOneEvictionEach: who asks for a connection at the cap takes one from
-// another peer, however often it asks, and another one only when that will not
-// come free.
+// another peer, however often it asks, and another one only when that does not
+// come free soon. Time is the test's own, so that a slow machine changes nothing.
 func TestOneEvictionEach(t *testing.T) {
 	var later atomic.Int64
+	begin := time.Now()
 	w := testWorld(t, 7, fake.Config{}, func(c *Config) {
-		c.QuarantineCap = 2
-		c.Now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
+		c.ConnectFor = patience
+		c.Now = func() time.Time { return begin.Add(time.Duration(later.Load())) }
 	})
 	a := w.nodes[0]
 	for to := Peer(1); to <= capacity; to++ {
@@ -447,7 +451,7 @@ func TestOneEvictionEach(t *testing.T) {
 	_, err := a.now().Get(5)
 	require.ErrorIs(t, err, transport.ErrWouldBlock)
 	require.EqualValues(t, 1, a.now().Stats().Evicted)
-	later.Store(int64(a.now().cfg.DrainFor + time.Second))
+	later.Store(int64(evictFor))
 	a.connect(t, 5)
 	require.EqualValues(t, 2, a.now().Stats().Evicted)
 }
