@@ -18,18 +18,11 @@ import (
 // full is a world whose first node has as many live connections as places. All
 // its peers are names of the second one. Its clock may be the test's own.
 func full(m mutant, seed uint64, places int, now func() time.Time) (*world, []Ref, error) {
-	at := 0
-	var w *world
-	w = brokenWorld(m, seed, 2, fake.Config{NoReceiveTimeout: -1}, func(c *Config) {
-		other := 1 - at
+	w := crowdOf(m, seed, fake.Config{NoReceiveTimeout: -1}, func(at int, c *Config) {
 		c.Cap = (1 + 7*at) * places
 		c.QuarantineCap, c.Now = c.Cap, now
 		c.DrainFor, c.ConnectFor = 30*time.Second, 30*time.Second
 		c.Spec.RecvDepth = 64
-		c.Send = func(name Peer, n Note) {
-			w.post.carry(func(n Note) { w.nodes[other].now().Deliver(name, n) }, n)
-		}
-		at++
 	})
 	refs := make([]Ref, places)
 	for i := range refs {
@@ -99,6 +92,25 @@ func TestOwedRoom(t *testing.T) {
 		require.Equal(t, maxEvicting, a.Stats().Retiring)
 		require.NoError(t, closeFull(w, 16))
 	})
+}
+
+// TestRetiredRoomIsAwaited: nobody is evicted while enough others, of whatever
+// cause, were retired just now.
+func TestRetiredRoomIsAwaited(t *testing.T) {
+	begin := time.Now()
+	w, refs, err := full(sound, seedOf(t), 8, func() time.Time { return begin })
+	require.NoError(t, err)
+	a, gate := w.nodes[0].now(), fake.NewGate()
+	stuck := w.net.Inject(fake.Fault{Point: fake.AtDestroy, Transport: w.nodes[0].dev, Gate: gate})
+	for _, r := range refs[:maxEvicting] {
+		a.Retire(r)
+	}
+	_, err = a.Get(9)
+	require.ErrorIs(t, err, transport.ErrWouldBlock)
+	require.Zero(t, a.Stats().Evicted)
+	stuck.Remove()
+	gate.Open()
+	require.NoError(t, closeFull(w, 8))
 }
 
 // TestSlowEvictionLetsOneMoreGo: who was evicted is owed completions; another one
