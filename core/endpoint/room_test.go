@@ -77,7 +77,7 @@ func checkOwedRoom(m mutant, seed uint64) error {
 }
 
 func TestOwedRoom(t *testing.T) {
-	inBubbles(t, 50, func(t *testing.T, seed uint64) {
+	inBubbles(t, 25, func(t *testing.T, seed uint64) {
 		w, refs, err := full(sound, seed, 16, nil)
 		require.NoError(t, err)
 		a := w.nodes[0].now()
@@ -116,7 +116,7 @@ func TestRetiredRoomIsAwaited(t *testing.T) {
 // TestSlowEvictionLetsOneMoreGo: who was evicted is owed completions; another one
 // is evicted, not all the others.
 func TestSlowEvictionLetsOneMoreGo(t *testing.T) {
-	inBubbles(t, 50, func(t *testing.T, seed uint64) {
+	inBubbles(t, 25, func(t *testing.T, seed uint64) {
 		w, _, err := full(sound, seed, 8, nil)
 		require.NoError(t, err)
 		a := w.nodes[0]
@@ -137,7 +137,7 @@ func TestSlowEvictionLetsOneMoreGo(t *testing.T) {
 // live connection at most, in whatever order places come free and are taken.
 func TestNoMoreEvictedThanNeeded(t *testing.T) {
 	const places, others = 8, 8
-	inBubbles(t, 100, func(t *testing.T, seed uint64) {
+	inBubbles(t, 200, func(t *testing.T, seed uint64) {
 		w, _, err := full(sound, seed, places, nil)
 		require.NoError(t, err)
 		a, rng := w.nodes[0], rand.New(rand.NewPCG(seed, 3))
@@ -213,4 +213,55 @@ func TestStalledPoller(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, closeFull(w, places))
 	})
+}
+
+func TestEvictionMakesRoom(t *testing.T) { inBubbles(t, 200, evictionMakesRoom) }
+
+func evictionMakesRoom(t *testing.T, seed uint64) {
+	w := newWorld(seed, 7, fake.Config{}, nil)
+	a := w.nodes[0]
+	for round := range 3 {
+		for to := Peer(1); to < 7; to++ {
+			before := a.now().Stats()
+			if before.Live == capacity && !a.now().Has(to) {
+				before.Evicted++
+			}
+			a.connect(t, to)
+			require.LessOrEqual(t, a.now().Stats().Live, capacity, "round %d", round)
+			require.Equal(t, before.Evicted, a.now().Stats().Evicted, "round %d, peer %d", round, to)
+		}
+	}
+	require.EqualValues(t, 3*6-capacity, a.now().Stats().Evicted, "it goes round and round")
+	require.NoError(t, w.close())
+}
+
+// TestOneEvictionEach: who asks for a connection at the cap takes one from
+// another peer, however often it asks, and another one only when that does not
+// come free soon. Time is the test's own, so that a slow machine changes nothing.
+func TestOneEvictionEach(t *testing.T) {
+	var later atomic.Int64
+	begin := time.Now()
+	w := testWorld(t, 7, fake.Config{}, func(c *Config) {
+		c.ConnectFor = patience
+		c.Now = func() time.Time { return begin.Add(time.Duration(later.Load())) }
+	})
+	a := w.nodes[0]
+	for to := Peer(1); to <= capacity; to++ {
+		a.connect(t, to)
+	}
+	gate := fake.NewGate()
+	stuck := w.net.Inject(fake.Fault{Point: fake.AtDestroy, Transport: a.dev, Times: 1, Gate: gate})
+	defer stuck.Remove()
+	defer gate.Open()
+	for range 10 {
+		_, err := a.now().Get(5)
+		require.ErrorIs(t, err, transport.ErrWouldBlock)
+	}
+	<-gate.Arrived()
+	_, err := a.now().Get(5)
+	require.ErrorIs(t, err, transport.ErrWouldBlock)
+	require.EqualValues(t, 1, a.now().Stats().Evicted)
+	later.Store(int64(evictFor))
+	a.connect(t, 5)
+	require.EqualValues(t, 2, a.now().Stats().Evicted)
 }
