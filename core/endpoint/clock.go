@@ -24,6 +24,7 @@ func (s *Store) Tick() {
 	s.quarantine(now)
 	s.retake()
 	s.stuckTasks(now)
+	s.letAsk(now)
 	for _, p := range s.pairs {
 		s.hurry(p, now)
 	}

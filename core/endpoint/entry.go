@@ -33,10 +33,12 @@ type entry struct {
 	peer    Peer
 	pair    *pair // nil once retired
 	ep      transport.Endpoint
-	busy    bool      // a task is under way, or about to be
-	flushed bool      // its endpoint is in the error state
-	overdue bool      // was in quarantine, and counts there until it is gone
-	since   time.Time // when it was retired
+	id      transport.EndpointID // of ep, which may not be asked under the lock
+	local   []byte               // its address; notes share it, so it never changes
+	busy    bool                 // a task is under way, or about to be
+	flushed bool                 // its endpoint is in the error state
+	overdue bool                 // was in quarantine, and counts there until it is gone
+	since   time.Time            // when it was retired
 }
 
 // newEntry is vacant. Generations begin at 1, so that the zero Ref names nothing.
@@ -56,7 +58,8 @@ func (e *entry) enter(st state) { e.word.Store(e.word.Load()&^0xff | uint64(st))
 func (e *entry) leave() {
 	gen := max(e.gen()+1, 1) // 0 is nobody's, also when it wraps
 	e.word.Store(uint64(gen)<<8 | uint64(vacant))
-	e.ep, e.pair, e.busy, e.flushed, e.overdue = nil, nil, false, false, false
+	e.ep, e.id, e.local, e.pair = nil, 0, nil, nil
+	e.busy, e.flushed, e.overdue = false, false, false
 	e.visited.Store(false)
 }
 

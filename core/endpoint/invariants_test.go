@@ -36,7 +36,7 @@ func inBubbles(t *testing.T, numSeeds int, check func(t *testing.T, seed uint64)
 // TestES6PollerHolds: nothing is destroyed of which a completion is being
 // looked at.
 func TestES6PollerHolds(t *testing.T) {
-	inBubbles(t, 100, func(t *testing.T, seed uint64) { require.NoError(t, checkHeld(sound, seed)) })
+	inBubbles(t, 1000, func(t *testing.T, seed uint64) { require.NoError(t, checkHeld(sound, seed)) })
 }
 
 // postTimes sends n times over a connection, one after another, and returns
@@ -73,7 +73,7 @@ func (nd *node) postTimes(to Peer, n int) (longest time.Duration, err error) {
 // take ConnectFor, which is 2 s; time is that of the bubble.
 func TestES14SilentPeers(t *testing.T) {
 	const epsilon = 3 * time.Millisecond // polls are at most 1 ms apart
-	inBubbles(t, 40, func(t *testing.T, seed uint64) {
+	inBubbles(t, 1000, func(t *testing.T, seed uint64) {
 		rng := rand.New(rand.NewPCG(seed, 14))
 		w := newWorld(seed, 8, fake.Config{NoReceiveTimeout: -1}, func(c *Config) {
 			c.Cap, c.NumTasks = 8, 2
@@ -188,7 +188,7 @@ func TestES16TicksDoNotOverlap(t *testing.T) {
 
 // TestES6OnceAndInOrder: each queue pair is destroyed once, before the device.
 func TestES6OnceAndInOrder(t *testing.T) {
-	inBubbles(t, 20, func(t *testing.T, seed uint64) {
+	inBubbles(t, 1000, func(t *testing.T, seed uint64) {
 		w := newWorld(seed, 3, fake.Config{}, nil)
 		w.net.Inject(fake.Fault{Point: fake.AtDestroy, Chance: 0.3, Err: errors.New("try again")})
 		for round := range 6 {

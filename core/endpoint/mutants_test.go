@@ -32,6 +32,8 @@ var mutants = []struct {
 	{"peers that are never forgotten", neverForget, checkForgotten},
 	{"notes to a former life", formerLife, checkFormerLife},
 	{"posts without a second look", lookOnce, checkKeep},
+	{"room that is owed completions counts", countOwed, checkOwedRoom},
+	{"room for one peer is not another's", noSpare, checkSpare},
 }
 
 // TestMutants: each of these defects is found, and nothing is found without.

@@ -44,7 +44,8 @@ func (s *Store) attempt(p *pair, i int32) {
 	p.index = i
 	p.gen = s.nextGen(p)
 	p.theirs.seen, p.theirs.ready = false, false
-	p.until, p.evicted = time.Time{}, Ref{}
+	p.until = time.Time{}
+	s.leaveSpare(p)
 	p.resend = s.cfg.Now()
 }
 
@@ -54,7 +55,7 @@ func (s *Store) say(p *pair, ask bool) {
 	if p.index != none {
 		e := s.entries[p.index]
 		if st := e.state(); st >= offered && st <= live {
-			n.Address = e.ep.Local()
+			n.Address = e.local
 			n.Ready = st >= joined
 		} else if st == creating {
 			return // there is nothing to say yet, and it will be said

@@ -16,14 +16,18 @@ import (
 // crowd is two stores that know each other by many names: peer n of the one is
 // peer n of the other.
 func crowd(m mutant, seed uint64, maxPeers [2]int) *world {
+	return crowdOf(m, seed, fake.Config{}, func(at int, c *Config) { c.MaxPeers = maxPeers[at] })
+}
+
+func crowdOf(m mutant, seed uint64, network fake.Config, cfg func(at int, c *Config)) *world {
 	at := 0
 	var w *world
-	w = brokenWorld(m, seed, 2, fake.Config{}, func(c *Config) {
+	w = brokenWorld(m, seed, 2, network, func(c *Config) {
 		other := 1 - at
-		c.MaxPeers = maxPeers[at]
 		c.Send = func(name Peer, n Note) {
 			w.post.carry(func(n Note) { w.nodes[other].now().Deliver(name, n) }, n)
 		}
+		cfg(at, c)
 		at++
 	})
 	return w

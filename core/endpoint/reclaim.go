@@ -138,7 +138,7 @@ func (s *Store) confine(e *entry, now time.Time) {
 
 // vacate gives a place back whose queue pair is gone.
 func (s *Store) vacate(i int32) {
-	delete(s.byID, s.entries[i].ep.ID())
+	delete(s.byID, s.entries[i].id)
 	s.stats.Destroyed++
 	s.leave(i)
 }
@@ -156,6 +156,7 @@ func (s *Store) leave(i int32) {
 		s.stats.Quarantined--
 	}
 	e.leave()
+	s.room.fruitless = 0
 	s.vacant = append(s.vacant, i)
 	s.rouse()
 }

@@ -47,10 +47,6 @@ type Ref struct {
 	gen   uint32
 }
 
-// maxEvicting bounds the evictions under way at a time. Who is at the cap asks
-// again and again, and evicts one at a time.
-const maxEvicting = 4
-
 // Stats counts. The numbers of entries are of this moment.
 type Stats struct {
 	Forgotten uint64 // peers, at MaxPeers
@@ -76,6 +72,7 @@ type Store struct {
 	byID    map[transport.EndpointID]int32
 	live    order
 	tasks   tasks
+	room    room
 	outbox  []outgoing
 	news    []change
 	telling bool          // somebody sends what is in the two
@@ -121,6 +118,8 @@ const (
 	countEarly               // completions count before they were handled
 	formerLife               // what was said of a former life of ours counts
 	lookOnce                 // posts on what was retired since it was found
+	countOwed                // what is owed completions counts as room to come
+	noSpare                  // what was evicted for one peer is not another's
 	numMutants
 )
 
@@ -280,27 +279,6 @@ func (s *Store) grow() {
 	s.entries = append(s.entries, newEntry())
 	s.vacant = append(s.vacant, int32(len(s.entries)-1))
 	s.live.next, s.live.prev = append(s.live.next, none), append(s.live.prev, none)
-}
-
-// makeRoom evicts somebody for a peer, unless enough are on their way out
-// already, or one for this peer is.
-func (s *Store) makeRoom(p *pair) {
-	if s.stats.Retiring+s.tasks.destroying >= min(maxEvicting, s.cfg.Cap) || s.isLeaving(p.evicted) {
-		return
-	}
-	i := s.live.victim(func(int32) bool { return true }, s.wasVisited)
-	if i != none {
-		s.stats.Evicted++
-		p.evicted = Ref{i, s.entries[i].gen()}
-		s.retire(i, nil)
-	}
-}
-
-// isLeaving tells of what was retired that its place will come free, as far as
-// is known.
-func (s *Store) isLeaving(r Ref) bool {
-	e := s.entryOf(r, retiring, quarantined)
-	return e != nil && s.cfg.Now().Sub(e.since) <= s.cfg.DrainFor
 }
 
 func (s *Store) wasVisited(i int32) bool { return s.entries[i].visited.Swap(false) }

@@ -86,9 +86,10 @@ func (s *Store) create(i int32) {
 	ep, err := s.newEndpoint()
 	ref := Ref{i, e.gen()}
 	if err == nil {
+		id, local := ep.ID(), ep.Local()
 		s.mu.Lock()
-		e.ep = ep
-		s.byID[ep.ID()] = i
+		e.ep, e.id, e.local = ep, id, local
+		s.byID[id] = i
 		s.stats.Made++
 		s.mu.Unlock()
 		if s.cfg.Prepare != nil {

@@ -129,6 +129,29 @@ func (w *world) probe(call string) {
 	}
 }
 
+// probed has the probe called by what the network does not: an endpoint's ID and
+// Local, which a carrier may compute.
+type probed struct {
+	transport.Transport
+	w *world
+}
+
+func (p *probed) NewEndpoint(spec transport.EndpointSpec) (transport.Endpoint, error) {
+	ep, err := p.Transport.NewEndpoint(spec)
+	if err != nil {
+		return nil, err
+	}
+	return &probedEndpoint{ep, p.w}, nil
+}
+
+type probedEndpoint struct {
+	transport.Endpoint
+	w *world
+}
+
+func (e *probedEndpoint) ID() transport.EndpointID { e.w.probe("ID"); return e.Endpoint.ID() }
+func (e *probedEndpoint) Local() []byte            { e.w.probe("Local"); return e.Endpoint.Local() }
+
 // freeAtOnce is free without time passing, which a bubble's clock would show:
 // whoever holds the lock for a moment lets go, if only after the machine has
 // let it run again. So this sleeps in the system, of which bubbles know
@@ -168,7 +191,7 @@ func (nd *node) now() *Store {
 func (nd *node) start() {
 	nd.life++
 	cfg := Config{
-		Transport: nd.dev, Cap: capacity, Epoch: uint64(nd.life),
+		Transport: &probed{nd.dev, nd.w}, Cap: capacity, Epoch: uint64(nd.life),
 		Spec:       transport.EndpointSpec{SendDepth: 16, RecvDepth: 16},
 		ConnectFor: 2 * time.Second, DrainFor: 5 * time.Second,
 		RetryAfter: 2 * time.Millisecond, ResendAfter: 5 * time.Millisecond,
