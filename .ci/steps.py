@@ -6,9 +6,10 @@
 
 Every step runs even if an earlier one failed, except where it could not work
 without it. The exit status is 0 only if each one that was asked for ran and
-passed.
+passed, or was skipped for want of what the machine lacks: the summary says
+which and why, and MOEWIRE_REQUIRE makes that a failure.
 
-Fuzzing takes about a minute of all steps. MOEWIRE_FUZZ_SECONDS makes each Go
+The Go fuzz targets share a hundred seconds. MOEWIRE_FUZZ_SECONDS makes each Go
 target and each seed of tests/capi/fuzz.c run that long, MOEWIRE_FUZZ_EXAMPLES
 sets the number of examples of each test in tests/python/test_fuzz.py.
 """
@@ -23,12 +24,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from fuzz import fuzz_target, watched
+from outcome import Step, StepError, StepSkipped, run_steps, summary
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = Path(os.environ.get("MOEWIRE_VENV") or ".venv")
@@ -44,10 +43,6 @@ SUITE_ORDER = ["capi", "python", "multihost", "examples", "multirank", "wheel"]
 
 # What tests/rdma/machine.py ends with when there can be no machine.
 MACHINE_FAILED = 125
-
-
-class StepError(Exception):
-    """A step did not pass; the text says what to look at."""
 
 
 def run(*command: str | Path, env: dict[str, str] | None = None) -> None:
@@ -192,31 +187,32 @@ def go_bench() -> None:
     run("go", "test", "-run=^$", "-bench=.", "-benchtime=1x", "./...")
 
 
-# Packages with fuzz targets. Those of C and Python are in their suites.
-FUZZ_PACKAGES = [
-    "core/device/cpu",
-    "core/device/cuda/images",
-    "core/endpoint",
-    "core/ep",
-    "core/ep/layout",
-    "core/link",
-    "core/transport/mixed",
-    "core/transport/shm",
-    "core/transport/tcp",
-    "core/transport/verbs",
-    "core/wire",
-]
+# What the fuzzing of all Go targets may take, without the builds.
+FUZZ_TOTAL_SECONDS = 100
+
+
+def fuzz_targets() -> list[tuple[str, str]]:
+    """Every Go fuzz target of the tree and its package: a list would forget some.
+
+    Those of C and Python are in their suites.
+    """
+    found = []
+    for name in sorted(sources("*_test.go")):
+        text = (ROOT / name).read_text()
+        package = str(Path(name).parent)
+        found += [(package, t) for t in re.findall(r"^func (Fuzz\w+)\(", text, re.MULTILINE)]
+    return found
 
 
 def fuzz() -> None:
     """Every Go fuzz target for a few seconds (MOEWIRE_FUZZ_SECONDS: longer)."""
-    seconds = os.environ.get("MOEWIRE_FUZZ_SECONDS", "5")
-    for package in FUZZ_PACKAGES:
-        texts = [(ROOT / name).read_text() for name in sources(f":(glob){package}/*_test.go")]
-        for target in re.findall(r"^func (Fuzz\w+)\(", "\n".join(texts), re.MULTILINE):
-            wrong = fuzz_target(target, package, seconds, lambda words: watched(words, ROOT))
-            if wrong:
-                raise StepError(wrong)
+    targets = fuzz_targets()
+    share = max(1, FUZZ_TOTAL_SECONDS // max(1, len(targets)))
+    seconds = os.environ.get("MOEWIRE_FUZZ_SECONDS", str(share))
+    for package, target in targets:
+        wrong = fuzz_target(target, package, seconds, lambda words: watched(words, ROOT))
+        if wrong:
+            raise StepError(wrong)
 
 
 # What the race detector watches in the virtual machine: it makes all slower.
@@ -240,8 +236,7 @@ def rdma() -> None:
         required = os.environ.get("MOEWIRE_REQUIRE", "").split(",")
         if "verbs" in required or "all" in required:
             raise StepError(f"no virtual machine: {reason}")
-        print(f"skipped, no virtual machine: {reason}")
-        return
+        raise StepSkipped(f"no virtual machine: {reason}")
     if prepared.returncode != 0:
         raise StepError(reason)
     # Only now is there a header for the layouts to be compared with.
@@ -289,13 +284,6 @@ def suites() -> list[str]:
 def pytest(suite: str) -> None:
     """One folder of Python tests."""
     run(BIN / "python", "-m", "pytest", "-q", "--durations=5", f"tests/{suite}")
-
-
-@dataclass
-class Step:
-    name: str
-    action: Callable[[], None]
-    needs: tuple[str, ...] = field(default=())
 
 
 def all_steps() -> list[Step]:
@@ -351,28 +339,6 @@ def select(names: list[str]) -> list[Step]:
     return [known[name] for name in wanted]
 
 
-def run_steps(steps: list[Step], quiet: bool) -> dict[str, tuple[str, float]]:
-    """Runs the steps; the outcome and the seconds of each, by name."""
-    outcome: dict[str, tuple[str, float]] = {}
-    for step in steps:
-        broken = [name for name in step.needs if outcome.get(name, ("passed",))[0] != "passed"]
-        if not quiet:
-            print(f"\n=== {step.name}: {step.action.__doc__ or ''}".rstrip(": "), flush=True)
-        if broken:
-            print(f"not run: {', '.join(broken)} failed", flush=True)
-            outcome[step.name] = ("not run", 0.0)
-            continue
-        begin = time.monotonic()
-        try:
-            step.action()
-            result = "passed"
-        except StepError as err:
-            print(f"FAILED {step.name}: {err}", flush=True)
-            result = "FAILED"
-        outcome[step.name] = (result, time.monotonic() - begin)
-    return outcome
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quiet", action="store_true", help="no headings and no summary")
@@ -380,15 +346,9 @@ def main() -> int:
     args = parser.parse_args()
     prepare_environment()
     outcome = run_steps(select(args.steps), args.quiet)
-    passed = sum(result == "passed" for result, _ in outcome.values())
-    failed = len(outcome) - passed
     if not args.quiet:
-        print("\n=== summary")
-        for name, (result, seconds) in outcome.items():
-            print(f"{seconds:8.1f} s  {result:8} {name}")
-        print(f"{sum(s for _, s in outcome.values()):8.1f} s  in all")
-        print(f"steps: {passed} passed, {failed} failed", flush=True)
-    return 1 if failed else 0
+        print(summary(outcome), flush=True)
+    return 0 if all(o.result in ("passed", "skipped") for o in outcome.values()) else 1
 
 
 if __name__ == "__main__":

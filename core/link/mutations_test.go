@@ -26,6 +26,7 @@ var mutations = []struct{ name, file, from, to, test string }{
 	{"an offer of later is taken up", "attempt.go", "if theirs.number != number {", "if false {", "TestRemakeOvertaken"},
 	{"grants begin where they were", "attempt.go", "\tl.recv.granted.Store(released)\n", "", "TestRemakeAtEveryPoint"},
 	{"what an old endpoint says breaks the link", "remake.go", "l.Err() != nil || l.ep.ID() != on {", "l.Err() != nil {", "TestLateErrors"},
+	{"an entrance forgets hellos", "door.go", "Guard: c.guard,", "Guard: func() *wire.Guard { g, _ := wire.NewGuard(0); return g }(),", "TestRecordedHandshake"},
 }
 
 // TestMutations builds this package with each mistake in turn, and wants a test to

@@ -1,0 +1,67 @@
+"""What .ci/steps.py takes for fuzz targets, and how it tells of steps that were skipped."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / ".ci"))
+
+import steps  # noqa: E402
+
+
+def test_every_fuzz_target_is_found() -> None:
+    listed = subprocess.run(
+        ["git", "grep", "-hc", "^func Fuzz", "--", "*_test.go"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    found = steps.fuzz_targets()
+    assert len(found) >= sum(map(int, listed.split()))
+    assert ("core/transport/mapped", "FuzzPeer") in found
+    assert ("core/transport/mapped", "FuzzMessage") in found
+    assert "core/transport/cudaipc" in {package for package, _ in found}
+
+
+def test_targets_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent: list[int] = []
+
+    def note(target: str, package: str, seconds: str, runner: object) -> str:
+        spent.append(int(seconds))
+        return ""
+
+    monkeypatch.delenv("MOEWIRE_FUZZ_SECONDS", raising=False)
+    monkeypatch.setattr(steps, "fuzz_target", note)
+    steps.fuzz()
+    assert len(spent) == len(steps.fuzz_targets())
+    assert min(spent) >= 1
+    assert sum(spent) <= max(steps.FUZZ_TOTAL_SECONDS, len(spent))
+
+
+def without_machine(monkeypatch: pytest.MonkeyPatch, require: str) -> None:
+    """Makes the virtual machine one that cannot be had."""
+    failed = subprocess.CompletedProcess([], steps.MACHINE_FAILED, "", "no qemu\n")
+    monkeypatch.setattr(steps.subprocess, "run", lambda *_, **__: failed)
+    monkeypatch.setenv("MOEWIRE_REQUIRE", require)
+    monkeypatch.setattr(sys, "argv", ["steps.py", "rdma"])
+    monkeypatch.setattr(steps, "prepare_environment", lambda: None)
+    monkeypatch.setattr(steps, "select", lambda _: [steps.Step("rdma", steps.rdma)])
+
+
+def test_a_skipped_step_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_machine(monkeypatch, "")
+    assert steps.main() == 0
+    told = capsys.readouterr().out.split("=== summary")[1]
+    assert "skipped  rdma: no virtual machine: no qemu" in told
+    assert "steps: 0 passed, 0 failed, 1 skipped" in told
+
+
+@pytest.mark.parametrize("require", ["verbs", "all"])
+def test_what_is_required_is_not_skipped(monkeypatch: pytest.MonkeyPatch, require: str) -> None:
+    without_machine(monkeypatch, require)
+    assert steps.main() == 1
