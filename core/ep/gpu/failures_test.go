@@ -61,9 +61,7 @@ func livePair(t *testing.T, emu *cudatest.Driver, seed uint64) error {
 }
 
 func (p *pair) make() (err error) {
-	for _, dom := range inproc.New(2, layout.ControlBytes) {
-		p.doms = append(p.doms, dom)
-	}
+	p.doms = append(p.doms, inproc.New(2, layout.ControlBytes)...)
 	if p.d, err = openDevice(p.t, p.emu); err != nil {
 		return err
 	}

@@ -72,11 +72,7 @@ def cannot_be_given_back(place: Emulated, make: Make, seed: int, name: str) -> N
         _untold.tell()
         until(lambda: bool(said))  # a thread of an earlier buffer's may be at it
     assert workspaces(place), "the release did not fail"
-    assert (
-        len(said) == 1
-        and "not be given back" in said[0]
-        and "out of memory" in said[0]
-    ), said
+    assert len(said) == 1 and "not be given back" in said[0] and "out of memory" in said[0], said
 
 
 def not_owed_to_a_collection(place: Emulated, make: Make, rank: int, seed: int) -> None:
