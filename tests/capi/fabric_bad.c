@@ -186,6 +186,19 @@ static void test_requests(mw_fabric_t f, mw_region_t r, void *memory)
 	CHECK(other.id == UNTOUCHED);
 }
 
+/* A genuine note of a fabric that is for messages. */
+static void test_other_mode(mw_fabric_t f)
+{
+	char note[MW_MAX_NOTE_BYTES];
+	uint64_t peer = UNTOUCHED, n = UNTOUCHED;
+	mw_fabric_config_t c = fabric_config(MW_FABRIC_MESSAGES);
+	mw_fabric_t other = open_fabric(&c);
+	STATUS(MW_IN_PROGRESS, mw_fabric_connect(other, 1, 0));
+	STATUS(MW_OK, mw_fabric_next_note(other, SOON, &peer, note, sizeof note, &n));
+	SAYS(MW_ERR_PEER_MISMATCH, "for messages", mw_fabric_deliver(f, 1, note, n));
+	STATUS(MW_OK, mw_fabric_close(other, SOON));
+}
+
 static void test_notes(mw_fabric_t f)
 {
 	char note[MW_MAX_NOTE_BYTES] = {0}, text[8192];
@@ -198,8 +211,10 @@ static void test_notes(mw_fabric_t f)
 	STATUS(MW_OK, mw_fabric_next_note(f, SOON, &peer, note, sizeof note, &n));
 	CHECK(peer == 1 && n > 5 && n <= sizeof note);
 	SAYS(MW_ERR_METADATA, "bad note", mw_fabric_deliver(f, 1, note, n - 1));
-	note[4] ^= 1; /* the mode */
-	SAYS(MW_ERR_PEER_MISMATCH, "for messages", mw_fabric_deliver(f, 1, note, n));
+	SAYS(MW_ERR_METADATA, "this fabric's own", mw_fabric_deliver(f, 1, note, n));
+	note[n - 1] ^= 1;
+	SAYS(MW_ERR_METADATA, "wrong tag", mw_fabric_deliver(f, 1, note, n));
+	test_other_mode(f);
 	STATUS(MW_OK, mw_fabric_disconnect(f, 1));
 	STATUS(MW_OK, mw_fabric_disconnect(f, 12345));
 	STATUS(MW_OK, mw_fabric_report(f, NULL, 0, &n));
