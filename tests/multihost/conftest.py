@@ -44,7 +44,7 @@ def wired() -> Iterator[Wired]:
 
 @pytest.fixture(scope="module")
 def relayed() -> Iterator[Relayed]:
-    """Two network namespaces with a relay between them, and a team of 1 x 1."""
+    """Two network namespaces with a relay between them, and a team of 2 x 2."""
     need_namespaces()
     with Relayed(SEED) as one:
         yield one

@@ -73,7 +73,7 @@ def test_packets_are_late_or_lost(relayed: Relayed, order: str) -> None:
     """Also those of the meeting."""
     jobs.shell(relayed.tell(order))
     try:
-        relayed.team.run(2, placed, relayed.variables(), jobs_oracle.random_cases, 8)
+        relayed.team.run(4, placed, relayed.variables(), jobs_oracle.random_cases, 8)
     finally:
         jobs.shell(relayed.tell("clear"))
 
@@ -82,7 +82,7 @@ def test_the_wire_stalls(relayed: Relayed) -> None:
     """For less than the bound of silence: nobody is lost."""
     stall, clear = relayed.tell("stall"), relayed.tell("clear")
     pause = f"{stall}; (sleep 0.4; {clear}) &"
-    relayed.team.run(2, placed, relayed.variables(), jobs.endures, pause, 200)
+    relayed.team.run(4, placed, relayed.variables(), jobs.endures, pause, 200)
 
 
 @pytest.mark.parametrize("num_bytes", [700, 7_000, 70_001])
@@ -90,4 +90,4 @@ def test_the_wire_ends_in_the_middle_of_a_frame(relayed: Relayed, num_bytes: int
     """The wire carries so many more bytes, and nothing after them."""
     cut, heal = relayed.tell(f"cut_after {num_bytes}"), relayed.tell("clear")
     variables = relayed.variables()
-    relayed.team.run(2, placed, variables, jobs.cut_off, cut, heal, (0,), timeout=120)
+    relayed.team.run(4, placed, variables, jobs.cut_off, cut, heal, (0, 1), timeout=120)

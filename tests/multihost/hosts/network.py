@@ -26,6 +26,7 @@ NIC = "moewire"
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 ADDRESSES_V6 = ("fd77::1", "fd77::2")
 _RELAY = Path(__file__).with_name("relay.py")
+_PER_HOST = 2
 _TOOLS = ("ip", "tc", "nsenter", "unshare")
 
 
@@ -76,12 +77,11 @@ class Namespace:
 
 
 class _Pair:
-    """Two namespaces, and a team with so many processes in each."""
+    """Two namespaces, and a team with two processes in each."""
 
-    def __init__(self, seed: int, per_host: int) -> None:
+    def __init__(self, seed: int) -> None:
         self.hosts = (Namespace(), Namespace())
-        self._per_host = per_host
-        paths = [host.path for host in self.hosts for _ in range(per_host)]
+        paths = [host.path for host in self.hosts for _ in range(_PER_HOST)]
         self.team = Team(seed, paths)
 
     def variables(self, listen: tuple[str, str] = ADDRESSES, **more: str) -> list[Variables]:
@@ -89,7 +89,7 @@ class _Pair:
         return [
             {"MOEWIRE_KEY": KEY, "MOEWIRE_LISTEN": listen[which], **more}
             for which in range(2)
-            for _ in range(self._per_host)
+            for _ in range(_PER_HOST)
         ]
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ class Wired(_Pair):
     """Joined by a pair of virtual interfaces: four ranks, two on each side."""
 
     def __init__(self, seed: int) -> None:
-        super().__init__(seed, 2)
+        super().__init__(seed)
         peer = f"peer name {NIC} netns {self.hosts[1].pid}"
         self.hosts[0].run(f"ip link add {NIC} type veth {peer}")
         for which, host in enumerate(self.hosts):
@@ -121,10 +121,10 @@ class Wired(_Pair):
 
 
 class Relayed(_Pair):
-    """Joined by a program that takes every packet in its hands: one rank on each side."""
+    """Joined by a program that takes every packet in its hands: four ranks, two on each side."""
 
     def __init__(self, seed: int) -> None:
-        super().__init__(seed, 1)
+        super().__init__(seed)
         self._folder = tempfile.TemporaryDirectory(prefix="moewire-relay-")
         self.control = os.path.join(self._folder.name, "control")
         os.mkfifo(self.control)
