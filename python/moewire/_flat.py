@@ -13,7 +13,7 @@ from ._flat_request import Request, checked_plan, fill, several
 from ._flat_results import FlatHandle, FlatReceived, FlatRows
 from ._operation import start
 from ._runtime import Runtime, size_hint
-from .event import EventOverlap, Hook, How, completion, phase_for
+from .event import EventOverlap, Hook, completion, how, phase_for
 from .handle import refuse_foreign
 
 
@@ -137,8 +137,8 @@ class FlatCalls:
         )
         gpu = self.runtime.gpu
         if gpu is not None:
-            how = How(async_finish, return_recv_hook)
-            return gpu.dispatch_flat(request, how, self._copy_outputs)
+            ending = how(async_finish, return_recv_hook)
+            return gpu.dispatch_flat(request, ending, self._copy_outputs)
         held, rows = _run(self.runtime, request, self._copy_outputs)
         if request.phase == abi.MW_PHASE_DONE:
             return FlatReceived(held, rows, EventOverlap(), None)
@@ -187,7 +187,7 @@ class FlatCalls:
             phase_for(async_finish, return_recv_hook),
         )
         if gpu is not None:
-            return gpu.combine_flat(handle, request, How(async_finish, return_recv_hook))
+            return gpu.combine_flat(handle, request, how(async_finish, return_recv_hook))
         operation = _flat_combine.run(self.runtime, handle, request)
         event, hook = completion(operation, async_finish, return_recv_hook, (y, out))
         return out, event, hook

@@ -12,7 +12,7 @@ import torch
 from . import _abi as abi
 from . import _check, _combine, _dispatch, _gpu_flat, _torch_cuda
 from ._gpu_events import EventListener
-from ._gpu_handle import Answer, GpuHandle
+from ._gpu_handle import Answer, Answers, GpuHandle
 from ._gpu_operation import Launched
 from ._gpu_streams import Streams
 from ._memory import MAX_KEPT, Owner
@@ -44,6 +44,7 @@ class Gpu:
         self.place = _torch_cuda.place(ordinal)
         self._quick = _check.plain_on(self.place)
         self.streams = Streams(self.place)
+        self._answers = Answers(self.place)
         self._views: OrderedDict[object, Any] = OrderedDict()
         self._lock = threading.Lock()
         self._owner: Owner | None = None
@@ -75,44 +76,51 @@ class Gpu:
         active = _check.active_ranks(request.active_ranks, runtime.num_ranks, place)
         runtime.refuse_closed()
         stream = self.streams.choose(how.async_finish)
-        outputs, answer = self._outputs(plan, stream, how)
+        captured = self.streams.captured(stream, how.async_finish)
+        outputs, answer, more = self._outputs(plan, stream, captured, how)
         args = plan.args.take()
         _dispatch.fill(args, request, active, outputs)
         args.phase, args.stream = how.phase, place.handle(stream)
-        args.peers_have_more = answer.words.data_ptr()
+        args.peers_have_more = more
         args.wait_ns = _address(wait_ns)
-        small = (outputs[0], outputs[1], answer.words)
-        kept = self.keep((*_tensors_of(request), *small, wait_ns), how, stream)
+        kept: tuple[torch.Tensor, ...] = ()
+        if how.async_finish:
+            small = (outputs[0], outputs[1], answer.words)
+            kept = self.keep((*_tensors_of(request), *small, wait_ns), how, stream)
         operation = None
         try:
             op = self.launch(runtime.lib.buffer_dispatch, args, stream)
             borrowed = (request, outputs, answer, wait_ns)
-            operation = Launched(runtime, self.streams, stream, op, borrowed)
+            operation = Launched(runtime, self.streams, stream, captured, op, borrowed)
             plan.args.give_back(args)
-            results = plan, request, outputs, answer
+            results = plan, request, outputs, answer, captured
             return self._received(*results, operation, how, copy_outputs, kept)
         except BaseException:
             self.give_up(outputs[2], stream, operation)
             raise
 
-    def _outputs(self, plan: Plan, stream: Any, how: How) -> tuple[_dispatch.Outputs, Answer]:
+    def _outputs(
+        self, plan: Plan, stream: Any, captured: bool, how: How
+    ) -> tuple[_dispatch.Outputs, Answer, int]:
         if not how.async_finish:
-            return self._fresh(plan, stream)
+            return self._fresh(plan, stream, captured)
         with self.place.on(stream):  # so that memory is this stream's
-            return self._fresh(plan, stream)
+            return self._fresh(plan, stream, captured)
 
-    def _fresh(self, plan: Plan, stream: Any) -> tuple[_dispatch.Outputs, Answer]:
+    def _fresh(
+        self, plan: Plan, stream: Any, captured: bool
+    ) -> tuple[_dispatch.Outputs, Answer, int]:
+        """The results of one dispatch, and the address of the answer's word."""
         templates, like = plan.templates, self.place.like
-        counts, layout, more = self._templates(plan) if templates is None else templates
-        answer = Answer(self.place, stream, like(more), 0)
-        return (like(counts), like(layout), _new_raw(_RESULT_BYTES)), answer
+        counts, layout = self._templates(plan, captured) if templates is None else templates
+        answer, more = self._answers.take(stream, captured)
+        return (like(counts), like(layout), _new_raw(_RESULT_BYTES)), answer, more
 
-    def _templates(self, plan: Plan) -> tuple[torch.Tensor, ...]:
+    def _templates(self, plan: Plan, captured: bool) -> tuple[torch.Tensor, ...]:
         counts = self.place.empty((plan.num_local_experts,), torch.int32)
         shape = (plan.num_local_experts, self._runtime.num_ranks)
-        layout = self.place.empty(shape, torch.int64)
-        made = counts, layout, self.place.empty((1,), torch.int32)
-        if not self.place.recording():  # or they would keep memory of that graph
+        made = counts, self.place.empty(shape, torch.int64)
+        if not captured:  # or they would keep memory of that graph
             plan.templates = made
         return made
 
@@ -144,6 +152,7 @@ class Gpu:
         request: _dispatch.Request,
         outputs: _dispatch.Outputs,
         answer: Answer,
+        captured: bool,
         operation: Launched,
         how: How,
         copy_outputs: bool,
@@ -161,8 +170,6 @@ class Gpu:
             recv_x, src_info = rows.fresh()
         items = (src_info, layout, plan.num_max_tokens, plan.hidden, plan.num_experts)
         handle = GpuHandle(items, self._runtime, raw, operation, plan, request.x.shape[0])
-        place = self.place  # what is not aside is on the current stream
-        captured = place.capturing(stream) if how.async_finish else place.recording()
         handle._stream, handle._captured = stream, captured
         handle._answer = answer
         event, hook = self.completion(operation, how, stream, kept, made)
@@ -211,16 +218,20 @@ class Gpu:
         runtime.refuse_closed()
         handle.finish()
         stream = self.streams.choose(how.async_finish)
+        captured = self.streams.captured(stream, how.async_finish)
         args = combine_args.take()
         _combine.fill(args, request, handle, active)
         args.phase, args.stream = how.phase, place.handle(stream)
         args.wait_ns = _address(wait_ns)
-        kept = self.keep((*_tensors_of(request), request.out, wait_ns), how, stream)
+        kept: tuple[torch.Tensor, ...] = ()
+        if how.async_finish:
+            kept = self.keep((*_tensors_of(request), request.out, wait_ns), how, stream)
         op = self.launch(runtime.lib.buffer_combine, args, stream)
         args.stream = args.wait_ns = 0  # structs serve buffers on the CPU, too
         combine_args.give_back(args)
         handle._combined = True
-        operation = Launched(runtime, self.streams, stream, op, (request, handle, wait_ns))
+        borrowed = (request, handle, wait_ns)
+        operation = Launched(runtime, self.streams, stream, captured, op, borrowed)
         event, hook = self.completion(operation, how, stream, kept, (request.out,))
         return request.out, event, hook
 

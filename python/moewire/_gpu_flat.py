@@ -31,11 +31,17 @@ class GpuFlatRows(FlatRows):
     """The rows of one dispatch; while a graph is recorded, all that there is room for."""
 
     def __init__(
-        self, gpu: Gpu, raw: abi.mw_dispatch_result_t, plan: FlatPlan, copy: bool, stream: Any
+        self,
+        gpu: Gpu,
+        raw: abi.mw_dispatch_result_t,
+        plan: FlatPlan,
+        copy: bool,
+        stream: Any,
+        captured: bool,
     ) -> None:
         self._gpu, self._stream = gpu, stream
         self._raw, self._plan, self._copy = raw, plan, copy
-        self._known, self._recorded = False, gpu.place.capturing(stream)
+        self._known, self._recorded = False, captured
         self._owner: Owner | None = None
         self._copied: Tensors | None = None
         self._filling = threading.Lock()
@@ -110,10 +116,11 @@ def dispatch(gpu: Gpu, request: Request, how: How, copy: bool) -> FlatReceived:
     active = _check.active_ranks(request.active_ranks, runtime.num_ranks, place)
     runtime.refuse_closed()
     stream = gpu.streams.choose(how.async_finish)
+    captured = gpu.streams.captured(stream, how.async_finish)
     raw = abi.mw_dispatch_result_t(abi.SIZE_OF[abi.mw_dispatch_result_t])
     grad = request.x.requires_grad and torch.is_grad_enabled()
     with place.on(stream):  # so that memory is this stream's
-        rows = GpuFlatRows(gpu, raw, plan, copy or grad, stream)
+        rows = GpuFlatRows(gpu, raw, plan, copy or grad, stream, captured)
         routing = request.topk_idx
         if request.topk_weights is not None:  # the caller may overwrite its own
             routing = routing.clone()
@@ -129,11 +136,11 @@ def dispatch(gpu: Gpu, request: Request, how: How, copy: bool) -> FlatReceived:
     operation = None
     try:
         op = gpu.launch(runtime.lib.buffer_dispatch, args, stream)
-        operation = Launched(runtime, gpu.streams, stream, op, (request, rows, raw))
+        operation = Launched(runtime, gpu.streams, stream, captured, op, (request, rows, raw))
         plan.args.give_back(args)
         copies = rows.launched(operation.when_done)  # before the handle can be released
         handle = GpuFlatHandle(runtime, raw, operation, plan, rows, routing)
-        handle._stream, handle._captured = stream, place.capturing(stream)
+        handle._stream, handle._captured = stream, captured
         handle._answer = Answer(place, stream, rows.counts, 1)
         event, hook = gpu.completion(operation, how, stream, kept, (*small, *copies))
         return FlatReceived(handle, rows, event, hook)
@@ -155,6 +162,7 @@ def combine(
     if not num_rows:  # nothing lies anywhere
         request = request._replace(zero_copy=False)
     stream = gpu.streams.choose(how.async_finish)
+    captured = gpu.streams.captured(stream, how.async_finish)
     args = combine_args.take()
     _flat_combine.fill(args, request, handle, active)
     args.x = args.x or handle._result.combine_x  # an empty tensor has no address
@@ -164,6 +172,6 @@ def combine(
     args.stream = 0  # structs serve buffers on the CPU, too
     combine_args.give_back(args)
     handle._combined = True
-    operation = Launched(runtime, gpu.streams, stream, op, (request, handle))
+    operation = Launched(runtime, gpu.streams, stream, captured, op, (request, handle))
     event, hook = gpu.completion(operation, how, stream, kept, (request.out,))
     return request.out, event, hook

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
 
 from . import _abi as abi
 from ._flat_results import FlatHandle
@@ -10,8 +13,6 @@ from .errors import UnsupportedError
 from .handle import Handle, Held
 
 if TYPE_CHECKING:
-    import torch
-
     from ._torch_cuda import Place
 
 
@@ -37,6 +38,40 @@ class Answer(NamedTuple):
         refuse_capture(self.place, self.stream, "peers_have_more")
         self.place.finish(self.stream)
         return bool(self.words[self.at])
+
+
+# Words of one allocation. A handle that is kept keeps them all: a KiB.
+_WORDS = 256
+
+
+class Answers:
+    """Has a word for each answer, and allocates for many of them at a time. Any thread may use it.
+
+    Words are never given out twice. An allocation is of one stream, as memory of torch is, and not
+    for what is captured: the graph has to keep its own.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._lock = threading.Lock()
+        self._stream: Any = None
+        self._words: torch.Tensor | None = None
+        self._address = 0
+        self._next = _WORDS
+
+    def take(self, stream: Any, captured: bool) -> tuple[Answer, int]:
+        """An answer and the address of its word. ``stream`` is the current one."""
+        if captured:
+            words = self._place.empty((1,), torch.int32)
+            return Answer(self._place, stream, words, 0), words.data_ptr()
+        with self._lock:
+            words = self._words
+            if words is None or self._next == _WORDS or stream != self._stream:
+                words = self._words = self._place.empty((_WORDS,), torch.int32)
+                self._stream, self._address, self._next = stream, words.data_ptr(), 0
+            at = self._next
+            self._next = at + 1
+            return Answer(self._place, stream, words, at), self._address + 4 * at
 
 
 class OnStream(Held):

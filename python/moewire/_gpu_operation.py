@@ -30,7 +30,13 @@ class Launched:
     )
 
     def __init__(
-        self, runtime: Runtime, streams: Streams, stream: Any, op: abi.mw_op_t, borrowed: object
+        self,
+        runtime: Runtime,
+        streams: Streams,
+        stream: Any,
+        captured: bool,
+        op: abi.mw_op_t,
+        borrowed: object,
     ) -> None:
         self._runtime, self._streams, self._stream = runtime, streams, stream
         self._id = op
@@ -38,7 +44,7 @@ class Launched:
         self._failure: MoewireError | None = None
         self._borrowed = None if self._ended else borrowed
         self._on_done: tuple[Callable[[], None], ...] = ()
-        self._recorded = not self._ended and streams.place.capturing(stream)
+        self._recorded = captured
 
     @property
     def ended(self) -> bool:

@@ -41,6 +41,10 @@ class Streams:
         self.place.follow(side, current)
         return side
 
+    def captured(self, stream: Any, aside: bool) -> bool:
+        """Whether a stream that ``choose`` gave is being captured."""
+        return self.place.capturing(stream) if aside else self.place.recording()
+
     def side(self) -> Any:
         """The buffer's own stream."""
         with self.lock:

@@ -11,7 +11,7 @@ from . import _combine, _dispatch
 from ._numbers import boolean
 from ._results import RecvX
 from ._runtime import Runtime
-from .event import EventOverlap, Hook, How, completion, phase_for
+from .event import EventOverlap, Hook, completion, how, phase_for
 from .handle import Handle, refuse_foreign
 
 Received: TypeAlias = tuple[RecvX, torch.Tensor, Handle, EventOverlap, Hook | None]
@@ -110,8 +110,8 @@ class PackedCalls:
             topk_weights,
         )
         if self.runtime.gpu is not None:
-            how = How(async_finish, return_recv_hook)
-            return self.runtime.gpu.dispatch(request, how, self._copy_outputs, _wait_ns)
+            ending = how(async_finish, return_recv_hook)
+            return self.runtime.gpu.dispatch(request, ending, self._copy_outputs, _wait_ns)
         recv_x, recv_count, handle = _dispatch.run(self.runtime, request, self._copy_outputs)
         if request.phase == abi.MW_PHASE_DONE:
             return recv_x, recv_count, handle, EventOverlap(), None
@@ -181,8 +181,7 @@ class PackedCalls:
             phase_for(async_finish, return_recv_hook),
         )
         if gpu is not None:
-            how = How(async_finish, return_recv_hook)
-            return gpu.combine(handle, request, how, _wait_ns)
+            return gpu.combine(handle, request, how(async_finish, return_recv_hook), _wait_ns)
         operation = _combine.run(self.runtime, handle, request)
         event, hook = completion(operation, async_finish, return_recv_hook, (x, out))
         return out, event, hook

@@ -119,6 +119,7 @@ class TorchCuda:
             )
         self._device, self._ordinal = torch.device("cuda", ordinal), ordinal
         self.name = str(self._device)
+        self._streams: dict[int, Any] = {}
 
     def holds(self, tensor: torch.Tensor) -> bool:
         return bool(tensor.is_cuda and tensor.get_device() == self._ordinal)
@@ -126,8 +127,7 @@ class TorchCuda:
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device=self._device)
 
-    def like(self, template: torch.Tensor) -> torch.Tensor:
-        return torch.empty_like(template)
+    like = staticmethod(torch.empty_like)
 
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, pin_memory=True)
@@ -144,7 +144,19 @@ class TorchCuda:
         return bare.view(dtype)
 
     def stream(self) -> Any:
-        return torch.cuda.current_stream(self._device)
+        """An object per number, made once: torch makes one at every call.
+
+        A number that the driver gives to another stream later stands for that one then.
+        """
+        if _current_number is None:
+            return torch.cuda.current_stream(self._device)
+        number = _current_number(self._ordinal)
+        stream = self._streams.get(number)
+        if stream is None:
+            if len(self._streams) >= _MAX_STREAMS:
+                self._streams.clear()
+            stream = self._streams[number] = torch.cuda.current_stream(self._device)
+        return stream
 
     def handle(self, stream: Any) -> int:
         return int(stream.cuda_stream)
@@ -179,6 +191,11 @@ class TorchCuda:
 
     def keep(self, tensor: torch.Tensor, stream: Any) -> None:
         tensor.record_stream(stream)
+
+
+# How torch's own compiler asks for the number of a device's current stream. It may be missing.
+_current_number: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+_MAX_STREAMS = 64  # that are known of a device
 
 
 place: Callable[[int], Place] = TorchCuda

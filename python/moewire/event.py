@@ -116,11 +116,19 @@ class How(NamedTuple):
 
     async_finish: bool
     return_recv_hook: bool
+    phase: int  # an event is recorded behind everything, so only a hook leaves something
 
-    @property
-    def phase(self) -> int:
-        """An event is recorded behind everything, so only a hook leaves something."""
-        return abi.MW_PHASE_SENT if self.return_recv_hook else abi.MW_PHASE_DONE
+
+_AT_ONCE = How(False, False, abi.MW_PHASE_DONE)
+_BY_EVENT = How(True, False, abi.MW_PHASE_DONE)
+_BY_HOOK = How(False, True, abi.MW_PHASE_SENT)
+
+
+def how(async_finish: bool, return_recv_hook: bool) -> How:
+    """Of two flags that ``phase_for`` has let through."""
+    if return_recv_hook:
+        return _BY_HOOK
+    return _BY_EVENT if async_finish else _AT_ONCE
 
 
 def phase_for(async_finish: bool, return_recv_hook: bool) -> int:

@@ -143,3 +143,34 @@ def test_the_side_stream_has_the_greatest_priority(
     assert (stream.device, stream.priority) == (torch.device("cuda:2"), -5)
     assert stream.asked == -5 if asks else -(2**31) < stream.asked < -1024
     assert inside == ([torch.device("cuda:2")] if asks else [])
+
+
+@pytest.mark.parametrize("numbers", [True, False])
+def test_the_current_stream(monkeypatch: pytest.MonkeyPatch, numbers: bool) -> None:
+    """The thread's at every call, and one object as long as it is that."""
+    current = 0
+
+    class Stream:
+        def __init__(self) -> None:
+            self.cuda_stream = current
+
+    asked = []
+
+    def now(device: torch.device) -> Stream:
+        asked.append(device)
+        return Stream()
+
+    monkeypatch.setattr(torch.cuda, "current_stream", now)
+    monkeypatch.setattr(torch.backends, "cuda", SimpleNamespace(is_built=lambda: True))
+    number = (lambda ordinal: current + 0 * ordinal) if numbers else None
+    monkeypatch.setattr(_torch_cuda, "_current_number", number)
+    place = _torch_cuda.TorchCuda(1)
+    turns = [0, 0, 7, 7, 0, *range(200), 7]
+    for turn in turns:
+        current = turn
+        assert place.handle(place.stream()) == turn
+    first, again = place.stream(), place.stream()
+    assert (first is again) == numbers
+    assert set(asked) == {torch.device("cuda:1")}
+    assert len(place._streams) <= (_torch_cuda._MAX_STREAMS if numbers else 0)
+    assert (len(asked) < len(turns)) == numbers

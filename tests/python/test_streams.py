@@ -8,9 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from moewire import _abi as abi
 from moewire import _untold
+from moewire._gpu_handle import Answer, Answers
 from moewire._gpu_operation import Launched
 from moewire._gpu_streams import Streams
 from moewire.errors import CancelledError
@@ -129,7 +131,7 @@ def test_what_follows_fails() -> None:
     device.on = lambda stream: contextlib.nullcontext()
     runtime: Any = SimpleNamespace(lib=Library(), closed=False)
     op = abi.mw_op_t(1)
-    operation = Launched(runtime, Streams(device), "a", op, None)
+    operation = Launched(runtime, Streams(device), "a", False, op, None)
     operation.when_done(lambda: [][1])
     with pytest.raises(IndexError):
         operation.finish()
@@ -155,3 +157,48 @@ def test_nobody_logs_under_the_lock(
         streams.end()
     assert not [one for one in caplog.records if one.thread == threading.get_ident()]
     assert left == ["a handle on CUDA could not be released: RuntimeError('no stream')"]
+
+
+class Memory:
+    """Gives out tensors, and knows which of them lie in a graph's pool."""
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype)
+
+
+def test_words_of_answers() -> None:
+    """Each has its own, of an allocation of its stream; a graph's is alone in its memory."""
+    place: Any = Memory()
+    answers = Answers(place)
+    turns = [("a", False)] * 300 + [("b", False)] * 2 + [("a", True), ("a", False), ("b", True)]
+    made = [(stream, captured, *answers.take(stream, captured)) for stream, captured in turns]
+    streams: dict[int, set[str]] = {}
+    for number, (stream, captured, answer, address) in enumerate(made):
+        assert address == answer.words[answer.at].data_ptr()
+        answer.words[answer.at] = number
+        assert answer.stream == stream
+        assert (answer.words.numel() == 1) == captured
+        streams.setdefault(answer.words.data_ptr(), set()).add(stream)
+    assert [int(answer.words[answer.at]) for _, _, answer, _ in made] == list(range(len(made)))
+    assert all(len(of) == 1 for of in streams.values())
+    assert len(streams) == 2 + 1 + 1 + 2  # two for 300, one more after each change, the graphs'
+
+
+def test_words_of_answers_that_threads_take() -> None:
+    place: Any = Memory()
+    answers = Answers(place)
+    taken: list[list[int]] = [[] for _ in range(4)]
+    kept: list[Answer] = []
+
+    def take(into: list[int]) -> None:
+        for _ in range(2000):
+            answer, address = answers.take("a", False)
+            kept.append(answer)
+            into.append(address)
+
+    threads = [threading.Thread(target=take, args=(into,)) for into in taken]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({address for into in taken for address in into}) == 8000

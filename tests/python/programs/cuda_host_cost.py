@@ -53,7 +53,12 @@ class Free(Emulated):
     def stream(self) -> Stream:
         return self._current
 
+    like = staticmethod(torch.empty_like)
+
     def capturing(self, stream: Stream) -> bool:
+        return False
+
+    def recording(self) -> bool:
         return False
 
 
