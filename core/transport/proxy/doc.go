@@ -13,10 +13,16 @@
 //
 // One goroutine does it. As long as there is something to do it goes on; then it
 // looks Config.Spins times more, giving the processor away in between; then it
-// sleeps between two looks, 20 µs at first and twice as long each time, up to
-// Config.Nap. Ring ends a sleep: a link does so when a message comes or room is
-// free, and whoever launches a kernel should. A graph that is replayed rings
-// nothing: its first descriptor may wait for Nap.
+// sleeps between two looks, for an eighth of the time that nothing has come for,
+// from 20 µs to Config.Nap. Ring ends a sleep: a link does so when a message
+// comes or room is free, and whoever launches a kernel should. A graph that is
+// replayed rings nothing: its first descriptor waits for such a sleep, so layers
+// that are some hundred µs apart lose a tenth of that at most.
+//
+// The goroutine is not bound to a thread, nor that to processors near the device.
+// A bound goroutine that gives its processor away waits for the system to switch
+// threads twice: 27 µs where it is 0.3 else (Go 1.26, two cores). Bind the
+// process, if that matters.
 //
 // Bounds: one loan and one shown message per rank; descriptors, the queue's
 // length; messages under way, the link's. Nothing is allocated while it runs.

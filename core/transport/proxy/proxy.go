@@ -143,7 +143,7 @@ func reasonOf(err error) uint64 {
 func (p *Proxy) run(r *round) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	idle, nap := 0, firstNap
+	idle, since := 0, time.Now() // how often nothing was there, and since when
 	for !p.stop.Load() {
 		some, err := r.step()
 		switch {
@@ -151,20 +151,27 @@ func (p *Proxy) run(r *round) {
 			p.end(reasonOf(err), err)
 			return
 		case some:
-			idle, nap = 0, firstNap
+			idle = 0
 		case idle < p.cfg.Spins:
+			if idle == 0 {
+				since = time.Now()
+			}
 			idle++
 			runtime.Gosched()
-		case p.sleep(timer, nap):
-			idle, nap = 0, firstNap
-		default:
-			nap = min(2*nap, p.cfg.Nap)
+		case p.sleep(timer, napAfter(time.Since(since), p.cfg.Nap)):
+			idle = 0
 		}
 	}
 	p.cfg.Queue.End(ReasonStopped)
 	if err := r.last(); err != nil {
 		p.fail(err)
 	}
+}
+
+// napAfter is how long to sleep after so long a time with nothing to do: what
+// comes next is late by no more than an eighth of the time that it let pass.
+func napAfter(idle, most time.Duration) time.Duration {
+	return min(max(idle/8, firstNap), most)
 }
 
 // sleep waits for the bell, and reports whether it has rung.
