@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _abi as abi
 from . import _check, _observe, _tuning, trace
+from ._gpu import Gpu
 from ._gpu_config import refuse_unsized
 from ._numbers import switch
 from ._runtime import Runtime
@@ -68,6 +69,8 @@ class Member:
         )
         self._finalizer = weakref.finalize(self, self.runtime.abandon)
         try:
+            if tuning.get("device") == abi.MW_DEVICE_CUDA:
+                self.runtime.gpu = Gpu(self.runtime, int(tuning["device_ordinal"]))
             meeting.construct(self.runtime, taking_part, timeout_us)
         except BaseException:
             self._finalizer()

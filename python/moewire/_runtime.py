@@ -53,7 +53,7 @@ class Runtime:
     ) -> None:
         self.lib = library()
         self.id = abi.mw_buffer_t()
-        self.gpu: Gpu | None = None
+        self.gpu: Gpu | None = None  # set once, by who makes both
         self.closed = self._freed = False
         self._closing = threading.RLock()  # a buffer may be collected anywhere
         self.num_ranks = num_ranks
@@ -76,17 +76,6 @@ class Runtime:
         _names.check(self.lib, self.lib.buffer_create(byref(config), byref(self.id)), self._names)
         del texts  # the library has copied them
         self.events = EventLog(self.lib, self.id, rank)
-        if config.device == abi.MW_DEVICE_CUDA:
-            self.gpu = self._gpu_or_close(config.device_ordinal)
-
-    def _gpu_or_close(self, ordinal: int) -> Gpu:
-        from ._gpu import Gpu
-
-        try:
-            return Gpu(self, ordinal)
-        except BaseException:
-            self.abandon()
-            raise
 
     def metadata(self) -> bytes:
         """The bytes that every other rank must pass to ``connect``."""
