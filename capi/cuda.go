@@ -304,21 +304,6 @@ func (b *buffer) gpuCore() (*gpu.Buffer, error) {
 	return nil, errUnconnected(b.id)
 }
 
-//export mwiCUDAReport
-func mwiCUDAReport(driver *C.mw_bytes_t, buf *C.char, size uint64, length *C.uint64_t) C.mw_status_t {
-	return guard(nil, func() error {
-		path, err := text("driver", *driver)
-		if err != nil {
-			return err
-		}
-		found, err := cuda.NewSurvey(string(path))
-		if err != nil {
-			return err
-		}
-		return copyJSON(found, buf, size, length)
-	})
-}
-
 // pathWords say how memory on a device gets from rank to rank.
 var pathWords = map[string]string{
 	"self":    "its own memory",

@@ -43,12 +43,12 @@ mw_status_t mw_system_report(char *buf, uint64_t cap, uint64_t *len)
 	return mwiSystemReport(buf, cap, len);
 }
 
-mw_status_t mw_cuda_report(const mw_bytes_t *driver, char *buf, uint64_t cap, uint64_t *len)
+mw_status_t mw_cuda_report(const mw_bytes_t *driver, const mw_bytes_t *nvrtc, char *buf, uint64_t cap, uint64_t *len)
 {
 	mw_bytes_t none = {0, 0};
 	NOT_FORKED();
 	NOT_NULL(len);
-	return mwiCUDAReport(driver ? (mw_bytes_t *)driver : &none, buf, cap, len);
+	return mwiCUDAReport(driver ? (mw_bytes_t *)driver : &none, nvrtc ? (mw_bytes_t *)nvrtc : &none, buf, cap, len);
 }
 
 mw_status_t mw_buffer_size_hint(const mw_shape_t *shape, uint64_t *num_bytes)

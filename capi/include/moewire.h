@@ -38,7 +38,7 @@ extern "C" {
 #endif
 
 /* Grows whenever a struct or a function changes in a way that callers see. */
-#define MW_ABI_VERSION 7u
+#define MW_ABI_VERSION 8u
 
 /* Ranks in one shared-memory domain: member set and epoch share one word. */
 #define MW_MAX_RANKS 48
@@ -114,11 +114,14 @@ typedef struct {
 } mw_bytes_t;
 
 /*
- * The CUDA driver and its devices as JSON, as mw_system_report. Initialises the
- * driver in this process, and makes no context. `driver` is the path of the
- * driver's library; NULL or empty: libcuda.so.1. MW_ERR_NO_DEVICE without one.
+ * The CUDA driver and its devices as JSON, as mw_system_report, with the code that
+ * each device would run and the NVRTC that would compile what was not prebuilt.
+ * Initialises the driver in this process, and makes no context; compiles nothing.
+ * `driver` is the path of the driver's library; NULL or empty: libcuda.so.1. `nvrtc`
+ * are places of NVRTC as in mw_config_t.cuda_nvrtc; NULL or empty: none beside the
+ * usual ones. MW_ERR_NO_DEVICE without a driver.
  */
-mw_status_t mw_cuda_report(const mw_bytes_t *driver, char *buf, uint64_t cap, uint64_t *len);
+mw_status_t mw_cuda_report(const mw_bytes_t *driver, const mw_bytes_t *nvrtc, char *buf, uint64_t cap, uint64_t *len);
 
 /* -------------------------------------------------------------- buffer -- */
 

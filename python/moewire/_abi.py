@@ -33,7 +33,7 @@ from ._abi_observe import mw_counters_t as mw_counters_t
 from ._abi_observe import mw_link_t as mw_link_t
 from ._abi_observe import mw_record_t as mw_record_t
 
-MW_ABI_VERSION = 7
+MW_ABI_VERSION = 8
 MW_MAX_TOPK = 64
 MW_MAX_EXTRAS = 4
 MW_MAX_EXTRA_BYTES = 65535
@@ -302,7 +302,10 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mw_version": (c_char_p, ()),
     "mw_last_error": (c_char_p, ()),
     "mw_system_report": (_status, (c_void_p, c_uint64, POINTER(c_uint64))),
-    "mw_cuda_report": (_status, (POINTER(mw_bytes_t), c_void_p, c_uint64, POINTER(c_uint64))),
+    "mw_cuda_report": (
+        _status,
+        (POINTER(mw_bytes_t), POINTER(mw_bytes_t), c_void_p, c_uint64, POINTER(c_uint64)),
+    ),
     "mw_buffer_size_hint": (_status, (POINTER(mw_shape_t), POINTER(c_uint64))),
     "mw_buffer_create": (_status, (POINTER(mw_config_t), POINTER(mw_buffer_t))),
     "mw_buffer_metadata": (_status, (mw_buffer_t, c_void_p, c_uint64, POINTER(c_uint64))),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import json
 import os
 from ctypes import byref
+from pathlib import Path
 from typing import Any
 
 from . import _abi as abi
@@ -40,15 +42,34 @@ def driver_path() -> bytes:
     return os.fsencode(os.environ.get(DRIVER_VARIABLE, ""))
 
 
+def compilers() -> list[str]:
+    """Folders of this environment's packages where NVRTC is, if it is there."""
+    found = importlib.util.find_spec("nvidia")
+    folders = () if found is None else found.submodule_search_locations or ()
+    return sorted(
+        str(library.parent)
+        for folder in folders
+        for library in Path(folder).glob("*/lib/libnvrtc.so*")
+    )[:1]
+
+
+def compiler_places() -> bytes:
+    """The same, as the library takes it."""
+    return os.fsencode(":".join(compilers()))
+
+
 def survey(lib: Library) -> Part:
-    """``mw_cuda_report``: driver, version, devices. ``NoDeviceError`` without a driver."""
-    path = driver_path()
-    text = ctypes.create_string_buffer(path, max(1, len(path)))
-    driver = abi.mw_bytes_t(ctypes.addressof(text) if path else 0, len(path))
+    """``mw_cuda_report``: driver, devices, their code. ``NoDeviceError`` without a driver."""
+    texts = [driver_path(), compiler_places()]
+    kept = [ctypes.create_string_buffer(text, max(1, len(text))) for text in texts]
+    driver, nvrtc = (
+        abi.mw_bytes_t(ctypes.addressof(one) if text else 0, len(text))
+        for one, text in zip(kept, texts, strict=True)
+    )
     length = ctypes.c_uint64()
-    lib.check(lib.cuda_report(byref(driver), None, 0, byref(length)))
+    lib.check(lib.cuda_report(byref(driver), byref(nvrtc), None, 0, byref(length)))
     out = ctypes.create_string_buffer(length.value)
-    lib.check(lib.cuda_report(byref(driver), out, length.value, byref(length)))
+    lib.check(lib.cuda_report(byref(driver), byref(nvrtc), out, length.value, byref(length)))
     found: Part = json.loads(out.raw[: length.value])
     return found
 
@@ -65,6 +86,7 @@ def report(lib: Library | None) -> Part:
         return {"available": False, "reason": str(error)}
     return {
         "driver": f"{found['driver']}, CUDA {found['cuda_version']}",
+        "run_time_compiler": found["nvrtc"] or f"none ({found['no_nvrtc']})",
         **{f"device {one['ordinal']}": _device(one) for one in found["devices"]},
     }
 
@@ -83,7 +105,11 @@ def _device(one: Part) -> str:
     lets_in = f"no ({one['no_rdma']})" if one["no_rdma"] else "yes"
     return (
         f"{one['name']}, {one['memory_bytes'] >> 20} MiB, compute capability "
-        f"{one['compute_capability']}, PCI {one['pci']}; shares memory by "
+        f"{one['compute_capability']}, PCI {one['pci']}; runs {_code(one)}; shares memory by "
         f"{one['shares_memory_by']}; maps the memory of devices: {peers}; lets RDMA devices into "
         f"its memory: {lets_in}"
     )
+
+
+def _code(one: Part) -> str:
+    return one["code"] or f"nothing ({one['no_code']})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +32,7 @@ def native(given: str | torch.device | None) -> dict[str, int | bytes]:
         "device_ordinal": _torch_cuda.ordinal_of(index),
         "cuda_driver": _cuda_report.driver_path(),
         "cuda_code": _code(),
-        "cuda_nvrtc": os.fsencode(":".join(compilers())),
+        "cuda_nvrtc": _cuda_report.compiler_places(),
     }
 
 
@@ -84,14 +83,3 @@ def _if_there_is_none() -> str:
 def _code() -> bytes:
     path = os.environ.get(CODE_VARIABLE)
     return Path(path).read_bytes() if path else b""
-
-
-def compilers() -> list[str]:
-    """Folders of this environment's packages where NVRTC is, if it is there."""
-    found = importlib.util.find_spec("nvidia")
-    folders = () if found is None else found.submodule_search_locations or ()
-    return sorted(
-        str(library.parent)
-        for folder in folders
-        for library in Path(folder).glob("*/lib/libnvrtc.so*")
-    )[:1]

@@ -35,11 +35,13 @@ static void test_cuda_report(void)
 	mw_bytes_t driver = {(uint64_t)(uintptr_t)path, sizeof path - 1};
 	mw_bytes_t nowhere = {0, 8}, long_one = {(uint64_t)(uintptr_t)path, 1 << 20};
 	uint64_t len = UNTOUCHED;
-	REFUSED(MW_ERR_NO_DEVICE, mw_cuda_report(&driver, NULL, 0, &len));
+	REFUSED(MW_ERR_NO_DEVICE, mw_cuda_report(&driver, NULL, NULL, 0, &len));
 	CHECK(strstr(mw_last_error(), path) && len == UNTOUCHED);
-	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_cuda_report(&nowhere, NULL, 0, &len));
-	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_cuda_report(&long_one, NULL, 0, &len));
-	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_cuda_report(&driver, NULL, 0, NULL));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_cuda_report(&nowhere, NULL, NULL, 0, &len));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_cuda_report(&long_one, NULL, NULL, 0, &len));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_cuda_report(&driver, &nowhere, NULL, 0, &len));
+	CHECK(strstr(mw_last_error(), "nvrtc"));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_cuda_report(&driver, NULL, NULL, 0, NULL));
 }
 
 static void test_cuda_config(void)

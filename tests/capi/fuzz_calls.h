@@ -207,7 +207,7 @@ static mw_status_t call_text(void)
 	mw_status_t status;
 	switch (below(6)) {
 	case 0: status = mw_system_report(text, cap, out); break;
-	case 4: status = mw_cuda_report(NULL, text, cap, out); break;
+	case 4: status = mw_cuda_report(NULL, NULL, text, cap, out); break;
 	case 3: status = mw_buffer_paths(some_buffer(), text, cap, out); break;
 	case 1: status = mw_buffer_stats(some_buffer(), text, cap, out); break;
 	case 2: status = mw_buffer_events(some_buffer(), strange64(), text, cap, out); break;

@@ -23,6 +23,10 @@ type Surveyed struct {
 	Capability  string `json:"compute_capability"`
 	MemoryBytes uint64 `json:"memory_bytes"`
 	NumSMs      int    `json:"multiprocessors"`
+	// Code is what the kernels run from, as a Describer says it; "": NoCode says why
+	// there is none.
+	Code   string `json:"code"`
+	NoCode string `json:"no_code"`
 	// Shares is how its memory gets into other processes: "descriptor" or "handle".
 	Shares string `json:"shares_memory_by"`
 	// NoRDMA is why no NIC can be let into its memory; "" if nothing speaks against
@@ -34,21 +38,25 @@ type Surveyed struct {
 	Atomics []int `json:"atomics_with"`
 }
 
+// Describer says which code a device of a compute capability would get, without
+// making it.
+type Describer func(major, minor int) (string, error)
+
 // NewSurvey asks the driver at path, or, if that is empty, the machine's. It
 // makes no context. Without a driver the error says what was tried.
-func NewSurvey(path string) (Survey, error) {
+func NewSurvey(path string, code Describer) (Survey, error) {
 	lib, err := libcuda.Load(path)
 	if err != nil {
 		return Survey{}, fmt.Errorf("%w: %w", ErrNoDevice, err)
 	}
-	s, err := surveyOf(lib)
+	s, err := surveyOf(lib, code)
 	if err != nil {
 		return s, fmt.Errorf("%w: %s: %w", ErrNoDevice, lib.Name(), err)
 	}
 	return s, nil
 }
 
-func surveyOf(lib *libcuda.Library) (Survey, error) {
+func surveyOf(lib *libcuda.Library, code Describer) (Survey, error) {
 	s := Survey{Driver: lib.Name()}
 	if err := lib.Init(); err != nil {
 		return s, err
@@ -64,7 +72,7 @@ func surveyOf(lib *libcuda.Library) (Survey, error) {
 	}
 	s.Devices = make([]Surveyed, n)
 	for i := range s.Devices {
-		if err := s.Devices[i].ask(lib, i, n); err != nil {
+		if err := s.Devices[i].ask(lib, i, n, code); err != nil {
 			return s, fmt.Errorf("device %d: %w", i, err)
 		}
 	}
@@ -72,7 +80,7 @@ func surveyOf(lib *libcuda.Library) (Survey, error) {
 }
 
 // ask fills in one of n devices, up to the first error.
-func (s *Surveyed) ask(lib *libcuda.Library, ordinal, n int) error {
+func (s *Surveyed) ask(lib *libcuda.Library, ordinal, n int, code Describer) error {
 	d, err := lib.Device(ordinal)
 	if err != nil {
 		return err
@@ -92,13 +100,13 @@ func (s *Surveyed) ask(lib *libcuda.Library, ordinal, n int) error {
 	if s.MemoryBytes, err = lib.DeviceTotalBytes(d); err != nil {
 		return err
 	}
-	if err := s.askAttributes(lib, d); err != nil {
+	if err := s.askAttributes(lib, d, code); err != nil {
 		return err
 	}
 	return s.askPeers(lib, d, n)
 }
 
-func (s *Surveyed) askAttributes(lib *libcuda.Library, d libcuda.Device) error {
+func (s *Surveyed) askAttributes(lib *libcuda.Library, d libcuda.Device, code Describer) error {
 	var v [5]int
 	for i, a := range [...]int{
 		libcuda.AttrComputeCapabilityMajor, libcuda.AttrComputeCapabilityMinor, libcuda.AttrMultiprocessorCount,
@@ -113,7 +121,11 @@ func (s *Surveyed) askAttributes(lib *libcuda.Library, d libcuda.Device) error {
 	if v[3] != 0 && v[4] != 0 {
 		s.Shares = "descriptor"
 	}
-	_, err := rdmaOf(lib, d, s.Shares == "descriptor")
+	text, err := code(v[0], v[1])
+	if s.Code = text; err != nil {
+		s.Code, s.NoCode = "", err.Error()
+	}
+	_, err = rdmaOf(lib, d, s.Shares == "descriptor")
 	if errors.Is(err, ErrNoRDMA) {
 		s.NoRDMA, err = err.Error(), nil
 	}

@@ -1,6 +1,8 @@
 package cuda
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -9,17 +11,37 @@ import (
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
 
+func codeName(major, minor int) (string, error) {
+	return fmt.Sprintf("code for %d.%d", major, minor), nil
+}
+
 func TestSurveyOfTheEmulator(t *testing.T) {
 	emu := emulate(t)
-	s, err := NewSurvey(emu.Name())
+	s, err := NewSurvey(emu.Name(), codeName)
 	require.NoError(t, err)
 	require.Equal(t, Survey{
 		Driver: emu.Name(), Version: "13.0",
 		Devices: []Surveyed{{
 			Name: "emulated device", UUID: "5e5e5e5e-5e5e-5e5e-5e5e-5e5e5e5e5e5e", PCI: "0000:00:00.0",
-			Capability: "9.0", MemoryBytes: 8 << 30, NumSMs: 2, Shares: "descriptor", Peers: []int{}, Atomics: []int{},
+			Capability: "9.0", Code: "code for 9.0", MemoryBytes: 8 << 30, NumSMs: 2, Shares: "descriptor", Peers: []int{}, Atomics: []int{},
 		}},
 	}, s)
+}
+
+// TestSurveyOfADeviceWithoutCode: it is shown with the reason, and the others with
+// theirs. No context is made.
+func TestSurveyOfADeviceWithoutCode(t *testing.T) {
+	emu := emulate(t)
+	t.Setenv("EMULATOR_CAPABILITY", "75")
+	retained := emu.Calls("cuDevicePrimaryCtxRetain")
+	s, err := NewSurvey(emu.Name(), func(major, minor int) (string, error) {
+		return "half a name", fmt.Errorf("%d.%d: %w", major, minor, errors.ErrUnsupported)
+	})
+	require.NoError(t, err)
+	require.Equal(t, "7.5", s.Devices[0].Capability)
+	require.Empty(t, s.Devices[0].Code)
+	require.Equal(t, "7.5: unsupported operation", s.Devices[0].NoCode)
+	require.Equal(t, retained, emu.Calls("cuDevicePrimaryCtxRetain"))
 }
 
 // TestSurveyOfPeers: memory that is mapped may have no native atomics.
@@ -27,7 +49,7 @@ func TestSurveyOfPeers(t *testing.T) {
 	emu := emulate(t)
 	t.Setenv("EMULATOR_DEVICES", "3")
 	t.Setenv("EMULATOR_NO_ATOMICS", "2-0")
-	s, err := NewSurvey(emu.Name())
+	s, err := NewSurvey(emu.Name(), codeName)
 	require.NoError(t, err)
 	require.Equal(t, []int{1, 2}, s.Devices[0].Peers)
 	require.Equal(t, []int{1}, s.Devices[0].Atomics)
@@ -35,13 +57,13 @@ func TestSurveyOfPeers(t *testing.T) {
 }
 
 func TestSurveySaysWhatFailed(t *testing.T) {
-	_, err := NewSurvey("there-is-no-such-driver.so")
+	_, err := NewSurvey("there-is-no-such-driver.so", codeName)
 	require.ErrorIs(t, err, dl.ErrNoLibrary)
 	require.ErrorContains(t, err, "there-is-no-such-driver.so")
 	emu := emulate(t)
 	for _, call := range []string{"cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetAttribute"} {
 		emu.FailAfter(call, 0, libcuda.ErrNoDevice)
-		_, err := NewSurvey(emu.Name())
+		_, err := NewSurvey(emu.Name(), codeName)
 		require.ErrorIs(t, err, libcuda.ErrNoDevice)
 		require.ErrorContains(t, err, call)
 	}

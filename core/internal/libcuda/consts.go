@@ -42,13 +42,6 @@ const (
 	// Who may run on a device.
 	ComputeModeProhibited = 2
 
-	// Attributes of a pointer.
-	PointerMemoryType    = 2
-	PointerDeviceOrdinal = 9
-
-	MemoryTypeHost   = 1
-	MemoryTypeDevice = 2
-
 	// Pinned host memory.
 	HostAllocPortable  = 1
 	MemAttachGlobal    = 1
@@ -78,12 +71,6 @@ const (
 	CaptureModeGlobal        = 0
 	CaptureModeThreadLocal   = 1
 	CaptureModeRelaxed       = 2
-
-	// Attributes of a function.
-	FuncSharedBytes           = 1
-	FuncLocalBytes            = 3 // per thread: spills
-	FuncNumRegs               = 4
-	FuncMaxDynamicSharedBytes = 8
 
 	// How a launch names its parameter block.
 	LaunchParamEnd           = 0

@@ -6,28 +6,25 @@ import "github.com/moewire/moewire/core/internal/dl"
 // _v2 stands for the size_t and 64-bit pointers of today's ABI; the header maps
 // plain names to these symbols.
 type functions struct {
-	init, driverGetVersion, getErrorName, getErrorString                      dl.Func
-	deviceGetCount, deviceGet, deviceGetName, deviceGetAttribute              dl.Func
-	deviceGetUUID, deviceTotalMem, deviceGetPCIBusID, deviceCanAccessPeer     dl.Func
-	deviceGetP2PAttribute                                                     dl.Func
-	devicePrimaryCtxRetain, devicePrimaryCtxRelease, devicePrimaryCtxGetState dl.Func
-	ctxGetCurrent, ctxPushCurrent, ctxPopCurrent, ctxEnablePeerAccess         dl.Func
-	ctxGetStreamPriorityRange, ctxSynchronize                                 dl.Func
-	memAlloc, memAllocManaged, memFree, memGetInfo, memHostAlloc              dl.Func
-	memFreeHost, memHostGetDevicePointer, memsetD8Async, memcpyHtoDAsync      dl.Func
-	memcpyDtoHAsync, memcpyDtoDAsync, pointerGetAttribute                     dl.Func
-	memGetAddressRange, threadExchangeStreamCaptureMode                       dl.Func
-	memCreate, memRelease, memAddressReserve, memAddressFree                  dl.Func
-	memMap, memUnmap, memSetAccess, memGetAllocationGranularity               dl.Func
-	memExportToShareableHandle, memImportFromShareableHandle                  dl.Func
-	ipcGetMemHandle, ipcOpenMemHandle, ipcCloseMemHandle                      dl.Func
-	streamCreateWithPriority, streamDestroy, streamSynchronize, streamQuery   dl.Func
-	streamWaitEvent, streamIsCapturing, streamBeginCapture, streamEndCapture  dl.Func
-	eventCreate, eventDestroy, eventRecord, eventQuery                        dl.Func
-	eventSynchronize, eventElapsedTime                                        dl.Func
-	graphInstantiateWithFlags, graphLaunch, graphExecDestroy, graphDestroy    dl.Func
-	moduleLoadDataEx, moduleUnload, moduleGetFunction, funcGetAttribute       dl.Func
-	funcSetAttribute, launchKernel                                            dl.Func
+	init, driverGetVersion, getErrorName, getErrorString                     dl.Func
+	deviceGetCount, deviceGet, deviceGetName, deviceGetAttribute             dl.Func
+	deviceGetUUID, deviceTotalMem, deviceGetPCIBusID, deviceCanAccessPeer    dl.Func
+	deviceGetP2PAttribute                                                    dl.Func
+	devicePrimaryCtxRetain, devicePrimaryCtxRelease                          dl.Func
+	ctxPushCurrent, ctxPopCurrent, ctxSynchronize                            dl.Func
+	memAlloc, memAllocManaged, memFree, memGetInfo, memHostAlloc             dl.Func
+	memFreeHost, memHostGetDevicePointer, memsetD8Async, memcpyHtoDAsync     dl.Func
+	memcpyDtoHAsync, memcpyDtoDAsync, memGetAddressRange                     dl.Func
+	threadExchangeStreamCaptureMode                                          dl.Func
+	memCreate, memRelease, memAddressReserve, memAddressFree                 dl.Func
+	memMap, memUnmap, memSetAccess, memGetAllocationGranularity              dl.Func
+	memExportToShareableHandle, memImportFromShareableHandle                 dl.Func
+	ipcGetMemHandle, ipcOpenMemHandle, ipcCloseMemHandle                     dl.Func
+	streamCreateWithPriority, streamDestroy, streamSynchronize, streamQuery  dl.Func
+	streamWaitEvent, streamIsCapturing, streamBeginCapture, streamEndCapture dl.Func
+	eventCreate, eventDestroy, eventRecord, eventQuery, eventElapsedTime     dl.Func
+	graphInstantiateWithFlags, graphLaunch, graphExecDestroy, graphDestroy   dl.Func
+	moduleLoadDataEx, moduleUnload, moduleGetFunction, launchKernel          dl.Func
 
 	memGetHandleForAddressRange, flushGPUDirectRDMAWrites dl.Func // newer drivers
 }
@@ -49,12 +46,8 @@ func (c *functions) required() map[string]*dl.Func {
 		"cuDeviceGetP2PAttribute":           &c.deviceGetP2PAttribute,
 		"cuDevicePrimaryCtxRetain":          &c.devicePrimaryCtxRetain,
 		"cuDevicePrimaryCtxRelease_v2":      &c.devicePrimaryCtxRelease,
-		"cuDevicePrimaryCtxGetState":        &c.devicePrimaryCtxGetState,
-		"cuCtxGetCurrent":                   &c.ctxGetCurrent,
 		"cuCtxPushCurrent_v2":               &c.ctxPushCurrent,
 		"cuCtxPopCurrent_v2":                &c.ctxPopCurrent,
-		"cuCtxEnablePeerAccess":             &c.ctxEnablePeerAccess,
-		"cuCtxGetStreamPriorityRange":       &c.ctxGetStreamPriorityRange,
 		"cuCtxSynchronize":                  &c.ctxSynchronize,
 		"cuMemAlloc_v2":                     &c.memAlloc,
 		"cuMemAllocManaged":                 &c.memAllocManaged,
@@ -67,7 +60,6 @@ func (c *functions) required() map[string]*dl.Func {
 		"cuMemcpyHtoDAsync_v2":              &c.memcpyHtoDAsync,
 		"cuMemcpyDtoHAsync_v2":              &c.memcpyDtoHAsync,
 		"cuMemcpyDtoDAsync_v2":              &c.memcpyDtoDAsync,
-		"cuPointerGetAttribute":             &c.pointerGetAttribute,
 		"cuMemGetAddressRange_v2":           &c.memGetAddressRange,
 		"cuThreadExchangeStreamCaptureMode": &c.threadExchangeStreamCaptureMode,
 		"cuMemCreate":                       &c.memCreate,
@@ -95,7 +87,6 @@ func (c *functions) required() map[string]*dl.Func {
 		"cuEventDestroy_v2":                 &c.eventDestroy,
 		"cuEventRecord":                     &c.eventRecord,
 		"cuEventQuery":                      &c.eventQuery,
-		"cuEventSynchronize":                &c.eventSynchronize,
 		"cuEventElapsedTime":                &c.eventElapsedTime,
 		"cuGraphInstantiateWithFlags":       &c.graphInstantiateWithFlags,
 		"cuGraphLaunch":                     &c.graphLaunch,
@@ -104,8 +95,6 @@ func (c *functions) required() map[string]*dl.Func {
 		"cuModuleLoadDataEx":                &c.moduleLoadDataEx,
 		"cuModuleUnload":                    &c.moduleUnload,
 		"cuModuleGetFunction":               &c.moduleGetFunction,
-		"cuFuncGetAttribute":                &c.funcGetAttribute,
-		"cuFuncSetAttribute":                &c.funcSetAttribute,
 		"cuLaunchKernel":                    &c.launchKernel,
 	}
 }

@@ -68,14 +68,6 @@ func (l *Library) CopyAsync(to, from DevicePtr, numBytes uint64, s Stream) error
 	return l.check("cuMemcpyDtoDAsync_v2", l.call.memcpyDtoDAsync.Call(uintptr(to), uintptr(from), uintptr(numBytes), uintptr(s)))
 }
 
-// PointerAttribute asks about an address: PointerMemoryType or
-// PointerDeviceOrdinal. ErrInvalidValue: the driver does not know it.
-func (l *Library) PointerAttribute(attribute int, p DevicePtr) (int, error) {
-	v := new(int32)
-	r := l.call.pointerGetAttribute.Call(uintptr(unsafe.Pointer(v)), uintptr(attribute), uintptr(p))
-	return int(*v), l.check("cuPointerGetAttribute", r)
-}
-
 // AddressRange is the allocation, or the mapping, that an address lies in.
 func (l *Library) AddressRange(p DevicePtr) (base DevicePtr, numBytes uint64, err error) {
 	out := new([2]uint64)

@@ -44,15 +44,3 @@ func (l *Library) ModuleFunction(m Module, name string) (Function, error) {
 	}
 	return *f, err
 }
-
-// FuncAttribute is one of a kernel's Func constants.
-func (l *Library) FuncAttribute(f Function, attribute int) (int, error) {
-	v := new(int32)
-	r := l.call.funcGetAttribute.Call(uintptr(unsafe.Pointer(v)), uintptr(attribute), uintptr(f))
-	return int(*v), l.check("cuFuncGetAttribute", r)
-}
-
-// SetFuncAttribute sets one.
-func (l *Library) SetFuncAttribute(f Function, attribute, value int) error {
-	return l.check("cuFuncSetAttribute", l.call.funcSetAttribute.Call(uintptr(f), uintptr(attribute), uintptr(value)))
-}

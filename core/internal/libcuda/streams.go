@@ -24,13 +24,6 @@ func (l *Library) StreamQuery(s Stream) error {
 	return l.check("cuStreamQuery", l.call.streamQuery.Call(uintptr(s)))
 }
 
-// StreamCapturing is a CaptureStatus.
-func (l *Library) StreamCapturing(s Stream) (int, error) {
-	status := new(int32)
-	r := l.call.streamIsCapturing.Call(uintptr(s), uintptr(unsafe.Pointer(status)))
-	return int(*status), l.check("cuStreamIsCapturing", r)
-}
-
 // EventCreate makes an event.
 func (l *Library) EventCreate(flags uint32) (Event, error) {
 	e := new(Event)
@@ -46,11 +39,6 @@ func (l *Library) EventDestroy(e Event) error {
 // EventQuery is ErrNotReady until all that was recorded is done.
 func (l *Library) EventQuery(e Event) error {
 	return l.check("cuEventQuery", l.call.eventQuery.Call(uintptr(e)))
-}
-
-// EventSynchronize waits for an event.
-func (l *Library) EventSynchronize(e Event) error {
-	return l.check("cuEventSynchronize", l.call.eventSynchronize.Call(uintptr(e)))
 }
 
 // EventElapsed is the time between two events, in milliseconds.

@@ -30,7 +30,7 @@ def driver() -> Path:
     given = os.environ.get(VARIABLE, "")
     if os.sep in given:
         return Path(given)
-    cxx = shutil.which("c++") or _lacking("c++", "no C++ compiler for the emulator")
+    cxx = shutil.which("c++") or lacking("c++", "no C++ compiler for the emulator")
     command = [cxx, *_FLAGS, "-isystem", str(_include())]
     path = _cache() / f"python-{_digest(command)}.so"
     if not path.exists():
@@ -38,7 +38,8 @@ def driver() -> Path:
     return path
 
 
-def _lacking(what: str, why: str) -> str:
+def lacking(what: str, why: str) -> str:
+    """Skips a test, or fails it where what it lacks is required."""
     if {what, "all"} & set(os.environ.get("MOEWIRE_REQUIRE", "").split(",")):
         pytest.fail(why)
     pytest.skip(why)
@@ -49,7 +50,7 @@ def _include() -> Path:
     for folder in (packages, Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))):
         if (folder / "include" / "cuda.h").exists():
             return folder / "include"
-    return Path(_lacking("toolkit", "no cuda.h in this environment's packages or CUDA_HOME"))
+    return Path(lacking("toolkit", "no cuda.h in this environment's packages or CUDA_HOME"))
 
 
 def _cache() -> Path:

@@ -14,6 +14,12 @@ static int devices() {
   return n ? atoi(n) : 1;
 }
 
+// EMULATOR_CAPABILITY: of which compute capability they seem to be, such as 86.
+static int capability() {
+  const char *n = getenv("EMULATOR_CAPABILITY");
+  return n ? atoi(n) : 90;
+}
+
 // EMULATOR_NO_ATOMICS: "1": between no two devices, as over plain PCIe; "from-to":
 // not that way. Kernels' additions for all devices are none then (words.cc).
 static bool has_atomics(int from, int to) {
@@ -59,7 +65,8 @@ CUresult cuDeviceGetAttribute(int *v, CUdevice_attribute a, CUdevice) {
   BEGIN(asked);
   switch (a) {
   case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *v = 2; break;
-  case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *v = 9; break;
+  case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *v = capability() / 10; break;
+  case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *v = capability() % 10; break;
   case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
   case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: *v = 1; break;
   case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED: *v = 1; break;
@@ -119,19 +126,6 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned *flags, int *active) {
-  BEGIN(asked);
-  *flags = 0;
-  *active = d->retained > 0;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuCtxGetCurrent(CUcontext *c) {
-  BEGIN(asked);
-  *c = contexts.empty() ? nullptr : contexts.back();
-  return CUDA_SUCCESS;
-}
-
 CUresult cuCtxPushCurrent_v2(CUcontext c) {
   BEGIN(asked);
   if (c != primary || !d->retained) return CUDA_ERROR_INVALID_CONTEXT;
@@ -150,22 +144,10 @@ CUresult cuCtxPopCurrent_v2(CUcontext *c) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuCtxEnablePeerAccess(CUcontext, unsigned) {
-  BEGIN(not_captured);
-  return CUDA_SUCCESS;
-}
-
 CUresult cuCtxSynchronize(void) {
   BEGIN(not_beside_capture);
   d->changed.wait(l, [] { return !any_work(); });
   return d->broken;
-}
-
-CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
-  BEGIN(needs_context);
-  *least = 0;
-  *greatest = -5;
-  return CUDA_SUCCESS;
 }
 
 } // extern "C"

@@ -24,7 +24,7 @@ static void break_down(CUresult code) {
 
 // Of a device that is broken these say what they ever do: they ask no context.
 static bool asks_nothing(const string &call) {
-  static const std::set<string> all = {"cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString", "cuCtxGetCurrent",
+  static const std::set<string> all = {"cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString",
                                        "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuThreadExchangeStreamCaptureMode"};
   return all.count(call) || call.rfind("cuDevice", 0) == 0;
 }

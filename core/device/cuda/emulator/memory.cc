@@ -109,13 +109,6 @@ static const std::pair<const CUdeviceptr, range> *allocation_of(CUdeviceptr p) {
   return nullptr;
 }
 
-CUresult cuPointerGetAttribute(void *v, CUpointer_attribute a, CUdeviceptr p) {
-  BEGIN(needs_context);
-  if (!allocation_of(p)) return CUDA_ERROR_INVALID_VALUE;
-  *(int *)v = a == CU_POINTER_ATTRIBUTE_MEMORY_TYPE ? CU_MEMORYTYPE_DEVICE : 0;
-  return CUDA_SUCCESS;
-}
-
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr p) {
   BEGIN(needs_context);
   auto *m = allocation_of(p);

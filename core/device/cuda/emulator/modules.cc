@@ -28,17 +28,6 @@ CUresult cuModuleGetFunction(CUfunction *f, CUmodule m, const char *name) {
   return *f ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-CUresult cuFuncGetAttribute(int *v, CUfunction_attribute, CUfunction) {
-  BEGIN(needs_context);
-  *v = 0;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) {
-  BEGIN(needs_context);
-  return CUDA_SUCCESS;
-}
-
 CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                         unsigned, CUstream s, void **params, void **extra) {
   BEGIN(needs_context);

@@ -113,14 +113,6 @@ CUresult cuEventQuery(CUevent e) {
   return d->events[e]->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-CUresult cuEventSynchronize(CUevent e) {
-  BEGIN(not_captured);
-  if (!d->events.count(e)) return CUDA_ERROR_INVALID_HANDLE;
-  if (CUresult r = not_in(d->events[e]->in, CUDA_ERROR_CAPTURED_EVENT)) return r;
-  d->changed.wait(l, [e] { return d->events[e]->done || d->broken; });
-  return d->broken;
-}
-
 CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to) {
   BEGIN(needs_context);
   if (!d->events[from]->timing || !d->events[to]->timing) return CUDA_ERROR_INVALID_HANDLE;

@@ -70,8 +70,19 @@ func (c *cache) path(digest string, image Image) string {
 	return filepath.Join(c.dir, hex.EncodeToString(sum[:16])+suffix)
 }
 
-// get returns an image like want, with its code, or why there is none.
+// get returns an image like want, with its code, or why there is none. What is
+// used is kept longest.
 func (c *cache) get(digest string, want Image) (Image, error) {
+	image, err := c.look(digest, want)
+	if err == nil {
+		now := time.Now()
+		_ = os.Chtimes(c.path(digest, want), now, now) // a cache that is read only stays as it is
+	}
+	return image, err
+}
+
+// look is get, and leaves no trace.
+func (c *cache) look(digest string, want Image) (Image, error) {
 	if err := c.usable(); err != nil {
 		return Image{}, err
 	}
@@ -87,8 +98,6 @@ func (c *cache) get(digest string, want Image) (Image, error) {
 	if len(images) != 1 || images[0].Target != want.Target || images[0].Compiler != want.Compiler {
 		return Image{}, fmt.Errorf("%w: %s has other code than its name says", ErrArchive, path)
 	}
-	now := time.Now()
-	_ = os.Chtimes(path, now, now) // what is used is kept longest; a cache that is read only stays as it is
 	return images[0], nil
 }
 

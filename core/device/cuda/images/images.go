@@ -30,16 +30,23 @@ type Options struct {
 // tried. Where it compiles it takes seconds. Safe for concurrent use; the code
 // is the caller's to read.
 func For(major, minor int, o Options) (code []byte, description string, err error) {
-	digest, err := kernels.Digest()
+	f, err := finderOf(o)
 	if err != nil {
 		return nil, "", err
+	}
+	return f.find(Capability{major, minor}, o)
+}
+
+func finderOf(o Options) (*finder, error) {
+	digest, err := kernels.Digest()
+	if err != nil {
+		return nil, err
 	}
 	archive, err := prebuilt()
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	f := finder{digest: digest, archive: archive, load: loadCompiler, cache: newCache(o.cacheDir())}
-	return f.find(Capability{major, minor}, o)
+	return &finder{digest: digest, archive: archive, load: loadCompiler, cache: newCache(o.cacheDir())}, nil
 }
 
 // compiling: a second caller finds what the first one has put into the cache.
@@ -47,6 +54,7 @@ var compiling sync.Mutex
 
 // compiler is NVRTC, or what stands for it in tests.
 type compiler interface {
+	Name() string
 	Version() (major, minor int, err error)
 	Architectures() ([]int, error)
 	compile(target string) ([]byte, error)
@@ -67,29 +75,22 @@ const (
 )
 
 func (f *finder) find(on Capability, o Options) ([]byte, string, error) {
-	if on.Major < 1 || on.Minor < 0 || on.Minor > 9 {
-		return nil, "", fmt.Errorf("compute capability %v is none", on)
-	}
-	only, err := o.only()
+	c, err := f.choose(on, o)
 	if err != nil {
 		return nil, "", err
 	}
-	var tried []error
-	if only != onlyCompile {
-		image, err := f.prebuilt(on, only)
-		if err == nil {
-			return image.Code, describe("prebuilt", &image), nil
-		}
-		tried = append(tried, err)
+	if c.compiler == nil {
+		return c.Code, describe("prebuilt", &c.Image), nil
 	}
-	if only == "" || only == onlyCompile {
-		code, description, err := f.compiled(on, o)
-		if err == nil {
-			return code, description, nil
-		}
-		tried = append(tried, err)
+	code, description, err := f.compiled(c)
+	if err != nil {
+		return nil, "", noCode(on, append(c.tried, err))
 	}
-	return nil, "", fmt.Errorf("no code for compute capability %v: %w", on, errors.Join(tried...))
+	return code, description, nil
+}
+
+func noCode(on Capability, tried []error) error {
+	return fmt.Errorf("no code for compute capability %v: %w", on, errors.Join(tried...))
 }
 
 func (o *Options) only() (string, error) {
@@ -137,56 +138,19 @@ func (f *finder) prebuilt(on Capability, only string) (Image, error) {
 }
 
 // compiled gets code from the cache, or else compiles it.
-func (f *finder) compiled(on Capability, o Options) ([]byte, string, error) {
-	c, err := f.load(o)
-	if err != nil {
-		return nil, "", fmt.Errorf("NVRTC: %w", err)
-	}
-	major, minor, err := c.Version()
-	if err != nil {
-		return nil, "", err
-	}
-	archs, err := c.Architectures()
-	if err != nil {
-		return nil, "", err
-	}
-	name := fmt.Sprintf("NVRTC %d.%d", major, minor)
-	t, err := targetOf(on, archs)
-	if err != nil {
-		return nil, "", fmt.Errorf("%s: %w", name, err)
-	}
+func (f *finder) compiled(c choice) ([]byte, string, error) {
 	compiling.Lock()
 	defer compiling.Unlock()
-	want := Image{Target: t.String(), Compiler: name}
-	image, why := f.cache.get(f.digest, want)
-	if why == nil {
+	image, err := f.cache.get(f.digest, c.Image)
+	if err == nil {
 		return image.Code, describe("compiled before", &image), nil
 	}
-	if want.Code, err = c.compile(want.Target); err != nil {
-		return nil, "", fmt.Errorf("%s: %w", name, err)
+	if c.Code, err = c.compiler.compile(c.Target); err != nil {
+		return nil, "", fmt.Errorf("%s: %w", c.Compiler, err)
 	}
-	description := describe("compiled", &want)
-	if err := f.cache.put(f.digest, want); err != nil {
+	description := describe("compiled", &c.Image)
+	if err := f.cache.put(f.digest, c.Image); err != nil {
 		description += fmt.Sprintf(" (not kept: %v)", err)
 	}
-	return want.Code, description, nil
-}
-
-// targetOf is what a compiler is to make for a device: a cubin if it knows the
-// device, else PTX of the latest architecture that is not above it.
-func targetOf(on Capability, archs []int) (target, error) {
-	best := target{ptx: true}
-	for _, arch := range archs {
-		c := Capability{arch / 10, arch % 10}
-		if c == on {
-			return target{Capability: on}, nil
-		}
-		if c.notAbove(on) && best.notAbove(c) {
-			best.Capability = c
-		}
-	}
-	if best.Major == 0 {
-		return best, fmt.Errorf("it compiles for %v only, which does not run on %v", archs, on)
-	}
-	return best, nil
+	return c.Code, description, nil
 }

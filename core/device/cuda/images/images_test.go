@@ -22,6 +22,7 @@ type fakeCompiler struct {
 	err      error
 }
 
+func (c *fakeCompiler) Name() string                           { return "/here/libnvrtc.so" }
 func (c *fakeCompiler) Version() (major, minor int, err error) { return 13, c.minor, nil }
 func (c *fakeCompiler) Architectures() ([]int, error)          { return c.archs, nil }
 
@@ -72,7 +73,8 @@ func TestNoCode(t *testing.T) {
 		want    []string
 	}{
 		{nil, Capability{9, 0}, "", []string{"no code for compute capability 9.0", "no prebuilt code", "NVRTC: no compiler, tried: here"}},
-		{packed(t, some()...), Capability{7, 5}, "", []string{"[sm_80 sm_90 compute_80]) runs on it", "NVRTC: no compiler"}},
+		{packed(t, some()...), Capability{7, 5}, "", []string{"compute capability 7.5 is too old: the kernels need 8.0 or later"}},
+		{packed(t, cubinsOnly()...), Capability{10, 0}, "", []string{"[sm_80 sm_90]) runs on it", "NVRTC: no compiler"}},
 		{packed(t, some()...), Capability{12, 0}, "cubin", []string{"[sm_80 sm_90]) runs on it"}},
 		{packedOf(t, "else"), Capability{9, 0}, "", []string{"prebuilt code: archive of kernels: made of other sources", "NVRTC"}},
 		{packed(t, some()...)[:99], Capability{9, 0}, "ptx", []string{"prebuilt code: archive of kernels: damaged"}},
@@ -86,6 +88,11 @@ func TestNoCode(t *testing.T) {
 			assert.ErrorContains(t, err, want)
 		}
 	}
+}
+
+// cubinsOnly is an archive of a build that has no PTX.
+func cubinsOnly() []Image {
+	return []Image{{Target: "sm_80", Compiler: "NVRTC 12.9", Code: cubin("a")}, {Target: "sm_90", Compiler: "NVRTC 12.9", Code: cubin("b")}}
 }
 
 // TestCompiledFor: a cubin where the compiler knows the device, else PTX.
@@ -104,8 +111,8 @@ func TestCompiledFor(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, c.want, description)
 	}
-	_, _, err := newFinder(nil, &fakeCompiler{archs: []int{80, 90}}, "off").find(Capability{7, 5}, Options{})
-	assert.ErrorContains(t, err, "NVRTC 13.0: it compiles for [80 90] only, which does not run on 7.5")
+	_, _, err := newFinder(nil, &fakeCompiler{archs: []int{75, 89, 90}}, "off").find(Capability{8, 6}, Options{})
+	assert.ErrorContains(t, err, "NVRTC 13.0: it compiles for [75 89 90] only, which does not run on 8.6")
 }
 
 // TestCompiledOnce: the second time it comes out of the cache; another compiler,
