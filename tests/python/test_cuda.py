@@ -24,6 +24,7 @@ from harness import (
     jobs_cuda_order,
     jobs_cuda_owed,
     jobs_cuda_quick,
+    jobs_cuda_steady,
 )
 from harness.emulated import Emulated
 from harness.jobs_cuda import Place
@@ -65,6 +66,19 @@ def test_random_cases_of_processes(team: Team, size: int) -> None:
         size, jobs_cuda.in_process, driver(), count, timeout=jobs_cuda.PATIENCE_SECONDS
     )
     assert min(counts) >= count
+
+
+@EMULATED_ONLY
+def test_operations_only_launch(place: Emulated, seed: int) -> None:
+    """Nothing waits for the device, asks how far it is, or allocates of the driver."""
+    asked, together = jobs_cuda_steady.Asked(place), threading.Barrier(2)
+    jobs_cuda.in_threads(
+        2, lambda rank, make: jobs_cuda_steady.launches_only(asked, make, rank, seed, together)
+    )
+    assert asked.waits == []
+    assert set(asked.calls) <= jobs_cuda_steady.LAUNCHING, asked.calls
+    launches = 6 * 2 * jobs_cuda_steady.NUM_OPERATIONS
+    assert asked.calls["cuLaunchKernel"] >= launches, asked.calls
 
 
 def test_views_outlive_their_buffer(place: Place, seed: int) -> None:

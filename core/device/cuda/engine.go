@@ -58,6 +58,7 @@ type Engine struct {
 	args    params
 	threads threads
 	far     *farSide         // nil: no rank is reached by messages
+	epoch   uint64           // that this rank has joined
 	late    [MaxRanks]uint64 // the waits that TakeLate has told of
 }
 

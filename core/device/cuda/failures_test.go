@@ -71,7 +71,9 @@ func (l *life) begin(emu *cudatest.Driver) (err error) {
 	if err := l.d.Do(l.makeStreams); err != nil {
 		return err
 	}
-	l.e.Join(1)
+	if err := l.e.Join(1); err != nil {
+		return err
+	}
 	l.e.SetMembers(1<<48 | 1)
 	return l.e.Restart(0)
 }

@@ -60,7 +60,7 @@ func newGroup(t testing.TB, ranks, slots int, slabBytes int64) *group {
 		for r, peer := range g.ranks {
 			require.NoError(t, m.SetPeer(r, peer.Shared()))
 		}
-		m.Join(1)
+		require.NoError(t, m.Join(1))
 		m.SetMembers(1<<48 | (1<<ranks - 1))
 	}
 	t.Cleanup(g.close)

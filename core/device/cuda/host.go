@@ -34,8 +34,20 @@ func (e *Engine) SetMembers(word uint64) { atomic.StoreUint64(&e.orders().Member
 // SetSilent says which ranks are known to write nothing more.
 func (e *Engine) SetSilent(ranks uint64) { atomic.StoreUint64(&e.orders().Silent, ranks) }
 
-// Join says which epoch this rank has joined.
-func (e *Engine) Join(epoch uint16) { atomic.StoreUint64(&e.orders().Epoch, uint64(epoch)) }
+// Join says which epoch this rank has joined; SetMembers comes next. Nothing of this
+// engine runs on the device. The device keeps it in its own memory, where kernels
+// find it without a way over the bus, recorded ones too.
+func (e *Engine) Join(epoch uint16) error {
+	const at = unsafe.Offsetof(state{}.Epoch)
+	if err := e.copyIn(e.private.Address()+uint64(at), []uint64{uint64(epoch), allRanks}); err != nil {
+		return err
+	}
+	e.epoch = uint64(epoch)
+	return nil
+}
+
+// allRanks is what the device knows of the members before it has looked.
+const allRanks = 1<<MaxRanks - 1
 
 // TakeLate returns the ranks for which waits are past their deadline, and
 // forgets them. One goroutine at a time calls it and StillLate.
@@ -150,8 +162,15 @@ func (e *Engine) Failure() Failure {
 
 // Restart forgets all operations, what was counted of them, and errors, and makes base the number of the
 // next operation. Nothing of this engine runs on the device, and no other rank
-// reaches for its memory; addresses stay.
+// reaches for its memory; addresses stay, and so does the epoch.
 func (e *Engine) Restart(base uint64) error {
+	if err := e.forget(base); err != nil {
+		return err
+	}
+	return e.Join(uint16(e.epoch))
+}
+
+func (e *Engine) forget(base uint64) error {
 	*dl.At[uint64](e.host.host + stagingOff) = base
 	return e.d.do(func() error {
 		lib, private := e.d.lib, libcuda.DevicePtr(e.private.Address())

@@ -152,6 +152,8 @@ type state struct {
 	Far        uint64              `c:"far"`
 	FarOver    uint64              `c:"far_over"`
 	Shown      uint64              `c:"shown"`
+	Epoch      uint64              `c:"epoch"`
+	In         uint64              `c:"in"`
 	Slot       [MaxSlots]slot      `c:"slot"`
 	Seat       [MaxRanks]seat      `c:"seat"`
 	RowsTo     [MaxRanks]uint64    `c:"rows_to"`
@@ -165,8 +167,7 @@ type state struct {
 type orders struct {
 	Members uint64 `c:"members"`
 	Silent  uint64 `c:"silent"`
-	Epoch   uint64 `c:"epoch"`
-	_       [5]uint64
+	_       [6]uint64
 }
 
 // report is what the device says to the host.

@@ -29,7 +29,7 @@ var values = map[string]int64{
 	"MW_FLAG_FP8": flagFP8, "MW_FLAG_WIDE": flagWide, "MW_FLAG_SCALES_SHIFT": flagScalesShift, "MW_FLAG_FLAT": flagFlat,
 	"MW_FLAG_BARE": flagBare, "MW_FLAG_ORDERED": flagOrdered, "MW_FLAG_PRE_REDUCE": flagPreReduce, "MW_FLAG_MORE": flagMore,
 	"MW_FLAG_FILL": flagFill, "MW_FLAG_FAR": flagFar,
-	"MW_FLAG_SPLIT": flagSplit, "MW_FLAG_REST": flagRest,
+	"MW_FLAG_SPLIT": flagSplit, "MW_FLAG_REST": flagRest, "MW_LOOK_EVERY": lookEvery,
 }
 
 // TestWordsAreThoseOfTheKernels has a C++ compiler say where everything is.

@@ -130,6 +130,9 @@ func (b *Buffer) Connect(deadline time.Duration) error {
 	if err := b.reachFar(); err != nil {
 		return err
 	}
+	if err := b.engine.Join(b.epoch); err != nil {
+		return err
+	}
 	return b.enter(b.epoch, 0)
 }
 
@@ -208,7 +211,8 @@ func (b *Buffer) sharedBytes() uint64 {
 	return c.SharedBytes()
 }
 
-// enter makes calls possible in an epoch of which this rank is a member.
+// enter makes calls possible in an epoch of which this rank is a member, and that the
+// engine has joined.
 func (b *Buffer) enter(epoch uint16, base uint64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -228,7 +232,6 @@ func (b *Buffer) enter(epoch uint16, base uint64) error {
 	b.sums, b.receipts = launches{}, launches{}
 	b.watch.reset()
 	b.engine.SetSilent(0)
-	b.engine.Join(epoch)
 	b.engine.SetMembers(uint64(set))
 	b.knowMembers(set)
 	b.outside, b.why = false, nil

@@ -17,16 +17,24 @@ import (
 )
 
 // TestConnectAgain: a Connect that could not tell the device where another rank's
-// memory is does so when it is called again.
+// memory is, or which epoch it is, does so when it is called again.
 func TestConnectAgain(t *testing.T) {
+	for told, lacks := range []string{"memory", "epoch"} {
+		t.Run(lacks, func(t *testing.T) { connectAgain(t, told) })
+	}
+}
+
+// connectAgain fails after so much was told.
+func connectAgain(t *testing.T, told int) {
+	const copies = "cuMemcpyHtoDAsync_v2"
 	emu := cudatest.Emulate(t)
 	group := newUnconnected(t, 2)
-	emu.FailAfter("cuMemcpyHtoDAsync_v2", 0, libcuda.ErrOutOfMemory)
+	emu.FailAfter(copies, told, libcuda.ErrOutOfMemory)
 	require.ErrorIs(t, group[0].Connect(connectIn), libcuda.ErrOutOfMemory)
-	require.Empty(t, group[0].Path(1))
-	before := emu.Calls("cuMemcpyHtoDAsync_v2")
+	require.ErrorIs(t, group[0].Err(), ep.ErrInvalid, "it is not connected")
+	before := emu.Calls(copies)
 	require.NoError(t, group[0].Connect(connectIn))
-	require.Equal(t, before+1, emu.Calls("cuMemcpyHtoDAsync_v2"))
+	require.Equal(t, before+2-told, emu.Calls(copies))
 	require.NoError(t, group[1].Connect(connectIn))
 	roundOf(ops(t, group, 20))
 }

@@ -143,21 +143,47 @@ func TestProcesses(t *testing.T) {
 func TestProcessKilled(t *testing.T) {
 	spec := rankSpec{Ranks: 3, Play: "killed", Path: "fd", Seed: testenv.Seed(t)}
 	g := startProcesses(t, spec)
-	g.replaceKilled(t, spec)
+	took := g.replaceKilled(t, spec)
+	require.Less(t, took, killedBound)
 }
 
 // replaceKilled kills rank 1 of three in the middle of a round, and starts another
-// process in its place once the others know.
-func (g *processes) replaceKilled(t *testing.T, spec rankSpec) {
+// process in its place once the others know. It returns how long after that the
+// streams of those were done that waited for it.
+func (g *processes) replaceKilled(t *testing.T, spec rankSpec) (took time.Duration) {
 	rng := rand.New(rand.NewPCG(spec.Seed, 9))
 	g.await(1, "round "+strconv.Itoa(rng.IntN(6)))
 	time.Sleep(time.Duration(rng.IntN(5000)) * time.Microsecond)
+	killed := time.Now()
 	require.NoError(t, g.all[1].cmd.Process.Kill())
 	g.await(0, "gone")
 	g.await(2, "gone")
+	took = g.endedAfter(killed, 0, 2)
+	t.Logf("from kill -9 to the end of the others' streams: %v", took)
 	spec.Joins = true
 	g.start(spec, 1)
 	g.finish(0, 2, 3)
+	return took
+}
+
+// endedAfter is the longest time that a round went on after a moment, of those that
+// ended without a rank and had begun before; else since it began.
+func (g *processes) endedAfter(moment time.Time, which ...int) (took time.Duration) {
+	g.t.Helper()
+	for _, at := range which {
+		for _, line := range g.all[at].said {
+			times, is := strings.CutPrefix(line, withoutIt)
+			if !is {
+				continue
+			}
+			var launched, done int64
+			_, err := fmt.Sscan(times, &launched, &done)
+			require.NoError(g.t, err)
+			took = max(took, time.Unix(0, done).Sub(time.Unix(0, max(launched, moment.UnixNano()))))
+		}
+	}
+	require.Positive(g.t, took, "nobody has ended a round without it")
+	return took
 }
 
 // TestProcessFrozen stops a process: who waits for it goes on at its deadline,

@@ -150,6 +150,9 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error, deadlin
 	if err != nil {
 		return err
 	}
+	if err := b.engine.Join(epoch); err != nil {
+		return err
+	}
 	if err := b.reachFar(); err != nil {
 		return err
 	}

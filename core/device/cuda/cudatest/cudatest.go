@@ -32,7 +32,7 @@ type Driver struct {
 	watching, sites, leavesOut dl.Func
 	depth, hurries             dl.Func
 	breaks, relents, reclaims  dl.Func
-	called                     dl.Func
+	called, counts, counted    dl.Func
 }
 
 var (
@@ -101,7 +101,7 @@ func open(path string) (*Driver, error) {
 		"emulator_watch": &d.watching, "emulator_sites": &d.sites, "emulator_leave_out": &d.leavesOut,
 		"emulator_depth": &d.depth, "emulator_hurry": &d.hurries,
 		"emulator_break": &d.breaks, "emulator_relent": &d.relents, "emulator_reclaim": &d.reclaims,
-		"emulator_called": &d.called,
+		"emulator_called": &d.called, "emulator_count": &d.counts, "emulator_counted": &d.counted,
 	} {
 		if *f, err = lib.Lookup(name); err != nil {
 			return nil, err

@@ -4,13 +4,14 @@
 #define PC __builtin_return_address(0)
 #define TOLD(name, bytes, is) \
   void __tsan_##name(void *p) { \
-    if (emu::thread_sight *t = emu::watched()) emu::touch(t, p, bytes, is, PC); \
+    if (emu::counting && emu::is == emu::READ) emu::count_read(p, true); \
+    if (emu::thread_sight *t = emu::watched()) emu::touch(t, p, bytes, emu::is, PC); \
   }
 #define TOLD_ALL(bytes) \
-  TOLD(read##bytes, bytes, emu::READ) \
-  TOLD(write##bytes, bytes, emu::WRITE) \
-  TOLD(unaligned_read##bytes, bytes, emu::READ) \
-  TOLD(unaligned_write##bytes, bytes, emu::WRITE)
+  TOLD(read##bytes, bytes, READ) \
+  TOLD(write##bytes, bytes, WRITE) \
+  TOLD(unaligned_read##bytes, bytes, READ) \
+  TOLD(unaligned_write##bytes, bytes, WRITE)
 
 extern "C" {
 TOLD_ALL(1)
@@ -19,6 +20,7 @@ TOLD_ALL(4)
 TOLD_ALL(8)
 TOLD_ALL(16)
 void __tsan_read_range(void *p, size_t bytes) {
+  if (emu::counting) emu::count_read(p, true);
   if (emu::thread_sight *t = emu::watched()) emu::touch(t, p, bytes, emu::READ, PC);
 }
 void __tsan_write_range(void *p, size_t bytes) {

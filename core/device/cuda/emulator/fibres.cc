@@ -78,6 +78,8 @@ void seed(uint64_t value, int yields_per_256, int resident_blocks) {
 
 fibre *self() { return current; }
 
+const char *running_kernel() { return current ? current->of->of->l.name : nullptr; }
+
 uint64_t now_ns() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);

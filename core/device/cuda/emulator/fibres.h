@@ -54,6 +54,7 @@ void seed(uint64_t value, int yields_per_256, int resident_blocks);
 
 // For kernels.
 fibre *self();
+const char *running_kernel(); // the name; null: it is no fibre that asks
 void barrier(site at);
 uint32_t shuffle_xor(uint32_t lanes, uint32_t v, int apart);
 void *shared(const void *key, size_t bytes);

@@ -56,6 +56,7 @@ CUresult cuMemHostAlloc(void **p, size_t bytes, unsigned) {
   BEGIN(not_captured);
   *p = calloc(1, whole(bytes));
   d->pinned[*p] = bytes;
+  emu::pinned_appears(*p, bytes);
   return CUDA_SUCCESS;
 }
 
@@ -65,6 +66,7 @@ CUresult cuMemFreeHost(void *p) {
     breach("cuMemFreeHost of what was not allocated");
     return CUDA_ERROR_INVALID_VALUE;
   }
+  emu::pinned_goes(p);
   free(p);
   return CUDA_SUCCESS;
 }

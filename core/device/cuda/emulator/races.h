@@ -67,6 +67,15 @@ void host_waited(unsigned stream);
 void memory_appears(const void *p, size_t bytes);
 void memory_goes(const void *p);
 
+// Pinned memory of the host, and how often kernels read there, as long as somebody
+// counts: by loads of order.cuh, and plain ones that the compiler tells of.
+extern bool counting;
+void pinned_appears(const void *p, size_t bytes);
+void pinned_goes(const void *p);
+void count_read(const void *p, bool plain);
+void count(bool on); // begins anew
+unsigned long counted(const char *kernel, const void *of); // null: all loads of order.cuh
+
 // For tests. Nothing of a device may run.
 void watch(bool on);
 std::string races();

@@ -21,7 +21,10 @@ static void reclaim_memory() {
   unmap(d->reserved, false); // what is mapped lies in it
   unmap(d->opened, false);
   d->mapped.clear();
-  for (auto &p : d->pinned) free(p.first);
+  for (auto &p : d->pinned) {
+    emu::pinned_goes(p.first);
+    free(p.first);
+  }
   d->pinned.clear();
   for (auto &h : d->handles) close(h.second.fd);
   d->handles.clear();

@@ -48,6 +48,15 @@ unsigned long emulator_calls(const char *call) {
   return d->calls[call];
 }
 
+// From here on what kernels read is counted; or no more.
+void emulator_count(int on) {
+  lock l(d->m);
+  emu::count(on);
+}
+
+// How often a kernel has read in a pinned allocation; null: its loads of order.cuh in all.
+unsigned long emulator_counted(const char *kernel, const void *of) { return emu::counted(kernel, of); }
+
 void emulator_seed(unsigned long seed, int yields_per_256, int resident_blocks) {
   lock l(d->m);
   emu::seed(seed, yields_per_256, resident_blocks);

@@ -57,6 +57,7 @@ static void on_change(void *p, size_t n, order o, scope s, site at) {
 }
 
 uint64_t load(const uint64_t *p, order o, scope s, site at) {
+  if (counting) count_read(p, false);
   on_load(p, sizeof *p, o, s, at);
   return __atomic_load_n(p, __ATOMIC_SEQ_CST);
 }

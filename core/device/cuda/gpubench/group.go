@@ -131,7 +131,9 @@ func (g *group) fill() (err error) {
 				return err
 			}
 		}
-		m.Join(1)
+		if err := m.Join(1); err != nil {
+			return err
+		}
 		m.SetMembers(1<<48 | (1<<o.ranks - 1))
 	}
 	return nil

@@ -89,7 +89,7 @@ template <bool wide, bool runs> MW_INLINE void mw_reduce(const mw_reduce_args &a
   // used the slab again under the reads.
   mw_slot *s = &c.state->slot[c.slot];
   if (threadIdx.x == 0) {
-    if (!mw_in(c, mw_members(c), c.rank)) mw_fail(c, MW_ERROR_FENCED);
+    if (!mw_has(mw_look(c), c.rank)) mw_fail(c, MW_ERROR_FENCED);
     s->reduced = s->combines;
   }
   __syncthreads();

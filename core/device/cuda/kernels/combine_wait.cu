@@ -51,7 +51,7 @@ MW_KERNEL void moewire_combine_wait(const mw_wait_args a) {
     mw_settle(c, r);
     if (mw_usable(c, s, r))
       mw_or_gpu(a.use, 1ull << r);
-    else if (c.active && (mw_has(s->sent, r) || !mw_in(c, mw_members(c), r)))
+    else if (c.active && (mw_has(s->sent, r) || !mw_has(mw_look(c), r)))
       c.active[r] = 0;
   });
   if (!c.tally) return;

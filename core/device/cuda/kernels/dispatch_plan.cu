@@ -22,22 +22,26 @@ MW_INLINE i32 mw_index_of(const mw_plan_args &a, int at, bool serve) {
 }
 
 // Ranks that rows are sent to: members that the caller has not left out.
-MW_INLINE bool mw_serves(const mw_common &c, u64 members, i64 expert) {
+MW_INLINE bool mw_serves(const mw_common &c, i64 expert) {
   int block = mw_block_of(c, expert), owner = block / c.local_experts;
   if (block < 0) return true; // said elsewhere
-  return mw_in(c, members, owner) && !(c.active && c.active[owner] == 0);
+  return mw_has(mw_known(c), owner) && !(c.active && c.active[owner] == 0);
 }
 
 // Fills the own slab while nobody reads or writes there: others have said that they
 // are done, or are out, and none knows yet that it is open. After a wait that had
 // no such end, of a buffer that has failed or is no member, some may still read.
-MW_INLINE void mw_fill_own(const mw_common &c) {
-  if (mw_failed(c) || !mw_in(c, mw_members(c), c.rank)) return;
+MW_INLINE void mw_fill_own(const mw_common &c, const mw_beginning *b) {
+  if (mw_failed(c) || !mw_has(b->members, c.rank)) return;
   mw_fill_slab(c, mw_slab_at(c, c.rank, c.slot));
 }
 
+// The one look of an operation at who is a member is that of a thread of its own: it
+// is under way while others release and wait, and these see meanwhile who is lost.
 MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
   int r = threadIdx.x;
+  bool looks = r == (int)blockDim.x - 1;
+  u64 word = looks ? mw_peek_sys(&c.orders->members) : 0;
   mw_slot *s = &c.state->slot[c.slot];
   if (r == 0) mw_tally_begin(c, c.state->next_op, MW_TALLY_QUIET);
   if (r < c.num_ranks && !mw_failed(c)) {
@@ -53,17 +57,20 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
   }
   __syncthreads();
   mw_wait_together(c, [&](int rank) { mw_await_done(c, s, c.slot, rank); });
+  if (looks) b->members = mw_members_of(c, word);
   __syncthreads();
-  if (c.flags & MW_FLAG_FILL) mw_fill_own(c); // seen before `open` by the barrier in front of that
+  if (c.flags & MW_FLAG_FILL) mw_fill_own(c, b); // seen before `open` by the barrier in front of that
   u64 *counter = (u64 *)(mw_slab_at(c, c.rank, c.slot) + c.slab.counter);
   for (int l = threadIdx.x; l < c.local_experts; l += blockDim.x) mw_store_relaxed_sys(&counter[l], 0);
   if (threadIdx.x == 0) {
     mw_tally_waits(c, MW_TALLY_DISPATCH); // who is late with this is not with `open`
-    b->members = mw_members(c);
+    mw_and_gpu(&c.state->in, b->members);
+    u64 in = b->members & mw_known(c); // also without those who were lost while they were waited for
+    if (!mw_has(in, c.rank)) mw_fail(c, MW_ERROR_FENCED);
     b->serve = b->opened = 0;
     s->writers = 0;
     for (int q = 0; q < c.num_ranks; q++) {
-      if (!mw_in(c, b->members, q)) continue;
+      if (!mw_has(in, q)) continue;
       s->writers |= 1ull << q;
       if (!(c.active && c.active[q] == 0)) b->serve |= 1ull << q;
     }
@@ -90,7 +97,9 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
   if (!mw_failed(c)) mw_tell_open(c, b->op, c.slot, s->writers, r);
 }
 
-// Waits for the owners' slabs. Those of far ranks are mirrors.
+// Waits for the owners' slabs. Those of far ranks are mirrors. An owner opens to
+// members alone, and uses its slab again when they are done or silent: so who has
+// found it open writes there, also if it is taken out meanwhile.
 MW_INLINE void mw_await_owners(const mw_common &c, mw_beginning *b) {
   mw_wait_together(c, [&](int r) {
     if (!mw_has(b->serve, r) || mw_is_far(c, r)) return;
@@ -112,8 +121,6 @@ MW_INLINE void mw_await_owners(const mw_common &c, mw_beginning *b) {
       b->opened |= 1ull << q;
     }
     mw_tally_waits(c, MW_TALLY_DISPATCH); // nor with its counts
-    // Read after `open` and before the first write there.
-    if (!mw_in(c, mw_members(c), c.rank)) mw_fail(c, MW_ERROR_FENCED);
   }
   __syncthreads();
 }
@@ -123,8 +130,7 @@ MW_KERNEL void moewire_dispatch_plan(const mw_plan_args a) {
   MW_SHARED(mw_beginning, b);
   i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x;
   if (at < (i64)c.num_tokens * c.topk) {
-    u64 members = mw_members(c);
-    a.index[at] = mw_index_of(a, (int)at, mw_serves(c, members, c.topk_idx[at]));
+    a.index[at] = mw_index_of(a, (int)at, mw_serves(c, c.topk_idx[at]));
   }
   if (!mw_is_last(c, MW_STEP_PLAN)) return;
   if (c.state->far && !(c.flags & MW_FLAG_FAR) && threadIdx.x == 0) mw_fail(c, MW_ERROR_NEAR, c.state->far);

@@ -103,7 +103,7 @@ MW_INLINE i64 mw_far_room_for(const mw_slab &g, bool flat, i64 experts, i64 topk
 MW_INLINE mw_far_head mw_far_head_of(const mw_common &c, const mw_slot *s, u64 kind) {
   mw_far_head h = {};
   h.kind = kind;
-  h.epoch = mw_peek_sys(&c.orders->epoch);
+  h.epoch = c.state->epoch;
   h.op = s->op;
   h.topk = s->topk;
   h.extras = s->extras;

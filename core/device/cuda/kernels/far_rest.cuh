@@ -99,7 +99,7 @@ MW_INLINE void mw_far_copy_outputs(const mw_common &c, const mw_slot *s, u8 *sla
 // send them: nobody waited for a rank that was taken out, which may make room
 // later, or it is a graph without one. One thread.
 MW_INLINE void mw_far_forget(const mw_common &c, int j, int rank) {
-  if (mw_in(c, mw_members(c), rank)) mw_fail(c, MW_ERROR_STALE, j);
+  if (mw_has(mw_look(c), rank)) mw_fail(c, MW_ERROR_STALE, j);
   c.state->rest[j][rank].turn = 0;
 }
 
@@ -139,7 +139,7 @@ MW_INLINE void mw_far_send_released(const mw_common &c, const mw_far_common &f, 
   if (mw_far_speaks(rank)) {
     mw_far_head h = {};
     h.kind = MW_FAR_RELEASED;
-    h.epoch = mw_peek_sys(&c.orders->epoch);
+    h.epoch = c.state->epoch;
     h.op = rest->op;
     h.number = rest->number;
     *(mw_far_head *)msg = h;
@@ -201,11 +201,10 @@ MW_INLINE void mw_far_finish(const mw_common &c, const mw_far_common &f, int ran
 MW_INLINE int mw_far_stay(const mw_common &c, const mw_far_common &f, int rank, bool left, mw_far_turn *t) {
   u64 lent = mw_far_number(f, f.far[rank].sent + 1), came = mw_far_came(f, rank);
   for (u32 turn = 0; mw_peek_gpu(&c.state->far_over) < t->all; turn++) {
-    if (turn % MW_LOOK_EVERY == 0) {
-      u64 members = mw_members(c);
-      if (mw_failed(c) || mw_fifo_over(c, f.fifo) || !mw_in(c, members, rank) || !mw_in(c, members, c.rank)) return MW_FAR_GONE;
-      mw_settle(c, rank);
-    }
+    bool looks = turn % MW_LOOK_EVERY == MW_LOOK_EVERY - 1;
+    u64 in = looks ? mw_look(c) : mw_known(c);
+    if (mw_failed(c) || !mw_has(in, rank) || !mw_has(in, c.rank) || (looks && mw_fifo_over(c, f.fifo))) return MW_FAR_GONE;
+    if (looks) mw_settle(c, rank);
     bool mail = mw_far_has_mail(c, f, rank, came);
     if (mail || (left && mw_load_acquire_sys(&f.mail[rank].lent) == lent)) {
       mw_far_show(f, rank, mail, t);

@@ -52,7 +52,7 @@ MW_INLINE bool mw_far_has_order(const mw_common &c, int j, int rank) {
 // have no slab; outputs of a combine come when the sums of the one before it are
 // made. What nobody asks for any more is taken, and dropped.
 MW_INLINE bool mw_far_takes(const mw_common &c, int rank, const mw_far_head *h) {
-  if (h->epoch != mw_peek_sys(&c.orders->epoch)) return true;
+  if (h->epoch != c.state->epoch) return true;
   int j = mw_far_slot_of(c, h->op);
   if (h->kind == MW_FAR_OUTPUTS) return j < 0 || c.state->slot[j].released || h->number <= c.state->slot[j].reduced + 1;
   return h->op <= c.state->next_op && (j < 0 || h->kind != MW_FAR_ROWS || mw_far_has_order(c, j, rank));
@@ -79,6 +79,7 @@ MW_INLINE int mw_far_await(const mw_common &c, const mw_far_common &f, int rank,
   const mw_mail *m = &f.mail[rank];
   u64 lent = mw_far_number(f, f.far[rank].sent + 1), came = mw_far_came(f, rank);
   int state = MW_FAR_GONE;
+  u32 turn = 0;
   int end = mw_await(c, rank, [&] {
     state = MW_FAR_GONE;
     if (done())
@@ -87,7 +88,7 @@ MW_INLINE int mw_far_await(const mw_common &c, const mw_far_common &f, int rank,
       state = MW_FAR_ROOM;
     else if (mw_far_has_mail(c, f, rank, came))
       state = MW_FAR_MAIL;
-    return state != MW_FAR_GONE || mw_fifo_over(c, f.fifo);
+    return state != MW_FAR_GONE || (++turn % MW_LOOK_EVERY == 0 && mw_fifo_over(c, f.fifo));
   });
   if (end == MW_GONE || mw_failed(c)) return MW_FAR_GONE;
   mw_far_show(f, rank, state == MW_FAR_MAIL, t);
@@ -280,7 +281,7 @@ MW_INLINE void mw_far_take_released(const mw_common &c, int j, int rank, const m
 MW_INLINE void mw_far_take(const mw_common &c, const mw_far_common &f, int rank, mw_far_turn *t) {
   const mw_far_head *h = (const mw_far_head *)(f.far[rank].from + t->at);
   if (mw_far_speaks(rank)) {
-    bool known = t->bytes >= sizeof(mw_far_head) && h->epoch == mw_peek_sys(&c.orders->epoch);
+    bool known = t->bytes >= sizeof(mw_far_head) && h->epoch == c.state->epoch;
     t->slot = known ? mw_far_slot_of(c, h->op) : -1;
   }
   __syncthreads();

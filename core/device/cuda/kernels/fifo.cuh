@@ -36,9 +36,10 @@ enum { MW_FIFO_PUSHED, MW_FIFO_FULL, MW_FIFO_OVER };
 
 // Pushes if there is room. Also FULL: somebody else was faster.
 MW_INLINE int mw_fifo_try(const mw_fifo &f, u64 what, u64 bytes, u64 number) {
-  if (mw_load_relaxed_sys(&f.words->over)) return MW_FIFO_OVER;
+  u64 over = mw_load_relaxed_sys(&f.words->over); // on its way together with the next one
   u64 ticket = mw_peek_gpu(f.next);
   u64 taken = mw_load_acquire_sys(&f.words->taken);
+  if (over) return MW_FIFO_OVER;
   if (ticket - taken >= f.num) return ticket >> MW_FIFO_SHIFT == taken >> MW_FIFO_SHIFT ? MW_FIFO_FULL : MW_FIFO_OVER;
   if (mw_swap_if_gpu(f.next, ticket, ticket + 1) != ticket) return MW_FIFO_FULL;
   mw_descriptor *d = (mw_descriptor *)(f.words + 1) + (ticket & (f.num - 1));

@@ -6,7 +6,8 @@
 
 // What the threads of the block that begins an operation share.
 struct mw_beginning {
-  u64 op, members;
+  u64 op;
+  u64 members; // when the operation began
   u64 serve;   // owners that are waited for
   u64 opened;  // of those, the ones that have opened
   u64 in;      // sources that get places in the own slab

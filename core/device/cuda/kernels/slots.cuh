@@ -44,9 +44,9 @@ MW_INLINE void mw_settle(const mw_common &c, int rank) {
   for (int j = 0; j < c.num_slots; j++) {
     mw_slot *s = &c.state->slot[j];
     if (!s->op || !mw_has(mw_owed(s), rank)) continue;
-    u64 members = mw_members(c);
-    int slab = mw_in(c, members, rank) ? mw_opened(c, rank, s->op - 1) : -1;
-    if (slab < 0 || !mw_in(c, members, c.rank)) continue;
+    u64 in = mw_known(c);
+    int slab = mw_has(in, rank) ? mw_opened(c, rank, s->op - 1) : -1;
+    if (slab < 0 || !mw_has(in, c.rank)) continue;
     s->slab_of[rank] = (u8)slab;
     mw_tell_owner(c, s, rank);
     mw_and_gpu(&s->owed, ~(1ull << rank));
@@ -101,7 +101,8 @@ MW_INLINE void mw_await_done(const mw_common &c, const mw_slot *s, int slot, int
   u64 want = mw_word(s->op - 1, MW_FINAL);
   const u64 *done = mw_line_at(mw_slab_at(c, c.rank, slot), c.slab.done, rank);
   if (mw_await(c, rank, [&] { return mw_load_acquire_sys(done) >= want; }) == MW_READY) return;
-  mw_await(c, c.rank, [&] { return mw_has(mw_load_acquire_sys(&c.orders->silent), rank); });
+  u32 turn = 0; // it may take seconds: the bus is for others, too
+  mw_await(c, c.rank, [&] { return turn++ % MW_LOOK_EVERY == 0 && mw_has(mw_load_acquire_sys(&c.orders->silent), rank); });
 }
 
 // Tells every member that the slot takes an operation's rows.

@@ -4,7 +4,7 @@
 #include "tally.cuh"
 
 // How often a wait that turns looks at the host's orders, which lie on the far
-// side of the bus.
+// side of the bus. A wait that ends before its first look does not touch that.
 enum { MW_LOOK_EVERY = 64 };
 
 // How long past the deadline a wait goes on while the host does not take what
@@ -15,10 +15,19 @@ enum { MW_HOST_GRACE_NS = 2000000000 };
 
 MW_INLINE bool mw_has(u64 set, int rank) { return set >> rank & 1; }
 
-MW_INLINE u64 mw_members(const mw_common &c) { return mw_load_acquire_sys(&c.orders->members); }
+// The members of this rank's epoch in a word of the host's.
+MW_INLINE u64 mw_members_of(const mw_common &c, u64 word) { return word >> 48 == c.state->epoch ? word & ~(~0ull << 48) : 0; }
 
-MW_INLINE bool mw_in(const mw_common &c, u64 members, int rank) {
-  return members >> 48 == mw_peek_sys(&c.orders->epoch) && mw_has(members, rank);
+// Members, as the device knows: it may be out of date, by what was lost since the
+// latest look. It is enough where nothing worse follows than for a rank that is lost
+// a moment later: memory of such a rank is written to in vain.
+MW_INLINE u64 mw_known(const mw_common &c) { return mw_peek_gpu(&c.state->in); }
+
+// Asks the host who is a member: a way over the bus and back.
+MW_INLINE u64 mw_look(const mw_common &c) {
+  u64 in = mw_members_of(c, mw_load_acquire_sys(&c.orders->members));
+  mw_and_gpu(&c.state->in, in);
+  return in;
 }
 
 // Whether a rank is reached by messages. What stands for its memory then is in
@@ -74,18 +83,18 @@ enum { MW_WAITED = 1, MW_TOLD = 2 };
 // Waits until ready() or the rank is out. Data goes before absence: a rank that
 // is out is looked at once more.
 template <class Ready> MW_INLINE int mw_turn(const mw_common &c, int rank, Ready ready, u32 *did) {
-  u64 start = mw_now_ns(), seen = mw_members(c), heard = 0;
+  u64 start = mw_now_ns(), seen = mw_known(c), heard = 0;
   for (u32 turn = 0;; turn++) {
     if (ready()) return MW_READY;
-    if (turn % MW_LOOK_EVERY == MW_LOOK_EVERY - 1 || !mw_in(c, seen, rank)) {
-      u64 members = mw_members(c);
-      if (!mw_in(c, members, rank)) return ready() ? MW_READY : MW_GONE;
-      if (!mw_in(c, members, c.rank)) {
+    if (turn % MW_LOOK_EVERY == MW_LOOK_EVERY - 1 || !mw_has(seen, rank)) {
+      u64 in = mw_look(c);
+      if (!mw_has(in, rank)) return ready() ? MW_READY : MW_GONE;
+      if (!mw_has(in, c.rank)) {
         mw_fail(c, MW_ERROR_FENCED);
         return MW_GONE;
       }
-      if (members != seen) { // who was late may have waited for the lost rank
-        seen = members;
+      if (in != seen) { // who was late may have waited for the lost rank
+        seen = in;
         start = mw_now_ns();
         heard = 0;
       }
@@ -147,8 +156,8 @@ MW_INLINE u64 mw_owed(const mw_slot *s) { return mw_peek_gpu(&s->owed); }
 // Gives an operation back: its outputs first, so that who still wants them gets
 // an error and no hang. One thread per rank.
 MW_INLINE void mw_release(const mw_common &c, mw_slot *s, int slot, int rank) {
-  u64 op = s->op - 1, members = mw_members(c);
-  if (!mw_in(c, members, rank)) return;
+  u64 op = s->op - 1;
+  if (!mw_has(mw_known(c), rank)) return;
   if (mw_has(s->writers, rank))
     mw_store_release_sys(&mw_inbox_at(c, rank)->y_ready[slot], mw_word(op, s->combines | MW_FINAL));
   if (mw_has(s->owners & ~mw_owed(s), rank))

@@ -111,6 +111,8 @@ struct mw_state {
   u64 far;    // ranks that are reached by messages: far.cuh; written by the host
   u64 far_over; // blocks that have done their part, one per rank and launch of those for far ranks
   u64 shown;  // what stands in mw_tally.current
+  u64 epoch;  // that this rank has joined; written by the host
+  u64 in;     // its members, when somebody has last looked: mw_look; whoever the host has joined begins with all
   mw_slot slot[MW_MAX_SLOTS];
   mw_seat seat[MW_MAX_RANKS];
   u64 rows_to[MW_MAX_RANKS], rows_from[MW_MAX_RANKS]; // totals, those of mw_tally
@@ -122,8 +124,7 @@ struct mw_state {
 struct mw_orders {
   u64 members; // epoch in the upper 16 bits, ranks below
   u64 silent;  // ranks that are known to write nothing more
-  u64 epoch;   // that this buffer has joined
-  u64 pad[5];
+  u64 pad[6];
 };
 
 // What the device says to the host.
