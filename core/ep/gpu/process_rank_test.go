@@ -209,53 +209,6 @@ func (c *child) rounds(n int, seed uint64) {
 // playRounds: rows and sums are those of plain loops.
 func playRounds(c *child) { c.rounds(8, 1) }
 
-// Who waits for a rank that is killed hears of it, and the wait ends, long before the
-// deadline.
-const (
-	killedDeadline = 30 * time.Second
-	killedBound    = 2 * time.Second // of a machine that does much else; the goal is 10 ms
-	withoutIt      = "> without it: "
-)
-
-// playKilled: rank 1 is killed at any moment; the others have all of its rows or
-// none. Then another process takes its place.
-func playKilled(c *child) {
-	if c.Joins {
-		c.rounds(4, 2)
-		return
-	}
-	rng := rand.New(rand.NewPCG(c.Seed, 1))
-	mark, gone := c.used, false
-	for i := 0; !gone; i++ {
-		mine, _ := c.draw(rng, mark)
-		mine.args.Timeout, mine.combin.Timeout = killedDeadline, killedDeadline
-		launched := time.Now()
-		mine.run()
-		c.sync()
-		done := time.Now()
-		require.NoError(c.t, c.Err())
-		if c.active.values[1] == 0 {
-			fmt.Println(withoutIt, launched.UnixNano(), done.UnixNano())
-			mine.check(1)
-		} else {
-			mine.check()
-		}
-		c.say("round %d", i)
-		if c.self == 1 {
-			continue
-		}
-		// The others stop behind the same round, though one may have had all of
-		// rank 1's rows in it.
-		saw := c.exchange(fmt.Sprint("round", i), []byte{byte(c.active.values[1])}, 1)
-		gone = saw[0][0] == 0 || saw[2][0] == 0
-	}
-	require.Zero(c.t, c.Members()&0b010)
-	c.say("gone")
-	c.used = mark
-	c.update()
-	c.rounds(4, 2)
-}
-
 // playFrozen: rank 1 is stopped, while it does nothing, and misses a deadline.
 func playFrozen(c *child) {
 	c.rounds(2, 1)

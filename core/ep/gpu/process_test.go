@@ -166,26 +166,6 @@ func (g *processes) replaceKilled(t *testing.T, spec rankSpec) (took time.Durati
 	return took
 }
 
-// endedAfter is the longest time that a round went on after a moment, of those that
-// ended without a rank and had begun before; else since it began.
-func (g *processes) endedAfter(moment time.Time, which ...int) (took time.Duration) {
-	g.t.Helper()
-	for _, at := range which {
-		for _, line := range g.all[at].said {
-			times, is := strings.CutPrefix(line, withoutIt)
-			if !is {
-				continue
-			}
-			var launched, done int64
-			_, err := fmt.Sscan(times, &launched, &done)
-			require.NoError(g.t, err)
-			took = max(took, time.Unix(0, done).Sub(time.Unix(0, max(launched, moment.UnixNano()))))
-		}
-	}
-	require.Positive(g.t, took, "nobody has ended a round without it")
-	return took
-}
-
 // TestProcessFrozen stops a process: who waits for it goes on at its deadline,
 // uses its slots again once it has noticed, and takes it back by an update.
 func TestProcessFrozen(t *testing.T) {
