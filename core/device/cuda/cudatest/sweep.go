@@ -31,6 +31,7 @@ var unfreed = map[string]string{
 	"cuMemUnmap":                   "reserved ranges left: 1\nmapped ranges left: 1\n",
 	"cuMemAddressFree":             "reserved ranges left: 1\n",
 	"cuMemRelease":                 "handles of memory left: 1\n",
+	"cuIpcCloseMemHandle":          "opened allocations left: 1\n",
 	"cuModuleUnload":               "modules left: 1\n",
 	"cuStreamDestroy_v2":           "streams left: 1\n",
 	"cuEventDestroy_v2":            "events left: 1\n",
