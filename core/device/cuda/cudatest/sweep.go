@@ -23,6 +23,12 @@ var codes = []libcuda.Result{
 	libcuda.ErrStreamCaptureUnsupport, libcuda.ErrStreamCaptureInvalidate, libcuda.ErrStreamCaptureImplicit,
 }
 
+// sticky are what breaks a device: a kernel's error, which a later call tells of.
+var sticky = []libcuda.Result{
+	libcuda.ErrIllegalAddress, libcuda.ErrLaunchFailed, libcuda.ErrECCUncorrectable,
+	libcuda.ErrLaunchTimeout, libcuda.ErrHardwareStack,
+}
+
 // unfreed is what the emulator has left after a call has failed that frees: whether
 // such a call has done its work nobody knows, so it is not made again.
 var unfreed = map[string]string{
@@ -119,7 +125,7 @@ func (s Sweep) cases(call string, times int, short bool) (all []failing) {
 	at := len(call) // each call begins with another code
 	for n := 0; n < times; n += max(1, times/s.Times) {
 		at++
-		all = append(all, failing{call, n, codes[at%len(codes)], false}, failing{call, n, libcuda.ErrIllegalAddress, true})
+		all = append(all, failing{call, n, codes[at%len(codes)], false}, failing{call, n, sticky[at%len(sticky)], true})
 	}
 	if short {
 		return all[:min(len(all), 6)]
