@@ -165,8 +165,8 @@ func IsIdle(err error) bool {
 func (d *Device) Do(f func() error) error { return d.in(f) }
 
 // IsCaptured reports whether a call failed because a stream is being captured:
-// later it may succeed.
+// later it may succeed. The driver's codes of a capture are one range.
 func IsCaptured(err error) bool {
-	return errors.Is(err, libcuda.ErrStreamCaptureUnsupport) || errors.Is(err, libcuda.ErrStreamCaptureInvalidate) ||
-		errors.Is(err, libcuda.ErrStreamCaptureImplicit)
+	var code libcuda.Result
+	return errors.As(err, &code) && code >= libcuda.ErrStreamCaptureUnsupport && code <= libcuda.ErrCaptureWrongThread
 }

@@ -22,6 +22,7 @@ const (
 	ErrInvalidDevice           Result = 101
 	ErrInvalidContext          Result = 201
 	ErrNoBinaryForGPU          Result = 209
+	ErrECCUncorrectable        Result = 214
 	ErrPeerAccessUnsupported   Result = 217
 	ErrInvalidPTX              Result = 218
 	ErrUnsupportedPTXVersion   Result = 222
@@ -30,8 +31,11 @@ const (
 	ErrNotReady                Result = 600
 	ErrIllegalAddress          Result = 700
 	ErrLaunchOutOfResources    Result = 701
+	ErrLaunchTimeout           Result = 702
 	ErrPeerAccessEnabled       Result = 704
 	ErrContextIsDestroyed      Result = 709
+	ErrHardwareStack           Result = 714
+	ErrLaunchFailed            Result = 719
 	ErrNotPermitted            Result = 800
 	ErrNotSupported            Result = 801
 	ErrSystemDriverMismatch    Result = 803

@@ -23,6 +23,12 @@ var codes = []libcuda.Result{
 	libcuda.ErrStreamCaptureUnsupport, libcuda.ErrStreamCaptureInvalidate, libcuda.ErrStreamCaptureImplicit,
 }
 
+// sticky are what breaks a device: a kernel's error, which a later call tells of.
+var sticky = []libcuda.Result{
+	libcuda.ErrIllegalAddress, libcuda.ErrLaunchFailed, libcuda.ErrECCUncorrectable,
+	libcuda.ErrLaunchTimeout, libcuda.ErrHardwareStack,
+}
+
 // unfreed is what the emulator has left after a call has failed that frees: whether
 // such a call has done its work nobody knows, so it is not made again.
 var unfreed = map[string]string{
@@ -31,6 +37,7 @@ var unfreed = map[string]string{
 	"cuMemUnmap":                   "reserved ranges left: 1\nmapped ranges left: 1\n",
 	"cuMemAddressFree":             "reserved ranges left: 1\n",
 	"cuMemRelease":                 "handles of memory left: 1\n",
+	"cuIpcCloseMemHandle":          "opened allocations left: 1\n",
 	"cuModuleUnload":               "modules left: 1\n",
 	"cuStreamDestroy_v2":           "streams left: 1\n",
 	"cuEventDestroy_v2":            "events left: 1\n",
@@ -118,7 +125,7 @@ func (s Sweep) cases(call string, times int, short bool) (all []failing) {
 	at := len(call) // each call begins with another code
 	for n := 0; n < times; n += max(1, times/s.Times) {
 		at++
-		all = append(all, failing{call, n, codes[at%len(codes)], false}, failing{call, n, libcuda.ErrIllegalAddress, true})
+		all = append(all, failing{call, n, codes[at%len(codes)], false}, failing{call, n, sticky[at%len(sticky)], true})
 	}
 	if short {
 		return all[:min(len(all), 6)]
