@@ -2,7 +2,8 @@
 
 Compiles with NVIDIA's NVRTC, which needs no GPU and no driver. Its packages, pinned in nvrtc/,
 are installed into folders of build/kernels: two versions cannot be in one environment. Needs
-Python with pip, and Go.
+Python with pip, and Go. Fails where registers or shared memory are not those of
+kernels/testdata/uses_release.txt; with --update it rewrites that.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PINS = ROOT / "wheels" / "nvrtc"
 PLACE = ROOT / "build" / "kernels"
 ARCHIVE = PLACE / "kernels.bin"
+USES = ROOT / "core" / "device" / "cuda" / "kernels" / "testdata" / "uses_release.txt"
 
 
 def run(*command: str | Path) -> None:
@@ -47,6 +49,7 @@ def made_of() -> str:
     """A digest of everything that the archive depends on."""
     folder = ROOT / "core" / "device" / "cuda"
     files = [*folder.glob("kernels/*.cu*"), folder / "kernels" / "source.go", *PINS.glob("*.txt")]
+    files += [USES] if USES.is_file() else []
     files += [f for f in folder.glob("images/**/*.go") if not f.name.endswith("_test.go")]
     digest = hashlib.sha256()
     for file in sorted([*files, ROOT / "go.sum"]):
@@ -55,20 +58,22 @@ def made_of() -> str:
 
 
 def main() -> int:
+    update = ["-update"] if sys.argv[1:] == ["--update"] else []
     stamp, digest = ARCHIVE.with_suffix(".sha256"), made_of()
-    if ARCHIVE.is_file() and stamp.is_file() and stamp.read_text() == digest:
+    if not update and ARCHIVE.is_file() and stamp.is_file() and stamp.read_text() == digest:
         print(f"{ARCHIVE.relative_to(ROOT)} is up to date")
         return 0
     PLACE.mkdir(parents=True, exist_ok=True)
     fresh = PLACE / f".{ARCHIVE.name}.{os.getpid()}"
     try:
         run("go", "run", "-trimpath", "./core/device/cuda/images/prebuild",
-            "-cubins", compiler("cubins"), "-ptx", compiler("ptx"), "-out", fresh)  # fmt: skip
+            "-cubins", compiler("cubins"), "-ptx", compiler("ptx"), "-out", fresh,
+            "-uses", USES, *update)  # fmt: skip
     except subprocess.CalledProcessError as err:
         print(f"no kernels: {err}", file=sys.stderr)
         return 1
     fresh.replace(ARCHIVE)
-    stamp.write_text(digest)
+    stamp.write_text(made_of())
     return 0
 
 

@@ -17,8 +17,10 @@ var kernelNames = [numKernels]string{
 	kernelWait: "moewire_combine_wait", kernelReduce: "moewire_combine_reduce",
 	kernelReduceWide: "moewire_combine_reduce_wide", kernelReduceRuns: "moewire_combine_reduce_runs",
 	kernelReduceRunsWide: "moewire_combine_reduce_runs_wide",
-	kernelFarOrder:       "moewire_dispatch_far_order",
-	kernelFarSend:        "moewire_dispatch_far_send", kernelFarTake: "moewire_dispatch_far_take",
+	kernelPlaceNarrow:    "moewire_dispatch_place_narrow", kernelPlaceDeep: "moewire_dispatch_place_deep",
+	kernelReduceNarrow: "moewire_combine_reduce_narrow", kernelReduceDeep: "moewire_combine_reduce_deep",
+	kernelFarOrder: "moewire_dispatch_far_order",
+	kernelFarSend:  "moewire_dispatch_far_send", kernelFarTake: "moewire_dispatch_far_take",
 	kernelFarOutputs: "moewire_combine_far_send", kernelFarWait: "moewire_combine_far_take",
 }
 
@@ -35,6 +37,10 @@ const (
 	kernelReduceWide
 	kernelReduceRuns
 	kernelReduceRunsWide
+	kernelPlaceNarrow
+	kernelPlaceDeep
+	kernelReduceNarrow
+	kernelReduceDeep
 	kernelFarOrder
 	kernelFarSend
 	kernelFarTake

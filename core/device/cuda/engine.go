@@ -9,7 +9,7 @@ import (
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
 
-// Config is the shape of an Engine. All but Rank, NoTally and DebugFill are equal
+// Config is the shape of an Engine. All but Rank, NoTally, DebugFill and Loads are equal
 // on all ranks.
 type Config struct {
 	Rank, NumRanks, NumSlots int
@@ -21,6 +21,9 @@ type Config struct {
 	// DebugFill: a dispatch fills its slot's rows and outputs with 0xff before it
 	// opens the slot, when nobody reads the earlier ones any more.
 	DebugFill bool
+	// Loads forces a variant of the kernels that move rows, for benchmarks; 0 chooses
+	// by shape.
+	Loads Loads
 }
 
 // localExperts bounds L.

@@ -2,8 +2,8 @@ package cuda
 
 // What is chosen by an operation's shape: kernels whose inner loops are made for
 // it, and how many threads a block has. Rows move 16 bytes at a time in every
-// shape, because a hidden size is a multiple of 8, and each thread has
-// MW_LOADS of such loads under way (kernels/streams.cuh).
+// shape, because a hidden size is a multiple of 8; how many of such loads a
+// thread has under way is the variant's (kernels/streams.cuh).
 
 // vectorValues are the bf16 values of one access.
 const vectorValues = 8
@@ -20,6 +20,91 @@ func reduceKernel(flags uint32) int {
 		return kernelReduceWide
 	}
 	return kernelReduce
+}
+
+// Loads says how many loads a thread has under way.
+type Loads int
+
+// Narrow is for rows of one vector per thread, and sums of one or two terms, of which
+// a thread makes two columns. Usual is four loads, Deep eight: few blocks cannot fill
+// a multiprocessor with less. 0 is the choice by shape.
+const (
+	ByShape Loads = iota
+	Narrow
+	Usual
+	Deep
+)
+
+// placeLoads for rows that take so many turns of a block. sparse: a multiprocessor has
+// one block at most, so what its threads load together is all there is under way.
+func placeLoads(turns uint32, sparse bool) Loads {
+	switch {
+	case turns <= 1:
+		return Narrow
+	case turns > 4 && sparse:
+		return Deep
+	}
+	return Usual
+}
+
+// reduceLoads for sums of so many terms.
+func reduceLoads(terms int32, turns uint32, sparse bool) Loads {
+	switch {
+	case terms <= 2 && turns > 1:
+		return Narrow
+	case terms > 4 && sparse:
+		return Deep
+	}
+	return Usual
+}
+
+// rowTurns is how often a block of threads must load to move a row.
+func rowTurns(hidden int32, threads uint32) uint32 {
+	return (uint32(hidden)/vectorValues + threads - 1) / threads
+}
+
+// placeKernelOf has so many loads under way.
+func placeKernelOf(l Loads) int {
+	return variantOf(l, kernelPlaceNarrow, kernelPlace, kernelPlaceDeep)
+}
+
+// reduceKernelOf also goes by the type of the rows: only the usual one has variants.
+func reduceKernelOf(flags uint32, l Loads) int {
+	if kernel := reduceKernel(flags); kernel != kernelReduce {
+		return kernel
+	}
+	return variantOf(l, kernelReduceNarrow, kernelReduce, kernelReduceDeep)
+}
+
+func variantOf(l Loads, narrow, usual, deep int) int {
+	switch l {
+	case Narrow:
+		return narrow
+	case Deep:
+		return deep
+	}
+	return usual
+}
+
+func (e *Engine) sparse(c *common) bool { return int(c.NumBlocks) <= e.d.NumSMs }
+
+func (e *Engine) placeKernel(c *common) int {
+	if e.cfg.Loads != ByShape {
+		return placeKernelOf(e.cfg.Loads)
+	}
+	return placeKernelOf(placeLoads(rowTurns(c.Hidden, rowThreads(c.Hidden, e.threads.row)), e.sparse(c)))
+}
+
+func (e *Engine) reduceKernel(c *common) int {
+	if e.cfg.Loads != ByShape {
+		return reduceKernelOf(c.Flags, e.cfg.Loads)
+	}
+	terms := c.TopK
+	if c.Flags&flagFlat != 0 {
+		terms = min(terms, c.NumRanks)
+	}
+	turns := rowTurns(c.Hidden, rowThreads(c.Hidden, e.threads.row))
+	return reduceKernelOf(c.Flags, reduceLoads(terms, turns, e.sparse(c)))
 }
 
 // warpThreads run together. leastThreads of a block: one for each rank.

@@ -1,9 +1,12 @@
 package cuda
 
 import (
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/testenv"
 )
 
 // TestFormsUseEveryVariant: what TestForms runs has each kernel that is chosen
@@ -31,5 +34,65 @@ func TestRowThreads(t *testing.T) {
 		n := rowThreads(int32(vectors*vectorValues), 256)
 		require.True(t, n%warpThreads == 0 && n >= MaxRanks && n <= 256)
 		require.LessOrEqual(t, (vectors+n-1)/n, (vectors+255)/256, "%d", vectors)
+	}
+}
+
+// TestVariants runs each variant on shapes that it is not chosen for, too: none may
+// change a bit. Rows take more turns than any variant has loads, and less.
+func TestVariants(t *testing.T) {
+	emu := driver(t)
+	seed := testenv.Seed(t)
+	for name, l := range map[string]Loads{"narrow": Narrow, "usual": Usual, "deep": Deep} {
+		for i, f := range []form{
+			{name: "bf16", ranks: 2, tokens: 2, hidden: 5128, experts: 16, topK: 9},
+			{name: "fp8", ranks: 2, tokens: 2, hidden: 5120, experts: 4, topK: 2, flags: flagFP8, value: rarelyEdgy},
+			{name: "UE8M0", ranks: 2, tokens: 3, hidden: 1536, experts: 4, topK: 1, flags: flagFP8 | scalesUE8M0},
+			{name: "hidden 8", ranks: 2, tokens: 9, hidden: 8, experts: 64, topK: 64},
+			{name: "flat", ranks: 3, tokens: 5, hidden: 1032, experts: 12, topK: 5, flags: flat, extra: 48},
+			{name: "float32 outputs by rank", ranks: 2, tokens: 3, hidden: 520, experts: 4, topK: 3, flags: flagWide | flagPreReduce},
+		} {
+			t.Run(name+" "+f.name, func(t *testing.T) {
+				rng := rand.New(rand.NewPCG(seed, uint64(i)))
+				emu.Order(rng.Uint64(), 32, 6+f.ranks)
+				f.ready = func(g *group) {
+					for _, m := range g.ranks {
+						m.cfg.Loads = l
+					}
+				}
+				f.run(t, rng)
+			})
+		}
+	}
+}
+
+// TestChoice is the whole table, for a device of 132 multiprocessors.
+func TestChoice(t *testing.T) {
+	e := &Engine{d: &Device{NumSMs: 132}, threads: usual}
+	for _, c := range []struct {
+		hidden, topK, ranks int32
+		tokens              int
+		flags               uint32
+		place, reduce       int
+	}{
+		{128, 1, 8, 1, 0, kernelPlaceNarrow, kernelReduce},
+		{128, 8, 8, 4096, 0, kernelPlaceNarrow, kernelReduce},
+		{2048, 8, 8, 132, flagFP8, kernelPlaceNarrow, kernelReduceDeep},
+		{2056, 8, 8, 133, flagFP8, kernelPlace, kernelReduce},
+		{7168, 1, 8, 1, 0, kernelPlace, kernelReduceNarrow},
+		{7168, 2, 8, 4096, 0, kernelPlace, kernelReduceNarrow},
+		{7168, 4, 8, 1, 0, kernelPlace, kernelReduce},
+		{7168, 8, 8, 1, 0, kernelPlace, kernelReduceDeep},
+		{7168, 8, 2, 1, flat, kernelPlace, kernelReduceNarrow},
+		{7168, 64, 8, 133, 0, kernelPlace, kernelReduce},
+		{8200, 8, 8, 132, 0, kernelPlaceDeep, kernelReduceDeep},
+		{16384, 16, 8, 128, flagFP8, kernelPlaceDeep, kernelReduceDeep},
+		{16384, 16, 8, 4096, flagFP8, kernelPlace, kernelReduce},
+		{16384, 16, 8, 1, flagWide, kernelPlaceDeep, kernelReduceWide},
+		{16384, 16, 8, 1, flagPreReduce, kernelPlaceDeep, kernelReduceRuns},
+		{16384, 1, 8, 1, flagPreReduce | flagWide, kernelPlaceDeep, kernelReduceRunsWide},
+	} {
+		in := common{Hidden: c.hidden, TopK: c.topK, NumRanks: c.ranks, Flags: c.flags, NumBlocks: e.rowBlocks(c.tokens)}
+		require.Equal(t, kernelNames[c.place], kernelNames[e.placeKernel(&in)], "%+v", c)
+		require.Equal(t, kernelNames[c.reduce], kernelNames[e.reduceKernel(&in)], "%+v", c)
 	}
 }

@@ -89,13 +89,14 @@ template <class Args, void (*kernel)(Args)> static void call(const void *params)
 }
 
 #define KERNEL(name, args) {#name, call<args, name>, sizeof(args)}
+#define VARIANTS(name, args) KERNEL(name, args), KERNEL(name##_narrow, args), KERNEL(name##_deep, args)
 
 static const kernel kernels[] = {
-    KERNEL(moewire_dispatch_plan, mw_plan_args),       KERNEL(moewire_dispatch_place, mw_place_args),
+    KERNEL(moewire_dispatch_plan, mw_plan_args),       VARIANTS(moewire_dispatch_place, mw_place_args),
     KERNEL(moewire_dispatch_receive, mw_receive_args), KERNEL(moewire_dispatch_release, mw_wait_args),
     KERNEL(moewire_combine_publish, mw_publish_args),  KERNEL(moewire_combine_again, mw_wait_args),
     KERNEL(moewire_combine_wait, mw_wait_args),        KERNEL(moewire_dispatch_number, mw_plan_args),
-    KERNEL(moewire_combine_reduce, mw_reduce_args),    KERNEL(moewire_combine_reduce_wide, mw_reduce_args),
+    VARIANTS(moewire_combine_reduce, mw_reduce_args),  KERNEL(moewire_combine_reduce_wide, mw_reduce_args),
     KERNEL(moewire_combine_reduce_runs, mw_reduce_args),
     KERNEL(moewire_combine_reduce_runs_wide, mw_reduce_args),
     KERNEL(moewire_dispatch_far_order, mw_far_order_args),

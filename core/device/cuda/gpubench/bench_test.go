@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep/layout"
 )
@@ -34,6 +35,21 @@ func TestSmall(t *testing.T) {
 		for _, name := range partNames {
 			assert.Contains(t, res.Parts, name)
 		}
+	}
+}
+
+// TestForcedVariants: each one's counts and sums are checked in it.
+func TestForcedVariants(t *testing.T) {
+	if cudatest.OnDevice() {
+		t.Skip("make gpu-bench runs it there")
+	}
+	runtime.LockOSThread()
+	o := small(cudatest.Build{}.Library(t), false)
+	for o.loads = int(cuda.Narrow); o.loads <= int(cuda.Deep); o.loads++ {
+		res, err := run(o)
+		require.NoError(t, err)
+		assertTimed(t, res)
+		assert.Equal(t, o.loads, res.Loads)
 	}
 }
 

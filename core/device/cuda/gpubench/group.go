@@ -164,7 +164,7 @@ func (g *group) makeEngine(m *rank, r int) (err error) {
 	}
 	m.Engine, err = cuda.NewEngine(g.d, cuda.Config{
 		Rank: r, NumRanks: o.ranks, NumSlots: g.slots, SlabBytes: g.slab.SizeBytes,
-		MaxSelections: o.tokens * o.topK, MaxExperts: o.experts,
+		MaxSelections: o.tokens * o.topK, MaxExperts: o.experts, Loads: cuda.Loads(o.loads),
 	})
 	if err == nil {
 		g.closers = append(g.closers, m.Close)

@@ -23,6 +23,7 @@ type result struct {
 	Experts  int    `json:"experts"`
 	FP8      bool   `json:"fp8"`
 	Slots    int    `json:"slots"`
+	Loads    int    `json:"loads,omitempty"` // the variant that was forced
 
 	CopyGBps float64 `json:"copy_gb_per_s"` // read and written, of a plain device copy
 
@@ -77,7 +78,7 @@ func (g *group) result(what, code string) *result {
 	o := g.o
 	return &result{
 		Emulated: o.emulated, What: what, Code: code, NumSMs: g.d.NumSMs, Ranks: o.ranks, Tokens: o.tokens,
-		Hidden: o.hidden, TopK: o.topK, Experts: o.experts, FP8: o.fp8, Slots: g.slots,
+		Hidden: o.hidden, TopK: o.topK, Experts: o.experts, FP8: o.fp8, Slots: g.slots, Loads: o.loads,
 	}
 }
 

@@ -35,26 +35,40 @@ template <bool wide> MW_INLINE void mw_end_run(float *all, float *sum) {
   }
 }
 
-// Eight values of a token's sum. As many loads are under way together as fit.
-template <bool wide, bool runs> MW_INLINE mw_quad mw_sum_of(const mw_terms *p, int num_terms, int i) {
-  enum { together = wide ? MW_LOADS / 2 : MW_LOADS };
-  float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0}, all[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-  for (int k = 0; k < num_terms; k += together) {
-    mw_values<wide> v[together] = {};
-    MW_UNROLL
-    for (int j = 0; j < together; j++)
-      if (p->row[k + j]) mw_load_values<wide>(&v[j], p->row[k + j], i);
-    MW_UNROLL
-    for (int j = 0; j < together; j++) {
-      if (p->row[k + j]) mw_add_term<wide>(sum, v[j], p->weight[k + j]);
-      if (runs && p->ends[k + j]) mw_end_run<wide>(all, sum);
-    }
-  }
-  const float *out = runs ? all : sum;
+// Eight values of a sum, and with runs those of the rank that is being added.
+template <bool wide, bool runs> struct mw_sum {
+  float sum[8], all[8];
+};
+
+template <bool wide, bool runs> MW_INLINE mw_quad mw_sum_out(const mw_sum<wide, runs> &s) {
+  const float *out = runs ? s.all : s.sum;
   mw_quad v;
   MW_UNROLL
   for (int j = 0; j < 4; j++) v.v[j] = mw_to_bf16(out[2 * j]) | mw_to_bf16(out[2 * j + 1]) << 16;
   return v;
+}
+
+// Eight values of a token's sum in each of some columns that are step apart, of n. The
+// loads of so many terms, in all columns, are under way together.
+template <bool wide, bool runs, int terms, int columns>
+MW_INLINE void mw_sum_to(mw_quad *out, const mw_terms *p, int num_terms, int i, int n, int step) {
+  mw_sum<wide, runs> s[columns] = {};
+  for (int k = 0; k < num_terms; k += terms) {
+    mw_values<wide> v[terms][columns] = {};
+    MW_UNROLL
+    for (int j = 0; j < terms * columns; j++)
+      if (p->row[k + j / columns] && i + j % columns * step < n)
+        mw_load_values<wide>(&v[j / columns][j % columns], p->row[k + j / columns], i + j % columns * step);
+    MW_UNROLL
+    for (int j = 0; j < terms * columns; j++) {
+      mw_sum<wide, runs> &to = s[j % columns];
+      if (p->row[k + j / columns]) mw_add_term<wide>(to.sum, v[j / columns][j % columns], p->weight[k + j / columns]);
+      if (runs && p->ends[k + j / columns]) mw_end_run<wide>(to.all, to.sum);
+    }
+  }
+  MW_UNROLL
+  for (int j = 0; j < columns; j++)
+    if (i + j * step < n) out[i + j * step] = mw_sum_out(s[j]);
 }
 
 // Ends the operation's record; all threads.
@@ -64,7 +78,7 @@ MW_INLINE void mw_tally_combine(const mw_common &c) {
   mw_tally_end(c, MW_TALLY_COMBINE, mw_failed(c), s->flight.num_pulled, 0, c.slab.output_bytes);
 }
 
-template <bool wide, bool runs> MW_INLINE void mw_reduce(const mw_reduce_args &a) {
+template <bool wide, bool runs, int terms, int columns> MW_INLINE void mw_reduce(const mw_reduce_args &a) {
   const mw_common &c = a.c;
   MW_SHARED(mw_terms, p);
   MW_SHARED(u32, skip);
@@ -75,8 +89,9 @@ template <bool wide, bool runs> MW_INLINE void mw_reduce(const mw_reduce_args &a
     pulled += mw_gather<runs>(a, t, &p);
     __syncthreads();
     mw_quad *out = (mw_quad *)(a.out + (i64)t * c.hidden * 2);
-    int terms = c.flags & MW_FLAG_FLAT ? min(c.topk, c.num_ranks) : c.topk;
-    for (int i = threadIdx.x; i < c.hidden / 8; i += blockDim.x) out[i] = mw_sum_of<wide, runs>(&p, terms, i);
+    int num_terms = c.flags & MW_FLAG_FLAT ? min(c.topk, c.num_ranks) : c.topk, n = c.hidden / 8;
+    for (int i = threadIdx.x; i < n; i += columns * blockDim.x)
+      mw_sum_to<wide, runs, terms, columns>(out, &p, num_terms, i, n, blockDim.x);
     __syncthreads();
   }
   if (pulled && c.tally) mw_add_relaxed_gpu(&mw_flight_of(c)->num_pulled, pulled);
@@ -99,8 +114,11 @@ template <bool wide, bool runs> MW_INLINE void mw_reduce(const mw_reduce_args &a
   mw_tally_combine(c);
 }
 
-// One for each type of rows, and for sums by rank.
-MW_KERNEL void moewire_combine_reduce(const mw_reduce_args a) { mw_reduce<false, false>(a); }
-MW_KERNEL void moewire_combine_reduce_wide(const mw_reduce_args a) { mw_reduce<true, false>(a); }
-MW_KERNEL void moewire_combine_reduce_runs(const mw_reduce_args a) { mw_reduce<false, true>(a); }
-MW_KERNEL void moewire_combine_reduce_runs_wide(const mw_reduce_args a) { mw_reduce<true, true>(a); }
+// One for each type of rows, and for sums by rank. The usual one has others beside it, by how
+// many terms and columns a thread loads together. A term of float32 is two loads.
+MW_KERNEL void moewire_combine_reduce(const mw_reduce_args a) { mw_reduce<false, false, MW_LOADS, 1>(a); }
+MW_KERNEL void moewire_combine_reduce_narrow(const mw_reduce_args a) { mw_reduce<false, false, MW_LOADS / 2, 2>(a); }
+MW_KERNEL void moewire_combine_reduce_deep(const mw_reduce_args a) { mw_reduce<false, false, MW_MOST_LOADS, 1>(a); }
+MW_KERNEL void moewire_combine_reduce_wide(const mw_reduce_args a) { mw_reduce<true, false, MW_LOADS / 2, 1>(a); }
+MW_KERNEL void moewire_combine_reduce_runs(const mw_reduce_args a) { mw_reduce<false, true, MW_LOADS, 1>(a); }
+MW_KERNEL void moewire_combine_reduce_runs_wide(const mw_reduce_args a) { mw_reduce<true, true, MW_LOADS / 2, 1>(a); }

@@ -104,9 +104,9 @@ MW_INLINE void mw_far_fill(const mw_far_send_args &a, const i32 *list, const mw_
     }
     __syncthreads();
     if (c.flags & MW_FLAG_FP8)
-      mw_cast_row(c, a.x, list[h.first + i], p, 4);
+      mw_cast_row<1>(c, a.x, list[h.first + i], p, 4);
     else
-      mw_copy_row(c, a.x, list[h.first + i], p);
+      mw_copy_row<MW_LOADS>(c, a.x, list[h.first + i], p);
   }
 }
 

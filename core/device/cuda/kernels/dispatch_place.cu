@@ -37,7 +37,7 @@ MW_INLINE void mw_tell_arrived(const mw_common &c, int rank) {
   mw_store_release_sys(mw_line_at(mw_slab_at(c, rank, s->slab_of[rank]), c.slab.arrive, c.rank), mw_word(s->op - 1, 0));
 }
 
-MW_KERNEL void moewire_dispatch_place(const mw_place_args a) {
+template <int loads> MW_INLINE void mw_place(const mw_place_args &a) {
   const mw_common &c = a.c;
   MW_SHARED(mw_places, p);
   MW_SHARED(u32, skip);
@@ -47,9 +47,9 @@ MW_KERNEL void moewire_dispatch_place(const mw_place_args a) {
     for (int k = threadIdx.x; k < c.topk; k += blockDim.x) mw_find(a, t, k, &p);
     __syncthreads();
     if (c.flags & MW_FLAG_FP8)
-      mw_cast_row(c, a.x, t, &p, c.slab.rows_per_expert * 4);
+      mw_cast_row<loads>(c, a.x, t, &p, c.slab.rows_per_expert * 4);
     else
-      mw_copy_row(c, a.x, t, &p);
+      mw_copy_row<loads>(c, a.x, t, &p);
     if (c.flags & MW_FLAG_FLAT) mw_place_columns(a, t, &p);
     __syncthreads();
   }
@@ -58,3 +58,8 @@ MW_KERNEL void moewire_dispatch_place(const mw_place_args a) {
   for (int i = threadIdx.x; i < c.num_ranks * c.local_experts; i += blockDim.x) a.count[i] = 0;
   if ((int)threadIdx.x < c.num_ranks && !skip) mw_tell_arrived(c, threadIdx.x);
 }
+
+// One for each number of loads that a thread has under way.
+MW_KERNEL void moewire_dispatch_place(const mw_place_args a) { mw_place<MW_LOADS>(a); }
+MW_KERNEL void moewire_dispatch_place_narrow(const mw_place_args a) { mw_place<1>(a); }
+MW_KERNEL void moewire_dispatch_place_deep(const mw_place_args a) { mw_place<MW_MOST_LOADS>(a); }

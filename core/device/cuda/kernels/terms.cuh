@@ -6,7 +6,7 @@
 #include "streams.cuh"
 
 // In the order of the sum. There are as many as selections; behind the last one
-// are empty ones, so that they can be taken MW_LOADS at a time.
+// are empty ones, so that they can be taken MW_MOST_LOADS at a time.
 struct mw_terms {
   const u8 *row[MW_MAX_TOPK]; // null: contributes nothing
   float weight[MW_MAX_TOPK];
@@ -90,7 +90,7 @@ template <bool runs> MW_INLINE bool mw_gather_one(const mw_reduce_args &a, int t
 
 // All terms of a token; how many the thread has made.
 template <bool runs> MW_INLINE u32 mw_gather(const mw_reduce_args &a, int t, mw_terms *p) {
-  int topk = a.c.topk, all = (topk + MW_LOADS - 1) / MW_LOADS * MW_LOADS;
+  int topk = a.c.topk, all = (topk + MW_MOST_LOADS - 1) / MW_MOST_LOADS * MW_MOST_LOADS;
   u32 made = 0;
   for (int k = threadIdx.x; k < all; k += blockDim.x) {
     if (k < topk) {
