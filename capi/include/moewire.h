@@ -38,7 +38,7 @@ extern "C" {
 #endif
 
 /* Grows whenever a struct or a function changes in a way that callers see. */
-#define MW_ABI_VERSION 7u
+#define MW_ABI_VERSION 8u
 
 /* Ranks in one shared-memory domain: member set and epoch share one word. */
 #define MW_MAX_RANKS 48
@@ -644,6 +644,16 @@ mw_status_t mw_buffer_combine(mw_buffer_t buffer, const mw_combine_args_t *args,
  */
 mw_status_t mw_buffer_combine_buffer(mw_buffer_t buffer, mw_handle_t handle, int64_t timeout_us,
                                      uint64_t *address);
+
+/*
+ * The same for a buffer on CUDA: after a combine of the handle `stream` waits for
+ * who reads there, and not the host; work behind it may write. mw_buffer_combine_buffer
+ * takes the stream of the handle's latest dispatch or combine, and no notice of
+ * timeout_us. The wait has the deadline of that combine, whose second phase comes
+ * first if it was not launched.
+ */
+mw_status_t mw_buffer_combine_buffer_on(mw_buffer_t buffer, mw_handle_t handle, uint64_t stream,
+                                        uint64_t *address);
 
 /*
  * Tells every rank that this rank is done with the operation. Its rows may be

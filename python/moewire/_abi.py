@@ -33,7 +33,7 @@ from ._abi_observe import mw_counters_t as mw_counters_t
 from ._abi_observe import mw_link_t as mw_link_t
 from ._abi_observe import mw_record_t as mw_record_t
 
-MW_ABI_VERSION = 7
+MW_ABI_VERSION = 8
 MW_MAX_TOPK = 64
 MW_MAX_EXTRAS = 4
 MW_MAX_EXTRA_BYTES = 65535
@@ -327,6 +327,10 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mw_buffer_dispatch": (_status, (mw_buffer_t, POINTER(mw_dispatch_args_t), POINTER(mw_op_t))),
     "mw_buffer_combine": (_status, (mw_buffer_t, POINTER(mw_combine_args_t), POINTER(mw_op_t))),
     "mw_buffer_combine_buffer": (_status, (mw_buffer_t, mw_handle_t, c_int64, POINTER(c_uint64))),
+    "mw_buffer_combine_buffer_on": (
+        _status,
+        (mw_buffer_t, mw_handle_t, c_uint64, POINTER(c_uint64)),
+    ),
     "mw_handle_release": (_status, (mw_handle_t,)),
     "mw_handle_release_on": (_status, (mw_handle_t, c_uint64)),
     "mw_op_wait": (_status, (mw_op_t, c_int32, c_int64)),
