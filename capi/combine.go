@@ -120,7 +120,7 @@ func mwiCombineBuffer(id, handle uint64, timeoutUs int64, address *C.uint64_t) C
 			return err
 		}
 		if b.onGPU != nil {
-			at, err := b.combineBufferGPU(handle)
+			at, err := b.combineBufferGPU(handle, nil)
 			if err == nil {
 				*address = C.uint64_t(at)
 			}

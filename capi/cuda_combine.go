@@ -9,12 +9,7 @@ import (
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
-	"github.com/moewire/moewire/core/transport"
 )
-
-func notOnGPU(format string, args ...any) error {
-	return fmt.Errorf("%w on CUDA: "+format, append([]any{transport.ErrNotSupported}, args...)...)
-}
 
 // gpuHandle finds the operation of a handle that must be this buffer's.
 func (b *buffer) gpuHandle(id uint64) (*gpu.Buffer, gpu.Handle, error) {
@@ -105,18 +100,43 @@ func (g *onGPU) checkInPlace(h gpu.Handle, zeroCopy bool, x uint64) (err error) 
 	return err
 }
 
-// combineBufferGPU: nobody reads it before the first combine. Afterwards only
-// the device knows.
-func (b *buffer) combineBufferGPU(id uint64) (at uint64, err error) {
+// combineBufferGPU: after a combine a stream waits for who reads there: that of the
+// handle's latest call if on is nil.
+func (b *buffer) combineBufferGPU(id uint64, on *uint64) (at uint64, err error) {
 	g, h, err := b.gpuHandle(id)
 	if err != nil {
 		return 0, err
 	}
-	at, combined, err := g.CombineX(h)
-	if err == nil && combined {
-		err = notOnGPU("the combine buffer of a handle that was combined; pass x that lies elsewhere")
+	stream, _ := b.streamOf(h, on) // if there is none, the core says why
+	return g.CombineX(h, stream)
+}
+
+// streamOf is the given stream, or that of a handle's latest call; false: its slot
+// serves a later dispatch.
+func (b *buffer) streamOf(h gpu.Handle, on *uint64) (stream uint64, ok bool) {
+	ok = b.onGPU.of(h, func(s *slotUse) { stream = s.stream })
+	if on != nil {
+		stream = *on
 	}
-	return at, err
+	return stream, ok
+}
+
+//export mwiCombineBufferOn
+func mwiCombineBufferOn(id, handle, stream uint64, address *C.uint64_t) C.mw_status_t {
+	b, err := buffers.get(id)
+	if err != nil {
+		return report(err)
+	}
+	return guard(b, func() error {
+		if b.onGPU == nil {
+			return invalid("buffer is on the CPU, which has no streams")
+		}
+		at, err := b.combineBufferGPU(handle, &stream)
+		if err == nil {
+			*address = C.uint64_t(at)
+		}
+		return err
+	})
 }
 
 // releaseGPU gives a handle back on a stream; on that of its latest call if on is
@@ -126,12 +146,9 @@ func (b *buffer) releaseGPU(id uint64, on *uint64) error {
 	if err != nil {
 		return err
 	}
-	var stream uint64
-	if !b.onGPU.of(h, func(s *slotUse) { stream = s.stream }) {
+	stream, ok := b.streamOf(h, on)
+	if !ok {
 		return fmt.Errorf("%w: its slot serves a later dispatch", ep.ErrStaleHandle)
-	}
-	if on != nil {
-		stream = *on
 	}
 	return g.Release(h, stream)
 }

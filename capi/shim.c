@@ -203,6 +203,14 @@ mw_status_t mw_buffer_combine_buffer(mw_buffer_t buffer, mw_handle_t handle, int
 	return mwiCombineBuffer(buffer.id, handle.id, timeout_us, address);
 }
 
+mw_status_t mw_buffer_combine_buffer_on(mw_buffer_t buffer, mw_handle_t handle, uint64_t stream,
+                                        uint64_t *address)
+{
+	NOT_FORKED();
+	NOT_NULL(address);
+	return mwiCombineBufferOn(buffer.id, handle.id, stream, address);
+}
+
 mw_status_t mw_handle_release(mw_handle_t handle)
 {
 	NOT_FORKED();

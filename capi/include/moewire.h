@@ -649,6 +649,16 @@ mw_status_t mw_buffer_combine_buffer(mw_buffer_t buffer, mw_handle_t handle, int
                                      uint64_t *address);
 
 /*
+ * The same for a buffer on CUDA: after a combine of the handle `stream` waits for
+ * who reads there, and not the host; work behind it may write. mw_buffer_combine_buffer
+ * takes the stream of the handle's latest dispatch or combine, and no notice of
+ * timeout_us. The wait has the deadline of that combine, whose second phase comes
+ * first if it was not launched.
+ */
+mw_status_t mw_buffer_combine_buffer_on(mw_buffer_t buffer, mw_handle_t handle, uint64_t stream,
+                                        uint64_t *address);
+
+/*
  * Tells every rank that this rank is done with the operation. Its rows may be
  * overwritten from now on. Releasing a stale handle gives MW_ERR_STALE_HANDLE
  * and does nothing.

@@ -330,6 +330,10 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mw_buffer_dispatch": (_status, (mw_buffer_t, POINTER(mw_dispatch_args_t), POINTER(mw_op_t))),
     "mw_buffer_combine": (_status, (mw_buffer_t, POINTER(mw_combine_args_t), POINTER(mw_op_t))),
     "mw_buffer_combine_buffer": (_status, (mw_buffer_t, mw_handle_t, c_int64, POINTER(c_uint64))),
+    "mw_buffer_combine_buffer_on": (
+        _status,
+        (mw_buffer_t, mw_handle_t, c_uint64, POINTER(c_uint64)),
+    ),
     "mw_handle_release": (_status, (mw_handle_t,)),
     "mw_handle_release_on": (_status, (mw_handle_t, c_uint64)),
     "mw_op_wait": (_status, (mw_op_t, c_int32, c_int64)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections import OrderedDict
 from functools import partial
@@ -244,9 +245,25 @@ class Gpu:
 
     def combine_buffer(self, handle: Handle | FlatHandle) -> torch.Tensor:
         """``Buffer.get_next_combine_buffer``."""
-        address = self._runtime.combine_buffer(handle._id, -1)
+        address = self._unread(handle)
         owner, plan = self.own(handle._result), handle._plan
         return self.view(address, plan.rows, plan.output_dtype, owner).detach()
+
+    def _unread(self, handle: Handle | FlatHandle) -> int:
+        """Its address. What is on the current stream from now on comes behind who reads there."""
+        runtime, streams = self._runtime, self.streams
+        if not handle._combined:  # nobody does
+            return runtime.combine_buffer(handle._id, -1)
+        address, stream = ctypes.c_uint64(), self.place.stream()
+        with streams.lock:
+            try:
+                streams.begin(stream)
+                on = self.place.handle(stream)
+                call = runtime.lib.buffer_combine_buffer_on
+                runtime.check(call(runtime.id, handle._id, on, ctypes.byref(address)))
+            finally:
+                streams.end()
+        return address.value
 
     def keep(
         self, tensors: tuple[torch.Tensor | None, ...], how: How, stream: Any

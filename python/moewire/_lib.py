@@ -62,6 +62,7 @@ class Library:
     buffer_dispatch: Callable[..., int]
     buffer_combine: Callable[..., int]
     buffer_combine_buffer: Callable[..., int]
+    buffer_combine_buffer_on: Callable[..., int]
     handle_release: Callable[..., int]
     handle_release_on: Callable[..., int]
     op_wait: Callable[..., int]

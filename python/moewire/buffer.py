@@ -282,7 +282,8 @@ class Buffer(PackedCalls, FlatCalls, Member):
         [N, H] for the handle of ``dispatch_flat``. float32 after a dispatch with
         ``fp32_outputs``, else bf16. Pass it to ``combine(..., zero_copy=True)``, or to
         ``combine_flat``. Waits, after an earlier combine of the handle, until nobody reads it
-        any more. Valid until the handle is released.
+        any more: on CUDA the current stream does, by that combine's deadline. Valid until the
+        handle is released.
         """
         refuse_foreign(self.runtime, handle, Held)
         _check.timeout(timeout_us)

@@ -96,6 +96,9 @@ static void test_nulls(void)
 	CHECK(mw_buffer_combine(buffer, &combine, &op) < 0);
 	CHECK(op.id == UNTOUCHED);
 	CHECK(mw_buffer_combine_buffer(buffer, (mw_handle_t){0}, 0, NULL) < 0);
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_combine_buffer_on(buffer, (mw_handle_t){0}, 0, NULL));
+	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_combine_buffer_on(buffer, (mw_handle_t){0}, 0, &n));
+	CHECK(strstr(mw_last_error(), "on the CPU"));
 	STATUS(MW_OK, mw_buffer_close(buffer));
 
 	STATUS(MW_OK, mw_buffer_create(&config, &buffer));
@@ -131,6 +134,7 @@ static void refuse_id(uint64_t id)
 	REFUSED(MW_ERR_HANDLE, mw_buffer_dispatch(buffer, &dispatch, &out));
 	REFUSED(MW_ERR_HANDLE, mw_buffer_combine(buffer, &combine, &out));
 	REFUSED(MW_ERR_HANDLE, mw_buffer_combine_buffer(buffer, handle, 0, &n));
+	REFUSED(MW_ERR_HANDLE, mw_buffer_combine_buffer_on(buffer, handle, 0, &n));
 	REFUSED(MW_ERR_HANDLE, mw_buffer_close(buffer));
 	REFUSED(MW_ERR_HANDLE, mw_handle_release(handle));
 	REFUSED(MW_ERR_HANDLE, mw_op_wait(op, MW_PHASE_DONE, 0));

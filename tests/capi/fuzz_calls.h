@@ -163,8 +163,11 @@ static mw_status_t call_combine(void)
 static mw_status_t call_combine_buffer(void)
 {
 	uint64_t address = UNTOUCHED;
-	mw_status_t status = mw_buffer_combine_buffer(some_buffer(), (mw_handle_t){some_handle()},
-	                                              some_time(), rarely(16) ? NULL : &address);
+	mw_buffer_t buffer = some_buffer();
+	mw_handle_t handle = {some_handle()};
+	uint64_t *to = rarely(16) ? NULL : &address;
+	mw_status_t status = rarely(4) ? mw_buffer_combine_buffer_on(buffer, handle, strange64(), to)
+	                               : mw_buffer_combine_buffer(buffer, handle, some_time(), to);
 	CHECK(status == MW_OK || address == UNTOUCHED);
 	return status;
 }

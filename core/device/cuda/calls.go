@@ -215,6 +215,21 @@ func (e *Engine) Receive(c *Dispatch) error {
 	return e.end(launch(e, c.Stream, kernelReceive, 1, e.threads.wait, &e.args.receive))
 }
 
+// AwaitReaders waits until the other ranks have read the outputs of a slot's latest
+// combine. Far ranks have copies.
+func (e *Engine) AwaitReaders(c *Call) error {
+	common, err := e.begin(c)
+	if err != nil {
+		return err
+	}
+	return e.end(e.awaitReaders(&common, c.Stream))
+}
+
+func (e *Engine) awaitReaders(common *common, stream uint64) error {
+	e.args.wait = waitArgs{Common: *common}
+	return launch(e, stream, kernelAgain, 1, e.threads.wait, &e.args.wait)
+}
+
 // Publish shows a slot's outputs to the ranks whose rows they are.
 func (e *Engine) Publish(c *Combine) error {
 	common, err := e.begin(&c.Call)
@@ -222,8 +237,7 @@ func (e *Engine) Publish(c *Combine) error {
 		return err
 	}
 	if c.Again {
-		e.args.wait = waitArgs{Common: common}
-		if err := launch(e, c.Stream, kernelAgain, 1, e.threads.wait, &e.args.wait); err != nil {
+		if err := e.awaitReaders(&common, c.Stream); err != nil {
 			return e.end(err)
 		}
 	}

@@ -191,21 +191,6 @@ func (b *Buffer) describeCombine(s *slot, a *CombineArgs) {
 	}
 }
 
-// CombineX is where outputs of a live handle go that Combine need not copy. If it
-// was combined, only the device knows who still reads there.
-func (b *Buffer) CombineX(h Handle) (at uint64, combined bool, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := b.usable(); err != nil {
-		return 0, false, err
-	}
-	s, err := b.find(h)
-	if err != nil {
-		return 0, false, err
-	}
-	return b.combineX(s), s.combines > 0, nil
-}
-
 // judgeBy remembers how long this rank's latest waits with a deadline may last.
 func (b *Buffer) judgeBy(timeout time.Duration) {
 	if timeout >= 0 {
@@ -213,10 +198,6 @@ func (b *Buffer) judgeBy(timeout time.Duration) {
 		b.timeout = timeout
 		b.fate.Unlock()
 	}
-}
-
-func (b *Buffer) combineX(s *slot) uint64 {
-	return b.engine.Slab(s.dispatch.Slot) + uint64(s.slab.YOff)
 }
 
 // Reduce launches a combine's sum on its stream. It does nothing if that was

@@ -146,7 +146,8 @@ def random_cases(
             for _ in range(int(common.integers(2))):  # a handle may be combined again
                 left_out = own.random(case.topk[rank].shape) < (0 if case.asks(rank) else 0.3)
                 how = CALLS[int(own.integers(3))]
-                combine(place, buffer, received, how, left_out=left_out)
+                again = bool(own.integers(2))
+                combine(place, buffer, received, how, zero_copy=again, left_out=left_out)
                 checked += 1
         place.synchronize()
     return checked
@@ -208,7 +209,9 @@ def combine(
     if left_out is not None:
         topk[place.put(torch.from_numpy(left_out))] = -1
     if zero_copy:
-        y = received.write_outputs(buffer.get_next_combine_buffer(received.handle))
+        y = buffer.get_next_combine_buffer(received.handle)
+        place.synchronize()  # others may still read what was combined before
+        received.write_outputs(y)
     else:
         y = place.put(received.new_outputs())
     out, event, hook = buffer.combine(

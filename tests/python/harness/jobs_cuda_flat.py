@@ -60,7 +60,8 @@ def _one_case(place: Place, buffer: moewire.Buffer, case: Case, rank: int, numbe
     combine_flat(place, buffer, received, CALLS[int(own.integers(3))], bool(own.integers(2)))
     times = 1
     if common.random() < 0.5:
-        combine_flat(place, buffer, received, CALLS[int(own.integers(3))])
+        how = CALLS[int(own.integers(3))]
+        combine_flat(place, buffer, received, how, bool(own.integers(2)))
         times += 1
     if common.random() < 0.5:
         again = received_flat(
@@ -116,7 +117,9 @@ def combine_flat(
     """Combines and checks every bit."""
     case, rank, handle = received.case, received.rank, received.got.handle
     if zero_copy:
-        y = received.outputs(buffer.get_next_combine_buffer(handle))
+        y = buffer.get_next_combine_buffer(handle)
+        place.synchronize()  # others may still read what was combined before
+        received.outputs(y)
     else:
         y = place.put(received.outputs())
     out, event, hook = buffer.combine_flat(

@@ -139,8 +139,7 @@ def combine_every_way(
     x, idx, weights = world.x[rank.rank], world.topk[rank.rank], world.weights[rank.rank]
     want = (x.float() * weights.masked_fill(idx == -1, 0).sum(1).view(-1, 1)).bfloat16()
     exact = None
-    # In place first: on CUDA a handle that was combined has no buffer any more.
-    for zero_copy, logfmt in ((True, False), (False, False), (False, True)):
+    for zero_copy, logfmt in ((True, False), (False, False), (True, False), (False, True)):
         given = y
         if zero_copy:
             given = buffer.get_next_low_latency_combine_buffer(handle)

@@ -21,7 +21,13 @@ from .emulated import Emulated
 from .jobs_cuda import Place, use, use_device
 from .torch_device import pretending
 
-_LAUNCHES = ("buffer_dispatch", "buffer_combine", "op_wait", "handle_release_on")
+_LAUNCHES = (
+    "buffer_dispatch",
+    "buffer_combine",
+    "buffer_combine_buffer_on",
+    "op_wait",
+    "handle_release_on",
+)
 
 
 class Waiting:

@@ -1,7 +1,8 @@
 // The waits of combine. One block each.
 #include "slots.cuh"
 
-// Before outputs are written again: every rank has read the earlier ones.
+// Before outputs are written again: every rank has read the earlier ones. The next
+// combine may come much later.
 MW_KERNEL void moewire_combine_again(const mw_wait_args a) {
   const mw_common &c = a.c;
   const mw_slot *s = &c.state->slot[c.slot];
@@ -14,7 +15,9 @@ MW_KERNEL void moewire_combine_again(const mw_wait_args a) {
   });
   if (!c.tally) return;
   __syncthreads();
-  if (threadIdx.x == 0) mw_tally_waits(c, MW_TALLY_QUIET);
+  if (threadIdx.x != 0) return;
+  mw_tally_waits(c, MW_TALLY_QUIET);
+  mw_tally_hide(c, s->op - 1);
 }
 
 // What an owner says of its outputs.
