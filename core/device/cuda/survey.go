@@ -23,8 +23,11 @@ type Surveyed struct {
 	Capability  string `json:"compute_capability"`
 	MemoryBytes uint64 `json:"memory_bytes"`
 	NumSMs      int    `json:"multiprocessors"`
-	// Shares is how its memory gets into other processes: "descriptor" or "handle".
-	Shares string `json:"shares_memory_by"`
+	// Shares is how its memory gets into other processes: "descriptor", "fabric handle"
+	// or "handle" (of CUDA IPC), and NoFabric why not by a fabric handle, too; "" if
+	// nothing speaks against that.
+	Shares   string `json:"shares_memory_by"`
+	NoFabric string `json:"no_fabric"`
 	// NoRDMA is why no NIC can be let into its memory; "" if nothing speaks against
 	// it.
 	NoRDMA string `json:"no_rdma"`
@@ -57,7 +60,7 @@ func surveyOf(lib *libcuda.Library) (Survey, error) {
 	if err != nil {
 		return s, err
 	}
-	s.Version = fmt.Sprintf("%d.%d", version/1000, version%1000/10)
+	s.Version = versionText(version)
 	n, err := lib.DeviceCount()
 	if err != nil {
 		return s, err
@@ -70,6 +73,8 @@ func surveyOf(lib *libcuda.Library) (Survey, error) {
 	}
 	return s, nil
 }
+
+func versionText(version int) string { return fmt.Sprintf("%d.%d", version/1000, version%1000/10) }
 
 // ask fills in one of n devices, up to the first error.
 func (s *Surveyed) ask(lib *libcuda.Library, ordinal, n int) error {
@@ -109,13 +114,37 @@ func (s *Surveyed) askAttributes(lib *libcuda.Library, d libcuda.Device) error {
 			return err
 		}
 	}
-	s.Capability, s.NumSMs, s.Shares = fmt.Sprintf("%d.%d", v[0], v[1]), v[2], "handle"
-	if v[3] != 0 && v[4] != 0 {
+	s.Capability, s.NumSMs = fmt.Sprintf("%d.%d", v[0], v[1]), v[2]
+	if err := s.askFabric(lib, d, v[3] != 0); err != nil {
+		return err
+	}
+	switch {
+	case v[3] != 0 && v[4] != 0:
 		s.Shares = "descriptor"
+	case s.NoFabric == "":
+		s.Shares = "fabric handle"
+	default:
+		s.Shares = "handle"
 	}
 	_, err := rdmaOf(lib, d, s.Shares == "descriptor")
 	if errors.Is(err, ErrNoRDMA) {
 		s.NoRDMA, err = err.Error(), nil
+	}
+	return err
+}
+
+// askFabric looks for what speaks against fabric handles. Only an allocation would
+// tell that nothing does, and that takes a context.
+func (s *Surveyed) askFabric(lib *libcuda.Library, d libcuda.Device, byHand bool) error {
+	err := fabricOf(lib, d)
+	if err == nil && !byHand {
+		err = fmt.Errorf("%w: not of memory that is mapped by hand, which the device has not", ErrNoFabric)
+	}
+	if err == nil {
+		err = channelOf()
+	}
+	if errors.Is(err, ErrNoFabric) {
+		s.NoFabric, err = err.Error(), nil
 	}
 	return err
 }
