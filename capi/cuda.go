@@ -309,7 +309,16 @@ var pathWords = map[string]string{
 	"self":    "its own memory",
 	"process": "memory of the same process",
 	"fd":      "memory mapped by descriptor",
+	"fabric":  "memory mapped by fabric handle",
 	"ipc":     "memory opened by CUDA IPC",
+}
+
+// ownWords are those of a rank for itself.
+func ownWords(noFabric error) string {
+	if noFabric == nil {
+		return pathWords["self"]
+	}
+	return pathWords["self"] + "; " + noFabric.Error()
 }
 
 // describe says of ranks that are reached through memory on devices how, and of
@@ -329,7 +338,7 @@ func (g *onGPU) describe(b *gpu.Buffer, paths []path) {
 		}
 		paths[r] = path{Rank: r, Carrier: "cuda", Device: device, Why: pathWords[how] + order}
 		if how == "self" {
-			paths[r].Carrier, paths[r].Why = how, pathWords[how]
+			paths[r].Carrier, paths[r].Why = how, ownWords(b.NoFabric())
 		}
 	}
 }

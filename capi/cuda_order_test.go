@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"os"
 	"testing"
 	"time"
 
@@ -109,4 +110,34 @@ func TestLinksAreAsked(t *testing.T) {
 	emu.FailAfter("cuDeviceGetCount", 1, outOfMemory) // the first one is the opening's
 	require.ErrorContains(t, b.openGPU(), "cuDeviceGetCount")
 	require.Nil(t, b.onGPU.dev)
+}
+
+// TestPathsByFabric: how memory is reached that has no descriptors, and on the own
+// path why it has no fabric handle, where the driver refuses what it said it could.
+func TestPathsByFabric(t *testing.T) {
+	cudatest.Emulate(t)
+	t.Setenv("EMULATOR_DEVICES", "2")
+	t.Setenv("EMULATOR_FABRIC", "1")
+	t.Setenv("EMULATOR_NO_FD", "1")
+	require.Equal(t, [2]string{"its own memory", "memory mapped by fabric handle"}, wordsOfPair(t))
+	require.NoError(t, os.Unsetenv("EMULATOR_NO_FD"))
+	require.Equal(t, [2]string{"its own memory", "memory mapped by descriptor"}, wordsOfPair(t))
+	t.Setenv("EMULATOR_FABRIC", "refused")
+	require.Equal(t, [2]string{
+		"its own memory; no fabric handle: cuMemCreate: CUDA_ERROR_NOT_PERMITTED (800): operation not permitted",
+		"memory mapped by descriptor",
+	}, wordsOfPair(t))
+}
+
+// wordsOfPair are those of rank 0 for itself and for rank 1, on another device.
+func wordsOfPair(t *testing.T) (words [2]string) {
+	pair := [2]*buffer{onDevice(t, 0, 0), onDevice(t, 1, 1)}
+	require.Equal(t, [2]error{}, connectPair(pair, soon))
+	paths, err := pair[0].paths()
+	require.NoError(t, err)
+	for r := range words {
+		words[r] = paths[r].Why
+	}
+	closePair(t, pair, 0, 1)
+	return words
 }

@@ -102,12 +102,15 @@ def _device(one: Part) -> str:
     peers = ", ".join(str(peer) for peer in one["peers"]) or "none"
     if without := [str(peer) for peer in one["peers"] if peer not in one["atomics_with"]]:
         peers += f" (without native atomics: {', '.join(without)})"
+    fabric = (
+        f"no ({one['no_fabric']})" if one["no_fabric"] else "yes, unless the driver refuses them"
+    )
     lets_in = f"no ({one['no_rdma']})" if one["no_rdma"] else "yes"
     return (
         f"{one['name']}, {one['memory_bytes'] >> 20} MiB, compute capability "
         f"{one['compute_capability']}, PCI {one['pci']}; runs {_code(one)}; shares memory by "
-        f"{one['shares_memory_by']}; maps the memory of devices: {peers}; lets RDMA devices into "
-        f"its memory: {lets_in}"
+        f"{one['shares_memory_by']}; fabric handles: {fabric}; maps the memory of devices: "
+        f"{peers}; lets RDMA devices into its memory: {lets_in}"
     )
 
 

@@ -81,6 +81,14 @@ def test_operations_only_launch(place: Emulated, seed: int) -> None:
     assert asked.calls["cuLaunchKernel"] >= launches, asked.calls
 
 
+@EMULATED_ONLY
+def test_random_cases_by_fabric_handles(team: Team) -> None:
+    counts = team.run(
+        2, jobs_cuda.in_process_by_fabric, driver(), 4, timeout=jobs_cuda.PATIENCE_SECONDS
+    )
+    assert min(counts) >= 4
+
+
 def test_views_outlive_their_buffer(place: Place, seed: int) -> None:
     jobs_cuda.in_threads(2, lambda rank, make: jobs_cuda.outlived(place, make, rank, seed))
     left = place.left()

@@ -82,8 +82,8 @@ def test_devices_of_a_driver() -> None:
         "  device 0: emulated device, 8192 MiB, compute capability 9.0, PCI 0000:00:00.0"
     )
     assert words and after.endswith(
-        "; shares memory by descriptor; maps the memory of devices: none; lets RDMA devices into "
-        "its memory: yes"
+        "; shares memory by descriptor; fabric handles: no (no fabric handle: the device has "
+        "none); maps the memory of devices: none; lets RDMA devices into its memory: yes"
     )
 
 
@@ -156,3 +156,17 @@ def test_a_device_that_lets_nobody_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMULATOR_NO_DMABUF", "1")
     words = "lets RDMA devices into its memory: no (device 0: no dma-buf of device memory: "
     assert words in _cuda_report.report(library())["device 0"]
+
+
+def test_fabric_handles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(_cuda_report.DRIVER_VARIABLE, str(emulator.driver()))
+    monkeypatch.setenv("EMULATOR_FABRIC", "1")
+    monkeypatch.setenv("EMULATOR_DRIVER", "12020")
+    words = "no (no fabric handle: the driver is of CUDA 12.2, and they came with 12.3); maps"
+    assert f"fabric handles: {words}" in _cuda_report.report(library())["device 0"]
+    monkeypatch.delenv("EMULATOR_DRIVER")
+    (one,) = _cuda_report.survey(library())["devices"]
+    assert not one["no_fabric"] or "no IMEX channel in /dev/" in one["no_fabric"]
+    assert "; fabric handles: yes, unless the driver refuses them; " in _cuda_report._device(
+        one | {"no_fabric": ""}
+    )

@@ -61,9 +61,9 @@ type Device struct {
 	// for none of them, as the legacy stream would.
 	own libcuda.Stream
 	// NumSMs is how many blocks of one per multiprocessor run at a time.
-	NumSMs int
-	closed bool
-	byIPC  bool // see ShareByIPC
+	NumSMs  int
+	closed  bool
+	without int32 // types of handles that memory is not made for: see ShareByIPC
 }
 
 // Open opens a device by its ordinal and loads the images: cubins, or PTX with

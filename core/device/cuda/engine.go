@@ -104,7 +104,7 @@ func NewEngine(d *Device, cfg Config) (*Engine, error) {
 }
 
 func (e *Engine) allocate() (err error) {
-	if e.shared, err = e.d.Alloc(e.cfg.SharedBytes()); err != nil {
+	if e.shared, err = e.d.AllocShared(e.cfg.SharedBytes()); err != nil {
 		return err
 	}
 	e.at = scratchOf(&e.cfg)

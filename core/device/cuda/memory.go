@@ -16,8 +16,10 @@ type Memory struct {
 	addr      libcuda.DevicePtr
 	numBytes  uint64
 	rdma      bool // other devices are to be let in
+	shared    bool // other processes are to map it
 	mapped    bool // made of an allocation and a range of addresses
 	allocated libcuda.Allocation
+	ways              // how others may map it
 	opened    bool    // by an IPC handle
 	lender    *Memory // whose memory it is, within this process
 	loans
@@ -36,20 +38,16 @@ func (d *Device) Alloc(numBytes uint64) (*Memory, error) {
 	return d.alloc(&Memory{d: d, numBytes: numBytes})
 }
 
+// AllocShared is Alloc of memory that other processes are to map: by all ways that
+// the driver gives for it.
+func (d *Device) AllocShared(numBytes uint64) (*Memory, error) {
+	return d.alloc(&Memory{d: d, numBytes: numBytes, shared: true})
+}
+
 func (d *Device) alloc(m *Memory) (*Memory, error) {
 	numBytes := m.numBytes
 	err := d.do(func() error {
-		vmm, err := d.mapsByHand()
-		if err != nil {
-			return err
-		}
-		if vmm {
-			err = m.create()
-		} else {
-			m.numBytes = (numBytes + shareableBytes - 1) / shareableBytes * shareableBytes
-			m.addr, err = d.lib.MemAlloc(m.numBytes)
-		}
-		if err != nil {
+		if err := m.make(); err != nil {
 			return fmt.Errorf("%d bytes on device %d: %w", numBytes, d.dev, err)
 		}
 		if err := d.lib.MemsetAsync(m.addr, 0, numBytes, d.own); err != nil {
@@ -73,44 +71,61 @@ func (d *Device) finish() error {
 	return err
 }
 
-// ShareByIPC makes what Alloc gives from then on memory that other processes map
-// by IPC handles, as if the device had no other way. Call it before any Alloc.
-func (d *Device) ShareByIPC() { d.byIPC = true }
-
-func (d *Device) mapsByHand() (bool, error) {
-	if d.byIPC {
-		return false, nil
+// make makes the memory in the first way that the driver lets it. Close undoes
+// what it has done.
+func (m *Memory) make() error {
+	types, err := m.d.handleTypes(m.shared)
+	if err != nil {
+		return err
 	}
-	vmm, err := d.lib.DeviceAttribute(d.dev, libcuda.AttrVMMSupported)
-	if err != nil || vmm == 0 {
-		return false, err
+	if types&libcuda.HandleFabric != 0 && m.createForFabric(types) {
+		return m.mapIt()
 	}
-	fd, err := d.lib.DeviceAttribute(d.dev, libcuda.AttrHandlePosixFDSupported)
-	return fd != 0, err
+	if types &= libcuda.HandlePosixFD; types != 0 {
+		if err := m.create(types); err != nil {
+			return err
+		}
+		return m.mapIt()
+	}
+	numBytes := (m.numBytes + shareableBytes - 1) / shareableBytes * shareableBytes
+	m.addr, err = m.d.lib.MemAlloc(numBytes)
+	m.numBytes = numBytes
+	return err
 }
 
-func (d *Device) prop() *libcuda.AllocationProp {
+// prop describes memory of a device that is exported by handles of these types.
+func (d *Device) prop(types int32) *libcuda.AllocationProp {
 	return &libcuda.AllocationProp{
-		Type: libcuda.AllocationPinned, HandleTypes: libcuda.HandlePosixFD,
+		Type: libcuda.AllocationPinned, HandleTypes: types,
 		Location: libcuda.MemLocation{Type: libcuda.LocationDevice, ID: int32(d.dev)},
 	}
 }
 
-// create makes an allocation and maps it.
-func (m *Memory) create() error {
-	lib, prop := m.d.lib, m.d.prop()
+// whole is how much of such memory is mapped for so many bytes.
+func (d *Device) whole(numBytes uint64, prop *libcuda.AllocationProp) (uint64, error) {
+	granularity, err := d.lib.Granularity(prop, libcuda.GranularityRecommended)
+	if err != nil {
+		return 0, err
+	}
+	return (numBytes + granularity - 1) / granularity * granularity, nil
+}
+
+// create makes an allocation that is not mapped yet, or changes nothing.
+func (m *Memory) create(types int32) error {
+	prop := m.d.prop(types)
 	if m.rdma {
 		prop.RDMACapable = 1
 	}
-	granularity, err := lib.Granularity(prop, libcuda.GranularityRecommended)
+	numBytes, err := m.d.whole(m.numBytes, prop)
 	if err != nil {
 		return err
 	}
-	m.numBytes = (m.numBytes + granularity - 1) / granularity * granularity
-	if m.allocated, err = lib.MemCreate(m.numBytes, prop); err != nil {
+	a, err := m.d.lib.MemCreate(numBytes, prop)
+	if err != nil {
 		return err
 	}
-	return m.mapIt()
+	m.allocated, m.numBytes, m.types = a, numBytes, types
+	return nil
 }
 
 // mapIt gives an allocation addresses. Close undoes what it has done.
@@ -125,7 +140,7 @@ func (m *Memory) mapIt() (err error) {
 		return err
 	}
 	m.mapped = true
-	return lib.SetAccess(p, m.numBytes, &libcuda.AccessDesc{Location: m.d.prop().Location, Flags: libcuda.AccessReadWrite})
+	return lib.SetAccess(p, m.numBytes, &libcuda.AccessDesc{Location: m.d.prop(0).Location, Flags: libcuda.AccessReadWrite})
 }
 
 // Close frees the memory, or leaves that to the last one it is lent to.

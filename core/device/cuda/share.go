@@ -59,9 +59,6 @@ func (m *Memory) giveBack() error {
 	return err
 }
 
-// ByDescriptor reports whether Export works; if not, IPCHandle does.
-func (m *Memory) ByDescriptor() bool { return m.allocated != 0 }
-
 // NumBytes is its size.
 func (m *Memory) NumBytes() uint64 { return m.numBytes }
 
@@ -98,14 +95,17 @@ var ErrTooSmall = errors.New("not so much memory")
 // device's of this one) by a descriptor, which stays the caller's. ErrTooSmall if
 // there is less.
 func (d *Device) ImportFD(fd int, numBytes uint64) (*Memory, error) {
+	return d.importBy(libcuda.HandlePosixFD, numBytes, func() (libcuda.Allocation, error) { return d.lib.ImportFD(fd) })
+}
+
+// importBy maps memory that take makes of a handle of such a type.
+func (d *Device) importBy(handle int32, numBytes uint64, take func() (libcuda.Allocation, error)) (*Memory, error) {
 	m := &Memory{d: d}
 	err := d.do(func() (err error) {
-		granularity, err := d.lib.Granularity(d.prop(), libcuda.GranularityRecommended)
-		if err != nil {
+		if m.numBytes, err = d.whole(numBytes, d.prop(handle)); err != nil {
 			return err
 		}
-		m.numBytes = (numBytes + granularity - 1) / granularity * granularity
-		if m.allocated, err = d.lib.ImportFD(fd); err != nil {
+		if m.allocated, err = take(); err != nil {
 			return err
 		}
 		if err = m.mapIt(); errors.Is(err, libcuda.ErrInvalidValue) {
@@ -117,6 +117,12 @@ func (d *Device) ImportFD(fd int, numBytes uint64) (*Memory, error) {
 		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil
+}
+
+// ImportFabric is ImportFD by a fabric handle. An error that wraps
+// libcuda.ErrNotPermitted: this process has no IMEX channel of the owner's.
+func (d *Device) ImportFabric(h *libcuda.FabricHandle, numBytes uint64) (*Memory, error) {
+	return d.importBy(libcuda.HandleFabric, numBytes, func() (libcuda.Allocation, error) { return d.lib.ImportFabric(h) })
 }
 
 // OpenIPC maps another process's memory: as much as the driver says there is.

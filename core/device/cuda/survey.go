@@ -27,8 +27,11 @@ type Surveyed struct {
 	// there is none.
 	Code   string `json:"code"`
 	NoCode string `json:"no_code"`
-	// Shares is how its memory gets into other processes: "descriptor" or "handle".
-	Shares string `json:"shares_memory_by"`
+	// Shares is how its memory gets into other processes: "descriptor", "fabric handle"
+	// or "handle" (of CUDA IPC), and NoFabric why not by a fabric handle, too; "" if
+	// nothing speaks against that.
+	Shares   string `json:"shares_memory_by"`
+	NoFabric string `json:"no_fabric"`
 	// NoRDMA is why no NIC can be let into its memory; "" if nothing speaks against
 	// it.
 	NoRDMA string `json:"no_rdma"`
@@ -65,7 +68,7 @@ func surveyOf(lib *libcuda.Library, code Describer) (Survey, error) {
 	if err != nil {
 		return s, err
 	}
-	s.Version = fmt.Sprintf("%d.%d", version/1000, version%1000/10)
+	s.Version = versionText(version)
 	n, err := lib.DeviceCount()
 	if err != nil {
 		return s, err
@@ -78,6 +81,8 @@ func surveyOf(lib *libcuda.Library, code Describer) (Survey, error) {
 	}
 	return s, nil
 }
+
+func versionText(version int) string { return fmt.Sprintf("%d.%d", version/1000, version%1000/10) }
 
 // ask fills in one of n devices, up to the first error.
 func (s *Surveyed) ask(lib *libcuda.Library, ordinal, n int, code Describer) error {
@@ -117,9 +122,17 @@ func (s *Surveyed) askAttributes(lib *libcuda.Library, d libcuda.Device, code De
 			return err
 		}
 	}
-	s.Capability, s.NumSMs, s.Shares = fmt.Sprintf("%d.%d", v[0], v[1]), v[2], "handle"
-	if v[3] != 0 && v[4] != 0 {
+	s.Capability, s.NumSMs = fmt.Sprintf("%d.%d", v[0], v[1]), v[2]
+	if err := s.askFabric(lib, d, v[3] != 0); err != nil {
+		return err
+	}
+	switch {
+	case v[3] != 0 && v[4] != 0:
 		s.Shares = "descriptor"
+	case s.NoFabric == "":
+		s.Shares = "fabric handle"
+	default:
+		s.Shares = "handle"
 	}
 	text, err := code(v[0], v[1])
 	if s.Code = text; err != nil {
@@ -128,6 +141,22 @@ func (s *Surveyed) askAttributes(lib *libcuda.Library, d libcuda.Device, code De
 	_, err = rdmaOf(lib, d, s.Shares == "descriptor")
 	if errors.Is(err, ErrNoRDMA) {
 		s.NoRDMA, err = err.Error(), nil
+	}
+	return err
+}
+
+// askFabric looks for what speaks against fabric handles. Only an allocation would
+// tell that nothing does, and that takes a context.
+func (s *Surveyed) askFabric(lib *libcuda.Library, d libcuda.Device, byHand bool) error {
+	err := fabricOf(lib, d)
+	if err == nil && !byHand {
+		err = fmt.Errorf("%w: not of memory that is mapped by hand, which the device has not", ErrNoFabric)
+	}
+	if err == nil {
+		err = channelOf()
+	}
+	if errors.Is(err, ErrNoFabric) {
+		s.NoFabric, err = err.Error(), nil
 	}
 	return err
 }

@@ -3,6 +3,8 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -23,7 +25,8 @@ func TestSurveyOfTheEmulator(t *testing.T) {
 		Driver: emu.Name(), Version: "13.0",
 		Devices: []Surveyed{{
 			Name: "emulated device", UUID: "5e5e5e5e-5e5e-5e5e-5e5e-5e5e5e5e5e5e", PCI: "0000:00:00.0",
-			Capability: "9.0", Code: "code for 9.0", MemoryBytes: 8 << 30, NumSMs: 2, Shares: "descriptor", Peers: []int{}, Atomics: []int{},
+			Capability: "9.0", Code: "code for 9.0", MemoryBytes: 8 << 30, NumSMs: 2, Shares: "descriptor",
+			NoFabric: "no fabric handle: the device has none", Peers: []int{}, Atomics: []int{},
 		}},
 	}, s)
 }
@@ -54,6 +57,39 @@ func TestSurveyOfPeers(t *testing.T) {
 	require.Equal(t, []int{1, 2}, s.Devices[0].Peers)
 	require.Equal(t, []int{1}, s.Devices[0].Atomics)
 	require.Equal(t, []int{0, 2}, s.Devices[1].Atomics)
+}
+
+// TestSurveyOfWays: how memory is shared, and what speaks against fabric handles.
+func TestSurveyOfWays(t *testing.T) {
+	emu := emulate(t)
+	none, one := t.TempDir(), t.TempDir()
+	require.NoError(t, os.Symlink("nowhere", filepath.Join(none, "channel0"))) // also root cannot open it
+	require.NoError(t, os.WriteFile(filepath.Join(one, "channel0"), nil, 0o600))
+	defer func(was string) { channels = was }(channels)
+	noChannel := "no fabric handle: no IMEX channel in " + none + " that this process may open"
+	for _, c := range []struct {
+		fabric, driver, noFD, channels, shares, noFabric string
+	}{
+		{fabric: "1", channels: one, shares: "descriptor"},
+		{fabric: "1", channels: one, noFD: "1", shares: "fabric handle"},
+		{fabric: "refused", channels: one, shares: "descriptor"}, // an allocation would tell
+		{fabric: "1", channels: none, shares: "descriptor", noFabric: noChannel},
+		{fabric: "1", channels: none, noFD: "1", shares: "handle", noFabric: noChannel},
+		{fabric: "0", channels: one, shares: "descriptor", noFabric: "no fabric handle: the device has none"},
+		{
+			fabric: "1", driver: "12020", channels: one, shares: "descriptor",
+			noFabric: "no fabric handle: the driver is of CUDA 12.2, and they came with 12.3",
+		},
+	} {
+		channels = c.channels
+		setenv(t, "EMULATOR_FABRIC", c.fabric)
+		setenv(t, "EMULATOR_DRIVER", c.driver)
+		setenv(t, "EMULATOR_NO_FD", c.noFD)
+		s, err := NewSurvey(emu.Name(), codeName)
+		require.NoError(t, err)
+		require.Equal(t, c.shares, s.Devices[0].Shares, c)
+		require.Equal(t, c.noFabric, s.Devices[0].NoFabric, c)
+	}
 }
 
 func TestSurveySaysWhatFailed(t *testing.T) {

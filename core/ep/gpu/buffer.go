@@ -248,7 +248,7 @@ func (b *Buffer) NumRanks() int { return b.ranks }
 func (b *Buffer) NumSlots() int { return len(b.slots) }
 
 // Path says how a rank's memory is reached: "self", "process" (plain
-// addresses), "fd" (memory imported by descriptor), "ipc" (an IPC handle),
+// addresses), "fd" (memory imported by descriptor), "fabric" (by fabric handle), "ipc" (an IPC handle),
 // "messages" (a rank of another host), "" (absent, not connected, or let go by
 // Leave or Close). It waits for a Connect or Install that runs.
 func (b *Buffer) Path(rank int) string {
@@ -266,6 +266,10 @@ func (b *Buffer) Path(rank int) string {
 	}
 	return b.mapped[rank].view.Path()
 }
+
+// NoFabric is why this rank's memory has no fabric handle, though its device says
+// that it could.
+func (b *Buffer) NoFabric() error { return b.engine.Memory().NoFabric() }
 
 // Members returns one bit per member of this rank's epoch; 0 after Close.
 func (b *Buffer) Members() uint64 {

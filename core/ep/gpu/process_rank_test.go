@@ -1,10 +1,7 @@
 package gpu_test
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -21,9 +18,6 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/internal/libcuda"
-	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/cudaipc"
 	"github.com/moewire/moewire/core/transport/shm"
 )
 
@@ -37,7 +31,8 @@ const patience = 2 * time.Minute
 type rankSpec struct {
 	Rank, Ranks int
 	Play        string // which of plays
-	Path        string // how the others' memory is expected to be reached
+	Path        string // how the others' memory is expected to be reached; by commas: each rank's
+	Fabric      string // what each rank's driver has of fabric handles, as EMULATOR_FABRIC says it; by commas
 	Seed        uint64
 	Dir         string // where ranks leave what others read
 	Joins       bool   // it replaces a process that was killed
@@ -73,7 +68,11 @@ func TestChild(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(text), &c.rankSpec))
 	c.cfg = configOf(t, c.Ranks)
 	c.cfg.EndAfter = c.EndAfter
+	if c.Fabric != "" {
+		t.Setenv("EMULATOR_FABRIC", nth(c.Fabric, c.rankSpec.Rank))
+	}
 	c.begin()
+	require.Equal(t, os.Getenv("EMULATOR_FABRIC") == "refused", c.NoFabric() != nil, "%v", c.NoFabric())
 	c.say("connected")
 	plays[c.Play](c)
 	c.exchange("over", nil)
@@ -98,8 +97,11 @@ func (c *child) begin() {
 		Rank: c.rankSpec.Rank, NumRanks: c.Ranks, ControlBytes: layout.ControlBytes, ABIVersion: 1, Params: params,
 	})
 	c.cfg.Joining = c.Joins
-	if c.Path == "ipc" {
+	switch c.pathOf(c.rankSpec.Rank) {
+	case "ipc":
 		d.ShareByIPC()
+	case "fabric":
+		d.ShareByFabric()
 	}
 	c.rank = newRankOn(c.t, d, emu, dom, c.cfg)
 	if c.Joins {
@@ -109,7 +111,7 @@ func (c *child) begin() {
 	}
 	for r := range c.Ranks {
 		if r != c.self && c.Path != "" {
-			require.Equal(c.t, c.Path, c.Buffer.Path(r))
+			require.Equal(c.t, c.pathOf(r), c.Buffer.Path(r))
 		}
 	}
 }
@@ -278,49 +280,6 @@ func playEnded(c *child) {
 	c.rounds(4, 2)
 }
 
-// playFailures: every call by which another process's memory is mapped fails,
-// and leaves nothing.
-func playFailures(c *child) {
-	calls := []string{
-		"cuMemGetAllocationGranularity", "cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess",
-	}
-	if c.Path == "ipc" {
-		calls = []string{"cuIpcOpenMemHandle_v2"}
-	}
-	before := c.emu.Said()
-	for _, call := range calls {
-		c.emu.FailAfter(call, 0, libcuda.ErrOutOfMemory)
-		_, err := c.mapOther(1 << 20)
-		require.ErrorIs(c.t, err, libcuda.ErrOutOfMemory)
-		require.ErrorContains(c.t, err, fmt.Sprintf("memory of rank %d: %s", 1-c.self, call))
-		require.Equal(c.t, before, c.emu.Said())
-	}
-	v, err := c.mapOther(1 << 20)
-	require.NoError(c.t, err)
-	require.NoError(c.t, errors.Join(v.Close(), v.Close()))
-	require.Equal(c.t, before, c.emu.Said())
-	_, err = c.mapOther(1 << 40)
-	require.ErrorIs(c.t, err, transport.ErrMismatch)
-	require.ErrorContains(c.t, err, "configuration needs")
-	c.boast(1 << 30)
-	c.exchange("boasted", nil)
-	_, err = c.mapOther(1 << 30)
-	require.ErrorIs(c.t, err, transport.ErrMismatch)
-	require.ErrorContains(c.t, err, "its card says 1073741824 bytes")
-	require.Equal(c.t, before, c.emu.Said())
-}
-
-// boast has this rank's card promise more memory than there is.
-func (c *child) boast(numBytes uint64) {
-	const at, length = 8, 240 // in the slab; see package cudaipc
-	slab, err := c.dom.Slab(c.self, 0)
-	require.NoError(c.t, err)
-	card := slab.Bytes(at, length)
-	binary.LittleEndian.PutUint64(card[16:], numBytes)
-	sum := sha256.Sum256(card[:length-8])
-	copy(card[length-8:], sum[:8])
-}
-
 // playHolders: rank 0 cannot close while the process of rank 1 has its memory
 // open, whether for its buffer or otherwise, and can when it has not.
 func playHolders(c *child) {
@@ -355,8 +314,4 @@ func playHolders(c *child) {
 	c.exchange("refused again", nil)
 	require.NoError(c.t, c.Buffer.Close())
 	c.exchange("closed", nil)
-}
-
-func (c *child) mapOther(bytes uint64) (*cudaipc.View, error) {
-	return cudaipc.Map(c.dom, c.d, 1-c.self, bytes, cudaipc.Wait{Until: time.Now().Add(patience)})
 }

@@ -201,16 +201,6 @@ func TestProcessEnded(t *testing.T) {
 	g.finish(0, 2)
 }
 
-// TestProcessFailures: no failure on the way to another process's memory leaves
-// anything.
-func TestProcessFailures(t *testing.T) {
-	cudatest.Emulate(t)
-	for _, path := range []string{"fd", "ipc"} {
-		g := startProcesses(t, rankSpec{Ranks: 2, Play: "failures", Path: path, Seed: testenv.Seed(t)})
-		g.finish(0, 1)
-	}
-}
-
 // TestProcessHolds: memory that another process has open by its IPC handle is
 // freed when that has closed it, and not before.
 func TestProcessHolds(t *testing.T) {

@@ -89,3 +89,6 @@ const (
 	LegacyStream    Stream = 1
 	PerThreadStream Stream = 2
 )
+
+// FabricSince is the version of drivers that know fabric handles.
+const FabricSince = 12030

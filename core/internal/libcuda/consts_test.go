@@ -50,6 +50,8 @@ var constants = map[string]int64{
 	"sizeof(CUipcMemHandle)":                                          IPCHandleBytes,
 	"sizeof(CUuuid)":                                                  UUIDBytes,
 	"sizeof(CUmemFabricHandle)":                                       FabricHandleBytes,
+	"offsetof(CUmemFabricHandle, data)":                               0,
+	"sizeof(((CUmemFabricHandle *)0)->data)":                          FabricHandleBytes,
 	"CU_STREAM_NON_BLOCKING":                                          StreamNonBlocking,
 	"(uintptr_t)CU_STREAM_LEGACY":                                     int64(LegacyStream),
 	"(uintptr_t)CU_STREAM_PER_THREAD":                                 int64(PerThreadStream),

@@ -67,6 +67,22 @@ func (l *Library) ImportFD(fd int) (Allocation, error) {
 	return *a, l.check("cuMemImportFromShareableHandle", r)
 }
 
+// ExportFabric names memory to other processes, also those that share neither
+// sockets nor the kernel: the handle keeps nothing.
+func (l *Library) ExportFabric(a Allocation) (FabricHandle, error) {
+	h := new(FabricHandle)
+	r := l.call.memExportToShareableHandle.Call(uintptr(unsafe.Pointer(h)), uintptr(a), HandleFabric, 0)
+	return *h, l.check("cuMemExportToShareableHandle", r)
+}
+
+// ImportFabric makes memory of such a handle. ErrNotPermitted: this process has not
+// the IMEX channel of the one that made it.
+func (l *Library) ImportFabric(h *FabricHandle) (Allocation, error) {
+	a := new(Allocation)
+	r := l.call.memImportFromShareableHandle.Call(uintptr(unsafe.Pointer(a)), uintptr(unsafe.Pointer(h)), HandleFabric)
+	return *a, l.check("cuMemImportFromShareableHandle", r)
+}
+
 // DMABuf gives a dma-buf descriptor of device memory, which the caller owns.
 // Address and size are multiples of the host's page size. ErrNotSupported: the
 // driver cannot.

@@ -18,6 +18,10 @@ type (
 // IPCHandle is a CUipcMemHandle: bytes for another process.
 type IPCHandle [IPCHandleBytes]byte
 
+// FabricHandle is a CUmemFabricHandle: bytes for another process, which the two
+// drivers see to.
+type FabricHandle [FabricHandleBytes]byte
+
 // UUID is a CUuuid.
 type UUID [UUIDBytes]byte
 

@@ -19,6 +19,11 @@ func Getpid() int { return unix.Getpid() }
 // Geteuid is the user whose rights this process has.
 func Geteuid() int { return unix.Geteuid() }
 
+// MayRead reports whether this process may open a file for reading.
+func MayRead(path string) bool {
+	return retry(func() error { return unix.Faccessat(unix.AT_FDCWD, path, unix.R_OK, unix.AT_EACCESS) }) == nil
+}
+
 // MemlockLimitBytes is how much memory this process may lock (soft limit);
 // unlimited is the largest uint64.
 func MemlockLimitBytes() (uint64, error) {

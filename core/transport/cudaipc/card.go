@@ -15,22 +15,22 @@ import (
 //
 //	  0   4  magic "MWGM"
 //	  4   2  format version
-//	  6   2  kind: 1 descriptor, 2 IPC handle
+//	  6   2  ways, added up: 1 descriptor, 2 IPC handle, 4 fabric handle
 //	  8   4  rank
 //	 12   4  number of ranks
 //	 16   8  bytes of the memory
 //	 24  16  nonce
 //	 40  16  the device's UUID
 //	 56  16  the process
-//	 72  64  IPC handle, or zeros
-//	136   2  length of the socket's name
+//	 72  64  IPC or fabric handle, or zeros
+//	136   2  length of the socket's name; 0 with a fabric handle alone
 //	138  94  that name, without the leading zero; padded
 //	232   8  the first 8 bytes of the SHA-256 of everything before
 //
 // In the slab it lies behind one word, its length, which is stored last.
 const (
 	cardMagic   = "MWGM"
-	cardVersion = 2
+	cardVersion = 3
 	cardBytes   = 240
 	nonceBytes  = 16
 	maxName     = 94
@@ -39,20 +39,29 @@ const (
 	cardSlab    = 0
 )
 
-type kind uint16
+// ways are those that a card names.
+type ways uint16
 
 const (
-	byFD  kind = 1
-	byIPC kind = 2
+	byFD     ways = 1
+	byIPC    ways = 2
+	byFabric ways = 4
 )
 
+func (w ways) valid() bool {
+	return w == byFD || w == byIPC || w == byFabric || w == byFD|byFabric
+}
+
+// byDoor: what is asked for at the owner's socket.
+func (w ways) byDoor() bool { return w != byFabric }
+
 type card struct {
-	kind           kind
+	ways           ways
 	rank, numRanks int
 	numBytes       uint64
 	nonce, process [nonceBytes]byte
 	device         libcuda.UUID
-	handle         libcuda.IPCHandle
+	handle         [libcuda.IPCHandleBytes]byte // of either kind: both are as long
 	socket         string
 }
 
@@ -60,7 +69,7 @@ func (c *card) marshal() []byte {
 	le := binary.LittleEndian
 	b := append(make([]byte, 0, cardBytes), cardMagic...)
 	b = le.AppendUint16(b, cardVersion)
-	b = le.AppendUint16(b, uint16(c.kind))
+	b = le.AppendUint16(b, uint16(c.ways))
 	b = le.AppendUint32(b, uint32(c.rank))
 	b = le.AppendUint32(b, uint32(c.numRanks))
 	b = le.AppendUint64(b, c.numBytes)
@@ -93,17 +102,17 @@ func parseCard(b []byte, rank, numRanks int) (*card, error) {
 		return nil, bad("checksum differs")
 	}
 	c := &card{
-		kind: kind(le.Uint16(b[6:])), rank: int(le.Uint32(b[8:])), numRanks: int(le.Uint32(b[12:])),
+		ways: ways(le.Uint16(b[6:])), rank: int(le.Uint32(b[8:])), numRanks: int(le.Uint32(b[12:])),
 		numBytes: le.Uint64(b[16:]), nonce: [nonceBytes]byte(b[24:]), device: libcuda.UUID(b[40:]),
-		process: [nonceBytes]byte(b[56:]), handle: libcuda.IPCHandle(b[72:]),
+		process: [nonceBytes]byte(b[56:]), handle: [libcuda.IPCHandleBytes]byte(b[72:]),
 	}
 	name := int(le.Uint16(b[136:]))
 	switch {
-	case c.kind != byFD && c.kind != byIPC:
-		return nil, bad("kind %d", c.kind)
+	case !c.ways.valid():
+		return nil, bad("ways %d", c.ways)
 	case c.rank != rank || c.numRanks != numRanks:
 		return nil, bad("it is of rank %d of %d", c.rank, c.numRanks)
-	case name == 0 || name > maxName:
+	case name > maxName || c.ways.byDoor() != (name > 0):
 		return nil, bad("socket's name of %d bytes", name)
 	}
 	c.socket = string(b[138 : 138+name])

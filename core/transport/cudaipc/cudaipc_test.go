@@ -17,6 +17,7 @@ import (
 
 // pair is two ranks of this process, of which rank 0 offers memory.
 type pair struct {
+	emu   *cudatest.Driver
 	doms  []transport.Domain
 	dev   *cuda.Device
 	mem   *cuda.Memory
@@ -25,13 +26,17 @@ type pair struct {
 
 const memBytes = 2 << 20
 
-func newPair(t *testing.T) *pair {
+func newPair(t *testing.T) *pair { return newPairBy(t, func(*cuda.Device) {}) }
+
+// newPairBy leaves out ways of rank 0's device.
+func newPairBy(t *testing.T, leaveOut func(*cuda.Device)) *pair {
 	emu := cudatest.Emulate(t)
-	p := &pair{doms: inproc.New(2, 4096)}
+	p := &pair{emu: emu, doms: inproc.New(2, 4096)}
 	var err error
 	p.dev, err = cuda.Open(emu.Library, 0, emu.Code(t))
 	require.NoError(t, err)
-	p.mem, err = p.dev.Alloc(memBytes)
+	leaveOut(p.dev)
+	p.mem, err = p.dev.AllocShared(memBytes)
 	require.NoError(t, err)
 	p.offer, err = NewOffer(p.doms[0], p.dev, p.mem)
 	require.NoError(t, err)
@@ -119,12 +124,18 @@ func TestBadCards(t *testing.T) {
 	for text, b := range map[string][]byte{
 		"239 bytes":                good[:cardBytes-1],
 		"does not begin":           sealed(func(b []byte) { b[0] = 'x' }),
-		"format version 1":         sealed(func(b []byte) { b[4] = 1 }),
-		"kind 3":                   sealed(func(b []byte) { b[6] = 3 }),
+		"format version 2":         sealed(func(b []byte) { b[4] = 2 }),
+		"ways 0":                   sealed(func(b []byte) { b[6] = 0 }),
+		"ways 3":                   sealed(func(b []byte) { b[6] = 3 }),
+		"ways 6":                   sealed(func(b []byte) { b[6] = 6 }),
+		"ways 7":                   sealed(func(b []byte) { b[6] = 7 }),
+		"ways 8":                   sealed(func(b []byte) { b[6] = 8 }),
+		"ways 257":                 sealed(func(b []byte) { b[7] = 1 }),
 		"of rank 1 of 2":           sealed(func(b []byte) { b[8] = 1 }),
 		"of rank 0 of 3":           sealed(func(b []byte) { b[12] = 3 }),
 		"name of 95 bytes":         sealed(func(b []byte) { b[136] = 95 }),
 		"name of 0 bytes":          sealed(func(b []byte) { b[136] = 0 }),
+		"name of 45 bytes":         sealed(func(b []byte) { b[6] = byte(byFabric) }),
 		"checksum":                 append(append([]byte(nil), good[:cardBytes-1]...), good[cardBytes-1]+1),
 		"configuration needs 2097": sealed(func(b []byte) { le.PutUint64(b[16:], memBytes-1) }),
 	} {
@@ -156,8 +167,13 @@ func TestNobodyOffers(t *testing.T) {
 }
 
 func FuzzCard(f *testing.F) {
-	c := card{kind: byIPC, numRanks: 2, numBytes: 1, socket: "s"}
-	f.Add(c.marshal())
+	for _, w := range []ways{byFD, byIPC, byFabric, byFD | byFabric} {
+		c := card{ways: w, numRanks: 2, numBytes: 1}
+		if w != byFabric {
+			c.socket = "s"
+		}
+		f.Add(c.marshal())
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c, err := parseCard(b, 0, 2)
 		if err != nil {
@@ -165,5 +181,7 @@ func FuzzCard(f *testing.F) {
 			return
 		}
 		require.Equal(t, b[:137], c.marshal()[:137])
+		require.Contains(t, []ways{byFD, byIPC, byFabric, byFD | byFabric}, c.ways)
+		require.Equal(t, c.ways == byFabric, c.socket == "")
 	})
 }

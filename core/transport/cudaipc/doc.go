@@ -1,17 +1,21 @@
 // Package cudaipc lets ranks of one host map one another's device memory.
 //
 // A rank lays out a card in a slab of its domain: what the others need to map
-// its memory. There are three ways, by preference:
+// its memory. There are four ways, by preference:
 //
 //	process  ranks of one process on one device share its addresses
 //	fd       memory made with cuMemCreate is imported by a descriptor, which the
 //	         owner hands out over a unix socket to whoever shows the card's nonce
+//	fabric   the same memory by a fabric handle, which is on the card: where there is
+//	         no descriptor, or it cannot be had
 //	ipc      elsewhere: cuIpcGetMemHandle; who shows the nonce may open it
 //
-// With the first two, memory lives until the last rank lets go, also when its
-// owner is killed. An IPC handle must be closed everywhere before its owner
-// frees the memory: whoever has it open keeps a connection to the owner, and
-// Offer.Holders counts those.
+// With the first three, memory lives until the last rank lets go, also when its
+// owner is killed. Who reads a card with a fabric handle can map the memory, if the
+// driver lets him (he has the owner's IMEX channel): nobody is asked.
+//
+// An IPC handle must be closed everywhere before its owner frees the memory: whoever
+// has it open keeps a connection to the owner, and Offer.Holders counts those.
 //
 // The card is the domain's slab 0, so only a buffer that makes no slabs of its
 // own can use this package. Nothing that a card says is believed: it is checked

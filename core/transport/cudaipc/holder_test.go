@@ -24,7 +24,7 @@ const holderVariable = "MOEWIRE_TEST_CUDAIPC_DOOR"
 
 // newDoor is a door of memory that has an IPC handle.
 func newDoor(t *testing.T) (*Offer, *card) {
-	o := &Offer{card: card{kind: byIPC, nonce: [nonceBytes]byte{1, 2}}}
+	o := &Offer{card: card{ways: byIPC, nonce: [nonceBytes]byte{1, 2}}}
 	o.card.socket = freshName()
 	var err error
 	o.door, err = openDoor(o.card.socket, o.card.nonce, nil)
@@ -103,7 +103,7 @@ func TestConnectionIsNotTheProcess(t *testing.T) {
 // TestLateAnswer: a visitor that has gone before it heard that it may open the
 // memory holds nothing.
 func TestLateAnswer(t *testing.T) {
-	c := &card{kind: byIPC, socket: freshName()}
+	c := &card{ways: byIPC, socket: freshName()}
 	d := &door{nonce: c.nonce}
 	var err error
 	d.listener, err = sys.ListenAbstract(c.socket, 1)
@@ -125,7 +125,7 @@ func TestLateAnswer(t *testing.T) {
 func TestUselessAnswer(t *testing.T) {
 	o, c := newDoor(t)
 	other := *c
-	other.kind = byFD
+	other.ways = byFD
 	_, _, err := visit(&other, soon())
 	require.ErrorContains(t, err, "did not give the memory")
 	o.becomes(t)
@@ -160,7 +160,7 @@ func TestHolderChild(t *testing.T) {
 	if !found {
 		t.Skip("it is for the tests of processes")
 	}
-	c := &card{kind: byIPC, socket: socket}
+	c := &card{ways: byIPC, socket: socket}
 	_, err := hex.Decode(c.nonce[:], []byte(nonce))
 	require.NoError(t, err)
 	v := enter(t, c)
@@ -190,6 +190,6 @@ func TestStoppedAtTheDoor(t *testing.T) {
 	defer sys.CloseAll(listener)
 	stop := make(chan struct{})
 	close(stop)
-	_, _, err = visit(&card{kind: byIPC, socket: socket}, Wait{Until: time.Now().Add(time.Hour), Stop: stop})
+	_, _, err = visit(&card{ways: byIPC, socket: socket}, Wait{Until: time.Now().Add(time.Hour), Stop: stop})
 	require.ErrorIs(t, err, ErrStopped)
 }

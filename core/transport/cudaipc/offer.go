@@ -34,7 +34,7 @@ type Offer struct {
 // stays the caller's, who closes the offer first.
 func NewOffer(dom transport.Domain, dev *cuda.Device, mem *cuda.Memory) (*Offer, error) {
 	o := &Offer{card: card{
-		kind: byIPC, rank: dom.Rank(), numRanks: dom.NumRanks(), numBytes: mem.NumBytes(), process: process(),
+		rank: dom.Rank(), numRanks: dom.NumRanks(), numBytes: mem.NumBytes(), process: process(),
 	}}
 	rand.Read(o.card.nonce[:])
 	var err error
@@ -50,26 +50,44 @@ func NewOffer(dom transport.Domain, dev *cuda.Device, mem *cuda.Memory) (*Offer,
 	return o, nil
 }
 
-// open makes the way in.
-func (o *Offer) open(mem *cuda.Memory) (err error) {
-	var fd *sys.FD
-	if !mem.ByDescriptor() {
-		o.card.handle, err = mem.IPCHandle()
-	} else {
-		o.card.kind = byFD
-		var raw int
-		if raw, err = mem.Export(); err == nil {
-			fd = sys.Own(raw)
-		}
-	}
+// open makes the ways in.
+func (o *Offer) open(mem *cuda.Memory) error {
+	fd, err := o.name(mem)
 	if err != nil {
 		return err
 	}
-	o.card.socket = "moewire-cuda-" + hex.EncodeToString(o.card.nonce[:])
-	if o.door, err = openDoor(o.card.socket, o.card.nonce, fd); err == nil {
-		offered.Store(o.card.nonce, mem)
+	if o.card.ways.byDoor() {
+		o.card.socket = "moewire-cuda-" + hex.EncodeToString(o.card.nonce[:])
+		if o.door, err = openDoor(o.card.socket, o.card.nonce, fd); err != nil {
+			return err
+		}
 	}
-	return err
+	offered.Store(o.card.nonce, mem)
+	return nil
+}
+
+// name puts on the card by which ways the memory can be had. fd: what the door
+// hands out.
+func (o *Offer) name(mem *cuda.Memory) (fd *sys.FD, err error) {
+	if h, ok := mem.Fabric(); ok {
+		o.card.ways |= byFabric
+		o.card.handle = h
+	}
+	if mem.ByDescriptor() {
+		o.card.ways |= byFD
+		raw, err := mem.Export()
+		if err != nil {
+			return nil, err
+		}
+		return sys.Own(raw), nil
+	}
+	if o.card.ways == 0 {
+		o.card.ways = byIPC
+		h, err := mem.IPCHandle()
+		o.card.handle = h
+		return nil, err
+	}
+	return nil, nil
 }
 
 func (o *Offer) layOut(dom transport.Domain) error {

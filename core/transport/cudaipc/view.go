@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/device/cuda"
+	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -26,7 +27,7 @@ func (v *View) Address() uint64 { return v.mem.Address() }
 // Device is the number of the device whose memory it is, as in cuda.Links.
 func (v *View) Device() uint64 { return cuda.DeviceNumber(v.card.device) }
 
-// Path is "process", "fd" or "ipc".
+// Path is "process", "fd", "fabric" or "ipc".
 func (v *View) Path() string { return v.path }
 
 // Close lets the memory go. No kernel of this rank reaches for it. Idempotent;
@@ -69,10 +70,10 @@ func mapRank(dom transport.Domain, dev *cuda.Device, rank int, numBytes uint64, 
 	switch same := c.process == process(); {
 	case same && c.device == uuid:
 		return borrow(c, dev, numBytes)
-	case c.kind == byFD:
-		return byDescriptor(c, dev, numBytes, w)
+	case c.ways != byIPC:
+		return byExport(c, dev, numBytes, w)
 	case same:
-		return nil, fmt.Errorf("it is on another device of this process, and the driver cannot map memory by descriptor: use one process per device")
+		return nil, fmt.Errorf("it is on another device of this process, and the driver cannot map memory by descriptor or fabric handle: use one process per device")
 	}
 	return byHandle(c, dev, numBytes, w)
 }
@@ -125,6 +126,22 @@ func lied(c *card, numBytes uint64) error {
 	return fmt.Errorf("%w: its card says %d bytes, it has %d", transport.ErrMismatch, c.numBytes, numBytes)
 }
 
+// byExport maps memory by descriptor, and where that cannot be had, or leads to
+// nothing, by fabric handle.
+func byExport(c *card, dev *cuda.Device, numBytes uint64, w Wait) (v *View, err error) {
+	if c.ways&byFD != 0 {
+		v, err = byDescriptor(c, dev, numBytes, w)
+		if err == nil || c.ways&byFabric == 0 || errors.Is(err, ErrStopped) || errors.Is(err, transport.ErrMismatch) {
+			return v, err
+		}
+	}
+	v, other := byFabricHandle(c, dev, numBytes)
+	if other != nil {
+		return nil, errors.Join(err, other)
+	}
+	return v, nil
+}
+
 func byDescriptor(c *card, dev *cuda.Device, numBytes uint64, w Wait) (*View, error) {
 	conn, fd, err := visit(c, w)
 	if err != nil {
@@ -132,13 +149,25 @@ func byDescriptor(c *card, dev *cuda.Device, numBytes uint64, w Wait) (*View, er
 	}
 	defer sys.CloseAll(conn, fd)
 	mem, err := dev.ImportFD(fd.Raw(), numBytes)
+	return imported(c, mem, "fd", numBytes, err)
+}
+
+// byFabricHandle asks nobody: who has the card and the owner's IMEX channel has the
+// memory, as long as it is there.
+func byFabricHandle(c *card, dev *cuda.Device, numBytes uint64) (*View, error) {
+	h := libcuda.FabricHandle(c.handle)
+	mem, err := dev.ImportFabric(&h, numBytes)
+	return imported(c, mem, "fabric", numBytes, err)
+}
+
+func imported(c *card, mem *cuda.Memory, path string, numBytes uint64, err error) (*View, error) {
 	if errors.Is(err, cuda.ErrTooSmall) {
 		err = fmt.Errorf("%w: its card says %d bytes, the driver maps no %d of them: %w", transport.ErrMismatch, c.numBytes, numBytes, err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return &View{mem: mem, path: "fd", card: c}, nil
+	return &View{mem: mem, path: path, card: c}, nil
 }
 
 // byHandle opens an IPC handle once the owner knows, and as long as that is so.
@@ -147,7 +176,8 @@ func byHandle(c *card, dev *cuda.Device, numBytes uint64, w Wait) (*View, error)
 	if err != nil {
 		return nil, err
 	}
-	mem, err := dev.OpenIPC(&c.handle)
+	h := libcuda.IPCHandle(c.handle)
+	mem, err := dev.OpenIPC(&h)
 	if err != nil {
 		leave(conn)
 		return nil, err

@@ -77,7 +77,7 @@ func answered(c *card, conn *sys.FD, w Wait) (*sys.FD, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case n != messageBytes || (c.kind == byFD) != (len(fds) == 1):
+	case n != messageBytes || (c.ways&byFD != 0) != (len(fds) == 1):
 		sys.CloseAll(fds...)
 		return nil, errors.New("its process did not give the memory")
 	case len(fds) == 1:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -242,6 +243,21 @@ def in_process(rank: Rank, driver: str, count: int) -> int:
     """``random_cases`` where each rank is a process."""
     with in_this_process(driver, rank) as place:
         return random_cases(place, rank.buffer, rank.rank, rank.size, rank.seed, count)
+
+
+def in_process_by_fabric(rank: Rank, driver: str, count: int) -> int:
+    """The same where memory gets into other processes by fabric handles alone."""
+
+    def make(*args: Any, **options: Any) -> moewire.Buffer:
+        buffer = rank.buffer(*args, **options)
+        words = ["memory mapped by fabric handle"] * rank.size
+        words[rank.rank] = "its own memory"
+        assert [path["why"] for path in buffer.paths()] == words
+        return buffer
+
+    ways = {"EMULATOR_FABRIC": "1", "EMULATOR_NO_FD": "1"}
+    with patch.dict(os.environ, ways), in_this_process(driver, rank) as place:
+        return random_cases(place, make, rank.rank, rank.size, rank.seed, count)
 
 
 @contextmanager

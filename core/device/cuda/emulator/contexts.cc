@@ -27,6 +27,20 @@ static bool has_atomics(int from, int to) {
   return !no || (string(no) != "1" && std::to_string(from) + "-" + std::to_string(to) != no);
 }
 
+namespace driver {
+
+int version() {
+  const char *v = getenv("EMULATOR_DRIVER");
+  return v ? atoi(v) : 13000;
+}
+
+fabrics fabric() {
+  const char *f = getenv("EMULATOR_FABRIC");
+  return !f || version() < 12030 ? NO_FABRIC : f == string("refused") ? FABRIC_REFUSED : f == string("1") ? FABRIC : NO_FABRIC;
+}
+
+} // namespace driver
+
 extern "C" {
 
 CUresult cuInit(unsigned flags) {
@@ -37,7 +51,7 @@ CUresult cuInit(unsigned flags) {
 
 CUresult cuDriverGetVersion(int *v) {
   BEGIN(asked);
-  *v = 13000;
+  *v = version();
   return CUDA_SUCCESS;
 }
 
@@ -67,8 +81,15 @@ CUresult cuDeviceGetAttribute(int *v, CUdevice_attribute a, CUdevice) {
   case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *v = 2; break;
   case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *v = capability() / 10; break;
   case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *v = capability() % 10; break;
-  case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
-  case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: *v = 1; break;
+  case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: *v = 1; break;
+  case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED: *v = getenv("EMULATOR_NO_FD") == nullptr; break;
+  case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
+    if (version() < 12030) {
+      breach("an attribute that the driver does not know");
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    *v = fabric() != NO_FABRIC;
+    break;
   case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED: *v = 1; break;
   case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: *v = getenv("EMULATOR_NO_DMABUF") == nullptr; break;
   case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS: *v = getenv("EMULATOR_NO_FLUSH") == nullptr; break;

@@ -86,7 +86,16 @@ struct range {
   size_t bytes;
   int fd;
   bool rdma = false; // other devices may be let in
+  int types = 0;     // of handles that it may be exported by
 };
+
+// EMULATOR_FABRIC says of fabric handles: "1": as with an IMEX channel, "refused": as
+// without one; else the device has none.
+enum fabrics { NO_FABRIC, FABRIC_REFUSED, FABRIC };
+fabrics fabric();
+
+// EMULATOR_DRIVER is the version of CUDA that the driver is made for.
+int version();
 
 struct failure {
   int after; // calls

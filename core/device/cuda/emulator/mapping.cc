@@ -1,13 +1,67 @@
-// Memory that is shared: by descriptors, and by IPC handles.
+// Memory that is shared: by descriptors, by fabric handles, and by IPC handles.
 #include "device.h"
 #include "files.h"
 
 #include <cstdio>
 #include <cstring>
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 using namespace driver;
+
+static const int descriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, fabric_handle = CU_MEM_HANDLE_TYPE_FABRIC;
+
+// Whether memory may be made for handles of these types, and by this process.
+static CUresult may_make(int types) {
+  if (types & ~(descriptor | fabric_handle)) return CUDA_ERROR_INVALID_VALUE;
+  if (types & descriptor && getenv("EMULATOR_NO_FD")) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!(types & fabric_handle) || fabric() == FABRIC) return CUDA_SUCCESS;
+  return fabric() == FABRIC_REFUSED ? CUDA_ERROR_NOT_PERMITTED : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+// A fabric handle names process, descriptor and file: it keeps nothing, and with
+// another file under that descriptor it names nothing.
+struct emulated_fabric {
+  char magic[8];
+  pid_t pid;
+  int fd, channel;
+  ino_t file;
+};
+static_assert(sizeof(emulated_fabric) <= sizeof(CUmemFabricHandle), "it goes by a handle");
+
+// EMULATOR_IMEX is the number of this process's channel.
+static int channel() {
+  const char *n = getenv("EMULATOR_IMEX");
+  return n ? atoi(n) : 0;
+}
+
+static void write_fabric(void *out, int fd) {
+  struct stat s;
+  fstat(fd, &s);
+  emulated_fabric e{"fabric", getpid(), fd, channel(), s.st_ino};
+  memset(out, 0, sizeof(CUmemFabricHandle));
+  memcpy(out, &e, sizeof e);
+}
+
+// What a fabric handle names, open; -1 with why there is nothing.
+static int open_fabric(const void *handle, CUresult &why) {
+  emulated_fabric e;
+  memcpy(&e, handle, sizeof e);
+  why = CUDA_ERROR_INVALID_VALUE;
+  if (memcmp(e.magic, "fabric", 7)) return -1;
+  if (fabric() != FABRIC || e.channel != channel()) {
+    why = fabric() == NO_FABRIC ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_NOT_PERMITTED;
+    return -1;
+  }
+  string path = "/proc/" + std::to_string(e.pid) + "/fd/" + std::to_string(e.fd);
+  int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  struct stat s;
+  if (fd < 0 || (fstat(fd, &s) == 0 && s.st_ino == e.file)) return fd;
+  close(fd);
+  return -1;
+}
 
 extern "C" {
 
@@ -15,8 +69,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *h, size_t bytes, const CUmemA
   BEGIN(not_captured);
   if (bytes % page || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
     return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult no = may_make(prop->requestedHandleTypes)) return no;
   *h = d->next++;
-  d->handles[*h] = {bytes, new_file(bytes), prop->allocFlags.gpuDirectRDMACapable != 0};
+  d->handles[*h] = {bytes, new_file(bytes), prop->allocFlags.gpuDirectRDMACapable != 0, (int)prop->requestedHandleTypes};
   return CUDA_SUCCESS;
 }
 
@@ -80,24 +135,36 @@ CUresult cuMemSetAccess(CUdeviceptr p, size_t bytes, const CUmemAccessDesc *desc
   return CUDA_SUCCESS;
 }
 
-CUresult cuMemGetAllocationGranularity(size_t *n, const CUmemAllocationProp *, CUmemAllocationGranularity_flags) {
+CUresult cuMemGetAllocationGranularity(size_t *n, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags) {
   BEGIN(needs_context);
+  if (prop->requestedHandleTypes & ~(descriptor | fabric_handle)) return CUDA_ERROR_INVALID_VALUE;
   *n = page;
   return CUDA_SUCCESS;
 }
 
-CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle h, CUmemAllocationHandleType t, unsigned long long) {
+CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle h, CUmemAllocationHandleType t, unsigned long long flags) {
   BEGIN(not_captured);
-  if (t != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !d->handles.count(h)) return CUDA_ERROR_INVALID_VALUE;
-  *(int *)out = dup(d->handles[h].fd);
+  auto at = d->handles.find(h);
+  if (flags || at == d->handles.end() || !(at->second.types & t)) return CUDA_ERROR_INVALID_VALUE;
+  if (t == descriptor)
+    *(int *)out = dup(at->second.fd);
+  else if (t == fabric_handle)
+    write_fabric(out, at->second.fd);
+  else
+    return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
 }
 
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *h, void *fd, CUmemAllocationHandleType) {
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *h, void *from, CUmemAllocationHandleType t) {
   BEGIN(not_captured);
-  int own = dup((int)(intptr_t)fd);
-  off_t bytes = own < 0 ? -1 : lseek(own, 0, SEEK_END);
-  if (bytes < 0) return CUDA_ERROR_INVALID_VALUE;
+  CUresult why = CUDA_ERROR_INVALID_VALUE;
+  int own = t == descriptor ? dup((int)(intptr_t)from) : t == fabric_handle ? open_fabric(from, why) : -1;
+  if (own < 0) return why;
+  off_t bytes = lseek(own, 0, SEEK_END);
+  if (bytes < 0) {
+    close(own);
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   *h = d->next++;
   d->handles[*h] = {(size_t)bytes, own};
   return CUDA_SUCCESS;
