@@ -31,9 +31,16 @@ from gpu_run import FINE, Row, Run, Suite
 # Seconds, of everything but building.
 BUDGET = 570
 
-# Under a sanitizer all is slow; several ranks have to run at a time.
-SANITIZERS = ["memcheck", "racecheck", "synccheck"]
-SANITIZED = "TestExchange/ranks=2"
+# Under a sanitizer all is slow; several ranks have to run at a time. One form of each kind: rows of
+# bf16, fp8 and its scales, sums by rank, flat rows, replays, and a rank that is lost or late.
+EXCHANGED = "TestExchange/ranks=2|TestForms/^(round_scale|UE8M0|pre-reduced|in_order|flat)$"
+LOST = "TestLostWhileOthersWait|TestLateIsReported|TestFlatHoles"
+SANITIZED = {
+    "memcheck": f"{EXCHANGED}|{LOST}|TestReplays/ranks=2/length=3",
+    "racecheck": EXCHANGED,  # of shared memory, within a block
+    "synccheck": f"{EXCHANGED}|{LOST}",
+    "initcheck": "TestExchange/ranks=2",  # it may not know what the host has written
+}
 # Most telling first.
 BENCHES = [
     ["-tokens", "1024"],
@@ -46,6 +53,13 @@ BENCHES = [
     ["-tokens", "128", "-fp8", "-baseline"],
     ["-tokens", "2048", "-fp8"],
     ["-tokens", "2048", "-fp8", "-baseline"],
+]
+PEER_SECONDS = 45
+# Beside a peer, which has one rank per device.
+ALONE = [
+    ["-ranks", "1", "-tokens", "128"],
+    ["-ranks", "1", "-tokens", "128", "-fp8"],
+    ["-ranks", "1", "-tokens", "128", "-fp8", "-baseline"],
 ]
 SMALL = ["-ranks", "2", "-tokens", "4", "-hidden", "128", "-topk", "2", "-experts", "4",
          "-ops", "2", "-replays", "2", "-host-ops", "2", "-copy", "1000000"]  # fmt: skip
@@ -103,13 +117,28 @@ def python_suite(
     return Suite(name, words, seconds, {}, built.PLACE, lacks=lacks)
 
 
+def sanitizer() -> str:
+    """The program: of PATH, a toolkit or the package nvidia-cuda-sanitizer-api; "" without."""
+    lib = Path(built.python()).parent.parent / "lib"
+    packaged = sorted(lib.glob("python3*/site-packages/nvidia/cu*/compute-sanitizer/"))
+    carried = [Path(os.environ.get("MOEWIRE_SANITIZER") or os.devnull)]
+    found = [Path(shutil.which("compute-sanitizer") or os.devnull),
+             Path("/usr/local/cuda/bin/compute-sanitizer")]  # fmt: skip
+    found += [folder / "compute-sanitizer" for folder in packaged]
+    return next((str(path) for path in carried + found if path.is_file()), "")
+
+
 def sanitizer_suite(tool: str, seconds: float) -> Suite:
-    program = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    program = sanitizer()
     suite = go_suite(
-        f"compute-sanitizer {tool}", built.ENGINE_TESTS, built.CUDA, SANITIZED, seconds
-    )
+        f"compute-sanitizer {tool}", built.ENGINE_TESTS, built.CUDA, SANITIZED[tool], seconds,
+        MOEWIRE_CUDA_REPLAYS="3",
+    )  # fmt: skip
     words = [program, "--tool", tool, "--error-exitcode", "77", *suite.words]
-    lacks = "" if Path(program).is_file() else "no compute-sanitizer"
+    lacks = "" if program else (
+        "no compute-sanitizer on PATH, in /usr/local/cuda, among torch's packages"
+        " (nvidia-cuda-sanitizer-api) or where MOEWIRE_SANITIZER says"
+    )  # fmt: skip
     return Suite(suite.name, words, seconds, suite.env, suite.cwd, lacks=lacks)
 
 
@@ -130,7 +159,8 @@ def tests() -> list[Suite]:
                  MOEWIRE_CUDA_CODE="compile"),
         ptx,
         sanitizer_suite("racecheck", 40),
-        sanitizer_suite("synccheck", 40),
+        sanitizer_suite("synccheck", 30),
+        sanitizer_suite("initcheck", 10),
     ]  # fmt: skip
 
 
@@ -153,6 +183,19 @@ def host_cost(*more: str) -> Suite:
     return Suite("calls from Python", words, 60, {}, built.PLACE, tests=False, lacks=lacks)
 
 
+def peer(*more: str, name: str = "peer") -> Suite:
+    """The kernels of DeepEP, if MOEWIRE_PEER says where it lies, outside the tree."""
+    folder = os.environ.get("MOEWIRE_PEER", "")
+    program = built.ROOT / ".ci" / "gpu_peer.py"
+    words = [built.python(), str(program), folder, *more]
+    lacks = built.lacking(("torch",))
+    if not folder:
+        lacks = "MOEWIRE_PEER does not say where one lies: no kernel of others was timed"
+    elif not (Path(folder) / "deep_ep").is_dir():
+        lacks = f"MOEWIRE_PEER={folder} has no folder deep_ep: no kernel of others was timed"
+    return Suite(name, words, PEER_SECONDS, {}, built.PLACE, tests=False, lacks=lacks)
+
+
 def benches(emulated: bool) -> list[Suite]:
     """Times. A size that does not fit is a row that says so."""
     common = [str(built.BENCH), "-driver", str(built.EMULATOR) if emulated else DRIVER]
@@ -160,10 +203,11 @@ def benches(emulated: bool) -> list[Suite]:
         small = Suite("small", [*common, "-emulated", *SMALL], 60, cwd=built.PLACE, tests=False)
         return [small, host_cost("--emulator", str(built.EMULATOR), "--times", "50")]
     rows = [
-        Suite(" ".join(more), [*common, *more], 50, cwd=built.PLACE, tests=False)
-        for more in BENCHES
+        Suite(" ".join(more), [*common, *more], 32, cwd=built.PLACE, tests=False)
+        for more in [*BENCHES, *ALONE]
     ]
-    return [*rows[:4], host_cost(), *rows[4:]]
+    peers = [peer(name="peer, bf16"), peer("--fp8", name="peer, fp8")]
+    return [*rows[:4], host_cost(), *rows[4:], *peers]
 
 
 def write(name: str, what: str, emulated: bool, rows: list[Row], out: Path) -> str:

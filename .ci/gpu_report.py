@@ -75,6 +75,8 @@ def table(title: str, found: dict[str, str], rows: list[Row]) -> str:
                       (calls_table, "calls_us")):  # fmt: skip
         if found := [result for result in results if result.get(key)]:
             lines += ["", *made(sorted(found, key=by_shape))]
+    if any("peer_us" in result for result in results):
+        lines += ["", *peer_table(results)]
     return "\n".join(lines) + "\n"
 
 
@@ -131,6 +133,35 @@ def ratios(ours: dict[str, Any], base: dict[str, Any] | None, phase: str) -> lis
             f"{bytes_ratio(ours, phase):.2f}", reached(times, 3),
             f"{share:.2f}", reached(share, 0.8), f"{speed:.0f}",
             "yes" if ours.get("launches_counted") else "no"]  # fmt: skip
+
+
+def peer_table(results: list[dict[str, Any]]) -> list[str]:
+    """A peer's own kernels, and ours and the baseline's of the same shape."""
+    body = []
+    for found in (result for result in results if "peer_us" in result):
+        same = [r for r in results if r.get("dispatch_us") and shape(r) == shape(found)]
+        for r in [found, *same]:
+            us = r.get("peer_us") or {phase: r[f"{phase}_us"] for phase in ("dispatch", "combine")}
+            body.append([r["what"], *shape(r)[:4], r["experts"], "fp8" if r["fp8"] else "bf16",
+                         f"{us['dispatch']:.1f}", f"{us['combine']:.1f}",
+                         "yes" if r.get("launches_counted") else "no"])  # fmt: skip
+    head = [
+        "what",
+        "R",
+        "T",
+        "H",
+        "K",
+        "E",
+        "rows",
+        "dispatch us",
+        "combine us",
+        "launches counted",
+    ]
+    note = (
+        "DeepEP has one rank per device, so on one GPU a group of one: nothing goes over a link,"
+        " and the rows of others here are of one rank, too."
+    )
+    return [*markdown(head, body), "", note]
 
 
 def reached(value: float | None, goal: float) -> str:
