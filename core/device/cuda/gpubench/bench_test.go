@@ -1,6 +1,7 @@
 package main
 
 import (
+	"path/filepath"
 	"runtime"
 	"testing"
 
@@ -95,5 +96,26 @@ func TestFloors(t *testing.T) {
 			assert.InDelta(t, 0.5, res.DispatchFloor, 1e-9)
 			assert.InDelta(t, 0.25, res.CombineFloor, 1e-9)
 		})
+	}
+}
+
+// TestSmallBaseline: its sums are checked in it.
+func TestSmallBaseline(t *testing.T) {
+	if cudatest.OnDevice() {
+		t.Skip("make gpu-bench runs it there")
+	}
+	runtime.LockOSThread()
+	unit, err := filepath.Abs("baseline/testdata/both.cc")
+	require.NoError(t, err)
+	driver := cudatest.Build{Kernels: unit, Sources: []string{"baseline/baseline.cu", "baseline/testdata/*.cc"}}.Library(t)
+	for _, fp8 := range []bool{false, true} {
+		for _, ranks := range []int{1, 2} {
+			o := small(driver, fp8)
+			o.baseline, o.ranks = true, ranks
+			res, err := runBaseline(o)
+			require.NoError(t, err)
+			assertTimed(t, res)
+			assert.Nil(t, res.Parts)
+		}
 	}
 }
