@@ -5,10 +5,11 @@
     python3 .ci/gpu.py build        all that a machine without Go needs, into build/gpu
     python3 .ci/gpu.py test --emulated
 
-Each takes less than ten minutes, and leaves NAME.json, NAME.md and NAME.log in build/gpu: what
-ran, on what, and all that was written. They are written anew behind each suite. Without a device
-it says so and ends with 0, or with 1 where MOEWIRE_REQUIRE has cuda or all. Needs Go, or what
-`build` left. The kernels' code is that of `make kernels` if it was made, else NVRTC's.
+Each takes less than ten minutes behind building, and leaves NAME.json, NAME.md and NAME.log in
+build/gpu: what ran, on what, and all that was written. They are written anew behind each suite.
+Without a device it says so and ends with 0, or with 1 where MOEWIRE_REQUIRE has cuda or all; then
+suites that lack something fail `test`, too. Needs Go, or what `build` left. The kernels' code is
+that of `make kernels` if it was made, else NVRTC's.
 
 --emulated runs the same on the emulated driver, in small: it shows that this script works, and
 nothing else. Its files say so, and are named otherwise.
@@ -54,6 +55,14 @@ BENCHES = [
     ["-tokens", "2048", "-fp8"],
     ["-tokens", "2048", "-fp8", "-baseline"],
 ]
+# The same with fewer and more loads under way than the shape's: what core/device/cuda/variants.go
+# chooses by.
+VARIANTS = [
+    ["-tokens", tokens, "-fp8", "-loads", loads]
+    for tokens in ("128", "1024")
+    for loads in ("1", "3")
+]
+BENCH_SECONDS = 24
 PEER_SECONDS = 45
 # Beside a peer, which has one rank per device.
 ALONE = [
@@ -61,9 +70,17 @@ ALONE = [
     ["-ranks", "1", "-tokens", "128", "-fp8"],
     ["-ranks", "1", "-tokens", "128", "-fp8", "-baseline"],
 ]
+# Ranks that are processes, one of which is killed or stopped: a program of their own, because what
+# ends a program leaves out the tests behind it.
+PROCESSES = "^TestProcess"
 SMALL = ["-ranks", "2", "-tokens", "4", "-hidden", "128", "-topk", "2", "-experts", "4",
          "-ops", "2", "-replays", "2", "-host-ops", "2", "-copy", "1000000"]  # fmt: skip
-PYTHON_TESTS = ["test_cuda.py", "test_cuda_graphs.py", "test_cuda_observe.py"]
+PYTHON_TESTS = [
+    "test_cuda.py",
+    "test_cuda_graphs.py",
+    "test_cuda_observe.py",
+    "test_cuda_example.py",
+]
 INTERFACE_TESTS = ["test_cuda_deep_ep.py", "test_cuda_compat.py", "test_cuda_autograd.py"]
 
 
@@ -95,9 +112,12 @@ def packaged_nvrtc() -> str:
     return str(found[-1].parent) if found else ""
 
 
-def go_suite(name: str, binary: Path, cwd: Path, pattern: str, seconds: float, **env: str) -> Suite:
+def go_suite(
+    name: str, binary: Path, cwd: Path, pattern: str, seconds: float, skip: str = "", **env: str
+) -> Suite:
     """A suite of a test program, which ends itself with all goroutines' stacks shortly before."""
     words = [str(binary), "-test.v", f"-test.timeout={seconds - 3}s", f"-test.run={pattern}"]
+    words += [f"-test.skip={skip}"] if skip else []
     return Suite(name, words, seconds, env, cwd)
 
 
@@ -150,8 +170,9 @@ def tests() -> list[Suite]:
     if not built.stamp().get("prebuilt"):
         ptx = Suite(ptx.name, ptx.words, ptx.seconds, lacks="no prebuilt kernels: make kernels")
     return [
-        go_suite("engine", engine, built.CUDA, ".", 140),
-        go_suite("groups: threads, processes, fd and IPC", groups, built.GROUPS, ".", 70),
+        go_suite("groups: processes by each way", groups, built.GROUPS, PROCESSES, 40),
+        go_suite("engine", engine, built.CUDA, ".", 125),
+        go_suite("groups: threads", groups, built.GROUPS, ".", 45, skip=PROCESSES),
         python_suite(110),
         python_suite(60, name="Python, other interfaces and gradients", tests=INTERFACE_TESTS),
         sanitizer_suite("memcheck", 50),
@@ -203,8 +224,8 @@ def benches(emulated: bool) -> list[Suite]:
         small = Suite("small", [*common, "-emulated", *SMALL], 60, cwd=built.PLACE, tests=False)
         return [small, host_cost("--emulator", str(built.EMULATOR), "--times", "50")]
     rows = [
-        Suite(" ".join(more), [*common, *more], 32, cwd=built.PLACE, tests=False)
-        for more in [*BENCHES, *ALONE]
+        Suite(" ".join(more), [*common, *more], BENCH_SECONDS, cwd=built.PLACE, tests=False)
+        for more in [*BENCHES, *ALONE, *VARIANTS]
     ]
     peers = [peer(name="peer, bf16"), peer("--fp8", name="peer, fp8")]
     return [*rows[:4], host_cost(), *rows[4:], *peers]
@@ -233,7 +254,16 @@ def run(what: str, emulated: bool, out: Path) -> int:
         rows.append(row)
         write(name, what, emulated, rows, out)
     print(write(name, what, emulated, rows, out))
-    return int(any(row.outcome not in FINE for row in rows))
+    absent = [row.name for row in rows if row.outcome == "not there"]
+    if absent:
+        print(f"{len(absent)} of {len(rows)} suites did not run: {'; '.join(absent)}")
+    failed = any(row.outcome not in FINE for row in rows)
+    return int(failed or (what == "test" and bool(absent) and required()))
+
+
+def required() -> bool:
+    """Whether what is not there is a failure."""
+    return bool({"cuda", "all"} & set(os.environ.get("MOEWIRE_REQUIRE", "").split(",")))
 
 
 def main() -> int:
@@ -245,9 +275,8 @@ def main() -> int:
     args = parser.parse_args()
     reason = "" if args.emulated or args.what == "build" else no_device()
     if reason:
-        required = {"cuda", "all"} & set(os.environ.get("MOEWIRE_REQUIRE", "").split(","))
-        print(f"{'required' if required else 'skipped'}: no CUDA device here: {reason}")
-        return 1 if required else 0
+        print(f"{'required' if required() else 'skipped'}: no CUDA device here: {reason}")
+        return int(required())
     try:
         if args.built or not shutil.which("go"):
             built.find()

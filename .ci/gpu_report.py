@@ -69,12 +69,15 @@ def table(title: str, found: dict[str, str], rows: list[Row]) -> str:
         tests = ", ".join(f"{n} {word.lower()}" for word, n in row.tests.items() if n)
         lines.append(f"| {row.name} | {row.outcome} | {row.seconds} | {tests} |")
     lines += [f"\n{row.name}: {row.said}" for row in rows if row.outcome == "not there"]
-    results = [row.result for row in rows]
+    all_results = [row.result for row in rows]
+    results = [result for result in all_results if not result.get("loads")]
     for made, key in ((bench_table, "dispatch_us"), (ratio_table, "dispatch_us"),
                       (parts_table, "rank_0_parts_us"),
                       (calls_table, "calls_us")):  # fmt: skip
         if found := [result for result in results if result.get(key)]:
             lines += ["", *made(sorted(found, key=by_shape))]
+    if len(results) < len(all_results):
+        lines += ["", *variant_table(all_results)]
     if any("peer_us" in result for result in results):
         lines += ["", *peer_table(results)]
     return "\n".join(lines) + "\n"
@@ -133,6 +136,22 @@ def ratios(ours: dict[str, Any], base: dict[str, Any] | None, phase: str) -> lis
             f"{bytes_ratio(ours, phase):.2f}", reached(times, 3),
             f"{share:.2f}", reached(share, 0.8), f"{speed:.0f}",
             "yes" if ours.get("launches_counted") else "no"]  # fmt: skip
+
+
+# As gpubench's -loads counts; 0 is what the shape chooses.
+LOADS = ("by shape", "narrow", "usual", "deep")
+
+
+def variant_table(results: list[dict[str, Any]]) -> list[str]:
+    """What other numbers of loads under way would do, beside what the shape chooses."""
+    ours = [r for r in results if r.get("dispatch_us") and r["what"] == OURS]
+    forced = {shape(r) for r in ours if r.get("loads")}
+    body = [[*shape(r)[:4], "fp8" if r["fp8"] else "bf16", LOADS[r.get("loads", 0)],
+             f"{r['dispatch_us']:.1f}", f"{r['combine_us']:.1f}"]
+            for r in sorted(ours, key=lambda r: (*by_shape(r), r.get("loads", 0)))
+            if shape(r) in forced]  # fmt: skip
+    head = ["R", "T", "H", "K", "rows", "loads under way", "dispatch us", "combine us"]
+    return markdown(head, body)
 
 
 def peer_table(results: list[dict[str, Any]]) -> list[str]:

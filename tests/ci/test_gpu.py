@@ -175,6 +175,38 @@ def test_tables() -> None:
     assert "racecheck: no compute-sanitizer" in text
 
 
+def test_table_of_variants() -> None:
+    """Those that were forced stand beside what the shape chose, and in no other table."""
+    small = {**TIMED, "tokens_per_rank": 128}
+    forced = {**small, "loads": 3, "dispatch_us": 7.25}
+    rows = [Row(str(n), "passed", result=r) for n, r in enumerate([forced, small, TIMED])]
+    text = gpu_report.table("title", {}, rows)
+    head = text.index("| R | T | H | K | rows | loads under way |")
+    found = [line.split(" | ")[1:2] + line.split(" | ")[5:7] for line in text[head:].splitlines()]
+    assert found[2:] == [["128", "by shape", f"{small['dispatch_us']:.1f}"], ["128", "deep", "7.2"]]
+    assert "7.2" not in text[:head]
+
+
+@pytest.mark.parametrize(("required", "status"), [("", 0), ("tcp", 0), ("cuda", 1), ("all", 1)])
+def test_suites_that_lack_something(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    required: str,
+    status: int,
+) -> None:
+    monkeypatch.setenv("MOEWIRE_REQUIRE", required)
+    words = [sys.executable, "-c", "print('--- PASS: TestOne')"]
+    suites = [gpu_run.Suite("one", words, 20), gpu_run.Suite("two", words, 20, lacks="no tool")]
+    monkeypatch.setattr(gpu, "tests", lambda: suites)
+    monkeypatch.setattr(gpu, "benches", lambda emulated: suites[1:])
+    monkeypatch.setattr(gpu_build, "PLACE", tmp_path)
+    monkeypatch.setattr(gpu, "conditions", lambda emulated: {})
+    assert gpu.run("test", False, tmp_path) == status
+    assert "1 of 2 suites did not run: two" in capsys.readouterr().out
+    assert gpu.run("bench", False, tmp_path) == 0  # a peer that is not there
+
+
 def test_what_is_too_large_to_carry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "program").write_bytes(b"x" * 1000)
     monkeypatch.setattr(gpu_build, "PLACE", tmp_path)

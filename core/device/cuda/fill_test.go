@@ -76,7 +76,7 @@ func (o *op) checkFilled(t testing.TB, m *member, r int, s *layout.Slab) {
 func TestFillOfGraphs(t *testing.T) {
 	g, o, slabs := small(t, 2)
 	g.fill()
-	replayRounds(t, g, o, g.rng, []int{1, 2}, 2, 4)
+	replayRounds(t, g, o, g.rng, []int{1, 2}, 4, 4) // calls in between take each slot once
 	for r, m := range g.ranks {
 		for slot := range 2 { // what the latest replay has left
 			y := region(m.Slab(slot), slabs.Y())
