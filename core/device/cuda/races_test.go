@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -203,22 +204,25 @@ func everyOrder(t *testing.T, emu *cudatest.Driver, flags uint32, known map[stri
 // that have arrived before they are placed, outputs that are published before they
 // are copied, or given back before they are read.
 func TestNobodyIsEarly(t *testing.T) {
-	for name, kernel := range map[string]int{
-		"arrive": kernelPlace, "y_ready": kernelPublish, "done": kernelReduce,
-	} {
+	early := func(name string, kernel int, l Loads) {
 		t.Run(name, func(t *testing.T) {
 			emu := emulate(t)
 			emu.Watch(t)
 			emu.Hurry(t, kernelNames[kernel])
-			overlapping(t, emu, rand.New(rand.NewPCG(testenv.Seed(t), 500)))
+			overlapping(t, emu, rand.New(rand.NewPCG(testenv.Seed(t), 500)), l)
 			require.NotEmpty(t, emu.Races())
 		})
 	}
+	for _, l := range []Loads{Narrow, Usual, Deep} {
+		early(fmt.Sprintf("arrive/%d", l), placeKernelOf(l), l)
+		early(fmt.Sprintf("done/%d", l), reduceKernelOf(0, l), l)
+	}
+	early("y_ready", kernelPublish, ByShape)
 }
 
 // overlapping runs operations in which both ranks send many rows to each other,
 // and does not look at what comes out.
-func overlapping(t *testing.T, emu *cudatest.Driver, rng *rand.Rand) {
+func overlapping(t *testing.T, emu *cudatest.Driver, rng *rand.Rand, l Loads) {
 	emu.Order(rng.Uint64(), 32, 8)
 	s := layout.Shape{MaxTokens: 24, Hidden: 64, NumExperts: 4, NumRanks: 2}
 	slabs, err := layout.Of(s)
@@ -227,6 +231,7 @@ func overlapping(t *testing.T, emu *cudatest.Driver, rng *rand.Rand) {
 	g.fewest = 24
 	for _, m := range g.ranks {
 		m.threads = threads{plan: 8, row: 8, wait: 8}
+		m.cfg.Loads = l
 	}
 	o := g.random(rng, s, 2, 0, 0)
 	for range 3 {
