@@ -73,6 +73,7 @@ ALONE = [
 # Ranks that are processes, one of which is killed or stopped: a program of their own, because what
 # ends a program leaves out the tests behind it.
 PROCESSES = "^TestProcess"
+FAR = "^TestHosts"
 SMALL = ["-ranks", "2", "-tokens", "4", "-hidden", "128", "-topk", "2", "-experts", "4",
          "-ops", "2", "-replays", "2", "-host-ops", "2", "-copy", "1000000"]  # fmt: skip
 PYTHON_TESTS = [
@@ -171,16 +172,17 @@ def tests() -> list[Suite]:
         ptx = Suite(ptx.name, ptx.words, ptx.seconds, lacks="no prebuilt kernels: make kernels")
     return [
         go_suite("groups: processes by each way", groups, built.GROUPS, PROCESSES, 40),
-        go_suite("engine", engine, built.CUDA, ".", 125),
+        go_suite("engine", engine, built.CUDA, ".", 105, skip=FAR),
         go_suite("groups: threads", groups, built.GROUPS, ".", 45, skip=PROCESSES),
-        python_suite(110),
-        python_suite(60, name="Python, other interfaces and gradients", tests=INTERFACE_TESTS),
-        sanitizer_suite("memcheck", 50),
+        python_suite(100),
+        go_suite("engine: ranks of other hosts", engine, built.CUDA, FAR, 55),
+        python_suite(50, name="Python, other interfaces and gradients", tests=INTERFACE_TESTS),
+        sanitizer_suite("memcheck", 45),
         go_suite("engine on NVRTC's code", engine, built.CUDA, "TestExchange|TestForms", 30,
                  MOEWIRE_CUDA_CODE="compile"),
         ptx,
-        sanitizer_suite("racecheck", 40),
-        sanitizer_suite("synccheck", 30),
+        sanitizer_suite("racecheck", 35),
+        sanitizer_suite("synccheck", 25),
         sanitizer_suite("initcheck", 10),
     ]  # fmt: skip
 

@@ -199,7 +199,7 @@ func TestHostsRefuse(t *testing.T) {
 // for holds a row.
 func TestHostsMessagesJustFit(t *testing.T) {
 	for _, flags := range []uint32{0, flagFP8, flagWide, flat, flat | flagBare, flat | flagFP8} {
-		emu := emulate(t)
+		emu := driver(t)
 		rng := rand.New(rand.NewPCG(testenv.Seed(t), uint64(flags)))
 		s := layout.Shape{MaxTokens: 6, Hidden: 128, NumExperts: 4, NumRanks: 2, FP8: flags&flagFP8 != 0, WideOutputs: flags&flagWide != 0}
 		s.Flat, s.Columns = flags&flagFlat != 0, flatColumns(2, flags, 7)
@@ -269,7 +269,7 @@ func TestHostsGraphsOfNearRanks(t *testing.T) {
 // rings that hold less than one operation, and the host waits at the end
 // only.
 func TestHostsRunAhead(t *testing.T) {
-	emu := emulate(t)
+	emu := driver(t)
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 5))
 	for range 4 {
 		emu.Order(rng.Uint64(), 32, 12)

@@ -14,7 +14,7 @@ import (
 // TestHostsForms runs every form on groups of which each
 // rank is on a host of its own.
 func TestHostsForms(t *testing.T) {
-	emu, seed := emulate(t), testenv.Seed(t)
+	emu, seed := driver(t), testenv.Seed(t)
 	for i, f := range forms {
 		if f.ranks == 1 || testing.Short() && i%4 != 0 {
 			continue

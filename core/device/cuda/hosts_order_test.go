@@ -50,7 +50,7 @@ func tight(t *testing.T, rng *rand.Rand, hostOf []int, flags uint32) (*group, *o
 // TestHostsOrderRunsAhead: ranks exchange counts, make the order and send rows by
 // it, with several operations under way and the host waiting at the end only.
 func TestHostsOrderRunsAhead(t *testing.T) {
-	emu, seed := emulate(t), testenv.Seed(t)
+	emu, seed := driver(t), testenv.Seed(t)
 	rounds := 4
 	if testing.Short() {
 		rounds = 1

@@ -23,7 +23,7 @@ func (m *member) hasRoom(rank int) bool {
 // were left for it when their slot has another operation. That is no error of who
 // goes on.
 func TestHostsRoomComesBehindALoss(t *testing.T) {
-	emu := emulate(t)
+	emu := driver(t)
 	rng := rngOf(testenv.Seed(t), 69, 0)
 	emu.Order(rng.Uint64(), 16, 15)
 	g, o, slabs := narrow(t, rng, []int{0, 1, 2}, 0)

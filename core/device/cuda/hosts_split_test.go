@@ -129,7 +129,7 @@ func (o *op) spoil(r int) (restore func()) {
 // phases of all ranks end before any of them has launched a second one, and the
 // caller may overwrite what they were given. Then all comes, in every form.
 func TestHostsFirstPhasesEnd(t *testing.T) {
-	emu, seed := emulate(t), testenv.Seed(t)
+	emu, seed := driver(t), testenv.Seed(t)
 	for name, flags := range splitForms {
 		for i, hostOf := range [][]int{{0, 1}, {0, 1, 2}, {0, 0, 1}} {
 			rng := rngOf(seed, 61, flags, i)
@@ -179,7 +179,7 @@ func (g *group) inTwoPhases(t *testing.T, o *op, slabs *layout.Slab) {
 // TestHostsFirstPhaseAlone: a rank ends its first phase though no other one does
 // anything.
 func TestHostsFirstPhaseAlone(t *testing.T) {
-	emu := emulate(t)
+	emu := driver(t)
 	rng := rngOf(testenv.Seed(t), 62, 0)
 	emu.Order(rng.Uint64(), 16, 10)
 	g, o, _ := narrow(t, rng, []int{0, 1}, 0)
@@ -267,7 +267,7 @@ func (g *group) play(o *op, r int, rng *rand.Rand, firsts []phase) {
 // TestHostsPhasesInAnyOrder: ranks launch first phases in one order, second ones in
 // an order of their own, some at once; rings hold less than one operation.
 func TestHostsPhasesInAnyOrder(t *testing.T) {
-	emu, seed := emulate(t), testenv.Seed(t)
+	emu, seed := driver(t), testenv.Seed(t)
 	for name, flags := range watchedForms {
 		for i, hostOf := range [][]int{{0, 1}, {0, 1, 2}} {
 			for n := range 4 {
@@ -295,7 +295,7 @@ func TestHostsPhasesInAnyOrder(t *testing.T) {
 // nothing for one another: who has nothing to say there sends what is left all the
 // same, as long as he waits for the third.
 func TestHostsPhasesInACircle(t *testing.T) {
-	emu, seed := emulate(t), testenv.Seed(t)
+	emu, seed := driver(t), testenv.Seed(t)
 	for n := range 4 {
 		rng := rngOf(seed, 66, uint32(n))
 		emu.Order(rng.Uint64(), 16, 16)
@@ -394,7 +394,7 @@ func TestHostsPhasesRaceWithNobody(t *testing.T) {
 
 // TestHostsPhasesInGraphs: graphs whose first phases have no room, replayed.
 func TestHostsPhasesInGraphs(t *testing.T) {
-	emu := emulate(t)
+	emu := driver(t)
 	for name, flags := range watchedForms {
 		t.Run(name, func(t *testing.T) {
 			rng := rngOf(testenv.Seed(t), 65, flags)
@@ -417,7 +417,7 @@ func TestHostsPhasesInGraphs(t *testing.T) {
 // TestHostsGraphsWithShorterMessages: a graph whose first phases have no room is replayed
 // over links of a later meeting, whose messages are shorter.
 func TestHostsGraphsWithShorterMessages(t *testing.T) {
-	emu := emulate(t)
+	emu := driver(t)
 	rng := rngOf(testenv.Seed(t), 67, 0)
 	emu.Order(rng.Uint64(), 16, 10)
 	g, o, _ := narrow(t, rng, []int{0, 1}, 0)
@@ -453,7 +453,7 @@ func (g *group) replay(o *op, graphs []recorded) {
 // sent, so that others get it, and what they have left is taken with the next
 // operation.
 func TestHostsReleasedBetweenPhases(t *testing.T) {
-	emu := emulate(t)
+	emu := driver(t)
 	for name, flags := range watchedForms {
 		t.Run(name, func(t *testing.T) {
 			rng := rngOf(testenv.Seed(t), 66, flags)
@@ -483,7 +483,7 @@ func TestHostsReleasedBetweenPhases(t *testing.T) {
 // TestHostsSecondPhaseNeverCame: the slot is taken again. What is left of the
 // operation before goes first, so that this first phase waits.
 func TestHostsSecondPhaseNeverCame(t *testing.T) {
-	emu := emulate(t)
+	emu := driver(t)
 	rng := rngOf(testenv.Seed(t), 67, 0)
 	emu.Order(rng.Uint64(), 16, 10)
 	g, o, _ := narrow(t, rng, []int{0, 1}, 0)
@@ -504,7 +504,7 @@ func TestHostsSecondPhaseNeverCame(t *testing.T) {
 // TestHostsLoseAPeerBetweenPhases: what is left for a rank that is taken out holds
 // nobody up.
 func TestHostsLoseAPeerBetweenPhases(t *testing.T) {
-	emu := emulate(t)
+	emu := driver(t)
 	rng := rngOf(testenv.Seed(t), 68, 0)
 	emu.Order(rng.Uint64(), 16, 15)
 	g, o, slabs := narrow(t, rng, []int{0, 1, 2}, 0)

@@ -136,7 +136,7 @@ func hosts(ranks, each int) (of []int) {
 // of plain loops, and bit for bit what the CPU's kernels make, also with messages
 // that hold few rows.
 func TestHostsExchange(t *testing.T) {
-	emu, seed := emulate(t), testenv.Seed(t)
+	emu, seed := driver(t), testenv.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 31))
 	for _, c := range []struct{ ranks, each int }{{2, 1}, {4, 2}, {3, 1}} {
 		for _, fp8 := range []bool{false, true} {
