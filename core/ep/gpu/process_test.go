@@ -138,13 +138,22 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
+// eachWay is for memory that others have by a descriptor, and by an IPC handle.
+func eachWay(t *testing.T, play func(t *testing.T, path string)) {
+	for _, path := range []string{"fd", "ipc"} {
+		t.Run(path, func(t *testing.T) { play(t, path) })
+	}
+}
+
 // TestProcessKilled kills one of three in the middle: the others go on, and a
 // process that joins takes its place.
 func TestProcessKilled(t *testing.T) {
-	spec := rankSpec{Ranks: 3, Play: "killed", Path: "fd", Seed: testenv.Seed(t)}
-	g := startProcesses(t, spec)
-	took := g.replaceKilled(t, spec)
-	require.Less(t, took, killedBound)
+	eachWay(t, func(t *testing.T, path string) {
+		spec := rankSpec{Ranks: 3, Play: "killed", Path: path, Seed: testenv.Seed(t)}
+		g := startProcesses(t, spec)
+		took := g.replaceKilled(t, spec)
+		require.Less(t, took, killedBound)
+	})
 }
 
 // replaceKilled kills rank 1 of three in the middle of a round, and starts another
@@ -169,36 +178,40 @@ func (g *processes) replaceKilled(t *testing.T, spec rankSpec) (took time.Durati
 // TestProcessFrozen stops a process: who waits for it goes on at its deadline,
 // uses its slots again once it has noticed, and takes it back by an update.
 func TestProcessFrozen(t *testing.T) {
-	g := startProcesses(t, rankSpec{Ranks: 2, Play: "frozen", Path: "fd", Seed: testenv.Seed(t)})
-	g.await(1, "idle")
-	victim := g.all[1].cmd.Process
-	require.NoError(t, victim.Signal(syscall.SIGSTOP))
-	g.tell("frozen")
-	g.await(0, "without it")
-	require.NoError(t, victim.Signal(syscall.SIGCONT))
-	g.tell("thawed")
-	g.finish(0, 1)
+	eachWay(t, func(t *testing.T, path string) {
+		g := startProcesses(t, rankSpec{Ranks: 2, Play: "frozen", Path: path, Seed: testenv.Seed(t)})
+		g.await(1, "idle")
+		victim := g.all[1].cmd.Process
+		require.NoError(t, victim.Signal(syscall.SIGSTOP))
+		g.tell("frozen")
+		g.await(0, "without it")
+		require.NoError(t, victim.Signal(syscall.SIGCONT))
+		g.tell("thawed")
+		g.finish(0, 1)
+	})
 }
 
 // TestProcessEnded stops a process for good: who waits for it kills it, where that
 // was asked for, and goes on in its slots without an update.
 func TestProcessEnded(t *testing.T) {
-	spec := rankSpec{Ranks: 2, Play: "ended", Path: "fd", Seed: testenv.Seed(t), EndAfter: 20 * time.Millisecond}
-	g := startProcesses(t, spec)
-	g.await(1, "idle")
-	victim := g.all[1]
-	require.NoError(t, victim.cmd.Process.Signal(syscall.SIGSTOP))
-	g.tell("frozen")
-	g.await(0, "gone")
-	for line := range victim.lines {
-		victim.said = append(victim.said, line)
-	}
-	var ended *exec.ExitError
-	require.ErrorAs(t, victim.cmd.Wait(), &ended)
-	require.Equal(t, syscall.SIGKILL, ended.Sys().(syscall.WaitStatus).Signal())
-	spec.Joins = true
-	g.start(spec, 1)
-	g.finish(0, 2)
+	eachWay(t, func(t *testing.T, path string) {
+		spec := rankSpec{Ranks: 2, Play: "ended", Path: path, Seed: testenv.Seed(t), EndAfter: 20 * time.Millisecond}
+		g := startProcesses(t, spec)
+		g.await(1, "idle")
+		victim := g.all[1]
+		require.NoError(t, victim.cmd.Process.Signal(syscall.SIGSTOP))
+		g.tell("frozen")
+		g.await(0, "gone")
+		for line := range victim.lines {
+			victim.said = append(victim.said, line)
+		}
+		var ended *exec.ExitError
+		require.ErrorAs(t, victim.cmd.Wait(), &ended)
+		require.Equal(t, syscall.SIGKILL, ended.Sys().(syscall.WaitStatus).Signal())
+		spec.Joins = true
+		g.start(spec, 1)
+		g.finish(0, 2)
+	})
 }
 
 // TestProcessHolds: memory that another process has open by its IPC handle is
