@@ -48,7 +48,7 @@ func needFabric(t *testing.T) {
 	}
 }
 
-// TestProcessesByFabric: the same by fabric handles, in groups of which some ranks
+// TestProcessesByFabric is TestProcesses by fabric handles, in groups of which some ranks
 // share otherwise, too; and where some have no such handles, or may make none. On a
 // device it needs a driver that gives them, and an IMEX channel.
 func TestProcessesByFabric(t *testing.T) {
@@ -73,7 +73,8 @@ func TestProcessesByFabric(t *testing.T) {
 	}
 }
 
-// TestProcessKilledByFabric: so does one whose memory is reached by fabric handles.
+// TestProcessKilledByFabric is TestProcessKilled where memory is reached by fabric
+// handles: that of the killed rank stays.
 func TestProcessKilledByFabric(t *testing.T) {
 	needFabric(t)
 	spec := rankSpec{Ranks: 3, Play: "killed", Path: "fabric", Fabric: "1", Seed: testenv.Seed(t)}
