@@ -69,6 +69,15 @@ def test_random_cases_of_processes(team: Team, size: int) -> None:
 
 
 @EMULATED_ONLY
+@pytest.mark.parametrize("without", ["", "0-1"], ids=["atomics", "none"])
+def test_random_cases_of_devices(team: Team, without: str) -> None:
+    """A process for each device. Without atomics rows are placed by counts, or some were lost."""
+    job = jobs_cuda.in_process_on_its_device
+    counts = team.run(2, job, driver(), 6, without, timeout=jobs_cuda.PATIENCE_SECONDS)
+    assert min(counts) >= 6
+
+
+@EMULATED_ONLY
 def test_operations_only_launch(place: Emulated, seed: int) -> None:
     """Nothing waits for the device, asks how far it is, or allocates of the driver."""
     asked, together = jobs_cuda_steady.Asked(place), threading.Barrier(2)

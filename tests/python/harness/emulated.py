@@ -30,11 +30,10 @@ class Stream:
 
 
 class Emulated:
-    """One per process and driver; each thread has a current stream of its own."""
+    """One per process, driver and device; each thread has a current stream of its own."""
 
-    name = "cuda:0"
-
-    def __init__(self, driver: Path, strict: bool = True) -> None:
+    def __init__(self, driver: Path, strict: bool = True, ordinal: int = 0) -> None:
+        self.name = f"cuda:{ordinal}"
         self._strict = strict
         self._cu = ctypes.CDLL(str(driver))
         self._cu.emulator_report.restype = ctypes.c_char_p
@@ -44,7 +43,7 @@ class Emulated:
         self._lock = threading.Lock()
         self.call("cuInit", 0)
         self._context = ctypes.c_void_p()
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), 0)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), ordinal)
 
     def call(self, name: str, *args: Any) -> None:
         status = getattr(self._cu, name)(*args)

@@ -35,12 +35,12 @@ Make = Callable[..., moewire.Buffer]
 Place = Emulated | CudaDevice
 
 
-def use(driver: str, folder: str) -> Emulated:
+def use(driver: str, folder: str, ordinal: int = 0) -> Emulated:
     """Puts the emulated driver where the machine's is looked for, in this process."""
     code = Path(folder) / "kernels"
     code.write_bytes(b"kernels\0")  # every module of the emulator has all kernels
     os.environ[DRIVER_VARIABLE], os.environ[CODE_VARIABLE] = driver, str(code)
-    place = Emulated(Path(driver))
+    place = Emulated(Path(driver), ordinal=ordinal)
     _torch_cuda.place = lambda ordinal: place
     return place
 
@@ -260,13 +260,27 @@ def in_process_by_fabric(rank: Rank, driver: str, count: int) -> int:
         return random_cases(place, make, rank.rank, rank.size, rank.seed, count)
 
 
+def in_process_on_its_device(rank: Rank, driver: str, count: int, without: str) -> int:
+    """The same where each rank has a device of its own, some pairs ``without`` native atomics."""
+
+    def make(num_bytes: int, device: str, **options: Any) -> moewire.Buffer:
+        buffer = rank.buffer(num_bytes, device=f"{device}:{rank.rank}", **options)
+        said = str(buffer.paths())
+        assert ("native atomics" in said) == bool(without), said
+        return buffer
+
+    devices = {"EMULATOR_DEVICES": str(rank.size), "EMULATOR_NO_ATOMICS": without}
+    with patch.dict(os.environ, devices), in_this_process(driver, rank, rank.rank) as place:
+        return random_cases(place, make, rank.rank, rank.size, rank.seed, count)
+
+
 @contextmanager
-def in_this_process(driver: str, rank: Rank) -> Iterator[Place]:
+def in_this_process(driver: str, rank: Rank, ordinal: int = 0) -> Iterator[Place]:
     """Its device: the emulated one, or torch's if no driver is named."""
     before = _torch_cuda.place
     try:
         with pretending() if driver else nullcontext():
-            yield use(driver, rank.folder) if driver else use_device()
+            yield use(driver, rank.folder, ordinal) if driver else use_device()
     finally:
         _torch_cuda.place = before
         for name in (DRIVER_VARIABLE, CODE_VARIABLE):
