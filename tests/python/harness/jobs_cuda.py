@@ -269,7 +269,9 @@ def in_process_on_its_device(rank: Rank, driver: str, count: int, without: str) 
         assert ("native atomics" in said) == bool(without), said
         return buffer
 
-    devices = {"EMULATOR_DEVICES": str(rank.size), "EMULATOR_NO_ATOMICS": without}
+    devices = {"EMULATOR_DEVICES": str(rank.size)}
+    if without:  # to be set is enough for additions to be none
+        devices["EMULATOR_NO_ATOMICS"] = without
     with patch.dict(os.environ, devices), in_this_process(driver, rank, rank.rank) as place:
         return random_cases(place, make, rank.rank, rank.size, rank.seed, count)
 
