@@ -72,7 +72,7 @@ ALONE = [
 ]
 # Ranks that are processes, one of which is killed or stopped: a program of their own, because what
 # ends a program leaves out the tests behind it.
-PROCESSES = "^TestProcess"
+PROCESSES = "^(TestProcess|TestHosts(Processes|Killed|Frozen)$)"
 FAR = "^TestHosts"
 SMALL = ["-ranks", "2", "-tokens", "4", "-hidden", "128", "-topk", "2", "-experts", "4",
          "-ops", "2", "-replays", "2", "-host-ops", "2", "-copy", "1000000"]  # fmt: skip

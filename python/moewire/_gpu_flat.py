@@ -115,8 +115,7 @@ def dispatch(gpu: Gpu, request: Request, how: How, copy: bool) -> FlatReceived:
     plan = checked_plan(runtime, request, place)
     active = _check.active_ranks(request.active_ranks, runtime.num_ranks, place)
     runtime.refuse_closed()
-    stream = gpu.streams.choose(how.async_finish)
-    captured = gpu.streams.captured(stream, how.async_finish)
+    stream, captured = gpu.streams.choose(how.async_finish)
     raw = abi.mw_dispatch_result_t(abi.SIZE_OF[abi.mw_dispatch_result_t])
     grad = request.x.requires_grad and torch.is_grad_enabled()
     with place.on(stream):  # so that memory is this stream's
@@ -161,8 +160,7 @@ def combine(
     _check.outputs(request.y, plan.output_dtype, (num_rows, plan.hidden), "y", place)
     if not num_rows:  # nothing lies anywhere
         request = request._replace(zero_copy=False)
-    stream = gpu.streams.choose(how.async_finish)
-    captured = gpu.streams.captured(stream, how.async_finish)
+    stream, captured = gpu.streams.choose(how.async_finish)
     args = combine_args.take()
     _flat_combine.fill(args, request, handle, active)
     args.x = args.x or handle._result.combine_x  # an empty tensor has no address

@@ -29,21 +29,17 @@ class Streams:
         self._put_off: deque[Callable[[], object]] = deque()  # by handles, of which slots are few
         self.lock = threading.RLock()
 
-    def choose(self, aside: bool) -> Any:
-        """The stream for the next operation: the current one.
+    def choose(self, aside: bool) -> tuple[Any, bool]:
+        """The stream for the next operation, the current one, and whether it is being captured.
 
         ``aside``: a stream of the buffer's own, behind the current one.
         """
         current = self.place.stream()
         if not aside:
-            return current
+            return current, self.place.recording()
         side = self.side()
         self.place.follow(side, current)
-        return side
-
-    def captured(self, stream: Any, aside: bool) -> bool:
-        """Whether a stream that ``choose`` gave is being captured."""
-        return self.place.capturing(stream) if aside else self.place.recording()
+        return side, self.place.capturing(side)
 
     def side(self) -> Any:
         """The buffer's own stream."""

@@ -195,7 +195,8 @@ func (e *Engine) place(common *common, c *Dispatch) error {
 		Count: e.of(s, e.at.count), Base: e.of(s, e.at.base), Index: e.of(s, e.at.index),
 		Weights: c.Weights, Kept: e.of(s, e.at.kept), Extra: c.Extra,
 	}
-	return launch(e, c.Stream, e.placeKernel(common), common.NumBlocks, rowThreads(common.Hidden, e.threads.row), &e.args.place)
+	threads := rowThreads(common.Hidden, e.threads.row)
+	return launch(e, c.Stream, e.placeKernel(common, threads), common.NumBlocks, threads, &e.args.place)
 }
 
 // Receive waits for the rows of a dispatch that was sent.
@@ -271,7 +272,8 @@ func (e *Engine) Reduce(c *Combine) error {
 		Common: common, Where: e.of(common.Slot, e.at.where), Weights: c.Weights, Out: c.Out, Use: use,
 		Kept: e.of(common.Slot, e.at.kept),
 	}
-	return e.end(launch(e, c.Stream, e.reduceKernel(&common), common.NumBlocks, rowThreads(common.Hidden, e.threads.row), &e.args.reduce))
+	threads := rowThreads(common.Hidden, e.threads.row)
+	return e.end(launch(e, c.Stream, e.reduceKernel(&common, threads), common.NumBlocks, threads, &e.args.reduce))
 }
 
 // SendRest comes before Release, or before another dispatch takes the slot, where the

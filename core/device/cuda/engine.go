@@ -39,6 +39,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("num_slots is %d, 1 to %d are possible on CUDA", c.NumSlots, MaxSlots)
 	case c.SlabBytes < layout.HeaderBytes:
 		return fmt.Errorf("a slab has %d bytes, %d are needed", c.SlabBytes, layout.HeaderBytes)
+	case c.Loads < ByShape || c.Loads > Deep:
+		return fmt.Errorf("loads is %d, %d to %d are possible", c.Loads, ByShape, Deep)
 	case c.MaxSelections < 0 || c.MaxExperts < 1:
 		return fmt.Errorf("%d selections and %d experts", c.MaxSelections, c.MaxExperts)
 	}

@@ -8,9 +8,9 @@ package cuda
 // vectorValues are the bf16 values of one access.
 const vectorValues = 8
 
-// reduceKernel is the one for the type of an operation's rows and for the way in
+// reduceOf is the kernel for the type of an operation's rows and for the way in
 // which they are added up.
-func reduceKernel(flags uint32) int {
+func reduceOf(flags uint32) int {
 	switch wide, runs := flags&flagWide != 0, flags&flagPreReduce != 0; {
 	case runs && wide:
 		return kernelReduceRunsWide
@@ -70,7 +70,7 @@ func placeKernelOf(l Loads) int {
 
 // reduceKernelOf also goes by the type of the rows: only the usual one has variants.
 func reduceKernelOf(flags uint32, l Loads) int {
-	if kernel := reduceKernel(flags); kernel != kernelReduce {
+	if kernel := reduceOf(flags); kernel != kernelReduce {
 		return kernel
 	}
 	return variantOf(l, kernelReduceNarrow, kernelReduce, kernelReduceDeep)
@@ -88,14 +88,15 @@ func variantOf(l Loads, narrow, usual, deep int) int {
 
 func (e *Engine) sparse(c *common) bool { return int(c.NumBlocks) <= e.d.NumSMs }
 
-func (e *Engine) placeKernel(c *common) int {
+// placeKernel is for blocks of so many threads; reduceKernel, too.
+func (e *Engine) placeKernel(c *common, threads uint32) int {
 	if e.cfg.Loads != ByShape {
 		return placeKernelOf(e.cfg.Loads)
 	}
-	return placeKernelOf(placeLoads(rowTurns(c.Hidden, rowThreads(c.Hidden, e.threads.row)), e.sparse(c)))
+	return placeKernelOf(placeLoads(rowTurns(c.Hidden, threads), e.sparse(c)))
 }
 
-func (e *Engine) reduceKernel(c *common) int {
+func (e *Engine) reduceKernel(c *common, threads uint32) int {
 	if e.cfg.Loads != ByShape {
 		return reduceKernelOf(c.Flags, e.cfg.Loads)
 	}
@@ -103,8 +104,7 @@ func (e *Engine) reduceKernel(c *common) int {
 	if c.Flags&flagFlat != 0 {
 		terms = min(terms, c.NumRanks)
 	}
-	turns := rowTurns(c.Hidden, rowThreads(c.Hidden, e.threads.row))
-	return reduceKernelOf(c.Flags, reduceLoads(terms, turns, e.sparse(c)))
+	return reduceKernelOf(c.Flags, reduceLoads(terms, rowTurns(c.Hidden, threads), e.sparse(c)))
 }
 
 // warpThreads run together. leastThreads of a block: one for each rank.

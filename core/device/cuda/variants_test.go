@@ -15,7 +15,7 @@ import (
 func TestFormsUseEveryVariant(t *testing.T) {
 	kernels, turns, idle := map[int]bool{}, map[uint32]bool{}, false
 	for _, f := range forms {
-		kernels[reduceKernel(f.flags)] = true
+		kernels[reduceOf(f.flags)] = true
 		threads, vectors := rowThreads(int32(f.hidden), 64), uint32(f.hidden)/vectorValues
 		turns[(vectors+threads-1)/threads] = true
 		idle = idle || vectors > threads && vectors%threads != 0
@@ -92,7 +92,8 @@ func TestChoice(t *testing.T) {
 		{16384, 1, 8, 1, flagPreReduce | flagWide, kernelPlaceDeep, kernelReduceRunsWide},
 	} {
 		in := common{Hidden: c.hidden, TopK: c.topK, NumRanks: c.ranks, Flags: c.flags, NumBlocks: e.rowBlocks(c.tokens)}
-		require.Equal(t, kernelNames[c.place], kernelNames[e.placeKernel(&in)], "%+v", c)
-		require.Equal(t, kernelNames[c.reduce], kernelNames[e.reduceKernel(&in)], "%+v", c)
+		threads := rowThreads(c.hidden, e.threads.row)
+		require.Equal(t, kernelNames[c.place], kernelNames[e.placeKernel(&in, threads)], "%+v", c)
+		require.Equal(t, kernelNames[c.reduce], kernelNames[e.reduceKernel(&in, threads)], "%+v", c)
 	}
 }

@@ -146,10 +146,7 @@ func (b *Buffer) CancelReceive(h Handle, stream uint64) (cancelled bool, err err
 func (b *Buffer) Combine(h Handle, a *CombineArgs, until Phase) (Sum, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.usable(); err != nil {
-		return 0, err
-	}
-	s, err := b.find(h)
+	s, err := b.live(h)
 	if err != nil {
 		return 0, err
 	}
@@ -246,10 +243,7 @@ func (b *Buffer) reduce(s *slot) error {
 func (b *Buffer) Release(h Handle, stream uint64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.usable(); err != nil {
-		return err
-	}
-	s, err := b.find(h)
+	s, err := b.live(h)
 	if err != nil {
 		return err
 	}

@@ -7,10 +7,7 @@ package gpu
 func (b *Buffer) CombineX(h Handle, stream uint64) (at uint64, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.usable(); err != nil {
-		return 0, err
-	}
-	s, err := b.find(h)
+	s, err := b.live(h)
 	if err != nil {
 		return 0, err
 	}

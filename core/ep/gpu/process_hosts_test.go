@@ -1,7 +1,6 @@
 package gpu_test
 
 import (
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -95,12 +94,5 @@ func TestHostsKilled(t *testing.T) {
 // deadline, by the same trial as on one host, and takes it back by an update.
 func TestHostsFrozen(t *testing.T) {
 	g := startProcesses(t, overHosts(t, rankSpec{Play: "frozen"}, "ab"))
-	g.await(1, "idle")
-	victim := g.all[1].cmd.Process
-	require.NoError(t, victim.Signal(syscall.SIGSTOP))
-	g.tell("frozen")
-	g.await(0, "without it")
-	require.NoError(t, victim.Signal(syscall.SIGCONT))
-	g.tell("thawed")
-	g.finish(0, 1)
+	g.freezeOne(t)
 }

@@ -180,15 +180,20 @@ func (g *processes) replaceKilled(t *testing.T, spec rankSpec) (took time.Durati
 func TestProcessFrozen(t *testing.T) {
 	eachWay(t, func(t *testing.T, path string) {
 		g := startProcesses(t, rankSpec{Ranks: 2, Play: "frozen", Path: path, Seed: testenv.Seed(t)})
-		g.await(1, "idle")
-		victim := g.all[1].cmd.Process
-		require.NoError(t, victim.Signal(syscall.SIGSTOP))
-		g.tell("frozen")
-		g.await(0, "without it")
-		require.NoError(t, victim.Signal(syscall.SIGCONT))
-		g.tell("thawed")
-		g.finish(0, 1)
+		g.freezeOne(t)
 	})
+}
+
+// freezeOne stops rank 1 of two until rank 0 has gone on without it.
+func (g *processes) freezeOne(t *testing.T) {
+	g.await(1, "idle")
+	victim := g.all[1].cmd.Process
+	require.NoError(t, victim.Signal(syscall.SIGSTOP))
+	g.tell("frozen")
+	g.await(0, "without it")
+	require.NoError(t, victim.Signal(syscall.SIGCONT))
+	g.tell("thawed")
+	g.finish(0, 1)
 }
 
 // TestProcessEnded stops a process for good: who waits for it kills it, where that

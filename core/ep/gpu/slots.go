@@ -55,6 +55,14 @@ func (b *Buffer) find(h Handle) (*slot, error) {
 	return nil, fmt.Errorf("%w: %d was released", ep.ErrStaleHandle, h)
 }
 
+// live is find, of a buffer that can be used.
+func (b *Buffer) live(h Handle) (*slot, error) {
+	if err := b.usable(); err != nil {
+		return nil, err
+	}
+	return b.find(h)
+}
+
 // owing returns the slot in which a sum is still to be launched; nil: nowhere.
 func (b *Buffer) owing(n Sum) *slot {
 	for j := range b.slots {

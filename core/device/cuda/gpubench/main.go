@@ -9,8 +9,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-
-	"github.com/moewire/moewire/core/device/cuda"
 )
 
 type options struct {
@@ -21,7 +19,6 @@ type options struct {
 	opsPerGraph, replays, hostOps int
 	copyBytes, ordinal            int
 	loads                         int
-	variants                      bool
 }
 
 func main() {
@@ -41,25 +38,13 @@ func main() {
 	flag.BoolVar(&o.emulated, "emulated", false, "the driver is the emulator: the numbers mean nothing")
 	flag.BoolVar(&o.baseline, "baseline", false, "time the baseline of four copies instead of the engine")
 	flag.IntVar(&o.loads, "loads", 0, "forces a variant: 1 narrow, 2 usual, 3 deep; 0 chooses by shape")
-	flag.BoolVar(&o.variants, "variants", false, "time the choice by shape and each variant, one result a line")
 	flag.Parse()
 	runtime.LockOSThread()
-	last := o.loads
-	if o.variants {
-		last = int(cuda.Deep)
-	}
-	for ; o.loads <= last; o.loads++ {
-		show(&o)
-	}
-}
-
-// show measures and writes one line, or ends the program.
-func show(o *options) {
 	measure := run
 	if o.baseline {
 		measure = runBaseline
 	}
-	result, err := measure(o)
+	result, err := measure(&o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		if errors.Is(err, errNoRoom) {

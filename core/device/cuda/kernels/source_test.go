@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -56,6 +57,21 @@ func TestPTX(t *testing.T) {
 	assert.Contains(t, text, ".target sm_80")
 	assert.Contains(t, text, ".entry moewire_dispatch_place")
 	assert.NoError(t, CheckPTX(text))
+}
+
+// TestAssemblyIsInOneHeader, by the names of what it does.
+func TestAssemblyIsInOneHeader(t *testing.T) {
+	entries, err := files.ReadDir(".")
+	require.NoError(t, err)
+	var with []string
+	for _, entry := range entries {
+		text, err := files.ReadFile(entry.Name())
+		require.NoError(t, err)
+		if regexp.MustCompile(`\basm\b`).Match(text) {
+			with = append(with, entry.Name())
+		}
+	}
+	assert.Equal(t, []string{"order.cuh"}, with)
 }
 
 func TestBadSource(t *testing.T) {
