@@ -263,13 +263,14 @@ func (e *Engine) Reduce(c *Combine) error {
 		return e.end(err)
 	}
 	use := e.private.Address() + uint64(e.at.use) + uint64(common.Slot)*8
-	e.args.wait = waitArgs{Common: common, Use: use}
+	where := e.of(common.Slot, e.at.where)
+	e.args.wait = waitArgs{Common: common, Use: use, Where: where}
 	if err := launch(e, c.Stream, kernelWait, 1, e.threads.wait, &e.args.wait); err != nil {
 		return e.end(err)
 	}
 	common.NumBlocks = e.rowBlocks(c.NumTokens)
 	e.args.reduce = reduceArgs{
-		Common: common, Where: e.of(common.Slot, e.at.where), Weights: c.Weights, Out: c.Out, Use: use,
+		Common: common, Where: where, Weights: c.Weights, Out: c.Out, Use: use,
 		Kept: e.of(common.Slot, e.at.kept),
 	}
 	threads := rowThreads(common.Hidden, e.threads.row)

@@ -56,6 +56,7 @@ type farOrderArgs struct {
 type farTakeArgs struct {
 	Common common    `c:"c"`
 	Far    farCommon `c:"far"`
+	Where  address   `c:"where"`
 }
 
 // Bytes of a message: how it begins, and what aligning its parts may take.
@@ -247,6 +248,6 @@ func (e *Engine) serveFar(common *common, stream uint64, kernel int) error {
 	if !e.isFar() {
 		return nil
 	}
-	e.far.take = farTakeArgs{Common: *common, Far: e.far.common}
+	e.far.take = farTakeArgs{Common: *common, Far: e.far.common, Where: e.of(common.Slot, e.at.where)}
 	return launch(e, stream, kernel, common.NumRanks, e.threads.row, &e.far.take)
 }

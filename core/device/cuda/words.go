@@ -283,6 +283,7 @@ type publishArgs struct {
 type waitArgs struct {
 	Common common  `c:"c"`
 	Use    address `c:"use"`
+	Where  address `c:"where"`
 }
 
 type reduceArgs struct {

@@ -82,6 +82,7 @@ MW_INLINE u64 mw_swap_if_gpu(u64 *p, u64 old, u64 v, MW_AT) {
   return emu::swap_if(reinterpret_cast<uint64_t *>(p), old, v, emu::ACQ_REL, emu::GPU, {file, line});
 }
 MW_CHANGE(mw_or_gpu, bit_or, u64, uint64_t, RELAXED, GPU)
+MW_CHANGE(mw_or_block, bit_or, u64, uint64_t, RELAXED, GPU)
 MW_CHANGE(mw_and_gpu, bit_and, u64, uint64_t, RELAXED, GPU)
 MW_INLINE void mw_count_gpu(u64 *p, MW_AT) {
   emu::maybe_yield();

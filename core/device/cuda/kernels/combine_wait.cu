@@ -1,5 +1,5 @@
 // The waits of combine. One block each.
-#include "slots.cuh"
+#include "owners.cuh"
 
 // Before outputs are written again: every rank has read the earlier ones. The next
 // combine may come much later.
@@ -32,9 +32,22 @@ MW_INLINE int mw_outputs(const mw_common &c, const mw_slot *s, int owner) {
   return word & MW_FINAL ? MW_Y_RELEASED : MW_Y_WAIT;
 }
 
+// All threads: the owners whose outputs are waited for. None that the caller leaves out,
+// or whose rows it does: those may combine as late, or as seldom, as they like.
+MW_INLINE u64 mw_asked(const mw_wait_args &a) {
+  const mw_common &c = a.c;
+  MW_SHARED(u64, owners);
+  if (threadIdx.x == 0) {
+    owners = mw_failed(c) ? 0 : c.state->slot[c.slot].sent;
+    for (int r = 0; r < c.num_ranks && c.active; r++)
+      if (c.active[r] == 0) owners &= ~(1ull << r);
+  }
+  __syncthreads();
+  return mw_needed(c, a.where, owners);
+}
+
 // One thread per rank: whether its outputs are used.
 MW_INLINE bool mw_usable(const mw_common &c, const mw_slot *s, int owner) {
-  if (!mw_has(s->sent, owner) || (c.active && c.active[owner] == 0)) return false;
   int state = MW_Y_WAIT;
   if (mw_await(c, owner, [&] { return (state = mw_outputs(c, s, owner)) != MW_Y_WAIT; }) == MW_GONE) return false;
   if (state == MW_Y_RELEASED) mw_fail(c, MW_ERROR_RELEASED, owner);
@@ -49,12 +62,12 @@ MW_KERNEL void moewire_combine_wait(const mw_wait_args a) {
     mw_tally_resume(c, MW_TALLY_COMBINE);
     if (s->ticket != c.ticket) mw_fail(c, MW_ERROR_STALE, c.slot);
   }
-  __syncthreads();
+  u64 asked = mw_asked(a);
   mw_wait_together(c, [&](int r) {
     mw_settle(c, r);
-    if (mw_usable(c, s, r))
+    if (mw_has(asked, r) && mw_usable(c, s, r))
       mw_or_gpu(a.use, 1ull << r);
-    else if (c.active && (mw_has(s->sent, r) || !mw_has(mw_look(c), r)))
+    else if (c.active && (mw_has(asked, r) || !mw_has(mw_look(c), r)))
       c.active[r] = 0;
   });
   if (!c.tally) return;

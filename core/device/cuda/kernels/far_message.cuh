@@ -39,6 +39,7 @@ struct mw_far_send_args {
 struct mw_far_take_args {
   mw_common c;
   mw_far_common far;
+  const i64 *where; // of the slot: mw_place_args
 };
 
 struct mw_far_order_args {

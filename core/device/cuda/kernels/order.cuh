@@ -1,7 +1,8 @@
 // Memory order, time and the few instructions that need PTX, each by its name.
 //
 // The scope "sys" is for words that another device or the host reads or
-// writes; "gpu" for words of this device alone. Nothing else in this folder has
+// writes; "gpu" for words of this device alone; "block" for what the threads of a
+// block share. Nothing else in this folder has
 // inline assembly. The host build (MW_HOST) has its own versions.
 #pragma once
 
@@ -75,6 +76,10 @@ MW_INLINE u64 mw_swap_if_gpu(u64 *p, u64 old, u64 v) {
 
 MW_INLINE void mw_or_gpu(u64 *p, u64 v) {
   asm volatile("red.relaxed.gpu.global.or.b64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
+MW_INLINE void mw_or_block(u64 *p, u64 v) {
+  asm volatile("red.relaxed.cta.or.b64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
 MW_INLINE void mw_and_gpu(u64 *p, u64 v) {

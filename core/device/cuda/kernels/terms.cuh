@@ -2,7 +2,7 @@
 #pragma once
 
 #include "numbers.cuh"
-#include "slots.cuh"
+#include "owners.cuh"
 #include "streams.cuh"
 
 // In the order of the sum. There are as many as selections; behind the last one
@@ -12,9 +12,6 @@ struct mw_terms {
   float weight[MW_MAX_TOPK];
   u8 ends[MW_MAX_TOPK]; // with runs: the last one of its rank
 };
-
-// The rank that a selection's row went to, or -1.
-MW_INLINE int mw_went_to(const i64 *where, int k) { return where[k] < 0 ? -1 : (int)(where[k] >> 48); }
 
 // Where a selection's term stands if those of one rank stand together: ranks in
 // the order in which they are named first, rows of one in order of k, selections

@@ -258,7 +258,8 @@ struct mw_publish_args {
 // Of the waits: of dispatch for readers of earlier outputs, of combine.
 struct mw_wait_args {
   mw_common c;
-  u64 *use; // ranks whose outputs count
+  u64 *use;         // ranks whose outputs count
+  const i64 *where; // of the slot: mw_place_args
 };
 
 struct mw_reduce_args {
