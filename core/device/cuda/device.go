@@ -10,18 +10,18 @@ import (
 
 // kernelNames are the entry points, in the order of the kernel constants.
 var kernelNames = [numKernels]string{
-	kernelNumber: "moewire_dispatch_number",
-	kernelPlan:   "moewire_dispatch_plan", kernelPlace: "moewire_dispatch_place",
-	kernelReceive: "moewire_dispatch_receive", kernelRelease: "moewire_dispatch_release",
-	kernelPublish: "moewire_combine_publish", kernelAgain: "moewire_combine_again",
-	kernelWait: "moewire_combine_wait", kernelReduce: "moewire_combine_reduce",
+	kernelNumber: "moewire_rows_number",
+	kernelPlan:   "moewire_rows_plan", kernelPlace: "moewire_dispatch_place",
+	kernelReceive: "moewire_rows_receive", kernelRelease: "moewire_rows_release",
+	kernelPublish: "moewire_outputs_publish", kernelAgain: "moewire_outputs_again",
+	kernelWait: "moewire_outputs_wait", kernelReduce: "moewire_combine_reduce",
 	kernelReduceWide: "moewire_combine_reduce_wide", kernelReduceRuns: "moewire_combine_reduce_runs",
 	kernelReduceRunsWide: "moewire_combine_reduce_runs_wide",
 	kernelPlaceNarrow:    "moewire_dispatch_place_narrow", kernelPlaceDeep: "moewire_dispatch_place_deep",
 	kernelReduceNarrow: "moewire_combine_reduce_narrow", kernelReduceDeep: "moewire_combine_reduce_deep",
-	kernelFarOrder: "moewire_dispatch_far_order",
-	kernelFarSend:  "moewire_dispatch_far_send", kernelFarTake: "moewire_dispatch_far_take",
-	kernelFarOutputs: "moewire_combine_far_send", kernelFarWait: "moewire_combine_far_take",
+	kernelFarOrder: "moewire_rows_far_order",
+	kernelFarSend:  "moewire_rows_far_send", kernelFarTake: "moewire_rows_far_take",
+	kernelFarOutputs: "moewire_outputs_far_send", kernelFarWait: "moewire_outputs_far_take",
 }
 
 const (

@@ -2,6 +2,8 @@ package cuda
 
 import (
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -95,5 +97,20 @@ func TestChoice(t *testing.T) {
 		threads := rowThreads(c.hidden, e.threads.row)
 		require.Equal(t, kernelNames[c.place], kernelNames[e.placeKernel(&in, threads)], "%+v", c)
 		require.Equal(t, kernelNames[c.reduce], kernelNames[e.reduceKernel(&in, threads)], "%+v", c)
+	}
+}
+
+// TestOneNamePerOperation: a profiler finds one kernel of a dispatch by that word, and
+// one of a combine, whichever variants run.
+func TestOneNamePerOperation(t *testing.T) {
+	for word, kernels := range map[string][]int{
+		"dispatch": {kernelPlace, kernelPlaceNarrow, kernelPlaceDeep},
+		"combine": {
+			kernelReduce, kernelReduceNarrow, kernelReduceDeep, kernelReduceWide, kernelReduceRuns, kernelReduceRunsWide,
+		},
+	} {
+		for kernel, name := range kernelNames {
+			require.Equal(t, slices.Contains(kernels, kernel), strings.Contains(name, word), name)
+		}
 	}
 }

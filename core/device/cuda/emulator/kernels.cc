@@ -92,18 +92,18 @@ template <class Args, void (*kernel)(Args)> static void call(const void *params)
 #define VARIANTS(name, args) KERNEL(name, args), KERNEL(name##_narrow, args), KERNEL(name##_deep, args)
 
 static const kernel kernels[] = {
-    KERNEL(moewire_dispatch_plan, mw_plan_args),       VARIANTS(moewire_dispatch_place, mw_place_args),
-    KERNEL(moewire_dispatch_receive, mw_receive_args), KERNEL(moewire_dispatch_release, mw_wait_args),
-    KERNEL(moewire_combine_publish, mw_publish_args),  KERNEL(moewire_combine_again, mw_wait_args),
-    KERNEL(moewire_combine_wait, mw_wait_args),        KERNEL(moewire_dispatch_number, mw_plan_args),
+    KERNEL(moewire_rows_plan, mw_plan_args),       VARIANTS(moewire_dispatch_place, mw_place_args),
+    KERNEL(moewire_rows_receive, mw_receive_args), KERNEL(moewire_rows_release, mw_wait_args),
+    KERNEL(moewire_outputs_publish, mw_publish_args),  KERNEL(moewire_outputs_again, mw_wait_args),
+    KERNEL(moewire_outputs_wait, mw_wait_args),        KERNEL(moewire_rows_number, mw_plan_args),
     VARIANTS(moewire_combine_reduce, mw_reduce_args),  KERNEL(moewire_combine_reduce_wide, mw_reduce_args),
     KERNEL(moewire_combine_reduce_runs, mw_reduce_args),
     KERNEL(moewire_combine_reduce_runs_wide, mw_reduce_args),
-    KERNEL(moewire_dispatch_far_order, mw_far_order_args),
-    KERNEL(moewire_dispatch_far_send, mw_far_send_args),
-    KERNEL(moewire_dispatch_far_take, mw_far_take_args),
-    KERNEL(moewire_combine_far_send, mw_far_take_args),
-    KERNEL(moewire_combine_far_take, mw_far_take_args),
+    KERNEL(moewire_rows_far_order, mw_far_order_args),
+    KERNEL(moewire_rows_far_send, mw_far_send_args),
+    KERNEL(moewire_rows_far_take, mw_far_take_args),
+    KERNEL(moewire_outputs_far_send, mw_far_take_args),
+    KERNEL(moewire_outputs_far_take, mw_far_take_args),
     KERNEL(emulator_push, emulator_push_args),         KERNEL(emulator_exchange, emulator_exchange_args),
 };
 

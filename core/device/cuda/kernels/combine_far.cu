@@ -3,8 +3,8 @@
 #include "far_rest.cuh"
 #include "owners.cuh"
 
-// Behind moewire_combine_publish. A source that has no rows here waits for nothing.
-MW_KERNEL void moewire_combine_far_send(const mw_far_take_args a) {
+// Behind moewire_outputs_publish. A source that has no rows here waits for nothing.
+MW_KERNEL void moewire_outputs_far_send(const mw_far_take_args a) {
   const mw_common &c = a.c;
   MW_SHARED(mw_far_turn, t);
   MW_SHARED(u32, skip);
@@ -19,9 +19,9 @@ MW_KERNEL void moewire_combine_far_send(const mw_far_take_args a) {
   mw_far_end(c, a.far, rank, &t);
 }
 
-// Before moewire_combine_wait: sends what was left, and takes messages until a far
+// Before moewire_outputs_wait: sends what was left, and takes messages until a far
 // owner's outputs are here, if they are needed.
-MW_KERNEL void moewire_combine_far_take(const mw_far_take_args a) {
+MW_KERNEL void moewire_outputs_far_take(const mw_far_take_args a) {
   const mw_common &c = a.c;
   MW_SHARED(mw_far_turn, t);
   MW_SHARED(u32, skip);

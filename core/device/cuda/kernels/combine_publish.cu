@@ -19,7 +19,7 @@ MW_INLINE void mw_tally_published(const mw_publish_args &a) {
   f->copied = a.outputs ? f->num_received * (u64)a.c.slab.output_bytes : 0;
 }
 
-MW_KERNEL void moewire_combine_publish(const mw_publish_args a) {
+MW_KERNEL void moewire_outputs_publish(const mw_publish_args a) {
   const mw_common &c = a.c;
   MW_SHARED(u32, skip);
   mw_slot *s = &c.state->slot[c.slot];

@@ -3,7 +3,7 @@
 
 // Before outputs are written again: every rank has read the earlier ones. The next
 // combine may come much later.
-MW_KERNEL void moewire_combine_again(const mw_wait_args a) {
+MW_KERNEL void moewire_outputs_again(const mw_wait_args a) {
   const mw_common &c = a.c;
   const mw_slot *s = &c.state->slot[c.slot];
   if (threadIdx.x == 0 && s->op && s->ticket == c.ticket) mw_tally_show(c, s->op - 1, MW_TALLY_QUIET, mw_now_ns());
@@ -54,7 +54,7 @@ MW_INLINE bool mw_usable(const mw_common &c, const mw_slot *s, int owner) {
   return state == MW_Y_READY;
 }
 
-MW_KERNEL void moewire_combine_wait(const mw_wait_args a) {
+MW_KERNEL void moewire_outputs_wait(const mw_wait_args a) {
   const mw_common &c = a.c;
   mw_slot *s = &c.state->slot[c.slot];
   if (threadIdx.x == 0) {

@@ -174,7 +174,7 @@ MW_INLINE void mw_far_send_rows(const mw_far_send_args &a, int rank, mw_far_turn
 }
 
 // Behind moewire_dispatch_place, which has found the rows' places in the mirrors.
-MW_KERNEL void moewire_dispatch_far_send(const mw_far_send_args a) {
+MW_KERNEL void moewire_rows_far_send(const mw_far_send_args a) {
   const mw_common &c = a.c;
   MW_SHARED(mw_far_turn, t);
   MW_SHARED(mw_far_tally, tally);
@@ -190,10 +190,10 @@ MW_KERNEL void moewire_dispatch_far_send(const mw_far_send_args a) {
   mw_far_end(c, a.far, rank, &t);
 }
 
-// Before moewire_dispatch_receive: sends what was left, and takes messages until a far
+// Before moewire_rows_receive: sends what was left, and takes messages until a far
 // rank's rows are here. For ranks that are lost, or left out, it does not wait. Before
 // a release (MW_FLAG_REST) it says that there will be no outputs, if there were none.
-MW_KERNEL void moewire_dispatch_far_take(const mw_far_take_args a) {
+MW_KERNEL void moewire_rows_far_take(const mw_far_take_args a) {
   const mw_common &c = a.c;
   MW_SHARED(mw_far_turn, t);
   MW_SHARED(u32, skip);

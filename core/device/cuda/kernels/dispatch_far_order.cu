@@ -1,5 +1,5 @@
 // Dispatch in deterministic order, between ranks of which some are reached by
-// messages: behind moewire_dispatch_plan, which ends then when near ranks have the
+// messages: behind moewire_rows_plan, which ends then when near ranks have the
 // counts. One block for each rank. Far ranks get theirs by messages; whose are here
 // get places; rows follow behind them.
 //
@@ -50,7 +50,7 @@ MW_INLINE void mw_far_exchange_counts(const mw_far_order_args &a, mw_beginning *
     mw_or_gpu(&c.state->slot[c.slot].placed, 1ull << rank);
 }
 
-// What moewire_dispatch_plan has come to, as far as it concerns a rank. One thread.
+// What moewire_rows_plan has come to, as far as it concerns a rank. One thread.
 MW_INLINE void mw_far_recall(const mw_common &c, mw_beginning *b, int rank) {
   const mw_slot *s = &c.state->slot[c.slot];
   u64 bit = 1ull << rank;
@@ -80,7 +80,7 @@ MW_INLINE void mw_far_order(const mw_common &c, mw_beginning *b) {
   mw_give_places(c, b);
 }
 
-MW_KERNEL void moewire_dispatch_far_order(const mw_far_order_args a) {
+MW_KERNEL void moewire_rows_far_order(const mw_far_order_args a) {
   const mw_common &c = a.plan.c;
   MW_SHARED(mw_far_turn, t);
   MW_SHARED(mw_beginning, b);

@@ -18,7 +18,7 @@ MW_INLINE bool mw_makes_row(const mw_common &c, i64 at, int block) {
 
 // Each thread has a part of the selections, and looks at it twice: to count, and
 // to number, once it is known how many come before.
-MW_KERNEL void moewire_dispatch_number(const mw_plan_args a) {
+MW_KERNEL void moewire_rows_number(const mw_plan_args a) {
   const mw_common &c = a.c;
   MW_SHARED(mw_number_rows, t);
   i64 all = (i64)c.num_tokens * c.topk, part = (all + blockDim.x - 1) / blockDim.x;

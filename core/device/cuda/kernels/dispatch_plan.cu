@@ -125,7 +125,7 @@ MW_INLINE void mw_await_owners(const mw_common &c, mw_beginning *b) {
   __syncthreads();
 }
 
-MW_KERNEL void moewire_dispatch_plan(const mw_plan_args a) {
+MW_KERNEL void moewire_rows_plan(const mw_plan_args a) {
   const mw_common &c = a.c;
   MW_SHARED(mw_beginning, b);
   i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x;

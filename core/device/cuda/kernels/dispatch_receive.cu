@@ -62,7 +62,7 @@ MW_INLINE void mw_tally_dispatch(const mw_receive_args &a, bool failed) {
   mw_tally_end(c, MW_TALLY_DISPATCH, failed, out, in, mw_tally_row_bytes(c));
 }
 
-MW_KERNEL void moewire_dispatch_receive(const mw_receive_args a) {
+MW_KERNEL void moewire_rows_receive(const mw_receive_args a) {
   const mw_common &c = a.c;
   MW_SHARED(u64, counted);
   mw_slot *s = &c.state->slot[c.slot];

@@ -1,7 +1,7 @@
 // Gives an operation back that is not combined (again). One block.
 #include "slots.cuh"
 
-MW_KERNEL void moewire_dispatch_release(const mw_wait_args a) {
+MW_KERNEL void moewire_rows_release(const mw_wait_args a) {
   const mw_common &c = a.c;
   mw_slot *s = &c.state->slot[c.slot];
   int r = threadIdx.x;
