@@ -63,6 +63,9 @@ VARIANTS = [
     for loads in ("1", "3")
 ]
 BENCH_SECONDS = 24
+# What the engine takes for granted of a device: nothing is timed.
+PROBES = ["-probes"]
+PROBE_SECONDS = 12
 PEER_SECONDS = 45
 # Beside a peer, which has one rank per device.
 ALONE = [
@@ -223,14 +226,18 @@ def benches(emulated: bool) -> list[Suite]:
     """Times. A size that does not fit is a row that says so."""
     common = [str(built.BENCH), "-driver", str(built.EMULATOR) if emulated else DRIVER]
     if emulated:
-        small = Suite("small", [*common, "-emulated", *SMALL], 60, cwd=built.PLACE, tests=False)
-        return [small, host_cost("--emulator", str(built.EMULATOR), "--times", "50")]
+        small = [
+            Suite(name, [*common, "-emulated", *SMALL, *more], 60, cwd=built.PLACE, tests=False)
+            for name, more in (("probes", PROBES), ("small", []), ("baseline", ["-baseline"]))
+        ]
+        return [*small, host_cost("--emulator", str(built.EMULATOR), "--times", "50")]
+    probes = Suite("probes", [*common, *PROBES], PROBE_SECONDS, cwd=built.PLACE, tests=False)
     rows = [
         Suite(" ".join(more), [*common, *more], BENCH_SECONDS, cwd=built.PLACE, tests=False)
         for more in [*BENCHES, *ALONE, *VARIANTS]
     ]
     peers = [peer(name="peer, bf16"), peer("--fp8", name="peer, fp8")]
-    return [*rows[:4], host_cost(), *rows[4:], *peers]
+    return [probes, *rows[:4], host_cost(), *rows[4:], *peers]
 
 
 def write(name: str, what: str, emulated: bool, rows: list[Row], out: Path) -> str:
@@ -247,6 +254,7 @@ def write(name: str, what: str, emulated: bool, rows: list[Row], out: Path) -> s
 def run(what: str, emulated: bool, out: Path) -> int:
     """Runs the suites; the exit status."""
     name = f"{'emulated-' if emulated else ''}gpu-{what}"
+    out.mkdir(parents=True, exist_ok=True)
     if what == "test":
         suites = emulated_tests() if emulated else tests()
     else:

@@ -71,7 +71,8 @@ def table(title: str, found: dict[str, str], rows: list[Row]) -> str:
     lines += [f"\n{row.name}: {row.said}" for row in rows if row.outcome == "not there"]
     all_results = [row.result for row in rows]
     results = [result for result in all_results if not result.get("loads")]
-    for made, key in ((bench_table, "dispatch_us"), (ratio_table, "dispatch_us"),
+    for made, key in ((probe_table, "lanes_on"),
+                      (bench_table, "dispatch_us"), (ratio_table, "dispatch_us"),
                       (parts_table, "rank_0_parts_us"),
                       (calls_table, "calls_us")):  # fmt: skip
         if found := [result for result in results if result.get(key)]:
@@ -195,6 +196,21 @@ def parts_table(results: list[dict[str, Any]]) -> list[str]:
              f"{r['host_us_per_launch']:.2f}"] for r in results]  # fmt: skip
     head = ["T", "rows", *(f"{name} us" for name in names), "host us per launch"]
     note = "Parts of one operation of rank 0, launched one by one beside the other ranks'; best."
+    return [*markdown(head, body), "", note]
+
+
+def probe_table(results: list[dict[str, Any]]) -> list[str]:
+    """What the device answers where the engine takes something for granted."""
+    body = [[f"{r['old_values']} of {r['values']}",
+             f"{r['old_unordered_values']} of {r['unordered_values']}", r["late"],
+             f"{r['lanes_on']} of {r['lanes']}",
+             f"{r['clock_step_ns_min']} to {r['clock_step_ns_max']}"] for r in results]  # fmt: skip
+    head = ["old values", "without order", "waits without an end", "threads of a warp that go on",
+            "steps of globaltimer, ns"]  # fmt: skip
+    note = (
+        "Words that a block reads behind an acquire, or as the last block of a launch: none may be"
+        " old. Without order some may; where none is, old ones could not be seen here."
+    )
     return [*markdown(head, body), "", note]
 
 

@@ -60,8 +60,10 @@ var layers = []layer{
 	{"core/device/cuda", []string{"core/ep/layout", "core/internal/..."}},
 	// Times the engine on a GPU, and what it is compared with.
 	{"core/device/cuda/gpubench/baseline", []string{"core/device/cuda/kernels", "core/internal/..."}},
+	{"core/device/cuda/gpubench/probe", []string{"core/device/cuda/kernels", "core/internal/..."}},
 	{"core/device/cuda/gpubench", []string{
-		"core/device/cuda", "core/device/cuda/images", "core/device/cuda/gpubench/baseline", "core/ep/layout", "core/internal/...",
+		"core/device/cuda", "core/device/cuda/images", "core/ep/layout", "core/internal/...",
+		"core/device/cuda/gpubench/baseline", "core/device/cuda/gpubench/probe",
 	}},
 	{"core/device/cuda/cudatest", []string{"core/device/cuda/images", "core/internal/..."}},
 

@@ -175,6 +175,19 @@ def test_tables() -> None:
     assert "racecheck: no compute-sanitizer" in text
 
 
+def test_table_of_probes() -> None:
+    """What a device answers has no times, and stands in no other table."""
+    found = {
+        "what": "probes", "code": "cubin", "values": 100, "old_values": 3,
+        "unordered_values": 50, "old_unordered_values": 20, "late": 0, "lanes": 32, "lanes_on": 31,
+        "clock_step_ns_min": 32, "clock_step_ns_max": 1024, "clock_steps": 9, "clock_back": 0,
+    }  # fmt: skip
+    rows = [Row("probes", "passed", result=found), Row("a", "passed", result=TIMED)]
+    text = gpu_report.table("title", {}, rows)
+    assert "| 3 of 100 | 20 of 50 | 0 | 31 of 32 | 32 to 1024 |" in text
+    assert text.count("cubin") == 1
+
+
 def test_table_of_variants() -> None:
     """Those that were forced stand beside what the shape chose, and in no other table."""
     small = {**TIMED, "tokens_per_rank": 128}
@@ -202,7 +215,7 @@ def test_suites_that_lack_something(
     monkeypatch.setattr(gpu, "benches", lambda emulated: suites[1:])
     monkeypatch.setattr(gpu_build, "PLACE", tmp_path)
     monkeypatch.setattr(gpu, "conditions", lambda emulated: {})
-    assert gpu.run("test", False, tmp_path) == status
+    assert gpu.run("test", False, tmp_path / "results" / "of today") == status  # made there
     assert "1 of 2 suites did not run: two" in capsys.readouterr().out
     assert gpu.run("bench", False, tmp_path) == 0  # a peer that is not there
 

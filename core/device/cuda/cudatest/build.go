@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	_ "embed" // flags
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/moewire/moewire/core/internal/testenv"
@@ -32,6 +34,15 @@ type Build struct {
 	Watched bool
 	// Defines are macros of the kernels, such as "NAME=value".
 	Defines []string
+}
+
+// Benchmarks is the emulator with the kernels of gpubench beside the library's.
+func Benchmarks() Build {
+	in := filepath.Join(folder(), "gpubench")
+	return Build{
+		Kernels: filepath.Join(in, "testdata", "all.cc"),
+		Sources: []string{filepath.Join(in, "*", "*.cu"), filepath.Join(in, "*", "testdata", "*.cc")},
+	}
 }
 
 // folder is core/device/cuda.
@@ -77,6 +88,14 @@ func (b Build) compile(cxx, include string) (string, error) {
 	if err := os.MkdirAll(cache, 0o700); err != nil {
 		return "", err
 	}
+	unlock, err := lock(path + ".lock")
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
 	tmp, err := os.MkdirTemp(cache, "build")
 	if err != nil {
 		return "", err
@@ -87,6 +106,19 @@ func (b Build) compile(cxx, include string) (string, error) {
 		return "", err
 	}
 	return path, os.Rename(built, path) // whole, for whoever else looks for it
+}
+
+// lock waits until no other program builds the same: packages are tested side by side,
+// and it takes a processor for half a minute.
+func lock(path string) (unlock func(), err error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return func() { _ = file.Close() }, nil
 }
 
 // unit is the one that has the kernels.

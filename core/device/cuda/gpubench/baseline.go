@@ -2,11 +2,8 @@ package main
 
 import (
 	"errors"
-	"fmt"
 
-	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/device/cuda/gpubench/baseline"
-	"github.com/moewire/moewire/core/device/cuda/images"
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
 
@@ -25,7 +22,7 @@ func runBaseline(o *options) (res *result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	code, name, err := g.baselineCode()
+	code, name, err := o.onlyCompiled(g.lib, baseline.Compile)
 	if err != nil {
 		return nil, err
 	}
@@ -44,23 +41,6 @@ func runBaseline(o *options) (res *result, err error) {
 	defer func() { err = errors.Join(err, e.Close()) }()
 	res = g.result("four copies (our own writing)", name)
 	return res, errors.Join(g.measureCopy(res), g.measureBaseline(res, e))
-}
-
-// baselineCode compiles it: no build has it.
-func (g *group) baselineCode() ([]byte, string, error) {
-	if g.o.emulated {
-		return []byte("kernels\x00"), "emulated", nil
-	}
-	major, minor, err := cuda.Capability(g.lib, g.o.ordinal)
-	if err != nil {
-		return nil, "", err
-	}
-	nvrtc, err := images.OpenNVRTC(images.Options{})
-	if err != nil {
-		return nil, "", err
-	}
-	code, err := baseline.Compile(nvrtc, fmt.Sprintf("sm_%d%d", major, minor))
-	return code, fmt.Sprintf("cubin sm_%d%d, compiled by %s", major, minor, nvrtc.Name()), err
 }
 
 // measureBaseline times it as the engine's phases are.

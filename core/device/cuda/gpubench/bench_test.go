@@ -1,7 +1,6 @@
 package main
 
 import (
-	"path/filepath"
 	"runtime"
 	"testing"
 
@@ -10,6 +9,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
+	"github.com/moewire/moewire/core/device/cuda/gpubench/probe"
 	"github.com/moewire/moewire/core/ep/layout"
 )
 
@@ -105,9 +105,7 @@ func TestSmallBaseline(t *testing.T) {
 		t.Skip("make gpu-bench runs it there")
 	}
 	runtime.LockOSThread()
-	unit, err := filepath.Abs("baseline/testdata/both.cc")
-	require.NoError(t, err)
-	driver := cudatest.Build{Kernels: unit, Sources: []string{"baseline/baseline.cu", "baseline/testdata/*.cc"}}.Library(t)
+	driver := cudatest.Benchmarks().Library(t)
 	for _, fp8 := range []bool{false, true} {
 		for _, ranks := range []int{1, 2} {
 			o := small(driver, fp8)
@@ -118,4 +116,17 @@ func TestSmallBaseline(t *testing.T) {
 			assert.Nil(t, res.Parts)
 		}
 	}
+}
+
+// TestProbes: what the emulator answers is checked in it.
+func TestProbes(t *testing.T) {
+	if cudatest.OnDevice() {
+		t.Skip("make gpu-test asks the device")
+	}
+	runtime.LockOSThread()
+	o := small(cudatest.Benchmarks().Library(t), false)
+	o.probes = true
+	res, err := o.run()
+	require.NoError(t, err)
+	assert.IsType(t, &probe.Result{}, res)
 }

@@ -18,7 +18,6 @@ type group struct {
 	o        *options
 	lib      *libcuda.Library
 	d        *cuda.Device
-	ctx      libcuda.Context
 	code     string
 	shape    layout.Shape
 	slab     layout.Slab
@@ -62,18 +61,11 @@ func open(o *options) (*group, error) {
 		return nil, err
 	}
 	g.closers = append(g.closers, g.d.Close)
-	dev, err := lib.Device(o.ordinal)
+	leave, err := enter(lib, o.ordinal)
 	if err != nil {
 		return g, err
 	}
-	if g.ctx, err = lib.RetainPrimary(dev); err != nil {
-		return g, err
-	}
-	g.closers = append(g.closers, func() error { return lib.ReleasePrimary(dev) })
-	if err := lib.PushContext(g.ctx); err != nil {
-		return g, err
-	}
-	g.closers = append(g.closers, lib.PopContext)
+	g.closers = append(g.closers, leave)
 	return g, errors.Join(g.fill(), g.makeGate())
 }
 

@@ -15,7 +15,8 @@ type options struct {
 	driver                        string
 	ranks, tokens, hidden         int
 	topK, experts                 int
-	fp8, emulated, baseline       bool
+	fp8, emulated                 bool
+	baseline, probes              bool
 	opsPerGraph, replays, hostOps int
 	copyBytes, ordinal            int
 	loads                         int
@@ -37,14 +38,11 @@ func main() {
 	flag.IntVar(&o.copyBytes, "copy", 1<<30, "bytes of the plain device copy")
 	flag.BoolVar(&o.emulated, "emulated", false, "the driver is the emulator: the numbers mean nothing")
 	flag.BoolVar(&o.baseline, "baseline", false, "time the baseline of four copies instead of the engine")
+	flag.BoolVar(&o.probes, "probes", false, "time nothing, but ask the device what the engine takes for granted")
 	flag.IntVar(&o.loads, "loads", 0, "forces a variant: 1 narrow, 2 usual, 3 deep; 0 chooses by shape")
 	flag.Parse()
 	runtime.LockOSThread()
-	measure := run
-	if o.baseline {
-		measure = runBaseline
-	}
-	result, err := measure(&o)
+	result, err := o.run()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		if errors.Is(err, errNoRoom) {
@@ -56,4 +54,15 @@ func main() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+// run gives what is written as one line.
+func (o *options) run() (any, error) {
+	switch {
+	case o.probes:
+		return runProbes(o)
+	case o.baseline:
+		return runBaseline(o)
+	}
+	return run(o)
 }

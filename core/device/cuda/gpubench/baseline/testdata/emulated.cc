@@ -2,7 +2,7 @@
 #include "kernels.h"
 
 #define MW_HOST
-#include "baseline.cu"
+#include "../baseline.cu"
 
 namespace emu {
 
