@@ -91,9 +91,31 @@ func Compile(lib *libnvrtc.Library, target string) (Image, error) {
 	return CompileText(lib, target, "")
 }
 
+// hasty are options for whoever waits for the code: the compiler uses all processors.
+// Versions before 12.8 or so do not know it. What comes out differs by a few
+// bytes of shared memory, so releases do without.
+var hasty = []string{"--split-compile=0"}
+
+// CompileHastily is Compile as quickly as the compiler can.
+func CompileHastily(lib *libnvrtc.Library, target string) (Image, error) {
+	return compileWith(lib, target, "", hasty)
+}
+
+// compileWith is for options that the compiler may not know.
+func compileWith(lib *libnvrtc.Library, target, text string, more []string) (Image, error) {
+	if image, err := compile(lib, target, text, more); err == nil {
+		return image, nil
+	}
+	return compile(lib, target, text, nil)
+}
+
 // CompileText is Compile of other kernels, which include this package's headers:
 // for benchmarks. "" is Compile.
 func CompileText(lib *libnvrtc.Library, target, text string) (Image, error) {
+	return compile(lib, target, text, nil)
+}
+
+func compile(lib *libnvrtc.Library, target, text string, more []string) (Image, error) {
 	src, err := source()
 	if err != nil {
 		return Image{}, err
@@ -101,7 +123,7 @@ func CompileText(lib *libnvrtc.Library, target, text string) (Image, error) {
 	if text != "" {
 		src.Text = text
 	}
-	out, err := lib.Compile(src, append([]string{"--gpu-architecture=" + target}, options...)...)
+	out, err := lib.Compile(src, slices.Concat([]string{"--gpu-architecture=" + target}, options, more)...)
 	if err != nil {
 		return Image{}, fmt.Errorf("%s: %w", target, err)
 	}

@@ -34,7 +34,7 @@ func TestEveryKernelCompilesForEveryTarget(t *testing.T) {
 		require.Len(t, image.Uses, 21, target)
 		for _, u := range image.Uses {
 			assert.Zero(t, u.SpillStoreBytes+u.SpillLoadBytes+u.StackBytes, "%s for %s spills", u.Kernel, target)
-			assert.Regexp(t, "dispatch|combine", u.Kernel)
+			assert.Regexp(t, "^moewire_(dispatch|rows|combine|outputs)_", u.Kernel)
 		}
 		images = append(images, image)
 	}
@@ -45,6 +45,21 @@ func TestEveryKernelCompilesForEveryTarget(t *testing.T) {
 	want, err := os.ReadFile(golden)
 	require.NoError(t, err)
 	assert.Equal(t, string(want), table)
+}
+
+// TestOptionsThatMayBeUnknown: with a compiler that knows them, and with one that does not.
+func TestOptionsThatMayBeUnknown(t *testing.T) {
+	lib, err := libnvrtc.Load(testenv.Toolkit(t, "lib/libnvrtc.so.*"))
+	require.NoError(t, err)
+	const text = "#include \"release.cu\"\n"
+	_, err = compile(lib, "sm_90", text, hasty)
+	require.NoError(t, err)
+	unknown := []string{"--no-such-option"}
+	_, err = compile(lib, "sm_90", text, unknown)
+	require.ErrorContains(t, err, "no-such-option")
+	image, err := compileWith(lib, "sm_90", text, unknown)
+	require.NoError(t, err)
+	require.Len(t, image.Uses, 1)
 }
 
 // TestPTX is what devices run that were not there when this was built.
