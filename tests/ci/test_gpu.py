@@ -220,6 +220,34 @@ def test_suites_that_lack_something(
     assert gpu.run("bench", False, tmp_path) == 0  # a peer that is not there
 
 
+def test_where_compute_sanitizer_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What MOEWIRE_SANITIZER says goes before PATH, that before the package beside torch."""
+
+    def program(*parts: str) -> str:
+        path = tmp_path.joinpath(*parts, "compute-sanitizer")
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+        path.chmod(0o755)
+        return str(path)
+
+    site = ("venv", "lib", "python3.11", "site-packages", "nvidia", "cu13", "compute-sanitizer")
+    packaged, on_path, said = program(*site), program("bin"), program("carried")
+    monkeypatch.setattr(gpu_build, "python", lambda: str(tmp_path / "venv" / "bin" / "python"))
+    monkeypatch.setenv("PATH", str(Path(on_path).parent))
+    monkeypatch.setenv("MOEWIRE_SANITIZER", said)
+    assert gpu.sanitizer() == said
+    monkeypatch.setenv("MOEWIRE_SANITIZER", "/nowhere")
+    assert gpu.sanitizer() == on_path
+    monkeypatch.setenv("PATH", "/nowhere")
+    if not Path("/usr/local/cuda/bin/compute-sanitizer").is_file():
+        assert gpu.sanitizer() == packaged
+        Path(packaged).unlink()
+        assert gpu.sanitizer() == ""
+        assert "MOEWIRE_SANITIZER" in gpu.sanitizer_suite("memcheck", 9).lacks
+
+
 def test_what_is_too_large_to_carry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "program").write_bytes(b"x" * 1000)
     monkeypatch.setattr(gpu_build, "PLACE", tmp_path)
