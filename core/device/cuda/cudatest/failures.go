@@ -20,7 +20,14 @@ func (d *Driver) FailAfter(call string, n int, code libcuda.Result) {
 // is gone, but for those that ask nothing of the context.
 func (d *Driver) BreakAfter(call string, n int, code libcuda.Result) {
 	name := append([]byte(call), 0)
-	d.emulated(d.breaks).Call(uintptr(unsafe.Pointer(&name[0])), uintptr(n), uintptr(code))
+	d.emulated(d.breaks).Call(uintptr(unsafe.Pointer(&name[0])), uintptr(n), uintptr(code), 0)
+}
+
+// BreakBehind is BreakAfter where the call itself is well, as a launch is whose kernel
+// comes to grief: what it has launched does not run, and calls behind it tell.
+func (d *Driver) BreakBehind(call string, n int, code libcuda.Result) {
+	name := append([]byte(call), 0)
+	d.emulated(d.breaks).Call(uintptr(unsafe.Pointer(&name[0])), uintptr(n), uintptr(code), 1)
 }
 
 // Relent lets no call fail any more, and reports whether one still was to.

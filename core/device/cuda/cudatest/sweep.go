@@ -23,6 +23,9 @@ var codes = []libcuda.Result{
 	libcuda.ErrStreamCaptureUnsupport, libcuda.ErrStreamCaptureInvalidate, libcuda.ErrStreamCaptureImplicit,
 }
 
+// launches are calls that what they have begun may break the device behind.
+var launches = []string{"cuLaunchKernel", "cuGraphLaunch", "cuMemcpyHtoDAsync_v2", "cuMemsetD8Async"}
+
 // sticky are what breaks a device: a kernel's error, which a later call tells of.
 var sticky = []libcuda.Result{
 	libcuda.ErrIllegalAddress, libcuda.ErrLaunchFailed, libcuda.ErrECCUncorrectable,
@@ -47,7 +50,8 @@ var unfreed = map[string]string{
 }
 
 // Sweep has each call of a life fail: with each code, at several of the times that it
-// is made, once, and so that the device is broken from then on.
+// is made, once, and so that the device is broken from then on. Calls that launch are
+// also well themselves, and only later ones tell that the device is broken.
 type Sweep struct {
 	// Life does all that is to be done, up to the first error, and frees everything.
 	Life func() error
@@ -66,9 +70,13 @@ type failing struct {
 	n      int // after so many that do not fail
 	code   libcuda.Result
 	breaks bool
+	later  bool // the call itself is well
 }
 
 func (f failing) String() string {
+	if f.later {
+		return fmt.Sprintf("what call %d of %s launches breaks the device with %d", f.n, f.call, f.code)
+	}
 	return fmt.Sprintf("call %d of %s gives %d, and breaks the device: %v", f.n, f.call, f.code, f.breaks)
 }
 
@@ -125,7 +133,11 @@ func (s Sweep) cases(call string, times int, short bool) (all []failing) {
 	at := len(call) // each call begins with another code
 	for n := 0; n < times; n += max(1, times/s.Times) {
 		at++
-		all = append(all, failing{call, n, codes[at%len(codes)], false}, failing{call, n, sticky[at%len(sticky)], true})
+		code := sticky[at%len(sticky)]
+		all = append(all, failing{call, n, codes[at%len(codes)], false, false}, failing{call, n, code, true, false})
+		if slices.Contains(launches, call) {
+			all = append(all, failing{call, n, code, true, true})
+		}
 	}
 	if short {
 		return all[:min(len(all), 6)]
@@ -134,7 +146,7 @@ func (s Sweep) cases(call string, times int, short bool) (all []failing) {
 		return all
 	}
 	for i, code := range codes {
-		all = append(all, failing{call, i % 2 * (times - 1), code, false})
+		all = append(all, failing{call, i % 2 * (times - 1), code, false, false})
 	}
 	return all
 }
@@ -145,9 +157,12 @@ const patience = time.Minute
 // one is a case, and whether the call was made to fail.
 func (s Sweep) one(t testing.TB, d *Driver, f failing) bool {
 	t.Helper()
-	if f.breaks {
+	switch {
+	case f.later:
+		d.BreakBehind(f.call, f.n, f.code)
+	case f.breaks:
 		d.BreakAfter(f.call, f.n, f.code)
-	} else {
+	default:
 		d.FailAfter(f.call, f.n, f.code)
 	}
 	ended := make(chan error, 1)
@@ -177,7 +192,7 @@ func (s Sweep) one(t testing.TB, d *Driver, f failing) bool {
 func checkError(t testing.TB, f failing, unheard bool, err error) {
 	t.Helper()
 	for _, of := range allOf(err) {
-		if (unheard && f.breaks || of.Call == f.call) && of.Code == f.code && of.Name != "" && of.Text != "" {
+		if (unheard && f.breaks || f.later || of.Call == f.call) && of.Code == f.code && of.Name != "" && of.Text != "" {
 			return
 		}
 	}

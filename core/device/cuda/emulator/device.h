@@ -101,6 +101,7 @@ struct failure {
   int after; // calls
   CUresult code;
   bool breaks; // the device, as an error of a kernel does
+  bool later;  // the call itself is well, and those behind it tell
 };
 
 struct device {

@@ -10,14 +10,14 @@ extern "C" {
 // For tests: the n-th next call of a function fails.
 void emulator_fail(const char *call, int after, int code) {
   lock l(d->m);
-  d->failures[call] = {after, (CUresult)code, false};
+  d->failures[call] = {after, (CUresult)code, false, false};
 }
 
 // The same, and from then on all calls that ask the context fail, as after an error
-// of a kernel: until the last reference to it is gone.
-void emulator_break(const char *call, int after, int code) {
+// of a kernel: until the last reference to it is gone. later: not yet this call.
+void emulator_break(const char *call, int after, int code, int later) {
   lock l(d->m);
-  d->failures[call] = {after, (CUresult)code, true};
+  d->failures[call] = {after, (CUresult)code, true, later != 0};
 }
 
 // No call that was to fail does any more; whether one still was to.
