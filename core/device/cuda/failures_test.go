@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
+	"github.com/moewire/moewire/core/device/cuda/fifo"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
@@ -16,15 +17,34 @@ import (
 // makes, and every call of a caller's that goes with it.
 func TestEveryFailureIsSaidAndLeavesNothing(t *testing.T) {
 	emu := emulate(t)
-	failed := cudatest.Sweep{Life: func() error { return live(emu) }, Times: 80, Unheard: []string{"cuCtxSynchronize"}}.Run(t, emu)
+	failed := cudatest.Sweep{Life: func() error { return live(emu) }, Times: 80, Unheard: []string{synchronizes}}.Run(t, emu)
 	require.Subset(t, failed, []string{
 		"cuLaunchKernel", "cuCtxPopCurrent_v2", "cuDevicePrimaryCtxRelease_v2", "cuMemUnmap", "cuGraphLaunch",
 		"cuEventRecord", "cuStreamWaitEvent", "cuStreamIsCapturing", "cuStreamEndCapture", "cuMemFreeHost",
 	})
 }
 
+const synchronizes = "cuCtxSynchronize"
+
+// TestEveryFailureWithAFarRank: the same with what an engine has for one, which is lost
+// before anything begins, so that nobody waits for it.
+func TestEveryFailureWithAFarRank(t *testing.T) {
+	emu := emulate(t)
+	before := emu.Calls("cuLaunchKernel")
+	require.NoError(t, live(emu))
+	near := emu.Calls("cuLaunchKernel") - before
+	require.NoError(t, liveFar(emu))
+	require.Greater(t, emu.Calls("cuLaunchKernel")-before-near, near, "those for far ranks, too")
+	failed := cudatest.Sweep{
+		Life: func() error { return liveFar(emu) }, Times: 20, Turns: true, Unheard: []string{synchronizes},
+	}.Run(t, emu)
+	require.Subset(t, failed, []string{"cuMemcpyHtoDAsync_v2", "cuLaunchKernel", "cuMemHostAlloc", "cuMemFreeHost", "cuMemUnmap"})
+}
+
 // life is one rank that does all that an engine can, up to the first error.
 type life struct {
+	far      bool
+	queue    *HostMemory
 	d        *Device
 	e        *Engine
 	tensors  *Memory
@@ -40,8 +60,11 @@ type life struct {
 
 // live is one life: it frees all that it has, whatever happens. What a call could
 // not begin to free it frees again.
-func live(emu *cudatest.Driver) error {
-	l := &life{}
+func live(emu *cudatest.Driver) error { return (&life{}).live(emu) }
+
+func liveFar(emu *cudatest.Driver) error { return (&life{far: true}).live(emu) }
+
+func (l *life) live(emu *cudatest.Driver) error {
 	err := l.begin(emu)
 	for _, step := range []func() error{l.exchange, l.aside, l.record, l.replay} {
 		if err == nil {
@@ -55,12 +78,16 @@ func (l *life) begin(emu *cudatest.Driver) (err error) {
 	if l.d, err = Open(emu.Library, 0, []byte("kernels\x00")); err != nil {
 		return err
 	}
-	l.call.Shape = layout.Shape{MaxTokens: 2, Hidden: 128, NumExperts: 2, NumRanks: 1}
+	ranks := 1
+	if l.far {
+		ranks = 2
+	}
+	l.call.Shape = layout.Shape{MaxTokens: 2, Hidden: 128, NumExperts: int64(2 * ranks), NumRanks: int64(ranks)}
 	slabs, err := layout.Of(l.call.Shape)
 	if err != nil {
 		return err
 	}
-	cfg := Config{NumRanks: 1, NumSlots: 2, SlabBytes: slabs.SizeBytes, MaxSelections: 8, MaxExperts: 4}
+	cfg := Config{NumRanks: ranks, NumSlots: 2, SlabBytes: slabs.SizeBytes, MaxSelections: 8, MaxExperts: 4}
 	if l.e, err = NewEngine(l.d, cfg); err != nil {
 		return err
 	}
@@ -75,7 +102,20 @@ func (l *life) begin(emu *cudatest.Driver) (err error) {
 		return err
 	}
 	l.e.SetMembers(1<<48 | 1)
-	return l.e.Restart(0)
+	if err := l.e.Restart(0); err != nil || !l.far {
+		return err
+	}
+	return l.openMailbox()
+}
+
+// openMailbox says where messages to rank 1 would go.
+func (l *life) openMailbox() (err error) {
+	const length, mail = 16, 1 << 10
+	if l.queue, err = l.d.AllocHost(uint64(fifo.Words(length))*8 + mail); err != nil {
+		return err
+	}
+	at := l.queue.Address()
+	return l.e.SetMailbox(Mailbox{Ranks: 2, Words: at + mail, Length: length, Mail: at, MessageBytes: 1 << 12})
 }
 
 func (l *life) makeStreams() (err error) {
@@ -119,7 +159,7 @@ func (l *life) launch() error {
 		func() error { return l.e.Send(c) }, func() error { return l.e.Receive(c) },
 		func() error { return l.e.Publish(back) }, func() error { return l.e.Reduce(back) },
 		func() error { return l.e.Publish(&again) }, func() error { return l.e.Reduce(&again) },
-		func() error { return l.e.Release(&c.Call) },
+		func() error { return l.e.SendRest(&c.Call) }, func() error { return l.e.Release(&c.Call) },
 	} {
 		if err := step(); err != nil {
 			return err
@@ -194,6 +234,9 @@ func (l *life) end() error {
 	}
 	if l.e != nil {
 		all = append(all, l.e.Close())
+	}
+	if l.queue != nil {
+		all = append(all, l.queue.Close())
 	}
 	// What could not be freed is freed by the next end, and then the device.
 	if l.ends++; errors.Join(all...) == nil || l.ends > 1 {
