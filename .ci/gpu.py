@@ -85,6 +85,13 @@ PYTHON_TESTS = [
     "test_cuda_observe.py",
     "test_cuda_example.py",
 ]
+# The jobs of the CPU: of these files, what is parametrised by the device.
+CARRIED_TESTS = [
+    f"test_{name}.py" for name in ("group", "input", "life", "faults", "order", "oracle")
+]
+HOSTS_TESTS = ["../multihost/test_cuda_hosts.py"]
+# On one device all ranks share it: processes that are other hosts to each other by their variables.
+HOSTS_CASES = "killed or frozen or late or closes"
 INTERFACE_TESTS = ["test_cuda_deep_ep.py", "test_cuda_compat.py", "test_cuda_autograd.py"]
 
 
@@ -175,17 +182,19 @@ def tests() -> list[Suite]:
         ptx = Suite(ptx.name, ptx.words, ptx.seconds, lacks="no prebuilt kernels: make kernels")
     return [
         go_suite("groups: processes by each way", groups, built.GROUPS, PROCESSES, 40),
-        go_suite("engine", engine, built.CUDA, ".", 105, skip=FAR),
-        go_suite("groups: threads", groups, built.GROUPS, ".", 45, skip=PROCESSES),
-        python_suite(100),
-        go_suite("engine: ranks of other hosts", engine, built.CUDA, FAR, 55),
-        python_suite(50, name="Python, other interfaces and gradients", tests=INTERFACE_TESTS),
-        sanitizer_suite("memcheck", 45),
+        go_suite("engine", engine, built.CUDA, ".", 90, skip=FAR),
+        go_suite("groups: threads", groups, built.GROUPS, ".", 40, skip=PROCESSES),
+        python_suite(80),
+        go_suite("engine: ranks of other hosts", engine, built.CUDA, FAR, 45),
+        python_suite(45, "-k", HOSTS_CASES, name="Python, ranks of other hosts", tests=HOSTS_TESTS),
+        python_suite(40, "-k", "cuda", name="Python, jobs of the CPU", tests=CARRIED_TESTS),
+        python_suite(45, name="Python, other interfaces and gradients", tests=INTERFACE_TESTS),
+        sanitizer_suite("memcheck", 35),
         go_suite("engine on NVRTC's code", engine, built.CUDA, "TestExchange|TestForms", 30,
                  MOEWIRE_CUDA_CODE="compile"),
         ptx,
-        sanitizer_suite("racecheck", 35),
-        sanitizer_suite("synccheck", 25),
+        sanitizer_suite("racecheck", 25),
+        sanitizer_suite("synccheck", 15),
         sanitizer_suite("initcheck", 10),
     ]  # fmt: skip
 
@@ -197,7 +206,10 @@ def emulated_tests() -> list[Suite]:
     return [
         go_suite("engine", built.ENGINE_TESTS, built.CUDA, some, 140, MOEWIRE_CUDA_REPLAYS="1"),
         go_suite("groups", built.GROUP_TESTS, built.GROUPS, group, 70),
-        python_suite(200, "-k", one),
+        python_suite(160, "-k", one),
+        python_suite(
+            60, "-k", "late or closes", name="Python, ranks of other hosts", tests=HOSTS_TESTS
+        ),
     ]
 
 

@@ -157,6 +157,26 @@ def test_shares_are_within_the_budget(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert gpu.BUDGET < 600
 
 
+def test_suites_of_python_have_tests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each file is there, and what a suite chooses by -k is the name of some test in it."""
+    monkeypatch.setattr(gpu_build, "PLACE", tmp_path)
+    suites = [*gpu.tests(), *gpu.emulated_tests()]
+    named = [suite for suite in suites if suite.name.startswith("Python")]
+    assert {"Python, ranks of other hosts", "Python, jobs of the CPU"} <= {s.name for s in named}
+    for suite in named:
+        files = [Path(word) for word in suite.words if word.endswith(".py")]
+        assert files and all(file.is_file() for file in files), suite.words
+    names = " ".join(file.read_text() for file in files_of(gpu.HOSTS_TESTS))
+    for word in gpu.HOSTS_CASES.split(" or "):
+        assert f"_{word}_" in names, word
+    for file in files_of(gpu.CARRIED_TESTS):
+        assert "ranks: Ranks" in file.read_text(), file
+
+
+def files_of(names: list[str]) -> list[Path]:
+    return [gpu_build.ROOT / "tests" / "python" / name for name in names]
+
+
 def test_tables() -> None:
     """Ours before the baseline, large before small; parts and calls have tables of their own."""
     small, slow = {**TIMED, "tokens_per_rank": 128}, {**TIMED, "what": "four copies"}

@@ -20,6 +20,7 @@ if importlib.util.find_spec("moewire") is None:
 from harness.team import Team  # noqa: E402
 
 if TYPE_CHECKING:
+    from harness.carry_over import Ranks
     from harness.jobs_cuda import Place
 
 SEED = int(os.environ.get("MOEWIRE_TEST_SEED") or random.SystemRandom().randrange(1 << 31))
@@ -39,6 +40,17 @@ def team() -> Iterator[Team]:
     one = Team(SEED)
     yield one
     one.close()
+
+
+@pytest.fixture(scope="module", params=["cpu", "cuda"])
+def ranks(team: Team, request: pytest.FixtureRequest) -> Ranks:
+    """The team on either kind of device: the emulated one, or one of this machine."""
+    from harness import cuda_device, emulator
+    from harness.carry_over import Ranks
+
+    if request.param == "cpu":
+        return Ranks(team, None)
+    return Ranks(team, "" if cuda_device.wanted() else str(emulator.driver()))
 
 
 @pytest.fixture(scope="session")

@@ -6,43 +6,43 @@ import pytest
 import torch
 
 from harness import jobs_group
-from harness.team import Team
+from harness.carry_over import Ranks
 from moewire import _bootstrap
 
 
-def test_several_buffers_in_one_gloo_group(team: Team) -> None:
-    team.run(2, jobs_group.several_buffers_per_group)
+def test_several_buffers_in_one_gloo_group(ranks: Ranks) -> None:
+    ranks.run(2, jobs_group.several_buffers_per_group)
 
 
-def test_subgroups(team: Team) -> None:
-    team.run(4, jobs_group.subgroup)
+def test_subgroups(ranks: Ranks) -> None:
+    ranks.run(4, jobs_group.subgroup)
 
 
-def test_a_group_without_a_store_uses_two_collectives(team: Team) -> None:
-    for devices in team.run(2, jobs_group.without_store):
+def test_a_group_without_a_store_uses_two_collectives(ranks: Ranks) -> None:
+    for devices in ranks.run(2, jobs_group.without_store):
         assert devices == ["cpu torch.uint8 1028"] * 2  # metadata, then votes
 
 
-def test_a_missing_rank_is_named(team: Team) -> None:
-    text = team.run(3, jobs_group.missing_rank)[0]
+def test_a_missing_rank_is_named(ranks: Ranks) -> None:
+    text = ranks.run(3, jobs_group.missing_rank)[0]
     assert "missing: rank 1" in text and "rank 0 of 3" in text
 
 
-def test_wrong_construction(team: Team) -> None:
-    team.run(2, jobs_group.wrong_rank)
+def test_wrong_construction(ranks: Ranks) -> None:
+    ranks.run(2, jobs_group.wrong_rank)
 
 
-def test_tcp_store(team: Team) -> None:
-    team.run(2, jobs_group.tcp_store)
+def test_tcp_store(ranks: Ranks) -> None:
+    ranks.run(2, jobs_group.tcp_store)
 
 
 @pytest.mark.parametrize("size", [2, 4], ids="R={}".format)
-def test_mooncake_grid(team: Team, size: int) -> None:
-    assert team.run(size, jobs_group.mooncake_grid) == [24] * size
+def test_mooncake_grid(ranks: Ranks, size: int) -> None:
+    assert ranks.run(size, jobs_group.mooncake_grid) == [24] * size
 
 
-def test_mooncake_rows_can_be_traced(team: Team) -> None:
-    team.run(2, jobs_group.mooncake_traceable)
+def test_mooncake_rows_can_be_traced(ranks: Ranks) -> None:
+    ranks.run(2, jobs_group.mooncake_traceable)
 
 
 class _Group:

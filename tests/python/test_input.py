@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from harness import jobs_input
-from harness.team import Team
+from harness.carry_over import Ranks
 
 
 @pytest.fixture(scope="module")
-def dispatch_failures(team: Team) -> dict[str, str]:
-    return _merge(team.run(2, jobs_input.wrong_dispatches))
+def dispatch_failures(ranks: Ranks) -> dict[str, str]:
+    return _merge(ranks.run(2, jobs_input.wrong_dispatches))
 
 
 @pytest.fixture(scope="module")
-def combine_failures(team: Team) -> dict[str, str]:
-    return _merge(team.run(2, jobs_input.wrong_combines))
+def combine_failures(ranks: Ranks) -> dict[str, str]:
+    return _merge(ranks.run(2, jobs_input.wrong_combines))
 
 
 def _merge(results: list[dict[str, str]]) -> dict[str, str]:
@@ -32,20 +32,20 @@ def test_combine_refuses(combine_failures: dict[str, str], name: str) -> None:
     assert name not in combine_failures, combine_failures[name]
 
 
-def test_combine_refuses_bf16_where_float32_was_promised(team: Team) -> None:
-    team.run(2, jobs_input.wrong_float32_combines)
+def test_combine_refuses_bf16_where_float32_was_promised(ranks: Ranks) -> None:
+    ranks.run(2, jobs_input.wrong_float32_combines)
 
 
-def test_combine_refuses_other_selections_than_were_pre_reduced(team: Team) -> None:
-    team.run(2, jobs_input.wrong_pre_reduced_combines)
+def test_combine_refuses_other_selections_than_were_pre_reduced(ranks: Ranks) -> None:
+    ranks.run(2, jobs_input.wrong_pre_reduced_combines)
 
 
-def test_float32_outputs_need_their_room(team: Team) -> None:
-    team.run(2, jobs_input.no_room_for_float32)
+def test_float32_outputs_need_their_room(ranks: Ranks) -> None:
+    ranks.run(2, jobs_input.no_room_for_float32)
 
 
-def test_stale_foreign_and_closed_handles(team: Team) -> None:
-    team.run(2, jobs_input.wrong_handles)
+def test_stale_foreign_and_closed_handles(ranks: Ranks) -> None:
+    ranks.run(2, jobs_input.wrong_handles)
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_stale_foreign_and_closed_handles(team: Team) -> None:
         ("outputs", ("output dtype", "bf16", "float32")),
     ],
 )
-def test_ranks_that_disagree_in_a_call(team: Team, name: str, values: tuple[str, ...]) -> None:
-    for text in team.run(2, jobs_input.disagreement, name):
+def test_ranks_that_disagree_in_a_call(ranks: Ranks, name: str, values: tuple[str, ...]) -> None:
+    for text in ranks.run(2, jobs_input.disagreement, name):
         assert all(value in text for value in values), text
 
 
@@ -68,17 +68,17 @@ def test_ranks_that_disagree_in_a_call(team: Team, name: str, values: tuple[str,
     ("name", "values"),
     [("num_slots", ("2", "3")), ("num_bytes", ("num_ep_buffer_bytes", "16777216", "17825792"))],
 )
-def test_ranks_that_disagree_at_connect(team: Team, name: str, values: tuple[str, ...]) -> None:
-    for text in team.run(2, jobs_input.connect_disagreement, name):
+def test_ranks_that_disagree_at_connect(ranks: Ranks, name: str, values: tuple[str, ...]) -> None:
+    for text in ranks.run(2, jobs_input.connect_disagreement, name):
         assert all(value in text for value in values), text
 
 
 @pytest.mark.parametrize("how", ["truncated", "empty", "0", "4", "9", "17", "33", "60", "100"])
-def test_damaged_metadata_is_refused(team: Team, how: str) -> None:
-    for text in team.run(2, jobs_input.damaged_metadata, how):
+def test_damaged_metadata_is_refused(ranks: Ranks, how: str) -> None:
+    for text in ranks.run(2, jobs_input.damaged_metadata, how):
         assert "rank 1" in text or "metadata" in text, text
 
 
-def test_a_peer_of_another_abi_version_is_refused(team: Team) -> None:
-    for text in team.run(2, jobs_input.damaged_metadata, "ABI version"):
+def test_a_peer_of_another_abi_version_is_refused(ranks: Ranks) -> None:
+    for text in ranks.run(2, jobs_input.damaged_metadata, "ABI version"):
         assert "ABI version" in text and "4711" in text, text

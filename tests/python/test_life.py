@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness import jobs_leave, jobs_life, jobs_wait
+from harness.carry_over import CPU_ALONE, Ranks
 from harness.team import Team
 
 JOBS = (
@@ -34,23 +37,32 @@ JOBS = (
 )
 
 
-@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.__name__)
-def test_two_ranks(team: Team, job: object) -> None:
+@pytest.mark.parametrize(
+    "job", [job for job in JOBS if job not in CPU_ALONE], ids=lambda job: job.__name__
+)
+def test_two_ranks(ranks: Ranks, job: Callable[..., Any]) -> None:
+    ranks.run(2, job)
+
+
+@pytest.mark.parametrize(
+    "job", [job for job in JOBS if job in CPU_ALONE], ids=lambda job: job.__name__
+)
+def test_two_ranks_on_the_processor(team: Team, job: Callable[..., Any]) -> None:
     team.run(2, job)
 
 
-def test_an_inactive_rank_is_left_out(team: Team) -> None:
-    team.run(3, jobs_wait.inactive_rank)
+def test_an_inactive_rank_is_left_out(ranks: Ranks) -> None:
+    ranks.run(3, jobs_wait.inactive_rank)
 
 
-def test_a_killed_rank_is_noticed(team: Team) -> None:
-    seconds = team.run(3, jobs_life.peer_is_killed, dies=frozenset({2}))
+def test_a_killed_rank_is_noticed(ranks: Ranks) -> None:
+    seconds = ranks.run(3, jobs_life.peer_is_killed, dies=frozenset({2}))
     assert max(seconds[:2]) < 5.0, seconds
 
 
 @pytest.mark.parametrize("size", [1, 2], ids="R={}".format)
-def test_a_forked_child_gets_an_error(team: Team, size: int) -> None:
-    for texts in team.run(size, jobs_life.forked):
+def test_a_forked_child_gets_an_error(ranks: Ranks, size: int) -> None:
+    for texts in ranks.run(size, jobs_life.forked):
         assert len(texts) == 2
         assert all("ForkedError" in text and "spawn" in text for text in texts), texts
 

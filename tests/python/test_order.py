@@ -7,31 +7,32 @@ import os
 import pytest
 
 from harness import jobs_order
+from harness.carry_over import Ranks
 from harness.team import Team
 
 PATTERNS = ("dcdc", "ddcc", "dcC", "dcCC", "dr", "drdc", "ddrc", "ddcr", "ddcCc", "d")
 
 
 @pytest.mark.parametrize("letters", PATTERNS)
-def test_pattern(team: Team, letters: str) -> None:
-    team.run(3, jobs_order.pattern, letters)
+def test_pattern(ranks: Ranks, letters: str) -> None:
+    ranks.run(ranks.few(3, 2), jobs_order.pattern, letters)
 
 
 @pytest.mark.parametrize("num_slots", [1, 2, 3, 5], ids="slots={}".format)
-def test_pattern_with_other_numbers_of_slots(team: Team, num_slots: int) -> None:
-    team.run(2, jobs_order.pattern, "dcdcC", num_slots)
+def test_pattern_with_other_numbers_of_slots(ranks: Ranks, num_slots: int) -> None:
+    ranks.run(2, jobs_order.pattern, "dcdcC", num_slots)
 
 
-def test_two_hooks_in_flight(team: Team) -> None:
-    team.run(2, jobs_order.hooks_in_flight)
+def test_two_hooks_in_flight(ranks: Ranks) -> None:
+    ranks.run(2, jobs_order.hooks_in_flight)
 
 
-def test_combine_runs_a_hook_that_was_dropped(team: Team) -> None:
-    team.run(2, jobs_order.dropped_hook)
+def test_combine_runs_a_hook_that_was_dropped(ranks: Ranks) -> None:
+    ranks.run(2, jobs_order.dropped_hook)
 
 
-def test_hook_is_thread_safe(team: Team) -> None:
-    team.run(2, jobs_order.hook_from_many_threads)
+def test_hook_is_thread_safe(ranks: Ranks) -> None:
+    ranks.run(2, jobs_order.hook_from_many_threads)
 
 
 @pytest.mark.parametrize("how", ["release", "with", "finaliser"])
@@ -40,12 +41,12 @@ def test_dispatch_abandoned_on_one_rank(team: Team, how: str) -> None:
     assert all("rank 0" in text for text in texts[1:]), texts
 
 
-def test_dispatches_that_nobody_combines(team: Team) -> None:
-    team.run(2, jobs_order.abandoned_by_later_dispatches)
+def test_dispatches_that_nobody_combines(ranks: Ranks) -> None:
+    ranks.run(2, jobs_order.abandoned_by_later_dispatches)
 
 
-def test_ranks_run_far_ahead(team: Team) -> None:
-    team.run(3, jobs_order.far_ahead)
+def test_ranks_run_far_ahead(ranks: Ranks) -> None:
+    ranks.run(ranks.few(3, 2), jobs_order.far_ahead)
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 package cuda
 
+import "fmt"
+
 // Form is in which of its forms an operation runs.
 type Form struct {
 	FP8       bool
@@ -26,4 +28,27 @@ func bit(set bool, flag uint32) uint32 {
 		return flag
 	}
 	return 0
+}
+
+// Names of what flags of a form say, as core/ep has them.
+var formNames = [...]struct {
+	name        string
+	shift, bits uint64
+	values      [4]string
+}{
+	{"form", 4, 1, [4]string{"by expert", "flat"}},
+	{"dtype", 0, 1, [4]string{"bf16", "fp8"}},
+	{"the format of fp8 scales", flagScalesShift, 3, [4]string{"float32", "round_scale", "round_scale with ue8m0", "unknown"}},
+	{"output dtype", 1, 1, [4]string{"bf16", "float32"}},
+	{"sending of topk_idx and topk_weights", 5, 1, [4]string{"true", "false"}},
+}
+
+// formDiffers says in words what two ranks' flags disagree about.
+func formDiffers(mine, theirs uint64) (name, here, there string) {
+	for _, f := range formNames {
+		if a, b := mine>>f.shift&f.bits, theirs>>f.shift&f.bits; a != b {
+			return f.name, f.values[a], f.values[b]
+		}
+	}
+	return "form", fmt.Sprint(mine), fmt.Sprint(theirs)
 }

@@ -116,8 +116,10 @@ type Failure struct {
 }
 
 // paramNames are those of docs/protocol.md.
-var paramNames = [...]string{"operation", "num_max_tokens_per_rank", "hidden", "num_experts", "dtype, outputs, scales or form",
+var paramNames = [...]string{"operation", "num_max_tokens_per_rank", "hidden", "num_experts", "form",
 	"num_topk", "num_tokens", "extra_row_bytes"}
+
+const paramForm = 4
 
 // Error says it in words.
 func (f Failure) Error() string {
@@ -126,11 +128,8 @@ func (f Failure) Error() string {
 	case FailedExpert:
 		return fmt.Sprintf("topk_idx[%d] is %d", d[0], int64(d[1]))
 	case FailedMismatch:
-		name := "parameter"
-		if d[1] < uint64(len(paramNames)) {
-			name = paramNames[d[1]]
-		}
-		return fmt.Sprintf("%s: %d here, %d on rank %d", name, d[2], d[3], d[0])
+		name, here, there := mismatch(d)
+		return fmt.Sprintf("%s: %s here, %s on rank %d", name, here, there, d[0])
 	case FailedCapacity:
 		return fmt.Sprintf("%d rows for expert %d do not fit at rank %d", d[2], d[1], d[0])
 	case FailedNoHost:
@@ -144,7 +143,11 @@ func (f Failure) Error() string {
 	case FailedNear:
 		return fmt.Sprintf("the graph was recorded when no rank was on another host, now %d of them are: record it again", bits.OnesCount64(d[0]))
 	case FailedRouting:
-		return fmt.Sprintf("topk_idx[%d] of a combine is %d, the dispatch had %d (allowed: that, or -1)", d[0], int64(d[1]), int64(d[2]))
+		allowed := "allowed: that, or -1"
+		if int64(d[1]) == -1 {
+			allowed = "with pre_reduce they are the same"
+		}
+		return fmt.Sprintf("topk_idx[%d] of a combine is %d, the dispatch had %d (%s)", d[0], int64(d[1]), int64(d[2]), allowed)
 	case FailedWeights:
 		return fmt.Sprintf("topk_weights[%d] of a combine is %v, the dispatch had %v (with pre_reduce they are the same)",
 			d[0], math.Float32frombits(uint32(d[1])), math.Float32frombits(uint32(d[2])))
@@ -152,6 +155,19 @@ func (f Failure) Error() string {
 		return fmt.Sprintf("slot %d holds no operation that can be combined", d[0])
 	}
 	return fmt.Sprintf("failure %d of the device", f.Kind)
+}
+
+// mismatch names the parameter that ranks disagree about, and its values.
+func mismatch(d [4]uint64) (name, here, there string) {
+	switch {
+	case d[1] == paramForm:
+		return formDiffers(d[2], d[3])
+	case d[1] < uint64(len(paramNames)):
+		name = paramNames[d[1]]
+	default:
+		name = "parameter"
+	}
+	return name, fmt.Sprint(d[2]), fmt.Sprint(d[3])
 }
 
 // Failure is the first error of the device.

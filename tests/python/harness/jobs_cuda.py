@@ -88,11 +88,13 @@ def in_threads(size: int, job: Callable[[int, Make], Any]) -> list[Any]:
 class Received(verify.Received):
     """Within a source's block of an expert, rows have no order on CUDA: src_info tells.
 
-    ``ordered``: they lie in order of rank and token all the same.
+    ``ordered``: they lie in order of rank and token all the same. ``gaps``: as for the CPU.
     """
 
-    def __init__(self, case: Case, rank: int, result: Any, ordered: bool = False) -> None:
-        super().__init__(case, rank, result)
+    def __init__(
+        self, case: Case, rank: int, result: Any, ordered: bool = False, gaps: bool = False
+    ) -> None:
+        super().__init__(case, rank, result, gaps)
         self.ordered = ordered
         self.tokens: dict[tuple[int, int], np.ndarray] = {}
 
@@ -110,7 +112,7 @@ class Received(verify.Received):
             self._check_rows(local, block, case.x[source][tokens], f"{case}: rows of {expert}")
             self.blocks[local, source], self.tokens[local, source] = block, tokens
             covered += range(begin, begin + count)
-        assert sorted(covered) == list(range(int(self.recv_count[local]))), f"{case}: layout"
+        self._check_covered(covered, int(self.recv_count[local]))
 
     def write_outputs(self, y: torch.Tensor) -> torch.Tensor:
         """Fills y as the experts would; rows that nobody sent become NaN."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -42,6 +43,11 @@ def _change(name: str, how: Callable[[Any], Any]) -> Wrong:
     return lambda arguments: arguments.update({name: how(arguments[name])})
 
 
+def _made(**values: Callable[[], Any]) -> Wrong:
+    """Tensors are made where they are used: each call of a job may be on another device."""
+    return lambda arguments: arguments.update({name: make() for name, make in values.items()})
+
+
 def _expert(value: int) -> Wrong:
     def change(arguments: dict[str, Any]) -> None:
         arguments["topk_idx"] = arguments["topk_idx"].clone()
@@ -58,9 +64,13 @@ def _many_topk(tensor: torch.Tensor) -> torch.Tensor:
     return torch.zeros((TOKENS, 65), dtype=torch.int64)
 
 
-_ones = torch.ones(2, dtype=torch.int32)
-_weights = torch.ones(TOKENS, TOPK)
-_meta = {"device": "meta"}
+def _ones(count: int = 2) -> torch.Tensor:
+    return torch.ones(count, dtype=torch.int32)
+
+
+def _weights() -> torch.Tensor:
+    return torch.ones(TOKENS, TOPK)
+
 
 # Name -> (what is wrong, words that the error must have).
 DISPATCH: dict[str, tuple[Wrong, tuple[str, ...]]] = {
@@ -100,11 +110,17 @@ DISPATCH: dict[str, tuple[Wrong, tuple[str, ...]]] = {
     "E beyond all bounds": (_set(num_experts=1 << 16), ("num_experts", "65536", "8192")),
     "timeout -2": (_set(timeout_us=-2), ("timeout_us", "-2", "-1")),
     "timeout no int": (_set(timeout_us=0.5), ("timeout_us", "float")),
-    "active_ranks short": (_set(active_ranks=_ones[:1]), ("active_ranks", "1", "2")),
-    "active_ranks dtype": (_set(active_ranks=_ones.long()), ("active_ranks", "int64", "int32")),
-    "active_ranks dimension": (_set(active_ranks=_ones[None]), ("active_ranks", "[1, 2]")),
+    "active_ranks short": (_made(active_ranks=lambda: _ones(1)), ("active_ranks", "1", "2")),
+    "active_ranks dtype": (
+        _made(active_ranks=lambda: _ones().long()),
+        ("active_ranks", "int64", "int32"),
+    ),
+    "active_ranks dimension": (
+        _made(active_ranks=lambda: _ones()[None]),
+        ("active_ranks", "[1, 2]"),
+    ),
     "active_ranks stride": (
-        _set(active_ranks=torch.ones(4, dtype=torch.int32)[::2]),
+        _made(active_ranks=lambda: _ones(4)[::2]),
         ("active_ranks", "contiguous"),
     ),
     "hook and event": (
@@ -112,17 +128,17 @@ DISPATCH: dict[str, tuple[Wrong, tuple[str, ...]]] = {
         ("async_finish", "return_recv_hook"),
     ),
     "pre_reduce alone": (_set(pre_reduce=True), ("topk_weights", "None", "pre_reduce")),
-    "weights alone": (_set(topk_weights=_weights), ("topk_weights", "None", "pre_reduce")),
+    "weights alone": (_made(topk_weights=_weights), ("topk_weights", "None", "pre_reduce")),
     "weights shape": (
-        _set(topk_weights=_weights[1:], pre_reduce=True),
+        _made(topk_weights=lambda: _weights()[1:], pre_reduce=lambda: True),
         ("topk_weights", "[3, 2]", "[4, 2]"),
     ),
     "weights dtype": (
-        _set(topk_weights=_weights.double(), pre_reduce=True),
+        _made(topk_weights=lambda: _weights().double(), pre_reduce=lambda: True),
         ("topk_weights", "float64", "float32"),
     ),
     "weights contiguity": (
-        _set(topk_weights=_transposed(_weights), pre_reduce=True),
+        _made(topk_weights=lambda: _transposed(_weights()), pre_reduce=lambda: True),
         ("topk_weights", "contiguous"),
     ),
     "weights no tensor": (
@@ -150,13 +166,19 @@ COMBINE: dict[str, tuple[Wrong, tuple[str, ...]]] = {
     "weights shape": (_change("topk_weights", lambda t: t[:, 1:]), ("topk_weights", "[4, 1]")),
     "weights dtype": (_change("topk_weights", torch.Tensor.double), ("topk_weights", "float64")),
     "weights contiguity": (_change("topk_weights", _transposed), ("topk_weights", "contiguous")),
-    "out dtype": (_set(out=torch.zeros(TOKENS, HIDDEN)), ("out", "float32", "bfloat16")),
-    "out shape": (_set(out=torch.zeros(1, HIDDEN).bfloat16()), ("out", "[1, 128]", "[4, 128]")),
-    "out contiguity": (_set(out=torch.zeros(HIDDEN, TOKENS).bfloat16().t()), ("out", "contiguous")),
+    "out dtype": (_made(out=lambda: torch.zeros(TOKENS, HIDDEN)), ("out", "float32", "bfloat16")),
+    "out shape": (
+        _made(out=lambda: torch.zeros(1, HIDDEN).bfloat16()),
+        ("out", "[1, 128]", "[4, 128]"),
+    ),
+    "out contiguity": (
+        _made(out=lambda: torch.zeros(HIDDEN, TOKENS).bfloat16().t()),
+        ("out", "contiguous"),
+    ),
     "zero_copy elsewhere": (_set(zero_copy=True), ("zero_copy",)),
     "plain tuple": (_change("handle", tuple), ("handle", "tuple")),
     "no handle": (_set(handle=None), ("handle", "NoneType")),
-    "active_ranks short": (_set(active_ranks=_ones[:1]), ("active_ranks", "1", "2")),
+    "active_ranks short": (_made(active_ranks=lambda: _ones(1)), ("active_ranks", "1", "2")),
     "timeout -2": (_set(timeout_us=-2), ("timeout_us", "-2", "-1")),
     "hook and event": (
         _set(return_recv_hook=True, async_finish=True),
@@ -165,11 +187,27 @@ COMBINE: dict[str, tuple[Wrong, tuple[str, ...]]] = {
 }
 
 
+# What a device finds in a tensor, where one is.
+CONTENTS = {"expert too large", "expert -2", "topk_idx differs"}
+# Its words for some of ours: it counts places in memory.
+_OF_DEVICE = {
+    "cpu": "cuda:0",
+    "topk_idx[3, 1] is -1": f"topk_idx[{3 * TOPK + 1}] of a combine is -1",
+    "topk_weights[0, 0]": "topk_weights[",
+}
+_PATIENCE_SECONDS = 60.0
+
+
 def _must_refuse(
-    call: Callable[..., Any], arguments: dict[str, Any], words: tuple[str, ...]
+    call: Callable[..., Any],
+    arguments: dict[str, Any],
+    words: tuple[str, ...],
+    later: bool = False,
 ) -> None:
+    if verify.TOLD_LATER:
+        words = tuple(_OF_DEVICE.get(word, word) for word in words)
     try:
-        call(**arguments)
+        told(lambda: call(**arguments), later)
     except moewire.InvalidArgument as error:
         missing = [word for word in words if word not in str(error)]
         assert not missing, f"{error!r} does not say {missing}"
@@ -178,17 +216,29 @@ def _must_refuse(
         raise AssertionError("nothing was raised")
 
 
+def told(call: Callable[[], Any], later: bool) -> None:
+    """Calls once; again and again, if it is one of the later calls that is told."""
+    end = time.monotonic() + (_PATIENCE_SECONDS if later else 0.0)
+    kept = [call()]  # nothing is released
+    while time.monotonic() < end:
+        time.sleep(0.001)
+        kept.append(call())
+
+
 def wrong_dispatches(rank: Rank) -> dict[str, str]:
     """Each wrong dispatch, then a right one; gives what failed, by name."""
     failures: dict[str, str] = {}
     with _sized_buffer(rank) as buffer:
         for number, (name, (wrong, words)) in enumerate(DISPATCH.items()):
-            case = case_for(rank, number)
+            case, later = case_for(rank, number), verify.TOLD_LATER and name in CONTENTS
             if rank.rank == number % rank.size:
                 try:
-                    _must_refuse(buffer.dispatch, _dispatch_arguments(rank, case, wrong), words)
+                    arguments = _dispatch_arguments(rank, case, wrong)
+                    _must_refuse(buffer.dispatch, arguments, words, later)
                 except Exception:
                     failures[name] = traceback.format_exc()
+            if later:
+                buffer.update_ep_member()
             verify.combine(buffer, verify.dispatch(buffer, case, rank.rank))
     return failures
 
@@ -217,16 +267,26 @@ def wrong_combines(rank: Rank) -> dict[str, str]:
     failures: dict[str, str] = {}
     with _sized_buffer(rank) as buffer:
         for number, (name, (wrong, words)) in enumerate(COMBINE.items()):
-            case = case_for(rank, number)
+            case, later = case_for(rank, number), verify.TOLD_LATER and name in CONTENTS
             received = verify.dispatch(buffer, case, rank.rank)
             if rank.rank == number % rank.size:
                 try:
                     arguments = _combine_arguments(rank, case, received, wrong)
-                    _must_refuse(buffer.combine, arguments, words)
+                    _must_refuse(buffer.combine, arguments, words, later)
                 except Exception:
                     failures[name] = traceback.format_exc()
-            verify.combine(buffer, received)
+            verify.combine(buffer, _after(rank, buffer, received, later))
     return failures
+
+
+def _after(
+    rank: Rank, buffer: moewire.Buffer, received: verify.Received, later: bool
+) -> verify.Received:
+    """What can be combined after a refusal: the same, or that of a dispatch after an update."""
+    if not later:
+        return received
+    buffer.update_ep_member()
+    return verify.dispatch(buffer, received.case, rank.rank)
 
 
 def wrong_pre_reduced_combines(rank: Rank) -> None:
@@ -241,7 +301,8 @@ def wrong_pre_reduced_combines(rank: Rank) -> None:
         received = verify.dispatch(buffer, case, rank.rank)
         for wrong, words in wrongs:
             arguments = _combine_arguments(rank, case, received, wrong)
-            _must_refuse(buffer.combine, arguments, words)
+            _must_refuse(buffer.combine, arguments, words, verify.TOLD_LATER)
+            received = _after(rank, buffer, received, verify.TOLD_LATER)
         verify.combine(buffer, received)
 
 
@@ -342,7 +403,12 @@ def disagreement(rank: Rank, name: str) -> str:
             }[name]
         )
     with rank.buffer(16 << 20) as buffer:
-        text = expect(moewire.PeerMismatchError, lambda: buffer.dispatch(**arguments))
+        later = verify.TOLD_LATER
+        text = expect(
+            moewire.PeerMismatchError, lambda: told(lambda: buffer.dispatch(**arguments), later)
+        )
+        if later:
+            buffer.update_ep_member()
         verify.combine(buffer, verify.dispatch(buffer, good, rank.rank))
     return text
 

@@ -1,0 +1,57 @@
+"""Which jobs of the CPU have no meaning on CUDA, and a team that runs all others on either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from . import jobs_faults, jobs_leave, jobs_life, jobs_oracle, jobs_order, jobs_wait
+from .over_cuda import over_cuda
+from .team import Team
+
+_WAITS = "a call on CUDA launches and returns: no wait of the host's to end, interrupt or bound"
+_TOLD = "who combines is told by a later call and has to update: jobs_autograd.experts_that_raise"
+_TUNES = "chooses how a processor copies rows: that changes nothing on a device"
+
+# By job: why.
+CPU_ALONE: dict[Callable[..., Any], str] = {
+    jobs_life.close_wakes_a_waiter: _WAITS,
+    jobs_life.interrupt: _WAITS,
+    jobs_life.interrupted_hook: _WAITS,
+    jobs_wait.waits_do_not_block: _WAITS,
+    jobs_wait.combine_buffer_still_read: _WAITS,
+    jobs_wait.threads_on_buffers: "what carries jobs over waits for the whole device behind each "
+    "launch, so threads would wait for one another's buffers: test_cuda.py has threads",
+    jobs_life.debug_fill: "NaN comes when a slot is taken again, not when it is released: "
+    "jobs_cuda.debug_fill",
+    jobs_leave.fails_half_way: _TOLD,
+    jobs_order.abandoned_on_one: _TOLD,
+    jobs_order.soak: "takes minutes: ten thousand operations are in the engine's own tests",
+    jobs_faults.by_bytes: "leaves out a rank that lives and was told nothing: on CUDA an update "
+    "waits until its process ends",
+    jobs_oracle.vector_widths: _TUNES,
+    jobs_oracle.tuned: _TUNES,
+    jobs_oracle.reserved_huge_pages: _TUNES,
+    jobs_oracle.block_orders: "sources reserve at once, so that delays of the host force no order",
+    jobs_oracle.corrupted: "a variable that flips a bit of the processor's own sums",
+}
+
+
+class Ranks:
+    """``Team.run`` on one kind of device. ``driver``: None for the CPU, else of ``over_cuda``."""
+
+    def __init__(self, team: Team, driver: str | None) -> None:
+        self._team = team
+        self._driver = driver
+        self.emulated = bool(driver)
+
+    def run(self, size: int, job: Callable[..., Any], *args: Any, **how: Any) -> list[Any]:
+        """The results by rank."""
+        if self._driver is None:
+            return self._team.run(size, job, *args, **how)
+        assert job not in CPU_ALONE, CPU_ALONE[job]
+        return self._team.run(size, over_cuda, self._driver, job, *args, **how)
+
+    def few(self, many: int, few: int) -> int:
+        """How much of something: little where the processor stands in for a device."""
+        return few if self.emulated else many
