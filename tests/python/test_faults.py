@@ -6,7 +6,6 @@ import pytest
 
 from harness import jobs_faults
 from harness.carry_over import Ranks
-from harness.team import Team
 
 
 def test_a_killed_rank_is_replaced(ranks: Ranks) -> None:
@@ -32,8 +31,8 @@ def test_one_rank_constructs_again(ranks: Ranks) -> None:
     ranks.run(2, jobs_faults.made_again)
 
 
-def test_ranks_that_meet_by_bytes(team: Team) -> None:
-    team.run(3, jobs_faults.by_bytes)
+def test_ranks_that_meet_by_bytes(ranks: Ranks) -> None:
+    ranks.run(3, jobs_faults.by_bytes)
 
 
 def test_deterministic_order(ranks: Ranks) -> None:

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -137,12 +138,13 @@ func TestMismatch(t *testing.T) {
 // TestBadExpert: an id out of range ends in an error that names it.
 func TestBadExpert(t *testing.T) {
 	g, o, _ := small(t, 1)
-	o.ids[0][0] = 99
+	o.ids[0][len(o.ids[0])-1] = 99
 	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
 	require.NoError(t, g.ranks[0].Receive(&o.calls[0]))
 	g.sync()
 	require.EqualValues(t, errorExpert, g.ranks[0].report().Error)
 	require.EqualValues(t, 99, g.ranks[0].report().Detail[1])
+	require.EqualError(t, g.ranks[0].Failure(), fmt.Sprintf("topk_idx[%d, 1] is 99", o.tokens[0]-1))
 }
 
 // TestReleasedIsNotCombined: who combines what another rank has let go gets an

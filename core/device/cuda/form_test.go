@@ -25,6 +25,6 @@ func TestDisagreementsAreNamed(t *testing.T) {
 	}
 	hidden := Failure{Kind: FailedMismatch, Detail: [4]uint64{2, 2, 128, 64}}
 	require.Equal(t, "hidden: 128 here, 64 on rank 2", hidden.Error())
-	left := Failure{Kind: FailedRouting, Detail: [4]uint64{7, ^uint64(0), 2}}
-	require.Contains(t, left.Error(), "topk_idx[7] of a combine is -1, the dispatch had 2 (with pre_reduce")
+	left := Failure{Kind: FailedRouting, Detail: [4]uint64{7, ^uint64(0), 2, 3}}
+	require.Contains(t, left.Error(), "topk_idx[2, 1] of a combine is -1, the dispatch had 2 (with pre_reduce")
 }

@@ -95,7 +95,7 @@ type FailureKind uint64
 
 // The kinds, and what Failure.Detail has.
 const (
-	FailedExpert   FailureKind = errorExpert   // topk_idx: position, value
+	FailedExpert   FailureKind = errorExpert   // topk_idx: position, value, 0, K
 	FailedMismatch FailureKind = errorMismatch // rank, which parameter, mine, theirs
 	FailedCapacity FailureKind = errorCapacity // rank, expert, rows
 	FailedFenced   FailureKind = errorFenced
@@ -106,7 +106,7 @@ const (
 	FailedMessage  FailureKind = errorMessage  // rank, bytes of a message that holds no row, or not the counts
 	FailedNear     FailureKind = errorNear     // far ranks, one bit each, for which the call has no launches
 	FailedWeights  FailureKind = errorWeights  // the same of topk_weights with pre_reduce, by their bits
-	FailedRouting  FailureKind = errorRouting  // topk_idx of a combine: position, value, that of the dispatch
+	FailedRouting  FailureKind = errorRouting  // topk_idx of a combine: position, value, that of the dispatch, K
 )
 
 // Failure is what the device reports once.
@@ -126,7 +126,7 @@ func (f Failure) Error() string {
 	d := f.Detail
 	switch f.Kind {
 	case FailedExpert:
-		return fmt.Sprintf("topk_idx[%d] is %d", d[0], int64(d[1]))
+		return fmt.Sprintf("topk_idx%s is %d", f.selection(), int64(d[1]))
 	case FailedMismatch:
 		name, here, there := mismatch(d)
 		return fmt.Sprintf("%s: %s here, %s on rank %d", name, here, there, d[0])
@@ -147,14 +147,20 @@ func (f Failure) Error() string {
 		if int64(d[1]) == -1 {
 			allowed = "with pre_reduce they are the same"
 		}
-		return fmt.Sprintf("topk_idx[%d] of a combine is %d, the dispatch had %d (%s)", d[0], int64(d[1]), int64(d[2]), allowed)
+		return fmt.Sprintf("topk_idx%s of a combine is %d, the dispatch had %d (%s)", f.selection(), int64(d[1]), int64(d[2]), allowed)
 	case FailedWeights:
-		return fmt.Sprintf("topk_weights[%d] of a combine is %v, the dispatch had %v (with pre_reduce they are the same)",
-			d[0], math.Float32frombits(uint32(d[1])), math.Float32frombits(uint32(d[2])))
+		return fmt.Sprintf("topk_weights%s of a combine is %v, the dispatch had %v (with pre_reduce they are the same)",
+			f.selection(), math.Float32frombits(uint32(d[1])), math.Float32frombits(uint32(d[2])))
 	case FailedStale:
 		return fmt.Sprintf("slot %d holds no operation that can be combined", d[0])
 	}
 	return fmt.Sprintf("failure %d of the device", f.Kind)
+}
+
+// selection is where one stands, as the caller counts: [token, k].
+func (f Failure) selection() string {
+	k := max(f.Detail[3], 1)
+	return fmt.Sprintf("[%d, %d]", f.Detail[0]/k, f.Detail[0]%k)
 }
 
 // mismatch names the parameter that ranks disagree about, and its values.

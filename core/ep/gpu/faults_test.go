@@ -212,7 +212,7 @@ func TestDeviceErrors(t *testing.T) {
 	}
 	group[1].sync()
 	require.ErrorIs(t, group[1].Err(), ep.ErrInvalid)
-	require.ErrorContains(t, group[1].Err(), "topk_idx[0] is 99")
+	require.ErrorContains(t, group[1].Err(), "topk_idx[0, 0] is 99")
 	group[0].sync()
 	all[0].check(1)
 	require.Equal(t, []int32{1, 0}, group[0].active.values)

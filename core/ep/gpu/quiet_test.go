@@ -114,3 +114,21 @@ func TestWaitThatHasEnded(t *testing.T) {
 	now := time.Now()
 	require.Equal(t, now, gpu.Waiting(1<<1, now, func(int) uint64 { return 0 }))
 }
+
+// TestUpdateWithoutWhoLives: a rank that does nothing, and is not at the meeting, learns
+// that it is out, and the others do not wait for its process to end.
+func TestUpdateWithoutWhoLives(t *testing.T) {
+	group := newGroup(t, 3)
+	roundOf(ops(t, group, 210))
+	next := ep.Standing{}
+	for _, r := range group[:2] {
+		st, err := r.Prepare()
+		require.NoError(t, err)
+		next.Epoch, next.Next = st.Epoch+1, max(next.Next, st.Next)
+	}
+	for _, r := range group[:2] {
+		require.NoError(t, r.Install(next.Epoch, next.Next, nil, connectIn/6))
+	}
+	group[2].isQuiet()
+	require.ErrorIs(t, group[2].Err(), ep.ErrFenced)
+}

@@ -115,8 +115,8 @@ func (b *Buffer) awaitWatcher() error {
 // ranks that have met in the places of the old ones in the domain; then the
 // memory of those that are new is mapped, until the deadline. Addresses of this
 // rank's own memory stay, so graphs go on working. Before that it waits, until
-// the deadline too, for ranks of the old epoch that were taken out while they
-// lived: on a device their slots cannot be exchanged, so their processes must
+// the deadline too, for ranks of the old epoch that have not come, but live; those of
+// this host are taken out of it: on a device their slots cannot be exchanged, so their processes must
 // have ended, or must have said (by Prepare, or because they noticed) that they
 // write nothing more. After an error calls are as impossible as before, and
 // Install may be called again.
@@ -184,13 +184,18 @@ func (b *Buffer) mayInstall(epoch uint16) error {
 	return nil
 }
 
-// awaitSilence waits for those who may still write into this rank's slots.
+// awaitSilence waits for those who may still write into this rank's slots. Who has come
+// to the meeting has said that it does not. Another one that lives is told: else it
+// would go on in an epoch that everybody else has left.
 func (b *Buffer) awaitSilence(until time.Time) error {
 	for {
 		left := b.entered &^ (1 << b.self)
 		left &^= b.silent(left)
 		if left == 0 {
 			return nil
+		}
+		if membership.LeaveOut(b.dom.Members(), b.epoch, left) {
+			b.wakeAll()
 		}
 		select {
 		case <-b.stopped:

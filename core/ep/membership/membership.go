@@ -48,6 +48,31 @@ func Leave(word Word, epoch uint16, rank int) bool {
 	return Fence(word, epoch, rank, rank)
 }
 
+// here is a word of which other hosts have copies: this changes the one here alone.
+type here interface {
+	CompareAndSwapHere(old, next uint64) bool
+}
+
+// LeaveOut takes ranks of this host out of an epoch that the caller has left itself. It
+// has met without them, so nobody of the meeting waits for them there any more; they
+// learn of it by this, and may not before the next epoch has begun. It reports whether
+// this call took any out.
+func LeaveOut(word Word, epoch uint16, ranks uint64) bool {
+	swap := word.CompareAndSwap
+	if own, is := word.(here); is {
+		swap = own.CompareAndSwapHere
+	}
+	for {
+		old := Set(word.Load())
+		if old.Epoch() != epoch || old.Ranks()&ranks == 0 {
+			return false
+		}
+		if swap(uint64(old), uint64(old)&^ranks) {
+			return true
+		}
+	}
+}
+
 // Fence takes victim out of the word, on behalf of a rank of the epoch that is
 // itself still in it: of two ranks that suspect each other only one can win.
 // It reports whether this call took it out.

@@ -51,3 +51,33 @@ func TestExpel(t *testing.T) {
 	require.True(t, Expel(&word, Set(word.Load()), 3, 0, 0b0110))
 	require.Equal(t, uint64(0b0001), Set(word.Load()).Ranks())
 }
+
+// TestLeaveOut: ranks that were not at a meeting, by who has left their epoch.
+func TestLeaveOut(t *testing.T) {
+	var word atomic.Uint64
+	word.Store(uint64(Full(3, 4)))
+	require.True(t, Leave(&word, 3, 0))
+	require.False(t, LeaveOut(&word, 2, 0b1110), "an epoch that is over")
+	require.True(t, LeaveOut(&word, 3, 0b1100))
+	require.Equal(t, uint64(0b0010), Set(word.Load()).Ranks())
+	require.False(t, LeaveOut(&word, 3, 0b1100), "they are out")
+	agreed := &agreedWord{Uint64: &word}
+	require.True(t, LeaveOut(agreed, 3, 0b0010))
+	require.Zero(t, agreed.asked)
+	require.Zero(t, Set(word.Load()).Ranks())
+}
+
+// agreedWord is one that others have a part in.
+type agreedWord struct {
+	*atomic.Uint64
+	asked int
+}
+
+func (w *agreedWord) CompareAndSwap(_, _ uint64) bool {
+	w.asked++
+	return false
+}
+
+func (w *agreedWord) CompareAndSwapHere(old, next uint64) bool {
+	return w.Uint64.CompareAndSwap(old, next)
+}

@@ -42,6 +42,11 @@ func (w *word) CompareAndSwap(old, next uint64) bool {
 	return true
 }
 
+// CompareAndSwapHere changes this host's page alone. Who takes a rank of this host out
+// has left the epoch itself, and met without it: there is nobody to agree with. To
+// the ranks of this host it is as if that one had left by itself (learn).
+func (w *word) CompareAndSwapHere(old, next uint64) bool { return w.page.CompareAndSwap(old, next) }
+
 // isOf reports whether an epoch is this meeting's.
 func (v *view) isOf(epoch uint16) bool {
 	v.mu.Lock()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import jobs_faults, jobs_leave, jobs_life, jobs_oracle, jobs_order, jobs_wait
+from . import jobs_leave, jobs_life, jobs_oracle, jobs_order, jobs_wait
 from .over_cuda import over_cuda
 from .team import Team
 
@@ -27,8 +27,6 @@ CPU_ALONE: dict[Callable[..., Any], str] = {
     jobs_leave.fails_half_way: _TOLD,
     jobs_order.abandoned_on_one: _TOLD,
     jobs_order.soak: "takes minutes: ten thousand operations are in the engine's own tests",
-    jobs_faults.by_bytes: "leaves out a rank that lives and was told nothing: on CUDA an update "
-    "waits until its process ends",
     jobs_oracle.vector_widths: _TUNES,
     jobs_oracle.tuned: _TUNES,
     jobs_oracle.reserved_huge_pages: _TUNES,

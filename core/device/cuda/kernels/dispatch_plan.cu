@@ -11,7 +11,7 @@ MW_INLINE i32 mw_index_of(const mw_plan_args &a, int at, bool serve) {
   i64 e = row[k];
   if (e == -1) return MW_NO_ROW;
   if (e < 0 || e >= c.num_experts) {
-    mw_fail(c, MW_ERROR_EXPERT, at, (u64)e);
+    mw_fail(c, MW_ERROR_EXPERT, at, (u64)e, 0, c.topk);
     return MW_NO_ROW;
   }
   if (!serve) return MW_NO_ROW;

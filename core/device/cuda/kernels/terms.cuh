@@ -60,9 +60,9 @@ MW_INLINE bool mw_selects(const mw_reduce_args &a, i64 at, int owner, i64 row) {
   bool pre = c.flags & MW_FLAG_PRE_REDUCE;
   if (e == -1 && !pre) return false;
   i64 sent = (i64)owner * c.local_experts + row / c.slab.rows_per_expert;
-  if (e != sent) mw_fail(c, MW_ERROR_ROUTING, at, e, sent);
+  if (e != sent) mw_fail(c, MW_ERROR_ROUTING, at, e, sent, c.topk);
   if (pre && mw_bits_of(a.weights[at]) != mw_bits_of(a.kept[at]))
-    mw_fail(c, MW_ERROR_WEIGHTS, at, mw_bits_of(a.weights[at]), mw_bits_of(a.kept[at]));
+    mw_fail(c, MW_ERROR_WEIGHTS, at, mw_bits_of(a.weights[at]), mw_bits_of(a.kept[at]), c.topk);
   return true;
 }
 

@@ -165,7 +165,7 @@ struct mw_tally {
 
 enum {
   MW_ERROR_NONE = 0,
-  MW_ERROR_EXPERT = 1,   // topk_idx out of range: position, value
+  MW_ERROR_EXPERT = 1,   // topk_idx out of range: position, value, 0, K
   MW_ERROR_MISMATCH = 2, // parameters: rank, index, mine, theirs
   MW_ERROR_CAPACITY = 3, // more rows than fit: rank, expert, position
   MW_ERROR_FENCED = 4,   // this rank is no longer a member
@@ -175,7 +175,7 @@ enum {
   MW_ERROR_PROXY = 16,   // the host's end of the queue is over: why (fifo.cuh)
   MW_ERROR_MESSAGE = 17, // a message holds no row, or not the counts: rank, its bytes
   MW_ERROR_NEAR = 18,    // launches for far ranks are missing: the far ranks
-  MW_ERROR_ROUTING = 8,  // topk_idx of a combine is not that of its dispatch: position, value, that of the dispatch
+  MW_ERROR_ROUTING = 8,  // topk_idx of a combine is not that of its dispatch: position, value, that of the dispatch, K
   MW_ERROR_WEIGHTS = 9,  // pre-reduced: the same of topk_weights, by their bits
 };
 
