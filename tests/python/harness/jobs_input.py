@@ -189,11 +189,10 @@ COMBINE: dict[str, tuple[Wrong, tuple[str, ...]]] = {
 
 # What a device finds in a tensor, where one is.
 CONTENTS = {"expert too large", "expert -2", "topk_idx differs"}
-# Its words for some of ours: it counts places in memory.
+# Its words for some of ours.
 _OF_DEVICE = {
     "cpu": "cuda:0",
-    "topk_idx[3, 1] is -1": f"topk_idx[{3 * TOPK + 1}] of a combine is -1",
-    "topk_weights[0, 0]": "topk_weights[",
+    "topk_idx[3, 1] is -1": "topk_idx[3, 1] of a combine is -1",
 }
 _PATIENCE_SECONDS = 60.0
 
