@@ -279,8 +279,9 @@ func (e *Engine) Reduce(c *Combine) error {
 
 // SendRest comes before Release, or before another dispatch takes the slot, where the
 // latest phase of the slot's operation is a first one: it sends what that has left,
-// and waits until far ranks make room for it, as the second phase would. And where
-// the operation was not combined: it tells far ranks that it will not be.
+// and waits until far ranks make room for it, as the second phase would. Before Release
+// it is also what tells far ranks that the operation is not combined (again); before a
+// dispatch those that were combined need none of it, since all later messages tell.
 func (e *Engine) SendRest(c *Call) error {
 	if !e.isFar() {
 		return nil

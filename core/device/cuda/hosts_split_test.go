@@ -28,7 +28,12 @@ func narrow(t *testing.T, rng *rand.Rand, hostOf []int, flags uint32) (*group, *
 
 // narrowWith is narrow with so many slots.
 func narrowWith(t *testing.T, rng *rand.Rand, hostOf []int, flags uint32, slots int) (*group, *op, *layout.Slab) {
-	ranks := len(hostOf)
+	return apartOver(t, rng, mailing{hostOf: hostOf, ringBytes: 1 << 12, messageBytes: 900, length: 4}, flags, slots)
+}
+
+// apartOver is narrowWith over rings of other sizes.
+func apartOver(t *testing.T, rng *rand.Rand, over mailing, flags uint32, slots int) (*group, *op, *layout.Slab) {
+	ranks := len(over.hostOf)
 	s := layout.Shape{MaxTokens: int64(12 * ranks), Hidden: 128, NumExperts: int64(2 * ranks), NumRanks: int64(ranks)}
 	s.FP8, s.WideOutputs = flags&flagFP8 != 0, flags&flagWide != 0
 	s.Flat, s.Columns = flags&flagFlat != 0, flatColumns(2, flags, 12)
@@ -37,7 +42,7 @@ func narrowWith(t *testing.T, rng *rand.Rand, hostOf []int, flags uint32, slots 
 	g := newGroup(t, ranks, slots, slabs.SizeBytes)
 	g.fewest = 12*ranks - 1
 	g.pick = eachOnce // of every rank's tokens some go to every rank
-	g.spread(uneven(rng.Uint64()), mailing{hostOf: hostOf, ringBytes: 1 << 12, messageBytes: 900, length: 4})
+	g.spread(uneven(rng.Uint64()), over)
 	for _, m := range g.ranks {
 		if !s.FP8 { // several threads cast a value together
 			m.threads = threads{plan: 8, row: 8, wait: 8}

@@ -45,3 +45,6 @@ func (b *Buffer) Asks() (answered func()) {
 func Waiting(ranks uint64, now time.Time, wait func(rank int) uint64) time.Time {
 	return new(watch).waiting(ranks, now, wait)
 }
+
+// FarSent is how many messages the proxy has sent.
+func (b *Buffer) FarSent() uint64 { return b.far.proxy.Load().Stats().Sent }

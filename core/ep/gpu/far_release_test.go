@@ -78,6 +78,55 @@ func TestHostsReleased(t *testing.T) {
 	}
 }
 
+// TestHostsReleasedOnceCombined: who combines more often than a rank of another host,
+// which has given the handle back, gets the same error, though it has no deadline.
+func TestHostsReleasedOnceCombined(t *testing.T) {
+	for name, letGo := range map[string]func(*op){
+		"by Release":           func(o *op) { require.NoError(t, o.r.Release(o.res.Handle, o.r.stream)) },
+		"by the next dispatch": func(o *op) { require.NoError(t, o.r.Dispatch(&o.args, &o.res, gpu.PhaseSent)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, all := newLoneHosts(t)
+			for _, o := range all {
+				o.run()
+			}
+			h.ends("a combine of all")
+			letGo(all[1])
+			_, err := all[0].r.Combine(all[0].res.Handle, &all[0].combin, gpu.PhaseDone)
+			require.NoError(t, err)
+			require.Eventually(t, func() bool { return all[0].r.Err() != nil }, connectIn, time.Millisecond)
+			require.ErrorIs(t, all[0].r.Err(), ep.ErrNotCombined)
+			require.ErrorContains(t, all[0].r.Err(), "rank 1")
+			require.NotZero(t, h.ranks[1].Members()&2)
+		})
+	}
+}
+
+// TestHostsReleaseCosts: that a dispatch takes the slot of a handle that was combined is
+// said by its own messages. Only a release has one of its own.
+func TestHostsReleaseCosts(t *testing.T) {
+	h, all := newLoneHosts(t)
+	for i := range all[1].ids.values {
+		all[1].ids.values[i] = 0 // an expert of rank 0
+	}
+	sent := func() uint64 { return all[0].r.FarSent() + all[1].r.FarSent() }
+	const ops = 5
+	for range ops {
+		for _, o := range all {
+			o.run()
+		}
+	}
+	h.ends("operations")
+	want := uint64(2 * 2 * ops) // rows and outputs of two ranks
+	require.Eventually(t, func() bool { return sent() == want }, connectIn, time.Millisecond)
+	require.NoError(t, all[0].r.Release(all[0].res.Handle, all[0].r.stream))
+	h.ends("a release")
+	require.Eventually(t, func() bool { return sent() == want+1 }, connectIn, time.Millisecond)
+	for _, o := range all {
+		o.check()
+	}
+}
+
 // TestHostsTakenSlot: a dispatch of more experts takes the slot of one whose second
 // phase never came. The rows that this has kept come first, whole.
 func TestHostsTakenSlot(t *testing.T) {

@@ -88,20 +88,21 @@ func (b *Buffer) takeOver(s *slot, stream uint64) error {
 			return err
 		}
 	}
+	if s.combined() { // the dispatch releases it, and its own messages say so
+		return nil
+	}
 	_, err := b.letGo(s, stream)
 	return err
 }
 
-// letGo ends a slot's handle. Far ranks get what its first phase has left for them, or
-// hear that there will be no outputs. What it returns is of the slot's operation, on
-// the stream.
+// letGo ends a slot's handle. Far ranks get what its first phase has left for them, and
+// hear that there will be no more outputs. What it returns is of the slot's operation,
+// on the stream.
 func (b *Buffer) letGo(s *slot, stream uint64) (*cuda.Call, error) {
 	s.live = false
 	c := &s.combine.Call // on the heap already
+	split := c.Split || s.dispatch.Split
 	*c = s.dispatch.Call
-	c.Stream = stream
-	if s.received && !s.pending && s.combines > 0 {
-		return c, nil
-	}
+	c.Stream, c.Split = stream, split
 	return c, b.launched(b.engine.SendRest(c))
 }

@@ -132,6 +132,13 @@ MW_INLINE bool mw_far_write_piece(const mw_far_send_args &a, int rank, const i32
   return true;
 }
 
+// That the operation before in the slot was released is in its own message no more: those
+// that come now say it. One thread.
+MW_INLINE void mw_far_drop_released(const mw_common &c, int rank) {
+  mw_far_rest *rest = &c.state->rest[c.slot][rank];
+  if (rest->kind == MW_FAR_RELEASED) rest->turn = 0;
+}
+
 // Sends a far rank its rows, behind what is left from before. One without rows gets a
 // message, too: it waits for one.
 MW_INLINE void mw_far_send_rows(const mw_far_send_args &a, int rank, mw_far_turn *t, mw_far_tally *tally) {
@@ -141,13 +148,15 @@ MW_INLINE void mw_far_send_rows(const mw_far_send_args &a, int rank, mw_far_turn
   h.total = mw_far_list(a, rank, list, tally);
   h.tokens = mw_tokens(c);
   bool wait = !(c.flags & MW_FLAG_SPLIT), more = true;
+  if (mw_far_speaks(rank)) mw_far_drop_released(c, rank);
   u8 *kept = 0; // where the next piece is kept; null: it is sent
   while (more) {
     __syncthreads(); // what the thread that speaks has noted; and the places of the piece before are used
     int before = mw_far_first_left(c, rank);
     // What is left of the operation before in this slot lies where this one's would.
-    u8 *msg = kept ? kept : mw_far_lend(c, a.far, rank, wait || mw_far_has_left(c, rank), t);
+    u8 *msg = kept ? kept : mw_far_lend(c, a.far, rank, wait || mw_far_has_left(c, rank), before, t);
     if (!msg && t->state != MW_FAR_DONE) return;
+    if (!msg && mw_far_first_left(c, rank) != before) continue;
     if (!msg) {
       mw_far_shelf shelf = mw_far_shelf_of(c, rank);
       wait = !mw_far_can_keep(a, h, shelf.bytes);
@@ -192,7 +201,9 @@ MW_KERNEL void moewire_rows_far_send(const mw_far_send_args a) {
 
 // Before moewire_rows_receive: sends what was left, and takes messages until a far
 // rank's rows are here. For ranks that are lost, or left out, it does not wait. Before
-// a release (MW_FLAG_REST) it says that there will be no outputs, if there were none.
+// a release (MW_FLAG_REST) it says that there will be no more outputs. That waits for
+// room, but not of what was combined in phases apart: no first phase waits then, nor
+// does this, and what is left goes with the next launch.
 MW_KERNEL void moewire_rows_far_take(const mw_far_take_args a) {
   const mw_common &c = a.c;
   MW_SHARED(mw_far_turn, t);
@@ -212,8 +223,8 @@ MW_KERNEL void moewire_rows_far_take(const mw_far_take_args a) {
     mw_far_finish(c, a.far, rank, &t, [&] { // who has only counted: see mw_arrived
       return !counts || mw_load_acquire_sys(arrive) == mw_word(s->op - 1, 0) || (!s->ordered && mw_far_counted(c, c.slot, rank));
     });
-    if (c.flags & MW_FLAG_REST && t.state != MW_FAR_GONE && s->combines == 0 && !s->released && mw_far_is_owed(c, s, rank))
-      mw_far_give(c, a.far, rank, MW_FAR_RELEASED, true, &t);
+    if (c.flags & MW_FLAG_REST && t.state != MW_FAR_GONE && !s->released && mw_far_is_owed(c, s, rank))
+      mw_far_give(c, a.far, rank, MW_FAR_RELEASED, !s->combines || !(c.flags & MW_FLAG_SPLIT), &t);
   }
   mw_far_end(c, a.far, rank, &t);
 }

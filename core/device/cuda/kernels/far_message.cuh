@@ -9,6 +9,12 @@
 // outputs of combine `number + 1`.
 enum { MW_FAR_ROWS = 1, MW_FAR_OUTPUTS = 2, MW_FAR_COUNTS = 3, MW_FAR_RELEASED = 4 };
 
+// Of the operations that a rank has begun it holds one per slot at most. The others it
+// has given back: there will be no more outputs of them. Every message says which it
+// holds, each by its age, which is 1 for the latest one; 0: none. All that are older
+// than ages go have the same, so of one of these nothing is said as long as any is held.
+enum { MW_FAR_AGE_BITS = 16, MW_FAR_OLDEST = (1 << MW_FAR_AGE_BITS) - 1, MW_FAR_AGES = 64 / MW_FAR_AGE_BITS };
+
 // How every message begins.
 struct alignas(64) mw_far_head {
   u64 kind;
@@ -19,10 +25,11 @@ struct alignas(64) mw_far_head {
   u64 first;   // of this piece, among them
   u64 rows;    // in this piece
   u64 tokens;  // of the source's call: mw_tokens
-  u64 call[4]; // as in mw_slot
+  u32 call[4]; // as in mw_slot
   u64 topk, extras;
   u64 bytes;   // of a message with rows
-  u64 pad;
+  u64 begun;   // operations that the sender has begun
+  u64 held[MW_MAX_SLOTS / MW_FAR_AGES]; // the ages of those that it holds
 };
 
 struct mw_far_send_args {
@@ -101,6 +108,27 @@ MW_INLINE i64 mw_far_room_for(const mw_slab &g, bool flat, i64 experts, i64 topk
   return rest < one ? 0 : rest / one;
 }
 
+// The age of an operation, given its number plus one.
+MW_INLINE u64 mw_far_age(u64 begun, u64 op) { return min(begun + 1 - op, (u64)MW_FAR_OLDEST); }
+
+MW_INLINE void mw_far_say_held(const mw_common &c, mw_far_head *h) {
+  h->begun = c.state->next_op;
+  MW_UNROLL
+  for (int j = 0; j < MW_MAX_SLOTS; j++) {
+    const mw_slot *s = &c.state->slot[j];
+    if (j < c.num_slots && s->op && !s->released)
+      h->held[j / MW_FAR_AGES] |= mw_far_age(h->begun, s->op) << j % MW_FAR_AGES * MW_FAR_AGE_BITS;
+  }
+}
+
+// Whether the sender of a message holds an operation that it has begun.
+MW_INLINE bool mw_far_holds(const mw_far_head *h, u64 op) {
+  u64 age = mw_far_age(h->begun, op);
+  for (int j = 0; j < MW_MAX_SLOTS; j++)
+    if ((h->held[j / MW_FAR_AGES] >> j % MW_FAR_AGES * MW_FAR_AGE_BITS & MW_FAR_OLDEST) == age) return true;
+  return false;
+}
+
 MW_INLINE mw_far_head mw_far_head_of(const mw_common &c, const mw_slot *s, u64 kind) {
   mw_far_head h = {};
   h.kind = kind;
@@ -110,6 +138,7 @@ MW_INLINE mw_far_head mw_far_head_of(const mw_common &c, const mw_slot *s, u64 k
   h.extras = s->extras;
   MW_UNROLL
   for (int i = 0; i < 4; i++) h.call[i] = s->call[i];
+  mw_far_say_held(c, &h);
   return h;
 }
 

@@ -142,6 +142,7 @@ MW_INLINE void mw_far_send_released(const mw_common &c, const mw_far_common &f, 
     h.epoch = c.state->epoch;
     h.op = rest->op;
     h.number = rest->number;
+    mw_far_say_held(c, &h);
     *(mw_far_head *)msg = h;
   }
   mw_far_post(c, f, rank, sizeof(mw_far_head));
@@ -157,28 +158,31 @@ MW_INLINE bool mw_far_send_next(const mw_common &c, const mw_far_common &f, int 
   return false;
 }
 
-// Sends something of the own slot behind what is left from before. Where it does not
-// wait, what finds no room stays.
+// Whether a far source waits for outputs of the own slot: the dispatch has not
+// counted its rows, or there are some, and it has not let go.
+MW_INLINE bool mw_far_is_owed(const mw_common &c, const mw_slot *s, int rank) {
+  if (!mw_has(s->writers, rank) || mw_far_has_let_go(c, s, rank)) return false;
+  return !mw_has(s->counted, rank) || mw_far_rows_of(c, s, mw_slab_at(c, c.rank, c.slot), rank) > 0;
+}
+
+// Sends something of the own slot behind what is left from before, unless the rank has
+// let go meanwhile. Where it does not wait, what finds no room stays.
 MW_INLINE void mw_far_give(const mw_common &c, const mw_far_common &f, int rank, u64 kind, bool wait, mw_far_turn *t) {
   for (bool left = false;;) {
     __syncthreads(); // what the thread that speaks has noted
     if (!left && !mw_far_has_left(c, rank)) {
       left = true;
       __syncthreads();
-      if (mw_far_speaks(rank)) mw_far_leave(c, rank, kind);
+      if (mw_far_speaks(rank) && mw_far_is_owed(c, &c.state->slot[c.slot], rank)) mw_far_leave(c, rank, kind);
       __syncthreads();
     }
     int j = mw_far_first_left(c, rank);
-    u8 *msg = j < 0 ? 0 : mw_far_lend(c, f, rank, wait || !left, t);
-    if (!msg) return;
-    mw_far_send_next(c, f, j, rank, msg, t);
+    u8 *msg = j < 0 ? 0 : mw_far_lend(c, f, rank, wait || !left, j, t);
+    if (msg)
+      mw_far_send_next(c, f, j, rank, msg, t);
+    else if (j < 0 || t->state != MW_FAR_DONE || mw_far_first_left(c, rank) == j)
+      return;
   }
-}
-
-// Whether a far source waits for outputs of the own slot: the dispatch has not
-// counted its rows, or there are some.
-MW_INLINE bool mw_far_is_owed(const mw_common &c, const mw_slot *s, int rank) {
-  return mw_has(s->writers, rank) && (!mw_has(s->counted, rank) || mw_far_rows_of(c, s, mw_slab_at(c, c.rank, c.slot), rank) > 0);
 }
 
 // What a second phase does: it takes messages until done(), which one thread asks,
@@ -232,6 +236,7 @@ MW_INLINE void mw_far_end(const mw_common &c, const mw_far_common &f, int rank, 
   while (t->state != MW_FAR_GONE) {
     __syncthreads();
     int j = mw_far_first_left(c, rank);
+    __syncthreads();
     if (mw_far_speaks(rank)) t->state = mw_far_stay(c, f, rank, j >= 0, t);
     __syncthreads();
     if (t->state == MW_FAR_ROOM)

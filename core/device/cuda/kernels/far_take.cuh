@@ -60,11 +60,49 @@ MW_INLINE bool mw_far_takes(const mw_common &c, int rank, const mw_far_head *h) 
 
 MW_INLINE u64 mw_far_came(const mw_far_common &f, int rank) { return mw_far_number(f, f.far[rank].released + 1); }
 
-// Whether message number `came` is there and can be taken.
+// The word of a far owner that says which outputs of a slot's operation are here.
+MW_INLINE u64 *mw_far_ready(const mw_common &c, const mw_slot *s, int rank) {
+  return (u64 *)&mw_inbox_from(c, rank)->y_ready[s->slab_of[rank]];
+}
+
+// The owner has let go: whoever combines gets an error and no hang, as from a near one.
+// The word says how many outputs there were. What is left of this rank's own for that
+// one is of no use to it, and room for it may not come. One thread.
+MW_INLINE void mw_far_note_released(const mw_common &c, int j, int rank, u64 word) {
+  mw_slot *s = &c.state->slot[j];
+  mw_far_rest *rest = &c.state->rest[j][rank];
+  mw_store_release_sys(mw_far_ready(c, s, rank), word | MW_FINAL);
+  if (rest->kind == MW_FAR_OUTPUTS && rest->op == s->op) rest->turn = 0;
+}
+
+// Whether it has.
+MW_INLINE bool mw_far_has_let_go(const mw_common &c, const mw_slot *s, int rank) {
+  u64 word = mw_load_relaxed_sys(mw_far_ready(c, s, rank));
+  return word >> MW_OP_SHIFT == s->op && word & MW_FINAL;
+}
+
+// Hears from a message which operations its sender has given back. The outputs
+// that it has made of them are in front of the message. One thread.
+MW_INLINE void mw_far_hear(const mw_common &c, int rank, const mw_far_head *h) {
+  if (h->epoch != c.state->epoch) return;
+  for (int j = 0; j < c.num_slots; j++) {
+    const mw_slot *s = &c.state->slot[j];
+    if (!s->op || s->op > h->begun || s->released || !mw_has(s->owners, rank)) continue;
+    if (mw_far_has_let_go(c, s, rank) || mw_far_holds(h, s->op)) continue;
+    u64 word = mw_load_relaxed_sys(mw_far_ready(c, s, rank));
+    mw_far_note_released(c, j, rank, word >> MW_OP_SHIFT == s->op ? word : mw_word(s->op - 1, 0));
+  }
+}
+
+// Whether message number `came` is there and can be taken. It is heard before that: a
+// rank that has given back what is waited for may be far ahead, and its message of a
+// later operation than any of this rank's stays where it is.
 MW_INLINE bool mw_far_has_mail(const mw_common &c, const mw_far_common &f, int rank, u64 came) {
   const mw_mail *m = &f.mail[rank];
-  return mw_load_acquire_sys(&m->came) == came &&
-         mw_far_takes(c, rank, (const mw_far_head *)(f.far[rank].from + mw_load_relaxed_sys(&m->came_at)));
+  if (mw_load_acquire_sys(&m->came) != came) return false;
+  const mw_far_head *h = (const mw_far_head *)(f.far[rank].from + mw_load_relaxed_sys(&m->came_at));
+  mw_far_hear(c, rank, h);
+  return mw_far_takes(c, rank, h);
 }
 
 MW_INLINE void mw_far_show(const mw_far_common &f, int rank, bool mail, mw_far_turn *t) {
@@ -267,14 +305,7 @@ MW_INLINE void mw_far_take_outputs(const mw_common &c, int j, int rank, const mw
   if (!mw_far_speaks(rank)) return;
   if (h->total == 0) mw_and_gpu(&s->sent, ~(1ull << rank));
   if (h->first + h->rows == h->total)
-    mw_store_release_sys((u64 *)&mw_inbox_from(c, rank)->y_ready[s->slab_of[rank]], mw_word(s->op - 1, h->number));
-}
-
-// The owner has let go: whoever combines gets an error and no hang, as from a near
-// one. One thread.
-MW_INLINE void mw_far_take_released(const mw_common &c, int j, int rank, const mw_far_head *h) {
-  const mw_slot *s = &c.state->slot[j];
-  mw_store_release_sys((u64 *)&mw_inbox_from(c, rank)->y_ready[s->slab_of[rank]], mw_word(s->op - 1, h->number | MW_FINAL));
+    mw_store_release_sys(mw_far_ready(c, s, rank), mw_word(s->op - 1, h->number));
 }
 
 // Takes the message in front and gives its memory back.
@@ -288,7 +319,7 @@ MW_INLINE void mw_far_take(const mw_common &c, const mw_far_common &f, int rank,
   if (t->slot >= 0 && h->kind == MW_FAR_COUNTS) mw_far_take_counts(c, t->slot, rank, h, t->bytes);
   if (t->slot >= 0 && h->kind == MW_FAR_ROWS) mw_far_take_rows(c, t->slot, rank, h, t);
   if (t->slot >= 0 && h->kind == MW_FAR_OUTPUTS) mw_far_take_outputs(c, t->slot, rank, h, t);
-  if (t->slot >= 0 && h->kind == MW_FAR_RELEASED && mw_far_speaks(rank)) mw_far_take_released(c, t->slot, rank, h);
+  if (t->slot >= 0 && h->kind == MW_FAR_RELEASED && mw_far_speaks(rank)) mw_far_note_released(c, t->slot, rank, mw_word(h->op - 1, h->number));
   __syncthreads();
   if (mw_far_speaks(rank)) mw_far_release(c, f, rank);
 }
@@ -313,10 +344,13 @@ MW_INLINE bool mw_far_is_full(const mw_far_common &f, int rank) {
   return mw_load_acquire_sys(&m->full) == want && mw_load_acquire_sys(&m->lent) != want;
 }
 
-// Where the next message to a rank is put together; null: there will be no room, or
-// there is none and it is not waited for (MW_FAR_DONE).
-MW_INLINE u8 *mw_far_lend(const mw_common &c, const mw_far_common &f, int rank, bool wait, mw_far_turn *t) {
-  int state = mw_far_until(c, f, rank, true, t, [&] { return !wait && mw_far_is_full(f, rank); });
+// Where the next message to a rank is put together, of what is left of slot j, unless
+// that is negative. Null: there will be no room; or (MW_FAR_DONE) there is none and it is
+// not waited for, or nothing is left there any more.
+MW_INLINE u8 *mw_far_lend(const mw_common &c, const mw_far_common &f, int rank, bool wait, int j, mw_far_turn *t) {
+  int state = mw_far_until(c, f, rank, true, t, [&] {
+    return (j >= 0 && !c.state->rest[j][rank].turn) || (!wait && mw_far_is_full(f, rank));
+  });
   return state == MW_FAR_ROOM ? (u8 *)f.far[rank].to + t->at : 0;
 }
 

@@ -1,0 +1,237 @@
+package cuda
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/internal/dl"
+	"github.com/moewire/moewire/core/internal/testenv"
+)
+
+// releasedOver are rings in which messages hold a phase of an operation, and in which
+// they hold a part of it and the ring does not hold the rest.
+var releasedOver = map[string]mailing{
+	"whole":  {hostOf: []int{0, 1}, ringBytes: 1 << 16, messageBytes: 1 << 14, length: 16},
+	"pieces": {hostOf: []int{0, 1}, ringBytes: 1 << 12, messageBytes: 900, length: 4},
+}
+
+// inOne has all calls of an operation wait for room, and for nobody's deadline.
+func (o *op) inOne() {
+	for r := range o.calls {
+		o.calls[r].Split, o.calls[r].TimeoutNs = false, -1
+	}
+}
+
+// step in a slot, on one rank.
+func (g *group) dispatchIn(o *op, r, slot int) {
+	c := o.inSlot(r, slot)
+	require.NoError(g.t, g.ranks[r].Send(c))
+	require.NoError(g.t, g.ranks[r].Receive(c))
+}
+
+func (g *group) combineIn(o *op, r, slot int, again bool) {
+	s, err := layout.Of(o.shape)
+	require.NoError(g.t, err)
+	c := o.combine(r, g.ranks[r].Slab(slot)+uint64(s.RowsOff))
+	d := o.inSlot(r, slot)
+	c.Slot, c.Ticket, c.Again = slot, d.Ticket, again
+	require.NoError(g.t, g.ranks[r].Publish(c))
+	require.NoError(g.t, g.ranks[r].Reduce(c))
+}
+
+// hearsOf ends when a rank has heard that another one has released what it combines.
+func (g *group) hearsOf(t *testing.T, r, by int) {
+	t.Helper()
+	heard := assert.Eventually(t, func() bool { return g.ranks[r].report().Error != 0 }, time.Minute, time.Millisecond)
+	for _, m := range g.ranks { // those who wait for one that has failed
+		m.SetMembers(1 << 48)
+	}
+	g.sync()
+	require.True(t, heard, "rank %d waits", r)
+	require.Equal(t, Failure{Kind: FailedReleased, Detail: [4]uint64{uint64(by)}}, g.ranks[r].Failure())
+}
+
+// TestHostsCombineMoreOften: who combines more often than a far rank, which has given
+// the operation back, gets the error that a near one's word gives. There is no
+// deadline.
+func TestHostsCombineMoreOften(t *testing.T) {
+	emu, seed := driver(t), testenv.Seed(t)
+	for name, letGo := range map[string]func(*group, *op){
+		"by Release": func(g *group, o *op) {
+			require.NoError(g.t, g.ranks[1].SendRest(&o.inSlot(1, 0).Call))
+			require.NoError(g.t, g.ranks[1].Release(&o.inSlot(1, 0).Call))
+		},
+		"by a dispatch":         func(g *group, o *op) { g.dispatchIn(o, 1, 2) },
+		"by one into the slot":  func(g *group, o *op) { g.dispatchIn(o, 1, 0) },
+		"by a combine":          func(g *group, o *op) { g.combineIn(o, 1, 1, false) },
+		"before the other ends": nil,
+	} {
+		for size, over := range releasedOver {
+			for form, flags := range map[string]uint32{"usual": 0, "in order": flagOrdered, "flat": flat} {
+				t.Run(fmt.Sprint(name, " ", size, " ", form), func(t *testing.T) {
+					rng := rngOf(seed, 71, flags)
+					emu.Order(rng.Uint64(), 16, 10)
+					g, o, _ := apartOver(t, rng, over, flags, 3)
+					o.inOne()
+					for r := range g.ranks {
+						g.dispatchIn(o, r, 0)
+						g.dispatchIn(o, r, 1)
+						g.combineIn(o, r, 0, false)
+					}
+					if letGo == nil {
+						g.dispatchIn(o, 1, 2)
+						g.ended(g.ranks[0], "what both do")
+					} else {
+						g.allEnded("what both do")
+						letGo(g, o)
+					}
+					g.combineIn(o, 0, 0, true)
+					g.hearsOf(t, 0, 1)
+				})
+			}
+		}
+	}
+}
+
+// TestHostsCombineAsOften: ranks that combine equally often hear of no release, though
+// one runs ahead of the other, and it of none that comes before the latest outputs.
+func TestHostsCombineAsOften(t *testing.T) {
+	emu, seed := driver(t), testenv.Seed(t)
+	for size, over := range releasedOver {
+		for form, flags := range map[string]uint32{"usual": 0, "in order": flagOrdered, "flat": flat} {
+			for n := range 2 {
+				t.Run(fmt.Sprint(size, " ", form, " ", n), func(t *testing.T) {
+					rng := rngOf(seed, 72, flags, n)
+					emu.Order(rng.Uint64(), 16, 10)
+					g, o, _ := apartOver(t, rng, over, flags, 2)
+					o.inOne()
+					for r := range g.ranks { // rank 1 is last
+						g.combinesOften(o, r)
+					}
+					g.allEnded("all calls")
+					for r := range g.ranks {
+						o.checkIdentity(t, r)
+					}
+				})
+			}
+		}
+	}
+}
+
+// combinesOften combines three operations, the first one thrice; two are under way at a
+// time, and the last one is given back.
+func (g *group) combinesOften(o *op, r int) {
+	g.dispatchIn(o, r, 0)
+	g.dispatchIn(o, r, 1)
+	for i := range 3 {
+		g.combineIn(o, r, 0, i > 0)
+	}
+	g.combineIn(o, r, 1, false)
+	g.combineIn(o, r, 1, true)
+	g.dispatchIn(o, r, 0)
+	g.combineIn(o, r, 0, false)
+	c := &o.inSlot(r, 0).Call
+	require.NoError(g.t, g.ranks[r].SendRest(c))
+	require.NoError(g.t, g.ranks[r].Release(c))
+}
+
+// TestHostsHoldsAnOldOperation: an operation that a far rank holds, while many others
+// come and go, is none that it has given back: however many begin behind it. When it
+// does give it back, others hear, unless another one of those is as old as one can
+// tell.
+func TestHostsHoldsAnOldOperation(t *testing.T) {
+	emu, seed := driver(t), testenv.Seed(t)
+	for name, c := range map[string]struct {
+		skipped uint64 // operations that nobody makes
+		twice   bool   // two old ones are held
+	}{"age 19": {}, "age 70000": {skipped: 70_000}, "two of age 70000": {skipped: 70_000, twice: true}} {
+		t.Run(name, func(t *testing.T) {
+			rng := rngOf(seed, 73, 0)
+			emu.Order(rng.Uint64(), 16, 10)
+			g, o, _ := apartOver(t, rng, releasedOver["whole"], 0, 3)
+			o.inOne()
+			for r := range g.ranks {
+				g.dispatchIn(o, r, 0)
+				g.dispatchIn(o, r, 2)
+			}
+			g.allEnded("old operations")
+			for r, m := range g.ranks {
+				dl.At[state](uintptr(m.private.Address())).NextOp += c.skipped
+				for range 17 {
+					g.dispatchIn(o, r, 1)
+					g.combineIn(o, r, 1, false)
+				}
+				g.combineIn(o, r, 0, false)
+				if !c.twice {
+					g.combineIn(o, r, 2, false) // releases that in slot 0
+				}
+			}
+			g.allEnded("young operations")
+			for r := range g.ranks {
+				o.checkIdentity(t, r)
+			}
+			if c.twice {
+				for r := range g.ranks {
+					g.combineIn(o, r, 0, true)
+					g.combineIn(o, r, 2, false)
+				}
+				g.allEnded("as often")
+				return
+			}
+			g.dispatchIn(o, 1, 1)
+			g.combineIn(o, 0, 2, true)
+			g.hearsOf(t, 0, 1)
+		})
+	}
+}
+
+// TestHostsReleasedWithoutRoom: of operations whose phases come apart a release waits
+// for no room, nor does the next dispatch into the slot wait because of it. What the
+// release has left is said by that.
+func TestHostsReleasedWithoutRoom(t *testing.T) {
+	emu := driver(t)
+	rng := rngOf(testenv.Seed(t), 74, 0)
+	emu.Order(rng.Uint64(), 16, 10)
+	g, o, _ := narrowWith(t, rng, []int{0, 1}, 0, 1)
+	for r := range g.ranks { // outputs of nine tokens are as many messages as a ring holds
+		for i := range o.ids[r] {
+			if o.ids[r][i] = -1; i < 2*9 && i%2 == 0 {
+				o.ids[r][i] = int64(2 * (1 - r))
+			}
+		}
+	}
+	for r := range g.ranks {
+		g.dispatchIn(o, r, 0)
+	}
+	g.allEnded("a dispatch")
+	s, err := layout.Of(o.shape)
+	require.NoError(t, err)
+	first := o.combine(0, g.ranks[0].Slab(0)+uint64(s.RowsOff))
+	require.NoError(t, g.ranks[0].Publish(first))
+	g.ended(g.ranks[0], "the first phase of a combine") // which takes messages, too
+	g.combineIn(o, 1, 0, false)
+	g.ended(g.ranks[1], "its combine")
+
+	require.NoError(t, g.ranks[1].SendRest(&o.calls[1].Call))
+	require.NoError(t, g.ranks[1].Release(&o.calls[1].Call))
+	g.ended(g.ranks[1], "its release")
+	require.Equal(t, 1, g.ranks[1].left())
+	next := o.calls[1]
+	next.Ticket++
+	require.NoError(t, g.ranks[1].Send(&next))
+	g.ended(g.ranks[1], "the first phase of the next dispatch")
+	require.Equal(t, 1, g.ranks[1].left())
+	require.NoError(t, g.ranks[0].Reduce(first))
+	g.ended(g.ranks[0], "the second phase of a combine")
+	require.Zero(t, g.ranks[0].report().Error, "%v", g.ranks[0].Failure())
+	o.checkIdentity(t, 0)
+
+	g.combineIn(o, 0, 0, true)
+	require.NoError(t, g.ranks[1].Receive(&next))
+	g.hearsOf(t, 0, 1)
+}
