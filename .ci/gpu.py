@@ -200,7 +200,7 @@ def tests() -> list[Suite]:
 
 
 def emulated_tests() -> list[Suite]:
-    some = "TestExchange/ranks=2|TestReplays/ranks=2|TestLateIsReported|TestEveryFailure"
+    some = "TestExchange/ranks=2|TestReplays/ranks=2|TestLateIsReported|TestEveryFailureIs"
     group = "TestDispatchAndCombine|TestLate|TestProcesses"
     one = "two_streams or copied or processes or epochs or stopped"
     return [
