@@ -2,6 +2,7 @@ package gpu_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -116,19 +117,24 @@ func TestWaitThatHasEnded(t *testing.T) {
 }
 
 // TestUpdateWithoutWhoLives: a rank that does nothing, and is not at the meeting, learns
-// that it is out, and the others do not wait for its process to end.
+// that it is out, and the others do not wait for its process to end; also where ranks
+// of another host have a part in who is a member.
 func TestUpdateWithoutWhoLives(t *testing.T) {
-	group := newGroup(t, 3)
+	t.Run("one host", func(t *testing.T) { updateWithout(t, newGroup(t, 3), 2) })
+	t.Run("two hosts", func(t *testing.T) { updateWithout(t, newHosts(t, "aab").ranks, 1) })
+}
+
+func updateWithout(t *testing.T, group []*rank, absent int) {
 	roundOf(ops(t, group, 210))
-	next := ep.Standing{}
-	for _, r := range group[:2] {
+	next, come := ep.Standing{}, slices.Delete(slices.Clone(group), absent, absent+1)
+	for _, r := range come {
 		st, err := r.Prepare()
 		require.NoError(t, err)
 		next.Epoch, next.Next = st.Epoch+1, max(next.Next, st.Next)
 	}
-	for _, r := range group[:2] {
+	for _, r := range come {
 		require.NoError(t, r.Install(next.Epoch, next.Next, nil, connectIn/6))
 	}
-	group[2].isQuiet()
-	require.ErrorIs(t, group[2].Err(), ep.ErrFenced)
+	group[absent].isQuiet()
+	require.ErrorIs(t, group[absent].Err(), ep.ErrFenced)
 }

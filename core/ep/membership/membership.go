@@ -70,6 +70,9 @@ func LeaveOut(word Word, epoch uint16, ranks uint64) bool {
 		if swap(uint64(old), uint64(old)&^ranks) {
 			return true
 		}
+		if word.Load() == uint64(old) {
+			return false // not yet: others have to agree
+		}
 	}
 }
 
