@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,7 +28,7 @@ func (o *op) inOne() {
 	}
 }
 
-// step in a slot, on one rank.
+// dispatchIn and combineIn are whole calls of one rank in a slot.
 func (g *group) dispatchIn(o *op, r, slot int) {
 	c := o.inSlot(r, slot)
 	require.NoError(g.t, g.ranks[r].Send(c))
@@ -234,4 +235,67 @@ func TestHostsReleasedWithoutRoom(t *testing.T) {
 	g.combineIn(o, 0, 0, true)
 	require.NoError(t, g.ranks[1].Receive(&next))
 	g.hearsOf(t, 0, 1)
+}
+
+// TestHostsReleasedByOneOfThree: a rank hears of a release while it still waits for a
+// third one's outputs. Its sum has those of the rank that has let go. That one gets no
+// more outputs, for which it would make no room, and the next combine is the error.
+func TestHostsReleasedByOneOfThree(t *testing.T) {
+	emu := driver(t)
+	rng := rngOf(testenv.Seed(t), 75, 0)
+	emu.Order(rng.Uint64(), 16, 15)
+	g, o, _ := narrow(t, rng, []int{0, 1, 2}, 0)
+	o.inOne()
+	for i := range o.ids[1] {
+		o.ids[1][i] = int64(i % 2) // all at rank 0
+	}
+	for i := range o.ids[2] {
+		o.ids[2][i] = -1 // it makes no room for outputs yet
+	}
+	for r := range g.ranks {
+		g.dispatchIn(o, r, 0)
+	}
+	g.allEnded("a dispatch")
+	for r := range 2 {
+		g.combineIn(o, r, 0, false)
+	}
+	require.NoError(t, g.ranks[1].SendRest(&o.calls[1].Call))
+	require.NoError(t, g.ranks[1].Release(&o.calls[1].Call))
+	word := &dl.At[arena](uintptr(g.ranks[0].Shared())).From[1].YReady[0]
+	eventually(t, "rank 0 hears of it", func() bool { return atomic.LoadUint64(word) == 1<<16|0x8000|1 })
+	g.combineIn(o, 2, 0, false)
+	g.allEnded("a combine")
+	for r := range g.ranks {
+		o.checkIdentity(t, r)
+	}
+	g.combineIn(o, 0, 0, true)
+	g.hearsOf(t, 0, 1)
+}
+
+// TestHostsBehind: what a far rank has not begun it has not given back.
+func TestHostsBehind(t *testing.T) {
+	emu := driver(t)
+	rng := rngOf(testenv.Seed(t), 76, 0)
+	emu.Order(rng.Uint64(), 16, 10)
+	g, o, _ := apartOver(t, rng, releasedOver["whole"], 0, 3)
+	for slot := range 3 {
+		require.NoError(t, g.ranks[0].Send(o.inSlot(0, slot)))
+	}
+	g.ended(g.ranks[0], "three first phases")
+	for r, m := range g.ranks {
+		for slot := range 3 {
+			if r == 0 {
+				require.NoError(t, m.Receive(o.inSlot(0, slot)))
+			} else {
+				g.dispatchIn(o, r, slot)
+			}
+		}
+		for slot := range 3 {
+			g.combineIn(o, r, slot, false)
+		}
+	}
+	g.allEnded("three operations")
+	for r := range g.ranks {
+		o.checkIdentity(t, r)
+	}
 }

@@ -239,7 +239,7 @@ func (b *Buffer) reduce(s *slot) error {
 
 // Release launches, on the stream, that this rank is done with a handle. Between two
 // phases of it the stream also waits until far ranks have room for what the first one
-// has left.
+// has left, and, unless phases of it came apart, for the message that says so.
 func (b *Buffer) Release(h Handle, stream uint64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -41,6 +41,7 @@ MW_KERNEL void moewire_outputs_far_take(const mw_far_take_args a) {
     mw_far_finish(c, a.far, rank, &t, [&] { // an owner may say that it has nothing of this rank's
       return !asked || !mw_has(mw_peek_gpu(&s->sent), rank) || mw_load_acquire_sys(ready) >= mw_word(s->op - 1, s->combines);
     });
+    if (mw_far_speaks(rank) && asked && mw_has(mw_peek_gpu(&s->sent), rank)) mw_far_check_outputs(c, s, rank);
   }
   mw_far_end(c, a.far, rank, &t);
 }

@@ -81,6 +81,13 @@ MW_INLINE bool mw_far_has_let_go(const mw_common &c, const mw_slot *s, int rank)
   return word >> MW_OP_SHIFT == s->op && word & MW_FINAL;
 }
 
+// Ends the buffer if it has without the outputs of the latest combine, as moewire_outputs_wait
+// does, which comes when every far rank has been waited for. One thread.
+MW_INLINE void mw_far_check_outputs(const mw_common &c, const mw_slot *s, int rank) {
+  u64 made = mw_load_acquire_sys(mw_far_ready(c, s, rank)) & MW_COUNT;
+  if (mw_far_has_let_go(c, s, rank) && made < s->combines) mw_fail(c, MW_ERROR_RELEASED, rank);
+}
+
 // Hears from a message which operations its sender has given back. The outputs
 // that it has made of them are in front of the message. One thread.
 MW_INLINE void mw_far_hear(const mw_common &c, int rank, const mw_far_head *h) {
