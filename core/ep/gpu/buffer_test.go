@@ -129,7 +129,7 @@ func TestBadInput(t *testing.T) {
 		"hidden 12":                     func(a *gpu.DispatchArgs) { a.Hidden = 12 },
 		"x has 7 tokens":                func(a *gpu.DispatchArgs) { a.NumTokens = 7 },
 		"topk_idx has 0 columns":        func(a *gpu.DispatchArgs) { a.TopK = 0 },
-		"needs":                         func(a *gpu.DispatchArgs) { a.MaxTokens = 1 << 16 },
+		"outputs need 69206016 bytes":   func(a *gpu.DispatchArgs) { a.MaxTokens = 1 << 16 },
 		"max_experts is 64":             func(a *gpu.DispatchArgs) { a.NumExperts = 65 },
 		"x is a null pointer":           func(a *gpu.DispatchArgs) { a.X = 0 },
 		"x is at":                       func(a *gpu.DispatchArgs) { a.X += 2 },

@@ -52,17 +52,18 @@ func TestCloseEndsConnect(t *testing.T) {
 }
 
 // TestStopEndsInstall: so does an Install that waits for what a rank of the last
-// epoch may still write.
+// epoch may still write, because it gets no processor.
 func TestStopEndsInstall(t *testing.T) {
-	group := newGroup(t, 2)
-	st, err := group[0].Prepare()
+	group, slow := newDrowsyGroup(t)
+	slow.hold()
+	st, err := group[1].Prepare()
 	require.NoError(t, err)
 	ended := make(chan error, 1)
-	go func() { ended <- group[0].Install(st.Epoch+1, st.Next, nil, time.Hour) }()
-	group[0].Stop()
+	go func() { ended <- group[1].Install(st.Epoch+1, st.Next, nil, time.Hour) }()
+	group[1].Stop()
 	require.ErrorIs(t, <-ended, ep.ErrClosed)
-	group[0].Stop()
-	require.ErrorIs(t, group[0].Install(st.Epoch+1, st.Next, nil, time.Hour), ep.ErrClosed)
+	group[1].Stop()
+	require.ErrorIs(t, group[1].Install(st.Epoch+1, st.Next, nil, time.Hour), ep.ErrClosed)
 }
 
 // TestNumbersOfAFailedInstall: an epoch that this rank did not come to was the
