@@ -36,7 +36,7 @@ func TestEveryFailureWithAFarRank(t *testing.T) {
 	require.NoError(t, liveFar(emu))
 	require.Greater(t, emu.Calls("cuLaunchKernel")-before-near, near, "those for far ranks, too")
 	failed := cudatest.Sweep{
-		Life: func() error { return liveFar(emu) }, Times: 20, Turns: true, Unheard: []string{synchronizes},
+		Life: func() error { return liveFar(emu) }, Times: 8, Turns: true, Unheard: []string{synchronizes},
 	}.Run(t, emu)
 	require.Subset(t, failed, []string{"cuMemcpyHtoDAsync_v2", "cuLaunchKernel", "cuMemHostAlloc", "cuMemFreeHost", "cuMemUnmap"})
 }

@@ -239,7 +239,8 @@ func (b *Buffer) reduce(s *slot) error {
 
 // Release launches, on the stream, that this rank is done with a handle. Between two
 // phases of it the stream also waits until far ranks have room for what the first one
-// has left, and, unless phases of it came apart, for the message that says so.
+// has left; and for the message that says so, unless it was combined and phases of it
+// came apart.
 func (b *Buffer) Release(h Handle, stream uint64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -16,6 +16,8 @@ type fenced struct {
 	since [transport.MaxRanks]time.Time // zero: it is not one of them
 	ended uint64                        // whose processes were killed, or cannot be
 	kept  uint64                        // whose processes are not, since they hold healthy ranks, too
+	// absent were taken out because they had not come to a meeting: leaveOut.
+	absent uint64
 }
 
 // endFenced kills the processes that Config.EndAfter says. loud are the ranks that
@@ -62,14 +64,14 @@ func (b *Buffer) keep(rank int, waited time.Duration) bool {
 }
 
 // housemate finds another rank of the same process that was not taken out: it is a
-// member, or has left by itself. A process that is not visible from here, for it
+// member, or has left by itself, or was not at a meeting. A process that is not visible from here, for it
 // is in another pid namespace, is taken for one of a single rank.
 func (b *Buffer) housemate(rank int) (other int, is bool) {
 	pid := b.pidOf(rank)
 	if pid == 0 {
 		return 0, false
 	}
-	healthy := membership.Set(b.dom.Members().Load()).Ranks() | b.left(b.entered)
+	healthy := membership.Set(b.dom.Members().Load()).Ranks() | b.left(b.entered) | b.fenced.absent
 	for rest := b.entered & healthy &^ (1<<b.self | 1<<rank); rest != 0; rest &= rest - 1 {
 		if other := bits.TrailingZeros64(rest); b.pidOf(other) == pid {
 			return other, true

@@ -194,9 +194,7 @@ func (b *Buffer) awaitSilence(until time.Time) error {
 		if left == 0 {
 			return nil
 		}
-		if membership.LeaveOut(b.dom.Members(), b.epoch, left) {
-			b.wakeAll()
-		}
+		b.leaveOut(left)
 		select {
 		case <-b.stopped:
 			return errOwner
@@ -211,6 +209,18 @@ func (b *Buffer) awaitSilence(until time.Time) error {
 				r, b.pidOf(r))
 		}
 		time.Sleep(time.Millisecond)
+	}
+}
+
+// leaveOut takes ranks that have not come out of the old epoch. They are no less
+// healthy for that.
+func (b *Buffer) leaveOut(ranks uint64) {
+	b.fate.Lock()
+	defer b.fate.Unlock()
+	absent := ranks & membership.Set(b.dom.Members().Load()).Ranks()
+	if membership.LeaveOut(b.dom.Members(), b.epoch, ranks) {
+		b.fenced.absent |= absent
+		b.wakeAll()
 	}
 }
 

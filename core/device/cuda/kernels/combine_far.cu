@@ -20,7 +20,8 @@ MW_KERNEL void moewire_outputs_far_send(const mw_far_take_args a) {
 }
 
 // Before moewire_outputs_wait: sends what was left, and takes messages until a far
-// owner's outputs are here, if they are needed.
+// owner's outputs are here, also where none of them is needed: that owner sends them
+// all the same, and may wait for the room. Only that it has let go is no error then.
 MW_KERNEL void moewire_outputs_far_take(const mw_far_take_args a) {
   const mw_common &c = a.c;
   MW_SHARED(mw_far_turn, t);
@@ -39,7 +40,7 @@ MW_KERNEL void moewire_outputs_far_take(const mw_far_take_args a) {
     bool asked = mw_needed(c, a.where, owner) != 0;
     const u64 *ready = &mw_inbox_from(c, rank)->y_ready[s->slab_of[rank]];
     mw_far_finish(c, a.far, rank, &t, [&] { // an owner may say that it has nothing of this rank's
-      return !asked || !mw_has(mw_peek_gpu(&s->sent), rank) || mw_load_acquire_sys(ready) >= mw_word(s->op - 1, s->combines);
+      return !owner || !mw_has(mw_peek_gpu(&s->sent), rank) || mw_load_acquire_sys(ready) >= mw_word(s->op - 1, s->combines);
     });
     if (mw_far_speaks(rank) && asked && mw_has(mw_peek_gpu(&s->sent), rank)) mw_far_check_outputs(c, s, rank);
   }

@@ -67,9 +67,12 @@ MW_KERNEL void moewire_probe_read(const mw_probe_args a) {
   if (old) mw_add_relaxed_sys(&a.out[MW_PROBE_OLD], old);
 }
 
-// Many blocks: the last one sees what all have written, as in mw_is_last.
+// Many blocks: the last one sees what all have written, as in mw_is_last; also what it
+// has read before that was written.
 MW_KERNEL void moewire_probe_last(const mw_probe_args a) {
   MW_SHARED(u32, last);
+  u64 old = 0;
+  for (u32 b = 0; b < gridDim.x; b++) old += a.data[b * blockDim.x + threadIdx.x] > (u64)a.round; // none is
   a.data[blockIdx.x * blockDim.x + threadIdx.x] = a.round;
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -82,7 +85,6 @@ MW_KERNEL void moewire_probe_last(const mw_probe_args a) {
   }
   __syncthreads();
   if (!last) return;
-  u64 old = 0;
   for (u32 b = 0; b < gridDim.x; b++) old += a.data[b * blockDim.x + threadIdx.x] != (u64)a.round;
   if (old) mw_add_relaxed_sys(&a.out[MW_PROBE_OLD], old);
   if (threadIdx.x == 0) mw_add_relaxed_sys(&a.out[MW_PROBE_STEPS], 1);

@@ -15,7 +15,7 @@ type Size struct {
 }
 
 // Usual is for a GPU, a second at most.
-var Usual = Size{Pairs: 16, Threads: 256, Rounds: 2000, Clock: 1 << 20, LimitNs: 5e9}
+var Usual = Size{Pairs: 16, Threads: 256, Rounds: 2000, Clock: 1 << 20, LimitNs: 2e8}
 
 // Result is what came of it. Values are words of eight bytes.
 type Result struct {
