@@ -189,10 +189,11 @@ COMBINE: dict[str, tuple[Wrong, tuple[str, ...]]] = {
 
 # What a device finds in a tensor, where one is.
 CONTENTS = {"expert too large", "expert -2", "topk_idx differs"}
-# Its words for some of ours.
+# Its words for some of ours. Of several places that are wrong it tells of any.
 _OF_DEVICE = {
     "cpu": "cuda:0",
     "topk_idx[3, 1] is -1": "topk_idx[3, 1] of a combine is -1",
+    "topk_weights[0, 0]": "topk_weights[",
 }
 _PATIENCE_SECONDS = 60.0
 
