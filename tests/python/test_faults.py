@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from harness import jobs_faults
 from harness.carry_over import Ranks
 
@@ -17,8 +15,7 @@ def test_a_frozen_rank_comes_back(ranks: Ranks) -> None:
 
 
 def test_ranks_leave_and_come(ranks: Ranks) -> None:
-    if ranks.emulated:
-        pytest.skip("eight processes whose kernels take the processor from one another")
+    ranks.need_device("eight processes whose kernels take the processor from one another")
     ranks.run(8, jobs_faults.scaled, timeout=120)
 
 

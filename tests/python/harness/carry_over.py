@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import jobs_leave, jobs_life, jobs_oracle, jobs_order, jobs_wait
+from . import emulator, jobs_leave, jobs_life, jobs_oracle, jobs_order, jobs_wait
 from .over_cuda import over_cuda
 from .team import Team
 
@@ -49,6 +49,11 @@ class Ranks:
             return self._team.run(size, job, *args, **how)
         assert job not in CPU_ALONE, CPU_ALONE[job]
         return self._team.run(size, over_cuda, self._driver, job, *args, **how)
+
+    def need_device(self, why: str) -> None:
+        """Skips a test that is too much for the emulated device, or fails it under CUDA's name."""
+        if self.emulated:
+            emulator.lacking("cuda", f"needs a CUDA device: {why}")
 
     def few(self, many: int, few: int) -> int:
         """How much of something: little where the processor stands in for a device."""

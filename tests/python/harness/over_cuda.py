@@ -18,7 +18,6 @@ import torch
 import moewire
 
 from . import jobs_cuda, verify
-from .cases import Case
 from .member import Rank
 from .on_cuda import current_device, folder_of
 
@@ -55,14 +54,6 @@ def _on_cuda(options: dict[str, Any]) -> dict[str, Any]:
     return {"device": "cuda", **options}
 
 
-class Received(jobs_cuda.Received):
-    """What a lost rank had reserved of an owner's rows stays empty."""
-
-    def __init__(self, case: Case, rank: int, result: Any) -> None:
-        lost = any(len(topk) and (topk < 0).all() for topk in case.topk)
-        super().__init__(case, rank, result, gaps=lost)
-
-
 def _there(array: Any) -> torch.Tensor:
     """``torch.from_numpy`` for jobs; others get what torch gives."""
     tensor = _from_numpy(array)
@@ -84,9 +75,10 @@ def _changed() -> Iterator[None]:
         for where, name, other in (
             (moewire, "Buffer", CudaBuffer),
             (torch, "from_numpy", _there),
-            (verify, "Received", Received),
+            (verify, "Received", jobs_cuda.Received),
             (verify, "TIMEOUT_US", jobs_cuda.TIMEOUT_US),
             (verify, "TOLD_LATER", True),
+            (verify, "LOST_LEAVE_GAPS", True),
         ):
             stack.enter_context(patch.object(where, name, other))
         yield

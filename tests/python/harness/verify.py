@@ -17,6 +17,8 @@ TIMEOUT_US = 30_000_000
 # Whether what is wrong with the contents of tensors, or between ranks, is said by a later call, and
 # an update has to follow.
 TOLD_LATER = False
+# Whether what a lost rank had reserved of an owner's rows stays empty.
+LOST_LEAVE_GAPS = False
 
 
 def bits(tensor: torch.Tensor) -> np.ndarray:

@@ -41,7 +41,7 @@ func Benchmarks() Build {
 	in := filepath.Join(folder(), "gpubench")
 	return Build{
 		Kernels: filepath.Join(in, "testdata", "all.cc"),
-		Sources: []string{filepath.Join(in, "*", "*.cu"), filepath.Join(in, "*", "testdata", "*.cc")},
+		Sources: []string{filepath.Join(in, "*", "*.cu")},
 	}
 }
 

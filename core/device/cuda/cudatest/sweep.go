@@ -23,7 +23,7 @@ var codes = []libcuda.Result{
 	libcuda.ErrStreamCaptureUnsupport, libcuda.ErrStreamCaptureInvalidate, libcuda.ErrStreamCaptureImplicit,
 }
 
-// launches are calls that what they have begun may break the device behind.
+// launches are calls that only begin something, which may break the device when they are over.
 var launches = []string{"cuLaunchKernel", "cuGraphLaunch", "cuMemcpyHtoDAsync_v2", "cuMemsetD8Async"}
 
 // sticky are what breaks a device: a kernel's error, which a later call tells of.

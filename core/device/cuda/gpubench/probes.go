@@ -11,9 +11,6 @@ import (
 	"github.com/moewire/moewire/core/internal/libnvrtc"
 )
 
-// fewProbes is for the emulator.
-var fewProbes = probe.Size{Pairs: 2, Threads: 16, Rounds: 5, Clock: 100, LimitNs: 60e9}
-
 // runProbes asks the device for what the engine takes for granted. An answer that it
 // cannot do with is an error.
 func runProbes(o *options) (res *probe.Result, err error) {
@@ -35,7 +32,7 @@ func runProbes(o *options) (res *probe.Result, err error) {
 	defer func() { err = errors.Join(err, leave()) }()
 	size := probe.Usual
 	if o.emulated {
-		size = fewProbes
+		size = probe.Few
 	}
 	if res, err = probe.Run(lib, code, size); err != nil {
 		return nil, err

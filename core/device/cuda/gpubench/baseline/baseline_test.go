@@ -5,7 +5,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"regexp"
 	"runtime"
 	"testing"
@@ -21,12 +20,8 @@ import (
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
-// emulate is the emulator with these kernels instead.
-func emulate(t *testing.T) *libcuda.Library {
-	unit, err := filepath.Abs("testdata/emulated.cc")
-	require.NoError(t, err)
-	return cudatest.Build{Kernels: unit, Sources: []string{"baseline.cu"}}.Emulate(t).Library
-}
+// emulate is the emulator with these kernels, too.
+func emulate(t *testing.T) *libcuda.Library { return cudatest.Benchmarks().Emulate(t).Library }
 
 // memory of the emulated device is memory of this process.
 func memory[T any](t *testing.T, lib *libcuda.Library, n int) (uint64, []T) {

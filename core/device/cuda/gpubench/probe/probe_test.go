@@ -35,21 +35,19 @@ func emulate(t *testing.T) *libcuda.Library {
 	return lib
 }
 
-var few = Size{Pairs: 2, Threads: 16, Rounds: 5, Clock: 100, LimitNs: 60e9}
-
 // TestAll: a device on which everything happens in order fits.
 func TestAll(t *testing.T) {
-	res, err := Run(emulate(t), code, few)
+	res, err := Run(emulate(t), code, Few)
 	require.NoError(t, err)
 	require.NoError(t, res.Check())
-	lasts := 5 * few.lastBlocks() * few.Threads
+	lasts := 5 * Few.lastBlocks() * Few.Threads
 	require.EqualValues(t, 2*5*words+lasts, res.Values)
 	require.EqualValues(t, 2*5*words, res.Unordered)
 }
 
 // TestOldValuesAreCounted: words that are not of the round, and waits without an end.
 func TestOldValuesAreCounted(t *testing.T) {
-	s := few
+	s := Few
 	s.Pairs, s.Rounds, s.LimitNs = 1, 1, 1e6
 	lib := emulate(t)
 	a := &asking{lib: lib, caller: lib.NewCaller(), s: s}

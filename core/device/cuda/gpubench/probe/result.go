@@ -15,7 +15,10 @@ type Size struct {
 }
 
 // Usual is for a GPU, a second at most.
-var Usual = Size{Pairs: 16, Threads: 256, Rounds: 2000, Clock: 1 << 20, LimitNs: 2e8}
+var Usual = Size{Pairs: 16, Threads: 256, Rounds: 2000, Clock: 1 << 20, LimitNs: 1e8}
+
+// Few is for the emulator.
+var Few = Size{Pairs: 2, Threads: 16, Rounds: 5, Clock: 100, LimitNs: 60e9}
 
 // Result is what came of it. Values are words of eight bytes.
 type Result struct {

@@ -1,35 +1,26 @@
 // The engine's kernels and those of benchmarks, for the emulator that gpubench runs on.
-#include "kernels.h"
-
 #define find_kernel find_engine_kernel
 #include "kernels.cc"
 #undef find_kernel
-#undef KERNEL
 
-#define hurry unused_hurry
-#define find_kernel find_baseline_kernel
-#define kernels baseline_kernels
-#define call baseline_call
-#include "../baseline/testdata/emulated.cc"
-#undef find_kernel
-#undef kernels
-#undef call
-#undef hurry
-#undef KERNEL
-
-#define hurry unused_hurry_too
-#define find_kernel find_probe_kernel
-#define kernels probe_kernels
-#define call probe_call
-#include "../probe/testdata/emulated.cc"
-#undef find_kernel
+#include "baseline/baseline.cu"
+#include "probe/probe.cu"
 
 namespace emu {
 
+static const kernel of_benchmarks[] = {
+    KERNEL(moewire_four_send, mw_four_args),         KERNEL(moewire_four_tell, mw_four_args),
+    KERNEL(moewire_four_receive, mw_four_args),      KERNEL(moewire_four_return, mw_four_args),
+    KERNEL(moewire_four_tell_outputs, mw_four_args), KERNEL(moewire_four_reduce, mw_four_args),
+    KERNEL(moewire_probe_write, mw_probe_args),      KERNEL(moewire_probe_read, mw_probe_args),
+    KERNEL(moewire_probe_last, mw_probe_args),       KERNEL(moewire_probe_warp, mw_probe_args),
+    KERNEL(moewire_probe_clock, mw_probe_args),
+};
+
 const kernel *find_kernel(const char *name) {
-  for (auto find : {find_engine_kernel, find_baseline_kernel, find_probe_kernel})
-    if (const kernel *found = find(name)) return found;
-  return nullptr;
+  for (const kernel &k : of_benchmarks)
+    if (!strcmp(k.name, name)) return &k;
+  return find_engine_kernel(name);
 }
 
 } // namespace emu
