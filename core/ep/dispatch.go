@@ -200,7 +200,7 @@ func (b *Buffer) checkShape(a *DispatchArgs) (*layout.Slab, error) {
 	}
 	if b.slabBytes != 0 && slab.SizeBytes > b.slabBytes {
 		return nil, invalid("num_max_tokens_per_rank %d, hidden %d and num_experts %d with %s outputs need %d bytes per slot, the buffer has %d (num_ep_buffer_bytes, or its first dispatch)",
-			a.MaxTokens, a.Hidden, a.NumExperts, outputName(a.WideOutputs), slab.SizeBytes, b.slabBytes)
+			a.MaxTokens, a.Hidden, a.NumExperts, OutputName(a.WideOutputs), slab.SizeBytes, b.slabBytes)
 	}
 	return slab, nil
 }

@@ -199,7 +199,7 @@ func (p *params) differs(o *params) (name string, mine, theirs any, ok bool) {
 	case p.scales != o.scales:
 		return "the format of fp8 scales", p.scales, o.scales, true
 	case p.wide != o.wide:
-		return "output dtype", outputName(p.wide), outputName(o.wide), true
+		return "output dtype", OutputName(p.wide), OutputName(o.wide), true
 	}
 	return p.columnDiffers(o)
 }
@@ -241,7 +241,8 @@ func dtypeName(fp8 bool) string {
 	return "bf16"
 }
 
-func outputName(wide bool) string {
+// OutputName is the type of expert outputs, in words.
+func OutputName(wide bool) string {
 	if wide {
 		return "float32"
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/device/cuda"
+	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
 )
 
@@ -288,7 +289,7 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (layout.Slab, error) {
 		return slab, invalid("format %d of fp8 scales, allowed 0 to %d", a.Scales, device.ScalesUE8M0)
 	case slab.SizeBytes > room.SlabBytes:
 		return slab, invalid("num_max_tokens_per_rank %d, hidden %d and num_experts %d with %s outputs need %d bytes per slot, num_ep_buffer_bytes gives %d",
-			a.MaxTokens, a.Hidden, a.NumExperts, outputName(a.WideOutputs), slab.SizeBytes, room.SlabBytes)
+			a.MaxTokens, a.Hidden, a.NumExperts, ep.OutputName(a.WideOutputs), slab.SizeBytes, room.SlabBytes)
 	case a.NumTokens*a.TopK > b.cfg.MaxSelections:
 		return slab, invalid("topk_idx has %d x %d selections, max_selections is %d", a.NumTokens, a.TopK, b.cfg.MaxSelections)
 	case a.NumExperts > b.cfg.MaxExperts:
@@ -371,11 +372,4 @@ func aligned(name string, address, align uint64) error {
 		return invalid("%s is at %#x, which is not a multiple of %d", name, address, align)
 	}
 	return nil
-}
-
-func outputName(wide bool) string {
-	if wide {
-		return "float32"
-	}
-	return "bf16"
 }
