@@ -39,7 +39,7 @@ func describeSystem() (systemReport, error) {
 	if err != nil {
 		return systemReport{}, err
 	}
-	asked := part{Reason: "for buffers that ask for CUDA; has never run on a GPU"}
+	asked := part{Reason: "for buffers that ask for CUDA; has run on one model of GPU alone"}
 	r := systemReport{
 		Version: version, GoVersion: runtime.Version(), ABIVersion: C.MW_ABI_VERSION,
 		VectorWidths: cpu.Widths(), Kernels: kern.Name(), CPUFeatures: cpu.Features(),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A MoE layer on GPUs: called, then replayed out of a CUDA graph. It has not run on a GPU yet.
+"""A MoE layer on GPUs: called, then replayed out of a CUDA graph.
 torchrun --nproc-per-node 2 examples/cuda_layer.py    # a GPU per rank, or one that they share
 """
 

@@ -29,8 +29,8 @@ def warnings(report: Report) -> list[Advice]:
 
 def fix_for_absent(reason: str) -> str:
     """For a transport or device that the library does not have."""
-    if "never run on a GPU" in reason:
-        return "none; docs/cuda.md says what was shown"
+    if "one model of GPU" in reason:
+        return "none; docs/cuda.md says what was shown on which"
     return "see rdma, between hosts" if reason.startswith("verbs:") else "see the reason"
 
 

@@ -31,7 +31,7 @@ any other: its results require gradients, too. It must call ``backward`` as the 
 example on ``out.sum()``. ``torch.no_grad`` must be on everywhere or nowhere.
 
 With a buffer on CUDA all tensors are of its device, and each dispatch and backward waits on the
-host for the number of rows (docs/training.md; never run on a GPU).
+host for the number of rows (docs/training.md).
 
 A lost rank contributes nothing. One that is lost between forward and backward contributes no
 gradient and gets none; ``active_ranks`` tells. A step in which ranks were lost should be thrown

@@ -102,7 +102,7 @@ class Buffer(PackedCalls, FlatCalls, Member):
         tcp_zero_copy: whether TCP sends long payloads without a copy: "auto" (to other hosts, until
             the kernel says that it copies all the same), "on" or "off".
 
-    CUDA (docs/cuda.md; it has never run on a GPU):
+    CUDA (docs/cuda.md says on which GPU it has run):
         device: "cuda", "cuda:N" or a ``torch.device``: all tensors of this buffer lie there, calls
             are launched on the current stream and return; on the host only the number of flat rows
             is waited for, by who asks for it and by ``combine_flat``, and

@@ -1,17 +1,21 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
 	"strconv"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/internal/dl"
+	"github.com/moewire/moewire/core/internal/libcuda"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
@@ -92,4 +96,40 @@ func replayTimes(t *testing.T, rng *rand.Rand, ranks, length, times int) {
 	if times >= 20 {
 		play("in a row", 10, times/20)
 	}
+}
+
+// peek copies a value out of memory of the device's own, which the host reads only
+// where the device is emulated. It waits for none of the ranks' streams.
+func peek[T any](g *group, addr uint64) T {
+	if !onDevice() {
+		return *dl.At[T](uintptr(addr))
+	}
+	return onHost[T](g, addr, nil)
+}
+
+// poke alters such a value. Nothing that runs may look at it meanwhile.
+func poke[T any](g *group, addr uint64, alter func(*T)) {
+	if !onDevice() {
+		alter(dl.At[T](uintptr(addr)))
+		return
+	}
+	onHost(g, addr, alter)
+}
+
+// onHost is a copy of a device's value, which goes back if it is altered.
+func onHost[T any](g *group, addr uint64, alter func(*T)) T {
+	var zero T
+	size := uint64(unsafe.Sizeof(zero))
+	copied := g.alloc(size)
+	defer func() { require.NoError(g.t, copied.Close()) }()
+	move := func(to, from libcuda.DevicePtr) {
+		g.must(func() error { return errors.Join(g.d.lib.CopyAsync(to, from, size, g.d.own), g.d.finish()) })
+	}
+	move(copied.addr, libcuda.DevicePtr(addr))
+	value := dl.At[T](uintptr(copied.Address()))
+	if alter != nil {
+		alter(value)
+		move(libcuda.DevicePtr(addr), copied.addr)
+	}
+	return *value
 }

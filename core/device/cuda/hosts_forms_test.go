@@ -47,6 +47,9 @@ func TestHostsAreApart(t *testing.T) {
 		require.GreaterOrEqual(t, office.proxy.Stats().Sent, uint64(1))
 		require.NoError(t, office.proxy.Err())
 	}
+	if onDevice() {
+		return // its memory is not the host's to read
+	}
 	for r, m := range g.ranks {
 		mirror := m.far.mirrors[1-r].Address() + uint64(slabOff)
 		for _, b := range region(mirror, slabs.Rows()) {

@@ -162,7 +162,7 @@ func TestHostsHoldsAnOldOperation(t *testing.T) {
 			}
 			g.allEnded("old operations")
 			for r, m := range g.ranks {
-				dl.At[state](uintptr(m.private.Address())).NextOp += c.skipped
+				poke(g, m.private.Address(), func(s *state) { s.NextOp += c.skipped })
 				for range 17 {
 					g.dispatchIn(o, r, 1)
 					g.combineIn(o, r, 1, false)
@@ -221,12 +221,12 @@ func TestHostsReleasedWithoutRoom(t *testing.T) {
 	require.NoError(t, g.ranks[1].SendRest(&o.calls[1].Call))
 	require.NoError(t, g.ranks[1].Release(&o.calls[1].Call))
 	g.ended(g.ranks[1], "its release")
-	require.Equal(t, 1, g.ranks[1].left())
+	require.Equal(t, 1, g.left(g.ranks[1]))
 	next := o.calls[1]
 	next.Ticket++
 	require.NoError(t, g.ranks[1].Send(&next))
 	g.ended(g.ranks[1], "the first phase of the next dispatch")
-	require.Equal(t, 1, g.ranks[1].left())
+	require.Equal(t, 1, g.left(g.ranks[1]))
 	require.NoError(t, g.ranks[0].Reduce(first))
 	g.ended(g.ranks[0], "the second phase of a combine")
 	require.Zero(t, g.ranks[0].report().Error, "%v", g.ranks[0].Failure())

@@ -13,8 +13,8 @@ import (
 
 // hasRoom reports whether the proxy has lent room for a rank's next message to
 // another one.
-func (m *member) hasRoom(rank int) bool {
-	known := dl.At[farRank](uintptr(m.far.common.Far) + uintptr(rank)*unsafe.Sizeof(farRank{}))
+func (g *group) hasRoom(m *member, rank int) bool {
+	known := peek[farRank](g, m.far.common.Far+uint64(rank)*uint64(unsafe.Sizeof(farRank{})))
 	lent := atomic.LoadUint64(dl.At[uint64](uintptr(m.far.common.Mail) + uintptr(rank)*64))
 	return lent<<16>>16 == known.Sent+1
 }
@@ -37,7 +37,7 @@ func TestHostsRoomComesBehindALoss(t *testing.T) {
 		require.NoError(t, m.Publish(o.combine(r, 0)))
 		g.ended(m, "the first phase of a combine") // nobody takes what comes of rank 0
 	}
-	lost := dl.At[state](uintptr(g.ranks[0].private.Address())).Rest[0][2].Turn
+	lost := peek[state](g, g.ranks[0].private.Address()).Rest[0][2].Turn
 	require.NotZero(t, lost, "outputs are left for rank 2")
 	g.lose(2, 0, 1)
 	for r, m := range g.ranks[:2] {
@@ -47,7 +47,7 @@ func TestHostsRoomComesBehindALoss(t *testing.T) {
 		g.ended(m, "a combine without a lost rank")
 	}
 	require.NoError(t, g.ranks[2].Reduce(o.combine(2, 0))) // it does not know yet
-	eventually(t, "rank 2 makes room", func() bool { return g.ranks[0].hasRoom(2) })
+	eventually(t, "rank 2 makes room", func() bool { return g.hasRoom(g.ranks[0], 2) })
 	for r, m := range g.ranks[:2] {
 		o.calls[r].Ticket++
 		require.NoError(t, m.Send(&o.calls[r]))

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
@@ -64,8 +63,8 @@ func (g *group) firstPhase(o *op) {
 }
 
 // left is of how many operations and ranks something is left to send.
-func (m *member) left() (n int) {
-	for _, slot := range dl.At[state](uintptr(m.private.Address())).Rest {
+func (g *group) left(m *member) (n int) {
+	for _, slot := range peek[state](g, m.private.Address()).Rest {
 		for _, rest := range slot {
 			if rest.Turn != 0 {
 				n++
@@ -161,14 +160,14 @@ func (g *group) inTwoPhases(t *testing.T, o *op, slabs *layout.Slab) {
 	g.allEnded("a dispatch")
 	for r, m := range g.ranks {
 		restore[r]()
-		require.Zero(t, m.left())
+		require.Zero(t, g.left(m))
 	}
 	for r, m := range g.ranks {
 		o.checkRows(t, m, r)
 		o.writeOutputs(m, r, m.Slab(o.calls[r].Slot)+uint64(slabs.YOff))
 		require.NoError(t, m.Publish(o.combine(r, 0)))
 		g.ended(m, "the first phase of a combine")
-		require.NotZero(t, m.left()+r, "outputs are left: nobody takes those of rank 0")
+		require.NotZero(t, g.left(m)+r, "outputs are left: nobody takes those of rank 0")
 	}
 	g.allEnded("the first phases of a combine")
 	for r, m := range g.ranks {
@@ -176,7 +175,7 @@ func (g *group) inTwoPhases(t *testing.T, o *op, slabs *layout.Slab) {
 	}
 	g.allEnded("a combine")
 	for r, m := range g.ranks {
-		require.Zero(t, m.left())
+		require.Zero(t, g.left(m))
 		o.checkSums(t, r)
 	}
 }
@@ -190,7 +189,7 @@ func TestHostsFirstPhaseAlone(t *testing.T) {
 	g, o, _ := narrow(t, rng, []int{0, 1}, 0)
 	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
 	g.ended(g.ranks[0], "the first phase of a dispatch")
-	require.Equal(t, 1, g.ranks[0].left())
+	require.Equal(t, 1, g.left(g.ranks[0]))
 	require.NoError(t, g.ranks[0].Receive(&o.calls[0]))
 	require.NoError(t, g.ranks[1].Send(&o.calls[1]))
 	require.NoError(t, g.ranks[1].Receive(&o.calls[1]))
@@ -286,7 +285,7 @@ func TestHostsPhasesInAnyOrder(t *testing.T) {
 					}
 					g.allEnded("all phases")
 					for r, m := range g.ranks {
-						require.Zero(t, m.left())
+						require.Zero(t, g.left(m))
 						o.checkIdentity(t, r)
 					}
 				})
@@ -325,7 +324,7 @@ func TestHostsPhasesInACircle(t *testing.T) {
 			}
 			g.allEnded("all phases")
 			for r, m := range g.ranks {
-				require.Zero(t, m.left())
+				require.Zero(t, g.left(m))
 				apart.checkSums(t, r)
 			}
 		})
@@ -478,7 +477,7 @@ func TestHostsReleasedBetweenPhases(t *testing.T) {
 			g.allEnded("the next operation")
 			o.checkRows(t, g.ranks[1], 1)
 			for _, m := range g.ranks {
-				require.Zero(t, m.left())
+				require.Zero(t, g.left(m))
 			}
 			g.inTwoPhases(t, o, slabs)
 		})
@@ -501,7 +500,7 @@ func TestHostsSecondPhaseNeverCame(t *testing.T) {
 	}
 	g.allEnded("the next operation")
 	for r, m := range g.ranks {
-		require.Zero(t, m.left())
+		require.Zero(t, g.left(m))
 		o.checkRows(t, m, r)
 	}
 }

@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -76,9 +75,9 @@ func TestHostsWaitsInOrder(t *testing.T) {
 	for r := range 2 {
 		require.NoError(t, g.ranks[r].Send(&o.calls[r]))
 	}
-	ready := &dl.At[state](uintptr(m.private.Address())).Slot[0].Finished[stepCounts]
+	ready := func() uint32 { return peek[state](g, m.private.Address()).Slot[0].Finished[stepCounts] }
 	eventually(t, "rank 0 has the counts of all but rank 2", func() bool {
-		return atomic.LoadUint32(ready) == 2 && m.Waits() == 1<<2
+		return ready() == 2 && m.Waits() == 1<<2
 	})
 	g.late(o, 2, 1)
 	m.sameAsTotals(t, dispatched, combined)

@@ -72,7 +72,9 @@ func TestChild(t *testing.T) {
 		t.Setenv("EMULATOR_FABRIC", nth(c.Fabric, c.rankSpec.Rank))
 	}
 	c.begin()
-	require.Equal(t, os.Getenv("EMULATOR_FABRIC") == "refused", c.NoFabric() != nil, "%v", c.NoFabric())
+	if !cudatest.OnDevice() { // a device may have fabric handles and lack an IMEX channel
+		require.Equal(t, os.Getenv("EMULATOR_FABRIC") == "refused", c.NoFabric() != nil, "%v", c.NoFabric())
+	}
 	c.say("connected")
 	plays[c.Play](c)
 	c.exchange("over", nil)

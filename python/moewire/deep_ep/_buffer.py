@@ -47,8 +47,8 @@ class Buffer(NormalMode):
         device: where all tensors lie: "cuda", "cuda:N", "cpu" or a ``torch.device``, the same kind
             on all ranks; None: torch's current CUDA device, or the CPU where there is none.
 
-    ``timeout_us`` (100 s, may be set) bounds each phase of each call. On CUDA (docs/cuda.md; never
-    run on a GPU) a call launches and returns, as upstream's.
+    ``timeout_us`` (100 s, may be set) bounds each phase of each call. On CUDA
+    (docs/cuda.md) a call launches and returns, as upstream's.
     """
 
     nvshmem_qp_depth = 1024  # read by clients

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -100,7 +100,12 @@ class CudaDevice(TorchCuda):
         graph = torch.cuda.CUDAGraph()
         with self.on(stream):
             graph.capture_begin(capture_error_mode="thread_local")
-            yield graphs
+            try:
+                yield graphs
+            except BaseException:
+                with suppress(RuntimeError):  # else all that follows is in the capture, too
+                    graph.capture_end()
+                raise
             graph.capture_end()
         graphs.append(graph)
 

@@ -150,8 +150,18 @@ def outlived(place: Place, make: Make, rank: int, seed: int) -> None:
 
 def _dispatched(place: Place, buffer: moewire.Buffer, case: Case, **how: bool) -> Any:
     """By one rank."""
-    x, topk = inputs(place, case, 0)
-    weights = place.put(torch.from_numpy(case.weights[0].copy()))
+    return _dispatched_from(_on_device(place, case), buffer, **how)
+
+
+def _on_device(place: Place, case: Case) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """x, ids and weights. A device copies nothing from the host's memory into a capture."""
+    return (*inputs(place, case, 0), place.put(torch.from_numpy(case.weights[0].copy())))
+
+
+def _dispatched_from(
+    given: tuple[torch.Tensor, torch.Tensor, torch.Tensor], buffer: moewire.Buffer, **how: bool
+) -> Any:
+    x, topk, weights = given
     got: Any = buffer.dispatch_flat(x, topk, weights, 6, 2, timeout_us=TIMEOUT_US, **how)
     got.inputs = (x, topk, weights)  # torch's allocator keeps such for a stream
     return got
@@ -213,13 +223,15 @@ def asked_in_capture(place: Place, make: Make, rank: int, seed: int) -> None:
         before = [_dispatched(place, buffer, case)]
         with place.on(stream):
             before.append(_dispatched(place, buffer, case))
+            given = _on_device(place, case)
+        place.synchronize(stream)
         place.synchronize()
         with place.on(stream), place.captured(stream) as graph:
             for got in before:
                 for ask in (lambda got=got: got.num_recv_tokens, lambda got=got: got.recv_x):
                     text = expect(moewire.UnsupportedError, ask)
                     assert "ask num_recv_tokens before the capture" in text
-            recorded = _dispatched(place, buffer, case)
+            recorded = _dispatched_from(given, buffer)
             assert recorded.num_recv_tokens == 6
         place.destroy(graph[0])
         for got in before:

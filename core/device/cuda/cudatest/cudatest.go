@@ -38,6 +38,8 @@ type Driver struct {
 var (
 	mu     sync.Mutex
 	opened = map[string]*Driver{}
+	// contextKept: of the device that tests run on.
+	contextKept bool
 )
 
 // Open returns the driver that tests run on: the emulator, or what Variable names.
@@ -63,7 +65,30 @@ func (b Build) Open(t testing.TB) *Driver {
 	if err != nil {
 		testenv.Lacking(t, "cuda", err.Error())
 	}
+	if err := keepContext(lib); err != nil {
+		t.Fatal(err)
+	}
 	return &Driver{Library: lib, t: t}
+}
+
+// keepContext holds the device's context until the process ends, as torch does:
+// making it takes most of a second (0.8 s on an H100), and each test would.
+func keepContext(lib *libcuda.Library) error {
+	mu.Lock()
+	defer mu.Unlock()
+	if contextKept {
+		return nil
+	}
+	if err := lib.Init(); err != nil {
+		return err
+	}
+	dev, err := lib.Device(0)
+	if err != nil {
+		return err
+	}
+	_, err = lib.RetainPrimary(dev)
+	contextKept = err == nil
+	return err
 }
 
 // Emulate is that of the package, for a build. There is one such driver per
