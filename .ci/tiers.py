@@ -62,7 +62,7 @@ class GoTest:
 def functions(text: str) -> Iterable[tuple[str, str, str]]:
     """The top-level functions of a formatted Go file: receiver, name, body; and ("", "", rest)."""
     rest: list[str] = []
-    lines = iter(text.splitlines())
+    lines = iter(without_comments(text).splitlines())
     for line in lines:
         found = FUNCTION.match(line)
         if not found:
@@ -74,12 +74,12 @@ def functions(text: str) -> Iterable[tuple[str, str, str]]:
                 body.append(line)
                 if line == "}":
                     break
-        yield found["receiver"] or "", found["name"], without_comments("\n".join(body))
-    yield "", "", without_comments("\n".join(rest))
+        yield found["receiver"] or "", found["name"], "\n".join(body)
+    yield "", "", "\n".join(rest)
 
 
 def without_comments(text: str) -> str:
-    return re.sub(r"(?m)(^|\s)//.*$", "", text)
+    return re.sub(r"(?m)(^|[ \t]+)//.*$", "", text)
 
 
 def marks_of(text: str) -> frozenset[str]:
