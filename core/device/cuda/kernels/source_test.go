@@ -65,6 +65,7 @@ func TestOptionsThatMayBeUnknown(t *testing.T) {
 
 // TestPTX is what devices run that were not there when this was built.
 func TestPTX(t *testing.T) {
+	testenv.InAll(t)
 	lib, err := libnvrtc.Load(testenv.Toolkit(t, "lib/libnvrtc.so.*"))
 	require.NoError(t, err)
 	image, err := Compile(lib, "compute_80")
