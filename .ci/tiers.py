@@ -31,10 +31,19 @@ FIXTURES_OF_ALL = frozenset({"wired", "relayed", "namespaces", "vllm_server"})
 
 # How a Go test says that it is not in every tier. With testing.Short() it has two forms: a short
 # one in check and test, a full one in all.
-MARKS = {"testenv.InTest(": "test", "testenv.InAll(": "all", "testenv.InLong(": "long",
-         "testing.Short()": "short"}  # fmt: skip
+MARKS = {
+    "testenv.InTest(": "test",
+    "testenv.InAll(": "all",
+    "testenv.InLong(": "long",
+    "testenv.NumSeeds(": "short",
+    "testing.Short()": "short",
+}
+
+# What makes a test one of those that `make test` leaves out, all of it or its full form.
+REST = {"all", "short"}
 
 FUNCTION = re.compile(r"func (?P<receiver>\([^)]*\) )?(?P<name>\w+)")
+VARIABLE = re.compile(r"var (?P<name>\w+)")
 
 # Where the marks themselves are.
 MARKING = "core/internal/testenv"
@@ -56,26 +65,36 @@ class GoTest:
     @property
     def in_rest(self) -> bool:
         """Whether `make test` leaves out all of it, or its full form."""
-        return bool(self.marks & {"all", "short"})
+        return bool(self.marks & REST)
 
 
-def functions(text: str) -> Iterable[tuple[str, str, str]]:
-    """The top-level functions of a formatted Go file: receiver, name, body; and ("", "", rest)."""
+@dataclass
+class Declaration:
+    """A function, a method or a variable; or, without a name, what is none of these."""
+
+    name: str
+    body: str
+    method: bool = False
+
+
+def declarations(text: str) -> Iterable[Declaration]:
+    """What a formatted Go file declares at its top level."""
     rest: list[str] = []
     lines = iter(without_comments(text).splitlines())
     for line in lines:
-        found = FUNCTION.match(line)
+        found = FUNCTION.match(line) or VARIABLE.match(line)
         if not found:
             rest.append(line)
             continue
         body = [line[found.end() :]]
-        if not line.endswith("}"):
+        if line.endswith(("{", "(")):
             for line in lines:
                 body.append(line)
-                if line == "}":
+                if line[:1] in ("}", ")") and not line.endswith(("{", "(")):
                     break
-        yield found["receiver"] or "", found["name"], "\n".join(body)
-    yield "", "", "\n".join(rest)
+        method = bool(found.groupdict().get("receiver"))
+        yield Declaration(found["name"], "\n".join(body), method)
+    yield Declaration("", "\n".join(rest))
 
 
 def without_comments(text: str) -> str:
@@ -93,35 +112,37 @@ class Package:
         self.name = name
         self.wrong: list[str] = []
         self.bodies: dict[str, str] = {}
+        self.reached: set[str] = set()
         for file, text in sorted(texts.items()):
-            for receiver, function, body in functions(text):
-                plain = function and not receiver and file.endswith("_test.go")
-                if plain:
-                    self.bodies[function] = body
-                elif marks_of(body):
-                    self.wrong.append(f"{name}/{file}: {misplaced(receiver, function)}")
+            for one in declarations(text):
+                if one.name and not one.method and file.endswith("_test.go"):
+                    self.bodies[one.name] = one.body
+                elif marks_of(one.body) & (REST | {"long"}):
+                    self.misplaced(one.name or file)
+
+    def misplaced(self, name: str) -> None:
+        self.wrong.append(
+            f"{self.name}: {name} asks for the tier, and .ci/tiers.py does not see for which test: "
+            "that has to be a function of a _test.go file which a test of the package names"
+        )
 
     def tests(self) -> list[GoTest]:
         names = [name for name in self.bodies if re.match(r"Test($|[^a-z])", name)]
         found = [GoTest(self.name, name, self.marks(name, set())) for name in names]
+        for name, body in self.bodies.items():
+            if name not in self.reached and marks_of(body) & (REST | {"long"}):
+                self.misplaced(name)
         return [test for test in found if test.name != "TestMain"]
 
     def marks(self, name: str, seen: set[str]) -> frozenset[str]:
         """What a function says, and those that it names."""
         seen.add(name)
+        self.reached.add(name)
         body = self.bodies[name]
         found = marks_of(body)
         for word in set(re.findall(r"(?<![.\w])\w+", body)) & self.bodies.keys() - seen:
             found |= self.marks(word, seen)
         return found
-
-
-def misplaced(receiver: str, function: str) -> str:
-    where = f"the method {function}" if receiver else function and f"{function}, which is no test's"
-    return (
-        f"{where or 'what is in no function'} asks for the tier; a function of a _test.go file has "
-        "to, so that .ci/tiers.py finds the tests that `make test` leaves out"
-    )
 
 
 def go_tests(root: Path, files: Iterable[str]) -> tuple[list[GoTest], list[str]]:

@@ -75,21 +75,30 @@ def test_a_go_test_in_two_tiers_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("func (r *ring) play(t *testing.T) {\n\ttestenv.InAll(t)\n}\n", "the method play"),
-        ("var play = func() bool { return testing.Short() }\n", "what is in no function"),
+        ("func (r *ring) play(t *testing.T) {\n\ttestenv.InAll(t)\n}\n", "play asks"),
+        ("var shorter = func() bool { return testing.Short() }\n", "shorter asks"),
+        ("func forgotten() bool { return testing.Short() }\n", "forgotten asks"),
     ],
 )
 def test_a_go_test_in_no_tier_is_found(tmp_path: Path, text: str, says: str) -> None:
-    """Who asks for the tier where the finder does not see which test it is: its long form would
+    """What asks for the tier where the finder does not see which test it is: its long form would
     run in no tier."""
     _, wrong = go_tests(tmp_path, some_test=SOME + text)
     assert len(wrong) == 1
     assert says in wrong[0]
-    _, wrong = go_tests(
-        tmp_path, helper="package some\n\nfunc Play() bool { return testing.Short() }\n"
-    )
+    helper = "package some\n\nfunc Play() bool { return testing.Short() }\n"
+    _, wrong = go_tests(tmp_path, helper=helper)
     assert len(wrong) == 1
     assert "Play" in wrong[0]
+
+
+def test_a_table_of_tests_says_what_they_say(tmp_path: Path) -> None:
+    table = (
+        "\nfunc TestTable(t *testing.T) { run(table) }\n\nvar table = []test{\n\t{TestRounds},\n}\n"
+    )
+    found, wrong = go_tests(tmp_path, some_test=SOME + table)
+    assert wrong == []
+    assert found["TestTable"].in_rest
 
 
 def test_the_tree_says_its_tiers() -> None:
@@ -98,6 +107,7 @@ def test_the_tree_says_its_tiers() -> None:
     by_name = {f"{test.package}.{test.name}": test for test in found}
     assert by_name["core/device/cuda.TestNothingRaces"].tier == "all"
     assert by_name["tests/chaos.TestChaos"].in_rest
+    assert by_name["core/ep.TestFar"].in_rest  # by a table
     listed = subprocess.run(
         ["git", "grep", "-hE", "^func Test[A-Z0-9_]?[a-zA-Z0-9_]*\\(t ", "--", "*_test.go"],
         cwd=ROOT, capture_output=True, text=True, check=True,
