@@ -24,9 +24,11 @@ RUNS = {
     "long": ("long",),
 }
 
-# Suites of tests/, and users of fixtures, whose tests are in tier all unless their mark says else:
-# engines in environments of their own, the release wheel, network namespaces.
+# Suites of tests/, files by a part of their name, and users of fixtures, whose tests are in tier
+# all unless their mark says else: engines in environments of their own, the release wheel, the
+# emulated CUDA device, network namespaces.
 SUITES_OF_ALL = ("integrations", "wheel")
+FILES_OF_ALL = "cuda"
 FIXTURES_OF_ALL = frozenset({"wired", "relayed", "namespaces", "vllm_server"})
 
 # How a Go test says that it is not in every tier. With testing.Short() it has two forms: a short
@@ -166,10 +168,13 @@ def go_tests(root: Path, files: Iterable[str]) -> tuple[list[GoTest], list[str]]
 
 def suite_has(suite: Path, tier: str) -> bool:
     """Whether a folder of pytest's may have tests of a tier, by what its files say."""
-    texts = [path.read_text() for path in sorted(suite.glob("test_*.py"))]
+    files = [*sorted(suite.glob("test_*.py")), *suite.glob("conftest.py")]
+    texts = [path.read_text() for path in files]
     if any(f"mark.{tier}" in text for text in texts):
         return True
     if suite.name in SUITES_OF_ALL:
         return tier == "all"
     fixtures = re.compile(r"\b(" + "|".join(sorted(FIXTURES_OF_ALL)) + r")\b")
-    return tier == "test" or (tier == "all" and any(fixtures.search(text) for text in texts))
+    late = any(fixtures.search(text) for text in texts)
+    late = late or any(FILES_OF_ALL in path.name for path in files)
+    return tier == "test" or (tier == "all" and late)

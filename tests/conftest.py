@@ -16,7 +16,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / ".ci"))
-from tiers import FIXTURES_OF_ALL, RUNS, SUITES_OF_ALL, TIERS  # noqa: E402
+from tiers import FILES_OF_ALL, FIXTURES_OF_ALL, RUNS, SUITES_OF_ALL, TIERS  # noqa: E402
 
 sys.path.pop(0)
 
@@ -29,7 +29,11 @@ def tier_of(item: pytest.Item) -> str:
     if marks:
         return marks.pop()
     suite = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
-    slow = suite in SUITES_OF_ALL or FIXTURES_OF_ALL.intersection(item.fixturenames)  # type: ignore[attr-defined]
+    slow = (
+        suite in SUITES_OF_ALL
+        or FILES_OF_ALL in item.path.name
+        or FIXTURES_OF_ALL.intersection(item.fixturenames)
+    )  # type: ignore[attr-defined]
     return "all" if slow else "test"
 
 
