@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -34,16 +35,20 @@ class Step:
 
 @dataclass
 class Outcome:
-    """How a step ended, after how long, and why, where it was skipped."""
+    """How a step ended, after how long, and why, where it was skipped.
+
+    `cpu` is what its commands took of the processors; 0 for those that ran at once.
+    """
 
     result: str
     seconds: float = 0.0
+    cpu: float = 0.0
     reason: str = ""
 
 
 def run_step(step: Step) -> Outcome:
     """Runs one step."""
-    result, reason, begin = "passed", "", time.monotonic()
+    result, reason, begin, cpu = "passed", "", time.monotonic(), cpu_seconds()
     os.environ["MOEWIRE_TIER"] = step.tier
     try:
         step.action()
@@ -53,7 +58,13 @@ def run_step(step: Step) -> Outcome:
     except StepError as err:
         print(f"FAILED {step.name}: {err}", flush=True)
         result = "FAILED"
-    return Outcome(result, time.monotonic() - begin, reason)
+    return Outcome(result, time.monotonic() - begin, cpu_seconds() - cpu, reason)
+
+
+def cpu_seconds() -> float:
+    """What all commands that have ended took of the processors."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def run_apart(step: Step, program: Sequence[str]) -> tuple[Outcome, str]:
@@ -138,7 +149,8 @@ def summary(outcome: dict[str, Outcome], seconds: float, slowest: Sequence[str] 
     """What became of the steps, as text. Skipped ones are not among the passed."""
     lines = ["", "=== summary"]
     for name, o in outcome.items():
-        line = f"{o.seconds:8.1f} s  {o.result:8} {name}"
+        cpu = f"{o.cpu:6.0f} s cpu" if o.cpu else " " * 12
+        line = f"{o.seconds:8.1f} s  {cpu}  {o.result:8} {name}"
         lines.append(f"{line}: {' '.join(o.reason.split())}" if o.reason else line)
     if slowest:
         lines += ["the slowest tests", *slowest]

@@ -170,7 +170,7 @@ def suite_has(suite: Path, tier: str) -> bool:
     """Whether a folder of pytest's may have tests of a tier, by what its files say."""
     files = [*sorted(suite.glob("test_*.py")), *suite.glob("conftest.py")]
     texts = [path.read_text() for path in files]
-    if any(f"mark.{tier}" in text for text in texts):
+    if any(f"pytest.mark.{tier}" in text for text in texts):
         return True
     if suite.name in SUITES_OF_ALL:
         return tier == "all"

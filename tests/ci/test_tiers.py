@@ -233,14 +233,14 @@ def test_what_go_test_says_is_kept() -> None:
 
 
 CASES = """
-import pytest
+from pytest import mark
 
-@pytest.mark.check
+@mark.check
 def test_quick(): pass
 def test_usual(): pass
-@pytest.mark.all
+@mark.all
 def test_late(): pass
-@pytest.mark.long
+@mark.long
 def test_hours(): pass
 """
 
@@ -283,7 +283,7 @@ def test_pytest_runs_a_tier(tmp_path: Path, tier: str | None, runs: list[str]) -
 
 
 def test_a_pytest_case_in_two_tiers_is_found(tmp_path: Path) -> None:
-    status, text, _ = run_pytest(tmp_path, CASES + "pytestmark = pytest.mark.all\n", "test")
+    status, text, _ = run_pytest(tmp_path, CASES + "pytestmark = mark.all\n", "test")
     assert status != 0
     assert "test_quick is in two tiers: all, check" in text
 
