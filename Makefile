@@ -4,11 +4,14 @@
 PYTHON ?= python3
 VENV := $(if $(MOEWIRE_VENV),$(MOEWIRE_VENV),.venv)
 
-.PHONY: help demo test wheel kernels gpu-test gpu-bench lib lint format bench venv lock clean
+.PHONY: help demo check test test-rest test-all test-long wheel kernels gpu-test gpu-bench lib lint format bench venv lock clean
 
 help:
 	@echo 'make demo    a trained MoE model over four processes, against one process'
-	@echo 'make test    everything that must hold, each step timed'
+	@echo 'make check   lint, the short tests, two processes: in three minutes'
+	@echo 'make test    what protects a user, each step timed: in ten minutes'
+	@echo 'make test-all   all that must hold: in thirty; test-rest: what test leaves of it'
+	@echo 'make test-long  outside CI: soaks, thousands of faults, every mutant: hours'
 	@echo 'make lint    only the fast checks: gofmt, vet, staticcheck, ruff, mypy'
 	@echo 'make bench   time per dispatch and combine, against a copy and against gloo'
 	@echo 'make lib     build python/moewire/libmoewire.so'
@@ -22,8 +25,14 @@ demo:
 	@$(PYTHON) .ci/steps.py --quiet venv install
 	@$(VENV)/bin/moewire demo
 
-test:
-	@$(PYTHON) .ci/steps.py all
+check test:
+	@$(PYTHON) .ci/steps.py $@
+
+test-all:
+	@$(PYTHON) .ci/steps.py test rest
+
+test-rest test-long:
+	@$(PYTHON) .ci/steps.py $(@:test-%=%)
 
 lint:
 	@$(PYTHON) .ci/steps.py lint

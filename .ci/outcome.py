@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 
@@ -17,23 +21,35 @@ class StepSkipped(Exception):
 
 @dataclass
 class Step:
+    """A step, whose tests run in a tier.
+
+    Neighbours with the same `beside` run at the same time, as commands of their own.
+    """
+
     name: str
     action: Callable[[], None]
     needs: tuple[str, ...] = field(default=())
+    tier: str = "check"
+    beside: str = ""
 
 
 @dataclass
 class Outcome:
-    """How a step ended, after how long, and why, where it was skipped."""
+    """How a step ended, after how long, and why, where it was skipped.
+
+    `cpu` is what its commands took of the processors; 0 for those that ran at once.
+    """
 
     result: str
     seconds: float = 0.0
+    cpu: float = 0.0
     reason: str = ""
 
 
 def run_step(step: Step) -> Outcome:
     """Runs one step."""
-    result, reason, begin = "passed", "", time.monotonic()
+    result, reason, begin, cpu = "passed", "", time.monotonic(), cpu_seconds()
+    os.environ["MOEWIRE_TIER"] = step.tier
     try:
         step.action()
     except StepSkipped as err:
@@ -42,31 +58,103 @@ def run_step(step: Step) -> Outcome:
     except StepError as err:
         print(f"FAILED {step.name}: {err}", flush=True)
         result = "FAILED"
-    return Outcome(result, time.monotonic() - begin, reason)
+    return Outcome(result, time.monotonic() - begin, cpu_seconds() - cpu, reason)
 
 
-def run_steps(steps: list[Step], quiet: bool) -> dict[str, Outcome]:
-    """Runs the steps; the outcome of each, by name."""
-    outcome: dict[str, Outcome] = {}
-    for step in steps:
+def cpu_seconds() -> float:
+    """What all commands that have ended took of the processors."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def run_apart(step: Step, program: Sequence[str]) -> tuple[Outcome, str]:
+    """Runs one step as a command of its own; its outcome, and what it wrote."""
+    begin = time.monotonic()
+    done = subprocess.run(
+        [*program, "--quiet", step.name],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    result = "passed" if done.returncode == 0 else "FAILED"
+    return Outcome(result, time.monotonic() - begin), done.stdout
+
+
+class Runner:
+    """Runs steps, says which is under way, and keeps their outcomes by name."""
+
+    def __init__(self, steps: list[Step], quiet: bool, program: Sequence[str] = ()) -> None:
+        self.steps, self.quiet, self.program = steps, quiet, program
+        self.outcome: dict[str, Outcome] = {}
+        self.begin = time.monotonic()
+
+    def run(self) -> dict[str, Outcome]:
+        at = 0
+        while at < len(self.steps):
+            end = at + 1
+            if self.program and self.steps[at].beside:
+                while end < len(self.steps) and self.steps[end].beside == self.steps[at].beside:
+                    end += 1
+            self.run_group(at, [step for step in self.steps[at:end] if self.may_run(at, step)])
+            at = end
+        return self.outcome
+
+    def may_run(self, at: int, step: Step) -> bool:
+        """Whether what the step needs has passed; says and keeps it otherwise."""
+        outcome = self.outcome
         broken = [n for n in step.needs if n in outcome and outcome[n].result != "passed"]
-        if not quiet:
-            print(f"\n=== {step.name}: {step.action.__doc__ or ''}".rstrip(": "), flush=True)
         if broken:
+            self.tell(at, step)
             print(f"not run: {', '.join(broken)} did not pass", flush=True)
             outcome[step.name] = Outcome("not run")
-            continue
-        outcome[step.name] = run_step(step)
-    return outcome
+        return not broken
+
+    def run_group(self, at: int, steps: list[Step]) -> None:
+        """One step, its output as it comes; or several at once, each one's when it has ended."""
+        if len(steps) == 1:
+            self.tell(at, steps[0])
+            self.outcome[steps[0].name] = run_step(steps[0])
+            return
+        with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+            started = [(step, pool.submit(run_apart, step, self.program)) for step in steps]
+            for i, (step, future) in enumerate(started):
+                self.outcome[step.name], text = future.result()
+                self.tell(at + i, step)
+                print(text, end="", flush=True)
+                if self.outcome[step.name].result != "passed":
+                    print(f"FAILED {step.name}", flush=True)
+
+    def tell(self, at: int, step: Step) -> None:
+        """Which step of how many, and for how long all of it has been running."""
+        if self.quiet:
+            return
+        minutes, seconds = divmod(int(time.monotonic() - self.begin), 60)
+        heading = f"=== [{at + 1}/{len(self.steps)}, {minutes}m{seconds:02d}s] {step.name}"
+        said = (step.action.__doc__ or "").split("\n")[0]
+        print(f"\n{heading}: {said}".rstrip(": "), flush=True)
 
 
-def summary(outcome: dict[str, Outcome]) -> str:
+# How many steps run at once: those that do are one process each, as on two cores.
+AT_ONCE = 2
+
+
+def run_steps(steps: list[Step], quiet: bool, program: Sequence[str] = ()) -> dict[str, Outcome]:
+    """Runs the steps; the outcome of each, by name."""
+    return Runner(steps, quiet, program).run()
+
+
+def summary(outcome: dict[str, Outcome], seconds: float, slowest: Sequence[str] = ()) -> str:
     """What became of the steps, as text. Skipped ones are not among the passed."""
     lines = ["", "=== summary"]
     for name, o in outcome.items():
-        line = f"{o.seconds:8.1f} s  {o.result:8} {name}"
+        cpu = f"{o.cpu:6.0f} s cpu" if o.cpu else " " * 12
+        line = f"{o.seconds:8.1f} s  {cpu}  {o.result:8} {name}"
         lines.append(f"{line}: {' '.join(o.reason.split())}" if o.reason else line)
-    lines.append(f"{sum(o.seconds for o in outcome.values()):8.1f} s  in all")
+    if slowest:
+        lines += ["the slowest tests", *slowest]
+    lines.append(f"{seconds:8.1f} s  in all")
     results = [o.result for o in outcome.values()]
     passed, skipped = results.count("passed"), results.count("skipped")
     told = f", {skipped} skipped" if skipped else ""

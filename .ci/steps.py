@@ -1,11 +1,14 @@
-"""The steps of `make test` and its parts: runs them, times them, sums up.
+"""The steps of `make check`, `make test`, `make test-all` and their parts: runs them, times them.
 
-    python3 .ci/steps.py all              every step
+    python3 .ci/steps.py check            what is quick
+    python3 .ci/steps.py test             what protects a user
+    python3 .ci/steps.py test rest        `make test-all`
+    python3 .ci/steps.py long             what CI does not run
     python3 .ci/steps.py lint             the fast checks
     python3 .ci/steps.py venv go-test     the steps named
 
-Every step runs even if an earlier one failed, except where it could not work
-without it. The exit status is 0 only if each one that was asked for ran and
+.ci/tiers.py says what a tier is. Every step runs even if an earlier one failed, except where it
+could not work without it. The exit status is 0 only if each one that was asked for ran and
 passed, or was skipped for want of what the machine lacks: the summary says
 which and why, and MOEWIRE_REQUIRE makes that a failure.
 
@@ -17,301 +20,114 @@ sets the number of examples of each test in tests/python/test_fuzz.py.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
-import re
-import shutil
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
+import time
+from collections.abc import Callable
 
-from fuzz import fuzz_target, watched
-from outcome import Step, StepError, StepSkipped, run_steps, summary
+import record
+from common import BIN, ROOT
+from go_steps import (
+    complete,
+    fuzz,
+    fuzz_long,
+    go_all,
+    go_bench,
+    go_check,
+    go_long,
+    go_pure,
+    go_race,
+    go_test,
+    rdma,
+)  # fmt: skip
+from lint_steps import gofmt, mypy, ruff, staticcheck, vet
+from outcome import Step, run_steps, summary
+from python_steps import install, kernels, pytest, suites, venv, wheel
+from tiers import suite_has
 
-ROOT = Path(__file__).resolve().parent.parent
-VENV = Path(os.environ.get("MOEWIRE_VENV") or ".venv")
-VENV = VENV if VENV.is_absolute() else ROOT / VENV
-BIN = VENV / "bin"
-REQUIREMENTS = ROOT / "tests" / "requirements.txt"
-DIST = ROOT / "wheels" / "dist"
-
-# What the test suites of tests/ need, in the order in which they run. Those
-# not named here run last.
-SUITE_ORDER = ["capi", "python", "multihost", "examples", "multirank", "wheel"]
-
-
-# What tests/rdma/machine.py ends with when there can be no machine.
-MACHINE_FAILED = 125
-
-
-def run(*command: str | Path, env: dict[str, str] | None = None) -> None:
-    """Runs a command in the repository's root, its output going to ours."""
-    words = [str(word) for word in command]
-    shown = [f"{k}={v}" for k, v in (env or {}).items()]
-    print("+", *shown, *(w.removeprefix(f"{ROOT}/") for w in words), flush=True)
-    try:
-        status = subprocess.run(
-            words, cwd=ROOT, env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL
-        ).returncode
-    except OSError as err:
-        raise StepError(f"cannot start: {err}") from err
-    if status != 0:
-        raise StepError(f"exit status {status}: {' '.join(words)}")
+TESTS = ROOT / "tests"
 
 
-def sources(*patterns: str) -> list[str]:
-    """The tree's own files: tracked, or new and not ignored."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "-z", "--", *patterns],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    return [name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+def pytest_steps(tier: str) -> list[Step]:
+    """A step for each suite that has tests of the tier."""
+    return [pytest_step(suite, tier) for suite in suites() if suite_has(TESTS / suite, tier)]
 
 
-# ------------------------------------------------------------------ steps --
+def pytest_step(suite: str, tier: str) -> Step:
+    name = f"pytest-{suite}" if tier == "test" else f"{tier}-{suite}"
+
+    def action() -> None:
+        pytest(suite, name)
+
+    action.__doc__ = f"pytest tests/{suite}, what is in tier {tier}."
+    needs = ("install", "wheel") if (suite, tier) == ("wheel", "all") else ("install",)
+    return Step(name, action, needs, tier)
 
 
-def venv() -> None:
-    """A virtual environment with exactly what tests/requirements.txt lists."""
-    if sys.version_info < (3, 11) and not BIN.exists():
-        raise StepError("the tests need Python 3.11 or newer (torch 2.15 does): make PYTHON=...")
-    lock = REQUIREMENTS.read_text()
-    stamp = VENV / "moewire-requirements.sha256"
-    digest = hashlib.sha256(lock.encode()).hexdigest()
-    if stamp.is_file() and stamp.read_text() == digest:
-        print(f"{VENV} is up to date")
-        return
-    if not (BIN / "python").exists():
-        run(sys.executable, "-m", "venv", VENV)
-    # uv is several times faster than pip; pip does where uv cannot be had.
-    uv = next(line for line in lock.splitlines() if line.startswith("uv=="))
-    python = BIN / "python"
-    try:
-        if not (BIN / "uv").exists():
-            run(python, "-m", "pip", "install", "--quiet", uv)
-        run(BIN / "uv", "pip", "install", "--quiet", "--python", python, "-r", REQUIREMENTS)
-    except StepError as err:
-        print(f"{err}; trying pip", flush=True)
-        run(python, "-m", "pip", "install", "--quiet", "-r", REQUIREMENTS)
-    stamp.write_text(digest)
-
-
-def install() -> None:
-    """Builds the library and installs the package, editable."""
-    # What the lock names is here already, so the build needs no isolation.
-    run(BIN / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation",
-        "--disable-pip-version-check", "-e", ".")  # fmt: skip
-
-
-def gofmt() -> None:
-    """Every Go file is formatted."""
-    files = [name for name in sources("*.go") if "/testdata/" not in name]
-    found = subprocess.run(["gofmt", "-l", *files], cwd=ROOT, capture_output=True, text=True)
-    if found.returncode != 0 or found.stdout:
-        raise StepError(f"run `make format`; not formatted:\n{found.stdout}{found.stderr}")
-
-
-def vet() -> None:
-    """go vet."""
-    run("go", "vet", "./...")
-
-
-def staticcheck() -> None:
-    """staticcheck, from its own module so that it does not raise our versions."""
-    run("go", "tool", "-modfile=.ci/tools/go.mod", "staticcheck", "./...")
-
-
-def ruff() -> None:
-    """Python: lints and formatting."""
-    run(BIN / "ruff", "check", ".")
-    run(BIN / "ruff", "format", "--check", ".")
-
-
-def mypy() -> None:
-    """Python: types of the package and of the build."""
-    run(BIN / "mypy", "--strict")
-
-
-# Go ends a package's tests after ten minutes by itself: too soon on a slow
-# machine. Tests have bounds of their own; this one is for what is missed there.
-GO_TEST = ["go", "test", "-timeout=40m"]
-
-# Whose tests mostly run NVIDIA's compiler, minutes of it: what comes out is the
-# same whatever Go's own part was built with, so they run once, in go-test.
-COMPILED_KERNELS = ["core/device/cuda/kernels", "core/device/cuda/images"]
-
-# What is another program without cgo: the CPU's kernels, and how native code is called.
-WITHOUT_CGO = {"github.com/moewire/moewire/core/device/cpu", "github.com/ebitengine/purego"}
-
-
-def core_packages(*without: str) -> dict[str, set[str]]:
-    """The packages of the core that have tests, but for some; what they and their tests use."""
-    command = ["go", "list", "-test", "-f", '{{.ImportPath}} {{join .Deps " "}}', "./core/..."]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if listed.returncode != 0:
-        raise StepError(f"go list: {listed.stderr}")
-    uses = {}
-    for line in listed.stdout.splitlines():
-        words = line.split()
-        name = words[0].removesuffix(".test")
-        if name != words[0] and not name.endswith(without):
-            uses[name] = set(words[1:])
-    return uses
-
-
-def go_test() -> None:
-    """Every Go test, cgo on."""
-    run(*GO_TEST, "./...", env={"CGO_ENABLED": "1"})
-
-
-def go_race() -> None:
-    """The core under the race detector. Random tests have fewer rounds."""
-    # The cache of code compiled at run time has goroutines and processes in it.
-    kernels, _images = COMPILED_KERNELS
-    run(*GO_TEST, "-race", "-short", *core_packages(kernels), env={"CGO_ENABLED": "1"})
-
-
-def go_pure() -> None:
-    """What differs without cgo, and the plain Go kernels. Random tests have fewer rounds."""
-    differ = [name for name, uses in core_packages(*COMPILED_KERNELS).items() if uses & WITHOUT_CGO]
-    run("go", "build", "./core/...", env={"CGO_ENABLED": "0"})
-    run(*GO_TEST, "-short", *differ, env={"CGO_ENABLED": "0"})
-
-
-def go_bench() -> None:
-    """Every benchmark once, so that they stay alive."""
-    run("go", "test", "-run=^$", "-bench=.", "-benchtime=1x", "./...")
-
-
-# What the fuzzing of all Go targets may take, without the builds.
-FUZZ_TOTAL_SECONDS = 100
-
-
-def fuzz_targets() -> list[tuple[str, str]]:
-    """Every Go fuzz target of the tree and its package: a list would forget some.
-
-    Those of C and Python are in their suites.
-    """
-    found = []
-    for name in sorted(sources("*_test.go")):
-        text = (ROOT / name).read_text()
-        package = str(Path(name).parent)
-        found += [(package, t) for t in re.findall(r"^func (Fuzz\w+)\(", text, re.MULTILINE)]
-    return found
-
-
-def fuzz() -> None:
-    """Every Go fuzz target for a few seconds (MOEWIRE_FUZZ_SECONDS: longer)."""
-    targets = fuzz_targets()
-    share = max(1, FUZZ_TOTAL_SECONDS // max(1, len(targets)))
-    seconds = os.environ.get("MOEWIRE_FUZZ_SECONDS", str(share))
-    for package, target in targets:
-        wrong = fuzz_target(target, package, seconds, lambda words: watched(words, ROOT))
-        if wrong:
-            raise StepError(wrong)
-
-
-# What the race detector watches in the virtual machine: it makes all slower.
-RDMA_RACES = "Concurrent|RetireUnderLoad|Mixture|Wake|WaitSees|ES2No"
-
-# Dispatch and combine between processes, the death of one, and bad networks.
-RDMA_EP = "TestProcesses|TestProcessKilled/rdma|TestWeather"
-
-
-def rdma() -> None:
-    """The verbs carrier, and fabrics and EP over it, on soft-RoCE devices in a virtual machine."""
-    machine = ROOT / "tests" / "rdma" / "machine.py"
-    prepared = subprocess.run(
-        [sys.executable, machine, "prepare"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    reason = prepared.stderr.strip()
-    if prepared.returncode == MACHINE_FAILED:
-        required = os.environ.get("MOEWIRE_REQUIRE", "").split(",")
-        if "verbs" in required or "all" in required:
-            raise StepError(f"no virtual machine: {reason}")
-        raise StepSkipped(f"no virtual machine: {reason}")
-    if prepared.returncode != 0:
-        raise StepError(reason)
-    # Only now is there a header for the layouts to be compared with.
-    run("go", "test", "./core/internal/libibverbs", env={"MOEWIRE_REQUIRE": "verbs"})
-    with tempfile.TemporaryDirectory(prefix="moewire-rdma-") as name:
-        tests, races = Path(name) / "verbs.test", Path(name) / "verbs-race.test"
-        package = "./core/transport/verbs"
-        run("go", "test", "-c", "-o", tests, package, env={"CGO_ENABLED": "0"})
-        run("go", "test", "-c", "-race", "-o", races, package, env={"CGO_ENABLED": "1"})
-        fabrics = Path(name) / "fabric.test"
-        run("go", "test", "-c", "-o", fabrics, "./core/fabric", env={"CGO_ENABLED": "0"})
-        groups = Path(name) / "ep.test"
-        run("go", "test", "-c", "-o", groups, "./core/ep", env={"CGO_ENABLED": "0"})
-        all_four = (
-            f"{tests} && {races} -test.run='{RDMA_RACES}' && {fabrics} -test.run=TestOverVerbs"
-            f" && {groups} -test.run='{RDMA_EP}'"
-        )
-        run(sys.executable, machine, "--timeout", "1800", "run", "--",
-            f"export MOEWIRE_REQUIRE=verbs,inline,cable; {all_four}")  # fmt: skip
-
-
-def kernels() -> None:
-    """The CUDA kernels' code for a release, by the compilers that wheels/nvrtc pins."""
-    run(BIN / "python", "wheels/build_kernels.py")
-
-
-def wheel() -> None:
-    """The release wheel, audited."""
-    shutil.rmtree(DIST, ignore_errors=True)
-    run(BIN / "python", "-m", "build", "--wheel", "--no-isolation", "--outdir", DIST,
-        env={"MOEWIRE_RELEASE": "1"})  # fmt: skip
-    found = list(DIST.glob("*.whl"))
-    if len(found) != 1:
-        raise StepError(f"{DIST} should hold one wheel, has: {found}")
-    run(BIN / "python", "wheels/audit.py", "--release", found[0])
-
-
-def suites() -> list[str]:
-    """The folders of tests/ that pytest runs."""
-    found = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
-    rest = sorted(found.difference(SUITE_ORDER))
-    return [name for name in SUITE_ORDER if name in found] + rest
-
-
-def pytest(suite: str) -> None:
-    """One folder of Python tests."""
-    run(BIN / "python", "-m", "pytest", "-q", "--durations=5", f"tests/{suite}")
-
-
-def all_steps() -> list[Step]:
-    """In order: what fails quickly first."""
-    steps = [
+def lint_steps() -> list[Step]:
+    return [
         Step("venv", venv),
         Step("gofmt", gofmt),
-        Step("vet", vet),
-        Step("staticcheck", staticcheck),
-        Step("ruff", ruff, ("venv",)),
-        Step("mypy", mypy, ("venv",)),
-        Step("install", install, ("venv",)),
-        Step("go-test", go_test),
-        Step("go-race", go_race),
-        Step("go-pure", go_pure),
-        Step("fuzz", fuzz),
-        Step("rdma", rdma),
-        Step("kernels", kernels, ("venv",)),
-        Step("wheel", wheel, ("venv", "kernels")),
+        Step("vet", vet, beside="lint"),
+        Step("staticcheck", staticcheck, beside="lint"),
+        Step("ruff", ruff, ("venv",), beside="lint"),
+        Step("mypy", mypy, ("venv",), beside="lint"),
     ]
-    for suite in suites():
-        needs = ("install", "wheel") if suite == "wheel" else ("install",)
-        steps.append(Step(f"pytest-{suite}", lambda suite=suite: pytest(suite), needs))
-    steps.append(Step("go-bench", go_bench))
-    return steps
 
 
-GROUPS = {"lint": ["venv", "gofmt", "vet", "staticcheck", "ruff", "mypy"]}
+def check_steps() -> list[Step]:
+    return [
+        *lint_steps(),
+        Step("install", install, ("venv",)),
+        Step("go-check", go_check),
+        *pytest_steps("check"),
+    ]
+
+
+def test_steps() -> list[Step]:
+    return [
+        *lint_steps(),
+        Step("install", install, ("venv",)),
+        Step("go-test", go_test, tier="test"),
+        Step("go-race", go_race, tier="test"),
+        Step("go-pure", go_pure, tier="test"),
+        *pytest_steps("test"),
+    ]
+
+
+def rest_steps() -> list[Step]:
+    return [
+        Step("venv", venv),
+        Step("install", install, ("venv",)),
+        Step("go-all", go_all, tier="all"),
+        Step("fuzz", fuzz, tier="all"),
+        Step("rdma", rdma, tier="all"),
+        Step("kernels", kernels, ("venv",), "all"),
+        Step("wheel", wheel, ("venv", "kernels"), "all"),
+        *pytest_steps("all"),
+        Step("go-bench", go_bench, tier="all"),
+        Step("complete", complete, tier="all"),
+    ]
+
+
+def long_steps() -> list[Step]:
+    return [
+        Step("venv", venv),
+        Step("install", install, ("venv",)),
+        Step("go-long", go_long, tier="long"),
+        Step("fuzz-long", fuzz_long, tier="long"),
+        *pytest_steps("long"),
+    ]
+
+
+# What the command line names: a part of a tier, a tier, and what `make test` leaves of tier all.
+GROUPS: dict[str, Callable[[], list[Step]]] = {
+    "lint": lint_steps,
+    "check": check_steps,
+    "test": test_steps,
+    "rest": rest_steps,
+    "long": long_steps,
+}
 
 
 def prepare_environment() -> None:
@@ -327,16 +143,23 @@ def prepare_environment() -> None:
 
 
 def select(names: list[str]) -> list[Step]:
-    """The steps behind names given on the command line."""
-    steps = all_steps()
-    if names == ["all"]:
-        return steps
-    wanted = [step for name in names for step in GROUPS.get(name, [name])]
-    known = {step.name: step for step in steps}
-    unknown = [name for name in wanted if name not in known]
+    """The steps behind names given on the command line, each once."""
+    groups = {name: make() for name, make in GROUPS.items()}
+    known = {step.name: step for steps in groups.values() for step in steps}
+    unknown = [name for name in names if name not in {*groups, *known}]
     if unknown:
-        sys.exit(f"no step {', '.join(unknown)}; there are: all, lint, {', '.join(known)}")
-    return [known[name] for name in wanted]
+        sys.exit(f"no step {', '.join(unknown)}; there are: {', '.join([*groups, *known])}")
+    wanted = [step for name in names for step in groups.get(name) or [known[name]]]
+    return list({step.name: step for step in wanted}.values())
+
+
+def begin(names: list[str]) -> list[str]:
+    """Forgets the records of earlier runs of the tiers named; these tiers."""
+    of = {"check": "check", "test": "test", "rest": "all", "long": "long"}
+    tiers = [tier for name, tier in of.items() if name in names]
+    for tier in tiers:
+        record.begin(tier)
+    return tiers
 
 
 def main() -> int:
@@ -345,9 +168,11 @@ def main() -> int:
     parser.add_argument("steps", nargs="+")
     args = parser.parse_args()
     prepare_environment()
-    outcome = run_steps(select(args.steps), args.quiet)
+    steps, start = select(args.steps), time.monotonic()
+    tiers = begin(args.steps)
+    outcome = run_steps(steps, args.quiet, [sys.executable, __file__])
     if not args.quiet:
-        print(summary(outcome), flush=True)
+        print(summary(outcome, time.monotonic() - start, record.slowest(tiers)), flush=True)
     return 0 if all(o.result in ("passed", "skipped") for o in outcome.values()) else 1
 
 

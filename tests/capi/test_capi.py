@@ -108,7 +108,7 @@ def asan_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(params=["as shipped", "sanitized"])
+@pytest.fixture(params=["as shipped", pytest.param("sanitized", marks=pytest.mark.all)])
 def either_library(request: pytest.FixtureRequest, library: Path) -> Path:
     """The library as users get it, and one whose own C code is checked as well."""
     if request.param == "as shipped":
@@ -142,6 +142,7 @@ def test_ranks(num_ranks: int, tmp_path: Path, either_library: Path) -> None:
         assert "ranks: ok" in run_sanitized(program, str(num_ranks), str(seed))
 
 
+@pytest.mark.all
 def test_ranks_of_other_hosts_on_cuda(tmp_path: Path, library: Path) -> None:
     """Two processes over the emulated driver, whose fibres are none of the sanitizers' business."""
     sys.path.insert(0, str(HERE.parent / "python"))
@@ -211,6 +212,7 @@ FUZZ_SEEDS = [1, 4, 78, random.SystemRandom().randrange(1 << 31)]
 FUZZ_SECONDS = int(os.environ.get("MOEWIRE_FUZZ_SECONDS", "2"))
 
 
+@pytest.mark.all
 def test_any_arguments(tmp_path: Path, either_library: Path) -> None:
     """Mutated arguments for every function: see fuzz.c. A failure names its seed."""
     program = build("fuzz.c", tmp_path, either_library, *SANITIZE)

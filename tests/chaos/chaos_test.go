@@ -6,7 +6,8 @@
 // over TCP.
 //
 // MOEWIRE_CHAOS, MOEWIRE_KILLS and MOEWIRE_TRIALS set how many faults the
-// tests make in each of these places, MOEWIRE_SEED what they draw.
+// tests make in each of these places, MOEWIRE_SEED what they draw. With -short
+// TestChaos makes 62 faults, else 360.
 package chaos
 
 import (
@@ -30,6 +31,15 @@ func setting(name string, otherwise int64) int64 {
 		return n
 	}
 	return otherwise
+}
+
+// numFaults is how many a test makes: what the variable says, else what the
+// test does, or with -short a sixth of it.
+func numFaults(name string, otherwise int) int {
+	if testing.Short() {
+		otherwise = (otherwise + 5) / 6
+	}
+	return int(setting(name, int64(otherwise)))
 }
 
 func parseInt(t *testing.T, s string) int64 {
@@ -60,7 +70,7 @@ func TestChaos(t *testing.T) {
 }
 
 func chaosAt(t *testing.T, at place, faults int, parts []part) {
-	faults = int(setting("MOEWIRE_CHAOS", int64(faults)))
+	faults = numFaults("MOEWIRE_CHAOS", faults)
 	struck := tally{}
 	for _, part := range parts {
 		t.Run(fmt.Sprintf("R%d", part.ranks), func(t *testing.T) {

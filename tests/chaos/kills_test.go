@@ -15,7 +15,7 @@ import (
 // TestKillToReturn: how long after a kill -9 a survivor returns that waits in
 // a dispatch without any deadline, beside processes with much memory.
 func TestKillToReturn(t *testing.T) {
-	kills := int(setting("MOEWIRE_KILLS", 10))
+	kills := numFaults("MOEWIRE_KILLS", 10)
 	t.Run("R2", func(t *testing.T) { timeKills(t, near, 2, min(1<<30, freeBytes(t)/4), kills) })
 	t.Run("R8", func(t *testing.T) { timeKills(t, near, 8, 32<<20, (kills+3)/4) })
 	t.Run("R4 far", func(t *testing.T) { timeKills(t, far, 4, 32<<20, (kills+3)/4) })

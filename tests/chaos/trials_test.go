@@ -11,8 +11,8 @@ import (
 // is lost, although the others wait for one another too and all of them have
 // the same deadline. Then it comes back with the buffer that it has.
 func TestOneLostRankCostsOne(t *testing.T) {
-	for at, trials := range []int64{near: 30, far: 10, split: 10} {
-		t.Run(place(at).String(), func(t *testing.T) { stopSome(t, place(at), int(setting("MOEWIRE_TRIALS", trials))) })
+	for at, trials := range []int{near: 30, far: 10, split: 10} {
+		t.Run(place(at).String(), func(t *testing.T) { stopSome(t, place(at), numFaults("MOEWIRE_TRIALS", trials)) })
 	}
 }
 

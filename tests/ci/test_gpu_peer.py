@@ -63,6 +63,7 @@ def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, *more
     return Run(120, dict(os.environ), tmp_path / "log").row(gpu.peer(*SMALL, *more))
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("fp8", [False, True])
 def test_its_times_stand_beside_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fp8: bool
@@ -90,6 +91,7 @@ def test_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "has no folder deep_ep" in gpu.peer().lacks
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -104,6 +106,7 @@ def test_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, sa
     assert said in found.said
 
 
+@pytest.mark.all
 def test_it_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "PEER_SECONDS", 6)
     found = row(tmp_path, monkeypatch, "import time; time.sleep(3600)")

@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / ".ci"))
 
+import go_steps  # noqa: E402
 import steps  # noqa: E402
 
 
@@ -19,7 +20,7 @@ def test_every_fuzz_target_is_found() -> None:
         ["git", "grep", "-hc", "^func Fuzz", "--", "*_test.go"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
-    found = steps.fuzz_targets()
+    found = go_steps.fuzz_targets()
     assert len(found) >= sum(map(int, listed.split()))
     assert ("core/transport/mapped", "FuzzPeer") in found
     assert ("core/transport/mapped", "FuzzMessage") in found
@@ -34,21 +35,21 @@ def test_targets_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
         return ""
 
     monkeypatch.delenv("MOEWIRE_FUZZ_SECONDS", raising=False)
-    monkeypatch.setattr(steps, "fuzz_target", note)
-    steps.fuzz()
-    assert len(spent) == len(steps.fuzz_targets())
+    monkeypatch.setattr(go_steps, "fuzz_target", note)
+    go_steps.fuzz()
+    assert len(spent) == len(go_steps.fuzz_targets())
     assert min(spent) >= 1
-    assert sum(spent) <= max(steps.FUZZ_TOTAL_SECONDS, len(spent))
+    assert sum(spent) <= max(go_steps.FUZZ_TOTAL_SECONDS, len(spent))
 
 
 def without_machine(monkeypatch: pytest.MonkeyPatch, require: str) -> None:
     """Makes the virtual machine one that cannot be had."""
-    failed = subprocess.CompletedProcess([], steps.MACHINE_FAILED, "", "no qemu\n")
-    monkeypatch.setattr(steps.subprocess, "run", lambda *_, **__: failed)
+    failed = subprocess.CompletedProcess([], go_steps.MACHINE_FAILED, "", "no qemu\n")
+    monkeypatch.setattr(go_steps.subprocess, "run", lambda *_, **__: failed)
     monkeypatch.setenv("MOEWIRE_REQUIRE", require)
     monkeypatch.setattr(sys, "argv", ["steps.py", "rdma"])
     monkeypatch.setattr(steps, "prepare_environment", lambda: None)
-    monkeypatch.setattr(steps, "select", lambda _: [steps.Step("rdma", steps.rdma)])
+    monkeypatch.setattr(steps, "select", lambda _: [steps.Step("rdma", go_steps.rdma)])
 
 
 def test_a_skipped_step_says_so(

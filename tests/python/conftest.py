@@ -42,7 +42,7 @@ def team() -> Iterator[Team]:
     one.close()
 
 
-@pytest.fixture(scope="module", params=["cpu", "cuda"])
+@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.all)])
 def ranks(team: Team, request: pytest.FixtureRequest) -> Ranks:
     """The team on either kind of device: the emulated one, or one of this machine."""
     from harness import cuda_device, emulator

@@ -24,7 +24,9 @@ def audit() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def release_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that `make wheel` builds, built anew from the tree."""
+    """The wheel that `make wheel` has built (MOEWIRE_WHEEL), else one built anew from the tree."""
+    if os.environ.get("MOEWIRE_WHEEL"):
+        return Path(os.environ["MOEWIRE_WHEEL"])
     out = tmp_path_factory.mktemp("release")
     env = {**os.environ, "MOEWIRE_RELEASE": "1"}
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, env=env)

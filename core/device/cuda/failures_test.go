@@ -17,7 +17,7 @@ import (
 // makes, and every call of a caller's that goes with it.
 func TestEveryFailureIsSaidAndLeavesNothing(t *testing.T) {
 	emu := emulate(t)
-	failed := cudatest.Sweep{Life: func() error { return live(emu) }, Times: 80, Unheard: []string{synchronizes}}.Run(t, emu)
+	failed := cudatest.Sweep{Short: testing.Short(), Life: func() error { return live(emu) }, Times: 80, Unheard: []string{synchronizes}}.Run(t, emu)
 	require.Subset(t, failed, []string{
 		"cuLaunchKernel", "cuCtxPopCurrent_v2", "cuDevicePrimaryCtxRelease_v2", "cuMemUnmap", "cuGraphLaunch",
 		"cuEventRecord", "cuStreamWaitEvent", "cuStreamIsCapturing", "cuStreamEndCapture", "cuMemFreeHost",
@@ -36,7 +36,8 @@ func TestEveryFailureWithAFarRank(t *testing.T) {
 	require.NoError(t, liveFar(emu))
 	require.Greater(t, emu.Calls("cuLaunchKernel")-before-near, near, "those for far ranks, too")
 	failed := cudatest.Sweep{
-		Life: func() error { return liveFar(emu) }, Times: 8, Turns: true, Unheard: []string{synchronizes},
+		Short: testing.Short(),
+		Life:  func() error { return liveFar(emu) }, Times: 8, Turns: true, Unheard: []string{synchronizes},
 	}.Run(t, emu)
 	require.Subset(t, failed, []string{"cuMemcpyHtoDAsync_v2", "cuLaunchKernel", "cuMemHostAlloc", "cuMemFreeHost", "cuMemUnmap"})
 }

@@ -89,6 +89,7 @@ func TestFillOfGraphs(t *testing.T) {
 // that its rows lie where outputs lay. A rank that still has to add these up finds
 // them, though another one has begun the next operation.
 func TestFillWaitsForReaders(t *testing.T) {
+	testenv.InAll(t)
 	for flags, most := range map[uint32]int64{0: 160, flagFlat | flagOrdered: 288} {
 		t.Run(fmt.Sprintf("flags=%#x", flags), func(t *testing.T) {
 			emu := driver(t)
@@ -209,6 +210,7 @@ func TestFillLeavesAFailedBuffer(t *testing.T) {
 // Either half of it left without its effect, or the barrier behind its wait,
 // something races.
 func TestFillIsOrderedByDone(t *testing.T) {
+	testenv.InAll(t)
 	emu, seed := emulate(t), testenv.Seed(t)
 	emu.Watch(t)
 	races := func(n uint64) (found string) {

@@ -13,6 +13,7 @@ import (
 // are ordered: combines again, releases, two operations under way, a slot at once
 // again. Some may share a host. (What the proxy and its links move is not watched.)
 func TestHostsNothingRaces(t *testing.T) {
+	testenv.InAll(t)
 	emu := emulate(t)
 	emu.Watch(t)
 	seed := testenv.Seed(t)

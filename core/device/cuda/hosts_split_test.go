@@ -375,6 +375,7 @@ func (g *group) secondOf(o, in0 *op, r, slot int) {
 
 // TestHostsPhasesRaceWithNobody: what is kept is ordered with what is sent of it.
 func TestHostsPhasesRaceWithNobody(t *testing.T) {
+	testenv.InAll(t)
 	emu := emulate(t)
 	emu.Watch(t)
 	for name, flags := range watchedForms {

@@ -20,7 +20,7 @@ import (
 func TestFailuresOfMemoryByIPC(t *testing.T) {
 	emu := emulate(t)
 	handle := anothersMemory(t)
-	failed := cudatest.Sweep{Life: func() error { return liveByIPC(emu, &handle) }, Times: 80}.Run(t, emu)
+	failed := cudatest.Sweep{Short: testing.Short(), Life: func() error { return liveByIPC(emu, &handle) }, Times: 80}.Run(t, emu)
 	require.Subset(t, failed, []string{
 		"cuIpcGetMemHandle", "cuIpcOpenMemHandle_v2", "cuIpcCloseMemHandle", "cuMemGetAddressRange_v2",
 		"cuMemAlloc_v2", "cuMemFree_v2", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2",

@@ -20,6 +20,7 @@ import (
 // TestNothingRaces: in a sequence of operations whose ranks hear of one another
 // by the kernels' words alone, all accesses are ordered by them.
 func TestNothingRaces(t *testing.T) {
+	testenv.InAll(t)
 	emu := emulate(t)
 	seed := testenv.Seed(t)
 	emu.Watch(t)
@@ -33,6 +34,7 @@ func TestNothingRaces(t *testing.T) {
 
 // TestFillingRacesWithNobody: who has read or written there hears of it first.
 func TestFillingRacesWithNobody(t *testing.T) {
+	testenv.InAll(t)
 	emu := emulate(t)
 	emu.Watch(t)
 	unsynchronised(t, emu, rand.New(rand.NewPCG(testenv.Seed(t), 37)), 0, (*group).fill)
@@ -151,6 +153,7 @@ func sourceNear(t testing.TB, file, at string, above int) string {
 // TestEveryOrderIsNeeded leaves each use of ordering without its effect, one at
 // a time: something races then. MOEWIRE_MUTATIONS=1 does all, else some.
 func TestEveryOrderIsNeeded(t *testing.T) {
+	testenv.InAll(t)
 	emu := emulate(t)
 	seed, step := testenv.Seed(t), 6
 	if os.Getenv("MOEWIRE_MUTATIONS") != "" {
@@ -204,6 +207,7 @@ func everyOrder(t *testing.T, emu *cudatest.Driver, flags uint32, known map[stri
 // that have arrived before they are placed, outputs that are published before they
 // are copied, or given back before they are read.
 func TestNobodyIsEarly(t *testing.T) {
+	testenv.InAll(t)
 	early := func(name string, kernel int, l Loads) {
 		t.Run(name, func(t *testing.T) {
 			emu := emulate(t)

@@ -26,7 +26,8 @@ import (
 func TestEveryFailureLeavesNothing(t *testing.T) {
 	emu, seed := cudatest.Emulate(t), testenv.Seed(t)
 	failed := cudatest.Sweep{
-		Life: func() error { return livePair(t, emu, seed) }, Times: 4, Turns: true,
+		Short: testing.Short(),
+		Life:  func() error { return livePair(t, emu, seed) }, Times: 4, Turns: true,
 		Unheard: []string{synchronizes, pushes, "cuCtxPopCurrent_v2", "cuThreadExchangeStreamCaptureMode"},
 	}.Run(t, emu)
 	require.Subset(t, failed, []string{

@@ -157,7 +157,7 @@ func TestEveryFailureOnTheWay(t *testing.T) {
 		"fabric": {(*cuda.Device).ShareByFabric, []string{"cuMemGetAllocationGranularity", "cuMemCreate", "cuMemExportToShareableHandle"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			failed := cudatest.Sweep{Life: func() error { return wayThrough(emu, c.leaveOut) }, Times: 20, Unheard: c.unheard}.Run(t, emu)
+			failed := cudatest.Sweep{Short: testing.Short(), Life: func() error { return wayThrough(emu, c.leaveOut) }, Times: 20, Unheard: c.unheard}.Run(t, emu)
 			require.Subset(t, failed, either[:7])
 		})
 	}

@@ -55,6 +55,7 @@ func folder() string {
 // very sources were before. It skips where a compiler or cuda.h is missing.
 func (b Build) Library(t testing.TB) string {
 	t.Helper()
+	testenv.InTest(t) // kernels on an emulated device take their time
 	header := testenv.Toolkit(t, "include/cuda.h")
 	cxx, err := exec.LookPath("c++")
 	if err != nil {

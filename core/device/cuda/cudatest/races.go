@@ -25,13 +25,9 @@ func (d *Driver) withLines(text string) string {
 
 // Watch makes every access that nothing orders a breach, as long as the test
 // lasts. It comes before the group is made, and needs kernels that are Watched.
-// What it finds lies in the kernels and not in how Go's own part was built, and
-// watching is slow: short runs go without.
+// Watching is slow: a test that does is in tier all (testenv.InAll).
 func (d *Driver) Watch(t testing.TB) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("kernels are watched in runs that are not short")
-	}
 	d.watching.Call(1)
 	t.Cleanup(func() { d.watching.Call(0) })
 }

@@ -62,6 +62,8 @@ type Sweep struct {
 	Times int
 	// Turns: codes take turns, but under MOEWIRE_MUTATIONS=1, for a life that is long.
 	Turns bool
+	// Short: fewer cases.
+	Short bool
 }
 
 // failing is one of the cases.
@@ -87,7 +89,7 @@ func (s Sweep) Run(t testing.TB, d *Driver) []string {
 	counts := d.count(t, s.Life)
 	failed, cases, missed, begun := map[string]bool{}, 0, 0, time.Now()
 	for call, times := range counts {
-		for _, f := range s.cases(call, times, testing.Short()) {
+		for _, f := range s.cases(call, times) {
 			cases++
 			if s.one(t, d, f) {
 				failed[call] = true
@@ -129,7 +131,7 @@ func (d *Driver) count(t testing.TB, life func() error) map[string]int {
 
 // cases are all codes at the first or the last time, and one of them at each of
 // some times; a short run has one code per call.
-func (s Sweep) cases(call string, times int, short bool) (all []failing) {
+func (s Sweep) cases(call string, times int) (all []failing) {
 	at := len(call) // each call begins with another code
 	for n := 0; n < times; n += max(1, times/s.Times) {
 		at++
@@ -139,7 +141,7 @@ func (s Sweep) cases(call string, times int, short bool) (all []failing) {
 			all = append(all, failing{call, n, code, true, true})
 		}
 	}
-	if short {
+	if s.Short {
 		return all[:min(len(all), 6)]
 	}
 	if s.Turns && os.Getenv("MOEWIRE_MUTATIONS") != "1" {

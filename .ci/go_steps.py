@@ -1,0 +1,238 @@
+"""The steps that run Go's tests."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import gotest
+import record
+import tiers
+from common import ROOT, run, sources
+from fuzz import fuzz_target, watched
+from outcome import StepError, StepSkipped
+
+# What tests/rdma/machine.py ends with when there can be no machine.
+MACHINE_FAILED = 125
+
+
+# Go ends a package's tests after ten minutes by itself: too soon on a slow
+# machine. Tests have bounds of their own; this one is for what is missed there.
+GO_TEST = ["go", "test", "-timeout=40m"]
+
+# Whose tests run kernels on the emulated device, or NVIDIA's compiler: what comes out is the
+# same whatever Go's own part was built with. The race detector sees nothing of it.
+EMULATED = "core/device/cuda"
+
+# What Go's own part does at once beside the emulated device: proxies, and ranks that are lost.
+EMULATED_RACES = "TestHosts(Exchange|AreApart|LoseARank|ProxyEnds)|TestLost"
+
+# What is another program without cgo: the CPU's kernels, and how native code is called.
+WITHOUT_CGO = ["core/device/cpu", "core/internal/dl", "core/internal/libibverbs"]
+
+# How a Go package says that it has more than one goroutine.
+AT_ONCE = re.compile(r"\bgo \w+[.(]|\.Go\(|\bsync\.|\batomic\.|\bsynctest\.")
+
+
+def go(step: str, *words: str, env: dict[str, str], save: bool = True) -> list[record.Test]:
+    """Runs `go test` with words; keeps what its tests did under the step's name."""
+    print("+", *(f"{k}={v}" for k, v in env.items()), "go test", *words, flush=True)
+    status, tests = gotest.run([*GO_TEST, *words], ROOT, {**os.environ, **env})
+    if save:
+        record.save(os.environ["MOEWIRE_TIER"], step, tests)
+    if status != 0:
+        raise StepError(f"exit status {status}: go test {' '.join(words)}")
+    return tests
+
+
+def go_packages() -> dict[str, str]:
+    """The folders with Go tests, and the text of all their files."""
+    found: dict[str, str] = {}
+    for name in sources("*.go"):
+        folder = str(Path(name).parent)
+        found[folder] = found.get(folder, "") + (ROOT / name).read_text()
+    return {folder: text for folder, text in found.items() if "\nfunc Test" in text}
+
+
+def concurrent_packages() -> list[str]:
+    """The packages of the core that do several things at once."""
+    found = go_packages()
+    return [
+        f"./{folder}"
+        for folder, text in sorted(found.items())
+        if folder.startswith("core/") and not folder.startswith(EMULATED) and AT_ONCE.search(text)
+    ]
+
+
+def go_check() -> None:
+    """Every Go package, the short form of its tests."""
+    go("go-check", "-short", "./...", env={"CGO_ENABLED": "1"})
+
+
+def go_test() -> None:
+    """Every Go package, cgo on. Random tests have few seeds: the rest has more."""
+    go("go-test", "-short", "./...", env={"CGO_ENABLED": "1"})
+
+
+def go_race() -> None:
+    """What does several things at once, under the race detector."""
+    env = {"CGO_ENABLED": "1"}
+    beside = [f"./{EMULATED}/{name}" for name in ("fifo", "images")]
+    go("go-race", "-race", "-short", *concurrent_packages(), *beside, env=env, save=False)
+    go("go-race", "-race", "-short", f"-run={EMULATED_RACES}", f"./{EMULATED}",
+       env=env, save=False)  # fmt: skip
+
+
+def go_pure() -> None:
+    """What differs without cgo, and the plain Go kernels."""
+    run("go", "build", "./core/...", env={"CGO_ENABLED": "0"})
+    packages = [f"./{name}" for name in WITHOUT_CGO]
+    go("go-pure", "-short", *packages, env={"CGO_ENABLED": "0"}, save=False)
+
+
+def tests_of_go() -> list[tiers.GoTest]:
+    """Every Go test of the tree; where they do not say their tiers as they should, an error."""
+    found, wrong = tiers.go_tests(ROOT, sources("*.go"))
+    if wrong:
+        raise StepError("\n".join(wrong))
+    return found
+
+
+def go_all() -> None:
+    """The Go tests that `make test` has left out, and the long form of those that have one."""
+    rest: dict[str, list[str]] = {}
+    for test in tests_of_go():
+        if test.in_rest:
+            rest.setdefault(test.package, []).append(test.name)
+    go_each("go-all", rest)
+
+
+def go_each(step: str, names: dict[str, list[str]]) -> None:
+    """Runs the tests named of each package, two packages at a time."""
+
+    def one(package: str) -> list[record.Test]:
+        pattern = f"-run=^({'|'.join(names[package])})$"
+        return go(step, pattern, f"./{package}", env={"CGO_ENABLED": "1"}, save=False)
+
+    tests, wrong = [], []
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        for future in [pool.submit(one, package) for package in sorted(names)]:
+            try:
+                tests += future.result()
+            except StepError as err:
+                wrong.append(str(err))
+    record.save(os.environ["MOEWIRE_TIER"], step, tests)
+    if wrong:
+        raise StepError("\n".join(wrong))
+
+
+def go_bench() -> None:
+    """Every benchmark once, so that they stay alive."""
+    run("go", "test", "-run=^$", "-bench=.", "-benchtime=1x", "./...")
+
+
+# More of everything that is random, and every mutant.
+LONG = {
+    "MOEWIRE_MUTATIONS": "1", "MOEWIRE_TEST_SEEDS": "20", "MOEWIRE_SCHEDULES": "50000",
+    "MOEWIRE_CHAOS": "1000", "MOEWIRE_KILLS": "100", "MOEWIRE_TRIALS": "200",
+    "MOEWIRE_SOAK_PAIRS": "100000", "MOEWIRE_FUZZ_SECONDS": "120",
+    "MOEWIRE_FUZZ_EXAMPLES": "5000",
+}  # fmt: skip
+
+
+def go_long() -> None:
+    """Every Go test with many seeds and thousands of faults, and every mutant."""
+    env = {**LONG, **{k: v for k, v in os.environ.items() if k in LONG}, "CGO_ENABLED": "1"}
+    go("go-long", "-timeout=12h", "-count=1", "./...", env=env)
+
+
+def fuzz_long() -> None:
+    """Every Go fuzz target for two minutes."""
+    os.environ.setdefault("MOEWIRE_FUZZ_SECONDS", LONG["MOEWIRE_FUZZ_SECONDS"])
+    fuzz()
+
+
+# What the fuzzing of all Go targets may take, without the builds.
+FUZZ_TOTAL_SECONDS = 100
+
+
+def fuzz_targets() -> list[tuple[str, str]]:
+    """Every Go fuzz target of the tree and its package: a list would forget some.
+
+    Those of C and Python are in their suites.
+    """
+    found = []
+    for name in sorted(sources("*_test.go")):
+        text = (ROOT / name).read_text()
+        package = str(Path(name).parent)
+        found += [(package, t) for t in re.findall(r"^func (Fuzz\w+)\(", text, re.MULTILINE)]
+    return found
+
+
+def fuzz() -> None:
+    """Every Go fuzz target for a few seconds (MOEWIRE_FUZZ_SECONDS: longer)."""
+    targets = fuzz_targets()
+    share = max(1, FUZZ_TOTAL_SECONDS // max(1, len(targets)))
+    seconds = os.environ.get("MOEWIRE_FUZZ_SECONDS", str(share))
+    for package, target in targets:
+        wrong = fuzz_target(target, package, seconds, lambda words: watched(words, ROOT))
+        if wrong:
+            raise StepError(wrong)
+
+
+# What the race detector watches in the virtual machine: it makes all slower.
+RDMA_RACES = "Concurrent|RetireUnderLoad|Mixture|Wake|WaitSees|ES2No"
+
+# Dispatch and combine between processes, the death of one, and bad networks.
+RDMA_EP = "TestProcesses|TestProcessKilled/rdma|TestWeather"
+
+
+def rdma() -> None:
+    """The verbs carrier, and fabrics and EP over it, on soft-RoCE devices in a virtual machine."""
+    machine = ROOT / "tests" / "rdma" / "machine.py"
+    prepared = subprocess.run(
+        [sys.executable, machine, "prepare"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    reason = prepared.stderr.strip()
+    if prepared.returncode == MACHINE_FAILED:
+        required = os.environ.get("MOEWIRE_REQUIRE", "").split(",")
+        if "verbs" in required or "all" in required:
+            raise StepError(f"no virtual machine: {reason}")
+        raise StepSkipped(f"no virtual machine: {reason}")
+    if prepared.returncode != 0:
+        raise StepError(reason)
+    # Only now is there a header for the layouts to be compared with.
+    run("go", "test", "./core/internal/libibverbs", env={"MOEWIRE_REQUIRE": "verbs"})
+    with tempfile.TemporaryDirectory(prefix="moewire-rdma-") as name:
+        tests, races = Path(name) / "verbs.test", Path(name) / "verbs-race.test"
+        package = "./core/transport/verbs"
+        run("go", "test", "-c", "-o", tests, package, env={"CGO_ENABLED": "0"})
+        run("go", "test", "-c", "-race", "-o", races, package, env={"CGO_ENABLED": "1"})
+        fabrics = Path(name) / "fabric.test"
+        run("go", "test", "-c", "-o", fabrics, "./core/fabric", env={"CGO_ENABLED": "0"})
+        groups = Path(name) / "ep.test"
+        run("go", "test", "-c", "-o", groups, "./core/ep", env={"CGO_ENABLED": "0"})
+        all_four = (
+            f"{tests} && {races} -test.run='{RDMA_RACES}' && {fabrics} -test.run=TestOverVerbs"
+            f" && {groups} -test.run='{RDMA_EP}'"
+        )
+        run(sys.executable, machine, "--timeout", "1800", "run", "--",
+            f"export MOEWIRE_REQUIRE=verbs,inline,cable; {all_four}")  # fmt: skip
+
+
+def complete() -> None:
+    """Every test was in one tier: what `make test` left to the rest has run, nothing ran twice."""
+    if not record.load("test"):
+        raise StepSkipped("`make test` has not run before")
+    wrong = record.forgotten(tests_of_go())
+    if wrong:
+        raise StepError("\n".join(wrong))
+    print(f"{len(record.load('test'))} in `make test`, {len(record.load('all'))} in the rest")

@@ -1,0 +1,107 @@
+"""The steps that build: the environment, the library, kernels and wheel; and pytest's."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+
+import record
+from common import BIN, ROOT, VENV, run, sources
+from outcome import StepError
+
+REQUIREMENTS = ROOT / "tests" / "requirements.txt"
+DIST = ROOT / "wheels" / "dist"
+
+# What the test suites of tests/ need, in the order in which they run. Those
+# not named here run last.
+SUITE_ORDER = ["capi", "python", "multihost", "examples", "multirank", "wheel"]
+
+
+def venv() -> None:
+    """A virtual environment with exactly what tests/requirements.txt lists."""
+    if sys.version_info < (3, 11) and not BIN.exists():
+        raise StepError("the tests need Python 3.11 or newer (torch 2.15 does): make PYTHON=...")
+    lock = REQUIREMENTS.read_text()
+    stamp = VENV / "moewire-requirements.sha256"
+    digest = hashlib.sha256(lock.encode()).hexdigest()
+    if stamp.is_file() and stamp.read_text() == digest:
+        print(f"{VENV} is up to date")
+        return
+    if not (BIN / "python").exists():
+        run(sys.executable, "-m", "venv", VENV)
+    # uv is several times faster than pip; pip does where uv cannot be had.
+    uv = next(line for line in lock.splitlines() if line.startswith("uv=="))
+    python = BIN / "python"
+    try:
+        if not (BIN / "uv").exists():
+            run(python, "-m", "pip", "install", "--quiet", uv)
+        run(BIN / "uv", "pip", "install", "--quiet", "--python", python, "-r", REQUIREMENTS)
+    except StepError as err:
+        print(f"{err}; trying pip", flush=True)
+        run(python, "-m", "pip", "install", "--quiet", "-r", REQUIREMENTS)
+    stamp.write_text(digest)
+
+
+# What the library is made of, and how it is installed.
+LIBRARY_SOURCES = ["core", "capi", "wheels", "go.mod", "go.sum", "pyproject.toml"]
+
+
+def library_digest() -> str:
+    """Of the sources, of the library that was built, and of where it was installed."""
+    digest = hashlib.sha256(f"{VENV} {os.environ.get('CC', '')}".encode())
+    library = ROOT / "python" / "moewire" / "libmoewire.so"
+    for name in sorted(sources(*LIBRARY_SOURCES)):
+        digest.update(f"{name}\0".encode() + (ROOT / name).read_bytes() + b"\0")
+    digest.update(library.read_bytes() if library.is_file() else b"none")
+    return digest.hexdigest()
+
+
+def install() -> None:
+    """Builds the library and installs the package, editable; once for the same sources."""
+    stamp = VENV / "moewire-library.sha256"
+    if stamp.is_file() and stamp.read_text() == library_digest():
+        print("the library is up to date")
+        return
+    # What the lock names is here already, so the build needs no isolation.
+    run(BIN / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation",
+        "--disable-pip-version-check", "-e", ".")  # fmt: skip
+    stamp.write_text(library_digest())
+
+
+def kernels() -> None:
+    """The CUDA kernels' code for a release, by the compilers that wheels/nvrtc pins."""
+    run(BIN / "python", "wheels/build_kernels.py")
+
+
+def wheel() -> None:
+    """The release wheel, audited."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    run(BIN / "python", "-m", "build", "--wheel", "--no-isolation", "--outdir", DIST,
+        env={"MOEWIRE_RELEASE": "1"})  # fmt: skip
+    found = list(DIST.glob("*.whl"))
+    if len(found) != 1:
+        raise StepError(f"{DIST} should hold one wheel, has: {found}")
+    run(BIN / "python", "wheels/audit.py", "--release", found[0])
+
+
+def suites() -> list[str]:
+    """The folders of tests/ that pytest runs."""
+    found = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
+    rest = sorted(found.difference(SUITE_ORDER))
+    return [name for name in SUITE_ORDER if name in found] + rest
+
+
+def pytest(suite: str, step: str) -> None:
+    """One folder of Python tests, those of this run's tier."""
+    kept = record.FOLDER / f".{step}"
+    record.FOLDER.mkdir(parents=True, exist_ok=True)
+    wheels = list(DIST.glob("*.whl")) if suite == "wheel" else []
+    more = {"MOEWIRE_WHEEL": str(wheels[0])} if wheels else {}
+    try:
+        run(BIN / "python", "-m", "pytest", "-q", f"tests/{suite}",
+            env={"MOEWIRE_TEST_RECORD": str(kept), **more})  # fmt: skip
+    finally:
+        record.save(os.environ["MOEWIRE_TIER"], step, record.from_pytest(kept))
+        kept.unlink(missing_ok=True)
