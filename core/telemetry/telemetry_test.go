@@ -97,7 +97,7 @@ func TestTotals(t *testing.T) {
 	} {
 		a.Add(&r)
 	}
-	got := a.Stats()
+	got := a.Stats(1, 3)
 	require.Zero(t, got.Dispatch.Done)
 	c := got.Combine
 	require.Equal(t, []uint64{2, 0, 1}, []uint64{c.Done, c.Failed, c.Cancelled})
