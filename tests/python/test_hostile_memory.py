@@ -136,13 +136,34 @@ def test_a_file_that_shrinks_under_the_reader(group: int) -> None:
             thread.join()
 
 
+def test_a_file_that_is_cut_off_after_it_was_read() -> None:
+    """Nothing is mapped: what was read stays, and ends nobody by SIGBUS."""
+    _run(
+        "import os\nfrom harness.telemetry_page import memory, page\n"
+        "from moewire import _live, top\n"
+        "_live._processes = lambda: [os.getpid()]\n"
+        f"with memory(0, page(0, 1, {GROUP})) as file:\n"
+        "    found, samples = top.look()\n"
+        "    os.ftruncate(file, 0)\n"
+        "    (group,) = getattr(found, 'groups', found)\n"
+        "    assert top.Sample.of(group.ranks[0]).totals\n"
+        "    maps = open('/proc/self/maps').read()\n"
+        "assert 'moewire-rank' not in maps, maps\n"
+    )
+
+
 def _read_often(seconds: float) -> None:
     """Many looks in one process that may end by a signal."""
-    program = (
+    _run(
         f"import time\nfrom moewire import top\nend = time.monotonic() + {seconds}\n"
         "while time.monotonic() < end: top.look()\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+
+def _run(program: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
     assert done.returncode == 0, (done.returncode, done.stderr)
 
 
