@@ -22,7 +22,11 @@ func look(t *testing.T, a Area, rank, ranks int) {
 		require.Len(t, list, ranks)
 	}
 	require.LessOrEqual(t, len(s.Experts), MaxExperts)
-	require.LessOrEqual(t, len(a.Records(0)), Capacity)
+	all := a.Records(0)
+	require.LessOrEqual(t, len(all), Capacity)
+	for i := range all {
+		require.True(t, all[i].sound())
+	}
 	require.LessOrEqual(t, len(a.Records(7)), 7)
 	for r := range ranks {
 		a.Link(r)
@@ -46,6 +50,30 @@ func TestWildWords(t *testing.T) {
 			a.Add(&r)
 			look(t, a, 1, 3)
 		}
+	}
+}
+
+// TestWildRecords: of a record, only what an operation can have left comes back.
+func TestWildRecords(t *testing.T) {
+	for word, wild := range map[int64]uint64{
+		1: 3, 2: 1 << 32, 3: 0, 4: 1 << 63, 9: 1 << 63, // kind, tokens, operation, start, end
+	} {
+		a := newArea()
+		r := numbered(0)
+		a.Add(&r)
+		a.mem.Word(a.slot(1) + word*8).Store(wild)
+		want := 0
+		if word == 2 || word == 3 { // any number is one
+			want = 1
+		}
+		require.Len(t, a.Records(0), want, word)
+	}
+	for _, w := range []uint64{0, 1 | 3<<16, 1 | 48<<48, 1 | 0xfffe<<48} { // no kind, outcome, last
+		a := newArea()
+		r := numbered(0)
+		a.Add(&r)
+		a.mem.Word(a.slot(1) + 8).Store(w)
+		require.Empty(t, a.Records(0), "%#x", w)
 	}
 }
 

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
+from conftest import SEED
 from harness.telemetry_page import BEGIN, HEAD_BYTES, RING, memory, page, put
 from moewire import InvalidArgument, _area, _input_file, _live, top, trace
 
@@ -256,7 +257,10 @@ words = st.one_of(
 places = st.one_of(st.integers(0, 31), st.integers(0, 52 * 512 - 1), st.integers(9216, 9232))
 
 
-@settings(max_examples=int(os.environ.get("MOEWIRE_FUZZ_EXAMPLES", "150")), deadline=None)
+@seed(SEED)
+@settings(
+    max_examples=int(os.environ.get("MOEWIRE_FUZZ_EXAMPLES", "150")), deadline=None, database=None
+)
 @given(st.lists(st.tuples(places, words), max_size=6), st.lists(st.tuples(places, words)))
 def test_any_words(one: list[tuple[int, int]], two: list[tuple[int, int]]) -> None:
     """A page with any words is shown, now and after a change, and traced; or it is damaged."""
