@@ -62,9 +62,9 @@ format: venv
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-# Pins the newest versions that tests/requirements.in and those of the engines allow.
+# Pins the newest versions that tests/requirements.in, those of the engines and of the build allow.
 PIN = $(VENV)/bin/uv pip compile --upgrade --universal --python-version 3.11 --no-annotate \
-	--custom-compile-command 'make lock'
+	--generate-hashes --custom-compile-command 'make lock'
 lock: venv
 	$(PIN) tests/requirements.in -o tests/requirements.txt
 	for engine in kubernetes ray sglang; do \
@@ -73,6 +73,8 @@ lock: venv
 	done
 	$(PIN) --override tests/integrations/vllm-overrides.txt \
 		tests/integrations/vllm-requirements.in -o tests/integrations/vllm-requirements.txt
+	$(PIN) --python-version 3.10 -c tests/requirements.txt wheels/build-constraints.in \
+		-o wheels/build-constraints.txt
 
 clean:
 	rm -rf .venv wheels/dist build dist .mypy_cache .pytest_cache .ruff_cache

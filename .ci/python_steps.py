@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 
+import lock
 import record
 from common import BIN, ROOT, VENV, run, sources
 from outcome import StepError
@@ -23,24 +24,14 @@ def venv() -> None:
     """A virtual environment with exactly what tests/requirements.txt lists."""
     if sys.version_info < (3, 11) and not BIN.exists():
         raise StepError("the tests need Python 3.11 or newer (torch 2.15 does): make PYTHON=...")
-    lock = REQUIREMENTS.read_text()
     stamp = VENV / "moewire-requirements.sha256"
-    digest = hashlib.sha256(lock.encode()).hexdigest()
+    digest = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
     if stamp.is_file() and stamp.read_text() == digest:
         print(f"{VENV} is up to date")
         return
     if not (BIN / "python").exists():
         run(sys.executable, "-m", "venv", VENV)
-    # uv is several times faster than pip; pip does where uv cannot be had.
-    uv = next(line for line in lock.splitlines() if line.startswith("uv=="))
-    python = BIN / "python"
-    try:
-        if not (BIN / "uv").exists():
-            run(python, "-m", "pip", "install", "--quiet", uv)
-        run(BIN / "uv", "pip", "install", "--quiet", "--python", python, "-r", REQUIREMENTS)
-    except StepError as err:
-        print(f"{err}; trying pip", flush=True)
-        run(python, "-m", "pip", "install", "--quiet", "-r", REQUIREMENTS)
+    lock.install(run, BIN, REQUIREMENTS)
     stamp.write_text(digest)
 
 

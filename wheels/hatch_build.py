@@ -53,6 +53,10 @@ class LibraryHook(BuildHookInterface):  # type: ignore[type-arg]
             out = Path(self._scratch) / build_library.LIBRARY
             build_data["force_include"][str(out)] = f"moewire/{build_library.LIBRARY}"
         build_library.build(plan, self.metadata.version, out)
+        if self._scratch is not None:
+            listed = Path(self._scratch) / build_library.sibling("sbom").NAME
+            listed.write_text(build_library.bill_of_materials(plan, self.metadata.version, out))
+            build_data["sbom_files"].append(str(listed))
         build_data["pure_python"] = False
         build_data["tag"] = plan.tag
 

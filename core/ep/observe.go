@@ -19,7 +19,7 @@ func (b *Buffer) Stats() (telemetry.Stats, error) {
 		return telemetry.Stats{}, err
 	}
 	defer b.users.Done()
-	return b.rec.area.Stats(), nil
+	return b.rec.area.Stats(b.self, b.ranks), nil
 }
 
 // Records returns the latest operations of a rank, the oldest first, at most

@@ -115,7 +115,18 @@ func (a Area) push(r *Record) {
 	a.word(wordNext).Store(next + 1)
 }
 
-// read returns a record, unless it is being overwritten.
+// sound reports whether an operation can have been so. The memory is shared: any
+// process that has it mapped may have written there.
+func (r *Record) sound() bool {
+	for _, t := range [...]int64{r.Start, r.Place, r.Sent, r.Resume, r.Seen, r.End} {
+		if t < 0 {
+			return false
+		}
+	}
+	return (r.Kind == Dispatch || r.Kind == Combine) && r.Outcome <= Cancelled && r.Last >= -1 && r.Last < MaxRanks
+}
+
+// read returns a record, unless it is being overwritten, or makes no sense.
 func (a Area) read(sequence uint32) (Record, bool) {
 	at := a.slot(sequence)
 	if a.mem.Word(at).Load() != firstWord(sequence) {
@@ -128,11 +139,13 @@ func (a Area) read(sequence uint32) (Record, bool) {
 	if a.mem.Word(at).Load() != firstWord(sequence) {
 		return Record{}, false
 	}
-	return recordOf(sequence, &w), true
+	r := recordOf(sequence, &w)
+	return r, r.sound()
 }
 
 // Records returns the newest records, the oldest of them first, at most `last`
-// (0: all there are). Ones that are overwritten meanwhile are left out.
+// (0: all there are). Ones that are overwritten meanwhile are left out, and so
+// are those that no operation can have left.
 func (a Area) Records(last int) []Record {
 	if a.load(wordMagic) != Magic {
 		return nil

@@ -44,9 +44,11 @@ type Stats struct {
 }
 
 // Stats reads the totals. While the owner writes, numbers of one operation may
-// be there in part.
-func (a Area) Stats() Stats {
-	rank, ranks := unpair(a.load(wordPlace))
+// be there in part. The memory is shared: any process that has it mapped may
+// have written any of its words. So the caller says how many ranks there are, at
+// most MaxRanks, and which of them the area is of; of the memory itself only
+// sums are believed.
+func (a Area) Stats(rank, ranks int) Stats {
 	_, flags := unpair(a.load(wordFormat))
 	s := Stats{
 		Rank: rank, NumRanks: ranks, Epoch: a.load(wordEpoch), Recording: flags&flagRecording != 0,

@@ -67,9 +67,16 @@ def parse(document: Mapping[str, Any]) -> Clock | None:
     found = document.get("otherData", {}).get(KEY)
     if found is None:
         return None
-    ahead = {int(rank): int(ns) for rank, ns in found["ahead_ns"].items()}
+    ahead = {int(rank): _ns(ns) for rank, ns in found["ahead_ns"].items()}
     ranks = frozenset(int(rank) for rank in found["ranks"])
-    return Clock(str(found["id"]), int(found["wall_clock_ns"]), ranks, ahead)
+    return Clock(str(found["id"]), _ns(found["wall_clock_ns"]), ranks, ahead)
+
+
+def _ns(value: Any) -> int:
+    ns = int(value)
+    if abs(ns) >= 1 << 63:
+        raise ValueError("a clock is more than 2^63 ns away")
+    return ns
 
 
 def by_id(clocks: Iterable[Clock]) -> dict[str, Clock]:

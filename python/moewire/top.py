@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _far_peers, _live
 
@@ -35,19 +35,17 @@ class Sample:
     @classmethod
     def of(cls, rank: _live.Rank) -> Sample:
         area = rank.area
-        totals = {kind: area.totals(kind) for kind in _KINDS}
-        links = area.links()
         now = time.monotonic()  # not before what was heard
-        return cls(now, rank, totals, area.expert_rows(), area.waits_for, area.beat, links)
+        return cls(now, rank, area.totals, area.expert_rows, area.waits_for, area.beat, area.links)
 
 
 Samples = dict[int, Sample]  # by inode of the rank's memory
 
 
-def look() -> tuple[list[_live.Group], Samples]:
+def look() -> tuple[_live.Found, Samples]:
     """Everything that can be seen now."""
-    groups = _live.find()
-    return groups, {rank.inode: Sample.of(rank) for group in groups for rank in group.ranks}
+    found = _live.find()
+    return found, {rank.inode: Sample.of(rank) for group in found.groups for rank in group.ranks}
 
 
 def _difference(new: list[int], old: list[int] | None) -> list[int]:
@@ -132,7 +130,7 @@ def describe_group(group: _live.Group, now: Samples, before: Samples) -> dict[st
         "active": group.active,
         "num_ranks": max((rank.area.num_ranks for rank in group.ranks), default=0),
         "slowest": slowest(ranks),
-        "expert_imbalance": max(rows) * len(rows) / sum(rows) if any(rows) else None,
+        "expert_imbalance": max(rows) * len(rows) / sum(rows) if sum(rows) > 0 else None,
         "ranks": ranks,
         "far": _far_peers.together(ranks),
     }
@@ -155,10 +153,19 @@ def slowest(ranks: list[dict[str, Any]]) -> int | None:
     return max(votes, key=lambda rank: votes[rank]) if votes else None
 
 
-def measure(before: Samples) -> tuple[list[dict[str, Any]], Samples]:
+class Seen(NamedTuple):
+    """What one interval shows."""
+
+    groups: list[dict[str, Any]]
+    refused: list[str]  # ranks that are not in them, and why
+    samples: Samples
+
+
+def measure(before: Samples) -> Seen:
     """All groups since the samples before."""
-    groups, now = look()
-    return [describe_group(group, now, before) for group in groups], now
+    found, now = look()
+    groups = [describe_group(group, now, before) for group in found.groups]
+    return Seen(groups, [str(refused) for refused in found.refused], now)
 
 
 _HEADING = (
@@ -216,22 +223,27 @@ def block(group: dict[str, Any]) -> list[str]:
     ]
 
 
-def show(groups: list[dict[str, Any]]) -> str:
-    """All groups as text."""
-    if not groups:
-        return "no ranks of this user run on this machine"
-    return "\n\n".join("\n".join(block(group)) for group in groups)
+def show(groups: list[dict[str, Any]], refused: Sequence[str] = ()) -> str:
+    """All groups as text, then what is in none."""
+    blocks = [block(group) for group in groups]
+    if not blocks:
+        blocks = [["no ranks of this user run on this machine"]]
+    if refused:
+        blocks.append(["not shown:", *(f"  {line}" for line in refused)])
+    return "\n\n".join("\n".join(lines) for lines in blocks)
 
 
 def _watch(options: argparse.Namespace) -> None:
     _, before = look()
     while True:
         time.sleep(options.interval)
-        groups, before = measure(before)
+        groups, refused, before = measure(before)
         if options.json:
             print(json.dumps(groups), flush=True)
+            for line in refused:
+                print(f"not shown: {line}", file=sys.stderr, flush=True)
         else:
-            _print(show(groups), options.once)
+            _print(show(groups, refused), options.once)
         if options.once:
             return
 

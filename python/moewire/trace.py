@@ -7,6 +7,7 @@ of several hosts are brought onto one by ``_clocks``.
 from __future__ import annotations
 
 import argparse
+import heapq
 import json
 import os
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _abi as abi
-from . import _clocks
+from . import _clocks, _input_file
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -108,23 +109,39 @@ def document(events: Iterable[Event], clock: _clocks.Clock | None = None) -> dic
     ``clock``: whose times they are, for merging with those of other hosts.
     """
     slices = sorted(events, key=lambda event: (event["pid"], event["ts"], -event["dur"]))
-    lanes: dict[int, list[int]] = {}
+    lanes: dict[int, _Lanes] = {}
     for event in slices:
-        begin, end = _nanoseconds(event)
-        ends = lanes.setdefault(event["pid"], [])
-        free = next((lane for lane, busy in enumerate(ends) if busy <= begin), len(ends))
-        ends[free : free + 1] = [end]
-        event["tid"] = free
+        event["tid"] = lanes.setdefault(event["pid"], _Lanes()).take(*_nanoseconds(event))
     found = {"displayTimeUnit": "ns", "traceEvents": [*_names(lanes), *slices]}
     return {**found, "otherData": clock.other_data()} if clock else found
 
 
-def _names(lanes: dict[int, list[int]]) -> list[Event]:
+class _Lanes:
+    """The lanes of one rank. As many slices as a file may have are as quick as few."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._free: list[int] = []  # heaps
+        self._busy: list[tuple[int, int]] = []  # end, lane
+
+    def take(self, begin: int, end: int) -> int:
+        """The first lane that is free from ``begin`` on; begins come in order."""
+        while self._busy and self._busy[0][0] <= begin:
+            heapq.heappush(self._free, heapq.heappop(self._busy)[1])
+        if not self._free:
+            heapq.heappush(self._free, self.count)
+            self.count += 1
+        lane = heapq.heappop(self._free)
+        heapq.heappush(self._busy, (end, lane))
+        return lane
+
+
+def _names(lanes: dict[int, _Lanes]) -> list[Event]:
     names: list[Event] = []
-    for rank, ends in lanes.items():
+    for rank, taken in lanes.items():
         names.append(_name("process_name", rank, 0, name=f"rank {rank}"))
         names.append(_name("process_sort_index", rank, 0, sort_index=rank))
-        for lane in range(len(ends)):
+        for lane in range(taken.count):
             label = "operations" if lane == 0 else f"in flight beside, {lane}"
             names.append(_name("thread_name", rank, lane, name=label))
     return names
@@ -173,14 +190,21 @@ def _move(events: list[Event], by: _clocks.Shift, path: str, say: Callable[[str]
     say(f"{path}: times moved by {by.ns / 1e9:+.6f} s, by {by.how}{known}")
 
 
+# What reading a file raises that is no trace.
+_NO_TRACE = (
+    *(OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError),
+    *(RecursionError, _input_file.NotReadable),
+)
+
+
 def _read(path: str) -> tuple[list[Event], _clocks.Clock | None]:
     try:
-        whole = json.loads(Path(path).read_text(encoding="utf-8"))
+        whole = json.loads(_input_file.read_file(path).decode("utf-8"))
         slices = [event for event in whole["traceEvents"] if event["ph"] == "X"]
         for event in slices:
             hash(_key(event))  # has what merging looks at
         return slices, _clocks.parse(whole)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except _NO_TRACE as error:
         said = f"no {error}" if isinstance(error, KeyError) else str(error)
         if isinstance(error, OSError):
             said = error.strerror or said  # the rest is number and path, once more
@@ -190,7 +214,10 @@ def _read(path: str) -> tuple[list[Event], _clocks.Clock | None]:
 def _take(options: argparse.Namespace) -> dict[str, Any]:
     from . import _live
 
-    groups = _live.find()
+    found = _live.find()
+    groups = found.groups
+    for refused in found.refused:
+        _say(f"not in the trace: {refused}")
     if not groups:
         raise InvalidArgument("no ranks of this user run on this machine")
     wanted = [group for group in groups if options.group in (None, group.id)]
@@ -198,17 +225,24 @@ def _take(options: argparse.Namespace) -> dict[str, Any]:
         ids = ", ".join(str(group.id) for group in groups)
         given = "not" if options.group is None else options.group
         raise InvalidArgument(f"--group: {given} given; allowed: {ids}")
+    ranks = [g for g in _live.find(wanted[0].id).groups if g.id == wanted[0].id]
+    return _trace_of([rank for group in ranks for rank in group.ranks])
+
+
+def _trace_of(ranks: Sequence[_live.Rank]) -> dict[str, Any]:
     events: list[Event] = []
-    for rank in wanted[0].ranks:
-        events += slices(rank.rank, rank.area.records())
-    return document(events, _clock(wanted[0].ranks))
+    for rank in ranks:
+        events += slices(rank.rank, rank.area.records)
+        if rank.area.num_damaged_records:
+            _say(f"rank {rank.rank}: {rank.area.num_damaged_records} damaged records are left out")
+    return document(events, _clock(ranks))
 
 
 def _clock(ranks: Sequence[_live.Rank]) -> _clocks.Clock | None:
     """That of the ranks of this host, with what they know of others."""
     clocks = []
     for rank in ranks:
-        seen = [(link.rank, link.clock_ahead_ns) for link in rank.area.links()]
+        seen = [(link.rank, link.clock_ahead_ns) for link in rank.area.links]
         pid = rank.pid or "self"
         clock = _clocks.clock_of(pid, rank.area.wall_clock_ns, [rank.rank], seen)
         clocks += [clock] if clock is not None else []

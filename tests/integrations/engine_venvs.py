@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -63,7 +64,8 @@ def lacking(need: str, reason: str) -> None:
 
 def _folder(engine: str, requirements: Path, own_torch: bool) -> Path:
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    parts = [requirements.read_text(), sys.version, str(own_torch)]
+    pins = re.sub(r" \\\n    --hash=\S+", "", requirements.read_text())  # they say what is there
+    parts = [pins, sys.version, str(own_torch)]
     if not own_torch:
         parts.append(sysconfig.get_path("purelib"))
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
@@ -92,7 +94,7 @@ def _make(root: Path, requirements: Path, own_torch: bool) -> None:
         (packages / "tests-own.pth").write_text(sysconfig.get_path("purelib") + "\n")
     python = str(root / "bin" / "python")
     # The list is complete; what else the packages ask for is not wanted.
-    flags = ["--quiet", "--no-deps", "-r", str(requirements)]
+    flags = ["--quiet", "--no-deps", "--require-hashes", "-r", str(requirements)]
     uv = Path(sys.executable).parent / "uv"
     if uv.exists():
         _run([str(uv), "pip", "install", "--python", python, "--compile-bytecode", *flags])

@@ -114,7 +114,7 @@ def test_a_trace_that_is_not_there_is_named_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("groups", [[], [1, 2]])
 def test_take_needs_one_group(groups: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     found = [_live.Group(id=number, epoch=1, active=[]) for number in groups]
-    monkeypatch.setattr(_live, "find", lambda: found)
+    monkeypatch.setattr(_live, "find", lambda: _live.Found(found))
     says = "--group: not given; allowed: 1, 2" if groups else "no ranks of this user"
     with pytest.raises(InvalidArgument, match=says):
         trace.main(["take", "-o", "unused"])
@@ -200,8 +200,8 @@ def test_a_slow_reader(team: Team) -> None:
 
 
 def test_top_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(top._live, "find", list)
-    assert top.measure({})[0] == []
+    monkeypatch.setattr(top._live, "find", _live.Found)
+    assert top.measure({}).groups == []
     assert "no ranks" in top.show([])
 
 

@@ -11,10 +11,11 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from wheel_tools import ROOT
+from wheel_tools import ROOT, load
 
 
 def problems(checks: list[object]) -> dict[str, str]:
@@ -103,9 +104,8 @@ def test_missing_file(audit: ModuleType, copy_as: Callable[..., Path], name: str
     def change(members: Members) -> None:
         del members[name]
 
-    assert problems(audit.audit_archive(copy_as(change), True)) == {
-        "files": f"should be otherwise: no {name}"
-    }
+    found = problems(audit.audit_archive(copy_as(change), True))
+    assert found == {"files": f"should be otherwise: no {name}"}
 
 
 @pytest.mark.parametrize("name", ["tests/x.py", "moewire/__pycache__/x.pyc", "moewire/x.go"])
@@ -121,6 +121,78 @@ def test_too_large(audit: ModuleType, release_wheel: Path, monkeypatch: pytest.M
     assert list(problems(audit.audit_archive(release_wheel, True))) == ["size"]
 
 
+def sbom_of(members: Members) -> tuple[str, dict[str, Any]]:
+    (name,) = (name for name in members if "/sboms/" in name)
+    return name, json.loads(members[name])
+
+
+def without(name: str) -> Callable[[dict[str, Any]], None]:
+    def change(listed: dict[str, Any]) -> None:
+        listed["components"] = [c for c in listed["components"] if c["name"] != name]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (without("golang.org/x/sys"), r"golang.org/x/sys v\S+ is not listed"),
+        (without("std"), "no std"),
+        (without("hatchling"), "no hatchling"),
+        (without("nvidia-cuda-nvrtc-cu12"), "no nvidia-cuda-nvrtc-cu12"),
+        (without("ziglang"), "no C compiler"),
+        (without("moewire/libmoewire.so"), "KeyError"),
+        (lambda s: s["metadata"]["component"].update(version="9"), "of moewire 9"),
+        (lambda s: s["components"][0]["hashes"][0].update(content="0"), "another moewire/lib"),
+        (lambda s: s["components"][2].update(version="v9"), "is listed, not linked"),
+        (lambda s: s.update(specVersion="0"), "not CycloneDX"),
+        (lambda s: s.pop("components"), "KeyError"),
+    ],
+)
+def test_wrong_sbom(
+    audit: ModuleType,
+    copy_as: Callable[..., Path],
+    change: Callable[[dict[str, Any]], None],
+    says: str,
+) -> None:
+    def spoil(members: Members) -> None:
+        name, listed = sbom_of(members)
+        change(listed)
+        members[name] = json.dumps(listed).encode()
+
+    (problem,) = problems(audit.audit_archive(copy_as(spoil), True)).items()
+    assert problem[0] == "SBOM" and re.search(says, problem[1]), problem
+
+
+def test_no_sbom(audit: ModuleType, copy_as: Callable[..., Path]) -> None:
+    def change(members: Members) -> None:
+        del members[sbom_of(members)[0]]
+
+    assert list(problems(audit.audit_archive(copy_as(change), True))) == ["SBOM"]
+
+
+def test_sbom_has_the_hashes_of_what_was_fetched(release_wheel: Path) -> None:
+    """The modules as go.sum has them, the compilers as they are pinned."""
+    with zipfile.ZipFile(release_wheel) as archive:
+        _, listed = sbom_of({n: archive.read(n) for n in archive.namelist() if "/sboms/" in n})
+    sums = (ROOT / "go.sum").read_text()
+    found = {}
+    for part in listed["components"]:
+        found[part["name"], part["version"]] = {
+            entry["name"].partition(":")[2]: entry["value"] for entry in part.get("properties", ())
+        }
+        nvrtc = part["name"].startswith("nvidia")
+        pins = "".join(f.read_text() for f in (ROOT / "wheels" / "nvrtc").glob("*.txt"))
+        assert all((entry["content"] in pins) is nvrtc for entry in part.get("hashes", ()))
+    modules = {key: text["go_sum"] for key, text in found.items() if "go_sum" in text}
+    assert len(modules) >= 3
+    assert all(f"{name} {version} {text}\n" in sums for (name, version), text in modules.items())
+    toolchain = load("build_library").toolchain
+    zig = found["ziglang", toolchain.ZIG.version]
+    assert zig["content_sha256"] in toolchain.ZIG.digests.values()
+    assert sum(name.startswith("nvidia") for name, _ in found) == 2
+
+
 # ---------------------------------------------- libraries that must not pass --
 
 GOOD = """
@@ -131,12 +203,13 @@ __attribute__((target("avx512f"))) void mw_wide(volatile wide *a) { TIMES16(*a =
 __attribute__((target("avx2"))) void mw_half(volatile half *a) { TIMES16(*a = *a + *a;) }
 """
 SONAME = "-Wl,-soname,libmoewire.so.0"
+HARD = ["-fstack-protector-all", "-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack"]
 
 
 def compile_library(tmp_path: Path, text: str, *flags: str) -> str:
     source, library = tmp_path / "x.c", tmp_path / "lib.so"
     source.write_text(text)
-    command = ["gcc", "-shared", "-fPIC", "-O2", *flags, str(source), "-o", str(library)]
+    command = ["gcc", "-shared", "-fPIC", "-O2", *HARD, *flags, str(source), "-o", str(library)]
     subprocess.run(command, check=True, capture_output=True, text=True)
     return str(library)
 
@@ -146,8 +219,17 @@ def compile_library(tmp_path: Path, text: str, *flags: str) -> str:
     [
         pytest.param(GOOD, ["-s", SONAME], [], id="good"),
         pytest.param(GOOD + "int other;", ["-s", SONAME], ["exports"], id="exports"),
-        pytest.param("static int x;", ["-s", SONAME], ["exports", "AVX-512 code", "AVX2 code"],
-                     id="empty"),
+        pytest.param("static int x;", ["-s", SONAME],
+                     ["exports", "AVX-512 code", "AVX2 code", "stack protector"], id="empty"),
+        pytest.param(GOOD, ["-s", SONAME, "-Wl,-z,lazy"], ["read-only after loading"], id="lazy"),
+        pytest.param(GOOD, ["-s", SONAME, "-Wl,-z,norelro"], ["read-only after loading"],
+                     id="no-relro"),
+        pytest.param(GOOD, ["-s", SONAME, "-Wl,-z,execstack"], ["stack not executable"],
+                     id="execstack"),
+        pytest.param(GOOD, ["-s", SONAME, "-fno-stack-protector"], ["stack protector"],
+                     id="no-stack-protector"),
+        pytest.param(GOOD, ["-s", SONAME, "-fno-pic", "-mcmodel=large", "-Wl,-z,notext"],
+                     ["no code that can be written"], id="writable-code"),
         pytest.param(GOOD, ["-s"], ["soname"], id="no-soname"),
         pytest.param(GOOD + "static _Thread_local char t[512]; char *mw_t(int i) { return t + i; }",
                      ["-s", SONAME], ["thread-local storage"], id="tls"),

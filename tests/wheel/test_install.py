@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -141,7 +143,9 @@ def test_sdist_content(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames()}
     for name in ("go.mod", "go.sum", "capi/include/moewire.h", "capi/exports.map", "LICENSE",
-                 "wheels/hatch_build.py", "wheels/build_library.py", "PKG-INFO"):  # fmt: skip
+                 "wheels/hatch_build.py", "wheels/build_library.py", "wheels/toolchain.py",
+                 "wheels/sbom.py", "wheels/build-constraints.txt", "SECURITY.md",
+                 "PKG-INFO"):  # fmt: skip
         assert name in names
     assert not [name for name in names if name.startswith(("tests/", ".ci/"))]
     assert not [name for name in names if name.endswith((".so", ".pyc"))]
@@ -174,6 +178,22 @@ def test_pip_wheel(unpacked: Path, venv: Venv, tmp_path: Path) -> None:
     (wheel,) = out.glob("*.whl")
     assert wheel.name.endswith("-py3-none-linux_x86_64.whl")
     run(sys.executable, ROOT / "wheels" / "audit.py", wheel)
+
+
+def test_a_build_backend_with_another_hash_is_not_run(unpacked: Path, tmp_path: Path) -> None:
+    """By what the source archive has for builders who want hashes of everything."""
+    pins = unpacked / "wheels" / "build-constraints.txt"
+    other = tmp_path / "constraints.txt"
+    text = pins.read_text()
+    other.write_text(re.sub(r"sha256:(\w{2})\w{8}", r"sha256:\g<1>00000000", text))
+    done = subprocess.run(
+        [Path(sys.executable).with_name("uv"), "build", "--wheel", "--require-hashes",
+         "--build-constraints", other, "--out-dir", tmp_path / "out", unpacked],
+        env={"UV_SYSTEM_CERTS": "1", **os.environ}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "Hash mismatch for `" in done.stderr, done.stderr
+    assert not list((tmp_path / "out").glob("*.whl"))
 
 
 @pytest.mark.slow

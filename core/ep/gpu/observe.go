@@ -20,7 +20,7 @@ func (b *Buffer) Stats() (telemetry.Stats, error) {
 		return telemetry.Stats{}, errOwner
 	}
 	b.fold()
-	return b.rec.area.Stats(), nil
+	return b.rec.area.Stats(b.self, b.ranks), nil
 }
 
 // foldNow is fold for who does not hold b.fate; ErrClosed after Close.

@@ -101,7 +101,7 @@ def waited_for(rank: int) -> Callable[[], bool]:
     """Whether the memory of this process's rank 0 shows, to anybody, that it waits for a rank."""
 
     def shows() -> bool:
-        ranks = [one for group in _live.find() for one in group.ranks]
+        ranks = [one for group in _live.find().groups for one in group.ranks]
         return any(one.pid == os.getpid() and one.area.waits_for == [rank] for one in ranks)
 
     return shows

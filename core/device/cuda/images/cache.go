@@ -101,13 +101,32 @@ func (c *cache) look(digest string, want Image) (Image, error) {
 	return images[0], nil
 }
 
+// readBounded reads a regular file that only its owner can have written. It
+// waits for nobody: what is a pipe under that name is refused.
 func readBounded(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || othersWrite(info) {
+		return nil, fmt.Errorf("%s is no regular file that other users cannot change", path)
+	}
 	return io.ReadAll(io.LimitReader(f, maxArchiveBytes+1))
+}
+
+// othersWrite reports whether a user other than this one and root could have
+// changed a file or folder.
+func othersWrite(info os.FileInfo) bool {
+	owner := uint32(os.Geteuid())
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		owner = st.Uid
+	}
+	return info.Mode().Perm()&0o022 != 0 || owner != 0 && owner != uint32(os.Geteuid())
 }
 
 // usable: code out of a folder that others write to would be theirs.
@@ -119,11 +138,7 @@ func (c *cache) usable() error {
 	if err != nil {
 		return err
 	}
-	owner := uint32(os.Geteuid())
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		owner = st.Uid
-	}
-	if info.Mode().Perm()&0o022 != 0 || owner != 0 && owner != uint32(os.Geteuid()) {
+	if othersWrite(info) {
 		return fmt.Errorf("%s can be changed by other users", c.dir)
 	}
 	return nil

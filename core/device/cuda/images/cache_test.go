@@ -130,6 +130,25 @@ func TestCodeOfOthersIsNotTaken(t *testing.T) {
 	require.Contains(t, found(t, f), compiledNow)
 }
 
+// TestEntryThatIsNoOwnFile: a pipe is not waited for, a link not followed, and a
+// file that others could have changed not run; each is replaced.
+func TestEntryThatIsNoOwnFile(t *testing.T) {
+	dir := t.TempDir()
+	f := newFinder(nil, &fakeCompiler{archs: []int{90}}, dir)
+	found(t, f)
+	path := entry(t, dir)
+	elsewhere := filepath.Join(t.TempDir(), "kept")
+	for what, spoil := range map[string]func() error{
+		"pipe": func() error { return errors.Join(os.Remove(path), syscall.Mkfifo(path, 0o600)) },
+		"link": func() error { return errors.Join(os.Rename(path, elsewhere), os.Symlink(elsewhere, path)) },
+		"mode": func() error { return os.Chmod(path, 0o666) },
+	} {
+		require.NoError(t, spoil(), what)
+		require.Equal(t, compiledNow, found(t, f), what)
+		require.Equal(t, compiledBefore, found(t, f), what)
+	}
+}
+
 // TestCacheIsBounded: what was used longest ago goes first, and what somebody
 // left unfinished; other files stay.
 func TestCacheIsBounded(t *testing.T) {

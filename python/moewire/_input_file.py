@@ -1,0 +1,133 @@
+"""Files that other processes have made, opened so that none of them holds this process up.
+
+A path of such a file may lead to a pipe without a writer, to a device, or to a file that shrinks
+while it is read. So nothing is opened before it is known what it is, nothing is mapped, and every
+read has a bound.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+import re
+import stat
+from pathlib import Path
+
+# Trace files of 48 ranks have about 100 MB.
+MAX_FILE_BYTES = 1 << 30
+
+
+class NotReadable(Exception):
+    """Why a file is not read."""
+
+
+def open_memory(path: str) -> int:
+    """Opens a memory file of this user, for reading; the caller closes the descriptor.
+
+    ``path`` is in ``/proc/PID/fd``. Raises NotReadable for what is no memory file or belongs to
+    another user, OSError where it is closed meanwhile.
+    """
+    place = os.open(path, os.O_PATH | os.O_CLOEXEC)  # this opens no device and waits for no pipe
+    try:
+        if _mount(place) not in _memory_mounts():
+            raise NotReadable("not readable: no memory file")
+        _check_owner(os.fstat(place))
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        return _sealable(os.open(f"/proc/self/fd/{place}", flags))
+    finally:
+        os.close(place)
+
+
+def _sealable(file: int) -> int:
+    """The file, if it is one that can have seals: no other kind than memory files can."""
+    try:
+        fcntl.fcntl(file, fcntl.F_GET_SEALS)
+    except OSError:
+        os.close(file)
+        raise NotReadable("not readable: no memory file") from None
+    return file
+
+
+def read_at(file: int, offset: int, num_bytes: int) -> bytes:
+    """A copy of part of a file. NotReadable where the file ends before the part does."""
+    found = b""
+    while len(found) < num_bytes:
+        part = os.pread(file, num_bytes - len(found), offset + len(found))
+        if not part:
+            have = offset + len(found)
+            raise NotReadable(f"not readable: ends after {have} bytes, {offset + num_bytes} needed")
+        found += part
+    return found
+
+
+def read_file(path: str) -> bytes:
+    """The content of a regular file. NotReadable for other ones, and for very large ones."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    if os.path.islink(path):
+        raise NotReadable("a symbolic link; give the file that it leads to")
+    file = os.open(path, flags)
+    try:
+        about = os.fstat(file)
+        if not stat.S_ISREG(about.st_mode):
+            raise NotReadable("not a regular file")
+        if about.st_size > MAX_FILE_BYTES:
+            raise NotReadable(f"{about.st_size} bytes, at most {MAX_FILE_BYTES} allowed")
+        return read_at(file, 0, about.st_size)
+    finally:
+        os.close(file)
+
+
+def _check_owner(about: os.stat_result) -> None:
+    if not stat.S_ISREG(about.st_mode):
+        raise NotReadable("not readable: no regular file")
+    if not _is_mapped(os.geteuid(), _text("/proc/self/uid_map")):
+        raise NotReadable("not readable: this process's user has no number in its user namespace")
+    if about.st_uid != os.geteuid():
+        raise NotReadable(f"not readable: owned by uid {about.st_uid}")
+
+
+def _is_mapped(uid: int, uid_map: str) -> bool:
+    """Whether the number is of one user only: all that are not mapped share one number."""
+    ranges = [tuple(map(int, line.split())) for line in uid_map.splitlines()]
+    return not ranges or any(first <= uid < first + count for first, _, count in ranges)
+
+
+def inode(file: int) -> int:
+    """The number that names an open memory file. It says nothing of files of other kinds."""
+    told = _told(file, "ino")
+    return int(told) if told else os.fstat(file).st_ino  # before Linux 5.14
+
+
+def _mount(file: int) -> str:
+    """The mount that an open file is on; "" where the kernel does not say."""
+    return _told(file, "mnt_id")
+
+
+def _told(file: int, name: str) -> str:
+    found = re.search(rf"^{name}:\s*(\d+)", _text(f"/proc/self/fdinfo/{file}"), re.MULTILINE)
+    return found[1] if found else ""
+
+
+@functools.cache
+def _memory_mounts() -> frozenset[str]:
+    """Where the kernel has memory files, with pages of the usual size and huge ones.
+
+    Unlike a stat, asking for this never reaches a file system that another process serves.
+    """
+    found = set()
+    for flags in (0, os.MFD_HUGETLB, os.MFD_HUGETLB | os.MFD_HUGE_2MB):
+        try:
+            file = os.memfd_create("moewire-look", flags | os.MFD_CLOEXEC)
+        except OSError:
+            continue  # no pages of that size here
+        found.add(_mount(file))
+        os.close(file)
+    return frozenset(found)
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
