@@ -113,6 +113,7 @@ type Controls struct {
 	until     time.Time // when leaving has to be over
 
 	failures, remade atomic.Uint64
+	failure          atomic.Pointer[error] // the last of failures
 
 	lock   atomic.Bool // the entrance is to be closed
 	locked chan struct{}
@@ -240,11 +241,17 @@ type ControlStats struct {
 	// AcceptFailures counts how often a connection could not be taken from the
 	// entrance, for want of descriptors for instance.
 	AcceptFailures uint64
+	// AcceptFailure is the last of them.
+	AcceptFailure error
 }
 
 // Stats returns the counts.
 func (c *Controls) Stats() ControlStats {
-	return ControlStats{Remade: c.remade.Load(), AcceptFailures: c.failures.Load()}
+	s := ControlStats{Remade: c.remade.Load(), AcceptFailures: c.failures.Load()}
+	if err := c.failure.Load(); err != nil {
+		s.AcceptFailure = *err
+	}
+	return s
 }
 
 // Close says good-bye to everybody, waits until they have taken it, but no

@@ -36,6 +36,7 @@ func (c *Controls) accept() {
 		if err != nil {
 			if !errors.Is(err, sys.ErrAgain) {
 				c.failures.Add(1)
+				c.failure.Store(&err)
 				_ = c.poller.Remove(c.door)
 				c.resting = true
 			}
@@ -51,6 +52,8 @@ func (c *Controls) accept() {
 			err = c.register(p)
 		}
 		if err != nil {
+			c.failures.Add(1)
+			c.failure.Store(&err)
 			sys.CloseAll(fd)
 			continue
 		}
