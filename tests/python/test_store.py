@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -128,7 +129,7 @@ def test_construction_with_a_store_that_stops(server: Server) -> None:
     late = []
     for call in range(store.calls - 1):  # the last is a set, whose answer is not waited for
         store.left = call
-        late.append(_late_s(lambda: construct(store, f"stop {call}"), server))
+        late.append(_late_s(partial(construct, store, f"stop {call}"), server))
         with ThreadPoolExecutor(1) as pool:  # while the store still hangs: no second thread of it
             again = pool.submit(construct, store, f"stop {call}", 20_000_000)
             time.sleep(0.05)
