@@ -239,7 +239,7 @@ type ControlStats struct {
 	// Remade counts connections that broke and were made again.
 	Remade uint64
 	// AcceptFailures counts how often a connection could not be taken from the
-	// entrance, for want of descriptors for instance.
+	// entrance, or not be dialled, for want of descriptors for instance.
 	AcceptFailures uint64
 	// AcceptFailure is the last of them.
 	AcceptFailure error
@@ -252,6 +252,12 @@ func (c *Controls) Stats() ControlStats {
 		s.AcceptFailure = *err
 	}
 	return s
+}
+
+// lacks notes that a connection could not be taken or dialled for want of something.
+func (c *Controls) lacks(err error) {
+	c.failures.Add(1)
+	c.failure.Store(&err)
 }
 
 // Close says good-bye to everybody, waits until they have taken it, but no

@@ -35,8 +35,7 @@ func (c *Controls) accept() {
 		fd, err := sys.Accept(c.door)
 		if err != nil {
 			if !errors.Is(err, sys.ErrAgain) {
-				c.failures.Add(1)
-				c.failure.Store(&err)
+				c.lacks(err)
 				_ = c.poller.Remove(c.door)
 				c.resting = true
 			}
@@ -52,8 +51,7 @@ func (c *Controls) accept() {
 			err = c.register(p)
 		}
 		if err != nil {
-			c.failures.Add(1)
-			c.failure.Store(&err)
+			c.lacks(err)
 			sys.CloseAll(fd)
 			continue
 		}

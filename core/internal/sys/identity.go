@@ -17,17 +17,16 @@ var bootID struct {
 // BootID is the kernel's name for this boot of this host. It is read once: to read
 // it takes a descriptor.
 func BootID() (string, error) {
+	const path = "/proc/sys/kernel/random/boot_id"
+	if err := injected("open " + path); err != nil {
+		return "", fileError(path, err)
+	}
 	bootID.Lock()
 	defer bootID.Unlock()
 	if bootID.text != "" {
 		return bootID.text, nil
 	}
-	const path = "/proc/sys/kernel/random/boot_id"
-	err := injected("open")
-	var text []byte
-	if err == nil {
-		text, err = os.ReadFile(path)
-	}
+	text, err := os.ReadFile(path)
 	if err == nil && len(text) == 0 {
 		err = fmt.Errorf("%s is empty", path)
 	}

@@ -35,7 +35,7 @@ func (before refusals) since(c *wire.Counters) string {
 // that of keys.
 func (g *gathering) crowded() string {
 	if s := g.v.controls.Load().Stats(); s.AcceptFailures > 0 {
-		return fmt.Sprintf(" (here, a connection could not be taken, %d times: %v)", s.AcceptFailures, s.AcceptFailure)
+		return fmt.Sprintf(" (here, a connection could not be taken or made, %d times: %v)", s.AcceptFailures, s.AcceptFailure)
 	}
 	if texts := g.refused.since(g.v.cfg.Counters); texts != "" {
 		return fmt.Sprintf(" (connections were refused here: %s: are the keys the same everywhere?)", texts)
