@@ -53,6 +53,10 @@ var statuses = []struct {
 	{transport.ErrMetadata, C.MW_ERR_METADATA},
 	{op.ErrCancelled, C.MW_ERR_CANCELLED},
 	{syscall.ENOMEM, C.MW_ERR_NO_MEMORY},
+	{syscall.EMFILE, C.MW_ERR_NO_RESOURCE},
+	{syscall.ENFILE, C.MW_ERR_NO_RESOURCE},
+	{syscall.ENOSPC, C.MW_ERR_NO_RESOURCE},
+	{syscall.ENOBUFS, C.MW_ERR_NO_RESOURCE},
 	// Of fabrics.
 	{fabric.ErrClosed, C.MW_ERR_CLOSED},
 	{endpoint.ErrClosed, C.MW_ERR_CLOSED},

@@ -72,7 +72,7 @@ typedef int32_t mw_status_t;
 #define MW_ERR_CONNECTING -18       /* a connection is being made; nothing happened: later again */
 #define MW_ERR_UNREACHABLE -19      /* a connection could not be made, or it ended */
 #define MW_ERR_REFUSED -20          /* the peer's side refused: region, bounds or access */
-#define MW_ERR_NO_RESOURCE -21      /* the system has no more connections, or memory to lock */
+#define MW_ERR_NO_RESOURCE -21      /* no more descriptors, connections, memory to lock, ... */
 #define MW_ERR_BUSY -22             /* something of it is still in use; nothing happened */
 #define MW_ERR_NOT_SUPPORTED -23    /* not with this carrier, or not in this mode */
 /* Of CUDA: */

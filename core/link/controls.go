@@ -113,6 +113,7 @@ type Controls struct {
 	until     time.Time // when leaving has to be over
 
 	failures, remade atomic.Uint64
+	failure          atomic.Pointer[error] // the last of failures
 
 	lock   atomic.Bool // the entrance is to be closed
 	locked chan struct{}
@@ -238,13 +239,25 @@ type ControlStats struct {
 	// Remade counts connections that broke and were made again.
 	Remade uint64
 	// AcceptFailures counts how often a connection could not be taken from the
-	// entrance, for want of descriptors for instance.
+	// entrance, or not be dialled, for want of descriptors for instance.
 	AcceptFailures uint64
+	// AcceptFailure is the last of them.
+	AcceptFailure error
 }
 
 // Stats returns the counts.
 func (c *Controls) Stats() ControlStats {
-	return ControlStats{Remade: c.remade.Load(), AcceptFailures: c.failures.Load()}
+	s := ControlStats{Remade: c.remade.Load(), AcceptFailures: c.failures.Load()}
+	if err := c.failure.Load(); err != nil {
+		s.AcceptFailure = *err
+	}
+	return s
+}
+
+// lacks notes that a connection could not be taken or dialled for want of something.
+func (c *Controls) lacks(err error) {
+	c.failures.Add(1)
+	c.failure.Store(&err)
 }
 
 // Close says good-bye to everybody, waits until they have taken it, but no

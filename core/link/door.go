@@ -35,7 +35,7 @@ func (c *Controls) accept() {
 		fd, err := sys.Accept(c.door)
 		if err != nil {
 			if !errors.Is(err, sys.ErrAgain) {
-				c.failures.Add(1)
+				c.lacks(err)
 				_ = c.poller.Remove(c.door)
 				c.resting = true
 			}
@@ -51,6 +51,7 @@ func (c *Controls) accept() {
 			err = c.register(p)
 		}
 		if err != nil {
+			c.lacks(err)
 			sys.CloseAll(fd)
 			continue
 		}

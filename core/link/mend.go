@@ -67,6 +67,9 @@ func (c *Controls) finishDial(p *conn) {
 // still say for a moment that there is no way.
 func (c *Controls) refused(p *conn, err error) {
 	c.detach(p)
+	if sys.IsShortage(err) {
+		c.lacks(err)
+	}
 	if p.failure = err; p.failed.IsZero() {
 		p.failed = time.Now()
 	}

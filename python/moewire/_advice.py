@@ -72,18 +72,11 @@ def _torch(report: Report) -> tuple[str, str] | None:
 
 def _open_files(report: Report) -> tuple[str, str] | None:
     limits = report["limits"]
-    soft, hard = limits["open_files"], limits["open_files_hard"]
-    needed = limits["open_files_needed_by_48_ranks"]
-    if soft == "unlimited" or soft >= needed:
+    most, needed = limits["open_files_with_buffers"], limits["open_files_needed_by_48_ranks"]
+    if most == "unlimited" or most >= needed:
         return None
-    what = f"{soft} files may be open; a buffer of 48 ranks needs {needed}"
-    wished = _FILES_WISHED if hard == "unlimited" else min(_FILES_WISHED, hard)
-    if wished >= needed:
-        return (
-            what,
-            f"ulimit -n {wished}",
-        )
-    return what, (
+    # The library raises the soft limit by itself: the hard one is in the way.
+    return f"{most} files may be open; a buffer of 48 ranks needs {needed}", (
         f"echo '* hard nofile {_FILES_WISHED}' | sudo tee -a /etc/security/limits.conf   "
         f"(then log in again; in a container: docker run --ulimit nofile={_FILES_WISHED})"
     )

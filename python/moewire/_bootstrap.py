@@ -15,8 +15,9 @@ import torch.distributed as dist
 
 from . import _abi as abi
 from ._check import integer, refuse
-from ._meeting import Store, StoreMeeting
+from ._meeting import StoreMeeting
 from ._runtime import MAX_METADATA_BYTES, Runtime
+from ._store import Store
 from .errors import MoewireError, PeerLostError
 
 _LENGTH = struct.Struct("<I")

@@ -18,6 +18,8 @@ _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 # Of one buffer in a group of 48: per rank a memory file, a pidfd and, while they meet, a
 # connection; and a few of its own.
 FILES_NEEDED = 3 * abi.MW_MAX_RANKS + 16
+# What the library raises the soft limit to, where the hard one allows it.
+MOST_FILES = 1 << 20
 
 
 _HUGE_PAGE = 2 << 20
@@ -98,13 +100,38 @@ def _pidfd_works() -> bool:
 
 def limits() -> dict[str, Any]:
     """Soft limits of this process, and what ranks need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    raised = raised_files(soft, hard)
     return {
         "open_files": _limit(resource.RLIMIT_NOFILE, 0),
         "open_files_hard": _limit(resource.RLIMIT_NOFILE, 1),
+        "open_files_with_buffers": "unlimited" if raised == resource.RLIM_INFINITY else raised,
         "open_files_needed_by_48_ranks": FILES_NEEDED,
+        "buffers_that_fit": {
+            f"of_{ranks}_ranks_of_one_host": buffers_that_fit(ranks, raised) for ranks in (8, 48)
+        },
         "file_size": _limit(resource.RLIMIT_FSIZE, 0),
         "address_space": _limit(resource.RLIMIT_AS, 0),
     }
+
+
+def raised_files(soft: int, hard: int) -> int:
+    """The soft limit of open files once there is a buffer: the library raises it."""
+    if resource.RLIM_INFINITY in (soft, hard):
+        return soft if soft == resource.RLIM_INFINITY else max(soft, MOST_FILES)
+    return max(soft, min(hard, MOST_FILES))
+
+
+def buffers_that_fit(num_ranks: int, limit: int) -> int | str:
+    """How many buffers of so many ranks of one host a process may have open at a time.
+
+    Each needs two descriptors per rank (docs/architecture.md), and while its ranks meet three
+    more per peer and four; the process itself has some open, and two for all buffers.
+    """
+    if limit == resource.RLIM_INFINITY:
+        return "unlimited"
+    meeting = 3 * (num_ranks - 1) + 4
+    return max(0, (limit - len(os.listdir("/proc/self/fd")) - 2 - meeting) // (2 * num_ranks))
 
 
 def _limit(which: int, part: int) -> int | str:

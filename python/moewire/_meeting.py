@@ -8,43 +8,36 @@ one of them has said that it did.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
-import time
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Iterable
 
 from . import _abi as abi
 from ._check import integer, refuse
+from ._clock import Clock
 from ._runtime import Runtime
+from ._store import METHODS, BoundedStore, Store, UnansweredError
 from .errors import DeadlineError, MetadataError, MoewireError
 
-_SHORTEST_PAUSE_S = 0.0005
-_LONGEST_PAUSE_S = 0.02
 # A rank that has connected says so at once; one that does not has died meanwhile.
-_VOTE_S = 5.0
+_VOTE_US = 5_000_000
 _CONNECT_US = 10_000_000
+_LEAST_US = 20_000
+# Of the time of an update, what is kept for that: half of it, and no more than this.
+_CONNECT_SHARE, _CONNECT_S = 0.5, 2.0
 # A rank that was there in an attempt that failed is soon there again, unless it has died.
 _RETURN_S = 2.0
 
 _PROCESS = secrets.token_hex(8)
 _YES, _NO = b"yes", b"no"
+_ABSENT = "-"  # nothing that is written here
+# How long a rank that could not connect waits for the reasons of others, and their length.
+_REASONS_US, _REASON_BYTES = 100_000, 400
+# What a rank says that has failed because another one did.
+_HEARSAY = ("gave up connecting", "does not listen", "closed the connection")
 
 _log = logging.getLogger("moewire")
-
-
-class Store(Protocol):
-    """What is used of ``torch.distributed.Store``."""
-
-    def add(self, key: str, amount: int, /) -> int: ...
-    def set(self, key: str, value: bytes, /) -> None: ...
-    def get(self, key: str, /) -> bytes: ...
-    def check(self, keys: list[str], /) -> bool: ...
-    def compare_set(self, key: str, expected: str, desired: str, /) -> bytes: ...
-    def delete_key(self, key: str, /) -> bool: ...
-
-
-_METHODS = ("add", "set", "get", "check", "compare_set", "delete_key")
 
 
 class StoreMeeting:
@@ -56,47 +49,98 @@ class StoreMeeting:
     """
 
     def __init__(self, store: Store, rank: int, num_ranks: int, prefix: str) -> None:
-        if not all(hasattr(store, name) for name in _METHODS):
+        if not all(hasattr(store, name) for name in METHODS):
             raise refuse("store", type(store).__name__, "a torch.distributed.Store")
         self.num_ranks = integer("world_size", num_ranks, 1, abi.MW_MAX_RANKS)
         self.rank = integer("rank", rank, 0, self.num_ranks - 1)
         if not isinstance(prefix, str) or not prefix:
             raise refuse("prefix", repr(prefix), "a string that is not empty")
-        self._store = store
+        self._store = BoundedStore(store)
         self._prefix = prefix
         self._instance = 0
         self._round = 0
+        self._failed: MoewireError | None = None  # of the last attempt
 
     # -- construction ------------------------------------------------------
 
     def construct(self, runtime: Runtime, members: frozenset[int], timeout_us: int) -> None:
         """Round 0, or the next update of an instance that is running already."""
-        self._instance = self._store.add(f"{self._prefix}/made/{self.rank}/{_PROCESS}", 1)
         clock = Clock(timeout_us)
-        free = self._store.add(self._key("taken", self.rank), 1) == 1
-        if free and self._first(runtime, members, clock):
-            return
-        if free and not self._running():
-            self._step_back()
-            self._instance -= 1
+        with self._store.until(clock, "connect_timeout_us"):
+            self._construct(runtime, members, clock)
+
+    def _construct(self, runtime: Runtime, members: frozenset[int], clock: Clock) -> None:
+        self._instance = 0
+        made = f"{self._prefix}/made/{self.rank}/{_PROCESS}"
+        try:
+            self._instance = self._store.add(made, 1)
+            free = self._store.add(self._key("taken", self.rank), 1) == 1
+            if free and self._first(runtime, members, clock):
+                return
+            if free and not self._running():
+                self._step_back()
+                self._instance -= 1
+        except UnansweredError:
+            self._step_back()  # should the store ever answer
+            raise
         self._update(runtime, frozenset(range(self.num_ranks)), clock, joining=True)
 
     def _first(self, runtime: Runtime, members: frozenset[int], clock: Clock) -> bool:
         """False: there is a group already, which this rank is to join."""
-        if self._running():
+        if self._running() or not self._gathered(runtime, members, clock):
             return False
-        self._store.set(self._at(self.rank), runtime.metadata())
-        clock.wait(lambda: not self._missing(members) or self._running() or self._awaited())
-        missing = self._missing(members)
-        if missing and (self._running() or self._awaited()):
-            return False
-        if missing:
-            self._step_back()
-            raise DeadlineError(self._absence(missing, clock.timeout_us))
         # Should this fail, the key stays: others may need it to fail for the same reason.
-        runtime.connect(self._gather(members), clock.left_us())
+        try:
+            runtime.connect(self._gather(members), clock.left_us())
+        except MoewireError as error:
+            raise self._with_reasons(error, members, clock) from None
         self._store.set(self._key("end"), _YES)
         return True
+
+    def _gathered(self, runtime: Runtime, members: frozenset[int], clock: Clock) -> bool:
+        """Waits until ``members`` are there. False: there is a group already."""
+        self._store.set(self._at(self.rank), runtime.metadata())
+        missing: set[int] = set()
+        running = False
+
+        def ready() -> bool:
+            nonlocal missing, running
+            missing = self._missing(members)
+            running = bool(missing) and (self._running() or self._awaited())
+            return not missing or running
+
+        try:
+            in_time = clock.wait(ready)
+        except UnansweredError as error:
+            known = f"; {self._absence(missing, clock.timeout_us)}" if missing else ""
+            raise UnansweredError(f"{error}{known}") from None
+        if not in_time:
+            self._step_back()
+            raise DeadlineError(self._absence(missing, clock.timeout_us))
+        return not running
+
+    def _with_reasons(
+        self, error: MoewireError, members: frozenset[int], clock: Clock
+    ) -> MoewireError:
+        """Why this rank could not connect, with what others say who could not, either."""
+        said: dict[int, str] = {}
+        left = clock.left_us()
+        patience = Clock(_REASONS_US if left < 0 else min(left, _REASONS_US))
+
+        def heard() -> bool:
+            for rank in members - {self.rank} - said.keys():
+                if self._store.check([self._key("why", rank)]):
+                    said[rank] = self._read(self._key("why", rank)).decode(errors="replace")
+            return bool(said)
+
+        with contextlib.suppress(UnansweredError):
+            self._store.set(self._key("why", self.rank), str(error).encode()[:_REASON_BYTES])
+            patience.wait(heard)
+        own = [text for text in said.values() if not any(word in text for word in _HEARSAY)]
+        if not own or own[0] in str(error):
+            return error
+        rank = next(rank for rank, text in said.items() if text == own[0])
+        return type(error)(f"{error}; rank {rank} says: {own[0]}")
 
     def _running(self) -> bool:
         """Whether round 0 has been, without this rank if this is asked in it."""
@@ -106,17 +150,21 @@ class StoreMeeting:
         """Whether the instance before has an update going on, without this rank."""
         if self._instance == 1:
             return False
-        before = StoreMeeting(self._store, self.rank, self.num_ranks, self._prefix)
+        before = StoreMeeting(self._store.bare, self.rank, self.num_ranks, self._prefix)
+        before._store = self._store
         before._instance = self._instance - 1
         before._catch_up()
         absent = before._missing(range(self.num_ranks))
         return self.rank in absent and len(absent) < self.num_ranks
 
     def _step_back(self) -> None:
-        """Undoes the beginning of a construction."""
-        self._store.delete_key(self._at(self.rank))
-        self._store.add(self._key("taken", self.rank), -1)
-        self._store.add(f"{self._prefix}/made/{self.rank}/{_PROCESS}", -1)
+        """Undoes the beginning of a construction, as far as it has come."""
+        at, taken = self._at(self.rank), self._key("taken", self.rank)
+        made = f"{self._prefix}/made/{self.rank}/{_PROCESS}"
+        bare = self._store.bare
+        if self._instance:
+            self._store.undo(lambda: bare.delete_key(at), lambda: bare.add(taken, -1))
+        self._store.undo(lambda: bare.add(made, -1))
 
     def _absence(self, missing: Iterable[int], timeout_us: int) -> str:
         names = ", ".join(str(rank) for rank in sorted(missing))
@@ -130,9 +178,22 @@ class StoreMeeting:
 
     def update(self, runtime: Runtime, members: frozenset[int], timeout_us: int) -> None:
         """The next round, in which ``members`` are waited for as long as the time lasts."""
-        self._update(runtime, members, Clock(timeout_us), joining=False)
+        clock = Clock(timeout_us)
+        with self._store.until(clock, "timeout_us"):
+            self._update(runtime, members, clock, joining=False)
 
     def _update(
+        self, runtime: Runtime, members: frozenset[int], clock: Clock, joining: bool
+    ) -> None:
+        self._failed = None
+        try:
+            self._attempts(runtime, members, clock, joining)
+        except UnansweredError:
+            at, bare = self._at(self.rank), self._store.bare
+            self._store.undo(lambda: bare.delete_key(at))  # this rank will not come
+            raise
+
+    def _attempts(
         self, runtime: Runtime, members: frozenset[int], clock: Clock, joining: bool
     ) -> None:
         doubtful: frozenset[int] = frozenset()
@@ -153,16 +214,18 @@ class StoreMeeting:
 
     def _failure(self, present: frozenset[int], timeout_us: int) -> str:
         names = ", ".join(str(rank) for rank in sorted(present)) or "nobody"
+        why = "" if self._failed is None else f", and here it failed: {self._failed}"
         return (
             f"rank {self.rank} found no epoch to join in {timeout_us / 1e6:g} s "
-            f"under '{self._prefix}/{self._instance}'; the last attempt was made by rank {names}"
+            f"under '{self._prefix}/{self._instance}'; "
+            f"the last attempt was made by rank {names}{why}"
         )
 
     def _catch_up(self) -> None:
         """Goes to the first round that has not ended."""
         last = self._key_of_instance("last")
         if self._store.check([last]):
-            self._round = max(self._round, int(self._store.get(last)))
+            self._round = max(self._round, int(self._read(last)))
         self._round += self._round == 0
         while self._store.check([self._key("end")]):
             self._round += 1
@@ -185,22 +248,30 @@ class StoreMeeting:
                 missing -= doubtful
             return not missing or self._store.check([self._key("set")])
 
-        in_time = clock.wait(ready)
-        come = sorted(set(range(self.num_ranks)) - self._missing(range(self.num_ranks)))
-        if not in_time and not self._store.check([self._key("set")]):
-            self._refuse_few(runtime, come, clock, joining)
-        agreed = self._decide("set", ",".join(map(str, come)))
+        # What is left of the time is for connecting with those who have come.
+        in_time = clock.before(_CONNECT_SHARE, _CONNECT_S).wait(ready)
+        if not in_time and self._too_few(runtime, joining):
+            in_time = clock.wait(ready)
+        if not in_time and self._too_few(runtime, joining):
+            at, bare = self._at(self.rank), self._store.bare
+            self._store.undo(lambda: bare.delete_key(at))
+            raise DeadlineError(self._failure(self._come(), clock.timeout_us))
+        agreed = self._decide("set", ",".join(map(str, sorted(self._come()))))
         return frozenset(int(rank) for rank in agreed.split(","))
 
-    def _refuse_few(self, runtime: Runtime, come: list[int], clock: Clock, joining: bool) -> None:
-        """Those who have come too few do not end the epoch of those who go on without them."""
-        running = 0 if joining else runtime.members().ranks
-        absent = sum(
-            1 for rank in range(self.num_ranks) if running >> rank & 1 and rank not in come
-        )
-        if joining or absent > len(come):
-            self._store.delete_key(self._at(self.rank))
-            raise DeadlineError(self._failure(frozenset(come), clock.timeout_us))
+    def _come(self) -> frozenset[int]:
+        everybody = frozenset(range(self.num_ranks))
+        return everybody - self._missing(everybody)
+
+    def _too_few(self, runtime: Runtime, joining: bool) -> bool:
+        """Whether those who have come would end the epoch of more who go on without them."""
+        if self._store.check([self._key("set")]):
+            return False
+        if joining:
+            return True
+        come, running = self._come(), runtime.members().ranks
+        absent = [r for r in range(self.num_ranks) if running >> r & 1 and r not in come]
+        return len(absent) > len(come)
 
     def _connect(self, runtime: Runtime, present: frozenset[int], clock: Clock) -> bool:
         """Connects and begins the epoch, if everybody could. False: another attempt."""
@@ -208,11 +279,13 @@ class StoreMeeting:
             runtime.connect(self._gather(present), self._connect_us(clock))
         except MoewireError as error:
             _log.info("rank %d could not connect in round %d: %s", self.rank, self._round, error)
+            self._failed = error
             self._decide("end", _NO.decode())
             return False
         self._store.set(self._key("voted", self.rank), _YES)
         votes = [self._key("voted", rank) for rank in present]
-        all_voted = Clock(int(_VOTE_S * 1e6)).wait(
+        left = clock.left_us()
+        all_voted = Clock(_VOTE_US if left < 0 else min(left, _VOTE_US)).wait(
             lambda: self._store.check(votes) or self._store.check([self._key("end")])
         )
         everybody = all_voted and self._store.check(votes)
@@ -224,9 +297,10 @@ class StoreMeeting:
 
     @staticmethod
     def _connect_us(clock: Clock) -> int:
-        # They were all there a moment ago: one that does not connect soon has died.
+        # They were all there a moment ago: one that does not connect soon has died. Some
+        # time is left to tell the others.
         left = clock.left_us()
-        return _CONNECT_US if left < 0 else min(max(left, 1_000_000), _CONNECT_US)
+        return _CONNECT_US if left < 0 else min(max(left * 3 // 4, _LEAST_US), _CONNECT_US)
 
     # -- the store ---------------------------------------------------------
 
@@ -247,39 +321,16 @@ class StoreMeeting:
         """Everybody's bytes by rank; nothing for those who are absent."""
         everybody = [b""] * self.num_ranks
         for rank in present:
-            everybody[rank] = bytes(self._store.get(self._at(rank)))
+            everybody[rank] = self._read(self._at(rank))
             if not everybody[rank]:
                 raise MetadataError(f"rank {rank} has left no metadata in the store")
         return everybody
 
+    def _read(self, key: str) -> bytes:
+        """What is there, or nothing. Unlike ``get`` this waits for no key that has gone."""
+        found = self._store.compare_set(key, _ABSENT, _ABSENT)
+        return b"" if found == _ABSENT.encode() else found
+
     def _decide(self, name: str, value: str) -> str:
         """Proposes a value for a key of this round, and returns the one that stands."""
         return bytes(self._store.compare_set(self._key(name), "", value)).decode()
-
-
-class Clock:
-    """A deadline for polling: it can be interrupted, unlike a store's own waits."""
-
-    def __init__(self, timeout_us: int) -> None:
-        self.timeout_us = timeout_us
-        self._until = None if timeout_us < 0 else time.monotonic() + timeout_us / 1e6
-
-    def over(self) -> bool:
-        """Whether the time has passed."""
-        return self._until is not None and time.monotonic() > self._until
-
-    def left_us(self) -> int:
-        """What is left of it, at least 1; -1 for no deadline."""
-        if self._until is None:
-            return -1
-        return max(1, int((self._until - time.monotonic()) * 1e6))
-
-    def wait(self, done: Callable[[], bool]) -> bool:
-        """Polls until it is done (True) or the time is over (False)."""
-        pause = _SHORTEST_PAUSE_S
-        while not done():
-            if self.over():
-                return False
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
-        return True

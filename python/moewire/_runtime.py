@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
+import resource
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -35,6 +37,14 @@ def size_hint(shape: abi.mw_shape_t) -> int:
     num_bytes = ctypes.c_uint64()
     _names.check(lib, lib.buffer_size_hint(byref(shape), byref(num_bytes)))
     return num_bytes.value
+
+
+def _say_raised(before: int, now: int) -> None:
+    """The first buffer of a process raises its limit of descriptors."""
+    if now != before:
+        logging.getLogger("moewire").info(
+            "open files: the limit of this process was %d and is %d now", before, now
+        )
 
 
 class Runtime:
@@ -73,7 +83,9 @@ class Runtime:
         )
         texts = fill(config, tuning)
         self._names = _names.of_buffer(tuning)
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         _names.check(self.lib, self.lib.buffer_create(byref(config), byref(self.id)), self._names)
+        _say_raised(before, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         del texts  # the library has copied them
         self.events = EventLog(self.lib, self.id, rank)
 

@@ -15,10 +15,11 @@ from . import _abi as abi
 from . import _bootstrap, _check, _results, _tuning
 from ._flat import FlatCalls
 from ._flat_results import FlatHandle
-from ._meeting import Store, StoreMeeting
+from ._meeting import StoreMeeting
 from ._member import CONNECT_TIMEOUT_US, SLOW_AFTER_US, Member, Options
 from ._packed import PackedCalls, Received
 from ._runtime import size_hint
+from ._store import Store
 from .handle import Handle, Held, refuse_foreign
 
 __all__ = ["Buffer", "Received"]

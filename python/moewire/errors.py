@@ -145,7 +145,10 @@ class RefusedError(MoewireError, PermissionError):
 
 
 class NoResourceError(MoewireError, OSError):
-    """The system has no more of something: connections, memory that may be locked."""
+    """The system has no more of something: descriptors, connections, memory that may be locked.
+
+    The text names it and the limit.
+    """
 
     status = -21
 

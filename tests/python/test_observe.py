@@ -260,7 +260,7 @@ TROUBLE: list[tuple[tuple[str, ...], object, str]] = [
     (("torch",), None, 'pip install "torch'),
     (("security", "memory_files"), "failed: EPERM", "docker run --security-opt seccomp"),
     (("security", "abstract_sockets"), "failed: EPERM", "docker run --security-opt apparmor"),
-    (("limits", "open_files"), 100, "ulimit -n 4096"),
+    (("limits", "open_files_with_buffers"), 100, "echo '* hard nofile 4096'"),
     (("limits", "file_size"), 1 << 20, "ulimit -f unlimited"),
     (("limits", "address_space"), 1 << 30, "ulimit -v unlimited"),
     (("cpus", "usable"), 1, "taskset -cp 0-7"),
@@ -282,6 +282,7 @@ def _healthy() -> dict[str, Any]:
         "limits": {
             "open_files": 1024,
             "open_files_hard": "unlimited",
+            "open_files_with_buffers": 1 << 20,
             "open_files_needed_by_48_ranks": 160,
             "file_size": "unlimited",
             "address_space": "unlimited",

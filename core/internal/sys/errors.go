@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,14 +22,18 @@ var (
 	ErrAgain error = unix.EAGAIN
 	// ErrTooLarge means that a message did not fit what was expected of it.
 	ErrTooLarge = errors.New("message or descriptor list too large")
+	// ErrNotDelivered means that the kernel has kept a descriptor back that a
+	// message carried.
+	ErrNotDelivered = errors.New("a descriptor was not delivered: this process had none left (ulimit -n), or a security policy forbids it")
 )
 
-// wrap adds the call's name to a kernel error; nil stays nil.
+// wrap adds the call's name to a kernel error, and to a shortage what is used up;
+// nil stays nil.
 func wrap(call string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s: %w", call, err)
+	return fmt.Errorf("%s: %w", call, explain(call, err))
 }
 
 // retry repeats a call that a signal interrupted. Go's runtime sends signals
@@ -39,4 +44,13 @@ func retry(f func() error) error {
 			return err
 		}
 	}
+}
+
+// fileError names a file in an error of package os, and the limit of a shortage.
+func fileError(path string, err error) error {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return wrap("open "+path, errno)
+	}
+	return fmt.Errorf("%s: %w", path, err)
 }

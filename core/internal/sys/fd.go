@@ -49,6 +49,9 @@ func (f *FD) Close() error {
 
 // Dup returns a second descriptor of the same open file.
 func Dup(f *FD) (*FD, error) {
+	if err := injected("fcntl F_DUPFD_CLOEXEC"); err != nil {
+		return nil, wrap("fcntl F_DUPFD_CLOEXEC", err)
+	}
 	raw, err := unix.FcntlInt(uintptr(f.Raw()), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, wrap("fcntl F_DUPFD_CLOEXEC", err)

@@ -21,6 +21,9 @@ func NewHugeMemfd(name string) (*FD, error) {
 }
 
 func newMemfd(name string, flags int) (*FD, error) {
+	if err := injected("memfd_create"); err != nil {
+		return nil, wrap("memfd_create", err)
+	}
 	raw, err := unix.MemfdCreate(name, flags|unix.MFD_CLOEXEC|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
 		raw, err = unix.MemfdCreate(name, flags|unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -41,6 +44,9 @@ func Grow(fd *FD, sizeBytes int64) error {
 	sizeBytes, err := wholePages(fd, sizeBytes)
 	if err != nil {
 		return err
+	}
+	if err := injected("ftruncate"); err != nil {
+		return wrap("ftruncate", err)
 	}
 	return wrap("ftruncate", retry(func() error { return unix.Ftruncate(fd.Raw(), sizeBytes) }))
 }

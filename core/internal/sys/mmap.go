@@ -41,6 +41,9 @@ func mapFile(fd *FD, off, n int64, protection int) (*Mapping, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := injected("mmap"); err != nil {
+		return nil, wrap("mmap", err)
+	}
 	data, err := unix.Mmap(fd.Raw(), off, int(whole), protection, unix.MAP_SHARED)
 	if err != nil {
 		return nil, wrap("mmap", err)

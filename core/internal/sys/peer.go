@@ -26,6 +26,9 @@ func PeerCredentials(conn *FD) (Credentials, error) {
 // PeerPidfd returns a pidfd of the process at the other end of conn. It
 // works across pid namespaces; Linux 6.5 or later.
 func PeerPidfd(conn *FD) (*FD, error) {
+	if err := injected("getsockopt SO_PEERPIDFD"); err != nil {
+		return nil, wrap("getsockopt SO_PEERPIDFD", err)
+	}
 	raw, err := unix.GetsockoptInt(conn.Raw(), unix.SOL_SOCKET, unix.SO_PEERPIDFD)
 	if err != nil {
 		return nil, wrap("getsockopt SO_PEERPIDFD", err)
@@ -42,6 +45,9 @@ func KillPidfd(pidfd *FD) error {
 // OpenPidfd returns a pidfd by process id. The id may meanwhile belong to
 // another process: hear from the peer once more after this call.
 func OpenPidfd(pid int) (*FD, error) {
+	if err := injected("pidfd_open"); err != nil {
+		return nil, wrap("pidfd_open", err)
+	}
 	raw, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return nil, wrap("pidfd_open", err)

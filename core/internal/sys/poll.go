@@ -52,6 +52,9 @@ type Epoll struct {
 
 // NewEpoll makes an empty set.
 func NewEpoll() (*Epoll, error) {
+	if err := injected("epoll_create1"); err != nil {
+		return nil, wrap("epoll_create1", err)
+	}
 	raw, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, wrap("epoll_create1", err)
@@ -61,6 +64,9 @@ func NewEpoll() (*Epoll, error) {
 
 // Add reports fd's token once, when fd becomes readable or ends.
 func (e *Epoll) Add(fd *FD, token int32) error {
+	if err := injected("epoll_ctl add"); err != nil {
+		return wrap("epoll_ctl add", err)
+	}
 	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLONESHOT, Fd: token}
 	return wrap("epoll_ctl add", unix.EpollCtl(e.fd.Raw(), unix.EPOLL_CTL_ADD, fd.Raw(), &ev))
 }
@@ -85,12 +91,22 @@ func (e *Epoll) Remove(fd *FD) error {
 
 // Wait blocks until something is ready and appends the tokens to dst. Only
 // one goroutine may wait.
-func (e *Epoll) Wait(dst []int32) ([]int32, error) {
-	var n int
-	err := retry(func() (err error) {
-		n, err = unix.EpollWait(e.fd.Raw(), e.events[:], -1)
-		return err
-	})
+func (e *Epoll) Wait(dst []int32) ([]int32, error) { return e.WaitFor(dst, -1) }
+
+// WaitFor is Wait for at most d, rounded up to milliseconds, or a little longer
+// where signals interrupt it; a negative one is no bound.
+func (e *Epoll) WaitFor(dst []int32, d time.Duration) ([]int32, error) {
+	ms := -1
+	if d >= 0 {
+		ms = int((d + time.Millisecond - 1) / time.Millisecond)
+	}
+	n, err := unix.EpollWait(e.fd.Raw(), e.events[:], ms)
+	for err == unix.EINTR && d < 0 {
+		n, err = unix.EpollWait(e.fd.Raw(), e.events[:], ms)
+	}
+	if err == unix.EINTR {
+		return dst, nil
+	}
 	if err != nil {
 		return dst, wrap("epoll_wait", err)
 	}
@@ -105,6 +121,9 @@ func (e *Epoll) Close() error { return e.fd.Close() }
 
 // NewEvent makes an eventfd: readable for ever once Signal was called.
 func NewEvent() (*FD, error) {
+	if err := injected("eventfd"); err != nil {
+		return nil, wrap("eventfd", err)
+	}
 	raw, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, wrap("eventfd", err)

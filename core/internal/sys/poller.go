@@ -34,6 +34,9 @@ type PollEvents struct {
 
 // NewPoller makes an empty set.
 func NewPoller() (*Poller, error) {
+	if err := injected("epoll_create1"); err != nil {
+		return nil, wrap("epoll_create1", err)
+	}
 	raw, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, wrap("epoll_create1", err)
@@ -50,6 +53,9 @@ func (p *Poller) Add(fd *FD, token uint64) error {
 func (p *Poller) AddLevel(fd *FD, token uint64) error { return p.add(fd, token, unix.EPOLLIN) }
 
 func (p *Poller) add(fd *FD, token uint64, events uint32) error {
+	if err := injected("epoll_ctl add"); err != nil {
+		return wrap("epoll_ctl add", err)
+	}
 	ev := unix.EpollEvent{Events: events, Fd: int32(token), Pad: int32(token >> 32)}
 	return wrap("epoll_ctl add", unix.EpollCtl(p.fd.Raw(), unix.EPOLL_CTL_ADD, fd.Raw(), &ev))
 }

@@ -4,6 +4,7 @@ package sys
 
 import (
 	"errors"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -46,6 +47,9 @@ func DialAbstract(name string) (*FD, error) {
 func Accept(listener *FD) (*FD, error) {
 	var raw int
 	err := retry(func() (err error) {
+		if err = injected("accept4"); err != nil {
+			return err
+		}
 		raw, _, err = unix.Accept4(listener.Raw(), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 		return err
 	})
@@ -56,6 +60,9 @@ func Accept(listener *FD) (*FD, error) {
 }
 
 func newSocket() (*FD, error) {
+	if err := injected("socket"); err != nil {
+		return nil, wrap("socket", err)
+	}
 	raw, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, wrap("socket", err)
@@ -81,7 +88,9 @@ func Send(conn *FD, msg []byte, fds ...*FD) error {
 // Receive takes one message of at most len(buf) bytes and at most maxFDs
 // descriptors, which the caller then owns. It does not wait: ErrAgain when
 // there is no message; n = 0 without an error is the end of the stream. A
-// message that is larger is consumed and gives ErrTooLarge.
+// message that is larger is consumed and gives ErrTooLarge. Where this process has
+// no descriptor left for one that came, the message is in buf, its length is n, and
+// the error is that shortage (IsShortage).
 func Receive(conn *FD, buf []byte, maxFDs int) (n int, fds []*FD, err error) {
 	oob := make([]byte, unix.CmsgSpace(4*maxFDs))
 	var oobn, flags int
@@ -93,14 +102,38 @@ func Receive(conn *FD, buf []byte, maxFDs int) (n int, fds []*FD, err error) {
 		return 0, nil, wrap("recvmsg", err)
 	}
 	fds, err = rights(oob[:oobn])
-	if err == nil && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
-		err = ErrTooLarge
+	if err == nil {
+		err = truncated(conn, flags, len(fds) < roomFor(oob))
+	}
+	if err == nil && len(fds) > 0 {
+		err = injected("recvmsg")
 	}
 	if err != nil {
 		CloseAll(fds...)
-		return 0, nil, wrap("recvmsg", err)
+		return n, nil, wrap("recvmsg", err)
 	}
 	return n, fds, nil
+}
+
+// roomFor is how many descriptors fit control messages: more than were asked for,
+// for they are aligned.
+func roomFor(oob []byte) int { return (len(oob) - unix.CmsgLen(0)) / 4 }
+
+// truncated says why a message is not whole. The kernel gives one flag for two
+// causes: no room for a descriptor that came, or no place for it in this process.
+func truncated(conn *FD, flags int, room bool) error {
+	switch {
+	case flags&unix.MSG_TRUNC != 0, flags&unix.MSG_CTRUNC != 0 && !room:
+		return ErrTooLarge
+	case flags&unix.MSG_CTRUNC == 0:
+		return nil
+	}
+	own, err := Dup(conn)
+	if errno := syscall.Errno(0); errors.As(err, &errno) {
+		return errno
+	}
+	CloseAll(own)
+	return ErrNotDelivered
 }
 
 // rights takes ownership of the descriptors in control messages.

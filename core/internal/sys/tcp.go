@@ -139,6 +139,9 @@ func newTCP(addr netip.AddrPort) (*FD, error) {
 	if addr.Addr().Unmap().Is4() {
 		family = unix.AF_INET
 	}
+	if err := injected("socket"); err != nil {
+		return nil, wrap("socket", err)
+	}
 	raw, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_TCP)
 	if err != nil {
 		return nil, wrap("socket", err)

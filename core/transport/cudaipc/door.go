@@ -171,7 +171,9 @@ func (d *door) hand(conn *sys.FD) (stays bool) {
 		_ = sys.Send(conn, ask, d.fd) // the visitor may be gone
 		return false
 	}
-	d.hold(conn) // before it hears that it may
+	if d.hold(conn) != nil { // before it hears that it may
+		return false
+	}
 	if sys.Send(conn, ask) != nil {
 		d.letGo() // it never hears that
 		return false

@@ -25,18 +25,23 @@ var goodbye = []byte("MWGB")
 // hold takes over a visitor's connection. A process that was found by its number
 // may be another one's successor: it is the visitor if the connection is whole
 // afterwards, which the answer tells.
-func (d *door) hold(conn *sys.FD) {
+func (d *door) hold(conn *sys.FD) error {
 	h := holder{conn: conn}
 	if cred, err := sys.PeerCredentials(conn); err == nil {
 		h.pid = cred.PID
 	}
-	h.process, _ = sys.PeerPidfd(conn)
-	if h.process == nil && h.pid != 0 {
-		h.process, _ = sys.OpenPidfd(h.pid)
+	var err error
+	h.process, err = sys.PeerPidfd(conn)
+	if err != nil && !sys.IsShortage(err) && h.pid != 0 {
+		h.process, err = sys.OpenPidfd(h.pid)
+	}
+	if sys.IsShortage(err) { // that says nothing of the kernel
+		return err
 	}
 	d.mu.Lock()
 	d.holders = append(d.holders, h)
 	d.mu.Unlock()
+	return nil
 }
 
 // letGo undoes the latest hold. The connection stays the caller's.

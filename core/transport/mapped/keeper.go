@@ -2,9 +2,12 @@ package mapped
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/moewire/moewire/core/internal/safego"
 	"github.com/moewire/moewire/core/internal/sys"
@@ -25,7 +28,14 @@ type keeper struct {
 	conns  map[int32]*conn
 	last   int32
 	guests []*conn // without an endpoint, oldest first; of the goroutine only
+	rests  bool    // the listener is left alone; of the goroutine only
+
+	refused atomic.Pointer[error] // why a connection could not be taken, at last
 }
+
+// listenerRests is how long the listener is left alone after a connection could
+// not be taken, for want of descriptors for instance: it stays readable meanwhile.
+const listenerRests = 10 * time.Millisecond
 
 // conn is a connection to one endpoint of a peer. Only its endpoint, under
 // whose lock, closes it and reads from it; without one, the keeper.
@@ -119,8 +129,12 @@ func (k *keeper) loop() {
 	var tokens []int32
 	for {
 		var err error
-		if tokens, err = k.epoll.Wait(tokens[:0]); err != nil {
+		if tokens, err = k.epoll.WaitFor(tokens[:0], k.patience()); err != nil {
 			panic(err)
+		}
+		if k.rests && len(tokens) == 0 {
+			k.rests = false
+			_ = k.epoll.Rearm(k.listener, tokenListener)
 		}
 		for _, token := range tokens {
 			switch token {
@@ -133,6 +147,14 @@ func (k *keeper) loop() {
 			}
 		}
 	}
+}
+
+// patience is how long there may be nothing to do.
+func (k *keeper) patience() time.Duration {
+	if k.rests {
+		return listenerRests
+	}
+	return -1
 }
 
 // watch begins to look after a connection.
@@ -186,11 +208,17 @@ func (k *keeper) drop(c *conn) {
 func (k *keeper) admit() {
 	for range maxGuests {
 		fd, err := sys.Accept(k.listener)
+		if err != nil && !errors.Is(err, sys.ErrAgain) {
+			k.refused.Store(&err)
+			k.rests = true // the others stay in the queue
+			return
+		}
 		if err != nil {
-			break // none, or none that could be taken; the others try again
+			break // there is none
 		}
 		c, err := newConn(fd)
 		if err != nil {
+			k.refused.Store(&err)
 			continue
 		}
 		if len(k.guests) == maxGuests {
@@ -218,11 +246,23 @@ func newConn(fd *sys.FD) (*conn, error) {
 		return nil, err
 	}
 	c := &conn{fd: fd}
-	if c.pidfd, err = sys.PeerPidfd(fd); err != nil && who.PID != 0 {
+	if c.pidfd, err = sys.PeerPidfd(fd); err != nil && !sys.IsShortage(err) && who.PID != 0 {
 		// Before Linux 6.5. The end of the connection tells, too.
-		c.pidfd, _ = sys.OpenPidfd(who.PID)
+		c.pidfd, err = sys.OpenPidfd(who.PID)
+	}
+	if sys.IsShortage(err) { // that says nothing of the kernel
+		_ = fd.Close()
+		return nil, err
 	}
 	return c, nil
+}
+
+// whyNot says that connections could not be taken here, if that was so.
+func (k *keeper) whyNot() string {
+	if err := k.refused.Load(); err != nil {
+		return fmt.Sprintf(" (here, a connection could not be taken: %v)", *err)
+	}
+	return ""
 }
 
 // serve looks what there is of a connection.

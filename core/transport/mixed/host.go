@@ -3,8 +3,7 @@ package mixed
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"os"
-	"strings"
+	"fmt"
 
 	"github.com/moewire/moewire/core/internal/sys"
 )
@@ -17,22 +16,24 @@ type host struct {
 }
 
 // thisHost finds out. name replaces the boot id, if not empty: ranks that give
-// different names take one another for ranks of other hosts.
-func thisHost(name string) host {
-	h := host{user: uint32(sys.Geteuid())}
+// different names take one another for ranks of other hosts. What cannot be read
+// is an error: a guess would make ranks of one host strangers.
+func thisHost(name string) (h host, err error) {
+	h.user = uint32(sys.Geteuid())
 	if name == "" {
-		id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-		if name = strings.TrimSpace(string(id)); err != nil {
-			name, _ = os.Hostname()
+		if name, err = sys.BootID(); err != nil {
+			return h, fmt.Errorf("which host this is cannot be told: %w", err)
 		}
 	}
 	sum := sha256.Sum256([]byte("moewire host " + name))
 	copy(h.boot[:], sum[:])
-	if ns, err := os.Readlink("/proc/self/ns/net"); err == nil {
-		sum := sha256.Sum256([]byte(ns))
-		h.network = binary.LittleEndian.Uint64(sum[:])
+	ns, err := sys.NetworkNamespace()
+	if err != nil {
+		return h, fmt.Errorf("which network namespace this is cannot be told: %w", err)
 	}
-	return h
+	sum = sha256.Sum256([]byte(ns))
+	h.network = binary.LittleEndian.Uint64(sum[:])
+	return h, nil
 }
 
 // differs says why two processes cannot share memory; "" if they can.

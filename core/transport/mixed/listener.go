@@ -54,17 +54,20 @@ func Relist(d *Domain, params []byte) (*Listener, error) {
 
 // newListener owns near, also on an error.
 func newListener(cfg Config, near *shm.Listener, d *Domain) (*Listener, error) {
+	host, err := thisHost(cfg.Host)
+	if err != nil {
+		return nil, errors.Join(err, near.Close())
+	}
 	l := &Listener{cfg: cfg, near: near, domain: d, cancel: make(chan struct{})}
 	l.info = Info{
 		Shm: near.Info(), Survivor: d != nil, Setting: cfg.Setting, Bound: cfg.Bound.Truncate(time.Millisecond),
-		host: thisHost(cfg.Host), near: near.Metadata(),
+		host: host, near: near.Metadata(),
 	}
 	rand.Read(l.info.id[:]) // never fails
 	if d != nil {
 		l.info.Epoch = epochOf(d.near.Members().Load())
 	}
 	if cfg.reachable() == nil && cfg.Setting != Shm {
-		var err error
 		if cfg.Listen.Port() != 0 && d != nil {
 			d.yieldEntrance()
 		}

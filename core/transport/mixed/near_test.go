@@ -8,9 +8,14 @@ import (
 
 // TestNear: it is what a meeting finds of the same two ranks.
 func TestNear(t *testing.T) {
-	here := Info{host: thisHost("a")}
+	named := func(name string) host {
+		h, err := thisHost(name)
+		require.NoError(t, err)
+		return h
+	}
+	here := Info{host: named("a")}
 	elsewhere, apart, stranger, sockets := here, here, here, here
-	elsewhere.host = thisHost("b")
+	elsewhere.host = named("b")
 	apart.host.network++
 	stranger.host.user++
 	sockets.Setting = TCP

@@ -34,8 +34,8 @@ func (before refusals) since(c *wire.Counters) string {
 // crowded says that it may be this rank's own fault that others are late, or
 // that of keys.
 func (g *gathering) crowded() string {
-	if n := g.v.controls.Load().Stats().AcceptFailures; n > 0 {
-		return fmt.Sprintf(" (here, %d connections could not be taken: are there descriptors left?)", n)
+	if s := g.v.controls.Load().Stats(); s.AcceptFailures > 0 {
+		return fmt.Sprintf(" (here, a connection could not be taken or made, %d times: %v)", s.AcceptFailures, s.AcceptFailure)
 	}
 	if texts := g.refused.since(g.v.cfg.Counters); texts != "" {
 		return fmt.Sprintf(" (connections were refused here: %s: are the keys the same everywhere?)", texts)

@@ -46,10 +46,13 @@ func (m *meeting) step() error {
 }
 
 // waitForAny returns which descriptors can be read, or none after a while. It
-// ends with sys.ErrTimeout at until and with transport.ErrClosed when
-// cancelled.
+// ends with sys.ErrTimeout at until, however much there is to read, and with
+// transport.ErrClosed when cancelled.
 func (m *meeting) waitForAny() (map[*sys.FD]bool, error) {
-	fds := []*sys.FD{m.cancel, m.socket}
+	if !time.Now().Before(m.until) {
+		return nil, fmt.Errorf("meeting: %w", sys.ErrTimeout)
+	}
+	fds := []*sys.FD{m.cancel, m.listening()}
 	for _, v := range m.visitors {
 		fds = append(fds, v.conn)
 	}
@@ -75,14 +78,31 @@ func (m *meeting) waitForAny() (map[*sys.FD]bool, error) {
 	return ready, nil
 }
 
-// accept takes all connections that are there. Strangers (another user,
-// another construction) are turned away and do not disturb.
+// acceptRests is how long the listener is left alone after accept has failed,
+// for want of descriptors for instance: it stays readable meanwhile.
+const acceptRests = 10 * time.Millisecond
+
+// listening is the listener, nil while it is left alone.
+func (m *meeting) listening() *sys.FD {
+	if time.Now().Before(m.rests) {
+		return nil
+	}
+	return m.socket
+}
+
+// acceptsInARow bounds how many connections are taken before others have their
+// turn, and the deadline: strangers may come without end.
+const acceptsInARow = 4 * transport.MaxRanks
+
+// accept takes the connections that are there. Strangers (another user, another
+// construction) are turned away and do not disturb. Where none can be taken the
+// connections stay in the queue: descriptors may become free before the deadline.
 func (m *meeting) accept() {
-	for {
+	for range acceptsInARow {
 		conn, err := sys.Accept(m.socket)
 		if err != nil {
 			if !errors.Is(err, sys.ErrAgain) {
-				m.refused = err
+				m.refused, m.rests = fmt.Errorf("here: %w", err), time.Now().Add(acceptRests)
 			}
 			return
 		}
@@ -102,13 +122,21 @@ func (m *meeting) welcome(v visitor) error {
 	msg, fds, err := receive(v.conn)
 	if err == nil {
 		err = m.checkVisitor(msg, len(fds))
+	} else if m.isShort(msg, err) {
+		// It is told why, as everybody is who is there.
+		m.peers[msg.rank] = &attendee{contact: &contact{rank: msg.rank, conn: v.conn}}
+		return fmt.Errorf("rank %d: its memory: %w", msg.rank, err)
 	}
 	if err != nil {
 		m.refused = fmt.Errorf("process %d: %w", v.cred.PID, err)
 		sys.CloseAll(append(fds, v.conn)...)
 		return nil
 	}
-	p := m.admit(msg.rank, v.conn, v.cred)
+	p, err := m.admit(msg.rank, v.conn, v.cred)
+	if err != nil {
+		sys.CloseAll(fds...)
+		return err
+	}
 	if err := m.adopt(p, msg, fds); err != nil {
 		return err
 	}
@@ -120,6 +148,12 @@ func (m *meeting) checkVisitor(msg message, numFDs int) error {
 		return fmt.Errorf("it says it is rank %d, which is not awaited", msg.rank)
 	}
 	return m.expect(msg, msg.rank, kindHello, numFDs, m.helloFDs(msg.rank))
+}
+
+// isShort reports whether this process could not take the descriptors of a rank
+// that is awaited: they will not come again, so the meeting has failed.
+func (m *meeting) isShort(msg message, err error) bool {
+	return isUndelivered(err) && m.checkVisitor(msg, m.helloFDs(msg.rank)) == nil
 }
 
 func (m *meeting) dismissVisitors() {

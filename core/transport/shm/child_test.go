@@ -44,6 +44,9 @@ func runChild(spec string) error {
 		return err
 	}
 	bestLiveness = livenessKind(best)
+	if free := os.Getenv(freeVariable); free != "" {
+		return c.joinShort(free)
+	}
 	if err := c.join(); err != nil {
 		return err
 	}

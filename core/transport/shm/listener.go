@@ -50,7 +50,8 @@ type Listener struct {
 }
 
 // Open makes this rank's memory and its listener. It starts no thread and
-// leaves nothing in any file system. The Listener must be closed or given to
+// leaves nothing in any file system. The first one of a process raises its limit of
+// descriptors (sys.RaiseOpenFiles). The Listener must be closed or given to
 // Connect.
 func Open(cfg Config) (*Listener, error) {
 	info := Info{
@@ -58,6 +59,7 @@ func Open(cfg Config) (*Listener, error) {
 		ControlBytes: cfg.ControlBytes, Params: bytes.Clone(cfg.Params),
 	}
 	rand.Read(info.Identity[:]) // never fails
+	_, _ = sys.RaiseOpenFiles() // where it fails, the call that lacks a descriptor says so
 	l := &Listener{info: info, pages: cfg.Pages}
 	err := l.pages.open()
 	if err == nil {

@@ -47,25 +47,28 @@ type liveness struct {
 // bestLiveness is the best kind that findLiveness tries; tests raise it.
 var bestLiveness = byPeerPidfd
 
-// findLiveness takes the best way that the kernel has.
-func findLiveness(conn *sys.FD, cred sys.Credentials) liveness {
-	l := liveness{pid: cred.PID}
+// findLiveness takes the best way that the kernel has. That this process has no
+// descriptor left says nothing of the kernel: it is an error, not a worse way.
+func findLiveness(conn *sys.FD, cred sys.Credentials) (l liveness, err error) {
+	l.pid = cred.PID
 	if cred.PID == sys.Getpid() {
-		return l
+		return l, nil
 	}
-	var err error
 	if bestLiveness <= byPeerPidfd {
 		if l.pidfd, err = sys.PeerPidfd(conn); err == nil {
 			l.kind = byPeerPidfd
-			return l
+			return l, nil
 		}
 	}
 	if bestLiveness <= byPidfdOpen && cred.PID > 0 {
 		if l.pidfd, err = sys.OpenPidfd(cred.PID); err == nil {
 			l.kind = byPidfdOpen
-			return l
+			return l, nil
 		}
 	}
 	l.kind, l.pidfd = byConnection, nil
-	return l
+	if sys.IsShortage(err) {
+		return l, err
+	}
+	return l, nil
 }

@@ -36,7 +36,8 @@ type meeting struct {
 	known     [transport.MaxRanks]*member // the peers of earlier meetings
 	peers     []*attendee                 // by rank; nil for self and until rank is greeted or heard
 	visitors  []visitor
-	refused   error // why the last stranger was turned away
+	refused   error     // why the last stranger was turned away
+	rests     time.Time // until then the listener is left alone
 }
 
 // attendee is a peer at a meeting.
@@ -160,14 +161,22 @@ func (m *meeting) greet(r int) error {
 		sys.CloseAll(conn)
 		return fmt.Errorf("rank %d: %w", r, err)
 	}
-	return m.sayHello(m.admit(r, conn, cred))
+	p, err := m.admit(r, conn, cred)
+	if err != nil {
+		return err
+	}
+	return m.sayHello(p)
 }
 
-// admit files the rank at the other end of a connection.
-func (m *meeting) admit(r int, conn *sys.FD, cred sys.Credentials) *attendee {
-	p := &attendee{contact: &contact{rank: r, conn: conn, liveness: findLiveness(conn, cred)}}
-	m.peers[r] = p
-	return p
+// admit files the rank at the other end of a connection, which it owns.
+func (m *meeting) admit(r int, conn *sys.FD, cred sys.Credentials) (*attendee, error) {
+	l, err := findLiveness(conn, cred)
+	p := &attendee{contact: &contact{rank: r, conn: conn, liveness: l}}
+	m.peers[r] = p // on an error, too: it is told why
+	if err != nil {
+		return nil, fmt.Errorf("rank %d: watching its process: %w", r, err)
+	}
+	return p, nil
 }
 
 // dial connects to rank r, again and again while its backlog is full.
@@ -178,7 +187,7 @@ func (m *meeting) dial(r int) (*sys.FD, error) {
 		case err == nil:
 			return conn, nil
 		case errors.Is(err, sys.ErrNoListener):
-			return nil, fmt.Errorf("rank %d does not listen: its process (%d) has ended or given up, or it is in another network namespace or host: %w",
+			return nil, fmt.Errorf("rank %d does not listen any more: its process (%d) has ended, or has given up (what it says itself tells why), or is in another network namespace: %w",
 				r, m.infos[r].PID, err)
 		case !errors.Is(err, sys.ErrAgain):
 			return nil, fmt.Errorf("rank %d: %w", r, err)
@@ -350,10 +359,17 @@ func receive(conn *sys.FD) (message, []*sys.FD, error) {
 		if msg, err = parseMessage(buf[:n]); err == nil {
 			return msg, fds, nil
 		}
+	case isUndelivered(err):
+		msg, _ := parseMessage(buf[:n]) // the message is whole: its sender can be told
+		return msg, nil, err
 	}
 	sys.CloseAll(fds...)
 	return message{}, nil, err
 }
+
+// isUndelivered reports whether a message has come without its descriptors, for
+// which this process has no place.
+func isUndelivered(err error) bool { return sys.IsShortage(err) || errors.Is(err, sys.ErrNotDelivered) }
 
 // settle makes the meeting's result last: every peer is watched, and
 // connections that nobody's liveness hangs on are closed.

@@ -27,8 +27,14 @@ type child struct {
 
 func startChild(t *testing.T, rank, numRanks int, best livenessKind, attr *syscall.SysProcAttr) *child {
 	t.Helper()
+	return startChildWith(t, rank, numRanks, best, attr)
+}
+
+func startChildWith(t *testing.T, rank, numRanks int, best livenessKind, attr *syscall.SysProcAttr, env ...string) *child {
+	t.Helper()
 	c := &child{t: t, cmd: exec.Command(os.Args[0])}
 	c.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d,%d,%d", childVariable, rank, numRanks, best))
+	c.cmd.Env = append(c.cmd.Env, env...)
 	c.cmd.SysProcAttr, c.cmd.Stderr = attr, os.Stderr
 	var err error
 	if c.in, err = c.cmd.StdinPipe(); err != nil {

@@ -173,7 +173,7 @@ func (ep *endpoint) accept(deadline time.Time) error {
 		select {
 		case <-ep.meet.arrived:
 		case <-timer.C:
-			return errors.Join(fmt.Errorf("tcp: connect: the peer did not dial: %w", sys.ErrTimeout), broken)
+			return errors.Join(fmt.Errorf("tcp: connect: the peer did not dial%s: %w", ep.t.lobby.whyNot(), sys.ErrTimeout), broken)
 		}
 	}
 }

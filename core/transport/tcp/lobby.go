@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/moewire/moewire/core/internal/safego"
@@ -28,6 +29,8 @@ type lobby struct {
 	stop      sync.Once
 	err       error
 
+	refused atomic.Pointer[error] // why a connection could not be taken, at last
+
 	guests []*guest // oldest first
 	last   uint64   // token
 }
@@ -44,6 +47,7 @@ const (
 	backlog       = 128
 	guestTokens   = 1 << 32 // tokens from here on are guests'
 	acceptsInARow = 32
+	acceptRests   = 5 * time.Millisecond
 )
 
 var errNotWanted = errors.New("no endpoint waits for this")
@@ -161,12 +165,21 @@ func (l *lobby) admit(listener *sys.FD) {
 			return
 		}
 		if err != nil { // no descriptors left, for instance: others may end soon
-			time.Sleep(time.Millisecond)
+			l.refused.Store(&err)
+			time.Sleep(acceptRests)
 			return
 		}
 		l.t.counters.Accepted.Add(1)
 		l.greet(fd)
 	}
+}
+
+// whyNot says that connections could not be taken here, if that was so.
+func (l *lobby) whyNot() string {
+	if err := l.refused.Load(); err != nil {
+		return fmt.Sprintf(" (here, a connection could not be taken: %v)", *err)
+	}
+	return ""
 }
 
 // greet makes a guest of a connection. In a full lobby the oldest one goes:
@@ -176,7 +189,14 @@ func (l *lobby) greet(fd *sys.FD) {
 	config.Accept = l.judge
 	shake, err := wire.NewHandshake(wire.RoleServer, config)
 	l.last++
-	if err != nil || sys.SetTCP(fd, l.t.options()) != nil || l.poller.Add(fd, l.last) != nil {
+	if err == nil {
+		err = sys.SetTCP(fd, l.t.options())
+	}
+	if err == nil {
+		err = l.poller.Add(fd, l.last)
+	}
+	if err != nil {
+		l.refused.Store(&err)
 		_ = fd.Close()
 		return
 	}

@@ -70,6 +70,7 @@ var errClosed = fmt.Errorf("tcp: transport is closed: %w", transport.ErrState)
 
 // Open begins to listen.
 func Open(config Config) (*Transport, error) {
+	_, _ = sys.RaiseOpenFiles() // where it fails, the call that lacks a descriptor says so
 	config.Listen = append([]netip.AddrPort(nil), config.Listen...)
 	if config.Interface != "" {
 		addrs, err := sys.InterfaceAddrs(config.Interface)
