@@ -80,10 +80,11 @@ func (b *Buffer) farOf(ranks uint64) uint64 {
 	return ranks & b.far.ranks
 }
 
-// slabOf is the slab that owner r has opened in slot j, or its mirror.
+// slabOf is the slab that owner r has opened in slot j, or its mirror. nil: there is no
+// such slab, which is a violation.
 func (b *Buffer) slabOf(r, j int, id int) (transport.Segment, error) {
 	if !b.isFar(r) {
-		return b.dom.Slab(r, id)
+		return b.nearSlab(r, j, id)
 	}
 	f := &b.slots[j].far[r]
 	if f.mirror == nil || f.mirror.SizeBytes() < b.slabBytes {

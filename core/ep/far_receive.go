@@ -22,6 +22,7 @@ type inRows struct {
 	cursor      []int32     // of these, how many are there
 	placed      bool        // begin is known
 	none        bool        // they have no place here, or the source gave up
+	short       violation   // why they have none
 	stash       transport.Segment
 	stashed     int64 // bytes of pieces that wait for their places
 	// Pre-reduced: [taken, K], what each row's sum is made of.
@@ -99,7 +100,7 @@ func (b *Buffer) beginRows(s *slot, r int, h *rowsHead, n uint64, msg []byte) bo
 		return false
 	}
 	in.op, in.params, in.total, in.next, in.last = n+1, h.params, h.total, 0, -1
-	in.placed, in.none, in.stashed = false, s.own.seg.SizeBytes() < in.lay.SizeBytes, 0
+	in.placed, in.none, in.stashed, in.short = false, s.own.seg.SizeBytes() < in.lay.SizeBytes, 0, violation{}
 	in.begin, in.cursor = resize(in.begin, len(in.counts)), resize(in.cursor, len(in.counts))
 	clear(in.cursor)
 	in.terms, in.weights = in.terms[:0], in.weights[:0]
@@ -134,9 +135,9 @@ func (b *Buffer) takePlaces(s *slot, in *inRows) {
 			continue
 		}
 		begin := s.own.seg.Word(layout.Counter(l)).Add(uint64(n)) - uint64(n)
-		if begin+uint64(n) > uint64(in.lay.RowsPerExpert) {
-			in.none = true // the ranks disagree; their parameters say so
-			return
+		if !layout.Fits(begin, uint64(n), uint64(in.lay.RowsPerExpert)) {
+			in.none, in.short = true, violation{b.self, fmt.Sprintf("counter[%d] in slot %d", l, s.index), begin, fmt.Sprintf("%d less %d rows", in.lay.RowsPerExpert, n)}
+			return // the ranks disagree, and their parameters say so; or it was overwritten
 		}
 		in.begin[l] = int32(begin)
 	}
@@ -145,7 +146,7 @@ func (b *Buffer) takePlaces(s *slot, in *inRows) {
 // announceFor announces a source's counts, once.
 func (b *Buffer) announceFor(s *slot, r int) {
 	in, slab := &s.far[r].in, s.own.seg
-	if layout.IsFor(slab.Word(layout.Announced(r)).Load(), s.served) {
+	if b.cameFor(s, layout.Announced(r), r, s.served) {
 		return
 	}
 	if !in.none {
@@ -154,7 +155,7 @@ func (b *Buffer) announceFor(s *slot, r int) {
 		}
 	}
 	in.params.store(slab, r, s.served)
-	slab.Word(layout.Announced(r)).Store(layout.Word(s.served, 0))
+	slab.Word(layout.Announced(r)).Store(layout.Sealed(s.served, r))
 }
 
 // ordered reports whether the order is there, and reads the source's places.
@@ -163,11 +164,11 @@ func (b *Buffer) ordered(s *slot, r int) bool {
 	if in.placed || in.none {
 		return true
 	}
-	if !layout.IsFor(slab.Word(layout.Order()).Load(), s.served) {
+	if !layout.IsFor(s.own.order, s.served) {
 		return false
 	}
 	in.placed = true
-	in.none = slab.Word(layout.OrderSet()).Load()>>r&1 == 0
+	in.none = s.own.orderSet>>r&1 == 0
 	for l, n := range in.counts {
 		v := slab.Word(in.lay.Layout(int64(l), int64(r))).Load()
 		in.none = in.none || !fitsPlace(v, uint64(n), uint64(in.lay.RowsPerExpert))

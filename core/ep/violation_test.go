@@ -1,0 +1,183 @@
+package ep_test
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/layout"
+)
+
+// strike plays rounds of three ranks, and overwrites a word of the third one's memory
+// before the second round. It returns how each rank ended.
+func strike(t *testing.T, overwrite func(w *wildWorld, victim int)) (w *wildWorld, ends []wildOutcome) {
+	return strikeWith(t, 0, overwrite)
+}
+
+// strikeWith is strike where the third rank has a head start: it looks at what others have not
+// overwritten again.
+func strikeWith(t *testing.T, headStart time.Duration, overwrite func(w *wildWorld, victim int)) (w *wildWorld, ends []wildOutcome) {
+	w = newWildWorld(t, trio.ranks, ep.Config{NumBytes: 16 << 20})
+	t.Cleanup(w.close)
+	ins := make([]input, trio.ranks)
+	for i := range ins {
+		ins[i] = randomInput(r2(i), trio.maxTokens, trio.hidden, trio.topk, trio.experts, uniform)
+	}
+	ends = make([]wildOutcome, trio.ranks)
+	w.each(func(r int) error { _, err := w.wildRound(r, trio, ins, false); return err })
+	overwrite(w, 2)
+	var wg sync.WaitGroup
+	for r := range ends {
+		wg.Go(func() {
+			if r != 2 {
+				time.Sleep(headStart)
+			}
+			for range 4 {
+				lacks, err := w.wildRound(r, trio, ins, false)
+				ends[r].lacks |= lacks
+				if ends[r].err = err; err != nil {
+					return
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(callTimeout):
+		t.Fatal("a call does not return")
+	}
+	return w, ends
+}
+
+// costsTheOwnerAlone: the two others go on without the third, with right results; somebody
+// has counted it, and says which word it was.
+func costsTheOwnerAlone(t *testing.T, w *wildWorld, ends []wildOutcome, word string) {
+	for r := range 2 {
+		require.NoError(t, ends[r].err, "rank %d", r)
+		require.EqualValues(t, 0b100, ends[r].lacks, "rank %d", r)
+		require.EqualValues(t, 0b011, w.bufs[r].Members())
+	}
+	require.Error(t, ends[2].err)
+	found, why := uint64(0), ""
+	for _, b := range w.bufs {
+		found += b.Counters().NumViolations
+		events, _ := b.Events(0)
+		for _, ev := range events {
+			why += ev.Why + "\n"
+		}
+		stats, err := b.Stats()
+		require.NoError(t, err)
+		require.Equal(t, b.Counters().NumViolations, stats.Violations)
+	}
+	require.NotZero(t, found)
+	require.Contains(t, why, word)
+	require.Contains(t, why, "allowed")
+}
+
+// TestWildCounter: a counter that another process has overwritten costs its owner its
+// membership, whatever it holds. Where begin + n wraps, rows were written in front of the
+// slab.
+func TestWildCounter(t *testing.T) {
+	capacity := uint64(trio.ranks * trio.maxTokens)
+	for _, held := range []uint64{
+		math.MaxUint64, math.MaxUint64 - 1, math.MaxUint64 - 7, math.MaxUint64 - 1<<20, math.MaxUint64 - 1<<30, 1 << 63, 1 << 40, 1 << 31, capacity + 1,
+	} {
+		t.Run(fmt.Sprintf("%#x", held), func(t *testing.T) {
+			w, ends := strike(t, func(w *wildWorld, victim int) {
+				for slot := range wildSlots {
+					for l := range trio.experts / trio.ranks {
+						store(w.memory[victim], w.slabAt(victim, slot)+layout.Counter(l), held)
+					}
+				}
+			})
+			costsTheOwnerAlone(t, w, ends, "counter[")
+		})
+	}
+}
+
+// TestWildOwnWords: a rank finds what was done to its own words, and blames nobody.
+func TestWildOwnWords(t *testing.T) {
+	control := func(off int64, v uint64) func(*wildWorld, int) {
+		return func(w *wildWorld, victim int) {
+			store(w.memory[victim], wildControl+off, load(w.memory[victim], wildControl+off)^v)
+		}
+	}
+	slab := func(off int64, v uint64) func(*wildWorld, int) {
+		return func(w *wildWorld, victim int) {
+			for slot := range wildSlots {
+				at := w.slabAt(victim, slot) + off
+				store(w.memory[victim], at, load(w.memory[victim], at)^v)
+			}
+		}
+	}
+	for _, c := range []struct {
+		word   string
+		strike func(*wildWorld, int)
+	}{
+		{"open[0]", control(layout.Open(0), 1<<20)},
+		{"open[1]", control(layout.Open(1), math.MaxUint64)},
+		{"open[1]", control(layout.Open(1), 1<<63)},
+		{"open[0]", control(layout.Open(0), 3)}, // the id of a slab that there is not
+		{"open[0]", control(layout.Open(0), 0xffff)},
+		{"y_ready[0]", control(layout.YReady(0), 1<<50)},
+		{"quiet", control(layout.Quiet(), 1<<10)},
+		{"waits_for", control(layout.WaitsFor(), 0b001)},
+		{"since", control(layout.Since(), 1<<63)},
+		{"order[", slab(layout.Order(), 1<<17)},
+		{"arrive or counted of rank 0", slab(layout.Arrive(0), 1<<30)},
+		{"arrive or counted of rank 1", slab(layout.Arrive(1), 1)},
+		{"done of rank 0", slab(layout.Done(0), 1<<60)},
+		{"slab table", func(w *wildWorld, victim int) { store(w.memory[victim], wildTable, 4096) }},
+		{"slab table", func(w *wildWorld, victim int) { store(w.memory[victim], wildTable+8, math.MaxUint64) }},
+	} {
+		t.Run(c.word, func(t *testing.T) {
+			w, ends := strikeWith(t, 20*time.Millisecond, c.strike)
+			costsTheOwnerAlone(t, w, ends, c.word)
+			require.ErrorIs(t, ends[2].err, ep.ErrFenced)
+		})
+	}
+}
+
+// TestWildMembers: bits that cannot be are taken away again, and cost nobody anything.
+func TestWildMembers(t *testing.T) {
+	for _, bits := range []uint64{1 << 3, 1 << 47, 0xffffffffff << 3} {
+		t.Run(fmt.Sprintf("%#x", bits), func(t *testing.T) {
+			w, ends := strike(t, func(w *wildWorld, _ int) { store(w.members, 0, load(w.members, 0)|bits) })
+			violations := uint64(0)
+			for r, end := range ends {
+				require.NoError(t, end.err, "rank %d", r)
+				require.Zero(t, end.lacks)
+				require.EqualValues(t, 0b111, w.bufs[r].Members())
+				violations += w.bufs[r].Counters().NumViolations
+			}
+			require.EqualValues(t, 0b111, load(w.members, 0)&(1<<48-1))
+			require.NotZero(t, violations)
+		})
+	}
+}
+
+// TestWildMembersTaken: who loses its bit is out, and who is put into another epoch;
+// nothing else happens.
+func TestWildMembersTaken(t *testing.T) {
+	t.Run("bit", func(t *testing.T) {
+		_, ends := strike(t, func(w *wildWorld, victim int) { store(w.members, 0, load(w.members, 0)&^(1<<victim)) })
+		require.NoError(t, ends[0].err)
+		require.NoError(t, ends[1].err)
+		require.ErrorIs(t, ends[2].err, ep.ErrFenced)
+	})
+	for _, epoch := range []uint64{0, 2, 0x7fff, 0x9000, 0xffff} {
+		t.Run(fmt.Sprintf("epoch %#x", epoch), func(t *testing.T) {
+			_, ends := strike(t, func(w *wildWorld, _ int) { store(w.members, 0, epoch<<48|0xffffffffffff) })
+			for r, end := range ends {
+				require.ErrorIs(t, end.err, ep.ErrFenced, "rank %d", r)
+			}
+		})
+	}
+}
