@@ -59,6 +59,7 @@ func strikeWith(t *testing.T, headStart time.Duration, overwrite func(w *wildWor
 // costsTheOwnerAlone: the two others go on without the third, with right results; somebody
 // has counted it, and says which word it was.
 func costsTheOwnerAlone(t *testing.T, w *wildWorld, ends []wildOutcome, word string) {
+	require.False(t, w.outside.Load(), "rows were about to be written outside of a slab")
 	for r := range 2 {
 		require.NoError(t, ends[r].err, "rank %d", r)
 		require.EqualValues(t, 0b100, ends[r].lacks, "rank %d", r)
@@ -178,6 +179,32 @@ func TestWildMembersTaken(t *testing.T) {
 			for r, end := range ends {
 				require.ErrorIs(t, end.err, ep.ErrFenced, "rank %d", r)
 			}
+		})
+	}
+}
+
+// TestWildCounterFar: who receives messages reserves for their sources, by counters of its
+// own: one that was overwritten costs it its membership, and the sender nothing.
+func TestWildCounterFar(t *testing.T) {
+	for _, held := range []uint64{math.MaxUint64, math.MaxUint64 - 1, 1 << 63, 1 << 20} {
+		t.Run(fmt.Sprintf("%#x", held), func(t *testing.T) {
+			overHosts = spreads[0].of
+			t.Cleanup(func() { overHosts = nil })
+			w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20})
+			for id := range wildSlots {
+				slab, err := w.doms[1].Slab(1, id)
+				require.NoError(t, err)
+				for l := range pair.experts / 2 {
+					slab.Word(layout.Counter(l)).Store(held)
+				}
+			}
+			ins := []input{pairInput(0), {}} // the second one sends nothing
+			errs := make([]error, 2)
+			w.each(func(r int) error { _, errs[r] = w.dispatch(r, pair, &ins[r]); return nil })
+			require.NoError(t, errs[0])
+			require.ErrorIs(t, errs[1], ep.ErrFenced)
+			require.NotZero(t, w.bufs[1].Counters().NumViolations)
+			require.Eventually(t, func() bool { return w.bufs[0].Members() == 0b01 }, callTimeout, time.Millisecond)
 		})
 	}
 }

@@ -8,11 +8,13 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/layout"
@@ -25,6 +27,7 @@ type wildWorld struct {
 	*world
 	memory  []*os.File // by rank
 	members *os.File
+	outside atomic.Bool // rows were about to be written outside of a slab
 }
 
 // Where things lie in a rank's file: the table of slabs, then the control region.
@@ -63,9 +66,26 @@ func (w *wildWorld) join(r int, l *shm.Listener, all [][]byte, cfg ep.Config) er
 	}
 	kern, err := cpu.New(cpu.Widest)
 	if err == nil {
-		w.bufs[r], err = ep.New(dom, kern, cfg)
+		w.bufs[r], err = ep.New(dom, &watchedKernels{kern, w}, cfg)
 	}
 	return err
+}
+
+// watchedKernels look where rows go before they go there: outside of a slab lies memory
+// that may be mapped.
+type watchedKernels struct {
+	device.Kernels
+	w *wildWorld
+}
+
+func (k *watchedKernels) Place(batch *device.PlaceBatch) {
+	for _, job := range batch.Jobs {
+		if rows := batch.Targets[job.Target].RowsPerExpert; job.Pos < 0 || int(job.Pos) >= rows {
+			k.w.outside.Store(true)
+			return
+		}
+	}
+	k.Kernels.Place(batch)
 }
 
 func (w *wildWorld) close() {
