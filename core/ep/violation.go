@@ -3,6 +3,7 @@ package ep
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/membership"
@@ -213,6 +214,11 @@ func (b *Buffer) agreeOnRoom(s *slot) error {
 			return fmt.Errorf("%w: a peer's slot had no room for this rank's rows", ErrMismatch)
 		default:
 			b.violates(v)
+		}
+	}
+	for rest := b.farOf(s.counted); rest != 0; rest &= rest - 1 { // what we have reserved for sources
+		if in := &s.far[bits.TrailingZeros64(rest)].in; in.op == s.op+1 && in.short.word != "" {
+			b.violates(in.short)
 		}
 	}
 	return b.surrender()
