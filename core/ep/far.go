@@ -24,6 +24,7 @@ type far struct {
 	longest int64 // bytes of a message
 
 	lent   []lent // by rank: messages that are being filled
+	lists  []byte // copy of a piece's head and lists: its sender can write to the message
 	jobs   []device.PlaceJob
 	cursor []int32 // of the piece that was plotted, and its last token
 	last   int32

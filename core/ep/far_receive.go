@@ -51,7 +51,7 @@ func (b *Buffer) takeRows(s *slot, r int, n uint64, msg []byte) bool {
 	if n < s.served || b.goneOn(s, r) {
 		return true // it was late, and nobody waits any more
 	}
-	h, ok := readRowsHead(msg, n)
+	h, ok := readRowsHead(b.far.copyHead(msg), n)
 	if !ok || s.a>>r&1 == 0 || s.hasCome(r) {
 		return false
 	}
@@ -73,7 +73,7 @@ func (b *Buffer) takeRows(s *slot, r int, n uint64, msg []byte) bool {
 	if b.cfg.Deterministic || in.params.flat {
 		b.announceFor(s, r)
 		if in.stashed > 0 || !b.ordered(s, r) {
-			return b.stash(r, in, msg, &h) // behind what is there
+			return b.stash(r, in, msg, &x, &h) // behind what is there
 		}
 	} else {
 		b.takePlaces(s, in)
@@ -179,7 +179,7 @@ func (b *Buffer) ordered(s *slot, r int) bool {
 
 // stash keeps a piece. What a source sends next must not wait behind it: that
 // may be what the order waits for.
-func (b *Buffer) stash(r int, in *inRows, msg []byte, h *rowsHead) bool {
+func (b *Buffer) stash(r int, in *inRows, msg []byte, x *sections, h *rowsHead) bool {
 	size := (int64(len(msg)) + 15) &^ 7 // its length goes before it
 	if in.stashed+size > 2*b.slabBytes+int64(len(msg)) {
 		return false
@@ -194,7 +194,8 @@ func (b *Buffer) stash(r int, in *inRows, msg []byte, h *rowsHead) bool {
 		}
 	}
 	in.stash.Word(in.stashed).Store(uint64(len(msg)))
-	copy(in.stash.Bytes(in.stashed+8, int64(len(msg))), msg)
+	kept := in.stash.Bytes(in.stashed+8, int64(len(msg)))
+	copy(kept[copy(kept, b.far.lists):], msg[x.scales.Off:]) // the lists as they were plotted
 	in.stashed += size
 	b.advance(in, h)
 	return true
@@ -251,7 +252,7 @@ func (b *Buffer) unstash(s *slot, r int) {
 	for at := int64(0); at < end; {
 		n := int64(in.stash.Word(at).Load())
 		msg := in.stash.Bytes(at+8, n)
-		h, ok := readRowsHead(msg, s.served)
+		h, ok := readRowsHead(b.far.copyHead(msg), s.served)
 		if x, fine := b.plot(in, &h, msg); ok && fine { // as before
 			b.fanOut(s, r, &h, msg, &x)
 		}
@@ -266,7 +267,7 @@ func (b *Buffer) fanOut(s *slot, r int, h *rowsHead, msg []byte, x *sections) bo
 	if !in.none && h.rows > 0 {
 		b.storeRows(s, in, msg, x, int(h.rows))
 		if in.params.pre {
-			in.keepTerms(msg, x, int(h.rows))
+			in.keepTerms(b.far.lists, x, int(h.rows))
 		}
 	}
 	if b.advance(in, h); in.next < in.total {
@@ -298,7 +299,7 @@ func (b *Buffer) storeRows(s *slot, in *inRows, msg []byte, x *sections, rows in
 	for i := range b.far.jobs {
 		j := &b.far.jobs[i]
 		at := int64(j.Expert)*in.lay.RowsPerExpert + int64(j.Pos)
-		copy(to.SrcInfo[4*at:][:4], msg[x.tokens.Off+4*int64(j.Token):])
+		copy(to.SrcInfo[4*at:][:4], b.far.lists[x.tokens.Off+4*int64(j.Token):])
 	}
 	if in.lay.FP8 {
 		storeScales(&in.lay, to.Scales, part(msg, x.scales), b.far.jobs, int64(rows))

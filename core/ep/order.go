@@ -65,6 +65,9 @@ func (b *Buffer) assignOrder(s *slot) {
 	if !b.writeOrder(s, in) {
 		in = 0 // the ranks disagree; received says so
 	}
+	if b.hurt != nil {
+		return // this rank leaves: nobody has a place
+	}
 	s.own.sayOrder(s.op, in)
 	s.ordered = true
 	b.wakeAll()
@@ -79,10 +82,14 @@ func (b *Buffer) writeOrder(s *slot, in uint64) bool {
 			if theirs, ok := b.paramsOf(s, t); !ok || !s.params.same(&theirs) {
 				return false
 			}
-			total += givePlace(s.own.seg.Word(s.slab.Layout(l, int64(t))), total)
-		}
-		if total > uint64(s.slab.RowsPerExpert) {
-			return false
+			rows := givePlace(s.own.seg.Word(s.slab.Layout(l, int64(t))), total)
+			if rows > s.params.maxTokens { // an expert has a row of each token at most
+				b.violates(violation{
+					b.self, fmt.Sprintf("layout[%d][%d] in slot %d", l, t, s.index), rows, fmt.Sprintf("0 to %d rows", s.params.maxTokens),
+				})
+				return false
+			}
+			total += rows
 		}
 		s.own.seg.Word(layout.Counter(int(l))).Store(total)
 	}

@@ -39,7 +39,7 @@ func (b *Buffer) takeCounts(s *slot) error {
 // takeLayout copies where the rows of each source lie that is counted.
 func (b *Buffer) takeLayout(s *slot, l int, to []int64) bool {
 	clear(to)
-	ranges := b.scratch.ranges[:0]
+	ranges, sum := b.scratch.ranges[:0], uint64(0)
 	for rest := s.counted; rest != 0; rest &= rest - 1 {
 		t := bits.TrailingZeros64(rest)
 		v := s.own.seg.Word(s.slab.Layout(int64(l), int64(t))).Load()
@@ -47,13 +47,21 @@ func (b *Buffer) takeLayout(s *slot, l int, to []int64) bool {
 			continue
 		}
 		to[t] = int64(v)
-		b.count.rowsReceived += v & (1<<32 - 1)
+		sum += v & (1<<32 - 1)
 		ranges = append(ranges, v)
 		for i := len(ranges) - 1; i > 0 && ranges[i-1] > v; i-- {
 			ranges[i-1], ranges[i] = v, ranges[i-1]
 		}
 	}
 	b.scratch.ranges = ranges
+	b.count.rowsReceived += sum
+	if reserved := uint64(s.received[l]); sum != reserved && s.counted == s.a && b.far == nil {
+		b.violates(violation{
+			b.self, fmt.Sprintf("layout[%d] or counter[%d] in slot %d", l, l, s.index), reserved,
+			fmt.Sprintf("%d, for all rows have come", sum),
+		})
+		return false
+	}
 	end := uint64(0)
 	for _, v := range ranges { // in order of their first rows
 		begin, n := v>>32, v&(1<<32-1)

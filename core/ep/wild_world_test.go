@@ -165,9 +165,7 @@ func (w *wildWorld) wildRound(rank int, s shape, ins []input, holes bool) (lacks
 			lacks |= 1 << r
 		}
 	}
-	if err := d.checkAmong(rank, s, all, holes || lacks != 0); err != nil {
-		return lacks, fmt.Errorf("%w: after dispatch: %w", errWrong, err)
-	}
+	wrong := d.checkAmong(rank, s, all, holes || lacks != 0) // goes on, as a caller would
 	d.compute(rank, s)
 	c := combineArgs(d, &ins[rank], make([]byte, ins[rank].tokens*s.hidden*2))
 	c.TopK, c.ActiveRanks, c.Timeout = s.topk, ones(s.ranks), wildTimeout
@@ -182,6 +180,9 @@ func (w *wildWorld) wildRound(rank int, s shape, ins []input, holes bool) (lacks
 	dead := func(id int64) bool { return c.ActiveRanks[id/int64(s.experts/s.ranks)] == 0 }
 	if string(c.Out) != string(wantCombine(&ins[rank], s.hidden, s.topk, dead)) {
 		return lacks, fmt.Errorf("%w: after combine, with the mask %v", errWrong, c.ActiveRanks)
+	}
+	if wrong != nil {
+		return lacks, fmt.Errorf("%w: after dispatch: %w", errWrong, wrong)
 	}
 	return lacks, nil
 }
