@@ -208,3 +208,39 @@ func TestWildCounterFar(t *testing.T) {
 		})
 	}
 }
+
+// TestWildSince: a rank that says since when it waits, and lies beyond any clock, moves
+// nobody's deadline.
+func TestWildSince(t *testing.T) {
+	for _, since := range []uint64{1 << 62, 1<<63 - 1, 1 << 63, math.MaxUint64} {
+		t.Run(fmt.Sprintf("%#x", since), func(t *testing.T) {
+			w := newWorld(t, 3, ep.Config{NumBytes: 16 << 20})
+			stop := make(chan struct{})
+			defer close(stop)
+			go func() { // rank 1 shows that it waits for rank 2, and goes on doing so
+				page := w.doms[1].Control(1)
+				page.Word(layout.Since()).Store(since)
+				page.Word(layout.WaitsFor()).Store(0b100)
+				for {
+					select {
+					case <-stop:
+						return
+					case <-time.After(100 * time.Microsecond):
+						page.Word(layout.Beat()).Add(1)
+					}
+				}
+			}()
+			in := randomInput(r2(0), 4, trio.hidden, trio.topk, trio.experts, uniform)
+			ended := make(chan error, 1)
+			go func() {
+				d := new(dispatched)
+				a := w.args(0, trio, &in, d)
+				a.Timeout = 200 * time.Millisecond
+				_, err := w.bufs[0].Dispatch(a, &d.res, ep.PhaseDone, -1)
+				ended <- err
+			}()
+			require.NoError(t, within(t, ended))
+			require.EqualValues(t, 0b001, w.bufs[0].Members())
+		})
+	}
+}
