@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -241,6 +242,65 @@ func TestWildSince(t *testing.T) {
 			}()
 			require.NoError(t, within(t, ended))
 			require.EqualValues(t, 0b001, w.bufs[0].Members())
+		})
+	}
+}
+
+// TestWildThenRejoin: a rank whose memory was overwritten comes back with it by an update,
+// and so does a group whose members page was.
+func TestWildThenRejoin(t *testing.T) {
+	slab := func(w *world, off int64) []*atomic.Uint64 {
+		var words []*atomic.Uint64
+		for id := range wildSlots {
+			seg, err := w.doms[2].Slab(2, id)
+			require.NoError(t, err)
+			words = append(words, seg.Word(off))
+		}
+		return words
+	}
+	control := func(w *world, off int64) []*atomic.Uint64 { return []*atomic.Uint64{w.doms[2].Control(2).Word(off)} }
+	for _, c := range []struct {
+		name  string
+		words func(w *world) []*atomic.Uint64
+		to    uint64
+		lost  int // of the three
+	}{
+		{"open", func(w *world) []*atomic.Uint64 { return control(w, layout.Open(0)) }, math.MaxUint64, 1},
+		{"y_ready", func(w *world) []*atomic.Uint64 { return control(w, layout.YReady(1)) }, 1 << 60, 1},
+		{"quiet", func(w *world) []*atomic.Uint64 { return control(w, layout.Quiet()) }, 1 << 40, 1},
+		{"counter", func(w *world) []*atomic.Uint64 { return slab(w, layout.Counter(0)) }, math.MaxUint64, 1},
+		{"done", func(w *world) []*atomic.Uint64 { return slab(w, layout.Done(0)) }, math.MaxUint64, 1},
+		{"order", func(w *world) []*atomic.Uint64 { return slab(w, layout.Order()) }, 77, 1},
+		{"members", func(w *world) []*atomic.Uint64 { return []*atomic.Uint64{w.doms[0].Members().(*atomic.Uint64)} }, 0x9000 << 48, 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, trio.ranks, ep.Config{NumBytes: 16 << 20})
+			ins := inputs(r2(7), trio, uniform)
+			rounds := func(ranks uint64, n int) (failed int) {
+				var mu sync.Mutex
+				w.some(ranks, func(r int) error {
+					for range n {
+						if _, err := w.exchange(r, trio, ins, callTimeout); err != nil {
+							mu.Lock()
+							failed++
+							mu.Unlock()
+							return nil
+						}
+					}
+					return nil
+				})
+				return failed
+			}
+			require.Zero(t, rounds(0b111, 3))
+			for _, word := range c.words(w) {
+				word.Store(c.to)
+			}
+			require.Equal(t, c.lost, rounds(0b111, 3))
+			w.meet(0b111, 0)
+			require.Zero(t, rounds(0b111, 6))
+			for _, b := range w.bufs {
+				require.EqualValues(t, 0b111, b.Members())
+			}
 		})
 	}
 }
