@@ -27,6 +27,7 @@ type Buffer struct {
 	cfg   Config
 	dom   transport.Domain
 	kern  device.Kernels
+	word  *membership.Guard // of dom
 	self  int
 	ranks int
 	all   uint64 // one bit per rank
@@ -57,6 +58,12 @@ type Buffer struct {
 	far       *far // nil: every rank's memory can be mapped
 	pump      pump
 
+	said      said       // what our control page must hold
+	hurt      *violation // a word of our own memory, until the step ends
+	damaged   bool       // our memory was overwritten: it is made good before the next epoch
+	violators uint64     // ranks of which a word was found in this epoch
+	hasOwn    ownMemory  // nil: the domain keeps no words of its own
+
 	lost    atomic.Uint64         // ranks that this one has fenced
 	broken  atomic.Pointer[error] // why the buffer takes no more calls
 	users   sync.WaitGroup
@@ -70,6 +77,7 @@ type scratch struct {
 	targets []device.Target
 	jobs    []device.PlaceJob
 	sources [][]byte
+	ranges  []uint64
 	copies  []device.CopyJob
 	own     [1][]byte // the outputs of our experts
 }
@@ -81,13 +89,18 @@ func New(dom transport.Domain, kern device.Kernels, cfg Config) (*Buffer, error)
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	set := membership.Set(dom.Members().Load())
+	all := uint64(1)<<dom.NumRanks() - 1
+	word := membership.NewGuard(func() membership.Word { return dom.Members() }, all)
+	set := membership.Set(word.Load())
 	b := &Buffer{
 		cfg: cfg, dom: dom, kern: kern, self: dom.Rank(), ranks: dom.NumRanks(),
-		all: 1<<dom.NumRanks() - 1, epoch: set.Epoch(), patience: patienceFor(dom.NumRanks()),
+		all: all, word: word, epoch: set.Epoch(), patience: patienceFor(dom.NumRanks()),
 		now:   time.Now,
 		slots: make([]slot, cfg.NumSlots), peers: make([]peer, dom.NumRanks()), pump: newPump(),
 		behind: newBackground(), waits: newWaiters(cfg.NumSlots),
+	}
+	if b.hasOwn, _ = dom.(ownMemory); !cfg.Joining {
+		word.Begin(set.Epoch(), dom.Present())
 	}
 	b.spins, b.yields = spinsFor(cfg.SpinFor, b.ranks)
 	if cfg.Joining {

@@ -130,7 +130,7 @@ func (s *slot) numRows(block int64) int64 {
 	if s.params.flat {
 		return s.rows
 	}
-	return min(int64(s.own.seg.Word(layout.Counter(int(block))).Load()), s.slab.RowsPerExpert)
+	return int64(s.received[block])
 }
 
 // inPlace: without any row (a flat dispatch may have none) nothing is elsewhere.
@@ -185,7 +185,7 @@ func (b *Buffer) pick(s *slot) {
 		if row.Source < 0 {
 			continue
 		}
-		if (!c.args.Flat && !s.params.pre && c.args.TopkIdx[i] < 0) || c.active>>row.Source&1 == 0 {
+		if (!c.args.Flat && !s.params.pre && c.args.TopkIdx[i] < 0) || (c.active&^s.spoiled)>>row.Source&1 == 0 {
 			row.Source = -1
 			continue
 		}
@@ -246,8 +246,7 @@ func (c *combineCall) forgo(owners uint64) {
 func (b *Buffer) readers(s *slot) (ranks uint64) {
 	for rest := s.counted; s.combines > 0 && rest != 0; rest &= rest - 1 {
 		t := bits.TrailingZeros64(rest)
-		done := s.own.seg.Word(layout.Done(t)).Load()
-		if !layout.IsFor(done, s.op) || (layout.Combines(done) < s.combines && !layout.IsLast(done)) {
+		if n, last, is := b.doneOf(s, t, s.op); !is || (n < s.combines && !last) {
 			ranks |= 1 << t
 		}
 	}
@@ -260,7 +259,7 @@ func (b *Buffer) publishOutputs(s *slot) {
 	if !inPlace(s, &c.args) {
 		b.copyOutputs(s)
 	}
-	b.peers[b.self].yReady(s.index).Store(layout.Counted(s.op, s.combines+1, false))
+	b.sayYReady(s.index, layout.Counted(s.op, s.combines+1, false))
 	c.published, c.args.X = true, nil
 	b.rec.sent(s, kindCombine)
 	b.wakeAll()
@@ -288,7 +287,11 @@ func (b *Buffer) copyOutputs(s *slot) {
 // on without us, because we are out ourselves, owes us nothing.
 func (b *Buffer) outputsReady(s *slot, r int, out uint64) (bool, error) {
 	word := b.peers[r].yReady(s.index).Load()
-	if layout.IsFor(word, s.op) && layout.Combines(word) > s.combines {
+	if n := layout.Combines(word); layout.IsFor(word, s.op) && n > s.combines {
+		if n > s.combines+1 && b.isMember() { // it waits for us in between
+			b.violates(violation{r, inSlot("y_ready", s.index), word, fmt.Sprintf("%d combines of operation %d", s.combines+1, s.op)})
+			return false, nil
+		}
 		return true, nil
 	}
 	if (layout.IsFor(word, s.op) && layout.IsLast(word)) || layout.IsPast(word, s.op) {
@@ -296,6 +299,9 @@ func (b *Buffer) outputsReady(s *slot, r int, out uint64) (bool, error) {
 		case out>>b.self&1 == 1:
 			return false, ErrFenced // it did not wait for us
 		case out>>r&1 == 1:
+			return false, nil
+		case layout.IsPast(word, s.op): // it does not go on without our done
+			b.violates(violation{r, inSlot("y_ready", s.index), word, fmt.Sprintf("operations up to %d", s.op)})
 			return false, nil
 		}
 		return false, fmt.Errorf("%w: rank %d released operation %d without its combine %d", ErrNotCombined, r, s.op, s.combines+1)
@@ -344,7 +350,7 @@ func (b *Buffer) finishCombine(s *slot) {
 			b.count.bytesReduced += uint64(s.slab.OutputBytes())
 		}
 	}
-	showActive(s.combine.args.ActiveRanks, b.out()&^s.combine.need)
+	showActive(s.combine.args.ActiveRanks, b.out()&^s.combine.need|s.spoiled)
 	s.combine.args = CombineArgs{}
 	s.combine.end(op.Done, nil)
 }

@@ -13,9 +13,12 @@ type Counters struct {
 	SlabBytes                                       uint64
 	// What went to ranks on other hosts, and messages of theirs that could not be.
 	NumMessagesSent, NumMessageBytesSent, NumMessagesDropped uint64
-	Wait                                                     time.Duration
-	NumRowsSentTo                                            []uint64
-	WaitFor                                                  []time.Duration
+	// NumViolations counts ranks of which this one has found a word that no rank can
+	// have stored, itself included, and words of the members page that were mended.
+	NumViolations uint64
+	Wait          time.Duration
+	NumRowsSentTo []uint64
+	WaitFor       []time.Duration
 }
 
 // counters are written under Buffer.mu, except the waiting times.
@@ -26,6 +29,7 @@ type counters struct {
 	bytesPlaced, bytesReduced, bytesCopied uint64
 	slabBytes                              uint64
 	messages, bytesFar, dropped            uint64
+	violations                             uint64
 	rowsTo                                 []uint64
 	wait                                   []atomic.Int64 // ns, by rank
 }
@@ -40,7 +44,8 @@ func (b *Buffer) Counters() Counters {
 		NumRowsReceived: c.rowsReceived, NumRowsReduced: c.rowsReduced,
 		NumBytesPlaced: c.bytesPlaced, NumBytesReduced: c.bytesReduced, NumBytesCopied: c.bytesCopied,
 		NumMessagesSent: c.messages, NumMessageBytesSent: c.bytesFar, NumMessagesDropped: c.dropped,
-		SlabBytes: c.slabBytes, NumRowsSentTo: append([]uint64(nil), c.rowsTo...),
+		NumViolations: c.violations + b.word.Mended(),
+		SlabBytes:     c.slabBytes, NumRowsSentTo: append([]uint64(nil), c.rowsTo...),
 		WaitFor: make([]time.Duration, len(c.wait)),
 	}
 	for r := range c.wait {

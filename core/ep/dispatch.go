@@ -117,7 +117,8 @@ func (b *Buffer) assign(s *slot, a *DispatchArgs, slab *layout.Slab, active uint
 		s.weights = append(s.weights[:0], a.TopkWeights[:a.NumTokens*a.TopK]...)
 	}
 	clear(s.dst)
-	s.sent, s.placed, s.located, s.broken, s.combines = 0, 0, false, false, 0
+	s.sent, s.placed, s.located, s.combines = 0, 0, false, 0
+	s.lacks, s.spoiled = s.lacks[:0], 0
 	s.told, s.ordered, s.rows = 0, false, 0
 	s.planned, s.unsent, s.awaited, s.counted = active, active, active, active
 	s.dispatch.begin(a.Timeout)
@@ -273,15 +274,15 @@ func (b *Buffer) countArrivals(s *slot, out uint64) {
 		case out&bit != 0:
 			s.awaited &^= bit
 			s.counted &^= bit
-		case !b.exchanges(s) && layout.IsFor(s.own.seg.Word(layout.Announced(t)).Load(), s.op):
-			b.refuseOrder(s.own.seg, s.op) // its rows are flat, ours are not: it would wait for ever
+		case !b.exchanges(s) && b.cameFor(s, layout.Announced(t), t, s.op):
+			b.refuseOrder(s.own, s.op) // its rows are flat, ours are not: it would wait for ever
 			b.dom.Wake(t)
 		}
 	}
 }
 
 func (b *Buffer) arrived(s *slot, t int) bool {
-	return layout.IsFor(s.own.seg.Word(layout.Arrive(t)).Load(), s.op)
+	return b.cameFor(s, layout.Arrive(t), t, s.op)
 }
 
 // showActive clears the ranks in the caller's mask that its result lacks.
@@ -294,24 +295,13 @@ func showActive(mask []int32, lacking uint64) {
 // received reads what everybody has placed and ends the dispatch.
 func (b *Buffer) received(s *slot) error {
 	if err := b.agree(s); err != nil {
-		b.releaseAs(s, op.Failed, err)
+		b.releaseAs(s, op.Failed, err) // nothing is left to release if this rank is out
+		return err
+	}
+	if err := b.takeCounts(s); err != nil {
 		return err
 	}
 	a := &s.dispatch.args
-	for l := range int(s.slab.LocalExperts) {
-		a.RecvCount[l] = int32(min(s.own.seg.Word(layout.Counter(l)).Load(), uint64(s.slab.RowsPerExpert)))
-		clear(a.LayoutRange[l*b.ranks : (l+1)*b.ranks])
-		for t := range b.ranks {
-			if a.RecvCount[l] > 0 && s.counted>>t&1 == 1 { // without rows there is nothing to look for
-				v := s.own.seg.Word(s.slab.Layout(int64(l), int64(t))).Load()
-				a.LayoutRange[l*b.ranks+t] = int64(v)
-				b.count.rowsReceived += v & (1<<32 - 1)
-			}
-		}
-	}
-	if s.rows = int64(a.RecvCount[0]); a.Flat && !a.Bare {
-		b.clearHoles(s)
-	}
 	showActive(a.ActiveRanks, b.all&^s.counted)
 	b.rec.seen(s, kindDispatch)
 	b.count.dispatches++
@@ -328,7 +318,10 @@ func (b *Buffer) agree(s *slot) error {
 		if !b.arrived(s, t) {
 			continue
 		}
-		_, theirs := loadParams(s.own.seg, t)
+		theirs, ok := b.paramsOf(s, t)
+		if !ok {
+			return b.surrender()
+		}
 		if name, mine, other, bad := s.params.differs(&theirs); bad {
 			return fmt.Errorf("%w: %s is %v on rank %d and %v on rank %d in the same dispatch", ErrMismatch, name, mine, b.self, other, t)
 		}
@@ -336,8 +329,5 @@ func (b *Buffer) agree(s *slot) error {
 			s.dispatch.res.PeersHaveMore = true
 		}
 	}
-	if s.broken {
-		return fmt.Errorf("%w: a peer's slot had no room for this rank's rows", ErrMismatch)
-	}
-	return nil
+	return b.agreeOnRoom(s)
 }

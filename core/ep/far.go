@@ -24,6 +24,7 @@ type far struct {
 	longest int64 // bytes of a message
 
 	lent   []lent // by rank: messages that are being filled
+	lists  []byte // copy of a piece's head and lists: its sender can write to the message
 	jobs   []device.PlaceJob
 	cursor []int32 // of the piece that was plotted, and its last token
 	last   int32
@@ -80,10 +81,11 @@ func (b *Buffer) farOf(ranks uint64) uint64 {
 	return ranks & b.far.ranks
 }
 
-// slabOf is the slab that owner r has opened in slot j, or its mirror.
+// slabOf is the slab that owner r has opened in slot j, or its mirror. nil: there is no
+// such slab, which is a violation.
 func (b *Buffer) slabOf(r, j int, id int) (transport.Segment, error) {
 	if !b.isFar(r) {
-		return b.dom.Slab(r, id)
+		return b.nearSlab(r, j, id)
 	}
 	f := &b.slots[j].far[r]
 	if f.mirror == nil || f.mirror.SizeBytes() < b.slabBytes {

@@ -64,14 +64,14 @@ func readOutputsHead(msg []byte) (h outputsHead, ok bool) {
 // room; false: there is none for the rest. A source that is done with the
 // operation wants none.
 func (b *Buffer) sendOutputs(s *slot, r int) bool {
-	word := b.peers[b.self].yReady(s.index).Load()
+	word := b.said.yReady[s.index]
 	if s.own == nil || !layout.IsFor(word, s.served) || layout.Combines(word) == 0 || !s.hasCome(r) {
 		return true
 	}
 	f := &s.far[r]
 	total, kept := f.in.rowsKept()
-	done := s.own.seg.Word(layout.Done(r)).Load()
-	if total == 0 || (layout.IsFor(done, s.served) && layout.IsLast(done)) {
+	_, last, is := b.doneOf(s, r, s.served)
+	if total == 0 || (is && last) {
 		return true
 	}
 	if !kept || s.shownFor != s.served || f.in.lay.Shape != s.shown.Shape {

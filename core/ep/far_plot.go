@@ -10,7 +10,11 @@ import (
 // The last piece must bring every row that was announced.
 func (b *Buffer) plot(in *inRows, h *rowsHead, msg []byte) (x sections, ok bool) {
 	x = sectionsOf(&in.lay, in.params.pre, h.first == 0, int64(h.rows), int64(h.entries))
-	if x.size != int64(len(msg)) || !b.plotRows(in, msg, &x, int(h.rows)) {
+	if x.size != int64(len(msg)) {
+		return x, false
+	}
+	b.far.copyLists(msg, &x)
+	if !b.plotRows(in, b.far.lists, &x, int(h.rows)) {
 		return x, false
 	}
 	if h.first+h.rows == h.total {
@@ -21,6 +25,18 @@ func (b *Buffer) plot(in *inRows, h *rowsHead, msg []byte) (x sections, ok bool)
 		}
 	}
 	return x, true
+}
+
+// copyHead copies a message's head: what is checked is what is used, whoever writes to
+// the message meanwhile.
+func (f *far) copyHead(msg []byte) []byte {
+	f.lists = append(f.lists[:0], msg[:min(len(msg), rowsHeadBytes)]...)
+	return f.lists
+}
+
+// copyLists copies what lies before scales and rows, behind the head that was copied.
+func (f *far) copyLists(msg []byte, x *sections) {
+	f.lists = append(f.lists[:rowsHeadBytes], msg[rowsHeadBytes:x.scales.Off]...)
 }
 
 // plotRows turns a piece's lists into jobs: a row's place within an expert's is

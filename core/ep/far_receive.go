@@ -22,6 +22,7 @@ type inRows struct {
 	cursor      []int32     // of these, how many are there
 	placed      bool        // begin is known
 	none        bool        // they have no place here, or the source gave up
+	short       violation   // why they have none
 	stash       transport.Segment
 	stashed     int64 // bytes of pieces that wait for their places
 	// Pre-reduced: [taken, K], what each row's sum is made of.
@@ -50,7 +51,7 @@ func (b *Buffer) takeRows(s *slot, r int, n uint64, msg []byte) bool {
 	if n < s.served || b.goneOn(s, r) {
 		return true // it was late, and nobody waits any more
 	}
-	h, ok := readRowsHead(msg, n)
+	h, ok := readRowsHead(b.far.copyHead(msg), n)
 	if !ok || s.a>>r&1 == 0 || s.hasCome(r) {
 		return false
 	}
@@ -72,7 +73,7 @@ func (b *Buffer) takeRows(s *slot, r int, n uint64, msg []byte) bool {
 	if b.cfg.Deterministic || in.params.flat {
 		b.announceFor(s, r)
 		if in.stashed > 0 || !b.ordered(s, r) {
-			return b.stash(r, in, msg, &h) // behind what is there
+			return b.stash(r, in, msg, &x, &h) // behind what is there
 		}
 	} else {
 		b.takePlaces(s, in)
@@ -99,7 +100,7 @@ func (b *Buffer) beginRows(s *slot, r int, h *rowsHead, n uint64, msg []byte) bo
 		return false
 	}
 	in.op, in.params, in.total, in.next, in.last = n+1, h.params, h.total, 0, -1
-	in.placed, in.none, in.stashed = false, s.own.seg.SizeBytes() < in.lay.SizeBytes, 0
+	in.placed, in.none, in.stashed, in.short = false, s.own.seg.SizeBytes() < in.lay.SizeBytes, 0, violation{}
 	in.begin, in.cursor = resize(in.begin, len(in.counts)), resize(in.cursor, len(in.counts))
 	clear(in.cursor)
 	in.terms, in.weights = in.terms[:0], in.weights[:0]
@@ -134,9 +135,9 @@ func (b *Buffer) takePlaces(s *slot, in *inRows) {
 			continue
 		}
 		begin := s.own.seg.Word(layout.Counter(l)).Add(uint64(n)) - uint64(n)
-		if begin+uint64(n) > uint64(in.lay.RowsPerExpert) {
-			in.none = true // the ranks disagree; their parameters say so
-			return
+		if !layout.Fits(begin, uint64(n), uint64(in.lay.RowsPerExpert)) {
+			in.none, in.short = true, violation{b.self, fmt.Sprintf("counter[%d] in slot %d", l, s.index), begin, fmt.Sprintf("%d less %d rows", in.lay.RowsPerExpert, n)}
+			return // the ranks disagree, and their parameters say so; or it was overwritten
 		}
 		in.begin[l] = int32(begin)
 	}
@@ -145,7 +146,7 @@ func (b *Buffer) takePlaces(s *slot, in *inRows) {
 // announceFor announces a source's counts, once.
 func (b *Buffer) announceFor(s *slot, r int) {
 	in, slab := &s.far[r].in, s.own.seg
-	if layout.IsFor(slab.Word(layout.Announced(r)).Load(), s.served) {
+	if b.cameFor(s, layout.Announced(r), r, s.served) {
 		return
 	}
 	if !in.none {
@@ -154,7 +155,7 @@ func (b *Buffer) announceFor(s *slot, r int) {
 		}
 	}
 	in.params.store(slab, r, s.served)
-	slab.Word(layout.Announced(r)).Store(layout.Word(s.served, 0))
+	slab.Word(layout.Announced(r)).Store(layout.Sealed(s.served, r))
 }
 
 // ordered reports whether the order is there, and reads the source's places.
@@ -163,11 +164,11 @@ func (b *Buffer) ordered(s *slot, r int) bool {
 	if in.placed || in.none {
 		return true
 	}
-	if !layout.IsFor(slab.Word(layout.Order()).Load(), s.served) {
+	if !layout.IsFor(s.own.order, s.served) {
 		return false
 	}
 	in.placed = true
-	in.none = slab.Word(layout.OrderSet()).Load()>>r&1 == 0
+	in.none = s.own.orderSet>>r&1 == 0
 	for l, n := range in.counts {
 		v := slab.Word(in.lay.Layout(int64(l), int64(r))).Load()
 		in.none = in.none || !fitsPlace(v, uint64(n), uint64(in.lay.RowsPerExpert))
@@ -178,7 +179,7 @@ func (b *Buffer) ordered(s *slot, r int) bool {
 
 // stash keeps a piece. What a source sends next must not wait behind it: that
 // may be what the order waits for.
-func (b *Buffer) stash(r int, in *inRows, msg []byte, h *rowsHead) bool {
+func (b *Buffer) stash(r int, in *inRows, msg []byte, x *sections, h *rowsHead) bool {
 	size := (int64(len(msg)) + 15) &^ 7 // its length goes before it
 	if in.stashed+size > 2*b.slabBytes+int64(len(msg)) {
 		return false
@@ -193,7 +194,8 @@ func (b *Buffer) stash(r int, in *inRows, msg []byte, h *rowsHead) bool {
 		}
 	}
 	in.stash.Word(in.stashed).Store(uint64(len(msg)))
-	copy(in.stash.Bytes(in.stashed+8, int64(len(msg))), msg)
+	kept := in.stash.Bytes(in.stashed+8, int64(len(msg)))
+	copy(kept[copy(kept, b.far.lists):], msg[x.scales.Off:]) // the lists as they were plotted
 	in.stashed += size
 	b.advance(in, h)
 	return true
@@ -250,7 +252,7 @@ func (b *Buffer) unstash(s *slot, r int) {
 	for at := int64(0); at < end; {
 		n := int64(in.stash.Word(at).Load())
 		msg := in.stash.Bytes(at+8, n)
-		h, ok := readRowsHead(msg, s.served)
+		h, ok := readRowsHead(b.far.copyHead(msg), s.served)
 		if x, fine := b.plot(in, &h, msg); ok && fine { // as before
 			b.fanOut(s, r, &h, msg, &x)
 		}
@@ -265,7 +267,7 @@ func (b *Buffer) fanOut(s *slot, r int, h *rowsHead, msg []byte, x *sections) bo
 	if !in.none && h.rows > 0 {
 		b.storeRows(s, in, msg, x, int(h.rows))
 		if in.params.pre {
-			in.keepTerms(msg, x, int(h.rows))
+			in.keepTerms(b.far.lists, x, int(h.rows))
 		}
 	}
 	if b.advance(in, h); in.next < in.total {
@@ -297,7 +299,7 @@ func (b *Buffer) storeRows(s *slot, in *inRows, msg []byte, x *sections, rows in
 	for i := range b.far.jobs {
 		j := &b.far.jobs[i]
 		at := int64(j.Expert)*in.lay.RowsPerExpert + int64(j.Pos)
-		copy(to.SrcInfo[4*at:][:4], msg[x.tokens.Off+4*int64(j.Token):])
+		copy(to.SrcInfo[4*at:][:4], b.far.lists[x.tokens.Off+4*int64(j.Token):])
 	}
 	if in.lay.FP8 {
 		storeScales(&in.lay, to.Scales, part(msg, x.scales), b.far.jobs, int64(rows))

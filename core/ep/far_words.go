@@ -52,9 +52,9 @@ func (b *Buffer) flush() {
 // publishes them, and y_ready only after the rank's rows: it asks for nothing
 // before.
 func (b *Buffer) sendWords(s *slot, r int) bool {
-	f, own := &s.far[r], &b.peers[b.self]
-	now := words{open: own.open(s.index).Load(), y: f.told.y}
-	if y := own.yReady(s.index).Load(); s.own != nil && layout.IsFor(y, s.served) && s.hasCome(r) {
+	f := &s.far[r]
+	now := words{open: b.said.open[s.index], y: f.told.y}
+	if y := b.said.yReady[s.index]; s.own != nil && layout.IsFor(y, s.served) && s.hasCome(r) {
 		now.y = y
 	}
 	if f.mirror != nil {
@@ -100,7 +100,7 @@ func (b *Buffer) stamp(msg []byte, kind uint8, slot int, op uint64) {
 // hasCome reports whether a rank's rows for the operation that we serve are
 // all here.
 func (s *slot) hasCome(r int) bool {
-	return layout.IsFor(s.own.seg.Word(layout.Arrive(r)).Load(), s.served)
+	return s.own.seg.Word(layout.Arrive(r)).Load() == layout.Sealed(s.served, r)
 }
 
 // takeWords stores what a far rank says of a slot where its peers would find

@@ -17,7 +17,7 @@ func (w *wait) lookAround(now time.Time, waiting uint64) (changed bool) {
 			w.fence(now, t)
 		}
 	}
-	if members := w.b.dom.Members().Load(); members != w.members {
+	if members := w.b.word.Load(); members != w.members {
 		w.members = members
 		w.extend(now)
 		return true
@@ -47,7 +47,7 @@ func (w *wait) extend(now time.Time) {
 // fence takes a rank out of the group whose process has ended, unless somebody
 // has done so, or this rank is out itself.
 func (w *wait) fence(now time.Time, victim int) {
-	if membership.Fence(w.b.dom.Members(), w.epoch, w.b.self, victim) {
+	if membership.Fence(w.b.word, w.epoch, w.b.self, victim) {
 		w.fenced(now, 1<<victim, w.whyGone(victim))
 	}
 }
@@ -80,7 +80,7 @@ func (w *wait) accuse(now time.Time, waiting uint64) (decided bool) {
 	if v.causes == 0 {
 		return decided
 	}
-	if membership.Expel(w.b.dom.Members(), membership.Set(w.members), w.epoch, w.b.self, v.causes) {
+	if membership.Expel(w.b.word, membership.Set(w.members), w.epoch, w.b.self, v.causes) {
 		w.fenced(now, v.causes, "it did not come before the deadline")
 	}
 	return decided

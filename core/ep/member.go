@@ -32,7 +32,7 @@ func (b *Buffer) Membership() (ranks uint64, epoch uint16, lost uint64) {
 	defer b.users.Done()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	set := membership.Set(b.dom.Members().Load())
+	set := membership.Set(b.word.Load())
 	ranks = set.Ranks()
 	if set.Epoch() != b.epoch {
 		ranks &^= 1 << b.self // it is another process's
@@ -42,7 +42,7 @@ func (b *Buffer) Membership() (ranks uint64, epoch uint16, lost uint64) {
 
 // membersOf is members for waits, which do not hold Buffer.mu.
 func (b *Buffer) membersOf(epoch uint16) uint64 {
-	set := membership.Set(b.dom.Members().Load())
+	set := membership.Set(b.word.Load())
 	if set.Epoch() != epoch {
 		return 0
 	}
@@ -65,7 +65,8 @@ func (b *Buffer) usable() error {
 		b.expelled()
 		return b.why
 	}
-	return nil
+	b.checkOwn()
+	return b.surrender()
 }
 
 // expelled ends everything once this rank has seen that it is out. From here
@@ -105,7 +106,7 @@ func WhyFenced(dom transport.Domain) error {
 func (b *Buffer) leaveFor(why error) {
 	b.endAll(why)
 	b.sayQuiet()
-	membership.Leave(b.dom.Members(), b.epoch, b.self)
+	membership.Leave(b.word, b.epoch, b.self)
 	b.wakeAll()
 }
 
@@ -131,4 +132,7 @@ func (b *Buffer) quietNow() {
 	b.wakeAll()
 }
 
-func (b *Buffer) sayQuiet() { b.peers[b.self].quiet().Store(uint64(b.epoch) + 1) }
+func (b *Buffer) sayQuiet() {
+	b.said.quiet = uint64(b.epoch) + 1
+	b.peers[b.self].quiet().Store(b.said.quiet)
+}

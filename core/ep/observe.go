@@ -19,6 +19,9 @@ func (b *Buffer) Stats() (telemetry.Stats, error) {
 		return telemetry.Stats{}, err
 	}
 	defer b.users.Done()
+	b.mu.Lock()
+	b.tellViolations()
+	b.mu.Unlock()
 	return b.rec.area.Stats(b.self, b.ranks), nil
 }
 

@@ -1,11 +1,11 @@
 package ep
 
 import (
+	"fmt"
 	"math/bits"
 	"sync/atomic"
 
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // Deterministic order, and that of flat rows, takes one more exchange. Every
@@ -43,7 +43,7 @@ func (b *Buffer) announce(s *slot, r int) {
 		}
 	}
 	s.params.store(slab, b.self, s.op)
-	slab.Word(layout.Announced(b.self)).Store(layout.Word(s.op, 0))
+	slab.Word(layout.Announced(b.self)).Store(layout.Sealed(s.op, b.self))
 	b.dom.Wake(r)
 }
 
@@ -54,7 +54,7 @@ func (b *Buffer) assignOrder(s *slot) {
 	for rest := s.awaited; rest != 0; rest &= rest - 1 {
 		bit := rest & -rest
 		switch t := bits.TrailingZeros64(rest); {
-		case layout.IsFor(s.own.seg.Word(layout.Announced(t)).Load(), s.op), b.arrived(s, t):
+		case b.cameFor(s, layout.Announced(t), t, s.op), b.arrived(s, t):
 			in |= bit
 		case out&bit == 0:
 			return // it will come
@@ -65,8 +65,10 @@ func (b *Buffer) assignOrder(s *slot) {
 	if !b.writeOrder(s, in) {
 		in = 0 // the ranks disagree; received says so
 	}
-	s.own.seg.Word(layout.OrderSet()).Store(in)
-	s.own.seg.Word(layout.Order()).Store(layout.Word(s.op, 0))
+	if b.hurt != nil {
+		return // this rank leaves: nobody has a place
+	}
+	s.own.sayOrder(s.op, in)
 	s.ordered = true
 	b.wakeAll()
 }
@@ -77,13 +79,17 @@ func (b *Buffer) writeOrder(s *slot, in uint64) bool {
 		total := uint64(0)
 		for rest := in; rest != 0; rest &= rest - 1 {
 			t := bits.TrailingZeros64(rest)
-			if _, theirs := loadParams(s.own.seg, t); !s.params.same(&theirs) {
+			if theirs, ok := b.paramsOf(s, t); !ok || !s.params.same(&theirs) {
 				return false
 			}
-			total += givePlace(s.own.seg.Word(s.slab.Layout(l, int64(t))), total)
-		}
-		if total > uint64(s.slab.RowsPerExpert) {
-			return false
+			rows := givePlace(s.own.seg.Word(s.slab.Layout(l, int64(t))), total)
+			if rows > s.params.maxTokens { // an expert has a row of each token at most
+				b.violates(violation{
+					b.self, fmt.Sprintf("layout[%d][%d] in slot %d", l, t, s.index), rows, fmt.Sprintf("0 to %d rows", s.params.maxTokens),
+				})
+				return false
+			}
+			total += rows
 		}
 		s.own.seg.Word(layout.Counter(int(l))).Store(total)
 	}
@@ -106,35 +112,53 @@ func givePlace(word *atomic.Uint64, begin uint64) (rows uint64) {
 // assigned reads where the owners have put our rows. A place that is not the
 // one of our rows, or outside, is none.
 func (b *Buffer) assigned(s *slot, ready uint64) (fits uint64) {
-	p, l := &s.plan, int(s.slab.LocalExperts)
 	for rest := ready; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
 		if s.dst[r].Word(layout.OrderSet()).Load()>>b.self&1 == 0 {
 			continue // it does not count us
 		}
-		ok := true
-		for i := range l {
-			v := s.dst[r].Word(s.slab.Layout(int64(i), int64(b.self))).Load()
-			ok = ok && fitsPlace(v, uint64(p.counts[r*l+i]), uint64(s.slab.RowsPerExpert))
-			p.begin[r*l+i] = int32(v >> 32)
-		}
-		if ok {
+		if b.assignedAt(s, r) {
 			fits |= 1 << r
 		}
-		s.broken = s.broken || !ok
 	}
 	return fits
 }
 
+func (b *Buffer) assignedAt(s *slot, r int) bool {
+	p, l := &s.plan, int(s.slab.LocalExperts)
+	if n := s.dst[r].SizeBytes(); n < s.slab.SizeBytes {
+		b.lack(s, violation{r, inSlot("the bytes of slab", s.index), uint64(n), fmt.Sprintf("%d and more", s.slab.SizeBytes)})
+		return false
+	}
+	for i := range l {
+		v := s.dst[r].Word(s.slab.Layout(int64(i), int64(b.self))).Load()
+		if n := uint64(p.counts[r*l+i]); !fitsPlace(v, n, uint64(s.slab.RowsPerExpert)) {
+			b.lack(s, violation{
+				r, fmt.Sprintf("layout[%d][%d] in slot %d", i, b.self, s.index), v,
+				fmt.Sprintf("%d rows within %d", n, s.slab.RowsPerExpert),
+			})
+			return false
+		}
+		p.begin[r*l+i] = int32(v >> 32)
+	}
+	return true
+}
+
 func fitsPlace(word, rows, capacity uint64) bool {
-	return word&(1<<32-1) == rows && word>>32+rows <= capacity
+	return word&(1<<32-1) == rows && layout.Fits(word>>32, rows, capacity)
 }
 
 // refuseOrder answers for an operation that this rank has given up, or in which
 // it makes no order: nobody has a place. An answer that was given stands.
-func (b *Buffer) refuseOrder(slab transport.Segment, op uint64) {
-	if order := slab.Word(layout.Order()); !layout.IsFor(order.Load(), op) {
-		slab.Word(layout.OrderSet()).Store(0)
-		order.Store(layout.Word(op, 0))
+func (b *Buffer) refuseOrder(own *ownSlab, op uint64) {
+	if !layout.IsFor(own.order, op) {
+		own.sayOrder(op, 0)
 	}
+}
+
+// sayOrder tells which ranks have a place, the set first.
+func (own *ownSlab) sayOrder(op, set uint64) {
+	own.order, own.orderSet = layout.Word(op, 0), set
+	own.seg.Word(layout.OrderSet()).Store(set)
+	own.seg.Word(layout.Order()).Store(own.order)
 }

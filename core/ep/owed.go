@@ -42,21 +42,21 @@ func (b *Buffer) settle() (wrote bool) {
 // settleAt writes an operation without rows at owner r, if r has opened it.
 func (b *Buffer) settleAt(o *owed, r int) bool {
 	j := int(o.op % uint64(len(b.slots)))
-	word := b.peers[r].open(j).Load()
-	if !layout.IsFor(word, o.op) {
+	id, open := b.openFor(r, j, o.op)
+	if !open {
 		return false
 	}
 	if b.isFar(r) {
 		return b.settleFar(o, r, j)
 	}
-	slab, err := b.dom.Slab(r, layout.Detail(word))
-	if err != nil || !b.isMember() { // after `open`, before the first write
+	slab, err := b.nearSlab(r, j, id)
+	if err != nil || slab == nil || !b.isMember() { // after `open`, before the first write
 		return false // later: it may be mapped then
 	}
 	b.publish(slab, r, o.op, &o.params, &o.slab, nil, nil)
 	if r == b.self && o.withY {
-		b.refuseOrder(slab, o.op)
-		b.peers[r].yReady(j).Store(layout.Counted(o.op, 0, true))
+		b.refuseOrder(b.slots[j].own, o.op)
+		b.sayYReady(j, layout.Counted(o.op, 0, true))
 		b.wakeAll()
 	}
 	slab.Word(layout.Done(b.self)).Store(layout.Counted(o.op, 0, true))

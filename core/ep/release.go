@@ -57,9 +57,9 @@ func (b *Buffer) releaseAs(s *slot, state op.State, why error) {
 	s.dispatch.args, s.combine.args = DispatchArgs{}, CombineArgs{}
 	if s.isOpen() {
 		if gaveUp || !b.exchanges(s) { // a rank with the other form may wait for an answer
-			b.refuseOrder(s.own.seg, s.op)
+			b.refuseOrder(s.own, s.op)
 		}
-		b.peers[b.self].yReady(s.index).Store(layout.Counted(s.op, published, true))
+		b.sayYReady(s.index, layout.Counted(s.op, published, true))
 	}
 	for rest := s.sent; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)

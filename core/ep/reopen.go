@@ -10,13 +10,13 @@ import (
 // openSlot lets peers write into our slab for operation i. A(i) is read
 // before the word is set: whoever is not in it cannot start to write.
 func (b *Buffer) openSlot(s *slot, i uint64) {
-	set := membership.Set(b.dom.Members().Load())
+	set := membership.Set(b.word.Load())
 	if !set.In(b.epoch, b.self) {
 		return // the group went on without us; the next call says so
 	}
 	s.a = set.Ranks()
 	s.served = i
-	b.peers[b.self].open(s.index).Store(layout.Word(i, uint16(s.own.id)))
+	b.sayOpen(s.index, layout.Word(i, uint16(s.own.id)))
 	b.wakeAll()
 }
 
@@ -70,8 +70,7 @@ func (b *Buffer) reopen() (opened bool, err error) {
 // unfinished returns the ranks of A(served) whose final done is missing.
 func (b *Buffer) unfinished(s *slot) (ranks uint64) {
 	for rest := s.a; rest != 0; rest &= rest - 1 {
-		done := s.own.seg.Word(layout.Done(bits.TrailingZeros64(rest))).Load()
-		if !layout.IsFor(done, s.served) || !layout.IsLast(done) {
+		if _, last, is := b.doneOf(s, bits.TrailingZeros64(rest), s.served); !is || !last {
 			ranks |= rest & -rest
 		}
 	}
@@ -84,12 +83,14 @@ func (b *Buffer) unfinished(s *slot) (ranks uint64) {
 func (b *Buffer) clean(s *slot, allSaid bool) {
 	most := int64(0)
 	for rest := s.a; rest != 0; rest &= rest - 1 {
-		n, p := loadParams(s.own.seg, bits.TrailingZeros64(rest))
-		if n == s.served {
-			most = max(most, int64(p.experts)/int64(b.ranks))
+		n, p, ok := loadParams(s.own.seg, bits.TrailingZeros64(rest))
+		switch {
+		case !ok:
+			most = layout.MaxLocalExperts
+		case n == s.served:
+			most = max(most, int64(min(p.experts/uint64(b.ranks), layout.MaxLocalExperts)))
 		}
 	}
-	most = min(most, layout.MaxLocalExperts)
 	if b.cfg.DebugFill && s.shownFor == s.served && s.shown.LocalExperts > 0 {
 		b.fill(s)
 	}
@@ -105,7 +106,7 @@ func (b *Buffer) clean(s *slot, allSaid bool) {
 // used after its release shows NaN instead of plausible numbers.
 func (b *Buffer) fill(s *slot) {
 	for l := range s.shown.LocalExperts {
-		n := min(int64(s.own.seg.Word(layout.Counter(int(l))).Load()), s.shown.RowsPerExpert)
+		n := int64(min(s.own.seg.Word(layout.Counter(int(l))).Load(), uint64(s.shown.RowsPerExpert)))
 		s.shown.Head(l, n, func(r layout.Region) { fillBytes(s.own.seg.Bytes(r.Off, r.Bytes)) })
 	}
 }

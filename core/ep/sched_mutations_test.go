@@ -45,16 +45,16 @@ var mutations = []struct{ name, file, from, to string }{
 	{
 		"open before clean", "reopen.go",
 		"if err := b.renew(s, late); err != nil {",
-		"b.peers[b.self].open(s.index).Store(layout.Word(s.served+uint64(len(b.slots)), uint16(s.own.id)))\n\t\tif err := b.renew(s, late); err != nil {",
+		"b.sayOpen(s.index, layout.Word(s.served+uint64(len(b.slots)), uint16(s.own.id)))\n\t\tif err := b.renew(s, late); err != nil {",
 	},
 	{
 		"open before the members are read", "reopen.go",
-		"set := membership.Set(b.dom.Members().Load())",
-		"b.peers[b.self].open(s.index).Store(layout.Word(i, uint16(s.own.id)))\n\tset := membership.Set(b.dom.Members().Load())",
+		"set := membership.Set(b.word.Load())",
+		"b.sayOpen(s.index, layout.Word(i, uint16(s.own.id)))\n\tset := membership.Set(b.word.Load())",
 	},
 	{
 		"quiet too early", "member.go",
-		"Store(uint64(b.epoch) + 1)", "Store(uint64(b.epoch) + 2)",
+		"uint64(b.epoch) + 1\n", "uint64(b.epoch) + 2\n",
 	},
 	{
 		"a new epoch begins below operations that were opened", "update.go",
@@ -70,7 +70,7 @@ var mutations = []struct{ name, file, from, to string }{
 	},
 	{
 		"a verdict outlives its member set", "fence.go",
-		"membership.Set(w.members), w.epoch", "membership.Set(w.b.dom.Members().Load()), w.epoch",
+		"membership.Set(w.members), w.epoch", "membership.Set(w.b.word.Load()), w.epoch",
 	},
 	{
 		"outputs are replaced under their readers", "combine.go",
@@ -81,8 +81,8 @@ var mutations = []struct{ name, file, from, to string }{
 		"layout.Counted(s.op, s.combines, false)", "layout.Counted(s.op, s.combines, true)",
 	},
 	{
-		"layout of who was not counted", "dispatch.go",
-		"&& s.counted>>t&1 == 1 {", "{",
+		"layout of who was not counted", "received.go",
+		"for rest := s.counted; rest", "for rest := b.all; rest",
 	},
 	{
 		"outputs that were sent stand for those of the next combine", "far_outputs.go",
@@ -111,7 +111,7 @@ var looks = []testenv.Mutation{
 	},
 	{
 		Name: "no look at the members before writing what is owed", File: "owed.go",
-		From: "err != nil || !b.isMember()", To: "err != nil",
+		From: "slab == nil || !b.isMember()", To: "slab == nil",
 	},
 }
 

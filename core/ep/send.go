@@ -1,6 +1,7 @@
 package ep
 
 import (
+	"fmt"
 	"math/bits"
 
 	"github.com/moewire/moewire/core/device"
@@ -61,16 +62,21 @@ func (b *Buffer) finishSend(s *slot) {
 }
 
 // openOwners finds the owners that have opened s.op, and their slabs.
-func (b *Buffer) openOwners(s *slot) (ready uint64, err error) {
+func (b *Buffer) openOwners(s *slot) (ready uint64, _ error) {
 	for rest := s.unsent; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
-		word := b.peers[r].open(s.index).Load()
-		if !layout.IsFor(word, s.op) {
+		id, open := b.openFor(r, s.index, s.op)
+		if !open {
 			continue
 		}
-		if s.dst[r], err = b.slabOf(r, s.index, layout.Detail(word)); err != nil {
+		slab, err := b.slabOf(r, s.index, id)
+		switch {
+		case err != nil:
 			return 0, err
+		case slab == nil:
+			continue // its owner will be out
 		}
+		s.dst[r] = slab
 		ready |= 1 << r
 	}
 	return ready, nil
@@ -104,26 +110,37 @@ func (b *Buffer) reserve(s *slot, ready uint64) (fits uint64) {
 	return b.take(s, ready)
 }
 
-// take adds our rows to the owners' counters; the old values are where our
-// rows begin.
+// take finds places for our rows at owners.
 func (b *Buffer) take(s *slot, ready uint64) (fits uint64) {
-	p, l := &s.plan, int(s.slab.LocalExperts)
 	for rest := ready; rest != 0; rest &= rest - 1 {
-		r := bits.TrailingZeros64(rest)
-		ok := s.dst[r].SizeBytes() >= s.slab.SizeBytes
-		for i := 0; ok && i < l; i++ {
-			if n := p.counts[r*l+i]; n > 0 {
-				begin := s.dst[r].Word(layout.Counter(i)).Add(uint64(n)) - uint64(n)
-				ok = begin+uint64(n) <= uint64(s.slab.RowsPerExpert)
-				p.begin[r*l+i] = int32(begin)
-			}
-		}
-		if ok {
-			fits |= 1 << r
+		if b.takeAt(s, bits.TrailingZeros64(rest)) {
+			fits |= rest & -rest
 		}
 	}
-	s.broken = s.broken || fits != ready
 	return fits
+}
+
+// takeAt adds our rows to the counters of owner r; the old values are where our rows
+// begin. Nothing of what a counter holds is believed before it is compared.
+func (b *Buffer) takeAt(s *slot, r int) bool {
+	p, l, capacity := &s.plan, int(s.slab.LocalExperts), uint64(s.slab.RowsPerExpert)
+	if n := s.dst[r].SizeBytes(); n < s.slab.SizeBytes {
+		b.lack(s, violation{r, inSlot("the bytes of slab", s.index), uint64(n), fmt.Sprintf("%d and more", s.slab.SizeBytes)})
+		return false
+	}
+	for i := range l {
+		n := uint64(p.counts[r*l+i])
+		if n == 0 {
+			continue
+		}
+		begin := s.dst[r].Word(layout.Counter(i)).Add(n) - n
+		if !layout.Fits(begin, n, capacity) {
+			b.lack(s, violation{r, fmt.Sprintf("counter[%d] in slot %d", i, s.index), begin, fmt.Sprintf("%d less %d rows", capacity, n)})
+			return false
+		}
+		p.begin[r*l+i] = int32(begin)
+	}
+	return true
 }
 
 // place stores the rows for the given owners, and fills the messages that were
@@ -208,7 +225,7 @@ func (b *Buffer) publishFor(source int, slab transport.Segment, op uint64, p *pa
 		}
 	}
 	p.store(slab, source, op)
-	slab.Word(layout.Arrive(source)).Store(layout.Word(op, 0))
+	slab.Word(layout.Arrive(source)).Store(layout.Sealed(op, source))
 }
 
 // placedBytes counts rows, scales, src_info and columns.

@@ -47,8 +47,15 @@ func (p *peer) quiet() *atomic.Uint64 { return p.control.Word(layout.Quiet()) }
 // its process has ended, or its buffer says so, or it cannot write by itself.
 func (p *peer) silent(epoch uint16) bool { return p.far || p.ended(epoch) }
 
+// maxQuiet is for the last epoch that there can be.
+const maxQuiet = 1 << 16
+
 func (p *peer) ended(epoch uint16) bool {
-	return p.proc.Lost() != nil || p.quiet().Load() > uint64(epoch)
+	if p.proc.Lost() != nil {
+		return true
+	}
+	quiet := p.quiet().Load() // a wild one promises nothing
+	return quiet > uint64(epoch) && quiet <= maxQuiet
 }
 
 // Indices of the words in a params record. They are written before arrive
@@ -121,13 +128,31 @@ func (p *params) words(op uint64) [paramExtra]uint64 {
 }
 
 func (p *params) store(slab transport.Segment, rank int, op uint64) {
-	at := layout.Params(rank)
-	for i, v := range p.words(op) {
+	at, words := layout.Params(rank), p.words(op)
+	words[paramOp] |= sealOf(rank, &words, p.extra) << sealShift
+	for i, v := range words {
 		ensure(slab.Word(at+int64(i)*8), v)
 	}
 	if p.flat {
 		ensure(slab.Word(at+paramExtra*8), p.extra)
 	}
+}
+
+// The first word of a record carries a check of all of it in its upper bits, which no
+// operation's number reaches.
+const sealShift = 48
+
+func sealOf(rank int, words *[paramExtra]uint64, extra uint64) uint64 {
+	sum := uint64(rank) + 1
+	for _, w := range words {
+		sum = mix(sum ^ w)
+	}
+	return mix(sum^extra) >> sealShift
+}
+
+func mix(v uint64) uint64 {
+	v *= 0x9e3779b97f4a7c15
+	return v ^ v>>32
 }
 
 // ensure stores a value that is not there yet. For words that nobody else
@@ -139,20 +164,24 @@ func ensure(w *atomic.Uint64, v uint64) {
 	}
 }
 
-func loadParams(slab transport.Segment, rank int) (op uint64, p params) {
-	at := layout.Params(rank)
-	word := func(i int64) uint64 { return slab.Word(at + i*8).Load() }
-	flags := word(paramFlags)
-	extra := uint64(0)
-	if flags&flagFlat != 0 {
-		extra = word(paramExtra)
+// loadParams reads the record of a source once. Not ok: no rank has stored it so.
+func loadParams(slab transport.Segment, rank int) (op uint64, p params, ok bool) {
+	at, words := layout.Params(rank), [paramExtra]uint64{}
+	for i := range words {
+		words[i] = slab.Word(at + int64(i)*8).Load()
 	}
-	op = word(paramOp) - 1
-	p = paramsOf(flags)
+	extra := uint64(0)
+	if words[paramFlags]&flagFlat != 0 {
+		extra = slab.Word(at + paramExtra*8).Load()
+	}
+	number := words[paramOp]
+	words[paramOp] &= 1<<sealShift - 1
+	ok = number == 0 || sealOf(rank, &words, extra) == number>>sealShift
+	p = paramsOf(words[paramFlags])
 	p.extra = extra
-	p.maxTokens, p.hidden, p.experts = word(paramMaxTokens), word(paramHidden), word(paramExperts)
-	p.topK, p.tokens = word(paramTopK), word(paramTokens)
-	return op, p
+	p.maxTokens, p.hidden, p.experts = words[paramMaxTokens], words[paramHidden], words[paramExperts]
+	p.topK, p.tokens = words[paramTopK], words[paramTokens]
+	return words[paramOp] - 1, p, ok
 }
 
 // paramsOf is what the flags word says.

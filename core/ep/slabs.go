@@ -14,6 +14,8 @@ type ownSlab struct {
 	id       int
 	seg      transport.Segment
 	suspects []suspect
+
+	order, orderSet uint64 // what these words of it must hold
 }
 
 // suspect is one incarnation of a rank in the epoch in which it was lost. Its
@@ -107,9 +109,18 @@ func (b *Buffer) takeSpare() *ownSlab {
 		for l := range layout.MaxLocalExperts {
 			own.seg.Word(layout.Counter(l)).Store(0)
 		}
+		own.reset()
 		return own
 	}
 	return nil
+}
+
+// reset makes the words of all ranks say never, in a slab that nobody writes to.
+func (own *ownSlab) reset() {
+	own.order, own.orderSet = 0, 0
+	for off := int64(0); off < layout.Counter(0); off += 8 {
+		ensure(own.seg.Word(off), 0)
+	}
 }
 
 func (own *ownSlab) harmless() bool {

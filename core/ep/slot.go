@@ -40,12 +40,14 @@ type slot struct {
 	awaited  uint64              // sources whose arrive we wait for
 	counted  uint64              // sources whose rows count
 	located  bool                // plan.rows is made: nothing is left to send
-	broken   bool                // a row did not fit: the ranks disagree
+	lacks    []violation         // owners without room for our rows: the ranks disagree, or their memory was overwritten
+	spoiled  uint64              // owners that cannot give our rows back
 	dispatch dispatchCall
 	combine  combineCall
-	rows     int64 // flat: those that the caller was told of
-	quiet    call  // waiting for the readers of the last combine
-	combines int   // finished
+	rows     int64   // flat: those that the caller was told of
+	received []int32 // rows reserved per local expert, as they were read
+	quiet    call    // waiting for the readers of the last combine
+	combines int     // finished
 
 	warm []warmth // per owner
 

@@ -102,7 +102,11 @@ func (tr *trial) decide(now time.Time, w *hearing, waiting uint64) (v verdict) {
 		seen |= 1 << m
 		p := &w.peers[m]
 		next := p.waitsFor().Load() & members
-		waited := time.Duration(w.clock.At(now) - int64(p.since().Load()))
+		waited, ok := waitedSince(w.clock.At(now), p.since().Load())
+		if !ok {
+			causes |= 1 << m // its words are wild: whom it names has nothing to do with it
+			continue
+		}
 		end := now.Add(w.timeout - waited)
 		still := tr.still(w, next)
 		if now.Before(end) && still != 0 {
@@ -119,6 +123,18 @@ func (tr *trial) decide(now time.Time, w *hearing, waiting uint64) (v verdict) {
 		tr.excuses = 0
 	}
 	return v
+}
+
+// clockSlack is how far a moment that another rank names may lie ahead: those of other
+// hosts are moved from clock to clock.
+const clockSlack = time.Second
+
+// waitedSince is how long ago a moment was that a rank has stored. Not ok: it cannot have.
+func waitedSince(now int64, since uint64) (waited time.Duration, ok bool) {
+	if since > uint64(now)+uint64(clockSlack) {
+		return 0, false
+	}
+	return time.Duration(now - int64(since)), true
 }
 
 // still returns those of the ranks that are not waiting or do not move. This

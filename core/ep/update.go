@@ -47,7 +47,10 @@ func (b *Buffer) Prepare() (Standing, error) {
 		return Standing{}, err
 	}
 	b.leaveFor(errBetween)
-	st := Standing{Epoch: membership.Set(b.dom.Members().Load()).Epoch(), Next: b.next}
+	st := Standing{Epoch: b.epoch, Next: b.next}
+	if seen := membership.Set(b.word.Load()).Epoch(); int16(seen-b.epoch) > 0 {
+		st.Epoch = seen // else it is a wild one: the group does not go back
+	}
 	for j := range b.slots {
 		if s := &b.slots[j]; s.own != nil {
 			st.Next = max(st.Next, s.served+1)
@@ -78,11 +81,15 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error) error {
 	}
 	b.peers = b.meetPeers() // the old ones' control pages may be gone
 	b.connectFar()
+	if b.damaged || b.hurt != nil {
+		b.restoreOwn()
+		b.hurt = nil
+	}
 	if err := b.beginEpoch(epoch); err != nil {
 		b.why = ErrFenced
 		return err
 	}
-	b.epoch, b.base, b.next = epoch, base, base
+	b.epoch, b.base, b.next, b.violators, b.damaged = epoch, base, base, 0, false
 	b.known = b.members()
 	b.rec.area.SetEpoch(epoch)
 	if err := b.reopenAll(); err != nil {
@@ -97,12 +104,14 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error) error {
 // from another meeting: with ranks that have not been to ours.
 func (b *Buffer) beginEpoch(epoch uint16) error {
 	present := b.dom.Present()
-	if !membership.Install(b.dom.Members(), epoch, present) {
+	if !membership.Install(b.word, epoch, present) {
 		return fmt.Errorf("%w: epoch %d is over already", ErrFenced, epoch)
 	}
+	b.word.Begin(epoch, b.all)
 	if b.membersOf(epoch)&^present != 0 {
 		return fmt.Errorf("%w: epoch %d was begun by another meeting", ErrFenced, epoch)
 	}
+	b.word.Begin(epoch, present)
 	return nil
 }
 

@@ -119,6 +119,9 @@ func (b *Buffer) step(t task, until Phase) (waiting uint64, reached bool, err er
 		b.expelled()
 		err = b.why
 	}
+	if own := b.surrender(); own != nil {
+		err = own
+	}
 	if b.far != nil {
 		b.flush()
 	}
@@ -220,7 +223,7 @@ func (w *wait) start(now time.Time) {
 	w.begin, w.last = now, now
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
-	w.peers, w.epoch, w.members = w.b.peers, w.b.epoch, w.b.dom.Members().Load()
+	w.peers, w.epoch, w.members = w.b.peers, w.b.epoch, w.b.word.Load()
 	c := w.t.s.call(w.t.kind)
 	w.since = now
 	if c.st != w.t.st {

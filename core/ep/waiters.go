@@ -14,6 +14,8 @@ import (
 type waiters struct {
 	mu      sync.Mutex
 	entries []waiter
+	shown   uint64 // what the control page must hold: waits_for
+	since   uint64
 }
 
 type waiter struct {
@@ -45,8 +47,28 @@ func (ws *waiters) blame(entry int, st *op.Op, ranks uint64, since int64, own *p
 			}
 		}
 	}
-	own.since().Store(uint64(first))
-	own.waitsFor().Store(all)
+	ws.shown, ws.since = all, uint64(first)
+	own.since().Store(ws.since)
+	own.waitsFor().Store(ws.shown)
+}
+
+// intact reports whether the control page still says what it was told.
+func (ws *waiters) intact(own *peer) (held, stored uint64, ok bool) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if held := own.waitsFor().Load(); held != ws.shown {
+		return held, ws.shown, false
+	}
+	held = own.since().Load()
+	return held, ws.since, held == ws.since
+}
+
+// restore puts there again what it was told.
+func (ws *waiters) restore(own *peer) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	own.since().Store(ws.since)
+	own.waitsFor().Store(ws.shown)
 }
 
 // forget ends the waits for the operations of a slot.

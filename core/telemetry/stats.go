@@ -29,18 +29,19 @@ type MemoryStats struct {
 
 // Stats are one rank's totals since its buffer was made.
 type Stats struct {
-	Rank      int         `json:"rank"`
-	NumRanks  int         `json:"num_ranks"`
-	Epoch     uint64      `json:"epoch"`
-	Recording bool        `json:"recording"`
-	Records   uint64      `json:"num_records"`
-	Events    uint64      `json:"num_events"`
-	Dispatch  Totals      `json:"dispatch"`
-	Combine   Totals      `json:"combine"`
-	RowsTo    []uint64    `json:"num_rows_sent_to"`
-	RowsFrom  []uint64    `json:"num_rows_received_from"`
-	Experts   []uint64    `json:"expert_rows"`
-	Memory    MemoryStats `json:"memory"`
+	Rank       int         `json:"rank"`
+	NumRanks   int         `json:"num_ranks"`
+	Epoch      uint64      `json:"epoch"`
+	Recording  bool        `json:"recording"`
+	Records    uint64      `json:"num_records"`
+	Events     uint64      `json:"num_events"`
+	Violations uint64      `json:"num_violations"`
+	Dispatch   Totals      `json:"dispatch"`
+	Combine    Totals      `json:"combine"`
+	RowsTo     []uint64    `json:"num_rows_sent_to"`
+	RowsFrom   []uint64    `json:"num_rows_received_from"`
+	Experts    []uint64    `json:"expert_rows"`
+	Memory     MemoryStats `json:"memory"`
 }
 
 // Stats reads the totals. While the owner writes, numbers of one operation may
@@ -53,7 +54,8 @@ func (a Area) Stats(rank, ranks int) Stats {
 	s := Stats{
 		Rank: rank, NumRanks: ranks, Epoch: a.load(wordEpoch), Recording: flags&flagRecording != 0,
 		Records: a.load(wordNext), Events: a.load(wordEvents),
-		Dispatch: a.totals(Dispatch, ranks), Combine: a.totals(Combine, ranks),
+		Violations: a.load(wordViolations),
+		Dispatch:   a.totals(Dispatch, ranks), Combine: a.totals(Combine, ranks),
 		RowsTo: a.loads(rowsToAt, ranks), RowsFrom: a.loads(rowsFromAt, ranks),
 		Experts: make([]uint64, min(a.load(wordExperts), MaxExperts)),
 		Memory:  MemoryStats{a.load(wordSlabs), a.load(wordSlabSize), a.load(wordPresent)},

@@ -28,28 +28,29 @@ const formatVersion = 3
 
 // Words of the header. Those in pairs hold the first in the lower 32 bits.
 const (
-	wordMagic    = iota
-	wordFormat   // format version, flags
-	wordPlace    // rank, number of ranks
-	wordProcess  // process id in its own namespace, slots
-	wordGroup    // names the group on this host
-	wordExperts  // experts per rank in the latest dispatch, 0
-	wordRing     // bytes of a record, records
-	wordOffsets  // of the ring and of the experts, in this area
-	wordControl  // of this area and of waits_for, in the control region
-	wordBeat     // of beat in the control region, number of buckets
-	wordNext     // records written so far
-	wordEvents   // events noted so far
-	wordCurrent  // operation in flight: kind, and 8 bits higher its number; 0: none
-	wordSince    // when it began, ns
-	wordSlabs    // slabs made
-	wordSlabSize // their bytes
-	wordPresent  // bytes made present ahead of use
-	wordEpoch    // that this rank is in
-	wordClosed   // 1: the buffer takes no more calls
-	wordLinks    // offset and bytes of what is seen of far ranks, one row each
-	wordWall     // wall clock less CLOCK_MONOTONIC, ns; 0: not known
-	wordLeft     // epoch that this rank has left by itself, plus one; 0: none
+	wordMagic      = iota
+	wordFormat     // format version, flags
+	wordPlace      // rank, number of ranks
+	wordProcess    // process id in its own namespace, slots
+	wordGroup      // names the group on this host
+	wordExperts    // experts per rank in the latest dispatch, 0
+	wordRing       // bytes of a record, records
+	wordOffsets    // of the ring and of the experts, in this area
+	wordControl    // of this area and of waits_for, in the control region
+	wordBeat       // of beat in the control region, number of buckets
+	wordNext       // records written so far
+	wordEvents     // events noted so far
+	wordCurrent    // operation in flight: kind, and 8 bits higher its number; 0: none
+	wordSince      // when it began, ns
+	wordSlabs      // slabs made
+	wordSlabSize   // their bytes
+	wordPresent    // bytes made present ahead of use
+	wordEpoch      // that this rank is in
+	wordClosed     // 1: the buffer takes no more calls
+	wordLinks      // offset and bytes of what is seen of far ranks, one row each
+	wordWall       // wall clock less CLOCK_MONOTONIC, ns; 0: not known
+	wordLeft       // epoch that this rank has left by itself, plus one; 0: none
+	wordViolations // words found that no rank can have stored
 )
 
 // flagRecording says that operations are recorded.

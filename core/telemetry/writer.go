@@ -120,5 +120,8 @@ func LeftOffset() int64 { return wordLeft * 8 }
 // SetClosed says that this buffer takes no more calls.
 func (a Area) SetClosed() { a.word(wordClosed).Store(1) }
 
+// SetViolations tells how often a word was found that no rank can have stored.
+func (a Area) SetViolations(n uint64) { a.set(wordViolations, n) }
+
 // SetEvents tells how many events were noted.
 func (a Area) SetEvents(n uint64) { a.word(wordEvents).Store(n) }

@@ -27,6 +27,9 @@ var (
 	ErrClosed = errors.New("domain is closed")
 	// ErrMismatch means that two ranks disagree about a parameter.
 	ErrMismatch = errors.New("ranks disagree")
+	// ErrCorrupt means that a peer's memory says what cannot be: of a slab that it
+	// has not, or that lies elsewhere. The peer is at fault, not this process.
+	ErrCorrupt = errors.New("corrupt memory of a peer")
 	// ErrMetadata means that a peer's metadata bytes are not usable.
 	ErrMetadata = errors.New("bad metadata")
 )

@@ -22,6 +22,24 @@ func Counted(op uint64, combines int, last bool) uint64 {
 	return Word(op, detail)
 }
 
+// Sealed packs an operation of a source with a check of both in the detail: for words
+// that have no other one. Whatever bits of such a word change, IsSealed tells.
+func Sealed(op uint64, source int) uint64 { return seal(op+1, source) }
+
+func seal(number uint64, source int) uint64 {
+	mixed := (number*MaxRanks + uint64(source) + 1) * 0x9e3779b97f4a7c15
+	return number<<detailBits | (mixed^mixed>>32)>>16&(1<<detailBits-1)
+}
+
+// IsSealed reports whether a word is one that the source has sealed, or 0: never.
+func IsSealed(word uint64, source int) bool {
+	return word == 0 || word == seal(word>>detailBits, source)
+}
+
+// Fits reports whether n places from begin on are within the first capacity ones. No
+// number is too large for it: neither side of a comparison can wrap.
+func Fits(begin, n, capacity uint64) bool { return n <= capacity && begin <= capacity-n }
+
 // IsFor reports whether the word carries operation op.
 func IsFor(word, op uint64) bool { return word>>detailBits == op+1 }
 

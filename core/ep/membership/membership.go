@@ -58,16 +58,12 @@ type here interface {
 // learn of it by this, and may not before the next epoch has begun. It reports whether
 // this call took any out.
 func LeaveOut(word Word, epoch uint16, ranks uint64) bool {
-	swap := word.CompareAndSwap
-	if own, is := word.(here); is {
-		swap = own.CompareAndSwapHere
-	}
 	for {
 		old := Set(word.Load())
 		if old.Epoch() != epoch || old.Ranks()&ranks == 0 {
 			return false
 		}
-		if swap(uint64(old), uint64(old)&^ranks) {
+		if swapHere(word, uint64(old), uint64(old)&^ranks) {
 			return true
 		}
 		if word.Load() == uint64(old) {

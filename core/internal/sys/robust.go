@@ -100,7 +100,7 @@ func (l *RobustList) Drop(data []byte, off int64) {
 	defer l.mu.Unlock()
 	for i, e := range l.entries {
 		if e.word == word {
-			l.before(i).Store(e.link.Load())
+			l.before(i).Store(l.behind(i)) // not what the link holds: peers can write there
 			word.Store(0)
 			l.entries = append(l.entries[:i], l.entries[i+1:]...)
 			return
@@ -114,6 +114,14 @@ func (l *RobustList) before(i int) *atomic.Uint64 {
 		return &l.head.next
 	}
 	return l.entries[i+1].link
+}
+
+// behind is the address that the link of entry i was given.
+func (l *RobustList) behind(i int) uint64 {
+	if i == 0 {
+		return address(&l.head.next)
+	}
+	return address(l.entries[i-1].link)
 }
 
 // Len is the number of words held.

@@ -229,7 +229,7 @@ func (d *Domain) AddSlab(sizeBytes int64) (int, transport.Segment, error) {
 // Slab returns a rank's slab by id.
 func (d *Domain) Slab(rank, id int) (transport.Segment, error) {
 	if rank < 0 || rank >= d.NumRanks() || id < 0 || id >= MaxSlabs {
-		return nil, fmt.Errorf("inproc: slab %d of rank %d: %d ranks with %d slabs each are possible", id, rank, d.NumRanks(), MaxSlabs)
+		return nil, fmt.Errorf("inproc: %w: slab %d of rank %d: %d ranks with %d slabs each are possible", transport.ErrCorrupt, id, rank, d.NumRanks(), MaxSlabs)
 	}
 	if d.closed.Load() {
 		return nil, fmt.Errorf("inproc: slab: %w", transport.ErrClosed)
@@ -239,7 +239,7 @@ func (d *Domain) Slab(rank, id int) (transport.Segment, error) {
 			return slab, nil
 		}
 	}
-	return nil, fmt.Errorf("inproc: rank %d has no slab %d", rank, id)
+	return nil, fmt.Errorf("inproc: %w: rank %d has no slab %d", transport.ErrCorrupt, rank, id)
 }
 
 // Wake ends the sleep of a rank, unless it is on another host.

@@ -251,6 +251,21 @@ func (d *Domain) Slab(rank, id int) (transport.Segment, error) {
 
 var errFar = errors.New("the rank's memory cannot be mapped")
 
+// CheckOwn says whether this rank's memory still has the words that the domain has stored.
+func (d *Domain) CheckOwn() error {
+	if near, ok := d.near.(interface{ CheckOwn() error }); ok {
+		return near.CheckOwn()
+	}
+	return nil
+}
+
+// RestoreOwn stores them again.
+func (d *Domain) RestoreOwn() {
+	if near, ok := d.near.(interface{ RestoreOwn() }); ok {
+		near.RestoreOwn()
+	}
+}
+
 // Wake ends the sleep of a near rank. Far ones are woken by messages.
 func (d *Domain) Wake(rank int) {
 	if d.peer(rank) == nil {

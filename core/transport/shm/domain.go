@@ -26,6 +26,9 @@ type domain struct {
 	present atomic.Uint64
 	closed  atomic.Bool // set under mu
 
+	entries    [MaxSlabs]entry // of the own table, as they were stored
+	numEntries atomic.Int64    // complete ones
+
 	mu       sync.Mutex                  // guards what follows, mapping slabs, and closing
 	known    [transport.MaxRanks]*member // the last incarnation of every peer, absent ones too
 	former   []*member                   // replaced ones whose process may live
@@ -132,13 +135,37 @@ func (d *domain) growBy(sizeBytes int64) (*region, error) {
 func (d *domain) publish(id int, off, sizeBytes int64, r *region) {
 	d.own.slabs[id].Store(r)
 	offset, bytes := d.own.entry(id)
-	bytes.Store(uint64(sizeBytes))
-	offset.Store(uint64(off))
+	d.entries[id] = entry{uint64(off), sealEntry(id, uint64(off), uint64(sizeBytes))}
+	bytes.Store(d.entries[id].bytes)
+	offset.Store(d.entries[id].offset)
+	d.numEntries.Store(int64(id) + 1)
+}
+
+// CheckOwn says whether the table of this rank's slabs still is what it has stored: peers
+// can write there.
+func (d *domain) CheckOwn() error {
+	for id := range int(d.numEntries.Load()) {
+		offset, bytes := d.own.entry(id)
+		if held := (entry{offset.Load(), bytes.Load()}); held != d.entries[id] {
+			return fmt.Errorf("%#x and %#x in entry %d, where %#x and %#x were stored", held.offset, held.bytes,
+				id, d.entries[id].offset, d.entries[id].bytes)
+		}
+	}
+	return nil
+}
+
+// RestoreOwn stores the table once more.
+func (d *domain) RestoreOwn() {
+	for id := range int(d.numEntries.Load()) {
+		offset, bytes := d.own.entry(id)
+		bytes.Store(d.entries[id].bytes)
+		offset.Store(d.entries[id].offset)
+	}
 }
 
 func (d *domain) Slab(rank, id int) (transport.Segment, error) {
 	if rank < 0 || rank >= d.NumRanks() || id < 0 || id >= MaxSlabs {
-		return nil, fmt.Errorf("shm: slab %d of rank %d: %d ranks with %d slabs each are possible", id, rank, d.NumRanks(), MaxSlabs)
+		return nil, fmt.Errorf("shm: slab %d of rank %d: %w: %d ranks with %d slabs each are possible", id, rank, errCorrupt, d.NumRanks(), MaxSlabs)
 	}
 	if p := d.peers[rank].Load(); p != nil {
 		if r := p.slabs[id].Load(); r != nil && !d.closed.Load() {
@@ -162,7 +189,7 @@ func (d *domain) firstSight(rank, id int) (transport.Segment, error) {
 		return r, nil
 	}
 	if p == d.own {
-		return nil, fmt.Errorf("shm: rank %d has no slab %d", rank, id)
+		return nil, fmt.Errorf("shm: %w: rank %d has no slab %d", errCorrupt, rank, id)
 	}
 	r, err := p.mapSlab(id)
 	if err != nil {

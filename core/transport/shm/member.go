@@ -92,15 +92,31 @@ func (m *member) entry(id int) (offset, bytes *atomic.Uint64) {
 	return sys.Word(m.base.header, off), sys.Word(m.base.header, off+entrySize)
 }
 
+// entry is what a table says of a slab.
+type entry struct{ offset, bytes uint64 }
+
+// entrySealShift is where a check of the whole entry lies in its bytes: above all sizes.
+const entrySealShift = 48
+
+func sealEntry(id int, off, n uint64) uint64 {
+	sum := uint64(id) + 1
+	for _, v := range [...]uint64{off, n} {
+		sum = (sum ^ v) * 0x9e3779b97f4a7c15
+		sum ^= sum >> 32
+	}
+	return n | sum>>entrySealShift<<entrySealShift
+}
+
 // mapSlab maps a peer's slab by its id. Nothing that the table says is
 // believed: a bad entry is an error, never a fault.
 func (m *member) mapSlab(id int) (*region, error) {
 	offset, bytes := m.entry(id)
-	off, n := offset.Load(), bytes.Load()
+	off, sealed := offset.Load(), bytes.Load()
+	n := sealed & (1<<entrySealShift - 1)
 	switch {
 	case off == 0:
-		return nil, fmt.Errorf("shm: rank %d has no slab %d", m.rank, id)
-	case off%slabAlignment != 0 || off < uint64(firstSlab(m.base.SizeBytes())) ||
+		return nil, fmt.Errorf("shm: %w: rank %d has no slab %d", errCorrupt, m.rank, id)
+	case sealed != sealEntry(id, off, n) || off%slabAlignment != 0 || off < uint64(firstSlab(m.base.SizeBytes())) ||
 		off > maxSegmentBytes || n == 0 || n > maxSegmentBytes:
 		return nil, fmt.Errorf("shm: rank %d: slab %d is said to be %d bytes at %d: %w",
 			m.rank, id, n, off, errCorrupt)
@@ -115,7 +131,7 @@ func (m *member) mapSlab(id int) (*region, error) {
 	return r, nil
 }
 
-var errCorrupt = errors.New("corrupt slab table")
+var errCorrupt = fmt.Errorf("slab table: %w", transport.ErrCorrupt)
 
 // wake ends the sleep of the member's waiters. A waker stores its word, then
 // loads sleepers; a waiter adds to sleepers, then loads the word: both

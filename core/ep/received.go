@@ -1,0 +1,91 @@
+package ep
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+
+	"github.com/moewire/moewire/core/ep/layout"
+)
+
+// takeCounts reads counters and layout of our slab into the caller's memory, once, and
+// only then looks whether they can be: rows of two sources do not overlap, and all lie
+// among those that were reserved.
+func (b *Buffer) takeCounts(s *slot) error {
+	a := &s.dispatch.args
+	s.received = resize(s.received, int(s.slab.LocalExperts))
+	for l := range s.received {
+		reserved := s.own.seg.Word(layout.Counter(l)).Load()
+		if !layout.Fits(reserved, 0, uint64(s.slab.RowsPerExpert)) {
+			b.violates(violation{b.self, fmt.Sprintf("counter[%d] in slot %d", l, s.index), reserved, fmt.Sprintf("0 to %d", s.slab.RowsPerExpert)})
+			return b.surrender()
+		}
+		s.received[l] = int32(reserved)
+		if !b.takeLayout(s, l, a.LayoutRange[l*b.ranks:(l+1)*b.ranks]) {
+			return b.surrender()
+		}
+	}
+	copy(a.RecvCount, s.received)
+	if s.rows = int64(a.RecvCount[0]); a.Flat && !a.Bare {
+		b.clearHoles(s)
+		if !b.checkIDs(s) {
+			return b.surrender()
+		}
+	}
+	b.checkOrder(s)
+	return b.surrender()
+}
+
+// takeLayout copies where the rows of each source lie that is counted.
+func (b *Buffer) takeLayout(s *slot, l int, to []int64) bool {
+	clear(to)
+	ranges, sum := b.scratch.ranges[:0], uint64(0)
+	for rest := s.counted; rest != 0; rest &= rest - 1 {
+		t := bits.TrailingZeros64(rest)
+		v := s.own.seg.Word(s.slab.Layout(int64(l), int64(t))).Load()
+		if v&(1<<32-1) == 0 {
+			continue
+		}
+		to[t] = int64(v)
+		sum += v & (1<<32 - 1)
+		ranges = append(ranges, v)
+		for i := len(ranges) - 1; i > 0 && ranges[i-1] > v; i-- {
+			ranges[i-1], ranges[i] = v, ranges[i-1]
+		}
+	}
+	b.scratch.ranges = ranges
+	b.count.rowsReceived += sum
+	if reserved := uint64(s.received[l]); sum != reserved && s.counted == s.a && b.far == nil {
+		b.violates(violation{
+			b.self, fmt.Sprintf("layout[%d] or counter[%d] in slot %d", l, l, s.index), reserved,
+			fmt.Sprintf("%d, for all rows have come", sum),
+		})
+		return false
+	}
+	end := uint64(0)
+	for _, v := range ranges { // in order of their first rows
+		begin, n := v>>32, v&(1<<32-1)
+		if begin < end || !layout.Fits(begin, n, uint64(s.received[l])) {
+			b.violates(violation{
+				b.self, fmt.Sprintf("layout[%d] or counter[%d] in slot %d", l, l, s.index), v,
+				fmt.Sprintf("rows from %d on, within %d", end, s.received[l]),
+			})
+			return false
+		}
+		end = begin + n
+	}
+	return true
+}
+
+// checkIDs looks whether whoever runs experts by the ids of flat rows finds them all.
+func (b *Buffer) checkIDs(s *slot) bool {
+	ids := s.dispatch.res.Columns[layout.ColumnTopkIdx][:s.rows*s.slab.Columns[layout.ColumnTopkIdx]]
+	local := s.params.experts / uint64(b.ranks)
+	for at := 0; at < len(ids); at += 8 {
+		if id := binary.LittleEndian.Uint64(ids[at:]); id+1 > local {
+			b.violates(violation{b.self, fmt.Sprintf("topk_idx of flat rows, entry %d", at/8), id, fmt.Sprintf("-1 to %d", local-1)})
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,266 @@
+package ep
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/telemetry"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// Words that other processes can write are input. Each is read once, into a value of
+// this rank's own, and compared with what its writer can have stored by then. Whatever
+// else it holds is a violation, and costs the rank whose memory it lies in its
+// membership: who wrote it cannot be known.
+
+// violation is a word that no rank can have stored.
+type violation struct {
+	owner   int // the rank whose memory it lies in
+	word    string
+	held    uint64
+	allowed string
+}
+
+func (v *violation) Error() string {
+	return fmt.Sprintf("its memory was overwritten: %s of rank %d holds %#x, allowed: %s", v.word, v.owner, v.held, v.allowed)
+}
+
+// violates notes a word of a rank. A peer is taken out of the group at once; this rank
+// leaves at the end of the step. Buffer.mu is held.
+func (b *Buffer) violates(v violation) {
+	if v.owner == b.self {
+		if b.hurt == nil {
+			b.hurt = &v
+		}
+		return
+	}
+	b.countViolation(v.owner)
+	if !membership.Fence(b.word, b.epoch, b.self, v.owner) {
+		return // it is out, or others have to agree: the next step finds the word again
+	}
+	b.lost.Add(1)
+	b.known &^= 1 << v.owner
+	b.noteViolation(&v)
+	b.wakeAll()
+}
+
+// countViolation counts each rank once in an epoch, however often its word is read.
+func (b *Buffer) countViolation(rank int) {
+	if b.violators>>rank&1 == 1 {
+		return
+	}
+	b.violators |= 1 << rank
+	b.count.violations++
+	b.tellViolations()
+}
+
+// tellViolations shows the count to whoever looks from outside.
+func (b *Buffer) tellViolations() { b.rec.area.SetViolations(b.count.violations + b.word.Mended()) }
+
+func (b *Buffer) noteViolation(v *violation) {
+	b.note(telemetry.Event{
+		Kind: telemetry.Lost, Rank: v.owner, PID: b.pidOf(v.owner), Epoch: b.epoch, Op: b.next, Why: v.Error(),
+	})
+}
+
+// surrender ends this rank's part in its epoch when its own memory was overwritten: it
+// takes nobody else out. It returns why, nil if nothing was found. Buffer.mu is held.
+func (b *Buffer) surrender() error {
+	if b.hurt == nil || b.outside {
+		return nil
+	}
+	v := b.hurt
+	b.countViolation(b.self)
+	b.noteViolation(v)
+	b.leaveFor(&fenced{v.Error()})
+	b.damaged, b.hurt = true, nil
+	return b.why
+}
+
+// said is what this rank has stored in its own control page. Nobody else stores there:
+// another value is a violation.
+type said struct {
+	open, yReady [layout.MaxSlots]uint64
+	quiet        uint64
+}
+
+func (b *Buffer) sayOpen(slot int, word uint64) {
+	b.said.open[slot] = word
+	b.peers[b.self].open(slot).Store(word)
+}
+
+func (b *Buffer) sayYReady(slot int, word uint64) {
+	b.said.yReady[slot] = word
+	b.peers[b.self].yReady(slot).Store(word)
+}
+
+// checkOwn compares the words of this rank with what it has stored: a wild one is found
+// before anybody is blamed for what comes of it.
+func (b *Buffer) checkOwn() {
+	own := &b.peers[b.self]
+	for j := range b.slots {
+		if held := own.open(j).Load(); held != b.said.open[j] {
+			b.violates(b.notMine("open", j, held, b.said.open[j]))
+		}
+		if held := own.yReady(j).Load(); held != b.said.yReady[j] {
+			b.violates(b.notMine("y_ready", j, held, b.said.yReady[j]))
+		}
+		if s := &b.slots[j]; s.own != nil {
+			b.checkOrder(s)
+		}
+	}
+	if held := own.quiet().Load(); held != b.said.quiet {
+		b.violates(violation{b.self, "quiet", held, fmt.Sprintf("%#x, which this rank has stored", b.said.quiet)})
+	}
+	if held, shown, ok := b.waits.intact(own); !ok {
+		b.violates(violation{b.self, "waits_for or since", held, fmt.Sprintf("%#x, which this rank has stored", shown)})
+	}
+	if b.hasOwn != nil {
+		if err := b.hasOwn.CheckOwn(); err != nil {
+			b.violates(violation{b.self, "the slab table", 0, err.Error()})
+		}
+	}
+}
+
+// checkOrder: the owner alone writes these two.
+func (b *Buffer) checkOrder(s *slot) {
+	word, set := s.own.seg.Word(layout.Order()).Load(), s.own.seg.Word(layout.OrderSet()).Load()
+	if word != s.own.order {
+		b.violates(b.notMine("order", s.index, word, s.own.order))
+	}
+	if set != s.own.orderSet {
+		b.violates(b.notMine("the ranks of order", s.index, set, s.own.orderSet))
+	}
+}
+
+func (b *Buffer) notMine(name string, slot int, held, stored uint64) violation {
+	return violation{b.self, inSlot(name, slot), held, fmt.Sprintf("%#x, which this rank has stored", stored)}
+}
+
+func inSlot(name string, slot int) string { return fmt.Sprintf("%s[%d]", name, slot) }
+
+// openFor reads open[j] of rank r: the id of the slab that may be written for an
+// operation which this rank has not finished there.
+func (b *Buffer) openFor(r, j int, n uint64) (id int, open bool) {
+	word := b.peers[r].open(j).Load()
+	if layout.IsFor(word, n) {
+		return layout.Detail(word), true
+	}
+	// An owner goes on without us once we are out: then our own bit is away by now.
+	if layout.IsPast(word, n) && b.isMember() {
+		b.violates(violation{r, inSlot("open", j), word, fmt.Sprintf("operations up to %d", n)})
+	}
+	return 0, false
+}
+
+// cameFor reads a sealed word of a source in our slab, which serves operation n.
+func (b *Buffer) cameFor(s *slot, off int64, source int, n uint64) bool {
+	word := s.own.seg.Word(off).Load()
+	if word == layout.Sealed(n, source) {
+		return true
+	}
+	if !layout.IsSealed(word, source) || layout.IsPast(word, n) {
+		b.violates(violation{
+			b.self, fmt.Sprintf("arrive or counted of rank %d in slot %d", source, s.index), word,
+			fmt.Sprintf("sealed operations up to %d", n),
+		})
+	}
+	return false
+}
+
+// doneOf reads done[t] of our slab for operation n.
+func (b *Buffer) doneOf(s *slot, t int, n uint64) (combines int, last, is bool) {
+	word := s.own.seg.Word(layout.Done(t)).Load()
+	if layout.IsPast(word, n) {
+		b.violates(violation{
+			b.self, fmt.Sprintf("done of rank %d in slot %d", t, s.index), word, fmt.Sprintf("operations up to %d", n),
+		})
+	}
+	return layout.Combines(word), layout.IsLast(word), layout.IsFor(word, n)
+}
+
+// ownMemory is a domain that keeps words in this rank's memory which peers can write.
+type ownMemory interface {
+	CheckOwn() error // whether they still are what the domain has stored
+	RestoreOwn()     // stores them again
+}
+
+// maxReserved is more than any ranks reserve of an expert, whatever shapes they call
+// with: each at most maxSelections rows.
+const maxReserved = layout.MaxRanks << 31
+
+// lack notes that an owner has no room for our rows. Ranks that disagree about the shape
+// meet this, too: their parameters tell, once all are here (agree). A word that no shape
+// explains is a violation now.
+func (b *Buffer) lack(s *slot, v violation) {
+	s.lacks = append(s.lacks, v)
+	s.spoiled |= 1 << v.owner
+	if v.held > maxReserved {
+		b.violates(v)
+	}
+}
+
+// agreeOnRoom is for ranks whose parameters are the same: whose memory has no room for our
+// rows is overwritten. A source that was lost may have taken the room in another shape.
+func (b *Buffer) agreeOnRoom(s *slot) error {
+	members := b.members()
+	for _, v := range s.lacks {
+		switch {
+		case members>>v.owner&1 == 0: // it is out, and costs us nothing more
+		case s.planned&^s.counted&^s.spoiled != 0:
+			return fmt.Errorf("%w: a peer's slot had no room for this rank's rows", ErrMismatch)
+		default:
+			b.violates(v)
+		}
+	}
+	for rest := b.farOf(s.counted); rest != 0; rest &= rest - 1 { // what we have reserved for sources
+		if in := &s.far[bits.TrailingZeros64(rest)].in; in.op == s.op+1 && in.short.word != "" {
+			b.violates(in.short)
+		}
+	}
+	return b.surrender()
+}
+
+// nearSlab is a slab that owner r says is open in slot j; nil: it has none such.
+func (b *Buffer) nearSlab(r, j, id int) (transport.Segment, error) {
+	slab, err := b.dom.Slab(r, id)
+	switch {
+	case errors.Is(err, transport.ErrCorrupt):
+		b.violates(violation{r, inSlot("the slab of open", j), uint64(id), err.Error()})
+		return nil, nil
+	case err == nil && slab.SizeBytes() < layout.HeaderBytes:
+		b.violates(violation{r, inSlot("the bytes of slab", id), uint64(slab.SizeBytes()), fmt.Sprintf("%d and more", layout.HeaderBytes)})
+		return nil, nil
+	}
+	return slab, err
+}
+
+// paramsOf reads the parameters of a source that has come.
+func (b *Buffer) paramsOf(s *slot, t int) (p params, ok bool) {
+	n, p, ok := loadParams(s.own.seg, t)
+	if ok = ok && n == s.op; !ok {
+		b.violates(violation{b.self, fmt.Sprintf("params of rank %d in slot %d", t, s.index), n + 1, fmt.Sprintf("a sealed record of operation %d", s.op)})
+	}
+	return p, ok
+}
+
+// restoreOwn makes this rank's memory good again between two epochs, when nobody writes to
+// it but suspects, whose slabs are replaced.
+func (b *Buffer) restoreOwn() {
+	own := &b.peers[b.self]
+	for j := range b.slots {
+		b.sayOpen(j, b.said.open[j])
+		b.sayYReady(j, b.said.yReady[j])
+		if s := &b.slots[j]; s.own != nil && len(s.own.suspects) == 0 {
+			s.own.reset()
+		}
+	}
+	own.quiet().Store(b.said.quiet)
+	b.waits.restore(own)
+	if b.hasOwn != nil {
+		b.hasOwn.RestoreOwn()
+	}
+}
