@@ -111,6 +111,12 @@ class FlatRouting:
         self._handle: FlatHandle | None = None
         self._link: torch.Tensor | None = None  # empty; joins a combine to its dispatch
 
+    def __del__(self) -> None:
+        # Never combined: the graph keeps the handle for its routing, and no rows.
+        handle = getattr(self, "_handle", None)
+        if handle is not None:
+            handle._release()
+
     def _receive(self, received: FlatReceived) -> ReceivedRows:
         self._handle = received.handle
         self._received = ReceivedRows.of_flat(received, self._call.num_max_tokens)
