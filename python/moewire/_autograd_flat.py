@@ -207,7 +207,7 @@ class _DispatchFlat(torch.autograd.Function):  # type: ignore[misc]  # torch is 
         ctx.mark_non_differentiable(ids)
         ctx.call, ctx.handle = routing._call, received.handle
         ctx.save_for_backward(topk_idx, ids, there.keys)
-        return rows, weights, ids, torch.empty(0, device=x.device)
+        return rows, weights, ids, _nothing(x.device)
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
@@ -251,4 +251,8 @@ class _CombineFlat(torch.autograd.Function):  # type: ignore[misc]
         wide = _lanes.nothing(topk_idx, hidden)
         wide[:, :hidden] = grad_out
         rows = call.keep(call.send(wide, handle)).take(keys)
-        return rows[:, :hidden].contiguous(), torch.empty(0, device=grad_out.device), None
+        return rows[:, :hidden].contiguous(), _nothing(grad_out.device), None
+
+
+def _nothing(device: torch.device) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.float32, device=device)

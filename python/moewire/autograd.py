@@ -275,7 +275,7 @@ class _Dispatch(torch.autograd.Function):  # type: ignore[misc]  # torch is not 
             returning = call.send(_lanes.nothing(topk_idx, hidden), topk_idx)
         rows = returning.put(_lanes.with_scalars(grad_rows, grad_link), keys)
         once = _first_of_each(topk_idx)
-        unit = torch.ones(topk_idx.shape, device=topk_idx.device)
+        unit = torch.ones(topk_idx.shape, dtype=torch.float32, device=topk_idx.device)
         out = call.combine(rows, returning.received.positions, once, unit, returning.handle)
         grad_x = out[:, :hidden].contiguous()
         return None, grad_x, _lanes.scalars_of(out, hidden, num_topk), None, None, None

@@ -126,7 +126,7 @@ def _abandon(received: verify.Received, how: str) -> None:
 
 
 def abandoned_by_later_dispatches(rank: Rank) -> None:
-    """Nobody releases, nobody combines: by upstream's rule the dispatch that needs the slot does."""
+    """Nobody releases, nobody combines: by upstream's rule a dispatch takes the slot."""
     with rank.buffer(overwrites_held=True) as buffer:
         kept = [verify.dispatch(buffer, small(rank, number), rank.rank) for number in range(9)]
         for received in kept[:-2]:
