@@ -203,8 +203,8 @@ def dispatch(
     source rank and token, so that sums over rows have the same bits in every run;
     ``routing.counts`` says how many rows each local expert has.
 
-    At most ``num_slots`` calls of a buffer may be between dispatch and combine. Errors as
-    ``Buffer.dispatch``.
+    At most ``num_slots`` calls of a buffer may be between dispatch and combine: ``BusyError``.
+    Errors as ``Buffer.dispatch``.
     """
     check_inputs(buffer, x, topk_idx, topk_weights)
     call = _Call(buffer, active_ranks, num_max_dispatch_tokens_per_rank, num_experts, timeout_us)

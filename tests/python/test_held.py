@@ -13,8 +13,8 @@ def test_third_dispatch_is_refused(ranks: Ranks) -> None:
     ranks.run(2, jobs_held.third_dispatch)
 
 
-def test_third_flat_dispatch_is_refused(ranks: Ranks) -> None:
-    ranks.run(2, jobs_held.third_flat_dispatch)
+def test_third_flat_dispatch_is_refused(team: Team) -> None:
+    team.run(2, jobs_held.third_flat_dispatch)
 
 
 @pytest.mark.parametrize("way", jobs_held.WAYS)
