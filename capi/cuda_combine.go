@@ -140,11 +140,14 @@ func mwiCombineBufferOn(id, handle, stream uint64, address *C.uint64_t) C.mw_sta
 }
 
 // releaseGPU gives a handle back on a stream; on that of its latest call if on is
-// nil.
+// nil. MW_STREAM_NONE: on none.
 func (b *buffer) releaseGPU(id uint64, on *uint64) error {
 	g, h, err := b.gpuHandle(id)
 	if err != nil {
 		return err
+	}
+	if on != nil && *on == C.MW_STREAM_NONE {
+		return g.LeaveToGraph(h)
 	}
 	stream, ok := b.streamOf(h, on)
 	if !ok {

@@ -91,7 +91,7 @@ func (c *launch) readDispatch(a *C.mw_dispatch_args_t, ranks int) error {
 		FP8: a.flags&C.MW_DISPATCH_FP8 != 0, Scales: scales, WideOutputs: a.flags&C.MW_DISPATCH_FP32_OUTPUTS != 0,
 		ActiveRanks: active, RecvCount: uint64(a.recv_count), LayoutRange: uint64(a.layout_range),
 		More: a.flags&C.MW_DISPATCH_MORE != 0, HaveMore: uint64(a.peers_have_more), WaitNs: uint64(a.wait_ns),
-		Stream: uint64(a.stream), Timeout: timeout,
+		Stream: uint64(a.stream), Timeout: timeout, KeepHeld: a.flags&C.MW_DISPATCH_KEEP_HELD != 0,
 	}
 	return c.readColumns(a)
 }

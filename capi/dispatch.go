@@ -99,6 +99,7 @@ func (d *dispatch) read(a *C.mw_dispatch_args_t, ranks int) error {
 		NumTokens: int(t), Hidden: int(h), TopK: int(k), MaxTokens: int(a.num_max_tokens_per_rank), NumExperts: int(e),
 		FP8: a.flags&C.MW_DISPATCH_FP8 != 0, More: a.flags&C.MW_DISPATCH_MORE != 0,
 		Scales: scales, WideOutputs: a.flags&C.MW_DISPATCH_FP32_OUTPUTS != 0,
+		KeepHeld: a.flags&C.MW_DISPATCH_KEEP_HELD != 0,
 	}
 	keep(&err, &d.args.X)(view[byte]("x", uint64(a.x), t*h*2))
 	keep(&err, &d.args.TopkIdx)(view[int64]("topk_idx", uint64(a.topk_idx), t*k))
@@ -116,7 +117,7 @@ func (d *dispatch) read(a *C.mw_dispatch_args_t, ranks int) error {
 func scalesOf(flags uint32) (device.ScaleFormat, error) {
 	const round, ue8m0 = C.MW_DISPATCH_ROUND_SCALE, C.MW_DISPATCH_UE8M0
 	const known = C.MW_DISPATCH_FP8 | C.MW_DISPATCH_MORE | round | ue8m0 | C.MW_DISPATCH_FP32_OUTPUTS | C.MW_DISPATCH_FLAT |
-		C.MW_DISPATCH_BARE | C.MW_DISPATCH_PRE_REDUCE
+		C.MW_DISPATCH_BARE | C.MW_DISPATCH_PRE_REDUCE | C.MW_DISPATCH_KEEP_HELD
 	switch {
 	case flags&^known != 0:
 		return 0, invalid("args->flags is %#x, allowed bits %#x", flags, known)

@@ -50,6 +50,7 @@ var statuses = []struct {
 	{ep.ErrFenced, C.MW_ERR_FENCED},
 	{ep.ErrUpdating, C.MW_ERR_UPDATING},
 	{ep.ErrNotCombined, C.MW_ERR_NOT_COMBINED},
+	{ep.ErrHeld, C.MW_ERR_BUSY},
 	{transport.ErrMetadata, C.MW_ERR_METADATA},
 	{op.ErrCancelled, C.MW_ERR_CANCELLED},
 	{syscall.ENOMEM, C.MW_ERR_NO_MEMORY},

@@ -38,7 +38,7 @@ extern "C" {
 #endif
 
 /* Grows whenever a struct or a function changes in a way that callers see. */
-#define MW_ABI_VERSION 8u
+#define MW_ABI_VERSION 9u
 
 /* Ranks in one shared-memory domain: member set and epoch share one word. */
 #define MW_MAX_RANKS 48
@@ -67,7 +67,7 @@ typedef int32_t mw_status_t;
 #define MW_ERR_NOT_COMBINED -14     /* a peer released the operation without combining */
 #define MW_ERR_METADATA -15         /* metadata bytes are truncated, altered or foreign */
 #define MW_ERR_UPDATING -16         /* between mw_buffer_update and mw_buffer_install */
-/* Of moewire_fabric.h: */
+/* Of moewire_fabric.h, and MW_ERR_BUSY of MW_DISPATCH_KEEP_HELD, too: */
 #define MW_ERR_WOULD_BLOCK -17      /* a bound is reached; nothing happened: later again */
 #define MW_ERR_CONNECTING -18       /* a connection is being made; nothing happened: later again */
 #define MW_ERR_UNREACHABLE -19      /* a connection could not be made, or it ended */
@@ -154,7 +154,8 @@ typedef struct {
 	uint32_t rank;        /* 0 <= rank < num_ranks */
 	uint32_t num_ranks;   /* R, at most MW_MAX_RANKS */
 	uint64_t num_bytes;   /* bytes for all slots; 0: sized by the first dispatch */
-	uint32_t num_slots;   /* operations in flight; 0: 2; at most 64 */
+	uint32_t num_slots;   /* operations between dispatch and release; 0: 2; at most 64; see
+	                         MW_DISPATCH_KEEP_HELD */
 	int32_t vector_width; /* bytes: 16, 32 or 64; 0: the widest; -1: plain Go kernels */
 	/* Each rank's own choices, which change times and no result. */
 	uint32_t stores;      /* MW_STORES_*: how a dispatch stores rows */
@@ -473,6 +474,12 @@ const uint64_t *mw_event_count(void);
 #define MW_DISPATCH_BARE 64u
 /* Not with FLAT: the combine is pre-reduced, see mw_buffer_combine. Each rank's own choice. */
 #define MW_DISPATCH_PRE_REDUCE 128u
+/*
+ * This dispatch overwrites no rows that somebody may still read: MW_ERR_BUSY where it would
+ * take the slot of an operation whose handle was neither combined nor released. Each rank's
+ * own choice. Without it such a handle becomes stale, and its rows change.
+ */
+#define MW_DISPATCH_KEEP_HELD 256u
 
 /*
  * Written when a call returns at or after MW_PHASE_SENT, for the last time by
@@ -563,7 +570,11 @@ typedef struct {
  * operations, among the same ranks, the call takes over their plan. The ids are
  * compared; results have the same bits either way.
  *
- * Bad arguments consume nothing: the call may be repeated. Disagreement with
+ * Slots: num_slots operations at most are between dispatch and release. The next
+ * one takes a slot from one that was never combined, whose rows it overwrites, or,
+ * with MW_DISPATCH_KEEP_HELD, returns MW_ERR_BUSY before anything is sent.
+ *
+ * Bad arguments and MW_ERR_BUSY consume nothing: the call may be repeated. Disagreement with
  * a peer (MW_ERR_PEER_MISMATCH) consumes the operation on every rank and
  * leaves the buffer usable.
  */
@@ -631,7 +642,9 @@ typedef struct {
  * A handle may be combined again until it is released. It is released by
  * mw_handle_release, or, once combined, by the next call on the buffer that is
  * not a combine of the same handle, or, never combined, by the dispatch that
- * needs its slot. If x is the handle's combine buffer nothing is copied.
+ * needs its slot (which MW_DISPATCH_KEEP_HELD refuses instead). On the CPU that is the
+ * num_slots-th dispatch after its own; on CUDA a dispatch looks for a slot that no such
+ * handle holds. If x is the handle's combine buffer nothing is copied.
  * Return values and *op as for mw_buffer_dispatch (here an unfinished dispatch
  * or combine of the same handle has to end first); out is borrowed until the
  * operation ended or mw_op_close.
@@ -671,7 +684,12 @@ mw_status_t mw_handle_release(mw_handle_t handle);
  * The library does not know what else reads the handle's rows: work on other
  * streams that does so has to come before that point, by an event, or they hold
  * other rows by then.
+ *
+ * MW_STREAM_NONE launches nothing: for the handle of a dispatch that was recorded into
+ * a graph, once the recording has ended and nobody holds it any more. The graph takes its
+ * slot and gives it back at each replay; MW_DISPATCH_KEEP_HELD no longer counts it.
  */
+#define MW_STREAM_NONE UINT64_MAX
 mw_status_t mw_handle_release_on(mw_handle_t handle, uint64_t stream);
 
 /*

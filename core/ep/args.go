@@ -35,6 +35,7 @@ type DispatchArgs struct {
 	WideOutputs bool               // expert outputs are float32, the same on every rank
 	PreReduce   bool               // see PreReduced; not with flat rows; each rank's own choice
 	More        bool               // this rank will dispatch again for the same batch
+	KeepHeld    bool               // ErrHeld rather than the slot of a live operation that was never combined
 	ActiveRanks []int32            // nil: all; else at least R entries, 0 leaves a rank out
 	RecvCount   []int32            // out [L]; flat: [1]
 	LayoutRange []int64            // out [L, R]: first row << 32 | number of rows; flat: [1, R]

@@ -25,7 +25,7 @@ const maxSelections = 1<<31 - 1
 // A rank that is late beyond the deadline, or whose process ends, is taken out
 // of the group; the call goes on without it and shows it in ActiveRanks.
 //
-// ErrInvalid, ErrClosed: nothing has happened. ErrMismatch: the operation is
+// ErrInvalid, ErrHeld, ErrClosed: nothing has happened. ErrMismatch: the operation is
 // used up, the buffer is not. ErrStaleHandle: another thread's dispatch took
 // the slot. ErrFenced: it was this rank that the others took out.
 func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase, slice time.Duration) (*Pending, error) {
@@ -73,12 +73,15 @@ func (b *Buffer) startDispatch(a *DispatchArgs) (t task, inWay bool, err error) 
 	if err != nil {
 		return task{}, false, err
 	}
+	s := &b.slots[b.next%uint64(len(b.slots))]
+	if a.KeepHeld && s.held() {
+		return task{}, false, Held(b.numHeld(), len(b.slots), s.op)
+	}
 	if b.slabBytes == 0 {
 		if err := b.sizeFor(slab.Shape); err != nil {
 			return task{}, false, err
 		}
 	}
-	s := &b.slots[b.next%uint64(len(b.slots))]
 	if s.live && s.combine.pending() {
 		return b.hold(s, kindCombine), true, nil
 	}

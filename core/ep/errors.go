@@ -16,6 +16,7 @@ var (
 	ErrFenced      = errors.New("fenced: the group went on without this rank; update the membership to rejoin")
 	ErrUpdating    = errors.New("the membership is being updated")
 	ErrNotCombined = errors.New("operation was released without combining")
+	ErrHeld        = errors.New("slot is held")
 	// ErrInProgress is returned when a slice of time ends before the phase
 	// is reached. It is not a failure.
 	ErrInProgress = errors.New("in progress")
@@ -26,6 +27,13 @@ var errOwner = fmt.Errorf("%w by its owner", ErrClosed)
 
 // errBetween is what calls get between Prepare and Install.
 var errBetween = fmt.Errorf("%w: no call is possible until that has ended", ErrUpdating)
+
+// Held is what a dispatch with KeepHeld gets: num operations are live and were
+// never combined, and it would take the slot of operation op, one of them.
+func Held(num, numSlots int, op uint64) error {
+	return fmt.Errorf("%w: %d operations are in flight and held, num_slots=%d; this dispatch would overwrite the rows of operation %d, whose handle was neither combined nor released: combine it, release it, or ask for more num_slots",
+		ErrHeld, num, numSlots, op)
+}
 
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)

@@ -104,6 +104,47 @@ func TestStaleHandles(t *testing.T) {
 	require.ErrorIs(t, w.bufs[0].Release(99), ep.ErrNoHandle)
 }
 
+// TestKeepHeld: a dispatch that would take the slot of a live handle that was
+// never combined is refused, and nothing happens.
+func TestKeepHeld(t *testing.T) {
+	r := seeded(t)
+	w := newWorld(t, 1, ep.Config{NumSlots: 2})
+	s := shape{ranks: 1, maxTokens: 4, hidden: 16, experts: 4, topk: 2}
+	ins := []input{randomInput(r, 4, 16, 2, 4, uniform)}
+	keep := func() (*dispatched, error) {
+		d := new(dispatched)
+		a := w.args(0, s, &ins[0], d)
+		a.KeepHeld = true
+		_, err := w.bufs[0].Dispatch(a, &d.res, ep.PhaseDone, -1)
+		return d, err
+	}
+	first, err := keep()
+	require.NoError(t, err)
+	second, err := keep()
+	require.NoError(t, err)
+	for range 2 {
+		_, err = keep()
+		require.ErrorIs(t, err, ep.ErrHeld)
+		require.ErrorContains(t, err, "2 operations are in flight and held, num_slots=2")
+	}
+	for _, d := range []*dispatched{first, second} { // as they were
+		require.NoError(t, d.check(0, s, ins))
+		d.compute(0, s)
+		require.NoError(t, w.combineAndCheck(0, s, ins, d))
+	}
+	third, err := keep() // in the slot of one that was combined
+	require.NoError(t, err)
+	require.NoError(t, w.bufs[0].Release(third.res.Op))
+	fourth, err := keep()
+	require.NoError(t, err)
+	_, err = keep() // in the slot of one that was released
+	require.NoError(t, err)
+	_, err = w.dispatch(0, s, &ins[0]) // without the flag the fourth is overwritten
+	require.NoError(t, err)
+	_, err = w.combine(0, s, &ins[0], fourth)
+	require.ErrorIs(t, err, ep.ErrStaleHandle)
+}
+
 // skipIfRacing: ranks that disagree about a shape may store rows at the same
 // place of one slot before either can know. The detector is right to say so,
 // and the test is about what both are told afterwards.

@@ -133,5 +133,18 @@ func (s *slot) endCalls(state op.State, err error) {
 	s.quiet.end(state, err)
 }
 
+// held reports whether somebody may still read the operation's rows: its handle
+// is live, and no combine of it has begun.
+func (s *slot) held() bool { return s.live && s.combines == 0 && !s.combine.pending() }
+
+func (b *Buffer) numHeld() (n int) {
+	for j := range b.slots {
+		if b.slots[j].held() {
+			n++
+		}
+	}
+	return n
+}
+
 // isOpen reports whether our slab serves the operation that we send.
 func (s *slot) isOpen() bool { return s.own != nil && s.served == s.op }

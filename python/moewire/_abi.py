@@ -33,7 +33,7 @@ from ._abi_observe import mw_counters_t as mw_counters_t
 from ._abi_observe import mw_link_t as mw_link_t
 from ._abi_observe import mw_record_t as mw_record_t
 
-MW_ABI_VERSION = 8
+MW_ABI_VERSION = 9
 MW_MAX_TOPK = 64
 MW_MAX_EXTRAS = 4
 MW_MAX_EXTRA_BYTES = 65535
@@ -102,8 +102,10 @@ MW_DISPATCH_FP32_OUTPUTS = 16
 MW_DISPATCH_FLAT = 32
 MW_DISPATCH_BARE = 64
 MW_DISPATCH_PRE_REDUCE = 128
+MW_DISPATCH_KEEP_HELD = 256
 MW_COMBINE_ZERO_COPY = 1
 MW_COMBINE_FLAT = 2
+MW_STREAM_NONE = (1 << 64) - 1
 
 MW_LINK_TCP = 1
 MW_LINK_VERBS = 2

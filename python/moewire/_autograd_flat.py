@@ -111,6 +111,12 @@ class FlatRouting:
         self._handle: FlatHandle | None = None
         self._link: torch.Tensor | None = None  # empty; joins a combine to its dispatch
 
+    def __del__(self) -> None:
+        # Never combined: the graph keeps the handle for its routing, and no rows.
+        handle = getattr(self, "_handle", None)
+        if handle is not None:
+            handle._release()
+
     def _receive(self, received: FlatReceived) -> ReceivedRows:
         self._handle = received.handle
         self._received = ReceivedRows.of_flat(received, self._call.num_max_tokens)
@@ -201,7 +207,7 @@ class _DispatchFlat(torch.autograd.Function):  # type: ignore[misc]  # torch is 
         ctx.mark_non_differentiable(ids)
         ctx.call, ctx.handle = routing._call, received.handle
         ctx.save_for_backward(topk_idx, ids, there.keys)
-        return rows, weights, ids, torch.empty(0, device=x.device)
+        return rows, weights, ids, _nothing(x.device)
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
@@ -245,4 +251,8 @@ class _CombineFlat(torch.autograd.Function):  # type: ignore[misc]
         wide = _lanes.nothing(topk_idx, hidden)
         wide[:, :hidden] = grad_out
         rows = call.keep(call.send(wide, handle)).take(keys)
-        return rows[:, :hidden].contiguous(), torch.empty(0, device=grad_out.device), None
+        return rows[:, :hidden].contiguous(), _nothing(grad_out.device), None
+
+
+def _nothing(device: torch.device) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.float32, device=device)

@@ -161,4 +161,5 @@ def new_anchor(x: torch.Tensor) -> torch.Tensor:
     """What makes results require gradients on every rank alike, so that none leaves a backward
     out that others wait in. On the device of ``x``.
     """
-    return torch.empty(0, requires_grad=torch.is_grad_enabled(), device=x.device)
+    learns = torch.is_grad_enabled()
+    return torch.empty(0, dtype=torch.float32, device=x.device, requires_grad=learns)

@@ -10,7 +10,7 @@ import torch
 from . import _abi as abi
 from . import _check, _results
 from ._numbers import boolean
-from ._operation import Operation, start
+from ._operation import Operation, start_dispatch
 from ._plan import FORMAT_FLAGS, Key, Plan
 from ._runtime import Runtime
 from .handle import Handle
@@ -86,9 +86,7 @@ def run(
     fill(args, request, active, outputs)
     operation = None
     try:
-        operation = start(
-            runtime, runtime.lib.buffer_dispatch, args, request.phase, (request, outputs)
-        )
+        operation = start_dispatch(runtime, args, request.phase, (request, outputs))
         plan.args.give_back(args)
         return _received(runtime, plan, request, outputs, operation, copy_outputs)
     except BaseException:

@@ -11,7 +11,7 @@ from . import _check, _flat_combine
 from ._dispatch import flags as flags_for
 from ._flat_request import Request, checked_plan, fill, several
 from ._flat_results import FlatHandle, FlatReceived, FlatRows
-from ._operation import start
+from ._operation import start_dispatch
 from ._runtime import Runtime, size_hint
 from .event import EventOverlap, Hook, completion, how, phase_for
 from .handle import refuse_foreign
@@ -132,7 +132,7 @@ class FlatCalls:
             num_max_dispatch_tokens_per_rank,
             num_experts,
             timeout_us,
-            flags | bare | abi.MW_DISPATCH_FLAT,
+            flags | bare | abi.MW_DISPATCH_FLAT | self.runtime.held.flag,
             phase_for(async_finish, return_recv_hook),
         )
         gpu = self.runtime.gpu
@@ -225,7 +225,7 @@ def _run(runtime: Runtime, request: Request, copy: bool) -> tuple[FlatHandle, Fl
     operation = None
     try:
         borrowed = (request, rows, raw)
-        operation = start(runtime, runtime.lib.buffer_dispatch, args, request.phase, borrowed)
+        operation = start_dispatch(runtime, args, request.phase, borrowed)
         plan.args.give_back(args)
         operation.when_done(rows.fill)
     except BaseException:

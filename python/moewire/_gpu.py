@@ -19,7 +19,7 @@ from ._gpu_streams import Streams
 from ._memory import MAX_KEPT, Owner
 from ._plan import combine_args
 from ._results import RecvX, Rows, copies_on_stream
-from .errors import MoewireError
+from .errors import BusyError, MoewireError
 from .event import EventOverlap, Hook, How, StreamEvent
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Gpu:
             kept = self.keep((*_tensors_of(request), *small, wait_ns), how, stream)
         operation = None
         try:
-            op = self.launch(runtime.lib.buffer_dispatch, args, stream)
+            op = self.launch_dispatch(args, stream)
             borrowed = (request, outputs, answer, wait_ns)
             operation = Launched(runtime, self.streams, stream, captured, op, borrowed)
             plan.args.give_back(args)
@@ -135,6 +135,16 @@ class Gpu:
     ) -> tuple[torch.Tensor, EventOverlap, Hook | None]:
         """``Buffer.combine_flat``."""
         return _gpu_flat.combine(self, handle, request, how)
+
+    def launch_dispatch(self, args: abi.mw_dispatch_args_t, stream: Any) -> abi.mw_op_t:
+        """``launch`` of a dispatch, by the buffer's rule about operations that are held."""
+        runtime = self._runtime
+        try:
+            return self.launch(runtime.lib.buffer_dispatch, args, stream)
+        except BusyError as refusal:
+            runtime.held.overwrite(refusal)
+        args.flags &= ~abi.MW_DISPATCH_KEEP_HELD
+        return self.launch(runtime.lib.buffer_dispatch, args, stream)
 
     def launch(self, call: Callable[..., int], args: Any, stream: Any) -> abi.mw_op_t:
         op, streams = abi.mw_op_t(), self.streams

@@ -134,7 +134,7 @@ def dispatch(gpu: Gpu, request: Request, how: How, copy: bool) -> FlatReceived:
     kept = gpu.keep((*given, *small), how, stream)
     operation = None
     try:
-        op = gpu.launch(runtime.lib.buffer_dispatch, args, stream)
+        op = gpu.launch_dispatch(args, stream)
         operation = Launched(runtime, gpu.streams, stream, captured, op, (request, rows, raw))
         plan.args.give_back(args)
         copies = rows.launched(operation.when_done)  # before the handle can be released

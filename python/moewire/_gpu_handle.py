@@ -103,7 +103,9 @@ class OnStream(Held):
             return abi.MW_OK
         self._released = True
         if self._captured and not gpu.place.capturing(self._stream):
-            return abi.MW_OK  # of a graph, which releases at its next replay
+            # The graph releases at its next replay. The slot is not held any more.
+            self._runtime.lib.handle_release_on(self._result.handle, abi.MW_STREAM_NONE)
+            return abi.MW_OK
         status = gpu.release(self._result.handle, self._stream)
         self._operation.abandon()  # which would release on its own stream
         return status

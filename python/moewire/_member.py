@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from . import _abi as abi
 from . import _check, _observe, _tuning, trace
@@ -40,6 +40,9 @@ class Options(NamedTuple):
 class Member:
     """The base of ``Buffer``: everything but dispatch and combine."""
 
+    # Whether a dispatch may take the slot of an operation that is held: upstream's rule.
+    _overwrites_held: ClassVar[bool] = False
+
     def _open(self, meeting: Meeting, num_bytes: int, options: Options) -> None:
         self._meeting = meeting
         self.rank = meeting.rank
@@ -66,6 +69,7 @@ class Member:
             flags=ordered | asked | _flags_from_environment(),
             slow_after_us=_check.integer("slow_after_us", options.slow_after_us, -1, 1 << 62),
             tuning=tuning,
+            overwrites_held=self._overwrites_held,
         )
         self._finalizer = weakref.finalize(self, self.runtime.abandon)
         try:

@@ -67,7 +67,7 @@ class Mapping:
         if offset < 0 or offset + count * dtype.itemsize > self._num_bytes:
             raise AssertionError(f"moewire: {shape} {dtype} at {offset} leaves its mapping")
         if count == 0:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device="cpu")
         flat = torch.frombuffer(self._bytes, dtype=dtype, count=count, offset=offset)
         return flat.view(shape)
 

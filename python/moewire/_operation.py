@@ -9,7 +9,7 @@ from typing import Any, cast
 from . import _abi as abi
 from ._plan import SLICE_US
 from ._runtime import Runtime
-from .errors import CancelledError, MoewireError
+from .errors import BusyError, CancelledError, MoewireError
 
 _INTERRUPTED_TEXT = "the operation was interrupted, and is cancelled"
 
@@ -152,3 +152,15 @@ def start(
         raise
     operation.go_on(status, function, args, phase)
     return operation
+
+
+def start_dispatch(
+    runtime: Runtime, args: abi.mw_dispatch_args_t, phase: int, borrowed: tuple[object, ...]
+) -> Operation:
+    """``start`` of a dispatch, by the buffer's rule about operations that are held."""
+    try:
+        return start(runtime, runtime.lib.buffer_dispatch, args, phase, borrowed)
+    except BusyError as refusal:
+        runtime.held.overwrite(refusal)
+    args.flags &= ~abi.MW_DISPATCH_KEEP_HELD
+    return start(runtime, runtime.lib.buffer_dispatch, args, phase, borrowed)

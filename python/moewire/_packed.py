@@ -88,7 +88,10 @@ class PackedCalls:
         soon as the call returns. A hook or event that is dropped before it was used cancels
         the operation, unless the handle is kept: its combine then finishes the receive.
 
-        ``InvalidArgument`` consumes nothing: the call may be repeated. ``PeerMismatchError``
+        ``InvalidArgument`` consumes nothing: the call may be repeated. So does ``BusyError``:
+        ``num_slots`` operations are in flight and held, neither combined nor released, and this
+        one would overwrite rows of the oldest. A combined handle gives its slot up, and so does
+        one that is dropped. ``PeerMismatchError``
         is raised on every rank if ranks disagree on M, H, E, dtype, scales or the dtype of
         outputs; the buffer stays usable.
         A rank that dies, or is later than ``timeout_us``, is taken out of the group: no
@@ -105,7 +108,8 @@ class PackedCalls:
             _dispatch.flags(
                 True if use_fp8 is None else use_fp8, more, round_scale, use_ue8m0, fp32_outputs
             )
-            | (abi.MW_DISPATCH_PRE_REDUCE if boolean("pre_reduce", pre_reduce) else 0),
+            | (abi.MW_DISPATCH_PRE_REDUCE if boolean("pre_reduce", pre_reduce) else 0)
+            | self.runtime.held.flag,
             phase_for(async_finish, return_recv_hook),
             topk_weights,
         )

@@ -37,7 +37,7 @@ class ReceivedRows(NamedTuple):
         # expert * R + source, of each row
         blocks = torch.repeat_interleave(counts, output_size=total)
         ends = counts.cumsum(0)
-        offsets = torch.arange(total, device=layout.device) - (ends - counts)[blocks]
+        offsets = _numbers(total, layout.device) - (ends - counts)[blocks]
         begins = (layout >> 32).flatten()[blocks]
         positions = blocks // num_ranks * (num_ranks * num_max_tokens) + begins + offsets
         tokens = src_info.flatten()[positions]
@@ -54,8 +54,7 @@ class ReceivedRows(NamedTuple):
         counts = layout & _COUNT_MASK
         sources = torch.repeat_interleave(counts)
         ends = counts.cumsum(0)
-        within = torch.arange(sources.numel(), device=layout.device)
-        offsets = within - (ends - counts)[sources]
+        offsets = _numbers(sources.numel(), layout.device) - (ends - counts)[sources]
         positions = (layout >> 32)[sources] + offsets
         keys = sources * num_max_tokens + received.src_info[positions]
         return cls(positions, keys, [positions.numel()])
@@ -63,7 +62,7 @@ class ReceivedRows(NamedTuple):
     def find(self, keys: torch.Tensor) -> torch.Tensor:
         """Where rows with these keys are, int64 [n]: indices into ``positions``, -1 for none."""
         if torch.equal(keys, self.keys):
-            return torch.arange(keys.numel(), device=keys.device)
+            return _numbers(keys.numel(), keys.device)
         if not self.keys.numel():
             return torch.full_like(keys, -1)
         found = torch.searchsorted(self.keys, keys).clamp_(max=self.keys.numel() - 1)
@@ -72,3 +71,8 @@ class ReceivedRows(NamedTuple):
     def take(self, rows: torch.Tensor) -> torch.Tensor:
         """A copy [N, ...] of the received rows, out of recv_x [L, R * M, H] seen as [n, H]."""
         return rows.index_select(0, self.positions)
+
+
+def _numbers(count: int, device: torch.device) -> torch.Tensor:
+    """int64 [count]: 0, 1, 2, ..."""
+    return torch.arange(count, dtype=torch.int64, device=device)

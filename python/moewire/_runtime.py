@@ -16,6 +16,7 @@ from . import _abi as abi
 from . import _names, _owed, _untold
 from ._events import EventLog
 from ._flat_plan import FlatPlan
+from ._held import HeldRule
 from ._lib import library
 from ._memory import MappingCache
 from ._plan import SLICE_US, Plan, Plans
@@ -60,7 +61,9 @@ class Runtime:
         flags: int,
         slow_after_us: int,
         tuning: Mapping[str, int | bytes],
+        overwrites_held: bool = False,
     ) -> None:
+        self.held = HeldRule(overwrites_held)
         self.lib = library()
         self.id = abi.mw_buffer_t()
         self.gpu: Gpu | None = None  # set once, by who makes both

@@ -130,15 +130,16 @@ class TorchCuda:
     like = staticmethod(torch.empty_like)
 
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, pin_memory=True)
+        return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
 
     def view(
         self, address: int, shape: tuple[int, ...], dtype: torch.dtype, owner: object
     ) -> torch.Tensor:
         if not math.prod(shape):
             return self.empty(shape, dtype)
-        kind, _ = _KINDS[dtype.itemsize]
-        bare = torch.as_tensor(Array(address, shape, kind, owner), device=self._device)
+        kind, whole = _KINDS[dtype.itemsize]
+        array = Array(address, shape, kind, owner)
+        bare = torch.as_tensor(array, dtype=whole, device=self._device)
         if bare.data_ptr() != address:
             raise AssertionError(f"moewire: torch copied {shape} {dtype} instead of viewing it")
         return bare.view(dtype)

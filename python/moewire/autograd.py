@@ -203,8 +203,8 @@ def dispatch(
     source rank and token, so that sums over rows have the same bits in every run;
     ``routing.counts`` says how many rows each local expert has.
 
-    At most ``num_slots`` calls of a buffer may be between dispatch and combine. Errors as
-    ``Buffer.dispatch``.
+    At most ``num_slots`` calls of a buffer may be between dispatch and combine: ``BusyError``.
+    Errors as ``Buffer.dispatch``.
     """
     check_inputs(buffer, x, topk_idx, topk_weights)
     call = _Call(buffer, active_ranks, num_max_dispatch_tokens_per_rank, num_experts, timeout_us)
@@ -275,7 +275,7 @@ class _Dispatch(torch.autograd.Function):  # type: ignore[misc]  # torch is not 
             returning = call.send(_lanes.nothing(topk_idx, hidden), topk_idx)
         rows = returning.put(_lanes.with_scalars(grad_rows, grad_link), keys)
         once = _first_of_each(topk_idx)
-        unit = torch.ones(topk_idx.shape, device=topk_idx.device)
+        unit = torch.ones(topk_idx.shape, dtype=torch.float32, device=topk_idx.device)
         out = call.combine(rows, returning.received.positions, once, unit, returning.handle)
         grad_x = out[:, :hidden].contiguous()
         return None, grad_x, _lanes.scalars_of(out, hidden, num_topk), None, None, None

@@ -52,7 +52,9 @@ class Buffer(PackedCalls, FlatCalls, Member):
             on its own rank, with both sizes, and consumes nothing: ranks that may disagree about
             M, H or E should give a size.
         disable_p2p: accepted for compatibility; CPU tensors always use shared memory.
-        num_slots: operations in flight, 1 to 64.
+        num_slots: operations in flight, 1 to 64: dispatches whose handles are held and were
+            neither combined nor released. One more raises ``BusyError`` before anything is sent,
+            for it would overwrite the rows of the oldest.
         copy_outputs: return ordinary tensors instead of views of the workspace.
         vector_width: bytes of vector code, 16, 32 or 64; 0: the widest; -1: plain Go code.
         connect_timeout_us: how long to wait for the other ranks; -1: for ever at the store,

@@ -154,7 +154,10 @@ class NoResourceError(MoewireError, OSError):
 
 
 class BusyError(MoewireError, RuntimeError):
-    """Something of it is still in use; nothing happened: try again later."""
+    """Something of it is still in use; nothing happened: try again later.
+
+    A dispatch: ``num_slots`` operations are held. Combine, release or drop a handle first.
+    """
 
     status = -22
 

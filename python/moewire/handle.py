@@ -98,7 +98,8 @@ class Handle(Held, tuple[Any, ...]):
     A handle may be combined more than once. The views that its dispatch returned are valid
     until it is released: by ``release()``, by leaving ``with handle:``, by dropping a handle
     that was never combined, or, once combined, by the next call on the buffer that is not a
-    combine of the same handle. A rank that will not combine what other ranks combine must
+    combine of the same handle. Until then the handle has one of the ``num_slots``, unless it was
+    combined. A rank that will not combine what other ranks combine must
     release, so that they get an error instead of waiting.
 
     Any thread may release; a release while the receive hook runs cancels it.

@@ -122,6 +122,7 @@ PROGRAMS = [
     "fabric.c",
     "fabric_bad.c",
     "flat.c",
+    "held.c",
     "late.c",
     "pre.c",
     "threads.c",

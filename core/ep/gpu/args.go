@@ -40,6 +40,7 @@ type DispatchArgs struct {
 	WideOutputs bool   // expert outputs are float32, the same on every rank
 	PreReduce   bool   // the combine makes sums by rank; not with Flat; each rank's own choice
 	More        bool   // this rank will dispatch again for the same batch; each rank's own choice
+	KeepHeld    bool   // ep.ErrHeld rather than the slot of a live handle that was never combined
 	TopkWeights uint64 // float32 [T, TopK] with PreReduce, or Flat without Bare
 	Columns
 	ActiveRanks uint64 // int32 [R]: 0 leaves a rank out; cleared for ranks that are lost; or 0

@@ -73,6 +73,38 @@ func TestHooks(t *testing.T) {
 	}
 }
 
+// TestKeepHeld: what TestStaleHandles shows of the oldest handle is refused on
+// request. One that was combined makes room, whoever is older, and so does one that
+// is left to its graph.
+func TestKeepHeld(t *testing.T) {
+	r := newGroup(t, 1)[0]
+	rng := rand.New(rand.NewPCG(testenv.Seed(t), 5))
+	a, b, c := newOp(r, rng), newOp(r, rng), newOp(r, rng)
+	for _, o := range []*op{a, b, c} {
+		o.args.KeepHeld = true
+	}
+	a.dispatch()
+	b.dispatch()
+	err := r.Dispatch(&c.args, &c.res, gpu.PhaseDone)
+	require.ErrorIs(t, err, ep.ErrHeld)
+	require.ErrorContains(t, err, "2 operations are in flight and held, num_slots=2")
+	b.combine()
+	c.dispatch() // not in the slot of the oldest, which is held
+	require.Equal(t, b.res.Slot, c.res.Slot)
+	a.combine()
+	c.combine()
+	r.sync()
+	a.check()
+	c.check()
+	a.dispatch()
+	b.dispatch()
+	require.ErrorIs(t, r.Dispatch(&c.args, &c.res, gpu.PhaseDone), ep.ErrHeld)
+	require.NoError(t, r.LeaveToGraph(b.res.Handle))
+	c.dispatch()
+	require.Equal(t, b.res.Slot, c.res.Slot)
+	require.ErrorIs(t, r.LeaveToGraph(b.res.Handle), ep.ErrStaleHandle)
+}
+
 // TestStaleHandles: a handle that was combined ends with the next call for
 // another one, one that was released at once, and the oldest when all are held.
 func TestStaleHandles(t *testing.T) {

@@ -11,12 +11,13 @@ import (
 
 // Dispatch launches a dispatch on the stream: its first phase, or both. Its
 // slot is chosen here: the one after the latest that no live handle holds; if
-// all are held, that of the oldest handle, which becomes stale. A sum that this
+// all are held, that of the oldest handle, which becomes stale, or, with KeepHeld,
+// of the oldest that was combined. A sum that this
 // handle still owes comes first, on this call's stream. A call that is
 // captured keeps its slot in all replays; a replay takes the slot from the handle
 // that holds it then, whose next use ends the buffer with ErrStaleHandle.
 //
-// ErrInvalid: nothing has happened. Errors of the device come late: each call
+// ErrInvalid, ep.ErrHeld: nothing has happened. Errors of the device come late: each call
 // returns what has been reported until then (Err).
 func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase) error {
 	b.mu.Lock()
@@ -28,8 +29,11 @@ func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase) error {
 	if err != nil {
 		return err
 	}
-	j := b.pick()
+	j := b.pick(a.KeepHeld)
 	s := &b.slots[j]
+	if a.KeepHeld && s.held() {
+		return ep.Held(len(b.slots), len(b.slots), uint64(s.handle)-1)
+	}
 	if err := b.takeOver(s, a.Stream); err != nil {
 		return err
 	}
@@ -250,6 +254,18 @@ func (b *Buffer) Release(h Handle, stream uint64) error {
 		return err
 	}
 	return b.release(s, stream)
+}
+
+// LeaveToGraph is for a handle whose dispatch was recorded, once the recording has ended:
+// the graph takes the slot and gives it back by itself. Nothing is launched.
+func (b *Buffer) LeaveToGraph(h Handle) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s, err := b.live(h)
+	if err == nil {
+		s.left = true
+	}
+	return err
 }
 
 func (b *Buffer) release(s *slot, stream uint64) error {

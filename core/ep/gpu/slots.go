@@ -17,6 +17,7 @@ type slot struct {
 	combines int    // launched
 	sum      Sum    // of the latest
 	pending  bool   // the second phase of the latest is not launched
+	left     bool   // of a graph, and its owner has left it to that
 	recorded bool   // the latest first phase whose second one is launched apart went into a graph
 	slab     layout.Slab
 	dispatch cuda.Dispatch
@@ -26,20 +27,33 @@ type slot struct {
 // combined reports whether the next call for another handle releases this one.
 func (s *slot) combined() bool { return s.combines > 0 && !s.pending }
 
+// held reports whether somebody may still read the rows of the slot's dispatch.
+func (s *slot) held() bool { return s.live && s.combines == 0 && !s.left }
+
 // pick chooses the slot of a dispatch: the one after the latest that no live
-// handle holds, but for those that it releases itself; else that of the oldest handle.
-func (b *Buffer) pick() int {
-	oldest := 0
+// handle holds, but for those that it releases itself; else that of the oldest
+// handle, and, if keep, of the oldest that is not held, if there is one.
+func (b *Buffer) pick(keep bool) int {
+	oldest := -1
 	for i := 1; i <= len(b.slots); i++ {
 		j := (b.latest + i) % len(b.slots)
-		if s := &b.slots[j]; !s.live || s.combined() {
+		s := &b.slots[j]
+		if !s.live || s.combined() {
 			return j
 		}
-		if i == 1 || b.slots[j].handle < b.slots[oldest].handle {
+		if oldest < 0 || s.before(&b.slots[oldest], keep) {
 			oldest = j
 		}
 	}
 	return oldest
+}
+
+// before reports whether a dispatch takes this slot rather than the other one.
+func (s *slot) before(other *slot, keep bool) bool {
+	if keep && s.held() != other.held() {
+		return other.held()
+	}
+	return s.handle < other.handle
 }
 
 // find returns the slot of a live handle.

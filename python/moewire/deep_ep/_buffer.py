@@ -26,6 +26,12 @@ TIMEOUT_US = 100_000_000
 _NORMAL_BYTES = 4 << 20
 
 
+class _Core(core.Buffer):
+    """By upstream's rule about operations that are held."""
+
+    _overwrites_held = True
+
+
 class Buffer(NormalMode):
     """DeepEP's communication buffer over a ``moewire.Buffer``. Construction is collective.
 
@@ -46,6 +52,10 @@ class Buffer(NormalMode):
         use_fabric: accepted; a branch's, passed by SGLang where GPUs have one.
         device: where all tensors lie: "cuda", "cuda:N", "cpu" or a ``torch.device``, the same kind
             on all ranks; None: torch's current CUDA device, or the CPU where there is none.
+
+    As upstream's, and unlike ``moewire.Buffer``, a third dispatch takes the slot of the first whose
+    handle is held and was not combined: it overwrites the rows. The logger ``moewire`` warns of
+    that once.
 
     ``timeout_us`` (100 s, may be set) bounds each phase of each call. On CUDA
     (docs/cuda.md) a call launches and returns, as upstream's.
@@ -80,7 +90,7 @@ class Buffer(NormalMode):
             _gpu_config.refuse_unsized(device, "num_rdma_bytes", num_bytes, hint)
         elif not num_bytes and _gpu_config.parsed(device)[0] == "cuda":
             num_bytes = _NORMAL_BYTES
-        self._buffer = core.Buffer(group, num_bytes, device=device)
+        self._buffer = _Core(group, num_bytes, device=device)
         self.runtime: Runtime | None = self._buffer.runtime
         self._place = None if self.runtime.gpu is None else self.runtime.gpu.place
         self.group = group

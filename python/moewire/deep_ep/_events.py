@@ -74,7 +74,9 @@ class Watch:
         if kind is not None:
             return
         if self._stats is not None:
-            self._stats.add_(torch.tensor(self._waited()) - torch.tensor(self._before))
+            pairs = zip(self._waited(), self._before, strict=True)
+            waited = [now - before for now, before in pairs]
+            self._stats.add_(torch.tensor(waited, dtype=torch.int64, device="cpu"))
         self._mask.refuse_losses()
 
     def _waited(self) -> list[int]:

@@ -81,7 +81,9 @@ class NormalMode:
 
     def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         place = self._place
-        return torch.empty(shape, dtype=dtype) if place is None else place.empty(shape, dtype)
+        if place is not None:
+            return place.empty(shape, dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
 
     def dispatch(self, *args: object, **kwargs: object) -> NoReturn:
         """Raises ``UnsupportedError``."""

@@ -162,8 +162,8 @@ def _gather(recv_x: torch.Tensor, counts: list[int]) -> torch.Tensor:
 
 def _ids(counts: list[int], device: torch.device) -> torch.Tensor:
     """The local expert of each row, int64 [n, 1]."""
-    ids = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
-    return ids.unsqueeze(1).to(device)
+    rows = torch.tensor(counts, dtype=torch.int64, device="cpu")
+    return torch.repeat_interleave(rows).unsqueeze(1).to(device)
 
 
 def _combine(

@@ -338,7 +338,8 @@ def join(model: torch.nn.Module) -> None:
             device = _device_of(experts, implementation)
             nothing = torch.empty((0, hidden), dtype=torch.bfloat16, device=device)
             nowhere = torch.empty((0, 1), dtype=torch.int64, device=device)
-            experts(nothing, nowhere, torch.empty((0, 1), device=device))
+            weights = torch.empty((0, 1), dtype=torch.float32, device=device)
+            experts(nothing, nowhere, weights)
 
 
 def _device_of(experts: torch.nn.Module, implementation: MoewireEP) -> str:

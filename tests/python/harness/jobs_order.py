@@ -27,7 +27,8 @@ def small(rank: Rank, number: int) -> Case:
 def pattern(rank: Rank, letters: str, num_slots: int = 2, rounds: int = 4) -> None:
     """``d``: dispatch; ``c``: combine the oldest not yet combined; ``C``: combine the last one
     again; ``r``: release the oldest not yet combined."""
-    with rank.buffer(num_slots=num_slots) as buffer:
+    # Dispatches alone take one another's slots.
+    with rank.buffer(num_slots=num_slots, overwrites_held=letters == "d") as buffer:
         waiting: list[verify.Received] = []
         last: verify.Received | None = None
         for number, letter in enumerate(letters * rounds, 1):
@@ -125,8 +126,8 @@ def _abandon(received: verify.Received, how: str) -> None:
 
 
 def abandoned_by_later_dispatches(rank: Rank) -> None:
-    """Nobody releases, nobody combines: the dispatch that needs the slot releases it."""
-    with rank.buffer() as buffer:
+    """Nobody releases, nobody combines: by upstream's rule a dispatch takes the slot."""
+    with rank.buffer(overwrites_held=True) as buffer:
         kept = [verify.dispatch(buffer, small(rank, number), rank.rank) for number in range(9)]
         for received in kept[:-2]:
             with contextlib.suppress(moewire.StaleHandleError):

@@ -33,10 +33,20 @@ class Rank:
     def store(self, name: str = "store") -> dist.Store:
         return dist.FileStore(os.path.join(self.folder, name), self.size)
 
-    def buffer(self, num_bytes: int = 0, *, name: str = "store", **options: Any) -> moewire.Buffer:
+    def buffer(
+        self,
+        num_bytes: int = 0,
+        *,
+        name: str = "store",
+        overwrites_held: bool = False,
+        **options: Any,
+    ) -> moewire.Buffer:
+        """``overwrites_held``: by upstream's rule, as Mooncake's and DeepEP's names."""
         options.setdefault("connect_timeout_us", 60_000_000)
-        store = self.store(name)
-        return moewire.Buffer.from_store(store, self.rank, self.size, num_bytes, **options)
+        kind = moewire.Buffer
+        if overwrites_held:
+            kind = type("Overwriting", (kind,), {"_overwrites_held": True})
+        return kind.from_store(self.store(name), self.rank, self.size, num_bytes, **options)
 
     def group(self) -> dist.ProcessGroup:
         """The default gloo group; destroyed after the job."""

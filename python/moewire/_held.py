@@ -1,0 +1,41 @@
+"""What a dispatch does where its slot has an operation that is held.
+
+Held is an operation whose handle was neither combined nor released, and is not garbage: its rows
+may still be read, and its combine is still to come.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from . import _abi as abi
+from .errors import BusyError
+
+_log = logging.getLogger("moewire")
+
+
+class HeldRule:
+    """Such a dispatch is refused, or overwrites the rows: upstream's rule, for upstream's names."""
+
+    __slots__ = ("_overwrites", "flag")
+
+    _warned = False  # of this process
+
+    def __init__(self, overwrites: bool) -> None:
+        self._overwrites = overwrites
+        # Of every dispatch: MW_DISPATCH_KEEP_HELD; 0 from the first time on that rows were
+        # overwritten.
+        self.flag = abi.MW_DISPATCH_KEEP_HELD
+
+    def overwrite(self, refusal: BusyError) -> None:
+        """Allows the dispatch that was refused, and all later ones; else raises the refusal."""
+        if not self._overwrites:
+            raise refusal
+        self.flag = 0
+        if not HeldRule._warned:
+            HeldRule._warned = True
+            _log.warning(
+                "a dispatch overwrites rows whose handle is still held, as upstream's would "
+                "(said once): %s",
+                refusal,
+            )
