@@ -27,6 +27,8 @@ type conn struct {
 	failed   time.Time // when the first one did
 	retry    time.Time // when to try next; zero: the peer comes, or is there
 	received uint64    // messages of the peer
+	heardAt  time.Time // when the last frame of the peer came
+	probe    probe     // of its liveness port
 
 	// The goroutine's own, of the connection of now.
 	fd       *sys.FD // nil: there is none
@@ -290,6 +292,7 @@ func (c *Controls) message(p *conn) error {
 	if p.over {
 		return nil // it has the rest of our numbers with the first frame
 	}
+	p.heardAt = time.Now()
 	if p.head.Code == codeResume {
 		return p.resume(p.head.Request)
 	}

@@ -139,11 +139,10 @@ func newTCP(addr netip.AddrPort) (*FD, error) {
 	if addr.Addr().Unmap().Is4() {
 		family = unix.AF_INET
 	}
-	raw, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_TCP)
-	if err != nil {
-		return nil, wrap("socket", err)
-	}
-	return newFD(raw), nil
+	fd, err := makeNoted(func() (int, error) {
+		return unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_TCP)
+	})
+	return fd, wrap("socket", err)
 }
 
 func sockaddr(addr netip.AddrPort) unix.Sockaddr {

@@ -71,7 +71,7 @@ func newListener(cfg Config, near *shm.Listener, d *Domain) (*Listener, error) {
 		if l.entrance, err = link.Listen(cfg.Listen); err != nil {
 			return nil, errors.Join(err, near.Close())
 		}
-		l.info.Addr = l.entrance.Addr()
+		l.info.Addr, l.info.Liveness = l.entrance.Addr(), l.entrance.Liveness().Port()
 	}
 	return l, nil
 }
