@@ -60,6 +60,8 @@ type ControlConfig struct {
 	// ID is this rank's own, known to the others.
 	ID   wire.PeerID
 	Keys *wire.Keyring
+	// Protection of what is said; 0 is wire.ProtectDigest. Equal on all ranks.
+	Protection wire.Protection
 	// Counters count refusals by reason, if not nil.
 	Counters *wire.Counters
 	// Tick is how often Handler.Tick is called.

@@ -41,7 +41,8 @@ func (g *gathering) run(entrance *link.Entrance) error {
 		others[rank] = r.infos[rank].attendee()
 	}
 	controls, err := link.StartControls(link.ControlConfig{
-		Rank: r.self, ID: r.infos[r.self].id, Keys: g.v.cfg.Keys, Counters: g.v.cfg.Counters, Tick: g.v.cfg.Heartbeat,
+		Rank: r.self, ID: r.infos[r.self].id, Keys: g.v.cfg.Keys, Protection: g.v.cfg.Protection,
+		Counters: g.v.cfg.Counters, Tick: g.v.cfg.Heartbeat,
 	}, entrance, others, g.v)
 	if err != nil {
 		return err

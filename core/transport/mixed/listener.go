@@ -57,7 +57,8 @@ func newListener(cfg Config, near *shm.Listener, d *Domain) (*Listener, error) {
 	l := &Listener{cfg: cfg, near: near, domain: d, cancel: make(chan struct{})}
 	l.info = Info{
 		Shm: near.Info(), Survivor: d != nil, Setting: cfg.Setting, Bound: cfg.Bound.Truncate(time.Millisecond),
-		host: thisHost(cfg.Host), near: near.Metadata(),
+		Protection: cfg.Protection,
+		host:       thisHost(cfg.Host), near: near.Metadata(),
 	}
 	rand.Read(l.info.id[:]) // never fails
 	if d != nil {

@@ -30,7 +30,8 @@ import (
 //	60  2  length of the address; 0: none
 //	62  2  length of the shared memory's metadata
 //	64  2  liveness port, at the same address; 0: none
-//	66  2  0
+//	66  1  protection of control connections and of rows over TCP
+//	67  1  0
 //	68     address as text, that metadata
 //	       first 8 bytes of the SHA-256 of everything before
 const (
@@ -57,6 +58,8 @@ type Info struct {
 	// Liveness is the port of that address at which nothing is said: its system
 	// refuses connections there once the process has ended. 0: none.
 	Liveness uint16
+	// Protection is that of control connections.
+	Protection wire.Protection
 
 	host host
 	id   wire.PeerID
@@ -100,7 +103,8 @@ func (i *Info) marshal() []byte {
 	b = le.AppendUint32(b, uint32(i.Bound/time.Millisecond))
 	b = le.AppendUint16(b, uint16(len(addr)))
 	b = le.AppendUint16(b, uint16(len(i.near)))
-	b = le.AppendUint32(b, uint32(i.Liveness))
+	b = le.AppendUint16(b, i.Liveness)
+	b = append(b, byte(i.Protection), 0)
 	b = append(append(b, addr...), i.near...)
 	return append(b, checksum(b)...)
 }
@@ -128,10 +132,10 @@ func ParseMetadata(b []byte) (Info, error) {
 		Epoch:    le.Uint16(b[38:]),
 		id:       wire.PeerID(b[40:56]),
 		Bound:    time.Duration(le.Uint32(b[56:])) * time.Millisecond,
-		Liveness: le.Uint16(b[64:]),
-		near:     bytes.Clone(b[metadataFixed+addr : metadataFixed+addr+near]),
+		Liveness: le.Uint16(b[64:]), Protection: wire.Protection(b[66]),
+		near: bytes.Clone(b[metadataFixed+addr : metadataFixed+addr+near]),
 	}
-	if i.Setting >= numSettings || b[37] > 1 || i.id == (wire.PeerID{}) || i.Bound == 0 || le.Uint16(b[66:]) != 0 {
+	if i.Setting >= numSettings || b[37] > 1 || i.id == (wire.PeerID{}) || i.Bound == 0 || b[67] != 0 {
 		return Info{}, bad("setting %d, survivor %d, or a field that is 0", b[36], b[37])
 	}
 	return i, i.parseRest(string(b[metadataFixed : metadataFixed+addr]))
