@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/moewire/moewire/core/internal/sys"
 )
 
 // maxCacheBytes bounds what is kept: the code of some hundred devices, compilers
@@ -119,12 +121,11 @@ func (c *cache) usable() error {
 	if err != nil {
 		return err
 	}
-	owner := uint32(os.Geteuid())
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		owner = st.Uid
-	}
-	if info.Mode().Perm()&0o022 != 0 || owner != 0 && owner != uint32(os.Geteuid()) {
+	if info.Mode().Perm()&0o022 != 0 {
 		return fmt.Errorf("%s can be changed by other users", c.dir)
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return sys.CheckOwner(c.dir, int(st.Uid))
 	}
 	return nil
 }
