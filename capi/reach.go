@@ -64,7 +64,8 @@ func reachOf(c *C.mw_config_t) (cfg mixed.Config, err error) {
 		return cfg, err
 	}
 	nics.DC = c.flags&C.MW_CONFIG_RDMA_DC != 0
-	cfg.Carriers = carriers(&cfg, tcp.Config{Protection: protectionOf(c), ZeroCopy: tcp.ZeroCopy(c.tcp_zero_copy)}, nics)
+	cfg.Protection = protectionOf(c)
+	cfg.Carriers = carriers(&cfg, tcp.Config{Protection: cfg.Protection, ZeroCopy: tcp.ZeroCopy(c.tcp_zero_copy)}, nics)
 	return cfg, nil
 }
 

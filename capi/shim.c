@@ -3,23 +3,9 @@
  * this is not a forked child (entering Go there can hang), that pointers are
  * there, and that sized structs have a size that makes sense.
  */
-#include <pthread.h>
-
 #include "shim.h"
 
-volatile int mwi_forked;
-
 uint64_t mwi_event_count;
-
-static void note_fork(void)
-{
-	mwi_forked = 1;
-}
-
-__attribute__((constructor)) static void watch_forks(void)
-{
-	pthread_atfork(NULL, NULL, note_fork);
-}
 
 void mwi_write_result(mw_dispatch_result_t *to, const mw_dispatch_result_t *from)
 {

@@ -27,6 +27,8 @@ type conn struct {
 	failed   time.Time // when the first one did
 	retry    time.Time // when to try next; zero: the peer comes, or is there
 	received uint64    // messages of the peer
+	heardAt  time.Time // when the last frame of the peer came
+	probe    probe     // of its liveness port
 
 	// The goroutine's own, of the connection of now.
 	fd       *sys.FD // nil: there is none
@@ -36,10 +38,7 @@ type conn struct {
 	hands    *wire.Handshake
 	session  *wire.Session
 	split    wire.Splitter
-	digest   *wire.Digest
-	head     wire.Head // of the message whose payload is coming
-	payload  []byte
-	missing  int
+	payload  payload
 	begun    bool   // this side has said how much it has received
 	resumed  bool   // the peer has
 	told     uint64 // how much of received the peer was told of
@@ -113,17 +112,17 @@ func (p *conn) heardAll() bool {
 // forget makes the state of a connection that of none.
 func (p *conn) forget() {
 	p.fd, p.token, p.until, p.dialling = nil, 0, time.Time{}, false
-	p.hands, p.session, p.digest, p.split = nil, nil, nil, wire.Splitter{}
-	p.missing, p.begun, p.resumed = 0, false, false
+	p.hands, p.session, p.payload, p.split = nil, nil, payload{}, wire.Splitter{}
+	p.begun, p.resumed = false, false
 	p.out, p.sent = p.out[:0], 0
 }
 
 // frame seals something behind what is sealed already. Every frame tells how
 // much this side has received.
 func (p *conn) frame(code uint8, message []byte) (err error) {
-	p.out, err = p.session.Seal(p.out, &wire.Head{Code: code, Request: p.received}, message)
+	p.out, err = p.payload.seal(p.out, &wire.Head{Code: code, Request: p.received}, message)
 	if err == nil {
-		p.out, p.told = append(p.out, message...), p.received
+		p.told = p.received
 	}
 	return err
 }
@@ -258,48 +257,41 @@ func (c *Controls) take(p **conn, in []byte) error {
 
 // parse takes the next piece of a message, or of its payload.
 func (c *Controls) parse(p *conn, in []byte) (rest []byte, err error) {
-	if p.missing == 0 {
-		frame, rest, err := p.split.Next(in)
-		if err != nil || frame == nil {
+	if p.payload.missing == 0 {
+		var frame []byte
+		if frame, rest, err = p.split.Next(in); err != nil || frame == nil {
 			return rest, err
 		}
-		if p.head, err = p.session.OpenHead(frame); err != nil {
-			return nil, err
-		}
-		p.digest.Begin(&p.head)
-		p.payload, p.missing = p.payload[:0], int(p.head.PayloadBytes)
-		if p.missing == 0 {
-			return rest, c.message(p)
-		}
-		return rest, nil
+		err = p.payload.begin(frame)
+	} else {
+		rest, err = p.payload.take(in)
 	}
-	n := min(p.missing, len(in))
-	p.digest.Write(in[:n])
-	p.payload = append(p.payload, in[:n]...)
-	if p.missing -= n; p.missing == 0 {
+	if err == nil && p.payload.missing == 0 {
 		err = c.message(p)
 	}
-	return in[n:], err
+	return rest, err
 }
 
 // message is called when a whole one has come.
 func (c *Controls) message(p *conn) error {
-	if err := p.digest.Check(); err != nil {
+	if err := p.payload.check(); err != nil {
 		return err
 	}
+	head := &p.payload.head
 	if p.over {
 		return nil // it has the rest of our numbers with the first frame
 	}
-	if p.head.Code == codeResume {
-		return p.resume(p.head.Request)
+	p.heardAt = time.Now()
+	if head.Code == codeResume {
+		return p.resume(head.Request)
 	}
 	if !p.resumed {
 		return errNumbers
 	}
-	if err := p.arrived(p.head.Request); err != nil {
+	if err := p.arrived(head.Request); err != nil {
 		return err
 	}
-	switch p.head.Code {
+	switch head.Code {
 	case codeBye:
 		p.received++
 		p.bye = true
@@ -310,7 +302,7 @@ func (c *Controls) message(p *conn) error {
 	case codeMessage:
 		p.received++
 		if !c.leaving {
-			c.handler.Heard(p.rank, p.payload)
+			c.handler.Heard(p.rank, p.payload.bytes)
 		}
 	}
 	return nil

@@ -16,33 +16,42 @@ import (
 
 // Entrance is where the control connections of one meeting arrive.
 type Entrance struct {
-	fd   *sys.FD
-	addr netip.AddrPort
+	fd, livenessFD *sys.FD
+	addr, liveness netip.AddrPort
 }
 
 // backlog of an entrance: everybody may come at once, and strangers, too.
 const backlog = 4 * transport.MaxRanks
 
 // Listen opens an entrance at an address of this host; port 0 lets the system
-// choose. Close it, or give it to StartControls.
-func Listen(addr netip.AddrPort) (*Entrance, error) {
-	fd, bound, err := sys.ListenTCP(addr, backlog)
-	if err != nil {
-		return nil, fmt.Errorf("link: listening at %v: %w", addr, err)
+// choose. Close it, or give it to StartControls. Its liveness port is always
+// chosen by the system.
+func Listen(addr netip.AddrPort) (e *Entrance, err error) {
+	e = &Entrance{}
+	if e.fd, e.addr, err = sys.ListenTCP(addr, backlog); err == nil {
+		e.livenessFD, e.liveness, err = sys.ListenTCP(netip.AddrPortFrom(addr.Addr(), 0), backlog)
 	}
-	return &Entrance{fd: fd, addr: bound}, nil
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("link: listening at %v: %w", addr, err), e.Close())
+	}
+	return e, nil
 }
 
 // Addr is the address with its port.
 func (e *Entrance) Addr() netip.AddrPort { return e.addr }
 
+// Liveness is the address of the liveness port.
+func (e *Entrance) Liveness() netip.AddrPort { return e.liveness }
+
 // Close is idempotent.
-func (e *Entrance) Close() error { return e.fd.Close() }
+func (e *Entrance) Close() error { return errors.Join(e.fd.Close(), e.livenessFD.Close()) }
 
 // Attendee is a rank to have a control connection with.
 type Attendee struct {
 	ID   wire.PeerID // random, of this meeting
 	Addr netip.AddrPort
+	// Liveness is the address of its liveness port; not valid: not known.
+	Liveness netip.AddrPort
 }
 
 // ControlConfig says how control connections are made.
@@ -51,6 +60,8 @@ type ControlConfig struct {
 	// ID is this rank's own, known to the others.
 	ID   wire.PeerID
 	Keys *wire.Keyring
+	// Protection of what is said; 0 is wire.ProtectDigest. Equal on all ranks.
+	Protection wire.Protection
 	// Counters count refusals by reason, if not nil.
 	Counters *wire.Counters
 	// Tick is how often Handler.Tick is called.
@@ -81,8 +92,9 @@ type Ending uint8
 
 // The ends. Only EndDead says that the process has ended: the connection ended,
 // or was reset, without a good-bye, and its host's system says that nobody
-// listens at its entrance any more. A connection that ends in another way is
-// made again.
+// listens at its entrance any more; or its system says that nobody listens at
+// its liveness port any more; or Controls.Dead was called. A connection that ends
+// in another way is made again.
 const (
 	EndBye    Ending = iota + 1 // the rank closed it, or is about to
 	EndDead                     // the process has ended
@@ -93,15 +105,17 @@ const (
 // One goroutine serves them all. All methods are safe for concurrent use,
 // also from the handler's.
 type Controls struct {
-	cfg     ControlConfig
-	handler Handler
-	guard   *wire.Guard
-	poller  *sys.Poller
-	bellMu  sync.Mutex // guards closing and signalling bell
-	bell    *sys.FD
-	door    *sys.FD
-	peers   [transport.MaxRanks]*conn
-	who     map[wire.PeerID]int
+	cfg      ControlConfig
+	handler  Handler
+	guard    *wire.Guard
+	poller   *sys.Poller
+	bellMu   sync.Mutex // guards closing and signalling bell
+	bell     *sys.FD
+	door     *sys.FD
+	liveness *sys.FD
+	known    [transport.MaxRanks]atomic.Pointer[error] // of Dead
+	peers    [transport.MaxRanks]*conn
+	who      map[wire.PeerID]int
 
 	// The goroutine's own.
 	strangers []*conn
@@ -148,7 +162,7 @@ func StartControls(cfg ControlConfig, entrance *Entrance, others map[int]Attende
 		cfg.HandshakeTimeout = 5 * time.Second
 	}
 	c := &Controls{
-		cfg: cfg, handler: handler, door: entrance.fd, who: map[wire.PeerID]int{},
+		cfg: cfg, handler: handler, door: entrance.fd, liveness: entrance.livenessFD, who: map[wire.PeerID]int{},
 		tokens: map[uint64]*conn{}, buf: make([]byte, 64<<10), done: make(chan struct{}), locked: make(chan struct{}),
 	}
 	err := c.open(others)
@@ -178,7 +192,7 @@ func (c *Controls) open(others map[int]Attendee) (err error) {
 		return err
 	}
 	for r, a := range others {
-		c.peers[r] = &conn{rank: r, addr: a.Addr, id: a.ID}
+		c.peers[r] = &conn{rank: r, addr: a.Addr, id: a.ID, probe: probe{addr: a.Liveness}}
 		c.who[a.ID] = r
 	}
 	for r, p := range c.peers {
@@ -308,7 +322,8 @@ func (c *Controls) run() {
 		if c.lock.Load() {
 			c.lockDoor()
 		}
-		next = c.mend(now, tick)
+		c.takeKnown()
+		next = c.probeAll(now, c.mend(now, tick))
 		c.flush()
 		c.acknowledge(unacknowledged)
 	}
@@ -329,6 +344,7 @@ func (c *Controls) finished(now time.Time) bool {
 func (c *Controls) ticked(now time.Time) {
 	c.dismiss(now)
 	c.reopen()
+	c.takeProbes()
 	if !c.leaving {
 		c.handler.Tick()
 	}
@@ -346,6 +362,10 @@ func (c *Controls) serve(e sys.Ready) {
 	}
 	p := c.tokens[e.Token]
 	if p == nil {
+		return
+	}
+	if p.probe.token == e.Token {
+		c.finishProbe(p)
 		return
 	}
 	if p.dialling && e.Writable {
@@ -368,13 +388,14 @@ func (c *Controls) flush() {
 // shut closes all sockets.
 func (c *Controls) shut() {
 	c.lockDoor()
+	sys.CloseAll(c.liveness)
 	for _, p := range c.strangers {
 		sys.CloseAll(p.fd)
 	}
 	for _, p := range c.peers {
 		if p != nil {
 			p.down()
-			sys.CloseAll(p.fd)
+			sys.CloseAll(p.fd, p.probe.fd)
 		}
 	}
 }

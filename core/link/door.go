@@ -12,7 +12,7 @@ import (
 // wire says how handshakes go.
 func (c *Controls) wire(peer wire.PeerID) wire.Config {
 	return wire.Config{
-		Keys: c.cfg.Keys, Self: c.cfg.ID, Peer: peer, Ordered: true, MaxPayloadBytes: MaxControlBytes,
+		Keys: c.cfg.Keys, Self: c.cfg.ID, Peer: peer, Protection: c.cfg.Protection, Ordered: true, MaxPayloadBytes: MaxControlBytes,
 		Codes: wire.Codes(codeMessage, codeBye, codeResume, codeAck), Guard: c.guard, Counters: c.cfg.Counters,
 		Accept: func(p wire.Peer) ([]byte, error) {
 			if rank, known := c.who[p.ID]; !known || peer == (wire.PeerID{}) && rank < c.cfg.Rank {
@@ -84,7 +84,7 @@ func (c *Controls) greet(p **conn) error {
 	}
 	q.session = q.hands.Session()
 	q.hands, q.until, q.retry, q.tries = nil, time.Time{}, time.Time{}, 0
-	q.digest = q.session.NewDigest()
+	q.payload = newPayload(q.session)
 	if q.met {
 		c.remade.Add(1)
 		return nil

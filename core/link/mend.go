@@ -15,6 +15,7 @@ import (
 // arrived. The end of a process looks the same at first. But whoever would
 // connect again is refused by its system then, because nobody listens there any
 // more: that, and not the end of a connection, says that the process has ended.
+// Where another process has taken the port, its liveness port says it.
 //
 // The higher rank dials, as in the beginning. The lower one only asks whether
 // the other still listens.
@@ -55,7 +56,7 @@ func (c *Controls) finishDial(p *conn) {
 		c.refused(p, err)
 		return
 	}
-	if p.hands == nil { // it is there, and will come
+	if p.hands == nil { // somebody is there, and will come if it is the peer
 		c.detach(p)
 		c.later(p)
 		return
@@ -159,6 +160,7 @@ func (c *Controls) ended(p *conn, how Ending, err error) {
 	p.over = true
 	p.down()
 	c.detach(p)
+	c.endProbe(p)
 	if !c.leaving {
 		c.handler.Ended(p.rank, how, fmt.Errorf("link: control connection to rank %d: %w", p.rank, err))
 	}

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -25,6 +26,7 @@ type relay struct {
 	mu      sync.Mutex
 	conns   []net.Conn
 	stopped bool
+	seen    bytes.Buffer // all that went by
 }
 
 func newRelay(t *testing.T, to netip.AddrPort) *relay {
@@ -61,12 +63,12 @@ func (r *relay) serve() {
 			r.reset(true)
 			return
 		}
-		go carry(in, out)
-		go carry(out, in)
+		go r.carry(in, out)
+		go r.carry(out, in)
 	}
 }
 
-func carry(from, to net.Conn) {
+func (r *relay) carry(from, to net.Conn) {
 	defer from.Close()
 	defer to.Close()
 	buf := make([]byte, 3000) // frames are cut anywhere
@@ -75,6 +77,9 @@ func carry(from, to net.Conn) {
 		if err != nil {
 			return
 		}
+		r.mu.Lock()
+		r.seen.Write(buf[:n])
+		r.mu.Unlock()
 		if _, err := to.Write(buf[:n]); err != nil {
 			return
 		}
@@ -95,6 +100,10 @@ func (r *relay) reset(forGood bool) {
 
 // relayed is two ranks that reach each other over relays.
 func relayed(t *testing.T, handler func(rank int, l *log) Handler) (members [2]*member, relays [2]*relay) {
+	return relayedWith(t, wire.ProtectDigest, handler)
+}
+
+func relayedWith(t *testing.T, protection wire.Protection, handler func(rank int, l *log) Handler) (members [2]*member, relays [2]*relay) {
 	keys := oneKey()
 	for r := range members {
 		e, err := Listen(loopback())
@@ -108,8 +117,9 @@ func relayed(t *testing.T, handler func(rank int, l *log) Handler) (members [2]*
 			h = handler(r, m.log)
 		}
 		var err error
-		m.Controls, err = StartControls(ControlConfig{Rank: r, ID: m.id, Keys: keys(r), Tick: 5 * time.Millisecond},
-			m.entrance, map[int]Attendee{1 - r: {ID: members[1-r].id, Addr: relays[1-r].addr()}}, h)
+		m.Controls, err = StartControls(ControlConfig{
+			Rank: r, ID: m.id, Keys: keys(r), Protection: protection, Tick: 5 * time.Millisecond,
+		}, m.entrance, map[int]Attendee{1 - r: {ID: members[1-r].id, Addr: relays[1-r].addr()}}, h)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = m.Close() })
 	}
@@ -123,8 +133,14 @@ func (m *member) awaitUp(t *testing.T, ranks uint64) {
 // TestRemade: connections that break while both processes live are made again,
 // over and over; everything arrives once and in order, and nobody has ended.
 func TestRemade(t *testing.T) {
+	for _, protection := range []wire.Protection{wire.ProtectDigest, wire.ProtectEncrypt} {
+		t.Run(protection.String(), func(t *testing.T) { remade(t, protection) })
+	}
+}
+
+func remade(t *testing.T, protection wire.Protection) {
 	seed := seedOf(t)
-	members, relays := relayed(t, nil)
+	members, relays := relayedWith(t, protection, nil)
 	for r, m := range members {
 		m.awaitUp(t, 1<<(1-r))
 	}

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from harness.team import Team
-from hosts import hostile
+from hosts import hostile, sniff
 from hosts.layout import hosts, placed
 
 
@@ -20,3 +20,12 @@ def test_strangers_change_nothing(team: Team, protection: str) -> None:
     assert stranger["recorded"] >= 2 or os.geteuid() != 0, stranger
     for rank in (zero, one):
         assert rank["exchanges"] > 0 and rank["grown"] < hostile.MAX_GROWTH_BYTES, rank
+
+
+@pytest.mark.usefixtures("namespaces")  # who may make these may listen in, too
+@pytest.mark.parametrize(("protection", "words"), [("digest", sniff.WORDS), ("encrypt", ())])
+def test_nobody_reads(team: Team, protection: str, words: tuple[bytes, ...]) -> None:
+    """Offers of links and names of carriers, on the control connections as well as beside rows."""
+    places = [*hosts("0|1", MOEWIRE_PROTECTION=protection), {}]
+    *_, heard = team.run(3, placed, places, sniff.overheard)
+    assert heard == list(words)

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FD owns one file descriptor, always close-on-exec. Close may be called
+// FD owns one file descriptor, always close-on-exec, and closed in a forked
+// child by the library's fork handler (see ForkTable). Close may be called
 // from any goroutine and more than once; the caller sees to it that no other
 // call uses the descriptor at that moment.
 type FD struct {
@@ -26,6 +27,7 @@ type descriptor struct {
 func newFD(raw int) *FD {
 	f := &FD{&descriptor{}}
 	f.raw.Store(int64(raw))
+	noteFD(raw)
 	openFDs.Add(1)
 	runtime.AddCleanup(f, countLeak, f.descriptor)
 	return f
@@ -44,6 +46,7 @@ func (f *FD) Close() error {
 		return nil
 	}
 	openFDs.Add(-1)
+	dropFD(raw)
 	return wrap("close", unix.Close(raw))
 }
 

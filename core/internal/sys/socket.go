@@ -45,29 +45,27 @@ func DialAbstract(name string) (*FD, error) {
 
 // Accept takes one connection; ErrAgain when there is none.
 func Accept(listener *FD) (*FD, error) {
-	var raw int
-	err := retry(func() (err error) {
-		if err = injected("accept4"); err != nil {
+	fd, err := makeNoted(func() (raw int, err error) {
+		err = retry(func() (err error) {
+			if err = injected("accept4"); err != nil {
+				return err
+			}
+			raw, _, err = unix.Accept4(listener.Raw(), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 			return err
-		}
-		raw, _, err = unix.Accept4(listener.Raw(), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
-		return err
+		})
+		return raw, err
 	})
-	if err != nil {
-		return nil, wrap("accept4", err)
-	}
-	return newFD(raw), nil
+	return fd, wrap("accept4", err)
 }
 
 func newSocket() (*FD, error) {
-	if err := injected("socket"); err != nil {
-		return nil, wrap("socket", err)
-	}
-	raw, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return nil, wrap("socket", err)
-	}
-	return newFD(raw), nil
+	fd, err := makeNoted(func() (int, error) {
+		if err := injected("socket"); err != nil {
+			return -1, err
+		}
+		return unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	})
+	return fd, wrap("socket", err)
 }
 
 // Send sends one message with descriptors attached (may be none); the

@@ -139,14 +139,13 @@ func newTCP(addr netip.AddrPort) (*FD, error) {
 	if addr.Addr().Unmap().Is4() {
 		family = unix.AF_INET
 	}
-	if err := injected("socket"); err != nil {
-		return nil, wrap("socket", err)
-	}
-	raw, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_TCP)
-	if err != nil {
-		return nil, wrap("socket", err)
-	}
-	return newFD(raw), nil
+	fd, err := makeNoted(func() (int, error) {
+		if err := injected("socket"); err != nil {
+			return -1, err
+		}
+		return unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_TCP)
+	})
+	return fd, wrap("socket", err)
 }
 
 func sockaddr(addr netip.AddrPort) unix.Sockaddr {

@@ -141,7 +141,7 @@ func (d *door) admit() {
 		}
 		return
 	}
-	if cred, err := sys.PeerCredentials(conn); err != nil || cred.UID != sys.Geteuid() {
+	if checkUser(conn) != nil {
 		sys.CloseAll(conn)
 		return
 	}

@@ -88,8 +88,8 @@ func answered(c *card, conn *sys.FD, w Wait) (*sys.FD, error) {
 
 func checkUser(conn *sys.FD) error {
 	cred, err := sys.PeerCredentials(conn)
-	if err == nil && cred.UID != sys.Geteuid() {
-		err = fmt.Errorf("its socket belongs to user id %d, this process to %d", cred.UID, sys.Geteuid())
+	if err == nil {
+		err = sys.CheckUser("its socket", cred.UID)
 	}
 	return err
 }

@@ -238,8 +238,8 @@ func (k *keeper) admit() {
 // name of the listener.
 func newConn(fd *sys.FD) (*conn, error) {
 	who, err := sys.PeerCredentials(fd)
-	if err == nil && who.UID != sys.Geteuid() {
-		err = errors.New("another user")
+	if err == nil {
+		err = sys.CheckUser(fmt.Sprintf("process %d", who.PID), who.UID)
 	}
 	if err != nil {
 		_ = fd.Close()

@@ -64,6 +64,10 @@ type Config struct {
 	Carriers []Carrier
 	// Keys are shared by all ranks. Needed where there are far ranks.
 	Keys *wire.Keyring
+	// Protection of what control connections carry: offers with the keys of
+	// regions, names of carriers, addresses, words. 0 is wire.ProtectDigest.
+	// Equal on all ranks.
+	Protection wire.Protection
 	// Counters count refused bytes on control connections, if not nil.
 	Counters *wire.Counters
 	// Listen is the address by which ranks of other hosts reach this one; port
@@ -130,6 +134,9 @@ func (c *Config) check() error {
 	if c.Bound == 0 {
 		c.Bound = DefaultBound
 	}
+	if c.Protection == 0 {
+		c.Protection = wire.ProtectDigest
+	}
 	if c.Clock == nil {
 		c.Clock = monotonic
 	}
@@ -137,6 +144,8 @@ func (c *Config) check() error {
 		c.RemakeFor = min(c.Bound, maxRemakeFor)
 	}
 	switch {
+	case c.Protection != wire.ProtectDigest && c.Protection != wire.ProtectEncrypt:
+		return fmt.Errorf("protection %v does not exist", c.Protection)
 	case c.Setting >= numSettings:
 		return fmt.Errorf("setting %v does not exist", c.Setting)
 	case c.Heartbeat < time.Millisecond || c.Bound < 4*c.Heartbeat || c.Bound > time.Hour:

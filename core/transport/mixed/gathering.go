@@ -38,10 +38,11 @@ func (g *gathering) run(entrance *link.Entrance) error {
 	r := g.v.roster
 	g.refused = refusalsOf(g.v.cfg.Counters)
 	for rank := range members(r.present &^ (1 << r.self)) {
-		others[rank] = link.Attendee{ID: r.infos[rank].id, Addr: r.infos[rank].Addr}
+		others[rank] = r.infos[rank].attendee()
 	}
 	controls, err := link.StartControls(link.ControlConfig{
-		Rank: r.self, ID: r.infos[r.self].id, Keys: g.v.cfg.Keys, Counters: g.v.cfg.Counters, Tick: g.v.cfg.Heartbeat,
+		Rank: r.self, ID: r.infos[r.self].id, Keys: g.v.cfg.Keys, Protection: g.v.cfg.Protection,
+		Counters: g.v.cfg.Counters, Tick: g.v.cfg.Heartbeat,
 	}, entrance, others, g.v)
 	if err != nil {
 		return err

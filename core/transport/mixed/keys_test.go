@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/wire"
 )
 
@@ -73,5 +74,28 @@ func TestKeysAreExchanged(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, <-joined)
 		change.Abort()
+	}
+}
+
+// TestControlIsProtected: what control connections carry is protected as the
+// configuration says, and ranks that differ do not meet.
+func TestControlIsProtected(t *testing.T) {
+	g := newTroupe(t, []string{"a", "b"}, func(_ int, c *Config) { c.Protection = wire.ProtectEncrypt })
+	g.exchange("encrypted")
+
+	listeners := make([]*Listener, 2)
+	for r, h := range []string{"a", "b"} {
+		c := testConfig(wire.GenerateKeyring(), r, 2, h)
+		c.Protection = wire.ProtectDigest + wire.Protection(r)
+		var err error
+		listeners[r], err = Open(c)
+		require.NoError(t, err)
+		defer listeners[r].Close()
+	}
+	all := metadataOf(listeners)
+	for _, l := range listeners {
+		_, err := l.Connect(all, patience)
+		require.ErrorIs(t, err, transport.ErrMismatch)
+		require.ErrorContains(t, err, "protection is")
 	}
 }

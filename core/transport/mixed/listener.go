@@ -61,7 +61,8 @@ func newListener(cfg Config, near *shm.Listener, d *Domain) (*Listener, error) {
 	l := &Listener{cfg: cfg, near: near, domain: d, cancel: make(chan struct{})}
 	l.info = Info{
 		Shm: near.Info(), Survivor: d != nil, Setting: cfg.Setting, Bound: cfg.Bound.Truncate(time.Millisecond),
-		host: host, near: near.Metadata(),
+		Protection: cfg.Protection,
+		host:       host, near: near.Metadata(),
 	}
 	rand.Read(l.info.id[:]) // never fails
 	if d != nil {
@@ -74,7 +75,7 @@ func newListener(cfg Config, near *shm.Listener, d *Domain) (*Listener, error) {
 		if l.entrance, err = link.Listen(cfg.Listen); err != nil {
 			return nil, errors.Join(err, near.Close())
 		}
-		l.info.Addr = l.entrance.Addr()
+		l.info.Addr, l.info.Liveness = l.entrance.Addr(), l.entrance.Liveness().Port()
 	}
 	return l, nil
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/shm"
 	"github.com/moewire/moewire/core/wire"
@@ -28,12 +29,15 @@ import (
 //	56  4  bound of silence, milliseconds
 //	60  2  length of the address; 0: none
 //	62  2  length of the shared memory's metadata
-//	64     address as text, that metadata
+//	64  2  liveness port, at the same address; 0: none
+//	66  1  protection of control connections and of rows over TCP
+//	67  1  0
+//	68     address as text, that metadata
 //	       first 8 bytes of the SHA-256 of everything before
 const (
 	metadataMagic   = "MWMX"
-	metadataVersion = 2
-	metadataFixed   = 64
+	metadataVersion = 3
+	metadataFixed   = 68
 	checksumBytes   = 8
 	maxAddressBytes = 64
 )
@@ -51,6 +55,11 @@ type Info struct {
 	Bound time.Duration
 	// Addr is where control connections arrive; not valid: nowhere.
 	Addr netip.AddrPort
+	// Liveness is the port of that address at which nothing is said: its system
+	// refuses connections there once the process has ended. 0: none.
+	Liveness uint16
+	// Protection is that of control connections.
+	Protection wire.Protection
 
 	host host
 	id   wire.PeerID
@@ -61,6 +70,15 @@ type Info struct {
 // between them.
 func (i *Info) Near(other *Info) bool {
 	return i.Setting != TCP && i.host.differs(&other.host) == ""
+}
+
+// attendee is the rank as one to have a control connection with.
+func (i *Info) attendee() link.Attendee {
+	a := link.Attendee{ID: i.id, Addr: i.Addr}
+	if i.Addr.IsValid() && i.Liveness != 0 {
+		a.Liveness = netip.AddrPortFrom(i.Addr.Addr(), i.Liveness)
+	}
+	return a
 }
 
 func (i *Info) marshal() []byte {
@@ -85,6 +103,8 @@ func (i *Info) marshal() []byte {
 	b = le.AppendUint32(b, uint32(i.Bound/time.Millisecond))
 	b = le.AppendUint16(b, uint16(len(addr)))
 	b = le.AppendUint16(b, uint16(len(i.near)))
+	b = le.AppendUint16(b, i.Liveness)
+	b = append(b, byte(i.Protection), 0)
 	b = append(append(b, addr...), i.near...)
 	return append(b, checksum(b)...)
 }
@@ -112,9 +132,10 @@ func ParseMetadata(b []byte) (Info, error) {
 		Epoch:    le.Uint16(b[38:]),
 		id:       wire.PeerID(b[40:56]),
 		Bound:    time.Duration(le.Uint32(b[56:])) * time.Millisecond,
-		near:     bytes.Clone(b[metadataFixed+addr : metadataFixed+addr+near]),
+		Liveness: le.Uint16(b[64:]), Protection: wire.Protection(b[66]),
+		near: bytes.Clone(b[metadataFixed+addr : metadataFixed+addr+near]),
 	}
-	if i.Setting >= numSettings || b[37] > 1 || i.id == (wire.PeerID{}) || i.Bound == 0 {
+	if i.Setting >= numSettings || b[37] > 1 || i.id == (wire.PeerID{}) || i.Bound == 0 || b[67] != 0 {
 		return Info{}, bad("setting %d, survivor %d, or a field that is 0", b[36], b[37])
 	}
 	return i, i.parseRest(string(b[metadataFixed : metadataFixed+addr]))

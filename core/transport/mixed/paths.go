@@ -77,6 +77,8 @@ func (i *Info) agrees(rank int, own *Info) error {
 		return differ("transport", i.Setting, own.Setting)
 	case i.Bound != own.Bound:
 		return differ("bound of silence", i.Bound, own.Bound)
+	case i.Protection != own.Protection:
+		return differ("protection", i.Protection, own.Protection)
 	}
 	return nil
 }

@@ -29,6 +29,8 @@ type view struct {
 	beaten  atomic.Int64 // the latest Tick, after born
 	tally   *tally
 	sights  [transport.MaxRanks]sight
+	ended   uint64                     // of watchNear: processes of this host
+	told    [transport.MaxRanks]uint64 // of these, by far rank
 
 	beating sync.Mutex // held from reading the words until they are queued: mu is taken under it
 
@@ -61,6 +63,7 @@ const (
 	kindReady
 	kindAbort  // a reason
 	kindRemake // link.Link's, about itself
+	kindEnded  // ranks of the sender's host whose processes have ended
 	noteUp
 	noteEnded
 )
@@ -135,6 +138,8 @@ func (v *view) Heard(rank int, m []byte) {
 				l.Hear(m)
 			}
 		}
+	case kind == kindEnded:
+		v.takeEnded(rank, m)
 	case kind < noteUp:
 		v.note(note{rank: rank, kind: kind, text: bytes.Clone(m)})
 	}
@@ -149,6 +154,7 @@ func (v *view) Tick() {
 		v.ticked = now
 		c.tick(now)
 	})
+	v.watchNear()
 	v.tellBeat()
 	v.remind()
 	v.beaten.Store(int64(time.Since(v.born)))

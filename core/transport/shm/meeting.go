@@ -215,8 +215,8 @@ func (m *meeting) pause(d time.Duration) error {
 // checkUser refuses processes of other users.
 func (m *meeting) checkUser(conn *sys.FD) (sys.Credentials, error) {
 	cred, err := sys.PeerCredentials(conn)
-	if err == nil && cred.UID != sys.Geteuid() {
-		err = fmt.Errorf("process %d belongs to user id %d, this process to %d", cred.PID, cred.UID, sys.Geteuid())
+	if err == nil {
+		err = sys.CheckUser(fmt.Sprintf("process %d", cred.PID), cred.UID)
 	}
 	return cred, err
 }

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/moewire/moewire/core/internal/sys"
 )
 
 // maxCacheBytes bounds what is kept: the code of some hundred devices, compilers
@@ -122,11 +124,8 @@ func readBounded(path string) ([]byte, error) {
 // othersWrite reports whether a user other than this one and root could have
 // changed a file or folder.
 func othersWrite(info os.FileInfo) bool {
-	owner := uint32(os.Geteuid())
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		owner = st.Uid
-	}
-	return info.Mode().Perm()&0o022 != 0 || owner != 0 && owner != uint32(os.Geteuid())
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return info.Mode().Perm()&0o022 != 0 || ok && sys.CheckOwner("", int(st.Uid)) != nil
 }
 
 // usable: code out of a folder that others write to would be theirs.

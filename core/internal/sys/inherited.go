@@ -1,0 +1,75 @@
+//go:build linux
+
+package sys
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// A forked child has a copy of every descriptor, close-on-exec or not. As long
+// as it lives, the sockets of its parent do not close when the parent ends:
+// connections do not break, and ports still listen. So the fork handler of the
+// library (capi/forked.c) closes them in the child, where nothing of the library
+// works anyway. Go cannot run there; it only notes which descriptors there are.
+
+// maxInherited bounds the descriptors that are noted: by their number.
+const maxInherited = 1 << 20
+
+// ForkTable is what the fork handler of a process reads. Its layout is that of
+// struct mwi_fork_table in C.
+type ForkTable struct {
+	making  atomic.Uint32 // threads that are between making a socket and noting it
+	forking atomic.Uint32 // threads that fork
+	held    [maxInherited / 64]atomic.Uint64
+}
+
+var forkTable atomic.Pointer[ForkTable]
+
+// SetForkTable makes the table of the process's fork handler known, once, before
+// any descriptor is made.
+func SetForkTable(t *ForkTable) { forkTable.Store(t) }
+
+// noteFD has forked children close a descriptor.
+func noteFD(raw int) {
+	if t := forkTable.Load(); t != nil && uint(raw) < maxInherited {
+		t.held[raw/64].Or(1 << (raw % 64))
+	}
+}
+
+// dropFD comes before the descriptor is closed: its number may be used again.
+func dropFD(raw int) {
+	if t := forkTable.Load(); t != nil && uint(raw) < maxInherited {
+		t.held[raw/64].And(^(uint64(1) << (raw % 64)))
+	}
+}
+
+// A fork waits for at most forkPatience until sockets that are being made are
+// noted, and who would make one waits as long for a fork to be over.
+const (
+	forkPause    = 50 * time.Microsecond
+	forkPatience = 10 * time.Millisecond
+)
+
+// makeNoted makes a descriptor such that no fork comes between its making and
+// its noting.
+func makeNoted(open func() (raw int, err error)) (*FD, error) {
+	t := forkTable.Load()
+	if t == nil {
+		t = &ForkTable{}
+	}
+	for waited := time.Duration(0); ; waited += forkPause {
+		t.making.Add(1)
+		if t.forking.Load() == 0 || waited >= forkPatience {
+			break
+		}
+		t.making.Add(^uint32(0))
+		time.Sleep(forkPause)
+	}
+	defer t.making.Add(^uint32(0))
+	raw, err := open()
+	if err != nil {
+		return nil, err
+	}
+	return newFD(raw), nil
+}

@@ -1,0 +1,129 @@
+package link
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// livenessPort is a rank's, in the hands of the test.
+type livenessPort struct {
+	net.Listener
+	came chan struct{}
+}
+
+func newLivenessPort(t *testing.T) *livenessPort {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	p := &livenessPort{l, make(chan struct{}, 1000)}
+	go func() {
+		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+			_ = conn.Close()
+			p.came <- struct{}{}
+		}
+	}()
+	t.Cleanup(func() { _ = l.Close() })
+	return p
+}
+
+func (p *livenessPort) addr() netip.AddrPort { return netip.MustParseAddrPort(p.Addr().String()) }
+
+// mortals are two ranks of which the first is watched by the test: the relay
+// stands for its entrance, and the port for its liveness.
+func mortals(t *testing.T, port netip.AddrPort, handler Handler) (watcher, watched *member, entrance *relay) {
+	keys := oneKey()
+	members := [2]*member{}
+	for r := range members {
+		e, err := Listen(loopback())
+		require.NoError(t, err)
+		members[r] = &member{log: newLog(), entrance: e, id: newID()}
+	}
+	watched, watcher = members[0], members[1]
+	entrance = newRelay(t, watched.entrance.Addr())
+	others := [2]Attendee{
+		{ID: watcher.id, Addr: watcher.entrance.Addr(), Liveness: watcher.entrance.Liveness()},
+		{ID: watched.id, Addr: entrance.addr(), Liveness: port},
+	}
+	for r, m := range members {
+		var h Handler = m.log
+		if r == 0 && handler != nil {
+			h = handler
+		}
+		var err error
+		m.Controls, err = StartControls(ControlConfig{Rank: r, ID: m.id, Keys: keys(r), Tick: 5 * time.Millisecond},
+			m.entrance, map[int]Attendee{1 - r: others[r]}, h)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = m.Close() })
+	}
+	watcher.awaitUp(t, 1<<0)
+	return watcher, watched, entrance
+}
+
+// settle lets so much time pass that a verdict would have come.
+const settle = 300 * time.Millisecond
+
+// TestStrangerAtTheEntrance: another process has taken the port of one that has
+// ended, and takes connections. It is the liveness port that says so.
+func TestStrangerAtTheEntrance(t *testing.T) {
+	port := newLivenessPort(t)
+	watcher, _, entrance := mortals(t, port.addr(), nil)
+	<-port.came
+	entrance.refuse.Store(1 << 40) // it takes connections and ends them
+	entrance.reset(false)
+	time.Sleep(settle)
+	watcher.log.mu.Lock()
+	require.Empty(t, watcher.log.ended, "as long as its system lets connections to the liveness port come about")
+	watcher.log.mu.Unlock()
+	require.NoError(t, port.Close())
+	watcher.log.until(t, "the death", func() bool { return watcher.log.ended[0] == EndDead })
+}
+
+// TestConnectionOutlivesProcess: the connection stays open, and nothing is heard.
+func TestConnectionOutlivesProcess(t *testing.T) {
+	port := newLivenessPort(t)
+	h := &reluctant{log: newLog(), free: make(chan struct{})}
+	watcher, _, _ := mortals(t, port.addr(), h)
+	t.Cleanup(func() { close(h.free) })
+	<-port.came
+	require.True(t, watcher.Send(0, []byte("it hangs")))
+	time.Sleep(settle)
+	watcher.log.mu.Lock()
+	require.Empty(t, watcher.log.ended, "a process that is silent may be alive")
+	watcher.log.mu.Unlock()
+	require.NoError(t, port.Close())
+	watcher.log.until(t, "the death", func() bool { return watcher.log.ended[0] == EndDead })
+}
+
+// TestLivenessPortOutOfReach: where no connection ever came about, as behind a
+// firewall, a refusal says nothing.
+func TestLivenessPortOutOfReach(t *testing.T) {
+	port := newLivenessPort(t)
+	require.NoError(t, port.Close())
+	watcher, _, entrance := mortals(t, port.addr(), nil)
+	entrance.refuse.Store(1 << 40)
+	entrance.reset(false)
+	time.Sleep(settle)
+	entrance.refuse.Store(0)
+	before := watcher.Stats().Remade
+	eventually(t, func() bool { return watcher.Stats().Remade > before })
+	watcher.log.mu.Lock()
+	defer watcher.log.mu.Unlock()
+	require.Empty(t, watcher.log.ended)
+}
+
+// TestToldDead: what somebody else knows ends the conversation, once.
+func TestToldDead(t *testing.T) {
+	watcher, watched, _ := mortals(t, netip.AddrPort{}, nil)
+	require.True(t, watched.Send(1, []byte("said before")))
+	watcher.log.until(t, "it", func() bool { return len(watcher.log.heard[0]) == 1 })
+	watcher.Dead(7, errors.New("nobody"))
+	watcher.Dead(0, errors.New("killed"))
+	watcher.Dead(0, errors.New("killed"))
+	watcher.log.until(t, "the death", func() bool { return watcher.log.ended[0] == EndDead })
+	require.Zero(t, watcher.Ranks())
+	require.False(t, watcher.Send(0, []byte("into the void")))
+}

@@ -1,0 +1,57 @@
+package mixed
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/moewire/moewire/core/transport"
+)
+
+// The ranks of a host know by their kernel (a pidfd) that the process of one of
+// them has ended, whatever has become of its sockets. They tell the ranks of
+// other hosts over their own connections. Whoever is told treats the rank as if
+// its connection had ended: nothing that it had said, and that has not arrived, is
+// heard any more. So each voter knows of the end itself (docs/protocol.md, "Why
+// this is safe").
+
+// endedBytes is the length of the message: a set of ranks.
+const endedBytes = 8
+
+// watchNear looks for processes of this host that have ended, and tells those
+// who have not been told. It is for the goroutine that ticks.
+func (v *view) watchNear() {
+	controls := v.controls.Load()
+	if controls == nil || !v.live.Load() { // until then a number may be an earlier process's
+		return
+	}
+	for r := range members(v.roster.near &^ (1 << v.roster.self) &^ v.ended) {
+		if err := v.near.Process(r).Lost(); errors.Is(err, transport.ErrDead) {
+			v.ended |= 1 << r
+			controls.Dead(r, err)
+		}
+	}
+	if v.ended == 0 {
+		return
+	}
+	m := binary.LittleEndian.AppendUint64([]byte{kindEnded}, v.ended)
+	for r := range members(v.roster.far() & controls.Ranks()) {
+		if v.told[r] != v.ended && controls.Send(r, m) {
+			v.told[r] = v.ended
+		}
+	}
+}
+
+// takeEnded is told by a rank of another host who of that host has ended. It
+// speaks for no other host, nor for itself.
+func (v *view) takeEnded(from int, m []byte) {
+	if len(m) != endedBytes || v.peers[from] == nil {
+		return
+	}
+	infos := v.roster.infos
+	for r := range members(binary.LittleEndian.Uint64(m) & v.roster.far() &^ (1 << from)) {
+		if infos[from].Near(&infos[r]) {
+			v.controls.Load().Dead(r, fmt.Errorf("rank %d, of the same host, says that its process has ended", from))
+		}
+	}
+}

@@ -1,0 +1,125 @@
+"""A rank is killed while its sockets live on, or while somebody else takes its ports."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+import signal
+import socket
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from harness.jobs_faults import exchange, go_on
+from harness.member import Rank
+
+from .hostile import listening
+
+_CLONE = {"x86_64": 56, "aarch64": 220}  # the system call's number
+_PATIENCE = 60.0
+
+
+def struck(rank: Rank, victim: int, child: str, stranger: bool) -> float:
+    """Seconds from the kill of rank ``victim`` until this rank's exchange without it is over.
+
+    The last process is no rank: it kills, and is the stranger. ``child``: "fork" leaves a process
+    behind that the victim has forked, "clone" one that it has made without fork handlers.
+    """
+    world = replace(rank, size=rank.size - 1)
+    if rank.rank == world.size:
+        return _reaper(rank, victim, stranger)
+    try:
+        buffer = world.buffer()
+        exchange(buffer, world)
+        if rank.rank == victim and child:
+            _leave_behind(rank, child)
+        Path(rank.folder, f"pid-{rank.rank}").write_text(str(os.getpid()))
+        rank.meet("ready")
+        if rank.rank == victim:
+            time.sleep(_PATIENCE)
+        go_on(buffer, world, -1, {victim})
+        noticed = time.monotonic()
+        assert buffer.members() == [r for r in range(world.size) if r != victim]
+        others = [r for r in range(world.size) if r != victim]
+        rank.meet_some("over", others)
+        buffer.close()
+        return noticed - float(Path(rank.folder, "moment").read_text())
+    finally:
+        Path(rank.folder, f"end-{rank.rank}").touch()
+
+
+def _leave_behind(rank: Rank, how: str) -> None:
+    """Makes a process that holds what it inherits until the survivors are done."""
+    libc = ctypes.PyDLL(None, use_errno=True)
+    if how == "fork":
+        pid = os.fork()
+    else:
+        pid = libc.syscall(_CLONE[platform.machine()], int(signal.SIGCHLD), 0, 0, 0, 0)
+    assert pid >= 0, os.strerror(ctypes.get_errno())
+    if pid == 0:
+        _await_end(rank)
+        os._exit(0)
+
+
+def _await_end(rank: Rank) -> None:
+    until = time.monotonic() + _PATIENCE
+    folder = Path(rank.folder)
+    while not any(folder.glob("end-*")) and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def _reaper(rank: Rank, victim: int, stranger: bool) -> float:
+    """Kills; where a stranger is wanted, survivors see nothing until it has the ports."""
+    rank.meet("ready")
+    pids = {r: int(Path(rank.folder, f"pid-{r}").read_text()) for r in range(rank.size - 1)}
+    # Of the ports a stranger takes that of the control connections: the first one made.
+    port = min(_ports_by_age(pids[victim]), default=None)
+    survivors = [pid for r, pid in pids.items() if r != victim]
+    with contextlib.ExitStack() as held:
+        if stranger:
+            for pid in survivors:
+                os.kill(pid, signal.SIGSTOP)
+        Path(rank.folder, "moment").write_text(repr(time.monotonic()))
+        os.kill(pids[victim], signal.SIGKILL)
+        if stranger:
+            assert port is not None
+            held.enter_context(_take(port[1]))
+            for pid in survivors:
+                os.kill(pid, signal.SIGCONT)
+        _await_end(rank)
+    return 0.0
+
+
+def _ports_by_age(pid: int) -> list[tuple[int, int]]:
+    """(descriptor, port) of a process's TCP listeners."""
+    return [(_descriptor(pid, port), port) for port in listening(pid)]
+
+
+def _descriptor(pid: int, port: int) -> int:
+    with open("/proc/net/tcp") as file:
+        rows = [line.split() for line in file.readlines()[1:]]
+    inode = next(r[9] for r in rows if r[3] == "0A" and int(r[1].split(":")[1], 16) == port)
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{pid}/fd/{name}") == f"socket:[{inode}]":
+                return int(name)
+    raise LookupError(port)
+
+
+def _take(port: int) -> socket.socket:
+    """Listens at a port as soon as it is free, and says nothing to who comes."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        one = socket.socket()
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind(("127.0.0.1", port))
+            one.listen(64)
+            return one
+        except OSError:
+            one.close()
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.001)

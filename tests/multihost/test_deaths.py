@@ -1,0 +1,56 @@
+"""A process that ends is known to have ended, whatever is left of its sockets."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.team import Team
+from hosts import deaths
+from hosts.layout import hosts, placed
+
+# No wait for silence ends in the time of a test: only knowledge of the death does.
+PATIENT = {"MOEWIRE_SILENT_AFTER_US": "60000000"}
+
+
+LAYOUTS = ("layout", "victim", "child", "stranger")
+
+
+@pytest.mark.parametrize(
+    LAYOUTS,
+    [
+        ("0|1", 0, "fork", False),  # the survivor has no quorum
+        ("0|1", 0, "", True),
+        ("01|2", 0, "clone", False),  # no fork handler runs: a rank of the same host tells
+    ],
+)
+def test_a_killed_rank_is_dead(
+    team: Team, layout: str, victim: int, child: str, stranger: bool
+) -> None:
+    """With a child that holds the sockets, and with another process at the freed port."""
+    kill_one(team, layout, victim, child, stranger)
+
+
+@pytest.mark.parametrize(
+    LAYOUTS,
+    [
+        ("0|1", 1, "fork", False),
+        ("0|1", 1, "", True),
+        ("0|1", 0, "fork", True),
+        ("01|23", 0, "fork", False),
+        ("01|23", 0, "clone", False),
+        ("01|23", 3, "clone", False),
+    ],
+)
+def test_a_killed_rank_is_dead_in_other_layouts(
+    team: Team, layout: str, victim: int, child: str, stranger: bool
+) -> None:
+    kill_one(team, layout, victim, child, stranger)
+
+
+def kill_one(team: Team, layout: str, victim: int, child: str, stranger: bool) -> None:
+    places = [*hosts(layout, **PATIENT), {}]
+    arguments = (placed, places, deaths.struck, victim, child, stranger)
+    seconds = team.run(len(places), *arguments, dies=frozenset({victim}), timeout=120)
+    late = [s for r, s in enumerate(seconds) if r != victim]
+    print(f"from the kill to the return: {max(late):.3f} s")
+    assert max(late) < 5, seconds
