@@ -68,6 +68,7 @@ def test_a_peer_is_right(team: Team, name: str, dtype: str) -> None:
         pytest.skip(f"{name}: {reason}")
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("dtype", ["bf16", "fp8"])
 def test_json(environment: Environment, tmp_path: Path, dtype: str) -> None:
     path = tmp_path / "result.json"
