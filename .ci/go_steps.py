@@ -25,12 +25,20 @@ MACHINE_FAILED = 125
 # machine. Tests have bounds of their own; this one is for what is missed there.
 GO_TEST = ["go", "test", "-timeout=40m"]
 
-# Whose tests run kernels on the emulated device, or NVIDIA's compiler: what comes out is the
-# same whatever Go's own part was built with. The race detector sees nothing of it.
+# Where tests run C: kernels of the processor, and those on the emulated device. What comes out is
+# the same whatever Go's own part was built with, and the race detector sees nothing of it. There it
+# runs what Go's own part does at once: threads, proxies, and ranks that are lost.
 EMULATED = "core/device/cuda"
+RACES_BESIDE_C = {
+    "core/device/cpu": "Team|Threads",
+    EMULATED: "TestHosts(Exchange|AreApart|LoseARank|ProxyEnds)|TestLost",
+    f"{EMULATED}/fifo": ".",
+    f"{EMULATED}/images": ".",
+}
 
-# What Go's own part does at once beside the emulated device: proxies, and ranks that are lost.
-EMULATED_RACES = "TestHosts(Exchange|AreApart|LoseARank|ProxyEnds)|TestLost"
+# What is as long under the race detector, and shows no more: programs that are built anew, and
+# each call of the driver failing.
+NOT_RACED = "^(TestMutations|TestEveryFailure.*)$"
 
 # What is another program without cgo: the CPU's kernels, and how native code is called.
 WITHOUT_CGO = ["core/device/cpu", "core/internal/dl", "core/internal/libibverbs"]
@@ -39,15 +47,17 @@ WITHOUT_CGO = ["core/device/cpu", "core/internal/dl", "core/internal/libibverbs"
 AT_ONCE = re.compile(r"\bgo \w+[.(]|\.Go\(|\bsync\.|\batomic\.|\bsynctest\.")
 
 
-def go(step: str, *words: str, env: dict[str, str], save: bool = True) -> list[record.Test]:
+def go(step: str, *words: str, env: dict[str, str]) -> None:
     """Runs `go test` with words; keeps what its tests did under the step's name."""
-    print("+", *(f"{k}={v}" for k, v in env.items()), "go test", *words, flush=True)
-    status, tests = gotest.run([*GO_TEST, *words], ROOT, {**os.environ, **env})
-    if save:
-        record.save(os.environ["MOEWIRE_TIER"], step, tests)
+    status, tests = go_command(*words, env=env)
+    record.save(os.environ["MOEWIRE_TIER"], step, tests)
     if status != 0:
         raise StepError(f"exit status {status}: go test {' '.join(words)}")
-    return tests
+
+
+def go_command(*words: str, env: dict[str, str]) -> tuple[int, list[record.Test]]:
+    print("+", *(f"{k}={v}" for k, v in env.items()), "go test", *words, flush=True)
+    return gotest.run([*GO_TEST, *words], ROOT, {**os.environ, **env})
 
 
 def go_packages() -> dict[str, str]:
@@ -60,18 +70,24 @@ def go_packages() -> dict[str, str]:
 
 
 def concurrent_packages() -> list[str]:
-    """The packages of the core that do several things at once."""
-    found = go_packages()
+    """The packages of the core that do several things at once, but those that are mostly C."""
     return [
         f"./{folder}"
-        for folder, text in sorted(found.items())
-        if folder.startswith("core/") and not folder.startswith(EMULATED) and AT_ONCE.search(text)
+        for folder, text in sorted(go_packages().items())
+        if folder.startswith("core/") and AT_ONCE.search(text)
+        if folder not in RACES_BESIDE_C and not folder.startswith(EMULATED)
     ]
 
 
+# Real processes that are killed and frozen: not in `make check`.
+PROCESSES = ("tests/chaos", "tests/multirank")
+
+
 def go_check() -> None:
-    """Every Go package, the short form of its tests."""
-    go("go-check", "-short", "./...", env={"CGO_ENABLED": "1"})
+    """Every Go package without processes, the short form of its tests."""
+    run("go", "build", "./...")
+    packages = [f"./{name}" for name in sorted(go_packages()) if name not in PROCESSES]
+    go("go-check", "-short", *packages, env={"CGO_ENABLED": "1"})
 
 
 def go_test() -> None:
@@ -81,18 +97,17 @@ def go_test() -> None:
 
 def go_race() -> None:
     """What does several things at once, under the race detector."""
-    env = {"CGO_ENABLED": "1"}
-    beside = [f"./{EMULATED}/{name}" for name in ("fifo", "images")]
-    go("go-race", "-race", "-short", *concurrent_packages(), *beside, env=env, save=False)
-    go("go-race", "-race", "-short", f"-run={EMULATED_RACES}", f"./{EMULATED}",
-       env=env, save=False)  # fmt: skip
+    env, race = {"CGO_ENABLED": "1"}, ["-race", "-short", f"-skip={NOT_RACED}"]
+    go("go-race", *race, *concurrent_packages(), env=env)
+    for number, (package, pattern) in enumerate(RACES_BESIDE_C.items(), 1):
+        go(f"go-race-{number}", *race, f"-run={pattern}", f"./{package}", env=env)
 
 
 def go_pure() -> None:
     """What differs without cgo, and the plain Go kernels."""
     run("go", "build", "./core/...", env={"CGO_ENABLED": "0"})
     packages = [f"./{name}" for name in WITHOUT_CGO]
-    go("go-pure", "-short", *packages, env={"CGO_ENABLED": "0"}, save=False)
+    go("go-pure", "-short", *packages, env={"CGO_ENABLED": "0"})
 
 
 def tests_of_go() -> list[tiers.GoTest]:
@@ -115,20 +130,16 @@ def go_all() -> None:
 def go_each(step: str, names: dict[str, list[str]]) -> None:
     """Runs the tests named of each package, two packages at a time."""
 
-    def one(package: str) -> list[record.Test]:
+    def one(package: str) -> tuple[int, list[record.Test]]:
         pattern = f"-run=^({'|'.join(names[package])})$"
-        return go(step, pattern, f"./{package}", env={"CGO_ENABLED": "1"}, save=False)
+        return go_command(pattern, f"./{package}", env={"CGO_ENABLED": "1"})
 
-    tests, wrong = [], []
     with ThreadPoolExecutor(max_workers=2) as pool:
-        for future in [pool.submit(one, package) for package in sorted(names)]:
-            try:
-                tests += future.result()
-            except StepError as err:
-                wrong.append(str(err))
-    record.save(os.environ["MOEWIRE_TIER"], step, tests)
+        ended = dict(zip(names, pool.map(one, names), strict=True))
+    record.save(os.environ["MOEWIRE_TIER"], step, [t for _, tests in ended.values() for t in tests])
+    wrong = [package for package, (status, _) in ended.items() if status != 0]
     if wrong:
-        raise StepError("\n".join(wrong))
+        raise StepError(f"tests failed in {', '.join(wrong)}")
 
 
 def go_bench() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import subprocess
 import time
@@ -78,8 +79,11 @@ def run_apart(step: Step, program: Sequence[str]) -> tuple[Outcome, str]:
         text=True,
         errors="replace",
     )
-    result = "passed" if done.returncode == 0 else "FAILED"
-    return Outcome(result, time.monotonic() - begin), done.stdout
+    result, seconds = "passed" if done.returncode == 0 else "FAILED", time.monotonic() - begin
+    skipped = re.search(rf"(?m)^skipped {re.escape(step.name)}: (.*)$", done.stdout)
+    if result == "passed" and skipped:
+        return Outcome("skipped", seconds, reason=skipped[1]), done.stdout
+    return Outcome(result, seconds), done.stdout
 
 
 class Runner:
@@ -123,7 +127,7 @@ class Runner:
                 self.outcome[step.name], text = future.result()
                 self.tell(at + i, step)
                 print(text, end="", flush=True)
-                if self.outcome[step.name].result != "passed":
+                if self.outcome[step.name].result == "FAILED":
                     print(f"FAILED {step.name}", flush=True)
 
     def tell(self, at: int, step: Step) -> None:

@@ -101,8 +101,9 @@ def rest_steps() -> list[Step]:
         Step("install", install, ("venv",)),
         Step("go-all", go_all, tier="all"),
         Step("fuzz", fuzz, tier="all"),
-        Step("rdma", rdma, tier="all"),
-        Step("kernels", kernels, ("venv",), "all"),
+        # One processor each: a machine that is emulated, and a compiler.
+        Step("rdma", rdma, tier="all", beside="rdma"),
+        Step("kernels", kernels, ("venv",), "all", beside="rdma"),
         Step("wheel", wheel, ("venv", "kernels"), "all"),
         *pytest_steps("all"),
         Step("go-bench", go_bench, tier="all"),

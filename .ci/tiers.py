@@ -100,6 +100,8 @@ def declarations(text: str) -> Iterable[Declaration]:
 
 
 def without_comments(text: str) -> str:
+    """Nor what is between quotes: a table of mutants names tests, and is none."""
+    text = re.sub(r'"(\\.|[^"\\\n])*"', '""', text)
     return re.sub(r"(?m)(^|[ \t]+)//.*$", "", text)
 
 

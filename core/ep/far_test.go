@@ -3,6 +3,7 @@ package ep_test
 import (
 	"testing"
 
+	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
@@ -35,6 +36,7 @@ func hostsOf(n int, of func(rank int) int) []int {
 
 // TestFar runs what holds for every group on groups over several hosts.
 func TestFar(t *testing.T) {
+	testenv.InTest(t)
 	for _, spread := range spreads {
 		t.Run(spread.name, func(t *testing.T) {
 			overHosts = spread.of

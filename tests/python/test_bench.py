@@ -58,6 +58,7 @@ def test_the_floor_without_a_compiler(team: Team) -> None:
     team.run(2, jobs_bench.numpy_floor)
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("dtype", ["bf16", "fp8"])
 @pytest.mark.parametrize("name", ["gloo", "openmpi", "mooncake"])
 def test_a_peer_is_right(team: Team, name: str, dtype: str) -> None:
@@ -67,6 +68,7 @@ def test_a_peer_is_right(team: Team, name: str, dtype: str) -> None:
         pytest.skip(f"{name}: {reason}")
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("dtype", ["bf16", "fp8"])
 def test_json(environment: Environment, tmp_path: Path, dtype: str) -> None:
     path = tmp_path / "result.json"

@@ -47,6 +47,7 @@ func RunMutations(t *testing.T, list []Mutation) {
 			case !m.Quick && os.Getenv("MOEWIRE_MUTATIONS") == "":
 				t.Skip("MOEWIRE_MUTATIONS is not set")
 			}
+			InTest(t)
 			m.mustBeNoticed(t, text)
 		})
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/testenv"
 )
 
 // world plays the councils of a group on a clock of its own: streams between
@@ -291,6 +293,7 @@ func TestCouncil(t *testing.T) {
 
 // TestCouncilMutants: the checks can fail, for every rule that is left out.
 func TestCouncilMutants(t *testing.T) {
+	testenv.InTest(t)
 	if raceEnabled {
 		t.Skip("one goroutine only, and slow under the race detector")
 	}

@@ -1,0 +1,86 @@
+"""How steps are run, side by side too, and what is told of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / ".ci"))
+
+from outcome import Outcome, Step, StepError, run_steps, summary
+
+
+def passes() -> None:
+    """It passes."""
+
+
+def fails() -> None:
+    raise StepError("a defect")
+
+
+def test_steps_say_which_of_how_many(capsys: pytest.CaptureFixture[str]) -> None:
+    run_steps([Step("one", passes), Step("two", passes)], False)
+    said = capsys.readouterr().out
+    assert "=== [1/2, 0m00s] one: It passes." in said
+    assert "=== [2/2, 0m00s] two" in said
+
+
+def test_what_cannot_work_is_not_run(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = [Step("one", fails), Step("two", passes, ("one",)), Step("three", passes)]
+    outcome = run_steps(steps, False)
+    assert [o.result for o in outcome.values()] == ["FAILED", "not run", "passed"]
+    said = capsys.readouterr().out
+    assert "FAILED one: a defect" in said
+    assert "not run: one did not pass" in said
+
+
+SIDE_BY_SIDE = """
+import sys, time, pathlib
+name, folder = sys.argv[-1], pathlib.Path(sys.argv[1])
+(folder / name).touch()
+other = {"left": "right", "right": "left"}.get(name)
+end = time.monotonic() + 60
+while other and not (folder / other).exists() and time.monotonic() < end:
+    time.sleep(0.01)
+if other and not (folder / other).exists():
+    sys.exit("alone")
+if name == "lacks":
+    print("skipped lacks: no such machine")
+print("said by", name)
+sys.exit(name == "broken")
+"""
+
+
+def test_neighbours_run_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each as a command; what they write is not mixed, and how they end is told of each."""
+    names = ["left", "right", "lacks", "broken"]
+    steps = [Step(name, fails, beside="here") for name in names]
+    program = [sys.executable, "-c", SIDE_BY_SIDE, str(tmp_path)]
+    outcome = run_steps([*steps, Step("last", passes)], False, program)
+    assert {name: o.result for name, o in outcome.items()} == {
+        "left": "passed", "right": "passed", "lacks": "skipped", "broken": "FAILED",
+        "last": "passed",
+    }  # fmt: skip
+    assert outcome["lacks"].reason == "no such machine"
+    said = capsys.readouterr().out
+    places = [said.index(text) for name in names for text in (f"] {name}", f"said by {name}")]
+    assert places == sorted(places)
+    assert "FAILED broken" in said
+
+
+def test_the_summary() -> None:
+    outcome = {
+        "one": Outcome("passed", 61.0, 100.0),
+        "two": Outcome("FAILED", 1.0),
+        "three": Outcome("not run"),
+        "four": Outcome("skipped", 0.1, reason="no\n device"),
+    }
+    lines = summary(outcome, 62.5, ["     9.0 s  go-test  a.TestA"]).splitlines()
+    assert lines[-1] == "steps: 1 passed, 2 failed, 1 skipped"
+    assert "62.5 s  in all" in lines[-2]
+    assert lines[-4:-2] == ["the slowest tests", "     9.0 s  go-test  a.TestA"]
+    assert [line.split()[-1] for line in lines[2:5]] == ["one", "two", "three"]
+    assert "skipped  four: no device" in lines[5]
+    assert "100 s cpu" in lines[2]
