@@ -264,3 +264,36 @@ def test_a_rank_repeats_why_another_one_has_given_up() -> None:
         texts = list(pool.map(meet, range(2)))
     assert texts == [f"{gone}; rank 1 says: {short}", short]
     _no_caller_is_left()
+
+
+class _Connects:
+    """A runtime whose peer has come and connected, and then says nothing more."""
+
+    def __init__(self, store: dist.HashStore) -> None:
+        self.store = store
+        self.installed = False
+
+    def metadata(self) -> bytes:
+        return b"here"
+
+    def update(self) -> None:
+        self.store.set("group/1/1/at/1", "here")  # of rank 1, in round 1
+
+    def connect(self, everybody: list[bytes], timeout_us: int) -> None:
+        assert everybody == [b"here", b"here"]
+
+    def install(self) -> None:
+        self.installed = True
+
+
+def test_a_rank_that_stops_before_its_vote_holds_up_nobody() -> None:
+    """An update waits for votes until its deadline, and no longer."""
+    store = dist.HashStore()
+    meeting = StoreMeeting(store, 0, 2, "group")
+    meeting._instance = 1
+    runtime = _Connects(store)
+    begin = time.monotonic()
+    with pytest.raises(DeadlineError, match="the last attempt was made by rank 0, 1"):
+        meeting.update(cast("Any", runtime), frozenset({0, 1}), TIMEOUT_US)
+    assert time.monotonic() - begin < TIMEOUT_US / 1e6 + LATE_S
+    assert not runtime.installed
