@@ -26,7 +26,8 @@
  *    no environment variable but MOEWIRE_NVRTC, MOEWIRE_CUDA_CACHE and
  *    MOEWIRE_CUDA_CODE: where code for a GPU comes from. (The Go runtime in it
  *    reads its own, such as GOMAXPROCS, and reports its own fatal errors.) Loading the library starts
- *    that runtime's threads; mw_buffer_connect adds one watcher per process.
+ *    that runtime's threads; mw_buffer_connect adds one watcher per process. The
+ *    first buffer or fabric raises the process's soft RLIMIT_NOFILE to the hard one.
  */
 #ifndef MOEWIRE_H
 #define MOEWIRE_H

@@ -122,6 +122,7 @@ func New(dom transport.Domain, kern device.Kernels, cfg Config) (*Buffer, error)
 	b.connectFar()
 	if cfg.NumBytes > 0 && !cfg.Joining {
 		if err := b.addSlabs(layout.SlabBytes(cfg.NumBytes, int64(cfg.NumSlots))); err != nil {
+			b.releaseFar()
 			return nil, err
 		}
 	}

@@ -88,17 +88,40 @@ func (b *Buffer) slabOf(r, j int, id int) (transport.Segment, error) {
 		return b.nearSlab(r, j, id)
 	}
 	f := &b.slots[j].far[r]
-	if f.mirror == nil || f.mirror.SizeBytes() < b.slabBytes {
-		mirror, err := b.far.carrier.Memory(max(b.slabBytes, layout.RegionBytes))
-		if err != nil {
-			return nil, fmt.Errorf("the outputs of rank %d: %w", r, err)
-		}
-		if f.mirror != nil {
-			f.mirror.Release()
-		}
-		f.mirror = mirror
+	if err := b.reserveMirror(f, r, b.slabBytes); err != nil {
+		return nil, err // settleFar of a buffer that has no size yet
 	}
 	return f.mirror, nil
+}
+
+// reserveMirrors makes the mirrors of all slots for slabs of so many bytes: they
+// are address space until rows come back, and a call that finds none to be had
+// could only end the buffer.
+func (b *Buffer) reserveMirrors(sizeBytes int64) error {
+	for j := range b.slots {
+		for rest := b.farOf(^uint64(0)); rest != 0; rest &= rest - 1 {
+			r := bits.TrailingZeros64(rest)
+			if err := b.reserveMirror(&b.slots[j].far[r], r, sizeBytes); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (b *Buffer) reserveMirror(f *farSlot, r int, sizeBytes int64) error {
+	if f.mirror != nil && f.mirror.SizeBytes() >= sizeBytes {
+		return nil
+	}
+	mirror, err := b.far.carrier.Memory(max(sizeBytes, layout.RegionBytes))
+	if err != nil {
+		return fmt.Errorf("the outputs of rank %d: %w", r, err)
+	}
+	if f.mirror != nil {
+		f.mirror.Release()
+	}
+	f.mirror = mirror
+	return nil
 }
 
 // releaseFar gives mirrors and stashes back, when the buffer is closed.

@@ -38,6 +38,9 @@ func (b *Buffer) addSlabs(size int64) error {
 		}
 		s.own = own
 	}
+	if err := b.reserveMirrors(size); err != nil {
+		return err
+	}
 	b.slabBytes = size
 	for j := range b.slots {
 		b.openSlot(&b.slots[j], b.firstFor(j))

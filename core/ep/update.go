@@ -147,6 +147,11 @@ func (b *Buffer) reopenAll() error {
 	if b.slabBytes == 0 && b.cfg.NumBytes > 0 {
 		return b.addSlabs(layout.SlabBytes(b.cfg.NumBytes, int64(len(b.slots))))
 	}
+	if b.slabBytes > 0 {
+		if err := b.reserveMirrors(b.slabBytes); err != nil {
+			return err
+		}
+	}
 	for j := range b.slots {
 		if s := &b.slots[j]; s.own != nil {
 			b.openSlot(s, b.firstFor(j))

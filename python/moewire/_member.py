@@ -91,11 +91,13 @@ class Member:
 
         Args:
             members: the ranks to wait for; None: all. Who else has come is let in as well.
-            timeout_us: how long to wait for them. After that it goes on with those who have
-                come, if they are not fewer than the members who stay away: a rank that is
-                left out is fenced. -1: for ever.
+            timeout_us: how long the call may take; -1: for ever. For ranks that do not come it
+                waits for all but the last 2 s (half of it, if that is less). Then it goes on
+                with those who have come, if they are not fewer than the members who stay away:
+                a rank that is left out is fenced.
 
-        ``DeadlineError``: this rank found nobody to begin an epoch with.
+        ``DeadlineError``: this rank found nobody to begin an epoch with, or the store, which
+        the text names, did not answer.
         """
         ranks = _check.ranks("members", members, self.group_size, self.rank)
         timeout_us = _check.integer("timeout_us", timeout_us, -1, 1 << 62)

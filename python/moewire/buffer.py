@@ -57,8 +57,10 @@ class Buffer(PackedCalls, FlatCalls, Member):
             for it would overwrite the rows of the oldest.
         copy_outputs: return ordinary tensors instead of views of the workspace.
         vector_width: bytes of vector code, 16, 32 or 64; 0: the widest; -1: plain Go code.
-        connect_timeout_us: how long to wait for the other ranks; -1: for ever at the store,
-            then 60 s. Without a store the group's own timeout holds for its ``all_gather``.
+        connect_timeout_us: how long the construction may take, waits for the other ranks and for
+            the store included (``DeadlineError`` names who or what has not answered); -1: for ever
+            at the store, then 60 s. Without a store the group's own timeout holds for its
+            ``all_gather``.
         members: the ranks that take part for now, each once; None: all. The others may come
             later.
         deterministic: rows of an expert lie in order of rank, for one more exchange of words
@@ -219,7 +221,7 @@ class Buffer(PackedCalls, FlatCalls, Member):
 
         ``exchange(own)`` sends up to 1024 bytes to every rank that takes part and returns
         theirs by rank, its own included, with None for a rank that is absent. It is called
-        twice here and twice in every ``update_ep_member``.
+        twice here and twice in every ``update_ep_member``, and keeps a deadline of its own.
         """
         meeting = _bootstrap.ExchangeMeeting(exchange, rank, world_size)
         options = Options(

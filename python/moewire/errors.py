@@ -43,7 +43,7 @@ class ClosedError(MoewireError, RuntimeError):
 
 
 class DeadlineError(MoewireError, TimeoutError):
-    """A rank did not come to a meeting in time (named), or the combine buffer was still read."""
+    """A rank or the store did not come or answer in time (named), or a combine buffer is read."""
 
     status = -5
 

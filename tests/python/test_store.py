@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch.distributed as dist
 
 from moewire import Buffer, DeadlineError
 from moewire._clock import Clock
+from moewire._meeting import StoreMeeting
 from moewire._store import METHODS, BoundedStore, describe
+from moewire.errors import MoewireError, NoResourceError, PeerLostError
 
 _SERVER = """
 import sys, torch.distributed as dist
@@ -230,3 +232,68 @@ def test_stores_are_named(server: Server, tmp_path: Any) -> None:
     assert describe(dist.PrefixStore("a", dist.PrefixStore("b", inner))) == describe(inner)
     assert describe(dist.FileStore(file, 1)) == f"FileStore in {file}"
     assert describe(dist.HashStore()) == "HashStore"
+
+
+class _Fails:
+    """A runtime that cannot connect."""
+
+    def __init__(self, error: MoewireError) -> None:
+        self.error = error
+
+    def metadata(self) -> bytes:
+        return b"here"
+
+    def connect(self, everybody: list[bytes], timeout_us: int) -> None:
+        raise self.error
+
+
+def test_a_rank_repeats_why_another_one_has_given_up() -> None:
+    """Nobody listens where a rank has given up: what that rank lacked is the reason."""
+    store = dist.HashStore()
+    short = "socket: too many open files, limit 1024"
+    gone = "rank 1 does not listen any more"
+    failing = [_Fails(PeerLostError(gone)), _Fails(NoResourceError(short))]
+
+    def meet(rank: int) -> str:
+        meeting = StoreMeeting(store, rank, 2, "why")
+        with pytest.raises(type(failing[rank].error)) as raised:
+            meeting.construct(cast("Any", failing[rank]), frozenset({0, 1}), 20_000_000)
+        return str(raised.value)
+
+    with ThreadPoolExecutor(2) as pool:
+        texts = list(pool.map(meet, range(2)))
+    assert texts == [f"{gone}; rank 1 says: {short}", short]
+    _no_caller_is_left()
+
+
+class _Connects:
+    """A runtime whose peer has come and connected, and then says nothing more."""
+
+    def __init__(self, store: dist.HashStore) -> None:
+        self.store = store
+        self.installed = False
+
+    def metadata(self) -> bytes:
+        return b"here"
+
+    def update(self) -> None:
+        self.store.set("group/1/1/at/1", "here")  # of rank 1, in round 1
+
+    def connect(self, everybody: list[bytes], timeout_us: int) -> None:
+        assert everybody == [b"here", b"here"]
+
+    def install(self) -> None:
+        self.installed = True
+
+
+def test_a_rank_that_stops_before_its_vote_holds_up_nobody() -> None:
+    """An update waits for votes until its deadline, and no longer."""
+    store = dist.HashStore()
+    meeting = StoreMeeting(store, 0, 2, "group")
+    meeting._instance = 1
+    runtime = _Connects(store)
+    begin = time.monotonic()
+    with pytest.raises(DeadlineError, match="the last attempt was made by rank 0, 1"):
+        meeting.update(cast("Any", runtime), frozenset({0, 1}), TIMEOUT_US)
+    assert time.monotonic() - begin < TIMEOUT_US / 1e6 + LATE_S
+    assert not runtime.installed

@@ -104,9 +104,14 @@ func Unsignal(event *FD) error {
 }
 
 // MapAnonymous maps n bytes of zeroed memory that no other program reaches. A
-// child of fork shares it, so that no page is copied behind a device's back.
+// child of fork shares it, so that no page is copied behind a device's back. It is
+// address space until it is touched.
 func MapAnonymous(n int64) (*Mapping, error) {
-	data, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
+	if err := injected("mmap"); err != nil {
+		return nil, wrap("mmap", err)
+	}
+	const flags = unix.MAP_SHARED | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE
+	data, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, flags)
 	if err != nil {
 		return nil, wrap("mmap", err)
 	}

@@ -1,7 +1,6 @@
 package mixed
 
 import (
-	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -22,17 +21,11 @@ func newPrivate(sizeBytes int64) (transport.Segment, error) {
 	if sizeBytes <= 0 {
 		return nil, fmt.Errorf("mixed: memory of %d bytes is not possible", sizeBytes)
 	}
-	fd, err := sys.NewMemfd("moewire-link")
+	mapping, err := sys.MapAnonymous(sizeBytes) // takes no descriptor: it may be made in the middle of a call
 	if err != nil {
-		return nil, fmt.Errorf("mixed: memory: %w", err)
-	}
-	s := &private{}
-	if err = sys.Grow(fd, sizeBytes); err == nil {
-		s.mapping, err = sys.Map(fd, 0, sizeBytes)
-	}
-	if err = errors.Join(err, fd.Close()); err != nil {
 		return nil, fmt.Errorf("mixed: memory of %d bytes: %w", sizeBytes, err)
 	}
+	s := &private{mapping: mapping}
 	s.refs.Store(1)
 	return s, nil
 }
