@@ -341,7 +341,7 @@ func TestMutationsOfWildWords(t *testing.T) {
 	var list []testenv.Mutation
 	for _, m := range []struct{ name, class, file, from, to string }{
 		{"a sum that wraps", "counter", "send.go", "!layout.Fits(begin, n, capacity)", "begin+n > capacity"},
-		{"a rank does not look at its own words", "open", "member.go", "	b.checkOwn()\n", ""},
+		{"a rank does not look at its own words", "open", "violation.go", "	if b.isMember() {\n\t\tb.checkOwn()\n", "	if b.isMember() {\n"},
 		{"parameters are believed", "params", "shared.go", "ok = number == 0 || sealOf(rank, &words, extra) == number>>sealShift", "ok = number < ^uint64(0)"},
 		{"arrivals are believed", "arrive", "violation.go", "if !layout.IsSealed(word, source) || layout.IsPast(word, n) {", "if false {"},
 	} {
