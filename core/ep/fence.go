@@ -11,6 +11,9 @@ import (
 // lookAround takes out of the group whom it would be useless to wait for, and
 // reports whether the group has changed: then look at the words again.
 func (w *wait) lookAround(now time.Time, waiting uint64) (changed bool) {
+	if w.b.findsItselfHurt() {
+		return true // the next step says so
+	}
 	for rest := waiting; rest != 0; rest &= rest - 1 {
 		t := bits.TrailingZeros64(rest)
 		if p := w.peers[t].proc; p != nil && p.Dying() {

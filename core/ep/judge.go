@@ -86,7 +86,7 @@ func (j *Judge) Try(now time.Time, waiting uint64, timeout time.Duration) (cause
 		return 0, time.Time{}, true
 	}
 	v, decided := j.trial.look(now, &hearing{
-		peers: j.peers, self: j.dom.Rank(), members: set.Ranks(), timeout: timeout,
+		peers: j.peers, self: j.dom.Rank(), members: set.Ranks() & j.dom.Present(), timeout: timeout,
 		patience: j.patience, age: wordAge(j.dom), clock: &j.clock,
 	}, waiting)
 	return v.causes, v.until, decided

@@ -65,7 +65,6 @@ func (b *Buffer) usable() error {
 		b.expelled()
 		return b.why
 	}
-	b.checkOwn()
 	return b.surrender()
 }
 

@@ -32,7 +32,9 @@ func (b *Buffer) takeCounts(s *slot) error {
 			return b.surrender()
 		}
 	}
-	b.checkOrder(s)
+	if b.exchanges(s) {
+		b.checkOrder(s)
+	}
 	return b.surrender()
 }
 

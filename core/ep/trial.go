@@ -103,8 +103,8 @@ func (tr *trial) decide(now time.Time, w *hearing, waiting uint64) (v verdict) {
 		p := &w.peers[m]
 		next := p.waitsFor().Load() & members
 		waited, ok := waitedSince(w.clock.At(now), p.since().Load())
-		if !ok {
-			causes |= 1 << m // its words are wild: whom it names has nothing to do with it
+		if !ok { // its words are wild: whom it names has nothing to do with it
+			causes, todo = causes|1<<m, todo&^seen
 			continue
 		}
 		end := now.Add(w.timeout - waited)

@@ -334,3 +334,21 @@ func TestWildWords(t *testing.T) {
 	}
 	t.Logf("%d words, %d of them found, %d ranks were lost", n, found, lost)
 }
+
+// TestMutationsOfWildWords takes one look at a word away at a time, and wants the words
+// that are overwritten at random to show it.
+func TestMutationsOfWildWords(t *testing.T) {
+	var list []testenv.Mutation
+	for _, m := range []struct{ name, class, file, from, to string }{
+		{"a sum that wraps", "counter", "send.go", "!layout.Fits(begin, n, capacity)", "begin+n > capacity"},
+		{"a rank does not look at its own words", "open", "violation.go", "	if b.isMember() {\n\t\tb.checkOwn()\n", "	if b.isMember() {\n"},
+		{"parameters are believed", "params", "shared.go", "ok = number == 0 || sealOf(rank, &words, extra) == number>>sealShift", "ok = number < ^uint64(0)"},
+		{"arrivals are believed", "arrive", "violation.go", "if !layout.IsSealed(word, source) || layout.IsPast(word, n) {", "if false {"},
+	} {
+		list = append(list, testenv.Mutation{
+			Name: m.name, File: m.file, From: m.from, To: m.to,
+			Args: []string{"-timeout=10m", "-run", "^TestWildWords$"}, Env: []string{"MOEWIRE_TEST_WILD=" + m.class},
+		})
+	}
+	testenv.RunMutations(t, list)
+}

@@ -144,9 +144,8 @@ func (w *wildWorld) slabAt(r, slot int) int64 {
 
 // outcomes of what ranks did: an error, and whom their results lack.
 type wildOutcome struct {
-	err    error
-	lacks  uint64 // ranks missing in any mask
-	counts bool   // holes where no rank was lost
+	err   error
+	lacks uint64 // ranks missing in any mask
 }
 
 // wildRound is a dispatch and a combine, with results compared with the oracle, whoever is
