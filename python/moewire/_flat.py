@@ -11,12 +11,14 @@ from . import _check, _flat_combine
 from ._dispatch import flags as flags_for
 from ._flat_request import Request, checked_plan, fill, several
 from ._flat_results import FlatHandle, FlatReceived, FlatRows
+from ._opaque import opaque_methods
 from ._operation import start_dispatch
 from ._runtime import Runtime, size_hint
 from .event import EventOverlap, Hook, completion, how, phase_for
 from .handle import refuse_foreign
 
 
+@opaque_methods
 class FlatCalls:
     """The flat form of a buffer's operations. ``Buffer`` has the notation."""
 

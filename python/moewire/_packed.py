@@ -9,6 +9,7 @@ import torch
 from . import _abi as abi
 from . import _combine, _dispatch
 from ._numbers import boolean
+from ._opaque import opaque_methods
 from ._results import RecvX
 from ._runtime import Runtime
 from .event import EventOverlap, Hook, completion, how, phase_for
@@ -17,6 +18,7 @@ from .handle import Handle, refuse_foreign
 Received: TypeAlias = tuple[RecvX, torch.Tensor, Handle, EventOverlap, Hook | None]
 
 
+@opaque_methods
 class PackedCalls:
     """The packed form of a buffer's operations. ``Buffer`` has the notation."""
 

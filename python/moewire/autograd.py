@@ -61,6 +61,7 @@ from ._backward import (
     place_of,
     refuse_capture,
 )
+from ._opaque import opaque
 from ._rows import ReceivedRows
 from .buffer import Buffer
 from .handle import Handle
@@ -174,6 +175,7 @@ class Routing:
         return self._received
 
 
+@opaque
 def dispatch(
     buffer: Buffer,
     x: torch.Tensor,
@@ -222,6 +224,7 @@ def dispatch(
     return rows, routing
 
 
+@opaque
 def combine(y: torch.Tensor, routing: Routing) -> torch.Tensor:
     """Brings expert outputs back and sums them with the routing weights. Collective.
 

@@ -17,6 +17,7 @@ from ._flat import FlatCalls
 from ._flat_results import FlatHandle
 from ._meeting import Store, StoreMeeting
 from ._member import CONNECT_TIMEOUT_US, SLOW_AFTER_US, Member, Options
+from ._opaque import opaque_methods
 from ._packed import PackedCalls, Received
 from ._runtime import size_hint
 from .handle import Handle, Held, refuse_foreign
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 STORE_PREFIX = "moewire"
 
 
+@opaque_methods
 class Buffer(PackedCalls, FlatCalls, Member):
     """This rank's part of a workspace that all ranks of a group share.
 
@@ -117,6 +119,8 @@ class Buffer(PackedCalls, FlatCalls, Member):
             process is killed, once none of its ranks is a member or has left by itself. Each
             rank's own; who left by ``close()`` or an update is never killed. Variable:
             ``MOEWIRE_ON_FENCE``.
+
+    ``torch.compile`` looks into no call: the graph ends before it, and another begins behind it.
 
     Any thread may call any method; a wait in one thread does not block another. ``close()``,
     leaving ``with``, or dropping the buffer leaves the group.
