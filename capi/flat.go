@@ -38,7 +38,7 @@ var errWeightsOfBare = invalid("topk_weights is given, allowed 0 with MW_DISPATC
 // extraWidth is the width of an extra column, checked.
 func extraWidth(a *C.mw_dispatch_args_t, i int) (int64, error) {
 	width := int64(a.extra_row_bytes[i])
-	if err := inRange("extra_row_bytes of "+extraNames[i], width, 0, layout.MaxExtraBytes); err != nil {
+	if err := inRange(extraWidthNames[i], width, 0, layout.MaxExtraBytes); err != nil {
 		return 0, err
 	}
 	if width == 0 && a.extra[i] != 0 {
@@ -48,6 +48,11 @@ func extraWidth(a *C.mw_dispatch_args_t, i int) (int64, error) {
 }
 
 var extraNames = [layout.NumExtras]string{"extra[0]", "extra[1]", "extra[2]", "extra[3]"}
+
+// Not put together at every call: that would allocate.
+var extraWidthNames = [layout.NumExtras]string{
+	"extra_row_bytes of extra[0]", "extra_row_bytes of extra[1]", "extra_row_bytes of extra[2]", "extra_row_bytes of extra[3]",
+}
 
 // aloneButForWeights: rows per expert come alone, but for the weights of sums.
 func aloneButForWeights(a *C.mw_dispatch_args_t) error {

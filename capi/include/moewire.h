@@ -172,7 +172,7 @@ typedef struct {
 	uint32_t transport;   /* MW_TRANSPORT_* */
 	uint32_t protection;  /* MW_PROTECTION_*: of what TCP carries */
 	mw_bytes_t listen;    /* own: where ranks of other hosts reach this one: an address, "ADDRESS:PORT"
-	                         ("[ADDRESS]:PORT" for IPv6), or the name of an interface */
+	                         ("[ADDRESS]:PORT" for IPv6, which may have brackets without one), or the name of an interface */
 	mw_bytes_t keys;      /* shared by all ranks: one per line, "ID HEX", 64 digits, the current one
 	                         first (docs/wire.md). Between hosts these or key_file; never shown */
 	mw_bytes_t host;      /* own, for tests: ranks with different names take one another for ranks of

@@ -40,6 +40,8 @@ away. docs/training.md has all of it.
 
 from __future__ import annotations
 
+from . import _needs_torch  # noqa: F401, isort: skip
+
 from typing import Any
 
 import torch

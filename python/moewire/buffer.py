@@ -6,6 +6,8 @@ its life in a group in ``_member``.
 
 from __future__ import annotations
 
+from . import _needs_torch  # noqa: F401, isort: skip
+
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
