@@ -11,7 +11,13 @@ import (
 	"github.com/moewire/moewire/core/ep/layout"
 )
 
-var combines = sync.Pool{New: func() any { return new(ep.CombineArgs) }}
+// combine is the arguments of one call. Pooled, as dispatch is.
+type combine struct {
+	args ep.CombineArgs
+	selections
+}
+
+var combines = sync.Pool{New: func() any { return new(combine) }}
 
 //export mwiBufferCombine
 func mwiBufferCombine(id uint64, a *C.mw_combine_args_t, opID *C.uint64_t) C.mw_status_t {
@@ -27,16 +33,16 @@ func mwiBufferCombine(id uint64, a *C.mw_combine_args_t, opID *C.uint64_t) C.mw_
 		if err != nil {
 			return err
 		}
-		args := combines.Get().(*ep.CombineArgs)
-		defer func() { *args = ep.CombineArgs{}; combines.Put(args) }()
-		if err := readCombine(args, a, e, n); err != nil {
+		c := combines.Get().(*combine)
+		defer func() { c.args = ep.CombineArgs{}; combines.Put(c) }()
+		if err := c.read(a, e, n); err != nil {
 			return err
 		}
 		phase, slice, err := waitOf(a.phase, a.slice_us)
 		if err != nil {
 			return err
 		}
-		p, err := e.Combine(n, args, phase, slice)
+		p, err := e.Combine(n, &c.args, phase, slice)
 		if err != nil && err != ep.ErrInProgress {
 			return err
 		}
@@ -61,8 +67,9 @@ func (b *buffer) handle(id uint64) (*ep.Buffer, uint64, error) {
 	return e, n, err
 }
 
-func readCombine(to *ep.CombineArgs, a *C.mw_combine_args_t, e *ep.Buffer, n uint64) error {
-	const known = C.MW_COMBINE_ZERO_COPY | C.MW_COMBINE_FLAT
+func (c *combine) read(a *C.mw_combine_args_t, e *ep.Buffer, n uint64) error {
+	const known = C.MW_COMBINE_ZERO_COPY | C.MW_COMBINE_FLAT | selectionFlags
+	to := &c.args
 	if a.flags&^known != 0 {
 		return invalid("args->flags is %#x, allowed bits %#x", uint32(a.flags), known)
 	}
@@ -89,8 +96,8 @@ func readCombine(to *ep.CombineArgs, a *C.mw_combine_args_t, e *ep.Buffer, n uin
 	t, k := int64(a.num_tokens), int64(a.num_topk)
 	*to = ep.CombineArgs{Flat: flat, NumTokens: int(t), TopK: int(k), ZeroCopy: a.flags&C.MW_COMBINE_ZERO_COPY != 0}
 	keep(&err, &to.X)(view[byte]("x", uint64(a.x), outputs))
-	keep(&err, &to.TopkIdx)(view[int64]("topk_idx", uint64(a.topk_idx), t*k))
-	keep(&err, &to.TopkWeights)(view[float32]("topk_weights", uint64(a.topk_weights), t*k))
+	keep(&err, &to.TopkIdx)(c.readIDs(uint32(a.flags), uint64(a.topk_idx), t*k))
+	keep(&err, &to.TopkWeights)(c.readWeights(uint32(a.flags), uint64(a.topk_weights), t*k))
 	keep(&err, &to.Out)(view[byte]("out", uint64(a.out), t*row))
 	keep(&err, &to.ActiveRanks)(mask(uint64(a.active_ranks), int64(a.num_active_ranks)))
 	keep(&err, &to.Timeout)(micros("timeout_us", int64(a.timeout_us)))

@@ -77,6 +77,9 @@ func (c *launch) readDispatch(a *C.mw_dispatch_args_t, ranks int) error {
 	if err := checkNumbers(a); err != nil {
 		return err
 	}
+	if err := refuseOnGPU(uint32(a.flags)); err != nil {
+		return err
+	}
 	timeout, err := micros("timeout_us", int64(a.timeout_us))
 	if err != nil {
 		return err

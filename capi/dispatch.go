@@ -20,12 +20,13 @@ type dispatch struct {
 	res  ep.Result
 	to   *C.mw_dispatch_result_t
 	out  C.mw_dispatch_result_t
+	selections
 }
 
 var dispatches = sync.Pool{New: func() any { return new(dispatch) }}
 
 func (d *dispatch) free() {
-	*d = dispatch{}
+	*d = dispatch{selections: d.selections}
 	dispatches.Put(d)
 }
 
@@ -102,7 +103,7 @@ func (d *dispatch) read(a *C.mw_dispatch_args_t, ranks int) error {
 		KeepHeld: a.flags&C.MW_DISPATCH_KEEP_HELD != 0,
 	}
 	keep(&err, &d.args.X)(view[byte]("x", uint64(a.x), t*h*2))
-	keep(&err, &d.args.TopkIdx)(view[int64]("topk_idx", uint64(a.topk_idx), t*k))
+	keep(&err, &d.args.TopkIdx)(d.readIDs(uint32(a.flags), uint64(a.topk_idx), t*k))
 	keep(&err, &d.args.ActiveRanks)(mask(uint64(a.active_ranks), int64(a.num_active_ranks)))
 	keep(&err, &d.args.RecvCount)(view[int32]("recv_count", uint64(a.recv_count), local))
 	keep(&err, &d.args.LayoutRange)(view[int64]("layout_range", uint64(a.layout_range), local*int64(ranks)))
@@ -117,7 +118,7 @@ func (d *dispatch) read(a *C.mw_dispatch_args_t, ranks int) error {
 func scalesOf(flags uint32) (device.ScaleFormat, error) {
 	const round, ue8m0 = C.MW_DISPATCH_ROUND_SCALE, C.MW_DISPATCH_UE8M0
 	const known = C.MW_DISPATCH_FP8 | C.MW_DISPATCH_MORE | round | ue8m0 | C.MW_DISPATCH_FP32_OUTPUTS | C.MW_DISPATCH_FLAT |
-		C.MW_DISPATCH_BARE | C.MW_DISPATCH_PRE_REDUCE | C.MW_DISPATCH_KEEP_HELD
+		C.MW_DISPATCH_BARE | C.MW_DISPATCH_PRE_REDUCE | C.MW_DISPATCH_KEEP_HELD | selectionFlags
 	switch {
 	case flags&^known != 0:
 		return 0, invalid("args->flags is %#x, allowed bits %#x", flags, known)

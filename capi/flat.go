@@ -8,7 +8,7 @@ import "github.com/moewire/moewire/core/ep/layout"
 // readColumns takes what flat rows bring along, and weights for sums.
 func (d *dispatch) readColumns(a *C.mw_dispatch_args_t) (err error) {
 	if a.flags&C.MW_DISPATCH_FLAT == 0 {
-		return d.readWeights(a)
+		return d.readPreWeights(a)
 	}
 	d.args.Flat, d.args.Bare = true, a.flags&C.MW_DISPATCH_BARE != 0
 	t := int64(a.num_tokens)
@@ -16,7 +16,7 @@ func (d *dispatch) readColumns(a *C.mw_dispatch_args_t) (err error) {
 		return errWeightsOfBare
 	}
 	if !d.args.Bare {
-		if d.args.TopkWeights, err = view[float32]("topk_weights", uint64(a.topk_weights), t*int64(a.num_topk)); err != nil {
+		if d.args.TopkWeights, err = d.selections.readWeights(uint32(a.flags), uint64(a.topk_weights), t*int64(a.num_topk)); err != nil {
 			return err
 		}
 	}
@@ -38,7 +38,7 @@ var errWeightsOfBare = invalid("topk_weights is given, allowed 0 with MW_DISPATC
 // extraWidth is the width of an extra column, checked.
 func extraWidth(a *C.mw_dispatch_args_t, i int) (int64, error) {
 	width := int64(a.extra_row_bytes[i])
-	if err := inRange("extra_row_bytes of "+extraNames[i], width, 0, layout.MaxExtraBytes); err != nil {
+	if err := inRange(extraWidthNames[i], width, 0, layout.MaxExtraBytes); err != nil {
 		return 0, err
 	}
 	if width == 0 && a.extra[i] != 0 {
@@ -48,6 +48,11 @@ func extraWidth(a *C.mw_dispatch_args_t, i int) (int64, error) {
 }
 
 var extraNames = [layout.NumExtras]string{"extra[0]", "extra[1]", "extra[2]", "extra[3]"}
+
+// Not put together at every call: that would allocate.
+var extraWidthNames = [layout.NumExtras]string{
+	"extra_row_bytes of extra[0]", "extra_row_bytes of extra[1]", "extra_row_bytes of extra[2]", "extra_row_bytes of extra[3]",
+}
 
 // aloneButForWeights: rows per expert come alone, but for the weights of sums.
 func aloneButForWeights(a *C.mw_dispatch_args_t) error {
@@ -60,12 +65,12 @@ func aloneButForWeights(a *C.mw_dispatch_args_t) error {
 	return nil
 }
 
-func (d *dispatch) readWeights(a *C.mw_dispatch_args_t) error {
+func (d *dispatch) readPreWeights(a *C.mw_dispatch_args_t) error {
 	err := aloneButForWeights(a)
 	if d.args.PreReduce = a.flags&C.MW_DISPATCH_PRE_REDUCE != 0; !d.args.PreReduce || err != nil {
 		return err
 	}
-	d.args.TopkWeights, err = view[float32]("topk_weights", uint64(a.topk_weights), int64(a.num_tokens)*int64(a.num_topk))
+	d.args.TopkWeights, err = d.selections.readWeights(uint32(a.flags), uint64(a.topk_weights), int64(a.num_tokens)*int64(a.num_topk))
 	return err
 }
 

@@ -9,6 +9,7 @@ import (
 	"math/bits"
 	"net"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/moewire/moewire/core/ep/layout"
@@ -186,11 +187,19 @@ func listenOf(b C.mw_bytes_t) (at netip.AddrPort, err error) {
 	return at, nil
 }
 
+// unbracketed is an IPv6 address as it is written before a port, alone: "[::1]".
+func unbracketed(s string) string {
+	if inner, ok := strings.CutPrefix(s, "["); ok && strings.HasSuffix(inner, "]") && strings.Contains(inner, ":") {
+		return strings.TrimSuffix(inner, "]")
+	}
+	return s
+}
+
 func hostPortOf(s string) (netip.AddrPort, error) {
 	if at, err := netip.ParseAddrPort(s); err == nil {
 		return at, nil
 	}
-	if addr, err := netip.ParseAddr(s); err == nil {
+	if addr, err := netip.ParseAddr(unbracketed(s)); err == nil {
 		return netip.AddrPortFrom(addr, 0), nil
 	}
 	nic, err := net.InterfaceByName(s)

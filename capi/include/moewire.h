@@ -173,7 +173,7 @@ typedef struct {
 	uint32_t transport;   /* MW_TRANSPORT_* */
 	uint32_t protection;  /* MW_PROTECTION_*: of what TCP carries */
 	mw_bytes_t listen;    /* own: where ranks of other hosts reach this one: an address, "ADDRESS:PORT"
-	                         ("[ADDRESS]:PORT" for IPv6), or the name of an interface */
+	                         ("[ADDRESS]:PORT" for IPv6, which may have brackets without one), or the name of an interface */
 	mw_bytes_t keys;      /* shared by all ranks: one per line, "ID HEX", 64 digits, the current one
 	                         first (docs/wire.md). Between hosts these or key_file; never shown */
 	mw_bytes_t host;      /* own, for tests: ranks with different names take one another for ranks of
@@ -483,6 +483,15 @@ const uint64_t *mw_event_count(void);
 #define MW_DISPATCH_KEEP_HELD 256u
 
 /*
+ * Of a dispatch and of a combine, on the CPU: how topk_idx and topk_weights are stored. Without,
+ * int64 and float32, which is what rows bring along in any case. They are widened, exactly, in
+ * memory that the library uses again. Each rank's own choice.
+ */
+#define MW_TOPK_IDX_INT32 512u
+#define MW_TOPK_WEIGHTS_BF16 1024u
+#define MW_TOPK_WEIGHTS_FP16 2048u
+
+/*
  * Written when a call returns at or after MW_PHASE_SENT, for the last time by
  * the first call that finds the operation done; `peers_have_more` then.
  */
@@ -508,7 +517,7 @@ typedef struct {
 
 typedef struct {
 	uint32_t size;
-	uint32_t flags;                  /* MW_DISPATCH_* */
+	uint32_t flags;                  /* MW_DISPATCH_*, MW_TOPK_* */
 	uint64_t x;                      /* bf16 [T, H], contiguous; may be 0 if T == 0 */
 	uint64_t topk_idx;               /* int64 [T, K]; -1 selects nothing; may be 0 if T == 0 */
 	int64_t num_tokens;              /* T, 0 <= T <= M */
@@ -602,7 +611,7 @@ mw_status_t mw_buffer_dispatch(mw_buffer_t buffer, const mw_dispatch_args_t *arg
 
 typedef struct {
 	uint32_t size;
-	uint32_t flags;           /* MW_COMBINE_* */
+	uint32_t flags;           /* MW_COMBINE_*, MW_TOPK_* */
 	mw_handle_t handle;
 	uint64_t x;               /* [L, R*M, H] expert outputs, contiguous: bf16, or float32 if the
 	                             dispatch had MW_DISPATCH_FP32_OUTPUTS; FLAT: [recv_count[0], H],

@@ -2,8 +2,30 @@ package transport
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"strings"
 )
+
+// connecting is why a meeting failed, whichever carriers the error went through.
+type connecting struct{ err error }
+
+func (c connecting) Error() string { return "connect: " + c.err.Error() }
+func (c connecting) Unwrap() error { return c.err }
+
+// Connecting says of an error that it ended a meeting, once.
+func Connecting(err error) error {
+	var already connecting
+	if err == nil || errors.As(err, &already) {
+		return err
+	}
+	return connecting{err}
+}
+
+const gaveUp = "gave up connecting: "
+
+// GaveUp is the error of a rank that has told this one why it gives up.
+func GaveUp(packed []byte) error { return fmt.Errorf(gaveUp+"%w", UnpackReason(packed)) }
 
 // sharedKinds are the kinds of failure that all ranks of a meeting report as
 // such: who is told of a failure says the same as who has found it, whichever
@@ -20,7 +42,8 @@ func (r reason) Error() string { return r.text }
 func (r reason) Unwrap() error { return r.kind }
 
 // PackReason is what a rank that gives up tells the others: a byte that is the
-// number of err's kind, 0 if it has none, then err's text.
+// number of err's kind, 0 if it has none, then err's text. Of what it was told
+// itself it tells the cause alone, not through whom it came.
 func PackReason(err error) []byte {
 	var number byte
 	for i, kind := range sharedKinds {
@@ -29,7 +52,11 @@ func PackReason(err error) []byte {
 			break
 		}
 	}
-	return append([]byte{number}, err.Error()...)
+	text := err.Error()
+	if at := strings.LastIndex(text, gaveUp); at >= 0 {
+		text = text[at+len(gaveUp):]
+	}
+	return append([]byte{number}, text...)
 }
 
 // UnpackReason is the error that another rank has told, of the same kind. A number

@@ -16,9 +16,9 @@ func TestReasonsKeepTheirKind(t *testing.T) {
 	for i, kind := range kinds {
 		err := fmt.Errorf("rank 1: %w: ring of 8 bytes", kind)
 		for range 2 {
-			err = fmt.Errorf("rank 0 gave up connecting: %w", UnpackReason(PackReason(err)))
+			err = Connecting(Connecting(fmt.Errorf("rank 0 %w", GaveUp(PackReason(err)))))
 		}
-		require.EqualError(t, err, "rank 0 gave up connecting: rank 0 gave up connecting: rank 1: "+kind.Error()+": ring of 8 bytes")
+		require.EqualError(t, err, "connect: rank 0 gave up connecting: rank 1: "+kind.Error()+": ring of 8 bytes", "the cause, and one prefix")
 		for j, other := range kinds {
 			require.Equal(t, i == j && kind != ErrClosed, errors.Is(err, other), "%v is %v", err, other)
 		}

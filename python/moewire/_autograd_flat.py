@@ -18,6 +18,7 @@ from ._backward import (
     refuse_capture,
 )
 from ._flat_results import FlatHandle, FlatReceived
+from ._opaque import opaque
 from ._rows import ReceivedRows
 from .buffer import Buffer
 
@@ -124,6 +125,7 @@ class FlatRouting:
         return self._received
 
 
+@opaque
 def dispatch_flat(
     buffer: Buffer,
     x: torch.Tensor,
@@ -167,6 +169,7 @@ def dispatch_flat(
     return rows, routing
 
 
+@opaque
 def combine_flat(y: torch.Tensor, routing: FlatRouting) -> torch.Tensor:
     """Brings the ranks' sums back and adds them up. Collective.
 

@@ -137,11 +137,13 @@ def group_store(group: dist.ProcessGroup) -> Store | None:
 
 def meet_in_group(group: dist.ProcessGroup, prefix: str) -> Meeting:
     """The meeting of a process group; the calling process must be a member."""
+    if group == dist.GroupMember.NON_GROUP_MEMBER:  # what torch gives a rank that it leaves out
+        raise refuse("group", "a group that this rank is not in", "a group that it is in")
     if not isinstance(group, dist.ProcessGroup):
         raise refuse("group", type(group).__name__, "a torch.distributed.ProcessGroup")
     rank, num_ranks = dist.get_rank(group), dist.get_world_size(group)
     if rank < 0:
-        raise refuse("group", "a group that this process is not in", "a group that it is in")
+        raise refuse("group", "a group that this rank is not in", "a group that it is in")
     store = group_store(group)
     if store is None:
         return ExchangeMeeting(all_gather_bytes(group), rank, num_ranks)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from . import _abi as abi
-from . import _check
+from . import _check, _selections
 from ._operation import Operation, start
 from ._plan import combine_args
 from ._runtime import Runtime
@@ -28,6 +28,7 @@ class Request(NamedTuple):
     zero_copy: bool
     out: torch.Tensor
     phase: int
+    stored: int = 0  # MW_TOPK_*
 
 
 def output(out: torch.Tensor | None, handle: Handle) -> torch.Tensor:
@@ -64,8 +65,9 @@ def check_request(
     selections = (handle._num_tokens, plan.num_topk)
     if not (quick(request.x, plan.output_dtype) and request.x.shape == plan.rows):
         _check.outputs(request.x, plan.output_dtype, plan.rows, place=place)
-    _check.known("topk_idx", request.topk_idx, torch.int64, selections, place, quick)
-    _check.known("topk_weights", weights, torch.float32, selections, place, quick)
+    ids_dtype, weights_dtype = _selections.dtypes(request.stored)
+    _check.known("topk_idx", request.topk_idx, ids_dtype, selections, place, quick)
+    _check.known("topk_weights", weights, weights_dtype, selections, place, quick)
     _check.timeout(request.timeout_us)
 
 
@@ -73,7 +75,7 @@ def fill(
     args: abi.mw_combine_args_t, request: Request, handle: Handle, active: tuple[int, int]
 ) -> None:
     """Everything but the struct's size and the slice; ``active``: address and length."""
-    args.flags = abi.MW_COMBINE_ZERO_COPY if request.zero_copy else 0
+    args.flags = (abi.MW_COMBINE_ZERO_COPY if request.zero_copy else 0) | request.stored
     args.handle = handle._id
     args.x = request.x.data_ptr()
     args.topk_idx = request.topk_idx.data_ptr()

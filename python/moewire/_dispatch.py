@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import torch
 
 from . import _abi as abi
-from . import _check, _results
+from . import _check, _results, _selections
 from ._numbers import boolean
 from ._operation import Operation, start_dispatch
 from ._plan import FORMAT_FLAGS, Key, Plan
@@ -28,6 +28,7 @@ _FP8, _MORE, _ROUND, _UE8M0, _WIDE = (
     abi.MW_DISPATCH_FP32_OUTPUTS,
 )
 _PRE = abi.MW_DISPATCH_PRE_REDUCE
+_STORED = abi.MW_TOPK_IDX_INT32 | abi.MW_TOPK_WEIGHTS_BF16 | abi.MW_TOPK_WEIGHTS_FP16
 _TIMEOUT_END = _check.TIMEOUT_END
 _plain, _new_raw = _check.plain, abi.mw_dispatch_result_t
 _BF16, _INT64, _FLOAT32 = torch.bfloat16, torch.int64, torch.float32
@@ -113,13 +114,16 @@ def known_plan(runtime: Runtime, request: Request, quick: _check.Quick = _plain)
     The quick way of ``check_request``, for what is almost every call. None means: look closely.
     """
     x, topk_idx, _, num_max, num_experts, timeout_us, flags, _, weights = request
-    if not (quick(x, _BF16) and quick(topk_idx, _INT64)):
+    ids_dtype, weights_dtype = _INT64, _FLOAT32
+    if flags & _STORED:
+        ids_dtype, weights_dtype = _selections.dtypes(flags)
+    if not (quick(x, _BF16) and quick(topk_idx, ids_dtype)):
         return None
     given, selections = x.shape, topk_idx.shape
     if len(given) != 2 or len(selections) != 2:
         return None
     num_tokens, hidden = given
-    if weights is not None and not (quick(weights, _FLOAT32) and weights.shape == selections):
+    if weights is not None and not (quick(weights, weights_dtype) and weights.shape == selections):
         return None
     if (weights is None) == bool(flags & _PRE):
         return None
@@ -140,19 +144,20 @@ def check_request(request: Request, num_ranks: int, place: Place | None = None) 
     experts = _check.experts(request.num_experts, num_ranks)
     _check.tensor("x", request.x, torch.bfloat16, (None, None), place)
     num_tokens, hidden = request.x.shape
+    ids_dtype, weights_dtype = _selections.dtypes(request.flags)
     fp8, ue8m0 = bool(request.flags & _FP8), bool(request.flags & _UE8M0)
     _check.scales(fp8, bool(request.flags & _ROUND), ue8m0)
     _check.hidden(hidden, fp8, ue8m0)
     _check.tokens(num_tokens, num_max)
-    _check.tensor("topk_idx", request.topk_idx, torch.int64, (num_tokens, None), place)
+    _check.tensor("topk_idx", request.topk_idx, ids_dtype, (num_tokens, None), place)
     num_topk = request.topk_idx.shape[1]
     _check.topk(num_topk)
-    _check_weights(request, place)
+    _check_weights(request, weights_dtype, place)
     _check.timeout(request.timeout_us)
     return hidden, num_topk, num_max, experts, request.flags & FORMAT_FLAGS
 
 
-def _check_weights(request: Request, place: Place | None) -> None:
+def _check_weights(request: Request, dtype: torch.dtype, place: Place | None) -> None:
     """Weights are part of a dispatch exactly when sums are to be made by them."""
     weights = request.topk_weights
     if not request.flags & _PRE:
@@ -161,7 +166,7 @@ def _check_weights(request: Request, place: Place | None) -> None:
         return
     if weights is None:
         raise _check.refuse("topk_weights", "None with pre_reduce", "a torch.Tensor")
-    _check.tensor("topk_weights", weights, torch.float32, tuple(request.topk_idx.shape), place)
+    _check.tensor("topk_weights", weights, dtype, tuple(request.topk_idx.shape), place)
 
 
 def fill(

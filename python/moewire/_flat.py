@@ -7,16 +7,18 @@ from collections.abc import Sequence
 import torch
 
 from . import _abi as abi
-from . import _check, _flat_combine
+from . import _check, _flat_combine, _selections
 from ._dispatch import flags as flags_for
 from ._flat_request import Request, checked_plan, fill, several
 from ._flat_results import FlatHandle, FlatReceived, FlatRows
+from ._opaque import opaque_methods
 from ._operation import start_dispatch
 from ._runtime import Runtime, size_hint
 from .event import EventOverlap, Hook, completion, how, phase_for
 from .handle import refuse_foreign
 
 
+@opaque_methods
 class FlatCalls:
     """The flat form of a buffer's operations. ``Buffer`` has the notation."""
 
@@ -89,9 +91,9 @@ class FlatCalls:
             x, num_max_dispatch_tokens_per_rank, num_experts, active_ranks, timeout_us, use_fp8,
                 async_finish, return_recv_hook, more, round_scale, use_ue8m0, fp32_outputs: as
                 for ``dispatch``.
-            topk_idx: int64 [T, K], contiguous, the same K <= 64 on every rank; -1 selects
+            topk_idx: int64 or int32 [T, K], contiguous, the same K <= 64 on every rank; -1 selects
                 nothing. Experts of one rank make one row.
-            topk_weights: float32 [T, K], contiguous.
+            topk_weights: float32, bf16 or float16 [T, K], contiguous; they arrive as float32.
             extra: up to 4 tensors [T, ...] of any dtype, contiguous, at most 65535 bytes per
                 token: scales or adapter numbers, say. They arrive as ``recv_extra``. The bytes
                 per token are the same on every rank.
@@ -121,21 +123,22 @@ class FlatCalls:
         if handle is not None:
             _check_cached(self.runtime, handle, topk_idx, topk_weights, x, num_experts)
             topk_idx = handle._topk_idx
+        gpu = self.runtime.gpu
+        ids, weights, stored = _selections.on(gpu, topk_idx, topk_weights)
         bare = abi.MW_DISPATCH_BARE if handle is not None else 0
         flags = flags_for(use_fp8, more, round_scale, use_ue8m0, fp32_outputs)
         request = Request(
             x,
-            topk_idx,
-            topk_weights,
+            ids,
+            weights,
             several(extra),
             active_ranks,
             num_max_dispatch_tokens_per_rank,
             num_experts,
             timeout_us,
-            flags | bare | abi.MW_DISPATCH_FLAT | self.runtime.held.flag,
+            flags | bare | abi.MW_DISPATCH_FLAT | self.runtime.held.flag | stored,
             phase_for(async_finish, return_recv_hook),
         )
-        gpu = self.runtime.gpu
         if gpu is not None:
             ending = how(async_finish, return_recv_hook)
             return gpu.dispatch_flat(request, ending, self._copy_outputs)

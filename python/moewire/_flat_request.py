@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from . import _abi as abi
-from . import _check
+from . import _check, _selections
 from ._flat_plan import FORMAT_FLAGS, Extra, FlatPlan, row_bytes
 from ._flat_results import FlatRows
 from ._runtime import Runtime
@@ -53,12 +53,13 @@ def checked_plan(runtime: Runtime, request: Request, place: Place | None = None)
     _check.scales(fp8, bool(flags & abi.MW_DISPATCH_ROUND_SCALE), ue8m0)
     _check.hidden(hidden, fp8, ue8m0)
     _check.tokens(num_tokens, num_max)
-    _check.tensor("topk_idx", request.topk_idx, torch.int64, (num_tokens, None), place)
+    ids_dtype, weights_dtype = _selections.dtypes(flags)
+    _check.tensor("topk_idx", request.topk_idx, ids_dtype, (num_tokens, None), place)
     num_topk = request.topk_idx.shape[1]
     _check.topk(num_topk)
     if not flags & abi.MW_DISPATCH_BARE:
         shape = (num_tokens, num_topk)
-        _check.tensor("topk_weights", request.topk_weights, torch.float32, shape, place)
+        _check.tensor("topk_weights", request.topk_weights, weights_dtype, shape, place)
     _check.timeout(request.timeout_us)
     extras = _extras(request.extra, num_tokens, place)
     key = (hidden, num_topk, num_max, experts, flags & FORMAT_FLAGS, extras)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from . import _needs_torch  # noqa: F401, isort: skip
+
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
@@ -11,6 +13,7 @@ from . import _abi as abi
 from ._check import FP8_BLOCK, UE8M0_PACK
 from ._flat_plan import FlatPlan
 from ._memory import Mapping
+from ._opaque import opaque_methods
 from ._results import RecvX
 from ._runtime import Runtime
 from .event import EventOverlap, Hook
@@ -126,6 +129,7 @@ class FlatRows:
         self.tensors = _views(mapping, self._raw, self._plan).first(self.num_rows, self._copy)
 
 
+@opaque_methods
 class FlatHandle(Held):
     """The handle of one flat dispatch, to be combined with ``combine_flat``.
 
@@ -144,6 +148,7 @@ class FlatHandle(Held):
         rows: FlatRows,
         topk_idx: torch.Tensor,
     ) -> None:
+        self._released = False
         self._runtime = runtime
         self._result = raw
         self._operation = operation
@@ -170,6 +175,7 @@ class FlatHandle(Held):
         return self._rows.ranges()
 
 
+@opaque_methods
 class FlatReceived:
     """What ``dispatch_flat`` returns.
 

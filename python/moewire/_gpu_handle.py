@@ -9,6 +9,7 @@ import torch
 
 from . import _abi as abi
 from ._flat_results import FlatHandle
+from ._opaque import opaque_methods
 from .errors import UnsupportedError
 from .handle import Handle, Held
 
@@ -74,6 +75,7 @@ class Answers:
             return Answer(self._place, stream, words, at), self._address + 4 * at
 
 
+@opaque_methods
 class OnStream(Held):
     """``release()`` takes effect behind what the current stream has so far.
 

@@ -12,6 +12,7 @@ from . import _check, _observe, _tuning, trace
 from ._gpu import Gpu
 from ._gpu_config import refuse_unsized
 from ._numbers import switch
+from ._opaque import opaque_methods
 from ._runtime import Runtime
 from ._tuning import Tuning
 
@@ -37,6 +38,7 @@ class Options(NamedTuple):
     tuning: dict[str, int | bytes] | None = None  # fields of mw_config_t; None: defaults
 
 
+@opaque_methods
 class Member:
     """The base of ``Buffer``: everything but dispatch and combine."""
 

@@ -7,8 +7,9 @@ from typing import TypeAlias
 import torch
 
 from . import _abi as abi
-from . import _combine, _dispatch
+from . import _combine, _dispatch, _selections
 from ._numbers import boolean
+from ._opaque import opaque_methods
 from ._results import RecvX
 from ._runtime import Runtime
 from .event import EventOverlap, Hook, completion, how, phase_for
@@ -17,6 +18,7 @@ from .handle import Handle, refuse_foreign
 Received: TypeAlias = tuple[RecvX, torch.Tensor, Handle, EventOverlap, Hook | None]
 
 
+@opaque_methods
 class PackedCalls:
     """The packed form of a buffer's operations. ``Buffer`` has the notation."""
 
@@ -48,7 +50,7 @@ class PackedCalls:
         Args:
             x: bf16 [T, H], contiguous; H a multiple of 128 (fp8) or 8 (bf16); T <= M. No gradient
                 comes back to it through here: that is ``moewire.autograd``.
-            topk_idx: int64 [T, K], contiguous, K <= 64; -1 selects nothing.
+            topk_idx: int64 or int32 [T, K], contiguous, K <= 64; -1 selects nothing.
             active_ranks: int32, at least R entries, contiguous, 1 for active (or any number but
                 0); or None for all. Entries of lost ranks are cleared in place. The first R
                 count, and others are left alone.
@@ -65,7 +67,8 @@ class PackedCalls:
                 the same on every rank.
             fp32_outputs: the expert outputs that go to ``combine`` are float32, which takes
                 twice their room in the workspace. The same on every rank.
-            topk_weights: float32 [T, K], contiguous, with ``pre_reduce`` only. Copied.
+            topk_weights: float32, bf16 or float16 [T, K], contiguous, with ``pre_reduce`` only.
+                Copied.
             pre_reduce: the combine of this handle is pre-reduced (see ``combine``): a rank of
                 another host brings one row per token back, not one per token and expert. Each
                 rank's own choice.
@@ -98,6 +101,7 @@ class PackedCalls:
         exception; its entry in ``active_ranks`` becomes 0, in place, exactly when its rows are
         not in the result. ``FencedError``: it was this rank that the others took out.
         """
+        topk_idx, topk_weights, stored = _selections.on(self.runtime.gpu, topk_idx, topk_weights)
         request = _dispatch.Request(
             x,
             topk_idx,
@@ -109,7 +113,8 @@ class PackedCalls:
                 True if use_fp8 is None else use_fp8, more, round_scale, use_ue8m0, fp32_outputs
             )
             | (abi.MW_DISPATCH_PRE_REDUCE if boolean("pre_reduce", pre_reduce) else 0)
-            | self.runtime.held.flag,
+            | self.runtime.held.flag
+            | stored,
             phase_for(async_finish, return_recv_hook),
             topk_weights,
         )
@@ -153,10 +158,11 @@ class PackedCalls:
         Args:
             x: bf16 [L, R*M, H], or float32 after a dispatch with ``fp32_outputs``; contiguous,
                 expert outputs in the positions of the inputs.
-            topk_idx: int64 [T, K] as dispatched; -1 leaves a selection out (not after
+            topk_idx: int64 or int32 [T, K] as dispatched; -1 leaves a selection out (not after
                 ``pre_reduce``: ``InvalidArgument``).
-            topk_weights: float32 [T, K], contiguous; after ``pre_reduce`` those of the dispatch
-                (``InvalidArgument`` names the first that differs).
+            topk_weights: float32, bf16 or float16 [T, K], contiguous; used as float32. After
+                ``pre_reduce`` those of the dispatch (``InvalidArgument`` names the first that
+                differs).
             active_ranks, timeout_us, async_finish, return_recv_hook: as for ``dispatch``.
             handle: of the dispatch. Its receive phase is finished here if its hook has not
                 run. A handle may be combined more than once.
@@ -174,15 +180,17 @@ class PackedCalls:
             out = gpu.output(out, (handle._num_tokens, handle._plan.hidden))
         else:
             out = _combine.output(out, handle)
+        topk_idx, weights, stored = _selections.on(gpu, topk_idx, topk_weights)
         request = _combine.Request(
             x,
             topk_idx,
-            topk_weights,
+            weights if weights is not None else topk_weights,
             active_ranks,
             timeout_us,
             boolean("zero_copy", zero_copy),
             out,
             phase_for(async_finish, return_recv_hook),
+            stored,
         )
         if gpu is not None:
             return gpu.combine(handle, request, how(async_finish, return_recv_hook), _wait_ns)

@@ -40,6 +40,8 @@ away. docs/training.md has all of it.
 
 from __future__ import annotations
 
+from . import _needs_torch  # noqa: F401, isort: skip
+
 from typing import Any
 
 import torch
@@ -61,6 +63,7 @@ from ._backward import (
     place_of,
     refuse_capture,
 )
+from ._opaque import opaque
 from ._rows import ReceivedRows
 from .buffer import Buffer
 from .handle import Handle
@@ -174,6 +177,7 @@ class Routing:
         return self._received
 
 
+@opaque
 def dispatch(
     buffer: Buffer,
     x: torch.Tensor,
@@ -222,6 +226,7 @@ def dispatch(
     return rows, routing
 
 
+@opaque
 def combine(y: torch.Tensor, routing: Routing) -> torch.Tensor:
     """Brings expert outputs back and sums them with the routing weights. Collective.
 

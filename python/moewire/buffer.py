@@ -6,6 +6,8 @@ its life in a group in ``_member``.
 
 from __future__ import annotations
 
+from . import _needs_torch  # noqa: F401, isort: skip
+
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -17,6 +19,7 @@ from ._flat import FlatCalls
 from ._flat_results import FlatHandle
 from ._meeting import StoreMeeting
 from ._member import CONNECT_TIMEOUT_US, SLOW_AFTER_US, Member, Options
+from ._opaque import opaque_methods
 from ._packed import PackedCalls, Received
 from ._runtime import size_hint
 from ._store import Store
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 STORE_PREFIX = "moewire"
 
 
+@opaque_methods
 class Buffer(PackedCalls, FlatCalls, Member):
     """This rank's part of a workspace that all ranks of a group share.
 
@@ -120,6 +124,8 @@ class Buffer(PackedCalls, FlatCalls, Member):
             process is killed, once none of its ranks is a member or has left by itself. Each
             rank's own; who left by ``close()`` or an update is never killed. Variable:
             ``MOEWIRE_ON_FENCE``.
+
+    ``torch.compile`` looks into no call: the graph ends before it, and another begins behind it.
 
     Any thread may call any method; a wait in one thread does not block another. ``close()``,
     leaving ``with``, or dropping the buffer leaves the group.

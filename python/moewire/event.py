@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from . import _needs_torch  # noqa: F401, isort: skip
+
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
 from . import _abi as abi
 from . import _check
+from ._opaque import opaque_methods
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ class Finishable(Protocol):
     def finish(self) -> None: ...
 
 
+@opaque_methods
 class Hook:
     """Finishes the second phase of an operation when called.
 
@@ -44,6 +48,7 @@ class Hook:
             self._pending = None
 
 
+@opaque_methods
 class Event:
     """The end of one operation. Waiting blocks the calling thread; Ctrl-C is handled."""
 
@@ -57,6 +62,7 @@ class Event:
         self._hook()
 
 
+@opaque_methods
 class StreamEvent(Event):
     """A moment of a stream. Waiting blocks the current stream, and not the calling thread."""
 
@@ -82,6 +88,7 @@ class StreamEvent(Event):
             self._place.keep(tensor, stream)
 
 
+@opaque_methods
 class EventOverlap:
     """What dispatch and combine return as ``event``; a context manager that waits at its end.
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from . import _needs_torch  # noqa: F401, isort: skip
+
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from . import _abi as abi
 from ._numbers import refuse
+from ._opaque import opaque_methods
 from ._plan import Plan
 from ._runtime import Runtime
 
@@ -27,6 +30,7 @@ class Driven(Protocol):
     def when_done(self, callback: Callable[[], None]) -> None: ...
 
 
+@opaque_methods
 class Held:
     """What a rank holds of one dispatch, until it is released.
 
@@ -39,7 +43,7 @@ class Held:
     _operation: Driven
     _num_tokens: int
     _combined = False
-    _released = False
+    _released = True  # until there is something: torch's tracer makes handles of nothing
 
     @property
     def _id(self) -> abi.mw_handle_t:
@@ -117,6 +121,7 @@ class Handle(Held, tuple[Any, ...]):
         num_tokens: int,
     ) -> Handle:
         self = tuple.__new__(cls, items)
+        self._released = False
         self._runtime = runtime
         self._result = result
         self._operation = operation

@@ -169,3 +169,8 @@ def test_a_library_of_another_kind_is_refused(environment: Environment, tmp_path
 
 def test_version(environment: Environment) -> None:
     assert run(moewire("--version"), environment).startswith("moewire ")
+
+
+def test_without_torch_the_error_says_what_to_install(environment: Environment) -> None:
+    output = run(python(str(PROGRAMS / "without_torch.py")), environment)
+    assert output == "without torch: ok 10\n"

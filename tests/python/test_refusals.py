@@ -12,8 +12,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from moewire import Buffer, _check, _member, _reach, errors
+from moewire import Buffer, InvalidArgument, _check, _member, _reach, errors
 from moewire import _abi as abi
+from moewire.compat._mooncake import Buffer as MooncakeBuffer
+from moewire.deep_ep import Buffer as DeepEPBuffer
 from moewire.fabric import Fabric
 
 
@@ -304,3 +306,10 @@ _KEY = "1 " + "5a" * 31 + "5b"
 def test_fabrics_say_arguments(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(errors.InvalidArgument, match=f"^invalid argument: {re.escape(says)}"):
         Fabric(**{"keys": _KEY, **arguments})
+
+
+@pytest.mark.parametrize("kind", [Buffer, MooncakeBuffer, DeepEPBuffer], ids=str)
+def test_a_rank_outside_its_group_is_told_so(kind: Any) -> None:
+    """What ``torch.distributed.new_group`` gives a rank that it leaves out is a number."""
+    with pytest.raises(InvalidArgument, match="a group that this rank is not in"):
+        kind(dist.GroupMember.NON_GROUP_MEMBER)

@@ -31,21 +31,21 @@ var errOver = errors.New("the change is committed or aborted already")
 // too.
 func (l *Listener) Reconnect(all [][]byte, deadline time.Duration) (*Change, error) {
 	if l.domain == nil {
-		return nil, errors.New("mixed: reconnect: a rank without a domain connects")
+		return nil, transport.Connecting(errors.New("a rank without a domain connects"))
 	}
 	r, err := l.plan(all, deadline)
 	if err != nil {
-		return nil, fmt.Errorf("mixed: reconnect: %w", err)
+		return nil, transport.Connecting(err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.use(); err != nil {
-		return nil, fmt.Errorf("mixed: reconnect: %w", err)
+		return nil, transport.Connecting(err)
 	}
 	c, err := l.reconnect(r, time.Now().Add(deadline))
 	l.drop()
 	if err != nil {
-		return nil, fmt.Errorf("mixed: reconnect: %w", err)
+		return nil, transport.Connecting(err)
 	}
 	return c, nil
 }

@@ -128,7 +128,7 @@ func (g *gathering) take(n note) error {
 	case kindCarriers:
 		g.names[n.rank] = strings.Split(string(n.text), ",")
 	case kindAbort:
-		return fmt.Errorf("rank %d gave up connecting: %w", n.rank, transport.UnpackReason(n.text))
+		return fmt.Errorf("rank %d %w", n.rank, transport.GaveUp(n.text))
 	case noteEnded:
 		return g.ended(n)
 	}

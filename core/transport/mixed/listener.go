@@ -92,21 +92,21 @@ func (l *Listener) Info() Info { return l.info }
 // other. What shm.Listener.Connect says holds here, too.
 func (l *Listener) Connect(all [][]byte, deadline time.Duration) (*Domain, error) {
 	if l.domain != nil {
-		return nil, errors.New("mixed: connect: a survivor reconnects")
+		return nil, transport.Connecting(errors.New("a survivor reconnects"))
 	}
 	r, err := l.plan(all, deadline)
 	if err != nil {
-		return nil, fmt.Errorf("mixed: connect: %w", err)
+		return nil, transport.Connecting(err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.use(); err != nil {
-		return nil, fmt.Errorf("mixed: connect: %w", err)
+		return nil, transport.Connecting(err)
 	}
 	d, err := l.connect(r, time.Now().Add(deadline))
 	l.drop()
 	if err != nil {
-		return nil, fmt.Errorf("mixed: connect: %w", err)
+		return nil, transport.Connecting(err)
 	}
 	return d, nil
 }

@@ -124,16 +124,16 @@ func (l *Listener) Connect(all [][]byte, deadline time.Duration) (transport.Doma
 // 0 stands for Connect's.
 func (l *Listener) ConnectWith(all [][]byte, first uint64, deadline time.Duration) (transport.Domain, error) {
 	if l.domain != nil {
-		return nil, errors.New("shm: connect: a survivor reconnects")
+		return nil, transport.Connecting(errors.New("a survivor reconnects"))
 	}
 	m, err := l.plan(all, deadline)
 	if err != nil {
-		return nil, fmt.Errorf("shm: connect: %w", err)
+		return nil, transport.Connecting(err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed.Load() || l.own == nil {
-		return nil, fmt.Errorf("shm: connect: listener: %w", transport.ErrClosed)
+		return nil, transport.Connecting(fmt.Errorf("listener: %w", transport.ErrClosed))
 	}
 	if m.first = first; first == 0 {
 		m.first = 1<<48 | m.present
@@ -141,7 +141,7 @@ func (l *Listener) ConnectWith(all [][]byte, first uint64, deadline time.Duratio
 	d, err := l.connect(m)
 	l.drop()
 	if err != nil {
-		return nil, fmt.Errorf("shm: connect: %w", err)
+		return nil, transport.Connecting(err)
 	}
 	return d, nil
 }

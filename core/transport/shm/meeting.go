@@ -333,7 +333,7 @@ func (m *meeting) expect(msg message, rank int, k kind, gotFDs, wantFDs int) err
 	case msg.rank != rank || msg.from != m.infos[rank].Nonce || msg.to != m.infos[m.self].Nonce:
 		return errors.New("message with another rank or nonce: metadata of another construction?")
 	case msg.kind == kindAbort:
-		return fmt.Errorf("gave up connecting: %w", transport.UnpackReason([]byte(msg.text)))
+		return transport.GaveUp([]byte(msg.text))
 	case msg.kind != k || gotFDs != wantFDs:
 		return fmt.Errorf("message of kind %d with %d descriptors, expected %d with %d", msg.kind, gotFDs, k, wantFDs)
 	}

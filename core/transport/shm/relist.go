@@ -65,16 +65,16 @@ func (l *Listener) Reconnect(all [][]byte, deadline time.Duration) (*Change, err
 // anyPage a survivor takes that of the source in exchange for its own.
 func (l *Listener) ReconnectWith(all [][]byte, anyPage bool, deadline time.Duration) (*Change, error) {
 	if l.domain == nil {
-		return nil, errors.New("shm: reconnect: a rank without a domain connects")
+		return nil, transport.Connecting(errors.New("a rank without a domain connects"))
 	}
 	m, err := l.plan(all, deadline)
 	if err != nil {
-		return nil, fmt.Errorf("shm: reconnect: %w", err)
+		return nil, transport.Connecting(err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed.Load() || l.memory == nil {
-		return nil, fmt.Errorf("shm: reconnect: listener: %w", transport.ErrClosed)
+		return nil, transport.Connecting(fmt.Errorf("listener: %w", transport.ErrClosed))
 	}
 	m.anyPage = anyPage
 	c := &Change{d: l.domain, listener: l}
@@ -83,7 +83,7 @@ func (l *Listener) ReconnectWith(all [][]byte, anyPage bool, deadline time.Durat
 		l.drop()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("shm: reconnect: %w", err)
+		return nil, transport.Connecting(err)
 	}
 	return c, nil
 }

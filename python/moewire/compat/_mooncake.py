@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .. import _needs_torch  # noqa: F401, isort: skip
+
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from .. import _needs_torch  # noqa: F401, isort: skip
+
 from typing import NoReturn
 
 import torch

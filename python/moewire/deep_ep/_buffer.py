@@ -8,6 +8,7 @@ import torch
 
 from .. import _check, _gpu_config, _torch_cuda
 from .. import buffer as core
+from .._opaque import opaque_methods
 from ..errors import UnsupportedError
 from ..event import EventOverlap, Hook
 from ..handle import Handle
@@ -32,6 +33,7 @@ class _Core(core.Buffer):
     _overwrites_held = True
 
 
+@opaque_methods
 class Buffer(NormalMode):
     """DeepEP's communication buffer over a ``moewire.Buffer``. Construction is collective.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from .. import _check, _torch_cuda
+from .._opaque import opaque_methods
 from .._torch_cuda import Place
 from ..buffer import Buffer
 from ..event import Event, EventOverlap, Hook, StreamEvent
@@ -23,6 +24,7 @@ class _Nothing:
         pass
 
 
+@opaque_methods
 class EventHandle(Event):
     """The moment of its construction.
 

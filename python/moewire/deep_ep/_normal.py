@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from .. import _check
+from .._opaque import opaque_methods
 from ..errors import UnsupportedError
 from ..event import EventOverlap
 from ._config import Config
@@ -25,6 +26,7 @@ def _refuse_normal_mode(name: str) -> NoReturn:
     )
 
 
+@opaque_methods
 class NormalMode:
     """Answers clients that ask for the normal mode, streams and GPU cores."""
 

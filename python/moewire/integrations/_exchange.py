@@ -10,6 +10,7 @@ import torch
 
 from .. import autograd
 from .._backward import refuse_capture
+from .._opaque import opaque
 from ._buffers import Key, buffer_for
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Layer(NamedTuple):
     timeout_us: int
 
 
+@opaque
 def exchange(layer: Layer, tokens: Tokens) -> torch.Tensor:
     """The weighted sums of the experts' outputs, bf16 [T, H].
 

@@ -32,6 +32,8 @@ round each product, too: ``fp32_router_scores`` makes both sides equal.
 
 from __future__ import annotations
 
+from .. import _needs_torch  # noqa: F401, isort: skip
+
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
