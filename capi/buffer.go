@@ -210,10 +210,12 @@ func mwiBufferCreate(config *C.mw_config_t, id *C.uint64_t) C.mw_status_t {
 		ensureProcs()
 		b.rows, b.open = rows, open
 		if err := b.openGPU(); err != nil {
+			b.wipeKeys()
 			return err
 		}
 		b.watch()
 		if err := b.listen(); err != nil {
+			b.wipeKeys()
 			return b.given(err)
 		}
 		if b.id = buffers.add(b); b.id > maxBuffers {
@@ -298,6 +300,7 @@ func (b *buffer) stopConnect(over <-chan struct{}) {
 }
 
 func (b *buffer) close() error {
+	defer b.wipeKeys()
 	if g := b.gpu.Load(); g != nil {
 		g.Stop() // an install that holds b.mu
 	}

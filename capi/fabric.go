@@ -16,12 +16,14 @@ import (
 	"github.com/moewire/moewire/core/endpoint"
 	"github.com/moewire/moewire/core/fabric"
 	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/wire"
 )
 
 // fabricObject is a mw_fabric_t.
 type fabricObject struct {
 	id uint64
 	*fabric.Fabric
+	keys   *wire.Keyring // wiped when it is closed
 	broken atomic.Pointer[error]
 }
 
@@ -200,6 +202,7 @@ func mwiFabricClose(id uint64, timeoutUs int64) C.mw_status_t {
 		if err := o.Close(deadline); err != nil {
 			return err
 		}
+		o.keys.Close()
 		_, err = fabrics.take(id) // of two callers, one has closed it
 		return err
 	})

@@ -1,6 +1,7 @@
 package main
 
 // #include <stdlib.h>
+// #include <string.h>
 // #include "internal.h"
 import "C"
 
@@ -34,13 +35,15 @@ func openFabric(c *C.mw_fabric_config_t) (*fabricObject, error) {
 		return nil, err
 	}
 	if cfg.Transport, err = carrierOf(c, &cfg); err != nil {
+		wipe(cfg.Keys)
 		return nil, err
 	}
 	f, err := fabric.Open(cfg)
 	if err != nil {
+		wipe(cfg.Keys)
 		return nil, errors.Join(err, cfg.Transport.Close())
 	}
-	return &fabricObject{Fabric: f}, nil
+	return &fabricObject{Fabric: f, keys: cfg.Keys}, nil
 }
 
 func checkFabricBounds(c *C.mw_fabric_config_t) error {
@@ -214,11 +217,11 @@ func keyringOf(c *C.mw_fabric_config_t) (*wire.Keyring, error) {
 		if err != nil {
 			return nil, err
 		}
-		source = func() ([]byte, error) {
-			given := text
-			text = nil // the caller's again, once this call is over
-			return lines(given), nil
+		keys, err := wire.NewFixedKeyring(wire.Lines(bytes.Clone(text))) // the text stays the caller's
+		if err != nil {
+			return nil, invalid("config->keys: %v", err)
 		}
+		return keys, nil
 	default:
 		return nil, invalid("config->key_source is %d, allowed MW_KEYS_FILE, MW_KEYS_ENV and MW_KEYS_BYTES: there is no mode without keys",
 			uint32(c.key_source))
@@ -239,8 +242,5 @@ func environment(name string) ([]byte, error) {
 	if value == nil {
 		return nil, errors.New("environment variable " + name + " is not set")
 	}
-	return lines([]byte(C.GoString(value))), nil
+	return wire.Lines(C.GoBytes(unsafe.Pointer(value), C.int(C.strlen(value)))), nil
 }
-
-// lines is a copy with ; as another end of a line.
-func lines(text []byte) []byte { return bytes.ReplaceAll(text, []byte(";"), []byte("\n")) }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/moewire/moewire/core/endpoint"
 	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/wire"
 )
 
 // TestGuard: a panic becomes a status, and only its own buffer is unusable.
@@ -21,6 +22,17 @@ func TestGuard(t *testing.T) {
 	require.Equal(t, statusOf(errPanic), guard(hurt, func() error { return nil }), "a poisoned buffer takes no calls")
 	require.Zero(t, guard(other, func() error { return nil }))
 	require.Equal(t, statusOf(errPanic), guard(nil, func() error { panic("boom") }))
+}
+
+// TestCloseWipesKeys: a buffer that is closed holds no key.
+func TestCloseWipesKeys(t *testing.T) {
+	b := &buffer{}
+	require.NoError(t, b.close(), "without keys")
+	b.open.Keys = wire.GenerateKeyring()
+	id := b.open.Keys.Current()
+	require.True(t, b.open.Keys.Has(id))
+	require.NoError(t, b.close())
+	require.False(t, b.open.Keys.Has(id))
 }
 
 // TestStatusOfWrapped: a closed buffer stays closed whatever its cause.

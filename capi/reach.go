@@ -145,20 +145,19 @@ func keysOf(c *C.mw_config_t) (*wire.Keyring, error) {
 	case len(path) > 0 && len(given) > 0:
 		return nil, invalid("config->keys and config->key_file are both given, allowed is one of them")
 	case len(path) > 0:
-		return ringOf("config->key_file", wire.FromFile(string(path)))
+		ring, err := wire.NewKeyring(wire.FromFile(string(path)))
+		if err != nil {
+			return nil, invalid("config->key_file: %v", err)
+		}
+		return ring, nil
 	case len(given) > 0:
-		keys := bytes.Clone(given) // a ring overwrites what it has read
-		return ringOf("config->keys", func() ([]byte, error) { return bytes.Clone(keys), nil })
+		ring, err := wire.NewFixedKeyring(bytes.Clone(given)) // a ring wipes what it has read
+		if err != nil {
+			return nil, invalid("config->keys: %v", err)
+		}
+		return ring, nil
 	}
 	return nil, nil
-}
-
-func ringOf(name string, source wire.Source) (*wire.Keyring, error) {
-	ring, err := wire.NewKeyring(source)
-	if err != nil {
-		return nil, invalid("%s: %v", name, err)
-	}
-	return ring, nil
 }
 
 // rereadKeys is for the next meeting: keys are exchanged while ranks run.
@@ -170,6 +169,15 @@ func (b *buffer) rereadKeys() error {
 		return invalid("config->key_file: %v", err)
 	}
 	return nil
+}
+
+// wipeKeys is for a buffer that makes no connection any more.
+func (b *buffer) wipeKeys() { wipe(b.open.Keys) }
+
+func wipe(keys *wire.Keyring) {
+	if keys != nil {
+		keys.Close()
+	}
 }
 
 // listenOf reads an address, with a port or without, or an interface.

@@ -118,6 +118,7 @@ func TestLivenessPortOutOfReach(t *testing.T) {
 // TestToldDead: what somebody else knows ends the conversation, once.
 func TestToldDead(t *testing.T) {
 	watcher, watched, _ := mortals(t, netip.AddrPort{}, nil)
+	watched.awaitUp(t, 1<<1)
 	require.True(t, watched.Send(1, []byte("said before")))
 	watcher.log.until(t, "it", func() bool { return len(watcher.log.heard[0]) == 1 })
 	watcher.Dead(7, errors.New("nobody"))

@@ -34,6 +34,14 @@ func (h *Handshake) advance() ([]byte, error) {
 
 func (h *Handshake) refuse(r Reason) error { return h.config.Counters.refuse(r) }
 
+// forget wipes this handshake's copy of the shared key.
+func (h *Handshake) forget() {
+	if h.secret != nil {
+		clear(h.secret[:])
+	}
+	h.secret = nil
+}
+
 // sendHello begins: with the ring's current key and a new nonce.
 func (h *Handshake) sendHello() []byte {
 	c := &h.config
@@ -249,5 +257,6 @@ func (h *Handshake) establish(welcome *helloFrame) {
 		out: newSigner(key(labelHeader+out, KeyBytes)), in: newSigner(key(labelHeader+in, KeyBytes)),
 	}
 	h.session.protect(key(labelPayload+out, KeyBytes), key(labelPayload+in, KeyBytes))
-	h.hellos, h.secret = nil, nil
+	h.hellos = nil
+	h.forget()
 }

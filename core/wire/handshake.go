@@ -170,6 +170,7 @@ func (h *Handshake) Step(in []byte) (n int, out []byte, err error) {
 		n += m
 		if out, err = h.advance(); err != nil {
 			h.state, h.err = stateFailed, err
+			h.forget()
 			break
 		}
 		if out != nil {

@@ -7,10 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
-	"sync/atomic"
-	"syscall"
+	"sync"
 )
 
 // KeyBytes is the length of a shared key.
@@ -41,13 +39,26 @@ type Source func() ([]byte, error)
 // follows a # are skipped. Safe for concurrent use. It never shows a key.
 type Keyring struct {
 	source Source
-	keys   atomic.Pointer[keys]
+
+	mu      sync.RWMutex // guards what follows: keys that are replaced are wiped
+	keys    *keys
+	reading uint64 // which reading of the source this is, from 1
+	closed  bool
 }
 
-// keys is what one reading gave. Never changed, so that readers need no lock.
+// keys is what one reading gave.
 type keys struct {
 	current uint32
 	secrets map[uint32]*[KeyBytes]byte
+}
+
+func (k *keys) wipe() {
+	if k == nil {
+		return
+	}
+	for _, secret := range k.secrets {
+		clear(secret[:])
+	}
 }
 
 // NewKeyring reads a ring from a source and remembers the source for Reload.
@@ -66,62 +77,18 @@ func NewKeyring(source Source) (*Keyring, error) {
 // GenerateKeyring makes a ring of one random key that exists in this process
 // only: for tests, and for peers within one process.
 func GenerateKeyring() *Keyring {
-	secret := new([KeyBytes]byte)
-	_, _ = rand.Read(secret[:]) // never fails, says crypto/rand
-	r := &Keyring{}
-	r.keys.Store(&keys{current: 1, secrets: map[uint32]*[KeyBytes]byte{1: secret}})
-	return r
+	secret := nobodysKey()
+	return &Keyring{keys: &keys{current: 1, secrets: map[uint32]*[KeyBytes]byte{1: secret}}, reading: 1}
 }
 
-// FromFile is a Source that reads a regular file, which nobody but its owner may
-// read or write; one of root's may be read by its group, too, as containers
-// mount secrets. Whatever else has that path is refused and not waited for.
-func FromFile(path string) Source {
-	return func() ([]byte, error) {
-		f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe's writer may never come
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		info, err := f.Stat()
-		if err != nil {
-			return nil, err
-		}
-		if err := private(info); err != nil {
-			return nil, fmt.Errorf("%s %w", path, err)
-		}
-		return io.ReadAll(io.LimitReader(f, maxKeyTextBytes+1))
+// NewFixedKeyring makes a ring of a text, which it wipes. Reload changes nothing.
+func NewFixedKeyring(text []byte) (*Keyring, error) {
+	r, err := NewKeyring(func() ([]byte, error) { return text, nil })
+	if err != nil {
+		return nil, err
 	}
-}
-
-// private says who could read or change a key and should not.
-func private(info os.FileInfo) error {
-	if !info.Mode().IsRegular() {
-		return errors.New("is not a regular file")
-	}
-	mode, others := info.Mode().Perm(), os.FileMode(0o044)
-	if s, ok := info.Sys().(*syscall.Stat_t); ok && s.Uid == 0 {
-		others = 0o004
-	}
-	switch {
-	case mode&0o022 != 0:
-		return fmt.Errorf("may be written by others than its owner (mode %#o, use 0600)", mode)
-	case mode&others != 0:
-		return fmt.Errorf("may be read by others than its owner (mode %#o, use 0600)", mode)
-	}
-	return nil
-}
-
-// FromEnv is a Source that reads an environment variable; lines may be
-// separated by ; there.
-func FromEnv(name string) Source {
-	return func() ([]byte, error) {
-		value, found := os.LookupEnv(name)
-		if !found {
-			return nil, fmt.Errorf("environment variable %s is not set", name)
-		}
-		return bytes.ReplaceAll([]byte(value), []byte(";"), []byte("\n")), nil
-	}
+	r.source = nil
+	return r, nil
 }
 
 // Reload reads the source again. On an error the ring stays as it was.
@@ -139,24 +106,86 @@ func (r *Keyring) Reload() error {
 	if err != nil {
 		return fmt.Errorf("wire: reading keys: %w", err)
 	}
-	r.keys.Store(read)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		read.wipe()
+		return fmt.Errorf("wire: reading keys: %w", errClosedRing)
+	}
+	r.keys.wipe()
+	r.keys = read
+	r.reading++
 	return nil
 }
 
+var errClosedRing = errors.New("the ring is closed")
+
+// Close wipes the keys. No handshake of this ring succeeds any more, and no note
+// is accepted; sessions go on. What the Go runtime, a hash or a cipher has copied
+// is not reached. Idempotent.
+func (r *Keyring) Close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.keys.wipe()
+	r.keys, r.closed = &keys{}, true
+	r.reading++
+}
+
 // Current is the id of the key that handshakes are begun with.
-func (r *Keyring) Current() uint32 { return r.keys.Load().current }
+func (r *Keyring) Current() uint32 {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.keys.current
+}
 
 // Has reports whether a key is accepted. Who wants sessions to end with the
 // key that they were begun with asks for Session.KeyID after a Reload.
-func (r *Keyring) Has(id uint32) bool { return r.secret(id) != nil }
-
-// currentKey is the current key, id and secret of the same reading.
-func (r *Keyring) currentKey() (id uint32, secret *[KeyBytes]byte) {
-	k := r.keys.Load()
-	return k.current, k.secrets[k.current]
+func (r *Keyring) Has(id uint32) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.keys.secrets[id] != nil
 }
 
-func (r *Keyring) secret(id uint32) *[KeyBytes]byte { return r.keys.Load().secrets[id] }
+// readingNow is which reading of the source the keys are of.
+func (r *Keyring) readingNow() uint64 {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.reading
+}
+
+// currentKey is the current key, id and secret of the same reading. The secret
+// is a copy, the caller's to wipe. That of a closed ring is one that nobody has.
+func (r *Keyring) currentKey() (id uint32, secret *[KeyBytes]byte) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	id = r.keys.current
+	if secret = r.keys.copyOf(id); secret == nil {
+		secret = nobodysKey()
+	}
+	return id, secret
+}
+
+func nobodysKey() *[KeyBytes]byte {
+	secret := new([KeyBytes]byte)
+	_, _ = rand.Read(secret[:]) // never fails, says crypto/rand
+	return secret
+}
+
+// secret is a copy of a key, the caller's to wipe; nil if there is none.
+func (r *Keyring) secret(id uint32) *[KeyBytes]byte {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.keys.copyOf(id)
+}
+
+func (k *keys) copyOf(id uint32) *[KeyBytes]byte {
+	secret := k.secrets[id]
+	if secret == nil {
+		return nil
+	}
+	c := *secret
+	return &c
+}
 
 // String never shows a key.
 func (r *Keyring) String() string { return hidden }
@@ -182,6 +211,7 @@ func parseKeys(text []byte) (*keys, error) {
 			continue
 		}
 		if err := k.add(fields); err != nil {
+			k.wipe()
 			return nil, fmt.Errorf("line %d: %w", number+1, err)
 		}
 	}
@@ -224,6 +254,7 @@ func parseSecret(text []byte) (*[KeyBytes]byte, error) {
 	}
 	secret := new([KeyBytes]byte)
 	if _, err := hex.Decode(secret[:], text); err != nil {
+		clear(secret[:])
 		return nil, errors.New("the key has characters that are no hexadecimal digits")
 	}
 	if bytes.Count(secret[:], secret[:1]) == KeyBytes {

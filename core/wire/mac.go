@@ -38,6 +38,8 @@ func derive(secret *[KeyBytes]byte, salt []byte, info string, n int) []byte {
 func (s *Session) protect(out, in []byte) {
 	s.outPayload, s.inPayload = newAEAD(out), newAEAD(in)
 	s.sealer, s.inDigest = newDigest(newGMAC(out), nil), newGMAC(in)
+	clear(out) // the ciphers have copies of their own
+	clear(in)
 }
 
 // newGMAC is AES-256-GMAC.
@@ -69,7 +71,9 @@ type signer struct {
 	sum [tagBytes]byte
 }
 
+// newSigner wipes the key, of which the hash has its own copy.
 func newSigner(key []byte) *signer {
+	defer clear(key)
 	return &signer{mac: hmac.New(sha256.New, key)}
 }
 

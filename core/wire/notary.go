@@ -37,7 +37,7 @@ type Notary struct {
 // noteSigner is one key's, until a Reload changes the key.
 type noteSigner struct {
 	*signer
-	of *[KeyBytes]byte
+	of uint64 // the ring's reading
 }
 
 // NewNotary uses of config Keys, Counters and Now. It follows a Reload: it
@@ -59,14 +59,14 @@ func (n *Notary) Seal(dst, note []byte) ([]byte, error) {
 	dst = slices.Grow(dst, size)
 	frame := dst[len(dst) : len(dst)+size]
 	setLength(frame)
-	id, secret := n.keys.currentKey()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	id, sign := n.current()
 	b := frame[LengthBytes:]
 	b[0], b[1], b[2], b[3] = Version, byte(kindNote), 0, 0
 	binary.LittleEndian.PutUint32(b[4:], id)
 	copy(b[noteHeadBytes:], note)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.signer(id, secret).sign(frame, clock(n.now))
+	sign.sign(frame, clock(n.now))
 	return dst[:len(dst)+size], nil
 }
 
@@ -90,7 +90,7 @@ func (n *Notary) judge(frame []byte) Reason {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	id := binary.LittleEndian.Uint32(b[4:])
-	sign := n.signer(id, n.keys.secret(id))
+	sign := n.signer(id)
 	switch {
 	case sign == nil:
 		return ErrKeyID
@@ -108,16 +108,31 @@ func (n *Notary) judge(frame []byte) Reason {
 	return 0
 }
 
+// current is the signer of the ring's current key. A ring that is closed has
+// none: then the note is signed with a key that nobody has. The caller holds mu.
+func (n *Notary) current() (id uint32, sign *signer) {
+	for range 4 { // it may be read anew in between
+		id = n.keys.Current()
+		if sign = n.signer(id); sign != nil {
+			return id, sign
+		}
+	}
+	return id, newSigner(nobodysKey()[:])
+}
+
 // signer is that of a key; nil if there is no such key. The caller holds mu.
-func (n *Notary) signer(id uint32, secret *[KeyBytes]byte) *signer {
+func (n *Notary) signer(id uint32) *signer {
+	reading := n.keys.readingNow()
+	if s := n.signs[id]; s != nil && s.of == reading {
+		return s.signer
+	}
+	secret := n.keys.secret(id)
 	if secret == nil {
 		delete(n.signs, id)
 		return nil
 	}
-	if s := n.signs[id]; s != nil && s.of == secret {
-		return s.signer
-	}
-	s := &noteSigner{newSigner(derive(secret, nil, labelNote, KeyBytes)), secret}
+	defer clear(secret[:])
+	s := &noteSigner{newSigner(derive(secret, nil, labelNote, KeyBytes)), reading}
 	if len(n.signs) >= MaxNumKeys {
 		clear(n.signs) // of rings that were
 	}

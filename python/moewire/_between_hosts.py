@@ -248,7 +248,7 @@ def carrier_between(found: Part) -> Part:
             return {**found[name], "reason": f"no {name}: {found[name]['reason']}"}
     if "error" in found:
         # Of the library: a key that others could read or change is none.
-        exposed = "than its owner" in found["error"]
+        exposed = "use 0600" in found["error"]
         fix = "chmod 600 $MOEWIRE_KEY_FILE" if exposed else "see the error, and docs/hosts.md"
         return {"available": False, "reason": found["error"], "fix": fix}
     if transport == "rdma" and not rdma["available"]:

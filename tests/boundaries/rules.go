@@ -44,7 +44,7 @@ var layers = []layer{
 	{"core/internal/libnvrtc", []string{"core/internal/dl"}},
 	{"core/internal/libibverbs", []string{"core/internal/dl"}},
 	{"core/telemetry", []string{"core/internal/sys"}},
-	{"core/wire", []string{"core/internal/gmac"}},
+	{"core/wire", []string{"core/internal/gmac", "core/internal/sys"}},
 
 	// The interfaces, and what implements them. core/ep sees the former only.
 	{"core/device", nil},

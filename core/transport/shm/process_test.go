@@ -215,6 +215,30 @@ func TestOtherUserIsRefused(t *testing.T) {
 	}
 }
 
+// TestOverflowUserIsRefused: two ranks in user namespaces that map nobody see each
+// other under the user id that each has itself. That says nothing.
+func TestOverflowUserIsRefused(t *testing.T) {
+	apart := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}
+	try := exec.Command("true")
+	try.SysProcAttr = apart
+	if err := try.Run(); err != nil {
+		testenv.Lacking(t, "userns", "no user namespace can be made: "+err.Error())
+	}
+	children, all := make([]*child, 2), make([]string, 2)
+	for r := range children {
+		children[r] = startChild(t, r, 2, byPeerPidfd, apart)
+		all[r] = children[r].hear("metadata")
+	}
+	for _, c := range children {
+		c.tell(strings.Join(all, "\n"))
+	}
+	within(t, 10*time.Second, func() {
+		if got := children[1].hear("error"); !strings.Contains(got, "it may be anybody") {
+			t.Errorf("rank 1: %q", got)
+		}
+	})
+}
+
 // startForeign needs a copy of the test binary that others may execute.
 func startForeign(t *testing.T, rank int, attr *syscall.SysProcAttr) *child {
 	t.Helper()
