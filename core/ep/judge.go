@@ -49,9 +49,12 @@ func (j *Judge) Show(waiting uint64, since time.Time) {
 	own.beat().Add(1)
 }
 
+// all has one bit per rank of the group. The member word may have bits that cannot be.
+func (j *Judge) all() uint64 { return 1<<len(j.peers) - 1 }
+
 // Dying returns those of the ranks whose process is about to end or has.
 func (j *Judge) Dying(ranks uint64) (dying uint64) {
-	for rest := ranks; rest != 0; rest &= rest - 1 {
+	for rest := ranks & j.all(); rest != 0; rest &= rest - 1 {
 		if p := j.peers[bits.TrailingZeros64(rest)].proc; p != nil && p.Dying() {
 			dying |= rest & -rest
 		}
@@ -62,7 +65,7 @@ func (j *Judge) Dying(ranks uint64) (dying uint64) {
 // Silent returns those of the ranks that are known to write nothing more of the
 // epoch: ended, or they say so.
 func (j *Judge) Silent(ranks uint64) (silent uint64) {
-	for rest := ranks; rest != 0; rest &= rest - 1 {
+	for rest := ranks & j.all(); rest != 0; rest &= rest - 1 {
 		if p := &j.peers[bits.TrailingZeros64(rest)]; p.proc == nil || p.silent(j.epoch) {
 			silent |= rest & -rest
 		}

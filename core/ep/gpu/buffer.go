@@ -282,7 +282,7 @@ func (b *Buffer) Members() uint64 {
 	if set.Epoch() != b.epoch {
 		return 0
 	}
-	return set.Ranks()
+	return set.Ranks() & b.dom.Present()
 }
 
 // Membership returns who is in the group now, whatever its epoch (without this
