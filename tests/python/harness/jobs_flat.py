@@ -149,6 +149,7 @@ def wrong_calls(rank: Rank) -> None:
         _wrong_combines(buffer, got, packed)
         _wrong_reuse(buffer, case, rank.rank, got.got.handle)
         flat.combine(buffer, got)
+        verify.combine(buffer, packed)
         verify.combine(buffer, verify.dispatch(buffer, case, rank.rank))
 
 
