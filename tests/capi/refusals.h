@@ -41,7 +41,7 @@ static void check_bad_arguments(struct rank *me)
 	BAD(args.num_max_tokens_per_rank = INT64_MAX);
 	BAD(args.num_experts = 0);
 	BAD(args.num_experts = INT64_MAX);
-	BAD(args.flags = 0x100);
+	BAD(args.flags = 0x1000);
 	BAD(args.phase = 9);
 	BAD(args.reserved = 1);
 	BAD(args.stream = 1); /* for CUDA alone, as are these two */

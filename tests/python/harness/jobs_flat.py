@@ -108,8 +108,8 @@ DISPATCH: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "no topk_idx": ({"topk_idx": None}, ("topk_idx", "NoneType", "torch.Tensor")),
     "no weights": ({"topk_weights": None}, ("topk_weights", "NoneType", "torch.Tensor")),
     "weights dtype": (
-        {"topk_weights": torch.zeros((4, 2), dtype=torch.bfloat16)},
-        ("topk_weights", "bfloat16", "float32"),
+        {"topk_weights": torch.zeros((4, 2), dtype=torch.float64)},
+        ("topk_weights", "float64", "float32"),
     ),
     "weights shape": ({"topk_weights": torch.zeros((4, 3))}, ("topk_weights", "[4, 3]", "[4, 2]")),
     "five extras": ({"extra": [torch.zeros(4)] * 5}, ("extra", "5", "at most 4")),
@@ -149,6 +149,7 @@ def wrong_calls(rank: Rank) -> None:
         _wrong_combines(buffer, got, packed)
         _wrong_reuse(buffer, case, rank.rank, got.got.handle)
         flat.combine(buffer, got)
+        verify.combine(buffer, packed)
         verify.combine(buffer, verify.dispatch(buffer, case, rank.rank))
 
 
