@@ -14,38 +14,6 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// Entrance is where the control connections of one meeting arrive.
-type Entrance struct {
-	fd, livenessFD *sys.FD
-	addr, liveness netip.AddrPort
-}
-
-// backlog of an entrance: everybody may come at once, and strangers, too.
-const backlog = 4 * transport.MaxRanks
-
-// Listen opens an entrance at an address of this host; port 0 lets the system
-// choose. Close it, or give it to StartControls. Its liveness port is always
-// chosen by the system.
-func Listen(addr netip.AddrPort) (e *Entrance, err error) {
-	e = &Entrance{}
-	if e.fd, e.addr, err = sys.ListenTCP(addr, backlog); err == nil {
-		e.livenessFD, e.liveness, err = sys.ListenTCP(netip.AddrPortFrom(addr.Addr(), 0), backlog)
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("link: listening at %v: %w", addr, err), e.Close())
-	}
-	return e, nil
-}
-
-// Addr is the address with its port.
-func (e *Entrance) Addr() netip.AddrPort { return e.addr }
-
-// Liveness is the address of the liveness port.
-func (e *Entrance) Liveness() netip.AddrPort { return e.liveness }
-
-// Close is idempotent.
-func (e *Entrance) Close() error { return errors.Join(e.fd.Close(), e.livenessFD.Close()) }
-
 // Attendee is a rank to have a control connection with.
 type Attendee struct {
 	ID   wire.PeerID // random, of this meeting
