@@ -38,7 +38,7 @@ class Reader:
         self.seen: list[tuple[dict[str, Any], torch.device]] = []
         self._copies = copies
 
-    def __call__(self, array: Any, device: torch.device) -> torch.Tensor:
+    def __call__(self, array: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         said = array.__cuda_array_interface__
         self.seen.append((said, device))
 
@@ -47,6 +47,7 @@ class Reader:
             kept = array  # as long as the memory is looked at
 
         made = torch.from_numpy(np.asarray(Host()))
+        assert made.dtype is dtype  # else a device would be asked for a copy
         return made.clone() if self._copies else made
 
 

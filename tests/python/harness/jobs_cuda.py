@@ -440,6 +440,7 @@ def more_rounds(
                 for how in ({}, {"async_finish": True}, {"return_recv_hook": True}):
                     handle = ask(more, flat, **how)
                     assert handle.peers_have_more is bool(more)
+                    handle.release()
             late = ask({1}, flat)
             late.release()
             for _ in range(3):  # others take its slot

@@ -82,7 +82,15 @@ def more_rounds(rank: Rank) -> None:
             assert routing.peers_have_more is not last
             _, flat = autograd.dispatch_flat(buffer, x, idx, weights, 4, 2, more=more)
             assert flat.peers_have_more is not last
+            del _, routing, flat  # never combined: their slots are free again
         rank.meet("end")
+
+
+class _Held:
+    """Stands for a handle."""
+
+    def _release(self) -> None:
+        """What is dropped without a combine releases it."""
 
 
 def refused(place: jobs_cuda.Place, make: jobs_cuda.Make, rank: int, seed: int) -> None:
@@ -105,7 +113,7 @@ def refused(place: jobs_cuda.Place, make: jobs_cuda.Make, rank: int, seed: int) 
         stream = place.side()
         call = autograd._Call(buffer, None, 4, 2, -1)
         routing = autograd.Routing(call, idx, weights)  # as of a dispatch before the capture
-        routing._handle = held = object()  # type: ignore[assignment]
+        routing._handle = held = _Held()  # type: ignore[assignment]
         flat_call = _autograd_flat._FlatCall(buffer, None, 4, 2, -1)
         flat_routing = autograd.FlatRouting(flat_call)
         flat_routing._handle = held  # type: ignore[assignment]

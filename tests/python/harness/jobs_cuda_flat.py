@@ -219,7 +219,7 @@ def launched_only(place: Place, make: Make, rank: int, seed: int) -> None:
 def asked_in_capture(place: Place, make: Make, rank: int, seed: int) -> None:
     """The count of an earlier dispatch is refused, and the capture goes on."""
     case, stream = small(seed, 1), place.side()
-    with make(size_for([case]), device="cuda") as buffer:
+    with make(2 * size_for([case]), device="cuda", num_slots=3) as buffer:
         before = [_dispatched(place, buffer, case)]
         with place.on(stream):
             before.append(_dispatched(place, buffer, case))
