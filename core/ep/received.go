@@ -16,6 +16,9 @@ func (b *Buffer) takeCounts(s *slot) error {
 	s.received = resize(s.received, int(s.slab.LocalExperts))
 	for l := range s.received {
 		reserved := s.own.seg.Word(layout.Counter(l)).Load()
+		if b.misses(s) { // it may have reserved rows of another shape
+			reserved = min(reserved, uint64(s.slab.RowsPerExpert))
+		}
 		if !layout.Fits(reserved, 0, uint64(s.slab.RowsPerExpert)) {
 			b.violates(violation{b.self, fmt.Sprintf("counter[%d] in slot %d", l, s.index), reserved, fmt.Sprintf("0 to %d", s.slab.RowsPerExpert)})
 			return b.surrender()
@@ -38,6 +41,9 @@ func (b *Buffer) takeCounts(s *slot) error {
 	return b.surrender()
 }
 
+// misses reports whether a source that the operation was planned with has not come.
+func (b *Buffer) misses(s *slot) bool { return s.planned&^s.counted&^s.spoiled != 0 }
+
 // takeLayout copies where the rows of each source lie that is counted.
 func (b *Buffer) takeLayout(s *slot, l int, to []int64) bool {
 	clear(to)
@@ -57,7 +63,8 @@ func (b *Buffer) takeLayout(s *slot, l int, to []int64) bool {
 	}
 	b.scratch.ranges = ranges
 	b.count.rowsReceived += sum
-	if reserved := uint64(s.received[l]); sum != reserved && s.counted == s.a && b.far == nil {
+	// A source that gives up behind an exchange leaves its rows as a hole.
+	if reserved := uint64(s.received[l]); sum != reserved && s.counted == s.a && b.far == nil && !b.exchanges(s) {
 		b.violates(violation{
 			b.self, fmt.Sprintf("layout[%d] or counter[%d] in slot %d", l, l, s.index), reserved,
 			fmt.Sprintf("%d, for all rows have come", sum),

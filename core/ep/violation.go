@@ -213,6 +213,8 @@ func (b *Buffer) lack(s *slot, v violation) {
 	}
 }
 
+var errNoRoom = fmt.Errorf("%w: a peer's slot had no room for this rank's rows", ErrMismatch)
+
 // agreeOnRoom is for ranks whose parameters are the same: whose memory has no room for our
 // rows is overwritten. A source that was lost may have taken the room in another shape.
 func (b *Buffer) agreeOnRoom(s *slot) error {
@@ -220,14 +222,17 @@ func (b *Buffer) agreeOnRoom(s *slot) error {
 	for _, v := range s.lacks {
 		switch {
 		case members>>v.owner&1 == 0: // it is out, and costs us nothing more
-		case s.planned&^s.counted&^s.spoiled != 0:
-			return fmt.Errorf("%w: a peer's slot had no room for this rank's rows", ErrMismatch)
+		case b.misses(s):
+			return errNoRoom
 		default:
 			b.violates(v)
 		}
 	}
 	for rest := b.farOf(s.counted); rest != 0; rest &= rest - 1 { // what we have reserved for sources
 		if in := &s.far[bits.TrailingZeros64(rest)].in; in.op == s.op+1 && in.short.word != "" {
+			if b.misses(s) {
+				return errNoRoom
+			}
 			b.violates(in.short)
 		}
 	}

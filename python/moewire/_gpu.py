@@ -19,7 +19,7 @@ from ._gpu_streams import Streams
 from ._memory import MAX_KEPT, Owner
 from ._plan import combine_args
 from ._results import RecvX, Rows, copies_on_stream
-from .errors import BusyError, MoewireError
+from .errors import MoewireError
 from .event import EventOverlap, Hook, How, StreamEvent
 
 if TYPE_CHECKING:
@@ -139,12 +139,8 @@ class Gpu:
     def launch_dispatch(self, args: abi.mw_dispatch_args_t, stream: Any) -> abi.mw_op_t:
         """``launch`` of a dispatch, by the buffer's rule about operations that are held."""
         runtime = self._runtime
-        try:
-            return self.launch(runtime.lib.buffer_dispatch, args, stream)
-        except BusyError as refusal:
-            runtime.held.overwrite(refusal)
-        args.flags &= ~abi.MW_DISPATCH_KEEP_HELD
-        return self.launch(runtime.lib.buffer_dispatch, args, stream)
+        call = runtime.lib.buffer_dispatch
+        return runtime.held.dispatch(args, lambda: self.launch(call, args, stream))
 
     def launch(self, call: Callable[..., int], args: Any, stream: Any) -> abi.mw_op_t:
         op, streams = abi.mw_op_t(), self.streams

@@ -6,12 +6,16 @@ may still be read, and its combine is still to come.
 
 from __future__ import annotations
 
+import gc
 import logging
+from collections.abc import Callable
+from typing import TypeVar
 
 from . import _abi as abi
 from .errors import BusyError
 
 _log = logging.getLogger("moewire")
+_Result = TypeVar("_Result")
 
 
 class HeldRule:
@@ -27,10 +31,25 @@ class HeldRule:
         # overwritten.
         self.flag = abi.MW_DISPATCH_KEEP_HELD
 
-    def overwrite(self, refusal: BusyError) -> None:
-        """Allows the dispatch that was refused, and all later ones; else raises the refusal."""
+    def dispatch(self, args: abi.mw_dispatch_args_t, call: Callable[[], _Result]) -> _Result:
+        """``call``, which dispatches with ``args``, by the rule.
+
+        A handle that only a cycle of objects keeps is garbage: it is collected before a dispatch
+        is refused, or ranks would differ in when that happens.
+        """
+        try:
+            return call()
+        except BusyError as first:
+            refusal = first
         if not self._overwrites:
-            raise refusal
+            gc.collect()
+            return call()
+        self.overwrite(refusal)
+        args.flags &= ~abi.MW_DISPATCH_KEEP_HELD
+        return call()
+
+    def overwrite(self, refusal: BusyError) -> None:
+        """Allows the dispatch that was refused, and all later ones."""
         self.flag = 0
         if not HeldRule._warned:
             HeldRule._warned = True

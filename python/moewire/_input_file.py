@@ -7,6 +7,7 @@ read has a bound.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import functools
 import os
@@ -16,6 +17,10 @@ from pathlib import Path
 
 # Trace files of 48 ranks have about 100 MB.
 MAX_FILE_BYTES = 1 << 30
+
+# The kernel's numbers. A Python that was built for an old glibc has no names for them.
+_F_GET_SEALS = 1034
+_MFD_CLOEXEC, _MFD_HUGETLB, _MFD_HUGE_2MB = 1, 4, 21 << 26
 
 
 class NotReadable(Exception):
@@ -42,7 +47,7 @@ def open_memory(path: str) -> int:
 def _sealable(file: int) -> int:
     """The file, if it is one that can have seals: no other kind than memory files can."""
     try:
-        fcntl.fcntl(file, fcntl.F_GET_SEALS)
+        fcntl.fcntl(file, _F_GET_SEALS)
     except OSError:
         os.close(file)
         raise NotReadable("not readable: no memory file") from None
@@ -109,6 +114,11 @@ def _told(file: int, name: str) -> str:
     return found[1] if found else ""
 
 
+def _memfd(flags: int) -> int:
+    """``os.memfd_create``, which not every Python has; -1 where the kernel makes none."""
+    return int(ctypes.CDLL(None).memfd_create(b"moewire-look", ctypes.c_uint(flags)))
+
+
 @functools.cache
 def _memory_mounts() -> frozenset[str]:
     """Where the kernel has memory files, with pages of the usual size and huge ones.
@@ -116,10 +126,9 @@ def _memory_mounts() -> frozenset[str]:
     Unlike a stat, asking for this never reaches a file system that another process serves.
     """
     found = set()
-    for flags in (0, os.MFD_HUGETLB, os.MFD_HUGETLB | os.MFD_HUGE_2MB):
-        try:
-            file = os.memfd_create("moewire-look", flags | os.MFD_CLOEXEC)
-        except OSError:
+    for flags in (0, _MFD_HUGETLB, _MFD_HUGETLB | _MFD_HUGE_2MB):
+        file = _memfd(flags | _MFD_CLOEXEC)
+        if file < 0:
             continue  # no pages of that size here
         found.add(_mount(file))
         os.close(file)

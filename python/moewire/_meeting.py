@@ -133,7 +133,8 @@ class StoreMeeting:
                     said[rank] = self._read(self._key("why", rank)).decode(errors="replace")
             return bool(said)
 
-        with contextlib.suppress(UnansweredError):
+        # Whatever fails here: a store that died with a rank says nothing more.
+        with contextlib.suppress(Exception):
             self._store.set(self._key("why", self.rank), str(error).encode()[:_REASON_BYTES])
             patience.wait(heard)
         own = [text for text in said.values() if not any(word in text for word in _HEARSAY)]
@@ -292,7 +293,10 @@ class StoreMeeting:
         if self._decide("end", (_YES if everybody else _NO).decode()) != _YES.decode():
             return False
         runtime.install()
-        self._store.set(self._key_of_instance("last"), str(self._round).encode())
+        # It has happened, however late the store is: each member writes the same.
+        last, bare = self._key_of_instance("last"), self._store.bare
+        number = str(self._round).encode()
+        self._store.undo(lambda: bare.set(last, number))
         return True
 
     @staticmethod
@@ -327,7 +331,12 @@ class StoreMeeting:
         return everybody
 
     def _read(self, key: str) -> bytes:
-        """What is there, or nothing. Unlike ``get`` this waits for no key that has gone."""
+        """What is there, or nothing. Unlike ``get`` this waits for no key that has gone.
+
+        A first meeting takes no keys away, and needs no more of a store than ``get``.
+        """
+        if self._round == 0:
+            return bytes(self._store.get(key)) if self._store.check([key]) else b""
         found = self._store.compare_set(key, _ABSENT, _ABSENT)
         return b"" if found == _ABSENT.encode() else found
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 from . import _abi as abi
 from ._plan import SLICE_US
 from ._runtime import Runtime
-from .errors import BusyError, CancelledError, MoewireError
+from .errors import CancelledError, MoewireError
 
 _INTERRUPTED_TEXT = "the operation was interrupted, and is cancelled"
 
@@ -158,9 +158,5 @@ def start_dispatch(
     runtime: Runtime, args: abi.mw_dispatch_args_t, phase: int, borrowed: tuple[object, ...]
 ) -> Operation:
     """``start`` of a dispatch, by the buffer's rule about operations that are held."""
-    try:
-        return start(runtime, runtime.lib.buffer_dispatch, args, phase, borrowed)
-    except BusyError as refusal:
-        runtime.held.overwrite(refusal)
-    args.flags &= ~abi.MW_DISPATCH_KEEP_HELD
-    return start(runtime, runtime.lib.buffer_dispatch, args, phase, borrowed)
+    call = runtime.lib.buffer_dispatch
+    return runtime.held.dispatch(args, lambda: start(runtime, call, args, phase, borrowed))

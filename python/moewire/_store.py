@@ -135,7 +135,8 @@ class BoundedStore:
         if left_us < 0:
             return None
         over = self._clock.over_s()
-        return max(left_us / 1e6, min(_GRACE_S, 1.6 * _GRACE_S - over), 0.0)
+        left_s = max(left_us / 1e6, min(_GRACE_S, 1.6 * _GRACE_S - over), 0.0)
+        return min(left_s, threading.TIMEOUT_MAX)
 
     def _call(self, name: str, *args: Any) -> Any:
         if self._stuck:

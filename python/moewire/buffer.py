@@ -58,7 +58,8 @@ class Buffer(PackedCalls, FlatCalls, Member):
         disable_p2p: accepted for compatibility; CPU tensors always use shared memory.
         num_slots: operations in flight, 1 to 64: dispatches whose handles are held and were
             neither combined nor released. One more raises ``BusyError`` before anything is sent,
-            for it would overwrite the rows of the oldest.
+            for it would overwrite the rows of the oldest. On the CPU slots are used in turn, so one
+            held handle stops the ``num_slots``-th dispatch behind its own.
         copy_outputs: return ordinary tensors instead of views of the workspace.
         vector_width: bytes of vector code, 16, 32 or 64; 0: the widest; -1: plain Go code.
         connect_timeout_us: how long the construction may take, waits for the other ranks and for

@@ -297,3 +297,9 @@ def test_a_rank_that_stops_before_its_vote_holds_up_nobody() -> None:
         meeting.update(cast("Any", runtime), frozenset({0, 1}), TIMEOUT_US)
     assert time.monotonic() - begin < TIMEOUT_US / 1e6 + LATE_S
     assert not runtime.installed
+
+
+def test_a_time_that_no_clock_has_is_for_ever() -> None:
+    """A wait takes at most some 292 years in seconds; longer ones were an OverflowError."""
+    with Buffer.from_store(dist.HashStore(), 0, 1, connect_timeout_us=1 << 62) as buffer:
+        assert buffer.members() == [0]

@@ -12,6 +12,7 @@ type Guard struct {
 	all  uint64
 
 	seen   atomic.Uint64 // the set, as small as it was seen, of the epoch that the rank is in
+	begun  atomic.Bool   // else the rank is in no epoch yet
 	mended atomic.Uint64
 }
 
@@ -21,6 +22,7 @@ func NewGuard(word func() Word, all uint64) *Guard { return &Guard{word: word, a
 // Begin says which epoch the rank is in from now on, and with whom.
 func (g *Guard) Begin(epoch uint16, ranks uint64) {
 	g.seen.Store(uint64(epoch)<<MaxRanks | ranks&g.all)
+	g.begun.Store(true)
 }
 
 // Mended is how often the word had bits that cannot be.
@@ -31,8 +33,8 @@ func (g *Guard) Load() uint64 {
 	seen := g.seen.Load() // first: the word is part of it then
 	word := g.word()
 	now := word.Load()
-	if Set(now).Epoch() != Set(seen).Epoch() {
-		return now &^ (Set(now).Ranks() &^ g.all)
+	if !g.begun.Load() || Set(now).Epoch() != Set(seen).Epoch() {
+		return g.within(word, now)
 	}
 	if now&^seen != 0 {
 		g.mended.Add(1)
@@ -43,6 +45,17 @@ func (g *Guard) Load() uint64 {
 		g.seen.CompareAndSwap(seen, now) // else somebody has seen less
 	}
 	return now
+}
+
+// within takes ranks that the group does not have out of a word of another epoch, and
+// returns what is left: an Install that finds them there would never swap the word.
+func (g *Guard) within(word Word, now uint64) uint64 {
+	none := Set(now).Ranks() &^ g.all
+	if none != 0 {
+		g.mended.Add(1)
+		swapHere(word, now, now&^none)
+	}
+	return now &^ none
 }
 
 // CompareAndSwap is that of the word.

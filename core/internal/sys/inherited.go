@@ -26,6 +26,9 @@ type ForkTable struct {
 
 var forkTable atomic.Pointer[ForkTable]
 
+// unwatched stands for it in programs that do not fork.
+var unwatched ForkTable
+
 // SetForkTable makes the table of the process's fork handler known, once, before
 // any descriptor is made.
 func SetForkTable(t *ForkTable) { forkTable.Store(t) }
@@ -56,7 +59,7 @@ const (
 func makeNoted(open func() (raw int, err error)) (*FD, error) {
 	t := forkTable.Load()
 	if t == nil {
-		t = &ForkTable{}
+		t = &unwatched
 	}
 	for waited := time.Duration(0); ; waited += forkPause {
 		t.making.Add(1)

@@ -26,7 +26,11 @@ func (v *view) watchNear() {
 		return
 	}
 	for r := range members(v.roster.near &^ (1 << v.roster.self) &^ v.ended) {
-		if err := v.near.Process(r).Lost(); errors.Is(err, transport.ErrDead) {
+		p := v.near.Process(r)
+		if p == nil {
+			continue // an update has left it out
+		}
+		if err := p.Lost(); errors.Is(err, transport.ErrDead) {
 			v.ended |= 1 << r
 			controls.Dead(r, err)
 		}

@@ -119,10 +119,14 @@ func (m *meeting) knows(r int) bool {
 // nextLook is when to look for the dead again: the domain's watcher, not this
 // meeting, notices those that have not connected.
 func (m *meeting) nextLook() time.Time {
-	if soon := time.Now().Add(50 * time.Millisecond); m.survivor && soon.Before(m.until) {
-		return soon
+	now, next := time.Now(), m.until
+	if soon := now.Add(50 * time.Millisecond); m.survivor && soon.Before(next) {
+		next = soon
 	}
-	return m.until
+	if m.rests.After(now) && m.rests.Before(next) {
+		next = m.rests // the listener is looked at again
+	}
+	return next
 }
 
 // tellReady says that this rank has everything from everybody.
