@@ -38,7 +38,7 @@ RACES_BESIDE_C = {
 
 # What is as long under the race detector, and shows no more: programs that are built anew, and
 # each call of the driver failing.
-NOT_RACED = "^(TestMutations|TestEveryFailure.*)$"
+NOT_RACED = "^(TestMutations|TestMutants|TestEveryFailure.*)$"
 
 # What is another program without cgo: the CPU's kernels, and how native code is called.
 WITHOUT_CGO = ["core/device/cpu", "core/internal/dl", "core/internal/libibverbs"]

@@ -37,7 +37,10 @@ func hostsOf(n int, of func(rank int) int) []int {
 // TestFar runs what holds for every group on groups over several hosts.
 func TestFar(t *testing.T) {
 	testenv.InTest(t)
-	for _, spread := range spreads {
+	for i, spread := range spreads {
+		if testing.Short() && i > 0 {
+			continue // each is as long
+		}
 		t.Run(spread.name, func(t *testing.T) {
 			overHosts = spread.of
 			t.Cleanup(func() { overHosts = nil })

@@ -47,6 +47,7 @@ def test_demo_notices_a_corrupted_combine(start) -> None:
     assert re.search(r"BAD +the logits of \d+ tokens differ", output) or "BAD  texts" in output
 
 
+@pytest.mark.all
 @pytest.mark.slow
 @pytest.mark.multirank
 def test_generate_under_torchrun(start, tmp_path: Path) -> None:

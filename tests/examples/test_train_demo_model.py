@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "train_demo_model.py"
 DOCS_PYTHON = "3.11.7"  # half of the text is this version's manual
 
 
+@pytest.mark.all
 def test_check_text() -> None:
     command = [sys.executable, PROGRAM, "--check-text"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -17,7 +17,7 @@ def _train(start, ranks: int, **options) -> str:
     return start("torchrun", *flags, PROGRAM, timeout=300, **options).stdout
 
 
-@pytest.mark.parametrize("ranks", [2, 4], ids="R{}".format)
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.all)], ids="R{}".format)
 def test_losses_are_one_process_s_to_the_bit(start, ranks: int) -> None:
     output = _train(start, ranks)
     assert f"{ranks} ranks, largest difference of 100 steps: 0\n" in output
@@ -25,6 +25,7 @@ def test_losses_are_one_process_s_to_the_bit(start, ranks: int) -> None:
     assert losses[-1] < losses[0] - 1
 
 
+@pytest.mark.all
 def test_a_corrupted_combine_is_noticed(start) -> None:
     output = _train(start, 2, status=1, MOEWIRE_TEST_CORRUPT="combine")
     assert "not one process's training" in output or "nothing was learned" in output

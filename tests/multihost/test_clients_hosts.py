@@ -42,6 +42,7 @@ def test_all_options(team: Team) -> None:
     assert team.run(2, placed, places("0|1"), *job, timeout=PATIENCE) == [10] * 2
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("layout", ["0|1", "0|12"])
 @pytest.mark.parametrize("job", [clients.like_vllm, clients.like_sglang], ids=lambda j: j.__name__)
 def test_called_like_engines_on_cuda(
@@ -52,16 +53,19 @@ def test_called_like_engines_on_cuda(
     team.run(size, placed, places(layout), *over, timeout=PATIENCE)
 
 
+@pytest.mark.all
 def test_all_options_on_cuda(team: Team, driver: str) -> None:
     over = jobs_cuda_deep_ep.over_device, driver, jobs_clients.far, jobs_deep_ep.grid, 512, 8, False
     assert team.run(2, placed, places("0|1"), *over, timeout=PATIENCE) == [10] * 2
 
 
+@pytest.mark.all
 def test_a_recorded_layer_replays_on_cuda(team: Team, driver: str) -> None:
     job = jobs_clients.far, jobs_cuda_deep_ep.recorded, driver
     team.run(2, placed, places("0|1"), *job, timeout=PATIENCE)
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("masked", [False, True], ids=["no mask", "mask"])
 def test_a_lost_rank_on_cuda(team: Team, driver: str, masked: bool) -> None:
     job = jobs_clients.far, jobs_cuda_deep_ep.lost, masked  # who stays has reached who dies
@@ -69,6 +73,7 @@ def test_a_lost_rank_on_cuda(team: Team, driver: str, masked: bool) -> None:
     team.run(3, placed, places("01|2"), *over, timeout=PATIENCE, dies=frozenset({2}))
 
 
+@pytest.mark.all
 def test_mooncake_on_cuda(team: Team, driver: str) -> None:
     job = jobs_clients.far, jobs_cuda_compat.mooncake, driver, 2
     assert all(team.run(2, placed, places("0|1"), *job, timeout=PATIENCE))

@@ -30,6 +30,7 @@ def test_a_killed_rank_is_dead(
     kill_one(team, layout, victim, child, stranger)
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     LAYOUTS,
     [

@@ -11,6 +11,7 @@ from hosts import hostile, sniff
 from hosts.layout import hosts, placed
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("protection", ["digest", "encrypt"])
 def test_strangers_change_nothing(team: Team, protection: str) -> None:
     """Noise, truncated and changed handshakes, replays, lengths beyond reason, and slowness."""

@@ -95,6 +95,7 @@ def _check_steps(steps: dict[str, dict[str, float]], with_gloo: bool) -> None:
     assert steps["moewire_dispatch"]["ratio_to_floor"] > 0
 
 
+@pytest.mark.all
 @needs_compiler
 def test_pairs_without_rest_and_switches(environment: Environment, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
@@ -113,6 +114,7 @@ def test_pairs_without_rest_and_switches(environment: Environment, tmp_path: Pat
     assert "ratio_to_floor_and_four_barriers" in case["warm"]["moewire_c"]
 
 
+@pytest.mark.all
 def test_several_shapes_and_both_charts(environment: Environment, tmp_path: Path) -> None:
     picture = tmp_path / "chart.svg"
     shape = ["--tokens", "1,8", *SHAPE[2:]]
@@ -155,6 +157,7 @@ def _choose(*arguments: str) -> list[cases.Case]:
     return cases.chosen(options)
 
 
+@pytest.mark.all
 def test_a_case_that_needs_too_much_memory_is_said_so(environment: Environment) -> None:
     shape = ["--tokens", "1000000", "--hidden", "7168"]
     text = bench(environment, *shape, *LITTLE, status=1)

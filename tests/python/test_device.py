@@ -76,6 +76,7 @@ def test_bytes_have_to_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
         _buffer(0, device="cuda")
 
 
+@pytest.mark.all
 def test_one_device_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DRIVER_VARIABLE, str(emulator.driver()))
     with pytest.raises(NoDeviceError, match="device 1 of 1"):

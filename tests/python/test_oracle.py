@@ -33,6 +33,7 @@ def test_every_vector_width_gives_the_same_bits(team: Team) -> None:
         assert len(set(digests)) == 1
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     "tuning",
     [
@@ -58,6 +59,7 @@ def test_reserved_huge_pages(team: Team) -> None:
         pytest.skip(reason)
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("shape", [(2, 64, False), (1, 128, True), (3, 256, False)])
 def test_at_least_50_block_orders_occur(team: Team, shape: tuple[int, int, bool]) -> None:
     """On every rank, for every shape: each of them compared with the oracle."""

@@ -120,6 +120,7 @@ def test_import_is_lazy(environment: Environment) -> None:
     assert run(python(str(PROGRAMS / "lazy.py")), environment).strip() == "lazy"
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("kind", ["absent", "real"])
 @pytest.mark.parametrize("library", ["mooncake", "deep_ep"])
 def test_alias(environment: Environment, tmp_path: Path, library: str, kind: str) -> None:

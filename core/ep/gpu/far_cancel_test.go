@@ -188,6 +188,9 @@ func TestHostsGiveUpBetweenPhases(t *testing.T) {
 	for _, of := range []string{"ab", "abc", "aab"} {
 		for _, ordered := range []bool{false, true} {
 			for turn := range 2 {
+				if testing.Short() && (of != "abc" || turn > 0) {
+					continue
+				}
 				t.Run(fmt.Sprint(of, ordered, turn), func(t *testing.T) {
 					rng := rand.New(rand.NewPCG(testenv.Seed(t), uint64(83+turn)))
 					h := newWideHosts(t, of, ordered)
@@ -206,6 +209,9 @@ func TestHostsGiveUpBetweenPhases(t *testing.T) {
 func TestHostsGiveUpAsTheyLike(t *testing.T) {
 	for _, of := range []string{"ab", "abc"} {
 		for turn := range 4 {
+			if testing.Short() && (of != "abc" || turn > 1) {
+				continue
+			}
 			t.Run(fmt.Sprint(of, turn), func(t *testing.T) {
 				rng := rand.New(rand.NewPCG(testenv.Seed(t), uint64(93+turn)))
 				newWideHosts(t, of, turn%2 == 1).givenUpAtWill(rng, 6)

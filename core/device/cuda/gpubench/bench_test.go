@@ -11,6 +11,7 @@ import (
 	"github.com/moewire/moewire/core/device/cuda/cudatest"
 	"github.com/moewire/moewire/core/device/cuda/gpubench/probe"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/internal/testenv"
 )
 
 func small(driver string, fp8 bool) *options {
@@ -101,6 +102,7 @@ func TestFloors(t *testing.T) {
 
 // TestSmallBaseline: its sums are checked in it.
 func TestSmallBaseline(t *testing.T) {
+	testenv.InAll(t)
 	if cudatest.OnDevice() {
 		t.Skip("make gpu-bench runs it there")
 	}
