@@ -60,7 +60,7 @@ type Buffer struct {
 
 	said      said       // what our control page must hold
 	hurt      *violation // a word of our own memory, until the step ends
-	damaged   bool       // our memory was overwritten: it is made good before the next epoch
+	damaged   bool       // our memory was overwritten, or may have been: it is made good before the next epoch
 	violators uint64     // ranks of which a word was found in this epoch
 	hasOwn    ownMemory  // nil: the domain keeps no words of its own
 

@@ -75,6 +75,7 @@ func (b *Buffer) expelled() {
 		return
 	}
 	b.endAll(WhyFenced(b.dom))
+	b.damaged = true // perhaps: others may have found a wild word in our memory
 	b.quietNow()
 }
 

@@ -81,10 +81,7 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error) error {
 	}
 	b.peers = b.meetPeers() // the old ones' control pages may be gone
 	b.connectFar()
-	if b.damaged || b.hurt != nil {
-		b.restoreOwn()
-		b.hurt = nil
-	}
+	b.restoreOwn()
 	if err := b.beginEpoch(epoch); err != nil {
 		b.why = ErrFenced
 		return err

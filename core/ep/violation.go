@@ -263,19 +263,29 @@ func (b *Buffer) paramsOf(s *slot, t int) (p params, ok bool) {
 }
 
 // restoreOwn makes this rank's memory good again between two epochs, when nobody writes to
-// it but suspects, whose slabs are replaced.
+// it but suspects, whose slabs are replaced. Its own words are stored in any case: others
+// may have found one wild that this rank has not looked at.
 func (b *Buffer) restoreOwn() {
 	own := &b.peers[b.self]
 	for j := range b.slots {
 		b.sayOpen(j, b.said.open[j])
 		b.sayYReady(j, b.said.yReady[j])
-		if s := &b.slots[j]; s.own != nil && len(s.own.suspects) == 0 {
-			s.own.reset()
-		}
 	}
 	own.quiet().Store(b.said.quiet)
 	b.waits.restore(own)
 	if b.hasOwn != nil {
 		b.hasOwn.RestoreOwn()
+	}
+	if b.damaged || b.hurt != nil {
+		b.resetSlabs()
+	}
+	b.hurt = nil
+}
+
+func (b *Buffer) resetSlabs() {
+	for j := range b.slots {
+		if own := b.slots[j].own; own != nil && len(own.suspects) == 0 {
+			own.reset()
+		}
 	}
 }

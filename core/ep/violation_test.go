@@ -298,10 +298,17 @@ func TestWildThenRejoin(t *testing.T) {
 				return failed
 			}
 			require.Zero(t, rounds(0b111, 3))
-			for _, word := range c.words(w) {
-				word.Store(c.to)
+			// The owner of a word may store there before any rank has read it: then nothing is lost.
+			lost := 0
+			for range 100 {
+				for _, word := range c.words(w) {
+					word.Store(c.to)
+				}
+				if lost = rounds(0b111, 3); lost > 0 {
+					break
+				}
 			}
-			require.Equal(t, c.lost, rounds(0b111, 3))
+			require.Equal(t, c.lost, lost)
 			w.meet(0b111, 0)
 			require.Zero(t, rounds(0b111, 6))
 			for _, b := range w.bufs {

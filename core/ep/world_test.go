@@ -167,13 +167,14 @@ func (w *world) dispatch(rank int, s shape, in *input) (*dispatched, error) {
 	return d, err
 }
 
-// compute runs the stand-in experts on what arrived, into the combine buffer.
+// compute runs the stand-in experts on what arrived, into the combine buffer. Rows that a
+// lost rank had reserved are nobody's: it may write there still.
 func (d *dispatched) compute(rank int, s shape) {
-	l, c := s.experts/s.ranks, s.ranks*s.maxTokens
-	row := s.hidden * 2
-	for e := range l {
-		for i := range int(d.counts[e]) {
-			at := (e*c + i) * row
+	l, c, row := s.experts/s.ranks, s.ranks*s.maxTokens, s.hidden*2
+	for pair, of := range d.layout[:l*s.ranks] {
+		e, begin := pair/s.ranks, int(of>>32)
+		for i := range int(of & (1<<32 - 1)) {
+			at := (e*c + begin + i) * row
 			expert(rank*l+e, d.res.RecvX[at:at+row], d.res.CombineX[at:at+row])
 		}
 	}
