@@ -1,15 +1,21 @@
-"""Where a process of a team begins: nothing is imported yet, and there is one thread."""
+"""Where a process of a team begins: nothing of ours is imported yet, and there is one thread."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 from typing import Any
 
 _CLONE_NEWNET = 0x40000000
 
 
-def main(namespace: str | None, *arguments: Any) -> None:
-    """Moves into a network namespace, if one is given; then ``member.main``."""
+def main(environment: dict[str, str], namespace: str | None, *arguments: Any) -> None:
+    """Moves into a network namespace, if one is given; then ``member.main``.
+
+    The process was forked from one with an older environment: it takes its starter's.
+    """
+    os.environ.clear()
+    os.environ.update(environment)
     if namespace is not None:
         enter(namespace)
     from . import member

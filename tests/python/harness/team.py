@@ -1,4 +1,4 @@
-"""Processes that stay, so that torch is imported once per rank and not once per test."""
+"""Processes that stay from test to test, forked from one that has imported torch."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from . import enter, member
 
 _TAIL_BYTES = 6000
 
+# By name, so that the server needs no path of ours. It never loads the Go library.
+_PRELOAD = ["torch", "torch.distributed", "numpy"]
+
 
 class RankFailure(AssertionError):
     """A job failed on some rank; the text has every rank's log and the seed."""
@@ -23,14 +26,15 @@ class RankFailure(AssertionError):
 
 class _Member:
     def __init__(self, folder: Path, index: int, namespace: str | None) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(_PRELOAD)
         self.log = folder / f"member-{index}.log"
         self.log.touch()
         self._log_start = 0
         self._log_end: int | None = None
         self.without = ""  # says why there is no answer
         self.pipe, theirs = context.Pipe()
-        arguments = (namespace, theirs, str(self.log))
+        arguments = (dict(os.environ), namespace, theirs, str(self.log))
         self.process = context.Process(target=enter.main, args=arguments)
         self.process.daemon = True
         self.process.start()
@@ -76,7 +80,7 @@ class Team:
         size: int,
         job: Callable[..., Any],
         *args: Any,
-        timeout: float = 300.0,  # processes that begin load torch
+        timeout: float = 300.0,  # the first process loads torch
         dies: frozenset[int] = frozenset(),
         seed: int | None = None,
     ) -> list[Any]:
