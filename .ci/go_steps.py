@@ -27,11 +27,14 @@ GO_TEST = ["go", "test", "-timeout=40m"]
 
 # Where tests run C: kernels of the processor, and those on the emulated device. What comes out is
 # the same whatever Go's own part was built with, and the race detector sees nothing of it. There it
-# runs what Go's own part does at once: threads, proxies, and ranks that are lost.
+# runs what Go's own part does at once: threads, proxies, and ranks that are lost. `make test-long`
+# has all of them under it.
 EMULATED = "core/device/cuda"
 RACES_BESIDE_C = {
     "core/device/cpu": "Team|Threads",
     EMULATED: "TestHosts(Exchange|AreApart|LoseARank|ProxyEnds)|TestLost",
+    "core/ep/gpu": "^Test(Hosts(|Schedules|Processes)|Killed.*|Schedules|Process.*|Stop.*|Close.*"
+    "|Late|PrepareWaitsFor.*|Records|Events)$",
     f"{EMULATED}/fifo": ".",
     f"{EMULATED}/images": ".",
 }
@@ -157,9 +160,12 @@ LONG = {
 
 
 def go_long() -> None:
-    """Every Go test with many seeds and thousands of faults, and every mutant."""
+    """Every Go test with many seeds and thousands of faults, every mutant; races everywhere."""
     env = {**LONG, **{k: v for k, v in os.environ.items() if k in LONG}, "CGO_ENABLED": "1"}
     go("go-long", "-timeout=12h", "-count=1", "./...", env=env)
+    packages = [f"./{name}" for name in sorted(go_packages()) if name.startswith("core/")]
+    race = ["-timeout=12h", "-race", f"-skip={NOT_RACED}"]
+    go("go-long-race", *race, *packages, env={"CGO_ENABLED": "1"})
 
 
 def fuzz_long() -> None:

@@ -157,7 +157,7 @@ func (w *world) settles() error {
 // TestStormInBubble: the same, many times, in a bubble whose clock is fake.
 func TestStormInBubble(t *testing.T) {
 	seed := seedOf(t)
-	for i := range testenv.NumSeeds(t, 60) {
+	for i := range testenv.NumSeeds(t, 30) {
 		synctest.Test(t, func(t *testing.T) {
 			require.NoError(t, storm(seed+i, sound), "MOEWIRE_TEST_SEED=%d", seed+i)
 		})

@@ -31,7 +31,9 @@ def _check(output: str, ranks: int) -> None:
         assert sum(map(int, sent.split(","))) == 2 * int(tokens)
 
 
-@pytest.mark.parametrize("ranks", [[], ["4"]], ids=["two", "four"])
+@pytest.mark.parametrize(
+    "ranks", [[], pytest.param(["4"], marks=pytest.mark.all)], ids=["two", "four"]
+)
 def test_torchrun(start, ranks: list[str]) -> None:
     _check(start("sh", EXAMPLES / "python" / "torchrun.sh", *ranks).stdout, int([*ranks, "2"][0]))
 

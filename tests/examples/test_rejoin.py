@@ -13,6 +13,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 pytestmark = [pytest.mark.multirank, pytest.mark.slow]
 
 
+@pytest.mark.all
 def test_a_flipped_bit_is_noticed(start) -> None:
     output = start(sys.executable, EXAMPLES / "rejoin.py", status=1, MOEWIRE_TEST_CORRUPT="combine")
     assert "wrong sums" in output.stdout

@@ -30,7 +30,7 @@ def places(layout: str, **variables: str) -> list[Variables]:
     return hosts(layout, MOEWIRE_SILENT_AFTER_US=PATIENT_US, **variables)
 
 
-@pytest.mark.parametrize("layout", ["0|1", "0|12"])
+@pytest.mark.parametrize("layout", ["0|1", pytest.param("0|12", marks=pytest.mark.all)])
 @pytest.mark.parametrize("job", [clients.like_vllm, clients.like_sglang], ids=lambda j: j.__name__)
 def test_called_like_engines(team: Team, layout: str, job: Callable[..., Any]) -> None:
     size = len(layout.replace("|", ""))

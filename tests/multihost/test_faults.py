@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from harness import jobs_faults, jobs_flat, jobs_life
 from harness.team import Team
@@ -10,8 +11,12 @@ from hosts import jobs
 from hosts.layout import hosts, placed
 
 
+def in_all(layouts: list[str]) -> list[ParameterSet]:
+    return [pytest.param(layout, marks=pytest.mark.all) for layout in layouts]
+
+
 # Processes 0 to 2 are the ranks; process 3 takes the place of rank 2, which was killed.
-@pytest.mark.parametrize("layout", ["01|23", "01|2|3", "0|12|3"])
+@pytest.mark.parametrize("layout", ["01|23", *in_all(["01|2|3", "0|12|3"])])
 def test_a_killed_rank_is_replaced(team: Team, layout: str) -> None:
     team.run(4, placed, hosts(layout), jobs_faults.replaced, dies=frozenset({2}))
 
@@ -39,7 +44,7 @@ def test_a_rank_is_killed_in_a_flat_exchange(team: Team, where: str) -> None:
     team.run(3, placed, hosts("0|12"), jobs_flat.killed_in, where, dies=frozenset({1}))
 
 
-@pytest.mark.parametrize("layout", ["0|12", "02|1", "0|1|2"])
+@pytest.mark.parametrize("layout", ["02|1", *in_all(["0|12", "0|1|2"])])
 def test_a_rank_is_killed_in_pre_reduced_exchanges(team: Team, layout: str) -> None:
     team.run(3, placed, hosts(layout), jobs.killed_pre_reduced, dies=frozenset({1}))
 

@@ -82,10 +82,12 @@ def test_torchrun(environment: Environment) -> None:
     _all_right(run([*launcher, str(PROGRAMS / "pair.py")], environment))
 
 
+@pytest.mark.all
 def test_mp_spawn(environment: Environment) -> None:
     _all_right(run(python(str(PROGRAMS / "pair.py"), "spawn"), environment))
 
 
+@pytest.mark.all
 def test_mpirun_environment(environment: Environment) -> None:
     """Two processes with the variables that Open MPI's mpirun sets."""
     path, port = str(PROGRAMS / "pair.py"), free_port()

@@ -167,7 +167,10 @@ func TestCastEveryPattern(t *testing.T) {
 		0x0000, 0x0001, 0x007f, 0x38d1, 0x38d2, 0x3c00, 0x3f80, 0x3fab, 0x43e0,
 		0x43e1, 0x4479, 0x7f7f, 0x7f80, 0x7f81, 0x7fc0, 0x7fff,
 	}
-	for _, amax := range amaxes {
+	for i, amax := range amaxes {
+		if testing.Short() && i%4 != 3 {
+			continue
+		}
 		t.Run(fmt.Sprintf("amax=%#04x", amax), func(t *testing.T) {
 			values := []uint16{amax}
 			for m := uint32(0); m <= uint32(amax); m++ {

@@ -11,6 +11,7 @@ import (
 	"github.com/moewire/moewire/core/device/cuda/fifo"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/internal/libcuda"
+	"github.com/moewire/moewire/core/internal/testenv"
 )
 
 // TestEveryFailureIsSaidAndLeavesNothing has every call fail that an engine's life
@@ -29,6 +30,7 @@ const synchronizes = "cuCtxSynchronize"
 // TestEveryFailureWithAFarRank: the same with what an engine has for one, which is lost
 // before anything begins, so that nobody waits for it.
 func TestEveryFailureWithAFarRank(t *testing.T) {
+	testenv.InAll(t)
 	emu := emulate(t)
 	before := emu.Calls("cuLaunchKernel")
 	require.NoError(t, live(emu))
@@ -36,8 +38,7 @@ func TestEveryFailureWithAFarRank(t *testing.T) {
 	require.NoError(t, liveFar(emu))
 	require.Greater(t, emu.Calls("cuLaunchKernel")-before-near, near, "those for far ranks, too")
 	failed := cudatest.Sweep{
-		Short: testing.Short(),
-		Life:  func() error { return liveFar(emu) }, Times: 8, Turns: true, Unheard: []string{synchronizes},
+		Life: func() error { return liveFar(emu) }, Times: 8, Turns: true, Unheard: []string{synchronizes},
 	}.Run(t, emu)
 	require.Subset(t, failed, []string{"cuMemcpyHtoDAsync_v2", "cuLaunchKernel", "cuMemHostAlloc", "cuMemFreeHost", "cuMemUnmap"})
 }

@@ -136,6 +136,9 @@ func TestHostsFirstPhasesEnd(t *testing.T) {
 	emu, seed := driver(t), testenv.Seed(t)
 	for name, flags := range splitForms {
 		for i, hostOf := range [][]int{{0, 1}, {0, 1, 2}, {0, 0, 1}} {
+			if testing.Short() && i < 2 {
+				continue
+			}
 			rng := rngOf(seed, 61, flags, i)
 			emu.Order(rng.Uint64(), 16, 6+len(hostOf)*len(hostOf))
 			t.Run(fmt.Sprint(name, hostOf), func(t *testing.T) {
@@ -275,6 +278,9 @@ func TestHostsPhasesInAnyOrder(t *testing.T) {
 	for name, flags := range watchedForms {
 		for i, hostOf := range [][]int{{0, 1}, {0, 1, 2}} {
 			for n := range 4 {
+				if testing.Short() && n > 0 {
+					continue
+				}
 				rng := rngOf(seed, 63, flags, i, n)
 				emu.Order(rng.Uint64(), 16, 6+len(hostOf)*len(hostOf))
 				t.Run(fmt.Sprint(name, hostOf), func(t *testing.T) {

@@ -141,6 +141,9 @@ func TestHostsExchange(t *testing.T) {
 	for _, c := range []struct{ ranks, each int }{{2, 1}, {4, 2}, {3, 1}} {
 		for _, fp8 := range []bool{false, true} {
 			for _, tiny := range []bool{false, true} {
+				if testing.Short() && tiny == fp8 {
+					continue
+				}
 				t.Run(fmt.Sprintf("ranks=%d/each=%d/fp8=%v/tiny=%v", c.ranks, c.each, fp8, tiny), func(t *testing.T) {
 					emu.Order(rng.Uint64(), 32, 8+c.ranks*c.ranks)
 					s := layout.Shape{MaxTokens: 20, Hidden: 256, NumExperts: int64(2 * c.ranks), NumRanks: int64(c.ranks), FP8: fp8}

@@ -24,10 +24,10 @@ import (
 // while they are made, exchange rows, begin another epoch and are closed. Watchers
 // ask the device, too, and ask again when they get no answer.
 func TestEveryFailureLeavesNothing(t *testing.T) {
+	testenv.InAll(t)
 	emu, seed := cudatest.Emulate(t), testenv.Seed(t)
 	failed := cudatest.Sweep{
-		Short: testing.Short(),
-		Life:  func() error { return livePair(t, emu, seed) }, Times: 4, Turns: true,
+		Life: func() error { return livePair(t, emu, seed) }, Times: 4, Turns: true,
 		Unheard: []string{synchronizes, pushes, "cuCtxPopCurrent_v2", "cuThreadExchangeStreamCaptureMode"},
 	}.Run(t, emu)
 	require.Subset(t, failed, []string{

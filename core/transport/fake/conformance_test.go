@@ -21,6 +21,9 @@ func TestConformance(t *testing.T) {
 		"late":         {Late: fake.LateUntilStatus},
 		"few":          {Limits: transport.Limits{NumEndpoints: 40, SendDepth: 16, RecvDepth: 16, NumPieces: 1, InlineBytes: 8, MaxRequestBytes: 1 << 20}},
 	} {
+		if testing.Short() && name != "any order" && name != "few" {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			transporttest.RunTransport(t, harness(cfg))
 		})

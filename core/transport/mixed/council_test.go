@@ -293,7 +293,7 @@ func TestCouncil(t *testing.T) {
 
 // TestCouncilMutants: the checks can fail, for every rule that is left out.
 func TestCouncilMutants(t *testing.T) {
-	testenv.InTest(t)
+	testenv.InAll(t)
 	if raceEnabled {
 		t.Skip("one goroutine only, and slow under the race detector")
 	}
@@ -345,7 +345,11 @@ func TestKilled(t *testing.T) {
 // TestCut: of two sides at most one goes on: the larger one, or of two halves
 // the one with the lowest rank. The other one is fenced.
 func TestCut(t *testing.T) {
-	for n := 2; n <= 6; n++ {
+	most := 6
+	if testing.Short() {
+		most = 5
+	}
+	for n := 2; n <= most; n++ {
 		for side := uint64(1); side < 1<<n-1; side += 2 { // rank 0 is in it
 			w := newWorld(side, n, noMutant)
 			w.run(50 * time.Millisecond)
