@@ -8,7 +8,7 @@ import resource
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 
@@ -38,7 +38,7 @@ class Step:
 class Outcome:
     """How a step ended, after how long, and why, where it was skipped.
 
-    `cpu` is what its commands took of the processors; 0 for those that ran at once.
+    `cpu` is what its commands took of the processors.
     """
 
     result: str
@@ -71,7 +71,7 @@ def cpu_seconds() -> float:
 def run_apart(step: Step, program: Sequence[str]) -> tuple[Outcome, str]:
     """Runs one step as a command of its own; its outcome, and what it wrote."""
     begin = time.monotonic()
-    done = subprocess.run(
+    process = subprocess.Popen(
         [*program, "--quiet", step.name],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -79,11 +79,21 @@ def run_apart(step: Step, program: Sequence[str]) -> tuple[Outcome, str]:
         text=True,
         errors="replace",
     )
-    result, seconds = "passed" if done.returncode == 0 else "FAILED", time.monotonic() - begin
-    skipped = re.search(rf"(?m)^skipped {re.escape(step.name)}: (.*)$", done.stdout)
-    if result == "passed" and skipped:
-        return Outcome("skipped", seconds, reason=skipped[1]), done.stdout
-    return Outcome(result, seconds), done.stdout
+    assert process.stdout is not None
+    with process.stdout:
+        text = process.stdout.read()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    outcome = Outcome("passed" if process.returncode == 0 else "FAILED")
+    outcome.seconds, outcome.cpu = time.monotonic() - begin, used.ru_utime + used.ru_stime
+    skipped = re.search(rf"(?m)^skipped {re.escape(step.name)}: (.*)$", text)
+    if outcome.result == "passed" and skipped:
+        outcome.result, outcome.reason = "skipped", skipped[1]
+    return outcome, text
+
+
+# The steps of a group that have begun: their outcomes, and what they wrote.
+Started = dict[str, "Future[tuple[Outcome, str]]"]
 
 
 class Runner:
@@ -101,34 +111,41 @@ class Runner:
             if self.program and self.steps[at].beside:
                 while end < len(self.steps) and self.steps[end].beside == self.steps[at].beside:
                     end += 1
-            self.run_group(at, [step for step in self.steps[at:end] if self.may_run(at, step)])
+            self.run_group(at, self.steps[at:end])
             at = end
         return self.outcome
-
-    def may_run(self, at: int, step: Step) -> bool:
-        """Whether what the step needs has passed; says and keeps it otherwise."""
-        outcome = self.outcome
-        broken = [n for n in step.needs if n in outcome and outcome[n].result != "passed"]
-        if broken:
-            self.tell(at, step)
-            print(f"not run: {', '.join(broken)} did not pass", flush=True)
-            outcome[step.name] = Outcome("not run")
-        return not broken
 
     def run_group(self, at: int, steps: list[Step]) -> None:
         """One step, its output as it comes; or several at once, each one's when it has ended."""
         if len(steps) == 1:
             self.tell(at, steps[0])
-            self.outcome[steps[0].name] = run_step(steps[0])
+            self.outcome[steps[0].name] = self.broken(steps[0]) or run_step(steps[0])
             return
+        if not self.quiet:
+            print(f"\nside by side: {', '.join(step.name for step in steps)}", flush=True)
+        started: Started = {}
         with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
-            started = [(step, pool.submit(run_apart, step, self.program)) for step in steps]
-            for i, (step, future) in enumerate(started):
-                self.outcome[step.name], text = future.result()
+            for step in steps:
+                started[step.name] = pool.submit(self.run_beside, step, dict(started))
+            for i, step in enumerate(steps):
+                outcome, text = started[step.name].result()
+                self.outcome[step.name] = outcome
                 self.tell(at + i, step)
                 print(text, end="", flush=True)
-                if self.outcome[step.name].result == "FAILED":
+                if outcome.result == "FAILED":
                     print(f"FAILED {step.name}", flush=True)
+
+    def run_beside(self, step: Step, started: Started) -> tuple[Outcome, str]:
+        """One step of a group, after those of the group that it needs: they began before it."""
+        others = {name: started[name].result()[0] for name in step.needs if name in started}
+        broken = self.broken(step, others)
+        return (broken, "") if broken else run_apart(step, self.program)
+
+    def broken(self, step: Step, others: dict[str, Outcome] | None = None) -> Outcome | None:
+        """That a step is not run, if what it needs has not passed."""
+        known = {**self.outcome, **(others or {})}
+        wrong = [name for name in step.needs if name in known and known[name].result != "passed"]
+        return Outcome("not run", reason=f"{', '.join(wrong)} did not pass") if wrong else None
 
     def tell(self, at: int, step: Step) -> None:
         """Which step of how many, and for how long all of it has been running."""

@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / ".ci"))
 
 import go_steps  # noqa: E402
+import outcome  # noqa: E402
 import steps  # noqa: E402
 
 
@@ -66,3 +67,26 @@ def test_a_skipped_step_says_so(
 def test_what_is_required_is_not_skipped(monkeypatch: pytest.MonkeyPatch, require: str) -> None:
     without_machine(monkeypatch, require)
     assert steps.main() == 1
+
+
+def test_a_step_waits_for_what_it_needs_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`late` needs `slow`, and `never` needs `wrong`; all are of one group."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys, time, pathlib\n"
+        f"done = pathlib.Path({str(tmp_path)!r})\n"
+        "name = sys.argv[-1]\n"
+        "time.sleep(0.5 if name == 'slow' else 0)\n"
+        "print(name, 'behind', *sorted(p.name for p in done.glob('*.done')))\n"
+        "(done / f'{name}.done').touch()\n"
+        "sys.exit(name == 'wrong')\n"
+    )
+    needs = {"slow": (), "wrong": (), "late": ("slow",), "never": ("wrong",)}
+    group = [outcome.Step(name, lambda: None, of, beside="g") for name, of in needs.items()]
+    runner = outcome.Runner(group, quiet=True, program=[sys.executable, str(program)])
+    found = {name: one.result for name, one in runner.run().items()}
+    assert found == {"slow": "passed", "wrong": "FAILED", "late": "passed", "never": "not run"}
+    assert runner.outcome["never"].reason == "wrong did not pass"
+    assert "late behind slow.done" in capsys.readouterr().out
