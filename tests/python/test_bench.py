@@ -22,6 +22,10 @@ from moewire.errors import InvalidArgument, MoewireError
 
 Environment = dict[str, str]
 SHAPE = ["--tokens", "16", "--hidden", "256", "--experts", "8", "--topk", "2"]
+DTYPES = pytest.mark.parametrize(
+    "dtype",
+    [pytest.param("bf16", marks=pytest.mark.all), pytest.param("fp8", marks=pytest.mark.long)],
+)
 LITTLE = ["--repeat", "3", "--warmup", "1", "--idle-wait", "0"]
 REQUIRED = set(os.environ.get("MOEWIRE_REQUIRE", "").split(","))
 
@@ -58,8 +62,7 @@ def test_the_floor_without_a_compiler(team: Team) -> None:
     team.run(2, jobs_bench.numpy_floor)
 
 
-@pytest.mark.all
-@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+@DTYPES
 @pytest.mark.parametrize("name", ["gloo", "openmpi", "mooncake"])
 def test_a_peer_is_right(team: Team, name: str, dtype: str) -> None:
     reason = team.run(2, jobs_bench.peer, name, dtype)[0]
@@ -68,8 +71,7 @@ def test_a_peer_is_right(team: Team, name: str, dtype: str) -> None:
         pytest.skip(f"{name}: {reason}")
 
 
-@pytest.mark.all
-@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+@DTYPES
 def test_json(environment: Environment, tmp_path: Path, dtype: str) -> None:
     path = tmp_path / "result.json"
     peers = ["--peers", "gloo" if dtype == "bf16" else "none"]

@@ -33,7 +33,6 @@ def test_every_vector_width_gives_the_same_bits(team: Team) -> None:
         assert len(set(digests)) == 1
 
 
-@pytest.mark.all
 @pytest.mark.parametrize(
     "tuning",
     [
@@ -46,7 +45,11 @@ def test_every_vector_width_gives_the_same_bits(team: Team) -> None:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("size", [2, 4], ids="R={}".format)
+@pytest.mark.parametrize(
+    "size",
+    [pytest.param(2, marks=pytest.mark.all), pytest.param(4, marks=pytest.mark.long)],
+    ids="R={}".format,
+)
 def test_tuning_changes_no_bit(team: Team, size: int, tuning: dict[str, Any]) -> None:
     for plain, tuned in team.run(size, jobs_oracle.tuned, tuning, 8, timeout=90):
         assert plain == tuned

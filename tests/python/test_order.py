@@ -49,7 +49,7 @@ def test_ranks_run_far_ahead(ranks: Ranks) -> None:
     ranks.run(ranks.few(3, 2), jobs_order.far_ahead)
 
 
-@pytest.mark.all
+@pytest.mark.long
 @pytest.mark.slow
 def test_soak(team: Team) -> None:
     pairs = int(os.environ.get("MOEWIRE_SOAK_PAIRS") or 10_000)
