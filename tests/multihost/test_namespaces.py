@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 
 import pytest
 
@@ -76,6 +78,29 @@ def test_packets_are_late_or_lost(relayed: Relayed, order: str) -> None:
         relayed.team.run(4, placed, relayed.variables(), jobs_oracle.random_cases, 8)
     finally:
         jobs.shell(relayed.tell("clear"))
+
+
+PROTECTIONS = ("digest", "encrypt")
+NUM_CASES = int(os.environ.get("MOEWIRE_RELAYED_CASES", "8"))
+
+
+@pytest.mark.parametrize(
+    ("order", "protection"),
+    [("double 0.05", "digest"), ("replay 0.05", "digest"), *product(["alter 0.01"], PROTECTIONS)],
+)
+def test_packets_are_forged(relayed: Relayed, order: str, protection: str) -> None:
+    """What comes is right, or it does not come: an altered frame ends a connection."""
+    before = relayed.counts()
+    variables = relayed.variables(MOEWIRE_PROTECTION=protection)
+    jobs.shell(relayed.tell(order))
+    try:
+        relayed.team.run(4, placed, variables, jobs_oracle.random_cases, NUM_CASES)
+    finally:
+        jobs.shell(relayed.tell("clear"))
+    after = relayed.counts()
+    done = {name: after[name] - before.get(name, 0) for name in after}
+    print(f"{order}, {protection}: {done}")
+    assert done[order.split()[0]] > 0
 
 
 def test_the_wire_stalls(relayed: Relayed) -> None:

@@ -7,6 +7,7 @@ behind when the tests are killed.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -146,6 +147,17 @@ class Relayed(_Pair):
     def tell(self, order: str) -> str:
         """The command that gives the relay an order."""
         return f"echo {order} > {self.control}"
+
+    def counts(self) -> dict[str, int]:
+        """How many packets the relay has carried, and what it did to them."""
+        path = Path(f"{self.control}.counts")
+        path.unlink(missing_ok=True)
+        subprocess.run(["sh", "-c", self.tell(f"count {path}")], check=True, timeout=10)
+        deadline = time.monotonic() + 10
+        while not path.exists():
+            assert time.monotonic() < deadline, "the relay does not count"
+            time.sleep(0.01)
+        return dict(json.loads(path.read_text()))
 
     def close(self) -> None:
         super().close()

@@ -4,15 +4,19 @@
 
 makes a TUN interface in each namespace and carries packets between them. Orders are lines of the
 pipe CONTROL: ``clear``; ``delay LEAST MOST`` (seconds, drawn for each packet, so they overtake one
-another); ``lose PART``; ``stall`` (all packets are kept until the next order); ``cut`` (all are
-lost); ``cut_after BYTES``. Ends with its standard input.
+another); ``lose PART``; ``double PART``; ``replay PART`` (an earlier packet once more);
+``alter PART`` (one bit of what TCP carries, with a checksum that fits); ``stall`` (all packets are
+kept until the next order); ``cut`` (all are lost); ``cut_after BYTES``. ``count PATH`` writes how
+often each was done, as JSON. Ends with its standard input.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import fcntl
 import heapq
+import json
 import os
 import random
 import select
@@ -33,6 +37,37 @@ def open_tun(namespace: str, name: str) -> int:
     return tun
 
 
+def write_whole(path: str, text: str) -> None:
+    """Whoever sees the file sees all of it."""
+    with open(f"{path}.new", "w") as file:
+        file.write(text)
+    os.rename(f"{path}.new", path)
+
+
+def with_one_bit_altered(packet: bytes, chance: random.Random) -> bytes:
+    """The packet with another bit in what TCP over IPv4 carries; as it was, if it carries nothing.
+
+    The checksum is that of the new packet (RFC 1624, equation 3), so that TCP lets it pass.
+    """
+    if packet[0] >> 4 != 4 or packet[9] != 6:
+        return packet
+    tcp = (packet[0] & 15) * 4
+    begin = tcp + (packet[tcp + 12] >> 4) * 4
+    if begin >= len(packet):
+        return packet
+    altered = bytearray(packet)
+    at = chance.randrange(begin, len(packet))
+    word = tcp + (at - tcp) // 2 * 2
+    before = int.from_bytes(altered[word : word + 2].ljust(2, b"\0"))
+    altered[at] ^= 1 << chance.randrange(8)
+    after = int.from_bytes(altered[word : word + 2].ljust(2, b"\0"))
+    total = (int.from_bytes(packet[tcp + 16 : tcp + 18]) ^ 0xFFFF) + (before ^ 0xFFFF) + after
+    total = (total & 0xFFFF) + (total >> 16)
+    total = (total & 0xFFFF) + (total >> 16)
+    altered[tcp + 16 : tcp + 18] = (total ^ 0xFFFF).to_bytes(2)
+    return bytes(altered)
+
+
 class Relay:
     """The packets under way, and the order that holds."""
 
@@ -42,9 +77,15 @@ class Relay:
         self._waiting: list[tuple[float, int, int, bytes]] = []
         self._number = 0
         self._order, self._arguments = "clear", [0.0]
+        self._earlier: collections.deque[tuple[int, bytes]] = collections.deque(maxlen=256)
+        self._done: collections.Counter[str] = collections.Counter()
 
     def obey(self, line: str) -> None:
-        self._order, *words = line.split()
+        order, *words = line.split()
+        if order == "count":
+            write_whole(words[0], json.dumps(self._done))
+            return
+        self._order = order
         self._arguments = [float(word) for word in words]
         if self._order != "stall":
             self._waiting = [(0.0, *rest) for _, *rest in self._waiting]  # type: ignore[misc]
@@ -52,10 +93,32 @@ class Relay:
     def take(self, end: int) -> None:
         """Reads a packet from one end, for the other one."""
         packet = os.read(self._ends[end], 65536)
+        self._done["carry"] += 1
         moment = self._moment(len(packet))
-        if moment is not None:
+        if moment is None:
+            self._done[self._order] += 1
+            return
+        for to, one in self._instead(1 - end, packet):
             self._number += 1
-            heapq.heappush(self._waiting, (moment, self._number, 1 - end, packet))
+            heapq.heappush(self._waiting, (moment, self._number, to, one))
+
+    def _instead(self, to: int, packet: bytes) -> list[tuple[int, bytes]]:
+        """The packets that go on, each with its end, where one has come."""
+        self._earlier.append((to, packet))
+        found = [(to, packet)]
+        if self._order not in ("alter", "double", "replay"):
+            return found
+        if self._random.random() >= self._arguments[0]:
+            return found
+        if self._order == "alter":
+            altered = with_one_bit_altered(packet, self._random)
+            self._done["alter"] += altered != packet
+            return [(to, altered)]
+        self._done[self._order] += 1
+        return [
+            *found,
+            (to, packet) if self._order == "double" else self._random.choice(self._earlier),
+        ]
 
     def _moment(self, size: int) -> float | None:
         """When a packet goes on; None: never."""
