@@ -28,6 +28,11 @@ const maxTextBytes = 64 << 10
 // reachOf reads how a rank reaches the others, all but the part in shared
 // memory.
 func reachOf(c *C.mw_config_t) (cfg mixed.Config, err error) {
+	defer func() {
+		if err != nil {
+			wipe(cfg.Keys)
+		}
+	}()
 	for _, n := range [...]struct {
 		name      string
 		v, lo, hi int64

@@ -52,6 +52,7 @@ func (c *Controls) accept() {
 		}
 		if err != nil {
 			c.lacks(err)
+			hands.Close()
 			sys.CloseAll(fd)
 			continue
 		}

@@ -71,6 +71,8 @@ type Peer struct {
 // Handshake is one side's part in beginning a session: bytes in, bytes out, no
 // input or output of its own. Three frames: hello, welcome, confirm. For one
 // goroutine at a time. It holds at most one frame.
+//
+// It has an owner, who calls Close unless Step has said its end.
 type Handshake struct {
 	role    Role
 	config  Config
@@ -179,6 +181,23 @@ func (h *Handshake) Step(in []byte) (n int, out []byte, err error) {
 	}
 	return n, out, h.err
 }
+
+// Close ends a handshake that was given up, and wipes its copy of the shared key. One
+// that is done keeps its session. Idempotent, also on nil.
+func (h *Handshake) Close() {
+	if h == nil {
+		return
+	}
+	h.forget()
+	if h.state != stateDone {
+		h.state, h.session = stateFailed, nil
+		if h.err == nil {
+			h.err = errHandshakeClosed
+		}
+	}
+}
+
+var errHandshakeClosed = errors.New("wire: the handshake was closed")
 
 // Done reports whether Session may be used.
 func (h *Handshake) Done() bool { return h.state == stateDone }

@@ -5,6 +5,7 @@ package sys
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -20,7 +21,13 @@ var ErrUnmappedUser = errors.New("it is the id that the kernel says of every use
 
 // CheckUser reports whether a user id, as the kernel has told it of a process or
 // a file, is that of this process. what is that process or file, for the error.
-func CheckUser(what string, uid int) error { return users().check(what, uid) }
+func CheckUser(what string, uid int) error {
+	view, err := users()
+	if err != nil {
+		return fmt.Errorf("whose %s is cannot be told: %w", what, err)
+	}
+	return view.check(what, uid)
+}
 
 // CheckOwner is CheckUser for what may belong to root, too.
 func CheckOwner(what string, uid int) error {
@@ -54,20 +61,36 @@ const (
 	numUsers        = 1<<32 - 1
 )
 
-// users asks the kernel anew: a namespace is given its map after it was made. A
-// file that cannot be read is taken for one that maps nobody.
-func users() userView {
+// users asks the kernel anew: a namespace is given its map after it was made. Without
+// /proc the overflow id is the kernel's own, and nobody is mapped. What cannot be read
+// for another reason is an error: a guess could let a stranger in.
+func users() (userView, error) {
 	v := userView{own: Geteuid(), overflow: defaultOverflow}
-	if b, err := os.ReadFile("/proc/sys/kernel/overflowuid"); err == nil {
-		if id, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil {
-			v.overflow = id
-		}
+	text, err := readProc("/proc/sys/kernel/overflowuid")
+	if err != nil {
+		return v, err
+	}
+	if id, err := strconv.Atoi(text); err == nil {
+		v.overflow = id
 	}
 	if v.own == v.overflow { // nobody else is taken for this one
-		b, _ := os.ReadFile("/proc/self/uid_map")
-		v.total = numMapped(string(b)) == numUsers
+		text, err := readProc("/proc/self/uid_map")
+		v.total = numMapped(text) == numUsers
+		return v, err
 	}
-	return v
+	return v, nil
+}
+
+// readProc reads a file of /proc; nothing if there is none.
+func readProc(path string) (string, error) {
+	if err := injected("open " + path); err != nil {
+		return "", fileError(path, err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fileError(path, err)
+	}
+	return strings.TrimSpace(string(text)), nil
 }
 
 // numMapped counts the users of a map: lines of first here, first outside, how many.

@@ -54,6 +54,22 @@ func TestNumMapped(t *testing.T) {
 	}
 }
 
+// TestUserCannotBeRead: a shortage is told as one, and lets nobody in.
+func TestUserCannotBeRead(t *testing.T) {
+	require.NoError(t, CheckUser("this process", Geteuid()))
+	defer InjectFaults(func(call string) error {
+		if call == "open /proc/sys/kernel/overflowuid" {
+			return unix.EMFILE
+		}
+		return nil
+	})()
+	err := CheckUser("process 7", Geteuid())
+	require.ErrorIs(t, err, unix.EMFILE)
+	require.ErrorContains(t, err, "whose process 7 is cannot be told")
+	require.ErrorContains(t, err, "overflowuid")
+	require.NoError(t, CheckOwner("a file", 0), "root's needs no look")
+}
+
 const userVariable = "MOEWIRE_TEST_SYS_USER"
 
 // TestOverflowUser: in a user namespace that maps nobody, a process runs as the

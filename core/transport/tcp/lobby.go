@@ -99,6 +99,7 @@ func (l *lobby) close() error {
 func (l *lobby) closeFDs() (err error) {
 	for _, g := range l.guests {
 		err = errors.Join(err, g.fd.Close())
+		g.shake.Close()
 	}
 	for _, fd := range l.listeners {
 		err = errors.Join(err, fd.Close())
@@ -223,6 +224,7 @@ func (l *lobby) judge(p wire.Peer) ([]byte, error) {
 
 func (l *lobby) dismiss(g *guest) {
 	_ = g.fd.Close()
+	g.shake.Close()
 	l.remove(g)
 }
 
