@@ -24,10 +24,13 @@ type log struct {
 	up    uint64
 	heard map[int][]string
 	ended map[int]Ending
+	why   map[int]error
 	ticks int
 }
 
-func newLog() *log { return &log{heard: map[int][]string{}, ended: map[int]Ending{}} }
+func newLog() *log {
+	return &log{heard: map[int][]string{}, ended: map[int]Ending{}, why: map[int]error{}}
+}
 
 func (l *log) Up(rank int)   { l.mu.Lock(); l.up |= 1 << rank; l.mu.Unlock() }
 func (l *log) Crashed(error) {}
@@ -39,10 +42,10 @@ func (l *log) Heard(rank int, m []byte) {
 	l.heard[rank] = append(l.heard[rank], string(m))
 }
 
-func (l *log) Ended(rank int, how Ending, _ error) {
+func (l *log) Ended(rank int, how Ending, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ended[rank] = how
+	l.ended[rank], l.why[rank] = how, err
 }
 
 func (l *log) until(t *testing.T, what string, f func() bool) {
@@ -55,7 +58,7 @@ func (l *log) until(t *testing.T, what string, f func() bool) {
 			return
 		}
 		if time.Since(begin) > patience {
-			t.Fatal("still not: ", what)
+			t.Fatal("still not: ", what, l.ended, l.why)
 		}
 	}
 }

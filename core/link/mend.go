@@ -96,7 +96,7 @@ func (c *Controls) broke(p *conn, err error) {
 		c.ended(p, EndBye, err)
 	case errors.Is(err, errNumbers):
 		c.ended(p, EndBroken, err)
-	case p.addr.IsValid() && (p.met || gone && p.tries < firstTries):
+	case p.addr.IsValid() && (p.met || (gone || garbled(err)) && p.tries < firstTries):
 		p.cause = err
 		c.later(p)
 	case gone:
@@ -104,6 +104,12 @@ func (c *Controls) broke(p *conn, err error) {
 	default:
 		c.ended(p, EndBroken, err)
 	}
+}
+
+// garbled reports whether a frame of a handshake is none that its signer has sent: it
+// was changed on its way, perhaps. (A peer with another key says nothing at all.)
+func garbled(err error) bool {
+	return errors.Is(err, wire.ErrMAC) || errors.Is(err, wire.ErrKeyID) || errors.Is(err, wire.ErrLength)
 }
 
 // timeout says that nothing was heard in time, and what a dial before said.

@@ -23,6 +23,7 @@ type relay struct {
 	net.Listener
 	to      netip.AddrPort
 	refuse  atomic.Int64 // so many connections end before anything was said
+	alter   atomic.Int64 // in so many one bit of what either side says first is another
 	mu      sync.Mutex
 	conns   []net.Conn
 	stopped bool
@@ -63,12 +64,13 @@ func (r *relay) serve() {
 			r.reset(true)
 			return
 		}
-		go r.carry(in, out)
-		go r.carry(out, in)
+		altered := r.alter.Add(-1) >= 0
+		go r.carry(in, out, altered && r.alter.Load()%2 == 0)
+		go r.carry(out, in, altered && r.alter.Load()%2 != 0)
 	}
 }
 
-func (r *relay) carry(from, to net.Conn) {
+func (r *relay) carry(from, to net.Conn, altered bool) {
 	defer from.Close()
 	defer to.Close()
 	buf := make([]byte, 3000) // frames are cut anywhere
@@ -76,6 +78,10 @@ func (r *relay) carry(from, to net.Conn) {
 		n, err := from.Read(buf)
 		if err != nil {
 			return
+		}
+		if altered {
+			buf[rand.IntN(n)] ^= 1 << rand.IntN(8)
+			altered = false
 		}
 		r.mu.Lock()
 		r.seen.Write(buf[:n])
@@ -281,14 +287,28 @@ func TestDead(t *testing.T) {
 // TestDroppedHandshakes: an entrance that drops strangers, because there are
 // too many, is tried again.
 func TestDroppedHandshakes(t *testing.T) {
+	firstHandshakes(t, func(r *relay) { r.refuse.Store(firstTries - 1) })
+}
+
+// TestAlteredHandshakes: one that was changed on its way is tried again, whichever
+// bit it is, though a frame that the other side has not signed looks the same.
+func TestAlteredHandshakes(t *testing.T) {
+	for range 6 {
+		firstHandshakes(t, func(r *relay) { r.alter.Store(firstTries - 1) })
+	}
+}
+
+// firstHandshakes has two ranks connect through a relay.
+func firstHandshakes(t *testing.T, does func(r *relay)) {
 	e, err := Listen(loopback())
 	require.NoError(t, err)
 	r := newRelay(t, e.Addr())
-	r.refuse.Store(firstTries - 1)
+	does(r)
 	f, err := Listen(loopback())
 	require.NoError(t, err)
 	ids, keys, logs := [2]wire.PeerID{newID(), newID()}, oneKey(), [2]*log{newLog(), newLog()}
-	a, err := StartControls(ControlConfig{Rank: 0, ID: ids[0], Keys: keys(0), Tick: time.Millisecond}, e,
+	// Whose length is another one is waited for, for so long.
+	a, err := StartControls(ControlConfig{Rank: 0, ID: ids[0], Keys: keys(0), Tick: time.Millisecond, HandshakeTimeout: 200 * time.Millisecond}, e,
 		map[int]Attendee{1: {ID: ids[1], Addr: f.Addr()}}, logs[0])
 	require.NoError(t, err)
 	defer a.Close()
