@@ -257,6 +257,7 @@ words = st.one_of(
 places = st.one_of(st.integers(0, 31), st.integers(0, 52 * 512 - 1), st.integers(9216, 9232))
 
 
+@pytest.mark.fuzz
 @seed(SEED)
 @settings(
     max_examples=int(os.environ.get("MOEWIRE_FUZZ_EXAMPLES", "150")), deadline=None, database=None
