@@ -151,18 +151,9 @@ def go_bench() -> None:
     run("go", "test", "-run=^$", "-bench=.", "-benchtime=1x", "./...")
 
 
-# More of everything that is random, and every mutant.
-LONG = {
-    "MOEWIRE_MUTATIONS": "1", "MOEWIRE_TEST_SEEDS": "20", "MOEWIRE_SCHEDULES": "50000",
-    "MOEWIRE_CHAOS": "1000", "MOEWIRE_KILLS": "100", "MOEWIRE_TRIALS": "200",
-    "MOEWIRE_SOAK_PAIRS": "100000", "MOEWIRE_FUZZ_SECONDS": "120",
-    "MOEWIRE_FUZZ_EXAMPLES": "5000",
-}  # fmt: skip
-
-
 def go_long() -> None:
     """Every Go test with many seeds and thousands of faults, every mutant; races everywhere."""
-    env = {**LONG, **{k: v for k, v in os.environ.items() if k in LONG}, "CGO_ENABLED": "1"}
+    env = {**tiers.long_values(), "CGO_ENABLED": "1"}
     go("go-long", "-timeout=12h", "-count=1", "./...", env=env)
     packages = [f"./{name}" for name in sorted(go_packages()) if name.startswith("core/")]
     race = ["-timeout=12h", "-race", f"-skip={NOT_RACED}"]
@@ -171,8 +162,7 @@ def go_long() -> None:
 
 def fuzz_long() -> None:
     """Every Go fuzz target for two minutes."""
-    os.environ.setdefault("MOEWIRE_FUZZ_SECONDS", LONG["MOEWIRE_FUZZ_SECONDS"])
-    fuzz()
+    fuzz_each(tiers.long_values()["MOEWIRE_FUZZ_SECONDS"])
 
 
 # What the fuzzing of all Go targets may take, without the builds.
@@ -194,10 +184,12 @@ def fuzz_targets() -> list[tuple[str, str]]:
 
 def fuzz() -> None:
     """Every Go fuzz target for a few seconds (MOEWIRE_FUZZ_SECONDS: longer)."""
-    targets = fuzz_targets()
-    share = max(1, FUZZ_TOTAL_SECONDS // max(1, len(targets)))
-    seconds = os.environ.get("MOEWIRE_FUZZ_SECONDS", str(share))
-    for package, target in targets:
+    share = max(1, FUZZ_TOTAL_SECONDS // max(1, len(fuzz_targets())))
+    fuzz_each(os.environ.get("MOEWIRE_FUZZ_SECONDS", str(share)))
+
+
+def fuzz_each(seconds: str) -> None:
+    for package, target in fuzz_targets():
         wrong = fuzz_target(target, package, seconds, lambda words: watched(words, ROOT))
         if wrong:
             raise StepError(wrong)

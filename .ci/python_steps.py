@@ -9,6 +9,7 @@ import sys
 
 import lock
 import record
+import tiers
 from common import BIN, ROOT, VENV, run, sources
 from outcome import StepError
 
@@ -84,15 +85,22 @@ def suites() -> list[str]:
     return [name for name in SUITE_ORDER if name in found] + rest
 
 
-def pytest(suite: str, step: str) -> None:
+def pytest(suite: str, step: str, *words: str, env: dict[str, str] | None = None) -> None:
     """One folder of Python tests, those of this run's tier."""
     kept = record.FOLDER / f".{step}"
     record.FOLDER.mkdir(parents=True, exist_ok=True)
     wheels = list(DIST.glob("*.whl")) if suite == "wheel" else []
     more = {"MOEWIRE_WHEEL": str(wheels[0])} if wheels else {}
+    if os.environ["MOEWIRE_TIER"] == "long":
+        more |= tiers.long_values()
     try:
-        run(BIN / "python", "-m", "pytest", "-q", f"tests/{suite}",
-            env={"MOEWIRE_TEST_RECORD": str(kept), **more})  # fmt: skip
+        run(BIN / "python", "-m", "pytest", "-q", *words, f"tests/{suite}",
+            env={"MOEWIRE_TEST_RECORD": str(kept), **more, **(env or {})})  # fmt: skip
     finally:
         record.save(os.environ["MOEWIRE_TIER"], step, record.from_pytest(kept))
         kept.unlink(missing_ok=True)
+
+
+def pytest_fuzz(suite: str, step: str) -> None:
+    """The fuzzing tests of one folder, whatever tier they are in, as long as this tier says."""
+    pytest(suite, step, "-m", "fuzz", env={"MOEWIRE_TIER": ""})

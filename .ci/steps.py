@@ -14,7 +14,8 @@ which and why, and MOEWIRE_REQUIRE makes that a failure.
 
 The Go fuzz targets share a hundred seconds. MOEWIRE_FUZZ_SECONDS makes each Go
 target and each seed of tests/capi/fuzz.c run that long, MOEWIRE_FUZZ_EXAMPLES
-sets the number of examples of each test in tests/python/test_fuzz.py.
+sets the number of examples of each Python test that fuzzes. `make test-long`
+gives values of its own to all three (.ci/tiers.py), where there are none.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ from go_steps import (
 )  # fmt: skip
 from lint_steps import gofmt, mypy, ruff, staticcheck, vet
 from outcome import Step, run_steps, summary
-from python_steps import install, kernels, pytest, suites, venv, wheel
-from tiers import suite_has
+from python_steps import install, kernels, pytest, pytest_fuzz, suites, venv, wheel
+from tiers import suite_fuzzes, suite_has
 
 TESTS = ROOT / "tests"
 
@@ -64,6 +65,16 @@ def pytest_step(suite: str, tier: str) -> Step:
     needs = ("install", "wheel") if (suite, tier) == ("wheel", "all") else ("install",)
     # They wait for one another and for deadlines as long as they work.
     return Step(name, action, needs, tier, beside=tier)
+
+
+def pytest_fuzz_step(suite: str) -> Step:
+    name = f"fuzz-long-{suite}"
+
+    def action() -> None:
+        pytest_fuzz(suite, name)
+
+    action.__doc__ = f"What fuzzes in pytest tests/{suite}, longer than in the other tiers."
+    return Step(name, action, ("install",), "long")
 
 
 def lint_steps() -> list[Step]:
@@ -120,6 +131,7 @@ def long_steps() -> list[Step]:
         Step("install", install, ("venv",)),
         Step("go-long", go_long, tier="long"),
         Step("fuzz-long", fuzz_long, tier="long"),
+        *(pytest_fuzz_step(suite) for suite in suites() if suite_fuzzes(TESTS / suite)),
         *pytest_steps("long"),
     ]
 

@@ -7,6 +7,7 @@ MOEWIRE_TIER says it to tests: core/internal/testenv and tests/conftest.py read 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,6 +24,20 @@ RUNS = {
     "all": ("all",),
     "long": ("long",),
 }
+
+# What tests of tier long read, in Go, C and Python: more of everything random, and every mutant.
+LONG = {
+    "MOEWIRE_MUTATIONS": "1", "MOEWIRE_TEST_SEEDS": "20", "MOEWIRE_SCHEDULES": "50000",
+    "MOEWIRE_CHAOS": "1000", "MOEWIRE_KILLS": "100", "MOEWIRE_TRIALS": "200",
+    "MOEWIRE_SOAK_PAIRS": "100000", "MOEWIRE_FUZZ_SECONDS": "120",
+    "MOEWIRE_FUZZ_EXAMPLES": "5000",
+}  # fmt: skip
+
+
+def long_values() -> dict[str, str]:
+    """LONG, but for what the environment says itself."""
+    return {name: os.environ.get(name) or value for name, value in LONG.items()}
+
 
 # Suites of tests/, files by a part of their name, and users of fixtures, whose tests are in tier
 # all unless their mark says else: engines in environments of their own, the release wheel, the
@@ -180,3 +195,8 @@ def suite_has(suite: Path, tier: str) -> bool:
     late = any(fixtures.search(text) for text in texts)
     late = late or any(FILES_OF_ALL in path.name for path in files)
     return tier == "test" or (tier == "all" and late)
+
+
+def suite_fuzzes(suite: Path) -> bool:
+    """Whether a folder of pytest's has tests with the mark `fuzz`."""
+    return any("pytest.mark.fuzz" in path.read_text() for path in suite.glob("test_*.py"))

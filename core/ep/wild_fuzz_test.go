@@ -22,6 +22,7 @@ type wildCase struct {
 	r      *rand.Rand
 	w      *wildWorld
 	s      shape
+	flat   bool // the rounds are
 	victim int
 	delay  time.Duration
 
@@ -77,19 +78,30 @@ func (c *wildCase) inControl(name string, off int64) (*os.File, int64, string) {
 	return c.w.memory[c.victim], wildControl + off, fmt.Sprintf("%s of rank %d", name, c.victim)
 }
 
+// layout is where the words of an operation lie.
+func (c *wildCase) layout() layout.Slab {
+	s := layout.Shape{
+		MaxTokens: int64(c.s.maxTokens), Hidden: int64(c.s.hidden), NumExperts: int64(c.s.experts), NumRanks: int64(c.s.ranks),
+		FP8: c.s.fp8, Flat: c.flat,
+	}
+	if c.flat {
+		s.Columns[layout.ColumnTopkIdx], s.Columns[layout.ColumnTopkWeights] = 8*int64(c.s.topk), 4*int64(c.s.topk)
+	}
+	lay, err := layout.Of(s)
+	if err != nil {
+		panic(err) // ranks use this shape
+	}
+	return lay
+}
+
 func (c *wildCase) inCounters() (*os.File, int64, string) {
-	l := c.r.IntN(c.s.experts / c.s.ranks)
+	l := c.r.IntN(int(c.layout().LocalExperts))
 	return c.inSlab(fmt.Sprintf("counter[%d]", l), layout.Counter(l))
 }
 
 func (c *wildCase) inLayout() (*os.File, int64, string) {
-	l, s := c.r.IntN(c.s.experts/c.s.ranks), c.r.IntN(c.s.ranks)
-	lay, err := layout.Of(layout.Shape{
-		MaxTokens: int64(c.s.maxTokens), Hidden: int64(c.s.hidden), NumExperts: int64(c.s.experts), NumRanks: int64(c.s.ranks),
-	})
-	if err != nil {
-		panic(err) // ranks use this shape
-	}
+	lay := c.layout()
+	l, s := c.r.IntN(int(lay.LocalExperts)), c.r.IntN(c.s.ranks)
 	return c.inSlab(fmt.Sprintf("layout[%d][%d]", l, s), lay.Layout(int64(l), int64(s)))
 }
 
@@ -255,7 +267,7 @@ func (c *wildCase) run() (b blow, err error) {
 
 func (c *wildCase) play(rank int, inputsOf [][]input) (end wildOutcome) {
 	for _, ins := range inputsOf {
-		lacks, err := c.w.wildRound(rank, c.s, ins, true)
+		lacks, err := c.round(rank, ins)
 		if end.lacks |= lacks; err != nil {
 			end.err = err
 		}
@@ -264,6 +276,13 @@ func (c *wildCase) play(rank int, inputsOf [][]input) (end wildOutcome) {
 		}
 	}
 	return end
+}
+
+func (c *wildCase) round(rank int, ins []input) (lacks uint64, err error) {
+	if c.flat {
+		return c.w.wildFlatRound(rank, flatShape{shape: c.s}, ins)
+	}
+	return c.w.wildRound(rank, c.s, ins, true)
 }
 
 // judge is the oracle: who is not among those whom it may cost anything ends well, and misses
@@ -308,6 +327,12 @@ func (c *wildCase) events() (text string) {
 func newWildCase(t testing.TB, seed uint64) *wildCase {
 	r := rand.New(rand.NewPCG(seed, 2))
 	c := &wildCase{seed: seed, r: r, s: randomShape(r, 3), victim: r.IntN(3), delay: time.Duration(r.IntN(3000)) * time.Microsecond}
+	switch r.IntN(4) {
+	case 0:
+		c.s.fp8, c.s.hidden = true, castBlock*(1+r.IntN(2))
+	case 1:
+		c.flat = true
+	}
 	c.w = newWildWorld(t, 3, ep.Config{NumBytes: 16 << 20, NumSlots: wildSlots, Deterministic: r.IntN(3) == 0})
 	return c
 }
@@ -316,6 +341,9 @@ func newWildCase(t testing.TB, seed uint64) *wildCase {
 // panic; whoever's memory it was goes at most, and the others' results are right.
 func TestWildWords(t *testing.T) {
 	lasts := time.Minute
+	if os.Getenv("MOEWIRE_TEST_WILD") != "" {
+		lasts = 5 * time.Minute // a mutant: the word that shows it may come late
+	}
 	if testing.Short() {
 		lasts = 3 * time.Second
 	}
@@ -341,12 +369,14 @@ func TestMutationsOfWildWords(t *testing.T) {
 	var list []testenv.Mutation
 	for _, m := range []struct{ name, class, file, from, to string }{
 		{"a sum that wraps", "counter", "send.go", "!layout.Fits(begin, n, capacity)", "begin+n > capacity"},
+		{"places of fp8 rows are believed", "counter", "send.go", "!layout.Fits(begin, n, capacity)", "!s.slab.FP8 && !layout.Fits(begin, n, capacity)"},
+		{"counts of flat rows are believed", "counter", "received.go", "!layout.Fits(reserved, 0,", "!a.Flat && !layout.Fits(reserved, 0,"},
 		{"a rank does not look at its own words", "open", "violation.go", "	if b.isMember() {\n\t\tb.checkOwn()\n", "	if b.isMember() {\n"},
 		{"parameters are believed", "params", "shared.go", "ok = number == 0 || sealOf(rank, &words, extra) == number>>sealShift", "ok = number < ^uint64(0)"},
 		{"arrivals are believed", "arrive", "violation.go", "if !layout.IsSealed(word, source) || layout.IsPast(word, n) {", "if false {"},
 	} {
 		list = append(list, testenv.Mutation{
-			Name: m.name, File: m.file, From: m.from, To: m.to,
+			Name: m.name, File: m.file, From: m.from, To: m.to, Noticed: "--- FAIL: |panic: runtime error",
 			Args: []string{"-timeout=10m", "-run", "^TestWildWords$"}, Env: []string{"MOEWIRE_TEST_WILD=" + m.class},
 		})
 	}

@@ -165,7 +165,10 @@ func (w *wildWorld) wildRound(rank int, s shape, ins []input, holes bool) (lacks
 		}
 	}
 	wrong := d.checkAmong(rank, s, all, holes || lacks != 0) // goes on, as a caller would
-	d.compute(rank, s)
+	if s.fp8 && wrong == nil {
+		wrong = d.checkCast(rank, s, all)
+	}
+	d.computeAny(rank, s)
 	c := combineArgs(d, &ins[rank], make([]byte, ins[rank].tokens*s.hidden*2))
 	c.TopK, c.ActiveRanks, c.Timeout = s.topk, ones(s.ranks), wildTimeout
 	if _, err := w.bufs[rank].Combine(d.res.Op, c, ep.PhaseDone, -1); err != nil {
@@ -177,13 +180,29 @@ func (w *wildWorld) wildRound(rank int, s shape, ins []input, holes bool) (lacks
 		}
 	}
 	dead := func(id int64) bool { return c.ActiveRanks[id/int64(s.experts/s.ranks)] == 0 }
-	if string(c.Out) != string(wantCombine(&ins[rank], s.hidden, s.topk, dead)) {
+	if string(c.Out) != string(wantCombineAny(&ins[rank], s, dead)) {
 		return lacks, fmt.Errorf("%w: after combine, with the mask %v", errWrong, c.ActiveRanks)
 	}
 	if wrong != nil {
 		return lacks, fmt.Errorf("%w: after dispatch: %w", errWrong, wrong)
 	}
 	return lacks, nil
+}
+
+// computeAny is compute for bf16 and fp8.
+func (d *dispatched) computeAny(rank int, s shape) {
+	if s.fp8 {
+		d.computeFP8(rank, s)
+		return
+	}
+	d.compute(rank, s)
+}
+
+func wantCombineAny(in *input, s shape, lost func(id int64) bool) []byte {
+	if s.fp8 {
+		return wantCombineFP8(in, s, lost)
+	}
+	return wantCombine(in, s.hidden, s.topk, lost)
 }
 
 var errWrong = errors.New("differs from the oracle")

@@ -66,36 +66,39 @@ func mortals(t *testing.T, port netip.AddrPort, handler Handler) (watcher, watch
 // settle lets so much time pass that a verdict would have come.
 const settle = 300 * time.Millisecond
 
-// TestStrangerAtTheEntrance: another process has taken the port of one that has
-// ended, and takes connections. It is the liveness port that says so.
-func TestStrangerAtTheEntrance(t *testing.T) {
-	port := newLivenessPort(t)
-	watcher, _, entrance := mortals(t, port.addr(), nil)
-	<-port.came
-	entrance.refuse.Store(1 << 40) // it takes connections and ends them
-	entrance.reset(false)
-	time.Sleep(settle)
-	watcher.log.mu.Lock()
-	require.Empty(t, watcher.log.ended, "as long as its system lets connections to the liveness port come about")
-	watcher.log.mu.Unlock()
-	require.NoError(t, port.Close())
-	watcher.log.until(t, "the death", func() bool { return watcher.log.ended[0] == EndDead })
-}
-
-// TestConnectionOutlivesProcess: the connection stays open, and nothing is heard.
-func TestConnectionOutlivesProcess(t *testing.T) {
-	port := newLivenessPort(t)
-	h := &reluctant{log: newLog(), free: make(chan struct{})}
-	watcher, _, _ := mortals(t, port.addr(), h)
-	t.Cleanup(func() { close(h.free) })
-	<-port.came
-	require.True(t, watcher.Send(0, []byte("it hangs")))
-	time.Sleep(settle)
-	watcher.log.mu.Lock()
-	require.Empty(t, watcher.log.ended, "a process that is silent may be alive")
-	watcher.log.mu.Unlock()
-	require.NoError(t, port.Close())
-	watcher.log.until(t, "the death", func() bool { return watcher.log.ended[0] == EndDead })
+// TestLivenessPortSaysIt: where the connection tells nothing of a process that has ended, its
+// liveness port does, and before that is closed the process may be alive.
+func TestLivenessPortSaysIt(t *testing.T) {
+	var watcher *member
+	var entrance *relay
+	stuck := &reluctant{log: newLog(), free: make(chan struct{})}
+	for _, c := range []struct {
+		name    string
+		handler Handler // of the one that is watched
+		end     func(t *testing.T)
+	}{
+		{"another process has its port and takes connections", nil, func(*testing.T) {
+			entrance.refuse.Store(1 << 40) // it takes them and ends them
+			entrance.reset(false)
+		}},
+		{"its connection stays open and nothing is heard", stuck, func(t *testing.T) {
+			t.Cleanup(func() { close(stuck.free) })
+			require.True(t, watcher.Send(0, []byte("it hangs")))
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			port := newLivenessPort(t)
+			watcher, _, entrance = mortals(t, port.addr(), c.handler)
+			<-port.came
+			c.end(t)
+			time.Sleep(settle)
+			watcher.log.mu.Lock()
+			require.Empty(t, watcher.log.ended)
+			watcher.log.mu.Unlock()
+			require.NoError(t, port.Close())
+			watcher.log.until(t, "the death", func() bool { return watcher.log.ended[0] == EndDead })
+		})
+	}
 }
 
 // TestLivenessPortOutOfReach: where no connection ever came about, as behind a

@@ -84,10 +84,12 @@ def tensor(
     dtype: torch.dtype,
     shape: tuple[int | None, ...],
     place: Place | None = None,
+    dtypes: tuple[torch.dtype, ...] = (),
 ) -> None:
     """A contiguous tensor of ``dtype`` and ``shape``; None stands for any size.
 
-    On the CPU, or on the device of ``place``.
+    On the CPU, or on the device of ``place``. ``dtypes``: all that a caller may give, where
+    ``dtype`` is that of what was given, or the first of them.
     """
     if not isinstance(value, torch.Tensor):
         raise refuse(name, type(value).__name__, "a torch.Tensor")
@@ -95,7 +97,8 @@ def tensor(
         allowed = "device cpu" if place is None else f"device {place.name}"
         raise refuse(name, f"device {value.device}", f"{allowed}, on which the buffer was made")
     if value.dtype is not dtype:
-        raise refuse(name, f"dtype {value.dtype}", f"dtype {dtype}")
+        allowed = ", ".join(map(str, dtypes or (dtype,)))
+        raise refuse(name, f"dtype {value.dtype}", f"dtype {allowed}")
     if value.layout is not torch.strided:
         raise refuse(name, f"layout {value.layout}", "layout torch.strided")
     given = tuple(value.shape)
@@ -112,10 +115,11 @@ def known(
     shape: tuple[int, ...],
     place: Place | None = None,
     quick: Quick = plain,
+    dtypes: tuple[torch.dtype, ...] = (),
 ) -> None:
     """``tensor`` where the whole shape is known: quick if it is right."""
     if not (quick(value, dtype) and value.shape == shape):
-        tensor(name, value, dtype, shape, place)
+        tensor(name, value, dtype, shape, place, dtypes)
 
 
 def outputs(

@@ -66,8 +66,10 @@ def check_request(
     if not (quick(request.x, plan.output_dtype) and request.x.shape == plan.rows):
         _check.outputs(request.x, plan.output_dtype, plan.rows, place=place)
     ids_dtype, weights_dtype = _selections.dtypes(request.stored)
-    _check.known("topk_idx", request.topk_idx, ids_dtype, selections, place, quick)
-    _check.known("topk_weights", weights, weights_dtype, selections, place, quick)
+    ids, allowed = request.topk_idx, _selections.IDS
+    _check.known("topk_idx", ids, ids_dtype, selections, place, quick, allowed)
+    allowed = _selections.WEIGHTS
+    _check.known("topk_weights", weights, weights_dtype, selections, place, quick, allowed)
     _check.timeout(request.timeout_us)
 
 

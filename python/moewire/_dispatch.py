@@ -149,7 +149,8 @@ def check_request(request: Request, num_ranks: int, place: Place | None = None) 
     _check.scales(fp8, bool(request.flags & _ROUND), ue8m0)
     _check.hidden(hidden, fp8, ue8m0)
     _check.tokens(num_tokens, num_max)
-    _check.tensor("topk_idx", request.topk_idx, ids_dtype, (num_tokens, None), place)
+    ids, selections = request.topk_idx, (num_tokens, None)
+    _check.tensor("topk_idx", ids, ids_dtype, selections, place, _selections.IDS)
     num_topk = request.topk_idx.shape[1]
     _check.topk(num_topk)
     _check_weights(request, weights_dtype, place)
@@ -166,7 +167,8 @@ def _check_weights(request: Request, dtype: torch.dtype, place: Place | None) ->
         return
     if weights is None:
         raise _check.refuse("topk_weights", "None with pre_reduce", "a torch.Tensor")
-    _check.tensor("topk_weights", weights, dtype, tuple(request.topk_idx.shape), place)
+    shape = tuple(request.topk_idx.shape)
+    _check.tensor("topk_weights", weights, dtype, shape, place, _selections.WEIGHTS)
 
 
 def fill(

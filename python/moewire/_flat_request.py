@@ -54,12 +54,14 @@ def checked_plan(runtime: Runtime, request: Request, place: Place | None = None)
     _check.hidden(hidden, fp8, ue8m0)
     _check.tokens(num_tokens, num_max)
     ids_dtype, weights_dtype = _selections.dtypes(flags)
-    _check.tensor("topk_idx", request.topk_idx, ids_dtype, (num_tokens, None), place)
+    selections = (num_tokens, None)
+    _check.tensor("topk_idx", request.topk_idx, ids_dtype, selections, place, _selections.IDS)
     num_topk = request.topk_idx.shape[1]
     _check.topk(num_topk)
     if not flags & abi.MW_DISPATCH_BARE:
         shape = (num_tokens, num_topk)
-        _check.tensor("topk_weights", request.topk_weights, weights_dtype, shape, place)
+        weights, allowed = request.topk_weights, _selections.WEIGHTS
+        _check.tensor("topk_weights", weights, weights_dtype, shape, place, allowed)
     _check.timeout(request.timeout_us)
     extras = _extras(request.extra, num_tokens, place)
     key = (hidden, num_topk, num_max, experts, flags & FORMAT_FLAGS, extras)

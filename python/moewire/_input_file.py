@@ -12,11 +12,16 @@ import fcntl
 import functools
 import os
 import re
+import select
 import stat
 from pathlib import Path
 
 # Trace files of 48 ranks have about 100 MB.
 MAX_FILE_BYTES = 1 << 30
+_PART_BYTES = 1 << 20
+
+# How long a pipe may bring nothing: what writes to it may ask for a password first.
+PIPE_TIMEOUT_S = 60.0
 
 # The kernel's numbers. A Python that was built for an old glibc has no names for them.
 _F_GET_SEALS = 1034
@@ -67,20 +72,53 @@ def read_at(file: int, offset: int, num_bytes: int) -> bytes:
 
 
 def read_file(path: str) -> bytes:
-    """The content of a regular file. NotReadable for other ones, and for very large ones."""
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-    if os.path.islink(path):
-        raise NotReadable("a symbolic link; give the file that it leads to")
-    file = os.open(path, flags)
+    """The content of a regular file or of a pipe, such as a shell makes of ``<(command)``.
+
+    NotReadable for what is neither, for more than MAX_FILE_BYTES, and for a pipe that brings
+    nothing for PIPE_TIMEOUT_S.
+    """
+    place = os.open(path, os.O_PATH | os.O_CLOEXEC)  # this opens no device and waits for no pipe
     try:
-        about = os.fstat(file)
-        if not stat.S_ISREG(about.st_mode):
-            raise NotReadable("not a regular file")
+        about = os.fstat(place)
+        if not (stat.S_ISREG(about.st_mode) or stat.S_ISFIFO(about.st_mode)):
+            raise NotReadable("neither a regular file nor a pipe")
         if about.st_size > MAX_FILE_BYTES:
             raise NotReadable(f"{about.st_size} bytes, at most {MAX_FILE_BYTES} allowed")
-        return read_at(file, 0, about.st_size)
+        file = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    finally:
+        os.close(place)
+    try:
+        return _read_all(file, stat.S_ISFIFO(about.st_mode))
     finally:
         os.close(file)
+
+
+def _read_all(file: int, is_pipe: bool) -> bytes:
+    found = bytearray()
+    while part := _read_part(file, is_pipe and not found):
+        found += part
+        if len(found) > MAX_FILE_BYTES:
+            raise NotReadable(f"more than {MAX_FILE_BYTES} bytes, which are allowed")
+    return bytes(found)
+
+
+def _read_part(file: int, may_begin: bool) -> bytes:
+    """The next bytes, b"" at the end. ``may_begin``: a pipe whose first writer may be to come."""
+    while (part := _read_now(file)) is None or (not part and may_begin):
+        poll = select.poll()
+        poll.register(file, select.POLLIN)
+        if not poll.poll(PIPE_TIMEOUT_S * 1000):
+            raise NotReadable(f"a pipe into which nothing was written for {PIPE_TIMEOUT_S:g} s")
+        may_begin = False
+    return part
+
+
+def _read_now(file: int) -> bytes | None:
+    """What can be read without waiting; None if there is a writer that has written nothing."""
+    try:
+        return os.read(file, _PART_BYTES)
+    except BlockingIOError:
+        return None
 
 
 def _check_owner(about: os.stat_result) -> None:

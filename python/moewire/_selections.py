@@ -21,6 +21,8 @@ _WEIGHTS = {
     torch.bfloat16: abi.MW_TOPK_WEIGHTS_BF16,
     torch.float16: abi.MW_TOPK_WEIGHTS_FP16,
 }
+# All that are taken, for what is said of others.
+IDS, WEIGHTS = (_INT64, *_IDS), (_FLOAT32, *_WEIGHTS)
 _OF_FLAG = {flag: dtype for dtype, flag in (_IDS | _WEIGHTS).items()}
 _WEIGHT_FLAGS = abi.MW_TOPK_WEIGHTS_BF16 | abi.MW_TOPK_WEIGHTS_FP16
 

@@ -214,6 +214,7 @@ FUZZ_SECONDS = int(os.environ.get("MOEWIRE_FUZZ_SECONDS", "2"))
 
 
 @pytest.mark.all
+@pytest.mark.fuzz
 def test_any_arguments(tmp_path: Path, either_library: Path) -> None:
     """Mutated arguments for every function: see fuzz.c. A failure names its seed."""
     program = build("fuzz.c", tmp_path, either_library, *SANITIZE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ sys.path.insert(0, str(ROOT / ".ci"))
 
 import go_steps  # noqa: E402
 import outcome  # noqa: E402
+import python_steps  # noqa: E402
+import record  # noqa: E402
 import steps  # noqa: E402
 
 
@@ -41,6 +44,60 @@ def test_targets_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(spent) == len(go_steps.fuzz_targets())
     assert min(spent) >= 1
     assert sum(spent) <= max(go_steps.FUZZ_TOTAL_SECONDS, len(spent))
+
+
+FUZZED = ("MOEWIRE_FUZZ_SECONDS", "MOEWIRE_FUZZ_EXAMPLES")
+
+
+@pytest.fixture
+def long_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, dict[str, str]]:
+    """Takes every step of `make test-long` without its tests: what each was given."""
+    given: dict[str, dict[str, str]] = {}
+    of_go: list[str] = []
+
+    def go(step: str, *words: str, env: dict[str, str]) -> None:
+        given[step] = env
+
+    def python(*words: object, env: dict[str, str]) -> None:
+        step = Path(env["MOEWIRE_TEST_RECORD"]).name.removeprefix(".")
+        given[step] = {"words": " ".join(map(str, words)), **env}
+
+    def fuzz(target: str, package: str, seconds: str, runner: object) -> str:
+        of_go.append(seconds)
+        return ""
+
+    monkeypatch.setattr(record, "FOLDER", tmp_path)
+    monkeypatch.setattr(go_steps, "go", go)
+    monkeypatch.setattr(go_steps, "fuzz_target", fuzz)
+    monkeypatch.setattr(python_steps, "run", python)
+    monkeypatch.setenv("MOEWIRE_TIER", "")
+    for name in FUZZED:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MOEWIRE_FUZZ_EXAMPLES", "77")
+    made = [step for step in steps.long_steps() if step.name not in ("venv", "install")]
+    assert {one.result for one in outcome.run_steps(made, True).values()} == {"passed"}
+    assert set(of_go) == {"120"}
+    return given
+
+
+def test_the_long_run_fuzzes_in_every_language(long_run: dict[str, dict[str, str]]) -> None:
+    """What it gives to Go, and what the environment says instead, reach C and Python, too."""
+    fuzzing = {name: of for name, of in long_run.items() if "-m fuzz" in of.get("words", "")}
+    assert set(fuzzing) == {"fuzz-long-capi", "fuzz-long-python"}
+    for of in [*fuzzing.values(), long_run["go-long"], long_run["long-python"]]:
+        assert [of[name] for name in FUZZED] == ["120", "77"]
+        assert of["MOEWIRE_SOAK_PAIRS"] == "100000"
+    assert {of["MOEWIRE_TIER"] for of in fuzzing.values()} == {""}  # their tests are not of long
+
+
+def test_every_test_that_fuzzes_has_the_mark() -> None:
+    texts = {path: path.read_text() for path in (ROOT / "tests").glob("*/test_*.py")}
+    reads = {
+        path for path, text in texts.items() if re.search(r"environ\.get\(.MOEWIRE_FUZZ_", text)
+    }
+    marked = {path for path, text in texts.items() if re.search(r"pytest\.mark\.fuzz", text)}
+    assert reads == marked
+    assert len(reads) >= 3
 
 
 def without_machine(monkeypatch: pytest.MonkeyPatch, require: str) -> None:

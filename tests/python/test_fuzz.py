@@ -30,7 +30,7 @@ def fuzz(test: Callable[..., None]) -> Callable[..., None]:
         # One buffer for all examples is the point: each must leave it usable.
         suppress_health_check=list(hypothesis.HealthCheck),
     )(test)
-    return hypothesis.seed(SEED)(decorated)
+    return pytest.mark.fuzz(hypothesis.seed(SEED)(decorated))
 
 
 @pytest.fixture(scope="module")

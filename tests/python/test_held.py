@@ -22,6 +22,10 @@ def test_slot_is_given_up(ranks: Ranks, way: str) -> None:
     ranks.run(2, jobs_held.freed, way)
 
 
+def test_what_only_a_cycle_keeps_is_not_held(ranks: Ranks) -> None:
+    ranks.run(2, jobs_held.kept_by_cycles)
+
+
 def test_one_held_beside_others(team: Team) -> None:
     for text in team.run(2, jobs_held.held_beside_others):
         assert "1 operations are in flight and held, num_slots=2" in text, text

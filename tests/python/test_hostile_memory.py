@@ -257,6 +257,7 @@ words = st.one_of(
 places = st.one_of(st.integers(0, 31), st.integers(0, 52 * 512 - 1), st.integers(9216, 9232))
 
 
+@pytest.mark.fuzz
 @seed(SEED)
 @settings(
     max_examples=int(os.environ.get("MOEWIRE_FUZZ_EXAMPLES", "150")), deadline=None, database=None
@@ -309,9 +310,8 @@ def _fifo(path: Path) -> None:
     os.mkfifo(path)
 
 
-def _link(path: Path) -> None:
-    path.with_suffix(".real").write_text(json.dumps(trace.document([])))
-    path.symlink_to(path.with_suffix(".real"))
+def _device_link(path: Path) -> None:
+    path.symlink_to("/dev/zero")
 
 
 def _huge(path: Path) -> None:
@@ -331,21 +331,62 @@ def _far_away(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (_fifo, "not a regular file"),
-        (_link, "a symbolic link"),
+        (_fifo, "a pipe into which nothing was written for 0.1 s"),
+        (_device_link, "neither a regular file nor a pipe"),
         (_huge, "at most 1073741824 allowed"),
         (_deep, "recursion"),
         (_far_away, "more than 2\\^63 ns away"),
-        (Path.mkdir, "not a regular file"),
+        (Path.mkdir, "neither a regular file nor a pipe"),
     ],
 )
 def test_merge_refuses_what_is_no_trace(
-    make: Callable[[Path], None], says: str, tmp_path: Path
+    make: Callable[[Path], None], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(_input_file, "PIPE_TIMEOUT_S", 0.1)
     path = tmp_path / "t.json"
     make(path)
     with pytest.raises(InvalidArgument, match=f"t.json: .*{says}.*; allowed: a trace of moewire"):
         trace.merge([str(path)])
+
+
+def _written(path: Path) -> str:
+    """A trace file larger than what a pipe holds."""
+    args = {"operation": "dispatch"}
+    event = {"ph": "X", "name": "a", "pid": 0, "tid": 0, "dur": 1.0, "args": args}
+    path.write_text(json.dumps(trace.document([{**event, "ts": float(i)} for i in range(5000)])))
+    assert path.stat().st_size > 1 << 18
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "shell",
+    [
+        "{merge} <(cat {file}) {file}",
+        "{merge} <(head -c 9 {file}; sleep 0.3; tail -c +10 {file}) {file}",
+        "mkfifo {file}.pipe; (sleep 0.3; cat {file} > {file}.pipe) & {merge} {file}.pipe {file}",
+        "cat {file} | {merge} /dev/stdin {file}",
+        "ln -s {file} {file}.link; {merge} {file}.link {file}",
+    ],
+    ids=["process", "in-parts", "fifo", "stdin", "link"],
+)
+def test_merge_reads_what_can_be_read_once(shell: str, tmp_path: Path) -> None:
+    file, out = _written(tmp_path / "t.json"), tmp_path / "out.json"
+    merge = f"{sys.executable} -m moewire trace merge -o {out}"
+    words = ["bash", "-c", shell.format(merge=merge, file=file)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    assert done.returncode == 0, done.stderr
+    slices = [e for e in json.loads(out.read_text())["traceEvents"] if e["ph"] == "X"]
+    assert len(slices) == 5000  # both inputs have the same ones
+
+
+def test_no_more_of_a_pipe_is_read_than_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_input_file, "MAX_FILE_BYTES", 1 << 20)
+    endless = subprocess.Popen(["cat", "/dev/zero"], stdout=subprocess.PIPE)
+    assert endless.stdout is not None
+    with endless, endless.stdout:
+        with pytest.raises(InvalidArgument, match="more than 1048576 bytes, which are allowed"):
+            trace.merge([f"/dev/fd/{endless.stdout.fileno()}"])
+        endless.kill()
 
 
 def test_many_overlapping_slices_are_quick() -> None:

@@ -53,7 +53,7 @@ def test_ranks_run_far_ahead(ranks: Ranks) -> None:
 @pytest.mark.slow
 def test_soak(team: Team) -> None:
     pairs = int(os.environ.get("MOEWIRE_SOAK_PAIRS") or 10_000)
-    for result in team.run(3, jobs_order.soak, pairs, timeout=540):
+    for result in team.run(3, jobs_order.soak, pairs, timeout=540 * max(1, pairs // 10_000)):
         assert max(result["descriptors"]) == min(result["descriptors"]), result
         assert max(result["threads"]) <= min(result["threads"]) + 1, result
         assert result["resident"][-1] - result["resident"][1] < 16 << 20, result

@@ -266,6 +266,37 @@ def test_a_rank_repeats_why_another_one_has_given_up() -> None:
     _no_caller_is_left()
 
 
+class _Ends(_Fails):
+    """A runtime that cannot connect, for the store's host is gone with a rank."""
+
+    def __init__(self, error: MoewireError, end: Callable[[], None]) -> None:
+        super().__init__(error)
+        self.end = end
+
+    def connect(self, everybody: list[bytes], timeout_us: int) -> None:
+        self.end()
+        raise self.error
+
+
+@pytest.mark.parametrize("how", ["end", "stop"])
+def test_a_store_that_is_gone_does_not_hide_why_ranks_could_not_connect(how: str) -> None:
+    """The rank that has the store has died: that is the error, not that nothing answers."""
+    made = Server()
+    try:
+        gone = "rank 1 cannot come: its process has ended"
+        store = made.client()
+        store.set("gone/1/0/at/1", "here")  # of rank 1
+        meeting = StoreMeeting(store, 0, 2, "gone")
+        runtime = _Ends(PeerLostError(gone), getattr(made, how))
+        begin = time.monotonic()
+        with pytest.raises(PeerLostError, match=gone):
+            meeting.construct(cast("Any", runtime), frozenset({0, 1}), TIMEOUT_US)
+        assert time.monotonic() - begin < TIMEOUT_US / 1e6 + LATE_S
+    finally:
+        made.end()
+    _no_caller_is_left()
+
+
 class _Connects:
     """A runtime whose peer has come and connected, and then says nothing more."""
 

@@ -17,6 +17,16 @@ func InjectFaults(f func(call string) error) (stop func()) {
 	return func() { fault.Store(nil) }
 }
 
+// FailCall is InjectFaults for one call, which fails with err each time.
+func FailCall(name string, err error) (stop func()) {
+	return InjectFaults(func(call string) error {
+		if call == name {
+			return err
+		}
+		return nil
+	})
+}
+
 // injected is the error that a test wants of a call.
 func injected(call string) error {
 	if f := fault.Load(); f != nil {

@@ -1,65 +1,22 @@
 package mapped
 
 import (
-	"errors"
-	"os"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/internal/sys"
-	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/transport/transporttest"
 )
 
-// TestConnectWithoutDescriptors: when no connection can be taken, both sides end by
-// their deadline, no processor is burnt, and who could not take it says why. With
-// descriptors again, the same transports connect.
 func TestConnectWithoutDescriptors(t *testing.T) {
-	const deadline = 400 * time.Millisecond
-	p := newPair(t, 4096)
-	defer func() { require.NoError(t, errors.Join(p.tr[0].Close(), p.tr[1].Close())) }()
-	busy := func() time.Duration {
-		var u syscall.Rusage
-		require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
-		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-	}
-	stop := sys.InjectFaults(func(call string) error {
-		if call == "accept4" {
-			return syscall.EMFILE
-		}
-		return nil
-	})
-	defer stop()
-	var ends [2]*Endpoint
-	for i := range ends {
-		ends[i] = p.ep[i]
-	}
-	begin, before := time.Now(), busy()
-	errs := make(chan error, 2)
-	for i := range ends {
-		go func() { errs <- ends[i].Connect(ends[1-i].Local(), begin.Add(deadline)) }()
-	}
-	err := errors.Join(<-errs, <-errs)
-	require.LessOrEqual(t, time.Since(begin), deadline+time.Second)
-	require.LessOrEqual(t, busy()-before, deadline/2)
-	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-	require.ErrorContains(t, err, "accept4: too many open files, limit ")
-	for i := range ends {
-		require.NoError(t, ends[i].Retire())
-		require.NoError(t, ends[i].Close())
-	}
-	stop()
-	for i := range p.ep {
-		ep, err := p.tr[i].NewEndpoint(transport.EndpointSpec{SendDepth: 8, RecvDepth: 8})
-		require.NoError(t, err)
-		p.ep[i] = ep.(*Endpoint)
-	}
-	p.connect()
-	for i := range p.ep {
-		require.NoError(t, p.ep[i].Retire())
-		require.NoError(t, p.ep[i].Close())
-		require.NoError(t, p.region[i].Close())
-	}
+	a, err := Open(Config{})
+	require.NoError(t, err)
+	b, err := Open(Config{})
+	require.NoError(t, err)
+	transporttest.ConnectWithoutDescriptors(t, a, b,
+		func() func() { return sys.FailCall("accept4", syscall.EMFILE) })
+	require.NoError(t, a.Close())
+	require.NoError(t, b.Close())
 }

@@ -34,3 +34,40 @@ func TestToldOfADeath(t *testing.T) {
 	require.False(t, dead(1))
 	require.True(t, g.domains[3].Process(0).Dying())
 }
+
+// leftOut is shared memory after an update without a rank, of which there is no process then,
+// and another rank that has ended.
+type leftOut struct {
+	transport.Domain
+	out, dead int
+}
+
+func (d leftOut) Process(rank int) transport.Process {
+	switch p := d.Domain.Process(rank); rank {
+	case d.out:
+		return nil
+	case d.dead:
+		return deadProcess{p}
+	default:
+		return p
+	}
+}
+
+type deadProcess struct{ transport.Process }
+
+func (deadProcess) Lost() error { return transport.ErrDead }
+
+// TestNearRankLeftOut: who watches the processes of a host passes over a rank that an update
+// has left out while the view before it still ticks, and goes on with the others.
+func TestNearRankLeftOut(t *testing.T) {
+	g := newTroupe(t, []string{"a", "a", "a", "b"}, nil)
+	now := g.domains[0].now.Load().view
+	v := &view{near: leftOut{now.near, 1, 2}, roster: now.roster}
+	v.controls.Store(now.controls.Load())
+	v.live.Store(true)
+	v.watchNear()
+	require.EqualValues(t, 1<<2, v.ended)
+	lost := func(rank int) bool { return errors.Is(g.domains[3].Process(rank).Lost(), transport.ErrDead) }
+	eventually(t, "rank 3 is told of rank 2", func() bool { return lost(2) })
+	require.False(t, lost(1))
+}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/internal/testenv"
 )
 
 // freeVariable is how many descriptors a child has left when it connects.
@@ -39,9 +40,9 @@ func (c *childRank) joinShort(free string) error {
 			return err
 		}
 	}
-	begin, busy := time.Now(), busyTime()
+	begin, busy := time.Now(), testenv.BusyTime()
 	d, err := l.Connect(all, shortDeadline)
-	took, busy := time.Since(begin), busyTime()-busy
+	took, busy := time.Since(begin), testenv.BusyTime()-busy
 	if err == nil {
 		err = fmt.Errorf("connected")
 		defer d.Close()
@@ -76,12 +77,6 @@ func leave(n int) error {
 		return err
 	}
 	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: uint64(limit), Max: before.Max})
-}
-
-func busyTime() time.Duration {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // TestConnectWithFewDescriptors: one of three ranks may open so many more. All
@@ -144,14 +139,14 @@ func connectShort(t *testing.T, short, free int) {
 func TestAcceptThatFailsKeepsTheDeadline(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EPERM} {
 		listeners, all := openAll(t, 2, 64)
-		stop := sys.InjectFaults(failing("accept4", errno))
+		stop := sys.FailCall("accept4", errno)
 		defer stop()
-		begin, busy := time.Now(), busyTime()
+		begin, busy := time.Now(), testenv.BusyTime()
 		_, errs := connectAll(listeners, all, shortDeadline)
 		if d := time.Since(begin); d > shortDeadline+mayBeLate {
 			t.Errorf("%v: took %v", errno, d)
 		}
-		if d := busyTime() - busy; d > shortDeadline/2 {
+		if d := testenv.BusyTime() - busy; d > shortDeadline/2 {
 			t.Errorf("%v: busy for %v", errno, d)
 		}
 		if errs[0] == nil || !strings.Contains(errs[0].Error(), "accept4: "+errno.Error()) {
@@ -160,7 +155,7 @@ func TestAcceptThatFailsKeepsTheDeadline(t *testing.T) {
 		stop()
 	}
 	listeners, all := openAll(t, 2, 64)
-	stop := sys.InjectFaults(failing("accept4", syscall.EMFILE))
+	stop := sys.FailCall("accept4", syscall.EMFILE)
 	defer stop()
 	time.AfterFunc(shortDeadline/2, stop)
 	l := listeners[1]
@@ -171,13 +166,4 @@ func TestAcceptThatFailsKeepsTheDeadline(t *testing.T) {
 		t.Fatal(errs[0])
 	}
 	domains[0].Close()
-}
-
-func failing(name string, errno syscall.Errno) func(string) error {
-	return func(call string) error {
-		if call == name {
-			return errno
-		}
-		return nil
-	}
 }

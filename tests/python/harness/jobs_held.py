@@ -82,6 +82,21 @@ def freed(rank: Rank, way: str) -> None:
             gc.collect()
 
 
+def kept_by_cycles(rank: Rank) -> None:
+    """A handle that only a cycle of objects keeps is not held, whenever Python looks for such."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        with rank.buffer() as buffer:
+            for number in range(5):
+                cycle: list[Any] = [verify.dispatch(buffer, small(rank, number), rank.rank)]
+                cycle.append(cycle)
+                del cycle
+    finally:
+        if collects:
+            gc.enable()
+
+
 def held_beside_others(rank: Rank) -> str:
     """One is held while others come and go: on the CPU slots are used in turn."""
     with rank.buffer() as buffer:
