@@ -98,6 +98,10 @@ MW_KERNEL void moewire_rows_receive(const mw_receive_args a) {
   }
   for (int i = threadIdx.x; i < c.local_experts * c.num_ranks; i += blockDim.x) {
     u64 range = mw_has(counted, i % c.num_ranks) ? ((const u64 *)(slab + c.slab.layout))[i] : 0;
+    if (!mw_fits(range >> 32, range & 0xffffffffu, c.slab.rows_per_expert)) { // it was overwritten here
+      mw_fail(c, MW_ERROR_CAPACITY, c.rank, i / c.num_ranks, range);
+      range = 0;
+    }
     a.layout[i] = (i64)range;
   }
   __syncthreads();

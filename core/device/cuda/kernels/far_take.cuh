@@ -205,7 +205,7 @@ MW_INLINE void mw_far_reserve(const mw_common &c, const mw_slot *s, u8 *slab, in
   for (i64 l = threadIdx.x; l < mw_far_experts(c, s); l += blockDim.x) {
     u64 n = fits ? counts[l] : 0;
     u64 begin = n ? mw_add_relaxed_sys((u64 *)(slab + s->slab.counter) + l, n) : 0;
-    if (begin + n > (u64)s->slab.rows_per_expert) {
+    if (!mw_fits(begin, n, s->slab.rows_per_expert)) {
       mw_fail(c, MW_ERROR_CAPACITY, c.rank, l, begin + n);
       begin = n = 0;
     }

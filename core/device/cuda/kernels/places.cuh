@@ -130,7 +130,10 @@ MW_INLINE void mw_reserve(const mw_plan_args &a, const mw_beginning *b, int bloc
   } else {
     return; // the owner does not count this rank
   }
-  if (begin + n > (u64)c.slab.rows_per_expert) mw_fail(c, MW_ERROR_CAPACITY, owner, block, begin + n);
+  if (!mw_fits(begin, n, c.slab.rows_per_expert)) {
+    mw_fail(c, MW_ERROR_CAPACITY, owner, block, begin + n);
+    return;
+  }
   a.base[block] = (u32)begin;
   mw_or_gpu(&c.state->slot[c.slot].sent, 1ull << owner);
   if (c.tally) mw_add_relaxed_gpu(&mw_flight_of(c)->rows_to[owner], n);

@@ -22,6 +22,7 @@ const golden = "testdata/uses.txt"
 // spills, and what each uses is what the table says. (-update rewrites it; a
 // compiler of another version may need that.)
 func TestEveryKernelCompilesForEveryTarget(t *testing.T) {
+	testenv.InAll(t)
 	lib, err := libnvrtc.Load(testenv.Toolkit(t, "lib/libnvrtc.so.*"))
 	require.NoError(t, err)
 	major, minor, err := lib.Version()
@@ -64,6 +65,7 @@ func TestOptionsThatMayBeUnknown(t *testing.T) {
 
 // TestPTX is what devices run that were not there when this was built.
 func TestPTX(t *testing.T) {
+	testenv.InAll(t)
 	lib, err := libnvrtc.Load(testenv.Toolkit(t, "lib/libnvrtc.so.*"))
 	require.NoError(t, err)
 	image, err := Compile(lib, "compute_80")

@@ -69,6 +69,10 @@ MW_INLINE void mw_fail(const mw_common &c, u64 error, u64 d0 = 0, u64 d1 = 0, u6
   mw_store_release_sys(&c.report->error, error);
 }
 
+// Whether n places from begin on are within the first capacity ones. What a counter
+// holds is another rank's word: no sum of it is made, which could wrap.
+MW_INLINE bool mw_fits(u64 begin, u64 n, u64 capacity) { return n <= capacity && begin <= capacity - n; }
+
 MW_INLINE bool mw_failed(const mw_common &c) { return mw_peek_gpu(&c.state->failed) != 0; }
 
 // See slots.cuh.
