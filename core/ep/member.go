@@ -89,6 +89,9 @@ func (f *fenced) Error() string {
 
 func (f *fenced) Unwrap() error { return ErrFenced }
 
+// FencedFor is ErrFenced of a rank that takes itself out, and says why.
+func FencedFor(why string) error { return &fenced{why} }
+
 // WhyFenced is ErrFenced, with what the domain knows of how this rank came to be
 // out: between hosts it may have taken itself out, for want of a quorum.
 func WhyFenced(dom transport.Domain) error {

@@ -97,7 +97,7 @@ type FailureKind uint64
 const (
 	FailedExpert   FailureKind = errorExpert   // topk_idx: position, value, 0, K
 	FailedMismatch FailureKind = errorMismatch // rank, which parameter, mine, theirs
-	FailedCapacity FailureKind = errorCapacity // rank, expert, rows
+	FailedCapacity FailureKind = errorCapacity // rank, what its counter holds
 	FailedFenced   FailureKind = errorFenced
 	FailedNoHost   FailureKind = errorNoHost   // the rank that was waited for
 	FailedReleased FailureKind = errorReleased // the rank that has let go
@@ -107,6 +107,7 @@ const (
 	FailedNear     FailureKind = errorNear     // far ranks, one bit each, for which the call has no launches
 	FailedWeights  FailureKind = errorWeights  // the same of topk_weights with pre_reduce, by their bits
 	FailedRouting  FailureKind = errorRouting  // topk_idx of a combine: position, value, that of the dispatch, K
+	FailedWild     FailureKind = errorWild     // a word of this rank's own memory: which, where, value, the largest one allowed
 )
 
 // Failure is what the device reports once.
@@ -131,7 +132,7 @@ func (f Failure) Error() string {
 		name, here, there := mismatch(d)
 		return fmt.Sprintf("%s: %s here, %s on rank %d", name, here, there, d[0])
 	case FailedCapacity:
-		return fmt.Sprintf("%d rows for expert %d do not fit at rank %d", d[2], d[1], d[0])
+		return fmt.Sprintf("rank %d has no room for the rows: its counter holds %d", d[0], d[1])
 	case FailedNoHost:
 		return fmt.Sprintf("nothing was decided about a wait for rank %d", d[0])
 	case FailedReleased:
@@ -151,6 +152,8 @@ func (f Failure) Error() string {
 	case FailedWeights:
 		return fmt.Sprintf("topk_weights%s of a combine is %v, the dispatch had %v (with pre_reduce they are the same)",
 			f.selection(), math.Float32frombits(uint32(d[1])), math.Float32frombits(uint32(d[2])))
+	case FailedWild:
+		return ownWild(d)
 	case FailedStale:
 		return fmt.Sprintf("slot %d holds no operation that can be combined", d[0])
 	}
@@ -218,6 +221,7 @@ func (e *Engine) forgetReport() {
 	for i := range r.Late {
 		atomic.StoreUint64(&r.Late[i], 0)
 		atomic.StoreUint64(&r.Waits[i], 0)
+		atomic.StoreUint64(&r.Wild[i], 0)
 	}
 	atomic.StoreUint64(&r.Error, 0)
 }

@@ -128,6 +128,7 @@ type slot struct {
 	TopK     uint64          `c:"topk"`
 	Extras   uint64          `c:"extras"`
 	Tokens   uint64          `c:"tokens"`
+	Lacks    uint64          `c:"lacks"`
 	Slab     slab            `c:"slab"`
 	Flight   flight          `c:"flight"`
 }
@@ -154,6 +155,7 @@ type state struct {
 	Shown      uint64              `c:"shown"`
 	Epoch      uint64              `c:"epoch"`
 	In         uint64              `c:"in"`
+	Wild       uint64              `c:"wild"`
 	Slot       [MaxSlots]slot      `c:"slot"`
 	Seat       [MaxRanks]seat      `c:"seat"`
 	RowsTo     [MaxRanks]uint64    `c:"rows_to"`
@@ -178,6 +180,8 @@ type report struct {
 	Ops    uint64           `c:"ops"`
 	_      [2]uint64
 	Waits  [MaxRanks]uint64 `c:"waits"`
+	Wild   [MaxRanks]uint64 `c:"wild"`
+	Held   [MaxRanks]uint64 `c:"held"`
 }
 
 // Errors of the device, in report.Error.
@@ -194,6 +198,7 @@ const (
 	errorNear     = 18
 	errorRouting  = 8
 	errorWeights  = 9
+	errorWild     = 10
 )
 
 // Flags of an operation.

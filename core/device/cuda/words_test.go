@@ -14,7 +14,7 @@ var mirrors = map[string]any{
 	"mw_orders": orders{}, "mw_report": report{}, "mw_common": common{},
 	"mw_plan_args": planArgs{}, "mw_place_args": placeArgs{}, "mw_receive_args": receiveArgs{},
 	"mw_publish_args": publishArgs{}, "mw_wait_args": waitArgs{}, "mw_reduce_args": reduceArgs{},
-	"mw_fifo": queue{}, "mw_far": farRank{}, "mw_far_common": farCommon{},
+	"mw_far_head": farHead{}, "mw_fifo": queue{}, "mw_far": farRank{}, "mw_far_common": farCommon{},
 	"mw_far_send_args": farSendArgs{}, "mw_far_take_args": farTakeArgs{}, "mw_far_order_args": farOrderArgs{},
 }
 
@@ -22,7 +22,8 @@ var values = map[string]int64{
 	"MW_MAX_RANKS": MaxRanks, "MW_MAX_SLOTS": MaxSlots, "MW_MAX_TOPK": MaxTopK, "MW_OPEN_RING": openRing,
 	"MW_ERROR_EXPERT": errorExpert, "MW_ERROR_MISMATCH": errorMismatch, "MW_ERROR_CAPACITY": errorCapacity,
 	"MW_ERROR_FENCED": errorFenced, "MW_ERROR_NO_HOST": errorNoHost, "MW_ERROR_RELEASED": errorReleased,
-	"MW_ERROR_STALE": errorStale, "MW_ERROR_PROXY": errorProxy, "MW_ERROR_MESSAGE": errorMessage, "MW_ERROR_NEAR": errorNear, "MW_ERROR_ROUTING": errorRouting, "MW_ERROR_WEIGHTS": errorWeights,
+	"MW_ERROR_STALE": errorStale, "MW_ERROR_PROXY": errorProxy, "MW_ERROR_MESSAGE": errorMessage, "MW_ERROR_NEAR": errorNear, "MW_ERROR_ROUTING": errorRouting, "MW_ERROR_WEIGHTS": errorWeights, "MW_ERROR_WILD": errorWild,
+	"MW_WILD_COUNTER": wildCounter, "MW_WILD_LAYOUT": wildLayout, "MW_WILD_OPEN": wildOpen, "MW_WILD_HEAD": wildHead, "MW_WILD_COUNTS": wildCounts,
 	"MW_TALLY_RING": TallyRing, "MW_RECORD_WORDS": recordWords,
 	"MW_TALLY_DISPATCH": tallyDispatch, "MW_TALLY_COMBINE": tallyCombine, "MW_TALLY_QUIET": tallyQuiet,
 	"sizeof(mw_far_head)": farHeadBytes, "sizeof(mw_far_place)": farPlaceBytes, "MW_FAR_SLACK": farSlackBytes,

@@ -60,6 +60,7 @@ type Buffer struct {
 	judge   *ep.Judge
 	timeout time.Duration // of the latest call that has one
 	lost    uint64        // ranks that this one has fenced
+	wild    violations
 	watch   watch
 	rec     recorder
 }
@@ -221,7 +222,7 @@ func (b *Buffer) enter(epoch uint16, base uint64) error {
 	set := membership.Set(b.dom.Members().Load())
 	b.judge = ep.NewJudge(b.dom, epoch)
 	b.epoch, b.base, b.entered = epoch, base, set.Ranks()&b.dom.Present()
-	b.fenced = fenced{}
+	b.fenced, b.wild.ranks = fenced{}, 0
 	if !set.In(epoch, b.self) {
 		b.expelled(uint64(set)) // it has joined: the others wait until it is quiet
 		return ep.ErrFenced

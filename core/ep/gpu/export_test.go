@@ -48,3 +48,12 @@ func Waiting(ranks uint64, now time.Time, wait func(rank int) uint64) time.Time 
 
 // FarSent is how many messages the proxy has sent.
 func (b *Buffer) FarSent() uint64 { return b.far.proxy.Load().Stats().Sent }
+
+// FarMail are the words that the proxy shows of a far rank, and FarRing is where messages
+// of it come.
+func (b *Buffer) FarMail(rank int) []uint64 { return b.far.mail.Words()[8*rank:][:8] }
+
+func (b *Buffer) FarRing(rank int) uint64 {
+	_, receive, _ := ringsOf(b.dom.Far(), rank)
+	return receive.Address()
+}

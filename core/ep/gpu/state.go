@@ -36,7 +36,9 @@ func (b *Buffer) hear() error {
 	case b.outside:
 		return b.why
 	}
-	if f := b.engine.Failure(); f.Kind != 0 {
+	if f := b.engine.Failure(); f.Kind == cuda.FailedWild {
+		b.surrender(f)
+	} else if f.Kind != 0 {
 		b.leaveFor(b.meaning(f))
 	} else if word := b.dom.Members().Load(); !membership.Set(word).In(b.epoch, b.self) {
 		b.expelled(word)

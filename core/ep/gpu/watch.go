@@ -106,6 +106,7 @@ func (b *Buffer) turn(now time.Time) (period time.Duration, owesQuiet, stop bool
 		return watchIdle, owes, w.stop
 	}
 	b.fenceTheDying(now)
+	b.fenceTheWild(now)
 	b.order(now)
 	return b.decide(now), false, b.watch.stop
 }

@@ -26,13 +26,13 @@ func OnDevice() bool { return os.Getenv(Variable) != "" }
 // which has nothing of that.
 type Driver struct {
 	*libcuda.Library
-	t                          testing.TB // of a device's driver
-	path                       string     // of the emulator
-	fail, calls, seed, report  dl.Func
-	watching, sites, leavesOut dl.Func
-	depth, hurries             dl.Func
-	breaks, relents, reclaims  dl.Func
-	called, counts, counted    dl.Func
+	t                               testing.TB // of a device's driver
+	path                            string     // of the emulator
+	fail, calls, seed, report       dl.Func
+	watching, sites, leavesOut      dl.Func
+	depth, hurries                  dl.Func
+	breaks, relents, reclaims       dl.Func
+	called, counts, counted, spoils dl.Func
 }
 
 var (
@@ -126,7 +126,7 @@ func open(path string) (*Driver, error) {
 		"emulator_watch": &d.watching, "emulator_sites": &d.sites, "emulator_leave_out": &d.leavesOut,
 		"emulator_depth": &d.depth, "emulator_hurry": &d.hurries,
 		"emulator_break": &d.breaks, "emulator_relent": &d.relents, "emulator_reclaim": &d.reclaims,
-		"emulator_called": &d.called, "emulator_count": &d.counts, "emulator_counted": &d.counted,
+		"emulator_called": &d.called, "emulator_count": &d.counts, "emulator_spoil": &d.spoils, "emulator_counted": &d.counted,
 	} {
 		if *f, err = lib.Lookup(name); err != nil {
 			return nil, err

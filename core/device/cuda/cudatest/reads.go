@@ -12,6 +12,13 @@ func (d *Driver) CountReads(t testing.TB) {
 	t.Cleanup(func() { d.counts.Call(0) })
 }
 
+// SpoilReads has kernels overwrite what they read to read it once (mw_read_quad), as long as the
+// test lasts: who reads it again finds something else there.
+func (d *Driver) SpoilReads(t testing.TB) {
+	d.emulated(d.spoils).Call(1)
+	t.Cleanup(func() { d.spoils.Call(0) })
+}
+
 // Reads is how often a kernel has read in the pinned memory that begins at an
 // address, which on a device lies on the far side of the bus; 0: its loads of
 // order.cuh, in whichever memory.

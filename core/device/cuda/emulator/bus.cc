@@ -7,7 +7,7 @@
 
 namespace emu {
 
-bool counting;
+bool counting, spoiling;
 static std::map<const void *, size_t> pinned;
 using by = std::pair<const void *, std::string>; // an allocation, or null; a kernel
 static std::map<by, unsigned long> reads;

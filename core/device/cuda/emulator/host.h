@@ -72,6 +72,15 @@ MW_LOAD(mw_load_acquire_sys, ACQUIRE, SYS)
 MW_LOAD(mw_load_relaxed_sys, RELAXED, SYS)
 MW_LOAD(mw_peek_gpu, PEEK, GPU)
 MW_LOAD(mw_peek_sys, PEEK, SYS)
+MW_INLINE mw_quad mw_read_quad(const void *p, MW_AT) {
+  emu::maybe_yield();
+  uint64_t v[2];
+  for (int i = 0; i < 2; i++) v[i] = emu::load((const uint64_t *)p + i, emu::RELAXED, emu::SYS, {file, line});
+  mw_quad q;
+  memcpy(&q, v, sizeof q);
+  if (emu::spoiling) memset((void *)p, 0xa5, sizeof q);
+  return q;
+}
 MW_STORE(mw_store_release_sys, RELEASE, SYS)
 MW_STORE(mw_store_relaxed_sys, RELAXED, SYS)
 MW_CHANGE(mw_add_relaxed_sys, add, u64, uint64_t, RELAXED, SYS)

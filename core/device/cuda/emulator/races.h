@@ -70,6 +70,7 @@ void memory_goes(const void *p);
 // Pinned memory of the host, and how often kernels read there, as long as somebody
 // counts: by loads of order.cuh, and plain ones that the compiler tells of.
 extern bool counting;
+extern bool spoiling; // what mw_read_quad has read is gone
 void pinned_appears(const void *p, size_t bytes);
 void pinned_goes(const void *p);
 void count_read(const void *p, bool plain);

@@ -54,6 +54,12 @@ void emulator_count(int on) {
   emu::count(on);
 }
 
+// From here on what kernels read to read it once is overwritten behind them; or no more.
+void emulator_spoil(int on) {
+  lock l(d->m);
+  emu::spoiling = on;
+}
+
 // How often a kernel has read in a pinned allocation; null: its loads of order.cuh in all.
 unsigned long emulator_counted(const char *kernel, const void *of) { return emu::counted(kernel, of); }
 

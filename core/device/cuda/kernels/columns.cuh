@@ -64,7 +64,7 @@ MW_INLINE void mw_clear_holes(const mw_common &c, u8 *slab, const i64 *places, i
   float *weights = (float *)(slab + c.slab.topk_weights);
   i64 next = 0;
   for (int q = 0; q <= c.num_ranks; q++) {
-    i64 begin = q < c.num_ranks ? places[q] >> 32 : num_rows, n = q < c.num_ranks ? places[q] & 0xffffffff : 1;
+    i64 begin = q < c.num_ranks ? (i64)((u64)places[q] >> 32) : num_rows, n = q < c.num_ranks ? places[q] & 0xffffffff : 1;
     if (n == 0) continue;
     for (i64 i = next * c.topk + threadIdx.x; i < min(begin, num_rows) * c.topk; i += blockDim.x) {
       ids[i] = -1;

@@ -59,6 +59,7 @@ MW_INLINE void mw_far_recall(const mw_common &c, mw_beginning *b, int rank) {
   b->serve = c.active && c.active[rank] == 0 ? 0 : b->opened;
   b->slab_of[rank] = s->slab_of[rank];
   b->placed[rank] = 0;
+  b->lacks = 0;
 }
 
 // As source: waits for a near owner's answer, but first until the own rank has all
@@ -104,7 +105,7 @@ MW_KERNEL void moewire_rows_far_order(const mw_far_order_args a) {
   if (mw_is_last(c, MW_STEP_COUNTS) && !skip) mw_far_order(c, &b);
   if (!far && mw_far_speaks(rank) && mw_has(b.serve, rank)) mw_far_await_place(c, &b, rank);
   __syncthreads();
-  for (int l = threadIdx.x; l < c.local_experts; l += blockDim.x) mw_reserve(a.plan, &b, rank * c.local_experts + l);
+  mw_reserve_all(a.plan, &b, rank, rank + 1);
   mw_far_end(quiet, a.far, rank, &t);
   if (!mw_is_last(c, MW_STEP_ORDER) || !c.tally || threadIdx.x != 0) return;
   mw_tally_waits(c, MW_TALLY_DISPATCH);

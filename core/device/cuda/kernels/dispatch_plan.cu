@@ -67,7 +67,7 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
     mw_and_gpu(&c.state->in, b->members);
     u64 in = b->members & mw_known(c); // also without those who were lost while they were waited for
     if (!mw_has(in, c.rank)) mw_fail(c, MW_ERROR_FENCED);
-    b->serve = b->opened = 0;
+    b->serve = b->opened = b->lacks = 0;
     s->writers = 0;
     for (int q = 0; q < c.num_ranks; q++) {
       if (!mw_has(in, q)) continue;
@@ -77,7 +77,7 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
     s->op = b->op + 1;
     s->owners = s->writers;
     s->owed = s->writers & ~b->serve & ~c.state->far; // far ranks get a message without rows
-    s->sent = s->counted = s->combines = s->reduced = s->released = 0;
+    s->sent = s->counted = s->combines = s->reduced = s->released = s->lacks = 0;
     s->ordered = c.flags & MW_FLAG_ORDERED ? 1 : 0;
     s->placed = s->ordered ? 0 : s->writers;
     s->ticket = c.ticket;
@@ -106,6 +106,7 @@ MW_INLINE void mw_await_owners(const mw_common &c, mw_beginning *b) {
     int slab = -1;
     int end = mw_await(c, r, [&] { return (slab = mw_opened(c, r, b->op)) >= 0; });
     b->slab_of[r] = end == MW_READY ? slab : -1;
+    if (end == MW_READY && slab >= c.num_slots) mw_fail(c, MW_ERROR_WILD, MW_WILD_OPEN, r, slab, c.num_slots - 1);
   });
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -144,7 +145,7 @@ MW_KERNEL void moewire_rows_plan(const mw_plan_args a) {
     mw_assign_places(c, &b);
     mw_await_places(c, &b);
   }
-  for (int i = threadIdx.x; i < c.num_ranks * c.local_experts; i += blockDim.x) mw_reserve(a, &b, i);
+  mw_reserve_all(a, &b, 0, c.num_ranks);
   if (!c.tally || threadIdx.x != blockDim.x - 1) return;
   mw_tally_waits(c, MW_TALLY_DISPATCH);
   mw_flight_of(c)->place = mw_now_ns();

@@ -26,6 +26,20 @@ MW_INLINE bool mw_peers_have_more(const mw_common &c, u64 counted) {
   return false;
 }
 
+// One thread, once the parameters of all are here and the same: owners that had no room.
+// A rank that has not come may have taken it, in another shape.
+MW_INLINE void mw_judge_lacking(const mw_common &c, const mw_slot *s, u64 missed) {
+  u64 lacks = s->lacks & ~mw_peek_gpu(&c.state->wild); // of the others the host knows
+  for (int q = 0; q < c.num_ranks; q++) {
+    if (!mw_has(lacks, q)) continue;
+    u64 held = mw_load_relaxed_sys(&c.report->held[q]);
+    if (missed & ~s->lacks)
+      mw_fail(c, MW_ERROR_CAPACITY, q, held);
+    else
+      mw_violates_room(c, q, MW_WILD_COUNTER, held);
+  }
+}
+
 // Counts the rows that came, by expert and by source.
 MW_INLINE void mw_tally_received(const mw_receive_args &a) {
   const mw_common &c = a.c;
@@ -65,6 +79,7 @@ MW_INLINE void mw_tally_dispatch(const mw_receive_args &a, bool failed) {
 MW_KERNEL void moewire_rows_receive(const mw_receive_args a) {
   const mw_common &c = a.c;
   MW_SHARED(u64, counted);
+  MW_SHARED(u64, missed);
   mw_slot *s = &c.state->slot[c.slot];
   if (threadIdx.x == 0) {
     if (s->ticket != c.ticket) mw_fail(c, MW_ERROR_STALE, c.slot);
@@ -82,6 +97,8 @@ MW_KERNEL void moewire_rows_receive(const mw_receive_args a) {
   __syncthreads();
   if (threadIdx.x == 0) {
     counted = mw_failed(c) ? 0 : mw_load_relaxed_sys(&s->counted);
+    missed = s->writers & ~counted;
+    if (s->lacks && counted) mw_judge_lacking(c, s, missed);
     if (a.more) *a.more = mw_peers_have_more(c, counted);
   }
   __syncthreads();
@@ -92,12 +109,19 @@ MW_KERNEL void moewire_rows_receive(const mw_receive_args a) {
   const u8 *slab = mw_slab_at(c, c.rank, c.slot);
   for (int l = threadIdx.x; l < c.local_experts; l += blockDim.x) {
     u64 rows = counted ? mw_load_relaxed_sys((const u64 *)(slab + c.slab.counter) + l) : 0;
-    if (rows > (u64)c.slab.rows_per_expert) rows = c.slab.rows_per_expert;
+    if (rows > (u64)c.slab.rows_per_expert) { // a rank that has not come may have another shape
+      if (!missed) mw_fail(c, MW_ERROR_WILD, MW_WILD_COUNTER, l, rows, c.slab.rows_per_expert);
+      rows = c.slab.rows_per_expert;
+    }
     a.recv_count[l] = (i32)rows;
     a.rows[l] = (u32)rows;
   }
   for (int i = threadIdx.x; i < c.local_experts * c.num_ranks; i += blockDim.x) {
-    u64 range = mw_has(counted, i % c.num_ranks) ? ((const u64 *)(slab + c.slab.layout))[i] : 0;
+    u64 range = mw_has(counted, i % c.num_ranks) ? mw_load_relaxed_sys((const u64 *)(slab + c.slab.layout) + i) : 0;
+    if (!mw_fits(range >> 32, range & 0xffffffffu, c.slab.rows_per_expert)) {
+      mw_fail(c, MW_ERROR_WILD, MW_WILD_LAYOUT, i / c.num_ranks, range, c.slab.rows_per_expert);
+      range = 0;
+    }
     a.layout[i] = (i64)range;
   }
   __syncthreads();

@@ -87,6 +87,10 @@ MW_INLINE void mw_far_copy_outputs(const mw_common &c, const mw_slot *s, u8 *sla
   for (i64 l = 0; l < mw_far_experts(c, s); l++) {
     u64 range = mw_load_relaxed_sys(mw_far_layout(c, s->slab, slab, l, rank));
     i64 n = range & 0xffffffffu;
+    if (!mw_fits(range >> 32, n, s->slab.rows_per_expert)) { // then the message does not go
+      mw_fail(c, MW_ERROR_WILD, MW_WILD_LAYOUT, l, range, s->slab.rows_per_expert);
+      return;
+    }
     mw_far_range r = mw_far_overlap(before, n, h.first, h.rows);
     const mw_quad *from = (const mw_quad *)(slab + s->slab.y + (l * s->slab.rows_per_expert + (i64)(range >> 32) + r.from) * bytes);
     mw_quad *to = (mw_quad *)(msg + sizeof(mw_far_head) + r.at * bytes);
@@ -209,7 +213,7 @@ MW_INLINE int mw_far_stay(const mw_common &c, const mw_far_common &f, int rank, 
     u64 in = looks ? mw_look(c) : mw_known(c);
     if (mw_failed(c) || !mw_has(in, rank) || !mw_has(in, c.rank) || (looks && mw_fifo_over(c, f.fifo))) return MW_FAR_GONE;
     if (looks) mw_settle(c, rank);
-    bool mail = mw_far_has_mail(c, f, rank, came);
+    bool mail = mw_far_has_mail(c, f, rank, came, t);
     if (mail || (left && mw_load_acquire_sys(&f.mail[rank].lent) == lent)) {
       mw_far_show(f, rank, mail, t);
       return mail ? MW_FAR_MAIL : MW_FAR_ROOM;

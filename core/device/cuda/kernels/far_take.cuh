@@ -12,111 +12,7 @@
 // with the rank's number speaks for it.
 #pragma once
 
-#include "columns.cuh"
-#include "far_message.cuh"
-
-// What the threads of a block share while it serves a rank.
-struct mw_far_turn {
-  u64 at, bytes; // of the message, or of the room
-  u64 all;       // of far_over, once every block has done its part
-  i32 state;
-  i32 slot; // of the message's operation; -1: there is none
-  mw_places p;
-};
-
-enum { MW_FAR_GONE, MW_FAR_DONE, MW_FAR_ROOM, MW_FAR_MAIL };
-
-MW_INLINE bool mw_far_speaks(int rank) { return (int)threadIdx.x == rank; }
-
-MW_INLINE int mw_far_slot_of(const mw_common &c, u64 op) {
-  for (int j = 0; j < c.num_slots; j++)
-    if (op && c.state->slot[j].op == op) return j;
-  return -1;
-}
-
-// Whether a far rank has told how many rows it has for a slot's operation.
-MW_INLINE bool mw_far_counted(const mw_common &c, int j, int rank) {
-  const mw_slot *s = &c.state->slot[j];
-  return mw_load_relaxed_sys(mw_line_at(mw_slab_at(c, c.rank, j), s->slab.counted, rank)) == mw_word(s->op - 1, 0);
-}
-
-// Whether rows of a slot's operation have somewhere to go: in order, only when it
-// is made. (Who sends rows and has told no counts makes no order, and is to hear so.)
-MW_INLINE bool mw_far_has_order(const mw_common &c, int j, int rank) {
-  if (!c.state->slot[j].ordered || !mw_far_counted(c, j, rank)) return true;
-  u64 word = mw_load_acquire_sys(&mw_inbox_from(c, c.rank)->order[j]);
-  return word >> MW_OP_SHIFT == c.state->slot[j].op;
-}
-
-// Whether a message can be taken now. Rows of an operation that has not begun
-// have no slab; outputs of a combine come when the sums of the one before it are
-// made. What nobody asks for any more is taken, and dropped.
-MW_INLINE bool mw_far_takes(const mw_common &c, int rank, const mw_far_head *h) {
-  if (h->epoch != c.state->epoch) return true;
-  int j = mw_far_slot_of(c, h->op);
-  if (h->kind == MW_FAR_OUTPUTS) return j < 0 || c.state->slot[j].released || h->number <= c.state->slot[j].reduced + 1;
-  return h->op <= c.state->next_op && (j < 0 || h->kind != MW_FAR_ROWS || mw_far_has_order(c, j, rank));
-}
-
-MW_INLINE u64 mw_far_came(const mw_far_common &f, int rank) { return mw_far_number(f, f.far[rank].released + 1); }
-
-// The word of a far owner that says which outputs of a slot's operation are here.
-MW_INLINE u64 *mw_far_ready(const mw_common &c, const mw_slot *s, int rank) {
-  return (u64 *)&mw_inbox_from(c, rank)->y_ready[s->slab_of[rank]];
-}
-
-// The owner has let go: whoever combines gets an error and no hang, as from a near one.
-// The word says how many outputs there were. What is left of this rank's own for that
-// one is of no use to it, and room for it may not come. One thread.
-MW_INLINE void mw_far_note_released(const mw_common &c, int j, int rank, u64 word) {
-  mw_slot *s = &c.state->slot[j];
-  mw_far_rest *rest = &c.state->rest[j][rank];
-  mw_store_release_sys(mw_far_ready(c, s, rank), word | MW_FINAL);
-  if (rest->kind == MW_FAR_OUTPUTS && rest->op == s->op) rest->turn = 0;
-}
-
-// Whether it has.
-MW_INLINE bool mw_far_has_let_go(const mw_common &c, const mw_slot *s, int rank) {
-  u64 word = mw_load_relaxed_sys(mw_far_ready(c, s, rank));
-  return word >> MW_OP_SHIFT == s->op && word & MW_FINAL;
-}
-
-// Ends the buffer if it has without the outputs of the latest combine, as moewire_outputs_wait
-// does, which comes when every far rank has been waited for. One thread.
-MW_INLINE void mw_far_check_outputs(const mw_common &c, const mw_slot *s, int rank) {
-  u64 made = mw_load_acquire_sys(mw_far_ready(c, s, rank)) & MW_COUNT;
-  if (mw_far_has_let_go(c, s, rank) && made < s->combines) mw_fail(c, MW_ERROR_RELEASED, rank);
-}
-
-// Hears from a message which operations its sender has given back. The outputs
-// that it has made of them are in front of the message. One thread.
-MW_INLINE void mw_far_hear(const mw_common &c, int rank, const mw_far_head *h) {
-  if (h->epoch != c.state->epoch) return;
-  for (int j = 0; j < c.num_slots; j++) {
-    const mw_slot *s = &c.state->slot[j];
-    if (!s->op || s->op > h->begun || s->released || !mw_has(s->owners, rank)) continue;
-    if (mw_far_has_let_go(c, s, rank) || mw_far_holds(h, s->op)) continue;
-    u64 word = mw_load_relaxed_sys(mw_far_ready(c, s, rank));
-    mw_far_note_released(c, j, rank, word >> MW_OP_SHIFT == s->op ? word : mw_word(s->op - 1, 0));
-  }
-}
-
-// Whether message number `came` is there and can be taken. It is heard before that: a
-// rank that has given back what is waited for may be far ahead, and its message of a
-// later operation than any of this rank's stays where it is.
-MW_INLINE bool mw_far_has_mail(const mw_common &c, const mw_far_common &f, int rank, u64 came) {
-  const mw_mail *m = &f.mail[rank];
-  if (mw_load_acquire_sys(&m->came) != came) return false;
-  const mw_far_head *h = (const mw_far_head *)(f.far[rank].from + mw_load_relaxed_sys(&m->came_at));
-  mw_far_hear(c, rank, h);
-  return mw_far_takes(c, rank, h);
-}
-
-MW_INLINE void mw_far_show(const mw_far_common &f, int rank, bool mail, mw_far_turn *t) {
-  const mw_mail *m = &f.mail[rank];
-  t->at = mw_load_relaxed_sys(mail ? &m->came_at : &m->lent_at);
-  t->bytes = mw_load_relaxed_sys(mail ? &m->came_bytes : &m->lent_bytes);
-}
+#include "far_mail.cuh"
 
 // Waits until done(), or for room if it is asked for, or for a message. One thread.
 template <class Done>
@@ -131,7 +27,7 @@ MW_INLINE int mw_far_await(const mw_common &c, const mw_far_common &f, int rank,
       state = MW_FAR_DONE;
     else if (room && mw_load_acquire_sys(&m->lent) == lent)
       state = MW_FAR_ROOM;
-    else if (mw_far_has_mail(c, f, rank, came))
+    else if (mw_far_has_mail(c, f, rank, came, t))
       state = MW_FAR_MAIL;
     return state != MW_FAR_GONE || (++turn % MW_LOOK_EVERY == 0 && mw_fifo_over(c, f.fifo));
   });
@@ -163,9 +59,8 @@ MW_INLINE mw_far_parts mw_far_parts_in(const mw_common &c, const mw_slot *s, con
   return mw_far_parts_of(s->slab, mw_far_is_flat(s), mw_far_experts(c, s), h->topk, h->rows);
 }
 
-// And whether the piece is what it says.
+// And whether the piece of a source that agrees is what it says.
 MW_INLINE bool mw_far_fits(const mw_common &c, const mw_slot *s, const mw_far_head *h, u64 bytes) {
-  if (!mw_far_agrees(s, h)) return false;
   if (h->topk > MW_MAX_TOPK || h->rows > h->total || h->first > h->total - h->rows || h->rows > bytes) return false;
   return (u64)mw_far_parts_in(c, s, h).size <= bytes;
 }
@@ -180,33 +75,38 @@ MW_INLINE void mw_far_store_params(const mw_slot *s, u8 *slab, int rank, const m
   mw_store_relaxed_sys(&p[MW_PARAM_EXTRAS], h->extras);
 }
 
+// How many rows a message says that its source has for an expert.
+MW_INLINE u64 mw_far_count(const mw_common &c, const mw_slot *s, int rank, const u8 *msg, i64 l, mw_far_turn *t) {
+  u64 n = ((const volatile u32 *)(msg + sizeof(mw_far_head)))[l];
+  if (n <= s->call[0]) return n;
+  mw_far_blames(c, rank, t, MW_WILD_COUNTS, n);
+  return 0;
+}
+
 // What a source says before its rows, if they are put in order: how many it has.
-MW_INLINE void mw_far_take_counts(const mw_common &c, int j, int rank, const mw_far_head *h, u64 bytes) {
-  const mw_slot *s = &c.state->slot[j];
-  u8 *slab = mw_slab_at(c, c.rank, j);
-  bool fits = mw_far_agrees(s, h) && mw_far_counts_bytes(mw_far_experts(c, s)) <= bytes;
-  if (mw_far_speaks(rank)) mw_far_store_params(s, slab, rank, h);
-  for (i64 l = threadIdx.x; l < mw_far_experts(c, s); l += blockDim.x) {
-    u64 n = fits ? ((const u32 *)(h + 1))[l] : 0;
-    if (n > s->call[0]) {
-      mw_fail(c, MW_ERROR_CAPACITY, c.rank, l, n);
-      n = 0;
-    }
-    mw_store_relaxed_sys(mw_far_layout(c, s->slab, slab, l, rank), n);
-  }
+MW_INLINE void mw_far_take_counts(const mw_common &c, int rank, const u8 *msg, mw_far_turn *t) {
+  const mw_slot *s = &c.state->slot[t->slot];
+  u8 *slab = mw_slab_at(c, c.rank, t->slot);
+  bool agrees = mw_far_agrees(s, &t->head), fits = mw_far_counts_bytes(mw_far_experts(c, s)) <= t->bytes;
+  if (agrees && !fits) mw_far_blames(c, rank, t, MW_WILD_HEAD, t->bytes);
+  if (mw_far_speaks(rank)) mw_far_store_params(s, slab, rank, &t->head);
+  for (i64 l = threadIdx.x; l < mw_far_experts(c, s); l += blockDim.x)
+    mw_store_relaxed_sys(mw_far_layout(c, s->slab, slab, l, rank), agrees && fits ? mw_far_count(c, s, rank, msg, l, t) : 0);
   __syncthreads();
-  if (mw_far_speaks(rank)) mw_store_release_sys(mw_line_at(slab, s->slab.counted, rank), mw_word(s->op - 1, 0));
+  if (mw_far_speaks(rank) && !t->wild) mw_store_release_sys(mw_line_at(slab, s->slab.counted, rank), mw_word(s->op - 1, 0));
 }
 
 // With the first piece of rows that are in no order: places for them.
-MW_INLINE void mw_far_reserve(const mw_common &c, const mw_slot *s, u8 *slab, int rank, const mw_far_head *h, bool fits) {
-  if (mw_far_speaks(rank)) mw_far_store_params(s, slab, rank, h);
-  const u32 *counts = (const u32 *)((const u8 *)h + sizeof(mw_far_head));
+MW_INLINE void mw_far_reserve(const mw_common &c, const mw_slot *s, u8 *slab, int rank, const u8 *msg, bool fits, mw_far_turn *t) {
+  if (mw_far_speaks(rank)) mw_far_store_params(s, slab, rank, &t->head);
   for (i64 l = threadIdx.x; l < mw_far_experts(c, s); l += blockDim.x) {
-    u64 n = fits ? counts[l] : 0;
+    u64 n = fits ? mw_far_count(c, s, rank, msg, l, t) : 0;
     u64 begin = n ? mw_add_relaxed_sys((u64 *)(slab + s->slab.counter) + l, n) : 0;
-    if (begin + n > (u64)s->slab.rows_per_expert) {
-      mw_fail(c, MW_ERROR_CAPACITY, c.rank, l, begin + n);
+    if (!mw_fits(begin, n, s->slab.rows_per_expert)) {
+      if (begin > MW_MAX_RESERVED)
+        mw_fail(c, MW_ERROR_WILD, MW_WILD_COUNTER, l, begin, s->slab.rows_per_expert);
+      else
+        mw_fail(c, MW_ERROR_CAPACITY, c.rank, begin);
       begin = n = 0;
     }
     mw_store_relaxed_sys(mw_far_layout(c, s->slab, slab, l, rank), begin << 32 | n);
@@ -214,31 +114,32 @@ MW_INLINE void mw_far_reserve(const mw_common &c, const mw_slot *s, u8 *slab, in
 }
 
 // One thread per selection: where row i of the piece goes in the own slab.
-MW_INLINE void mw_far_find(const mw_common &c, const mw_slot *s, u8 *slab, int rank, const mw_far_head *h, i64 i, int k, mw_places *p) {
+MW_INLINE void mw_far_find(const mw_common &c, const mw_slot *s, u8 *slab, int rank, const mw_far_head *h, const u8 *msg, i64 i, int k, mw_places *p) {
   const mw_slab &g = s->slab;
   mw_far_parts x = mw_far_parts_in(c, s, h);
-  mw_far_place to = ((const mw_far_place *)((const u8 *)h + x.places))[i * h->topk + k];
+  u64 word = ((const volatile u64 *)(msg + x.places))[i * h->topk + k];
+  mw_far_place to = {(i32)word, (u32)(word >> 32)};
   p->row[k] = 0;
   if (to.expert < 0 || to.expert >= mw_far_experts(c, s)) return;
   u64 range = mw_load_relaxed_sys(mw_far_layout(c, g, slab, to.expert, rank));
-  if (to.index >= (range & 0xffffffffu)) return;
+  if (to.index >= (range & 0xffffffffu) || !mw_fits(range >> 32, range & 0xffffffffu, g.rows_per_expert)) return; // see moewire_rows_receive
   i64 pos = (i64)(range >> 32) + to.index, row = to.expert * g.rows_per_expert + pos;
   p->row[k] = slab + g.rows + row * g.row_bytes;
   p->scales[k] = slab + g.scales + (to.expert * g.scale_words * g.rows_per_expert + pos) * 4;
-  *(i32 *)(slab + g.src_info + row * 4) = ((const i32 *)((const u8 *)h + x.tokens))[i];
+  *(i32 *)(slab + g.src_info + row * 4) = ((const i32 *)(msg + x.tokens))[i];
 }
 
 // Stores row i of a piece at each of its places.
-MW_INLINE void mw_far_store_row(const mw_common &c, const mw_slot *s, const mw_far_head *h, i64 i, const mw_places *p) {
+MW_INLINE void mw_far_store_row(const mw_common &c, const mw_slot *s, const mw_far_head *h, const u8 *msg, i64 i, const mw_places *p) {
   const mw_slab &g = s->slab;
   mw_far_parts x = mw_far_parts_in(c, s, h);
   int topk = (int)h->topk;
-  const mw_quad *row = (const mw_quad *)((const u8 *)h + x.rows + i * g.row_bytes);
+  const mw_quad *row = (const mw_quad *)(msg + x.rows + i * g.row_bytes);
   mw_stream(row, threadIdx.x, g.row_bytes / 16, blockDim.x, [&](i64 at, const mw_quad &v) {
     for (int k = 0; k < topk; k++)
       if (p->row[k]) ((mw_quad *)p->row[k])[at] = v;
   });
-  const u32 *scales = (const u32 *)((const u8 *)h + x.scales) + i * g.scale_words;
+  const u32 *scales = (const u32 *)(msg + x.scales) + i * g.scale_words;
   for (i64 w = threadIdx.x; w < g.scale_words; w += blockDim.x)
     for (int k = 0; k < topk; k++)
       if (p->row[k]) *(u32 *)(p->scales[k] + w * g.rows_per_expert * 4) = scales[w];
@@ -257,13 +158,12 @@ MW_INLINE void mw_far_store_columns(const mw_slab &g, u8 *slab, i64 topk, i64 n,
 }
 
 // Stores a piece of flat rows, which lie one after another.
-MW_INLINE void mw_far_store_flat(const mw_common &c, const mw_slot *s, u8 *slab, int rank, const mw_far_head *h) {
+MW_INLINE void mw_far_store_flat(const mw_common &c, const mw_slot *s, u8 *slab, int rank, const mw_far_head *h, const u8 *msg) {
   const mw_slab &g = s->slab;
   mw_far_parts x = mw_far_parts_in(c, s, h);
-  const u8 *msg = (const u8 *)h;
   u64 range = mw_load_relaxed_sys(mw_far_layout(c, g, slab, 0, rank));
   i64 n = h->rows, pos = (i64)(range >> 32) + h->first;
-  if (h->first + n > (range & 0xffffffffu)) return;
+  if (h->first + n > (range & 0xffffffffu) || !mw_fits(range >> 32, range & 0xffffffffu, g.rows_per_expert)) return; // see moewire_rows_receive
   mw_quad *rows = (mw_quad *)(slab + g.rows + pos * g.row_bytes);
   mw_stream((const mw_quad *)(msg + x.rows), threadIdx.x, n * g.row_bytes / 16, blockDim.x, [&](i64 i, const mw_quad &v) { rows[i] = v; });
   const u32 *scales = (const u32 *)(msg + x.scales);
@@ -272,38 +172,48 @@ MW_INLINE void mw_far_store_flat(const mw_common &c, const mw_slot *s, u8 *slab,
   mw_far_store_columns(g, slab, h->topk, n, pos, msg + x.tokens, msg + x.columns);
 }
 
-MW_INLINE void mw_far_take_rows(const mw_common &c, int j, int rank, const mw_far_head *h, mw_far_turn *t) {
-  const mw_slot *s = &c.state->slot[j];
-  u8 *slab = mw_slab_at(c, c.rank, j);
-  bool fits = mw_far_fits(c, s, h, t->bytes), counted = s->ordered && mw_far_counted(c, j, rank);
-  if (h->first == 0 && !counted) mw_far_reserve(c, s, slab, rank, h, fits && !s->ordered);
+MW_INLINE void mw_far_take_rows(const mw_common &c, int rank, const u8 *msg, mw_far_turn *t) {
+  const mw_slot *s = &c.state->slot[t->slot];
+  const mw_far_head *h = &t->head;
+  u8 *slab = mw_slab_at(c, c.rank, t->slot);
+  bool fits = mw_far_agrees(s, h), counted = s->ordered && mw_far_counted(c, t->slot, rank);
+  if (fits && !mw_far_fits(c, s, h, t->bytes)) {
+    mw_far_blames(c, rank, t, MW_WILD_HEAD, h->rows);
+    return;
+  }
+  if (h->first == 0 && !counted) mw_far_reserve(c, s, slab, rank, msg, fits && !s->ordered, t);
   __syncthreads();
-  bool placed = fits && (!s->ordered || (counted && mw_has(mw_load_relaxed_sys(&s->placed), rank)));
+  bool placed = fits && !t->wild && (!s->ordered || (counted && mw_has(mw_load_relaxed_sys(&s->placed), rank)));
   bool flat = mw_far_is_flat(s);
-  if (placed && flat) mw_far_store_flat(c, s, slab, rank, h);
+  if (placed && flat) mw_far_store_flat(c, s, slab, rank, h, msg);
   for (i64 i = 0; placed && !flat && i < (i64)h->rows; i++) {
-    for (int k = threadIdx.x; k < (int)h->topk; k += blockDim.x) mw_far_find(c, s, slab, rank, h, i, k, &t->p);
+    for (int k = threadIdx.x; k < (int)h->topk; k += blockDim.x) mw_far_find(c, s, slab, rank, h, msg, i, k, &t->p);
     __syncthreads();
-    mw_far_store_row(c, s, h, i, &t->p);
+    mw_far_store_row(c, s, h, msg, i, &t->p);
     __syncthreads();
   }
   __syncthreads();
-  if (mw_far_speaks(rank) && (!fits || h->first + h->rows == h->total))
+  if (mw_far_speaks(rank) && !t->wild && (!fits || h->first + h->rows == h->total))
     mw_store_release_sys(mw_line_at(slab, s->slab.arrive, rank), mw_word(s->op - 1, 0));
 }
 
 // Outputs of a far owner go to its mirror, in order of expert. An owner that has
 // nothing of this rank contributes nothing.
-MW_INLINE void mw_far_take_outputs(const mw_common &c, int j, int rank, const mw_far_head *h, const mw_far_turn *t) {
-  mw_slot *s = &c.state->slot[j];
+MW_INLINE void mw_far_take_outputs(const mw_common &c, int rank, const u8 *msg, mw_far_turn *t) {
+  mw_slot *s = &c.state->slot[t->slot];
+  const mw_far_head *h = &t->head;
   const mw_slab &g = s->slab;
   u8 *slab = mw_slab_at(c, rank, s->slab_of[rank]);
   bool whole = h->rows <= t->bytes && sizeof(mw_far_head) + h->rows * g.output_bytes <= t->bytes;
+  if (!whole || h->rows > h->total || h->first > h->total - h->rows || h->number > MW_COUNT) {
+    mw_far_blames(c, rank, t, MW_WILD_HEAD, h->rows);
+    return;
+  }
   i64 before = 0;
-  for (i64 l = 0; whole && l < mw_far_experts(c, s); l++) {
+  for (i64 l = 0; l < mw_far_experts(c, s); l++) {
     i64 n = mw_load_relaxed_sys(mw_far_layout(c, g, slab, l, c.rank)) & 0xffffffffu;
     mw_far_range r = mw_far_overlap(before, n, h->first, h->rows);
-    const mw_quad *from = (const mw_quad *)((const u8 *)(h + 1) + r.at * g.output_bytes);
+    const mw_quad *from = (const mw_quad *)(msg + sizeof(mw_far_head) + r.at * g.output_bytes);
     mw_quad *to = (mw_quad *)(slab + g.y + (l * g.rows_per_expert + r.from) * g.output_bytes);
     mw_stream(from, threadIdx.x, r.rows * g.output_bytes / 16, blockDim.x, [&](i64 i, const mw_quad &v) { to[i] = v; });
     before += n;
@@ -315,18 +225,24 @@ MW_INLINE void mw_far_take_outputs(const mw_common &c, int j, int rank, const mw
     mw_store_release_sys(mw_far_ready(c, s, rank), mw_word(s->op - 1, h->number));
 }
 
-// Takes the message in front and gives its memory back.
+// Takes the message in front, whose head was read, and gives its memory back. Of a rank
+// that has sent what cannot be, nothing counts any more.
 MW_INLINE void mw_far_take(const mw_common &c, const mw_far_common &f, int rank, mw_far_turn *t) {
-  const mw_far_head *h = (const mw_far_head *)(f.far[rank].from + t->at);
+  const mw_far_head *h = &t->head;
+  const u8 *msg = (const u8 *)f.far[rank].from + t->at;
   if (mw_far_speaks(rank)) {
-    bool known = t->bytes >= sizeof(mw_far_head) && h->epoch == c.state->epoch;
+    bool known = h->epoch == c.state->epoch && !mw_has(mw_peek_gpu(&c.state->wild), rank);
     t->slot = known ? mw_far_slot_of(c, h->op) : -1;
+    t->wild = 0;
   }
   __syncthreads();
-  if (t->slot >= 0 && h->kind == MW_FAR_COUNTS) mw_far_take_counts(c, t->slot, rank, h, t->bytes);
-  if (t->slot >= 0 && h->kind == MW_FAR_ROWS) mw_far_take_rows(c, t->slot, rank, h, t);
-  if (t->slot >= 0 && h->kind == MW_FAR_OUTPUTS) mw_far_take_outputs(c, t->slot, rank, h, t);
-  if (t->slot >= 0 && h->kind == MW_FAR_RELEASED && mw_far_speaks(rank)) mw_far_note_released(c, t->slot, rank, mw_word(h->op - 1, h->number));
+  if (t->slot >= 0 && h->kind == MW_FAR_COUNTS) mw_far_take_counts(c, rank, msg, t);
+  if (t->slot >= 0 && h->kind == MW_FAR_ROWS) mw_far_take_rows(c, rank, msg, t);
+  if (t->slot >= 0 && h->kind == MW_FAR_OUTPUTS) mw_far_take_outputs(c, rank, msg, t);
+  if (t->slot >= 0 && mw_far_speaks(rank) && (h->kind < MW_FAR_ROWS || h->kind > MW_FAR_RELEASED || h->number > MW_COUNT))
+    mw_far_blames(c, rank, t, MW_WILD_HEAD, h->kind);
+  else if (t->slot >= 0 && h->kind == MW_FAR_RELEASED && mw_far_speaks(rank))
+    mw_far_note_released(c, t->slot, rank, mw_word(h->op - 1, h->number));
   __syncthreads();
   if (mw_far_speaks(rank)) mw_far_release(c, f, rank);
 }
@@ -361,14 +277,15 @@ MW_INLINE u8 *mw_far_lend(const mw_common &c, const mw_far_common &f, int rank, 
   return state == MW_FAR_ROOM ? (u8 *)f.far[rank].to + t->at : 0;
 }
 
-// Sends what all threads have written there.
+// Sends what all threads have written there, unless the buffer has ended meanwhile.
 MW_INLINE void mw_far_post(const mw_common &c, const mw_far_common &f, int rank, i64 bytes) {
   __syncthreads();
-  if (mw_far_speaks(rank)) mw_far_send(c, f, rank, bytes);
+  if (mw_far_speaks(rank) && !mw_failed(c)) mw_far_send(c, f, rank, bytes);
 }
 
 // How a block begins: one thread.
 MW_INLINE void mw_far_begin(const mw_common &c, mw_far_turn *t) {
   t->state = MW_FAR_DONE;
+  t->read = 0;
   t->all = (mw_peek_gpu(&c.state->far_over) / c.num_ranks + 1) * c.num_ranks;
 }

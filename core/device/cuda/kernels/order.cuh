@@ -31,6 +31,13 @@ MW_INLINE u64 mw_load_relaxed_sys(const u64 *p) {
   return v;
 }
 
+// 16 bytes that others may write to, read once: what is compared is what is used.
+MW_INLINE mw_quad mw_read_quad(const void *p) {
+  mw_quad q;
+  asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(q.v[0]), "=r"(q.v[1]), "=r"(q.v[2]), "=r"(q.v[3]) : "l"(p));
+  return q;
+}
+
 // What may be out of date: for words that are looked at again, or by the host.
 MW_INLINE u64 mw_peek_sys(const u64 *p) { return mw_load_relaxed_sys(p); }
 

@@ -11,6 +11,7 @@ struct mw_beginning {
   u64 serve;   // owners that are waited for
   u64 opened;  // of those, the ones that have opened
   u64 in;      // sources that get places in the own slab
+  u64 lacks;   // owners that have no room
   i32 slab_of[MW_MAX_RANKS];
   u8 placed[MW_MAX_RANKS]; // owners that have given this rank places
 };
@@ -67,6 +68,10 @@ MW_INLINE void mw_give_places(const mw_common &c, mw_beginning *b) {
     for (int q = 0; q < c.num_ranks; q++) {
       if (!mw_has(b->in, q)) continue;
       u64 *word = mw_layout_at(c, slab, l, q), n = mw_load_relaxed_sys(word) & 0xffffffffu;
+      if (n > (u64)c.max_tokens) {
+        mw_fail(c, MW_ERROR_WILD, MW_WILD_LAYOUT, l, n, c.max_tokens);
+        n = 0;
+      }
       if (n) mw_store_relaxed_sys(word, total << 32 | n);
       total += n;
     }
@@ -111,8 +116,18 @@ MW_INLINE void mw_await_places(const mw_common &c, mw_beginning *b) {
   __syncthreads();
 }
 
+// One thread: an owner has no room. Ranks that disagree about the shape meet this, too:
+// who is to blame is known when all parameters are here (moewire_rows_receive). What no
+// shape explains is wild now.
+MW_INLINE void mw_lack(const mw_common &c, mw_beginning *b, int owner, u64 held) {
+  bool ordered = c.flags & MW_FLAG_ORDERED; // then the owner has agreed before it gave places
+  mw_or_block(&b->lacks, 1ull << owner);
+  mw_store_relaxed_sys(&c.report->held[owner], held);
+  if (ordered || held > MW_MAX_RESERVED) mw_violates_room(c, owner, ordered ? MW_WILD_LAYOUT : MW_WILD_COUNTER, held);
+}
+
 // One thread per block of rows: where this rank's begin.
-MW_INLINE void mw_reserve(const mw_plan_args &a, const mw_beginning *b, int block) {
+MW_INLINE void mw_reserve(const mw_plan_args &a, mw_beginning *b, int block) {
   const mw_common &c = a.c;
   int owner = block / c.local_experts, l = block % c.local_experts;
   u32 n = a.count[block];
@@ -120,18 +135,39 @@ MW_INLINE void mw_reserve(const mw_plan_args &a, const mw_beginning *b, int bloc
   if (!n || !mw_has(b->opened & b->serve, owner)) return;
   u8 *slab = mw_slab_at(c, owner, b->slab_of[owner]);
   u64 *layout = mw_layout_at(c, slab, l, c.rank), begin = 0;
-  if (mw_is_far(c, owner)) { // it has the first places
-    mw_store_relaxed_sys(layout, n);
-  } else if (!(c.flags & MW_FLAG_ORDERED)) {
+  bool far = mw_is_far(c, owner), ordered = c.flags & MW_FLAG_ORDERED;
+  if (!far && !ordered)
     begin = mw_add_relaxed_sys((u64 *)(slab + c.slab.counter) + l, n);
-    mw_store_relaxed_sys(layout, begin << 32 | n);
-  } else if (b->placed[owner]) {
+  else if (!far && b->placed[owner])
     begin = mw_load_relaxed_sys(layout) >> 32;
-  } else {
+  else if (!far)
     return; // the owner does not count this rank
+  if (!mw_fits(begin, n, c.slab.rows_per_expert)) {
+    mw_lack(c, b, owner, begin);
+    return;
   }
-  if (begin + n > (u64)c.slab.rows_per_expert) mw_fail(c, MW_ERROR_CAPACITY, owner, block, begin + n);
+  if (far || !ordered) mw_store_relaxed_sys(layout, begin << 32 | n); // a far rank has the first places
   a.base[block] = (u32)begin;
   mw_or_gpu(&c.state->slot[c.slot].sent, 1ull << owner);
   if (c.tally) mw_add_relaxed_gpu(&mw_flight_of(c)->rows_to[owner], n);
+}
+
+// Gives an owner that has no room for all rows none. One thread.
+MW_INLINE void mw_send_none(const mw_common &c, const mw_beginning *b, int owner) {
+  mw_slot *s = &c.state->slot[c.slot];
+  u8 *slab = mw_slab_at(c, owner, b->slab_of[owner]);
+  for (int l = 0; l < c.local_experts; l++) mw_store_relaxed_sys(mw_layout_at(c, slab, l, c.rank), 0);
+  mw_and_gpu(&s->sent, ~(1ull << owner));
+  mw_or_gpu(&s->lacks, 1ull << owner);
+  s->flight.rows_to[owner] = 0;
+}
+
+// Reserves at some owners.
+MW_INLINE void mw_reserve_all(const mw_plan_args &a, mw_beginning *b, int first, int end) {
+  const mw_common &c = a.c;
+  for (int i = first * c.local_experts + threadIdx.x; i < end * c.local_experts; i += blockDim.x) mw_reserve(a, b, i);
+  __syncthreads();
+  if (!b->lacks || threadIdx.x != 0) return;
+  for (int q = first; q < end; q++)
+    if (mw_has(b->lacks, q)) mw_send_none(c, b, q);
 }

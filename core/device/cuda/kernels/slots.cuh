@@ -32,7 +32,7 @@ MW_INLINE void mw_tell_owner(const mw_common &c, mw_slot *s, int owner) {
     mw_store_release_sys(mw_line_at(slab, c.slab.done, c.rank), mw_word(op, s->combines | MW_FINAL));
 }
 
-// The slab that an owner has opened for an operation, or -1.
+// The slab that an owner has opened for an operation, or -1. There may be none of that number.
 MW_INLINE int mw_opened(const mw_common &c, int owner, u64 op) {
   u64 word = mw_load_acquire_sys(&mw_inbox_from(c, owner)->open[op % MW_OPEN_RING]);
   return mw_op_of(word) == op && word ? (int)(word & MW_DETAIL) : -1;
@@ -46,7 +46,7 @@ MW_INLINE void mw_settle(const mw_common &c, int rank) {
     if (!s->op || !mw_has(mw_owed(s), rank)) continue;
     u64 in = mw_known(c);
     int slab = mw_has(in, rank) ? mw_opened(c, rank, s->op - 1) : -1;
-    if (slab < 0 || !mw_has(in, c.rank)) continue;
+    if ((u32)slab >= (u32)c.num_slots || !mw_has(in, c.rank)) continue;
     s->slab_of[rank] = (u8)slab;
     mw_tell_owner(c, s, rank);
     mw_and_gpu(&s->owed, ~(1ull << rank));

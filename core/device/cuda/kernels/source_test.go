@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -18,16 +19,45 @@ var update = flag.Bool("update", false, "rewrite testdata/uses.txt")
 
 const golden = "testdata/uses.txt"
 
-// TestEveryKernelCompilesForEveryTarget, without a GPU or a driver: no kernel
-// spills, and what each uses is what the table says. (-update rewrites it; a
-// compiler of another version may need that.)
+// TestEveryKernelCompilesForEveryTarget, without a GPU or a driver, by another compiler
+// than that of releases, which `make kernels` looks at in the same way: no kernel spills,
+// and what each uses is what the table says. (-update rewrites it; a compiler of another
+// version may need that.)
 func TestEveryKernelCompilesForEveryTarget(t *testing.T) {
+	testenv.InLong(t)
+	table := usesOf(t, Targets)
+	if *update {
+		require.NoError(t, os.WriteFile(golden, []byte(table), 0o600))
+	}
+	assert.Equal(t, readGolden(t), table)
+}
+
+// TestEveryKernelCompiles is the same for one target.
+func TestEveryKernelCompiles(t *testing.T) {
+	testenv.InAll(t)
+	var of []string
+	for line := range strings.Lines(readGolden(t)) {
+		if strings.HasPrefix(line, "#") || strings.HasPrefix(line, "sm_90 ") {
+			of = append(of, line)
+		}
+	}
+	assert.Equal(t, strings.Join(of, ""), usesOf(t, []string{"sm_90"}))
+}
+
+func readGolden(t *testing.T) string {
+	text, err := os.ReadFile(golden)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// usesOf compiles all kernels for each target, and makes the table.
+func usesOf(t *testing.T, targets []string) string {
 	lib, err := libnvrtc.Load(testenv.Toolkit(t, "lib/libnvrtc.so.*"))
 	require.NoError(t, err)
 	major, minor, err := lib.Version()
 	require.NoError(t, err)
 	var images []Image
-	for _, target := range Targets {
+	for _, target := range targets {
 		image, err := Compile(lib, target)
 		require.NoError(t, err)
 		assert.Equal(t, "\x7fELF", string(image.Code[:4]), target)
@@ -38,13 +68,7 @@ func TestEveryKernelCompilesForEveryTarget(t *testing.T) {
 		}
 		images = append(images, image)
 	}
-	table := UsesTable(fmt.Sprintf("NVRTC %d.%d", major, minor), images)
-	if *update {
-		require.NoError(t, os.WriteFile(golden, []byte(table), 0o600))
-	}
-	want, err := os.ReadFile(golden)
-	require.NoError(t, err)
-	assert.Equal(t, string(want), table)
+	return UsesTable(fmt.Sprintf("NVRTC %d.%d", major, minor), images)
 }
 
 // TestOptionsThatMayBeUnknown: with a compiler that knows them, and with one that does not.
@@ -64,6 +88,7 @@ func TestOptionsThatMayBeUnknown(t *testing.T) {
 
 // TestPTX is what devices run that were not there when this was built.
 func TestPTX(t *testing.T) {
+	testenv.InAll(t)
 	lib, err := libnvrtc.Load(testenv.Toolkit(t, "lib/libnvrtc.so.*"))
 	require.NoError(t, err)
 	image, err := Compile(lib, "compute_80")

@@ -69,6 +69,27 @@ MW_INLINE void mw_fail(const mw_common &c, u64 error, u64 d0 = 0, u64 d1 = 0, u6
   mw_store_release_sys(&c.report->error, error);
 }
 
+// Whether n places from begin on are within the first capacity ones. What a counter
+// holds is another rank's word: no sum of it is made, which could wrap.
+MW_INLINE bool mw_fits(u64 begin, u64 n, u64 capacity) { return n <= capacity && begin <= capacity - n; }
+
+// A word of another rank that it cannot have stored: the host takes that rank out. This
+// one goes on as with any rank that is lost. The first word of a rank stays.
+MW_INLINE void mw_violates(const mw_common &c, int rank, u64 word, u64 held) {
+  mw_or_gpu(&c.state->wild, 1ull << rank);
+  if (mw_load_relaxed_sys(&c.report->wild[rank]) != 0) return;
+  mw_store_relaxed_sys(&c.report->held[rank], held);
+  mw_store_release_sys(&c.report->wild[rank], word);
+}
+
+// The same of an owner that has no room, which may be this rank itself.
+MW_INLINE void mw_violates_room(const mw_common &c, int owner, u64 word, u64 held) {
+  if (owner == c.rank)
+    mw_fail(c, MW_ERROR_WILD, word, ~0ull, held, c.slab.rows_per_expert);
+  else
+    mw_violates(c, owner, word, held);
+}
+
 MW_INLINE bool mw_failed(const mw_common &c) { return mw_peek_gpu(&c.state->failed) != 0; }
 
 // See slots.cuh.

@@ -83,6 +83,7 @@ struct mw_slot {
   u64 topk;       // K of its call
   u64 extras;     // the widths of its extra columns
   u64 tokens;     // what is said of its tokens: mw_tokens
+  u64 lacks;      // owners whose counters left no room for this rank's rows
   mw_slab slab;   // where things lie in it: a launch of another call may need it
   mw_flight flight;
 };
@@ -113,6 +114,7 @@ struct mw_state {
   u64 shown;  // what stands in mw_tally.current
   u64 epoch;  // that this rank has joined; written by the host
   u64 in;     // its members, when somebody has last looked: mw_look; whoever the host has joined begins with all
+  u64 wild;   // ranks of which a wild word was found: mw_violates
   mw_slot slot[MW_MAX_SLOTS];
   mw_seat seat[MW_MAX_RANKS];
   u64 rows_to[MW_MAX_RANKS], rows_from[MW_MAX_RANKS]; // totals, those of mw_tally
@@ -135,7 +137,21 @@ struct mw_report {
   u64 ops;                // operations begun
   u64 pad[2];
   u64 waits[MW_MAX_RANKS]; // not 0: something waits for this rank, and not for the first moment: when it began, which names it
+  u64 wild[MW_MAX_RANKS];  // not 0: MW_WILD_*, a word of this rank that it cannot have stored; the host takes the rank out
+  u64 held[MW_MAX_RANKS];  // the value of that word
 };
+
+// Words that can be wild: docs/protocol.md, "Words that cannot be".
+enum {
+  MW_WILD_COUNTER = 1, // rows reserved for an expert
+  MW_WILD_LAYOUT = 2,  // a range of rows
+  MW_WILD_OPEN = 3,    // the slab that an owner has opened
+  MW_WILD_HEAD = 4,    // how a message begins
+  MW_WILD_COUNTS = 5,  // the counts in a message
+};
+
+// More than any ranks reserve of an expert, whatever shapes they call with.
+const u64 MW_MAX_RESERVED = (u64)MW_MAX_RANKS << 31;
 
 // An operation that has ended.
 struct mw_record {
@@ -167,7 +183,7 @@ enum {
   MW_ERROR_NONE = 0,
   MW_ERROR_EXPERT = 1,   // topk_idx out of range: position, value, 0, K
   MW_ERROR_MISMATCH = 2, // parameters: rank, index, mine, theirs
-  MW_ERROR_CAPACITY = 3, // more rows than fit: rank, expert, position
+  MW_ERROR_CAPACITY = 3, // no room for rows: rank, what its counter holds
   MW_ERROR_FENCED = 4,   // this rank is no longer a member
   MW_ERROR_NO_HOST = 5,  // the host did not decide on a late rank: rank
   MW_ERROR_RELEASED = 6, // combine of what a rank has released: rank
@@ -177,6 +193,7 @@ enum {
   MW_ERROR_NEAR = 18,    // launches for far ranks are missing: the far ranks
   MW_ERROR_ROUTING = 8,  // topk_idx of a combine is not that of its dispatch: position, value, that of the dispatch, K
   MW_ERROR_WEIGHTS = 9,  // pre-reduced: the same of topk_weights, by their bits
+  MW_ERROR_WILD = 10,    // a word of this rank's own memory that no rank can have stored: MW_WILD_*, where (all bits: not known), value, the largest one allowed
 };
 
 // The record beside `arrive`: what a rank believes of the call.

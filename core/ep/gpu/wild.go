@@ -1,0 +1,56 @@
+package gpu
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/moewire/moewire/core/device/cuda"
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/telemetry"
+)
+
+// violations are the words that the device has found and that no rank can have stored.
+// Buffer.fate guards them.
+type violations struct {
+	ranks uint64 // of the epoch, in whose memory or messages they were
+	total uint64 // each rank once in an epoch
+}
+
+// fenceTheWild takes out whoever has such a word in its memory, or sends it. The device
+// goes on without it as with any rank that is lost. The caller holds b.fate.
+func (b *Buffer) fenceTheWild(now time.Time) {
+	others := b.entered &^ (1 << b.self) // also who has left by itself meanwhile
+	for rest := others; rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		word, found := b.engine.Wild(r)
+		if !found {
+			continue
+		}
+		b.countViolation(r)
+		if membership.Fence(b.dom.Members(), b.epoch, b.self, r) { // else others have to agree: the next turn asks again
+			b.lost++
+			b.noteLost(rest&-rest, now, word.Why())
+			b.wakeAll()
+		}
+	}
+}
+
+// surrender ends this rank's part in its epoch when its own memory was overwritten: it
+// takes nobody else out. The caller holds b.fate.
+func (b *Buffer) surrender(f cuda.Failure) {
+	b.countViolation(b.self)
+	b.note(b.about(telemetry.Lost, b.self, 0, f.Error()))
+	b.leaveFor(ep.FencedFor(f.Error()))
+}
+
+func (b *Buffer) countViolation(rank int) {
+	if b.wild.ranks>>rank&1 == 1 {
+		return
+	}
+	b.wild.ranks |= 1 << rank
+	b.wild.total++
+	if !b.rec.ended {
+		b.rec.area.SetViolations(b.wild.total)
+	}
+}
