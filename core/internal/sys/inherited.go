@@ -19,7 +19,7 @@ const maxInherited = 1 << 20
 // ForkTable is what the fork handler of a process reads. Its layout is that of
 // struct mwi_fork_table in C.
 type ForkTable struct {
-	making  atomic.Uint32 // threads that are between making a socket and noting it
+	making  atomic.Uint32 // threads between making a socket and noting it, or between forgetting and closing it
 	forking atomic.Uint32 // threads that fork
 	held    [maxInherited / 64]atomic.Uint64
 }
@@ -48,15 +48,15 @@ func dropFD(raw int) {
 }
 
 // A fork waits for at most forkPatience until sockets that are being made are
-// noted, and who would make one waits as long for a fork to be over.
+// noted, and those that are not noted any more are closed. A thread that would
+// make or close one waits as long for a fork to be over.
 const (
 	forkPause    = 50 * time.Microsecond
 	forkPatience = 10 * time.Millisecond
 )
 
-// makeNoted makes a descriptor such that no fork comes between its making and
-// its noting.
-func makeNoted(open func() (raw int, err error)) (*FD, error) {
+// holdForks has forks wait until release.
+func holdForks() *ForkTable {
 	t := forkTable.Load()
 	if t == nil {
 		t = &unwatched
@@ -64,12 +64,19 @@ func makeNoted(open func() (raw int, err error)) (*FD, error) {
 	for waited := time.Duration(0); ; waited += forkPause {
 		t.making.Add(1)
 		if t.forking.Load() == 0 || waited >= forkPatience {
-			break
+			return t
 		}
-		t.making.Add(^uint32(0))
+		t.release()
 		time.Sleep(forkPause)
 	}
-	defer t.making.Add(^uint32(0))
+}
+
+func (t *ForkTable) release() { t.making.Add(^uint32(0)) }
+
+// makeNoted makes a descriptor such that no fork comes between its making and
+// its noting.
+func makeNoted(open func() (raw int, err error)) (*FD, error) {
+	defer holdForks().release()
 	raw, err := open()
 	if err != nil {
 		return nil, err
