@@ -112,6 +112,7 @@ func (p *conn) heardAll() bool {
 // forget makes the state of a connection that of none.
 func (p *conn) forget() {
 	p.fd, p.token, p.until, p.dialling = nil, 0, time.Time{}, false
+	p.hands.Close()
 	p.hands, p.session, p.payload, p.split = nil, nil, payload{}, wire.Splitter{}
 	p.begun, p.resumed = false, false
 	p.out, p.sent = p.out[:0], 0

@@ -359,11 +359,13 @@ func (c *Controls) shut() {
 	sys.CloseAll(c.liveness)
 	for _, p := range c.strangers {
 		sys.CloseAll(p.fd)
+		p.hands.Close()
 	}
 	for _, p := range c.peers {
 		if p != nil {
 			p.down()
 			sys.CloseAll(p.fd, p.probe.fd)
+			p.hands.Close()
 		}
 	}
 }

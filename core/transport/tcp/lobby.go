@@ -98,6 +98,7 @@ func (l *lobby) close() error {
 
 func (l *lobby) closeFDs() (err error) {
 	for _, g := range l.guests {
+		g.shake.Close()
 		err = errors.Join(err, g.fd.Close())
 	}
 	for _, fd := range l.listeners {
@@ -222,6 +223,7 @@ func (l *lobby) judge(p wire.Peer) ([]byte, error) {
 }
 
 func (l *lobby) dismiss(g *guest) {
+	g.shake.Close()
 	_ = g.fd.Close()
 	l.remove(g)
 }
