@@ -115,6 +115,7 @@ var RaiseOpenFiles = sync.OnceValues(raiseOpenFiles)
 
 func raiseOpenFiles() (OpenFiles, error) {
 	hostLimits()
+	_, _ = overflowUser() // while there are descriptors; what asks for it sees the error
 	var lim unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
 		return OpenFiles{}, wrap("getrlimit", err)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // The kernel says one id, the overflow id, of every user that this process's user
@@ -20,7 +21,17 @@ var ErrUnmappedUser = errors.New("it is the id that the kernel says of every use
 
 // CheckUser reports whether a user id, as the kernel has told it of a process or
 // a file, is that of this process. what is that process or file, for the error.
-func CheckUser(what string, uid int) error { return users().check(what, uid) }
+// Where the kernel cannot be asked, for want of descriptors for instance, the error
+// says that: IsShortage.
+func CheckUser(what string, uid int) error {
+	v := userView{own: Geteuid()}
+	if uid == v.own {
+		if err := v.look(); err != nil {
+			return fmt.Errorf("whether %s belongs to the user of this process is not known: %w", what, err)
+		}
+	}
+	return v.check(what, uid)
+}
 
 // CheckOwner is CheckUser for what may belong to root, too.
 func CheckOwner(what string, uid int) error {
@@ -54,20 +65,61 @@ const (
 	numUsers        = 1<<32 - 1
 )
 
-// users asks the kernel anew: a namespace is given its map after it was made. A
-// file that cannot be read is taken for one that maps nobody.
-func users() userView {
-	v := userView{own: Geteuid(), overflow: defaultOverflow}
-	if b, err := os.ReadFile("/proc/sys/kernel/overflowuid"); err == nil {
-		if id, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil {
-			v.overflow = id
+// look asks the kernel who else has the id of this process: of the map anew, for a
+// namespace is given one after it was made. A map that is not there maps nobody; one
+// that cannot be read says nothing.
+func (v *userView) look() (err error) {
+	if v.overflow, err = overflowUser(); err != nil || v.own != v.overflow {
+		return err // nobody else is taken for this one
+	}
+	text, err := readText("/proc/self/uid_map")
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	v.total = numMapped(text) == numUsers
+	return nil
+}
+
+// overflow is the id of those who are not mapped, once it is known: to read it takes
+// a descriptor.
+var overflow struct {
+	sync.Mutex
+	known bool
+	id    int
+}
+
+func overflowUser() (int, error) {
+	overflow.Lock()
+	defer overflow.Unlock()
+	if overflow.known {
+		return overflow.id, nil
+	}
+	const path = "/proc/sys/kernel/overflowuid"
+	text, err := readText(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return defaultOverflow, nil
+	case err != nil:
+		return 0, err
+	}
+	id, err := strconv.Atoi(strings.TrimSpace(text))
+	if err != nil {
+		return 0, fmt.Errorf("%s is %.20q, not a user id", path, text)
+	}
+	overflow.known, overflow.id = true, id
+	return id, nil
+}
+
+// readText reads a file of the kernel's.
+func readText(path string) (string, error) {
+	err := injected("open " + path)
+	if err == nil {
+		var text []byte
+		if text, err = os.ReadFile(path); err == nil {
+			return string(text), nil
 		}
 	}
-	if v.own == v.overflow { // nobody else is taken for this one
-		b, _ := os.ReadFile("/proc/self/uid_map")
-		v.total = numMapped(string(b)) == numUsers
-	}
-	return v
+	return "", fileError(path, err)
 }
 
 // numMapped counts the users of a map: lines of first here, first outside, how many.

@@ -54,6 +54,47 @@ func TestNumMapped(t *testing.T) {
 	}
 }
 
+// TestUnknownUser: where the kernel cannot be asked which id is nobody's, and whom a
+// namespace maps, a process of the same id is neither let in nor taken for another
+// user's; the error says what is short. What another id says needs no look.
+func TestUnknownUser(t *testing.T) {
+	was := overflow.known
+	defer func() { overflow.known = was }()
+	for path, view := range map[string]userView{
+		"/proc/sys/kernel/overflowuid": {own: Geteuid()},
+		"/proc/self/uid_map":           {own: 65534},
+	} {
+		for _, errno := range []syscall.Errno{unix.EMFILE, unix.ENFILE} {
+			overflow.known = path == "/proc/self/uid_map"
+			overflow.id = 65534
+			stop := InjectFaults(func(call string) error {
+				if call == "open "+path {
+					return errno
+				}
+				return nil
+			})
+			err := view.look()
+			require.True(t, IsShortage(err), "%v", err)
+			require.ErrorContains(t, err, path)
+			require.ErrorContains(t, err, "limit")
+			if path != "/proc/self/uid_map" {
+				err = CheckUser("process 7", Geteuid())
+				require.True(t, IsShortage(err), "%v", err)
+				require.ErrorContains(t, err, "whether process 7 belongs to the user of this process is not known: open "+path)
+				require.NotErrorIs(t, err, ErrUnmappedUser)
+				require.ErrorContains(t, CheckUser("process 7", Geteuid()+1), "process 7 belongs to user id")
+			}
+			stop()
+		}
+	}
+	overflow.known = false
+	require.NoError(t, CheckUser("this process", Geteuid()))
+	require.True(t, overflow.known)
+	stop := InjectFaults(func(string) error { return unix.EMFILE })
+	defer stop()
+	require.NoError(t, CheckUser("this process", Geteuid()), "it is read once")
+}
+
 const userVariable = "MOEWIRE_TEST_SYS_USER"
 
 // TestOverflowUser: in a user namespace that maps nobody, a process runs as the
