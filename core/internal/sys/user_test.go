@@ -88,6 +88,9 @@ func TestUnknownUser(t *testing.T) {
 		}
 	}
 	overflow.known = false
+	withLimit(t, 0, func() {
+		require.ErrorContains(t, CheckUser("this process", Geteuid()), "too many open files, limit 0 (RLIMIT_NOFILE")
+	})
 	require.NoError(t, CheckUser("this process", Geteuid()))
 	require.True(t, overflow.known)
 	stop := InjectFaults(func(string) error { return unix.EMFILE })
