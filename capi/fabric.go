@@ -94,6 +94,7 @@ func mwiFabricCreate(config *C.mw_fabric_config_t, id *C.uint64_t) C.mw_status_t
 		if o.id = fabrics.add(o); o.id > maxFabrics {
 			_, _ = fabrics.take(o.id)
 			_ = o.Close(time.Now().Add(time.Second))
+			o.keys.Close()
 			return invalid("this process has made %d fabrics, and ids have no room for more", maxFabrics)
 		}
 		*id = C.uint64_t(o.id)

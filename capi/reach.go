@@ -28,11 +28,6 @@ const maxTextBytes = 64 << 10
 // reachOf reads how a rank reaches the others, all but the part in shared
 // memory.
 func reachOf(c *C.mw_config_t) (cfg mixed.Config, err error) {
-	defer func() {
-		if err != nil {
-			wipe(cfg.Keys)
-		}
-	}()
 	for _, n := range [...]struct {
 		name      string
 		v, lo, hi int64
@@ -55,9 +50,6 @@ func reachOf(c *C.mw_config_t) (cfg mixed.Config, err error) {
 		return cfg, err
 	}
 	cfg.Host = string(host)
-	if cfg.Keys, err = keysOf(c); err != nil {
-		return cfg, err
-	}
 	if cfg.Listen, err = listenOf(c.listen); err != nil {
 		return cfg, err
 	}
@@ -71,6 +63,9 @@ func reachOf(c *C.mw_config_t) (cfg mixed.Config, err error) {
 	}
 	nics.DC = c.flags&C.MW_CONFIG_RDMA_DC != 0
 	cfg.Protection = protectionOf(c)
+	if cfg.Keys, err = keysOf(c); err != nil { // last: nothing that fails afterwards leaves keys in memory
+		return cfg, err
+	}
 	cfg.Carriers = carriers(&cfg, tcp.Config{Protection: cfg.Protection, ZeroCopy: tcp.ZeroCopy(c.tcp_zero_copy)}, nics)
 	return cfg, nil
 }

@@ -36,7 +36,7 @@ var mutations = []struct{ name, file, from, to string }{
 	},
 	{
 		"a spare is used while somebody may write to it", "slabs.go",
-		"if !own.harmless() {", "if false {",
+		" || !own.harmless() {", " {",
 	},
 	{
 		"a spare with old counters", "slabs.go",

@@ -24,7 +24,10 @@ import (
 // newHostsWorld is a rank per entry, of the host that it names: shared memory
 // within one, sockets between two.
 func newHostsWorld(t *testing.T, hosts []string) *world {
-	cfg := ep.Config{NumBytes: 16 << 20}
+	return newHostsWorldOf(t, hosts, ep.Config{NumBytes: 16 << 20})
+}
+
+func newHostsWorldOf(t *testing.T, hosts []string, cfg ep.Config) *world {
 	params, err := cfg.Params(ep.Standing{})
 	require.NoError(t, err)
 	keys, at := wire.GenerateKeyring(), netip.MustParseAddrPort("127.0.0.1:0")

@@ -25,24 +25,25 @@ type suspect struct {
 	epoch uint16
 }
 
-// addSlabs gives every slot its memory and opens it for its first operation.
+// addSlabs gives every slot its memory, once there is memory for all, and opens it
+// for its first operation. A slot with a slab counts as one in use, which is opened
+// again for a later operation: so an attempt that fails gives none to any.
 func (b *Buffer) addSlabs(size int64) error {
-	for j := range b.slots {
-		s := &b.slots[j]
-		if s.own != nil && s.own.seg.SizeBytes() >= size {
-			continue // of an earlier attempt, which failed at a later slot
-		}
-		own, err := b.newSlab(size)
-		if err != nil {
-			return err
-		}
-		s.own = own
-	}
 	if err := b.reserveMirrors(size); err != nil {
 		return err
 	}
+	made := make([]*ownSlab, 0, len(b.slots))
+	for range b.slots {
+		own, err := b.spareOr(size)
+		if err != nil {
+			b.retired = append(b.retired, made...) // for the next attempt
+			return err
+		}
+		made = append(made, own)
+	}
 	b.slabBytes = size
 	for j := range b.slots {
+		b.slots[j].own = made[j]
 		b.openSlot(&b.slots[j], b.firstFor(j))
 	}
 	return nil
@@ -89,22 +90,28 @@ func (b *Buffer) poison(s *slot, late uint64) {
 // replaceSlab takes a slab out of use until its suspects are silent, and gives
 // the slot a spare or fresh memory instead.
 func (b *Buffer) replaceSlab(s *slot) error {
-	own := b.takeSpare()
-	if own == nil {
-		var err error
-		if own, err = b.newSlab(b.slabBytes); err != nil {
-			return err // the slot stays closed, its slab poisoned
-		}
+	own, err := b.spareOr(b.slabBytes)
+	if err != nil {
+		return err // the slot stays closed, its slab poisoned
 	}
 	b.retired = append(b.retired, s.own)
 	s.own = own
 	return nil
 }
 
-// takeSpare returns a retired slab whose suspects are all silent by now.
-func (b *Buffer) takeSpare() *ownSlab {
+// spareOr returns a spare slab of at least so many bytes, or a fresh one.
+func (b *Buffer) spareOr(size int64) (*ownSlab, error) {
+	if own := b.takeSpare(size); own != nil {
+		return own, nil
+	}
+	return b.newSlab(size)
+}
+
+// takeSpare returns a retired slab of at least so many bytes whose suspects are all
+// silent by now.
+func (b *Buffer) takeSpare(size int64) *ownSlab {
 	for i, own := range b.retired {
-		if !own.harmless() {
+		if own.seg.SizeBytes() < size || !own.harmless() {
 			continue
 		}
 		b.retired = append(b.retired[:i], b.retired[i+1:]...)

@@ -364,8 +364,8 @@ func (c *Controls) shut() {
 	for _, p := range c.peers {
 		if p != nil {
 			p.down()
-			p.hands.Close()
 			sys.CloseAll(p.fd, p.probe.fd)
+			p.hands.Close()
 		}
 	}
 }

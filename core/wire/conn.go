@@ -24,6 +24,7 @@ func shake(conn net.Conn, deadline time.Time, role Role, config Config) (*Sessio
 	if err != nil {
 		return nil, Peer{}, err
 	}
+	defer h.Close()
 	if err := conn.SetDeadline(deadline); err != nil {
 		return nil, Peer{}, fmt.Errorf("wire: handshake: %w", err)
 	}

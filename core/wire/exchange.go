@@ -34,6 +34,24 @@ func (h *Handshake) advance() ([]byte, error) {
 
 func (h *Handshake) refuse(r Reason) error { return h.config.Counters.refuse(r) }
 
+// fail ends a handshake, which keeps no key.
+func (h *Handshake) fail(err error) {
+	h.become(stateFailed)
+	h.err, h.session, h.hellos = err, nil, nil
+	h.forget()
+}
+
+// become notes the state, and counts the handshakes that hold keys.
+func (h *Handshake) become(s state) {
+	switch before := h.state.holdsKeys(); {
+	case s.holdsKeys() && !before:
+		numOpen.Add(1)
+	case before && !s.holdsKeys():
+		numOpen.Add(-1)
+	}
+	h.state = s
+}
+
 // forget wipes this handshake's copy of the shared key.
 func (h *Handshake) forget() {
 	if h.secret != nil {
@@ -54,7 +72,7 @@ func (h *Handshake) sendHello() []byte {
 	frame := h.hello.encode()
 	h.handshakeSigner().sign(frame, clock(c.Now))
 	h.hellos = append(h.hellos, frame...)
-	h.state = stateWelcome
+	h.become(stateWelcome)
 	return frame
 }
 
@@ -170,7 +188,7 @@ func (h *Handshake) sendWelcome(hello []byte, f *helloFrame, sign *signer, blob 
 	sign.sign(out, clock(h.config.Now))
 	h.hellos = append(append(h.hellos, hello...), out...)
 	h.establish(&h.hello)
-	h.state = stateConfirm
+	h.become(stateConfirm)
 	return out
 }
 
@@ -215,7 +233,7 @@ func (h *Handshake) sendConfirm(welcome *helloFrame) []byte {
 	}
 	out := answer.encode()
 	h.session.out.sign(out, clock(h.config.Now))
-	h.state = stateDone
+	h.become(stateDone)
 	h.config.Counters.accept()
 	return out
 }
@@ -232,7 +250,7 @@ func (h *Handshake) onConfirm(frame []byte) error {
 	if f.client != h.hello.client || f.server != h.hello.server || f.from != h.peer.ID || f.keyID != h.keyID {
 		return h.refuse(ErrReplay)
 	}
-	h.state = stateDone
+	h.become(stateDone)
 	h.config.Counters.accept()
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"time"
 )
 
@@ -70,9 +71,8 @@ type Peer struct {
 
 // Handshake is one side's part in beginning a session: bytes in, bytes out, no
 // input or output of its own. Three frames: hello, welcome, confirm. For one
-// goroutine at a time. It holds at most one frame.
-//
-// It has an owner, who calls Close unless Step has said its end.
+// goroutine at a time. It holds at most one frame, and a copy of the shared key
+// until it is over: the holder closes one that it gives up.
 type Handshake struct {
 	role    Role
 	config  Config
@@ -98,6 +98,20 @@ const (
 	stateDone
 	stateFailed
 )
+
+// holdsKeys reports whether a handshake between two calls has keys: the shared
+// one, or those of a session that the other side has not confirmed.
+func (s state) holdsKeys() bool { return s == stateWelcome || s == stateConfirm }
+
+// numOpen counts the handshakes of this process that hold keys.
+var numOpen atomic.Int64
+
+// NumOpenHandshakes is how many handshakes of this process are begun and neither
+// over nor closed. Those that nobody continues hold keys for nothing. Safe for
+// concurrent use.
+func NumOpenHandshakes() int64 { return numOpen.Load() }
+
+var errClosedHandshake = errors.New("wire: the handshake was given up")
 
 // NewHandshake begins one. The error names the field of Config that is wrong.
 func NewHandshake(role Role, config Config) (*Handshake, error) {
@@ -171,8 +185,7 @@ func (h *Handshake) Step(in []byte) (n int, out []byte, err error) {
 		h.have += m
 		n += m
 		if out, err = h.advance(); err != nil {
-			h.state, h.err = stateFailed, err
-			h.forget()
+			h.fail(err)
 			break
 		}
 		if out != nil {
@@ -182,22 +195,14 @@ func (h *Handshake) Step(in []byte) (n int, out []byte, err error) {
 	return n, out, h.err
 }
 
-// Close ends a handshake that was given up, and wipes its copy of the shared key. One
-// that is done keeps its session. Idempotent, also on nil.
+// Close gives a handshake up that is not over, and wipes its copy of the shared
+// key; one that is over is left as it is, with its session. Step returns an error
+// afterwards. Idempotent; nil is closed.
 func (h *Handshake) Close() {
-	if h == nil {
-		return
-	}
-	h.forget()
-	if h.state != stateDone {
-		h.state, h.session = stateFailed, nil
-		if h.err == nil {
-			h.err = errHandshakeClosed
-		}
+	if h != nil && h.state != stateDone && h.state != stateFailed {
+		h.fail(errClosedHandshake)
 	}
 }
-
-var errHandshakeClosed = errors.New("wire: the handshake was closed")
 
 // Done reports whether Session may be used.
 func (h *Handshake) Done() bool { return h.state == stateDone }

@@ -111,7 +111,11 @@ func foldersOf(path string) error {
 
 // ownedHere reports an owner who is neither this process's user nor root.
 func ownedHere(what string, info os.FileInfo) error {
-	if err := sys.CheckOwner(what, ownerOf(info)); err != nil {
+	err := sys.CheckOwner(what, ownerOf(info))
+	if sys.IsShortage(err) {
+		return err // it says nothing of the owner
+	}
+	if err != nil {
 		return fmt.Errorf("%w (mode %#o; allowed owners: the user of this process, and root)", err, info.Mode().Perm())
 	}
 	return nil

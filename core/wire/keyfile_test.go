@@ -1,11 +1,14 @@
 package wire
 
 import (
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -143,4 +146,58 @@ func TestHandshakesForgetTheKey(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, a.secret)
 	require.Equal(t, [KeyBytes]byte{}, *held)
+}
+
+// TestClosedHandshakes: a handshake that is given up wipes its copy of the key,
+// has no session, and is over; one that was over is left as it was.
+func TestClosedHandshakes(t *testing.T) {
+	before := NumOpenHandshakes()
+	config := testConfig(t)
+	a, b := handshakes(t, config, config)
+	hello := a.Start()
+	held := a.secret
+	require.NotNil(t, held)
+	_, welcome, err := b.Step(hello)
+	require.NoError(t, err)
+	require.Equal(t, before+2, NumOpenHandshakes())
+	a.Close()
+	a.Close()
+	b.Close()
+	require.Equal(t, [KeyBytes]byte{}, *held)
+	require.Equal(t, before, NumOpenHandshakes())
+	for _, h := range []*Handshake{a, b} {
+		require.Nil(t, h.secret)
+		require.Nil(t, h.session)
+		require.Nil(t, h.Start())
+		require.Zero(t, h.Need())
+		n, out, err := h.Step(welcome)
+		require.Zero(t, n)
+		require.Nil(t, out)
+		require.ErrorIs(t, err, errClosedHandshake)
+	}
+
+	a, b = handshakes(t, config, config)
+	a.Close() // before it has begun
+	require.Nil(t, a.Start())
+	(*Handshake)(nil).Close()
+	require.NoError(t, exchange(must1(NewHandshake(RoleClient, config)), b))
+	b.Close()
+	require.NotNil(t, b.Session())
+	_, _, err = b.Step([]byte{1})
+	require.NoError(t, err)
+	require.Equal(t, before, NumOpenHandshakes())
+}
+
+// TestBrokenConnectionForgetsTheKey: Client and Server close what they give up.
+func TestBrokenConnectionForgetsTheKey(t *testing.T) {
+	before := NumOpenHandshakes()
+	near, far := net.Pipe()
+	defer near.Close()
+	go func() {
+		_, _ = io.ReadFull(far, make([]byte, 8))
+		_ = far.Close()
+	}()
+	_, _, err := Client(near, time.Now().Add(10*time.Second), testConfig(t))
+	require.Error(t, err)
+	require.Equal(t, before, NumOpenHandshakes())
 }

@@ -42,8 +42,12 @@ func memoryLimits(call string) string {
 	if call != "mmap" {
 		return "the kernel, or the control group of this process, has no memory left (memory.max)"
 	}
-	return fmt.Sprintf("limits: address space %s (RLIMIT_AS of this process: ulimit -v), %s mappings (vm.max_map_count), memory of the host and of the control group (memory.max)",
-		limitText(unix.RLIMIT_AS), hostLimits().mappings)
+	host := "memory of the host and of the control group (memory.max)"
+	if hostLimits().overcommit == "2" {
+		host = "what the host may promise (vm.overcommit_memory is 2: CommitLimit in /proc/meminfo), " + host
+	}
+	return fmt.Sprintf("limits: address space %s (RLIMIT_AS of this process: ulimit -v), %s mappings (vm.max_map_count), %s",
+		limitText(unix.RLIMIT_AS), hostLimits().mappings, host)
 }
 
 func spaceLimits(call string) string {
@@ -82,9 +86,10 @@ func limitText(resource int) string {
 
 // hostLimits are read once, before anything is short: to read them takes a
 // descriptor.
-var hostLimits = sync.OnceValue(func() (l struct{ files, mappings, watches string }) {
+var hostLimits = sync.OnceValue(func() (l struct{ files, mappings, watches, overcommit string }) {
 	l.files = readLimit("/proc/sys/fs/file-max")
 	l.mappings = readLimit("/proc/sys/vm/max_map_count")
+	l.overcommit = readLimit("/proc/sys/vm/overcommit_memory")
 	l.watches = readLimit("/proc/sys/fs/epoll/max_user_watches")
 	return l
 })
@@ -115,6 +120,7 @@ var RaiseOpenFiles = sync.OnceValues(raiseOpenFiles)
 
 func raiseOpenFiles() (OpenFiles, error) {
 	hostLimits()
+	_, _ = overflowUser() // while there are descriptors; what asks for it sees the error
 	var lim unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
 		return OpenFiles{}, wrap("getrlimit", err)

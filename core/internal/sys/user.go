@@ -5,10 +5,10 @@ package sys
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // The kernel says one id, the overflow id, of every user that this process's user
@@ -21,12 +21,16 @@ var ErrUnmappedUser = errors.New("it is the id that the kernel says of every use
 
 // CheckUser reports whether a user id, as the kernel has told it of a process or
 // a file, is that of this process. what is that process or file, for the error.
+// Where the kernel cannot be asked, for want of descriptors for instance, the error
+// says that: IsShortage.
 func CheckUser(what string, uid int) error {
-	view, err := users()
-	if err != nil {
-		return fmt.Errorf("whose %s is cannot be told: %w", what, err)
+	v := userView{own: Geteuid()}
+	if uid == v.own {
+		if err := v.look(); err != nil {
+			return fmt.Errorf("whether %s belongs to the user of this process is not known: %w", what, err)
+		}
 	}
-	return view.check(what, uid)
+	return v.check(what, uid)
 }
 
 // CheckOwner is CheckUser for what may belong to root, too.
@@ -61,36 +65,61 @@ const (
 	numUsers        = 1<<32 - 1
 )
 
-// users asks the kernel anew: a namespace is given its map after it was made. Without
-// /proc the overflow id is the kernel's own, and nobody is mapped. What cannot be read
-// for another reason is an error: a guess could let a stranger in.
-func users() (userView, error) {
-	v := userView{own: Geteuid(), overflow: defaultOverflow}
-	text, err := readProc("/proc/sys/kernel/overflowuid")
-	if err != nil {
-		return v, err
+// look asks the kernel who else has the id of this process: of the map anew, for a
+// namespace is given one after it was made. A map that is not there maps nobody; one
+// that cannot be read says nothing.
+func (v *userView) look() (err error) {
+	if v.overflow, err = overflowUser(); err != nil || v.own != v.overflow {
+		return err // nobody else is taken for this one
 	}
-	if id, err := strconv.Atoi(text); err == nil {
-		v.overflow = id
+	text, err := readText("/proc/self/uid_map")
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
 	}
-	if v.own == v.overflow { // nobody else is taken for this one
-		text, err := readProc("/proc/self/uid_map")
-		v.total = numMapped(text) == numUsers
-		return v, err
-	}
-	return v, nil
+	v.total = numMapped(text) == numUsers
+	return nil
 }
 
-// readProc reads a file of /proc; nothing if there is none.
-func readProc(path string) (string, error) {
-	if err := injected("open " + path); err != nil {
-		return "", fileError(path, err)
+// overflow is the id of those who are not mapped, once it is known: to read it takes
+// a descriptor.
+var overflow struct {
+	sync.Mutex
+	known bool
+	id    int
+}
+
+func overflowUser() (int, error) {
+	overflow.Lock()
+	defer overflow.Unlock()
+	if overflow.known {
+		return overflow.id, nil
 	}
-	text, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", fileError(path, err)
+	const path = "/proc/sys/kernel/overflowuid"
+	text, err := readText(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return defaultOverflow, nil
+	case err != nil:
+		return 0, err
 	}
-	return strings.TrimSpace(string(text)), nil
+	id, err := strconv.Atoi(strings.TrimSpace(text))
+	if err != nil {
+		return 0, fmt.Errorf("%s is %.20q, not a user id", path, text)
+	}
+	overflow.known, overflow.id = true, id
+	return id, nil
+}
+
+// readText reads a file of the kernel's.
+func readText(path string) (string, error) {
+	err := injected("open " + path)
+	if err == nil {
+		var text []byte
+		if text, err = os.ReadFile(path); err == nil {
+			return string(text), nil
+		}
+	}
+	return "", fileError(path, err)
 }
 
 // numMapped counts the users of a map: lines of first here, first outside, how many.

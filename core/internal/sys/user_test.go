@@ -54,20 +54,48 @@ func TestNumMapped(t *testing.T) {
 	}
 }
 
-// TestUserCannotBeRead: a shortage is told as one, and lets nobody in.
-func TestUserCannotBeRead(t *testing.T) {
-	require.NoError(t, CheckUser("this process", Geteuid()))
-	defer InjectFaults(func(call string) error {
-		if call == "open /proc/sys/kernel/overflowuid" {
-			return unix.EMFILE
+// TestUnknownUser: where the kernel cannot be asked which id is nobody's, and whom a
+// namespace maps, a process of the same id is neither let in nor taken for another
+// user's; the error says what is short. What another id says needs no look.
+func TestUnknownUser(t *testing.T) {
+	was := overflow.known
+	defer func() { overflow.known = was }()
+	for path, view := range map[string]userView{
+		"/proc/sys/kernel/overflowuid": {own: Geteuid()},
+		"/proc/self/uid_map":           {own: 65534},
+	} {
+		for _, errno := range []syscall.Errno{unix.EMFILE, unix.ENFILE} {
+			overflow.known = path == "/proc/self/uid_map"
+			overflow.id = 65534
+			stop := InjectFaults(func(call string) error {
+				if call == "open "+path {
+					return errno
+				}
+				return nil
+			})
+			err := view.look()
+			require.True(t, IsShortage(err), "%v", err)
+			require.ErrorContains(t, err, path)
+			require.ErrorContains(t, err, "limit")
+			if path != "/proc/self/uid_map" {
+				err = CheckUser("process 7", Geteuid())
+				require.True(t, IsShortage(err), "%v", err)
+				require.ErrorContains(t, err, "whether process 7 belongs to the user of this process is not known: open "+path)
+				require.NotErrorIs(t, err, ErrUnmappedUser)
+				require.ErrorContains(t, CheckUser("process 7", Geteuid()+1), "process 7 belongs to user id")
+			}
+			stop()
 		}
-		return nil
-	})()
-	err := CheckUser("process 7", Geteuid())
-	require.ErrorIs(t, err, unix.EMFILE)
-	require.ErrorContains(t, err, "whose process 7 is cannot be told")
-	require.ErrorContains(t, err, "overflowuid")
-	require.NoError(t, CheckOwner("a file", 0), "root's needs no look")
+	}
+	overflow.known = false
+	withLimit(t, 0, func() {
+		require.ErrorContains(t, CheckUser("this process", Geteuid()), "too many open files, limit 0 (RLIMIT_NOFILE")
+	})
+	require.NoError(t, CheckUser("this process", Geteuid()))
+	require.True(t, overflow.known)
+	stop := InjectFaults(func(string) error { return unix.EMFILE })
+	defer stop()
+	require.NoError(t, CheckUser("this process", Geteuid()), "it is read once")
 }
 
 const userVariable = "MOEWIRE_TEST_SYS_USER"

@@ -164,7 +164,7 @@ func (d *dialer) shake(p *parked, until time.Time) (*wire.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer h.Close() // where it is given up
+	defer h.Close()
 	if err := writeAll(p.fd, h.Start()); err != nil {
 		return nil, err
 	}

@@ -98,8 +98,8 @@ func (l *lobby) close() error {
 
 func (l *lobby) closeFDs() (err error) {
 	for _, g := range l.guests {
-		err = errors.Join(err, g.fd.Close())
 		g.shake.Close()
+		err = errors.Join(err, g.fd.Close())
 	}
 	for _, fd := range l.listeners {
 		err = errors.Join(err, fd.Close())
@@ -223,8 +223,8 @@ func (l *lobby) judge(p wire.Peer) ([]byte, error) {
 }
 
 func (l *lobby) dismiss(g *guest) {
-	_ = g.fd.Close()
 	g.shake.Close()
+	_ = g.fd.Close()
 	l.remove(g)
 }
 

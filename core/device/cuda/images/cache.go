@@ -115,17 +115,25 @@ func readBounded(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() || othersWrite(info) {
-		return nil, fmt.Errorf("%s is no regular file that other users cannot change", path)
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file", path)
+	}
+	if err := othersWrite(path, info); err != nil {
+		return nil, err
 	}
 	return io.ReadAll(io.LimitReader(f, maxArchiveBytes+1))
 }
 
-// othersWrite reports whether a user other than this one and root could have
-// changed a file or folder.
-func othersWrite(info os.FileInfo) bool {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	return info.Mode().Perm()&0o022 != 0 || ok && sys.CheckOwner("", int(st.Uid)) != nil
+// othersWrite is an error where a user other than this one and root could have
+// changed a file or folder, or where that cannot be told.
+func othersWrite(path string, info os.FileInfo) error {
+	if info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("%s can be changed by other users (mode %#o)", path, info.Mode().Perm())
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return sys.CheckOwner(path, int(st.Uid))
+	}
+	return nil
 }
 
 // usable: code out of a folder that others write to would be theirs.
@@ -137,10 +145,7 @@ func (c *cache) usable() error {
 	if err != nil {
 		return err
 	}
-	if othersWrite(info) {
-		return fmt.Errorf("%s can be changed by other users", c.dir)
-	}
-	return nil
+	return othersWrite(c.dir, info)
 }
 
 // put keeps an image, and forgets the least used ones if there are too many.
