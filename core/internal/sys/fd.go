@@ -46,8 +46,7 @@ func (f *FD) Close() error {
 		return nil
 	}
 	openFDs.Add(-1)
-	dropFD(raw)
-	return wrap("close", unix.Close(raw))
+	return wrap("close", closeNoted(raw, unix.Close))
 }
 
 // Dup returns a second descriptor of the same open file.
