@@ -15,7 +15,7 @@ volatile int mwi_forked;
 
 struct mwi_fork_table mwi_fork_table;
 
-/* Waits until sockets that other threads are making are in the table. */
+/* Waits until sockets that other threads are making are in the table, and what they close is closed. */
 static void before_fork(void)
 {
 	struct timespec pause = {0, 50 * 1000};

@@ -16,7 +16,7 @@ extern uint64_t mwi_event_count;
 /* Which descriptors a forked child closes; core/internal/sys.ForkTable. */
 #define MWI_FORK_WORDS (1 << 14)
 struct mwi_fork_table {
-	uint32_t making, forking; /* threads that make a socket, and that fork */
+	uint32_t making, forking; /* threads that make a socket or close one, and that fork */
 	uint64_t held[MWI_FORK_WORDS]; /* by number, a bit each */
 };
 extern struct mwi_fork_table mwi_fork_table;

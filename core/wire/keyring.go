@@ -230,15 +230,15 @@ func (k *keys) add(fields [][]byte) error {
 	if err != nil {
 		return errors.New("the id is not a number below 2^32")
 	}
-	secret, err := parseSecret(fields[1])
-	if err != nil {
-		return err
-	}
 	if k.secrets[uint32(id)] != nil {
 		return fmt.Errorf("id %d is there twice", id)
 	}
 	if len(k.secrets) == MaxNumKeys {
 		return fmt.Errorf("more than %d keys", MaxNumKeys)
+	}
+	secret, err := parseSecret(fields[1]) // last: a copy that is not kept is not made
+	if err != nil {
+		return err
 	}
 	if len(k.secrets) == 0 {
 		k.current = uint32(id)

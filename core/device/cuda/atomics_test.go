@@ -86,5 +86,5 @@ func TestRemoteAtomics(t *testing.T) {
 	require.Equal(t, map[string]int{"places.cuh": 1, "far_take.cuh": 1}, found)
 	places, err := os.ReadFile("kernels/places.cuh")
 	require.NoError(t, err)
-	require.Regexp(t, `!\(c\.flags & MW_FLAG_ORDERED\)\) \{\n\s+begin = mw_add_relaxed_sys`, string(places))
+	require.Regexp(t, `ordered = c\.flags & MW_FLAG_ORDERED;\n\s+if \(!far && !ordered\)\n\s+begin = mw_add_relaxed_sys`, string(places))
 }

@@ -3,7 +3,6 @@
 package sys
 
 import (
-	"errors"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -106,34 +105,8 @@ func Unsignal(event *FD) error {
 
 // MapAnonymous maps n bytes of zeroed memory that no other program reaches. A
 // child of fork shares it, so that no page is copied behind a device's back. It is
-// address space until it is touched. A host that counts what is mapped
-// (vm.overcommit_memory 2) counts all of it at once, but a memory file's pages when
-// they are touched: where it refuses the mapping, it is one of such a file, which
-// takes a descriptor for a moment.
+// address space until it is touched.
 func MapAnonymous(n int64) (*Mapping, error) {
-	m, err := mapAnonymous(n)
-	if !errors.Is(err, unix.ENOMEM) {
-		return m, err
-	}
-	if file, e := mapMemfd(n); e == nil {
-		return file, nil
-	}
-	return nil, err
-}
-
-func mapMemfd(n int64) (m *Mapping, err error) {
-	fd, err := NewMemfd("moewire-private")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, fd.Close()) }()
-	if err := Grow(fd, n); err != nil {
-		return nil, err
-	}
-	return Map(fd, 0, n)
-}
-
-func mapAnonymous(n int64) (*Mapping, error) {
 	if err := injected("mmap"); err != nil {
 		return nil, wrap("mmap", err)
 	}

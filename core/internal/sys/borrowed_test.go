@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 )
 
 func TestReadable(t *testing.T) {
@@ -63,41 +62,4 @@ func TestMapAnonymous(t *testing.T) {
 	assert.Equal(t, before, Stats())
 	_, err = MapAnonymous(0)
 	assert.Error(t, err)
-}
-
-// TestMapAnonymousWhereMappingsCount: a host that refuses anonymous memory of a size
-// that it would have to promise gives a memory file, of which only what is touched
-// counts. Where neither is to be had, the error is the mapping's and names the limits.
-func TestMapAnonymousWhereMappingsCount(t *testing.T) {
-	before := Stats()
-	refusals := 1
-	stop := InjectFaults(func(call string) error {
-		if call == "mmap" && refusals > 0 {
-			refusals--
-			return unix.ENOMEM
-		}
-		return nil
-	})
-	m, err := MapAnonymous(10000)
-	stop()
-	require.NoError(t, err)
-	require.Equal(t, make([]byte, 10000), m.Bytes())
-	m.Bytes()[9999] = 1
-	require.Equal(t, before.OpenFDs, Stats().OpenFDs, "it takes a descriptor for a moment")
-	require.NoError(t, m.Unmap())
-
-	for _, other := range []string{"memfd_create", "ftruncate", "mmap"} {
-		stop = InjectFaults(func(call string) error {
-			if call == "mmap" || call == other {
-				return unix.ENOMEM
-			}
-			return nil
-		})
-		_, err = MapAnonymous(10000)
-		stop()
-		require.ErrorIs(t, err, unix.ENOMEM)
-		require.ErrorContains(t, err, "mmap: ")
-		require.ErrorContains(t, err, "RLIMIT_AS of this process: ulimit -v")
-		require.Equal(t, before, Stats())
-	}
 }

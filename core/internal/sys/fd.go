@@ -46,10 +46,7 @@ func (f *FD) Close() error {
 		return nil
 	}
 	openFDs.Add(-1)
-	// The other way round a number that was given out again would be forgotten. A child that
-	// is forked between the two lines keeps the file open: ends are seen by pidfd, not by it.
-	dropFD(raw)
-	return wrap("close", unix.Close(raw))
+	return wrap("close", closeNoted(raw, unix.Close))
 }
 
 // Dup returns a second descriptor of the same open file.

@@ -19,7 +19,7 @@ const maxInherited = 1 << 20
 // ForkTable is what the fork handler of a process reads. Its layout is that of
 // struct mwi_fork_table in C.
 type ForkTable struct {
-	making  atomic.Uint32 // threads between making a socket and noting it, or between forgetting and closing it
+	making  atomic.Uint32 // threads that make a socket and note it, or drop one and close it
 	forking atomic.Uint32 // threads that fork
 	held    [maxInherited / 64]atomic.Uint64
 }
@@ -48,22 +48,33 @@ func dropFD(raw int) {
 }
 
 // A fork waits for at most forkPatience until sockets that are being made are
-// noted, and those that are not noted any more are closed. A thread that would
-// make or close one waits as long for a fork to be over.
-const (
-	forkPause    = 50 * time.Microsecond
-	forkPatience = 10 * time.Millisecond
-)
+// noted, and what is being closed is closed; who would do that waits as long for a
+// fork to be over.
+const forkPause = 50 * time.Microsecond
 
-// holdForks has forks wait until release.
+var forkPatience = 10 * time.Millisecond // a variable for tests
+
+// forkOutlasts is set once a fork was waited for in vain: nobody waits for it again.
+var forkOutlasts atomic.Bool
+
+// holdForks has forks wait until the table is released.
 func holdForks() *ForkTable {
 	t := forkTable.Load()
 	if t == nil {
 		t = &unwatched
 	}
-	for waited := time.Duration(0); ; waited += forkPause {
+	for begin := (time.Time{}); ; {
 		t.making.Add(1)
-		if t.forking.Load() == 0 || waited >= forkPatience {
+		switch {
+		case t.forking.Load() == 0:
+			forkOutlasts.Store(false)
+			return t
+		case forkOutlasts.Load():
+			return t
+		case begin.IsZero():
+			begin = time.Now()
+		case time.Since(begin) >= forkPatience:
+			forkOutlasts.Store(true)
 			return t
 		}
 		t.release()
@@ -82,4 +93,12 @@ func makeNoted(open func() (raw int, err error)) (*FD, error) {
 		return nil, err
 	}
 	return newFD(raw), nil
+}
+
+// closeNoted closes a descriptor such that no fork comes after the table has lost
+// it and before it is closed: the child would keep its copy.
+func closeNoted(raw int, shut func(raw int) error) error {
+	defer holdForks().release()
+	dropFD(raw)
+	return shut(raw)
 }

@@ -21,7 +21,7 @@ func newPrivate(sizeBytes int64) (transport.Segment, error) {
 	if sizeBytes <= 0 {
 		return nil, fmt.Errorf("mixed: memory of %d bytes is not possible", sizeBytes)
 	}
-	mapping, err := sys.MapAnonymous(sizeBytes) // as a rule without a descriptor: it may be made in the middle of a call
+	mapping, err := sys.MapAnonymous(sizeBytes) // takes no descriptor: it may be made in the middle of a call
 	if err != nil {
 		return nil, fmt.Errorf("mixed: memory of %d bytes: %w", sizeBytes, err)
 	}
