@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import collections
+import os
+import random
+
 import pytest
 
 from harness.team import Team
@@ -46,6 +50,23 @@ def test_a_killed_rank_is_dead_in_other_layouts(
     team: Team, layout: str, victim: int, child: str, stranger: bool
 ) -> None:
     kill_one(team, layout, victim, child, stranger)
+
+
+@pytest.mark.long
+def test_random_deaths(team: Team, seed: int) -> None:
+    """MOEWIRE_DEATHS of them, 100 unless it is set."""
+    chance = random.Random(seed)
+    done: collections.Counter[str] = collections.Counter()
+    for _ in range(int(os.environ.get("MOEWIRE_DEATHS", "100"))):
+        layout = chance.choice(["0|1", "0|12", "01|2", "01|23", "0|1|2"])
+        victim = chance.randrange(len(layout.replace("|", "")))
+        alone = str(victim) in layout.split("|")
+        child = chance.choice(["", "fork"] if alone else ["", "fork", "clone"])
+        stranger = chance.random() < 0.5
+        done[f"child: {child or 'none'}"] += 1
+        done["stranger at the port"] += stranger
+        kill_one(team, layout, victim, child, stranger)
+    print(dict(done))
 
 
 def kill_one(team: Team, layout: str, victim: int, child: str, stranger: bool) -> None:
