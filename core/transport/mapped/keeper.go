@@ -27,8 +27,8 @@ type keeper struct {
 	mu     sync.Mutex
 	conns  map[int32]*conn
 	last   int32
-	guests []*conn // without an endpoint, oldest first; of the goroutine only
-	rests  bool    // the listener is left alone; of the goroutine only
+	guests []*conn   // without an endpoint, oldest first; of the goroutine only
+	rests  time.Time // until then the listener is left alone; zero: it is not; of the goroutine only
 
 	refused atomic.Pointer[error] // why a connection could not be taken, at last
 }
@@ -132,8 +132,8 @@ func (k *keeper) loop() {
 		if tokens, err = k.epoll.WaitFor(tokens[:0], k.patience()); err != nil {
 			panic(err)
 		}
-		if k.rests && len(tokens) == 0 {
-			k.rests = false
+		if !k.rests.IsZero() && k.patience() == 0 { // however much there is to do
+			k.rests = time.Time{}
 			_ = k.epoll.Rearm(k.listener, tokenListener)
 		}
 		for _, token := range tokens {
@@ -151,10 +151,10 @@ func (k *keeper) loop() {
 
 // patience is how long there may be nothing to do.
 func (k *keeper) patience() time.Duration {
-	if k.rests {
-		return listenerRests
+	if k.rests.IsZero() {
+		return -1
 	}
-	return -1
+	return max(0, time.Until(k.rests))
 }
 
 // watch begins to look after a connection.
@@ -210,7 +210,7 @@ func (k *keeper) admit() {
 		fd, err := sys.Accept(k.listener)
 		if err != nil && !errors.Is(err, sys.ErrAgain) {
 			k.refused.Store(&err)
-			k.rests = true // the others stay in the queue
+			k.rests = time.Now().Add(listenerRests) // the others stay in the queue
 			return
 		}
 		if err != nil {
