@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/internal/sys"
@@ -87,7 +86,7 @@ func TestAddressSpaceIsShort(t *testing.T) {
 
 	was := limitAddressSpace(t, addressSpaceNow(t)+2*slab+slab) // two slots, and of four mirrors less than one
 	_, err := w.dispatch(0, s, &ins[0])
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_AS, &was))
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_AS, &was))
 	require.ErrorIs(t, err, syscall.ENOMEM)
 	require.ErrorContains(t, err, "outputs of rank")
 	require.ErrorContains(t, err, "RLIMIT_AS of this process: ulimit -v")
@@ -103,8 +102,8 @@ func addressSpaceNow(t *testing.T) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-func limitAddressSpace(t *testing.T, n int64) (was unix.Rlimit) {
-	require.NoError(t, unix.Getrlimit(unix.RLIMIT_AS, &was))
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_AS, &unix.Rlimit{Cur: uint64(n), Max: was.Max}))
+func limitAddressSpace(t *testing.T, n int64) (was syscall.Rlimit) {
+	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_AS, &was))
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_AS, &syscall.Rlimit{Cur: uint64(n), Max: was.Max}))
 	return was
 }

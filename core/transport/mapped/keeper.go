@@ -28,7 +28,7 @@ type keeper struct {
 	conns  map[int32]*conn
 	last   int32
 	guests []*conn   // without an endpoint, oldest first; of the goroutine only
-	rests  time.Time // until then the listener is left alone; zero: it is not. Of the goroutine only
+	rests  time.Time // until then the listener is left alone; zero: it is not; of the goroutine only
 
 	refused atomic.Pointer[error] // why a connection could not be taken, at last
 }
@@ -132,7 +132,7 @@ func (k *keeper) loop() {
 		if tokens, err = k.epoll.WaitFor(tokens[:0], k.patience()); err != nil {
 			panic(err)
 		}
-		if !k.rests.IsZero() && !time.Now().Before(k.rests) { // however much else there is to do
+		if !k.rests.IsZero() && k.patience() == 0 { // however much there is to do
 			k.rests = time.Time{}
 			_ = k.epoll.Rearm(k.listener, tokenListener)
 		}
