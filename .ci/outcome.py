@@ -92,6 +92,11 @@ def run_apart(step: Step, program: Sequence[str]) -> tuple[Outcome, str]:
     return outcome, text
 
 
+def not_run(broken: Outcome | None) -> str:
+    """The line that says so; nothing for a step that was run."""
+    return f"not run: {broken.reason}\n" if broken else ""
+
+
 # The steps of a group that have begun: their outcomes, and what they wrote.
 Started = dict[str, "Future[tuple[Outcome, str]]"]
 
@@ -119,7 +124,9 @@ class Runner:
         """One step, its output as it comes; or several at once, each one's when it has ended."""
         if len(steps) == 1:
             self.tell(at, steps[0])
-            self.outcome[steps[0].name] = self.broken(steps[0]) or run_step(steps[0])
+            broken = self.broken(steps[0])
+            self.outcome[steps[0].name] = broken or run_step(steps[0])
+            print(not_run(broken), end="", flush=True)
             return
         if not self.quiet:
             print(f"\nside by side: {', '.join(step.name for step in steps)}", flush=True)
@@ -139,7 +146,7 @@ class Runner:
         """One step of a group, after those of the group that it needs: they began before it."""
         others = {name: started[name].result()[0] for name in step.needs if name in started}
         broken = self.broken(step, others)
-        return (broken, "") if broken else run_apart(step, self.program)
+        return (broken, not_run(broken)) if broken else run_apart(step, self.program)
 
     def broken(self, step: Step, others: dict[str, Outcome] | None = None) -> Outcome | None:
         """That a step is not run, if what it needs has not passed."""
