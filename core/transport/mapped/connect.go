@@ -158,8 +158,7 @@ func (e *Endpoint) tell(err error) {
 func (e *Endpoint) offered(c *conn, m message, fds []*sys.FD) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	full := e.wanted == nil && len(e.offers) == maxOffers
-	if e.State() != transport.StateNew || e.conn != nil || full || e.wanted != nil && e.wanted.endpoint != m.from {
+	if e.State() != transport.StateNew || e.conn != nil || e.wanted != nil && e.wanted.endpoint != m.from {
 		e.t.keeper.drop(c)
 		return
 	}
@@ -171,11 +170,22 @@ func (e *Endpoint) offered(c *conn, m message, fds []*sys.FD) {
 	c.owner = e
 	o := &offer{c, m.from, p}
 	if e.wanted == nil {
+		e.makeRoom()
 		e.offers = append(e.offers, o)
 	} else {
 		e.accept(o)
 	}
 	_ = e.t.keeper.epoll.Rearm(c.fd, c.token)
+}
+
+// makeRoom drops the oldest offer of as many as there may be: the peer's may come
+// behind those of others. Under the lock.
+func (e *Endpoint) makeRoom() {
+	if len(e.offers) == maxOffers {
+		e.t.keeper.drop(e.offers[0].conn)
+		e.offers[0].peer.close()
+		e.offers = slices.Delete(e.offers, 0, 1)
+	}
 }
 
 // heard looks what there is of a connection of this endpoint. On the keeper's

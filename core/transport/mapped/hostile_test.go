@@ -69,7 +69,12 @@ func TestStrangers(t *testing.T) {
 	p.ep[0].mu.Unlock()
 	held := sys.Stats().OpenFDs - idle - int64(len(strangers))
 	require.LessOrEqual(t, held, int64(2*(maxGuests+maxOffers)))
-	p.connect()
+	first := max(0, bytes.Compare(p.ep[0].name[:], p.ep[1].name[:])) // that calls the other
+	called := make(chan error, 1)
+	go func() { called <- p.ep[first].Connect(p.ep[1-first].Local(), time.Now().Add(soon)) }()
+	time.Sleep(50 * time.Millisecond) // its offer comes behind those of others
+	require.NoError(t, p.ep[1-first].Connect(p.ep[first].Local(), time.Now().Add(soon)))
+	require.NoError(t, <-called)
 	p.recv(1, 1, nil)
 	p.send(0, transport.SendRequest{ID: 2, Op: transport.OpSend})
 	require.Equal(t, transport.StatusOK, p.await(1, 1).Status)
