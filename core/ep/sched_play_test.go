@@ -265,7 +265,7 @@ func (h *held) brokenOff(a *actor) (is bool, err error) {
 func (h *held) outputs(a *actor, variant int, x []byte) {
 	a.st.yield(atCompute)
 	s := a.scene.shape
-	tmp := &dispatched{res: h.res, counts: h.counts, layout: h.layout}
+	tmp := &dispatched{res: h.res, counts: h.counts}
 	tmp.res.CombineX = x
 	if h.act.flat {
 		tmp.computeFlat(a.rank, a.scene.flat, h.rows, x)

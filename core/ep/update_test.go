@@ -60,7 +60,7 @@ func (w *world) exchange(rank int, s shape, ins []input, timeout time.Duration) 
 	if err := d.checkMasked(rank, s, ins, mask, false); err != nil {
 		return mask, err
 	}
-	d.compute(rank, s)
+	d.computeCounted(rank, s)
 	out := bytes.Repeat([]byte{0xaa}, ins[rank].tokens*s.hidden*2)
 	_, err = w.bufs[rank].Combine(d.res.Op, &ep.CombineArgs{
 		X: d.res.CombineX, TopkIdx: ins[rank].topk, TopkWeights: ins[rank].weights, Out: out,

@@ -167,16 +167,25 @@ func (w *world) dispatch(rank int, s shape, in *input) (*dispatched, error) {
 	return d, err
 }
 
-// compute runs the stand-in experts on what arrived, into the combine buffer. Rows that a
-// lost rank had reserved are nobody's: it may write there still.
+// compute runs the stand-in experts on what arrived, into the combine buffer.
 func (d *dispatched) compute(rank int, s shape) {
+	for e := range s.experts / s.ranks {
+		d.computeRows(rank, s, e, 0, int(d.counts[e]))
+	}
+}
+
+// computeCounted leaves out the rows that a lost rank had reserved: it may write there still.
+func (d *dispatched) computeCounted(rank int, s shape) {
+	for pair, of := range d.layout {
+		d.computeRows(rank, s, pair/s.ranks, int(of>>32), int(of&(1<<32-1)))
+	}
+}
+
+func (d *dispatched) computeRows(rank int, s shape, e, begin, n int) {
 	l, c, row := s.experts/s.ranks, s.ranks*s.maxTokens, s.hidden*2
-	for pair, of := range d.layout[:l*s.ranks] {
-		e, begin := pair/s.ranks, int(of>>32)
-		for i := range int(of & (1<<32 - 1)) {
-			at := (e*c + begin + i) * row
-			expert(rank*l+e, d.res.RecvX[at:at+row], d.res.CombineX[at:at+row])
-		}
+	for i := begin; i < begin+n; i++ {
+		at := (e*c + i) * row
+		expert(rank*l+e, d.res.RecvX[at:at+row], d.res.CombineX[at:at+row])
 	}
 }
 
