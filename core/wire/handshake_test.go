@@ -485,36 +485,3 @@ func TestConfigIsChecked(t *testing.T) {
 	_, err = NewHandshake(RoleClient, testConfig(t, func(c *Config) { c.MaxPayloadBytes = maxPayloadBytes + 1 }))
 	require.Error(t, err)
 }
-
-// A handshake that is given up, at whatever frame, keeps no key; one that is done keeps its session.
-func TestClosedHandshakeKeepsNoKey(t *testing.T) {
-	for frames := range 4 {
-		a, b := handshakes(t, testConfig(t), testConfig(t))
-		out := a.Start()
-		for i, to := 0, b; i < frames; i++ {
-			_, next, err := to.Step(out)
-			require.NoError(t, err)
-			if out = next; to == a {
-				to = b
-			} else {
-				to = a
-			}
-		}
-		for _, h := range []*Handshake{a, b} {
-			secret, done := h.secret, h.Done()
-			h.Close()
-			h.Close()
-			require.Nil(t, h.secret)
-			if secret != nil {
-				require.Equal(t, [KeyBytes]byte{}, *secret)
-			}
-			require.Equal(t, done, h.Session() != nil, "after %d frames", frames)
-			require.Zero(t, h.Need())
-			if !done {
-				_, _, err := h.Step(out)
-				require.Error(t, err)
-			}
-		}
-	}
-	(*Handshake)(nil).Close()
-}
