@@ -47,11 +47,12 @@ func (b *Buffer) misses(s *slot) bool { return s.planned&^s.counted&^s.spoiled !
 // takeLayout copies where the rows of each source lie that is counted.
 func (b *Buffer) takeLayout(s *slot, l int, to []int64) bool {
 	clear(to)
-	ranges, sum := b.scratch.ranges[:0], uint64(0)
+	ranges, sum, holes := b.scratch.ranges[:0], uint64(0), s.counted != s.a
 	for rest := s.counted; rest != 0; rest &= rest - 1 {
 		t := bits.TrailingZeros64(rest)
 		v := s.own.seg.Word(s.slab.Layout(int64(l), int64(t))).Load()
 		if v&(1<<32-1) == 0 {
+			holes = holes || v == layout.Withdrawn
 			continue
 		}
 		to[t] = int64(v)
@@ -63,8 +64,7 @@ func (b *Buffer) takeLayout(s *slot, l int, to []int64) bool {
 	}
 	b.scratch.ranges = ranges
 	b.count.rowsReceived += sum
-	// A source that gives up behind an exchange leaves its rows as a hole.
-	if reserved := uint64(s.received[l]); sum != reserved && s.counted == s.a && b.far == nil && !b.exchanges(s) {
+	if reserved := uint64(s.received[l]); sum != reserved && !holes {
 		b.violates(violation{
 			b.self, fmt.Sprintf("layout[%d] or counter[%d] in slot %d", l, l, s.index), reserved,
 			fmt.Sprintf("%d, for all rows have come", sum),

@@ -218,7 +218,9 @@ func (b *Buffer) publishFor(source int, slab transport.Segment, op uint64, p *pa
 	if slab.SizeBytes() >= lay.SizeBytes { // else the owner reports the mismatch
 		for l := range int(lay.LocalExperts) {
 			v := uint64(0)
-			if counts != nil && counts[l] > 0 {
+			if counts == nil {
+				v = layout.Withdrawn
+			} else if counts[l] > 0 {
 				v = uint64(begin[l])<<32 | uint64(counts[l])
 			}
 			ensure(slab.Word(lay.Layout(int64(l), int64(source))), v)

@@ -20,7 +20,10 @@ func (w *wildWorld) wildFlatRound(rank int, s flatShape, plain []input) (lacks u
 		return 0, err
 	}
 	missing := func(mask []int32) func(int) bool { return func(r int) bool { return mask[r] == 0 } }
-	rows, wrong := d.checkFlatHoles(rank, s, ins, missing(a.ActiveRanks), true) // goes on, as a caller would
+	rows, wrong := d.checkFlatHoles(rank, s, ins, missing(a.ActiveRanks), true)
+	if wrong != nil { // goes on, as a caller would
+		rows = d.rowsWithIDs(s)
+	}
 	c := flatCombineArgs(d, s, &ins[rank], d.computeFlat(rank, s, rows, d.res.CombineX), true)
 	c.ActiveRanks, c.Timeout = ones(s.ranks), wildTimeout
 	_, err = w.bufs[rank].Combine(d.res.Op, c, ep.PhaseDone, -1)
@@ -38,4 +41,13 @@ func (w *wildWorld) wildFlatRound(rank int, s flatShape, plain []input) (lacks u
 		return lacks, fmt.Errorf("%w: after combine, with the mask %v", errWrong, c.ActiveRanks)
 	}
 	return lacks, nil
+}
+
+// rowsWithIDs are those that a caller runs experts on.
+func (d *dispatched) rowsWithIDs(s flatShape) (rows []flatRow) {
+	for at := range int(d.counts[0]) {
+		ids, weights := d.flatTopk(at, s)
+		rows = append(rows, flatRow{at: at, ids: ids, weights: weights})
+	}
+	return rows
 }

@@ -371,6 +371,7 @@ func TestMutationsOfWildWords(t *testing.T) {
 		{"a sum that wraps", "counter", "send.go", "!layout.Fits(begin, n, capacity)", "begin+n > capacity"},
 		{"places of fp8 rows are believed", "counter", "send.go", "!layout.Fits(begin, n, capacity)", "!s.slab.FP8 && !layout.Fits(begin, n, capacity)"},
 		{"counts of flat rows are believed", "counter", "received.go", "!layout.Fits(reserved, 0,", "!a.Flat && !layout.Fits(reserved, 0,"},
+		{"rows that no range holds are believed", "layout", "received.go", "sum != reserved && !holes", "false"},
 		{"a rank does not look at its own words", "open", "violation.go", "	if b.isMember() {\n\t\tb.checkOwn()\n", "	if b.isMember() {\n"},
 		{"parameters are believed", "params", "shared.go", "ok = number == 0 || sealOf(rank, &words, extra) == number>>sealShift", "ok = number < ^uint64(0)"},
 		{"arrivals are believed", "arrive", "violation.go", "if !layout.IsSealed(word, source) || layout.IsPast(word, n) {", "if false {"},

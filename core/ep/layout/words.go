@@ -10,6 +10,10 @@ const (
 	flagBit     = 1
 )
 
+// Withdrawn is the word of layout by which a source says that it has no rows there, although
+// places may have been reserved for it. It has a count of 0; a mere 0 leaves no hole.
+const Withdrawn = 1 << 63
+
 // Word packs operation op with a 16-bit detail.
 func Word(op uint64, detail uint16) uint64 { return (op+1)<<detailBits | uint64(detail) }
 
