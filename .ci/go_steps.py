@@ -17,7 +17,9 @@ from common import ROOT, run, sources
 from fuzz import fuzz_target, watched
 from outcome import StepError, StepSkipped
 
-# What tests/rdma/machine.py ends with when there can be no machine.
+MACHINE = ROOT / "tests" / "rdma" / "machine.py"
+
+# What it ends with when there can be no machine.
 MACHINE_FAILED = 125
 
 
@@ -95,8 +97,22 @@ def go_check() -> None:
 
 
 def go_test() -> None:
-    """Every Go package, cgo on. Random tests have few seeds: the rest has more."""
-    go("go-test", "-short", "./...", env={"CGO_ENABLED": "1"})
+    """What go-race does not run, cgo on. Random tests have few seeds: the rest has more."""
+    env, raced = {"CGO_ENABLED": "1"}, concurrent_packages()
+    go("go-test", "-short", *sorted({f"./{name}" for name in go_packages()} - {*raced}), env=env)
+    go("go-test-plain", "-short", f"-run=^({'|'.join(plain(raced))})$", *raced, env=env)
+
+
+def plain(packages: list[str]) -> list[str]:
+    """The tests of packages that are not run under the race detector, or do less there."""
+    return sorted(
+        {
+            test.name
+            for test in tests_of_go()
+            if f"./{test.package}" in packages
+            if "race" in test.marks or re.search(NOT_RACED, test.name)
+        }
+    )
 
 
 def go_race() -> None:
@@ -166,7 +182,7 @@ def fuzz_long() -> None:
 
 
 # What the fuzzing of all Go targets may take, without the builds.
-FUZZ_TOTAL_SECONDS = 100
+FUZZ_TOTAL_SECONDS = 50
 
 
 def fuzz_targets() -> list[tuple[str, str]]:
@@ -204,9 +220,41 @@ RDMA_EP = "TestProcesses|TestProcessKilled/rdma|TestWeather"
 
 def rdma() -> None:
     """The verbs carrier, and fabrics and EP over it, on soft-RoCE devices in a virtual machine."""
-    machine = ROOT / "tests" / "rdma" / "machine.py"
+    prepare_machine()
+    with tempfile.TemporaryDirectory(prefix="moewire-rdma-") as name:
+        tests, fabrics, groups = (Path(name) / f"{part}.test" for part in ("verbs", "fabric", "ep"))
+        compile_tests(tests, "./core/transport/verbs")
+        compile_tests(fabrics, "./core/fabric")
+        compile_tests(groups, "./core/ep")
+        on_machine(
+            f"{tests} && {fabrics} -test.run=TestOverVerbs && {groups} -test.run='{RDMA_EP}'",
+        )
+
+
+def rdma_long() -> None:
+    """The verbs carrier under the race detector, on soft-RoCE devices in a virtual machine."""
+    prepare_machine()
+    with tempfile.TemporaryDirectory(prefix="moewire-rdma-") as name:
+        races = Path(name) / "verbs-race.test"
+        compile_tests(races, "./core/transport/verbs", "-race", cgo="1")
+        on_machine(f"{races} -test.run='{RDMA_RACES}'")
+
+
+def compile_tests(to: Path, package: str, *words: str, cgo: str = "0") -> None:
+    """One package's tests as a program."""
+    run("go", "test", "-c", *words, "-o", to, package, env={"CGO_ENABLED": cgo})
+
+
+def on_machine(command: str) -> None:
+    """Runs a command in the virtual machine, where nothing may be lacking."""
+    run(sys.executable, MACHINE, "--timeout", "1800", "run", "--",
+        f"export MOEWIRE_REQUIRE=verbs,inline,cable; {command}")  # fmt: skip
+
+
+def prepare_machine() -> None:
+    """Fetches what the virtual machine is made of; skips the step where there can be none."""
     prepared = subprocess.run(
-        [sys.executable, machine, "prepare"],
+        [sys.executable, MACHINE, "prepare"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -221,21 +269,6 @@ def rdma() -> None:
         raise StepError(reason)
     # Only now is there a header for the layouts to be compared with.
     run("go", "test", "./core/internal/libibverbs", env={"MOEWIRE_REQUIRE": "verbs"})
-    with tempfile.TemporaryDirectory(prefix="moewire-rdma-") as name:
-        tests, races = Path(name) / "verbs.test", Path(name) / "verbs-race.test"
-        package = "./core/transport/verbs"
-        run("go", "test", "-c", "-o", tests, package, env={"CGO_ENABLED": "0"})
-        run("go", "test", "-c", "-race", "-o", races, package, env={"CGO_ENABLED": "1"})
-        fabrics = Path(name) / "fabric.test"
-        run("go", "test", "-c", "-o", fabrics, "./core/fabric", env={"CGO_ENABLED": "0"})
-        groups = Path(name) / "ep.test"
-        run("go", "test", "-c", "-o", groups, "./core/ep", env={"CGO_ENABLED": "0"})
-        all_four = (
-            f"{tests} && {races} -test.run='{RDMA_RACES}' && {fabrics} -test.run=TestOverVerbs"
-            f" && {groups} -test.run='{RDMA_EP}'"
-        )
-        run(sys.executable, machine, "--timeout", "1800", "run", "--",
-            f"export MOEWIRE_REQUIRE=verbs,inline,cable; {all_four}")  # fmt: skip
 
 
 def complete() -> None:

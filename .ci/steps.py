@@ -12,7 +12,7 @@ could not work without it. The exit status is 0 only if each one that was asked 
 passed, or was skipped for want of what the machine lacks: the summary says
 which and why, and MOEWIRE_REQUIRE makes that a failure.
 
-The Go fuzz targets share a hundred seconds. MOEWIRE_FUZZ_SECONDS makes each Go
+The Go fuzz targets share fifty seconds. MOEWIRE_FUZZ_SECONDS makes each Go
 target and each seed of tests/capi/fuzz.c run that long, MOEWIRE_FUZZ_EXAMPLES
 sets the number of examples of each Python test that fuzzes. `make test-long`
 gives values of its own to all three (.ci/tiers.py), where there are none.
@@ -40,6 +40,7 @@ from go_steps import (
     go_race,
     go_test,
     rdma,
+    rdma_long,
 )  # fmt: skip
 from lint_steps import gofmt, mypy, ruff, staticcheck, vet
 from outcome import Step, run_steps, summary
@@ -130,6 +131,7 @@ def long_steps() -> list[Step]:
         Step("venv", venv),
         Step("install", install, ("venv",)),
         Step("go-long", go_long, tier="long"),
+        Step("rdma-long", rdma_long, tier="long"),
         Step("fuzz-long", fuzz_long, tier="long"),
         *(pytest_fuzz_step(suite) for suite in suites() if suite_fuzzes(TESTS / suite)),
         *pytest_steps("long"),

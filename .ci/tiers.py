@@ -54,6 +54,7 @@ MARKS = {
     "testenv.InLong(": "long",
     "testenv.NumSeeds(": "short",
     "testing.Short()": "short",
+    "raceEnabled": "race",  # it does less under the race detector
 }
 
 # What makes a test one of those that `make test` leaves out, all of it or its full form.
@@ -77,7 +78,7 @@ class GoTest:
     @property
     def tier(self) -> str:
         """The one that it belongs to; with two forms, the one that has the short form."""
-        return max(self.marks - {"short"} or {"check"}, key=TIERS.index)
+        return max(self.marks & set(TIERS) or {"check"}, key=TIERS.index)
 
     @property
     def in_rest(self) -> bool:
@@ -177,7 +178,7 @@ def go_tests(root: Path, files: Iterable[str]) -> tuple[list[GoTest], list[str]]
         found += one.tests()
         wrong += one.wrong
     for test in found:
-        own = sorted(test.marks - {"short"})
+        own = sorted(test.marks & set(TIERS))
         if len(own) > 1:
             wrong.append(f"{test.package}.{test.name} is in two tiers: {', '.join(own)}")
     return found, wrong

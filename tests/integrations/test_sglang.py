@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
 @pytest.mark.parametrize(
     ("backend", "dtype"), [("mooncake", "fp8"), ("deepep", "fp8"), ("deepep", "bf16")]
 )
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_rows_and_results_to_the_bit(
     server: EngineServer, size: int, backend: str, dtype: str, hook: bool
 ) -> None:
@@ -52,7 +52,7 @@ def test_rows_and_results_to_the_bit(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_every_order_of_two_batch_overlap(server: EngineServer, size: int, backend: str) -> None:
     for answer in server.run(size, "sglang_jobs.schedules", backend, **ON):
         assert answer["wrong"] == []

@@ -70,6 +70,7 @@ def test_a_forked_child_gets_an_error(ranks: Ranks, size: int) -> None:
 WAYS = ("hook", "dispatch", "combine")
 
 
+@pytest.mark.all
 def test_interpreters_end_in_an_operation(environment: dict[str, str], tmp_path: Path) -> None:
     """They end at once and well, though a thread may still wait; the other rank goes on."""
     program = str(Path(__file__).with_name("programs") / "leave.py")
