@@ -25,8 +25,7 @@ MACHINE_FAILED = 125
 
 # Go ends a package's tests after ten minutes by itself: too soon on a slow
 # machine. Tests have bounds of their own; this one is for what is missed there.
-# Three packages at a time keep two processors busy: many tests wait.
-GO_TEST = ["go", "test", "-timeout=40m", "-p=3"]
+GO_TEST = ["go", "test", "-timeout=40m", "-p=2"]
 
 # Where tests run C: kernels of the processor, and those on the emulated device. What comes out is
 # the same whatever Go's own part was built with, and the race detector sees nothing of it. There it

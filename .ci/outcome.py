@@ -131,7 +131,7 @@ class Runner:
         if not self.quiet:
             print(f"\nside by side: {', '.join(step.name for step in steps)}", flush=True)
         started: Started = {}
-        with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+        with ThreadPoolExecutor(max_workers=AT_ONCE.get(steps[0].beside, 2)) as pool:
             for step in steps:
                 started[step.name] = pool.submit(self.run_beside, step, dict(started))
             for i, step in enumerate(steps):
@@ -146,7 +146,12 @@ class Runner:
         """One step of a group, after those of the group that it needs: they began before it."""
         others = {name: started[name].result()[0] for name in step.needs if name in started}
         broken = self.broken(step, others)
-        return (broken, not_run(broken)) if broken else run_apart(step, self.program)
+        if broken:
+            return broken, not_run(broken)
+        self.say(f"{step.name} begins")
+        outcome, text = run_apart(step, self.program)
+        self.say(f"{step.name} {outcome.result}, {outcome.seconds:.1f} s")
+        return outcome, text
 
     def broken(self, step: Step, others: dict[str, Outcome] | None = None) -> Outcome | None:
         """That a step is not run, if what it needs has not passed."""
@@ -158,14 +163,24 @@ class Runner:
         """Which step of how many, and for how long all of it has been running."""
         if self.quiet:
             return
-        minutes, seconds = divmod(int(time.monotonic() - self.begin), 60)
-        heading = f"=== [{at + 1}/{len(self.steps)}, {minutes}m{seconds:02d}s] {step.name}"
+        heading = f"=== [{at + 1}/{len(self.steps)}, {self.since()}] {step.name}"
         said = (step.action.__doc__ or "").split("\n")[0]
         print(f"\n{heading}: {said}".rstrip(": "), flush=True)
 
+    def say(self, text: str) -> None:
+        """What happens beside the step whose output is next."""
+        if not self.quiet:
+            print(f"--- [{self.since()}] {text}", flush=True)
 
-# How many steps run at once: those that do are one process each, as on two cores.
-AT_ONCE = 2
+    def since(self) -> str:
+        """For how long all of it has been running."""
+        minutes, seconds = divmod(int(time.monotonic() - self.begin), 60)
+        return f"{minutes}m{seconds:02d}s"
+
+
+# How many steps of a group run at once on two cores, if not two. Those of the rest wait for
+# processes and deadlines half of their time.
+AT_ONCE = {"all": 3}
 
 
 def run_steps(steps: list[Step], quiet: bool, program: Sequence[str] = ()) -> dict[str, Outcome]:

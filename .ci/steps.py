@@ -89,6 +89,11 @@ def lint_steps() -> list[Step]:
     ]
 
 
+def spread(suites: list[Step], *others: Step) -> list[Step]:
+    """The longest suite first: it waits a lot, beside what works all the time."""
+    return [*suites[:1], *others, *suites[1:]]
+
+
 def check_steps() -> list[Step]:
     return [
         *lint_steps(),
@@ -102,10 +107,12 @@ def test_steps() -> list[Step]:
     return [
         *lint_steps(),
         Step("install", install, ("venv",)),
-        Step("go-test", go_test, tier="test"),
-        Step("go-race", go_race, tier="test"),
-        Step("go-pure", go_pure, tier="test"),
-        *pytest_steps("test"),
+        *spread(
+            pytest_steps("test"),
+            Step("go-test", go_test, tier="test", beside="test"),
+            Step("go-race", go_race, tier="test", beside="test"),
+            Step("go-pure", go_pure, tier="test", beside="test"),
+        ),
     ]
 
 
@@ -113,12 +120,13 @@ def rest_steps() -> list[Step]:
     return [
         Step("venv", venv),
         Step("install", install, ("venv",)),
-        Step("go-all", go_all, tier="all"),
-        Step("fuzz", fuzz, tier="all"),
-        # An emulated machine and a compiler take one processor each; what is left waits a lot.
-        Step("rdma", rdma, tier="all", beside="all"),
-        Step("kernels", kernels, ("venv",), "all", beside="all"),
-        *pytest_steps("all"),
+        *spread(
+            pytest_steps("all"),
+            Step("kernels", kernels, ("venv",), "all", beside="all"),
+            Step("go-all", go_all, tier="all", beside="all"),
+            Step("rdma", rdma, tier="all", beside="all"),
+            Step("fuzz", fuzz, tier="all", beside="all"),
+        ),
         Step("wheel", wheel, ("venv", "kernels"), "all", beside="all"),
         pytest_step("wheel", "all"),
         Step("go-bench", go_bench, tier="all"),

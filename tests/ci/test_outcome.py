@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -65,8 +66,15 @@ def test_neighbours_run_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
     }  # fmt: skip
     assert outcome["lacks"].reason == "no such machine"
     said = capsys.readouterr().out
-    places = [said.index(text) for name in names for text in (f"] {name}", f"said by {name}")]
+    headings = [re.search(rf"=== \[.*\] {name}", said) for name in names]
+    spoken = [re.search(f"said by {name}", said) for name in names]
+    places = [
+        found.start() for both in zip(headings, spoken, strict=True) for found in both if found
+    ]
+    assert len(places) == 2 * len(names)
     assert places == sorted(places)
+    assert re.search(r"--- \[0m\d\ds\] left begins\n", said)
+    assert re.search(r"--- \[0m\d\ds\] broken FAILED, \d", said)
     assert "FAILED broken" in said
 
 
