@@ -154,7 +154,7 @@ func TestCompilerFails(t *testing.T) {
 // TestForCompilesInAFreshTree asks NVRTC itself, once: a build of the tree has
 // no prebuilt code.
 func TestForCompilesInAFreshTree(t *testing.T) {
-	testenv.InAll(t)
+	testenv.InLong(t)
 	t.Setenv("MOEWIRE_NVRTC", testenv.Toolkit(t, "lib/libnvrtc.so.1*"))
 	t.Setenv("MOEWIRE_CUDA_CODE", "")
 	o := Options{CacheDir: t.TempDir()}
