@@ -11,6 +11,8 @@ import (
 	"time"
 	"unsafe"
 
+	uatomic "go.uber.org/atomic"
+
 	"github.com/moewire/moewire/core/device/cpu"
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
@@ -27,7 +29,7 @@ type buffer struct {
 	cfg      ep.Config
 	rows     cpu.Options
 	open     mixed.Config // for a listener of its own
-	broken   atomic.Pointer[error]
+	broken   uatomic.Error
 	ep       atomic.Pointer[ep.Buffer]
 	onGPU    *onGPU // nil for one on the CPU
 	gpu      atomic.Pointer[gpu.Buffer]
@@ -43,14 +45,11 @@ type buffer struct {
 var buffers = newTable[*buffer]("buffer")
 
 func (b *buffer) poisoned() error {
-	if p := b.broken.Load(); p != nil {
-		return *p
-	}
-	return nil
+	return b.broken.Load()
 }
 
 func (b *buffer) poison(err error) {
-	b.broken.CompareAndSwap(nil, &err)
+	b.broken.CompareAndSwap(nil, err)
 	if e := b.ep.Load(); e != nil {
 		e.Abandon(err)
 	}

@@ -9,9 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync/atomic"
 	"time"
 	"unsafe"
+
+	uatomic "go.uber.org/atomic"
 
 	"github.com/moewire/moewire/core/endpoint"
 	"github.com/moewire/moewire/core/fabric"
@@ -24,7 +25,7 @@ type fabricObject struct {
 	id uint64
 	*fabric.Fabric
 	keys   *wire.Keyring // wiped when it is closed
-	broken atomic.Pointer[error]
+	broken uatomic.Error
 }
 
 var fabrics = newTable[*fabricObject]("fabric")
@@ -36,14 +37,11 @@ const (
 )
 
 func (o *fabricObject) poisoned() error {
-	if p := o.broken.Load(); p != nil {
-		return *p
-	}
-	return nil
+	return o.broken.Load()
 }
 
 func (o *fabricObject) poison(err error) {
-	o.broken.CompareAndSwap(nil, &err)
+	o.broken.CompareAndSwap(nil, err)
 	o.Abandon(err)
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime/debug"
 	"strings"
 	"syscall"
 	"unsafe"
@@ -18,6 +17,7 @@ import (
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/fabric"
 	"github.com/moewire/moewire/core/op"
+	"github.com/moewire/moewire/core/origin"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/mixed"
 )
@@ -105,9 +105,9 @@ func report(err error) C.mw_status_t {
 	if err == ep.ErrInProgress || err == errNone {
 		return C.MW_IN_PROGRESS // not a failure: the last error stays
 	}
-	text := err.Error()
-	if !errors.Is(err, errPanic) {
-		text = oneLine(text)
+	text := oneLine(err.Error())
+	if stack := origin.Of(err); stack != "" {
+		text += "\nbegan at" + stack
 	}
 	C.mwi_set_error((*C.char)(unsafe.Pointer(unsafe.StringData(text))), C.size_t(len(text)))
 	return statusOf(err)
@@ -129,7 +129,7 @@ type victim interface {
 func guard(b victim, f func() error) (status C.mw_status_t) {
 	defer func() {
 		if r := recover(); r != nil {
-			err := fmt.Errorf("%w: %v\n%s", errPanic, r, debug.Stack())
+			err := origin.MarkPanic(fmt.Errorf("%w: %v", errPanic, r))
 			if b != nil {
 				b.poison(err)
 			}

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	uatomic "go.uber.org/atomic"
+
 	"github.com/moewire/moewire/core/device"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/ep/membership"
@@ -64,8 +66,8 @@ type Buffer struct {
 	violators uint64     // ranks of which a word was found in this epoch
 	hasOwn    ownMemory  // nil: the domain keeps no words of its own
 
-	lost    atomic.Uint64         // ranks that this one has fenced
-	broken  atomic.Pointer[error] // why the buffer takes no more calls
+	lost    atomic.Uint64 // ranks that this one has fenced
+	broken  uatomic.Error // why the buffer takes no more calls
 	users   sync.WaitGroup
 	closing sync.Once
 }
@@ -151,10 +153,7 @@ func (b *Buffer) enter() error {
 }
 
 func (b *Buffer) err() error {
-	if p := b.broken.Load(); p != nil {
-		return *p
-	}
-	return nil
+	return b.broken.Load()
 }
 
 // fail makes the buffer unusable: later calls get ErrClosed with the cause,
@@ -163,7 +162,7 @@ func (b *Buffer) fail(state op.State, cause error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	closed := fmt.Errorf("%w: %w", ErrClosed, cause)
-	if !b.broken.CompareAndSwap(nil, &closed) {
+	if !b.broken.CompareAndSwap(nil, closed) {
 		return
 	}
 	for j := range b.slots {

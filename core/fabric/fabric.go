@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	uatomic "go.uber.org/atomic"
+
 	"github.com/moewire/moewire/core/endpoint"
 	"github.com/moewire/moewire/core/op"
 	"github.com/moewire/moewire/core/transport"
@@ -39,7 +41,7 @@ type Fabric struct {
 	refill  atomic.Bool   // a window may be smaller than it can be
 
 	closing atomic.Bool
-	broken  atomic.Pointer[error]
+	broken  uatomic.Error
 	poller  poller
 	closeMu sync.Mutex // of Close; never held by others
 	closed  bool
@@ -139,8 +141,8 @@ func (f *Fabric) Stats() Stats {
 
 // refusal is why no operation can begin.
 func (f *Fabric) refusal() error {
-	if p := f.broken.Load(); p != nil {
-		return *p
+	if err := f.broken.Load(); err != nil {
+		return err
 	}
 	if f.closing.Load() {
 		return ErrClosed
@@ -152,7 +154,7 @@ func (f *Fabric) refusal() error {
 // order.
 func (f *Fabric) breakDown(err error) {
 	err = fmt.Errorf("%w: %w", ErrClosed, err)
-	f.broken.CompareAndSwap(nil, &err)
+	f.broken.CompareAndSwap(nil, err)
 	f.table.Close(err)
 	f.dismiss(err)
 	f.notes.rouse()

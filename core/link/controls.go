@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	uatomic "go.uber.org/atomic"
+
 	"github.com/moewire/moewire/core/internal/safego"
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/transport"
@@ -81,7 +83,7 @@ type Controls struct {
 	bell     *sys.FD
 	door     *sys.FD
 	liveness *sys.FD
-	known    [transport.MaxRanks]atomic.Pointer[error] // of Dead
+	known    [transport.MaxRanks]uatomic.Error // of Dead
 	peers    [transport.MaxRanks]*conn
 	who      map[wire.PeerID]int
 
@@ -95,7 +97,7 @@ type Controls struct {
 	until     time.Time // when leaving has to be over
 
 	failures, remade atomic.Uint64
-	failure          atomic.Pointer[error] // the last of failures
+	failure          uatomic.Error // the last of failures
 
 	lock   atomic.Bool // the entrance is to be closed
 	locked chan struct{}
@@ -229,17 +231,13 @@ type ControlStats struct {
 
 // Stats returns the counts.
 func (c *Controls) Stats() ControlStats {
-	s := ControlStats{Remade: c.remade.Load(), AcceptFailures: c.failures.Load()}
-	if err := c.failure.Load(); err != nil {
-		s.AcceptFailure = *err
-	}
-	return s
+	return ControlStats{Remade: c.remade.Load(), AcceptFailures: c.failures.Load(), AcceptFailure: c.failure.Load()}
 }
 
 // lacks notes that a connection could not be taken or dialled for want of something.
 func (c *Controls) lacks(err error) {
 	c.failures.Add(1)
-	c.failure.Store(&err)
+	c.failure.Store(err)
 }
 
 // Close says good-bye to everybody, waits until they have taken it, but no

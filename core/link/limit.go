@@ -42,7 +42,7 @@ func (l *Link) overdue(number uint64) {
 	m.mu.Lock()
 	err := fmt.Errorf("link to rank %d: %w; it was not made again in time: %w: %w",
 		l.rank, m.cause, errStuck, os.ErrDeadlineExceeded)
-	failed := m.breaks == number && m.state.Load() != linkUp && l.failed.CompareAndSwap(nil, &err)
+	failed := m.breaks == number && m.state.Load() != linkUp && l.failed.CompareAndSwap(nil, err)
 	m.mu.Unlock()
 	if failed {
 		l.refuse(err)

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	uatomic "go.uber.org/atomic"
+
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -26,7 +28,7 @@ type Link struct {
 	rings [2]transport.Segment // receive, staging
 	owned [2]transport.Region
 
-	failed  atomic.Pointer[error]
+	failed  uatomic.Error
 	reached atomic.Bool // a trial has arrived
 	closed  atomic.Bool
 	stats   stats
@@ -229,16 +231,13 @@ func (l *Link) Remarks() string {
 // Err says why the link carries nothing any more; nil while it does. Safe for
 // concurrent use.
 func (l *Link) Err() error {
-	if p := l.failed.Load(); p != nil {
-		return *p
-	}
-	return nil
+	return l.failed.Load()
 }
 
 // fail ends the link's use; the first reason stays.
 func (l *Link) fail(cause error) {
 	err := fmt.Errorf("link to rank %d: %w", l.rank, cause)
-	if l.failed.CompareAndSwap(nil, &err) {
+	if l.failed.CompareAndSwap(nil, err) {
 		l.retireSoon()
 		l.refuse(cause)
 	}

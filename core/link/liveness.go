@@ -143,7 +143,7 @@ func (c *Controls) Dead(rank int, err error) {
 	if c.peers[rank] == nil {
 		return
 	}
-	c.known[rank].CompareAndSwap(nil, &err)
+	c.known[rank].CompareAndSwap(nil, err)
 	c.wake()
 }
 
@@ -151,7 +151,7 @@ func (c *Controls) Dead(rank int, err error) {
 func (c *Controls) takeKnown() {
 	for rank := range c.known {
 		if err := c.known[rank].Load(); err != nil && !c.peers[rank].over {
-			c.dead(c.peers[rank], *err)
+			c.dead(c.peers[rank], err)
 		}
 	}
 }

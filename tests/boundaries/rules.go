@@ -29,20 +29,21 @@ type room struct {
 // anything in core, so what only they need is not listed.
 var layers = []layer{
 	// Without anything of this module.
+	{"core/origin", nil},
 	{"core/internal/dl", nil},
-	{"core/internal/safego", nil},
 	{"core/internal/standby", nil},
-	{"core/internal/sys", nil},
 	{"core/internal/testenv", nil},
 	{"core/op", nil},
 	{"core/pool", nil},
 	{"core/ep/layout", nil},
 	{"core/ep/membership", nil},
 
+	{"core/internal/safego", []string{"core/origin"}},
+	{"core/internal/sys", []string{"core/origin"}},
 	{"core/internal/gmac", []string{"core/internal/sys"}},
-	{"core/internal/libcuda", []string{"core/internal/dl"}},
+	{"core/internal/libcuda", []string{"core/origin", "core/internal/dl"}},
 	{"core/internal/libnvrtc", []string{"core/internal/dl"}},
-	{"core/internal/libibverbs", []string{"core/internal/dl"}},
+	{"core/internal/libibverbs", []string{"core/origin", "core/internal/dl"}},
 	{"core/telemetry", []string{"core/internal/sys"}},
 	{"core/wire", []string{"core/internal/gmac", "core/internal/sys"}},
 

@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/moewire/moewire/core/internal/dl"
+	"github.com/moewire/moewire/core/origin"
 )
 
 // Result is a CUresult. As an error it is the driver's word alone; functions
@@ -77,7 +78,9 @@ func (l *Library) check(call string, r uintptr) error {
 	if code == Success {
 		return nil
 	}
-	return &Error{Call: call, Code: code, Name: l.text(l.call.getErrorName, code), Text: l.text(l.call.getErrorString, code)}
+	return origin.Mark(&Error{
+		Call: call, Code: code, Name: l.text(l.call.getErrorName, code), Text: l.text(l.call.getErrorString, code),
+	})
 }
 
 // text asks the driver for one of its texts; it has none for unknown codes.

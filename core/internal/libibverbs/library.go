@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/moewire/moewire/core/internal/dl"
+	"github.com/moewire/moewire/core/origin"
 )
 
 // Soname is the library's name; the loader finds it. It is never bundled,
@@ -97,7 +98,7 @@ func failed(call string, errno syscall.Errno) error {
 	if errno == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: %w", call, errno)
+	return origin.Mark(fmt.Errorf("%s: %w", call, errno))
 }
 
 // returned is failed for functions that return the error number. Some old

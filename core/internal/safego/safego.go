@@ -5,7 +5,8 @@ package safego
 
 import (
 	"fmt"
-	"runtime/debug"
+
+	"github.com/moewire/moewire/core/origin"
 )
 
 // PanicError is what a recovered panic becomes.
@@ -14,8 +15,6 @@ type PanicError struct {
 	Name string
 	// Value is what was passed to panic.
 	Value any
-	// Stack is the goroutine's stack at the panic.
-	Stack []byte
 }
 
 // Error names the goroutine and the panic's value, without the stack.
@@ -30,7 +29,7 @@ func (e *PanicError) Unwrap() error {
 }
 
 // Go runs f on a new goroutine. If f panics, onPanic (may be nil) is called
-// once on that goroutine with a *PanicError; a panic inside onPanic is
+// once on that goroutine with an error that is a *PanicError; a panic inside onPanic is
 // swallowed, because nothing is left that could report it.
 func Go(name string, f func(), onPanic func(err error)) {
 	go run(name, f, onPanic)
@@ -44,11 +43,11 @@ func run(name string, f func(), onPanic func(err error)) {
 }
 
 // Call runs f on the calling goroutine and returns its panic, if any, as a
-// *PanicError.
+// *PanicError that knows its stack (origin.Of).
 func Call(name string, f func()) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = &PanicError{Name: name, Value: v, Stack: debug.Stack()}
+			err = origin.MarkPanic(&PanicError{Name: name, Value: v})
 		}
 	}()
 	f()

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/moewire/moewire/core/origin"
 )
 
 func receive(t *testing.T, c <-chan error) error {
@@ -24,7 +26,7 @@ func TestGoReportsPanic(t *testing.T) {
 	Go("reader", func() { panic(io.ErrUnexpectedEOF) }, func(err error) { c <- err })
 	err := receive(t, c)
 	var p *PanicError
-	if !errors.As(err, &p) || len(p.Stack) == 0 || p.Name != "reader" {
+	if !errors.As(err, &p) || !strings.Contains(origin.Of(err), "TestGoReportsPanic") || p.Name != "reader" {
 		t.Fatalf("got %#v", err)
 	}
 	if !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(err.Error(), `"reader"`) {

@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/moewire/moewire/core/origin"
 )
 
 // Sentinels for errors.Is.
@@ -33,7 +35,7 @@ func wrap(call string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s: %w", call, explain(call, err))
+	return origin.Mark(fmt.Errorf("%s: %w", call, explain(call, err)))
 }
 
 // retry repeats a call that a signal interrupted. Go's runtime sends signals
