@@ -35,7 +35,7 @@ BUDGET = 570
 # Under a sanitizer all is slow; several ranks have to run at a time. One form of each kind: rows of
 # bf16, fp8 and its scales, sums by rank, flat rows, replays, and a rank that is lost or late.
 EXCHANGED = "TestExchange/ranks=2|TestForms/^(round_scale|UE8M0|pre-reduced|in_order|flat)$"
-LOST = "TestLostWhileOthersWait|TestLateIsReported|TestFlatHoles"
+LOST = "TestLostWhileOthersWait|TestTimedOutIsReported|TestFlatHoles"
 SANITIZED = {
     "memcheck": f"{EXCHANGED}|{LOST}|TestReplays/ranks=2/length=3",
     "racecheck": EXCHANGED,  # of shared memory, within a block
@@ -76,7 +76,7 @@ ALONE = [
 # Ranks that are processes, one of which is killed or stopped: a program of their own, because what
 # ends a program leaves out the tests behind it.
 PROCESSES = "^(TestProcess|TestHosts(Processes|Killed|Frozen)$)"
-FAR = "^TestHosts"
+REMOTE = "^TestHosts"
 SMALL = ["-ranks", "2", "-tokens", "4", "-hidden", "128", "-topk", "2", "-experts", "4",
          "-ops", "2", "-replays", "2", "-host-ops", "2", "-copy", "1000000"]  # fmt: skip
 PYTHON_TESTS = [
@@ -186,8 +186,8 @@ def tests() -> list[Suite]:
     if not built.stamp().get("prebuilt"):
         ptx = Suite(ptx.name, ptx.words, ptx.seconds, lacks="no prebuilt kernels: make kernels")
     return [
-        go_suite("engine", engine, built.CUDA, ".", 50, skip=FAR),
-        go_suite("engine: ranks of other hosts", engine, built.CUDA, FAR, 35),
+        go_suite("engine", engine, built.CUDA, ".", 50, skip=REMOTE),
+        go_suite("engine: ranks of other hosts", engine, built.CUDA, REMOTE, 35),
         go_suite("groups: threads", groups, built.GROUPS, ".", 25, skip=PROCESSES),
         go_suite("groups: processes by each way", groups, built.GROUPS, PROCESSES, 80),
         python_suite(110),
@@ -205,7 +205,7 @@ def tests() -> list[Suite]:
 
 
 def emulated_tests() -> list[Suite]:
-    some = "TestExchange/ranks=2|TestReplays/ranks=2|TestLateIsReported|TestEveryFailureIs"
+    some = "TestExchange/ranks=2|TestReplays/ranks=2|TestTimedOutIsReported|TestEveryFailureIs"
     group = "TestDispatchAndCombine|TestLate|TestProcesses"
     one = "two_streams or copied or processes or epochs or stopped"
     return [

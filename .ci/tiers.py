@@ -28,7 +28,7 @@ RUNS = {
 # What tests of tier long read, in Go, C and Python: more of everything random, and every mutant.
 LONG = {
     "MOEWIRE_MUTATIONS": "1", "MOEWIRE_TEST_SEEDS": "20", "MOEWIRE_SCHEDULES": "50000",
-    "MOEWIRE_CHAOS": "1000", "MOEWIRE_KILLS": "100", "MOEWIRE_TRIALS": "200",
+    "MOEWIRE_CHAOS": "1000", "MOEWIRE_KILLS": "100", "MOEWIRE_SUSPICIONS": "200",
     "MOEWIRE_SOAK_PAIRS": "100000", "MOEWIRE_FUZZ_SECONDS": "120",
     "MOEWIRE_FUZZ_EXAMPLES": "5000",
 }  # fmt: skip

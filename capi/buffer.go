@@ -18,7 +18,7 @@ import (
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/mixed"
+	"github.com/moewire/moewire/core/transport/multihost"
 	"github.com/moewire/moewire/core/transport/shm"
 )
 
@@ -28,7 +28,7 @@ type buffer struct {
 	id       uint64
 	cfg      ep.Config
 	rows     cpu.Options
-	open     mixed.Config // for a listener of its own
+	open     multihost.Config // for a listener of its own
 	broken   uatomic.Error
 	ep       atomic.Pointer[ep.Buffer]
 	onGPU    *onGPU // nil for one on the CPU
@@ -36,10 +36,10 @@ type buffer struct {
 	refused  refusals
 	memories memories
 
-	mu     sync.Mutex // guards what follows
-	meet   meeting
-	dom    *mixed.Domain // nil until connected
-	closed bool
+	mu         sync.Mutex // guards what follows
+	rendezvous rendezvous
+	dom        *multihost.Domain // nil until connected
+	closed     bool
 }
 
 var buffers = newTable[*buffer]("buffer")
@@ -77,7 +77,7 @@ func shapeOf(s *C.mw_shape_t) layout.Shape {
 	return layout.Shape{
 		MaxTokens: int64(s.num_max_tokens_per_rank), Hidden: int64(s.hidden),
 		NumRanks: int64(s.num_ranks), NumExperts: int64(s.num_experts),
-		WideOutputs: s.flags&C.MW_SHAPE_FP32_OUTPUTS != 0,
+		FP32Outputs: s.flags&C.MW_SHAPE_FP32_OUTPUTS != 0,
 		Flat:        s.flags&C.MW_SHAPE_FLAT != 0, Columns: columnsOf(s),
 	}
 }
@@ -305,8 +305,8 @@ func (b *buffer) close() error {
 	}
 	b.mu.Lock()
 	b.closed = true
-	err := b.meet.end() // also one that runs in another thread
-	over := b.meet.over
+	err := b.rendezvous.end() // also one that runs in another thread
+	over := b.rendezvous.over
 	b.mu.Unlock()
 	if b.onGPU != nil {
 		if over != nil {

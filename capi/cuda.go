@@ -12,7 +12,7 @@ import (
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/transport/cudaring"
-	"github.com/moewire/moewire/core/transport/mixed"
+	"github.com/moewire/moewire/core/transport/multihost"
 )
 
 // maxCodeBytes bounds the code of kernels that a caller gives.
@@ -141,7 +141,7 @@ func (g *onGPU) of(h gpu.Handle, f func(*slotUse)) bool {
 	return false
 }
 
-// close gives the device back, once its buffer is closed. A carrier that does not
+// close releases the device, once its buffer is closed. A carrier that does not
 // end what it was given keeps the memory of its messages, and so the device: that
 // is said once.
 func (g *onGPU) close() error {
@@ -167,12 +167,12 @@ func (g *onGPU) close() error {
 
 // agree finds which order the group's rows have. A buffer that is made for it keeps
 // that.
-func (g *onGPU) agree(params [][]byte, infos []mixed.Info) error {
-	order, why, err := gpu.AgreeOrder(params, func(a, b int) bool { return infos[a].Near(&infos[b]) })
+func (g *onGPU) agree(params [][]byte, infos []multihost.Info) error {
+	order, why, err := gpu.AgreePlacement(params, func(a, b int) bool { return infos[a].LocalTo(&infos[b]) })
 	if err != nil {
 		return err
 	}
-	g.cfg.Order = order
+	g.cfg.Placement = order
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if why != "" {
@@ -183,7 +183,7 @@ func (g *onGPU) agree(params [][]byte, infos []mixed.Info) error {
 }
 
 // joinGPU is join on CUDA: memory on the device, which the others map.
-func (b *buffer) joinGPU(l *mixed.Listener, metas [][]byte, timeout time.Duration, joining bool) error {
+func (b *buffer) joinGPU(l *multihost.Listener, metas [][]byte, timeout time.Duration, joining bool) error {
 	until := time.Now().Add(timeout)
 	dom, err := l.Connect(metas, timeout)
 	if err != nil {
@@ -209,7 +209,7 @@ func (b *buffer) joinGPU(l *mixed.Listener, metas [][]byte, timeout time.Duratio
 		b.mu.Lock()
 		b.dom = nil
 		b.mu.Unlock()
-		return errors.Join(err, b.dropGPU()) // what is left is dropped before the next meeting, or by close
+		return errors.Join(err, b.dropGPU()) // what is left is dropped before the next rendezvous, or by close
 	}
 	return nil
 }
@@ -262,12 +262,12 @@ func (m *gpuMemory) Retain() {
 	m.mu.Unlock()
 }
 
-// Release is GiveBack for who cannot be told.
-func (m *gpuMemory) Release() { _ = m.GiveBack() }
+// Release is TryRelease for who cannot be told.
+func (m *gpuMemory) Release() { _ = m.TryRelease() }
 
-// GiveBack frees the memory of a closed buffer with the last one. After an error
+// TryRelease frees the memory of a closed buffer with the last one. After an error
 // it is retained as before. One call at a time.
-func (m *gpuMemory) GiveBack() error {
+func (m *gpuMemory) TryRelease() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.n == 1 && m.free != nil {
@@ -333,7 +333,7 @@ func (g *onGPU) describe(b *gpu.Buffer, paths []path) {
 		case "":
 			continue
 		case "messages":
-			paths[r].Why = farWords(paths[r], rings)
+			paths[r].Why = remoteWords(paths[r], rings)
 			continue
 		}
 		paths[r] = path{Rank: r, Carrier: "cuda", Device: device, Why: pathWords[how] + order}

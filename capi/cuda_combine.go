@@ -42,14 +42,14 @@ func (b *buffer) combineGPU(a *C.mw_combine_args_t, opID *C.uint64_t) error {
 	if err := b.onGPU.checkInPlace(h, a.flags&C.MW_COMBINE_ZERO_COPY != 0, c.combine.X); err != nil {
 		return err
 	}
-	sum, err := g.Combine(h, &c.combine, phase)
+	ticket, err := g.Combine(h, &c.combine, phase)
 	if err != nil {
 		return err
 	}
 	b.onGPU.of(h, func(s *slotUse) { s.stream = c.combine.Stream })
 	*opID = 0
 	if phase == gpu.PhaseSent {
-		*opID = C.uint64_t(b.promise(second{core: g, sum: sum, stream: c.combine.Stream}))
+		*opID = C.uint64_t(b.promise(second{core: g, ticket: ticket, stream: c.combine.Stream}))
 	}
 	return nil
 }

@@ -91,9 +91,9 @@ func (c *launch) readDispatch(a *C.mw_dispatch_args_t, ranks int) error {
 	c.dispatch = gpu.DispatchArgs{
 		X: uint64(a.x), TopkIdx: uint64(a.topk_idx), NumTokens: int(a.num_tokens), Hidden: int(a.hidden),
 		TopK: int(a.num_topk), MaxTokens: int(a.num_max_tokens_per_rank), NumExperts: int(a.num_experts),
-		FP8: a.flags&C.MW_DISPATCH_FP8 != 0, Scales: scales, WideOutputs: a.flags&C.MW_DISPATCH_FP32_OUTPUTS != 0,
+		FP8: a.flags&C.MW_DISPATCH_FP8 != 0, Scales: scales, FP32Outputs: a.flags&C.MW_DISPATCH_FP32_OUTPUTS != 0,
 		ActiveRanks: active, RecvCount: uint64(a.recv_count), LayoutRange: uint64(a.layout_range),
-		More: a.flags&C.MW_DISPATCH_MORE != 0, HaveMore: uint64(a.peers_have_more), WaitNs: uint64(a.wait_ns),
+		HasMore: a.flags&C.MW_DISPATCH_HAS_MORE != 0, PeersHaveMore: uint64(a.peers_have_more), WaitNs: uint64(a.wait_ns),
 		Stream: uint64(a.stream), Timeout: timeout, KeepHeld: a.flags&C.MW_DISPATCH_KEEP_HELD != 0,
 	}
 	return c.readColumns(a)
@@ -107,8 +107,8 @@ func (c *launch) readColumns(a *C.mw_dispatch_args_t) error {
 		d.PreReduce = a.flags&C.MW_DISPATCH_PRE_REDUCE != 0
 		return aloneButForWeights(a)
 	}
-	if d.Bare = a.flags&C.MW_DISPATCH_BARE != 0; d.Bare && a.topk_weights != 0 {
-		return errWeightsOfBare
+	if d.NoRouting = a.flags&C.MW_DISPATCH_NO_ROUTING != 0; d.NoRouting && a.topk_weights != 0 {
+		return errWeightsWithoutRouting
 	}
 	for i := range extraNames {
 		width, err := extraWidth(a, i)

@@ -13,7 +13,7 @@ import (
 type second struct {
 	core   *gpu.Buffer
 	handle gpu.Handle // of a dispatch; 0: it is that of a combine
-	sum    gpu.Sum
+	ticket gpu.ReduceTicket
 	stream uint64
 }
 
@@ -22,7 +22,7 @@ func (s *second) launch() error {
 	if s.handle != 0 {
 		return s.core.Receive(s.handle)
 	}
-	return s.core.Reduce(s.sum)
+	return s.core.Reduce(s.ticket)
 }
 
 // drop releases the handle, unless another call has launched it.
@@ -30,7 +30,7 @@ func (s *second) drop() (cancelled bool, err error) {
 	if s.handle != 0 {
 		return s.core.CancelReceive(s.handle, s.stream)
 	}
-	return s.core.CancelReduce(s.sum, s.stream)
+	return s.core.CancelReduce(s.ticket, s.stream)
 }
 
 // later has a second phase launched once. One that was closed serves again, in

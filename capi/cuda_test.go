@@ -15,7 +15,7 @@ import (
 	"github.com/moewire/moewire/core/ep"
 	"github.com/moewire/moewire/core/ep/gpu"
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/transport/mixed"
+	"github.com/moewire/moewire/core/transport/multihost"
 	"github.com/moewire/moewire/core/transport/shm"
 	"github.com/moewire/moewire/core/wire"
 )
@@ -41,8 +41,8 @@ func gpuBuffer(t *testing.T, ranks int) *buffer {
 	return b
 }
 
-func listenerConfig(rank, ranks int, params []byte) mixed.Config {
-	return mixed.Config{
+func listenerConfig(rank, ranks int, params []byte) multihost.Config {
+	return multihost.Config{
 		Shm: shm.Config{
 			Rank: rank, NumRanks: ranks, ControlBytes: layout.ControlBytes, ABIVersion: 1, Params: params,
 		},
@@ -286,7 +286,7 @@ func TestCloseWhileConnecting(t *testing.T) {
 		b := gpuBuffer(t, 2)
 		before := emu.Calls(pushes)
 		ended := make(chan error, 1)
-		go func() { ended <- joinWith(b, time.Hour, func(*mixed.Domain) error { return nil }) }()
+		go func() { ended <- joinWith(b, time.Hour, func(*multihost.Domain) error { return nil }) }()
 		require.Eventually(t, func() bool { return emu.Calls(pushes) >= before+min(n, 4) }, soon, 50*time.Microsecond)
 		require.Zero(t, mwiBufferClose(b.id))
 		require.ErrorIs(t, <-ended, ep.ErrClosed)
@@ -294,9 +294,9 @@ func TestCloseWhileConnecting(t *testing.T) {
 	}
 }
 
-// failToJoin has rank 1 come to the meeting, and offer something that is no card.
+// failToJoin has rank 1 come to the rendezvous, and offer something that is no memory descriptor.
 func failToJoin(b *buffer) error {
-	return joinWith(b, soon, func(dom *mixed.Domain) error {
+	return joinWith(b, soon, func(dom *multihost.Domain) error {
 		_, slab, err := dom.AddSlab(4096)
 		if err == nil {
 			slab.Word(0).Store(7)
@@ -305,20 +305,20 @@ func failToJoin(b *buffer) error {
 	})
 }
 
-// joinWith has rank 1 come to the meeting, and then do something else, while rank
+// joinWith has rank 1 come to the rendezvous, and then do something else, while rank
 // 0 connects.
-func joinWith(b *buffer, timeout time.Duration, then func(*mixed.Domain) error) error {
+func joinWith(b *buffer, timeout time.Duration, then func(*multihost.Domain) error) error {
 	params, err := b.params(ep.Standing{})
 	if err != nil {
 		return err
 	}
-	l, err := mixed.Open(listenerConfig(1, 2, params))
+	l, err := multihost.Open(listenerConfig(1, 2, params))
 	if err != nil {
 		return err
 	}
 	all := [][]byte{b.metadata(), l.Metadata()}
 	other := make(chan error, 1)
-	var dom *mixed.Domain
+	var dom *multihost.Domain
 	go func() {
 		var err error
 		if dom, err = l.Connect(all, soon); err == nil {

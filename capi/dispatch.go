@@ -98,8 +98,8 @@ func (d *dispatch) read(a *C.mw_dispatch_args_t, ranks int) error {
 	d.to = a.result
 	d.args = ep.DispatchArgs{
 		NumTokens: int(t), Hidden: int(h), TopK: int(k), MaxTokens: int(a.num_max_tokens_per_rank), NumExperts: int(e),
-		FP8: a.flags&C.MW_DISPATCH_FP8 != 0, More: a.flags&C.MW_DISPATCH_MORE != 0,
-		Scales: scales, WideOutputs: a.flags&C.MW_DISPATCH_FP32_OUTPUTS != 0,
+		FP8: a.flags&C.MW_DISPATCH_FP8 != 0, HasMore: a.flags&C.MW_DISPATCH_HAS_MORE != 0,
+		Scales: scales, FP32Outputs: a.flags&C.MW_DISPATCH_FP32_OUTPUTS != 0,
 		KeepHeld: a.flags&C.MW_DISPATCH_KEEP_HELD != 0,
 	}
 	keep(&err, &d.args.X)(view[byte]("x", uint64(a.x), t*h*2))
@@ -117,13 +117,13 @@ func (d *dispatch) read(a *C.mw_dispatch_args_t, ranks int) error {
 // scalesOf checks the flags of a dispatch and says which scales they ask for.
 func scalesOf(flags uint32) (device.ScaleFormat, error) {
 	const round, ue8m0 = C.MW_DISPATCH_ROUND_SCALE, C.MW_DISPATCH_UE8M0
-	const known = C.MW_DISPATCH_FP8 | C.MW_DISPATCH_MORE | round | ue8m0 | C.MW_DISPATCH_FP32_OUTPUTS | C.MW_DISPATCH_FLAT |
-		C.MW_DISPATCH_BARE | C.MW_DISPATCH_PRE_REDUCE | C.MW_DISPATCH_KEEP_HELD | selectionFlags
+	const known = C.MW_DISPATCH_FP8 | C.MW_DISPATCH_HAS_MORE | round | ue8m0 | C.MW_DISPATCH_FP32_OUTPUTS | C.MW_DISPATCH_FLAT |
+		C.MW_DISPATCH_NO_ROUTING | C.MW_DISPATCH_PRE_REDUCE | C.MW_DISPATCH_KEEP_HELD | selectionFlags
 	switch {
 	case flags&^known != 0:
 		return 0, invalid("args->flags is %#x, allowed bits %#x", flags, known)
-	case flags&C.MW_DISPATCH_BARE != 0 && flags&C.MW_DISPATCH_FLAT == 0:
-		return 0, invalid("args->flags is %#x: MW_DISPATCH_BARE needs MW_DISPATCH_FLAT", flags)
+	case flags&C.MW_DISPATCH_NO_ROUTING != 0 && flags&C.MW_DISPATCH_FLAT == 0:
+		return 0, invalid("args->flags is %#x: MW_DISPATCH_NO_ROUTING needs MW_DISPATCH_FLAT", flags)
 	case flags&C.MW_DISPATCH_PRE_REDUCE != 0 && flags&C.MW_DISPATCH_FLAT != 0:
 		return 0, invalid("args->flags is %#x: MW_DISPATCH_PRE_REDUCE is not allowed with MW_DISPATCH_FLAT", flags)
 	case flags&round != 0 && flags&C.MW_DISPATCH_FP8 == 0:

@@ -133,17 +133,17 @@ func mwiFabricReport(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.
 // errNone is MW_IN_PROGRESS of a fabric: not a failure.
 var errNone = errors.New("not yet")
 
-//export mwiFabricNextNote
-func mwiFabricNextNote(id uint64, timeoutUs int64, peer *C.uint64_t, buf unsafe.Pointer, size uint64, length *C.uint64_t) C.mw_status_t {
+//export mwiFabricNextHandshake
+func mwiFabricNextHandshake(id uint64, timeoutUs int64, peer *C.uint64_t, buf unsafe.Pointer, size uint64, length *C.uint64_t) C.mw_status_t {
 	return onFabric(id, func(o *fabricObject) error {
-		if size < C.MW_MAX_NOTE_BYTES {
-			return invalid("cap is %d, needed %d", size, C.MW_MAX_NOTE_BYTES)
+		if size < C.MW_MAX_HANDSHAKE_BYTES {
+			return invalid("cap is %d, needed %d", size, C.MW_MAX_HANDSHAKE_BYTES)
 		}
 		deadline, err := deadlineOf(timeoutUs)
 		if err != nil {
 			return err
 		}
-		to, n, ok, err := o.Next(unsafe.Slice((*byte)(buf), C.MW_MAX_NOTE_BYTES), deadline)
+		to, n, ok, err := o.Next(unsafe.Slice((*byte)(buf), C.MW_MAX_HANDSHAKE_BYTES), deadline)
 		if err != nil {
 			return err
 		}
@@ -156,12 +156,12 @@ func mwiFabricNextNote(id uint64, timeoutUs int64, peer *C.uint64_t, buf unsafe.
 }
 
 //export mwiFabricDeliver
-func mwiFabricDeliver(id, peer uint64, note unsafe.Pointer, size uint64) C.mw_status_t {
+func mwiFabricDeliver(id, peer uint64, handshake unsafe.Pointer, size uint64) C.mw_status_t {
 	return onFabric(id, func(o *fabricObject) error {
-		if size > C.MW_MAX_NOTE_BYTES {
-			return invalid("len is %d, allowed 0 to %d", size, C.MW_MAX_NOTE_BYTES)
+		if size > C.MW_MAX_HANDSHAKE_BYTES {
+			return invalid("len is %d, allowed 0 to %d", size, C.MW_MAX_HANDSHAKE_BYTES)
 		}
-		return o.Deliver(endpoint.Peer(peer), unsafe.Slice((*byte)(note), size))
+		return o.Deliver(endpoint.Peer(peer), unsafe.Slice((*byte)(handshake), size))
 	})
 }
 

@@ -8,14 +8,14 @@ import "github.com/moewire/moewire/core/ep/layout"
 // readColumns takes what flat rows bring along, and weights for sums.
 func (d *dispatch) readColumns(a *C.mw_dispatch_args_t) (err error) {
 	if a.flags&C.MW_DISPATCH_FLAT == 0 {
-		return d.readPreWeights(a)
+		return d.readPreReduceWeights(a)
 	}
-	d.args.Flat, d.args.Bare = true, a.flags&C.MW_DISPATCH_BARE != 0
+	d.args.Flat, d.args.NoRouting = true, a.flags&C.MW_DISPATCH_NO_ROUTING != 0
 	t := int64(a.num_tokens)
-	if d.args.Bare && a.topk_weights != 0 {
-		return errWeightsOfBare
+	if d.args.NoRouting && a.topk_weights != 0 {
+		return errWeightsWithoutRouting
 	}
-	if !d.args.Bare {
+	if !d.args.NoRouting {
 		if d.args.TopkWeights, err = d.selections.readWeights(uint32(a.flags), uint64(a.topk_weights), t*int64(a.num_topk)); err != nil {
 			return err
 		}
@@ -33,7 +33,7 @@ func (d *dispatch) readColumns(a *C.mw_dispatch_args_t) (err error) {
 	return nil
 }
 
-var errWeightsOfBare = invalid("topk_weights is given, allowed 0 with MW_DISPATCH_BARE")
+var errWeightsWithoutRouting = invalid("topk_weights is given, allowed 0 with MW_DISPATCH_NO_ROUTING")
 
 // extraWidth is the width of an extra column, checked.
 func extraWidth(a *C.mw_dispatch_args_t, i int) (int64, error) {
@@ -65,7 +65,7 @@ func aloneButForWeights(a *C.mw_dispatch_args_t) error {
 	return nil
 }
 
-func (d *dispatch) readPreWeights(a *C.mw_dispatch_args_t) error {
+func (d *dispatch) readPreReduceWeights(a *C.mw_dispatch_args_t) error {
 	err := aloneButForWeights(a)
 	if d.args.PreReduce = a.flags&C.MW_DISPATCH_PRE_REDUCE != 0; !d.args.PreReduce || err != nil {
 		return err

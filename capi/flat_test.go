@@ -15,7 +15,7 @@ func TestReadAllocatesNothing(t *testing.T) {
 	}
 	var numbers [64]int64 // where all tensors lie
 	here := uint64(uintptr(unsafe.Pointer(&numbers)))
-	for _, flags := range []uintptr{0, flatFlag, flatFlag | bareFlag} {
+	for _, flags := range []uintptr{0, flatFlag, flatFlag | noRoutingFlag} {
 		a, d := argsOf((*dispatch).read), new(dispatch)
 		setNumber(&a.flags, flags)
 		a.num_tokens, a.hidden, a.num_topk, a.num_max_tokens_per_rank, a.num_experts = 1, 8, 2, 4, 2
@@ -35,7 +35,7 @@ func TestReadAllocatesNothing(t *testing.T) {
 }
 
 // As in moewire.h.
-const flatFlag, bareFlag = 32, 64
+const flatFlag, noRoutingFlag = 32, 64
 
 func argsOf[A any](func(*dispatch, *A, int) error) *A { return new(A) }
 

@@ -6,11 +6,11 @@ import "C"
 import (
 	"unsafe"
 
-	"github.com/moewire/moewire/core/transport/mixed"
+	"github.com/moewire/moewire/core/transport/multihost"
 )
 
 // The table lies in C: the fork handler reads it where Go does not run.
-func init() { mixed.SetForkTable((*mixed.ForkTable)(unsafe.Pointer(&C.mwi_fork_table))) }
+func init() { multihost.SetForkTable((*multihost.ForkTable)(unsafe.Pointer(&C.mwi_fork_table))) }
 
 // Both sides agree on the table's size.
-var _ = [1]struct{}{}[unsafe.Sizeof(mixed.ForkTable{})-unsafe.Sizeof(C.struct_mwi_fork_table{})]
+var _ = [1]struct{}{}[unsafe.Sizeof(multihost.ForkTable{})-unsafe.Sizeof(C.struct_mwi_fork_table{})]

@@ -10,7 +10,7 @@ import (
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/telemetry"
 	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/mixed"
+	"github.com/moewire/moewire/core/transport/multihost"
 	"github.com/moewire/moewire/core/transport/tcp"
 	"github.com/moewire/moewire/core/wire"
 )
@@ -58,20 +58,20 @@ func (r *refusals) byReason() map[string]uint64 {
 	return found
 }
 
-// showLinks puts what is seen of far ranks where other processes find it.
-func showLinks(own transport.Segment, far []mixed.FarRank) {
+// showLinks puts what is seen of remote ranks where other processes find it.
+func showLinks(own transport.Segment, remote []multihost.RemoteRank) {
 	area := telemetry.At(own, layout.Record())
 	area.SetWallClock(telemetry.WallClock())
 	for rank := range layout.MaxRanks {
 		var row telemetry.Link
-		if len(far) > 0 && far[0].Rank == rank {
-			row, far = rowOf(&far[0]), far[1:]
+		if len(remote) > 0 && remote[0].Rank == rank {
+			row, remote = rowOf(&remote[0]), remote[1:]
 		}
 		area.SetLink(rank, &row)
 	}
 }
 
-func rowOf(f *mixed.FarRank) telemetry.Link {
+func rowOf(f *multihost.RemoteRank) telemetry.Link {
 	return telemetry.Link{
 		State: int(f.State), Carrier: carrierNumber(f.Carrier),
 		SentMessages: f.SentMessages, SentBytes: f.SentBytes,
@@ -92,17 +92,17 @@ func carrierNumber(name string) int {
 	return 0
 }
 
-// farStats are the part of mw_buffer_stats about ranks of other hosts.
-type farStats struct {
-	Links     []linkStats       `json:"links"`
-	Refused   map[string]uint64 `json:"refused"`
-	Ballots   uint64            `json:"num_ballots"`
-	Agreed    uint64            `json:"num_agreed"`
-	Ended     uint64            `json:"num_ended"`
-	Broken    uint64            `json:"num_broken"`
-	Silences  uint64            `json:"num_silences"`
-	Missing   string            `json:"missing_carriers"`
-	WallClock int64             `json:"wall_clock_ns"`
+// remoteStats are the part of mw_buffer_stats about ranks of other hosts.
+type remoteStats struct {
+	Links             []linkStats       `json:"links"`
+	Refused           map[string]uint64 `json:"refused"`
+	Ballots           uint64            `json:"num_ballots"`
+	Agreed            uint64            `json:"num_agreed"`
+	Ended             uint64            `json:"num_ended"`
+	Broken            uint64            `json:"num_broken"`
+	TimesUnresponsive uint64            `json:"num_unresponsive"`
+	Missing           string            `json:"missing_carriers"`
+	WallClock         int64             `json:"wall_clock_ns"`
 }
 
 type linkStats struct {
@@ -117,7 +117,7 @@ type linkStats struct {
 	Blocked          uint64 `json:"num_blocked"`
 	Dropped          uint64 `json:"num_dropped"`
 	Ignored          uint64 `json:"num_ignored"`
-	Remade           uint64 `json:"num_remade"`
+	Reconnects       uint64 `json:"num_reconnects"`
 	Credits          int    `json:"num_credits"`
 	MaxCredits       int    `json:"num_max_credits"`
 	Heard            int64  `json:"heard_ns"`
@@ -127,7 +127,7 @@ type linkStats struct {
 
 // domain is not there until the buffer is connected, nor once a join is given
 // up or the buffer is closed.
-func (b *buffer) domain() (*mixed.Domain, error) {
+func (b *buffer) domain() (*multihost.Domain, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
@@ -139,22 +139,22 @@ func (b *buffer) domain() (*mixed.Domain, error) {
 	return b.dom, nil
 }
 
-func (b *buffer) farStats() (farStats, error) {
+func (b *buffer) remoteStats() (remoteStats, error) {
 	dom, err := b.domain()
 	if err != nil {
-		return farStats{}, err
+		return remoteStats{}, err
 	}
-	t := dom.Tally()
-	s := farStats{
+	t := dom.Totals()
+	s := remoteStats{
 		Links: []linkStats{}, Refused: b.refused.byReason(), Ballots: t.Ballots, Agreed: t.Agreed,
-		Ended: t.Ended, Broken: t.Broken, Silences: t.Silences, Missing: t.Missing, WallClock: telemetry.WallClock(),
+		Ended: t.Ended, Broken: t.Broken, TimesUnresponsive: t.TimesUnresponsive, Missing: t.Missing, WallClock: telemetry.WallClock(),
 	}
-	for _, f := range dom.FarRanks() {
+	for _, f := range dom.RemoteRanks() {
 		s.Links = append(s.Links, linkStats{
 			Rank: f.Rank, Carrier: f.Carrier, State: f.State.String(), Why: dom.WhyNot(f.Rank),
 			SentMessages: f.SentMessages, SentBytes: f.SentBytes,
 			ReceivedMessages: f.ReceivedMessages, ReceivedBytes: f.ReceivedBytes,
-			Blocked: f.Blocked, Dropped: f.Dropped, Ignored: f.Ignored, Remade: f.Remade,
+			Blocked: f.Blocked, Dropped: f.Dropped, Ignored: f.Ignored, Reconnects: f.Reconnects,
 			Credits: f.Credits, MaxCredits: f.MaxCredits, Heard: f.Heard, Beats: f.Beats, Ahead: f.Ahead,
 		})
 	}
@@ -171,20 +171,20 @@ func mwiBufferLinks(id uint64, out *C.mw_link_t, capacity uint32, count *C.uint3
 		if err != nil {
 			return err
 		}
-		far := dom.FarRanks()
-		far = far[:min(len(far), int(capacity))]
+		remote := dom.RemoteRanks()
+		remote = remote[:min(len(remote), int(capacity))]
 		size := uintptr(out.size) // of the caller's elements; checked by the shim
-		for i := range far {
+		for i := range remote {
 			element := unsafe.Add(unsafe.Pointer(out), uintptr(i)*size)
-			putLink(unsafe.Slice((*byte)(element), size), &far[i])
+			putLink(unsafe.Slice((*byte)(element), size), &remote[i])
 		}
-		*count = C.uint32_t(len(far))
+		*count = C.uint32_t(len(remote))
 		return nil
 	})
 }
 
 // putLink writes an element as far as the caller has room.
-func putLink(to []byte, f *mixed.FarRank) {
+func putLink(to []byte, f *multihost.RemoteRank) {
 	l := C.mw_link_t{
 		size: C.uint32_t(len(to)), rank: C.uint32_t(f.Rank), carrier: C.uint32_t(carrierNumber(f.Carrier)), state: C.uint32_t(f.State),
 		num_messages_sent: C.uint64_t(f.SentMessages), num_bytes_sent: C.uint64_t(f.SentBytes),
@@ -192,7 +192,7 @@ func putLink(to []byte, f *mixed.FarRank) {
 		num_blocked: C.uint64_t(f.Blocked), num_dropped: C.uint64_t(f.Dropped), num_ignored: C.uint64_t(f.Ignored),
 		num_credits: C.uint32_t(f.Credits), num_max_credits: C.uint32_t(f.MaxCredits),
 		heard_ns: C.int64_t(f.Heard), num_beats: C.uint64_t(f.Beats), clock_ahead_ns: C.int64_t(f.Ahead),
-		num_remade: C.uint64_t(f.Remade),
+		num_reconnects: C.uint64_t(f.Reconnects),
 	}
 	clear(to[copy(to, unsafe.Slice((*byte)(unsafe.Pointer(&l)), unsafe.Sizeof(l))):])
 }

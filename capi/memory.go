@@ -29,10 +29,10 @@ type memory struct {
 	open    bool // its buffer is
 }
 
-// giveBack undoes one Retain. After an error, of a device, nothing has changed.
-func (mem *memory) giveBack() error {
-	if onDevice, ok := mem.seg.(interface{ GiveBack() error }); ok {
-		return onDevice.GiveBack()
+// tryRelease undoes one Retain. After an error, of a device, nothing has changed.
+func (mem *memory) tryRelease() error {
+	if onDevice, ok := mem.seg.(interface{ TryRelease() error }); ok {
+		return onDevice.TryRelease()
 	}
 	mem.seg.Release()
 	return nil
@@ -114,7 +114,7 @@ func mwiMemoryRelease(id uint64) C.mw_status_t {
 		if mem.retains == 0 {
 			return fmt.Errorf("%w: memory %d was not retained", errHandle, id)
 		}
-		if err := mem.giveBack(); err != nil {
+		if err := mem.tryRelease(); err != nil {
 			return err
 		}
 		mem.retains--

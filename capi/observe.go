@@ -22,10 +22,10 @@ func eventCount() *atomic.Uint64 {
 // statistics are what mw_buffer_stats shows.
 type statistics struct {
 	telemetry.Stats
-	Imbalance float64  `json:"expert_imbalance"` // fullest local expert over the mean; 0 without rows
-	Far       farStats `json:"far"`
-	GoObjects uint64   `json:"go_heap_allocations"`
-	GoBytes   uint64   `json:"go_heap_bytes"`
+	Imbalance float64     `json:"expert_imbalance"` // fullest local expert over the mean; 0 without rows
+	Remote    remoteStats `json:"remote"`
+	GoObjects uint64      `json:"go_heap_allocations"`
+	GoBytes   uint64      `json:"go_heap_bytes"`
 }
 
 func imbalance(rows []uint64) float64 {
@@ -61,14 +61,14 @@ func statisticsOf(b *buffer, e observed) (statistics, error) {
 	if err != nil {
 		return statistics{}, err
 	}
-	far, err := b.farStats()
+	remote, err := b.remoteStats()
 	if err != nil {
 		return statistics{}, err
 	}
 	heap := []metrics.Sample{{Name: "/gc/heap/allocs:objects"}, {Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(heap)
 	return statistics{
-		Stats: s, Imbalance: imbalance(s.Experts), Far: far,
+		Stats: s, Imbalance: imbalance(s.Experts), Remote: remote,
 		GoObjects: heap[0].Value.Uint64(), GoBytes: heap[1].Value.Uint64(),
 	}, nil
 }

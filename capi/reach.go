@@ -16,7 +16,7 @@ import (
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/telemetry"
 	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/mixed"
+	"github.com/moewire/moewire/core/transport/multihost"
 	"github.com/moewire/moewire/core/transport/tcp"
 	"github.com/moewire/moewire/core/transport/verbs"
 	"github.com/moewire/moewire/core/wire"
@@ -27,7 +27,7 @@ const maxTextBytes = 64 << 10
 
 // reachOf reads how a rank reaches the others, all but the part in shared
 // memory.
-func reachOf(c *C.mw_config_t) (cfg mixed.Config, err error) {
+func reachOf(c *C.mw_config_t) (cfg multihost.Config, err error) {
 	for _, n := range [...]struct {
 		name      string
 		v, lo, hi int64
@@ -41,7 +41,7 @@ func reachOf(c *C.mw_config_t) (cfg mixed.Config, err error) {
 			return cfg, err
 		}
 	}
-	cfg.Setting = mixed.Setting(c.transport)
+	cfg.Setting = multihost.Setting(c.transport)
 	if err := bounds(c, &cfg); err != nil {
 		return cfg, err
 	}
@@ -53,7 +53,7 @@ func reachOf(c *C.mw_config_t) (cfg mixed.Config, err error) {
 	if cfg.Listen, err = listenOf(c.listen); err != nil {
 		return cfg, err
 	}
-	cfg.Words = []int64{layout.WaitsFor(), layout.Beat(), layout.Quiet(), layout.Record() + telemetry.LeftOffset()}
+	cfg.Words = []int64{layout.WaitsFor(), layout.Beat(), layout.Quiesced(), layout.Record() + telemetry.LeftOffset()}
 	cfg.Moments = []int64{layout.Since()}
 	nics, err := nicsOf([3]rdmaSetting{
 		{"config->rdma_devices", c.rdma_devices}, {"config->rdma_gid", c.rdma_gid}, {"config->rdma_near", c.rdma_near},
@@ -94,29 +94,29 @@ func nicsOf(settings [3]rdmaSetting) (v verbs.Config, err error) {
 	return v, nil
 }
 
-func bounds(c *C.mw_config_t, cfg *mixed.Config) error {
+func bounds(c *C.mw_config_t, cfg *multihost.Config) error {
 	if n := uint64(c.ring_bytes); n != 0 {
 		if n < link.MinRingBytes || n > link.MaxRingBytes || bits.OnesCount64(n) != 1 {
 			return invalid("config->ring_bytes is %d, allowed a power of two from %d to %d, and 0", n, link.MinRingBytes, int64(link.MaxRingBytes))
 		}
 		cfg.Link = link.Config{RingBytes: int64(n), NumMessages: link.DefaultNumMessages}
 	}
-	silent, err := micros("config->silent_after_us", int64(c.silent_after_us))
+	unresponsive, err := micros("config->unresponsive_after_us", int64(c.unresponsive_after_us))
 	switch {
 	case err != nil:
 		return err
-	case silent < 0 || (silent > 0 && silent < leastSilence) || silent > time.Hour:
-		return invalid("config->silent_after_us is %d, allowed 0 (%v), and %d to %d", int64(c.silent_after_us),
-			mixed.DefaultBound, leastSilence.Microseconds(), time.Hour.Microseconds())
+	case unresponsive < 0 || (unresponsive > 0 && unresponsive < minUnresponsive) || unresponsive > time.Hour:
+		return invalid("config->unresponsive_after_us is %d, allowed 0 (%v), and %d to %d", int64(c.unresponsive_after_us),
+			multihost.DefaultBound, minUnresponsive.Microseconds(), time.Hour.Microseconds())
 	}
-	if cfg.Bound = silent; silent > 0 {
-		cfg.Heartbeat = max(min(mixed.DefaultHeartbeat, silent/8), time.Millisecond)
+	if cfg.Bound = unresponsive; unresponsive > 0 {
+		cfg.Heartbeat = max(min(multihost.DefaultHeartbeat, unresponsive/8), time.Millisecond)
 	}
 	return nil
 }
 
-// leastSilence is the shortest bound: below it a busy machine looks dead.
-const leastSilence = 20 * time.Millisecond
+// minUnresponsive is the shortest bound: below it a busy machine looks dead.
+const minUnresponsive = 20 * time.Millisecond
 
 func protectionOf(c *C.mw_config_t) wire.Protection {
 	if c.protection == C.MW_PROTECTION_ENCRYPT {
@@ -160,7 +160,7 @@ func keysOf(c *C.mw_config_t) (*wire.Keyring, error) {
 	return nil, nil
 }
 
-// rereadKeys is for the next meeting: keys are exchanged while ranks run.
+// rereadKeys is for the next rendezvous: keys are exchanged while ranks run.
 func (b *buffer) rereadKeys() error {
 	if b.open.Keys == nil {
 		return nil
@@ -233,7 +233,7 @@ func firstOf(nic string, addrs []net.Addr) (netip.AddrPort, error) {
 }
 
 // carriers are those between hosts, by preference.
-func carriers(cfg *mixed.Config, sockets tcp.Config, nics verbs.Config) []mixed.Carrier {
+func carriers(cfg *multihost.Config, sockets tcp.Config, nics verbs.Config) []multihost.Carrier {
 	sockets.Keyring, sockets.Listen = cfg.Keys, []netip.AddrPort{netip.AddrPortFrom(cfg.Listen.Addr(), 0)}
 	rdma := func(turn int) (transport.Transport, error) {
 		if nics.Near == (verbs.Place{}) {
@@ -243,7 +243,7 @@ func carriers(cfg *mixed.Config, sockets tcp.Config, nics verbs.Config) []mixed.
 		return verbs.NewGroup(nics)
 	}
 	overTCP := func(int) (transport.Transport, error) { return tcp.Open(sockets) }
-	return []mixed.Carrier{{Setting: mixed.RDMA, Open: rdma}, {Setting: mixed.TCP, Open: overTCP}}
+	return []multihost.Carrier{{Setting: multihost.RDMA, Open: rdma}, {Setting: multihost.TCP, Open: overTCP}}
 }
 
 // path is one entry of mw_buffer_paths.
@@ -269,7 +269,7 @@ func mwiBufferPaths(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.m
 	})
 }
 
-// paths is of the last meeting that was installed.
+// paths is of the last rendezvous that was installed.
 func (b *buffer) paths() ([]path, error) {
 	dom, err := b.domain()
 	if err != nil {

@@ -17,21 +17,21 @@ mw_status_t mw_fabric_report(mw_fabric_t fabric, char *buf, uint64_t cap, uint64
 	return mwiFabricReport(fabric.id, buf, cap, len);
 }
 
-mw_status_t mw_fabric_next_note(mw_fabric_t fabric, int64_t timeout_us, uint64_t *peer, void *buf,
+mw_status_t mw_fabric_next_handshake(mw_fabric_t fabric, int64_t timeout_us, uint64_t *peer, void *buf,
                                 uint64_t cap, uint64_t *len)
 {
 	NOT_FORKED();
 	NOT_NULL(peer);
 	NOT_NULL(buf);
 	NOT_NULL(len);
-	return mwiFabricNextNote(fabric.id, timeout_us, peer, buf, cap, len);
+	return mwiFabricNextHandshake(fabric.id, timeout_us, peer, buf, cap, len);
 }
 
-mw_status_t mw_fabric_deliver(mw_fabric_t fabric, uint64_t peer, const void *note, uint64_t len)
+mw_status_t mw_fabric_deliver(mw_fabric_t fabric, uint64_t peer, const void *handshake, uint64_t len)
 {
 	NOT_FORKED();
-	NOT_NULL(note);
-	return mwiFabricDeliver(fabric.id, peer, (void *)note, len);
+	NOT_NULL(handshake);
+	return mwiFabricDeliver(fabric.id, peer, (void *)handshake, len);
 }
 
 mw_status_t mw_fabric_connect(mw_fabric_t fabric, uint64_t peer, int64_t timeout_us)

@@ -19,7 +19,7 @@ import (
 	"github.com/moewire/moewire/core/op"
 	"github.com/moewire/moewire/core/origin"
 	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/mixed"
+	"github.com/moewire/moewire/core/transport/multihost"
 )
 
 var (
@@ -43,8 +43,8 @@ var statuses = []struct {
 	{ep.ErrInvalid, C.MW_ERR_INVALID_ARGUMENT},
 	{layout.ErrShape, C.MW_ERR_INVALID_ARGUMENT},
 	{os.ErrDeadlineExceeded, C.MW_ERR_TIMEOUT},
-	{mixed.ErrOutOfReach, C.MW_ERR_INVALID_ARGUMENT},
-	{transport.ErrDead, C.MW_ERR_PEER_LOST},
+	{multihost.ErrOutOfReach, C.MW_ERR_INVALID_ARGUMENT},
+	{transport.ErrExited, C.MW_ERR_PEER_LOST},
 	{ep.ErrMismatch, C.MW_ERR_PEER_MISMATCH},
 	{transport.ErrMismatch, C.MW_ERR_PEER_MISMATCH},
 	{ep.ErrFenced, C.MW_ERR_FENCED},
@@ -64,7 +64,7 @@ var statuses = []struct {
 	{fabric.ErrInvalid, C.MW_ERR_INVALID_ARGUMENT},
 	{fabric.ErrRegion, C.MW_ERR_HANDLE},
 	{op.ErrStale, C.MW_ERR_HANDLE},
-	{endpoint.ErrNote, C.MW_ERR_METADATA},
+	{endpoint.ErrHandshake, C.MW_ERR_METADATA},
 	{transport.ErrNotSupported, C.MW_ERR_NOT_SUPPORTED},
 	{endpoint.ErrConnecting, C.MW_ERR_CONNECTING},
 	{fabric.ErrRefused, C.MW_ERR_REFUSED},

@@ -56,8 +56,8 @@ typedef int32_t mw_status_t;
 #define MW_ERR_HANDLE -2            /* the id never was, or was closed */
 #define MW_ERR_STALE_HANDLE -3      /* the handle was released or its slot reused */
 #define MW_ERR_CLOSED -4            /* the buffer is closed */
-#define MW_ERR_TIMEOUT -5           /* a rank did not come to a meeting in time; names it */
-#define MW_ERR_PEER_LOST -6         /* a peer died during a meeting; names it */
+#define MW_ERR_TIMEOUT -5           /* a rank did not come to a rendezvous in time; names it */
+#define MW_ERR_PEER_LOST -6         /* a peer died during a rendezvous; names it */
 #define MW_ERR_PEER_MISMATCH -7     /* ranks disagree on a parameter; names both values */
 #define MW_ERR_FENCED -8            /* the group went on without this rank, or may have: update to rejoin */
 #define MW_ERR_NO_MEMORY -9
@@ -178,8 +178,8 @@ typedef struct {
 	                         first (docs/wire.md). Between hosts these or key_file; never shown */
 	mw_bytes_t host;      /* own, for tests: ranks with different names take one another for ranks of
 	                         other hosts. Empty: this machine */
-	uint64_t ring_bytes;  /* two rings of this size per direction and far rank, a power of two; 0: 16 MiB */
-	int64_t silent_after_us; /* a far rank that is not heard for so long is suspected; 0: 1 s */
+	uint64_t ring_bytes;  /* two rings of this size per direction and remote rank, a power of two; 0: 16 MiB */
+	int64_t unresponsive_after_us; /* a remote rank that is not heard for so long is suspected; 0: 1 s */
 	mw_bytes_t key_file;  /* path of a file with `keys`, in their place; read again by every
 	                         mw_buffer_update. Nobody but its owner may read it */
 	/* Own: which RDMA devices this rank may use, and how. Empty: the library chooses. */
@@ -242,7 +242,7 @@ typedef struct {
 	int64_t num_experts;
 	uint32_t flags;     /* MW_SHAPE_* */
 	uint32_t reserved;  /* 0 */
-	int64_t num_topk;   /* with FLAT: K; 0 with MW_DISPATCH_BARE. Else 0 */
+	int64_t num_topk;   /* with FLAT: K; 0 with MW_DISPATCH_NO_ROUTING. Else 0 */
 	uint32_t extra_row_bytes[MW_MAX_EXTRAS]; /* with FLAT: as in mw_dispatch_args_t. Else 0 */
 } mw_shape_t;
 
@@ -272,7 +272,7 @@ mw_status_t mw_buffer_metadata(mw_buffer_t buffer, void *buf, uint64_t cap, uint
  *
  * MW_ERR_PEER_MISMATCH names the first parameter on which ranks disagree,
  * both values and the rank; MW_ERR_TIMEOUT and MW_ERR_PEER_LOST name the rank.
- * After an error: mw_buffer_update for another meeting, or mw_buffer_close.
+ * After an error: mw_buffer_update for another rendezvous, or mw_buffer_close.
  */
 mw_status_t mw_buffer_connect(mw_buffer_t buffer, const mw_bytes_t *all, uint32_t num_ranks,
                               int64_t timeout_us);
@@ -359,8 +359,8 @@ mw_status_t mw_buffer_paths(mw_buffer_t buffer, char *buf, uint64_t cap, uint64_
 #define MW_LINK_TCP 1 /* mw_link_t.carrier */
 #define MW_LINK_VERBS 2
 #define MW_LINK_UP 1
-#define MW_LINK_SILENT 2 /* not heard for mw_config_t.silent_after_us */
-#define MW_LINK_BROKEN 3 /* carries nothing: it is made again, or the group has not decided who goes */
+#define MW_LINK_UNRESPONSIVE 2 /* not heard for mw_config_t.unresponsive_after_us */
+#define MW_LINK_BROKEN 3 /* carries nothing: it is reconnected, or the group has not decided who goes */
 #define MW_LINK_ENDED 4  /* the rank's process has ended, or it closes its buffer */
 #define MW_LINK_OUT 5    /* the rank is no member any more */
 
@@ -386,7 +386,7 @@ typedef struct {
 	uint64_t num_beats;        /* heartbeats that came */
 	int64_t clock_ahead_ns;    /* of its host's wall clock, less the time of the fastest heartbeat
 	                              of the last 5 to 10 s; odd; 0: not known */
-	uint64_t num_remade;       /* connections that broke and were made again */
+	uint64_t num_reconnects;       /* connections that broke and were reconnected */
 } mw_link_t;
 
 /*
@@ -462,7 +462,7 @@ const uint64_t *mw_event_count(void);
 /* ------------------------------------------------------------ dispatch -- */
 
 #define MW_DISPATCH_FP8 1u  /* cast rows to fp8 e4m3 with one scale per 128 values */
-#define MW_DISPATCH_MORE 2u /* this rank will dispatch again for the same batch */
+#define MW_DISPATCH_HAS_MORE 2u /* this rank will dispatch again for the same batch */
 /* With FP8: scales are rounded up to powers of two. The same on every rank. */
 #define MW_DISPATCH_ROUND_SCALE 4u
 /* With ROUND_SCALE: scales are biased exponent bytes (UE8M0), four to a word. */
@@ -472,7 +472,7 @@ const uint64_t *mw_event_count(void);
 /* Flat rows: see mw_buffer_dispatch. The same on every rank. */
 #define MW_DISPATCH_FLAT 32u
 /* With FLAT: rows come without topk_idx and topk_weights. The same on every rank. */
-#define MW_DISPATCH_BARE 64u
+#define MW_DISPATCH_NO_ROUTING 64u
 /* Not with FLAT: the combine is pre-reduced, see mw_buffer_combine. Each rank's own choice. */
 #define MW_DISPATCH_PRE_REDUCE 128u
 /*
@@ -497,7 +497,7 @@ const uint64_t *mw_event_count(void);
  */
 typedef struct {
 	uint32_t size;
-	uint32_t peers_have_more;  /* 1 if any counted rank set MW_DISPATCH_MORE; CUDA: 0, the device
+	uint32_t peers_have_more;  /* 1 if any counted rank set MW_DISPATCH_HAS_MORE; CUDA: 0, the device
 	                              writes it where the arguments say */
 	mw_handle_t handle;        /* for the combine; valid until released */
 	mw_memory_t memory;        /* the mapping that the addresses below lie in */
@@ -536,7 +536,7 @@ typedef struct {
 	                                    FLAT: int64 [1, R] */
 	mw_dispatch_result_t *result;    /* out */
 	/* With FLAT, else 0, but topk_weights also with PRE_REDUCE; borrowed as x is: */
-	uint64_t topk_weights;           /* float32 [T, K]; 0 with BARE; may be 0 if T == 0 */
+	uint64_t topk_weights;           /* float32 [T, K]; 0 with NO_ROUTING; may be 0 if T == 0 */
 	uint64_t extra[MW_MAX_EXTRAS];   /* any bytes [T, extra_row_bytes]; may be 0 if T == 0 */
 	uint32_t extra_row_bytes[MW_MAX_EXTRAS]; /* 0: none; at most MW_MAX_EXTRA_BYTES; the same on
 	                                            every rank */
@@ -599,7 +599,7 @@ mw_status_t mw_buffer_dispatch(mw_buffer_t buffer, const mw_dispatch_args_t *arg
  * leaves one output row per row; the combine adds those of a token's ranks.
  *
  * It is sent only once all ranks have begun it, as with MW_CONFIG_DETERMINISTIC.
- * K and extra_row_bytes are the same on every rank (K with BARE need not be).
+ * K and extra_row_bytes are the same on every rank (K with NO_ROUTING need not be).
  * Rows that a lost rank had reserved and not finished have ids -1 and weights 0.
  * Flat and packed operations may follow one another on one buffer.
  */
@@ -697,7 +697,7 @@ mw_status_t mw_handle_release(mw_handle_t handle);
  *
  * MW_STREAM_NONE launches nothing: for the handle of a dispatch that was recorded into
  * a graph, once the recording has ended and nobody holds it any more. The graph takes its
- * slot and gives it back at each replay; MW_DISPATCH_KEEP_HELD no longer counts it.
+ * slot and releases it at each replay; MW_DISPATCH_KEEP_HELD no longer counts it.
  */
 #define MW_STREAM_NONE UINT64_MAX
 mw_status_t mw_handle_release_on(mw_handle_t handle, uint64_t stream);

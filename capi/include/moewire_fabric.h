@@ -5,11 +5,11 @@
  * borrowed memory, fork. C11 and C++.
  *
  * A fabric is one carrier (TCP sockets, or RDMA devices) with its peers, which
- * are numbers of the caller's. Peers find each other by notes, small texts of
+ * are numbers of the caller's. Peers find each other by handshakes, small texts of
  * bytes that the caller carries by whatever means it has: what
- * mw_fabric_next_note gives here for peer p goes to p's mw_fabric_deliver. A note
- * may be lost, come twice or come late. Nobody is called back. No note is secret;
- * notes, and everything else that goes between peers but for what RDMA devices
+ * mw_fabric_next_handshake gives here for peer p goes to p's mw_fabric_deliver. A handshake
+ * may be lost, come twice or come late. Nobody is called back. No handshake is secret;
+ * handshakes, and everything else that goes between peers but for what RDMA devices
  * carry, are authenticated with keys that both have.
  *
  * Who owns what: memory that is registered stays the caller's, which keeps it
@@ -109,30 +109,30 @@ mw_status_t mw_fabric_create(const mw_fabric_config_t *config, mw_fabric_t *fabr
  */
 mw_status_t mw_fabric_report(mw_fabric_t fabric, char *buf, uint64_t cap, uint64_t *len);
 
-/* Bytes of a note at most: what `cap` of mw_fabric_next_note must be at least. */
-#define MW_MAX_NOTE_BYTES 1024
+/* Bytes of a handshake at most: what `cap` of mw_fabric_next_handshake must be at least. */
+#define MW_MAX_HANDSHAKE_BYTES 1024
 
 /*
- * Takes the next note to be carried, and says to which peer. Waits for one at
+ * Takes the next handshake to be carried, and says to which peer. Waits for one at
  * most timeout_us (0: not at all; -1: until there is one, or the fabric is
- * closed). MW_IN_PROGRESS: there is none, and nothing is written. Notes are
+ * closed). MW_IN_PROGRESS: there is none, and nothing is written. Handshakes are
  * few: some for each connection that is made or ends.
  */
-mw_status_t mw_fabric_next_note(mw_fabric_t fabric, int64_t timeout_us, uint64_t *peer, void *buf,
+mw_status_t mw_fabric_next_handshake(mw_fabric_t fabric, int64_t timeout_us, uint64_t *peer, void *buf,
                                 uint64_t cap, uint64_t *len);
 
 /*
- * Hands over a note that `peer` has sent. One that is old changes nothing.
- * MW_ERR_METADATA: the bytes are no note; MW_ERR_PEER_MISMATCH: the peer's
+ * Hands over a handshake that `peer` has sent. One that is old changes nothing.
+ * MW_ERR_METADATA: the bytes are no handshake; MW_ERR_PEER_MISMATCH: the peer's
  * fabric has another mode; MW_ERR_WOULD_BLOCK: num_peers others are known
  * and something is under way with each (else one is forgotten).
  */
-mw_status_t mw_fabric_deliver(mw_fabric_t fabric, uint64_t peer, const void *note, uint64_t len);
+mw_status_t mw_fabric_deliver(mw_fabric_t fabric, uint64_t peer, const void *handshake, uint64_t len);
 
 /*
  * Waits until there is a connection to a peer, at most timeout_us (-1: no
  * bound), and begins to make one. Either side's call is enough. MW_IN_PROGRESS:
- * not yet; carry notes and call again. MW_ERR_WOULD_BLOCK: as many connections
+ * not yet; carry handshakes and call again. MW_ERR_WOULD_BLOCK: as many connections
  * as num_connections, or as many peers as num_peers, are in use, the former
  * still after timeout_us; call again. MW_ERR_UNREACHABLE: the last attempt
  * failed; another one may begin a moment later.
@@ -145,7 +145,7 @@ mw_status_t mw_fabric_disconnect(mw_fabric_t fabric, uint64_t peer);
 /*
  * Ends all transfers with MW_ERR_CLOSED, waits in other threads with them, then
  * takes down connections, regions and the carrier. MW_OK: all memory is the
- * caller's again and the ids are gone. MW_ERR_BUSY: something was still owed
+ * caller's again and the ids are gone. MW_ERR_BUSY: something was still outstanding
  * after timeout_us (-1: no bound); memory is not free, call again.
  */
 mw_status_t mw_fabric_close(mw_fabric_t fabric, int64_t timeout_us);

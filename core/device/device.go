@@ -89,12 +89,12 @@ type ReduceJob struct {
 // count). Each such run is summed like that and rounded to the values' type;
 // Out[t] is the sum of these, in order, with the one rounding to bf16.
 type ReduceBatch struct {
-	Out     []byte // bf16 [T, Hidden]; with WideOut float32
+	Out     []byte // bf16 [T, Hidden]; with FP32Out float32
 	Hidden  int
 	TopK    int
 	Sources [][]byte    // rows of Hidden values
-	Wide    bool        // those values are float32, else bf16
-	WideOut bool        // with Wide and without Runs: Out is not rounded; a NaN is 0x7fc00000
+	FP32    bool        // those values are float32, else bf16
+	FP32Out bool        // with FP32 and without Runs: Out is not rounded; a NaN is 0x7fc00000
 	Runs    bool        // see above
 	Jobs    []ReduceJob // [T, TopK]
 	Weights []float32   // [T, TopK]
@@ -102,7 +102,7 @@ type ReduceBatch struct {
 
 // OutRowBytes is the size of one row of Out.
 func (b *ReduceBatch) OutRowBytes() int {
-	if b.WideOut {
+	if b.FP32Out {
 		return 4 * b.Hidden
 	}
 	return 2 * b.Hidden

@@ -8,8 +8,8 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// Tick does what time asks for: it reclaims, sends notes again, gives attempts
-// up, and puts into quarantine what is owed completions for too long. Start
+// Tick does what time asks for: it reclaims, sends handshakes again, gives attempts
+// up, and puts into quarantine what has had completions outstanding for too long. Start
 // calls it; two never overlap.
 func (s *Store) Tick() {
 	if !s.ticking.TryLock() {
@@ -48,7 +48,7 @@ func (s *Store) hurry(p *pair, now time.Time) {
 	case !now.Before(p.until):
 		s.failed(p.index, s.errLate())
 	case !now.Before(p.resend):
-		s.say(p, true)
+		s.sendState(p, true)
 	}
 }
 
@@ -128,7 +128,7 @@ func (s *Store) drain(deadline time.Time) error {
 		s.Tick()
 		s.mu.RLock()
 		left := len(s.entries) - len(s.vacant)
-		idle := len(s.tasks.active) == 0 && !s.telling && len(s.outbox)+len(s.news) == 0
+		idle := len(s.tasks.active) == 0 && !s.delivering && len(s.outbox)+len(s.news) == 0
 		s.mu.RUnlock()
 		switch {
 		case left == 0 && idle:

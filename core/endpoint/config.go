@@ -22,10 +22,10 @@ type Config struct {
 	Policy Policy
 	// Epoch is this process's life: larger than that of any former one.
 	Epoch uint64
-	// Send carries a note to a peer. It must not block; a note may be lost.
+	// Send carries a handshake to a peer. It must not block; a handshake may be lost.
 	// Send and Changed are called by one goroutine at a time, without a lock,
 	// and no longer once Close has returned nil.
-	Send func(Peer, Note)
+	Send func(Peer, Handshake)
 	// Prepare is called for each endpoint before it is connected, to post its
 	// first receives. May be nil.
 	Prepare func(Ref) error
@@ -36,8 +36,8 @@ type Config struct {
 	// so many connects, and so many others.
 	NumTasks int
 	// ConnectFor bounds the making of a connection (10 s), DrainFor the wait
-	// for owed completions before quarantine (30 s), RetryAfter the pause
-	// after a failure (100 ms), ResendAfter that between notes (50 ms).
+	// for outstanding completions before quarantine (30 s), RetryAfter the pause
+	// after a failure (100 ms), ResendAfter that between handshakes (50 ms).
 	ConnectFor, DrainFor, RetryAfter, ResendAfter time.Duration
 	// QuarantineCap is how many connections may be in quarantine before the
 	// store makes no more (Cap / 4, at least 1).

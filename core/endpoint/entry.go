@@ -17,9 +17,9 @@ const (
 	joining           // a task connects it
 	joined            // connected; the peer is not, as far as is known
 	live              // may be used
-	retiring          // in the error state; completions may be owed
+	retiring          // in the error state; completions may be outstanding
 	destroying        // a task closes it
-	quarantined       // owed completions for too long
+	quarantined       // completions outstanding for too long
 )
 
 // entry is one place for a connection. What is not atomic is guarded by
@@ -34,7 +34,7 @@ type entry struct {
 	pair    *pair // nil once retired
 	ep      transport.Endpoint
 	id      transport.EndpointID // of ep, which may not be asked under the lock
-	local   []byte               // its address; notes share it, so it never changes
+	local   []byte               // its address; handshakes share it, so it never changes
 	busy    bool                 // a task is under way, or about to be
 	flushed bool                 // its endpoint is in the error state
 	overdue bool                 // was in quarantine, and counts there until it is gone
@@ -143,6 +143,6 @@ func (s *Store) unhold(e *entry, n int) {
 		e.posted.Add(-int64(n))
 	}
 	if e.state() >= retiring {
-		s.owed.Add(1) // it may be drained now
+		s.maybeDrained.Add(1) // it may be drained now
 	}
 }

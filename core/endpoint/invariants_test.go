@@ -58,7 +58,7 @@ func (nd *node) postTimes(to Peer, n int) (longest time.Duration, err error) {
 		for {
 			if status, ok := nd.sent.LoadAndDelete(id + 1); ok && status == transport.StatusOK {
 				break
-			} else if ok || time.Since(begin) > patience {
+			} else if ok || time.Since(begin) > testTimeout {
 				return 0, fmt.Errorf("a send ended with status %v", status)
 			}
 			time.Sleep(10 * time.Microsecond)
@@ -68,10 +68,10 @@ func (nd *node) postTimes(to Peer, n int) (longest time.Duration, err error) {
 	return longest, nil
 }
 
-// TestES14SilentPeers: any number of peers that never answer, or whose connects
+// TestES14UnresponsivePeers: any number of peers that never answer, or whose connects
 // never return, does not make a post to another peer slower. A handshake would
 // take ConnectFor, which is 2 s; time is that of the bubble.
-func TestES14SilentPeers(t *testing.T) {
+func TestES14UnresponsivePeers(t *testing.T) {
 	const epsilon = 3 * time.Millisecond // polls are at most 1 ms apart
 	inBubbles(t, 1000, func(t *testing.T, seed uint64) {
 		rng := rand.New(rand.NewPCG(seed, 14))
@@ -87,7 +87,7 @@ func TestES14SilentPeers(t *testing.T) {
 		require.NoError(t, err)
 		stuck := w.net.Inject(fake.Fault{Point: fake.AtConnect, Transport: a.dev, Gate: gate})
 		for to := Peer(1); to < 7; to++ {
-			w.net.Silence(w.nodes[to].dev, rng.IntN(2) == 0)
+			w.net.SetUnresponsive(w.nodes[to].dev, rng.IntN(2) == 0)
 			begin := time.Now()
 			_, err := a.now().Get(to)
 			require.ErrorIs(t, err, ErrConnecting)
@@ -99,7 +99,7 @@ func TestES14SilentPeers(t *testing.T) {
 		stuck.Remove()
 		gate.Open()
 		for to := Peer(1); to < 7; to++ {
-			w.net.Silence(w.nodes[to].dev, false)
+			w.net.SetUnresponsive(w.nodes[to].dev, false)
 		}
 		require.NoError(t, w.closeFor(8))
 	})
@@ -148,7 +148,7 @@ func TestES16TicksDoNotOverlap(t *testing.T) {
 			Transport: fake.New(fake.Config{}).Transport(), Cap: 1, Epoch: 1,
 			Spec: transport.EndpointSpec{SendDepth: 1, RecvDepth: 1}, ResendAfter: time.Millisecond,
 			Now: func() time.Time { looks.Add(1); return time.Now() },
-			Send: func(Peer, Note) {
+			Send: func(Peer, Handshake) {
 				sends.Add(1)
 				if shut.Load() {
 					<-gate
@@ -162,7 +162,7 @@ func TestES16TicksDoNotOverlap(t *testing.T) {
 		shut.Store(true)
 		s.Start(10 * time.Millisecond)
 		time.Sleep(15 * time.Millisecond)
-		synctest.Wait() // the ticker's first tick sends a note again, and hangs
+		synctest.Wait() // the ticker's first tick sends a handshake again, and hangs
 		hung, before := sends.Load(), looks.Load()
 		s.Tick()
 		require.Equal(t, before, looks.Load(), "a second tick has looked at the clock")

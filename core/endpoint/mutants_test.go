@@ -23,16 +23,16 @@ var mutants = []struct {
 	{"cap by list length", capByList, checkCapCountsRetiring},
 	{"no generation", noGeneration, checkRetired},
 	{"check then allocate", checkThenAllocate, checkReserve},
-	{"destroy what is owed completions", destroyOwed, checkOwed},
+	{"destroy what has outstanding completions", destroyOutstanding, checkOutstanding},
 	{"count before handling", countEarly, checkHeld},
 	{"join an address that was not meant", joinUnseen, checkUnseen},
 	{"live before the peer is", postUnready, checkReady},
 	{"provider calls under the lock", lockedCalls, checkUnlocked},
 	{"generations that begin anew", forgetGens, checkForgotten},
 	{"peers that are never forgotten", neverForget, checkForgotten},
-	{"notes to a former life", formerLife, checkFormerLife},
+	{"handshakes to a former life", formerLife, checkFormerLife},
 	{"posts without a second look", lookOnce, checkKeep},
-	{"room that is owed completions counts", countOwed, checkOwedRoom},
+	{"room that has outstanding completions counts", countOutstanding, checkOutstandingRoom},
 	{"room for one peer is not another's", noSpare, checkSpare},
 }
 
@@ -79,7 +79,7 @@ func (nd *node) pause() (goOn func()) {
 	}
 }
 
-// stalled is a world whose first node has retired a connection that is owed
+// stalled is a world whose first node has retired a connection that has outstanding
 // completions until it goes on.
 func stalled(m mutant, seed uint64, bound int) (w *world, goOn func(), err error) {
 	w = brokenWorld(m, seed, 3, fake.Config{}, func(c *Config) { c.Cap = bound })
@@ -137,8 +137,8 @@ func checkReserve(m mutant, seed uint64) error {
 	return err
 }
 
-// checkOwed (ES6): a queue pair lives until its last completion was handled.
-func checkOwed(m mutant, seed uint64) error {
+// checkOutstanding (ES6): a queue pair lives until its last completion was handled.
+func checkOutstanding(m mutant, seed uint64) error {
 	w, goOn, err := stalled(m, seed, 2)
 	a, end := w.nodes[0], time.Now().Add(10*time.Millisecond)
 	if m != sound {
@@ -206,7 +206,7 @@ func checkKeep(m mutant, seed uint64) error {
 	if err != nil {
 		return errors.Join(err, w.close())
 	}
-	goOn := a.pause() // what it owes keeps the connection where it is
+	goOn := a.pause() // what is outstanding keeps the connection where it is
 	e := a.now().entries[r.index]
 	a.now().Retire(r)
 	before := e.posted.Load()
@@ -224,7 +224,7 @@ func checkKeep(m mutant, seed uint64) error {
 // checkFormerLife (ES13): that a peer has seen an endpoint of a former life of
 // ours says nothing of the present one, though their generations are the same.
 func checkFormerLife(m mutant, seed uint64) error {
-	s, theirs, notes, err := lone(m, seed)
+	s, theirs, handshakes, err := lone(m, seed)
 	if err != nil {
 		return err
 	}
@@ -232,18 +232,18 @@ func checkFormerLife(m mutant, seed uint64) error {
 	if _, err := s.Get(1); !errors.Is(err, ErrConnecting) {
 		return err
 	}
-	ours, err := nextNote(notes)
+	ours, err := nextHandshake(handshakes)
 	if err != nil {
 		return err
 	}
-	said := Note{Epoch: 1, Gen: 5, Address: theirs, SeenEpoch: ours.Epoch - 1, SeenGen: ours.Gen, Ready: true}
+	said := Handshake{Epoch: 1, Gen: 5, Address: theirs, SeenEpoch: ours.Epoch - 1, SeenGen: ours.Gen, Ready: true}
 	s.Deliver(1, said)
 	s.mu.Lock()
 	p := s.pairs[1]
 	counts := p.theirs.seen || p.theirs.ready || s.entries[p.index].state() != offered
 	s.mu.Unlock()
 	if counts {
-		return errors.New("a note to a former life counts")
+		return errors.New("a handshake to a former life counts")
 	}
 	said.SeenEpoch = ours.Epoch
 	s.Deliver(1, said)

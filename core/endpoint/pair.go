@@ -49,9 +49,9 @@ func (s *Store) attempt(p *pair, i int32) {
 	p.resend = s.cfg.Now()
 }
 
-// say queues a note of our state; ask makes the peer answer with its own.
-func (s *Store) say(p *pair, ask bool) {
-	n := Note{Epoch: s.cfg.Epoch, Gen: p.gen, SeenEpoch: p.theirs.epoch, SeenGen: p.theirs.gen, Asks: ask}
+// sendState queues a handshake of our state; ask makes the peer answer with its own.
+func (s *Store) sendState(p *pair, ask bool) {
+	n := Handshake{Epoch: s.cfg.Epoch, Gen: p.gen, SeenEpoch: p.theirs.epoch, SeenGen: p.theirs.gen, Asks: ask}
 	if p.index != none {
 		e := s.entries[p.index]
 		if st := e.state(); st >= offered && st <= live {
@@ -65,8 +65,8 @@ func (s *Store) say(p *pair, ask bool) {
 	s.outbox = append(s.outbox, outgoing{p.peer, n})
 }
 
-// Deliver takes a peer's note. It never blocks. The address is copied.
-func (s *Store) Deliver(from Peer, n Note) {
+// Deliver takes a peer's handshake. It never blocks. The address is copied.
+func (s *Store) Deliver(from Peer, n Handshake) {
 	defer s.flush()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,18 +79,18 @@ func (s *Store) Deliver(from Peer, n Note) {
 		return
 	}
 	if n.Epoch < p.theirs.epoch || (n.Epoch == p.theirs.epoch && n.Gen < p.theirs.gen) {
-		s.stats.StaleNotes++
+		s.stats.StaleHandshakes++
 		return
 	}
 	s.adopt(p, &n)
 	s.advance(p)
 	if n.Asks {
-		s.say(p, false)
+		s.sendState(p, false)
 	}
 }
 
-// adopt remembers what a note says that was not known before.
-func (s *Store) adopt(p *pair, n *Note) {
+// adopt remembers what a handshake says that was not known before.
+func (s *Store) adopt(p *pair, n *Handshake) {
 	if n.Epoch != p.theirs.epoch || n.Gen != p.theirs.gen {
 		p.theirs = theirs{epoch: n.Epoch, gen: n.Gen, address: append([]byte(nil), n.Address...)}
 		if p.index != none {
@@ -121,7 +121,7 @@ func (s *Store) advance(p *pair) {
 		e.enter(joining)
 		p.theirs.used = true
 		s.taskIn(&s.tasks.connects, p.index, (*Store).join)
-		s.say(p, true) // so that it can join, too
+		s.sendState(p, true) // so that it can join, too
 	case e.state() == joined && (p.theirs.ready || s.mutant == postUnready):
 		s.goLive(p)
 	}
@@ -139,7 +139,7 @@ func (s *Store) goLive(p *pair) {
 	s.rouse()
 }
 
-// give notes that an attempt has failed: others are told until the pause is
+// give records that an attempt has failed: others are told until the pause is
 // over.
 func (p *pair) give(err error, now time.Time, pause time.Duration) {
 	if !errors.Is(err, transport.ErrNoResource) && !errors.Is(err, ErrUnreachable) {

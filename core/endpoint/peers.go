@@ -10,7 +10,7 @@ import (
 // Peers are remembered up to a bound. One without a connection can be
 // forgotten, because generations are the store's and not the peer's: whoever
 // still remembers an endpoint that it was told of finds everything that comes
-// later newer. And a note from before that comes late leads to no connection,
+// later newer. And a handshake from before that comes late leads to no connection,
 // since it cannot have an endpoint in sight that was made after it.
 
 // idle lists the peers without a connection, in the order in which they were
@@ -64,7 +64,7 @@ func (s *Store) pairOf(id Peer) (*pair, error) {
 
 // forget makes room for another peer, if somebody is idle.
 func (s *Store) forget() bool {
-	p := s.idle.oldest(s.cfg.Now(), s.awaitsRoom)
+	p := s.idle.oldest(s.cfg.Now(), s.awaitsCapacity)
 	if p == nil || s.mutant == neverForget {
 		return false
 	}
@@ -74,9 +74,9 @@ func (s *Store) forget() bool {
 	return true
 }
 
-// awaitsRoom reports whether somebody is on the way out for a pair. Forgotten, it
+// awaitsCapacity reports whether somebody is on the way out for a pair. Forgotten, it
 // would evict another one when it asks again. There are few at a time.
-func (s *Store) awaitsRoom(p *pair) bool { return s.isLeaving(p.evicted) }
+func (s *Store) awaitsCapacity(p *pair) bool { return s.isLeaving(p.evicted) }
 
 func (s *Store) nextGen(p *pair) uint64 {
 	s.lastGen++

@@ -24,8 +24,8 @@ func crowdOf(m mutant, seed uint64, network fake.Config, cfg func(at int, c *Con
 	var w *world
 	w = brokenWorld(m, seed, 2, network, func(c *Config) {
 		other := 1 - at
-		c.Send = func(name Peer, n Note) {
-			w.post.carry(func(n Note) { w.nodes[other].now().Deliver(name, n) }, n)
+		c.Send = func(name Peer, n Handshake) {
+			w.post.carry(func(n Handshake) { w.nodes[other].now().Deliver(name, n) }, n)
 		}
 		cfg(at, c)
 		at++
@@ -41,7 +41,7 @@ func (s *Store) numPeers() int {
 
 // come connects to peers that are many times as many as are remembered; some
 // come again after they were forgotten, here or there.
-func come(w *world, numPeers int, patience time.Duration) error {
+func come(w *world, numPeers int, testTimeout time.Duration) error {
 	a := w.nodes[0].now()
 	for i := range numPeers {
 		names := []Peer{Peer(i)}
@@ -49,7 +49,7 @@ func come(w *world, numPeers int, patience time.Duration) error {
 			names = append(names, Peer(i/2), Peer(i-3))
 		}
 		for _, name := range names {
-			r, err := a.Wait(name, time.Now().Add(patience))
+			r, err := a.Wait(name, time.Now().Add(testTimeout))
 			if err != nil {
 				return fmt.Errorf("peer %d, after %d: %w", name, i, err)
 			}
@@ -76,7 +76,7 @@ func peersComeAndGo(t *testing.T) {
 		numPeers = 500
 	}
 	w := crowd(sound, seedOf(t), [2]int{16, 64})
-	require.NoError(t, come(w, numPeers, patience))
+	require.NoError(t, come(w, numPeers, testTimeout))
 	require.Greater(t, w.nodes[0].now().Stats().Forgotten, uint64(numPeers/2))
 	require.Greater(t, w.nodes[1].now().Stats().Forgotten, uint64(numPeers/2))
 	require.NoError(t, w.close())
@@ -85,7 +85,7 @@ func peersComeAndGo(t *testing.T) {
 // checkForgotten: one end forgets what the other remembers.
 func checkForgotten(m mutant, seed uint64) error {
 	w := crowd(m, seed, [2]int{6, 1000})
-	wait := patience
+	wait := testTimeout
 	if m != sound {
 		wait = time.Second
 	}

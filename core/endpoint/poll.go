@@ -24,7 +24,7 @@ func (s *Store) Poll(done []transport.Completion, handle func([]transport.Comple
 			s.account(done[:n])
 		}
 	}
-	if events || s.owed.Load() > 0 {
+	if events || s.maybeDrained.Load() > 0 {
 		s.mu.Lock()
 		s.sweep()
 		s.mu.Unlock()
@@ -44,7 +44,7 @@ func (s *Store) account(done []transport.Completion) {
 		e := s.entries[at]
 		e.ended.Add(1)
 		if st := e.state(); st >= retiring {
-			s.owed.Add(1)
+			s.maybeDrained.Add(1)
 		} else if done[i].Status != transport.StatusOK {
 			failed = true
 		}

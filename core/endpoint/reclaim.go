@@ -18,7 +18,7 @@ func (s *Store) retire(i int32, why error) {
 	} else {
 		s.stats.Connecting--
 	}
-	told := e.state() >= offered
+	announced := e.state() >= offered
 	e.enter(retiring)
 	e.since, e.pair = s.cfg.Now(), nil
 	s.stats.Retiring++
@@ -27,8 +27,8 @@ func (s *Store) retire(i int32, why error) {
 	p.gen = s.nextGen(p)
 	s.idle.add(p)
 	p.theirs.seen, p.theirs.ready = false, false
-	if told {
-		s.say(p, false)
+	if announced {
+		s.sendState(p, false)
 	}
 	if s.mutant == lockedCalls && e.ep != nil {
 		_ = e.ep.Retire()
@@ -78,16 +78,16 @@ func (s *Store) sweep() {
 	}
 }
 
-// reclaim destroys what is retired and owes nothing any more.
+// reclaim destroys what is retired and has nothing outstanding any more.
 func (s *Store) reclaim() {
-	s.owed.Store(0)
+	s.maybeDrained.Store(0)
 	for k := len(s.retired) - 1; k >= 0; k-- {
 		i := s.retired[k]
 		e := s.entries[i]
 		if st := e.state(); st == destroying || e.busy || !e.flushed {
 			continue
 		}
-		if !e.drained() && s.mutant != destroyOwed {
+		if !e.drained() && s.mutant != destroyOutstanding {
 			continue
 		}
 		s.uncount(e)

@@ -62,7 +62,7 @@ func (s *Store) awaits(p *pair, now time.Time) time.Time {
 		if until := nth.since.Add(s.evictFor()); until.After(now) {
 			return until
 		}
-		if s.mutant == countOwed && s.stats.Retiring+s.tasks.destroying >= n {
+		if s.mutant == countOutstanding && s.stats.Retiring+s.tasks.destroying >= n {
 			return now.Add(s.evictFor())
 		}
 	}

@@ -42,8 +42,8 @@ func closeFull(w *world, places int) error {
 	return err
 }
 
-// oweCompletions retires connections whose completions come after this delay.
-func oweCompletions(w *world, refs []Ref, delay time.Duration) error {
+// retireOutstanding retires connections whose completions come after this delay.
+func retireOutstanding(w *world, refs []Ref, delay time.Duration) error {
 	a := w.nodes[0]
 	late := w.net.Inject(fake.Fault{
 		Point: fake.AtComplete, Transport: a.dev, Times: len(refs), MinDelay: delay, MaxDelay: delay,
@@ -63,12 +63,12 @@ func oweCompletions(w *world, refs []Ref, delay time.Duration) error {
 	return nil
 }
 
-// checkOwedRoom: connections that are owed completions for long, as many as may
+// checkOutstandingRoom: connections that have completions outstanding for long, as many as may
 // be awaited at a time, hold up nobody who needs a place.
-func checkOwedRoom(m mutant, seed uint64) error {
+func checkOutstandingRoom(m mutant, seed uint64) error {
 	w, refs, err := full(m, seed, 8, nil)
 	if err == nil {
-		err = oweCompletions(w, refs[:maxEvicting], 1500*time.Millisecond)
+		err = retireOutstanding(w, refs[:maxEvicting], 1500*time.Millisecond)
 	}
 	if err == nil {
 		_, err = w.nodes[0].now().Wait(9, waitFor(m))
@@ -76,18 +76,18 @@ func checkOwedRoom(m mutant, seed uint64) error {
 	return errors.Join(err, closeFull(w, 8))
 }
 
-func TestOwedRoom(t *testing.T) {
+func TestOutstandingRoom(t *testing.T) {
 	inBubbles(t, 25, func(t *testing.T, seed uint64) {
 		w, refs, err := full(sound, seed, 16, nil)
 		require.NoError(t, err)
 		a := w.nodes[0].now()
-		require.NoError(t, oweCompletions(w, refs[:maxEvicting], 5*time.Second))
+		require.NoError(t, retireOutstanding(w, refs[:maxEvicting], 5*time.Second))
 		begin := time.Now()
 		for to := Peer(17); to <= 20; to++ {
 			_, err = a.Wait(to, soon())
 			require.NoError(t, err)
 		}
-		require.Less(t, time.Since(begin), 2*evictFor, "only the first has to wait for those that are owed")
+		require.Less(t, time.Since(begin), 2*evictFor, "only the first has to wait for those that have some outstanding")
 		require.EqualValues(t, 4, a.Stats().Evicted)
 		require.Equal(t, maxEvicting, a.Stats().Retiring)
 		require.NoError(t, closeFull(w, 16))
@@ -113,7 +113,7 @@ func TestRetiredRoomIsAwaited(t *testing.T) {
 	require.NoError(t, closeFull(w, 8))
 }
 
-// TestSlowEvictionLetsOneMoreGo: who was evicted is owed completions; another one
+// TestSlowEvictionLetsOneMoreGo: who was evicted has outstanding completions; another one
 // is evicted, not all the others.
 func TestSlowEvictionLetsOneMoreGo(t *testing.T) {
 	inBubbles(t, 25, func(t *testing.T, seed uint64) {
@@ -242,7 +242,7 @@ func TestOneEvictionEach(t *testing.T) {
 	var later atomic.Int64
 	begin := time.Now()
 	w := testWorld(t, 7, fake.Config{}, func(c *Config) {
-		c.ConnectFor = patience
+		c.ConnectFor = testTimeout
 		c.Now = func() time.Time { return begin.Add(time.Duration(later.Load())) }
 	})
 	a := w.nodes[0]

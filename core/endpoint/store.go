@@ -2,14 +2,14 @@
 // transport.
 //
 // Its cap counts everything that holds a queue pair: connections that are
-// being made, live ones, retired ones whose requests are still owed their
+// being made, live ones, retired ones whose requests still await their
 // completions, and those in quarantine. A place is taken before a queue pair
-// is made and given back after it is gone. What is retired is reclaimed by
+// is made and released after it is gone. What is retired is reclaimed by
 // completions and by the store's own clock, never by somebody else's insert.
 // No call into the transport is made under the store's lock.
 //
 // One peer has at most one connection that is not retired, however many ask
-// for it. The two ends of a connection find each other by notes (Note), which
+// for it. The two ends of a connection find each other by handshakes (Handshake), which
 // the owner of the store carries.
 package endpoint
 
@@ -51,11 +51,11 @@ type Ref struct {
 type Stats struct {
 	Forgotten uint64 // peers, at MaxPeers
 
-	Live, Connecting, Retiring, Quarantined int
-	Made, Destroyed, Evicted, Failed        uint64
-	Capped, NoResource, StaleNotes, Refused uint64
-	Events                                  uint64 // of the device, that name no endpoint
-	Panics                                  uint64 // of Send and Changed, on the ticker's goroutine
+	Live, Connecting, Retiring, Quarantined      int
+	Made, Destroyed, Evicted, Failed             uint64
+	Capped, NoResource, StaleHandshakes, Refused uint64
+	Events                                       uint64 // of the device, that name no endpoint
+	Panics                                       uint64 // of Send and Changed, on the ticker's goroutine
 }
 
 // Store keeps connections. Safe for concurrent use, but for Poll: one
@@ -63,35 +63,35 @@ type Stats struct {
 type Store struct {
 	cfg Config
 
-	mu      sync.RWMutex
-	entries []*entry
-	vacant  []int32
-	pairs   map[Peer]*pair
-	idle    idle
-	lastGen uint64
-	byID    map[transport.EndpointID]int32
-	live    order
-	tasks   tasks
-	room    room
-	outbox  []outgoing
-	news    []change
-	telling bool          // somebody sends what is in the two
-	changed chan struct{} // closed at the next change; nil: nobody waits
-	stats   Stats
-	closed  bool
+	mu         sync.RWMutex
+	entries    []*entry
+	vacant     []int32
+	pairs      map[Peer]*pair
+	idle       idle
+	lastGen    uint64
+	byID       map[transport.EndpointID]int32
+	live       order
+	tasks      tasks
+	room       room
+	outbox     []outgoing
+	news       []change
+	delivering bool          // somebody sends what is in the two
+	changed    chan struct{} // closed at the next change; nil: nobody waits
+	stats      Stats
+	closed     bool
 
-	events  [16]transport.Event // of Poll
-	retired []int32
-	owed    atomic.Int64 // above 0: a retired entry may be drained by now
-	mutant  mutant       // of tests
-	ticking sync.Mutex
-	closing sync.Mutex // one Close at a time polls
-	ticker  ticker
+	events       [16]transport.Event // of Poll
+	retired      []int32
+	maybeDrained atomic.Int64 // above 0: a retired entry may be drained by now
+	mutant       mutant       // of tests
+	ticking      sync.Mutex
+	closing      sync.Mutex // one Close at a time polls
+	ticker       ticker
 }
 
 type outgoing struct {
-	to   Peer
-	note Note
+	to        Peer
+	handshake Handshake
 }
 
 type change struct {
@@ -104,22 +104,22 @@ type change struct {
 type mutant uint8
 
 const (
-	sound             mutant = iota
-	reclaimOnInsert          // nothing but an insert reclaims
-	capByList                // the cap counts live connections only
-	noGeneration             // references are good for whatever has the entry
-	checkThenAllocate        // a place is counted when its queue pair is there
-	destroyOwed              // a queue pair is destroyed with requests outstanding
-	joinUnseen               // connects to an address that was not meant for us
-	postUnready              // live before the peer has said that it is ready
-	lockedCalls              // the transport is called under the lock
-	forgetGens               // a peer that was forgotten is told of generations from before
-	neverForget              // who was known once is known for ever
-	countEarly               // completions count before they were handled
-	formerLife               // what was said of a former life of ours counts
-	lookOnce                 // posts on what was retired since it was found
-	countOwed                // what is owed completions counts as room to come
-	noSpare                  // what was evicted for one peer is not another's
+	sound              mutant = iota
+	reclaimOnInsert           // nothing but an insert reclaims
+	capByList                 // the cap counts live connections only
+	noGeneration              // references are good for whatever has the entry
+	checkThenAllocate         // a place is counted when its queue pair is there
+	destroyOutstanding        // a queue pair is destroyed with requests outstanding
+	joinUnseen                // connects to an address that was not meant for us
+	postUnready               // live before the peer has said that it is ready
+	lockedCalls               // the transport is called under the lock
+	forgetGens                // a peer that was forgotten is told of generations from before
+	neverForget               // who was known once is known for ever
+	countEarly                // completions count before they were handled
+	formerLife                // what was said of a former life of ours counts
+	lookOnce                  // posts on what was retired since it was found
+	countOutstanding          // what has outstanding completions counts as room to come
+	noSpare                   // what was evicted for one peer is not another's
 	numMutants
 )
 
@@ -288,25 +288,25 @@ func (s *Store) wasVisited(i int32) bool { return s.entries[i].visited.Swap(fals
 func (s *Store) flush() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.telling {
+	if s.delivering {
 		return
 	}
-	s.telling = true
-	defer func() { s.telling = false }() // also when the owner's code panics
+	s.delivering = true
+	defer func() { s.delivering = false }() // also when the owner's code panics
 	for len(s.outbox)+len(s.news) > 0 {
-		s.tell()
+		s.deliver()
 	}
 }
 
-// tell calls the owner once, without the lock that its caller has. What comes
+// deliver calls the owner once, without the lock that its caller has. What comes
 // next stays where the next flush finds it, should the owner panic.
-func (s *Store) tell() {
+func (s *Store) deliver() {
 	if len(s.outbox) > 0 {
 		n := s.outbox[0]
 		s.outbox = s.outbox[1:]
 		s.mu.Unlock()
 		defer s.mu.Lock()
-		s.cfg.Send(n.to, n.note)
+		s.cfg.Send(n.to, n.handshake)
 		return
 	}
 	n := s.news[0]

@@ -13,9 +13,9 @@ import (
 	"github.com/moewire/moewire/core/transport/fake"
 )
 
-const patience = 20 * time.Second
+const testTimeout = 20 * time.Second
 
-func soon() time.Time { return time.Now().Add(patience) }
+func soon() time.Time { return time.Now().Add(testTimeout) }
 
 func testWorld(t *testing.T, n int, network fake.Config, cfg func(*Config)) *world {
 	t.Helper()
@@ -34,7 +34,7 @@ func (nd *node) connect(t *testing.T, to Peer) Ref {
 // eventually waits for something that must happen.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	require.Eventually(t, is, patience, time.Millisecond, what)
+	require.Eventually(t, is, testTimeout, time.Millisecond, what)
 }
 
 func TestConnectAndSend(t *testing.T) {
@@ -199,37 +199,37 @@ func checkReady(m mutant, seed uint64) error {
 }
 
 // lone is a store in its second life, with the address of an endpoint of its one
-// peer, which says what the test says, and the notes to it.
-func lone(m mutant, seed uint64) (s *Store, theirs []byte, notes chan Note, err error) {
+// peer, which says what the test says, and the handshakes to it.
+func lone(m mutant, seed uint64) (s *Store, theirs []byte, handshakes chan Handshake, err error) {
 	net, spec := fake.New(fake.Config{Seed: seed}), transport.EndpointSpec{SendDepth: 1, RecvDepth: 1}
 	dev, peer := net.Transport(), net.Transport()
 	ep, err := peer.NewEndpoint(spec)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	notes = make(chan Note, 64)
+	handshakes = make(chan Handshake, 64)
 	s, err = Open(Config{
-		Transport: dev, Cap: 2, Epoch: 2, Spec: spec, Send: func(_ Peer, n Note) { notes <- n },
+		Transport: dev, Cap: 2, Epoch: 2, Spec: spec, Send: func(_ Peer, n Handshake) { handshakes <- n },
 	})
 	if err == nil {
 		s.mutant = m
 	}
-	return s, ep.Local(), notes, err
+	return s, ep.Local(), handshakes, err
 }
 
-func nextNote(notes chan Note) (Note, error) {
+func nextHandshake(handshakes chan Handshake) (Handshake, error) {
 	select {
-	case n := <-notes:
+	case n := <-handshakes:
 		return n, nil
-	case <-time.After(patience):
-		return Note{}, errors.New("no note")
+	case <-time.After(testTimeout):
+		return Handshake{}, errors.New("no handshake")
 	}
 }
 
 // checkUnseen (ES13): what a peer said of an endpoint that was connected to a
 // former one of ours is not what the next one is connected to.
 func checkUnseen(m mutant, seed uint64) error {
-	s, theirs, notes, err := lone(m, seed)
+	s, theirs, handshakes, err := lone(m, seed)
 	if err != nil {
 		return err
 	}
@@ -237,11 +237,11 @@ func checkUnseen(m mutant, seed uint64) error {
 	if _, err := s.Get(1); !errors.Is(err, ErrConnecting) {
 		return err
 	}
-	ours, err := nextNote(notes)
+	ours, err := nextHandshake(handshakes)
 	if err != nil {
 		return err
 	}
-	s.Deliver(1, Note{Epoch: 1, Gen: 5, Address: theirs, SeenEpoch: ours.Epoch, SeenGen: ours.Gen, Ready: true})
+	s.Deliver(1, Handshake{Epoch: 1, Gen: 5, Address: theirs, SeenEpoch: ours.Epoch, SeenGen: ours.Gen, Ready: true})
 	r, err := s.Wait(1, waitFor(m))
 	if err != nil {
 		return err
@@ -251,7 +251,7 @@ func checkUnseen(m mutant, seed uint64) error {
 		if _, err := s.Get(1); !errors.Is(err, ErrConnecting) {
 			return err
 		}
-		if ours, err = nextNote(notes); err != nil {
+		if ours, err = nextHandshake(handshakes); err != nil {
 			return err
 		}
 		if len(ours.Address) > 0 && ours.Gen > 2 {
@@ -261,7 +261,7 @@ func checkUnseen(m mutant, seed uint64) error {
 	time.Sleep(5 * time.Millisecond)
 	for {
 		select {
-		case n := <-notes:
+		case n := <-handshakes:
 			if n.Ready && n.Gen == ours.Gen {
 				return errors.New("connected to an endpoint that has had its connection")
 			}
@@ -280,7 +280,7 @@ func TestUnseen(t *testing.T) { require.NoError(t, checkUnseen(sound, seedOf(t))
 
 func TestReady(t *testing.T) { require.NoError(t, checkReady(sound, seedOf(t))) }
 
-// TestQuarantine (ES9): what is owed completions stays, counts, and in the end
+// TestQuarantine (ES9): what has outstanding completions stays, counts, and in the end
 // stops the store; when they come after all, it goes on.
 func TestQuarantine(t *testing.T) {
 	w := testWorld(t, 3, fake.Config{}, func(c *Config) {
@@ -342,7 +342,7 @@ func TestRestart(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrState)
 }
 
-// TestLossyPost (ES13): with notes lost, doubled and late, both sides at once,
+// TestLossyPost (ES13): with handshakes lost, doubled and late, both sides at once,
 // each pair ends with one queue pair on either side.
 func TestLossyPost(t *testing.T) {
 	seed := seedOf(t)
@@ -371,14 +371,14 @@ func TestLossyPost(t *testing.T) {
 	}
 }
 
-// TestStaleNote: a note from before changes nothing.
-func TestStaleNote(t *testing.T) {
+// TestStaleHandshake: a handshake from before changes nothing.
+func TestStaleHandshake(t *testing.T) {
 	w := testWorld(t, 2, fake.Config{}, nil)
 	a := w.nodes[0]
 	r := a.connect(t, 1)
-	a.now().Deliver(1, Note{Epoch: 0, Gen: 99, Address: []byte("x")})
-	a.now().Deliver(1, Note{Epoch: 1, Gen: 0, Address: []byte("x")})
-	require.EqualValues(t, 2, a.now().Stats().StaleNotes)
+	a.now().Deliver(1, Handshake{Epoch: 0, Gen: 99, Address: []byte("x")})
+	a.now().Deliver(1, Handshake{Epoch: 1, Gen: 0, Address: []byte("x")})
+	require.EqualValues(t, 2, a.now().Stats().StaleHandshakes)
 	require.Equal(t, r, a.connect(t, 1))
 }
 
@@ -425,7 +425,7 @@ func TestClosed(t *testing.T) {
 
 func TestBadConfig(t *testing.T) {
 	dev := fake.New(fake.Config{}).Transport()
-	send := func(Peer, Note) {}
+	send := func(Peer, Handshake) {}
 	for want, cfg := range map[string]Config{
 		"transport and send": {Cap: 1, Epoch: 1},
 		"cap 0, allowed 1":   {Transport: dev, Send: send, Epoch: 1},
@@ -446,13 +446,13 @@ func TestGetAllocatesNothing(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(500, func() { _, _ = s.Get(1) }))
 }
 
-func FuzzParseNote(f *testing.F) {
-	n := Note{Epoch: 1, Gen: 2, SeenEpoch: 3, SeenGen: 4, Ready: true, Asks: true, Address: []byte("here")}
+func FuzzParseHandshake(f *testing.F) {
+	n := Handshake{Epoch: 1, Gen: 2, SeenEpoch: 3, SeenGen: 4, Ready: true, Asks: true, Address: []byte("here")}
 	f.Add(n.Append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		n, err := ParseNote(b)
+		n, err := ParseHandshake(b)
 		if err != nil {
-			require.ErrorIs(t, err, ErrNote)
+			require.ErrorIs(t, err, ErrHandshake)
 			return
 		}
 		require.Equal(t, b, n.Append(nil))

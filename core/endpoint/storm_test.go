@@ -17,7 +17,7 @@ import (
 )
 
 // storm lets every node connect to all others, more than it has places for,
-// post, retire, and be refused, while notes are lost and the device fails. It
+// post, retire, and be refused, while handshakes are lost and the device fails. It
 // returns the first broken invariant.
 func storm(seed uint64, m mutant) error {
 	const nodes, workers, rounds = 7, 3, 12
@@ -75,7 +75,7 @@ func (s *Store) liveTo(p Peer) (r Ref, is bool) {
 }
 
 // exchange sends once over every connection that both ends have when all is
-// calm: they belong together. (When a note of retirement was lost, one end may
+// calm: they belong together. (When a handshake of retirement was lost, one end may
 // live on until it is used.)
 func (w *world) exchange() error {
 	for _, nd := range w.nodes {

@@ -11,7 +11,7 @@ import (
 
 // tasks are the calls into the transport that may block: each entry has at
 // most one under way. Connects, which wait for a peer, have a lane of their own,
-// so that no number of silent peers holds up the rest. NumTasks run at a time in
+// so that no number of unresponsive peers holds up the rest. NumTasks run at a time in
 // each lane. One that lasts too long counts as quarantined, and lets another one
 // run.
 type tasks struct {
@@ -106,7 +106,7 @@ func (s *Store) create(i int32) {
 		s.failed(i, err)
 	default:
 		e.enter(offered)
-		s.say(e.pair, true)
+		s.sendState(e.pair, true)
 		s.advance(e.pair)
 	}
 }
@@ -198,7 +198,7 @@ func (s *Store) join(i int32) {
 		s.failed(i, err)
 	default:
 		e.enter(joined)
-		s.say(e.pair, true)
+		s.sendState(e.pair, true)
 		s.advance(e.pair)
 	}
 }
@@ -217,7 +217,7 @@ func (s *Store) at(i int32) *entry {
 	return s.entries[i]
 }
 
-// stuckTasks notes the tasks that last too long. Each counts as quarantined
+// stuckTasks records the tasks that last too long. Each counts as quarantined
 // until it ends.
 func (s *Store) stuckTasks(now time.Time) {
 	for r := range s.tasks.active {

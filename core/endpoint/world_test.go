@@ -25,7 +25,7 @@ func seedOf(t testing.TB) uint64 {
 	return seed
 }
 
-// post loses, doubles and reorders notes, as its seed says.
+// post loses, doubles and reorders handshakes, as its seed says.
 type post struct {
 	mu    sync.Mutex
 	rng   *rand.Rand
@@ -35,7 +35,7 @@ type post struct {
 	count int
 }
 
-func (p *post) carry(deliver func(Note), n Note) {
+func (p *post) carry(deliver func(Handshake), n Handshake) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ended {
@@ -168,8 +168,8 @@ func freeAtOnce(s *Store) bool {
 	return false
 }
 
-func free(s *Store, patience time.Duration) bool {
-	for until := time.Now().Add(patience); ; {
+func free(s *Store, testTimeout time.Duration) bool {
+	for until := time.Now().Add(testTimeout); ; {
 		if s.mu.TryRLock() {
 			s.mu.RUnlock()
 			return true
@@ -217,14 +217,14 @@ func (nd *node) start() {
 	go nd.poll(s, nd.stop, nd.ended)
 }
 
-func (nd *node) send(to Peer, n Note) {
+func (nd *node) send(to Peer, n Handshake) {
 	bytes := n.Append(nil)
-	parsed, err := ParseNote(bytes)
+	parsed, err := ParseHandshake(bytes)
 	if err != nil {
 		panic(err)
 	}
 	from := nd.self
-	nd.w.post.carry(func(n Note) {
+	nd.w.post.carry(func(n Handshake) {
 		if int(to) < len(nd.w.nodes) {
 			nd.w.nodes[to].now().Deliver(from, n)
 		}
@@ -240,7 +240,7 @@ func (nd *node) poll(s *Store, stop, ended chan struct{}) {
 			return
 		default:
 		}
-		if n, err := s.Poll(done, nd.note); err != nil {
+		if n, err := s.Poll(done, nd.record); err != nil {
 			return
 		} else if n == 0 {
 			_ = nd.dev.Wait(time.Millisecond)
@@ -248,8 +248,8 @@ func (nd *node) poll(s *Store, stop, ended chan struct{}) {
 	}
 }
 
-// note remembers how the numbered sends have ended.
-func (nd *node) note(done []transport.Completion) {
+// record remembers how the numbered sends have ended.
+func (nd *node) record(done []transport.Completion) {
 	if nd.seen != nil {
 		nd.seen(done)
 	}

@@ -84,7 +84,7 @@ func TestAddressSpaceIsShort(t *testing.T) {
 	s.maxTokens = 32768
 	slab := int64(2 * 3 * 2 * s.maxTokens * s.hidden) // bytes of rows and outputs, for the ranks' one expert each
 
-	was := limitAddressSpace(t, addressSpaceNow(t)+2*slab+slab) // two slots, and of four mirrors less than one
+	was := limitAddressSpace(t, addressSpaceNow(t)+2*slab+slab) // two slots, and of four shadow slabs less than one
 	_, err := w.dispatch(0, s, &ins[0])
 	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_AS, &was))
 	require.ErrorIs(t, err, syscall.ENOMEM)

@@ -32,9 +32,9 @@ type DispatchArgs struct {
 	NumExperts  int // E, the same on every rank
 	FP8         bool
 	Scales      device.ScaleFormat // with FP8, the same on every rank
-	WideOutputs bool               // expert outputs are float32, the same on every rank
+	FP32Outputs bool               // expert outputs are float32, the same on every rank
 	PreReduce   bool               // see PreReduced; not with flat rows; each rank's own choice
-	More        bool               // this rank will dispatch again for the same batch
+	HasMore     bool               // this rank will dispatch again for the same batch
 	KeepHeld    bool               // ErrHeld rather than the slot of a live operation that was never combined
 	ActiveRanks []int32            // nil: all; else at least R entries, 0 leaves a rank out
 	RecvCount   []int32            // out [L]; flat: [1]
@@ -47,8 +47,8 @@ type DispatchArgs struct {
 // to, borrowed until PhaseSent. Which there are, and how wide, is the same on
 // every rank.
 type Columns struct {
-	Bare          bool                     // without TopkIdx and TopkWeights
-	TopkWeights   []float32                // [T, TopK]; nil if Bare, and for packed rows without PreReduce
+	NoRouting     bool                     // without TopkIdx and TopkWeights
+	TopkWeights   []float32                // [T, TopK]; nil if NoRouting, and for packed rows without PreReduce
 	Extra         [layout.NumExtras][]byte // [T, ExtraRowBytes]
 	ExtraRowBytes [layout.NumExtras]int    // 0: no such column
 }
@@ -63,7 +63,7 @@ type Result struct {
 	RecvX         []byte // [L, C, row]; of flat rows [C, row], and so on
 	Scales        []byte // as in device.Target; empty for bf16
 	SrcInfo       []byte // int32 [L, C]
-	CombineX      []byte // bf16, or float32 with WideOutputs, [L, C, Hidden]
+	CombineX      []byte // bf16, or float32 with FP32Outputs, [L, C, Hidden]
 	PeersHaveMore bool   // at PhaseDone
 	// Columns of flat rows, in the order of package layout: int64 [C, TopK] local
 	// expert ids, -1 where a selection is not on this rank; float32 [C, TopK], 0

@@ -22,7 +22,7 @@ type background struct {
 
 func newBackground() background { return background{wake: make(chan struct{}, 1)} }
 
-func (g *background) kick() {
+func (g *background) notify() {
 	select {
 	case g.wake <- struct{}{}:
 	default:
@@ -58,7 +58,7 @@ func (b *Buffer) leaveBehind(t task) {
 		})
 	}
 	g.mu.Unlock()
-	g.kick()
+	g.notify()
 	b.dom.Wake(b.self) // it may sleep for an earlier task
 }
 
@@ -90,7 +90,7 @@ func (b *Buffer) serveBackground() {
 		if left < len(tasks) {
 			b.dom.CancelSleep()
 		} else {
-			b.dom.Sleep(ticket, b.patience)
+			b.dom.Sleep(ticket, b.pollInterval)
 		}
 		tasks = tasks[:left]
 	}

@@ -34,10 +34,10 @@ type Buffer struct {
 	ranks int
 	all   uint64 // one bit per rank
 
-	patience time.Duration    // longest sleep of a wait
-	spins    time.Duration    // how long a wait spins before it yields
-	yields   time.Duration    // how long a wait is awake before it sleeps
-	now      func() time.Time // replaced by tests that drive the clock
+	pollInterval time.Duration    // longest sleep of a wait
+	spins        time.Duration    // how long a wait spins before it yields
+	yields       time.Duration    // how long a wait is awake before it sleeps
+	now          func() time.Time // replaced by tests that drive the clock
 
 	mu        sync.Mutex
 	epoch     uint16 // the one this rank joined; changed by Install alone
@@ -46,21 +46,21 @@ type Buffer struct {
 	why       error  // what calls get while outside
 	next      uint64 // number of the next dispatch
 	slots     []slot
-	retired   []*ownSlab  // poisoned, or spare
-	owed      []owed      // words still to be written for cancelled or masked sends
-	slabBytes int64       // capacity of each slab; 0 until sized
-	asked     layout.Slab // of the latest dispatch's shape
-	peers     []peer      // by rank; replaced by Install alone
+	retired   []*ownSlab      // poisoned, or spare
+	deferred  []deferredWrite // words still to be written for cancelled or masked sends
+	slabBytes int64           // capacity of each slab; 0 until sized
+	asked     layout.Slab     // of the latest dispatch's shape
+	peers     []peer          // by rank; replaced by Install alone
 	scratch   scratch
 	count     counters
-	known     uint64 // members whose loss has not been noted
+	known     uint64 // members whose loss has not been recorded
 	waits     waiters
 	behind    background
 	rec       recorder
-	far       *far // nil: every rank's memory can be mapped
+	remote    *remote // nil: every rank's memory can be mapped
 	pump      pump
 
-	said      said       // what our control page must hold
+	published published  // what our control page must hold
 	hurt      *violation // a word of our own memory, until the step ends
 	damaged   bool       // our memory was overwritten, or may have been: it is made good before the next epoch
 	violators uint64     // ranks of which a word was found in this epoch
@@ -96,7 +96,7 @@ func New(dom transport.Domain, kern device.Kernels, cfg Config) (*Buffer, error)
 	set := membership.Set(word.Load())
 	b := &Buffer{
 		cfg: cfg, dom: dom, kern: kern, self: dom.Rank(), ranks: dom.NumRanks(),
-		all: all, word: word, epoch: set.Epoch(), patience: patienceFor(dom.NumRanks()),
+		all: all, word: word, epoch: set.Epoch(), pollInterval: pollIntervalFor(dom.NumRanks()),
 		now:   time.Now,
 		slots: make([]slot, cfg.NumSlots), peers: make([]peer, dom.NumRanks()), pump: newPump(),
 		behind: newBackground(), waits: newWaiters(cfg.NumSlots),
@@ -121,10 +121,10 @@ func New(dom transport.Domain, kern device.Kernels, cfg Config) (*Buffer, error)
 	}
 	b.known = b.members()
 	b.rec.open(b)
-	b.connectFar()
+	b.connectRemote()
 	if cfg.NumBytes > 0 && !cfg.Joining {
 		if err := b.addSlabs(layout.SlabBytes(cfg.NumBytes, int64(cfg.NumSlots))); err != nil {
-			b.releaseFar()
+			b.releaseRemote()
 			return nil, err
 		}
 	}
@@ -171,8 +171,8 @@ func (b *Buffer) fail(state op.State, cause error) {
 	}
 	b.rec.area.SetClosed()
 	b.leaveFor(closed)
-	b.behind.kick()
-	b.pump.kick()
+	b.behind.notify()
+	b.pump.notify()
 }
 
 // Abandon is for a caller that has found a defect in the middle of a call: it
@@ -197,12 +197,12 @@ func (b *Buffer) Close() error {
 	var err error
 	b.closing.Do(func() {
 		b.releaseAll()
-		b.seeOff()
+		b.drainMessages()
 		b.fail(op.Cancelled, errOwner)
 		b.endObserving()
 		b.users.Wait()
 		b.acquitAll()
-		b.releaseFar()
+		b.releaseRemote()
 		b.kern.Close()
 		err = b.dom.Close()
 	})

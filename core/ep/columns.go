@@ -32,7 +32,7 @@ func (b *Buffer) placeColumnsAt(s *slot, r int, to *[layout.NumColumns][]byte, j
 	if len(jobs) == 0 {
 		return
 	}
-	if !s.params.bare {
+	if !s.params.noRouting {
 		b.placeTopk(s, r, to[layout.ColumnTopkIdx], to[layout.ColumnTopkWeights], jobs)
 	}
 	for i, width := range s.dispatch.args.ExtraRowBytes {
@@ -99,7 +99,7 @@ func (b *Buffer) clearIDs(s *slot, begin, end int64) {
 // checkColumns compares the columns' sizes with what the arguments say.
 func checkColumns(a *DispatchArgs) error {
 	switch {
-	case !a.Flat && a.Bare:
+	case !a.Flat && a.NoRouting:
 		return invalid("topk_idx and topk_weights are not to be sent along, allowed with flat rows only")
 	case a.PreReduce:
 		return checkPreReduced(a)
@@ -108,7 +108,7 @@ func checkColumns(a *DispatchArgs) error {
 	case !a.Flat:
 		return nil
 	}
-	if n := a.NumTokens * a.TopK; !a.Bare && len(a.TopkWeights) < n {
+	if n := a.NumTokens * a.TopK; !a.NoRouting && len(a.TopkWeights) < n {
 		return invalid("topk_weights has %d entries, [%d, %d] needs %d", len(a.TopkWeights), a.NumTokens, a.TopK, n)
 	}
 	for i, width := range a.ExtraRowBytes {

@@ -142,7 +142,7 @@ func checkRouting(s *slot, a *CombineArgs) error {
 	if n := len(s.plan.topk); len(a.TopkIdx) < n || len(a.TopkWeights) < n {
 		return invalid("topk_idx and topk_weights have %d and %d entries, need %d", len(a.TopkIdx), len(a.TopkWeights), n)
 	}
-	if s.params.pre {
+	if s.params.preReduce {
 		return sameAsSent(s, a)
 	}
 	return sameRouting(s.plan.topk, a)
@@ -160,7 +160,7 @@ func sameRouting(dispatched []int64, a *CombineArgs) error {
 // weigh copies the caller's weights. Flat rows have been weighted by whoever
 // added them up.
 func (c *combineCall) weigh(s *slot) {
-	if s.params.pre {
+	if s.params.preReduce {
 		c.weights = append(c.weights[:0], s.plan.factor...)
 		return
 	}
@@ -185,7 +185,7 @@ func (b *Buffer) pick(s *slot) {
 		if row.Source < 0 {
 			continue
 		}
-		if (!c.args.Flat && !s.params.pre && c.args.TopkIdx[i] < 0) || (c.active&^s.spoiled)>>row.Source&1 == 0 {
+		if (!c.args.Flat && !s.params.preReduce && c.args.TopkIdx[i] < 0) || (c.active&^s.spoiled)>>row.Source&1 == 0 {
 			row.Source = -1
 			continue
 		}
@@ -259,7 +259,7 @@ func (b *Buffer) publishOutputs(s *slot) {
 	if !inPlace(s, &c.args) {
 		b.copyOutputs(s)
 	}
-	b.sayYReady(s.index, layout.Counted(s.op, s.combines+1, false))
+	b.publishYReady(s.index, layout.Counted(s.op, s.combines+1, false))
 	c.published, c.args.X = true, nil
 	b.rec.sent(s, kindCombine)
 	b.wakeAll()
@@ -284,7 +284,7 @@ func (b *Buffer) copyOutputs(s *slot) {
 
 // outputsReady reports whether owner r has published this combine's outputs.
 // An owner that is out and has not is no error: it was lost. One that has gone
-// on without us, because we are out ourselves, owes us nothing.
+// on without us, because we are out ourselves, writes us nothing.
 func (b *Buffer) outputsReady(s *slot, r int, out uint64) (bool, error) {
 	word := b.peers[r].yReady(s.index).Load()
 	if n := layout.Combines(word); layout.IsFor(word, s.op) && n > s.combines {
@@ -319,7 +319,7 @@ func (b *Buffer) reduce(s *slot) error {
 	}
 	b.scratch.reduce = device.ReduceBatch{
 		Out: c.args.Out[:c.args.NumTokens*int(lay.Hidden)*2], Hidden: int(lay.Hidden), TopK: s.plan.width,
-		Sources: b.scratch.sources, Wide: lay.WideOutputs, Runs: s.params.pre, Jobs: c.rows, Weights: c.weights,
+		Sources: b.scratch.sources, FP32: lay.FP32Outputs, Runs: s.params.preReduce, Jobs: c.rows, Weights: c.weights,
 	}
 	b.kern.Reduce(&b.scratch.reduce)
 	b.scratch.reduce.Out = nil

@@ -75,7 +75,7 @@ func (c *Config) check() error {
 }
 
 // Params encodes what ranks must agree on and where this one stands, for the
-// metadata of a meeting.
+// metadata of a rendezvous.
 func (c Config) Params(st Standing) ([]byte, error) {
 	if err := c.check(); err != nil {
 		return nil, err

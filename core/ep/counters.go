@@ -14,7 +14,7 @@ type Counters struct {
 	// What went to ranks on other hosts, and messages of theirs that could not be.
 	NumMessagesSent, NumMessageBytesSent, NumMessagesDropped uint64
 	// NumViolations counts ranks of which this one has found a word that no rank can
-	// have stored, itself included, and words of the members page that were mended.
+	// have stored, itself included, and words of the members page that were repaired.
 	NumViolations uint64
 	Wait          time.Duration
 	NumRowsSentTo []uint64
@@ -28,7 +28,7 @@ type counters struct {
 	rowsReceived, rowsReduced              uint64
 	bytesPlaced, bytesReduced, bytesCopied uint64
 	slabBytes                              uint64
-	messages, bytesFar, dropped            uint64
+	messages, bytesRemote, dropped         uint64
 	violations                             uint64
 	rowsTo                                 []uint64
 	wait                                   []atomic.Int64 // ns, by rank
@@ -43,8 +43,8 @@ func (b *Buffer) Counters() Counters {
 		NumDispatches: c.dispatches, NumCombines: c.combines,
 		NumRowsReceived: c.rowsReceived, NumRowsReduced: c.rowsReduced,
 		NumBytesPlaced: c.bytesPlaced, NumBytesReduced: c.bytesReduced, NumBytesCopied: c.bytesCopied,
-		NumMessagesSent: c.messages, NumMessageBytesSent: c.bytesFar, NumMessagesDropped: c.dropped,
-		NumViolations: c.violations + b.word.Mended(),
+		NumMessagesSent: c.messages, NumMessageBytesSent: c.bytesRemote, NumMessagesDropped: c.dropped,
+		NumViolations: c.violations + b.word.Repaired(),
 		SlabBytes:     c.slabBytes, NumRowsSentTo: append([]uint64(nil), c.rowsTo...),
 		WaitFor: make([]time.Duration, len(c.wait)),
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/moewire/moewire/core/op"
 )
 
-// maxOwed bounds the operations whose words are still owed to somebody.
-const maxOwed = 1024
+// maxDeferred bounds the operations whose words are still to be written somewhere.
+const maxDeferred = 1024
 
 // maxSelections of one dispatch: jobs are numbered in 31 bits.
 const maxSelections = 1<<31 - 1
@@ -110,9 +110,9 @@ func (b *Buffer) assign(s *slot, a *DispatchArgs, slab *layout.Slab, active uint
 	s.slab = *slab
 	s.params = params{
 		maxTokens: uint64(a.MaxTokens), hidden: uint64(a.Hidden), experts: uint64(a.NumExperts),
-		topK: uint64(a.TopK), tokens: uint64(a.NumTokens), fp8: a.FP8, more: a.More,
-		scales: a.Scales, wide: a.WideOutputs, flat: a.Flat, bare: a.Bare, extra: packExtra(a),
-		pre: a.PreReduce,
+		topK: uint64(a.TopK), tokens: uint64(a.NumTokens), fp8: a.FP8, hasMore: a.HasMore,
+		scales: a.Scales, fp32Outputs: a.FP32Outputs, flat: a.Flat, noRouting: a.NoRouting, extra: packExtra(a),
+		preReduce: a.PreReduce,
 	}
 	b.rec.begin(s, kindDispatch)
 	b.plan(s, a, active)
@@ -122,19 +122,19 @@ func (b *Buffer) assign(s *slot, a *DispatchArgs, slab *layout.Slab, active uint
 	clear(s.dst)
 	s.sent, s.placed, s.located, s.combines = 0, 0, false, 0
 	s.lacks, s.spoiled = s.lacks[:0], 0
-	s.told, s.ordered, s.rows = 0, false, 0
+	s.notified, s.ordered, s.rows = 0, false, 0
 	s.planned, s.unsent, s.awaited, s.counted = active, active, active, active
 	s.dispatch.begin(a.Timeout)
 	s.dispatch.args, s.dispatch.res = *a, Result{}
 	s.combine.retire()
 	if left != 0 {
-		b.owe(s, left, false)
+		b.deferWrites(s, left, false)
 	}
 }
 
-// owe remembers words to be written at owners that have not opened s.op yet.
-func (b *Buffer) owe(s *slot, owners uint64, withY bool) {
-	b.owed = append(b.owed, owed{op: s.op, owners: owners, params: s.params, slab: s.slab, withY: withY})
+// deferWrites remembers words to be written at owners that have not opened s.op yet.
+func (b *Buffer) deferWrites(s *slot, owners uint64, withY bool) {
+	b.deferred = append(b.deferred, deferredWrite{op: s.op, owners: owners, params: s.params, slab: s.slab, withY: withY})
 }
 
 func (b *Buffer) sizeFor(shape layout.Shape) error {
@@ -153,7 +153,7 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (slab *layout.Slab, active uint6
 	if active, err = b.activeSet(a.ActiveRanks); err != nil {
 		return slab, 0, err
 	}
-	if err = b.checkFar(slab, a); err != nil {
+	if err = b.checkRemote(slab, a); err != nil {
 		return slab, 0, err
 	}
 	switch l := int(slab.LocalExperts); {
@@ -169,8 +169,8 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (slab *layout.Slab, active uint6
 		err = invalid("topk_idx has %d entries, [%d, %d] needs %d", len(a.TopkIdx), a.NumTokens, a.TopK, a.NumTokens*a.TopK)
 	case len(a.RecvCount) < l || len(a.LayoutRange) < l*b.ranks:
 		err = invalid("recv_count and layout_range have %d and %d entries, need %d and %d", len(a.RecvCount), len(a.LayoutRange), l, l*b.ranks)
-	case len(b.owed) >= maxOwed:
-		err = invalid("%d cancelled dispatches still wait for peers, allowed %d", len(b.owed), maxOwed)
+	case len(b.deferred) >= maxDeferred:
+		err = invalid("%d cancelled dispatches still wait for peers, allowed %d", len(b.deferred), maxDeferred)
 	default:
 		if err = checkColumns(a); err == nil {
 			err = checkExperts(a)
@@ -182,14 +182,14 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (slab *layout.Slab, active uint6
 // checkShape returns the slab of the shape that is asked for, until the next
 // call.
 func (b *Buffer) checkShape(a *DispatchArgs) (*layout.Slab, error) {
-	if !a.Bare && a.Flat && (a.TopK < 1 || a.TopK > layout.MaxTopK) {
+	if !a.NoRouting && a.Flat && (a.TopK < 1 || a.TopK > layout.MaxTopK) {
 		return nil, badTopK(a.TopK) // their width would be refused, less clearly
 	}
 	shape := layout.Shape{
 		MaxTokens: int64(a.MaxTokens), Hidden: int64(a.Hidden),
 		NumExperts: int64(a.NumExperts), NumRanks: int64(b.ranks), FP8: a.FP8,
-		UE8M0: a.Scales == device.ScalesUE8M0, WideOutputs: a.WideOutputs,
-		Flat: a.Flat, Columns: layout.Widths(a.Flat && !a.Bare, a.TopK, a.ExtraRowBytes),
+		UE8M0: a.Scales == device.ScalesUE8M0, FP32Outputs: a.FP32Outputs,
+		Flat: a.Flat, Columns: layout.Widths(a.Flat && !a.NoRouting, a.TopK, a.ExtraRowBytes),
 	}
 	slab := &b.asked
 	if shape != slab.Shape { // mostly it is that of the call before
@@ -204,7 +204,7 @@ func (b *Buffer) checkShape(a *DispatchArgs) (*layout.Slab, error) {
 	}
 	if b.slabBytes != 0 && slab.SizeBytes > b.slabBytes {
 		return nil, invalid("num_max_tokens_per_rank %d, hidden %d and num_experts %d with %s outputs need %d bytes per slot, the buffer has %d (num_ep_buffer_bytes, or its first dispatch)",
-			a.MaxTokens, a.Hidden, a.NumExperts, OutputName(a.WideOutputs), slab.SizeBytes, b.slabBytes)
+			a.MaxTokens, a.Hidden, a.NumExperts, OutputName(a.FP32Outputs), slab.SizeBytes, b.slabBytes)
 	}
 	return slab, nil
 }
@@ -278,7 +278,7 @@ func (b *Buffer) countArrivals(s *slot, out uint64) {
 			s.awaited &^= bit
 			s.counted &^= bit
 		case !b.exchanges(s) && b.cameFor(s, layout.Announced(t), t, s.op):
-			b.refuseOrder(s.own, s.op) // its rows are flat, ours are not: it would wait for ever
+			b.refuseRowOrder(s.own, s.op) // its rows are flat, ours are not: it would wait for ever
 			b.dom.Wake(t)
 		}
 	}
@@ -328,9 +328,9 @@ func (b *Buffer) agree(s *slot) error {
 		if name, mine, other, bad := s.params.differs(&theirs); bad {
 			return fmt.Errorf("%w: %s is %v on rank %d and %v on rank %d in the same dispatch", ErrMismatch, name, mine, b.self, other, t)
 		}
-		if s.counted>>t&1 == 1 && theirs.more {
+		if s.counted>>t&1 == 1 && theirs.hasMore {
 			s.dispatch.res.PeersHaveMore = true
 		}
 	}
-	return b.agreeOnRoom(s)
+	return b.agreeOnCapacity(s)
 }

@@ -62,7 +62,7 @@ func (w *world) combineAndCheck(rank int, s shape, ins []input, d *dispatched) e
 // combines and abandoned dispatches, with ranks delayed at random.
 func TestInterleavings(t *testing.T) { interleavings(t, false) }
 
-func interleavings(t *testing.T, pre bool) {
+func interleavings(t *testing.T, preReduce bool) {
 	pairs := 400
 	if testing.Short() {
 		pairs = 100
@@ -72,7 +72,7 @@ func interleavings(t *testing.T, pre bool) {
 			t.Run(fmt.Sprintf("R%d-S%d", ranks, slots), func(t *testing.T) {
 				r := seeded(t)
 				w := newWorld(t, ranks, ep.Config{NumSlots: slots, NumBytes: 64 << 20})
-				s := shape{ranks: ranks, maxTokens: 12, hidden: 16, experts: 4 * ranks, topk: 3, pre: pre}
+				s := shape{ranks: ranks, maxTokens: 12, hidden: 16, experts: 4 * ranks, topk: 3, preReduce: preReduce}
 				script := randomScript(r, s, pairs)
 				seeds := r.Uint64()
 				w.each(func(rank int) error {

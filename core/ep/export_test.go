@@ -34,9 +34,9 @@ func WaitsFor(b *Buffer) uint64 { return b.peers[b.self].waitsFor().Load() }
 // SetClock makes a buffer take the time from a test.
 func SetClock(b *Buffer, now func() time.Time) { b.now = now }
 
-// SetPatience fixes the longest sleep of a wait, which otherwise depends on
+// SetPollInterval fixes the longest sleep of a wait, which otherwise depends on
 // the machine.
-func SetPatience(b *Buffer, d time.Duration) { b.patience = d }
+func SetPollInterval(b *Buffer, d time.Duration) { b.pollInterval = d }
 
 // SetRecording turns recording on or off between operations, so that both can
 // be timed on the same memory.

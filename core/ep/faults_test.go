@@ -287,7 +287,7 @@ func TestNoAllocations(t *testing.T) {
 }
 
 // TestCombineBufferGivesUp: waiting for the readers of a combine ends as other
-// waits do. Rank 1 reads late because rank 2 has gone silent.
+// waits do. Rank 1 reads late because rank 2 has become unresponsive.
 func TestCombineBufferGivesUp(t *testing.T) {
 	w := newWorld(t, 3, ep.Config{NumBytes: 16 << 20})
 	ins := inputs(r2(0), trio, uniform)
@@ -303,12 +303,12 @@ func TestCombineBufferGivesUp(t *testing.T) {
 		_, err := w.bufs[r].Combine(ds[r].res.Op, a, ep.PhaseDone, -1)
 		return err
 	}
-	reader, quiet := make(chan error, 1), make(chan error, 1)
+	reader, bufferFree := make(chan error, 1), make(chan error, 1)
 	go func() { reader <- combine(1, -1) }()
 	w.waits(1)
 	require.NoError(t, combine(0, 50*time.Millisecond))
-	go func() { _, err := w.bufs[0].CombineBuffer(ds[0].res.Op, -1); quiet <- err }()
-	require.NoError(t, within(t, quiet))
+	go func() { _, err := w.bufs[0].CombineBuffer(ds[0].res.Op, -1); bufferFree <- err }()
+	require.NoError(t, within(t, bufferFree))
 	require.NoError(t, within(t, reader))
 	require.EqualValues(t, 0b011, w.bufs[0].Members())
 }

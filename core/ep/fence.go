@@ -26,7 +26,7 @@ func (w *wait) lookAround(now time.Time, waiting uint64) (changed bool) {
 		return true
 	}
 	if !w.deadline.IsZero() && !now.Before(w.deadline) {
-		return w.accuse(now, waiting)
+		return w.blameStraggler(now, waiting)
 	}
 	return false
 }
@@ -42,43 +42,43 @@ func (w *wait) extend(now time.Time) {
 	defer w.b.mu.Unlock()
 	if c := w.t.s.call(w.t.kind); c.st == w.t.st {
 		c.deadline = now.Add(c.timeout)
-		c.trial.open = false
+		c.suspicion.open = false
 		w.deadline = c.deadline
 	}
 }
 
 // fence takes a rank out of the group whose process has ended, unless somebody
 // has done so, or this rank is out itself.
-func (w *wait) fence(now time.Time, victim int) {
-	if membership.Fence(w.b.word, w.epoch, w.b.self, victim) {
-		w.fenced(now, 1<<victim, w.whyGone(victim))
+func (w *wait) fence(now time.Time, target int) {
+	if membership.Fence(w.b.word, w.epoch, w.b.self, target) {
+		w.fenced(now, 1<<target, w.whyGone(target))
 	}
 }
 
-// whyGone says of a far rank no more than is known: it may be frozen, or cut
+// whyGone says of a remote rank no more than is known: it may be frozen, or cut
 // off.
-func (w *wait) whyGone(victim int) string {
-	far := w.b.dom.Far()
-	if far != nil && far.Ranks()>>victim&1 == 1 && w.peers[victim].proc.Lost() == nil {
+func (w *wait) whyGone(target int) string {
+	remote := w.b.dom.Remote()
+	if remote != nil && remote.Ranks()>>target&1 == 1 && w.peers[target].proc.Lost() == nil {
 		return "no word comes from it any more"
 	}
 	return "its process has ended"
 }
 
 // fenced notes what this rank has done to others, and wakes everybody.
-func (w *wait) fenced(now time.Time, victims uint64, why string) {
-	w.b.lost.Add(uint64(bits.OnesCount64(victims)))
+func (w *wait) fenced(now time.Time, blamed uint64, why string) {
+	w.b.lost.Add(uint64(bits.OnesCount64(blamed)))
 	w.b.wakeAll()
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
-	w.b.noteLost(victims&^(1<<w.b.self), now.Sub(w.since), w.t, why)
+	w.b.recordLost(blamed&^(1<<w.b.self), now.Sub(w.since), w.t, why)
 }
 
-// accuse finds out whom to fence for a deadline that has passed, and does so
-// if the group is still the one that the trial was held in: else who is late
+// blameStraggler finds out whom to fence for a deadline that has passed, and does so
+// if the group is still the one that the suspicion began in: else who is late
 // may have waited for a rank that another one has fenced just now. It takes a
 // few looks; false: look again.
-func (w *wait) accuse(now time.Time, waiting uint64) (decided bool) {
+func (w *wait) blameStraggler(now time.Time, waiting uint64) (decided bool) {
 	v, decided := w.try(now, waiting)
 	if v.causes == 0 {
 		return decided
@@ -89,16 +89,16 @@ func (w *wait) accuse(now time.Time, waiting uint64) (decided bool) {
 	return decided
 }
 
-func (w *wait) try(now time.Time, waiting uint64) (v verdict, decided bool) {
+func (w *wait) try(now time.Time, waiting uint64) (v decision, decided bool) {
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
 	c := w.t.s.call(w.t.kind)
 	if c.st != w.t.st || c.st.State() != op.Pending || w.b.epoch != w.epoch {
-		return verdict{}, true // ended meanwhile; the next step sees it
+		return decision{}, true // ended meanwhile; the next step sees it
 	}
-	v, decided = c.trial.look(now, &hearing{
+	v, decided = c.suspicion.look(now, &waitGraph{
 		peers: w.peers, self: w.b.self, members: w.b.membersOf(w.epoch), timeout: w.timeout,
-		patience: w.b.patience, age: w.b.wordAge(), clock: &w.b.rec.clock,
+		pollInterval: w.b.pollInterval, age: w.b.wordAge(), clock: &w.b.rec.clock,
 	}, waiting)
 	if decided && v.causes == 0 && !v.until.IsZero() {
 		c.deadline, w.deadline = v.until, v.until

@@ -27,10 +27,10 @@ func TestFlatMismatch(t *testing.T) {
 			"K": {func(a *ep.DispatchArgs) {
 				a.TopK, a.TopkIdx, a.TopkWeights, a.NumTokens = 1, a.TopkIdx[:4], a.TopkWeights[:4], 4
 			}, "num_topk is "},
-			"bare":        {func(a *ep.DispatchArgs) { a.Bare, a.TopkWeights = true, nil }, "sending of topk_idx and topk_weights is "},
+			"no routing":  {func(a *ep.DispatchArgs) { a.NoRouting, a.TopkWeights = true, nil }, "sending of topk_idx and topk_weights is "},
 			"wider extra": {func(a *ep.DispatchArgs) { a.ExtraRowBytes[0], a.Extra[0] = 5, make([]byte, 20) }, "bytes per row of extra[0] is "},
 			"more extra":  {func(a *ep.DispatchArgs) { a.ExtraRowBytes[3], a.Extra[3] = 65535, make([]byte, 4*65535) }, "bytes per row of extra[3] is "},
-			"outputs":     {func(a *ep.DispatchArgs) { a.WideOutputs = true }, "output dtype is "},
+			"outputs":     {func(a *ep.DispatchArgs) { a.FP32Outputs = true }, "output dtype is "},
 			"M":           {func(a *ep.DispatchArgs) { a.MaxTokens++ }, "num_max_tokens_per_rank is "},
 		} {
 			t.Run(name, func(t *testing.T) {

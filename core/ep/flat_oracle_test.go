@@ -53,9 +53,9 @@ func addUp(rank int, s flatShape, x []byte, ids []int64, weights []float32) []fl
 }
 
 // outputBytes is a rank's sum as it travels back.
-func outputBytes(sum []float32, wide bool) (out []byte) {
+func outputBytes(sum []float32, fp32 bool) (out []byte) {
 	for _, v := range sum {
-		if wide {
+		if fp32 {
 			out = binary.LittleEndian.AppendUint32(out, math.Float32bits(v))
 		} else {
 			out = binary.LittleEndian.AppendUint16(out, floatToBF16(v))
@@ -80,9 +80,9 @@ func wantFlat(in *flatInput, s flatShape, lost func(rank int) bool) (out []byte)
 				continue
 			}
 			sum := addUp(r, s, in.x[t*row:(t+1)*row], ids, in.weights[t*s.topk:(t+1)*s.topk])
-			for h, b := 0, outputBytes(sum, s.wide); h < s.hidden; h++ {
+			for h, b := 0, outputBytes(sum, s.fp32); h < s.hidden; h++ {
 				v := float32(0)
-				if s.wide {
+				if s.fp32 {
 					v = math.Float32frombits(binary.LittleEndian.Uint32(b[4*h:]))
 				} else {
 					v = bf16ToFloat(b[2*h:])

@@ -16,8 +16,8 @@ import (
 // flatShape is a shape with what tokens bring along.
 type flatShape struct {
 	shape
-	bare  bool
-	extra [layout.NumExtras]int
+	noRouting bool
+	extra     [layout.NumExtras]int
 }
 
 // flatInput is one rank's part of a flat operation.
@@ -27,8 +27,8 @@ type flatInput struct {
 }
 
 func randomFlatShape(r *rand.Rand, ranks int) flatShape {
-	s := flatShape{shape: randomShape(r, ranks), bare: r.IntN(5) == 0}
-	s.wide = r.IntN(4) == 0
+	s := flatShape{shape: randomShape(r, ranks), noRouting: r.IntN(5) == 0}
+	s.fp32 = r.IntN(4) == 0
 	for i := range s.extra {
 		s.extra[i] = r.IntN(3) * r.IntN(20)
 	}
@@ -51,8 +51,8 @@ func flatInputs(r *rand.Rand, s flatShape, route routing) []flatInput {
 
 func (w *world) flatArgs(rank int, s flatShape, in *flatInput, d *dispatched) *ep.DispatchArgs {
 	a := w.args(rank, s.shape, &in.input, d)
-	a.Flat, a.Bare, a.Extra, a.ExtraRowBytes = true, s.bare, in.extra, s.extra
-	if !s.bare {
+	a.Flat, a.NoRouting, a.Extra, a.ExtraRowBytes = true, s.noRouting, in.extra, s.extra
+	if !s.noRouting {
 		a.TopkWeights = in.weights
 	}
 	return a
@@ -151,7 +151,7 @@ func (d *dispatched) checkFlatRow(s flatShape, want *flatRow, in *flatInput) err
 			return fmt.Errorf("extra %d differs", e)
 		}
 	}
-	if ids, weights := d.flatTopk(i, s); !s.bare && (fmt.Sprint(ids) != fmt.Sprint(want.ids) || fmt.Sprint(weights) != fmt.Sprint(want.weights)) {
+	if ids, weights := d.flatTopk(i, s); !s.noRouting && (fmt.Sprint(ids) != fmt.Sprint(want.ids) || fmt.Sprint(weights) != fmt.Sprint(want.weights)) {
 		return fmt.Errorf("ids %v and weights %v, want %v and %v", ids, weights, want.ids, want.weights)
 	}
 	return nil
@@ -159,7 +159,7 @@ func (d *dispatched) checkFlatRow(s flatShape, want *flatRow, in *flatInput) err
 
 // flatTopk reads the ids and weights of one received row.
 func (d *dispatched) flatTopk(i int, s flatShape) (ids []int64, weights []float32) {
-	for k := i * s.topk; !s.bare && k < (i+1)*s.topk; k++ {
+	for k := i * s.topk; !s.noRouting && k < (i+1)*s.topk; k++ {
 		ids = append(ids, int64(binary.LittleEndian.Uint64(d.res.Columns[layout.ColumnTopkIdx][k*8:])))
 		weights = append(weights, math.Float32frombits(binary.LittleEndian.Uint32(d.res.Columns[layout.ColumnTopkWeights][k*4:])))
 	}
@@ -169,13 +169,13 @@ func (d *dispatched) flatTopk(i int, s flatShape) (ids []int64, weights []float3
 // computeFlat is a rank's experts: y has a row for every received one.
 func (d *dispatched) computeFlat(rank int, s flatShape, rows []flatRow, y []byte) []byte {
 	in, out := s.hidden*2, s.hidden*2
-	if s.wide {
+	if s.fp32 {
 		out *= 2
 	}
 	for i := range rows {
 		at := rows[i].at
 		sum := addUp(rank, s, d.res.RecvX[at*in:(at+1)*in], rows[i].ids, rows[i].weights)
-		copy(y[at*out:], outputBytes(sum, s.wide))
+		copy(y[at*out:], outputBytes(sum, s.fp32))
 	}
 	return y[:int(d.counts[0])*out]
 }
@@ -226,7 +226,7 @@ func TestFlatExchange(t *testing.T) {
 					s := randomFlatShape(r, ranks)
 					ins := flatInputs(r, s, routings[i%len(routings)])
 					if i%4 == 3 {
-						s.wide = false
+						s.fp32 = false
 						packed := make([]input, ranks)
 						for j := range ins {
 							packed[j] = ins[j].input

@@ -76,7 +76,7 @@ func (b *Buffer) expelled() {
 	}
 	b.endAll(WhyFenced(b.dom))
 	b.damaged = true // perhaps: others may have found a wild word in our memory
-	b.quietNow()
+	b.quiesceNow()
 }
 
 // fenced is ErrFenced of a rank that has taken itself out: nobody here knows
@@ -105,10 +105,10 @@ func WhyFenced(dom transport.Domain) error {
 
 // leaveFor ends this rank's part in its epoch: it takes itself out of the
 // member set, and peers that wait for it go on. Whoever sees it out sees that
-// it is quiet, too, so a rank that leaves is never taken for a lost one.
+// it is quiesced, too, so a rank that leaves is never taken for a lost one.
 func (b *Buffer) leaveFor(why error) {
 	b.endAll(why)
-	b.sayQuiet()
+	b.storeQuiesced()
 	membership.Leave(b.word, b.epoch, b.self)
 	b.wakeAll()
 }
@@ -124,18 +124,18 @@ func (b *Buffer) endAll(why error) {
 		b.rec.abandon(s, op.Failed)
 		s.dispatch.args, s.combine.args = DispatchArgs{}, CombineArgs{}
 	}
-	b.owed = b.owed[:0]
+	b.deferred = b.deferred[:0]
 }
 
-// quietNow promises that this rank writes nothing more in its epoch. Steps
+// quiesceNow promises that this rank writes nothing more in its epoch. Steps
 // are covered by Buffer.mu, which the caller holds, and every step looks at
 // `outside` or at the error first.
-func (b *Buffer) quietNow() {
-	b.sayQuiet()
+func (b *Buffer) quiesceNow() {
+	b.storeQuiesced()
 	b.wakeAll()
 }
 
-func (b *Buffer) sayQuiet() {
-	b.said.quiet = uint64(b.epoch) + 1
-	b.peers[b.self].quiet().Store(b.said.quiet)
+func (b *Buffer) storeQuiesced() {
+	b.published.quiesced = uint64(b.epoch) + 1
+	b.peers[b.self].quiesced().Store(b.published.quiesced)
 }

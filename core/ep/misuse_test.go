@@ -172,7 +172,7 @@ func TestDisagreement(t *testing.T) {
 			"the format of fp8 scales is"},
 		"scale words": {shape{ranks: 2, maxTokens: 4, hidden: 512, experts: 4, topk: 2, fp8: true, scales: device.ScalesUE8M0},
 			"the format of fp8 scales is"},
-		"outputs": {shape{ranks: 2, maxTokens: 4, hidden: 16, experts: 4, topk: 2, wide: true},
+		"outputs": {shape{ranks: 2, maxTokens: 4, hidden: 16, experts: 4, topk: 2, fp32: true},
 			"output dtype is"},
 		"much bigger": {shape{ranks: 2, maxTokens: 4000, hidden: 512, experts: 2, topk: 2}, "is"},
 	} {

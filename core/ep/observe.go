@@ -20,7 +20,7 @@ func (b *Buffer) Stats() (telemetry.Stats, error) {
 	}
 	defer b.users.Done()
 	b.mu.Lock()
-	b.tellViolations()
+	b.reportViolations()
 	b.mu.Unlock()
 	return b.rec.area.Stats(b.self, b.ranks), nil
 }
@@ -83,41 +83,41 @@ func (b *Buffer) endObserving() {
 	b.rec.ended = true
 }
 
-// noteLoss records that a rank was given up. Buffer.mu is held.
-func (b *Buffer) noteLoss(rank, pid int, epoch uint16, waited time.Duration, k kind, n uint64, why string) {
+// recordLoss records that a rank was given up. Buffer.mu is held.
+func (b *Buffer) recordLoss(rank, pid int, epoch uint16, waited time.Duration, k kind, n uint64, why string) {
 	b.note(telemetry.Event{
 		Kind: telemetry.Lost, Rank: rank, PID: pid, Epoch: epoch,
 		Waiting: k.String(), Op: n, WaitedNs: int64(waited), Why: why,
 	})
 }
 
-// noteLost records the loss of several ranks. Buffer.mu is held.
-func (b *Buffer) noteLost(ranks uint64, waited time.Duration, t task, why string) {
+// recordLost records the loss of several ranks. Buffer.mu is held.
+func (b *Buffer) recordLost(ranks uint64, waited time.Duration, t task, why string) {
 	for rest := ranks & b.known; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
-		b.noteLoss(r, b.peers[r].proc.PID(), b.epoch, waited, t.kind, t.n, why)
+		b.recordLoss(r, b.peers[r].proc.PID(), b.epoch, waited, t.kind, t.n, why)
 	}
 	b.known &^= ranks
 }
 
-// noteLeavers records whom the group has lost without our doing. Buffer.mu is
+// recordLeavers records whom the group has lost without our doing. Buffer.mu is
 // held.
-func (b *Buffer) noteLeavers(t task) {
+func (b *Buffer) recordLeavers(t task) {
 	gone := b.known & b.out()
 	if gone == 0 || b.outside {
 		return
 	}
-	b.noteLeft(gone)
+	b.recordLeft(gone)
 	waited := time.Duration(0)
 	if d := b.rec.delay(t); d != nil {
 		waited = time.Duration(b.rec.clock.Now() - d.since)
 	}
-	b.noteLost(gone, waited, t, "it left the group, or another rank took it out")
+	b.recordLost(gone, waited, t, "it left the group, or another rank took it out")
 }
 
-// noteLeft records those of the ranks that have left by themselves: alive, and
+// recordLeft records those of the ranks that have left by themselves: alive, and
 // done with the epoch. Buffer.mu is held.
-func (b *Buffer) noteLeft(gone uint64) {
+func (b *Buffer) recordLeft(gone uint64) {
 	for rest := gone; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
 		if p := &b.peers[r]; p.ended(b.epoch) && !p.proc.Dying() {
@@ -133,9 +133,9 @@ func (b *Buffer) noteLeft(gone uint64) {
 // note numbers an event and makes it known. Buffer.mu is held.
 func (b *Buffer) note(ev telemetry.Event) {
 	ev.TimeNs = b.rec.clock.Now()
-	noted := b.rec.events.Add(ev)
+	recorded := b.rec.events.Add(ev)
 	if !b.rec.ended {
-		b.rec.area.SetEvents(noted)
+		b.rec.area.SetEvents(recorded)
 	}
 	if b.cfg.EventCount != nil {
 		b.cfg.EventCount.Add(1)
@@ -156,7 +156,7 @@ func (b *Buffer) watchSlow(t task, now time.Time) {
 	}
 	d.slow = 2 * waited
 	why := "its data has not come"
-	if t.kind == kindQuiet {
+	if t.kind == kindReaders {
 		why = "it still reads what was combined before"
 	}
 	for rest := d.missing; rest != 0; rest &= rest - 1 {

@@ -49,7 +49,7 @@ func TestKnownPlan(t *testing.T) {
 				w := newWorld(t, ranks, ep.Config{NumBytes: 64 << 20, DebugFill: true, Deterministic: deterministic})
 				for i := range 20 {
 					s := randomFlatShape(r, ranks)
-					s.wide = s.wide && i%2 == 0
+					s.fp32 = s.fp32 && i%2 == 0
 					ins := flatInputs(r, s, routings[i%len(routings)])
 					kept := w.plansKept()
 					for range 4 {
@@ -161,15 +161,15 @@ func TestChangedRouting(t *testing.T) {
 		more.experts *= 4
 		w.each(func(rank int) error { return w.flatTrip(rank, more, ins, true) })
 		other := flatTrio // [T, K] becomes [T*K, 1]
-		other.maxTokens, other.topk, other.bare = flatTrio.maxTokens*flatTrio.topk, 1, true
+		other.maxTokens, other.topk, other.noRouting = flatTrio.maxTokens*flatTrio.topk, 1, true
 		other.extra = flatShape{}.extra
 		w.each(func(rank int) error {
-			wide := make([]flatInput, len(ins))
+			fp32 := make([]flatInput, len(ins))
 			for i := range ins {
-				wide[i].input = randomInput(r2(i), ins[i].tokens*flatTrio.topk, other.hidden, 1, other.experts, uniform)
-				copy(wide[i].topk, ins[i].topk)
+				fp32[i].input = randomInput(r2(i), ins[i].tokens*flatTrio.topk, other.hidden, 1, other.experts, uniform)
+				copy(fp32[i].topk, ins[i].topk)
 			}
-			return w.flatTrip(rank, other, wide, true)
+			return w.flatTrip(rank, other, fp32, true)
 		})
 	}
 }

@@ -57,7 +57,7 @@ func repeatRouting(b *testing.B, tokens int, flat bool) {
 	s := shape{ranks: 1, maxTokens: tokens, hidden: 2048, experts: 64, topk: 8}
 	in := randomInput(r2(0), tokens, s.hidden, s.topk, s.experts, uniform)
 	a := w.args(0, s, &in, new(dispatched))
-	a.Flat, a.Bare = flat, flat
+	a.Flat, a.NoRouting = flat, flat
 	least := map[bool]time.Duration{true: time.Hour, false: time.Hour}
 	var res ep.Result
 	for b.Loop() {

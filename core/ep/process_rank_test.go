@@ -22,7 +22,7 @@ import (
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/mixed"
+	"github.com/moewire/moewire/core/transport/multihost"
 	"github.com/moewire/moewire/core/transport/shm"
 	"github.com/moewire/moewire/core/transport/tcp"
 	"github.com/moewire/moewire/core/transport/verbs"
@@ -36,14 +36,14 @@ const (
 	keyVariable  = "MOEWIRE_TEST_EP_KEY"
 )
 
-// processPatience bounds every wait between processes, on a machine that is
+// processTimeout bounds every wait between processes, on a machine that is
 // emulated and busy.
-const processPatience = 2 * time.Minute
+const processTimeout = 2 * time.Minute
 
 // groupSpec is a group of processes; every rank gets it.
 type groupSpec struct {
 	Hosts         string // one letter per rank, equal letters: the same host; capitals have otherDevice
-	Setting       mixed.Setting
+	Setting       multihost.Setting
 	Deterministic bool
 	Seed          uint64
 	Victim        int    // who will be killed; -1: nobody
@@ -83,7 +83,7 @@ func TestMain(m *testing.M) {
 }
 
 func (s *rankSpec) run() error {
-	callTimeout = processPatience
+	callTimeout = processTimeout
 	dom, err := s.meet()
 	if err != nil {
 		return err
@@ -121,7 +121,7 @@ func (s *rankSpec) run() error {
 
 // await reads a file of the parent's, or of another rank.
 func (s *rankSpec) await(name string) (text []byte, err error) {
-	for until := time.Now().Add(processPatience); ; time.Sleep(time.Millisecond) {
+	for until := time.Now().Add(processTimeout); ; time.Sleep(time.Millisecond) {
 		if text, err = os.ReadFile(filepath.Join(s.Dir, name)); err == nil || time.Now().After(until) {
 			return text, err
 		}
@@ -138,7 +138,7 @@ func (s *rankSpec) config() ep.Config {
 // the rows of most dispatches need several messages.
 var processLink = link.Config{RingBytes: 1 << 14, NumMessages: 4}
 
-func (s *rankSpec) meet() (*mixed.Domain, error) {
+func (s *rankSpec) meet() (*multihost.Domain, error) {
 	keys, err := wire.NewKeyring(wire.FromEnv(keyVariable))
 	if err != nil {
 		return nil, err
@@ -152,17 +152,17 @@ func (s *rankSpec) meet() (*mixed.Domain, error) {
 	if s.Addresses != nil {
 		at = netip.AddrPortFrom(netip.MustParseAddr(s.Addresses[s.Rank]), 0)
 	}
-	l, err := mixed.Open(mixed.Config{
+	l, err := multihost.Open(multihost.Config{
 		Shm: shm.Config{Rank: s.Rank, NumRanks: len(s.Hosts), ControlBytes: layout.ControlBytes, ABIVersion: 1, Params: params},
-		Carriers: []mixed.Carrier{
-			{Setting: mixed.RDMA, Open: func(int) (transport.Transport, error) { return verbs.NewGroup(verbs.Config{Device: s.device(s.Rank)}) }},
-			{Setting: mixed.TCP, Open: func(int) (transport.Transport, error) {
+		Carriers: []multihost.Carrier{
+			{Setting: multihost.RDMA, Open: func(int) (transport.Transport, error) { return verbs.NewGroup(verbs.Config{Device: s.device(s.Rank)}) }},
+			{Setting: multihost.TCP, Open: func(int) (transport.Transport, error) {
 				return tcp.Open(tcp.Config{Listen: []netip.AddrPort{at}, Keyring: keys})
 			}},
 		},
 		Setting: s.Setting, Keys: keys, Listen: at, Host: s.Hosts[s.Rank : s.Rank+1], Link: processLink,
 		Bound: cmp.Or(s.Bound, time.Hour),
-		Words: []int64{layout.WaitsFor(), layout.Beat(), layout.Quiet()}, Moments: []int64{layout.Since()},
+		Words: []int64{layout.WaitsFor(), layout.Beat(), layout.Quiesced()}, Moments: []int64{layout.Since()},
 	})
 	if err != nil {
 		return nil, err
@@ -171,7 +171,7 @@ func (s *rankSpec) meet() (*mixed.Domain, error) {
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	return l.Connect(all, processPatience)
+	return l.Connect(all, processTimeout)
 }
 
 // exchange gives every rank's bytes to all but one, through files; each name
@@ -203,7 +203,7 @@ func (s *groupSpec) leave(name string, text []byte) error {
 }
 
 // carriers has one word per rank.
-func (s *rankSpec) carriers(dom *mixed.Domain) string {
+func (s *rankSpec) carriers(dom *multihost.Domain) string {
 	var words []string
 	for _, p := range dom.Paths() {
 		words = append(words, p.Carrier)
@@ -264,7 +264,7 @@ func (s *rankSpec) draw(r *rand.Rand, i int) (f flatShape, flat bool) {
 	f.hidden, f.maxTokens = castBlock*(1+r.IntN(2)), 1+r.IntN(12)
 	switch i % 4 {
 	case 0, 1:
-		f.wide = false
+		f.fp32 = false
 	case 3:
 		if flat = r.IntN(2) == 1; r.IntN(2) == 1 {
 			f.fp8, f.hidden, f.scales = true, 512, device.ScaleFormat(r.IntN(3))
@@ -283,7 +283,7 @@ func (s *rankSpec) roundsWithDeath(w *world) error {
 	var gone bool
 	for i := range 2 * victimRounds {
 		if s.Rank == s.Victim && i == victimRounds {
-			time.Sleep(processPatience)
+			time.Sleep(processTimeout)
 			return errors.New("it was not killed")
 		}
 		shape, _ := s.draw(r, 0)

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/internal/testenv"
-	"github.com/moewire/moewire/core/transport/mixed"
+	"github.com/moewire/moewire/core/transport/multihost"
 )
 
 // The devices that the machine of tests/rdma has, each on a network of its own.
@@ -96,7 +96,7 @@ func (p *process) follow(out io.Reader) {
 func (g *processes) await(rank int, prefix string) string {
 	g.t.Helper()
 	p := g.all[rank]
-	for limit := time.After(processPatience); ; {
+	for limit := time.After(processTimeout); ; {
 		select {
 		case line, ok := <-p.lines:
 			require.True(g.t, ok, "rank %d ended before %q", rank, prefix)
@@ -133,7 +133,7 @@ func (g *processes) tell(name string) {
 func (g *processes) wait(rank int) {
 	g.t.Helper()
 	p := g.all[rank]
-	for limit := time.After(processPatience); ; {
+	for limit := time.After(processTimeout); ; {
 		select {
 		case line, ok := <-p.lines:
 			if ok {
@@ -179,7 +179,7 @@ func (s *groupSpec) wantPaths(rank int) string {
 			words = append(words, "self")
 		case s.Hosts[r] == s.Hosts[rank]:
 			words = append(words, "shm")
-		case s.Setting == mixed.RDMA, s.Setting != mixed.TCP && s.device(r) == s.device(rank):
+		case s.Setting == multihost.RDMA, s.Setting != multihost.TCP && s.device(r) == s.device(rank):
 			words = append(words, "verbs")
 		default:
 			words = append(words, "tcp")
@@ -224,18 +224,18 @@ func playGroup(t *testing.T, spec groupSpec, check func()) (outs, bits []string)
 func TestProcesses(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		spec := groupSpec{Seed: testenv.Seed(t), Victim: -1}
-		near := spec
-		near.Hosts, near.Setting, near.Deterministic = "aaaa"[:ranks], mixed.Shm, true
-		outs, bits := playGroup(t, near, func() {})
+		oneHost := spec
+		oneHost.Hosts, oneHost.Setting, oneHost.Deterministic = "aaaa"[:ranks], multihost.Shm, true
+		outs, bits := playGroup(t, oneHost, func() {})
 		for _, spread := range []struct {
 			hosts         string
-			setting       mixed.Setting
+			setting       multihost.Setting
 			deterministic bool
 		}{
-			{"abcd", mixed.TCP, false},
-			{"abcd", mixed.RDMA, true},
-			{"aabb", mixed.RDMA, false},
-			{"aBbA", mixed.Auto, true},
+			{"abcd", multihost.TCP, false},
+			{"abcd", multihost.RDMA, true},
+			{"aabb", multihost.RDMA, false},
+			{"aBbA", multihost.Auto, true},
 		} {
 			spec := spec
 			spec.Hosts, spec.Setting, spec.Deterministic = spread.hosts[:ranks], spread.setting, spread.deterministic
@@ -257,14 +257,14 @@ func TestProcesses(t *testing.T) {
 // returns is called, after: what a killed process had goes with it, soon.
 func expectNothingLeft(t *testing.T, spec groupSpec) (check func()) {
 	t.Helper()
-	if spec.Setting == mixed.TCP {
+	if spec.Setting == multihost.TCP {
 		return func() {}
 	}
 	needDevice(t)
 	before := resources(t)
 	return func() {
 		t.Helper()
-		for until := time.Now().Add(processPatience); resources(t) != before; time.Sleep(10 * time.Millisecond) {
+		for until := time.Now().Add(processTimeout); resources(t) != before; time.Sleep(10 * time.Millisecond) {
 			require.True(t, time.Now().Before(until), "before: %s now: %s", before, resources(t))
 		}
 	}
@@ -275,14 +275,14 @@ func expectNothingLeft(t *testing.T, spec groupSpec) (check func()) {
 func TestProcessKilled(t *testing.T) {
 	for _, spread := range []struct {
 		hosts   string
-		setting mixed.Setting
+		setting multihost.Setting
 		victim  int
 	}{
-		{"abcd", mixed.TCP, 1},
-		{"ab", mixed.RDMA, 0},
-		{"abcd", mixed.RDMA, 1},
-		{"aabb", mixed.RDMA, 2},
-		{"aabb", mixed.RDMA, 0},
+		{"abcd", multihost.TCP, 1},
+		{"ab", multihost.RDMA, 0},
+		{"abcd", multihost.RDMA, 1},
+		{"aabb", multihost.RDMA, 2},
+		{"aabb", multihost.RDMA, 0},
 	} {
 		t.Run(fmt.Sprintf("%v-%s-%d", spread.setting, spread.hosts, spread.victim), func(t *testing.T) {
 			spec := groupSpec{Hosts: spread.hosts, Setting: spread.setting, Seed: testenv.Seed(t), Victim: spread.victim}

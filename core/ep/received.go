@@ -29,14 +29,14 @@ func (b *Buffer) takeCounts(s *slot) error {
 		}
 	}
 	copy(a.RecvCount, s.received)
-	if s.rows = int64(a.RecvCount[0]); a.Flat && !a.Bare {
+	if s.rows = int64(a.RecvCount[0]); a.Flat && !a.NoRouting {
 		b.clearHoles(s)
 		if !b.checkIDs(s) {
 			return b.surrender()
 		}
 	}
 	if b.exchanges(s) {
-		b.checkOrder(s)
+		b.checkRowOrder(s)
 	}
 	return b.surrender()
 }

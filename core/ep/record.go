@@ -16,24 +16,24 @@ const _ = uint(layout.RecordBytes - telemetry.AreaBytes)
 // rank's control region. All methods want Buffer.mu held; they allocate
 // nothing, and do nothing when recording is off.
 type recorder struct {
-	b       *Buffer
-	on      bool
-	area    telemetry.Area
-	clock   telemetry.Clock
-	flights [layout.MaxSlots][2]flight // by slot; dispatch, combine
-	quiet   [layout.MaxSlots]delay     // waits for the readers of a combine, which no record shows
-	before  counted                    // the counters after the last step
-	present uint64                     // bytes made present ahead of use
-	slabs   int
-	events  telemetry.Events
-	ended   bool // the buffer is being closed: nobody looks any more
+	b           *Buffer
+	on          bool
+	area        telemetry.Area
+	clock       telemetry.Clock
+	inFlight    [layout.MaxSlots][2]inFlight // by slot; dispatch, combine
+	readerWaits [layout.MaxSlots]delay       // waits for the readers of a combine, which no record shows
+	before      counted                      // the counters after the last step
+	present     uint64                       // bytes made present ahead of use
+	slabs       int
+	events      telemetry.Events
+	ended       bool // the buffer is being closed: nobody looks any more
 }
 
 // counted are the counters that a step may raise, for its operation alone.
 type counted struct{ placed, reduced, copied, rowsReduced, rowsReceived, present uint64 }
 
-// flight is one operation that has not ended.
-type flight struct {
+// inFlight is one operation that has not ended.
+type inFlight struct {
 	delay
 	open    bool
 	rec     telemetry.Record
@@ -63,18 +63,18 @@ func (r *recorder) open(b *Buffer) {
 	r.area.SetEpoch(b.epoch)
 }
 
-// flight returns the record of an operation; nil for what is not recorded.
-func (r *recorder) flight(s *slot, k kind) *flight {
+// inFlightOf returns the record of an operation; nil for what is not recorded.
+func (r *recorder) inFlightOf(s *slot, k kind) *inFlight {
 	if k != kindDispatch && k != kindCombine {
 		return nil
 	}
-	return &r.flights[s.index][k]
+	return &r.inFlight[s.index][k]
 }
 
 // delay returns the wait of a task; nil: it waits for nobody, or is over.
 func (r *recorder) delay(t task) *delay {
-	d := &r.quiet[t.s.index]
-	if f := r.flight(t.s, t.kind); f != nil {
+	d := &r.readerWaits[t.s.index]
+	if f := r.inFlightOf(t.s, t.kind); f != nil {
 		if d = &f.delay; !f.open {
 			return nil
 		}
@@ -92,11 +92,11 @@ func (r *recorder) begin(s *slot, k kind) {
 	if !r.on {
 		return
 	}
-	f := r.flight(s, k)
+	f := r.inFlightOf(s, k)
 	if f.open { // it was given up, and nobody said so
 		r.finish(s, f, telemetry.Cancelled)
 	}
-	*f = flight{open: true, delay: r.newDelay()}
+	*f = inFlight{open: true, delay: r.newDelay()}
 	f.rec = telemetry.Record{
 		Kind: kindOf(k), Epoch: r.b.epoch, Last: -1, Tokens: uint32(s.params.tokens), Op: s.op, Start: r.clock.Now(),
 	}
@@ -106,14 +106,14 @@ func (r *recorder) begin(s *slot, k kind) {
 	r.area.SetCurrent(f.rec.Kind, s.op, f.rec.Start)
 }
 
-// beginQuiet starts the wait for the readers of a combine.
-func (r *recorder) beginQuiet(s *slot) { r.quiet[s.index] = r.newDelay() }
+// beginReaderWait starts the wait for the readers of a combine.
+func (r *recorder) beginReaderWait(s *slot) { r.readerWaits[s.index] = r.newDelay() }
 
 func (r *recorder) newDelay() delay { return delay{slow: int64(r.b.cfg.SlowAfter)} }
 
 // placing notes that rows are about to be stored.
 func (r *recorder) placing(s *slot) {
-	if f := &r.flights[s.index][kindDispatch]; f.open {
+	if f := &r.inFlight[s.index][kindDispatch]; f.open {
 		now := r.clock.Now()
 		r.endWait(f, now)
 		if f.rec.Place == 0 {
@@ -124,7 +124,7 @@ func (r *recorder) placing(s *slot) {
 
 // sent notes that everything of ours is there for the others.
 func (r *recorder) sent(s *slot, k kind) {
-	if f := r.flight(s, k); f.open {
+	if f := r.inFlightOf(s, k); f.open {
 		now := r.clock.Now()
 		r.endWait(f, now)
 		f.rec.Sent = now
@@ -133,7 +133,7 @@ func (r *recorder) sent(s *slot, k kind) {
 
 // seen notes that everything of the others' is there.
 func (r *recorder) seen(s *slot, k kind) {
-	if f := r.flight(s, k); f.open {
+	if f := r.inFlightOf(s, k); f.open {
 		now := r.clock.Now()
 		r.endWait(f, now)
 		f.rec.Seen = now
@@ -152,9 +152,9 @@ func (r *recorder) step(t task, waiting uint64, reached bool) {
 	if !r.on {
 		return
 	}
-	f := r.flight(t.s, t.kind)
+	f := r.inFlightOf(t.s, t.kind)
 	if f == nil {
-		r.quiet[t.s.index].wait(waiting, r.clock)
+		r.readerWaits[t.s.index].wait(waiting, r.clock)
 		return
 	}
 	r.attribute(&f.rec)
@@ -193,7 +193,7 @@ func (d *delay) wait(waiting uint64, clock telemetry.Clock) {
 }
 
 // wait notes that the ranks waited for are others than before.
-func (r *recorder) wait(f *flight, waiting uint64) {
+func (r *recorder) wait(f *inFlight, waiting uint64) {
 	now := r.clock.Now()
 	if f.since == 0 {
 		f.since, f.changed = now, now
@@ -209,7 +209,7 @@ func (r *recorder) wait(f *flight, waiting uint64) {
 }
 
 // endWait books a wait that is over.
-func (r *recorder) endWait(f *flight, now int64) {
+func (r *recorder) endWait(f *inFlight, now int64) {
 	if f.since == 0 {
 		return
 	}
@@ -221,7 +221,7 @@ func (r *recorder) endWait(f *flight, now int64) {
 }
 
 // came books, for each of the ranks, how long it was waited for.
-func (r *recorder) came(f *flight, ranks uint64, now int64) {
+func (r *recorder) came(f *inFlight, ranks uint64, now int64) {
 	for rest := ranks; rest != 0; rest &= rest - 1 {
 		r.area.AddWait(f.rec.Kind, bits.TrailingZeros64(rest), now-f.since)
 	}
@@ -234,15 +234,15 @@ func (r *recorder) abandon(s *slot, state op.State) {
 	if state == op.Cancelled {
 		outcome = telemetry.Cancelled
 	}
-	for k := range r.flights[s.index] {
-		if f := &r.flights[s.index][k]; f.open {
+	for k := range r.inFlight[s.index] {
+		if f := &r.inFlight[s.index][k]; f.open {
 			r.attribute(&f.rec)
 			r.finish(s, f, outcome)
 		}
 	}
 }
 
-func (r *recorder) finish(s *slot, f *flight, outcome telemetry.Outcome) {
+func (r *recorder) finish(s *slot, f *inFlight, outcome telemetry.Outcome) {
 	now := r.clock.Now()
 	r.endWait(f, now)
 	f.open, f.rec.End, f.rec.Outcome = false, now, outcome

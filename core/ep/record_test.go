@@ -261,12 +261,12 @@ func TestSlowReader(t *testing.T) {
 	_, err := w.combine(0, small, &in, ds[0])
 	require.NoError(t, err)
 	before := counted.Load() // a slow machine makes events of its own
-	quiet := make(chan error, 1)
-	go func() { _, err := w.bufs[0].CombineBuffer(ds[0].res.Op, -1); quiet <- err }()
+	bufferFree := make(chan error, 1)
+	go func() { _, err := w.bufs[0].CombineBuffer(ds[0].res.Op, -1); bufferFree <- err }()
 	require.Eventually(t, func() bool { return counted.Load() > before }, 5*time.Second, time.Millisecond)
 	_, err = w.combine(1, small, &in, ds[1])
 	require.NoError(t, err)
-	require.NoError(t, within(t, quiet))
+	require.NoError(t, within(t, bufferFree))
 	events, _ := w.bufs[0].Events(before)
 	require.NotEmpty(t, events)
 	for _, ev := range events {

@@ -57,16 +57,16 @@ func (b *Buffer) releaseAs(s *slot, state op.State, why error) {
 	s.dispatch.args, s.combine.args = DispatchArgs{}, CombineArgs{}
 	if s.isOpen() {
 		if gaveUp || !b.exchanges(s) { // a rank with the other form may wait for an answer
-			b.refuseOrder(s.own, s.op)
+			b.refuseRowOrder(s.own, s.op)
 		}
-		b.sayYReady(s.index, layout.Counted(s.op, published, true))
+		b.publishYReady(s.index, layout.Counted(s.op, published, true))
 	}
 	for rest := s.sent; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
 		s.dst[r].Word(layout.Done(b.self)).Store(layout.Counted(s.op, s.combines, true))
 	}
 	if s.unsent != 0 {
-		b.owe(s, s.unsent, !s.isOpen())
+		b.deferWrites(s, s.unsent, !s.isOpen())
 	}
 	b.wakeAll()
 	_ = b.progress() // the next call tries again, and reports it

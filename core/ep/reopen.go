@@ -16,12 +16,12 @@ func (b *Buffer) openSlot(s *slot, i uint64) {
 	}
 	s.a = set.Ranks()
 	s.served = i
-	b.sayOpen(s.index, layout.Word(i, uint16(s.own.id)))
+	b.publishOpen(s.index, layout.Word(i, uint16(s.own.id)))
 	b.wakeAll()
 }
 
 // progress does what needs no waiting, for every slot: it opens slots whose
-// operation everybody has finished with, and writes words that are owed. Every
+// operation everybody has finished with, and writes deferred words. Every
 // call does this first, so that one thread can drive several ranks. A rank
 // that is out does nothing.
 func (b *Buffer) progress() error {
@@ -30,17 +30,17 @@ func (b *Buffer) progress() error {
 		if more, err = b.reopen(); err != nil {
 			return err
 		}
-		if len(b.owed) > 0 {
+		if len(b.deferred) > 0 {
 			more = b.settle() || more
 		}
-		if b.far != nil {
+		if b.remote != nil {
 			more = b.receive() || more
-			if err = b.far.short; err != nil {
+			if err = b.remote.short; err != nil {
 				return err // the next step tries again
 			}
 		}
 	}
-	if b.far != nil {
+	if b.remote != nil {
 		b.flush()
 	}
 	return nil
@@ -54,11 +54,11 @@ func (b *Buffer) reopen() (opened bool, err error) {
 			continue
 		}
 		out := b.out()
-		late := b.unfinished(s)
-		if late&^out != 0 {
+		unfinished := b.unfinished(s)
+		if unfinished&^out != 0 {
 			continue
 		}
-		if err := b.renew(s, late); err != nil {
+		if err := b.renew(s, unfinished); err != nil {
 			return opened, err
 		}
 		b.openSlot(s, s.served+uint64(len(b.slots)))
@@ -80,7 +80,7 @@ func (b *Buffer) unfinished(s *slot) (ranks uint64) {
 // clean zeroes the counters that the served operation used. Its shape is what
 // its sources said it was: they may have disagreed. A source that was lost may
 // have said nothing and yet have counted: then all are zeroed.
-func (b *Buffer) clean(s *slot, allSaid bool) {
+func (b *Buffer) clean(s *slot, allPublished bool) {
 	most := int64(0)
 	for rest := s.a; rest != 0; rest &= rest - 1 {
 		n, p, ok := loadParams(s.own.seg, bits.TrailingZeros64(rest))
@@ -94,7 +94,7 @@ func (b *Buffer) clean(s *slot, allSaid bool) {
 	if b.cfg.DebugFill && s.shownFor == s.served && s.shown.LocalExperts > 0 {
 		b.fill(s)
 	}
-	if !allSaid {
+	if !allPublished {
 		most = layout.MaxLocalExperts
 	}
 	for l := range int(most) {

@@ -27,7 +27,7 @@ type incarnation struct {
 	pump     *actor // of a group on several hosts
 }
 
-var errLost = fmt.Errorf("played: %w", transport.ErrDead)
+var errLost = fmt.Errorf("played: %w", transport.ErrExited)
 
 func (in *incarnation) Lost() error {
 	if in.st.yield(atLost); in.lost {
@@ -53,7 +53,7 @@ func (in *incarnation) ring() {
 	}
 }
 
-// domain is one incarnation's view: whom it met at its last meeting.
+// domain is one incarnation's view: whom it met at its last rendezvous.
 type domain struct {
 	st      *stage
 	inc     *incarnation
@@ -61,8 +61,8 @@ type domain struct {
 	view    []*incarnation
 	lay     *layout.Slab
 	flat    *layout.Slab
-	far     *farView // nil: all are on one host
-	pages   map[*incarnation]*farPage
+	remote  *remoteView // nil: all are on one host
+	pages   map[*incarnation]*remotePage
 }
 
 var _ transport.Domain = (*domain)(nil)
@@ -89,7 +89,7 @@ func (d *domain) Control(rank int) transport.Segment {
 	if d.view[rank] == nil {
 		return nil
 	}
-	if d.isFar(rank) {
+	if d.isRemote(rank) {
 		return d.page(d.view[rank])
 	}
 	return d.view[rank].control
@@ -113,7 +113,7 @@ var errNoSlab = errors.New("no such slab")
 
 func (d *domain) Slab(rank, id int) (transport.Segment, error) {
 	d.st.yield(atSlab)
-	if in := d.view[rank]; in != nil && id < len(in.slabs) && !d.isFar(rank) {
+	if in := d.view[rank]; in != nil && id < len(in.slabs) && !d.isRemote(rank) {
 		return in.slabs[id], nil
 	}
 	return nil, errNoSlab
@@ -121,7 +121,7 @@ func (d *domain) Slab(rank, id int) (transport.Segment, error) {
 
 func (d *domain) Wake(rank int) {
 	d.st.yield(atWake)
-	if in := d.view[rank]; in != nil && in.sleepers > 0 && !d.isFar(rank) {
+	if in := d.view[rank]; in != nil && in.sleepers > 0 && !d.isRemote(rank) {
 		in.ring()
 	}
 }
@@ -146,11 +146,11 @@ func (d *domain) Sleep(ticket uint32, t time.Duration) {
 	d.inc.sleepers--
 }
 
-func (d *domain) Far() transport.Far {
-	if d.far == nil || d.far.ranks == 0 {
+func (d *domain) Remote() transport.Remote {
+	if d.remote == nil || d.remote.ranks == 0 {
 		return nil
 	}
-	return d.far
+	return d.remote
 }
 
 func (d *domain) Yield() {
@@ -165,10 +165,10 @@ func (d *domain) Close() error {
 
 // loseMail takes along what is on its way.
 func (d *domain) loseMail() {
-	if d.far == nil {
+	if d.remote == nil {
 		return
 	}
-	for _, m := range d.far.out {
+	for _, m := range d.remote.out {
 		if m != nil {
 			m.lose()
 		}

@@ -25,7 +25,7 @@ const (
 	atWaitsFor
 	atBeat
 	atSince
-	atQuiet
+	atQuiesced
 	endOfWords
 )
 
@@ -57,7 +57,7 @@ const (
 
 var wordNames = []string{
 	"params", "arrive", "done", "counter", "layout", "bytes",
-	"open", "y_ready", "waits_for", "beat", "since", "quiet",
+	"open", "y_ready", "waits_for", "beat", "since", "quiesced",
 }
 
 var otherNames = []string{
@@ -104,7 +104,7 @@ func controlPoint(off int64) point {
 	case off == layout.Since():
 		return atSince
 	}
-	return atQuiet
+	return atQuiesced
 }
 
 type faultKind int
@@ -150,7 +150,7 @@ func (a *actor) strike(p point) {
 		}
 	}
 	if a.slow > a.st.now && a.state == runnable && a.st.rng.IntN(8) == 0 {
-		a.freeze(time.Duration(a.st.rng.Int64N(int64(4 * patience))))
+		a.freeze(time.Duration(a.st.rng.Int64N(int64(4 * pollInterval))))
 	}
 }
 

@@ -28,7 +28,7 @@ var mutations = []struct{ name, file, from, to string }{
 	},
 	{
 		"no poison", "slabs.go",
-		"p.proc != nil && !p.silent(b.epoch)", "false",
+		"p.proc != nil && !p.isQuiesced(b.epoch)", "false",
 	},
 	{
 		"no poison for who is about to die", "shared.go",
@@ -44,16 +44,16 @@ var mutations = []struct{ name, file, from, to string }{
 	},
 	{
 		"open before clean", "reopen.go",
-		"if err := b.renew(s, late); err != nil {",
-		"b.sayOpen(s.index, layout.Word(s.served+uint64(len(b.slots)), uint16(s.own.id)))\n\t\tif err := b.renew(s, late); err != nil {",
+		"if err := b.renew(s, unfinished); err != nil {",
+		"b.publishOpen(s.index, layout.Word(s.served+uint64(len(b.slots)), uint16(s.own.id)))\n\t\tif err := b.renew(s, unfinished); err != nil {",
 	},
 	{
 		"open before the members are read", "reopen.go",
 		"set := membership.Set(b.word.Load())",
-		"b.sayOpen(s.index, layout.Word(i, uint16(s.own.id)))\n\tset := membership.Set(b.word.Load())",
+		"b.publishOpen(s.index, layout.Word(i, uint16(s.own.id)))\n\tset := membership.Set(b.word.Load())",
 	},
 	{
-		"quiet too early", "member.go",
+		"quiesced too early", "member.go",
 		"uint64(b.epoch) + 1\n", "uint64(b.epoch) + 2\n",
 	},
 	{
@@ -61,15 +61,15 @@ var mutations = []struct{ name, file, from, to string }{
 		"st.Next = max(st.Next, s.served+1)", "_ = s",
 	},
 	{
-		"an update does not look who is late", "update.go",
-		"b.poison(s, late)", "",
+		"an update does not look who is unfinished", "update.go",
+		"b.poison(s, unfinished)", "",
 	},
 	{
-		"the messenger is blamed", "trial.go",
+		"the blocked rank is blamed", "suspicion.go",
 		"causes := tr.still(w, todo)", "causes := todo",
 	},
 	{
-		"a verdict outlives its member set", "fence.go",
+		"a decision outlives its member set", "fence.go",
 		"membership.Set(w.members), w.epoch", "membership.Set(w.b.word.Load()), w.epoch",
 	},
 	{
@@ -85,19 +85,19 @@ var mutations = []struct{ name, file, from, to string }{
 		"for rest := s.counted; rest", "for rest := b.all; rest",
 	},
 	{
-		"outputs that were sent stand for those of the next combine", "far_outputs.go",
+		"outputs that were sent stand for those of the next combine", "remote_outputs.go",
 		"f.outs.begin(word &^ 1);", "f.outs.begin(word &^ 0xffff);",
 	},
 	{
-		"a far source's rows lie where its first expert's do", "far_receive.go",
+		"a remote source's rows lie where its first expert's do", "remote_receive.go",
 		"j.Pos += in.begin[j.Expert]", "j.Pos += in.begin[0]",
 	},
 	{
-		"a piece of rows is counted as one row more", "far_send.go",
+		"a piece of rows is counted as one row more", "remote_send.go",
 		"f.row += p.n", "f.row += p.n + 1",
 	},
 	{
-		"arrive with the first piece of rows", "far_receive.go",
+		"arrive with the first piece of rows", "remote_receive.go",
 		"if b.advance(in, h); in.next < in.total {", "if b.advance(in, h); false {",
 	},
 }
@@ -110,7 +110,7 @@ var looks = []testenv.Mutation{
 		From: "if !b.isMember() {", To: "if false {",
 	},
 	{
-		Name: "no look at the members before writing what is owed", File: "owed.go",
+		Name: "no look at the members before writing what is deferred", File: "deferred.go",
 		From: "slab == nil || !b.isMember()", To: "slab == nil",
 	},
 }
@@ -121,7 +121,7 @@ func TestMutations(t *testing.T) {
 	var list []testenv.Mutation
 	for _, m := range mutations {
 		schedules := "^TestSchedules"
-		if strings.HasPrefix(m.file, "far") {
+		if strings.HasPrefix(m.file, "remote") {
 			schedules = "^TestSchedulesOfTwoHosts$" // on one host it is not met
 		}
 		list = append(list, testenv.Mutation{
@@ -131,7 +131,7 @@ func TestMutations(t *testing.T) {
 		})
 	}
 	for _, m := range looks {
-		m.Args = []string{"-run", "^TestSilentOnceOut$"}
+		m.Args = []string{"-run", "^TestQuiescedOnceOut$"}
 		list = append(list, m)
 	}
 	testenv.RunMutations(t, list)

@@ -14,16 +14,16 @@ import (
 
 // part is what an actor plays.
 type part struct {
-	rng     *rand.Rand
-	acts    []sceneAct
-	last    bool // no meeting after these acts
-	quits   int  // plays only so many of them
-	fenced  bool
-	leaving bool          // it takes itself out
-	began   time.Duration // of the current call
-	stolen  time.Duration // stage.frozen at that time
-	orders  *orders       // of the meeting that it waits for
-	meeting ep.Standing
+	rng        *rand.Rand
+	acts       []sceneAct
+	last       bool // no rendezvous after these acts
+	quits      int  // plays only so many of them
+	fenced     bool
+	leaving    bool          // it takes itself out
+	began      time.Duration // of the current call
+	stolen     time.Duration // stage.frozen at that time
+	orders     *orders       // of the rendezvous that it waits for
+	rendezvous ep.Standing
 }
 
 // sceneAct is one step of a script that all members play.
@@ -73,7 +73,7 @@ func (sc *scene) timeouts() []time.Duration {
 	return all
 }
 
-// playAll is an actor's life: acts, a meeting, acts again.
+// playAll is an actor's life: acts, a rendezvous, acts again.
 func (a *actor) playAll() {
 	for {
 		err := a.install()
@@ -230,7 +230,7 @@ func (h *held) checkRows(a *actor) error {
 	return h.checkMasked(a.rank, a.scene.shape, h.ins, h.from, a.scene.ordered || broken)
 }
 
-// brokenOff reports whether a far rank may have cancelled between two messages
+// brokenOff reports whether a remote rank may have cancelled between two messages
 // with rows: those that came first are holes then, and there are no more of
 // these than it had rows.
 func (h *held) brokenOff(a *actor) (is bool, err error) {

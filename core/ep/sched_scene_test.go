@@ -15,49 +15,49 @@ import (
 )
 
 const (
-	patience = time.Millisecond
-	deadline = 25 * time.Millisecond // of most calls
+	pollInterval = time.Millisecond
+	deadline     = 25 * time.Millisecond // of most calls
 )
 
 // scene is one schedule: a group, what it plays and what goes wrong.
 type scene struct {
-	st       *stage
-	rng      *rand.Rand
-	single   bool // one fault, which one rank must pay for
-	shape    shape
-	lay      layout.Slab
-	flat     flatShape // of the flat operations
-	flatLay  layout.Slab
-	slots    int
-	fill     bool
-	ordered  bool
-	members  atomic.Uint64
-	holders  []*actor // the latest incarnation of each rank
-	meetings int      // still to come
-	ahead    int      // a rank that cancels whatever it begins; -1: none
-	decided  uint16   // epoch of the last meeting
-	left     map[uint16]bool
-	epochs   int
-	seen     membership.Set // the members word, as last seen
-	losses   int            // of ranks that were members, for any reason
-	lost     int            // of them, those that had the one fault
-	stats    *tally
-	hosts    []int // of the ranks; nil: all are on one
-	longest  int64 // bytes of a message between hosts
-	underWay int   // messages of a rank to another one, at most
+	st            *stage
+	rng           *rand.Rand
+	single        bool // one fault, which one rank must pay for
+	shape         shape
+	lay           layout.Slab
+	flat          flatShape // of the flat operations
+	flatLay       layout.Slab
+	slots         int
+	fill          bool
+	ordered       bool
+	members       atomic.Uint64
+	holders       []*actor // the latest incarnation of each rank
+	numRendezvous int      // still to come
+	ahead         int      // a rank that cancels whatever it begins; -1: none
+	decided       uint16   // epoch of the last rendezvous
+	left          map[uint16]bool
+	epochs        int
+	seen          membership.Set // the members word, as last seen
+	losses        int            // of ranks that were members, for any reason
+	lost          int            // of them, those that had the one fault
+	stats         *playStats
+	hosts         []int // of the ranks; nil: all are on one
+	longest       int64 // bytes of a message between hosts
+	underWay      int   // messages of a rank to another one, at most
 }
 
-// tally adds up what many schedules did.
-type tally struct {
-	schedules, steps, single, singleLost       int
-	dispatches, combines, cancelled, fenced    int
-	flat                                       int // of the combines
-	meetings, returned, fresh, absent, skipped int
-	notCombined, slabs, incarnations, maxSlabs int
-	struck                                     struck
+// playStats adds up what many schedules did.
+type playStats struct {
+	schedules, steps, single, singleLost            int
+	dispatches, combines, cancelled, fenced         int
+	flat                                            int // of the combines
+	numRendezvous, returned, fresh, absent, skipped int
+	notCombined, slabs, incarnations, maxSlabs      int
+	struck                                          struck
 }
 
-func newScene(seed uint64, stats *tally) *scene {
+func newScene(seed uint64, stats *playStats) *scene {
 	rng := rand.New(rand.NewPCG(seed, 2))
 	ranks, slots := 2+rng.IntN(3), 1+rng.IntN(2)
 	sc := &scene{
@@ -67,7 +67,7 @@ func newScene(seed uint64, stats *tally) *scene {
 			experts: ranks * (1 + rng.IntN(2)), topk: 1 + rng.IntN(3),
 		},
 		slots: slots, fill: rng.IntN(2) == 0, ordered: rng.IntN(3) == 0, holders: make([]*actor, ranks),
-		ahead: rng.IntN(6*ranks) - 5*ranks, meetings: rng.IntN(3), left: map[uint16]bool{}, stats: stats,
+		ahead: rng.IntN(6*ranks) - 5*ranks, numRendezvous: rng.IntN(3), left: map[uint16]bool{}, stats: stats,
 	}
 	sc.flat = flatShape{shape: sc.shape, extra: [layout.NumExtras]int{rng.IntN(2) * 3}}
 	sc.layOut()
@@ -123,10 +123,10 @@ func (sc *scene) play() error {
 	return err
 }
 
-// cast gives an actor what to play until the next meeting. Some leave early,
+// cast gives an actor what to play until the next rendezvous. Some leave early,
 // as for an update that is not announced.
 func (sc *scene) cast(a *actor, acts []sceneAct) {
-	a.acts, a.last, a.quits = acts, sc.meetings == 0, len(acts)
+	a.acts, a.last, a.quits = acts, sc.numRendezvous == 0, len(acts)
 	a.fenced, a.leaving = false, false
 	if !sc.single && sc.rng.IntN(4) == 0 {
 		a.quits = sc.rng.IntN(len(acts) + 1)
@@ -174,7 +174,7 @@ func (sc *scene) makeBuffer(a *actor, joining bool) {
 		panic(err)
 	}
 	ep.SetClock(b, sc.st.clock)
-	ep.SetPatience(b, patience)
+	ep.SetPollInterval(b, pollInterval)
 	a.buf = b
 	sc.addPump(a)
 }

@@ -33,7 +33,7 @@ type stage struct {
 	events  []event
 	frozen  time.Duration // sum over all freezes
 	watch   func()        // called between any two steps
-	convene func() bool   // holds a meeting if it is time for one
+	convene func() bool   // holds a rendezvous if it is time for one
 }
 
 const (
@@ -70,7 +70,7 @@ const (
 	runnable state = iota
 	asleep         // until the bell or `until`
 	frozen         // until `until`
-	atMeeting
+	atRendezvous
 	dead
 	finished
 )
@@ -90,7 +90,7 @@ type actor struct {
 	until time.Duration
 	plan  []*fault
 	slow  time.Duration // scheduled rarely until then
-	skip  bool          // a meeting does not wait for it while it is held up
+	skip  bool          // a rendezvous does not wait for it while it is held up
 	hit   bool          // some fault has struck it
 	main  *actor        // of a pump: whose messages it takes
 
@@ -251,7 +251,7 @@ func (st *stage) draw(a *actor) *actor {
 func (st *stage) alarm(d time.Duration) time.Duration {
 	at := st.now + d
 	if st.slack {
-		at += patience - at%patience
+		at += pollInterval - at%pollInterval
 	}
 	return at
 }

@@ -19,11 +19,11 @@ import (
 func TestSchedules(t *testing.T) { playSchedules(t, newScene, numSchedules(t)) }
 
 // playSchedules plays scenes of consecutive seeds.
-func playSchedules(t *testing.T, scene func(seed uint64, stats *tally) *scene, n int) {
+func playSchedules(t *testing.T, scene func(seed uint64, stats *playStats) *scene, n int) {
 	if text := os.Getenv("MOEWIRE_SCHEDULE_SEED"); text != "" {
 		seed, err := strconv.ParseUint(text, 10, 64)
 		require.NoError(t, err)
-		if err := playSeed(scene(seed, new(tally)), seed); err != nil {
+		if err := playSeed(scene(seed, new(playStats)), seed); err != nil {
 			t.Fatal(err)
 		}
 		return
@@ -32,13 +32,13 @@ func playSchedules(t *testing.T, scene func(seed uint64, stats *tally) *scene, n
 	t.Logf("%d schedules from seed %d", n, first)
 	var wg sync.WaitGroup
 	var failed atomic.Bool
-	tallies, errs := make([]tally, 2), make([]error, 2)
-	for i := range tallies {
+	stats, errs := make([]playStats, 2), make([]error, 2)
+	for i := range stats {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			for k := i; k < n && !failed.Load(); k += len(tallies) {
-				if errs[i] = playSeed(scene(first+uint64(k), &tallies[i]), first+uint64(k)); errs[i] != nil {
+			for k := i; k < n && !failed.Load(); k += len(stats) {
+				if errs[i] = playSeed(scene(first+uint64(k), &stats[i]), first+uint64(k)); errs[i] != nil {
 					failed.Store(true)
 				}
 			}
@@ -50,8 +50,8 @@ func playSchedules(t *testing.T, scene func(seed uint64, stats *tally) *scene, n
 			t.Fatal(err)
 		}
 	}
-	tallies[0].add(&tallies[1])
-	t.Log(&tallies[0])
+	stats[0].add(&stats[1])
+	t.Log(&stats[0])
 }
 
 func numSchedules(t *testing.T) int {
@@ -73,7 +73,7 @@ func playSeed(sc *scene, seed uint64) error {
 	return nil
 }
 
-func (t *tally) String() string {
+func (t *playStats) String() string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "%+v\n", *t)
 	for p := range numPoints {
@@ -86,7 +86,7 @@ func (t *tally) String() string {
 	return out.String()
 }
 
-func (t *tally) add(o *tally) {
+func (t *playStats) add(o *playStats) {
 	t.schedules += o.schedules
 	t.steps += o.steps
 	t.single += o.single
@@ -96,7 +96,7 @@ func (t *tally) add(o *tally) {
 	t.flat += o.flat
 	t.cancelled += o.cancelled
 	t.fenced += o.fenced
-	t.meetings += o.meetings
+	t.numRendezvous += o.numRendezvous
 	t.returned += o.returned
 	t.fresh += o.fresh
 	t.absent += o.absent

@@ -23,26 +23,26 @@ func (b *Buffer) send(s *slot) error {
 	if ready>>b.self&1 == 1 {
 		b.describe(s)
 	}
-	far := b.farOf(ready)
-	if ready &^= far; b.exchanges(s) && ready != 0 {
-		ready = b.inOrder(s, ready) // far owners take our rows before they have an order
+	remote := b.remoteOf(ready)
+	if ready &^= remote; b.exchanges(s) && ready != 0 {
+		ready = b.exchangeRowOrder(s, ready) // remote owners take our rows before they have an order
 	}
-	if ready|far == 0 {
+	if ready|remote == 0 {
 		return nil
 	}
 	b.rec.placing(s)
-	far = b.lendFar(s, far)
+	remote = b.leaseRemote(s, remote)
 	rows := b.reserve(s, ready)
-	b.place(s, rows, far)
+	b.place(s, rows, remote)
 	b.count.bytesPlaced += b.placedBytes(s, rows)
 	for i := range b.ranks { // peers first: they can go on meanwhile
 		if r := (b.self + 1 + i) % b.ranks; ready>>r&1 == 1 {
 			b.publishTo(s, r, rows>>r&1 == 1)
 		}
 	}
-	far = b.sendFar(s, far)
-	ready |= far
-	s.placed |= rows | far
+	remote = b.sendRemote(s, remote)
+	ready |= remote
+	s.placed |= rows | remote
 	s.unsent &^= ready
 	s.sent |= ready
 	return nil
@@ -51,8 +51,8 @@ func (b *Buffer) send(s *slot) error {
 // finishSend notes that every owner has its rows or is out.
 func (b *Buffer) finishSend(s *slot) {
 	b.rec.sent(s, kindDispatch)
-	if s.params.pre {
-		s.plan.locateRuns(&s.slab, s.weights, b.farOf(b.all))
+	if s.params.preReduce {
+		s.plan.locateRuns(&s.slab, s.weights, b.remoteOf(b.all))
 	} else {
 		s.plan.locate(&s.slab)
 	}
@@ -144,8 +144,8 @@ func (b *Buffer) takeAt(s *slot, r int) bool {
 }
 
 // place stores the rows for the given owners, and fills the messages that were
-// lent for far ones: each row is cast once for all of them.
-func (b *Buffer) place(s *slot, owners, far uint64) {
+// leased for remote ones: each row is cast once for all of them.
+func (b *Buffer) place(s *slot, owners, remote uint64) {
 	p, l := &s.plan, int(s.slab.LocalExperts)
 	for rest := owners; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
@@ -154,9 +154,9 @@ func (b *Buffer) place(s *slot, owners, far uint64) {
 		b.scratch.targets[r] = target(s.dst[r], &s.slab)
 	}
 	jobs := b.jobsFor(s, owners)
-	if far != 0 {
-		jobs = append(b.plotFar(s, far), jobs...)
-		b.far.jobs = jobs
+	if remote != 0 {
+		jobs = append(b.remotePlaceJobs(s, remote), jobs...)
+		b.remote.jobs = jobs
 	}
 	b.placeJobs(s, jobs)
 	b.placeColumns(s, owners)

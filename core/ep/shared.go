@@ -14,13 +14,13 @@ import (
 type peer struct {
 	proc    transport.Process
 	control transport.Segment
-	far     bool // reached by messages: control is a page of ours
+	remote  bool // reached by messages: control is a page of ours
 }
 
 func newPeer(dom transport.Domain, rank int) peer {
 	p := peer{proc: dom.Process(rank), control: dom.Control(rank)}
-	if far := dom.Far(); far != nil {
-		p.far = far.Ranks()>>rank&1 == 1
+	if remote := dom.Remote(); remote != nil {
+		p.remote = remote.Ranks()>>rank&1 == 1
 	}
 	return p
 }
@@ -40,22 +40,22 @@ func (p *peer) since() *atomic.Uint64 { return p.control.Word(layout.Since()) }
 // beat advances while it waits.
 func (p *peer) beat() *atomic.Uint64 { return p.control.Word(layout.Beat()) }
 
-// quiet is one more than the last epoch in which it writes nothing more.
-func (p *peer) quiet() *atomic.Uint64 { return p.control.Word(layout.Quiet()) }
+// quiesced is one more than the last epoch in which it writes nothing more.
+func (p *peer) quiesced() *atomic.Uint64 { return p.control.Word(layout.Quiesced()) }
 
-// silent reports whether the rank is known to write nothing more of an epoch:
+// isQuiesced reports whether the rank is known to write nothing more of an epoch:
 // its process has ended, or its buffer says so, or it cannot write by itself.
-func (p *peer) silent(epoch uint16) bool { return p.far || p.ended(epoch) }
+func (p *peer) isQuiesced(epoch uint16) bool { return p.remote || p.ended(epoch) }
 
-// maxQuiet is for the last epoch that there can be.
-const maxQuiet = 1 << 16
+// maxQuiesced is for the last epoch that there can be.
+const maxQuiesced = 1 << 16
 
 func (p *peer) ended(epoch uint16) bool {
 	if p.proc.Lost() != nil {
 		return true
 	}
-	quiet := p.quiet().Load() // a wild one promises nothing
-	return quiet > uint64(epoch) && quiet <= maxQuiet
+	quiesced := p.quiesced().Load() // a wild one promises nothing
+	return quiesced > uint64(epoch) && quiesced <= maxQuiesced
 }
 
 // Indices of the words in a params record. They are written before arrive
@@ -73,23 +73,23 @@ const (
 
 // Bits of the flags word of a params record.
 const (
-	flagFP8  = 1
-	flagMore = 2
+	flagFP8     = 1
+	flagHasMore = 2
 	// The scale format is a number of two bits.
 	scalesShift, scalesMask = 2, 3
-	flagWide                = 1 << 4
+	flagFP32Outputs         = 1 << 4
 	flagFlat                = 1 << 5
-	flagBare                = 1 << 6
-	flagPre                 = 1 << 7
+	flagNoRouting           = 1 << 6
+	flagPreReduce           = 1 << 7
 )
 
 // params is one rank's view of an operation.
 type params struct {
-	maxTokens, hidden, experts, topK, tokens uint64
-	extra                                    uint64 // flat: 16 bits of width per column
-	fp8, more, wide, flat, bare              bool
-	pre                                      bool // its combine is pre-reduced
-	scales                                   device.ScaleFormat
+	maxTokens, hidden, experts, topK, tokens   uint64
+	extra                                      uint64 // flat: 16 bits of width per column
+	fp8, hasMore, fp32Outputs, flat, noRouting bool
+	preReduce                                  bool // its combine is pre-reduced
+	scales                                     device.ScaleFormat
 }
 
 // packExtra puts the widths of the extra columns in one word.
@@ -109,20 +109,20 @@ func (p *params) words(op uint64) [paramExtra]uint64 {
 	if p.fp8 {
 		flags |= flagFP8
 	}
-	if p.more {
-		flags |= flagMore
+	if p.hasMore {
+		flags |= flagHasMore
 	}
-	if p.wide {
-		flags |= flagWide
+	if p.fp32Outputs {
+		flags |= flagFP32Outputs
 	}
 	if p.flat {
 		flags |= flagFlat
 	}
-	if p.bare {
-		flags |= flagBare
+	if p.noRouting {
+		flags |= flagNoRouting
 	}
-	if p.pre {
-		flags |= flagPre
+	if p.preReduce {
+		flags |= flagPreReduce
 	}
 	return [...]uint64{op + 1, p.maxTokens, p.hidden, p.experts, flags, p.topK, p.tokens}
 }
@@ -187,10 +187,10 @@ func loadParams(slab transport.Segment, rank int) (op uint64, p params, ok bool)
 // paramsOf is what the flags word says.
 func paramsOf(flags uint64) params {
 	return params{
-		fp8: flags&flagFP8 != 0, more: flags&flagMore != 0, wide: flags&flagWide != 0,
-		flat: flags&flagFlat != 0, bare: flags&flagBare != 0,
-		pre:    flags&flagPre != 0,
-		scales: device.ScaleFormat(flags >> scalesShift & scalesMask),
+		fp8: flags&flagFP8 != 0, hasMore: flags&flagHasMore != 0, fp32Outputs: flags&flagFP32Outputs != 0,
+		flat: flags&flagFlat != 0, noRouting: flags&flagNoRouting != 0,
+		preReduce: flags&flagPreReduce != 0,
+		scales:    device.ScaleFormat(flags >> scalesShift & scalesMask),
 	}
 }
 
@@ -198,12 +198,12 @@ func paramsOf(flags uint64) params {
 func (p *params) shape(ranks int) layout.Shape {
 	s := layout.Shape{
 		MaxTokens: int64(p.maxTokens), Hidden: int64(p.hidden), NumExperts: int64(p.experts), NumRanks: int64(ranks),
-		FP8: p.fp8, UE8M0: p.scales == device.ScalesUE8M0, WideOutputs: p.wide, Flat: p.flat,
+		FP8: p.fp8, UE8M0: p.scales == device.ScalesUE8M0, FP32Outputs: p.fp32Outputs, Flat: p.flat,
 	}
 	if !p.flat {
 		return s
 	}
-	if !p.bare {
+	if !p.noRouting {
 		s.Columns[layout.ColumnTopkIdx], s.Columns[layout.ColumnTopkWeights] = 8*int64(p.topK), 4*int64(p.topK)
 	}
 	for i := range layout.NumExtras {
@@ -227,8 +227,8 @@ func (p *params) differs(o *params) (name string, mine, theirs any, ok bool) {
 		return "dtype", dtypeName(p.fp8), dtypeName(o.fp8), true
 	case p.scales != o.scales:
 		return "the format of fp8 scales", p.scales, o.scales, true
-	case p.wide != o.wide:
-		return "output dtype", OutputName(p.wide), OutputName(o.wide), true
+	case p.fp32Outputs != o.fp32Outputs:
+		return "output dtype", OutputName(p.fp32Outputs), OutputName(o.fp32Outputs), true
 	}
 	return p.columnDiffers(o)
 }
@@ -238,9 +238,9 @@ func (p *params) columnDiffers(o *params) (name string, mine, theirs any, ok boo
 	switch {
 	case !p.flat: // nor is the other
 		return "", nil, nil, false
-	case p.bare != o.bare:
-		return "sending of topk_idx and topk_weights", !p.bare, !o.bare, true
-	case !p.bare && p.topK != o.topK:
+	case p.noRouting != o.noRouting:
+		return "sending of topk_idx and topk_weights", !p.noRouting, !o.noRouting, true
+	case !p.noRouting && p.topK != o.topK:
 		return "num_topk", p.topK, o.topK, true
 	}
 	for i := range layout.NumExtras {
@@ -271,8 +271,8 @@ func dtypeName(fp8 bool) string {
 }
 
 // OutputName is the type of expert outputs, in words.
-func OutputName(wide bool) string {
-	if wide {
+func OutputName(fp32Outputs bool) string {
+	if fp32Outputs {
 		return "float32"
 	}
 	return "bf16"

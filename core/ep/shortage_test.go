@@ -15,7 +15,7 @@ import (
 	"github.com/moewire/moewire/core/ep/layout"
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/mixed"
+	"github.com/moewire/moewire/core/transport/multihost"
 	"github.com/moewire/moewire/core/transport/shm"
 	"github.com/moewire/moewire/core/transport/tcp"
 	"github.com/moewire/moewire/core/wire"
@@ -31,22 +31,22 @@ func newHostsWorldOf(t *testing.T, hosts []string, cfg ep.Config) *world {
 	params, err := cfg.Params(ep.Standing{})
 	require.NoError(t, err)
 	keys, at := wire.GenerateKeyring(), netip.MustParseAddrPort("127.0.0.1:0")
-	listeners, all := make([]*mixed.Listener, len(hosts)), make([][]byte, len(hosts))
+	listeners, all := make([]*multihost.Listener, len(hosts)), make([][]byte, len(hosts))
 	for r, host := range hosts {
-		listeners[r], err = mixed.Open(mixed.Config{
+		listeners[r], err = multihost.Open(multihost.Config{
 			Shm: shm.Config{Rank: r, NumRanks: len(hosts), ControlBytes: layout.ControlBytes, ABIVersion: 1, Params: params},
-			Carriers: []mixed.Carrier{{Setting: mixed.TCP, Open: func(int) (transport.Transport, error) {
+			Carriers: []multihost.Carrier{{Setting: multihost.TCP, Open: func(int) (transport.Transport, error) {
 				return tcp.Open(tcp.Config{Listen: []netip.AddrPort{at}, Keyring: keys})
 			}}},
-			Keys: keys, Listen: at, Host: host, Link: processLink, Bound: time.Hour, RemakeFor: time.Hour,
-			Words: []int64{layout.WaitsFor(), layout.Beat(), layout.Quiet()}, Moments: []int64{layout.Since()},
+			Keys: keys, Listen: at, Host: host, Link: processLink, Bound: time.Hour, ReconnectFor: time.Hour,
+			Words: []int64{layout.WaitsFor(), layout.Beat(), layout.Quiesced()}, Moments: []int64{layout.Since()},
 		})
 		require.NoError(t, err)
 		all[r] = listeners[r].Metadata()
 	}
 	w := &world{t: t, bufs: make([]*ep.Buffer, len(hosts)), numBytes: cfg.NumBytes}
 	w.each(func(r int) error {
-		dom, err := listeners[r].Connect(all, processPatience)
+		dom, err := listeners[r].Connect(all, processTimeout)
 		if err == nil {
 			w.bufs[r], err = ep.New(dom, cpu.NewReference(), cfg)
 		}

@@ -15,7 +15,7 @@ type ownSlab struct {
 	seg      transport.Segment
 	suspects []suspect
 
-	order, orderSet uint64 // what these words of it must hold
+	rowOrder, rowOrderMembers uint64 // what these words of it must hold
 }
 
 // suspect is one incarnation of a rank in the epoch in which it was lost. Its
@@ -29,7 +29,7 @@ type suspect struct {
 // for its first operation. A slot with a slab counts as one in use, which is opened
 // again for a later operation: so an attempt that fails gives none to any.
 func (b *Buffer) addSlabs(size int64) error {
-	if err := b.reserveMirrors(size); err != nil {
+	if err := b.reserveShadows(size); err != nil {
 		return err
 	}
 	made := make([]*ownSlab, 0, len(b.slots))
@@ -65,29 +65,29 @@ func (b *Buffer) newSlab(size int64) (*ownSlab, error) {
 	return &ownSlab{id: id, seg: seg}, nil
 }
 
-// renew makes a slot's slab ready for its next operation. late are the ranks
+// renew makes a slot's slab ready for its next operation. unfinished are the ranks
 // without a final done: all of them are out.
-func (b *Buffer) renew(s *slot, late uint64) error {
-	if b.poison(s, late); len(s.own.suspects) == 0 {
-		b.clean(s, late == 0)
+func (b *Buffer) renew(s *slot, unfinished uint64) error {
+	if b.poison(s, unfinished); len(s.own.suspects) == 0 {
+		b.clean(s, unfinished == 0)
 		return nil
 	}
-	s.a &^= late // once is enough, should there be no memory now
+	s.a &^= unfinished // once is enough, should there be no memory now
 	return b.replaceSlab(s)
 }
 
-// poison marks the slab for those of the late ranks that may still write.
-func (b *Buffer) poison(s *slot, late uint64) {
-	for rest := late; rest != 0; rest &= rest - 1 {
+// poison marks the slab for those of the unfinished ranks that may still write.
+func (b *Buffer) poison(s *slot, unfinished uint64) {
+	for rest := unfinished; rest != 0; rest &= rest - 1 {
 		p := &b.peers[bits.TrailingZeros64(rest)]
-		if p.proc != nil && !p.silent(b.epoch) {
+		if p.proc != nil && !p.isQuiesced(b.epoch) {
 			p.control.Retain()
 			s.own.suspects = append(s.own.suspects, suspect{*p, b.epoch})
 		}
 	}
 }
 
-// replaceSlab takes a slab out of use until its suspects are silent, and gives
+// replaceSlab takes a slab out of use until its suspects are quiesced, and gives
 // the slot a spare or fresh memory instead.
 func (b *Buffer) replaceSlab(s *slot) error {
 	own, err := b.spareOr(b.slabBytes)
@@ -108,7 +108,7 @@ func (b *Buffer) spareOr(size int64) (*ownSlab, error) {
 }
 
 // takeSpare returns a retired slab of at least so many bytes whose suspects are all
-// silent by now.
+// quiesced by now.
 func (b *Buffer) takeSpare(size int64) *ownSlab {
 	for i, own := range b.retired {
 		if own.seg.SizeBytes() < size || !own.harmless() {
@@ -127,7 +127,7 @@ func (b *Buffer) takeSpare(size int64) *ownSlab {
 
 // reset makes the words of all ranks say never, in a slab that nobody writes to.
 func (own *ownSlab) reset() {
-	own.order, own.orderSet = 0, 0
+	own.rowOrder, own.rowOrderMembers = 0, 0
 	for off := int64(0); off < layout.Counter(0); off += 8 {
 		ensure(own.seg.Word(off), 0)
 	}
@@ -135,7 +135,7 @@ func (own *ownSlab) reset() {
 
 func (own *ownSlab) harmless() bool {
 	for i := range own.suspects {
-		if s := &own.suspects[i]; !s.peer.silent(s.epoch) {
+		if s := &own.suspects[i]; !s.peer.isQuiesced(s.epoch) {
 			return false
 		}
 	}

@@ -24,35 +24,35 @@ type slot struct {
 	shownFor uint64
 
 	// As source.
-	op       uint64
-	live     bool // the handle is valid
-	slab     layout.Slab
-	params   params
-	plan     plan
-	weights  []float32           // pre-reduced: copy of the caller's, [T, K]
-	dst      []transport.Segment // the slab that we wrote to at each owner
-	planned  uint64              // owners that the plan has rows for
-	told     uint64              // owners that have our counts (deterministic)
-	ordered  bool                // our slab has its order (deterministic)
-	sent     uint64              // owners that have our arrive
-	placed   uint64              // of these, those that have our rows, too
-	unsent   uint64              // owners that still get rows
-	awaited  uint64              // sources whose arrive we wait for
-	counted  uint64              // sources whose rows count
-	located  bool                // plan.rows is made: nothing is left to send
-	lacks    []violation         // owners without room for our rows: the ranks disagree, or their memory was overwritten
-	spoiled  uint64              // owners that cannot give our rows back
-	dispatch dispatchCall
-	combine  combineCall
-	rows     int64   // flat: those that the caller was told of
-	received []int32 // rows reserved per local expert, as they were read
-	quiet    call    // waiting for the readers of the last combine
-	combines int     // finished
+	op         uint64
+	live       bool // the handle is valid
+	slab       layout.Slab
+	params     params
+	plan       plan
+	weights    []float32           // pre-reduced: copy of the caller's, [T, K]
+	dst        []transport.Segment // the slab that we wrote to at each owner
+	planned    uint64              // owners that the plan has rows for
+	notified   uint64              // owners that have our counts (deterministic)
+	ordered    bool                // our slab has its order (deterministic)
+	sent       uint64              // owners that have our arrive
+	placed     uint64              // of these, those that have our rows, too
+	unsent     uint64              // owners that still get rows
+	awaited    uint64              // sources whose arrive we wait for
+	counted    uint64              // sources whose rows count
+	located    bool                // plan.rows is made: nothing is left to send
+	lacks      []violation         // owners without room for our rows: the ranks disagree, or their memory was overwritten
+	spoiled    uint64              // owners that cannot give our rows back
+	dispatch   dispatchCall
+	combine    combineCall
+	rows       int64   // flat: those that the caller was told of
+	received   []int32 // rows reserved per local expert, as they were read
+	readerWait call    // waiting for the readers of the last combine
+	combines   int     // finished
 
 	warm []warmth // per owner
 
-	far    []farSlot // per rank; nil while there are no far ones
-	spread spread    // of op, for far owners
+	remote  []remoteSlot // per rank; nil while there are no remote ones
+	scatter scatterList  // of op, for remote owners
 }
 
 // warmth remembers how many rows per expert were prefaulted, where and for
@@ -65,16 +65,16 @@ type warmth struct {
 
 // call is the waiting side of one operation.
 type call struct {
-	st       *op.Op // nil: never begun for this operation
-	spare    *op.Op // an ended st that nobody else holds
-	holders  int    // tasks and pending operations that refer to st
-	timeout  time.Duration
-	deadline time.Time // zero: not started, or none
-	waits    time.Time // when its first wait of this phase began; zero: not yet
-	sent     bool      // the caller was told so: the next phase's deadline counts
-	behind   bool      // runs in the background: no caller waits for it now
-	queued   bool      // the background knows of it
-	trial    trial     // who is to blame for a deadline that has passed
+	st        *op.Op // nil: never begun for this operation
+	spare     *op.Op // an ended st that nobody else holds
+	holders   int    // tasks and pending operations that refer to st
+	timeout   time.Duration
+	deadline  time.Time // zero: not started, or none
+	waits     time.Time // when its first wait of this phase began; zero: not yet
+	sent      bool      // the caller was told so: the next phase's deadline counts
+	behind    bool      // runs in the background: no caller waits for it now
+	queued    bool      // the background knows of it
+	suspicion suspicion // who is to blame for a deadline that has passed
 }
 
 type dispatchCall struct {
@@ -101,7 +101,7 @@ func (c *call) begin(timeout time.Duration) {
 	c.st, c.spare = c.spare, nil
 	*c.st = op.Op{}
 	c.timeout, c.deadline, c.waits, c.sent = timeout, time.Time{}, time.Time{}, false
-	c.behind, c.queued, c.trial.open, c.trial.excuses = false, false, false, 0
+	c.behind, c.queued, c.suspicion.open, c.suspicion.excuses = false, false, false, 0
 }
 
 // retire forgets an ended operation. Its memory is reused only if nobody can
@@ -130,7 +130,7 @@ func (s *slot) init(index, ranks int) {
 func (s *slot) endCalls(state op.State, err error) {
 	s.dispatch.end(state, err)
 	s.combine.end(state, err)
-	s.quiet.end(state, err)
+	s.readerWait.end(state, err)
 }
 
 // held reports whether somebody may still read the operation's rows: its handle

@@ -8,7 +8,7 @@ import (
 	"github.com/moewire/moewire/core/ep/membership"
 )
 
-// Standing is what a rank brings to the meeting that begins an epoch.
+// Standing is what a rank brings to the rendezvous that begins an epoch.
 type Standing struct {
 	Epoch uint16 // the last one that the group has begun, as seen here
 	Next  uint64 // no operation from this one on was ever opened here
@@ -40,7 +40,7 @@ func (b *Buffer) Prepare() (Standing, error) {
 		return Standing{}, err
 	}
 	defer b.users.Done()
-	b.seeOff()
+	b.drainMessages()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.err(); err != nil {
@@ -80,7 +80,7 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error) error {
 		}
 	}
 	b.peers = b.meetPeers() // the old ones' control pages may be gone
-	b.connectFar()
+	b.connectRemote()
 	b.restoreOwn()
 	if err := b.beginEpoch(epoch); err != nil {
 		b.why = ErrFenced
@@ -98,7 +98,7 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error) error {
 }
 
 // beginEpoch is refused when the group has gone on, or has begun this epoch
-// from another meeting: with ranks that have not been to ours.
+// from another rendezvous: with ranks that have not been to ours.
 func (b *Buffer) beginEpoch(epoch uint16) error {
 	present := b.dom.Present()
 	if !membership.Install(b.word, epoch, present) {
@@ -106,7 +106,7 @@ func (b *Buffer) beginEpoch(epoch uint16) error {
 	}
 	b.word.Begin(epoch, b.all)
 	if b.membersOf(epoch)&^present != 0 {
-		return fmt.Errorf("%w: epoch %d was begun by another meeting", ErrFenced, epoch)
+		return fmt.Errorf("%w: epoch %d was begun by another rendezvous", ErrFenced, epoch)
 	}
 	b.word.Begin(epoch, present)
 	return nil
@@ -122,13 +122,13 @@ func (b *Buffer) meetPeers() []peer {
 }
 
 // unready poisons the slabs of the old epoch for those who have not said that
-// they are done. Who came to the meeting is silent by then.
+// they are done. Who came to the rendezvous is quiesced by then.
 func (b *Buffer) unready() {
 	for j := range b.slots {
 		if s := &b.slots[j]; s.own != nil {
-			late := b.unfinished(s) &^ (1 << b.self)
-			b.poison(s, late)
-			s.a &^= late // once is enough, should this be called again
+			unfinished := b.unfinished(s) &^ (1 << b.self)
+			b.poison(s, unfinished)
+			s.a &^= unfinished // once is enough, should this be called again
 		}
 	}
 }
@@ -145,7 +145,7 @@ func (b *Buffer) reopenAll() error {
 		return b.addSlabs(layout.SlabBytes(b.cfg.NumBytes, int64(len(b.slots))))
 	}
 	if b.slabBytes > 0 {
-		if err := b.reserveMirrors(b.slabBytes); err != nil {
+		if err := b.reserveShadows(b.slabBytes); err != nil {
 			return err
 		}
 	}

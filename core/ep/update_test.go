@@ -213,7 +213,7 @@ func TestUpdateEndsCalls(t *testing.T) {
 }
 
 // TestSpares: any number of late ranks cost a bounded number of slabs, as long
-// as each one is silent before the next.
+// as each one is quiesced before the next.
 func TestSpares(t *testing.T) {
 	w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20})
 	size := w.bufs[0].Counters().SlabBytes

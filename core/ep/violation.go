@@ -43,7 +43,7 @@ func (b *Buffer) violates(v violation) {
 	}
 	b.lost.Add(1)
 	b.known &^= 1 << v.owner
-	b.noteViolation(&v)
+	b.recordViolation(&v)
 	b.wakeAll()
 }
 
@@ -54,13 +54,13 @@ func (b *Buffer) countViolation(rank int) {
 	}
 	b.violators |= 1 << rank
 	b.count.violations++
-	b.tellViolations()
+	b.reportViolations()
 }
 
-// tellViolations shows the count to whoever looks from outside.
-func (b *Buffer) tellViolations() { b.rec.area.SetViolations(b.count.violations + b.word.Mended()) }
+// reportViolations shows the count to whoever looks from outside.
+func (b *Buffer) reportViolations() { b.rec.area.SetViolations(b.count.violations + b.word.Repaired()) }
 
-func (b *Buffer) noteViolation(v *violation) {
+func (b *Buffer) recordViolation(v *violation) {
 	b.note(telemetry.Event{
 		Kind: telemetry.Lost, Rank: v.owner, PID: b.pidOf(v.owner), Epoch: b.epoch, Op: b.next, Why: v.Error(),
 	})
@@ -74,26 +74,26 @@ func (b *Buffer) surrender() error {
 	}
 	v := b.hurt
 	b.countViolation(b.self)
-	b.noteViolation(v)
+	b.recordViolation(v)
 	b.leaveFor(&fenced{v.Error()})
 	b.damaged, b.hurt = true, nil
 	return b.why
 }
 
-// said is what this rank has stored in its own control page. Nobody else stores there:
+// published is what this rank has stored in its own control page. Nobody else stores there:
 // another value is a violation.
-type said struct {
+type published struct {
 	open, yReady [layout.MaxSlots]uint64
-	quiet        uint64
+	quiesced     uint64
 }
 
-func (b *Buffer) sayOpen(slot int, word uint64) {
-	b.said.open[slot] = word
+func (b *Buffer) publishOpen(slot int, word uint64) {
+	b.published.open[slot] = word
 	b.peers[b.self].open(slot).Store(word)
 }
 
-func (b *Buffer) sayYReady(slot int, word uint64) {
-	b.said.yReady[slot] = word
+func (b *Buffer) publishYReady(slot int, word uint64) {
+	b.published.yReady[slot] = word
 	b.peers[b.self].yReady(slot).Store(word)
 }
 
@@ -112,18 +112,18 @@ func (b *Buffer) findsItselfHurt() bool {
 func (b *Buffer) checkOwn() {
 	own := &b.peers[b.self]
 	for j := range b.slots {
-		if held := own.open(j).Load(); held != b.said.open[j] {
-			b.violates(b.notMine("open", j, held, b.said.open[j]))
+		if held := own.open(j).Load(); held != b.published.open[j] {
+			b.violates(b.notMine("open", j, held, b.published.open[j]))
 		}
-		if held := own.yReady(j).Load(); held != b.said.yReady[j] {
-			b.violates(b.notMine("y_ready", j, held, b.said.yReady[j]))
+		if held := own.yReady(j).Load(); held != b.published.yReady[j] {
+			b.violates(b.notMine("y_ready", j, held, b.published.yReady[j]))
 		}
 		if s := &b.slots[j]; s.own != nil {
-			b.checkOrder(s)
+			b.checkRowOrder(s)
 		}
 	}
-	if held := own.quiet().Load(); held != b.said.quiet {
-		b.violates(violation{b.self, "quiet", held, fmt.Sprintf("%#x, which this rank has stored", b.said.quiet)})
+	if held := own.quiesced().Load(); held != b.published.quiesced {
+		b.violates(violation{b.self, "quiesced", held, fmt.Sprintf("%#x, which this rank has stored", b.published.quiesced)})
 	}
 	if held, shown, ok := b.waits.intact(own); !ok {
 		b.violates(violation{b.self, "waits_for or since", held, fmt.Sprintf("%#x, which this rank has stored", shown)})
@@ -135,14 +135,14 @@ func (b *Buffer) checkOwn() {
 	}
 }
 
-// checkOrder: the owner alone writes these two.
-func (b *Buffer) checkOrder(s *slot) {
-	word, set := s.own.seg.Word(layout.Order()).Load(), s.own.seg.Word(layout.OrderSet()).Load()
-	if word != s.own.order {
-		b.violates(b.notMine("order", s.index, word, s.own.order))
+// checkRowOrder: the owner alone writes these two.
+func (b *Buffer) checkRowOrder(s *slot) {
+	word, set := s.own.seg.Word(layout.RowOrder()).Load(), s.own.seg.Word(layout.RowOrderMembers()).Load()
+	if word != s.own.rowOrder {
+		b.violates(b.notMine("order", s.index, word, s.own.rowOrder))
 	}
-	if set != s.own.orderSet {
-		b.violates(b.notMine("the ranks of order", s.index, set, s.own.orderSet))
+	if set != s.own.rowOrderMembers {
+		b.violates(b.notMine("the ranks of order", s.index, set, s.own.rowOrderMembers))
 	}
 }
 
@@ -213,25 +213,25 @@ func (b *Buffer) lack(s *slot, v violation) {
 	}
 }
 
-var errNoRoom = fmt.Errorf("%w: a peer's slot had no room for this rank's rows", ErrMismatch)
+var errNoCapacity = fmt.Errorf("%w: a peer's slot had no room for this rank's rows", ErrMismatch)
 
-// agreeOnRoom is for ranks whose parameters are the same: whose memory has no room for our
+// agreeOnCapacity is for ranks whose parameters are the same: whose memory has no room for our
 // rows is overwritten. A source that was lost may have taken the room in another shape.
-func (b *Buffer) agreeOnRoom(s *slot) error {
+func (b *Buffer) agreeOnCapacity(s *slot) error {
 	members := b.members()
 	for _, v := range s.lacks {
 		switch {
 		case members>>v.owner&1 == 0: // it is out, and costs us nothing more
 		case b.misses(s):
-			return errNoRoom
+			return errNoCapacity
 		default:
 			b.violates(v)
 		}
 	}
-	for rest := b.farOf(s.counted); rest != 0; rest &= rest - 1 { // what we have reserved for sources
-		if in := &s.far[bits.TrailingZeros64(rest)].in; in.op == s.op+1 && in.short.word != "" {
+	for rest := b.remoteOf(s.counted); rest != 0; rest &= rest - 1 { // what we have reserved for sources
+		if in := &s.remote[bits.TrailingZeros64(rest)].in; in.op == s.op+1 && in.short.word != "" {
 			if b.misses(s) {
-				return errNoRoom
+				return errNoCapacity
 			}
 			b.violates(in.short)
 		}
@@ -239,8 +239,8 @@ func (b *Buffer) agreeOnRoom(s *slot) error {
 	return b.surrender()
 }
 
-// nearSlab is a slab that owner r says is open in slot j; nil: it has none such.
-func (b *Buffer) nearSlab(r, j, id int) (transport.Segment, error) {
+// localSlab is a slab that owner r says is open in slot j; nil: it has none such.
+func (b *Buffer) localSlab(r, j, id int) (transport.Segment, error) {
 	slab, err := b.dom.Slab(r, id)
 	switch {
 	case errors.Is(err, transport.ErrCorrupt):
@@ -268,10 +268,10 @@ func (b *Buffer) paramsOf(s *slot, t int) (p params, ok bool) {
 func (b *Buffer) restoreOwn() {
 	own := &b.peers[b.self]
 	for j := range b.slots {
-		b.sayOpen(j, b.said.open[j])
-		b.sayYReady(j, b.said.yReady[j])
+		b.publishOpen(j, b.published.open[j])
+		b.publishYReady(j, b.published.yReady[j])
 	}
-	own.quiet().Store(b.said.quiet)
+	own.quiesced().Store(b.published.quiesced)
 	b.waits.restore(own)
 	if b.hasOwn != nil {
 		b.hasOwn.RestoreOwn()

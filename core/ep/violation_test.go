@@ -135,10 +135,10 @@ func TestWildOwnWords(t *testing.T) {
 		{"open[0]", control(layout.Open(0), 3)}, // the id of a slab that there is not
 		{"open[0]", control(layout.Open(0), 0xffff)},
 		{"y_ready[0]", control(layout.YReady(0), 1<<50)},
-		{"quiet", control(layout.Quiet(), 1<<10)},
+		{"quiesced", control(layout.Quiesced(), 1<<10)},
 		{"waits_for", control(layout.WaitsFor(), 0b001)},
 		{"since", control(layout.Since(), 1<<63)},
-		{"order[", slab(layout.Order(), 1<<17)},
+		{"order[", slab(layout.RowOrder(), 1<<17)},
 		{"arrive or counted of rank 0", slab(layout.Arrive(0), 1<<30)},
 		{"arrive or counted of rank 1", slab(layout.Arrive(1), 1)},
 		{"done of rank 0", slab(layout.Done(0), 1<<60)},
@@ -190,9 +190,9 @@ func TestWildMembersTaken(t *testing.T) {
 	}
 }
 
-// TestWildCounterFar: who receives messages reserves for their sources, by counters of its
+// TestWildCounterRemote: who receives messages reserves for their sources, by counters of its
 // own: one that was overwritten costs it its membership, and the sender nothing.
-func TestWildCounterFar(t *testing.T) {
+func TestWildCounterRemote(t *testing.T) {
 	for _, held := range []uint64{math.MaxUint64, math.MaxUint64 - 1, 1 << 63, 1 << 20} {
 		t.Run(fmt.Sprintf("%#x", held), func(t *testing.T) {
 			overHosts = spreads[0].of
@@ -273,10 +273,10 @@ func TestWildThenRejoin(t *testing.T) {
 	}{
 		{"open", func(w *world) []*atomic.Uint64 { return control(w, layout.Open(0)) }, math.MaxUint64, 1},
 		{"y_ready", func(w *world) []*atomic.Uint64 { return control(w, layout.YReady(1)) }, 1 << 60, 1},
-		{"quiet", func(w *world) []*atomic.Uint64 { return control(w, layout.Quiet()) }, 1 << 40, 1},
+		{"quiesced", func(w *world) []*atomic.Uint64 { return control(w, layout.Quiesced()) }, 1 << 40, 1},
 		{"counter", func(w *world) []*atomic.Uint64 { return slab(w, layout.Counter(0)) }, math.MaxUint64, 1},
 		{"done", func(w *world) []*atomic.Uint64 { return slab(w, layout.Done(0)) }, math.MaxUint64, 1},
-		{"order", func(w *world) []*atomic.Uint64 { return slab(w, layout.Order()) }, 77, 1},
+		{"order", func(w *world) []*atomic.Uint64 { return slab(w, layout.RowOrder()) }, 77, 1},
 		{"members", func(w *world) []*atomic.Uint64 { return []*atomic.Uint64{w.doms[0].Members().(*atomic.Uint64)} }, 0x9000 << 48, 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {

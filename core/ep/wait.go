@@ -9,7 +9,7 @@ import (
 
 // How a wait passes its time, as measured for 2 to 8 ranks on 2 cores (see
 // docs/performance.md): spin, then give the processor away, then sleep, for
-// Buffer.patience at most: a waker may stop between its store and its wake.
+// Buffer.pollInterval at most: a waker may stop between its store and its wake.
 // Where ranks share processors they sleep at once: who yields again and again
 // is put off for long by the kernel when it has something to do.
 // Config.SpinFor replaces the second number.
@@ -18,9 +18,9 @@ const (
 	yieldFor = 500 * time.Microsecond
 )
 
-// patienceFor is how long a wait may sleep before it shows that it is alive.
+// pollIntervalFor is how long a wait may sleep before it shows that it is alive.
 // Where ranks share processors, each gets its turn less often.
-func patienceFor(ranks int) time.Duration {
+func pollIntervalFor(ranks int) time.Duration {
 	cpus := runtime.NumCPU()
 	perCPU := (ranks + cpus - 1) / cpus
 	return min(time.Duration(perCPU)*time.Millisecond, 5*time.Millisecond)
@@ -44,8 +44,8 @@ type kind int
 const (
 	kindDispatch kind = iota
 	kindCombine
-	kindQuiet // no reader left of an earlier combine
-	numKinds  = 3
+	kindReaders // no reader left of an earlier combine
+	numKinds    = 3
 )
 
 func (k kind) String() string {
@@ -83,7 +83,7 @@ func (s *slot) call(k kind) *call {
 	case kindCombine:
 		return &s.combine.call
 	default:
-		return &s.quiet
+		return &s.readerWait
 	}
 }
 
@@ -101,7 +101,7 @@ func (b *Buffer) step(t task, until Phase) (waiting uint64, reached bool, err er
 	if err := b.progress(); err != nil {
 		return 0, false, err
 	}
-	b.noteLeavers(t) // before the step books the wait for them
+	b.recordLeavers(t) // before the step books the wait for them
 	sent := false
 	switch t.kind {
 	case kindDispatch:
@@ -110,9 +110,9 @@ func (b *Buffer) step(t task, until Phase) (waiting uint64, reached bool, err er
 	case kindCombine:
 		waiting, err = b.stepCombine(t.s)
 		sent = t.s.combine.published
-	case kindQuiet:
+	case kindReaders:
 		if waiting = b.readers(t.s) &^ b.out(); waiting == 0 {
-			t.s.quiet.end(op.Done, nil)
+			t.s.readerWait.end(op.Done, nil)
 		}
 	}
 	if err == ErrFenced {
@@ -122,7 +122,7 @@ func (b *Buffer) step(t task, until Phase) (waiting uint64, reached bool, err er
 	if own := b.surrender(); own != nil {
 		err = own
 	}
-	if b.far != nil {
+	if b.remote != nil {
 		b.flush()
 	}
 	if t.st.State() != op.Pending { // a caller may have left it in the middle of a wait
@@ -146,10 +146,10 @@ func (b *Buffer) limitOf(slice time.Duration) time.Time {
 // out of the group on the way, so that it ends.
 func (b *Buffer) drive(t task, until Phase, limit time.Time) (err error) {
 	w := wait{b: b, t: t, blamed: -1}
-	told := b.pump.enter()
+	entered := b.pump.enter()
 	defer func() {
 		w.end(err == ErrInProgress)
-		b.pump.leave(told)
+		b.pump.leave(entered)
 	}()
 	for {
 		waiting, reached, err := b.step(t, until)
@@ -230,7 +230,7 @@ func (w *wait) start(now time.Time) {
 		return // ended meanwhile; the next step sees it
 	}
 	if c.waits.IsZero() {
-		c.waits = now // and not again in the next slice: judges count from here
+		c.waits = now // and not again in the next slice: failure detectors count from here
 	}
 	w.since = c.waits
 	if c.deadline.IsZero() && c.timeout >= 0 {
@@ -263,7 +263,7 @@ func (w *wait) sleep(now time.Time, limit time.Time) {
 		return
 	}
 	w.complain(now)
-	d := w.b.patience
+	d := w.b.pollInterval
 	if !w.deadline.IsZero() && now.Before(w.deadline) {
 		d = min(d, w.deadline.Sub(now))
 	}
@@ -281,7 +281,7 @@ func (w *wait) end(inProgress bool) {
 	if w.begin.IsZero() {
 		return
 	}
-	waiting := w.shown // still, for whoever judges us between two slices
+	waiting := w.shown // still, for whoever suspects us between two slices
 	if w.t.st.State() != op.Pending || !inProgress {
 		waiting = 0
 	}

@@ -10,7 +10,7 @@ import (
 	"strconv"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/transport/mixed"
+	"github.com/moewire/moewire/core/transport/multihost"
 )
 
 // What the parent and rank 0 leave for the others of a group that is cut.
@@ -32,7 +32,7 @@ func (s *groupSpec) wantEnd(rank int) string {
 
 // roundsWithCut plays until the cable is cut, and on until it is clear who goes
 // on, and again when all are together.
-func (s *rankSpec) roundsWithCut(w *world, dom *mixed.Domain) error {
+func (s *rankSpec) roundsWithCut(w *world, dom *multihost.Domain) error {
 	r := rand.New(rand.NewPCG(s.Seed, 1)) // all ranks draw the same
 	err := s.roundsUntilCut(w, r)
 	switch {
@@ -128,7 +128,7 @@ func (s *rankSpec) oneRound(w *world, r *rand.Rand) (mask []int32, err error) {
 }
 
 // update begins another epoch with all ranks.
-func (s *rankSpec) update(buf *ep.Buffer, dom *mixed.Domain) error {
+func (s *rankSpec) update(buf *ep.Buffer, dom *multihost.Domain) error {
 	st, err := buf.Prepare()
 	if err != nil {
 		return err
@@ -138,7 +138,7 @@ func (s *rankSpec) update(buf *ep.Buffer, dom *mixed.Domain) error {
 	if err != nil {
 		return err
 	}
-	l, err := mixed.Relist(dom, params)
+	l, err := multihost.Relist(dom, params)
 	if err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (s *rankSpec) update(buf *ep.Buffer, dom *mixed.Domain) error {
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
-	change, err := l.Reconnect(all, processPatience)
+	change, err := l.Reconnect(all, processTimeout)
 	if err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (s *rankSpec) update(buf *ep.Buffer, dom *mixed.Domain) error {
 func (s *rankSpec) standing(all [][]byte) (next ep.Standing, err error) {
 	params := make([][]byte, len(all))
 	for r, m := range all {
-		info, err := mixed.ParseMetadata(m)
+		info, err := multihost.ParseMetadata(m)
 		if err != nil {
 			return next, err
 		}

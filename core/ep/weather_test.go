@@ -8,18 +8,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/internal/testenv"
-	"github.com/moewire/moewire/core/transport/mixed"
+	"github.com/moewire/moewire/core/transport/multihost"
 )
 
 // atCable is a group whose first ranks, half of them or more, are at one end of
 // a cable, and the others at the other.
-func atCable(t *testing.T, cable *testenv.Cable, setting mixed.Setting, hosts string) groupSpec {
+func atCable(t *testing.T, cable *testenv.Cable, setting multihost.Setting, hosts string) groupSpec {
 	t.Helper()
 	end := func(rank int) int { return 2 * rank / len(hosts) }
 	spec := groupSpec{Hosts: hosts, Setting: setting, Deterministic: true, Seed: testenv.Seed(t), Victim: -1}
 	for rank := range hosts {
 		spec.Addresses = append(spec.Addresses, cable.Addresses[end(rank)])
-		if setting == mixed.RDMA {
+		if setting == multihost.RDMA {
 			spec.Devices = append(spec.Devices, cable.Devices[end(rank)])
 		}
 	}
@@ -33,23 +33,23 @@ func seenOf(c *testenv.Cable) map[string]int {
 }
 
 // TestWeather: a network that loses, doubles, delays and reorders packets, also
-// those of the meeting, changes no bit of what a calm one gives, and nobody is
+// those of the rendezvous, changes no bit of what a calm one gives, and nobody is
 // taken for dead; one that loses all is a cut one. That packets were lost,
 // doubled and late is seen in the kernel's counters.
 func TestWeather(t *testing.T) {
 	needDevice(t) // only that machine is for such networks
-	near := groupSpec{Hosts: "aa", Setting: mixed.Shm, Deterministic: true, Seed: testenv.Seed(t), Victim: -1}
-	outs, bits := playGroup(t, near, func() {})
+	oneHost := groupSpec{Hosts: "aa", Setting: multihost.Shm, Deterministic: true, Seed: testenv.Seed(t), Victim: -1}
+	outs, bits := playGroup(t, oneHost, func() {})
 	for _, sort := range []struct {
-		setting mixed.Setting
+		setting multihost.Setting
 		cable   func(testing.TB) *testenv.Cable
 		late    string // so many packets are not late
 		hosts   string // of those that are cut off from one another
 		away    []int
 	}{
 		// Sockets, with each end in a namespace of its own; soft-RoCE devices.
-		{mixed.TCP, testenv.NewCable, "25%", "abc", []int{2}},
-		{mixed.RDMA, testenv.NewDeviceCable, "95%", "ab", []int{1}},
+		{multihost.TCP, testenv.NewCable, "25%", "abc", []int{2}},
+		{multihost.RDMA, testenv.NewDeviceCable, "95%", "ab", []int{1}},
 	} {
 		t.Run(sort.setting.String(), func(t *testing.T) {
 			cable := sort.cable(t)
@@ -62,7 +62,7 @@ func TestWeather(t *testing.T) {
 			} {
 				t.Run(weather.name, func(t *testing.T) {
 					spec := atCable(t, cable, sort.setting, "ab")
-					spec.Seed, spec.Bound = near.Seed, 10*time.Second
+					spec.Seed, spec.Bound = oneHost.Seed, 10*time.Second
 					cable.Be(strings.Fields(weather.what)...)
 					before := seenOf(cable)
 					gotOuts, gotBits := playGroup(t, spec, func() {})
@@ -81,13 +81,13 @@ func TestWeather(t *testing.T) {
 }
 
 // cutCable: a network that loses everything ends calls without a deadline, when
-// the bound of silence and what follows it have passed. The larger part goes on,
+// the unresponsiveness timeout and what follows it have passed. The larger part goes on,
 // or of two halves the one with the lowest rank; the other one is fenced. When
 // the network is back, an update brings all together.
 func cutCable(t *testing.T, cable *testenv.Cable, spec groupSpec, away []int) {
 	t.Helper()
 	cable.Be("loss", "0%")
-	spec.Away, spec.Bound = away, 10*time.Second // who starves on a busy machine is not silent for so long
+	spec.Away, spec.Bound = away, 10*time.Second // who starves on a busy machine is not unresponsive for so long
 	g := startProcesses(t, spec)
 	for r := range g.all {
 		g.await(r, "round 1")

@@ -59,7 +59,7 @@ var wildClasses = []wildClass{
 	{"arrive", (*wildCase).inArrive, (*wildCase).sealed},
 	{"counted", (*wildCase).inCounted, (*wildCase).sealed},
 	{"done", (*wildCase).inDone, (*wildCase).stamped},
-	{"order", (*wildCase).inOrder, nil},
+	{"order", (*wildCase).inRowOrder, nil},
 	{"open", (*wildCase).inOpen, nil},
 	{"y_ready", (*wildCase).inYReady, (*wildCase).published},
 	{"advice", (*wildCase).inAdvice, nil},
@@ -125,11 +125,11 @@ func (c *wildCase) inDone() (*os.File, int64, string) {
 	return c.inSlab(fmt.Sprintf("done[%d]", s), layout.Done(s))
 }
 
-func (c *wildCase) inOrder() (*os.File, int64, string) {
+func (c *wildCase) inRowOrder() (*os.File, int64, string) {
 	if c.r.IntN(2) == 0 {
-		return c.inSlab("order", layout.Order())
+		return c.inSlab("order", layout.RowOrder())
 	}
-	return c.inSlab("the ranks of order", layout.OrderSet())
+	return c.inSlab("the ranks of order", layout.RowOrderMembers())
 }
 
 func (c *wildCase) inOpen() (*os.File, int64, string) {
@@ -143,7 +143,7 @@ func (c *wildCase) inYReady() (*os.File, int64, string) {
 }
 
 func (c *wildCase) inAdvice() (*os.File, int64, string) {
-	at := []int64{layout.WaitsFor(), layout.Since(), layout.Beat(), layout.Quiet()}[c.r.IntN(4)]
+	at := []int64{layout.WaitsFor(), layout.Since(), layout.Beat(), layout.Quiesced()}[c.r.IntN(4)]
 	return c.inControl(fmt.Sprintf("the control word at %d", at), at)
 }
 
@@ -163,7 +163,7 @@ func (c *wildCase) inRecords() (*os.File, int64, string) {
 
 func (c *wildCase) inMembers() (*os.File, int64, string) { return c.w.members, 0, "the members page" }
 
-// sealed: an older word is one whose writer seems late; who of the two is lost the trial
+// sealed: an older word is one whose writer seems late; who of the two is lost the failure detector
 // decides. Only 0 is one that a test comes to.
 func (c *wildCase) sealed(b *blow, off int64) bool {
 	if b.new == 0 {

@@ -129,8 +129,8 @@ type shape struct {
 	ranks, maxTokens, hidden, experts, topk int
 	fp8                                     bool
 	scales                                  device.ScaleFormat
-	wide                                    bool // outputs are float32
-	pre                                     bool // sums of ranks are made first
+	fp32                                    bool // outputs are float32
+	preReduce                               bool // sums of ranks are made first
 }
 
 func (s shape) String() string {
@@ -149,10 +149,10 @@ func (w *world) args(rank int, s shape, in *input, d *dispatched) *ep.DispatchAr
 	d.counts, d.layout = make([]int32, l), make([]int64, l*s.ranks)
 	a := &ep.DispatchArgs{
 		X: in.x, TopkIdx: in.topk, NumTokens: in.tokens, Hidden: s.hidden, TopK: s.topk,
-		MaxTokens: s.maxTokens, NumExperts: s.experts, FP8: s.fp8, Scales: s.scales, WideOutputs: s.wide,
+		MaxTokens: s.maxTokens, NumExperts: s.experts, FP8: s.fp8, Scales: s.scales, FP32Outputs: s.fp32,
 		RecvCount: d.counts, LayoutRange: d.layout, Timeout: callTimeout,
 	}
-	if s.pre {
+	if s.preReduce {
 		a.PreReduce, a.TopkWeights = true, in.weights
 	}
 	return a

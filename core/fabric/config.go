@@ -40,11 +40,11 @@ type Config struct {
 	// closes it; when Open fails it is the caller's still.
 	Transport transport.Transport
 	Mode      Mode
-	// Keys, shared by all peers, sign the notes, if not nil: whoever can forge notes
+	// Keys, shared by all peers, sign the handshakes, if not nil: whoever can forge handshakes
 	// can keep peers apart, and end their connections. Needed for a carrier
 	// that connects to whatever address it is told (RDMA). The same at both ends.
 	Keys *wire.Keyring
-	// Counters count refused notes, if not nil.
+	// Counters count refused handshakes, if not nil.
 	Counters *wire.Counters
 	// Epoch is this process's life, larger than that of any former one that
 	// peers have met (nanoseconds since 1970).
@@ -74,7 +74,7 @@ type Config struct {
 	// SliceBytes is the largest part of an operation (what the carrier allows).
 	SliceBytes int64
 	// ConnectFor bounds the making of a connection (10 s), DrainFor the wait
-	// for what a connection is owed when it is taken down (30 s).
+	// for what a connection has outstanding when it is taken down (30 s).
 	ConnectFor, DrainFor time.Duration
 }
 
@@ -123,7 +123,7 @@ func (c *Config) check(l *transport.Limits) error {
 		}
 	}
 	if _, credulous := c.Transport.(interface{ ConnectsUnproven() }); credulous && c.Keys == nil {
-		return invalid("Keys must be given: %s connects to whatever address a note says", c.Transport.Name())
+		return invalid("Keys must be given: %s connects to whatever address a handshake says", c.Transport.Name())
 	}
 	if c.Mode == Messages && l.NumPieces < 2 {
 		return fmt.Errorf("messages need requests of 2 pieces, %s has %d: %w", c.Transport.Name(), l.NumPieces, transport.ErrNotSupported)
@@ -139,6 +139,6 @@ func (c *Config) store(f *Fabric) endpoint.Config {
 		Transport: c.Transport, Spec: transport.EndpointSpec{SendDepth: c.SendDepth, RecvDepth: c.RecvDepth},
 		Cap: c.NumConnections, MaxPeers: c.NumPeers, Epoch: c.Epoch,
 		ConnectFor: c.ConnectFor, DrainFor: c.DrainFor,
-		Send: f.keepNote, Prepare: f.prepare, Changed: f.changed,
+		Send: f.keepHandshake, Prepare: f.prepare, Changed: f.changed,
 	}
 }

@@ -4,8 +4,8 @@
 // their completion.
 //
 // Peers are numbers of the caller's. The two ends of a connection find each
-// other by notes, which the caller carries by whatever means it has: Next gives
-// one, Deliver takes one. Nobody is called back. With Config.Keys notes are
+// other by handshakes, which the caller carries by whatever means it has: Next gives
+// one, Deliver takes one. Nobody is called back. With Config.Keys handshakes are
 // signed, so that whoever carries them can lose them and no more.
 //
 // An operation is a transfer of core/op. It is cut into slices of at most

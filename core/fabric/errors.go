@@ -9,7 +9,7 @@ import (
 )
 
 // Sentinels. Of other packages': transport.ErrWouldBlock and op.ErrWouldBlock
-// (a bound is reached), endpoint.ErrConnecting (ask again once notes have been
+// (a bound is reached), endpoint.ErrConnecting (ask again once handshakes have been
 // carried), endpoint.ErrUnreachable, transport.ErrNoResource, op.ErrStale,
 // transport.ErrMismatch (the peer's fabric has the other mode).
 var (

@@ -31,14 +31,14 @@ type Fabric struct {
 	lastConn uint32
 	lastID   RegionID
 
-	notes  notes
-	notary *wire.Notary // signs and checks notes; nil: nobody does
-	id     noteID
+	handshakes handshakes
+	notary     *wire.Notary // signs and checks handshakes; nil: nobody does
+	id         handshakeID
 
-	// owed is how many slices the carrier has, or is about to be given.
-	owed    atomic.Int64
-	drained chan struct{} // has something when owed came to 0 while closing
-	refill  atomic.Bool   // a window may be smaller than it can be
+	// outstanding is how many slices the carrier has, or is about to be given.
+	outstanding atomic.Int64
+	drained     chan struct{} // has something when outstanding came to 0 while closing
+	refill      atomic.Bool   // a window may be smaller than it can be
 
 	closing atomic.Bool
 	broken  uatomic.Error
@@ -54,13 +54,13 @@ type Fabric struct {
 type mutant uint8
 
 const (
-	sound       mutant = iota
-	immAtOnce          // the immediate does not wait for the slices before it
-	neverRefill        // a window shrinks
-	keepCredits        // a slice that was not posted keeps its place
-	boundless          // immediates are taken in without a bound
-	pairInOrder        // a message is taken for the next one
-	forgetOwed         // a retired connection's receivers are not told
+	sound             mutant = iota
+	immAtOnce                // the immediate does not wait for the slices before it
+	neverRefill              // a window shrinks
+	keepCredits              // a slice that was not posted keeps its place
+	boundless                // immediates are taken in without a bound
+	pairInOrder              // a message is taken for the next one
+	forgetOutstanding        // a retired connection's receivers are not told
 )
 
 // Open makes a fabric over a carrier that nobody else uses.
@@ -73,7 +73,7 @@ func open(cfg Config, m mutant) (*Fabric, error) {
 	f := &Fabric{
 		cfg: cfg, work: make([]work, cfg.NumTransfers), mutant: m,
 		peers: peers{byID: map[endpoint.Peer]*peer{}}, conns: map[uint32]*conn{}, regions: map[RegionID]transport.Region{},
-		notes: newNotes(cfg.NumPeers), drained: make(chan struct{}, 1),
+		handshakes: newHandshakes(cfg.NumPeers), drained: make(chan struct{}, 1),
 	}
 	var err error
 	if f.table, err = op.NewTable(cfg.NumTransfers); err != nil {
@@ -97,7 +97,7 @@ func open(cfg Config, m mutant) (*Fabric, error) {
 	return f, nil
 }
 
-// tickEvery is how often connections are looked after: notes said again,
+// tickEvery is how often connections are looked after: handshakes said again,
 // attempts given up.
 const tickEvery = 10 * time.Millisecond
 
@@ -122,8 +122,8 @@ type Stats struct {
 	Connections endpoint.Stats
 	NumRegions  int
 	NumPeers    int
-	// Owed is how many slices, and receives with memory, the carrier has.
-	Owed int64
+	// Outstanding is how many slices, and receives with memory, the carrier has.
+	Outstanding int64
 	// Strays are arrivals that no receive was meant for.
 	Strays uint64
 }
@@ -135,7 +135,7 @@ func (f *Fabric) Stats() Stats {
 	f.mu.RUnlock()
 	return Stats{
 		Transfers: f.table.Stats(), Connections: f.store.Stats(), NumRegions: regions, NumPeers: peers,
-		Owed: f.owed.Load(), Strays: f.strays.Load(),
+		Outstanding: f.outstanding.Load(), Strays: f.strays.Load(),
 	}
 }
 
@@ -157,13 +157,13 @@ func (f *Fabric) breakDown(err error) {
 	f.broken.CompareAndSwap(nil, err)
 	f.table.Close(err)
 	f.dismiss(err)
-	f.notes.rouse()
+	f.handshakes.rouse()
 }
 
 // Close ends every operation with ErrClosed and takes the connections, the
 // regions and the carrier down. When it has returned nil there is no goroutine
 // and no descriptor left, and all memory is the caller's. Else something was
-// still owed at the deadline: operations have ended, memory is not free, and
+// still outstanding at the deadline: operations have ended, memory is not free, and
 // Close may be called again. Idempotent.
 func (f *Fabric) Close(deadline time.Time) error {
 	f.closeMu.Lock()
@@ -174,10 +174,10 @@ func (f *Fabric) Close(deadline time.Time) error {
 	f.closing.Store(true)
 	f.table.Close(ErrClosed)
 	f.dismiss(ErrClosed)
-	f.notes.rouse()
+	f.handshakes.rouse()
 	f.retireAll()
 	if !f.drain(deadline) {
-		return fmt.Errorf("fabric: %d requests are owed a completion: %w", f.owed.Load(), transport.ErrBusy)
+		return fmt.Errorf("fabric: %d requests await a completion: %w", f.outstanding.Load(), transport.ErrBusy)
 	}
 	f.poller.stop(f)
 	if err := f.store.Close(deadline); err != nil {
@@ -210,11 +210,11 @@ func (f *Fabric) drain(deadline time.Time) bool {
 	}
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
-	for f.owed.Load() > 0 {
+	for f.outstanding.Load() > 0 {
 		select {
 		case <-f.drained:
 		case <-timer.C:
-			return f.owed.Load() == 0
+			return f.outstanding.Load() == 0
 		}
 	}
 	return true
@@ -222,7 +222,7 @@ func (f *Fabric) drain(deadline time.Time) bool {
 
 // settle counts slices that the carrier has no longer.
 func (f *Fabric) settle(n int64) {
-	if f.owed.Add(-n) == 0 && f.closing.Load() {
+	if f.outstanding.Add(-n) == 0 && f.closing.Load() {
 		select {
 		case f.drained <- struct{}{}:
 		default:

@@ -163,7 +163,7 @@ func placesComeBack(t *testing.T, m mutant, kind Kind) bool {
 	}
 	r.Kind = Write
 	done(t, f, post(t, f, r)) // all places are there
-	require.Zero(t, f.table.Stats().Lent)
+	require.Zero(t, f.table.Stats().InUse)
 	return m == sound
 }
 
@@ -185,7 +185,7 @@ func TestBounds(t *testing.T) {
 	_, err = f.Register(make([]byte, 1), 0)
 	require.ErrorIs(t, err, transport.ErrWouldBlock)
 
-	w.net.Silence(w.devs[1], true) // nothing completes for a while
+	w.net.SetUnresponsive(w.devs[1], true) // nothing completes for a while
 	r := Request{Kind: Write, Peer: 1, Region: idA, Bytes: 30, Remote: atB}
 	first := post(t, f, r)
 	_, err = f.Post(&r)
@@ -312,7 +312,7 @@ func TestCancel(t *testing.T) {
 	_, _, atA := memory(t, f, 1)
 	done(t, w.fabs[1], post(t, w.fabs[1], Request{Kind: WriteImm, Peer: 0, Remote: atA, Imm: 5}))
 	require.EqualValues(t, 5, done(t, f, next).Imm)
-	require.Zero(t, f.table.Stats().Lent)
+	require.Zero(t, f.table.Stats().InUse)
 }
 
 // TestRefused: a peer's refusal ends the connection; the next operation has
@@ -344,7 +344,7 @@ func TestRefused(t *testing.T) {
 
 // TestDisconnect tells who waits; the mutant does not.
 func TestDisconnect(t *testing.T) {
-	for _, m := range []mutant{sound, forgetOwed} {
+	for _, m := range []mutant{sound, forgetOutstanding} {
 		w, err := openWorld(m, testenv.Seed(t), 2, fake.Config{}, nil)
 		require.NoError(t, err)
 		w.connect(t)
@@ -429,14 +429,14 @@ func TestModes(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.ErrorIs(t, f[0].Connect(1, time.Now()), endpoint.ErrConnecting)
-	buf := make([]byte, MaxNoteBytes)
+	buf := make([]byte, MaxHandshakeBytes)
 	to, n, ok, err := f[0].Next(buf, inTime())
 	require.NoError(t, err)
 	require.True(t, ok)
 	require.EqualValues(t, 1, to)
 	require.ErrorIs(t, f[1].Deliver(0, buf[:n]), transport.ErrMismatch)
-	require.ErrorIs(t, f[1].Deliver(0, buf[:4]), endpoint.ErrNote)
-	require.ErrorIs(t, f[0].Deliver(1, buf[:n-1]), endpoint.ErrNote)
+	require.ErrorIs(t, f[1].Deliver(0, buf[:4]), endpoint.ErrHandshake)
+	require.ErrorIs(t, f[0].Deliver(1, buf[:n-1]), endpoint.ErrHandshake)
 	_, err = f[0].Post(&Request{Kind: Send, Peer: 1})
 	require.ErrorIs(t, err, transport.ErrNotSupported)
 	_, err = f[1].Post(&Request{Kind: ReceiveImm, Peer: 0})
@@ -480,8 +480,8 @@ func TestBadRequests(t *testing.T) {
 		require.ErrorIs(t, err, c.err, c.name)
 		require.ErrorContains(t, err, c.text, c.name)
 	}
-	require.Zero(t, f.table.Stats().Lent)
-	require.Zero(t, f.Stats().Owed)
+	require.Zero(t, f.table.Stats().InUse)
+	require.Zero(t, f.Stats().Outstanding)
 	for name, cfg := range map[string]Config{
 		"Transport must be given": {},
 		"num_peers is -1":         {NumPeers: -1},

@@ -61,7 +61,7 @@ func TestRetriesAtBounds(t *testing.T) {
 			for range f.cfg.NumTransfers + 1 { // those dropped have their slots until they are polled
 				require.NoError(t, f.Drop(try(t, f, Request{Kind: Write, Peer: 1, Region: id, Bytes: 8, Remote: at})))
 			}
-			for f.owed.Load() > 0 { // Close has others poll
+			for f.outstanding.Load() > 0 { // Close has others poll
 				f.poller.catchUp(f)
 				time.Sleep(between)
 			}

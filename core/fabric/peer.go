@@ -17,13 +17,13 @@ type peer struct {
 	live   atomic.Pointer[conn]
 	number atomic.Uint64 // of the latest message
 
-	// Guarded by the fabric's notes.
-	queued  bool          // there is something to be carried to it
-	hasNote bool          // its note is
-	noted   bool          // note is one, said or not
-	note    endpoint.Note // the newest
-	theirs  noteID        // where notes are signed: its fabric
-	asked   noteID        // a fabric that is owed an introduction
+	// Guarded by the fabric's handshakes.
+	queued       bool               // there is something to be carried to it
+	hasHandshake bool               // its handshake is
+	known        bool               // handshake is one, said or not
+	handshake    endpoint.Handshake // the newest
+	theirs       handshakeID        // where handshakes are signed: its fabric
+	asked        handshakeID        // a fabric that is to get an introduction
 
 	mu        sync.Mutex
 	making    *conn       // the newest
@@ -61,7 +61,7 @@ func take(of *atomic.Int32, n, depth int32) bool {
 }
 
 // Connect waits until there is a live connection to a peer, and begins to make
-// one. endpoint.ErrConnecting at the deadline: notes may have to be carried.
+// one. endpoint.ErrConnecting at the deadline: handshakes may have to be carried.
 func (f *Fabric) Connect(id endpoint.Peer, deadline time.Time) error {
 	if err := f.refusal(); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (f *Fabric) prepare(ref endpoint.Ref) error {
 	return err
 }
 
-// list gives a connection its number, and notes it if completions of empty
+// list gives a connection its number, and records it if completions of empty
 // receives will name it.
 func (f *Fabric) list(c *conn) {
 	f.mu.Lock()
@@ -161,7 +161,7 @@ func (f *Fabric) adopt(c *conn) error {
 }
 
 // bury takes a connection that has ended off the list, at once if no empty
-// receive of it is owed its completion.
+// receive of it awaits its completion.
 func (f *Fabric) bury(c *conn) {
 	c.peer.mu.Lock()
 	gone := c.dieLocked()
@@ -171,7 +171,7 @@ func (f *Fabric) bury(c *conn) {
 	}
 }
 
-// dieLocked notes that a connection has ended, and tells whether nothing will
+// dieLocked records that a connection has ended, and tells whether nothing will
 // name it any more.
 func (c *conn) dieLocked() (gone bool) {
 	c.dead = true
@@ -225,7 +225,7 @@ func (f *Fabric) ended(p *peer, ref endpoint.Ref) {
 			buried = c
 		}
 	}
-	gone := was != nil && was.ref == ref && p.live.CompareAndSwap(was, nil) && f.mutant != forgetOwed
+	gone := was != nil && was.ref == ref && p.live.CompareAndSwap(was, nil) && f.mutant != forgetOutstanding
 	if gone {
 		p.condemnLocked()
 	}

@@ -80,8 +80,8 @@ func (f *Fabric) isIdle(p *peer) bool {
 	if p.live.Load() != nil || p.posted > 0 || (p.match != nil && !p.match.IsEmpty()) || f.store.Has(p.id) {
 		return false
 	}
-	f.notes.mu.Lock()
-	defer f.notes.mu.Unlock()
+	f.handshakes.mu.Lock()
+	defer f.handshakes.mu.Unlock()
 	return !p.queued
 }
 

@@ -31,7 +31,7 @@ func crowd(t *testing.T, adjust func(i int, c *Config)) *world {
 		w.ended.Add(1)
 		go func() {
 			defer w.ended.Done()
-			buf := make([]byte, MaxNoteBytes)
+			buf := make([]byte, MaxHandshakeBytes)
 			for {
 				name, n, ok, err := f.Next(buf, inTime())
 				if err != nil {
@@ -190,7 +190,7 @@ func TestNewestConnection(t *testing.T) {
 }
 
 // TestRegisterDuringClose: Close waits for memory that is being registered, and
-// gives it back.
+// releases it.
 func TestRegisterDuringClose(t *testing.T) {
 	w := newWorld(t, testenv.Seed(t), 1, fake.Config{}, nil)
 	f, gate := w.fabs[0], fake.NewGate()
@@ -239,7 +239,7 @@ func TestRefusedMessageReadsNoNumber(t *testing.T) {
 	_, err = f.postFailed(work, ref, 0, 1, transport.ErrState)
 	f.header = unmapped
 	require.ErrorIs(t, err, ErrEnded)
-	require.Zero(t, f.owed.Load())
+	require.Zero(t, f.outstanding.Load())
 }
 
 // TestForgottenWhileItConnects: who waits at num_connections may be forgotten
@@ -256,7 +256,7 @@ func TestForgottenWhileItConnects(t *testing.T) {
 	<-gate.Arrived() // the first one makes room
 	require.Eventually(t, func() bool {
 		for name := endpoint.Peer(3); name < 6; name++ {
-			_, _ = f.peerOf(name) // refused while notes wait
+			_, _ = f.peerOf(name) // refused while handshakes wait
 		}
 		f.mu.RLock()
 		defer f.mu.RUnlock()

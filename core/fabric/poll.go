@@ -222,7 +222,7 @@ func (f *Fabric) handle(done []transport.Completion) {
 	}
 }
 
-// completed takes note of the end of a slice.
+// completed takes in the end of a slice.
 func (f *Fabric) completed(done *transport.Completion) {
 	slot := slotOf(done.ID)
 	if slot >= len(f.work) {
@@ -272,7 +272,7 @@ func (f *Fabric) resultOf(k Kind, slot int, done *transport.Completion) (numByte
 	return numBytes, imm, nil
 }
 
-// before takes note of the end of n slices that a write's immediate comes
+// before takes in the end of n slices that a write's immediate comes
 // after: the carrier promises no order. Whoever ends the last one posts the one
 // with the immediate, or ends it; until then the slot is the write's.
 func (f *Fabric) before(w *work, c *conn, err error, n int64) {
@@ -302,5 +302,5 @@ func (f *Fabric) releaseAll() {
 			f.table.Complete(id|uint64(part), ErrClosed, 0, 0)
 		}
 	}
-	f.owed.Store(0)
+	f.outstanding.Store(0)
 }

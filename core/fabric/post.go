@@ -87,7 +87,7 @@ func (f *Fabric) begin(c *conn, k Kind, parts int64) (op.Ref, error) {
 	if !take(places, int32(parts), int32(depth)) {
 		return op.Ref{}, full
 	}
-	f.owed.Add(parts)
+	f.outstanding.Add(parts)
 	ref, err := op.Ref{}, error(nil)
 	if f.closing.Load() {
 		err = ErrClosed

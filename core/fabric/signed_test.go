@@ -19,9 +19,9 @@ type credulous struct{ *fake.Transport }
 
 func (credulous) ConnectsUnproven() {}
 
-// TestSignedNotes: fabrics whose notes are signed find each other, and move
-// bytes, though notes are lost, doubled and late.
-func TestSignedNotes(t *testing.T) {
+// TestSignedHandshakes: fabrics whose handshakes are signed find each other, and move
+// bytes, though handshakes are lost, doubled and late.
+func TestSignedHandshakes(t *testing.T) {
 	ring := wire.GenerateKeyring()
 	w := newWorld(t, 3, 3, fake.Config{}, func(c *Config) { c.Keys = ring })
 	w.mu.Lock()
@@ -36,11 +36,11 @@ func TestSignedNotes(t *testing.T) {
 	w.close(t)
 }
 
-// noteOf is the first note of a fabric, which wants to be connected to peer 1.
-func noteOf(t *testing.T, f *Fabric) []byte {
+// handshakeOf is the first handshake of a fabric, which wants to be connected to peer 1.
+func handshakeOf(t *testing.T, f *Fabric) []byte {
 	t.Helper()
 	require.ErrorIs(t, f.Connect(1, time.Now()), endpoint.ErrConnecting)
-	buf := make([]byte, MaxNoteBytes)
+	buf := make([]byte, MaxHandshakeBytes)
 	_, n, ok, err := f.Next(buf, inTime())
 	require.NoError(t, err)
 	require.True(t, ok)
@@ -56,26 +56,26 @@ func single(t *testing.T, network *fake.Network, ring *wire.Keyring, counters *w
 	return f
 }
 
-// TestForgedNotes: what was not signed with a key of the ring, was changed on
+// TestForgedHandshakes: what was not signed with a key of the ring, was changed on
 // its way, or is turned back changes nothing, not even who is known.
-func TestForgedNotes(t *testing.T) {
+func TestForgedHandshakes(t *testing.T) {
 	network, ring := fake.New(fake.Config{}), wire.GenerateKeyring()
 	var counters wire.Counters
 	f := single(t, network, ring, &counters)
-	genuine := noteOf(t, single(t, network, ring, nil))
+	genuine := handshakeOf(t, single(t, network, ring, nil))
 	require.False(t, bytes.Contains(genuine[:8], []byte("MWF")), "it is in a frame")
-	stranger := noteOf(t, single(t, network, wire.GenerateKeyring(), nil))
-	unsigned := noteOf(t, single(t, network, nil, nil))
-	own := noteOf(t, f)
+	foreign := handshakeOf(t, single(t, network, wire.GenerateKeyring(), nil))
+	unsigned := handshakeOf(t, single(t, network, nil, nil))
+	own := handshakeOf(t, f)
 	before := f.Stats()
-	refused := [][]byte{nil, stranger, unsigned, own, genuine[:len(genuine)-1]}
+	refused := [][]byte{nil, foreign, unsigned, own, genuine[:len(genuine)-1]}
 	for bit := range 8 * len(genuine) {
 		changed := bytes.Clone(genuine)
 		changed[bit/8] ^= 1 << (bit % 8)
 		refused = append(refused, changed)
 	}
-	for _, note := range refused {
-		require.ErrorIs(t, f.Deliver(2, note), endpoint.ErrNote)
+	for _, handshake := range refused {
+		require.ErrorIs(t, f.Deliver(2, handshake), endpoint.ErrHandshake)
 	}
 	require.ErrorContains(t, f.Deliver(2, own), "this fabric's own")
 	after := f.Stats()
@@ -84,26 +84,26 @@ func TestForgedNotes(t *testing.T) {
 	require.Positive(t, counters.Refused(wire.ErrMAC))
 	require.NoError(t, f.Deliver(2, genuine))
 	require.Equal(t, before.NumPeers+1, f.Stats().NumPeers)
-	// Who signs nothing takes no signed note for one of its own kind.
-	require.ErrorIs(t, single(t, network, nil, nil).Deliver(2, genuine), endpoint.ErrNote)
+	// Who signs nothing takes no signed handshake for one of its own kind.
+	require.ErrorIs(t, single(t, network, nil, nil).Deliver(2, genuine), endpoint.ErrHandshake)
 }
 
-// recorder is a courier that keeps the notes of one fabric to another.
+// recorder is a courier that keeps the handshakes of one fabric to another.
 type recorder struct {
-	mu    sync.Mutex
-	notes [][]byte
+	mu         sync.Mutex
+	handshakes [][]byte
 }
 
-func (r *recorder) keep(note []byte) {
+func (r *recorder) keep(handshake []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.notes = append(r.notes, bytes.Clone(note))
+	r.handshakes = append(r.handshakes, bytes.Clone(handshake))
 }
 
 func (r *recorder) all() [][]byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.notes)
+	return slices.Clone(r.handshakes)
 }
 
 // recorded is three fabrics that sign, of which 1 is connected to 2 and, later, to
@@ -112,30 +112,30 @@ func recorded(t *testing.T) (*world, *recorder) {
 	ring, r := wire.GenerateKeyring(), &recorder{}
 	w := newWorld(t, 3, 3, fake.Config{}, func(c *Config) { c.Keys = ring })
 	w.mu.Lock()
-	w.hear = func(from, to int, note []byte) {
+	w.hear = func(from, to int, handshake []byte) {
 		if from == 1 && to == 0 {
-			r.keep(note)
+			r.keep(handshake)
 		}
 	}
 	w.mu.Unlock()
 	for _, from := range []int{2, 0} {
 		require.NoError(t, w.fabs[from].Connect(1, inTime()))
 	}
-	require.GreaterOrEqual(t, len(r.all()), 2, "an introduction and a note")
+	require.GreaterOrEqual(t, len(r.all()), 2, "an introduction and a handshake")
 	return w, r
 }
 
-// TestNotesForOthers: a genuine note that is brought to another fabric than the
+// TestHandshakesForOthers: a genuine handshake that is brought to another fabric than the
 // one that it is for ends no connection there, however new it is.
-func TestNotesForOthers(t *testing.T) {
+func TestHandshakesForOthers(t *testing.T) {
 	w, r := recorded(t)
 	f := w.fabs[2]
 	p, err := f.peerOf(1)
 	require.NoError(t, err)
 	live, before := p.live.Load(), f.Stats().Connections
 	require.NotNil(t, live)
-	for _, note := range r.all() {
-		require.NoError(t, f.Deliver(1, note))
+	for _, handshake := range r.all() {
+		require.NoError(t, f.Deliver(1, handshake))
 	}
 	_, idA, _ := memory(t, f, 100)
 	_, _, atB := memory(t, w.fabs[1], 100)
@@ -146,13 +146,13 @@ func TestNotesForOthers(t *testing.T) {
 	w.close(t)
 }
 
-// TestNotesForAFormerLife: a fabric that takes another one's place begins nothing
+// TestHandshakesForAFormerLife: a fabric that takes another one's place begins nothing
 // for what that one was told.
-func TestNotesForAFormerLife(t *testing.T) {
+func TestHandshakesForAFormerLife(t *testing.T) {
 	w, r := recorded(t)
 	fresh := single(t, w.net, w.fabs[0].cfg.Keys, nil)
-	for _, note := range r.all() {
-		require.NoError(t, fresh.Deliver(1, note))
+	for _, handshake := range r.all() {
+		require.NoError(t, fresh.Deliver(1, handshake))
 	}
 	time.Sleep(3 * tickEvery)
 	require.Zero(t, fresh.Stats().Connections.Made)
@@ -192,7 +192,7 @@ func TestCredulousCarriersNeedKeys(t *testing.T) {
 	dev := fake.New(fake.Config{}).Transport()
 	_, err := Open(Config{Transport: credulous{dev}})
 	require.ErrorIs(t, err, ErrInvalid)
-	require.ErrorContains(t, err, "Keys must be given: fake connects to whatever address a note says")
+	require.ErrorContains(t, err, "Keys must be given: fake connects to whatever address a handshake says")
 	f, err := Open(Config{Transport: credulous{dev}, Keys: wire.GenerateKeyring()})
 	require.NoError(t, err)
 	require.NoError(t, f.Close(inTime()))

@@ -161,7 +161,7 @@ func moved(r *Request, mine, theirs []byte, a *actor) bool {
 
 // TestStorm: whatever the device, the network and the couriers do, each
 // operation ends once and is released (CO1, CO4, CO5), one that is done has
-// moved its bytes, and in the end nothing is owed, lent or left (CO9).
+// moved its bytes, and in the end nothing is outstanding, in use or left (CO9).
 func TestStorm(t *testing.T) {
 	for _, mode := range []Mode{Immediates, Messages} {
 		t.Run(mode.String(), func(t *testing.T) { storm(t, testenv.Seed(t), mode) })
@@ -232,7 +232,7 @@ func storm(t *testing.T, seed uint64, mode Mode) {
 	}
 	require.Greater(t, ended, fabrics*actors*turns/4)
 	for i, f := range w.fabs {
-		require.Zero(t, f.table.Stats().Lent, "fabric %d", i)
+		require.Zero(t, f.table.Stats().InUse, "fabric %d", i)
 		require.Zero(t, f.table.Stats().Duplicates)
 		require.Zero(t, f.Stats().Strays)
 	}

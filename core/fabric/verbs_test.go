@@ -13,7 +13,7 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// TestOverVerbs does what TestOverTCP does on RDMA devices, with signed notes.
+// TestOverVerbs does what TestOverTCP does on RDMA devices, with signed handshakes.
 func TestOverVerbs(t *testing.T) {
 	for _, mode := range []Mode{Immediates, Messages} {
 		t.Run(mode.String(), func(t *testing.T) {

@@ -56,7 +56,7 @@ func (f *Fabric) unpost(c *conn, n int) {
 	}
 }
 
-// arrived takes note of the end of an empty receive.
+// arrived takes in the end of an empty receive.
 func (f *Fabric) arrived(done *transport.Completion) {
 	f.mu.RLock()
 	c := f.conns[uint32(done.ID>>32)]

@@ -29,7 +29,7 @@ func patience(m mutant) time.Time {
 func inTime() time.Time { return time.Now().Add(soon) }
 
 // world is some fabrics on one network, each the others' peer by its index,
-// and couriers that carry their notes, badly if they are lossy.
+// and couriers that carry their handshakes, badly if they are lossy.
 type world struct {
 	net   *fake.Network
 	devs  []*fake.Transport
@@ -37,7 +37,7 @@ type world struct {
 	mu    sync.Mutex
 	rng   *rand.Rand
 	lossy bool
-	hear  func(from, to int, note []byte)
+	hear  func(from, to int, handshake []byte)
 	ended sync.WaitGroup
 	late  sync.WaitGroup
 }
@@ -76,10 +76,10 @@ func (w *world) carryAll() {
 	}
 }
 
-// carry takes the notes of one fabric to where they belong until it is closed.
+// carry takes the handshakes of one fabric to where they belong until it is closed.
 func (w *world) carry(from int) {
 	defer w.ended.Done()
-	buf, f := make([]byte, MaxNoteBytes), w.fabric(from)
+	buf, f := make([]byte, MaxHandshakeBytes), w.fabric(from)
 	for {
 		to, n, ok, err := f.Next(buf, inTime())
 		if err != nil {
@@ -102,11 +102,11 @@ func (w *world) fabric(i int) *Fabric {
 	return w.fabs[i]
 }
 
-func (w *world) fate(from, to int, note []byte) (copies int, delay time.Duration) {
+func (w *world) fate(from, to int, handshake []byte) (copies int, delay time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.hear != nil {
-		w.hear(from, to, note)
+		w.hear(from, to, handshake)
 	}
 	if !w.lossy {
 		return 1, 0
@@ -114,11 +114,11 @@ func (w *world) fate(from, to int, note []byte) (copies int, delay time.Duration
 	return []int{0, 1, 1, 1, 2}[w.rng.IntN(5)], time.Duration(w.rng.IntN(3000)) * time.Microsecond
 }
 
-func (w *world) deliver(from, to int, note []byte, delay time.Duration) {
+func (w *world) deliver(from, to int, handshake []byte, delay time.Duration) {
 	w.late.Add(1)
 	time.AfterFunc(delay, func() {
 		defer w.late.Done()
-		_ = w.fabric(to).Deliver(endpoint.Peer(from), note)
+		_ = w.fabric(to).Deliver(endpoint.Peer(from), handshake)
 	})
 }
 
@@ -141,7 +141,7 @@ func (w *world) close(tb testing.TB) {
 		require.Zero(tb, c.Regions, "fabric %d has left regions", i)
 		require.Zero(tb, c.BusyCloses, "fabric %d has closed too early", i)
 		require.Equal(tb, c.Posted(), c.Ended(), "fabric %d", i)
-		require.Zero(tb, w.fabs[i].owed.Load(), "fabric %d", i)
+		require.Zero(tb, w.fabs[i].outstanding.Load(), "fabric %d", i)
 	}
 }
 

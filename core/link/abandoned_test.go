@@ -16,7 +16,7 @@ func openHandshakes(t *testing.T) func(want int64) {
 	before := wire.NumOpenHandshakes()
 	return func(want int64) {
 		t.Helper()
-		require.Eventually(t, func() bool { return wire.NumOpenHandshakes() == before+want }, patience, time.Millisecond,
+		require.Eventually(t, func() bool { return wire.NumOpenHandshakes() == before+want }, testTimeout, time.Millisecond,
 			"handshakes hold keys, wanted %d", want)
 	}
 }
@@ -25,19 +25,19 @@ func openHandshakes(t *testing.T) func(want int64) {
 // key once another one is made in its place, or the connections are closed.
 func TestAbandonedDialForgetsKeys(t *testing.T) {
 	open := openHandshakes(t)
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	unresponsive, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer silent.Close()
+	defer unresponsive.Close()
 	e, err := Listen(loopback())
 	require.NoError(t, err)
 	c, err := StartControls(ControlConfig{Rank: 1, ID: newID(), Keys: wire.GenerateKeyring(), Tick: time.Millisecond}, e,
-		map[int]Attendee{0: {ID: newID(), Addr: netip.MustParseAddrPort(silent.Addr().String())}}, newLog())
+		map[int]Participant{0: {ID: newID(), Addr: netip.MustParseAddrPort(unresponsive.Addr().String())}}, newLog())
 	require.NoError(t, err)
-	first, err := silent.Accept()
+	first, err := unresponsive.Accept()
 	require.NoError(t, err)
 	open(1)
 	require.NoError(t, first.Close())
-	second, err := silent.Accept()
+	second, err := unresponsive.Accept()
 	require.NoError(t, err)
 	defer second.Close()
 	open(1)
@@ -45,9 +45,9 @@ func TestAbandonedDialForgetsKeys(t *testing.T) {
 	open(0)
 }
 
-// TestAbandonedGuestForgetsKeys: a connection that says hello and does not confirm
+// TestAbandonedConnForgetsKeys: a connection that says hello and does not confirm
 // leaves no key behind, however it ends.
-func TestAbandonedGuestForgetsKeys(t *testing.T) {
+func TestAbandonedConnForgetsKeys(t *testing.T) {
 	open := openHandshakes(t)
 	b := besiege(t)
 	for _, end := range []func(net.Conn){
@@ -55,7 +55,7 @@ func TestAbandonedGuestForgetsKeys(t *testing.T) {
 		func(conn net.Conn) { require.NoError(t, conn.Close()) },
 		func(net.Conn) { require.NoError(t, b.Close()) },
 	} {
-		conn, err := net.Dial("tcp", b.entrance.Addr().String())
+		conn, err := net.Dial("tcp", b.listener.Addr().String())
 		require.NoError(t, err)
 		defer conn.Close()
 		h := b.handshake(b.keys, b.friend)

@@ -10,7 +10,7 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// What the goroutine does that makes a link again, in this order.
+// What the goroutine does that reconnects a link, in this order.
 
 // hold keeps everybody from posting, until resume. The endpoint is retired first:
 // a grant under way may end by that alone.
@@ -23,7 +23,7 @@ func (l *Link) hold(until time.Time) error {
 	}, func() bool {
 		return l.send.posting.CompareAndSwap(false, true)
 	}, func() bool {
-		return l.recv.granting.CompareAndSwap(false, true) // the end of a grant gives it back
+		return l.recv.granting.CompareAndSwap(false, true) // the end of a grant releases it
 	})
 	if err != nil {
 		return errors.Join(err, failure)
@@ -31,7 +31,7 @@ func (l *Link) hold(until time.Time) error {
 	return nil
 }
 
-// drain waits until nothing of the old endpoint comes any more. What it owed may
+// drain waits until nothing of the old endpoint comes any more. What it had outstanding may
 // have been polled and not looked at when it closes: so the poller knows it until
 // it has gone around once more.
 func (l *Link) drain(until time.Time) error {
@@ -69,7 +69,7 @@ func (l *Link) pauseUntil(until time.Time, so ...func() bool) error {
 		}
 		timer.Reset(pause)
 		select {
-		case <-l.again.bell: // it has failed, perhaps
+		case <-l.reconnector.bell: // it has failed, perhaps
 		case <-timer.C:
 		}
 	}
@@ -100,7 +100,7 @@ func (l *Link) waitFor(until, at time.Time, so func() bool) error {
 		}
 		timer.Reset(min(lookAgain, max(0, time.Until(at))))
 		select {
-		case <-l.again.bell:
+		case <-l.reconnector.bell:
 		case <-timer.C:
 		}
 	}
@@ -109,15 +109,15 @@ func (l *Link) waitFor(until, at time.Time, so func() bool) error {
 
 // attempt makes one connection; nil: the link is up.
 func (l *Link) attempt(until time.Time) error {
-	m := &l.again
+	m := &l.reconnector
 	number := m.next()
 	have := l.recv.forget()
 	released := l.recv.released.Load()
 	if err := l.renew(number); err != nil {
 		return err
 	}
-	own := &letter{kind: letterOffer, number: number, have: have, released: released, offer: l.Offer()}
-	if err := l.say(until, number, own); err != nil {
+	own := &reconnectMessage{kind: reconnectOffer, number: number, have: have, released: released, offer: l.Offer()}
+	if err := l.sendMessage(until, number, own); err != nil {
 		return err
 	}
 	if err := l.await(until, number, func() bool { return m.peer(&m.offer.number) == number }); err != nil {
@@ -126,14 +126,14 @@ func (l *Link) attempt(until time.Time) error {
 	if err := l.join(until); err != nil {
 		return err
 	}
-	if err := l.say(until, number, &letter{kind: letterLinked, number: number}); err != nil {
+	if err := l.sendMessage(until, number, &reconnectMessage{kind: reconnectLinked, number: number}); err != nil {
 		return err
 	}
 	if err := l.await(until, number, func() bool { return m.peer(&m.linked) == number }); err != nil {
 		return err
 	}
-	m.vain++ // until something comes
-	if _, err := l.trial(); err != nil {
+	m.failed++ // until something comes
+	if _, err := l.pathProbe(); err != nil {
 		return err
 	}
 	if err := l.await(until, number, l.reached.Load); err != nil {
@@ -143,7 +143,7 @@ func (l *Link) attempt(until time.Time) error {
 }
 
 // next begins an attempt: it is the number of the endpoint to be made.
-func (m *remake) next() uint64 {
+func (m *reconnector) next() uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.known = m.offer.number
@@ -159,7 +159,7 @@ func (l *Link) renew(number uint64) error {
 	l.reached.Store(false)
 	l.send.ep, l.recv.ep = ep, ep
 	l.recv.tag = (l.recv.tag + 1) & tagMask
-	m := &l.again
+	m := &l.reconnector
 	m.mu.Lock()
 	l.ep, m.number = ep, number
 	m.state.Store(linkMaking)
@@ -173,7 +173,7 @@ func (l *Link) renew(number uint64) error {
 // join connects with the peer's endpoint. What it says it has is taken over
 // before that: nothing comes from it yet.
 func (l *Link) join(until time.Time) error {
-	m := &l.again
+	m := &l.reconnector
 	m.mu.Lock()
 	theirs, number := m.offer, m.number
 	m.mu.Unlock()
@@ -205,7 +205,7 @@ func (l *Link) connect(address []byte, number uint64, until time.Time) error {
 	ep, ended := l.endpoint(), make(chan error, 1)
 	end := func(err error) {
 		ended <- err
-		l.again.ring()
+		l.reconnector.ring()
 	}
 	safego.Go("link connect", func() { end(ep.Connect(address, until)) }, end)
 	var result error
@@ -232,7 +232,7 @@ func (l *Link) connect(address []byte, number uint64, until time.Time) error {
 // were released.
 func (l *Link) resume(released uint64) error {
 	l.recv.granted.Store(released)
-	m := &l.again
+	m := &l.reconnector
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := l.Err(); err != nil {
@@ -247,7 +247,7 @@ func (l *Link) resume(released uint64) error {
 
 // resumed lets everybody post again.
 func (l *Link) resumed() {
-	l.stats.remade.Add(1)
+	l.stats.reconnects.Add(1)
 	l.send.posting.Store(false)
 	l.recv.granting.Store(false)
 	l.tried(l.send.pump())
@@ -255,24 +255,24 @@ func (l *Link) resumed() {
 	l.poller.ring()
 }
 
-// say tells the peer, unless the attempt is over.
-func (l *Link) say(until time.Time, number uint64, what *letter) error {
+// sendMessage tells the peer, unless the attempt is over.
+func (l *Link) sendMessage(until time.Time, number uint64, what *reconnectMessage) error {
 	b := what.encode()
-	return l.await(until, number, func() bool { return l.again.cfg.Say(b) })
+	return l.await(until, number, func() bool { return l.reconnector.cfg.Send(b) })
 }
 
 // await waits until something is so, or the attempt is over.
 func (l *Link) await(until time.Time, number uint64, so func() bool) (err error) {
 	var over error
 	err = l.waitFor(until, until, func() bool {
-		over = l.again.overFor(number)
+		over = l.reconnector.overFor(number)
 		return over != nil || so()
 	})
 	return errors.Join(over, err)
 }
 
 // overFor says why an attempt is over; nil while it is not.
-func (m *remake) overFor(number uint64) error {
+func (m *reconnector) overFor(number uint64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.offer.number > number {
@@ -282,7 +282,7 @@ func (m *remake) overFor(number uint64) error {
 }
 
 // peer reads what the peer has said.
-func (m *remake) peer(number *uint64) uint64 {
+func (m *reconnector) peer(number *uint64) uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return *number

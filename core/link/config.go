@@ -57,7 +57,7 @@ func (c *Config) depth(limits *transport.Limits) int {
 }
 
 // receives is how many receives are posted for so many messages outstanding:
-// one for each of the peer's, one for each grant for ours, and one for the trial,
+// one for each of the peer's, one for each grant for ours, and one for the path probe,
 // which may not have been looked at when the first messages come.
 func receives(depth int) int { return 2*depth + 1 }
 

@@ -13,37 +13,37 @@ import (
 // conn is what there is between this rank and another one: one TCP connection
 // at a time, from the first byte of its handshake on, and what outlives it.
 type conn struct {
-	rank int // -1 while it is a stranger's
+	rank int // -1 while it is not authenticated
 	addr netip.AddrPort
 	id   wire.PeerID
 
 	// The goroutine's own, of all connections.
-	met      bool      // one was up
-	over     bool      // Ended was called, or nothing is to be said any more
-	bye      bool      // the peer has said it
-	cause    error     // why the last one broke
-	tries    int       // to make another one
-	failure  error     // of the last dial that failed
-	failed   time.Time // when the first one did
-	retry    time.Time // when to try next; zero: the peer comes, or is there
-	received uint64    // messages of the peer
-	heardAt  time.Time // when the last frame of the peer came
-	probe    probe     // of its liveness port
+	met        bool      // one was up
+	over       bool      // Ended was called, or nothing is to be said any more
+	shutdown   bool      // the peer has sent its shutdown notice
+	cause      error     // why the last one broke
+	tries      int       // to make another one
+	failure    error     // of the last dial that failed
+	failed     time.Time // when the first one did
+	retry      time.Time // when to try next; zero: the peer comes, or is there
+	received   uint64    // messages of the peer
+	receivedAt time.Time // when the last frame of the peer came
+	probe      probe     // of its liveness port
 
 	// The goroutine's own, of the connection of now.
-	fd       *sys.FD // nil: there is none
-	token    uint64
-	until    time.Time // when it has to be up
-	dialling bool
-	hands    *wire.Handshake
-	session  *wire.Session
-	split    wire.Splitter
-	payload  payload
-	begun    bool   // this side has said how much it has received
-	resumed  bool   // the peer has
-	told     uint64 // how much of received the peer was told of
-	out      []byte // sealed
-	sent     int    // of out
+	fd           *sys.FD // nil: there is none
+	token        uint64
+	until        time.Time // when it has to be up
+	dialling     bool
+	hands        *wire.Handshake
+	session      *wire.Session
+	split        wire.Splitter
+	payload      payload
+	begun        bool   // this side has said how much it has received
+	resumed      bool   // the peer has
+	acknowledged uint64 // how much of received the peer was told of
+	out          []byte // sealed
+	sent         int    // of out
 
 	mu  sync.Mutex // guards what follows
 	up  bool
@@ -72,11 +72,11 @@ func (p *conn) down() {
 func (p *conn) push(code uint8, message []byte) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.up || code != codeBye && len(p.box.buf)+entryBytes+len(message) > maxQueuedBytes {
+	if !p.up || code != codeShutdown && len(p.box.buf)+entryBytes+len(message) > maxQueuedBytes {
 		return false
 	}
 	p.box.add(code, message)
-	if code == codeBye {
+	if code == codeShutdown {
 		p.up = false // nothing comes after it
 	}
 	return true
@@ -102,8 +102,8 @@ func (p *conn) resume(n uint64) error {
 	return nil
 }
 
-// heardAll: the peer has received all that was said.
-func (p *conn) heardAll() bool {
+// receivedAll: the peer has received all that was said.
+func (p *conn) receivedAll() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.box.num == 0
@@ -123,7 +123,7 @@ func (p *conn) forget() {
 func (p *conn) frame(code uint8, message []byte) (err error) {
 	p.out, err = p.payload.seal(p.out, &wire.Head{Code: code, Request: p.received}, message)
 	if err == nil {
-		p.told = p.received
+		p.acknowledged = p.received
 	}
 	return err
 }
@@ -195,7 +195,7 @@ const unacknowledged = 8
 // acknowledge tells peers to whom nothing else was said how much has come.
 func (c *Controls) acknowledge(atLeast uint64) {
 	for _, p := range c.peers {
-		if p == nil || p.session == nil || !p.begun || p.received-p.told < atLeast || p.sent < len(p.out) {
+		if p == nil || p.session == nil || !p.begun || p.received-p.acknowledged < atLeast || p.sent < len(p.out) {
 			continue
 		}
 		p.out, p.sent = p.out[:0], 0
@@ -226,14 +226,14 @@ func (c *Controls) read(p *conn) {
 	}
 }
 
-// take is given bytes of the stream; a stranger becomes a peer on the way.
+// take is given bytes of the stream; a pending connection becomes a peer's on the way.
 func (c *Controls) take(p **conn, in []byte) error {
 	for len(in) > 0 && (*p).session == nil {
 		if (*p).hands == nil {
 			return errEOF // who was only asked whether it is there says nothing
 		}
 		n, out, err := (*p).hands.Step(in)
-		c.say(*p, out)
+		c.writeHandshake(*p, out)
 		if err != nil {
 			return err
 		}
@@ -282,7 +282,7 @@ func (c *Controls) message(p *conn) error {
 	if p.over {
 		return nil // it has the rest of our numbers with the first frame
 	}
-	p.heardAt = time.Now()
+	p.receivedAt = time.Now()
 	if head.Code == codeResume {
 		return p.resume(head.Request)
 	}
@@ -293,9 +293,9 @@ func (c *Controls) message(p *conn) error {
 		return err
 	}
 	switch head.Code {
-	case codeBye:
+	case codeShutdown:
 		p.received++
-		p.bye = true
+		p.shutdown = true
 		if err := p.frame(codeAck, nil); err == nil {
 			c.write(p) // who leaves waits for it
 		}
@@ -303,7 +303,7 @@ func (c *Controls) message(p *conn) error {
 	case codeMessage:
 		p.received++
 		if !c.leaving {
-			c.handler.Heard(p.rank, p.payload.bytes)
+			c.handler.Received(p.rank, p.payload.bytes)
 		}
 	}
 	return nil

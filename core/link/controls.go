@@ -16,9 +16,9 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// Attendee is a rank to have a control connection with.
-type Attendee struct {
-	ID   wire.PeerID // random, of this meeting
+// Participant is a rank to have a control connection with.
+type Participant struct {
+	ID   wire.PeerID // random, of this rendezvous
 	Addr netip.AddrPort
 	// Liveness is the address of its liveness port; not valid: not known.
 	Liveness netip.AddrPort
@@ -44,10 +44,10 @@ type ControlConfig struct {
 // Handler is told what happens, on one goroutine. Its methods do not block.
 type Handler interface {
 	// Up: the rank is connected, and proved to be the one that was meant. It
-	// comes once, also where the connection is made again.
+	// comes once, also where the connection is reconnected.
 	Up(rank int)
-	// Heard: a message has come. It is the callee's only until it returns.
-	Heard(rank int, message []byte)
+	// Received: a message has come. It is the callee's only until it returns.
+	Received(rank int, message []byte)
 	// Ended: nothing more will come.
 	Ended(rank int, how Ending, err error)
 	// Tick comes about every ControlConfig.Tick.
@@ -60,18 +60,18 @@ type Handler interface {
 // Ending says how a control connection ended.
 type Ending uint8
 
-// The ends. Only EndDead says that the process has ended: the connection ended,
-// or was reset, without a good-bye, and its host's system says that nobody
-// listens at its entrance any more; or its system says that nobody listens at
-// its liveness port any more; or Controls.Dead was called. A connection that ends
-// in another way is made again.
+// The ends. Only EndExited says that the process has ended: the connection ended,
+// or was reset, without a shutdown notice, and its host's system says that nobody
+// listens at its control port any more; or its system says that nobody listens at
+// its liveness port any more; or Controls.Exited was called. A connection that ends
+// in another way is reconnected.
 const (
-	EndBye    Ending = iota + 1 // the rank closed it, or is about to
-	EndDead                     // the process has ended
-	EndBroken                   // there never was one, or the peer is none of us
+	EndShutdown Ending = iota + 1 // the rank closed it, or is about to
+	EndExited                     // the process has ended
+	EndBroken                     // there never was one, or the peer is none of us
 )
 
-// Controls are the control connections of one rank to the others of a meeting.
+// Controls are the control connections of one rank to the others of a rendezvous.
 // One goroutine serves them all. All methods are safe for concurrent use,
 // also from the handler's.
 type Controls struct {
@@ -81,30 +81,30 @@ type Controls struct {
 	poller   *sys.Poller
 	bellMu   sync.Mutex // guards closing and signalling bell
 	bell     *sys.FD
-	door     *sys.FD
+	listener *sys.FD
 	liveness *sys.FD
-	known    [transport.MaxRanks]uatomic.Error // of Dead
+	known    [transport.MaxRanks]uatomic.Error // of Exited
 	peers    [transport.MaxRanks]*conn
 	who      map[wire.PeerID]int
 
 	// The goroutine's own.
-	strangers []*conn
-	tokens    map[uint64]*conn
-	last      uint64
-	buf       []byte
-	resting   bool      // nobody looks at the entrance
-	leaving   bool      // Close was called
-	until     time.Time // when leaving has to be over
+	pending []*conn
+	tokens  map[uint64]*conn
+	last    uint64
+	buf     []byte
+	resting bool      // the listener is not polled
+	leaving bool      // Close was called
+	until   time.Time // when leaving has to be over
 
-	failures, remade atomic.Uint64
-	failure          uatomic.Error // the last of failures
+	failures, reconnects atomic.Uint64
+	failure              uatomic.Error // the last of failures
 
-	lock   atomic.Bool // the entrance is to be closed
-	locked chan struct{}
-	stop   atomic.Bool
-	done   chan struct{}
-	end    sync.Once
-	closed error
+	closing        atomic.Bool // the listener is to be closed
+	listenerClosed chan struct{}
+	stop           atomic.Bool
+	done           chan struct{}
+	end            sync.Once
+	closed         error
 }
 
 // MaxControlBytes is the longest control message.
@@ -113,27 +113,27 @@ const MaxControlBytes = 4096
 // maxQueuedBytes bounds what one peer is not known to have taken.
 const maxQueuedBytes = 64 << 10
 
-// maxStrangers bounds connections that have not shown who they are.
-const maxStrangers = 2 * transport.MaxRanks
+// maxPending bounds connections that have not shown who they are.
+const maxPending = 2 * transport.MaxRanks
 
 // Message codes of the session.
 const (
-	codeMessage = 1
-	codeBye     = 2
-	codeResume  = 3 // first on every connection: how much has come over the others
-	codeAck     = 4 // says only how much has come, as every frame does
+	codeMessage  = 1
+	codeShutdown = 2
+	codeResume   = 3 // first on every connection: how much has come over the others
+	codeAck      = 4 // says only how much has come, as every frame does
 )
 
 // StartControls connects to all ranks in others: this rank dials the lower
-// ones, the higher ones come to the entrance, which belongs to Controls from
+// ones, the higher ones come to the listener, which belongs to Controls from
 // then on, also on an error. Handler.Up tells who is there.
-func StartControls(cfg ControlConfig, entrance *Entrance, others map[int]Attendee, handler Handler) (*Controls, error) {
+func StartControls(cfg ControlConfig, listener *Listener, others map[int]Participant, handler Handler) (*Controls, error) {
 	if cfg.HandshakeTimeout == 0 {
 		cfg.HandshakeTimeout = 5 * time.Second
 	}
 	c := &Controls{
-		cfg: cfg, handler: handler, door: entrance.fd, liveness: entrance.livenessFD, who: map[wire.PeerID]int{},
-		tokens: map[uint64]*conn{}, buf: make([]byte, 64<<10), done: make(chan struct{}), locked: make(chan struct{}),
+		cfg: cfg, handler: handler, listener: listener.fd, liveness: listener.livenessFD, who: map[wire.PeerID]int{},
+		tokens: map[uint64]*conn{}, buf: make([]byte, 64<<10), done: make(chan struct{}), listenerClosed: make(chan struct{}),
 	}
 	err := c.open(others)
 	if err == nil {
@@ -148,7 +148,7 @@ func StartControls(cfg ControlConfig, entrance *Entrance, others map[int]Attende
 	return nil, fmt.Errorf("link: control: %w", err)
 }
 
-func (c *Controls) open(others map[int]Attendee) (err error) {
+func (c *Controls) open(others map[int]Participant) (err error) {
 	if c.guard, err = wire.NewGuard(0); err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (c *Controls) open(others map[int]Attendee) (err error) {
 	if c.bell, err = sys.NewEvent(); err != nil {
 		return err
 	}
-	if err = c.poller.AddLevel(c.door, doorToken); err != nil {
+	if err = c.poller.AddLevel(c.listener, listenerToken); err != nil {
 		return err
 	}
 	for r, a := range others {
@@ -220,10 +220,10 @@ func (c *Controls) Ranks() (ranks uint64) {
 
 // ControlStats is what has happened to connections.
 type ControlStats struct {
-	// Remade counts connections that broke and were made again.
-	Remade uint64
+	// Reconnects counts connections that broke and were reconnected.
+	Reconnects uint64
 	// AcceptFailures counts how often a connection could not be taken from the
-	// entrance, or not be dialled, for want of descriptors for instance.
+	// listener, or not be dialled, for want of descriptors for instance.
 	AcceptFailures uint64
 	// AcceptFailure is the last of them.
 	AcceptFailure error
@@ -231,7 +231,7 @@ type ControlStats struct {
 
 // Stats returns the counts.
 func (c *Controls) Stats() ControlStats {
-	return ControlStats{Remade: c.remade.Load(), AcceptFailures: c.failures.Load(), AcceptFailure: c.failure.Load()}
+	return ControlStats{Reconnects: c.reconnects.Load(), AcceptFailures: c.failures.Load(), AcceptFailure: c.failure.Load()}
 }
 
 // lacks notes that a connection could not be taken or dialled for want of something.
@@ -240,7 +240,7 @@ func (c *Controls) lacks(err error) {
 	c.failure.Store(err)
 }
 
-// Close says good-bye to everybody, waits until they have taken it, but no
+// Close sends a shutdown notice to everybody, waits until they have taken it, but no
 // longer than half a second, and ends the goroutine. Idempotent; not from the
 // handler.
 func (c *Controls) Close() error {
@@ -285,11 +285,11 @@ func (c *Controls) run() {
 			tick = now.Add(c.cfg.Tick)
 			c.ticked(now)
 		}
-		if c.lock.Load() {
-			c.lockDoor()
+		if c.closing.Load() {
+			c.closeListener()
 		}
 		c.takeKnown()
-		next = c.probeAll(now, c.mend(now, tick))
+		next = c.probeAll(now, c.reconnect(now, tick))
 		c.flush()
 		c.acknowledge(unacknowledged)
 	}
@@ -318,11 +318,11 @@ func (c *Controls) ticked(now time.Time) {
 	c.acknowledge(1)
 }
 
-// doorToken is the entrance's; connections have others.
-const doorToken = 0
+// listenerToken is the listener's; connections have others.
+const listenerToken = 0
 
 func (c *Controls) serve(e sys.Ready) {
-	if e.Token == doorToken {
+	if e.Token == listenerToken {
 		c.accept()
 		return
 	}
@@ -353,9 +353,9 @@ func (c *Controls) flush() {
 
 // shut closes all sockets.
 func (c *Controls) shut() {
-	c.lockDoor()
+	c.closeListener()
 	sys.CloseAll(c.liveness)
-	for _, p := range c.strangers {
+	for _, p := range c.pending {
 		sys.CloseAll(p.fd)
 		p.hands.Close()
 	}

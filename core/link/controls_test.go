@@ -36,7 +36,7 @@ func (l *log) Up(rank int)   { l.mu.Lock(); l.up |= 1 << rank; l.mu.Unlock() }
 func (l *log) Crashed(error) {}
 func (l *log) Tick()         { l.mu.Lock(); l.ticks++; l.mu.Unlock() }
 
-func (l *log) Heard(rank int, m []byte) {
+func (l *log) Received(rank int, m []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.heard[rank] = append(l.heard[rank], string(m))
@@ -57,7 +57,7 @@ func (l *log) until(t *testing.T, what string, f func() bool) {
 		if ok {
 			return
 		}
-		if time.Since(begin) > patience {
+		if time.Since(begin) > testTimeout {
 			t.Fatal("still not: ", what, l.ended, l.why)
 		}
 	}
@@ -70,22 +70,22 @@ func newID() (id wire.PeerID) { rand.Read(id[:]); return id }
 type member struct {
 	*Controls
 	log      *log
-	entrance *Entrance
+	listener *Listener
 	id       wire.PeerID
 	counters wire.Counters
 }
 
 // assembly connects n ranks.
 func assembly(t *testing.T, n int, keys func(rank int) *wire.Keyring) []*member {
-	members, all := make([]*member, n), map[int]Attendee{}
+	members, all := make([]*member, n), map[int]Participant{}
 	for r := range n {
 		e, err := Listen(loopback())
 		require.NoError(t, err)
-		members[r] = &member{log: newLog(), entrance: e, id: newID()}
-		all[r] = Attendee{ID: members[r].id, Addr: e.Addr()}
+		members[r] = &member{log: newLog(), listener: e, id: newID()}
+		all[r] = Participant{ID: members[r].id, Addr: e.Addr()}
 	}
 	for r, m := range members {
-		others := map[int]Attendee{}
+		others := map[int]Participant{}
 		for o, a := range all {
 			if o != r {
 				others[o] = a
@@ -94,7 +94,7 @@ func assembly(t *testing.T, n int, keys func(rank int) *wire.Keyring) []*member 
 		var err error
 		m.Controls, err = StartControls(ControlConfig{
 			Rank: r, ID: m.id, Keys: keys(r), Counters: &m.counters, Tick: 5 * time.Millisecond,
-		}, m.entrance, others, m.log)
+		}, m.listener, others, m.log)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = m.Close() })
 	}
@@ -161,8 +161,8 @@ func TestControls(t *testing.T) {
 	require.Equal(t, before, holdings())
 }
 
-// TestBye: who closes has not died; who is cut off by its system has.
-func TestBye(t *testing.T) {
+// TestShutdown: who closes has not died; who is cut off by its system has.
+func TestShutdown(t *testing.T) {
 	members := assembly(t, 3, oneKey())
 	for r, m := range members {
 		m.log.until(t, "everybody is up", func() bool { return m.log.up == 0b111&^(1<<r) })
@@ -171,7 +171,7 @@ func TestBye(t *testing.T) {
 	for _, r := range []int{0, 2} {
 		l := members[r].log
 		l.until(t, "the end", func() bool { return l.ended[1] != 0 })
-		require.Equal(t, EndBye, l.ended[1])
+		require.Equal(t, EndShutdown, l.ended[1])
 	}
 	require.False(t, members[0].Send(1, []byte("x")))
 	require.True(t, members[0].Send(2, []byte("x")))
@@ -190,9 +190,9 @@ func TestWrongKey(t *testing.T) {
 	require.NotZero(t, refused)
 }
 
-// TestHostileEntrance: bytes of strangers, however many come and however they
+// TestHostileListener: bytes of unauthenticated clients, however many come and however they
 // come, change nothing, and are bounded.
-func TestHostileEntrance(t *testing.T) {
+func TestHostileListener(t *testing.T) {
 	e, err := Listen(loopback())
 	require.NoError(t, err)
 	addr, id, friend := e.Addr(), newID(), newID()
@@ -200,12 +200,12 @@ func TestHostileEntrance(t *testing.T) {
 	keys := wire.GenerateKeyring()
 	c, err := StartControls(ControlConfig{
 		Rank: 0, ID: id, Keys: keys, Tick: 5 * time.Millisecond, HandshakeTimeout: 200 * time.Millisecond,
-	}, e, map[int]Attendee{1: {ID: friend}}, l)
+	}, e, map[int]Participant{1: {ID: friend}}, l)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Close()) }()
 	var fds []*sys.FD
 	defer func() { sys.CloseAll(fds...) }()
-	for i := range 3 * maxStrangers {
+	for i := range 3 * maxPending {
 		fd, err := sys.DialTCP(addr, sys.TCPOptions{})
 		if err != nil && !errors.Is(err, sys.ErrInProgress) {
 			require.NoError(t, err)
@@ -221,8 +221,8 @@ func TestHostileEntrance(t *testing.T) {
 	l.mu.Unlock()
 	begin := time.Now()
 	for _, fd := range fds { // each is closed in bounded time
-		for time.Since(begin) < patience {
-			_, err := sys.WaitReadable([]*sys.FD{fd}, time.Now().Add(patience))
+		for time.Since(begin) < testTimeout {
+			_, err := sys.WaitReadable([]*sys.FD{fd}, time.Now().Add(testTimeout))
 			require.NoError(t, err)
 			if n, err := sys.Read(fd, make([]byte, 100)); err == nil && n == 0 || err != nil && !errors.Is(err, sys.ErrAgain) {
 				break
@@ -233,7 +233,7 @@ func TestHostileEntrance(t *testing.T) {
 	require.NoError(t, err)
 	m := newLog()
 	d, err := StartControls(ControlConfig{Rank: 1, ID: friend, Keys: keys, Tick: time.Second}, f,
-		map[int]Attendee{0: {ID: id, Addr: addr}}, m)
+		map[int]Participant{0: {ID: id, Addr: addr}}, m)
 	require.NoError(t, err)
 	l.until(t, "the friend is up", func() bool { return l.up == 1<<1 })
 	require.NoError(t, d.Close())
@@ -259,7 +259,7 @@ func TestCloseAfterPanic(t *testing.T) {
 	e, err := Listen(loopback())
 	require.NoError(t, err)
 	m := &mistaken{log: newLog(), entered: make(chan struct{}), leave: make(chan struct{})}
-	others := map[int]Attendee{1: {ID: newID(), Addr: e.Addr()}}
+	others := map[int]Participant{1: {ID: newID(), Addr: e.Addr()}}
 	c, err := StartControls(ControlConfig{ID: newID(), Keys: oneKey()(0), Tick: time.Millisecond}, e, others, m)
 	require.NoError(t, err)
 	<-m.entered

@@ -28,7 +28,7 @@ func TestNoWayAtFirst(t *testing.T) {
 	for _, was := range []struct {
 		cause error
 		how   Ending
-	}{{nil, EndBroken}, {errEOF, EndDead}} { // a connection that there was says that the process has ended
+	}{{nil, EndBroken}, {errEOF, EndExited}} { // a connection that there was says that the process has ended
 		p := &conn{rank: 2, tries: 1, cause: was.cause}
 		delete(l.ended, 2)
 		c.refused(p, syscall.ECONNREFUSED)
@@ -61,14 +61,14 @@ func TestNoWayForLong(t *testing.T) {
 }
 
 // TestNoWayAtOnce: a dial of which the system says at once that there is no way
-// is one that is tried again, and fails the meeting with that rank only.
+// is one that is tried again, and fails the rendezvous with that rank only.
 func TestNoWayAtOnce(t *testing.T) {
 	e, err := Listen(loopback())
 	require.NoError(t, err)
 	nowhere := netip.MustParseAddrPort("255.255.255.255:1") // of no connection: no network has a way
 	l := newLog()
 	c, err := StartControls(ControlConfig{Rank: 1, ID: newID(), Keys: oneKey()(1), Tick: time.Millisecond}, e,
-		map[int]Attendee{0: {ID: newID(), Addr: nowhere}}, l)
+		map[int]Participant{0: {ID: newID(), Addr: nowhere}}, l)
 	require.NoError(t, err)
 	defer c.Close()
 	l.until(t, "the end", func() bool { return l.ended[0] != 0 })

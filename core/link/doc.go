@@ -20,5 +20,5 @@
 // Control is the other connection between two ranks: a TCP socket with a
 // core/wire session, for what has to arrive although the data path may be
 // stuck, and to notice the end of the peer's process. A connection that breaks
-// while both live is made again. See Controls.
+// while both live is reconnected. See Controls.
 package link

@@ -34,7 +34,7 @@ type besieged struct {
 	log      *askable
 	counters wire.Counters
 	keys     *wire.Keyring
-	entrance *Entrance
+	listener *Listener
 	id       wire.PeerID
 	friend   wire.PeerID
 }
@@ -42,11 +42,11 @@ type besieged struct {
 func besiege(t *testing.T) *besieged {
 	e, err := Listen(loopback())
 	require.NoError(t, err)
-	b := &besieged{t: t, log: &askable{newLog(), make(chan func())}, keys: wire.GenerateKeyring(), entrance: e, id: newID(), friend: newID()}
+	b := &besieged{t: t, log: &askable{newLog(), make(chan func())}, keys: wire.GenerateKeyring(), listener: e, id: newID(), friend: newID()}
 	b.Controls, err = StartControls(ControlConfig{
 		Rank: 0, ID: b.id, Keys: b.keys, Counters: &b.counters, Tick: 5 * time.Millisecond,
 		HandshakeTimeout: 300 * time.Millisecond,
-	}, e, map[int]Attendee{1: {ID: b.friend}}, b.log)
+	}, e, map[int]Participant{1: {ID: b.friend}}, b.log)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return b
@@ -56,7 +56,7 @@ func besiege(t *testing.T) *besieged {
 func (b *besieged) handshake(keys *wire.Keyring, self wire.PeerID) *wire.Handshake {
 	h, err := wire.NewHandshake(wire.RoleClient, wire.Config{
 		Keys: keys, Self: self, Peer: b.id, Ordered: true, MaxPayloadBytes: MaxControlBytes,
-		Codes: wire.Codes(codeMessage, codeBye, codeResume, codeAck),
+		Codes: wire.Codes(codeMessage, codeShutdown, codeResume, codeAck),
 	})
 	require.NoError(b.t, err)
 	return h
@@ -64,8 +64,8 @@ func (b *besieged) handshake(keys *wire.Keyring, self wire.PeerID) *wire.Handsha
 
 func (b *besieged) hello() []byte { return b.handshake(b.keys, b.friend).Start() }
 
-// snapshot is what strangers must not be able to change: what the handler was
-// told, what there is of the peer and of strangers, and what has been counted.
+// snapshot is what unauthenticated clients must not be able to change: what the handler was
+// told, what there is of the peer and of unauthenticated clients, and what has been counted.
 func (b *besieged) snapshot() string {
 	told := make(chan string, 1)
 	b.log.ask <- func() {
@@ -73,7 +73,7 @@ func (b *besieged) snapshot() string {
 		defer b.log.mu.Unlock()
 		p := b.peers[1]
 		told <- fmt.Sprintln(b.log.up, b.log.heard, b.log.ended, b.Ranks(), b.Stats(), b.counters.Frames(),
-			len(b.strangers), len(b.tokens), b.resting, p.token, p.session == nil, p.hands == nil, p.met, p.over, p.bye)
+			len(b.pending), len(b.tokens), b.resting, p.token, p.session == nil, p.hands == nil, p.met, p.over, p.shutdown)
 	}
 	return <-told
 }
@@ -85,26 +85,26 @@ func (b *besieged) refused() map[wire.Reason]uint64 {
 	return all
 }
 
-// intrude says bytes, and returns once the entrance has closed the connection.
+// intrude says bytes, and returns once the listener has closed the connection.
 func (b *besieged) intrude(name string, said []byte, hang bool) {
-	conn, err := net.Dial("tcp", b.entrance.Addr().String())
+	conn, err := net.Dial("tcp", b.listener.Addr().String())
 	require.NoError(b.t, err)
 	defer conn.Close()
 	_, _ = conn.Write(said) // may be refused half-way
 	if !hang {
 		_ = conn.(*net.TCPConn).CloseWrite()
 	}
-	require.NoError(b.t, conn.SetReadDeadline(time.Now().Add(patience)))
+	require.NoError(b.t, conn.SetReadDeadline(time.Now().Add(testTimeout)))
 	_, err = io.Copy(io.Discard, conn)
 	if late, ok := err.(net.Error); ok {
 		require.False(b.t, late.Timeout(), "%s: the connection stays open", name)
 	}
 }
 
-// TestStrangersAtTheEntrance: what comes from who does not know the key, or was
+// TestUnauthenticatedConnections: what comes from who does not know the key, or was
 // recorded, ends with the connection, is counted by its reason alone, and
 // changes nothing.
-func TestStrangersAtTheEntrance(t *testing.T) {
+func TestUnauthenticatedConnections(t *testing.T) {
 	b := besiege(t)
 	recorded := b.hello()
 	flip := func(i int) []byte {
@@ -146,10 +146,10 @@ func TestStrangersAtTheEntrance(t *testing.T) {
 
 // join connects the genuine peer by hand, and returns what it has said.
 func (b *besieged) join() (hello, confirm []byte) {
-	conn, err := net.Dial("tcp", b.entrance.Addr().String())
+	conn, err := net.Dial("tcp", b.listener.Addr().String())
 	require.NoError(b.t, err)
 	b.t.Cleanup(func() { _ = conn.Close() })
-	require.NoError(b.t, conn.SetDeadline(time.Now().Add(patience)))
+	require.NoError(b.t, conn.SetDeadline(time.Now().Add(testTimeout)))
 	h := b.handshake(b.keys, b.friend)
 	hello = bytes.Clone(h.Start())
 	_, err = conn.Write(hello)

@@ -6,10 +6,10 @@ package link
 // The tag is drawn anew by the receiver for each link, so that what was sent
 // over an earlier one means nothing.
 const (
-	immMessage = 0 // where the cursor is
-	immWrapped = 1 // at the ring's start
-	immGrant   = 2
-	immTrial   = 3 // says nothing but that the path is there
+	immMessage   = 0 // where the cursor is
+	immWrapped   = 1 // at the ring's start
+	immGrant     = 2
+	immPathProbe = 3 // says nothing but that the path is there
 
 	tagBits    = 6
 	numberBits = 24

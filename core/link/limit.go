@@ -9,7 +9,7 @@ import (
 	"github.com/moewire/moewire/core/internal/safego"
 )
 
-// The goroutine that makes a link again looks at the clock itself, but not while
+// The goroutine that reconnects a link looks at the clock itself, but not while
 // its device holds up a command. So somebody else does, too.
 
 // stuckFor is how long past the bound of a break that goroutine may be the first
@@ -35,12 +35,12 @@ func (l *Link) limit(number uint64, within time.Duration) (lift func()) {
 	}
 }
 
-// overdue leaves the endpoint to the goroutine that makes the link again: it is not
+// overdue leaves the endpoint to the goroutine that reconnects the link: it is not
 // up, nor will be, since that looks under the same lock whether it has failed.
 func (l *Link) overdue(number uint64) {
-	m := &l.again
+	m := &l.reconnector
 	m.mu.Lock()
-	err := fmt.Errorf("link to rank %d: %w; it was not made again in time: %w: %w",
+	err := fmt.Errorf("link to rank %d: %w; it was not reconnected in time: %w: %w",
 		l.rank, m.cause, errStuck, os.ErrDeadlineExceeded)
 	failed := m.breaks == number && m.state.Load() != linkUp && l.failed.CompareAndSwap(nil, err)
 	m.mu.Unlock()

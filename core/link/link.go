@@ -21,15 +21,15 @@ type Link struct {
 	cfg    Config
 	depth  int
 
-	ep    transport.Endpoint // under again.mu
-	again remake
-	send  sender
-	recv  receiver
-	rings [2]transport.Segment // receive, staging
-	owned [2]transport.Region
+	ep          transport.Endpoint // under again.mu
+	reconnector reconnector
+	send        sender
+	recv        receiver
+	rings       [2]transport.Segment // receive, staging
+	owned       [2]transport.Region
 
 	failed  uatomic.Error
-	reached atomic.Bool // a trial has arrived
+	reached atomic.Bool // a path probe has arrived
 	closed  atomic.Bool
 	stats   stats
 }
@@ -39,7 +39,7 @@ type stats struct {
 	sentBytes, receivedBytes       atomic.Uint64
 	sentMessages, receivedMessages atomic.Uint64
 	ignored, blocked, dropped      atomic.Uint64
-	remade                         atomic.Uint64
+	reconnects                     atomic.Uint64
 }
 
 // Stats is what has gone over a link.
@@ -52,8 +52,8 @@ type Stats struct {
 	// Blocked counts refusals of Reserve because a bound was reached, Dropped
 	// messages that were not sent because the link had failed.
 	Blocked, Dropped uint64
-	// Remade counts how often the link broke and was made again.
-	Remade uint64
+	// Reconnects counts how often the link broke and was reconnected.
+	Reconnects uint64
 }
 
 // Stats returns the counts. Safe for concurrent use.
@@ -62,7 +62,7 @@ func (l *Link) Stats() Stats {
 		SentBytes: l.stats.sentBytes.Load(), SentMessages: l.stats.sentMessages.Load(),
 		ReceivedBytes: l.stats.receivedBytes.Load(), ReceivedMessages: l.stats.receivedMessages.Load(),
 		Ignored: l.stats.ignored.Load(), Blocked: l.stats.blocked.Load(), Dropped: l.stats.dropped.Load(),
-		Remade: l.stats.remade.Load(),
+		Reconnects: l.stats.reconnects.Load(),
 	}
 }
 
@@ -71,7 +71,7 @@ func (s *Stats) Add(o Stats) {
 	s.SentBytes, s.SentMessages = s.SentBytes+o.SentBytes, s.SentMessages+o.SentMessages
 	s.ReceivedBytes, s.ReceivedMessages = s.ReceivedBytes+o.ReceivedBytes, s.ReceivedMessages+o.ReceivedMessages
 	s.Ignored, s.Blocked, s.Dropped = s.Ignored+o.Ignored, s.Blocked+o.Blocked, s.Dropped+o.Dropped
-	s.Remade += o.Remade
+	s.Reconnects += o.Reconnects
 }
 
 // Credits is how many messages may be posted until the peer releases some, and
@@ -99,7 +99,7 @@ func NewLink(p *Poller, rank int, tag uint32, cfg Config, memory Memory) (*Link,
 	}
 	limits := p.carrier.Limits()
 	l := &Link{rank: rank, poller: p, cfg: cfg, depth: cfg.depth(&limits)}
-	l.again.bell = make(chan struct{}, 1)
+	l.reconnector.bell = make(chan struct{}, 1)
 	if l.depth < 1 {
 		return nil, fmt.Errorf("link: carrier %s has queues of %d sends and %d receives: 2 and 3 are needed",
 			p.carrier.Name(), limits.SendDepth, limits.RecvDepth)
@@ -188,7 +188,7 @@ func (l *Link) agree(o *offer) error {
 // of an empty write, at most until the deadline, and is called once, before
 // anything else is sent.
 func (l *Link) Try(deadline time.Time) error {
-	l.tried(l.trial())
+	l.tried(l.pathProbe())
 	for pause := 50 * time.Microsecond; !l.reached.Load(); pause = min(2*pause, 5*time.Millisecond) {
 		if err := l.Err(); err != nil {
 			return err
@@ -201,12 +201,12 @@ func (l *Link) Try(deadline time.Time) error {
 	return nil
 }
 
-// trial posts the empty write.
-func (l *Link) trial() (on transport.Endpoint, err error) {
-	trial := transport.SendRequest{
-		ID: requestID(idTrial, 0), Op: transport.OpWriteImm, Imm: imm(immTrial, l.recv.peerTag, 0), Remote: l.recv.remote,
+// pathProbe posts the empty write.
+func (l *Link) pathProbe() (on transport.Endpoint, err error) {
+	pathProbe := transport.SendRequest{
+		ID: requestID(idPathProbe, 0), Op: transport.OpWriteImm, Imm: imm(immPathProbe, l.recv.peerTag, 0), Remote: l.recv.remote,
 	}
-	_, err = l.send.ep.PostSend([]transport.SendRequest{trial})
+	_, err = l.send.ep.PostSend([]transport.SendRequest{pathProbe})
 	return l.send.ep, err
 }
 
@@ -244,7 +244,7 @@ func (l *Link) fail(cause error) {
 }
 
 // Close retires the endpoint, waits until everything posted has completed, and
-// gives the memory back. What has not completed by the deadline keeps its
+// releases the memory. What has not completed by the deadline keeps its
 // endpoint and its memory: the carrier may still use them. Then the error
 // wraps transport.ErrBusy, and Close may be called again. Not with the
 // poller's goroutine, nor while another call uses the link.
@@ -254,7 +254,7 @@ func (l *Link) Close(deadline time.Time) error {
 	}
 	if l.endpoint() != nil {
 		l.fail(transport.ErrClosed)
-		if err := l.awaitRemake(deadline); err != nil {
+		if err := l.awaitReconnect(deadline); err != nil {
 			return err
 		}
 		if err := l.closeEndpoint(deadline); err != nil {
@@ -285,13 +285,13 @@ func (l *Link) Close(deadline time.Time) error {
 	return nil
 }
 
-// awaitRemake waits until nobody makes the link again, or retires its endpoint;
+// awaitReconnect waits until nobody reconnects the link, or retires its endpoint;
 // nobody begins to. That ends by itself once the link has failed, whatever the
-// carrier owes, if its device answers: so it has some time also after the deadline.
-func (l *Link) awaitRemake(deadline time.Time) error {
-	l.again.mu.Lock()
-	done := l.again.done
-	l.again.mu.Unlock()
+// carrier has outstanding, if its device answers: so it has some time also after the deadline.
+func (l *Link) awaitReconnect(deadline time.Time) error {
+	l.reconnector.mu.Lock()
+	done := l.reconnector.done
+	l.reconnector.mu.Unlock()
 	if done == nil {
 		return nil
 	}
@@ -306,7 +306,7 @@ func (l *Link) awaitRemake(deadline time.Time) error {
 }
 
 func (l *Link) closeEndpoint(deadline time.Time) error {
-	_ = l.endpoint().Retire() // of a link that failed while it was made again
+	_ = l.endpoint().Retire() // of a link that failed while it was reconnected
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
 		err := l.endpoint().Close()
 		if !errors.Is(err, transport.ErrBusy) {

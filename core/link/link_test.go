@@ -18,7 +18,7 @@ import (
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
-const patience = 20 * time.Second
+const testTimeout = 20 * time.Second
 
 func heap(n int64) (transport.Segment, error) {
 	_, slab, err := inproc.New(1, 8)[0].AddSlab(n)
@@ -65,14 +65,14 @@ func pair(t testing.TB, net *fake.Network, cfg Config) (a, b *end) {
 	t.Helper()
 	a, b = newEnd(t, net.Transport(), 0, cfg), newEnd(t, net.Transport(), 1, cfg)
 	failed, offers := make(chan error, 1), [2][]byte{a.link.Offer(), b.link.Offer()}
-	go func() { failed <- a.link.Connect(offers[1], time.Now().Add(patience)) }()
-	require.NoError(t, b.link.Connect(offers[0], time.Now().Add(patience)))
+	go func() { failed <- a.link.Connect(offers[1], time.Now().Add(testTimeout)) }()
+	require.NoError(t, b.link.Connect(offers[0], time.Now().Add(testTimeout)))
 	require.NoError(t, <-failed)
 	a.Put([]*Link{nil, a.link})
 	b.Put([]*Link{b.link})
 	t.Cleanup(func() {
 		for _, e := range []*end{a, b} {
-			if err := e.link.Close(time.Now().Add(patience)); err != nil {
+			if err := e.link.Close(time.Now().Add(testTimeout)); err != nil {
 				t.Error(err)
 			}
 			if err := e.poll.Close(); err != nil {
@@ -100,7 +100,7 @@ func (e *end) send(t testing.TB, message []byte) {
 		}
 		require.ErrorIs(t, err, transport.ErrWouldBlock)
 		require.NoError(t, e.link.Err())
-		if time.Since(begin) > patience {
+		if time.Since(begin) > testTimeout {
 			t.Fatal("no room")
 		}
 	}
@@ -112,7 +112,7 @@ func (e *end) receive(t testing.TB) []byte {
 			return m
 		}
 		require.NoError(t, e.link.Err())
-		if time.Since(begin) > patience {
+		if time.Since(begin) > testTimeout {
 			t.Fatal("no message")
 		}
 	}
@@ -187,7 +187,7 @@ func TestWouldBlock(t *testing.T) {
 		require.Nil(t, b.Next(0))
 		a.send(t, make([]byte, MinRingBytes/2))
 		_, err = a.Reserve(1, MinRingBytes/2)
-		for begin := time.Now(); err == nil && time.Since(begin) < patience; { // the second half
+		for begin := time.Now(); err == nil && time.Since(begin) < testTimeout; { // the second half
 			require.NoError(t, a.Post(1, MinRingBytes/2))
 			_, err = a.Reserve(1, MinRingBytes/2)
 		}
@@ -242,13 +242,13 @@ func TestUntaken(t *testing.T) {
 	b.Release(0)
 	eventually(t, func() bool { return a.Untaken() == 0 })
 	a.send(t, []byte("three"))
-	a.link.Break(transport.ErrDead)
+	a.link.Break(transport.ErrExited)
 	require.Zero(t, a.Untaken())
 }
 
 func eventually(t *testing.T, f func() bool) {
 	for begin := time.Now(); !f(); time.Sleep(50 * time.Microsecond) {
-		if time.Since(begin) > patience {
+		if time.Since(begin) > testTimeout {
 			t.Fatal("not yet")
 		}
 	}
@@ -377,7 +377,7 @@ func TestFailure(t *testing.T) {
 		b.receive(t)
 		net.Inject(fake.Fault{Point: fake.AtWire, Op: transport.OpWriteImm, Status: status})
 		a.send(t, []byte("lost"))
-		for begin := time.Now(); a.link.Err() == nil && time.Since(begin) < patience; {
+		for begin := time.Now(); a.link.Err() == nil && time.Since(begin) < testTimeout; {
 			a.wait()
 		}
 		require.Error(t, a.link.Err(), "status %d", status)
@@ -395,14 +395,14 @@ func TestLostRank(t *testing.T) {
 	var gone atomic.Bool
 	a.lost = func(int) error {
 		if gone.Load() {
-			return transport.ErrDead
+			return transport.ErrExited
 		}
 		return nil
 	}
 	a.link.fail(errors.New("test"))
 	gone.Store(true)
 	_, err := a.Reserve(1, 8)
-	require.ErrorIs(t, err, transport.ErrDead)
+	require.ErrorIs(t, err, transport.ErrExited)
 }
 
 // TestCO7: receives are always posted: a message never finds none, also when
@@ -427,7 +427,7 @@ func TestCO7(t *testing.T) {
 	require.NoError(t, b.link.Err())
 }
 
-// TestCO4: rings are given back only when the carrier owes nothing any more.
+// TestCO4: rings are released only when the carrier has nothing outstanding any more.
 func TestCO4(t *testing.T) {
 	net := fake.New(fake.Config{Seed: 1, Late: fake.LateUntilStatus})
 	a, _ := pair(t, net, Config{RingBytes: MinRingBytes, NumMessages: 4})
@@ -436,7 +436,7 @@ func TestCO4(t *testing.T) {
 	require.ErrorIs(t, a.link.Close(time.Now().Add(5*time.Millisecond)), transport.ErrBusy)
 	require.NotNil(t, a.link.owned[0], "the memory is kept")
 	fault.Remove()
-	require.NoError(t, a.link.Close(time.Now().Add(patience)))
+	require.NoError(t, a.link.Close(time.Now().Add(testTimeout)))
 }
 
 // sink takes every request and does nothing.

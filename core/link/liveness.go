@@ -15,19 +15,19 @@ import (
 // as the process (a forked child closes its copy, see sys.ForkTable). The answer
 // is worth something only where a connection came about before: a firewall may
 // refuse, too. A connection that comes about proves nothing, neither here nor at
-// the entrance: the process may be stopped, and anybody may listen at a port that
+// the listener: the process may be stopped, and anybody may listen at a port that
 // has become free. What lives is who has authenticated.
 //
-// The entrance's own port cannot do this alone: where another process has taken
-// it, it never refuses again, and a given port is closed between meetings.
+// The listener's own port cannot do this alone: where another process has taken
+// it, it never refuses again, and a given port is closed between rendezvous.
 
 const (
 	// probeTicks is after how many ticks of silence a peer's host is asked.
-	probeTicks = 5
-	probeFirst = 20 * time.Millisecond // between two questions
-	probeMost  = 200 * time.Millisecond
-	probeVain  = 10 * time.Second // where none has come about
-	probeFor   = time.Second      // no answer means nothing
+	probeTicks      = 5
+	probeFirst      = 20 * time.Millisecond // between two questions
+	probeMost       = 200 * time.Millisecond
+	probeUnanswered = 10 * time.Second // where none has come about
+	probeFor        = time.Second      // no answer means nothing
 )
 
 // probe is what is known of a peer's liveness port, and the question of now.
@@ -41,7 +41,7 @@ type probe struct {
 	between time.Duration
 }
 
-// probeAll asks about those who are silent, or whose connection is lost. It
+// probeAll asks about those who are unresponsive, or whose connection is lost. It
 // returns when to look again, at the latest.
 func (c *Controls) probeAll(now, latest time.Time) time.Time {
 	for _, p := range c.peers {
@@ -67,7 +67,7 @@ func (c *Controls) probeAll(now, latest time.Time) time.Time {
 
 // missed reports whether there is reason to ask.
 func (c *Controls) missed(p *conn, now time.Time) bool {
-	return p.session == nil || now.Sub(p.heardAt) > probeTicks*c.cfg.Tick
+	return p.session == nil || now.Sub(p.receivedAt) > probeTicks*c.cfg.Tick
 }
 
 // ask begins a question.
@@ -75,7 +75,7 @@ func (c *Controls) ask(p *conn, now time.Time) {
 	q := &p.probe
 	most := probeMost
 	if !q.works {
-		most = probeVain
+		most = probeUnanswered
 	}
 	q.between = min(max(2*q.between, probeFirst), most)
 	q.until, q.next = now.Add(probeFor), now.Add(q.between)
@@ -116,7 +116,7 @@ func (c *Controls) dead(p *conn, err error) {
 	if p.fd != nil && p.session != nil {
 		c.read(p)
 	}
-	c.ended(p, EndDead, err)
+	c.ended(p, EndExited, err)
 }
 
 func (c *Controls) endProbe(p *conn) {
@@ -137,9 +137,9 @@ func (c *Controls) takeProbes() {
 	}
 }
 
-// Dead says that the process of a rank has ended, as somebody knows who has
+// Exited says that the process of a rank has ended, as somebody knows who has
 // asked its kernel. It is like the end of the connection to it.
-func (c *Controls) Dead(rank int, err error) {
+func (c *Controls) Exited(rank int, err error) {
 	if c.peers[rank] == nil {
 		return
 	}

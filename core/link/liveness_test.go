@@ -33,20 +33,20 @@ func newLivenessPort(t *testing.T) *livenessPort {
 func (p *livenessPort) addr() netip.AddrPort { return netip.MustParseAddrPort(p.Addr().String()) }
 
 // mortals are two ranks of which the first is watched by the test: the relay
-// stands for its entrance, and the port for its liveness.
-func mortals(t *testing.T, port netip.AddrPort, handler Handler) (watcher, watched *member, entrance *relay) {
+// stands for its listener, and the port for its liveness.
+func mortals(t *testing.T, port netip.AddrPort, handler Handler) (watcher, watched *member, listener *relay) {
 	keys := oneKey()
 	members := [2]*member{}
 	for r := range members {
 		e, err := Listen(loopback())
 		require.NoError(t, err)
-		members[r] = &member{log: newLog(), entrance: e, id: newID()}
+		members[r] = &member{log: newLog(), listener: e, id: newID()}
 	}
 	watched, watcher = members[0], members[1]
-	entrance = newRelay(t, watched.entrance.Addr())
-	others := [2]Attendee{
-		{ID: watcher.id, Addr: watcher.entrance.Addr(), Liveness: watcher.entrance.Liveness()},
-		{ID: watched.id, Addr: entrance.addr(), Liveness: port},
+	listener = newRelay(t, watched.listener.Addr())
+	others := [2]Participant{
+		{ID: watcher.id, Addr: watcher.listener.Addr(), Liveness: watcher.listener.Liveness()},
+		{ID: watched.id, Addr: listener.addr(), Liveness: port},
 	}
 	for r, m := range members {
 		var h Handler = m.log
@@ -55,22 +55,22 @@ func mortals(t *testing.T, port netip.AddrPort, handler Handler) (watcher, watch
 		}
 		var err error
 		m.Controls, err = StartControls(ControlConfig{Rank: r, ID: m.id, Keys: keys(r), Tick: 5 * time.Millisecond},
-			m.entrance, map[int]Attendee{1 - r: others[r]}, h)
+			m.listener, map[int]Participant{1 - r: others[r]}, h)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = m.Close() })
 	}
 	watcher.awaitUp(t, 1<<0)
-	return watcher, watched, entrance
+	return watcher, watched, listener
 }
 
-// settle lets so much time pass that a verdict would have come.
+// settle lets so much time pass that an end would have been noticed.
 const settle = 300 * time.Millisecond
 
 // TestLivenessPortSaysIt: where the connection tells nothing of a process that has ended, its
 // liveness port does, and before that is closed the process may be alive.
 func TestLivenessPortSaysIt(t *testing.T) {
 	var watcher *member
-	var entrance *relay
+	var listener *relay
 	stuck := &reluctant{log: newLog(), free: make(chan struct{})}
 	for _, c := range []struct {
 		name    string
@@ -78,8 +78,8 @@ func TestLivenessPortSaysIt(t *testing.T) {
 		end     func(t *testing.T)
 	}{
 		{"another process has its port and takes connections", nil, func(*testing.T) {
-			entrance.refuse.Store(1 << 40) // it takes them and ends them
-			entrance.reset(false)
+			listener.refuse.Store(1 << 40) // it takes them and ends them
+			listener.reset(false)
 		}},
 		{"its connection stays open and nothing is heard", stuck, func(t *testing.T) {
 			t.Cleanup(func() { close(stuck.free) })
@@ -88,7 +88,7 @@ func TestLivenessPortSaysIt(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			port := newLivenessPort(t)
-			watcher, _, entrance = mortals(t, port.addr(), c.handler)
+			watcher, _, listener = mortals(t, port.addr(), c.handler)
 			<-port.came
 			c.end(t)
 			time.Sleep(settle)
@@ -96,7 +96,7 @@ func TestLivenessPortSaysIt(t *testing.T) {
 			require.Empty(t, watcher.log.ended)
 			watcher.log.mu.Unlock()
 			require.NoError(t, port.Close())
-			watcher.log.until(t, "the death", func() bool { return watcher.log.ended[0] == EndDead })
+			watcher.log.until(t, "the death", func() bool { return watcher.log.ended[0] == EndExited })
 		})
 	}
 }
@@ -106,28 +106,28 @@ func TestLivenessPortSaysIt(t *testing.T) {
 func TestLivenessPortOutOfReach(t *testing.T) {
 	port := newLivenessPort(t)
 	require.NoError(t, port.Close())
-	watcher, _, entrance := mortals(t, port.addr(), nil)
-	entrance.refuse.Store(1 << 40)
-	entrance.reset(false)
+	watcher, _, listener := mortals(t, port.addr(), nil)
+	listener.refuse.Store(1 << 40)
+	listener.reset(false)
 	time.Sleep(settle)
-	entrance.refuse.Store(0)
-	before := watcher.Stats().Remade
-	eventually(t, func() bool { return watcher.Stats().Remade > before })
+	listener.refuse.Store(0)
+	before := watcher.Stats().Reconnects
+	eventually(t, func() bool { return watcher.Stats().Reconnects > before })
 	watcher.log.mu.Lock()
 	defer watcher.log.mu.Unlock()
 	require.Empty(t, watcher.log.ended)
 }
 
-// TestToldDead: what somebody else knows ends the conversation, once.
-func TestToldDead(t *testing.T) {
+// TestNotifiedOfExit: what somebody else knows ends the conversation, once.
+func TestNotifiedOfExit(t *testing.T) {
 	watcher, watched, _ := mortals(t, netip.AddrPort{}, nil)
 	watched.awaitUp(t, 1<<1)
 	require.True(t, watched.Send(1, []byte("said before")))
 	watcher.log.until(t, "it", func() bool { return len(watcher.log.heard[0]) == 1 })
-	watcher.Dead(7, errors.New("nobody"))
-	watcher.Dead(0, errors.New("killed"))
-	watcher.Dead(0, errors.New("killed"))
-	watcher.log.until(t, "the death", func() bool { return watcher.log.ended[0] == EndDead })
+	watcher.Exited(7, errors.New("nobody"))
+	watcher.Exited(0, errors.New("killed"))
+	watcher.Exited(0, errors.New("killed"))
+	watcher.log.until(t, "the death", func() bool { return watcher.log.ended[0] == EndExited })
 	require.Zero(t, watcher.Ranks())
 	require.False(t, watcher.Send(0, []byte("into the void")))
 }

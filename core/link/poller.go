@@ -39,7 +39,7 @@ const (
 	idMessage = iota + 1
 	idGrant
 	idReceive
-	idTrial
+	idPathProbe
 )
 
 func requestID(kind, number uint64) uint64 { return kind<<56 | number }
@@ -189,7 +189,7 @@ func (p *Poller) serve(c *transport.Completion) (news bool) {
 	}
 	number := c.ID & (1<<56 - 1)
 	if c.Status != transport.StatusOK {
-		if l.Err() == nil && l.again.state.Load() != linkDraining {
+		if l.Err() == nil && l.reconnector.state.Load() != linkDraining {
 			l.brokeOn(c.Endpoint, fmt.Errorf("%s: a request ended with status %d, code %d", p.carrier.Name(), c.Status, c.Vendor))
 		}
 		l.flushed(c.ID>>56, number)
@@ -205,9 +205,9 @@ func (p *Poller) serve(c *transport.Completion) (news bool) {
 		l.grantEnded()
 	case idReceive:
 		return l.received(c)
-	case idTrial:
+	case idPathProbe:
 		l.reached.Store(true)
-		l.again.ring()
+		l.reconnector.ring()
 	}
 	return false
 }
@@ -225,14 +225,14 @@ func (l *Link) flushed(kind, number uint64) {
 // received replaces the receive first: the peer may send as soon as anything
 // was granted. What an endpoint still has that carries nothing any more counts.
 func (l *Link) received(c *transport.Completion) (news bool) {
-	if l.again.state.Load() != linkDraining {
+	if l.reconnector.state.Load() != linkDraining {
 		l.tried(l.recv.repost())
 	}
 	kind, tag, n := splitImm(c.Imm)
 	switch {
 	case !c.HasImm || tag != l.recv.tag:
 		return l.count(false)
-	case kind == immTrial:
+	case kind == immPathProbe:
 		return false
 	case kind == immGrant:
 		return l.count(l.send.granted(n))

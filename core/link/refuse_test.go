@@ -29,7 +29,7 @@ func remind(t *testing.T, l *Link) {
 	t.Cleanup(func() { close(stop); <-stopped })
 }
 
-// TestRefusalArrives: that a link is not made again is told as soon as a letter
+// TestRefusalArrives: that a link is not reconnected is told as soon as a reconnect message
 // can be written, so that the other side does not wait for its bound; and once.
 func TestRefusalArrives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -37,14 +37,14 @@ func TestRefusalArrives(t *testing.T) {
 		posts := [2]*post{newPost(t, 1, 0, b.link), newPost(t, 2, 0, a.link)}
 		var full, told = atomic.Bool{}, atomic.Int64{}
 		full.Store(true)
-		a.link.Remake(Remaking{Within: within, Say: func(m []byte) bool {
+		a.link.Reconnect(Reconnecting{Within: within, Send: func(m []byte) bool {
 			if full.Load() {
 				return false
 			}
 			told.Add(1)
 			return posts[0].say(m)
 		}})
-		b.link.Remake(Remaking{Within: within, Say: posts[1].say})
+		b.link.Reconnect(Reconnecting{Within: within, Send: posts[1].say})
 		remind(t, a.link)
 		a.link.Break(errFaulty)
 		require.NoError(t, b.link.endpoint().Retire())
@@ -58,9 +58,9 @@ func TestRefusalArrives(t *testing.T) {
 	})
 }
 
-// TestRefusalBeforeRemake: one side may fail before the other was told how to be
-// made again, or before it was told so itself.
-func TestRefusalBeforeRemake(t *testing.T) {
+// TestRefusalBeforeReconnect: one side may fail before the other was told how to be
+// reconnected, or before it was told so itself.
+func TestRefusalBeforeReconnect(t *testing.T) {
 	for early := range 2 {
 		synctest.Test(t, func(t *testing.T) {
 			a, b := pair(t, fake.New(fake.Config{Seed: 1}), Config{RingBytes: MinRingBytes, NumMessages: 4})
@@ -68,11 +68,11 @@ func TestRefusalBeforeRemake(t *testing.T) {
 			if early == 0 {
 				a.link.Break(errFaulty)
 			}
-			a.link.Remake(Remaking{Within: within, Say: posts[0].say})
+			a.link.Reconnect(Reconnecting{Within: within, Send: posts[0].say})
 			a.link.Break(errFaulty)
 			synctest.Wait()
-			time.Sleep(time.Second) // a letter has come, or is lost
-			b.link.Remake(Remaking{Within: within, Say: posts[1].say})
+			time.Sleep(time.Second) // a reconnect message has come, or is lost
+			b.link.Reconnect(Reconnecting{Within: within, Send: posts[1].say})
 			time.Sleep(time.Second)
 			require.ErrorIs(t, b.link.Err(), errRefused)
 		})
@@ -83,7 +83,7 @@ func TestRefusalBeforeRemake(t *testing.T) {
 func TestLateErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := fake.New(fake.Config{Seed: 1})
-		a, b, _ := mendable(t, net, Config{RingBytes: MinRingBytes, NumMessages: 4}, 1, 0)
+		a, b, _ := reconnectable(t, net, Config{RingBytes: MinRingBytes, NumMessages: 4}, 1, 0)
 		old := a.link.endpoint()
 		require.NoError(t, old.Retire())
 		a.send(t, []byte("one"))
@@ -95,12 +95,12 @@ func TestLateErrors(t *testing.T) {
 			func() {
 				a.link.poller.notice(&transport.Event{Kind: transport.EventEndpointFailed, Endpoint: old.ID()})
 			},
-			func() { a.link.Hear((&letter{kind: letterOffer, number: 1}).encode()) },
+			func() { a.link.Deliver((&reconnectMessage{kind: reconnectOffer, number: 1}).encode()) },
 		} {
 			late()
 			require.False(t, a.link.Broken())
 		}
-		require.EqualValues(t, 1, a.link.Stats().Remade)
+		require.EqualValues(t, 1, a.link.Stats().Reconnects)
 	})
 }
 
@@ -137,7 +137,7 @@ func TestPostsNameTheirEndpoint(t *testing.T) {
 func TestDownBetweenEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := fake.New(fake.Config{Seed: 1})
-		a, b, _ := mendable(t, net, Config{RingBytes: MinRingBytes, NumMessages: 4}, 1, 0)
+		a, b, _ := reconnectable(t, net, Config{RingBytes: MinRingBytes, NumMessages: 4}, 1, 0)
 		patient(a, b)
 		gate := fake.NewGate()
 		device := a.poll.carrier.(*fake.Transport)
@@ -149,9 +149,9 @@ func TestDownBetweenEndpoints(t *testing.T) {
 		require.ErrorIs(t, a.link.Err(), errDeviceDown)
 		gate.Open()
 		synctest.Wait()
-		require.Zero(t, a.link.Stats().Remade)
+		require.Zero(t, a.link.Stats().Reconnects)
 		eventually(t, func() bool { return b.link.Err() != nil })
-		require.NoError(t, a.link.Close(time.Now().Add(patience)))
+		require.NoError(t, a.link.Close(time.Now().Add(testTimeout)))
 		require.Empty(t, a.poll.all)
 	})
 }

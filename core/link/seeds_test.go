@@ -77,7 +77,7 @@ func TestCO7CO12Seeds(t *testing.T) {
 }
 
 // TestReceivesSuffice: one side sees none of what comes for an hour, and there
-// comes as much as may: a trial, every message, every grant. Each finds a receive.
+// comes as much as may: a path probe, every message, every grant. Each finds a receive.
 func TestReceivesSuffice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const depth = 3

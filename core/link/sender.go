@@ -33,7 +33,7 @@ type sender struct {
 	begin int64   // where the oldest message that is not free begins
 	end   []int64 // by number modulo depth: where it ends
 	pos   int64   // the cursor
-	lent  loan
+	lease lease
 }
 
 // spot is where a message lies in the ring.
@@ -42,10 +42,10 @@ type spot struct {
 	wraps      bool
 }
 
-// loan is what Reserve has lent.
-type loan struct {
+// lease is what Reserve has leased.
+type lease struct {
 	at    int64 // cursor position
-	bytes int64 // 0: nothing is lent
+	bytes int64 // 0: nothing is leased
 	wraps bool
 }
 
@@ -69,7 +69,7 @@ func (s *sender) reserve(n int64) (off int64, err error) {
 	if n < 1 || n > s.longest {
 		return 0, fmt.Errorf("a message of %d bytes: 1 to %d are possible", n, s.longest)
 	}
-	s.lent = loan{}
+	s.lease = lease{}
 	s.reclaim()
 	if s.sent.Load()-s.tail == s.depth {
 		return 0, transport.ErrWouldBlock
@@ -78,7 +78,7 @@ func (s *sender) reserve(n int64) (off int64, err error) {
 	if at+align(n)-s.begin > s.cfg.RingBytes {
 		return 0, transport.ErrWouldBlock
 	}
-	s.lent = loan{at: at, bytes: n, wraps: wraps}
+	s.lease = lease{at: at, bytes: n, wraps: wraps}
 	return at & (s.cfg.RingBytes - 1), nil
 }
 
@@ -96,21 +96,21 @@ func (s *sender) place(n int64) (at int64, wraps bool) {
 	return at, wraps
 }
 
-// post hands over the first n bytes of the loan. On an error the message is
+// post hands over the first n bytes of the lease. On an error the message is
 // still among those sent: it may be sent again.
 func (s *sender) post(n int64) (on transport.Endpoint, err error) {
 	number := s.sent.Load()
 	m := &s.messages[number%s.depth]
-	m.off, m.bytes, m.wraps = s.lent.at&(s.cfg.RingBytes-1), n, s.lent.wraps
-	s.pos = s.lent.at + align(n)
+	m.off, m.bytes, m.wraps = s.lease.at&(s.cfg.RingBytes-1), n, s.lease.wraps
+	s.pos = s.lease.at + align(n)
 	s.end[number%s.depth] = s.pos
-	s.lent = loan{}
+	s.lease = lease{}
 	s.sent.Store(number + 1)
 	return s.pump()
 }
 
 // pump posts what was not posted yet, unless somebody else does, or the link is
-// made again: then that is done afterwards. An error is that of the endpoint
+// reconnected: then that is done afterwards. An error is that of the endpoint
 // beside it, which may not be the link's any more. Safe for concurrent use.
 func (s *sender) pump() (on transport.Endpoint, err error) {
 	for s.posted.Load() != s.sent.Load() && s.posting.CompareAndSwap(false, true) {

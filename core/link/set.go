@@ -10,7 +10,7 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// Set is the links of a rank. It implements transport.Far: its methods are for
+// Set is the links of a rank. It implements transport.Remote: its methods are for
 // one goroutine at a time, but for Memory, LinkOf and Err.
 type Set struct {
 	most    int64 // the longest message that half a ring has room for
@@ -22,16 +22,16 @@ type Set struct {
 	ranks   atomic.Uint64
 }
 
-var _ transport.FarRings = (*Set)(nil)
+var _ transport.RemoteRings = (*Set)(nil)
 
 // NewSet makes an empty one. lost says why a rank is known to be lost, nil if
-// it is not; age is how old the owner's copies of words of far ranks may be.
+// it is not; age is how old the owner's copies of words of remote ranks may be.
 func NewSet(cfg Config, memory Memory, lost func(rank int) error, age time.Duration) *Set {
 	return &Set{most: cfg.RingBytes / 2, longest: cfg.RingBytes / 2, memory: memory, lost: lost, age: age}
 }
 
 // Put makes the links (nil: none) those of the ranks, by rank, and returns
-// those that it had before. It is for meetings.
+// those that it had before. It is for rendezvous.
 func (s *Set) Put(links []*Link) (before []*Link) {
 	var ranks uint64
 	s.longest = s.most // those who have gone bound nobody any more
@@ -95,7 +95,7 @@ func (s *Set) Memory(sizeBytes int64) (transport.Segment, error) { return s.memo
 
 var errNoLink = errors.New("link: there is none to that rank")
 
-// Reserve lends memory for a message. A link that has failed has no room,
+// Reserve leases memory for a message. A link that has failed has no room,
 // until the group has decided who goes; only a rank that is known to be lost
 // is an error.
 func (s *Set) Reserve(rank int, n int64) ([]byte, error) {
@@ -138,7 +138,7 @@ func (s *Set) ReserveAt(rank int, n int64) (off int64, err error) {
 }
 
 // Post sends a message. One to a rank whose link has failed is dropped, as if
-// it had been lost on its way; while a link is made again it waits.
+// it had been lost on its way; while a link is reconnected it waits.
 func (s *Set) Post(rank int, n int64) error {
 	l := s.links[rank].Load()
 	if l == nil {
@@ -148,8 +148,8 @@ func (s *Set) Post(rank int, n int64) error {
 		l.stats.dropped.Add(1)
 		return s.lost(rank)
 	}
-	if n < 1 || n > l.send.lent.bytes {
-		return fmt.Errorf("link to rank %d: post of %d bytes, %d were reserved", rank, n, l.send.lent.bytes)
+	if n < 1 || n > l.send.lease.bytes {
+		return fmt.Errorf("link to rank %d: post of %d bytes, %d were reserved", rank, n, l.send.lease.bytes)
 	}
 	if on, err := l.send.post(n); err != nil {
 		if l.brokeOn(on.ID(), err); l.Err() != nil {

@@ -77,7 +77,7 @@ func TestCreditsWhileUsed(t *testing.T) {
 			a.send(t, []byte("x"))
 		}
 	}()
-	for begin := time.Now(); time.Since(begin) < patience; {
+	for begin := time.Now(); time.Since(begin) < testTimeout; {
 		left, most := a.link.Credits()
 		require.True(t, left >= 0 && left <= most, left)
 		select {

@@ -9,7 +9,7 @@ import (
 
 // A transfer is an operation of a carrier: one or more work requests, posted
 // on one or more queues. It owns its completion. The slots of a Table are only
-// where it is carried out: they are lent, each time under a new generation, and
+// where it is carried out: they are assigned, each time under a new generation, and
 // a work request's number says which slot, which generation and which part.
 //
 // It ends twice. It is *ended* once, by the first of done, failed, cancelled;
@@ -18,7 +18,7 @@ import (
 
 // Sentinels of transfers.
 var (
-	// ErrWouldBlock means that every slot is lent. Nothing has happened.
+	// ErrWouldBlock means that every slot is in use. Nothing has happened.
 	ErrWouldBlock = errors.New("all transfers are in use")
 	// ErrStale means that the slot serves another transfer by now.
 	ErrStale = errors.New("transfer was dropped")
@@ -52,9 +52,9 @@ const (
 	Unknown                  // no such slot or part
 )
 
-// TableStats counts. Lent is of this moment.
+// TableStats counts. InUse is of this moment.
 type TableStats struct {
-	Lent                               int
+	InUse                              int
 	Capped, Stale, Duplicates, Unknown uint64
 }
 
@@ -63,7 +63,7 @@ type transfer struct {
 	gen      uint32
 	parts    int32
 	left     int32 // parts without an end
-	lent     bool
+	inUse    bool
 	dropped  bool
 	numBytes int64
 	imm      uint32
@@ -113,7 +113,7 @@ func NewTable(n int) (*Table, error) {
 	return t, nil
 }
 
-// Begin lends a slot to a transfer of some parts.
+// Begin assigns a slot to a transfer of some parts.
 func (t *Table) Begin(parts int) (Ref, error) {
 	if parts < 1 || parts > MaxParts {
 		return Ref{}, fmt.Errorf("op: %d parts, allowed 1 to %d", parts, MaxParts)
@@ -132,8 +132,8 @@ func (t *Table) Begin(parts int) (Ref, error) {
 	s := &t.slots[i]
 	s.op, s.done = Op{}, [partWords]uint64{}
 	s.parts, s.left, s.numBytes, s.imm = int32(parts), int32(parts), 0, 0
-	s.lent, s.dropped = true, false
-	t.stats.Lent++
+	s.inUse, s.dropped = true, false
+	t.stats.InUse++
 	return Ref{slot: i, gen: s.gen}, nil
 }
 
@@ -161,7 +161,7 @@ func (t *Table) Complete(id uint64, err error, numBytes int64, imm uint32) Outco
 	}
 	s := &t.slots[slot]
 	switch {
-	case !s.lent || (s.gen != uint32(id>>32) && t.mutant != noGeneration):
+	case !s.inUse || (s.gen != uint32(id>>32) && t.mutant != noGeneration):
 		t.stats.Stale++
 		return Stale
 	case part >= s.parts:
@@ -205,20 +205,20 @@ func (t *Table) reuse(slot uint32) {
 	case t.mutant == freeAtCancel && s.op.State() == Cancelled, t.mutant == freeAtDrop && s.dropped:
 		needed = false
 	}
-	if needed || !s.lent {
+	if needed || !s.inUse {
 		return
 	}
-	s.lent = false
+	s.inUse = false
 	s.gen = max(s.gen+1, 1) // repeats after 2^32 - 1 uses of this slot
 	if t.mutant == wrapEarly {
 		s.gen = max(s.gen%(1<<16), 1)
 	}
-	t.stats.Lent--
+	t.stats.InUse--
 	t.free = append(t.free, slot)
 }
 
 func (t *Table) find(r Ref) (*transfer, error) {
-	if int(r.slot) >= len(t.slots) || !t.slots[r.slot].lent || t.slots[r.slot].gen != r.gen || t.slots[r.slot].dropped {
+	if int(r.slot) >= len(t.slots) || !t.slots[r.slot].inUse || t.slots[r.slot].gen != r.gen || t.slots[r.slot].dropped {
 		return nil, ErrStale
 	}
 	return &t.slots[r.slot], nil

@@ -265,8 +265,8 @@ func (s *sim) finish() error {
 			}
 		}
 	}
-	if n := s.table.Stats().Lent; n != 0 {
-		return fmt.Errorf("%d slots are lent at the end", n)
+	if n := s.table.Stats().InUse; n != 0 {
+		return fmt.Errorf("%d slots are in use at the end", n)
 	}
 	return nil
 }
@@ -335,9 +335,9 @@ func TestShutdown(t *testing.T) {
 	_, err = table.Begin(1)
 	require.ErrorIs(t, err, errFirst)
 	require.NoError(t, table.Drop(a))
-	require.Equal(t, 1, table.Stats().Lent, "its request is still out")
+	require.Equal(t, 1, table.Stats().InUse, "its request is still out")
 	require.Equal(t, Counted, table.Complete(a.RequestID(0), errSecond, 0, 0))
-	require.Zero(t, table.Stats().Lent)
+	require.Zero(t, table.Stats().InUse)
 }
 
 // TestRace: ends of all kinds at the same moment; one wins, all agree.
@@ -371,7 +371,7 @@ func TestTransferRace(t *testing.T) {
 		require.True(t, res.Released)
 		require.NoError(t, table.Drop(r))
 	}
-	require.Zero(t, table.Stats().Lent)
+	require.Zero(t, table.Stats().InUse)
 }
 
 func TestBadArguments(t *testing.T) {
@@ -391,7 +391,7 @@ func TestBadArguments(t *testing.T) {
 	require.ErrorIs(t, err, ErrStale)
 }
 
-// TestCloseWithoutReason: a table that is closed lends nothing.
+// TestCloseWithoutReason: a table that is closed assigns nothing.
 func TestCloseWithoutReason(t *testing.T) {
 	table, err := NewTable(1)
 	require.NoError(t, err)

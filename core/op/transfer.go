@@ -59,7 +59,7 @@ func (t *Table) Drop(r Ref) error {
 }
 
 // Close ends every transfer that is pending with Cancelled and err, which is
-// ErrCancelled if nil; Begin returns err from then on. Slots stay lent until they are released and
+// ErrCancelled if nil; Begin returns err from then on. Slots stay in use until they are released and
 // dropped. Idempotent.
 func (t *Table) Close(err error) {
 	t.mu.Lock()
@@ -72,7 +72,7 @@ func (t *Table) Close(err error) {
 	}
 	t.closed = err
 	for i := range t.slots {
-		if s := &t.slots[i]; s.lent && s.op.End(Cancelled, err) {
+		if s := &t.slots[i]; s.inUse && s.op.End(Cancelled, err) {
 			t.rouse(uint32(i))
 		}
 	}

@@ -86,7 +86,7 @@ func (t *Table) OnNews(f func()) { t.nudge = f }
 // zero Ref ends it. For one caller at a time.
 func (t *Table) Attend(r Ref) { t.attended.Store(r.RequestID(0)) }
 
-// unlock gives the lock back and tells who attends.
+// unlock releases the lock and tells who attends.
 func (t *Table) unlock() {
 	due := t.due
 	t.due = false

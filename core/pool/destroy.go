@@ -17,7 +17,7 @@ func (p *Pool[T]) Trim(n int) (trimmed int) {
 	}
 }
 
-// destroy ends a value that is moving, and only then gives its place back, also
+// destroy ends a value that is moving, and only then releases its place, also
 // when Destroy panics.
 func (p *Pool[T]) destroy(i uint32) {
 	p.mu.Lock()
@@ -35,7 +35,7 @@ func (p *Pool[T]) destroy(i uint32) {
 }
 
 // Close destroys what is free or released and ends all waits with ErrClosed.
-// What is lent is destroyed when it comes back. Idempotent.
+// What is leased is destroyed when it comes back. Idempotent.
 func (p *Pool[T]) Close() {
 	p.mu.Lock()
 	p.closed = true

@@ -81,7 +81,7 @@ func poolOf(p *provider, size int, clean bool, m mutant) *Pool[*context] {
 
 // checkStorm (SC1, SC3, SC4, SC5): many getters, failing makes, waits, double
 // releases: never more values than the cap, nobody waits for ever, no value is
-// lent to two, and nothing is left at the end.
+// leased to two, and nothing is left at the end.
 func checkStorm(m mutant, seed uint64, clean bool) error {
 	const size, getters, rounds = 3, 16, 40
 	p := &provider{failEvery: 7, slow: 20 * time.Microsecond}
@@ -115,7 +115,7 @@ func checkStorm(m mutant, seed uint64, clean bool) error {
 	if live := p.live.Load(); live != 0 {
 		report("%d contexts live after close", live)
 	}
-	if s := pool.Stats(); s.Live != 0 || s.Lent != 0 || s.Queued != 0 {
+	if s := pool.Stats(); s.Live != 0 || s.Leased != 0 || s.Queued != 0 {
 		report("after close %+v", s)
 	}
 	select {
@@ -138,7 +138,7 @@ func useOne(pool *Pool[*context], rng *rand.Rand, report func(string, ...any)) {
 		return
 	}
 	if l.Value.held.Swap(true) {
-		report("context %d is lent to two", l.Value.id)
+		report("context %d is leased to two", l.Value.id)
 	}
 	if rng.IntN(3) == 0 {
 		time.Sleep(time.Duration(rng.IntN(50)) * time.Microsecond)
@@ -264,7 +264,7 @@ func serveInOrder(pool *Pool[*context], held ...Lease[*context]) error {
 	if err := pool.Put(held[0]); !errors.Is(err, ErrReleased) {
 		return fmt.Errorf("a second put: %v", err)
 	}
-	for pool.Stats().Lent > 0 {
+	for pool.Stats().Leased > 0 {
 		time.Sleep(10 * time.Microsecond)
 	}
 	return nil

@@ -1,8 +1,8 @@
-// Package pool bounds what is lent: contexts that hold memory or a share of a
+// Package pool bounds what is leased: contexts that hold memory or a share of a
 // device.
 //
 // A bound is a strict reservation: it is taken before anything is made and
-// given back after it is gone, so that no number of callers at the same moment
+// released after it is gone, so that no number of callers at the same moment
 // gets past it. At the bound, Get returns at once.
 package pool
 
@@ -14,23 +14,23 @@ import (
 
 // Sentinels.
 var (
-	// ErrWouldBlock means that everything is lent. Nothing has happened.
+	// ErrWouldBlock means that everything is leased. Nothing has happened.
 	ErrWouldBlock = errors.New("pool is at its bound")
-	// ErrReleased means that a lease was given back before.
+	// ErrReleased means that a lease was released before.
 	ErrReleased = errors.New("lease was released already")
 	// ErrClosed means that the pool was closed.
 	ErrClosed = errors.New("pool is closed")
 )
 
-// Config says what a pool lends. Make, Clean and Destroy are never called
+// Config says what a pool leases. Make, Clean and Destroy are never called
 // under the pool's lock, and never twice at a time for the same value.
 type Config[T any] struct {
-	// Cap is how many values may exist at a time: free, lent, released and not
+	// Cap is how many values may exist at a time: free, leased, released and not
 	// clean yet, or just being made or destroyed.
 	Cap int
 	// Make makes a value.
 	Make func() (T, error)
-	// Clean makes a released value fit to be lent again. With it, released
+	// Clean makes a released value fit to be leased again. With it, released
 	// values wait for Drain; without it, they are free at once. A value that
 	// it fails for is destroyed.
 	Clean func(T) error
@@ -38,11 +38,11 @@ type Config[T any] struct {
 	Destroy func(T)
 }
 
-// Stats counts. Live, Free, Lent and Queued are of this moment.
+// Stats counts. Live, Free, Leased and Queued are of this moment.
 type Stats struct {
-	Live, Free, Lent, Queued  int
-	Made, Destroyed           uint64
-	Capped, Failed, Misplaced uint64 // would-blocks; failures of Make; refused releases
+	Live, Free, Leased, Queued int
+	Made, Destroyed            uint64
+	Capped, Failed, Misplaced  uint64 // would-blocks; failures of Make; refused releases
 }
 
 type state uint8
@@ -51,7 +51,7 @@ const (
 	bare   state = iota // no value
 	moving              // being made, cleaned or destroyed, by one goroutine
 	free
-	lent
+	leased
 	queued // released, to be cleaned
 )
 
@@ -61,7 +61,7 @@ type entry[T any] struct {
 	state state
 }
 
-// Lease is a value that is lent. It is plain data, good until Put. The zero
+// Lease is a value that is leased. It is plain data, good until Put. The zero
 // Lease is none.
 type Lease[T any] struct {
 	Value T
@@ -69,7 +69,7 @@ type Lease[T any] struct {
 	gen   uint32
 }
 
-// Pool lends values. Safe for concurrent use; Get and Put allocate nothing
+// Pool leases values. Safe for concurrent use; Get and Put allocate nothing
 // once all values have been made.
 type Pool[T any] struct {
 	cfg Config[T]
@@ -93,7 +93,7 @@ const (
 	checkThenAllocate         // the bound is looked at, not reserved
 	countList                 // the bound counts free values, not live ones
 	forgetReservation         // a failed Make keeps its place
-	releaseTwice              // a lease can be given back again
+	releaseTwice              // a lease can be released again
 	loseWakeup                // a release wakes nobody
 	queueOutsideTheCap        // released values are no longer counted
 	numMutants
@@ -117,7 +117,7 @@ func New[T any](cfg Config[T]) (*Pool[T], error) {
 	return p, nil
 }
 
-// Get lends a value, or returns ErrWouldBlock at once. Any other error is of
+// Get leases a value, or returns ErrWouldBlock at once. Any other error is of
 // Make, or ErrClosed.
 func (p *Pool[T]) Get() (Lease[T], error) {
 	p.mu.Lock()
@@ -129,13 +129,13 @@ func (p *Pool[T]) Get() (Lease[T], error) {
 	return p.make(uint32(index))
 }
 
-// take lends a free value, or reserves the place of a new one: index >= 0.
+// take leases a free value, or reserves the place of a new one: index >= 0.
 func (p *Pool[T]) take() (l Lease[T], index int, err error) {
 	switch {
 	case p.closed:
 		return l, -1, ErrClosed
 	case len(p.free) > 0:
-		return p.lend(pop(&p.free)), -1, nil
+		return p.lease(pop(&p.free)), -1, nil
 	case p.mayMake():
 		i := p.reserve()
 		return l, int(i), nil
@@ -168,14 +168,14 @@ func (p *Pool[T]) reserve() uint32 {
 	return i
 }
 
-func (p *Pool[T]) lend(i uint32) Lease[T] {
+func (p *Pool[T]) lease(i uint32) Lease[T] {
 	e := &p.entries[i]
-	e.state = lent
-	p.stats.Lent++
+	e.state = leased
+	p.stats.Leased++
 	return Lease[T]{Value: e.value, index: i, gen: e.gen}
 }
 
-// make fills a reserved place, or gives it back, also when Make panics.
+// make fills a reserved place, or releases it, also when Make panics.
 func (p *Pool[T]) make(i uint32) (Lease[T], error) {
 	made := false
 	defer func() {
@@ -205,7 +205,7 @@ func (p *Pool[T]) make(i uint32) (Lease[T], error) {
 		return Lease[T]{}, ErrClosed
 	}
 	defer p.mu.Unlock()
-	return p.lend(i), nil
+	return p.lease(i), nil
 }
 
 // unmade gives the place of a Make back that has panicked.
@@ -229,14 +229,14 @@ func (p *Pool[T]) vacate(i uint32) {
 // never waits for anybody.
 func (p *Pool[T]) Put(l Lease[T]) error {
 	p.mu.Lock()
-	if !p.isLent(l) {
+	if !p.isLeased(l) {
 		p.stats.Misplaced++
 		p.mu.Unlock()
 		return ErrReleased
 	}
 	e := &p.entries[l.index]
 	e.gen = max(e.gen+1, 1)
-	p.stats.Lent--
+	p.stats.Leased--
 	switch {
 	case p.closed:
 		e.state = moving
@@ -260,18 +260,18 @@ func (p *Pool[T]) Put(l Lease[T]) error {
 	return nil
 }
 
-func (p *Pool[T]) isLent(l Lease[T]) bool {
+func (p *Pool[T]) isLeased(l Lease[T]) bool {
 	if int(l.index) >= len(p.entries) {
 		return false
 	}
 	e := &p.entries[l.index]
-	return e.state == lent && (e.gen == l.gen || p.mutant == releaseTwice)
+	return e.state == leased && (e.gen == l.gen || p.mutant == releaseTwice)
 }
 
 // offer hands a clean value to the oldest waiter, or makes it free.
 func (p *Pool[T]) offer(i uint32) {
 	if p.mutant != loseWakeup && len(p.waiters) > 0 {
-		p.shift().lease <- p.lend(i)
+		p.shift().lease <- p.lease(i)
 		return
 	}
 	p.entries[i].state = free

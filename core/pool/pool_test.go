@@ -56,7 +56,7 @@ func TestCleanFails(t *testing.T) {
 	require.EqualValues(t, 1, p.live.Load())
 }
 
-// TestClose: waits end, what is free goes, what is lent goes when it is back.
+// TestClose: waits end, what is free goes, what is leased goes when it is back.
 func TestClose(t *testing.T) {
 	p := &provider{}
 	pool := poolOf(p, 2, false, sound)
@@ -145,7 +145,7 @@ func TestZeroLease(t *testing.T) {
 	l, err := pool.Get()
 	require.NoError(t, err)
 	require.ErrorIs(t, pool.Put(Lease[*context]{}), ErrReleased)
-	require.Equal(t, 1, pool.Stats().Lent)
+	require.Equal(t, 1, pool.Stats().Leased)
 	pool.entries[0].gen, l.gen = 1<<32-1, 1<<32-1 // its last one
 	require.NoError(t, pool.Put(l))
 	_, err = pool.Get()
@@ -186,7 +186,7 @@ func TestPanics(t *testing.T) {
 	require.Panics(t, func() { pool.Trim(0) })
 	l, err = pool.Get()
 	require.NoError(t, err)
-	require.Equal(t, Stats{Live: 1, Lent: 1, Made: 3, Destroyed: 2, Failed: 1}, pool.Stats())
+	require.Equal(t, Stats{Live: 1, Leased: 1, Made: 3, Destroyed: 2, Failed: 1}, pool.Stats())
 	pool.cfg.Destroy = p.destroy
 	require.NoError(t, pool.Put(l))
 	pool.Close()

@@ -32,7 +32,7 @@ func (p *Pool[T]) invite() {
 	close(w.lease)
 }
 
-// Wait lends a value, waiting for one until the deadline: then ErrWouldBlock.
+// Wait leases a value, waiting for one until the deadline: then ErrWouldBlock.
 // Who waits longest is served first.
 func (p *Pool[T]) Wait(deadline time.Time) (Lease[T], error) {
 	p.mu.Lock()

@@ -26,28 +26,28 @@ const (
 
 // Events is the list of the latest ones. Not safe for concurrent use.
 type Events struct {
-	noted uint64
-	ring  [MaxEvents]Event
+	recorded uint64
+	ring     [MaxEvents]Event
 }
 
 // Add appends an event and numbers it.
 func (e *Events) Add(ev Event) uint64 {
-	e.noted++
-	ev.Sequence = e.noted
-	e.ring[(e.noted-1)%MaxEvents] = ev
-	return e.noted
+	e.recorded++
+	ev.Sequence = e.recorded
+	e.ring[(e.recorded-1)%MaxEvents] = ev
+	return e.recorded
 }
 
 // After returns the events after sequence number `since` that are still
 // there, and the number of the latest one.
 func (e *Events) After(since uint64) (events []Event, latest uint64) {
 	oldest := uint64(0)
-	if e.noted > MaxEvents {
-		oldest = e.noted - MaxEvents
+	if e.recorded > MaxEvents {
+		oldest = e.recorded - MaxEvents
 	}
 	events = []Event{}
-	for i := max(since, oldest); i < e.noted; i++ {
+	for i := max(since, oldest); i < e.recorded; i++ {
 		events = append(events, e.ring[i%MaxEvents])
 	}
-	return events, e.noted
+	return events, e.recorded
 }

@@ -6,12 +6,12 @@ import (
 	"github.com/moewire/moewire/core/internal/sys"
 )
 
-// LinkBytes is the size of what is kept of one far rank.
+// LinkBytes is the size of what is kept of one remote rank.
 const LinkBytes = 128
 
-// Words of a far rank's row.
+// Words of a remote rank's row.
 const (
-	linkState = iota // state, carrier; 0: the rank is not far
+	linkState = iota // state, carrier; 0: the rank is not remote
 	linkSentMessages
 	linkSentBytes
 	linkReceivedMessages
@@ -28,20 +28,20 @@ const (
 
 const _ = uint(LinkBytes - numLinkWords*8)
 
-// Link is what a rank sees of one far rank. Counts are since the buffer was
+// Link is what a rank sees of one remote rank. Counts are since the buffer was
 // made.
 type Link struct {
-	State   int // numbers of the ABI; 0: the rank is not far
+	State   int // numbers of the ABI; 0: the rank is not remote
 	Carrier int
 	SentMessages, SentBytes,
 	ReceivedMessages, ReceivedBytes uint64
-	Blocked             uint64 // posts that had to wait for the far rank, at a bound
+	Blocked             uint64 // posts that had to wait for the remote rank, at a bound
 	Dropped             uint64 // messages not sent because the link had failed
 	Ignored             uint64 // completions and grants that meant nothing
 	Credits, MaxCredits int
 	Heard               int64  // when its last control message came, CLOCK_MONOTONIC; 0: none
 	Beats               uint64 // heartbeats of it
-	// Ahead is how far the far host's wall clock seemed ahead of this one's, in
+	// Ahead is how far the remote host's wall clock seemed ahead of this one's, in
 	// ns, less the time that a message takes; HasAhead: it is known.
 	Ahead    int64
 	HasAhead bool

@@ -10,7 +10,7 @@ import (
 )
 
 // TestLinks: each rank's row comes back as it was set, and touches nothing
-// else; an empty one says that the rank is not far.
+// else; an empty one says that the rank is not remote.
 func TestLinks(t *testing.T) {
 	a := newArea()
 	r := numbered(Capacity - 1)

@@ -123,5 +123,5 @@ func (a Area) SetClosed() { a.word(wordClosed).Store(1) }
 // SetViolations tells how often a word was found that no rank can have stored.
 func (a Area) SetViolations(n uint64) { a.set(wordViolations, n) }
 
-// SetEvents tells how many events were noted.
+// SetEvents tells how many events were recorded.
 func (a Area) SetEvents(n uint64) { a.word(wordEvents).Store(n) }

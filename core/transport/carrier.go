@@ -23,7 +23,7 @@ var (
 	// pairs, memory that may be locked, descriptors): nothing has happened.
 	ErrNoResource = errors.New("no resource left")
 	// ErrBusy means that a thing cannot be closed yet: work requests of it
-	// are owed a completion.
+	// await a completion.
 	ErrBusy = errors.New("work requests are outstanding")
 	// ErrState means that an endpoint is not in the state that a call needs.
 	// Nothing has happened.

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// connecting is why a meeting failed, whichever carriers the error went through.
+// connecting is why a rendezvous failed, whichever carriers the error went through.
 type connecting struct{ err error }
 
 func (c connecting) Error() string { return "connect: " + c.err.Error() }
 func (c connecting) Unwrap() error { return c.err }
 
-// Connecting says of an error that it ended a meeting, once.
+// Connecting says of an error that it ended a rendezvous, once.
 func Connecting(err error) error {
 	var already connecting
 	if err == nil || errors.As(err, &already) {
@@ -27,10 +27,10 @@ const gaveUp = "gave up connecting: "
 // GaveUp is the error of a rank that has told this one why it gives up.
 func GaveUp(packed []byte) error { return fmt.Errorf(gaveUp+"%w", UnpackReason(packed)) }
 
-// sharedKinds are the kinds of failure that all ranks of a meeting report as
+// sharedKinds are the kinds of failure that all ranks of a rendezvous report as
 // such: who is told of a failure says the same as who has found it, whichever
 // comes first. Their numbers in a message count from 1.
-var sharedKinds = [...]error{ErrMismatch, os.ErrDeadlineExceeded, ErrDead}
+var sharedKinds = [...]error{ErrMismatch, os.ErrDeadlineExceeded, ErrExited}
 
 // reason is why another rank gave up.
 type reason struct {

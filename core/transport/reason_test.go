@@ -12,7 +12,7 @@ import (
 // TestReasonsKeepTheirKind: who is told why another rank gave up can tell the
 // same things apart, also when it passes them on.
 func TestReasonsKeepTheirKind(t *testing.T) {
-	kinds := []error{ErrMismatch, os.ErrDeadlineExceeded, ErrDead, ErrClosed}
+	kinds := []error{ErrMismatch, os.ErrDeadlineExceeded, ErrExited, ErrClosed}
 	for i, kind := range kinds {
 		err := fmt.Errorf("rank 1: %w: ring of 8 bytes", kind)
 		for range 2 {

@@ -18,8 +18,8 @@ const MaxRanks = 48
 
 // Sentinels that callers must tell apart.
 var (
-	// ErrDead means that the peer's process is known to have ended.
-	ErrDead = errors.New("process has ended")
+	// ErrExited means that the peer's process is known to have ended.
+	ErrExited = errors.New("process has ended")
 	// ErrUnwatched means that this process knows the other one no more: its rank
 	// was replaced some time ago, or the domain closed.
 	ErrUnwatched = errors.New("process is not watched any more")
@@ -57,12 +57,12 @@ type Segment interface {
 }
 
 // Process is one incarnation of a rank: the process and buffer that came to a
-// meeting under its number. It stays valid, and watched, after another one
+// rendezvous under its number. It stays valid, and watched, after another one
 // has taken the number over. All methods are safe for concurrent use; none
 // allocates or makes a system call.
 type Process interface {
 	// Lost returns nil while the process may be alive, and an error wrapping
-	// ErrDead once it is known to have ended: none of its threads will store
+	// ErrExited once it is known to have ended: none of its threads will store
 	// another byte.
 	Lost() error
 	// Dying reports, with one load, that the kernel has begun to end the
@@ -79,7 +79,7 @@ type Endable interface {
 	// End kills the process, also a stopped one; Lost tells when it has ended. An
 	// error says why it cannot be: it is this process itself, the kernel has no
 	// pidfds, or forbids it, or ErrUnwatched. Not before the process has come to a
-	// meeting, and without effect once it has ended.
+	// rendezvous, and without effect once it has ended.
 	End() error
 }
 
@@ -99,7 +99,7 @@ type Domain interface {
 	NumRanks() int
 	// Members is the group's membership word.
 	Members() MemberWord
-	// Present has one bit per rank that came to the last meeting, this one
+	// Present has one bit per rank that came to the last rendezvous, this one
 	// included. Control and Process return nil for the others.
 	Present() uint64
 	// Control returns the control segment of a rank (its own or a peer's).
@@ -125,10 +125,10 @@ type Domain interface {
 	Sleep(ticket uint32, d time.Duration)
 	// Yield gives the processor to another runnable thread, if there is one.
 	Yield()
-	// Far reaches the ranks whose memory cannot be mapped; nil when there are
+	// Remote reaches the ranks whose memory cannot be mapped; nil when there are
 	// none. For these, Control is a page of this process, in which whoever
 	// receives their messages keeps their words, and Slab is an error.
-	Far() Far
+	Remote() Remote
 	// Close ends this rank's use of the domain. Idempotent. Segments that
 	// somebody retained stay mapped.
 	Close() error

@@ -39,12 +39,12 @@ const MaxSkew = 60 * time.Second
 type kind uint8
 
 const (
-	kindHello   kind = iota + 1 // client: who I am, whom I want
-	kindWelcome                 // server: who I am, the other nonce
-	kindConfirm                 // client: I have the session's keys
-	kindRefusal                 // server: genuine, but no, and why
-	kindMessage                 // either, in a session
-	kindNote                    // either, outside of any
+	kindHello    kind = iota + 1 // client: who I am, whom I want
+	kindWelcome                  // server: who I am, the other nonce
+	kindConfirm                  // client: I have the session's keys
+	kindRefusal                  // server: genuine, but no, and why
+	kindMessage                  // either, in a session
+	kindDatagram                 // either, outside of any
 )
 
 // Bits of the flags byte, offset 3 of every strict header.

@@ -120,7 +120,7 @@ func (r *Keyring) Reload() error {
 
 var errClosedRing = errors.New("the ring is closed")
 
-// Close wipes the keys. No handshake of this ring succeeds any more, and no note
+// Close wipes the keys. No handshake of this ring succeeds any more, and no datagram
 // is accepted; sessions go on. What the Go runtime, a hash or a cipher has copied
 // is not reached. Idempotent.
 func (r *Keyring) Close() {

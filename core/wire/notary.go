@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// Sizes of signed notes.
+// Sizes of signed datagrams.
 const (
-	// MaxNoteBytes bounds what a note says.
-	MaxNoteBytes = 1024
-	// NoteOverheadBytes is what Seal adds.
-	NoteOverheadBytes = LengthBytes + noteHeadBytes + TrailerBytes
+	// MaxDatagramBytes bounds what a datagram says.
+	MaxDatagramBytes = 1024
+	// DatagramOverheadBytes is what Seal adds.
+	DatagramOverheadBytes = LengthBytes + datagramHeadBytes + TrailerBytes
 
-	noteHeadBytes = 8
-	labelNote     = "moewire 2 note"
+	datagramHeadBytes = 8
+	labelDatagram     = "moewire 2 note"
 )
 
 // Notary signs and checks single frames that somebody else carries, outside of
@@ -31,11 +31,11 @@ type Notary struct {
 	now      func() time.Time
 
 	mu    sync.Mutex
-	signs map[uint32]*noteSigner // by key id
+	signs map[uint32]*datagramSigner // by key id
 }
 
-// noteSigner is one key's, until a Reload changes the key.
-type noteSigner struct {
+// datagramSigner is one key's, until a Reload changes the key.
+type datagramSigner struct {
 	*signer
 	of uint64 // the ring's reading
 }
@@ -46,16 +46,16 @@ func NewNotary(config Config) (*Notary, error) {
 	if config.Keys == nil {
 		return nil, errors.New("wire: Config.Keys is nil; there is no mode without keys")
 	}
-	return &Notary{keys: config.Keys, counters: config.Counters, now: config.Now, signs: map[uint32]*noteSigner{}}, nil
+	return &Notary{keys: config.Keys, counters: config.Counters, now: config.Now, signs: map[uint32]*datagramSigner{}}, nil
 }
 
-// Seal appends a frame that says note to dst. ErrLength if it is longer than
-// MaxNoteBytes; dst is as it was then.
-func (n *Notary) Seal(dst, note []byte) ([]byte, error) {
-	if len(note) > MaxNoteBytes {
+// Seal appends a frame that says datagram to dst. ErrLength if it is longer than
+// MaxDatagramBytes; dst is as it was then.
+func (n *Notary) Seal(dst, datagram []byte) ([]byte, error) {
+	if len(datagram) > MaxDatagramBytes {
 		return dst, ErrLength
 	}
-	size := NoteOverheadBytes + len(note)
+	size := DatagramOverheadBytes + len(datagram)
 	dst = slices.Grow(dst, size)
 	frame := dst[len(dst) : len(dst)+size]
 	setLength(frame)
@@ -63,9 +63,9 @@ func (n *Notary) Seal(dst, note []byte) ([]byte, error) {
 	defer n.mu.Unlock()
 	id, sign := n.current()
 	b := frame[LengthBytes:]
-	b[0], b[1], b[2], b[3] = Version, byte(kindNote), 0, 0
+	b[0], b[1], b[2], b[3] = Version, byte(kindDatagram), 0, 0
 	binary.LittleEndian.PutUint32(b[4:], id)
-	copy(b[noteHeadBytes:], note)
+	copy(b[datagramHeadBytes:], datagram)
 	sign.sign(frame, clock(n.now))
 	return dst[:len(dst)+size], nil
 }
@@ -74,16 +74,16 @@ func (n *Notary) Seal(dst, note []byte) ([]byte, error) {
 // memory. The errors are a Reason, wrapped.
 func (n *Notary) Open(frame []byte) ([]byte, error) {
 	if reason := n.judge(frame); reason != 0 {
-		return nil, fmt.Errorf("note of %d bytes: %w", len(frame), n.counters.refuse(reason))
+		return nil, fmt.Errorf("datagram of %d bytes: %w", len(frame), n.counters.refuse(reason))
 	}
 	n.counters.accept()
-	return frame[LengthBytes+noteHeadBytes : len(frame)-TrailerBytes], nil
+	return frame[LengthBytes+datagramHeadBytes : len(frame)-TrailerBytes], nil
 }
 
 // judge looks at length, key and tag, and only then at the rest.
 func (n *Notary) judge(frame []byte) Reason {
-	size := len(frame) - NoteOverheadBytes
-	if size < 0 || size > MaxNoteBytes || binary.LittleEndian.Uint32(frame) != uint32(len(frame)-LengthBytes) {
+	size := len(frame) - DatagramOverheadBytes
+	if size < 0 || size > MaxDatagramBytes || binary.LittleEndian.Uint32(frame) != uint32(len(frame)-LengthBytes) {
 		return ErrLength
 	}
 	b := frame[LengthBytes:]
@@ -98,7 +98,7 @@ func (n *Notary) judge(frame []byte) Reason {
 		return ErrMAC
 	case b[0] != Version:
 		return ErrVersion
-	case kind(b[1]) != kindNote:
+	case kind(b[1]) != kindDatagram:
 		return ErrKind
 	case b[2] != 0 || b[3] != 0:
 		return ErrField
@@ -109,7 +109,7 @@ func (n *Notary) judge(frame []byte) Reason {
 }
 
 // current is the signer of the ring's current key. A ring that is closed has
-// none: then the note is signed with a key that nobody has. The caller holds mu.
+// none: then the datagram is signed with a key that nobody has. The caller holds mu.
 func (n *Notary) current() (id uint32, sign *signer) {
 	for range 4 { // it may be read anew in between
 		id = n.keys.Current()
@@ -132,7 +132,7 @@ func (n *Notary) signer(id uint32) *signer {
 		return nil
 	}
 	defer clear(secret[:])
-	s := &noteSigner{newSigner(derive(secret, nil, labelNote, KeyBytes)), reading}
+	s := &datagramSigner{newSigner(derive(secret, nil, labelDatagram, KeyBytes)), reading}
 	if len(n.signs) >= MaxNumKeys {
 		clear(n.signs) // of rings that were
 	}

@@ -22,14 +22,14 @@ func newNotary(t testing.TB, change ...func(*Config)) *Notary {
 	return n
 }
 
-// noteByHand is a signed note as docs/wire.md has it.
-func noteByHand(t *testing.T, secret []byte, id uint32, at time.Time, head [4]byte, note []byte) []byte {
+// datagramByHand is a signed datagram as docs/wire.md has it.
+func datagramByHand(t *testing.T, secret []byte, id uint32, at time.Time, head [4]byte, datagram []byte) []byte {
 	t.Helper()
 	key, err := hkdf.Key(sha256.New, secret, nil, "moewire 2 note", 32)
 	require.NoError(t, err)
 	signed := append([]byte{}, head[:]...)
 	signed = binary.LittleEndian.AppendUint32(signed, id)
-	signed = append(signed, note...)
+	signed = append(signed, datagram...)
 	signed = binary.LittleEndian.AppendUint64(signed, uint64(at.UnixNano()))
 	mac := hmac.New(sha256.New, key)
 	mac.Write(signed)
@@ -45,34 +45,34 @@ func firstSecret() []byte {
 	return secret
 }
 
-// TestWF9Notes: what is sealed is what the tables say, and opens.
-func TestWF9Notes(t *testing.T) {
-	for _, note := range [][]byte{nil, []byte("x"), bytes.Repeat([]byte{7}, MaxNoteBytes)} {
+// TestWF9Datagrams: what is sealed is what the tables say, and opens.
+func TestWF9Datagrams(t *testing.T) {
+	for _, datagram := range [][]byte{nil, []byte("x"), bytes.Repeat([]byte{7}, MaxDatagramBytes)} {
 		n := newNotary(t)
-		frame, err := n.Seal([]byte("before"), note)
+		frame, err := n.Seal([]byte("before"), datagram)
 		require.NoError(t, err)
 		require.Equal(t, "before", string(frame[:6]))
 		frame = frame[6:]
-		require.Equal(t, noteByHand(t, firstSecret(), 7, epoch, [4]byte{2, 6}, note), frame)
-		require.Len(t, frame, NoteOverheadBytes+len(note))
+		require.Equal(t, datagramByHand(t, firstSecret(), 7, epoch, [4]byte{2, 6}, datagram), frame)
+		require.Len(t, frame, DatagramOverheadBytes+len(datagram))
 		got, err := n.Open(frame)
 		require.NoError(t, err)
-		require.True(t, bytes.Equal(note, got))
+		require.True(t, bytes.Equal(datagram, got))
 		require.EqualValues(t, 1, n.counters.Frames())
 	}
 	n := newNotary(t)
 	before := []byte("x")
-	after, err := n.Seal(before, make([]byte, MaxNoteBytes+1))
+	after, err := n.Seal(before, make([]byte, MaxDatagramBytes+1))
 	require.ErrorIs(t, err, ErrLength)
 	require.Equal(t, before, after)
 	_, err = NewNotary(Config{})
 	require.ErrorContains(t, err, "Config.Keys is nil")
 }
 
-// TestWF3NoteBits: each bit counts. TestWF1NoteBadFrames: by reason.
-func TestWF3NoteBits(t *testing.T) {
+// TestWF3DatagramBits: each bit counts. TestWF1DatagramBadFrames: by reason.
+func TestWF3DatagramBits(t *testing.T) {
 	n := newNotary(t)
-	frame, err := n.Seal(nil, []byte("a note"))
+	frame, err := n.Seal(nil, []byte("a datagram"))
 	require.NoError(t, err)
 	for bit := range 8 * len(frame) {
 		frame[bit/8] ^= 1 << (bit % 8)
@@ -84,12 +84,12 @@ func TestWF3NoteBits(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestWF1NoteBadFrames(t *testing.T) {
+func TestWF1DatagramBadFrames(t *testing.T) {
 	hand := func(head [4]byte, id uint32, at time.Time) []byte {
-		return noteByHand(t, firstSecret(), id, at, head, []byte("note"))
+		return datagramByHand(t, firstSecret(), id, at, head, []byte("datagram"))
 	}
 	good := hand([4]byte{2, 6}, 7, epoch)
-	long := noteByHand(t, firstSecret(), 7, epoch, [4]byte{2, 6}, make([]byte, MaxNoteBytes+1))
+	long := datagramByHand(t, firstSecret(), 7, epoch, [4]byte{2, 6}, make([]byte, MaxDatagramBytes+1))
 	for name, c := range map[string]struct {
 		want  Reason
 		frame []byte
@@ -98,9 +98,9 @@ func TestWF1NoteBadFrames(t *testing.T) {
 		"short":         {ErrLength, good[:len(good)-1]},
 		"long":          {ErrLength, append(bytes.Clone(good), 0)},
 		"too much":      {ErrLength, long},
-		"no room":       {ErrLength, make([]byte, NoteOverheadBytes-1)},
+		"no room":       {ErrLength, make([]byte, DatagramOverheadBytes-1)},
 		"key id":        {ErrKeyID, hand([4]byte{2, 6}, 8, epoch)},
-		"another key":   {ErrMAC, noteByHand(t, make([]byte, 32), 7, epoch, [4]byte{2, 6}, nil)},
+		"another key":   {ErrMAC, datagramByHand(t, make([]byte, 32), 7, epoch, [4]byte{2, 6}, nil)},
 		"newer version": {ErrVersion, hand([4]byte{3, 6}, 7, epoch)},
 		"a hello":       {ErrKind, hand([4]byte{2, 1}, 7, epoch)},
 		"a field":       {ErrField, hand([4]byte{2, 6, 1}, 7, epoch)},
@@ -116,16 +116,16 @@ func TestWF1NoteBadFrames(t *testing.T) {
 		_, err := newNotary(t).Open(hand([4]byte{2, 6}, 7, at))
 		require.NoError(t, err)
 	}
-	// A hello is no note, though both are of the same ring.
+	// A hello is no datagram, though both are of the same ring.
 	client, err := NewHandshake(RoleClient, testConfig(t))
 	require.NoError(t, err)
 	_, err = newNotary(t).Open(client.Start())
 	require.Error(t, err)
 }
 
-// TestNotesFollowTheRing: notes are signed with the current key; any is
+// TestDatagramsFollowTheRing: datagrams are signed with the current key; any is
 // accepted, and one that is gone is not.
-func TestNotesFollowTheRing(t *testing.T) {
+func TestDatagramsFollowTheRing(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(testKeyText), "\n")[1:]
 	text := strings.Join(lines, "\n")
 	ring, err := NewKeyring(func() ([]byte, error) { return []byte(text), nil })
@@ -155,9 +155,9 @@ func TestNotesFollowTheRing(t *testing.T) {
 	require.Equal(t, hidden, fmt.Sprintf("%#v", n))
 }
 
-// TestNotesWhileTheRingChanges: a note is signed with the key that it names, also
+// TestDatagramsWhileTheRingChanges: a datagram is signed with the key that it names, also
 // when the ring gets another one at that moment.
-func TestNotesWhileTheRingChanges(t *testing.T) {
+func TestDatagramsWhileTheRingChanges(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(testKeyText), "\n")[1:]
 	text := lines[0]
 	ring, err := NewKeyring(func() ([]byte, error) { return []byte(text), nil })
@@ -195,7 +195,7 @@ func TestNotaryForgetsKeys(t *testing.T) {
 	for i := range 3 * MaxNumKeys {
 		text = fmt.Sprintf("%d %s", i, secret[len(secret)-1])
 		require.NoError(t, ring.Reload())
-		frame, err := n.Seal(nil, []byte("a note"))
+		frame, err := n.Seal(nil, []byte("a datagram"))
 		require.NoError(t, err)
 		_, err = n.Open(frame)
 		require.NoError(t, err)

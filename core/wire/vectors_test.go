@@ -21,7 +21,7 @@ type vectors struct {
 	TimeNs     int64
 	Handshakes []handshakeVector
 	Compat     []compatVector
-	Notes      []noteVector
+	Datagrams  []datagramVector
 }
 
 type handshakeVector struct {
@@ -65,11 +65,11 @@ type compatVector struct {
 	Frame        string
 }
 
-// noteVector is a signed note; byte i of what it says is 7i+3 mod 256.
-type noteVector struct {
-	KeyID     uint32
-	NoteBytes int
-	Frame     string
+// datagramVector is a signed datagram; byte i of what it says is 7i+3 mod 256.
+type datagramVector struct {
+	KeyID         uint32
+	DatagramBytes int
+	Frame         string
 }
 
 // counting gives bytes that go up, as nonces.
@@ -94,9 +94,9 @@ func makeVectors(t *testing.T) vectors {
 		v.Compat = append(v.Compat, compatVector{head.Code, head.Reply, head.PayloadBytes, head.Request, hex.EncodeToString(frame)})
 	}
 	n := newNotary(t)
-	for _, size := range []int{0, 37, MaxNoteBytes} {
+	for _, size := range []int{0, 37, MaxDatagramBytes} {
 		frame := must1(n.Seal(nil, patterned(size)))
-		v.Notes = append(v.Notes, noteVector{binary.LittleEndian.Uint32(frame[LengthBytes+4:]), size, hex.EncodeToString(frame)})
+		v.Datagrams = append(v.Datagrams, datagramVector{binary.LittleEndian.Uint32(frame[LengthBytes+4:]), size, hex.EncodeToString(frame)})
 	}
 	return v
 }

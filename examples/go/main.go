@@ -45,7 +45,7 @@ func main() {
 	}
 }
 
-// parent starts the ranks and is their meeting point.
+// parent starts the ranks and is their rendezvous point.
 func parent() error {
 	var ins []io.Writer
 	var outs []*bufio.Scanner

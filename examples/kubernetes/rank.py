@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the containers of group.yaml run: one rank, or with --store the ranks' meeting place.
+"""What the containers of group.yaml run: one rank, or with --store the ranks' rendezvous point.
 
 RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say who and where, as for torch.distributed. A rank
 that fails ends; whoever restarts it brings it back into the group. SIGTERM ends it in good order.

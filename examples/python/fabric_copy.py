@@ -3,7 +3,7 @@
 
     python examples/python/fabric_copy.py
 
-They exchange notes, and what a region's memory is called, through a pipe; a real program may
+They exchange handshakes, and what a region's memory is called, through a pipe; a real program may
 use any socket, store or file. The bytes go over TCP, authenticated with a key that both have.
 """
 
@@ -19,17 +19,17 @@ SIZE = 1 << 20
 OTHER = 0  # each has one peer, and calls it so
 
 
-def carry_notes(fabric, notes):
+def carry_handshakes(fabric, handshakes):
     """Hands over what the other side's fabric wants carried, until either end is closed."""
     with contextlib.suppress(EOFError, OSError, ClosedError, UnknownHandleError):
         while True:
-            fabric.deliver(OTHER, notes.recv_bytes())
+            fabric.deliver(OTHER, handshakes.recv_bytes())
 
 
-def side(name, run, key, notes, talk):
+def side(name, run, key, handshakes, talk):
     with Fabric(listen="127.0.0.1:0", keys=key) as fabric:
-        threading.Thread(target=carry_notes, args=(fabric, notes), daemon=True).start()
-        with fabric.couriers(lambda peer, note: notes.send_bytes(note)):
+        threading.Thread(target=carry_handshakes, args=(fabric, handshakes), daemon=True).start()
+        with fabric.couriers(lambda peer, handshake: handshakes.send_bytes(handshake)):
             fabric.connect(OTHER)
             # With its end in one piece: both sides print to the same place.
             print(f"{name}: {run(fabric, talk)}\n", end="", flush=True)
@@ -62,10 +62,10 @@ def owner(fabric, talk):
 
 def main():
     context = multiprocessing.get_context("spawn")  # not fork: the library does not survive it
-    notes, talk = context.Pipe(), context.Pipe()
+    handshakes, talk = context.Pipe(), context.Pipe()
     key = f"1 {secrets.token_hex(32)}"
     sides = [
-        context.Process(target=side, args=(run.__name__, run, key, notes[i], talk[i]))
+        context.Process(target=side, args=(run.__name__, run, key, handshakes[i], talk[i]))
         for i, run in enumerate((writer, owner))
     ]
     for process in sides:

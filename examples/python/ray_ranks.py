@@ -27,12 +27,12 @@ from moewire import Buffer
 RANKS, EXPERTS, TOPK, HIDDEN, TOKENS, TIMEOUT_US = 3, 6, 2, 256, 8, 60_000_000
 # An actor is a new process that imports torch: a minute on a busy machine, and the first call of
 # each rank waits for all of them. A process that dies is noticed at once, whatever these say.
-KILLED, PATIENCE_S = 1, 600
+KILLED, TIMEOUT_S = 1, 600
 
 
 @ray.remote(num_cpus=0)
 class Board:
-    """Where the ranks of a meeting leave their bytes, and wait for everybody's."""
+    """Where the ranks of a rendezvous leave their bytes, and wait for everybody's."""
 
     def __init__(self):
         self.left = defaultdict(dict)
@@ -48,19 +48,19 @@ class Board:
 
 @ray.remote(num_cpus=1)
 class Rank:
-    def __init__(self, rank, board, meeting):
+    def __init__(self, rank, board, rendezvous):
         torch.set_num_threads(1)
-        self.rank, self.board, self.meeting, self.turn = rank, board, meeting, 0
+        self.rank, self.board, self.rendezvous, self.turn = rank, board, rendezvous, 0
         self.active = torch.ones(RANKS, dtype=torch.int32)
         self.buffer = Buffer.from_exchange(self.exchange, rank, RANKS)  # waits for the others
 
     def exchange(self, own):
         self.turn += 1
-        everybody = self.board.exchange.remote((self.meeting, self.turn), self.rank, own)
-        return ray.get(everybody, timeout=PATIENCE_S)
+        everybody = self.board.exchange.remote((self.rendezvous, self.turn), self.rank, own)
+        return ray.get(everybody, timeout=TIMEOUT_S)
 
-    def update(self, meeting):
-        self.meeting, self.turn = meeting, 0
+    def update(self, rendezvous):
+        self.rendezvous, self.turn = rendezvous, 0
         self.buffer.update_ep_member()
         self.active.fill_(1)  # Moewire only clears entries
 
@@ -90,19 +90,19 @@ class Rank:
 def run(ranks, numbers):
     for number in numbers:
         live = {rank: actor for rank, actor in enumerate(ranks) if actor is not None}
-        results = ray.get([a.step.remote(number) for a in live.values()], timeout=PATIENCE_S)
+        results = ray.get([a.step.remote(number) for a in live.values()], timeout=TIMEOUT_S)
         for rank, (epoch, active) in zip(live, results, strict=True):
             print(f"rank {rank}, step {number}: epoch {epoch}, active_ranks {active}", flush=True)
 
 
 def main():
     node = placement_group([{"CPU": 1}] * RANKS, strategy="STRICT_PACK")
-    assert node.wait(PATIENCE_S), f"no node has {RANKS} free processors"
+    assert node.wait(TIMEOUT_S), f"no node has {RANKS} free processors"
     board = Board.remote()
 
-    def start(rank, meeting):
+    def start(rank, rendezvous):
         where = PlacementGroupSchedulingStrategy(node, placement_group_bundle_index=rank)
-        return Rank.options(scheduling_strategy=where).remote(rank, board, meeting)
+        return Rank.options(scheduling_strategy=where).remote(rank, board, rendezvous)
 
     ranks = [start(rank, 1) for rank in range(RANKS)]
     run(ranks, [0, 1])
@@ -111,9 +111,9 @@ def main():
     run(ranks, [2, 3])
     updates = [actor.update.remote(2) for actor in ranks if actor is not None]
     ranks[KILLED] = start(KILLED, 2)  # its constructor meets the others' updates
-    ray.get(updates, timeout=PATIENCE_S)
+    ray.get(updates, timeout=TIMEOUT_S)
     run(ranks, [4, 5])
-    ray.get([actor.close.remote() for actor in ranks], timeout=PATIENCE_S)
+    ray.get([actor.close.remote() for actor in ranks], timeout=TIMEOUT_S)
     print("all ranks are back", flush=True)
 
 
@@ -126,7 +126,7 @@ if __name__ == "__main__":
             object_store_memory=80 << 20,
             _node_ip_address="127.0.0.1",
             _temp_dir=folder,
-            _system_config={"worker_register_timeout_seconds": PATIENCE_S},
+            _system_config={"worker_register_timeout_seconds": TIMEOUT_S},
         )
         try:
             main()

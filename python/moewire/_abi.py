@@ -95,12 +95,12 @@ MW_SHAPE_FP32_OUTPUTS = 1
 MW_SHAPE_FLAT = 2
 
 MW_DISPATCH_FP8 = 1
-MW_DISPATCH_MORE = 2
+MW_DISPATCH_HAS_MORE = 2
 MW_DISPATCH_ROUND_SCALE = 4
 MW_DISPATCH_UE8M0 = 8
 MW_DISPATCH_FP32_OUTPUTS = 16
 MW_DISPATCH_FLAT = 32
-MW_DISPATCH_BARE = 64
+MW_DISPATCH_NO_ROUTING = 64
 MW_DISPATCH_PRE_REDUCE = 128
 MW_DISPATCH_KEEP_HELD = 256
 MW_TOPK_IDX_INT32 = 512
@@ -113,7 +113,7 @@ MW_STREAM_NONE = (1 << 64) - 1
 MW_LINK_TCP = 1
 MW_LINK_VERBS = 2
 MW_LINK_UP = 1
-MW_LINK_SILENT = 2
+MW_LINK_UNRESPONSIVE = 2
 MW_LINK_BROKEN = 3
 MW_LINK_ENDED = 4
 MW_LINK_OUT = 5
@@ -173,7 +173,7 @@ class mw_config_t(Structure):
         ("keys", mw_bytes_t),
         ("host", mw_bytes_t),
         ("ring_bytes", c_uint64),
-        ("silent_after_us", c_int64),
+        ("unresponsive_after_us", c_int64),
         ("key_file", mw_bytes_t),
         ("rdma_devices", mw_bytes_t),
         ("rdma_gid", mw_bytes_t),

@@ -16,7 +16,7 @@ MW_FABRIC_RDMA_DC = 4
 MW_KEYS_FILE = 1
 MW_KEYS_ENV = 2
 MW_KEYS_BYTES = 3
-MW_MAX_NOTE_BYTES = 1024
+MW_MAX_HANDSHAKE_BYTES = 1024
 MW_ACCESS_WRITE = 1
 MW_ACCESS_READ = 2
 MW_TRANSFER_SEND = 1
@@ -137,7 +137,7 @@ _status = c_int32
 SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mw_fabric_create": (_status, (POINTER(mw_fabric_config_t), POINTER(mw_fabric_t))),
     "mw_fabric_report": (_status, (mw_fabric_t, c_void_p, c_uint64, POINTER(c_uint64))),
-    "mw_fabric_next_note": (
+    "mw_fabric_next_handshake": (
         _status,
         (mw_fabric_t, c_int64, POINTER(c_uint64), c_void_p, c_uint64, POINTER(c_uint64)),
     ),

@@ -80,7 +80,7 @@ class mw_link_t(Structure):
         ("heard_ns", c_int64),
         ("num_beats", c_uint64),
         ("clock_ahead_ns", c_int64),
-        ("num_remade", c_uint64),
+        ("num_reconnects", c_uint64),
     ]
 
 

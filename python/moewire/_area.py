@@ -38,7 +38,7 @@ CARRIERS = {abi.MW_LINK_TCP: "tcp", abi.MW_LINK_VERBS: "verbs"}
 # From well to worse.
 LINK_STATES = {
     abi.MW_LINK_UP: "up",
-    abi.MW_LINK_SILENT: "silent",
+    abi.MW_LINK_UNRESPONSIVE: "unresponsive",
     abi.MW_LINK_BROKEN: "broken",
     abi.MW_LINK_ENDED: "ended",
     abi.MW_LINK_OUT: "out",

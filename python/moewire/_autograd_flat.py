@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from . import _check, _lanes
+from . import _check, _piggyback
 from ._backward import (
     Call,
     Returning,
     check_inputs,
-    lanes_hint,
     new_anchor,
+    piggyback_hint,
     place_of,
     refuse_capture,
 )
@@ -35,7 +35,7 @@ def get_flat_buffer_size_hint(
     num_slots: int = 2,
 ) -> int:
     """Bytes to construct a ``Buffer`` with for training in the flat form."""
-    width, num_topk = lanes_hint(hidden, num_topk)
+    width, num_topk = piggyback_hint(hidden, num_topk)
     return Buffer.get_flat_buffer_size_hint(
         num_max_dispatch_tokens_per_rank,
         width,
@@ -222,12 +222,12 @@ class _DispatchFlat(torch.autograd.Function):  # type: ignore[misc]  # torch is 
         call: _FlatCall = ctx.call
         returning = call.take_returning()
         if returning is None:  # nothing was combined: only to know where rows go
-            returning = call.send(_lanes.nothing(topk_idx, hidden), ctx.handle)
+            returning = call.send(_piggyback.nothing(topk_idx, hidden), ctx.handle)
         own = torch.where(ids >= 0, grad_weights, 0.0)  # another rank has the others' gradients
-        rows = returning.put(_lanes.with_scalars(grad_rows, own), keys)
+        rows = returning.put(_piggyback.with_scalars(grad_rows, own), keys)
         out = call.combine(rows, returning.received.positions, returning.handle)
         grad_x = out[:, :hidden].contiguous()
-        return None, grad_x, _lanes.scalars_of(out, hidden, num_topk), None, None, None
+        return None, grad_x, _piggyback.scalars_of(out, hidden, num_topk), None, None, None
 
 
 class _CombineFlat(torch.autograd.Function):  # type: ignore[misc]
@@ -251,7 +251,7 @@ class _CombineFlat(torch.autograd.Function):  # type: ignore[misc]
         call.close_returning()
         handle: FlatHandle = ctx.handle
         hidden = grad_out.shape[1]
-        wide = _lanes.nothing(topk_idx, hidden)
+        wide = _piggyback.nothing(topk_idx, hidden)
         wide[:, :hidden] = grad_out
         rows = call.keep(call.send(wide, handle)).take(keys)
         return rows[:, :hidden].contiguous(), _nothing(grad_out.device), None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 
 from . import _abi as abi
-from . import _check, _lanes
+from . import _check, _piggyback
 from .buffer import Buffer
 from .errors import UnsupportedError
 
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 AnyHandle = TypeVar("AnyHandle", bound="Held")
 
 
-def lanes_hint(hidden: object, num_topk: object) -> tuple[int, int]:
+def piggyback_hint(hidden: object, num_topk: object) -> tuple[int, int]:
     """Checked arguments of a size hint: the width of a backward's rows, and K."""
     topk = _check.integer("num_topk", num_topk, 1, abi.MW_MAX_TOPK)
-    return _check.integer("hidden", hidden, 1, _check.MAX_HIDDEN) + _lanes.num_lanes(topk), topk
+    width = _check.integer("hidden", hidden, 1, _check.MAX_HIDDEN)
+    return width + _piggyback.num_values(topk), topk
 
 
 def check_inputs(
@@ -62,7 +63,7 @@ class Returning(Generic[AnyHandle]):
     """An operation of the backward that has been dispatched and is to be combined."""
 
     def __init__(self, recv_x: torch.Tensor, handle: AnyHandle, received: ReceivedRows) -> None:
-        self.recv_x = recv_x  # [n, H + lanes], in the workspace
+        self.recv_x = recv_x  # [n, H + num_values(K)], in the workspace
         self.handle = handle
         self.received = received
 

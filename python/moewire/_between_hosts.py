@@ -22,7 +22,7 @@ Part = dict[str, Any]
 _DEVICES = Path("/sys/class/infiniband")
 _CAP_IPC_LOCK = 14
 # Two rings of 16 MiB per direction, of which a rank registers the own ends.
-LOCKED_BYTES_PER_FAR_RANK = 2 * 16 << 20
+LOCKED_BYTES_PER_REMOTE_RANK = 2 * 16 << 20
 _MAKE_KEYS = (
     "openssl rand -hex 32 | sed 's/^/1 /' > moewire.keys && chmod 600 moewire.keys; "
     "export MOEWIRE_KEY_FILE=$PWD/moewire.keys   (the same file on every host)"
@@ -225,7 +225,7 @@ def locked_memory() -> Part:
     unlimited = soft == resource.RLIM_INFINITY or bool(effective)
     return {
         "limit": "unlimited" if unlimited else soft,
-        "needed_per_far_rank": LOCKED_BYTES_PER_FAR_RANK,
+        "needed_per_remote_rank": LOCKED_BYTES_PER_REMOTE_RANK,
         "remark": "for RDMA alone (memlock); shared memory and TCP lock none",
     }
 
@@ -301,7 +301,7 @@ def unused_device(found: Part) -> Advice | None:
 
 def little_locked(found: Part) -> Advice | None:
     """RDMA would be used, and could not register the rings of many ranks."""
-    limit, each = (found["locked_memory"][name] for name in ("limit", "needed_per_far_rank"))
+    limit, each = (found["locked_memory"][name] for name in ("limit", "needed_per_remote_rank"))
     if not found["rdma"]["available"] or limit == "unlimited" or limit >= 8 * each:
         return None
     return (

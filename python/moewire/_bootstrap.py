@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from . import _abi as abi
 from ._check import integer, refuse
-from ._meeting import StoreMeeting
+from ._rendezvous import StoreRendezvous
 from ._runtime import MAX_METADATA_BYTES, Runtime
 from ._store import Store
 from .errors import MoewireError, PeerLostError
@@ -24,7 +24,7 @@ _LENGTH = struct.Struct("<I")
 _RECORD_BYTES = _LENGTH.size + MAX_METADATA_BYTES
 
 
-class Meeting(Protocol):
+class Rendezvous(Protocol):
     """How one rank meets the others."""
 
     rank: int
@@ -37,11 +37,11 @@ class Meeting(Protocol):
         """Begins a new epoch with ``members``, or with those of them who come."""
 
 
-# What an embedder brings for ``ExchangeMeeting``: own bytes to everybody's by rank.
+# What an embedder brings for ``ExchangeRendezvous``: own bytes to everybody's by rank.
 Exchange: TypeAlias = Callable[[bytes], Sequence[bytes | None]]
 
 
-class ExchangeMeeting:
+class ExchangeRendezvous:
     """Meets by exchanging bytes, whatever carries them. Empty or None: that rank is absent.
 
     A round is two exchanges: of metadata, and of whether each rank could connect.
@@ -135,8 +135,8 @@ def group_store(group: dist.ProcessGroup) -> Store | None:
     return None
 
 
-def meet_in_group(group: dist.ProcessGroup, prefix: str) -> Meeting:
-    """The meeting of a process group; the calling process must be a member."""
+def group_rendezvous(group: dist.ProcessGroup, prefix: str) -> Rendezvous:
+    """The rendezvous of a process group; the calling process must be a member."""
     if group == dist.GroupMember.NON_GROUP_MEMBER:  # what torch gives a rank that it leaves out
         raise refuse("group", "a group that this rank is not in", "a group that it is in")
     if not isinstance(group, dist.ProcessGroup):
@@ -146,5 +146,5 @@ def meet_in_group(group: dist.ProcessGroup, prefix: str) -> Meeting:
         raise refuse("group", "a group that this rank is not in", "a group that it is in")
     store = group_store(group)
     if store is None:
-        return ExchangeMeeting(all_gather_bytes(group), rank, num_ranks)
-    return StoreMeeting(store, rank, num_ranks, prefix)
+        return ExchangeRendezvous(all_gather_bytes(group), rank, num_ranks)
+    return StoreRendezvous(store, rank, num_ranks, prefix)

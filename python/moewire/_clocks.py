@@ -1,8 +1,8 @@
 """How the clocks of hosts differ, so that their traces come onto one time line.
 
 Every host's times are its own CLOCK_MONOTONIC. A rank knows how far that is from its wall clock,
-and, from the heartbeats of far ranks, which tell the time, how far their wall clocks seem ahead of
-its own: less the time that a heartbeat takes, of which the smallest counts. Two hosts that have
+and, from the heartbeats of remote ranks, which tell the time, how far their wall clocks seem ahead
+of its own: less the time that a heartbeat takes, of which the smallest counts. Two hosts that have
 heard each other know the difference to half of what both heartbeats took together, as Cristian's
 method and NTP do (RFC 5905, section 8).
 """
@@ -24,7 +24,7 @@ class Clock(NamedTuple):
     id: str  # traces with the same have the same clock
     wall_clock_ns: int  # its host's wall clock less this clock
     ranks: frozenset[int]  # of that host, as far as they are in the trace
-    ahead_ns: Mapping[int, int]  # by far rank: how far its wall clock seemed ahead
+    ahead_ns: Mapping[int, int]  # by remote rank: how far its wall clock seemed ahead
 
     def other_data(self) -> dict[str, Any]:
         """For ``"otherData"`` of a trace."""
@@ -38,17 +38,17 @@ def clock_of(
 ) -> Clock | None:
     """That of ranks of this host, of which ``pid`` ("self": this process) is one.
 
-    ``seen``: far ranks, and how far ahead they seemed (0: not known).
+    ``seen``: remote ranks, and how far ahead they seemed (0: not known).
 
-    None where there are no far ranks: then nothing is to be merged with other hosts' times.
+    None where there are no remote ranks: then nothing is to be merged with other hosts' times.
     """
     ahead: dict[int, int] = {}
-    far = False
+    remote = False
     for rank, ns in seen:
-        far = True
+        remote = True
         if ns:
             ahead[rank] = max(ns, ahead.get(rank, ns))
-    if not far:
+    if not remote:
         return None
     return Clock(_id(pid), wall_clock_ns, frozenset(ranks), ahead)
 

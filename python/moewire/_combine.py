@@ -49,7 +49,7 @@ def run(runtime: Runtime, handle: Handle, request: Request) -> Operation:
     args = combine_args.take()
     fill(args, request, handle, active)
     operation = start(runtime, runtime.lib.buffer_combine, args, request.phase, (request, handle))
-    combine_args.give_back(args)
+    combine_args.release(args)
     handle._combined = True
     return operation
 

@@ -22,7 +22,7 @@ _RESULT_BYTES = abi.SIZE_OF[abi.mw_dispatch_result_t]
 # Looked up once, not at every call.
 _FP8, _MORE, _ROUND, _UE8M0, _WIDE = (
     abi.MW_DISPATCH_FP8,
-    abi.MW_DISPATCH_MORE,
+    abi.MW_DISPATCH_HAS_MORE,
     abi.MW_DISPATCH_ROUND_SCALE,
     abi.MW_DISPATCH_UE8M0,
     abi.MW_DISPATCH_FP32_OUTPUTS,
@@ -49,12 +49,12 @@ class Request(NamedTuple):
     topk_weights: torch.Tensor | None = None  # with MW_DISPATCH_PRE_REDUCE
 
 
-def flags(fp8: object, more: object, round_scale: object, ue8m0: object, wide: object) -> int:
+def flags(fp8: object, more: object, round_scale: object, ue8m0: object, fp32: object) -> int:
     """``MW_DISPATCH_*`` bits; refuses what is no bool."""
     bits = 0  # "is not False" first: almost all are, at every call
     if fp8 is not False and boolean("use_fp8", fp8):
         bits = _FP8
-    if wide is not False and boolean("fp32_outputs", wide):
+    if fp32 is not False and boolean("fp32_outputs", fp32):
         bits |= _WIDE
     if more is not False and boolean("more", more):
         bits |= _MORE
@@ -88,7 +88,7 @@ def run(
     operation = None
     try:
         operation = start_dispatch(runtime, args, request.phase, (request, outputs))
-        plan.args.give_back(args)
+        plan.args.release(args)
         return _received(runtime, plan, request, outputs, operation, copy_outputs)
     except BaseException:
         if operation is not None:

@@ -43,7 +43,7 @@ class FlatCalls:
         """
         name = "num_max_dispatch_tokens_per_rank"
         ranks = _check.integer("num_ranks", num_ranks, 1, abi.MW_MAX_RANKS)
-        wide = abi.MW_SHAPE_FP32_OUTPUTS if _check.boolean("fp32_outputs", fp32_outputs) else 0
+        fp32 = abi.MW_SHAPE_FP32_OUTPUTS if _check.boolean("fp32_outputs", fp32_outputs) else 0
         shape = abi.mw_shape_t(
             num_max_tokens_per_rank=_check.integer(
                 name, num_max_dispatch_tokens_per_rank, 1, _check.MAX_TOKENS
@@ -53,7 +53,7 @@ class FlatCalls:
             num_experts=ranks,  # flat rows need the same room for any number
             num_slots=_check.integer("num_slots", num_slots, 1, 64),
             num_topk=_check.integer("num_topk", num_topk, 0, abi.MW_MAX_TOPK),
-            flags=abi.MW_SHAPE_FLAT | wide,
+            flags=abi.MW_SHAPE_FLAT | fp32,
         )
         _check.num_extras("extra_row_bytes", len(extra_row_bytes))
         for at, size in enumerate(extra_row_bytes):
@@ -125,7 +125,7 @@ class FlatCalls:
             topk_idx = handle._topk_idx
         gpu = self.runtime.gpu
         ids, weights, stored = _selections.on(gpu, topk_idx, topk_weights)
-        bare = abi.MW_DISPATCH_BARE if handle is not None else 0
+        no_routing = abi.MW_DISPATCH_NO_ROUTING if handle is not None else 0
         flags = flags_for(use_fp8, more, round_scale, use_ue8m0, fp32_outputs)
         request = Request(
             x,
@@ -136,7 +136,7 @@ class FlatCalls:
             num_max_dispatch_tokens_per_rank,
             num_experts,
             timeout_us,
-            flags | bare | abi.MW_DISPATCH_FLAT | self.runtime.held.flag | stored,
+            flags | no_routing | abi.MW_DISPATCH_FLAT | self.runtime.held.flag | stored,
             phase_for(async_finish, return_recv_hook),
         )
         if gpu is not None:
@@ -229,7 +229,7 @@ def _run(runtime: Runtime, request: Request, copy: bool) -> tuple[FlatHandle, Fl
     try:
         borrowed = (request, rows, raw)
         operation = start_dispatch(runtime, args, request.phase, borrowed)
-        plan.args.give_back(args)
+        plan.args.release(args)
         operation.when_done(rows.fill)
     except BaseException:
         if operation is not None:

@@ -18,7 +18,7 @@ FORMAT_FLAGS = (
     | abi.MW_DISPATCH_ROUND_SCALE
     | abi.MW_DISPATCH_UE8M0
     | abi.MW_DISPATCH_FP32_OUTPUTS
-    | abi.MW_DISPATCH_BARE
+    | abi.MW_DISPATCH_NO_ROUTING
 )
 
 
@@ -33,12 +33,12 @@ class FlatPlan:
 
     __slots__ = (
         "args",
-        "bare",
         "counts",
         "extra",
         "fp8",
         "hidden",
         "layout",
+        "no_routing",
         "num_experts",
         "num_max_tokens",
         "num_rows",
@@ -51,9 +51,9 @@ class FlatPlan:
         self.hidden, self.num_topk, self.num_max_tokens, self.num_experts, flags, self.extra = key
         self.fp8 = bool(flags & abi.MW_DISPATCH_FP8)
         self.ue8m0 = bool(flags & abi.MW_DISPATCH_UE8M0)
-        self.bare = bool(flags & abi.MW_DISPATCH_BARE)
-        wide = flags & abi.MW_DISPATCH_FP32_OUTPUTS
-        self.output_dtype = torch.float32 if wide else torch.bfloat16
+        self.no_routing = bool(flags & abi.MW_DISPATCH_NO_ROUTING)
+        fp32 = flags & abi.MW_DISPATCH_FP32_OUTPUTS
+        self.output_dtype = torch.float32 if fp32 else torch.bfloat16
         self.num_rows = num_ranks * self.num_max_tokens  # R * M
         self.counts = torch.empty((1,), dtype=torch.int32, device="cpu")
         self.layout = torch.empty((num_ranks,), dtype=torch.int64, device="cpu")

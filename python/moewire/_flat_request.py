@@ -23,7 +23,7 @@ class Request(NamedTuple):
 
     x: torch.Tensor
     topk_idx: torch.Tensor
-    topk_weights: torch.Tensor | None  # None: bare
+    topk_weights: torch.Tensor | None  # None: no routing
     extra: tuple[torch.Tensor, ...]
     active_ranks: torch.Tensor | None
     num_max_tokens: int
@@ -58,7 +58,7 @@ def checked_plan(runtime: Runtime, request: Request, place: Place | None = None)
     _check.tensor("topk_idx", request.topk_idx, ids_dtype, selections, place, _selections.IDS)
     num_topk = request.topk_idx.shape[1]
     _check.topk(num_topk)
-    if not flags & abi.MW_DISPATCH_BARE:
+    if not flags & abi.MW_DISPATCH_NO_ROUTING:
         shape = (num_tokens, num_topk)
         weights, allowed = request.topk_weights, _selections.WEIGHTS
         _check.tensor("topk_weights", weights, weights_dtype, shape, place, allowed)

@@ -79,7 +79,7 @@ def make_views(view: View, raw: abi.mw_dispatch_result_t, plan: FlatPlan) -> Ten
         words = hidden // (FP8_BLOCK * UE8M0_PACK if plan.ue8m0 else FP8_BLOCK)
         kind = torch.int32 if plan.ue8m0 else torch.float32
         scales = view(raw.recv_scales, (words, num_rows), kind).t()
-    if not plan.bare:
+    if not plan.no_routing:
         shape = (num_rows, plan.num_topk)
         topk_idx = view(raw.recv_topk_idx, shape, torch.int64)
         topk_weights = view(raw.recv_topk_weights, shape, torch.float32)

@@ -92,7 +92,7 @@ class Gpu:
             op = self.launch_dispatch(args, stream)
             borrowed = (request, outputs, answer, wait_ns)
             operation = Launched(runtime, self.streams, stream, captured, op, borrowed)
-            plan.args.give_back(args)
+            plan.args.release(args)
             results = plan, request, outputs, answer, captured
             return self._received(*results, operation, how, copy_outputs, kept)
         except BaseException:
@@ -233,7 +233,7 @@ class Gpu:
             kept = self.keep((*_tensors_of(request), request.out, wait_ns), how, stream)
         op = self.launch(runtime.lib.buffer_combine, args, stream)
         args.stream = args.wait_ns = 0  # structs serve buffers on the CPU, too
-        combine_args.give_back(args)
+        combine_args.release(args)
         handle._combined = True
         borrowed = (request, handle, wait_ns)
         operation = Launched(runtime, self.streams, stream, captured, op, borrowed)

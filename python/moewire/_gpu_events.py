@@ -11,7 +11,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from . import _untold
+from . import _deferred_log
 
 if TYPE_CHECKING:
     from ._events import EventLog
@@ -47,7 +47,7 @@ def _listen(seen: weakref.ref[EventLog], stop: threading.Lock) -> None:
             return
         try:
             events.look()
-            _untold.tell()
+            _deferred_log.flush()
         except Exception:  # of a handler of the program's: what befalls next is told all the same
             logging.getLogger("moewire").debug("events of a buffer on CUDA", exc_info=True)
         del events

@@ -136,7 +136,7 @@ def dispatch(gpu: Gpu, request: Request, how: How, copy: bool) -> FlatReceived:
     try:
         op = gpu.launch_dispatch(args, stream)
         operation = Launched(runtime, gpu.streams, stream, captured, op, (request, rows, raw))
-        plan.args.give_back(args)
+        plan.args.release(args)
         copies = rows.launched(operation.when_done)  # before the handle can be released
         handle = GpuFlatHandle(runtime, raw, operation, plan, rows, routing)
         handle._stream, handle._captured = stream, captured
@@ -168,7 +168,7 @@ def combine(
     kept = gpu.keep((request.y, request.active_ranks, request.out), how, stream)
     op = gpu.launch(runtime.lib.buffer_combine, args, stream)
     args.stream = 0  # structs serve buffers on the CPU, too
-    combine_args.give_back(args)
+    combine_args.release(args)
     handle._combined = True
     operation = Launched(runtime, gpu.streams, stream, captured, op, (request, handle))
     event, hook = gpu.completion(operation, how, stream, kept, (request.out,))

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from . import _untold
+from . import _deferred_log
 from ._torch_cuda import Place
 
 
@@ -100,7 +100,7 @@ class Streams:
             try:
                 self._put_off.popleft()()
             except Exception as error:  # of torch: the handle's, not the call's that it came into
-                _untold.leave(f"a handle on CUDA could not be released: {error!r}")
+                _deferred_log.leave(f"a handle on CUDA could not be released: {error!r}")
 
     def put_off(self, call: Callable[[], object]) -> None:
         """For who comes while ``launching``; under ``lock``.

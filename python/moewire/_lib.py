@@ -73,7 +73,7 @@ class Library:
     memory_release: Callable[..., int]
     fabric_create: Callable[..., int]
     fabric_report: Callable[..., int]
-    fabric_next_note: Callable[..., int]
+    fabric_next_handshake: Callable[..., int]
     fabric_deliver: Callable[..., int]
     fabric_connect: Callable[..., int]
     fabric_disconnect: Callable[..., int]

@@ -130,8 +130,8 @@ def buffers_that_fit(num_ranks: int, limit: int) -> int | str:
     """
     if limit == resource.RLIM_INFINITY:
         return "unlimited"
-    meeting = 3 * (num_ranks - 1) + 4
-    return max(0, (limit - len(os.listdir("/proc/self/fd")) - 2 - meeting) // (2 * num_ranks))
+    rendezvous = 3 * (num_ranks - 1) + 4
+    return max(0, (limit - len(os.listdir("/proc/self/fd")) - 2 - rendezvous) // (2 * num_ranks))
 
 
 def _limit(which: int, part: int) -> int | str:

@@ -19,7 +19,7 @@ from ._tuning import Tuning
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from ._bootstrap import Meeting
+    from ._bootstrap import Rendezvous
 
 CONNECT_TIMEOUT_US = 60_000_000
 SLOW_AFTER_US = 1_000_000
@@ -45,10 +45,10 @@ class Member:
     # Whether a dispatch may take the slot of an operation that is held: upstream's rule.
     _overwrites_held: ClassVar[bool] = False
 
-    def _open(self, meeting: Meeting, num_bytes: int, options: Options) -> None:
-        self._meeting = meeting
-        self.rank = meeting.rank
-        self.group_size = meeting.num_ranks
+    def _open(self, rendezvous: Rendezvous, num_bytes: int, options: Options) -> None:
+        self._rendezvous = rendezvous
+        self.rank = rendezvous.rank
+        self.group_size = rendezvous.num_ranks
         self.num_ep_buffer_bytes = _check.integer("num_ep_buffer_bytes", num_bytes, 0, 1 << 62)
         self.num_slots = _check.integer("num_slots", options.num_slots, 1, 64)
         self._use_fallback = False  # upstream's tests write it; there is no fallback here
@@ -77,7 +77,7 @@ class Member:
         try:
             if tuning.get("device") == abi.MW_DEVICE_CUDA:
                 self.runtime.gpu = Gpu(self.runtime, int(tuning["device_ordinal"]))
-            meeting.construct(self.runtime, taking_part, timeout_us)
+            rendezvous.construct(self.runtime, taking_part, timeout_us)
         except BaseException:
             self._finalizer()
             raise
@@ -103,7 +103,7 @@ class Member:
         """
         ranks = _check.ranks("members", members, self.group_size, self.rank)
         timeout_us = _check.integer("timeout_us", timeout_us, -1, 1 << 62)
-        self._meeting.update(self.runtime, ranks, timeout_us)
+        self._rendezvous.update(self.runtime, ranks, timeout_us)
 
     def members(self) -> list[int]:
         """The ranks that are in the group now; without this one, if it was fenced."""
@@ -136,8 +136,8 @@ class Member:
 
         ``"dispatch"`` and ``"combine"`` have counts, times, bytes, rows, histograms, waiting by
         rank, and how often each rank came last; ``"expert_rows"`` the load of the local experts;
-        ``"memory"`` what was allocated; ``"far"`` what went to and came from ranks of other hosts,
-        and how they are. docs/observability.md describes every key. Works on
+        ``"memory"`` what was allocated; ``"remote"`` what went to and came from ranks of other
+        hosts, and how they are. docs/observability.md describes every key. Works on
         a fenced rank and after a defect, until ``close()``.
         """
         return _observe.stats(self.runtime)

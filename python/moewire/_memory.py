@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from . import _abi as abi
-from . import _owed
+from . import _leaked
 from ._lib import Library
 
 # Things made over one mapping that stay cached: two per slot and shape.
@@ -25,7 +25,7 @@ MAX_KEPT = 64
 class Owner:
     """What a result lies in, retained; released when the last tensor over it is gone.
 
-    A device may not be able to free it then: ``_owed`` tries again.
+    A device may not be able to free it then: ``_leaked`` tries again.
     """
 
     def __init__(self, library: Library, memory_id: int) -> None:
@@ -37,7 +37,7 @@ class Owner:
     def __del__(self) -> None:
         library = self._library
         if library is not None:
-            _owed.release(library, self._memory)
+            _leaked.release(library, self._memory)
 
 
 class Mapping:

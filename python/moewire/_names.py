@@ -27,7 +27,7 @@ _EITHER = (
     "listen",
     "key_file",
     "ring_bytes",
-    "silent_after_us",
+    "unresponsive_after_us",
     "rdma_devices",
     "rdma_gid",
     "rdma_near",

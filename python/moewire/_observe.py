@@ -50,12 +50,12 @@ def stats(runtime: Runtime) -> dict[str, Any]:
 
 def clock(runtime: Runtime, rank: int, all_ranks: bool) -> _clocks.Clock | None:
     """That of this rank's host, and what is known of other hosts' clocks."""
-    far = stats(runtime)["far"]
-    seen = [(link["rank"], link["clock_ahead_ns"]) for link in far["links"]]
-    near = {rank}
+    remote = stats(runtime)["remote"]
+    seen = [(link["rank"], link["clock_ahead_ns"]) for link in remote["links"]]
+    local = {rank}
     if all_ranks:
-        near = set(range(runtime.num_ranks)) - {far_rank for far_rank, _ in seen}
-    return _clocks.clock_of("self", far["wall_clock_ns"], near, seen)
+        local = set(range(runtime.num_ranks)) - {remote_rank for remote_rank, _ in seen}
+    return _clocks.clock_of("self", remote["wall_clock_ns"], local, seen)
 
 
 def records(runtime: Runtime, rank: int, last: int | None) -> list[abi.mw_record_t]:

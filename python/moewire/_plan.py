@@ -2,7 +2,7 @@
 
 A plan holds sizes, templates of the small results, and argument structs that are filled but
 for what differs from call to call. Plans do not depend on the number of tokens, which changes
-with every batch. Any thread may use one: structs are taken for a call and given back.
+with every batch. Any thread may use one: structs are taken for a call and released.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ Made = TypeVar("Made")
 
 
 class Pool(Generic[Taken]):
-    """Objects that are taken for one call and given back after it, by any thread.
+    """Objects that are taken for one call and released after it, by any thread.
 
-    One that is not given back, because the call failed, is only garbage.
+    One that is not released, because the call failed, is only garbage.
     """
 
-    __slots__ = ("_free", "_new", "give_back")
+    __slots__ = ("_free", "_new", "release")
 
     def __init__(self, new: Callable[[], Taken]) -> None:
         self._free: list[Taken] = []
         self._new = new
-        self.give_back = self._free.append
+        self.release = self._free.append
 
     def take(self) -> Taken:
         """An object that nobody else holds."""
@@ -75,8 +75,8 @@ class Plan:
         self.hidden, self.num_topk, self.num_max_tokens, self.num_experts, flags = key
         self.fp8 = bool(flags & abi.MW_DISPATCH_FP8)
         self.ue8m0 = bool(flags & abi.MW_DISPATCH_UE8M0)
-        wide = flags & abi.MW_DISPATCH_FP32_OUTPUTS
-        self.output_dtype = torch.float32 if wide else torch.bfloat16  # of the experts
+        fp32 = flags & abi.MW_DISPATCH_FP32_OUTPUTS
+        self.output_dtype = torch.float32 if fp32 else torch.bfloat16  # of the experts
         self.num_local_experts = self.num_experts // num_ranks  # L
         self.num_rows = num_ranks * self.num_max_tokens  # R * M
         # A new tensor like an old one costs half of one made from sizes.

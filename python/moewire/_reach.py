@@ -32,7 +32,7 @@ ZERO_COPIES = {
     "off": abi.MW_ZERO_COPY_OFF,
 }
 MAX_RING_BYTES = 1 << 34
-MAX_SILENT_US = 3_600_000_000
+MAX_UNRESPONSIVE_US = 3_600_000_000
 
 
 class Reach(TypedDict, total=False):
@@ -46,7 +46,7 @@ class Reach(TypedDict, total=False):
     key_file: str | os.PathLike[str]
     protection: Literal["digest", "encrypt"]
     ring_bytes: int
-    silent_after_us: int
+    unresponsive_after_us: int
     rdma_devices: str
     rdma_gid: str | int
     rdma_near: str
@@ -69,7 +69,7 @@ def native(reach: dict[str, Any]) -> dict[str, int | bytes]:
         "key_file": key_file,
         "host": os.environ.get("MOEWIRE_HOST", "").encode(),
         "ring_bytes": _number("ring_bytes", reach, MAX_RING_BYTES),
-        "silent_after_us": _number("silent_after_us", reach, MAX_SILENT_US),
+        "unresponsive_after_us": _number("unresponsive_after_us", reach, MAX_UNRESPONSIVE_US),
         **{name: _text(name, reach) for name in RDMA},
         "flags": abi.MW_CONFIG_RDMA_DC if _dc(reach.pop("rdma_dc", None)) else 0,
         "tcp_zero_copy": _choice(

@@ -13,7 +13,7 @@ from ctypes import byref
 from typing import TYPE_CHECKING, Any
 
 from . import _abi as abi
-from . import _names, _owed, _untold
+from . import _deferred_log, _leaked, _names
 from ._events import EventLog
 from ._flat_plan import FlatPlan
 from ._held import HeldRule
@@ -132,7 +132,7 @@ class Runtime:
             failures.append(error)
 
     def update(self) -> None:
-        """Leaves the epoch and begins a meeting: ``metadata`` is new."""
+        """Leaves the epoch and begins a rendezvous: ``metadata`` is new."""
         self.refuse_closed()
         self.check(self.lib.buffer_update(self.id))
 
@@ -158,8 +158,8 @@ class Runtime:
             self.events.look()
         self._leave()
         if self.gpu is not None:
-            _owed.pay()
-        _untold.tell()
+            _leaked.retry()
+        _deferred_log.flush()
 
     def _leave(self) -> None:
         """``close`` without a word: a buffer that is collected may be under any lock."""

@@ -88,7 +88,7 @@ _left_lock = threading.Lock()
 
 
 class BoundedStore:
-    """The store of one rank's meetings. Between ``until`` and its end, calls have a deadline.
+    """The store of one rank's rendezvous. Between ``until`` and its end, calls have a deadline.
 
     One thread uses it at a time. A call that is not answered by then raises ``DeadlineError``,
     which names the store; later calls are refused in the same way, ``undo`` excepted.

@@ -8,7 +8,7 @@
     out = autograd.combine(y, routing)  # [T, H]
 
 Notation as in ``Buffer``. Forward results have the bits of ``Buffer.dispatch`` and ``combine``.
-Backward is one dispatch and one combine, of rows that are ``num_lanes(K)`` longer:
+Backward is one dispatch and one combine, of rows that are ``num_values(K)`` longer:
 
 - The gradient of ``out`` goes to the experts, in bf16, with the token's ids and weights. There
   the gradient of a row of ``y`` is weight * gradient (a float32 product, rounded to bf16), and
@@ -47,7 +47,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from . import _check, _lanes
+from . import _check, _piggyback
 from ._autograd_flat import (
     FlatRouting,
     combine_flat,
@@ -58,8 +58,8 @@ from ._backward import (
     Call,
     Returning,
     check_inputs,
-    lanes_hint,
     new_anchor,
+    piggyback_hint,
     place_of,
     refuse_capture,
 )
@@ -90,7 +90,7 @@ def get_ep_buffer_size_hint(
     num_slots: int = 2,
 ) -> int:
     """Bytes to construct a ``Buffer`` with for training; its backward sends longer rows."""
-    width, _ = lanes_hint(hidden, num_topk)
+    width, _ = piggyback_hint(hidden, num_topk)
     return Buffer.get_ep_buffer_size_hint(
         num_max_dispatch_tokens_per_rank,
         width,
@@ -277,13 +277,13 @@ class _Dispatch(torch.autograd.Function):  # type: ignore[misc]  # torch is not 
         call: _Call = ctx.call
         returning = call.take_returning()
         if returning is None:  # nothing was combined: only to know where rows go
-            returning = call.send(_lanes.nothing(topk_idx, hidden), topk_idx)
-        rows = returning.put(_lanes.with_scalars(grad_rows, grad_link), keys)
+            returning = call.send(_piggyback.nothing(topk_idx, hidden), topk_idx)
+        rows = returning.put(_piggyback.with_scalars(grad_rows, grad_link), keys)
         once = _first_of_each(topk_idx)
         unit = torch.ones(topk_idx.shape, dtype=torch.float32, device=topk_idx.device)
         out = call.combine(rows, returning.received.positions, once, unit, returning.handle)
         grad_x = out[:, :hidden].contiguous()
-        return None, grad_x, _lanes.scalars_of(out, hidden, num_topk), None, None, None
+        return None, grad_x, _piggyback.scalars_of(out, hidden, num_topk), None, None, None
 
 
 class _Combine(torch.autograd.Function):  # type: ignore[misc]
@@ -303,10 +303,10 @@ class _Combine(torch.autograd.Function):  # type: ignore[misc]
         y, keys, topk_idx, topk_weights = ctx.saved_tensors
         call: _Call = ctx.call
         call.close_returning()
-        wide = _lanes.with_routing(grad_out.contiguous(), topk_idx, topk_weights)
+        wide = _piggyback.with_routing(grad_out.contiguous(), topk_idx, topk_weights)
         rows = call.keep(call.send(wide, topk_idx)).take(keys)
         hidden, num_topk = y.shape[1], topk_idx.shape[1]
-        ids, weights = _lanes.routing_of(rows, hidden, num_topk)
+        ids, weights = _piggyback.routing_of(rows, hidden, num_topk)
         selected = ids == _expert_of(keys, call).unsqueeze(1)
         gradient = rows[:, :hidden].float()
         dots = (y.float() * gradient).sum(1, keepdim=True)

@@ -17,10 +17,10 @@ from . import _abi as abi
 from . import _bootstrap, _check, _results, _tuning
 from ._flat import FlatCalls
 from ._flat_results import FlatHandle
-from ._meeting import StoreMeeting
 from ._member import CONNECT_TIMEOUT_US, SLOW_AFTER_US, Member, Options
 from ._opaque import opaque_methods
 from ._packed import PackedCalls, Received
+from ._rendezvous import StoreRendezvous
 from ._runtime import size_hint
 from ._store import Store
 from .handle import Handle, Held, refuse_foreign
@@ -100,7 +100,8 @@ class Buffer(PackedCalls, FlatCalls, Member):
             "encrypt" (nobody reads them, either).
         ring_bytes: two rings of this size per direction and rank of another host, a power of
             two; 0: 16 MiB, less with more than 16 ranks.
-        silent_after_us: a rank of another host that is not heard for so long is suspected; 0: 1 s.
+        unresponsive_after_us: a rank of another host that is not heard for so long is
+            suspected; 0: 1 s.
         rdma_devices: RDMA devices that this rank may use: names with commas, each with a port or
             without, such as "mlx5_0,mlx5_1:2" or "mlx5_*"; "": all.
         rdma_gid: the address (GID) to send from on Ethernet: an index, "v1" or "v2", an address
@@ -120,7 +121,7 @@ class Buffer(PackedCalls, FlatCalls, Member):
             "cpu" or None: CPU tensors.
         on_fence: what is done about a rank of this host that was taken out and that, 0.5 s later,
             has neither ended nor stopped using its device: "wait" (or None): a call that needs
-            memory that it may write to waits until it ends or gets quiet, and ends the buffer with
+            memory that it may write to waits until it ends or quiesces, and ends the buffer with
             an error 2 s beyond the call's timeout, unless an update comes first; "kill": its
             process is killed, once none of its ranks is a member or has left by itself. Each
             rank's own; who left by ``close()`` or an update is never killed. Variable:
@@ -136,7 +137,7 @@ class Buffer(PackedCalls, FlatCalls, Member):
     ``MOEWIRE_TRANSPORT``, ``MOEWIRE_LISTEN``, ``MOEWIRE_KEY_FILE`` (or ``MOEWIRE_KEY``, 64
     hexadecimal digits), ``MOEWIRE_PROTECTION``, ``MOEWIRE_RDMA_DEVICES``, ``MOEWIRE_RDMA_GID``,
     ``MOEWIRE_RDMA_NEAR``, ``MOEWIRE_RDMA_DC=1``, ``MOEWIRE_RING_BYTES``,
-    ``MOEWIRE_SILENT_AFTER_US``, ``MOEWIRE_TCP_ZERO_COPY`` and, on CUDA, ``MOEWIRE_ON_FENCE``
+    ``MOEWIRE_UNRESPONSIVE_AFTER_US``, ``MOEWIRE_TCP_ZERO_COPY`` and, on CUDA, ``MOEWIRE_ON_FENCE``
     stand for arguments that are not given; ``MOEWIRE_TEST_CORRUPT=combine`` flips a bit
     in every combine (a test of the tests).
     """
@@ -166,10 +167,10 @@ class Buffer(PackedCalls, FlatCalls, Member):
             slow_after_us=slow_after_us,
             tuning=_tuning.native(tuning),
         )
-        meeting = _bootstrap.meet_in_group(group, STORE_PREFIX)
+        rendezvous = _bootstrap.group_rendezvous(group, STORE_PREFIX)
         self.group: dist.ProcessGroup | None = group
         self.disable_p2p = bool(disable_p2p)
-        self._open(meeting, num_ep_buffer_bytes, options)
+        self._open(rendezvous, num_ep_buffer_bytes, options)
 
     @classmethod
     def from_store(
@@ -195,7 +196,7 @@ class Buffer(PackedCalls, FlatCalls, Member):
         of the others. A process whose rank was taken before joins the group that is running,
         at its next ``update_ep_member``. ``DeadlineError`` names the ranks that did not come.
         """
-        meeting = StoreMeeting(cast("Store", store), rank, world_size, prefix)
+        rendezvous = StoreRendezvous(cast("Store", store), rank, world_size, prefix)
         options = Options(
             num_slots=num_slots,
             copy_outputs=copy_outputs,
@@ -206,7 +207,7 @@ class Buffer(PackedCalls, FlatCalls, Member):
             slow_after_us=slow_after_us,
             tuning=_tuning.native(tuning),
         )
-        return cls._without_group(meeting, num_ep_buffer_bytes, options)
+        return cls._without_group(rendezvous, num_ep_buffer_bytes, options)
 
     @classmethod
     def from_exchange(
@@ -230,7 +231,7 @@ class Buffer(PackedCalls, FlatCalls, Member):
         theirs by rank, its own included, with None for a rank that is absent. It is called
         twice here and twice in every ``update_ep_member``, and keeps a deadline of its own.
         """
-        meeting = _bootstrap.ExchangeMeeting(exchange, rank, world_size)
+        rendezvous = _bootstrap.ExchangeRendezvous(exchange, rank, world_size)
         options = Options(
             num_slots=num_slots,
             copy_outputs=copy_outputs,
@@ -240,16 +241,16 @@ class Buffer(PackedCalls, FlatCalls, Member):
             slow_after_us=slow_after_us,
             tuning=_tuning.native(tuning),
         )
-        return cls._without_group(meeting, num_ep_buffer_bytes, options)
+        return cls._without_group(rendezvous, num_ep_buffer_bytes, options)
 
     @classmethod
     def _without_group(
-        cls, meeting: _bootstrap.Meeting, num_bytes: int, options: Options
+        cls, rendezvous: _bootstrap.Rendezvous, num_bytes: int, options: Options
     ) -> Buffer:
         self = cls.__new__(cls)
         self.group = None
         self.disable_p2p = False
-        self._open(meeting, num_bytes, options)
+        self._open(rendezvous, num_bytes, options)
         return self
 
     @property

@@ -49,7 +49,7 @@ class DeadlineError(MoewireError, TimeoutError):
 
 
 class PeerLostError(MoewireError, RuntimeError):
-    """A peer died during a meeting, or (DeepEP's interface) is missing in a result."""
+    """A peer died during a rendezvous, or (DeepEP's interface) is missing in a result."""
 
     status = -6
 

@@ -1,12 +1,12 @@
 """The transport layer by itself: connections, memory that peers reach, and transfers.
 
 For programs that move bytes of their own between processes or hosts, without experts. Peers
-are numbers; they find each other by *notes*, bytes that the caller carries by whatever means
-it has: what ``next_note()`` gives here for a peer goes to that peer's ``deliver()``. Everything
+are numbers; they find each other by *handshakes*, bytes that the caller carries by whatever means
+it has: what ``next_handshake()`` gives for a peer goes to that peer's ``deliver()``. Everything
 else between peers is authenticated with keys that all have.
 
     with Fabric(listen="10.0.0.1:0", key_file="/etc/moewire.keys") as fabric:
-        ...                                   # a thread carries notes
+        ...                                   # a thread carries handshakes
         fabric.connect(peer, timeout_us=10_000_000)
         with fabric.register(tensor) as region:
             transfer = fabric.write(peer, region, remote)
@@ -67,7 +67,7 @@ _BOUNDS = {
     "connect_timeout_us": MAX_63,
 }
 
-_still_owed: list[set[Region]] = []
+_leaked_regions: list[set[Region]] = []
 
 
 class Fabric(Transfers):
@@ -170,37 +170,37 @@ class Fabric(Transfers):
 
     # ------------------------------------------------------------ connections --
 
-    def next_note(self, timeout_us: int = -1) -> tuple[int, bytes] | None:
-        """The next note to be carried, and to which peer; None: none within ``timeout_us``.
+    def next_handshake(self, timeout_us: int = -1) -> tuple[int, bytes] | None:
+        """The next handshake to be carried, and to which peer; None: none within ``timeout_us``.
 
         Raises:
             ClosedError, UnknownHandleError: the fabric is being closed, or is.
         """
         peer, length = ctypes.c_uint64(), ctypes.c_uint64()
-        buffer = ctypes.create_string_buffer(abi.MW_MAX_NOTE_BYTES)
+        buffer = ctypes.create_string_buffer(abi.MW_MAX_HANDSHAKE_BYTES)
         for part in slices(timeout_us):
-            status = self._lib.fabric_next_note(
-                self._id, part, peer, buffer, abi.MW_MAX_NOTE_BYTES, length
+            status = self._lib.fabric_next_handshake(
+                self._id, part, peer, buffer, abi.MW_MAX_HANDSHAKE_BYTES, length
             )
             if self._check(status) != IN_PROGRESS:
                 return peer.value, buffer.raw[: length.value]
         return None
 
-    def deliver(self, peer: int, note: bytes) -> None:
-        """Hands over a note that ``peer`` has sent. One that is old changes nothing.
+    def deliver(self, peer: int, handshake: bytes) -> None:
+        """Hands over a handshake that ``peer`` has sent. One that is old changes nothing.
 
         Raises:
-            InvalidArgument: no bytes, or more than a note may have.
-            MetadataError: the bytes are no note.
+            InvalidArgument: no bytes, or more than a handshake may have.
+            MetadataError: the bytes are no handshake.
             PeerMismatchError: the peer's fabric has another mode.
         """
-        if not isinstance(note, bytes | bytearray | memoryview):
-            raise refuse("note", f"a {type(note).__name__}", "bytes")
-        data = bytes(note)
+        if not isinstance(handshake, bytes | bytearray | memoryview):
+            raise refuse("handshake", f"a {type(handshake).__name__}", "bytes")
+        data = bytes(handshake)
         self._check(self._lib.fabric_deliver(self._id, peer_number(peer), data, len(data)))
 
     def connect(self, peer: int, timeout_us: int = 10_000_000) -> None:
-        """Waits until there is a connection to a peer; notes must be carried meanwhile.
+        """Waits until there is a connection to a peer; handshakes must be carried meanwhile.
 
         Raises:
             DeadlineError: not within ``timeout_us``; it is still being made.
@@ -228,21 +228,21 @@ class Fabric(Transfers):
 
     @contextmanager
     def couriers(self, carry: Callable[[int, bytes], object]) -> Iterator[None]:
-        """Carries notes in a thread: ``carry(peer, note)`` takes each to its peer.
+        """Carries handshakes in a thread: ``carry(peer, handshake)`` takes each to its peer.
 
         What the peers' fabrics want carried here is still for the caller to ``deliver``. An
-        exception of ``carry`` ends the thread, and no note is carried from there on.
+        exception of ``carry`` ends the thread, and no handshake is carried from there on.
         """
         ends = threading.Event()
 
         def run() -> None:
             while not ends.is_set():
                 try:
-                    note = self.next_note(20_000)
+                    handshake = self.next_handshake(20_000)
                 except MoewireError:
                     return  # closed
-                if note is not None:
-                    carry(*note)
+                if handshake is not None:
+                    carry(*handshake)
 
         thread = threading.Thread(target=run, name="moewire-couriers", daemon=True)
         thread.start()
@@ -295,7 +295,7 @@ class Fabric(Transfers):
         """Ends all transfers with ``ClosedError`` and takes everything down. Idempotent.
 
         Raises:
-            BusyError: something is still owed after ``timeout_us``; memory is not free, call
+            BusyError: something is still outstanding after ``timeout_us``; memory is not free, call
                 again.
         """
         if self._closed or self._lib.forked:
@@ -313,7 +313,7 @@ class Fabric(Transfers):
         try:
             self.close(1_000_000)
         except MoewireError:
-            _still_owed.append(self._regions)  # peers may write there: it must not be freed
+            _leaked_regions.append(self._regions)  # peers may write there: it must not be freed
 
     def __enter__(self) -> Fabric:
         return self

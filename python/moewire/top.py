@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from . import _far_peers, _live
+from . import _live, _remote_peers
 
 _CLEAR = "\x1b[H\x1b[2J"
 _KINDS = ("dispatch", "combine")
@@ -106,7 +106,7 @@ def describe_rank(now: Sample, before: Sample | None, active: list[int]) -> dict
     found["last_count"] = last
     found["expert_rows"] = _difference(now.experts, before.experts if before else None)
     old_links = before.links if before else []
-    found["links"] = _far_peers.describe_links(now.links, old_links, now.time, seconds)
+    found["links"] = _remote_peers.describe_links(now.links, old_links, now.time, seconds)
     return found
 
 
@@ -132,7 +132,7 @@ def describe_group(group: _live.Group, now: Samples, before: Samples) -> dict[st
         "slowest": slowest(ranks),
         "expert_imbalance": max(rows) * len(rows) / sum(rows) if sum(rows) > 0 else None,
         "ranks": ranks,
-        "far": _far_peers.together(ranks),
+        "remote": _remote_peers.together(ranks),
     }
 
 
@@ -219,7 +219,7 @@ def block(group: dict[str, Any]) -> list[str]:
         f"fullest expert / mean {load}",
         _HEADING,
         *(_line(rank) for rank in group["ranks"]),
-        *_far_peers.lines(group["far"]),
+        *_remote_peers.lines(group["remote"]),
     ]
 
 

@@ -75,7 +75,7 @@ var layers = []layer{
 	// Carriers.
 	{"core/transport/fake", []string{"core/transport", "core/internal/safego"}},
 	{"core/transport/tcp", []string{"core/transport", "core/wire", "core/internal/..."}},
-	{"core/transport/mapped", []string{"core/transport", "core/internal/..."}},
+	{"core/transport/shmem", []string{"core/transport", "core/internal/..."}},
 	{"core/transport/verbs", []string{"core/transport", "core/internal/..."}},
 	// Device memory of one rank in the processes of others.
 	{"core/transport/cudaipc", []string{"core/transport", "core/device/cuda", "core/internal/..."}},
@@ -87,7 +87,7 @@ var layers = []layer{
 	// Messages between ranks, over any carrier.
 	{"core/link", []string{"core/transport", "core/wire", "core/internal/..."}},
 	// A group of which some ranks share memory and others do not.
-	{"core/transport/mixed", []string{
+	{"core/transport/multihost", []string{
 		"core/transport", "core/transport/shm", "core/link", "core/wire", "core/internal/...",
 	}},
 	// Connections to many peers, over any carrier.
@@ -111,7 +111,7 @@ var layers = []layer{
 	{"examples/...", []string{"core/..."}},
 	{"tests/model/search", nil},
 	{"tests/model", []string{"tests/model/search"}},
-	{"tests/model/far", []string{"tests/model/search"}},
+	{"tests/model/remote", []string{"tests/model/search"}},
 	{"tests/...", nil},
 }
 

@@ -36,7 +36,7 @@ static void print_config(int first)
 	FIELD(mw_config_t, keys);
 	FIELD(mw_config_t, host);
 	FIELD(mw_config_t, ring_bytes);
-	FIELD(mw_config_t, silent_after_us);
+	FIELD(mw_config_t, unresponsive_after_us);
 	FIELD(mw_config_t, key_file);
 	FIELD(mw_config_t, rdma_devices);
 	FIELD(mw_config_t, rdma_gid);
@@ -156,7 +156,7 @@ static void print_link(int first)
 	FIELD(mw_link_t, heard_ns);
 	FIELD(mw_link_t, num_beats);
 	FIELD(mw_link_t, clock_ahead_ns);
-	FIELD(mw_link_t, num_remade);
+	FIELD(mw_link_t, num_reconnects);
 	CLOSE();
 }
 
@@ -306,7 +306,7 @@ static void print_fabric_constants(int first)
 	CONSTANT(MW_KEYS_FILE);
 	CONSTANT(MW_KEYS_ENV);
 	CONSTANT(MW_KEYS_BYTES);
-	CONSTANT(MW_MAX_NOTE_BYTES);
+	CONSTANT(MW_MAX_HANDSHAKE_BYTES);
 	CONSTANT(MW_ACCESS_WRITE);
 	CONSTANT(MW_ACCESS_READ);
 	CONSTANT(MW_TRANSFER_SEND);
@@ -363,7 +363,7 @@ static void print_constants(int first)
 	CONSTANT(MW_LINK_TCP);
 	CONSTANT(MW_LINK_VERBS);
 	CONSTANT(MW_LINK_UP);
-	CONSTANT(MW_LINK_SILENT);
+	CONSTANT(MW_LINK_UNRESPONSIVE);
 	CONSTANT(MW_LINK_BROKEN);
 	CONSTANT(MW_LINK_ENDED);
 	CONSTANT(MW_LINK_OUT);
@@ -375,12 +375,12 @@ static void print_constants(int first)
 	CONSTANT(MW_MAX_RECORDS);
 	CONSTANT(MW_CONFIG_TEST_CORRUPT_COMBINE);
 	CONSTANT(MW_DISPATCH_FP8);
-	CONSTANT(MW_DISPATCH_MORE);
+	CONSTANT(MW_DISPATCH_HAS_MORE);
 	CONSTANT(MW_DISPATCH_ROUND_SCALE);
 	CONSTANT(MW_DISPATCH_UE8M0);
 	CONSTANT(MW_DISPATCH_FP32_OUTPUTS);
 	CONSTANT(MW_DISPATCH_FLAT);
-	CONSTANT(MW_DISPATCH_BARE);
+	CONSTANT(MW_DISPATCH_NO_ROUTING);
 	CONSTANT(MW_DISPATCH_PRE_REDUCE);
 	CONSTANT(MW_DISPATCH_KEEP_HELD);
 	CONSTANT(MW_TOPK_IDX_INT32);

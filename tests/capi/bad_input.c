@@ -174,7 +174,7 @@ static void test_observation(void)
 	links[0].size = sizeof links[0];
 	CHECK(count == 77);
 	STATUS(MW_OK, mw_buffer_links(buffer, links, 2, &count));
-	CHECK(count == 0 && links[0].rank == 77); /* nobody is far */
+	CHECK(count == 0 && links[0].rank == 77); /* nobody is remote */
 
 	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_stats(buffer, NULL, 0, NULL));
 	STATUS(MW_OK, mw_buffer_stats(buffer, NULL, 0, &len));

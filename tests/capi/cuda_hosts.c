@@ -12,7 +12,7 @@ enum { R = 2, H = 128, M = 4, T = 3, K = 2, E = 4, L = E / R };
 static int rank;
 static const char *folder;
 
-/* ---------------------------------------------------------------- meeting -- */
+/* ---------------------------------------------------------------- rendezvous -- */
 
 static void path_of(char *path, size_t size, const char *what, int of)
 {
@@ -69,7 +69,7 @@ static mw_config_t config(void)
 	c.keys = text(key);
 	c.listen = text("127.0.0.1");
 	c.transport = MW_TRANSPORT_TCP;
-	c.silent_after_us = 600000000;
+	c.unresponsive_after_us = 600000000;
 	return c;
 }
 
@@ -298,8 +298,8 @@ static void on_two_streams(mw_buffer_t buffer, uint64_t first, uint64_t second)
 	follow(first, second);
 }
 
-/* An operation that is not combined, given back by another stream. */
-static void given_back(mw_buffer_t buffer, uint64_t first, uint64_t second)
+/* An operation that is not combined, released by another stream. */
+static void release_uncombined(mw_buffer_t buffer, uint64_t first, uint64_t second)
 {
 	struct call c;
 	mw_op_t op = {0};
@@ -357,7 +357,7 @@ int main(int argc, char **argv)
 		exchange(buffer);
 		in_phases(buffer, first);
 		on_two_streams(buffer, first, second);
-		given_back(buffer, first, second);
+		release_uncombined(buffer, first, second);
 		synchronize();
 	}
 	check_paths(buffer);

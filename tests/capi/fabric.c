@@ -1,5 +1,5 @@
 /*
- * Two processes over TCP on the loopback device: they exchange notes and a few
+ * Two processes over TCP on the loopback device: they exchange handshakes and a few
  * numbers through sockets of their own, and bytes through fabrics.
  */
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 
 #include "fabric.h"
 
-enum { BYTES = 1000000, SLICE = 70000, NOTES = 3, TALK = 4, PEER = 77 };
+enum { BYTES = 1000000, SLICE = 70000, HANDSHAKES = 3, TALK = 4, PEER = 77 };
 
 static int side;
 static unsigned char memory[BYTES], expected[BYTES];
@@ -28,26 +28,26 @@ static int is_closed(mw_status_t status)
 }
 
 /*
- * Carries notes both ways until the fabric is closed: a connection that both
+ * Carries handshakes both ways until the fabric is closed: a connection that both
  * sides still take for live may be ending, and has to be made again.
  */
 static void *courier(void *arg)
 {
 	mw_fabric_t f = *(mw_fabric_t *)arg;
-	unsigned char note[MW_MAX_NOTE_BYTES];
+	unsigned char handshake[MW_MAX_HANDSHAKE_BYTES];
 	for (;;) {
 		uint64_t peer = 0, len = 0;
-		mw_status_t status = mw_fabric_next_note(f, 1000, &peer, note, sizeof note, &len);
+		mw_status_t status = mw_fabric_next_handshake(f, 1000, &peer, handshake, sizeof handshake, &len);
 		if (is_closed(status))
 			return NULL;
 		CHECK(status == MW_OK || status == MW_IN_PROGRESS);
 		if (status == MW_OK) {
-			CHECK(peer == PEER && len <= sizeof note);
-			(void)!send(NOTES, note, len, MSG_NOSIGNAL | MSG_DONTWAIT);
+			CHECK(peer == PEER && len <= sizeof handshake);
+			(void)!send(HANDSHAKES, handshake, len, MSG_NOSIGNAL | MSG_DONTWAIT);
 		}
-		ssize_t n = recv(NOTES, note, sizeof note, MSG_DONTWAIT);
+		ssize_t n = recv(HANDSHAKES, handshake, sizeof handshake, MSG_DONTWAIT);
 		if (n > 0) { /* the first ones may be of the fabric before, of another mode */
-			status = mw_fabric_deliver(f, PEER, note, (uint64_t)n);
+			status = mw_fabric_deliver(f, PEER, handshake, (uint64_t)n);
 			CHECK(status == MW_OK || status == MW_ERR_PEER_MISMATCH || is_closed(status));
 		}
 	}
@@ -246,14 +246,14 @@ static void play(uint32_t flags)
 }
 
 /* Fresh processes, not forked ones: the library is there already. */
-static pid_t spawn(const char *program, int notes, int talk)
+static pid_t spawn(const char *program, int handshakes, int talk)
 {
 	pid_t pid = fork();
 	if (pid == 0) {
-		if (dup2(notes, NOTES + 10) < 0 || dup2(talk, TALK + 10) < 0 || dup2(NOTES + 10, NOTES) < 0 ||
+		if (dup2(handshakes, HANDSHAKES + 10) < 0 || dup2(talk, TALK + 10) < 0 || dup2(HANDSHAKES + 10, HANDSHAKES) < 0 ||
 		    dup2(TALK + 10, TALK) < 0)
 			_exit(9);
-		execl("/proc/self/exe", program, notes % 2 ? "1" : "0", (char *)NULL);
+		execl("/proc/self/exe", program, handshakes % 2 ? "1" : "0", (char *)NULL);
 		_exit(9);
 	}
 	CHECK(pid > 0);
@@ -270,15 +270,15 @@ int main(int argc, char **argv)
 			play(flags[i]);
 		return 0;
 	}
-	int notes[2], talk[2], status[2];
+	int handshakes[2], talk[2], status[2];
 	/* The first of a pair has an even number, and so has its side. */
 	CHECK(dup2(1, 20) == 20 && dup2(1, 21) == 21 && dup2(1, 22) == 22 && dup2(1, 23) == 23);
-	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, notes) == 0);
+	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, handshakes) == 0);
 	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, talk) == 0);
-	CHECK(dup2(notes[0], 20) == 20 && dup2(notes[1], 21) == 21);
+	CHECK(dup2(handshakes[0], 20) == 20 && dup2(handshakes[1], 21) == 21);
 	CHECK(dup2(talk[0], 22) == 22 && dup2(talk[1], 23) == 23);
 	for (int i = 0; i < 2; i++)
-		CHECK(close(notes[i]) == 0 && close(talk[i]) == 0);
+		CHECK(close(handshakes[i]) == 0 && close(talk[i]) == 0);
 	pid_t pids[2] = {spawn(argv[0], 20, 22), spawn(argv[0], 21, 23)};
 	for (int i = 0; i < 2; i++)
 		CHECK(waitpid(pids[i], &status[i], 0) == pids[i]);

@@ -101,15 +101,15 @@ static void refuse_id(uint64_t id)
 	mw_transfer_args_t a = transfer_args(MW_TRANSFER_RECEIVE_IMM, 1, (mw_region_t){0}, 0, 0, NULL);
 	mw_transfer_result_t result = {.size = sizeof result, .imm = 77};
 	mw_remote_t remote = {.size = sizeof remote, .key = 77};
-	char note[MW_MAX_NOTE_BYTES];
+	char handshake[MW_MAX_HANDSHAKE_BYTES];
 	uint64_t n = UNTOUCHED, peer = UNTOUCHED;
 	REFUSED(MW_ERR_HANDLE, mw_fabric_report(f, NULL, 0, &n));
-	REFUSED(MW_ERR_HANDLE, mw_fabric_next_note(f, 0, &peer, note, sizeof note, &n));
-	REFUSED(MW_ERR_HANDLE, mw_fabric_deliver(f, 1, note, 1));
+	REFUSED(MW_ERR_HANDLE, mw_fabric_next_handshake(f, 0, &peer, handshake, sizeof handshake, &n));
+	REFUSED(MW_ERR_HANDLE, mw_fabric_deliver(f, 1, handshake, 1));
 	REFUSED(MW_ERR_HANDLE, mw_fabric_connect(f, 1, 0));
 	REFUSED(MW_ERR_HANDLE, mw_fabric_disconnect(f, 1));
 	REFUSED(MW_ERR_HANDLE, mw_fabric_close(f, 0));
-	REFUSED(MW_ERR_HANDLE, mw_region_register(f, ADDRESS(note), 1, 0, &r));
+	REFUSED(MW_ERR_HANDLE, mw_region_register(f, ADDRESS(handshake), 1, 0, &r));
 	REFUSED(MW_ERR_HANDLE, mw_region_remote((mw_region_t){id}, &remote));
 	REFUSED(MW_ERR_HANDLE, mw_region_close((mw_region_t){id}));
 	REFUSED(MW_ERR_HANDLE, mw_transfer_post(f, &a, &out));
@@ -123,19 +123,19 @@ static void refuse_id(uint64_t id)
 
 static void test_nulls(mw_fabric_t f, mw_region_t r)
 {
-	char note[MW_MAX_NOTE_BYTES];
+	char handshake[MW_MAX_HANDSHAKE_BYTES];
 	uint64_t n = UNTOUCHED, peer = UNTOUCHED;
 	mw_transfer_t t = {UNTOUCHED};
 	mw_transfer_args_t a = transfer_args(MW_TRANSFER_RECEIVE_IMM, 1, (mw_region_t){0}, 0, 0, NULL);
 	INVALID("len is NULL", mw_fabric_report(f, NULL, 0, NULL));
-	INVALID("peer is NULL", mw_fabric_next_note(f, 0, NULL, note, sizeof note, &n));
-	INVALID("buf is NULL", mw_fabric_next_note(f, 0, &peer, NULL, sizeof note, &n));
-	INVALID("len is NULL", mw_fabric_next_note(f, 0, &peer, note, sizeof note, NULL));
-	INVALID("cap is 1023, needed 1024", mw_fabric_next_note(f, 0, &peer, note, 1023, &n));
-	INVALID("timeout_us is -2", mw_fabric_next_note(f, -2, &peer, note, sizeof note, &n));
-	INVALID("note is NULL", mw_fabric_deliver(f, 1, NULL, 1));
-	INVALID("len is 1025", mw_fabric_deliver(f, 1, note, 1025));
-	INVALID("region is NULL", mw_region_register(f, ADDRESS(note), 1, 0, NULL));
+	INVALID("peer is NULL", mw_fabric_next_handshake(f, 0, NULL, handshake, sizeof handshake, &n));
+	INVALID("buf is NULL", mw_fabric_next_handshake(f, 0, &peer, NULL, sizeof handshake, &n));
+	INVALID("len is NULL", mw_fabric_next_handshake(f, 0, &peer, handshake, sizeof handshake, NULL));
+	INVALID("cap is 1023, needed 1024", mw_fabric_next_handshake(f, 0, &peer, handshake, 1023, &n));
+	INVALID("timeout_us is -2", mw_fabric_next_handshake(f, -2, &peer, handshake, sizeof handshake, &n));
+	INVALID("handshake is NULL", mw_fabric_deliver(f, 1, NULL, 1));
+	INVALID("len is 1025", mw_fabric_deliver(f, 1, handshake, 1025));
+	INVALID("region is NULL", mw_region_register(f, ADDRESS(handshake), 1, 0, NULL));
 	INVALID("remote is NULL", mw_region_remote(r, NULL));
 	INVALID("remote->size is 3", mw_region_remote(r, &(mw_remote_t){.size = 3}));
 	INVALID("args is NULL", mw_transfer_post(f, NULL, &t));
@@ -186,34 +186,34 @@ static void test_requests(mw_fabric_t f, mw_region_t r, void *memory)
 	CHECK(other.id == UNTOUCHED);
 }
 
-/* A genuine note of a fabric that is for messages. */
+/* A genuine handshake of a fabric that is for messages. */
 static void test_other_mode(mw_fabric_t f)
 {
-	char note[MW_MAX_NOTE_BYTES];
+	char handshake[MW_MAX_HANDSHAKE_BYTES];
 	uint64_t peer = UNTOUCHED, n = UNTOUCHED;
 	mw_fabric_config_t c = fabric_config(MW_FABRIC_MESSAGES);
 	mw_fabric_t other = open_fabric(&c);
 	STATUS(MW_IN_PROGRESS, mw_fabric_connect(other, 1, 0));
-	STATUS(MW_OK, mw_fabric_next_note(other, SOON, &peer, note, sizeof note, &n));
-	SAYS(MW_ERR_PEER_MISMATCH, "for messages", mw_fabric_deliver(f, 1, note, n));
+	STATUS(MW_OK, mw_fabric_next_handshake(other, SOON, &peer, handshake, sizeof handshake, &n));
+	SAYS(MW_ERR_PEER_MISMATCH, "for messages", mw_fabric_deliver(f, 1, handshake, n));
 	STATUS(MW_OK, mw_fabric_close(other, SOON));
 }
 
-static void test_notes(mw_fabric_t f)
+static void test_handshakes(mw_fabric_t f)
 {
-	char note[MW_MAX_NOTE_BYTES] = {0}, text[8192];
+	char handshake[MW_MAX_HANDSHAKE_BYTES] = {0}, text[8192];
 	uint64_t peer = UNTOUCHED, n = UNTOUCHED;
-	STATUS(MW_IN_PROGRESS, mw_fabric_next_note(f, 0, &peer, note, sizeof note, &n));
+	STATUS(MW_IN_PROGRESS, mw_fabric_next_handshake(f, 0, &peer, handshake, sizeof handshake, &n));
 	CHECK(peer == UNTOUCHED && n == UNTOUCHED);
-	SAYS(MW_ERR_METADATA, "bad note", mw_fabric_deliver(f, 1, note, 0));
-	SAYS(MW_ERR_METADATA, "bad note", mw_fabric_deliver(f, 1, note, sizeof note));
+	SAYS(MW_ERR_METADATA, "bad handshake", mw_fabric_deliver(f, 1, handshake, 0));
+	SAYS(MW_ERR_METADATA, "bad handshake", mw_fabric_deliver(f, 1, handshake, sizeof handshake));
 	STATUS(MW_IN_PROGRESS, mw_fabric_connect(f, 1, 0));
-	STATUS(MW_OK, mw_fabric_next_note(f, SOON, &peer, note, sizeof note, &n));
-	CHECK(peer == 1 && n > 5 && n <= sizeof note);
-	SAYS(MW_ERR_METADATA, "bad note", mw_fabric_deliver(f, 1, note, n - 1));
-	SAYS(MW_ERR_METADATA, "this fabric's own", mw_fabric_deliver(f, 1, note, n));
-	note[n - 1] ^= 1;
-	SAYS(MW_ERR_METADATA, "wrong tag", mw_fabric_deliver(f, 1, note, n));
+	STATUS(MW_OK, mw_fabric_next_handshake(f, SOON, &peer, handshake, sizeof handshake, &n));
+	CHECK(peer == 1 && n > 5 && n <= sizeof handshake);
+	SAYS(MW_ERR_METADATA, "bad handshake", mw_fabric_deliver(f, 1, handshake, n - 1));
+	SAYS(MW_ERR_METADATA, "this fabric's own", mw_fabric_deliver(f, 1, handshake, n));
+	handshake[n - 1] ^= 1;
+	SAYS(MW_ERR_METADATA, "wrong tag", mw_fabric_deliver(f, 1, handshake, n));
 	test_other_mode(f);
 	STATUS(MW_OK, mw_fabric_disconnect(f, 1));
 	STATUS(MW_OK, mw_fabric_disconnect(f, 12345));
@@ -237,7 +237,7 @@ int main(void)
 	refuse_id(f.id + 1);
 	refuse_id(UINT64_MAX);
 	mw_region_t r = register_memory(f, memory, sizeof memory);
-	test_notes(f);
+	test_handshakes(f);
 	test_nulls(f, r);
 	test_requests(f, r, memory);
 	STATUS(MW_OK, mw_region_close(r));

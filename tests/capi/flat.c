@@ -20,7 +20,7 @@ static mw_dispatch_args_t flat_args(struct rank *me, int round, uint8_t *extra, 
 	for (int t = 0; t < me->in.num_tokens; t++)
 		for (int i = 0; i < EXTRA_BYTES; i++)
 			extra[t * EXTRA_BYTES + i] = extra_of(round, me->rank, t, i);
-	args.topk_weights = flags & MW_DISPATCH_BARE ? 0 : ADDRESS(me->in.weights);
+	args.topk_weights = flags & MW_DISPATCH_NO_ROUTING ? 0 : ADDRESS(me->in.weights);
 	args.extra[EXTRA] = ADDRESS(extra);
 	args.extra_row_bytes[EXTRA] = EXTRA_BYTES;
 	return args;
@@ -66,14 +66,14 @@ static void check_columns(const struct rank *me, const struct batch *from, int64
 }
 
 /* Every row that there must be, in order of rank and token, and its output. */
-static void check_and_compute(const struct rank *me, int round, int bare, uint16_t *y)
+static void check_and_compute(const struct rank *me, int round, int no_routing, uint16_t *y)
 {
 	static _Thread_local struct batch from;
 	const uint16_t *x = (const uint16_t *)(uintptr_t)me->result.recv_x;
 	const int32_t *src_info = (const int32_t *)(uintptr_t)me->result.src_info;
 	const uint8_t *extra = (const uint8_t *)(uintptr_t)me->result.recv_extra[EXTRA];
 	int64_t row = 0;
-	CHECK((me->result.recv_topk_idx == 0) == bare && (me->result.recv_topk_weights == 0) == bare);
+	CHECK((me->result.recv_topk_idx == 0) == no_routing && (me->result.recv_topk_weights == 0) == no_routing);
 	CHECK(me->result.recv_extra[0] == 0 && extra != NULL);
 	for (int source = 0; source < num_ranks; source++) {
 		int64_t begin = row;
@@ -84,7 +84,7 @@ static void check_and_compute(const struct rank *me, int round, int bare, uint16
 			CHECK(src_info[row] == t && memcmp(x + row * H, from.x + t * H, H * sizeof *x) == 0);
 			for (int i = 0; i < EXTRA_BYTES; i++)
 				CHECK(extra[row * EXTRA_BYTES + i] == extra_of(round, source, t, i));
-			if (!bare)
+			if (!no_routing)
 				check_columns(me, &from, row, t);
 			for (int h = 0; h < H; h++)
 				y[row * H + h] = rank_output(&from, t, h, me->rank);
@@ -124,8 +124,8 @@ static void check_bad_dispatches(struct rank *me, uint8_t *extra)
 	BAD(args.topk_weights += 1); /* misaligned */
 	BAD(args.extra[EXTRA] = 0);
 	BAD(args.extra_row_bytes[0] = MW_MAX_EXTRA_BYTES + 1);
-	BAD(args.flags |= MW_DISPATCH_BARE); /* and yet weights */
-	BAD(args.flags = MW_DISPATCH_BARE);
+	BAD(args.flags |= MW_DISPATCH_NO_ROUTING); /* and yet weights */
+	BAD(args.flags = MW_DISPATCH_NO_ROUTING);
 	BAD(args.flags = 0);
 	BAD((args.flags = 0, args.topk_weights = 0));
 	BAD((args.flags = 0, args.topk_weights = 0, args.extra[EXTRA] = 0));
@@ -171,19 +171,19 @@ static void check_old_caller(struct rank *me)
 static void one_round(struct rank *me, int round)
 {
 	make_batch(&me->in, seed, round, me->rank, num_experts);
-	int bare = round % 4 == 3;
+	int no_routing = round % 4 == 3;
 	uint8_t *extra = malloc(M * EXTRA_BYTES);
 	uint16_t *out = malloc((size_t)M * H * sizeof *out), *all_rows = malloc((size_t)num_ranks * M * H * sizeof *all_rows);
 	mw_op_t op = {UNTOUCHED};
 	if (round % 5 == 0)
 		check_bad_dispatches(me, extra);
-	mw_dispatch_args_t args = flat_args(me, round, extra, bare ? MW_DISPATCH_BARE : 0);
+	mw_dispatch_args_t args = flat_args(me, round, extra, no_routing ? MW_DISPATCH_NO_ROUTING : 0);
 	if (round % 2)
 		args.phase = MW_PHASE_SENT;
 	mw_status_t status = mw_buffer_dispatch(me->buffer, &args, &op);
 	CHECK(status == MW_OK && op.id != UNTOUCHED);
 	finish(op, round % 3);
-	check_and_compute(me, round, bare, all_rows);
+	check_and_compute(me, round, no_routing, all_rows);
 	/* Exactly as large as it is used: the sanitizer sees a byte too many. */
 	size_t bytes = (size_t)me->recv_count[0] * H * sizeof *out;
 	uint16_t *y = bytes ? malloc(bytes) : NULL;

@@ -68,7 +68,7 @@ static void point_columns(mw_dispatch_args_t *a)
 		a->topk_weights = memory(6, product(a->num_tokens, a->num_topk, 4), 1 << 24);
 	if (!(a->flags & MW_DISPATCH_FLAT))
 		return;
-	if (!(a->flags & MW_DISPATCH_BARE) || rarely(32))
+	if (!(a->flags & MW_DISPATCH_NO_ROUTING) || rarely(32))
 		a->topk_weights = memory(6, product(a->num_tokens, a->num_topk, 4), 1 << 24);
 	for (int i = 0; i < MW_MAX_EXTRAS; i++)
 		a->extra[i] = memory(8, product(a->num_tokens, a->extra_row_bytes[i], 1), 1 << 24);
@@ -281,7 +281,7 @@ static mw_status_t call_size_hint(void)
 	return status;
 }
 
-/* -------------------------------------------------------------- meetings -- */
+/* -------------------------------------------------------------- rendezvous -- */
 
 static mw_status_t call_create(void)
 {

@@ -1,6 +1,6 @@
 /*
  * The calls of moewire_fabric.h that fuzz.c makes: on two fabrics of this
- * process that are each other's only peer, and whose notes it carries.
+ * process that are each other's only peer, and whose handshakes it carries.
  */
 #ifndef FUZZ_FABRIC_H
 #define FUZZ_FABRIC_H
@@ -54,22 +54,22 @@ static mw_fabric_t some_fabric(void)
 	return rarely(8) ? (mw_fabric_t){some_id(&fabrics)} : fabric[below(2)];
 }
 
-/* One note, altered now and then, goes to where it belongs. */
-static mw_status_t carry_note(void)
+/* One handshake, altered now and then, goes to where it belongs. */
+static mw_status_t carry_handshake(void)
 {
-	static unsigned char note[MW_MAX_NOTE_BYTES];
+	static unsigned char handshake[MW_MAX_HANDSHAKE_BYTES];
 	uint64_t peer = UNTOUCHED, len = UNTOUCHED;
 	int from = (int)below(2);
-	mw_status_t status = mw_fabric_next_note(
+	mw_status_t status = mw_fabric_next_handshake(
 		rarely(32) ? some_fabric() : fabric[from], short_time(), rarely(64) ? NULL : &peer,
-		rarely(64) ? NULL : note, rarely(64) ? below(2000) % sizeof note : sizeof note, rarely(64) ? NULL : &len);
+		rarely(64) ? NULL : handshake, rarely(64) ? below(2000) % sizeof handshake : sizeof handshake, rarely(64) ? NULL : &len);
 	CHECK(status == MW_OK || (peer == UNTOUCHED && len == UNTOUCHED));
 	if (status != MW_OK)
 		return status;
 	if (rarely(8))
-		note[below(len)] ^= (unsigned char)any64();
+		handshake[below(len)] ^= (unsigned char)any64();
 	return mw_fabric_deliver(fabric[1 - from], rarely(32) ? below(6) : (uint64_t)from,
-	                         rarely(64) ? NULL : note, rarely(32) ? strange64() : len);
+	                         rarely(64) ? NULL : handshake, rarely(32) ? strange64() : len);
 }
 
 static mw_status_t call_fabric(void)
@@ -88,7 +88,7 @@ static mw_status_t call_fabric(void)
 		return MW_OK;
 	case 3: return mw_fabric_connect(fabric[which], (uint64_t)(1 - which), short_time());
 	case 4: return mw_fabric_connect(some_fabric(), rarely(4) ? strange64() : below(3), short_time());
-	default: return carry_note();
+	default: return carry_handshake();
 	}
 }
 

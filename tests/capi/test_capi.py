@@ -124,9 +124,9 @@ PROGRAMS = [
     "flat.c",
     "held.c",
     "late.c",
-    "pre.c",
+    "pre_reduce.c",
     "threads.c",
-    "wide.c",
+    "fp32_outputs.c",
 ]
 
 

@@ -5,26 +5,26 @@ import (
 	"time"
 )
 
-// update plays the store of a meeting: it decides who comes, and the epoch
+// update plays the store of a rendezvous: it decides who comes, and the epoch
 // begins only if everybody has said that they are connected. It returns who
 // is in. Whoever dies or stops on the way is left out of the next attempt.
-func (g *group) update(comers []*child, now func() bool, deadline time.Duration) []*child {
+func (g *group) update(participants []*child, now func() bool, deadline time.Duration) []*child {
 	g.t.Helper()
 	for range 20 {
-		comers = usable(comers)
-		if len(comers) == 0 {
+		participants = usable(participants)
+		if len(participants) == 0 {
 			return nil
 		}
 		g.seq++
-		comers = g.gather(comers, now)
-		if !g.connect(comers, deadline) {
+		participants = g.gather(participants, now)
+		if !g.connect(participants, deadline) {
 			continue
 		}
-		if in := g.install(comers); len(in) > 0 {
+		if in := g.install(participants); len(in) > 0 {
 			return in
 		}
 	}
-	g.fatal("no meeting in 20 attempts")
+	g.fatal("no rendezvous in 20 attempts")
 	return nil
 }
 
@@ -37,7 +37,7 @@ func usable(cs []*child) (able []*child) {
 	return able
 }
 
-// answered reports whether a child has said one of two things in this meeting,
+// answered reports whether a child has said one of two things in this rendezvous,
 // or is not able to.
 func (g *group) answered(c *child, what, or string) bool {
 	said := c.answer.Seq == g.seq && (c.answer.What == what || c.answer.What == or)
@@ -64,58 +64,58 @@ func (g *group) said(cs []*child, what string) (who []*child) {
 	return who
 }
 
-func (g *group) gather(comers []*child, now func() bool) []*child {
-	for _, c := range comers {
+func (g *group) gather(participants []*child, now func() bool) []*child {
+	for _, c := range participants {
 		c.fenced = false
 		g.tell(c, command{What: "prepare", Seq: g.seq, Now: now()})
 	}
-	g.await("metadata", g.allAnswered(comers, "metadata", "metadata"))
-	return g.said(comers, "metadata")
+	g.await("metadata", g.allAnswered(participants, "metadata", "metadata"))
+	return g.said(participants, "metadata")
 }
 
-func (g *group) connect(comers []*child, deadline time.Duration) bool {
+func (g *group) connect(participants []*child, deadline time.Duration) bool {
 	all := make([][]byte, g.ranks)
-	for _, c := range comers {
+	for _, c := range participants {
 		all[c.rank] = c.answer.Data
 	}
-	for _, c := range comers {
+	for _, c := range participants {
 		g.tell(c, command{What: "connect", Seq: g.seq, All: all, Deadline: deadline})
 	}
-	g.await("connections", g.allAnswered(comers, "connected", "failed"))
-	return len(g.said(comers, "connected")) == len(comers)
+	g.await("connections", g.allAnswered(participants, "connected", "failed"))
+	return len(g.said(participants, "connected")) == len(participants)
 }
 
 // install begins the epoch. A rank that ends now was in it.
-func (g *group) install(comers []*child) []*child {
+func (g *group) install(participants []*child) []*child {
 	g.term++
-	g.settleIn(comers)
+	g.settleIn(participants)
 	clear(g.current)
-	g.agreed = setOf(comers)
-	for _, c := range comers {
+	g.agreed = setOf(participants)
+	for _, c := range participants {
 		g.current[c.rank] = c
 		g.tell(c, command{What: "install", Seq: g.seq, Term: g.term})
 	}
 	g.await("installation", func() bool {
-		for _, c := range comers {
+		for _, c := range participants {
 			if !g.answered(c, "installed", "installed") && !c.fenced {
 				return false
 			}
 		}
 		return true
 	})
-	return g.said(comers, "installed")
+	return g.said(participants, "installed")
 }
 
-// settleIn notes of which group the comers are: that of the one who has one.
-func (g *group) settleIn(comers []*child) {
+// settleIn notes of which group the participants are: that of the one who has one.
+func (g *group) settleIn(participants []*child) {
 	old := false
-	for _, c := range comers {
+	for _, c := range participants {
 		old = old || c.home == g.founded && g.founded > 0
 	}
 	if !old {
 		g.founded++
 	}
-	for _, c := range comers {
+	for _, c := range participants {
 		c.home = g.founded
 	}
 }
@@ -123,11 +123,11 @@ func (g *group) settleIn(comers []*child) {
 // found makes the first epoch of processes that are all new.
 func (g *group) found(ranks uint64) {
 	g.t.Helper()
-	var comers []*child
+	var participants []*child
 	for rest := ranks; rest != 0; rest &= rest - 1 {
-		comers = append(comers, g.start(bits.TrailingZeros64(rest)))
+		participants = append(participants, g.start(bits.TrailingZeros64(rest)))
 	}
-	g.update(comers, never, patience)
+	g.update(participants, never, testTimeout)
 }
 
 func never() bool { return false }

@@ -9,16 +9,16 @@ import (
 // return with what they have; new processes in the place of others. With
 // struck, somebody is struck on the way.
 func (c *chaos) change(struck bool) {
-	comers := c.comers()
+	participants := c.participants()
 	var victim *child
-	if struck && len(comers) > 1 {
-		victim = c.armOne(comers)
+	if struck && len(participants) > 1 {
+		victim = c.armOne(participants)
 	}
 	members := c.playing()
-	in := c.update(comers, func() bool { return c.r.IntN(3) == 0 }, c.place.connectIn())
+	in := c.update(participants, func() bool { return c.r.IntN(3) == 0 }, c.place.connectIn())
 	c.updates++
 	late := c.afterStruck(victim)
-	leftOut := leftOut(members, comers, in)
+	leftOut := leftOut(members, participants, in)
 	c.await("those who were left out to be fenced", func() bool { return len(usable(leftOut)) == len(fenced(leftOut)) })
 	if len(c.playing()) == 0 { // nobody is left
 		c.foundAgain()
@@ -29,13 +29,13 @@ func (c *chaos) change(struck bool) {
 
 // leftOut returns the members who were not to come. An update ends the epoch for
 // them, unless fewer than half of the members have come.
-func leftOut(members, comers, in []*child) (out []*child) {
+func leftOut(members, participants, in []*child) (out []*child) {
 	come := 0
 	for _, p := range members {
 		if slices.Contains(in, p) {
 			come++
 		}
-		if !slices.Contains(comers, p) {
+		if !slices.Contains(participants, p) {
 			out = append(out, p)
 		}
 	}
@@ -54,11 +54,11 @@ func fenced(cs []*child) (who []*child) {
 	return who
 }
 
-// armOne plans a fault in a meeting.
-func (c *chaos) armOne(comers []*child) *child {
-	v := comers[c.r.IntN(len(comers))]
+// armOne plans a fault in a rendezvous.
+func (c *chaos) armOne(participants []*child) *child {
+	v := participants[c.r.IntN(len(participants))]
 	c.await("the victim to be there", func() bool { return v.hello || v.ended })
-	f := c.draw(c.inMeetings(), 1)
+	f := c.draw(c.inRendezvous(), 1)
 	if f.Kind == delay {
 		f.For = c.place.connectIn() * 3 / 2
 	}
@@ -66,7 +66,7 @@ func (c *chaos) armOne(comers []*child) *child {
 	return v
 }
 
-// afterStruck counts a fault in a meeting, or takes it back, and returns who may
+// afterStruck counts a fault in a rendezvous, or takes it back, and returns who may
 // be late because of it.
 func (c *chaos) afterStruck(v *child) (late uint64) {
 	if v == nil {
@@ -98,8 +98,8 @@ func (c *chaos) absent() (set uint64) {
 	return set
 }
 
-// comers decides who comes to the next meeting.
-func (c *chaos) comers() (cs []*child) {
+// participants decides who comes to the next rendezvous.
+func (c *chaos) participants() (cs []*child) {
 	some := c.playing()
 	for r := range c.ranks {
 		switch p := c.candidate(r); {

@@ -2,10 +2,10 @@
 // of calls, at points that have names, and of membership updates. Every result
 // is compared with an oracle; whoever is lost must be who was struck.
 //
-// The ranks stand on one host, on a host each, or on two: far ones are reached
+// The ranks stand on one host, on a host each, or on two: remote ones are reached
 // over TCP.
 //
-// MOEWIRE_CHAOS, MOEWIRE_KILLS and MOEWIRE_TRIALS set how many faults the
+// MOEWIRE_CHAOS, MOEWIRE_KILLS and MOEWIRE_SUSPICIONS set how many faults the
 // tests make in each of these places, MOEWIRE_SEED what they draw. With -short
 // TestChaos makes 62 faults, else 360.
 package chaos
@@ -22,7 +22,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/transport/mixed"
+	"github.com/moewire/moewire/core/transport/multihost"
 )
 
 // setting is a number from the environment.
@@ -57,21 +57,21 @@ func newSeed() uint64 {
 const deadline = 120 * time.Millisecond
 
 // lateFrom is how long a rank must have been away from all points to be late
-// by itself: a trial judges it by less.
+// by itself: the failure detector judges it by less.
 const lateFrom = 8 * time.Millisecond
 
 // part of the faults falls on groups of so many ranks.
 type part struct{ ranks, percent int }
 
 func TestChaos(t *testing.T) {
-	t.Run("near", func(t *testing.T) { chaosAt(t, near, 200, []part{{4, 64}, {2, 12}, {3, 12}, {8, 12}}) })
-	t.Run("far", func(t *testing.T) { chaosAt(t, far, 80, []part{{4, 52}, {2, 16}, {3, 20}, {8, 12}}) })
+	t.Run("local", func(t *testing.T) { chaosAt(t, allLocal, 200, []part{{4, 64}, {2, 12}, {3, 12}, {8, 12}}) })
+	t.Run("remote", func(t *testing.T) { chaosAt(t, allRemote, 80, []part{{4, 52}, {2, 16}, {3, 20}, {8, 12}}) })
 	t.Run("split", func(t *testing.T) { chaosAt(t, split, 80, []part{{4, 68}, {3, 20}, {8, 12}}) })
 }
 
 func chaosAt(t *testing.T, at place, faults int, parts []part) {
 	faults = numFaults("MOEWIRE_CHAOS", faults)
-	struck := tally{}
+	struck := faultCounts{}
 	for _, part := range parts {
 		t.Run(fmt.Sprintf("R%d", part.ranks), func(t *testing.T) {
 			runChaos(t, at, part.ranks, max(1, faults*part.percent/100), struck)
@@ -88,7 +88,7 @@ func chaosAt(t *testing.T, at place, faults int, parts []part) {
 type chaos struct {
 	*group
 	r       *rand.Rand
-	struck  tally
+	struck  faultCounts
 	count   int // faults of this run
 	missed  int // armed points that were not passed
 	early   int // ranks lost that nobody had struck, late by themselves
@@ -99,7 +99,7 @@ type chaos struct {
 	outnumbered int // ranks lost because those who went on were too few
 }
 
-func newChaos(t *testing.T, at place, ranks int, struck tally) *chaos {
+func newChaos(t *testing.T, at place, ranks int, struck faultCounts) *chaos {
 	seed := newSeed()
 	t.Logf("seed %d", seed)
 	c := &chaos{group: newGroup(t, options{ranks: ranks, place: at, seed: seed, timeout: at.deadline(ranks)}), struck: struck}
@@ -108,7 +108,7 @@ func newChaos(t *testing.T, at place, ranks int, struck tally) *chaos {
 	return c
 }
 
-func runChaos(t *testing.T, at place, ranks, faults int, struck tally) {
+func runChaos(t *testing.T, at place, ranks, faults int, struck faultCounts) {
 	c := newChaos(t, at, ranks, struck)
 	for c.count < faults {
 		c.round()
@@ -143,7 +143,7 @@ func (c *chaos) round() {
 		}
 	}
 	if len(victims) == 1 && victims[0].stopped && len(c.playing()) > 1 && c.r.IntN(2) == 0 {
-		if v := c.strikeAt(c.inTrials(), 4, 2*c.timeout); v != nil { // in the trial of the first
+		if v := c.strikeAt(c.inSuspicions(), 4, 2*c.timeout); v != nil { // in the suspicion of the first
 			victims = append(victims, v)
 		}
 	}
@@ -254,7 +254,7 @@ func (c *chaos) resolve(victims []*child) {
 		switch v.fault.Kind {
 		case kill, stop:
 			must |= 1 << v.rank
-		default: // it may stand still while another one's trial is held
+		default: // it may stand still while another one's suspicion lasts
 			if v.fault.Kind == delay || len(victims) > 1 {
 				may |= 1 << v.rank
 			}
@@ -329,11 +329,11 @@ func (c *chaos) judge(before []*child, must, may uint64) {
 	}
 }
 
-// busy: on several hosts a trial looks at copies, which other goroutines of
-// both ranks carry. Where ranks themselves were away for as long as a trial
+// busy: on several hosts a suspicion looks at copies, which other goroutines of
+// both ranks carry. Where ranks themselves were away for as long as a suspicion
 // lasts, these may have been, too.
 func (c *chaos) busy(before []*child) bool {
-	return c.place != near && slices.ContainsFunc(before, func(p *child) bool { return p.peak >= 4*mixed.DefaultHeartbeat })
+	return c.place != allLocal && slices.ContainsFunc(before, func(p *child) bool { return p.peak >= 4*multihost.DefaultHeartbeat })
 }
 
 // blame notes that a rank was lost that nobody had struck, and not late.

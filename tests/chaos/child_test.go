@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/transport/mixed"
+	"github.com/moewire/moewire/core/transport/multihost"
 )
 
 // child is one process, as far as it has told.
@@ -27,7 +27,7 @@ type child struct {
 	stopped bool
 	playing bool
 	fenced  bool
-	answer  event // the last one that belongs to a meeting
+	answer  event // the last one that belongs to a rendezvous
 	fault   fault // the last one that it was told to arm
 	fired   *event
 	cleared bool // it has disarmed
@@ -106,7 +106,7 @@ func (c *child) goesOn(e event) {
 	c.set, c.steps, c.playing = e.Set, e.Steps, true
 }
 
-// meets notes an answer in a meeting.
+// meets notes an answer in a rendezvous.
 func (c *child) meets(g *group, e event) {
 	c.answer = e
 	switch e.What {
@@ -114,7 +114,7 @@ func (c *child) meets(g *group, e event) {
 		c.goesOn(e)
 	case "metadata":
 		c.playing, c.fenced = false, false
-		info, err := mixed.ParseMetadata(e.Data)
+		info, err := multihost.ParseMetadata(e.Data)
 		require.NoError(g.t, err)
 		g.sockets = append(g.sockets, info.Shm.Socket)
 	}

@@ -35,7 +35,7 @@ func (in *input) flatten(a *ep.DispatchArgs) {
 }
 
 // checkColumns looks at what a flat row has brought along.
-func (f *flight) checkColumns(row, src, token int) error {
+func (f *inFlight) checkColumns(row, src, token int) error {
 	in, local := &f.ins[src], f.experts/f.ranks
 	for k := range f.topk {
 		id, weight := in.topk[token*f.topk+k]-int64(f.r.num*local), in.weights[token*f.topk+k]
@@ -54,7 +54,7 @@ func (f *flight) checkColumns(row, src, token int) error {
 	return nil
 }
 
-func (f *flight) column(row, k int) (id int64, weight float32) {
+func (f *inFlight) column(row, k int) (id int64, weight float32) {
 	at := row*f.topk + k
 	id = int64(binary.LittleEndian.Uint64(f.res.Columns[layout.ColumnTopkIdx][8*at:]))
 	return id, math.Float32frombits(binary.LittleEndian.Uint32(f.res.Columns[layout.ColumnTopkWeights][4*at:]))
@@ -62,7 +62,7 @@ func (f *flight) column(row, k int) (id int64, weight float32) {
 
 // computeFlat runs the experts that each row names, holes too: their ids must
 // be such that this is possible.
-func (f *flight) computeFlat(n int, y []byte) {
+func (f *inFlight) computeFlat(n int, y []byte) {
 	f.r.trap.hit(atComputing)
 	local := f.experts / f.ranks
 	for row := range int(f.counts[0]) {

@@ -14,9 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patience is how long the parent waits for anything. Nothing takes a tenth
+// testTimeout is how long the parent waits for anything. Nothing takes a tenth
 // of it, except on a machine that is busy with much else.
-const patience = 30 * time.Second
+const testTimeout = 30 * time.Second
 
 // options of a group's children.
 type options struct {
@@ -118,7 +118,7 @@ func (g *group) log(format string, args ...any) {
 // await takes in what children tell until the condition holds.
 func (g *group) await(what string, cond func() bool) {
 	g.t.Helper()
-	if !g.within(patience, cond) {
+	if !g.within(testTimeout, cond) {
 		g.fatal("timeout: " + what)
 	}
 }
@@ -187,7 +187,7 @@ func (g *group) end() {
 			_ = c.cmd.Process.Kill()
 		}
 	}
-	for over := time.After(patience); g.live() > 0; {
+	for over := time.After(testTimeout); g.live() > 0; {
 		select {
 		case n := <-g.notes:
 			n.c.ended = n.c.ended || n.exit

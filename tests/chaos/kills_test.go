@@ -16,9 +16,9 @@ import (
 // a dispatch without any deadline, beside processes with much memory.
 func TestKillToReturn(t *testing.T) {
 	kills := numFaults("MOEWIRE_KILLS", 10)
-	t.Run("R2", func(t *testing.T) { timeKills(t, near, 2, min(1<<30, freeBytes(t)/4), kills) })
-	t.Run("R8", func(t *testing.T) { timeKills(t, near, 8, 32<<20, (kills+3)/4) })
-	t.Run("R4 far", func(t *testing.T) { timeKills(t, far, 4, 32<<20, (kills+3)/4) })
+	t.Run("R2", func(t *testing.T) { timeKills(t, allLocal, 2, min(1<<30, freeBytes(t)/4), kills) })
+	t.Run("R8", func(t *testing.T) { timeKills(t, allLocal, 8, 32<<20, (kills+3)/4) })
+	t.Run("R4 remote", func(t *testing.T) { timeKills(t, allRemote, 4, 32<<20, (kills+3)/4) })
 	t.Run("R4 split", func(t *testing.T) { timeKills(t, split, 4, 32<<20, (kills+3)/4) })
 }
 
@@ -32,9 +32,9 @@ func timeKills(t *testing.T, at place, ranks int, resident int64, kills int) {
 	var took []time.Duration
 	for range kills {
 		took = append(took, g.timeKill(r)...)
-		comers := g.playing()
-		comers = append(comers, g.start(absentee(ranks, setOf(comers))))
-		g.update(comers, never, patience)
+		participants := g.playing()
+		participants = append(participants, g.start(absentee(ranks, setOf(participants))))
+		g.update(participants, never, testTimeout)
 	}
 	g.finish()
 	require.NotEmpty(t, took)

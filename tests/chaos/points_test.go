@@ -11,7 +11,7 @@ import (
 // point is a named place at which a fault can strike a rank.
 type point int
 
-// Places in a call come first, then those of a meeting, then those between
+// Places in a call come first, then those of a rendezvous, then those between
 // calls. A word has two: in the rank's own memory, and in a peer's.
 const (
 	atMembers point = iota
@@ -34,8 +34,8 @@ const (
 	atBeatPeer
 	atSince
 	atSincePeer
-	atQuiet
-	atQuietPeer
+	atQuiesced
+	atQuiescedPeer
 	atParams
 	atParamsPeer
 	atArrive
@@ -49,10 +49,10 @@ const (
 	atBytes
 	atBytesPeer
 
-	atReserve // a message for a far rank
+	atReserve // a message for a remote rank
 	atPost
 	atPosted
-	atNext // one from a far rank has come
+	atNext // one from a remote rank has come
 	atRelease
 	atUntaken // before leaving
 	atAsk     // before others are taken out
@@ -82,7 +82,7 @@ const (
 )
 
 var pointNames = strings.Fields(`members wake sleep slept yield slab add_slab place reduce copy
-	open open-peer y_ready y_ready-peer waits_for waits_for-peer beat beat-peer since since-peer quiet quiet-peer
+	open open-peer y_ready y_ready-peer waits_for waits_for-peer beat beat-peer since since-peer quiesced quiesced-peer
 	params params-peer arrive arrive-peer done done-peer counter counter-peer layout layout-peer bytes bytes-peer
 	reserve post posted next release untaken ask asked ballot send sent repost completed
 	prepare prepared listening connecting link linked connected install commit committed installed
@@ -107,16 +107,16 @@ var common = []point{
 	atDone, atDonePeer, atCounter, atCounterPeer, atLayout, atLayoutPeer, atBytes, atBytesPeer, atSlab,
 }
 
-// ofMessages are those that only ranks pass which have far ones.
+// ofMessages are those that only ranks pass which have remote ones.
 var ofMessages = []point{atReserve, atPost, atPosted, atNext, atRelease, atSend, atSent, atRepost, atCompleted}
 
-// ofMemory are those that only ranks pass which have near ones.
+// ofMemory are those that only ranks pass which have local ones.
 var ofMemory = []point{atSlab, atParamsPeer, atArrivePeer, atCounterPeer, atLayoutPeer}
 
 // common are the points in calls that healthy operations of a group pass soon.
 func (g *group) common() []point {
 	switch g.place {
-	case far: // messages are most of what there is
+	case allRemote: // messages are most of what there is
 		points := slices.DeleteFunc(slices.Clone(common), func(p point) bool { return slices.Contains(ofMemory, p) })
 		return append(append(points, ofMessages...), ofMessages...)
 	case split:
@@ -125,29 +125,29 @@ func (g *group) common() []point {
 	return common
 }
 
-// inTrials adds those of ballots.
-func (g *group) inTrials() []point {
-	if g.place == near {
-		return inTrials
+// inSuspicions adds those of ballots.
+func (g *group) inSuspicions() []point {
+	if g.place == allLocal {
+		return inSuspicions
 	}
-	return append([]point{atAsk, atAsked, atBallot, atBallot, atBallot, atCompleted}, inTrials...)
+	return append([]point{atAsk, atAsked, atBallot, atBallot, atBallot, atCompleted}, inSuspicions...)
 }
 
-// inMeetings adds those of links.
-func (g *group) inMeetings() []point {
-	if g.place == near {
-		return inMeetings
+// inRendezvous adds those of links.
+func (g *group) inRendezvous() []point {
+	if g.place == allLocal {
+		return inRendezvous
 	}
-	return append([]point{atLink, atLinked, atRepost, atUntaken}, inMeetings...)
+	return append([]point{atLink, atLinked, atRepost, atUntaken}, inRendezvous...)
 }
 
-// inTrials are those that ranks pass which lose another one: they find out who
+// inSuspicions are those that ranks pass which lose another one: they find out who
 // it is, and keep what it may still write into.
-var inTrials = []point{atBeatPeer, atBeatPeer, atWaitsForPeer, atWaitsForPeer, atSincePeer, atQuietPeer, atAddSlab, atMembers}
+var inSuspicions = []point{atBeatPeer, atBeatPeer, atWaitsForPeer, atWaitsForPeer, atSincePeer, atQuiescedPeer, atAddSlab, atMembers}
 
-// inMeetings are those that an update of the membership passes.
-var inMeetings = []point{
-	atPrepare, atPrepared, atListening, atConnecting, atConnected, atInstall, atCommit, atCommitted, atInstalled, atQuiet,
+// inRendezvous are those that an update of the membership passes.
+var inRendezvous = []point{
+	atPrepare, atPrepared, atListening, atConnecting, atConnected, atInstall, atCommit, atCommitted, atInstalled, atQuiesced,
 }
 
 // controlPoint names a word of a control page.
@@ -159,8 +159,8 @@ func controlPoint(off int64) point {
 		return atBeat
 	case layout.Since():
 		return atSince
-	case layout.Quiet():
-		return atQuiet
+	case layout.Quiesced():
+		return atQuiesced
 	}
 	if off < layout.YReady(0) {
 		return atOpen
@@ -183,10 +183,10 @@ func slabPoint(off int64) point {
 	return atLayout
 }
 
-// tally counts faults by point and kind.
-type tally map[point]map[string]int
+// faultCounts counts faults by point and kind.
+type faultCounts map[point]map[string]int
 
-func (t tally) add(p point, kind string) {
+func (t faultCounts) add(p point, kind string) {
 	if t[p] == nil {
 		t[p] = map[string]int{}
 	}
@@ -194,7 +194,7 @@ func (t tally) add(p point, kind string) {
 }
 
 // inCalls returns how many faults struck in a call, and how many in all.
-func (t tally) inCalls() (in, all int) {
+func (t faultCounts) inCalls() (in, all int) {
 	for p, kinds := range t {
 		for _, n := range kinds {
 			all += n
@@ -206,7 +206,7 @@ func (t tally) inCalls() (in, all int) {
 	return in, all
 }
 
-func (t tally) String() string {
+func (t faultCounts) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-16s", "point")
 	for _, k := range kinds {

@@ -7,7 +7,7 @@ import "math/bits"
 // or half with the lowest of them, or that all others have ended: of who is only
 // stopped nobody knows that it has not gone on itself.
 func (c *chaos) few(left uint64) bool {
-	if c.place == near || c.agreed&c.standing() == 0 {
+	if c.place == allLocal || c.agreed&c.standing() == 0 {
 		return false
 	}
 	n, all := bits.OnesCount64(left), bits.OnesCount64(c.agreed)

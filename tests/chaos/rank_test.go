@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/ep"
-	"github.com/moewire/moewire/core/transport/mixed"
+	"github.com/moewire/moewire/core/transport/multihost"
 )
 
 // TestMain is a rank instead of the tests when the environment says so.
@@ -38,10 +38,10 @@ type rank struct {
 	resident   []byte
 	before     usage
 
-	ep        atomic.Pointer[ep.Buffer] // nil before the first meeting
+	ep        atomic.Pointer[ep.Buffer] // nil before the first rendezvous
 	dom       *tappedDomain
-	listener  *mixed.Listener
-	change    *mixed.Change
+	listener  *multihost.Listener
+	change    *multihost.Change
 	next      ep.Standing
 	joining   bool
 	installed bool // it has been a member

@@ -43,12 +43,12 @@ func (d *tappedDomain) Members() transport.MemberWord {
 	return tappedWord{d.Domain.Members(), d.trap, d.Rank()}
 }
 
-func (d *tappedDomain) Far() transport.Far {
-	f := d.Domain.Far()
+func (d *tappedDomain) Remote() transport.Remote {
+	f := d.Domain.Remote()
 	if f == nil {
 		return nil
 	}
-	return tappedFar{f, d.trap}
+	return tappedRemote{f, d.trap}
 }
 
 func (d *tappedDomain) Control(rank int) transport.Segment {

@@ -11,7 +11,7 @@ import (
 // command is what the parent tells a rank.
 type command struct {
 	What     string // prepare, connect, install, abort, close, arm, disarm
-	Seq      int    // of the meeting
+	Seq      int    // of the rendezvous
 	Now      bool   // prepare: in the middle of a call
 	All      [][]byte
 	Deadline time.Duration

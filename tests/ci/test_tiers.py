@@ -107,7 +107,7 @@ def test_the_tree_says_its_tiers() -> None:
     by_name = {f"{test.package}.{test.name}": test for test in found}
     assert by_name["core/device/cuda.TestNothingRaces"].tier == "all"
     assert by_name["tests/chaos.TestChaos"].in_rest
-    assert by_name["core/ep.TestFar"].in_rest  # by a table
+    assert by_name["core/ep.TestRemote"].in_rest  # by a table
     listed = subprocess.run(
         ["git", "grep", "-hE", "^func Test[A-Z0-9_]?[a-zA-Z0-9_]*\\(t ", "--", "*_test.go"],
         cwd=ROOT, capture_output=True, text=True, check=True,

@@ -11,11 +11,11 @@ from integration_ranks import function_of
 VARIABLES = {
     "MOEWIRE_KEY": bytes(range(32)).hex(),
     "MOEWIRE_LISTEN": "127.0.0.1",
-    "MOEWIRE_SILENT_AFTER_US": "600000000",  # processes share processors with others
+    "MOEWIRE_UNRESPONSIVE_AFTER_US": "600000000",  # processes share processors with others
 }
 
 
-def far(job: str, *arguments: Any) -> Any:
+def remote(job: str, *arguments: Any) -> Any:
     """A job of which each rank is the only one of its host.
 
     The ranks end together: their processes end without closing buffers, and take along what is

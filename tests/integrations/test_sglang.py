@@ -81,7 +81,7 @@ def test_rows_and_results_between_hosts(
 ) -> None:
     job = ["sglang_cuda_jobs.layers", cuda_driver] if on_cuda else ["sglang_jobs.layers"]
     arguments = *job, backend, "fp8", True
-    for answer in server.run(2, "host_jobs.far", *arguments, **host_jobs.VARIABLES, **ON):
+    for answer in server.run(2, "host_jobs.remote", *arguments, **host_jobs.VARIABLES, **ON):
         assert answer["wrong"] == []
         assert answer["operations"] == [NUM_LAYERS, NUM_LAYERS]
 

@@ -109,7 +109,7 @@ def test_two_micro_batches_between_hosts(
         [f"vllm_overlap_jobs.in_{form}_form", False],
         ["vllm_cuda_jobs.overlapped", cuda_driver, form],
     ):
-        for answer in run(vllm_server, 2, "host_jobs.far", *job, **host_jobs.VARIABLES):
+        for answer in run(vllm_server, 2, "host_jobs.remote", *job, **host_jobs.VARIABLES):
             assert [answer[dtype] for dtype in DTYPES] == [[True, True]] * 2
             assert answer["open"] == 0
 

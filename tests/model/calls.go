@@ -90,8 +90,8 @@ func (v *mover) assign(q *Proc, op uint8) {
 	if v.kind(&v.from, q, v.p) == Apart {
 		l.masked = l.unsent &^ bit(v.rank(v.p))
 		l.unsent &^= l.masked
-		if l.masked != 0 && v.Mutation != maskOwesNothing {
-			v.owe(q, Owed{op: op, owners: l.masked})
+		if l.masked != 0 && v.Mutation != maskDefersNothing {
+			v.deferWrites(q, Deferred{op: op, owners: l.masked})
 		}
 	}
 	l.awaited, l.counted = l.unsent, l.unsent
@@ -175,23 +175,23 @@ func (v *mover) toRelease(q *Proc, j int) {
 	l.live = 0
 	q.rest = l.sent
 	if l.unsent != 0 {
-		o := Owed{op: l.op, owners: l.unsent}
+		o := Deferred{op: l.op, owners: l.unsent}
 		if !l.isOpen() {
 			o.withY = 1
 		}
-		v.owe(q, o)
+		v.deferWrites(q, o)
 	}
 }
 
-// owe remembers words for owners that have not opened the operation.
-func (v *mover) owe(q *Proc, o Owed) {
-	for i := range q.owed {
-		if q.owed[i].op == 0 {
-			q.owed[i] = o
+// deferWrites remembers words for owners that have not opened the operation.
+func (v *mover) deferWrites(q *Proc, o Deferred) {
+	for i := range q.deferred {
+		if q.deferred[i].op == 0 {
+			q.deferred[i] = o
 			return
 		}
 	}
-	panic("model: more owed operations than maxOwed")
+	panic("model: more deferred operations than maxDeferred")
 }
 
 // kind is the call that process q is in.

@@ -69,7 +69,7 @@ func (v *mover) chooseOwner(q *Proc, r int) {
 // send looks at members after the last open word and before the first write.
 // The writes to the own slab are part of it: nobody else reads those words.
 func (v *mover) send() {
-	skip := v.Mutation == noPreCheck || v.Mutation == checkBeforeOpen
+	skip := v.Mutation == noPreReduceCheck || v.Mutation == checkBeforeOpen
 	if !skip && !v.looksIn() {
 		_, q := v.do(stepSendCheck, -1)
 		v.stop(q)

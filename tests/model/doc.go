@@ -30,25 +30,25 @@
 //	releaseCombined     releaseCombined
 //	release             releaseAs: the released bit
 //	releaseDone         releaseAs: the final done words
-//	owe                 owe
+//	deferWrites         deferWrites
 //	settle, settleAt    settle, settleAt: open, isMember, then the words
 //	progress            progress
 //	unfinished          unfinished
 //	reopen, openSlot    reopen, renew, openSlot
 //	clean               clean
-//	poisons             poison, peer.silent
+//	poisons             poison, peer.isQuiesced
 //	replaceSlab         replaceSlab
 //	dropFrom...         stepDispatch, stepCombine, reopen: what is masked by `out`
 //	fence, mayFence     fence, membership.Fence
 //	deadlines           lookAround: a deadline has passed
-//	accuse, accused     accuse, trial.look and decide
+//	blame, blamed       blameStraggler, suspicion.look and decide
 //	fenced, stop        usable, expelled
-//	quietNow            quietNow
+//	quiesceNow          quiesceNow
 //	leave               Close, leaveFor
 //	prepare             Prepare: endAll
 //	leaveToMeet         Prepare: leaveFor
-//	install, firstOp    membership.Install, and the base that the meeting found
-//	installed, owesDone Install: unready, reopenAll
+//	install, firstOp    membership.Install, and the base that the rendezvous found
+//	installed, awaitsDone Install: unready, reopenAll
 //
 // The checker keeps 128 bits of every state it has seen, or whole states, and
 // visits states breadth first, so that a trace is as short as any.

@@ -32,7 +32,7 @@ func (v *mover) fence(t int) {
 	}
 	if v.Mutation == fenceBlindly {
 		_, q := v.do(stepFenceLook, t)
-		q.victim, q.ret, q.pc = uint8(t+1), q.pc, pcFencing
+		q.target, q.ret, q.pc = uint8(t+1), q.pc, pcFencing
 		return
 	}
 	s, _ := v.do(stepFence, t)
@@ -67,7 +67,7 @@ func (v *mover) takeOut(s *State, t int) {
 	if s.proc[lost].dead == 0 {
 		s.fences++
 		if v.Suspicions == 0 || v.Patient {
-			s.violate(wrongVictim)
+			s.violate(wrongTarget)
 		}
 	}
 	s.set &^= bit(t)
@@ -78,23 +78,23 @@ func (v *mover) takeOut(s *State, t int) {
 
 // fenceLate is a mutant's fence: the bit goes, whatever the word is by now.
 func (v *mover) fenceLate() {
-	s, q := v.do(stepFence, int(v.from.proc[v.p].victim)-1)
-	t := int(q.victim) - 1
-	q.pc, q.ret, q.victim = q.ret, 0, 0
+	s, q := v.do(stepFence, int(v.from.proc[v.p].target)-1)
+	t := int(q.target) - 1
+	q.pc, q.ret, q.target = q.ret, 0, 0
 	v.takeOut(s, t)
 }
 
-// quietNow promises that this process writes nothing more in its epoch. The
+// quiesceNow promises that this process writes nothing more in its epoch. The
 // word is the process's own, and only grows: a later promise covers the earlier
 // epochs, and one of a successor does not count for its predecessor.
-func (v *mover) quietNow(q *Proc) { q.quiet = q.epoch + 1 }
+func (v *mover) quiesceNow(q *Proc) { q.quiesced = q.epoch + 1 }
 
-// tooQuiet is a mutant: the promise is given when the process learns that it
+// quiesceEarly is a mutant: the promise is given when the process learns that it
 // is out, while one of its steps still runs.
-func (v *mover) tooQuiet(q *Proc) {
-	if v.Mutation == quietTooEarly && q.quiet <= q.epoch && !v.member(&v.from, v.p) {
-		_, to := v.do(stepQuiet, -1)
-		v.quietNow(to)
+func (v *mover) quiesceEarly(q *Proc) {
+	if v.Mutation == quiescedTooEarly && q.quiesced <= q.epoch && !v.member(&v.from, v.p) {
+		_, to := v.do(stepQuiesced, -1)
+		v.quiesceNow(to)
 	}
 }
 
@@ -104,6 +104,6 @@ func (v *mover) leave() {
 	if v.member(s, v.p) {
 		s.set &^= bit(v.rank(v.p))
 	}
-	v.quietNow(q)
+	v.quiesceNow(q)
 	keepShared(q, pcEnd)
 }

@@ -12,21 +12,21 @@ const (
 	pcPlace
 	pcLayout
 	pcArrive
-	pcRWait   // waits for the readers of the previous combine
-	pcOutputs // outputs are in y, y_ready is not set
-	pcCWait   // waits for the outputs of others
-	pcReduce  // reads rows of y
-	pcPost    // has read the last one
-	pcFinish  // sets done after a combine
-	pcRelease // sets the released bit
-	pcFinal   // sets the final done
-	pcOwed    // writes owed words at an owner
-	pcOwedArrive
-	pcOwedDone
+	pcRWait    // waits for the readers of the previous combine
+	pcOutputs  // outputs are in y, y_ready is not set
+	pcCWait    // waits for the outputs of others
+	pcReduce   // reads rows of y
+	pcPost     // has read the last one
+	pcFinish   // sets done after a combine
+	pcRelease  // sets the released bit
+	pcFinal    // sets the final done
+	pcDeferred // writes deferred words at an owner
+	pcDeferredArrive
+	pcDeferredDone
 	pcLeave
-	pcAccuse // knows whom to fence
-	pcMeet   // has prepared for an update
-	pcJoin   // a new process before the meeting
+	pcBlame // knows whom to fence
+	pcMeet  // has prepared for an update
+	pcJoin  // a new process before the rendezvous
 	pcSettled
 	pcFencing // mutant: has checked, takes the bit out later
 	pcEnd     // has made all its calls
@@ -75,7 +75,7 @@ func (v *mover) steps() {
 		return
 	}
 	v.die(q)
-	v.tooQuiet(q)
+	v.quiesceEarly(q)
 	if q.opening != 0 {
 		v.openSlot()
 		return
@@ -125,18 +125,18 @@ func (v *mover) stepOther(q *Proc) {
 		v.release()
 	case pcFinal:
 		v.releaseDone()
-	case pcOwed:
+	case pcDeferred:
 		v.settleCheck()
 	case pcSettled:
 		v.settlePublish()
-	case pcOwedArrive:
+	case pcDeferredArrive:
 		v.settleArrive()
-	case pcOwedDone:
+	case pcDeferredDone:
 		v.settleDone()
 	case pcLeave:
 		v.leave()
-	case pcAccuse:
-		v.accused()
+	case pcBlame:
+		v.blamed()
 	case pcFencing:
 		v.fenceLate()
 	case pcMeet, pcJoin:
@@ -162,10 +162,10 @@ func (v *mover) fenced() {
 	v.stop(q)
 }
 
-// stop ends a process that found itself out: quietNow belongs to the same
+// stop ends a process that found itself out: quiesceNow belongs to the same
 // moment, as it writes nothing between the two.
 func (v *mover) stop(q *Proc) {
-	v.quietNow(q)
+	v.quiesceNow(q)
 	keepShared(q, pcFenced)
 }
 
@@ -173,7 +173,7 @@ func (v *mover) stop(q *Proc) {
 // steps, so that states which differ only there are one.
 func keepShared(q *Proc, pc uint8) {
 	*q = Proc{
-		open: q.open, yReady: q.yReady, quiet: q.quiet, slab: q.slab,
+		open: q.open, yReady: q.yReady, quiesced: q.quiesced, slab: q.slab,
 		epoch: q.epoch, dead: q.dead, pc: pc,
 	}
 }

@@ -9,7 +9,7 @@ const (
 	poisonByArrive
 	poisonByAnyDone
 	noPostCheck
-	noPreCheck
+	noPreReduceCheck
 	checkBeforeOpen
 	membersAfterOpen
 	countersLate
@@ -32,7 +32,7 @@ const (
 	noCombineCount
 	ignoreReaders
 	doneEqual
-	quietTooEarly
+	quiescedTooEarly
 	notReleased
 	settleUnchecked
 	settleNoYReady
@@ -42,5 +42,5 @@ const (
 	prepareStays
 	sendsToOld
 	refusedUnchecked
-	maskOwesNothing
+	maskDefersNothing
 )

@@ -11,7 +11,7 @@ const (
 	overCapacity
 	needlessPoison
 	emptySet
-	wrongVictim
+	wrongTarget
 	oldFence
 	unexpectedError
 	overtaken
@@ -30,7 +30,7 @@ var properties = [...]string{
 	overCapacity:     "more rows are reserved than were sent",
 	needlessPoison:   "a slab is replaced, though nobody was lost",
 	emptySet:         "nobody is a member any more",
-	wrongVictim:      "a live rank is fenced that nobody suspects",
+	wrongTarget:      "a live rank is fenced that nobody suspects",
 	oldFence:         "a process of an old epoch changes the new one's members",
 	unexpectedError:  "a combine fails, though every rank makes it",
 	overtaken:        "an owner went on to a later operation without this rank's done",
@@ -122,7 +122,7 @@ func (m *Model) atEnd(s *State) uint8 {
 		case q.pc == pcFenced && m.faultless():
 			return lostWithoutFault
 		case q.pc == pcFenced:
-		case q.pc == pcJoin && s.epoch == 0: // nobody came to the meeting
+		case q.pc == pcJoin && s.epoch == 0: // nobody came to the rendezvous
 		default:
 			return stuck
 		}

@@ -2,7 +2,7 @@ package model
 
 // progress is the bookkeeping that every call and every step of a wait does:
 // dropping who is lost, opening slots that everybody has finished with, and
-// writing what is owed. Waiting for none of it, it is possible, not due.
+// writing what is deferred. Waiting for none of it, it is possible, not due.
 func (v *mover) progress() {
 	q := &v.from.proc[v.p]
 	v.settle(q)
@@ -117,7 +117,7 @@ func (v *mover) replaceSlab(s *State, q *Proc, l *Slot) {
 }
 
 // poisons decides whether a lost rank may still write into the slab: not if
-// its done is there, its process is known to be dead, or it is quiet.
+// its done is there, its process is known to be dead, or it is quiesced.
 func (v *mover) poisons(owner *Proc, l *Slot, t int) bool {
 	lost := &v.from.proc[v.peer(&v.from, v.p, t)]
 	switch v.Mutation {
@@ -126,7 +126,7 @@ func (v *mover) poisons(owner *Proc, l *Slot, t int) bool {
 	case poisonByAnyDone:
 		return owner.slab[l.own].done[t].op != l.served
 	}
-	return lost.quiet <= owner.epoch
+	return lost.quiesced <= owner.epoch
 }
 
 // dropFromSlot takes ranks that are out of the set off the ranks whose done a

@@ -2,10 +2,10 @@ package model
 
 // Bounds of the arrays of a State. Configurations stay within them.
 const (
-	maxProcs = 3
-	maxSlots = 2
-	maxSlabs = 6
-	maxOwed  = 3
+	maxProcs    = 3
+	maxSlots    = 2
+	maxSlabs    = 6
+	maxDeferred = 3
 )
 
 // retired marks a slab that its owner will never open again. What is written
@@ -17,9 +17,9 @@ const retired = 255
 // compared and hashed as plain memory. Operation numbers are stored plus one.
 type State struct {
 	epoch, set uint8 // members: one word
-	base       uint8 // first operation of epoch 1, known from the meeting
+	base       uint8 // first operation of epoch 1, known from the rendezvous
 	joined     uint8 // process that is the last rank in epoch 1
-	met        uint8 // processes that have come to the meeting
+	met        uint8 // processes that have come to the rendezvous
 	newSet     uint8 // members that epoch 1 began with
 
 	fences uint8 // fences of live ranks so far
@@ -35,31 +35,31 @@ type Word struct{ op, detail uint8 }
 // variables.
 type Proc struct {
 	// Control page and slabs: others read and write these.
-	open   [maxSlots]Word // detail: slab
-	yReady [maxSlots]Word // detail: combines published << 1 | released
-	quiet  uint8          // epoch + 1
-	slab   [maxSlabs]Slab
+	open     [maxSlots]Word // detail: slab
+	yReady   [maxSlots]Word // detail: combines published << 1 | released
+	quiesced uint8          // epoch + 1
+	slab     [maxSlabs]Slab
 
 	// Private.
-	dead     uint8
-	epoch    uint8 // that it joined
-	pc       uint8
-	call     uint8 // index into its program
-	work     uint8 // slot that pc is about
-	ready    uint8 // owners of this round of send
-	rest     uint8 // owners or sources that the current loop still visits
-	at       uint8 // owner that the current sub-steps are about
-	ret      uint8 // pc to go back to when what is owed is written
-	opening  uint8 // slot + 1 that is between reading members and opening
-	newA     uint8 // members as read for it
-	settling uint8 // index + 1 into owed
-	owedSlab uint8 // where it is written
-	bad      uint8 // a row of y was not what it should be
-	fresh    uint8 // next unused slab
-	victim   uint8 // rank + 1 that an accusation has found
-	seen     uint8 // members when the accusation began
-	owed     [maxOwed]Owed
-	slot     [maxSlots]Slot
+	dead         uint8
+	epoch        uint8 // that it joined
+	pc           uint8
+	call         uint8 // index into its program
+	work         uint8 // slot that pc is about
+	ready        uint8 // owners of this round of send
+	rest         uint8 // owners or sources that the current loop still visits
+	at           uint8 // owner that the current sub-steps are about
+	ret          uint8 // pc to go back to when what is deferred is written
+	opening      uint8 // slot + 1 that is between reading members and opening
+	newA         uint8 // members as read for it
+	settling     uint8 // index + 1 into deferred
+	deferredSlab uint8 // where it is written
+	bad          uint8 // a row of y was not what it should be
+	fresh        uint8 // next unused slab
+	target       uint8 // rank + 1 that a suspicion has found
+	seen         uint8 // members when the suspicion began
+	deferred     [maxDeferred]Deferred
+	slot         [maxSlots]Slot
 }
 
 // Slot is a slot's private side, with core/ep's names.
@@ -77,8 +77,8 @@ type Slot struct {
 	masked                         uint8 // by the caller, for this operation
 }
 
-// Owed is one entry of the list of words still to be written.
-type Owed struct{ op, owners, withY uint8 }
+// Deferred is one entry of the list of words still to be written.
+type Deferred struct{ op, owners, withY uint8 }
 
 // Slab is memory that serves one operation at a time.
 type Slab struct {

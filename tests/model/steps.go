@@ -25,7 +25,7 @@ const (
 	stepOpenSlot
 	stepDropLost
 	stepDropDead
-	stepDropOwed
+	stepDropDeferred
 	stepSettle
 	stepSettleCheck
 	stepSettlePublish
@@ -36,9 +36,9 @@ const (
 	stepFence
 	stepFenceLook
 	stepDeadline
-	stepAccuse
+	stepBlame
 	stepExtend
-	stepQuiet
+	stepQuiesced
 	stepLeave
 	stepMeet
 	stepPrepare
@@ -68,23 +68,23 @@ var stepNames = [...]string{
 	stepOpenSlot:       "openSlot: clean, sets open of slot",
 	stepDropLost:       "dropLost: is out:",
 	stepDropDead:       "dropLost: is out, and known to be dead:",
-	stepDropOwed:       "settle: is out:",
+	stepDropDeferred:   "settle: is out:",
 	stepSettle:         "settle: reads open of",
 	stepSettleCheck:    "settle: reads members before writing at",
 	stepSettlePublish:  "settle: publishes no rows at",
 	stepSettleArrive:   "settle: writes arrive at",
 	stepSettleDone:     "settle: writes the final done at",
-	stepFenced:         "sees itself out; quietNow",
+	stepFenced:         "sees itself out; quiesceNow",
 	stepDie:            "dies",
 	stepFence:          "fence:",
 	stepFenceLook:      "fence: looks at members before",
 	stepDeadline:       "giveUp: its deadline passes",
-	stepAccuse:         "accuse: follows waits_for to",
-	stepExtend:         "accuse: members changed, a fresh deadline",
-	stepQuiet:          "quietNow, too early",
+	stepBlame:          "blame: follows waits_for to",
+	stepExtend:         "blame: members changed, a fresh deadline",
+	stepQuiesced:       "quiesceNow, too early",
 	stepLeave:          "leave",
-	stepMeet:           "comes to the meeting as a new process",
-	stepPrepare:        "Prepare: ends its operations, quietNow, comes to the meeting",
+	stepMeet:           "comes to the rendezvous as a new process",
+	stepPrepare:        "Prepare: ends its operations, quiesceNow, comes to the rendezvous",
 	stepInstall:        "Install: compare-and-swap to the next epoch",
 	stepInstalled:      "Install: begins the new epoch",
 }

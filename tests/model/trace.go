@@ -52,7 +52,7 @@ func (m *Model) words(s *State) (out []named) {
 			add(fmt.Sprintf("%b%s", q.slot[j].a, map[uint8]string{1: " poisoned"}[q.slot[j].poison]), "A[%d][%d]", p, j)
 			add(fmt.Sprintf("%b", q.slot[j].counted), "counted[%d][%d]", p, j)
 		}
-		add(fmt.Sprint(q.quiet), "quiet[%d]", p)
+		add(fmt.Sprint(q.quiesced), "quiesced[%d]", p)
 		for b := range q.slab {
 			m.slabWords(&q.slab[b], fmt.Sprintf("slab %d.%d", p, b), add)
 		}

@@ -3,7 +3,7 @@ package model
 // prepare begins a membership update: it ends every operation, and from then
 // on this process writes nothing more in its epoch.
 func (v *mover) prepare(q *Proc) {
-	q.owed = [maxOwed]Owed{}
+	q.deferred = [maxDeferred]Deferred{}
 	for j := range v.Slots {
 		l := &q.slot[j]
 		*l = Slot{own: l.own, served: l.served, a: l.a, poison: l.poison}
@@ -11,7 +11,7 @@ func (v *mover) prepare(q *Proc) {
 	q.pc, q.work = pcMeet, 0
 }
 
-// update is the meeting, and what follows it.
+// update is the rendezvous, and what follows it.
 func (v *mover) update(q *Proc) {
 	came := bit(v.p)
 	switch {
@@ -30,14 +30,14 @@ func (v *mover) update(q *Proc) {
 }
 
 // leaveToMeet: who prepares leaves the old epoch, so that nobody waits for it
-// there, and is quiet.
+// there, and is quiesced.
 func (v *mover) leaveToMeet() {
 	if !v.member(&v.from, v.p) {
 		return
 	}
 	s, q := v.do(stepPrepare, -1)
 	s.met |= bit(v.p)
-	v.quietNow(q)
+	v.quiesceNow(q)
 	if v.Mutation != prepareStays {
 		s.set &^= bit(v.rank(v.p))
 	}
@@ -61,7 +61,7 @@ func (v *mover) install() {
 	s.joined = uint8(v.procs() - 1)
 }
 
-// firstOp is the new epoch's base: above every operation that any comer has
+// firstOp is the new epoch's base: above every operation that any participant has
 // opened. Words of higher numbers are nowhere in their memory.
 func (v *mover) firstOp(s *State) (base uint8) {
 	if v.Mutation == restartOps {
@@ -95,16 +95,16 @@ func (v *mover) installed(q *Proc) {
 		if q.pc == pcJoin {
 			l.own = uint8(j)
 			to.fresh = uint8(v.Slots)
-		} else if v.owesDone(q, l) {
+		} else if v.awaitsDone(q, l) {
 			l.poison = 1
 		}
 		l.a, l.served = 0, v.from.base+uint8(j)+1-uint8(v.Slots)
 	}
 }
 
-// owesDone reports whether a process of the old epoch may still write into a
+// awaitsDone reports whether a process of the old epoch may still write into a
 // slab that was opened with it.
-func (v *mover) owesDone(q *Proc, l *Slot) bool {
+func (v *mover) awaitsDone(q *Proc, l *Slot) bool {
 	if v.Mutation == noUpdatePoison {
 		return false
 	}
@@ -116,11 +116,11 @@ func (v *mover) owesDone(q *Proc, l *Slot) bool {
 	return v.Mutation != updateLiftsPoison && l.poison == 1
 }
 
-// mayWrite: neither quiet nor known to be dead, as far as owner q knows.
+// mayWrite: neither quiesced nor known to be dead, as far as owner q knows.
 func (v *mover) mayWrite(q *Proc, t int) bool {
 	lost := &v.from.proc[t]
 	if v.Mutation == updateLiftsPoison {
 		return false // its rank number is a member again
 	}
-	return lost.quiet <= q.epoch
+	return lost.quiesced <= q.epoch
 }

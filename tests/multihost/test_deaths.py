@@ -13,10 +13,10 @@ from hosts import deaths
 from hosts.layout import hosts, placed
 
 # No wait for silence ends in the time of a test: only knowledge of the death does.
-PATIENT = {"MOEWIRE_SILENT_AFTER_US": "60000000"}
+TIMEOUTS = {"MOEWIRE_UNRESPONSIVE_AFTER_US": "60000000"}
 
 
-LAYOUTS = ("layout", "victim", "child", "stranger")
+LAYOUTS = ("layout", "victim", "child", "port_taken")
 
 
 @pytest.mark.parametrize(
@@ -27,10 +27,10 @@ LAYOUTS = ("layout", "victim", "child", "stranger")
     ],
 )
 def test_a_killed_rank_is_dead(
-    team: Team, layout: str, victim: int, child: str, stranger: bool
+    team: Team, layout: str, victim: int, child: str, port_taken: bool
 ) -> None:
     """With a child that holds the sockets, and with another process at the freed port."""
-    kill_one(team, layout, victim, child, stranger)
+    kill_one(team, layout, victim, child, port_taken)
 
 
 @pytest.mark.all
@@ -47,9 +47,9 @@ def test_a_killed_rank_is_dead(
     ],
 )
 def test_a_killed_rank_is_dead_in_other_layouts(
-    team: Team, layout: str, victim: int, child: str, stranger: bool
+    team: Team, layout: str, victim: int, child: str, port_taken: bool
 ) -> None:
-    kill_one(team, layout, victim, child, stranger)
+    kill_one(team, layout, victim, child, port_taken)
 
 
 @pytest.mark.long
@@ -63,16 +63,16 @@ def test_random_deaths(team: Team) -> None:
         alone = str(victim) in layout.split("|")
         child = chance.choice(["", "fork"] if alone else ["", "fork", "clone"])
         # What was cloned holds the port, which nobody else can take then.
-        stranger = child != "clone" and chance.random() < 0.5
+        port_taken = child != "clone" and chance.random() < 0.5
         done[f"child: {child or 'none'}"] += 1
-        done["stranger at the port"] += stranger
-        kill_one(team, layout, victim, child, stranger)
+        done["port taken"] += port_taken
+        kill_one(team, layout, victim, child, port_taken)
     print(dict(done))
 
 
-def kill_one(team: Team, layout: str, victim: int, child: str, stranger: bool) -> None:
-    places = [*hosts(layout, **PATIENT), {}]
-    arguments = (placed, places, deaths.struck, victim, child, stranger)
+def kill_one(team: Team, layout: str, victim: int, child: str, port_taken: bool) -> None:
+    places = [*hosts(layout, **TIMEOUTS), {}]
+    arguments = (placed, places, deaths.struck, victim, child, port_taken)
     seconds = team.run(len(places), *arguments, dies=frozenset({victim}), timeout=120)
     late = [s for r, s in enumerate(seconds) if r != victim]
     print(f"from the kill to the return: {max(late):.3f} s")

@@ -1,4 +1,4 @@
-"""Strangers at every socket at which ranks listen."""
+"""Unauthenticated clients at every socket at which ranks listen."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hosts.layout import hosts, placed
 
 @pytest.mark.all
 @pytest.mark.parametrize("protection", ["digest", "encrypt"])
-def test_strangers_change_nothing(team: Team, protection: str) -> None:
+def test_unauthenticated_clients_change_nothing(team: Team, protection: str) -> None:
     """Noise, truncated and changed handshakes, replays, lengths beyond reason, and slowness."""
     places = [*hosts("0|1", MOEWIRE_PROTECTION=protection), {}]
-    zero, one, stranger = team.run(3, placed, places, hostile.besieged, timeout=120)
-    assert stranger["entrance"] >= 1 and stranger["ports"] >= 2, stranger
-    assert stranger["recorded"] >= 2 or os.geteuid() != 0, stranger
+    zero, one, attacker = team.run(3, placed, places, hostile.besieged, timeout=120)
+    assert attacker["control"] >= 1 and attacker["ports"] >= 2, attacker
+    assert attacker["recorded"] >= 2 or os.geteuid() != 0, attacker
     for rank in (zero, one):
         assert rank["exchanges"] > 0 and rank["grown"] < hostile.MAX_GROWTH_BYTES, rank
 

@@ -12,7 +12,7 @@ from hosts import jobs
 from hosts.layout import KEY, OTHER_KEY, hosts, placed
 
 # Of ranks that meet, or are told, however busy the machine is.
-PATIENT = {"connect_timeout_us": 60_000_000}
+TIMEOUTS = {"connect_timeout_us": 60_000_000}
 
 # Name -> (arguments by rank, the kind of error, words that it must have).
 WRONG: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
@@ -32,7 +32,11 @@ WRONG: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
     "GID's index": ({"rdma_gid": 256}, "InvalidArgument", ("rdma_gid", "256", "0 to 255")),
     "GID's type": ({"rdma_gid": 1.5}, "InvalidArgument", ("rdma_gid", "1.5", "an index")),
     "near": ({"rdma_near": "cuda:0"}, "InvalidArgument", ("rdma_near", '"cuda:0"', "PCI address")),
-    "silence": ({"silent_after_us": 5}, "InvalidArgument", ("silent_after_us", "5", "20000")),
+    "unresponsive": (
+        {"unresponsive_after_us": 5},
+        "InvalidArgument",
+        ("unresponsive_after_us", "5", "20000"),
+    ),
 }
 
 
@@ -49,9 +53,9 @@ def test_wrong_arguments(team: Team, name: str) -> None:
     [
         ("MOEWIRE_RING_BYTES", "12345"),
         ("MOEWIRE_RING_BYTES", "17179869185"),
-        ("MOEWIRE_SILENT_AFTER_US", "5"),
-        ("MOEWIRE_SILENT_AFTER_US", "-1"),
-        ("MOEWIRE_SILENT_AFTER_US", "1e6"),
+        ("MOEWIRE_UNRESPONSIVE_AFTER_US", "5"),
+        ("MOEWIRE_UNRESPONSIVE_AFTER_US", "-1"),
+        ("MOEWIRE_UNRESPONSIVE_AFTER_US", "1e6"),
     ],
 )
 def test_wrong_variables(team: Team, variable: str, text: str) -> None:
@@ -63,12 +67,12 @@ def test_wrong_variables(team: Team, variable: str, text: str) -> None:
 
 def test_variables_stand_for_arguments(team: Team) -> None:
     """Ranks whose settings differ do not meet: rank 0 has them from variables alone."""
-    places = hosts("0|1", MOEWIRE_RING_BYTES="65536", MOEWIRE_SILENT_AFTER_US="60000000")
-    given = {"ring_bytes": 65536, "silent_after_us": 60_000_000}
-    options = [PATIENT, PATIENT | given]
+    places = hosts("0|1", MOEWIRE_RING_BYTES="65536", MOEWIRE_UNRESPONSIVE_AFTER_US="60000000")
+    given = {"ring_bytes": 65536, "unresponsive_after_us": 60_000_000}
+    options = [TIMEOUTS, TIMEOUTS | given]
     assert team.run(2, placed, places, jobs.cannot_construct, options) == ["", ""]
     for name, value in given.items():
-        options[1] = PATIENT | given | {name: 2 * value}
+        options[1] = TIMEOUTS | given | {name: 2 * value}
         for text in team.run(2, placed, places, jobs.cannot_construct, options):
             assert text.startswith("PeerMismatchError: "), text
 
@@ -101,7 +105,7 @@ IMPOSSIBLE: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", IMPOSSIBLE)
 def test_no_way_between_hosts(team: Team, name: str) -> None:
     variables, words = IMPOSSIBLE[name]
-    texts = team.run(2, placed, hosts("0|1", **variables), jobs.cannot_construct, [PATIENT] * 2)
+    texts = team.run(2, placed, hosts("0|1", **variables), jobs.cannot_construct, [TIMEOUTS] * 2)
     for text in texts:
         kind = "InvalidArgument: " if name != "RDMA without a device" else ""
         assert text.startswith(kind) and all(word in text for word in words), text
@@ -111,7 +115,7 @@ def test_a_rank_without_keys_is_named(team: Team) -> None:
     """At once, also by those who have keys, wherever that rank may listen."""
     places = hosts("0|1")
     places[1]["MOEWIRE_KEY"] = ""
-    texts = team.run(2, placed, places, jobs.cannot_construct, [PATIENT] * 2)
+    texts = team.run(2, placed, places, jobs.cannot_construct, [TIMEOUTS] * 2)
     assert texts[0].startswith("InvalidArgument: ") and "rank 1" in texts[0], texts
     assert texts[1].startswith("InvalidArgument: ") and "no keys" in texts[1], texts
 
@@ -124,19 +128,19 @@ def test_keys_in_two_places(team: Team, tmp_path: Path) -> None:
     for text in team.run(2, placed, places, jobs.cannot_construct, [{}] * 2):
         assert text.startswith("InvalidArgument: ") and "MOEWIRE_KEY and MOEWIRE_KEY_FILE" in text
     # An argument goes before both.
-    options = [PATIENT | {"key_file": str(file)}] * 2
+    options = [TIMEOUTS | {"key_file": str(file)}] * 2
     assert team.run(2, placed, places, jobs.cannot_construct, options) == ["", ""]
 
 
 def test_no_keys_are_needed_on_one_host(team: Team) -> None:
     places = hosts("01", MOEWIRE_KEY="", MOEWIRE_LISTEN="")
-    assert team.run(2, placed, places, jobs.cannot_construct, [PATIENT] * 2) == ["", ""]
+    assert team.run(2, placed, places, jobs.cannot_construct, [TIMEOUTS] * 2) == ["", ""]
 
 
 def test_a_rank_without_an_address_is_named(team: Team) -> None:
     places = hosts("0|1")
     places[1]["MOEWIRE_LISTEN"] = ""
-    options = [PATIENT, PATIENT | {"no_route": True}]
+    options = [TIMEOUTS, TIMEOUTS | {"no_route": True}]
     texts = team.run(2, placed, places, jobs.cannot_construct, options)
     assert "rank 1" in texts[0] and "address" in texts[0], texts
     assert "address" in texts[1], texts
@@ -151,12 +155,12 @@ def test_different_keys(team: Team) -> None:
 
 
 def test_ranks_that_disagree(team: Team) -> None:
-    options = [PATIENT | {"transport": transport} for transport in ("auto", "tcp")]
+    options = [TIMEOUTS | {"transport": transport} for transport in ("auto", "tcp")]
     for text in team.run(2, placed, hosts("0|1"), jobs.cannot_construct, options):
         assert text.startswith("PeerMismatchError") and "transport" in text, text
 
 
 def test_protections_that_differ(team: Team) -> None:
-    options = [PATIENT | {"protection": protection} for protection in ("digest", "encrypt")]
+    options = [TIMEOUTS | {"protection": protection} for protection in ("digest", "encrypt")]
     for text in team.run(2, placed, hosts("0|1"), jobs.cannot_construct, options):
         assert text.startswith("PeerMismatchError") and "protection is" in text, text

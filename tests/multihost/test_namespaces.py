@@ -11,7 +11,7 @@ import pytest
 from harness import jobs_faults, jobs_flat, jobs_oracle
 from harness.member import Rank
 from hosts import jobs
-from hosts.layout import far_pairs, placed
+from hosts.layout import placed, remote_pairs
 from hosts.network import ADDRESSES_V6, NIC, Relayed, Wired
 
 # ------------------------------------------------------ a pair of interfaces --
@@ -19,13 +19,13 @@ from hosts.network import ADDRESSES_V6, NIC, Relayed, Wired
 
 def test_shared_memory_inside_and_tcp_between(wired: Wired) -> None:
     found = wired.team.run(4, placed, wired.variables(), jobs.carriers)
-    assert dict(enumerate(found)) == far_pairs("01|23")
+    assert dict(enumerate(found)) == remote_pairs("01|23")
 
 
 @pytest.mark.parametrize("listen", [(NIC, NIC), ADDRESSES_V6], ids=["interface", "IPv6"])
 def test_other_ways_to_say_where(wired: Wired, listen: tuple[str, str]) -> None:
     found = wired.team.run(4, placed, wired.variables(listen), jobs.carriers)
-    assert dict(enumerate(found)) == far_pairs("01|23")
+    assert dict(enumerate(found)) == remote_pairs("01|23")
 
 
 def test_results(wired: Wired) -> None:
@@ -71,7 +71,7 @@ def test_a_slow_wire(wired: Wired, job: Callable[[Rank], object]) -> None:
 
 @pytest.mark.parametrize("order", ["delay 0.0 0.004", "lose 0.02"])
 def test_packets_are_late_or_lost(relayed: Relayed, order: str) -> None:
-    """Also those of the meeting."""
+    """Also those of the rendezvous."""
     jobs.shell(relayed.tell(order))
     try:
         relayed.team.run(4, placed, relayed.variables(), jobs_oracle.random_cases, 8)
@@ -96,8 +96,8 @@ def test_packets_are_forged(relayed: Relayed, order: str, protection: str) -> No
     """What comes is right, or it does not come: an altered frame ends a connection."""
     before = relayed.counts()
     # Connections that end all the time may take more than a second until one is up again.
-    patient = {"MOEWIRE_SILENT_AFTER_US": "10000000"}
-    variables = relayed.variables(MOEWIRE_PROTECTION=protection, **patient)
+    timeouts = {"MOEWIRE_UNRESPONSIVE_AFTER_US": "10000000"}
+    variables = relayed.variables(MOEWIRE_PROTECTION=protection, **timeouts)
     jobs.shell(relayed.tell(order))
     try:
         relayed.team.run(4, placed, variables, jobs_oracle.random_cases, NUM_CASES)
@@ -110,7 +110,7 @@ def test_packets_are_forged(relayed: Relayed, order: str, protection: str) -> No
 
 
 def test_the_wire_stalls(relayed: Relayed) -> None:
-    """For less than the bound of silence: nobody is lost."""
+    """For less than the unresponsiveness timeout: nobody is lost."""
     stall, clear = relayed.tell("stall"), relayed.tell("clear")
     pause = f"{stall}; (sleep 0.4; {clear}) &"
     relayed.team.run(4, placed, relayed.variables(), jobs.endures, pause, 200)

@@ -40,8 +40,8 @@ def test_counts(team: Team, layout: str) -> None:
     """Both ends agree, the bytes are those of the rows that had to cross, and updates keep them."""
     found = team.run(3, placed, hosts(layout), observed.counted, 4)
     for rank, one in enumerate(found):
-        near = next(part for part in layout.split("|") if str(rank) in part)
-        assert set(one["after"]) == set("012") - set(near)
+        local = next(part for part in layout.split("|") if str(rank) in part)
+        assert set(one["after"]) == set("012") - set(local)
         assert one["states"] == {"up"}
         for other, (messages, sent, _, received) in one["after"].items():
             before = one["start"][other]
@@ -67,51 +67,55 @@ def test_counts_are_those_of_the_interface(wired: Wired) -> None:
         assert ours + 40 * messages <= interface, (ours, messages, interface)
 
 
-def test_strangers_are_counted(team: Team) -> None:
-    for refused in team.run(2, placed, hosts("0|1"), observed.strangers):
+def test_unauthenticated_clients_are_counted(team: Team) -> None:
+    for refused in team.run(2, placed, hosts("0|1"), observed.unauthenticated):
         assert all(isinstance(why, str) and n > 0 for why, n in refused.items()), refused
 
 
 def test_a_lost_rank(team: Team) -> None:
     found = team.run(3, placed, hosts("0|1|2"), observed.lost, dies=frozenset({2}))
     for rank in (0, 1):
-        far, (up, gone) = found[rank], found[rank]["links"]
+        remote, (up, gone) = found[rank], found[rank]["links"]
         assert (up["state"], up["why"]) == ("up", "")
         assert "rank 2" in gone["why"] and "process has ended" in gone["why"], gone
-        assert far["num_ended"] == 1 and far["num_broken"] == 0, far
+        assert remote["num_ended"] == 1 and remote["num_broken"] == 0, remote
 
 
 # ----------------------------------------------------------------------- top --
 
 
-def _far(group: dict[str, Any]) -> dict[str, Any]:
-    (far,) = group["far"]
-    return far  # type: ignore[no-any-return]
+def _remote(group: dict[str, Any]) -> dict[str, Any]:
+    (remote,) = group["remote"]
+    return remote  # type: ignore[no-any-return]
 
 
 def test_top(team: Team, tmp_path: Path, environment: dict[str, str]) -> None:
     """Of two hosts each shows the other's ranks: how fast, and when heard."""
     around = (placed, hosts("0|1"))
-    ranks = Ranks(team, tmp_path, environment, 2, *around, silent_after_us=observed.PATIENT_US)
+    ranks = Ranks(
+        team, tmp_path, environment, 2, *around, unresponsive_after_us=observed.MAX_WAIT_US
+    )
     try:
         for rank in range(2):
-            group = ranks.until(lambda g: bool(g["far"] and _far(g)["bytes_sent_per_second"]), rank)
+            group = ranks.until(
+                lambda g: bool(g["remote"] and _remote(g)["bytes_sent_per_second"]), rank
+            )
             assert [one["rank"] for one in group["ranks"]] == [rank]
-            far = _far(group)
-            assert (far["rank"], far["carrier"], far["state"]) == (1 - rank, "tcp", "up")
-            assert far["bytes_received_per_second"] > 0 and 0 <= far["heard_s"] < 60
+            remote = _remote(group)
+            assert (remote["rank"], remote["carrier"], remote["state"]) == (1 - rank, "tcp", "up")
+            assert remote["bytes_received_per_second"] > 0 and 0 <= remote["heard_s"] < 60
         text = ranks.moewire("top", "--once", "--interval", "0.2")
         assert re.search(r"^ +1 +tcp +\w+ +[\d.]+ +[\d.]+ +\d+ +[\d.]+ m?s ago$", text, re.M), text
         _taken_and_merged(ranks)
 
         ranks.signal(1, signal.SIGSTOP)
-        group = ranks.until(lambda g: _far(g)["state"] in ("silent", "out"), 0)
-        assert _far(group)["heard_s"] > 0.5, group
-        ranks.until(lambda g: _far(g)["state"] == "out" and bool(ranks.lines(0, "is lost")), 0)
+        group = ranks.until(lambda g: _remote(g)["state"] in ("unresponsive", "out"), 0)
+        assert _remote(group)["heard_s"] > 0.5, group
+        ranks.until(lambda g: _remote(g)["state"] == "out" and bool(ranks.lines(0, "is lost")), 0)
         (line,) = ranks.lines(0, "is lost")
         assert line.endswith("no word comes from it any more"), line
         ranks.signal(1, signal.SIGKILL)
-        ranks.until(lambda g: _far(g)["state"] == "out" and ranks.top(1) is None, 0)
+        ranks.until(lambda g: _remote(g)["state"] == "out" and ranks.top(1) is None, 0)
     finally:
         ranks.stop()
 

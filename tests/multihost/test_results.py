@@ -7,7 +7,7 @@ import pytest
 from harness import jobs_flat, jobs_oracle, jobs_order
 from harness.team import Team
 from hosts import jobs
-from hosts.layout import far_pairs, hosts, placed
+from hosts.layout import hosts, placed, remote_pairs
 
 LAYOUTS = ["0|1", "01|23", "0|1|2"]
 
@@ -50,12 +50,12 @@ def test_hooks_in_flight(team: Team) -> None:
 @pytest.mark.parametrize("layout", ["01|2", "0|1|2"])
 def test_paths(team: Team, layout: str) -> None:
     found = team.run(3, placed, hosts(layout), jobs.carriers)
-    assert dict(enumerate(found)) == far_pairs(layout)
+    assert dict(enumerate(found)) == remote_pairs(layout)
 
 
 def test_transport_tcp_is_tcp_on_one_host(team: Team) -> None:
     found = team.run(3, placed, hosts("012"), jobs.carriers, "tcp")
-    assert dict(enumerate(found)) == far_pairs("0|1|2")
+    assert dict(enumerate(found)) == remote_pairs("0|1|2")
 
 
 def test_deterministic_bits_do_not_depend_on_where_ranks_are(team: Team) -> None:

@@ -11,7 +11,7 @@ import (
 
 // BenchmarkStart starts groups of processes and reports, of each part of a
 // start, the time of the slowest rank: from the first process to the last rank
-// that is connected; making memory and listener; the meeting, from all metadata
+// that is connected; making memory and listener; the rendezvous, from all metadata
 // known to a usable buffer; the first dispatch with combine, and the tenth.
 //
 //	go test -run=^$ -bench=Start -benchtime=5x ./tests/multirank

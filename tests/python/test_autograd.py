@@ -13,7 +13,7 @@ import torch.distributed as dist
 import moewire
 from harness import jobs_autograd
 from harness.team import Team
-from moewire import _lanes, autograd
+from moewire import _piggyback, autograd
 from moewire._flat_results import FlatRows
 
 FORMS = pytest.mark.parametrize("flat", [False, True], ids=["packed", "flat"])
@@ -129,7 +129,7 @@ def test_float32_numbers_travel_as_sums_of_bf16() -> None:
     numbers[0] = torch.tensor([0.0, float("inf"), -float("inf")])
     numbers[1, 0] = float("nan")
     rows = torch.ones((2000, 8), dtype=torch.bfloat16)
-    there = _lanes.with_scalars(rows, numbers)
-    assert there.shape == (2000, 8 + _lanes.num_lanes(3)) and torch.equal(there[:, :8], rows)
-    back = _lanes.scalars_of(there, 8, 3)
+    there = _piggyback.with_scalars(rows, numbers)
+    assert there.shape == (2000, 8 + _piggyback.num_values(3)) and torch.equal(there[:, :8], rows)
+    back = _piggyback.scalars_of(there, 8, 3)
     assert torch.equal(back.nan_to_num(7.0), numbers.nan_to_num(7.0))

@@ -174,9 +174,9 @@ def test_random_rows_against_loops(seed: int) -> None:
     routing = torch.rand(6, 9, 12, generator=generator).topk(4).indices
     routing[0, 0] = -1
     for host in (0, 1):
-        far = range((1 - host) * 3, (2 - host) * 3)
+        remote = range((1 - host) * 3, (2 - host) * 3)
         own = [token for rank in range(host * 3, host * 3 + 3) for token in routing[rank].tolist()]
-        hits = [[e // 2 for e in token if e >= 0 and e // 2 in far] for token in own]
+        hits = [[e // 2 for e in token if e >= 0 and e // 2 in remote] for token in own]
         expected = sum(map(len, hits)), sum(len(set(hit)) for hit in hits), sum(map(bool, hits))
         assert rows.between(routing, 12, host) == expected
 

@@ -1,4 +1,4 @@
-"""Traces of hosts whose clocks differ, on one time line; and far ranks in `moewire top`."""
+"""Traces of hosts whose clocks differ, on one time line; and remote ranks in `moewire top`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from moewire import _clocks, _far_peers, _live, trace
+from moewire import _clocks, _live, _remote_peers, trace
 from moewire._clocks import Clock
 
 
@@ -120,34 +120,35 @@ def test_a_clock_that_is_none(tmp_path: Path, clock: Any) -> None:
         trace.merge([str(path)])
 
 
-# ----------------------------------------------------------------- far ranks --
+# ----------------------------------------------------------------- remote ranks --
 
 
 def _link(rank: int, state: str, sent: int, heard_ns: int) -> _live.Link:
     return _live.Link(rank, "tcp", state, 1, sent, 1, sent // 2, 3, 0, 0, 60, 64, heard_ns, 9, 0)
 
 
-def test_far_ranks_together() -> None:
+def test_remote_ranks_together() -> None:
     """Sums over the ranks of this host that live, the worst state, the longest silence."""
     now, before = [10**9 * 100, 10**9 * 98], 0
     ranks = []
     for number, state in enumerate(("runs", "waits", "dead")):
-        links = [_link(5, ("up", "silent", "out")[number], 3000 * (number + 1), now[number % 2])]
+        states = ("up", "unresponsive", "out")
+        links = [_link(5, states[number], 3000 * (number + 1), now[number % 2])]
         old = [_link(5, "up", 1000 * number, before)]
-        described = _far_peers.describe_links(links, old, 100.5, 2.0)
+        described = _remote_peers.describe_links(links, old, 100.5, 2.0)
         ranks.append({"state": state, "links": described})
-    (far,) = _far_peers.together(ranks)
-    assert (far["rank"], far["carrier"], far["state"]) == (5, "tcp", "silent")
-    assert far["bytes_sent_per_second"] == (3000 + 5000) / 2
-    assert far["heard_s"] == pytest.approx(2.5)
-    text = _far_peers.lines([far])
-    assert len(text) == 2 and text[1].split()[:3] == ["5", "tcp", "silent"]
+    (remote,) = _remote_peers.together(ranks)
+    assert (remote["rank"], remote["carrier"], remote["state"]) == (5, "tcp", "unresponsive")
+    assert remote["bytes_sent_per_second"] == (3000 + 5000) / 2
+    assert remote["heard_s"] == pytest.approx(2.5)
+    text = _remote_peers.lines([remote])
+    assert len(text) == 2 and text[1].split()[:3] == ["5", "tcp", "unresponsive"]
     assert text[1].endswith("2.5 s ago"), text
-    assert _far_peers.lines([]) == []
+    assert _remote_peers.lines([]) == []
 
 
 def test_a_first_look_has_no_rates() -> None:
-    (link,) = _far_peers.describe_links([_link(1, "up", 10, 0)], [], 5.0, None)
+    (link,) = _remote_peers.describe_links([_link(1, "up", 10, 0)], [], 5.0, None)
     assert link["bytes_sent_per_second"] is None and link["heard_s"] is None
-    (far,) = _far_peers.together([{"state": "runs", "links": [link]}])
-    assert _far_peers.lines([far])[1].split()[-1] == "never"
+    (remote,) = _remote_peers.together([{"state": "runs", "links": [link]}])
+    assert _remote_peers.lines([remote])[1].split()[-1] == "never"

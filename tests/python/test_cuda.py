@@ -21,8 +21,8 @@ from harness import (
     jobs_cuda,
     jobs_cuda_autograd,
     jobs_cuda_flat,
+    jobs_cuda_leaked,
     jobs_cuda_order,
-    jobs_cuda_owed,
     jobs_cuda_quick,
     jobs_cuda_steady,
 )
@@ -72,7 +72,7 @@ def test_rows_in_order_of_rank_and_token(place: Place, seed: int) -> None:
 def test_random_cases_of_processes(team: Team, size: int) -> None:
     count = NUM_CASES if ON_DEVICE else 8
     counts = team.run(
-        size, jobs_cuda.in_process, driver(), count, timeout=jobs_cuda.PATIENCE_SECONDS
+        size, jobs_cuda.in_process, driver(), count, timeout=jobs_cuda.TIMEOUT_SECONDS
     )
     assert min(counts) >= count
 
@@ -82,7 +82,7 @@ def test_random_cases_of_processes(team: Team, size: int) -> None:
 def test_random_cases_of_devices(team: Team, without: str) -> None:
     """A process for each device. Without atomics rows are placed by counts, or some were lost."""
     job = jobs_cuda.in_process_on_its_device
-    counts = team.run(2, job, driver(), 6, without, timeout=jobs_cuda.PATIENCE_SECONDS)
+    counts = team.run(2, job, driver(), 6, without, timeout=jobs_cuda.TIMEOUT_SECONDS)
     assert min(counts) >= 6
 
 
@@ -102,7 +102,7 @@ def test_operations_only_launch(place: Emulated, seed: int) -> None:
 @EMULATED_ONLY
 def test_random_cases_by_fabric_handles(team: Team) -> None:
     counts = team.run(
-        2, jobs_cuda.in_process_by_fabric, driver(), 4, timeout=jobs_cuda.PATIENCE_SECONDS
+        2, jobs_cuda.in_process_by_fabric, driver(), 4, timeout=jobs_cuda.TIMEOUT_SECONDS
     )
     assert min(counts) >= 4
 
@@ -273,12 +273,12 @@ def test_a_close_that_failed_is_repeated_by_dropping(place: Place, seed: int) ->
 @pytest.mark.parametrize(
     "job",
     [
-        jobs_cuda_owed.not_owed_to_a_collection,
-        jobs_cuda_owed.owed_to_a_close,
-        jobs_cuda_owed.dropped_in_a_capture,
-        jobs_cuda_owed.closed_by_another,
-        jobs_cuda_owed.closed_before_views,
-        jobs_cuda_owed.forgotten_while_filled,
+        jobs_cuda_leaked.not_retried_in_a_collection,
+        jobs_cuda_leaked.retried_at_a_close,
+        jobs_cuda_leaked.dropped_in_a_capture,
+        jobs_cuda_leaked.closed_by_another,
+        jobs_cuda_leaked.closed_before_views,
+        jobs_cuda_leaked.forgotten_while_filled,
     ],
     ids=lambda job: job.__name__,
 )
@@ -287,8 +287,8 @@ def test_memory_of_a_closed_buffer(place: Emulated, seed: int, job: Any) -> None
 
 
 @EMULATED_ONLY
-def test_what_is_owed_is_given_back_at_the_end(environment: dict[str, str]) -> None:
-    program = Path(__file__).with_name("programs") / "owed.py"
+def test_leaked_memory_is_given_back_at_the_end(environment: dict[str, str]) -> None:
+    program = Path(__file__).with_name("programs") / "leaked.py"
     done = subprocess.run(
         [sys.executable, str(program), str(emulator.driver())],
         env=environment,

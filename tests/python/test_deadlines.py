@@ -37,7 +37,7 @@ CALLS = (
     "combine_flat",
     "combine_buffer",
 )
-MEETINGS = ("construct", "update")
+RENDEZVOUS = ("construct", "update")
 FAILURES = ("stopped", "idle", "no descriptors", "signals", "stopped, no descriptors")
 IN_ALL = ("idle", "stopped, no descriptors")
 
@@ -114,7 +114,7 @@ def test_calls_return_by_their_deadline(failure: str, pair: Pair) -> None:
         late_s = found["took_s"] - TIMEOUT_US / 1e6
         assert late_s < LATE_S, (call, found)
         late[call] = f"{late_s * 1e3:+.0f} ms"
-        if found["error"] is not None and call in MEETINGS and "descriptors" in failure:
+        if found["error"] is not None and call in RENDEZVOUS and "descriptors" in failure:
             assert "too many open files, limit 3 (" in found["error"], (call, found)
         assert call != "construct" or found["error"] is not None
     print(failure, late)

@@ -154,7 +154,11 @@ def test_memory_is_held_until_released() -> None:
     assert left.closed and fabric.closed
     buffer.extend(b"and more")
     fabric.close()
-    for call in (lambda: fabric.register(buffer), lambda: fabric.next_note(0), lambda: left.remote):
+    for call in (
+        lambda: fabric.register(buffer),
+        lambda: fabric.next_handshake(0),
+        lambda: left.remote,
+    ):
         with pytest.raises(errors.UnknownHandleError):
             call()
 
@@ -165,7 +169,7 @@ def test_closing_ends_waits() -> None:
 
     def wait() -> None:
         try:
-            fabric.next_note()
+            fabric.next_handshake()
         except errors.MoewireError as error:
             seen.append(error)
 
@@ -213,7 +217,7 @@ def test_bad_arguments() -> None:
         with pytest.raises(errors.DeadlineError, match="peer 1"):
             fabric.connect(1, 1000)
         with pytest.raises(errors.MetadataError):
-            fabric.deliver(1, b"no note")
+            fabric.deliver(1, b"no handshake")
         assert fabric.report()["carrier"] == "tcp"
 
 
@@ -262,8 +266,8 @@ def test_keys_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with (
         one(keys=None, key_file=str(path)) as a,
         one(keys=None, keys_variable="FABRIC_KEYS") as b,
-        a.couriers(lambda peer, note: b.deliver(0, note)),
-        b.couriers(lambda peer, note: a.deliver(0, note)),
+        a.couriers(lambda peer, handshake: b.deliver(0, handshake)),
+        b.couriers(lambda peer, handshake: a.deliver(0, handshake)),
     ):
         a.connect(0, SOON)
     one(keys=None, keys_file=path).close()  # the argument's old name
@@ -271,26 +275,26 @@ def test_keys_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with (
         one(connect_timeout_us=300_000) as a,
         one(keys=other, connect_timeout_us=300_000) as b,
-        a.couriers(lambda peer, note: refuse(b, note)),
-        b.couriers(lambda peer, note: refuse(a, note)),
+        a.couriers(lambda peer, handshake: refuse(b, handshake)),
+        b.couriers(lambda peer, handshake: refuse(a, handshake)),
         pytest.raises(errors.UnreachableError),
     ):
         a.connect(0, SOON)
 
 
-def refuse(fabric: Fabric, note: bytes) -> None:
-    """Hands over a note that was signed with another key of the same number."""
+def refuse(fabric: Fabric, handshake: bytes) -> None:
+    """Hands over a handshake that was signed with another key of the same number."""
     with pytest.raises(errors.MetadataError, match="wrong tag"):
-        fabric.deliver(0, note)
+        fabric.deliver(0, handshake)
 
 
-@pytest.mark.parametrize("note", ["text", None, 5, [1]])
-def test_notes_are_bytes(note: object) -> None:
+@pytest.mark.parametrize("handshake", ["text", None, 5, [1]])
+def test_handshakes_are_bytes(handshake: object) -> None:
     with one() as fabric:
-        with pytest.raises(errors.InvalidArgument, match=r"note: a .* given; allowed: bytes"):
-            fabric.deliver(1, note)  # type: ignore[arg-type]
+        with pytest.raises(errors.InvalidArgument, match=r"handshake: a .* given; allowed: bytes"):
+            fabric.deliver(1, handshake)  # type: ignore[arg-type]
         with pytest.raises(errors.MetadataError):
-            fabric.deliver(1, memoryview(b"no note"))  # type: ignore[arg-type]
+            fabric.deliver(1, memoryview(b"no handshake"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Meeting in groups and stores; Mooncake's way to call."""
+"""Rendezvous in groups and stores; Mooncake's way to call."""
 
 from __future__ import annotations
 

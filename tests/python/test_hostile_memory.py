@@ -26,12 +26,12 @@ from harness.telemetry_page import BEGIN, HEAD_BYTES, RING, memory, page, put
 from moewire import InvalidArgument, _area, _input_file, _live, top, trace
 
 GROUP = 0x7E57_0000_0000  # of no inode
-PATIENCE_SECONDS = 30
+TIMEOUT_SECONDS = 30
 
 
 def moewire(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "moewire", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
 
 
 def seen_by_top(group: int) -> tuple[dict[str, Any], str]:
@@ -109,7 +109,7 @@ def test_files_of_any_size(group: int, head: bytes, size: int | None) -> None:
     begin = time.monotonic()
     with memory(2, head, size):
         found, said = seen_by_top(group)
-    assert time.monotonic() - begin < PATIENCE_SECONDS / 2
+    assert time.monotonic() - begin < TIMEOUT_SECONDS / 2
     assert [rank["rank"] for rank in found["ranks"]] == [0]
     assert size == 1 << 45 or "not shown: rank 2 of process" in said
 
@@ -373,7 +373,7 @@ def test_merge_reads_what_can_be_read_once(shell: str, tmp_path: Path) -> None:
     file, out = _written(tmp_path / "t.json"), tmp_path / "out.json"
     merge = f"{sys.executable} -m moewire trace merge -o {out}"
     words = ["bash", "-c", shell.format(merge=merge, file=file)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     assert done.returncode == 0, done.stderr
     slices = [e for e in json.loads(out.read_text())["traceEvents"] if e["ph"] == "X"]
     assert len(slices) == 5000  # both inputs have the same ones

@@ -295,7 +295,7 @@ def _healthy() -> dict[str, Any]:
             "transport": "auto",
             "rdma": {"available": True, "reason": "mlx5_0"},
             "rdma_devices": ["mlx5_0 port 1: active, InfiniBand, 100 Gb/sec"],
-            "locked_memory": {"limit": "unlimited", "needed_per_far_rank": 32 << 20},
+            "locked_memory": {"limit": "unlimited", "needed_per_remote_rank": 32 << 20},
             "keys": {"available": True, "reason": "from a file"},
             "address": {"available": True, "reason": "10.0.0.1", "loopback": False},
             "ranks_of_other_hosts": {"available": True, "reason": "verbs"},

@@ -46,7 +46,7 @@ def test_dispatches_that_nobody_combines(ranks: Ranks) -> None:
 
 
 def test_ranks_run_far_ahead(ranks: Ranks) -> None:
-    ranks.run(ranks.few(3, 2), jobs_order.far_ahead)
+    ranks.run(ranks.few(3, 2), jobs_order.remote_ahead)
 
 
 @pytest.mark.long

@@ -152,7 +152,7 @@ def test_size_hints_say_how_many_ranks(arguments: dict[str, int], says: str) -> 
 
 
 @pytest.mark.parametrize("ranks", [0, 49])
-def test_meetings_say_how_many_ranks(ranks: int) -> None:
+def test_rendezvous_say_how_many_ranks(ranks: int) -> None:
     says = f"^world_size: {ranks} given; allowed: 1 to 48$"
     with pytest.raises(errors.InvalidArgument, match=says):
         Buffer.from_exchange(lambda own: [own], 0, ranks)
@@ -210,7 +210,7 @@ LIBRARY_READS: dict[str, tuple[Any, str]] = {
     "listen": ("nowhere0", _LISTEN),
     "key_file": ("/no/such/file", ": reading keys: open /no/such/file: no such file or directory$"),
     "ring_bytes": (4097, _RING),
-    "silent_after_us": (7, r"is 7, allowed 0 \(1s\), and 20000 to 3600000000$"),
+    "unresponsive_after_us": (7, r"is 7, allowed 0 \(1s\), and 20000 to 3600000000$"),
     "rdma_devices": ("a:0", r'is "a:0" with the port "0", '),
     "rdma_gid": ("v9", 'is "v9", allowed are an index'),
     "rdma_near": ("x", 'is "x", allowed is the PCI address'),

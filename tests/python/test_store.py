@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from moewire import Buffer, DeadlineError
 from moewire._clock import Clock
-from moewire._meeting import StoreMeeting
+from moewire._rendezvous import StoreRendezvous
 from moewire._store import METHODS, BoundedStore, describe
 from moewire.errors import MoewireError, NoResourceError, PeerLostError
 
@@ -49,8 +49,8 @@ class Server:
 
     def client(self) -> dist.TCPStore:
         # Its own timeout is longer than this test waits for anything.
-        patience = timedelta(seconds=300)
-        return dist.TCPStore("127.0.0.1", self.port, is_master=False, timeout=patience)
+        timeout = timedelta(seconds=300)
+        return dist.TCPStore("127.0.0.1", self.port, is_master=False, timeout=timeout)
 
     def stop(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
@@ -255,9 +255,9 @@ def test_a_rank_repeats_why_another_one_has_given_up() -> None:
     failing = [_Fails(PeerLostError(gone)), _Fails(NoResourceError(short))]
 
     def meet(rank: int) -> str:
-        meeting = StoreMeeting(store, rank, 2, "why")
+        rendezvous = StoreRendezvous(store, rank, 2, "why")
         with pytest.raises(type(failing[rank].error)) as raised:
-            meeting.construct(cast("Any", failing[rank]), frozenset({0, 1}), 20_000_000)
+            rendezvous.construct(cast("Any", failing[rank]), frozenset({0, 1}), 20_000_000)
         return str(raised.value)
 
     with ThreadPoolExecutor(2) as pool:
@@ -286,11 +286,11 @@ def test_a_store_that_is_gone_does_not_hide_why_ranks_could_not_connect(how: str
         gone = "rank 1 cannot come: its process has ended"
         store = made.client()
         store.set("gone/1/0/at/1", "here")  # of rank 1
-        meeting = StoreMeeting(store, 0, 2, "gone")
+        rendezvous = StoreRendezvous(store, 0, 2, "gone")
         runtime = _Ends(PeerLostError(gone), getattr(made, how))
         begin = time.monotonic()
         with pytest.raises(PeerLostError, match=gone):
-            meeting.construct(cast("Any", runtime), frozenset({0, 1}), TIMEOUT_US)
+            rendezvous.construct(cast("Any", runtime), frozenset({0, 1}), TIMEOUT_US)
         assert time.monotonic() - begin < TIMEOUT_US / 1e6 + LATE_S
     finally:
         made.end()
@@ -320,12 +320,12 @@ class _Connects:
 def test_a_rank_that_stops_before_its_vote_holds_up_nobody() -> None:
     """An update waits for votes until its deadline, and no longer."""
     store = dist.HashStore()
-    meeting = StoreMeeting(store, 0, 2, "group")
-    meeting._instance = 1
+    rendezvous = StoreRendezvous(store, 0, 2, "group")
+    rendezvous._instance = 1
     runtime = _Connects(store)
     begin = time.monotonic()
     with pytest.raises(DeadlineError, match="the last attempt was made by rank 0, 1"):
-        meeting.update(cast("Any", runtime), frozenset({0, 1}), TIMEOUT_US)
+        rendezvous.update(cast("Any", runtime), frozenset({0, 1}), TIMEOUT_US)
     assert time.monotonic() - begin < TIMEOUT_US / 1e6 + LATE_S
     assert not runtime.installed
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from moewire import _abi as abi
-from moewire import _untold
+from moewire import _deferred_log
 from moewire._gpu_handle import Answer, Answers
 from moewire._gpu_operation import Launched
 from moewire._gpu_streams import Streams
@@ -146,7 +146,7 @@ def test_nobody_logs_under_the_lock(
     """Who is in a handler of the log may come to wait for it."""
     device: Any = Device()
     streams, left = Streams(device), list[str]()
-    monkeypatch.setattr(_untold, "leave", left.append)
+    monkeypatch.setattr(_deferred_log, "leave", left.append)
 
     def fail() -> None:
         raise RuntimeError("no stream")

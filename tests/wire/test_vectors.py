@@ -17,7 +17,7 @@ VECTORS = json.loads(
 )
 CHUNK_BYTES = 16384
 DIGEST, ENCRYPT = 1, 2
-HELLO, WELCOME, CONFIRM, REFUSAL, MESSAGE, NOTE = 1, 2, 3, 4, 5, 6
+HELLO, WELCOME, CONFIRM, REFUSAL, MESSAGE, DATAGRAM = 1, 2, 3, 4, 5, 6
 DECLINED = 16
 
 
@@ -145,14 +145,14 @@ def test_compat() -> None:
         assert framed(key, header).hex() == frame["Frame"]
 
 
-def test_signed_notes() -> None:
-    assert [note["NoteBytes"] for note in VECTORS["Notes"]] == [0, 37, 1024]
-    for note in VECTORS["Notes"]:
-        key = hkdf(keyring()[note["KeyID"]], b"", b"moewire 2 note", 32)
-        said = bytes((7 * i + 3) % 256 for i in range(note["NoteBytes"]))
+def test_datagrams() -> None:
+    assert [datagram["DatagramBytes"] for datagram in VECTORS["Datagrams"]] == [0, 37, 1024]
+    for datagram in VECTORS["Datagrams"]:
+        key = hkdf(keyring()[datagram["KeyID"]], b"", b"moewire 2 note", 32)
+        said = bytes((7 * i + 3) % 256 for i in range(datagram["DatagramBytes"]))
         assert (
-            framed(key, struct.pack("<BBHI", 2, NOTE, 0, note["KeyID"]) + said).hex()
-            == note["Frame"]
+            framed(key, struct.pack("<BBHI", 2, DATAGRAM, 0, datagram["KeyID"]) + said).hex()
+            == datagram["Frame"]
         )
 
 

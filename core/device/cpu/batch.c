@@ -304,11 +304,11 @@ typedef void (*reducer)(uint8_t *out, const struct mwcpu_term *terms,
 
 static reducer reducer_of(const struct mwcpu_kernels *k, struct mwcpu_form form)
 {
-	if (form.wide_out)
-		return k->sum_row_wide;
+	if (form.fp32_out)
+		return k->sum_row_fp32;
 	if (form.runs)
-		return form.wide ? k->reduce_runs_wide : k->reduce_runs;
-	return form.wide ? k->reduce_row_wide : k->reduce_row;
+		return form.fp32 ? k->reduce_runs_fp32 : k->reduce_runs;
+	return form.fp32 ? k->reduce_row_fp32 : k->reduce_row;
 }
 
 void mwcpu_reduce(const struct mwcpu_kernels *k, struct mwcpu_how how,
@@ -318,8 +318,8 @@ void mwcpu_reduce(const struct mwcpu_kernels *k, struct mwcpu_how how,
 		  struct mwcpu_term *terms)
 {
 	uint64_t saved = fp_enter();
-	int64_t row_bytes = (form.wide ? 4 : 2) * hidden;
-	int64_t out_bytes = (form.wide_out ? 4 : 2) * hidden;
+	int64_t row_bytes = (form.fp32 ? 4 : 2) * hidden;
+	int64_t out_bytes = (form.fp32_out ? 4 : 2) * hidden;
 	reducer reduce = reducer_of(k, form);
 
 	for (int64_t t = 0; t < num_tokens; t++) {

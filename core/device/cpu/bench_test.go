@@ -59,15 +59,15 @@ func BenchmarkReduce(b *testing.B) {
 	source := benchValues(b, benchTokens*benchTopK)
 	b.Run("bf16", func(b *testing.B) { benchReduce(b, source, false, false) })
 	b.Run("bf16-runs", func(b *testing.B) { benchReduce(b, source, false, true) })
-	wide := offHeap(b, 2*len(source))
+	fp32 := offHeap(b, 2*len(source))
 	for i := range len(source) / 2 {
-		binary.LittleEndian.PutUint32(wide[4*i:], uint32(bf16At(source, i))<<16|0x1234)
+		binary.LittleEndian.PutUint32(fp32[4*i:], uint32(bf16At(source, i))<<16|0x1234)
 	}
-	b.Run("float32", func(b *testing.B) { benchReduce(b, wide, true, false) })
+	b.Run("float32", func(b *testing.B) { benchReduce(b, fp32, true, false) })
 }
 
 // benchReduce adds 8 rows up, with runs in 5 sums: as many ranks as a token has.
-func benchReduce(b *testing.B, source []byte, wide, runs bool) {
+func benchReduce(b *testing.B, source []byte, fp32, runs bool) {
 	for _, hot := range []bool{true, false} {
 		name := "cold"
 		if hot {
@@ -75,7 +75,7 @@ func benchReduce(b *testing.B, source []byte, wide, runs bool) {
 		}
 		batch := &device.ReduceBatch{
 			Out: offHeap(b, benchTokens*benchHidden*2), Hidden: benchHidden, TopK: benchTopK,
-			Sources: [][]byte{source, source, source, source, source}, Wide: wide, Runs: runs,
+			Sources: [][]byte{source, source, source, source, source}, FP32: fp32, Runs: runs,
 		}
 		for t := range benchTokens {
 			for k := range benchTopK {

@@ -77,15 +77,15 @@ struct mwcpu_kernels {
 	void (*reduce_row)(uint8_t *out, const struct mwcpu_term *terms,
 			   int64_t num_terms, int64_t hidden);
 	// The same of float32 rows; out is bf16 here too.
-	void (*reduce_row_wide)(uint8_t *out, const struct mwcpu_term *terms,
+	void (*reduce_row_fp32)(uint8_t *out, const struct mwcpu_term *terms,
 				int64_t num_terms, int64_t hidden);
 	// Sums of runs, rounded to the rows' type and then added; out is bf16.
 	void (*reduce_runs)(uint8_t *out, const struct mwcpu_term *terms,
 			    int64_t num_terms, int64_t hidden);
-	void (*reduce_runs_wide)(uint8_t *out, const struct mwcpu_term *terms,
+	void (*reduce_runs_fp32)(uint8_t *out, const struct mwcpu_term *terms,
 				 int64_t num_terms, int64_t hidden);
-	// reduce_row_wide without its rounding: out is float32.
-	void (*sum_row_wide)(uint8_t *out, const struct mwcpu_term *terms,
+	// reduce_row_fp32 without its rounding: out is float32.
+	void (*sum_row_fp32)(uint8_t *out, const struct mwcpu_term *terms,
 			     int64_t num_terms, int64_t hidden);
 	// Casts hidden bf16 values to e4m3 and writes hidden/128 scales.
 	void (*quantise_row)(uint8_t *q, float *scales, const uint8_t *x,
@@ -131,11 +131,11 @@ void mwcpu_cast(const struct mwcpu_kernels *k, const void *x, int64_t hidden,
 		int64_t num_cast, enum mwcpu_scales format, int64_t first,
 		int64_t last, void *scratch);
 
-// What a reduction reads, does and writes; wide_out needs wide, and no runs.
+// What a reduction reads, does and writes; fp32_out needs fp32, and no runs.
 struct mwcpu_form {
-	int32_t wide;     // rows are float32, else bf16
+	int32_t fp32;     // rows are float32, else bf16
 	int32_t runs;     // each source's sum is rounded by itself
-	int32_t wide_out; // out is float32, else bf16
+	int32_t fp32_out; // out is float32, else bf16
 };
 
 // terms is scratch for top_k entries.

@@ -225,7 +225,7 @@ func (n *native) reducePart(part int) {
 	b := n.batch.reduce
 	row := b.OutRowBytes()
 	first, last := n.batch.share(part, len(b.Out)/row)
-	form := C.struct_mwcpu_form{wide: bit(b.Wide), runs: bit(b.Runs), wide_out: bit(b.WideOut)}
+	form := C.struct_mwcpu_form{fp32: bit(b.FP32), runs: bit(b.Runs), fp32_out: bit(b.FP32Out)}
 	C.mwcpu_reduce(n.table, n.batch.how, form, start(b.Out[first*row:]), C.int64_t(b.Hidden),
 		C.int64_t(last-first), C.int64_t(b.TopK), unsafe.SliceData(n.sources),
 		(*C.struct_mwcpu_reduce_job)(start(b.Jobs[first*b.TopK:])),

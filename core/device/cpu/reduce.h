@@ -74,9 +74,9 @@ INLINE vu32 canonical(vf32 f)
 }
 
 // Writes n sums as values from number at on.
-INLINE void put_wide(uint8_t *out, int64_t at, vf32 sum, size_t n, int wide_out)
+INLINE void put_fp32(uint8_t *out, int64_t at, vf32 sum, size_t n, int fp32_out)
 {
-	if (wide_out) {
+	if (fp32_out) {
 		vu32 r = canonical(sum);
 
 		memcpy(out + 4 * at, &r, 4 * n);
@@ -87,8 +87,8 @@ INLINE void put_wide(uint8_t *out, int64_t at, vf32 sum, size_t n, int wide_out)
 	}
 }
 
-INLINE void reduce_wide_tile(uint8_t *out, const struct mwcpu_term *terms,
-			     int64_t num_terms, int64_t at, int wide_out)
+INLINE void reduce_fp32_tile(uint8_t *out, const struct mwcpu_term *terms,
+			     int64_t num_terms, int64_t at, int fp32_out)
 {
 	vf32 sum[TILE] = {{0}};
 
@@ -102,13 +102,13 @@ INLINE void reduce_wide_tile(uint8_t *out, const struct mwcpu_term *terms,
 	}
 #pragma GCC unroll 4
 	for (int i = 0; i < TILE; i++)
-		put_wide(out, at + i * LANES, sum[i], LANES, wide_out);
+		put_fp32(out, at + i * LANES, sum[i], LANES, fp32_out);
 }
 
 // What is left of a row: one vector, of which only n values exist.
-INLINE void reduce_wide_part(uint8_t *out, const struct mwcpu_term *terms,
+INLINE void reduce_fp32_part(uint8_t *out, const struct mwcpu_term *terms,
 			     int64_t num_terms, int64_t at, size_t n,
-			     int wide_out)
+			     int fp32_out)
 {
 	vf32 sum = {0};
 
@@ -118,33 +118,33 @@ INLINE void reduce_wide_part(uint8_t *out, const struct mwcpu_term *terms,
 		memcpy(&v, (const uint8_t *)terms[k].row + 4 * at, 4 * n);
 		sum += terms[k].weight * v;
 	}
-	put_wide(out, at, sum, n, wide_out);
+	put_fp32(out, at, sum, n, fp32_out);
 }
 
-INLINE void reduce_wide(uint8_t *out, const struct mwcpu_term *terms,
-			int64_t num_terms, int64_t hidden, int wide_out)
+INLINE void reduce_fp32(uint8_t *out, const struct mwcpu_term *terms,
+			int64_t num_terms, int64_t hidden, int fp32_out)
 {
 	int64_t at = 0;
 
 	for (; at + TILE * LANES <= hidden; at += TILE * LANES)
-		reduce_wide_tile(out, terms, num_terms, at, wide_out);
+		reduce_fp32_tile(out, terms, num_terms, at, fp32_out);
 	for (; at + LANES <= hidden; at += LANES)
-		reduce_wide_part(out, terms, num_terms, at, LANES, wide_out);
+		reduce_fp32_part(out, terms, num_terms, at, LANES, fp32_out);
 	if (at < hidden)
-		reduce_wide_part(out, terms, num_terms, at,
-				 (size_t)(hidden - at), wide_out);
+		reduce_fp32_part(out, terms, num_terms, at,
+				 (size_t)(hidden - at), fp32_out);
 }
 
-static void reduce_row_wide(uint8_t *out, const struct mwcpu_term *terms,
+static void reduce_row_fp32(uint8_t *out, const struct mwcpu_term *terms,
 			    int64_t num_terms, int64_t hidden)
 {
-	reduce_wide(out, terms, num_terms, hidden, 0);
+	reduce_fp32(out, terms, num_terms, hidden, 0);
 }
 
-static void sum_row_wide(uint8_t *out, const struct mwcpu_term *terms,
+static void sum_row_fp32(uint8_t *out, const struct mwcpu_term *terms,
 			 int64_t num_terms, int64_t hidden)
 {
-	reduce_wide(out, terms, num_terms, hidden, 1);
+	reduce_fp32(out, terms, num_terms, hidden, 1);
 }
 
 // ---- sums of runs, each rounded by itself and then added ----
@@ -211,7 +211,7 @@ static void reduce_runs(uint8_t *out, const struct mwcpu_term *terms,
 }
 
 // float32 rows: n values of one vector exist.
-INLINE void runs_wide_part(uint8_t *out, const struct mwcpu_term *terms,
+INLINE void runs_fp32_part(uint8_t *out, const struct mwcpu_term *terms,
 			   int64_t num_terms, int64_t at, size_t n)
 {
 	vf32 sum = {0}, all = {0};
@@ -226,17 +226,17 @@ INLINE void runs_wide_part(uint8_t *out, const struct mwcpu_term *terms,
 		memcpy(&v, (const uint8_t *)terms[k].row + 4 * at, 4 * n);
 		sum += terms[k].weight * v;
 	}
-	put_wide(out, at, all + sum, n, 0);
+	put_fp32(out, at, all + sum, n, 0);
 }
 
-static void reduce_runs_wide(uint8_t *out, const struct mwcpu_term *terms,
+static void reduce_runs_fp32(uint8_t *out, const struct mwcpu_term *terms,
 			     int64_t num_terms, int64_t hidden)
 {
 	int64_t at = 0;
 
 	for (; at + LANES <= hidden; at += LANES)
-		runs_wide_part(out, terms, num_terms, at, LANES);
+		runs_fp32_part(out, terms, num_terms, at, LANES);
 	if (at < hidden)
-		runs_wide_part(out, terms, num_terms, at,
+		runs_fp32_part(out, terms, num_terms, at,
 			       (size_t)(hidden - at));
 }

@@ -38,7 +38,7 @@ func oracleRuns(b *device.ReduceBatch, token, h int) uint16 {
 			}
 		}
 		sum := oracleSum(weights, values)
-		if !b.Wide {
+		if !b.FP32 {
 			sum = math.Float32frombits(uint32(oracleRound(sum)) << 16)
 		}
 		all = float32(float64(all) + float64(sum))
@@ -70,7 +70,7 @@ func TestRunsShapes(t *testing.T) {
 	for _, hidden := range []int{8, 16, 24, 40, 56, 64, 72, 120, 128, 136, 264, 520} {
 		for _, topK := range []int{1, 2, 8, 33} {
 			runsAndCheck(t, randomReduce(t, r, 1+64/hidden, hidden, topK, true, activation))
-			runsAndCheck(t, randomWide(t, r, 1+64/hidden, hidden, topK, wideActivation))
+			runsAndCheck(t, randomFP32(t, r, 1+64/hidden, hidden, topK, fp32Activation))
 		}
 	}
 }
@@ -81,7 +81,7 @@ func TestRunsAnyBits(t *testing.T) {
 		b := randomReduce(t, r, 2, 8*(1+r.IntN(40)), 1+r.IntN(6), true, anyBF16)
 		anyWeights(r, b)
 		runsAndCheck(t, b)
-		b = randomWide(t, r, 2, 8*(1+r.IntN(40)), 1+r.IntN(6), anyFloat32)
+		b = randomFP32(t, r, 2, 8*(1+r.IntN(40)), 1+r.IntN(6), anyFloat32)
 		anyWeights(r, b)
 		runsAndCheck(t, b)
 	}
@@ -101,10 +101,10 @@ func anyWeights(r *rand.Rand, b *device.ReduceBatch) {
 func TestRunsOfSums(t *testing.T) {
 	r := newRand(t)
 	for range 20 {
-		for _, wide := range []bool{false, true} {
+		for _, fp32 := range []bool{false, true} {
 			b := randomReduce(t, r, 3, 8*(1+r.IntN(20)), 1+r.IntN(8), true, anyBF16)
-			if wide {
-				b = randomWide(t, r, 3, 8*(1+r.IntN(20)), 1+r.IntN(8), anyFloat32)
+			if fp32 {
+				b = randomFP32(t, r, 3, 8*(1+r.IntN(20)), 1+r.IntN(8), anyFloat32)
 			}
 			inRuns(b)
 			for _, k := range all(t) {
@@ -114,7 +114,7 @@ func TestRunsOfSums(t *testing.T) {
 				k.Reduce(sums)
 				for i := range len(want) / 2 {
 					if got := bf16At(sums.Out, i); got != bf16At(want, i) {
-						t.Fatalf("%s, wide %v: value %d is %#04x from sums, %#04x from rows", k.Name(), wide, i, got, bf16At(want, i))
+						t.Fatalf("%s, fp32 %v: value %d is %#04x from sums, %#04x from rows", k.Name(), fp32, i, got, bf16At(want, i))
 					}
 				}
 			}
@@ -126,12 +126,12 @@ func TestRunsOfSums(t *testing.T) {
 func sumsBySource(t *testing.T, k device.Kernels, b *device.ReduceBatch) *device.ReduceBatch {
 	tokens := len(b.Jobs) / b.TopK
 	sums := &device.ReduceBatch{
-		Out: offHeap(t, len(b.Out)), Hidden: b.Hidden, TopK: len(b.Sources), Wide: b.Wide, Runs: true,
+		Out: offHeap(t, len(b.Out)), Hidden: b.Hidden, TopK: len(b.Sources), FP32: b.FP32, Runs: true,
 		Jobs: make([]device.ReduceJob, tokens*len(b.Sources)), Weights: make([]float32, tokens*len(b.Sources)),
 	}
 	for source := range b.Sources {
 		one := *b
-		one.Runs, one.WideOut = false, b.Wide
+		one.Runs, one.FP32Out = false, b.FP32
 		one.Out = offHeap(t, tokens*one.OutRowBytes())
 		one.Jobs = append([]device.ReduceJob(nil), b.Jobs...)
 		for i := range one.Jobs {
@@ -150,11 +150,11 @@ func sumsBySource(t *testing.T, k device.Kernels, b *device.ReduceBatch) *device
 }
 
 // Sums of float32 rows that are not rounded, NaN included.
-func TestReduceWideOut(t *testing.T) {
+func TestReduceFP32Out(t *testing.T) {
 	r := newRand(t)
 	for hidden := 1; hidden <= 144; hidden++ {
-		b := randomWide(t, r, 2, hidden, 1+hidden%5, anyFloat32)
-		b.WideOut, b.Out = true, offHeap(t, 2*4*hidden)
+		b := randomFP32(t, r, 2, hidden, 1+hidden%5, anyFloat32)
+		b.FP32Out, b.Out = true, offHeap(t, 2*4*hidden)
 		for _, k := range all(t) {
 			fill(b.Out, 0xee)
 			k.Reduce(b)

@@ -45,7 +45,7 @@ func oracleReduceBatch(b *device.ReduceBatch) []uint16 {
 
 // sourceValue is a value of a source, whichever type it has.
 func sourceValue(b *device.ReduceBatch, source int32, i int) float32 {
-	if b.Wide {
+	if b.FP32 {
 		return math.Float32frombits(u32At(b.Sources[source], i))
 	}
 	return math.Float32frombits(uint32(bf16At(b.Sources[source], i)) << 16)

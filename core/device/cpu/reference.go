@@ -143,7 +143,7 @@ func (r *reference) Reduce(b *device.ReduceBatch) {
 		for at := 0; at < b.Hidden; at += tileValues {
 			n := min(tileValues, b.Hidden-at)
 			r.reduceTile(b, t, at, n)
-			r.storeTile(out[at*(row/b.Hidden):], n, b.WideOut)
+			r.storeTile(out[at*(row/b.Hidden):], n, b.FP32Out)
 		}
 	}
 }
@@ -154,7 +154,7 @@ func (r *reference) reduceTile(b *device.ReduceBatch, t, at, n int) {
 	clear(sums)
 	clear(run)
 	add := addBF16
-	if b.Wide {
+	if b.FP32 {
 		add = addFloat32
 	}
 	for k, w := range b.Weights[t*b.TopK:][:b.TopK] {
@@ -163,22 +163,22 @@ func (r *reference) reduceTile(b *device.ReduceBatch, t, at, n int) {
 			continue
 		}
 		if b.Runs && j.Source != source {
-			endRun(sums, run, b.Wide)
+			endRun(sums, run, b.FP32)
 			source = j.Source
 		}
 		add(run, w, b.Sources[j.Source], int(j.Row)*b.Hidden+at)
 	}
 	if b.Runs {
-		endRun(sums, run, b.Wide)
+		endRun(sums, run, b.FP32)
 	} else {
 		copy(sums, run)
 	}
 }
 
 // endRun adds the sum of a run, rounded, and begins another one.
-func endRun(sums, run []float32, wide bool) {
+func endRun(sums, run []float32, fp32 bool) {
 	for i, v := range run {
-		if !wide {
+		if !fp32 {
 			v = fromBF16(toBF16(v))
 		}
 		sums[i] = float32(sums[i] + v)
@@ -186,9 +186,9 @@ func endRun(sums, run []float32, wide bool) {
 	clear(run)
 }
 
-func (r *reference) storeTile(out []byte, n int, wide bool) {
+func (r *reference) storeTile(out []byte, n int, fp32 bool) {
 	for i, s := range r.sums[:n] {
-		if !wide {
+		if !fp32 {
 			binary.LittleEndian.PutUint16(out[2*i:], toBF16(s))
 			continue
 		}
@@ -209,7 +209,7 @@ func addBF16(sums []float32, w float32, source []byte, first int) {
 	}
 }
 
-// addFloat32 is addBF16 for a wide source.
+// addFloat32 is addBF16 for an fp32 source.
 func addFloat32(sums []float32, w float32, source []byte, first int) {
 	values := source[4*first:][:4*len(sums)]
 	for i := range sums {

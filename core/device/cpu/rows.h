@@ -250,10 +250,10 @@ static void stream_row(uint8_t *to, const uint8_t *from, int64_t bytes)
 const struct mwcpu_kernels ROWS_TABLE = {
 	ROWS_NAME,
 	reduce_row,
-	reduce_row_wide,
+	reduce_row_fp32,
 	reduce_runs,
-	reduce_runs_wide,
-	sum_row_wide,
+	reduce_runs_fp32,
+	sum_row_fp32,
 	quantise_row,
 	quantise_row_pow2,
 	dequantise_row,

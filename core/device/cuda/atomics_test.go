@@ -68,7 +68,7 @@ func TestLinksSayWhatFailed(t *testing.T) {
 // load, store or fence is that addition, and it is called there and for the own
 // memory alone.
 func TestRemoteAtomics(t *testing.T) {
-	source, err := os.ReadFile("kernels/order.cuh")
+	source, err := os.ReadFile("kernels/memory_order.cuh")
 	require.NoError(t, err)
 	wide := regexp.MustCompile(`"(?:atom|red)\.\w+\.sys\S*`).FindAllString(string(source), -1)
 	require.Equal(t, []string{`"atom.relaxed.sys.global.add.u64`}, wide)
@@ -79,12 +79,12 @@ func TestRemoteAtomics(t *testing.T) {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
-		if n := len(calls.FindAll(text, -1)); n > 0 && filepath.Base(file) != "order.cuh" {
+		if n := len(calls.FindAll(text, -1)); n > 0 && filepath.Base(file) != "memory_order.cuh" {
 			found[filepath.Base(file)] = n
 		}
 	}
-	require.Equal(t, map[string]int{"places.cuh": 1, "far_take.cuh": 1}, found)
+	require.Equal(t, map[string]int{"places.cuh": 1, "remote_take.cuh": 1}, found)
 	places, err := os.ReadFile("kernels/places.cuh")
 	require.NoError(t, err)
-	require.Regexp(t, `ordered = c\.flags & MW_FLAG_ORDERED;\n\s+if \(!far && !ordered\)\n\s+begin = mw_add_relaxed_sys`, string(places))
+	require.Regexp(t, `ordered = c\.flags & MW_FLAG_ORDERED;\n\s+if \(!remote && !ordered\)\n\s+begin = mw_add_relaxed_sys`, string(places))
 }

@@ -70,7 +70,7 @@ func TestBusWhenAllIsThere(t *testing.T) {
 // eight ranks have two slots, and rows for some of them.
 func eight(t *testing.T, emu *cudatest.Driver, flags uint32, owners int) (*group, *op) {
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 71))
-	emu.Order(rng.Uint64(), 16, 80)
+	emu.Schedule(rng.Uint64(), 16, 80)
 	s := layout.Shape{MaxTokens: 8, Hidden: 128, NumExperts: 16, NumRanks: 8}
 	slabs, err := layout.Of(s)
 	require.NoError(t, err)
@@ -133,14 +133,14 @@ func (g *group) last(t *testing.T, o *op) {
 // TestBusOfAWait: a wait that turns asks the host now and then alone, also one for
 // messages. What the host says then ends it.
 func TestBusOfAWait(t *testing.T) {
-	for _, far := range []bool{false, true} {
-		t.Run(fmt.Sprintf("far=%v", far), func(t *testing.T) {
+	for _, remote := range []bool{false, true} {
+		t.Run(fmt.Sprintf("remote=%v", remote), func(t *testing.T) {
 			emu := emulate(t)
 			g, o, _ := small(t, 2)
 			kernel := kernelPlan
-			if far {
+			if remote {
 				g.spread(fake.New(fake.Config{Seed: 1}), mailing{hostOf: []int{0, 1}, ringBytes: 1 << 14, messageBytes: 1 << 13, length: 16})
-				kernel = kernelFarTake
+				kernel = kernelRemoteTake
 			}
 			m := g.ranks[0]
 			require.NoError(t, m.Send(&o.calls[0]))

@@ -23,9 +23,9 @@ type Call struct {
 	TimeoutNs int64  // of each wait; negative: none
 	Active    uint64 // int32 [R], or 0
 	TopkIdx   uint64 // int64 [T, K]
-	WaitNs    uint64 // int64 [R], or 0: ns waited for each rank are added; nothing with NoTally
+	WaitNs    uint64 // int64 [R], or 0: ns waited for each rank are added; nothing with NoCounters
 	// Split: something else may come before the second phase, so the first one (Send,
-	// Publish) does not wait until far ranks make room for messages. What it has no
+	// Publish) does not wait until remote ranks make room for messages. What it has no
 	// room for is kept, and goes with the second phase.
 	Split bool
 }
@@ -33,13 +33,13 @@ type Call struct {
 // Dispatch is what Send and Receive need besides.
 type Dispatch struct {
 	Call
-	X         uint64                   // bf16 [T, H]
-	Weights   uint64                   // float32 [T, K] with Form.PreReduce, or Form.Flat without Bare
-	Extra     [layout.NumExtras]uint64 // [T, bytes] for each extra column of the shape
-	RecvCount uint64                   // int32 [L]
-	Layout    uint64                   // int64 [L, R]
-	Stats     uint64                   // int64 [R], or 0
-	HaveMore  uint64                   // int32 [1], or 0: 1 if a rank whose rows count has Form.More
+	X             uint64                   // bf16 [T, H]
+	Weights       uint64                   // float32 [T, K] with Form.PreReduce, or Form.Flat without NoRouting
+	Extra         [layout.NumExtras]uint64 // [T, bytes] for each extra column of the shape
+	RecvCount     uint64                   // int32 [L]
+	Layout        uint64                   // int64 [L, R]
+	Stats         uint64                   // int64 [R], or 0
+	PeersHaveMore uint64                   // int32 [1], or 0: 1 if a rank whose rows count has Form.HasMore
 }
 
 // Combine is what Publish and Reduce need besides.
@@ -75,7 +75,7 @@ func (e *Engine) prepare(c *Call) (common, error) {
 	case c.Slot < 0 || c.Slot >= e.cfg.NumSlots:
 		return common{}, fmt.Errorf("slot %d of %d", c.Slot, e.cfg.NumSlots)
 	}
-	if err := e.CheckFar(&s, c.TopK); err != nil {
+	if err := e.CheckRemote(&s, c.TopK); err != nil {
 		return common{}, err
 	}
 	out := e.base
@@ -89,8 +89,8 @@ func (e *Engine) prepare(c *Call) (common, error) {
 	}
 	out.Flags, out.Active, out.TopkIdx, out.Ticket = c.Flags, c.Active, c.TopkIdx, c.Ticket
 	out.WaitNs = c.WaitNs
-	if e.isFar() {
-		out.Flags |= flagFar | bit(c.Split, flagSplit)
+	if e.isRemote() {
+		out.Flags |= flagRemote | bit(c.Split, flagSplit)
 	}
 	return out, nil
 }
@@ -162,13 +162,13 @@ func (e *Engine) Send(c *Dispatch) error {
 	if err := e.plan(&common, c); err != nil {
 		return e.end(err)
 	}
-	if err := e.orderFar(c); err != nil {
+	if err := e.orderRemote(c); err != nil {
 		return e.end(err)
 	}
 	if err := e.place(&common, c); err != nil {
 		return e.end(err)
 	}
-	return e.end(e.sendFar(&common, c))
+	return e.end(e.sendRemote(&common, c))
 }
 
 func (e *Engine) plan(common *common, c *Dispatch) error {
@@ -205,19 +205,19 @@ func (e *Engine) Receive(c *Dispatch) error {
 	if err != nil {
 		return err
 	}
-	if err := e.serveFar(&common, c.Stream, kernelFarTake); err != nil {
+	if err := e.serveRemote(&common, c.Stream, kernelRemoteTake); err != nil {
 		return e.end(err)
 	}
 	common.NumBlocks = 1
 	e.args.receive = receiveArgs{
-		Common: common, RecvCount: c.RecvCount, Layout: c.Layout, Stats: c.Stats, More: c.HaveMore, Rows: e.of(common.Slot, e.at.rows),
+		Common: common, RecvCount: c.RecvCount, Layout: c.Layout, Stats: c.Stats, PeersHaveMore: c.PeersHaveMore, Rows: e.of(common.Slot, e.at.rows),
 		Experts: e.private.Address() + uint64(e.at.experts),
 	}
 	return e.end(launch(e, c.Stream, kernelReceive, 1, e.threads.wait, &e.args.receive))
 }
 
 // AwaitReaders waits until the other ranks have read the outputs of a slot's latest
-// combine. Far ranks have copies.
+// combine. Remote ranks have copies.
 func (e *Engine) AwaitReaders(c *Call) error {
 	common, err := e.begin(c)
 	if err != nil {
@@ -250,7 +250,7 @@ func (e *Engine) Publish(c *Combine) error {
 	if err := launch(e, c.Stream, kernelPublish, common.NumBlocks, e.threads.row, &e.args.publish); err != nil {
 		return e.end(err)
 	}
-	return e.end(e.sendFarOutputs(common, c.Stream))
+	return e.end(e.sendRemoteOutputs(common, c.Stream))
 }
 
 // Reduce waits for the outputs of this rank's rows and adds them up.
@@ -259,7 +259,7 @@ func (e *Engine) Reduce(c *Combine) error {
 	if err != nil {
 		return err
 	}
-	if err := e.serveFar(&common, c.Stream, kernelFarWait); err != nil {
+	if err := e.serveRemote(&common, c.Stream, kernelRemoteWait); err != nil {
 		return e.end(err)
 	}
 	use := e.private.Address() + uint64(e.at.use) + uint64(common.Slot)*8
@@ -279,20 +279,20 @@ func (e *Engine) Reduce(c *Combine) error {
 
 // SendRest comes before Release, or before another dispatch takes the slot, where the
 // latest phase of the slot's operation is a first one: it sends what that has left,
-// and waits until far ranks make room for it, as the second phase would. Before Release
-// it is also what tells far ranks that the operation is not combined (again); before a
+// and waits until remote ranks make room for it, as the second phase would. Before Release
+// it is also what tells remote ranks that the operation is not combined (again); before a
 // dispatch those that were combined need none of it, since all later messages tell.
 func (e *Engine) SendRest(c *Call) error {
-	if !e.isFar() {
+	if !e.isRemote() {
 		return nil
 	}
 	common, err := e.begin(c)
 	if err != nil {
 		return err
 	}
-	common.Tally = 0 // as in sendFar
+	common.Counters = 0 // as in sendRemote
 	common.Flags |= flagRest
-	return e.end(e.serveFar(&common, c.Stream, kernelFarTake))
+	return e.end(e.serveRemote(&common, c.Stream, kernelRemoteTake))
 }
 
 // Release gives a slot's operation back.

@@ -78,7 +78,7 @@ func (o *op) sameSumsAsCPU(g *group, r int) {
 	require.NoError(g.t, err)
 	out := make([]byte, 2*len(o.outs[r]))
 	b := device.ReduceBatch{
-		Out: out, Hidden: int(s.Hidden), TopK: o.topK, Wide: s.WideOutputs, Weights: o.w[r],
+		Out: out, Hidden: int(s.Hidden), TopK: o.topK, FP32: s.FP32Outputs, Weights: o.w[r],
 	}
 	where := map[[2]int]device.ReduceJob{} // by token and expert
 	for owner, m := range g.ranks {

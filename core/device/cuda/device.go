@@ -15,13 +15,13 @@ var kernelNames = [numKernels]string{
 	kernelReceive: "moewire_rows_receive", kernelRelease: "moewire_rows_release",
 	kernelPublish: "moewire_outputs_publish", kernelAgain: "moewire_outputs_again",
 	kernelWait: "moewire_outputs_wait", kernelReduce: "moewire_combine_reduce",
-	kernelReduceWide: "moewire_combine_reduce_wide", kernelReduceRuns: "moewire_combine_reduce_runs",
-	kernelReduceRunsWide: "moewire_combine_reduce_runs_wide",
+	kernelReduceFP32: "moewire_combine_reduce_fp32", kernelReduceRuns: "moewire_combine_reduce_runs",
+	kernelReduceRunsFP32: "moewire_combine_reduce_runs_fp32",
 	kernelPlaceNarrow:    "moewire_dispatch_place_narrow", kernelPlaceDeep: "moewire_dispatch_place_deep",
 	kernelReduceNarrow: "moewire_combine_reduce_narrow", kernelReduceDeep: "moewire_combine_reduce_deep",
-	kernelFarOrder: "moewire_rows_far_order",
-	kernelFarSend:  "moewire_rows_far_send", kernelFarTake: "moewire_rows_far_take",
-	kernelFarOutputs: "moewire_outputs_far_send", kernelFarWait: "moewire_outputs_far_take",
+	kernelRemoteOrder: "moewire_rows_remote_order",
+	kernelRemoteSend:  "moewire_rows_remote_send", kernelRemoteTake: "moewire_rows_remote_take",
+	kernelRemoteOutputs: "moewire_outputs_remote_send", kernelRemoteWait: "moewire_outputs_remote_take",
 }
 
 const (
@@ -34,18 +34,18 @@ const (
 	kernelAgain
 	kernelWait
 	kernelReduce
-	kernelReduceWide
+	kernelReduceFP32
 	kernelReduceRuns
-	kernelReduceRunsWide
+	kernelReduceRunsFP32
 	kernelPlaceNarrow
 	kernelPlaceDeep
 	kernelReduceNarrow
 	kernelReduceDeep
-	kernelFarOrder
-	kernelFarSend
-	kernelFarTake
-	kernelFarOutputs
-	kernelFarWait
+	kernelRemoteOrder
+	kernelRemoteSend
+	kernelRemoteTake
+	kernelRemoteOutputs
+	kernelRemoteWait
 	numKernels
 )
 
@@ -145,7 +145,7 @@ func (d *Device) load(images [][]byte) error {
 	return nil
 }
 
-// Close unloads the kernels and gives the context back. Idempotent; after an
+// Close unloads the kernels and releases the context. Idempotent; after an
 // error it may be called again.
 func (d *Device) Close() error {
 	if d.closed {

@@ -72,7 +72,7 @@ func TestReplays(t *testing.T) {
 				continue // slow there
 			}
 			t.Run(fmt.Sprintf("ranks=%d/length=%d", ranks, length), func(t *testing.T) {
-				emu.Order(rng.Uint64(), 4, 8+ranks)
+				emu.Schedule(rng.Uint64(), 4, 8+ranks)
 				replayTimes(t, rng, ranks, length, times)
 			})
 		}

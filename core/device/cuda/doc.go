@@ -5,5 +5,5 @@
 // What the host does per operation is launching: numbers of operations, waits,
 // deadlines and counts live on the device, so a recorded graph replays without
 // the host. What the host keeps is knowledge: who is a member, and who has
-// ended (Orders); and it hears whom the device found late (Report).
+// ended (HostControl); and it hears whom the device found late (Report).
 package cuda

@@ -9,15 +9,15 @@ import (
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
 
-// Config is the shape of an Engine. All but Rank, NoTally, DebugFill and Loads are equal
+// Config is the shape of an Engine. All but Rank, NoCounters, DebugFill and Loads are equal
 // on all ranks.
 type Config struct {
 	Rank, NumRanks, NumSlots int
 	SlabBytes                int64 // of one slot, a multiple of layout.RegionBytes
 	// MaxSelections bounds T*K, MaxExperts E.
 	MaxSelections, MaxExperts int
-	// NoTally: the device counts nothing.
-	NoTally bool
+	// NoCounters: the device counts nothing.
+	NoCounters bool
 	// DebugFill: a dispatch fills its slot's rows and outputs with 0xff before it
 	// opens the slot, when nobody reads the earlier ones any more.
 	DebugFill bool
@@ -53,18 +53,18 @@ type Engine struct {
 	d   *Device
 	cfg Config
 	// calls makes the launches.
-	calls   *libcuda.Caller
-	shared  *Memory // arena, slabs: other ranks map it
-	private *Memory
-	host    *HostMemory
-	counts  *HostMemory // a tally; nil: nothing is counted
-	at      scratch
-	base    common
-	args    params
-	threads threads
-	far     *farSide         // nil: no rank is reached by messages
-	epoch   uint64           // that this rank has joined
-	late    [MaxRanks]uint64 // the waits that TakeLate has told of
+	calls    *libcuda.Caller
+	shared   *Memory // arena, slabs: other ranks map it
+	private  *Memory
+	host     *HostMemory
+	counts   *HostMemory // the counters; nil: nothing is counted
+	at       scratch
+	base     common
+	args     params
+	threads  threads
+	remote   *remoteSide      // nil: no rank is reached by messages
+	epoch    uint64           // that this rank has joined
+	timedOut [MaxRanks]uint64 // the waits that TakeTimedOut has told of
 }
 
 // params are the blocks of parameters of launches, one of each.
@@ -92,12 +92,12 @@ func NewEngine(d *Device, cfg Config) (*Engine, error) {
 	private, host := e.private.Address(), uint64(e.host.addr)
 	e.base = common{
 		State: private, Bases: private + uint64(e.at.bases),
-		Orders: host, Report: host + uint64(unsafe.Sizeof(orders{})),
+		HostControl: host, Report: host + uint64(unsafe.Sizeof(hostControl{})),
 		SlabOff: slabOff, SlabBytes: cfg.SlabBytes,
 		Rank: int32(cfg.Rank), NumRanks: int32(cfg.NumRanks), NumSlots: int32(cfg.NumSlots),
 	}
 	if e.counts != nil {
-		e.base.Tally = e.counts.Address()
+		e.base.Counters = e.counts.Address()
 	}
 	if err := e.SetPeer(cfg.Rank, e.shared.Address()); err != nil {
 		return nil, errors.Join(err, e.Close())
@@ -113,10 +113,10 @@ func (e *Engine) allocate() (err error) {
 	if e.private, err = e.d.Alloc(uint64(e.at.bytes)); err != nil {
 		return err
 	}
-	if e.host, err = e.d.AllocHost(hostBytes); err != nil || e.cfg.NoTally {
+	if e.host, err = e.d.AllocHost(hostBytes); err != nil || e.cfg.NoCounters {
 		return err
 	}
-	e.counts, err = e.d.AllocHost(tallyBytes + 8*uint64(e.cfg.localExperts()))
+	e.counts, err = e.d.AllocHost(countersBytes + 8*uint64(e.cfg.localExperts()))
 	return err
 }
 
@@ -124,8 +124,8 @@ func (e *Engine) allocate() (err error) {
 // another rank uses it any more. Idempotent.
 func (e *Engine) Close() error {
 	var all []error
-	if e.far != nil {
-		all = append(all, e.far.close())
+	if e.remote != nil {
+		all = append(all, e.remote.close())
 	}
 	if e.shared != nil {
 		all = append(all, e.shared.Close())

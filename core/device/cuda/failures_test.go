@@ -27,25 +27,25 @@ func TestEveryFailureIsSaidAndLeavesNothing(t *testing.T) {
 
 const synchronizes = "cuCtxSynchronize"
 
-// TestEveryFailureWithAFarRank: the same with what an engine has for one, which is lost
+// TestEveryFailureWithARemoteRank: the same with what an engine has for one, which is lost
 // before anything begins, so that nobody waits for it.
-func TestEveryFailureWithAFarRank(t *testing.T) {
+func TestEveryFailureWithARemoteRank(t *testing.T) {
 	testenv.InAll(t)
 	emu := emulate(t)
 	before := emu.Calls("cuLaunchKernel")
 	require.NoError(t, live(emu))
-	near := emu.Calls("cuLaunchKernel") - before
-	require.NoError(t, liveFar(emu))
-	require.Greater(t, emu.Calls("cuLaunchKernel")-before-near, near, "those for far ranks, too")
+	local := emu.Calls("cuLaunchKernel") - before
+	require.NoError(t, liveRemote(emu))
+	require.Greater(t, emu.Calls("cuLaunchKernel")-before-local, local, "those for remote ranks, too")
 	failed := cudatest.Sweep{
-		Life: func() error { return liveFar(emu) }, Times: 8, Turns: true, Unheard: []string{synchronizes},
+		Life: func() error { return liveRemote(emu) }, Times: 8, Turns: true, Unheard: []string{synchronizes},
 	}.Run(t, emu)
 	require.Subset(t, failed, []string{"cuMemcpyHtoDAsync_v2", "cuLaunchKernel", "cuMemHostAlloc", "cuMemFreeHost", "cuMemUnmap"})
 }
 
 // life is one rank that does all that an engine can, up to the first error.
 type life struct {
-	far      bool
+	remote   bool
 	queue    *HostMemory
 	d        *Device
 	e        *Engine
@@ -64,7 +64,7 @@ type life struct {
 // not begin to free it frees again.
 func live(emu *cudatest.Driver) error { return (&life{}).live(emu) }
 
-func liveFar(emu *cudatest.Driver) error { return (&life{far: true}).live(emu) }
+func liveRemote(emu *cudatest.Driver) error { return (&life{remote: true}).live(emu) }
 
 func (l *life) live(emu *cudatest.Driver) error {
 	err := l.begin(emu)
@@ -81,7 +81,7 @@ func (l *life) begin(emu *cudatest.Driver) (err error) {
 		return err
 	}
 	ranks := 1
-	if l.far {
+	if l.remote {
 		ranks = 2
 	}
 	l.call.Shape = layout.Shape{MaxTokens: 2, Hidden: 128, NumExperts: int64(2 * ranks), NumRanks: int64(ranks)}
@@ -104,7 +104,7 @@ func (l *life) begin(emu *cudatest.Driver) (err error) {
 		return err
 	}
 	l.e.SetMembers(1<<48 | 1)
-	if err := l.e.Restart(0); err != nil || !l.far {
+	if err := l.e.Restart(0); err != nil || !l.remote {
 		return err
 	}
 	return l.openMailbox()
@@ -268,9 +268,9 @@ func (l *life) freeOwn() error {
 	return errors.Join(all...)
 }
 
-// TestNoLoansOfWhatIsClosed: memory that could not be freed is lent to nobody,
+// TestClosedMemoryIsNotShared: memory that could not be freed is shared with nobody,
 // and its owner closes it again.
-func TestNoLoansOfWhatIsClosed(t *testing.T) {
+func TestClosedMemoryIsNotShared(t *testing.T) {
 	emu := emulate(t)
 	d, err := Open(emu.Library, 0, emu.Code(t))
 	require.NoError(t, err)
@@ -278,7 +278,7 @@ func TestNoLoansOfWhatIsClosed(t *testing.T) {
 	require.NoError(t, err)
 	emu.FailAfter("cuCtxPushCurrent_v2", 0, libcuda.ErrOutOfMemory)
 	require.ErrorIs(t, m.Close(), libcuda.ErrOutOfMemory)
-	_, err = m.Lend(d)
+	_, err = m.Share(d)
 	require.ErrorContains(t, err, "the memory is closed")
 	require.NoError(t, m.Close())
 	require.NoError(t, m.Close())

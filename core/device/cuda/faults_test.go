@@ -19,7 +19,7 @@ func small(t *testing.T, ranks int) (*group, *op, *layout.Slab) { return smallIn
 func smallIn(t *testing.T, ranks int, flags uint32) (*group, *op, *layout.Slab) {
 	emu := driver(t)
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 13))
-	emu.Order(rng.Uint64(), 16, 8+ranks*ranks)
+	emu.Schedule(rng.Uint64(), 16, 8+ranks*ranks)
 	s := layout.Shape{MaxTokens: 6, Hidden: 128, NumExperts: int64(2 * ranks), NumRanks: int64(ranks)}
 	s.Flat, s.Columns = flags&flagFlat != 0, flatColumns(2, flags, 0)
 	slabs, err := layout.Of(s)
@@ -41,8 +41,8 @@ func smallIn(t *testing.T, ranks int, flags uint32) (*group, *op, *layout.Slab) 
 // lose takes a rank out, as the host does when its process has ended.
 func (g *group) lose(rank int, among ...int) {
 	for _, r := range among {
-		members := g.ranks[r].orders().Members
-		g.ranks[r].SetSilent(1 << rank)
+		members := g.ranks[r].hostControl().Members
+		g.ranks[r].SetQuiesced(1 << rank)
 		g.ranks[r].SetMembers(members &^ (1 << rank))
 	}
 }
@@ -80,14 +80,14 @@ func TestLostWhileOthersWait(t *testing.T) {
 	g.goesOn(o, 2)
 }
 
-// TestLateIsReported: past its deadline a wait names the rank to the host and
+// TestTimedOutIsReported: past its deadline a wait names the rank to the host and
 // goes on until the host decides.
-func TestLateIsReported(t *testing.T) {
+func TestTimedOutIsReported(t *testing.T) {
 	g, o, _ := small(t, 2)
 	o.calls[0].TimeoutNs = int64(time.Millisecond)
 	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
 	require.NoError(t, g.ranks[0].Receive(&o.calls[0]))
-	eventually(t, "rank 1 is late", func() bool { return g.ranks[0].TakeLate() == 1<<1 })
+	eventually(t, "rank 1 is late", func() bool { return g.ranks[0].TakeTimedOut() == 1<<1 })
 	g.lose(1, 0)
 	g.sync()
 	require.Equal(t, []int32{1, 0}, o.active[0])

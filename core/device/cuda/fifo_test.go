@@ -71,7 +71,7 @@ func TestPush(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 31))
 	for _, length := range []int{1, 8, 64} {
 		t.Run(fmt.Sprint(length), func(t *testing.T) {
-			emu.Order(rng.Uint64(), 240, 2) // others nearly always go first
+			emu.Schedule(rng.Uint64(), 240, 2) // others nearly always go first
 			push(t, newPusher(t, emu, length, 16*pushBlocks, -1))
 		})
 	}
@@ -110,7 +110,7 @@ func push(t *testing.T, p *pusher) {
 // is out, and when the host does nothing for too long; and says why.
 func TestPushEnds(t *testing.T) {
 	emu := emulate(t)
-	emu.Order(testenv.Seed(t), 64, 2)
+	emu.Schedule(testenv.Seed(t), 64, 2)
 	for name, c := range map[string]struct {
 		timeoutNs int64
 		act       func(p *pusher)

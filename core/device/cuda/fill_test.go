@@ -35,7 +35,7 @@ func TestFill(t *testing.T) {
 	}{
 		{0, layout.Shape{}},
 		{flagFP8, layout.Shape{FP8: true}},
-		{flagWide, layout.Shape{WideOutputs: true}},
+		{flagFP32Outputs, layout.Shape{FP32Outputs: true}},
 		{flagFlat | flagOrdered, layout.Shape{Flat: true, Columns: flatColumns(3, flagFlat, 0)}},
 	} {
 		t.Run(fmt.Sprintf("flags=%#x", f.flags), func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestFill(t *testing.T) {
 			slabs, err := layout.Of(s)
 			require.NoError(t, err)
 			rng := rand.New(rand.NewPCG(testenv.Seed(t), 41))
-			driver(t).Order(rng.Uint64(), 16, 10)
+			driver(t).Schedule(rng.Uint64(), 16, 10)
 			g := newGroup(t, 2, 2, slabs.SizeBytes)
 			g.fill()
 			for range 3 { // in one slot, over what was there
@@ -122,7 +122,7 @@ func TestFillWaitsForReaders(t *testing.T) {
 // growing is a pair of ranks with one slot, and two operations of theirs.
 func growing(t *testing.T, drv *cudatest.Driver, flags uint32, most int64) (g *group, first, second *op) {
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 43))
-	drv.Order(rng.Uint64(), 16, 10)
+	drv.Schedule(rng.Uint64(), 16, 10)
 	s := layout.Shape{MaxTokens: 8, Hidden: 2048, NumExperts: 4, NumRanks: 2, Flat: flags&flagFlat != 0, Columns: flatColumns(2, flags, 8)}
 	small, err := layout.Of(s)
 	require.NoError(t, err)
@@ -248,9 +248,9 @@ func isUse(t testing.TB, use, what string) bool {
 	return strings.Contains(sourceNear(t, file, line, 0), part[2])
 }
 
-// TestFillWithFarRanks: what messages bring is there, in every form, and the rest
+// TestFillWithRemoteRanks: what messages bring is there, in every form, and the rest
 // of the slot is filled.
-func TestFillWithFarRanks(t *testing.T) {
+func TestFillWithRemoteRanks(t *testing.T) {
 	for _, flags := range []uint32{0, flagOrdered, flagFlat | flagOrdered} {
 		t.Run(fmt.Sprintf("flags=%#x", flags), func(t *testing.T) {
 			g, o, slabs, _ := smallHostsIn(t, 2, flags)

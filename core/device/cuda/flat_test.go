@@ -16,7 +16,7 @@ func flatColumns(topK int, flags uint32, extra int64) (widths [layout.NumColumns
 	if flags&flagFlat == 0 {
 		return widths
 	}
-	if flags&flagBare == 0 {
+	if flags&flagNoRouting == 0 {
 		widths[layout.ColumnTopkIdx], widths[layout.ColumnTopkWeights] = 8*int64(topK), 4*int64(topK)
 	}
 	widths[layout.ColumnExtra] = extra

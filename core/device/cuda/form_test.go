@@ -13,9 +13,9 @@ func TestDisagreementsAreNamed(t *testing.T) {
 	pow2, ue8m0 := uint8(device.ScalesPow2), uint8(device.ScalesUE8M0)
 	for want, forms := range map[string][2]Form{
 		"dtype: bf16 here, fp8 on rank 1":                                                       {{}, {FP8: true}},
-		"output dtype: float32 here, bf16 on rank 1":                                            {{Wide: true}, {}},
+		"output dtype: float32 here, bf16 on rank 1":                                            {{FP32Outputs: true}, {}},
 		"form: flat here, by expert on rank 1":                                                  {{Flat: true}, {Ordered: true}},
-		"sending of topk_idx and topk_weights: false here, true on rank 1":                      {{Flat: true, Bare: true}, {Flat: true}},
+		"sending of topk_idx and topk_weights: false here, true on rank 1":                      {{Flat: true, NoRouting: true}, {Flat: true}},
 		"the format of fp8 scales: round_scale here, round_scale with ue8m0 on rank 1":          {{FP8: true, Scales: pow2}, {FP8: true, Scales: ue8m0}},
 		"the format of fp8 scales: float32 here, " + device.ScalesUE8M0.String() + " on rank 1": {{FP8: true}, {FP8: true, Scales: ue8m0}},
 	} {

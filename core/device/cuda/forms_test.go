@@ -58,10 +58,10 @@ func rarely(rng *rand.Rand, experts int64, at int) int64 {
 }
 
 var forms = []form{
-	{name: "float32 outputs", ranks: 2, tokens: 9, hidden: 256, experts: 4, topK: 3, flags: flagWide},
-	{name: "float32 outputs, fp8", ranks: 3, tokens: 5, hidden: 384, experts: 6, topK: 4, flags: flagWide | flagFP8},
+	{name: "float32 outputs", ranks: 2, tokens: 9, hidden: 256, experts: 4, topK: 3, flags: flagFP32Outputs},
+	{name: "float32 outputs, fp8", ranks: 3, tokens: 5, hidden: 384, experts: 6, topK: 4, flags: flagFP32Outputs | flagFP8},
 	{name: "outputs that are no numbers", ranks: 2, tokens: 9, hidden: 64, experts: 4, topK: 2, specially: true},
-	{name: "float32 outputs that are no numbers", ranks: 2, tokens: 9, hidden: 64, experts: 4, topK: 2, flags: flagWide, specially: true},
+	{name: "float32 outputs that are no numbers", ranks: 2, tokens: 9, hidden: 64, experts: 4, topK: 2, flags: flagFP32Outputs, specially: true},
 	{name: "any bits", ranks: 2, tokens: 9, hidden: 64, experts: 4, topK: 2, value: edgy},
 	{name: "fp8 of any bits", ranks: 2, tokens: 6, hidden: 256, experts: 4, topK: 2, flags: flagFP8, value: edgy},
 	{name: "fp8 of most bits", ranks: 2, tokens: 6, hidden: 256, experts: 4, topK: 2, flags: flagFP8, value: rarelyEdgy},
@@ -71,9 +71,9 @@ var forms = []form{
 	{name: "UE8M0 of most bits", ranks: 2, tokens: 4, hidden: 1536, experts: 4, topK: 2, flags: flagFP8 | scalesUE8M0, value: rarelyEdgy},
 	{name: "UE8M0 of any bits", ranks: 2, tokens: 4, hidden: 512, experts: 4, topK: 2, flags: flagFP8 | scalesUE8M0, value: edgy},
 	{name: "hidden 8", ranks: 2, tokens: 9, hidden: 8, experts: 4, topK: 2},
-	{name: "hidden 24", ranks: 2, tokens: 9, hidden: 24, experts: 4, topK: 2, flags: flagWide},
+	{name: "hidden 24", ranks: 2, tokens: 9, hidden: 24, experts: 4, topK: 2, flags: flagFP32Outputs},
 	{name: "hidden 520", ranks: 2, tokens: 5, hidden: 520, experts: 4, topK: 2},
-	{name: "hidden 1032", ranks: 2, tokens: 5, hidden: 1032, experts: 4, topK: 3, flags: flagWide},
+	{name: "hidden 1032", ranks: 2, tokens: 5, hidden: 1032, experts: 4, topK: 3, flags: flagFP32Outputs},
 	{name: "fp8 hidden 128", ranks: 2, tokens: 9, hidden: 128, experts: 4, topK: 2, flags: flagFP8},
 	{name: "fp8 hidden 1152", ranks: 2, tokens: 4, hidden: 1152, experts: 4, topK: 2, flags: flagFP8},
 	{name: "topk 64", ranks: 2, tokens: 5, hidden: 16, experts: 64, topK: 64},
@@ -87,9 +87,9 @@ var forms = []form{
 	{name: "many experts", ranks: 2, tokens: 3, hidden: 8, experts: 4096, topK: 8},
 	{name: "an expert per rank", ranks: 5, tokens: 4, hidden: 16, experts: 5, topK: 3},
 	{name: "pre-reduced", ranks: 3, tokens: 9, hidden: 64, experts: 6, topK: 5, flags: flagPreReduce},
-	{name: "pre-reduced, float32 outputs", ranks: 3, tokens: 9, hidden: 64, experts: 6, topK: 5, flags: flagPreReduce | flagWide},
+	{name: "pre-reduced, float32 outputs", ranks: 3, tokens: 9, hidden: 64, experts: 6, topK: 5, flags: flagPreReduce | flagFP32Outputs},
 	{name: "pre-reduced, no numbers", ranks: 2, tokens: 9, hidden: 64, experts: 4, topK: 3, flags: flagPreReduce, specially: true},
-	{name: "pre-reduced, float32, no numbers", ranks: 2, tokens: 9, hidden: 64, experts: 4, topK: 3, flags: flagPreReduce | flagWide, specially: true},
+	{name: "pre-reduced, float32, no numbers", ranks: 2, tokens: 9, hidden: 64, experts: 4, topK: 3, flags: flagPreReduce | flagFP32Outputs, specially: true},
 	{name: "pre-reduced, topk 64 of one expert", ranks: 2, tokens: 4, hidden: 16, experts: 2, topK: 64, flags: flagPreReduce},
 	{name: "pre-reduced, in order, many ranks", ranks: 9, tokens: 2, hidden: 8, experts: 18, topK: 7, flags: flagPreReduce | flagOrdered},
 	{name: "in order", ranks: 3, tokens: 30, hidden: 16, experts: 6, topK: 3, flags: flagOrdered},
@@ -99,10 +99,10 @@ var forms = []form{
 	{name: "in order, all twice at one expert", ranks: 3, tokens: 30, hidden: 16, experts: 6, topK: 2, flags: flagOrdered, pick: lastExpert, allTokens: true},
 	{name: "in order, many ranks", ranks: 9, tokens: 2, hidden: 8, experts: 18, topK: 4, flags: flagOrdered},
 	{name: "flat", ranks: 3, tokens: 9, hidden: 64, experts: 12, topK: 5, flags: flat, extra: 48},
-	{name: "flat, fp8, float32 outputs", ranks: 2, tokens: 9, hidden: 256, experts: 4, topK: 2, flags: flat | flagFP8 | flagWide, extra: 12},
+	{name: "flat, fp8, float32 outputs", ranks: 2, tokens: 9, hidden: 256, experts: 4, topK: 2, flags: flat | flagFP8 | flagFP32Outputs, extra: 12},
 	{name: "flat, one rank, no numbers", ranks: 1, tokens: 9, hidden: 64, experts: 4, topK: 3, flags: flat, specially: true},
 	{name: "flat, no numbers", ranks: 3, tokens: 9, hidden: 64, experts: 6, topK: 3, flags: flat, specially: true, extra: 7},
-	{name: "flat, bare", ranks: 2, tokens: 9, hidden: 16, experts: 8, topK: 4, flags: flat | flagBare},
+	{name: "flat, no routing", ranks: 2, tokens: 9, hidden: 16, experts: 8, topK: 4, flags: flat | flagNoRouting},
 	{name: "flat, few selections", ranks: 2, tokens: 16, hidden: 16, experts: 8, topK: 4, flags: flat, pick: rarely, extra: 1},
 	{name: "flat, no tokens", ranks: 2, tokens: 4, hidden: 16, experts: 4, topK: 2, flags: flat, noTokens: true},
 	{name: "flat, topk 64", ranks: 3, tokens: 5, hidden: 16, experts: 66, topK: 64, flags: flat},
@@ -118,7 +118,7 @@ func TestForms(t *testing.T) {
 	for i, f := range forms {
 		t.Run(f.name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, uint64(i)))
-			emu.Order(rng.Uint64(), 32, 6+f.ranks) // waits of all ranks are resident together
+			emu.Schedule(rng.Uint64(), 32, 6+f.ranks) // waits of all ranks are resident together
 			f.run(t, rng)
 		})
 	}
@@ -127,7 +127,7 @@ func TestForms(t *testing.T) {
 func (f *form) run(t *testing.T, rng *rand.Rand) {
 	s := layout.Shape{
 		MaxTokens: f.tokens, Hidden: f.hidden, NumExperts: f.experts, NumRanks: int64(f.ranks),
-		FP8: f.flags&flagFP8 != 0, UE8M0: f.flags&scalesUE8M0 != 0, WideOutputs: f.flags&flagWide != 0,
+		FP8: f.flags&flagFP8 != 0, UE8M0: f.flags&scalesUE8M0 != 0, FP32Outputs: f.flags&flagFP32Outputs != 0,
 	}
 	s.Flat, s.Columns = f.flags&flagFlat != 0, flatColumns(f.topK, f.flags, f.extra)
 	slabs, err := layout.Of(s)

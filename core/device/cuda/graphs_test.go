@@ -127,7 +127,7 @@ func TestGraphsOfAnyLength(t *testing.T) {
 			continue
 		}
 		t.Run(fmt.Sprint(lengths), func(t *testing.T) {
-			emu.Order(rng.Uint64(), 16, 8)
+			emu.Schedule(rng.Uint64(), 16, 8)
 			replay(t, rng, lengths)
 		})
 	}

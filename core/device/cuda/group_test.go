@@ -325,7 +325,7 @@ func (o *op) writeOutputs(m *member, r int, at uint64) {
 			src := o.sourceOf(r, int(l), int(i))
 			for j := range int(s.Hidden) {
 				v := o.output(src, int(token), r*int(s.LocalExperts)+int(l), j)
-				if s.WideOutputs {
+				if s.FP32Outputs {
 					*dl.At[float32](uintptr(at) + uintptr(row*s.OutputBytes()) + uintptr(4*j)) = v
 				} else {
 					*dl.At[uint16](uintptr(at) + uintptr(row*s.OutputBytes()) + uintptr(2*j)) = bf16(v)
@@ -354,7 +354,7 @@ func (o *op) output(src, token, expert, j int) float32 {
 		return float(edges[int(h>>8)%len(edges)])
 	}
 	v := math.Float32frombits(h>>9|0x3f800000) * expertScale(expert)
-	if o.flags&flagWide == 0 {
+	if o.flags&flagFP32Outputs == 0 {
 		v = float(bf16(v))
 	}
 	return v
@@ -397,7 +397,7 @@ func (o *op) sum(r, token int, value func(expert int64) float32) float32 {
 		}
 		seen[e/local] = true
 		part := of(func(other int64) bool { return other/local == e/local })
-		if o.flags&flagWide == 0 {
+		if o.flags&flagFP32Outputs == 0 {
 			part = float(rounded(part))
 		}
 		all += part

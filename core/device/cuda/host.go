@@ -12,9 +12,9 @@ import (
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
 
-// Host memory: orders, report, and room for copies.
+// Host memory: the control block, report, and room for copies.
 const (
-	reportOff  = uintptr(unsafe.Sizeof(orders{}))
+	reportOff  = uintptr(unsafe.Sizeof(hostControl{}))
 	stagingOff = reportOff + uintptr(unsafe.Sizeof(report{}))
 	hostBytes  = uint64(stagingOff) + 8*stagingWords
 
@@ -23,16 +23,16 @@ const (
 
 func bytesAt(addr uintptr, n uint64) []byte { return unsafe.Slice(dl.At[byte](addr), n) }
 
-func (e *Engine) orders() *orders { return dl.At[orders](e.host.host) }
+func (e *Engine) hostControl() *hostControl { return dl.At[hostControl](e.host.host) }
 
 func (e *Engine) report() *report { return dl.At[report](e.host.host + reportOff) }
 
 // SetMembers says who is a member: epoch in the upper 16 bits, one bit per
 // rank. Kernels that wait see it within microseconds.
-func (e *Engine) SetMembers(word uint64) { atomic.StoreUint64(&e.orders().Members, word) }
+func (e *Engine) SetMembers(word uint64) { atomic.StoreUint64(&e.hostControl().Members, word) }
 
-// SetSilent says which ranks are known to write nothing more.
-func (e *Engine) SetSilent(ranks uint64) { atomic.StoreUint64(&e.orders().Silent, ranks) }
+// SetQuiesced says which ranks are known to write nothing more.
+func (e *Engine) SetQuiesced(ranks uint64) { atomic.StoreUint64(&e.hostControl().Quiesced, ranks) }
 
 // Join says which epoch this rank has joined; SetMembers comes next. Nothing of this
 // engine runs on the device. The device keeps it in its own memory, where kernels
@@ -49,23 +49,23 @@ func (e *Engine) Join(epoch uint16) error {
 // allRanks is what the device knows of the members before it has looked.
 const allRanks = 1<<MaxRanks - 1
 
-// TakeLate returns the ranks for which waits are past their deadline, and
-// forgets them. One goroutine at a time calls it and StillLate.
-func (e *Engine) TakeLate() (ranks uint64) {
+// TakeTimedOut returns the ranks for which waits are past their deadline, and
+// forgets them. One goroutine at a time calls it and StillTimedOut.
+func (e *Engine) TakeTimedOut() (ranks uint64) {
 	for r := range e.cfg.NumRanks {
-		if wait := atomic.SwapUint64(&e.report().Late[r], 0); wait != 0 {
-			e.late[r] = wait
+		if wait := atomic.SwapUint64(&e.report().TimedOut[r], 0); wait != 0 {
+			e.timedOut[r] = wait
 			ranks |= 1 << r
 		}
 	}
 	return ranks
 }
 
-// StillLate returns those of the ranks for which the very wait goes on that
-// TakeLate has told of: the next one for the same rank has a deadline of its own.
-func (e *Engine) StillLate(ranks uint64) (still uint64) {
+// StillTimedOut returns those of the ranks for which the very wait goes on that
+// TakeTimedOut has told of: the next one for the same rank has a deadline of its own.
+func (e *Engine) StillTimedOut(ranks uint64) (still uint64) {
 	for rest := ranks; rest != 0; rest &= rest - 1 {
-		if r := bits.TrailingZeros64(rest); e.Wait(r) == e.late[r] {
+		if r := bits.TrailingZeros64(rest); e.Wait(r) == e.timedOut[r] {
 			still |= rest & -rest
 		}
 	}
@@ -104,7 +104,7 @@ const (
 	FailedStale    FailureKind = errorStale    // slot
 	FailedProxy    FailureKind = errorProxy    // why the host takes no more descriptors
 	FailedMessage  FailureKind = errorMessage  // rank, bytes of a message that holds no row, or not the counts
-	FailedNear     FailureKind = errorNear     // far ranks, one bit each, for which the call has no launches
+	FailedNear     FailureKind = errorNear     // remote ranks, one bit each, for which the call has no launches
 	FailedWeights  FailureKind = errorWeights  // the same of topk_weights with pre_reduce, by their bits
 	FailedRouting  FailureKind = errorRouting  // topk_idx of a combine: position, value, that of the dispatch, K
 	FailedWild     FailureKind = errorWild     // a word of this rank's own memory: which, where, value, the largest one allowed
@@ -210,7 +210,7 @@ func (e *Engine) forget(base uint64) error {
 		err = errors.Join(err, e.d.finish())
 		if err == nil {
 			e.forgetReport()
-			e.forgetTally()
+			e.forgetCounters()
 		}
 		return err
 	})
@@ -218,8 +218,8 @@ func (e *Engine) forget(base uint64) error {
 
 func (e *Engine) forgetReport() {
 	r := e.report()
-	for i := range r.Late {
-		atomic.StoreUint64(&r.Late[i], 0)
+	for i := range r.TimedOut {
+		atomic.StoreUint64(&r.TimedOut[i], 0)
 		atomic.StoreUint64(&r.Waits[i], 0)
 		atomic.StoreUint64(&r.Wild[i], 0)
 	}

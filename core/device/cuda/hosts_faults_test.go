@@ -14,7 +14,7 @@ import (
 	"github.com/moewire/moewire/core/transport/fake"
 )
 
-// TestHostsLoseARank: a far rank that never sends is taken out by the host while
+// TestHostsLoseARank: a remote rank that never sends is taken out by the host while
 // the kernels wait for its messages; they end, say so, and use nothing of it.
 func TestHostsLoseARank(t *testing.T) {
 	g, o, slabs, offices := smallHosts(t, 3)
@@ -44,7 +44,7 @@ func TestHostsLoseARank(t *testing.T) {
 	g.goesOn(o, 2)
 }
 
-// TestHostsLoseOutputs: a far rank is taken out between a dispatch and its
+// TestHostsLoseOutputs: a remote rank is taken out between a dispatch and its
 // outputs.
 func TestHostsLoseOutputs(t *testing.T) {
 	g, o, slabs, _ := smallHosts(t, 2)
@@ -64,14 +64,14 @@ func TestHostsLoseOutputs(t *testing.T) {
 	o.checkSums(t, 0)
 }
 
-// TestHostsLate: past its deadline a wait for a message names the rank to the
+// TestHostsTimedOut: past its deadline a wait for a message names the rank to the
 // host, and goes on until the host decides.
-func TestHostsLate(t *testing.T) {
+func TestHostsTimedOut(t *testing.T) {
 	g, o, _, _ := smallHosts(t, 2)
 	o.calls[0].TimeoutNs = int64(time.Millisecond)
 	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
 	require.NoError(t, g.ranks[0].Receive(&o.calls[0]))
-	eventually(t, "rank 1 is late", func() bool { return g.ranks[0].TakeLate() == 1<<1 })
+	eventually(t, "rank 1 is late", func() bool { return g.ranks[0].TakeTimedOut() == 1<<1 })
 	g.lose(1, 0)
 	g.sync()
 	require.Equal(t, []int32{1, 0}, o.active[0])
@@ -106,7 +106,7 @@ func TestHostsMismatch(t *testing.T) {
 	}
 }
 
-// TestHostsLeftOut: a far rank that the caller leaves out gets no rows, but a
+// TestHostsLeftOut: a remote rank that the caller leaves out gets no rows, but a
 // message: it does not wait for this rank in vain.
 func TestHostsLeftOut(t *testing.T) {
 	g, o, _, _ := smallHosts(t, 2)
@@ -146,7 +146,7 @@ func (o *op) checkWithout(t *testing.T, r, lost int) {
 	o.lost = nil
 }
 
-// TestHostsLeftOutRowsCome: rows of a far rank that was left out are taken later,
+// TestHostsLeftOutRowsCome: rows of a remote rank that was left out are taken later,
 // with those of the next operation. They were never counted, so what lies where
 // their outputs would be is not sent.
 func TestHostsLeftOutRowsCome(t *testing.T) {
@@ -195,34 +195,34 @@ func TestHostsRefuse(t *testing.T) {
 	g.exchange(g.rng, o, slabs)
 }
 
-// TestHostsMessagesJustFit: a message of exactly as many bytes as CheckFar asks
+// TestHostsMessagesJustFit: a message of exactly as many bytes as CheckRemote asks
 // for holds a row.
 func TestHostsMessagesJustFit(t *testing.T) {
-	for _, flags := range []uint32{0, flagFP8, flagWide, flat, flat | flagBare, flat | flagFP8} {
+	for _, flags := range []uint32{0, flagFP8, flagFP32Outputs, flat, flat | flagNoRouting, flat | flagFP8} {
 		emu := driver(t)
 		rng := rand.New(rand.NewPCG(testenv.Seed(t), uint64(flags)))
-		s := layout.Shape{MaxTokens: 6, Hidden: 128, NumExperts: 4, NumRanks: 2, FP8: flags&flagFP8 != 0, WideOutputs: flags&flagWide != 0}
+		s := layout.Shape{MaxTokens: 6, Hidden: 128, NumExperts: 4, NumRanks: 2, FP8: flags&flagFP8 != 0, FP32Outputs: flags&flagFP32Outputs != 0}
 		s.Flat, s.Columns = flags&flagFlat != 0, flatColumns(2, flags, 7)
 		slabs, err := layout.Of(s)
 		require.NoError(t, err)
 		t.Run("", func(t *testing.T) {
-			emu.Order(rng.Uint64(), 16, 12)
+			emu.Schedule(rng.Uint64(), 16, 12)
 			g := newGroup(t, 2, 2, slabs.SizeBytes)
 			least := leastMessage(&slabs, 2)
 			g.spread(fake.New(fake.Config{Seed: 1}), mailing{hostOf: hosts(2, 1), ringBytes: 1 << 12, messageBytes: least, length: 2})
 			g.exchange(rng, g.random(rng, s, 2, flags, 0), &slabs)
-			g.ranks[0].far.messageBytes--
-			require.Error(t, g.ranks[0].CheckFar(&slabs, 2))
+			g.ranks[0].remote.messageBytes--
+			require.Error(t, g.ranks[0].CheckRemote(&slabs, 2))
 		})
 	}
 }
 
-// TestHostsLoansTooShort: a loan that holds no row ends the buffer with words of
+// TestHostsLeasesTooShort: a lease that holds no row ends the buffer with words of
 // its own.
-func TestHostsLoansTooShort(t *testing.T) {
+func TestHostsLeasesTooShort(t *testing.T) {
 	g, o, slabs := small(t, 2)
 	g.spread(fake.New(fake.Config{Seed: 1}), mailing{hostOf: hosts(2, 1), ringBytes: 1 << 12, messageBytes: 300, length: 2})
-	g.ranks[0].far.messageBytes = leastMessage(slabs, 2)
+	g.ranks[0].remote.messageBytes = leastMessage(slabs, 2)
 	o.ids[0][0] = slabs.LocalExperts // one of rank 1
 	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
 	g.sync()
@@ -231,25 +231,25 @@ func TestHostsLoansTooShort(t *testing.T) {
 	require.EqualError(t, f, "a message of 300 bytes to rank 1 has no room for a row, or for the counts")
 }
 
-// TestHostsLoansTooShortForCounts: nor are counts written past the end of a loan.
-func TestHostsLoansTooShortForCounts(t *testing.T) {
+// TestHostsLeasesTooShortForCounts: nor are counts written past the end of a lease.
+func TestHostsLeasesTooShortForCounts(t *testing.T) {
 	driver(t)
 	s := layout.Shape{MaxTokens: 2, Hidden: 8, NumExperts: 2 * 64, NumRanks: 2}
 	slabs, err := layout.Of(s)
 	require.NoError(t, err)
 	g := newGroup(t, 2, 2, slabs.SizeBytes)
-	loan := int64(farHeadBytes + 4*64 - 4)
-	g.spread(fake.New(fake.Config{Seed: 1}), mailing{hostOf: hosts(2, 1), ringBytes: 1 << 12, messageBytes: loan, length: 2})
-	g.ranks[0].far.messageBytes = leastMessage(&slabs, 2)
+	lease := int64(remoteHeadBytes + 4*64 - 4)
+	g.spread(fake.New(fake.Config{Seed: 1}), mailing{hostOf: hosts(2, 1), ringBytes: 1 << 12, messageBytes: lease, length: 2})
+	g.ranks[0].remote.messageBytes = leastMessage(&slabs, 2)
 	o := g.random(rand.New(rand.NewPCG(testenv.Seed(t), 43)), s, 2, flagOrdered, 0)
 	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
 	g.sync()
-	require.Equal(t, Failure{Kind: FailedMessage, Detail: [4]uint64{1, uint64(loan)}}, g.ranks[0].Failure())
+	require.Equal(t, Failure{Kind: FailedMessage, Detail: [4]uint64{1, uint64(lease)}}, g.ranks[0].Failure())
 }
 
-// TestHostsGraphsOfNearRanks: a graph that was recorded when no rank was far has no
+// TestHostsGraphsOfLocalRanks: a graph that was recorded when no rank was remote has no
 // launches that send messages, and says so when some are.
-func TestHostsGraphsOfNearRanks(t *testing.T) {
+func TestHostsGraphsOfLocalRanks(t *testing.T) {
 	for _, flags := range moreForms {
 		t.Run(fmt.Sprintf("flags=%#x", flags), func(t *testing.T) {
 			g, o, _ := smallIn(t, 3, flags)
@@ -272,7 +272,7 @@ func TestHostsRunAhead(t *testing.T) {
 	emu := driver(t)
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 5))
 	for range 4 {
-		emu.Order(rng.Uint64(), 32, 12)
+		emu.Schedule(rng.Uint64(), 32, 12)
 		t.Run("", func(t *testing.T) {
 			g, o := g2(t, rng)
 			g.runAhead(t, o, 4)
@@ -330,7 +330,7 @@ func (g *group) twoAtOnce(o *op, r int) {
 }
 
 // TestHostsReleasedAhead: a rank that has given an operation back without a sum of
-// its own takes the outputs of all combines of it that a far rank makes, and so
+// its own takes the outputs of all combines of it that a remote rank makes, and so
 // what that one sends behind them.
 func TestHostsReleasedAhead(t *testing.T) {
 	g, o, _, _ := smallHosts(t, 2)

@@ -21,7 +21,7 @@ func TestHostsForms(t *testing.T) {
 		}
 		t.Run(f.name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, uint64(i)))
-			emu.Order(rng.Uint64(), 32, 6+f.ranks*f.ranks)
+			emu.Schedule(rng.Uint64(), 32, 6+f.ranks*f.ranks)
 			f.ready = func(g *group) {
 				g.spread(fake.New(fake.Config{Seed: seed}), mailing{
 					hostOf: hosts(f.ranks, 1), ringBytes: 1 << 16, messageBytes: 1 << 14, length: 64,
@@ -37,8 +37,8 @@ func smallHosts(t *testing.T, ranks int) (*group, *op, *layout.Slab, []*office) 
 	return smallHostsIn(t, ranks, 0)
 }
 
-// TestHostsAreApart: far ranks get messages, and nothing of theirs is in a
-// mirror but outputs.
+// TestHostsAreApart: remote ranks get messages, and nothing of theirs is in a
+// shadow but outputs.
 func TestHostsAreApart(t *testing.T) {
 	g, o, slabs, offices := smallHosts(t, 2)
 	g.exchange(g.rng, o, slabs)
@@ -51,8 +51,8 @@ func TestHostsAreApart(t *testing.T) {
 		return // its memory is not the host's to read
 	}
 	for r, m := range g.ranks {
-		mirror := m.far.mirrors[1-r].Address() + uint64(slabOff)
-		for _, b := range region(mirror, slabs.Rows()) {
+		shadow := m.remote.shadows[1-r].Address() + uint64(slabOff)
+		for _, b := range region(shadow, slabs.Rows()) {
 			require.Zero(t, b)
 		}
 	}

@@ -27,7 +27,7 @@ func rngOf(seed, test uint64, flags uint32, which ...int) *rand.Rand {
 }
 
 // tight makes a group on hosts with rings that hold less than one operation, if
-// no two ranks share a host. (Ranks that wait for near ones take no messages.)
+// no two ranks share a host. (Ranks that wait for local ones take no messages.)
 func tight(t *testing.T, rng *rand.Rand, hostOf []int, flags uint32) (*group, *op) {
 	ranks := len(hostOf)
 	s := layout.Shape{MaxTokens: 8, Hidden: 64, NumExperts: int64(2 * ranks), NumRanks: int64(ranks)}
@@ -59,7 +59,7 @@ func TestHostsOrderRunsAhead(t *testing.T) {
 		for i, hostOf := range [][]int{{0, 1}, {0, 1, 2}, {0, 0, 1}, {0, 0, 1, 1}} {
 			for n := range rounds {
 				rng := rngOf(seed, 41, flags, i, n)
-				emu.Order(rng.Uint64(), 16, 6+len(hostOf)*len(hostOf))
+				emu.Schedule(rng.Uint64(), 16, 6+len(hostOf)*len(hostOf))
 				t.Run(fmt.Sprint(name, hostOf), func(t *testing.T) {
 					g, o := tight(t, rng, hostOf, flags)
 					g.runAhead(t, o, 3)
@@ -92,7 +92,7 @@ func (g *group) ends(t *testing.T, o *op, slabs *layout.Slab, ranks ...int) {
 	}
 }
 
-// TestHostsOrderWithoutALostRank: a far rank that is taken out before it has said
+// TestHostsOrderWithoutALostRank: a remote rank that is taken out before it has said
 // how many rows it has gets no place, and rows of the others lie without a gap.
 func TestHostsOrderWithoutALostRank(t *testing.T) {
 	for name, flags := range orderedForms {
@@ -120,7 +120,7 @@ func TestHostsOrderWithoutALostRank(t *testing.T) {
 	}
 }
 
-// TestHostsOrderLosesRows: a far rank that has told its counts, and is taken out
+// TestHostsOrderLosesRows: a remote rank that has told its counts, and is taken out
 // before its rows are there, leaves a hole.
 func TestHostsOrderLosesRows(t *testing.T) {
 	for name, flags := range orderedForms {
@@ -138,12 +138,12 @@ func TestHostsOrderLosesRows(t *testing.T) {
 				common, err := m.begin(&o.calls[1].Call)
 				require.NoError(t, err)
 				require.NoError(t, m.plan(&common, &o.calls[1]))
-				require.NoError(t, m.end(m.orderFar(&o.calls[1])))
+				require.NoError(t, m.end(m.orderRemote(&o.calls[1])))
 			}
 			// That rank 1 has done its part does not mean that its counts are there: they
 			// go through two proxies and a network.
 			own := &dl.At[arena](uintptr(g.ranks[0].Shared())).From[0]
-			eventually(t, "rank 0 has made the order", func() bool { return atomic.LoadUint64(&own.Order[0]) != 0 })
+			eventually(t, "rank 0 has made the order", func() bool { return atomic.LoadUint64(&own.RowOrder[0]) != 0 })
 			g.must(func() error { return g.d.lib.StreamSynchronize(g.ranks[1].stream) })
 			g.lose(1, 0, 2)
 			g.sync()
@@ -162,7 +162,7 @@ func TestHostsOrderLosesRows(t *testing.T) {
 	}
 }
 
-// TestHostsOrderLeftOut: a far rank that an owner leaves out has no place there,
+// TestHostsOrderLeftOut: a remote rank that an owner leaves out has no place there,
 // though it leaves out nobody itself, and its rows are dropped when they come.
 func TestHostsOrderLeftOut(t *testing.T) {
 	for name, flags := range orderedForms {
@@ -212,8 +212,8 @@ func TestHostsOrderMismatch(t *testing.T) {
 	for name, flags := range orderedForms {
 		t.Run(name, func(t *testing.T) {
 			g, o, _, _ := smallHostsIn(t, 2, flags)
-			o.calls[1].Flags |= flagWide
-			o.calls[1].Shape.WideOutputs = true
+			o.calls[1].Flags |= flagFP32Outputs
+			o.calls[1].Shape.FP32Outputs = true
 			for r, m := range g.ranks {
 				m.cfg.SlabBytes += 1 << 30
 				require.NoError(t, m.Send(&o.calls[r]))
@@ -245,7 +245,7 @@ func TestHostsFlatBesidePacked(t *testing.T) {
 	disagree(t, g, o)
 }
 
-// TestHostsOrderRowsComeFirst: rows of a far rank come while another one's counts
+// TestHostsOrderRowsComeFirst: rows of a remote rank come while another one's counts
 // are missing, because it has left that one out. They wait for the order.
 func TestHostsOrderRowsComeFirst(t *testing.T) {
 	for name, flags := range orderedForms {

@@ -21,7 +21,7 @@ func TestHostsNothingRaces(t *testing.T) {
 		for i, hostOf := range [][]int{{0, 1}, {0, 0, 1}} {
 			t.Run(fmt.Sprint(name, hostOf), func(t *testing.T) {
 				rng := rngOf(seed, 37, flags, i)
-				emu.Order(rng.Uint64(), 32, 8+len(hostOf)*len(hostOf))
+				emu.Schedule(rng.Uint64(), 32, 8+len(hostOf)*len(hostOf))
 				g, o := tight(t, rng, hostOf, flags)
 				for n, i := range []int{0, 1, 2, 4, 7} { // without the one that leaves a rank out
 					for r := range g.ranks {
@@ -34,7 +34,7 @@ func TestHostsNothingRaces(t *testing.T) {
 					}
 				}
 				for r, m := range g.ranks {
-					g.giveBack(m, &o.calls[r])
+					g.releaseUncombined(m, &o.calls[r])
 				}
 				g.sync()
 				for r, m := range g.ranks {
@@ -47,8 +47,8 @@ func TestHostsNothingRaces(t *testing.T) {
 	}
 }
 
-// giveBack is an operation that is not combined.
-func (g *group) giveBack(m *member, c *Dispatch) {
+// releaseUncombined is an operation that is not combined.
+func (g *group) releaseUncombined(m *member, c *Dispatch) {
 	require.NoError(g.t, m.Send(c))
 	require.NoError(g.t, m.Receive(c))
 	require.NoError(g.t, m.SendRest(&c.Call))

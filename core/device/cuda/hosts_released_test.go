@@ -57,8 +57,8 @@ func (g *group) hearsOf(t *testing.T, r, by int) {
 	require.Equal(t, Failure{Kind: FailedReleased, Detail: [4]uint64{uint64(by)}}, g.ranks[r].Failure())
 }
 
-// TestHostsCombineMoreOften: who combines more often than a far rank, which has given
-// the operation back, gets the error that a near one's word gives. There is no
+// TestHostsCombineMoreOften: who combines more often than a remote rank, which has released
+// the operation, gets the error that a local one's word gives. There is no
 // deadline.
 func TestHostsCombineMoreOften(t *testing.T) {
 	emu, seed := driver(t), testenv.Seed(t)
@@ -79,7 +79,7 @@ func TestHostsCombineMoreOften(t *testing.T) {
 				}
 				t.Run(fmt.Sprint(name, " ", size, " ", form), func(t *testing.T) {
 					rng := rngOf(seed, 71, flags)
-					emu.Order(rng.Uint64(), 16, 10)
+					emu.Schedule(rng.Uint64(), 16, 10)
 					g, o, _ := apartOver(t, rng, over, flags, 3)
 					o.inOne()
 					for r := range g.ranks {
@@ -111,7 +111,7 @@ func TestHostsCombineAsOften(t *testing.T) {
 			for n := range 2 {
 				t.Run(fmt.Sprint(size, " ", form, " ", n), func(t *testing.T) {
 					rng := rngOf(seed, 72, flags, n)
-					emu.Order(rng.Uint64(), 16, 10)
+					emu.Schedule(rng.Uint64(), 16, 10)
 					g, o, _ := apartOver(t, rng, over, flags, 2)
 					o.inOne()
 					for r := range g.ranks { // rank 1 is last
@@ -128,7 +128,7 @@ func TestHostsCombineAsOften(t *testing.T) {
 }
 
 // combinesOften combines three operations, the first one thrice; two are under way at a
-// time, and the last one is given back.
+// time, and the last one is released.
 func (g *group) combinesOften(o *op, r int) {
 	g.dispatchIn(o, r, 0)
 	g.dispatchIn(o, r, 1)
@@ -144,9 +144,9 @@ func (g *group) combinesOften(o *op, r int) {
 	require.NoError(g.t, g.ranks[r].Release(c))
 }
 
-// TestHostsHoldsAnOldOperation: an operation that a far rank holds, while many others
-// come and go, is none that it has given back: however many begin behind it. When it
-// does give it back, others hear, unless another one of those is as old as one can
+// TestHostsHoldsAnOldOperation: an operation that a remote rank holds, while many others
+// come and go, is none that it has released: however many begin behind it. When it
+// does release it, others hear, unless another one of those is as old as one can
 // tell.
 func TestHostsHoldsAnOldOperation(t *testing.T) {
 	emu, seed := driver(t), testenv.Seed(t)
@@ -156,7 +156,7 @@ func TestHostsHoldsAnOldOperation(t *testing.T) {
 	}{"age 19": {}, "age 70000": {skipped: 70_000}, "two of age 70000": {skipped: 70_000, twice: true}} {
 		t.Run(name, func(t *testing.T) {
 			rng := rngOf(seed, 73, 0)
-			emu.Order(rng.Uint64(), 16, 10)
+			emu.Schedule(rng.Uint64(), 16, 10)
 			g, o, _ := apartOver(t, rng, releasedOver["whole"], 0, 3)
 			o.inOne()
 			for r := range g.ranks {
@@ -200,7 +200,7 @@ func TestHostsHoldsAnOldOperation(t *testing.T) {
 func TestHostsReleasedWithoutRoom(t *testing.T) {
 	emu := driver(t)
 	rng := rngOf(testenv.Seed(t), 74, 0)
-	emu.Order(rng.Uint64(), 16, 10)
+	emu.Schedule(rng.Uint64(), 16, 10)
 	g, o, _ := narrowWith(t, rng, []int{0, 1}, 0, 1)
 	for r := range g.ranks { // outputs of nine tokens are as many messages as a ring holds
 		for i := range o.ids[r] {
@@ -246,7 +246,7 @@ func TestHostsReleasedWithoutRoom(t *testing.T) {
 func TestHostsReleasedByOneOfThree(t *testing.T) {
 	emu := driver(t)
 	rng := rngOf(testenv.Seed(t), 75, 0)
-	emu.Order(rng.Uint64(), 16, 15)
+	emu.Schedule(rng.Uint64(), 16, 15)
 	g, o, _ := narrow(t, rng, []int{0, 1, 2}, 0)
 	o.inOne()
 	for i := range o.ids[1] {
@@ -275,11 +275,11 @@ func TestHostsReleasedByOneOfThree(t *testing.T) {
 	g.hearsOf(t, 0, 1)
 }
 
-// TestHostsBehind: what a far rank has not begun it has not given back.
+// TestHostsBehind: what a remote rank has not begun it has not released.
 func TestHostsBehind(t *testing.T) {
 	emu := driver(t)
 	rng := rngOf(testenv.Seed(t), 76, 0)
-	emu.Order(rng.Uint64(), 16, 10)
+	emu.Schedule(rng.Uint64(), 16, 10)
 	g, o, _ := apartOver(t, rng, releasedOver["whole"], 0, 3)
 	for slot := range 3 {
 		require.NoError(t, g.ranks[0].Send(o.inSlot(0, slot)))

@@ -11,12 +11,12 @@ import (
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
-// hasRoom reports whether the proxy has lent room for a rank's next message to
+// hasRoom reports whether the proxy has leased room for a rank's next message to
 // another one.
 func (g *group) hasRoom(m *member, rank int) bool {
-	known := peek[farRank](g, m.far.common.Far+uint64(rank)*uint64(unsafe.Sizeof(farRank{})))
-	lent := atomic.LoadUint64(dl.At[uint64](uintptr(m.far.common.Mail) + uintptr(rank)*64))
-	return lent<<16>>16 == known.Sent+1
+	known := peek[remoteRank](g, m.remote.common.Ranks+uint64(rank)*uint64(unsafe.Sizeof(remoteRank{})))
+	leased := atomic.LoadUint64(dl.At[uint64](uintptr(m.remote.common.Mail) + uintptr(rank)*64))
+	return leased<<16>>16 == known.Sent+1
 }
 
 // TestHostsRoomComesBehindALoss: a rank that was taken out makes room for outputs that
@@ -25,7 +25,7 @@ func (g *group) hasRoom(m *member, rank int) bool {
 func TestHostsRoomComesBehindALoss(t *testing.T) {
 	emu := driver(t)
 	rng := rngOf(testenv.Seed(t), 69, 0)
-	emu.Order(rng.Uint64(), 16, 15)
+	emu.Schedule(rng.Uint64(), 16, 15)
 	g, o, slabs := narrow(t, rng, []int{0, 1, 2}, 0)
 	for r, m := range g.ranks {
 		require.NoError(t, m.Send(&o.calls[r]))

@@ -15,7 +15,7 @@ import (
 
 // splitForms are those of operations whose phases come apart.
 var splitForms = map[string]uint32{
-	"usual": 0, "fp8": flagFP8, "wide": flagWide, "pre-reduced": flagPreReduce,
+	"usual": 0, "fp8": flagFP8, "fp32 outputs": flagFP32Outputs, "pre-reduced": flagPreReduce,
 	"in order": flagOrdered, "flat": flat, "flat fp8": flat | flagFP8,
 }
 
@@ -34,7 +34,7 @@ func narrowWith(t *testing.T, rng *rand.Rand, hostOf []int, flags uint32, slots 
 func apartOver(t *testing.T, rng *rand.Rand, over mailing, flags uint32, slots int) (*group, *op, *layout.Slab) {
 	ranks := len(over.hostOf)
 	s := layout.Shape{MaxTokens: int64(12 * ranks), Hidden: 128, NumExperts: int64(2 * ranks), NumRanks: int64(ranks)}
-	s.FP8, s.WideOutputs = flags&flagFP8 != 0, flags&flagWide != 0
+	s.FP8, s.FP32Outputs = flags&flagFP8 != 0, flags&flagFP32Outputs != 0
 	s.Flat, s.Columns = flags&flagFlat != 0, flatColumns(2, flags, 12)
 	slabs, err := layout.Of(s)
 	require.NoError(t, err)
@@ -140,7 +140,7 @@ func TestHostsFirstPhasesEnd(t *testing.T) {
 				continue
 			}
 			rng := rngOf(seed, 61, flags, i)
-			emu.Order(rng.Uint64(), 16, 6+len(hostOf)*len(hostOf))
+			emu.Schedule(rng.Uint64(), 16, 6+len(hostOf)*len(hostOf))
 			t.Run(fmt.Sprint(name, hostOf), func(t *testing.T) {
 				g, o, slabs := narrow(t, rng, hostOf, flags)
 				g.inTwoPhases(t, o, slabs)
@@ -188,7 +188,7 @@ func (g *group) inTwoPhases(t *testing.T, o *op, slabs *layout.Slab) {
 func TestHostsFirstPhaseAlone(t *testing.T) {
 	emu := driver(t)
 	rng := rngOf(testenv.Seed(t), 62, 0)
-	emu.Order(rng.Uint64(), 16, 10)
+	emu.Schedule(rng.Uint64(), 16, 10)
 	g, o, _ := narrow(t, rng, []int{0, 1}, 0)
 	require.NoError(t, g.ranks[0].Send(&o.calls[0]))
 	g.ended(g.ranks[0], "the first phase of a dispatch")
@@ -282,7 +282,7 @@ func TestHostsPhasesInAnyOrder(t *testing.T) {
 					continue
 				}
 				rng := rngOf(seed, 63, flags, i, n)
-				emu.Order(rng.Uint64(), 16, 6+len(hostOf)*len(hostOf))
+				emu.Schedule(rng.Uint64(), 16, 6+len(hostOf)*len(hostOf))
 				t.Run(fmt.Sprint(name, hostOf), func(t *testing.T) {
 					g, o, _ := narrow(t, rng, hostOf, flags)
 					firsts := firstPhases(rng, 2)
@@ -308,7 +308,7 @@ func TestHostsPhasesInACircle(t *testing.T) {
 	emu, seed := driver(t), testenv.Seed(t)
 	for n := range 4 {
 		rng := rngOf(seed, 66, uint32(n))
-		emu.Order(rng.Uint64(), 16, 16)
+		emu.Schedule(rng.Uint64(), 16, 16)
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			g, o, slabs := narrowWith(t, rng, []int{0, 1, 2}, 0, 3)
 			g.keeps = true
@@ -387,7 +387,7 @@ func TestHostsPhasesRaceWithNobody(t *testing.T) {
 	for name, flags := range watchedForms {
 		t.Run(name, func(t *testing.T) {
 			rng := rngOf(testenv.Seed(t), 64, flags)
-			emu.Order(rng.Uint64(), 32, 12)
+			emu.Schedule(rng.Uint64(), 32, 12)
 			g, o, _ := narrow(t, rng, []int{0, 1}, flags)
 			for range 2 {
 				for r := range g.ranks {
@@ -409,7 +409,7 @@ func TestHostsPhasesInGraphs(t *testing.T) {
 	for name, flags := range watchedForms {
 		t.Run(name, func(t *testing.T) {
 			rng := rngOf(testenv.Seed(t), 65, flags)
-			emu.Order(rng.Uint64(), 16, 10)
+			emu.Schedule(rng.Uint64(), 16, 10)
 			g, o, _ := narrow(t, rng, []int{0, 1}, flags)
 			var graphs []recorded
 			for r := range g.ranks {
@@ -426,11 +426,11 @@ func TestHostsPhasesInGraphs(t *testing.T) {
 }
 
 // TestHostsGraphsWithShorterMessages: a graph whose first phases have no room is replayed
-// over links of a later meeting, whose messages are shorter.
+// over links of a later rendezvous, whose messages are shorter.
 func TestHostsGraphsWithShorterMessages(t *testing.T) {
 	emu := driver(t)
 	rng := rngOf(testenv.Seed(t), 67, 0)
-	emu.Order(rng.Uint64(), 16, 10)
+	emu.Schedule(rng.Uint64(), 16, 10)
 	g, o, _ := narrow(t, rng, []int{0, 1}, 0)
 	var graphs []recorded
 	for r, m := range g.ranks {
@@ -468,7 +468,7 @@ func TestHostsReleasedBetweenPhases(t *testing.T) {
 	for name, flags := range watchedForms {
 		t.Run(name, func(t *testing.T) {
 			rng := rngOf(testenv.Seed(t), 66, flags)
-			emu.Order(rng.Uint64(), 16, 10)
+			emu.Schedule(rng.Uint64(), 16, 10)
 			g, o, slabs := narrow(t, rng, []int{0, 1}, flags)
 			g.keeps = true
 			next := g.random(rng, o.shape, 2, flags, 1)
@@ -496,7 +496,7 @@ func TestHostsReleasedBetweenPhases(t *testing.T) {
 func TestHostsSecondPhaseNeverCame(t *testing.T) {
 	emu := driver(t)
 	rng := rngOf(testenv.Seed(t), 67, 0)
-	emu.Order(rng.Uint64(), 16, 10)
+	emu.Schedule(rng.Uint64(), 16, 10)
 	g, o, _ := narrow(t, rng, []int{0, 1}, 0)
 	g.firstPhase(o)
 	for r, m := range g.ranks {
@@ -517,7 +517,7 @@ func TestHostsSecondPhaseNeverCame(t *testing.T) {
 func TestHostsLoseAPeerBetweenPhases(t *testing.T) {
 	emu := driver(t)
 	rng := rngOf(testenv.Seed(t), 68, 0)
-	emu.Order(rng.Uint64(), 16, 15)
+	emu.Schedule(rng.Uint64(), 16, 15)
 	g, o, slabs := narrow(t, rng, []int{0, 1, 2}, 0)
 	g.firstPhase(o)
 	g.lose(2, 0, 1)

@@ -58,7 +58,7 @@ func (g *group) spread(net *fake.Network, c mailing) (all []*office) {
 				continue
 			}
 			offer := all[peer].links[r].Offer()
-			dials = append(dials, func() error { return l.Connect(offer, time.Now().Add(farFor)) })
+			dials = append(dials, func() error { return l.Connect(offer, time.Now().Add(remoteFor)) })
 		}
 	}
 	failed := make(chan error)
@@ -83,7 +83,7 @@ func (g *group) openOffice(carrier transport.Transport, rank int, c mailing) *of
 	words, mail := o.alloc(uint64(fifo.Words(c.length))*8), o.alloc(uint64(proxy.MailWords(len(g.ranks)))*8)
 	q, err := fifo.New(words.Words(), c.length)
 	require.NoError(g.t, err)
-	o.proxy, err = proxy.New(proxy.Config{NumRanks: len(g.ranks), Queue: q, Mail: mail.Words(), LoanBytes: c.messageBytes})
+	o.proxy, err = proxy.New(proxy.Config{NumRanks: len(g.ranks), Queue: q, Mail: mail.Words(), LeaseBytes: c.messageBytes})
 	require.NoError(g.t, err)
 	o.carrier = link.NewPoller(carrier, o.proxy.Ring)
 	o.box = Mailbox{Words: words.Address(), Length: c.length, Mail: mail.Address(), MessageBytes: min(c.messageBytes, c.ringBytes/2)}
@@ -99,7 +99,7 @@ func (g *group) openOffice(carrier transport.Transport, rank int, c mailing) *of
 		o.box.Ranks |= 1 << peer
 		o.box.Receive[peer], o.box.Send[peer] = o.host[before].Address(), o.host[before+1].Address()
 	}
-	o.set = link.NewSet(cfg, memory, func(int) error { return transport.ErrDead }, 0)
+	o.set = link.NewSet(cfg, memory, func(int) error { return transport.ErrExited }, 0)
 	g.t.Cleanup(o.close)
 	return o
 }
@@ -108,7 +108,7 @@ func (o *office) close() {
 	o.proxy.Stop()
 	for _, l := range o.links {
 		if l != nil {
-			require.NoError(o.g.t, l.Close(time.Now().Add(farFor)))
+			require.NoError(o.g.t, l.Close(time.Now().Add(remoteFor)))
 		}
 	}
 	require.NoError(o.g.t, o.carrier.Close())
@@ -145,7 +145,7 @@ func TestHostsExchange(t *testing.T) {
 					continue
 				}
 				t.Run(fmt.Sprintf("ranks=%d/each=%d/fp8=%v/tiny=%v", c.ranks, c.each, fp8, tiny), func(t *testing.T) {
-					emu.Order(rng.Uint64(), 32, 8+c.ranks*c.ranks)
+					emu.Schedule(rng.Uint64(), 32, 8+c.ranks*c.ranks)
 					s := layout.Shape{MaxTokens: 20, Hidden: 256, NumExperts: int64(2 * c.ranks), NumRanks: int64(c.ranks), FP8: fp8}
 					slabs, err := layout.Of(s)
 					require.NoError(t, err)

@@ -16,7 +16,7 @@ import (
 )
 
 // TestFailuresOfMemoryByIPC has every call fail of a life with memory by IPC handles:
-// own memory that is named and lent, and memory that another process has.
+// own memory that is named and shared, and memory that another process has.
 func TestFailuresOfMemoryByIPC(t *testing.T) {
 	emu := emulate(t)
 	handle := anothersMemory(t)
@@ -75,11 +75,11 @@ func shareByIPC(d *Device, handle *libcuda.IPCHandle, all *[]*Memory) error {
 	if _, err := own.IPCHandle(); err != nil {
 		return err
 	}
-	lent, err := own.Lend(d)
+	shared, err := own.Share(d)
 	if err != nil {
 		return err
 	}
-	*all = append(*all, lent)
+	*all = append(*all, shared)
 	others, err := d.OpenIPC(handle)
 	if err != nil {
 		return err

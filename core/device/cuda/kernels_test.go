@@ -19,7 +19,7 @@ func TestExchange(t *testing.T) {
 	for _, ranks := range []int{1, 2, 4} {
 		for _, fp8 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("ranks=%d/fp8=%v", ranks, fp8), func(t *testing.T) {
-				emu.Order(rng.Uint64(), 32, 6)
+				emu.Schedule(rng.Uint64(), 32, 6)
 				exchange(t, rng, ranks, fp8)
 			})
 		}

@@ -12,17 +12,17 @@ import (
 // Memory is device memory that other processes may map. It has one owner, who
 // closes it when no kernel uses it.
 type Memory struct {
-	d         *Device
-	addr      libcuda.DevicePtr
-	numBytes  uint64
-	rdma      bool // other devices are to be let in
-	shared    bool // other processes are to map it
-	mapped    bool // made of an allocation and a range of addresses
-	allocated libcuda.Allocation
-	ways              // how others may map it
-	opened    bool    // by an IPC handle
-	lender    *Memory // whose memory it is, within this process
-	loans
+	d          *Device
+	addr       libcuda.DevicePtr
+	numBytes   uint64
+	rdma       bool // other devices are to be let in
+	shared     bool // other processes are to map it
+	mapped     bool // made of an allocation and a range of addresses
+	allocated  libcuda.Allocation
+	ways               // how others may map it
+	opened     bool    // by an IPC handle
+	sharedFrom *Memory // whose memory it is, within this process
+	sharing
 }
 
 // Address is where the device sees it.
@@ -143,11 +143,11 @@ func (m *Memory) mapIt() (err error) {
 	return lib.SetAccess(p, m.numBytes, &libcuda.AccessDesc{Location: m.d.prop(0).Location, Flags: libcuda.AccessReadWrite})
 }
 
-// Close frees the memory, or leaves that to the last one it is lent to.
+// Close frees the memory, or leaves that to the last one it is shared with.
 // Idempotent; without a context nothing is freed, and it may be called again.
 func (m *Memory) Close() error {
-	if m.lender != nil {
-		return m.giveBack()
+	if m.sharedFrom != nil {
+		return m.unshare()
 	}
 	if m.keep() {
 		return nil

@@ -73,8 +73,8 @@ func TestOrderedLeftOut(t *testing.T) {
 // TestOrderedMismatch: both sides say what differs, before anybody has a place.
 func TestOrderedMismatch(t *testing.T) {
 	g, o, _ := smallIn(t, 2, flagOrdered)
-	o.calls[1].Flags |= flagWide
-	o.calls[1].Shape.WideOutputs = true
+	o.calls[1].Flags |= flagFP32Outputs
+	o.calls[1].Shape.FP32Outputs = true
 	for r, m := range g.ranks {
 		m.cfg.SlabBytes += 1 << 30
 		require.NoError(t, m.Send(&o.calls[r]))

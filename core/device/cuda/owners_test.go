@@ -20,12 +20,12 @@ func everyWay(t *testing.T, run func(t *testing.T, g *group, o *op, slabs *layou
 			o.calls[r].TimeoutNs = (200 * time.Millisecond).Nanoseconds()
 		}
 	}
-	t.Run("near", func(t *testing.T) {
+	t.Run("local", func(t *testing.T) {
 		g, o, slabs := small(t, 2)
 		soon(o)
 		run(t, g, o, slabs)
 	})
-	t.Run("far", func(t *testing.T) {
+	t.Run("remote", func(t *testing.T) {
 		g, o, slabs, _ := smallHosts(t, 2)
 		soon(o)
 		run(t, g, o, slabs)

@@ -47,7 +47,7 @@ var watchedForms = map[string]uint32{"usual": 0, "in order": flagOrdered, "flat"
 // unsynchronised runs operations of two ranks, of each kind. The host waits at
 // the end only.
 func unsynchronised(t *testing.T, emu *cudatest.Driver, rng *rand.Rand, flags uint32, ready ...func(*group)) {
-	emu.Order(rng.Uint64(), 32, 8)
+	emu.Schedule(rng.Uint64(), 32, 8)
 	s := layout.Shape{MaxTokens: 12, Hidden: 64, NumExperts: 4, NumRanks: 2}
 	s.Flat, s.Columns = flags&flagFlat != 0, flatColumns(2, flags, 12)
 	slabs, err := layout.Of(s)
@@ -112,10 +112,10 @@ func (o *op) apart(m *member, r int) Dispatch {
 // notNeeded are uses of ordering without which nothing races in this sequence,
 // by what stands in the sources, and why they are there all the same.
 var notNeeded = map[string]string{
-	"acquire: mw_load_acquire_sys(&c.orders->members)": "the host's word: what the host does is not watched",
+	"acquire: mw_load_acquire_sys(&c.host_control->members)": "the host's word: what the host does is not watched",
 	"acquire: mw_load_acquire_sys(done) >= want; }) == MW_READY": "whose rows come in the next operation has " +
 		"read its outputs before: only a rank that is left out, or lost, is ordered by `done`",
-	"release: mw_store_release_sys(&c.tally->num_records, number + 1)":                            "for the host, whose reads are not watched",
+	"release: mw_store_release_sys(&c.counters->num_records, number + 1)":                         "for the host, whose reads are not watched",
 	"release: mw_store_release_sys(mw_line_at(mw_slab_at(c, rank, s->slab_of[rank]), c.slab.done": "as above",
 	"release: mw_store_release_sys(&mw_inbox_at(c, rank)->y_ready[slot], mw_word(op, s->combines | MW_FINAL))": "it says that " +
 		"nothing more comes; no data belongs to it",
@@ -205,7 +205,7 @@ func everyOrder(t *testing.T, emu *cudatest.Driver, flags uint32, known map[stri
 // TestNobodyIsEarly: words that are said by the first block to end, and not by the
 // last one, are found out for races in every run, whatever the values were: rows
 // that have arrived before they are placed, outputs that are published before they
-// are copied, or given back before they are read.
+// are copied, or released before they are read.
 func TestNobodyIsEarly(t *testing.T) {
 	testenv.InAll(t)
 	early := func(name string, kernel int, l Loads) {
@@ -227,7 +227,7 @@ func TestNobodyIsEarly(t *testing.T) {
 // overlapping runs operations in which both ranks send many rows to each other,
 // and does not look at what comes out.
 func overlapping(t *testing.T, emu *cudatest.Driver, rng *rand.Rand, l Loads) {
-	emu.Order(rng.Uint64(), 32, 8)
+	emu.Schedule(rng.Uint64(), 32, 8)
 	s := layout.Shape{MaxTokens: 24, Hidden: 64, NumExperts: 4, NumRanks: 2}
 	slabs, err := layout.Of(s)
 	require.NoError(t, err)

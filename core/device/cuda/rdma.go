@@ -13,7 +13,7 @@ var ErrNoRDMA = errors.New("no dma-buf of device memory")
 
 // rdma is what a device can as to other devices in its memory.
 type rdma struct {
-	orders bool // what they write is visible in order
+	ordersWrites bool // what they write is visible in order
 }
 
 // canRDMA says why AllocRDMA cannot work, wrapping ErrNoRDMA.
@@ -36,13 +36,13 @@ func rdmaOf(lib *libcuda.Library, dev libcuda.Device, byHand bool) (r rdma, err 
 			return r, err
 		}
 	}
-	r.orders = values[2] >= libcuda.WritesOrderedForOwner
+	r.ordersWrites = values[2] >= libcuda.WritesOrderedForOwner
 	switch {
 	case values[0] == 0:
 		return r, fmt.Errorf("device %d: %w: the driver or the device has none", dev, ErrNoRDMA)
 	case byHand && values[1] == 0:
 		return r, fmt.Errorf("device %d: %w: not of memory that is mapped by hand", dev, ErrNoRDMA)
-	case !r.orders && values[3]&libcuda.FlushByHost == 0:
+	case !r.ordersWrites && values[3]&libcuda.FlushByHost == 0:
 		return r, fmt.Errorf("device %d: %w: nothing says when its kernels see what others wrote", dev, ErrNoRDMA)
 	}
 	return r, nil
@@ -81,7 +81,7 @@ func (m *Memory) Dmabuf() (fd int, err error) {
 // nil if the device sees to that itself.
 func (d *Device) Flush() (func() error, error) {
 	r, err := d.canRDMA()
-	if err != nil || r.orders {
+	if err != nil || r.ordersWrites {
 		return nil, err
 	}
 	return func() error { return d.do(d.lib.FlushRDMAWrites) }, nil

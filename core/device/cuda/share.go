@@ -9,11 +9,11 @@ import (
 	"github.com/moewire/moewire/core/internal/sys"
 )
 
-// loans count who uses a Memory besides its owner.
-type loans struct {
-	mu       sync.Mutex
-	borrowed int
-	over     bool // the owner has closed it
+// sharing counts who uses a Memory besides its owner.
+type sharing struct {
+	mu         sync.Mutex
+	numSharers int
+	ownerDone  bool // the owner has closed it
 }
 
 // keep notes that the owner is done, also if the memory cannot be freed yet, and
@@ -21,40 +21,40 @@ type loans struct {
 func (m *Memory) keep() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.over = true
-	return m.borrowed > 0
+	m.ownerDone = true
+	return m.numSharers > 0
 }
 
-// Lend gives a second owner in this process, on the same device: the memory
+// Share gives a second owner in this process, on the same device: the memory
 // stays until both have closed it.
-func (m *Memory) Lend(to *Device) (*Memory, error) {
+func (m *Memory) Share(to *Device) (*Memory, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
-	case m.over || m.addr == 0:
+	case m.ownerDone || m.addr == 0:
 		return nil, errors.New("the memory is closed")
 	case to.dev != m.d.dev:
 		return nil, fmt.Errorf("the memory is on device %d, not on %d", m.d.dev, to.dev)
 	}
-	m.borrowed++
-	return &Memory{d: to, addr: m.addr, numBytes: m.numBytes, lender: m}, nil
+	m.numSharers++
+	return &Memory{d: to, addr: m.addr, numBytes: m.numBytes, sharedFrom: m}, nil
 }
 
-// giveBack ends a loan.
-func (m *Memory) giveBack() error {
+// unshare ends a share.
+func (m *Memory) unshare() error {
 	if m.addr == 0 {
 		return nil
 	}
-	of := m.lender
+	of := m.sharedFrom
 	of.mu.Lock()
 	defer of.mu.Unlock()
 	var err error
-	if of.borrowed == 1 && of.over {
+	if of.numSharers == 1 && of.ownerDone {
 		if err = of.free(m.d); err != nil && of.addr != 0 {
 			return err // it may be called again
 		}
 	}
-	of.borrowed--
+	of.numSharers--
 	m.addr = 0
 	return err
 }

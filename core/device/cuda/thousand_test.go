@@ -16,7 +16,7 @@ import (
 func TestThousandOperations(t *testing.T) {
 	emu := driver(t)
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 17))
-	emu.Order(rng.Uint64(), 8, 8)
+	emu.Schedule(rng.Uint64(), 8, 8)
 	s := layout.Shape{MaxTokens: 2, Hidden: 8, NumExperts: 2, NumRanks: 2}
 	slabs, err := layout.Of(s)
 	require.NoError(t, err)
@@ -32,7 +32,7 @@ func TestThousandOperations(t *testing.T) {
 func TestThousandOperationsOfFP8(t *testing.T) {
 	emu := driver(t)
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 18))
-	emu.Order(rng.Uint64(), 8, 16)
+	emu.Schedule(rng.Uint64(), 8, 16)
 	s := layout.Shape{MaxTokens: 2, Hidden: 256, NumExperts: 6, NumRanks: 3, FP8: true}
 	slabs, err := layout.Of(s)
 	require.NoError(t, err)

@@ -11,13 +11,13 @@ const vectorValues = 8
 // reduceOf is the kernel for the type of an operation's rows and for the way in
 // which they are added up.
 func reduceOf(flags uint32) int {
-	switch wide, runs := flags&flagWide != 0, flags&flagPreReduce != 0; {
-	case runs && wide:
-		return kernelReduceRunsWide
+	switch fp32, runs := flags&flagFP32Outputs != 0, flags&flagPreReduce != 0; {
+	case runs && fp32:
+		return kernelReduceRunsFP32
 	case runs:
 		return kernelReduceRuns
-	case wide:
-		return kernelReduceWide
+	case fp32:
+		return kernelReduceFP32
 	}
 	return kernelReduce
 }

@@ -22,7 +22,7 @@ func TestFormsUseEveryVariant(t *testing.T) {
 		turns[(vectors+threads-1)/threads] = true
 		idle = idle || vectors > threads && vectors%threads != 0
 	}
-	require.Len(t, kernels, kernelReduceRunsWide-kernelReduce+1)
+	require.Len(t, kernels, kernelReduceRunsFP32-kernelReduce+1)
 	require.True(t, turns[1] && turns[2] && turns[3] && idle, "%v", turns)
 }
 
@@ -51,11 +51,11 @@ func TestVariants(t *testing.T) {
 			{name: "UE8M0", ranks: 2, tokens: 3, hidden: 1536, experts: 4, topK: 1, flags: flagFP8 | scalesUE8M0},
 			{name: "hidden 8", ranks: 2, tokens: 9, hidden: 8, experts: 64, topK: 64},
 			{name: "flat", ranks: 3, tokens: 5, hidden: 1032, experts: 12, topK: 5, flags: flat, extra: 48},
-			{name: "float32 outputs by rank", ranks: 2, tokens: 3, hidden: 520, experts: 4, topK: 3, flags: flagWide | flagPreReduce},
+			{name: "float32 outputs by rank", ranks: 2, tokens: 3, hidden: 520, experts: 4, topK: 3, flags: flagFP32Outputs | flagPreReduce},
 		} {
 			t.Run(name+" "+f.name, func(t *testing.T) {
 				rng := rand.New(rand.NewPCG(seed, uint64(i)))
-				emu.Order(rng.Uint64(), 32, 6+f.ranks)
+				emu.Schedule(rng.Uint64(), 32, 6+f.ranks)
 				f.ready = func(g *group) {
 					for _, m := range g.ranks {
 						m.cfg.Loads = l
@@ -89,9 +89,9 @@ func TestChoice(t *testing.T) {
 		{8200, 8, 8, 132, 0, kernelPlaceDeep, kernelReduceDeep},
 		{16384, 16, 8, 128, flagFP8, kernelPlaceDeep, kernelReduceDeep},
 		{16384, 16, 8, 4096, flagFP8, kernelPlace, kernelReduce},
-		{16384, 16, 8, 1, flagWide, kernelPlaceDeep, kernelReduceWide},
+		{16384, 16, 8, 1, flagFP32Outputs, kernelPlaceDeep, kernelReduceFP32},
 		{16384, 16, 8, 1, flagPreReduce, kernelPlaceDeep, kernelReduceRuns},
-		{16384, 1, 8, 1, flagPreReduce | flagWide, kernelPlaceDeep, kernelReduceRunsWide},
+		{16384, 1, 8, 1, flagPreReduce | flagFP32Outputs, kernelPlaceDeep, kernelReduceRunsFP32},
 	} {
 		in := common{Hidden: c.hidden, TopK: c.topK, NumRanks: c.ranks, Flags: c.flags, NumBlocks: e.rowBlocks(c.tokens)}
 		threads := rowThreads(c.hidden, e.threads.row)
@@ -106,7 +106,7 @@ func TestOneNamePerOperation(t *testing.T) {
 	for word, kernels := range map[string][]int{
 		"dispatch": {kernelPlace, kernelPlaceNarrow, kernelPlaceDeep},
 		"combine": {
-			kernelReduce, kernelReduceNarrow, kernelReduceDeep, kernelReduceWide, kernelReduceRuns, kernelReduceRunsWide,
+			kernelReduce, kernelReduceNarrow, kernelReduceDeep, kernelReduceFP32, kernelReduceRuns, kernelReduceRunsFP32,
 		},
 	} {
 		for kernel, name := range kernelNames {

@@ -26,8 +26,8 @@ func (o *op) waited(m *member, r int) (dispatch, combine []int64) {
 // sameAsTotals: what was added to the times is what all operations waited.
 func (m *member) sameAsTotals(t testing.TB, dispatch, combine []int64) {
 	for r := range dispatch {
-		require.EqualValues(t, m.Tally().WaitFor(false, r)+7, dispatch[r], "dispatches, rank %d", r)
-		require.EqualValues(t, m.Tally().WaitFor(true, r)+70, combine[r], "combines, rank %d", r)
+		require.EqualValues(t, m.Counters().WaitFor(false, r)+7, dispatch[r], "dispatches, rank %d", r)
+		require.EqualValues(t, m.Counters().WaitFor(true, r)+70, combine[r], "combines, rank %d", r)
 	}
 }
 
@@ -65,7 +65,7 @@ func TestWaitsInOrder(t *testing.T) {
 	m.sameAsTotals(t, dispatched, combined)
 }
 
-// TestHostsWaitsInOrder: nor is a near rank blamed for the counts of a far one,
+// TestHostsWaitsInOrder: nor is a local rank blamed for the counts of a remote one,
 // which places are waited for.
 func TestHostsWaitsInOrder(t *testing.T) {
 	g, o, _ := smallIn(t, 3, flagOrdered)
@@ -92,9 +92,9 @@ func (g *group) late(o *op, who, prompt int) {
 		require.NoError(g.t, m.Receive(&o.calls[r]))
 	}
 	g.sync()
-	tally := g.ranks[0].Tally()
-	record, ok := tally.Record(0)
+	counters := g.ranks[0].Counters()
+	record, ok := counters.Record(0)
 	require.True(g.t, ok)
-	require.GreaterOrEqual(g.t, tally.WaitFor(false, who), uint64(late))
-	require.GreaterOrEqual(g.t, record.Wait, tally.WaitFor(false, prompt)+uint64(late))
+	require.GreaterOrEqual(g.t, counters.WaitFor(false, who), uint64(late))
+	require.GreaterOrEqual(g.t, record.Wait, counters.WaitFor(false, prompt)+uint64(late))
 }

@@ -111,7 +111,7 @@ func TestFabricIsNotNeeded(t *testing.T) {
 		require.ErrorIs(t, err, libcuda.ErrOutOfMemory, call)
 		require.ErrorContains(t, err, call)
 	}
-	// What could not be given back is left, and told of, too.
+	// What could not be released is left, and told of, too.
 	emu.FailAfter("cuMemExportToShareableHandle", 0, libcuda.ErrNotPermitted)
 	emu.FailAfter("cuMemRelease", 0, libcuda.ErrNotSupported)
 	m, err = d.AllocShared(5000)

@@ -214,7 +214,7 @@ func TestWildPlaces(t *testing.T) {
 			copy(o.active[1], []int32{1, 1, 0, 0}) // rank 1 waits for the counts of 0 alone,
 			o.active[0][3] = 0                     // rank 0 for those of 2, too,
 			g.starts(o, 0, 1, 2)                   // and rank 2 for rank 3
-			order := g.ranks[0].Shared() + uint64(unsafe.Sizeof(inbox{})+unsafe.Offsetof(inbox{}.Order))
+			order := g.ranks[0].Shared() + uint64(unsafe.Sizeof(inbox{})+unsafe.Offsetof(inbox{}.RowOrder))
 			eventually(t, "rank 1 has given places", func() bool { return peek[uint64](g, order) != 0 })
 			g.overwrite(g.ranks[1].layoutAt(slabs, 0, 0), first<<32|1)
 			g.starts(o, 3)

@@ -19,8 +19,8 @@ const (
 // Handle names one dispatch of a buffer. 0 is none.
 type Handle uint64
 
-// Sum names the second phase of one combine of a buffer. 0 is none.
-type Sum uint64
+// ReduceTicket names the second phase of one combine of a buffer. 0 is none.
+type ReduceTicket uint64
 
 // DispatchArgs are the inputs and outputs of one dispatch. Addresses are the
 // device's; memory behind them belongs to the caller, who keeps it until the
@@ -37,18 +37,18 @@ type DispatchArgs struct {
 	NumExperts  int    // E, a multiple of R, the same on every rank
 	FP8         bool   // the same on every rank
 	Scales      device.ScaleFormat
-	WideOutputs bool   // expert outputs are float32, the same on every rank
+	FP32Outputs bool   // expert outputs are float32, the same on every rank
 	PreReduce   bool   // the combine makes sums by rank; not with Flat; each rank's own choice
-	More        bool   // this rank will dispatch again for the same batch; each rank's own choice
+	HasMore     bool   // this rank will dispatch again for the same batch; each rank's own choice
 	KeepHeld    bool   // ep.ErrHeld rather than the slot of a live handle that was never combined
-	TopkWeights uint64 // float32 [T, TopK] with PreReduce, or Flat without Bare
+	TopkWeights uint64 // float32 [T, TopK] with PreReduce, or Flat without NoRouting
 	Columns
-	ActiveRanks uint64 // int32 [R]: 0 leaves a rank out; cleared for ranks that are lost; or 0
-	RecvCount   uint64 // out, int32 [L], with Flat [1]; 0: the buffer's own
-	LayoutRange uint64 // out, int64 [L, R], with Flat [1, R]: first row << 32 | number of rows; 0: the buffer's own
-	Stats       uint64 // int64 [R]: rows of each source are added to it; or 0
-	WaitNs      uint64 // int64 [R]: ns that the dispatch waited for each rank are added; or 0
-	HaveMore    uint64 // out, int32 [1]: 1 if any rank whose rows count has More; or 0
+	ActiveRanks   uint64 // int32 [R]: 0 leaves a rank out; cleared for ranks that are lost; or 0
+	RecvCount     uint64 // out, int32 [L], with Flat [1]; 0: the buffer's own
+	LayoutRange   uint64 // out, int64 [L, R], with Flat [1, R]: first row << 32 | number of rows; 0: the buffer's own
+	Stats         uint64 // int64 [R]: rows of each source are added to it; or 0
+	WaitNs        uint64 // int64 [R]: ns that the dispatch waited for each rank are added; or 0
+	PeersHaveMore uint64 // out, int32 [1]: 1 if any rank whose rows count has HasMore; or 0
 	// Stream is the driver's handle (a CUstream or cudaStream_t as a number); 0
 	// is the legacy default stream.
 	Stream uint64
@@ -59,7 +59,7 @@ type DispatchArgs struct {
 // Columns are what a token brings beside its flat row to every rank that it goes
 // to. Which there are, and how wide, is the same on every rank.
 type Columns struct {
-	Bare          bool                     // without TopkIdx and TopkWeights
+	NoRouting     bool                     // without TopkIdx and TopkWeights
 	Extra         [layout.NumExtras]uint64 // [T, ExtraRowBytes]
 	ExtraRowBytes [layout.NumExtras]int    // 0: no such column
 }
@@ -80,7 +80,7 @@ type Result struct {
 	LayoutRange uint64      // int64 [L, R]
 	// Columns of flat rows [C, bytes], in the order of package layout; 0: none.
 	Columns  [layout.NumColumns]uint64
-	CombineX uint64 // bf16, or float32 with WideOutputs, [L, C, H]: outputs that Combine need not copy
+	CombineX uint64 // bf16, or float32 with FP32Outputs, [L, C, H]: outputs that Combine need not copy
 }
 
 // CombineArgs are the inputs and outputs of one combine.

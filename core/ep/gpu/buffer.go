@@ -18,7 +18,7 @@ import (
 // its queue is full. Only Connect, Prepare, Install, Leave and Close wait for
 // anybody else, and Path for them.
 //
-// Locks are taken in this order: life, pages, mu, fate.
+// Locks are taken in this order: lifecycleMu, pages, mu, stateMu.
 type Buffer struct {
 	cfg    Config
 	dom    transport.Domain
@@ -28,41 +28,41 @@ type Buffer struct {
 	engine *cuda.Engine
 	offer  *cudaipc.Offer
 
-	ending  sync.Once
-	stopped chan struct{} // ended by Stop
-	life    sync.Mutex    // held by Connect, Prepare, Install, Leave, Close and Path
-	mapped  []mapped      // by rank
-	far     far
-	fenced  fenced
-	quiet   chan error // of a wait for the device that goes on
-	settled bool       // nothing that was launched before the latest Prepare runs
-	entered uint64     // ranks that may have written in the latest epoch
-	end     ending
+	ending      sync.Once
+	stopped     chan struct{} // ended by Stop
+	lifecycleMu sync.Mutex    // held by Connect, Prepare, Install, Leave, Close and Path
+	mapped      []mapped      // by rank
+	remote      remote
+	fenced      fenced
+	drained     chan error // of a wait for the device that goes on
+	settled     bool       // nothing that was launched before the latest Prepare runs
+	entered     uint64     // ranks that may have written in the latest epoch
+	end         ending
 
 	pages sync.RWMutex // the others' control pages stay while it is held for reading
 
 	// mu guards what follows and the engine's launches. The device may wait for the
 	// watcher while a launch waits for the device, so the watcher does without it.
-	mu        sync.Mutex
-	slots     []slot
-	latest    int // slot of the latest dispatch
-	handles   Handle
-	latestSum Sum
-	sums      launches // by Sum
-	receipts  launches // by Handle
+	mu           sync.Mutex
+	slots        []slot
+	latest       int // slot of the latest dispatch
+	handles      Handle
+	latestTicket ReduceTicket
+	reduces      launches // by ticket
+	receipts     launches // by Handle
 
-	fate    sync.Mutex // guards what follows; nothing waits under it
-	epoch   uint16     // the one this rank joined
-	base    uint64     // its first operation
-	outside bool       // no member of the epoch, or between two epochs
-	why     error      // what calls get while outside
-	closed  bool
-	judge   *ep.Judge
-	timeout time.Duration // of the latest call that has one
-	lost    uint64        // ranks that this one has fenced
-	wild    violations
-	watch   watch
-	rec     recorder
+	stateMu  sync.Mutex // guards what follows; nothing waits under it
+	epoch    uint16     // the one this rank joined
+	base     uint64     // its first operation
+	outside  bool       // no member of the epoch, or between two epochs
+	why      error      // what calls get while outside
+	closed   bool
+	detector *ep.FailureDetector
+	timeout  time.Duration // of the latest call that has one
+	lost     uint64        // ranks that this one has fenced
+	wild     violations
+	watch    watch
+	rec      recorder
 }
 
 // mapped is another rank's memory.
@@ -82,17 +82,17 @@ var (
 // comes next. The buffer owns the domain from then on and closes it; the device
 // stays the caller's and is closed after the buffer. On an error both are the
 // caller's. The domain has no slabs yet. Ranks of other hosts are possible where
-// its rings are memory that this device sees (mixed.Config.Rings, cudaring).
+// its rings are memory that this device sees (multihost.Config.Rings, cudaring).
 func New(dom transport.Domain, dev *cuda.Device, cfg Config) (*Buffer, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	if err := checkFar(dom); err != nil {
+	if err := checkRemote(dom); err != nil {
 		return nil, err
 	}
 	b := &Buffer{
 		cfg: cfg, dom: dom, dev: dev, self: dom.Rank(), ranks: dom.NumRanks(),
-		mapped: make([]mapped, dom.NumRanks()), far: far{seeOffFor: seeOffFor}, slots: make([]slot, cfg.NumSlots),
+		mapped: make([]mapped, dom.NumRanks()), remote: remote{maxDrain: maxDrain}, slots: make([]slot, cfg.NumSlots),
 		epoch:   membership.Set(dom.Members().Load()).Epoch(),
 		outside: true, why: errConnect, stopped: make(chan struct{}),
 	}
@@ -109,7 +109,7 @@ func New(dom transport.Domain, dev *cuda.Device, cfg Config) (*Buffer, error) {
 	if b.offer, err = cudaipc.NewOffer(dom, dev, b.engine.Memory()); err != nil {
 		return nil, errors.Join(err, b.engine.Close())
 	}
-	b.judge = ep.NewJudge(dom, b.epoch)
+	b.detector = ep.NewFailureDetector(dom, b.epoch)
 	b.rec.open(b)
 	b.watch.begin(b)
 	return b, nil
@@ -120,15 +120,15 @@ func New(dom transport.Domain, dev *cuda.Device, cfg Config) (*Buffer, error) {
 // end that with ErrClosed. Every rank calls New before any has to be waited for.
 // Idempotent; not with Config.Joining.
 func (b *Buffer) Connect(deadline time.Duration) error {
-	b.life.Lock()
-	defer b.life.Unlock()
+	b.lifecycleMu.Lock()
+	defer b.lifecycleMu.Unlock()
 	if connected, err := b.mayConnect(); connected || err != nil {
 		return err
 	}
 	if err := b.mapAll(time.Now().Add(deadline)); err != nil {
 		return err
 	}
-	if err := b.reachFar(); err != nil {
+	if err := b.reachRemote(); err != nil {
 		return err
 	}
 	if err := b.engine.Join(b.epoch); err != nil {
@@ -138,8 +138,8 @@ func (b *Buffer) Connect(deadline time.Duration) error {
 }
 
 func (b *Buffer) mayConnect() (connected bool, err error) {
-	b.fate.Lock()
-	defer b.fate.Unlock()
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
 	switch {
 	case b.closed:
 		return false, errOwner
@@ -152,14 +152,14 @@ func (b *Buffer) mayConnect() (connected bool, err error) {
 }
 
 // mapAll maps the memory of those who have come, and lets that of others go.
-// Nothing of this rank runs on the device. The caller holds b.life.
+// Nothing of this rank runs on the device. The caller holds b.lifecycleMu.
 func (b *Buffer) mapAll(until time.Time) error {
-	if err := checkFar(b.dom); err != nil {
+	if err := checkRemote(b.dom); err != nil {
 		return err
 	}
-	_, ranks := farOf(b.dom)
-	b.far.ranks.Store(ranks)
-	b.far.reached = 0
+	_, ranks := remoteOf(b.dom)
+	b.remote.ranks.Store(ranks)
+	b.remote.reached = 0
 	bytes := b.sharedBytes()
 	for r := range b.mapped {
 		m := &b.mapped[r]
@@ -170,7 +170,7 @@ func (b *Buffer) mapAll(until time.Time) error {
 		if err := m.drop(); err != nil {
 			return err
 		}
-		if proc == nil || b.isFar(r) {
+		if proc == nil || b.isRemote(r) {
 			continue
 		}
 		var err error
@@ -217,22 +217,22 @@ func (b *Buffer) sharedBytes() uint64 {
 func (b *Buffer) enter(epoch uint16, base uint64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.fate.Lock()
-	defer b.fate.Unlock()
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
 	set := membership.Set(b.dom.Members().Load())
-	b.judge = ep.NewJudge(b.dom, epoch)
+	b.detector = ep.NewFailureDetector(b.dom, epoch)
 	b.epoch, b.base, b.entered = epoch, base, set.Ranks()&b.dom.Present()
 	b.fenced, b.wild.ranks = fenced{}, 0
 	if !set.In(epoch, b.self) {
-		b.expelled(uint64(set)) // it has joined: the others wait until it is quiet
+		b.expelled(uint64(set)) // it has joined: the others wait until it is quiesced
 		return ep.ErrFenced
 	}
 	for j := range b.slots {
 		b.slots[j] = slot{}
 	}
-	b.sums, b.receipts = launches{}, launches{}
+	b.reduces, b.receipts = launches{}, launches{}
 	b.watch.reset()
-	b.engine.SetSilent(0)
+	b.engine.SetQuiesced(0)
 	b.engine.SetMembers(uint64(set))
 	b.knowMembers(set)
 	b.outside, b.why = false, nil
@@ -253,14 +253,14 @@ func (b *Buffer) NumSlots() int { return len(b.slots) }
 // "messages" (a rank of another host), "" (absent, not connected, or let go by
 // Leave or Close). It waits for a Connect or Install that runs.
 func (b *Buffer) Path(rank int) string {
-	b.life.Lock()
-	defer b.life.Unlock()
+	b.lifecycleMu.Lock()
+	defer b.lifecycleMu.Unlock()
 	switch {
 	case rank < 0 || rank >= b.ranks:
 		return ""
 	case rank == b.self:
 		return "self"
-	case b.far.reached>>rank&1 == 1:
+	case b.remote.reached>>rank&1 == 1:
 		return "messages"
 	case b.mapped[rank].view == nil:
 		return ""
@@ -274,8 +274,8 @@ func (b *Buffer) NoFabric() error { return b.engine.Memory().NoFabric() }
 
 // Members returns one bit per member of this rank's epoch; 0 after Close.
 func (b *Buffer) Members() uint64 {
-	b.fate.Lock()
-	defer b.fate.Unlock()
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
 	if b.closed {
 		return 0
 	}
@@ -290,8 +290,8 @@ func (b *Buffer) Members() uint64 {
 // rank's bit when that is not the one it joined), that epoch, and how many
 // ranks this one has fenced. Zeros after Close.
 func (b *Buffer) Membership() (ranks uint64, epoch uint16, lost uint64) {
-	b.fate.Lock()
-	defer b.fate.Unlock()
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
 	if b.closed {
 		return 0, 0, 0
 	}

@@ -55,13 +55,13 @@ func TestHooks(t *testing.T) {
 			require.NoError(t, r.Dispatch(&a.args, &a.res, gpu.PhaseSent))
 			require.NoError(t, r.Receive(a.res.Handle))
 			a.combin.X = a.res.RecvX
-			sum, err := r.Combine(a.res.Handle, &a.combin, gpu.PhaseSent)
+			ticket, err := r.Combine(a.res.Handle, &a.combin, gpu.PhaseSent)
 			require.NoError(t, err)
 			// The result of a is still promised.
 			require.NoError(t, r.Dispatch(&b.args, &b.res, gpu.PhaseSent))
 			require.NotEqual(t, a.res.Slot, b.res.Slot)
-			require.NoError(t, r.Reduce(sum))
-			require.NoError(t, r.Reduce(sum))
+			require.NoError(t, r.Reduce(ticket))
+			require.NoError(t, r.Reduce(ticket))
 			b.combine() // receives first
 		}
 		for i := range group {
@@ -202,17 +202,17 @@ func TestBadInput(t *testing.T) {
 }
 
 // half makes a dispatch and the first phase of a combine of what it has received.
-func (o *op) half() gpu.Sum {
+func (o *op) half() gpu.ReduceTicket {
 	o.dispatch()
 	o.combin.X = o.res.RecvX
 	return o.publish()
 }
 
 // publish makes the first phase of a combine.
-func (o *op) publish() gpu.Sum {
-	sum, err := o.r.Combine(o.res.Handle, &o.combin, gpu.PhaseSent)
+func (o *op) publish() gpu.ReduceTicket {
+	ticket, err := o.r.Combine(o.res.Handle, &o.combin, gpu.PhaseSent)
 	require.NoError(o.r.t, err)
-	return sum
+	return ticket
 }
 
 // TestReduceOfTakenSlot: a handle whose slot was taken has its sum, launched by
@@ -221,17 +221,17 @@ func TestReduceOfTakenSlot(t *testing.T) {
 	r := newGroup(t, 1)[0]
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 6))
 	a, b := newOp(r, rng), newOp(r, rng)
-	sum := a.half()
+	ticket := a.half()
 	b.dispatch()
 	for b.res.Slot != a.res.Slot {
 		b.dispatch()
 	}
-	require.NoError(t, r.Reduce(sum))
+	require.NoError(t, r.Reduce(ticket))
 	for range 8 { // more than there are slots
 		b.dispatch()
 	}
 	require.ErrorIs(t, r.Reduce(0), ep.ErrNoHandle)
-	require.ErrorIs(t, r.Reduce(sum+1), ep.ErrNoHandle)
+	require.ErrorIs(t, r.Reduce(ticket+1), ep.ErrNoHandle)
 	r.sync()
 	a.check()
 	require.NoError(t, r.Err())
@@ -310,9 +310,9 @@ func TestReduceOfTheForgotten(t *testing.T) {
 	first := o.half()
 	o.run()
 	o.run()
-	r.SkipSums(4093)
+	r.SkipTickets(4093)
 	require.NoError(t, r.Reduce(first))
-	r.SkipSums(1)
+	r.SkipTickets(1)
 	err := r.Reduce(first)
 	require.ErrorIs(t, err, ep.ErrStaleHandle)
 	require.ErrorContains(t, err, "1, which 4096 others have followed")

@@ -13,7 +13,7 @@ import (
 // slot is chosen here: the one after the latest that no live handle holds; if
 // all are held, that of the oldest handle, which becomes stale, or, with KeepHeld,
 // of the oldest that was combined. A sum that this
-// handle still owes comes first, on this call's stream. A call that is
+// handle still has pending comes first, on this call's stream. A call that is
 // captured keeps its slot in all replays; a replay takes the slot from the handle
 // that holds it then, whose next use ends the buffer with ErrStaleHandle.
 //
@@ -40,12 +40,12 @@ func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase) error {
 	b.releaseCombined(nil)
 	b.handles++
 	b.latest = j
-	b.judgeBy(a.Timeout)
+	b.rememberTimeout(a.Timeout)
 	*s = slot{handle: b.handles, live: true, slab: slab}
 	b.receipts.set(uint64(s.handle), false)
 	b.describe(s, j, a)
 	s.dispatch.Split = until != PhaseDone
-	if err := b.noteRecorded(s, s.dispatch.Split, a.Stream); err != nil {
+	if err := b.markRecorded(s, s.dispatch.Split, a.Stream); err != nil {
 		return err
 	}
 	if err := b.launched(b.engine.Send(&s.dispatch)); err != nil {
@@ -60,8 +60,8 @@ func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase) error {
 
 func formOf(c *Config, a *DispatchArgs) cuda.Form {
 	return cuda.Form{
-		FP8: a.FP8, Scales: uint8(a.Scales), Wide: a.WideOutputs, Ordered: c.ordered(), PreReduce: a.PreReduce,
-		Flat: a.Flat, Bare: a.Bare, More: a.More,
+		FP8: a.FP8, Scales: uint8(a.Scales), FP32Outputs: a.FP32Outputs, Ordered: c.ordered(), PreReduce: a.PreReduce,
+		Flat: a.Flat, NoRouting: a.NoRouting, HasMore: a.HasMore,
 	}
 }
 
@@ -72,7 +72,7 @@ func (b *Buffer) describe(s *slot, j int, a *DispatchArgs) {
 			Flags: formOf(&b.cfg, a).Flags(), Stream: a.Stream,
 			TimeoutNs: nanoseconds(a.Timeout), Active: a.ActiveRanks, TopkIdx: a.TopkIdx, WaitNs: a.WaitNs,
 		},
-		X: a.X, Weights: a.TopkWeights, Extra: a.Extra, RecvCount: a.RecvCount, Layout: a.LayoutRange, Stats: a.Stats, HaveMore: a.HaveMore,
+		X: a.X, Weights: a.TopkWeights, Extra: a.Extra, RecvCount: a.RecvCount, Layout: a.LayoutRange, Stats: a.Stats, PeersHaveMore: a.PeersHaveMore,
 	}
 	if a.RecvCount == 0 {
 		s.dispatch.RecvCount = b.engine.Counts(j)
@@ -148,7 +148,7 @@ func (b *Buffer) CancelReceive(h Handle, stream uint64) (cancelled bool, err err
 // first, on this call's stream, and so does the second phase of an earlier
 // combine. A handle can be combined again until the next call for another one,
 // which releases it.
-func (b *Buffer) Combine(h Handle, a *CombineArgs, until Phase) (Sum, error) {
+func (b *Buffer) Combine(h Handle, a *CombineArgs, until Phase) (ReduceTicket, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s, err := b.live(h)
@@ -167,20 +167,20 @@ func (b *Buffer) Combine(h Handle, a *CombineArgs, until Phase) (Sum, error) {
 	b.releaseCombined(s)
 	b.describeCombine(s, a)
 	s.combine.Split = until != PhaseDone
-	if err := b.noteRecorded(s, s.combine.Split, a.Stream); err != nil {
+	if err := b.markRecorded(s, s.combine.Split, a.Stream); err != nil {
 		return 0, err
 	}
-	b.judgeBy(a.Timeout)
-	b.latestSum++
-	s.combines, s.sum, s.pending = s.combines+1, b.latestSum, true
-	b.sums.set(uint64(s.sum), false)
+	b.rememberTimeout(a.Timeout)
+	b.latestTicket++
+	s.combines, s.ticket, s.pending = s.combines+1, b.latestTicket, true
+	b.reduces.set(uint64(s.ticket), false)
 	if err := b.launched(b.engine.Publish(&s.combine)); err != nil {
 		return 0, err
 	}
 	if until == PhaseDone {
 		err = b.reduce(s)
 	}
-	return s.sum, err
+	return s.ticket, err
 }
 
 func (b *Buffer) describeCombine(s *slot, a *CombineArgs) {
@@ -193,12 +193,12 @@ func (b *Buffer) describeCombine(s *slot, a *CombineArgs) {
 	}
 }
 
-// judgeBy remembers how long this rank's latest waits with a deadline may last.
-func (b *Buffer) judgeBy(timeout time.Duration) {
+// rememberTimeout remembers how long this rank's latest waits with a deadline may last.
+func (b *Buffer) rememberTimeout(timeout time.Duration) {
 	if timeout >= 0 {
-		b.fate.Lock()
+		b.stateMu.Lock()
 		b.timeout = timeout
-		b.fate.Unlock()
+		b.stateMu.Unlock()
 	}
 }
 
@@ -206,13 +206,13 @@ func (b *Buffer) judgeBy(timeout time.Duration) {
 // launched, as it is before the next combine of the handle and before another
 // dispatch takes the slot; that is known of the latest 4096 combines.
 // ErrStaleHandle if the handle was released before.
-func (b *Buffer) Reduce(n Sum) error {
+func (b *Buffer) Reduce(n ReduceTicket) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.usable(); err != nil {
 		return err
 	}
-	if s := b.owing(n); s != nil {
+	if s := b.pendingReduce(n); s != nil {
 		return b.reduceOn(s, s.combine.Stream)
 	}
 	return b.summed(n)
@@ -220,13 +220,13 @@ func (b *Buffer) Reduce(n Sum) error {
 
 // CancelReduce gives a combine up whose sum is not launched: its handle is
 // released. Else it does nothing, and cancelled is false.
-func (b *Buffer) CancelReduce(n Sum, stream uint64) (cancelled bool, err error) {
+func (b *Buffer) CancelReduce(n ReduceTicket, stream uint64) (cancelled bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.usable(); err != nil {
 		return false, err
 	}
-	if s := b.owing(n); s != nil {
+	if s := b.pendingReduce(n); s != nil {
 		return true, b.release(s, stream)
 	}
 	return false, b.summed(n)
@@ -238,12 +238,12 @@ func (b *Buffer) reduce(s *slot) error {
 	}
 	s.pending = false
 	err := b.launched(b.engine.Reduce(&s.combine))
-	b.sums.set(uint64(s.sum), err == nil)
+	b.reduces.set(uint64(s.ticket), err == nil)
 	return err
 }
 
 // Release launches, on the stream, that this rank is done with a handle. Between two
-// phases of it the stream also waits until far ranks have room for what the first one
+// phases of it the stream also waits until remote ranks have room for what the first one
 // has left; and for the message that says so, unless it was combined and phases of it
 // came apart.
 func (b *Buffer) Release(h Handle, stream uint64) error {
@@ -257,7 +257,7 @@ func (b *Buffer) Release(h Handle, stream uint64) error {
 }
 
 // LeaveToGraph is for a handle whose dispatch was recorded, once the recording has ended:
-// the graph takes the slot and gives it back by itself. Nothing is launched.
+// the graph takes the slot and releases it by itself. Nothing is launched.
 func (b *Buffer) LeaveToGraph(h Handle) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -282,7 +282,7 @@ func (b *Buffer) launched(err error) error {
 	if err != nil {
 		b.Abandon(err)
 	}
-	b.ringFar()
+	b.ringRemote()
 	return err
 }
 
@@ -290,8 +290,8 @@ func (b *Buffer) launched(err error) error {
 func (b *Buffer) checkDispatch(a *DispatchArgs) (layout.Slab, error) {
 	slab, err := layout.Of(layout.Shape{
 		MaxTokens: int64(a.MaxTokens), Hidden: int64(a.Hidden), NumExperts: int64(a.NumExperts), NumRanks: int64(b.ranks),
-		FP8: a.FP8, UE8M0: a.FP8 && a.Scales == device.ScalesUE8M0, WideOutputs: a.WideOutputs,
-		Flat: a.Flat, Columns: layout.Widths(a.Flat && !a.Bare, a.TopK, a.ExtraRowBytes),
+		FP8: a.FP8, UE8M0: a.FP8 && a.Scales == device.ScalesUE8M0, FP32Outputs: a.FP32Outputs,
+		Flat: a.Flat, Columns: layout.Widths(a.Flat && !a.NoRouting, a.TopK, a.ExtraRowBytes),
 	})
 	room := b.cfg.engine(b.self, b.ranks)
 	switch {
@@ -305,7 +305,7 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (layout.Slab, error) {
 		return slab, invalid("format %d of fp8 scales, allowed 0 to %d", a.Scales, device.ScalesUE8M0)
 	case slab.SizeBytes > room.SlabBytes:
 		return slab, invalid("num_max_tokens_per_rank %d, hidden %d and num_experts %d with %s outputs need %d bytes per slot, num_ep_buffer_bytes gives %d",
-			a.MaxTokens, a.Hidden, a.NumExperts, ep.OutputName(a.WideOutputs), slab.SizeBytes, room.SlabBytes)
+			a.MaxTokens, a.Hidden, a.NumExperts, ep.OutputName(a.FP32Outputs), slab.SizeBytes, room.SlabBytes)
 	case a.NumTokens*a.TopK > b.cfg.MaxSelections:
 		return slab, invalid("topk_idx has %d x %d selections, max_selections is %d", a.NumTokens, a.TopK, b.cfg.MaxSelections)
 	case a.NumExperts > b.cfg.MaxExperts:
@@ -322,7 +322,7 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (layout.Slab, error) {
 	if err := checkColumns(a); err != nil {
 		return slab, err
 	}
-	if err := b.engine.CheckFar(&slab, a.TopK); err != nil {
+	if err := b.engine.CheckRemote(&slab, a.TopK); err != nil {
 		return slab, invalid("%s", err)
 	}
 	if err := aligned("recv_count", a.RecvCount, 4); err != nil {
@@ -334,7 +334,7 @@ func (b *Buffer) checkDispatch(a *DispatchArgs) (layout.Slab, error) {
 	if err := aligned("stats", a.Stats, 8); err != nil {
 		return slab, err
 	}
-	if err := aligned("peers_have_more", a.HaveMore, 4); err != nil {
+	if err := aligned("peers_have_more", a.PeersHaveMore, 4); err != nil {
 		return slab, err
 	}
 	if err := aligned("wait_ns", a.WaitNs, 8); err != nil {

@@ -3,7 +3,7 @@ package gpu
 // checkColumns: which of weights and columns belong to which form.
 func checkColumns(a *DispatchArgs) error {
 	switch {
-	case a.Bare && !a.Flat:
+	case a.NoRouting && !a.Flat:
 		return invalid("topk_idx and topk_weights are not to be sent along, allowed with flat rows only")
 	case a.PreReduce && a.Flat:
 		return invalid("pre_reduce is set with flat rows, allowed with rows per expert only")
@@ -13,7 +13,7 @@ func checkColumns(a *DispatchArgs) error {
 	if a.NumTokens == 0 {
 		return nil
 	}
-	if a.PreReduce || a.Flat && !a.Bare {
+	if a.PreReduce || a.Flat && !a.NoRouting {
 		if err := needs("topk_weights", a.TopkWeights, 4); err != nil {
 			return err
 		}

@@ -17,9 +17,9 @@ const (
 	DefaultSlots         = 2
 	DefaultMaxSelections = 1 << 18
 	DefaultMaxExperts    = 1024
-	DefaultQuietTimeout  = 10 * time.Second
+	DefaultDrainTimeout  = 10 * time.Second
 	// DefaultEndAfter is what callers have who only say that they want it. A rank
-	// that runs notices within milliseconds that it is out, and says it is quiet
+	// that runs notices within milliseconds that it is out, and says it is quiesced
 	// when its device has done what was launched. It has to be well below the 2 s
 	// (MW_HOST_GRACE_NS) that the device waits beyond a call's timeout for memory
 	// that the rank may write to: after those the buffer ends with an error.
@@ -41,16 +41,16 @@ type Config struct {
 	// Deterministic puts the rows of an expert in order of rank and token, for
 	// another launch and one more exchange of words per dispatch.
 	Deterministic bool
-	// Order is what the ranks have agreed on (AgreeOrder), and Links are the device's,
-	// by which they do. With OrderOpen there is no agreement: Connect and Install
+	// Placement is what the ranks have agreed on (AgreePlacement), and Links are the device's,
+	// by which they do. With PlacementOpen there is no agreement: Connect and Install
 	// refuse ranks whose device has no native atomics with this one's, unless
 	// Deterministic.
-	Order Order
-	Links cuda.Links
+	Placement Placement
+	Links     cuda.Links
 	// Joining: the group is already running. Calls work after Install.
 	Joining bool
 	// NoRecord: nothing is recorded of operations. No events of slow
-	// ranks, either; those of lost ones are noted all the same.
+	// ranks, either; those of lost ones are recorded all the same.
 	NoRecord bool
 	// DebugFill has each dispatch fill its slot's rows and expert outputs with 0xff
 	// (NaN in every dtype) before anybody writes there: a view of an earlier
@@ -61,9 +61,9 @@ type Config struct {
 	SlowAfter time.Duration
 	// EventCount, if not nil, counts the events of this buffer, too.
 	EventCount *atomic.Uint64
-	// QuietTimeout bounds how long Prepare and Close wait until the device has
-	// done what was launched; 0 means DefaultQuietTimeout.
-	QuietTimeout time.Duration
+	// DrainTimeout bounds how long Prepare and Close wait until the device has
+	// done what was launched; 0 means DefaultDrainTimeout.
+	DrainTimeout time.Duration
 	// EndAfter is how long after a rank of this host was taken out its process is
 	// killed, if it has neither ended nor said that it writes nothing more. 0: it
 	// is not, and whoever needs memory that it may write to waits for it, until the
@@ -89,8 +89,8 @@ func (c *Config) check() error {
 	if c.SlowAfter < 0 {
 		c.SlowAfter = math.MaxInt64
 	}
-	if c.QuietTimeout == 0 {
-		c.QuietTimeout = DefaultQuietTimeout
+	if c.DrainTimeout == 0 {
+		c.DrainTimeout = DefaultDrainTimeout
 	}
 	least := int64(c.NumSlots) * layout.RegionBytes
 	switch {
@@ -98,14 +98,14 @@ func (c *Config) check() error {
 		return invalid("num_slots %d, allowed 1 to %d on CUDA", c.NumSlots, cuda.MaxSlots)
 	case c.NumBytes < least:
 		return invalid("num_ep_buffer_bytes %d, allowed at least %d for %d slots on CUDA", c.NumBytes, least, c.NumSlots)
-	case c.MaxSelections < 1 || c.MaxExperts < 1 || c.QuietTimeout < 0:
-		return invalid("max_selections %d, max_experts %d, quiet_timeout %v, allowed 1 and more", c.MaxSelections, c.MaxExperts, c.QuietTimeout)
+	case c.MaxSelections < 1 || c.MaxExperts < 1 || c.DrainTimeout < 0:
+		return invalid("max_selections %d, max_experts %d, drain_timeout %v, allowed 1 and more", c.MaxSelections, c.MaxExperts, c.DrainTimeout)
 	case c.EndAfter < 0:
 		return invalid("end_after %v, allowed 0 (never) and more", c.EndAfter)
 	case c.MaxSelections > math.MaxInt32:
 		return invalid("max_selections %d, allowed up to %d", c.MaxSelections, math.MaxInt32)
-	case c.Order > lastOrder:
-		return invalid("order %d, allowed 0 to %d", c.Order, lastOrder)
+	case c.Placement > lastPlacement:
+		return invalid("placement %d, allowed 0 to %d", c.Placement, lastPlacement)
 	case c.MaxExperts > mostExperts:
 		return invalid("max_experts %d, allowed up to %d", c.MaxExperts, mostExperts)
 	}
@@ -120,7 +120,7 @@ func (c *Config) engine(rank, ranks int) cuda.Config {
 	return cuda.Config{
 		Rank: rank, NumRanks: ranks, NumSlots: c.NumSlots,
 		SlabBytes:     layout.SlabBytes(c.NumBytes, int64(c.NumSlots)),
-		MaxSelections: c.MaxSelections, MaxExperts: c.MaxExperts, NoTally: c.NoRecord, DebugFill: c.DebugFill,
+		MaxSelections: c.MaxSelections, MaxExperts: c.MaxExperts, NoCounters: c.NoRecord, DebugFill: c.DebugFill,
 	}
 }
 
@@ -145,8 +145,8 @@ var agreed = [...]string{"num_slots", "num_ep_buffer_bytes", "deterministic"}
 // Behind those: the order, and the links. The standing comes last.
 const (
 	deterministicOff = len(paramsTag) + 8*(len(agreed)-1)
-	orderOff         = len(paramsTag) + 8*len(agreed)
-	deviceOff        = orderOff + 8
+	placementOff     = len(paramsTag) + 8*len(agreed)
+	deviceOff        = placementOff + 8
 	nativeOff        = deviceOff + 8
 	standingOff      = nativeOff + 8*maxNative
 	paramsBytes      = standingOff + 16
@@ -157,7 +157,7 @@ const (
 const maxNative = 16
 
 // Params encodes what ranks must agree on and where this one stands, for the
-// metadata of a meeting (at most 256 bytes).
+// metadata of a rendezvous (at most 256 bytes).
 func (c Config) Params(st ep.Standing) ([]byte, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -170,7 +170,7 @@ func (c Config) Params(st ep.Standing) ([]byte, error) {
 		deterministic = 1
 	}
 	out = le.AppendUint64(out, deterministic)
-	out = le.AppendUint64(out, uint64(c.Order))
+	out = le.AppendUint64(out, uint64(c.Placement))
 	out = le.AppendUint64(out, c.Links.Device)
 	for i := range maxNative {
 		native := uint64(0)

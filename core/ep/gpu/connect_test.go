@@ -81,7 +81,7 @@ func TestNumbersOfAFailedInstall(t *testing.T) {
 	require.Equal(t, st.Next+cuda.MaxSlots+1, again.Next)
 }
 
-// mute is a domain in which rank 1 never lays out a card.
+// mute is a domain in which rank 1 never lays out a memory descriptor.
 type mute struct {
 	transport.Domain
 	asked chan struct{}
@@ -98,7 +98,7 @@ func (m *mute) Slab(rank, id int) (transport.Segment, error) {
 	return nil, errors.New("there is none yet")
 }
 
-// await returns when a card was asked for n times.
+// await returns when a memory descriptor was asked for n times.
 func (m *mute) await(n int) {
 	for range n {
 		<-m.asked

@@ -7,13 +7,13 @@
 // it finds late, decides as core/ep does whom to take out of the group, and
 // tells the device. docs/cuda.md has the whole.
 //
-//	New ─ memory of this rank, its card laid out for the others
+//	New ─ memory of this rank, its memory descriptor laid out for the others
 //	 │
 //	Connect ─ the others' memory mapped; the epoch of the domain begins
 //	 │
 //	Dispatch, Receive, Combine, Reduce, Release ─ launches
 //	 │
-//	Prepare ─(a meeting)─ Install ─ another epoch; addresses stay
+//	Prepare ─(a rendezvous)─ Install ─ another epoch; addresses stay
 //	 │
 //	Close
 //

@@ -2,18 +2,18 @@ package gpu
 
 import "time"
 
-// SetQuietTimeout changes that of Config, between calls.
-func (b *Buffer) SetQuietTimeout(d time.Duration) { b.cfg.QuietTimeout = d }
+// SetDrainTimeout changes that of Config, between calls.
+func (b *Buffer) SetDrainTimeout(d time.Duration) { b.cfg.DrainTimeout = d }
 
 // SetEndAfter changes that of Config.
 func (b *Buffer) SetEndAfter(d time.Duration) {
-	b.fate.Lock()
-	defer b.fate.Unlock()
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
 	b.cfg.EndAfter = d
 }
 
-// SetSeeOffFor changes how long Prepare and Close wait for far ranks.
-func (b *Buffer) SetSeeOffFor(d time.Duration) { b.far.seeOffFor = d }
+// SetMaxDrain changes how long Prepare and Close wait for remote ranks.
+func (b *Buffer) SetMaxDrain(d time.Duration) { b.remote.maxDrain = d }
 
 // DeviceOps is how many operations the device has begun, and DeviceWait names its
 // wait for a rank.
@@ -21,21 +21,21 @@ func (b *Buffer) DeviceOps() uint64 { return b.engine.Ops() }
 
 func (b *Buffer) DeviceWait(rank int) uint64 { return b.engine.Wait(rank) }
 
-// SkipSums has n combines been made, as it were.
-func (b *Buffer) SkipSums(n Sum) { b.latestSum += n }
+// SkipTickets has n combines been made, as it were.
+func (b *Buffer) SkipTickets(n ReduceTicket) { b.latestTicket += n }
 
 // ProxyRuns reports whether the proxy looks at the links.
-func (b *Buffer) ProxyRuns() bool { return b.far.queue.Over() == 0 }
+func (b *Buffer) ProxyRuns() bool { return b.remote.queue.EndReason() == 0 }
 
 // Asks has the watcher ask the device, as it were, until the function returned is called.
 func (b *Buffer) Asks() (answered func()) {
-	b.fate.Lock()
-	defer b.fate.Unlock()
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
 	asking := make(chan struct{})
 	b.watch.asking = asking
 	return func() {
-		b.fate.Lock()
-		defer b.fate.Unlock()
+		b.stateMu.Lock()
+		defer b.stateMu.Unlock()
 		close(asking)
 		b.watch.asking = nil
 	}
@@ -46,14 +46,14 @@ func Waiting(ranks uint64, now time.Time, wait func(rank int) uint64) time.Time 
 	return new(watch).waiting(ranks, now, wait)
 }
 
-// FarSent is how many messages the proxy has sent.
-func (b *Buffer) FarSent() uint64 { return b.far.proxy.Load().Stats().Sent }
+// RemoteSent is how many messages the proxy has sent.
+func (b *Buffer) RemoteSent() uint64 { return b.remote.proxy.Load().Stats().Sent }
 
-// FarMail are the words that the proxy shows of a far rank, and FarRing is where messages
+// RemoteMail are the words that the proxy shows of a remote rank, and RemoteRing is where messages
 // of it come.
-func (b *Buffer) FarMail(rank int) []uint64 { return b.far.mail.Words()[8*rank:][:8] }
+func (b *Buffer) RemoteMail(rank int) []uint64 { return b.remote.mail.Words()[8*rank:][:8] }
 
-func (b *Buffer) FarRing(rank int) uint64 {
-	_, receive, _ := ringsOf(b.dom.Far(), rank)
+func (b *Buffer) RemoteRing(rank int) uint64 {
+	_, receive, _ := ringsOf(b.dom.Remote(), rank)
 	return receive.Address()
 }

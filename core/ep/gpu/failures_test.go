@@ -128,17 +128,17 @@ func (p *pair) exchange() error {
 	return nil
 }
 
-// rest is all but the first phase, and a dispatch that is given back.
+// rest is all but the first phase, and a dispatch that is released.
 func (o *op) rest() error {
 	if err := o.r.Receive(o.res.Handle); err != nil {
 		return err
 	}
 	o.combin.X = o.res.RecvX
-	sum, err := o.r.Combine(o.res.Handle, &o.combin, gpu.PhaseSent)
+	ticket, err := o.r.Combine(o.res.Handle, &o.combin, gpu.PhaseSent)
 	if err != nil {
 		return err
 	}
-	if err := o.r.Reduce(sum); err != nil {
+	if err := o.r.Reduce(ticket); err != nil {
 		return err
 	}
 	if err := o.r.Dispatch(&o.args, &o.res, gpu.PhaseDone); err != nil {

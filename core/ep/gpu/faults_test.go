@@ -114,12 +114,12 @@ func TestPrepareWaitsForCalls(t *testing.T) {
 	launched := make(chan error, 1)
 	go func() { launched <- group[0].Dispatch(&all[0].args, &all[0].res, gpu.PhaseDone) }()
 	require.Eventually(t, func() bool { return emu.Calls("cuLaunchKernel") == before+1 }, connectIn, time.Millisecond)
-	group[0].SetQuietTimeout(time.Millisecond)
+	group[0].SetDrainTimeout(time.Millisecond)
 	_, err := group[0].Prepare()
 	emu.Depth(1 << 30)
 	require.ErrorContains(t, err, "the device has not done what was launched")
 	require.NoError(t, <-launched)
-	group[0].SetQuietTimeout(connectIn)
+	group[0].SetDrainTimeout(connectIn)
 	_, err = group[0].Prepare()
 	require.NoError(t, err)
 	require.ErrorIs(t, group[0].Dispatch(&all[0].args, &all[0].res, gpu.PhaseDone), ep.ErrUpdating)
@@ -140,10 +140,10 @@ func TestLate(t *testing.T) {
 	require.EqualValues(t, 1, lost)
 	require.ErrorIs(t, group[1].Dispatch(&all[1].args, &all[1].res, gpu.PhaseDone), ep.ErrFenced)
 	require.ErrorIs(t, group[1].Err(), ep.ErrFenced)
-	// The slots are used again once rank 1 is known to be quiet. Within one process
+	// The slots are used again once rank 1 is known to be quiesced. Within one process
 	// it can tell so only while the device does nothing for others either.
-	quiet := group[0].dom.Control(1).Word(layout.Quiet())
-	require.Eventually(t, func() bool { return quiet.Load() != 0 }, connectIn, time.Millisecond)
+	quiesced := group[0].dom.Control(1).Word(layout.Quiesced())
+	require.Eventually(t, func() bool { return quiesced.Load() != 0 }, connectIn, time.Millisecond)
 	for range 3 {
 		roundOf(all[:1], 1)
 	}
@@ -155,7 +155,7 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// update makes a new epoch of ranks that all live. There is no meeting to hold
+// update makes a new epoch of ranks that all live. There is no rendezvous to hold
 // within one process.
 func update(t *testing.T, group []*rank) {
 	var params [][]byte

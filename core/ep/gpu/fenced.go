@@ -16,13 +16,13 @@ type fenced struct {
 	since [transport.MaxRanks]time.Time // zero: it is not one of them
 	ended uint64                        // whose processes were killed, or cannot be
 	kept  uint64                        // whose processes are not, since they hold healthy ranks, too
-	// absent were taken out because they had not come to a meeting: leaveOut.
+	// absent were taken out because they had not come to a rendezvous: leaveOut.
 	absent uint64
 }
 
 // endFenced kills the processes that Config.EndAfter says. loud are the ranks that
 // were members of the epoch, are not any more, and may still write. The caller
-// holds b.fate and is a member: who is out itself may be on the wrong side, and
+// holds b.stateMu and is a member: who is out itself may be on the wrong side, and
 // ends nobody.
 func (b *Buffer) endFenced(loud uint64, now time.Time) {
 	if b.cfg.EndAfter == 0 {
@@ -39,9 +39,9 @@ func (b *Buffer) endFenced(loud uint64, now time.Time) {
 }
 
 // endOverdue kills whoever of the loud ones has had its time. The caller holds
-// b.fate.
+// b.stateMu.
 func (b *Buffer) endOverdue(loud uint64, now time.Time) {
-	loud &^= b.left(loud) // it gets quiet by itself, and may be in no hurry
+	loud &^= b.left(loud) // it quiesces by itself, and may be in no hurry
 	for r, since := range b.fenced.since {
 		due := loud&^b.fenced.ended>>r&1 == 1 && !since.IsZero()
 		if !due || now.Sub(since) < b.cfg.EndAfter || b.keep(r, now.Sub(since)) {
@@ -53,7 +53,7 @@ func (b *Buffer) endOverdue(loud uint64, now time.Time) {
 }
 
 // keep reports whether a rank's process is not killed for now, and says so once. The
-// caller holds b.fate.
+// caller holds b.stateMu.
 func (b *Buffer) keep(rank int, waited time.Duration) bool {
 	other, is := b.housemate(rank)
 	if is && b.fenced.kept>>rank&1 == 0 {
@@ -64,7 +64,7 @@ func (b *Buffer) keep(rank int, waited time.Duration) bool {
 }
 
 // housemate finds another rank of the same process that was not taken out: it is a
-// member, or has left by itself, or was not at a meeting. A process that is not visible from here, for it
+// member, or has left by itself, or was not at a rendezvous. A process that is not visible from here, for it
 // is in another pid namespace, is taken for one of a single rank.
 func (b *Buffer) housemate(rank int) (other int, is bool) {
 	pid := b.pidOf(rank)
@@ -89,7 +89,7 @@ func (b *Buffer) kill(rank int) string {
 	if err := process.End(); err != nil {
 		return whyNotEnded + err.Error()
 	}
-	return fmt.Sprintf("%s (%d): it was out, and not quiet after %v", whyKilled, process.PID(), b.cfg.EndAfter)
+	return fmt.Sprintf("%s (%d): it was out, and not quiesced after %v", whyKilled, process.PID(), b.cfg.EndAfter)
 }
 
 // Reasons of events, beside those of observe.go.

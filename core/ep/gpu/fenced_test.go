@@ -52,8 +52,8 @@ func (p another) End() error {
 	return p.d.fails
 }
 
-// TestFencedAreEnded: who was taken out and does not get quiet is ended, once, by a
-// member, if that was asked for; who gets quiet is not.
+// TestFencedAreEnded: who was taken out and does not quiesce is ended, once, by a
+// member, if that was asked for; who quiesces is not.
 func TestFencedAreEnded(t *testing.T) {
 	const soon = 10 * time.Millisecond
 	for name, c := range map[string]struct {
@@ -65,7 +65,7 @@ func TestFencedAreEnded(t *testing.T) {
 	}{
 		"loud":          {after: soon, loud: true, kills: 1, why: "its process was killed ("},
 		"not to be had": {after: soon, loud: true, fails: errors.New("no such luck"), kills: 1, why: "cannot be: no such luck"},
-		"quiet":         {after: time.Nanosecond},
+		"quiesced":      {after: time.Nanosecond},
 		"not asked for": {loud: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -86,13 +86,13 @@ func TestFencedAreEnded(t *testing.T) {
 			if c.loud {
 				second.hold()
 			} else {
-				first.hold() // it looks once rank 1 is quiet
+				first.hold() // it looks once rank 1 is quiesced
 			}
 			require.True(t, membership.Fence(doms[0].Members(), membership.Set(doms[0].Members().Load()).Epoch(), 0, 1))
 			if c.why != "" {
 				require.Eventually(t, func() bool { return first.kills.Load() == c.kills }, connectIn, time.Millisecond)
 			} else if !c.loud {
-				group[1].isQuiet()
+				group[1].isQuiesced()
 				first.release()
 			}
 			first.await(50)
@@ -130,7 +130,7 @@ func TestWhoIsOutEndsNobody(t *testing.T) {
 	require.True(t, membership.Fence(doms[1].Members(), epoch, 1, 2))
 	first.await(10) // it has seen that
 	require.True(t, membership.Fence(doms[1].Members(), epoch, 1, 0))
-	group[0].isQuiet()
+	group[0].isQuiesced()
 	group[0].SetEndAfter(time.Nanosecond)
 	require.ErrorIs(t, group[0].Err(), ep.ErrFenced)
 	_, err := group[0].Prepare()

@@ -130,7 +130,7 @@ func newGroup(t testing.TB, ranks int) []*rank {
 func newUnconnected(t testing.TB, ranks int) []*rank {
 	emu := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 1))
-	emu.Order(rng.Uint64(), 16, 8)
+	emu.Schedule(rng.Uint64(), 16, 8)
 	var all []*rank
 	for _, dom := range inproc.New(ranks, layout.ControlBytes) {
 		all = append(all, newRank(t, emu, dom, configOf(t, ranks)))

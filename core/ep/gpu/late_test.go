@@ -77,7 +77,7 @@ var patient = cudatest.Build{Defines: []string{"MW_HOST_GRACE_NS=3600000000000"}
 // newDrowsyGroup makes two connected ranks; rank 0's watcher is the drowsy one.
 func newDrowsyGroup(t *testing.T) ([]*rank, *drowsy) {
 	emu := patient.Emulate(t)
-	emu.Order(testenv.Seed(t), 16, 8)
+	emu.Schedule(testenv.Seed(t), 16, 8)
 	doms := inproc.New(2, layout.ControlBytes)
 	slow := newDrowsy(doms[0])
 	group := []*rank{newRank(t, emu, slow, configOf(t, 2)), newRank(t, emu, doms[1], configOf(t, 2))}
@@ -91,7 +91,7 @@ func newDrowsyGroup(t *testing.T) ([]*rank, *drowsy) {
 	return group, slow
 }
 
-// TestLateLapses: a rank that was late, and came before the trial was over, has
+// TestLateLapses: a rank that was late, and came before the suspicion was over, has
 // its whole time for what is waited for next, though the device waited for it
 // whenever the watcher looked.
 func TestLateLapses(t *testing.T) {
@@ -107,7 +107,7 @@ func TestLateLapses(t *testing.T) {
 	first[1].dispatch()
 	group[0].awaitWait(1, 1, was)
 	slow.release()
-	slow.await(100) // a trial takes a tenth of that
+	slow.await(100) // a suspicion takes a tenth of that
 	require.EqualValues(t, 0b11, group[0].Members())
 	second[1].dispatch()
 	for _, o := range second {

@@ -14,8 +14,8 @@ import (
 // Stats returns this rank's totals, of all operations that the device has ended
 // when it is called. ErrClosed after Close.
 func (b *Buffer) Stats() (telemetry.Stats, error) {
-	b.fate.Lock()
-	defer b.fate.Unlock()
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
 	if b.rec.ended {
 		return telemetry.Stats{}, errOwner
 	}
@@ -23,10 +23,10 @@ func (b *Buffer) Stats() (telemetry.Stats, error) {
 	return b.rec.area.Stats(b.self, b.ranks), nil
 }
 
-// foldNow is fold for who does not hold b.fate; ErrClosed after Close.
+// foldNow is fold for who does not hold b.stateMu; ErrClosed after Close.
 func (b *Buffer) foldNow() error {
-	b.fate.Lock()
-	defer b.fate.Unlock()
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
 	b.fold()
 	if b.rec.ended {
 		return errOwner
@@ -66,8 +66,8 @@ func (b *Buffer) retainControl(rank int) (transport.Segment, error) {
 // Events returns the events after a sequence number that are still kept, and
 // the number of the latest one.
 func (b *Buffer) Events(since uint64) ([]telemetry.Event, uint64) {
-	b.fate.Lock()
-	defer b.fate.Unlock()
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
 	return b.rec.events.After(since)
 }
 
@@ -82,9 +82,9 @@ func (b *Buffer) Counters() ep.Counters {
 	out.NumDispatches, out.NumCombines = s.Dispatch.Done, s.Combine.Done
 	out.NumRowsReceived, out.NumRowsReduced = s.Dispatch.RowsIn, s.Combine.RowsOut
 	out.NumBytesPlaced, out.SlabBytes = s.Dispatch.Bytes, s.Memory.SlabBytes
-	b.fate.Lock()
+	b.stateMu.Lock()
 	out.NumBytesCopied = b.rec.copied
-	b.fate.Unlock()
+	b.stateMu.Unlock()
 	out.NumBytesReduced = s.Combine.Bytes - min(s.Combine.Bytes, out.NumBytesCopied)
 	for r := range b.ranks {
 		out.NumRowsSentTo[r] = s.RowsTo[r]
@@ -98,15 +98,15 @@ func (b *Buffer) Counters() ep.Counters {
 // The reasons of events, as those of core/ep.
 const (
 	whyEnded    = "its process has ended"
-	whyLate     = "it did not come before the deadline"
+	whyTimedOut = "it did not come before the deadline"
 	whyGone     = "it left the group, or another rank took it out"
 	whyLeft     = "it closed its buffer, or updates the membership"
 	whyNoData   = "its data has not come"
 	whyStillOut = "it still reads what was combined before"
 )
 
-// noteLost records the loss of ranks. The caller holds b.fate.
-func (b *Buffer) noteLost(ranks uint64, now time.Time, why string) {
+// recordLost records the loss of ranks. The caller holds b.stateMu.
+func (b *Buffer) recordLost(ranks uint64, now time.Time, why string) {
 	for rest := ranks & b.rec.known; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
 		b.note(b.about(telemetry.Lost, r, b.watch.waited(r, now), why))
@@ -114,9 +114,9 @@ func (b *Buffer) noteLost(ranks uint64, now time.Time, why string) {
 	b.rec.known &^= ranks
 }
 
-// noteLeavers records whom the group has lost without our doing. The caller
-// holds b.fate, and is a member.
-func (b *Buffer) noteLeavers(now time.Time, members uint64) {
+// recordLeavers records whom the group has lost without our doing. The caller
+// holds b.stateMu, and is a member.
+func (b *Buffer) recordLeavers(now time.Time, members uint64) {
 	gone := b.rec.known &^ members
 	left := b.left(gone)
 	for rest := left; rest != 0; rest &= rest - 1 {
@@ -125,22 +125,22 @@ func (b *Buffer) noteLeavers(now time.Time, members uint64) {
 		b.note(ev)
 	}
 	b.rec.known &^= left
-	b.noteLost(gone&^left, now, whyGone)
+	b.recordLost(gone&^left, now, whyGone)
 }
 
 // left returns those of the ranks that have left the epoch by themselves.
 func (b *Buffer) left(ranks uint64) (left uint64) {
 	for rest := ranks; rest != 0; rest &= rest - 1 {
-		if told, ok := b.told(bits.TrailingZeros64(rest)); ok && told.HasLeft(b.epoch) {
+		if area, ok := b.areaOf(bits.TrailingZeros64(rest)); ok && area.HasLeft(b.epoch) {
 			left |= rest & -rest
 		}
 	}
 	return left
 }
 
-// noteSlow complains of ranks that the device has waited for too long: after
+// recordSlow complains of ranks that the device has waited for too long: after
 // SlowAfter, then each time the wait has become twice as long. Not without recording.
-func (b *Buffer) noteSlow(ranks uint64, now time.Time) {
+func (b *Buffer) recordSlow(ranks uint64, now time.Time) {
 	if !b.rec.on {
 		return
 	}
@@ -152,35 +152,35 @@ func (b *Buffer) noteSlow(ranks uint64, now time.Time) {
 		}
 		is.slow = 2 * waited
 		ev := b.about(telemetry.Slow, r, waited, whyNoData)
-		if ev.Waiting == quietName {
+		if ev.Waiting == readersName {
 			ev.Why = whyStillOut
 		}
 		b.note(ev)
 	}
 }
 
-// quietName is what waits for readers of what was combined before.
-const quietName = "combine buffer"
+// readersName is what waits for readers of what was combined before.
+const readersName = "combine buffer"
 
 // about is an event about a rank, and about the operation under way, or the latest.
 func (b *Buffer) about(kind string, rank int, waited time.Duration, why string) telemetry.Event {
 	ev := telemetry.Event{
-		Kind: kind, Rank: rank, PID: b.toldPID(rank), Epoch: b.epoch, Waiting: telemetry.Dispatch.String(),
+		Kind: kind, Rank: rank, PID: b.reportedPID(rank), Epoch: b.epoch, Waiting: telemetry.Dispatch.String(),
 		Op: max(b.engine.Ops(), 1) - 1, WaitedNs: int64(waited), Why: why,
 	}
 	if b.rec.on {
-		if a, ok := b.rec.tally.Current(); ok {
+		if a, ok := b.rec.counters.Current(); ok {
 			ev.Op, ev.Waiting = a.Op, kindOf(a.Combine).String()
-			if a.Quiet {
-				ev.Waiting = quietName
+			if a.Readers {
+				ev.Waiting = readersName
 			}
 		}
 	}
 	return ev
 }
 
-// told is what a rank says of itself; false: it is absent.
-func (b *Buffer) told(rank int) (telemetry.Area, bool) {
+// areaOf is what a rank says of itself; false: it is absent.
+func (b *Buffer) areaOf(rank int) (telemetry.Area, bool) {
 	control := b.dom.Control(rank)
 	if control == nil {
 		return telemetry.Area{}, false
@@ -188,10 +188,10 @@ func (b *Buffer) told(rank int) (telemetry.Area, bool) {
 	return telemetry.At(control, layout.Record()), true
 }
 
-// toldPID is the process that a rank says it is; 0: it has not said so.
-func (b *Buffer) toldPID(rank int) int {
-	if told, ok := b.told(rank); ok {
-		return told.PID()
+// reportedPID is the process that a rank says it is; 0: it has not said so.
+func (b *Buffer) reportedPID(rank int) int {
+	if area, ok := b.areaOf(rank); ok {
+		return area.PID()
 	}
 	return 0
 }
@@ -199,9 +199,9 @@ func (b *Buffer) toldPID(rank int) int {
 // note numbers an event and makes it known.
 func (b *Buffer) note(ev telemetry.Event) {
 	ev.TimeNs = b.rec.clock.Now()
-	noted := b.rec.events.Add(ev)
+	recorded := b.rec.events.Add(ev)
 	if !b.rec.ended {
-		b.rec.area.SetEvents(noted)
+		b.rec.area.SetEvents(recorded)
 	}
 	if b.cfg.EventCount != nil {
 		b.cfg.EventCount.Add(1)
@@ -210,8 +210,8 @@ func (b *Buffer) note(ev telemetry.Event) {
 
 // endObserving comes before the memory goes that is looked at.
 func (b *Buffer) endObserving() {
-	b.fate.Lock()
-	defer b.fate.Unlock()
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
 	b.fold()
 	b.rec.ended = true
 }

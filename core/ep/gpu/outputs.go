@@ -2,7 +2,7 @@ package gpu
 
 // CombineX is where outputs of a live handle go that Combine need not copy. If it
 // was combined, the stream waits until nobody reads there any more: what comes behind
-// may write. A deadline is that of the latest combine. What that owes, or the dispatch, comes
+// may write. A deadline is that of the latest combine. What that has pending, or the dispatch, comes
 // first, as for Combine.
 func (b *Buffer) CombineX(h Handle, stream uint64) (at uint64, err error) {
 	b.mu.Lock()

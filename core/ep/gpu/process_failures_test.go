@@ -55,21 +55,21 @@ func playFailures(c *child) {
 	c.exchange("boasted", nil)
 	_, err = c.mapOther(1 << 30)
 	require.ErrorIs(c.t, err, transport.ErrMismatch)
-	require.ErrorContains(c.t, err, "its card says 1073741824 bytes")
+	require.ErrorContains(c.t, err, "its memory descriptor says 1073741824 bytes")
 	require.Equal(c.t, before, c.emu.Said())
 }
 
-// boast has this rank's card promise more memory than there is.
+// boast has this rank's memory descriptor promise more memory than there is.
 func (c *child) boast(numBytes uint64) {
 	const at, length = 8, 240 // in the slab; see package cudaipc
 	slab, err := c.dom.Slab(c.self, 0)
 	require.NoError(c.t, err)
-	card := slab.Bytes(at, length)
-	binary.LittleEndian.PutUint64(card[16:], numBytes)
-	sum := sha256.Sum256(card[:length-8])
-	copy(card[length-8:], sum[:8])
+	desc := slab.Bytes(at, length)
+	binary.LittleEndian.PutUint64(desc[16:], numBytes)
+	sum := sha256.Sum256(desc[:length-8])
+	copy(desc[length-8:], sum[:8])
 }
 
 func (c *child) mapOther(bytes uint64) (*cudaipc.View, error) {
-	return cudaipc.Map(c.dom, c.d, 1-c.self, bytes, cudaipc.Wait{Until: time.Now().Add(patience)})
+	return cudaipc.Map(c.dom, c.d, 1-c.self, bytes, cudaipc.Wait{Until: time.Now().Add(testTimeout)})
 }

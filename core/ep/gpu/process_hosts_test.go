@@ -8,7 +8,7 @@ import (
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/transport"
-	"github.com/moewire/moewire/core/transport/mixed"
+	"github.com/moewire/moewire/core/transport/multihost"
 	"github.com/moewire/moewire/core/transport/shm"
 	"github.com/moewire/moewire/core/wire"
 )
@@ -19,16 +19,16 @@ func (c *child) open(d *cuda.Device, cfg shm.Config) (metas [][]byte, dom transp
 		l, err := shm.Open(cfg)
 		require.NoError(c.t, err)
 		metas = c.meet(l)
-		dom, err = l.Connect(metas, patience)
+		dom, err = l.Connect(metas, testTimeout)
 		require.NoError(c.t, err)
 		return metas, dom
 	}
 	keys, err := wire.NewKeyring(wire.FromEnv(keyVariable))
 	require.NoError(c.t, err)
-	l, err := mixed.Open(hostsConfig(d, keys, cfg, c.Hosts, true))
+	l, err := multihost.Open(hostsConfig(d, keys, cfg, c.Hosts, true))
 	require.NoError(c.t, err)
 	metas = c.meet(l)
-	dom, err = l.Connect(metas, patience)
+	dom, err = l.Connect(metas, testTimeout)
 	require.NoError(c.t, err)
 	return metas, dom
 }
@@ -39,14 +39,14 @@ func (c *child) reopen(params []byte) (metas [][]byte, commit func() error) {
 		l, err := shm.Relist(c.dom, params)
 		require.NoError(c.t, err)
 		metas = c.meet(l)
-		change, err := l.Reconnect(metas, patience)
+		change, err := l.Reconnect(metas, testTimeout)
 		require.NoError(c.t, err)
 		return metas, change.Commit
 	}
-	l, err := mixed.Relist(c.dom.(*mixed.Domain), params)
+	l, err := multihost.Relist(c.dom.(*multihost.Domain), params)
 	require.NoError(c.t, err)
 	metas = c.meet(l)
-	change, err := l.Reconnect(metas, patience)
+	change, err := l.Reconnect(metas, testTimeout)
 	require.NoError(c.t, err)
 	return metas, change.Commit
 }
@@ -57,7 +57,7 @@ func (c *child) paramsOf(meta []byte) []byte {
 		require.NoError(c.t, err)
 		return info.Params
 	}
-	info, err := mixed.ParseMetadata(meta)
+	info, err := multihost.ParseMetadata(meta)
 	require.NoError(c.t, err)
 	return info.Shm.Params
 }
@@ -82,7 +82,7 @@ func TestHostsProcesses(t *testing.T) {
 	g.finish(0, 1, 2)
 }
 
-// TestHostsKilled kills a rank for which the others are far, in the middle: they
+// TestHostsKilled kills a rank for which the others are remote, in the middle: they
 // go on, and a process that joins takes its place.
 func TestHostsKilled(t *testing.T) {
 	spec := overHosts(t, rankSpec{Play: "killed"}, "aba")
@@ -90,8 +90,8 @@ func TestHostsKilled(t *testing.T) {
 	g.replaceKilled(t, spec)
 }
 
-// TestHostsFrozen stops the process of a far rank: who waits for it goes on at its
-// deadline, by the same trial as on one host, and takes it back by an update.
+// TestHostsFrozen stops the process of a remote rank: who waits for it goes on at its
+// deadline, by the same failure detector as on one host, and takes it back by an update.
 func TestHostsFrozen(t *testing.T) {
 	g := startProcesses(t, overHosts(t, rankSpec{Play: "frozen"}, "ab"))
 	g.freezeOne(t)

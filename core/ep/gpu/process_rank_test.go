@@ -25,8 +25,8 @@ import (
 // test named "TestChild" with its rankSpec in the environment.
 const rankVariable = "MOEWIRE_TEST_GPU_RANK"
 
-// patience bounds every wait between processes.
-const patience = 2 * time.Minute
+// testTimeout bounds every wait between processes.
+const testTimeout = 2 * time.Minute
 
 type rankSpec struct {
 	Rank, Ranks int
@@ -50,8 +50,8 @@ type child struct {
 	rankSpec
 	t *testing.T
 	*rank
-	cfg      gpu.Config
-	meetings int
+	cfg           gpu.Config
+	numRendezvous int
 }
 
 // TestChild is a rank of the tests of processes; it is not a test of itself.
@@ -87,13 +87,13 @@ func (c *child) say(format string, args ...any) { fmt.Printf("> "+format+"\n", a
 // begin makes the rank, as one of the first or as one that joins.
 func (c *child) begin() {
 	emu := cudatest.Open(c.t)
-	emu.Order(c.Seed+uint64(c.rankSpec.Rank), 8, 8)
+	emu.Schedule(c.Seed+uint64(c.rankSpec.Rank), 8, 8)
 	params, err := c.cfg.Params(ep.Standing{})
 	require.NoError(c.t, err)
 	d, err := openDevice(c.t, emu)
 	require.NoError(c.t, err)
 	if c.Joins {
-		c.meetings = 1
+		c.numRendezvous = 1
 	}
 	metas, dom := c.open(d, shm.Config{
 		Rank: c.rankSpec.Rank, NumRanks: c.Ranks, ControlBytes: layout.ControlBytes, ABIVersion: 1, Params: params,
@@ -109,7 +109,7 @@ func (c *child) begin() {
 	if c.Joins {
 		c.install(metas, nil)
 	} else {
-		require.NoError(c.t, c.Connect(patience))
+		require.NoError(c.t, c.Connect(testTimeout))
 	}
 	for r := range c.Ranks {
 		if r != c.self && c.Path != "" {
@@ -118,10 +118,10 @@ func (c *child) begin() {
 	}
 }
 
-// meet exchanges the metadata of a meeting.
+// meet exchanges the metadata of a rendezvous.
 func (c *child) meet(l interface{ Metadata() []byte }) [][]byte {
-	c.meetings++
-	return c.exchange(fmt.Sprint("metadata", c.meetings), l.Metadata())
+	c.numRendezvous++
+	return c.exchange(fmt.Sprint("metadata", c.numRendezvous), l.Metadata())
 }
 
 func (c *child) install(metas [][]byte, commit func() error) {
@@ -133,13 +133,13 @@ func (c *child) install(metas [][]byte, commit func() error) {
 	}
 	next, err := gpu.CheckParams(c.self, params)
 	require.NoError(c.t, err)
-	require.NoError(c.t, c.Install(next.Epoch, next.Next, commit, patience))
+	require.NoError(c.t, c.Install(next.Epoch, next.Next, commit, testTimeout))
 	for i := range c.active.values {
 		c.active.values[i] = 1
 	}
 }
 
-// update takes part in another meeting of all ranks.
+// update takes part in another rendezvous of all ranks.
 func (c *child) update() {
 	st, err := c.Prepare()
 	require.NoError(c.t, err)
@@ -156,7 +156,7 @@ func (c *child) exchange(what string, own []byte, without ...int) [][]byte {
 	require.NoError(c.t, os.WriteFile(name(c.rankSpec.Rank)+".part", append([]byte{1}, own...), 0o600))
 	require.NoError(c.t, os.Rename(name(c.rankSpec.Rank)+".part", name(c.rankSpec.Rank)))
 	all := make([][]byte, c.Ranks)
-	until := time.Now().Add(patience)
+	until := time.Now().Add(testTimeout)
 	for r := range all {
 		for all[r] == nil && !slices.Contains(without, r) {
 			if text, err := os.ReadFile(name(r)); err == nil {
@@ -172,7 +172,7 @@ func (c *child) exchange(what string, own []byte, without ...int) [][]byte {
 
 // await waits for a file of the parent's.
 func (c *child) await(name string) {
-	for until := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	for until := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
 		if _, err := os.Stat(filepath.Join(c.Dir, name)); err == nil {
 			return
 		}
@@ -223,7 +223,7 @@ func playFrozen(c *child) {
 		c.say("idle")
 		c.await("thawed")
 		if c.Hosts != "" { // it hears of that over a connection
-			require.Eventually(c.t, func() bool { return c.Err() != nil }, patience, time.Millisecond)
+			require.Eventually(c.t, func() bool { return c.Err() != nil }, testTimeout, time.Millisecond)
 		}
 		require.ErrorIs(c.t, c.Dispatch(&mine.args, &mine.res, gpu.PhaseDone), ep.ErrFenced)
 	} else {
@@ -301,13 +301,13 @@ func playHolders(c *child) {
 	}
 	pid := string(c.exchange("held", nil)[1])
 	refused := func() {
-		c.SetQuietTimeout(50 * time.Millisecond)
+		c.SetDrainTimeout(50 * time.Millisecond)
 		err := c.Buffer.Close()
 		for err != nil && strings.HasPrefix(err.Error(), "after ") { // a busy machine: not yet idle
 			err = c.Buffer.Close()
 		}
 		require.EqualError(c.t, err, "process "+pid+" has this rank's memory open by its IPC handle")
-		c.SetQuietTimeout(patience)
+		c.SetDrainTimeout(testTimeout)
 	}
 	refused()
 	c.exchange("refused", nil)

@@ -74,7 +74,7 @@ func (p *process) follow(out io.Reader) {
 func (g *processes) await(at int, line string) {
 	g.t.Helper()
 	p := g.all[at]
-	for limit := time.After(patience); ; {
+	for limit := time.After(testTimeout); ; {
 		select {
 		case text, ok := <-p.lines:
 			require.True(g.t, ok, "process %d ended before %q", at, line)

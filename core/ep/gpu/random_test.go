@@ -61,10 +61,10 @@ func (s *script) step() {
 	o := s.open[0]
 	o.combin.X = o.res.RecvX
 	until := gpu.Phase(1 + s.rng.IntN(2))
-	sum, err := s.r.Combine(o.res.Handle, &o.combin, until)
+	ticket, err := s.r.Combine(o.res.Handle, &o.combin, until)
 	require.NoError(t, err)
 	if until == gpu.PhaseSent && what == stepCombine {
-		require.NoError(t, s.r.Reduce(sum))
+		require.NoError(t, s.r.Reduce(ticket))
 	}
 	if what == stepCombine {
 		s.open, s.ended = s.open[1:], append(s.ended, o)

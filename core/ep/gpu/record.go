@@ -9,22 +9,22 @@ import (
 )
 
 // recorder puts what the device counts into this rank's control page, where all
-// readers look, also those of other processes. Buffer.fate guards it.
+// readers look, also those of other processes. Buffer.stateMu guards it.
 type recorder struct {
-	on     bool
-	area   telemetry.Area
-	clock  telemetry.Clock
-	device deviceClock
-	tally  cuda.Tally
-	folded folded
-	copied uint64 // bytes, by combines
-	events telemetry.Events
-	known  uint64 // members whose loss nobody has been told of
-	paused bool   // the device forgets what it has counted
-	ended  bool   // the buffer is being closed: nobody looks any more
+	on       bool
+	area     telemetry.Area
+	clock    telemetry.Clock
+	device   deviceClock
+	counters cuda.Counters
+	folded   folded
+	copied   uint64 // bytes, by combines
+	events   telemetry.Events
+	known    uint64 // members whose loss nobody has been told of
+	paused   bool   // the device forgets what it has counted
+	ended    bool   // the buffer is being closed: nobody looks any more
 }
 
-// folded is what the area has of the device's tally.
+// folded is what the area has of the device's counters.
 type folded struct {
 	records          uint64
 	rowsTo, rowsFrom [cuda.MaxRanks]uint64
@@ -34,7 +34,7 @@ type folded struct {
 
 // open begins to record.
 func (r *recorder) open(b *Buffer) {
-	r.on, r.clock, r.tally = !b.cfg.NoRecord, telemetry.NewClock(), b.engine.Tally()
+	r.on, r.clock, r.counters = !b.cfg.NoRecord, telemetry.NewClock(), b.engine.Counters()
 	r.area = telemetry.At(b.dom.Control(b.self), layout.Record())
 	p := telemetry.Place{
 		Rank: b.self, NumRanks: b.ranks, PID: os.Getpid(), NumSlots: len(b.slots),
@@ -52,7 +52,7 @@ func (r *recorder) open(b *Buffer) {
 }
 
 // fold moves what the device has counted since the last time. The caller holds
-// Buffer.fate.
+// Buffer.stateMu.
 func (b *Buffer) fold() {
 	r := &b.rec
 	if !r.on || r.ended || r.paused {
@@ -65,17 +65,17 @@ func (b *Buffer) fold() {
 }
 
 func (r *recorder) foldRecords(epoch uint16) {
-	latest := r.tally.NumRecords()
+	latest := r.counters.NumRecords()
 	if latest == r.folded.records {
 		return
 	}
-	if oldest := latest - min(latest, cuda.TallyRing-1); r.folded.records < oldest {
+	if oldest := latest - min(latest, cuda.RecordRing-1); r.folded.records < oldest {
 		r.area.Skip(oldest - r.folded.records)
 		r.folded.records = oldest
 	}
 	r.seeRecords(latest)
 	for ; r.folded.records < latest; r.folded.records++ {
-		if rec, ok := r.tally.Record(r.folded.records); ok {
+		if rec, ok := r.counters.Record(r.folded.records); ok {
 			r.add(&rec, epoch)
 		} else {
 			r.area.Skip(1)
@@ -87,7 +87,7 @@ func (r *recorder) foldRecords(epoch uint16) {
 // clock, and all have their times by the same.
 func (r *recorder) seeRecords(latest uint64) {
 	for n := r.folded.records; n < latest; n++ {
-		if rec, ok := r.tally.Record(n); ok {
+		if rec, ok := r.counters.Record(n); ok {
 			r.device.see(rec.End, r.clock.Now())
 		}
 	}
@@ -123,21 +123,21 @@ func kindOf(combine bool) telemetry.Kind {
 func (r *recorder) foldRanks(ranks int) {
 	f := &r.folded
 	for q := range ranks {
-		r.area.AddSent(q, since(&f.rowsTo[q], r.tally.RowsTo(q)))
-		r.area.AddReceived(q, since(&f.rowsFrom[q], r.tally.RowsFrom(q)))
-		r.area.AddWait(telemetry.Dispatch, q, int64(since(&f.waitFor[0][q], r.tally.WaitFor(false, q))))
-		r.area.AddWait(telemetry.Combine, q, int64(since(&f.waitFor[1][q], r.tally.WaitFor(true, q))))
+		r.area.AddSent(q, since(&f.rowsTo[q], r.counters.RowsTo(q)))
+		r.area.AddReceived(q, since(&f.rowsFrom[q], r.counters.RowsFrom(q)))
+		r.area.AddWait(telemetry.Dispatch, q, int64(since(&f.waitFor[0][q], r.counters.WaitFor(false, q))))
+		r.area.AddWait(telemetry.Combine, q, int64(since(&f.waitFor[1][q], r.counters.WaitFor(true, q))))
 	}
 }
 
 // foldExperts moves the load of the local experts.
 func (r *recorder) foldExperts() {
-	n := min(r.tally.NumExperts(), telemetry.MaxExperts)
+	n := min(r.counters.NumExperts(), telemetry.MaxExperts)
 	for len(r.folded.experts) < n {
 		r.folded.experts = append(r.folded.experts, 0)
 	}
 	for l := range r.folded.experts {
-		if rows := since(&r.folded.experts[l], r.tally.Expert(l)); rows != 0 {
+		if rows := since(&r.folded.experts[l], r.counters.Expert(l)); rows != 0 {
 			r.area.AddRows(l, rows)
 		}
 	}
@@ -155,7 +155,7 @@ func since(before *uint64, now uint64) uint64 {
 
 // showCurrent shows which operation is under way.
 func (r *recorder) showCurrent() {
-	a, ok := r.tally.Current()
+	a, ok := r.counters.Current()
 	if !ok {
 		r.area.HideCurrent()
 		return
@@ -169,15 +169,15 @@ func (r *recorder) showCurrent() {
 // pauseRecording comes before the engine counts from 0 again, and
 // resumeRecording after it: between the two nothing is folded.
 func (b *Buffer) pauseRecording() {
-	b.fate.Lock()
-	defer b.fate.Unlock()
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
 	b.fold()
 	b.rec.paused = true
 }
 
 func (b *Buffer) resumeRecording(forgotten bool) {
-	b.fate.Lock()
-	defer b.fate.Unlock()
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
 	if forgotten {
 		b.rec.folded = folded{experts: make([]uint64, len(b.rec.folded.experts))}
 	}

@@ -11,14 +11,14 @@ import (
 // slot is what the host knows of one slot. A graph that is replayed is not seen
 // here: the device compares the tickets of its calls.
 type slot struct {
-	handle   Handle // of the latest dispatch; 0: none
-	live     bool   // the handle is valid
-	received bool   // the second phase of the dispatch is launched
-	combines int    // launched
-	sum      Sum    // of the latest
-	pending  bool   // the second phase of the latest is not launched
-	left     bool   // of a graph, and its owner has left it to that
-	recorded bool   // the latest first phase whose second one is launched apart went into a graph
+	handle   Handle       // of the latest dispatch; 0: none
+	live     bool         // the handle is valid
+	received bool         // the second phase of the dispatch is launched
+	combines int          // launched
+	ticket   ReduceTicket // of the latest
+	pending  bool         // the second phase of the latest is not launched
+	left     bool         // of a graph, and its owner has left it to that
+	recorded bool         // the latest first phase whose second one is launched apart went into a graph
 	slab     layout.Slab
 	dispatch cuda.Dispatch
 	combine  cuda.Combine
@@ -77,10 +77,10 @@ func (b *Buffer) live(h Handle) (*slot, error) {
 	return b.find(h)
 }
 
-// owing returns the slot in which a sum is still to be launched; nil: nowhere.
-func (b *Buffer) owing(n Sum) *slot {
+// pendingReduce returns the slot in which a sum is still to be launched; nil: nowhere.
+func (b *Buffer) pendingReduce(n ReduceTicket) *slot {
 	for j := range b.slots {
-		if s := &b.slots[j]; s.live && s.pending && s.sum == n {
+		if s := &b.slots[j]; s.live && s.pending && s.ticket == n {
 			return s
 		}
 	}
@@ -112,14 +112,14 @@ func (b *Buffer) receipt(h Handle, err error) error {
 	return err
 }
 
-// summed is for a sum that nobody owes: nil if it was launched.
-func (b *Buffer) summed(n Sum) error {
+// summed is for a sum that is pending nowhere: nil if it was launched.
+func (b *Buffer) summed(n ReduceTicket) error {
 	switch {
-	case n == 0 || n > b.latestSum:
-		return fmt.Errorf("%w: combine %d, the buffer has begun 1 to %d", ep.ErrNoHandle, n, b.latestSum)
-	case b.latestSum-n >= rememberedLaunches:
-		return fmt.Errorf("%w: combine %d, which %d others have followed; what it launched is not known any more", ep.ErrStaleHandle, n, b.latestSum-n)
-	case b.sums.get(uint64(n)):
+	case n == 0 || n > b.latestTicket:
+		return fmt.Errorf("%w: combine %d, the buffer has begun 1 to %d", ep.ErrNoHandle, n, b.latestTicket)
+	case b.latestTicket-n >= rememberedLaunches:
+		return fmt.Errorf("%w: combine %d, which %d others have followed; what it launched is not known any more", ep.ErrStaleHandle, n, b.latestTicket-n)
+	case b.reduces.get(uint64(n)):
 		return nil
 	}
 	return fmt.Errorf("%w: the handle of combine %d was released before its sum", ep.ErrStaleHandle, n)

@@ -23,13 +23,13 @@ func (b *Buffer) Err() error { return b.usable() }
 
 // usable says why a call cannot begin.
 func (b *Buffer) usable() error {
-	b.fate.Lock()
-	defer b.fate.Unlock()
-	return b.hear()
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
+	return b.checkUsable()
 }
 
-// hear is usable for who holds b.fate.
-func (b *Buffer) hear() error {
+// checkUsable is usable for who holds b.stateMu.
+func (b *Buffer) checkUsable() error {
 	switch {
 	case b.closed:
 		return errOwner
@@ -77,10 +77,10 @@ func (b *Buffer) expelled(word uint64) {
 }
 
 // leaveFor ends this rank's part in its epoch by its own will; the caller holds
-// b.fate. Handles end with the epoch: no call asks for one before the next. It leaves before
-// its device is quiet: that may take until others have gone on without it, whose
+// b.stateMu. Handles end with the epoch: no call asks for one before the next. It leaves before
+// its device is idle: that may take until others have gone on without it, whose
 // launches the wait cannot tell from its own when they are of this process. Until
-// it says that it is quiet they use no slot again that it may write to.
+// it says that it is quiesced they use no slot again that it may write to.
 func (b *Buffer) leaveFor(why error) {
 	b.engine.SetMembers(b.nobody())
 	b.leave(why)
@@ -96,15 +96,15 @@ func (b *Buffer) nobody() uint64 { return uint64(membership.Full(b.epoch, 0)) }
 
 func (b *Buffer) leave(why error) {
 	b.outside, b.why = true, why
-	b.watch.owesQuiet = true
+	b.watch.pendingQuiesced = true
 }
 
 // Abandon is for a caller that has found a defect in the middle of a call: it
 // ends this rank's part in its epoch, and calls get why until an update. It
 // waits for nobody, and does nothing to a buffer that is out or closed.
 func (b *Buffer) Abandon(why error) {
-	b.fate.Lock()
-	defer b.fate.Unlock()
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
 	if !b.closed && !b.outside {
 		b.leaveFor(why)
 	}

@@ -98,9 +98,9 @@ func (o *op) runApart() {
 	if !o.args.FP8 {
 		o.combin.X = o.res.RecvX
 	}
-	sum, err := o.r.Combine(o.res.Handle, &o.combin, gpu.PhaseSent)
+	ticket, err := o.r.Combine(o.res.Handle, &o.combin, gpu.PhaseSent)
 	require.NoError(o.r.t, err)
-	require.NoError(o.r.t, o.r.Reduce(sum))
+	require.NoError(o.r.t, o.r.Reduce(ticket))
 }
 
 // ended waits, without a word to the driver, until the device has ended so many

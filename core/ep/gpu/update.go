@@ -13,13 +13,13 @@ import (
 )
 
 // Prepare ends this rank's part in its epoch, as ep.Buffer's does, and waits
-// (Config.QuietTimeout) until nothing that this process has launched runs on
+// (Config.DrainTimeout) until nothing that this process has launched runs on
 // the device. Handles are stale. No graph that has recorded calls is launched
 // until Install. It may be called again.
 func (b *Buffer) Prepare() (ep.Standing, error) {
-	b.life.Lock()
-	defer b.life.Unlock()
-	b.seeOff()
+	b.lifecycleMu.Lock()
+	defer b.lifecycleMu.Unlock()
+	b.drainMessages()
 	if err := b.interrupt(errBetween); err != nil {
 		return ep.Standing{}, err
 	}
@@ -28,18 +28,18 @@ func (b *Buffer) Prepare() (ep.Standing, error) {
 		return ep.Standing{}, err
 	}
 	b.settled = true
-	b.stopFar()
+	b.stopRemote()
 	if err := b.awaitWatcher(); err != nil {
 		return ep.Standing{}, err
 	}
-	b.fate.Lock()
-	defer b.fate.Unlock()
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
 	return ep.Standing{
 		Epoch: membership.Set(b.dom.Members().Load()).Epoch(), Next: max(b.base, b.engine.Ops()) + runsAhead,
 	}, nil
 }
 
-// runsAhead is by how many operations a rank that does not come to the meeting
+// runsAhead is by how many operations a rank that does not come to the rendezvous
 // can be ahead of this one. It pushes the word that opens its slot into this
 // rank's memory before it waits for anybody, at most once per slot; who takes its
 // place must not be taken for it.
@@ -47,8 +47,8 @@ const runsAhead = cuda.MaxSlots + 1
 
 // interrupt makes the device end all waits.
 func (b *Buffer) interrupt(why error) error {
-	b.fate.Lock()
-	defer b.fate.Unlock()
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
 	if b.closed {
 		return errOwner
 	}
@@ -63,16 +63,16 @@ func (b *Buffer) interrupt(why error) error {
 // a deadline the wait goes on behind, and the next call finds it. A device that
 // is broken does nothing any more; one that could not be asked may.
 func (b *Buffer) settle() error {
-	if b.quiet == nil {
-		quiet := make(chan error, 1)
-		b.quiet = quiet
-		safego.Go("cuda quiet", func() { quiet <- b.drain() }, func(err error) { quiet <- err })
+	if b.drained == nil {
+		drained := make(chan error, 1)
+		b.drained = drained
+		safego.Go("cuda drain", func() { drained <- b.drain() }, func(err error) { drained <- err })
 	}
-	timer := time.NewTimer(b.cfg.QuietTimeout)
+	timer := time.NewTimer(b.cfg.DrainTimeout)
 	defer timer.Stop()
 	select {
-	case err := <-b.quiet:
-		b.quiet = nil
+	case err := <-b.drained:
+		b.drained = nil
 		switch {
 		case cuda.IsIdle(err):
 			return nil
@@ -81,33 +81,33 @@ func (b *Buffer) settle() error {
 		}
 		return fmt.Errorf("the device was not asked whether it has done what was launched: %w", err)
 	case <-timer.C:
-		return b.notQuiet()
+		return b.notDrained()
 	}
 }
 
-func (b *Buffer) notQuiet() error {
-	return fmt.Errorf("after %v the device has not done what was launched", b.cfg.QuietTimeout)
+func (b *Buffer) notDrained() error {
+	return fmt.Errorf("after %v the device has not done what was launched", b.cfg.DrainTimeout)
 }
 
-// awaitWatcher says that this rank is quiet, and waits until the watcher does not ask
+// awaitWatcher says that this rank is quiesced, and waits until the watcher does not ask
 // the device, either. It may have begun to ask later, and then waits for what other
 // buffers have launched meanwhile: the next epoch would have no watcher so long, and
 // the answer would be taken for that epoch's.
 func (b *Buffer) awaitWatcher() error {
-	b.fate.Lock()
-	b.farewell()
+	b.stateMu.Lock()
+	b.announceQuiesced()
 	asking := b.watch.asking
-	b.fate.Unlock()
+	b.stateMu.Unlock()
 	if asking == nil {
 		return nil
 	}
-	timer := time.NewTimer(b.cfg.QuietTimeout)
+	timer := time.NewTimer(b.cfg.DrainTimeout)
 	defer timer.Stop()
 	select {
 	case <-asking:
 		return nil
 	case <-timer.C:
-		return b.notQuiet()
+		return b.notDrained()
 	}
 }
 
@@ -121,17 +121,17 @@ func (b *Buffer) awaitWatcher() error {
 // write nothing more. After an error calls are as impossible as before, and
 // Install may be called again.
 func (b *Buffer) Install(epoch uint16, base uint64, commit func() error, deadline time.Duration) error {
-	b.life.Lock()
-	defer b.life.Unlock()
+	b.lifecycleMu.Lock()
+	defer b.lifecycleMu.Unlock()
 	until := time.Now().Add(deadline)
 	if err := b.mayInstall(epoch); err != nil {
 		return err
 	}
 	b.claim(base)
-	if err := b.awaitSilence(until); err != nil {
+	if err := b.awaitQuiesced(until); err != nil {
 		return err
 	}
-	b.stopFar() // of an Install that failed late: commit changes the links it looks at
+	b.stopRemote() // of an Install that failed late: commit changes the links it looks at
 	if commit != nil {
 		b.pages.Lock()
 		err := commit()
@@ -153,7 +153,7 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error, deadlin
 	if err := b.engine.Join(epoch); err != nil {
 		return err
 	}
-	if err := b.reachFar(); err != nil {
+	if err := b.reachRemote(); err != nil {
 		return err
 	}
 	if err := b.beginEpoch(epoch); err != nil {
@@ -165,14 +165,14 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error, deadlin
 // claim keeps the numbers of an epoch from being offered again: others may be in
 // it, and have pushed words with them here, also when this rank's Install fails.
 func (b *Buffer) claim(base uint64) {
-	b.fate.Lock()
-	defer b.fate.Unlock()
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
 	b.base = max(b.base, base)
 }
 
 func (b *Buffer) mayInstall(epoch uint16) error {
-	b.fate.Lock()
-	defer b.fate.Unlock()
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
 	switch {
 	case b.closed:
 		return errOwner
@@ -184,13 +184,13 @@ func (b *Buffer) mayInstall(epoch uint16) error {
 	return nil
 }
 
-// awaitSilence waits for those who may still write into this rank's slots. Who has come
-// to the meeting has said that it does not. Another one that lives is told: else it
+// awaitQuiesced waits for those who may still write into this rank's slots. Who has come
+// to the rendezvous has said that it does not. Another one that lives is told: else it
 // would go on in an epoch that everybody else has left.
-func (b *Buffer) awaitSilence(until time.Time) error {
+func (b *Buffer) awaitQuiesced(until time.Time) error {
 	for {
 		left := b.entered &^ (1 << b.self)
-		left &^= b.silent(left)
+		left &^= b.quiesced(left)
 		if left == 0 {
 			return nil
 		}
@@ -200,9 +200,9 @@ func (b *Buffer) awaitSilence(until time.Time) error {
 			return errOwner
 		default:
 		}
-		b.fate.Lock()
+		b.stateMu.Lock()
 		b.endOverdue(left, time.Now()) // who was taken out while this rank was a member
-		b.fate.Unlock()
+		b.stateMu.Unlock()
 		if !time.Now().Before(until) {
 			r := bits.TrailingZeros64(left)
 			return fmt.Errorf("rank %d was taken out, and may still write into this rank's memory: its process (%d) must end first",
@@ -215,8 +215,8 @@ func (b *Buffer) awaitSilence(until time.Time) error {
 // leaveOut takes ranks that have not come out of the old epoch. They are no less
 // healthy for that.
 func (b *Buffer) leaveOut(ranks uint64) {
-	b.fate.Lock()
-	defer b.fate.Unlock()
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
 	absent := ranks & membership.Set(b.dom.Members().Load()).Ranks()
 	if membership.LeaveOut(b.dom.Members(), b.epoch, ranks) {
 		b.fenced.absent |= absent
@@ -232,14 +232,14 @@ func (b *Buffer) pidOf(rank int) int {
 }
 
 // beginEpoch is refused when the group has gone on, or has begun this epoch
-// from another meeting: with ranks that have not been to ours.
+// from another rendezvous: with ranks that have not been to ours.
 func (b *Buffer) beginEpoch(epoch uint16) error {
 	present := b.dom.Present()
 	if !membership.Install(b.dom.Members(), epoch, present) {
 		return fmt.Errorf("%w: epoch %d is over already", ep.ErrFenced, epoch)
 	}
 	if set := membership.Set(b.dom.Members().Load()); set.Epoch() != epoch || set.Ranks()&^present != 0 {
-		return fmt.Errorf("%w: epoch %d was begun by another meeting", ep.ErrFenced, epoch)
+		return fmt.Errorf("%w: epoch %d was begun by another rendezvous", ep.ErrFenced, epoch)
 	}
 	return nil
 }
@@ -249,16 +249,16 @@ func (b *Buffer) beginEpoch(epoch uint16) error {
 // cannot call that yet. Idempotent; it waits for nobody.
 func (b *Buffer) Stop() { b.ending.Do(func() { close(b.stopped) }) }
 
-// Close leaves the group, waits (Config.QuietTimeout) until the device has done
-// what this process has launched, and frees everything. Far ranks do not get what
+// Close leaves the group, waits (Config.DrainTimeout) until the device has done
+// what this process has launched, and frees everything. Remote ranks do not get what
 // a first phase has left whose second one was not launched, nor the handle released. No graph that has
 // recorded calls is launched after it. If the device is not done by then, or
 // ranks have the memory open by IPC handles, the error says so, the memory stays
 // allocated, and Close may be called again; else idempotent.
 func (b *Buffer) Close() error {
 	b.Stop()
-	b.life.Lock()
-	defer b.life.Unlock()
+	b.lifecycleMu.Lock()
+	defer b.lifecycleMu.Unlock()
 	if b.end == ended {
 		return nil
 	}
@@ -273,8 +273,8 @@ func (b *Buffer) Close() error {
 // it may be called again; else idempotent.
 func (b *Buffer) Leave() error {
 	b.Stop()
-	b.life.Lock()
-	defer b.life.Unlock()
+	b.lifecycleMu.Lock()
+	defer b.lifecycleMu.Unlock()
 	if b.end == ended {
 		return nil
 	}
@@ -287,19 +287,19 @@ func (b *Buffer) Leave() error {
 // leaveOthers ends all that runs for the buffer, and then what it has of others.
 func (b *Buffer) leaveOthers() error {
 	if b.end == running {
-		b.seeOff()
+		b.drainMessages()
 		b.shut()
 		if err := b.settle(); err != nil {
 			return err
 		}
-		b.stopFar()
+		b.stopRemote()
 		if err := b.stopWatching(); err != nil {
 			return err
 		}
 		b.end = idle
 	}
 	var all []error
-	b.far.reached = 0
+	b.remote.reached = 0
 	for r := range b.mapped {
 		all = append(all, b.mapped[r].drop())
 	}
@@ -318,25 +318,25 @@ const (
 // stopWatching waits no longer than settle: the watcher may be asking the device,
 // which others have given work since.
 func (b *Buffer) stopWatching() error {
-	b.fate.Lock()
-	b.farewell()
+	b.stateMu.Lock()
+	b.announceQuiesced()
 	b.watch.stop = true
 	b.dom.Wake(b.self)
-	b.fate.Unlock()
-	timer := time.NewTimer(b.cfg.QuietTimeout)
+	b.stateMu.Unlock()
+	timer := time.NewTimer(b.cfg.DrainTimeout)
 	defer timer.Stop()
 	select {
 	case <-b.watch.ended:
 		return nil
 	case <-timer.C:
-		return fmt.Errorf("after %v the watcher still waits for the device, which does work of others", b.cfg.QuietTimeout)
+		return fmt.Errorf("after %v the watcher still waits for the device, which does work of others", b.cfg.DrainTimeout)
 	}
 }
 
 // shut lets no call begin any more.
 func (b *Buffer) shut() {
-	b.fate.Lock()
-	defer b.fate.Unlock()
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
 	b.leaveFor(errOwner)
 	b.closed = true
 	b.rec.area.SetClosed()
@@ -355,7 +355,7 @@ func (b *Buffer) free() error {
 	if err := b.awaitHolders(); err != nil {
 		return err
 	}
-	if err := errors.Join(b.engine.Close(), b.freeFar()); err != nil {
+	if err := errors.Join(b.engine.Close(), b.freeRemote()); err != nil {
 		return err
 	}
 	b.end = ended
@@ -365,7 +365,7 @@ func (b *Buffer) free() error {
 // awaitHolders waits for processes that have this rank's memory open by its IPC
 // handle.
 func (b *Buffer) awaitHolders() error {
-	until := time.Now().Add(b.cfg.QuietTimeout)
+	until := time.Now().Add(b.cfg.DrainTimeout)
 	for {
 		holders := b.offer.Holders()
 		if len(holders) == 0 {

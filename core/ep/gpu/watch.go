@@ -11,19 +11,19 @@ import (
 )
 
 // watch is the state of the goroutine that decides for the device. All but
-// ended is guarded by Buffer.fate.
+// ended is guarded by Buffer.stateMu.
 type watch struct {
-	stop      bool
-	ended     chan struct{}
-	askAt     time.Time     // before that the device is not asked whether it is idle
-	pause     time.Duration // between the last two times
-	owesQuiet bool          // this rank is out, and has not said yet that it writes nothing more
-	asking    chan struct{} // closed when the watcher has heard from the device; nil: it does not ask
-	members   uint64        // the word that the device was told
-	late      uint64        // ranks that the device waits for beyond its deadline
-	shown     uint64        // ranks that others know we wait for
-	began     [transport.MaxRanks]began
-	until     time.Time // before that nobody is judged
+	stop            bool
+	ended           chan struct{}
+	askAt           time.Time     // before that the device is not asked whether it is idle
+	pause           time.Duration // between the last two times
+	pendingQuiesced bool          // this rank is out, and has not said yet that it writes nothing more
+	asking          chan struct{} // closed when the watcher has heard from the device; nil: it does not ask
+	members         uint64        // the word that the device was told
+	timedOut        uint64        // ranks that the device waits for beyond its deadline
+	shown           uint64        // ranks that others know we wait for
+	began           [transport.MaxRanks]began
+	until           time.Time // before that nobody is suspected
 }
 
 // began is when a wait for a rank was first seen.
@@ -47,8 +47,8 @@ func (w *watch) begin(b *Buffer) {
 	w.ended = make(chan struct{})
 	safego.Go("cuda watcher", b.watchLoop, func(err error) {
 		defer close(w.ended)
-		b.fate.Lock()
-		defer b.fate.Unlock()
+		b.stateMu.Lock()
+		defer b.stateMu.Unlock()
 		if !b.outside {
 			b.leaveFor(err)
 		}
@@ -71,39 +71,39 @@ func (b *Buffer) watchLoop() {
 			continue
 		}
 		b.dom.Sleep(ticket, period)
-		b.ringFar()
+		b.ringRemote()
 	}
 }
 
 // watchHasWork looks once more after the sleep was announced.
 func (b *Buffer) watchHasWork() bool {
-	b.fate.Lock()
-	defer b.fate.Unlock()
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
 	return b.watch.stop || (!b.outside && b.dom.Members().Load() != b.watch.members)
 }
 
 // look is one turn. It never waits but for the device, when this rank is out.
 func (b *Buffer) look(now time.Time) (period time.Duration, stop bool) {
-	period, owes, stop := b.turn(now)
-	if owes {
+	period, pending, stop := b.turn(now)
+	if pending {
 		b.calmDown()
 	}
 	return period, stop
 }
 
-func (b *Buffer) turn(now time.Time) (period time.Duration, owesQuiet, stop bool) {
-	b.fate.Lock()
-	defer b.fate.Unlock()
+func (b *Buffer) turn(now time.Time) (period time.Duration, pendingQuiesced, stop bool) {
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
 	b.fold()
 	if !b.outside {
-		_ = b.hear() // of errors and of an expulsion
+		_ = b.checkUsable() // of errors and of an expulsion
 	}
 	if w := &b.watch; b.outside {
-		owes := w.owesQuiet && !w.stop && w.asking == nil && !now.Before(w.askAt)
-		if owes {
+		pending := w.pendingQuiesced && !w.stop && w.asking == nil && !now.Before(w.askAt)
+		if pending {
 			w.asking = make(chan struct{})
 		}
-		return watchIdle, owes, w.stop
+		return watchIdle, pending, w.stop
 	}
 	b.fenceTheDying(now)
 	b.fenceTheWild(now)
@@ -128,16 +128,16 @@ func (b *Buffer) awaitCall() {
 // again.
 func (b *Buffer) calmDown() {
 	err := b.drain()
-	b.fate.Lock()
-	defer b.fate.Unlock()
+	b.stateMu.Lock()
+	defer b.stateMu.Unlock()
 	close(b.watch.asking)
 	b.watch.asking = nil
 	if !cuda.IsIdle(err) {
 		b.watch.backOff(time.Now())
 		return
 	}
-	if b.outside && b.watch.owesQuiet { // Prepare may have been quicker
-		b.farewell()
+	if b.outside && b.watch.pendingQuiesced { // Prepare may have been quicker
+		b.announceQuiesced()
 	}
 }
 
@@ -148,12 +148,12 @@ func (w *watch) backOff(now time.Time) {
 	w.askAt = now.Add(w.pause)
 }
 
-// farewell comes when nothing of this rank runs on the device: it writes nothing
+// announceQuiesced comes when nothing of this rank runs on the device: it writes nothing
 // more in its epoch.
-func (b *Buffer) farewell() {
-	b.watch.owesQuiet = false
-	b.judge.Show(0, time.Time{})
-	b.judge.SayQuiet()
+func (b *Buffer) announceQuiesced() {
+	b.watch.pendingQuiesced = false
+	b.detector.Show(0, time.Time{})
+	b.detector.PublishQuiesced()
 	b.wakeAll()
 }
 
@@ -161,10 +161,10 @@ func (b *Buffer) farewell() {
 // begin at any time, so nobody has to wait for them first.
 func (b *Buffer) fenceTheDying(now time.Time) {
 	others := membership.Set(b.dom.Members().Load()).Ranks() &^ (1 << b.self)
-	for rest := b.judge.Dying(others); rest != 0; rest &= rest - 1 {
+	for rest := b.detector.Dying(others); rest != 0; rest &= rest - 1 {
 		if membership.Fence(b.dom.Members(), b.epoch, b.self, bits.TrailingZeros64(rest)) {
 			b.lost++
-			b.noteLost(rest&-rest, now, whyEnded)
+			b.recordLost(rest&-rest, now, whyEnded)
 			b.wakeAll()
 		}
 	}
@@ -175,18 +175,18 @@ func (b *Buffer) fenceTheDying(now time.Time) {
 func (b *Buffer) order(now time.Time) {
 	word := b.dom.Members().Load()
 	if out := b.entered &^ membership.Set(word).Ranks(); out != 0 {
-		silent := b.silent(out)
-		b.engine.SetSilent(silent)
+		quiesced := b.quiesced(out)
+		b.engine.SetQuiesced(quiesced)
 		if membership.Set(word).In(b.epoch, b.self) {
-			b.endFenced(out&^silent, now)
+			b.endFenced(out&^quiesced, now)
 		}
 	}
 	if w := &b.watch; word != w.members {
-		w.members, w.late, w.until = word, 0, time.Time{} // the device's deadlines begin again
-		b.judge.Reset()
+		w.members, w.timedOut, w.until = word, 0, time.Time{} // the device's deadlines begin again
+		b.detector.Reset()
 		b.engine.SetMembers(word)
 		if set := membership.Set(word); set.In(b.epoch, b.self) {
-			b.noteLeavers(now, set.Ranks())
+			b.recordLeavers(now, set.Ranks())
 		}
 	}
 }
@@ -202,16 +202,16 @@ func (b *Buffer) decide(now time.Time) (period time.Duration) {
 	waits := b.engine.Waits() & word.Ranks() &^ (1 << b.self)
 	since := w.waiting(waits, now, b.engine.Wait)
 	if waits != 0 || w.shown != 0 {
-		b.judge.Show(waits, since)
+		b.detector.Show(waits, since)
 		w.shown = waits
-		b.noteSlow(waits, now)
+		b.recordSlow(waits, now)
 	}
-	w.late = b.engine.StillLate((w.late | b.engine.TakeLate()) & waits)
-	if w.late == 0 {
-		b.judge.Reset()
+	w.timedOut = b.engine.StillTimedOut((w.timedOut | b.engine.TakeTimedOut()) & waits)
+	if w.timedOut == 0 {
+		b.detector.Reset()
 		w.until = time.Time{}
 	} else if !now.Before(w.until) {
-		b.accuse(now, word)
+		b.blameStraggler(now, word)
 	}
 	if waits == 0 {
 		return watchIdle
@@ -250,21 +250,21 @@ func (w *watch) waited(rank int, now time.Time) time.Duration {
 	return now.Sub(w.began[rank].at)
 }
 
-// accuse goes on with a trial, and expels whom it blames if the group is still
-// the one that the trial was held in, and those go on being late for whom it was
+// blameStraggler goes on with a suspicion, and expels whom it blames if the group is still
+// the one that the suspicion began in, and those go on being late for whom it was
 // held: a rank that came meanwhile is not blamed for the next wait.
-func (b *Buffer) accuse(now time.Time, judged membership.Set) {
-	causes, until, decided := b.judge.Try(now, b.watch.late, b.timeout)
+func (b *Buffer) blameStraggler(now time.Time, seen membership.Set) {
+	causes, until, decided := b.detector.Try(now, b.watch.timedOut, b.timeout)
 	if !decided {
 		return
 	}
 	b.watch.until = until
-	if causes == 0 || b.engine.StillLate(b.watch.late) != b.watch.late {
+	if causes == 0 || b.engine.StillTimedOut(b.watch.timedOut) != b.watch.timedOut {
 		return
 	}
-	if membership.Expel(b.dom.Members(), judged, b.epoch, b.self, causes) {
+	if membership.Expel(b.dom.Members(), seen, b.epoch, b.self, causes) {
 		b.lost += uint64(bits.OnesCount64(causes))
-		b.noteLost(causes, now, whyLate)
+		b.recordLost(causes, now, whyTimedOut)
 		b.wakeAll()
 	}
 }

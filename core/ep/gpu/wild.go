@@ -11,14 +11,14 @@ import (
 )
 
 // violations are the words that the device has found and that no rank can have stored.
-// Buffer.fate guards them.
+// Buffer.stateMu guards them.
 type violations struct {
 	ranks uint64 // of the epoch, in whose memory or messages they were
 	total uint64 // each rank once in an epoch
 }
 
 // fenceTheWild takes out whoever has such a word in its memory, or sends it. The device
-// goes on without it as with any rank that is lost. The caller holds b.fate.
+// goes on without it as with any rank that is lost. The caller holds b.stateMu.
 func (b *Buffer) fenceTheWild(now time.Time) {
 	others := b.entered &^ (1 << b.self) // also who has left by itself meanwhile
 	for rest := others; rest != 0; rest &= rest - 1 {
@@ -30,14 +30,14 @@ func (b *Buffer) fenceTheWild(now time.Time) {
 		b.countViolation(r)
 		if membership.Fence(b.dom.Members(), b.epoch, b.self, r) { // else others have to agree: the next turn asks again
 			b.lost++
-			b.noteLost(rest&-rest, now, word.Why())
+			b.recordLost(rest&-rest, now, word.Why())
 			b.wakeAll()
 		}
 	}
 }
 
 // surrender ends this rank's part in its epoch when its own memory was overwritten: it
-// takes nobody else out. The caller holds b.fate.
+// takes nobody else out. The caller holds b.stateMu.
 func (b *Buffer) surrender(f cuda.Failure) {
 	b.countViolation(b.self)
 	b.note(b.about(telemetry.Lost, b.self, 0, f.Error()))

@@ -133,10 +133,10 @@ func TestWildMessage(t *testing.T) {
 		all[1].ids.values[i] = int64(i % 2) // all at rank 0
 	}
 	require.NoError(t, h.ranks[1].Dispatch(&all[1].args, &all[1].res, gpu.PhaseSent))
-	mail := h.ranks[0].FarMail(1)
+	mail := h.ranks[0].RemoteMail(1)
 	const came, at, rows = 3, 4, 6
 	require.Eventually(t, func() bool { return atomic.LoadUint64(&mail[came]) != 0 }, connectIn, time.Millisecond)
-	overwrite(h.ranks[0].FarRing(1)+mail[at]+8*rows, math.MaxUint64)
+	overwrite(h.ranks[0].RemoteRing(1)+mail[at]+8*rows, math.MaxUint64)
 	all[0].dispatch()
 	require.Eventually(t, func() bool { return violations(t, h.ranks[0]) == 1 }, connectIn, time.Millisecond)
 	require.Eventually(t, func() bool { return h.ranks[0].Members() == 0b01 || h.ranks[0].Err() != nil }, connectIn, time.Millisecond)

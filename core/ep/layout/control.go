@@ -7,7 +7,7 @@ const (
 	waitsForOff = yReadyOff + MaxSlots*LineBytes
 	beatOff     = waitsForOff + LineBytes
 	sinceOff    = beatOff + LineBytes
-	quietOff    = sinceOff + LineBytes
+	quiescedOff = sinceOff + LineBytes
 	recordOff   = 3 * PageBytes
 	// RecordBytes is the size of what a rank records of its operations
 	// (core/telemetry has the words in it).
@@ -32,9 +32,9 @@ func Beat() int64 { return beatOff }
 // in nanoseconds of a clock that all ranks of a host share.
 func Since() int64 { return sinceOff }
 
-// Quiet is the offset of quiet: one more than the last epoch in which this
+// Quiesced is the offset of quiesced: one more than the last epoch in which this
 // rank writes nothing to anybody any more.
-func Quiet() int64 { return quietOff }
+func Quiesced() int64 { return quiescedOff }
 
 // Record is the offset of the area that a rank records its operations in.
 func Record() int64 { return recordOff }

@@ -35,12 +35,12 @@ const (
 
 // Offsets of the fixed words of a slab.
 const (
-	paramsOff  = 0
-	arriveOff  = paramsOff + MaxRanks*LineBytes
-	doneOff    = arriveOff + MaxRanks*LineBytes
-	countedOff = doneOff + MaxRanks*LineBytes
-	orderOff   = countedOff + MaxRanks*LineBytes
-	counterOff = 4 * PageBytes
+	paramsOff   = 0
+	arriveOff   = paramsOff + MaxRanks*LineBytes
+	doneOff     = arriveOff + MaxRanks*LineBytes
+	countedOff  = doneOff + MaxRanks*LineBytes
+	rowOrderOff = countedOff + MaxRanks*LineBytes
+	counterOff  = 4 * PageBytes
 	// HeaderBytes is the part of a slab that does not depend on the shape.
 	HeaderBytes = counterOff + MaxLocalExperts*8
 )
@@ -57,7 +57,7 @@ type Shape struct {
 	FP8        bool  // rows are fp8 e4m3 with scales, else bf16
 	UE8M0      bool  // with FP8: scales of one byte, four to a word, else float32
 
-	WideOutputs bool // expert outputs are float32, else bf16
+	FP32Outputs bool // expert outputs are float32, else bf16
 
 	Flat    bool              // one block of rows per rank, else one per expert
 	Columns [NumColumns]int64 // with Flat: bytes per row; 0: no such column
@@ -90,12 +90,12 @@ func Done(s int) int64 { return doneOff + int64(s)*LineBytes }
 // Announced is the offset of counted[s]: s has left its counts in layout[l][s].
 func Announced(s int) int64 { return countedOff + int64(s)*LineBytes }
 
-// Order is the offset of order: layout[l][s] has the place of every rank's
+// RowOrder is the offset of order: layout[l][s] has the place of every rank's
 // rows, for the ranks in the word after it.
-func Order() int64 { return orderOff }
+func RowOrder() int64 { return rowOrderOff }
 
-// OrderSet is the offset of the ranks that have a place, one bit each.
-func OrderSet() int64 { return orderOff + 8 }
+// RowOrderMembers is the offset of the ranks that have a place, one bit each.
+func RowOrderMembers() int64 { return rowOrderOff + 8 }
 
 // Counter is the offset of counter[l].
 func Counter(l int) int64 { return counterOff + int64(l)*8 }
@@ -191,7 +191,7 @@ func (s *Slab) Scales() Region {
 
 // OutputBytes is the size of one row of expert outputs.
 func (s Shape) OutputBytes() int64 {
-	if s.WideOutputs {
+	if s.FP32Outputs {
 		return 4 * s.Hidden
 	}
 	return 2 * s.Hidden
@@ -232,7 +232,7 @@ func (s *Slab) Head(l, n int64, visit func(Region)) {
 }
 
 // SizeHint is the number of bytes of numSlots slabs that hold this shape in
-// bf16 and in fp8. One for wide outputs has room for others, not the reverse.
+// bf16 and in fp8. One for fp32 outputs has room for others, not the reverse.
 func SizeHint(s Shape, numSlots int64) (int64, error) {
 	s.FP8, s.UE8M0 = false, false
 	slab, err := Of(s)

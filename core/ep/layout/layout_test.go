@@ -45,7 +45,7 @@ func TestOfKnownShapes(t *testing.T) {
 		},
 		{
 			name:  "float32 outputs, twice the room of bf16 rows",
-			shape: Shape{MaxTokens: 128, Hidden: 7168, NumExperts: 64, NumRanks: 4, WideOutputs: true},
+			shape: Shape{MaxTokens: 128, Hidden: 7168, NumExperts: 64, NumRanks: 4, FP32Outputs: true},
 			want: Slab{
 				LocalExperts: 16, RowsPerExpert: 512, RowBytes: 14336,
 				LayoutOff: 81920, SrcInfoOff: 81920 + 4096, ScalesOff: 81920 + 4096 + 32768,
@@ -123,7 +123,7 @@ func TestRegionsAreDisjoint(t *testing.T) {
 		ranks := 1 + r.Int64N(MaxRanks)
 		s := Shape{MaxTokens: 1 + r.Int64N(5000), Hidden: 128 * (1 + r.Int64N(80)), NumRanks: ranks, NumExperts: ranks * (1 + r.Int64N(64)), FP8: r.IntN(2) == 0}
 		s.UE8M0 = s.FP8 && s.Hidden%512 == 0 && r.IntN(2) == 0
-		s.WideOutputs = r.IntN(2) == 0
+		s.FP32Outputs = r.IntN(2) == 0
 		if s.Flat = r.IntN(2) == 0; s.Flat {
 			k := r.Int64N(MaxTopK + 1)
 			s.Columns = [NumColumns]int64{8 * k, 4 * k, r.Int64N(300), 0, r.Int64N(MaxExtraBytes + 1)}
@@ -132,7 +132,7 @@ func TestRegionsAreDisjoint(t *testing.T) {
 		require.NoError(t, err, "%+v", s)
 		rows := slab.LocalExperts * slab.RowsPerExpert
 		outputBytes := s.Hidden * 2
-		if s.WideOutputs {
+		if s.FP32Outputs {
 			outputBytes *= 2
 		}
 		require.Equal(t, Region{slab.YOff, rows * outputBytes}, slab.Y())
@@ -182,8 +182,8 @@ func TestFixedWordsAreDisjoint(t *testing.T) {
 		take(Done(s))
 		take(Announced(s))
 	}
-	take(Order())
-	take(OrderSet())
+	take(RowOrder())
+	take(RowOrderMembers())
 	for l := range MaxLocalExperts {
 		take(Counter(l))
 	}
@@ -196,8 +196,8 @@ func TestFixedWordsAreDisjoint(t *testing.T) {
 	take(WaitsFor())
 	take(Beat())
 	take(Since())
-	take(Quiet())
-	require.LessOrEqual(t, Quiet()+LineBytes, Record())
+	take(Quiesced())
+	require.LessOrEqual(t, Quiesced()+LineBytes, Record())
 	require.Equal(t, int64(ControlBytes), Record()+RecordBytes)
 }
 
@@ -216,13 +216,13 @@ func TestSizeHint(t *testing.T) {
 	again, err := SizeHint(s, 2)
 	require.NoError(t, err)
 	require.Equal(t, hint, again)
-	s.WideOutputs = true
+	s.FP32Outputs = true
 	slab, err = Of(s)
 	require.NoError(t, err)
 	require.Greater(t, slab.SizeBytes, SlabBytes(hint, 2))
-	wide, err := SizeHint(s, 2)
+	fp32, err := SizeHint(s, 2)
 	require.NoError(t, err)
-	require.LessOrEqual(t, slab.SizeBytes, SlabBytes(wide, 2))
+	require.LessOrEqual(t, slab.SizeBytes, SlabBytes(fp32, 2))
 	_, err = SizeHint(Shape{MaxTokens: 1 << 26, Hidden: 1 << 25, NumExperts: 64, NumRanks: 4}, math.MaxInt32)
 	require.ErrorIs(t, err, ErrShape)
 }

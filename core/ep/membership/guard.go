@@ -11,9 +11,9 @@ type Guard struct {
 	word func() Word
 	all  uint64
 
-	seen   atomic.Uint64 // the set, as small as it was seen, of the epoch that the rank is in
-	begun  atomic.Bool   // else the rank is in no epoch yet
-	mended atomic.Uint64
+	seen     atomic.Uint64 // the set, as small as it was seen, of the epoch that the rank is in
+	begun    atomic.Bool   // else the rank is in no epoch yet
+	repaired atomic.Uint64
 }
 
 // NewGuard guards the word that a function returns, in a group with the given ranks.
@@ -25,8 +25,8 @@ func (g *Guard) Begin(epoch uint16, ranks uint64) {
 	g.begun.Store(true)
 }
 
-// Mended is how often the word had bits that cannot be.
-func (g *Guard) Mended() uint64 { return g.mended.Load() }
+// Repaired is how often the word had bits that cannot be.
+func (g *Guard) Repaired() uint64 { return g.repaired.Load() }
 
 // Load returns the word without bits that cannot be.
 func (g *Guard) Load() uint64 {
@@ -37,7 +37,7 @@ func (g *Guard) Load() uint64 {
 		return g.within(word, now)
 	}
 	if now&^seen != 0 {
-		g.mended.Add(1)
+		g.repaired.Add(1)
 		swapHere(word, now, now&seen)
 		return now & seen
 	}
@@ -52,7 +52,7 @@ func (g *Guard) Load() uint64 {
 func (g *Guard) within(word Word, now uint64) uint64 {
 	none := Set(now).Ranks() &^ g.all
 	if none != 0 {
-		g.mended.Add(1)
+		g.repaired.Add(1)
 		swapHere(word, now, now&^none)
 	}
 	return now &^ none

@@ -19,7 +19,7 @@ func TestInstallBehindAWildWord(t *testing.T) {
 			g.Begin(2, 0b111)
 			word.Store(wild)
 			require.Equal(t, wild&^(0xffff_ffff_ffff&^0b111), g.Load())
-			require.EqualValues(t, 1, g.Mended())
+			require.EqualValues(t, 1, g.Repaired())
 			require.True(t, Install(g, 3, 0b011))
 			require.EqualValues(t, 3<<MaxRanks|0b011, word.Load())
 		})
@@ -33,5 +33,5 @@ func TestGuardOfNoEpoch(t *testing.T) {
 	word.Store(0b101)
 	require.EqualValues(t, 0b101, g.Load())
 	require.EqualValues(t, 0b101, word.Load())
-	require.Zero(t, g.Mended())
+	require.Zero(t, g.Repaired())
 }

@@ -54,7 +54,7 @@ type here interface {
 }
 
 // LeaveOut takes ranks of this host out of an epoch that the caller has left itself. It
-// has met without them, so nobody of the meeting waits for them there any more; they
+// has met without them, so nobody of the rendezvous waits for them there any more; they
 // learn of it by this, and may not before the next epoch has begun. It reports whether
 // this call took any out.
 func LeaveOut(word Word, epoch uint16, ranks uint64) bool {
@@ -72,16 +72,16 @@ func LeaveOut(word Word, epoch uint16, ranks uint64) bool {
 	}
 }
 
-// Fence takes victim out of the word, on behalf of a rank of the epoch that is
+// Fence takes target out of the word, on behalf of a rank of the epoch that is
 // itself still in it: of two ranks that suspect each other only one can win.
 // It reports whether this call took it out.
-func Fence(word Word, epoch uint16, by, victim int) bool {
+func Fence(word Word, epoch uint16, by, target int) bool {
 	for {
 		old := Set(word.Load())
-		if !old.In(epoch, by) || !old.In(epoch, victim) {
+		if !old.In(epoch, by) || !old.In(epoch, target) {
 			return false
 		}
-		if word.CompareAndSwap(uint64(old), uint64(old)&^(1<<victim)) {
+		if word.CompareAndSwap(uint64(old), uint64(old)&^(1<<target)) {
 			return true
 		}
 		if word.Load() == uint64(old) {
@@ -90,14 +90,14 @@ func Fence(word Word, epoch uint16, by, victim int) bool {
 	}
 }
 
-// Expel takes the victims out on behalf of rank by, if the word is still the
-// one in which they were judged. After any change the judge must look again:
+// Expel takes the blamed out on behalf of rank by, if the word is still the
+// one in which they were blamed. After any change the failure detector must look again:
 // who was late may have waited for a rank that is lost by now.
-func Expel(word Word, judged Set, epoch uint16, by int, victims uint64) bool {
-	if !judged.In(epoch, by) || judged.Ranks()&victims != victims {
+func Expel(word Word, seen Set, epoch uint16, by int, blamed uint64) bool {
+	if !seen.In(epoch, by) || seen.Ranks()&blamed != blamed {
 		return false
 	}
-	return word.CompareAndSwap(uint64(judged), uint64(judged)&^victims)
+	return word.CompareAndSwap(uint64(seen), uint64(seen)&^blamed)
 }
 
 // Install begins an epoch with the given ranks, unless somebody has done so.

@@ -39,20 +39,20 @@ func TestLeave(t *testing.T) {
 	require.False(t, Leave(&word, 3, 0), "a process of an old epoch takes nobody out")
 }
 
-// TestExpel: a verdict holds only in the set that it was found in.
+// TestExpel: a decision holds only in the set that it was found in.
 func TestExpel(t *testing.T) {
 	var word atomic.Uint64
-	judged := Full(3, 4)
-	word.Store(uint64(judged))
-	require.False(t, Expel(&word, judged, 2, 0, 0b0100), "the judge is of another epoch")
-	require.False(t, Expel(&word, judged, 3, 0, 1<<9), "no member")
+	seen := Full(3, 4)
+	word.Store(uint64(seen))
+	require.False(t, Expel(&word, seen, 2, 0, 0b0100), "the failure detector is of another epoch")
+	require.False(t, Expel(&word, seen, 3, 0, 1<<9), "no member")
 	require.True(t, Fence(&word, 3, 1, 3))
-	require.False(t, Expel(&word, judged, 3, 0, 0b0100), "the set has changed")
+	require.False(t, Expel(&word, seen, 3, 0, 0b0100), "the set has changed")
 	require.True(t, Expel(&word, Set(word.Load()), 3, 0, 0b0110))
 	require.Equal(t, uint64(0b0001), Set(word.Load()).Ranks())
 }
 
-// TestLeaveOut: ranks that were not at a meeting, by who has left their epoch.
+// TestLeaveOut: ranks that were not at a rendezvous, by who has left their epoch.
 func TestLeaveOut(t *testing.T) {
 	var word atomic.Uint64
 	word.Store(uint64(Full(3, 4)))

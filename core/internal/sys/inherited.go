@@ -47,12 +47,12 @@ func dropFD(raw int) {
 	}
 }
 
-// A fork waits for at most forkPatience until sockets that are being made are
+// A fork waits for at most forkTimeout until sockets that are being made are
 // noted, and what is being closed is closed; who would do that waits as long for a
 // fork to be over.
 const forkPause = 50 * time.Microsecond
 
-var forkPatience = 10 * time.Millisecond // a variable for tests
+var forkTimeout = 10 * time.Millisecond // a variable for tests
 
 // forkOutlasts is set once a fork was waited for in vain: nobody waits for it again.
 var forkOutlasts atomic.Bool
@@ -73,7 +73,7 @@ func holdForks() *ForkTable {
 			return t
 		case begin.IsZero():
 			begin = time.Now()
-		case time.Since(begin) >= forkPatience:
+		case time.Since(begin) >= forkTimeout:
 			forkOutlasts.Store(true)
 			return t
 		}

@@ -32,11 +32,11 @@ func TestForkTable(t *testing.T) {
 	require.Zero(t, table.making.Load())
 
 	table.forking.Store(1)
-	time.AfterFunc(forkPatience/4, func() { table.forking.Store(0) })
+	time.AfterFunc(forkTimeout/4, func() { table.forking.Store(0) })
 	begin := time.Now()
 	fd, err = newSocket()
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, time.Since(begin), forkPatience/5)
+	require.GreaterOrEqual(t, time.Since(begin), forkTimeout/5)
 	require.NoError(t, fd.Close())
 
 	table.forking.Store(1) // a handler that never comes back
@@ -46,7 +46,7 @@ func TestForkTable(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, fd.Close())
 	}
-	require.Less(t, time.Since(begin), 50*forkPatience, "it is waited for once")
+	require.Less(t, time.Since(begin), 50*forkTimeout, "it is waited for once")
 	require.Zero(t, table.making.Load())
 	table.forking.Store(0)
 	fd, err = newSocket()
@@ -64,9 +64,9 @@ func TestForkTableAtClose(t *testing.T) {
 	t.Cleanup(func() { forkTable.Store(before) })
 	held := func(raw int) bool { return table.held[raw/64].Load()>>(raw%64)&1 == 1 }
 
-	patience := forkPatience
-	forkPatience = time.Minute // on a busy machine, too
-	defer func() { forkPatience = patience }()
+	timeout := forkTimeout
+	forkTimeout = time.Minute // on a busy machine, too
+	defer func() { forkTimeout = timeout }()
 	fd, err := newSocket()
 	require.NoError(t, err)
 	raw := fd.Raw()

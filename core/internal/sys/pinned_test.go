@@ -20,7 +20,7 @@ func nextNotice(t *testing.T, fd *FD) Notice {
 	return Notice{}
 }
 
-func TestPinnedBytesAreGivenBack(t *testing.T) {
+func TestPinnedBytesAreReleased(t *testing.T) {
 	s := newSockets(t)
 	fatal(t, AllowPinned(s.a))
 	if !IsLocal(s.a) {
@@ -57,8 +57,8 @@ func TestPinnedBytesAreGivenBack(t *testing.T) {
 	}
 }
 
-// TestAbortGivesPinnedBytesBack: what nobody reads is the sender's again.
-func TestAbortGivesPinnedBytesBack(t *testing.T) {
+// TestAbortReleasesPinnedBytes: what nobody reads is the sender's again.
+func TestAbortReleasesPinnedBytes(t *testing.T) {
 	s := newSockets(t)
 	fatal(t, AllowPinned(s.a))
 	v, calls := NewVector(1), uint32(0)

@@ -101,7 +101,7 @@ func Receive(conn *FD, buf []byte, maxFDs int) (n int, fds []*FD, err error) {
 	}
 	fds, err = rights(oob[:oobn])
 	if err == nil {
-		err = truncated(conn, flags, len(fds) < roomFor(oob))
+		err = truncated(conn, flags, len(fds) < fdCapacity(oob))
 	}
 	if err == nil && len(fds) > 0 {
 		err = injected("recvmsg")
@@ -113,9 +113,9 @@ func Receive(conn *FD, buf []byte, maxFDs int) (n int, fds []*FD, err error) {
 	return n, fds, nil
 }
 
-// roomFor is how many descriptors fit control messages: more than were asked for,
+// fdCapacity is how many descriptors fit control messages: more than were asked for,
 // for they are aligned.
-func roomFor(oob []byte) int { return (len(oob) - unix.CmsgLen(0)) / 4 }
+func fdCapacity(oob []byte) int { return (len(oob) - unix.CmsgLen(0)) / 4 }
 
 // truncated says why a message is not whole. The kernel gives one flag for two
 // causes: no room for a descriptor that came, or no place for it in this process.

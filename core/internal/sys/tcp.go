@@ -85,7 +85,7 @@ type TCPOptions struct {
 	NoDelay      bool
 	SendBytes    int           // SO_SNDBUF; 0: the system tunes it
 	ReceiveBytes int           // SO_RCVBUF; 0: the system tunes it
-	Silence      time.Duration // unanswered for so long: broken
+	UserTimeout  time.Duration // unanswered for so long: broken
 }
 
 // SetTCP applies options.
@@ -94,16 +94,16 @@ func SetTCP(fd *FD, o TCPOptions) error {
 		level, name, value int
 		set                bool
 	}
-	probe := int(max(1, o.Silence/(3*time.Second)))
+	probe := int(max(1, o.UserTimeout/(3*time.Second)))
 	for _, s := range []option{
 		{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1, o.NoDelay},
 		{unix.SOL_SOCKET, unix.SO_SNDBUF, o.SendBytes, o.SendBytes > 0},
 		{unix.SOL_SOCKET, unix.SO_RCVBUF, o.ReceiveBytes, o.ReceiveBytes > 0},
-		{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(o.Silence / time.Millisecond), o.Silence > 0},
-		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1, o.Silence > 0},
-		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, probe, o.Silence > 0},
-		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, probe, o.Silence > 0},
-		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 2, o.Silence > 0},
+		{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(o.UserTimeout / time.Millisecond), o.UserTimeout > 0},
+		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1, o.UserTimeout > 0},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, probe, o.UserTimeout > 0},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, probe, o.UserTimeout > 0},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 2, o.UserTimeout > 0},
 	} {
 		if !s.set {
 			continue

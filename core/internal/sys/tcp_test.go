@@ -23,7 +23,7 @@ func newSockets(t *testing.T) *sockets {
 	s := &sockets{}
 	l, addr, err := ListenTCP(netip.MustParseAddrPort("127.0.0.1:0"), 4)
 	fatal(t, err)
-	opts := TCPOptions{NoDelay: true, Silence: time.Second, SendBytes: 1 << 16, ReceiveBytes: 1 << 16}
+	opts := TCPOptions{NoDelay: true, UserTimeout: time.Second, SendBytes: 1 << 16, ReceiveBytes: 1 << 16}
 	s.a, err = DialTCP(addr, opts)
 	if err == ErrInProgress {
 		err = nil
@@ -79,8 +79,8 @@ func TestVectorsGoThroughSockets(t *testing.T) {
 	if _, err = ReceiveVector(s.b, in); err != ErrAgain {
 		t.Fatalf("an empty socket: %v", err)
 	}
-	if in.Reset(); in.Room() != 2 {
-		t.Fatalf("room for %d", in.Room())
+	if in.Reset(); in.Free() != 2 {
+		t.Fatalf("room for %d", in.Free())
 	}
 }
 

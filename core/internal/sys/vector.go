@@ -34,18 +34,18 @@ func (v *Vector) Reset() {
 	v.iov, v.bytes = v.all, 0
 }
 
-// Room is how many pieces still fit.
-func (v *Vector) Room() int { return cap(v.all) - len(v.all) }
+// Free is how many pieces still fit.
+func (v *Vector) Free() int { return cap(v.all) - len(v.all) }
 
 // Bytes is what is left to move.
 func (v *Vector) Bytes() int { return v.bytes }
 
-// Add appends a piece; an empty one is left out. It panics without Room.
+// Add appends a piece; an empty one is left out. It panics if nothing is Free.
 func (v *Vector) Add(p []byte) {
 	if len(p) == 0 {
 		return
 	}
-	if v.Room() == 0 {
+	if v.Free() == 0 {
 		panic("sys.Vector: no room")
 	}
 	done := len(v.all) - len(v.iov)

@@ -68,7 +68,7 @@ func TestMemoryOutlivesItsOwner(t *testing.T) {
 	require.NoError(t, p.mem.Close())
 	cudatest.Slice[byte](at, memBytes)[memBytes-1] = 1
 	_, err = p.mapIt()
-	require.ErrorIs(t, err, transport.ErrDead)
+	require.ErrorIs(t, err, transport.ErrExited)
 	require.NoError(t, v.Close())
 	require.NoError(t, v.Close())
 }
@@ -76,7 +76,7 @@ func TestMemoryOutlivesItsOwner(t *testing.T) {
 // TestByDescriptor: the same memory at another address.
 func TestByDescriptor(t *testing.T) {
 	p := newPair(t)
-	c := p.offer.card
+	c := p.offer.memDesc
 	v, err := byDescriptor(&c, p.dev, memBytes, soon())
 	require.NoError(t, err)
 	require.NotEqual(t, p.mem.Address(), v.Address())
@@ -87,42 +87,42 @@ func TestByDescriptor(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrMismatch, "there is less")
 }
 
-// TestDoor: who does not know the nonce gets nothing, and who says nothing
+// TestListener: who does not know the nonce gets nothing, and who says nothing
 // disturbs nobody.
-func TestDoor(t *testing.T) {
+func TestListener(t *testing.T) {
 	p := newPair(t)
-	for range maxVisitors + 8 {
-		silent, err := knock(p.offer.card.socket, soon())
+	for range maxPending + 8 {
+		silent, err := knock(p.offer.memDesc.socket, soon())
 		require.NoError(t, err)
 		defer sys.CloseAll(silent)
 	}
-	wrong := p.offer.card
+	wrong := p.offer.memDesc
 	wrong.nonce[3]++
 	_, _, err := visit(&wrong, soon())
 	require.Error(t, err)
-	conn, fd, err := visit(&p.offer.card, soon())
+	conn, fd, err := visit(&p.offer.memDesc, soon())
 	require.NoError(t, err)
 	sys.CloseAll(conn, fd)
 	require.NoError(t, p.offer.Close())
-	_, _, err = visit(&p.offer.card, soon())
+	_, _, err = visit(&p.offer.memDesc, soon())
 	require.ErrorIs(t, err, sys.ErrNoListener)
 }
 
-// TestBadCards: each is refused for what is wrong with it, by its rank.
-func TestBadCards(t *testing.T) {
+// TestBadMemDescs: each is refused for what is wrong with it, by its rank.
+func TestBadMemDescs(t *testing.T) {
 	p := newPair(t)
-	good := p.offer.card.marshal()
-	require.Len(t, good, cardBytes)
+	good := p.offer.memDesc.marshal()
+	require.Len(t, good, memDescBytes)
 	sealed := func(change func(b []byte)) []byte {
 		b := append([]byte(nil), good...)
 		change(b)
-		sum := sha256.Sum256(b[:cardBytes-8])
-		copy(b[cardBytes-8:], sum[:8])
+		sum := sha256.Sum256(b[:memDescBytes-8])
+		copy(b[memDescBytes-8:], sum[:8])
 		return b
 	}
 	le := binary.LittleEndian
 	for text, b := range map[string][]byte{
-		"239 bytes":                good[:cardBytes-1],
+		"239 bytes":                good[:memDescBytes-1],
 		"does not begin":           sealed(func(b []byte) { b[0] = 'x' }),
 		"format version 2":         sealed(func(b []byte) { b[4] = 2 }),
 		"ways 0":                   sealed(func(b []byte) { b[6] = 0 }),
@@ -136,21 +136,21 @@ func TestBadCards(t *testing.T) {
 		"name of 95 bytes":         sealed(func(b []byte) { b[136] = 95 }),
 		"name of 0 bytes":          sealed(func(b []byte) { b[136] = 0 }),
 		"name of 45 bytes":         sealed(func(b []byte) { b[6] = byte(byFabric) }),
-		"checksum":                 append(append([]byte(nil), good[:cardBytes-1]...), good[cardBytes-1]+1),
+		"checksum":                 append(append([]byte(nil), good[:memDescBytes-1]...), good[memDescBytes-1]+1),
 		"configuration needs 2097": sealed(func(b []byte) { le.PutUint64(b[16:], memBytes-1) }),
 	} {
-		copy(p.offer.slab.Bytes(cardOff, cardBytes), b)
+		copy(p.offer.slab.Bytes(memDescOff, memDescBytes), b)
 		p.offer.slab.Word(0).Store(uint64(len(b)))
 		_, err := p.mapIt()
 		require.ErrorContains(t, err, "memory of rank 0: ")
 		require.ErrorContains(t, err, text)
 	}
 	boast := sealed(func(b []byte) { le.PutUint64(b[16:], 1<<40) })
-	copy(p.offer.slab.Bytes(cardOff, cardBytes), boast)
-	p.offer.slab.Word(0).Store(cardBytes)
+	copy(p.offer.slab.Bytes(memDescOff, memDescBytes), boast)
+	p.offer.slab.Word(0).Store(memDescBytes)
 	_, err := Map(p.doms[1], p.dev, 0, 1<<39, soon())
 	require.ErrorIs(t, err, transport.ErrMismatch)
-	require.ErrorContains(t, err, "its card says 1099511627776 bytes, it has 2097152")
+	require.ErrorContains(t, err, "its memory descriptor says 1099511627776 bytes, it has 2097152")
 	p.offer.slab.Word(0).Store(1 << 60)
 	_, err = p.mapIt()
 	require.ErrorIs(t, err, transport.ErrMetadata)
@@ -163,19 +163,19 @@ func TestNobodyOffers(t *testing.T) {
 	require.ErrorContains(t, err, "memory of rank 1: it was not offered before the deadline")
 	inproc.Kill(p.doms[0], 1)
 	_, err = Map(p.doms[0], p.dev, 1, memBytes, soon())
-	require.ErrorIs(t, err, transport.ErrDead)
+	require.ErrorIs(t, err, transport.ErrExited)
 }
 
-func FuzzCard(f *testing.F) {
+func FuzzMemDesc(f *testing.F) {
 	for _, w := range []ways{byFD, byIPC, byFabric, byFD | byFabric} {
-		c := card{ways: w, numRanks: 2, numBytes: 1}
+		c := memDesc{ways: w, numRanks: 2, numBytes: 1}
 		if w != byFabric {
 			c.socket = "s"
 		}
 		f.Add(c.marshal())
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		c, err := parseCard(b, 0, 2)
+		c, err := parseMemDesc(b, 0, 2)
 		if err != nil {
 			require.ErrorIs(t, err, transport.ErrMetadata)
 			return

@@ -1,24 +1,24 @@
 // Package cudaipc lets ranks of one host map one another's device memory.
 //
-// A rank lays out a card in a slab of its domain: what the others need to map
+// A rank lays out a memory descriptor in a slab of its domain: what the others need to map
 // its memory. There are four ways, by preference:
 //
 //	process  ranks of one process on one device share its addresses
 //	fd       memory made with cuMemCreate is imported by a descriptor, which the
-//	         owner hands out over a unix socket to whoever shows the card's nonce
-//	fabric   the same memory by a fabric handle, which is on the card: where there is
+//	         owner hands out over a unix socket to whoever shows the memory descriptor's nonce
+//	fabric   the same memory by a fabric handle, which is in the memory descriptor: where there is
 //	         no descriptor, or it cannot be had
 //	ipc      elsewhere: cuIpcGetMemHandle; who shows the nonce may open it
 //
 // With the first three, memory lives until the last rank lets go, also when its
-// owner is killed. Who reads a card with a fabric handle can map the memory, if the
+// owner is killed. Who reads a memory descriptor with a fabric handle can map the memory, if the
 // driver lets him (he has the owner's IMEX channel): nobody is asked.
 //
 // An IPC handle must be closed everywhere before its owner frees the memory: whoever
 // has it open keeps a connection to the owner, and Offer.Holders counts those.
 //
-// The card is the domain's slab 0, so only a buffer that makes no slabs of its
-// own can use this package. Nothing that a card says is believed: it is checked
+// The memory descriptor is the domain's slab 0, so only a buffer that makes no slabs of its
+// own can use this package. Nothing that a memory descriptor says is believed: it is checked
 // for its form, its length and its sender, what it names is looked up, and how
 // much there is is the driver's word.
 package cudaipc

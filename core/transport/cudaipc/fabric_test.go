@@ -17,7 +17,7 @@ import (
 
 // fromElsewhere maps a pair's memory as another process would: nothing is borrowed.
 func (p *pair) fromElsewhere(w Wait) (*View, error) {
-	c := p.offer.card
+	c := p.offer.memDesc
 	return byExport(&c, p.dev, memBytes, w)
 }
 
@@ -35,9 +35,9 @@ func (p *pair) checkSame(t *testing.T, v *View, path string) {
 func TestByEitherHandle(t *testing.T) {
 	t.Setenv("EMULATOR_FABRIC", "1")
 	p := newPair(t)
-	require.Equal(t, byFD|byFabric, p.offer.card.ways)
+	require.Equal(t, byFD|byFabric, p.offer.memDesc.ways)
 	h, _ := p.mem.Fabric()
-	require.EqualValues(t, h, p.offer.card.handle)
+	require.EqualValues(t, h, p.offer.memDesc.handle)
 
 	v, err := p.fromElsewhere(soon())
 	require.NoError(t, err)
@@ -73,7 +73,7 @@ func TestWhatAnswersIsBelieved(t *testing.T) {
 	stop := make(chan struct{})
 	close(stop)
 	before := imports()
-	c := p.offer.card
+	c := p.offer.memDesc
 	c.socket = freshName()
 	mute, err := sys.ListenAbstract(c.socket, 1)
 	require.NoError(t, err)
@@ -81,26 +81,26 @@ func TestWhatAnswersIsBelieved(t *testing.T) {
 	_, err = byExport(&c, p.dev, memBytes, Wait{Until: time.Now().Add(time.Hour), Stop: stop})
 	require.ErrorIs(t, err, ErrStopped)
 	require.Equal(t, before, imports())
-	c = p.offer.card
+	c = p.offer.memDesc
 	_, err = byExport(&c, p.dev, 64*memBytes, soon())
 	require.ErrorIs(t, err, transport.ErrMismatch)
 	require.Equal(t, before+1, imports(), "by descriptor")
 	v, err := byFabricHandle(&c, p.dev, 64*memBytes)
 	require.Nil(t, v)
 	require.ErrorIs(t, err, transport.ErrMismatch)
-	require.ErrorContains(t, err, "its card says 2097152 bytes, the driver maps no 134217728 of them")
+	require.ErrorContains(t, err, "its memory descriptor says 2097152 bytes, the driver maps no 134217728 of them")
 }
 
-// TestByFabricAlone: nobody is asked, and the owner has no door.
+// TestByFabricAlone: nobody is asked, and the owner has no listener.
 func TestByFabricAlone(t *testing.T) {
 	t.Setenv("EMULATOR_FABRIC", "1")
 	p := newPairBy(t, (*cuda.Device).ShareByFabric)
-	require.Equal(t, byFabric, p.offer.card.ways)
-	require.Empty(t, p.offer.card.socket)
-	require.Nil(t, p.offer.door)
-	parsed, err := parseCard(p.offer.card.marshal(), 0, 2)
+	require.Equal(t, byFabric, p.offer.memDesc.ways)
+	require.Empty(t, p.offer.memDesc.socket)
+	require.Nil(t, p.offer.listener)
+	parsed, err := parseMemDesc(p.offer.memDesc.marshal(), 0, 2)
 	require.NoError(t, err)
-	require.Equal(t, p.offer.card, *parsed)
+	require.Equal(t, p.offer.memDesc, *parsed)
 	v, err := p.fromElsewhere(Wait{})
 	require.NoError(t, err)
 	p.checkSame(t, v, "fabric")
@@ -116,7 +116,7 @@ func TestByFabricAlone(t *testing.T) {
 }
 
 // TestNoFabricNoWay: a rank without is reached as it always was, and says nothing of
-// such handles on its card.
+// such handles in its memory descriptor.
 func TestNoFabricNoWay(t *testing.T) {
 	for _, c := range []struct {
 		fabric   string
@@ -132,9 +132,9 @@ func TestNoFabricNoWay(t *testing.T) {
 		t.Run(c.fabric, func(t *testing.T) {
 			t.Setenv("EMULATOR_FABRIC", c.fabric)
 			p := newPairBy(t, c.leaveOut)
-			require.Equal(t, c.ways, p.offer.card.ways)
-			require.Equal(t, c.ways == byIPC, p.offer.card.handle != [64]byte{})
-			require.NotEmpty(t, p.offer.card.socket)
+			require.Equal(t, c.ways, p.offer.memDesc.ways)
+			require.Equal(t, c.ways == byIPC, p.offer.memDesc.handle != [64]byte{})
+			require.NotEmpty(t, p.offer.memDesc.socket)
 		})
 	}
 }
@@ -183,7 +183,7 @@ func wayThrough(emu *cudatest.Driver, leaveOut func(*cuda.Device)) (err error) {
 	}
 	defer func() { err = errors.Join(err, offer.Close()) }()
 	p := &pair{dev: dev, mem: mem, offer: offer}
-	if offer.card.ways == byIPC { // the fabric handle was refused: nobody opens that in this process
+	if offer.memDesc.ways == byIPC { // the fabric handle was refused: nobody opens that in this process
 		return nil
 	}
 	v, err := p.fromElsewhere(soon())

@@ -8,24 +8,24 @@ import (
 )
 
 // holder is a process that may have the memory open by its IPC handle. It holds
-// from before it was told that it may open it until it says good-bye or ends:
+// from before it was told that it may open it until it sends a shutdown notice or ends:
 // what the connection stands for is one mapping of one process, whatever rank it
 // has, and whoever has that rank next.
 type holder struct {
 	conn *sys.FD
 	// process is nil where the kernel does not give one; then the end of the
 	// connection stands for the process's. Else that end says nothing: the
-	// mapping goes when the process has ended, or is left by a good-bye.
+	// mapping goes when the process has ended, or is left by a shutdown notice.
 	process *sys.FD
 	pid     int
 }
 
-var goodbye = []byte("MWGB")
+var shutdownNotice = []byte("MWGB")
 
-// hold takes over a visitor's connection. A process that was found by its number
-// may be another one's successor: it is the visitor if the connection is whole
+// hold takes over a pending connection. A process that was found by its number
+// may be another one's successor: it is the one that asked if the connection is whole
 // afterwards, which the answer tells.
-func (d *door) hold(conn *sys.FD) error {
+func (d *listener) hold(conn *sys.FD) error {
 	h := holder{conn: conn}
 	if cred, err := sys.PeerCredentials(conn); err == nil {
 		h.pid = cred.PID
@@ -45,7 +45,7 @@ func (d *door) hold(conn *sys.FD) error {
 }
 
 // letGo undoes the latest hold. The connection stays the caller's.
-func (d *door) letGo() {
+func (d *listener) letGo() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	last := len(d.holders) - 1
@@ -55,22 +55,22 @@ func (d *door) letGo() {
 }
 
 // withHolders adds what tells of each holder's end: two entries for each.
-func (d *door) withHolders(fds []*sys.FD) []*sys.FD {
+func (d *listener) withHolders(fds []*sys.FD) []*sys.FD {
 	for i := range d.holders {
 		fds = append(fds, d.holders[i].conn, d.holders[i].process)
 	}
 	return fds
 }
 
-// forget drops the holders that have said good-bye or ended. Theirs are the
+// forget drops the holders that have sent a shutdown notice or ended. Theirs are the
 // indices in ready from first on.
-func (d *door) forget(ready []int, first int) {
+func (d *listener) forget(ready []int, first int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	stay := d.holders[:0]
 	for i, h := range d.holders {
 		conn, process := slices.Contains(ready, first+2*i), slices.Contains(ready, first+2*i+1)
-		if process || (conn && h.hear()) {
+		if process || (conn && h.readRelease()) {
 			sys.CloseAll(h.conn, h.process)
 			continue
 		}
@@ -80,12 +80,12 @@ func (d *door) forget(ready []int, first int) {
 	d.holders = stay
 }
 
-// hear reads what a holder has said, and reports whether it holds nothing more.
-func (h *holder) hear() (over bool) {
-	text := make([]byte, len(goodbye))
+// readRelease reads what a holder has said, and reports whether it holds nothing more.
+func (h *holder) readRelease() (over bool) {
+	text := make([]byte, len(shutdownNotice))
 	n, fds, err := sys.Receive(h.conn, text, 1)
 	sys.CloseAll(fds...)
-	if err == nil && string(text[:n]) == string(goodbye) {
+	if err == nil && string(text[:n]) == string(shutdownNotice) {
 		return true
 	}
 	if err == nil && n != 0 {
@@ -95,12 +95,12 @@ func (h *holder) hear() (over bool) {
 	return h.process == nil
 }
 
-// seeOff waits until nobody holds the memory, however long that takes.
-func (d *door) seeOff() {
+// awaitHolders waits until nobody holds the memory, however long that takes.
+func (d *listener) awaitHolders() {
 	for len(d.holders) > 0 {
 		ready, err := sys.WaitReadable(d.withHolders(nil), time.Now().Add(time.Hour))
 		if err != nil {
-			time.Sleep(doorRests)
+			time.Sleep(acceptRests)
 			continue
 		}
 		d.forget(ready, 0)
@@ -108,7 +108,7 @@ func (d *door) seeOff() {
 }
 
 // pids are the processes that hold the memory; 0 for one that cannot be seen.
-func (d *door) pids() (pids []int) {
+func (d *listener) pids() (pids []int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, h := range d.holders {

@@ -19,18 +19,18 @@ import (
 )
 
 // holderVariable says to the test binary that it is a process that holds memory,
-// and at which door.
-const holderVariable = "MOEWIRE_TEST_CUDAIPC_DOOR"
+// and at which listener.
+const holderVariable = "MOEWIRE_TEST_CUDAIPC_LISTENER"
 
-// newDoor is a door of memory that has an IPC handle.
-func newDoor(t *testing.T) (*Offer, *card) {
-	o := &Offer{card: card{ways: byIPC, nonce: [nonceBytes]byte{1, 2}}}
-	o.card.socket = freshName()
+// newListener is a listener of memory that has an IPC handle.
+func newListener(t *testing.T) (*Offer, *memDesc) {
+	o := &Offer{memDesc: memDesc{ways: byIPC, nonce: [nonceBytes]byte{1, 2}}}
+	o.memDesc.socket = freshName()
 	var err error
-	o.door, err = openDoor(o.card.socket, o.card.nonce, nil)
+	o.listener, err = openListener(o.memDesc.socket, o.memDesc.nonce, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, o.Close()) })
-	return o, &o.card
+	return o, &o.memDesc
 }
 
 func freshName() string { return "moewire-test-" + rand.Text() }
@@ -41,7 +41,7 @@ func (o *Offer) becomes(t *testing.T, pids ...int) {
 }
 
 // enter is one opening of the memory.
-func enter(t *testing.T, c *card) *View {
+func enter(t *testing.T, c *memDesc) *View {
 	conn, fd, err := visit(c, soon())
 	require.NoError(t, err)
 	require.Nil(t, fd)
@@ -53,11 +53,11 @@ func (v *View) leave() { leave(v.held) }
 // TestHoldersAreCountedByOpening: a process that has the memory open twice holds
 // it until it has closed both, also when nobody is let in any more.
 func TestHoldersAreCountedByOpening(t *testing.T) {
-	o, c := newDoor(t)
+	o, c := newListener(t)
 	require.Empty(t, o.Holders())
 	self := os.Getpid()
 	first, second := enter(t, c), enter(t, c)
-	require.Equal(t, []int{self, self}, o.Holders(), "it is known before the visitor hears that it may")
+	require.Equal(t, []int{self, self}, o.Holders(), "it is known before the process hears that it may")
 	first.leave()
 	o.becomes(t, self)
 	require.NoError(t, o.Close())
@@ -71,7 +71,7 @@ func TestHoldersAreCountedByOpening(t *testing.T) {
 // TestHoldersEndWithTheirProcess: one that is killed holds nothing any more; who
 // comes after it is another one.
 func TestHoldersEndWithTheirProcess(t *testing.T) {
-	o, c := newDoor(t)
+	o, c := newListener(t)
 	first, second := startHolder(t, c), startHolder(t, c)
 	require.ElementsMatch(t, []int{first.Process.Pid, second.Process.Pid}, o.Holders())
 	require.NoError(t, first.Process.Kill())
@@ -85,14 +85,14 @@ func TestHoldersEndWithTheirProcess(t *testing.T) {
 }
 
 // TestConnectionIsNotTheProcess: memory is open as long as its process lives that
-// has not said good-bye, whatever became of the connection.
+// has not sent a shutdown notice, whatever became of the connection.
 func TestConnectionIsNotTheProcess(t *testing.T) {
 	pid, err := sys.OpenPidfd(os.Getpid())
 	if err != nil {
 		testenv.Lacking(t, "pidfd", "this kernel has no pidfds: the end of a connection stands for the process's")
 	}
 	sys.CloseAll(pid)
-	o, c := newDoor(t)
+	o, c := newListener(t)
 	lost, other := enter(t, c), enter(t, c)
 	sys.CloseAll(lost.held)
 	other.leave()
@@ -100,30 +100,30 @@ func TestConnectionIsNotTheProcess(t *testing.T) {
 	require.Equal(t, []int{os.Getpid()}, o.Holders())
 }
 
-// TestLateAnswer: a visitor that has gone before it heard that it may open the
+// TestLateAnswer: a process that has gone before it heard that it may open the
 // memory holds nothing.
 func TestLateAnswer(t *testing.T) {
-	c := &card{ways: byIPC, socket: freshName()}
-	d := &door{nonce: c.nonce}
+	c := &memDesc{ways: byIPC, socket: freshName()}
+	d := &listener{nonce: c.nonce}
 	var err error
-	d.listener, err = sys.ListenAbstract(c.socket, 1)
+	d.socket, err = sys.ListenAbstract(c.socket, 1)
 	require.NoError(t, err)
-	defer sys.CloseAll(d.listener)
+	defer sys.CloseAll(d.socket)
 	stop := make(chan struct{})
 	close(stop)
 	_, _, err = visit(c, Wait{Until: time.Now().Add(time.Hour), Stop: stop})
 	require.ErrorIs(t, err, ErrStopped)
 	d.admit()
-	require.Len(t, d.visitors, 1)
+	require.Len(t, d.pending, 1)
 	d.answer([]int{2})
-	require.Empty(t, d.visitors)
+	require.Empty(t, d.pending)
 	require.Empty(t, d.pids())
 }
 
 // TestUselessAnswer: nor does one that was let in, and finds that it cannot open
 // the memory.
 func TestUselessAnswer(t *testing.T) {
-	o, c := newDoor(t)
+	o, c := newListener(t)
 	other := *c
 	other.ways = byFD
 	_, _, err := visit(&other, soon())
@@ -131,8 +131,8 @@ func TestUselessAnswer(t *testing.T) {
 	o.becomes(t)
 }
 
-// startHolder starts a process that comes to a door and stays.
-func startHolder(t *testing.T, c *card) *exec.Cmd {
+// startHolder starts a process that connects to a listener and stays.
+func startHolder(t *testing.T, c *memDesc) *exec.Cmd {
 	cmd := exec.Command(os.Args[0], "-test.run=^TestHolderChild$", "-test.v")
 	cmd.Env = append(os.Environ(), holderVariable+"="+c.socket+" "+hex.EncodeToString(c.nonce[:]))
 	stdin, err := cmd.StdinPipe() // its end is the child's
@@ -150,7 +150,7 @@ func startHolder(t *testing.T, c *card) *exec.Cmd {
 			return cmd
 		}
 	}
-	require.Fail(t, "the process ended at the door")
+	require.Fail(t, "the process ended at the listener")
 	return nil
 }
 
@@ -160,7 +160,7 @@ func TestHolderChild(t *testing.T) {
 	if !found {
 		t.Skip("it is for the tests of processes")
 	}
-	c := &card{ways: byIPC, socket: socket}
+	c := &memDesc{ways: byIPC, socket: socket}
 	_, err := hex.Decode(c.nonce[:], []byte(nonce))
 	require.NoError(t, err)
 	v := enter(t, c)
@@ -182,14 +182,14 @@ func TestStoppedWait(t *testing.T) {
 	require.ErrorIs(t, <-ended, ErrStopped)
 }
 
-// TestStoppedAtTheDoor: the same for one whose process does not answer.
-func TestStoppedAtTheDoor(t *testing.T) {
+// TestStoppedAtTheListener: the same for one whose process does not answer.
+func TestStoppedAtTheListener(t *testing.T) {
 	socket := freshName()
 	listener, err := sys.ListenAbstract(socket, 1)
 	require.NoError(t, err)
 	defer sys.CloseAll(listener)
 	stop := make(chan struct{})
 	close(stop)
-	_, _, err = visit(&card{ways: byIPC, socket: socket}, Wait{Until: time.Now().Add(time.Hour), Stop: stop})
+	_, _, err = visit(&memDesc{ways: byIPC, socket: socket}, Wait{Until: time.Now().Add(time.Hour), Stop: stop})
 	require.ErrorIs(t, err, ErrStopped)
 }

@@ -19,26 +19,26 @@ var process = sync.OnceValue(func() (id [nonceBytes]byte) {
 })
 
 // offered is the memory that ranks of this process offer, by the nonces of
-// their cards.
+// their memory descriptors.
 var offered sync.Map // [nonceBytes]byte to *cuda.Memory
 
 // Offer is a rank's memory, as others can map it. Safe for concurrent use.
 type Offer struct {
-	card card
-	slab transport.Segment
-	door *door
-	end  sync.Once
+	memDesc  memDesc
+	slab     transport.Segment
+	listener *listener
+	end      sync.Once
 }
 
-// NewOffer lays out a rank's card in its domain, as its first slab. The memory
+// NewOffer lays out a rank's memory descriptor in its domain, as its first slab. The memory
 // stays the caller's, who closes the offer first.
 func NewOffer(dom transport.Domain, dev *cuda.Device, mem *cuda.Memory) (*Offer, error) {
-	o := &Offer{card: card{
+	o := &Offer{memDesc: memDesc{
 		rank: dom.Rank(), numRanks: dom.NumRanks(), numBytes: mem.NumBytes(), process: process(),
 	}}
-	rand.Read(o.card.nonce[:])
+	rand.Read(o.memDesc.nonce[:])
 	var err error
-	if o.card.device, err = dev.UUID(); err == nil {
+	if o.memDesc.device, err = dev.UUID(); err == nil {
 		err = o.open(mem)
 	}
 	if err == nil {
@@ -56,35 +56,35 @@ func (o *Offer) open(mem *cuda.Memory) error {
 	if err != nil {
 		return err
 	}
-	if o.card.ways.byDoor() {
-		o.card.socket = "moewire-cuda-" + hex.EncodeToString(o.card.nonce[:])
-		if o.door, err = openDoor(o.card.socket, o.card.nonce, fd); err != nil {
+	if o.memDesc.ways.bySocket() {
+		o.memDesc.socket = "moewire-cuda-" + hex.EncodeToString(o.memDesc.nonce[:])
+		if o.listener, err = openListener(o.memDesc.socket, o.memDesc.nonce, fd); err != nil {
 			return err
 		}
 	}
-	offered.Store(o.card.nonce, mem)
+	offered.Store(o.memDesc.nonce, mem)
 	return nil
 }
 
-// name puts on the card by which ways the memory can be had. fd: what the door
+// name records in the memory descriptor by which ways the memory can be had. fd: what the listener
 // hands out.
 func (o *Offer) name(mem *cuda.Memory) (fd *sys.FD, err error) {
 	if h, ok := mem.Fabric(); ok {
-		o.card.ways |= byFabric
-		o.card.handle = h
+		o.memDesc.ways |= byFabric
+		o.memDesc.handle = h
 	}
 	if mem.ByDescriptor() {
-		o.card.ways |= byFD
+		o.memDesc.ways |= byFD
 		raw, err := mem.Export()
 		if err != nil {
 			return nil, err
 		}
 		return sys.Own(raw), nil
 	}
-	if o.card.ways == 0 {
-		o.card.ways = byIPC
+	if o.memDesc.ways == 0 {
+		o.memDesc.ways = byIPC
 		h, err := mem.IPCHandle()
-		o.card.handle = h
+		o.memDesc.handle = h
 		return nil, err
 	}
 	return nil, nil
@@ -95,31 +95,31 @@ func (o *Offer) layOut(dom transport.Domain) error {
 	if err != nil {
 		return err
 	}
-	if id != cardSlab {
-		return fmt.Errorf("the card is slab %d of the domain, not %d: it has others already", id, cardSlab)
+	if id != memDescSlab {
+		return fmt.Errorf("the memory descriptor is slab %d of the domain, not %d: it has others already", id, memDescSlab)
 	}
 	o.slab = slab
-	copy(slab.Bytes(cardOff, cardBytes), o.card.marshal())
-	slab.Word(0).Store(cardBytes)
+	copy(slab.Bytes(memDescOff, memDescBytes), o.memDesc.marshal())
+	slab.Word(0).Store(memDescBytes)
 	return nil
 }
 
 // Holders are the processes that have the memory open by an IPC handle, or may,
 // each as often as it has: 0 for one that cannot be seen from here.
 func (o *Offer) Holders() (pids []int) {
-	if o.door == nil {
+	if o.listener == nil {
 		return nil
 	}
-	return o.door.pids()
+	return o.listener.pids()
 }
 
 // Close lets nobody in any more. What was mapped stays, and Holders goes on to
 // tell by whom. Idempotent.
 func (o *Offer) Close() error {
 	o.end.Do(func() {
-		offered.Delete(o.card.nonce)
-		if o.door != nil {
-			o.door.close()
+		offered.Delete(o.memDesc.nonce)
+		if o.listener != nil {
+			o.listener.close()
 		}
 	})
 	return nil

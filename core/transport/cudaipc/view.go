@@ -14,18 +14,18 @@ import (
 
 // View is another rank's memory as this one has it.
 type View struct {
-	mem  *cuda.Memory
-	path string
-	card *card
-	held *sys.FD // with an IPC handle: the connection that tells the owner
-	mu   sync.Mutex
+	mem     *cuda.Memory
+	path    string
+	memDesc *memDesc
+	held    *sys.FD // with an IPC handle: the connection that tells the owner
+	mu      sync.Mutex
 }
 
 // Address is where it begins in this process and on this device.
 func (v *View) Address() uint64 { return v.mem.Address() }
 
 // Device is the number of the device whose memory it is, as in cuda.Links.
-func (v *View) Device() uint64 { return cuda.DeviceNumber(v.card.device) }
+func (v *View) Device() uint64 { return cuda.DeviceNumber(v.memDesc.device) }
 
 // Path is "process", "fd", "fabric" or "ipc".
 func (v *View) Path() string { return v.path }
@@ -44,7 +44,7 @@ func (v *View) Close() error {
 }
 
 // Map maps numBytes of a rank's memory, and waits for the rank to offer it. It
-// ends early when the rank's process does. Errors name the rank; those of a card
+// ends early when the rank's process does. Errors name the rank; those of a memory descriptor
 // that nobody can have made wrap transport.ErrMetadata, of one with less memory,
 // by its own word or the driver's, transport.ErrMismatch.
 func Map(dom transport.Domain, dev *cuda.Device, rank int, numBytes uint64, w Wait) (*View, error) {
@@ -78,22 +78,22 @@ func mapRank(dom transport.Domain, dev *cuda.Device, rank int, numBytes uint64, 
 	return byHandle(c, dev, numBytes, w)
 }
 
-// await looks for a rank's card.
-func await(dom transport.Domain, rank int, w Wait) (*card, error) {
+// await looks for a rank's memory descriptor.
+func await(dom transport.Domain, rank int, w Wait) (*memDesc, error) {
 	for {
-		slab, err := dom.Slab(rank, cardSlab)
+		slab, err := dom.Slab(rank, memDescSlab)
 		if err == nil && slab.SizeBytes() < slabBytes {
 			return nil, fmt.Errorf("%w: %w: slab of %d bytes", transport.ErrMetadata, errForm, slab.SizeBytes())
 		}
 		if err == nil {
 			if n := slab.Word(0).Load(); n != 0 {
-				return parseCard(slab.Bytes(cardOff, int64(min(n, slabBytes-cardOff))), rank, dom.NumRanks())
+				return parseMemDesc(slab.Bytes(memDescOff, int64(min(n, slabBytes-memDescOff))), rank, dom.NumRanks())
 			}
 		}
 		if p := dom.Process(rank); p == nil {
 			return nil, fmt.Errorf("the rank is absent")
 		} else if p.Dying() {
-			return nil, fmt.Errorf("%w before it offered any", transport.ErrDead)
+			return nil, fmt.Errorf("%w before it offered any", transport.ErrExited)
 		}
 		if err == nil {
 			err = sys.ErrTimeout
@@ -105,30 +105,30 @@ func await(dom transport.Domain, rank int, w Wait) (*card, error) {
 	}
 }
 
-func borrow(c *card, dev *cuda.Device, numBytes uint64) (*View, error) {
+func borrow(c *memDesc, dev *cuda.Device, numBytes uint64) (*View, error) {
 	mem, ok := offered.Load(c.nonce)
 	if !ok {
-		return nil, fmt.Errorf("%w: it was offered in this process and is no more", transport.ErrDead)
+		return nil, fmt.Errorf("%w: it was offered in this process and is no more", transport.ErrExited)
 	}
 	of := mem.(*cuda.Memory)
 	if of.NumBytes() < numBytes {
 		return nil, lied(c, of.NumBytes())
 	}
-	lent, err := of.Lend(dev)
+	shared, err := of.Share(dev)
 	if err != nil {
 		return nil, err
 	}
-	return &View{mem: lent, path: "process", card: c}, nil
+	return &View{mem: shared, path: "process", memDesc: c}, nil
 }
 
-// lied says that a card promises more than there is.
-func lied(c *card, numBytes uint64) error {
-	return fmt.Errorf("%w: its card says %d bytes, it has %d", transport.ErrMismatch, c.numBytes, numBytes)
+// lied says that a memory descriptor promises more than there is.
+func lied(c *memDesc, numBytes uint64) error {
+	return fmt.Errorf("%w: its memory descriptor says %d bytes, it has %d", transport.ErrMismatch, c.numBytes, numBytes)
 }
 
 // byExport maps memory by descriptor, and where that cannot be had, or leads to
 // nothing, by fabric handle.
-func byExport(c *card, dev *cuda.Device, numBytes uint64, w Wait) (v *View, err error) {
+func byExport(c *memDesc, dev *cuda.Device, numBytes uint64, w Wait) (v *View, err error) {
 	if c.ways&byFD != 0 {
 		v, err = byDescriptor(c, dev, numBytes, w)
 		if err == nil || c.ways&byFabric == 0 || errors.Is(err, ErrStopped) || errors.Is(err, transport.ErrMismatch) {
@@ -142,7 +142,7 @@ func byExport(c *card, dev *cuda.Device, numBytes uint64, w Wait) (v *View, err 
 	return v, nil
 }
 
-func byDescriptor(c *card, dev *cuda.Device, numBytes uint64, w Wait) (*View, error) {
+func byDescriptor(c *memDesc, dev *cuda.Device, numBytes uint64, w Wait) (*View, error) {
 	conn, fd, err := visit(c, w)
 	if err != nil {
 		return nil, err
@@ -152,26 +152,26 @@ func byDescriptor(c *card, dev *cuda.Device, numBytes uint64, w Wait) (*View, er
 	return imported(c, mem, "fd", numBytes, err)
 }
 
-// byFabricHandle asks nobody: who has the card and the owner's IMEX channel has the
+// byFabricHandle asks nobody: who has the memory descriptor and the owner's IMEX channel has the
 // memory, as long as it is there.
-func byFabricHandle(c *card, dev *cuda.Device, numBytes uint64) (*View, error) {
+func byFabricHandle(c *memDesc, dev *cuda.Device, numBytes uint64) (*View, error) {
 	h := libcuda.FabricHandle(c.handle)
 	mem, err := dev.ImportFabric(&h, numBytes)
 	return imported(c, mem, "fabric", numBytes, err)
 }
 
-func imported(c *card, mem *cuda.Memory, path string, numBytes uint64, err error) (*View, error) {
+func imported(c *memDesc, mem *cuda.Memory, path string, numBytes uint64, err error) (*View, error) {
 	if errors.Is(err, cuda.ErrTooSmall) {
-		err = fmt.Errorf("%w: its card says %d bytes, the driver maps no %d of them: %w", transport.ErrMismatch, c.numBytes, numBytes, err)
+		err = fmt.Errorf("%w: its memory descriptor says %d bytes, the driver maps no %d of them: %w", transport.ErrMismatch, c.numBytes, numBytes, err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return &View{mem: mem, path: path, card: c}, nil
+	return &View{mem: mem, path: path, memDesc: c}, nil
 }
 
 // byHandle opens an IPC handle once the owner knows, and as long as that is so.
-func byHandle(c *card, dev *cuda.Device, numBytes uint64, w Wait) (*View, error) {
+func byHandle(c *memDesc, dev *cuda.Device, numBytes uint64, w Wait) (*View, error) {
 	conn, _, err := visit(c, w)
 	if err != nil {
 		return nil, err
@@ -182,7 +182,7 @@ func byHandle(c *card, dev *cuda.Device, numBytes uint64, w Wait) (*View, error)
 		leave(conn)
 		return nil, err
 	}
-	v := &View{mem: mem, path: "ipc", card: c, held: conn}
+	v := &View{mem: mem, path: "ipc", memDesc: c, held: conn}
 	if mem.NumBytes() < numBytes {
 		return nil, errors.Join(lied(c, mem.NumBytes()), v.Close())
 	}

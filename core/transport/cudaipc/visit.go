@@ -33,9 +33,9 @@ func (w Wait) over(late error) error {
 	return nil
 }
 
-// visit asks at a rank's door. The connection is the caller's then, and so is
+// visit asks at a rank's listener. The connection is the caller's then, and so is
 // the descriptor, if the memory is shared by one.
-func visit(c *card, w Wait) (conn, fd *sys.FD, err error) {
+func visit(c *memDesc, w Wait) (conn, fd *sys.FD, err error) {
 	if conn, err = knock(c.socket, w); err != nil {
 		return nil, nil, err
 	}
@@ -55,12 +55,12 @@ func visit(c *card, w Wait) (conn, fd *sys.FD, err error) {
 // leave tells the owner that nothing is open by this visit, whatever it has
 // answered, or will: a late one reads the question first.
 func leave(conn *sys.FD) {
-	_ = sys.Send(conn, goodbye) // the owner may be gone
+	_ = sys.Send(conn, shutdownNotice) // the owner may be gone
 	sys.CloseAll(conn)
 }
 
 // answered waits for the answer.
-func answered(c *card, conn *sys.FD, w Wait) (*sys.FD, error) {
+func answered(c *memDesc, conn *sys.FD, w Wait) (*sys.FD, error) {
 	for {
 		_, err := sys.WaitReadable([]*sys.FD{conn}, time.Now().Add(lookEvery))
 		if err == nil {

@@ -3,7 +3,7 @@
 // memory, which kernels reach over the bus and every carrier can register. Which
 // one it is changes nothing for who uses it: core/link, core/transport/proxy.
 //
-// mixed.Config.Rings takes it; a buffer of core/ep/gpu hands the addresses to its
+// multihost.Config.Rings takes it; a buffer of core/ep/gpu hands the addresses to its
 // kernels.
 package cudaring
 
@@ -40,7 +40,7 @@ func For(dev *cuda.Device, carrier transport.Transport) *Maker {
 func (m *Maker) try() error {
 	r, err := m.make(1)
 	err = errors.Join(err, r.free())
-	if r.owes() {
+	if r.hasUnfreed() {
 		m.left = r
 	}
 	return err
@@ -181,14 +181,14 @@ func (r *Ring) Release() {
 func (r *Ring) Close() error {
 	err := r.closed
 	r.closed = nil
-	if r.owes() {
+	if r.hasUnfreed() {
 		err = r.free()
 	}
 	return err
 }
 
-// owes reports whether there is memory that the driver was not asked to free.
-func (r *Ring) owes() bool {
+// hasUnfreed reports whether there is memory that the driver was not asked to free.
+func (r *Ring) hasUnfreed() bool {
 	return r.device != nil && !r.device.Closed() || r.host != nil && !r.host.Closed()
 }
 

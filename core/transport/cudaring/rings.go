@@ -36,7 +36,7 @@ type made struct {
 // Of makes rings of one device. Close it before the device.
 func Of(dev *cuda.Device) *Rings { return &Rings{dev: dev, makers: map[string]made{}} }
 
-// Make makes a ring, for mixed.Config.Rings. The caller releases it.
+// Make makes a ring, for multihost.Config.Rings. The caller releases it.
 func (s *Rings) Make(carrier transport.Transport, sizeBytes int64) (transport.Segment, error) {
 	if sizeBytes <= 0 {
 		return nil, errSize(sizeBytes)
@@ -83,13 +83,13 @@ func (s *Rings) keep(r *Ring) {
 // leave takes what is not freed, or of which nobody was told that the driver has
 // refused to. The caller holds s.mu.
 func (s *Rings) leave(r *Ring) {
-	if r != nil && (r.owes() || r.closed != nil) {
+	if r != nil && (r.hasUnfreed() || r.closed != nil) {
 		s.left = append(s.left, r)
 	}
 }
 
 // Free frees what was released. It is for when the device does nothing: each time
-// before ranks meet again, so that there is no more than what two meetings have made.
+// before ranks meet again, so that there is no more than what two rendezvous have made.
 // An error: something is left, for the next call, or the driver has refused to free
 // it, which is said once.
 func (s *Rings) Free() error {
@@ -103,7 +103,7 @@ func (s *Rings) free() error {
 	rest := s.left[:0]
 	for _, r := range s.left {
 		all = append(all, r.Close())
-		if r.owes() {
+		if r.hasUnfreed() {
 			rest = append(rest, r)
 		}
 	}

@@ -48,15 +48,15 @@ func harness(cfg fake.Config) transporttest.TransportHarness {
 		Kill: func(_ testing.TB, victim transport.Transport) {
 			fake.Kill(victim)
 		},
-		Patience: patience(),
+		Timeout: testTimeout(),
 		// Under the race detector, and in chunks, more takes long.
 		MaxRequestBytes: 2 << 20,
 		FlowControl:     cfg.NoReceiveTimeout < 0,
 	}
 }
 
-// patience is short where the suite is expected to fail: TestMutations.
-func patience() time.Duration {
-	d, _ := time.ParseDuration(os.Getenv("MOEWIRE_FAKE_PATIENCE"))
+// testTimeout is short where the suite is expected to fail: TestMutations.
+func testTimeout() time.Duration {
+	d, _ := time.ParseDuration(os.Getenv("MOEWIRE_FAKE_TIMEOUT"))
 	return d
 }

@@ -1,7 +1,7 @@
 // Package fake is a carrier inside one process, for tests of what stands on
 // carriers. A Network plays the wires, the NICs and the memory behind them;
 // each Transport on it is one device. The device counts what it holds, as a
-// provider would, so that a leak shows where it is not owed to the code under
+// provider would, so that a leak shows where it is not due to the code under
 // test that it shows.
 //
 // Order is as bad as transport.Transport allows: which request moves next is

@@ -167,16 +167,16 @@ func (e *Endpoint) isClosed() bool {
 func (e *Endpoint) beginClose() error {
 	e.transport.network.mu.Lock()
 	defer e.transport.network.mu.Unlock()
-	owed := e.sends.inUse() + e.recvs.inUse()
+	outstanding := e.sends.inUse() + e.recvs.inUse()
 	switch {
 	case e.closed:
 		return nil
 	case e.transport.dead:
-		// Nobody will ever poll what it owes.
-	case owed > 0, e.state == transport.StateReady, e.connecting, e.closing:
+		// Nobody will ever poll what it has outstanding.
+	case outstanding > 0, e.state == transport.StateReady, e.connecting, e.closing:
 		e.counts.BusyCloses++
 		e.transport.counts.BusyCloses++
-		return fmt.Errorf("endpoint in state %d owes %d completions: %w", e.state, owed, transport.ErrBusy)
+		return fmt.Errorf("endpoint in state %d has %d outstanding completions: %w", e.state, outstanding, transport.ErrBusy)
 	}
 	e.closing = true
 	return nil

@@ -225,15 +225,15 @@ func TestDelay(t *testing.T) {
 	}
 }
 
-func TestSilence(t *testing.T) {
+func TestUnresponsive(t *testing.T) {
 	s := newScene(t, fake.Config{RetryTimeout: time.Second})
-	s.network.Silence(s.tr[1], true)
+	s.network.SetUnresponsive(s.tr[1], true)
 	s.write(1)
 	s.network.Settle()
 	s.clock.Advance(time.Second / 2)
-	s.network.Silence(s.tr[1], false)
+	s.network.SetUnresponsive(s.tr[1], false)
 	require.Equal(t, transport.StatusOK, s.one(0).Status, "back in time")
-	s.network.Silence(s.tr[1], true)
+	s.network.SetUnresponsive(s.tr[1], true)
 	s.write(2)
 	require.Equal(t, transport.StatusUnreachable, s.one(0).Status)
 	require.Equal(t, transport.StateReady, s.ep[1].State(), "the other side knows nothing")

@@ -36,8 +36,8 @@ var mutations = []struct{ name, file, from, to, notices string }{
 	{"no receive is used up by a write with immediate", "step.go", "if r.op == transport.OpSend || r.op == transport.OpWriteImm {", "if r.op == transport.OpSend {", "WriteImm"},
 	{"more than the receive holds", "step.go", "if r.numBytes > recv.numBytes {", "if r.numBytes > recv.numBytes+1 {", "ReceiveTooShort"},
 	{"a send without a receive is lost", "step.go", "if peer.waiting.len() == 0 {", "if peer.waiting.len() == 0 {\n\t\t\tr.finish(transport.StatusOK)\n\t\t\treturn true", "NoReceive"},
-	{"a silent peer is waited for without end", "step.go", "return r.endAfter(&r.unheard, n.cfg.RetryTimeout,", "return r.endAfter(&r.unheard, -1,", "PeerRetires"},
-	{"an endpoint that was not connected answers", "step.go", "peer.state != transport.StateReady || peer.peer != r.ep.address()", "false", "ConnectSilentPeer"},
+	{"an unresponsive peer is waited for without end", "step.go", "return r.endAfter(&r.unheard, n.cfg.RetryTimeout,", "return r.endAfter(&r.unheard, -1,", "PeerRetires"},
+	{"an endpoint that was not connected answers", "step.go", "peer.state != transport.StateReady || peer.peer != r.ep.address()", "false", "ConnectUnresponsivePeer"},
 	{"any address will do", "endpoint.go", "if crc32.ChecksumIEEE(b[:addressBytes-4]) != binary.LittleEndian.Uint32(b[addressBytes-4:]) {", "if false && crc32.ChecksumIEEE(b) == binary.LittleEndian.Uint32(b) {", "ConnectBadAddress"},
 	{"connect again", "endpoint.go", "if e.state != transport.StateNew || e.connecting {", "if e.connecting {", "ConnectTwice"},
 	{"a failed connect leaves the endpoint new", "endpoint.go", "e.enterError()\n\t\treturn fmt.Errorf(\"connect", "return fmt.Errorf(\"connect", "ConnectBadAddress"},
@@ -49,7 +49,7 @@ var mutations = []struct{ name, file, from, to, notices string }{
 	{"the end of a piece is not checked", "post.go", "p.Bytes > len(r.mem)-p.Off", "false", "BadRequests"},
 	{"a Wake is lost before Wait", "transport.go", "if !some {", "select { case <-t.wake: default: }\n\tif !some {", "Wake"},
 	{"a completion does not end Wait", "complete.go", "t.counts.Completed[r.status]++\n\tt.Wake()", "t.counts.Completed[r.status]++", "WaitSeesCompletions"},
-	{"ready endpoints close", "endpoint.go", "owed > 0, e.state == transport.StateReady,", "owed > 0,", "CloseIsBusy"},
+	{"ready endpoints close", "endpoint.go", "outstanding > 0, e.state == transport.StateReady,", "outstanding > 0,", "CloseIsBusy"},
 	{"a transport closes with regions", "transport.go", "held := len(t.endpoints) + len(t.regions)", "held := len(t.endpoints)", "TransportClose"},
 	{"a goroutine is left", "network.go", "n.numOpen++", "n.numOpen++\n\tgo func() { select {} }()", "LeavesNothing"},
 	{"a request allocates", "request.go", "*r = request{ep: r.ep, pieces: r.pieces[:0],", "*r = request{ep: r.ep, pieces: make([]transport.Piece, 0, 4),", "AllocatesNothing"},
@@ -65,7 +65,7 @@ func TestMutations(t *testing.T) {
 		list = append(list, testenv.Mutation{
 			Name: m.name, File: m.file, From: m.from, To: m.to,
 			Args: []string{"-timeout=2m", "-run", "^TestConformance$/^any_order$/^" + m.notices + "$"},
-			Env:  []string{"MOEWIRE_FAKE_PATIENCE=2s"}, Noticed: "--- FAIL: TestConformance/any_order/" + m.notices,
+			Env:  []string{"MOEWIRE_FAKE_TIMEOUT=2s"}, Noticed: "--- FAIL: TestConformance/any_order/" + m.notices,
 		})
 	}
 	testenv.RunMutations(t, list)

@@ -42,7 +42,7 @@ type Config struct {
 	// transport: ErrNoResource beyond. 0: no bound.
 	MaxQueuePairs  int
 	MaxLockedBytes int64
-	// RetryTimeout is how long a silent peer is asked again, 50 ms if 0.
+	// RetryTimeout is how long an unresponsive peer is asked again, 50 ms if 0.
 	// NoReceiveTimeout is how long a peer without receives is, 50 ms if 0,
 	// for ever if negative: flow control.
 	RetryTimeout     time.Duration
@@ -57,7 +57,7 @@ type Config struct {
 // use.
 type Network struct {
 	cfg  Config
-	kick chan struct{}
+	wake chan struct{}
 
 	mu         sync.Mutex
 	rand       *rand.Rand
@@ -84,7 +84,7 @@ func New(cfg Config) *Network {
 	setDefault(&cfg.RetryTimeout, 50*time.Millisecond)
 	setDefault(&cfg.NoReceiveTimeout, 50*time.Millisecond)
 	return &Network{
-		cfg: cfg, kick: make(chan struct{}, 1),
+		cfg: cfg, wake: make(chan struct{}, 1),
 		rand: rand.New(rand.NewPCG(cfg.Seed, 0x6d6f65776972655f)),
 	}
 }
@@ -146,7 +146,7 @@ func (n *Network) run() {
 		if next != (time.Time{}) && !next.After(s.now()) {
 			continue
 		}
-		s.until(next, n.kick)
+		s.until(next, n.wake)
 	}
 }
 
@@ -173,7 +173,7 @@ func (n *Network) burst() (next time.Time, open bool) {
 // nudge tells the goroutine that steps that there is something new.
 func (n *Network) nudge() {
 	select {
-	case n.kick <- struct{}{}:
+	case n.wake <- struct{}{}:
 	default:
 	}
 }
@@ -193,7 +193,7 @@ func (n *Network) Kill(t *Transport) {
 	if t.dead {
 		return
 	}
-	t.dead, t.silent = true, true
+	t.dead, t.unresponsive = true, true
 	n.drop(func(r *request) bool { return r.ep.transport == t })
 	n.leave(t)
 }
@@ -207,12 +207,12 @@ func (n *Network) leave(t *Transport) {
 	}
 }
 
-// Silence makes a transport answer nobody, or answer again. Its own requests
+// SetUnresponsive makes a transport answer nobody, or answer again. Its own requests
 // get no answer either.
-func (n *Network) Silence(t *Transport, silent bool) {
+func (n *Network) SetUnresponsive(t *Transport, unresponsive bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	t.silent = silent
+	t.unresponsive = unresponsive
 	n.nudge()
 }
 

@@ -142,12 +142,12 @@ func (r *request) nextTime(now time.Time) time.Time {
 // answering returns the peer's end if it answers.
 func (n *Network) answering(r *request) *Endpoint {
 	at := r.ep.peer
-	if r.dropped || r.ep.transport.silent || int(at.transport) >= len(n.transports) {
+	if r.dropped || r.ep.transport.unresponsive || int(at.transport) >= len(n.transports) {
 		return nil
 	}
 	t := n.transports[at.transport]
 	peer := t.endpoints[at.endpoint]
-	if t.silent || peer == nil || peer.nonce != at.nonce ||
+	if t.unresponsive || peer == nil || peer.nonce != at.nonce ||
 		peer.state != transport.StateReady || peer.peer != r.ep.address() {
 		return nil
 	}

@@ -25,7 +25,7 @@ type Transport struct {
 	maxQueuePairs  int
 	maxLockedBytes int64
 	counts         Counts
-	silent         bool // answers nobody
+	unresponsive   bool // answers nobody
 	dead           bool // and does nothing
 	closed         bool
 	left           bool

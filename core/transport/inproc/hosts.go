@@ -12,7 +12,7 @@ import (
 // another's words and slabs, all others only by messages.
 type Hosts struct {
 	Of []int // the host of each rank
-	// WordsBytes is how much of the beginning of a far rank's control region is
+	// WordsBytes is how much of the beginning of a remote rank's control region is
 	// a private page of whoever looks. The rest is what heartbeats would carry:
 	// it is the rank's own.
 	WordsBytes int64
@@ -57,8 +57,8 @@ func NewHosts(present uint64, controlBytes int64, h Hosts) []transport.Domain {
 	return views
 }
 
-// near reports whether two ranks share memory.
-func (g *group) near(a, b int) bool { return g.hosts == nil || g.hosts.Of[a] == g.hosts.Of[b] }
+// sameHost reports whether two ranks share memory.
+func (g *group) sameHost(a, b int) bool { return g.hosts == nil || g.hosts.Of[a] == g.hosts.Of[b] }
 
 // connect makes fresh queues for a rank.
 func (g *group) connect(rank int) {
@@ -66,7 +66,7 @@ func (g *group) connect(rank int) {
 		return
 	}
 	for r := range g.ranks {
-		if !g.near(rank, r) {
+		if !g.sameHost(rank, r) {
 			g.at(rank, r).Store(newQueue(g, rank, r))
 			g.at(r, rank).Store(newQueue(g, r, rank))
 		}
@@ -80,7 +80,7 @@ func (g *group) drop(d *Domain) {
 		return
 	}
 	for r := range g.ranks {
-		if !g.near(d.rank, r) {
+		if !g.sameHost(d.rank, r) {
 			g.at(d.rank, r).Load().drop()
 		}
 	}
@@ -88,29 +88,29 @@ func (g *group) drop(d *Domain) {
 
 func (g *group) at(from, to int) *atomic.Pointer[queue] { return &g.queues[from*len(g.ranks)+to] }
 
-// farPage is a far rank's control region as one rank sees it: its words as
+// remotePage is a remote rank's control region as one rank sees it: its words as
 // messages bring them, the rest as the rank itself writes it.
-type farPage struct {
+type remotePage struct {
 	transport.Segment // the rank's own
 	words             *segment
 }
 
-func (p *farPage) Word(off int64) *atomic.Uint64 {
+func (p *remotePage) Word(off int64) *atomic.Uint64 {
 	if off < p.words.SizeBytes() {
 		return p.words.Word(off)
 	}
 	return p.Segment.Word(off)
 }
 
-// Far reaches the ranks of other hosts, as connected now.
-func (d *Domain) Far() transport.Far {
+// Remote reaches the ranks of other hosts, as connected now.
+func (d *Domain) Remote() transport.Remote {
 	g := d.group
 	if g.hosts == nil {
 		return nil
 	}
-	f := &far{d: d, out: make([]*queue, len(g.ranks)), in: make([]*queue, len(g.ranks))}
+	f := &remote{d: d, out: make([]*queue, len(g.ranks)), in: make([]*queue, len(g.ranks))}
 	for r := range g.ranks {
-		if !g.near(d.rank, r) {
+		if !g.sameHost(d.rank, r) {
 			f.ranks |= 1 << r
 			f.out[r], f.in[r] = g.at(d.rank, r).Load(), g.at(r, d.rank).Load()
 		}
@@ -121,30 +121,30 @@ func (d *Domain) Far() transport.Far {
 	return f
 }
 
-// far implements transport.Far over bounded queues.
-type far struct {
+// remote implements transport.Remote over bounded queues.
+type remote struct {
 	d       *Domain
 	ranks   uint64
 	out, in []*queue
 }
 
-var _ transport.Far = (*far)(nil)
+var _ transport.Remote = (*remote)(nil)
 
-func (f *far) Ranks() uint64          { return f.ranks }
-func (f *far) MaxMessageBytes() int64 { return f.d.group.hosts.MaxMessageBytes }
+func (f *remote) Ranks() uint64          { return f.ranks }
+func (f *remote) MaxMessageBytes() int64 { return f.d.group.hosts.MaxMessageBytes }
 
 // WordAge: control pages are shared by all.
-func (f *far) WordAge() time.Duration { return 0 }
+func (f *remote) WordAge() time.Duration { return 0 }
 
-// Reserve lends a buffer of the queue.
-func (f *far) Reserve(rank int, n int64) ([]byte, error) {
+// Reserve leases a buffer of the queue.
+func (f *remote) Reserve(rank int, n int64) ([]byte, error) {
 	switch to := f.d.at(rank); {
 	case f.d.own.Lost() != nil:
 		return nil, f.d.own.Lost()
 	case n < 0 || n > f.MaxMessageBytes():
 		return nil, fmt.Errorf("inproc: a message of %d bytes, allowed 0 to %d", n, f.MaxMessageBytes())
 	case to == nil:
-		return nil, fmt.Errorf("inproc: rank %d is absent: %w", rank, transport.ErrDead)
+		return nil, fmt.Errorf("inproc: rank %d is absent: %w", rank, transport.ErrExited)
 	case to.Lost() != nil:
 		return nil, to.Lost()
 	}
@@ -152,14 +152,14 @@ func (f *far) Reserve(rank int, n int64) ([]byte, error) {
 }
 
 // Post makes it the newest message.
-func (f *far) Post(rank int, n int64) error {
+func (f *remote) Post(rank int, n int64) error {
 	f.out[rank].post(n)
 	f.d.wake(rank)
 	return nil
 }
 
 // Next returns the oldest message.
-func (f *far) Next(rank int) []byte {
+func (f *remote) Next(rank int) []byte {
 	if f.d.own.Lost() != nil {
 		return nil // as an ended process
 	}
@@ -171,13 +171,13 @@ func (f *far) Next(rank int) []byte {
 }
 
 // Release takes it out of the queue.
-func (f *far) Release(rank int) {
+func (f *remote) Release(rank int) {
 	f.in[rank].release()
 	f.d.wake(rank)
 }
 
 // Untaken looks into the queues.
-func (f *far) Untaken() (ranks uint64) {
+func (f *remote) Untaken() (ranks uint64) {
 	for r, q := range f.out {
 		if to := f.d.at(r); q != nil && to != nil && to.Lost() == nil && q.length() > 0 {
 			ranks |= 1 << r
@@ -187,6 +187,6 @@ func (f *far) Untaken() (ranks uint64) {
 }
 
 // Memory is on the Go heap.
-func (f *far) Memory(sizeBytes int64) (transport.Segment, error) {
+func (f *remote) Memory(sizeBytes int64) (transport.Segment, error) {
 	return newSegment(sizeBytes), nil
 }

@@ -15,12 +15,12 @@ func twoHosts(h inproc.Hosts) []transport.Domain {
 	return inproc.NewHosts(0b111, 256, h)
 }
 
-// TestFarReach: who shares memory with whom, and what is private to a page.
-func TestFarReach(t *testing.T) {
+// TestRemoteReach: who shares memory with whom, and what is private to a page.
+func TestRemoteReach(t *testing.T) {
 	doms := twoHosts(inproc.Hosts{})
-	require.Equal(t, uint64(0b100), doms[0].Far().Ranks())
-	require.Equal(t, uint64(0b011), doms[2].Far().Ranks())
-	require.Nil(t, inproc.New(2, 8)[0].Far())
+	require.Equal(t, uint64(0b100), doms[0].Remote().Ranks())
+	require.Equal(t, uint64(0b011), doms[2].Remote().Ranks())
+	require.Nil(t, inproc.New(2, 8)[0].Remote())
 	id, _, err := doms[0].AddSlab(64)
 	require.NoError(t, err)
 	_, err = doms[1].Slab(0, id)
@@ -35,12 +35,12 @@ func TestFarReach(t *testing.T) {
 	require.Same(t, doms[2].Control(0).Word(0), doms[2].Control(0).Word(0))
 }
 
-// TestFarMessages: in order, once each, bounded, and as they were until they
+// TestRemoteMessages: in order, once each, bounded, and as they were until they
 // are released.
-func TestFarMessages(t *testing.T) {
+func TestRemoteMessages(t *testing.T) {
 	for _, delay := range []int{0, 3} {
 		doms := twoHosts(inproc.Hosts{NumMessages: 2, MaxMessageBytes: 100, MaxDelay: delay, DelaySeed: 1})
-		from, to := doms[0].Far(), doms[2].Far()
+		from, to := doms[0].Remote(), doms[2].Remote()
 		_, err := from.Reserve(2, 101)
 		require.Error(t, err)
 		sent, seen := byte(0), byte(0)
@@ -68,8 +68,8 @@ func TestFarMessages(t *testing.T) {
 	}
 }
 
-// TestFarBells: a message wakes its receiver, and room its sender.
-func TestFarBells(t *testing.T) {
+// TestRemoteBells: a message wakes its receiver, and room its sender.
+func TestRemoteBells(t *testing.T) {
 	doms := twoHosts(inproc.Hosts{NumMessages: 1})
 	wakes := func(rank int, by func()) {
 		t.Helper()
@@ -83,34 +83,34 @@ func TestFarBells(t *testing.T) {
 		}
 	}
 	wakes(2, func() {
-		_, err := doms[0].Far().Reserve(2, 8)
+		_, err := doms[0].Remote().Reserve(2, 8)
 		require.NoError(t, err)
-		require.NoError(t, doms[0].Far().Post(2, 8))
+		require.NoError(t, doms[0].Remote().Post(2, 8))
 	})
-	wakes(0, func() { doms[2].Far().Release(0) })
+	wakes(0, func() { doms[2].Remote().Release(0) })
 }
 
-// TestFarDead: what an ended process had sent is there, and nothing new comes
+// TestRemoteDead: what an ended process had sent is there, and nothing new comes
 // or goes; a new process behind its number has queues of its own.
-func TestFarDead(t *testing.T) {
+func TestRemoteDead(t *testing.T) {
 	doms := twoHosts(inproc.Hosts{})
-	old := doms[2].Far()
+	old := doms[2].Remote()
 	for range 2 {
 		_, err := old.Reserve(0, 8)
 		require.NoError(t, err)
 		require.NoError(t, old.Post(0, 8))
 	}
 	inproc.Kill(doms[0], 2)
-	survivor := doms[0].Far()
+	survivor := doms[0].Remote()
 	require.NotNil(t, survivor.Next(2))
 	_, err := survivor.Reserve(2, 8)
-	require.ErrorIs(t, err, transport.ErrDead)
+	require.ErrorIs(t, err, transport.ErrExited)
 	_, err = old.Reserve(0, 8)
-	require.ErrorIs(t, err, transport.ErrDead)
-	fresh := inproc.Join(doms[0], 2).Far()
-	require.Nil(t, doms[0].Far().Next(2))
+	require.ErrorIs(t, err, transport.ErrExited)
+	fresh := inproc.Join(doms[0], 2).Remote()
+	require.Nil(t, doms[0].Remote().Next(2))
 	_, err = fresh.Reserve(0, 8)
 	require.NoError(t, err)
 	require.NoError(t, fresh.Post(0, 8))
-	require.NotNil(t, doms[0].Far().Next(2))
+	require.NotNil(t, doms[0].Remote().Next(2))
 }

@@ -47,7 +47,7 @@ func NewPartial(n int, present uint64, controlBytes int64) []transport.Domain {
 // test plays the dead rank by not calling any more.
 func Kill(d transport.Domain, rank int) {
 	Doom(d, rank)
-	err := fmt.Errorf("rank %d: %w", rank, transport.ErrDead)
+	err := fmt.Errorf("rank %d: %w", rank, transport.ErrExited)
 	g := d.(*Domain).group
 	g.ranks[rank].Load().lost.Store(&err)
 	g.ringAll()
@@ -60,10 +60,10 @@ func Doom(d transport.Domain, rank int) {
 }
 
 // Join puts a new process behind a rank's number and returns its view. It
-// stands for a meeting: call it when all others are between two epochs.
+// stands for a rendezvous: call it when all others are between two epochs.
 func Join(d transport.Domain, rank int) transport.Domain { return d.(*Domain).group.enter(rank) }
 
-// Dismiss makes a rank absent, as a meeting without it does.
+// Dismiss makes a rank absent, as a rendezvous without it does.
 func Dismiss(d transport.Domain, rank int) { d.(*Domain).group.ranks[rank].Store(nil) }
 
 // Return puts the process of view back behind its number.
@@ -86,7 +86,7 @@ func (g *group) enter(rank int) *Domain {
 	s := &rankState{control: newSegment(g.controlBytes), rung: make(chan struct{})}
 	g.ranks[rank].Store(s)
 	g.connect(rank)
-	d := &Domain{group: g, rank: rank, own: s, pages: make([]atomic.Pointer[farPage], len(g.ranks))}
+	d := &Domain{group: g, rank: rank, own: s, pages: make([]atomic.Pointer[remotePage], len(g.ranks))}
 	return d
 }
 
@@ -144,7 +144,7 @@ type Domain struct {
 	group  *group
 	rank   int
 	own    *rankState
-	pages  []atomic.Pointer[farPage] // of far ranks, once they were asked for
+	pages  []atomic.Pointer[remotePage] // of remote ranks, once they were asked for
 	closed atomic.Bool
 }
 
@@ -183,17 +183,17 @@ func (d *Domain) Control(rank int) transport.Segment {
 	switch {
 	case s == nil:
 		return nil
-	case d.group.near(d.rank, rank):
+	case d.group.sameHost(d.rank, rank):
 		return s.control
 	}
 	return d.page(rank, s)
 }
 
-// page is the control region of the far rank whose process is s.
-func (d *Domain) page(rank int, s *rankState) *farPage {
+// page is the control region of the remote rank whose process is s.
+func (d *Domain) page(rank int, s *rankState) *remotePage {
 	p := d.pages[rank].Load()
 	if p == nil || p.Segment != transport.Segment(s.control) {
-		p = &farPage{Segment: s.control, words: newSegment(d.group.hosts.WordsBytes)}
+		p = &remotePage{Segment: s.control, words: newSegment(d.group.hosts.WordsBytes)}
 		d.pages[rank].Store(p)
 	}
 	return p
@@ -234,7 +234,7 @@ func (d *Domain) Slab(rank, id int) (transport.Segment, error) {
 	if d.closed.Load() {
 		return nil, fmt.Errorf("inproc: slab: %w", transport.ErrClosed)
 	}
-	if s := d.at(rank); s != nil && d.group.near(d.rank, rank) {
+	if s := d.at(rank); s != nil && d.group.sameHost(d.rank, rank) {
 		if slab := s.slabs[id].Load(); slab != nil {
 			return slab, nil
 		}
@@ -244,7 +244,7 @@ func (d *Domain) Slab(rank, id int) (transport.Segment, error) {
 
 // Wake ends the sleep of a rank, unless it is on another host.
 func (d *Domain) Wake(rank int) {
-	if d.group.near(d.rank, rank) {
+	if d.group.sameHost(d.rank, rank) {
 		d.wake(rank)
 	}
 }

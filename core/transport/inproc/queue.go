@@ -38,7 +38,7 @@ func (q *queue) free() *message {
 	return &q.slots[(q.first+q.num)%len(q.slots)]
 }
 
-// reserve lends the memory of the next message. It holds what the sender left
+// reserve leases the memory of the next message. It holds what the sender left
 // there before, or worse: nobody may count on it.
 func (q *queue) reserve(n int64) ([]byte, error) {
 	q.mu.Lock()

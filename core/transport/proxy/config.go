@@ -19,14 +19,14 @@ const (
 
 // Where the words of one rank's mail are, each of 64 bits: those of mw_mail.
 const (
-	mailLent      = 0
-	mailLentAt    = 1
-	mailLentBytes = 2
-	mailCame      = 3
-	mailCameAt    = 4
-	mailCameBytes = 5
-	mailFull      = 6
-	mailWords     = 8
+	mailLease      = 0
+	mailLeaseAt    = 1
+	mailLeaseBytes = 2
+	mailCame       = 3
+	mailCameAt     = 4
+	mailCameBytes  = 5
+	mailFull       = 6
+	mailWords      = 8
 )
 
 // Kinds of descriptors.
@@ -49,8 +49,8 @@ type Config struct {
 	Queue *fifo.Queue
 	// Mail is memory that the device sees: MailWords(NumRanks) words.
 	Mail []uint64
-	// LoanBytes is how much room the device gets for one message.
-	LoanBytes int64
+	// LeaseBytes is how much room the device gets for one message.
+	LeaseBytes int64
 	// Flush, if not nil, makes what the carrier has written visible to the
 	// device. It is called before a message is shown.
 	Flush func() error
@@ -73,8 +73,8 @@ func (c *Config) check() error {
 		return errors.New("proxy: Queue is nil")
 	case len(c.Mail) < MailWords(c.NumRanks):
 		return fmt.Errorf("proxy: Mail has %d words, %d are needed for %d ranks", len(c.Mail), MailWords(c.NumRanks), c.NumRanks)
-	case c.LoanBytes < 1:
-		return fmt.Errorf("proxy: LoanBytes is %d, must be positive", c.LoanBytes)
+	case c.LeaseBytes < 1:
+		return fmt.Errorf("proxy: LeaseBytes is %d, must be positive", c.LeaseBytes)
 	case c.Spins < 0 || c.Nap < 0 || c.Nap > time.Second:
 		return fmt.Errorf("proxy: Spins is %d and Nap %v, from 0, and at most a second, are possible", c.Spins, c.Nap)
 	}

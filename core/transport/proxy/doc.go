@@ -1,12 +1,12 @@
-// Package proxy lets kernels send and receive messages over a transport.Far,
+// Package proxy lets kernels send and receive messages over a transport.Remote,
 // whatever carries them: verbs, sockets. It posts, a device fills and reads.
 //
-//	kernel: fill a loan ── descriptor ──▶ proxy: Post        lend again
+//	kernel: fill a lease ─ descriptor ──▶ proxy: Post        lease again
 //	        read a message ◀── mail ───── proxy: NextAt
-//	        give it back ── descriptor ─▶ proxy: Release     show the next one
+//	        release it ──── descriptor ─▶ proxy: Release     show the next one
 //
 // Descriptors come over a bounded queue (core/device/cuda/fifo), mail lies in
-// pinned memory, one line per rank (kernels/far.cuh). Messages lie in the rings
+// pinned memory, one line per rank (kernels/remote.cuh). Messages lie in the rings
 // of core/link: device memory where the carrier can register it, else pinned
 // host memory that kernels reach over the bus. So order, credits, and making a
 // connection anew are the link's, and the proxy copies nothing.
@@ -24,8 +24,8 @@
 // threads twice: 27 µs where it is 0.3 else (Go 1.26, two cores). Bind the
 // process, if that matters.
 //
-// Bounds: one loan and one shown message per rank; descriptors, the queue's
+// Bounds: one lease and one shown message per rank; descriptors, the queue's
 // length; messages under way, the link's. Nothing is allocated while it runs.
 //
-// core/ep/gpu uses it, for the kernels of kernels/dispatch_far.cu and combine_far.cu.
+// core/ep/gpu uses it, for the kernels of kernels/dispatch_remote.cu and combine_remote.cu.
 package proxy

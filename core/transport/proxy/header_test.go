@@ -8,12 +8,12 @@ import (
 
 // TestWordsAreThoseOfTheKernels has a C++ compiler say where everything is.
 func TestWordsAreThoseOfTheKernels(t *testing.T) {
-	cudatest.CheckHeader(t, "far.cuh", map[string]int64{
-		"offsetof(mw_mail, lent)": 8 * mailLent, "offsetof(mw_mail, lent_at)": 8 * mailLentAt,
-		"offsetof(mw_mail, lent_bytes)": 8 * mailLentBytes, "offsetof(mw_mail, came)": 8 * mailCame,
+	cudatest.CheckHeader(t, "remote.cuh", map[string]int64{
+		"offsetof(mw_mail, lease)": 8 * mailLease, "offsetof(mw_mail, lease_at)": 8 * mailLeaseAt,
+		"offsetof(mw_mail, lease_bytes)": 8 * mailLeaseBytes, "offsetof(mw_mail, came)": 8 * mailCame,
 		"offsetof(mw_mail, came_at)": 8 * mailCameAt, "offsetof(mw_mail, came_bytes)": 8 * mailCameBytes,
 		"offsetof(mw_mail, full)": 8 * mailFull,
-		"sizeof(mw_mail)":         8 * mailWords, "MW_FAR_SEND": kindSend, "MW_FAR_RELEASE": kindRelease,
+		"sizeof(mw_mail)":         8 * mailWords, "MW_REMOTE_SEND": kindSend, "MW_REMOTE_RELEASE": kindRelease,
 		"MW_FIFO_SHIFT": generationShift,
 	})
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-const patience = 30 * time.Second
+const testTimeout = 30 * time.Second
 
 // host is one rank of two: a link, a proxy, and a device of goroutines that
 // sees the link's rings.
@@ -50,7 +50,7 @@ func (h *host) memory(n int64) (transport.Segment, error) {
 	return slab, err
 }
 
-func newHost(t testing.TB, carrier transport.Transport, rank int, cfg link.Config, loan int64) *host {
+func newHost(t testing.TB, carrier transport.Transport, rank int, cfg link.Config, lease int64) *host {
 	h := &host{rank: rank, peer: 1 - rank}
 	h.poll = link.NewPoller(carrier, func() {
 		if p := h.proxy.Load(); p != nil {
@@ -62,7 +62,7 @@ func newHost(t testing.TB, carrier transport.Transport, rank int, cfg link.Confi
 	require.NoError(t, err)
 	h.set = link.NewSet(cfg, h.memory, func(int) error {
 		if h.lost.Load() {
-			return fmt.Errorf("rank %d: %w", h.peer, transport.ErrDead)
+			return fmt.Errorf("rank %d: %w", h.peer, transport.ErrExited)
 		}
 		return nil
 	}, 0)
@@ -70,7 +70,7 @@ func newHost(t testing.TB, carrier transport.Transport, rank int, cfg link.Confi
 	q, err := fifo.New(words, 8)
 	require.NoError(t, err)
 	h.mail = make([]uint64, MailWords(2))
-	p, err := New(Config{NumRanks: 2, Queue: q, Mail: h.mail, LoanBytes: loan})
+	p, err := New(Config{NumRanks: 2, Queue: q, Mail: h.mail, LeaseBytes: lease})
 	require.NoError(t, err)
 	h.proxy.Store(p)
 	h.dev = &fifotest.Device{Words: words, Num: 8}
@@ -78,22 +78,22 @@ func newHost(t testing.TB, carrier transport.Transport, rank int, cfg link.Confi
 }
 
 // hosts connects two, and starts their proxies.
-func hosts(t testing.TB, carriers [2]transport.Transport, cfg link.Config, loan int64) (all [2]*host) {
+func hosts(t testing.TB, carriers [2]transport.Transport, cfg link.Config, lease int64) (all [2]*host) {
 	t.Helper()
 	for r := range all {
-		all[r] = newHost(t, carriers[r], r, cfg, loan)
+		all[r] = newHost(t, carriers[r], r, cfg, lease)
 	}
 	a, b := all[0], all[1]
 	failed, offers := make(chan error, 1), [2][]byte{a.link.Offer(), b.link.Offer()}
-	go func() { failed <- a.link.Connect(offers[1], time.Now().Add(patience)) }()
-	require.NoError(t, b.link.Connect(offers[0], time.Now().Add(patience)))
+	go func() { failed <- a.link.Connect(offers[1], time.Now().Add(testTimeout)) }()
+	require.NoError(t, b.link.Connect(offers[0], time.Now().Add(testTimeout)))
 	require.NoError(t, <-failed)
 	a.set.Put([]*link.Link{nil, a.link})
 	b.set.Put([]*link.Link{b.link})
 	t.Cleanup(func() {
 		for _, h := range all {
 			h.proxy.Load().Stop()
-			require.NoError(t, h.link.Close(time.Now().Add(patience)))
+			require.NoError(t, h.link.Close(time.Now().Add(testTimeout)))
 			require.NoError(t, h.poll.Close())
 		}
 	})
@@ -118,7 +118,7 @@ var (
 
 // await is a wait of the device for a word of the mail.
 func (h *host) await(word int, want uint64) error {
-	for end := time.Now().Add(patience); atomic.LoadUint64(&h.mail[mailWords*h.peer+word]) != want; runtime.Gosched() {
+	for end := time.Now().Add(testTimeout); atomic.LoadUint64(&h.mail[mailWords*h.peer+word]) != want; runtime.Gosched() {
 		if atomic.LoadUint64(&h.dev.Words[1]) != 0 || h.lost.Load() {
 			return errOver
 		}
@@ -130,11 +130,11 @@ func (h *host) await(word int, want uint64) error {
 }
 
 func (h *host) push(d fifo.Descriptor) error {
-	for end := time.Now().Add(patience); time.Now().Before(end); runtime.Gosched() {
+	for end := time.Now().Add(testTimeout); time.Now().Before(end); runtime.Gosched() {
 		switch h.dev.Try(d) {
 		case fifotest.Pushed:
 			return nil
-		case fifotest.Over:
+		case fifotest.Ended:
 			return errOver
 		}
 	}
@@ -144,11 +144,11 @@ func (h *host) push(d fifo.Descriptor) error {
 // send is what a kernel does to send its n-th message since the proxy was
 // started, from 1. The message says that it is of another number.
 func (h *host) send(n, number uint64, rng *rand.Rand) error {
-	if err := h.await(mailLent, h.generation|n); err != nil {
+	if err := h.await(mailLease, h.generation|n); err != nil {
 		return err
 	}
 	m := h.mail[mailWords*h.peer:]
-	at, size := atomic.LoadUint64(&m[mailLentAt]), 1+rng.Uint64N(atomic.LoadUint64(&m[mailLentBytes]))
+	at, size := atomic.LoadUint64(&m[mailLeaseAt]), 1+rng.Uint64N(atomic.LoadUint64(&m[mailLeaseBytes]))
 	fill(h.rings[1][at:at+size], number)
 	return h.push(fifo.Descriptor{What: kindSend | uint64(h.peer)<<rankShift, Bytes: size, Number: h.generation | n})
 }
@@ -162,7 +162,7 @@ func (h *host) receive(n, number uint64, rng *rand.Rand) error {
 	}
 	m := h.mail[mailWords*h.peer:]
 	at, size := atomic.LoadUint64(&m[mailCameAt]), atomic.LoadUint64(&m[mailCameBytes])
-	want := make([]byte, 1+rng.Uint64N(uint64(loanBytes)))
+	want := make([]byte, 1+rng.Uint64N(uint64(leaseBytes)))
 	fill(want, number)
 	if got := h.rings[0][at : at+size]; !bytes.Equal(want, got) {
 		return fmt.Errorf("message %d has %d bytes %x, want %d bytes %x", number, len(got), got, len(want), want)
@@ -176,7 +176,7 @@ func fill(b []byte, n uint64) {
 	}
 }
 
-const loanBytes = 1000
+const leaseBytes = 1000
 
 // exchange sends so many messages both ways at once.
 func exchange(t *testing.T, all [2]*host, seed, num uint64) {
@@ -220,7 +220,7 @@ func TestMessages(t *testing.T) {
 		net := fake.New(fake.Config{Seed: seed})
 		net.Inject(fake.Fault{Point: fake.AtWire, Chance: 0.3, MaxDelay: 200 * time.Microsecond})
 		net.Inject(fake.Fault{Point: fake.AtComplete, Chance: 0.3, MaxDelay: 200 * time.Microsecond})
-		exchange(t, hosts(t, fakes(net), cfg, loanBytes), seed, 150)
+		exchange(t, hosts(t, fakes(net), cfg, leaseBytes), seed, 150)
 	})
 	t.Run("tcp", func(t *testing.T) {
 		var carriers [2]transport.Transport
@@ -232,20 +232,20 @@ func TestMessages(t *testing.T) {
 			})
 			require.NoError(t, err)
 		}
-		exchange(t, hosts(t, carriers, cfg, loanBytes), seed, 150)
+		exchange(t, hosts(t, carriers, cfg, leaseBytes), seed, 150)
 	})
 }
 
-// letters carries what one side of a link says to the other one, until the test
+// forwarder carries what one side of a link says to the other one, until the test
 // ends: the link may break at that moment.
-func letters(t testing.TB, to *link.Link) func([]byte) bool {
+func forwarder(t testing.TB, to *link.Link) func([]byte) bool {
 	box, over, ended := make(chan []byte, 1000), make(chan bool), make(chan bool)
 	go func() {
 		defer close(ended)
 		for {
 			select {
 			case b := <-box:
-				to.Hear(b)
+				to.Deliver(b)
 			case <-over:
 				return
 			}
@@ -265,19 +265,19 @@ func letters(t testing.TB, to *link.Link) func([]byte) bool {
 var errFaulty = errors.New("injected")
 
 // TestBreaks: requests fail, completions fail, are late and out of order, and
-// connections break and are made again: the devices notice nothing.
+// connections break and are reconnected: the devices notice nothing.
 func TestBreaks(t *testing.T) {
 	seed := testenv.Seed(t)
 	net := fake.New(fake.Config{Seed: seed, NoReceiveTimeout: time.Nanosecond, RetryTimeout: 5 * time.Millisecond})
-	all := hosts(t, fakes(net), link.Config{RingBytes: 1 << 13, NumMessages: 5}, loanBytes)
+	all := hosts(t, fakes(net), link.Config{RingBytes: 1 << 13, NumMessages: 5}, leaseBytes)
 	t.Cleanup(func() {
 		for _, h := range all {
-			h.link.StopRemaking(transport.ErrClosed)
+			h.link.StopReconnecting(transport.ErrClosed)
 		}
 	})
-	say := [2]func([]byte) bool{letters(t, all[1].link), letters(t, all[0].link)}
+	say := [2]func([]byte) bool{forwarder(t, all[1].link), forwarder(t, all[0].link)}
 	for r, h := range all {
-		h.link.Remake(link.Remaking{Within: time.Hour, Tries: 1 << 20, Say: say[r]})
+		h.link.Reconnect(link.Reconnecting{Within: time.Hour, Tries: 1 << 20, Send: say[r]})
 	}
 	for _, f := range []fake.Fault{
 		{Point: fake.AtPostSend, Chance: 0.01, Err: errFaulty}, {Point: fake.AtWire, Chance: 0.01, Status: transport.StatusUnreachable},
@@ -288,14 +288,14 @@ func TestBreaks(t *testing.T) {
 		t.Cleanup(net.Inject(f).Remove)
 	}
 	exchange(t, all, seed, 100)
-	t.Logf("made again %d times", all[0].link.Stats().Remade)
+	t.Logf("reconnected %d times", all[0].link.Stats().Reconnects)
 }
 
 // TestPeerLost: the link of a rank that is lost carries nothing; who waits for
 // room is ended by the group's word, and the proxy serves on.
 func TestPeerLost(t *testing.T) {
 	seed := testenv.Seed(t)
-	all := hosts(t, fakes(fake.New(fake.Config{Seed: seed})), link.Config{RingBytes: 1 << 13, NumMessages: 3}, loanBytes)
+	all := hosts(t, fakes(fake.New(fake.Config{Seed: seed})), link.Config{RingBytes: 1 << 13, NumMessages: 3}, leaseBytes)
 	h, rng, n := all[0], rand.New(rand.NewPCG(seed, 1)), uint64(1)
 	for ; n <= 3; n++ {
 		require.NoError(t, h.send(n, n, rng))
@@ -315,10 +315,10 @@ func TestPeerLost(t *testing.T) {
 
 // TestStartedAgain: a proxy stops while messages are under way both ways, and
 // starts again, as for an update of the group: the device is shown what it did
-// not give back, and goes on sending.
+// not release, and goes on sending.
 func TestStartedAgain(t *testing.T) {
 	seed := testenv.Seed(t)
-	all := hosts(t, fakes(fake.New(fake.Config{Seed: seed})), link.Config{RingBytes: 1 << 13, NumMessages: 4}, loanBytes)
+	all := hosts(t, fakes(fake.New(fake.Config{Seed: seed})), link.Config{RingBytes: 1 << 13, NumMessages: 4}, leaseBytes)
 	a, b := all[0], all[1]
 	sends, receives := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 1))
 	sent := uint64(0)
@@ -328,7 +328,7 @@ func TestStartedAgain(t *testing.T) {
 			require.NoError(t, a.send(n+1, sent, sends))
 		}
 		require.NoError(t, b.receive(1, sent-1, receives))
-		require.NoError(t, b.await(mailCame, b.generation|2)) // shown, and not given back
+		require.NoError(t, b.await(mailCame, b.generation|2)) // shown, and not released
 		for _, h := range all {
 			h.proxy.Load().Stop()
 			h.start(t)

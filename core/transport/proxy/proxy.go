@@ -46,16 +46,16 @@ func New(cfg Config) (*Proxy, error) {
 
 var errRuns = errors.New("proxy: it runs")
 
-// Start begins to serve the device over far, which nobody else uses until Stop
+// Start begins to serve the device over remote, which nobody else uses until Stop
 // has returned. It returns the number that the device's end of the queue begins
-// with. The device is idle; it has given nothing back of what it was shown
+// with. The device is idle; it has released nothing of what it was shown
 // before, and is shown it again.
-func (p *Proxy) Start(far transport.FarPlaces) (next uint64, err error) {
+func (p *Proxy) Start(remote transport.RemotePlaces) (next uint64, err error) {
 	if p.done != nil {
 		return 0, errRuns
 	}
 	next = p.cfg.Queue.Restart()
-	r := &round{p: p, far: far, generation: next >> generationShift << generationShift}
+	r := &round{p: p, remote: remote, generation: next >> generationShift << generationShift}
 	p.fail(nil)
 	p.stop.Store(false)
 	p.rung.Store(true)
@@ -99,7 +99,7 @@ func (p *Proxy) Settle() (ticket uint64) {
 // messages were given to their links. It also is once the queue has been ended, by
 // Stop or a failure: nothing may come of it then.
 func (p *Proxy) Settled(ticket uint64) bool {
-	return p.settled.Load() >= ticket || p.cfg.Queue.Over() != 0
+	return p.settled.Load() >= ticket || p.cfg.Queue.EndReason() != 0
 }
 
 func (p *Proxy) wake() {

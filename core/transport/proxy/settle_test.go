@@ -18,8 +18,8 @@ func TestSettle(t *testing.T) {
 	b.dev.Try(fifo.Descriptor{What: kindSend, Bytes: 8, Number: b.generation + 1})
 	first := b.p.Settle()
 	second := b.p.Settle()
-	b.far.posting = func() { require.False(t, b.p.Settled(first)) }
-	b.far.posting()
+	b.remote.posting = func() { require.False(t, b.p.Settled(first)) }
+	b.remote.posting()
 	for looks := 0; !b.p.Settled(second); looks++ {
 		require.Less(t, looks, 2)
 		_, err = b.step()
@@ -38,10 +38,10 @@ func TestSettleWhileItNaps(t *testing.T) {
 	b := newBench(t, 1, 4, 1)
 	p := b.p
 	p.cfg.Nap, p.cfg.Spins = time.Second, 1
-	next, err := p.Start(b.far)
+	next, err := p.Start(b.remote)
 	require.NoError(t, err)
 	b.dev.Next.Store(next)
-	awaitLoan(t, p, 0, next+1)
+	awaitLease(t, p, 0, next+1)
 	b.dev.Try(fifo.Descriptor{What: kindSend, Bytes: 8, Number: next + 1})
 	ticket := p.Settle()
 	eventually(t, func() bool { return p.Settled(ticket) })

@@ -14,7 +14,7 @@ import (
 // It is its goroutine's.
 type round struct {
 	p          *Proxy
-	far        transport.FarPlaces
+	remote     transport.RemotePlaces
 	generation uint64 // in the upper bits
 	ranks      [transport.MaxRanks]rankState
 	look       uint64 // ranks for which there may be room or a message
@@ -23,9 +23,9 @@ type round struct {
 
 // rankState is what is under way with one rank.
 type rankState struct {
-	lent, came uint64 // numbers of the latest loan and message
-	bytes      int64  // of the loan; 0: there is none
-	shown      bool   // the message was not given back yet
+	leased, came uint64 // numbers of the latest lease and message
+	bytes        int64  // of the lease; 0: there is none
+	shown        bool   // the message was not released yet
 }
 
 // step does what there is to do, and reports whether there was anything. After
@@ -42,13 +42,13 @@ func (r *round) step() (some bool, err error) {
 		}
 	}
 	if r.p.rung.Swap(false) {
-		r.look = r.far.Ranks()
+		r.look = r.remote.Ranks()
 	}
 	for rest := r.look; rest != 0; rest &= rest - 1 {
 		rank := bits.TrailingZeros64(rest)
-		lent := r.lend(rank)
+		leased := r.lease(rank)
 		shown, err := r.show(rank)
-		if some = some || lent || shown; err != nil {
+		if some = some || leased || shown; err != nil {
 			return true, err
 		}
 	}
@@ -64,12 +64,12 @@ func (r *round) serve(d *fifo.Descriptor) error {
 	}
 	s := &r.ranks[rank]
 	switch {
-	case kind == kindSend && s.bytes > 0 && d.Number == r.generation|s.lent && d.Bytes-1 < uint64(s.bytes):
+	case kind == kindSend && s.bytes > 0 && d.Number == r.generation|s.leased && d.Bytes-1 < uint64(s.bytes):
 		s.bytes = 0
 		r.post(int(rank), int64(d.Bytes))
 	case kind == kindRelease && s.shown && d.Number == r.generation|s.came:
 		s.shown = false
-		r.far.Release(int(rank))
+		r.remote.Release(int(rank))
 		r.p.released.Add(1)
 	default:
 		return fmt.Errorf("proxy: no descriptor of kind %d, rank %d, number %#x with %d bytes can be now", kind, rank, d.Number, d.Bytes)
@@ -81,7 +81,7 @@ func (r *round) serve(d *fifo.Descriptor) error {
 // post sends a message. One that cannot be sent is lost with its rank: whoever
 // knows that says so.
 func (r *round) post(rank int, n int64) {
-	if r.far.Post(rank, n) != nil {
+	if r.remote.Post(rank, n) != nil {
 		r.p.dropped.Add(1)
 		return
 	}
@@ -90,39 +90,39 @@ func (r *round) post(rank int, n int64) {
 
 func (r *round) mail(rank int) []uint64 { return r.p.cfg.Mail[mailWords*rank:][:mailWords] }
 
-// lend gives the device room for a message to a rank, if it has none and there
+// lease gives the device room for a message to a rank, if it has none and there
 // is some; else it says so. A rank that is lost has none: waits for it end by the
 // members' word.
-func (r *round) lend(rank int) bool {
+func (r *round) lease(rank int) bool {
 	s := &r.ranks[rank]
 	if s.bytes > 0 {
 		return false
 	}
-	n := min(r.p.cfg.LoanBytes, r.far.MaxMessageBytes())
-	off, err := r.far.ReserveAt(rank, n)
+	n := min(r.p.cfg.LeaseBytes, r.remote.MaxMessageBytes())
+	off, err := r.remote.ReserveAt(rank, n)
 	m := r.mail(rank)
 	if err != nil {
-		atomic.StoreUint64(&m[mailFull], r.generation|(s.lent+1))
+		atomic.StoreUint64(&m[mailFull], r.generation|(s.leased+1))
 		return false // the bell rings when there is room
 	}
 	s.bytes = n
-	s.lent++
-	atomic.StoreUint64(&m[mailLentAt], uint64(off))
-	atomic.StoreUint64(&m[mailLentBytes], uint64(n))
-	atomic.StoreUint64(&m[mailLent], r.generation|s.lent)
+	s.leased++
+	atomic.StoreUint64(&m[mailLeaseAt], uint64(off))
+	atomic.StoreUint64(&m[mailLeaseBytes], uint64(n))
+	atomic.StoreUint64(&m[mailLease], r.generation|s.leased)
 	return true
 }
 
 var errFlush = errors.New("proxy: making a message visible to the device")
 
-// show tells the device of the oldest message of a rank, if it has given back
+// show tells the device of the oldest message of a rank, if it has released
 // the one before.
 func (r *round) show(rank int) (bool, error) {
 	s := &r.ranks[rank]
 	if s.shown {
 		return false, nil
 	}
-	off, n := r.far.NextAt(rank)
+	off, n := r.remote.NextAt(rank)
 	if n == 0 {
 		return false, nil
 	}

@@ -15,10 +15,10 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// loop is a Far whose messages come back from the rank that they were sent to,
+// loop is a Remote whose messages come back from the rank that they were sent to,
 // when arrive is called. It has room for a few, and says so as a link does.
 type loop struct {
-	transport.Far
+	transport.Remote
 	t       testing.TB
 	ring    func()
 	room    int
@@ -28,11 +28,11 @@ type loop struct {
 }
 
 type loopRank struct {
-	lent           int64 // bytes; 0: nothing
+	leased         int64 // bytes; 0: nothing
 	at             int64
 	posted, come   []int64 // where, and how long, in turn
 	sent, released int
-	refused        bool // the bell is owed
+	refused        bool // the bell is due
 	lost           bool
 }
 
@@ -47,14 +47,14 @@ func (l *loop) ReserveAt(rank int, n int64) (int64, error) {
 	}
 	k := &l.ranks[rank]
 	if k.lost {
-		return 0, transport.ErrDead
+		return 0, transport.ErrExited
 	}
 	if k.sent-k.released == l.room {
 		k.refused = true
 		return 0, transport.ErrWouldBlock
 	}
-	require.Zero(l.t, k.lent, "a loan is replaced")
-	k.at, k.lent = int64(64*k.sent), n
+	require.Zero(l.t, k.leased, "a lease is replaced")
+	k.at, k.leased = int64(64*k.sent), n
 	return k.at, nil
 }
 
@@ -63,10 +63,10 @@ func (l *loop) Post(rank int, n int64) error {
 	if l.posting != nil {
 		l.posting()
 	}
-	require.True(l.t, k.lent >= n && n > 0)
-	k.lent = 0
+	require.True(l.t, k.leased >= n && n > 0)
+	k.leased = 0
 	if k.lost {
-		return transport.ErrDead
+		return transport.ErrExited
 	}
 	k.posted = append(k.posted, k.at, n)
 	k.sent++
@@ -102,20 +102,20 @@ func (l *loop) Release(rank int) {
 // bench is a proxy without its goroutine, and a device.
 type bench struct {
 	*round
-	dev *fifotest.Device
-	far *loop
+	dev    *fifotest.Device
+	remote *loop
 }
 
 func newBench(t testing.TB, ranks, length, room int) *bench {
 	words := make([]uint64, fifo.Words(length))
 	q, err := fifo.New(words, length)
 	require.NoError(t, err)
-	p, err := New(Config{NumRanks: ranks, Queue: q, Mail: make([]uint64, MailWords(ranks)), LoanBytes: 512})
+	p, err := New(Config{NumRanks: ranks, Queue: q, Mail: make([]uint64, MailWords(ranks)), LeaseBytes: 512})
 	require.NoError(t, err)
 	b := &bench{dev: &fifotest.Device{Words: words, Num: uint64(length)}}
-	b.far = &loop{t: t, ring: p.Ring, room: room, ranks: make([]loopRank, ranks)}
+	b.remote = &loop{t: t, ring: p.Ring, room: room, ranks: make([]loopRank, ranks)}
 	b.dev.Next.Store(q.Restart())
-	b.round = &round{p: p, far: b.far, generation: b.dev.Next.Load()}
+	b.round = &round{p: p, remote: b.remote, generation: b.dev.Next.Load()}
 	p.rung.Store(true)
 	return b
 }
@@ -145,16 +145,16 @@ func (k *kernel) step(rng *rand.Rand, t testing.TB) bool {
 		}
 		return true
 	}
-	lent, came := atomic.LoadUint64(&m[mailLent]), atomic.LoadUint64(&m[mailCame])
-	if lent != 0 && lent-generation > k.sent+1 || came != 0 && came-generation > k.read+1 {
-		t.Fatal("a loan, or a message, before the one before was used")
+	leased, came := atomic.LoadUint64(&m[mailLease]), atomic.LoadUint64(&m[mailCame])
+	if leased != 0 && leased-generation > k.sent+1 || came != 0 && came-generation > k.read+1 {
+		t.Fatal("a lease, or a message, before the one before was used")
 	}
 	switch {
-	case k.sent < k.most && lent == generation|(k.sent+1) && rng.IntN(2) == 0:
+	case k.sent < k.most && leased == generation|(k.sent+1) && rng.IntN(2) == 0:
 		k.sent++
-		n := 1 + rng.Int64N(int64(m[mailLentBytes]))
-		k.lens = append(k.lens, int64(m[mailLentAt]), n)
-		k.begin(kindSend, uint64(n), lent)
+		n := 1 + rng.Int64N(int64(m[mailLeaseBytes]))
+		k.lens = append(k.lens, int64(m[mailLeaseAt]), n)
+		k.begin(kindSend, uint64(n), leased)
 	case came == generation|(k.read+1):
 		require.Equal(t, k.lens[2*k.read:][:2], []int64{int64(m[mailCameAt]), int64(m[mailCameBytes])})
 		k.read++
@@ -172,7 +172,7 @@ func (k *kernel) begin(kind, n, number uint64) {
 }
 
 // TestEveryOrder: whatever order device, proxy and network move in, every
-// message is posted once and shown once, in order, and no loan and no message
+// message is posted once and shown once, in order, and no lease and no message
 // comes before the one before was used. The proxy is rung as a link rings.
 func TestEveryOrder(t *testing.T) {
 	seed := testenv.Seed(t)
@@ -183,7 +183,7 @@ func TestEveryOrder(t *testing.T) {
 
 func everyOrder(t *testing.T, rng *rand.Rand) {
 	b := newBench(t, 1+rng.IntN(4), 1<<rng.IntN(4), 1+rng.IntN(3))
-	kernels, left := make([]kernel, len(b.far.ranks)), uint64(0)
+	kernels, left := make([]kernel, len(b.remote.ranks)), uint64(0)
 	for r := range kernels {
 		kernels[r] = kernel{b: b, rank: r, most: 1 + rng.Uint64N(8)}
 		left += kernels[r].most
@@ -199,7 +199,7 @@ func everyOrder(t *testing.T, rng *rand.Rand) {
 				t.Fatal(err)
 			}
 		case 1:
-			b.far.arrive(rank)
+			b.remote.arrive(rank)
 		default:
 			k := &kernels[rank]
 			read -= k.read
@@ -212,8 +212,8 @@ func everyOrder(t *testing.T, rng *rand.Rand) {
 	require.Zero(t, stats.Dropped)
 }
 
-// ample is a Far that always has room, and a message.
-type ample struct{ transport.Far }
+// ample is a Remote that always has room, and a message.
+type ample struct{ transport.Remote }
 
 func (ample) Ranks() uint64                       { return 1 }
 func (ample) MaxMessageBytes() int64              { return loopBytes }
@@ -224,7 +224,7 @@ func (ample) Release(int)                         {}
 
 func TestStepAllocatesNothing(t *testing.T) {
 	b := newBench(t, 1, 8, 1)
-	b.round.far = ample{}
+	b.round.remote = ample{}
 	number := b.generation
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		number++
@@ -266,16 +266,16 @@ func TestBadDescriptors(t *testing.T) {
 func TestBroken(t *testing.T) {
 	b := newBench(t, 1, 4, 1)
 	p := b.p
-	next, err := p.Start(b.far)
+	next, err := p.Start(b.remote)
 	require.NoError(t, err)
 	b.dev.Next.Store(next)
 	b.dev.Try(fifo.Descriptor{What: 77})
-	eventually(t, func() bool { return p.cfg.Queue.Over() != 0 })
-	require.EqualValues(t, ReasonBroken, p.cfg.Queue.Over())
+	eventually(t, func() bool { return p.cfg.Queue.EndReason() != 0 })
+	require.EqualValues(t, ReasonBroken, p.cfg.Queue.EndReason())
 	p.Stop()
 	require.ErrorContains(t, p.Err(), "kind 77")
-	b.far.ranks[0].lent = 0
-	_, err = p.Start(b.far)
+	b.remote.ranks[0].leased = 0
+	_, err = p.Start(b.remote)
 	require.NoError(t, err)
 	require.NoError(t, p.Err())
 	p.Stop()
@@ -291,18 +291,18 @@ func eventually(t testing.TB, f func() bool) {
 	}
 }
 
-func awaitLoan(t testing.TB, p *Proxy, rank int, number uint64) {
-	eventually(t, func() bool { return atomic.LoadUint64(&p.cfg.Mail[mailWords*rank+mailLent]) == number })
+func awaitLease(t testing.TB, p *Proxy, rank int, number uint64) {
+	eventually(t, func() bool { return atomic.LoadUint64(&p.cfg.Mail[mailWords*rank+mailLease]) == number })
 }
 
 // TestDefect: a proxy that fails by itself says so to the device, too.
 func TestDefect(t *testing.T) {
 	b := newBench(t, 1, 4, 1)
-	b.far.panics = true
-	_, err := b.p.Start(b.far)
+	b.remote.panics = true
+	_, err := b.p.Start(b.remote)
 	require.NoError(t, err)
-	eventually(t, func() bool { return b.p.cfg.Queue.Over() != 0 })
-	require.EqualValues(t, ReasonDefect, b.p.cfg.Queue.Over())
+	eventually(t, func() bool { return b.p.cfg.Queue.EndReason() != 0 })
+	require.EqualValues(t, ReasonDefect, b.p.cfg.Queue.EndReason())
 	b.p.Stop()
 	require.ErrorContains(t, b.p.Err(), "defect")
 }
@@ -319,7 +319,7 @@ func TestFlush(t *testing.T) {
 		}
 		return nil
 	}
-	b.far.ranks[0].come = []int64{0, 8, 64, 8}
+	b.remote.ranks[0].come = []int64{0, 8, 64, 8}
 	_, err := b.step()
 	require.NoError(t, err)
 	require.Equal(t, 1, flushed)
@@ -333,37 +333,37 @@ func TestFlush(t *testing.T) {
 }
 
 // TestStop: what the device had pushed is done, and threads that wait for room
-// are told; what it was shown and did not give back is shown again.
+// are told; what it was shown and did not release is shown again.
 func TestStop(t *testing.T) {
 	b := newBench(t, 2, 8, 4)
 	p := b.p
 	p.cfg.Nap, p.cfg.Spins = time.Second, 1
-	next, err := p.Start(b.far)
+	next, err := p.Start(b.remote)
 	require.NoError(t, err)
-	_, err = p.Start(b.far)
+	_, err = p.Start(b.remote)
 	require.ErrorIs(t, err, errRuns)
 	b.dev.Next.Store(next)
-	awaitLoan(t, p, 0, next+1)
-	awaitLoan(t, p, 1, next+1)
+	awaitLease(t, p, 0, next+1)
+	awaitLease(t, p, 1, next+1)
 	for r := range uint64(2) {
 		require.Equal(t, fifotest.Pushed, b.dev.Try(fifo.Descriptor{What: kindSend | r<<rankShift, Bytes: 8, Number: next + 1}))
 	}
 	p.Stop()
-	require.EqualValues(t, ReasonStopped, p.cfg.Queue.Over())
+	require.EqualValues(t, ReasonStopped, p.cfg.Queue.EndReason())
 	require.NoError(t, p.Err())
 	require.Equal(t, Stats{Sent: 2}, p.Stats())
-	require.Equal(t, fifotest.Over, b.dev.Try(fifo.Descriptor{}))
+	require.Equal(t, fifotest.Ended, b.dev.Try(fifo.Descriptor{}))
 
 	for r := range 2 {
-		b.far.arrive(r)
-		b.far.ranks[r].lent = 0
+		b.remote.arrive(r)
+		b.remote.ranks[r].leased = 0
 	}
 	for range 2 {
-		next, err = p.Start(b.far)
+		next, err = p.Start(b.remote)
 		require.NoError(t, err)
 		eventually(t, func() bool { return atomic.LoadUint64(&p.cfg.Mail[mailWords+mailCame]) == next+1 })
 		p.Stop()
-		b.far.ranks[0].lent, b.far.ranks[1].lent = 0, 0
+		b.remote.ranks[0].leased, b.remote.ranks[1].leased = 0, 0
 	}
 }
 
@@ -373,7 +373,7 @@ func TestLost(t *testing.T) {
 	b := newBench(t, 2, 8, 8)
 	_, err := b.step()
 	require.NoError(t, err)
-	b.far.ranks[0].lost = true
+	b.remote.ranks[0].lost = true
 	for i := uint64(1); i <= 3; i++ {
 		for r := range uint64(2) {
 			if r == 1 || i == 1 {
@@ -384,13 +384,13 @@ func TestLost(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, Stats{Sent: 3, Dropped: 1}, b.p.Stats())
-	require.Equal(t, b.generation+1, b.mail(0)[mailLent])
-	require.Equal(t, b.generation+4, b.mail(1)[mailLent])
+	require.Equal(t, b.generation+1, b.mail(0)[mailLease])
+	require.Equal(t, b.generation+4, b.mail(1)[mailLease])
 	require.Equal(t, b.generation+2, b.mail(0)[mailFull], "a first phase is not to wait for it")
 	require.Zero(t, b.mail(1)[mailFull])
 }
 
-// TestFull: the device hears for which loan there was no room, and gets it when
+// TestFull: the device hears for which lease there was no room, and gets it when
 // there is.
 func TestFull(t *testing.T) {
 	b := newBench(t, 1, 8, 2)
@@ -399,28 +399,28 @@ func TestFull(t *testing.T) {
 		require.NoError(t, err)
 		if i < 2 {
 			require.Zero(t, b.mail(0)[mailFull])
-			require.Equal(t, b.generation+i+1, b.mail(0)[mailLent])
+			require.Equal(t, b.generation+i+1, b.mail(0)[mailLease])
 			b.dev.Try(fifo.Descriptor{What: kindSend, Bytes: 8, Number: b.generation + i + 1})
 		}
 	}
 	require.Equal(t, b.generation+3, b.mail(0)[mailFull])
-	require.Equal(t, b.generation+2, b.mail(0)[mailLent])
-	b.far.ranks[0].released++
+	require.Equal(t, b.generation+2, b.mail(0)[mailLease])
+	b.remote.ranks[0].released++
 	b.p.Ring()
 	_, err := b.step()
 	require.NoError(t, err)
-	require.Equal(t, b.generation+3, b.mail(0)[mailLent])
+	require.Equal(t, b.generation+3, b.mail(0)[mailLease])
 }
 
 func TestNewRefuses(t *testing.T) {
 	words := make([]uint64, fifo.Words(8))
 	q, err := fifo.New(words, 8)
 	require.NoError(t, err)
-	good := Config{NumRanks: 2, Queue: q, Mail: make([]uint64, 16), LoanBytes: 64}
+	good := Config{NumRanks: 2, Queue: q, Mail: make([]uint64, 16), LeaseBytes: 64}
 	for text, change := range map[string]func(c *Config){
 		"NumRanks is 0": func(c *Config) { c.NumRanks = 0 }, "NumRanks is 49": func(c *Config) { c.NumRanks = 49 },
 		"Queue is nil": func(c *Config) { c.Queue = nil }, "Mail has 15 words, 16": func(c *Config) { c.Mail = c.Mail[:15] },
-		"LoanBytes is 0": func(c *Config) { c.LoanBytes = 0 }, "Nap 2s": func(c *Config) { c.Nap = 2 * time.Second },
+		"LeaseBytes is 0": func(c *Config) { c.LeaseBytes = 0 }, "Nap 2s": func(c *Config) { c.Nap = 2 * time.Second },
 		"Spins is -1": func(c *Config) { c.Spins = -1 },
 	} {
 		c := good

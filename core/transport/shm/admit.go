@@ -9,33 +9,33 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// visitor is an accepted connection that has not said yet who it is.
-type visitor struct {
+// pendingConn is an accepted connection that has not said yet who it is.
+type pendingConn struct {
 	conn *sys.FD
 	cred sys.Credentials
 }
 
 // step waits until something can be read and serves all of it: messages of
-// known ranks, new connections, first messages of visitors.
-func (m *meeting) step() error {
+// known ranks, new connections, first messages of pending connections.
+func (m *rendezvous) step() error {
 	ready, err := m.waitForAny()
 	if err != nil {
 		return err
 	}
 	for _, p := range m.peers {
 		if p != nil && ready[p.conn] {
-			if err := m.hear(p); err != nil {
+			if err := m.receive(p); err != nil {
 				return err
 			}
 		}
 	}
-	visitors := m.visitors
-	m.visitors = nil
-	for i, v := range visitors {
+	pending := m.pending
+	m.pending = nil
+	for i, v := range pending {
 		if !ready[v.conn] {
-			m.visitors = append(m.visitors, v)
+			m.pending = append(m.pending, v)
 		} else if err := m.welcome(v); err != nil {
-			m.visitors = append(m.visitors, visitors[i+1:]...)
+			m.pending = append(m.pending, pending[i+1:]...)
 			return err
 		}
 	}
@@ -48,12 +48,12 @@ func (m *meeting) step() error {
 // waitForAny returns which descriptors can be read, or none after a while. It
 // ends with sys.ErrTimeout at until, however much there is to read, and with
 // transport.ErrClosed when cancelled.
-func (m *meeting) waitForAny() (map[*sys.FD]bool, error) {
+func (m *rendezvous) waitForAny() (map[*sys.FD]bool, error) {
 	if !time.Now().Before(m.until) {
-		return nil, fmt.Errorf("meeting: %w", sys.ErrTimeout)
+		return nil, fmt.Errorf("rendezvous: %w", sys.ErrTimeout)
 	}
 	fds := []*sys.FD{m.cancel, m.listening()}
-	for _, v := range m.visitors {
+	for _, v := range m.pending {
 		fds = append(fds, v.conn)
 	}
 	for _, p := range m.peers {
@@ -83,7 +83,7 @@ func (m *meeting) waitForAny() (map[*sys.FD]bool, error) {
 const acceptRests = 10 * time.Millisecond
 
 // listening is the listener, nil while it is left alone.
-func (m *meeting) listening() *sys.FD {
+func (m *rendezvous) listening() *sys.FD {
 	if time.Now().Before(m.rests) {
 		return nil
 	}
@@ -91,13 +91,13 @@ func (m *meeting) listening() *sys.FD {
 }
 
 // acceptsInARow bounds how many connections are taken before others have their
-// turn, and the deadline: strangers may come without end.
+// turn, and the deadline: foreign connections may come without end.
 const acceptsInARow = 4 * transport.MaxRanks
 
-// accept takes the connections that are there. Strangers (another user, another
+// accept takes the connections that are there. Foreign connections (another user, another
 // construction) are turned away and do not disturb. Where none can be taken the
 // connections stay in the queue: descriptors may become free before the deadline.
-func (m *meeting) accept() {
+func (m *rendezvous) accept() {
 	for range acceptsInARow {
 		conn, err := sys.Accept(m.socket)
 		if err != nil {
@@ -112,19 +112,19 @@ func (m *meeting) accept() {
 			sys.CloseAll(conn)
 			continue
 		}
-		m.visitors = append(m.visitors, visitor{conn, cred})
+		m.pending = append(m.pending, pendingConn{conn, cred})
 	}
 }
 
-// welcome reads a visitor's first message. A higher rank's hello is answered;
+// welcome reads a pending connection's first message. A higher rank's hello is answered;
 // anybody else is turned away, which is no error.
-func (m *meeting) welcome(v visitor) error {
+func (m *rendezvous) welcome(v pendingConn) error {
 	msg, fds, err := receive(v.conn)
 	if err == nil {
-		err = m.checkVisitor(msg, len(fds))
+		err = m.checkPending(msg, len(fds))
 	} else if m.isShort(msg, err) {
 		// It is told why, as everybody is who is there.
-		m.peers[msg.rank] = &attendee{contact: &contact{rank: msg.rank, conn: v.conn}}
+		m.peers[msg.rank] = &participant{contact: &contact{rank: msg.rank, conn: v.conn}}
 		return fmt.Errorf("rank %d: its memory: %w", msg.rank, err)
 	}
 	if err != nil {
@@ -140,10 +140,10 @@ func (m *meeting) welcome(v visitor) error {
 	if err := m.adopt(p, msg, fds); err != nil {
 		return err
 	}
-	return m.sayHello(p)
+	return m.sendHello(p)
 }
 
-func (m *meeting) checkVisitor(msg message, numFDs int) error {
+func (m *rendezvous) checkPending(msg message, numFDs int) error {
 	if msg.rank <= m.self || !m.has(msg.rank) || m.peers[msg.rank] != nil {
 		return fmt.Errorf("it says it is rank %d, which is not awaited", msg.rank)
 	}
@@ -151,14 +151,14 @@ func (m *meeting) checkVisitor(msg message, numFDs int) error {
 }
 
 // isShort reports whether this process could not take the descriptors of a rank
-// that is awaited: they will not come again, so the meeting has failed.
-func (m *meeting) isShort(msg message, err error) bool {
-	return isUndelivered(err) && m.checkVisitor(msg, m.helloFDs(msg.rank)) == nil
+// that is awaited: they will not come again, so the rendezvous has failed.
+func (m *rendezvous) isShort(msg message, err error) bool {
+	return isUndelivered(err) && m.checkPending(msg, m.helloFDs(msg.rank)) == nil
 }
 
-func (m *meeting) dismissVisitors() {
-	for _, v := range m.visitors {
+func (m *rendezvous) dropPending() {
+	for _, v := range m.pending {
 		sys.CloseAll(v.conn)
 	}
-	m.visitors = nil
+	m.pending = nil
 }

@@ -8,23 +8,23 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// Change is what a meeting of survivors has gathered for a domain. It ends by
+// Change is what a rendezvous of survivors has gathered for a domain. It ends by
 // Commit, by Abort or with the domain. Its methods are safe for concurrent
 // use.
 type Change struct {
 	d        *domain
-	listener *Listener // of the meeting, while that runs
+	listener *Listener // of the rendezvous, while that runs
 
 	// Guarded by d.mu.
-	peers   []*attendee
+	peers   []*participant
 	present uint64
 	page    *memberspage // in exchange for the domain's; nil: that stays
 }
 
 var errOver = errors.New("the change is committed or aborted already")
 
-// open reserves the domain for the meeting m.
-func (c *Change) open(m *meeting) error {
+// open reserves the domain for the rendezvous m.
+func (c *Change) open(m *rendezvous) error {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
 	switch {
@@ -38,9 +38,9 @@ func (c *Change) open(m *meeting) error {
 	return nil
 }
 
-// gather takes the result of a meeting. The domain may have been closed
+// gather takes the result of a rendezvous. The domain may have been closed
 // meanwhile.
-func (c *Change) gather(m *meeting) error {
+func (c *Change) gather(m *rendezvous) error {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
 	if c.d.closed.Load() {
@@ -90,11 +90,11 @@ func (c *Change) Fresh() (ranks uint64) {
 	return ranks
 }
 
-// Commit makes the ranks of the meeting those of the domain. A peer that was
+// Commit makes the ranks of the rendezvous those of the domain. A peer that was
 // known keeps its memory's addresses; one that was replaced is no longer
 // reached by its number: its segments must not be used any more (except
 // retained ones), its Process stays watched. A rank that did not come is
-// absent, and may come to a later meeting with the memory that it has. The
+// absent, and may come to a later rendezvous with the memory that it has. The
 // members word is left as it is.
 func (c *Change) Commit() error {
 	c.d.mu.Lock()
@@ -123,7 +123,7 @@ func (c *Change) Abort() {
 }
 
 // abort is called with d.mu held, also when the domain closes, perhaps while
-// the meeting still runs.
+// the rendezvous still runs.
 func (c *Change) abort() {
 	if c.listener != nil {
 		c.listener.interrupt()

@@ -326,7 +326,7 @@ func awaitLoss(d transport.Domain, rank string) (string, error) {
 		ticket := d.PrepareSleep()
 		if err := d.Process(r).Lost(); err != nil {
 			d.CancelSleep()
-			return fmt.Sprintf("%d %v %v", time.Now().UnixNano(), errors.Is(err, transport.ErrDead), err), nil
+			return fmt.Sprintf("%d %v %v", time.Now().UnixNano(), errors.Is(err, transport.ErrExited), err), nil
 		}
 		d.Sleep(ticket, 15*time.Second)
 	}

@@ -93,9 +93,9 @@ func TestCloseEndsConnect(t *testing.T) {
 	}
 }
 
-func TestStrangersDoNotDisturb(t *testing.T) {
+func TestForeignConnsDoNotDisturb(t *testing.T) {
 	listeners, all := openAll(t, 2, 64)
-	var strangers []*sys.FD
+	var foreignConns []*sys.FD
 	for _, msg := range [][]byte{nil, []byte("hello?"), (&message{kind: kindHello, rank: 1}).marshal()} {
 		conn, err := sys.DialAbstract(listeners[0].info.Socket)
 		if err != nil {
@@ -106,7 +106,7 @@ func TestStrangersDoNotDisturb(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		strangers = append(strangers, conn)
+		foreignConns = append(foreignConns, conn)
 	}
 	domains, errs := connectAll(listeners, all, 20*time.Second)
 	if err := errors.Join(errs...); err != nil {
@@ -115,7 +115,7 @@ func TestStrangersDoNotDisturb(t *testing.T) {
 	for _, d := range domains {
 		d.Close()
 	}
-	sys.CloseAll(strangers...)
+	sys.CloseAll(foreignConns...)
 }
 
 func TestEarlyCloserDisturbsNobody(t *testing.T) {

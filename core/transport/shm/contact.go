@@ -11,14 +11,14 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// contact is what this rank keeps of a meeting with a peer, to notice the
+// contact is what this rank keeps of a rendezvous with a peer, to notice the
 // end of the peer's process.
 type contact struct {
 	rank int
 	liveness
-	conn  *sys.FD // closed after the meeting unless keep
+	conn  *sys.FD // closed after the rendezvous unless keep
 	keep  bool    // conn is this side's liveness or the other's
-	left  bool    // the peer has said good-bye
+	left  bool    // the peer has sent a shutdown notice
 	token int32   // of the process's watcher; 0 while not watched
 	lost  atomic.Pointer[error]
 	open  sync.Mutex // held while pidfd is signalled or closed: its number may be reused
@@ -61,30 +61,30 @@ func (c *contact) report(failure error, ring func()) {
 	switch {
 	case failure != nil:
 		failure = fmt.Errorf("rank %d (process %d) is not watched any more: %w", c.rank, c.pid, failure)
-	case c.kind == byConnection && saidBye(c.conn):
+	case c.kind == byConnection && sentShutdown(c.conn):
 		return
 	default:
-		failure = fmt.Errorf("rank %d (process %d): %w", c.rank, c.pid, transport.ErrDead)
+		failure = fmt.Errorf("rank %d (process %d): %w", c.rank, c.pid, transport.ErrExited)
 	}
 	c.lost.Store(&failure)
 	ring()
 }
 
-// saidBye reports whether the connection ended with a good-bye (the peer has
-// closed its domain or gave the meeting up): its process need not have ended.
-func saidBye(conn *sys.FD) bool {
+// sentShutdown reports whether the connection ended with a shutdown notice (the peer has
+// closed its domain or gave the rendezvous up): its process need not have ended.
+func sentShutdown(conn *sys.FD) bool {
 	msg, fds, err := receive(conn)
 	sys.CloseAll(fds...)
-	return err == nil && (msg.kind == kindBye || msg.kind == kindAbort)
+	return err == nil && (msg.kind == kindShutdown || msg.kind == kindAbort)
 }
 
-// end stops watching and closes the descriptors. self says good-bye where
+// end stops watching and closes the descriptors. self sends a shutdown notice where
 // the peer would take the end of the connection for a death.
 func (c *contact) end(self int) {
 	c.unwatch()
 	if c.keep && c.conn != nil && c.conn.Raw() >= 0 {
-		bye := message{kind: kindBye, rank: self}
-		_ = sys.Send(c.conn, bye.marshal()) // the peer may be gone
+		shutdown := message{kind: kindShutdown, rank: self}
+		_ = sys.Send(c.conn, shutdown.marshal()) // the peer may be gone
 	}
 	c.open.Lock()
 	defer c.open.Unlock()

@@ -20,7 +20,7 @@ func watchEnd(t *testing.T, p transport.Process, start time.Time) (dying time.Du
 		time.Sleep(20 * time.Microsecond)
 	}
 	lost := time.Since(start)
-	if err := p.Lost(); !errors.Is(err, transport.ErrDead) || !p.Dying() {
+	if err := p.Lost(); !errors.Is(err, transport.ErrExited) || !p.Dying() {
 		t.Errorf("lost: %v, dying: %v", err, p.Dying())
 	}
 	if !p.(*member).marked() {

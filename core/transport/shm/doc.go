@@ -9,7 +9,7 @@
 //	          │
 //	       Relist ─ Listener ─ Metadata ─ Reconnect ─ Change ─ Commit
 //
-// A rank number is held by one process after another. At a later meeting
+// A rank number is held by one process after another. At a later rendezvous
 // survivors (Relist, Reconnect) bring the memory that they have, which their
 // peers know by its identity and keep mapped where it is; who is new (Open,
 // Connect) brings fresh memory. Nothing of a domain changes before Commit.
@@ -30,6 +30,6 @@
 // process under that number), 1 more if that is not this process itself
 // (pidfd, or the connection where there are no pidfds), 1 per former
 // process that may still live (at most maxFormer); and the connection to each
-// peer that has no pidfds itself. While a meeting runs: 2 for the listener, 2
-// lent by the domain, 3 per peer. One thread for the watcher.
+// peer that has no pidfds itself. While a rendezvous runs: 2 for the listener, 2
+// shared by the domain, 3 per peer. One thread for the watcher.
 package shm

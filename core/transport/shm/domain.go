@@ -15,12 +15,12 @@ import (
 // has handed out must not be used after Close, except those of retained
 // segments; its methods may be called then and do nothing.
 type domain struct {
-	info    Info // of the first meeting
+	info    Info // of the first rendezvous
 	pages   Pages
 	own     *member
 	members atomic.Pointer[memberspage]
 
-	// peers are the ranks of the last meeting, own included; nil for absent
+	// peers are the ranks of the last rendezvous, own included; nil for absent
 	// ones. Readers need no lock; Commit replaces them under mu.
 	peers   [transport.MaxRanks]atomic.Pointer[member]
 	present atomic.Uint64
@@ -33,7 +33,7 @@ type domain struct {
 	known    [transport.MaxRanks]*member // the last incarnation of every peer, absent ones too
 	former   []*member                   // replaced ones whose process may live
 	oldPages []*memberspage              // replaced ones, which somebody may still look at
-	change   *Change                     // of a meeting that is neither committed nor aborted
+	change   *Change                     // of a rendezvous that is neither committed nor aborted
 	held     bool                        // the watcher's thread holds own's word
 	numSlabs int
 	end      int64 // of the own memfd, bytes
@@ -44,9 +44,9 @@ var (
 	openDomains atomic.Int64
 )
 
-// newDomain takes what a first meeting has gathered; on error it has taken
+// newDomain takes what a first rendezvous has gathered; on error it has taken
 // nothing.
-func newDomain(m *meeting, own *member, info Info, pages Pages) (*domain, error) {
+func newDomain(m *rendezvous, own *member, info Info, pages Pages) (*domain, error) {
 	page, err := mapMembers(m.membersFD)
 	if err != nil {
 		return nil, fmt.Errorf("rank %d: members page: %w", m.source(), err)
@@ -172,10 +172,10 @@ func (d *domain) Slab(rank, id int) (transport.Segment, error) {
 			return r, nil
 		}
 	}
-	return d.firstSight(rank, id)
+	return d.firstUse(rank, id)
 }
 
-func (d *domain) firstSight(rank, id int) (transport.Segment, error) {
+func (d *domain) firstUse(rank, id int) (transport.Segment, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	p := d.peers[rank].Load()
@@ -255,8 +255,8 @@ func (d *domain) ring() {
 	_ = sys.FutexWakeAll(d.own.bell())
 }
 
-// Far: all memory can be mapped.
-func (d *domain) Far() transport.Far { return nil }
+// Remote: all memory can be mapped.
+func (d *domain) Remote() transport.Remote { return nil }
 
 // Yield also lets other goroutines run when several ranks share this process:
 // the kernel knows nothing of them.

@@ -81,9 +81,9 @@ func TestEndUnwatched(t *testing.T) {
 	}
 }
 
-// TestEndDuringAMeeting: the contact that somebody is about to use is replaced by
-// that of another meeting, which is taken.
-func TestEndDuringAMeeting(t *testing.T) {
+// TestEndDuringARendezvous: the contact that somebody is about to use is replaced by
+// that of another rendezvous, which is taken.
+func TestEndDuringARendezvous(t *testing.T) {
 	d, _ := joinChild(t)
 	defer d.Close()
 	p := d.Process(1).(*member)

@@ -38,7 +38,7 @@ func awaitLost(t *testing.T, p transport.Process) {
 			t.Fatal("a killed process is not lost")
 		}
 	}
-	if err := p.Lost(); !errors.Is(err, transport.ErrDead) || !p.Dying() {
+	if err := p.Lost(); !errors.Is(err, transport.ErrExited) || !p.Dying() {
 		t.Errorf("lost: %v, dying: %v", err, p.Dying())
 	}
 }
@@ -89,7 +89,7 @@ func mapped() string {
 	return fmt.Sprint(s.Mappings, " ranges, ", s.MappedBytes, " bytes")
 }
 
-// TestSurvivorsMeetAgainAndAgain also aborts every second meeting here: the
+// TestSurvivorsMeetAgainAndAgain also aborts every second rendezvous here: the
 // peer, which commits, does not take that for a death.
 func TestSurvivorsMeetAgainAndAgain(t *testing.T) {
 	for best, perPeer := range map[livenessKind]int64{byPeerPidfd: 2, byPidfdOpen: 2, byConnection: 2} {

@@ -9,16 +9,16 @@ import (
 	"github.com/moewire/moewire/core/internal/sys"
 )
 
-// stranger is what one says at a meeting's socket, and why it is turned away.
+// foreignConn is what one says at a rendezvous's socket, and why it is turned away.
 // Nothing to say: it is only slow, and there is nothing to refuse.
-type stranger struct {
+type foreignConn struct {
 	name  string
 	bytes []byte
 	why   string
 }
 
-// strangers of rank 0's meeting with rank 1, which has not come.
-func strangers(host, awaited *Listener) []stranger {
+// foreignConns of rank 0's rendezvous with rank 1, which has not come.
+func foreignConns(host, awaited *Listener) []foreignConn {
 	genuine := message{kind: kindHello, rank: 1, to: host.info.Nonce, from: awaited.info.Nonce}
 	change := func(f func(m *message)) []byte {
 		m := genuine
@@ -28,7 +28,7 @@ func strangers(host, awaited *Listener) []stranger {
 	version := genuine.marshal()
 	version[4]++
 	whole := genuine.marshal()
-	return []stranger{
+	return []foreignConn{
 		{"slow", nil, ""},
 		{"truncated", whole[:messageBytes-1], "not a moewire message"},
 		{"huge", make([]byte, 100_000), "too large"},
@@ -41,7 +41,7 @@ func strangers(host, awaited *Listener) []stranger {
 	}
 }
 
-func (s *stranger) visit(t *testing.T, host *Listener) *sys.FD {
+func (s *foreignConn) visit(t *testing.T, host *Listener) *sys.FD {
 	t.Helper()
 	conn, err := sys.DialAbstract(host.info.Socket)
 	if err != nil {
@@ -56,13 +56,13 @@ func (s *stranger) visit(t *testing.T, host *Listener) *sys.FD {
 	return conn
 }
 
-// TestStrangersAreRefusedByReason: a meeting that ends for want of a rank says
-// why it turned a stranger away, and ends in time whatever the stranger does.
-func TestStrangersAreRefusedByReason(t *testing.T) {
+// TestForeignConnsAreRefusedByReason: a rendezvous that ends for want of a rank says
+// why it turned a foreign connection away, and ends in time whatever that does.
+func TestForeignConnsAreRefusedByReason(t *testing.T) {
 	listeners, _ := openAll(t, 2, 64)
-	for i := range strangers(listeners[0], listeners[1]) {
+	for i := range foreignConns(listeners[0], listeners[1]) {
 		listeners, all := openAll(t, 2, 64)
-		s := strangers(listeners[0], listeners[1])[i]
+		s := foreignConns(listeners[0], listeners[1])[i]
 		s.visit(t, listeners[0])
 		within(t, 5*time.Second, func() {
 			_, err := listeners[0].Connect(all, 100*time.Millisecond)
@@ -74,12 +74,12 @@ func TestStrangersAreRefusedByReason(t *testing.T) {
 	}
 }
 
-// TestPeersMeetAmongStrangers: with all of them there first, the genuine rank
-// gets in, both have the whole group, and no stranger's connection stays.
-func TestPeersMeetAmongStrangers(t *testing.T) {
+// TestPeersMeetAmongForeignConns: with all of them there first, the genuine rank
+// gets in, both have the whole group, and no foreign connection stays.
+func TestPeersMeetAmongForeignConns(t *testing.T) {
 	listeners, all := openAll(t, 2, 64)
 	var conns []*sys.FD
-	for _, s := range strangers(listeners[0], listeners[1]) {
+	for _, s := range foreignConns(listeners[0], listeners[1]) {
 		conns = append(conns, s.visit(t, listeners[0]))
 	}
 	within(t, 5*time.Second, func() {
@@ -96,7 +96,7 @@ func TestPeersMeetAmongStrangers(t *testing.T) {
 	})
 	for i, conn := range conns {
 		if _, err := sys.WaitReadable([]*sys.FD{conn}, time.Now().Add(5*time.Second)); err != nil {
-			t.Errorf("stranger %d: its connection stays: %v", i, err)
+			t.Errorf("foreign connection %d: its connection stays: %v", i, err)
 		}
 	}
 }

@@ -6,8 +6,8 @@ import "slices"
 // oldest is let go then; it is never known to have ended.
 const maxFormer = 64
 
-// install makes the result of a settled meeting the domain's. It cannot fail.
-func (d *domain) install(peers []*attendee, present uint64) {
+// install makes the result of a settled rendezvous the domain's. It cannot fail.
+func (d *domain) install(peers []*participant, present uint64) {
 	d.sweep(peers)
 	for r, p := range peers {
 		if p != nil {
@@ -23,7 +23,7 @@ func (d *domain) install(peers []*attendee, present uint64) {
 	d.holdWord()
 }
 
-func (d *domain) installPeer(r int, p *attendee) {
+func (d *domain) installPeer(r int, p *participant) {
 	old := d.known[r]
 	if p.member == nil {
 		old.renew(p.contact, d.Rank())
@@ -65,8 +65,8 @@ func (d *domain) retire(m *member) {
 
 // sweep forgets the processes that are known to have ended, except those
 // that still have a rank or are about to have one again: who was absent may
-// have come to the meeting and died since.
-func (d *domain) sweep(comers []*attendee) {
+// have come to the rendezvous and died since.
+func (d *domain) sweep(participants []*participant) {
 	var former []*member
 	for _, m := range d.former {
 		if m.Lost() == nil {
@@ -76,8 +76,8 @@ func (d *domain) sweep(comers []*attendee) {
 		}
 	}
 	d.former = former
-	for r, m := range d.known[:len(comers)] {
-		if m != nil && comers[r] == nil && d.peers[r].Load() == nil && m.Lost() != nil {
+	for r, m := range d.known[:len(participants)] {
+		if m != nil && participants[r] == nil && d.peers[r].Load() == nil && m.Lost() != nil {
 			m.end(d.Rank())
 			d.known[r] = nil
 		}

@@ -8,16 +8,16 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// TestSweepKeepsComers: a rank that was absent, came to a meeting with memory
+// TestSweepKeepsParticipants: a rank that was absent, came to a rendezvous with memory
 // that is known, and died before the change was committed, is installed: its
 // memory must still be there.
-func TestSweepKeepsComers(t *testing.T) {
-	dead := transport.ErrDead
+func TestSweepKeepsParticipants(t *testing.T) {
+	dead := transport.ErrExited
 	m, c := &member{}, &contact{}
 	c.lost.Store(&dead)
 	m.contact.Store(c)
 	d := &domain{}
 	d.known[1] = m
-	d.sweep([]*attendee{nil, {}})
+	d.sweep([]*participant{nil, {}})
 	require.True(t, d.known[1] == m) // Same would print all of it
 }

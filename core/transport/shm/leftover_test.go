@@ -54,7 +54,7 @@ func TestOneWatcherForAllDomains(t *testing.T) {
 	for start := time.Now(); a.Process(1).Lost() == nil && time.Since(start) < 10*time.Second; {
 		a.Sleep(a.PrepareSleep(), time.Second)
 	}
-	if err := a.Process(1).Lost(); !errors.Is(err, transport.ErrDead) {
+	if err := a.Process(1).Lost(); !errors.Is(err, transport.ErrExited) {
 		t.Errorf("killed process: %v", err)
 	}
 	if err := b.Process(1).Lost(); err != nil {

@@ -30,7 +30,7 @@ type Config struct {
 	Pages Pages
 }
 
-// Listener is a rank on its way to one meeting: it waits under a random
+// Listener is a rank on its way to one rendezvous: it waits under a random
 // abstract name, with fresh memory (Open) or that of a domain (Relist). Its
 // methods are safe for concurrent use.
 type Listener struct {
@@ -95,7 +95,7 @@ func (l *Listener) listen() (err error) {
 	return err
 }
 
-// Metadata returns what all other ranks need for this meeting: about 140
+// Metadata returns what all other ranks need for this rendezvous: about 140
 // bytes and the params, without secrets that would let another user in.
 func (l *Listener) Metadata() []byte { return l.info.marshal() }
 
@@ -147,20 +147,20 @@ func (l *Listener) ConnectWith(all [][]byte, first uint64, deadline time.Duratio
 }
 
 // plan reads the metadata.
-func (l *Listener) plan(all [][]byte, deadline time.Duration) (*meeting, error) {
+func (l *Listener) plan(all [][]byte, deadline time.Duration) (*rendezvous, error) {
 	if deadline <= 0 {
 		return nil, fmt.Errorf("a deadline of %v is not positive", deadline)
 	}
-	roster, err := parseAll(all, &l.info)
+	participants, err := parseAll(all, &l.info)
 	if err != nil {
 		return nil, err
 	}
-	return &meeting{
-		roster: roster, self: l.info.Rank, until: time.Now().Add(deadline), peers: make([]*attendee, len(all)),
+	return &rendezvous{
+		participants: participants, self: l.info.Rank, until: time.Now().Add(deadline), peers: make([]*participant, len(all)),
 	}, nil
 }
 
-func (l *Listener) connect(m *meeting) (d *domain, err error) {
+func (l *Listener) connect(m *rendezvous) (d *domain, err error) {
 	if m.source() == m.self {
 		if m.membersFD, err = newMembersPage(m.first); err != nil {
 			return nil, err
@@ -204,7 +204,7 @@ func (l *Listener) drop() {
 	sys.CloseAll(l.cancel)
 }
 
-// interrupt ends the waits of a meeting that is running.
+// interrupt ends the waits of a rendezvous that is running.
 func (l *Listener) interrupt() {
 	l.cancelMu.Lock()
 	defer l.cancelMu.Unlock()

@@ -11,7 +11,7 @@ import (
 )
 
 // member is one incarnation of a rank as this rank sees it: a process and
-// the memory that it brought to a meeting. This rank's own is one too. It
+// the memory that it brought to a rendezvous. This rank's own is one too. It
 // implements transport.Process.
 type member struct {
 	rank     int
@@ -144,7 +144,7 @@ func (m *member) wake() {
 	}
 }
 
-// Lost is what the contact of the last meeting knows.
+// Lost is what the contact of the last rendezvous knows.
 func (m *member) Lost() error {
 	if c := m.contact.Load(); c != nil {
 		if err := c.lost.Load(); err != nil {
@@ -185,7 +185,7 @@ func (m *member) End() error {
 		err := c.kill()
 		if !errors.Is(err, transport.ErrUnwatched) || m.contact.Load() == c {
 			return err
-		} // else it has come to another meeting meanwhile
+		} // else it has come to another rendezvous meanwhile
 	}
 }
 

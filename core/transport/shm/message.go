@@ -15,8 +15,8 @@ const (
 	kindReady
 	// kindAbort: the sender gave up; the reason (transport.PackReason) is the text.
 	kindAbort
-	// kindBye: the sender has closed its domain and is not dead.
-	kindBye
+	// kindShutdown: the sender has closed its domain and is not dead.
+	kindShutdown
 )
 
 const (

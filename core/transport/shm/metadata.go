@@ -44,12 +44,12 @@ type Info struct {
 	PID int
 	// ControlBytes is the size of the control region.
 	ControlBytes int64
-	// Nonce is random: it names this one Listener, and so one meeting.
+	// Nonce is random: it names this one Listener, and so one rendezvous.
 	Nonce [nonceBytes]byte
 	// Identity is random: it names the rank's memory and process, from Open
-	// on and in all meetings.
+	// on and in all rendezvous.
 	Identity [nonceBytes]byte
-	// Survivor means that the rank comes from an earlier meeting (Relist).
+	// Survivor means that the rank comes from an earlier rendezvous (Relist).
 	Survivor bool
 	// Params is the caller's own blob.
 	Params []byte

@@ -69,9 +69,9 @@ func TestRelistRefusesOtherDomains(t *testing.T) {
 	}
 }
 
-// TestMeetingFails lets a meeting fail in every way; the domains are as
+// TestRendezvousFails lets a rendezvous fail in every way; the domains are as
 // before and can meet again.
-func TestMeetingFails(t *testing.T) {
+func TestRendezvousFails(t *testing.T) {
 	domains := newGroup(t, 3, 4096)
 	defer closeAll(domains)
 	for name, spoil := range map[string]func(*Listener, [][]byte){

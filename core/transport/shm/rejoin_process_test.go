@@ -11,7 +11,7 @@ type gang struct {
 	t    *testing.T
 	best livenessKind
 	kids []*child
-	away []*child // of a later meeting, by rank
+	away []*child // of a later rendezvous, by rank
 }
 
 func newGang(t *testing.T, n int, best livenessKind) *gang {
@@ -111,7 +111,7 @@ func TestKilledProcessIsReplaced(t *testing.T) {
 	}
 }
 
-func TestDeathDuringTheMeeting(t *testing.T) {
+func TestDeathDuringTheRendezvous(t *testing.T) {
 	g := newGang(t, 4, byPeerPidfd)
 	g.meet(0b1111)
 	g.check(0b1111, make([]string, 4))

@@ -12,7 +12,7 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// remeet holds a meeting of the ranks in present: those with a domain
+// remeet holds a rendezvous of the ranks in present: those with a domain
 // reconnect and commit, the others open and connect. domains is updated.
 func remeet(t *testing.T, domains []transport.Domain, present uint64) {
 	t.Helper()
@@ -135,7 +135,7 @@ func TestRejoin(t *testing.T) {
 	}
 	for r, d := range domains {
 		if got := d.Members().Load(); got != 5<<48|0b101 {
-			t.Errorf("rank %d: the meeting changed the members word to %#x", r, got)
+			t.Errorf("rank %d: the rendezvous changed the members word to %#x", r, got)
 		}
 	}
 	if domains[0].Process(1) == old || old.Lost() != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// Relist makes a listener for another meeting of a rank that has a domain: it
+// Relist makes a listener for another rendezvous of a rank that has a domain: it
 // brings the domain's memory and members page, under a fresh name and nonce.
 // Any number of them may be made; none disturbs the domain unless its
 // Reconnect succeeds and is committed.
@@ -24,7 +24,7 @@ func Relist(d transport.Domain, params []byte) (*Listener, error) {
 	if err := l.name(); err != nil {
 		return nil, fmt.Errorf("shm: relist: %w", err)
 	}
-	err := dom.lend(l)
+	err := dom.duplicateTo(l)
 	if err == nil {
 		err = l.listen()
 	}
@@ -34,9 +34,9 @@ func Relist(d transport.Domain, params []byte) (*Listener, error) {
 	return l, nil
 }
 
-// lend gives a listener descriptors of its own: the domain may be closed
+// duplicateTo gives a listener descriptors of its own: the domain may be closed
 // while it sends them.
-func (d *domain) lend(l *Listener) (err error) {
+func (d *domain) duplicateTo(l *Listener) (err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed.Load() {
@@ -48,7 +48,7 @@ func (d *domain) lend(l *Listener) (err error) {
 	return err
 }
 
-// Reconnect runs a meeting of the ranks whose metadata is there, survivors
+// Reconnect runs a rendezvous of the ranks whose metadata is there, survivors
 // and new ones alike, as Connect does for these. Nothing of the domain
 // changes before Change.Commit. It uses the Listener up as Connect does. One
 // Change per domain can be open at a time.
@@ -61,7 +61,7 @@ func (l *Listener) Reconnect(all [][]byte, deadline time.Duration) (*Change, err
 
 // ReconnectWith is Reconnect for the part of a group that is on this host. A
 // group that goes on elsewhere may have two members pages here: those who came
-// to a meeting without any earlier rank of this host have made another one. With
+// to a rendezvous without any earlier rank of this host have made another one. With
 // anyPage a survivor takes that of the source in exchange for its own.
 func (l *Listener) ReconnectWith(all [][]byte, anyPage bool, deadline time.Duration) (*Change, error) {
 	if l.domain == nil {
@@ -88,7 +88,7 @@ func (l *Listener) ReconnectWith(all [][]byte, anyPage bool, deadline time.Durat
 	return c, nil
 }
 
-func (l *Listener) reconnect(m *meeting, c *Change) error {
+func (l *Listener) reconnect(m *rendezvous, c *Change) error {
 	m.cancel, m.socket, m.memory = l.cancel, l.socket, l.memory
 	m.membersFD, m.survivor = l.members, true
 	err := m.hold()

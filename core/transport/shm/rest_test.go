@@ -26,7 +26,7 @@ func TestNextLook(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := time.Now()
-			m := &meeting{survivor: c.survivor, until: now.Add(c.until), rests: now.Add(c.rests)}
+			m := &rendezvous{survivor: c.survivor, until: now.Add(c.until), rests: now.Add(c.rests)}
 			if got := m.nextLook().Sub(now); got < c.want || got > c.want+time.Second/2 {
 				t.Errorf("in %v, want %v", got, c.want)
 			}
@@ -35,7 +35,7 @@ func TestNextLook(t *testing.T) {
 }
 
 // TestListenerRestsAndGoesOn: a connection that could not be taken at first is taken soon,
-// though nothing else happens that would wake the meeting.
+// though nothing else happens that would wake the rendezvous.
 func TestListenerRestsAndGoesOn(t *testing.T) {
 	const deadline = 5 * time.Second
 	listeners, all := openAll(t, 2, 64)

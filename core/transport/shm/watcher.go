@@ -15,9 +15,9 @@ import (
 // one thread, which holds this process's robust futexes: peers see by them
 // that the process is dying.
 type watcher struct {
-	life sync.Mutex // serialises add and remove; locked before mu
-	mu   sync.Mutex // guards entries and failed; held while report functions run
-	run  *watchRun  // nil when the goroutine is not running; guarded by life
+	lifecycleMu sync.Mutex // serialises add and remove; locked before mu
+	mu          sync.Mutex // guards entries and failed; held while report functions run
+	run         *watchRun  // nil when the goroutine is not running; guarded by lifecycleMu
 }
 
 // processWatcher serves all domains of this process.
@@ -46,8 +46,8 @@ const stopToken = 0
 // report(err) if the watcher fails. After remove it is not called any more.
 // report must not call the watcher. fd must stay open until remove.
 func (w *watcher) add(fd *sys.FD, report func(failure error)) (token int32, err error) {
-	w.life.Lock()
-	defer w.life.Unlock()
+	w.lifecycleMu.Lock()
+	defer w.lifecycleMu.Unlock()
 	if err := w.ensureRun(); err != nil {
 		return 0, err
 	}
@@ -71,8 +71,8 @@ func (w *watcher) ensureRun() (err error) {
 // Without it (an old kernel, too many domains) peers learn of this process's
 // end by its pidfd, only later.
 func (w *watcher) hold(header []byte, off int64) {
-	w.life.Lock()
-	defer w.life.Unlock()
+	w.lifecycleMu.Lock()
+	defer w.lifecycleMu.Unlock()
 	if w.ensureRun() != nil {
 		return
 	}
@@ -83,8 +83,8 @@ func (w *watcher) hold(header []byte, off int64) {
 
 // unhold must come before the word's memory is unmapped.
 func (w *watcher) unhold(header []byte, off int64) {
-	w.life.Lock()
-	defer w.life.Unlock()
+	w.lifecycleMu.Lock()
+	defer w.lifecycleMu.Unlock()
 	if w.run != nil && w.run.robust != nil {
 		w.run.robust.Drop(header, off)
 	}
@@ -108,8 +108,8 @@ func (w *watcher) enter(run *watchRun, e watchEntry) (int32, error) {
 // remove forgets tokens; when nothing is left it waits until the goroutine
 // has ended.
 func (w *watcher) remove(tokens ...int32) {
-	w.life.Lock()
-	defer w.life.Unlock()
+	w.lifecycleMu.Lock()
+	defer w.lifecycleMu.Unlock()
 	w.removeLocked(tokens...)
 }
 

@@ -27,9 +27,9 @@ func openHandshakes(t *testing.T) func(want int64) {
 // connection, keeps no key once it is given up.
 func TestAbandonedDialForgetsKeys(t *testing.T) {
 	open := openHandshakes(t)
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	unresponsive, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer silent.Close()
+	defer unresponsive.Close()
 	_, ep, _ := victim(t, Config{HandshakeTimeout: 50 * time.Millisecond})
 	stop, err := sys.NewEvent()
 	require.NoError(t, err)
@@ -37,10 +37,10 @@ func TestAbandonedDialForgetsKeys(t *testing.T) {
 	d := &dialer{ep: ep, peer: &address{}, num: 1, stop: stop, deadline: time.Now().Add(soon)}
 	gone := make(chan error, 1)
 	go func() {
-		_, err := d.try(netip.MustParseAddrPort(silent.Addr().String()), 0)
+		_, err := d.try(netip.MustParseAddrPort(unresponsive.Addr().String()), 0)
 		gone <- err
 	}()
-	conn, err := silent.Accept()
+	conn, err := unresponsive.Accept()
 	require.NoError(t, err)
 	open(1)
 	require.Error(t, <-gone) // in time
@@ -48,9 +48,9 @@ func TestAbandonedDialForgetsKeys(t *testing.T) {
 	open(0)
 }
 
-// TestAbandonedGuestForgetsKeys: a connection that says hello and does not confirm
+// TestAbandonedConnForgetsKeys: a connection that says hello and does not confirm
 // leaves no key behind, however it ends.
-func TestAbandonedGuestForgetsKeys(t *testing.T) {
+func TestAbandonedConnForgetsKeys(t *testing.T) {
 	open := openHandshakes(t)
 	tr := openOne(t, Config{Keyring: wire.GenerateKeyring(), HandshakeTimeout: 300 * time.Millisecond})
 	e, err := tr.NewEndpoint(transport.EndpointSpec{SendDepth: 4, RecvDepth: 4})

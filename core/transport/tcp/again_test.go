@@ -132,7 +132,7 @@ func TestConnectAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := newPair(t, func(_ int, c *Config) { c.NumSockets = 3 })
 			from, to := p.ordered()
-			w := newWall(t, p.tr[to].lobby.addrs[0], cut...)
+			w := newWall(t, p.tr[to].listener.addrs[0], cut...)
 			errs := make(chan error, 2)
 			deadline := time.Now().Add(soon)
 			address, back := behind(t, p.ep[to], w), p.ep[from].Local()
@@ -165,7 +165,7 @@ func TestAcceptsAgain(t *testing.T) {
 	require.Eventually(t, func() bool {
 		ep.mu.Lock()
 		defer ep.mu.Unlock()
-		return ep.meet.parked[0].fd == nil // taken
+		return ep.rendezvous.parked[0].fd == nil // taken
 	}, soon, time.Millisecond)
 	go func() { errs <- p.ep[from].Connect(local, deadline) }()
 	require.NoError(t, <-errs)
@@ -302,8 +302,8 @@ func TestAnotherPeerReplacesTheSet(t *testing.T) {
 		j.num, j.sendDepth, j.recvDepth = 2, 1, 1
 		require.True(t, ep.offer(parked{fd: socket(), join: j}))
 	}
-	require.Nil(t, ep.meet.parked[1].fd)
-	require.NotNil(t, ep.meet.parked[0].fd)
+	require.Nil(t, ep.rendezvous.parked[1].fd)
+	require.NotNil(t, ep.rendezvous.parked[0].fd)
 }
 
 // TestFormat: what the carrier says of itself, byte for byte, and that it takes

@@ -13,7 +13,7 @@ import (
 func (ep *endpoint) arrive(m *message, n int, dst [][]byte) (list [][]byte, r *region, v verdict) {
 	ep.mu.Lock()
 	before := ep.out.head
-	if !ep.told(m) {
+	if !ep.takeTotals(m) {
 		ep.mu.Unlock()
 		return dst, nil, violation
 	}
@@ -68,7 +68,7 @@ func (ep *endpoint) refuse(m *message) {
 		ep.refused = true
 		ep.refusal = message{code: codeRefuse, op: m.op, status: transport.StatusRemote}
 		ep.refusedRecv, ep.refusedSend = m.recv, m.code == codeSend
-		ep.kick.Store(true) // the first socket says it, whichever one is at work
+		ep.hasWork.Store(true) // the first socket says it, whichever one is at work
 	}
 }
 

@@ -23,7 +23,7 @@ type ended struct {
 	ep *endpoint
 }
 
-// reserve makes room for n more; n < 0 gives it back.
+// reserve makes room for n more; n < 0 releases it.
 func (f *finished) reserve(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -54,10 +54,10 @@ type Config struct {
 	NumPending int
 	// HandshakeTimeout bounds the life of such a connection. Default 2 s.
 	HandshakeTimeout time.Duration
-	// SilentTimeout is how long bytes under way, or probes of an idle
+	// UnresponsiveTimeout is how long bytes under way, or probes of an idle
 	// connection, may stay unanswered by the peer's host, or the peer may take
 	// nothing, before the endpoint fails. Default 10 s, at least 1 s.
-	SilentTimeout time.Duration
+	UnresponsiveTimeout time.Duration
 	// ReceiveTimeout is how long a request may wait for the peer to post a
 	// receive before it fails with StatusNoReceive. Default 10 s.
 	ReceiveTimeout time.Duration
@@ -83,7 +83,7 @@ func (c *Config) complete() error {
 	c.NumRegions = orDefault(c.NumRegions, 4096)
 	c.NumPending = orDefault(c.NumPending, 64)
 	c.HandshakeTimeout = orDefault(c.HandshakeTimeout, 2*time.Second)
-	c.SilentTimeout = orDefault(c.SilentTimeout, 10*time.Second)
+	c.UnresponsiveTimeout = orDefault(c.UnresponsiveTimeout, 10*time.Second)
 	c.ReceiveTimeout = orDefault(c.ReceiveTimeout, 10*time.Second)
 	c.ZeroCopyBytes = orDefault(c.ZeroCopyBytes, 64<<10)
 	c.segmentBytes = orDefault(c.segmentBytes, segmentBytes)
@@ -129,8 +129,8 @@ func (c *Config) checkOthers() error {
 	case c.HandshakeTimeout < 0 || c.ReceiveTimeout < 0:
 		return fmt.Errorf("tcp: a timeout is negative: HandshakeTimeout %v, ReceiveTimeout %v",
 			c.HandshakeTimeout, c.ReceiveTimeout)
-	case c.SilentTimeout < time.Second:
-		return fmt.Errorf("tcp: Config.SilentTimeout is %v, at least 1s is needed", c.SilentTimeout)
+	case c.UnresponsiveTimeout < time.Second:
+		return fmt.Errorf("tcp: Config.UnresponsiveTimeout is %v, at least 1s is needed", c.UnresponsiveTimeout)
 	}
 	return c.checkAddresses()
 }

@@ -174,13 +174,13 @@ func (c *conn) frame() bool {
 	}
 	ep.mu.Lock()
 	if n, ok := ep.in.nextRead(&m, c.room()); ok && (n > 0 || m.total == 0) {
-		c.say(&m)
+		c.putTotals(&m)
 		ep.mu.Unlock()
 		return c.answer(&m, n)
 	}
 	payload, ok := ep.nextOut(&m, c.list[:0])
 	if ok {
-		c.say(&m)
+		c.putTotals(&m)
 	}
 	ep.mu.Unlock()
 	return ok && c.seal(&m, payload)
@@ -190,20 +190,20 @@ func (c *conn) frame() bool {
 func (c *conn) acknowledge() bool {
 	ep := c.ep
 	ep.mu.Lock()
-	due := ep.in.owes()
+	due := ep.in.isDue()
 	m := message{code: codeAck}
 	if due {
-		c.say(&m)
+		c.putTotals(&m)
 	}
 	ep.mu.Unlock()
 	return due && c.seal(&m, nil)
 }
 
-// say puts the totals into a message; the caller holds mu.
-func (c *conn) say(m *message) {
+// putTotals puts the totals into a message; the caller holds mu.
+func (c *conn) putTotals(m *message) {
 	in := &c.ep.in
 	m.ack, m.credit = in.base, in.tail
-	in.saidAck, in.saidCredit = m.ack, m.credit
+	in.sentAck, in.sentCredit = m.ack, m.credit
 }
 
 // seal signs a message and puts it into the batch.

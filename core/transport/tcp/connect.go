@@ -11,12 +11,12 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// meeting is how an endpoint gets its sockets; everything in it is under mu.
+// rendezvous is how an endpoint gets its sockets; everything in it is under mu.
 // The side with the smaller token dials all of them, the other one waits until
 // they have come. They may come before Connect is called: then they are parked,
 // those of one attempt of one peer. An older one's would be ends of sockets that
 // the peer has closed.
-type meeting struct {
+type rendezvous struct {
 	begun   bool
 	over    bool
 	peer    token
@@ -41,10 +41,10 @@ func newToken() (t token) {
 }
 
 // busy reports whether a Connect runs.
-func (m *meeting) busy() bool { return m.begun && !m.over }
+func (m *rendezvous) busy() bool { return m.begun && !m.over }
 
 // cancel ends a Connect that runs, and closes what nobody has taken.
-func (m *meeting) cancel() {
+func (m *rendezvous) cancel() {
 	m.stopped = true
 	if m.busy() {
 		_ = sys.Signal(m.stop)
@@ -53,14 +53,14 @@ func (m *meeting) cancel() {
 	m.dropParked()
 }
 
-func (m *meeting) wake() {
+func (m *rendezvous) wake() {
 	select {
 	case m.arrived <- struct{}{}:
 	default:
 	}
 }
 
-func (m *meeting) dropParked() {
+func (m *rendezvous) dropParked() {
 	for i := range m.parked {
 		_ = m.parked[i].fd.Close()
 		m.parked[i] = parked{}
@@ -76,7 +76,7 @@ func (ep *endpoint) Connect(remote []byte, deadline time.Time) error {
 	if err == nil && a.token == ep.token {
 		err = errors.New("tcp: remote is the endpoint's own address")
 	}
-	if e := ep.beginMeeting(a.token); e != nil {
+	if e := ep.beginRendezvous(a.token); e != nil {
 		return e
 	}
 	if err == nil {
@@ -88,17 +88,17 @@ func (ep *endpoint) Connect(remote []byte, deadline time.Time) error {
 		ep.unlockIO()
 	}
 	ep.mu.Lock()
-	ep.meet.over = true
-	stop := ep.meet.stop
+	ep.rendezvous.over = true
+	stop := ep.rendezvous.stop
 	ep.mu.Unlock()
 	return errors.Join(err, stop.Close())
 }
 
-// beginMeeting notes that Connect runs. It runs once.
-func (ep *endpoint) beginMeeting(peer token) (err error) {
+// beginRendezvous notes that Connect runs. It runs once.
+func (ep *endpoint) beginRendezvous(peer token) (err error) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
-	m := &ep.meet
+	m := &ep.rendezvous
 	if m.begun || !ep.is(transport.StateNew) {
 		return ep.wrongState("Connect")
 	}
@@ -116,11 +116,11 @@ func (ep *endpoint) meetPeer(a *address, deadline time.Time) error {
 	return ep.accept(deadline)
 }
 
-// offer takes a connection from the lobby; false if nobody wants it.
+// offer takes a connection from the listener; false if nobody wants it.
 func (ep *endpoint) offer(p parked) bool {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
-	m := &ep.meet
+	m := &ep.rendezvous
 	if !ep.is(transport.StateNew) || !m.admits(&p.join) {
 		return false
 	}
@@ -136,13 +136,13 @@ func (ep *endpoint) offer(p parked) bool {
 func (ep *endpoint) waitsFor(peer token) bool {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
-	return !ep.meet.begun || ep.meet.peer == peer
+	return !ep.rendezvous.begun || ep.rendezvous.peer == peer
 }
 
 // admits reports whether a socket is none of an attempt that is over. The first
 // one of a newer attempt, or of another peer while it is open who that is, ends
 // what is parked.
-func (m *meeting) admits(j *join) bool {
+func (m *rendezvous) admits(j *join) bool {
 	switch {
 	case m.begun && m.peer != j.from, m.from == j.from && j.attempt < m.attempt:
 		return false
@@ -171,9 +171,9 @@ func (ep *endpoint) accept(deadline time.Time) error {
 			closeAll(set)
 		}
 		select {
-		case <-ep.meet.arrived:
+		case <-ep.rendezvous.arrived:
 		case <-timer.C:
-			return errors.Join(fmt.Errorf("tcp: connect: the peer did not dial%s: %w", ep.t.lobby.whyNot(), sys.ErrTimeout), broken)
+			return errors.Join(fmt.Errorf("tcp: connect: the peer did not dial%s: %w", ep.t.listener.whyNot(), sys.ErrTimeout), broken)
 		}
 	}
 }
@@ -183,7 +183,7 @@ func (ep *endpoint) accept(deadline time.Time) error {
 func (ep *endpoint) takeParked() (set []parked, stopped bool) {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
-	m := &ep.meet
+	m := &ep.rendezvous
 	if m.stopped {
 		return nil, true
 	}
@@ -266,7 +266,7 @@ func (ep *endpoint) install(set []parked, peerSends, peerRecvs int) error {
 	ep.in.expect(peerSends)
 	ep.out.maxCredit = uint64(peerRecvs)
 	ep.state.Store(uint32(transport.StateReady))
-	ep.kick.Store(true) // the peer has to hear of receives
+	ep.hasWork.Store(true) // the peer has to hear of receives
 	ep.t.forget(ep)
 	return nil
 }

@@ -32,12 +32,12 @@ var (
 )
 
 // dial connects all sockets and waits until the peer has taken them. It begins
-// again when one ends before that: that the peer's door is full, or that the
+// again when one ends before that: that the peer has too many pending connections, or that the
 // network breaks it, says nothing of the peer's endpoint. Where this is gone, the
 // next attempt is refused.
 func (ep *endpoint) dial(a *address, deadline time.Time) (err error) {
 	d := &dialer{
-		ep: ep, peer: a, deadline: deadline, stop: ep.meet.stop,
+		ep: ep, peer: a, deadline: deadline, stop: ep.rendezvous.stop,
 		num: min(a.numSockets, ep.t.config.NumSockets),
 	}
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
@@ -272,7 +272,7 @@ func (d *dialer) readTaken(fd *sys.FD, b []byte) error {
 // options are the settings of every socket.
 func (t *Transport) options() sys.TCPOptions {
 	return sys.TCPOptions{
-		NoDelay: true, Silence: t.config.SilentTimeout,
+		NoDelay: true, UserTimeout: t.config.UnresponsiveTimeout,
 		SendBytes: t.config.SocketBufferBytes, ReceiveBytes: t.config.SocketBufferBytes,
 	}
 }

@@ -31,7 +31,7 @@ func (ep *endpoint) end(e ending) {
 		ep.closeConns()
 	}
 	ep.state.Store(uint32(transport.StateError))
-	ep.meet.cancel()
+	ep.rendezvous.cancel()
 	ep.setShort(false)
 	ep.flush(&e)
 	ep.mu.Unlock()

@@ -19,7 +19,7 @@ type endpoint struct {
 	// Completions that nobody has taken.
 	unpolledSends, unpolledRecvs atomic.Int64
 	queued                       bool        // under t.readyMu
-	kick                         atomic.Bool // there may be something to do
+	hasWork                      atomic.Bool // there may be something to do
 
 	// io is held by who reads and writes the sockets.
 	io          sync.Mutex
@@ -33,7 +33,7 @@ type endpoint struct {
 	refusedSend bool
 
 	mu         sync.Mutex
-	meet       meeting
+	rendezvous rendezvous
 	closed     bool
 	ended      bool // ending is valid
 	ending     ending
@@ -138,7 +138,7 @@ func (ep *endpoint) queueSends(requests []transport.SendRequest) (posted int, er
 	return posted, nil
 }
 
-// attend sees to it that what was posted moves. It leaves kick alone: who has
+// attend sees to it that what was posted moves. It leaves hasWork alone: who has
 // set it may want more than that.
 func (ep *endpoint) attend(now bool) {
 	if !now || !ep.is(transport.StateReady) || !ep.io.TryLock() {
@@ -161,12 +161,12 @@ func (ep *endpoint) PostRecv(requests []transport.RecvRequest) (posted int, err 
 		}
 		posted++
 	}
-	tell := ep.is(transport.StateReady) && ep.in.shouldTell()
+	grant := ep.is(transport.StateReady) && ep.in.shouldGrant()
 	ep.mu.Unlock()
 	if posted > 0 && ep.is(transport.StateError) {
 		ep.t.interrupt()
 	}
-	if tell {
+	if grant {
 		ep.attend(true)
 	}
 	return posted, err
@@ -200,7 +200,7 @@ func (ep *endpoint) Retire() error {
 	return nil
 }
 
-// Close gives the place back.
+// Close releases the place.
 func (ep *endpoint) Close() error {
 	ep.io.Lock()
 	defer ep.unlockIO()
@@ -209,7 +209,7 @@ func (ep *endpoint) Close() error {
 	switch {
 	case ep.closed:
 		return nil
-	case ep.is(transport.StateReady), ep.meet.busy():
+	case ep.is(transport.StateReady), ep.rendezvous.busy():
 		return fmt.Errorf("tcp: endpoint is not retired: %w", transport.ErrBusy)
 	case ep.unpolled() != 0 || ep.in.outstanding() != 0:
 		return fmt.Errorf("tcp: %d completions are not polled, %d receives are posted: %w",
@@ -223,7 +223,7 @@ func (ep *endpoint) Close() error {
 	for _, c := range ep.leaving { // of a peer that acknowledges what it has not got
 		c.close()
 	}
-	ep.meet.dropParked()
+	ep.rendezvous.dropParked()
 	ep.t.leave(ep)
 	return nil
 }
@@ -241,30 +241,30 @@ func (t *Transport) leave(ep *endpoint) {
 // meanwhile.
 func (ep *endpoint) unlockIO() {
 	ep.io.Unlock()
-	if ep.kick.Load() {
+	if ep.hasWork.Load() {
 		ep.t.schedule(ep)
 	}
 }
 
 // run gives the endpoint a turn: it reads what has arrived and writes what is
-// due. When somebody else is at it, they, or who comes after them, see kick.
+// due. When somebody else is at it, they, or who comes after them, see hasWork.
 func (ep *endpoint) run() {
-	ep.kick.Store(true)
+	ep.hasWork.Store(true)
 	if !ep.io.TryLock() {
 		return
 	}
-	ep.kick.Store(false)
+	ep.hasWork.Store(false)
 	if ep.work() {
-		ep.kick.Store(true)
+		ep.hasWork.Store(true)
 	}
 	ep.unlockIO()
 }
 
 // work returns whether there is more to do than fits a turn.
 func (ep *endpoint) work() (more bool) {
-	ep.hearLeft()
+	ep.handleLeaving()
 	for _, c := range ep.conns {
-		if c.hear(); c.readable.Load() && c.receive() {
+		if c.handleNotices(); c.readable.Load() && c.receive() {
 			more = true
 		}
 		if len(ep.conns) == 0 {

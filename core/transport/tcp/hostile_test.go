@@ -15,14 +15,14 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// snapshot is what strangers must not be able to change.
+// snapshot is what unauthenticated peers must not be able to change.
 func snapshot(tr *Transport) string {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	s := fmt.Sprintln(tr.numEndpoint, len(tr.freeRegions), len(tr.freeConns), tr.done.num.Load(), tr.events.num.Load())
 	for _, ep := range tr.endpoints {
 		ep.mu.Lock()
-		s += fmt.Sprintln(ep.id, ep.State(), ep.meet.parked, ep.in.head, ep.in.tail, ep.in.base, ep.out.head)
+		s += fmt.Sprintln(ep.id, ep.State(), ep.rendezvous.parked, ep.in.head, ep.in.tail, ep.in.base, ep.out.head)
 		ep.mu.Unlock()
 	}
 	return s
@@ -43,7 +43,7 @@ func victim(t *testing.T, config Config) (*Transport, *endpoint, *wire.Keyring) 
 }
 
 func dialRaw(t *testing.T, tr *Transport) net.Conn {
-	c, err := net.Dial("tcp", tr.lobby.addrs[0].String())
+	c, err := net.Dial("tcp", tr.listener.addrs[0].String())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
@@ -70,7 +70,7 @@ func mustBeClosed(t *testing.T, c net.Conn) {
 	_, err := io.Copy(io.Discard, c)
 	var timeout net.Error
 	if err != nil {
-		require.False(t, asTimeout(err, &timeout), "a stranger's connection stays open")
+		require.False(t, asTimeout(err, &timeout), "an unauthenticated connection stays open")
 	}
 }
 
@@ -80,9 +80,9 @@ func asTimeout(err error, target *net.Error) bool {
 	return ok && e.Timeout()
 }
 
-// TestWF1StrangersChangeNothing: what comes from who does not know the key, or
+// TestWF1UnauthenticatedChangeNothing: what comes from who does not know the key, or
 // was recorded, ends with the connection and a count.
-func TestWF1StrangersChangeNothing(t *testing.T) {
+func TestWF1UnauthenticatedChangeNothing(t *testing.T) {
 	tr, ep, ring := victim(t, Config{HandshakeTimeout: 300 * time.Millisecond})
 	recorded := hello(t, ring, ep.token)
 	flip := func(i int) []byte {
@@ -145,27 +145,27 @@ func TestRandomBytesChangeNothing(t *testing.T) {
 	require.Zero(t, tr.counters.Joined.Load())
 }
 
-// TestStrangersDoNotCrowdOutPeers: connections that say nothing are bounded in
+// TestPendingConnectionsDoNotCrowdOutPeers: connections that say nothing are bounded in
 // number, and peers connect all the same.
-func TestStrangersDoNotCrowdOutPeers(t *testing.T) {
+func TestPendingConnectionsDoNotCrowdOutPeers(t *testing.T) {
 	const pending = 4
 	p := newPair(t, func(_ int, c *Config) { c.NumPending, c.HandshakeTimeout = pending, 10*time.Minute })
-	var strangers []net.Conn
+	var pendingConns []net.Conn
 	for _, tr := range p.tr {
 		for range 5 * pending {
-			strangers = append(strangers, dialRaw(t, tr))
+			pendingConns = append(pendingConns, dialRaw(t, tr))
 		}
 	}
 	for _, tr := range p.tr {
 		require.Eventually(t, func() bool { return tr.counters.Crowded.Load() == 4*pending }, soon, time.Millisecond)
 	}
-	mustBeClosed(t, strangers[0])
+	mustBeClosed(t, pendingConns[0])
 	p.connect(4, 4)
 	p.recv(1, transport.RecvRequest{ID: 1})
 	p.send(0, transport.SendRequest{ID: 2, Op: transport.OpSend})
 	require.Equal(t, transport.StatusOK, p.one(1).Status)
 	p.close()
-	mustBeClosed(t, strangers[len(strangers)-1])
+	mustBeClosed(t, pendingConns[len(pendingConns)-1])
 }
 
 func TestWrongKeyDoesNotConnect(t *testing.T) {
@@ -212,9 +212,9 @@ func TestProtectionIsPinned(t *testing.T) {
 // not become one, whoever has the key.
 func TestParkedSockets(t *testing.T) {
 	_, ep, _ := victim(t, Config{NumSockets: 8})
-	ep.meet.begun = true // as Connect does; the peer's token is zero
-	defer func() { ep.meet.begun = false }()
-	ep.meet.arrived = make(chan struct{}, 1)
+	ep.rendezvous.begun = true // as Connect does; the peer's token is zero
+	defer func() { ep.rendezvous.begun = false }()
+	ep.rendezvous.arrived = make(chan struct{}, 1)
 	socket := newSockets(t)
 	offer := func(index, num int) {
 		require.True(t, ep.offer(parked{fd: socket(), join: join{index: index, num: num, sendDepth: 1, recvDepth: 1}}))
@@ -227,5 +227,5 @@ func TestParkedSockets(t *testing.T) {
 	offer(1, 6)
 	set, _ = ep.takeParked()
 	require.Empty(t, set)
-	ep.meet.dropParked()
+	ep.rendezvous.dropParked()
 }

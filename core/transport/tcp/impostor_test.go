@@ -34,7 +34,7 @@ func newImpostorOf(t testing.TB, config Config) *impostor {
 	require.NoError(t, err)
 	_, err = ep.PostRecv([]transport.RecvRequest{{ID: 1, Local: []transport.Piece{{Region: x.region, Bytes: 100}}}, {ID: 2}})
 	require.NoError(t, err)
-	x.conn, err = net.Dial("tcp", x.tr.lobby.addrs[0].String())
+	x.conn, err = net.Dial("tcp", x.tr.listener.addrs[0].String())
 	require.NoError(t, err)
 	client := clientConfig(ring, join{to: x.ep.token, num: 1, sendDepth: 4, recvDepth: 4})
 	x.session, _, err = wire.Client(x.conn, time.Now().Add(soon), client)

@@ -44,7 +44,7 @@ type incoming struct {
 	reads              []readJob
 	firstRead, endRead uint64
 
-	saidAck, saidCredit uint64
+	sentAck, sentCredit uint64
 }
 
 func (in *incoming) init(depth int) { in.recvs = make([]recvOp, depth) }
@@ -61,16 +61,16 @@ func (in *incoming) at(n uint64) *recvOp { return &in.recvs[n%uint64(len(in.recv
 
 func (in *incoming) outstanding() int { return int(in.tail - in.head) }
 
-// shouldTell reports whether the peer should hear soon of receives that were
+// shouldGrant reports whether the peer should hear soon of receives that were
 // posted: it has few left, or there are many new ones.
-func (in *incoming) shouldTell() bool {
+func (in *incoming) shouldGrant() bool {
 	few := uint64(len(in.recvs) / 4)
-	return in.tail != in.saidCredit &&
-		(in.saidCredit-min(in.saidCredit, in.used) <= few || in.tail-in.saidCredit > few)
+	return in.tail != in.sentCredit &&
+		(in.sentCredit-min(in.sentCredit, in.used) <= few || in.tail-in.sentCredit > few)
 }
 
-// owes reports whether a message without other purpose is due.
-func (in *incoming) owes() bool { return in.base != in.saidAck || in.shouldTell() }
+// isDue reports whether a message without other purpose is due.
+func (in *incoming) isDue() bool { return in.base != in.sentAck || in.shouldGrant() }
 
 // queueRecv checks a receive and takes it; the caller holds mu.
 func (ep *endpoint) queueRecv(r *transport.RecvRequest) error {

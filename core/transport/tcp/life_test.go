@@ -214,7 +214,7 @@ func TestConfigSaysWhatIsWrong(t *testing.T) {
 		"listen and interface are":     {Keyring: ring},
 		"NumSockets":                   {Listen: loopback, Keyring: ring, NumSockets: 17},
 		"NumEndpoints":                 {Listen: loopback, Keyring: ring, NumEndpoints: -1},
-		"SilentTimeout":                {Listen: loopback, Keyring: ring, SilentTimeout: time.Millisecond},
+		"UnresponsiveTimeout":          {Listen: loopback, Keyring: ring, UnresponsiveTimeout: time.Millisecond},
 		"Protection":                   {Listen: loopback, Keyring: ring, Protection: 9},
 		`interface "no such interface`: {Interface: "no such interface", Keyring: ring},
 		"listen has 0.0.0.0:0":         {Listen: unspecified, Keyring: ring},

@@ -144,9 +144,9 @@ func (ep *endpoint) completeSends() {
 	}
 }
 
-// told takes in the totals that every message carries. Old ones change
+// takeTotals takes in the totals that every message carries. Old ones change
 // nothing; impossible ones return false.
-func (ep *endpoint) told(m *message) bool {
+func (ep *endpoint) takeTotals(m *message) bool {
 	o := &ep.out
 	if m.ack > o.next || m.credit > o.used+o.maxCredit {
 		return false

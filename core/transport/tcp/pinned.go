@@ -148,8 +148,8 @@ func (ep *endpoint) unpinned(n uint64) {
 	}
 }
 
-// hear takes notices that were reported.
-func (c *conn) hear() {
+// handleNotices takes notices that were reported.
+func (c *conn) handleNotices() {
 	if !c.noticed.Load() {
 		return
 	}
@@ -178,11 +178,11 @@ func (c *conn) leave() (left bool) {
 	return true
 }
 
-// hearLeft looks after sockets that leave has kept; the caller holds io.
-func (ep *endpoint) hearLeft() {
+// handleLeaving looks after sockets that leave has kept; the caller holds io.
+func (ep *endpoint) handleLeaving() {
 	rest := ep.leaving[:0]
 	for _, c := range ep.leaving {
-		if c.hear(); c.pin.first == c.pin.next {
+		if c.handleNotices(); c.pin.first == c.pin.next {
 			c.close()
 			continue
 		}

@@ -111,10 +111,10 @@ func TestCO4KernelStillReadsAfterTheEnd(t *testing.T) {
 	require.Equal(t, before, sys.Stats().OpenFDs)
 }
 
-// TestRetireTakesPinnedBytesBack: the kernel gives back what waits to be sent to
+// TestRetireTakesPinnedBytesBack: the kernel releases what waits to be sent to
 // a peer that reads nothing.
 func TestRetireTakesPinnedBytesBack(t *testing.T) {
-	x := newImpostorOf(t, Config{ZeroCopy: ZeroCopyOn, ZeroCopyBytes: 1, SilentTimeout: time.Hour})
+	x := newImpostorOf(t, Config{ZeroCopy: ZeroCopyOn, ZeroCopyBytes: 1, UnresponsiveTimeout: time.Hour})
 	mem, free := mapped(t, 64<<20)
 	defer free()
 	big, err := x.tr.Register(mem, transport.AccessRead)

@@ -182,11 +182,11 @@ func TestPeerIsKilled(t *testing.T) {
 	}
 }
 
-// TestPeerIsSilent: a frozen process that takes nothing is given up after
-// SilentTimeout.
-func TestPeerIsSilent(t *testing.T) {
+// TestPeerIsUnresponsive: a frozen process that takes nothing is given up after
+// UnresponsiveTimeout.
+func TestPeerIsUnresponsive(t *testing.T) {
 	for _, how := range []ZeroCopy{ZeroCopyAuto, ZeroCopyOn} {
-		x := stopped(t, Config{SilentTimeout: time.Second, SocketBufferBytes: 64 << 10, ZeroCopy: how})
+		x := stopped(t, Config{UnresponsiveTimeout: time.Second, SocketBufferBytes: 64 << 10, ZeroCopy: how})
 		x.mustHaveFailed(2)
 	}
 }

@@ -175,7 +175,7 @@ func (c *conn) read() (n, asked int, err error) {
 			}
 		}
 	}
-	x.vec.Add(x.buf[x.w:x.roomAfter(straight)])
+	x.vec.Add(x.buf[x.w:x.fillLimit(straight)])
 	asked = x.vec.Bytes()
 	n, err = sys.ReceiveVector(c.fd, x.vec)
 	if n == 0 && err == nil {
@@ -194,9 +194,9 @@ func (c *conn) read() (n, asked int, err error) {
 	return n, asked, nil
 }
 
-// roomAfter is how far buf may be filled: among long payloads only by the next
+// fillLimit is how far buf may be filled: among long payloads only by the next
 // header, because what follows that goes to its own place.
-func (x *receiver) roomAfter(straight int) int {
+func (x *receiver) fillLimit(straight int) int {
 	if straight >= longBytes || !x.active && x.bulk && x.crypt == nil {
 		return min(len(x.buf), x.w+2*wire.MaxFrameBytes)
 	}

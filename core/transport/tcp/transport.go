@@ -16,11 +16,11 @@ import (
 
 // Transport is the carrier. Make one with Open.
 type Transport struct {
-	config Config
-	addrs  []netip.AddrPort // what peers are told
-	wire   wire.Config      // of handshakes; never changed
-	lobby  *lobby
-	poller *sys.Poller
+	config   Config
+	addrs    []netip.AddrPort // what peers are told
+	wire     wire.Config      // of handshakes; never changed
+	listener *listener
+	poller   *sys.Poller
 
 	done     finished
 	events   reports
@@ -133,10 +133,10 @@ func (t *Transport) listen() (err error) {
 	if err = t.standby.open(t); err != nil {
 		return err
 	}
-	if t.lobby, err = openLobby(t); err != nil {
+	if t.listener, err = openListener(t); err != nil {
 		return err
 	}
-	t.addrs = t.lobby.addrs
+	t.addrs = t.listener.addrs
 	if len(t.config.Advertise) > 0 {
 		t.addrs = t.config.Advertise
 	}
@@ -149,7 +149,7 @@ func (t *Transport) Name() string { return "tcp" }
 // Device says where the transport listens.
 func (t *Transport) Device() string {
 	var b strings.Builder
-	for i, a := range t.lobby.addrs {
+	for i, a := range t.listener.addrs {
 		if i > 0 {
 			b.WriteString(", ")
 		}
@@ -270,7 +270,7 @@ func (t *Transport) Close() error {
 }
 
 func (t *Transport) closeAll() (err error) {
-	err = errors.Join(t.lobby.close(), t.standby.close(), t.waiter.bell.Close())
+	err = errors.Join(t.listener.close(), t.standby.close(), t.waiter.bell.Close())
 	if t.poller != nil {
 		err = errors.Join(err, t.poller.Close())
 	}

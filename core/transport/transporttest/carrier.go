@@ -29,8 +29,8 @@ type TransportHarness struct {
 	// MaxRequestBytes bounds the largest request that the suite makes, below
 	// the carrier's own limit. 0: 16 MiB.
 	MaxRequestBytes int
-	// Patience bounds every wait for something that must happen. 0: 20 s.
-	Patience time.Duration
+	// Timeout bounds every wait for something that must happen. 0: 20 s.
+	Timeout time.Duration
 	// Skips names the cases that this carrier does not pass, each with the
 	// reason. NumSkips is how many there are: a case that comes to be skipped
 	// has to be counted as well as excused.
@@ -52,7 +52,7 @@ var carrierCases = []struct {
 	{"ConnectTwice", carrierConnectTwice},
 	{"ConnectBadAddress", carrierConnectBadAddress},
 	{"ConnectLate", carrierConnectLate},
-	{"ConnectSilentPeer", carrierConnectSilentPeer},
+	{"ConnectUnresponsivePeer", carrierConnectUnresponsivePeer},
 	{"StatesForbid", carrierStatesForbid},
 	{"SendPieces", carrierSendPieces},
 	{"SendOfNothing", carrierSendOfNothing},
@@ -124,8 +124,8 @@ func wrongSkips(h TransportHarness) []string {
 
 func newCarrierTest(t *testing.T, h TransportHarness) *carrierTest {
 	c := &carrierTest{T: t, harness: h, seed: testenv.Seed(t), completions: make([]transport.Completion, 16)}
-	if c.patience = h.Patience; c.patience == 0 {
-		c.patience = patience
+	if c.timeout = h.Timeout; c.timeout == 0 {
+		c.timeout = testTimeout
 	}
 	t.Cleanup(c.finish)
 	return c

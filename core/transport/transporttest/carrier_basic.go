@@ -129,7 +129,7 @@ func carrierPollInParts(c *carrierTest) {
 	for range 5 {
 		a.send(transport.SendRequest{Op: transport.OpSend})
 	}
-	c.until("all have ended", func() bool { return a.owed() == 0 && b.owed() == 0 })
+	c.until("all have ended", func() bool { return a.outstanding() == 0 && b.outstanding() == 0 })
 }
 
 func carrierStatesForbid(c *carrierTest) {
@@ -209,7 +209,7 @@ func (c *carrierTest) raw(e *end, n int) {
 			c.Fatalf("poll: %v, %d completions are missing", err, n)
 		}
 		if n > 0 {
-			if err := c.transports[e.at].Wait(c.patience / 1e6); err != nil {
+			if err := c.transports[e.at].Wait(c.timeout / 1e6); err != nil {
 				c.Fatal(err)
 			}
 		}

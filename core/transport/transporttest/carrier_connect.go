@@ -19,9 +19,9 @@ func carrierConnectOrders(c *carrierTest) {
 		a, b := e[first], e[1-first]
 		id := a.recv(nil)
 		errs := make(chan error, 1)
-		go func() { errs <- a.ep.Connect(b.ep.Local(), time.Now().Add(c.patience)) }()
+		go func() { errs <- a.ep.Connect(b.ep.Local(), time.Now().Add(c.timeout)) }()
 		time.Sleep(20 * time.Millisecond)
-		if err := b.ep.Connect(a.ep.Local(), time.Now().Add(c.patience)); err != nil {
+		if err := b.ep.Connect(a.ep.Local(), time.Now().Add(c.timeout)); err != nil {
 			c.Fatalf("connect, as the second: %v", err)
 		}
 		b.send(transport.SendRequest{Op: transport.OpSend}) // the first may not know yet
@@ -85,9 +85,9 @@ func carrierConnectLate(c *carrierTest) {
 	}
 }
 
-// carrierConnectSilentPeer connects to an endpoint that never does its part: it
+// carrierConnectUnresponsivePeer connects to an endpoint that never does its part: it
 // shows at once, or as soon as something is sent.
-func carrierConnectSilentPeer(c *carrierTest) {
+func carrierConnectUnresponsivePeer(c *carrierTest) {
 	c.start(2)
 	a, b := c.endpoint(0, c.spec()), c.endpoint(1, c.spec())
 	b.recv(nil)
@@ -100,7 +100,7 @@ func carrierConnectSilentPeer(c *carrierTest) {
 	if s := a.ep.State(); s != transport.StateError {
 		c.Errorf("state %d: the peer never answered", s)
 	}
-	if b.owed() != 1 {
-		c.Error("the silent peer has received something")
+	if b.outstanding() != 1 {
+		c.Error("the unresponsive peer has received something")
 	}
 }

@@ -12,7 +12,7 @@ func (c *carrierTest) finish() {
 	c.retireAll()
 	c.until("everything that was posted has ended", func() bool {
 		for _, e := range c.ends {
-			if !c.gone[e.at] && e.owed() > 0 {
+			if !c.gone[e.at] && e.outstanding() > 0 {
 				return false
 			}
 		}
@@ -49,7 +49,7 @@ func (c *carrierTest) closeEndpoints() {
 		}
 		for range 2 {
 			if err := e.ep.Close(); err != nil {
-				c.Errorf("close of an endpoint that owes nothing: %v", err)
+				c.Errorf("close of an endpoint that has nothing outstanding: %v", err)
 			}
 		}
 		if s := e.ep.State(); s != transport.StateClosed {

@@ -37,9 +37,9 @@ func carrierDepthSend(c *carrierTest) {
 		if n, err := a.ep.PostSend(nil); n != 0 || err != nil {
 			c.Errorf("post of nothing at the bound: %d, %v", n, err)
 		}
-		c.until("those that were accepted have ended", func() bool { return a.owed() == 0 })
+		c.until("those that were accepted have ended", func() bool { return a.outstanding() == 0 })
 	}
-	c.until("all have arrived", func() bool { return b.owed() == 0 })
+	c.until("all have arrived", func() bool { return b.outstanding() == 0 })
 }
 
 func carrierDepthRecv(c *carrierTest) {
@@ -57,7 +57,7 @@ func carrierDepthRecv(c *carrierTest) {
 	for range depth {
 		a.awaitOK(a.send(transport.SendRequest{Op: transport.OpSend}), 0)
 	}
-	c.until("all have arrived", func() bool { return b.owed() == 0 })
+	c.until("all have arrived", func() bool { return b.outstanding() == 0 })
 	b.recv(nil)
 }
 
@@ -92,7 +92,7 @@ func carrierRetireFlushes(c *carrierTest) {
 }
 
 // carrierRetireUnderLoad retires in the middle of everything. A request that
-// has a completion has given its memory back: those bytes stay.
+// has a completion has released its memory: those bytes stay.
 func carrierRetireUnderLoad(c *carrierTest) {
 	c.start(2)
 	const size = 64 << 10
@@ -109,7 +109,7 @@ func carrierRetireUnderLoad(c *carrierTest) {
 		if err := a.ep.Retire(); err != nil {
 			c.Fatalf("retire: %v", err)
 		}
-		c.until("what was outstanding has ended", func() bool { return a.owed() == 0 })
+		c.until("what was outstanding has ended", func() bool { return a.outstanding() == 0 })
 		c.fill(local.mem[:own], uint64(round))
 		want := bytes.Clone(local.mem[:own])
 		retire(c, b) // takes some time
@@ -233,7 +233,7 @@ func carrierTransportClose(c *carrierTest) {
 	if _, err := t.Poll(c.completions); err == nil {
 		c.Error("a closed transport can be polled")
 	}
-	if err := t.Wait(c.patience); err == nil {
+	if err := t.Wait(c.timeout); err == nil {
 		c.Error("a closed transport can be waited for")
 	}
 	t.Wake()
@@ -254,7 +254,7 @@ func carrierVanish(c *carrierTest) {
 	if done := a.await(id); done.Status == transport.StatusOK {
 		c.Errorf("sent to a peer that is gone: %+v", done)
 	}
-	c.until("everything outstanding has ended", func() bool { return a.owed() == 0 })
+	c.until("everything outstanding has ended", func() bool { return a.outstanding() == 0 })
 	c.until("the failure was reported", func() bool { return a.failed == 1 })
 	received := far.recv(nil)
 	near.awaitOK(near.send(transport.SendRequest{Op: transport.OpSend}), 0)
@@ -292,7 +292,7 @@ func carrierLeavesNothing(c *carrierTest) {
 	for range 3 {
 		life()
 	}
-	for end := time.Now().Add(c.patience); runtime.NumGoroutine() > goroutines || numDescriptors(c) > descriptors; {
+	for end := time.Now().Add(c.timeout); runtime.NumGoroutine() > goroutines || numDescriptors(c) > descriptors; {
 		if time.Now().After(end) {
 			buf := make([]byte, 1<<16)
 			c.Fatalf("%d goroutines, then %d; %d descriptors, then %d\n%s", goroutines, runtime.NumGoroutine(),

@@ -17,10 +17,10 @@ func carrierWake(c *carrierTest) {
 	t := c.transports[0]
 	wait := func(what string) {
 		start := time.Now()
-		if err := t.Wait(c.patience); err != nil {
+		if err := t.Wait(c.timeout); err != nil {
 			c.Fatalf("wait: %v", err)
 		}
-		if time.Since(start) > c.patience/2 {
+		if time.Since(start) > c.timeout/2 {
 			c.Fatalf("%s: a Wake was lost", what)
 		}
 	}
@@ -54,10 +54,10 @@ func carrierWaitSeesCompletions(c *carrierTest) {
 		a.send(transport.SendRequest{Op: transport.OpSend})
 		start := time.Now()
 		for n := 0; n == 0; {
-			if err := t.Wait(c.patience); err != nil {
+			if err := t.Wait(c.timeout); err != nil {
 				c.Fatalf("wait: %v", err)
 			}
-			if time.Since(start) > c.patience/2 {
+			if time.Since(start) > c.timeout/2 {
 				c.Fatal("a completion did not end a Wait")
 			}
 			var err error
@@ -69,7 +69,7 @@ func carrierWaitSeesCompletions(c *carrierTest) {
 			}
 		}
 		b.awaitOK(id, 0)
-		c.until("the send has ended, too", func() bool { return a.owed() == 0 })
+		c.until("the send has ended, too", func() bool { return a.outstanding() == 0 })
 	}
 }
 
@@ -97,7 +97,7 @@ func carrierManyEndpoints(c *carrierTest) {
 	}
 	c.until("all messages have arrived", func() bool {
 		for _, in := range inboxes {
-			if in.end.owed() > 0 {
+			if in.end.outstanding() > 0 {
 				return false
 			}
 		}
@@ -208,7 +208,7 @@ func (m *mixer) start(k int, other *mixer, kind, n int, tag uint64) {
 		clear(slot)
 	}
 	if op == transport.OpSend || op == transport.OpWriteImm {
-		if !m.lendReceive(other) {
+		if !m.postPeerReceive(other) {
 			return
 		}
 	}
@@ -225,8 +225,8 @@ func (m *mixer) start(k int, other *mixer, kind, n int, tag uint64) {
 	}
 }
 
-// lendReceive posts a receive at the peer for what is about to be sent.
-func (m *mixer) lendReceive(other *mixer) bool {
+// postPeerReceive posts a receive at the peer for what is about to be sent.
+func (m *mixer) postPeerReceive(other *mixer) bool {
 	_, err := other.e.tryRecv(other.inbox.pieces(0, mixBytes))
 	if err != nil && !errors.Is(err, transport.ErrWouldBlock) {
 		m.c.Fatalf("post recv: %v", err)
@@ -309,7 +309,7 @@ func carrierConcurrent(c *carrierTest) {
 	})
 	free()
 	for _, e := range c.ends[2:] {
-		c.until("all has ended", func() bool { return e.owed() == 0 })
+		c.until("all has ended", func() bool { return e.outstanding() == 0 })
 		if len(e.done) != messages {
 			c.Errorf("%d of %d have ended", len(e.done), messages)
 		}
@@ -318,7 +318,7 @@ func carrierConcurrent(c *carrierTest) {
 
 // postMany posts n requests, however long it takes.
 func (e *end) postMany(n int, post func() error) {
-	for deadline := time.Now().Add(e.c.patience); n > 0; {
+	for deadline := time.Now().Add(e.c.timeout); n > 0; {
 		err := post()
 		switch {
 		case err == nil:

@@ -171,9 +171,9 @@ func retire(c *carrierTest, ends ...*end) {
 			c.Errorf("retire: %v", err)
 		}
 	}
-	c.until("retired endpoints owe nothing", func() bool {
+	c.until("retired endpoints have nothing outstanding", func() bool {
 		for _, e := range ends {
-			if e.owed() > 0 {
+			if e.outstanding() > 0 {
 				return false
 			}
 		}

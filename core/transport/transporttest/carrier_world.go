@@ -19,7 +19,7 @@ type carrierTest struct {
 	*testing.T
 	harness     TransportHarness
 	seed        uint64
-	patience    time.Duration
+	timeout     time.Duration
 	transports  []transport.Transport
 	gone        map[int]bool // killed, or closed by the case
 	memories    []*memory
@@ -131,7 +131,7 @@ func (c *carrierTest) endpoint(at int, spec transport.EndpointSpec) *end {
 func (c *carrierTest) connect(a, b *end) {
 	c.Helper()
 	errs := make(chan error, 2)
-	deadline := time.Now().Add(c.patience)
+	deadline := time.Now().Add(c.timeout)
 	go func() { errs <- a.ep.Connect(b.ep.Local(), deadline) }()
 	go func() { errs <- b.ep.Connect(a.ep.Local(), deadline) }()
 	if err := errors.Join(<-errs, <-errs); err != nil {
@@ -287,13 +287,13 @@ func (c *carrierTest) enterEvent(at int, event transport.Event) {
 func (c *carrierTest) until(what string, is func() bool) {
 	c.Helper()
 	if !c.within(is) {
-		c.Fatalf("not so after %v: %s\n%s", c.patience, what, c.books())
+		c.Fatalf("not so after %v: %s\n%s", c.timeout, what, c.books())
 	}
 }
 
 func (c *carrierTest) within(is func() bool) bool {
 	c.Helper()
-	for end := time.Now().Add(c.patience); ; {
+	for end := time.Now().Add(c.timeout); ; {
 		c.poll()
 		if is() {
 			return true
@@ -322,7 +322,7 @@ func (c *carrierTest) books() string {
 	return text
 }
 
-func (e *end) owed() int {
+func (e *end) outstanding() int {
 	e.c.mu.Lock()
 	defer e.c.mu.Unlock()
 	return len(e.posted) - len(e.done)

@@ -11,15 +11,15 @@ import (
 )
 
 // await is the waiting loop that core/ep uses, without its spinning: it
-// returns whether the word reached want within patience.
+// returns whether the word reached want within testTimeout.
 func await(d transport.Domain, word *atomic.Uint64, want uint64) bool {
-	for start := time.Now(); time.Since(start) < patience; {
+	for start := time.Now(); time.Since(start) < testTimeout; {
 		ticket := d.PrepareSleep()
 		if word.Load() >= want {
 			d.CancelSleep()
 			return true
 		}
-		d.Sleep(ticket, patience)
+		d.Sleep(ticket, testTimeout)
 	}
 	return false
 }
@@ -88,8 +88,8 @@ func testTicketIsKept(t *testing.T, h Harness) {
 		ticket := domains[0].PrepareSleep()
 		domains[1].Wake(0)
 		start := time.Now()
-		domains[0].Sleep(ticket, patience)
-		if d := time.Since(start); d > patience/2 {
+		domains[0].Sleep(ticket, testTimeout)
+		if d := time.Since(start); d > testTimeout/2 {
 			t.Fatalf("a wake before Sleep was lost: slept %v", d)
 		}
 	}
@@ -100,7 +100,7 @@ func testSleepIsBounded(t *testing.T, h Harness) {
 	for _, want := range []time.Duration{0, time.Millisecond, 30 * time.Millisecond} {
 		start := time.Now()
 		d.Sleep(d.PrepareSleep(), want)
-		if got := time.Since(start); got > want+patience/2 {
+		if got := time.Since(start); got > want+testTimeout/2 {
 			t.Errorf("slept %v instead of %v", got, want)
 		}
 	}
@@ -124,8 +124,8 @@ func testCancelSleep(t *testing.T, h Harness) {
 	ticket := domains[0].PrepareSleep()
 	start := time.Now()
 	time.AfterFunc(5*time.Millisecond, func() { domains[1].Wake(0) })
-	domains[0].Sleep(ticket, patience)
-	if d := time.Since(start); d > patience/2 {
+	domains[0].Sleep(ticket, testTimeout)
+	if d := time.Since(start); d > testTimeout/2 {
 		t.Errorf("after cancelled sleeps a wake was lost: %v", d)
 	}
 }
@@ -145,10 +145,10 @@ func testClose(t *testing.T, h Harness) {
 	}
 	start := time.Now()
 	domains[0].Wake(1)
-	domains[0].Sleep(domains[0].PrepareSleep(), patience)
+	domains[0].Sleep(domains[0].PrepareSleep(), testTimeout)
 	domains[0].PrepareSleep()
 	domains[0].CancelSleep()
-	if d := time.Since(start); d > patience/2 {
+	if d := time.Since(start); d > testTimeout/2 {
 		t.Errorf("a closed domain sleeps: %v", d)
 	}
 	domains[1].Wake(0) // the peer does not know
@@ -167,7 +167,7 @@ func testCloseWakes(t *testing.T, h Harness) {
 			wg.Add(1)
 			go func() {
 				defer wg.Done()
-				d.Sleep(d.PrepareSleep(), patience)
+				d.Sleep(d.PrepareSleep(), testTimeout)
 			}()
 		}
 		time.Sleep(time.Millisecond)
@@ -175,7 +175,7 @@ func testCloseWakes(t *testing.T, h Harness) {
 			t.Fatal(err)
 		}
 		wg.Wait()
-		if got := time.Since(start); got > patience/2 {
+		if got := time.Since(start); got > testTimeout/2 {
 			t.Fatalf("Close left a sleeper for %v", got)
 		}
 	}

@@ -15,8 +15,8 @@ import (
 // controlBytes is the control region of the groups that the suite makes.
 const controlBytes = 4096 + 8
 
-// patience bounds every wait for something that must happen.
-const patience = 20 * time.Second
+// testTimeout bounds every wait for something that must happen.
+const testTimeout = 20 * time.Second
 
 // Harness makes the groups under test.
 type Harness struct {
@@ -244,11 +244,11 @@ func testLost(t *testing.T, h Harness) {
 	ticket := domains[0].PrepareSleep()
 	h.Kill(domains[1], 2)
 	start := time.Now()
-	domains[0].Sleep(ticket, patience)
-	if d := time.Since(start); d > patience/2 {
+	domains[0].Sleep(ticket, testTimeout)
+	if d := time.Since(start); d > testTimeout/2 {
 		t.Errorf("a loss did not end the sleep: %v", d)
 	}
-	if err := victim.Lost(); !errors.Is(err, transport.ErrDead) {
+	if err := victim.Lost(); !errors.Is(err, transport.ErrExited) {
 		t.Errorf("Lost gives %v", err)
 	}
 	if !victim.Dying() {

@@ -28,7 +28,7 @@ func TestConformance(t *testing.T) {
 				},
 				Memory:          anonymous,
 				MaxRequestBytes: 1 << 20,
-				Patience:        patience,
+				Timeout:         testTimeout,
 				Skips: map[string]string{
 					"Vanish": "a process has to end for that: tests/rdma kills one",
 				},

@@ -21,8 +21,8 @@ var (
 	dcSkips = map[string]string{
 		"Vanish":           fakeSkips["Vanish"],
 		"AllocatesNothing": fakeSkips["AllocatesNothing"],
-		"ConnectSilentPeer": "a target has no number before it answers: who sends too early is told " +
-			"StatusNoReceive, which TestDCSilentPeer is of",
+		"ConnectUnresponsivePeer": "a target has no number before it answers: who sends too early is told " +
+			"StatusNoReceive, which TestDCUnresponsivePeer is of",
 	}
 )
 
@@ -66,7 +66,7 @@ func testOnFake(t *testing.T, config Config, change func(i int, c *Config), skip
 			f := makeFakes(t.(*testing.T), n)
 			left := n
 			f.moves = true
-			f.impatient = strings.HasSuffix(t.Name(), "/NoReceive") || strings.HasSuffix(t.Name(), "/ConnectSilentPeer")
+			f.impatient = strings.HasSuffix(t.Name(), "/NoReceive") || strings.HasSuffix(t.Name(), "/ConnectUnresponsivePeer")
 			for i := range n {
 				c := config
 				c.Device, c.NumEndpoints = f.devices[i].name, 70
@@ -86,7 +86,7 @@ func testOnFake(t *testing.T, config Config, change func(i int, c *Config), skip
 		},
 		Memory:          anonymous,
 		MaxRequestBytes: 1 << 20,
-		Patience:        patience,
+		Timeout:         testTimeout,
 		Skips:           skips,
 		NumSkips:        numSkips,
 	})

@@ -207,7 +207,7 @@ func TestDCTakesNoBatch(t *testing.T) {
 	require.NoError(t, mr.Close())
 }
 
-// TestDCRetireOfWhoWaits: what waits for an initiator is given back at once,
+// TestDCRetireOfWhoWaits: what waits for an initiator is returned at once,
 // and its turn goes to the next.
 func TestDCRetireOfWhoWaits(t *testing.T) {
 	f, tr := dcFake(t, Config{NumDCIs: 1})
@@ -229,7 +229,7 @@ func TestDCRetireOfWhoWaits(t *testing.T) {
 	assert.Equal(t, transport.StatusOK, await(t, tr, 1)[4].Status)
 	assert.Equal(t, DCStats{NumDCIs: 1}, tr.DCStats(), "nothing failed")
 
-	// Who has one gives back what is outstanding, by the error state.
+	// Who has one returns what is outstanding, by the error state.
 	post(t, second, write(5, mr))
 	post(t, has, write(6, mr))
 	require.NoError(t, second.Retire())
@@ -309,9 +309,9 @@ func TestDCDeviceIsRemoved(t *testing.T) {
 	f.alive = nil // the kernel has freed it
 }
 
-// TestDCSilentPeer: a peer that has not connected takes no receives, and keeps
+// TestDCUnresponsivePeer: a peer that has not connected takes no receives, and keeps
 // its own.
-func TestDCSilentPeer(t *testing.T) {
+func TestDCUnresponsivePeer(t *testing.T) {
 	f, tr := dcFake(t, Config{})
 	f.moves, f.impatient = true, true
 	a, b := newEndpoint(t, tr, 4), newEndpoint(t, tr, 4)

@@ -143,9 +143,9 @@ func (x *dcEnd) forget(t *Transport) error {
 	return nil
 }
 
-// silent is whether no initiator gives back any more what it has of an
+// quiesced is whether no initiator returns any more what it has of an
 // endpoint.
-func (x *dcEnd) silent() bool {
+func (x *dcEnd) quiesced() bool {
 	if !x.inUse() {
 		return true
 	}
@@ -215,7 +215,7 @@ func (e *endpoint) leaveDC(why string) error {
 	return err
 }
 
-// flushKept gives back receives that were kept and are not posted any more.
+// flushKept returns receives that were kept and are not posted any more.
 func (e *endpoint) flushKept() {
 	e.changing.Lock()
 	defer e.changing.Unlock()
@@ -290,8 +290,8 @@ func (e *endpoint) pump() {
 	d.do(after)
 }
 
-// flushDC is flush without a queue pair: the initiator gives back what it has,
-// and what waits, and what was to be received, is given back here, once nothing
+// flushDC is flush without a queue pair: the initiator returns what it has,
+// and what waits, and what was to be received, is returned here, once nothing
 // can reach it any more. Under changing.
 func (e *endpoint) flushDC() error {
 	t := e.owner

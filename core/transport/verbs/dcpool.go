@@ -162,7 +162,7 @@ func (p *dcPool) leave(peer *dcPeer) (granted *dcPeer) {
 }
 
 // cut is leave for a peer that may have requests outstanding. on is then its
-// initiator, which gives them back once it was moved to its error state; -1: it
+// initiator, which returns them once it was moved to its error state; -1: it
 // has none. Completions and a reset follow as after a failure.
 func (p *dcPool) cut(peer *dcPeer) (on int, granted *dcPeer) {
 	on = peer.dci

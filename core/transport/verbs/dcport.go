@@ -259,7 +259,7 @@ func (d *dcPort) reset(on int) (after dcAfter, abandoned []*dcPeer) {
 	return d.serve(granted), abandoned
 }
 
-// cut makes the device give back what an endpoint has outstanding. No lock is
+// cut makes the device return what an endpoint has outstanding. No lock is
 // held but the endpoint's.
 func (d *dcPort) cut(e *endpoint) error {
 	d.mu.Lock()

@@ -138,7 +138,7 @@ func stormPoll(t *testing.T, tr *Transport, posters *sync.WaitGroup) map[uint64]
 	go func() { posters.Wait(); close(over) }()
 	ended := map[uint64]bool{}
 	var done [16]transport.Completion
-	for until, posting := time.Now().Add(patience), true; ; {
+	for until, posting := time.Now().Add(testTimeout), true; ; {
 		n, err := tr.Poll(done[:])
 		require.NoError(t, err)
 		for _, c := range done[:n] {

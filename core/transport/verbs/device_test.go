@@ -15,8 +15,8 @@ import (
 // small is a device whose queue is made quickly.
 var small = Config{NumEndpoints: 16}
 
-// patience bounds every wait for something that must happen.
-const patience = 30 * time.Second
+// testTimeout bounds every wait for something that must happen.
+const testTimeout = 30 * time.Second
 
 // openDevice opens a real device, or skips the test.
 func openDevice(t *testing.T, config Config) *Transport {
@@ -63,7 +63,7 @@ func closeEndpoint(t *testing.T, tr *Transport, e transport.Endpoint) {
 	t.Helper()
 	require.NoError(t, e.Retire())
 	var done [64]transport.Completion
-	for until := time.Now().Add(patience); ; {
+	for until := time.Now().Add(testTimeout); ; {
 		err := e.Close()
 		if err == nil {
 			return
@@ -85,7 +85,7 @@ func connected(t *testing.T, tr *Transport, depth int) (a, b transport.Endpoint)
 
 func join(t *testing.T, a, b transport.Endpoint) {
 	t.Helper()
-	until := time.Now().Add(patience)
+	until := time.Now().Add(testTimeout)
 	require.NoError(t, a.Connect(b.Local(), until))
 	require.NoError(t, b.Connect(a.Local(), until))
 	require.Equal(t, transport.StateReady, a.State())
@@ -97,7 +97,7 @@ func await(t *testing.T, tr *Transport, n int) map[uint64]transport.Completion {
 	t.Helper()
 	all := map[uint64]transport.Completion{}
 	var done [16]transport.Completion
-	for until := time.Now().Add(patience); len(all) < n; {
+	for until := time.Now().Add(testTimeout); len(all) < n; {
 		k, err := tr.Poll(done[:])
 		require.NoError(t, err)
 		for _, c := range done[:k] {

@@ -39,7 +39,7 @@ func newInDevice(t *testing.T, tr *Transport, dev *cuda.Device, rank int) *inDev
 	require.NoError(t, err)
 	e.set = link.NewSet(cfg, memory, func(int) error { return nil }, 0)
 	t.Cleanup(func() {
-		require.NoError(t, e.link.Close(time.Now().Add(patience)))
+		require.NoError(t, e.link.Close(time.Now().Add(testTimeout)))
 		require.NoError(t, poll.Close())
 		for _, r := range e.rings {
 			require.NoError(t, r.Close())
@@ -51,7 +51,7 @@ func newInDevice(t *testing.T, tr *Transport, dev *cuda.Device, rank int) *inDev
 func soon(t *testing.T, f func() bool) {
 	t.Helper()
 	for begin := time.Now(); !f(); time.Sleep(50 * time.Microsecond) {
-		if time.Since(begin) > patience {
+		if time.Since(begin) > testTimeout {
 			t.Fatal("it never comes")
 		}
 	}
@@ -73,8 +73,8 @@ func TestLinkInDeviceMemory(t *testing.T) {
 	require.Len(t, f.dmabufs, 4)
 	failed := make(chan error, 1)
 	offers := [2][]byte{ends[0].link.Offer(), ends[1].link.Offer()}
-	go func() { failed <- ends[0].link.Connect(offers[1], time.Now().Add(patience)) }()
-	require.NoError(t, ends[1].link.Connect(offers[0], time.Now().Add(patience)))
+	go func() { failed <- ends[0].link.Connect(offers[1], time.Now().Add(testTimeout)) }()
+	require.NoError(t, ends[1].link.Connect(offers[0], time.Now().Add(testTimeout)))
 	require.NoError(t, <-failed)
 	ends[0].set.Put([]*link.Link{nil, ends[0].link})
 	ends[1].set.Put([]*link.Link{ends[1].link})

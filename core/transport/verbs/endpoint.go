@@ -195,7 +195,7 @@ func (e *endpoint) flush() error {
 
 // abandon ends an endpoint whose device gives no more completions: once the
 // queue pair is destroyed no byte of it moves, so that what is outstanding can
-// be given back as flushed. If it cannot be destroyed, that stays with the
+// be returned as flushed. If it cannot be destroyed, that stays with the
 // device.
 func (e *endpoint) abandon(detail string) {
 	e.fail(detail)
@@ -207,7 +207,7 @@ func (e *endpoint) abandon(detail string) {
 		return
 	}
 	t := e.owner
-	if e.destroyQueues() != nil || !e.dc.silent() {
+	if e.destroyQueues() != nil || !e.dc.quiesced() {
 		return
 	}
 	e.destroyed = true
@@ -233,7 +233,7 @@ func (e *endpoint) fail(detail string) (first bool) {
 	return true
 }
 
-// outstanding is the number of completions that are owed.
+// outstanding is the number of completions that have not come.
 func (e *endpoint) outstanding() int { return e.send.outstanding() + e.recv.outstanding() }
 
 // Close destroys the queue pair.
@@ -272,7 +272,7 @@ func (e *endpoint) destroyQueues() error {
 	return e.destroyTarget()
 }
 
-// shut makes the endpoint refuse posts, if nothing is owed.
+// shut makes the endpoint refuse posts, if nothing is outstanding.
 func (e *endpoint) shut() error {
 	e.send.mu.Lock()
 	defer e.send.mu.Unlock()

@@ -105,16 +105,16 @@ func (t *Transport) report(e transport.Event) {
 	}
 	if room <= 0 {
 		v.dropped++
-		if e.Kind == transport.EventOther || !v.makeRoom() {
+		if e.Kind == transport.EventOther || !v.dropOldest() {
 			return
 		}
 	}
 	v.queue = append(v.queue, e)
 }
 
-// makeRoom drops the oldest report that is not of an endpoint: what the device
+// dropOldest drops the oldest report that is not of an endpoint: what the device
 // became last is worth more than what it was, or what nobody acts on.
-func (v *events) makeRoom() bool {
+func (v *events) dropOldest() bool {
 	for i, old := range v.queue {
 		if old.Kind != transport.EventEndpointFailed {
 			v.queue = slices.Delete(v.queue, i, i+1)

@@ -162,7 +162,7 @@ func TestEventsAreBounded(t *testing.T) {
 }
 
 // TestDeviceIsRemoved pulls the card: the event may come or be lost. What was
-// outstanding is given back after the queue pair was destroyed, not before.
+// outstanding is returned after the queue pair was destroyed, not before.
 func TestDeviceIsRemoved(t *testing.T) {
 	t.Run("told", func(t *testing.T) { testRemoved(t, true) })
 	t.Run("not told", func(t *testing.T) { testRemoved(t, false) })

@@ -163,7 +163,7 @@ func (f *fakeLib) moveTo(q *fakeQueue, m fakeModify) syscall.Errno {
 	return 0
 }
 
-// flush gives back what a queue pair has.
+// flush returns what a queue pair has.
 func (f *fakeLib) flush(q *fakeQueue) {
 	q.state = libibverbs.QPStateErr
 	d := f.of(q.addr)

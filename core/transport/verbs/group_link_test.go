@@ -41,7 +41,7 @@ func newOnPorts(t *testing.T, f *fakeLib, rank int, nics ...NIC) *onPorts {
 	require.NoError(t, err)
 	e.set = link.NewSet(cfg, memory, func(int) error { return nil }, 0)
 	t.Cleanup(func() {
-		require.NoError(t, e.link.Close(time.Now().Add(patience)))
+		require.NoError(t, e.link.Close(time.Now().Add(testTimeout)))
 		require.NoError(t, poll.Close())
 	})
 	return e
@@ -54,29 +54,29 @@ func pairOnPorts(t *testing.T, f *fakeLib) (ends [2]*onPorts) {
 	ends[1] = newOnPorts(t, f, 1, NIC{"fake2", 1}, NIC{"fake3", 1})
 	failed := make(chan error, 1)
 	offers := [2][]byte{ends[0].link.Offer(), ends[1].link.Offer()}
-	go func() { failed <- ends[0].link.Connect(offers[1], time.Now().Add(patience)) }()
-	require.NoError(t, ends[1].link.Connect(offers[0], time.Now().Add(patience)))
+	go func() { failed <- ends[0].link.Connect(offers[1], time.Now().Add(testTimeout)) }()
+	require.NoError(t, ends[1].link.Connect(offers[0], time.Now().Add(testTimeout)))
 	require.NoError(t, <-failed)
 	for r, e := range ends {
 		links := make([]*link.Link, 2)
 		links[1-r] = e.link
 		e.set.Put(links)
-		letters, stop, stopped := make(chan []byte, 1000), make(chan bool), make(chan bool)
+		controlMessages, stop, stopped := make(chan []byte, 1000), make(chan bool), make(chan bool)
 		go func() {
 			defer close(stopped)
 			for {
 				select {
-				case b := <-letters:
-					ends[1-r].link.Hear(b)
+				case b := <-controlMessages:
+					ends[1-r].link.Deliver(b)
 				case <-stop:
 					return
 				}
 			}
 		}()
 		t.Cleanup(func() { close(stop); <-stopped })
-		e.link.Remake(link.Remaking{Within: patience, Say: func(b []byte) bool {
+		e.link.Reconnect(link.Reconnecting{Within: testTimeout, Send: func(b []byte) bool {
 			select {
-			case letters <- append([]byte(nil), b...):
+			case controlMessages <- append([]byte(nil), b...):
 				return true
 			default:
 				return false
@@ -90,7 +90,7 @@ func pairOnPorts(t *testing.T, f *fakeLib) (ends [2]*onPorts) {
 func talk(t *testing.T, rng *rand.Rand, ends [2]*onPorts, num int, meanwhile func()) {
 	t.Helper()
 	goal, at := ends[0].received+num, rng.IntN(2*num)
-	for until, heard := time.Now().Add(patience), 0; ends[0].received < goal || ends[1].received < goal; {
+	for until, heard := time.Now().Add(testTimeout), 0; ends[0].received < goal || ends[1].received < goal; {
 		moved := false
 		for r, e := range ends {
 			if e.sent < goal && e.say(t, 1-r) {
@@ -170,7 +170,7 @@ func (e *onPorts) retry() {
 // another one, and comes back when that one fails and the first is there again.
 // Whenever that happens every message arrives once, in its order.
 func TestLinkMovesToAnotherPort(t *testing.T) {
-	for name, way := range map[string]struct{ fail, mend func(f *fakeLib, device int) }{
+	for name, way := range map[string]struct{ fail, repair func(f *fakeLib, device int) }{
 		"port":   {(*fakeLib).unplug, (*fakeLib).plug},
 		"device": {(*fakeLib).remove, (*fakeLib).insert},
 	} {
@@ -178,13 +178,13 @@ func TestLinkMovesToAnotherPort(t *testing.T) {
 			t.Run(fmt.Sprint(name, " ", i), func(t *testing.T) {
 				seed := rand.Uint64()
 				t.Logf("seed %d", seed)
-				moveAround(t, rand.New(rand.NewPCG(seed, 0)), way.fail, way.mend)
+				moveAround(t, rand.New(rand.NewPCG(seed, 0)), way.fail, way.repair)
 			})
 		}
 	}
 }
 
-func moveAround(t *testing.T, rng *rand.Rand, fail, mend func(f *fakeLib, device int)) {
+func moveAround(t *testing.T, rng *rand.Rand, fail, repair func(f *fakeLib, device int)) {
 	f := newFakes(t, 4)
 	f.moves = true
 	ends := pairOnPorts(t, f)
@@ -193,14 +193,14 @@ func moveAround(t *testing.T, rng *rand.Rand, fail, mend func(f *fakeLib, device
 		ends[0].on(t, fmt.Sprintf("fake%d/1", from))
 		talk(t, rng, ends, 20, func() { fail(f, from) })
 		ends[0].on(t, fmt.Sprintf("fake%d/1", to))
-		mend(f, from)
+		repair(f, from)
 		ends[0].retry()
 		talk(t, rng, ends, 20, func() {})
 	}
 	ends[1].on(t, "fake2/1") // nothing has happened there
 	for _, e := range ends {
 		require.EqualValues(t, 160, e.link.Stats().ReceivedMessages)
-		require.GreaterOrEqual(t, e.link.Stats().Remade, uint64(4))
+		require.GreaterOrEqual(t, e.link.Stats().Reconnects, uint64(4))
 	}
 }
 
@@ -215,7 +215,7 @@ func TestLinkOfNoPort(t *testing.T) {
 	begin := time.Now()
 	f.unplug(0)
 	soon(t, func() bool { return ends[0].link.Err() != nil })
-	require.Less(t, time.Since(begin), patience/2)
+	require.Less(t, time.Since(begin), testTimeout/2)
 	require.ErrorContains(t, ends[0].link.Err(), "device is down: fake0/1: fake0/1: port is down; fake1/1: ")
 	soon(t, func() bool { return ends[1].link.Err() != nil })
 }

@@ -56,7 +56,7 @@ func closeOnGroup(t *testing.T, g *Group, e transport.Endpoint) {
 	t.Helper()
 	require.NoError(t, e.Retire())
 	var done [64]transport.Completion
-	for until := time.Now().Add(patience); ; {
+	for until := time.Now().Add(testTimeout); ; {
 		err := e.Close()
 		if err == nil {
 			return
@@ -206,7 +206,7 @@ func TestDeviceIsOpenedAgain(t *testing.T) {
 const busyWait = "busy wait"
 
 // TestPortCannotBePolled: a port whose queue cannot be asked is lost as a whole,
-// whoever finds that out; what it had is given back, and others go on.
+// whoever finds that out; what it had is returned, and others go on.
 func TestPortCannotBePolled(t *testing.T) {
 	wait := func(g *Group) error { return g.Wait(time.Minute) }
 	for name, find := range map[string]func(*Group) error{

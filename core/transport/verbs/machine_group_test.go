@@ -18,8 +18,8 @@ func groupPair(t *testing.T, g *verbs.Group, region transport.Region, device str
 	for _, e := range []transport.Endpoint{a, b} {
 		require.Equal(t, device, e.(interface{ Device() string }).Device())
 	}
-	require.NoError(t, a.Connect(b.Local(), time.Now().Add(patience)))
-	require.NoError(t, b.Connect(a.Local(), time.Now().Add(patience)))
+	require.NoError(t, a.Connect(b.Local(), time.Now().Add(testTimeout)))
+	require.NoError(t, b.Connect(a.Local(), time.Now().Add(testTimeout)))
 	copy(region.Bytes(), device)
 	clear(region.Bytes()[100:200])
 	_, err := a.PostSend([]transport.SendRequest{{

@@ -35,7 +35,7 @@ func (o offer) connect(t testing.TB, e transport.Endpoint) {
 	t.Helper()
 	local, err := hex.DecodeString(o.Local)
 	require.NoError(t, err)
-	require.NoError(t, e.Connect(local, time.Now().Add(patience)))
+	require.NoError(t, e.Connect(local, time.Now().Add(testTimeout)))
 }
 
 // TestKilledProcess kills a process that writes and is written to, in the

@@ -41,7 +41,7 @@ func TestES2NoQueuePairIsLeft(t *testing.T) {
 // oneLife takes a pair of endpoints to one of several ends.
 func oneLife(t *testing.T, round int, region transport.Region, a, b transport.Endpoint) {
 	t.Helper()
-	soon := time.Now().Add(patience)
+	soon := time.Now().Add(testTimeout)
 	n, err := b.PostRecv([]transport.RecvRequest{{ID: 1}, {ID: 2}})
 	require.NoError(t, err)
 	require.Equal(t, 2, n)

@@ -29,8 +29,8 @@ func TestLossyNetwork(t *testing.T) {
 		ep[i] = newEndpoint(t, tr[i])
 		t.Cleanup(func() { finish(t, tr[i], ep[i]) })
 	}
-	require.NoError(t, ep[0].Connect(ep[1].Local(), time.Now().Add(patience)))
-	require.NoError(t, ep[1].Connect(ep[0].Local(), time.Now().Add(patience)))
+	require.NoError(t, ep[0].Connect(ep[1].Local(), time.Now().Add(testTimeout)))
+	require.NoError(t, ep[1].Connect(ep[0].Local(), time.Now().Add(testTimeout)))
 	rng := rand.New(rand.NewPCG(testenv.Seed(t), 1))
 	for _, weather := range []struct {
 		what []string

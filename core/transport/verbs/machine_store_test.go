@@ -22,25 +22,25 @@ type stores struct {
 	ended chan error
 }
 
-type letter struct {
-	to   int
-	name endpoint.Peer
-	note endpoint.Note
+type controlMessage struct {
+	to        int
+	name      endpoint.Peer
+	handshake endpoint.Handshake
 }
 
 func newStores(t *testing.T, bound int) *stores {
 	s := &stores{t: t, stop: make(chan struct{}), ended: make(chan error, 3)}
-	post := make(chan letter, 1024)
+	post := make(chan controlMessage, 1024)
 	for i := range s.store {
 		s.tr[i] = open(t, verbs.Config{RetryCount: 1, RNRRetryCount: 1, RNRTimer: 1})
 		t.Cleanup(func() { require.NoError(t, s.tr[i].Close()) }) // after regions
 		var err error
 		s.store[i], err = endpoint.Open(endpoint.Config{
-			Transport: s.tr[i], Spec: spec, Cap: bound, Epoch: 1, QuarantineCap: bound, ConnectFor: patience,
-			Send: func(name endpoint.Peer, n endpoint.Note) {
+			Transport: s.tr[i], Spec: spec, Cap: bound, Epoch: 1, QuarantineCap: bound, ConnectFor: testTimeout,
+			Send: func(name endpoint.Peer, n endpoint.Handshake) {
 				select {
-				case post <- letter{1 - i, name, n}:
-				default: // a note may be lost
+				case post <- controlMessage{1 - i, name, n}:
+				default: // a handshake may be lost
 				}
 			},
 		})
@@ -52,7 +52,7 @@ func newStores(t *testing.T, bound int) *stores {
 		for {
 			select {
 			case l := <-post:
-				s.store[l.to].Deliver(l.name, l.note)
+				s.store[l.to].Deliver(l.name, l.handshake)
 			case <-s.stop:
 				s.ended <- nil
 				return
@@ -85,7 +85,7 @@ func (s *stores) poll(i int) {
 // connect waits until there is a live connection, whatever is in the way.
 func (s *stores) connect(name endpoint.Peer) endpoint.Ref {
 	s.t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
 		r, err := s.store[0].Wait(name, end)
 		if err == nil {
 			return r
@@ -104,7 +104,7 @@ func (s *stores) close() {
 		require.NoError(s.t, <-s.ended)
 	}
 	for i := range s.store {
-		require.NoError(s.t, s.store[i].Close(time.Now().Add(patience)))
+		require.NoError(s.t, s.store[i].Close(time.Now().Add(testTimeout)))
 	}
 	require.Zero(s.t, numQueuePairs(s.t))
 }

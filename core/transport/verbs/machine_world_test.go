@@ -20,8 +20,8 @@ import (
 	"github.com/moewire/moewire/core/transport/verbs"
 )
 
-// patience bounds every wait for something that must happen.
-const patience = 60 * time.Second
+// testTimeout bounds every wait for something that must happen.
+const testTimeout = 60 * time.Second
 
 // The devices that the machine has, each on a network of its own.
 const (
@@ -79,7 +79,7 @@ func newEndpoint(t testing.TB, tr transport.Transport) transport.Endpoint {
 	return e
 }
 
-// finish retires endpoints, takes what they are owed and closes them.
+// finish retires endpoints, takes what they have outstanding and closes them.
 func finish(t testing.TB, tr transport.Transport, endpoints ...transport.Endpoint) {
 	t.Helper()
 	var done [32]transport.Completion
@@ -87,7 +87,7 @@ func finish(t testing.TB, tr transport.Transport, endpoints ...transport.Endpoin
 		require.NoError(t, e.Retire())
 	}
 	for _, e := range endpoints {
-		eventually(t, "the endpoint owes nothing", func() bool {
+		eventually(t, "the endpoint has nothing outstanding", func() bool {
 			_, err := tr.Poll(done[:])
 			require.NoError(t, err)
 			err = e.Close()
@@ -99,8 +99,8 @@ func finish(t testing.TB, tr transport.Transport, endpoints ...transport.Endpoin
 
 func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	for until := time.Now().Add(patience); !is(); time.Sleep(time.Millisecond) {
-		require.True(t, time.Now().Before(until), "not within %v: %s", patience, what)
+	for until := time.Now().Add(testTimeout); !is(); time.Sleep(time.Millisecond) {
+		require.True(t, time.Now().Before(until), "not within %v: %s", testTimeout, what)
 	}
 }
 

@@ -133,16 +133,16 @@ func (t *Transport) find() (bool, error) {
 		return true, nil
 	}
 	had, err := p.take(pollLength)
-	t.noteFailures()
+	t.recordFailures()
 	if t.fatal.Load() {
 		err = nil // it is lost already: who waits is not to find that out over and over
 	}
 	return had > 0, err
 }
 
-// noteFailures takes endpoints for failed whose requests Wait has found failed:
+// recordFailures takes endpoints for failed whose requests Wait has found failed:
 // who looks at events before completions learns why.
-func (t *Transport) noteFailures() {
+func (t *Transport) recordFailures() {
 	p := &t.poll
 	for i := p.begin; i < p.end; i++ {
 		wc := p.at(i)
@@ -150,7 +150,7 @@ func (t *Transport) noteFailures() {
 			continue
 		}
 		if s, _ := t.whose(wc); s != nil {
-			t.noteFailure(s.endpoint, wc)
+			t.recordFailure(s.endpoint, wc)
 		}
 	}
 }
@@ -191,7 +191,7 @@ func (t *Transport) complete(wc *libibverbs.WC, done *transport.Completion) bool
 		succeeded(wc, slot, done)
 	} else {
 		done.Vendor = vendorCode(wc)
-		t.noteFailure(e, wc)
+		t.recordFailure(e, wc)
 	}
 	if s == e.send && e.dc.inUse() {
 		t.endedDC(e, wc.Status == libibverbs.WCSuccess)
@@ -220,8 +220,8 @@ func (t *Transport) whose(wc *libibverbs.WC) (*side, *slot) {
 	return nil, nil
 }
 
-// noteFailure takes an endpoint for failed from its first failed request on.
-func (t *Transport) noteFailure(e *endpoint, wc *libibverbs.WC) {
+// recordFailure takes an endpoint for failed from its first failed request on.
+func (t *Transport) recordFailure(e *endpoint, wc *libibverbs.WC) {
 	if e.fail(failureTexts[min(int(wc.Status), len(failureTexts)-1)]) {
 		t.poll.failed = append(t.poll.failed, e)
 	}

@@ -78,7 +78,7 @@ func (s *slots) at(n int) (index int, free *slot) {
 // take takes n slots.
 func (s *slots) take(n int) { s.taken.Add(uint64(n)) }
 
-// untake gives back the n slots taken last, whose work requests the device
+// untake returns the n slots taken last, whose work requests the device
 // never saw.
 func (s *slots) untake(n int) {
 	for i := range n {

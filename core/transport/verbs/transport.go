@@ -118,7 +118,7 @@ func (t *Transport) reserve(e *endpoint, spec transport.EndpointSpec) error {
 	return nil
 }
 
-// unreserve gives back what reserve took.
+// unreserve returns what reserve took.
 func (t *Transport) unreserve(e *endpoint, depths int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

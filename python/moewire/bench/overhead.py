@@ -75,7 +75,7 @@ class _Calls:
         args = plan.args.take()
         _dispatch.fill(args, request, (0, 0), self._outputs)
         start(runtime, runtime.lib.buffer_dispatch, args, request.phase, (request,))
-        plan.args.give_back(args)
+        plan.args.release(args)
         runtime.lib.handle_release(self._outputs[2].handle)
 
     def ctypes_dispatch(self) -> None:

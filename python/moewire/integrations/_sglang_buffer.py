@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 
 from .. import _torch_cuda, _tuning, buffer
-from .._bootstrap import meet_in_group
-from .._meeting import StoreMeeting
+from .._bootstrap import group_rendezvous
 from .._member import CONNECT_TIMEOUT_US, Options
+from .._rendezvous import StoreRendezvous
 from ..compat import _mooncake
 from ..event import EventOverlap
 
 if TYPE_CHECKING:
-    from .._bootstrap import Meeting
+    from .._bootstrap import Rendezvous
 
 __all__ = ["Buffer", "EventOverlap"]
 
@@ -39,7 +39,7 @@ class Buffer(_mooncake.Buffer):
             return
         self.group = group
         self.disable_p2p = bool(disable_p2p)
-        own = StoreMeeting(dist.HashStore(), group.rank(), group.size(), buffer.STORE_PREFIX)
+        own = StoreRendezvous(dist.HashStore(), group.rank(), group.size(), buffer.STORE_PREFIX)
         self._begin(own, num_ep_buffer_bytes, [group.rank()], CONNECT_TIMEOUT_US)
 
     def update_ep_member(
@@ -51,16 +51,16 @@ class Buffer(_mooncake.Buffer):
             return
         assert self.group is not None
         self.close()
-        meeting = meet_in_group(self.group, buffer.STORE_PREFIX)
-        self._begin(meeting, self.num_ep_buffer_bytes, None, timeout_us)
+        rendezvous = group_rendezvous(self.group, buffer.STORE_PREFIX)
+        self._begin(rendezvous, self.num_ep_buffer_bytes, None, timeout_us)
         self._apart = False
 
     def _begin(
-        self, meeting: Meeting, num_bytes: int, members: Sequence[int] | None, timeout_us: int
+        self, rendezvous: Rendezvous, num_bytes: int, members: Sequence[int] | None, timeout_us: int
     ) -> None:
         tuning = _tuning.native(_tuning.Tuning(device=_torch_cuda.chosen(None)))
         options = Options(connect_timeout_us=timeout_us, members=members, tuning=tuning)
-        self._open(meeting, num_bytes, options)
+        self._open(rendezvous, num_bytes, options)
 
 
 def _alone(group: dist.ProcessGroup) -> bool:

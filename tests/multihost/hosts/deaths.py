@@ -18,18 +18,18 @@ from harness.member import Rank
 from .hostile import listening
 
 _CLONE = {"x86_64": 56, "aarch64": 220}  # the system call's number
-_PATIENCE = 60.0
+_TIMEOUT_S = 60.0
 
 
-def struck(rank: Rank, victim: int, child: str, stranger: bool) -> float:
+def struck(rank: Rank, victim: int, child: str, port_taken: bool) -> float:
     """Seconds from the kill of rank ``victim`` until this rank's exchange without it is over.
 
-    The last process is no rank: it kills, and is the stranger. ``child``: "fork" leaves a process
+    The last process is no rank: it kills, and takes the ports. ``child``: "fork" leaves a process
     behind that the victim has forked, "clone" one that it has made without fork handlers.
     """
     world = replace(rank, size=rank.size - 1)
     if rank.rank == world.size:
-        return _reaper(rank, victim, stranger)
+        return _reaper(rank, victim, port_taken)
     try:
         buffer = world.buffer()
         exchange(buffer, world)
@@ -38,7 +38,7 @@ def struck(rank: Rank, victim: int, child: str, stranger: bool) -> float:
         Path(rank.folder, f"pid-{rank.rank}").write_text(str(os.getpid()))
         rank.meet("ready")
         if rank.rank == victim:
-            time.sleep(_PATIENCE)
+            time.sleep(_TIMEOUT_S)
         go_on(buffer, world, -1, {victim})
         noticed = time.monotonic()
         assert buffer.members() == [r for r in range(world.size) if r != victim]
@@ -64,26 +64,26 @@ def _leave_behind(rank: Rank, how: str) -> None:
 
 
 def _await_end(rank: Rank) -> None:
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _TIMEOUT_S
     folder = Path(rank.folder)
     while not any(folder.glob("end-*")) and time.monotonic() < until:
         time.sleep(0.01)
 
 
-def _reaper(rank: Rank, victim: int, stranger: bool) -> float:
-    """Kills; where a stranger is wanted, survivors see nothing until it has the ports."""
+def _reaper(rank: Rank, victim: int, port_taken: bool) -> float:
+    """Kills; with ``port_taken`` survivors see nothing until it has the ports."""
     rank.meet("ready")
     pids = {r: int(Path(rank.folder, f"pid-{r}").read_text()) for r in range(rank.size - 1)}
-    # Of the ports a stranger takes that of the control connections: the first one made.
+    # Of the ports it takes that of the control connections: the first one made.
     port = min(_ports_by_age(pids[victim]), default=None)
     survivors = [pid for r, pid in pids.items() if r != victim]
     with contextlib.ExitStack() as held:
-        if stranger:
+        if port_taken:
             for pid in survivors:
                 os.kill(pid, signal.SIGSTOP)
         Path(rank.folder, "moment").write_text(repr(time.monotonic()))
         os.kill(pids[victim], signal.SIGKILL)
-        if stranger:
+        if port_taken:
             assert port is not None
             held.enter_context(_take(port[1]))
             for pid in survivors:
@@ -110,7 +110,7 @@ def _descriptor(pid: int, port: int) -> int:
 
 def _take(port: int) -> socket.socket:
     """Listens at a port as soon as it is free, and says nothing to who comes."""
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _TIMEOUT_S
     while True:
         one = socket.socket()
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""A stranger who knows where ranks listen, and has no key."""
+"""An unauthenticated client that knows where ranks listen, and has no key."""
 
 from __future__ import annotations
 
@@ -143,13 +143,13 @@ def attack(ports: list[int], recorded: list[bytes], rng: random.Random) -> None:
 def besieged(rank: Rank) -> dict[str, int]:
     """Two ranks meet, exchange and update; process 2 attacks them all the while."""
     if rank.rank == 2:
-        return _stranger(rank)
+        return _attacker(rank)
     world = replace(rank, size=2)
     with open(os.path.join(rank.folder, f"pid-{rank.rank}"), "w") as file:
         file.write(str(os.getpid()))
     rank.meet("here")
     if rank.rank == 1:
-        rank.meet_some("attacked", [1, 2])  # rank 0 waits for us, and its entrance is open
+        rank.meet_some("attacked", [1, 2])  # rank 0 waits for us, and its listener is open
     with world.buffer() as buffer:
         exchange(buffer, world)
         rank.meet("connected")
@@ -173,22 +173,22 @@ def _more(buffer: moewire.Buffer, world: Rank, enough: bool, number: int) -> boo
     return bool(received.handle.peers_have_more)
 
 
-def _stranger(rank: Rank) -> dict[str, int]:
+def _attacker(rank: Rank) -> dict[str, int]:
     recorder, rng = Recorder(), random.Random(rank.seed)
     rank.meet("here")
     pids = []
     for peer in range(2):
         with open(os.path.join(rank.folder, f"pid-{peer}")) as file:
             pids.append(int(file.read()))
-    entrance = _wait_for_ports(pids[0])
-    attack(entrance, [], rng)
+    control = _wait_for_ports(pids[0])
+    attack(control, [], rng)
     rank.meet_some("attacked", [1, 2])
     rank.meet("connected")
     ports = [port for pid in pids for port in listening(pid)]
-    recorded = recorder.stop({*ports, *entrance})
+    recorded = recorder.stop({*ports, *control})
     attack(ports, recorded, rng)
     rank.meet_some("done", [2])
-    return {"ports": len(ports), "entrance": len(entrance), "recorded": len(recorded)}
+    return {"ports": len(ports), "control": len(control), "recorded": len(recorded)}
 
 
 def _wait_for_ports(pid: int) -> list[int]:

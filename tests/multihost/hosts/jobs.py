@@ -170,7 +170,7 @@ def cut_off(rank: Rank, cut: str, heal: str, stay: Sequence[int]) -> str:
 
 
 def half_is_lost(rank: Rank) -> str:
-    """Rank 0's host, with half of the ranks, falls silent for good while exchanges run.
+    """Rank 0's host, with half of the ranks, becomes unresponsive for good while exchanges run.
 
     Rank 1 cannot know that it is not the one that was cut off: it is fenced, and says whom it
     misses. Who knows that the other host is gone says so, by an update with those who are left.

@@ -9,7 +9,7 @@ from harness.carriers import reached_by_tcp
 from harness.member import Rank
 
 
-def far(rank: Rank, job: Callable[..., Any], *args: Any) -> Any:
+def remote(rank: Rank, job: Callable[..., Any], *args: Any) -> Any:
     """A job, of whose buffers at least one reached a rank of another host."""
     with reached_by_tcp():
         return job(rank, *args)

@@ -29,9 +29,9 @@ from harness.member import Rank
 from .jobs import shell
 
 # Nobody is late within these but who never comes: kernels run on processors that do much else.
-PATIENT_US = 600_000_000
+MAX_WAIT_US = 600_000_000
 SHORT_US = 50_000
-# A bound of silence that only a cut exceeds, on a machine that does much else.
+# An unresponsiveness timeout that only a cut exceeds, on a machine that does much else.
 CUT_US = 10_000_000
 # Messages that hold few rows.
 RING_BYTES = 1 << 14
@@ -50,7 +50,7 @@ FORMS: tuple[dict[str, Any], ...] = (
 def device(driver: str, rank: Rank) -> Iterator[Place]:
     """This process's, with deadlines of a machine that does much else."""
     before = jobs_cuda.TIMEOUT_US
-    jobs_cuda.TIMEOUT_US = PATIENT_US
+    jobs_cuda.TIMEOUT_US = MAX_WAIT_US
     try:
         with jobs_cuda.in_this_process(driver, rank) as place:
             yield place
@@ -60,7 +60,7 @@ def device(driver: str, rank: Rank) -> Iterator[Place]:
 
 def cuda_buffer(rank: Rank, todo: Sequence[Case], **options: Any) -> moewire.Buffer:
     """A buffer on CUDA; heartbeats may be late, too, where silence is not what is tested."""
-    options = {"silent_after_us": PATIENT_US, "connect_timeout_us": 120_000_000, **options}
+    options = {"unresponsive_after_us": MAX_WAIT_US, "connect_timeout_us": 120_000_000, **options}
     return rank.buffer(size_for(list(todo)), device="cuda", **options)
 
 
@@ -122,9 +122,9 @@ def results(rank: Rank, driver: str, ring_bytes: int, how: str = "") -> list[dic
 
 def _check_links(buffer: moewire.Buffer, rank: Rank, paths: list[dict[str, Any]]) -> None:
     """Statistics have the messages of kernels as they have the processor's."""
-    far = [path["rank"] for path in paths if path["carrier"] == "tcp"]
-    links = buffer.stats()["far"]["links"]
-    assert [link["rank"] for link in links] == far, (links, far)
+    remote = [path["rank"] for path in paths if path["carrier"] == "tcp"]
+    links = buffer.stats()["remote"]["links"]
+    assert [link["rank"] for link in links] == remote, (links, remote)
     for link in links:
         assert link["state"] == "up" and link["carrier"] == "tcp", link
         # One at least in each dispatch, whether there are rows or not.
@@ -140,7 +140,7 @@ def as_on_the_processor(rank: Rank, driver: str) -> None:
         topk = place.put(torch.from_numpy(case.topk[rank.rank].copy()))
         weights = place.put(torch.from_numpy(case.weights[rank.rank].copy()))
         y = place.put(received.new_outputs())
-        out = buffer.combine(y, topk, weights, None, PATIENT_US, received.handle)[0]
+        out = buffer.combine(y, topk, weights, None, MAX_WAIT_US, received.handle)[0]
         place.synchronize()
         with rank.buffer(size_for([case]), name="cpu") as other:
             want = verify.combine(other, verify.dispatch(other, case, rank.rank))
@@ -154,7 +154,7 @@ def replayed(rank: Rank, driver: str) -> None:
     with device(driver, rank) as place, cuda_buffer(rank, todo) as buffer:
         _exchange(place, buffer, todo[0], rank.rank)
         graphs = [
-            Recorded(place, buffer, todo[0], rank.rank, length, PATIENT_US) for length in (1, 3)
+            Recorded(place, buffer, todo[0], rank.rank, length, MAX_WAIT_US) for length in (1, 3)
         ]
         for turn, case in enumerate(todo):
             for graph in graphs:
@@ -189,7 +189,7 @@ class _Gaps(jobs_cuda.Received):
 
 
 def step(
-    place: Place, buffer: moewire.Buffer, rank: Rank, number: int, timeout_us: int = PATIENT_US
+    place: Place, buffer: moewire.Buffer, rank: Rank, number: int, timeout_us: int = MAX_WAIT_US
 ) -> set[int]:
     """A dispatch and a combine, during which ranks may be lost; gives who was.
 
@@ -279,7 +279,7 @@ def _fenced(place: Place, buffer: moewire.Buffer, rank: Rank, number: int = 0) -
     def called() -> None:
         for turn in itertools.count(number):
             x, topk = inputs(place, _case(rank, turn), rank.rank)
-            kept.append(buffer.dispatch(x, topk, None, 7, 2 * rank.size, PATIENT_US, False))
+            kept.append(buffer.dispatch(x, topk, None, 7, 2 * rank.size, MAX_WAIT_US, False))
             place.synchronize()
 
     return expect(moewire.FencedError, called)
@@ -326,7 +326,7 @@ def ended(rank: Rank, driver: str) -> None:
 def cut_off(rank: Rank, driver: str, cut: str, heal: str, stay: Sequence[int]) -> str:
     """As ``jobs.cut_off``: the network ends while exchanges run, some ranks go on, and all meet."""
     away = set(range(rank.size)) - set(stay)
-    options = {"silent_after_us": CUT_US}
+    options = {"unresponsive_after_us": CUT_US}
     with device(driver, rank) as place, cuda_buffer(rank, [_case(rank, 0)], **options) as buffer:
         assert step(place, buffer, rank, 0) == set()
         place.synchronize()
@@ -381,7 +381,7 @@ def closes(rank: Rank, driver: str) -> list[str]:
     with device(driver, rank) as place:
         before = _memory(place)
         for turn in range(3):
-            slow_us = 100 * PATIENT_US  # it is not what is to be heard
+            slow_us = 100 * MAX_WAIT_US  # it is not what is to be heard
             buffer = cuda_buffer(rank, [case], name=f"store{turn}", slow_after_us=slow_us)
             received = jobs_cuda.dispatch(place, buffer, case, rank.rank, {})
             jobs_cuda.combine(place, buffer, received, {})
@@ -400,7 +400,7 @@ def closes(rank: Rank, driver: str) -> list[str]:
 
 
 def alone(rank: Rank, driver: str) -> str:
-    """Rank 1 never comes: the meeting fails, and nothing stays on the device."""
+    """Rank 1 never comes: the rendezvous fails, and nothing stays on the device."""
     with device(driver, rank) as place:
         before = _memory(place)
         text = ""

@@ -28,7 +28,7 @@ def placed(rank: Rank, variables: Sequence[Variables], job: Callable[..., Any], 
     return job(rank, *args)
 
 
-def far_pairs(layout: str) -> dict[int, dict[int, str]]:
+def remote_pairs(layout: str) -> dict[int, dict[int, str]]:
     """For each rank the carrier to each other one that ``Buffer.paths`` must name."""
     parts = layout.split("|")
     ranks = sorted(int(rank) for part in parts for rank in part)

@@ -20,14 +20,14 @@ from harness.jobs_faults import exchange
 from harness.member import Rank
 from moewire import _abi as abi
 
-# By far rank: messages and bytes sent, messages and bytes received.
+# By remote rank: messages and bytes sent, messages and bytes received.
 Counts = dict[str, list[int]]
 # On a machine that is busy with other things nobody is taken for lost.
-PATIENT_US = 5_000_000
+MAX_WAIT_US = 5_000_000
 
 
 def links(buffer: moewire.Buffer) -> dict[int, dict[str, Any]]:
-    return {link["rank"]: link for link in buffer.stats()["far"]["links"]}
+    return {link["rank"]: link for link in buffer.stats()["remote"]["links"]}
 
 
 def _counts(buffer: moewire.Buffer) -> Counts:
@@ -73,7 +73,7 @@ def counted(rank: Rank, rounds: int) -> dict[str, Any]:
     for number in range(rounds):
         case = Case(rank.size, 4 * rank.size, 3, 1024, 64, False, "skewed", (rank.seed, number))
         todo.append(cases.fill(case, [64 - 3 * source for source in range(rank.size)]))
-    with rank.buffer(silent_after_us=PATIENT_US) as buffer:
+    with rank.buffer(unresponsive_after_us=MAX_WAIT_US) as buffer:
         start = agree(rank, buffer, "start")
         for case in todo:
             verify.dispatch(buffer, case, rank.rank).handle.release()
@@ -147,7 +147,7 @@ def on_the_wire(rank: Rank, device: str) -> dict[str, int]:
     for number in range(10):
         case = Case(rank.size, 2 * rank.size, 2, 1024, 64, False, "uniform", (rank.seed, number))
         todo.append(cases.fill(case, [64] * rank.size))
-    with rank.buffer(silent_after_us=PATIENT_US) as buffer:
+    with rank.buffer(unresponsive_after_us=MAX_WAIT_US) as buffer:
         agree(rank, buffer, "start")
         rank.meet("started")
         before, counts = sent(), _counts(buffer)
@@ -160,17 +160,17 @@ def on_the_wire(rank: Rank, device: str) -> dict[str, int]:
         rank.meet("measured")
     return {
         "interface": interface,
-        "rows": sum(_crossing(case, rank.rank, int(far)) for case in todo for far in after) * 2048,
+        "rows": sum(_crossing(case, rank.rank, int(to)) for case in todo for to in after) * 2048,
         "links": sum(after[r][1] - counts[r][1] for r in after),
         "messages": sum(after[r][0] - counts[r][0] for r in after),
     }
 
 
-def strangers(rank: Rank) -> dict[str, int]:
-    """Noise at the own door; what was refused by then."""
-    with rank.buffer(silent_after_us=PATIENT_US) as buffer:
+def unauthenticated(rank: Rank) -> dict[str, int]:
+    """Noise at the own listeners; what was refused by then."""
+    with rank.buffer(unresponsive_after_us=MAX_WAIT_US) as buffer:
         exchange(buffer, rank)
-        assert buffer.stats()["far"]["refused"] == {}, buffer.stats()["far"]
+        assert buffer.stats()["remote"]["refused"] == {}, buffer.stats()["remote"]
         other = 1 - rank.rank
         address, _, port = buffer.paths()[other]["device"].rpartition(":")
         with socket.create_connection((address.strip("[]"), int(port)), 30) as one:
@@ -179,7 +179,7 @@ def strangers(rank: Rank) -> dict[str, int]:
             with contextlib.suppress(ConnectionResetError):
                 assert one.recv(1) == b"", "the other side ends it"
         deadline = time.monotonic() + 30
-        while not (refused := buffer.stats()["far"]["refused"]):
+        while not (refused := buffer.stats()["remote"]["refused"]):
             assert time.monotonic() < deadline
             time.sleep(0.01)
         exchange(buffer, rank)
@@ -198,7 +198,7 @@ def lost(rank: Rank) -> dict[str, Any]:
     while links(buffer)[rank.size - 1]["state"] not in ("ended", "out"):
         assert time.monotonic() < deadline, links(buffer)
         time.sleep(0.01)
-    found = buffer.stats()["far"]
+    found = buffer.stats()["remote"]
     rank.meet_some("seen", list(range(rank.size - 1)))
     buffer.close()
     return found
@@ -206,7 +206,7 @@ def lost(rank: Rank) -> dict[str, Any]:
 
 def traced(rank: Rank, path: str) -> None:
     """A trace of exchanges, at whose end a heartbeat's worth of the other's clock is known."""
-    with rank.buffer(silent_after_us=PATIENT_US) as buffer:
+    with rank.buffer(unresponsive_after_us=MAX_WAIT_US) as buffer:
         deadline = time.monotonic() + 30
         while any(link["num_beats"] < 10 for link in links(buffer).values()):
             assert time.monotonic() < deadline

@@ -41,7 +41,7 @@ class Case:
 
     def output(self, expert: int, source: int) -> np.ndarray:
         """bf16 or float32 [T, H]: what an expert answers to each token of a source, by no rule."""
-        numbers = _wide_numbers if self.fp32_outputs else _numbers
+        numbers = _fp32_numbers if self.fp32_outputs else _numbers
         return numbers(self.random(7, expert, source), self.x[source].shape, self.wild)
 
     def outputs_for(self, source: int) -> dict[int, np.ndarray]:
@@ -77,7 +77,7 @@ def _numbers(random: np.random.Generator, shape: tuple[int, ...], wild: bool) ->
     return oracle.to_bf16(random.standard_normal(shape, dtype=np.float32))
 
 
-def _wide_numbers(random: np.random.Generator, shape: tuple[int, ...], wild: bool) -> np.ndarray:
+def _fp32_numbers(random: np.random.Generator, shape: tuple[int, ...], wild: bool) -> np.ndarray:
     """float32 with all its digits: bell-shaped, or every bit pattern."""
     if wild:
         return random.integers(0, 1 << 32, size=shape, dtype=np.uint32).view(np.float32)

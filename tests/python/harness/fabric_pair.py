@@ -18,25 +18,25 @@ SOON = 30_000_000
 KEY = f"3 {secrets.token_hex(32)}"
 
 
-def carry(fabric: Fabric, notes: Connection) -> None:
-    """Notes from the other side, until either is closed; late ones of a fabric before, too."""
+def carry(fabric: Fabric, handshakes: Connection) -> None:
+    """Handshakes from the other side, until either is closed; late ones of one before, too."""
     with contextlib.suppress(EOFError, OSError, MoewireError):
         while True:
-            fabric.deliver(PEER, notes.recv_bytes())
+            fabric.deliver(PEER, handshakes.recv_bytes())
 
 
 @contextlib.contextmanager
-def working(options: dict[str, Any], key: str, notes: Connection) -> Iterator[Fabric]:
+def working(options: dict[str, Any], key: str, handshakes: Connection) -> Iterator[Fabric]:
     with Fabric(listen="127.0.0.1:0", keys=key, **options) as fabric:
-        threading.Thread(target=carry, args=(fabric, notes), daemon=True).start()
-        with fabric.couriers(lambda peer, note: notes.send_bytes(note)):
+        threading.Thread(target=carry, args=(fabric, handshakes), daemon=True).start()
+        with fabric.couriers(lambda peer, handshake: handshakes.send_bytes(handshake)):
             fabric.connect(PEER, SOON)
             yield fabric
 
 
-def serve(options: dict[str, Any], key: str, notes: Connection, orders: Connection) -> None:
+def serve(options: dict[str, Any], key: str, handshakes: Connection, orders: Connection) -> None:
     """Has one region of 64 KiB, and obeys."""
-    with working(options, key, notes) as fabric:
+    with working(options, key, handshakes) as fabric:
         mine = bytearray(1 << 16)
         with fabric.register(mine) as region:
             orders.send(tuple(region.remote))
@@ -87,13 +87,13 @@ class Other:
 @contextlib.contextmanager
 def pair(**options: Any) -> Iterator[tuple[Fabric, Other]]:
     context = multiprocessing.get_context("spawn")
-    (notes, their_notes), (orders, their_orders) = context.Pipe(), context.Pipe()
-    process = context.Process(target=serve, args=(options, KEY, their_notes, their_orders))
+    (handshakes, their_handshakes), (orders, their_orders) = context.Pipe(), context.Pipe()
+    process = context.Process(target=serve, args=(options, KEY, their_handshakes, their_orders))
     process.start()
-    for end in (their_notes, their_orders):
+    for end in (their_handshakes, their_orders):
         end.close()
     try:
-        with working(options, KEY, notes) as fabric:
+        with working(options, KEY, handshakes) as fabric:
             yield fabric, Other(orders)
             with contextlib.suppress(OSError):
                 orders.send(None)
@@ -103,5 +103,5 @@ def pair(**options: Any) -> Iterator[tuple[Fabric, Other]]:
         if process.is_alive():
             process.kill()
             process.join()
-        notes.close()
+        handshakes.close()
         orders.close()

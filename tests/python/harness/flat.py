@@ -80,8 +80,8 @@ def extras_of(case: Case, source: int, kind: int) -> list[torch.Tensor]:
 class Received:
     """One rank's flat dispatch."""
 
-    def __init__(self, case: Case, rank: int, kind: int, got: Any, bare: bool = False) -> None:
-        self.case, self.rank, self.kind, self.got, self.bare = case, rank, kind, got, bare
+    def __init__(self, case: Case, rank: int, kind: int, got: Any, unrouted: bool = False) -> None:
+        self.case, self.rank, self.kind, self.got, self.unrouted = case, rank, kind, got, unrouted
         self.rows = rows_for(case, rank)
 
     def finish(self) -> None:
@@ -131,7 +131,7 @@ class Received:
 
     def _check_columns(self) -> None:
         case, got = self.case, self.got
-        if self.bare:
+        if self.unrouted:
             assert got.recv_topk_idx is None and got.recv_topk_weights is None
         else:
             shape = (len(self.rows), case.num_topk)
@@ -166,16 +166,16 @@ def dispatch(
     options.setdefault("use_ue8m0", case.ue8m0)
     options.setdefault("timeout_us", 30_000_000)
     x, extra = bf16(case.x[rank]), extras_of(case, rank, kind)
-    bare = "handle" in options
-    topk = None if bare else torch.from_numpy(case.topk[rank].copy())
-    weights = None if bare else torch.from_numpy(case.weights[rank].copy())
+    unrouted = "handle" in options
+    topk = None if unrouted else torch.from_numpy(case.topk[rank].copy())
+    weights = None if unrouted else torch.from_numpy(case.weights[rank].copy())
     got = buffer.dispatch_flat(
         x, topk, weights, case.num_max, case.num_experts, extra=extra, **options
     )
     x.view(torch.int16).fill_(-1)  # the caller may overwrite its input
     for tensor in (*extra, *(() if topk is None or weights is None else (topk, weights))):
         tensor.zero_()
-    received = Received(case, rank, kind, got, bare)
+    received = Received(case, rank, kind, got, unrouted)
     if not options.get("async_finish") and not options.get("return_recv_hook"):
         received.check()
     return received

@@ -30,7 +30,7 @@ from .member import Rank
 from .torch_device import pretending
 
 TIMEOUT_US = 600_000_000  # where lateness is not what is tested
-PATIENCE_SECONDS = 300.0  # of a machine that does much else
+TIMEOUT_SECONDS = 300.0  # of a machine that does much else
 Make = Callable[..., moewire.Buffer]
 Place = Emulated | CudaDevice
 
@@ -76,7 +76,7 @@ def in_threads(size: int, job: Callable[[int, Make], Any]) -> list[Any]:
     threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
     for thread in threads:
         thread.start()
-    end = time.monotonic() + PATIENCE_SECONDS
+    end = time.monotonic() + TIMEOUT_SECONDS
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
     if failures:
@@ -387,7 +387,7 @@ def recorded(place: Place, make: Make, rank: int, seed: int, together: threading
         x, topk = inputs(place, case, rank)
         weights = place.put(torch.from_numpy(case.weights[rank].copy()))
         for turn in range(together.parties):
-            together.wait(PATIENCE_SECONDS)
+            together.wait(TIMEOUT_SECONDS)
             if turn != rank:
                 continue
             with place.on(stream), place.captured(stream) as graph:
@@ -397,7 +397,7 @@ def recorded(place: Place, make: Make, rank: int, seed: int, together: threading
                 result[4]()
                 # The expert gives back what it got.
                 out, _, _ = buffer.combine(result[0], topk, weights, None, TIMEOUT_US, result[2])
-        together.wait(PATIENCE_SECONDS)
+        together.wait(TIMEOUT_SECONDS)
         for case in todo[1:]:
             x.copy_(verify.bf16(case.x[rank]))
             topk.copy_(torch.from_numpy(case.topk[rank]))
@@ -408,7 +408,7 @@ def recorded(place: Place, make: Make, rank: int, seed: int, together: threading
             given = dict.fromkeys(range(case.num_experts), case.x[rank])
             want = oracle.combine(case.topk[rank], case.weights[rank], given, case.hidden)
             verify.same(verify.bits(out), want, f"{case}: replayed on rank {rank}")
-        together.wait(PATIENCE_SECONDS)
+        together.wait(TIMEOUT_SECONDS)
         place.destroy(graph[0])
 
 
@@ -447,17 +447,17 @@ def more_rounds(
                 ask(set(), flat).release()
             assert late.peers_have_more is True
             for turn in range(together.parties):  # see ``recorded``
-                together.wait(PATIENCE_SECONDS)
+                together.wait(TIMEOUT_SECONDS)
                 if turn != rank:
                     continue
                 with place.on(stream), place.captured(stream) as graph:
                     text = expect(moewire.UnsupportedError, lambda late=late: late.peers_have_more)
                     assert "ask peers_have_more before the capture" in text
                     again = ask({0}, flat)
-            together.wait(PATIENCE_SECONDS)
+            together.wait(TIMEOUT_SECONDS)
             place.replay(graph[0], stream)
             assert again.peers_have_more is True
-            together.wait(PATIENCE_SECONDS)
+            together.wait(TIMEOUT_SECONDS)
             place.destroy(graph[0])
 
 

@@ -13,7 +13,7 @@ import moewire
 from . import cases, flat, verify
 from .cases import Case
 from .emulated import Emulated
-from .jobs_cuda import PATIENCE_SECONDS, TIMEOUT_US, Make, Place, combine, dispatch, inputs, small
+from .jobs_cuda import TIMEOUT_SECONDS, TIMEOUT_US, Make, Place, combine, dispatch, inputs, small
 from .jobs_flat import size_for
 from .jobs_input import expect
 from .jobs_oracle import CALLS
@@ -100,7 +100,7 @@ def received_flat(
         handle=handle,
         **how,
     )
-    received = flat.Received(case, rank, kind, OnHost(got), bare=handle is not None)
+    received = flat.Received(case, rank, kind, OnHost(got), unrouted=handle is not None)
     if rank % 2:  # else asking for results launches the receive phase, and waits
         received.finish()
     received.check()
@@ -143,7 +143,7 @@ def outlived(place: Place, make: Make, rank: int, seed: int) -> None:
     buffer.close()
     views = got.recv_x, got.recv_topk_idx
     kept = any("allocation" in line or "range" in line for line in place.left())
-    assert kept or not isinstance(place, Emulated), "the memory of these views is given back"
+    assert kept or not isinstance(place, Emulated), "the memory of these views is released"
     flat.Received(case, 0, 0, OnHost(got)).check()
     del views
 
@@ -300,14 +300,14 @@ def recorded(place: Place, make: Make, rank: int, seed: int, together: threading
         x, topk = inputs(place, case, rank)
         weights = place.put(torch.from_numpy(case.weights[rank].copy()))
         for turn in range(together.parties):
-            together.wait(PATIENCE_SECONDS)
+            together.wait(TIMEOUT_SECONDS)
             if turn != rank:
                 continue
             with place.on(stream), place.captured(stream) as graph:
                 got = buffer.dispatch_flat(x, topk, weights, 6, 4, timeout_us=TIMEOUT_US)
                 assert got.num_recv_tokens == 12
                 out, _, _ = buffer.combine_flat(got.recv_x, got.handle, timeout_us=TIMEOUT_US)
-        together.wait(PATIENCE_SECONDS)
+        together.wait(TIMEOUT_SECONDS)
         for case in todo[1:]:
             x.copy_(verify.bf16(case.x[rank]))
             topk.copy_(torch.from_numpy(case.topk[rank]))
@@ -318,7 +318,7 @@ def recorded(place: Place, make: Make, rank: int, seed: int, together: threading
             assert sum(word & 0xFFFFFFFF for word in words) == len(flat.rows_for(case, rank))
             want = _sums_of_rows(case, rank)
             verify.same(verify.bits(out), want, f"{case}: replayed on rank {rank}")
-        together.wait(PATIENCE_SECONDS)
+        together.wait(TIMEOUT_SECONDS)
         place.destroy(graph[0])
 
 

@@ -16,7 +16,7 @@ from .cases import Case
 from .jobs_cuda import Make, Place
 from .member import Rank
 
-PATIENCE_SECONDS = 120.0
+TIMEOUT_SECONDS = 120.0
 TOKENS = 16
 
 
@@ -68,9 +68,9 @@ def traces(
         for case in rounds:
             received = jobs_cuda.dispatch(place, buffer, case, rank, {})
             jobs_cuda.combine(place, buffer, received, {})
-        together.wait(PATIENCE_SECONDS)
+        together.wait(TIMEOUT_SECONDS)
         want = {(r, number) for r in range(size) for number in range(len(rounds))}
-        end = time.monotonic() + PATIENCE_SECONDS
+        end = time.monotonic() + TIMEOUT_SECONDS
         while True:  # the others' watchers need some milliseconds
             everything = buffer.trace(all_ranks=True)
             slices = [event for event in everything["traceEvents"] if event["ph"] == "X"]
@@ -85,13 +85,13 @@ def traces(
             case = rounds[event["args"]["operation"]]
             assert event["args"]["tokens"] == len(case.x[event["pid"]])
             assert event["args"]["outcome"] == "done"
-        together.wait(PATIENCE_SECONDS)
+        together.wait(TIMEOUT_SECONDS)
         return everything
 
 
 def until(found: Callable[[], bool]) -> None:
     """Waits for what another thread or process does."""
-    end = time.monotonic() + PATIENCE_SECONDS
+    end = time.monotonic() + TIMEOUT_SECONDS
     while not found():
         assert time.monotonic() < end, "it does not come"
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Jobs over the emulated device: in which order operations are launched, and given back."""
+"""Jobs over the emulated device: in which order operations are launched, and released."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def ordered_around_a_capture(place: Place, make: Make, rank: int, seed: int) -> 
     with make(size_for([case]), device="cuda") as buffer:
 
         def call(stream: Any) -> list[tuple[Any, Any]]:
-            """Dispatches and gives back; which streams followed which other ones."""
+            """Dispatches and releases; which streams followed which other ones."""
             followed.clear()
             place.follow = spy  # type: ignore[method-assign]
             with place.on(stream):

@@ -17,7 +17,7 @@ from . import cases, oracle, verify
 from .as_device import AsDevice
 from .cases import Case
 from .emulated import Emulated
-from .jobs_cuda import PATIENCE_SECONDS, TIMEOUT_US, Make, inputs, outputs_of, size_for
+from .jobs_cuda import TIMEOUT_SECONDS, TIMEOUT_US, Make, inputs, outputs_of, size_for
 from .jobs_oracle import CALLS
 
 NUM_OPERATIONS = 100
@@ -141,12 +141,12 @@ def launches_only(
         for number in range(6):  # streams are made by who first needs them
             layer.run(number)
         place.synchronize()
-        together.wait(PATIENCE_SECONDS)
+        together.wait(TIMEOUT_SECONDS)
         with asked.meanwhile() if rank == 0 else nullcontext():
-            together.wait(PATIENCE_SECONDS)
+            together.wait(TIMEOUT_SECONDS)
             outs = [layer.run(number) for number in range(NUM_OPERATIONS)]
-            together.wait(PATIENCE_SECONDS)
-        together.wait(PATIENCE_SECONDS)
+            together.wait(TIMEOUT_SECONDS)
+        together.wait(TIMEOUT_SECONDS)
         place.synchronize()
         for out in outs:
             layer.check(out)

@@ -1,4 +1,4 @@
-"""Jobs about meeting: groups, stores, and Mooncake's own way to call."""
+"""Jobs about rendezvous: groups, stores, and Mooncake's own way to call."""
 
 from __future__ import annotations
 

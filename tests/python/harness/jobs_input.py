@@ -195,7 +195,7 @@ _OF_DEVICE = {
     "topk_idx[3, 1] is -1": "topk_idx[3, 1] of a combine is -1",
     "topk_weights[0, 0]": "topk_weights[",
 }
-_PATIENCE_SECONDS = 60.0
+_TIMEOUT_SECONDS = 60.0
 
 
 def _must_refuse(
@@ -218,7 +218,7 @@ def _must_refuse(
 
 def told(call: Callable[[], Any], later: bool) -> None:
     """Calls once; again and again, if it is one of the later calls that is told."""
-    end = time.monotonic() + (_PATIENCE_SECONDS if later else 0.0)
+    end = time.monotonic() + (_TIMEOUT_SECONDS if later else 0.0)
     kept = [call()]  # nothing is released
     while time.monotonic() < end:
         time.sleep(0.001)

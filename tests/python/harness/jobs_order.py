@@ -136,7 +136,7 @@ def abandoned_by_later_dispatches(rank: Rank) -> None:
         verify.combine(buffer, kept[-1])
 
 
-def far_ahead(rank: Rank) -> None:
+def remote_ahead(rank: Rank) -> None:
     """One rank is slow; the others run ahead as far as the slots allow."""
     with rank.buffer(num_slots=4) as buffer:
         for number in range(40):

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 import moewire
 
-PATIENCE_SECONDS = 300.0  # of ranks with one another
+TIMEOUT_SECONDS = 300.0  # of ranks with one another
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Rank:
         mine = os.path.join(self.folder, f"meet-{name}-{self.rank}")
         open(mine, "w").close()
         others = [os.path.join(self.folder, f"meet-{name}-{rank}") for rank in ranks]
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not all(os.path.exists(path) for path in others):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"rank {self.rank} waited for the others at {name!r}")

@@ -33,11 +33,11 @@ class Ranks:
         environment: Environment,
         size: int,
         *around: Any,
-        silent_after_us: int = 0,
+        unresponsive_after_us: int = 0,
     ) -> None:
         self.folder, self.environment = folder, environment
         options = {"dies": frozenset({size - 1}), "timeout": 180.0}
-        arguments = (size, *around, jobs_observe.loop, str(folder), silent_after_us)
+        arguments = (size, *around, jobs_observe.loop, str(folder), unresponsive_after_us)
         self._run = threading.Thread(target=team.run, args=arguments, kwargs=options)
         self._run.start()
         self.pids = [self._pid(rank) for rank in range(size)]

@@ -6,22 +6,22 @@
 #include <immintrin.h>
 #include <stdio.h>
 
-static int check(int width, int wide)
+static int check(int width, int fp32)
 {
 	const struct mwcpu_kernels *k = mwcpu_select(width);
 	uint16_t row[8] = {1, 2, 3, 4, 5, 6, 7, 0x80}, out[8] = {0};
-	uint32_t wide_row[8];
+	uint32_t fp32_row[8];
 	struct mwcpu_reduce_job job = {0, 0, 0};
-	uintptr_t source = wide ? (uintptr_t)wide_row : (uintptr_t)row;
+	uintptr_t source = fp32 ? (uintptr_t)fp32_row : (uintptr_t)row;
 	struct mwcpu_term term;
 	float weight = 1;
 
 	if (k == NULL)
 		return 0;
 	for (int i = 0; i < 8; i++)
-		wide_row[i] = (uint32_t)row[i] << 16;
+		fp32_row[i] = (uint32_t)row[i] << 16;
 	_mm_setcsr(0x9fc0); // flush results, take operands as zero
-	mwcpu_reduce(k, (struct mwcpu_how){0}, (struct mwcpu_form){.wide = wide}, out, 8, 1, 1, &source, &job, &weight, &term);
+	mwcpu_reduce(k, (struct mwcpu_how){0}, (struct mwcpu_form){.fp32 = fp32}, out, 8, 1, 1, &source, &job, &weight, &term);
 	if (_mm_getcsr() != 0x9fc0) {
 		printf("%s: mxcsr is %#x after the call\n", k->name,
 		       _mm_getcsr());

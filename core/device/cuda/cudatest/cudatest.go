@@ -186,9 +186,9 @@ func (d *Driver) emulated(f dl.Func) dl.Func {
 	return f
 }
 
-// Order seeds the turns of threads: how often of 256 accesses another one goes
+// Schedule seeds the turns of threads: how often of 256 accesses another one goes
 // first, and how many blocks are resident. A device goes its own way.
-func (d *Driver) Order(seed uint64, yields, blocks int) {
+func (d *Driver) Schedule(seed uint64, yields, blocks int) {
 	if d.seed != 0 {
 		d.seed.Call(uintptr(seed), uintptr(yields), uintptr(blocks))
 	}

@@ -153,8 +153,8 @@ func (s Sweep) cases(call string, times int) (all []failing) {
 	return all
 }
 
-// patience is for a life, which takes milliseconds.
-const patience = time.Minute
+// testTimeout is for a life, which takes milliseconds.
+const testTimeout = time.Minute
 
 // one is a case, and whether the call was made to fail.
 func (s Sweep) one(t testing.TB, d *Driver, f failing) bool {
@@ -176,7 +176,7 @@ func (s Sweep) one(t testing.TB, d *Driver, f failing) bool {
 	var err error
 	select {
 	case err = <-ended:
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatalf("%v: it hangs", f)
 	}
 	if d.Relent() {

@@ -1,11 +1,11 @@
 // What -fsanitize=thread calls.
-#include "sights.h"
+#include "trace.h"
 
 #define PC __builtin_return_address(0)
 #define TOLD(name, bytes, is) \
   void __tsan_##name(void *p) { \
     if (emu::counting && emu::is == emu::READ) emu::count_read(p, true); \
-    if (emu::thread_sight *t = emu::watched()) emu::touch(t, p, bytes, emu::is, PC); \
+    if (emu::thread_trace *t = emu::watched()) emu::touch(t, p, bytes, emu::is, PC); \
   }
 #define TOLD_ALL(bytes) \
   TOLD(read##bytes, bytes, READ) \
@@ -21,10 +21,10 @@ TOLD_ALL(8)
 TOLD_ALL(16)
 void __tsan_read_range(void *p, size_t bytes) {
   if (emu::counting) emu::count_read(p, true);
-  if (emu::thread_sight *t = emu::watched()) emu::touch(t, p, bytes, emu::READ, PC);
+  if (emu::thread_trace *t = emu::watched()) emu::touch(t, p, bytes, emu::READ, PC);
 }
 void __tsan_write_range(void *p, size_t bytes) {
-  if (emu::thread_sight *t = emu::watched()) emu::touch(t, p, bytes, emu::WRITE, PC);
+  if (emu::thread_trace *t = emu::watched()) emu::touch(t, p, bytes, emu::WRITE, PC);
 }
 void __tsan_init() {}
 void __tsan_func_entry(void *) {}

@@ -21,7 +21,7 @@ static int capability() {
 }
 
 // EMULATOR_NO_ATOMICS: "1": between no two devices, as over plain PCIe; "from-to":
-// not that way. Kernels' additions for all devices are none then (words.cc).
+// not that way. Kernels' additions for all devices are none then (memory_order.cc).
 static bool has_atomics(int from, int to) {
   const char *no = getenv("EMULATOR_NO_ATOMICS");
   return !no || (string(no) != "1" && std::to_string(from) + "-" + std::to_string(to) != no);

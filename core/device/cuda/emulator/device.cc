@@ -29,7 +29,7 @@ static bool asks_nothing(const string &call) {
   return all.count(call) || call.rfind("cuDevice", 0) == 0;
 }
 
-// Whether a call is to fail by a test's wish.
+// Whether a call is to fail by a test's fault injection.
 CUresult asked(const char *call) {
   d->calls[call]++;
   auto f = d->failures.find(call);

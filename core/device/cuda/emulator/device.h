@@ -137,7 +137,7 @@ void breach(const string &what);
 // All that the context has is freed, and the device is whole again.
 void reclaim();
 
-// What a call begins with, or why it fails: by a test's wish, for want of a
+// What a call begins with, or why it fails: by a test's fault injection, for want of a
 // context, or because it would end a capture.
 CUresult asked(const char *call);
 CUresult needs_context(const char *call);

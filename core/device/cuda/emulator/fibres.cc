@@ -38,7 +38,7 @@ struct block {
   std::vector<fibre> fibres;
   std::map<const void *, std::vector<char>> shared;
   std::vector<std::vector<std::unique_ptr<exchange>>> exchanges; // by warp
-  block_sight *sight;
+  block_trace *trace;
   bool barrier_counts;
 };
 
@@ -46,7 +46,7 @@ struct running {
   launch l;
   std::vector<char> params;
   unsigned next, ended; // blocks
-  launch_sight *sight;
+  launch_trace *trace;
 };
 
 static std::vector<std::unique_ptr<block>> resident;
@@ -102,7 +102,7 @@ void pause() {
 static void release_barrier(block *b) {
   if (b->at_barrier == 0 || b->at_barrier < b->alive) return;
   b->at_barrier = 0;
-  if (b->barrier_counts) barrier_passed(b->sight);
+  if (b->barrier_counts) barrier_passed(b->trace);
   for (fibre &f : b->fibres)
     if (f.is == fibre::AT_BARRIER) f.is = fibre::RUNS;
 }
@@ -148,7 +148,7 @@ void *shared(const void *key, size_t bytes) {
   if (memory.empty()) {
     memory.resize(bytes + 16);
     memset(memory.data(), 0xcd, memory.size()); // nobody may rely on zeros
-    shared_by_block(current->of->sight, memory.data(), memory.size());
+    shared_by_block(current->of->trace, memory.data(), memory.size());
   }
   return (void *)(((uintptr_t)memory.data() + 15) & ~(uintptr_t)15);
 }
@@ -180,13 +180,13 @@ static void admit() {
     b->alive = r->l.threads;
     b->at_barrier = 0;
     b->sleeps_until = random32() % 4 ? 0 : turns_taken + (1ull << random32() % longest_sleep);
-    b->sight = block_begins(r->sight, b->index, r->l.threads);
+    b->trace = block_begins(r->trace, b->index, r->l.threads);
     b->barrier_counts = true;
     b->fibres.resize(r->l.threads);
     b->exchanges.resize((r->l.threads + warp - 1) / warp);
     for (unsigned t = 0; t < r->l.threads; t++)
       b->fibres[t] = fibre{{t, 0, 0}, {b->index, 0, 0}, {r->l.threads, 1, 1}, {r->l.blocks, 1, 1}, b.get(),
-                           new context{{}, false, new_stack()}, fibre::RUNS, 0, nullptr, sight_of(b->sight, t)};
+                           new context{{}, false, new_stack()}, fibre::RUNS, 0, nullptr, trace_of(b->trace, t)};
     resident.push_back(std::move(b));
     if (r->next == r->l.blocks) waiting.pop_front();
   }
@@ -217,7 +217,7 @@ static void step(fibre *f) {
 }
 
 static void retire(size_t at) {
-  block_ends(resident[at]->sight);
+  block_ends(resident[at]->trace);
   resident[at]->of->ended++;
   resident.erase(resident.begin() + at);
 }
@@ -266,7 +266,7 @@ running *begin(const launch &l) {
 
 bool finished(running *r) {
   if (r->ended < r->l.blocks) return false;
-  launch_ends(r->sight);
+  launch_ends(r->trace);
   begun.erase(r);
   delete r;
   return true;
@@ -278,7 +278,7 @@ static void kill(block *b) {
     stacks.push_back(f.state->stack);
     delete f.state;
   }
-  block_ends(b->sight);
+  block_ends(b->trace);
 }
 
 void kill_all() {
@@ -287,7 +287,7 @@ void kill_all() {
   resident.clear();
   waiting.clear();
   for (running *r : begun) {
-    launch_ends(r->sight);
+    launch_ends(r->trace);
     delete r;
   }
   begun.clear();

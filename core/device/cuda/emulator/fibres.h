@@ -24,7 +24,7 @@ struct fibre {
   enum { RUNS, AT_BARRIER, AT_SHUFFLE, PAUSED, ENDED } is;
   unsigned waits_for; // generation of a shuffle
   struct exchange *at;
-  thread_sight *sight;
+  thread_trace *trace;
 };
 
 // A kernel by its name, with its parameters by address.

@@ -1,4 +1,4 @@
-// What kernels/order.cuh is on the CPU: each thread of a grid is a fibre, each
+// What kernels/memory_order.cuh is on the CPU: each thread of a grid is a fibre, each
 // word that others see is an atomic, and every such access may let another
 // fibre go first.
 #pragma once

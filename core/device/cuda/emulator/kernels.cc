@@ -2,12 +2,12 @@
 #include "kernels.h"
 
 #define MW_HOST
-#include "combine_far.cu"
+#include "combine_remote.cu"
 #include "combine_publish.cu"
 #include "combine_reduce.cu"
 #include "combine_wait.cu"
-#include "dispatch_far.cu"
-#include "dispatch_far_order.cu"
+#include "dispatch_remote.cu"
+#include "dispatch_remote_order.cu"
 #include "dispatch_number.cu"
 #include "dispatch_place.cu"
 #include "dispatch_plan.cu"
@@ -35,7 +35,7 @@ MW_KERNEL void emulator_push(const emulator_push_args a) {
 // turn. Each word of a message says whose it is, which one, and where it stands.
 struct emulator_exchange_args {
   mw_common c;
-  mw_far_common far;
+  mw_remote_common remote;
   u64 send, receive; // the rings
   u64 rounds;
   i64 peer;
@@ -44,9 +44,9 @@ struct emulator_exchange_args {
 
 // Waits until the proxy says of a number that it has come: what it says is behind it.
 static int emulator_await(const emulator_exchange_args &a, const u64 *of, u64 number, u64 *at, u64 *bytes) {
-  u64 want = mw_far_number(a.far, number);
-  int end = mw_await(a.c, a.peer, [&] { return mw_load_acquire_sys(of) == want || mw_fifo_over(a.c, a.far.fifo); });
-  if (end == MW_GONE || mw_failed(a.c)) return MW_GONE;
+  u64 want = mw_remote_number(a.remote, number);
+  int end = mw_await(a.c, a.peer, [&] { return mw_load_acquire_sys(of) == want || mw_fifo_ended(a.c, a.remote.fifo); });
+  if (end == MW_RANK_OUT || mw_failed(a.c)) return MW_RANK_OUT;
   *at = mw_load_relaxed_sys(of + 1);
   *bytes = mw_load_relaxed_sys(of + 2);
   return MW_READY;
@@ -60,16 +60,16 @@ MW_KERNEL void emulator_exchange(const emulator_exchange_args a) {
   MW_SHARED(int, end);
   for (u64 i = 0; i < a.rounds; i++) {
     u64 n = emulator_length(a.c.rank, i);
-    const mw_mail *mail = &a.far.mail[a.peer];
-    const mw_far *far = &a.far.far[a.peer];
-    if (threadIdx.x == 0) end = emulator_await(a, &mail->lent, far->sent + 1, &at, &bytes);
+    const mw_mail *mail = &a.remote.mail[a.peer];
+    const mw_remote *remote = &a.remote.ranks[a.peer];
+    if (threadIdx.x == 0) end = emulator_await(a, &mail->lease, remote->sent + 1, &at, &bytes);
     __syncthreads();
     if (end != MW_READY || bytes < 8 * n) return;
     for (u64 j = threadIdx.x; j < n; j += blockDim.x) ((u64 *)(a.send + at))[j] = (u64)a.c.rank << 32 | i << 16 | j;
     __syncthreads();
     if (threadIdx.x == 0) {
-      a.out[0] += mw_far_send(a.c, a.far, a.peer, 8 * n);
-      end = emulator_await(a, &mail->came, far->released + 1, &at, &bytes);
+      a.out[0] += mw_remote_send(a.c, a.remote, a.peer, 8 * n);
+      end = emulator_await(a, &mail->came, remote->released + 1, &at, &bytes);
     }
     __syncthreads();
     if (end != MW_READY) return;
@@ -78,7 +78,7 @@ MW_KERNEL void emulator_exchange(const emulator_exchange_args a) {
       wrong |= ((u64 *)(a.receive + at))[j] != ((u64)a.peer << 32 | i << 16 | j);
     if (wrong) mw_add_relaxed_sys(&a.out[2], 1);
     __syncthreads();
-    if (threadIdx.x == 0) a.out[1] += mw_far_release(a.c, a.far, a.peer);
+    if (threadIdx.x == 0) a.out[1] += mw_remote_release(a.c, a.remote, a.peer);
   }
 }
 
@@ -96,14 +96,14 @@ static const kernel kernels[] = {
     KERNEL(moewire_rows_receive, mw_receive_args), KERNEL(moewire_rows_release, mw_wait_args),
     KERNEL(moewire_outputs_publish, mw_publish_args),  KERNEL(moewire_outputs_again, mw_wait_args),
     KERNEL(moewire_outputs_wait, mw_wait_args),        KERNEL(moewire_rows_number, mw_plan_args),
-    VARIANTS(moewire_combine_reduce, mw_reduce_args),  KERNEL(moewire_combine_reduce_wide, mw_reduce_args),
+    VARIANTS(moewire_combine_reduce, mw_reduce_args),  KERNEL(moewire_combine_reduce_fp32, mw_reduce_args),
     KERNEL(moewire_combine_reduce_runs, mw_reduce_args),
-    KERNEL(moewire_combine_reduce_runs_wide, mw_reduce_args),
-    KERNEL(moewire_rows_far_order, mw_far_order_args),
-    KERNEL(moewire_rows_far_send, mw_far_send_args),
-    KERNEL(moewire_rows_far_take, mw_far_take_args),
-    KERNEL(moewire_outputs_far_send, mw_far_take_args),
-    KERNEL(moewire_outputs_far_take, mw_far_take_args),
+    KERNEL(moewire_combine_reduce_runs_fp32, mw_reduce_args),
+    KERNEL(moewire_rows_remote_order, mw_remote_order_args),
+    KERNEL(moewire_rows_remote_send, mw_remote_send_args),
+    KERNEL(moewire_rows_remote_take, mw_remote_take_args),
+    KERNEL(moewire_outputs_remote_send, mw_remote_take_args),
+    KERNEL(moewire_outputs_remote_take, mw_remote_take_args),
     KERNEL(emulator_push, emulator_push_args),         KERNEL(emulator_exchange, emulator_exchange_args),
 };
 

@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "fibres.h"
-#include "sights.h"
+#include "trace.h"
 
 namespace emu {
 
@@ -46,7 +46,7 @@ static void found_race(const record &before, const record &after) {
     found.push_back("race: " + name_of(before) + ", then " + name_of(after));
 }
 
-static void touch_cell(std::vector<record> &cell, const thread_sight *t, const record &r) {
+static void touch_cell(std::vector<record> &cell, const thread_trace *t, const record &r) {
   size_t kept = 0;
   for (record &e : cell) {
     bool seen = sees(t, e.by);
@@ -59,7 +59,7 @@ static void touch_cell(std::vector<record> &cell, const thread_sight *t, const r
   cell.push_back(r);
 }
 
-static cells *cells_of(const thread_sight *t, uintptr_t p) {
+static cells *cells_of(const thread_trace *t, uintptr_t p) {
   for (auto &s : t->of->shared)
     if (p >= s.first && p < s.first + s.second) return &t->of->shared_cells;
   auto at = ranges.upper_bound(p);
@@ -68,7 +68,7 @@ static cells *cells_of(const thread_sight *t, uintptr_t p) {
   return p < at->first + at->second ? &memory : nullptr;
 }
 
-void touch(const thread_sight *t, const void *address, size_t bytes, kind is, void *pc, site at) {
+void touch(const thread_trace *t, const void *address, size_t bytes, kind is, void *pc, site at) {
   uintptr_t p = (uintptr_t)address;
   cells *in = cells_of(t, p);
   if (!in) return;
@@ -81,10 +81,10 @@ void touch(const thread_sight *t, const void *address, size_t bytes, kind is, vo
   }
 }
 
-thread_sight *watched() {
+thread_trace *watched() {
   if (!watching) return nullptr;
   fibre *f = self();
-  return f ? f->sight : nullptr;
+  return f ? f->trace : nullptr;
 }
 
 void memory_appears(const void *p, size_t bytes) {

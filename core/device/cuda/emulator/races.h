@@ -7,7 +7,7 @@
 // order of turns in which both accesses happen.
 //
 // Plain accesses are told by the compiler (-fsanitize=thread, whose calls end
-// here), those of order.cuh tell themselves. What the host, other processes,
+// here), those of memory_order.cuh tell themselves. What the host, other processes,
 // events and memset do is not seen.
 #pragma once
 
@@ -36,7 +36,7 @@ struct site {
   int line;
 };
 
-// The accesses of order.cuh, carried out and remembered.
+// The accesses of memory_order.cuh, carried out and remembered.
 uint64_t load(const uint64_t *p, order o, scope s, site at);
 void store(uint64_t *p, uint64_t v, order o, scope s, site at);
 uint64_t add(uint64_t *p, uint64_t v, order o, scope s, site at);
@@ -48,18 +48,18 @@ uint64_t bit_and(uint64_t *p, uint64_t v, order o, scope s, site at);
 void fence(site at);
 
 // What one thread, block or launch has seen; see races.cc.
-struct thread_sight;
-struct block_sight;
-struct launch_sight;
+struct thread_trace;
+struct block_trace;
+struct launch_trace;
 
-launch_sight *launch_begins(unsigned stream, const char *kernel);
-void launch_ends(launch_sight *l);
-block_sight *block_begins(launch_sight *l, unsigned index, unsigned threads);
-void block_ends(block_sight *b);
-void barrier_passed(block_sight *b);
+launch_trace *launch_begins(unsigned stream, const char *kernel);
+void launch_ends(launch_trace *l);
+block_trace *block_begins(launch_trace *l, unsigned index, unsigned threads);
+void block_ends(block_trace *b);
+void barrier_passed(block_trace *b);
 bool barrier_counts(site at); // false: a test leaves its order out
-thread_sight *sight_of(block_sight *b, unsigned thread);
-void shared_by_block(block_sight *b, const void *p, size_t bytes);
+thread_trace *trace_of(block_trace *b, unsigned thread);
+void shared_by_block(block_trace *b, const void *p, size_t bytes);
 
 void copied(unsigned stream, void *to, const void *from, size_t bytes);
 void filled(unsigned stream, void *to, size_t bytes);
@@ -68,14 +68,14 @@ void memory_appears(const void *p, size_t bytes);
 void memory_goes(const void *p);
 
 // Pinned memory of the host, and how often kernels read there, as long as somebody
-// counts: by loads of order.cuh, and plain ones that the compiler tells of.
+// counts: by loads of memory_order.cuh, and plain ones that the compiler tells of.
 extern bool counting;
 extern bool spoiling; // what mw_read_quad has read is gone
 void pinned_appears(const void *p, size_t bytes);
 void pinned_goes(const void *p);
 void count_read(const void *p, bool plain);
 void count(bool on); // begins anew
-unsigned long counted(const char *kernel, const void *of); // null: all loads of order.cuh
+unsigned long counted(const char *kernel, const void *of); // null: all loads of memory_order.cuh
 
 // For tests. Nothing of a device may run.
 void watch(bool on);

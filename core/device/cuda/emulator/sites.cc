@@ -1,7 +1,7 @@
-// The uses of order.cuh, by name, and the one that a test leaves out.
+// The uses of memory_order.cuh, by name, and the one that a test leaves out.
 #include <cstring>
 
-#include "sights.h"
+#include "trace.h"
 
 namespace emu {
 

@@ -60,7 +60,7 @@ void emulator_spoil(int on) {
   emu::spoiling = on;
 }
 
-// How often a kernel has read in a pinned allocation; null: its loads of order.cuh in all.
+// How often a kernel has read in a pinned allocation; null: its loads of memory_order.cuh in all.
 unsigned long emulator_counted(const char *kernel, const void *of) { return emu::counted(kernel, of); }
 
 void emulator_seed(unsigned long seed, int yields_per_256, int resident_blocks) {

@@ -9,7 +9,7 @@ import (
 // Where the words are, each of 64 bits: those of mw_fifo_words, then descriptors.
 const (
 	wordTaken = 0
-	wordOver  = 1
+	wordEnded = 1
 	headWords = 8
 
 	entrySeq    = 0
@@ -79,10 +79,10 @@ func (q *Queue) Take(out []Descriptor) (n int) {
 // End tells the device that nobody takes any more: threads that wait for room
 // stop, with the reason. It is not 0; the first one stays. Safe for concurrent
 // use.
-func (q *Queue) End(reason uint64) { atomic.CompareAndSwapUint64(&q.words[wordOver], 0, reason) }
+func (q *Queue) End(reason uint64) { atomic.CompareAndSwapUint64(&q.words[wordEnded], 0, reason) }
 
-// Over is the reason of End, 0 if there was none. Safe for concurrent use.
-func (q *Queue) Over() uint64 { return atomic.LoadUint64(&q.words[wordOver]) }
+// EndReason is the reason of End, 0 if there was none. Safe for concurrent use.
+func (q *Queue) EndReason() uint64 { return atomic.LoadUint64(&q.words[wordEnded]) }
 
 // Restart begins the next generation: what was pushed and not taken is
 // forgotten, also what a broken device had begun. It returns the number that
@@ -90,6 +90,6 @@ func (q *Queue) Over() uint64 { return atomic.LoadUint64(&q.words[wordOver]) }
 func (q *Queue) Restart() (next uint64) {
 	q.next = (q.next>>generationShift + 1) << generationShift
 	atomic.StoreUint64(&q.words[wordTaken], q.next)
-	atomic.StoreUint64(&q.words[wordOver], 0)
+	atomic.StoreUint64(&q.words[wordEnded], 0)
 	return q.next
 }

@@ -151,16 +151,16 @@ func TestEnd(t *testing.T) {
 	require.Equal(t, fifotest.Pushed, d.Try(of(0, 0)))
 	require.Equal(t, fifotest.Pushed, d.Try(of(0, 1)))
 	require.Equal(t, fifotest.Full, d.Try(of(0, 2)))
-	require.Zero(t, q.Over())
+	require.Zero(t, q.EndReason())
 	q.End(7)
 	q.End(8)
-	require.EqualValues(t, 7, q.Over())
-	require.Equal(t, fifotest.Over, d.Try(of(0, 2)))
+	require.EqualValues(t, 7, q.EndReason())
+	require.Equal(t, fifotest.Ended, d.Try(of(0, 2)))
 	out := make([]fifo.Descriptor, 3)
 	require.Equal(t, 2, q.Take(out))
 	require.Equal(t, of(0, 1), out[1])
 	d.Next.Store(q.Restart())
-	require.Zero(t, q.Over())
+	require.Zero(t, q.EndReason())
 	require.Equal(t, fifotest.Pushed, d.Try(of(0, 2)))
 }
 
@@ -203,7 +203,7 @@ func TestNextOfAnotherGeneration(t *testing.T) {
 	q, d := newQueue(t, 4)
 	for range 3 {
 		q.Restart()
-		require.Equal(t, fifotest.Over, d.Try(of(0, 0)))
+		require.Equal(t, fifotest.Ended, d.Try(of(0, 0)))
 	}
 	d.Next.Store(q.Restart())
 	require.Equal(t, fifotest.Pushed, d.Try(of(0, 0)))

@@ -41,7 +41,7 @@ type rank struct {
 // flagFP8 is MW_FLAG_FP8 of the kernels.
 const flagFP8 = 1
 
-var errNoRoom = errors.New("too little memory")
+var errNoMemory = errors.New("too little memory")
 
 func open(o *options) (*group, error) {
 	lib, err := libcuda.Load(o.driver)
@@ -107,7 +107,7 @@ func (g *group) fill() (err error) {
 		each = o.baselineShape().NumBytes()
 	}
 	if each+2<<30 > free && !o.emulated {
-		return fmt.Errorf("%w: %d ranks with %d tokens need %d bytes, %d are free", errNoRoom, o.ranks, o.tokens, each+2<<30, free)
+		return fmt.Errorf("%w: %d ranks with %d tokens need %d bytes, %d are free", errNoMemory, o.ranks, o.tokens, each+2<<30, free)
 	}
 	for r := range o.ranks {
 		if err := g.join(r); err != nil {

@@ -45,7 +45,7 @@ func main() {
 	result, err := o.run()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		if errors.Is(err, errNoRoom) {
+		if errors.Is(err, errNoMemory) {
 			os.Exit(3)
 		}
 		os.Exit(1)

@@ -48,7 +48,7 @@ MW_INLINE void mw_place_columns(const mw_place_args &a, int t, const mw_places *
   const mw_common &c = a.c;
   for (int k = 0; k < c.topk; k++) {
     if (!p->row[k]) continue;
-    if (!(c.flags & MW_FLAG_BARE)) mw_place_topk(a, t, p, k);
+    if (!(c.flags & MW_FLAG_NO_ROUTING)) mw_place_topk(a, t, p, k);
     for (int i = 0; i < MW_NUM_EXTRAS; i++) {
       i64 bytes = c.slab.extra_bytes[i];
       if (bytes) mw_copy_column(p->slab[k] + c.slab.extra[i] + p->pos[k] * bytes, a.extra[i] + t * bytes, (int)bytes);

@@ -13,8 +13,8 @@ MW_INLINE void mw_copy_outputs(const mw_publish_args &a, int l) {
 }
 
 // One thread: the outputs are there for the others.
-MW_INLINE void mw_tally_published(const mw_publish_args &a) {
-  mw_flight *f = mw_flight_of(a.c);
+MW_INLINE void mw_record_published(const mw_publish_args &a) {
+  mw_inflight *f = mw_inflight_of(a.c);
   f->sent = mw_now_ns();
   f->copied = a.outputs ? f->num_received * (u64)a.c.slab.output_bytes : 0;
 }
@@ -27,14 +27,14 @@ MW_KERNEL void moewire_outputs_publish(const mw_publish_args a) {
     bool stale = !s->op || s->released || s->ticket != c.ticket;
     if (blockIdx.x == 0 && stale) mw_fail(c, MW_ERROR_STALE, c.slot);
     skip = mw_failed(c) || stale;
-    if (blockIdx.x == 0 && !stale) mw_tally_begin(c, s->op - 1, MW_TALLY_COMBINE);
+    if (blockIdx.x == 0 && !stale) mw_record_begin(c, s->op - 1, MW_RECORD_COMBINE);
   }
   __syncthreads();
   for (int l = 0; l < c.local_experts && a.outputs && !skip; l++) mw_copy_outputs(a, l);
   if (!mw_is_last(c, MW_STEP_PUBLISH) || skip) return;
   if (threadIdx.x == 0) {
     s->combines++;
-    if (c.tally) mw_tally_published(a);
+    if (c.counters) mw_record_published(a);
   }
   __syncthreads();
   int r = threadIdx.x;
@@ -45,5 +45,5 @@ MW_KERNEL void moewire_outputs_publish(const mw_publish_args a) {
       mw_store_release_sys(&mw_inbox_at(c, r)->y_ready[c.slot], mw_word(s->op - 1, s->combines));
   }
   __syncthreads();
-  if (r == 0) mw_note_released(c, c.slot);
+  if (r == 0) mw_mark_released(c, c.slot);
 }

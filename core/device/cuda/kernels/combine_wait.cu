@@ -6,18 +6,18 @@
 MW_KERNEL void moewire_outputs_again(const mw_wait_args a) {
   const mw_common &c = a.c;
   const mw_slot *s = &c.state->slot[c.slot];
-  if (threadIdx.x == 0 && s->op && s->ticket == c.ticket) mw_tally_show(c, s->op - 1, MW_TALLY_QUIET, mw_now_ns());
+  if (threadIdx.x == 0 && s->op && s->ticket == c.ticket) mw_record_show(c, s->op - 1, MW_RECORD_READERS, mw_now_ns());
   mw_wait_together(c, [&](int r) {
-    if (!s->op || s->ticket != c.ticket || !mw_has(s->counted, r) || mw_is_far(c, r)) return;
+    if (!s->op || s->ticket != c.ticket || !mw_has(s->counted, r) || mw_is_remote(c, r)) return;
     const u64 *done = mw_line_at(mw_slab_at(c, c.rank, c.slot), c.slab.done, r);
     u64 want = mw_word(s->op - 1, s->combines);
     mw_await(c, r, [&] { return mw_load_acquire_sys(done) >= want; });
   });
-  if (!c.tally) return;
+  if (!c.counters) return;
   __syncthreads();
   if (threadIdx.x != 0) return;
-  mw_tally_waits(c, MW_TALLY_QUIET);
-  mw_tally_hide(c, s->op - 1);
+  mw_record_waits(c, MW_RECORD_READERS);
+  mw_record_hide(c, s->op - 1);
 }
 
 // What an owner says of its outputs.
@@ -49,7 +49,7 @@ MW_INLINE u64 mw_asked(const mw_wait_args &a) {
 // One thread per rank: whether its outputs are used.
 MW_INLINE bool mw_usable(const mw_common &c, const mw_slot *s, int owner) {
   int state = MW_Y_WAIT;
-  if (mw_await(c, owner, [&] { return (state = mw_outputs(c, s, owner)) != MW_Y_WAIT; }) == MW_GONE) return false;
+  if (mw_await(c, owner, [&] { return (state = mw_outputs(c, s, owner)) != MW_Y_WAIT; }) == MW_RANK_OUT) return false;
   if (state == MW_Y_RELEASED) mw_fail(c, MW_ERROR_RELEASED, owner);
   return state == MW_Y_READY;
 }
@@ -59,7 +59,7 @@ MW_KERNEL void moewire_outputs_wait(const mw_wait_args a) {
   mw_slot *s = &c.state->slot[c.slot];
   if (threadIdx.x == 0) {
     *a.use = 0;
-    mw_tally_resume(c, MW_TALLY_COMBINE);
+    mw_record_resume(c, MW_RECORD_COMBINE);
     if (s->ticket != c.ticket) mw_fail(c, MW_ERROR_STALE, c.slot);
   }
   u64 asked = mw_asked(a);
@@ -70,9 +70,9 @@ MW_KERNEL void moewire_outputs_wait(const mw_wait_args a) {
     else if (c.active && (mw_has(asked, r) || !mw_has(mw_look(c), r)))
       c.active[r] = 0;
   });
-  if (!c.tally) return;
+  if (!c.counters) return;
   __syncthreads();
   if (threadIdx.x != blockDim.x - 1) return;
-  mw_tally_waits(c, s->ticket == c.ticket ? MW_TALLY_COMBINE : MW_TALLY_QUIET);
-  if (s->ticket == c.ticket) s->flight.seen = mw_now_ns();
+  mw_record_waits(c, s->ticket == c.ticket ? MW_RECORD_COMBINE : MW_RECORD_READERS);
+  if (s->ticket == c.ticket) s->inflight.seen = mw_now_ns();
 }

@@ -19,7 +19,7 @@ MW_INLINE void mw_find(const mw_place_args &a, int t, int k, mw_places *p) {
   const mw_slot *s = &c.state->slot[c.slot];
   if (!mw_has(s->sent, owner)) return; // it was lost meanwhile, or gives no place
   a.where[at] = (i64)owner << 48 | (l * c.slab.rows_per_expert + pos);
-  if (first != k || mw_is_far(c, owner)) return; // see dispatch_far.cu
+  if (first != k || mw_is_remote(c, owner)) return; // see dispatch_remote.cu
   u8 *slab = mw_slab_at(c, owner, s->slab_of[owner]);
   i64 row = l * c.slab.rows_per_expert + pos;
   p->row[k] = slab + c.slab.rows + row * c.slab.row_bytes;
@@ -31,9 +31,9 @@ MW_INLINE void mw_find(const mw_place_args &a, int t, int k, mw_places *p) {
 }
 
 // One thread per rank, once all rows are there.
-MW_INLINE void mw_tell_arrived(const mw_common &c, int rank) {
+MW_INLINE void mw_publish_arrived(const mw_common &c, int rank) {
   const mw_slot *s = &c.state->slot[c.slot];
-  if (!mw_has(s->owners & ~mw_owed(s), rank)) return;
+  if (!mw_has(s->owners & ~mw_unopened(s), rank)) return;
   mw_store_release_sys(mw_line_at(mw_slab_at(c, rank, s->slab_of[rank]), c.slab.arrive, c.rank), mw_word(s->op - 1, 0));
 }
 
@@ -54,9 +54,9 @@ template <int loads> MW_INLINE void mw_place(const mw_place_args &a) {
     __syncthreads();
   }
   if (!mw_is_last(c, MW_STEP_PLACE)) return;
-  if (c.tally && threadIdx.x == 0) mw_flight_of(c)->sent = mw_now_ns();
+  if (c.counters && threadIdx.x == 0) mw_inflight_of(c)->sent = mw_now_ns();
   for (int i = threadIdx.x; i < c.num_ranks * c.local_experts; i += blockDim.x) a.count[i] = 0;
-  if ((int)threadIdx.x < c.num_ranks && !skip) mw_tell_arrived(c, threadIdx.x);
+  if ((int)threadIdx.x < c.num_ranks && !skip) mw_publish_arrived(c, threadIdx.x);
 }
 
 // One for each number of loads that a thread has under way.

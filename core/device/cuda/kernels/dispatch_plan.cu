@@ -41,9 +41,9 @@ MW_INLINE void mw_fill_own(const mw_common &c, const mw_beginning *b) {
 MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
   int r = threadIdx.x;
   bool looks = r == (int)blockDim.x - 1;
-  u64 word = looks ? mw_peek_sys(&c.orders->members) : 0;
+  u64 word = looks ? mw_peek_sys(&c.host_control->members) : 0;
   mw_slot *s = &c.state->slot[c.slot];
-  if (r == 0) mw_tally_begin(c, c.state->next_op, MW_TALLY_QUIET);
+  if (r == 0) mw_record_begin(c, c.state->next_op, MW_RECORD_READERS);
   if (r < c.num_ranks && !mw_failed(c)) {
     mw_settle(c, r);
     if (s->op && !s->released) mw_release(c, s, c.slot, r);
@@ -51,8 +51,8 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
   }
   __syncthreads();
   if (threadIdx.x == 0) {
-    mw_note_released(c, c.slot);
-    s->released = 1; // who is still owed words gets all there are
+    mw_mark_released(c, c.slot);
+    s->released = 1; // who still lacks words gets all there are
     b->op = c.state->next_op;
   }
   __syncthreads();
@@ -63,7 +63,7 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
   u64 *counter = (u64 *)(mw_slab_at(c, c.rank, c.slot) + c.slab.counter);
   for (int l = threadIdx.x; l < c.local_experts; l += blockDim.x) mw_store_relaxed_sys(&counter[l], 0);
   if (threadIdx.x == 0) {
-    mw_tally_waits(c, MW_TALLY_DISPATCH); // who is late with this is not with `open`
+    mw_record_waits(c, MW_RECORD_DISPATCH); // who is late with this is not with `open`
     mw_and_gpu(&c.state->in, b->members);
     u64 in = b->members & mw_known(c); // also without those who were lost while they were waited for
     if (!mw_has(in, c.rank)) mw_fail(c, MW_ERROR_FENCED);
@@ -76,7 +76,7 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
     }
     s->op = b->op + 1;
     s->owners = s->writers;
-    s->owed = s->writers & ~b->serve & ~c.state->far; // far ranks get a message without rows
+    s->unopened = s->writers & ~b->serve & ~c.state->remote; // remote ranks get a message without rows
     s->sent = s->counted = s->combines = s->reduced = s->released = s->lacks = 0;
     s->ordered = c.flags & MW_FLAG_ORDERED ? 1 : 0;
     s->placed = s->ordered ? 0 : s->writers;
@@ -88,21 +88,21 @@ MW_INLINE void mw_open_own(const mw_common &c, mw_beginning *b) {
     s->tokens = mw_tokens(c);
     s->slab = c.slab;
     c.state->next_op = b->op + 1;
-    mw_tally_show(c, b->op, MW_TALLY_DISPATCH, s->flight.start);
+    mw_record_show(c, b->op, MW_RECORD_DISPATCH, s->inflight.start);
     mw_store_relaxed_sys(&c.report->ops, b->op + 1);
   }
   __syncthreads();
   if (r >= c.num_ranks) return;
-  s->flight.rows_to[r] = s->flight.rows_from[r] = 0;
-  if (!mw_failed(c)) mw_tell_open(c, b->op, c.slot, s->writers, r);
+  s->inflight.rows_to[r] = s->inflight.rows_from[r] = 0;
+  if (!mw_failed(c)) mw_publish_open(c, b->op, c.slot, s->writers, r);
 }
 
-// Waits for the owners' slabs. Those of far ranks are mirrors. An owner opens to
-// members alone, and uses its slab again when they are done or silent: so who has
+// Waits for the owners' slabs. Those of remote ranks are shadows. An owner opens to
+// members alone, and uses its slab again when they are done or quiesced: so who has
 // found it open writes there, also if it is taken out meanwhile.
 MW_INLINE void mw_await_owners(const mw_common &c, mw_beginning *b) {
   mw_wait_together(c, [&](int r) {
-    if (!mw_has(b->serve, r) || mw_is_far(c, r)) return;
+    if (!mw_has(b->serve, r) || mw_is_remote(c, r)) return;
     int slab = -1;
     int end = mw_await(c, r, [&] { return (slab = mw_opened(c, r, b->op)) >= 0; });
     b->slab_of[r] = end == MW_READY ? slab : -1;
@@ -112,7 +112,7 @@ MW_INLINE void mw_await_owners(const mw_common &c, mw_beginning *b) {
   if (threadIdx.x == 0) {
     mw_slot *s = &c.state->slot[c.slot];
     for (int q = 0; q < c.num_ranks; q++) {
-      if (mw_has(s->owners, q) && mw_is_far(c, q)) b->slab_of[q] = c.slot;
+      if (mw_has(s->owners, q) && mw_is_remote(c, q)) b->slab_of[q] = c.slot;
       else if (!mw_has(b->serve, q)) continue;
       if (b->slab_of[q] < 0) {
         s->owners &= ~(1ull << q);
@@ -121,7 +121,7 @@ MW_INLINE void mw_await_owners(const mw_common &c, mw_beginning *b) {
       s->slab_of[q] = (u8)b->slab_of[q];
       b->opened |= 1ull << q;
     }
-    mw_tally_waits(c, MW_TALLY_DISPATCH); // nor with its counts
+    mw_record_waits(c, MW_RECORD_DISPATCH); // nor with its counts
   }
   __syncthreads();
 }
@@ -134,19 +134,19 @@ MW_KERNEL void moewire_rows_plan(const mw_plan_args a) {
     a.index[at] = mw_index_of(a, (int)at, mw_serves(c, c.topk_idx[at]));
   }
   if (!mw_is_last(c, MW_STEP_PLAN)) return;
-  if (c.state->far && !(c.flags & MW_FLAG_FAR) && threadIdx.x == 0) mw_fail(c, MW_ERROR_NEAR, c.state->far);
+  if (c.state->remote && !(c.flags & MW_FLAG_REMOTE) && threadIdx.x == 0) mw_fail(c, MW_ERROR_NEAR, c.state->remote);
   mw_open_own(c, &b);
   mw_await_owners(c, &b);
   if (mw_failed(c)) return;
   mw_announce(a, &b);
   bool ordered = c.flags & MW_FLAG_ORDERED;
-  if (ordered && c.state->far) return; // dispatch_far_order.cu goes on
+  if (ordered && c.state->remote) return; // dispatch_remote_order.cu goes on
   if (ordered) {
-    mw_assign_places(c, &b);
-    mw_await_places(c, &b);
+    mw_assign_offsets(c, &b);
+    mw_await_offsets(c, &b);
   }
   mw_reserve_all(a, &b, 0, c.num_ranks);
-  if (!c.tally || threadIdx.x != blockDim.x - 1) return;
-  mw_tally_waits(c, MW_TALLY_DISPATCH);
-  mw_flight_of(c)->place = mw_now_ns();
+  if (!c.counters || threadIdx.x != blockDim.x - 1) return;
+  mw_record_waits(c, MW_RECORD_DISPATCH);
+  mw_inflight_of(c)->place = mw_now_ns();
 }

@@ -14,7 +14,7 @@ MW_INLINE bool mw_arrived(const mw_common &c, const mw_slot *s, int rank) {
   int end = mw_await(c, rank, [&] {
     return mw_load_acquire_sys(arrive) == want || (!ordered && mw_load_acquire_sys(counted) == want);
   });
-  if (end == MW_GONE) return false;
+  if (end == MW_RANK_OUT) return false;
   return mw_agrees(c, slab, rank);
 }
 
@@ -22,13 +22,13 @@ MW_INLINE bool mw_arrived(const mw_common &c, const mw_slot *s, int rank) {
 MW_INLINE bool mw_peers_have_more(const mw_common &c, u64 counted) {
   u8 *slab = mw_slab_at(c, c.rank, c.slot);
   for (int q = 0; q < c.num_ranks; q++)
-    if (mw_has(counted, q) && mw_load_relaxed_sys(mw_line_at(slab, c.slab.params, q) + MW_PARAM_TOKENS) >> MW_MORE_SHIFT) return true;
+    if (mw_has(counted, q) && mw_load_relaxed_sys(mw_line_at(slab, c.slab.params, q) + MW_PARAM_TOKENS) >> MW_HAS_MORE_SHIFT) return true;
   return false;
 }
 
 // One thread, once the parameters of all are here and the same: owners that had no room.
 // A rank that has not come may have taken it, in another shape.
-MW_INLINE void mw_judge_lacking(const mw_common &c, const mw_slot *s, u64 missed) {
+MW_INLINE void mw_report_lacking(const mw_common &c, const mw_slot *s, u64 missed) {
   u64 lacks = s->lacks & ~mw_peek_gpu(&c.state->wild); // of the others the host knows
   for (int q = 0; q < c.num_ranks; q++) {
     if (!mw_has(lacks, q)) continue;
@@ -36,17 +36,17 @@ MW_INLINE void mw_judge_lacking(const mw_common &c, const mw_slot *s, u64 missed
     if (missed & ~s->lacks)
       mw_fail(c, MW_ERROR_CAPACITY, q, held);
     else
-      mw_violates_room(c, q, MW_WILD_COUNTER, held);
+      mw_violates_capacity(c, q, MW_WILD_COUNTER, held);
   }
 }
 
 // Counts the rows that came, by expert and by source.
-MW_INLINE void mw_tally_received(const mw_receive_args &a) {
+MW_INLINE void mw_record_received(const mw_receive_args &a) {
   const mw_common &c = a.c;
-  mw_flight *f = mw_flight_of(c);
+  mw_inflight *f = mw_inflight_of(c);
   bool flat = c.flags & MW_FLAG_FLAT;
-  u64 *shown = (u64 *)(c.tally + 1);
-  if (threadIdx.x == 0 && !flat) mw_store_relaxed_sys(&c.tally->num_experts, c.local_experts);
+  u64 *shown = (u64 *)(c.counters + 1);
+  if (threadIdx.x == 0 && !flat) mw_store_relaxed_sys(&c.counters->num_experts, c.local_experts);
   for (int l = threadIdx.x; l < c.local_experts; l += blockDim.x) {
     u32 rows = 0;
     for (int r = 0; r < c.num_ranks; r++) {
@@ -59,13 +59,13 @@ MW_INLINE void mw_tally_received(const mw_receive_args &a) {
 }
 
 // Ends the operation's record; all threads.
-MW_INLINE void mw_tally_dispatch(const mw_receive_args &a, bool failed) {
+MW_INLINE void mw_record_dispatch(const mw_receive_args &a, bool failed) {
   const mw_common &c = a.c;
-  mw_flight *f = mw_flight_of(c);
-  if (!failed) mw_tally_received(a);
+  mw_inflight *f = mw_inflight_of(c);
+  if (!failed) mw_record_received(a);
   __syncthreads();
   int r = threadIdx.x;
-  if (r < c.num_ranks && !failed) mw_tally_rows(c, r);
+  if (r < c.num_ranks && !failed) mw_record_rows(c, r);
   if (r != (int)blockDim.x - 1) return;
   u64 out = 0, in = 0;
   for (int q = 0; q < c.num_ranks && !failed; q++) {
@@ -73,7 +73,7 @@ MW_INLINE void mw_tally_dispatch(const mw_receive_args &a, bool failed) {
     in += f->rows_from[q];
   }
   f->num_received = (u32)in;
-  mw_tally_end(c, MW_TALLY_DISPATCH, failed, out, in, mw_tally_row_bytes(c));
+  mw_record_end(c, MW_RECORD_DISPATCH, failed, out, in, mw_record_row_bytes(c));
 }
 
 MW_KERNEL void moewire_rows_receive(const mw_receive_args a) {
@@ -84,7 +84,7 @@ MW_KERNEL void moewire_rows_receive(const mw_receive_args a) {
   if (threadIdx.x == 0) {
     if (s->ticket != c.ticket) mw_fail(c, MW_ERROR_STALE, c.slot);
     s->counted = 0;
-    mw_tally_resume(c, MW_TALLY_DISPATCH);
+    mw_record_resume(c, MW_RECORD_DISPATCH);
   }
   __syncthreads();
   mw_wait_together(c, [&](int r) {
@@ -98,13 +98,13 @@ MW_KERNEL void moewire_rows_receive(const mw_receive_args a) {
   if (threadIdx.x == 0) {
     counted = mw_failed(c) ? 0 : mw_load_relaxed_sys(&s->counted);
     missed = s->writers & ~counted;
-    if (s->lacks && counted) mw_judge_lacking(c, s, missed);
-    if (a.more) *a.more = mw_peers_have_more(c, counted);
+    if (s->lacks && counted) mw_report_lacking(c, s, missed);
+    if (a.peers_have_more) *a.peers_have_more = mw_peers_have_more(c, counted);
   }
   __syncthreads();
-  if (c.tally && threadIdx.x == blockDim.x - 1) {
-    mw_tally_waits(c, MW_TALLY_DISPATCH);
-    s->flight.seen = mw_now_ns();
+  if (c.counters && threadIdx.x == blockDim.x - 1) {
+    mw_record_waits(c, MW_RECORD_DISPATCH);
+    s->inflight.seen = mw_now_ns();
   }
   const u8 *slab = mw_slab_at(c, c.rank, c.slot);
   for (int l = threadIdx.x; l < c.local_experts; l += blockDim.x) {
@@ -125,10 +125,10 @@ MW_KERNEL void moewire_rows_receive(const mw_receive_args a) {
     a.layout[i] = (i64)range;
   }
   __syncthreads();
-  if (c.flags & MW_FLAG_FLAT && !(c.flags & MW_FLAG_BARE))
+  if (c.flags & MW_FLAG_FLAT && !(c.flags & MW_FLAG_NO_ROUTING))
     mw_clear_holes(c, mw_slab_at(c, c.rank, c.slot), a.layout, a.rows[0]);
   if (a.stats && (int)threadIdx.x < c.num_ranks)
     for (int l = 0; l < c.local_experts; l++)
       a.stats[threadIdx.x] += (i64)((u64)a.layout[l * c.num_ranks + threadIdx.x] & 0xffffffffu);
-  if (c.tally && s->ticket == c.ticket) mw_tally_dispatch(a, mw_failed(c));
+  if (c.counters && s->ticket == c.ticket) mw_record_dispatch(a, mw_failed(c));
 }

@@ -2,7 +2,7 @@
 // rows that nobody wrote are NaN in every dtype then, and -1 as an id.
 #pragma once
 
-#include "words.cuh"
+#include "control_words.cuh"
 
 // All threads of one block. A region begins at a page, and none begins within a
 // quad of its end, so the last one is filled whole.

@@ -2,7 +2,7 @@
 // are single IEEE operations, all other rules work on the bits.
 #pragma once
 
-#include "order.cuh"
+#include "memory_order.cuh"
 
 MW_INLINE float mw_float_of(u32 bits) { return __uint_as_float(bits); }
 MW_INLINE u32 mw_bits_of(float f) { return __float_as_uint(f); }

@@ -34,17 +34,17 @@ MW_INLINE void mw_announce(const mw_plan_args &a, const mw_beginning *b) {
   bool ordered = c.flags & MW_FLAG_ORDERED;
   for (int i = threadIdx.x; i < c.num_ranks * c.local_experts; i += blockDim.x) {
     int owner = i / c.local_experts;
-    u32 n = mw_has(b->serve, owner) ? a.count[i] : 0; // a far rank that is left out gets none
+    u32 n = mw_has(b->serve, owner) ? a.count[i] : 0; // a remote rank that is left out gets none
     if (mw_has(b->opened, owner) && (ordered || n == 0))
       mw_store_relaxed_sys(mw_layout_at(c, mw_slab_at(c, owner, b->slab_of[owner]), i % c.local_experts, c.rank), n);
   }
   int r = threadIdx.x;
-  bool tells = r < c.num_ranks && mw_has(b->opened, r);
-  u8 *slab = tells ? mw_slab_at(c, r, b->slab_of[r]) : 0;
-  if (tells) mw_store_params(c, b->op, mw_line_at(slab, c.slab.params, c.rank));
+  bool publishes = r < c.num_ranks && mw_has(b->opened, r);
+  u8 *slab = publishes ? mw_slab_at(c, r, b->slab_of[r]) : 0;
+  if (publishes) mw_store_params(c, b->op, mw_line_at(slab, c.slab.params, c.rank));
   if (!ordered) return;
   __syncthreads();
-  if (tells)
+  if (publishes)
     mw_store_release_sys(mw_line_at(slab, c.slab.counted, c.rank), mw_word(b->op, 0));
 }
 
@@ -58,7 +58,7 @@ MW_INLINE bool mw_has_announced(const mw_common &c, u8 *slab, u64 op, int rank) 
 
 // Makes places of the counts of those ranks that have told theirs, in order of
 // rank, and answers.
-MW_INLINE void mw_give_places(const mw_common &c, mw_beginning *b) {
+MW_INLINE void mw_give_offsets(const mw_common &c, mw_beginning *b) {
   mw_slot *s = &c.state->slot[c.slot];
   u8 *slab = mw_slab_at(c, c.rank, c.slot);
   if (threadIdx.x == 0) b->in = mw_failed(c) ? 0 : mw_load_relaxed_sys(&s->placed);
@@ -80,7 +80,7 @@ MW_INLINE void mw_give_places(const mw_common &c, mw_beginning *b) {
   __syncthreads();
   int r = threadIdx.x;
   if (r < c.num_ranks && mw_has(s->writers, r))
-    mw_store_release_sys(&mw_inbox_at(c, r)->order[c.slot], mw_word(b->op, mw_has(b->in, r)));
+    mw_store_release_sys(&mw_inbox_at(c, r)->row_order[c.slot], mw_word(b->op, mw_has(b->in, r)));
 }
 
 // As owner: waits for a rank's counts. One thread.
@@ -91,27 +91,27 @@ MW_INLINE void mw_await_counts(const mw_common &c, const mw_beginning *b, int r)
 }
 
 // The same for everybody. Who is out by then has no places.
-MW_INLINE void mw_assign_places(const mw_common &c, mw_beginning *b) {
+MW_INLINE void mw_assign_offsets(const mw_common &c, mw_beginning *b) {
   mw_wait_together(c, [&](int r) {
     if (mw_has(b->serve, r)) mw_await_counts(c, b, r);
   });
   __syncthreads();
-  if (threadIdx.x == 0) mw_tally_waits(c, MW_TALLY_DISPATCH); // who is late with this is not with its answer
-  mw_give_places(c, b);
+  if (threadIdx.x == 0) mw_record_waits(c, MW_RECORD_DISPATCH); // who is late with this is not with its answer
+  mw_give_offsets(c, b);
 }
 
 // As source: waits for an owner's answer. One thread.
-MW_INLINE void mw_await_place(const mw_common &c, mw_beginning *b, int r) {
-  const u64 *order = &mw_inbox_from(c, r)->order[b->slab_of[r]];
+MW_INLINE void mw_await_offset(const mw_common &c, mw_beginning *b, int r) {
+  const u64 *order = &mw_inbox_from(c, r)->row_order[b->slab_of[r]];
   u64 word = 0;
   if (mw_await(c, r, [&] { return mw_op_of(word = mw_load_acquire_sys(order)) == b->op && word; }) == MW_READY)
     b->placed[r] = word & 1;
 }
 
-MW_INLINE void mw_await_places(const mw_common &c, mw_beginning *b) {
+MW_INLINE void mw_await_offsets(const mw_common &c, mw_beginning *b) {
   if ((int)threadIdx.x < c.num_ranks) b->placed[threadIdx.x] = 0;
   mw_wait_together(c, [&](int r) {
-    if (mw_has(b->opened, r)) mw_await_place(c, b, r);
+    if (mw_has(b->opened, r)) mw_await_offset(c, b, r);
   });
   __syncthreads();
 }
@@ -123,7 +123,7 @@ MW_INLINE void mw_lack(const mw_common &c, mw_beginning *b, int owner, u64 held)
   bool ordered = c.flags & MW_FLAG_ORDERED; // then the owner has agreed before it gave places
   mw_or_block(&b->lacks, 1ull << owner);
   mw_store_relaxed_sys(&c.report->held[owner], held);
-  if (ordered || held > MW_MAX_RESERVED) mw_violates_room(c, owner, ordered ? MW_WILD_LAYOUT : MW_WILD_COUNTER, held);
+  if (ordered || held > MW_MAX_RESERVED) mw_violates_capacity(c, owner, ordered ? MW_WILD_LAYOUT : MW_WILD_COUNTER, held);
 }
 
 // One thread per block of rows: where this rank's begin.
@@ -135,21 +135,21 @@ MW_INLINE void mw_reserve(const mw_plan_args &a, mw_beginning *b, int block) {
   if (!n || !mw_has(b->opened & b->serve, owner)) return;
   u8 *slab = mw_slab_at(c, owner, b->slab_of[owner]);
   u64 *layout = mw_layout_at(c, slab, l, c.rank), begin = 0;
-  bool far = mw_is_far(c, owner), ordered = c.flags & MW_FLAG_ORDERED;
-  if (!far && !ordered)
+  bool remote = mw_is_remote(c, owner), ordered = c.flags & MW_FLAG_ORDERED;
+  if (!remote && !ordered)
     begin = mw_add_relaxed_sys((u64 *)(slab + c.slab.counter) + l, n);
-  else if (!far && b->placed[owner])
+  else if (!remote && b->placed[owner])
     begin = mw_load_relaxed_sys(layout) >> 32;
-  else if (!far)
+  else if (!remote)
     return; // the owner does not count this rank
   if (!mw_fits(begin, n, c.slab.rows_per_expert)) {
     mw_lack(c, b, owner, begin);
     return;
   }
-  if (far || !ordered) mw_store_relaxed_sys(layout, begin << 32 | n); // a far rank has the first places
+  if (remote || !ordered) mw_store_relaxed_sys(layout, begin << 32 | n); // a remote rank has the first places
   a.base[block] = (u32)begin;
   mw_or_gpu(&c.state->slot[c.slot].sent, 1ull << owner);
-  if (c.tally) mw_add_relaxed_gpu(&mw_flight_of(c)->rows_to[owner], n);
+  if (c.counters) mw_add_relaxed_gpu(&mw_inflight_of(c)->rows_to[owner], n);
 }
 
 // Gives an owner that has no room for all rows none. One thread.
@@ -159,7 +159,7 @@ MW_INLINE void mw_send_none(const mw_common &c, const mw_beginning *b, int owner
   for (int l = 0; l < c.local_experts; l++) mw_store_relaxed_sys(mw_layout_at(c, slab, l, c.rank), 0);
   mw_and_gpu(&s->sent, ~(1ull << owner));
   mw_or_gpu(&s->lacks, 1ull << owner);
-  s->flight.rows_to[owner] = 0;
+  s->inflight.rows_to[owner] = 0;
 }
 
 // Reserves at some owners.

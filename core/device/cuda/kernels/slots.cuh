@@ -7,15 +7,15 @@
 
 // What is said of a call's tokens: how many there are, and, above that, whether
 // this rank has more.
-enum { MW_MORE_SHIFT = 32 };
+enum { MW_HAS_MORE_SHIFT = 32 };
 
 MW_INLINE u64 mw_tokens(const mw_common &c) {
-  return (u64)c.num_tokens | (c.flags & MW_FLAG_MORE ? 1ull << MW_MORE_SHIFT : 0);
+  return (u64)c.num_tokens | (c.flags & MW_FLAG_HAS_MORE ? 1ull << MW_HAS_MORE_SHIFT : 0);
 }
 
 // Writes what an owner that opens late is still to get: parameters, no rows,
 // and the words that say so.
-MW_INLINE void mw_tell_owner(const mw_common &c, mw_slot *s, int owner) {
+MW_INLINE void mw_notify_owner(const mw_common &c, mw_slot *s, int owner) {
   u8 *slab = mw_slab_at(c, owner, s->slab_of[owner]);
   u64 op = s->op - 1, *p = mw_line_at(slab, c.slab.params, c.rank);
   mw_store_relaxed_sys(&p[MW_PARAM_OP], op + 1);
@@ -43,19 +43,19 @@ MW_INLINE int mw_opened(const mw_common &c, int owner, u64 op) {
 MW_INLINE void mw_settle(const mw_common &c, int rank) {
   for (int j = 0; j < c.num_slots; j++) {
     mw_slot *s = &c.state->slot[j];
-    if (!s->op || !mw_has(mw_owed(s), rank)) continue;
+    if (!s->op || !mw_has(mw_unopened(s), rank)) continue;
     u64 in = mw_known(c);
     int slab = mw_has(in, rank) ? mw_opened(c, rank, s->op - 1) : -1;
     if ((u32)slab >= (u32)c.num_slots || !mw_has(in, c.rank)) continue;
     s->slab_of[rank] = (u8)slab;
-    mw_tell_owner(c, s, rank);
-    mw_and_gpu(&s->owed, ~(1ull << rank));
+    mw_notify_owner(c, s, rank);
+    mw_and_gpu(&s->unopened, ~(1ull << rank));
   }
 }
 
-MW_INLINE bool mw_owes(const mw_common &c, int rank) {
+MW_INLINE bool mw_has_unopened(const mw_common &c, int rank) {
   for (int j = 0; j < c.num_slots; j++)
-    if (c.state->slot[j].op && mw_has(mw_owed(&c.state->slot[j]), rank)) return true;
+    if (c.state->slot[j].op && mw_has(mw_unopened(&c.state->slot[j]), rank)) return true;
   return false;
 }
 
@@ -64,20 +64,20 @@ MW_INLINE bool mw_owes(const mw_common &c, int rank) {
 template <class Wait> MW_INLINE void mw_wait_together(const mw_common &c, Wait wait) {
   int r = threadIdx.x;
   if (r >= c.num_ranks) return;
-  u64 all = (mw_peek_gpu(&c.state->over) / c.num_ranks + 1) * c.num_ranks;
+  u64 all = (mw_peek_gpu(&c.state->waits_ended) / c.num_ranks + 1) * c.num_ranks;
   if (!mw_failed(c)) wait(r);
-  mw_count_gpu(&c.state->over);
-  while (mw_owes(c, r) && mw_peek_gpu(&c.state->over) < all && !mw_failed(c)) {
+  mw_count_gpu(&c.state->waits_ended);
+  while (mw_has_unopened(c, r) && mw_peek_gpu(&c.state->waits_ended) < all && !mw_failed(c)) {
     mw_settle(c, r);
     mw_pause();
   }
 }
 
-// Whether a slot's operation is given back by the next call for another one: it
+// Whether a slot's operation is released by the next call for another one: it
 // was combined, and the sums of that are made.
 MW_INLINE bool mw_is_combined(const mw_slot *s) { return s->op && s->combines && s->reduced == s->combines; }
 
-// Gives back what was combined and is not combined again: every slot but keep.
+// Releases what was combined and is not combined again: every slot but keep.
 MW_INLINE void mw_release_combined(const mw_common &c, int keep, int rank) {
   for (int j = 0; j < c.num_slots; j++) {
     mw_slot *s = &c.state->slot[j];
@@ -86,7 +86,7 @@ MW_INLINE void mw_release_combined(const mw_common &c, int keep, int rank) {
 }
 
 // One thread, after all have been through mw_release_combined.
-MW_INLINE void mw_note_released(const mw_common &c, int keep) {
+MW_INLINE void mw_mark_released(const mw_common &c, int keep) {
   for (int j = 0; j < c.num_slots; j++) {
     mw_slot *s = &c.state->slot[j];
     if (j != keep && mw_is_combined(s)) s->released = 1;
@@ -95,18 +95,18 @@ MW_INLINE void mw_note_released(const mw_common &c, int keep) {
 
 // Waits until a rank is done with the own slab: it said so, or is out and known
 // to write nothing more. (Data that is late would land in the next operation.)
-// For a far rank this one's own kernels write.
+// For a remote rank this one's own kernels write.
 MW_INLINE void mw_await_done(const mw_common &c, const mw_slot *s, int slot, int rank) {
-  if (!s->op || !mw_has(s->writers, rank) || mw_is_far(c, rank)) return;
+  if (!s->op || !mw_has(s->writers, rank) || mw_is_remote(c, rank)) return;
   u64 want = mw_word(s->op - 1, MW_FINAL);
   const u64 *done = mw_line_at(mw_slab_at(c, c.rank, slot), c.slab.done, rank);
   if (mw_await(c, rank, [&] { return mw_load_acquire_sys(done) >= want; }) == MW_READY) return;
   u32 turn = 0; // it may take seconds: the bus is for others, too
-  mw_await(c, c.rank, [&] { return turn++ % MW_LOOK_EVERY == 0 && mw_has(mw_load_acquire_sys(&c.orders->silent), rank); });
+  mw_await(c, c.rank, [&] { return turn++ % MW_LOOK_EVERY == 0 && mw_has(mw_load_acquire_sys(&c.host_control->quiesced), rank); });
 }
 
 // Tells every member that the slot takes an operation's rows.
-MW_INLINE void mw_tell_open(const mw_common &c, u64 op, int slot, u64 writers, int rank) {
+MW_INLINE void mw_publish_open(const mw_common &c, u64 op, int slot, u64 writers, int rank) {
   if (mw_has(writers, rank))
     mw_store_release_sys(&mw_inbox_at(c, rank)->open[op % MW_OPEN_RING], mw_word(op, slot));
 }

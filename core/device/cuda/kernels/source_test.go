@@ -99,7 +99,7 @@ func TestAssemblyIsInOneHeader(t *testing.T) {
 			with = append(with, entry.Name())
 		}
 	}
-	assert.Equal(t, []string{"order.cuh"}, with)
+	assert.Equal(t, []string{"memory_order.cuh"}, with)
 }
 
 func TestBadSource(t *testing.T) {

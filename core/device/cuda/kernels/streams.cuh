@@ -1,7 +1,7 @@
 // Rows through registers, 16 bytes at a time: every row is a multiple of them.
 #pragma once
 
-#include "order.cuh"
+#include "memory_order.cuh"
 
 // How many loads of 16 bytes each thread has under way before it waits for the
 // first, where no variant says otherwise; and the most that any variant has.

@@ -57,11 +57,11 @@ MW_INLINE bool mw_selects(const mw_reduce_args &a, i64 at, int owner, i64 row) {
   const mw_common &c = a.c;
   if (c.flags & MW_FLAG_FLAT) return true; // whoever made the sums has selected
   i64 e = c.topk_idx[at];
-  bool pre = c.flags & MW_FLAG_PRE_REDUCE;
-  if (e == -1 && !pre) return false;
+  bool pre_reduce = c.flags & MW_FLAG_PRE_REDUCE;
+  if (e == -1 && !pre_reduce) return false;
   i64 sent = (i64)owner * c.local_experts + row / c.slab.rows_per_expert;
   if (e != sent) mw_fail(c, MW_ERROR_ROUTING, at, e, sent, c.topk);
-  if (pre && mw_bits_of(a.weights[at]) != mw_bits_of(a.kept[at]))
+  if (pre_reduce && mw_bits_of(a.weights[at]) != mw_bits_of(a.kept[at]))
     mw_fail(c, MW_ERROR_WEIGHTS, at, mw_bits_of(a.weights[at]), mw_bits_of(a.kept[at]), c.topk);
   return true;
 }

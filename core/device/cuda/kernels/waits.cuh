@@ -1,9 +1,9 @@
 // Waiting, blaming and the words of other ranks: docs/protocol.md, "Waits".
 #pragma once
 
-#include "tally.cuh"
+#include "counters.cuh"
 
-// How often a wait that turns looks at the host's orders, which lie on the far
+// How often a wait that turns looks at the host's control block, which lies on the far
 // side of the bus. A wait that ends before its first look does not touch that.
 enum { MW_LOOK_EVERY = 64 };
 
@@ -25,14 +25,14 @@ MW_INLINE u64 mw_known(const mw_common &c) { return mw_peek_gpu(&c.state->in); }
 
 // Asks the host who is a member: a way over the bus and back.
 MW_INLINE u64 mw_look(const mw_common &c) {
-  u64 in = mw_members_of(c, mw_load_acquire_sys(&c.orders->members));
+  u64 in = mw_members_of(c, mw_load_acquire_sys(&c.host_control->members));
   mw_and_gpu(&c.state->in, in);
   return in;
 }
 
 // Whether a rank is reached by messages. What stands for its memory then is in
-// this rank's own, its mirror: places there are this rank's alone.
-MW_INLINE bool mw_is_far(const mw_common &c, int rank) { return mw_has(c.state->far, rank); }
+// this rank's own, its shadow: places there are this rank's alone.
+MW_INLINE bool mw_is_remote(const mw_common &c, int rank) { return mw_has(c.state->remote, rank); }
 
 MW_INLINE u8 *mw_arena_of(const mw_common &c, int rank) { return (u8 *)c.bases[rank]; }
 
@@ -83,7 +83,7 @@ MW_INLINE void mw_violates(const mw_common &c, int rank, u64 word, u64 held) {
 }
 
 // The same of an owner that has no room, which may be this rank itself.
-MW_INLINE void mw_violates_room(const mw_common &c, int owner, u64 word, u64 held) {
+MW_INLINE void mw_violates_capacity(const mw_common &c, int owner, u64 word, u64 held) {
   if (owner == c.rank)
     mw_fail(c, MW_ERROR_WILD, word, ~0ull, held, c.slab.rows_per_expert);
   else
@@ -96,10 +96,10 @@ MW_INLINE bool mw_failed(const mw_common &c) { return mw_peek_gpu(&c.state->fail
 MW_INLINE void mw_settle(const mw_common &c, int rank);
 
 // What a wait for a rank has come to.
-enum { MW_READY, MW_GONE };
+enum { MW_READY, MW_RANK_OUT };
 
 // What has become of a wait: bits.
-enum { MW_WAITED = 1, MW_TOLD = 2 };
+enum { MW_WAITED = 1, MW_PUBLISHED = 2 };
 
 // Waits until ready() or the rank is out. Data goes before absence: a rank that
 // is out is looked at once more.
@@ -109,10 +109,10 @@ template <class Ready> MW_INLINE int mw_turn(const mw_common &c, int rank, Ready
     if (ready()) return MW_READY;
     if (turn % MW_LOOK_EVERY == MW_LOOK_EVERY - 1 || !mw_has(seen, rank)) {
       u64 in = mw_look(c);
-      if (!mw_has(in, rank)) return ready() ? MW_READY : MW_GONE;
+      if (!mw_has(in, rank)) return ready() ? MW_READY : MW_RANK_OUT;
       if (!mw_has(in, c.rank)) {
         mw_fail(c, MW_ERROR_FENCED);
-        return MW_GONE;
+        return MW_RANK_OUT;
       }
       if (in != seen) { // who was late may have waited for the lost rank
         seen = in;
@@ -120,19 +120,19 @@ template <class Ready> MW_INLINE int mw_turn(const mw_common &c, int rank, Ready
         heard = 0;
       }
       if (rank != c.rank) {
-        *did |= MW_TOLD; // again and again: another launch may wait for it, too
+        *did |= MW_PUBLISHED; // again and again: another launch may wait for it, too
         mw_store_relaxed_sys(&c.report->waits[rank], start | 1);
       }
       u64 waited = mw_now_ns() - start;
       if (c.timeout_ns >= 0 && waited > (u64)c.timeout_ns) {
         if (heard == 0) heard = c.timeout_ns;
-        if (rank != c.rank && mw_load_relaxed_sys(&c.report->late[rank]) == 0) {
+        if (rank != c.rank && mw_load_relaxed_sys(&c.report->timed_out[rank]) == 0) {
           heard = waited; // the host has taken it: it is there
-          mw_store_relaxed_sys(&c.report->late[rank], start | 1);
+          mw_store_relaxed_sys(&c.report->timed_out[rank], start | 1);
         }
         if (waited > heard + MW_HOST_GRACE_NS) {
           mw_fail(c, MW_ERROR_NO_HOST, rank);
-          return MW_GONE;
+          return MW_RANK_OUT;
         }
       }
       if ((int)threadIdx.x < c.num_ranks) mw_settle(c, threadIdx.x); // may be what the rank waits for
@@ -144,10 +144,10 @@ template <class Ready> MW_INLINE int mw_turn(const mw_common &c, int rank, Ready
 
 template <class Ready> MW_INLINE int mw_await(const mw_common &c, int rank, Ready ready) {
   u32 did = 0;
-  u64 began = c.tally ? mw_now_ns() : 0;
+  u64 began = c.counters ? mw_now_ns() : 0;
   int end = mw_turn(c, rank, ready, &did);
-  if (did && began) mw_tally_wait(c, began);
-  if (did & MW_TOLD) mw_store_relaxed_sys(&c.report->waits[rank], 0);
+  if (did && began) mw_record_wait(c, began);
+  if (did & MW_PUBLISHED) mw_store_relaxed_sys(&c.report->waits[rank], 0);
   return end;
 }
 
@@ -172,7 +172,7 @@ MW_INLINE bool mw_is_last(const mw_common &c, int step) {
 enum { MW_STEP_PLAN, MW_STEP_PLACE, MW_STEP_PUBLISH, MW_STEP_REDUCE, MW_STEP_COUNTS, MW_STEP_ORDER };
 
 // Owners that have not opened yet; threads of other ranks are at it, too.
-MW_INLINE u64 mw_owed(const mw_slot *s) { return mw_peek_gpu(&s->owed); }
+MW_INLINE u64 mw_unopened(const mw_slot *s) { return mw_peek_gpu(&s->unopened); }
 
 // Gives an operation back: its outputs first, so that who still wants them gets
 // an error and no hang. One thread per rank.
@@ -181,7 +181,7 @@ MW_INLINE void mw_release(const mw_common &c, mw_slot *s, int slot, int rank) {
   if (!mw_has(mw_known(c), rank)) return;
   if (mw_has(s->writers, rank))
     mw_store_release_sys(&mw_inbox_at(c, rank)->y_ready[slot], mw_word(op, s->combines | MW_FINAL));
-  if (mw_has(s->owners & ~mw_owed(s), rank))
+  if (mw_has(s->owners & ~mw_unopened(s), rank))
     mw_store_release_sys(mw_line_at(mw_slab_at(c, rank, s->slab_of[rank]), c.slab.done, c.rank),
                          mw_word(op, s->combines | MW_FINAL));
 }

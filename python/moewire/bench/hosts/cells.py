@@ -16,7 +16,7 @@ _MAX_MESSAGES = 512
 # What takes longer, because every connection has a message, is left out.
 _LONGEST_SECONDS = 0.4
 # Of all messages that are begun and not ended; also the memory that is written.
-_FLIGHT_BYTES = 32 << 20
+_IN_FLIGHT_BYTES = 32 << 20
 _MAX_DEPTH = 8
 
 
@@ -64,7 +64,7 @@ def size_name(num_bytes: int) -> str:
 
 def depth_of(message_bytes: int) -> int:
     """How many are in flight where several are: up to 8, and 32 MiB, but two at least."""
-    return max(2, min(_MAX_DEPTH, _FLIGHT_BYTES // message_bytes))
+    return max(2, min(_MAX_DEPTH, _IN_FLIGHT_BYTES // message_bytes))
 
 
 def count_of(message_bytes: int, connections: int, megabits: int) -> int:

@@ -20,8 +20,8 @@ from ..ours import Moewire
 from ..peers.gloo import Gloo
 from ..start import Start
 from . import native, network, processors, rows
-from .meeting import far_sockets
 from .place import RankPlace, Settings
+from .rendezvous import remote_sockets
 
 PROTECTIONS = ("digest", "encrypt")
 
@@ -47,8 +47,8 @@ def run(place: RankPlace, settings: Settings, num_ranks: int) -> dict[int, dict[
         "hosts", num_ranks, settings.tokens, settings.hidden, settings.experts, settings.topk
     )
     work = workload.make(case, settings.seed, place.rank)
-    meeting = worker.Place(place.rank, place.folder, "")
-    with worker.gloo(case, meeting) as group, contextlib.ExitStack() as stack:
+    rendezvous = worker.Place(place.rank, place.folder, "")
+    with worker.gloo(case, rendezvous) as group, contextlib.ExitStack() as stack:
         steps = _steps(stack, work, place, group, case, settings.peers)
         start = Start(group, None)
         return {link: _measure(link, place, settings, start, steps) for link in settings.links}
@@ -105,8 +105,8 @@ def _buffer(
     with Buffer(group, hint, listen=listen, protection=protection) as buffer:
         half = case.ranks // 2
         for path in buffer.paths():
-            far = path["rank"] // half != place.host
-            if far != (path["carrier"] == "tcp"):
+            remote = path["rank"] // half != place.host
+            if remote != (path["carrier"] == "tcp"):
                 raise MoewireError(f"rank {path['rank']} is reached by {path['carrier']}")
         yield buffer
 
@@ -115,23 +115,23 @@ def _buffer(
 def _floor(
     work: workload.Workload, place: RankPlace, group: dist.ProcessGroup
 ) -> Iterator[tuple[native.Exchange, native.Exchange]]:
-    """A dispatch's rows, each token once for each far rank; a combine's, one per selection.
+    """A dispatch's rows, each token once for each remote rank; a combine's, one per selection.
 
     Outputs of different experts cannot be added up before they are at home without other bits.
     """
     half = work.num_ranks // 2
-    far = range((1 - place.host) * half, (2 - place.host) * half)
+    remote = range((1 - place.host) * half, (2 - place.host) * half)
     count = partial(rows.to_rank, work.routing, work.num_experts)
     selected = partial(rows.selections, work.routing, work.num_experts)
     row, rank = 2 * work.hidden, work.rank
     library = native.load()
-    with far_sockets(group, place, list(far)) as sockets:
+    with remote_sockets(group, place, list(remote)) as sockets:
         files = [one.fileno() for one in sockets]
-        sent = [row * count(rank, peer) for peer in far]
-        back = [row * count(peer, rank) for peer in far]
+        sent = [row * count(rank, peer) for peer in remote]
+        back = [row * count(peer, rank) for peer in remote]
         dispatch = native.Exchange(library, files, sent, back)
-        sent = [row * selected(peer, rank) for peer in far]
-        back = [row * selected(rank, peer) for peer in far]
+        sent = [row * selected(peer, rank) for peer in remote]
+        back = [row * selected(rank, peer) for peer in remote]
         yield dispatch, native.Exchange(library, files, sent, back)
 
 

@@ -48,12 +48,12 @@ def open_(place: Place, memory: Memory, sockets: Sequence[int], keys: str) -> It
             made.fabrics[key] = stack.enter_context(fabric)
         place.orders.send("fabrics")
         place.orders.recv()
-        # Notes of the other side end with its pipe, or when the fabrics are closed.
-        threading.Thread(target=_deliver, args=(place.notes, made), daemon=True).start()
-        # Connections that last need no notes.
+        # Handshakes of the other side end with its pipe, or when the fabrics are closed.
+        threading.Thread(target=_deliver, args=(place.handshakes, made), daemon=True).start()
+        # Connections that last need no handshakes.
         with contextlib.ExitStack() as couriers:
             for key, fabric in made.fabrics.items():
-                couriers.enter_context(fabric.couriers(_Carry(place.notes, lock, key)))
+                couriers.enter_context(fabric.couriers(_Carry(place.handshakes, lock, key)))
             for fabric in made.fabrics.values():
                 fabric.connect(_PEER, _SOON_US)
             place.orders.send("connected")
@@ -66,21 +66,21 @@ def open_(place: Place, memory: Memory, sockets: Sequence[int], keys: str) -> It
 
 
 class _Carry:
-    """Takes a fabric's notes to the other side."""
+    """Takes a fabric's handshakes to the other side."""
 
     def __init__(self, pipe: Any, lock: threading.Lock, key: Key) -> None:
         self._pipe, self._lock, self._key = pipe, lock, key
 
-    def __call__(self, peer: int, note: bytes) -> None:
+    def __call__(self, peer: int, handshake: bytes) -> None:
         with self._lock, contextlib.suppress(OSError):
-            self._pipe.send((self._key, note))
+            self._pipe.send((self._key, handshake))
 
 
 def _deliver(pipe: Any, made: Fabrics) -> None:
     with contextlib.suppress(EOFError, OSError, MoewireError):
         while True:
-            key, note = pipe.recv()
-            made.fabrics[key].deliver(_PEER, note)
+            key, handshake = pipe.recv()
+            made.fabrics[key].deliver(_PEER, handshake)
 
 
 class Writes(Here):

@@ -32,7 +32,7 @@ class Place(NamedTuple):
     namespace: str  # of network, a file
     folder: str  # where both may write
     orders: Any  # a Connection to the other one
-    notes: Any  # another, for Moewire's notes
+    handshakes: Any  # another, for Moewire's handshakes
 
     @property
     def address(self) -> str:

@@ -25,12 +25,12 @@ def between(routing: torch.Tensor, num_experts: int, host: int) -> Rows:
     ours = routing[host * half : (host + 1) * half]
     # Nothing selected is rank -1, which is on no host.
     ranks = torch.div(ours, local, rounding_mode="floor")
-    far = (ranks >= (1 - host) * half) & (ranks < (2 - host) * half)
-    there = [((ranks == rank) & far).any(dim=2) for rank in range(num_ranks)]
+    remote = (ranks >= (1 - host) * half) & (ranks < (2 - host) * half)
+    there = [((ranks == rank) & remote).any(dim=2) for rank in range(num_ranks)]
     return Rows(
-        per_expert=int(far.sum()),
+        per_expert=int(remote.sum()),
         per_rank=sum(int(hit.sum()) for hit in there),
-        per_host=int(far.any(dim=2).sum()),
+        per_host=int(remote.any(dim=2).sum()),
     )
 
 

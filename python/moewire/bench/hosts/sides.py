@@ -106,9 +106,9 @@ def _peer(place: Place, make: Callable[[], Series]) -> tuple[Series | None, str]
         reason = str(error)
     places = peer.places() if isinstance(peer, Mooncake) else {}
     place.orders.send((reason, places))
-    theirs, far_places = place.orders.recv()
+    theirs, remote_places = place.orders.recv()
     if isinstance(peer, Mooncake) and not theirs:
-        peer.reach(far_places)
+        peer.reach(remote_places)
     return peer, reason or theirs
 
 

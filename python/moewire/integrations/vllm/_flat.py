@@ -46,7 +46,7 @@ class FlatExchange:
         self.sizes = sizes
         self.place = place
         self.watch = watch
-        self.wide = sizes.dtype == torch.float32
+        self.fp32 = sizes.dtype == torch.float32
 
     def dispatch(
         self,
@@ -60,7 +60,7 @@ class FlatExchange:
         ids, weights = topk_ids.long().contiguous(), topk_weights.float().contiguous()
         extra = tuple(one.contiguous() for one in extra)
         rows = x.contiguous()
-        if self.wide:
+        if self.fp32:
             rows, ids, weights, extra = self._per_rank(rows, ids, weights, extra)
         key = self._key(extra)
         buffer = _buffers.buffer_for(key)
@@ -76,14 +76,14 @@ class FlatExchange:
         )
         x, idx, weights_back = found.recv_x, found.recv_topk_idx, found.recv_topk_weights
         assert isinstance(x, torch.Tensor) and idx is not None and weights_back is not None
-        if self.wide:
+        if self.fp32:
             x = _float32.incoming(x, sizes.hidden)
         return Sent(self, found.handle, buffer, x, idx, weights_back, found.recv_extra)
 
     def combine(self, sent: Sent, results: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         """[N, H], weighted -> [T, H], summed over the ranks in their order."""
         active, limit = self.watch.active_ranks, self.watch.timeout_us
-        if not self.wide:
+        if not self.fp32:
             rows = results.contiguous()
             total, _, _ = sent.buffer.combine_flat(
                 rows, sent.handle, active_ranks=active, timeout_us=limit, out=out
@@ -100,7 +100,7 @@ class FlatExchange:
     def _key(self, extra: tuple[torch.Tensor, ...]) -> _buffers.Key:
         sizes = self.sizes
         hidden, tokens = sizes.hidden, sizes.max_tokens
-        if self.wide:
+        if self.fp32:
             hidden, tokens = _float32.width(hidden), tokens * sizes.num_ranks
         extra_bytes = tuple(_row_bytes(one) for one in extra)
         flat = (sizes.num_topk, *extra_bytes)

@@ -45,7 +45,7 @@ class BatchedPrepareAndFinalize(mk.FusedMoEPrepareAndFinalizeModular):  # type: 
         super().__init__()
         self.sizes = sizes
         self.group = group
-        self.wide = sizes.dtype == torch.float32
+        self.fp32 = sizes.dtype == torch.float32
         self.handles: dict[int, Handle] = {}  # by micro-batch
         self._lost = _lost.Watch(sizes.num_ranks, _platform.tensor_device())
 
@@ -80,9 +80,9 @@ class BatchedPrepareAndFinalize(mk.FusedMoEPrepareAndFinalizeModular):  # type: 
 
     def _key(self) -> _buffers.Key:
         sizes = self.sizes
-        hidden = _float32.width(sizes.hidden) if self.wide else sizes.hidden
+        hidden = _float32.width(sizes.hidden) if self.fp32 else sizes.hidden
         # In float32 every selection travels as a token of its own.
-        tokens = sizes.max_tokens * (sizes.num_topk if self.wide else 1)
+        tokens = sizes.max_tokens * (sizes.num_topk if self.fp32 else 1)
         return _buffers.Key(
             _place.of(self.group), hidden, sizes.num_experts, torch.bfloat16, tokens
         )
@@ -141,14 +141,14 @@ class BatchedPrepareAndFinalize(mk.FusedMoEPrepareAndFinalizeModular):  # type: 
     def _outgoing(
         self, a1: torch.Tensor, topk_ids: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if not self.wide:
+        if not self.fp32:
             return a1.contiguous(), topk_ids.contiguous()
         return _float32.outgoing(a1, topk_ids.shape[1]), topk_ids.reshape(-1, 1)
 
     def _received(self, rows: torch.Tensor, counts: torch.Tensor) -> Any:
         self._lost.refuse()
         meta = mk.ExpertTokensMetadata(expert_num_tokens=counts, expert_num_tokens_cpu=None)
-        return (self._widened(rows, counts) if self.wide else rows), None, meta, None, None
+        return (self._widened(rows, counts) if self.fp32 else rows), None, meta, None, None
 
     def _widened(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """A token selects an expert at most once: M*R rows of each are enough."""
@@ -200,7 +200,7 @@ class BatchedPrepareAndFinalize(mk.FusedMoEPrepareAndFinalizeModular):  # type: 
             weights = torch.ones_like(weights)
         handle = self.handles.pop(dbo_current_ubatch_id())
         dbo_maybe_run_recv_hook()
-        send = self._combine_wide if self.wide else self._combine
+        send = self._combine_fp32 if self.fp32 else self._combine
         hook = send(
             output, fused_expert_output, weights, topk_ids, handle, dbo_enabled() or asynchronous
         )
@@ -227,7 +227,7 @@ class BatchedPrepareAndFinalize(mk.FusedMoEPrepareAndFinalizeModular):  # type: 
         )
         return hook or _nothing
 
-    def _combine_wide(
+    def _combine_fp32(
         self,
         output: torch.Tensor,
         results: torch.Tensor,

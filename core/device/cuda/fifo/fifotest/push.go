@@ -15,16 +15,16 @@ type State int
 const (
 	Pushed State = iota
 	Full
-	Over
+	Ended
 	Busy
 )
 
 // Where the words are, as in the header.
 const (
-	taken, over, firstEntry = 0, 1, 8
-	seq, what, size, number = 0, 1, 2, 3
-	entry                   = 4
-	generation              = 48
+	taken, ended, firstEntry = 0, 1, 8
+	seq, what, size, number  = 0, 1, 2, 3
+	entry                    = 4
+	generation               = 48
 )
 
 // Device is what the threads of a device share.
@@ -62,8 +62,8 @@ func (p *Push) Step() State {
 	p.at++
 	switch p.at {
 	case 1:
-		if atomic.LoadUint64(&d.Words[over]) != 0 {
-			return Over
+		if atomic.LoadUint64(&d.Words[ended]) != 0 {
+			return Ended
 		}
 	case 2:
 		p.ticket = d.Next.Load()
@@ -73,7 +73,7 @@ func (p *Push) Step() State {
 			if p.ticket>>generation == free>>generation {
 				return Full
 			}
-			return Over
+			return Ended
 		}
 	case 4:
 		if !d.Next.CompareAndSwap(p.ticket, p.ticket+1) {

@@ -94,7 +94,7 @@ MW_KERNEL void moewire_four_send(const mw_four_args a) {
 }
 
 // One block, behind the rows: how many there are.
-MW_KERNEL void moewire_four_tell(const mw_four_args a) {
+MW_KERNEL void moewire_four_notify(const mw_four_args a) {
   mw_fence_sys();
   for (int e = threadIdx.x; e < a.num_experts; e += blockDim.x) {
     int owner = e / a.local_experts, l = e % a.local_experts;
@@ -145,7 +145,7 @@ MW_KERNEL void moewire_four_return(const mw_four_args a) {
 }
 
 // One block, behind the outputs.
-MW_KERNEL void moewire_four_tell_outputs(const mw_four_args a) {
+MW_KERNEL void moewire_four_notify_outputs(const mw_four_args a) {
   mw_fence_sys();
   for (int i = threadIdx.x; i < a.local_experts * a.num_ranks; i += blockDim.x) {
     int l = i / a.num_ranks, src = i % a.num_ranks;

@@ -41,16 +41,16 @@ const (
 
 // The kernels, in the order of an operation.
 var names = [...]string{
-	"moewire_four_send", "moewire_four_tell", "moewire_four_receive",
-	"moewire_four_return", "moewire_four_tell_outputs", "moewire_four_reduce",
+	"moewire_four_send", "moewire_four_notify", "moewire_four_receive",
+	"moewire_four_return", "moewire_four_notify_outputs", "moewire_four_reduce",
 }
 
 const (
 	send = iota
-	tell
+	notify
 	receive
-	giveBack
-	tellOutputs
+	sendOutputs
+	notifyOutputs
 	reduce
 )
 
@@ -234,7 +234,7 @@ func (e *Exchange) Dispatch() error {
 	for _, a := range e.args {
 		a.Op++
 	}
-	return errors.Join(e.launch(send, e.Blocks), e.launch(tell, 1), e.join(), e.launch(receive, e.pairBlocks()), e.join())
+	return errors.Join(e.launch(send, e.Blocks), e.launch(notify, 1), e.join(), e.launch(receive, e.pairBlocks()), e.join())
 }
 
 // pairBlocks is a multiple of the pairs of local expert and source, L R, of which
@@ -246,7 +246,7 @@ func (e *Exchange) pairBlocks() uint32 {
 // Combine launches one of the outputs that lie packed.
 func (e *Exchange) Combine() error {
 	return errors.Join(
-		e.launch(giveBack, e.pairBlocks()), e.launch(tellOutputs, 1), e.join(), e.launch(reduce, e.Blocks), e.join())
+		e.launch(sendOutputs, e.pairBlocks()), e.launch(notifyOutputs, 1), e.join(), e.launch(reduce, e.Blocks), e.join())
 }
 
 func (e *Exchange) launch(kernel int, blocks uint32) (err error) {

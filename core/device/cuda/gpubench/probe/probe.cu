@@ -1,7 +1,7 @@
-// What the engine's kernels take for granted of a device, asked of it: that order.cuh
+// What the engine's kernels take for granted of a device, asked of it: that memory_order.cuh
 // orders plain accesses of other threads, that a warp's threads go on when they part,
 // and how fine the clock of deadlines is.
-#include "order.cuh"
+#include "memory_order.cuh"
 
 enum { MW_PROBE_WORDS = 2048, MW_PROBE_LINE = 16 }; // of a pair's data, few enough for a cache; apart from others
 

@@ -9,9 +9,9 @@
 namespace emu {
 
 static const kernel of_benchmarks[] = {
-    KERNEL(moewire_four_send, mw_four_args),         KERNEL(moewire_four_tell, mw_four_args),
+    KERNEL(moewire_four_send, mw_four_args),         KERNEL(moewire_four_notify, mw_four_args),
     KERNEL(moewire_four_receive, mw_four_args),      KERNEL(moewire_four_return, mw_four_args),
-    KERNEL(moewire_four_tell_outputs, mw_four_args), KERNEL(moewire_four_reduce, mw_four_args),
+    KERNEL(moewire_four_notify_outputs, mw_four_args), KERNEL(moewire_four_reduce, mw_four_args),
     KERNEL(moewire_probe_write, mw_probe_args),      KERNEL(moewire_probe_read, mw_probe_args),
     KERNEL(moewire_probe_last, mw_probe_args),       KERNEL(moewire_probe_warp, mw_probe_args),
     KERNEL(moewire_probe_clock, mw_probe_args),

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/transport/multihost"
+	"github.com/moewire/moewire/core/transport/shm"
+	"github.com/moewire/moewire/core/wire"
+)
+
+// TestPathsWithoutDomain: a join that is being undone has a core and no domain
+// for a moment.
+func TestPathsWithoutDomain(t *testing.T) {
+	_, err := (&buffer{id: 7}).paths()
+	require.ErrorIs(t, err, ep.ErrInvalid)
+	require.ErrorContains(t, err, "buffer 7 is not connected yet")
+}
+
+// TestPathsOfClosed: by a call that has found the buffer before it was closed.
+func TestPathsOfClosed(t *testing.T) {
+	for _, b := range []*buffer{{id: 7, closed: true}, {id: 7, closed: true, dom: pairOfDomains(t)[0]}} {
+		_, err := b.paths()
+		require.ErrorIs(t, err, ep.ErrClosed)
+		require.ErrorContains(t, err, "buffer 7 was closed")
+	}
+}
+
+// TestCommitIsNotForgotten: an epoch whose ranks could not be put in place does
+// not begin at the next call, either.
+func TestCommitIsNotForgotten(t *testing.T) {
+	d := pairOfDomains(t)
+	var listeners [2]*multihost.Listener
+	all := make([][]byte, 2)
+	for r := range d {
+		var err error
+		listeners[r], err = multihost.Relist(d[r], nil)
+		require.NoError(t, err)
+		all[r] = listeners[r].Metadata()
+	}
+	changes := both(t, func(r int) (*multihost.Change, error) { return listeners[r].Reconnect(all, 20*time.Second) })
+	b := &buffer{rendezvous: rendezvous{change: changes[0]}}
+	changes[0].Abort() // as if the domain had gone another way
+	require.Error(t, b.commit())
+	require.Error(t, b.commit(), "the change was forgotten")
+	b = &buffer{rendezvous: rendezvous{change: changes[1]}}
+	require.NoError(t, b.commit())
+	require.NoError(t, b.commit(), "once is enough")
+}
+
+func both[T any](t *testing.T, f func(r int) (T, error)) (out [2]T) {
+	var errs [2]error
+	var wg sync.WaitGroup
+	for r := range out {
+		wg.Add(1)
+		go func() { defer wg.Done(); out[r], errs[r] = f(r) }()
+	}
+	wg.Wait()
+	require.NoError(t, errs[0])
+	require.NoError(t, errs[1])
+	return out
+}
+
+// pairOfDomains is two ranks of this process that share memory.
+func pairOfDomains(t *testing.T) [2]*multihost.Domain {
+	var listeners [2]*multihost.Listener
+	all := make([][]byte, 2)
+	for r := range listeners {
+		var err error
+		listeners[r], err = multihost.Open(multihost.Config{
+			Shm:  shm.Config{Rank: r, NumRanks: 2, ControlBytes: 4096, ABIVersion: 1},
+			Keys: wire.GenerateKeyring(), Listen: netip.MustParseAddrPort("127.0.0.1:0"),
+		})
+		require.NoError(t, err)
+		all[r] = listeners[r].Metadata()
+	}
+	d := both(t, func(r int) (*multihost.Domain, error) { return listeners[r].Connect(all, 20*time.Second) })
+	t.Cleanup(func() {
+		for _, d := range d {
+			require.NoError(t, d.Close())
+		}
+	})
+	return d
+}

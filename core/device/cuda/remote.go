@@ -1,0 +1,253 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"unsafe"
+
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/internal/dl"
+	"github.com/moewire/moewire/core/internal/libcuda"
+)
+
+// The mirrors of kernels/fifo.cuh, remote.cuh and remote_message.cuh.
+
+type queue struct {
+	Words address `c:"words"`
+	Next  address `c:"next"`
+	Num   uint64  `c:"num"`
+}
+
+// remoteRank is what the device knows of one rank.
+type remoteRank struct {
+	Sent     uint64  `c:"sent"`
+	Released uint64  `c:"released"`
+	To       address `c:"to"`
+	From     address `c:"from"`
+}
+
+type remoteCommon struct {
+	Queue queue   `c:"fifo"`
+	Mail  address `c:"mail"`
+	Ranks address `c:"ranks"`
+
+	// MessageBytes is where that is, as Ranks is: recorded graphs outlive a rendezvous.
+	MessageBytes address `c:"message_bytes"`
+}
+
+type remoteSendArgs struct {
+	Common     common       `c:"c"`
+	Remote     remoteCommon `c:"remote"`
+	X          address      `c:"x"`
+	Index      address      `c:"index"`
+	Tokens     address      `c:"tokens"`
+	ListTokens int64        `c:"list_tokens"`
+
+	Weights address                   `c:"weights"`
+	Extra   [layout.NumExtras]address `c:"extra"`
+}
+
+type remoteOrderArgs struct {
+	Plan   planArgs     `c:"plan"`
+	Remote remoteCommon `c:"remote"`
+}
+
+type remoteTakeArgs struct {
+	Common common       `c:"c"`
+	Remote remoteCommon `c:"remote"`
+	Where  address      `c:"where"`
+}
+
+// Bytes of a message: how it begins, and what aligning its parts may take.
+const (
+	remoteHeadBytes  = 128
+	remotePlaceBytes = 8
+	remoteSlackBytes = 8*16 + 64
+)
+
+// Mailbox says how kernels reach ranks by messages: where the ends of a proxy
+// (core/transport/proxy) and of its links lie. Addresses are the device's. All
+// of it stays there until the engine is closed or has another one.
+type Mailbox struct {
+	Ranks uint64 // one bit per remote rank; this one is none
+	// Words is the queue of descriptors and Length its length; Next is what
+	// proxy.Start has returned.
+	Words        uint64
+	Length       int
+	Next         uint64
+	Mail         uint64
+	MessageBytes int64 // of every lease: the proxy's LeaseBytes, at most what links take
+	// Rings are where links put messages together that are sent, and where
+	// messages come, by rank.
+	Send, Receive [MaxRanks]uint64
+}
+
+// remoteSide is what an engine has for remote ranks.
+type remoteSide struct {
+	ranks        uint64
+	messageBytes int64
+	common       remoteCommon
+	private      *Memory // remoteRank by rank, the queue's next number, lists of tokens
+	shadows      [MaxRanks]*Memory
+	order        remoteOrderArgs
+	send         remoteSendArgs
+	take         remoteTakeArgs
+}
+
+// Where things are in remoteSide.private.
+const (
+	remoteNextOff    = int64(MaxRanks * unsafe.Sizeof(remoteRank{}))
+	remoteMessageOff = remoteNextOff + 64
+	remoteTokensOff  = remoteNextOff + 128
+)
+
+// SetMailbox says how remote ranks are reached from the next launch on, which
+// begins a generation of the queue. Nothing of this engine runs on the device.
+// Restart comes before it, not after it. Each remote rank gets a shadow of as many
+// bytes as a rank's shared memory: its outputs come there.
+func (e *Engine) SetMailbox(m Mailbox) error {
+	if m.Ranks>>e.cfg.NumRanks != 0 || m.Ranks>>e.cfg.Rank&1 == 1 {
+		return fmt.Errorf("remote ranks are %#x, this one is %d of %d", m.Ranks, e.cfg.Rank, e.cfg.NumRanks)
+	}
+	f := e.remote
+	if f == nil {
+		f = &remoteSide{}
+		e.remote = f
+	}
+	if err := e.allocateRemote(f, m.Ranks); err != nil {
+		return err
+	}
+	f.ranks, f.messageBytes = m.Ranks, m.MessageBytes
+	at := f.private.Address()
+	f.common = remoteCommon{
+		Queue: queue{Words: m.Words, Next: at + uint64(remoteNextOff), Num: uint64(m.Length)},
+		Mail:  m.Mail, Ranks: at, MessageBytes: at + uint64(remoteMessageOff),
+	}
+	return e.writeRemoteArgs(f, &m)
+}
+
+func (e *Engine) allocateRemote(f *remoteSide, ranks uint64) (err error) {
+	if f.private == nil {
+		lists := int64(e.cfg.NumRanks) * int64(e.cfg.MaxSelections) * 4
+		if f.private, err = e.d.Alloc(uint64(remoteTokensOff + lists)); err != nil {
+			return err
+		}
+	}
+	for rest := ranks; rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		if f.shadows[r] == nil {
+			if f.shadows[r], err = e.d.Alloc(e.cfg.SharedBytes()); err != nil {
+				return err
+			}
+		}
+		if err := e.SetPeer(r, f.shadows[r].Address()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeRemoteArgs writes what the device reads of it.
+func (e *Engine) writeRemoteArgs(f *remoteSide, m *Mailbox) error {
+	for r := range e.cfg.NumRanks {
+		known := remoteRank{To: m.Send[r], From: m.Receive[r]}
+		at := f.private.Address() + uint64(r)*uint64(unsafe.Sizeof(known))
+		if err := e.copyIn(at, unsafe.Slice((*uint64)(unsafe.Pointer(&known)), 4)); err != nil {
+			return err
+		}
+	}
+	next, longest, ranks := []uint64{m.Next}, []uint64{uint64(m.MessageBytes)}, []uint64{m.Ranks}
+	return errors.Join(e.copyIn(f.common.Queue.Next, next), e.copyIn(f.common.MessageBytes, longest),
+		e.copyIn(e.private.Address()+uint64(unsafe.Offsetof(state{}.Remote)), ranks))
+}
+
+// copyIn writes words to the device, at most as many as there is room to copy
+// from. It waits for that.
+func (e *Engine) copyIn(to uint64, words []uint64) error {
+	copy(unsafe.Slice(dl.At[uint64](e.host.host+stagingOff), stagingWords), words)
+	return e.d.do(func() error {
+		err := e.d.lib.CopyToDeviceAsync(libcuda.DevicePtr(to), e.host.host+stagingOff, uint64(8*len(words)), e.d.own)
+		return errors.Join(err, e.d.finish())
+	})
+}
+
+func (f *remoteSide) close() error {
+	var all []error
+	if f.private != nil {
+		all = append(all, f.private.Close())
+	}
+	for _, m := range f.shadows {
+		if m != nil {
+			all = append(all, m.Close())
+		}
+	}
+	return errors.Join(all...)
+}
+
+// isRemote reports whether there is anybody to send messages to.
+func (e *Engine) isRemote() bool { return e.remote != nil && e.remote.ranks != 0 }
+
+// CheckRemote says why an operation is not possible with remote ranks; nil without any.
+func (e *Engine) CheckRemote(s *layout.Slab, topK int) error {
+	if !e.isRemote() {
+		return nil
+	}
+	if need := leastMessage(s, topK); need > e.remote.messageBytes {
+		return fmt.Errorf("a row of hidden %d with num_experts %d and %d bytes of columns needs a message of %d bytes to another host, it has at most %d",
+			s.Hidden, s.NumExperts, s.ColumnBytes(), need, e.remote.messageBytes)
+	}
+	return nil
+}
+
+// leastMessage is how many bytes a message with one row, or its output, needs.
+func leastMessage(s *layout.Slab, topK int) int64 {
+	rows := remoteHeadBytes + (4*s.LocalExperts+15)&^15 + remoteSlackBytes +
+		s.RowBytes + s.Groups()*4 + s.ColumnBytes() + 4
+	if !s.Flat {
+		rows += int64(topK) * remotePlaceBytes
+	}
+	return max(rows, remoteHeadBytes+s.OutputBytes())
+}
+
+// orderRemote gives rows their places, in an operation that puts them in order and was
+// planned.
+func (e *Engine) orderRemote(c *Dispatch) error {
+	if !e.isRemote() || c.Flags&flagOrdered == 0 {
+		return nil
+	}
+	f := e.remote
+	f.order = remoteOrderArgs{Plan: e.args.plan, Remote: f.common}
+	f.order.Plan.Common.NumBlocks = int32(e.cfg.NumRanks)
+	return launch(e, c.Stream, kernelRemoteOrder, int32(e.cfg.NumRanks), e.threads.row, &f.order)
+}
+
+// sendRemote sends rows that were placed to remote ranks.
+func (e *Engine) sendRemote(common *common, c *Dispatch) error {
+	if !e.isRemote() {
+		return nil
+	}
+	f := e.remote
+	f.send = remoteSendArgs{
+		Common: *common, Remote: f.common, X: c.X, Index: e.of(common.Slot, e.at.index),
+		Tokens: f.private.Address() + uint64(remoteTokensOff), ListTokens: int64(e.cfg.MaxSelections),
+		Weights: c.Weights, Extra: c.Extra,
+	}
+	f.send.Common.Counters = 0 // nobody would book its waits, but the next launch as its own
+	return launch(e, c.Stream, kernelRemoteSend, common.NumRanks, e.threads.row, &f.send)
+}
+
+// sendRemoteOutputs sends remote ranks the outputs of their rows.
+func (e *Engine) sendRemoteOutputs(common common, stream uint64) error {
+	common.Counters = 0 // as in sendRemote
+	return e.serveRemote(&common, stream, kernelRemoteOutputs)
+}
+
+// serveRemote launches one of the kernels that take messages, or send outputs.
+func (e *Engine) serveRemote(common *common, stream uint64, kernel int) error {
+	if !e.isRemote() {
+		return nil
+	}
+	e.remote.take = remoteTakeArgs{Common: *common, Remote: e.remote.common, Where: e.of(common.Slot, e.at.where)}
+	return launch(e, stream, kernel, common.NumRanks, e.threads.row, &e.remote.take)
+}

@@ -1,0 +1,65 @@
+package ep
+
+import (
+	"math/bits"
+
+	"github.com/moewire/moewire/core/ep/layout"
+)
+
+// deferredWrite is the words of one operation that a rank must still write at owners which
+// have not opened it: the dispatch was cancelled, or its caller left the owner
+// out. Without them the owner would wait for ever.
+type deferredWrite struct {
+	op     uint64
+	owners uint64 // one bit per rank
+	params params
+	slab   layout.Slab
+	withY  bool // y_ready still lacks its released bit
+}
+
+// settle writes what is deferred wherever the owner has opened by now, and reports
+// whether it wrote anything. An owner that is out is left out.
+func (b *Buffer) settle() (wrote bool) {
+	kept := b.deferred[:0]
+	for i := range b.deferred {
+		o := b.deferred[i]
+		o.owners &^= b.out()
+		for rest := o.owners; rest != 0; rest &= rest - 1 {
+			r := bits.TrailingZeros64(rest)
+			if b.settleAt(&o, r) {
+				o.owners &^= 1 << r
+				wrote = true
+			}
+		}
+		if o.owners != 0 {
+			kept = append(kept, o)
+		}
+	}
+	b.deferred = kept
+	return wrote
+}
+
+// settleAt writes an operation without rows at owner r, if r has opened it.
+func (b *Buffer) settleAt(o *deferredWrite, r int) bool {
+	j := int(o.op % uint64(len(b.slots)))
+	id, open := b.openFor(r, j, o.op)
+	if !open {
+		return false
+	}
+	if b.isRemote(r) {
+		return b.settleRemote(o, r, j)
+	}
+	slab, err := b.localSlab(r, j, id)
+	if err != nil || slab == nil || !b.isMember() { // after `open`, before the first write
+		return false // later: it may be mapped then
+	}
+	b.publish(slab, r, o.op, &o.params, &o.slab, nil, nil)
+	if r == b.self && o.withY {
+		b.refuseRowOrder(b.slots[j].own, o.op)
+		b.publishYReady(j, layout.Counted(o.op, 0, true))
+		b.wakeAll()
+	}
+	slab.Word(layout.Done(b.self)).Store(layout.Counted(o.op, 0, true))
+	b.dom.Wake(r)
+	return true
+}

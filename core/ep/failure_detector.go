@@ -1,0 +1,98 @@
+package ep
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/telemetry"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// FailureDetector decides on ranks that something waits for which is not in this package,
+// a device: by the words and rules of this one. It shows the others what this
+// rank waits for, hears who has ended and who writes nothing more, and keeps the
+// suspicions of ranks that are late. One goroutine at a time.
+type FailureDetector struct {
+	dom          transport.Domain
+	epoch        uint16
+	peers        []peer
+	suspicion    suspicion
+	clock        telemetry.Clock
+	pollInterval time.Duration
+}
+
+// NewFailureDetector is for an epoch of a domain, among the ranks that are present
+// now. Each epoch needs another one.
+func NewFailureDetector(dom transport.Domain, epoch uint16) *FailureDetector {
+	d := &FailureDetector{
+		dom: dom, epoch: epoch, peers: make([]peer, dom.NumRanks()),
+		clock: telemetry.NewClock(), pollInterval: pollIntervalFor(dom.NumRanks()),
+	}
+	for r := range d.peers {
+		d.peers[r] = newPeer(dom, r)
+	}
+	return d
+}
+
+// PollInterval is how often a wait shows that it is alive.
+func (d *FailureDetector) PollInterval() time.Duration { return d.pollInterval }
+
+// Show tells the others whom this rank waits for and since when, and that it is
+// alive. No ranks: it does not wait.
+func (d *FailureDetector) Show(waiting uint64, since time.Time) {
+	own := &d.peers[d.dom.Rank()]
+	if waiting != 0 {
+		ensure(own.since(), uint64(d.clock.At(since)))
+	}
+	ensure(own.waitsFor(), waiting)
+	own.beat().Add(1)
+}
+
+// all has one bit per rank of the group. The member word may have bits that cannot be.
+func (d *FailureDetector) all() uint64 { return 1<<len(d.peers) - 1 }
+
+// Dying returns those of the ranks whose process is about to end or has.
+func (d *FailureDetector) Dying(ranks uint64) (dying uint64) {
+	for rest := ranks & d.all(); rest != 0; rest &= rest - 1 {
+		if p := d.peers[bits.TrailingZeros64(rest)].proc; p != nil && p.Dying() {
+			dying |= rest & -rest
+		}
+	}
+	return dying
+}
+
+// Quiesced returns those of the ranks that are known to write nothing more of the
+// epoch: ended, or they say so.
+func (d *FailureDetector) Quiesced(ranks uint64) (quiesced uint64) {
+	for rest := ranks & d.all(); rest != 0; rest &= rest - 1 {
+		if p := &d.peers[bits.TrailingZeros64(rest)]; p.proc == nil || p.isQuiesced(d.epoch) {
+			quiesced |= rest & -rest
+		}
+	}
+	return quiesced
+}
+
+// PublishQuiesced promises that this rank writes nothing more in the epoch.
+func (d *FailureDetector) PublishQuiesced() {
+	d.peers[d.dom.Rank()].quiesced().Store(uint64(d.epoch) + 1)
+}
+
+// Reset ends a suspicion without a decision: the group has changed, or nobody is
+// late any more.
+func (d *FailureDetector) Reset() { d.suspicion.open, d.suspicion.excuses = false, 0 }
+
+// Try looks for the cause of waits for some ranks that are past the deadline of
+// timeout. It takes a few looks until it has decided; then causes are the ranks to
+// expel; if there are none, nobody is to be blamed before until.
+func (d *FailureDetector) Try(now time.Time, waiting uint64, timeout time.Duration) (causes uint64, until time.Time, decided bool) {
+	set := membership.Set(d.dom.Members().Load())
+	if !set.In(d.epoch, d.dom.Rank()) {
+		return 0, time.Time{}, true
+	}
+	v, decided := d.suspicion.look(now, &waitGraph{
+		peers: d.peers, self: d.dom.Rank(), members: set.Ranks() & d.dom.Present(), timeout: timeout,
+		pollInterval: d.pollInterval, age: wordAge(d.dom), clock: &d.clock,
+	}, waiting)
+	return v.causes, v.until, decided
+}

@@ -1,0 +1,25 @@
+package ep_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/ep"
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/transport/inproc"
+)
+
+// TestDetectorOfWildMembers: bits of ranks that there are not are nobody's.
+func TestDetectorOfWildMembers(t *testing.T) {
+	doms := inproc.New(2, layout.ControlBytes)
+	d := ep.NewFailureDetector(doms[0], 1)
+	doms[0].Members().(*atomic.Uint64).Store(1<<48 | 0xffffffffffff)
+	require.Zero(t, d.Dying(0xffffffffffff))
+	require.Zero(t, d.Quiesced(0xffffffffffff))
+	for decided := false; !decided; {
+		_, _, decided = d.Try(time.Now(), 0xffffffffffff, time.Millisecond)
+	}
+}

@@ -1,0 +1,56 @@
+package ep
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/transport/inproc"
+)
+
+// TestDetectorBlamesTheStraggler: a rank that waits itself and moves is blocked;
+// the one at the end of its waits is blamed, and not before the blocked rank has
+// waited for as long as the detector gives a wait.
+func TestDetectorBlamesTheStraggler(t *testing.T) {
+	doms := inproc.New(3, layout.ControlBytes)
+	detector, blocked := NewFailureDetector(doms[0], 1), NewFailureDetector(doms[1], 1)
+	now := time.Now()
+	try := func(since time.Time) (causes uint64, until time.Time) {
+		for decided := false; !decided; now = now.Add(time.Second) {
+			blocked.Show(1<<2, since)
+			causes, until, decided = detector.Try(now, 1<<1, time.Minute)
+		}
+		return causes, until
+	}
+	since := now
+	causes, until := try(since)
+	require.Zero(t, causes)
+	require.WithinDuration(t, since.Add(time.Minute), until, time.Millisecond)
+	now = now.Add(time.Minute)
+	causes, _ = try(since)
+	require.EqualValues(t, 1<<2, causes)
+
+	// It does not wait any more: it is late itself.
+	blocked.Show(0, time.Time{})
+	detector.Reset()
+	for decided := false; !decided; now = now.Add(time.Second) {
+		causes, _, decided = detector.Try(now, 1<<1, time.Minute)
+	}
+	require.EqualValues(t, 1<<1, causes)
+}
+
+// TestDetectorKnowsWhoIsQuiesced: who has ended, and who has said so in this epoch.
+func TestDetectorKnowsWhoIsQuiesced(t *testing.T) {
+	doms := inproc.NewPartial(4, 0b0111, layout.ControlBytes)
+	detector := NewFailureDetector(doms[0], 1)
+	require.EqualValues(t, 0b1000, detector.Quiesced(0b1110), "nobody was there")
+	NewFailureDetector(doms[1], 1).PublishQuiesced()
+	inproc.Doom(doms[0], 2)
+	require.EqualValues(t, 0b0100, detector.Dying(0b0110))
+	require.EqualValues(t, 0b0010, detector.Quiesced(0b0110), "who is about to end may write still")
+	inproc.Kill(doms[0], 2)
+	require.EqualValues(t, 0b0110, detector.Quiesced(0b0110))
+	require.Zero(t, NewFailureDetector(doms[0], 2).Quiesced(0b0010), "it said so of another epoch")
+}

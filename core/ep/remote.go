@@ -1,0 +1,203 @@
+package ep
+
+import (
+	"fmt"
+	"math/bits"
+
+	"github.com/moewire/moewire/core/device"
+	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// Remote ranks are those whose memory cannot be mapped. Whoever receives a message
+// from one does in its own memory what the sender would have done there: it
+// reserves places, fans rows out, stores params, arrive and done. The other way
+// round, a remote owner's slab is a private one, its shadow slab, in which our rows
+// have the first positions of every expert; the outputs that come back are
+// stored there. So steps, waits and orders know nothing of remote ranks.
+
+// remote is what a buffer needs for them; nil if there are none. Guarded by
+// Buffer.mu.
+type remote struct {
+	carrier transport.Remote
+	ranks   uint64
+	longest int64 // bytes of a message
+
+	leases []lease // by rank: messages that are being filled
+	lists  []byte  // copy of a piece's head and lists: its sender can write to the message
+	jobs   []device.PlaceJob
+	cursor []int32 // of the piece that was checked, and its last token
+	last   int32
+	target [1]device.Target
+	one    [1]int32 // the only count of rows that are sums
+	short  error    // of the latest look: no memory for a message, which is still in front
+}
+
+// remoteSlot is what a slot keeps for one remote rank.
+type remoteSlot struct {
+	shadow   transport.Segment // as source: stands for its slab
+	lastSent controlWords      // what it knows of us
+	rows     outRows           // as source: how far our rows are
+	in       inRows            // as owner: its rows
+	outs     outputs           // as owner: the outputs that it has
+	back     outputs           // as source: the outputs that came
+}
+
+// connectRemote looks who is remote now, after a rendezvous.
+func (b *Buffer) connectRemote() {
+	carrier := b.dom.Remote()
+	if carrier == nil {
+		b.remote = nil
+		return
+	}
+	if b.remote == nil {
+		b.remote = &remote{leases: make([]lease, b.ranks)}
+	}
+	b.remote.carrier, b.remote.ranks, b.remote.longest = carrier, carrier.Ranks(), carrier.MaxMessageBytes()
+	for j := range b.slots {
+		s := &b.slots[j]
+		if s.remote == nil {
+			s.remote = make([]remoteSlot, b.ranks)
+		}
+		for r := range s.remote {
+			s.remote[r].forget()
+		}
+	}
+}
+
+// forget makes the slot's state that of a rank which knows nothing.
+func (f *remoteSlot) forget() {
+	f.lastSent, f.rows, f.outs, f.back = controlWords{}, outRows{}, outputs{}, outputs{}
+	f.in.op, f.in.reorderBytes = 0, 0
+}
+
+func (b *Buffer) isRemote(r int) bool { return b.remote != nil && b.remote.ranks>>r&1 == 1 }
+
+// remoteOf returns those of the ranks that are remote.
+func (b *Buffer) remoteOf(ranks uint64) uint64 {
+	if b.remote == nil {
+		return 0
+	}
+	return ranks & b.remote.ranks
+}
+
+// slabOf is the slab that owner r has opened in slot j, or its shadow slab. nil: there is no
+// such slab, which is a violation.
+func (b *Buffer) slabOf(r, j int, id int) (transport.Segment, error) {
+	if !b.isRemote(r) {
+		return b.localSlab(r, j, id)
+	}
+	f := &b.slots[j].remote[r]
+	if err := b.reserveShadow(f, r, b.slabBytes); err != nil {
+		return nil, err // settleRemote of a buffer that has no size yet
+	}
+	return f.shadow, nil
+}
+
+// reserveShadows makes the shadow slabs of all slots for slabs of so many bytes: they
+// are address space until rows come back, and a call that finds none to be had
+// could only end the buffer.
+func (b *Buffer) reserveShadows(sizeBytes int64) error {
+	for j := range b.slots {
+		for rest := b.remoteOf(^uint64(0)); rest != 0; rest &= rest - 1 {
+			r := bits.TrailingZeros64(rest)
+			if err := b.reserveShadow(&b.slots[j].remote[r], r, sizeBytes); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (b *Buffer) reserveShadow(f *remoteSlot, r int, sizeBytes int64) error {
+	if f.shadow != nil && f.shadow.SizeBytes() >= sizeBytes {
+		return nil
+	}
+	shadow, err := b.remote.carrier.Memory(max(sizeBytes, layout.RegionBytes))
+	if err != nil {
+		return fmt.Errorf("the outputs of rank %d: %w", r, err)
+	}
+	if f.shadow != nil {
+		f.shadow.Release()
+	}
+	f.shadow = shadow
+	return nil
+}
+
+// releaseRemote gives shadow slabs and reorder buffers back, when the buffer is closed.
+func (b *Buffer) releaseRemote() {
+	for j := range b.slots {
+		for r := range b.slots[j].remote {
+			f := &b.slots[j].remote[r]
+			for _, seg := range []transport.Segment{f.shadow, f.in.reorder} {
+				if seg != nil {
+					seg.Release()
+				}
+			}
+			f.shadow, f.in.reorder = nil, nil
+		}
+	}
+}
+
+// checkRemote: the smallest piece of rows or outputs must fit in a message.
+func (b *Buffer) checkRemote(slab *layout.Slab, a *DispatchArgs) error {
+	k := 0
+	if a.PreReduce {
+		k = min(max(a.TopK, 0), layout.MaxTopK)
+	}
+	if b.remote == nil || (rowsFor(slab, int64(k), b.remote.longest) > 0 && outputsFor(slab, b.remote.longest) > 0) {
+		return nil
+	}
+	if a.PreReduce {
+		return invalid("hidden %d with num_experts %d and pre_reduce of %d selections: no row fits in the %d bytes of a message to another host",
+			slab.Hidden, slab.NumExperts, k, b.remote.longest)
+	}
+	return invalid("hidden %d with num_experts %d and %d bytes of columns: no row fits in the %d bytes of a message to another host",
+		slab.Hidden, slab.NumExperts, slab.ColumnBytes(), b.remote.longest)
+}
+
+// outWithLast returns who is out. What they had sent before comes first.
+func (b *Buffer) outWithLast() uint64 {
+	out := b.out()
+	if b.remoteOf(out) != 0 && out>>b.self&1 == 0 {
+		b.receive()
+	}
+	return out
+}
+
+// receive takes every message that has come, and reports whether there was one.
+func (b *Buffer) receive() (some bool) {
+	b.remote.short = nil // what was in front still is
+	for rest := b.remote.ranks; rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		for msg := b.remote.carrier.Next(r); msg != nil; msg = b.remote.carrier.Next(r) {
+			if !b.takeMessage(r, msg) {
+				if b.remote.short != nil {
+					break // it waits until there is memory
+				}
+				b.count.dropped++
+			}
+			b.remote.carrier.Release(r)
+			some = true
+		}
+	}
+	return b.placeReordered() || some
+}
+
+// takeMessage does what a message says; false: it says nothing that can be.
+func (b *Buffer) takeMessage(r int, msg []byte) bool {
+	h, ok := readHead(msg)
+	if !ok || h.epoch != b.epoch || h.rank != r || h.slot >= len(b.slots) {
+		return false
+	}
+	s := &b.slots[h.slot]
+	switch h.kind {
+	case kindControlWords:
+		return b.takeControlWords(s, r, msg)
+	case kindRows:
+		return b.takeRows(s, r, h.op, msg)
+	case kindOutputs:
+		return b.takeOutputs(s, r, h.op, msg)
+	}
+	return false
+}

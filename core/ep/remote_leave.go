@@ -1,0 +1,40 @@
+package ep
+
+import (
+	"math/bits"
+	"time"
+)
+
+// maxDrain bounds how long a rank that leaves waits for remote ranks: those that
+// run take messages at once, those that do not are noticed by then.
+const maxDrain = time.Second
+
+// drainMessages comes before this rank leaves the group by its own will. Local ranks
+// can read what it has published also afterwards; what is still on its way to
+// remote ones would be lost with the link. So it waits until they have it.
+func (b *Buffer) drainMessages() {
+	for end := b.now().Add(maxDrain); !b.messagesDrained() && b.now().Before(end); {
+		ticket := b.dom.PrepareSleep() // before the look that counts
+		if b.messagesDrained() {
+			b.dom.CancelSleep()
+			return
+		}
+		b.dom.Sleep(ticket, b.pollInterval)
+	}
+}
+
+// messagesDrained says what there is to say, and reports whether every remote member that
+// lives has taken it.
+func (b *Buffer) messagesDrained() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.remote == nil || b.usable() != nil || b.progress() != nil {
+		return true
+	}
+	for rest := b.remoteOf(b.members()) & b.remote.carrier.Untaken(); rest != 0; rest &= rest - 1 {
+		if p := b.peers[bits.TrailingZeros64(rest)].proc; p != nil && !p.Dying() {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,164 @@
+package ep
+
+import (
+	"fmt"
+	"math/bits"
+	"sync/atomic"
+
+	"github.com/moewire/moewire/core/ep/layout"
+)
+
+// Deterministic order, and that of flat rows, takes one more exchange. Every
+// source leaves its counts in layout[l][s] of an open slab and says so in
+// counted[s]. The owner alone decides whose rows lie where, in order of rank,
+// and publishes that in order; a rank that was lost by then has no place. Then
+// sources place their rows.
+
+// exchanges reports whether rows of this operation get their places so.
+func (b *Buffer) exchanges(s *slot) bool { return b.cfg.Deterministic || s.params.flat }
+
+// exchangeRowOrder does our part of that and returns the owners that have answered.
+func (b *Buffer) exchangeRowOrder(s *slot, ready uint64) (answered uint64) {
+	for rest := ready &^ s.notified; rest != 0; rest &= rest - 1 {
+		b.announce(s, bits.TrailingZeros64(rest))
+	}
+	s.notified |= ready
+	if ready>>b.self&1 == 1 && !s.ordered {
+		b.assignRowOrder(s)
+	}
+	for rest := ready; rest != 0; rest &= rest - 1 {
+		if layout.IsFor(s.dst[bits.TrailingZeros64(rest)].Word(layout.RowOrder()).Load(), s.op) {
+			answered |= rest & -rest
+		}
+	}
+	return answered
+}
+
+// announce leaves our counts at owner r.
+func (b *Buffer) announce(s *slot, r int) {
+	slab, l := s.dst[r], int(s.slab.LocalExperts)
+	if slab.SizeBytes() >= s.slab.SizeBytes { // else the owner reports the mismatch
+		for i, n := range s.plan.counts[r*l : (r+1)*l] {
+			slab.Word(s.slab.Layout(int64(i), int64(b.self))).Store(uint64(n))
+		}
+	}
+	s.params.store(slab, b.self, s.op)
+	slab.Word(layout.Announced(b.self)).Store(layout.Sealed(s.op, b.self))
+	b.dom.Wake(r)
+}
+
+// assignRowOrder gives everybody who counts a place, once all have announced
+// their rows or are out.
+func (b *Buffer) assignRowOrder(s *slot) {
+	out, in := b.out(), uint64(0)
+	for rest := s.awaited; rest != 0; rest &= rest - 1 {
+		bit := rest & -rest
+		switch t := bits.TrailingZeros64(rest); {
+		case b.cameFor(s, layout.Announced(t), t, s.op), b.arrived(s, t):
+			in |= bit
+		case out&bit == 0:
+			return // it will come
+		}
+	}
+	s.counted &^= s.awaited &^ in // also if it still comes: without rows
+	s.awaited &= in
+	if !b.writeRowOrder(s, in) {
+		in = 0 // the ranks disagree; received says so
+	}
+	if b.hurt != nil {
+		return // this rank leaves: nobody has a place
+	}
+	s.own.publishRowOrder(s.op, in)
+	s.ordered = true
+	b.wakeAll()
+}
+
+// writeRowOrder turns counts into places. False: they do not fit.
+func (b *Buffer) writeRowOrder(s *slot, in uint64) bool {
+	for l := range s.slab.LocalExperts {
+		total := uint64(0)
+		for rest := in; rest != 0; rest &= rest - 1 {
+			t := bits.TrailingZeros64(rest)
+			if theirs, ok := b.paramsOf(s, t); !ok || !s.params.same(&theirs) {
+				return false
+			}
+			rows := setOffset(s.own.seg.Word(s.slab.Layout(l, int64(t))), total)
+			if rows > s.params.maxTokens { // an expert has a row of each token at most
+				b.violates(violation{
+					b.self, fmt.Sprintf("layout[%d][%d] in slot %d", l, t, s.index), rows, fmt.Sprintf("0 to %d rows", s.params.maxTokens),
+				})
+				return false
+			}
+			total += rows
+		}
+		s.own.seg.Word(layout.Counter(int(l))).Store(total)
+	}
+	return true
+}
+
+// setOffset puts the offset beside the count in a word of layout and returns
+// the count. A source that cancels meanwhile sets the word to no rows: that
+// stands, before the exchange or after it.
+func setOffset(word *atomic.Uint64, begin uint64) (rows uint64) {
+	for {
+		v := word.Load()
+		rows = v & (1<<32 - 1)
+		if word.CompareAndSwap(v, begin<<32|rows) {
+			return rows
+		}
+	}
+}
+
+// assigned reads where the owners have put our rows. A place that is not the
+// one of our rows, or outside, is none.
+func (b *Buffer) assigned(s *slot, ready uint64) (fits uint64) {
+	for rest := ready; rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		if s.dst[r].Word(layout.RowOrderMembers()).Load()>>b.self&1 == 0 {
+			continue // it does not count us
+		}
+		if b.assignedAt(s, r) {
+			fits |= 1 << r
+		}
+	}
+	return fits
+}
+
+func (b *Buffer) assignedAt(s *slot, r int) bool {
+	p, l := &s.plan, int(s.slab.LocalExperts)
+	if n := s.dst[r].SizeBytes(); n < s.slab.SizeBytes {
+		b.lack(s, violation{r, inSlot("the bytes of slab", s.index), uint64(n), fmt.Sprintf("%d and more", s.slab.SizeBytes)})
+		return false
+	}
+	for i := range l {
+		v := s.dst[r].Word(s.slab.Layout(int64(i), int64(b.self))).Load()
+		if n := uint64(p.counts[r*l+i]); !fitsOffset(v, n, uint64(s.slab.RowsPerExpert)) {
+			b.lack(s, violation{
+				r, fmt.Sprintf("layout[%d][%d] in slot %d", i, b.self, s.index), v,
+				fmt.Sprintf("%d rows within %d", n, s.slab.RowsPerExpert),
+			})
+			return false
+		}
+		p.begin[r*l+i] = int32(v >> 32)
+	}
+	return true
+}
+
+func fitsOffset(word, rows, capacity uint64) bool {
+	return word&(1<<32-1) == rows && layout.Fits(word>>32, rows, capacity)
+}
+
+// refuseRowOrder answers for an operation that this rank has given up, or in which
+// it makes no order: nobody has a place. An answer that was given stands.
+func (b *Buffer) refuseRowOrder(own *ownSlab, op uint64) {
+	if !layout.IsFor(own.rowOrder, op) {
+		own.publishRowOrder(op, 0)
+	}
+}
+
+// publishRowOrder tells which ranks have a place, the set first.
+func (own *ownSlab) publishRowOrder(op, set uint64) {
+	own.rowOrder, own.rowOrderMembers = layout.Word(op, 0), set
+	own.seg.Word(layout.RowOrderMembers()).Store(set)
+	own.seg.Word(layout.RowOrder()).Store(own.rowOrder)
+}

@@ -1,0 +1,173 @@
+package ep
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/moewire/moewire/core/telemetry"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// waitGraph is what a suspicion looks at: who waits for whom.
+type waitGraph struct {
+	peers        []peer
+	self         int
+	members      uint64        // of the detector's epoch, now
+	timeout      time.Duration // that the detector gives a wait
+	pollInterval time.Duration // of a wait's sleeps
+	age          time.Duration // that words of others may have
+	clock        *telemetry.Clock
+}
+
+// suspicion finds the straggler that causes a delay. The rank that is waited for may be
+// blocked: alive, and late only because it waits for another one itself. A
+// blocked rank shows whom it waits for and since when, and its beat moves; so the
+// suspicion compares beats over a while. It is its owner's: that of a call under
+// Buffer.mu, that of a FailureDetector with whoever uses that.
+type suspicion struct {
+	open    bool
+	since   time.Time
+	looks   int
+	excuses int
+	beats   [transport.MaxRanks]uint64
+}
+
+// A suspicion lasts as long as every live waiter needs for several turns, and for
+// several looks at least, because the detector may have been off its processor
+// itself. Words of remote ranks come as copies, several times in that time; while
+// the goroutine that brings them does not run, their age grows, and the suspicion
+// lasts. A circle of waits counts when several suspicions in a row, of one operation,
+// have found nothing else.
+const (
+	suspicionSleeps = 8
+	suspicionAges   = 4
+	suspicionLooks  = 4
+	maxExcuses      = 3
+)
+
+// decision of a suspicion: whom to fence, or, if nobody, until when to wait.
+type decision struct {
+	causes uint64
+	until  time.Time
+}
+
+// look opens the suspicion or goes on with it.
+func (tr *suspicion) look(now time.Time, w *waitGraph, waiting uint64) (v decision, decided bool) {
+	if !tr.open {
+		tr.begin(now, w.peers)
+		return decision{}, false
+	}
+	tr.looks++
+	if tr.looks < suspicionLooks || now.Sub(tr.since) < max(suspicionSleeps*w.pollInterval, suspicionAges*w.age) {
+		return decision{}, false
+	}
+	tr.open = false
+	return tr.decide(now, w, waiting), true
+}
+
+// wordAge is how old the words of other ranks may be.
+func (b *Buffer) wordAge() time.Duration {
+	if b.remote == nil {
+		return 0
+	}
+	return b.remote.carrier.WordAge()
+}
+
+// wordAge is how old the words of remote ranks may be; 0 without any.
+func wordAge(dom transport.Domain) time.Duration {
+	if remote := dom.Remote(); remote != nil {
+		return remote.WordAge()
+	}
+	return 0
+}
+
+func (tr *suspicion) begin(now time.Time, peers []peer) {
+	tr.open, tr.since, tr.looks = true, now, 0
+	for r := range peers {
+		if peers[r].proc != nil {
+			tr.beats[r] = peers[r].beat().Load()
+		}
+	}
+}
+
+// decide blames the stragglers, at the ends of the chains of waits: those that do
+// not wait, or whose beat stands still. At the end of a blocked rank's wait they
+// have as much time from its beginning as we give our own.
+func (tr *suspicion) decide(now time.Time, w *waitGraph, waiting uint64) (v decision) {
+	members := w.members
+	todo, seen, early := waiting&members, uint64(0), uint64(0)
+	causes := tr.still(w, todo)
+	for todo &^= causes; todo != 0; {
+		m := bits.TrailingZeros64(todo)
+		seen |= 1 << m
+		p := &w.peers[m]
+		next := p.waitsFor().Load() & members
+		waited, ok := waitedSince(w.clock.At(now), p.since().Load())
+		if !ok { // its words are wild: whom it names has nothing to do with it
+			causes, todo = causes|1<<m, todo&^seen
+			continue
+		}
+		end := now.Add(w.timeout - waited)
+		still := tr.still(w, next)
+		if now.Before(end) && still != 0 {
+			early |= still
+			v.until = earlier(v.until, end)
+		} else {
+			causes |= still
+		}
+		todo = (todo | next&^still) &^ seen
+	}
+	if v.causes = causes; causes == 0 && early == 0 {
+		v.causes = tr.breakCircle(w, seen)
+	} else {
+		tr.excuses = 0
+	}
+	return v
+}
+
+// clockSlack is how far a moment that another rank names may lie ahead: those of other
+// hosts are moved from clock to clock.
+const clockSlack = time.Second
+
+// waitedSince is how long ago a moment was that a rank has stored. Not ok: it cannot have.
+func waitedSince(now int64, since uint64) (waited time.Duration, ok bool) {
+	if since > uint64(now)+uint64(clockSlack) {
+		return 0, false
+	}
+	return time.Duration(now - int64(since)), true
+}
+
+// still returns those of the ranks that are not waiting or do not move. This
+// rank itself is awake, and waits.
+func (tr *suspicion) still(w *waitGraph, ranks uint64) (still uint64) {
+	for rest := ranks &^ (1 << w.self); rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		p := &w.peers[r]
+		if p.waitsFor().Load() == 0 || p.beat().Load() == tr.beats[r] {
+			still |= 1 << r
+		}
+	}
+	return still
+}
+
+// breakCircle returns the rank that has waited longest of some that wait only
+// for one another, once that has been found several times.
+func (tr *suspicion) breakCircle(w *waitGraph, seen uint64) uint64 {
+	if tr.excuses++; tr.excuses < maxExcuses || seen == 0 {
+		return 0
+	}
+	worst := lowest(seen)
+	for rest := seen; rest != 0; rest &= rest - 1 {
+		if r := bits.TrailingZeros64(rest); w.peers[r].since().Load() < w.peers[worst].since().Load() {
+			worst = r
+		}
+	}
+	return 1 << worst
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,171 @@
+package link
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/wire"
+)
+
+// wire says how handshakes go.
+func (c *Controls) wire(peer wire.PeerID) wire.Config {
+	return wire.Config{
+		Keys: c.cfg.Keys, Self: c.cfg.ID, Peer: peer, Protection: c.cfg.Protection, Ordered: true, MaxPayloadBytes: MaxControlBytes,
+		Codes: wire.Codes(codeMessage, codeShutdown, codeResume, codeAck), Guard: c.guard, Counters: c.cfg.Counters,
+		Accept: func(p wire.Peer) ([]byte, error) {
+			if rank, known := c.who[p.ID]; !known || peer == (wire.PeerID{}) && rank < c.cfg.Rank {
+				return nil, wire.ErrPeer
+			}
+			return nil, nil
+		},
+	}
+}
+
+// acceptsInARow bounds how many connections are taken before others have their
+// turn: connections may come without end. What waits is reported again.
+const acceptsInARow = 32
+
+// accept takes connections that are there. The oldest pending connection makes room for a
+// new one. When that fails, for want of descriptors for instance, the listener
+// is left alone until the next tick: it would be reported without end.
+func (c *Controls) accept() {
+	for range acceptsInARow {
+		fd, err := sys.Accept(c.listener)
+		if err != nil {
+			if !errors.Is(err, sys.ErrAgain) {
+				c.lacks(err)
+				_ = c.poller.Remove(c.listener)
+				c.resting = true
+			}
+			return
+		}
+		_ = sys.SetTCP(fd, sys.TCPOptions{NoDelay: true})
+		if len(c.pending) == maxPending {
+			c.drop(c.pending[0])
+		}
+		hands, err := wire.NewHandshake(wire.RoleServer, c.wire(wire.PeerID{}))
+		p := &conn{rank: -1, fd: fd, hands: hands, until: time.Now().Add(c.cfg.HandshakeTimeout)}
+		if err == nil {
+			err = c.register(p)
+		}
+		if err != nil {
+			c.lacks(err)
+			hands.Close()
+			sys.CloseAll(fd)
+			continue
+		}
+		c.pending = append(c.pending, p)
+	}
+}
+
+// reopen looks at a listener again that was left alone.
+func (c *Controls) reopen() {
+	if c.resting && c.listener.Raw() >= 0 {
+		c.resting = c.poller.AddLevel(c.listener, listenerToken) != nil
+	}
+}
+
+// greet finds out whose connection this is. Who is here already has lost its
+// connection and knows it before us. Who has sent a shutdown notice does not know yet
+// that we have it.
+func (c *Controls) greet(p **conn) error {
+	q := *p
+	if q.rank < 0 {
+		peer := c.peers[c.who[q.hands.Peer().ID]]
+		if peer.over && !peer.shutdown {
+			return wire.ErrPeer
+		}
+		c.detach(peer)
+		c.forget(q)
+		peer.fd, peer.token, peer.hands = q.fd, q.token, q.hands
+		c.tokens[peer.token] = peer
+		*p, q = peer, peer
+	}
+	q.session = q.hands.Session()
+	q.hands, q.until, q.retry, q.tries = nil, time.Time{}, time.Time{}, 0
+	q.payload = newPayload(q.session)
+	if q.met {
+		c.reconnects.Add(1)
+		return nil
+	}
+	q.met, q.failure = true, nil
+	q.mu.Lock()
+	q.up = true
+	q.mu.Unlock()
+	c.handler.Up(q.rank)
+	return nil
+}
+
+// writeHandshake writes bytes of a handshake, which fit any socket's buffer.
+func (c *Controls) writeHandshake(p *conn, out []byte) {
+	for len(out) > 0 {
+		n, err := sys.Write(p.fd, out)
+		if err != nil {
+			c.leave(p, err)
+			return
+		}
+		out = out[n:]
+	}
+}
+
+// leave ends a connection, whoever's it is.
+func (c *Controls) leave(p *conn, err error) {
+	if p.rank < 0 {
+		c.drop(p)
+		return
+	}
+	c.broke(p, err)
+}
+
+// register gives a socket a token of its own.
+func (c *Controls) register(p *conn) error {
+	c.last++
+	p.token = c.last
+	if err := c.poller.Add(p.fd, p.token); err != nil {
+		return err
+	}
+	c.tokens[p.token] = p
+	return nil
+}
+
+// dismiss drops connections that have been pending for too long.
+func (c *Controls) dismiss(now time.Time) {
+	for i := len(c.pending) - 1; i >= 0; i-- {
+		if p := c.pending[i]; now.After(p.until) {
+			c.drop(p)
+		}
+	}
+}
+
+// drop closes a pending connection.
+func (c *Controls) drop(p *conn) {
+	c.detach(p)
+	c.forget(p)
+}
+
+// forget takes a connection off the list of pending connections.
+func (c *Controls) forget(p *conn) {
+	c.pending = slices.DeleteFunc(c.pending, func(q *conn) bool { return q == p })
+}
+
+// CloseListener gives the listener's address up. Connections that break from
+// then on are not reconnected from the other side, and look like the end of
+// this process. Idempotent.
+func (c *Controls) CloseListener() {
+	c.closing.Store(true)
+	c.wake()
+	select {
+	case <-c.listenerClosed:
+	case <-c.done:
+	}
+}
+
+// closeListener is CloseListener on the goroutine.
+func (c *Controls) closeListener() {
+	if c.listener.Raw() >= 0 {
+		sys.CloseAll(c.listener)
+		close(c.listenerClosed)
+	}
+}

@@ -1,5 +1,0 @@
-//go:build race
-
-package mixed
-
-const raceEnabled = true

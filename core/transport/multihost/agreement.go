@@ -1,0 +1,307 @@
+package multihost
+
+import (
+	"fmt"
+	"math/bits"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/moewire/moewire/core/transport"
+)
+
+// agreement is one rank's part in deciding who is in the group, in one epoch:
+// acceptor and proposer of Paxos, whose values are member sets. It
+// is pure: the caller brings messages, the ends of connections and the time,
+// and sends what is in the outbox. docs/protocol.md, "Across hosts", has the
+// rules and why they are safe.
+//
+// The group goes through a chain of agreed sets, each a part of the one
+// before. From each to the next there is one instance of Paxos: a proposer
+// needs a quorum of the present set to promise, then to accept. Besides, any
+// rank may leave at once. The word that is shown is the agreed set without
+// those who have left.
+type agreement struct {
+	self  int
+	rules rules
+
+	set  uint64 // the latest agreed set that this rank knows of
+	left uint64 // who has taken itself out
+
+	// What this rank knows by itself.
+	gone         uint64                        // whose connection has ended, or who has said that it leaves
+	unresponsive uint64                        // who has not been heard for the bound
+	lastHeard    [transport.MaxRanks]time.Time // when last
+
+	promised, accepted ballot // of the step from set to the next one
+	value              uint64 // what was accepted
+
+	turn proposal
+	want want
+	need need
+	rows [transport.MaxRanks]row // what others have said
+
+	outbox []agreementMessage
+
+	despaired *despair // why it has left by itself; nil: it has not
+
+	ballots, agreed uint64 // begun by this rank; sets adopted: for who counts
+}
+
+// rules are the times of an agreement, and what tests break.
+type rules struct {
+	bound  time.Duration // unresponsive after so long
+	retry  time.Duration // a proposal that got no quorum is tried again
+	lapse  time.Duration // a want lapses when it is not repeated
+	mutant mutant
+}
+
+// The slower bounds, in multiples of rules.bound.
+const (
+	pairBounds  = 2 // two ranks that do not hear each other, while others hear both
+	fenceBounds = 2 // a rank that wants a change and cannot get one leaves
+	stuckBounds = 8 // the same, where there seems to be a quorum
+)
+
+// mutant names a rule that a test leaves out.
+type mutant int
+
+const (
+	noMutant         mutant = iota
+	decideAlone             // a proposer needs nobody's vote
+	anyHalf                 // two halves may both go on
+	forgetPromise           // an acceptor takes older ballots
+	forgetAccepted          // a proposer ignores what was accepted before
+	deadByHearsay           // voters need not know the dead themselves
+	believeSuspicion        // voters do not contradict a lone suspicion
+	neverFence              // a side without a quorum goes on
+	numMutants
+)
+
+// ballot is a Paxos proposal's number: round, then rank. 0: none.
+type ballot uint64
+
+func newBallot(round uint64, rank int) ballot { return ballot(round<<6 | uint64(rank)) }
+
+func (b ballot) round() uint64 { return uint64(b) >> 6 }
+
+// want is a change that a rank asks for.
+type want struct {
+	word     uint64 // the word in which it was asked for
+	removals uint64
+	blamed   uint64 // of these, whom the failure detector blames: they are heard
+	renewed  time.Time
+}
+
+// need is that this rank has wanted changes of the agreed set, one or another.
+// It goes on when the word changes because others leave: who is stuck with this
+// rank ends about when it does, and not one after the other.
+type need struct {
+	since, renewed time.Time // zero: there is none
+}
+
+// row is the latest that a rank has said of itself.
+type row struct {
+	unresponsive uint64
+	word         uint64
+	removals     uint64
+	blamed       uint64
+	at           time.Time
+	suspects     [transport.MaxRanks]time.Time // since when it has wanted out whom this rank hears
+}
+
+type stage uint8
+
+const (
+	idle stage = iota
+	preparing
+	accepting
+)
+
+// proposal is what this rank is trying to have agreed on.
+type proposal struct {
+	stage     stage
+	ballot    ballot
+	until     time.Time
+	value     uint64
+	blamed    uint64 // who is out for another reason than silence or death
+	inherited bool   // the value is an earlier proposer's
+	best      ballot
+	voters    uint64
+	gone      uint64 // whom all voters know to be gone
+}
+
+func newAgreement(self int, set uint64, rules rules, now time.Time) *agreement {
+	c := &agreement{self: self, set: set, rules: rules}
+	for r := range c.lastHeard {
+		c.lastHeard[r] = now
+	}
+	return c
+}
+
+// start begins the time in which everybody has to be heard.
+func (c *agreement) start(now time.Time) {
+	for r := range c.lastHeard {
+		c.lastHeard[r] = now
+	}
+	c.unresponsive = 0
+}
+
+// word is the member set as this rank knows it.
+func (c *agreement) word() uint64 { return c.set &^ c.left }
+
+func (c *agreement) isIn() bool { return c.word()>>c.self&1 == 1 }
+
+// leave takes this rank out.
+func (c *agreement) leave() {
+	if c.left>>c.self&1 == 0 {
+		c.left |= 1 << c.self
+		c.turn, c.want, c.need = proposal{}, want{}, need{}
+		c.notifyAll()
+	}
+}
+
+// over tells those who have not come to the rendezvous that begins the next epoch
+// that they are out of this one, unless the members who have come are fewer: then
+// the others may go on.
+func (c *agreement) over(came uint64) {
+	members := c.set | c.left
+	out := c.set &^ c.left &^ c.gone &^ came
+	if bits.OnesCount64(members&came) < bits.OnesCount64(out) {
+		return
+	}
+	m := c.message(kindState)
+	m.set &= came
+	for ; out != 0; out &= out - 1 {
+		m.to = bits.TrailingZeros64(out)
+		c.outbox = append(c.outbox, m)
+	}
+}
+
+// ask notes that this rank wants ranks out of the word.
+func (c *agreement) ask(now time.Time, word, removals uint64) {
+	if !c.isIn() || word != c.word() || removals&^word != 0 {
+		return
+	}
+	blamed := removals &^ (c.gone | c.unresponsive)
+	same := c.want.word == word && c.want.removals == removals && c.want.blamed == blamed
+	if !same {
+		c.want = want{word: word, removals: removals, blamed: blamed}
+	}
+	if c.want.renewed, c.need.renewed = now, now; c.need.since.IsZero() {
+		c.need.since = now
+	}
+	if !same {
+		c.notifyAll()
+		c.propose(now)
+	}
+}
+
+// ended notes that a rank's connection has ended: nothing more will come.
+func (c *agreement) ended(now time.Time, rank int) {
+	c.gone |= 1 << rank
+	c.unresponsive &^= 1 << rank
+	c.turn.until = time.Time{} // its vote will not come
+	c.propose(now)
+}
+
+// excuse moves everybody's last sign of life forward, but not past now: this
+// rank itself was not running.
+func (c *agreement) excuse(now time.Time, d time.Duration) {
+	for r := range c.lastHeard {
+		if c.lastHeard[r] = c.lastHeard[r].Add(d); c.lastHeard[r].After(now) {
+			c.lastHeard[r] = now
+		}
+	}
+}
+
+// tick looks at the time.
+func (c *agreement) tick(now time.Time) {
+	for rest := c.set &^ c.gone &^ (1 << c.self); rest != 0; rest &= rest - 1 {
+		r := bits.TrailingZeros64(rest)
+		if c.unresponsive &^= 1 << r; now.Sub(c.lastHeard[r]) >= c.rules.bound {
+			c.unresponsive |= 1 << r
+		}
+	}
+	if w := &c.want; w.removals != 0 && (w.word != c.word() || now.Sub(w.renewed) > c.rules.lapse) {
+		*w = want{}
+	}
+	if now.Sub(c.need.renewed) > c.rules.lapse {
+		c.need = need{}
+	}
+	c.despair(now)
+	c.propose(now)
+}
+
+// despair takes this rank out when the change that it needs cannot come.
+func (c *agreement) despair(now time.Time) {
+	if c.want.removals == 0 || c.rules.mutant == neverFence {
+		return
+	}
+	waited := now.Sub(c.need.since)
+	reach := c.set &^ c.left &^ c.gone &^ c.unresponsive
+	if waited >= stuckBounds*c.rules.bound ||
+		waited >= fenceBounds*c.rules.bound && !c.quorum(reach, c.gone) {
+		c.despaired = &despair{
+			set: c.set, removals: c.want.removals, unresponsive: c.set & c.unresponsive &^ (c.left | c.gone),
+			ended: c.set & c.gone &^ c.left, reach: reach, waited: waited, quorum: c.quorum(reach, c.gone),
+		}
+		c.leave()
+	}
+}
+
+// despair is why a rank has left by itself.
+type despair struct {
+	set, removals, unresponsive, ended, reach uint64
+	waited                                    time.Duration
+	quorum                                    bool
+}
+
+// String is for the user of a rank that is fenced.
+func (d *despair) String() string {
+	if d.quorum {
+		return fmt.Sprintf("%s had to go, and %s did not agree on that within %v",
+			list(d.removals), list(d.reach), d.waited.Round(time.Millisecond))
+	}
+	var why string
+	if d.unresponsive != 0 {
+		why += list(d.unresponsive) + " did not answer, "
+	}
+	if d.ended != 0 {
+		why += list(d.ended) + " ended, "
+	}
+	if why != "" {
+		why += "and "
+	}
+	return fmt.Sprintf("%s%s of %s may not decide alone: more than half may, or the half with rank %d",
+		why, list(d.reach), list(d.set), bits.TrailingZeros64(d.set))
+}
+
+// list names ranks.
+func list(ranks uint64) string {
+	var names []string
+	for r := range members(ranks) {
+		names = append(names, strconv.Itoa(r))
+	}
+	if len(names) == 1 {
+		return "rank " + names[0]
+	}
+	return "ranks " + strings.Join(names, ", ")
+}
+
+// quorum says whether these voters can decide. Any two quorums of a set have a
+// voter in common, or the voters of one are all gone: and then whoever is
+// left has heard all that they ever said.
+func (c *agreement) quorum(voters, gone uint64) bool {
+	voters &= c.set
+	all, n := bits.OnesCount64(c.set), bits.OnesCount64(voters)
+	switch {
+	case n == 0:
+		return false
+	case c.rules.mutant == decideAlone, 2*n > all, c.set&^(voters|gone) == 0:
+		return true
+	case 2*n == all:
+		return voters&(c.set&-c.set) != 0 || c.rules.mutant == anyHalf
+	}
+	return false
+}

@@ -1,0 +1,217 @@
+package multihost
+
+import (
+	"encoding/binary"
+	"errors"
+	"math/bits"
+	"time"
+)
+
+// agreementMessage is a message between agreements. Each one carries all that its sender
+// would have others know.
+type agreementMessage struct {
+	kind         messageKind
+	to, from     int // not in the bytes
+	inherited    bool
+	set          uint64
+	left         uint64
+	gone         uint64
+	unresponsive uint64
+	word         uint64 // of the want
+	removals     uint64
+	blamed       uint64 // of a want; of a proposal: who is out for another reason than silence
+	ballot       ballot
+	accepted     ballot
+	value        uint64
+}
+
+type messageKind uint8
+
+const (
+	kindState messageKind = iota + 1
+	kindPrepare
+	kindPromise
+	kindAccept
+	kindAccepted
+	numMessageKinds
+)
+
+// agreementMessageBytes is an agreement message's length: kind, inherited, then the words.
+const agreementMessageBytes = 2 + 10*8
+
+func (m *agreementMessage) words() [10]*uint64 {
+	return [...]*uint64{
+		&m.set, &m.left, &m.gone, &m.unresponsive, &m.word, &m.removals, &m.blamed,
+		(*uint64)(&m.ballot), (*uint64)(&m.accepted), &m.value,
+	}
+}
+
+func (m *agreementMessage) append(b []byte) []byte {
+	var inherited byte
+	if m.inherited {
+		inherited = 1
+	}
+	b = append(b, byte(m.kind), inherited)
+	for _, w := range m.words() {
+		b = binary.LittleEndian.AppendUint64(b, *w)
+	}
+	return b
+}
+
+var errAgreementMessage = errors.New("malformed agreement message")
+
+func parseAgreementMessage(b []byte) (m agreementMessage, err error) {
+	if len(b) != agreementMessageBytes || b[0] == 0 || b[0] >= byte(numMessageKinds) || b[1] > 1 {
+		return agreementMessage{}, errAgreementMessage
+	}
+	m.kind, m.inherited = messageKind(b[0]), b[1] == 1
+	for i, w := range m.words() {
+		*w = binary.LittleEndian.Uint64(b[2+8*i:])
+	}
+	return m, nil
+}
+
+// message fills in what every message carries, and the proposal's own.
+func (c *agreement) message(k messageKind) agreementMessage {
+	return agreementMessage{
+		kind: k, from: c.self, set: c.set, left: c.left, gone: c.gone, unresponsive: c.unresponsive,
+		word: c.want.word, removals: c.want.removals, blamed: c.want.blamed,
+		ballot: c.turn.ballot, value: c.turn.value, inherited: c.turn.inherited,
+	}
+}
+
+// tellAll sends this rank's state to everybody in the agreed set who may still
+// listen.
+func (c *agreement) notifyAll() { c.notify(c.set) }
+
+func (c *agreement) notify(ranks uint64) {
+	m := c.message(kindState)
+	for rest := ranks &^ c.gone &^ (1 << c.self); rest != 0; rest &= rest - 1 {
+		m.to = bits.TrailingZeros64(rest)
+		c.outbox = append(c.outbox, m)
+	}
+}
+
+// toAll sends a proposal's message to everybody, this rank included.
+func (c *agreement) toAll(now time.Time, m agreementMessage) {
+	m.blamed = c.turn.blamed
+	for rest := c.set &^ c.gone &^ (1 << c.self); rest != 0; rest &= rest - 1 {
+		m.to = bits.TrailingZeros64(rest)
+		c.outbox = append(c.outbox, m)
+	}
+	m.to = c.self
+	c.serve(now, &m)
+}
+
+// receive takes a message from another rank.
+func (c *agreement) receive(now time.Time, m *agreementMessage) {
+	c.observe(now, m.from)
+	before := c.set
+	switch {
+	case c.merge(m):
+		c.notify(before)
+	case m.set != c.set:
+		c.answerLate(m)
+	}
+	m.value &= c.set // whatever it says, nobody comes in
+	c.note(now, m)
+	c.serve(now, m)
+	c.propose(now)
+}
+
+// observe notes a sign of life.
+func (c *agreement) observe(now time.Time, rank int) {
+	c.lastHeard[rank] = now
+	c.unresponsive &^= 1 << rank
+}
+
+// merge takes over what has been agreed on, or who has left; news is worth
+// telling others at once.
+func (c *agreement) merge(m *agreementMessage) (news bool) {
+	if next := c.set & m.set; next != c.set {
+		c.adopt(next)
+		news = true
+	}
+	if m.left&^c.left != 0 {
+		c.left |= m.left
+		news = true
+	}
+	if m.left>>m.from&1 == 1 {
+		c.gone |= 1 << m.from // it decides nothing any more, and said so itself
+	}
+	return news
+}
+
+// note keeps what a rank says of itself.
+func (c *agreement) note(now time.Time, m *agreementMessage) {
+	w := &c.rows[m.from]
+	w.unresponsive, w.word, w.removals, w.at = m.unresponsive, m.word, m.removals, now
+	if m.kind != kindPrepare && m.kind != kindAccept {
+		w.blamed = m.blamed
+	}
+}
+
+// serve is the part of a rank that others ask for its vote.
+func (c *agreement) serve(now time.Time, m *agreementMessage) {
+	own := m.from == c.self
+	switch m.kind {
+	case kindPrepare, kindAccept:
+		if m.set != c.set || c.left>>c.self&1 == 1 {
+			c.answerLate(m)
+			return
+		}
+		if answer, yes := c.vote(m); yes {
+			answer.to = m.from
+			if !own {
+				c.outbox = append(c.outbox, answer)
+				return
+			}
+			c.serve(now, &answer)
+		}
+	case kindPromise:
+		c.promise(now, m)
+	case kindAccepted:
+		c.agree(now, m)
+	}
+}
+
+// answerLate tells a proposer that it is behind.
+func (c *agreement) answerLate(m *agreementMessage) {
+	if m.from != c.self {
+		s := c.message(kindState)
+		s.to = m.from
+		c.outbox = append(c.outbox, s)
+	}
+}
+
+// vote answers a proposer, or not.
+func (c *agreement) vote(m *agreementMessage) (answer agreementMessage, yes bool) {
+	if m.ballot < c.promised && c.rules.mutant != forgetPromise {
+		return agreementMessage{}, false
+	}
+	if c.contradicts(m) {
+		return agreementMessage{}, false
+	}
+	if m.kind == kindPrepare {
+		if m.ballot == c.promised {
+			return agreementMessage{}, false
+		}
+		c.promised = m.ballot
+		answer = c.message(kindPromise)
+		answer.ballot, answer.accepted, answer.value = m.ballot, c.accepted, c.value
+		return answer, true
+	}
+	c.promised, c.accepted, c.value = m.ballot, m.ballot, m.value
+	answer = c.message(kindAccepted)
+	answer.ballot = m.ballot
+	return answer, true
+}
+
+// contradicts reports that this rank hears somebody whom the proposer calls
+// unresponsive or dead. What may have been agreed on before is not contradicted.
+func (c *agreement) contradicts(m *agreementMessage) bool {
+	if m.inherited || c.rules.mutant == believeSuspicion {
+		return false
+	}
+	return (m.set&^m.value)&^m.blamed&^(c.gone|c.unresponsive) != 0
+}

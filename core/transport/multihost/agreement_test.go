@@ -1,0 +1,557 @@
+package multihost
+
+import (
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/testenv"
+)
+
+// world plays the agreements of a group on a clock of its own: streams between
+// all pairs that keep their order, take time, and stand still while they are
+// cut; ranks that are killed, frozen, or leave.
+type world struct {
+	seed    uint64
+	rng     *rand.Rand
+	now     time.Time
+	ranks   []*player
+	cut     map[[2]int]bool
+	pipes   map[[2]int][]parcel
+	agreed  []uint64 // every set that anybody has gone on to
+	history []string
+	quiet   bool // nothing new goes wrong
+}
+
+type player struct {
+	*agreement
+	dead   bool
+	frozen time.Time // until when
+	ticked time.Time
+	beaten time.Time
+	waits  uint64
+	seen   uint64
+	blames uint64 // what its failure detector says, while it holds
+}
+
+type parcel struct {
+	at  time.Time
+	m   agreementMessage
+	eof bool
+}
+
+const (
+	tickEvery = 5 * time.Millisecond
+	beatEvery = 20 * time.Millisecond
+)
+
+var testRules = rules{bound: 100 * time.Millisecond, retry: 15 * time.Millisecond, lapse: 60 * time.Millisecond}
+
+func newWorld(seed uint64, ranks int, m mutant) *world {
+	w := &world{
+		seed: seed, rng: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1000, 0),
+		cut: map[[2]int]bool{}, pipes: map[[2]int][]parcel{},
+	}
+	r := testRules
+	r.mutant = m
+	for i := range ranks {
+		w.ranks = append(w.ranks, &player{agreement: newAgreement(i, 1<<ranks-1, r, w.now), ticked: w.now, waits: 1<<ranks - 1})
+	}
+	return w
+}
+
+func (w *world) note(format string, args ...any) {
+	w.history = append(w.history, fmt.Sprintf("%v: ", w.now.Sub(time.Unix(1000, 0)))+fmt.Sprintf(format, args...))
+}
+
+func (w *world) send(from, to int, p parcel) {
+	k := [2]int{from, to}
+	p.at = w.now.Add(time.Duration(w.rng.IntN(3000)) * time.Microsecond)
+	w.pipes[k] = append(w.pipes[k], p)
+}
+
+// step plays one millisecond.
+func (w *world) step() {
+	w.now = w.now.Add(time.Millisecond)
+	for _, i := range w.rng.Perm(len(w.ranks)) {
+		p := w.ranks[i]
+		if p.dead || w.now.Before(p.frozen) {
+			continue
+		}
+		for _, from := range w.rng.Perm(len(w.ranks)) {
+			w.deliver(from, i)
+		}
+		w.live(p)
+		w.flush(p)
+	}
+}
+
+func (w *world) deliver(from, to int) {
+	k, p := [2]int{from, to}, w.ranks[to]
+	for len(w.pipes[k]) > 0 && !w.cut[k] && !w.now.Before(w.pipes[k][0].at) {
+		parcel := w.pipes[k][0]
+		w.pipes[k] = w.pipes[k][1:]
+		if parcel.eof {
+			p.ended(w.now, from)
+		} else {
+			p.receive(w.now, &parcel.m)
+		}
+		w.flush(p)
+	}
+}
+
+// live is what a rank does by the clock.
+func (w *world) live(p *player) {
+	if gap := w.now.Sub(p.ticked); gap >= tickEvery {
+		if gap > 4*tickEvery {
+			p.excuse(w.now, gap)
+		}
+		p.tick(w.now)
+		p.ticked = w.now
+		w.application(p)
+	}
+	if w.now.Sub(p.beaten) >= beatEvery {
+		p.beaten = w.now
+		p.notifyAll()
+	}
+}
+
+// application asks for what core/ep would: who is dying or unresponsive and is
+// waited for, one at a time; and whom the failure detector has blamed.
+func (w *world) application(p *player) {
+	word := p.word()
+	for rest := p.waits & word & (p.gone | p.unresponsive) &^ (1 << p.self); rest != 0; rest &= rest - 1 {
+		p.ask(w.now, word, rest&-rest)
+		break
+	}
+	if p.blames != 0 {
+		p.ask(w.now, p.seen, p.blames)
+		if p.word() != p.seen {
+			p.blames = 0
+		}
+	}
+}
+
+func (w *world) flush(p *player) {
+	for _, m := range p.outbox {
+		if _, err := parseAgreementMessage(m.append(nil)); err != nil {
+			panic(err)
+		}
+		w.send(p.self, m.to, parcel{m: m})
+	}
+	p.outbox = p.outbox[:0]
+	if len(w.agreed) == 0 || w.agreed[len(w.agreed)-1] != p.set {
+		w.agreed = append(w.agreed, p.set)
+	}
+}
+
+func (w *world) kill(i int) {
+	p := w.ranks[i]
+	if p.dead {
+		return
+	}
+	w.note("rank %d is killed", i)
+	p.dead = true
+	for to := range w.ranks {
+		if to != i {
+			k := [2]int{i, to} // the last things that it wrote may not have left
+			w.pipes[k] = w.pipes[k][:len(w.pipes[k])-w.rng.IntN(min(len(w.pipes[k]), 5)+1)]
+			w.send(i, to, parcel{eof: true})
+		}
+	}
+}
+
+func (w *world) setCut(a, b uint64, cut bool) {
+	for i := range w.ranks {
+		for j := range w.ranks {
+			if a>>i&1 == 1 && b>>j&1 == 1 {
+				w.cut[[2]int{i, j}], w.cut[[2]int{j, i}] = cut, cut
+			}
+		}
+	}
+}
+
+// misfortune is one random fault.
+func (w *world) misfortune(cuts bool) {
+	n := len(w.ranks)
+	i, j := w.rng.IntN(n), w.rng.IntN(n)
+	all := uint64(1)<<n - 1
+	switch k := w.rng.IntN(10); {
+	case k < 2:
+		w.kill(i)
+	case k < 3:
+		w.ranks[i].frozen = w.now.Add(time.Duration(w.rng.IntN(300)) * time.Millisecond)
+		w.note("rank %d is frozen", i)
+	case k < 4 && !w.ranks[i].dead:
+		w.note("rank %d leaves", i)
+		w.ranks[i].leave()
+		w.flush(w.ranks[i])
+	case k < 5 && i != j:
+		w.note("rank %d blames %d", i, j)
+		w.ranks[i].seen, w.ranks[i].blames = w.ranks[i].word(), 1<<j
+	case k < 8 && cuts:
+		side := w.rng.Uint64() & all
+		w.note("cut: %b", side)
+		w.setCut(side, all&^side, true)
+	case k < 9 && cuts && i != j:
+		w.note("cut: %d from %d", i, j)
+		w.setCut(1<<i, 1<<j, true)
+	default:
+		w.note("all cuts are repaired")
+		w.setCut(all, all, false)
+	}
+}
+
+func (w *world) run(d time.Duration) {
+	for end := w.now.Add(d); w.now.Before(end); {
+		w.step()
+	}
+}
+
+// survivors are those who believe that they are in.
+func (w *world) survivors() (ranks uint64) {
+	for i, p := range w.ranks {
+		if !p.dead && p.isIn() {
+			ranks |= 1 << i
+		}
+	}
+	return ranks
+}
+
+// broken says which promise does not hold; "" if all do.
+func (w *world) broken() string {
+	for i, a := range w.agreed {
+		for _, b := range w.agreed[i+1:] {
+			if both := a & b; both != a && both != b {
+				return fmt.Sprintf("sets %b and %b were both agreed on", a, b)
+			}
+		}
+	}
+	if !w.quiet {
+		return ""
+	}
+	alive := w.survivors()
+	for i, p := range w.ranks {
+		if alive>>i&1 == 1 && p.word() != alive {
+			return fmt.Sprintf("rank %d goes on with %b, the survivors are %b", i, p.word(), alive)
+		}
+	}
+	return ""
+}
+
+// chaos plays one seed and says what broke.
+func chaos(seed uint64, m mutant) (w *world, broken string) {
+	rng := rand.New(rand.NewPCG(seed, 2))
+	w = newWorld(seed, 2+rng.IntN(5), m)
+	for range 1 + rng.IntN(6) {
+		w.misfortune(seed%4 != 0)
+		w.run(time.Duration(rng.IntN(250)) * time.Millisecond)
+		if b := w.broken(); b != "" {
+			return w, b
+		}
+	}
+	if rng.IntN(3) == 0 {
+		w.setCut(^uint64(0), ^uint64(0), false)
+	}
+	w.run(4 * time.Second)
+	w.quiet = true
+	return w, w.broken()
+}
+
+func seeds(t testing.TB, n uint64) (from, to uint64) {
+	if s := os.Getenv("MOEWIRE_TEST_SEED"); s != "" {
+		seed, err := strconv.ParseUint(s, 10, 64)
+		require.NoError(t, err)
+		return seed, seed + 1
+	}
+	if testing.Short() || raceEnabled {
+		n /= 10
+	}
+	return 0, n
+}
+
+// TestAgreement: whatever is killed, frozen, cut and blamed, agreed sets form a
+// chain, and in the end all who go on, go on together.
+func TestAgreement(t *testing.T) {
+	from, to := seeds(t, 300)
+	for seed := from; seed < to; seed++ {
+		w, broken := chaos(seed, noMutant)
+		if broken != "" {
+			for _, line := range w.history {
+				t.Log(line)
+			}
+			t.Fatalf("MOEWIRE_TEST_SEED=%d: %s", seed, broken)
+		}
+	}
+}
+
+// TestAgreementMutants: the checks can fail, for every rule that is left out.
+func TestAgreementMutants(t *testing.T) {
+	testenv.InAll(t)
+	if raceEnabled {
+		t.Skip("one goroutine only, and slow under the race detector")
+	}
+	for m := noMutant + 1; m < numMutants; m++ {
+		if m == believeSuspicion {
+			continue // TestLoneSuspicion has it
+		}
+		t.Run(fmt.Sprint(m), func(t *testing.T) {
+			for seed := range uint64(40000) {
+				if anarchy(seed, m) {
+					t.Logf("anarchy, seed %d", seed)
+					return
+				}
+				if seed%100 != 0 {
+					continue
+				}
+				if _, broken := chaos(seed/100, m); broken != "" {
+					t.Logf("seed %d: %s", seed/100, broken)
+					return
+				}
+			}
+			t.Fatal("nothing broke")
+		})
+	}
+}
+
+// TestKilled: with no cut, everybody who is alive stays in, however many die
+// at once, in a few milliseconds.
+func TestKilled(t *testing.T) {
+	for n := 2; n <= 6; n++ {
+		for dead := uint64(1); dead < 1<<n-1; dead++ {
+			w := newWorld(dead, n, noMutant)
+			w.run(50 * time.Millisecond)
+			for i := range n {
+				if dead>>i&1 == 1 {
+					w.kill(i)
+				}
+			}
+			w.run(80 * time.Millisecond) // less than the bound
+			for i, p := range w.ranks {
+				if !p.dead {
+					require.Equal(t, (uint64(1)<<n-1)&^dead, p.word(), "%d ranks, %b die, rank %d", n, dead, i)
+				}
+			}
+		}
+	}
+}
+
+// TestCut: of two sides at most one goes on: the larger one, or of two halves
+// the one with the lowest rank. The other one is fenced.
+func TestCut(t *testing.T) {
+	most := 6
+	if testing.Short() {
+		most = 5
+	}
+	for n := 2; n <= most; n++ {
+		for side := uint64(1); side < 1<<n-1; side += 2 { // rank 0 is in it
+			w := newWorld(side, n, noMutant)
+			w.run(50 * time.Millisecond)
+			all := uint64(1)<<n - 1
+			w.setCut(side, all&^side, true)
+			w.run(2 * time.Second)
+			goesOn := side
+			if 2*bits.OnesCount64(side) < n {
+				goesOn = all &^ side
+			}
+			require.Equal(t, goesOn, w.survivors(), "%d ranks, cut %b", n, side)
+			w.setCut(side, all&^side, false)
+			w.run(500 * time.Millisecond)
+			require.Equal(t, goesOn, w.survivors(), "repaired")
+			w.quiet = true
+			require.Empty(t, w.broken())
+		}
+	}
+}
+
+// TestDespair: who leaves for want of a quorum says whom it missed; who goes on,
+// or is taken out by others, has nothing to say.
+func TestDespair(t *testing.T) {
+	w := newWorld(1, 4, noMutant)
+	w.run(50 * time.Millisecond)
+	w.setCut(0b0011, 0b1100, true)
+	w.run(2 * time.Second)
+	require.Equal(t, uint64(0b0011), w.survivors())
+	for _, p := range w.ranks[:2] {
+		require.Nil(t, p.despaired)
+	}
+	for _, p := range w.ranks[2:] {
+		text := p.despaired.String()
+		require.Contains(t, text, "ranks 0, 1 did not answer")
+		require.Contains(t, text, "of ranks 0, 1, 2, 3 may not decide alone")
+		require.Contains(t, text, "or the half with rank 0")
+	}
+}
+
+// TestDespairNames: whoever is named did what is said of it, and nobody is
+// named twice or left out.
+func TestDespairNames(t *testing.T) {
+	for _, c := range []struct {
+		d    despair
+		want string
+	}{
+		{despair{unresponsive: 0b0001, ended: 0b0010, reach: 0b1100}, "rank 0 did not answer, rank 1 ended, and ranks 2, 3 of"},
+		{despair{unresponsive: 0b0011, reach: 0b1000}, "ranks 0, 1 did not answer, and rank 3 of"},
+		{despair{ended: 0b0011, reach: 0b1100}, "ranks 0, 1 ended, and ranks 2, 3 of"},
+		{despair{reach: 0b1000}, "rank 3 of"},
+	} {
+		c.d.set = 0b1111
+		require.Equal(t, c.want+" ranks 0, 1, 2, 3 may not decide alone: more than half may, or the half with rank 0", c.d.String())
+	}
+}
+
+// TestDespairTogether: however many ranks are cut off together, each of them is
+// out an unresponsiveness timeout and two of despair after the cut, and not so long after
+// the one before it.
+func TestDespairTogether(t *testing.T) {
+	for n := 2; n <= 8; n++ {
+		all := uint64(1)<<n - 1
+		here := uint64(1)<<((n+1)/2) - 1
+		w := newWorld(uint64(n), n, noMutant)
+		for i, p := range w.ranks {
+			p.ticked = w.now.Add(4 * time.Duration(i) * time.Millisecond) // or all would leave in one moment
+		}
+		w.run(50 * time.Millisecond)
+		w.setCut(here, all&^here, true)
+		w.run((1 + fenceBounds + 1) * testRules.bound)
+		require.Equal(t, here, w.survivors(), "%d ranks", n)
+		for r := range members(all &^ here) {
+			d := w.ranks[r].despaired
+			require.NotNil(t, d, "rank %d of %d", r, n)
+			require.GreaterOrEqual(t, d.waited, fenceBounds*testRules.bound)
+		}
+	}
+}
+
+// TestNeedEnds: a change that came, and one that is not wanted any more, shorten
+// nobody's lapse for the next one.
+func TestNeedEnds(t *testing.T) {
+	now := time.Unix(1000, 0)
+	c := newAgreement(3, 0b1111, testRules, now)
+	ask := func(removals uint64) { c.ask(now, c.word(), removals) }
+	ask(0b0001)
+	require.Equal(t, now, c.need.since)
+	first := now
+	now = now.Add(testRules.lapse)
+	c.receive(now, &agreementMessage{kind: kindState, from: 2, set: 0b1111, left: 0b0100})
+	c.tick(now)
+	require.Zero(t, c.want, "of the word before")
+	ask(0b0001)
+	require.Equal(t, first, c.need.since, "wanted ever since")
+	now = now.Add(testRules.lapse + 1)
+	c.tick(now)
+	require.Zero(t, c.need, "it has lapsed")
+	ask(0b0001)
+	require.Equal(t, now, c.need.since)
+	c.adopt(0b1110)
+	require.Zero(t, c.need, "it came")
+}
+
+// TestLoneSuspicion: one rank that does not hear another one for a while, or
+// anybody because it was stopped itself, takes nobody out.
+func TestLoneSuspicion(t *testing.T) {
+	require.Empty(t, loneSuspicion(noMutant))
+	require.NotEmpty(t, loneSuspicion(believeSuspicion))
+}
+
+func loneSuspicion(m mutant) (broken string) {
+	for n := 3; n <= 5; n++ {
+		for a := range n {
+			for b := range n {
+				w := newWorld(uint64(a*10+b), n, m)
+				w.run(50 * time.Millisecond)
+				all := uint64(1)<<n - 1
+				if a == b {
+					w.ranks[a].frozen = w.now.Add(90 * time.Millisecond)
+					w.run(90 * time.Millisecond)
+				} else {
+					w.cut[[2]int{a, b}] = true
+					w.run(testRules.bound + testRules.bound/2)
+					w.cut[[2]int{a, b}] = false
+				}
+				w.run(time.Second)
+				if w.survivors() != all {
+					return fmt.Sprintf("%d ranks, %d does not reach %d: %b go on", n, a, b, w.survivors())
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// TestPair: two ranks that do not hear each other for good cannot stay
+// together; the higher one goes, nobody else.
+func TestPair(t *testing.T) {
+	for a := range 4 {
+		for b := range a {
+			w := newWorld(uint64(a*10+b), 4, noMutant)
+			w.run(50 * time.Millisecond)
+			w.setCut(1<<a, 1<<b, true)
+			w.run(2 * time.Second)
+			require.Equal(t, uint64(0b1111&^(1<<a)), w.survivors(), "%d from %d", a, b)
+		}
+	}
+}
+
+// TestBlamed: what a failure detector says is carried out though the rank is heard.
+func TestBlamed(t *testing.T) {
+	for by := range 3 {
+		for target := range 3 {
+			if by == target {
+				continue
+			}
+			w := newWorld(1, 3, noMutant)
+			w.run(30 * time.Millisecond)
+			w.ranks[by].seen, w.ranks[by].blames = 0b111, 1<<target
+			w.run(60 * time.Millisecond)
+			require.Equal(t, uint64(0b111&^(1<<target)), w.survivors(), "%d blames %d", by, target)
+		}
+	}
+}
+
+func FuzzAgreementMessage(f *testing.F) {
+	f.Add((&agreementMessage{kind: kindAccept, set: 7}).append(nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := parseAgreementMessage(b)
+		if err == nil {
+			require.Equal(t, b, m.append(nil))
+		}
+	})
+}
+
+// TestExcuse: whoever was heard right after this rank had stood still is not
+// excused for longer than that: nobody was heard in the future.
+func TestExcuse(t *testing.T) {
+	now := time.Unix(1000, 0)
+	c := newAgreement(0, 0b111, testRules, now)
+	now = now.Add(time.Hour) // this rank stood still, and rank 1's last message waited
+	c.observe(now, 1)
+	c.excuse(now, time.Hour)
+	c.tick(now)
+	require.Zero(t, c.unresponsive)
+	now = now.Add(testRules.bound)
+	c.tick(now)
+	require.Equal(t, uint64(0b110), c.unresponsive)
+}
+
+// TestValueIsAPartOfTheSet: whatever a voter says that it has accepted, nobody
+// comes in by it, and no rank that there cannot be.
+func TestValueIsAPartOfTheSet(t *testing.T) {
+	now := time.Now()
+	c := newAgreement(0, 0b1011, testRules, now)
+	c.ask(now, 0b1011, 0b1000)
+	ballot := c.turn.ballot
+	c.receive(now, &agreementMessage{kind: kindPromise, from: 1, set: 0b1011, ballot: ballot, accepted: 1, value: 1<<63 | 0b0111})
+	c.receive(now, &agreementMessage{kind: kindPromise, from: 3, set: 0b1011, ballot: ballot})
+	c.receive(now, &agreementMessage{kind: kindAccepted, from: 1, set: 0b1011, ballot: ballot})
+	c.receive(now, &agreementMessage{kind: kindAccepted, from: 3, set: 0b1011, ballot: ballot})
+	require.Equal(t, uint64(0b0011), c.word())
+	c.receive(now, &agreementMessage{kind: kindAccept, from: 1, set: 0b0011, ballot: 1 << 10, value: 1<<63 | 0b0111})
+	require.Equal(t, uint64(0b0011), c.value)
+}

@@ -1,0 +1,256 @@
+package multihost
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/moewire/moewire/core/internal/safego"
+	"github.com/moewire/moewire/core/link"
+	"github.com/moewire/moewire/core/transport"
+)
+
+// This file is the carrier negotiation: the part of a rendezvous in which each pair of remote ranks finds the
+// carrier that connects them. One that both have may have nothing left for a
+// link, may not connect, or may lead nowhere: while they have another, that is
+// next, and both sides know why. Only sockets, which are last, wait in Connect for
+// the peer to do the same: a side that does not connect holds nobody up.
+
+func (g *remoteRendezvous) makeLinks() error {
+	remote := g.v.participants.remote()
+	names, failed, err := g.carriers.open(g.v.participants.turn())
+	if err != nil {
+		return err
+	}
+	g.notify(remote, kindCarriers, []byte(strings.Join(names, ",")))
+	err = g.awaitEach(remote, func(rank int) bool { return g.names[rank] != nil }, "came but named no carrier")
+	for missing := remote; missing != 0 && err == nil; {
+		missing, err = g.makeSome(missing, names)
+	}
+	if err != nil {
+		return err
+	}
+	for rank := range members(remote) {
+		g.explain(rank, failed)
+	}
+	return nil
+}
+
+// makeSome makes links over the next carriers and returns the ranks that they
+// do not reach.
+func (g *remoteRendezvous) makeSome(ranks uint64, names []string) (missing uint64, err error) {
+	var mine [transport.MaxRanks]error // why this side has no link
+	for rank := range members(ranks) {
+		if mine[rank], err = g.makeLink(rank, names); err != nil {
+			return 0, err
+		}
+	}
+	err = g.awaitEach(ranks, func(rank int) bool { return g.offers[rank] != nil }, "came but made no link")
+	if err != nil {
+		return 0, err
+	}
+	both, err := g.connectLinks(ranks, names, &mine)
+	if err != nil {
+		return 0, err
+	}
+	g.notify(ranks, kindLinked, nil)
+	if err := g.await(ranks, &g.linked, "came but did not connect its link"); err != nil {
+		return 0, err
+	}
+	g.linked &^= ranks
+	return g.tryLinks(ranks, both, names, &mine)
+}
+
+// connectLinks connects the links of which both sides have their end, and
+// returns whose are connected here.
+func (g *remoteRendezvous) connectLinks(ranks uint64, names []string, mine *[transport.MaxRanks]error) (up uint64, err error) {
+	for rank := range members(ranks) {
+		if mine[rank] == nil && len(g.offers[rank]) > 0 {
+			up |= 1 << rank
+		}
+	}
+	err = g.onLinks(up, func(rank int, l *link.Link) error {
+		err := l.Connect(g.offers[rank], g.until)
+		if err == nil || !g.replaceable(rank, names, err) {
+			return err
+		}
+		mine[rank] = err
+		return nil
+	})
+	for rank := range members(ranks) {
+		g.offers[rank] = nil
+		if mine[rank] != nil {
+			up &^= 1 << rank
+		}
+	}
+	return up, err
+}
+
+// tryLinks finds out on which links bytes arrive, in both directions: the two
+// sides of each come to the same result. What does not work is given up.
+func (g *remoteRendezvous) tryLinks(ranks, up uint64, names []string, mine *[transport.MaxRanks]error) (missing uint64, err error) {
+	err = g.onLinks(up, func(rank int, l *link.Link) error {
+		mine[rank] = l.Try(g.until)
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	for rank := range members(ranks) {
+		g.notify(1<<rank, kindTried, why(mine[rank]))
+	}
+	if err := g.awaitEach(ranks, func(rank int) bool { return g.tried[rank] != nil }, "came but did not try its link"); err != nil {
+		return 0, err
+	}
+	for rank := range members(ranks) {
+		theirs := *g.tried[rank]
+		if g.tried[rank] = nil; mine[rank] == nil && theirs == "" {
+			continue
+		}
+		missing |= 1 << rank
+		if err := g.giveUp(rank, g.common(rank, names), mine[rank], theirs); err != nil {
+			return 0, err
+		}
+	}
+	return missing, nil
+}
+
+func why(err error) []byte {
+	if err == nil {
+		return nil
+	}
+	return []byte(err.Error())
+}
+
+// giveUp remembers a carrier that does not work, and closes its link.
+func (g *remoteRendezvous) giveUp(rank int, carrier string, mine error, theirs string) error {
+	if mine != nil {
+		g.reasons[rank] = append(g.reasons[rank], mine.Error())
+	}
+	if theirs != "" {
+		g.reasons[rank] = append(g.reasons[rank], fmt.Sprintf("rank %d says: %s", rank, theirs))
+	}
+	g.useless[rank] = append(g.useless[rank], carrier)
+	l := g.links[rank]
+	if l == nil {
+		return nil
+	}
+	if err := l.Close(g.until); err != nil {
+		return err
+	}
+	g.links[rank] = nil
+	g.v.peers[rank].link.Store(nil)
+	return nil
+}
+
+// makeLink makes this side's end over the pair's next carrier, and offers it. An
+// end that cannot be made is an empty offer while there is another carrier.
+func (g *remoteRendezvous) makeLink(rank int, names []string) (mine, err error) {
+	name := g.common(rank, names)
+	switch {
+	case name == "" && g.useless[rank] != nil:
+		return nil, fmt.Errorf("rank %d cannot be reached: %s", rank, strings.Join(g.reasons[rank], "; "))
+	case name == "":
+		return nil, fmt.Errorf("rank %d has carriers %v, this rank has %v: %w", rank, g.names[rank], names, transport.ErrMismatch)
+	}
+	poller := g.carriers.poller(name)
+	l, err := link.NewLink(poller, rank, rand.Uint32(), g.v.cfg.Link, g.v.cfg.rings(poller.Carrier()))
+	switch {
+	case err != nil && g.replaceable(rank, names, err):
+		g.notify(1<<rank, kindOffer, nil)
+		return err, nil
+	case err != nil:
+		return nil, err
+	}
+	g.links[rank] = l
+	g.v.peers[rank].link.Store(l)
+	g.notify(1<<rank, kindOffer, l.Offer())
+	return nil, nil
+}
+
+// common is the carrier that is next for a pair: the same on both sides. "" if
+// none is left.
+func (g *remoteRendezvous) common(rank int, names []string, besides ...string) string {
+	lower, higher := names, g.names[rank]
+	if rank < g.v.participants.self {
+		lower, higher = higher, lower
+	}
+	return choose(without(lower, append(besides, g.useless[rank]...)), higher)
+}
+
+// replaceable says whether an error speaks against the pair's carrier alone, and
+// another is left. Where ranks disagree, and where time is over, none would help.
+func (g *remoteRendezvous) replaceable(rank int, names []string, err error) bool {
+	for _, final := range [...]error{transport.ErrMismatch, transport.ErrMetadata, os.ErrDeadlineExceeded} {
+		if errors.Is(err, final) {
+			return false
+		}
+	}
+	return g.common(rank, names, g.common(rank, names)) != ""
+}
+
+func without(names, useless []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(useless, name) })
+}
+
+// explain is for Domain.Paths.
+func (g *remoteRendezvous) explain(rank int, failed string) {
+	p := &g.v.paths[rank]
+	p.Carrier, p.Device = g.links[rank].Carrier()
+	switch {
+	case g.reasons[rank] != nil:
+		p.Why += "; " + strings.Join(g.reasons[rank], "; ")
+	case failed != "":
+		p.Why += "; " + failed
+	case len(g.names[rank]) > 0 && g.names[rank][0] != p.Carrier:
+		p.Why += "; the first carrier that both have"
+	}
+	if remarks := g.links[rank].Remarks(); remarks != "" {
+		p.Why += "; " + remarks
+	}
+}
+
+// onLinks does something with the links of ranks, at once: each waits for its
+// peer. What ends the rendezvous, or one link, ends the others' waiting.
+func (g *remoteRendezvous) onLinks(ranks uint64, do func(rank int, l *link.Link) error) error {
+	results := make(chan error, transport.MaxRanks)
+	num := 0
+	for rank := range members(ranks) {
+		num++
+		l := g.links[rank]
+		safego.Go("link connect", func() { results <- do(rank, l) }, func(err error) { results <- err })
+	}
+	return g.awaitLinks(results, num)
+}
+
+// awaitLinks returns when no link uses the remoteRendezvous any more.
+func (g *remoteRendezvous) awaitLinks(results <-chan error, num int) (first error) {
+	events, cancel := g.v.events, g.cancel
+	for num > 0 {
+		var err error
+		select {
+		case err = <-results:
+			num--
+		case n := <-events:
+			err = g.take(n)
+		case <-cancel:
+			err = errCancelled
+		}
+		if err != nil && first == nil {
+			first, events, cancel = err, nil, nil
+			g.breakLinks(err)
+		}
+	}
+	return first
+}
+
+func (g *remoteRendezvous) breakLinks(cause error) {
+	for _, l := range g.links {
+		if l != nil {
+			l.Break(cause)
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package multihost
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/moewire/moewire/core/transport"
+)
+
+// The ranks of a host know by their kernel (a pidfd) that the process of one of
+// them has ended, whatever has become of its sockets. They tell the ranks of
+// other hosts over their own connections. Whoever is told treats the rank as if
+// its connection had ended: nothing that it had said, and that has not arrived, is
+// heard any more. So each voter knows of the end itself (docs/protocol.md, "Why
+// this is safe").
+
+// endedBytes is the length of the message: a set of ranks.
+const endedBytes = 8
+
+// watchLocal looks for processes of this host that have ended, and tells those
+// who have not been told. It is for the goroutine that ticks.
+func (v *view) watchLocal() {
+	controls := v.controls.Load()
+	if controls == nil || !v.live.Load() { // until then a number may be an earlier process's
+		return
+	}
+	for r := range members(v.participants.local &^ (1 << v.participants.self) &^ v.ended) {
+		p := v.local.Process(r)
+		if p == nil {
+			continue // an update has left it out
+		}
+		if err := p.Lost(); errors.Is(err, transport.ErrExited) {
+			v.ended |= 1 << r
+			controls.Exited(r, err)
+		}
+	}
+	if v.ended == 0 {
+		return
+	}
+	m := binary.LittleEndian.AppendUint64([]byte{kindEnded}, v.ended)
+	for r := range members(v.participants.remote() & controls.Ranks()) {
+		if v.notified[r] != v.ended && controls.Send(r, m) {
+			v.notified[r] = v.ended
+		}
+	}
+}
+
+// takeEnded is told by a rank of another host who of that host has ended. It
+// speaks for no other host, nor for itself.
+func (v *view) takeEnded(from int, m []byte) {
+	if len(m) != endedBytes || v.peers[from] == nil {
+		return
+	}
+	infos := v.participants.infos
+	for r := range members(binary.LittleEndian.Uint64(m) & v.participants.remote() &^ (1 << from)) {
+		if infos[from].LocalTo(&infos[r]) {
+			v.controls.Load().Exited(r, fmt.Errorf("rank %d, of the same host, says that its process has ended", from))
+		}
+	}
+}

@@ -1,0 +1,148 @@
+package multihost
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+
+	"github.com/moewire/moewire/core/transport"
+)
+
+// Path is how this rank reaches another one.
+type Path struct {
+	Rank int
+	// Carrier is "self", "shm", or a carrier's name.
+	Carrier string
+	// Device is the carrier's, "" for shared memory.
+	Device string
+	// Why says why it is this one, in words.
+	Why string
+}
+
+// participants says who takes part in a rendezvous, and who of them is local.
+type participants struct {
+	self    int
+	infos   []Info // zero for absent ranks
+	present uint64
+	local   uint64 // this rank included
+	why     []string
+
+	survivors bool
+	epoch     uint16 // the highest that one of them comes from
+}
+
+func (r *participants) remote() uint64 { return r.present &^ r.local }
+
+// parseAll reads the metadata of all ranks and compares it with own.
+func parseAll(all [][]byte, own *Info) (*participants, error) {
+	r := &participants{self: own.Shm.Rank, infos: make([]Info, len(all)), why: make([]string, len(all))}
+	if len(all) != own.Shm.NumRanks {
+		return nil, fmt.Errorf("%w: metadata of %d ranks given, the group has %d", transport.ErrMismatch, len(all), own.Shm.NumRanks)
+	}
+	for rank, b := range all {
+		if len(b) == 0 {
+			continue
+		}
+		info, err := ParseMetadata(b)
+		if err == nil {
+			err = info.agrees(rank, own)
+		}
+		if err == nil {
+			err = r.add(rank, &info, own)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("rank %d: %w", rank, err)
+		}
+	}
+	if r.present>>r.self&1 == 0 || r.infos[r.self].id != own.id {
+		return nil, fmt.Errorf("rank %d: %w", r.self, bad("own entry is not what Metadata returned"))
+	}
+	return r, nil
+}
+
+func (i *Info) agrees(rank int, own *Info) error {
+	differ := func(field string, theirs, ours any) error {
+		return fmt.Errorf("%w: %s is %v, on rank %d it is %v", transport.ErrMismatch, field, theirs, own.Shm.Rank, ours)
+	}
+	switch {
+	case i.Shm.Rank != rank:
+		return bad("entry %d is the metadata of rank %d", rank, i.Shm.Rank)
+	case i.Shm.NumRanks != own.Shm.NumRanks:
+		return differ("number of ranks", i.Shm.NumRanks, own.Shm.NumRanks)
+	case i.Shm.ABIVersion != own.Shm.ABIVersion:
+		return differ("ABI version", i.Shm.ABIVersion, own.Shm.ABIVersion)
+	case i.Shm.ControlBytes != own.Shm.ControlBytes:
+		return differ("control region in bytes", i.Shm.ControlBytes, own.Shm.ControlBytes)
+	case i.Setting != own.Setting:
+		return differ("transport", i.Setting, own.Setting)
+	case i.Bound != own.Bound:
+		return differ("unresponsiveness timeout", i.Bound, own.Bound)
+	case i.Protection != own.Protection:
+		return differ("protection", i.Protection, own.Protection)
+	}
+	return nil
+}
+
+func (r *participants) add(rank int, info, own *Info) error {
+	for first := range rank {
+		if r.present>>first&1 == 1 && r.infos[first].id == info.id {
+			return bad("id is that of rank %d too", first)
+		}
+	}
+	r.infos[rank] = *info
+	r.present |= 1 << rank
+	if info.Survivor && (!r.survivors || int16(info.Epoch-r.epoch) > 0) {
+		r.survivors, r.epoch = true, info.Epoch
+	}
+	switch differs := own.host.differs(&info.host); {
+	case rank == own.Shm.Rank:
+		r.local |= 1 << rank
+		r.why[rank] = "this rank itself"
+	case own.Setting == TCP:
+		r.why[rank] = "transport is tcp"
+	case differs == "":
+		r.local |= 1 << rank
+		r.why[rank] = "the same host, network namespace and user"
+	default:
+		r.why[rank] = differs
+	}
+	return nil
+}
+
+// turn is how many local ranks have a lower number than this one.
+func (r *participants) turn() int { return bits.OnesCount64(r.local & (1<<r.self - 1)) }
+
+// localOnly is the metadata of the local ranks, as package shm wants it.
+func (r *participants) localOnly() [][]byte {
+	all := make([][]byte, len(r.infos))
+	for rank := range all {
+		if r.local>>rank&1 == 1 {
+			all[rank] = r.infos[rank].local
+		}
+	}
+	return all
+}
+
+// allowed says why this group cannot be connected, before anything is done.
+func (r *participants) allowed(cfg *Config) error {
+	if r.remote() == 0 {
+		return nil
+	}
+	first := lowest(r.remote())
+	if cfg.Setting == Shm {
+		return fmt.Errorf("rank %d %w: %s, and transport is shm", first, ErrOutOfReach, r.why[first])
+	}
+	if err := cfg.reachable(); err != nil {
+		return fmt.Errorf("rank %d %w: %s, and %w", first, ErrOutOfReach, r.why[first], err)
+	}
+	for rank := range members(r.present) {
+		if !r.infos[rank].Addr.IsValid() {
+			return fmt.Errorf("rank %d %w: it has no address for other hosts, or no keys", rank, ErrOutOfReach)
+		}
+	}
+	return nil
+}
+
+// ErrOutOfReach means that a rank is on another host and that the settings of
+// this rank, or of that one, lead nowhere. Nothing has been tried.
+var ErrOutOfReach = errors.New("cannot be reached")

@@ -1,0 +1,218 @@
+package multihost
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/moewire/moewire/core/internal/sys"
+	"github.com/moewire/moewire/core/wire"
+)
+
+// shortCalls are the calls that may lack something, by what.
+var shortCalls = map[syscall.Errno][]string{
+	syscall.EMFILE: {"accept4", "socket", "eventfd", "memfd_create", "epoll_create1", "fcntl F_DUPFD_CLOEXEC", "recvmsg"},
+	syscall.ENFILE: {"accept4", "socket", "eventfd", "memfd_create", "epoll_create1"},
+	syscall.ENOMEM: {"accept4", "socket", "eventfd", "memfd_create", "epoll_create1", "epoll_ctl add", "mmap"},
+	syscall.ENOSPC: {"epoll_ctl add", "ftruncate"},
+}
+
+const (
+	shortDeadline = 250 * time.Millisecond
+	// A quiet machine needs less than 100 ms; this one may be busy.
+	mayBeLate = time.Second
+)
+
+// TestRendezvousEndInTime: whatever a rendezvous lacks, of ranks that share memory, of
+// ranks of two hosts and of both, Connect and Reconnect end by their deadline on
+// every rank, leave nothing behind, and a rank that fails for want of something
+// says of what, and how much there may be.
+func TestRendezvousEndInTime(t *testing.T) {
+	late := time.Duration(0)
+	for _, hosts := range [][]string{{"a", "a"}, {"a", "b"}, {"a", "a", "b"}} {
+		for errno, calls := range shortCalls {
+			for _, call := range calls {
+				if testing.Short() && len(hosts) == 3 {
+					continue
+				}
+				t.Run(fmt.Sprint(hosts, errno, call), func(t *testing.T) {
+					before := openFiles(t)
+					late = max(late, meetShort(t, hosts, call, errno))
+					late = max(late, meetAgainShort(t, hosts, call, errno))
+					eventually(t, "everything is closed", func() bool { return openFiles(t) <= before })
+				})
+			}
+		}
+	}
+	t.Logf("at most %v after the deadline", late)
+}
+
+func openFiles(t *testing.T) int64 { return sys.Stats().OpenFDs }
+
+// meetShort lets ranks connect while every such call fails.
+func meetShort(t *testing.T, hosts []string, call string, errno syscall.Errno) time.Duration {
+	keys := wire.GenerateKeyring()
+	listeners := make([]*Listener, len(hosts))
+	for r, h := range hosts {
+		var err error
+		listeners[r], err = Open(testConfig(keys, r, len(hosts), h))
+		require.NoError(t, err)
+	}
+	domains := make([]*Domain, len(hosts))
+	late := inTime(t, len(hosts), call, errno, func(all [][]byte, r int) (err error) {
+		domains[r], err = listeners[r].Connect(all, shortDeadline)
+		return err
+	}, metadataOf(listeners))
+	for r := range hosts {
+		if domains[r] != nil {
+			_ = domains[r].Close()
+		}
+		_ = listeners[r].Close()
+	}
+	return late
+}
+
+// meetAgainShort lets ranks that are connected meet again while every such call
+// fails, from before their listeners on.
+func meetAgainShort(t *testing.T, hosts []string, call string, errno syscall.Errno) time.Duration {
+	g := newTroupe(t, hosts, nil)
+	defer func() { g.close(); g.domains = nil }()
+	listeners := make([]*Listener, len(hosts))
+	for r, d := range g.domains {
+		var err error
+		listeners[r], err = Relist(d, []byte("p"))
+		require.NoError(t, err)
+	}
+	late := inTime(t, len(hosts), call, errno, func(all [][]byte, r int) error {
+		change, err := listeners[r].Reconnect(all, shortDeadline)
+		if err == nil {
+			change.Abort()
+		}
+		return err
+	}, metadataOf(listeners))
+	for _, l := range listeners {
+		_ = l.Close()
+	}
+	return late
+}
+
+func inTime(t *testing.T, ranks int, call string, errno syscall.Errno, meet func(all [][]byte, r int) error, all [][]byte) (late time.Duration) {
+	stop := sys.InjectFaults(func(name string) error {
+		if name == call {
+			return errno
+		}
+		return nil
+	})
+	defer stop()
+	errs, took := make([]error, ranks), make([]time.Duration, ranks)
+	var wg sync.WaitGroup
+	for r := range ranks {
+		wg.Go(func() {
+			begin := time.Now()
+			errs[r] = meet(all, r)
+			took[r] = time.Since(begin)
+		})
+	}
+	wg.Wait()
+	for r, d := range took {
+		require.LessOrEqual(t, d, shortDeadline+mayBeLate, "rank %d: %v", r, errs[r])
+	}
+	if err := errors.Join(errs...); err != nil {
+		require.ErrorContains(t, err, call+": "+errno.Error()+", ", "the cause is not named")
+		for _, own := range errs {
+			if own != nil && errors.Is(own, errno) {
+				require.True(t, sys.IsShortage(own), own)
+			}
+		}
+	}
+	return max(0, slices.Max(took)-shortDeadline)
+}
+
+// TestRendezvousInAStormOfSignals: interrupted calls are made again, and deadlines
+// hold.
+func TestRendezvousInAStormOfSignals(t *testing.T) {
+	stop := storm(t)
+	defer stop()
+	g := newTroupe(t, []string{"a", "a", "b"}, nil)
+	keys := wire.GenerateKeyring()
+	for r, hosts := range [][]string{{"a", "a"}, {"a", "b"}} {
+		l, err := Open(testConfig(keys, 0, 2, hosts[0]))
+		require.NoError(t, err)
+		absent, err := Open(testConfig(keys, 1, 2, hosts[1]))
+		require.NoError(t, err)
+		begin := time.Now()
+		_, err = l.Connect([][]byte{l.Metadata(), absent.Metadata()}, shortDeadline)
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded, r)
+		require.LessOrEqual(t, time.Since(begin), shortDeadline+mayBeLate)
+		require.NoError(t, absent.Close())
+	}
+	for r := range g.domains {
+		send(t, g.domains[2], r%2, "still")
+	}
+}
+
+// storm interrupts the calls of this process, thousands of times a second.
+func storm(t *testing.T) (stop func()) {
+	quit, done := make(chan struct{}), make(chan struct{})
+	ignored := make(chan os.Signal, 1)
+	signal.Notify(ignored, syscall.SIGWINCH)
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-quit:
+				return
+			default:
+			}
+			for _, tid := range threads(t) {
+				_, _, _ = syscall.Syscall(syscall.SYS_TGKILL, uintptr(os.Getpid()), uintptr(tid), uintptr(syscall.SIGWINCH))
+			}
+			time.Sleep(100 * time.Microsecond)
+		}
+	}()
+	return sync.OnceFunc(func() { close(quit); <-done; signal.Stop(ignored) })
+}
+
+func threads(t *testing.T) (ids []int) {
+	entries, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Error(err)
+	}
+	for _, e := range entries {
+		if id, err := strconv.Atoi(e.Name()); err == nil {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// TestHostThatCannotBeTold is an error, not another host.
+func TestHostThatCannotBeTold(t *testing.T) {
+	cfg := testConfig(wire.GenerateKeyring(), 0, 1, "")
+	stop := sys.InjectFaults(func(call string) error {
+		if strings.HasPrefix(call, "open /proc/sys/kernel/random/boot_id") {
+			return syscall.EMFILE
+		}
+		return nil
+	})
+	defer stop()
+	before := openFiles(t)
+	_, err := Open(cfg)
+	require.ErrorIs(t, err, syscall.EMFILE)
+	require.ErrorContains(t, err, "which host this is cannot be told: open /proc/sys/kernel/random/boot_id: too many open files, limit ")
+	require.Equal(t, before, openFiles(t))
+	stop()
+	l, err := Open(cfg)
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+}

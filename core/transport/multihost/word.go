@@ -1,0 +1,55 @@
+package multihost
+
+import "github.com/moewire/moewire/core/transport"
+
+// word is the members word of a group with remote ranks: this host's page, and
+// the agreement for who would take others out.
+type word struct {
+	page transport.MemberWord
+	v    *view
+	self uint64 // this rank's bit
+}
+
+var _ transport.MemberWord = (*word)(nil)
+
+// Load is what is known on this host.
+func (w *word) Load() uint64 { return w.page.Load() }
+
+// CompareAndSwap begins an epoch, or takes this rank itself out, at once.
+// Others are taken out when that has been agreed on: until then it returns
+// false, and the word stays as it was.
+func (w *word) CompareAndSwap(old, next uint64) bool {
+	if epochOf(old) != epochOf(next) {
+		return w.page.CompareAndSwap(old, next)
+	}
+	removals := old &^ next
+	switch {
+	case next&^old != 0 || removals == 0:
+		return false // nobody comes back in the same epoch
+	case removals != w.self:
+		return w.v.ask(old, removals)
+	}
+	ours := w.v.isOf(epochOf(old))
+	if ours {
+		w.v.sendBeat(nil) // who learns that we are out can see whether we are quiesced
+	}
+	if !w.page.CompareAndSwap(old, next) {
+		return false
+	}
+	if ours {
+		w.v.leave()
+	}
+	return true
+}
+
+// CompareAndSwapHere changes this host's page alone. Who takes a rank of this host out
+// has left the epoch itself, and met without it: there is nobody to agree with. To
+// the ranks of this host it is as if that one had left by itself (learn).
+func (w *word) CompareAndSwapHere(old, next uint64) bool { return w.page.CompareAndSwap(old, next) }
+
+// isOf reports whether an epoch is this rendezvous's.
+func (v *view) isOf(epoch uint16) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.concerns(epoch)
+}

@@ -1,0 +1,48 @@
+"""Memory that could not be released: told of, and tried again."""
+
+from __future__ import annotations
+
+import atexit
+from collections import deque
+from typing import TYPE_CHECKING
+
+from . import _abi as abi
+from . import _deferred_log
+
+if TYPE_CHECKING:
+    from ._lib import Library
+
+# One entry per release that failed: no more than there are workspaces which are still allocated.
+# No lock is needed, and none would do: tensors are collected under any, this one too.
+_leaked: deque[tuple[Library, abi.mw_memory_t]] = deque()
+
+
+def release(library: Library, memory: abi.mw_memory_t) -> None:
+    """Releases memory, or keeps it as leaked. What else is leaked waits for who may wait."""
+    if library.forked:
+        return  # it is the parent's
+    status = library.memory_release(memory)
+    if status >= 0 or status == abi.MW_ERR_HANDLE:  # there is no such memory any more
+        return
+    _deferred_log.leave(
+        "memory of a closed buffer could not be released, and is tried again when a "
+        f"buffer on CUDA is closed, and at the end of the process: {library.error_text()}"
+    )
+    _leaked.append((library, memory))
+
+
+def retry() -> None:
+    """Tries once what has leaked; for a close, and the end of the process.
+
+    A device that does not get done is waited for, which also ends a capture with an error. So not
+    in a collection, which may come anywhere.
+    """
+    for _ in range(len(_leaked)):
+        try:
+            one = _leaked.popleft()
+        except IndexError:  # another thread has it
+            return
+        release(*one)
+
+
+atexit.register(retry)  # later than _deferred_log, which so comes behind it

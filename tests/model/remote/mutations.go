@@ -1,0 +1,27 @@
+package remote
+
+// Mutation is one rule broken. Each is a mistake that is easy to make.
+type Mutation uint8
+
+const (
+	none Mutation = iota
+	sendsBeforeOpen
+	takesGoneRows
+	oldEpochsCount
+	cancelIsNew
+	cancelReleases
+	cancelIsNotTold
+	doneBeforeRows
+	arrivesFirst
+	yBeforeOutputs
+	yWithFirstPiece
+	settleNoYReady
+	outputsOnce
+	noDoneWait
+	countersStay
+	noReleasedBit
+	ignoreReaders
+	fencesFromOldSet
+	leavesAtOnce
+	leavesBeforeQuiesced
+)
