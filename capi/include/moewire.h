@@ -39,7 +39,7 @@ extern "C" {
 #endif
 
 /* Grows whenever a struct or a function changes in a way that callers see. */
-#define MW_ABI_VERSION 9u
+#define MW_ABI_VERSION 10u
 
 /* Ranks in one shared-memory domain: member set and epoch share one word. */
 #define MW_MAX_RANKS 48

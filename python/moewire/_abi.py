@@ -33,7 +33,7 @@ from ._abi_observe import mw_counters_t as mw_counters_t
 from ._abi_observe import mw_link_t as mw_link_t
 from ._abi_observe import mw_record_t as mw_record_t
 
-MW_ABI_VERSION = 9
+MW_ABI_VERSION = 10
 MW_MAX_TOPK = 64
 MW_MAX_EXTRAS = 4
 MW_MAX_EXTRA_BYTES = 65535
