@@ -28,15 +28,15 @@ type buffer struct {
 	id       uint64
 	cfg      ep.Config
 	rows     cpu.Options
-	open     multihost.Config // for a listener of its own
+	open     multihost.Config // the configuration of the buffer's own listener
 	broken   uatomic.Error
 	ep       atomic.Pointer[ep.Buffer]
-	onGPU    *onGPU // nil for one on the CPU
+	onGPU    *onGPU // nil for a buffer on the CPU
 	gpu      atomic.Pointer[gpu.Buffer]
 	refused  refusals
 	memories memories
 
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards the fields below
 	rendezvous rendezvous
 	dom        *multihost.Domain // nil until connected
 	closed     bool
@@ -58,7 +58,8 @@ func (b *buffer) poison(err error) {
 	}
 }
 
-// core returns the buffer's core, once there is one. One on CUDA has another.
+// core returns the buffer's core, once there is one. A buffer on CUDA has another kind of core:
+// see gpuCore.
 func (b *buffer) core() (*ep.Buffer, error) {
 	if b.onGPU != nil {
 		return nil, fmt.Errorf("%w on a buffer on CUDA", transport.ErrNotSupported)
@@ -118,10 +119,10 @@ func checkShapeFlags(shape *C.mw_shape_t) error {
 	return inRange("num_topk", int64(shape.num_topk), 0, layout.MaxTopK)
 }
 
-// maxSpin bounds how long a wait may be awake.
+// maxSpin bounds how long a wait may poll.
 const maxSpin = time.Second
 
-// tuningOf checks the choices that change times alone.
+// tuningOf checks the choices that change only times.
 func tuningOf(c *C.mw_config_t) (cpu.Options, shm.Pages, error) {
 	for _, n := range [...]struct {
 		name      string
@@ -257,14 +258,14 @@ func mwiBufferClose(id uint64) C.mw_status_t {
 	}
 	return guard(nil, func() error {
 		err := b.close()
-		if err != nil && b.onGPU != nil { // the device still works for it: the caller closes it again
+		if err != nil && b.onGPU != nil { // the device still works for this buffer: the caller closes it again
 			buffers.restore(id, b)
 		}
 		return err
 	})
 }
 
-// params are what the ranks compare when they meet.
+// params are the parameters that the ranks compare when they meet.
 func (b *buffer) params(st ep.Standing) ([]byte, error) {
 	if b.onGPU == nil {
 		return b.cfg.Params(st)
@@ -275,7 +276,7 @@ func (b *buffer) params(st ep.Standing) ([]byte, error) {
 	return b.onGPU.cfg.Params(st)
 }
 
-// given is an error of a buffer that was not made, once its device is back.
+// given returns the error of a buffer that could not be made, after it has released its device.
 func (b *buffer) given(err error) error {
 	if err != nil && b.onGPU != nil {
 		err = errors.Join(err, b.onGPU.close())
@@ -283,8 +284,8 @@ func (b *buffer) given(err error) error {
 	return err
 }
 
-// stopConnect waits for a connect that has been told to end: it may be making what
-// is to be freed, on the device.
+// stopConnect waits for a connect that has been told to end. It may still be making device memory
+// that the caller is about to free.
 func (b *buffer) stopConnect(over <-chan struct{}) {
 	for {
 		if g := b.gpu.Load(); g != nil {
@@ -301,11 +302,11 @@ func (b *buffer) stopConnect(over <-chan struct{}) {
 func (b *buffer) close() error {
 	defer b.wipeKeys()
 	if g := b.gpu.Load(); g != nil {
-		g.Stop() // an install that holds b.mu
+		g.Stop() // this reaches an install that holds b.mu
 	}
 	b.mu.Lock()
 	b.closed = true
-	err := b.rendezvous.end() // also one that runs in another thread
+	err := b.rendezvous.end() // this also ends a connect in another thread
 	over := b.rendezvous.over
 	b.mu.Unlock()
 	if b.onGPU != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/moewire/moewire/core/ep/layout"
 )
 
-// combine is the arguments of one call. Pooled, as dispatch is.
+// combine holds the arguments of one call. It is pooled, as dispatch is.
 type combine struct {
 	args ep.CombineArgs
 	selections
@@ -54,7 +54,7 @@ func mwiBufferCombine(id uint64, a *C.mw_combine_args_t, opID *C.uint64_t) C.mw_
 	})
 }
 
-// handle finds the operation of a handle that must be this buffer's.
+// handle finds the operation of a handle, which must be this buffer's.
 func (b *buffer) handle(id uint64) (*ep.Buffer, uint64, error) {
 	owner, n, err := unpackHandle(id)
 	if err != nil {
@@ -104,7 +104,7 @@ func (c *combine) read(a *C.mw_combine_args_t, e *ep.Buffer, n uint64) error {
 	return err
 }
 
-// checkSelections: a flat combine has none.
+// checkSelections refuses selections of a flat combine, which has none.
 func checkSelections(a *C.mw_combine_args_t, flat bool) error {
 	if !flat {
 		return inRange("num_topk", int64(a.num_topk), 1, layout.MaxTopK)

@@ -18,32 +18,32 @@ import (
 // maxCodeBytes bounds the code of kernels that a caller gives.
 const maxCodeBytes = 64 << 20
 
-// onGPU is what a buffer on CUDA has beside what all have.
+// onGPU is the part that only a buffer on CUDA has.
 type onGPU struct {
 	cfg     gpu.Config
 	ordinal int
 	driver  string
-	given   []byte // code, in place of ours
+	given   []byte // the caller's code, in place of ours
 	nvrtc   string
 	memory  gpuMemory
-	laters  sync.Pool // of *operation: this buffer's, so that o.b never changes
+	laters  sync.Pool // of *operation, for this buffer alone, so that o.b never changes
 
 	mu    sync.Mutex
 	dev   *cuda.Device
 	code  string          // where the device's code comes from
-	rings *cudaring.Rings // for messages to ranks of other hosts
+	rings *cudaring.Rings // memory for messages to ranks of other hosts
 	slots [cuda.MaxSlots]slotUse
-	order string // why the group gives places by counts; "": it was asked to, or does not
+	order string // why the group places rows by counts; "": it was asked to, or it does not
 }
 
 // slotUse is the latest dispatch in a slot.
 type slotUse struct {
 	handle   gpu.Handle
-	stream   uint64 // of the handle's latest call
+	stream   uint64 // the stream of the handle's latest call
 	combineX uint64
 }
 
-// gpuOf reads where rows lie; nil for the CPU.
+// gpuOf reads where rows lie. It returns nil for the CPU.
 func gpuOf(c *C.mw_config_t) (*onGPU, error) {
 	if err := inRange("config->device", int64(c.device), C.MW_DEVICE_CPU, C.MW_DEVICE_CUDA); err != nil {
 		return nil, err
@@ -111,8 +111,8 @@ func (g *onGPU) open() error {
 	return nil
 }
 
-// use notes which dispatch has a slot now: the latest one, whose thread may come
-// here before that of the one which it has replaced.
+// use notes which dispatch has a slot now: the latest one. Its thread may come here before the
+// thread of the dispatch that it has replaced.
 func (g *onGPU) use(res *gpu.Result, stream uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -121,7 +121,7 @@ func (g *onGPU) use(res *gpu.Result, stream uint64) {
 	}
 }
 
-// forget is for a core that gives out its handles from the first one on.
+// forget clears the slots, for a new core, which numbers its handles from the first one again.
 func (g *onGPU) forget() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -141,9 +141,8 @@ func (g *onGPU) of(h gpu.Handle, f func(*slotUse)) bool {
 	return false
 }
 
-// close releases the device, once its buffer is closed. A carrier that does not
-// end what it was given keeps the memory of its messages, and so the device: that
-// is said once.
+// close releases the device, once its buffer is closed. If a carrier does not end its requests,
+// the memory of its messages stays in use, and so does the device. close reports this once.
 func (g *onGPU) close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -165,8 +164,7 @@ func (g *onGPU) close() error {
 	return err
 }
 
-// agree finds which order the group's rows have. A buffer that is made for it keeps
-// that.
+// agree finds the order of the group's rows. A buffer that was made for an order keeps it.
 func (g *onGPU) agree(params [][]byte, infos []multihost.Info) error {
 	order, why, err := gpu.AgreePlacement(params, func(a, b int) bool { return infos[a].LocalTo(&infos[b]) })
 	if err != nil {
@@ -182,7 +180,7 @@ func (g *onGPU) agree(params [][]byte, infos []multihost.Info) error {
 	return nil
 }
 
-// joinGPU is join on CUDA: memory on the device, which the others map.
+// joinGPU is join on CUDA: the memory is on the device, and the others map it.
 func (b *buffer) joinGPU(l *multihost.Listener, metas [][]byte, timeout time.Duration, joining bool) error {
 	until := time.Now().Add(timeout)
 	dom, err := l.Connect(metas, timeout)
@@ -203,13 +201,13 @@ func (b *buffer) joinGPU(l *multihost.Listener, metas [][]byte, timeout time.Dur
 	closed := b.closed
 	b.mu.Unlock()
 	if closed || joining {
-		return nil // closed: who closes it waits for that
+		return nil // the buffer is closed: the thread that closes it waits for this one
 	}
 	if err := g.Connect(time.Until(until)); err != nil {
 		b.mu.Lock()
 		b.dom = nil
 		b.mu.Unlock()
-		return errors.Join(err, b.dropGPU()) // what is left is dropped before the next rendezvous, or by close
+		return errors.Join(err, b.dropGPU()) // the next rendezvous, or close, drops the rest
 	}
 	return nil
 }
@@ -227,8 +225,8 @@ func (b *buffer) dropGPU() error {
 	return err
 }
 
-// closeGPU ends a buffer on CUDA. It leaves its group now, and its memory goes
-// when nobody retains it.
+// closeGPU ends a buffer on CUDA. It leaves its group now, and its memory is freed when no caller
+// retains it.
 func (b *buffer) closeGPU() error {
 	b.memories.forget()
 	if !b.onGPU.memory.close(b.freeGPU) {
@@ -240,19 +238,19 @@ func (b *buffer) closeGPU() error {
 	return nil
 }
 
-// freeGPU gives memory and device back.
+// freeGPU frees the memory and releases the device.
 func (b *buffer) freeGPU() error {
 	if err := b.dropGPU(); err != nil {
-		return err // the device still works for it
+		return err // the device still works for this buffer
 	}
 	return b.onGPU.close()
 }
 
-// gpuMemory counts who looks at the memory of a buffer on CUDA.
+// gpuMemory counts the users of the memory of a buffer on CUDA.
 type gpuMemory struct {
 	mu   sync.Mutex
 	n    int
-	free func() error // once the buffer is closed
+	free func() error // set once the buffer is closed
 }
 
 // Retain keeps the memory in place until Release.
@@ -262,11 +260,11 @@ func (m *gpuMemory) Retain() {
 	m.mu.Unlock()
 }
 
-// Release is TryRelease for who cannot be told.
+// Release is TryRelease for callers that cannot handle an error.
 func (m *gpuMemory) Release() { _ = m.TryRelease() }
 
-// TryRelease frees the memory of a closed buffer with the last one. After an error
-// it is retained as before. One call at a time.
+// TryRelease undoes one Retain; the last one frees the memory of a closed buffer. After an error
+// the memory is retained as before. Only one call may run at a time.
 func (m *gpuMemory) TryRelease() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -279,8 +277,8 @@ func (m *gpuMemory) TryRelease() error {
 	return nil
 }
 
-// close says that the buffer is closed, and whether somebody looks at its
-// memory, so that the last Release frees it.
+// close marks the buffer as closed. It returns whether the memory is still in use, so that the
+// last Release frees it.
 func (m *gpuMemory) close(free func() error) (later bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -290,8 +288,8 @@ func (m *gpuMemory) close(free func() error) (later bool) {
 	return m.n > 0
 }
 
-// gpuCore returns the core of a buffer on CUDA, as long as there is one. The
-// caller does not hold b.mu.
+// gpuCore returns the core of a buffer on CUDA, as long as there is one. The caller must not hold
+// b.mu.
 func (b *buffer) gpuCore() (*gpu.Buffer, error) {
 	if g := b.gpu.Load(); g != nil {
 		return g, nil
@@ -313,7 +311,7 @@ var pathWords = map[string]string{
 	"ipc":     "memory opened by CUDA IPC",
 }
 
-// ownWords are those of a rank for itself.
+// ownWords describe a rank's path to itself.
 func ownWords(noFabric error) string {
 	if noFabric == nil {
 		return pathWords["self"]
@@ -321,8 +319,8 @@ func ownWords(noFabric error) string {
 	return pathWords["self"] + "; " + noFabric.Error()
 }
 
-// describe says of ranks that are reached through memory on devices how, and of
-// those of other hosts where the messages lie.
+// describe explains paths: for ranks that are reached through device memory, how; for ranks of
+// other hosts, where the messages lie.
 func (g *onGPU) describe(b *gpu.Buffer, paths []path) {
 	g.mu.Lock()
 	device, rings, order := fmt.Sprintf("CUDA device %d, %s", g.ordinal, g.code), g.rings, g.order

@@ -19,12 +19,12 @@ func (g *onGPU) codeFor(major, minor int) (code []byte, from string, err error) 
 	return images.For(major, minor, optionsOf(g.nvrtc))
 }
 
-// optionsOf reads the places of a compiler, which colons separate.
+// optionsOf reads the places of a compiler, separated by colons.
 func optionsOf(nvrtc string) images.Options {
 	return images.Options{NVRTC: strings.FieldsFunc(nvrtc, func(r rune) bool { return r == ':' })}
 }
 
-// cudaReport is what a driver offers, and what buffers would find beside it.
+// cudaReport is what a driver offers, and what else buffers would find: code and a compiler.
 type cudaReport struct {
 	cuda.Survey
 	// NVRTC is the compiler that a device without prebuilt code needs; "": NoNVRTC

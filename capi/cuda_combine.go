@@ -11,7 +11,7 @@ import (
 	"github.com/moewire/moewire/core/ep/gpu"
 )
 
-// gpuHandle finds the operation of a handle that must be this buffer's.
+// gpuHandle finds the operation of a handle, which must be this buffer's.
 func (b *buffer) gpuHandle(id uint64) (*gpu.Buffer, gpu.Handle, error) {
 	owner, n, err := unpackHandle(id)
 	if err != nil {
@@ -82,13 +82,13 @@ func (c *launch) readCombine(a *C.mw_combine_args_t, ranks int) error {
 		NumTokens: int(a.num_tokens), TopK: int(a.num_topk), ActiveRanks: active, Stream: uint64(a.stream), Timeout: timeout,
 		WaitNs: uint64(a.wait_ns),
 	}
-	if a.x == 0 { // also flat: whether there are rows the device alone knows
+	if a.x == 0 { // flat combines need x, too: only the device knows whether there are rows
 		return invalid("x is NULL, allowed expert outputs, or the handle's combine buffer")
 	}
 	return nil
 }
 
-// checkInPlace: with zero_copy, x is where outputs go.
+// checkInPlace checks that with zero_copy x is the combine buffer.
 func (g *onGPU) checkInPlace(h gpu.Handle, zeroCopy bool, x uint64) (err error) {
 	if zeroCopy {
 		g.of(h, func(s *slotUse) {
@@ -100,19 +100,19 @@ func (g *onGPU) checkInPlace(h gpu.Handle, zeroCopy bool, x uint64) (err error) 
 	return err
 }
 
-// combineBufferGPU: after a combine a stream waits for who reads there: that of the
-// handle's latest call if on is nil.
+// combineBufferGPU returns the combine buffer. After a combine, a stream waits for the ranks that
+// read there: the stream of the handle's latest call if on is nil.
 func (b *buffer) combineBufferGPU(id uint64, on *uint64) (at uint64, err error) {
 	g, h, err := b.gpuHandle(id)
 	if err != nil {
 		return 0, err
 	}
-	stream, _ := b.streamOf(h, on) // if there is none, the core says why
+	stream, _ := b.streamOf(h, on) // if there is none, the core returns the error
 	return g.CombineX(h, stream)
 }
 
-// streamOf is the given stream, or that of a handle's latest call; false: its slot
-// serves a later dispatch.
+// streamOf returns the given stream, or the stream of a handle's latest call. It returns false if
+// the handle's slot serves a later dispatch.
 func (b *buffer) streamOf(h gpu.Handle, on *uint64) (stream uint64, ok bool) {
 	ok = b.onGPU.of(h, func(s *slotUse) { stream = s.stream })
 	if on != nil {
@@ -139,8 +139,8 @@ func mwiCombineBufferOn(id, handle, stream uint64, address *C.uint64_t) C.mw_sta
 	})
 }
 
-// releaseGPU gives a handle back on a stream; on that of its latest call if on is
-// nil. MW_STREAM_NONE: on none.
+// releaseGPU releases a handle on a stream: on that of the handle's latest call if on is nil, and
+// on none with MW_STREAM_NONE.
 func (b *buffer) releaseGPU(id uint64, on *uint64) error {
 	g, h, err := b.gpuHandle(id)
 	if err != nil {

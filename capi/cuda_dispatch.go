@@ -12,7 +12,7 @@ import (
 	"github.com/moewire/moewire/core/ep/layout"
 )
 
-// launch is the arguments of one call on CUDA. Pooled, as dispatch is.
+// launch holds the arguments of one call on CUDA. It is pooled, as dispatch is.
 type launch struct {
 	dispatch gpu.DispatchArgs
 	combine  gpu.CombineArgs
@@ -67,8 +67,8 @@ func gpuPhase(phase C.int32_t, sliceUs C.int64_t) (gpu.Phase, error) {
 	return gpu.PhaseDone, err
 }
 
-// readDispatch checks what core/ep/gpu does not. Addresses are the device's:
-// nobody looks behind them here.
+// readDispatch checks what core/ep/gpu does not. Addresses are the device's: this code does not
+// read the memory there.
 func (c *launch) readDispatch(a *C.mw_dispatch_args_t, ranks int) error {
 	scales, err := scalesOf(uint32(a.flags))
 	if err != nil {
@@ -99,7 +99,7 @@ func (c *launch) readDispatch(a *C.mw_dispatch_args_t, ranks int) error {
 	return c.readColumns(a)
 }
 
-// readColumns takes what flat rows bring along, and weights for sums.
+// readColumns reads the columns that come with flat rows, and the weights for sums.
 func (c *launch) readColumns(a *C.mw_dispatch_args_t) error {
 	d := &c.dispatch
 	d.TopkWeights = uint64(a.topk_weights)
@@ -128,7 +128,7 @@ func gpuMask(at uint64, n int64, ranks int) (uint64, error) {
 	return at, nil
 }
 
-// write gives the addresses of a dispatch.
+// write gives the caller the addresses of a dispatch.
 func (c *launch) write(buffer, memory uint64) {
 	r := &c.res
 	c.out = C.mw_dispatch_result_t{

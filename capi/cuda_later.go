@@ -12,7 +12,7 @@ import (
 // second is the second phase of a call on CUDA.
 type second struct {
 	core   *gpu.Buffer
-	handle gpu.Handle // of a dispatch; 0: it is that of a combine
+	handle gpu.Handle // the handle of a dispatch; 0: the phase is that of a combine
 	ticket gpu.ReduceTicket
 	stream uint64
 }
@@ -33,34 +33,33 @@ func (s *second) drop() (cancelled bool, err error) {
 	return s.core.CancelReduce(s.ticket, s.stream)
 }
 
-// later has a second phase launched once. One that was closed serves again, in
-// the same buffer, so that calls allocate nothing. Who found it by an id may come
-// to it after that, when it is another operation's: so whoever comes says by which
-// id, and an old one is refused.
+// later makes sure that a second phase is launched once. A closed later serves again, in the same
+// buffer, so that calls allocate nothing. A thread that found it by an id may arrive after that,
+// when it belongs to another operation. So each caller passes its id, and an old id is refused.
 type later struct {
 	mu    sync.Mutex
-	id    uint64 // of the operation that it serves; 0: none
+	id    uint64 // the id of the operation that it serves; 0: none
 	what  second
 	ended bool
 	err   error
 }
 
-// promise makes an operation of a second phase, and gives its id.
+// promise makes an operation of a second phase, and returns its id.
 func (b *buffer) promise(what second) uint64 {
 	o, _ := b.onGPU.laters.Get().(*operation)
 	if o == nil {
 		o = &operation{b: b, later: new(later)}
 	}
 	l := o.later
-	l.mu.Lock() // whoever has an old id waits, and is refused
+	l.mu.Lock() // a caller with an old id waits here, and is refused then
 	defer l.mu.Unlock()
 	l.what, l.ended, l.err = what, false, nil
 	l.id = ops.add(o)
 	return l.id
 }
 
-// launch launches it. The same answer at every later call, but where it was refused:
-// then nothing has happened.
+// launch launches the second phase. Every later call returns the same answer, unless the launch
+// was refused: then nothing has happened.
 func (l *later) launch(id uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,8 +73,8 @@ func (l *later) launch(id uint64) error {
 	return l.err
 }
 
-// cancel keeps it from being launched. What another call has launched has ended,
-// and stays as it is.
+// cancel keeps the phase from being launched. If another call has launched it, the operation has
+// ended and stays as it is.
 func (l *later) cancel(id uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -86,13 +85,13 @@ func (l *later) drop(id uint64) {
 	if l.id != id || l.ended {
 		return
 	}
-	if cancelled, err := l.what.drop(); cancelled || err != nil { // an error: it was released before
+	if cancelled, err := l.what.drop(); cancelled || err != nil { // an error means that it was released before
 		l.ended, l.err = true, op.ErrCancelled
 	}
 }
 
-// close cancels it, and lets its operation, which is in no table any more, serve
-// again.
+// close cancels the phase, and lets its operation serve again. That operation is in no table any
+// more.
 func (l *later) close(id uint64, o *operation) {
 	l.end(id)
 	o.b.onGPU.laters.Put(o)

@@ -12,7 +12,7 @@ import (
 	"github.com/moewire/moewire/core/op"
 )
 
-// begun are the calls of one stream that leave their second phase for later.
+// begun makes the calls of one stream that leave their second phase for later.
 type begun struct {
 	b                 *buffer
 	dispatch, combine func() (op uint64)
@@ -47,7 +47,8 @@ func newBegun(t *testing.T, c *caller) *begun {
 	}
 }
 
-// operation is one of two phases each, and another dispatch that is given up.
+// operation makes a dispatch and a combine of two phases each, and another dispatch that is
+// cancelled.
 func (c *begun) operation(t *testing.T) {
 	for _, begin := range []func() uint64{c.dispatch, c.combine} {
 		id := begin()
@@ -60,7 +61,8 @@ func (c *begun) operation(t *testing.T) {
 	}
 }
 
-// TestOperationsOnCUDAAllocateNothing: all steps of them, by the calls of the C ABI.
+// TestOperationsOnCUDAAllocateNothing: no step of an operation allocates, by the calls of the C
+// ABI.
 func TestOperationsOnCUDAAllocateNothing(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates, and pools forget")
@@ -71,7 +73,8 @@ func TestOperationsOnCUDAAllocateNothing(t *testing.T) {
 	for range 20 {
 		calls.operation(t)
 	}
-	// What else allocates in this process meanwhile is counted, too: the least of some.
+	// The count includes other allocations of this process, so the test takes the least of
+	// several.
 	least := math.Inf(1)
 	for tries := 0; tries < 5 && least > 0; tries++ {
 		least = min(least, testing.AllocsPerRun(100, func() { calls.operation(t) }))
@@ -82,8 +85,8 @@ func TestOperationsOnCUDAAllocateNothing(t *testing.T) {
 	require.Zero(t, mwiBufferClose(b.id))
 }
 
-// TestAnOldIDIsNotOfTheOperationThatServesAgain: who found an operation before it was
-// closed does nothing to the one that it has become.
+// TestAnOldIDIsNotOfTheOperationThatServesAgain: a caller that found an operation before it was
+// closed cannot change the operation that reuses its memory.
 func TestAnOldIDIsNotOfTheOperationThatServesAgain(t *testing.T) {
 	b, emu := connected(t)
 	c := newCaller(t, emu, b)
@@ -112,7 +115,7 @@ func TestAnOldIDIsNotOfTheOperationThatServesAgain(t *testing.T) {
 	id := calls.combine()
 	found, err := ops.get(id)
 	require.NoError(t, err)
-	found.cancel(id) // which releases the handle
+	found.cancel(id) // this also releases the handle
 	require.ErrorIs(t, found.wait(id, ep.PhaseDone, 0), op.ErrCancelled)
 	require.Zero(t, mwiOpClose(id))
 	require.ErrorIs(t, b.releaseGPU(calls.handle(), nil), ep.ErrStaleHandle)
@@ -122,8 +125,8 @@ func TestAnOldIDIsNotOfTheOperationThatServesAgain(t *testing.T) {
 	require.Zero(t, mwiBufferClose(b.id))
 }
 
-// TestAWaitInACaptureIsRepeated: the rest of what ran is not recorded, and is launched
-// by the next wait.
+// TestAWaitInACaptureIsRepeated: the rest of an operation that ran outside the capture is not
+// recorded. The next wait launches it.
 func TestAWaitInACaptureIsRepeated(t *testing.T) {
 	b, emu := connected(t)
 	c := newCaller(t, emu, b)
@@ -142,7 +145,7 @@ func TestAWaitInACaptureIsRepeated(t *testing.T) {
 	require.Zero(t, mwiBufferClose(b.id))
 }
 
-// capture records what f does on the first stream, and forgets it. The driver's types
+// capture records what f does on the first stream, and drops the recording. The driver's types
 // have no names here.
 func capture[S ~uint64 | ~uintptr, G any](
 	t *testing.T, c *caller, begin func(S, int) error, end func(S) (G, error), destroy func(G) error, f func(),
@@ -157,8 +160,8 @@ func capture[S ~uint64 | ~uintptr, G any](
 	}))
 }
 
-// TestASecondPhaseThatACombineHasLaunched: who comes for it by the dispatch's operation
-// is told that it was, also when another dispatch has taken the handle's slot.
+// TestASecondPhaseThatACombineHasLaunched: a wait on the dispatch's operation learns that the
+// phase was launched, even when another dispatch has taken the handle's slot.
 func TestASecondPhaseThatACombineHasLaunched(t *testing.T) {
 	b, emu := connected(t)
 	c := newCaller(t, emu, b)

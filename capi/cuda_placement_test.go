@@ -17,7 +17,7 @@ import (
 
 var localKeys = wire.GenerateKeyring()
 
-// onDevice is a rank of two on a device of the emulator's, not connected.
+// onDevice makes one rank of two on a device of the emulator, not connected.
 func onDevice(t *testing.T, rank, ordinal int) *buffer {
 	n, err := gpu.SizeHint(layout.Shape{MaxTokens: 4, Hidden: 128, NumExperts: 2, NumRanks: 2}, 2)
 	require.NoError(t, err)
@@ -33,7 +33,7 @@ func onDevice(t *testing.T, rank, ordinal int) *buffer {
 	return b
 }
 
-// placementsOf are those that both dispatch by.
+// placementsOf returns the placements by which both ranks dispatch.
 func placementsOf(pair [2]*buffer) (o [2]gpu.Placement) {
 	for r, b := range pair {
 		o[r] = b.onGPU.cfg.Placement
@@ -49,8 +49,8 @@ func installPair(t *testing.T, pair [2]*buffer) {
 	require.NoError(t, errors.Join(<-ended, <-ended))
 }
 
-// TestPlacementOfDevicesWithoutAtomics: their ranks meet all the same, say why their rows
-// are by counts, and go on so after an update.
+// TestPlacementOfDevicesWithoutAtomics: their ranks still meet, say why they place rows by
+// counts, and keep this after an update.
 func TestPlacementOfDevicesWithoutAtomics(t *testing.T) {
 	cudatest.Emulate(t)
 	t.Setenv("EMULATOR_DEVICES", "2")
@@ -73,8 +73,8 @@ func TestPlacementOfDevicesWithoutAtomics(t *testing.T) {
 	closePair(t, pair, 0, 1)
 }
 
-// TestPlacementOfDevicesWithAtomics: it is the quick one, and a rank whose device cannot
-// have it is not let in: all that meet it say so at once.
+// TestPlacementOfDevicesWithAtomics: such devices use the fast placement. A rank with a device
+// that cannot use it is refused: all ranks that meet it say so at once.
 func TestPlacementOfDevicesWithAtomics(t *testing.T) {
 	cudatest.Emulate(t)
 	t.Setenv("EMULATOR_DEVICES", "3")
@@ -101,19 +101,19 @@ func TestPlacementOfDevicesWithAtomics(t *testing.T) {
 	closePair(t, pair, 0, 1)
 }
 
-// TestLinksAreAsked: what the driver does not say ends the creation, by name, and
-// releases the device.
+// TestLinksAreAsked: if a query of the driver fails, the creation fails with its name, and the
+// device is released.
 func TestLinksAreAsked(t *testing.T) {
 	emu := cudatest.Emulate(t)
 	b := &buffer{onGPU: &onGPU{cfg: gpu.Config{NumBytes: 1 << 20}, driver: cudatest.Build{}.Library(t), given: []byte("kernels\x00")}}
 	b.open = listenerConfig(0, 1, nil)
-	emu.FailAfter("cuDeviceGetCount", 1, outOfMemory) // the first one is the opening's
+	emu.FailAfter("cuDeviceGetCount", 1, outOfMemory) // the first call is that of the opening
 	require.ErrorContains(t, b.openGPU(), "cuDeviceGetCount")
 	require.Nil(t, b.onGPU.dev)
 }
 
-// TestPathsByFabric: how memory is reached that has no descriptors, and on the own
-// path why it has no fabric handle, where the driver refuses what it said it could.
+// TestPathsByFabric: paths say how memory without descriptors is reached. A rank's path to itself
+// says why there is no fabric handle, if the driver refuses one that it promised.
 func TestPathsByFabric(t *testing.T) {
 	cudatest.Emulate(t)
 	t.Setenv("EMULATOR_DEVICES", "2")
@@ -129,7 +129,7 @@ func TestPathsByFabric(t *testing.T) {
 	}, wordsOfPair(t))
 }
 
-// wordsOfPair are those of rank 0 for itself and for rank 1, on another device.
+// wordsOfPair returns the words of rank 0 for itself and for rank 1, which is on another device.
 func wordsOfPair(t *testing.T) (words [2]string) {
 	pair := [2]*buffer{onDevice(t, 0, 0), onDevice(t, 1, 1)}
 	require.Equal(t, [2]error{}, connectPair(pair, soon))

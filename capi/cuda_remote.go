@@ -5,7 +5,7 @@ import (
 	"github.com/moewire/moewire/core/transport/cudaring"
 )
 
-// openGPU opens the device of a buffer on CUDA. It comes before the rendezvous:
+// openGPU opens the device of a buffer on CUDA. This happens before the rendezvous, because
 // messages to ranks of other hosts lie in memory that the device sees.
 func (b *buffer) openGPU() error {
 	if b.onGPU == nil {
@@ -18,7 +18,8 @@ func (b *buffer) openGPU() error {
 	return b.given(b.collectLinks())
 }
 
-// collectLinks puts into what the ranks compare what only an open device knows.
+// collectLinks adds facts that only an open device knows to the parameters that the ranks
+// compare.
 func (b *buffer) collectLinks() (err error) {
 	if b.onGPU.cfg.Links, err = b.onGPU.dev.Links(); err == nil {
 		b.open.Shm.Params, err = b.params(ep.Standing{})
@@ -26,7 +27,7 @@ func (b *buffer) collectLinks() (err error) {
 	return err
 }
 
-// remoteWords say of a rank of another host where its messages lie.
+// remoteWords say where the messages of a rank of another host lie.
 func remoteWords(p path, rings *cudaring.Rings) string {
 	if where := rings.Where(p.Carrier); where != "" {
 		return p.Why + "; messages in " + where
@@ -34,8 +35,8 @@ func remoteWords(p path, rings *cudaring.Rings) string {
 	return p.Why
 }
 
-// freeRings frees what earlier rendezvous have left. Nothing that the buffer has
-// launched runs.
+// freeRings frees the message memory that earlier rendezvous have left. No work that the buffer
+// has launched may be running.
 func (b *buffer) freeRings() error {
 	g := b.onGPU
 	if g == nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// remotePair is two ranks on the emulated device that take one another for ranks of
-// other hosts, not connected.
+// remotePair makes two ranks on the emulated device that treat each other as ranks of other
+// hosts, not connected.
 func remotePair(t *testing.T) (pair [2]*buffer) {
 	n, err := gpu.SizeHint(layout.Shape{MaxTokens: 4, Hidden: 128, NumExperts: 2, NumRanks: 2}, 2)
 	require.NoError(t, err)
@@ -42,7 +42,7 @@ func remotePair(t *testing.T) (pair [2]*buffer) {
 	return pair
 }
 
-// connectPair has both meet.
+// connectPair connects both.
 func connectPair(pair [2]*buffer, timeout time.Duration) (errs [2]error) {
 	all := [][]byte{pair[0].metadata(), pair[1].metadata()}
 	other := make(chan error, 1)
@@ -59,8 +59,8 @@ func connectedPair(t *testing.T) ([2]*buffer, *cudatest.Driver) {
 	return pair, emu
 }
 
-// TestRemotePaths: a rank of another host is reached over its carrier, and it is said
-// where the messages lie.
+// TestRemotePaths: a rank of another host is reached over its carrier, and the path says where
+// the messages lie.
 func TestRemotePaths(t *testing.T) {
 	pair, _ := connectedPair(t)
 	for r, b := range pair {
@@ -79,8 +79,8 @@ func TestRemotePaths(t *testing.T) {
 	closePair(t, pair, 0, 1)
 }
 
-// closePair closes both in an order; nothing is left of them on the device, which
-// the emulator checks at the end.
+// closePair closes both in the given order. They leave nothing on the device; the emulator checks
+// this at the end.
 func closePair(t *testing.T, pair [2]*buffer, order ...int) {
 	for _, r := range order {
 		require.Zero(t, mwiBufferClose(pair[r].id))
@@ -102,8 +102,8 @@ func TestRemoteCloses(t *testing.T) {
 	require.NoError(t, errors.Join(<-ended, <-ended))
 }
 
-// TestRemoteClosesWhileMemoryIsRetained: it is all that stays; connections, and what
-// listens for some, go at once.
+// TestRemoteClosesWhileMemoryIsRetained: only the memory stays. Connections and listeners go at
+// once.
 func TestRemoteClosesWhileMemoryIsRetained(t *testing.T) {
 	before := numSockets(t)
 	pair, _ := connectedPair(t)
@@ -120,7 +120,7 @@ func TestRemoteClosesWhileMemoryIsRetained(t *testing.T) {
 	}
 }
 
-// numSockets is how many this process has open.
+// numSockets returns how many sockets this process has open.
 func numSockets(t *testing.T) (num int) {
 	fds, err := os.ReadDir("/proc/self/fd")
 	require.NoError(t, err)
@@ -132,8 +132,7 @@ func numSockets(t *testing.T) (num int) {
 	return num
 }
 
-// TestRemoteMeetsAgain: an update makes other links, and gives the memory of the old
-// ones back.
+// TestRemoteMeetsAgain: an update makes new links, and frees the memory of the old ones.
 func TestRemoteMeetsAgain(t *testing.T) {
 	pair, _ := connectedPair(t)
 	for range 3 {
@@ -153,8 +152,8 @@ func TestRemoteMeetsAgain(t *testing.T) {
 	closePair(t, pair, 1, 0)
 }
 
-// TestRemoteMemoryGoesWithTheNextRendezvous: what messages lay in is freed when nothing runs
-// on the device, by an update, whether there was a rendezvous or not.
+// TestRemoteMemoryGoesWithTheNextRendezvous: an update frees the memory of messages when no work
+// runs on the device, whether there was a rendezvous or not.
 func TestRemoteMemoryGoesWithTheNextRendezvous(t *testing.T) {
 	const frees = "cuMemFreeHost"
 	for _, met := range []bool{false, true} {
@@ -174,8 +173,8 @@ func TestRemoteMemoryGoesWithTheNextRendezvous(t *testing.T) {
 	}
 }
 
-// TestRemoteRendezvousFails: nobody comes. The device was opened before; a later rendezvous
-// may go well, and a close releases all.
+// TestRemoteRendezvousFails: no other rank comes. The device was opened before. A later
+// rendezvous may succeed, and a close releases everything.
 func TestRemoteRendezvousFails(t *testing.T) {
 	cudatest.Emulate(t)
 	pair := remotePair(t)
@@ -191,7 +190,7 @@ func TestRemoteRendezvousFails(t *testing.T) {
 	closePair(t, pair, 1, 0)
 }
 
-// TestRemoteCloseWhileConnecting: as on one host.
+// TestRemoteCloseWhileConnecting: the close behaves as on one host.
 func TestRemoteCloseWhileConnecting(t *testing.T) {
 	cudatest.Emulate(t)
 	pair := remotePair(t)
@@ -209,8 +208,8 @@ func TestRemoteCloseWhileConnecting(t *testing.T) {
 	require.Zero(t, mwiBufferClose(pair[1].id))
 }
 
-// TestRemoteCloseIsRepeated: one that fails, at whatever call of the driver, may be
-// repeated, and leaves nothing, not the memory of messages either.
+// TestRemoteCloseIsRepeated: a close that fails, at any call of the driver, may be repeated. It
+// leaves nothing, not even the memory of messages.
 func TestRemoteCloseIsRepeated(t *testing.T) {
 	failed := 0
 	for n, left := 0, 1; left > 0; n++ {
@@ -230,7 +229,7 @@ func TestRemoteCloseIsRepeated(t *testing.T) {
 	require.Positive(t, failed)
 }
 
-// TestCarrierThatDoesNotEnd keeps the device with its memory, which a close says
+// TestCarrierThatDoesNotEnd: such a carrier keeps the device and its memory. A close reports this
 // once.
 func TestCarrierThatDoesNotEnd(t *testing.T) {
 	b, _ := connected(t)
@@ -239,7 +238,7 @@ func TestCarrierThatDoesNotEnd(t *testing.T) {
 	require.NoError(t, err)
 	require.NotZero(t, mwiBufferClose(b.id))
 	require.Zero(t, mwiBufferClose(b.id))
-	held.Word(8).Store(1) // what the carrier may do
+	held.Word(8).Store(1) // the carrier may write there
 	held.Release()
 	require.NoError(t, dev.Close())
 }

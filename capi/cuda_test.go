@@ -24,10 +24,10 @@ const (
 	pushes = "cuCtxPushCurrent_v2"
 	soon   = time.Minute
 
-	outOfMemory = 2 // of the driver's codes
+	outOfMemory = 2 // one of the driver's error codes
 )
 
-// gpuBuffer is rank 0 of some on the emulated device, not connected.
+// gpuBuffer makes rank 0 of several on the emulated device, not connected.
 func gpuBuffer(t *testing.T, ranks int) *buffer {
 	n, err := gpu.SizeHint(layout.Shape{MaxTokens: 4, Hidden: 128, NumExperts: int64(ranks), NumRanks: int64(ranks)}, 2)
 	require.NoError(t, err)
@@ -50,7 +50,7 @@ func listenerConfig(rank, ranks int, params []byte) multihost.Config {
 	}
 }
 
-// argsFor are new structs of a call's arguments, whose C types a test cannot name.
+// argsFor makes new structs for a call's arguments: a test cannot name their C types.
 func argsFor[A, O any](func(*buffer, *A, *O) error) (*A, *O) { return new(A), new(O) }
 
 func set[T ~uint64](p *T, v uint64) { *p = T(v) }
@@ -62,7 +62,7 @@ func fresh[T any](at **T) *T {
 	return *at
 }
 
-// caller is what a caller has of its own: two streams and memory.
+// caller is what a caller of the library owns: two streams and memory.
 type caller struct {
 	b       *buffer
 	streams [2]uint64
@@ -86,7 +86,7 @@ func newCaller(t *testing.T, emu *cudatest.Driver, b *buffer) *caller {
 	return c
 }
 
-// end destroys one of the streams, once it is idle, and with the last the memory.
+// end destroys one of the streams, once it is idle, and the memory together with the last stream.
 func (c *caller) end(t *testing.T, emu *cudatest.Driver, stream int) {
 	s := c.streams[stream]
 	c.streams[stream] = 0
@@ -99,10 +99,10 @@ func (c *caller) end(t *testing.T, emu *cudatest.Driver, stream int) {
 	}))
 }
 
-// with calls what takes one of the driver's handles.
+// with calls a driver function that takes one handle.
 func with[T ~uint64 | ~uintptr](f func(T) error, handle uint64) error { return f(T(handle)) }
 
-// dispatch and combine are of no tokens.
+// dispatch and combine have no tokens.
 func (c *caller) dispatch(t *testing.T, stream int, flags uintptr) uint64 {
 	args, op := argsFor((*buffer).dispatchGPU)
 	args.hidden, args.num_topk, args.num_max_tokens_per_rank, args.num_experts, args.timeout_us = 128, 1, 4, 1, -1
@@ -131,7 +131,7 @@ func connected(t *testing.T) (*buffer, *cudatest.Driver) {
 	return b, emu
 }
 
-// TestReleasedHandleHasNoCombineBuffer: by whatever it was released.
+// TestReleasedHandleHasNoCombineBuffer: this holds for every way of releasing it.
 func TestReleasedHandleHasNoCombineBuffer(t *testing.T) {
 	b, emu := connected(t)
 	c := newCaller(t, emu, b)
@@ -153,8 +153,8 @@ func TestReleasedHandleHasNoCombineBuffer(t *testing.T) {
 	require.Zero(t, mwiBufferClose(b.id))
 }
 
-// TestFlatCombineNeedsRows: whether there are none the device alone knows, and
-// without an address it sums what lies in the slab.
+// TestFlatCombineNeedsRows: only the device knows whether there are rows, and without an address
+// it would sum the content of the slab.
 func TestFlatCombineNeedsRows(t *testing.T) {
 	b, emu := connected(t)
 	c := newCaller(t, emu, b)
@@ -173,8 +173,8 @@ func TestFlatCombineNeedsRows(t *testing.T) {
 	require.Zero(t, mwiBufferClose(b.id))
 }
 
-// TestReleaseFollowsTheLatestCall: without a stream of its own it goes where the
-// handle was used last; that of the dispatch may be far ahead, or gone.
+// TestReleaseFollowsTheLatestCall: without its own stream a release goes to the stream that used
+// the handle last. The stream of the dispatch may be far ahead, or gone.
 func TestReleaseFollowsTheLatestCall(t *testing.T) {
 	b, emu := connected(t)
 	c := newCaller(t, emu, b)
@@ -187,8 +187,8 @@ func TestReleaseFollowsTheLatestCall(t *testing.T) {
 	require.Zero(t, mwiBufferClose(b.id))
 }
 
-// TestLatestUseOfASlotStays: of two dispatches that threads launch at once the later
-// one has the slot, whichever thread goes on first.
+// TestLatestUseOfASlotStays: of two dispatches that threads launch at once, the later one has the
+// slot, whichever thread goes on first.
 func TestLatestUseOfASlotStays(t *testing.T) {
 	g := &onGPU{}
 	g.use(&gpu.Result{Handle: 2, CombineX: 22}, 12)
@@ -201,8 +201,8 @@ func TestLatestUseOfASlotStays(t *testing.T) {
 	require.False(t, g.of(2, func(*slotUse) {}))
 }
 
-// TestCloseIsRepeated: one that fails, at whatever call of the driver, leaves the
-// buffer to be closed again, and nothing else.
+// TestCloseIsRepeated: after a close that fails, at any call of the driver, the buffer can only
+// be closed again.
 func TestCloseIsRepeated(t *testing.T) {
 	failed := 0
 	for n, left := 0, 1; left > 0; n++ {
@@ -225,8 +225,8 @@ func TestCloseIsRepeated(t *testing.T) {
 	require.Positive(t, failed)
 }
 
-// gpuErr is what a call would return now. The core may be gone when the device is
-// left.
+// gpuErr returns the error that a call would return now. The core may be gone when only the
+// device is left.
 func (b *buffer) gpuErr() error {
 	g, err := b.gpuCore()
 	if err == nil {
@@ -235,8 +235,8 @@ func (b *buffer) gpuErr() error {
 	return err
 }
 
-// TestRetainedMemoryIsFreedAgain: the last release of a closed buffer's memory
-// says that it could not be freed, and may be repeated.
+// TestRetainedMemoryIsFreedAgain: the last release of a closed buffer's memory reports that it
+// could not be freed, and may be repeated.
 func TestRetainedMemoryIsFreedAgain(t *testing.T) {
 	b, emu := connected(t)
 	memory := b.memories.of(&b.onGPU.memory)
@@ -250,8 +250,8 @@ func TestRetainedMemoryIsFreedAgain(t *testing.T) {
 	require.Equal(t, statusOf(errHandle), mwiMemoryRelease(memory.id))
 }
 
-// TestJoinThatCannotBeUndone: a core that was not connected and could not be
-// freed is freed before there is another one.
+// TestJoinThatCannotBeUndone: a core that was not connected and could not be freed is freed
+// before another core is made.
 func TestJoinThatCannotBeUndone(t *testing.T) {
 	emu := cudatest.Emulate(t)
 	b := gpuBuffer(t, 2)
@@ -264,7 +264,7 @@ func TestJoinThatCannotBeUndone(t *testing.T) {
 		emu.FailAfter(pushes, emu.Calls(pushes)-before-1, outOfMemory)
 		err := failToJoin(b)
 		emu.FailAfter(pushes, 1<<30, outOfMemory)
-		kept := b.gpu.Load() != nil // else it has asked the device less often this time
+		kept := b.gpu.Load() != nil // otherwise it made fewer calls of the device this time
 		if kept {
 			require.ErrorIs(t, err, cuda.ErrNoMemory)
 		}
@@ -278,8 +278,8 @@ func TestJoinThatCannotBeUndone(t *testing.T) {
 	require.Zero(t, mwiBufferClose(b.id))
 }
 
-// TestCloseWhileConnecting: a connect ends when another thread closes the buffer,
-// whatever it has come to on the device, and the close frees what it made.
+// TestCloseWhileConnecting: a connect ends when another thread closes the buffer, at any point of
+// its work on the device. The close frees what the connect made.
 func TestCloseWhileConnecting(t *testing.T) {
 	emu := cudatest.Emulate(t)
 	for n := range 8 {
@@ -294,7 +294,8 @@ func TestCloseWhileConnecting(t *testing.T) {
 	}
 }
 
-// failToJoin has rank 1 come to the rendezvous, and offer something that is no memory descriptor.
+// failToJoin makes rank 1 come to the rendezvous and offer a file that is not a memory
+// descriptor.
 func failToJoin(b *buffer) error {
 	return joinWith(b, soon, func(dom *multihost.Domain) error {
 		_, slab, err := dom.AddSlab(4096)
@@ -305,8 +306,7 @@ func failToJoin(b *buffer) error {
 	})
 }
 
-// joinWith has rank 1 come to the rendezvous, and then do something else, while rank
-// 0 connects.
+// joinWith makes rank 1 come to the rendezvous and then run a function, while rank 0 connects.
 func joinWith(b *buffer, timeout time.Duration, then func(*multihost.Domain) error) error {
 	params, err := b.params(ep.Standing{})
 	if err != nil {
@@ -327,7 +327,7 @@ func joinWith(b *buffer, timeout time.Duration, then func(*multihost.Domain) err
 		other <- err
 	}()
 	err = b.connect(all, timeout)
-	if failed := <-other; failed != nil && !errors.Is(err, ep.ErrClosed) { // else rank 1 may have met nobody
+	if failed := <-other; failed != nil && !errors.Is(err, ep.ErrClosed) { // otherwise rank 1 may have met no rank
 		return fmt.Errorf("rank 1: %w", failed)
 	}
 	if dom != nil {
@@ -338,8 +338,8 @@ func joinWith(b *buffer, timeout time.Duration, then func(*multihost.Domain) err
 	return err
 }
 
-// TestObservedAfterAPanic: a buffer with a defect takes no calls, but what it shows
-// stays to be looked at.
+// TestObservedAfterAPanic: a buffer with a defect takes no calls, but callers can still observe
+// it.
 func TestObservedAfterAPanic(t *testing.T) {
 	b, _ := connected(t)
 	require.Equal(t, statusOf(errPanic), guard(b, func() error { panic("boom") }))

@@ -14,7 +14,7 @@ import (
 	"github.com/moewire/moewire/core/ep/layout"
 )
 
-// dispatch is one call in flight. Pooled: the steady state allocates nothing.
+// dispatch is one call in flight. It is pooled, so the steady state allocates nothing.
 type dispatch struct {
 	args ep.DispatchArgs
 	res  ep.Result
@@ -159,7 +159,7 @@ func checkNumbers(a *C.mw_dispatch_args_t) error {
 	return nil
 }
 
-// mask is the caller's active_ranks; nil for none.
+// mask returns the caller's active_ranks, nil if there are none.
 func mask(address uint64, n int64) ([]int32, error) {
 	if address == 0 {
 		return nil, nil
@@ -169,7 +169,7 @@ func mask(address uint64, n int64) ([]int32, error) {
 	}
 	m, err := view[int32]("active_ranks", address, min(n, layout.MaxRanks))
 	if m == nil && err == nil {
-		m = []int32{} // given and empty: too short, not absent
+		m = []int32{} // given but empty: too short, not absent
 	}
 	return m, err
 }
@@ -193,7 +193,7 @@ func phaseOf(phase int32) (ep.Phase, error) {
 	return 0, invalid("phase is %d, allowed 0, %d and %d", phase, C.MW_PHASE_SENT, C.MW_PHASE_DONE)
 }
 
-// write gives the caller what is known of the result by now.
+// write gives the caller the part of the result that is known by now.
 func (d *dispatch) write(b *buffer) error {
 	r := &d.res
 	if r.Slab == nil {

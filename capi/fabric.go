@@ -24,13 +24,13 @@ import (
 type fabricObject struct {
 	id uint64
 	*fabric.Fabric
-	keys   *wire.Keyring // wiped when it is closed
+	keys   *wire.Keyring // wiped when the fabric is closed
 	broken uatomic.Error
 }
 
 var fabrics = newTable[*fabricObject]("fabric")
 
-// The ids of regions and transfers carry their fabric's below.
+// The ids of regions and transfers carry the id of their fabric in the lowest bits.
 const (
 	fabricBits = 16
 	maxFabrics = 1<<fabricBits - 1
@@ -54,8 +54,8 @@ func onFabric(id uint64, f func(o *fabricObject) error) C.mw_status_t {
 	return guard(o, func() error { return asUnreachable(f(o)) })
 }
 
-// unreachable is endpoint.ErrUnreachable, whatever the cause: one that is a
-// deadline of the carrier's is no deadline of the caller's.
+// unreachable is endpoint.ErrUnreachable, whatever the cause. A cause that is a deadline of the
+// carrier is not a deadline of the caller.
 type unreachable struct{ cause error }
 
 func (u unreachable) Error() string        { return u.cause.Error() }
@@ -68,7 +68,7 @@ func asUnreachable(err error) error {
 	return err
 }
 
-// deadlineOf turns a timeout of the ABI into a time; -1 is far away.
+// deadlineOf turns a timeout of the ABI into a time; -1 gives a time far away.
 func deadlineOf(us int64) (time.Time, error) {
 	d, err := micros("timeout_us", us)
 	if err != nil {
@@ -130,7 +130,7 @@ func mwiFabricReport(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.
 	})
 }
 
-// errNone is MW_IN_PROGRESS of a fabric: not a failure.
+// errNone stands for MW_IN_PROGRESS of a fabric, which is not a failure.
 var errNone = errors.New("not yet")
 
 //export mwiFabricNextHandshake
@@ -202,12 +202,12 @@ func mwiFabricClose(id uint64, timeoutUs int64) C.mw_status_t {
 			return err
 		}
 		o.keys.Close()
-		_, err = fabrics.take(id) // of two callers, one has closed it
+		_, err = fabrics.take(id) // of two callers, only one closes it
 		return err
 	})
 }
 
-// ofFabric takes an id of a fabric's thing apart.
+// ofFabric splits the id of a region or transfer into the ids of the fabric and of the object.
 func ofFabric(name string, id uint64) (o *fabricObject, number uint64, err error) {
 	number = id >> fabricBits
 	if o, err = fabrics.get(id & maxFabrics); err != nil {

@@ -22,13 +22,13 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// textOf is a copy.
+// textOf returns a copy of the caller's text.
 func textOf(name string, b *C.mw_bytes_t) (string, error) {
 	v, err := text(name, *b)
 	return string(v), err
 }
 
-// openFabric opens what a configuration asks for. Its bounds fit an int.
+// openFabric opens the fabric of a configuration. The bounds of the result fit an int.
 func openFabric(c *C.mw_fabric_config_t) (*fabricObject, error) {
 	cfg, err := fabricConfigOf(c)
 	if err != nil {
@@ -94,7 +94,7 @@ func fabricConfigOf(c *C.mw_fabric_config_t) (fabric.Config, error) {
 	return cfg, nil
 }
 
-// carrierOf opens the carrier, which has room for what the fabric may have.
+// carrierOf opens the carrier, with room for all that the fabric may have.
 func carrierOf(c *C.mw_fabric_config_t, cfg *fabric.Config) (transport.Transport, error) {
 	keys, err := keyringOf(c)
 	if err != nil {
@@ -135,11 +135,11 @@ func tcpOf(c *C.mw_fabric_config_t, cfg *fabric.Config, keys *wire.Keyring) (tra
 	}
 	t.NumEndpoints = max(cfg.NumConnections, cfg.NumPeers)
 	if cfg.NumRegions > 0 {
-		t.NumRegions = cfg.NumRegions + 1 // and the fabric's own
+		t.NumRegions = cfg.NumRegions + 1 // and the fabric's own region
 	}
 	tr, err := tcp.Open(t)
 	if errno := syscall.Errno(0); err != nil && !errors.As(err, &errno) {
-		return nil, invalid("%v", err) // nothing of the system's
+		return nil, invalid("%v", err) // the cause is not a failure of the system
 	}
 	return tr, err
 }
@@ -210,7 +210,7 @@ func keyringOf(c *C.mw_fabric_config_t) (*wire.Keyring, error) {
 		}
 		source = func() ([]byte, error) { return environment(name) }
 	case C.MW_KEYS_BYTES:
-		if uint64(c.keys.num_bytes) > maxTextBytes { // before anything there is read
+		if uint64(c.keys.num_bytes) > maxTextBytes { // checked before any byte there is read
 			return nil, invalid("config->keys: more than %d bytes", maxTextBytes)
 		}
 		text, err := view[byte]("config->keys", uint64(c.keys.address), int64(c.keys.num_bytes))
@@ -233,8 +233,8 @@ func keyringOf(c *C.mw_fabric_config_t) (*wire.Keyring, error) {
 	return keys, nil
 }
 
-// environment reads the environment as it is now: Go's own copy is as old as
-// the library's loading.
+// environment reads the environment as it is now. Go's own copy dates from the loading of the
+// library.
 func environment(name string) ([]byte, error) {
 	n := C.CString(name)
 	defer C.free(unsafe.Pointer(n))

@@ -5,7 +5,7 @@ import "C"
 
 import "github.com/moewire/moewire/core/ep/layout"
 
-// readColumns takes what flat rows bring along, and weights for sums.
+// readColumns reads the columns that come with flat rows, and the weights for sums.
 func (d *dispatch) readColumns(a *C.mw_dispatch_args_t) (err error) {
 	if a.flags&C.MW_DISPATCH_FLAT == 0 {
 		return d.readPreReduceWeights(a)
@@ -35,7 +35,7 @@ func (d *dispatch) readColumns(a *C.mw_dispatch_args_t) (err error) {
 
 var errWeightsWithoutRouting = invalid("topk_weights is given, allowed 0 with MW_DISPATCH_NO_ROUTING")
 
-// extraWidth is the width of an extra column, checked.
+// extraWidth returns the width of an extra column, after checking it.
 func extraWidth(a *C.mw_dispatch_args_t, i int) (int64, error) {
 	width := int64(a.extra_row_bytes[i])
 	if err := inRange(extraWidthNames[i], width, 0, layout.MaxExtraBytes); err != nil {
@@ -49,12 +49,12 @@ func extraWidth(a *C.mw_dispatch_args_t, i int) (int64, error) {
 
 var extraNames = [layout.NumExtras]string{"extra[0]", "extra[1]", "extra[2]", "extra[3]"}
 
-// Not put together at every call: that would allocate.
+// These names are not built at every call, because that would allocate.
 var extraWidthNames = [layout.NumExtras]string{
 	"extra_row_bytes of extra[0]", "extra_row_bytes of extra[1]", "extra_row_bytes of extra[2]", "extra_row_bytes of extra[3]",
 }
 
-// aloneButForWeights: rows per expert come alone, but for the weights of sums.
+// aloneButForWeights checks that packed rows have no columns, except weights for sums.
 func aloneButForWeights(a *C.mw_dispatch_args_t) error {
 	if a.extra != [layout.NumExtras]C.uint64_t{} || a.extra_row_bytes != [layout.NumExtras]C.uint32_t{} {
 		return invalid("extra or extra_row_bytes is given, allowed 0 without MW_DISPATCH_FLAT")
@@ -74,7 +74,7 @@ func (d *dispatch) readPreReduceWeights(a *C.mw_dispatch_args_t) error {
 	return err
 }
 
-// writeColumns gives the caller the addresses of the columns that there are.
+// writeColumns gives the caller the addresses of the columns that exist.
 func (d *dispatch) writeColumns() {
 	if !d.res.Flat {
 		return

@@ -1,9 +1,8 @@
 /*
- * What fork() must do, before and after. Nothing of the library works in a
- * forked child (mwi_forked). But the child has copies of all descriptors, and
- * would keep the sockets of its parent open beyond the parent's end: other ranks
- * would wait for a dead one. So the child closes them, and nothing else; only
- * system calls are made there.
+ * Handlers that run before and after fork(). No function of the library works in a forked child
+ * (mwi_forked). But the child has copies of all descriptors, and would keep the sockets of its
+ * parent open beyond the parent's end: other ranks would wait for a dead rank. So the child closes
+ * these descriptors and does nothing else. It makes only system calls.
  */
 #include <pthread.h>
 #include <time.h>
@@ -15,7 +14,8 @@ volatile int mwi_forked;
 
 struct mwi_fork_table mwi_fork_table;
 
-/* Waits until sockets that other threads are making are in the table, and what they close is closed. */
+/* Waits until sockets that other threads are making are in the table, and descriptors that they are
+   closing are closed. */
 static void before_fork(void)
 {
 	struct timespec pause = {0, 50 * 1000};
@@ -35,7 +35,7 @@ static void in_child(void)
 	for (int word = 0; word < MWI_FORK_WORDS; word++)
 		for (uint64_t rest = mwi_fork_table.held[word]; rest != 0; rest &= rest - 1)
 			close(64 * word + __builtin_ctzll(rest));
-	/* A child of the child has nothing to close. */
+	/* A child of the child has no descriptors to close. */
 	for (int word = 0; word < MWI_FORK_WORDS; word++)
 		if (mwi_fork_table.held[word] != 0)
 			mwi_fork_table.held[word] = 0;

@@ -9,7 +9,7 @@ import (
 	"github.com/moewire/moewire/core/transport/multihost"
 )
 
-// The table lies in C: the fork handler reads it where Go does not run.
+// The table lies in C, because the fork handler reads it where Go does not run.
 func init() { multihost.SetForkTable((*multihost.ForkTable)(unsafe.Pointer(&C.mwi_fork_table))) }
 
 // Both sides agree on the table's size.

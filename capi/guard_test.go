@@ -24,7 +24,7 @@ func TestGuard(t *testing.T) {
 	require.Equal(t, statusOf(errPanic), guard(nil, func() error { panic("boom") }))
 }
 
-// TestCloseWipesKeys: a buffer that is closed holds no key.
+// TestCloseWipesKeys: a closed buffer holds no key.
 func TestCloseWipesKeys(t *testing.T) {
 	b := &buffer{}
 	require.NoError(t, b.close(), "without keys")
@@ -41,7 +41,7 @@ func TestStatusOfWrapped(t *testing.T) {
 	require.NotEqual(t, statusOf(ep.ErrClosed), statusOf(ep.ErrFenced))
 }
 
-// TestStatusOfUnreachable: that a carrier's deadline was the cause is no matter.
+// TestStatusOfUnreachable: the status is the same if a carrier's deadline was the cause.
 func TestStatusOfUnreachable(t *testing.T) {
 	err := asUnreachable(fmt.Errorf("%w: %w", endpoint.ErrUnreachable, os.ErrDeadlineExceeded))
 	require.Equal(t, statusOf(endpoint.ErrUnreachable), statusOf(err))
@@ -50,7 +50,7 @@ func TestStatusOfUnreachable(t *testing.T) {
 	require.NoError(t, asUnreachable(nil))
 }
 
-// TestOneLine: what several errors say is one line, which C reads to its end.
+// TestOneLine: the text of several errors is one line, which C reads to its end.
 func TestOneLine(t *testing.T) {
 	both := errors.Join(errors.New("a"), errors.New("open b\x00c"))
 	require.Equal(t, `a; open b\0c`, oneLine(both.Error()))

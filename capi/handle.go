@@ -48,7 +48,7 @@ func (t *table[T]) take(id uint64) (T, error) {
 	return v, nil
 }
 
-// restore puts back what was taken, under its id.
+// restore puts a taken object back under its id.
 func (t *table[T]) restore(id uint64, v T) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,8 +64,8 @@ func (t *table[T]) missing(id uint64) error {
 	return fmt.Errorf("%w: there never was a %s %d", errHandle, t.name, id)
 }
 
-// Handles carry the buffer's number above and the operation's, plus one,
-// below: a handle finds its buffer, and one of another buffer is noticed.
+// A handle's id has the buffer's number in the high bits, and the operation's number plus one in
+// the low bits. So a handle finds its buffer, and a handle of another buffer is noticed.
 const (
 	opBits     = 44
 	maxBuffers = 1<<(64-opBits) - 1

@@ -15,14 +15,14 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// refusals are what a buffer's sockets have refused. Who is refused has no rank
-// yet, as a rule, so they belong to the buffer.
+// refusals count what a buffer's sockets have refused. A refused client has no rank yet, as a
+// rule, so the counts belong to the buffer.
 type refusals struct {
 	control wire.Counters
-	sockets atomic.Pointer[tcp.Transport] // once it is open
+	sockets atomic.Pointer[tcp.Transport] // set once it is open
 }
 
-// watch makes a buffer's configuration show what happens between hosts.
+// watch makes a buffer's configuration record what happens between hosts.
 func (b *buffer) watch() {
 	b.open.Counters, b.open.Report = &b.refused.control, showLinks
 	for i, c := range b.open.Carriers {
@@ -36,7 +36,7 @@ func (b *buffer) watch() {
 	}
 }
 
-// byReason has what was refused so far, by reason, in words.
+// byReason returns the counts of refusals so far, by reason, in words.
 func (r *refusals) byReason() map[string]uint64 {
 	found := map[string]uint64{}
 	add := func(text string, n uint64) {
@@ -58,7 +58,7 @@ func (r *refusals) byReason() map[string]uint64 {
 	return found
 }
 
-// showLinks puts what is seen of remote ranks where other processes find it.
+// showLinks writes what this rank knows of remote ranks to memory where other processes find it.
 func showLinks(own transport.Segment, remote []multihost.RemoteRank) {
 	area := telemetry.At(own, layout.Record())
 	area.SetWallClock(telemetry.WallClock())
@@ -125,8 +125,8 @@ type linkStats struct {
 	Ahead            int64  `json:"clock_ahead_ns"`
 }
 
-// domain is not there until the buffer is connected, nor once a join is given
-// up or the buffer is closed.
+// domain is nil until the buffer is connected, and after a join is given up or the buffer is
+// closed.
 func (b *buffer) domain() (*multihost.Domain, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -173,7 +173,7 @@ func mwiBufferLinks(id uint64, out *C.mw_link_t, capacity uint32, count *C.uint3
 		}
 		remote := dom.RemoteRanks()
 		remote = remote[:min(len(remote), int(capacity))]
-		size := uintptr(out.size) // of the caller's elements; checked by the shim
+		size := uintptr(out.size) // the size of the caller's elements; checked by the shim
 		for i := range remote {
 			element := unsafe.Add(unsafe.Pointer(out), uintptr(i)*size)
 			putLink(unsafe.Slice((*byte)(element), size), &remote[i])

@@ -10,8 +10,8 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// kept is what stays in place as long as somebody retains it: a
-// transport.Segment, or the memory of a buffer on CUDA.
+// kept is memory that stays in place as long as a caller retains it: a transport.Segment, or the
+// memory of a buffer on CUDA.
 type kept interface {
 	Retain()
 	Release()
@@ -26,10 +26,10 @@ type memory struct {
 
 	mu      sync.Mutex
 	retains int
-	open    bool // its buffer is
+	open    bool // its buffer is open
 }
 
-// tryRelease undoes one Retain. After an error, of a device, nothing has changed.
+// tryRelease undoes one Retain. After an error, which only a device gives, nothing has changed.
 func (mem *memory) tryRelease() error {
 	if onDevice, ok := mem.seg.(interface{ TryRelease() error }); ok {
 		return onDevice.TryRelease()
@@ -47,8 +47,8 @@ type memories struct {
 	all    map[kept]*memory
 }
 
-// of returns the memory of a mapping, making its id when it is first shown;
-// nil once the buffer is being closed.
+// of returns the memory of a mapping, and makes its id when it is first shown. It returns nil
+// once the buffer is being closed.
 func (m *memories) of(seg kept) *memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -67,7 +67,7 @@ func (m *memories) of(seg kept) *memory {
 	return mem
 }
 
-// forget drops the ids that nobody has retained; the buffer is closing.
+// forget drops the ids that no caller has retained, when the buffer is closing.
 func (m *memories) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -83,7 +83,7 @@ func (m *memories) forget() {
 	m.all, m.closed = nil, true
 }
 
-// withMemory runs f with a memory that is there, under its lock.
+// withMemory runs f with an existing memory, under the memory's lock.
 func withMemory(id uint64, f func(*memory) error) C.mw_status_t {
 	return guard(nil, func() error {
 		mem, err := memoryTable.get(id)

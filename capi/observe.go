@@ -39,8 +39,7 @@ func imbalance(rows []uint64) float64 {
 	return float64(most) * float64(len(rows)) / float64(sum)
 }
 
-// observed is the core of a buffer, on the CPU or on CUDA, as who looks at it
-// sees it.
+// observed is the core of a buffer, on the CPU or on CUDA, as the observing functions see it.
 type observed interface {
 	NumRanks() int
 	Stats() (telemetry.Stats, error)
@@ -73,7 +72,7 @@ func statisticsOf(b *buffer, e observed) (statistics, error) {
 	}, nil
 }
 
-// observe runs f with the core of a buffer, also of one that a defect has closed.
+// observe runs f with the core of a buffer, also of a buffer that a defect has closed.
 func observe(id uint64, f func(observed) error) C.mw_status_t {
 	return observeAll(id, func(_ *buffer, e observed) error { return f(e) })
 }
@@ -83,7 +82,7 @@ func observeAll(id uint64, f func(*buffer, observed) error) C.mw_status_t {
 	if err != nil {
 		return report(err)
 	}
-	return guard(nil, func() error { // not b: a defect is just what one looks for
+	return guard(nil, func() error { // the victim is not b: a caller must be able to observe a buffer with a defect
 		e, err := b.observed()
 		if err != nil {
 			return err
@@ -121,7 +120,7 @@ func mwiBufferTrace(id uint64, rank uint32, out *C.mw_record_t, capacity uint32,
 		if err != nil {
 			return err
 		}
-		size := int(out.size) // of the caller's elements; checked by the shim
+		size := int(out.size) // the size of the caller's elements; checked by the shim
 		all := unsafe.Slice((*byte)(unsafe.Pointer(out)), size*len(records))
 		for i := range records {
 			records[i].Put(all[i*size:(i+1)*size], binary.NativeEndian.PutUint64)

@@ -15,9 +15,9 @@ import (
 type operation struct {
 	b     *buffer
 	p     *ep.Pending
-	later *later // in place of p, on CUDA; there an operation serves again once it is closed
+	later *later // on CUDA, in place of p; there an operation serves again once it is closed
 
-	mu sync.Mutex // guards the writing of d; never held in a wait
+	mu sync.Mutex // guards writes to d; never held during a wait
 	d  *dispatch  // nil for a combine, and once its result is complete
 }
 
@@ -51,7 +51,7 @@ func (o *operation) wait(id uint64, until ep.Phase, slice time.Duration) error {
 	return nil
 }
 
-// cancel gives the operation up, and releases its handle, unless it has ended.
+// cancel cancels the operation and releases its handle, unless the operation has ended.
 func (o *operation) cancel(id uint64) {
 	if o.later == nil {
 		o.p.Cancel()
@@ -60,7 +60,7 @@ func (o *operation) cancel(id uint64) {
 	o.later.cancel(id)
 }
 
-// close gives the operation up. Nothing of the caller's is written after it.
+// close cancels the operation. The library does not write to the caller's memory after it.
 func (o *operation) close(id uint64) {
 	if o.later != nil {
 		o.later.close(id, o)

@@ -25,8 +25,7 @@ import (
 // maxTextBytes bounds the texts of a configuration.
 const maxTextBytes = 64 << 10
 
-// reachOf reads how a rank reaches the others, all but the part in shared
-// memory.
+// reachOf reads how a rank reaches the others, except for the settings of shared memory.
 func reachOf(c *C.mw_config_t) (cfg multihost.Config, err error) {
 	for _, n := range [...]struct {
 		name      string
@@ -63,20 +62,20 @@ func reachOf(c *C.mw_config_t) (cfg multihost.Config, err error) {
 	}
 	nics.DC = c.flags&C.MW_CONFIG_RDMA_DC != 0
 	cfg.Protection = protectionOf(c)
-	if cfg.Keys, err = keysOf(c); err != nil { // last: nothing that fails afterwards leaves keys in memory
+	if cfg.Keys, err = keysOf(c); err != nil { // keys come last, so that no later failure leaves keys in memory
 		return cfg, err
 	}
 	cfg.Carriers = carriers(&cfg, tcp.Config{Protection: cfg.Protection, ZeroCopy: tcp.ZeroCopy(c.tcp_zero_copy)}, nics)
 	return cfg, nil
 }
 
-// rdmaSetting is one of those that say which RDMA devices may be used, and how.
+// rdmaSetting is one of the settings that say which RDMA devices may be used, and how.
 type rdmaSetting struct {
 	name  string
 	given C.mw_bytes_t
 }
 
-// nicsOf reads them: devices, GID and place.
+// nicsOf reads the RDMA settings: devices, GID and place.
 func nicsOf(settings [3]rdmaSetting) (v verbs.Config, err error) {
 	for i, read := range [...]func(text string) error{
 		func(s string) (err error) { v.Devices, err = verbs.ParseDevices(s); return err },
@@ -115,7 +114,7 @@ func bounds(c *C.mw_config_t, cfg *multihost.Config) error {
 	return nil
 }
 
-// minUnresponsive is the shortest bound: below it a busy machine looks dead.
+// minUnresponsive is the shortest bound: below it, a busy machine looks dead.
 const minUnresponsive = 20 * time.Millisecond
 
 func protectionOf(c *C.mw_config_t) wire.Protection {
@@ -132,7 +131,7 @@ func text(name string, b C.mw_bytes_t) ([]byte, error) {
 	return view[byte](name, uint64(b.address), int64(b.num_bytes))
 }
 
-// keysOf reads a keyring; nil without keys. Its errors show no key.
+// keysOf reads a keyring. It returns nil if there are no keys. Its errors show no key.
 func keysOf(c *C.mw_config_t) (*wire.Keyring, error) {
 	given, err := text("config->keys", c.keys)
 	if err != nil {
@@ -151,7 +150,7 @@ func keysOf(c *C.mw_config_t) (*wire.Keyring, error) {
 		}
 		return ring, nil
 	case len(given) > 0:
-		ring, err := wire.NewFixedKeyring(bytes.Clone(given)) // a ring wipes what it has read
+		ring, err := wire.NewFixedKeyring(bytes.Clone(given)) // a keyring wipes the bytes that it has read
 		if err != nil {
 			return nil, invalid("config->keys: %v", err)
 		}
@@ -160,7 +159,8 @@ func keysOf(c *C.mw_config_t) (*wire.Keyring, error) {
 	return nil, nil
 }
 
-// rereadKeys is for the next rendezvous: keys are exchanged while ranks run.
+// rereadKeys reads the key file again for the next rendezvous: keys can be exchanged while ranks
+// run.
 func (b *buffer) rereadKeys() error {
 	if b.open.Keys == nil {
 		return nil
@@ -171,7 +171,7 @@ func (b *buffer) rereadKeys() error {
 	return nil
 }
 
-// wipeKeys is for a buffer that makes no connection any more.
+// wipeKeys wipes the keys of a buffer that makes no further connections.
 func (b *buffer) wipeKeys() { wipe(b.open.Keys) }
 
 func wipe(keys *wire.Keyring) {
@@ -180,7 +180,7 @@ func wipe(keys *wire.Keyring) {
 	}
 }
 
-// listenOf reads an address, with a port or without, or an interface.
+// listenOf reads an address, with or without a port, or an interface.
 func listenOf(b C.mw_bytes_t) (at netip.AddrPort, err error) {
 	given, err := text("config->listen", b)
 	if err != nil || len(given) == 0 {
@@ -195,7 +195,8 @@ func listenOf(b C.mw_bytes_t) (at netip.AddrPort, err error) {
 	return at, nil
 }
 
-// unbracketed is an IPv6 address as it is written before a port, alone: "[::1]".
+// unbracketed removes the brackets of an IPv6 address that has no port: "[::1]". Other text stays
+// as it is.
 func unbracketed(s string) string {
 	if inner, ok := strings.CutPrefix(s, "["); ok && strings.HasSuffix(inner, "]") && strings.Contains(inner, ":") {
 		return strings.TrimSuffix(inner, "]")
@@ -221,7 +222,7 @@ func hostPortOf(s string) (netip.AddrPort, error) {
 	return firstOf(s, addrs)
 }
 
-// firstOf prefers what needs no zone.
+// firstOf prefers an address that needs no zone.
 func firstOf(nic string, addrs []net.Addr) (netip.AddrPort, error) {
 	for _, a := range addrs {
 		p, err := netip.ParsePrefix(a.String())
@@ -232,7 +233,7 @@ func firstOf(nic string, addrs []net.Addr) (netip.AddrPort, error) {
 	return netip.AddrPort{}, fmt.Errorf("interface %s has no address that others can use", nic)
 }
 
-// carriers are those between hosts, by preference.
+// carriers returns the carriers between hosts, in order of preference.
 func carriers(cfg *multihost.Config, sockets tcp.Config, nics verbs.Config) []multihost.Carrier {
 	sockets.Keyring, sockets.Listen = cfg.Keys, []netip.AddrPort{netip.AddrPortFrom(cfg.Listen.Addr(), 0)}
 	rdma := func(turn int) (transport.Transport, error) {
@@ -260,7 +261,7 @@ func mwiBufferPaths(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.m
 	if err != nil {
 		return report(err)
 	}
-	return guard(nil, func() error { // not b, as in observeAll
+	return guard(nil, func() error { // the victim is not b, as in observeAll
 		paths, err := b.paths()
 		if err != nil {
 			return err
@@ -269,7 +270,7 @@ func mwiBufferPaths(id uint64, buf *C.char, size uint64, length *C.uint64_t) C.m
 	})
 }
 
-// paths is of the last rendezvous that was installed.
+// paths returns the paths of the last rendezvous that was installed.
 func (b *buffer) paths() ([]path, error) {
 	dom, err := b.domain()
 	if err != nil {

@@ -22,9 +22,9 @@ const connectTimeout = 60 * time.Second
 type rendezvous struct {
 	stage    stage
 	listener *multihost.Listener
-	change   *multihost.Change // of a rank that was connected before
-	next     ep.Standing       // the epoch that begins, once met
-	timeout  time.Duration     // of its connect
+	change   *multihost.Change // the change of a rank that was connected before
+	next     ep.Standing       // the epoch that begins, once the ranks have met
+	timeout  time.Duration     // the timeout of its connect
 	over     chan struct{}     // ends with its connect
 }
 
@@ -38,7 +38,7 @@ const (
 	stageOver // calls on the buffer are possible
 )
 
-// end gives up what the rendezvous holds.
+// end releases all that the rendezvous holds.
 func (m *rendezvous) end() error {
 	var err error
 	if m.listener != nil {
@@ -57,7 +57,7 @@ func (b *buffer) metadata() []byte {
 	return b.rendezvous.listener.Metadata()
 }
 
-// listen begins a rendezvous. The caller holds b.mu, or is alone.
+// listen begins a rendezvous. The caller holds b.mu, or no other thread knows the buffer yet.
 func (b *buffer) listen() error {
 	l, err := b.newListener()
 	if err == nil {
@@ -66,11 +66,11 @@ func (b *buffer) listen() error {
 	return err
 }
 
-// newListener brings what the buffer has: its memory once it had an epoch, so
-// that addresses stay, else memory of its own.
+// newListener makes a listener. If the buffer had an epoch, the listener takes over the buffer's
+// memory, so that addresses stay. Otherwise it has its own memory.
 func (b *buffer) newListener() (*multihost.Listener, error) {
 	if b.dom == nil {
-		if err := b.dropGPU(); err != nil { // of a join that failed: one buffer has one core
+		if err := b.dropGPU(); err != nil { // the core of a join that failed: a buffer has only one core
 			return nil, err
 		}
 		if err := b.freeRings(); err != nil {
@@ -121,9 +121,9 @@ func (b *buffer) update() error {
 	if err := b.rereadKeys(); err != nil {
 		return err // nothing has changed
 	}
-	_ = b.rendezvous.end() // its failure has no consequence: the memory is another's
+	_ = b.rendezvous.end() // a failure here has no consequence: the memory belongs to another owner
 	joined := b.rendezvous.stage == stageOver
-	b.rendezvous.stage = stageFailed // until there is another listener
+	b.rendezvous.stage = stageFailed // the stage until there is another listener
 	if b.cfg.Joining && !joined {
 		if err := b.forgetJoin(); err != nil {
 			return err
@@ -193,8 +193,8 @@ func copyMetadata(all []C.mw_bytes_t) ([][]byte, error) {
 	return metas, nil
 }
 
-// connect happens once per rendezvous. The listener stays where close finds it,
-// so that closing ends a connect in another thread.
+// connect runs once per rendezvous. The listener stays where close finds it, so that closing ends
+// a connect in another thread.
 func (b *buffer) connect(metas [][]byte, timeout time.Duration) error {
 	l, err := b.startConnect()
 	if err != nil {
@@ -233,7 +233,7 @@ func (b *buffer) endConnect(l *multihost.Listener, next ep.Standing, timeout tim
 		if e := b.ep.Load(); e != nil {
 			_ = e.Close()
 		}
-		return err // and close goes on, on CUDA
+		return err // on CUDA, close goes on
 	}
 	if err != nil {
 		b.rendezvous.stage = stageFailed
@@ -242,12 +242,12 @@ func (b *buffer) endConnect(l *multihost.Listener, next ep.Standing, timeout tim
 	}
 	b.rendezvous.next, b.rendezvous.stage, b.rendezvous.timeout = next, stageMet, timeout
 	if b.rendezvous.change == nil && !b.cfg.Joining {
-		b.rendezvous.stage = stageOver // all are new: the first epoch has begun
+		b.rendezvous.stage = stageOver // all ranks are new: the first epoch has begun
 	}
 	return nil
 }
 
-// join connects a rank that is new, to a new group or to one that runs.
+// join connects a new rank, to a new group or to a running one.
 func (b *buffer) join(l *multihost.Listener, metas [][]byte, timeout time.Duration, joining bool) error {
 	if b.onGPU != nil {
 		return b.joinGPU(l, metas, timeout, joining)
@@ -285,8 +285,8 @@ func (b *buffer) rejoin(l *multihost.Listener, metas [][]byte, timeout time.Dura
 	return nil
 }
 
-// readMetadata compares what core/ep needs ranks to agree on and returns the
-// epoch that they make, and whether they join ranks that had one.
+// readMetadata compares the parameters on which core/ep needs ranks to agree. It returns the
+// epoch that the ranks make, and whether they join ranks that had one.
 func (b *buffer) readMetadata(metas [][]byte) (next ep.Standing, joining bool, err error) {
 	rank := b.open.Shm.Rank
 	params, infos := make([][]byte, len(metas)), make([]multihost.Info, len(metas))
@@ -350,13 +350,13 @@ func (b *buffer) begin(next ep.Standing) error {
 	return b.ep.Load().Install(next.Epoch, next.Next, b.commit)
 }
 
-// commit puts the ranks that have met in the places of the old ones, once.
+// commit replaces the old ranks by the ranks that have met, once.
 func (b *buffer) commit() error {
 	if b.rendezvous.change == nil {
 		return nil
 	}
 	if err := b.rendezvous.change.Commit(); err != nil {
-		return err // the change stays: a call without one would begin the epoch with the old ranks
+		return err // the change stays: a call without it would begin the epoch with the old ranks
 	}
 	b.rendezvous.change = nil
 	return nil

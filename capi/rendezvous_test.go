@@ -14,15 +14,15 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// TestPathsWithoutDomain: a join that is being undone has a core and no domain
-// for a moment.
+// TestPathsWithoutDomain: while a join is being undone, there is a core but no domain for a
+// moment.
 func TestPathsWithoutDomain(t *testing.T) {
 	_, err := (&buffer{id: 7}).paths()
 	require.ErrorIs(t, err, ep.ErrInvalid)
 	require.ErrorContains(t, err, "buffer 7 is not connected yet")
 }
 
-// TestPathsOfClosed: by a call that has found the buffer before it was closed.
+// TestPathsOfClosed: a call has found the buffer before it was closed.
 func TestPathsOfClosed(t *testing.T) {
 	for _, b := range []*buffer{{id: 7, closed: true}, {id: 7, closed: true, dom: pairOfDomains(t)[0]}} {
 		_, err := b.paths()
@@ -45,7 +45,7 @@ func TestCommitIsNotForgotten(t *testing.T) {
 	}
 	changes := both(t, func(r int) (*multihost.Change, error) { return listeners[r].Reconnect(all, 20*time.Second) })
 	b := &buffer{rendezvous: rendezvous{change: changes[0]}}
-	changes[0].Abort() // as if the domain had gone another way
+	changes[0].Abort() // as if the domain had taken another change
 	require.Error(t, b.commit())
 	require.Error(t, b.commit(), "the change was forgotten")
 	b = &buffer{rendezvous: rendezvous{change: changes[1]}}
@@ -66,7 +66,7 @@ func both[T any](t *testing.T, f func(r int) (T, error)) (out [2]T) {
 	return out
 }
 
-// pairOfDomains is two ranks of this process that share memory.
+// pairOfDomains makes two ranks of this process that share memory.
 func pairOfDomains(t *testing.T) [2]*multihost.Domain {
 	var listeners [2]*multihost.Listener
 	all := make([][]byte, 2)

@@ -16,8 +16,8 @@ import (
 type part struct {
 	Available bool   `json:"available"`
 	Reason    string `json:"reason,omitempty"`
-	// NoDeviceMemory is why it moves nothing out of and into a GPU's memory: only of
-	// what carries messages between hosts.
+	// NoDeviceMemory is why it cannot move data out of and into a GPU's memory. Only carriers
+	// between hosts have it.
 	NoDeviceMemory string `json:"no_device_memory,omitempty"`
 }
 
@@ -52,7 +52,7 @@ func describeSystem() (systemReport, error) {
 	return r, nil
 }
 
-// verbsPart opens the device that a buffer would take, and says what happened.
+// verbsPart opens the device that a buffer would take, and reports the result.
 func verbsPart() part {
 	t, err := verbs.NewGroup(verbs.Config{})
 	if err != nil {

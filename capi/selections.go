@@ -13,8 +13,8 @@ const (
 	selectionFlags = idsInt32 | weightsBF16 | weightsFP16
 )
 
-// selections turns ids and weights into what the core takes. Others than int64 and
-// float32 are converted into memory that later calls use again.
+// selections turns ids and weights into the types that the core takes. It converts types other
+// than int64 and float32 into memory that later calls reuse.
 type selections struct {
 	ids     []int64
 	weights []float32
@@ -64,7 +64,7 @@ func fromFP16(bits uint16) float32 {
 	const exponentBits, fractionBits = 5, 10
 	sign, exponent, fraction := uint32(bits>>15)<<31, uint32(bits>>fractionBits)&(1<<exponentBits-1), uint32(bits)&(1<<fractionBits-1)
 	switch exponent {
-	case 0: // zero, or a number without a leading one
+	case 0: // zero, or a subnormal number
 		small := float32(fraction) / (1 << 24)
 		return math.Float32frombits(math.Float32bits(small) | sign)
 	case 1<<exponentBits - 1: // infinity, or not a number

@@ -31,7 +31,7 @@ func TestFromFP16(t *testing.T) {
 	}
 }
 
-// TestReadSelections: other types are widened, in memory that is used again.
+// TestReadSelections: other types are widened, in memory that is reused.
 func TestReadSelections(t *testing.T) {
 	var s selections
 	ids, bf16, fp16 := []int32{3, -1, 1 << 30}, []uint16{0x3f80, 0xbf00, 0x7f80}, []uint16{0x3c00, 0xb800, 0x7c00}

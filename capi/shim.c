@@ -1,7 +1,7 @@
 /*
- * The exported functions. Each checks in C what must not be left to Go: that
- * this is not a forked child (entering Go there can hang), that pointers are
- * there, and that sized structs have a size that makes sense.
+ * The exported functions. Each makes in C the checks that must not be left to Go: that this is not
+ * a forked child (entering Go there can hang), that pointers are not NULL, and that sized structs
+ * have a valid size.
  */
 #include "shim.h"
 

@@ -1,6 +1,6 @@
 /*
- * What the files with exported functions share: the checks that must not be
- * left to Go, and the reading and writing of sized structs.
+ * Functions that the files with exported functions share: the checks that must not be left to Go,
+ * and the reading and writing of sized structs.
  */
 #ifndef MWI_SHIM_H
 #define MWI_SHIM_H
@@ -12,8 +12,8 @@
 #include "internal.h"
 
 /*
- * Larger sizes are taken for garbage, not for a newer caller; so are sizes that
- * no struct with 64-bit fields has, which could end inside a pointer.
+ * A larger size counts as garbage, not as a newer caller. So does a size that no struct with 64-bit
+ * fields has, which could end inside a pointer.
  */
 #define MAX_STRUCT_BYTES 4096u
 #define SIZE_STEP 8u
@@ -54,7 +54,7 @@ static inline mw_status_t fail_size(const char *name, uint32_t given, size_t kno
 	return fail(MW_ERR_INVALID_ARGUMENT, text);
 }
 
-/* Copies a sized struct: what the caller does not cover reads as zero. */
+/* Copies a sized struct. Fields that the caller's size does not cover read as zero. */
 static inline mw_status_t read_sized(void *to, size_t known, const void *from, const char *name)
 {
 	uint32_t size;
@@ -80,7 +80,7 @@ static inline mw_status_t check_out(const void *out, size_t known, const char *n
 	return bad_size(size) ? fail_size(name, size, known) : MW_OK;
 }
 
-/* Writes a sized struct as far as the caller covers it; its size stays. */
+/* Writes a sized struct as far as the caller's size covers it. The size field stays. */
 static inline void write_sized(void *to, const void *from, size_t known)
 {
 	uint32_t size;

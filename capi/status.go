@@ -27,7 +27,7 @@ var (
 	errPanic  = errors.New("defect in the library")
 )
 
-// statuses are tried in order: an error may wrap its cause.
+// statuses are tried in order, because an error may wrap its cause.
 var statuses = []struct {
 	err    error
 	status C.mw_status_t
@@ -58,7 +58,7 @@ var statuses = []struct {
 	{syscall.ENFILE, C.MW_ERR_NO_RESOURCE},
 	{syscall.ENOSPC, C.MW_ERR_NO_RESOURCE},
 	{syscall.ENOBUFS, C.MW_ERR_NO_RESOURCE},
-	// Of fabrics.
+	// Errors of fabrics.
 	{fabric.ErrClosed, C.MW_ERR_CLOSED},
 	{endpoint.ErrClosed, C.MW_ERR_CLOSED},
 	{fabric.ErrInvalid, C.MW_ERR_INVALID_ARGUMENT},
@@ -76,7 +76,7 @@ var statuses = []struct {
 	{transport.ErrWouldBlock, C.MW_ERR_WOULD_BLOCK},
 	{op.ErrWouldBlock, C.MW_ERR_WOULD_BLOCK},
 	{transport.ErrBusy, C.MW_ERR_BUSY},
-	// Of CUDA.
+	// Errors of CUDA.
 	{cuda.ErrNoDevice, C.MW_ERR_NO_DEVICE},
 	{cuda.ErrNoMemory, C.MW_ERR_NO_MEMORY},
 }
@@ -118,14 +118,14 @@ func oneLine(text string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(text, "\n", "; "), "\x00", `\0`)
 }
 
-// victim is what a panic makes unusable: a buffer, or a fabric.
+// victim is the object that a panic makes unusable: a buffer, or a fabric.
 type victim interface {
 	poison(err error)
 	poisoned() error
 }
 
-// guard runs an exported function. A panic must not unwind into C: it becomes
-// an error, and the victim in whose call it happened takes no more calls.
+// guard runs an exported function. A panic must not unwind into C: it becomes an error, and the
+// victim of that call takes no more calls.
 func guard(b victim, f func() error) (status C.mw_status_t) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// A transfer's id is its first request's number, whose lowest bits are free,
-// and its fabric's id.
+// A transfer's id is the number of its first request, which has free lowest bits, with the id of
+// its fabric in these bits.
 func transferID(o *fabricObject, r op.Ref) uint64 { return r.RequestID(0) | o.id }
 
 func onTransfer(id uint64, f func(o *fabricObject, r op.Ref) error) C.mw_status_t {
@@ -106,7 +106,7 @@ func mwiTransferWait(id uint64, until int32, timeoutUs int64, result *C.mw_trans
 }
 
 func waitUntil(o *fabricObject, ref op.Ref, until int32, timeoutUs int64, deadline time.Time) (op.Result, error) {
-	if timeoutUs == 0 { // without a timer
+	if timeoutUs == 0 { // this needs no timer
 		res, err := o.Look(ref)
 		if err == nil && (res.State == op.Pending || until == C.MW_UNTIL_RELEASED && !res.Released) {
 			err = op.ErrTimedOut
@@ -119,7 +119,7 @@ func waitUntil(o *fabricObject, ref op.Ref, until int32, timeoutUs int64, deadli
 	return o.Wait(ref, deadline)
 }
 
-// endOf is how a transfer has ended, as a status.
+// endOf returns how a transfer has ended, as a status.
 func endOf(r *op.Result) C.int32_t {
 	switch {
 	case r.State == op.Pending:

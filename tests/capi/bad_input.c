@@ -19,7 +19,7 @@ static void test_report(void)
 	STATUS(MW_OK, mw_system_report(NULL, 0, &len));
 	CHECK(len > 0);
 	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_system_report(NULL, 0, NULL));
-	char *text = malloc(len); /* exactly: the sanitizer sees a byte too many */
+	char *text = malloc(len); /* exactly this size: the sanitizer sees one byte too many */
 	uint64_t again = 0;
 	STATUS(MW_OK, mw_system_report(text, len, &again));
 	CHECK(again == len && text[0] == '{' && text[len - 1] == '}');
@@ -106,7 +106,7 @@ static void test_nulls(void)
 	STATUS(MW_OK, mw_buffer_close(buffer));
 }
 
-/* Every function with an id that is none. */
+/* Every function with an invalid id. */
 static void refuse_id(uint64_t id)
 {
 	static const mw_bytes_t all[1];
@@ -174,7 +174,7 @@ static void test_observation(void)
 	links[0].size = sizeof links[0];
 	CHECK(count == 77);
 	STATUS(MW_OK, mw_buffer_links(buffer, links, 2, &count));
-	CHECK(count == 0 && links[0].rank == 77); /* nobody is remote */
+	CHECK(count == 0 && links[0].rank == 77); /* no rank is remote */
 
 	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_stats(buffer, NULL, 0, NULL));
 	STATUS(MW_OK, mw_buffer_stats(buffer, NULL, 0, &len));
@@ -206,7 +206,7 @@ static void test_made_up_ids(void)
 		if (id != live.id)
 			refuse_id(id);
 	}
-	/* An id of one kind is none of another. */
+	/* An id of one kind is invalid for another kind. */
 	REFUSED(MW_ERR_HANDLE, mw_op_close((mw_op_t){live.id}));
 	REFUSED(MW_ERR_HANDLE, mw_handle_release((mw_handle_t){live.id}));
 	REFUSED(MW_ERR_HANDLE, mw_memory_release((mw_memory_t){live.id}));
@@ -214,7 +214,7 @@ static void test_made_up_ids(void)
 	refuse_id(live.id);
 }
 
-/* A struct as a later header might have it: ours, then fields we do not know. */
+/* A struct as a later header might have it: today's fields, then unknown fields. */
 typedef struct {
 	mw_config_t known;
 	uint64_t later[4];
@@ -230,7 +230,7 @@ static void test_sizes(void)
 		REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_create(config, &buffer));
 	}
 	for (uint32_t size = 9; size < sizeof *config; size += size % 8 == 7 ? 2 : 1) {
-		config->size = size; /* it ends inside a field, maybe */
+		config->size = size; /* the size may end inside a field */
 		REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_create(config, &buffer));
 	}
 	config->size = sizeof later;
@@ -248,7 +248,7 @@ static void test_sizes(void)
 	config->size = sizeof *config;
 	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_create(config, &buffer));
 
-	/* Counters: only what the caller has room for is written. */
+	/* Counters: the library writes only the fields for which the caller has room. */
 	buffer = lone_buffer();
 	mw_counters_t counters;
 	memset(&counters, 0xee, sizeof counters);
@@ -270,7 +270,7 @@ static void test_configs(void)
 		{.rank = 0, .num_ranks = MW_MAX_RANKS + 1},
 		{.rank = 0, .num_ranks = UINT32_MAX},
 		{.rank = 0, .num_ranks = 1, .flags = 0x40},
-		{.rank = 0, .num_ranks = 1, .flags = MW_CONFIG_KILL_FENCED}, /* on the CPU */
+		{.rank = 0, .num_ranks = 1, .flags = MW_CONFIG_KILL_FENCED}, /* not allowed on the CPU */
 		{.rank = 0, .num_ranks = 1, .num_slots = 65},
 		{.rank = 0, .num_ranks = 1, .vector_width = 7},
 		{.rank = 0, .num_ranks = 1, .vector_width = -2},
@@ -307,7 +307,8 @@ static void test_old_config(void)
 	STATUS(MW_OK, mw_buffer_close(buffer));
 }
 
-/* Fields that came later: refused where unknown, absent from an older caller's struct. */
+/* Fields that came later are refused if they are unknown, and are absent from an older caller's
+   struct. */
 static void test_shape_flags(void)
 {
 	uint64_t narrow = 0, wide = 0, n = UNTOUCHED;

@@ -1,4 +1,4 @@
-/* What the C tests share: a check that says what failed, and small helpers. */
+/* Helpers of the C tests: a check that says what failed, and small functions. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -11,7 +11,7 @@
 
 #define ADDRESS(p) ((uint64_t)(uintptr_t)(p))
 
-/* In output parameters before a call that must not write them. */
+/* The value of output parameters before a call that must not write them. */
 #define UNTOUCHED 0x7777777700000077ull
 
 /* Ends the program with the place and the library's own words. */

@@ -1,7 +1,7 @@
 /*
- * One of two ranks on CUDA that take one another for ranks of other hosts. Each
- * is a process: cuda_hosts RANK FOLDER DRIVER. Metadata goes by files of FOLDER.
- * The device is the emulated one, whose memory is the process's own.
+ * One of two ranks on CUDA that treat each other as ranks of other hosts. Each is a process:
+ * cuda_hosts RANK FOLDER DRIVER. The ranks exchange metadata by files in FOLDER. The device is the
+ * emulated one, whose memory is the process's own.
  */
 #include "driver.h"
 
@@ -30,7 +30,7 @@ static void put(const char *what, const void *bytes, uint64_t len)
 	CHECK(rename(path, whole) == 0);
 }
 
-/* Waits for what the other rank puts, for two minutes. */
+/* Waits for a file of the other rank, at most two minutes. */
 static uint64_t get(const char *what, void *bytes, size_t size)
 {
 	char path[512];
@@ -106,8 +106,8 @@ static int64_t route(int source, int token, int k) { return (token + source + k 
 
 static float weight(int k) { return k ? 0.5f : 1.0f; }
 
-/* Bits of a bf16 of three digits. No two tokens have the same; sums of two, which
-   experts have multiplied by powers of two, are exact. */
+/* Bits of a bf16 of three digits. No two tokens have the same bits; sums of two, which experts have
+   multiplied by powers of two, are exact. */
 static uint16_t value(int source, int token, int h)
 {
 	return (uint16_t)(0x3f80 + 0x80 * (T * source + token) + 0x20 * (h % 4));
@@ -129,7 +129,7 @@ static uint16_t to_bf16(float f)
 	return (uint16_t)(wide >> 16);
 }
 
-/* What an expert multiplies its rows by. */
+/* The factor by which an expert multiplies its rows. */
 static float factor(int64_t expert) { return (float)(1 << expert); }
 
 static void fill(struct call *c)
@@ -220,7 +220,7 @@ static uint64_t outputs(struct call *c)
 	return ADDRESS(c->y);
 }
 
-/* `experts`: rows were multiplied, else they were sent back as they came. */
+/* `experts`: the experts multiplied the rows; otherwise the rows were sent back unchanged. */
 static void check_sums(const struct call *c, int experts)
 {
 	for (int t = 0; t < T; t++)
@@ -233,7 +233,7 @@ static void check_sums(const struct call *c, int experts)
 	CHECK(c->active[0] == 1 && c->active[1] == 1);
 }
 
-/* Launches what a first phase has left, and closes the operation. */
+/* Launches the second phase, and closes the operation. */
 static void finish(mw_op_t op)
 {
 	CHECK(op.id != 0);
@@ -278,7 +278,7 @@ static void in_phases(mw_buffer_t buffer, uint64_t on)
 	check_sums(&c, 1);
 }
 
-/* A combine on a second stream launches what the dispatch has left there. */
+/* A combine on a second stream launches the second phase of the dispatch there. */
 static void on_two_streams(mw_buffer_t buffer, uint64_t first, uint64_t second)
 {
 	struct call c;
@@ -298,7 +298,7 @@ static void on_two_streams(mw_buffer_t buffer, uint64_t first, uint64_t second)
 	follow(first, second);
 }
 
-/* An operation that is not combined, released by another stream. */
+/* An operation that is not combined, but released on another stream. */
 static void release_uncombined(mw_buffer_t buffer, uint64_t first, uint64_t second)
 {
 	struct call c;
@@ -315,7 +315,7 @@ static void release_uncombined(mw_buffer_t buffer, uint64_t first, uint64_t seco
 	follow(first, second);
 }
 
-/* Rows that are looked at after the buffer is closed. */
+/* Rows that are read after the buffer is closed. */
 static void close_and_look(mw_buffer_t buffer)
 {
 	struct call c;

@@ -1,4 +1,4 @@
-/* What a caller asks the CUDA driver for by itself: streams, and their order. */
+/* Direct calls of a caller to the CUDA driver: streams, and their order. */
 #ifndef DRIVER_H
 #define DRIVER_H
 
@@ -8,7 +8,7 @@
 
 static void *driver;
 
-/* A function of the driver's, of three words or fewer. */
+/* Calls a function of the driver with three words or fewer. */
 typedef int (*driver_call)(uint64_t, uint64_t, uint64_t);
 
 static inline void driver_does(const char *name, uint64_t a, uint64_t b, uint64_t c)
@@ -29,8 +29,8 @@ static inline uint64_t stream(void)
 	return made;
 }
 
-/* Puts a stream behind what another one has now. The event stays: the emulated
-   driver forgets who waits for one that is destroyed. */
+/* Puts a stream behind the present work of another stream. The event is not destroyed: the emulated
+   driver would forget the streams that wait for it. */
 static inline void follow(uint64_t behind, uint64_t other)
 {
 	uint64_t event = 0;

@@ -1,6 +1,6 @@
 /*
- * Two processes over TCP on the loopback device: they exchange handshakes and a few
- * numbers through sockets of their own, and bytes through fabrics.
+ * Two processes over TCP on the loopback device: they exchange handshakes and a few numbers through
+ * their own sockets, and bytes through fabrics.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -28,8 +28,8 @@ static int is_closed(mw_status_t status)
 }
 
 /*
- * Carries handshakes both ways until the fabric is closed: a connection that both
- * sides still take for live may be ending, and has to be made again.
+ * Carries handshakes both ways until the fabric is closed: a connection that both sides still take
+ * for live may be ending, and then has to be made again.
  */
 static void *courier(void *arg)
 {
@@ -93,7 +93,7 @@ static void immediates(mw_fabric_t f, mw_region_t mine, const mw_remote_t *their
 		CHECK(memcmp(memory + 300, "read me", 7) == 0);
 		CHECK(memcmp(memory, expected, 300) == 0 && memcmp(memory + 307, expected + 307, 600) == 0);
 	}
-	/* Given up: ended and released at once; the id is of no use afterwards. */
+	/* A cancelled transfer is ended and released at once; its id is invalid afterwards. */
 	mw_transfer_t t = begin(f, &wait);
 	mw_transfer_result_t r = {.size = sizeof r};
 	STATUS(MW_IN_PROGRESS, mw_transfer_wait(t, MW_UNTIL_ENDED, 0, &r));
@@ -125,13 +125,13 @@ static void messages(mw_fabric_t f, mw_region_t mine)
 		}
 		meet();
 	} else {
-		for (int i = 0; i < 2; i++) { /* which message it is, it says itself */
+		for (int i = 0; i < 2; i++) { /* a message carries its own number */
 			mw_transfer_result_t r = finish(t[i], MW_OK);
 			CHECK((r.imm == 1 || r.imm == 2) && r.num_bytes == 899 + r.imm);
 			CHECK(memcmp(memory + i * 1000, expected, r.num_bytes) == 0);
 		}
 		meet(); /* the other side knows that both are there before the connection ends */
-		/* Given up, and the carrier's until its connection ends. */
+		/* The transfer is cancelled, and its memory is the carrier's until its connection ends. */
 		mw_transfer_result_t r = {.size = sizeof r};
 		STATUS(MW_OK, mw_transfer_cancel(t[2]));
 		STATUS(MW_OK, mw_transfer_wait(t[2], MW_UNTIL_ENDED, SOON, &r));
@@ -144,7 +144,7 @@ static void messages(mw_fabric_t f, mw_region_t mine)
 	meet();
 }
 
-/* A region that is closed is refused; the connection ends, and comes again. */
+/* A transfer into a closed region is refused. The connection ends, and is made again. */
 static void refusals(mw_fabric_t f, mw_region_t mine)
 {
 	static unsigned char other[64];
@@ -184,7 +184,7 @@ static void *wait_for_end(void *arg)
 	return NULL;
 }
 
-/* Closing ends what is waited for in another thread. */
+/* Closing ends a wait in another thread. */
 static void close_all(mw_fabric_t f, mw_region_t mine, uint32_t flags)
 {
 	mw_transfer_args_t a = transfer_args(MW_TRANSFER_RECEIVE_IMM, PEER, (mw_region_t){0}, 0, 0, NULL);
@@ -214,7 +214,7 @@ static void play(uint32_t flags)
 {
 	mw_fabric_config_t config = fabric_config(flags);
 	config.slice_bytes = SLICE;
-	if (side == 1) { /* the same keys by another way */
+	if (side == 1) { /* the same keys from another source */
 		config.key_source = MW_KEYS_ENV;
 		config.keys = TEXT("FABRIC_TEST_KEYS");
 		CHECK(setenv("FABRIC_TEST_KEYS", strchr(test_keys, '\n') + 1, 1) == 0);
@@ -237,7 +237,7 @@ static void play(uint32_t flags)
 	refusals(f, mine);
 	mw_status_t status;
 	while ((status = mw_fabric_connect(f, PEER, SOON)) == MW_ERR_UNREACHABLE)
-		usleep(1000); /* what happened to the last one, for a moment */
+		usleep(1000); /* for a moment the error is that of the last connection */
 	STATUS(MW_OK, status);
 	meet();
 	close_all(f, mine, flags);
@@ -271,7 +271,7 @@ int main(int argc, char **argv)
 		return 0;
 	}
 	int handshakes[2], talk[2], status[2];
-	/* The first of a pair has an even number, and so has its side. */
+	/* The first process of a pair has an even number, and its side is even, too. */
 	CHECK(dup2(1, 20) == 20 && dup2(1, 21) == 21 && dup2(1, 22) == 22 && dup2(1, 23) == 23);
 	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, handshakes) == 0);
 	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, talk) == 0);

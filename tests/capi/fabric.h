@@ -1,4 +1,4 @@
-/* What the tests of fabrics share: a configuration, and transfers that are waited for. */
+/* Helpers of the tests of fabrics: a configuration, and transfers with a wait. */
 #ifndef FABRIC_TEST_H
 #define FABRIC_TEST_H
 
@@ -50,7 +50,7 @@ static inline mw_transfer_args_t transfer_args(uint32_t kind, uint64_t peer, mw_
 	return a;
 }
 
-/* Posts, also while a connection is being made again. */
+/* Posts a transfer, even while a connection is being made again. */
 static inline mw_transfer_t begin(mw_fabric_t f, const mw_transfer_args_t *a)
 {
 	mw_transfer_t t = {UNTOUCHED};

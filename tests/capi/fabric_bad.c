@@ -1,14 +1,14 @@
 /*
- * Fabrics and bad input: NULLs, made-up ids, wrong sizes, keys that are none,
- * requests outside their regions. Each gives a status and a message that names
- * what is wrong, writes nothing, and leaves the fabric usable.
+ * Fabrics and bad input: NULLs, made-up ids, wrong sizes, invalid keys, requests outside their
+ * regions. Each gives a status and a message that names what is wrong, writes nothing, and leaves
+ * the fabric usable.
  */
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "fabric.h"
 
-/* Refused, and the message has these words. */
+/* The call is refused, and the message has these words. */
 #define SAYS(want, words, call) \
 	do { \
 		REFUSED(want, call); \
@@ -92,7 +92,7 @@ static void test_keys_in_a_file(void)
 	CHECK(unlink(path) == 0);
 }
 
-/* Every function with an id that is none. */
+/* Every function with an invalid id. */
 static void refuse_id(uint64_t id)
 {
 	mw_fabric_t f = {id};
@@ -186,7 +186,7 @@ static void test_requests(mw_fabric_t f, mw_region_t r, void *memory)
 	CHECK(other.id == UNTOUCHED);
 }
 
-/* A genuine handshake of a fabric that is for messages. */
+/* A genuine handshake of a fabric for messages. */
 static void test_other_mode(mw_fabric_t f)
 {
 	char handshake[MW_MAX_HANDSHAKE_BYTES];

@@ -8,7 +8,7 @@
 
 enum { ROUNDS = 60, EXTRA = 2, EXTRA_BYTES = 5 };
 
-/* What a token brings along, byte by byte. */
+/* The extra data of a token, byte by byte. */
 static uint8_t extra_of(int round, int rank, int token, int byte)
 {
 	return (uint8_t)(round * 31 + rank * 17 + token * 7 + byte);
@@ -39,7 +39,7 @@ static int goes_to(const struct batch *b, int token, int rank)
 	return 0;
 }
 
-/* A rank's output for one value: its experts', weighted and added in k order. */
+/* A rank's output for one value: the outputs of its experts, weighted and added in order of k. */
 static uint16_t rank_output(const struct batch *b, int token, int h, int rank)
 {
 	float sum = 0;
@@ -65,7 +65,7 @@ static void check_columns(const struct rank *me, const struct batch *from, int64
 	}
 }
 
-/* Every row that there must be, in order of rank and token, and its output. */
+/* Checks every row that must be there, in order of rank and token, and its output. */
 static void check_and_compute(const struct rank *me, int round, int no_routing, uint16_t *y)
 {
 	static _Thread_local struct batch from;
@@ -108,7 +108,7 @@ static void check_sums(const struct rank *me, const uint16_t *out)
 		}
 }
 
-/* Refused, consumes nothing, tells nobody. */
+/* The call is refused. It consumes nothing, and other ranks do not notice. */
 static void check_bad_dispatches(struct rank *me, uint8_t *extra)
 {
 	mw_op_t op = {UNTOUCHED};
@@ -124,7 +124,7 @@ static void check_bad_dispatches(struct rank *me, uint8_t *extra)
 	BAD(args.topk_weights += 1); /* misaligned */
 	BAD(args.extra[EXTRA] = 0);
 	BAD(args.extra_row_bytes[0] = MW_MAX_EXTRA_BYTES + 1);
-	BAD(args.flags |= MW_DISPATCH_NO_ROUTING); /* and yet weights */
+	BAD(args.flags |= MW_DISPATCH_NO_ROUTING); /* but with weights */
 	BAD(args.flags = MW_DISPATCH_NO_ROUTING);
 	BAD(args.flags = 0);
 	BAD((args.flags = 0, args.topk_weights = 0));
@@ -154,7 +154,7 @@ static void check_bad_combines(struct rank *me, const mw_combine_args_t *right)
 #undef BAD
 }
 
-/* Callers that were built before there were flat rows: their structs are shorter. */
+/* Callers that were built before flat rows existed: their structs are shorter. */
 static void check_old_caller(struct rank *me)
 {
 	mw_op_t op = {UNTOUCHED};
@@ -184,7 +184,7 @@ static void one_round(struct rank *me, int round)
 	CHECK(status == MW_OK && op.id != UNTOUCHED);
 	finish(op, round % 3);
 	check_and_compute(me, round, no_routing, all_rows);
-	/* Exactly as large as it is used: the sanitizer sees a byte too many. */
+	/* The memory is exactly as large as needed: the sanitizer sees one byte too many. */
 	size_t bytes = (size_t)me->recv_count[0] * H * sizeof *out;
 	uint16_t *y = bytes ? malloc(bytes) : NULL;
 	if (bytes)

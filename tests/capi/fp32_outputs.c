@@ -1,6 +1,6 @@
 /*
- * float32 expert outputs: in the combine buffer and elsewhere, in memory that
- * is exactly as large as it has to be, so that the sanitizer sees a byte too many.
+ * float32 expert outputs: in the combine buffer and elsewhere, in memory that is exactly as large
+ * as needed, so that the sanitizer sees one byte too many.
  */
 #include "check.h"
 
@@ -43,7 +43,7 @@ static void combine(mw_buffer_t buffer, const mw_dispatch_result_t *of, const vo
 	free(out);
 }
 
-/* The one row that came, and NaN where nobody may look. */
+/* The one received row, and NaN in all memory that no code may read. */
 static void compute(uint32_t *y)
 {
 	for (int i = 0; i < ROWS * H; i++)

@@ -9,7 +9,7 @@
 #include "fuzz_calls.h"
 #include "fuzz_fabric.h"
 
-/* Instead of a hang: where it was, and how to get there again. */
+/* Instead of hanging, prints where it was and how to get there again. */
 static void stuck(int signal)
 {
 	(void)signal;
@@ -33,7 +33,7 @@ static const struct {
 	{"transfer", call_transfer}, {"fabric_create", call_fabric_create},
 };
 
-/* A failure has left its words: not these, which a call before it left. */
+/* A failing call has left its own text, not this one, which an earlier call left. */
 static void one_call(void)
 {
 	size_t i = below(COUNT(functions));
@@ -103,7 +103,7 @@ static void check_lone(void)
 	STATUS(MW_OK, mw_handle_release(r.handle));
 }
 
-/* Fresh buffers now and then: huge shapes have taken address space. */
+/* Makes fresh buffers now and then, because huge shapes have taken address space. */
 static void renew(void)
 {
 	close_ops();
@@ -119,7 +119,7 @@ static void renew(void)
 
 enum { MAX_MAPS = 64 };
 
-/* What closed buffers had mapped is gone, retained memory once it is released. */
+/* Mappings of closed buffers are gone; retained memory is gone once it is released. */
 static void check_maps(void)
 {
 	renew();

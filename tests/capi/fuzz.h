@@ -1,6 +1,6 @@
 /*
- * What fuzz.c makes its arguments of: numbers, structs of an exact length, ids
- * that are right, were right or never were, and memory that may be read.
+ * The parts of fuzz.c's arguments: numbers, structs of an exact length, ids that are valid, were
+ * valid or were never valid, and readable memory.
  */
 #ifndef FUZZ_H
 #define FUZZ_H
@@ -42,7 +42,7 @@ static inline uint64_t strange64(void)
 	return rarely(4) ? any64() >> below(64) : (uint64_t)values[below(COUNT(values))];
 }
 
-/* Words of a struct become strange ones; its size now and then. */
+/* Replaces some words of a struct by strange values, and now and then its size. */
 static inline void mutate(void *at, size_t bytes)
 {
 	unsigned char *p = at;
@@ -58,8 +58,8 @@ static inline void mutate(void *at, size_t bytes)
 }
 
 /*
- * A copy with exactly as many bytes as its size says (what lies beyond `bytes`
- * is zero or not), so that the sanitizer sees one read or written too many.
+ * A copy with exactly as many bytes as its size says (what lies beyond `bytes` is zero or not), so
+ * that the sanitizer sees one byte too many read or written.
  */
 static inline void *exactly(const void *from, size_t bytes)
 {
@@ -74,7 +74,7 @@ static inline void *exactly(const void *from, size_t bytes)
 	return copy;
 }
 
-/* What the library makes of a struct: fields that size leaves out are zero. */
+/* A struct as the library reads it: fields that `size` does not cover are zero. */
 static inline void as_read(void *fields, size_t bytes)
 {
 	uint32_t size;
@@ -100,7 +100,7 @@ static inline void make_areas(void)
 	}
 }
 
-/* bytes = a * b * c; -1 if that is no size. */
+/* bytes = a * b * c; -1 if that is not a valid size. */
 static inline int64_t product(int64_t a, int64_t b, int64_t c)
 {
 	int64_t ab, abc;

@@ -1,4 +1,4 @@
-/* The buffers that fuzz.c calls for, what it remembers of them, and how long it may wait there. */
+/* The buffers that fuzz.c uses, its records of them, and bounds of its waits. */
 #ifndef FUZZ_BUFFERS_H
 #define FUZZ_BUFFERS_H
 
@@ -20,7 +20,7 @@ static mw_buffer_t make_half(void)
 	return buffer;
 }
 
-/* Most calls are for a buffer that lives. */
+/* Most calls are for a live buffer. */
 static mw_buffer_t some_buffer(void)
 {
 	if (rarely(8))
@@ -29,7 +29,7 @@ static mw_buffer_t some_buffer(void)
 	return n < 3 ? lone : n < 4 ? half : pair[n % 2];
 }
 
-/* Calls for this one end at once: nobody else is in its group. */
+/* Calls for this buffer end at once, because its group has no other rank. */
 static int never_waits(mw_buffer_t buffer)
 {
 	return buffer.id == lone.id;
@@ -63,14 +63,14 @@ static uint64_t some_handle(void)
 	return some_id(&handles);
 }
 
-/* Short, or none where nobody has to be waited for. */
+/* A short timeout, or none where no other rank can be missing. */
 static int64_t some_time(void)
 {
 	static const int64_t values[] = {0, 1, 50, 1000, 2000, -2, INT64_MIN};
 	return values[below(COUNT(values))];
 }
 
-/* Blocks without end only where nobody has to be waited for. */
+/* Blocks without a bound only where no other rank can be missing. */
 static void may_wait(mw_buffer_t buffer, int64_t *slice_us)
 {
 	if (never_waits(buffer))

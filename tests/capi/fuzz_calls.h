@@ -1,6 +1,5 @@
 /*
- * The calls that fuzz.c makes, each with arguments of its own: mostly right,
- * and wrong in a word or two.
+ * The calls that fuzz.c makes. Their arguments are mostly right, and wrong in a word or two.
  */
 #ifndef FUZZ_CALLS_H
 #define FUZZ_CALLS_H
@@ -9,7 +8,7 @@
 
 /* ------------------------------------------------------------- dispatch -- */
 
-/* What a combine of a handle reads, which depends on its dispatch. */
+/* The data that a combine of a handle reads. It depends on the handle's dispatch. */
 static struct known {
 	uint64_t id, combine_x;
 	int64_t hidden, x_bytes, num_tokens;
@@ -61,7 +60,7 @@ static void *borrowed(void *result)
 	return kept[count++] = result;
 }
 
-/* What flat rows bring along; without the flag it may be there, and is refused. */
+/* The extra data of flat rows. Without the flag it may be given as well, and is refused. */
 static void point_columns(mw_dispatch_args_t *a)
 {
 	if (a->flags & MW_DISPATCH_PRE_REDUCE)
@@ -77,7 +76,7 @@ static void point_columns(mw_dispatch_args_t *a)
 static void point_dispatch(mw_dispatch_args_t *a)
 {
 	int64_t tokens = a->num_tokens;
-	/* Rows of every expert are made present once there are tokens. */
+	/* Rows of every expert become resident once there are tokens. */
 	int64_t present = product(a->num_experts, a->hidden, 4);
 	int fits = tokens == 0 || (present >= 0 && present <= 1 << 24);
 	a->x = fits ? memory(0, product(tokens, a->hidden, 2), 1 << 24) : 0;
@@ -287,7 +286,7 @@ static mw_status_t call_create(void)
 {
 	mw_config_t config = config_of(0, 1 + (uint32_t)below(3));
 	mutate(&config, sizeof config);
-	/* Bytes that are said to be there are, whatever they say. */
+	/* Memory that the arguments name exists, whatever its bytes are. */
 	mw_bytes_t *texts[] = {
 		&config.listen, &config.keys, &config.host, &config.key_file, &config.rdma_devices, &config.rdma_gid,
 		&config.rdma_near, &config.cuda_driver, &config.cuda_code, &config.cuda_nvrtc,
@@ -301,7 +300,7 @@ static mw_status_t call_create(void)
 	mw_status_t status = mw_buffer_create(given, rarely(32) ? NULL : &buffer);
 	CHECK(status == MW_OK || buffer.id == UNTOUCHED);
 	free(given);
-	if (status == MW_OK) { /* its id stays among those that were right */
+	if (status == MW_OK) { /* its id stays among the ids that were valid */
 		remember(&buffers, buffer.id);
 		STATUS(MW_OK, mw_buffer_close(buffer));
 	}

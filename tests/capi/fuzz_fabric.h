@@ -1,6 +1,6 @@
 /*
- * The calls of moewire_fabric.h that fuzz.c makes: on two fabrics of this
- * process that are each other's only peer, and whose handshakes it carries.
+ * The calls of moewire_fabric.h that fuzz.c makes: on two fabrics of this process that are each
+ * other's only peer. The program carries their handshakes.
  */
 #ifndef FUZZ_FABRIC_H
 #define FUZZ_FABRIC_H
@@ -13,7 +13,7 @@ static struct ids fabrics, regions, transfers;
 static unsigned char fabric_memory[4][4096];
 static mw_remote_t remote_of[4];
 
-/* Never without an end: what it waits for may never come. */
+/* Waits always have a bound, because the awaited event may never come. */
 static int64_t short_time(void)
 {
 	return rarely(16) ? -2 - (int64_t)below(99) : (int64_t)below(500);
@@ -42,7 +42,7 @@ static void make_fabrics(void)
 	open_both(0);
 }
 
-/* Closing gives all memory back, whatever is in flight. */
+/* Closing gives all memory back, even with transfers in flight. */
 static void close_fabrics(void)
 {
 	for (int i = 0; i < 2; i++)
@@ -54,7 +54,7 @@ static mw_fabric_t some_fabric(void)
 	return rarely(8) ? (mw_fabric_t){some_id(&fabrics)} : fabric[below(2)];
 }
 
-/* One handshake, altered now and then, goes to where it belongs. */
+/* Carries one handshake to its peer, and alters it now and then. */
 static mw_status_t carry_handshake(void)
 {
 	static unsigned char handshake[MW_MAX_HANDSHAKE_BYTES];
@@ -133,7 +133,7 @@ static mw_status_t call_post(void)
 	mw_transfer_t t = {UNTOUCHED};
 	mw_status_t status = mw_transfer_post(rarely(16) ? some_fabric() : fabric[i], rarely(64) ? NULL : args, rarely(64) ? NULL : &t);
 	CHECK(status == MW_OK || t.id == UNTOUCHED);
-	if (status == MW_OK) { /* those that are forgotten are closed: there is room */
+	if (status == MW_OK) { /* forgotten transfers are closed, so there is room */
 		(void)mw_transfer_close((mw_transfer_t){transfers.last[transfers.count % COUNT(transfers.last)]});
 		remember(&transfers, t.id);
 	}
@@ -161,7 +161,7 @@ static mw_status_t call_transfer(void)
 	}
 }
 
-/* Mostly wrong; one that is right is closed again. */
+/* The configuration is mostly wrong. If it is right, the fabric is closed again. */
 static mw_status_t call_fabric_create(void)
 {
 	if (!rarely(16))
@@ -169,7 +169,7 @@ static mw_status_t call_fabric_create(void)
 	mw_fabric_config_t c = fabric_config((uint32_t)below(4));
 	mw_bytes_t keys = c.keys, listen = c.listen;
 	mutate(&c, sizeof c);
-	c.num_peers %= 1000; /* memory is for the bounds that are asked for */
+	c.num_peers %= 1000; /* memory grows with these bounds */
 	c.num_connections %= 1000;
 	c.num_regions %= 1000;
 	c.num_unmatched %= 1000;

@@ -52,7 +52,7 @@ int main(void)
 	STATUS(MW_OK, mw_buffer_dispatch(buffer, &c[2].args, &op));
 	CHECK(first_of(&c[2]) == 0x3f82 && first_of(&c[1]) == 0x3f81);
 	REFUSED(MW_ERR_BUSY, mw_buffer_dispatch(buffer, &c[3].args, &op));
-	c[3].args.flags = 0; /* whoever has learnt of it may overwrite */
+	c[3].args.flags = 0; /* a caller that knows of the conflict may overwrite */
 	STATUS(MW_OK, mw_buffer_dispatch(buffer, &c[3].args, &op));
 	CHECK(first_of(&c[1]) == 0x3f83);
 	REFUSED(MW_ERR_STALE_HANDLE, mw_handle_release(c[1].result.handle));

@@ -37,7 +37,7 @@ static void test_result_once(void)
 	struct one o = {.topk = {1}};
 	mw_op_t op = {0};
 	STATUS(MW_OK, dispatch(buffer, &o, &op));
-	if (op.id == 0) { /* one rank: everything may be there at once */
+	if (op.id == 0) { /* one rank: all data may be there at once */
 		STATUS(MW_OK, mw_buffer_close(buffer));
 		return;
 	}

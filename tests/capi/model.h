@@ -1,6 +1,6 @@
 /*
- * The naive model that ranks.c compares with: what every rank gives, what each
- * must receive and get back. It shares no code with the library.
+ * The naive model that ranks.c compares with: every rank's inputs, and the rows and sums that it
+ * must receive. It shares no code with the library.
  */
 #ifndef MODEL_H
 #define MODEL_H
@@ -9,7 +9,7 @@
 
 enum { MAX_R = 4, L = 2, M = 12, K = 3, H = 256, BLOCK = 128 };
 
-/* What one rank gives in one round. */
+/* The inputs of one rank in one round. */
 struct batch {
 	int num_tokens;
 	uint16_t x[M * H];
@@ -93,7 +93,7 @@ static inline int selects(const struct batch *b, int token, int expert)
 	return 0;
 }
 
-/* What expert e makes of one value. */
+/* The output of expert e for one value. */
 static inline uint16_t expert_output(uint16_t x, int expert)
 {
 	return to_bf16(from_bf16(x) * (0.5f + (float)expert * 0.375f));

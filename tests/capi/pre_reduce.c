@@ -1,6 +1,6 @@
 /*
- * A pre-reduced combine: weights at the dispatch, in memory that is exactly as
- * large as it has to be, and the same at the combine.
+ * A pre-reduced combine: weights at the dispatch, in memory that is exactly as large as needed, and
+ * the same weights at the combine.
  */
 #include "check.h"
 
@@ -63,10 +63,11 @@ static void check_refused(mw_buffer_t buffer)
 	} while (0)
 	BAD(c.args.topk_weights = 0);
 	BAD(c.args.topk_weights += 1); /* misaligned */
-	BAD(c.args.flags = 0);         /* weights that nobody asked for */
+	BAD(c.args.flags = 0);         /* weights without the flag that needs them */
 	BAD(c.args.flags |= MW_DISPATCH_FLAT);
 	BAD(c.args.extra_row_bytes[0] = 4);
-	BAD(c.args.size = offsetof(mw_dispatch_args_t, topk_weights)); /* an old caller's has none */
+	BAD(c.args.size = offsetof(mw_dispatch_args_t, topk_weights)); /* an old caller's struct has no
+	                                                                  such field */
 #undef BAD
 	release(&c);
 }
@@ -98,7 +99,7 @@ static void exchange(mw_buffer_t buffer)
 	ids[1] = 0, weights[3] = 4;
 	REFUSED(MW_ERR_INVALID_ARGUMENT, mw_buffer_combine(buffer, &args, &op));
 	CHECK(op.id == UNTOUCHED);
-	weights[3] = 5, weights[2] = 9; /* of no selection */
+	weights[3] = 5, weights[2] = 9; /* weights without a selection */
 	STATUS(MW_OK, mw_buffer_combine(buffer, &args, &op));
 	CHECK(op.id == 0);
 	for (int h = 0; h < H; h++)

@@ -43,7 +43,7 @@ static void one_round(struct rank *me, int round)
 {
 	size_t rows = (size_t)L * (size_t)num_ranks * M;
 	int fp8 = round % 6 == 5;
-	/* Exactly as large as they are used: the sanitizer sees a byte too many. */
+	/* The arrays are exactly as large as needed: the sanitizer sees one byte too many. */
 	uint16_t *out = malloc((size_t)M * H * sizeof *out);
 	uint16_t *elsewhere = malloc(rows * H * sizeof *elsewhere);
 	make_batch(&me->in, seed, round, me->rank, num_experts);
@@ -74,7 +74,7 @@ static void one_round(struct rank *me, int round)
 	free(out);
 }
 
-/* Rank 0 cancels; the others receive, learn at the combine, and all go on. */
+/* Rank 0 cancels. The others receive, learn of it at the combine, and all go on. */
 static void check_cancel(struct rank *me, int round)
 {
 	uint16_t *out = malloc((size_t)M * H * sizeof *out);
@@ -87,7 +87,7 @@ static void check_cancel(struct rank *me, int round)
 		STATUS(MW_OK, mw_buffer_dispatch(me->buffer, &args, &op));
 		CHECK(op.id != 0 || num_ranks == 1);
 		if (op.id != 0) {
-			STATUS(MW_OK, mw_op_cancel(op)); /* nobody else has sent: not ended */
+			STATUS(MW_OK, mw_op_cancel(op)); /* no other rank has sent: the operation has not ended */
 			pthread_barrier_wait(&barrier);
 			REFUSED(MW_ERR_CANCELLED, mw_op_wait(op, 0, -1));
 			REFUSED(MW_ERR_CANCELLED, mw_op_test(op));
@@ -109,7 +109,7 @@ static void check_cancel(struct rank *me, int round)
 	free(out);
 }
 
-/* Begins the next epoch with everybody: the same buffers, new metadata. */
+/* Begins the next epoch with all ranks: the same buffers, new metadata. */
 static void update(struct rank *me)
 {
 	STATUS(MW_OK, mw_buffer_update(me->buffer));
@@ -117,7 +117,7 @@ static void update(struct rank *me)
 	STATUS(MW_OK, mw_buffer_install(me->buffer));
 }
 
-/* Only rank 0 dispatches: the others are late, and learn it; all rejoin. */
+/* Only rank 0 dispatches. The others are late, and learn that they are out; all rejoin. */
 static void check_deadline(struct rank *me)
 {
 	int32_t active[MW_MAX_RANKS];
@@ -183,7 +183,7 @@ static void *run_rank(void *arg)
 	STATUS(MW_OK, mw_buffer_close(me->buffer));
 	REFUSED(MW_ERR_HANDLE, mw_buffer_close(me->buffer));
 	CHECK(mw_handle_release(handle) < 0);
-	(void)x[0]; /* retained: stale, but there */
+	(void)x[0]; /* retained memory: stale, but mapped */
 	STATUS(MW_OK, mw_memory_release(memory));
 	REFUSED(MW_ERR_HANDLE, mw_memory_release(memory));
 	return NULL;

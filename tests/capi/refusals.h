@@ -6,7 +6,7 @@
 
 static const uint32_t UE8M0 = MW_DISPATCH_FP8 | MW_DISPATCH_ROUND_SCALE | MW_DISPATCH_UE8M0;
 
-/* Refused, consumes nothing, tells nobody. */
+/* The call is refused. It consumes nothing, and other ranks do not notice. */
 static void check_bad_arguments(struct rank *me)
 {
 	int64_t beyond[K] = {0, num_experts, 0}, below[K] = {0, 0, -2};
@@ -44,7 +44,7 @@ static void check_bad_arguments(struct rank *me)
 	BAD(args.flags = 0x1000);
 	BAD(args.phase = 9);
 	BAD(args.reserved = 1);
-	BAD(args.stream = 1); /* for CUDA alone, as are these two */
+	BAD(args.stream = 1); /* only for CUDA, as are the next two */
 	BAD(args.peers_have_more = ADDRESS(active));
 	BAD(args.wait_ns = ADDRESS(below));
 	BAD(args.x = UINT64_MAX - 1);
@@ -75,7 +75,7 @@ static void check_bad_combines(struct rank *me, uint64_t y, uint16_t *out)
 	BAD(MW_ERR_INVALID_ARGUMENT, args.num_tokens += 1);
 	BAD(MW_ERR_INVALID_ARGUMENT, args.num_topk = K - 1);
 	BAD(MW_ERR_INVALID_ARGUMENT, args.flags = 0x100);
-	BAD(MW_ERR_INVALID_ARGUMENT, args.stream = 1); /* for CUDA alone, as is this */
+	BAD(MW_ERR_INVALID_ARGUMENT, args.stream = 1); /* only for CUDA, as is the next one */
 	BAD(MW_ERR_INVALID_ARGUMENT, args.wait_ns = ADDRESS(other));
 	BAD(MW_ERR_INVALID_ARGUMENT, (args.flags = MW_COMBINE_ZERO_COPY, args.x = y + 16));
 	if (me->in.num_tokens > 0) {

@@ -1,4 +1,4 @@
-/* What a rank received and combined, compared with the model. */
+/* Compares the received rows and the sums of a rank with the model. */
 #ifndef RESULTS_H
 #define RESULTS_H
 
@@ -29,7 +29,7 @@ static void check_row(const struct rank *me, int64_t row, const uint16_t *x, int
 	}
 }
 
-/* Every source's rows, in token order, somewhere in a block without holes. */
+/* Checks that every source's rows lie in token order, somewhere in a block without holes. */
 static void check_received(const struct rank *me, int round, int fp8)
 {
 	static _Thread_local struct batch from;

@@ -1,6 +1,6 @@
 /*
- * What holds between threads and after fork: each thread has its own last
- * error, a buffer is closed once, a wait ends when another thread closes.
+ * Rules between threads and after fork: each thread has its own last error, a buffer is closed
+ * once, a wait ends when another thread closes.
  */
 #include <pthread.h>
 #include <sys/wait.h>
@@ -10,7 +10,7 @@
 
 enum { NUM_THREADS = 8, NUM_CALLS = 2000 };
 
-/* Fails again and again with a number that only this thread uses. */
+/* Makes failing calls with a number that only this thread uses. */
 static void *fail_in_own_words(void *arg)
 {
 	uint32_t mine = 100000u + (uint32_t)(uintptr_t)arg;
@@ -52,7 +52,7 @@ static void test_last_error(void)
 {
 	run_threads(NUM_THREADS, fail_in_own_words, 1, NULL);
 	REFUSED(MW_ERR_HANDLE, mw_op_test((mw_op_t){5}));
-	run_threads(1, check_no_error, 0, NULL); /* ours is not the new thread's */
+	run_threads(1, check_no_error, 0, NULL); /* this thread's error is not the new thread's */
 	CHECK(mw_last_error()[0] != 0);
 }
 
