@@ -145,7 +145,7 @@ def test_ranks(num_ranks: int, tmp_path: Path, either_library: Path) -> None:
 
 @pytest.mark.all
 def test_ranks_of_other_hosts_on_cuda(tmp_path: Path, library: Path) -> None:
-    """Two processes over the emulated driver, whose fibres are none of the sanitizers' business."""
+    """Two processes over the emulated driver; sanitizers cannot follow its fibres."""
     sys.path.insert(0, str(HERE.parent / "python"))
     from harness import emulator
 
@@ -157,7 +157,7 @@ def test_ranks_of_other_hosts_on_cuda(tmp_path: Path, library: Path) -> None:
 
 
 class Said:
-    """A process, and what it has said, in a file: nobody has to read it for it to go on."""
+    """A process, with its output in a file: it never blocks because no process reads the output."""
 
     def __init__(self, command: list[Any], path: Path) -> None:
         self.path = path
@@ -174,7 +174,7 @@ class Said:
 
 
 def texts(ranks: list[Said]) -> str:
-    """What all have said, and how they ended: who waits may not be who has failed."""
+    """All outputs and exit codes: the process that waits may not be the one that failed."""
     return "\n".join(
         f"--- rank {rank}, returned {one.process.poll()}:\n{one.text()}"
         for rank, one in enumerate(ranks)
@@ -182,7 +182,7 @@ def texts(ranks: list[Said]) -> str:
 
 
 def together(ranks: list[Said], timeout: float) -> None:
-    """Waits until all have ended well, or one has not: the others would wait for it."""
+    """Waits until all have succeeded, or one has failed: the others would wait for it."""
     until = time.monotonic() + timeout
     try:
         codes: list[int | None] = [None]
@@ -197,7 +197,7 @@ def together(ranks: list[Said], timeout: float) -> None:
 
 
 def test_a_dead_rank_is_heard(tmp_path: Path) -> None:
-    """The failure shows what it has said, at once, though another one waits for it."""
+    """The failure shows its output at once, although another process waits for it."""
     asleep = [sys.executable, "-c", "import time; print('asleep', flush=True); time.sleep(3600)"]
     dead = [sys.executable, "-c", "raise SystemExit('a defect')"]
     ranks = [Said(asleep, tmp_path / "0"), Said(dead, tmp_path / "1")]
@@ -224,7 +224,7 @@ def test_any_arguments(tmp_path: Path, either_library: Path) -> None:
 
 
 def test_any_arguments_calls_everything() -> None:
-    """A function that is added to the header is added there, too."""
+    """A function that is added to the header must be added to fuzz.c, too."""
     called = "".join(file.read_text() for file in sorted(HERE.glob("fuzz*.[ch]")))
     declared = re.findall(r"\b(mw_\w+)\s*\([^;]*?\);", header_text())
     assert [name for name in declared if f"{name}(" not in called] == []
@@ -296,7 +296,7 @@ def test_python_constants_match(abi: dict[str, dict[str, object]]) -> None:
 
 
 def test_python_functions_match() -> None:
-    """Each function of the header, with as many arguments."""
+    """Each function of the header exists in Python, with as many arguments."""
     from moewire import _abi
 
     declared = {

@@ -1,4 +1,4 @@
-"""Teams of processes whose ranks lie on several hosts, or take themselves for that."""
+"""Teams of processes whose ranks lie on several hosts, or behave as if they did."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def pytest_report_header() -> str:
 
 @pytest.fixture(scope="session")
 def team() -> Iterator[Team]:
-    """Processes of one network; ``MOEWIRE_HOST`` says who takes whom for another host."""
+    """Processes of one network; ``MOEWIRE_HOST`` says which ranks treat each other as other
+    hosts."""
     one = Team(SEED)
     yield one
     one.close()
@@ -52,12 +53,12 @@ def relayed() -> Iterator[Relayed]:
 
 @pytest.fixture
 def namespaces() -> None:
-    """The test makes some itself."""
+    """The test makes namespaces itself."""
     need_namespaces()
 
 
 def need_namespaces() -> None:
-    """Skips without what they need, or fails if ``MOEWIRE_REQUIRE`` asks for ``netns``."""
+    """Skips where namespaces are impossible, or fails if ``MOEWIRE_REQUIRE`` asks for ``netns``."""
     reason = lacking()
     if reason and {"netns", "all"}.intersection(os.environ.get("MOEWIRE_REQUIRE", "").split(",")):
         pytest.fail(f"MOEWIRE_REQUIRE=netns: {reason}")

@@ -1,4 +1,4 @@
-"""``moewire bench hosts`` between two namespaces, little and short; and what it leaves behind."""
+"""``moewire bench hosts`` between two namespaces, small and short, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 LITTLE = ["--repeat", "1", "--warmup", "1", "--idle-wait", "0", "--connections", "1,2"]
 SHAPE = ["--tokens", "8", "--hidden", "128", "--experts", "8", "--topk", "2", "--ranks", "4"]
-# An interrupt counts also where whoever runs the tests ignores it.
+# The interrupt must work even where the process that runs the tests ignores it.
 MAIN = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "from moewire.cli import main; sys.exit(main(['bench', 'hosts', *sys.argv[1:]]))"
@@ -63,7 +63,7 @@ def test_a_short_run(environment: dict[str, str], tmp_path: Path) -> None:
 def test_nothing_is_left(
     environment: dict[str, str], tmp_path: Path, what: signal.Signals, status: int
 ) -> None:
-    """The command alone is told, not its group."""
+    """Only the command gets the signal, not its process group."""
     started = subprocess.Popen(
         command("--sizes", "1000", "--peers", "none", "--repeat", "100000"),
         env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

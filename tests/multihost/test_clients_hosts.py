@@ -1,6 +1,6 @@
 """DeepEP's and Mooncake's names, called as engines call them, with ranks of several hosts.
 
-Nothing but variables of the environment says so.
+Only variables of the environment say that there are several hosts.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from harness.team import Team
 from hosts import jobs_clients
 from hosts.layout import Variables, hosts, placed
 
-TIMEOUT_S = 500.0  # processes start, and kernels run on processors that do much else
-# Nobody is unresponsive that long.
+TIMEOUT_S = 500.0  # processes start, and kernels run on busy processors
+# No rank is unresponsive for that long.
 MAX_WAIT_US = str(600_000_000)
 
 
@@ -69,7 +69,8 @@ def test_a_recorded_layer_replays_on_cuda(team: Team, driver: str) -> None:
 @pytest.mark.all
 @pytest.mark.parametrize("masked", [False, True], ids=["no mask", "mask"])
 def test_a_lost_rank_on_cuda(team: Team, driver: str, masked: bool) -> None:
-    job = jobs_clients.remote, jobs_cuda_deep_ep.lost, masked  # who stays has reached who dies
+    job = jobs_clients.remote, jobs_cuda_deep_ep.lost, masked  # the survivors have reached the rank
+    # that dies
     over = jobs_cuda_deep_ep.over_device, driver, *job
     team.run(3, placed, places("01|2"), *over, timeout=TIMEOUT_S, dies=frozenset({2}))
 

@@ -10,7 +10,7 @@ from hosts import jobs_cuda
 from hosts.layout import hosts, placed, remote_pairs
 from hosts.network import NIC, Wired
 
-TIMEOUT_S = 500.0  # processes start, and kernels run on processors that do much else
+TIMEOUT_S = 500.0  # processes start, and kernels run on busy processors
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_results_between_namespaces(wired: Wired, driver: str) -> None:
 
 
 def test_the_wire_is_cut(wired: Wired, driver: str) -> None:
-    """Of two halves the one with the lowest rank goes on; the other one is fenced."""
+    """Of two halves the one with the lowest rank goes on; the other half is fenced."""
     wire = wired.hosts[0].command(f"ip link set {NIC}")
     job = jobs_cuda.cut_off, driver, f"{wire} down", f"{wire} up", (0, 1)
     texts = wired.team.run(4, placed, wired.variables(), *job, timeout=TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""A process that ends is known to have ended, whatever is left of its sockets."""
+"""The others know that a process has ended, whatever is left of its sockets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.team import Team
 from hosts import deaths
 from hosts.layout import hosts, placed
 
-# No wait for silence ends in the time of a test: only knowledge of the death does.
+# No wait for silence ends within a test: only knowledge of the death ends it.
 TIMEOUTS = {"MOEWIRE_UNRESPONSIVE_AFTER_US": "60000000"}
 
 
@@ -29,7 +29,7 @@ LAYOUTS = ("layout", "victim", "child", "port_taken")
 def test_a_killed_rank_is_dead(
     team: Team, layout: str, victim: int, child: str, port_taken: bool
 ) -> None:
-    """With a child that holds the sockets, and with another process at the freed port."""
+    """A child holds the sockets, and another process takes the freed port."""
     kill_one(team, layout, victim, child, port_taken)
 
 
@@ -41,7 +41,8 @@ def test_a_killed_rank_is_dead(
         ("0|1", 1, "", True),
         ("0|1", 0, "fork", True),
         ("01|23", 0, "fork", False),
-        ("01|2", 0, "clone", False),  # no fork handler runs: a rank of the same host tells
+        ("01|2", 0, "clone", False),  # no fork handler runs: a rank of the same host reports the
+        # death
         ("01|23", 0, "clone", False),
         ("01|23", 3, "clone", False),
     ],
@@ -54,7 +55,7 @@ def test_a_killed_rank_is_dead_in_other_layouts(
 
 @pytest.mark.long
 def test_random_deaths(team: Team) -> None:
-    """MOEWIRE_DEATHS of them, 100 unless it is set."""
+    """Runs MOEWIRE_DEATHS random deaths, 100 unless it is set."""
     chance = random.Random(team.seed)
     done: collections.Counter[str] = collections.Counter()
     for _ in range(int(os.environ.get("MOEWIRE_DEATHS", "100"))):
@@ -62,7 +63,7 @@ def test_random_deaths(team: Team) -> None:
         victim = chance.randrange(len(layout.replace("|", "")))
         alone = str(victim) in layout.split("|")
         child = chance.choice(["", "fork"] if alone else ["", "fork", "clone"])
-        # What was cloned holds the port, which nobody else can take then.
+        # A cloned child holds the port, so no other process can take it then.
         port_taken = child != "clone" and chance.random() < 0.5
         done[f"child: {child or 'none'}"] += 1
         done["port taken"] += port_taken

@@ -22,7 +22,8 @@ def test_a_killed_rank_is_replaced(team: Team, layout: str) -> None:
 
 
 def test_a_rank_that_waits_for_a_killed_one_returns(team: Team) -> None:
-    """Without a deadline; a process's end is told, so no timeout has to pass first."""
+    """The call has no deadline. The end of a process is reported, so no timeout has to pass
+    first."""
     dies = frozenset({2})
     seconds = team.run(3, placed, hosts("01|2"), jobs_life.peer_is_killed, dies=dies)
     assert max(seconds[:2]) < 30, seconds

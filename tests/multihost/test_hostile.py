@@ -14,7 +14,7 @@ from hosts.layout import hosts, placed
 @pytest.mark.all
 @pytest.mark.parametrize("protection", ["digest", "encrypt"])
 def test_unauthenticated_clients_change_nothing(team: Team, protection: str) -> None:
-    """Noise, truncated and changed handshakes, replays, lengths beyond reason, and slowness."""
+    """Noise, truncated and changed handshakes, replays, absurd lengths, and slow clients."""
     places = [*hosts("0|1", MOEWIRE_PROTECTION=protection), {}]
     zero, one, attacker = team.run(3, placed, places, hostile.besieged, timeout=120)
     assert attacker["control"] >= 1 and attacker["ports"] >= 2, attacker
@@ -23,10 +23,10 @@ def test_unauthenticated_clients_change_nothing(team: Team, protection: str) -> 
         assert rank["exchanges"] > 0 and rank["grown"] < hostile.MAX_GROWTH_BYTES, rank
 
 
-@pytest.mark.usefixtures("namespaces")  # who may make these may listen in, too
+@pytest.mark.usefixtures("namespaces")  # a process that may make namespaces may also sniff packets
 @pytest.mark.parametrize(("protection", "words"), [("digest", sniff.WORDS), ("encrypt", ())])
 def test_nobody_reads(team: Team, protection: str, words: tuple[bytes, ...]) -> None:
-    """Offers of links and names of carriers, on the control connections as well as beside rows."""
+    """Link offers and names of carriers, both on control connections and next to rows."""
     places = [*hosts("0|1", MOEWIRE_PROTECTION=protection), {}]
     *_, heard = team.run(3, placed, places, sniff.overheard)
     assert heard == list(words)

@@ -1,4 +1,4 @@
-"""What cannot be is an error that says what is missing, and never shows a key."""
+"""An impossible setting is an error that says what is missing, and never shows a key."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from harness.team import Team
 from hosts import jobs
 from hosts.layout import KEY, OTHER_KEY, hosts, placed
 
-# Of ranks that meet, or are told, however busy the machine is.
+# For ranks that meet, or are told of an error, however busy the machine is.
 TIMEOUTS = {"connect_timeout_us": 60_000_000}
 
-# Name -> (arguments by rank, the kind of error, words that it must have).
+# Name -> (arguments by rank, the kind of error, words that its text must have).
 WRONG: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
     "transport": ({"transport": "udp"}, "InvalidArgument", ("transport", "'udp'", "auto, shm")),
     "copies": ({"tcp_zero_copy": 1}, "InvalidArgument", ("tcp_zero_copy", "1", "auto, on, off")),
@@ -66,7 +66,7 @@ def test_wrong_variables(team: Team, variable: str, text: str) -> None:
 
 
 def test_variables_stand_for_arguments(team: Team) -> None:
-    """Ranks whose settings differ do not meet: rank 0 has them from variables alone."""
+    """Ranks with different settings do not meet: rank 0 has its settings from variables alone."""
     places = hosts("0|1", MOEWIRE_RING_BYTES="65536", MOEWIRE_UNRESPONSIVE_AFTER_US="60000000")
     given = {"ring_bytes": 65536, "unresponsive_after_us": 60_000_000}
     options = [TIMEOUTS, TIMEOUTS | given]
@@ -112,7 +112,7 @@ def test_no_way_between_hosts(team: Team, name: str) -> None:
 
 
 def test_a_rank_without_keys_is_named(team: Team) -> None:
-    """At once, also by those who have keys, wherever that rank may listen."""
+    """At once, also by the ranks that have keys, wherever the rank without keys may listen."""
     places = hosts("0|1")
     places[1]["MOEWIRE_KEY"] = ""
     texts = team.run(2, placed, places, jobs.cannot_construct, [TIMEOUTS] * 2)
@@ -127,7 +127,7 @@ def test_keys_in_two_places(team: Team, tmp_path: Path) -> None:
     places = hosts("0|1", MOEWIRE_KEY_FILE=str(file))
     for text in team.run(2, placed, places, jobs.cannot_construct, [{}] * 2):
         assert text.startswith("InvalidArgument: ") and "MOEWIRE_KEY and MOEWIRE_KEY_FILE" in text
-    # An argument goes before both.
+    # An argument takes precedence over both variables.
     options = [TIMEOUTS | {"key_file": str(file)}] * 2
     assert team.run(2, placed, places, jobs.cannot_construct, options) == ["", ""]
 
@@ -147,7 +147,7 @@ def test_a_rank_without_an_address_is_named(team: Team) -> None:
 
 
 def test_different_keys(team: Team) -> None:
-    """Within the deadline; nobody connects, and both say so: who refuses has counted it."""
+    """No rank connects. Both say so within the deadline: each rank has counted its refusals."""
     places = hosts("0|1")
     places[1]["MOEWIRE_KEY"] = OTHER_KEY
     for rank, text in enumerate(team.run(2, placed, places, jobs.cannot_construct, [{}] * 2)):

@@ -1,4 +1,4 @@
-"""Keys are exchanged while ranks run; a file that others can read is refused."""
+"""Keys are replaced while ranks run. A file that others can read is refused."""
 
 from __future__ import annotations
 

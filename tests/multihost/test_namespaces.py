@@ -39,7 +39,7 @@ def test_a_killed_rank_is_replaced(wired: Wired) -> None:
 
 
 def test_the_wire_is_cut(wired: Wired) -> None:
-    """Of two halves the one with the lowest rank goes on; the other one is fenced."""
+    """Of two halves the one with the lowest rank goes on; the other half is fenced."""
     wire = wired.hosts[0].command(f"ip link set {NIC}")
     variables = wired.variables()
     cut, heal = f"{wire} down", f"{wire} up"
@@ -55,7 +55,8 @@ def test_the_wire_is_cut(wired: Wired) -> None:
     ids=["exchanges", "closing"],
 )
 def test_a_slow_wire(wired: Wired, job: Callable[[Rank], object]) -> None:
-    """4 MB/s, and a queue that loses packets. Who closes takes nothing along."""
+    """4 MB/s, and a queue that loses packets. A rank that closes loses no data that it had to
+    send."""
     limit = "root tbf rate 32mbit burst 16kb latency 20ms"
     for host in wired.hosts:
         host.run(f"tc qdisc add dev {NIC} {limit}")
@@ -71,7 +72,7 @@ def test_a_slow_wire(wired: Wired, job: Callable[[Rank], object]) -> None:
 
 @pytest.mark.parametrize("order", ["delay 0.0 0.004", "lose 0.02"])
 def test_packets_are_late_or_lost(relayed: Relayed, order: str) -> None:
-    """Also those of the rendezvous."""
+    """Packets of the rendezvous, too."""
     jobs.shell(relayed.tell(order))
     try:
         relayed.team.run(4, placed, relayed.variables(), jobs_oracle.random_cases, 8)
@@ -93,9 +94,9 @@ ALTERED = [
     ("order", "protection"), [("double 0.05", "digest"), ("replay 0.05", "digest"), *ALTERED]
 )
 def test_packets_are_forged(relayed: Relayed, order: str, protection: str) -> None:
-    """What comes is right, or it does not come: an altered frame ends a connection."""
+    """Received data is right, or it does not arrive: an altered frame ends a connection."""
     before = relayed.counts()
-    # Connections that end all the time may take more than a second until one is up again.
+    # When connections end all the time, it may take more than a second until one is up again.
     timeouts = {"MOEWIRE_UNRESPONSIVE_AFTER_US": "10000000"}
     variables = relayed.variables(MOEWIRE_PROTECTION=protection, **timeouts)
     jobs.shell(relayed.tell(order))
@@ -110,7 +111,7 @@ def test_packets_are_forged(relayed: Relayed, order: str, protection: str) -> No
 
 
 def test_the_wire_stalls(relayed: Relayed) -> None:
-    """For less than the unresponsiveness timeout: nobody is lost."""
+    """The wire stalls for less than the unresponsiveness timeout: no rank is lost."""
     stall, clear = relayed.tell("stall"), relayed.tell("clear")
     pause = f"{stall}; (sleep 0.4; {clear}) &"
     relayed.team.run(4, placed, relayed.variables(), jobs.endures, pause, 200)
@@ -118,7 +119,7 @@ def test_the_wire_stalls(relayed: Relayed) -> None:
 
 @pytest.mark.parametrize("num_bytes", [700, 7_000, 70_001])
 def test_the_wire_ends_in_the_middle_of_a_frame(relayed: Relayed, num_bytes: int) -> None:
-    """The wire carries so many more bytes, and nothing after them."""
+    """The wire carries a given number of further bytes, and nothing after them."""
     cut, heal = relayed.tell(f"cut_after {num_bytes}"), relayed.tell("clear")
     variables = relayed.variables()
     relayed.team.run(4, placed, variables, jobs.cut_off, cut, heal, (0, 1), timeout=120)

@@ -1,4 +1,4 @@
-"""What is seen of ranks of other hosts: counts, states, `moewire top`, traces on one time line."""
+"""What this host shows of ranks of other hosts: counts, states, `moewire top`, merged traces."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from moewire import _clocks, trace
 
 @pytest.fixture(scope="session")
 def environment() -> dict[str, str]:
-    """For programs started by a test: they import what this process imports."""
+    """The environment of programs that a test starts: they import what this process imports."""
     paths = [str(Path(moewire.__file__).parents[1])]
     if "PYTHONPATH" in os.environ:
         paths.append(os.environ["PYTHONPATH"])
@@ -47,7 +47,7 @@ def test_counts(team: Team, layout: str) -> None:
             before = one["start"][other]
             rows = one["rows"][other] * one["row_bytes"]
             assert rows > 0
-            # Besides: of each row its token and experts; of each message a head.
+            # There is more: each row has its token and experts, and each message has a header.
             slack = 64 * one["rows"][other] + 512 * (messages - before[0])
             assert rows <= sent - before[1] <= rows + slack, (rank, other, rows, sent)
             now = one["updated"][other]
@@ -56,14 +56,14 @@ def test_counts(team: Team, layout: str) -> None:
 
 
 def test_counts_are_those_of_the_interface(wired: Wired) -> None:
-    """What a host's links sent went over its interface, with what TCP and frames add."""
+    """The bytes that a host's links sent went over its interface, plus what TCP and frames add."""
     found = wired.team.run(4, placed, wired.variables(), observed.on_the_wire, NIC)
     for host in (0, 2):
         ours = sum(one["links"] for one in found[host : host + 2])
         messages = sum(one["messages"] for one in found[host : host + 2])
         interface = min(one["interface"] for one in found[host : host + 2])
         assert 0 < sum(one["rows"] for one in found[host : host + 2]) <= ours
-        # Heartbeats and acknowledgements, whose number time decides, are the rest.
+        # The rest is heartbeats and acknowledgements; their number depends on time.
         assert ours + 40 * messages <= interface, (ours, messages, interface)
 
 
@@ -90,7 +90,7 @@ def _remote(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_top(team: Team, tmp_path: Path, environment: dict[str, str]) -> None:
-    """Of two hosts each shows the other's ranks: how fast, and when heard."""
+    """Each of two hosts shows the other's ranks: how fast they are, and when they were heard."""
     around = (placed, hosts("0|1"))
     ranks = Ranks(
         team, tmp_path, environment, 2, *around, unresponsive_after_us=observed.MAX_WAIT_US
@@ -121,7 +121,7 @@ def test_top(team: Team, tmp_path: Path, environment: dict[str, str]) -> None:
 
 
 def _taken_and_merged(ranks: Ranks) -> None:
-    """By the commands; these two "hosts" have the same clock, so nothing is moved."""
+    """Uses the commands. These two "hosts" have the same clock, so no times are moved."""
     files = [str(ranks.folder / f"{rank}.json") for rank in range(2)]
     for rank, file in enumerate(files):
         group = ranks.top(rank)
@@ -145,7 +145,7 @@ AHEAD_S = 5000
 
 
 def _apart() -> str:
-    """Why there can be no clocks of their own here; empty if there can."""
+    """Why processes cannot have separate clocks here; empty if they can."""
     if shutil.which("unshare") is None:
         return "time namespaces need unshare"
     tried = subprocess.run(
@@ -156,7 +156,8 @@ def _apart() -> str:
 
 @pytest.fixture(scope="module")
 def two_traces(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Of two processes; the second one's clock is ``AHEAD_S`` ahead of the first one's."""
+    """The traces of two processes; the second one's clock is ``AHEAD_S`` ahead of the first
+    one's."""
     reason = _apart()
     if reason and {"netns", "all"}.intersection(os.environ.get("MOEWIRE_REQUIRE", "").split(",")):
         pytest.fail(f"MOEWIRE_REQUIRE=netns: {reason}")
@@ -186,7 +187,7 @@ def _operations(document: dict[str, Any]) -> dict[tuple[int, int, str], list[flo
 
 
 def _before_begun(document: dict[str, Any], within_us: float) -> list[Any]:
-    """Operations that ended on one rank before the other one, whose rows they have, began."""
+    """Operations that ended on one rank before they began on the rank that sent their rows."""
     found = _operations(document)
     return [
         (key, times, found[other])
@@ -197,7 +198,7 @@ def _before_begun(document: dict[str, Any], within_us: float) -> list[Any]:
 
 
 def test_traces_of_two_hosts(two_traces: list[str]) -> None:
-    """Cause and effect are in order on one time line, and the shift is known as well as it says."""
+    """Cause and effect are in order on one time line, and the shift is as exact as it says."""
     clocks = [_clocks.parse(json.loads(Path(path).read_text())) for path in two_traces]
     assert clocks[0] is not None and clocks[1] is not None
     for one, other in ((0, 1), (1, 0)):

@@ -1,4 +1,4 @@
-"""Results over several hosts, against the naive reference; and equal to shared memory's."""
+"""Results over several hosts equal the naive reference, and the results of shared memory."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the tests of several hosts share."""
+"""Code that the tests of several hosts share."""

@@ -1,4 +1,4 @@
-"""One rank as a program, so that it can be started with a clock of its own."""
+"""One rank as a program, so that it can be started with its own clock."""
 
 from __future__ import annotations
 

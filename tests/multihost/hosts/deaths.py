@@ -1,4 +1,4 @@
-"""A rank is killed while its sockets live on, or while somebody else takes its ports."""
+"""A rank is killed while its sockets live on, or while another process takes its ports."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _TIMEOUT_S = 60.0
 def struck(rank: Rank, victim: int, child: str, port_taken: bool) -> float:
     """Seconds from the kill of rank ``victim`` until this rank's exchange without it is over.
 
-    The last process is no rank: it kills, and takes the ports. ``child``: "fork" leaves a process
-    behind that the victim has forked, "clone" one that it has made without fork handlers.
+    The last process is not a rank: it kills, and takes the ports. ``child``: "fork" leaves behind a
+    process that the victim has forked, "clone" one that it has made without fork handlers.
     """
     world = replace(rank, size=rank.size - 1)
     if rank.rank == world.size:
@@ -51,7 +51,7 @@ def struck(rank: Rank, victim: int, child: str, port_taken: bool) -> float:
 
 
 def _leave_behind(rank: Rank, how: str) -> None:
-    """Makes a process that holds what it inherits until the survivors are done."""
+    """Makes a process that holds its inherited descriptors until the survivors are done."""
     libc = ctypes.PyDLL(None, use_errno=True)
     if how == "fork":
         pid = os.fork()
@@ -71,10 +71,10 @@ def _await_end(rank: Rank) -> None:
 
 
 def _reaper(rank: Rank, victim: int, port_taken: bool) -> float:
-    """Kills; with ``port_taken`` survivors see nothing until it has the ports."""
+    """Kills the victim; with ``port_taken`` the survivors see nothing until it has the ports."""
     rank.meet("ready")
     pids = {r: int(Path(rank.folder, f"pid-{r}").read_text()) for r in range(rank.size - 1)}
-    # Of the ports it takes that of the control connections: the first one made.
+    # It takes the port of the control connections, which was made first.
     port = min(_ports_by_age(pids[victim]), default=None)
     survivors = [pid for r, pid in pids.items() if r != victim]
     with contextlib.ExitStack() as held:
@@ -109,7 +109,7 @@ def _descriptor(pid: int, port: int) -> int:
 
 
 def _take(port: int) -> socket.socket:
-    """Listens at a port as soon as it is free, and says nothing to who comes."""
+    """Listens at a port as soon as it is free, and sends nothing to clients."""
     until = time.monotonic() + _TIMEOUT_S
     while True:
         one = socket.socket()

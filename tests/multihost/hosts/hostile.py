@@ -44,7 +44,7 @@ def resident_bytes(pid: int) -> int:
 
 
 class Recorder:
-    """What goes to ports over loopback, by connection; empty without the right to listen in."""
+    """Records what goes to ports over loopback, by connection; empty without the right to sniff."""
 
     def __init__(self) -> None:
         self._streams: dict[tuple[int, int], dict[int, bytes]] = {}
@@ -93,14 +93,14 @@ def call(port: int) -> socket.socket:
 
 
 def throw(port: int, data: bytes, linger: float = 0.0) -> None:
-    """Sends bytes and goes; the other side may end it at any time."""
+    """Sends bytes and closes; the other side may end the connection at any time."""
     with contextlib.suppress(OSError), call(port) as one:
         one.sendall(data)
         time.sleep(linger)
 
 
 def drip(port: int, data: bytes) -> None:
-    """One byte at a time."""
+    """Sends one byte at a time."""
     with contextlib.suppress(OSError), call(port) as one:
         for at in range(min(len(data), 40)):
             one.sendall(data[at : at + 1])
@@ -116,10 +116,10 @@ def flood(port: int, seconds: float) -> None:
 
 
 def attack(ports: list[int], recorded: list[bytes], rng: random.Random) -> None:
-    """Everything on every port; returns when all of it was sent."""
+    """Makes every attack on every port; returns when all bytes were sent."""
     waiting = []
     for port in ports:
-        for _ in range(120):  # more than may wait to be let in
+        for _ in range(120):  # more than may wait for authentication
             with contextlib.suppress(OSError):
                 waiting.append(call(port))
         threads: list[tuple[Callable[..., None], tuple[object, ...]]] = [(flood, (port, 0.5))]
@@ -141,7 +141,7 @@ def attack(ports: list[int], recorded: list[bytes], rng: random.Random) -> None:
 
 
 def besieged(rank: Rank) -> dict[str, int]:
-    """Two ranks meet, exchange and update; process 2 attacks them all the while."""
+    """Two ranks meet, exchange and update, while process 2 attacks them."""
     if rank.rank == 2:
         return _attacker(rank)
     world = replace(rank, size=2)
@@ -166,7 +166,7 @@ def besieged(rank: Rank) -> dict[str, int]:
 
 
 def _more(buffer: moewire.Buffer, world: Rank, enough: bool, number: int) -> bool:
-    """One exchange; both ranks learn from it whether rank 1 has had enough."""
+    """One exchange, from which both ranks learn whether rank 1 wants to stop."""
     case = case_for(world, number % 50)
     received = verify.dispatch(buffer, case, world.rank, more=world.rank == 1 and not enough)
     verify.combine(buffer, received)

@@ -25,7 +25,7 @@ from harness.member import Rank
 
 
 def carriers(rank: Rank, transport: str = "auto") -> dict[int, str]:
-    """By rank, after an exchange."""
+    """The carriers by rank, after an exchange."""
     with rank.buffer(transport=transport) as buffer:
         exchange(buffer, rank)
         found = {path["rank"]: path["carrier"] for path in buffer.paths()}
@@ -34,7 +34,7 @@ def carriers(rank: Rank, transport: str = "auto") -> dict[int, str]:
 
 
 def digest(rank: Rank, count: int) -> str:
-    """Of all that deterministic dispatches and combines give, padding left out."""
+    """A digest of all results of deterministic dispatches and combines, without padding."""
     found = hashlib.sha256()
     todo = [cases.make(rank.seed, 300 + number, rank.size) for number in range(count)]
     with rank.buffer(size_for(todo), deterministic=True) as buffer:
@@ -55,7 +55,7 @@ def _add_received(found: Any, received: verify.Received) -> None:
 
 
 def no_tokens(rank: Rank) -> None:
-    """Nobody has tokens; then one rank alone has."""
+    """No rank has tokens; then only one rank has."""
     for number, tokens in enumerate(([0] * rank.size, [0] * (rank.size - 1) + [3])):
         case = Case(rank.size, rank.size, 1, 128, 4, False, "uniform", (rank.seed, number))
         cases.fill(case, tokens)
@@ -65,9 +65,9 @@ def no_tokens(rank: Rank) -> None:
 
 
 def cannot_construct(rank: Rank, options: Sequence[dict[str, Any]]) -> str:
-    """What a construction says that must fail on this rank; empty if none did.
+    """The error text of a construction that must fail on this rank; empty if it did not fail.
 
-    Ranks that are to meet, or to be told by others, need a ``connect_timeout_us`` of their own.
+    Ranks that must meet, or learn from others, need their own ``connect_timeout_us``.
     """
     own = dict(options[rank.rank])
     if own.pop("no_route", False):
@@ -82,9 +82,9 @@ def cannot_construct(rank: Rank, options: Sequence[dict[str, Any]]) -> str:
 def step(
     buffer: moewire.Buffer, rank: Rank, number: int, timeout_us: int = -1, pre_reduce: bool = False
 ) -> set[int]:
-    """A dispatch and a combine, during which ranks may be lost; gives who was.
+    """A dispatch and a combine, during which ranks may be lost; returns the lost ranks.
 
-    The results have what the mask says after each call, and nothing else.
+    The results have the data of the ranks in the mask after each call, and nothing else.
     """
     case, mask = case_for(rank, number), torch.ones(rank.size, dtype=torch.int32)
     case.pre_reduce = (pre_reduce,) * rank.size
@@ -116,8 +116,8 @@ def step(
 
 
 def killed_pre_reduced(rank: Rank) -> int:
-    """A rank dies in the middle of pre-reduced exchanges: its sums are missing, whole."""
-    # As many for all: who sees the loss an operation earlier must not leave earlier.
+    """A rank dies in the middle of pre-reduced exchanges: its sums are missing as a whole."""
+    # As many for all: a rank that sees the loss an operation earlier must not leave earlier.
     num_exchanges, last_of_1 = 12, 8
     lost: set[int] = set()
     with rank.buffer() as buffer:
@@ -126,7 +126,7 @@ def killed_pre_reduced(rank: Rank) -> int:
                 timer = threading.Timer(0.0005 * (rank.seed % 8), os.kill, (os.getpid(), SIGKILL))
                 timer.start()
             if rank.rank == 1 and number == last_of_1:
-                pause()  # it is late, but it comes
+                pause()  # the rank is late, but it comes
             lost = step(buffer, rank, number, pre_reduce=True)
             assert lost <= {1}, lost
     assert lost == {1}, lost
@@ -140,8 +140,8 @@ def _lost(mask: torch.Tensor) -> set[int]:
 def cut_off(rank: Rank, cut: str, heal: str, stay: Sequence[int]) -> str:
     """The network between the hosts ends for good while exchanges run, and later heals.
 
-    The ranks in ``stay`` go on without the others, who are fenced; an update brings all
-    together again. ``cut`` and ``heal`` are commands of rank 0's host.
+    The ranks in ``stay`` go on without the others, which are fenced; an update brings all together
+    again. ``cut`` and ``heal`` are commands of rank 0's host.
     """
     away = set(range(rank.size)) - set(stay)
     with rank.buffer() as buffer:
@@ -172,8 +172,8 @@ def cut_off(rank: Rank, cut: str, heal: str, stay: Sequence[int]) -> str:
 def half_is_lost(rank: Rank) -> str:
     """Rank 0's host, with half of the ranks, becomes unresponsive for good while exchanges run.
 
-    Rank 1 cannot know that it is not the one that was cut off: it is fenced, and says whom it
-    misses. Who knows that the other host is gone says so, by an update with those who are left.
+    Rank 1 cannot know whether it was cut off itself: it is fenced, and names the missing ranks. An
+    operator that knows that the other host is gone says so, by an update with the remaining ranks.
     """
     buffer = rank.buffer()
     exchange(buffer, rank)
@@ -182,7 +182,7 @@ def half_is_lost(rank: Rank) -> str:
         path.write_text(str(os.getpid()))
     rank.meet("pid")
     if rank.rank == 0:
-        os.kill(os.getpid(), SIGSTOP)  # nothing is said, and nothing is closed
+        os.kill(os.getpid(), SIGSTOP)  # the rank sends nothing and closes nothing
     try:
         text = expect(moewire.FencedError, lambda: _go_on_until(buffer, rank, set()))
     finally:
@@ -197,10 +197,11 @@ def half_is_lost(rank: Rank) -> str:
 def _go_on_until(
     buffer: moewire.Buffer, rank: Rank, away: set[int], stay: Sequence[int] = ()
 ) -> None:
-    """Exchanges until the ranks in ``away``, and nobody else, are lost; three more then.
+    """Exchanges until the ranks in ``away``, and no others, are lost; then makes three more.
 
-    One rank's results may still have all of a lost rank's data where another one's have none. So
-    the ranks in ``stay`` say when each saw them all lost, and go on behind the last of these.
+    The results of one rank may still have all of a lost rank's data where those of another rank
+    have none. So the ranks in ``stay`` say when each saw all of them lost, and go on after the last
+    of these points.
     """
     for number in itertools.count():
         lost = step(buffer, rank, number)
@@ -211,7 +212,7 @@ def _go_on_until(
             mine.with_suffix(".new").rename(mine)
         paths = [Path(rank.folder, f"seen-{other}") for other in stay]
         seen = [int(path.read_text()) for path in paths if path.exists()]
-        # Who has ended the third exchange behind the last one knows that all have said so.
+        # A rank that has ended the third exchange after the last point knows that all have said so.
         if seen and len(seen) == len(stay) and number >= 3 + max(seen):
             return
 
@@ -221,7 +222,7 @@ def shell(words: str) -> None:
 
 
 def endures(rank: Rank, command: str, count: int) -> None:
-    """Something happens to the network while exchanges run; nobody is lost."""
+    """The network is disturbed while exchanges run; no rank is lost."""
     with rank.buffer() as buffer:
         exchange(buffer, rank)
         if rank.rank == 0:
@@ -242,19 +243,19 @@ def closes_at_once(rank: Rank) -> None:
 
 
 def write_keys(path: str, lines: Sequence[str]) -> None:
-    """As an operator does: whoever reads sees the old file or the new one."""
+    """Writes the file as an operator does: a reader sees the old file or the new one."""
     with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write("\n".join(lines))
     os.rename(path + ".new", path)
 
 
 def exchange_keys(rank: Rank, old: str, new: str) -> None:
-    """From one key to another while ranks run; a file that others can read is refused."""
+    """Replaces one key by another while ranks run. A file that others can read is refused."""
     path = os.path.join(rank.folder, f"keys-{rank.rank}")
     write_keys(path, [old])
     with rank.buffer(key_file=path) as buffer:
         exchange(buffer, rank)
-        first = rank.rank == 0  # the operator has got to this host only
+        first = rank.rank == 0  # the operator has reached only this host
         for number, lines in enumerate(
             ([old, new], [new, old] if first else [old, new], [new, old], [new])
         ):

@@ -10,6 +10,6 @@ from harness.member import Rank
 
 
 def remote(rank: Rank, job: Callable[..., Any], *args: Any) -> Any:
-    """A job, of whose buffers at least one reached a rank of another host."""
+    """A job in which at least one buffer reached a rank of another host."""
     with reached_by_tcp():
         return job(rank, *args)

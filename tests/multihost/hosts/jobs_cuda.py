@@ -28,10 +28,10 @@ from harness.member import Rank
 
 from .jobs import shell
 
-# Nobody is late within these but who never comes: kernels run on processors that do much else.
+# Only a rank that never comes exceeds these bounds: kernels run on busy processors.
 MAX_WAIT_US = 600_000_000
 SHORT_US = 50_000
-# An unresponsiveness timeout that only a cut exceeds, on a machine that does much else.
+# An unresponsiveness timeout that only a cut exceeds, on a busy machine.
 CUT_US = 10_000_000
 # Messages that hold few rows.
 RING_BYTES = 1 << 14
@@ -48,7 +48,7 @@ FORMS: tuple[dict[str, Any], ...] = (
 
 @contextmanager
 def device(driver: str, rank: Rank) -> Iterator[Place]:
-    """This process's, with deadlines of a machine that does much else."""
+    """The device of this process, with deadlines for a busy machine."""
     before = jobs_cuda.TIMEOUT_US
     jobs_cuda.TIMEOUT_US = MAX_WAIT_US
     try:
@@ -59,7 +59,7 @@ def device(driver: str, rank: Rank) -> Iterator[Place]:
 
 
 def cuda_buffer(rank: Rank, todo: Sequence[Case], **options: Any) -> moewire.Buffer:
-    """A buffer on CUDA; heartbeats may be late, too, where silence is not what is tested."""
+    """A buffer on CUDA; heartbeats may be late, too, unless the test is about silence."""
     options = {"unresponsive_after_us": MAX_WAIT_US, "connect_timeout_us": 120_000_000, **options}
     return rank.buffer(size_for(list(todo)), device="cuda", **options)
 
@@ -90,7 +90,7 @@ def _exchange(
 def _exchange_flat(
     place: Place, buffer: moewire.Buffer, case: Case, rank: int, number: int
 ) -> None:
-    """With a column each time, and a second time along the same routes."""
+    """Exchanges flat rows with a column, twice by the same routing."""
     first, second = (jobs_cuda.CALLS[(number + n) % 3] for n in range(2))
     kind = number % len(flat.EXTRAS)
     received = jobs_cuda_flat.received_flat(place, buffer, case, rank, first, kind)
@@ -101,9 +101,10 @@ def _exchange_flat(
 
 
 def results(rank: Rank, driver: str, ring_bytes: int, how: str = "") -> list[dict[str, Any]]:
-    """All forms, against the oracle, bit for bit; how the others were reached.
+    """Compares all forms with the oracle, bit for bit; returns how the others were reached.
 
-    ``how``: "" is rows per expert, "ordered" those in deterministic order, "flat" flat rows.
+    ``how``: "" is rows per expert, "ordered" is these rows in deterministic order, "flat" flat
+    rows.
     """
     todo = [_case(rank, number, **form) for number, form in enumerate(FORMS)]
     options = {"ring_bytes": ring_bytes, "deterministic": how == "ordered"}
@@ -121,19 +122,19 @@ def results(rank: Rank, driver: str, ring_bytes: int, how: str = "") -> list[dic
 
 
 def _check_links(buffer: moewire.Buffer, rank: Rank, paths: list[dict[str, Any]]) -> None:
-    """Statistics have the messages of kernels as they have the processor's."""
+    """Statistics count the messages of kernels as they count those of the CPU."""
     remote = [path["rank"] for path in paths if path["carrier"] == "tcp"]
     links = buffer.stats()["remote"]["links"]
     assert [link["rank"] for link in links] == remote, (links, remote)
     for link in links:
         assert link["state"] == "up" and link["carrier"] == "tcp", link
-        # One at least in each dispatch, whether there are rows or not.
+        # At least one in each dispatch, whether there are rows or not.
         for name in ("num_messages_sent", "num_messages_received"):
             assert link[name] >= len(FORMS), link
 
 
 def as_on_the_processor(rank: Rank, driver: str) -> None:
-    """Sums of the same outputs have the bits of a buffer on the CPU, wherever ranks are."""
+    """Sums of the same outputs have the same bits as on the CPU, wherever ranks are."""
     case = _case(rank, 40, routing="duplicates")
     with device(driver, rank) as place, cuda_buffer(rank, [case]) as buffer:
         received = jobs_cuda.dispatch(place, buffer, case, rank.rank, {})
@@ -162,13 +163,13 @@ def replayed(rank: Rank, driver: str) -> None:
             _exchange(place, buffer, todo[turn], rank.rank)
             if turn == 1:
                 buffer.update_ep_member()
-        rank.meet("replayed")  # nobody ends while another one's graph runs
+        rank.meet("replayed")  # no rank ends while a graph of another rank runs
         for graph in graphs:
             graph.destroy()
 
 
 class _Gaps(jobs_cuda.Received):
-    """There may be rows that a lost rank had reserved, and that nothing covers."""
+    """There may be rows that a lost rank had reserved, and that no layout entry covers."""
 
     def _check_expert(self, local: int, src_info: Any, layout: Any) -> None:
         begins = [(int(one) >> 32, int(one) & 0xFFFFFFFF) for one in layout]
@@ -191,9 +192,9 @@ class _Gaps(jobs_cuda.Received):
 def step(
     place: Place, buffer: moewire.Buffer, rank: Rank, number: int, timeout_us: int = MAX_WAIT_US
 ) -> set[int]:
-    """A dispatch and a combine, during which ranks may be lost; gives who was.
+    """A dispatch and a combine, during which ranks may be lost; returns the lost ranks.
 
-    The results have what the mask says after each call, and nothing else.
+    The results have the data of the ranks in the mask after each call, and nothing else.
     """
     case = _case(rank, number)
     own, full = rank.rank, case.topk[rank.rank].copy()
@@ -269,10 +270,10 @@ def late(rank: Rank, driver: str) -> str:
 
 
 def _fenced(place: Place, buffer: moewire.Buffer, rank: Rank, number: int = 0) -> str:
-    """What a rank that was taken out gets, once word has come to its device or its host.
+    """The error of a rank that was taken out, once its device or its host knows of it.
 
-    Until then it dispatches, from case ``number`` on, and releases nothing: others may combine
-    what has reached them.
+    Until then it dispatches, from case ``number`` on, and releases nothing: others may combine the
+    rows that have reached them.
     """
     kept: list[Any] = []
 
@@ -286,7 +287,7 @@ def _fenced(place: Place, buffer: moewire.Buffer, rank: Rank, number: int = 0) -
 
 
 def frozen(rank: Rank, driver: str) -> None:
-    """A rank's process is stopped beyond the deadline, learns it, and comes back as it is."""
+    """A rank's process is stopped beyond the deadline, learns that it is out, and comes back."""
     with device(driver, rank) as place, cuda_buffer(rank, [_case(rank, 0)]) as buffer:
         assert step(place, buffer, rank, 0) == set()
         place.synchronize()
@@ -305,7 +306,7 @@ def frozen(rank: Rank, driver: str) -> None:
 
 
 def ended(rank: Rank, driver: str) -> None:
-    """A stopped rank of this host is killed, so that its slots are used on without an update."""
+    """A stopped rank of this host is killed, so that its slots serve again without an update."""
     with device(driver, rank) as place:
         buffer = cuda_buffer(rank, [_case(rank, 0)], on_fence="kill")
         assert step(place, buffer, rank, 0) == set()
@@ -315,7 +316,7 @@ def ended(rank: Rank, driver: str) -> None:
             freeze(rank)
         with while_frozen(rank):
             assert step(place, buffer, rank, 1, SHORT_US) == {1}
-            # Needs a slot that rank 1 may write to: it is killed before the device gives that up.
+            # This needs a slot that rank 1 may write to: rank 1 is killed before the call gives up.
             assert step(place, buffer, rank, 2, SHORT_US) == {1}
             for number in range(3, 6):
                 assert step(place, buffer, rank, number) == {1}
@@ -338,7 +339,8 @@ def cut_off(rank: Rank, driver: str, cut: str, heal: str, stay: Sequence[int]) -
             _go_on_without(place, buffer, rank, away, stay)
             assert buffer.members() == list(stay)
         else:
-            text = _fenced(place, buffer, rank, 2)  # as those who go on: it may reach them
+            text = _fenced(place, buffer, rank, 2)  # the same case number as the ranks that go on:
+            # it may reach them
         rank.meet("decided")
         if rank.rank == 0:
             shell(heal)
@@ -353,7 +355,8 @@ def cut_off(rank: Rank, driver: str, cut: str, heal: str, stay: Sequence[int]) -
 def _go_on_without(
     place: Place, buffer: moewire.Buffer, rank: Rank, away: set[int], stay: Sequence[int]
 ) -> None:
-    """As many operations on each rank: who knows of the loss first waits for the others."""
+    """Each rank makes as many operations: a rank that knows of the loss first waits for the
+    others."""
     for number in itertools.count(2):
         lost = step(place, buffer, rank, number)
         assert lost <= away, lost
@@ -366,22 +369,22 @@ def _go_on_without(
 
 
 def _memory(place: Place) -> list[str]:
-    """What the driver has given out of memory, pinned and on the device, and not got back."""
+    """The memory, pinned and on the device, that the driver has allocated and that is not freed."""
     kinds = ("allocation", "range", "handle")
     return [line for line in place.left() if any(kind in line for kind in kinds)]
 
 
 def closes(rank: Rank, driver: str) -> list[str]:
-    """Each rank leaves as soon as it has its sums; one closes first, then the other; views stay.
+    """Each rank leaves once it has its sums; one closes first, then the other. Views stay valid.
 
-    Gives what was logged.
+    Returns the log.
     """
     case, heard = _case(rank, 0), Heard(os.path.join(rank.folder, f"heard-{rank.rank}"))
     logging.getLogger("moewire").addHandler(heard)
     with device(driver, rank) as place:
         before = _memory(place)
         for turn in range(3):
-            slow_us = 100 * MAX_WAIT_US  # it is not what is to be heard
+            slow_us = 100 * MAX_WAIT_US  # slow ranks must not be logged here
             buffer = cuda_buffer(rank, [case], name=f"store{turn}", slow_after_us=slow_us)
             received = jobs_cuda.dispatch(place, buffer, case, rank.rank, {})
             jobs_cuda.combine(place, buffer, received, {})
@@ -400,7 +403,7 @@ def closes(rank: Rank, driver: str) -> list[str]:
 
 
 def alone(rank: Rank, driver: str) -> str:
-    """Rank 1 never comes: the rendezvous fails, and nothing stays on the device."""
+    """Rank 1 never comes: the rendezvous fails, and leaves nothing on the device."""
     with device(driver, rank) as place:
         before = _memory(place)
         text = ""

@@ -1,4 +1,4 @@
-"""Which rank takes itself for which host, as variables of the environment."""
+"""The host of each rank, as variables of the environment."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Variables = dict[str, str]
 
 
 def hosts(layout: str, **variables: str) -> list[Variables]:
-    """By process: "01|2" puts 0 and 1 on one host, and 2 on another."""
+    """The variables by process: "01|2" puts 0 and 1 on one host, and 2 on another."""
     common = {"MOEWIRE_KEY": KEY, "MOEWIRE_LISTEN": LOOPBACK, **variables}
     of = {int(rank): part for part in layout.split("|") for rank in part}
     return [{**common, "MOEWIRE_HOST": f"host-{of[rank]}"} for rank in sorted(of)]
 
 
 def placed(rank: Rank, variables: Sequence[Variables], job: Callable[..., Any], *args: Any) -> Any:
-    """A job in an environment of its rank's own."""
+    """Runs a job in its rank's own environment."""
     os.environ.update(variables[rank.rank])
     return job(rank, *args)
 
 
 def remote_pairs(layout: str) -> dict[int, dict[int, str]]:
-    """For each rank the carrier to each other one that ``Buffer.paths`` must name."""
+    """For each rank, the carrier to each other rank that ``Buffer.paths`` must name."""
     parts = layout.split("|")
     ranks = sorted(int(rank) for part in parts for rank in part)
     of = {int(rank): number for number, part in enumerate(parts) for rank in part}

@@ -1,7 +1,7 @@
-"""Two network namespaces, as two hosts; what joins them is a pair of interfaces or a relay.
+"""Two network namespaces, as two hosts, joined by a pair of interfaces or a relay.
 
-A namespace lives as long as a process in it, which ends with its standard input: nothing is left
-behind when the tests are killed.
+A namespace lives as long as a process in it. That process ends with its standard input, so nothing
+is left behind when the tests are killed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Namespace:
         self.run("ip link set lo up")
 
     def command(self, words: str) -> str:
-        """A shell command that does the same inside, for whoever may enter."""
+        """A shell command that runs the same inside, for a user that may enter."""
         return f"nsenter -t {self.pid} -n {words}"
 
     def run(self, words: str) -> None:
@@ -86,7 +86,7 @@ class _Pair:
         self.team = Team(seed, paths)
 
     def variables(self, listen: tuple[str, str] = ADDRESSES, **more: str) -> list[Variables]:
-        """By process. Nobody says which host it is on: that is found out."""
+        """The variables by process. They name no host: each process finds out its own."""
         return [
             {"MOEWIRE_KEY": KEY, "MOEWIRE_LISTEN": listen[which], **more}
             for which in range(2)
@@ -122,7 +122,7 @@ class Wired(_Pair):
 
 
 class Relayed(_Pair):
-    """Joined by a program that takes every packet in its hands: four ranks, two on each side."""
+    """Joined by a program that handles every packet: four ranks, two on each side."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)

@@ -1,4 +1,4 @@
-"""Jobs about what ranks see of ranks of other hosts."""
+"""Jobs about what ranks know of ranks of other hosts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from moewire import _abi as abi
 
 # By remote rank: messages and bytes sent, messages and bytes received.
 Counts = dict[str, list[int]]
-# On a machine that is busy with other things nobody is taken for lost.
+# On a busy machine, no rank is taken for lost.
 MAX_WAIT_US = 5_000_000
 
 
@@ -36,13 +36,13 @@ def _counts(buffer: moewire.Buffer) -> Counts:
 
 
 def _tell(path: str, value: Any) -> None:
-    """Whoever reads the file finds all of it."""
+    """Writes the file so that a reader finds all of it."""
     Path(f"{path}.new").write_text(json.dumps(value))
     os.replace(f"{path}.new", path)
 
 
 def agree(rank: Rank, buffer: moewire.Buffer, name: str) -> Counts:
-    """Waits until what each rank says it has sent is what the others say they have received."""
+    """Waits until the others have received as much as each rank has sent, by their counts."""
     files = [os.path.join(rank.folder, f"{name}-{r}") for r in range(rank.size)]
     done = [f"{file}-agrees" for file in files]
     deadline = time.monotonic() + 30
@@ -94,12 +94,12 @@ def counted(rank: Rank, rounds: int) -> dict[str, Any]:
 
 
 def _crossing(case: Case, source: int, owner: int) -> int:
-    """Tokens with an expert there, each once."""
+    """The tokens with an expert on that host, each counted once."""
     return int((case.topk[source] // case.num_local == owner).any(axis=1).sum())
 
 
 def _same_through_c(buffer: moewire.Buffer) -> None:
-    """``mw_buffer_links`` says what ``stats`` says, to callers of any size."""
+    """``mw_buffer_links`` agrees with ``stats``, for callers with structs of any size."""
     runtime, count = buffer.runtime, c_uint32()
     found = (abi.mw_link_t * abi.MW_MAX_RANKS)()
     found[0].size = sizeof(abi.mw_link_t)
@@ -127,7 +127,7 @@ def _same_through_c(buffer: moewire.Buffer) -> None:
 
 
 def _address_of(address: int) -> int:
-    """Where that address itself lies in memory."""
+    """The place in memory of that address itself."""
     _kept.append(np.array([address], np.uint64))
     return int(_kept[-1].ctypes.data)
 
@@ -136,7 +136,7 @@ _kept: list[np.ndarray] = []
 
 
 def on_the_wire(rank: Rank, device: str) -> dict[str, int]:
-    """What the links of this rank count, and the interface of its host, for the same time."""
+    """The counts of this rank's links and of its host's interface, for the same time."""
 
     def sent() -> int:
         lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
@@ -167,7 +167,7 @@ def on_the_wire(rank: Rank, device: str) -> dict[str, int]:
 
 
 def unauthenticated(rank: Rank) -> dict[str, int]:
-    """Noise at the own listeners; what was refused by then."""
+    """Sends noise to this rank's own listeners; returns the refusals by then."""
     with rank.buffer(unresponsive_after_us=MAX_WAIT_US) as buffer:
         exchange(buffer, rank)
         assert buffer.stats()["remote"]["refused"] == {}, buffer.stats()["remote"]
@@ -188,7 +188,7 @@ def unauthenticated(rank: Rank) -> dict[str, int]:
 
 
 def lost(rank: Rank) -> dict[str, Any]:
-    """The last rank ends in the middle; what the first one sees of it then."""
+    """The last rank ends in the middle; returns what the first rank knows of it then."""
     buffer = rank.buffer()
     exchange(buffer, rank)
     rank.meet("ready")
@@ -205,7 +205,7 @@ def lost(rank: Rank) -> dict[str, Any]:
 
 
 def traced(rank: Rank, path: str) -> None:
-    """A trace of exchanges, at whose end a heartbeat's worth of the other's clock is known."""
+    """A trace of exchanges; at its end a heartbeat has told how far the other clock is."""
     with rank.buffer(unresponsive_after_us=MAX_WAIT_US) as buffer:
         deadline = time.monotonic() + 30
         while any(link["num_beats"] < 10 for link in links(buffer).values()):

@@ -2,12 +2,12 @@
 
     relay.py CONTROL NIC SEED NAMESPACE NAMESPACE
 
-makes a TUN interface in each namespace and carries packets between them. Orders are lines of the
+makes a TUN interface in each namespace and carries packets between them. Commands are lines of the
 pipe CONTROL: ``clear``; ``delay LEAST MOST`` (seconds, drawn for each packet, so they overtake one
-another); ``lose PART``; ``double PART``; ``replay PART`` (an earlier packet once more);
-``alter PART`` (one bit of what TCP carries, with a checksum that fits); ``stall`` (all packets are
-kept until the next order); ``cut`` (all are lost); ``cut_after BYTES``. ``count PATH`` writes how
-often each was done, as JSON. Ends with its standard input.
+another); ``lose PART``; ``double PART``; ``replay PART`` (an earlier packet once more); ``alter
+PART`` (one bit of the TCP payload, with a matching checksum); ``stall`` (all packets are kept until
+the next command); ``cut`` (all are lost); ``cut_after BYTES``. ``count PATH`` writes how often each
+was applied, as JSON. Ends with its standard input.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def open_tun(namespace: str, name: str) -> int:
 
 
 def write_whole(path: str, text: str) -> None:
-    """Whoever sees the file sees all of it."""
+    """Writes the file so that a reader sees all of it."""
     with open(f"{path}.new", "w") as file:
         file.write(text)
     os.rename(f"{path}.new", path)
 
 
 def with_one_bit_altered(packet: bytes, chance: random.Random) -> bytes:
-    """The packet with another bit in what TCP over IPv4 carries; as it was, if it carries nothing.
+    """The packet with one bit of its TCP payload (IPv4) changed; unchanged, if it has no payload.
 
     The checksum is that of the new packet (RFC 1624, equation 3), so that TCP lets it pass.
     """
@@ -69,7 +69,7 @@ def with_one_bit_altered(packet: bytes, chance: random.Random) -> bytes:
 
 
 class Relay:
-    """The packets under way, and the order that holds."""
+    """The packets under way, and the current command."""
 
     def __init__(self, ends: tuple[int, int], seed: int) -> None:
         self._ends = ends
@@ -91,7 +91,7 @@ class Relay:
             self._waiting = [(0.0, *rest) for _, *rest in self._waiting]  # type: ignore[misc]
 
     def take(self, end: int) -> None:
-        """Reads a packet from one end, for the other one."""
+        """Reads a packet from one end, for the other end."""
         packet = os.read(self._ends[end], 65536)
         self._done["carry"] += 1
         moment = self._moment(len(packet))
@@ -103,7 +103,7 @@ class Relay:
             heapq.heappush(self._waiting, (moment, self._number, to, one))
 
     def _instead(self, to: int, packet: bytes) -> list[tuple[int, bytes]]:
-        """The packets that go on, each with its end, where one has come."""
+        """The packets to forward in place of a received one, each with its end."""
         self._earlier.append((to, packet))
         found = [(to, packet)]
         if self._order not in ("alter", "double", "replay"):
@@ -121,7 +121,7 @@ class Relay:
         ]
 
     def _moment(self, size: int) -> float | None:
-        """When a packet goes on; None: never."""
+        """When to forward a packet; None: never."""
         if self._order == "cut_after":
             self._arguments[0] -= size
             return None if self._arguments[0] < 0 else 0.0
@@ -136,7 +136,7 @@ class Relay:
         return 0.0
 
     def give(self) -> float:
-        """Hands over what is due; the seconds until the next."""
+        """Forwards the packets that are due; returns the seconds until the next."""
         while self._waiting and self._waiting[0][0] <= time.monotonic():
             _, _, end, packet = heapq.heappop(self._waiting)
             with contextlib.suppress(OSError):  # an interface that is down, or full: it is lost

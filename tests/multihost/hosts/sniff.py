@@ -1,4 +1,4 @@
-"""Somebody listens in on what ranks of two hosts say."""
+"""A process sniffs the packets between ranks of two hosts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.member import Rank
 
 from .hostile import Recorder, listening
 
-# What ranks say in clear under "digest": an offer of a link, and which carriers they have.
+# Words that ranks send in clear under "digest": a link offer, and the names of carriers.
 WORDS = (b"MWLO", b"\x03tcp")
 
 
