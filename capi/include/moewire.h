@@ -2,9 +2,9 @@
  * moewire.h - expert-parallel dispatch and combine for Mixture-of-Experts
  * models. This file is the document of record of the C ABI. C11 and C++.
  *
- * Notation: R ranks, E experts, L = E/R experts per rank (expert e lives on
- * rank e / L), T tokens on this rank, K selections per token, H values per
- * token, M = num_max_tokens_per_rank >= T on every rank.
+ * Notation: R ranks, E experts, L = E/R experts per rank (expert e lives on rank e / L), T tokens
+ * on this rank, K selections per token (num_topk), H values per token (hidden), M =
+ * num_max_tokens_per_rank >= T on every rank.
  *
  * Contract, for every function unless it says otherwise:
  *  - The function returns mw_status_t: 0 means done, a positive value in progress, a negative value
@@ -149,11 +149,11 @@ mw_status_t mw_cuda_report(const mw_bytes_t *driver, const mw_bytes_t *nvrtc, ch
    for itself. This code has never run on a device. */
 #define MW_CONFIG_RDMA_DC 8u
 /*
- * With MW_DEVICE_CUDA, this rank kills (SIGKILL) a rank of this host that the group has taken out, if 0.5 s
- * later that rank has neither ended nor stopped using its device. Without this flag, a call that needs memory
- * to which such a rank may still write waits for that rank. The wait ends 2 s beyond the call's timeout, and
- * the buffer ends with an error; with no timeout the call waits on. Each rank chooses for itself: the flag says
- * what this rank does to others.
+ * With MW_DEVICE_CUDA, this rank kills (SIGKILL) ranks of this host that the group has taken out. It does so if
+ * such a rank, 0.5 s later, has neither ended nor stopped using its device. Without this flag, a call that
+ * needs memory to which such a rank may still write waits for that rank. The wait ends 2 s beyond the call's
+ * timeout, and the buffer ends with an error; with no timeout the call waits on. Each rank chooses for itself:
+ * the flag says what this rank does to others.
  *
  * Three exceptions: a rank that left by a close or an update is not killed; a rank that is itself out of the
  * group kills no other; and a process is not killed while it has another rank that was not taken out.
@@ -526,8 +526,9 @@ const uint64_t *mw_event_count(void);
 #define MW_TOPK_WEIGHTS_FP16 2048u
 
 /*
- * Each call that returns at or after MW_PHASE_SENT writes it. The first call that finds the
- * operation done writes it for the last time; `peers_have_more` is valid then.
+ * The results of a dispatch. Each call that returns at or after MW_PHASE_SENT writes this struct.
+ * The first call that finds the operation done writes it for the last time; only then is
+ * `peers_have_more` valid.
  */
 typedef struct {
 	uint32_t size;
@@ -606,13 +607,13 @@ typedef struct {
  * until a call has found the operation done, or until mw_op_close. An operation that is left at
  * MW_PHASE_SENT goes on in the background.
  *
- * Faults: a rank is taken out of the group if its process ends, or if it is later than timeout_us
- * and is not itself only waiting for another rank. It is out for every rank at once. The call goes
- * on without that rank and returns MW_OK. The rank's entry in active_ranks is cleared, in place,
- * exactly when its rows are not in this result; its layout_range counts are 0 then. Rows that it
- * had reserved but not finished stay counted in recv_count. Their content is undefined, and no
- * combine reads them. The rank that was taken out gets MW_ERR_FENCED from every call until
- * mw_buffer_update.
+ * Faults: a rank is taken out of the group if its process ends. It is also taken out if it is later
+ * than timeout_us, unless it is late only because it waits for another rank. It is out for every
+ * rank at once. The call goes on without that rank and returns MW_OK. The rank's entry in
+ * active_ranks is cleared, in place, exactly when its rows are not in this result; its layout_range
+ * counts are 0 then. Rows that it had reserved but not finished stay counted in recv_count. Their
+ * content is undefined, and no combine reads them. The rank that was taken out gets MW_ERR_FENCED
+ * from every call until mw_buffer_update.
  *
  * Repeated routing: if topk_idx equals that of one of the latest num_slots operations among the
  * same ranks, the call reuses that operation's plan. The library compares the ids. Results have the
@@ -684,10 +685,11 @@ typedef struct {
  * After a dispatch with MW_DISPATCH_PRE_REDUCE, every rank that token t went to first makes its own
  * sum: over the selections of t on that rank, in order of k, of weight * output row. It multiplies
  * and adds in float32 and rounds the sum to the type of the output rows. out[t] is the sum of these
- * sums, in the order in which the selections of t first name the ranks, added in float32 and
- * rounded once to bf16. A rank of another host then sends one row per token, not one per token and
- * expert. The bits do not depend on where ranks are. topk_idx and topk_weights must be those of the
- * dispatch, which has copied them; MW_ERR_INVALID_ARGUMENT names the first that differs.
+ * sums, added in float32 and rounded once to bf16. The ranks come in the order in which the
+ * selections of t first name them. A rank of another host then sends one row per token, not one per
+ * token and expert. The bits do not depend on where ranks are. topk_idx and topk_weights must be
+ * those of the dispatch, which has copied them; MW_ERR_INVALID_ARGUMENT names the first that
+ * differs.
  *
  * A handle may be combined again until it is released. mw_handle_release releases it. Once it is
  * combined, the next call on the buffer that is not a combine of the same handle also releases it.
@@ -734,7 +736,7 @@ mw_status_t mw_handle_release(mw_handle_t handle);
  * ordered before the release by an event; otherwise the memory may hold other rows by then.
  *
  * MW_STREAM_NONE launches nothing. Use it for the handle of a dispatch that was recorded into a
- * graph, once the recording has ended and the program has no more use for the handle. The graph
+ * graph. Call it when the recording has ended and the program no longer uses the handle. The graph
  * takes the handle's slot and releases it at each replay. MW_DISPATCH_KEEP_HELD no longer counts
  * the handle.
  */
