@@ -58,8 +58,8 @@ func (b *buffer) poison(err error) {
 	}
 }
 
-// core returns the buffer's core, once there is one. A buffer on CUDA has another kind of core:
-// see gpuCore.
+// core returns the buffer's core, once there is one. A buffer on CUDA has another kind of
+// core: see gpuCore.
 func (b *buffer) core() (*ep.Buffer, error) {
 	if b.onGPU != nil {
 		return nil, fmt.Errorf("%w on a buffer on CUDA", transport.ErrNotSupported)
@@ -276,7 +276,8 @@ func (b *buffer) params(st ep.Standing) ([]byte, error) {
 	return b.onGPU.cfg.Params(st)
 }
 
-// given returns the error of a buffer that could not be made, after it has released its device.
+// given returns the error of a buffer that could not be made, after it has released its
+// device.
 func (b *buffer) given(err error) error {
 	if err != nil && b.onGPU != nil {
 		err = errors.Join(err, b.onGPU.close())
@@ -284,8 +285,8 @@ func (b *buffer) given(err error) error {
 	return err
 }
 
-// stopConnect waits for a connect that has been told to end. It may still be making device memory
-// that the caller is about to free.
+// stopConnect waits for a connect that has been told to end. It may still be making
+// device memory that the caller is about to free.
 func (b *buffer) stopConnect(over <-chan struct{}) {
 	for {
 		if g := b.gpu.Load(); g != nil {

@@ -111,8 +111,8 @@ func (g *onGPU) open() error {
 	return nil
 }
 
-// use notes which dispatch has a slot now: the latest one. Its thread may come here before the
-// thread of the dispatch that it has replaced.
+// use notes which dispatch has a slot now: the latest one. Its thread may come here
+// before the thread of the dispatch that it has replaced.
 func (g *onGPU) use(res *gpu.Result, stream uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -121,7 +121,8 @@ func (g *onGPU) use(res *gpu.Result, stream uint64) {
 	}
 }
 
-// forget clears the slots, for a new core, which numbers its handles from the first one again.
+// forget clears the slots, for a new core, which numbers its handles from the first one
+// again.
 func (g *onGPU) forget() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -141,8 +142,9 @@ func (g *onGPU) of(h gpu.Handle, f func(*slotUse)) bool {
 	return false
 }
 
-// close releases the device, once its buffer is closed. If a carrier does not end its requests,
-// the memory of its messages stays in use, and so does the device. close reports this once.
+// close releases the device, once its buffer is closed. If a carrier does not end its
+// requests, the memory of its messages stays in use, and so does the device. close
+// reports this once.
 func (g *onGPU) close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -164,7 +166,8 @@ func (g *onGPU) close() error {
 	return err
 }
 
-// agree finds the order of the group's rows. A buffer that was made for an order keeps it.
+// agree finds the order of the group's rows. A buffer that was made for an order keeps
+// it.
 func (g *onGPU) agree(params [][]byte, infos []multihost.Info) error {
 	order, why, err := gpu.AgreePlacement(params, func(a, b int) bool { return infos[a].LocalTo(&infos[b]) })
 	if err != nil {
@@ -225,8 +228,8 @@ func (b *buffer) dropGPU() error {
 	return err
 }
 
-// closeGPU ends a buffer on CUDA. It leaves its group now, and its memory is freed when no caller
-// retains it.
+// closeGPU ends a buffer on CUDA. It leaves its group now, and its memory is freed when
+// no caller retains it.
 func (b *buffer) closeGPU() error {
 	b.memories.forget()
 	if !b.onGPU.memory.close(b.freeGPU) {
@@ -263,8 +266,8 @@ func (m *gpuMemory) Retain() {
 // Release is TryRelease for callers that cannot handle an error.
 func (m *gpuMemory) Release() { _ = m.TryRelease() }
 
-// TryRelease undoes one Retain; the last one frees the memory of a closed buffer. After an error
-// the memory is retained as before. Only one call may run at a time.
+// TryRelease undoes one Retain; the last one frees the memory of a closed buffer. After
+// an error the memory is retained as before. Only one call may run at a time.
 func (m *gpuMemory) TryRelease() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -277,8 +280,8 @@ func (m *gpuMemory) TryRelease() error {
 	return nil
 }
 
-// close marks the buffer as closed. It returns whether the memory is still in use, so that the
-// last Release frees it.
+// close marks the buffer as closed. It returns whether the memory is still in use, so
+// that the last Release frees it.
 func (m *gpuMemory) close(free func() error) (later bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -288,8 +291,8 @@ func (m *gpuMemory) close(free func() error) (later bool) {
 	return m.n > 0
 }
 
-// gpuCore returns the core of a buffer on CUDA, as long as there is one. The caller must not hold
-// b.mu.
+// gpuCore returns the core of a buffer on CUDA, as long as there is one. The caller must
+// not hold b.mu.
 func (b *buffer) gpuCore() (*gpu.Buffer, error) {
 	if g := b.gpu.Load(); g != nil {
 		return g, nil
@@ -319,8 +322,8 @@ func ownWords(noFabric error) string {
 	return pathWords["self"] + "; " + noFabric.Error()
 }
 
-// describe explains paths: for ranks that are reached through device memory, how; for ranks of
-// other hosts, where the messages lie.
+// describe explains paths: for ranks that are reached through device memory, how; for
+// ranks of other hosts, where the messages lie.
 func (g *onGPU) describe(b *gpu.Buffer, paths []path) {
 	g.mu.Lock()
 	device, rings, order := fmt.Sprintf("CUDA device %d, %s", g.ordinal, g.code), g.rings, g.order

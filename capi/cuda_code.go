@@ -24,7 +24,8 @@ func optionsOf(nvrtc string) images.Options {
 	return images.Options{NVRTC: strings.FieldsFunc(nvrtc, func(r rune) bool { return r == ':' })}
 }
 
-// cudaReport is what a driver offers, and what else buffers would find: code and a compiler.
+// cudaReport is what a driver offers, and what else buffers would find: code and a
+// compiler.
 type cudaReport struct {
 	cuda.Survey
 	// NVRTC is the compiler that a device without prebuilt code needs; "": NoNVRTC

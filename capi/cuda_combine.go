@@ -100,8 +100,8 @@ func (g *onGPU) checkInPlace(h gpu.Handle, zeroCopy bool, x uint64) (err error) 
 	return err
 }
 
-// combineBufferGPU returns the combine buffer. After a combine, a stream waits for the ranks that
-// read there: the stream of the handle's latest call if on is nil.
+// combineBufferGPU returns the combine buffer. After a combine, a stream waits for the
+// ranks that read there: the stream of the handle's latest call if on is nil.
 func (b *buffer) combineBufferGPU(id uint64, on *uint64) (at uint64, err error) {
 	g, h, err := b.gpuHandle(id)
 	if err != nil {
@@ -111,8 +111,8 @@ func (b *buffer) combineBufferGPU(id uint64, on *uint64) (at uint64, err error) 
 	return g.CombineX(h, stream)
 }
 
-// streamOf returns the given stream, or the stream of a handle's latest call. It returns false if
-// the handle's slot serves a later dispatch.
+// streamOf returns the given stream, or the stream of a handle's latest call. It returns
+// false if the handle's slot serves a later dispatch.
 func (b *buffer) streamOf(h gpu.Handle, on *uint64) (stream uint64, ok bool) {
 	ok = b.onGPU.of(h, func(s *slotUse) { stream = s.stream })
 	if on != nil {
@@ -139,8 +139,8 @@ func mwiCombineBufferOn(id, handle, stream uint64, address *C.uint64_t) C.mw_sta
 	})
 }
 
-// releaseGPU releases a handle on a stream: on that of the handle's latest call if on is nil, and
-// on none with MW_STREAM_NONE.
+// releaseGPU releases a handle on a stream: on that of the handle's latest call if on is
+// nil, and on none with MW_STREAM_NONE.
 func (b *buffer) releaseGPU(id uint64, on *uint64) error {
 	g, h, err := b.gpuHandle(id)
 	if err != nil {

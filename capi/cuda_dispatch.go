@@ -67,8 +67,8 @@ func gpuPhase(phase C.int32_t, sliceUs C.int64_t) (gpu.Phase, error) {
 	return gpu.PhaseDone, err
 }
 
-// readDispatch checks what core/ep/gpu does not. Addresses are the device's: this code does not
-// read the memory there.
+// readDispatch checks what core/ep/gpu does not. Addresses are the device's: this code
+// does not read the memory there.
 func (c *launch) readDispatch(a *C.mw_dispatch_args_t, ranks int) error {
 	scales, err := scalesOf(uint32(a.flags))
 	if err != nil {

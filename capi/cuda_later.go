@@ -33,9 +33,10 @@ func (s *second) drop() (cancelled bool, err error) {
 	return s.core.CancelReduce(s.ticket, s.stream)
 }
 
-// later makes sure that a second phase is launched once. A closed later serves again, in the same
-// buffer, so that calls allocate nothing. A thread that found it by an id may arrive after that,
-// when it belongs to another operation. So each caller passes its id, and an old id is refused.
+// later makes sure that a second phase is launched once. A closed later serves again, in
+// the same buffer, so that calls allocate nothing. A thread that found it by an id may
+// arrive after that, when it belongs to another operation. So each caller passes its id,
+// and an old id is refused.
 type later struct {
 	mu    sync.Mutex
 	id    uint64 // the id of the operation that it serves; 0: none
@@ -58,8 +59,8 @@ func (b *buffer) promise(what second) uint64 {
 	return l.id
 }
 
-// launch launches the second phase. Every later call returns the same answer, unless the launch
-// was refused: then nothing has happened.
+// launch launches the second phase. Every later call returns the same answer, unless the
+// launch was refused: then nothing has happened.
 func (l *later) launch(id uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,8 +74,8 @@ func (l *later) launch(id uint64) error {
 	return l.err
 }
 
-// cancel keeps the phase from being launched. If another call has launched it, the operation has
-// ended and stays as it is.
+// cancel keeps the phase from being launched. If another call has launched it, the
+// operation has ended and stays as it is.
 func (l *later) cancel(id uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,8 +91,8 @@ func (l *later) drop(id uint64) {
 	}
 }
 
-// close cancels the phase, and lets its operation serve again. That operation is in no table any
-// more.
+// close cancels the phase, and lets its operation serve again. That operation is in no
+// table any more.
 func (l *later) close(id uint64, o *operation) {
 	l.end(id)
 	o.b.onGPU.laters.Put(o)

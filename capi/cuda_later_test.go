@@ -47,8 +47,8 @@ func newBegun(t *testing.T, c *caller) *begun {
 	}
 }
 
-// operation makes a dispatch and a combine of two phases each, and another dispatch that is
-// cancelled.
+// operation makes a dispatch and a combine of two phases each, and another dispatch that
+// is cancelled.
 func (c *begun) operation(t *testing.T) {
 	for _, begin := range []func() uint64{c.dispatch, c.combine} {
 		id := begin()
@@ -61,8 +61,8 @@ func (c *begun) operation(t *testing.T) {
 	}
 }
 
-// TestOperationsOnCUDAAllocateNothing: no step of an operation allocates, by the calls of the C
-// ABI.
+// TestOperationsOnCUDAAllocateNothing: no step of an operation allocates, by the calls of
+// the C ABI.
 func TestOperationsOnCUDAAllocateNothing(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates, and pools forget")
@@ -73,8 +73,8 @@ func TestOperationsOnCUDAAllocateNothing(t *testing.T) {
 	for range 20 {
 		calls.operation(t)
 	}
-	// The count includes other allocations of this process, so the test takes the least of
-	// several.
+	// The count includes other allocations of this process, so the test takes the least
+	// of several.
 	least := math.Inf(1)
 	for tries := 0; tries < 5 && least > 0; tries++ {
 		least = min(least, testing.AllocsPerRun(100, func() { calls.operation(t) }))
@@ -85,8 +85,8 @@ func TestOperationsOnCUDAAllocateNothing(t *testing.T) {
 	require.Zero(t, mwiBufferClose(b.id))
 }
 
-// TestAnOldIDIsNotOfTheOperationThatServesAgain: a caller that found an operation before it was
-// closed cannot change the operation that reuses its memory.
+// TestAnOldIDIsNotOfTheOperationThatServesAgain: a caller that found an operation before
+// it was closed cannot change the operation that reuses its memory.
 func TestAnOldIDIsNotOfTheOperationThatServesAgain(t *testing.T) {
 	b, emu := connected(t)
 	c := newCaller(t, emu, b)
@@ -125,8 +125,8 @@ func TestAnOldIDIsNotOfTheOperationThatServesAgain(t *testing.T) {
 	require.Zero(t, mwiBufferClose(b.id))
 }
 
-// TestAWaitInACaptureIsRepeated: the rest of an operation that ran outside the capture is not
-// recorded. The next wait launches it.
+// TestAWaitInACaptureIsRepeated: the rest of an operation that ran outside the capture is
+// not recorded. The next wait launches it.
 func TestAWaitInACaptureIsRepeated(t *testing.T) {
 	b, emu := connected(t)
 	c := newCaller(t, emu, b)
@@ -145,8 +145,8 @@ func TestAWaitInACaptureIsRepeated(t *testing.T) {
 	require.Zero(t, mwiBufferClose(b.id))
 }
 
-// capture records what f does on the first stream, and drops the recording. The driver's types
-// have no names here.
+// capture records what f does on the first stream, and drops the recording. The driver's
+// types have no names here.
 func capture[S ~uint64 | ~uintptr, G any](
 	t *testing.T, c *caller, begin func(S, int) error, end func(S) (G, error), destroy func(G) error, f func(),
 ) {
@@ -160,8 +160,8 @@ func capture[S ~uint64 | ~uintptr, G any](
 	}))
 }
 
-// TestASecondPhaseThatACombineHasLaunched: a wait on the dispatch's operation learns that the
-// phase was launched, even when another dispatch has taken the handle's slot.
+// TestASecondPhaseThatACombineHasLaunched: a wait on the dispatch's operation learns that
+// the phase was launched, even when another dispatch has taken the handle's slot.
 func TestASecondPhaseThatACombineHasLaunched(t *testing.T) {
 	b, emu := connected(t)
 	c := newCaller(t, emu, b)

@@ -49,8 +49,8 @@ func installPair(t *testing.T, pair [2]*buffer) {
 	require.NoError(t, errors.Join(<-ended, <-ended))
 }
 
-// TestPlacementOfDevicesWithoutAtomics: their ranks still meet, say why they place rows by
-// counts, and keep this after an update.
+// TestPlacementOfDevicesWithoutAtomics: their ranks still meet, say why they place rows
+// by counts, and keep this after an update.
 func TestPlacementOfDevicesWithoutAtomics(t *testing.T) {
 	cudatest.Emulate(t)
 	t.Setenv("EMULATOR_DEVICES", "2")
@@ -73,8 +73,8 @@ func TestPlacementOfDevicesWithoutAtomics(t *testing.T) {
 	closePair(t, pair, 0, 1)
 }
 
-// TestPlacementOfDevicesWithAtomics: such devices use the fast placement. A rank with a device
-// that cannot use it is refused: all ranks that meet it say so at once.
+// TestPlacementOfDevicesWithAtomics: such devices use the fast placement. A rank with a
+// device that cannot use it is refused: all ranks that meet it say so at once.
 func TestPlacementOfDevicesWithAtomics(t *testing.T) {
 	cudatest.Emulate(t)
 	t.Setenv("EMULATOR_DEVICES", "3")
@@ -101,8 +101,8 @@ func TestPlacementOfDevicesWithAtomics(t *testing.T) {
 	closePair(t, pair, 0, 1)
 }
 
-// TestLinksAreAsked: if a query of the driver fails, the creation fails with its name, and the
-// device is released.
+// TestLinksAreAsked: if a query of the driver fails, the creation fails with its name,
+// and the device is released.
 func TestLinksAreAsked(t *testing.T) {
 	emu := cudatest.Emulate(t)
 	b := &buffer{onGPU: &onGPU{cfg: gpu.Config{NumBytes: 1 << 20}, driver: cudatest.Build{}.Library(t), given: []byte("kernels\x00")}}
@@ -112,8 +112,9 @@ func TestLinksAreAsked(t *testing.T) {
 	require.Nil(t, b.onGPU.dev)
 }
 
-// TestPathsByFabric: paths say how memory without descriptors is reached. A rank's path to itself
-// says why there is no fabric handle, if the driver refuses one that it promised.
+// TestPathsByFabric: paths say how memory without descriptors is reached. A rank's path
+// to itself says why there is no fabric handle, if the driver refuses one that it
+// promised.
 func TestPathsByFabric(t *testing.T) {
 	cudatest.Emulate(t)
 	t.Setenv("EMULATOR_DEVICES", "2")
@@ -129,7 +130,8 @@ func TestPathsByFabric(t *testing.T) {
 	}, wordsOfPair(t))
 }
 
-// wordsOfPair returns the words of rank 0 for itself and for rank 1, which is on another device.
+// wordsOfPair returns the words of rank 0 for itself and for rank 1, which is on another
+// device.
 func wordsOfPair(t *testing.T) (words [2]string) {
 	pair := [2]*buffer{onDevice(t, 0, 0), onDevice(t, 1, 1)}
 	require.Equal(t, [2]error{}, connectPair(pair, soon))

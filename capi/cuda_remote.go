@@ -5,8 +5,8 @@ import (
 	"github.com/moewire/moewire/core/transport/cudaring"
 )
 
-// openGPU opens the device of a buffer on CUDA. This happens before the rendezvous, because
-// messages to ranks of other hosts lie in memory that the device sees.
+// openGPU opens the device of a buffer on CUDA. This happens before the rendezvous,
+// because messages to ranks of other hosts lie in memory that the device sees.
 func (b *buffer) openGPU() error {
 	if b.onGPU == nil {
 		return nil
@@ -35,8 +35,8 @@ func remoteWords(p path, rings *cudaring.Rings) string {
 	return p.Why
 }
 
-// freeRings frees the message memory that earlier rendezvous have left. No work that the buffer
-// has launched may be running.
+// freeRings frees the message memory that earlier rendezvous have left. No work that the
+// buffer has launched may be running.
 func (b *buffer) freeRings() error {
 	g := b.onGPU
 	if g == nil {

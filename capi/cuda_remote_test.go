@@ -20,8 +20,8 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// remotePair makes two ranks on the emulated device that treat each other as ranks of other
-// hosts, not connected.
+// remotePair makes two ranks on the emulated device that treat each other as ranks of
+// other hosts, not connected.
 func remotePair(t *testing.T) (pair [2]*buffer) {
 	n, err := gpu.SizeHint(layout.Shape{MaxTokens: 4, Hidden: 128, NumExperts: 2, NumRanks: 2}, 2)
 	require.NoError(t, err)
@@ -59,8 +59,8 @@ func connectedPair(t *testing.T) ([2]*buffer, *cudatest.Driver) {
 	return pair, emu
 }
 
-// TestRemotePaths: a rank of another host is reached over its carrier, and the path says where
-// the messages lie.
+// TestRemotePaths: a rank of another host is reached over its carrier, and the path says
+// where the messages lie.
 func TestRemotePaths(t *testing.T) {
 	pair, _ := connectedPair(t)
 	for r, b := range pair {
@@ -79,8 +79,8 @@ func TestRemotePaths(t *testing.T) {
 	closePair(t, pair, 0, 1)
 }
 
-// closePair closes both in the given order. They leave nothing on the device; the emulator checks
-// this at the end.
+// closePair closes both in the given order. They leave nothing on the device; the
+// emulator checks this at the end.
 func closePair(t *testing.T, pair [2]*buffer, order ...int) {
 	for _, r := range order {
 		require.Zero(t, mwiBufferClose(pair[r].id))
@@ -102,8 +102,8 @@ func TestRemoteCloses(t *testing.T) {
 	require.NoError(t, errors.Join(<-ended, <-ended))
 }
 
-// TestRemoteClosesWhileMemoryIsRetained: only the memory stays. Connections and listeners go at
-// once.
+// TestRemoteClosesWhileMemoryIsRetained: only the memory stays. Connections and listeners
+// go at once.
 func TestRemoteClosesWhileMemoryIsRetained(t *testing.T) {
 	before := numSockets(t)
 	pair, _ := connectedPair(t)
@@ -152,8 +152,8 @@ func TestRemoteMeetsAgain(t *testing.T) {
 	closePair(t, pair, 1, 0)
 }
 
-// TestRemoteMemoryGoesWithTheNextRendezvous: an update frees the memory of messages when no work
-// runs on the device, whether there was a rendezvous or not.
+// TestRemoteMemoryGoesWithTheNextRendezvous: an update frees the memory of messages when
+// no work runs on the device, whether there was a rendezvous or not.
 func TestRemoteMemoryGoesWithTheNextRendezvous(t *testing.T) {
 	const frees = "cuMemFreeHost"
 	for _, met := range []bool{false, true} {
@@ -208,8 +208,8 @@ func TestRemoteCloseWhileConnecting(t *testing.T) {
 	require.Zero(t, mwiBufferClose(pair[1].id))
 }
 
-// TestRemoteCloseIsRepeated: a close that fails, at any call of the driver, may be repeated. It
-// leaves nothing, not even the memory of messages.
+// TestRemoteCloseIsRepeated: a close that fails, at any call of the driver, may be
+// repeated. It leaves nothing, not even the memory of messages.
 func TestRemoteCloseIsRepeated(t *testing.T) {
 	failed := 0
 	for n, left := 0, 1; left > 0; n++ {
@@ -229,8 +229,8 @@ func TestRemoteCloseIsRepeated(t *testing.T) {
 	require.Positive(t, failed)
 }
 
-// TestCarrierThatDoesNotEnd: such a carrier keeps the device and its memory. A close reports this
-// once.
+// TestCarrierThatDoesNotEnd: such a carrier keeps the device and its memory. A close
+// reports this once.
 func TestCarrierThatDoesNotEnd(t *testing.T) {
 	b, _ := connected(t)
 	dev := b.onGPU.dev

@@ -86,7 +86,8 @@ func newCaller(t *testing.T, emu *cudatest.Driver, b *buffer) *caller {
 	return c
 }
 
-// end destroys one of the streams, once it is idle, and the memory together with the last stream.
+// end destroys one of the streams, once it is idle, and the memory together with the last
+// stream.
 func (c *caller) end(t *testing.T, emu *cudatest.Driver, stream int) {
 	s := c.streams[stream]
 	c.streams[stream] = 0
@@ -153,8 +154,8 @@ func TestReleasedHandleHasNoCombineBuffer(t *testing.T) {
 	require.Zero(t, mwiBufferClose(b.id))
 }
 
-// TestFlatCombineNeedsRows: only the device knows whether there are rows, and without an address
-// it would sum the content of the slab.
+// TestFlatCombineNeedsRows: only the device knows whether there are rows, and without an
+// address it would sum the content of the slab.
 func TestFlatCombineNeedsRows(t *testing.T) {
 	b, emu := connected(t)
 	c := newCaller(t, emu, b)
@@ -173,8 +174,8 @@ func TestFlatCombineNeedsRows(t *testing.T) {
 	require.Zero(t, mwiBufferClose(b.id))
 }
 
-// TestReleaseFollowsTheLatestCall: without its own stream a release goes to the stream that used
-// the handle last. The stream of the dispatch may be far ahead, or gone.
+// TestReleaseFollowsTheLatestCall: without its own stream a release goes to the stream
+// that used the handle last. The stream of the dispatch may be far ahead, or gone.
 func TestReleaseFollowsTheLatestCall(t *testing.T) {
 	b, emu := connected(t)
 	c := newCaller(t, emu, b)
@@ -187,8 +188,8 @@ func TestReleaseFollowsTheLatestCall(t *testing.T) {
 	require.Zero(t, mwiBufferClose(b.id))
 }
 
-// TestLatestUseOfASlotStays: of two dispatches that threads launch at once, the later one has the
-// slot, whichever thread goes on first.
+// TestLatestUseOfASlotStays: of two dispatches that threads launch at once, the later one
+// has the slot, whichever thread goes on first.
 func TestLatestUseOfASlotStays(t *testing.T) {
 	g := &onGPU{}
 	g.use(&gpu.Result{Handle: 2, CombineX: 22}, 12)
@@ -201,8 +202,8 @@ func TestLatestUseOfASlotStays(t *testing.T) {
 	require.False(t, g.of(2, func(*slotUse) {}))
 }
 
-// TestCloseIsRepeated: after a close that fails, at any call of the driver, the buffer can only
-// be closed again.
+// TestCloseIsRepeated: after a close that fails, at any call of the driver, the buffer
+// can only be closed again.
 func TestCloseIsRepeated(t *testing.T) {
 	failed := 0
 	for n, left := 0, 1; left > 0; n++ {
@@ -225,8 +226,8 @@ func TestCloseIsRepeated(t *testing.T) {
 	require.Positive(t, failed)
 }
 
-// gpuErr returns the error that a call would return now. The core may be gone when only the
-// device is left.
+// gpuErr returns the error that a call would return now. The core may be gone when only
+// the device is left.
 func (b *buffer) gpuErr() error {
 	g, err := b.gpuCore()
 	if err == nil {
@@ -235,8 +236,8 @@ func (b *buffer) gpuErr() error {
 	return err
 }
 
-// TestRetainedMemoryIsFreedAgain: the last release of a closed buffer's memory reports that it
-// could not be freed, and may be repeated.
+// TestRetainedMemoryIsFreedAgain: the last release of a closed buffer's memory reports
+// that it could not be freed, and may be repeated.
 func TestRetainedMemoryIsFreedAgain(t *testing.T) {
 	b, emu := connected(t)
 	memory := b.memories.of(&b.onGPU.memory)
@@ -250,8 +251,8 @@ func TestRetainedMemoryIsFreedAgain(t *testing.T) {
 	require.Equal(t, statusOf(errHandle), mwiMemoryRelease(memory.id))
 }
 
-// TestJoinThatCannotBeUndone: a core that was not connected and could not be freed is freed
-// before another core is made.
+// TestJoinThatCannotBeUndone: a core that was not connected and could not be freed is
+// freed before another core is made.
 func TestJoinThatCannotBeUndone(t *testing.T) {
 	emu := cudatest.Emulate(t)
 	b := gpuBuffer(t, 2)
@@ -278,8 +279,8 @@ func TestJoinThatCannotBeUndone(t *testing.T) {
 	require.Zero(t, mwiBufferClose(b.id))
 }
 
-// TestCloseWhileConnecting: a connect ends when another thread closes the buffer, at any point of
-// its work on the device. The close frees what the connect made.
+// TestCloseWhileConnecting: a connect ends when another thread closes the buffer, at any
+// point of its work on the device. The close frees what the connect made.
 func TestCloseWhileConnecting(t *testing.T) {
 	emu := cudatest.Emulate(t)
 	for n := range 8 {
@@ -306,7 +307,8 @@ func failToJoin(b *buffer) error {
 	})
 }
 
-// joinWith makes rank 1 come to the rendezvous and then run a function, while rank 0 connects.
+// joinWith makes rank 1 come to the rendezvous and then run a function, while rank 0
+// connects.
 func joinWith(b *buffer, timeout time.Duration, then func(*multihost.Domain) error) error {
 	params, err := b.params(ep.Standing{})
 	if err != nil {
@@ -338,8 +340,8 @@ func joinWith(b *buffer, timeout time.Duration, then func(*multihost.Domain) err
 	return err
 }
 
-// TestObservedAfterAPanic: a buffer with a defect takes no calls, but callers can still observe
-// it.
+// TestObservedAfterAPanic: a buffer with a defect takes no calls, but callers can still
+// observe it.
 func TestObservedAfterAPanic(t *testing.T) {
 	b, _ := connected(t)
 	require.Equal(t, statusOf(errPanic), guard(b, func() error { panic("boom") }))

@@ -54,8 +54,8 @@ func onFabric(id uint64, f func(o *fabricObject) error) C.mw_status_t {
 	return guard(o, func() error { return asUnreachable(f(o)) })
 }
 
-// unreachable is endpoint.ErrUnreachable, whatever the cause. A cause that is a deadline of the
-// carrier is not a deadline of the caller.
+// unreachable is endpoint.ErrUnreachable, whatever the cause. A cause that is a deadline
+// of the carrier is not a deadline of the caller.
 type unreachable struct{ cause error }
 
 func (u unreachable) Error() string        { return u.cause.Error() }
@@ -207,7 +207,8 @@ func mwiFabricClose(id uint64, timeoutUs int64) C.mw_status_t {
 	})
 }
 
-// ofFabric splits the id of a region or transfer into the ids of the fabric and of the object.
+// ofFabric splits the id of a region or transfer into the ids of the fabric and of the
+// object.
 func ofFabric(name string, id uint64) (o *fabricObject, number uint64, err error) {
 	number = id >> fabricBits
 	if o, err = fabrics.get(id & maxFabrics); err != nil {

@@ -233,8 +233,8 @@ func keyringOf(c *C.mw_fabric_config_t) (*wire.Keyring, error) {
 	return keys, nil
 }
 
-// environment reads the environment as it is now. Go's own copy dates from the loading of the
-// library.
+// environment reads the environment as it is now. Go's own copy dates from the loading of
+// the library.
 func environment(name string) ([]byte, error) {
 	n := C.CString(name)
 	defer C.free(unsafe.Pointer(n))

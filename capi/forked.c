@@ -1,8 +1,9 @@
 /*
- * Handlers that run before and after fork(). No function of the library works in a forked child
- * (mwi_forked). But the child has copies of all descriptors, and would keep the sockets of its
- * parent open beyond the parent's end: other ranks would wait for a dead rank. So the child closes
- * these descriptors and does nothing else. It makes only system calls.
+ * Handlers that run before and after fork(). No function of the library works in a forked
+ * child (mwi_forked). But the child has copies of all descriptors, and would keep the
+ * sockets of its parent open beyond the parent's end: other ranks would wait for a dead
+ * rank. So the child closes these descriptors and does nothing else. It makes only system
+ * calls.
  */
 #include <pthread.h>
 #include <time.h>
@@ -14,8 +15,8 @@ volatile int mwi_forked;
 
 struct mwi_fork_table mwi_fork_table;
 
-/* Waits until sockets that other threads are making are in the table, and descriptors that they are
-   closing are closed. */
+/* Waits until sockets that other threads are making are in the table, and descriptors
+   that they are closing are closed. */
 static void before_fork(void)
 {
 	struct timespec pause = {0, 50 * 1000};

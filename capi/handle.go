@@ -64,8 +64,9 @@ func (t *table[T]) missing(id uint64) error {
 	return fmt.Errorf("%w: there never was a %s %d", errHandle, t.name, id)
 }
 
-// A handle's id has the buffer's number in the high bits, and the operation's number plus one in
-// the low bits. So a handle finds its buffer, and a handle of another buffer is noticed.
+// A handle's id has the buffer's number in the high bits, and the operation's number plus
+// one in the low bits. So a handle finds its buffer, and a handle of another buffer is
+// noticed.
 const (
 	opBits     = 44
 	maxBuffers = 1<<(64-opBits) - 1

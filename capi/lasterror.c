@@ -1,8 +1,8 @@
 /*
- * The last error of each thread. It lives in C because a Go export and its caller share the thread
- * but not the goroutine. The text is on the heap and only a pointer is thread-local: a Go library
- * uses initial-exec TLS, of which only about a kilobyte is left when a program loads the library
- * late.
+ * The last error of each thread. It lives in C because a Go export and its caller share
+ * the thread but not the goroutine. The text is on the heap and only a pointer is
+ * thread-local: a Go library uses initial-exec TLS, of which only about a kilobyte is
+ * left when a program loads the library late.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -16,7 +16,8 @@ static _Thread_local char *last_error;
 static pthread_key_t at_thread_exit;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* Another destructor of the same thread may still make a failing call, which then makes a new text. */
+/* Another destructor of the same thread may still make a failing call, which then makes a
+   new text. */
 static void drop(void *text)
 {
 	free(text);

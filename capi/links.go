@@ -15,8 +15,8 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// refusals count what a buffer's sockets have refused. A refused client has no rank yet, as a
-// rule, so the counts belong to the buffer.
+// refusals count what a buffer's sockets have refused. A refused client has no rank yet,
+// as a rule, so the counts belong to the buffer.
 type refusals struct {
 	control wire.Counters
 	sockets atomic.Pointer[tcp.Transport] // set once it is open
@@ -58,7 +58,8 @@ func (r *refusals) byReason() map[string]uint64 {
 	return found
 }
 
-// showLinks writes what this rank knows of remote ranks to memory where other processes find it.
+// showLinks writes what this rank knows of remote ranks to memory where other processes
+// find it.
 func showLinks(own transport.Segment, remote []multihost.RemoteRank) {
 	area := telemetry.At(own, layout.Record())
 	area.SetWallClock(telemetry.WallClock())
@@ -125,8 +126,8 @@ type linkStats struct {
 	Ahead            int64  `json:"clock_ahead_ns"`
 }
 
-// domain is nil until the buffer is connected, and after a join is given up or the buffer is
-// closed.
+// domain is nil until the buffer is connected, and after a join is given up or the buffer
+// is closed.
 func (b *buffer) domain() (*multihost.Domain, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// kept is memory that stays in place as long as a caller retains it: a transport.Segment, or the
-// memory of a buffer on CUDA.
+// kept is memory that stays in place as long as a caller retains it: a transport.Segment,
+// or the memory of a buffer on CUDA.
 type kept interface {
 	Retain()
 	Release()
@@ -29,7 +29,8 @@ type memory struct {
 	open    bool // its buffer is open
 }
 
-// tryRelease undoes one Retain. After an error, which only a device gives, nothing has changed.
+// tryRelease undoes one Retain. After an error, which only a device gives, nothing has
+// changed.
 func (mem *memory) tryRelease() error {
 	if onDevice, ok := mem.seg.(interface{ TryRelease() error }); ok {
 		return onDevice.TryRelease()
@@ -47,8 +48,8 @@ type memories struct {
 	all    map[kept]*memory
 }
 
-// of returns the memory of a mapping, and makes its id when it is first shown. It returns nil
-// once the buffer is being closed.
+// of returns the memory of a mapping, and makes its id when it is first shown. It returns
+// nil once the buffer is being closed.
 func (m *memories) of(seg kept) *memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -39,7 +39,8 @@ func imbalance(rows []uint64) float64 {
 	return float64(most) * float64(len(rows)) / float64(sum)
 }
 
-// observed is the core of a buffer, on the CPU or on CUDA, as the observing functions see it.
+// observed is the core of a buffer, on the CPU or on CUDA, as the observing functions see
+// it.
 type observed interface {
 	NumRanks() int
 	Stats() (telemetry.Stats, error)

@@ -60,7 +60,8 @@ func (o *operation) cancel(id uint64) {
 	o.later.cancel(id)
 }
 
-// close cancels the operation. The library does not write to the caller's memory after it.
+// close cancels the operation. The library does not write to the caller's memory after
+// it.
 func (o *operation) close(id uint64) {
 	if o.later != nil {
 		o.later.close(id, o)

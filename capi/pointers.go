@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// at turns an address from C into a pointer. The memory is not Go's, so the collector does not
-// move or free it; the indirection satisfies vet.
+// at turns an address from C into a pointer. The memory is not Go's, so the collector
+// does not move or free it; the indirection satisfies vet.
 func at(address uint64) unsafe.Pointer {
 	p := uintptr(address)
 	return *(*unsafe.Pointer)(unsafe.Pointer(&p))
@@ -37,8 +37,8 @@ func view[T any](name string, address uint64, n int64) ([]T, error) {
 	return unsafe.Slice((*T)(at(address)), n), nil
 }
 
-// keep stores the converted value of one of several arguments, and notes its error if it is the
-// first one: keep(&err, &to)(view(...)).
+// keep stores the converted value of one of several arguments, and notes its error if it
+// is the first one: keep(&err, &to)(view(...)).
 func keep[T any](first *error, to *T) func(T, error) {
 	return func(value T, err error) {
 		*to = value

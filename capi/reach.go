@@ -159,8 +159,8 @@ func keysOf(c *C.mw_config_t) (*wire.Keyring, error) {
 	return nil, nil
 }
 
-// rereadKeys reads the key file again for the next rendezvous: keys can be exchanged while ranks
-// run.
+// rereadKeys reads the key file again for the next rendezvous: keys can be exchanged
+// while ranks run.
 func (b *buffer) rereadKeys() error {
 	if b.open.Keys == nil {
 		return nil
@@ -195,8 +195,8 @@ func listenOf(b C.mw_bytes_t) (at netip.AddrPort, err error) {
 	return at, nil
 }
 
-// unbracketed removes the brackets of an IPv6 address that has no port: "[::1]". Other text stays
-// as it is.
+// unbracketed removes the brackets of an IPv6 address that has no port: "[::1]". Other
+// text stays as it is.
 func unbracketed(s string) string {
 	if inner, ok := strings.CutPrefix(s, "["); ok && strings.HasSuffix(inner, "]") && strings.Contains(inner, ":") {
 		return strings.TrimSuffix(inner, "]")

@@ -57,7 +57,8 @@ func (b *buffer) metadata() []byte {
 	return b.rendezvous.listener.Metadata()
 }
 
-// listen begins a rendezvous. The caller holds b.mu, or no other thread knows the buffer yet.
+// listen begins a rendezvous. The caller holds b.mu, or no other thread knows the buffer
+// yet.
 func (b *buffer) listen() error {
 	l, err := b.newListener()
 	if err == nil {
@@ -66,8 +67,8 @@ func (b *buffer) listen() error {
 	return err
 }
 
-// newListener makes a listener. If the buffer had an epoch, the listener takes over the buffer's
-// memory, so that addresses stay. Otherwise it has its own memory.
+// newListener makes a listener. If the buffer had an epoch, the listener takes over the
+// buffer's memory, so that addresses stay. Otherwise it has its own memory.
 func (b *buffer) newListener() (*multihost.Listener, error) {
 	if b.dom == nil {
 		if err := b.dropGPU(); err != nil { // the core of a join that failed: a buffer has only one core
@@ -193,8 +194,8 @@ func copyMetadata(all []C.mw_bytes_t) ([][]byte, error) {
 	return metas, nil
 }
 
-// connect runs once per rendezvous. The listener stays where close finds it, so that closing ends
-// a connect in another thread.
+// connect runs once per rendezvous. The listener stays where close finds it, so that
+// closing ends a connect in another thread.
 func (b *buffer) connect(metas [][]byte, timeout time.Duration) error {
 	l, err := b.startConnect()
 	if err != nil {
@@ -285,8 +286,8 @@ func (b *buffer) rejoin(l *multihost.Listener, metas [][]byte, timeout time.Dura
 	return nil
 }
 
-// readMetadata compares the parameters on which core/ep needs ranks to agree. It returns the
-// epoch that the ranks make, and whether they join ranks that had one.
+// readMetadata compares the parameters on which core/ep needs ranks to agree. It returns
+// the epoch that the ranks make, and whether they join ranks that had one.
 func (b *buffer) readMetadata(metas [][]byte) (next ep.Standing, joining bool, err error) {
 	rank := b.open.Shm.Rank
 	params, infos := make([][]byte, len(metas)), make([]multihost.Info, len(metas))

@@ -14,8 +14,8 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// TestPathsWithoutDomain: while a join is being undone, there is a core but no domain for a
-// moment.
+// TestPathsWithoutDomain: while a join is being undone, there is a core but no domain for
+// a moment.
 func TestPathsWithoutDomain(t *testing.T) {
 	_, err := (&buffer{id: 7}).paths()
 	require.ErrorIs(t, err, ep.ErrInvalid)

@@ -16,8 +16,8 @@ import (
 type part struct {
 	Available bool   `json:"available"`
 	Reason    string `json:"reason,omitempty"`
-	// NoDeviceMemory is why it cannot move data out of and into a GPU's memory. Only carriers
-	// between hosts have it.
+	// NoDeviceMemory is why it cannot move data out of and into a GPU's memory. Only
+	// carriers between hosts have it.
 	NoDeviceMemory string `json:"no_device_memory,omitempty"`
 }
 

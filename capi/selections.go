@@ -13,8 +13,8 @@ const (
 	selectionFlags = idsInt32 | weightsBF16 | weightsFP16
 )
 
-// selections turns ids and weights into the types that the core takes. It converts types other
-// than int64 and float32 into memory that later calls reuse.
+// selections turns ids and weights into the types that the core takes. It converts types
+// other than int64 and float32 into memory that later calls reuse.
 type selections struct {
 	ids     []int64
 	weights []float32

@@ -1,7 +1,7 @@
 /*
- * The exported functions. Each makes in C the checks that must not be left to Go: that this is not
- * a forked child (entering Go there can hang), that pointers are not NULL, and that sized structs
- * have a valid size.
+ * The exported functions. Each makes in C the checks that must not be left to Go: that
+ * this is not a forked child (entering Go there can hang), that pointers are not NULL,
+ * and that sized structs have a valid size.
  */
 #include "shim.h"
 

@@ -1,6 +1,6 @@
 /*
- * Functions that the files with exported functions share: the checks that must not be left to Go,
- * and the reading and writing of sized structs.
+ * Functions that the files with exported functions share: the checks that must not be
+ * left to Go, and the reading and writing of sized structs.
  */
 #ifndef MWI_SHIM_H
 #define MWI_SHIM_H
@@ -12,8 +12,8 @@
 #include "internal.h"
 
 /*
- * A larger size counts as garbage, not as a newer caller. So does a size that no struct with 64-bit
- * fields has, which could end inside a pointer.
+ * A larger size counts as garbage, not as a newer caller. So does a size that no struct
+ * with 64-bit fields has, which could end inside a pointer.
  */
 #define MAX_STRUCT_BYTES 4096u
 #define SIZE_STEP 8u

@@ -124,8 +124,8 @@ type victim interface {
 	poisoned() error
 }
 
-// guard runs an exported function. A panic must not unwind into C: it becomes an error, and the
-// victim of that call takes no more calls.
+// guard runs an exported function. A panic must not unwind into C: it becomes an error,
+// and the victim of that call takes no more calls.
 func guard(b victim, f func() error) (status C.mw_status_t) {
 	defer func() {
 		if r := recover(); r != nil {

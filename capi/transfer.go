@@ -15,8 +15,8 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// A transfer's id is the number of its first request, which has free lowest bits, with the id of
-// its fabric in these bits.
+// A transfer's id is the number of its first request, which has free lowest bits, with
+// the id of its fabric in these bits.
 func transferID(o *fabricObject, r op.Ref) uint64 { return r.RequestID(0) | o.id }
 
 func onTransfer(id uint64, f func(o *fabricObject, r op.Ref) error) C.mw_status_t {

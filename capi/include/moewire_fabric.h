@@ -1,23 +1,25 @@
 /*
- * moewire_fabric.h - the transport layer by itself, for runtimes that want connections, memory that
- * peers can reach, and transfers, but no experts. The contract of moewire.h holds here: statuses,
- * sized structs, ids, threads, borrowed memory, fork. C11 and C++.
+ * moewire_fabric.h - the transport layer by itself, for runtimes that want connections,
+ * memory that peers can reach, and transfers, but no experts. The contract of moewire.h
+ * holds here: statuses, sized structs, ids, threads, borrowed memory, fork. C11 and C++.
  *
- * A fabric is one carrier (TCP sockets, or RDMA devices) with its peers. The caller chooses the
- * peers' numbers. Peers find each other by handshakes: small pieces of bytes that the caller
- * carries by any means it has. The bytes that mw_fabric_next_handshake gives here for peer p go to
- * mw_fabric_deliver at p. A handshake may be lost, come twice or come late. The library makes no
- * callbacks. No handshake is secret. Keys that both peers have authenticate handshakes and
- * everything else between peers, except the bytes that RDMA devices carry.
+ * A fabric is one carrier (TCP sockets, or RDMA devices) with its peers. The caller
+ * chooses the peers' numbers. Peers find each other by handshakes: small pieces of bytes
+ * that the caller carries by any means it has. The bytes that mw_fabric_next_handshake
+ * gives here for peer p go to mw_fabric_deliver at p. A handshake may be lost, come twice
+ * or come late. The library makes no callbacks. No handshake is secret. Keys that both
+ * peers have authenticate handshakes and everything else between peers, except the bytes
+ * that RDMA devices carry.
  *
- * Ownership: registered memory stays the caller's. The caller keeps it alive and in place until
- * mw_region_close or mw_fabric_close has returned MW_OK. From a post until the transfer is
- * released, the bytes that the transfer names belong to the carrier: the caller must not write
- * them, and must not read those of a read or a receive. Bytes of a region that peers may write can
- * change at any time.
+ * Ownership: registered memory stays the caller's. The caller keeps it alive and in place
+ * until mw_region_close or mw_fabric_close has returned MW_OK. From a post until the
+ * transfer is released, the bytes that the transfer names belong to the carrier: the
+ * caller must not write them, and must not read those of a read or a receive. Bytes of a
+ * region that peers may write can change at any time.
  *
- * Any thread may make any call, and several threads may call one fabric at a time. Only calls with
- * a timeout block, and a wait does not block other calls. A fabric has a few threads of its own.
+ * Any thread may make any call, and several threads may call one fabric at a time. Only
+ * calls with a timeout block, and a wait does not block other calls. A fabric has a few
+ * threads of its own.
  */
 #ifndef MOEWIRE_FABRIC_H
 #define MOEWIRE_FABRIC_H
@@ -36,15 +38,16 @@ typedef struct { uint64_t id; } mw_transfer_t; /* one send, receive, read or wri
 
 #define MW_CARRIER_TCP 1u
 /*
- * The RDMA devices of this host, as one carrier. Bytes that devices carry are not protected. A
- * region's mw_remote_t is valid for the device that connections use. When that device has failed
- * and connections use another one, call mw_region_remote again and send the peer the new value.
+ * The RDMA devices of this host, as one carrier. Bytes that devices carry are not
+ * protected. A region's mw_remote_t is valid for the device that connections use. When
+ * that device has failed and connections use another one, call mw_region_remote again and
+ * send the peer the new value.
  */
 #define MW_CARRIER_RDMA 2u
 
 /*
- * Says what the receives of a connection are for; both ends must agree. Without the flag they are
- * for writes with immediate, with it for messages.
+ * Says what the receives of a connection are for; both ends must agree. Without the flag
+ * they are for writes with immediate, with it for messages.
  */
 #define MW_FABRIC_MESSAGES 1u
 /* Payloads are encrypted, not only authenticated. Both ends must agree. */
@@ -53,9 +56,10 @@ typedef struct { uint64_t id; } mw_transfer_t; /* one send, receive, read or wri
 #define MW_FABRIC_RDMA_DC 4u
 
 /*
- * Where the keys are. The text has one key per line, the current one first: an id (a number below
- * 2^32), blanks, and 64 hexadecimal digits. # begins a comment. Both peers must have the current
- * key of the peer that dials. Keys are never logged and are never part of an error's text.
+ * Where the keys are. The text has one key per line, the current one first: an id (a
+ * number below 2^32), blanks, and 64 hexadecimal digits. # begins a comment. Both peers
+ * must have the current key of the peer that dials. Keys are never logged and are never
+ * part of an error's text.
  */
 #define MW_KEYS_FILE 1u  /* `keys` is a path; the file's mode must let no other user read it; the
                             group may read a file of root's */
@@ -102,15 +106,15 @@ typedef struct {
 } mw_fabric_config_t;
 
 /*
- * Opens a carrier. If there are fewer connections than peers, a connection that was not used lately
- * makes room for another one: transfers on it end with MW_ERR_UNREACHABLE.
+ * Opens a carrier. If there are fewer connections than peers, a connection that was not
+ * used lately makes room for another one: transfers on it end with MW_ERR_UNREACHABLE.
  */
 mw_status_t mw_fabric_create(const mw_fabric_config_t *config, mw_fabric_t *fabric);
 
 /*
  * Writes carrier, addresses, bounds and counts as JSON; buf, cap and len work as in
- * mw_system_report. Later versions may add keys to the JSON. The text may be longer at the next
- * call.
+ * mw_system_report. Later versions may add keys to the JSON. The text may be longer at
+ * the next call.
  */
 mw_status_t mw_fabric_report(mw_fabric_t fabric, char *buf, uint64_t cap, uint64_t *len);
 
@@ -118,28 +122,28 @@ mw_status_t mw_fabric_report(mw_fabric_t fabric, char *buf, uint64_t cap, uint64
 #define MW_MAX_HANDSHAKE_BYTES 1024
 
 /*
- * Takes the next handshake to be carried, and writes the peer that it is for. The call waits for
- * one at most timeout_us (0: not at all; -1: until there is one, or the fabric is closed).
- * MW_IN_PROGRESS means that there is none, and nothing is written. Handshakes are few: some for
- * each connection that is made or ends.
+ * Takes the next handshake to be carried, and writes the peer that it is for. The call
+ * waits for one at most timeout_us (0: not at all; -1: until there is one, or the fabric
+ * is closed). MW_IN_PROGRESS means that there is none, and nothing is written. Handshakes
+ * are few: some for each connection that is made or ends.
  */
 mw_status_t mw_fabric_next_handshake(mw_fabric_t fabric, int64_t timeout_us, uint64_t *peer, void *buf,
                                 uint64_t cap, uint64_t *len);
 
 /*
- * Hands over a handshake that `peer` has sent. An old handshake changes nothing. MW_ERR_METADATA:
- * the bytes are not a handshake. MW_ERR_PEER_MISMATCH: the peer's fabric has another mode.
- * MW_ERR_WOULD_BLOCK: num_peers other peers are known, and each of them is in use; a peer that is
- * not in use would be forgotten instead.
+ * Hands over a handshake that `peer` has sent. An old handshake changes nothing.
+ * MW_ERR_METADATA: the bytes are not a handshake. MW_ERR_PEER_MISMATCH: the peer's fabric
+ * has another mode. MW_ERR_WOULD_BLOCK: num_peers other peers are known, and each of them
+ * is in use; a peer that is not in use would be forgotten instead.
  */
 mw_status_t mw_fabric_deliver(mw_fabric_t fabric, uint64_t peer, const void *handshake, uint64_t len);
 
 /*
- * Begins to make a connection to a peer, and waits for it at most timeout_us (-1: no bound). A call
- * of either side is enough. MW_IN_PROGRESS: there is no connection yet; carry handshakes and call
- * again. MW_ERR_WOULD_BLOCK: num_connections connections were still in use after timeout_us, or
- * num_peers peers are in use; call again. MW_ERR_UNREACHABLE: the last attempt failed; another one
- * may begin a moment later.
+ * Begins to make a connection to a peer, and waits for it at most timeout_us (-1: no
+ * bound). A call of either side is enough. MW_IN_PROGRESS: there is no connection yet;
+ * carry handshakes and call again. MW_ERR_WOULD_BLOCK: num_connections connections were
+ * still in use after timeout_us, or num_peers peers are in use; call again.
+ * MW_ERR_UNREACHABLE: the last attempt failed; another one may begin a moment later.
  */
 mw_status_t mw_fabric_connect(mw_fabric_t fabric, uint64_t peer, int64_t timeout_us);
 
@@ -147,10 +151,10 @@ mw_status_t mw_fabric_connect(mw_fabric_t fabric, uint64_t peer, int64_t timeout
 mw_status_t mw_fabric_disconnect(mw_fabric_t fabric, uint64_t peer);
 
 /*
- * Ends all transfers with MW_ERR_CLOSED, and with them the waits in other threads. Then it takes
- * down connections, regions and the carrier. MW_OK: all memory is the caller's again, and the ids
- * are invalid. MW_ERR_BUSY: the carrier still used memory after timeout_us (-1: no bound); that
- * memory is not free, so call again.
+ * Ends all transfers with MW_ERR_CLOSED, and with them the waits in other threads. Then
+ * it takes down connections, regions and the carrier. MW_OK: all memory is the caller's
+ * again, and the ids are invalid. MW_ERR_BUSY: the carrier still used memory after
+ * timeout_us (-1: no bound); that memory is not free, so call again.
  */
 mw_status_t mw_fabric_close(mw_fabric_t fabric, int64_t timeout_us);
 
@@ -164,8 +168,8 @@ mw_status_t mw_region_register(mw_fabric_t fabric, uint64_t address, uint64_t nu
                                uint32_t access, mw_region_t *region);
 
 /*
- * The plain numbers that a peer needs to reach a region. The caller sends them to the peer. They
- * are useless once the region is closed, or without a connection.
+ * The plain numbers that a peer needs to reach a region. The caller sends them to the
+ * peer. They are useless once the region is closed, or without a connection.
  */
 typedef struct {
 	uint32_t size;
@@ -209,17 +213,17 @@ typedef struct {
 
 /*
  * Begins a transfer. The call never blocks. On an error nothing has happened; after
- * MW_ERR_CONNECTING and MW_ERR_WOULD_BLOCK make the same call again later. The transfer is carried
- * out even if no thread waits for it. It goes in slices of at most slice_bytes, and in any order
- * with other transfers.
+ * MW_ERR_CONNECTING and MW_ERR_WOULD_BLOCK make the same call again later. The transfer
+ * is carried out even if no thread waits for it. It goes in slices of at most
+ * slice_bytes, and in any order with other transfers.
  *
- *  - A WRITE or WRITE_IMM is done when its bytes are at the peer. The number of a WRITE_IMM arrives
- *    after its bytes.
- *  - Numbers that arrive before their RECEIVE_IMM are kept in order of arrival, up to num_unmatched
- *    for each peer. Beyond that, the WRITE_IMMs of that peer wait, and fail when they have waited
- *    too long.
- *  - A message that is larger than its receive makes both fail, and ends the connection. Messages
- *    have numbers: each side counts its messages to a peer, from 1.
+ *  - A WRITE or WRITE_IMM is done when its bytes are at the peer. The number of a
+ *    WRITE_IMM arrives after its bytes.
+ *  - Numbers that arrive before their RECEIVE_IMM are kept in order of arrival, up to
+ *    num_unmatched for each peer. Beyond that, the WRITE_IMMs of that peer wait, and fail
+ *    when they have waited too long.
+ *  - A message that is larger than its receive makes both fail, and ends the connection.
+ *    Messages have numbers: each side counts its messages to a peer, from 1.
  *  - When a connection ends, the transfers on it end, too.
  */
 mw_status_t mw_transfer_post(mw_fabric_t fabric, const mw_transfer_args_t *args,
@@ -238,30 +242,30 @@ typedef struct {
 } mw_transfer_result_t;
 
 /*
- * Waits until a transfer has reached `until`, at most timeout_us (0: no wait; -1: no bound).
- * Returns MW_OK if it has, MW_IN_PROGRESS if not, and writes *result in both cases. result->status
- * says how the transfer itself ended.
+ * Waits until a transfer has reached `until`, at most timeout_us (0: no wait; -1: no
+ * bound). Returns MW_OK if it has, MW_IN_PROGRESS if not, and writes *result in both
+ * cases. result->status says how the transfer itself ended.
  */
 mw_status_t mw_transfer_wait(mw_transfer_t transfer, int32_t until, int64_t timeout_us,
                              mw_transfer_result_t *result);
 
 /*
- * Writes why a transfer failed, as text; buf, cap and len work as in mw_system_report. The text is
- * empty while the transfer has not ended, and if it succeeded.
+ * Writes why a transfer failed, as text; buf, cap and len work as in mw_system_report.
+ * The text is empty while the transfer has not ended, and if it succeeded.
  */
 mw_status_t mw_transfer_error(mw_transfer_t transfer, char *buf, uint64_t cap, uint64_t *len);
 
 /*
- * Cancels a transfer that has not ended: it ends with MW_ERR_CANCELLED, and threads that wait for
- * its end wake up. Its bytes may still move, and its memory belongs to the carrier until the
- * transfer is released. A cancelled receive is released when a message comes into it, or when its
- * connection ends.
+ * Cancels a transfer that has not ended: it ends with MW_ERR_CANCELLED, and threads that
+ * wait for its end wake up. Its bytes may still move, and its memory belongs to the
+ * carrier until the transfer is released. A cancelled receive is released when a message
+ * comes into it, or when its connection ends.
  */
 mw_status_t mw_transfer_cancel(mw_transfer_t transfer);
 
 /*
- * Frees the id; every transfer needs this call. A transfer that has not ended is cancelled. Its
- * region cannot be closed until the transfer is released.
+ * Frees the id; every transfer needs this call. A transfer that has not ended is
+ * cancelled. Its region cannot be closed until the transfer is released.
  */
 mw_status_t mw_transfer_close(mw_transfer_t transfer);
 

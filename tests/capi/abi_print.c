@@ -1,7 +1,7 @@
 /*
- * Prints the headers as a C compiler sees them, as JSON: sizes and offsets of structs, values of
- * constants. test_capi.py compares it with _abi.py. The lists are complete: the test compares their
- * names with the headers', too.
+ * Prints the headers as a C compiler sees them, as JSON: sizes and offsets of structs,
+ * values of constants. test_capi.py compares it with _abi.py. The lists are complete: the
+ * test compares their names with the headers', too.
  */
 #include <stddef.h>
 #include <stdio.h>

@@ -307,8 +307,8 @@ static void test_old_config(void)
 	STATUS(MW_OK, mw_buffer_close(buffer));
 }
 
-/* Fields that came later are refused if they are unknown, and are absent from an older caller's
-   struct. */
+/* Fields that came later are refused if they are unknown, and are absent from an older
+   caller's struct. */
 static void test_shape_flags(void)
 {
 	uint64_t narrow = 0, wide = 0, n = UNTOUCHED;

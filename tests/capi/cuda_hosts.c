@@ -1,7 +1,7 @@
 /*
- * One of two ranks on CUDA that treat each other as ranks of other hosts. Each is a process:
- * cuda_hosts RANK FOLDER DRIVER. The ranks exchange metadata by files in FOLDER. The device is the
- * emulated one, whose memory is the process's own.
+ * One of two ranks on CUDA that treat each other as ranks of other hosts. Each is a
+ * process: cuda_hosts RANK FOLDER DRIVER. The ranks exchange metadata by files in FOLDER.
+ * The device is the emulated one, whose memory is the process's own.
  */
 #include "driver.h"
 
@@ -106,8 +106,8 @@ static int64_t route(int source, int token, int k) { return (token + source + k 
 
 static float weight(int k) { return k ? 0.5f : 1.0f; }
 
-/* Bits of a bf16 of three digits. No two tokens have the same bits; sums of two, which experts have
-   multiplied by powers of two, are exact. */
+/* Bits of a bf16 of three digits. No two tokens have the same bits; sums of two, which
+   experts have multiplied by powers of two, are exact. */
 static uint16_t value(int source, int token, int h)
 {
 	return (uint16_t)(0x3f80 + 0x80 * (T * source + token) + 0x20 * (h % 4));

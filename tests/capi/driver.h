@@ -29,8 +29,8 @@ static inline uint64_t stream(void)
 	return made;
 }
 
-/* Puts a stream behind the present work of another stream. The event is not destroyed: the emulated
-   driver would forget the streams that wait for it. */
+/* Puts a stream behind the present work of another stream. The event is not destroyed:
+   the emulated driver would forget the streams that wait for it. */
 static inline void follow(uint64_t behind, uint64_t other)
 {
 	uint64_t event = 0;

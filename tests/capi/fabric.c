@@ -1,6 +1,6 @@
 /*
- * Two processes over TCP on the loopback device: they exchange handshakes and a few numbers through
- * their own sockets, and bytes through fabrics.
+ * Two processes over TCP on the loopback device: they exchange handshakes and a few
+ * numbers through their own sockets, and bytes through fabrics.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -28,8 +28,8 @@ static int is_closed(mw_status_t status)
 }
 
 /*
- * Carries handshakes both ways until the fabric is closed: a connection that both sides still take
- * for live may be ending, and then has to be made again.
+ * Carries handshakes both ways until the fabric is closed: a connection that both sides
+ * still take for live may be ending, and then has to be made again.
  */
 static void *courier(void *arg)
 {

@@ -1,7 +1,7 @@
 /*
- * Fabrics and bad input: NULLs, made-up ids, wrong sizes, invalid keys, requests outside their
- * regions. Each gives a status and a message that names what is wrong, writes nothing, and leaves
- * the fabric usable.
+ * Fabrics and bad input: NULLs, made-up ids, wrong sizes, invalid keys, requests outside
+ * their regions. Each gives a status and a message that names what is wrong, writes
+ * nothing, and leaves the fabric usable.
  */
 #include <sys/stat.h>
 #include <unistd.h>

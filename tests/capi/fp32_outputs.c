@@ -1,6 +1,6 @@
 /*
- * float32 expert outputs: in the combine buffer and elsewhere, in memory that is exactly as large
- * as needed, so that the sanitizer sees one byte too many.
+ * float32 expert outputs: in the combine buffer and elsewhere, in memory that is exactly
+ * as large as needed, so that the sanitizer sees one byte too many.
  */
 #include "check.h"
 

@@ -1,6 +1,6 @@
 /*
- * The parts of fuzz.c's arguments: numbers, structs of an exact length, ids that are valid, were
- * valid or were never valid, and readable memory.
+ * The parts of fuzz.c's arguments: numbers, structs of an exact length, ids that are
+ * valid, were valid or were never valid, and readable memory.
  */
 #ifndef FUZZ_H
 #define FUZZ_H
@@ -58,8 +58,8 @@ static inline void mutate(void *at, size_t bytes)
 }
 
 /*
- * A copy with exactly as many bytes as its size says (what lies beyond `bytes` is zero or not), so
- * that the sanitizer sees one byte too many read or written.
+ * A copy with exactly as many bytes as its size says (what lies beyond `bytes` is zero or
+ * not), so that the sanitizer sees one byte too many read or written.
  */
 static inline void *exactly(const void *from, size_t bytes)
 {

@@ -1,5 +1,6 @@
 /*
- * The calls that fuzz.c makes. Their arguments are mostly right, and wrong in a word or two.
+ * The calls that fuzz.c makes. Their arguments are mostly right, and wrong in a word or
+ * two.
  */
 #ifndef FUZZ_CALLS_H
 #define FUZZ_CALLS_H

@@ -1,6 +1,6 @@
 /*
- * The calls of moewire_fabric.h that fuzz.c makes: on two fabrics of this process that are each
- * other's only peer. The program carries their handshakes.
+ * The calls of moewire_fabric.h that fuzz.c makes: on two fabrics of this process that
+ * are each other's only peer. The program carries their handshakes.
  */
 #ifndef FUZZ_FABRIC_H
 #define FUZZ_FABRIC_H

@@ -1,6 +1,6 @@
 /*
- * The naive model that ranks.c compares with: every rank's inputs, and the rows and sums that it
- * must receive. It shares no code with the library.
+ * The naive model that ranks.c compares with: every rank's inputs, and the rows and sums
+ * that it must receive. It shares no code with the library.
  */
 #ifndef MODEL_H
 #define MODEL_H

@@ -1,6 +1,6 @@
 /*
- * A pre-reduced combine: weights at the dispatch, in memory that is exactly as large as needed, and
- * the same weights at the combine.
+ * A pre-reduced combine: weights at the dispatch, in memory that is exactly as large as
+ * needed, and the same weights at the combine.
  */
 #include "check.h"
 

@@ -1,6 +1,6 @@
 /*
- * Rules between threads and after fork: each thread has its own last error, a buffer is closed
- * once, a wait ends when another thread closes.
+ * Rules between threads and after fork: each thread has its own last error, a buffer is
+ * closed once, a wait ends when another thread closes.
  */
 #include <pthread.h>
 #include <sys/wait.h>
