@@ -23,13 +23,12 @@
  *    and, where the text says so, until the operation has ended. Addresses are passed as
  *    uint64_t so that any runtime can fill the structs.
  *  - After fork(), every call in the child returns MW_ERR_FORKED.
- *  - Moewire writes nothing to file descriptors 1 and 2. It reads three environment
- *    variables, which say where code for a GPU comes from: MOEWIRE_NVRTC,
- *    MOEWIRE_CUDA_CACHE and MOEWIRE_CUDA_CODE. (The Go runtime inside reads its own
- *    variables, such as GOMAXPROCS, and reports its own fatal errors.) Loading the
- *    library starts the threads of that runtime; mw_buffer_connect adds one watcher
- *    thread per process. The first buffer or fabric raises the process's soft
- *    RLIMIT_NOFILE to the hard one.
+ *  - Moewire writes nothing to file descriptors 1 and 2. It reads three environment variables,
+ *    which say where code for a GPU comes from: MOEWIRE_NVRTC, MOEWIRE_CUDA_CACHE and
+ *    MOEWIRE_CUDA_CODE. (The Go runtime inside reads its own variables, such as GOMAXPROCS, and
+ *    reports its own fatal errors.) Loading the library starts the threads of that runtime;
+ *    mw_buffer_connect adds one watcher thread per process. The first buffer or fabric raises the
+ *    process's soft RLIMIT_NOFILE to the hard one, at most 2^20.
  */
 #ifndef MOEWIRE_H
 #define MOEWIRE_H
@@ -177,7 +176,8 @@ typedef struct {
 	uint64_t num_bytes;   /* bytes for all slots; 0: the first dispatch sets the size */
 	uint32_t num_slots;   /* the most operations between dispatch and release; 0: 2; at most 64; see
 	                         MW_DISPATCH_KEEP_HELD */
-	int32_t vector_width; /* bytes: 16, 32 or 64; 0: the widest; -1: plain Go kernels */
+	int32_t vector_width; /* bytes: 16, 32 or 64; 0: the widest; -1: plain Go kernels; each rank
+	                         chooses for itself */
 	/* Each rank chooses the following values for itself. They change times and no result. */
 	uint32_t stores;      /* MW_STORES_*: how a dispatch stores rows */
 	uint32_t huge_pages;  /* MW_HUGE_PAGES_*: huge pages for this rank's memory */
@@ -245,13 +245,13 @@ typedef struct {
 #define MW_TRANSPORT_RDMA 3u /* RDMA between hosts, or an error; shared memory within a host */
 
 #define MW_PROTECTION_DIGEST 0u  /* forged or changed bytes are refused */
-#define MW_PROTECTION_ENCRYPT 1u /* and no third party can read them on the way */
+#define MW_PROTECTION_ENCRYPT 1u /* as DIGEST, and no third party can read the bytes on the way */
 
 #define MW_STORES_AUTO 0u      /* streaming stores from 1 MiB of rows on */
 #define MW_STORES_CACHED 1u    /* ordinary stores */
 #define MW_STORES_STREAMING 2u /* stores that bypass the caches; x86-64 only */
 
-#define MW_HUGE_PAGES_NEVER 0u   /* not asked for */
+#define MW_HUGE_PAGES_NEVER 0u   /* not requested */
 #define MW_HUGE_PAGES_ADVISE 1u  /* requested; the kernel may refuse without an error */
 /*
  * Huge pages of 2 MiB that the administrator has reserved, or else an error. They must
