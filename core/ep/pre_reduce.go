@@ -10,11 +10,11 @@ import (
 // A pre-reduced combine adds a token's rows up in two steps: those of each rank
 // that it went to, weighted and in order of k, with a rounding to the type of
 // the rows; then these sums, in the order in which the token selects the ranks
-// first. A remote rank makes its sum itself and sends that alone. What a rank does
-// whose memory can be mapped is done by whoever reads it, with the same bits.
+// first. A remote rank makes its sum itself and sends only the sum. For a rank whose
+// memory can be mapped, the reader makes the sum, with the same bits.
 // Weights are then part of a dispatch: remote ranks get them with the rows.
 
-// checkPreReduced: nothing but the weights is asked of a pre-reduced dispatch.
+// checkPreReduced refuses flat rows and too few weights for a pre-reduced dispatch.
 func checkPreReduced(a *DispatchArgs) error {
 	if a.Flat {
 		return invalid("pre_reduce is set with flat rows, allowed with rows per expert only: of flat rows whoever runs the experts makes the sums")
@@ -25,7 +25,8 @@ func checkPreReduced(a *DispatchArgs) error {
 	return nil
 }
 
-// sameAsSent: remote ranks have made their sums by what was dispatched.
+// sameAsSent compares selections and weights with those of the dispatch: remote ranks
+// have made their sums by these.
 func sameAsSent(s *slot, a *CombineArgs) error {
 	for i, id := range s.plan.topk {
 		t, k := i/a.TopK, i%a.TopK

@@ -26,10 +26,10 @@ type recorder struct {
 	present     uint64                       // bytes made present ahead of use
 	slabs       int
 	events      telemetry.Events
-	ended       bool // the buffer is being closed: nobody looks any more
+	ended       bool // the buffer is being closed: no reader is left
 }
 
-// counted are the counters that a step may raise, for its operation alone.
+// counted are the counters that a step may raise, only for its own operation.
 type counted struct{ placed, reduced, copied, rowsReduced, rowsReceived, present uint64 }
 
 // inFlight is one operation that has not ended.
@@ -41,7 +41,7 @@ type inFlight struct {
 	handed  bool  // went back to its caller after sending
 }
 
-// delay is a wait that a person may have to hear of.
+// delay is a wait that may have to be reported to a person.
 type delay struct {
 	missing uint64 // ranks that are waited for now
 	since   int64  // when that wait began; 0: no wait
@@ -71,7 +71,7 @@ func (r *recorder) inFlightOf(s *slot, k kind) *inFlight {
 	return &r.inFlight[s.index][k]
 }
 
-// delay returns the wait of a task; nil: it waits for nobody, or is over.
+// delay returns the wait of a task; nil: it waits for no rank, or is over.
 func (r *recorder) delay(t task) *delay {
 	d := &r.readerWaits[t.s.index]
 	if f := r.inFlightOf(t.s, t.kind); f != nil {
@@ -93,7 +93,7 @@ func (r *recorder) begin(s *slot, k kind) {
 		return
 	}
 	f := r.inFlightOf(s, k)
-	if f.open { // it was given up, and nobody said so
+	if f.open { // it was given up, and the recorder was not told
 		r.finish(s, f, telemetry.Cancelled)
 	}
 	*f = inFlight{open: true, delay: r.newDelay()}
@@ -122,7 +122,7 @@ func (r *recorder) placing(s *slot) {
 	}
 }
 
-// sent notes that everything of ours is there for the others.
+// sent notes that all rows of this rank are there for the others.
 func (r *recorder) sent(s *slot, k kind) {
 	if f := r.inFlightOf(s, k); f.open {
 		now := r.clock.Now()
@@ -131,7 +131,7 @@ func (r *recorder) sent(s *slot, k kind) {
 	}
 }
 
-// seen notes that everything of the others' is there.
+// seen notes that all rows of the others are there.
 func (r *recorder) seen(s *slot, k kind) {
 	if f := r.inFlightOf(s, k); f.open {
 		now := r.clock.Now()
@@ -184,7 +184,7 @@ func (r *recorder) attribute(rec *telemetry.Record) {
 	r.before = now
 }
 
-// wait notes who is waited for, and when that began.
+// wait notes which ranks the operation waits for, and when that began.
 func (d *delay) wait(waiting uint64, clock telemetry.Clock) {
 	if d.since == 0 {
 		d.since = clock.Now()
@@ -192,7 +192,7 @@ func (d *delay) wait(waiting uint64, clock telemetry.Clock) {
 	d.missing = waiting
 }
 
-// wait notes that the ranks waited for are others than before.
+// wait notes that the set of ranks waited for has changed.
 func (r *recorder) wait(f *inFlight, waiting uint64) {
 	now := r.clock.Now()
 	if f.since == 0 {

@@ -13,7 +13,7 @@ import (
 // ever had remote ranks.
 type pump struct {
 	callers atomic.Int32  // that wait, and look at messages themselves
-	idle    chan struct{} // there may be none any more
+	idle    chan struct{} // a signal: there may be no caller any more
 	running atomic.Bool   // set under Buffer.mu
 }
 
@@ -62,8 +62,8 @@ func (p *pump) notify() {
 	}
 }
 
-// enter tells the pump, if there is one, that its caller looks at messages
-// himself, until leave.
+// enter tells the pump, if there is one, that the caller looks at messages
+// itself, until leave.
 func (p *pump) enter() (entered bool) {
 	if entered = p.running.Load(); entered {
 		p.callers.Add(1)

@@ -8,7 +8,7 @@ import (
 )
 
 // openSlot lets peers write into our slab for operation i. A(i) is read
-// before the word is set: whoever is not in it cannot start to write.
+// before the word is set: a rank that is not in it cannot start to write.
 func (b *Buffer) openSlot(s *slot, i uint64) {
 	set := membership.Set(b.word.Load())
 	if !set.In(b.epoch, b.self) {
@@ -21,7 +21,7 @@ func (b *Buffer) openSlot(s *slot, i uint64) {
 }
 
 // progress does what needs no waiting, for every slot: it opens slots whose
-// operation everybody has finished with, and writes deferred words. Every
+// operation every rank has finished, and writes deferred words. Every
 // call does this first, so that one thread can drive several ranks. A rank
 // that is out does nothing.
 func (b *Buffer) progress() error {
@@ -77,9 +77,9 @@ func (b *Buffer) unfinished(s *slot) (ranks uint64) {
 	return ranks
 }
 
-// clean zeroes the counters that the served operation used. Its shape is what
-// its sources said it was: they may have disagreed. A source that was lost may
-// have said nothing and yet have counted: then all are zeroed.
+// clean zeroes the counters that the served operation used. It takes the shapes from the
+// sources' parameters, which may have disagreed. A lost source may have raised counters
+// without storing its parameters: then all counters are zeroed.
 func (b *Buffer) clean(s *slot, allPublished bool) {
 	most := int64(0)
 	for rest := s.a; rest != 0; rest &= rest - 1 {

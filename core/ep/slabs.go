@@ -7,8 +7,8 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// ownSlab is one slab of this rank. It is poisoned while it has suspects: they
-// were let in, were taken out of the group before they had said that they are
+// ownSlab is one slab of this rank. It is poisoned while it has suspects: ranks that
+// might write into it, were taken out of the group before they had said that they were
 // done, and may still store into it.
 type ownSlab struct {
 	id       int
@@ -27,7 +27,7 @@ type suspect struct {
 
 // addSlabs gives every slot its memory, once there is memory for all, and opens it
 // for its first operation. A slot with a slab counts as one in use, which is opened
-// again for a later operation: so an attempt that fails gives none to any.
+// again for a later operation. So an attempt that fails gives no slot a slab.
 func (b *Buffer) addSlabs(size int64) error {
 	if err := b.reserveShadows(size); err != nil {
 		return err
@@ -72,7 +72,7 @@ func (b *Buffer) renew(s *slot, unfinished uint64) error {
 		b.clean(s, unfinished == 0)
 		return nil
 	}
-	s.a &^= unfinished // once is enough, should there be no memory now
+	s.a &^= unfinished // poison them once, even if there is no memory now and this runs again
 	return b.replaceSlab(s)
 }
 
@@ -125,7 +125,7 @@ func (b *Buffer) takeSpare(size int64) *ownSlab {
 	return nil
 }
 
-// reset makes the words of all ranks say never, in a slab that nobody writes to.
+// reset makes the words of all ranks say "never", in a slab that no rank writes to.
 func (own *ownSlab) reset() {
 	own.rowOrder, own.rowOrderMembers = 0, 0
 	for off := int64(0); off < layout.Counter(0); off += 8 {
@@ -149,7 +149,7 @@ func (own *ownSlab) acquit() {
 	own.suspects = nil
 }
 
-// acquitAll gives up what suspects hold, when the buffer is closed.
+// acquitAll releases the suspects' control pages, when the buffer is closed.
 func (b *Buffer) acquitAll() {
 	for j := range b.slots {
 		if own := b.slots[j].own; own != nil {

@@ -44,7 +44,7 @@ type slot struct {
 	spoiled    uint64              // owners that cannot give our rows back
 	dispatch   dispatchCall
 	combine    combineCall
-	rows       int64   // flat: those that the caller was told of
+	rows       int64   // flat: the number that the caller was told
 	received   []int32 // rows reserved per local expert, as they were read
 	readerWait call    // waiting for the readers of the last combine
 	combines   int     // finished
@@ -66,7 +66,7 @@ type warmth struct {
 // call is the waiting side of one operation.
 type call struct {
 	st        *op.Op // nil: never begun for this operation
-	spare     *op.Op // an ended st that nobody else holds
+	spare     *op.Op // an ended st that no task and no pending operation holds
 	holders   int    // tasks and pending operations that refer to st
 	timeout   time.Duration
 	deadline  time.Time // zero: not started, or none
@@ -74,7 +74,7 @@ type call struct {
 	sent      bool      // the caller was told so: the next phase's deadline counts
 	behind    bool      // runs in the background: no caller waits for it now
 	queued    bool      // the background knows of it
-	suspicion suspicion // who is to blame for a deadline that has passed
+	suspicion suspicion // finds the ranks to blame for a deadline that has passed
 }
 
 type dispatchCall struct {
@@ -104,8 +104,8 @@ func (c *call) begin(timeout time.Duration) {
 	c.behind, c.queued, c.suspicion.open, c.suspicion.excuses = false, false, false, 0
 }
 
-// retire forgets an ended operation. Its memory is reused only if nobody can
-// still ask what became of it.
+// retire forgets an ended operation. Its memory is reused only if no holder can
+// still ask for its result.
 func (c *call) retire() {
 	if c.st != nil && c.holders == 0 {
 		c.spare = c.st
@@ -133,7 +133,7 @@ func (s *slot) endCalls(state op.State, err error) {
 	s.readerWait.end(state, err)
 }
 
-// held reports whether somebody may still read the operation's rows: its handle
+// held reports whether a caller may still read the operation's rows: its handle
 // is live, and no combine of it has begun.
 func (s *slot) held() bool { return s.live && s.combines == 0 && !s.combine.pending() }
 

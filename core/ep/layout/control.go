@@ -33,7 +33,7 @@ func Beat() int64 { return beatOff }
 func Since() int64 { return sinceOff }
 
 // Quiesced is the offset of quiesced: one more than the last epoch in which this
-// rank writes nothing to anybody any more.
+// rank writes nothing more to any rank.
 func Quiesced() int64 { return quiescedOff }
 
 // Record is the offset of the area that a rank records its operations in.

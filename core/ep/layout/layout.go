@@ -1,8 +1,8 @@
 // Package layout is the arithmetic of shared memory: where each word and row
 // of a slab lies. It does no I/O and imports nothing of this module.
 //
-// A slab begins with words at offsets that no shape can move, so that ranks
-// which disagree about the shape still find one another's parameters:
+// A slab begins with words at offsets that do not depend on the shape. So ranks
+// that disagree about the shape still find one another's parameters:
 //
 //	params[s]   64 bytes per rank: the call's parameters
 //	arrive[s]   one cache line per rank
@@ -100,7 +100,7 @@ func RowOrderMembers() int64 { return rowOrderOff + 8 }
 // Counter is the offset of counter[l].
 func Counter(l int) int64 { return counterOff + int64(l)*8 }
 
-// Of computes the slab of a shape, or says which number cannot be.
+// Of computes the slab of a shape. Its error names the number that is not allowed.
 func Of(s Shape) (Slab, error) {
 	if err := s.check(); err != nil {
 		return Slab{}, err
@@ -232,7 +232,7 @@ func (s *Slab) Head(l, n int64, visit func(Region)) {
 }
 
 // SizeHint is the number of bytes of numSlots slabs that hold this shape in
-// bf16 and in fp8. One for fp32 outputs has room for others, not the reverse.
+// bf16 and in fp8. A size for fp32 outputs has room for bf16 outputs, not the reverse.
 func SizeHint(s Shape, numSlots int64) (int64, error) {
 	s.FP8, s.UE8M0 = false, false
 	slab, err := Of(s)
