@@ -12,7 +12,7 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// changedDomain shows where the latest message lies, to whoever changes it.
+// changedDomain shows where the latest message lies, to the code that changes it.
 type changedDomain struct {
 	transport.Domain
 	remote *changedRemote

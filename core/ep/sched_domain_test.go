@@ -43,7 +43,7 @@ func (in *incarnation) Dying() bool {
 
 func (in *incarnation) PID() int { return 1 }
 
-// ring ends the sleep of whoever drew a ticket.
+// ring ends the sleep of every actor that drew a ticket.
 func (in *incarnation) ring() {
 	in.bell++
 	for _, a := range [...]*actor{in.actor, in.pump} {
@@ -53,7 +53,7 @@ func (in *incarnation) ring() {
 	}
 }
 
-// domain is one incarnation's view: whom it met at its last rendezvous.
+// domain is one incarnation's view: the incarnations that it met at its last rendezvous.
 type domain struct {
 	st      *stage
 	inc     *incarnation
@@ -214,7 +214,7 @@ func newSlabSegment(owner *incarnation, lay, flat *layout.Slab, size int64) *seg
 	return s
 }
 
-// role makes a point the own or the peer's one.
+// role makes a point that of the actor's own memory or that of a peer's.
 func (s *segment) role(p point) point {
 	if cur := s.owner.st.cur; cur != nil && cur.inc != s.owner {
 		return p + 1

@@ -35,7 +35,7 @@ func newRemoteScene(seed uint64, stats *playStats) *scene {
 	return sc
 }
 
-// connect gives everybody in a view mail to those on the other host.
+// connect gives every incarnation in a view mail to those on the other host.
 func (sc *scene) connect(view []*incarnation) {
 	if sc.hosts == nil {
 		return
@@ -75,8 +75,8 @@ type posted struct {
 
 func (m *mail) at(i int) *posted { return &m.slots[(m.first+i)%len(m.slots)] }
 
-// delay is how long a message is under way; where one rank alone may be lost,
-// nobody must be late because of it.
+// delay is how long a message is under way. Where only one rank may be lost,
+// the delay must make no other rank late.
 func (m *mail) delay() time.Duration {
 	switch m.st.rng.IntN(4) {
 	case 0:
@@ -242,8 +242,8 @@ func (sc *scene) addPump(a *actor) {
 // pumpSleep is that of ep.
 const pumpSleep = 20 * time.Millisecond
 
-// pumpAll has the buffer's lock only while pumping is set: nobody who holds the
-// turn may wait for a lock.
+// pumpAll has the buffer's lock only while pumping is set: an actor that has the
+// turn must not wait for a lock.
 func (a *actor) pumpAll() {
 	for ep.IsOpen(a.buf) {
 		ticket := a.dom.PrepareSleep()

@@ -15,7 +15,7 @@ import (
 )
 
 // A stage runs ranks as actors, one at a time. Every access to what ranks
-// share is a point where the stage may give the turn to another actor, kill or
+// share is a point. There the stage may give the turn to another actor, or kill or
 // freeze this one. All choices come from one generator and time is a number:
 // a seed is a schedule, to the last step.
 type stage struct {
@@ -146,7 +146,7 @@ func (st *stage) failed(err error) {
 	}
 }
 
-// run plays until nobody can go on.
+// run plays until no actor can go on.
 func (st *stage) run() error {
 	st.give(st.pick(nil))
 	<-st.ended
@@ -200,7 +200,7 @@ func (st *stage) give(a *actor) {
 	a.turn <- struct{}{}
 }
 
-// pick draws who goes on; nil: nobody.
+// pick draws the actor that goes on; nil: none.
 func (st *stage) pick(a *actor) *actor {
 	for {
 		st.cur = nil
@@ -263,7 +263,7 @@ func (a *actor) ready() bool {
 	return a.state == runnable || ((a.state == asleep || a.state == frozen) && a.until <= a.st.now)
 }
 
-// happen lets everything happen whose time has come.
+// happen runs all events that are due.
 func (st *stage) happen() {
 	for i := 0; i < len(st.events); i++ {
 		if e := st.events[i]; e.at <= st.now {

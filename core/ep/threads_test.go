@@ -46,7 +46,7 @@ func TestTakenSlot(t *testing.T) {
 	require.NoError(t, within(t, pushing))
 }
 
-// TestCancelOnlyOwn: whoever was pushed out cannot cancel the operation that
+// TestCancelOnlyOwn: a dispatch that was pushed out cannot cancel the operation that
 // took its place.
 func TestCancelOnlyOwn(t *testing.T) {
 	w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20, NumSlots: 1})

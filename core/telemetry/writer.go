@@ -2,7 +2,7 @@ package telemetry
 
 import "math/bits"
 
-// Place says who writes an area, and where it lies.
+// Place says which rank writes an area, and where the area lies.
 type Place struct {
 	Rank, NumRanks, PID, NumSlots int
 	Group                         uint64
@@ -45,7 +45,7 @@ func (a Area) Add(r *Record) {
 	}
 }
 
-// Skip leaves out n records that nobody knows.
+// Skip leaves out n sequence numbers for records that were not kept.
 func (a Area) Skip(n uint64) { a.add(wordNext, n) }
 
 func (a Area) addTimes(at int, r *Record) {
@@ -109,15 +109,15 @@ func (a Area) SetMemory(slabs int, slabBytes, present uint64) {
 // SetEpoch tells the epoch that this rank is in.
 func (a Area) SetEpoch(epoch uint16) { a.set(wordEpoch, uint64(epoch)) }
 
-// SetLeft says, before this rank is out of an epoch's member set, that it leaves by
+// SetLeft records, before this rank is out of an epoch's member set, that it leaves by
 // itself.
 func (a Area) SetLeft(epoch uint16) { a.set(wordLeft, uint64(epoch)+1) }
 
-// LeftOffset is where in an area SetLeft writes: who sees a copy of that word alone
+// LeftOffset is where in an area SetLeft writes. A reader that has a copy of only that word
 // can ask HasLeft.
 func LeftOffset() int64 { return wordLeft * 8 }
 
-// SetClosed says that this buffer takes no more calls.
+// SetClosed records that this buffer takes no more calls.
 func (a Area) SetClosed() { a.word(wordClosed).Store(1) }
 
 // SetViolations tells how often a word was found that no rank can have stored.
