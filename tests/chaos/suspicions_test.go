@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOneLostRankCostsOne: a rank that stops anywhere in a call is the one that
-// is lost, although the others wait for one another too and all of them have
+// TestOneLostRankCostsOne: only the rank that stops in a call, at any point, is
+// lost, although the others wait for one another too and all of them have
 // the same deadline. Then it comes back with the buffer that it has.
 func TestOneLostRankCostsOne(t *testing.T) {
 	for at, suspicions := range []int{allLocal: 30, allRemote: 10, split: 10} {
@@ -47,8 +47,8 @@ func (c *chaos) stopOne() {
 	c.settle(0, 0)
 }
 
-// TestNoticed: ranks whose combine gives one wrong bit are noticed, both of
-// them. The oracle is worth something.
+// TestNoticed: both ranks whose combine gives one wrong bit are noticed. So the
+// oracle notices such mistakes.
 func TestNoticed(t *testing.T) {
 	for _, at := range []place{allLocal, allRemote} {
 		t.Run(at.String(), func(t *testing.T) { noticeAt(t, at) })

@@ -1,6 +1,6 @@
 package model
 
-// readers waits for those who may still read the outputs of the previous
+// readers waits for the ranks that may still read the outputs of the previous
 // combine of this handle; then the outputs go to y.
 func (v *mover) readers() {
 	q := &v.from.proc[v.p]
@@ -40,7 +40,7 @@ func (v *mover) copyOutputs() {
 		b.y[i] = Word{row, l.combines + 1}
 	}
 	q.pc = pcOutputs
-	if !v.Fine { // nobody reads y before y_ready
+	if !v.Fine { // no rank reads y before y_ready
 		v.publishAt(s, q)
 	}
 }

@@ -1,8 +1,8 @@
 package model
 
 // progress is the bookkeeping that every call and every step of a wait does:
-// dropping who is lost, opening slots that everybody has finished with, and
-// writing what is deferred. Waiting for none of it, it is possible, not due.
+// it drops lost ranks, opens slots that every rank has finished with, and
+// writes what is deferred. No call waits for it, so each of these is possible, not due.
 func (v *mover) progress() {
 	q := &v.from.proc[v.p]
 	v.settle(q)
@@ -18,7 +18,7 @@ func (v *mover) progress() {
 	}
 }
 
-// neverComes: nobody calls the operation that the slot would be opened for.
+// neverComes: no rank calls the operation that the slot would be opened for.
 func (v *mover) neverComes(q *Proc, l *Slot) bool {
 	return l.served+uint8(v.Slots) > v.base(q)+v.lastOp(q.epoch)
 }

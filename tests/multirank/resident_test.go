@@ -86,7 +86,7 @@ func resident(e *env) error {
 	return nil
 }
 
-// residentLarge uses every slot, and says its part of the memory while all
+// residentLarge uses every slot, and reports its part of the memory while all
 // ranks still have theirs mapped.
 func residentLarge(e *env) error {
 	for range 2 * ep.DefaultSlots {

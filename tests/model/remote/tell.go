@@ -95,7 +95,7 @@ func (v *mover) sendRows(s *State, l *Slot, j, r int) (some, all bool) {
 	return some, false
 }
 
-// reopen opens a slot for its next operation, when everybody has finished.
+// reopen opens a slot for its next operation, when every rank has finished.
 func (v *mover) reopen(s *State, q *Proc, j int) bool {
 	l := &q.slot[j]
 	next := l.served + uint8(v.Slots)
@@ -167,7 +167,7 @@ func (v *mover) settleAt(s *State, q *Proc, i, r int) bool {
 	return true
 }
 
-// deferWrites remembers whom an operation must still be settled with.
+// deferWrites remembers the owners that must still be told of an operation.
 func (q *Proc) deferWrites(op, owners, withY uint8) {
 	for i := range q.deferred {
 		if q.deferred[i].op == 0 {
