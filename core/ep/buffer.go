@@ -53,7 +53,7 @@ type Buffer struct {
 	peers     []peer          // by rank; only Install replaces them
 	scratch   scratch
 	count     counters
-	known     uint64 // members whose loss has not been recorded
+	known     uint64 // members without a recorded loss
 	waits     waiters
 	behind    background
 	rec       recorder
@@ -63,7 +63,7 @@ type Buffer struct {
 	published published  // what our control page must hold
 	hurt      *violation // a violation in our own memory, until the step ends
 	damaged   bool       // our memory was overwritten, or may have been: it is made good before the next epoch
-	violators uint64     // ranks in whose memory a violation was found in this epoch
+	violators uint64     // ranks with a violation in their memory in this epoch
 	hasOwn    ownMemory  // nil: the domain keeps no words of its own
 
 	lost    atomic.Uint64 // ranks that this one has fenced

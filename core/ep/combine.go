@@ -36,7 +36,7 @@ func (b *Buffer) Combine(n uint64, a *CombineArgs, until Phase, slice time.Durat
 }
 
 // inWay returns what a new combine of the slot's handle has to wait for: its
-// dispatch, or a combine of it whose hook has not run.
+// dispatch, or a combine of it with a hook that has not run.
 func (b *Buffer) inWay(s *slot) (t task, yes bool) {
 	switch {
 	case s.dispatch.pending():
@@ -232,7 +232,7 @@ func (b *Buffer) stepCombine(s *slot) (waiting uint64, err error) {
 }
 
 // forgo drops the rows of owners that were lost before they had published.
-// From here on the set of ranks whose outputs this result has is fixed.
+// From here on the set of ranks that contribute to this result is fixed.
 func (c *combineCall) forgo(owners uint64) {
 	c.need &^= owners
 	for i := range c.rows {

@@ -10,7 +10,7 @@ import (
 	"github.com/moewire/moewire/core/op"
 )
 
-// maxDeferred bounds the operations whose words are still to be written somewhere.
+// maxDeferred bounds the operations with words that are still to be written.
 const maxDeferred = 1024
 
 // maxSelections of one dispatch: jobs are numbered in 31 bits.
@@ -19,7 +19,7 @@ const maxSelections = 1<<31 - 1
 // Dispatch sends this rank's rows and waits for the rows of all other ranks, until
 // `until` is reached or `slice` has passed (negative: no limit). The pending
 // operation is nil when nothing is left to wait for. ErrInProgress without a
-// pending operation: a combine whose hook has not run is in the way and not
+// pending operation: a combine with a hook that has not run is in the way and not
 // done yet; nothing has happened, call again.
 //
 // A rank that is late beyond the deadline, or whose process ends, is taken out
@@ -61,7 +61,7 @@ func (b *Buffer) clear(t task, limit time.Time) error {
 }
 
 // startDispatch checks everything, then takes the next operation number. When
-// the slot holds a combine whose result was promised, it takes nothing and
+// the slot holds a combine with a promised result, it takes nothing and
 // returns that combine.
 func (b *Buffer) startDispatch(a *DispatchArgs) (t task, inWay bool, err error) {
 	b.mu.Lock()
@@ -241,7 +241,7 @@ func (b *Buffer) activeSet(mask []int32) (uint64, error) {
 
 // stepDispatch does what can be done now and returns the ranks it waits for:
 // those that still hold our slab, those that have not opened theirs, and, once
-// ours is open, those whose rows are missing.
+// ours is open, those that have not sent their rows.
 func (b *Buffer) stepDispatch(s *slot) (waiting uint64, err error) {
 	out := b.outWithLast()
 	if out>>b.self&1 == 1 {

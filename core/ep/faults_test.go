@@ -143,7 +143,7 @@ func TestReleasedWithoutCombine(t *testing.T) {
 	w.each(func(rank int) error { return w.roundTrip(rank, small, ins) })
 }
 
-// TestCancel: a rank cancels dispatches whose peers have not come; what the
+// TestCancel: a rank cancels dispatches before its peers have come; what the
 // peers need is written by its later calls, and the numbers stay in step.
 func TestCancel(t *testing.T) {
 	r := seeded(t)

@@ -47,8 +47,8 @@ func (w *wait) extend(now time.Time) {
 	}
 }
 
-// fence takes a rank whose process has ended out of the group, unless another rank
-// has done so, or this rank is out itself.
+// fence takes a rank out of the group because its process has ended, unless another
+// rank has done so, or this rank is out itself.
 func (w *wait) fence(now time.Time, target int) {
 	if membership.Fence(w.b.word, w.epoch, w.b.self, target) {
 		w.fenced(now, 1<<target, w.whyGone(target))

@@ -10,8 +10,8 @@ import (
 // A pre-reduced combine adds a token's rows up in two steps: those of each rank
 // that it went to, weighted and in order of k, with a rounding to the type of
 // the rows; then these sums, in the order in which the token selects the ranks
-// first. A remote rank makes its sum itself and sends only the sum. For a rank whose
-// memory can be mapped, the reader makes the sum, with the same bits.
+// first. A remote rank makes its sum itself and sends only the sum. For a local rank
+// the reader makes the sum, with the same bits.
 // Weights are then part of a dispatch: remote ranks get them with the rows.
 
 // checkPreReduced refuses flat rows and too few weights for a pre-reduced dispatch.

@@ -228,7 +228,7 @@ func (r *recorder) came(f *inFlight, ranks uint64, now int64) {
 	f.changed = now
 }
 
-// abandon ends the records of a slot whose calls have ended otherwise.
+// abandon ends the records of a slot if its calls have ended otherwise.
 func (r *recorder) abandon(s *slot, state op.State) {
 	outcome := telemetry.Failed
 	if state == op.Cancelled {

@@ -28,7 +28,7 @@ func (b *Buffer) Release(n uint64) error {
 }
 
 // releaseCombined releases the combined handles, as the next call that is not
-// a combine of the same handle does. One whose hook has not run stays.
+// a combine of the same handle does. A combine with a hook that has not run stays.
 func (b *Buffer) releaseCombined(except *slot) {
 	for j := range b.slots {
 		if s := &b.slots[j]; s != except && s.combines > 0 && !s.combine.pending() {

@@ -10,7 +10,7 @@ import (
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
-// TestRemoteCloseAfterCombine: a rank whose own tokens need no other rank ends its
+// TestRemoteCloseAfterCombine: a rank that needs no other rank for its tokens ends its
 // combine, and its part in the group, while its outputs are on their way. The
 // others get them all the same.
 func TestRemoteCloseAfterCombine(t *testing.T) {

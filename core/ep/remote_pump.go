@@ -19,7 +19,7 @@ type pump struct {
 
 func newPump() pump { return pump{idle: make(chan struct{}, 1)} }
 
-// pumpSleep bounds what a lost bell costs while nobody calls.
+// pumpSleep bounds what a lost bell costs while there are no calls.
 const pumpSleep = 20 * time.Millisecond
 
 func (b *Buffer) startPump() {

@@ -253,7 +253,7 @@ func (b *Buffer) remotePlaceJobs(s *slot, ranks uint64) []device.PlaceJob {
 	return jobs
 }
 
-// postRows sends the pieces, and returns the ranks whose piece was the last.
+// postRows sends the pieces, and returns the ranks that have their last piece.
 func (b *Buffer) postRows(s *slot, ranks uint64) (done uint64) {
 	for rest := ranks; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)

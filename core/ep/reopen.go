@@ -20,8 +20,8 @@ func (b *Buffer) openSlot(s *slot, i uint64) {
 	b.wakeAll()
 }
 
-// progress does what needs no waiting, for every slot: it opens slots whose
-// operation every rank has finished, and writes deferred words. Every
+// progress does what needs no waiting, for every slot: it opens a slot once every
+// rank has finished its operation, and writes deferred words. Every
 // call does this first, so that one thread can drive several ranks. A rank
 // that is out does nothing.
 func (b *Buffer) progress() error {
@@ -67,7 +67,7 @@ func (b *Buffer) reopen() (opened bool, err error) {
 	return opened, nil
 }
 
-// unfinished returns the ranks of A(served) whose final done is missing.
+// unfinished returns the ranks of A(served) without a final done.
 func (b *Buffer) unfinished(s *slot) (ranks uint64) {
 	for rest := s.a; rest != 0; rest &= rest - 1 {
 		if _, last, is := b.doneOf(s, bits.TrailingZeros64(rest), s.served); !is || !last {

@@ -110,7 +110,7 @@ func setOffset(word *atomic.Uint64, begin uint64) (rows uint64) {
 }
 
 // assigned reads where the owners have put our rows, and returns the owners that have a
-// place for all of them. A place whose count is not ours, or that is outside the block, is
+// place for all of them. A place with another count than ours, or outside the block, is
 // none: it is noted as a lack of room.
 func (b *Buffer) assigned(s *slot, ready uint64) (fits uint64) {
 	for rest := ready; rest != 0; rest &= rest - 1 {

@@ -194,8 +194,8 @@ func newControl(owner *incarnation) *segment {
 	return &segment{owner: owner, control: true, size: layout.ControlBytes, words: make([]atomic.Uint64, layout.ControlBytes/8)}
 }
 
-// newSlabSegment has room for packed rows and for flat ones, whose regions are
-// parts of those but for their columns.
+// newSlabSegment has room for packed rows and for flat ones. The regions of flat rows are
+// parts of those of packed rows, except for the columns.
 func newSlabSegment(owner *incarnation, lay, flat *layout.Slab, size int64) *segment {
 	s := &segment{
 		owner: owner, size: size, lay: lay,

@@ -220,7 +220,7 @@ func (d *domain) page(of *incarnation) transport.Segment {
 // isRemote reports whether a rank of the view is on the other host.
 func (d *domain) isRemote(rank int) bool { return d.remote != nil && d.remote.ranks>>rank&1 == 1 }
 
-// newBuffer makes a buffer whose messages an actor takes.
+// newBuffer makes a buffer; an actor takes its messages.
 func (sc *scene) newBuffer(a *actor, cfg ep.Config) (*ep.Buffer, error) {
 	kern := stepping{cpu.NewReference(), sc.st}
 	if sc.hosts == nil {
@@ -279,7 +279,7 @@ func (a *actor) wakes() time.Duration {
 	return a.until
 }
 
-// struckAs is the actor whose faults strike.
+// struckAs is the actor that faults strike.
 func (a *actor) struckAs() *actor {
 	if a.main != nil {
 		return a.main

@@ -92,7 +92,7 @@ type actor struct {
 	slow  time.Duration // scheduled rarely until then
 	skip  bool          // a rendezvous does not wait for it while it is held up
 	hit   bool          // some fault has struck it
-	main  *actor        // of a pump: whose messages it takes
+	main  *actor        // of a pump: it takes the messages of this actor
 
 	wants, pumping bool // of a pump: the lock
 	part
@@ -161,7 +161,7 @@ func (st *stage) run() error {
 	return st.fail
 }
 
-// yield is a point of the actor whose turn it is.
+// yield is a point of the actor that has the turn.
 func (st *stage) yield(p point) {
 	a := st.cur
 	if a == nil || st.over {

@@ -100,7 +100,7 @@ func (b *Buffer) describe(s *slot) {
 
 func bytesOf(slab transport.Segment, r layout.Region) []byte { return slab.Bytes(r.Off, r.Bytes) }
 
-// reserve finds where our rows begin. It returns the owners whose slabs hold
+// reserve finds where our rows begin. It returns the owners with room for
 // all of our rows. An owner that works on another shape may have too little room;
 // then it gets no rows from us.
 func (b *Buffer) reserve(s *slot, ready uint64) (fits uint64) {

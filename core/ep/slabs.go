@@ -107,7 +107,7 @@ func (b *Buffer) spareOr(size int64) (*ownSlab, error) {
 	return b.newSlab(size)
 }
 
-// takeSpare returns a retired slab of at least so many bytes whose suspects are all
+// takeSpare returns a retired slab of at least so many bytes if all of its suspects are
 // quiesced by now.
 func (b *Buffer) takeSpare(size int64) *ownSlab {
 	for i, own := range b.retired {

@@ -37,8 +37,8 @@ type slot struct {
 	sent       uint64              // owners that have our arrive
 	placed     uint64              // of these, those that have our rows, too
 	unsent     uint64              // owners that still get rows
-	awaited    uint64              // sources whose arrive we wait for
-	counted    uint64              // sources whose rows count
+	awaited    uint64              // sources that we wait for: their arrive is missing
+	counted    uint64              // sources that count: with their rows
 	located    bool                // plan.rows is made: nothing is left to send
 	lacks      []violation         // owners without room for our rows: the ranks disagree, or their memory was overwritten
 	spoiled    uint64              // owners that cannot give our rows back
@@ -88,7 +88,7 @@ type combineCall struct {
 	args      CombineArgs
 	active    uint64
 	published bool
-	need      uint64 // owners whose outputs we wait for
+	need      uint64 // owners that we wait for: their outputs are missing
 	rows      []device.ReduceJob
 	weights   []float32 // copy of the caller's
 }

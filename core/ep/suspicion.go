@@ -138,8 +138,8 @@ func waitedSince(now int64, since uint64) (waited time.Duration, ok bool) {
 	return time.Duration(now - int64(since)), true
 }
 
-// still returns those of the ranks that do not wait or whose beat does not move. This
-// rank itself is awake, and waits.
+// still returns those of the ranks that do not wait, or show a beat that does not move.
+// This rank itself is awake, and waits.
 func (tr *suspicion) still(w *waitGraph, ranks uint64) (still uint64) {
 	for rest := ranks &^ (1 << w.self); rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)

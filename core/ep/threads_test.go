@@ -95,8 +95,8 @@ func TestThreadsCombineOneHandle(t *testing.T) {
 	}
 }
 
-// TestThreadsKeepPromises: threads that dispatch never cancel a combine whose
-// hook has not run, whichever slot they get.
+// TestThreadsKeepPromises: threads that dispatch never cancel a combine before its
+// hook has run, whichever slot they get.
 func TestThreadsKeepPromises(t *testing.T) {
 	for range 50 {
 		w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20})

@@ -13,12 +13,12 @@ import (
 
 // Words that other processes can write are input. Each is read once, into a value of
 // this rank's own, and compared with what its writer can have stored by then. Every
-// other value is a violation. It costs the rank whose memory the word lies in its
-// membership, because this rank cannot know which process wrote it.
+// other value is a violation. It costs the owner of the word its membership, because
+// this rank cannot know which process wrote it.
 
 // violation is a word that no rank can have stored.
 type violation struct {
-	owner   int // the rank whose memory it lies in
+	owner   int // the rank that has it in its memory
 	word    string
 	held    uint64
 	allowed string
@@ -218,7 +218,7 @@ func (b *Buffer) lack(s *slot, v violation) {
 
 var errNoCapacity = fmt.Errorf("%w: a peer's slot had no room for this rank's rows", ErrMismatch)
 
-// agreeOnCapacity is for ranks whose parameters are the same. If an owner then has no room
+// agreeOnCapacity is for ranks with the same parameters. If an owner then has no room
 // for our rows, its memory was overwritten. A source that was lost may have taken the room
 // in another shape.
 func (b *Buffer) agreeOnCapacity(s *slot) error {

@@ -216,7 +216,7 @@ func TestWildCounterRemote(t *testing.T) {
 	}
 }
 
-// TestWildSince: a rank whose `since` lies beyond any clock moves no other rank's deadline.
+// TestWildSince: a `since` beyond any clock moves no other rank's deadline.
 func TestWildSince(t *testing.T) {
 	for _, since := range []uint64{1 << 62, 1<<63 - 1, 1 << 63, math.MaxUint64} {
 		t.Run(fmt.Sprintf("%#x", since), func(t *testing.T) {
@@ -251,8 +251,8 @@ func TestWildSince(t *testing.T) {
 	}
 }
 
-// TestWildThenRejoin: a rank whose memory was overwritten comes back with it by an update,
-// and so does a group whose members page was.
+// TestWildThenRejoin: a rank comes back by an update with the memory that was overwritten,
+// and so does a group after its members page was overwritten.
 func TestWildThenRejoin(t *testing.T) {
 	slab := func(w *world, off int64) []*atomic.Uint64 {
 		var words []*atomic.Uint64

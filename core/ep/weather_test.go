@@ -11,7 +11,7 @@ import (
 	"github.com/moewire/moewire/core/transport/multihost"
 )
 
-// atCable is a group whose first ranks, half of them or more, are at one end of
+// atCable is a group with its first ranks, half of them or more, at one end of
 // a cable, and the others at the other.
 func atCable(t *testing.T, cable *testenv.Cable, setting multihost.Setting, hosts string) groupSpec {
 	t.Helper()

@@ -338,7 +338,7 @@ func newWildCase(t testing.TB, seed uint64) *wildCase {
 }
 
 // TestWildWords overwrites random words under three ranks that run: no crash, no hang, no
-// panic. At most the rank whose memory it was is lost, and the others' results are right.
+// panic. At most the owner of the memory is lost, and the others' results are right.
 func TestWildWords(t *testing.T) {
 	lasts := time.Minute
 	if os.Getenv("MOEWIRE_TEST_WILD") != "" {

@@ -21,8 +21,8 @@ import (
 	"github.com/moewire/moewire/core/transport/shm"
 )
 
-// wildWorld is ranks whose memory is real shared memory, mapped once by each of them, and
-// which something else writes to: by the files, as another process of the user would.
+// wildWorld is ranks with real shared memory, mapped once by each of them. The test writes to
+// this memory by the files, as another process of the user would.
 type wildWorld struct {
 	*world
 	memory  []*os.File // by rank

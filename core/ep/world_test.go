@@ -249,7 +249,7 @@ func inputs(r *rand.Rand, s shape, route routing) []input {
 	return ins
 }
 
-// seeded returns a generator whose seed is in the log of a failing test.
+// seeded returns a generator. Its seed is in the log of a failing test.
 func seeded(t testing.TB) *rand.Rand {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -312,8 +312,8 @@ func TestInvariants(t *testing.T) {
 	}
 }
 
-// TestInvariantsInBubble: the same under many seeds, in bubbles whose clock is
-// fake.
+// TestInvariantsInBubble: the same under many seeds, in bubbles with a fake
+// clock.
 func TestInvariantsInBubble(t *testing.T) {
 	seed := seedOf(t)
 	for i := range testenv.NumSeeds(t, 1000) {

@@ -138,7 +138,7 @@ func (v *mover) startCombine(q *Proc, op uint8, k Kind) {
 	}
 }
 
-// pick chooses the owners whose outputs are needed: counted owners that hold
+// pick chooses the owners that outputs are needed from: counted owners that hold
 // rows of this rank. A rank can be counted as a source and yet have no rows
 // of this rank: it arrived and was lost before it opened.
 func (v *mover) pick(l *Slot) {
@@ -216,7 +216,7 @@ func (v *mover) settleDown(s *State, p int) {
 	}
 }
 
-// skipStale passes over calls whose handle is gone.
+// skipStale passes over calls without a live handle.
 func (v *mover) skipStale(s *State, q *Proc, calls []Call) {
 	for ; int(q.call) < len(calls); q.call++ {
 		c := calls[q.call]

@@ -85,7 +85,7 @@ func (v *mover) outputsReady() {
 	v.waits(l.need &^ ready)
 }
 
-// outputs returns the owners whose outputs are ready, and those that released
+// outputs returns the owners that have their outputs ready, and those that released
 // the operation without this combine.
 func (v *mover) outputs(q *Proc, l *Slot) (ready, refused uint8) {
 	for r := range v.Ranks {
@@ -101,7 +101,7 @@ func (v *mover) outputs(q *Proc, l *Slot) (ready, refused uint8) {
 	return ready, refused
 }
 
-// notCombined ends a combine whose outputs some owner will never publish. The
+// notCombined ends a combine because some owner will never publish its outputs. The
 // handle is released at once. A rank that is out is told that instead.
 func (v *mover) notCombined(q *Proc, l *Slot, refused uint8) {
 	if !v.member(&v.from, v.p) && v.Mutation != refusedUnchecked {

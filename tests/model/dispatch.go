@@ -232,7 +232,7 @@ func (v *mover) sentTo(q *Proc, l *Slot) {
 	v.nextOwner(q)
 }
 
-// arrived returns the ranks whose arrive shows the slot's operation.
+// arrived returns the ranks that show the slot's operation in their arrive.
 func (v *mover) arrived(q *Proc, l *Slot) (ranks uint8) {
 	for t := range v.Ranks {
 		if q.slab[l.own].arrive[t] == l.op {

@@ -23,7 +23,7 @@ func (v *mover) neverComes(q *Proc, l *Slot) bool {
 	return l.served+uint8(v.Slots) > v.base(q)+v.lastOp(q.epoch)
 }
 
-// unfinished returns the ranks of A whose final done is missing.
+// unfinished returns the ranks of A without a final done.
 func (v *mover) unfinished(q *Proc, l *Slot) (ranks uint8) {
 	for t := range v.Ranks {
 		done := q.slab[l.own].done[t]
@@ -129,8 +129,8 @@ func (v *mover) poisons(owner *Proc, l *Slot, t int) bool {
 	return lost.quiesced <= owner.epoch
 }
 
-// dropFromSlot takes ranks that are out of the set off the ranks whose done a
-// slot waits for. A death is known at any later moment, or not yet.
+// dropFromSlot drops ranks that are out of the set from the ranks that a slot waits
+// for. A death is known at any later moment, or not yet.
 func (v *mover) dropFromSlot(q *Proc, j int) {
 	l := &q.slot[j]
 	missing := v.unfinished(q, l) &^ bit(v.rank(v.p))

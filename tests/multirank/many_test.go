@@ -28,7 +28,7 @@ func manyRanks() int {
 // middleRounds lasts about as long as the kill may take to come.
 const middleRounds = 60
 
-// startMany starts ranks whose threads can be counted.
+// startMany starts ranks with threads that can be counted.
 func startMany(t *testing.T, role string) *group {
 	return startGroup(t, role, manyRanks(), "GOMAXPROCS="+strconv.Itoa(manyProcs))
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/moewire/moewire/core/ep/layout"
 )
 
-// residentShape is a shape whose worst case is far more than what is sent.
+// residentShape is a shape with a worst case far above what is sent.
 type residentShape struct{ tokens, max, hidden, topk, experts int }
 
 // smallResident is large enough that rows outweigh words; largeResident is a

@@ -11,7 +11,7 @@
 //	order       the owner's answer to them, and the ranks in it
 //	counter[l]  8 bytes per local expert
 //
-// and goes on with regions whose size depends on the operation's shape:
+// and goes on with regions of a size that depends on the operation's shape:
 // layout [L, R], src_info [L, C], scales [L, H/128 or H/512, C], columns, rows [L, C, H]
 // and y [L, C, H], bf16 or float32, where C = R*M rows is the capacity of one expert.
 // Flat rows belong to no expert: they have L = 1, and columns [C, bytes].
@@ -206,7 +206,7 @@ func (s *Slab) Groups() int64 {
 	return s.Hidden / (QuantBlock * s.wordBlocks())
 }
 
-// wordBlocks is the number of blocks whose scales share one word.
+// wordBlocks is the number of blocks that have their scales in one word.
 func (s Shape) wordBlocks() int64 {
 	if s.UE8M0 {
 		return 4

@@ -129,7 +129,7 @@ func (v *mover) base(s *State, q *Proc) uint8 {
 	return s.base
 }
 
-// unfinished returns the ranks of A whose final done is missing.
+// unfinished returns the ranks of A without a final done.
 func (v *mover) unfinished(l *Slot) (ranks uint8) {
 	for t := range v.Ranks {
 		if d := l.done[t]; has(l.a, t) && (d.op != l.served || !d.isLast()) {
