@@ -64,8 +64,8 @@ func sizedWith(t *testing.T, hosts []string, most int) bool {
 
 const addressSpaceVariable = "MOEWIRE_TEST_ADDRESS_SPACE"
 
-// TestAddressSpaceIsShort: the limit of address space (ulimit -v) of a rank has room
-// for its own slabs and not for the outputs of ranks of other hosts. Its first dispatch
+// TestAddressSpaceIsShort: a rank's limit of address space (ulimit -v) has room for its
+// own slabs, but not for the outputs of ranks of other hosts. Its first dispatch
 // fails with the limit, before anything is sent. Once there is room, the same dispatch
 // does what it does on the other ranks.
 func TestAddressSpaceIsShort(t *testing.T) {

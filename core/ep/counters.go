@@ -13,8 +13,8 @@ type Counters struct {
 	SlabBytes                                       uint64
 	// What went to ranks on other hosts, and messages from them that no rank can have sent.
 	NumMessagesSent, NumMessageBytesSent, NumMessagesDropped uint64
-	// NumViolations counts ranks with a word in their memory that no rank can have stored, as
-	// found by this rank, itself included, and words of the members page that were repaired.
+	// NumViolations counts ranks in the memory of which this rank has found a word that no
+	// rank can have stored, itself included. It also counts repairs of the members page.
 	NumViolations uint64
 	Wait          time.Duration
 	NumRowsSentTo []uint64

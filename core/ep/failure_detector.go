@@ -11,7 +11,7 @@ import (
 
 // FailureDetector decides which ranks are lost or late for waits outside this package,
 // those of a device. It uses the control words and the rules of this package. It shows the
-// others which ranks this rank waits for, says which ranks have ended or write nothing
+// others which ranks this rank waits for. It says which ranks have ended or write nothing
 // more, and keeps the suspicion of ranks that are late. One goroutine at a time.
 type FailureDetector struct {
 	dom          transport.Domain

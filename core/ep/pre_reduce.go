@@ -40,9 +40,9 @@ func sameAsSent(s *slot, a *CombineArgs) error {
 	return nil
 }
 
-// locateRuns is locate for a pre-reduced combine: a token's rows of one rank
-// are side by side, and those of a remote rank are one, its sum, which lies in the
-// shadow slab at the token's number among those that went there.
+// locateRuns is locate for a pre-reduced combine. A token's rows of one rank
+// are side by side. A remote rank has one row per token, its sum. It lies in the
+// shadow slab at the token's number among the tokens that went there.
 func (p *plan) locateRuns(slab *layout.Slab, weights []float32, remote uint64) {
 	p.rows, p.factor = resize(p.rows, len(p.jobOf)), resize(p.factor, len(p.jobOf))
 	var sums [layout.MaxRanks]int64 // so far, by remote rank

@@ -86,7 +86,7 @@ func (b *Buffer) takeLayout(s *slot, l int, to []int64) bool {
 	return true
 }
 
-// checkIDs checks that every id of flat rows is -1 or a local expert, so that a caller that
+// checkIDs checks that every id of flat rows is -1 or a local expert. So a caller that
 // runs experts by these ids finds them all.
 func (b *Buffer) checkIDs(s *slot) bool {
 	ids := s.dispatch.res.Columns[layout.ColumnTopkIdx][:s.rows*s.slab.Columns[layout.ColumnTopkIdx]]

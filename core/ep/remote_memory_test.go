@@ -54,7 +54,7 @@ func (f poorRemote) Memory(n int64) (transport.Segment, error) {
 // opener is ep.New, or ep.NewWithoutPump.
 type opener func(transport.Domain, device.Kernels, ep.Config) (*ep.Buffer, error)
 
-// poorWorld is a deterministic group in which rank 0 is poor, and rank 2, of
+// poorWorld is a deterministic group in which rank 0 is poor. Rank 2, on
 // the other host, has sent it rows that must wait for those of rank 1.
 func poorWorld(t *testing.T, open opener) (w *world, p poor, ins []input) {
 	useHosts(t, twoHosts)

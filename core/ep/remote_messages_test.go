@@ -213,8 +213,8 @@ func bytesAt(m []byte) int {
 }
 
 // FuzzRemoteMessages: no message breaks a buffer, or touches the rows of others.
-// The lowest bit of a message's first byte says how much of the input it is, the
-// next one of the first message whether our own rows are pre-reduced.
+// The lowest bit of a message's first byte says how much of the input it is. The
+// next bit of the first message says whether our own rows are pre-reduced.
 func FuzzRemoteMessages(f *testing.F) {
 	seed := new(alone)
 	whole := func(preReduce bool, messages ...[]byte) (all []byte) {

@@ -120,7 +120,7 @@ func (b *Buffer) sendPiece(s *slot, r int, total int64) bool {
 }
 
 // copyRows copies n rows of outputs, from row number `first` on, between a
-// message and the y of a slab, where a source has counts[l] rows from begin[l]
+// message and the y of a slab. There a source has counts[l] rows from begin[l]
 // on (nil: from 0 on).
 func (b *Buffer) copyRows(msg []byte, slab transport.Segment, lay *layout.Slab, counts, begin []int32, first, n int64, in bool) {
 	y, row, jobs := lay.Y(), lay.OutputBytes(), b.scratch.copies[:0]

@@ -12,7 +12,7 @@ import (
 )
 
 // incarnation is the memory and the bell of one actor, as package inproc has
-// them, but with only as much memory as one small shape needs: thousands of
+// them. It has only as much memory as one small shape needs, because thousands of
 // schedules each have their own.
 type incarnation struct {
 	st       *stage

@@ -7,9 +7,9 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// ownSlab is one slab of this rank. It is poisoned while it has suspects: ranks that
-// might write into it, were taken out of the group before they had said that they were
-// done, and may still store into it.
+// ownSlab is one slab of this rank. It is poisoned while it has suspects. These are ranks
+// that the slab was open to, that were taken out of the group before they had said that
+// they were done, and that may still store into it.
 type ownSlab struct {
 	id       int
 	seg      transport.Segment

@@ -32,7 +32,7 @@ type suspicion struct {
 	beats   [transport.MaxRanks]uint64
 }
 
-// A suspicion lasts as long as every live waiter needs for several turns, and for
+// A suspicion lasts as long as every live waiter needs for several turns. It lasts for
 // several looks at least, because the detector may have been off its processor
 // itself. Words of remote ranks come as copies, several times in that time. While
 // the goroutine that brings them does not run, their age grows, and the suspicion

@@ -156,7 +156,7 @@ func TestRejoin(t *testing.T) {
 }
 
 // TestFencedRankReturns: a rank that was late comes back with the buffer that
-// it has, and another time as a new process while the old one still lives.
+// it has. Another time it comes back as a new process while the old one still lives.
 func TestFencedRankReturns(t *testing.T) {
 	w := newWorld(t, 3, ep.Config{NumBytes: 16 << 20})
 	w.exchangeAll(trio, 0b111)

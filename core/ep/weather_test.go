@@ -33,7 +33,7 @@ func seenOf(c *testenv.Cable) map[string]int {
 }
 
 // TestWeather: a network that loses, doubles, delays and reorders packets, also
-// those of the rendezvous, changes no bit of what a calm one gives, and no rank is
+// those of the rendezvous, changes no bit of what a calm one gives. No rank is
 // taken for dead. A network that loses all packets counts as cut. The kernel's counters
 // show that packets were lost, doubled and late.
 func TestWeather(t *testing.T) {

@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOneLostRankCostsOne: only the rank that stops in a call, at any point, is
-// lost, although the others wait for one another too and all of them have
-// the same deadline. Then it comes back with the buffer that it has.
+// TestOneLostRankCostsOne: a rank stops at any point of a call, and only this rank is
+// lost. The others wait for one another too, and all of them have
+// the same deadline. Then the rank comes back with the buffer that it has.
 func TestOneLostRankCostsOne(t *testing.T) {
 	for at, suspicions := range []int{allLocal: 30, allRemote: 10, split: 10} {
 		t.Run(place(at).String(), func(t *testing.T) { stopSome(t, place(at), numFaults("MOEWIRE_SUSPICIONS", suspicions)) })

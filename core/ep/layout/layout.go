@@ -13,7 +13,7 @@
 //
 // and goes on with regions of a size that depends on the operation's shape:
 // layout [L, R], src_info [L, C], scales [L, H/128 or H/512, C], columns, rows [L, C, H]
-// and y [L, C, H], bf16 or float32, where C = R*M rows is the capacity of one expert.
+// and y [L, C, H], bf16 or float32. C = R*M rows is the capacity of one expert.
 // Flat rows belong to no expert: they have L = 1, and columns [C, bytes].
 package layout
 

@@ -9,8 +9,8 @@ type Model struct {
 	Program  []Call // of every rank
 	Other    []Call // of the last rank, when it differs
 
-	// Suspicions bounds how often a deadline fires for a live rank, Deaths how
-	// many of the ranks in Victims stop forever, Cuts how many links fail.
+	// Suspicions bounds how often a deadline fires for a live rank. Deaths bounds
+	// how many of the ranks in Victims stop forever, Cuts how many links fail.
 	Suspicions, Deaths, Cuts int
 	Victims                  uint8
 	// Sparse: a source has rows for any subset of the owners, else for all.
