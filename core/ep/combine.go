@@ -336,7 +336,7 @@ func (b *Buffer) reduce(s *slot) error {
 	return nil
 }
 
-// finishCombine tells the owners that we will not read this combine again.
+// finishCombine tells the owners that this rank will not read this combine again.
 func (b *Buffer) finishCombine(s *slot) {
 	s.combines++
 	for rest := s.sent; rest != 0; rest &= rest - 1 {

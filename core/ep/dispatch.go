@@ -19,8 +19,8 @@ const maxSelections = 1<<31 - 1
 // Dispatch sends this rank's rows and waits for the rows of all other ranks, until
 // `until` is reached or `slice` has passed (negative: no limit). The pending
 // operation is nil when nothing is left to wait for. ErrInProgress without a
-// pending operation: a combine with a hook that has not run is in the way and not
-// done yet; nothing has happened, call again.
+// pending operation: a combine with a hook that has not run occupies the slot and is
+// not done yet. Nothing has happened, call again.
 //
 // A rank that is late beyond the deadline, or whose process ends, is taken out
 // of the group; the call goes on without it and shows it in ActiveRanks.
@@ -49,7 +49,7 @@ func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase, slice time.
 	}
 }
 
-// clear drives an operation that is in the way to its end. The operation's own waiters
+// clear drives an operation that occupies the slot to its end. The operation's own waiters
 // get its error; only a broken buffer or the limit stops the caller.
 func (b *Buffer) clear(t task, limit time.Time) error {
 	err := b.drive(t, PhaseDone, limit)

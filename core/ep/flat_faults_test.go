@@ -43,7 +43,7 @@ func (w *world) flatExchange(rank int, s flatShape, ins []flatInput, mask []int3
 	return nil
 }
 
-// flatExchangeAll runs it on some ranks, and wants exactly them in the masks.
+// flatExchangeAll runs flatExchange on some ranks, and expects exactly these in the masks.
 func (w *world) flatExchangeAll(s flatShape, ranks uint64) {
 	w.t.Helper()
 	ins := flatInputs(seeded(w.t), s, uniform)

@@ -68,8 +68,8 @@ func (b *Buffer) usable() error {
 	return b.surrender()
 }
 
-// expelled ends everything once this rank has seen that it is out. From here
-// on it writes nothing to any other rank, and says so.
+// expelled ends all operations once this rank has seen that it is out. From here
+// on it writes nothing to any other rank, and publishes that in `quiesced`.
 func (b *Buffer) expelled() {
 	if b.outside {
 		return

@@ -208,7 +208,7 @@ func (r *recorder) wait(f *inFlight, waiting uint64) {
 	f.rec.Missing |= waiting
 }
 
-// endWait books a wait that is over.
+// endWait records a wait that is over.
 func (r *recorder) endWait(f *inFlight, now int64) {
 	if f.since == 0 {
 		return
@@ -220,7 +220,7 @@ func (r *recorder) endWait(f *inFlight, now int64) {
 	f.missing, f.since = 0, 0
 }
 
-// came books, for each of the ranks, how long it was waited for.
+// came adds, for each of the ranks, how long it was waited for.
 func (r *recorder) came(f *inFlight, ranks uint64, now int64) {
 	for rest := ranks; rest != 0; rest &= rest - 1 {
 		r.area.AddWait(f.rec.Kind, bits.TrailingZeros64(rest), now-f.since)
@@ -255,7 +255,7 @@ func (r *recorder) finish(s *slot, f *inFlight, outcome telemetry.Outcome) {
 	r.area.Add(&f.rec)
 }
 
-// rowsSent books the rows of an ended dispatch by their owners.
+// rowsSent adds the rows of an ended dispatch to the totals of their owners.
 func (r *recorder) rowsSent(s *slot) (rows uint32) {
 	l := int(s.slab.LocalExperts)
 	for rest := s.sent; rest != 0; rest &= rest - 1 {
@@ -267,7 +267,7 @@ func (r *recorder) rowsSent(s *slot) (rows uint32) {
 	return rows
 }
 
-// received books the rows of a dispatch by expert and by source. A flat row
+// received adds the rows of a dispatch to the totals by expert and by source. A flat row
 // belongs to no expert.
 func (r *recorder) received(s *slot) {
 	l := int(s.slab.LocalExperts)

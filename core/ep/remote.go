@@ -16,7 +16,7 @@ import (
 // first positions of every expert. The outputs that come back are stored there. So
 // steps, waits and row orders know nothing of remote ranks.
 
-// remote is what a buffer needs for them; nil if there are none. Guarded by
+// remote is what a buffer needs for remote ranks; nil if there are none. Guarded by
 // Buffer.mu.
 type remote struct {
 	carrier transport.Remote
@@ -165,7 +165,7 @@ func (b *Buffer) outWithLast() uint64 {
 	return out
 }
 
-// receive takes every message that has come, and reports whether there was one.
+// receive takes every message that has arrived, and reports whether there was one.
 func (b *Buffer) receive() (some bool) {
 	b.remote.short = nil // the message that was first in line still is
 	for rest := b.remote.ranks; rest != 0; rest &= rest - 1 {

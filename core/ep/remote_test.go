@@ -34,7 +34,7 @@ func hostsOf(n int, of func(rank int) int) []int {
 	return hosts
 }
 
-// TestRemote runs what holds for every group on groups over several hosts.
+// TestRemote runs the tests that hold for every group on groups over several hosts.
 func TestRemote(t *testing.T) {
 	testenv.InTest(t)
 	for i, spread := range spreads {

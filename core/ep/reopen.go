@@ -12,7 +12,7 @@ import (
 func (b *Buffer) openSlot(s *slot, i uint64) {
 	set := membership.Set(b.word.Load())
 	if !set.In(b.epoch, b.self) {
-		return // the group went on without us; the next call says so
+		return // the group went on without us; the next call returns the error
 	}
 	s.a = set.Ranks()
 	s.served = i

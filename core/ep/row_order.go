@@ -63,7 +63,7 @@ func (b *Buffer) assignRowOrder(s *slot) {
 	s.counted &^= s.awaited &^ in // even if it still comes: without rows
 	s.awaited &= in
 	if !b.writeRowOrder(s, in) {
-		in = 0 // the ranks disagree; received says so
+		in = 0 // the ranks disagree; received returns the error
 	}
 	if b.hurt != nil {
 		return // this rank leaves: no source has a place
@@ -157,7 +157,7 @@ func (b *Buffer) refuseRowOrder(own *ownSlab, op uint64) {
 	}
 }
 
-// publishRowOrder tells which ranks have a place, the set first.
+// publishRowOrder stores the set of ranks that have a place, and then `order`.
 func (own *ownSlab) publishRowOrder(op, set uint64) {
 	own.rowOrder, own.rowOrderMembers = layout.Word(op, 0), set
 	own.seg.Word(layout.RowOrderMembers()).Store(set)

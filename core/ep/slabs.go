@@ -76,7 +76,7 @@ func (b *Buffer) renew(s *slot, unfinished uint64) error {
 	return b.replaceSlab(s)
 }
 
-// poison marks the slab for those of the unfinished ranks that may still write.
+// poison makes suspects of those unfinished ranks that may still write into the slab.
 func (b *Buffer) poison(s *slot, unfinished uint64) {
 	for rest := unfinished; rest != 0; rest &= rest - 1 {
 		p := &b.peers[bits.TrailingZeros64(rest)]

@@ -71,9 +71,9 @@ type call struct {
 	timeout   time.Duration
 	deadline  time.Time // zero: not started, or none
 	waits     time.Time // when its first wait of this phase began; zero: not yet
-	sent      bool      // the caller was told so: the next phase's deadline counts
+	sent      bool      // the caller knows that PhaseSent is reached: the next phase's deadline counts
 	behind    bool      // runs in the background: no caller waits for it now
-	queued    bool      // the background knows of it
+	queued    bool      // it is among the background's tasks
 	suspicion suspicion // finds the ranks to blame for a deadline that has passed
 }
 

@@ -13,9 +13,9 @@ type waitGraph struct {
 	peers        []peer
 	self         int
 	members      uint64        // of the detector's epoch, now
-	timeout      time.Duration // that the detector gives a wait
+	timeout      time.Duration // of a wait, as the detecting rank has it
 	pollInterval time.Duration // of a wait's sleeps
-	age          time.Duration // that words of others may have
+	age          time.Duration // the most that words of other ranks may be old
 	clock        *telemetry.Clock
 }
 

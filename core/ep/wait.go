@@ -101,7 +101,7 @@ func (b *Buffer) step(t task, until Phase) (waiting uint64, reached bool, err er
 	if err := b.progress(); err != nil {
 		return 0, false, err
 	}
-	b.recordLeavers(t) // before the step books the wait for them
+	b.recordLeavers(t) // before the step records the wait for them
 	sent := false
 	switch t.kind {
 	case kindDispatch:
@@ -189,7 +189,7 @@ type wait struct {
 	deadline time.Time
 	members  uint64 // the word, as last seen
 	timeout  time.Duration
-	blamed   int       // rank that the time since `last` is counted for
+	blamed   int       // the time since `last` counts for this rank
 	shown    uint64    // ranks that our control page names
 	since    time.Time // when the first wait of this phase began
 	asleep   bool      // a sleep was announced
@@ -240,7 +240,7 @@ func (w *wait) start(now time.Time) {
 	w.b.watchSlow(w.t, now)
 }
 
-// account books the time since the last call for the rank waited for. It
+// account adds the time since the last call to the total of the rank waited for. It
 // publishes which ranks this rank waits for and that it is alive.
 func (w *wait) account(now time.Time, waiting uint64) {
 	if w.blamed >= 0 {

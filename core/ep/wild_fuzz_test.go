@@ -26,7 +26,7 @@ type wildCase struct {
 	victim int
 	delay  time.Duration
 
-	found, lost int // what came of it
+	found, lost int // violations found, and ranks lost
 }
 
 // blow is a word that was overwritten.
@@ -363,8 +363,8 @@ func TestWildWords(t *testing.T) {
 	t.Logf("%d words, %d of them found, %d ranks were lost", n, found, lost)
 }
 
-// TestMutationsOfWildWords takes one look at a word away at a time, and wants the words
-// that are overwritten at random to show it.
+// TestMutationsOfWildWords takes one check of a word away at a time. The words that are
+// overwritten at random must show it.
 func TestMutationsOfWildWords(t *testing.T) {
 	var list []testenv.Mutation
 	for _, m := range []struct{ name, class, file, from, to string }{

@@ -47,7 +47,7 @@ type Outcome uint8
 // The outcomes of Complete.
 const (
 	Counted   Outcome = iota // a part of a transfer has ended
-	Stale                    // of a transfer that is gone: the provider's books only
+	Stale                    // of a transfer that is gone: only the provider counts it
 	Duplicate                // of a part that has ended before
 	Unknown                  // no such slot or part
 )
@@ -148,8 +148,8 @@ func RefOf(requestID uint64) Ref {
 	return Ref{slot: uint32(requestID >> 16 & 0xffff), gen: uint32(requestID >> 32)}
 }
 
-// Complete records a part's end. Every completion of the carrier belongs here,
-// also completions of transfers that are long gone. A part that could not
+// Complete records a part's end. The carrier reports every completion here, also
+// completions of transfers that no longer exist. A part that could not
 // be handed to the carrier ends here with the reason.
 func (t *Table) Complete(id uint64, err error, numBytes int64, imm uint32) Outcome {
 	t.mu.Lock()

@@ -10,7 +10,7 @@ import (
 	"github.com/moewire/moewire/core/ep"
 )
 
-// inFlight is one dispatch of this rank, and what becomes of it.
+// inFlight is one dispatch of this rank, and its results.
 type inFlight struct {
 	*shape
 	r       *rank

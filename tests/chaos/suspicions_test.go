@@ -26,7 +26,7 @@ func stopSome(t *testing.T, at place, suspicions int) {
 	require.Zero(t, c.unfair, "MOEWIRE_SEED=%d", c.seed)
 }
 
-// stopOne stops one rank of four and wants three to go on.
+// stopOne stops one rank of four and expects three to go on.
 func (c *chaos) stopOne() {
 	c.pass(time.Duration(c.r.IntN(5)) * time.Millisecond)
 	all, points := c.playing(), c.common()

@@ -102,7 +102,7 @@ func (v *mover) outputs(q *Proc, l *Slot) (ready, refused uint8) {
 }
 
 // notCombined ends a combine because some owner will never publish its outputs. The
-// handle is released at once. A rank that is out is told that instead.
+// handle is released at once. A rank that is out gets "fenced" instead.
 func (v *mover) notCombined(q *Proc, l *Slot, refused uint8) {
 	if !v.member(&v.from, v.p) && v.Mutation != refusedUnchecked {
 		return // fenced is the only way on

@@ -30,7 +30,7 @@ const (
 	pcSettled
 	pcFencing // mutant: has checked, takes the bit out later
 	pcEnd     // has made all its calls
-	pcFenced  // was told so
+	pcFenced  // was told that it is fenced
 )
 
 // Move is one step of one process, and the state it leads to.

@@ -28,7 +28,7 @@ func WaitsFor() int64 { return waitsForOff }
 // Beat is the offset of beat.
 func Beat() int64 { return beatOff }
 
-// Since is the offset of since: when the wait that waits_for tells of began,
+// Since is the offset of since: when the wait that waits_for shows began,
 // in nanoseconds of a clock that all ranks of a host share.
 func Since() int64 { return sinceOff }
 

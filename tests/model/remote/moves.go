@@ -68,7 +68,7 @@ type mover struct {
 	moves []Move
 }
 
-// try makes a step on a copy, and keeps it if it says so.
+// try makes a step on a copy, and keeps the copy if the step reports true.
 func (v *mover) try(step Step, arg int, do func(s *State, q *Proc) bool) {
 	v.moves = append(v.moves, Move{Proc: v.p, Step: uint8(step), Arg: arg, To: v.from})
 	s := &v.moves[len(v.moves)-1].To

@@ -58,8 +58,8 @@ func (v *mover) wantsOutputs(l *Slot, r int) bool {
 	return l.yReady.op == l.served && l.yReady.combines() > 0 && l.arrive[r] == l.served && l.in[r].total > 0 && !done
 }
 
-// sendControlWords tells what has changed of a slot. y_ready only after the rank's
-// rows: it asks for nothing before.
+// sendControlWords tells what has changed of a slot. y_ready comes only after the
+// receiver's rows, since the receiver asks for nothing before.
 func (v *mover) sendControlWords(s *State, q *Proc, j, r int) (some, all bool) {
 	l := &q.slot[j]
 	last := &l.lastSent[r]
