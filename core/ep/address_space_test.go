@@ -19,9 +19,9 @@ import (
 	"github.com/moewire/moewire/core/internal/sys"
 )
 
-// TestSizingIsTriedAgain: a first dispatch that finds no memory, whichever of a
-// buffer's it is, changes nothing: the next one makes the buffer, and the
-// operations are those of a buffer that had memory at once.
+// TestSizingIsTriedAgain: a first dispatch that finds no memory for any part of the
+// buffer changes nothing. The next one makes the buffer, and the operations are those
+// of a buffer that had memory at once.
 func TestSizingIsTriedAgain(t *testing.T) {
 	for carrier, hosts := range carriersOfHosts {
 		t.Run(carrier, func(t *testing.T) {
@@ -32,7 +32,7 @@ func TestSizingIsTriedAgain(t *testing.T) {
 	}
 }
 
-// sizedWith gives rank 0 memory so many times, and then none; it reports whether
+// sizedWith gives rank 0 memory a number of times, and then none; it reports whether
 // that was enough.
 func sizedWith(t *testing.T, hosts []string, most int) bool {
 	w := newHostsWorldOf(t, hosts, ep.Config{})
@@ -64,10 +64,10 @@ func sizedWith(t *testing.T, hosts []string, most int) bool {
 
 const addressSpaceVariable = "MOEWIRE_TEST_ADDRESS_SPACE"
 
-// TestAddressSpaceIsShort: a rank whose limit of address space (ulimit -v) has room
-// for its own slabs and not for the outputs of the ranks of other hosts learns that
-// from its first dispatch, with the limit and before anything is sent: once there
-// is room, the same dispatch does what it does on the other ranks.
+// TestAddressSpaceIsShort: a rank's limit of address space (ulimit -v) has room for its
+// own slabs, but not for the outputs of ranks of other hosts. Its first dispatch
+// fails with the limit, before anything is sent. Once there is room, the same dispatch
+// does what it does on the other ranks.
 func TestAddressSpaceIsShort(t *testing.T) {
 	if os.Getenv(addressSpaceVariable) == "" {
 		child := exec.Command(os.Args[0], "-test.run=^TestAddressSpaceIsShort$", "-test.v")

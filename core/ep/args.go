@@ -19,8 +19,8 @@ const (
 
 // DispatchArgs are the inputs and outputs of one dispatch. Slices belong to
 // the caller: X and TopkIdx are borrowed until PhaseSent, the others until the
-// operation has ended. With ids that equal those of one of the latest NumSlots
-// operations the dispatch need not plan anew; nothing has to be said for that.
+// operation has ended. If the ids equal those of one of the latest NumSlots
+// operations, the dispatch uses that plan again; the caller need not ask for it.
 type DispatchArgs struct {
 	Flat        bool    // one row per token and rank, else per token and expert; the same on every rank
 	X           []byte  // bf16 [T, Hidden]
@@ -44,8 +44,8 @@ type DispatchArgs struct {
 }
 
 // Columns are what a token brings beside its row to every rank that it goes
-// to, borrowed until PhaseSent. Which there are, and how wide, is the same on
-// every rank.
+// to, borrowed until PhaseSent. Every rank gives the same columns with the same
+// widths.
 type Columns struct {
 	NoRouting     bool                     // without TopkIdx and TopkWeights
 	TopkWeights   []float32                // [T, TopK]; nil if NoRouting, and for packed rows without PreReduce
@@ -54,7 +54,7 @@ type Columns struct {
 }
 
 // Result says where the rows of a dispatch are. The slices alias the slab,
-// which stays mapped as long as somebody retains Slab; the rows are valid
+// which stays mapped as long as a caller retains Slab. The rows are valid
 // until the handle is released.
 type Result struct {
 	Op            uint64 // operation number: the handle for Combine

@@ -8,10 +8,10 @@ import (
 	"github.com/moewire/moewire/core/op"
 )
 
-// background goes on with operations whose caller went away at PhaseSent: it
+// background goes on with operations that their caller left at PhaseSent: it
 // receives, pulls and reduces until the caller comes back for them. One
 // goroutine per buffer, from the first such operation on. It has no deadlines,
-// fences nobody and shows no wait: the rank computes meanwhile, and is late by
+// fences no rank and shows no wait: the rank computes meanwhile, and is late by
 // its own will.
 type background struct {
 	mu      sync.Mutex

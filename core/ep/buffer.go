@@ -3,9 +3,9 @@
 //
 // Each rank owns slots; operation i of the group uses slot i mod S of every
 // rank. A dispatch reserves positions in the owners' packed tensors with one
-// fetch-add per expert, stores rows straight there and publishes one word per
-// owner; a combine publishes one word and pulls. docs/protocol.md has the
-// words, the steps and why they are safe.
+// fetch-add per expert. It stores rows straight there and publishes one word per
+// owner. A combine publishes one word and pulls. docs/protocol.md has the
+// control words, the steps and why they are safe.
 package ep
 
 import (
@@ -40,7 +40,7 @@ type Buffer struct {
 	now          func() time.Time // replaced by tests that drive the clock
 
 	mu        sync.Mutex
-	epoch     uint16 // the one this rank joined; changed by Install alone
+	epoch     uint16 // the epoch that this rank joined; only Install changes it
 	base      uint64 // first operation of the epoch
 	outside   bool   // no member of the epoch: fenced, or between two epochs
 	why       error  // what calls get while outside
@@ -50,10 +50,10 @@ type Buffer struct {
 	deferred  []deferredWrite // words still to be written for cancelled or masked sends
 	slabBytes int64           // capacity of each slab; 0 until sized
 	asked     layout.Slab     // of the latest dispatch's shape
-	peers     []peer          // by rank; replaced by Install alone
+	peers     []peer          // by rank; only Install replaces them
 	scratch   scratch
 	count     counters
-	known     uint64 // members whose loss has not been recorded
+	known     uint64 // members without a recorded loss
 	waits     waiters
 	behind    background
 	rec       recorder
@@ -61,9 +61,9 @@ type Buffer struct {
 	pump      pump
 
 	published published  // what our control page must hold
-	hurt      *violation // a word of our own memory, until the step ends
+	hurt      *violation // a violation in our own memory, until the step ends
 	damaged   bool       // our memory was overwritten, or may have been: it is made good before the next epoch
-	violators uint64     // ranks of which a word was found in this epoch
+	violators uint64     // ranks with a violation in their memory in this epoch
 	hasOwn    ownMemory  // nil: the domain keeps no words of its own
 
 	lost    atomic.Uint64 // ranks that this one has fenced
@@ -85,8 +85,8 @@ type scratch struct {
 }
 
 // New makes this rank's buffer over a connected domain. The buffer owns the
-// domain and the kernels from then on and closes them; kern must not be used
-// by anyone else. On an error both are still the caller's.
+// domain and the kernels from then on and closes them; no other code may use
+// kern. On an error both are still the caller's.
 func New(dom transport.Domain, kern device.Kernels, cfg Config) (*Buffer, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -156,8 +156,8 @@ func (b *Buffer) err() error {
 	return b.broken.Load()
 }
 
-// fail makes the buffer unusable: later calls get ErrClosed with the cause,
-// pending operations end with the cause, and peers are told by the member set.
+// fail makes the buffer unusable: later calls get ErrClosed with the cause, and
+// pending operations end with the cause. Peers see it in the member set.
 func (b *Buffer) fail(state op.State, cause error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -72,8 +72,8 @@ func placeExtra(to, from []byte, width int, jobs []device.PlaceJob) {
 }
 
 // clearHoles takes the ids out of rows that were reserved and that no counted
-// source has filled: whoever runs experts by these ids runs none on such a row.
-// Those of the sources lie in order of rank.
+// source has filled: a caller that runs experts by these ids runs none on such a
+// row. The rows of the sources lie in order of rank.
 func (b *Buffer) clearHoles(s *slot) {
 	a, next, total := &s.dispatch.args, int64(0), s.rows
 	for t := range b.ranks {

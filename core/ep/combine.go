@@ -36,7 +36,7 @@ func (b *Buffer) Combine(n uint64, a *CombineArgs, until Phase, slice time.Durat
 }
 
 // inWay returns what a new combine of the slot's handle has to wait for: its
-// dispatch, or a combine of it whose hook has not run.
+// dispatch, or a combine of it with a hook that has not run.
 func (b *Buffer) inWay(s *slot) (t task, yes bool) {
 	switch {
 	case s.dispatch.pending():
@@ -124,8 +124,8 @@ func (s *slot) outputBytes() int64 {
 	return s.rows * s.slab.OutputBytes()
 }
 
-// numRows is the number of rows in a block of our slab. That of flat rows does
-// not change once the caller knows it: x has as many.
+// numRows is the number of rows in a block of our slab. The number of flat rows
+// does not change once the caller knows it: x has as many.
 func (s *slot) numRows(block int64) int64 {
 	if s.params.flat {
 		return s.rows
@@ -133,7 +133,8 @@ func (s *slot) numRows(block int64) int64 {
 	return int64(s.received[block])
 }
 
-// inPlace: without any row (a flat dispatch may have none) nothing is elsewhere.
+// inPlace reports whether the outputs are in the slab already. Without any row (a flat
+// dispatch may have none) there is nothing to copy.
 func inPlace(s *slot, a *CombineArgs) bool {
 	return s.outputBytes() == 0 || &a.X[0] == &s.dispatch.res.CombineX[0]
 }
@@ -157,8 +158,8 @@ func sameRouting(dispatched []int64, a *CombineArgs) error {
 	return nil
 }
 
-// weigh copies the caller's weights. Flat rows have been weighted by whoever
-// added them up.
+// weigh copies the caller's weights. The rank that added flat rows up has weighted
+// them.
 func (c *combineCall) weigh(s *slot) {
 	if s.params.preReduce {
 		c.weights = append(c.weights[:0], s.plan.factor...)
@@ -231,7 +232,7 @@ func (b *Buffer) stepCombine(s *slot) (waiting uint64, err error) {
 }
 
 // forgo drops the rows of owners that were lost before they had published.
-// From here on it is fixed whose outputs this result has.
+// From here on the set of ranks that contribute to this result is fixed.
 func (c *combineCall) forgo(owners uint64) {
 	c.need &^= owners
 	for i := range c.rows {
@@ -242,7 +243,7 @@ func (c *combineCall) forgo(owners uint64) {
 }
 
 // readers returns the ranks that have not finished the previous combine of
-// this handle: our outputs of then must stay until they have.
+// this handle: the outputs that we published for it must stay until they have.
 func (b *Buffer) readers(s *slot) (ranks uint64) {
 	for rest := s.counted; s.combines > 0 && rest != 0; rest &= rest - 1 {
 		t := bits.TrailingZeros64(rest)
@@ -253,7 +254,7 @@ func (b *Buffer) readers(s *slot) (ranks uint64) {
 	return ranks
 }
 
-// publishOutputs makes the expert outputs visible to everybody.
+// publishOutputs makes the expert outputs visible to every rank.
 func (b *Buffer) publishOutputs(s *slot) {
 	c := &s.combine
 	if !inPlace(s, &c.args) {
@@ -283,8 +284,8 @@ func (b *Buffer) copyOutputs(s *slot) {
 }
 
 // outputsReady reports whether owner r has published this combine's outputs.
-// An owner that is out and has not is no error: it was lost. One that has gone
-// on without us, because we are out ourselves, writes us nothing.
+// If an owner is out and has not published, that is no error: it was lost. An owner
+// that has gone on without us, because we are out ourselves, writes nothing for us.
 func (b *Buffer) outputsReady(s *slot, r int, out uint64) (bool, error) {
 	word := b.peers[r].yReady(s.index).Load()
 	if n := layout.Combines(word); layout.IsFor(word, s.op) && n > s.combines {
@@ -335,7 +336,7 @@ func (b *Buffer) reduce(s *slot) error {
 	return nil
 }
 
-// finishCombine tells the owners that we will not read this combine again.
+// finishCombine tells the owners that this rank will not read this combine again.
 func (b *Buffer) finishCombine(s *slot) {
 	s.combines++
 	for rest := s.sent; rest != 0; rest &= rest - 1 {

@@ -2,11 +2,11 @@ package ep
 
 import "time"
 
-// CombineBuffer waits, for one slice at most (negative: no limit), until
-// nobody reads the outputs of an earlier combine of operation n, and returns
-// where the next ones go: bf16 [L, C, Hidden]. ErrInProgress: call again. A
-// reader that is late beyond the deadline of that combine is taken out of the
-// group, as in every other wait.
+// CombineBuffer waits, for one slice at most (negative: no limit), until no rank
+// reads the outputs of an earlier combine of operation n. It returns where the
+// next ones go: bf16 [L, C, Hidden]. ErrInProgress: call again. A reader that is
+// late beyond the deadline of that combine is taken out of the group, as in every
+// other wait.
 func (b *Buffer) CombineBuffer(n uint64, slice time.Duration) ([]byte, error) {
 	if err := b.enter(); err != nil {
 		return nil, err
@@ -24,7 +24,7 @@ func (b *Buffer) CombineBuffer(n uint64, slice time.Duration) ([]byte, error) {
 	}
 }
 
-// startReaderWait returns the buffer if nobody reads it, else what to wait for.
+// startReaderWait returns the buffer if no rank reads it, else the task to wait for.
 func (b *Buffer) startReaderWait(n uint64) (t task, x []byte, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -74,7 +74,7 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Params encodes what ranks must agree on and where this one stands, for the
+// Params encodes what ranks must agree on and this rank's Standing, for the
 // metadata of a rendezvous.
 func (c Config) Params(st Standing) ([]byte, error) {
 	if err := c.check(); err != nil {
@@ -92,8 +92,8 @@ const (
 	paramsBytes = 40
 )
 
-// CheckParams compares every rank's Params with those of rank self, and
-// returns with what the epoch begins that they make together. nil: absent.
+// CheckParams compares every rank's Params with those of rank self. It returns the
+// Standing with which their common epoch begins. A nil entry is an absent rank.
 func CheckParams(self int, all [][]byte) (next Standing, err error) {
 	for rank, other := range all {
 		if other == nil {

@@ -6,9 +6,9 @@ import (
 	"github.com/moewire/moewire/core/ep/layout"
 )
 
-// deferredWrite is the words of one operation that a rank must still write at owners which
+// deferredWrite is the words of one operation that a rank must still write at owners that
 // have not opened it: the dispatch was cancelled, or its caller left the owner
-// out. Without them the owner would wait for ever.
+// out. Without these words the owner would wait for ever.
 type deferredWrite struct {
 	op     uint64
 	owners uint64 // one bit per rank

@@ -73,16 +73,16 @@ func TestOneCallPays(t *testing.T) {
 		}
 		told <- err
 	}()
-	require.Eventually(t, func() bool { // of a remote rank, what is deferred may have come by itself
+	require.Eventually(t, func() bool { // deferred words of a remote rank may have come by themselves
 		return ep.WaitsFor(w.bufs[1]) != 0 || len(told) > 0
 	}, callTimeout, 50*time.Microsecond)
 	require.NoError(t, w.bufs[0].Release(1)) // any later call
 	require.ErrorIs(t, within(t, told), ep.ErrNotCombined)
 }
 
-// TestHolderOfTheSlab: a rank that never lets go of an operation is taken out
-// when its slot is needed, masked or not, dead or late, and the slab that it
-// may still write into is not used again unless it is dead.
+// TestHolderOfTheSlab: a rank that never releases an operation is taken out
+// when its slot is needed, masked or not, dead or late. The slab that it
+// may still write into is not used again unless the rank is dead.
 func TestHolderOfTheSlab(t *testing.T) {
 	for name, c := range map[string]struct {
 		dead bool
@@ -140,7 +140,7 @@ func TestOthersErrorsStayTheirs(t *testing.T) {
 }
 
 // TestFillAfterOverlap: released memory is filled also when the next dispatch
-// of the slot has begun before the last rank let go.
+// of the slot has begun before the last rank has released the operation.
 func TestFillAfterOverlap(t *testing.T) {
 	w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20, NumSlots: 1, DebugFill: true})
 	in := [2]input{pairInput(0), pairInput(1)}

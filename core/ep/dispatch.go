@@ -10,24 +10,24 @@ import (
 	"github.com/moewire/moewire/core/op"
 )
 
-// maxDeferred bounds the operations whose words are still to be written somewhere.
+// maxDeferred bounds the operations with words that are still to be written.
 const maxDeferred = 1024
 
 // maxSelections of one dispatch: jobs are numbered in 31 bits.
 const maxSelections = 1<<31 - 1
 
-// Dispatch sends this rank's rows and waits for everybody else's, until
+// Dispatch sends this rank's rows and waits for the rows of all other ranks, until
 // `until` is reached or `slice` has passed (negative: no limit). The pending
 // operation is nil when nothing is left to wait for. ErrInProgress without a
-// pending operation: a combine whose hook has not run is in the way and not
-// done yet; nothing has happened, call again.
+// pending operation: a combine with a hook that has not run occupies the slot and is
+// not done yet. Nothing has happened, call again.
 //
 // A rank that is late beyond the deadline, or whose process ends, is taken out
 // of the group; the call goes on without it and shows it in ActiveRanks.
 //
 // ErrInvalid, ErrHeld, ErrClosed: nothing has happened. ErrMismatch: the operation is
-// used up, the buffer is not. ErrStaleHandle: another thread's dispatch took
-// the slot. ErrFenced: it was this rank that the others took out.
+// used up, the buffer is still usable. ErrStaleHandle: another thread's dispatch took
+// the slot. ErrFenced: the others took this rank out.
 func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase, slice time.Duration) (*Pending, error) {
 	if err := b.enter(); err != nil {
 		return nil, err
@@ -49,8 +49,8 @@ func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase, slice time.
 	}
 }
 
-// clear drives an operation that is in the way to its end. How it ended is
-// for its own waiters; only a broken buffer or the limit stops the caller.
+// clear drives an operation that occupies the slot to its end. The operation's own waiters
+// get its error; only a broken buffer or the limit stops the caller.
 func (b *Buffer) clear(t task, limit time.Time) error {
 	err := b.drive(t, PhaseDone, limit)
 	b.drop(t)
@@ -61,7 +61,7 @@ func (b *Buffer) clear(t task, limit time.Time) error {
 }
 
 // startDispatch checks everything, then takes the next operation number. When
-// the slot holds a combine whose result was promised, it takes nothing and
+// the slot holds a combine with a promised result, it takes nothing and
 // returns that combine.
 func (b *Buffer) startDispatch(a *DispatchArgs) (t task, inWay bool, err error) {
 	b.mu.Lock()
@@ -91,7 +91,7 @@ func (b *Buffer) startDispatch(a *DispatchArgs) (t task, inWay bool, err error) 
 	return b.hold(s, kindDispatch), false, nil
 }
 
-// begin is what every call does first.
+// begin does what every call does first.
 func (b *Buffer) begin() error {
 	if err := b.usable(); err != nil {
 		return err
@@ -99,7 +99,7 @@ func (b *Buffer) begin() error {
 	return b.progress()
 }
 
-// assign makes the slot the home of the next operation. Ranks that are out
+// assign gives the slot to the next operation. Ranks that are out
 // get and give nothing; members that the caller leaves out still get words.
 func (b *Buffer) assign(s *slot, a *DispatchArgs, slab *layout.Slab, active uint64) {
 	members := b.members()
@@ -241,7 +241,7 @@ func (b *Buffer) activeSet(mask []int32) (uint64, error) {
 
 // stepDispatch does what can be done now and returns the ranks it waits for:
 // those that still hold our slab, those that have not opened theirs, and, once
-// ours is open, those whose rows are missing.
+// ours is open, those that have not sent their rows.
 func (b *Buffer) stepDispatch(s *slot) (waiting uint64, err error) {
 	out := b.outWithLast()
 	if out>>b.self&1 == 1 {
@@ -266,8 +266,8 @@ func (b *Buffer) stepDispatch(s *slot) (waiting uint64, err error) {
 	return (s.unsent | s.awaited) &^ (1 << b.self), nil
 }
 
-// countArrivals looks who has come. Of those who are out it takes what is
-// complete and drops the others for this operation.
+// countArrivals looks which sources have arrived. If a source is out, its rows count when
+// they are complete; else the source is dropped for this operation.
 func (b *Buffer) countArrivals(s *slot, out uint64) {
 	for rest := s.awaited; rest != 0; rest &= rest - 1 {
 		bit := rest & -rest
@@ -295,7 +295,7 @@ func showActive(mask []int32, lacking uint64) {
 	}
 }
 
-// received reads what everybody has placed and ends the dispatch.
+// received reads what every rank has placed and ends the dispatch.
 func (b *Buffer) received(s *slot) error {
 	if err := b.agree(s); err != nil {
 		b.releaseAs(s, op.Failed, err) // nothing is left to release if this rank is out
@@ -313,8 +313,8 @@ func (b *Buffer) received(s *slot) error {
 	return nil
 }
 
-// agree compares the parameters of everybody who has sent with ours: also of
-// those who are not counted, for their rows lie in the same slab.
+// agree compares the parameters of every source that has sent with ours. It includes
+// sources that are not counted, because their rows lie in the same slab.
 func (b *Buffer) agree(s *slot) error {
 	s.dispatch.res.PeersHaveMore = false
 	for t := range b.ranks {

@@ -13,7 +13,7 @@ func NewWithoutPump(dom transport.Domain, kern device.Kernels, cfg Config) (*Buf
 	return New(dom, kern, cfg)
 }
 
-// Pump does what the goroutine does that takes messages while nobody calls.
+// Pump does what the goroutine does that takes messages while no caller waits.
 func Pump(b *Buffer) { b.pumpOnce() }
 
 // IsOpen reports whether such a goroutine would go on.

@@ -9,10 +9,10 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// FailureDetector decides on ranks that something waits for which is not in this package,
-// a device: by the words and rules of this one. It shows the others what this
-// rank waits for, hears who has ended and who writes nothing more, and keeps the
-// suspicions of ranks that are late. One goroutine at a time.
+// FailureDetector decides which ranks are lost or late for waits outside this package,
+// those of a device. It uses the control words and the rules of this package. It shows the
+// others which ranks this rank waits for. It says which ranks have ended or write nothing
+// more, and keeps the suspicion of ranks that are late. One goroutine at a time.
 type FailureDetector struct {
 	dom          transport.Domain
 	epoch        uint16
@@ -22,8 +22,8 @@ type FailureDetector struct {
 	pollInterval time.Duration
 }
 
-// NewFailureDetector is for an epoch of a domain, among the ranks that are present
-// now. Each epoch needs another one.
+// NewFailureDetector returns a detector for one epoch of a domain, among the ranks that
+// are present now. Each epoch needs a new one.
 func NewFailureDetector(dom transport.Domain, epoch uint16) *FailureDetector {
 	d := &FailureDetector{
 		dom: dom, epoch: epoch, peers: make([]peer, dom.NumRanks()),
@@ -38,7 +38,7 @@ func NewFailureDetector(dom transport.Domain, epoch uint16) *FailureDetector {
 // PollInterval is how often a wait shows that it is alive.
 func (d *FailureDetector) PollInterval() time.Duration { return d.pollInterval }
 
-// Show tells the others whom this rank waits for and since when, and that it is
+// Show tells the others which ranks this rank waits for and since when, and that it is
 // alive. No ranks: it does not wait.
 func (d *FailureDetector) Show(waiting uint64, since time.Time) {
 	own := &d.peers[d.dom.Rank()]
@@ -49,10 +49,11 @@ func (d *FailureDetector) Show(waiting uint64, since time.Time) {
 	own.beat().Add(1)
 }
 
-// all has one bit per rank of the group. The member word may have bits that cannot be.
+// all has one bit per rank of the group. The member word may have bits of ranks that do
+// not exist.
 func (d *FailureDetector) all() uint64 { return 1<<len(d.peers) - 1 }
 
-// Dying returns those of the ranks whose process is about to end or has.
+// Dying returns those of the ranks whose process is about to end or has ended.
 func (d *FailureDetector) Dying(ranks uint64) (dying uint64) {
 	for rest := ranks & d.all(); rest != 0; rest &= rest - 1 {
 		if p := d.peers[bits.TrailingZeros64(rest)].proc; p != nil && p.Dying() {
@@ -62,8 +63,8 @@ func (d *FailureDetector) Dying(ranks uint64) (dying uint64) {
 	return dying
 }
 
-// Quiesced returns those of the ranks that are known to write nothing more of the
-// epoch: ended, or they say so.
+// Quiesced returns those of the ranks that are known to write nothing more in the
+// epoch: they have ended, or say so.
 func (d *FailureDetector) Quiesced(ranks uint64) (quiesced uint64) {
 	for rest := ranks & d.all(); rest != 0; rest &= rest - 1 {
 		if p := &d.peers[bits.TrailingZeros64(rest)]; p.proc == nil || p.isQuiesced(d.epoch) {
@@ -78,13 +79,13 @@ func (d *FailureDetector) PublishQuiesced() {
 	d.peers[d.dom.Rank()].quiesced().Store(uint64(d.epoch) + 1)
 }
 
-// Reset ends a suspicion without a decision: the group has changed, or nobody is
+// Reset ends a suspicion without a decision: the group has changed, or no rank is
 // late any more.
 func (d *FailureDetector) Reset() { d.suspicion.open, d.suspicion.excuses = false, 0 }
 
 // Try looks for the cause of waits for some ranks that are past the deadline of
-// timeout. It takes a few looks until it has decided; then causes are the ranks to
-// expel; if there are none, nobody is to be blamed before until.
+// timeout. It takes a few looks until it has decided. Then causes are the ranks to
+// expel; if there are none, no rank is to be blamed before until.
 func (d *FailureDetector) Try(now time.Time, waiting uint64, timeout time.Duration) (causes uint64, until time.Time, decided bool) {
 	set := membership.Set(d.dom.Members().Load())
 	if !set.In(d.epoch, d.dom.Rank()) {

@@ -12,7 +12,7 @@ import (
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
-// TestDetectorOfWildMembers: bits of ranks that there are not are nobody's.
+// TestDetectorOfWildMembers: bits of ranks that do not exist count for no rank.
 func TestDetectorOfWildMembers(t *testing.T) {
 	doms := inproc.New(2, layout.ControlBytes)
 	d := ep.NewFailureDetector(doms[0], 1)

@@ -10,8 +10,8 @@ import (
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
-// TestDetectorBlamesTheStraggler: a rank that waits itself and moves is blocked;
-// the one at the end of its waits is blamed, and not before the blocked rank has
+// TestDetectorBlamesTheStraggler: a rank that waits itself and moves is blocked.
+// The rank at the end of its waits is blamed, and not before the blocked rank has
 // waited for as long as the detector gives a wait.
 func TestDetectorBlamesTheStraggler(t *testing.T) {
 	doms := inproc.New(3, layout.ControlBytes)
@@ -41,7 +41,8 @@ func TestDetectorBlamesTheStraggler(t *testing.T) {
 	require.EqualValues(t, 1<<1, causes)
 }
 
-// TestDetectorKnowsWhoIsQuiesced: who has ended, and who has said so in this epoch.
+// TestDetectorKnowsWhoIsQuiesced: ranks that have ended, and ranks that have said so in
+// this epoch.
 func TestDetectorKnowsWhoIsQuiesced(t *testing.T) {
 	doms := inproc.NewPartial(4, 0b0111, layout.ControlBytes)
 	detector := NewFailureDetector(doms[0], 1)

@@ -61,7 +61,7 @@ func ones(n int) []int32 {
 }
 
 // TestDeadline: a rank that does not come before the deadline is taken out,
-// also for those who have no deadline. When it comes it is told.
+// also for ranks that have no deadline. When it comes it is told.
 func TestDeadline(t *testing.T) {
 	w := newWorld(t, 3, ep.Config{NumBytes: 12 << 20})
 	s := shape{ranks: 3, maxTokens: 4, hidden: 16, experts: 3, topk: 2}
@@ -94,7 +94,7 @@ func TestDeath(t *testing.T) {
 }
 
 // TestLeaver: a peer that closes after its last combine does not disturb
-// those who still combine.
+// ranks that still combine.
 func TestLeaver(t *testing.T) {
 	r := seeded(t)
 	for range 50 {
@@ -120,8 +120,8 @@ func TestCloseEndsWaits(t *testing.T) {
 	require.ErrorIs(t, within(t, waiting), ep.ErrClosed)
 }
 
-// TestReleasedWithoutCombine: who releases an operation that others combine
-// gives them an error that names it, never a hang.
+// TestReleasedWithoutCombine: a rank that releases an operation that others combine
+// gives them an error that names the rank, never a hang.
 func TestReleasedWithoutCombine(t *testing.T) {
 	w := newWorld(t, 2, ep.Config{NumBytes: 12 << 20})
 	in := input{tokens: 1, x: make([]byte, 32), topk: []int64{0, 3}, weights: []float32{1, 1}}
@@ -143,7 +143,7 @@ func TestReleasedWithoutCombine(t *testing.T) {
 	w.each(func(rank int) error { return w.roundTrip(rank, small, ins) })
 }
 
-// TestCancel: a rank cancels dispatches whose peers have not come; what the
+// TestCancel: a rank cancels dispatches before its peers have come; what the
 // peers need is written by its later calls, and the numbers stay in step.
 func TestCancel(t *testing.T) {
 	r := seeded(t)

@@ -8,11 +8,11 @@ import (
 	"github.com/moewire/moewire/core/op"
 )
 
-// lookAround takes out of the group whom it would be useless to wait for, and
+// lookAround takes ranks out of the group if it is useless to wait for them. It
 // reports whether the group has changed: then look at the words again.
 func (w *wait) lookAround(now time.Time, waiting uint64) (changed bool) {
 	if w.b.findsItselfHurt() {
-		return true // the next step says so
+		return true // the next step returns the error
 	}
 	for rest := waiting; rest != 0; rest &= rest - 1 {
 		t := bits.TrailingZeros64(rest)
@@ -31,7 +31,7 @@ func (w *wait) lookAround(now time.Time, waiting uint64) (changed bool) {
 	return false
 }
 
-// extend gives everybody else a fresh deadline after a loss: who is late may
+// extend gives all other ranks a fresh deadline after a loss: a late rank may
 // only have waited for the lost rank. A group loses each rank once, so the
 // wait stays bounded.
 func (w *wait) extend(now time.Time) {
@@ -47,16 +47,16 @@ func (w *wait) extend(now time.Time) {
 	}
 }
 
-// fence takes a rank out of the group whose process has ended, unless somebody
-// has done so, or this rank is out itself.
+// fence takes a rank out of the group because its process has ended, unless another
+// rank has done so, or this rank is out itself.
 func (w *wait) fence(now time.Time, target int) {
 	if membership.Fence(w.b.word, w.epoch, w.b.self, target) {
 		w.fenced(now, 1<<target, w.whyGone(target))
 	}
 }
 
-// whyGone says of a remote rank no more than is known: it may be frozen, or cut
-// off.
+// whyGone returns the reason for a fence. Of a remote rank it says no more than is
+// known: the rank may be frozen, or cut off.
 func (w *wait) whyGone(target int) string {
 	remote := w.b.dom.Remote()
 	if remote != nil && remote.Ranks()>>target&1 == 1 && w.peers[target].proc.Lost() == nil {
@@ -65,7 +65,7 @@ func (w *wait) whyGone(target int) string {
 	return "its process has ended"
 }
 
-// fenced notes what this rank has done to others, and wakes everybody.
+// fenced records the ranks that this rank has taken out, and wakes all ranks.
 func (w *wait) fenced(now time.Time, blamed uint64, why string) {
 	w.b.lost.Add(uint64(bits.OnesCount64(blamed)))
 	w.b.wakeAll()
@@ -74,8 +74,8 @@ func (w *wait) fenced(now time.Time, blamed uint64, why string) {
 	w.b.recordLost(blamed&^(1<<w.b.self), now.Sub(w.since), w.t, why)
 }
 
-// blameStraggler finds out whom to fence for a deadline that has passed, and does so
-// if the group is still the one that the suspicion began in: else who is late
+// blameStraggler finds the ranks to fence for a deadline that has passed. It fences
+// them if the group is still the one in which the suspicion began: else the late rank
 // may have waited for a rank that another one has fenced just now. It takes a
 // few looks; false: look again.
 func (w *wait) blameStraggler(now time.Time, waiting uint64) (decided bool) {

@@ -32,7 +32,7 @@ func (d *watchedDomain) Members() transport.MemberWord {
 	return word
 }
 
-// TestFencedAnywhere: whenever a rank is taken out of the group, a call of it
+// TestFencedAnywhere: at whatever moment a rank is taken out of the group, its call
 // ends with ErrFenced, or with the complete result that it had by then.
 func TestFencedAnywhere(t *testing.T) {
 	for name, act := range map[string]func(transport.MemberWord){

@@ -43,7 +43,7 @@ func (w *world) flatExchange(rank int, s flatShape, ins []flatInput, mask []int3
 	return nil
 }
 
-// flatExchangeAll runs it on some ranks, and wants exactly them in the masks.
+// flatExchangeAll runs flatExchange on some ranks, and expects exactly these in the masks.
 func (w *world) flatExchangeAll(s flatShape, ranks uint64) {
 	w.t.Helper()
 	ins := flatInputs(seeded(w.t), s, uniform)
@@ -113,8 +113,8 @@ func (k *stopping) Place(b *device.PlaceBatch) {
 }
 
 // TestFlatHole: a rank that has its places and is lost before it has filled
-// them leaves rows that no expert is asked to run on. What it writes later is
-// seen by nobody.
+// them leaves rows that no expert is asked to run on. No rank sees what it writes
+// later.
 func TestFlatHole(t *testing.T) {
 	kern := &stopping{Kernels: cpu.NewReference()}
 	w := &world{t: t, doms: inproc.New(3, layout.ControlBytes), bufs: make([]*ep.Buffer, 3)}
@@ -199,7 +199,7 @@ func TestFlatMask(t *testing.T) {
 	}
 }
 
-// TestFlatCancel: who gives a flat dispatch up leaves the others with empty
+// TestFlatCancel: a rank that gives a flat dispatch up leaves the others with empty
 // places or none, not in a wait.
 func TestFlatCancel(t *testing.T) {
 	w := newWorld(t, 2, ep.Config{NumBytes: 24 << 20})

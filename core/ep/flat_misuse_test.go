@@ -12,7 +12,7 @@ import (
 
 var flatPair = flatShape{shape: pair, extra: [layout.NumExtras]int{4}}
 
-// TestFlatMismatch: ranks that disagree are told the same by name, nobody
+// TestFlatMismatch: ranks that disagree are told the same by name, no rank
 // waits for the other, and the buffer stays usable.
 func TestFlatMismatch(t *testing.T) {
 	for _, deterministic := range []bool{false, true} {
@@ -118,7 +118,7 @@ func TestBadFlatCombine(t *testing.T) {
 	require.ErrorContains(t, err, "a flat combine of a handle whose dispatch was packed")
 }
 
-// TestNoAllocationsFlat: nor do flat operations.
+// TestNoAllocationsFlat: flat operations allocate nothing either.
 func TestNoAllocationsFlat(t *testing.T) {
 	w := newWorld(t, 1, ep.Config{NumBytes: 12 << 20})
 	s := flatShape{shape: shape{ranks: 1, maxTokens: 8, hidden: 16, experts: 4, topk: 2}, extra: [layout.NumExtras]int{8}}
@@ -142,8 +142,8 @@ func TestNoAllocationsFlat(t *testing.T) {
 	}
 }
 
-// TestFlatStats: rows and bytes are what the routing says; there is no load of
-// experts, for a row belongs to none.
+// TestFlatStats: rows and bytes are what the routing says. There is no load of
+// experts, because a flat row belongs to none.
 func TestFlatStats(t *testing.T) {
 	r := seeded(t)
 	s := flatShape{shape: shape{ranks: 3, maxTokens: 9, hidden: 64, experts: 12, topk: 4}, extra: [layout.NumExtras]int{5}}

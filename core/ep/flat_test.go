@@ -95,7 +95,7 @@ func (d *dispatched) checkFlatHoles(rank int, s flatShape, ins []flatInput, lost
 	return want, nil
 }
 
-// holes are the rows that nobody has finished.
+// holes are the rows that no rank has finished.
 func (d *dispatched) holes(rows []flatRow) (at []int) {
 	for i := range int(d.counts[0]) {
 		if !slices.ContainsFunc(rows, func(row flatRow) bool { return row.at == i }) {

@@ -119,7 +119,7 @@ func expertFP8(e int, row castRow, out []byte) {
 // computeFP8 runs the stand-in experts on what arrived.
 func (d *dispatched) computeFP8(rank int, s shape) {
 	l, c := s.experts/s.ranks, s.ranks*s.maxTokens
-	for pair, of := range d.layout[:l*s.ranks] { // rows that a lost rank had reserved are nobody's
+	for pair, of := range d.layout[:l*s.ranks] { // rows that a lost rank had reserved belong to no source
 		e, begin := pair/s.ranks, int(of>>32)
 		for i := begin; i < begin+int(of&(1<<32-1)); i++ {
 			expertFP8(rank*l+e, d.castRow(s, e, i, c), d.res.CombineX[(e*c+i)*s.hidden*2:][:s.hidden*2])

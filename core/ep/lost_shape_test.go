@@ -11,8 +11,9 @@ import (
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
-// lostShape is a world whose third rank has called dispatch with a larger shape, has reserved
-// rows, and dies before it says so. Until then its calls are played by what they store.
+// lostShape is a world in which the third rank has called dispatch with a larger shape, has
+// reserved rows, and dies before it publishes them. Until then the test stores what its
+// calls would store.
 type lostShape struct {
 	*world
 	ins  []input
@@ -38,7 +39,7 @@ func (w *lostShape) compared(rank int) error {
 	return err
 }
 
-// combined is a dispatch and a combine of what has come, whatever that is.
+// combined is a dispatch and a combine of the rows that have come.
 func (w *lostShape) combined(rank int) error {
 	d := new(dispatched)
 	a := w.args(rank, trio, &w.ins[rank], d)
@@ -64,8 +65,8 @@ func (w *lostShape) reserved(owner int, sources ...int) {
 	})
 }
 
-// reserveMore is what the rank that is lost does: of each expert more rows than the others'
-// shape has.
+// reserveMore does what the lost rank does: it reserves more rows of each expert than the
+// shape of the others has.
 func (w *lostShape) reserveMore(owner int) {
 	w.eachExpert(owner, func(_ int, word counter) { word.Add(uint64(100 * trio.ranks * trio.maxTokens)) })
 }
@@ -83,7 +84,7 @@ func (w *lostShape) eachExpert(owner int, f func(l int, word counter)) {
 	}
 }
 
-// costsTheLostRankAlone: the others are members, have found no violation, and go on.
+// costsTheLostRankAlone expects the others to be members, without a violation, and to go on.
 func (w *lostShape) costsTheLostRankAlone() {
 	for r := range 2 {
 		require.EqualValues(w.t, 0b011, w.bufs[r].Members(), "rank %d", r)
@@ -109,9 +110,9 @@ func TestLostRankOfAnotherShape(t *testing.T) {
 	w.costsTheLostRankAlone()
 }
 
-// TestLostRankThatTookTheRoom: a rank that comes after it finds no room. Its dispatch fails,
-// as with ranks that disagree, and so do combines that need it; it does not take the owner's
-// memory for overwritten.
+// TestLostRankThatTookTheRoom: a rank that comes after the lost rank finds no room. Its
+// dispatch fails, as with ranks that disagree, and so do combines that need it. It does not
+// take the owner's memory for overwritten.
 func TestLostRankThatTookTheRoom(t *testing.T) {
 	w := newLostShape(t)
 	w.begin(0, w.combined)

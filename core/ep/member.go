@@ -11,7 +11,7 @@ import (
 func (b *Buffer) members() uint64 { return b.membersOf(b.epoch) }
 
 // Members returns one bit per member of this rank's epoch: 0 when the group
-// has gone on to another one without it, and after Close.
+// has gone on to another epoch without this rank, and after Close.
 func (b *Buffer) Members() uint64 {
 	if b.enterClosed() != nil {
 		return 0
@@ -22,9 +22,9 @@ func (b *Buffer) Members() uint64 {
 	return b.members()
 }
 
-// Membership returns who is in the group now, whatever its epoch (without this
-// rank's bit when that is not the one it joined), that epoch, and how many
-// ranks this one has fenced. Zeros after Close.
+// Membership returns the ranks that are in the group now, whatever its epoch, then that
+// epoch, and how many ranks this one has fenced. The ranks lack this rank's bit when the
+// epoch is not the one that it joined. Zeros after Close.
 func (b *Buffer) Membership() (ranks uint64, epoch uint16, lost uint64) {
 	if b.enterClosed() != nil {
 		return 0, 0, 0
@@ -35,7 +35,7 @@ func (b *Buffer) Membership() (ranks uint64, epoch uint16, lost uint64) {
 	set := membership.Set(b.word.Load())
 	ranks = set.Ranks()
 	if set.Epoch() != b.epoch {
-		ranks &^= 1 << b.self // it is another process's
+		ranks &^= 1 << b.self // the bit is another process's
 	}
 	return ranks, set.Epoch(), b.lost.Load()
 }
@@ -68,8 +68,8 @@ func (b *Buffer) usable() error {
 	return b.surrender()
 }
 
-// expelled ends everything once this rank has seen that it is out. From here
-// on it writes nothing to anybody, and says so.
+// expelled ends all operations once this rank has seen that it is out. From here
+// on it writes nothing to any other rank, and publishes that in `quiesced`.
 func (b *Buffer) expelled() {
 	if b.outside {
 		return
@@ -79,7 +79,7 @@ func (b *Buffer) expelled() {
 	b.quiesceNow()
 }
 
-// fenced is ErrFenced of a rank that has taken itself out: nobody here knows
+// fenced is ErrFenced of a rank that has taken itself out: this rank does not know
 // whether the group has gone on.
 type fenced struct{ why string }
 
@@ -104,8 +104,8 @@ func WhyFenced(dom transport.Domain) error {
 }
 
 // leaveFor ends this rank's part in its epoch: it takes itself out of the
-// member set, and peers that wait for it go on. Whoever sees it out sees that
-// it is quiesced, too, so a rank that leaves is never taken for a lost one.
+// member set, and peers that wait for it go on. A peer that sees it out also sees that
+// it is quiesced, so a rank that leaves is never taken for a lost one.
 func (b *Buffer) leaveFor(why error) {
 	b.endAll(why)
 	b.storeQuiesced()

@@ -154,7 +154,7 @@ func skipIfRacing(t *testing.T) {
 	}
 }
 
-// TestDisagreement: ranks whose calls of one operation differ both get an
+// TestDisagreement: if the calls of two ranks for one operation differ, both get an
 // error with both values, and the buffer goes on working.
 func TestDisagreement(t *testing.T) {
 	skipIfRacing(t)

@@ -26,8 +26,8 @@ func (b *Buffer) Stats() (telemetry.Stats, error) {
 }
 
 // Records returns the latest operations of a rank, the oldest first, at most
-// `last` (0: all that are remembered). Another rank's are read from its memory:
-// it takes no part, and may be frozen or dead.
+// `last` (0: all that are remembered). The records of another rank are read from its
+// memory: that rank takes no part, and may be frozen or dead.
 func (b *Buffer) Records(rank, last int) ([]telemetry.Record, error) {
 	if rank < 0 || rank >= b.ranks {
 		return nil, invalid("rank is %d, allowed 0 to %d", rank, b.ranks-1)
@@ -64,8 +64,8 @@ func (b *Buffer) Events(since uint64) ([]telemetry.Event, uint64) {
 	return b.rec.events.After(since)
 }
 
-// enterClosed is enter for what still works on a buffer that a fault has
-// closed: to look at what happened. Not after Close.
+// enterClosed is enter for calls that still work on a buffer that a fault has
+// closed: they look at what happened. Not after Close.
 func (b *Buffer) enterClosed() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -76,7 +76,7 @@ func (b *Buffer) enterClosed() error {
 	return nil
 }
 
-// endObserving comes before Close waits for the users.
+// endObserving is called before Close waits for the users.
 func (b *Buffer) endObserving() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -100,8 +100,8 @@ func (b *Buffer) recordLost(ranks uint64, waited time.Duration, t task, why stri
 	b.known &^= ranks
 }
 
-// recordLeavers records whom the group has lost without our doing. Buffer.mu is
-// held.
+// recordLeavers records the ranks that are out of the group without our doing.
+// Buffer.mu is held.
 func (b *Buffer) recordLeavers(t task) {
 	gone := b.known & b.out()
 	if gone == 0 || b.outside {
@@ -115,8 +115,8 @@ func (b *Buffer) recordLeavers(t task) {
 	b.recordLost(gone, waited, t, "it left the group, or another rank took it out")
 }
 
-// recordLeft records those of the ranks that have left by themselves: alive, and
-// done with the epoch. Buffer.mu is held.
+// recordLeft records those of the ranks that have left by themselves: they live, and
+// are done with the epoch. Buffer.mu is held.
 func (b *Buffer) recordLeft(gone uint64) {
 	for rest := gone; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
@@ -130,7 +130,7 @@ func (b *Buffer) recordLeft(gone uint64) {
 	}
 }
 
-// note numbers an event and makes it known. Buffer.mu is held.
+// note numbers an event and publishes it. Buffer.mu is held.
 func (b *Buffer) note(ev telemetry.Event) {
 	ev.TimeNs = b.rec.clock.Now()
 	recorded := b.rec.events.Add(ev)
@@ -142,7 +142,7 @@ func (b *Buffer) note(ev telemetry.Event) {
 	}
 }
 
-// watchSlow complains of the ranks that an operation has waited for too long:
+// watchSlow makes an event of the ranks for which an operation has waited too long:
 // after SlowAfter, then each time the wait has become twice as long. Buffer.mu
 // is held.
 func (b *Buffer) watchSlow(t task, now time.Time) {
@@ -168,7 +168,7 @@ func (b *Buffer) watchSlow(t task, now time.Time) {
 	}
 }
 
-// pidOf is the process that a rank says it is; 0: it has not said so.
+// pidOf returns the process id that a rank has given; 0: it has given none.
 func (b *Buffer) pidOf(rank int) int {
 	control := b.dom.Control(rank)
 	if control == nil {

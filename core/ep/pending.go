@@ -71,8 +71,8 @@ func (p *Pending) Wait(until Phase, slice time.Duration) error {
 // everything at PhaseDone. ErrStaleHandle: the handle was released meanwhile.
 func (p *Pending) Result(res *Result) error { return p.b.fillResult(p.t, res) }
 
-// Cancel gives the operation up and releases its handle. What peers need from
-// it is written by later calls. An ended operation is left alone.
+// Cancel gives the operation up and releases its handle. Later calls write what
+// peers still need from it. Cancel does nothing to an ended operation.
 func (p *Pending) Cancel() {
 	p.b.mu.Lock()
 	defer p.b.mu.Unlock()

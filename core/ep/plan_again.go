@@ -2,7 +2,7 @@ package ep
 
 import "slices"
 
-// planKey is what a plan depends on, but for the expert ids.
+// planKey is what a plan depends on, apart from the expert ids.
 type planKey struct {
 	flat         bool
 	tokens, topK int
@@ -14,9 +14,9 @@ func keyOf(a *DispatchArgs, active uint64) planKey {
 	return planKey{a.Flat, a.NumTokens, a.TopK, a.NumExperts, active}
 }
 
-// plan fills the slot's plan. One that is still known, of an operation with the
-// same routing among the same ranks, is not made again: forward and backward,
-// or a forward that is repeated, have such.
+// plan fills the slot's plan. It uses a known plan of an operation with the same
+// routing among the same ranks, if there is one: forward and backward, or a repeated
+// forward, have such a plan.
 func (b *Buffer) plan(s *slot, a *DispatchArgs, active uint64) {
 	switch known := b.plannedLike(s, a, active); {
 	case known == &s.plan:
@@ -31,8 +31,8 @@ func (b *Buffer) plan(s *slot, a *DispatchArgs, active uint64) {
 	}
 }
 
-// plannedLike finds the plan, the slot's own first: that needs no copy. Routing
-// that is another one mostly differs in its first ids, so looking costs little.
+// plannedLike finds the plan, the slot's own first: that needs no copy. Different
+// routing mostly differs in its first ids, so looking costs little.
 func (b *Buffer) plannedLike(s *slot, a *DispatchArgs, active uint64) *plan {
 	key, ids := keyOf(a, active), a.TopkIdx[:a.NumTokens*a.TopK]
 	if s.plan.is(key, ids) {
@@ -48,8 +48,8 @@ func (b *Buffer) plannedLike(s *slot, a *DispatchArgs, active uint64) *plan {
 
 func (p *plan) is(key planKey, ids []int64) bool { return p.key == key && slices.Equal(p.topk, ids) }
 
-// copyOf makes the plan that of another operation. Where the rows of that one
-// went is not part of it.
+// copyOf makes the plan a copy of another operation's. The places of that operation's
+// rows are not part of it.
 func (p *plan) copyOf(q *plan) {
 	p.key, p.width = q.key, q.width
 	p.topk = append(p.topk[:0], q.topk...)

@@ -13,7 +13,7 @@ import (
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
-// sameRouting is what goes by a former input's routing: other rows and weights,
+// sameRouting is an input with a former input's routing: other rows and weights,
 // and ids in memory of their own.
 func sameRouting(r *rand.Rand, s flatShape, former []flatInput) []flatInput {
 	ins := make([]flatInput, len(former))
@@ -77,8 +77,8 @@ func (w *world) plansKept() (n []uint64) {
 	return n
 }
 
-// TestKnownPlanBesideItsOwn: the operation whose plan it was is still to be
-// combined, before or after the one that has taken it over.
+// TestKnownPlanBesideItsOwn: the operation that the plan was made for is still to be
+// combined, before or after the operation that has taken the plan over.
 func TestKnownPlanBesideItsOwn(t *testing.T) {
 	for _, order := range [][2]int{{0, 1}, {1, 0}} {
 		for _, deterministic := range []bool{false, true} {
@@ -174,8 +174,8 @@ func TestChangedRouting(t *testing.T) {
 	}
 }
 
-// TestKnownPlanAfterALoss: ranks that get rows are part of a plan. One that is
-// lost, or left out, or has come back, makes it another.
+// TestKnownPlanAfterALoss: the ranks that get rows are part of a plan. A rank that is
+// lost, or left out, or has come back, makes another plan necessary.
 func TestKnownPlanAfterALoss(t *testing.T) {
 	r := seeded(t)
 	w := newWorld(t, 3, ep.Config{NumBytes: 24 << 20})

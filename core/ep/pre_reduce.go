@@ -10,11 +10,11 @@ import (
 // A pre-reduced combine adds a token's rows up in two steps: those of each rank
 // that it went to, weighted and in order of k, with a rounding to the type of
 // the rows; then these sums, in the order in which the token selects the ranks
-// first. A remote rank makes its sum itself and sends that alone. What a rank does
-// whose memory can be mapped is done by whoever reads it, with the same bits.
+// first. A remote rank makes its sum itself and sends only the sum. For a local rank
+// the reader makes the sum, with the same bits.
 // Weights are then part of a dispatch: remote ranks get them with the rows.
 
-// checkPreReduced: nothing but the weights is asked of a pre-reduced dispatch.
+// checkPreReduced refuses flat rows and too few weights for a pre-reduced dispatch.
 func checkPreReduced(a *DispatchArgs) error {
 	if a.Flat {
 		return invalid("pre_reduce is set with flat rows, allowed with rows per expert only: of flat rows whoever runs the experts makes the sums")
@@ -25,7 +25,8 @@ func checkPreReduced(a *DispatchArgs) error {
 	return nil
 }
 
-// sameAsSent: remote ranks have made their sums by what was dispatched.
+// sameAsSent compares selections and weights with those of the dispatch: remote ranks
+// have made their sums by these.
 func sameAsSent(s *slot, a *CombineArgs) error {
 	for i, id := range s.plan.topk {
 		t, k := i/a.TopK, i%a.TopK
@@ -39,9 +40,9 @@ func sameAsSent(s *slot, a *CombineArgs) error {
 	return nil
 }
 
-// locateRuns is locate for a pre-reduced combine: a token's rows of one rank
-// are side by side, and those of a remote rank are one, its sum, which lies in the
-// shadow slab at the token's number among those that went there.
+// locateRuns is locate for a pre-reduced combine. A token's rows of one rank
+// are side by side. A remote rank has one row per token, its sum. It lies in the
+// shadow slab at the token's number among the tokens that went there.
 func (p *plan) locateRuns(slab *layout.Slab, weights []float32, remote uint64) {
 	p.rows, p.factor = resize(p.rows, len(p.jobOf)), resize(p.factor, len(p.jobOf))
 	var sums [layout.MaxRanks]int64 // so far, by remote rank

@@ -12,8 +12,8 @@ import (
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
-// TestBadPreReduceDispatch: what cannot be pre-reduced is refused, and nothing has
-// happened.
+// TestBadPreReduceDispatch: a dispatch that cannot be pre-reduced is refused, and nothing
+// has happened.
 func TestBadPreReduceDispatch(t *testing.T) {
 	w := newWorld(t, 1, ep.Config{NumBytes: 24 << 20})
 	s := small
@@ -74,7 +74,7 @@ func TestBadPreReduceCombine(t *testing.T) {
 		}
 		a := combineArgs(d, &in, out)
 		a.TopkWeights = slices.Clone(in.weights)
-		a.TopkWeights[3] = 77 // of no selection: nobody looks at it
+		a.TopkWeights[3] = 77 // of no selection: no code looks at it
 		if _, err := w.bufs[rank].Combine(d.res.Op, a, ep.PhaseDone, -1); err != nil {
 			return err
 		}
@@ -141,8 +141,8 @@ func TestPreReduceRowTooLong(t *testing.T) {
 	})
 }
 
-// TestPreReduceLoss: who dies after its rows had come and before its outputs takes
-// its whole sum along.
+// TestPreReduceLoss: if a rank dies after its rows have come and before its outputs, its
+// whole sum is missing.
 func TestPreReduceLoss(t *testing.T) {
 	useHosts(t, twoHosts)
 	w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20})

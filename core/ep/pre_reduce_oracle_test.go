@@ -84,8 +84,8 @@ func (s shape) noise(source, token int, e int64, h int) float32 {
 	return math.Float32frombits(uint32(floatToBF16(v)) << 16)
 }
 
-// answer writes the answers of this rank's experts to the rows of everybody.
-// They depend on whose token it is alone: a row that lies elsewhere than its
+// answer writes the answers of this rank's experts to the rows of all ranks.
+// They depend only on the token's rank and number: a row that lies elsewhere than its
 // index says, or is of another format, changes no answer.
 func (d *dispatched) answer(rank int, s shape, y []byte) {
 	l, c := s.experts/s.ranks, s.ranks*s.maxTokens

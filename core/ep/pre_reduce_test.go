@@ -14,8 +14,8 @@ import (
 )
 
 // preReduceTrip dispatches, answers and combines, twice over the same handle, and
-// compares with the oracle. Each rank has a shape of its own: that may say
-// otherwise whether sums are made first.
+// compares with the oracle. Each rank has a shape of its own: ranks may differ in
+// whether sums are made first.
 func (w *world) preReduceTrip(rank int, s shape, in *input, inPlace bool) error {
 	d, err := w.dispatch(rank, s, in)
 	if err != nil {
@@ -113,7 +113,7 @@ func TestPreReduceMasks(t *testing.T) {
 				}
 			}
 		}
-		out := r.IntN(4) // everybody leaves this one out, and it all others
+		out := r.IntN(4) // all others leave this rank out, and it leaves out all others
 		for rank := range masks {
 			for other := range 4 {
 				if (rank == out) != (other == out) {
@@ -147,7 +147,7 @@ func TestPreReduceMasks(t *testing.T) {
 }
 
 // TestRemotePreReduceChaos: ranks die and come late, and return with updates. The sums
-// of who is lost are missing as a whole.
+// of lost ranks are missing as a whole.
 func TestRemotePreReduceChaos(t *testing.T) { remoteChaos(t, true) }
 
 // TestRemotePreReduceSameBits: a group over several hosts gives every bit that the same

@@ -46,13 +46,13 @@ type groupSpec struct {
 	Setting       multihost.Setting
 	Deterministic bool
 	Seed          uint64
-	Victim        int    // who will be killed; -1: nobody
+	Victim        int    // the rank that will be killed; -1: none
 	Dir           string // where ranks leave what others read
 
 	// By rank; nil: all on the loopback device, and devices by host.
 	Addresses, Devices []string
 	Bound              time.Duration // of silence; 0: a process that starves is not dead
-	Away               []int         // who is at the other end of a cable that will be cut
+	Away               []int         // ranks at the other end of a cable that will be cut
 
 	command func(rank int, words ...string) []string // runs a rank elsewhere
 }
@@ -108,7 +108,7 @@ func (s *rankSpec) run() error {
 	default:
 		err = s.roundsWithDeath(w)
 	}
-	// Who leaves may leave others without what is still on its way.
+	// A rank that leaves may leave others without what is still on its way.
 	if err == nil {
 		_, err = s.exchange("over", nil, s.Victim)
 	}
@@ -214,7 +214,7 @@ func (s *rankSpec) carriers(dom *multihost.Domain) string {
 // numRounds is how many dispatches with combines a group makes.
 const numRounds = 24
 
-// rounds compares three of four rounds with the oracle. Of each fourth it says
+// rounds compares three of four rounds with the oracle. Of each fourth round it prints
 // a sum of all bits: "outs" of what combines gave, "bits" of everything.
 func (s *rankSpec) rounds(w *world) error {
 	r := rand.New(rand.NewPCG(s.Seed, 1)) // all ranks draw the same
@@ -273,9 +273,9 @@ func (s *rankSpec) draw(r *rand.Rand, i int) (f flatShape, flat bool) {
 	return f, flat
 }
 
-// victimRounds is half of the rounds when somebody is killed: the victim plays
-// those, if it gets so far: the others then wait
-// for it. Who does not see its death in one round sees it in the next.
+// victimRounds is half of the rounds when a rank is killed. The victim plays these
+// rounds, if it gets so far; then the others wait for it. A rank that does not see its
+// death in one round sees it in the next.
 const victimRounds = 8
 
 func (s *rankSpec) roundsWithDeath(w *world) error {
@@ -303,8 +303,8 @@ func (s *rankSpec) roundsWithDeath(w *world) error {
 	return nil
 }
 
-// roundWithDeath is roundTrip when a rank may die at any point of it: of that
-// rank there are all rows or none, as the mask says, and its experts count or
+// roundWithDeath is roundTrip when a rank may die at any point of it. Of that
+// rank there are all rows or none, as the mask says. Its experts count or
 // do not.
 func (w *world) roundWithDeath(rank, victim int, s shape, ins []input) (gone bool, err error) {
 	d := new(dispatched)

@@ -218,9 +218,9 @@ func playGroup(t *testing.T, spec groupSpec, check func()) (outs, bits []string)
 	return outs, bits
 }
 
-// TestProcesses: groups of processes over sockets, over RDMA, and over both
-// where devices do not reach one another, apart and in pairs, get what the definition says; and every bit of it is what the same
-// group gets in shared memory. No RDMA object is left.
+// TestProcesses: groups of processes get what the definition says: over sockets, over
+// RDMA, and over both where devices do not reach one another, apart and in pairs. Every
+// bit of it is what the same group gets in shared memory. No RDMA object is left.
 func TestProcesses(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		spec := groupSpec{Seed: testenv.Seed(t), Victim: -1}

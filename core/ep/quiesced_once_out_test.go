@@ -28,8 +28,8 @@ func (d *slabWatch) Slab(rank, id int) (transport.Segment, error) {
 }
 
 // TestQuiescedOnceOut: a rank that is taken out between its look at open and its
-// first write writes nothing, neither rows nor what it has deferred: the owner may have
-// opened without it, and then its slab is not replaced for its sake.
+// first write writes nothing, neither rows nor what it has deferred. The owner may have
+// opened without this rank, and then it does not replace its slab because of it.
 func TestQuiescedOnceOut(t *testing.T) {
 	in := [2]input{pairInput(0), pairInput(1)}
 	for name, c := range map[string]struct {

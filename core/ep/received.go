@@ -8,9 +8,9 @@ import (
 	"github.com/moewire/moewire/core/ep/layout"
 )
 
-// takeCounts reads counters and layout of our slab into the caller's memory, once, and
-// only then looks whether they can be: rows of two sources do not overlap, and all lie
-// among those that were reserved.
+// takeCounts reads counters and layout of our slab into the caller's memory, once. Only
+// then it checks them: rows of two sources do not overlap, and all lie among those that
+// were reserved.
 func (b *Buffer) takeCounts(s *slot) error {
 	a := &s.dispatch.args
 	s.received = resize(s.received, int(s.slab.LocalExperts))
@@ -41,10 +41,10 @@ func (b *Buffer) takeCounts(s *slot) error {
 	return b.surrender()
 }
 
-// misses reports whether a source that the operation was planned with has not come.
+// misses reports whether a source that the operation was planned with has not arrived.
 func (b *Buffer) misses(s *slot) bool { return s.planned&^s.counted&^s.spoiled != 0 }
 
-// takeLayout copies where the rows of each source lie that is counted.
+// takeLayout copies where the rows of each counted source lie.
 func (b *Buffer) takeLayout(s *slot, l int, to []int64) bool {
 	clear(to)
 	ranges, sum, holes := b.scratch.ranges[:0], uint64(0), s.counted != s.a
@@ -86,7 +86,8 @@ func (b *Buffer) takeLayout(s *slot, l int, to []int64) bool {
 	return true
 }
 
-// checkIDs looks whether whoever runs experts by the ids of flat rows finds them all.
+// checkIDs checks that every id of flat rows is -1 or a local expert. So a caller that
+// runs experts by these ids finds them all.
 func (b *Buffer) checkIDs(s *slot) bool {
 	ids := s.dispatch.res.Columns[layout.ColumnTopkIdx][:s.rows*s.slab.Columns[layout.ColumnTopkIdx]]
 	local := s.params.experts / uint64(b.ranks)

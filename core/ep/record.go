@@ -26,10 +26,10 @@ type recorder struct {
 	present     uint64                       // bytes made present ahead of use
 	slabs       int
 	events      telemetry.Events
-	ended       bool // the buffer is being closed: nobody looks any more
+	ended       bool // the buffer is being closed: no reader is left
 }
 
-// counted are the counters that a step may raise, for its operation alone.
+// counted are the counters that a step may raise, only for its own operation.
 type counted struct{ placed, reduced, copied, rowsReduced, rowsReceived, present uint64 }
 
 // inFlight is one operation that has not ended.
@@ -41,7 +41,7 @@ type inFlight struct {
 	handed  bool  // went back to its caller after sending
 }
 
-// delay is a wait that a person may have to hear of.
+// delay is a wait that may have to be reported to a person.
 type delay struct {
 	missing uint64 // ranks that are waited for now
 	since   int64  // when that wait began; 0: no wait
@@ -71,7 +71,7 @@ func (r *recorder) inFlightOf(s *slot, k kind) *inFlight {
 	return &r.inFlight[s.index][k]
 }
 
-// delay returns the wait of a task; nil: it waits for nobody, or is over.
+// delay returns the wait of a task; nil: it waits for no rank, or is over.
 func (r *recorder) delay(t task) *delay {
 	d := &r.readerWaits[t.s.index]
 	if f := r.inFlightOf(t.s, t.kind); f != nil {
@@ -93,7 +93,7 @@ func (r *recorder) begin(s *slot, k kind) {
 		return
 	}
 	f := r.inFlightOf(s, k)
-	if f.open { // it was given up, and nobody said so
+	if f.open { // it was given up, and the recorder was not told
 		r.finish(s, f, telemetry.Cancelled)
 	}
 	*f = inFlight{open: true, delay: r.newDelay()}
@@ -122,7 +122,7 @@ func (r *recorder) placing(s *slot) {
 	}
 }
 
-// sent notes that everything of ours is there for the others.
+// sent notes that all rows of this rank are there for the others.
 func (r *recorder) sent(s *slot, k kind) {
 	if f := r.inFlightOf(s, k); f.open {
 		now := r.clock.Now()
@@ -131,7 +131,7 @@ func (r *recorder) sent(s *slot, k kind) {
 	}
 }
 
-// seen notes that everything of the others' is there.
+// seen notes that all rows of the others are there.
 func (r *recorder) seen(s *slot, k kind) {
 	if f := r.inFlightOf(s, k); f.open {
 		now := r.clock.Now()
@@ -184,7 +184,7 @@ func (r *recorder) attribute(rec *telemetry.Record) {
 	r.before = now
 }
 
-// wait notes who is waited for, and when that began.
+// wait notes which ranks the operation waits for, and when that began.
 func (d *delay) wait(waiting uint64, clock telemetry.Clock) {
 	if d.since == 0 {
 		d.since = clock.Now()
@@ -192,7 +192,7 @@ func (d *delay) wait(waiting uint64, clock telemetry.Clock) {
 	d.missing = waiting
 }
 
-// wait notes that the ranks waited for are others than before.
+// wait notes that the set of ranks waited for has changed.
 func (r *recorder) wait(f *inFlight, waiting uint64) {
 	now := r.clock.Now()
 	if f.since == 0 {
@@ -208,7 +208,7 @@ func (r *recorder) wait(f *inFlight, waiting uint64) {
 	f.rec.Missing |= waiting
 }
 
-// endWait books a wait that is over.
+// endWait records a wait that is over.
 func (r *recorder) endWait(f *inFlight, now int64) {
 	if f.since == 0 {
 		return
@@ -220,7 +220,7 @@ func (r *recorder) endWait(f *inFlight, now int64) {
 	f.missing, f.since = 0, 0
 }
 
-// came books, for each of the ranks, how long it was waited for.
+// came adds, for each of the ranks, how long it was waited for.
 func (r *recorder) came(f *inFlight, ranks uint64, now int64) {
 	for rest := ranks; rest != 0; rest &= rest - 1 {
 		r.area.AddWait(f.rec.Kind, bits.TrailingZeros64(rest), now-f.since)
@@ -228,7 +228,7 @@ func (r *recorder) came(f *inFlight, ranks uint64, now int64) {
 	f.changed = now
 }
 
-// abandon ends the records of a slot whose calls have ended otherwise.
+// abandon ends the records of a slot if its calls have ended otherwise.
 func (r *recorder) abandon(s *slot, state op.State) {
 	outcome := telemetry.Failed
 	if state == op.Cancelled {
@@ -255,7 +255,7 @@ func (r *recorder) finish(s *slot, f *inFlight, outcome telemetry.Outcome) {
 	r.area.Add(&f.rec)
 }
 
-// rowsSent books the rows of an ended dispatch by their owners.
+// rowsSent adds the rows of an ended dispatch to the totals of their owners.
 func (r *recorder) rowsSent(s *slot) (rows uint32) {
 	l := int(s.slab.LocalExperts)
 	for rest := s.sent; rest != 0; rest &= rest - 1 {
@@ -267,7 +267,7 @@ func (r *recorder) rowsSent(s *slot) (rows uint32) {
 	return rows
 }
 
-// received books the rows of a dispatch by expert and by source. A flat row
+// received adds the rows of a dispatch to the totals by expert and by source. A flat row
 // belongs to no expert.
 func (r *recorder) received(s *slot) {
 	l := int(s.slab.LocalExperts)

@@ -189,7 +189,7 @@ func TestTimeBetweenCallAndHook(t *testing.T) {
 	}
 }
 
-// TestOutcomes: an operation that does not end well is recorded so.
+// TestOutcomes: an operation that does not end well is recorded with its outcome.
 func TestOutcomes(t *testing.T) {
 	s := small
 	w := newWorld(t, 2, ep.Config{NumBytes: 12 << 20})
@@ -216,7 +216,7 @@ func TestOutcomes(t *testing.T) {
 }
 
 // TestSlowAndLost: a wait that lasts becomes an event while it still lasts,
-// and again less and less often; that the rank leaves becomes another.
+// and again less and less often. The rank's leave becomes another event.
 func TestSlowAndLost(t *testing.T) {
 	var counted atomic.Uint64
 	w := newWorld(t, 2, ep.Config{NumBytes: 12 << 20, SlowAfter: 20 * time.Millisecond, EventCount: &counted})
@@ -250,7 +250,7 @@ func TestSlowAndLost(t *testing.T) {
 	}
 }
 
-// TestSlowReader: waiting for the readers of a combine is heard of, too. Rank 1
+// TestSlowReader: a wait for the readers of a combine becomes an event, too. Rank 1
 // takes its time to read the outputs of rank 0.
 func TestSlowReader(t *testing.T) {
 	var counted atomic.Uint64
@@ -275,7 +275,7 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
-// TestNeverSlow: a negative threshold means that no wait is one to hear of.
+// TestNeverSlow: with a negative threshold no wait becomes an event.
 func TestNeverSlow(t *testing.T) {
 	w := newWorld(t, 2, ep.Config{NumBytes: 12 << 20, SlowAfter: -1})
 	in := input{tokens: 1, x: make([]byte, 32), topk: []int64{0, 1}, weights: []float32{1, 1}}

@@ -7,7 +7,7 @@ import (
 	"github.com/moewire/moewire/core/op"
 )
 
-// Release tells everybody that this rank is done with operation n. Its rows
+// Release tells every rank that this rank is done with operation n. Its rows
 // may be overwritten from now on.
 func (b *Buffer) Release(n uint64) error {
 	if err := b.enter(); err != nil {
@@ -28,7 +28,7 @@ func (b *Buffer) Release(n uint64) error {
 }
 
 // releaseCombined releases the combined handles, as the next call that is not
-// a combine of the same handle does. One whose hook has not run stays.
+// a combine of the same handle does. A combine with a hook that has not run stays.
 func (b *Buffer) releaseCombined(except *slot) {
 	for j := range b.slots {
 		if s := &b.slots[j]; s != except && s.combines > 0 && !s.combine.pending() {
@@ -40,7 +40,7 @@ func (b *Buffer) releaseCombined(except *slot) {
 func (b *Buffer) release(s *slot, why error) { b.releaseAs(s, op.Cancelled, why) }
 
 // releaseAs ends the slot's operation. The released bit comes before the
-// final done: who wants to combine it gets an error, never a wait without end.
+// final done: a rank that wants to combine it gets an error, never a wait without end.
 func (b *Buffer) releaseAs(s *slot, state op.State, why error) {
 	if !s.live {
 		return

@@ -9,14 +9,14 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// Remote ranks are those whose memory cannot be mapped. Whoever receives a message
-// from one does in its own memory what the sender would have done there: it
-// reserves places, fans rows out, stores params, arrive and done. The other way
-// round, a remote owner's slab is a private one, its shadow slab, in which our rows
-// have the first positions of every expert; the outputs that come back are
-// stored there. So steps, waits and orders know nothing of remote ranks.
+// Remote ranks are those whose memory cannot be mapped. The receiver of a message
+// does in its own memory what the sender would have done there: it reserves places,
+// fans rows out, stores params, arrive and done. In the other direction, a private
+// slab stands for the remote owner's: its shadow slab, in which our rows have the
+// first positions of every expert. The outputs that come back are stored there. So
+// steps, waits and row orders know nothing of remote ranks.
 
-// remote is what a buffer needs for them; nil if there are none. Guarded by
+// remote is what a buffer needs for remote ranks; nil if there are none. Guarded by
 // Buffer.mu.
 type remote struct {
 	carrier transport.Remote
@@ -30,7 +30,7 @@ type remote struct {
 	last   int32
 	target [1]device.Target
 	one    [1]int32 // the only count of rows that are sums
-	short  error    // of the latest look: no memory for a message, which is still in front
+	short  error    // of the latest look: no memory for a message, which is still first in line
 }
 
 // remoteSlot is what a slot keeps for one remote rank.
@@ -43,7 +43,7 @@ type remoteSlot struct {
 	back     outputs           // as source: the outputs that came
 }
 
-// connectRemote looks who is remote now, after a rendezvous.
+// connectRemote finds the ranks that are remote now, after a rendezvous.
 func (b *Buffer) connectRemote() {
 	carrier := b.dom.Remote()
 	if carrier == nil {
@@ -94,9 +94,9 @@ func (b *Buffer) slabOf(r, j int, id int) (transport.Segment, error) {
 	return f.shadow, nil
 }
 
-// reserveShadows makes the shadow slabs of all slots for slabs of so many bytes: they
-// are address space until rows come back, and a call that finds none to be had
-// could only end the buffer.
+// reserveShadows makes the shadow slabs of all slots for slabs of so many bytes. They
+// are only address space until outputs come back. They are made now because a later
+// call that could not make them could only end the buffer.
 func (b *Buffer) reserveShadows(sizeBytes int64) error {
 	for j := range b.slots {
 		for rest := b.remoteOf(^uint64(0)); rest != 0; rest &= rest - 1 {
@@ -156,7 +156,7 @@ func (b *Buffer) checkRemote(slab *layout.Slab, a *DispatchArgs) error {
 		slab.Hidden, slab.NumExperts, slab.ColumnBytes(), b.remote.longest)
 }
 
-// outWithLast returns who is out. What they had sent before comes first.
+// outWithLast returns the ranks that are out. It takes what they had sent before first.
 func (b *Buffer) outWithLast() uint64 {
 	out := b.out()
 	if b.remoteOf(out) != 0 && out>>b.self&1 == 0 {
@@ -165,9 +165,9 @@ func (b *Buffer) outWithLast() uint64 {
 	return out
 }
 
-// receive takes every message that has come, and reports whether there was one.
+// receive takes every message that has arrived, and reports whether there was one.
 func (b *Buffer) receive() (some bool) {
-	b.remote.short = nil // what was in front still is
+	b.remote.short = nil // the message that was first in line still is
 	for rest := b.remote.ranks; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
 		for msg := b.remote.carrier.Next(r); msg != nil; msg = b.remote.carrier.Next(r) {
@@ -184,7 +184,7 @@ func (b *Buffer) receive() (some bool) {
 	return b.placeReordered() || some
 }
 
-// takeMessage does what a message says; false: it says nothing that can be.
+// takeMessage does what a message says; false: no rank can have sent this message.
 func (b *Buffer) takeMessage(r int, msg []byte) bool {
 	h, ok := readHead(msg)
 	if !ok || h.epoch != b.epoch || h.rank != r || h.slot >= len(b.slots) {

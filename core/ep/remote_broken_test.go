@@ -26,7 +26,7 @@ func newRelayedWorld(t *testing.T, ranks int) (w *world, doms []*multihost.Domai
 	params, err := cfg.Params(ep.Standing{})
 	require.NoError(t, err)
 	keys, at := wire.GenerateKeyring(), netip.MustParseAddrPort("127.0.0.1:0")
-	var mu sync.Mutex // one after the other, to tell whose port is whose
+	var mu sync.Mutex // one after the other, to tell which rank has which port
 	listeners, all := make([]*multihost.Listener, ranks), make([][]byte, ranks)
 	for r := range ranks {
 		relay := testenv.NewRelay(t)
@@ -46,7 +46,7 @@ func newRelayedWorld(t *testing.T, ranks int) (w *world, doms []*multihost.Domai
 				return tr, err
 			}}},
 			Keys: keys, Listen: at, Host: string(rune('a' + r)), Link: processLink,
-			Bound: time.Hour, ReconnectFor: time.Hour, // who starves is not dead
+			Bound: time.Hour, ReconnectFor: time.Hour, // a starving rank is not dead
 			Words: []int64{layout.WaitsFor(), layout.Beat(), layout.Quiesced()}, Moments: []int64{layout.Since()},
 		})
 		require.NoError(t, err)
@@ -66,8 +66,8 @@ func newRelayedWorld(t *testing.T, ranks int) (w *world, doms []*multihost.Domai
 	return w, doms, relays
 }
 
-// TestRemoteLinksBreak: dispatch and combine go on with right results, and nobody
-// is missed, while data connections are reset in the middle of what they carry.
+// TestRemoteLinksBreak: dispatch and combine go on with right results, and no rank
+// is missing, while data connections are reset in the middle of what they carry.
 func TestRemoteLinksBreak(t *testing.T) {
 	before := callTimeout
 	callTimeout = processTimeout

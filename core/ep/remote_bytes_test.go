@@ -122,9 +122,9 @@ func wantOutputsBytes(in *input, s shape, owner int) int64 {
 	return 64 + rows*row
 }
 
-// BenchmarkRemoteBytes measures what a token costs between 8 ranks that are all on
-// hosts of their own, with uniform routing, beside the algorithm that sends a
-// row per expert both ways. Run it for the bytes; its times mean nothing.
+// BenchmarkRemoteBytes measures what a token costs between 8 ranks on 8 hosts, with
+// uniform routing, beside the algorithm that sends a row per expert both ways. Run it
+// for the bytes; its times mean nothing.
 func BenchmarkRemoteBytes(b *testing.B) {
 	overHosts = spreads[0].of
 	b.Cleanup(func() { overHosts = nil })

@@ -12,7 +12,7 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// changedDomain shows where the latest message lies, to whoever changes it.
+// changedDomain shows where the latest message lies, to the code that changes it.
 type changedDomain struct {
 	transport.Domain
 	remote *changedRemote
@@ -33,7 +33,7 @@ func (f *changedRemote) Next(rank int) []byte {
 	return nil
 }
 
-// changingKernels overwrite the message whose rows they have just stored: its lists were
+// changingKernels overwrite a message after they have stored its rows: its lists were
 // checked, and are used afterwards.
 type changingKernels struct {
 	device.Kernels

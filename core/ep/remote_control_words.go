@@ -8,9 +8,9 @@ import (
 	"github.com/moewire/moewire/core/ep/layout"
 )
 
-// controlWords are what one rank says to another about one slot. Only the latest
-// matter, so there is nothing to queue: whoever finds no room for them tries
-// again at the next step, with those of then.
+// controlWords are what one rank tells another about one slot. Only the latest
+// matter, so there is no queue: a rank that finds no room for them tries
+// again at the next step, with the words of that moment.
 type controlWords struct {
 	open uint64 // of the sender's slab
 	y    uint64 // y_ready of the sender
@@ -48,9 +48,9 @@ func (b *Buffer) flush() {
 	}
 }
 
-// sendControlWords says what has changed. Outputs come before the y_ready that
-// publishes them, and y_ready only after the rank's rows: it asks for nothing
-// before.
+// sendControlWords tells the rank what has changed. Outputs come before the y_ready that
+// publishes them. y_ready comes only after the receiver's rows, since the receiver asks
+// for nothing before.
 func (b *Buffer) sendControlWords(s *slot, r int) bool {
 	f := &s.remote[r]
 	now := controlWords{open: b.published.open[s.index], y: f.lastSent.y}
@@ -82,7 +82,7 @@ func (b *Buffer) lease(r int, n int64) ([]byte, bool) {
 }
 
 // post sends what was leased. A message that cannot be sent is lost with its
-// rank: whoever knows that says so.
+// rank: the domain reports that the rank is lost.
 func (b *Buffer) post(r int, n int64) bool {
 	if b.remote.carrier.Post(r, n) != nil {
 		return false
@@ -103,8 +103,8 @@ func (s *slot) hasCome(r int) bool {
 	return s.own.seg.Word(layout.Arrive(r)).Load() == layout.Sealed(s.served, r)
 }
 
-// takeControlWords stores what a remote rank says of a slot where its peers would find
-// it.
+// takeControlWords stores what a remote rank says of a slot in the place where local
+// ranks look for it.
 func (b *Buffer) takeControlWords(s *slot, r int, msg []byte) bool {
 	w, ok := readControlWords(msg)
 	if !ok || !b.ours(s, w.open) || !b.ours(s, w.y) || !b.ours(s, w.done) {
@@ -119,13 +119,14 @@ func (b *Buffer) takeControlWords(s *slot, r int, msg []byte) bool {
 	return b.takeDone(s, r, w.done)
 }
 
-// ours: a word of a slot carries operations of that slot, or none.
+// ours reports whether a word can be one of the slot: it carries an operation of that
+// slot, or none.
 func (b *Buffer) ours(s *slot, word uint64) bool {
 	n := layout.Op(word)
 	return word == 0 || n%uint64(len(b.slots)) == uint64(s.index)
 }
 
-// raise stores a word that never goes back. An older one is no news: pieces of
+// raise stores a word that never goes back. It ignores an older value: pieces of
 // outputs bring y_ready, too.
 func raise(w *atomic.Uint64, v uint64) {
 	if v > w.Load() {
@@ -133,7 +134,7 @@ func raise(w *atomic.Uint64, v uint64) {
 	}
 }
 
-// missesOutputs: a y_ready that publishes more than what has come.
+// missesOutputs reports whether y_ready publishes more than what has arrived.
 func (b *Buffer) missesOutputs(s *slot, r int, y uint64) bool {
 	if !s.live || !layout.IsFor(y, s.op) || s.sent>>r&1 == 0 || b.rowsAt(s, r) == 0 {
 		return false
@@ -146,7 +147,7 @@ func (b *Buffer) missesOutputs(s *slot, r int, y uint64) bool {
 }
 
 // takeDone stores a source's done in our slab, for the operation that we serve
-// and only after its rows: the slab may be reused then.
+// and only after its rows: once done is there, the slab may be reused.
 func (b *Buffer) takeDone(s *slot, r int, done uint64) bool {
 	if s.own == nil || done == 0 || !layout.IsFor(done, s.served) {
 		return s.own == nil || done == 0 || !layout.IsPast(done, s.served)

@@ -17,8 +17,8 @@ import (
 
 func remoteInput(rank int) input { return randomInput(r2(rank), 4, 16, 2, 4, uniform) }
 
-// TestRemoteDataWins: what a rank had sent before it was lost counts, also if
-// nobody has looked at it yet.
+// TestRemoteDataWins: what a rank had sent before it was lost counts, even if
+// no step has looked at it yet.
 func TestRemoteDataWins(t *testing.T) {
 	useHosts(t, twoHosts)
 	for range 20 {
@@ -47,8 +47,8 @@ func TestRemoteDataWins(t *testing.T) {
 	}
 }
 
-// TestRemoteLeftOut: a rank that another one has left out with its mask comes when
-// that one has combined and released. It hears of outputs after its own rows.
+// TestRemoteLeftOut: rank 0 leaves a rank out with its mask, combines and releases. Then
+// the other rank comes. It is told of outputs only after its own rows.
 func TestRemoteLeftOut(t *testing.T) {
 	useHosts(t, twoHosts)
 	for range 10 {
@@ -112,14 +112,14 @@ func remoteChaos(t *testing.T, preReduce bool) {
 	}
 }
 
-// lose runs operations of everybody, in which one rank dies or sleeps.
+// lose runs operations of all ranks, in which one rank dies or sleeps.
 func (w *world) lose(r *rand.Rand, s shape, all uint64, victim int, dies bool) {
 	after := time.Duration(r.IntN(1500)) * time.Microsecond
 	ins := inputs(r, s, uniform)
 	w.some(all, func(rank int) error {
 		if rank == victim {
 			if dies {
-				ghost := *w // who takes its place is another one
+				ghost := *w // another process takes its place
 				ghost.bufs = slices.Clone(w.bufs)
 				go func() { _, _ = ghost.exchange(rank, s, ins, time.Second) }()
 				time.Sleep(after)

@@ -6,7 +6,7 @@ import (
 	"github.com/moewire/moewire/core/device"
 )
 
-// pieceJobs checks all of a piece before anything of it counts, and makes its jobs.
+// pieceJobs checks all of a piece before any of it counts, and makes its jobs.
 // The last piece must bring every row that was announced.
 func (b *Buffer) pieceJobs(in *inRows, h *rowsHead, msg []byte) (x sections, ok bool) {
 	x = sectionsOf(&in.lay, in.params.preReduce, h.first == 0, int64(h.rows), int64(h.entries))
@@ -27,8 +27,8 @@ func (b *Buffer) pieceJobs(in *inRows, h *rowsHead, msg []byte) (x sections, ok 
 	return x, true
 }
 
-// copyHead copies a message's head: what is checked is what is used, whoever writes to
-// the message meanwhile.
+// copyHead copies a message's head: what is checked is what is used, even if another
+// process writes to the message meanwhile.
 func (f *remote) copyHead(msg []byte) []byte {
 	f.lists = append(f.lists[:0], msg[:min(len(msg), rowsHeadBytes)]...)
 	return f.lists

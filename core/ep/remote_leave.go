@@ -9,9 +9,9 @@ import (
 // run take messages at once, those that do not are noticed by then.
 const maxDrain = time.Second
 
-// drainMessages comes before this rank leaves the group by its own will. Local ranks
-// can read what it has published also afterwards; what is still on its way to
-// remote ones would be lost with the link. So it waits until they have it.
+// drainMessages runs before this rank leaves the group by its own will. Local ranks
+// can still read afterwards what it has published. Messages that are still on their
+// way to remote ranks would be lost with the link, so it waits until they have them.
 func (b *Buffer) drainMessages() {
 	for end := b.now().Add(maxDrain); !b.messagesDrained() && b.now().Before(end); {
 		ticket := b.dom.PrepareSleep() // before the look that counts
@@ -23,7 +23,7 @@ func (b *Buffer) drainMessages() {
 	}
 }
 
-// messagesDrained says what there is to say, and reports whether every remote member that
+// messagesDrained sends what is left to send, and reports whether every remote member that
 // lives has taken it.
 func (b *Buffer) messagesDrained() bool {
 	b.mu.Lock()

@@ -10,9 +10,9 @@ import (
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
-// TestRemoteCloseAfterCombine: a rank whose own tokens need nobody ends its
+// TestRemoteCloseAfterCombine: a rank that needs no other rank for its tokens ends its
 // combine, and its part in the group, while its outputs are on their way. The
-// others have them all the same.
+// others get them all the same.
 func TestRemoteCloseAfterCombine(t *testing.T) {
 	useHosts(t, func(n int) inproc.Hosts {
 		return inproc.Hosts{Of: hostsOf(n, func(r int) int { return r }), MaxMessageBytes: 1 << 10, MaxDelay: 8, DelaySeed: 3}
@@ -46,8 +46,8 @@ func TestRemoteCloseAfterCombine(t *testing.T) {
 	}
 }
 
-// TestRemoteCloseBesideAnUnresponsiveRank: nobody waits long for a rank that takes
-// nothing, and not at all for one that has ended.
+// TestRemoteCloseBesideAnUnresponsiveRank: no rank waits long for a rank that takes
+// nothing, or waits at all for a rank that has ended.
 func TestRemoteCloseBesideAnUnresponsiveRank(t *testing.T) {
 	for _, dies := range []bool{false, true} {
 		a := newAlone(t, false, false)

@@ -10,8 +10,8 @@ import (
 )
 
 // TestOneSidedMask: with deterministic order an owner that leaves a source out
-// gives its rows no place. The source's combine has nothing of them then: not
-// what lies where another operation's rows did.
+// gives its rows no place. The source's combine then has no outputs for them, and not
+// what lies in the places of another operation's rows either.
 func TestOneSidedMask(t *testing.T) {
 	for _, remote := range []bool{false, true} {
 		t.Run(fmt.Sprintf("remote=%v", remote), func(t *testing.T) {

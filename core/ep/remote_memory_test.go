@@ -54,7 +54,7 @@ func (f poorRemote) Memory(n int64) (transport.Segment, error) {
 // opener is ep.New, or ep.NewWithoutPump.
 type opener func(transport.Domain, device.Kernels, ep.Config) (*ep.Buffer, error)
 
-// poorWorld is a deterministic group in which rank 0 is poor, and rank 2, of
+// poorWorld is a deterministic group in which rank 0 is poor. Rank 2, on
 // the other host, has sent it rows that must wait for those of rank 1.
 func poorWorld(t *testing.T, open opener) (w *world, p poor, ins []input) {
 	useHosts(t, twoHosts)
@@ -74,7 +74,7 @@ func poorWorld(t *testing.T, open opener) (w *world, p poor, ins []input) {
 var poorShape = shape{ranks: 4, maxTokens: 8, hidden: 16, experts: 8, topk: 4}
 
 // TestNoMemoryForReorderBuffer: rows that have no place yet and find no memory are not
-// dropped: who calls gets an error that says what is missing, and of whom.
+// dropped. The caller gets an error that says what is missing, and from which rank.
 func TestNoMemoryForReorderBuffer(t *testing.T) {
 	w, _, ins := poorWorld(t, ep.New)
 	var ds [4]dispatched
@@ -98,8 +98,8 @@ func TestNoMemoryForReorderBuffer(t *testing.T) {
 	require.ErrorIs(t, begin(0), errNoMemory, "the reason stays")
 }
 
-// TestMemoryForReorderBufferComes: nothing is lost when memory comes before anybody
-// calls.
+// TestMemoryForReorderBufferComes: nothing is lost when memory comes before the next
+// call.
 func TestMemoryForReorderBufferComes(t *testing.T) {
 	w, p, ins := poorWorld(t, ep.New)
 	var ds [4]dispatched
@@ -128,8 +128,8 @@ func TestMemoryForReorderBufferComes(t *testing.T) {
 	}
 }
 
-// TestMemoryForReorderBufferIsBack: nor when it was missing only while a step looked for
-// the last words of a rank that is out.
+// TestMemoryForReorderBufferIsBack: nothing is lost when memory was missing only while a
+// step looked for the last words of a rank that is out.
 func TestMemoryForReorderBufferIsBack(t *testing.T) {
 	w, p, ins := poorWorld(t, ep.NewWithoutPump)
 	var ds [4]dispatched

@@ -91,7 +91,8 @@ func readRowsHead(msg []byte, op uint64) (h rowsHead, ok bool) {
 		uint64(h.entries) <= uint64(h.rows)*p.topK && (h.rows > 0 || h.total == 0)
 }
 
-// known: every bit of the flags that params were read from has a meaning here.
+// known reports whether every bit of the flags from which params were read has a meaning
+// here.
 func (p *params) known(flags uint64) bool {
 	return p.words(0)[paramFlags] == flags && p.scales <= device.ScalesUE8M0 &&
 		(p.fp8 || p.scales == device.ScalesFloat32) && (p.flat || (p.extra == 0 && !p.noRouting)) && !(p.flat && p.preReduce)

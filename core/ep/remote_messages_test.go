@@ -45,7 +45,7 @@ func newAlone(t testing.TB, deterministic, preReduce bool) *alone {
 	return a
 }
 
-// end closes the buffer, which would wait for who takes nothing.
+// end closes the buffer, which would wait for a rank that takes nothing.
 func (a *alone) end() {
 	inproc.Kill(a.doms[0], 1)
 	_ = a.bufs[0].Close()
@@ -181,7 +181,7 @@ func TestRemoteMessages(t *testing.T) {
 		put32(96, 1<<31) // counts
 		put32(96, 0)
 		put32(100, binary.LittleEndian.Uint32(good[80:])) // more rows than the lists have
-		put32(104, 77)                                    // a token that there is not
+		put32(104, 77)                                    // a token that does not exist
 		put32(108, 0)                                     // the same again
 		change(func(m []byte) []byte { m[bytesAt(m)]++; return m })
 		change(func(m []byte) []byte { m[bytesAt(m)+8] = 2; return m }) // an expert
@@ -213,8 +213,8 @@ func bytesAt(m []byte) int {
 }
 
 // FuzzRemoteMessages: no message breaks a buffer, or touches the rows of others.
-// The lowest bit of a message's first byte says how much of the input it is, the
-// next one of the first message whether our own rows are pre-reduced.
+// The lowest bit of a message's first byte says how much of the input it is. The
+// next bit of the first message says whether our own rows are pre-reduced.
 func FuzzRemoteMessages(f *testing.F) {
 	seed := new(alone)
 	whole := func(preReduce bool, messages ...[]byte) (all []byte) {

@@ -75,7 +75,7 @@ func (b *Buffer) sendOutputs(s *slot, r int) bool {
 		return true
 	}
 	if !kept || s.shownFor != s.served || f.in.lay.Shape != s.shown.Shape {
-		total = 0 // it had no place here: zeros
+		total = 0 // its rows had no place here: zeros
 	}
 	for f.outs.begin(word &^ 1); !f.outs.done; {
 		if !b.sendPiece(s, r, total) {
@@ -120,7 +120,7 @@ func (b *Buffer) sendPiece(s *slot, r int, total int64) bool {
 }
 
 // copyRows copies n rows of outputs, from row number `first` on, between a
-// message and the y of a slab, where a source has counts[l] rows from begin[l]
+// message and the y of a slab. There a source has counts[l] rows from begin[l]
 // on (nil: from 0 on).
 func (b *Buffer) copyRows(msg []byte, slab transport.Segment, lay *layout.Slab, counts, begin []int32, first, n int64, in bool) {
 	y, row, jobs := lay.Y(), lay.OutputBytes(), b.scratch.copies[:0]
@@ -164,7 +164,7 @@ func (b *Buffer) unsentOutputs(s *slot) (ranks uint64) {
 func (b *Buffer) isMemberRank(r int) bool { return b.members()>>r&1 == 1 }
 
 // takeOutputs stores outputs of our rows in the owner's shadow slab. An operation
-// that we have let go wants none.
+// that we have released wants none.
 func (b *Buffer) takeOutputs(s *slot, r int, n uint64, msg []byte) bool {
 	h, ok := readOutputsHead(msg)
 	if !ok || !layout.IsFor(h.word, n) || layout.IsLast(h.word) || layout.Combines(h.word) == 0 {
@@ -194,7 +194,7 @@ func (b *Buffer) takeOutputs(s *slot, r int, n uint64, msg []byte) bool {
 	return true
 }
 
-// clearRows: rows that found no place at their owner count as zeros.
+// clearRows zeroes outputs: rows that found no place at their owner count as zeros.
 func (b *Buffer) clearRows(slab transport.Segment, lay *layout.Slab, counts []int32) {
 	y, row := lay.Y(), lay.OutputBytes()
 	for l, c := range counts {

@@ -13,13 +13,13 @@ import (
 // ever had remote ranks.
 type pump struct {
 	callers atomic.Int32  // that wait, and look at messages themselves
-	idle    chan struct{} // there may be none any more
+	idle    chan struct{} // a signal: there may be no caller any more
 	running atomic.Bool   // set under Buffer.mu
 }
 
 func newPump() pump { return pump{idle: make(chan struct{}, 1)} }
 
-// pumpSleep bounds what a lost bell costs while nobody calls.
+// pumpSleep bounds what a lost bell costs while there are no calls.
 const pumpSleep = 20 * time.Millisecond
 
 func (b *Buffer) startPump() {
@@ -62,8 +62,8 @@ func (p *pump) notify() {
 	}
 }
 
-// enter tells the pump, if there is one, that its caller looks at messages
-// himself, until leave.
+// enter tells the pump, if there is one, that the caller looks at messages
+// itself, until leave.
 func (p *pump) enter() (entered bool) {
 	if entered = p.running.Load(); entered {
 		p.callers.Add(1)

@@ -22,7 +22,7 @@ type inRows struct {
 	cursor       []int32           // of these, how many are there
 	placed       bool              // begin is known
 	none         bool              // they have no place here, or the source gave up
-	short        violation         // why they have none
+	short        violation         // why they have no place
 	reorder      transport.Segment // buffer of pieces that wait for their places
 	reorderBytes int64             // of these pieces
 	// Pre-reduced: [taken, K], what each row's sum is made of.
@@ -49,7 +49,7 @@ func (b *Buffer) takeRows(s *slot, r int, n uint64, msg []byte) bool {
 		return false
 	}
 	if n < s.served || b.goneOn(s, r) {
-		return true // it was late, and nobody waits any more
+		return true // it was late, and no caller waits any more
 	}
 	h, ok := readRowsHead(b.remote.copyHead(msg), n)
 	if !ok || s.a>>r&1 == 0 || s.hasCome(r) {
@@ -81,7 +81,7 @@ func (b *Buffer) takeRows(s *slot, r int, n uint64, msg []byte) bool {
 	return b.fanOut(s, r, &h, msg, &x)
 }
 
-// beginRows checks that a piece is the next one. The first tells all counts.
+// beginRows checks that a piece is the next one. The first piece brings all counts.
 func (b *Buffer) beginRows(s *slot, r int, h *rowsHead, n uint64, msg []byte) bool {
 	in := &s.remote[r].in
 	if h.first != 0 || in.op == n+1 {
@@ -107,10 +107,10 @@ func (b *Buffer) beginRows(s *slot, r int, h *rowsHead, n uint64, msg []byte) bo
 	return true
 }
 
-// readCounts: an expert has at most one row of each token, and each token that
-// comes has an expert.
+// readCounts reads the counts of the first piece. An expert has at most one row of each
+// token, and each token that comes has an expert.
 func (in *inRows) readCounts(from []byte, total uint32) bool {
-	in.op = 0 // what follows overwrites what was
+	in.op = 0 // what follows overwrites the counts that were there
 	in.counts = resize(in.counts, int(in.lay.LocalExperts))
 	sum := uint64(0)
 	for l := range in.counts {
@@ -124,7 +124,7 @@ func (in *inRows) readCounts(from []byte, total uint32) bool {
 	return sum >= uint64(total) && (!in.lay.Flat || sum == uint64(total))
 }
 
-// reserveOffsets reserves for the source, as it would have done itself.
+// reserveOffsets reserves places for the source, as the source would have done itself.
 func (b *Buffer) reserveOffsets(s *slot, in *inRows) {
 	if in.placed || in.none {
 		return
@@ -177,8 +177,8 @@ func (b *Buffer) ordered(s *slot, r int) bool {
 	return true
 }
 
-// keepPiece puts a piece into the reorder buffer. What a source sends next must not wait behind it: that
-// may be what the order waits for.
+// keepPiece puts a piece into the reorder buffer. The source's next message must not wait
+// behind it: the order may be waiting for that message.
 func (b *Buffer) keepPiece(r int, in *inRows, msg []byte, x *sections, h *rowsHead) bool {
 	size := (int64(len(msg)) + 15) &^ 7 // its length goes before it
 	if in.reorderBytes+size > 2*b.slabBytes+int64(len(msg)) {
@@ -260,8 +260,7 @@ func (b *Buffer) drainReorder(s *slot, r int) {
 	}
 }
 
-// fanOut stores a piece that was checked, and ends the source's part with the
-// last.
+// fanOut stores a piece that was checked. The last piece ends the source's part.
 func (b *Buffer) fanOut(s *slot, r int, h *rowsHead, msg []byte, x *sections) bool {
 	in := &s.remote[r].in
 	if !in.none && h.rows > 0 {
@@ -324,7 +323,7 @@ func storeScales(lay *layout.Slab, to, from []byte, jobs []device.PlaceJob, rows
 	}
 }
 
-// finishRows publishes a source's rows, as it would have done itself.
+// finishRows publishes a source's rows, as the source would have done itself.
 func (b *Buffer) finishRows(s *slot, r int) bool {
 	in := &s.remote[r].in
 	counts, begin := in.counts, in.begin

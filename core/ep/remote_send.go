@@ -70,7 +70,8 @@ func (b *Buffer) sendRemote(s *slot, filled uint64) (done uint64) {
 	return done
 }
 
-// openOffsets: in the owner's shadow slab our rows are the first of every expert.
+// openOffsets sets where our rows begin in the owner's shadow slab: they are the first of
+// every expert.
 func (b *Buffer) openOffsets(s *slot, r int) {
 	l := int(s.slab.LocalExperts)
 	clear(s.plan.begin[r*l : (r+1)*l])
@@ -252,7 +253,7 @@ func (b *Buffer) remotePlaceJobs(s *slot, ranks uint64) []device.PlaceJob {
 	return jobs
 }
 
-// postRows sends the pieces, and returns the ranks whose piece was the last.
+// postRows sends the pieces, and returns the ranks that have their last piece.
 func (b *Buffer) postRows(s *slot, ranks uint64) (done uint64) {
 	for rest := ranks; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
@@ -269,8 +270,8 @@ func (b *Buffer) postRows(s *slot, ranks uint64) (done uint64) {
 	return done
 }
 
-// settleRemote sends an operation without rows to a remote owner, which has it open:
-// its words may be there only after that.
+// settleRemote sends an operation without rows to a remote owner that has opened it. The
+// words of the operation may be there only after that message.
 func (b *Buffer) settleRemote(o *deferredWrite, r, j int) bool {
 	shadow, err := b.slabOf(r, j, 0)
 	if err != nil || !b.isMember() {

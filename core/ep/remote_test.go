@@ -34,7 +34,7 @@ func hostsOf(n int, of func(rank int) int) []int {
 	return hosts
 }
 
-// TestRemote runs what holds for every group on groups over several hosts.
+// TestRemote runs the tests that hold for every group on groups over several hosts.
 func TestRemote(t *testing.T) {
 	testenv.InTest(t)
 	for i, spread := range spreads {
@@ -60,7 +60,7 @@ var remoteTests = []struct {
 	name  string
 	f     func(*testing.T)
 	long  bool // has rows that do not fit in tiny messages
-	races bool // ranks that come, leave, are lost and give up: what the race detector is for
+	races bool // ranks come, leave, are lost and give up: a case for the race detector
 }{
 	{"Exchange", TestExchange, false, true},
 	{"FlatExchange", TestFlatExchange, false, true},

@@ -8,11 +8,11 @@ import (
 )
 
 // openSlot lets peers write into our slab for operation i. A(i) is read
-// before the word is set: whoever is not in it cannot start to write.
+// before the word is set: a rank that is not in it cannot start to write.
 func (b *Buffer) openSlot(s *slot, i uint64) {
 	set := membership.Set(b.word.Load())
 	if !set.In(b.epoch, b.self) {
-		return // the group went on without us; the next call says so
+		return // the group went on without us; the next call returns the error
 	}
 	s.a = set.Ranks()
 	s.served = i
@@ -20,8 +20,8 @@ func (b *Buffer) openSlot(s *slot, i uint64) {
 	b.wakeAll()
 }
 
-// progress does what needs no waiting, for every slot: it opens slots whose
-// operation everybody has finished with, and writes deferred words. Every
+// progress does what needs no waiting, for every slot: it opens a slot once every
+// rank has finished its operation, and writes deferred words. Every
 // call does this first, so that one thread can drive several ranks. A rank
 // that is out does nothing.
 func (b *Buffer) progress() error {
@@ -67,7 +67,7 @@ func (b *Buffer) reopen() (opened bool, err error) {
 	return opened, nil
 }
 
-// unfinished returns the ranks of A(served) whose final done is missing.
+// unfinished returns the ranks of A(served) without a final done.
 func (b *Buffer) unfinished(s *slot) (ranks uint64) {
 	for rest := s.a; rest != 0; rest &= rest - 1 {
 		if _, last, is := b.doneOf(s, bits.TrailingZeros64(rest), s.served); !is || !last {
@@ -77,9 +77,9 @@ func (b *Buffer) unfinished(s *slot) (ranks uint64) {
 	return ranks
 }
 
-// clean zeroes the counters that the served operation used. Its shape is what
-// its sources said it was: they may have disagreed. A source that was lost may
-// have said nothing and yet have counted: then all are zeroed.
+// clean zeroes the counters that the served operation used. It takes the shapes from the
+// sources' parameters, which may have disagreed. A lost source may have raised counters
+// without storing its parameters: then all counters are zeroed.
 func (b *Buffer) clean(s *slot, allPublished bool) {
 	most := int64(0)
 	for rest := s.a; rest != 0; rest &= rest - 1 {

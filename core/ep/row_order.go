@@ -10,11 +10,11 @@ import (
 
 // Deterministic order, and that of flat rows, takes one more exchange. Every
 // source leaves its counts in layout[l][s] of an open slab and says so in
-// counted[s]. The owner alone decides whose rows lie where, in order of rank,
-// and publishes that in order; a rank that was lost by then has no place. Then
-// sources place their rows.
+// counted[s]. Only the owner decides where the rows of each source lie, in order of
+// rank, and publishes that in the word `order`. A rank that was lost by then has no
+// place. Then sources place their rows.
 
-// exchanges reports whether rows of this operation get their places so.
+// exchanges reports whether rows of this operation get their places in this way.
 func (b *Buffer) exchanges(s *slot) bool { return b.cfg.Deterministic || s.params.flat }
 
 // exchangeRowOrder does our part of that and returns the owners that have answered.
@@ -47,7 +47,7 @@ func (b *Buffer) announce(s *slot, r int) {
 	b.dom.Wake(r)
 }
 
-// assignRowOrder gives everybody who counts a place, once all have announced
+// assignRowOrder gives every source that counts a place, once all sources have announced
 // their rows or are out.
 func (b *Buffer) assignRowOrder(s *slot) {
 	out, in := b.out(), uint64(0)
@@ -60,13 +60,13 @@ func (b *Buffer) assignRowOrder(s *slot) {
 			return // it will come
 		}
 	}
-	s.counted &^= s.awaited &^ in // also if it still comes: without rows
+	s.counted &^= s.awaited &^ in // even if it still comes: without rows
 	s.awaited &= in
 	if !b.writeRowOrder(s, in) {
-		in = 0 // the ranks disagree; received says so
+		in = 0 // the ranks disagree; received returns the error
 	}
 	if b.hurt != nil {
-		return // this rank leaves: nobody has a place
+		return // this rank leaves: no source has a place
 	}
 	s.own.publishRowOrder(s.op, in)
 	s.ordered = true
@@ -109,8 +109,9 @@ func setOffset(word *atomic.Uint64, begin uint64) (rows uint64) {
 	}
 }
 
-// assigned reads where the owners have put our rows. A place that is not the
-// one of our rows, or outside, is none.
+// assigned reads where the owners have put our rows, and returns the owners that have a
+// place for all of them. A place with another count than ours, or outside the block, is
+// none: it is noted as a lack of room.
 func (b *Buffer) assigned(s *slot, ready uint64) (fits uint64) {
 	for rest := ready; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
@@ -149,14 +150,14 @@ func fitsOffset(word, rows, capacity uint64) bool {
 }
 
 // refuseRowOrder answers for an operation that this rank has given up, or in which
-// it makes no order: nobody has a place. An answer that was given stands.
+// it makes no order: no source has a place. It does not change an answer that was given.
 func (b *Buffer) refuseRowOrder(own *ownSlab, op uint64) {
 	if !layout.IsFor(own.rowOrder, op) {
 		own.publishRowOrder(op, 0)
 	}
 }
 
-// publishRowOrder tells which ranks have a place, the set first.
+// publishRowOrder stores the set of ranks that have a place, and then `order`.
 func (own *ownSlab) publishRowOrder(op, set uint64) {
 	own.rowOrder, own.rowOrderMembers = layout.Word(op, 0), set
 	own.seg.Word(layout.RowOrderMembers()).Store(set)

@@ -8,7 +8,7 @@ import (
 )
 
 // TestSetOffsetAgainstCancel: a source that takes its rows back while the owner
-// gives them a place has none afterwards, whoever comes first.
+// gives them a place has no place afterwards, in either order.
 func TestSetOffsetAgainstCancel(t *testing.T) {
 	var word atomic.Uint64
 	for range 20000 {
@@ -27,8 +27,8 @@ func TestSetOffsetAgainstCancel(t *testing.T) {
 	}
 }
 
-// TestAssignedRefusesOtherPlaces: what an owner's words say is a place only if
-// it is one for as many rows as were announced, inside the block.
+// TestAssignedRefusesOtherPlaces: an owner's words give a place only if it is for as many
+// rows as were announced, and lies inside the block.
 func TestAssignedRefusesOtherPlaces(t *testing.T) {
 	const capacity, announced = 16, 3
 	for _, c := range []struct {

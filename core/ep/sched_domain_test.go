@@ -12,7 +12,7 @@ import (
 )
 
 // incarnation is the memory and the bell of one actor, as package inproc has
-// them, but with only as much memory as one small shape needs: thousands of
+// them. It has only as much memory as one small shape needs, because thousands of
 // schedules each have their own.
 type incarnation struct {
 	st       *stage
@@ -43,7 +43,7 @@ func (in *incarnation) Dying() bool {
 
 func (in *incarnation) PID() int { return 1 }
 
-// ring ends the sleep of whoever drew a ticket.
+// ring ends the sleep of every actor that drew a ticket.
 func (in *incarnation) ring() {
 	in.bell++
 	for _, a := range [...]*actor{in.actor, in.pump} {
@@ -53,7 +53,7 @@ func (in *incarnation) ring() {
 	}
 }
 
-// domain is one incarnation's view: whom it met at its last rendezvous.
+// domain is one incarnation's view: the incarnations that it met at its last rendezvous.
 type domain struct {
 	st      *stage
 	inc     *incarnation
@@ -194,8 +194,8 @@ func newControl(owner *incarnation) *segment {
 	return &segment{owner: owner, control: true, size: layout.ControlBytes, words: make([]atomic.Uint64, layout.ControlBytes/8)}
 }
 
-// newSlabSegment has room for packed rows and for flat ones, whose regions are
-// parts of those but for their columns.
+// newSlabSegment has room for packed rows and for flat ones. The regions of flat rows are
+// parts of those of packed rows, except for the columns.
 func newSlabSegment(owner *incarnation, lay, flat *layout.Slab, size int64) *segment {
 	s := &segment{
 		owner: owner, size: size, lay: lay,
@@ -214,7 +214,7 @@ func newSlabSegment(owner *incarnation, lay, flat *layout.Slab, size int64) *seg
 	return s
 }
 
-// role makes a point the own or the peer's one.
+// role makes a point that of the actor's own memory or that of a peer's.
 func (s *segment) role(p point) point {
 	if cur := s.owner.st.cur; cur != nil && cur.inc != s.owner {
 		return p + 1

@@ -115,8 +115,8 @@ var looks = []testenv.Mutation{
 	},
 }
 
-// TestMutations builds this package with each mistake in turn, and wants the schedules to
-// notice, of one host or of two. It takes minutes: MOEWIRE_MUTATIONS=1 turns it on.
+// TestMutations builds this package with each mistake in turn, and expects the schedules of
+// one host or of two to notice it. It takes minutes: MOEWIRE_MUTATIONS=1 turns it on.
 func TestMutations(t *testing.T) {
 	var list []testenv.Mutation
 	for _, m := range mutations {

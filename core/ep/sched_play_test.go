@@ -95,7 +95,7 @@ func (a *actor) playAll() {
 	a.close()
 }
 
-// lost is what becomes of a rank that the others have taken out.
+// lost plays a rank that the others have taken out.
 func (a *actor) lost(err error) {
 	sc := a.scene
 	a.fenced = true

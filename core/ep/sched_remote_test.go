@@ -35,7 +35,7 @@ func newRemoteScene(seed uint64, stats *playStats) *scene {
 	return sc
 }
 
-// connect gives everybody in a view mail to those on the other host.
+// connect gives every incarnation in a view mail to those on the other host.
 func (sc *scene) connect(view []*incarnation) {
 	if sc.hosts == nil {
 		return
@@ -75,8 +75,8 @@ type posted struct {
 
 func (m *mail) at(i int) *posted { return &m.slots[(m.first+i)%len(m.slots)] }
 
-// delay is how long a message is under way; where one rank alone may be lost,
-// nobody must be late because of it.
+// delay is how long a message is under way. Where only one rank may be lost,
+// the delay must make no other rank late.
 func (m *mail) delay() time.Duration {
 	switch m.st.rng.IntN(4) {
 	case 0:
@@ -220,7 +220,7 @@ func (d *domain) page(of *incarnation) transport.Segment {
 // isRemote reports whether a rank of the view is on the other host.
 func (d *domain) isRemote(rank int) bool { return d.remote != nil && d.remote.ranks>>rank&1 == 1 }
 
-// newBuffer makes a buffer whose messages an actor takes.
+// newBuffer makes a buffer; an actor takes its messages.
 func (sc *scene) newBuffer(a *actor, cfg ep.Config) (*ep.Buffer, error) {
 	kern := stepping{cpu.NewReference(), sc.st}
 	if sc.hosts == nil {
@@ -242,8 +242,8 @@ func (sc *scene) addPump(a *actor) {
 // pumpSleep is that of ep.
 const pumpSleep = 20 * time.Millisecond
 
-// pumpAll has the buffer's lock only while pumping is set: nobody who holds the
-// turn may wait for a lock.
+// pumpAll has the buffer's lock only while pumping is set: an actor that has the
+// turn must not wait for a lock.
 func (a *actor) pumpAll() {
 	for ep.IsOpen(a.buf) {
 		ticket := a.dom.PrepareSleep()
@@ -279,7 +279,7 @@ func (a *actor) wakes() time.Duration {
 	return a.until
 }
 
-// struckAs is the actor whose faults strike.
+// struckAs is the actor that faults strike.
 func (a *actor) struckAs() *actor {
 	if a.main != nil {
 		return a.main

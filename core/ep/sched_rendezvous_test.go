@@ -48,7 +48,7 @@ func (a *actor) meet() bool {
 	return a.orders != nil
 }
 
-// convene holds the rendezvous when everybody has come whom it waits for.
+// convene holds the rendezvous when all ranks that it waits for have come.
 func (sc *scene) convene() bool {
 	came := 0
 	for _, a := range sc.holders {
@@ -68,7 +68,7 @@ func (sc *scene) convene() bool {
 	return true
 }
 
-// hold decides who forms the next epoch, and begins it.
+// hold decides which ranks form the next epoch, and begins it.
 func (sc *scene) hold() {
 	sc.numRendezvous--
 	sc.epochs++
@@ -118,7 +118,7 @@ func isIn(set []*actor, a *actor) bool {
 	return false
 }
 
-// begin gives everybody in the set the same view, script and orders.
+// begin gives every rank in the set the same view, script and orders.
 func (sc *scene) begin(o *orders, set []*actor) {
 	view := make([]*incarnation, sc.shape.ranks)
 	for _, a := range set {

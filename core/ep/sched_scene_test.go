@@ -185,7 +185,7 @@ func (sc *scene) ringAll() {
 	}
 }
 
-// watch counts who is lost, and sees to it that it is never everybody.
+// watch counts the lost ranks, and sees to it that they are never all ranks.
 func (sc *scene) watch() {
 	now := membership.Set(sc.members.Load())
 	if now == sc.seen {
@@ -203,7 +203,7 @@ func (sc *scene) watch() {
 	}
 }
 
-// judge sees to it that nobody but the cause of a delay is lost.
+// judge checks that only the cause of a delay is lost.
 func (sc *scene) judge(gone uint64) {
 	for rest := gone; sc.single && rest != 0; rest &= rest - 1 {
 		switch a := sc.holders[bits.TrailingZeros64(rest)]; {
@@ -219,7 +219,7 @@ func (sc *scene) judge(gone uint64) {
 // epoch looks at the members word, on behalf of the test.
 func (sc *scene) epoch() uint16 { return membership.Set(sc.members.Load()).Epoch() }
 
-// verdict looks at the whole: who is left, and what it cost.
+// verdict looks at the whole schedule: the ranks that are left, and what it cost.
 func (sc *scene) verdict() error {
 	for _, a := range sc.st.actors {
 		// Each loss may cost each slot one slab, in each epoch.

@@ -15,7 +15,7 @@ import (
 )
 
 // A stage runs ranks as actors, one at a time. Every access to what ranks
-// share is a point where the stage may give the turn to another actor, kill or
+// share is a point. There the stage may give the turn to another actor, or kill or
 // freeze this one. All choices come from one generator and time is a number:
 // a seed is a schedule, to the last step.
 type stage struct {
@@ -92,7 +92,7 @@ type actor struct {
 	slow  time.Duration // scheduled rarely until then
 	skip  bool          // a rendezvous does not wait for it while it is held up
 	hit   bool          // some fault has struck it
-	main  *actor        // of a pump: whose messages it takes
+	main  *actor        // of a pump: it takes the messages of this actor
 
 	wants, pumping bool // of a pump: the lock
 	part
@@ -146,7 +146,7 @@ func (st *stage) failed(err error) {
 	}
 }
 
-// run plays until nobody can go on.
+// run plays until no actor can go on.
 func (st *stage) run() error {
 	st.give(st.pick(nil))
 	<-st.ended
@@ -161,7 +161,7 @@ func (st *stage) run() error {
 	return st.fail
 }
 
-// yield is a point of the actor whose turn it is.
+// yield is a point of the actor that has the turn.
 func (st *stage) yield(p point) {
 	a := st.cur
 	if a == nil || st.over {
@@ -200,7 +200,7 @@ func (st *stage) give(a *actor) {
 	a.turn <- struct{}{}
 }
 
-// pick draws who goes on; nil: nobody.
+// pick draws the actor that goes on; nil: none.
 func (st *stage) pick(a *actor) *actor {
 	for {
 		st.cur = nil
@@ -263,7 +263,7 @@ func (a *actor) ready() bool {
 	return a.state == runnable || ((a.state == asleep || a.state == frozen) && a.until <= a.st.now)
 }
 
-// happen lets everything happen whose time has come.
+// happen runs all events that are due.
 func (st *stage) happen() {
 	for i := 0; i < len(st.events); i++ {
 		if e := st.events[i]; e.at <= st.now {

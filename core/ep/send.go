@@ -100,9 +100,9 @@ func (b *Buffer) describe(s *slot) {
 
 func bytesOf(slab transport.Segment, r layout.Region) []byte { return slab.Bytes(r.Off, r.Bytes) }
 
-// reserve finds where our rows begin. It returns the owners whose slabs hold
-// them all: an owner that works on another shape may be short, and then gets
-// no rows from us.
+// reserve finds where our rows begin. It returns the owners with room for
+// all of our rows. An owner that works on another shape may have too little room;
+// then it gets no rows from us.
 func (b *Buffer) reserve(s *slot, ready uint64) (fits uint64) {
 	if b.exchanges(s) {
 		return b.assigned(s, ready)
@@ -121,7 +121,7 @@ func (b *Buffer) take(s *slot, ready uint64) (fits uint64) {
 }
 
 // takeAt adds our rows to the counters of owner r; the old values are where our rows
-// begin. Nothing of what a counter holds is believed before it is compared.
+// begin. Every value of a counter is compared with its bounds before it is used.
 func (b *Buffer) takeAt(s *slot, r int) bool {
 	p, l, capacity := &s.plan, int(s.slab.LocalExperts), uint64(s.slab.RowsPerExpert)
 	if n := s.dst[r].SizeBytes(); n < s.slab.SizeBytes {
@@ -193,7 +193,7 @@ func target(slab transport.Segment, lay *layout.Slab) device.Target {
 	}
 }
 
-// publishTo tells owner r that everything of ours is there.
+// publishTo tells owner r that all of our rows are there.
 func (b *Buffer) publishTo(s *slot, r int, withRows bool) {
 	l := int(s.slab.LocalExperts)
 	counts, begin := s.plan.counts[r*l:(r+1)*l], s.plan.begin[r*l:(r+1)*l]

@@ -9,8 +9,8 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// peer is one rank as this one sees it, this rank itself included. The zero
-// value is an absent rank, which is in no member set of ours.
+// peer is one rank as this rank sees it, this rank itself included. The zero
+// value is an absent rank, which is in no member set of this rank.
 type peer struct {
 	proc    transport.Process
 	control transport.Segment
@@ -31,20 +31,20 @@ func (p *peer) open(slot int) *atomic.Uint64 { return p.control.Word(layout.Open
 // yReady says which expert outputs of a slot may be read.
 func (p *peer) yReady(slot int) *atomic.Uint64 { return p.control.Word(layout.YReady(slot)) }
 
-// waitsFor has one bit for each rank that it waits for.
+// waitsFor has one bit for each rank that the peer waits for.
 func (p *peer) waitsFor() *atomic.Uint64 { return p.control.Word(layout.WaitsFor()) }
 
-// since is when that wait began.
+// since is when the wait that waitsFor shows began.
 func (p *peer) since() *atomic.Uint64 { return p.control.Word(layout.Since()) }
 
-// beat advances while it waits.
+// beat advances while the peer waits.
 func (p *peer) beat() *atomic.Uint64 { return p.control.Word(layout.Beat()) }
 
-// quiesced is one more than the last epoch in which it writes nothing more.
+// quiesced is one more than the last epoch in which the peer writes nothing more.
 func (p *peer) quiesced() *atomic.Uint64 { return p.control.Word(layout.Quiesced()) }
 
-// isQuiesced reports whether the rank is known to write nothing more of an epoch:
-// its process has ended, or its buffer says so, or it cannot write by itself.
+// isQuiesced reports whether the rank is known to write nothing more in an epoch:
+// its process has ended, or its buffer says so, or it is remote and cannot write itself.
 func (p *peer) isQuiesced(epoch uint16) bool { return p.remote || p.ended(epoch) }
 
 // maxQuiesced is for the last epoch that there can be.
@@ -155,9 +155,9 @@ func mix(v uint64) uint64 {
 	return v ^ v>>32
 }
 
-// ensure stores a value that is not there yet. For words that nobody else
-// writes at the same time: most keep their value from operation to operation,
-// and a store takes the line away from everybody who reads it.
+// ensure stores a value that is not there yet. It is for words that no other rank
+// writes at the same time. Most of them keep their value from operation to operation,
+// and a store would take the cache line away from every rank that reads it.
 func ensure(w *atomic.Uint64, v uint64) {
 	if w.Load() != v {
 		w.Store(v)
@@ -184,7 +184,7 @@ func loadParams(slab transport.Segment, rank int) (op uint64, p params, ok bool)
 	return words[paramOp] - 1, p, ok
 }
 
-// paramsOf is what the flags word says.
+// paramsOf returns the params that a flags word says.
 func paramsOf(flags uint64) params {
 	return params{
 		fp8: flags&flagFP8 != 0, hasMore: flags&flagHasMore != 0, fp32Outputs: flags&flagFP32Outputs != 0,
@@ -236,7 +236,7 @@ func (p *params) differs(o *params) (name string, mine, theirs any, ok bool) {
 // columnDiffers looks at what flat rows bring along.
 func (p *params) columnDiffers(o *params) (name string, mine, theirs any, ok bool) {
 	switch {
-	case !p.flat: // nor is the other
+	case !p.flat: // the other is not flat either
 		return "", nil, nil, false
 	case p.noRouting != o.noRouting:
 		return "sending of topk_idx and topk_weights", !p.noRouting, !o.noRouting, true

@@ -58,7 +58,7 @@ func newHostsWorldOf(t *testing.T, hosts []string, cfg ep.Config) *world {
 
 var carriersOfHosts = map[string][]string{"shm": {"a", "a", "a"}, "tcp": {"a", "b", "c"}, "both": {"a", "a", "b"}}
 
-// shortOf makes every call fail that makes a descriptor, or maps or grows memory.
+// shortOf makes every call that makes a descriptor, or maps or grows memory, fail.
 func shortOf(errno syscall.Errno) (stop func()) {
 	return sys.InjectFaults(func(call string) error {
 		if call == "mmap" && errno != syscall.ENOMEM {
@@ -68,9 +68,9 @@ func shortOf(errno syscall.Errno) (stop func()) {
 	})
 }
 
-// TestFirstOperationsNeedNothing: what the operations of a buffer of a given size
-// need is there once it is made. From its first use on, no slot needs a descriptor,
-// or memory, over any carrier: a process that has none left goes on. (Only the
+// TestFirstOperationsNeedNothing: a buffer of a given size has all that its operations
+// need once it is made. From its first use on, no slot needs a descriptor or memory,
+// over any carrier: a process that has none left goes on. (Only the
 // slabs of ranks of its own host are mapped at their first use, which takes address
 // space.)
 func TestFirstOperationsNeedNothing(t *testing.T) {
@@ -109,7 +109,7 @@ func TestCallsEndInTimeWithoutAnything(t *testing.T) {
 				var ds dispatched
 				begin := time.Now()
 				a := w.args(0, s, &ins[0], &ds)
-				a.Timeout = timeout // nobody else comes
+				a.Timeout = timeout // no other rank comes
 				p, err := w.bufs[0].Dispatch(a, &ds.res, ep.PhaseDone, -1)
 				if errors.Is(err, ep.ErrInProgress) {
 					err = p.Wait(ep.PhaseDone, -1)

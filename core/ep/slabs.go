@@ -7,9 +7,9 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// ownSlab is one slab of this rank. It is poisoned while it has suspects: they
-// were let in, were taken out of the group before they had said that they are
-// done, and may still store into it.
+// ownSlab is one slab of this rank. It is poisoned while it has suspects. These are ranks
+// that the slab was open to, that were taken out of the group before they had said that
+// they were done, and that may still store into it.
 type ownSlab struct {
 	id       int
 	seg      transport.Segment
@@ -27,7 +27,7 @@ type suspect struct {
 
 // addSlabs gives every slot its memory, once there is memory for all, and opens it
 // for its first operation. A slot with a slab counts as one in use, which is opened
-// again for a later operation: so an attempt that fails gives none to any.
+// again for a later operation. So an attempt that fails gives no slot a slab.
 func (b *Buffer) addSlabs(size int64) error {
 	if err := b.reserveShadows(size); err != nil {
 		return err
@@ -72,11 +72,11 @@ func (b *Buffer) renew(s *slot, unfinished uint64) error {
 		b.clean(s, unfinished == 0)
 		return nil
 	}
-	s.a &^= unfinished // once is enough, should there be no memory now
+	s.a &^= unfinished // poison them once, even if there is no memory now and this runs again
 	return b.replaceSlab(s)
 }
 
-// poison marks the slab for those of the unfinished ranks that may still write.
+// poison makes suspects of those unfinished ranks that may still write into the slab.
 func (b *Buffer) poison(s *slot, unfinished uint64) {
 	for rest := unfinished; rest != 0; rest &= rest - 1 {
 		p := &b.peers[bits.TrailingZeros64(rest)]
@@ -107,7 +107,7 @@ func (b *Buffer) spareOr(size int64) (*ownSlab, error) {
 	return b.newSlab(size)
 }
 
-// takeSpare returns a retired slab of at least so many bytes whose suspects are all
+// takeSpare returns a retired slab of at least so many bytes if all of its suspects are
 // quiesced by now.
 func (b *Buffer) takeSpare(size int64) *ownSlab {
 	for i, own := range b.retired {
@@ -125,7 +125,7 @@ func (b *Buffer) takeSpare(size int64) *ownSlab {
 	return nil
 }
 
-// reset makes the words of all ranks say never, in a slab that nobody writes to.
+// reset makes the words of all ranks say "never", in a slab that no rank writes to.
 func (own *ownSlab) reset() {
 	own.rowOrder, own.rowOrderMembers = 0, 0
 	for off := int64(0); off < layout.Counter(0); off += 8 {
@@ -149,7 +149,7 @@ func (own *ownSlab) acquit() {
 	own.suspects = nil
 }
 
-// acquitAll gives up what suspects hold, when the buffer is closed.
+// acquitAll releases the suspects' control pages, when the buffer is closed.
 func (b *Buffer) acquitAll() {
 	for j := range b.slots {
 		if own := b.slots[j].own; own != nil {

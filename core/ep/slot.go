@@ -37,14 +37,14 @@ type slot struct {
 	sent       uint64              // owners that have our arrive
 	placed     uint64              // of these, those that have our rows, too
 	unsent     uint64              // owners that still get rows
-	awaited    uint64              // sources whose arrive we wait for
-	counted    uint64              // sources whose rows count
+	awaited    uint64              // sources that we wait for: their arrive is missing
+	counted    uint64              // sources that count: with their rows
 	located    bool                // plan.rows is made: nothing is left to send
 	lacks      []violation         // owners without room for our rows: the ranks disagree, or their memory was overwritten
 	spoiled    uint64              // owners that cannot give our rows back
 	dispatch   dispatchCall
 	combine    combineCall
-	rows       int64   // flat: those that the caller was told of
+	rows       int64   // flat: the number that the caller was told
 	received   []int32 // rows reserved per local expert, as they were read
 	readerWait call    // waiting for the readers of the last combine
 	combines   int     // finished
@@ -66,15 +66,15 @@ type warmth struct {
 // call is the waiting side of one operation.
 type call struct {
 	st        *op.Op // nil: never begun for this operation
-	spare     *op.Op // an ended st that nobody else holds
+	spare     *op.Op // an ended st that no task and no pending operation holds
 	holders   int    // tasks and pending operations that refer to st
 	timeout   time.Duration
 	deadline  time.Time // zero: not started, or none
 	waits     time.Time // when its first wait of this phase began; zero: not yet
-	sent      bool      // the caller was told so: the next phase's deadline counts
+	sent      bool      // the caller knows that PhaseSent is reached: the next phase's deadline counts
 	behind    bool      // runs in the background: no caller waits for it now
-	queued    bool      // the background knows of it
-	suspicion suspicion // who is to blame for a deadline that has passed
+	queued    bool      // it is among the background's tasks
+	suspicion suspicion // finds the ranks to blame for a deadline that has passed
 }
 
 type dispatchCall struct {
@@ -88,7 +88,7 @@ type combineCall struct {
 	args      CombineArgs
 	active    uint64
 	published bool
-	need      uint64 // owners whose outputs we wait for
+	need      uint64 // owners that we wait for: their outputs are missing
 	rows      []device.ReduceJob
 	weights   []float32 // copy of the caller's
 }
@@ -104,8 +104,8 @@ func (c *call) begin(timeout time.Duration) {
 	c.behind, c.queued, c.suspicion.open, c.suspicion.excuses = false, false, false, 0
 }
 
-// retire forgets an ended operation. Its memory is reused only if nobody can
-// still ask what became of it.
+// retire forgets an ended operation. Its memory is reused only if no holder can
+// still ask for its result.
 func (c *call) retire() {
 	if c.st != nil && c.holders == 0 {
 		c.spare = c.st
@@ -133,7 +133,7 @@ func (s *slot) endCalls(state op.State, err error) {
 	s.readerWait.end(state, err)
 }
 
-// held reports whether somebody may still read the operation's rows: its handle
+// held reports whether a caller may still read the operation's rows: its handle
 // is live, and no combine of it has begun.
 func (s *slot) held() bool { return s.live && s.combines == 0 && !s.combine.pending() }
 

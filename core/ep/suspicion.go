@@ -8,22 +8,22 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// waitGraph is what a suspicion looks at: who waits for whom.
+// waitGraph is what a suspicion looks at: which rank waits for which ranks.
 type waitGraph struct {
 	peers        []peer
 	self         int
 	members      uint64        // of the detector's epoch, now
-	timeout      time.Duration // that the detector gives a wait
+	timeout      time.Duration // of a wait, as the detecting rank has it
 	pollInterval time.Duration // of a wait's sleeps
-	age          time.Duration // that words of others may have
+	age          time.Duration // the most that words of other ranks may be old
 	clock        *telemetry.Clock
 }
 
 // suspicion finds the straggler that causes a delay. The rank that is waited for may be
-// blocked: alive, and late only because it waits for another one itself. A
-// blocked rank shows whom it waits for and since when, and its beat moves; so the
-// suspicion compares beats over a while. It is its owner's: that of a call under
-// Buffer.mu, that of a FailureDetector with whoever uses that.
+// blocked: alive, and late only because it waits for another rank itself. A
+// blocked rank shows which ranks it waits for and since when, and its beat moves. So the
+// suspicion compares beats over a while. Its owner guards it: Buffer.mu the suspicion of
+// a call, the user of a FailureDetector that detector's.
 type suspicion struct {
 	open    bool
 	since   time.Time
@@ -32,12 +32,12 @@ type suspicion struct {
 	beats   [transport.MaxRanks]uint64
 }
 
-// A suspicion lasts as long as every live waiter needs for several turns, and for
+// A suspicion lasts as long as every live waiter needs for several turns. It lasts for
 // several looks at least, because the detector may have been off its processor
-// itself. Words of remote ranks come as copies, several times in that time; while
+// itself. Words of remote ranks come as copies, several times in that time. While
 // the goroutine that brings them does not run, their age grows, and the suspicion
-// lasts. A circle of waits counts when several suspicions in a row, of one operation,
-// have found nothing else.
+// lasts longer. A circle of waits counts when several suspicions in a row, of one
+// operation, have found nothing else.
 const (
 	suspicionSleeps = 8
 	suspicionAges   = 4
@@ -45,7 +45,7 @@ const (
 	maxExcuses      = 3
 )
 
-// decision of a suspicion: whom to fence, or, if nobody, until when to wait.
+// decision of a suspicion: the ranks to fence, or, if there are none, until when to wait.
 type decision struct {
 	causes uint64
 	until  time.Time
@@ -90,9 +90,9 @@ func (tr *suspicion) begin(now time.Time, peers []peer) {
 	}
 }
 
-// decide blames the stragglers, at the ends of the chains of waits: those that do
-// not wait, or whose beat stands still. At the end of a blocked rank's wait they
-// have as much time from its beginning as we give our own.
+// decide blames the stragglers, which are at the ends of the chains of waits: they do
+// not wait, or their beat stands still. A straggler behind a blocked rank gets as much
+// time, from the beginning of that rank's wait, as this rank gives its own wait.
 func (tr *suspicion) decide(now time.Time, w *waitGraph, waiting uint64) (v decision) {
 	members := w.members
 	todo, seen, early := waiting&members, uint64(0), uint64(0)
@@ -103,7 +103,7 @@ func (tr *suspicion) decide(now time.Time, w *waitGraph, waiting uint64) (v deci
 		p := &w.peers[m]
 		next := p.waitsFor().Load() & members
 		waited, ok := waitedSince(w.clock.At(now), p.since().Load())
-		if !ok { // its words are wild: whom it names has nothing to do with it
+		if !ok { // its words are wild: the ranks that it names are not the cause
 			causes, todo = causes|1<<m, todo&^seen
 			continue
 		}
@@ -125,11 +125,12 @@ func (tr *suspicion) decide(now time.Time, w *waitGraph, waiting uint64) (v deci
 	return v
 }
 
-// clockSlack is how far a moment that another rank names may lie ahead: those of other
-// hosts are moved from clock to clock.
+// clockSlack is how far a moment that another rank names may lie ahead: the moments of
+// other hosts are moved from clock to clock.
 const clockSlack = time.Second
 
-// waitedSince is how long ago a moment was that a rank has stored. Not ok: it cannot have.
+// waitedSince returns how long ago a moment was that a rank has stored. Not ok: the rank
+// cannot have stored this moment.
 func waitedSince(now int64, since uint64) (waited time.Duration, ok bool) {
 	if since > uint64(now)+uint64(clockSlack) {
 		return 0, false
@@ -137,8 +138,8 @@ func waitedSince(now int64, since uint64) (waited time.Duration, ok bool) {
 	return time.Duration(now - int64(since)), true
 }
 
-// still returns those of the ranks that are not waiting or do not move. This
-// rank itself is awake, and waits.
+// still returns those of the ranks that do not wait, or show a beat that does not move.
+// This rank itself is awake, and waits.
 func (tr *suspicion) still(w *waitGraph, ranks uint64) (still uint64) {
 	for rest := ranks &^ (1 << w.self); rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
@@ -150,8 +151,8 @@ func (tr *suspicion) still(w *waitGraph, ranks uint64) (still uint64) {
 	return still
 }
 
-// breakCircle returns the rank that has waited longest of some that wait only
-// for one another, once that has been found several times.
+// breakCircle returns, among ranks that wait only for one another, the rank that has
+// waited longest. It does so once such a circle has been found several times.
 func (tr *suspicion) breakCircle(w *waitGraph, seen uint64) uint64 {
 	if tr.excuses++; tr.excuses < maxExcuses || seen == 0 {
 		return 0

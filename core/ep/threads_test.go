@@ -46,7 +46,7 @@ func TestTakenSlot(t *testing.T) {
 	require.NoError(t, within(t, pushing))
 }
 
-// TestCancelOnlyOwn: whoever was pushed out cannot cancel the operation that
+// TestCancelOnlyOwn: a dispatch that was pushed out cannot cancel the operation that
 // took its place.
 func TestCancelOnlyOwn(t *testing.T) {
 	w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20, NumSlots: 1})
@@ -95,8 +95,8 @@ func TestThreadsCombineOneHandle(t *testing.T) {
 	}
 }
 
-// TestThreadsKeepPromises: threads that dispatch never cancel a combine whose
-// hook has not run, whichever slot they get.
+// TestThreadsKeepPromises: threads that dispatch never cancel a combine before its
+// hook has run, whichever slot they get.
 func TestThreadsKeepPromises(t *testing.T) {
 	for range 50 {
 		w := newWorld(t, 2, ep.Config{NumBytes: 16 << 20})

@@ -18,8 +18,8 @@ type Standing struct {
 // operation, and an epoch has to have some left.
 const maxNext = 1 << 43
 
-// Include makes st cover what a rank says of itself in its parameters:
-// ErrMismatch, which names the rank, if no buffer can have come there.
+// Include makes st cover the epoch and the operation number that a rank gives in its
+// parameters. If no buffer can have reached them: ErrMismatch, which names the rank.
 func (st *Standing) Include(rank int, epoch, next uint64) error {
 	switch {
 	case epoch > math.MaxUint16:
@@ -32,9 +32,9 @@ func (st *Standing) Include(rank int, epoch, next uint64) error {
 }
 
 // Prepare ends this rank's part in its epoch, for an update of the membership:
-// all operations end with ErrUpdating, handles are stale, and nothing more is
-// written to anybody until Install. It may be called again. The rank leaves
-// the old epoch: whoever still waits for it there goes on without it.
+// all operations end with ErrUpdating, handles are stale, and this rank writes
+// nothing more to any rank until Install. It may be called again. The rank leaves
+// the old epoch: a rank that still waits for it there goes on without it.
 func (b *Buffer) Prepare() (Standing, error) {
 	if err := b.enter(); err != nil {
 		return Standing{}, err
@@ -97,8 +97,8 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error) error {
 	return nil
 }
 
-// beginEpoch is refused when the group has gone on, or has begun this epoch
-// from another rendezvous: with ranks that have not been to ours.
+// beginEpoch puts the epoch into the member word. It fails when the group has gone on, or
+// has begun this epoch from another rendezvous: with ranks that have not been to ours.
 func (b *Buffer) beginEpoch(epoch uint16) error {
 	present := b.dom.Present()
 	if !membership.Install(b.word, epoch, present) {
@@ -112,7 +112,7 @@ func (b *Buffer) beginEpoch(epoch uint16) error {
 	return nil
 }
 
-// meetPeers looks at the control pages of everybody who has come.
+// meetPeers makes the peers, with the control pages of every rank that has come.
 func (b *Buffer) meetPeers() []peer {
 	peers := make([]peer, b.ranks)
 	for r := range peers {
@@ -121,20 +121,20 @@ func (b *Buffer) meetPeers() []peer {
 	return peers
 }
 
-// unready poisons the slabs of the old epoch for those who have not said that
-// they are done. Who came to the rendezvous is quiesced by then.
+// unready poisons the slabs of the old epoch for the ranks that have not said that
+// they are done. The ranks that came to the rendezvous are quiesced by then.
 func (b *Buffer) unready() {
 	for j := range b.slots {
 		if s := &b.slots[j]; s.own != nil {
 			unfinished := b.unfinished(s) &^ (1 << b.self)
 			b.poison(s, unfinished)
-			s.a &^= unfinished // once is enough, should this be called again
+			s.a &^= unfinished // poison them once, even if this is called again
 		}
 	}
 }
 
 // reopenAll opens every slot for the first operation of the epoch, once there
-// is memory for all: whoever sees one open may write at once.
+// is memory for all: a rank that sees one open may write at once.
 func (b *Buffer) reopenAll() error {
 	for j := range b.slots {
 		if err := b.empty(&b.slots[j]); err != nil {

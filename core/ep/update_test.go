@@ -102,7 +102,7 @@ func (d *dispatched) checkMasked(rank int, s shape, ins []input, mask []int32, h
 
 var trio = shape{ranks: 3, maxTokens: 8, hidden: 16, experts: 6, topk: 3}
 
-// exchangeAll runs exchange on some ranks, and wants exactly them in the masks.
+// exchangeAll runs exchange on some ranks, and expects exactly these in the masks.
 func (w *world) exchangeAll(s shape, ranks uint64) {
 	w.t.Helper()
 	ins := inputs(seeded(w.t), s, uniform)
@@ -156,7 +156,7 @@ func TestRejoin(t *testing.T) {
 }
 
 // TestFencedRankReturns: a rank that was late comes back with the buffer that
-// it has, and another time as a new process while the old one still lives.
+// it has. Another time it comes back as a new process while the old one still lives.
 func TestFencedRankReturns(t *testing.T) {
 	w := newWorld(t, 3, ep.Config{NumBytes: 16 << 20})
 	w.exchangeAll(trio, 0b111)

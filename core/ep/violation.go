@@ -12,13 +12,13 @@ import (
 )
 
 // Words that other processes can write are input. Each is read once, into a value of
-// this rank's own, and compared with what its writer can have stored by then. Whatever
-// else it holds is a violation, and costs the rank whose memory it lies in its
-// membership: who wrote it cannot be known.
+// this rank's own, and compared with what its writer can have stored by then. Every
+// other value is a violation. It costs the owner of the word its membership, because
+// this rank cannot know which process wrote it.
 
 // violation is a word that no rank can have stored.
 type violation struct {
-	owner   int // the rank whose memory it lies in
+	owner   int // the rank that has it in its memory
 	word    string
 	held    uint64
 	allowed string
@@ -57,7 +57,7 @@ func (b *Buffer) countViolation(rank int) {
 	b.reportViolations()
 }
 
-// reportViolations shows the count to whoever looks from outside.
+// reportViolations shows the count to other processes.
 func (b *Buffer) reportViolations() { b.rec.area.SetViolations(b.count.violations + b.word.Repaired()) }
 
 func (b *Buffer) recordViolation(v *violation) {
@@ -67,7 +67,8 @@ func (b *Buffer) recordViolation(v *violation) {
 }
 
 // surrender ends this rank's part in its epoch when its own memory was overwritten: it
-// takes nobody else out. It returns why, nil if nothing was found. Buffer.mu is held.
+// takes no other rank out. It returns the reason, nil if nothing was found. Buffer.mu is
+// held.
 func (b *Buffer) surrender() error {
 	if b.hurt == nil || b.outside {
 		return nil
@@ -80,8 +81,8 @@ func (b *Buffer) surrender() error {
 	return b.why
 }
 
-// published is what this rank has stored in its own control page. Nobody else stores there:
-// another value is a violation.
+// published is what this rank has stored in its own control page. No other rank stores
+// there: another value is a violation.
 type published struct {
 	open, yReady [layout.MaxSlots]uint64
 	quiesced     uint64
@@ -97,7 +98,8 @@ func (b *Buffer) publishYReady(slot int, word uint64) {
 	b.peers[b.self].yReady(slot).Store(word)
 }
 
-// findsItselfHurt looks at this rank's own words while it waits: others may wait for them.
+// findsItselfHurt checks this rank's own words while it waits, because others may wait for
+// them. It reports whether this rank has left because of a violation.
 func (b *Buffer) findsItselfHurt() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -107,8 +109,8 @@ func (b *Buffer) findsItselfHurt() bool {
 	return b.surrender() != nil
 }
 
-// checkOwn compares the words of this rank with what it has stored: a wild one is found
-// before anybody is blamed for what comes of it.
+// checkOwn compares the words of this rank with what it has stored: it finds a wild one
+// before another rank is blamed for the consequences.
 func (b *Buffer) checkOwn() {
 	own := &b.peers[b.self]
 	for j := range b.slots {
@@ -135,7 +137,8 @@ func (b *Buffer) checkOwn() {
 	}
 }
 
-// checkRowOrder: the owner alone writes these two.
+// checkRowOrder compares `order` and its set with what this rank has stored: only the
+// owner writes these two.
 func (b *Buffer) checkRowOrder(s *slot) {
 	word, set := s.own.seg.Word(layout.RowOrder()).Load(), s.own.seg.Word(layout.RowOrderMembers()).Load()
 	if word != s.own.rowOrder {
@@ -159,7 +162,7 @@ func (b *Buffer) openFor(r, j int, n uint64) (id int, open bool) {
 	if layout.IsFor(word, n) {
 		return layout.Detail(word), true
 	}
-	// An owner goes on without us once we are out: then our own bit is away by now.
+	// An owner goes on without us once we are out: then our own bit is cleared by now.
 	if layout.IsPast(word, n) && b.isMember() {
 		b.violates(violation{r, inSlot("open", j), word, fmt.Sprintf("operations up to %d", n)})
 	}
@@ -202,9 +205,9 @@ type ownMemory interface {
 // with: each at most maxSelections rows.
 const maxReserved = layout.MaxRanks << 31
 
-// lack notes that an owner has no room for our rows. Ranks that disagree about the shape
-// meet this, too: their parameters tell, once all are here (agree). A word that no shape
-// explains is a violation now.
+// lack notes that an owner has no room for our rows. This also happens to ranks that
+// disagree about the shape: their parameters tell, once all are here (agree). A word that
+// no shape explains is a violation now.
 func (b *Buffer) lack(s *slot, v violation) {
 	s.lacks = append(s.lacks, v)
 	s.spoiled |= 1 << v.owner
@@ -215,8 +218,9 @@ func (b *Buffer) lack(s *slot, v violation) {
 
 var errNoCapacity = fmt.Errorf("%w: a peer's slot had no room for this rank's rows", ErrMismatch)
 
-// agreeOnCapacity is for ranks whose parameters are the same: whose memory has no room for our
-// rows is overwritten. A source that was lost may have taken the room in another shape.
+// agreeOnCapacity is for ranks with the same parameters. If an owner then has no room
+// for our rows, its memory was overwritten. A source that was lost may have taken the room
+// in another shape.
 func (b *Buffer) agreeOnCapacity(s *slot) error {
 	members := b.members()
 	for _, v := range s.lacks {
@@ -239,7 +243,7 @@ func (b *Buffer) agreeOnCapacity(s *slot) error {
 	return b.surrender()
 }
 
-// localSlab is a slab that owner r says is open in slot j; nil: it has none such.
+// localSlab returns the slab that owner r says is open in slot j; nil: it has no such slab.
 func (b *Buffer) localSlab(r, j, id int) (transport.Segment, error) {
 	slab, err := b.dom.Slab(r, id)
 	switch {
@@ -253,7 +257,7 @@ func (b *Buffer) localSlab(r, j, id int) (transport.Segment, error) {
 	return slab, err
 }
 
-// paramsOf reads the parameters of a source that has come.
+// paramsOf reads the parameters of a source that has arrived.
 func (b *Buffer) paramsOf(s *slot, t int) (p params, ok bool) {
 	n, p, ok := loadParams(s.own.seg, t)
 	if ok = ok && n == s.op; !ok {
@@ -262,9 +266,9 @@ func (b *Buffer) paramsOf(s *slot, t int) (p params, ok bool) {
 	return p, ok
 }
 
-// restoreOwn makes this rank's memory good again between two epochs, when nobody writes to
-// it but suspects, whose slabs are replaced. Its own words are stored in any case: others
-// may have found one wild that this rank has not looked at.
+// restoreOwn makes this rank's memory good again between two epochs. Only suspects write to
+// it then, and their slabs are replaced. It stores this rank's own words in any case:
+// others may have found one wild that this rank has not looked at.
 func (b *Buffer) restoreOwn() {
 	own := &b.peers[b.self]
 	for j := range b.slots {

@@ -20,8 +20,8 @@ func strike(t *testing.T, overwrite func(w *wildWorld, victim int)) (w *wildWorl
 	return strikeWith(t, 0, overwrite)
 }
 
-// strikeWith is strike where the third rank has a head start, and waits for the others when it
-// happens: what a rank stores again before it waits has hurt nobody.
+// strikeWith is strike where the third rank has a head start, and waits for the others when the
+// word is overwritten: a word that a rank stores again before it waits harms no rank.
 func strikeWith(t *testing.T, headStart time.Duration, overwrite func(w *wildWorld, victim int)) (w *wildWorld, ends []wildOutcome) {
 	w = newWildWorld(t, trio.ranks, ep.Config{NumBytes: 16 << 20})
 	t.Cleanup(w.close)
@@ -63,8 +63,8 @@ func strikeWith(t *testing.T, headStart time.Duration, overwrite func(w *wildWor
 	return w, ends
 }
 
-// costsTheOwnerAlone: the two others go on without the third, with right results; somebody
-// has counted it, and says which word it was.
+// costsTheOwnerAlone expects the two others to go on without the third, with right results. At
+// least one rank has counted the violation, and says which word it was.
 func costsTheOwnerAlone(t *testing.T, w *wildWorld, ends []wildOutcome, word string) {
 	require.False(t, w.outside.Load(), "rows were about to be written outside of a slab")
 	for r := range 2 {
@@ -110,7 +110,7 @@ func TestWildCounter(t *testing.T) {
 	}
 }
 
-// TestWildOwnWords: a rank finds what was done to its own words, and blames nobody.
+// TestWildOwnWords: a rank finds what was done to its own words, and blames no other rank.
 func TestWildOwnWords(t *testing.T) {
 	control := func(off int64, v uint64) func(*wildWorld, int) {
 		return func(w *wildWorld, victim int) {
@@ -132,7 +132,7 @@ func TestWildOwnWords(t *testing.T) {
 		{"open[0]", control(layout.Open(0), 1<<20)},
 		{"open[1]", control(layout.Open(1), math.MaxUint64)},
 		{"open[1]", control(layout.Open(1), 1<<63)},
-		{"open[0]", control(layout.Open(0), 3)}, // the id of a slab that there is not
+		{"open[0]", control(layout.Open(0), 3)}, // the id of a slab that does not exist
 		{"open[0]", control(layout.Open(0), 0xffff)},
 		{"y_ready[0]", control(layout.YReady(0), 1<<50)},
 		{"quiesced", control(layout.Quiesced(), 1<<10)},
@@ -153,7 +153,7 @@ func TestWildOwnWords(t *testing.T) {
 	}
 }
 
-// TestWildMembers: bits that cannot be are taken away again, and cost nobody anything.
+// TestWildMembers: bits that no rank can have set are cleared again, and cost no rank anything.
 func TestWildMembers(t *testing.T) {
 	for _, bits := range []uint64{1 << 3, 1 << 47, 0xffffffffff << 3} {
 		t.Run(fmt.Sprintf("%#x", bits), func(t *testing.T) {
@@ -171,8 +171,8 @@ func TestWildMembers(t *testing.T) {
 	}
 }
 
-// TestWildMembersTaken: who loses its bit is out, and who is put into another epoch;
-// nothing else happens.
+// TestWildMembersTaken: a rank that loses its bit is out, and so is a rank that is put into
+// another epoch; nothing else happens.
 func TestWildMembersTaken(t *testing.T) {
 	t.Run("bit", func(t *testing.T) {
 		_, ends := strike(t, func(w *wildWorld, victim int) { store(w.members, 0, load(w.members, 0)&^(1<<victim)) })
@@ -190,8 +190,8 @@ func TestWildMembersTaken(t *testing.T) {
 	}
 }
 
-// TestWildCounterRemote: who receives messages reserves for their sources, by counters of its
-// own: one that was overwritten costs it its membership, and the sender nothing.
+// TestWildCounterRemote: a receiver of messages reserves for their sources, by counters of its
+// own. An overwritten counter costs the receiver its membership, and the sender nothing.
 func TestWildCounterRemote(t *testing.T) {
 	for _, held := range []uint64{math.MaxUint64, math.MaxUint64 - 1, 1 << 63, 1 << 20} {
 		t.Run(fmt.Sprintf("%#x", held), func(t *testing.T) {
@@ -216,8 +216,7 @@ func TestWildCounterRemote(t *testing.T) {
 	}
 }
 
-// TestWildSince: a rank that says since when it waits, and lies beyond any clock, moves
-// nobody's deadline.
+// TestWildSince: a `since` beyond any clock moves no other rank's deadline.
 func TestWildSince(t *testing.T) {
 	for _, since := range []uint64{1 << 62, 1<<63 - 1, 1 << 63, math.MaxUint64} {
 		t.Run(fmt.Sprintf("%#x", since), func(t *testing.T) {
@@ -252,8 +251,8 @@ func TestWildSince(t *testing.T) {
 	}
 }
 
-// TestWildThenRejoin: a rank whose memory was overwritten comes back with it by an update,
-// and so does a group whose members page was.
+// TestWildThenRejoin: a rank comes back by an update with the memory that was overwritten,
+// and so does a group after its members page was overwritten.
 func TestWildThenRejoin(t *testing.T) {
 	slab := func(w *world, off int64) []*atomic.Uint64 {
 		var words []*atomic.Uint64

@@ -8,11 +8,11 @@ import (
 )
 
 // How a wait passes its time, as measured for 2 to 8 ranks on 2 cores (see
-// docs/performance.md): spin, then give the processor away, then sleep, for
-// Buffer.pollInterval at most: a waker may stop between its store and its wake.
-// Where ranks share processors they sleep at once: who yields again and again
-// is put off for long by the kernel when it has something to do.
-// Config.SpinFor replaces the second number.
+// docs/performance.md): it spins, then gives the processor away, then sleeps. A sleep
+// lasts for Buffer.pollInterval at most, because a waker may stop between its store and
+// its wake. Where ranks share processors, they sleep right after the spin: the kernel
+// puts a thread that yields again and again off for long when it has something to do.
+// Config.SpinFor replaces yieldFor, and spinFor where it is shorter.
 const (
 	spinFor  = 2 * time.Microsecond
 	yieldFor = 500 * time.Microsecond
@@ -52,7 +52,7 @@ func (k kind) String() string {
 	return [...]string{"dispatch", "combine", "combine buffer"}[k]
 }
 
-// task is one operation, as its waiters see it. Made by hold, ended by drop.
+// task is one operation, as its waiters see it. hold makes it, drop ends it.
 type task struct {
 	s    *slot
 	n    uint64
@@ -101,7 +101,7 @@ func (b *Buffer) step(t task, until Phase) (waiting uint64, reached bool, err er
 	if err := b.progress(); err != nil {
 		return 0, false, err
 	}
-	b.recordLeavers(t) // before the step books the wait for them
+	b.recordLeavers(t) // before the step records the wait for them
 	sent := false
 	switch t.kind {
 	case kindDispatch:
@@ -154,7 +154,7 @@ func (b *Buffer) drive(t task, until Phase, limit time.Time) (err error) {
 	for {
 		waiting, reached, err := b.step(t, until)
 		switch {
-		case err != nil && t.st.State() == op.Pending: // not this operation's alone
+		case err != nil && t.st.State() == op.Pending: // not an error of this operation only
 			b.fail(op.Failed, err)
 			return err
 		case err != nil:
@@ -189,7 +189,7 @@ type wait struct {
 	deadline time.Time
 	members  uint64 // the word, as last seen
 	timeout  time.Duration
-	blamed   int       // rank that the time since `last` is counted for
+	blamed   int       // the time since `last` counts for this rank
 	shown    uint64    // ranks that our control page names
 	since    time.Time // when the first wait of this phase began
 	asleep   bool      // a sleep was announced
@@ -197,7 +197,7 @@ type wait struct {
 	ticket   uint32
 }
 
-// pause passes a little time, and looks for reasons to give up on somebody.
+// pause passes a little time, and looks for reasons to give up on a rank.
 func (w *wait) pause(waiting uint64, limit time.Time) error {
 	now := w.b.now()
 	if w.begin.IsZero() {
@@ -240,8 +240,8 @@ func (w *wait) start(now time.Time) {
 	w.b.watchSlow(w.t, now)
 }
 
-// account books the time since the last call for the rank waited for, and
-// publishes whom we wait for and that we are alive.
+// account adds the time since the last call to the total of the rank waited for. It
+// publishes which ranks this rank waits for and that it is alive.
 func (w *wait) account(now time.Time, waiting uint64) {
 	if w.blamed >= 0 {
 		w.b.count.wait[w.blamed].Add(int64(now.Sub(w.last)))
@@ -281,7 +281,7 @@ func (w *wait) end(inProgress bool) {
 	if w.begin.IsZero() {
 		return
 	}
-	waiting := w.shown // still, for whoever suspects us between two slices
+	waiting := w.shown // still, for ranks that suspect us between two slices
 	if w.t.st.State() != op.Pending || !inProgress {
 		waiting = 0
 	}

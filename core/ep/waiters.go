@@ -7,10 +7,10 @@ import (
 )
 
 // waiters are the waits of this rank that hold up a caller, one entry for each
-// kind of each slot. Its control page shows what they have in common: all
+// kind of each slot. The rank's control page shows what they have in common: all
 // ranks that any of them waits for, and when the first of them began. A wait
-// that is cut into slices stays in it between two of them: that the caller
-// does not come back shows in the beat.
+// that is cut into slices stays there between two slices. If the caller does not
+// come back, the beat shows that.
 type waiters struct {
 	mu      sync.Mutex
 	entries []waiter
@@ -28,8 +28,8 @@ func newWaiters(slots int) waiters { return waiters{entries: make([]waiter, slot
 
 func entryOf(s *slot, k kind) int { return s.index*numKinds + int(k) }
 
-// blame says whom a wait for an operation waits for by now, and tells the
-// peers. No ranks: it has ended; that counts only if the entry is still its.
+// blame records the ranks that a wait for an operation waits for now, and tells the
+// peers. No ranks: the wait has ended; that counts only if the entry still belongs to it.
 func (ws *waiters) blame(entry int, st *op.Op, ranks uint64, since int64, own *peer) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -52,7 +52,7 @@ func (ws *waiters) blame(entry int, st *op.Op, ranks uint64, since int64, own *p
 	own.waitsFor().Store(ws.shown)
 }
 
-// intact reports whether the control page still says what it was told.
+// intact reports whether the control page still says what this rank has stored.
 func (ws *waiters) intact(own *peer) (held, stored uint64, ok bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -63,7 +63,7 @@ func (ws *waiters) intact(own *peer) (held, stored uint64, ok bool) {
 	return held, ws.since, held == ws.since
 }
 
-// restore puts there again what it was told.
+// restore stores again what the control page must say.
 func (ws *waiters) restore(own *peer) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

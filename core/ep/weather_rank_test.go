@@ -30,7 +30,7 @@ func (s *groupSpec) wantEnd(rank int) string {
 	return fmt.Sprint("from ", s.Away)
 }
 
-// roundsWithCut plays until the cable is cut, and on until it is clear who goes
+// roundsWithCut plays until the cable is cut, then on until it is clear which ranks go
 // on, and again when all are together.
 func (s *rankSpec) roundsWithCut(w *world, dom *multihost.Domain) error {
 	r := rand.New(rand.NewPCG(s.Seed, 1)) // all ranks draw the same
@@ -63,8 +63,8 @@ func (s *rankSpec) roundsWithCut(w *world, dom *multihost.Domain) error {
 }
 
 // roundsUntilCut returns nil on a rank that goes on, after a few rounds without
-// the others. Rank 0 says which is the last one, before it begins the next: so
-// whoever plays one with rank 0 knows.
+// the others. Rank 0 says which round is the last one, before it begins the next: so
+// every rank that plays a round with rank 0 knows.
 func (s *rankSpec) roundsUntilCut(w *world, r *rand.Rand) error {
 	for i := 0; ; i++ {
 		mask, err := s.oneRound(w, r)
@@ -78,7 +78,7 @@ func (s *rankSpec) roundsUntilCut(w *world, r *rand.Rand) error {
 		last, there := s.last()
 		switch lost := without(mask); {
 		case len(lost) > 0 && !slices.Equal(lost, s.Away):
-			// One of them after the other is possible, nobody else is.
+			// One of them after the other is possible, no other rank is.
 			if slices.ContainsFunc(lost, func(r int) bool { return !slices.Contains(s.Away, r) }) {
 				return fmt.Errorf("round %d: ranks %v are lost", i, lost)
 			}

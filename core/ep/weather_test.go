@@ -11,7 +11,7 @@ import (
 	"github.com/moewire/moewire/core/transport/multihost"
 )
 
-// atCable is a group whose first ranks, half of them or more, are at one end of
+// atCable is a group with its first ranks, half of them or more, at one end of
 // a cable, and the others at the other.
 func atCable(t *testing.T, cable *testenv.Cable, setting multihost.Setting, hosts string) groupSpec {
 	t.Helper()
@@ -33,9 +33,9 @@ func seenOf(c *testenv.Cable) map[string]int {
 }
 
 // TestWeather: a network that loses, doubles, delays and reorders packets, also
-// those of the rendezvous, changes no bit of what a calm one gives, and nobody is
-// taken for dead; one that loses all is a cut one. That packets were lost,
-// doubled and late is seen in the kernel's counters.
+// those of the rendezvous, changes no bit of what a calm one gives. No rank is
+// taken for dead. A network that loses all packets counts as cut. The kernel's counters
+// show that packets were lost, doubled and late.
 func TestWeather(t *testing.T) {
 	needDevice(t) // only that machine is for such networks
 	oneHost := groupSpec{Hosts: "aa", Setting: multihost.Shm, Deterministic: true, Seed: testenv.Seed(t), Victim: -1}
@@ -87,7 +87,7 @@ func TestWeather(t *testing.T) {
 func cutCable(t *testing.T, cable *testenv.Cable, spec groupSpec, away []int) {
 	t.Helper()
 	cable.Be("loss", "0%")
-	spec.Away, spec.Bound = away, 10*time.Second // who starves on a busy machine is not unresponsive for so long
+	spec.Away, spec.Bound = away, 10*time.Second // a rank that starves on a busy machine is not unresponsive for so long
 	g := startProcesses(t, spec)
 	for r := range g.all {
 		g.await(r, "round 1")

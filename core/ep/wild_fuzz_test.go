@@ -26,15 +26,15 @@ type wildCase struct {
 	victim int
 	delay  time.Duration
 
-	found, lost int // what came of it
+	found, lost int // violations found, and ranks lost
 }
 
 // blow is a word that was overwritten.
 type blow struct {
 	word     string
 	old, new uint64
-	// Whom it may cost its membership, one bit each. Everybody else goes on, and
-	// misses nobody but those.
+	// The ranks that it may cost their membership, one bit each. All others go on, and
+	// miss no rank but those.
 	costs uint64
 	holes bool // counters may be too high
 }
@@ -43,8 +43,8 @@ func (b blow) String() string {
 	return fmt.Sprintf("%s from %#x to %#x, which may cost %b", b.word, b.old, b.new, b.costs)
 }
 
-// wildClass is a kind of word: where one of it lies, and whom it may cost what. False: this
-// value is not for a test, since its writer could store it now.
+// wildClass is a kind of word: where one of it lies, and which ranks it may cost their
+// membership. False: this value is not for a test, since its writer could store it now.
 type wildClass struct {
 	name   string
 	place  func(c *wildCase) (f *os.File, off int64, word string)
@@ -163,8 +163,8 @@ func (c *wildCase) inRecords() (*os.File, int64, string) {
 
 func (c *wildCase) inMembers() (*os.File, int64, string) { return c.w.members, 0, "the members page" }
 
-// sealed: an older word is one whose writer seems late; who of the two is lost the failure detector
-// decides. Only 0 is one that a test comes to.
+// sealed: with an older word its writer seems late. The failure detector decides which of the
+// two ranks is lost. A test comes to no older word but 0.
 func (c *wildCase) sealed(b *blow, off int64) bool {
 	if b.new == 0 {
 		b.costs |= 1<<c.s.ranks - 1
@@ -188,7 +188,7 @@ func (c *wildCase) published(b *blow, off int64) bool {
 	return is < was || is > was+2*wildSlots
 }
 
-// members: who loses its bit is out, all of them in another epoch.
+// members: a rank that loses its bit is out; in another epoch all ranks are out.
 func (c *wildCase) members(b *blow, _ int64) bool {
 	b.costs = b.old &^ b.new & (1<<c.s.ranks - 1)
 	if b.old>>48 != b.new>>48 {
@@ -285,8 +285,8 @@ func (c *wildCase) round(rank int, ins []input) (lacks uint64, err error) {
 	return c.w.wildRound(rank, c.s, ins, true)
 }
 
-// judge is the oracle: who is not among those whom it may cost anything ends well, and misses
-// nobody else.
+// judge is the oracle: a rank that the word may not cost anything ends well, and misses no rank
+// but those that it may cost something.
 func (c *wildCase) judge(b *blow, ends []wildOutcome) error {
 	if c.w.outside.Load() {
 		return errors.New("rows were about to be written outside of a slab")
@@ -338,7 +338,7 @@ func newWildCase(t testing.TB, seed uint64) *wildCase {
 }
 
 // TestWildWords overwrites random words under three ranks that run: no crash, no hang, no
-// panic; whoever's memory it was goes at most, and the others' results are right.
+// panic. At most the owner of the memory is lost, and the others' results are right.
 func TestWildWords(t *testing.T) {
 	lasts := time.Minute
 	if os.Getenv("MOEWIRE_TEST_WILD") != "" {
@@ -363,8 +363,8 @@ func TestWildWords(t *testing.T) {
 	t.Logf("%d words, %d of them found, %d ranks were lost", n, found, lost)
 }
 
-// TestMutationsOfWildWords takes one look at a word away at a time, and wants the words
-// that are overwritten at random to show it.
+// TestMutationsOfWildWords takes one check of a word away at a time. The words that are
+// overwritten at random must show it.
 func TestMutationsOfWildWords(t *testing.T) {
 	var list []testenv.Mutation
 	for _, m := range []struct{ name, class, file, from, to string }{

@@ -21,8 +21,8 @@ import (
 	"github.com/moewire/moewire/core/transport/shm"
 )
 
-// wildWorld is ranks whose memory is real shared memory, mapped once by each of them, and
-// which something else writes to: by the files, as another process of the user would.
+// wildWorld is ranks with real shared memory, mapped once by each of them. The test writes to
+// this memory by the files, as another process of the user would.
 type wildWorld struct {
 	*world
 	memory  []*os.File // by rank
@@ -142,14 +142,14 @@ func (w *wildWorld) slabAt(r, slot int) int64 {
 	return int64(load(w.memory[r], wildTable+int64(id)*16))
 }
 
-// outcomes of what ranks did: an error, and whom their results lack.
+// outcomes of what ranks did: an error, and the ranks that their results lack.
 type wildOutcome struct {
 	err   error
 	lacks uint64 // ranks missing in any mask
 }
 
-// wildRound is a dispatch and a combine, with results compared with the oracle, whoever is
-// out. holes: counters may be too high.
+// wildRound is a dispatch and a combine, with results compared with the oracle, whichever
+// ranks are out. holes: counters may be too high.
 func (w *wildWorld) wildRound(rank int, s shape, ins []input, holes bool) (lacks uint64, err error) {
 	d := new(dispatched)
 	a := w.args(rank, s, &ins[rank], d)

@@ -30,7 +30,7 @@ type world struct {
 	bufs     []*ep.Buffer // nil: absent
 	numBytes int64
 
-	deterministic bool // for those who join
+	deterministic bool // for ranks that join
 }
 
 func newWorld(t testing.TB, ranks int, cfg ep.Config) *world {
@@ -98,9 +98,9 @@ func (w *world) waits(rank int) {
 	require.Eventually(w.t, func() bool { return ep.WaitsFor(w.bufs[rank]) != 0 }, callTimeout, 50*time.Microsecond)
 }
 
-// someWithout is some for calls that wait for ranks that do not come. The first
-// rank alone has a deadline, and begins when all the others wait: so whoever is
-// taken out is one that did not come, however slow the machine is.
+// someWithout is some for calls that wait for ranks that do not come. Only the first
+// rank has a deadline, and it begins when all the others wait. So only ranks that did
+// not come are taken out, however slow the machine is.
 func (w *world) someWithout(ranks uint64, timeout time.Duration, f func(rank int, timeout time.Duration) error) {
 	w.t.Helper()
 	first := bits.TrailingZeros64(ranks)
@@ -116,7 +116,7 @@ func (w *world) someWithout(ranks uint64, timeout time.Duration, f func(rank int
 }
 
 // combineWithin is how long a combine may wait behind a dispatch that may wait
-// for timeout: who is late has been taken out there.
+// for timeout: a late rank has been taken out there.
 func combineWithin(timeout time.Duration) time.Duration {
 	if timeout > 0 {
 		return callTimeout
@@ -198,7 +198,7 @@ func (w *world) combine(rank int, s shape, in *input, d *dispatched) ([]byte, er
 	return out, err
 }
 
-// check compares what a rank received with what everybody sent (bf16).
+// check compares what a rank received with what all ranks sent (bf16).
 func (d *dispatched) check(rank int, s shape, ins []input) error {
 	return d.checkBeside(rank, s, ins, nil)
 }
@@ -249,7 +249,7 @@ func inputs(r *rand.Rand, s shape, route routing) []input {
 	return ins
 }
 
-// seeded returns a generator whose seed is in the log of a failing test.
+// seeded returns a generator. Its seed is in the log of a failing test.
 func seeded(t testing.TB) *rand.Rand {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -14,8 +14,8 @@ type Arrival struct {
 	NumBytes int64
 }
 
-// Matcher brings the writes with immediate of one peer and the receives that
-// wait for them together, both in order. Either side may be ahead, by at most
+// Matcher matches the writes with immediate of one peer with the receives that
+// wait for them, both in order. Either side may be ahead, by at most
 // the bound. Not safe for concurrent use.
 type Matcher struct {
 	arrivals  ring[Arrival]
@@ -23,7 +23,7 @@ type Matcher struct {
 	condemned int // receives, the oldest ones
 }
 
-// NewMatcher makes a matcher for n on either side.
+// NewMatcher makes a matcher for at most n unmatched entries on either side.
 func NewMatcher(n int) (*Matcher, error) {
 	if n < 1 || n > MaxSlots {
 		return nil, fmt.Errorf("op: %d arrivals, allowed 1 to %d", n, MaxSlots)
@@ -73,11 +73,11 @@ func (m *Matcher) Withdraw(r Ref) bool {
 	return found
 }
 
-// IsEmpty tells that nothing waits on either side.
+// IsEmpty reports whether nothing waits on either side.
 func (m *Matcher) IsEmpty() bool { return m.arrivals.count == 0 && m.receives.count == 0 }
 
-// Condemn says that nothing more will come for those that wait now, but what has
-// arrived and is not known yet.
+// Condemn marks the receives that wait now: nothing more will come for them, except what
+// has arrived and is not known yet.
 func (m *Matcher) Condemn() { m.condemned = m.receives.count }
 
 // Abandon takes the oldest condemned receive out.

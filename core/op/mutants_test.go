@@ -30,8 +30,8 @@ func TestMutants(t *testing.T) {
 }
 
 // checkWrap (CO11): a slot's generations differ until all 2^32 - 1 of them were
-// used. 0 is left out, so that the zero Ref is nobody's. When they begin anew
-// nothing of the carrier's is left that names the former ones: a slot is free
+// used. 0 is left out, so that the zero Ref names no transfer. When they begin anew,
+// no request of the carrier names the former ones any more: a slot is free
 // only once each of its requests has ended.
 func checkWrap(m mutant) error {
 	table, err := NewTable(1)
@@ -72,8 +72,8 @@ func checkWrap(m mutant) error {
 
 func TestCO11Wrap(t *testing.T) { require.NoError(t, checkWrap(sound)) }
 
-// TestZeroRef (CO2, CO11): neither the zero Ref nor request number 0 is any
-// transfer's, also when a slot's generations begin anew.
+// TestZeroRef (CO2, CO11): no transfer has the zero Ref or request number 0, also when
+// a slot's generations begin anew.
 func TestZeroRef(t *testing.T) {
 	table, err := NewTable(1)
 	require.NoError(t, err)

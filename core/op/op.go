@@ -17,10 +17,10 @@ const (
 	Done
 	Failed
 	Cancelled
-	ending // between the winning of the race and the writing of the error
+	ending // an End has won the race and has not written the error yet
 )
 
-// ErrCancelled is the error of a cancelled operation that was given no other.
+// ErrCancelled is the error of a cancelled operation that was given no other error.
 var ErrCancelled = errors.New("operation was cancelled")
 
 // String names the state.

@@ -29,7 +29,7 @@ func TestEndsOnce(t *testing.T) {
 	require.ErrorIs(t, o.Err(), ErrCancelled)
 }
 
-// TestRace: of many enders one wins, and everybody sees its state and error.
+// TestRace: of many calls of End one wins, and all see its state and error.
 func TestRace(t *testing.T) {
 	for range 500 {
 		var o Op

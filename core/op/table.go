@@ -9,11 +9,11 @@ import (
 
 // A transfer is an operation of a carrier: one or more work requests, posted
 // on one or more queues. It owns its completion. The slots of a Table are only
-// where it is carried out: they are assigned, each time under a new generation, and
+// where it is carried out: each slot is assigned under a new generation, and
 // a work request's number says which slot, which generation and which part.
 //
-// It ends twice. It is *ended* once, by the first of done, failed, cancelled;
-// whoever waits wakes up. It is *released* when the last of its work requests
+// It ends twice. It is *ended* once, by the first of done, failed, cancelled:
+// then all waiters wake up. It is *released* when the last of its work requests
 // has completed: only from then on does nothing touch its memory any more.
 
 // Sentinels of transfers.
@@ -34,20 +34,20 @@ const (
 
 const partWords = MaxParts / 64
 
-// Ref names a transfer. It is plain data; after Drop it names nothing. Neither
-// does the zero Ref, nor is request number 0 anybody's.
+// Ref names a transfer. It is plain data; after Drop it names nothing. The zero Ref
+// names nothing either, and no transfer has request number 0.
 type Ref struct {
 	slot uint32
 	gen  uint32
 }
 
-// Outcome says what a completion was good for.
+// Outcome says what a completion has changed.
 type Outcome uint8
 
 // The outcomes of Complete.
 const (
 	Counted   Outcome = iota // a part of a transfer has ended
-	Stale                    // of a transfer that is gone: the provider's books only
+	Stale                    // of a transfer that is gone: only the provider counts it
 	Duplicate                // of a part that has ended before
 	Unknown                  // no such slot or part
 )
@@ -68,7 +68,7 @@ type transfer struct {
 	numBytes int64
 	imm      uint32
 	done     [partWords]uint64 // one bit per ended part
-	wake     chan struct{}     // closed when it ends, is released or dropped; nil: nobody waits
+	wake     chan struct{}     // closed when it ends, is released or dropped; nil: no caller waits
 }
 
 // Table is where transfers are carried out. Safe for concurrent use; nothing
@@ -81,7 +81,7 @@ type Table struct {
 	closed error
 	mutant mutant // of tests
 
-	attended atomic.Uint64 // request number 0 of who Attend was called for
+	attended atomic.Uint64 // request number 0 of the transfer that Attend was called for
 	nudge    func()
 	due      bool // nudge is to be called
 }
@@ -91,7 +91,7 @@ type mutant uint8
 
 const (
 	sound        mutant = iota
-	noGeneration        // a completion is taken for whoever has the slot now
+	noGeneration        // a completion counts for the transfer that has the slot now
 	freeAtCancel        // a cancelled transfer's slot is free at once
 	freeAtDrop          // a dropped transfer's slot is free at once
 	lastError           // a later error replaces the first
@@ -142,14 +142,14 @@ func (r Ref) RequestID(part int) uint64 {
 	return uint64(r.gen)<<32 | uint64(r.slot)<<16 | uint64(part)
 }
 
-// RefOf is the reverse of RequestID. The number may be any: what it names may
-// not be there.
+// RefOf is the reverse of RequestID. It takes any number: what the number names may
+// not exist.
 func RefOf(requestID uint64) Ref {
 	return Ref{slot: uint32(requestID >> 16 & 0xffff), gen: uint32(requestID >> 32)}
 }
 
-// Complete takes note of a part's end. Every completion of the carrier belongs
-// here, also those of transfers that are long gone; and a part that could not
+// Complete records a part's end. The carrier reports every completion here, also
+// completions of transfers that no longer exist. A part that could not
 // be handed to the carrier ends here with the reason.
 func (t *Table) Complete(id uint64, err error, numBytes int64, imm uint32) Outcome {
 	t.mu.Lock()
@@ -196,8 +196,7 @@ func (t *Table) finish(slot uint32) {
 	t.reuse(slot)
 }
 
-// reuse makes a slot free once nobody needs it: neither the carrier nor the
-// transfer's owner.
+// reuse makes a slot free once neither the carrier nor the transfer's owner needs it.
 func (t *Table) reuse(slot uint32) {
 	s := &t.slots[slot]
 	needed := s.left > 0 || !s.dropped

@@ -271,8 +271,8 @@ func (s *sim) finish() error {
 	return nil
 }
 
-// TestInvariants (CO1 to CO6): one end, which stays; late completions touch
-// nobody else; slots and memory come free after the last request.
+// TestInvariants (CO1 to CO6): one end, which stays; late completions touch no other
+// transfer; slots and memory come free after the last request.
 func TestInvariants(t *testing.T) {
 	seed := seedOf(t)
 	for i := range testenv.NumSeeds(t, 2000) {
@@ -280,8 +280,8 @@ func TestInvariants(t *testing.T) {
 	}
 }
 
-// TestWaits (CO10): a deadline changes nothing unless it is asked to, and
-// nobody sleeps through the end.
+// TestWaits (CO10): a deadline changes nothing unless it is asked to, and no waiter
+// sleeps through the end.
 func TestWaits(t *testing.T) {
 	table, err := NewTable(2)
 	require.NoError(t, err)
@@ -291,7 +291,7 @@ func TestWaits(t *testing.T) {
 	require.ErrorIs(t, err, ErrTimedOut)
 	require.Equal(t, Pending, res.State)
 	require.Equal(t, Counted, table.Complete(a.RequestID(1), nil, 7, 0))
-	won, err := table.Cancel(a, ErrTimedOut) // who wants the deadline to end it says so
+	won, err := table.Cancel(a, ErrTimedOut) // a caller ends it at the deadline explicitly
 	require.NoError(t, err)
 	require.True(t, won)
 	res, err = table.Look(a)
@@ -412,8 +412,8 @@ func TestTableAllocatesNothing(t *testing.T) {
 	}))
 }
 
-// TestCondemned: those that waited, and nobody who comes later, are abandoned;
-// what arrives meanwhile is still theirs.
+// TestCondemned: the receives that waited are abandoned, and no later one; what
+// arrives meanwhile still goes to them.
 func TestCondemned(t *testing.T) {
 	m, err := NewMatcher(8)
 	require.NoError(t, err)

@@ -24,8 +24,8 @@ func (s *transfer) result() Result {
 	return Result{State: s.op.State(), Err: s.op.Err(), NumBytes: s.numBytes, Imm: s.imm, Released: s.left <= 0}
 }
 
-// Cancel abandons a transfer: whoever waits for its end wakes up. It reports
-// whether this call ended it. Its memory is still the carrier's until it is
+// Cancel abandons a transfer: callers that wait for its end wake up. It reports
+// whether this call ended the transfer. Its memory is still the carrier's until it is
 // released.
 func (t *Table) Cancel(r Ref, why error) (bool, error) {
 	t.mu.Lock()
@@ -58,9 +58,9 @@ func (t *Table) Drop(r Ref) error {
 	return nil
 }
 
-// Close ends every transfer that is pending with Cancelled and err, which is
-// ErrCancelled if nil; Begin returns err from then on. Slots stay in use until they are released and
-// dropped. Idempotent.
+// Close ends every pending transfer with Cancelled and err, which is ErrCancelled if
+// nil. Begin returns err from then on. Slots stay in use until their transfers are
+// released and dropped. Idempotent.
 func (t *Table) Close(err error) {
 	t.mu.Lock()
 	defer t.unlock()

@@ -58,7 +58,7 @@ func (t *Table) WaitTurn(r Ref, until Until, deadline time.Time, turn <-chan str
 	}
 }
 
-// Peek is Look that says whether a wait would end now.
+// Peek is Look, and also reports whether a wait would end now.
 func (t *Table) Peek(r Ref, until Until) (res Result, over bool, err error) {
 	res, over, _, err = t.peek(r, until, false)
 	return res, over, err
@@ -77,16 +77,16 @@ func (t *Table) peek(r Ref, until Until, waits bool) (res Result, over bool, wak
 	return s.result(), over, wake, nil
 }
 
-// OnNews has f called, without a lock, when there is news of the transfer that
-// Attend was called for. Once, before the table is used.
+// OnNews makes the table call f, without a lock, when there is news of the transfer that
+// Attend was called for. Call it once, before the table is used.
 func (t *Table) OnNews(f func()) { t.nudge = f }
 
-// Attend is for who sleeps elsewhere while he waits for a transfer: first Attend,
-// then Peek, then sleep. News from then on calls the function of OnNews. The
+// Attend is for a caller that sleeps elsewhere while it waits for a transfer: first
+// Attend, then Peek, then sleep. News from then on calls the function of OnNews. The
 // zero Ref ends it. For one caller at a time.
 func (t *Table) Attend(r Ref) { t.attended.Store(r.RequestID(0)) }
 
-// unlock releases the lock and tells who attends.
+// unlock releases the lock and calls the function of OnNews if there is news.
 func (t *Table) unlock() {
 	due := t.due
 	t.due = false
@@ -96,7 +96,7 @@ func (t *Table) unlock() {
 	}
 }
 
-// waited returns what is closed at the next news of the transfer.
+// waited returns the channel that is closed at the next news of the transfer.
 func (s *transfer) waited() <-chan struct{} {
 	if s.wake == nil {
 		s.wake = make(chan struct{})
@@ -104,7 +104,7 @@ func (s *transfer) waited() <-chan struct{} {
 	return s.wake
 }
 
-// rouse wakes everybody who waits for a transfer.
+// rouse wakes all callers that wait for a transfer.
 func (t *Table) rouse(slot uint32) {
 	s := &t.slots[slot]
 	if t.attended.Load() == (Ref{slot, s.gen}).RequestID(0) {

@@ -80,7 +80,7 @@ func poolOf(p *provider, size int, clean bool, m mutant) *Pool[*context] {
 }
 
 // checkStorm (SC1, SC3, SC4, SC5): many getters, failing makes, waits, double
-// releases: never more values than the cap, nobody waits for ever, no value is
+// releases: never more values than the cap, no caller waits for ever, no value is
 // leased to two, and nothing is left at the end.
 func checkStorm(m mutant, seed uint64, clean bool) error {
 	const size, getters, rounds = 3, 16, 40
@@ -234,7 +234,7 @@ func checkReserved(m mutant) error {
 	return nil
 }
 
-// serveInOrder: who waits first is served first, before whoever comes later.
+// serveInOrder: the first waiter is served first, before any later caller.
 func serveInOrder(pool *Pool[*context], held ...Lease[*context]) error {
 	served := make(chan int, 2)
 	for i := range 2 {
@@ -276,8 +276,8 @@ func waiting(pool *Pool[*context]) int {
 	return len(pool.waiters)
 }
 
-// checkStalled (SC6): nobody cleans what is released: callers see would-block,
-// no more values are made; afterwards all goes on.
+// checkStalled (SC6): no call cleans what is released. Callers see would-block,
+// and no more values are made; afterwards all goes on.
 func checkStalled(m mutant) error {
 	p := &provider{}
 	pool := poolOf(p, 4, true, m)
@@ -312,8 +312,8 @@ func TestInvariants(t *testing.T) {
 	}
 }
 
-// TestInvariantsInBubble: the same under many seeds, in bubbles whose clock is
-// fake.
+// TestInvariantsInBubble: the same under many seeds, in bubbles with a fake
+// clock.
 func TestInvariantsInBubble(t *testing.T) {
 	seed := seedOf(t)
 	for i := range testenv.NumSeeds(t, 1000) {

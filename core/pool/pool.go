@@ -1,8 +1,8 @@
-// Package pool bounds what is leased: contexts that hold memory or a share of a
-// device.
+// Package pool leases values and bounds their number: contexts that hold memory or a
+// share of a device.
 //
-// A bound is a strict reservation: it is taken before anything is made and
-// released after it is gone, so that no number of callers at the same moment
+// The bound is a strict reservation: a place is reserved before a value is made and
+// released after the value is gone. So no number of callers at the same moment
 // gets past it. At the bound, Get returns at once.
 package pool
 
@@ -31,8 +31,8 @@ type Config[T any] struct {
 	// Make makes a value.
 	Make func() (T, error)
 	// Clean makes a released value fit to be leased again. With it, released
-	// values wait for Drain; without it, they are free at once. A value that
-	// it fails for is destroyed.
+	// values wait for Drain; without it, they are free at once. If Clean fails,
+	// the value is destroyed.
 	Clean func(T) error
 	// Destroy ends a value. May be nil.
 	Destroy func(T)
@@ -61,8 +61,8 @@ type entry[T any] struct {
 	state state
 }
 
-// Lease is a value that is leased. It is plain data, good until Put. The zero
-// Lease is none.
+// Lease is a value that is leased. It is plain data, valid until Put. The zero
+// Lease is no lease.
 type Lease[T any] struct {
 	Value T
 	index uint32
@@ -94,7 +94,7 @@ const (
 	countList                 // the bound counts free values, not live ones
 	forgetReservation         // a failed Make keeps its place
 	releaseTwice              // a lease can be released again
-	loseWakeup                // a release wakes nobody
+	loseWakeup                // a release wakes no waiter
 	queueOutsideTheCap        // released values are no longer counted
 	numMutants
 )
@@ -216,7 +216,7 @@ func (p *Pool[T]) unmade(i uint32) {
 	p.vacate(i)
 }
 
-// vacate gives a place back; who waits longest makes a value in it.
+// vacate gives a place back; the caller that has waited longest makes a value in it.
 func (p *Pool[T]) vacate(i uint32) {
 	var none T
 	p.entries[i].value, p.entries[i].state = none, bare
@@ -226,7 +226,7 @@ func (p *Pool[T]) vacate(i uint32) {
 }
 
 // Put ends a lease. It makes and destroys nothing (except after Close) and
-// never waits for anybody.
+// never waits.
 func (p *Pool[T]) Put(l Lease[T]) error {
 	p.mu.Lock()
 	if !p.isLeased(l) {
@@ -296,8 +296,8 @@ func (p *Pool[T]) Drain(n int) (drained int) {
 	return drained
 }
 
-// clean makes a value free, or destroys it when that cannot be, also when Clean
-// panics: nobody knows what it is then.
+// clean makes a value free, or destroys it when Clean fails or panics: the state of the
+// value is unknown then.
 func (p *Pool[T]) clean(i uint32, v T) {
 	offered := false
 	defer func() {

@@ -34,7 +34,7 @@ func TestTrim(t *testing.T) {
 }
 
 // TestCleanFails: a value that cannot be cleaned is destroyed, and its place
-// serves whoever waits.
+// serves a waiting caller.
 func TestCleanFails(t *testing.T) {
 	p := &provider{}
 	pool := poolOf(p, 1, false, sound)
@@ -109,8 +109,8 @@ func TestAllocatesNothing(t *testing.T) {
 	}))
 }
 
-// TestNobodyStealsThePlace (SC4): a place that comes free belongs to who waits
-// longest, also when a value has to be made in it.
+// TestNobodyStealsThePlace (SC4): a place that comes free belongs to the caller that
+// has waited longest, also when a value has to be made in it.
 func TestNobodyStealsThePlace(t *testing.T) {
 	pool := poolOf(&provider{}, 1, false, sound)
 	pool.cfg.Clean = func(*context) error { return errNoMemory }
@@ -161,8 +161,8 @@ func TestTrimBelowNothing(t *testing.T) {
 	require.Equal(t, 1, pool.Trim(-1))
 }
 
-// TestPanics (SC3): a place outlives the mistakes of whoever fills, cleans and
-// empties it.
+// TestPanics (SC3): a place outlives panics of the functions that make, clean and
+// destroy its value.
 func TestPanics(t *testing.T) {
 	p := &provider{}
 	pool := poolOf(p, 1, true, sound)

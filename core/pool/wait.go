@@ -7,8 +7,8 @@ import (
 
 // waiter is one call of Wait, in order of arrival.
 type waiter[T any] struct {
-	// lease gets one lease: a value, or, with make set before it is closed, the
-	// news that place is reserved for a new one. Closed without: the pool is.
+	// lease brings one lease, or is closed: with make set, place is reserved for a new
+	// value; without it, the pool is closed.
 	lease chan Lease[T]
 	make  bool
 	place uint32
@@ -21,8 +21,8 @@ func (p *Pool[T]) shift() *waiter[T] {
 	return w
 }
 
-// invite reserves a place that is free for the oldest waiter, so that nobody
-// who comes later takes it.
+// invite reserves a free place for the oldest waiter, so that no later caller
+// takes it.
 func (p *Pool[T]) invite() {
 	if p.mutant == loseWakeup || len(p.waiters) == 0 || len(p.bare) == 0 || p.closed {
 		return
@@ -33,7 +33,7 @@ func (p *Pool[T]) invite() {
 }
 
 // Wait leases a value, waiting for one until the deadline: then ErrWouldBlock.
-// Who waits longest is served first.
+// The caller that has waited longest is served first.
 func (p *Pool[T]) Wait(deadline time.Time) (Lease[T], error) {
 	p.mu.Lock()
 	l, index, err := p.take()

@@ -17,7 +17,7 @@ const (
 	expertsOff = 8 << 10
 	ringOff    = expertsOff + MaxExperts*8
 	linksOff   = ringOff + Capacity*RecordBytes
-	// AreaBytes is the size of everything.
+	// AreaBytes is the size of the whole area.
 	AreaBytes = linksOff + MaxRanks*LinkBytes
 )
 
@@ -107,8 +107,8 @@ func (a Area) word(i int) *atomic.Uint64 { return a.mem.Word(a.base + int64(i)*8
 
 func (a Area) load(i int) uint64 { return a.word(i).Load() }
 
-// add is for the one writer: nobody else stores this word. A store costs ten
-// loads, so that what changes nothing is left out.
+// add is for the one writer: no other code stores this word. A store costs as much as
+// ten loads, so add leaves out a store that would change nothing.
 func (a Area) add(i int, n uint64) {
 	if n != 0 {
 		w := a.word(i)

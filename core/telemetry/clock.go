@@ -6,7 +6,7 @@ import (
 	"github.com/moewire/moewire/core/internal/sys"
 )
 
-// Clock tells CLOCK_MONOTONIC in nanoseconds, which all ranks of a host share,
+// Clock reads CLOCK_MONOTONIC in nanoseconds, which all ranks of a host share,
 // without a system call. Go's own monotonic clock is the same one, counted
 // from the start of the process: the difference is measured once.
 type Clock struct {

@@ -1,11 +1,11 @@
-// Package telemetry is what a rank records of its operations, in memory that
-// its peers and other processes of the same user can read while it runs, or
-// after it has stopped: totals, histograms and a ring of the latest operations.
+// Package telemetry is what a rank records of its operations: totals, histograms
+// and a ring of the latest operations. It lies in memory that its peers and other
+// processes of the same user can read while the rank runs, or after it has stopped.
 //
-// One process writes, under one lock; what is seen of remote ranks, on another
-// goroutine. Everything is words, stored atomically, so a reader sees each
-// number whole; a record is read by its sequence number, which is zero while it
-// is being written.
+// One process writes, under one lock; another goroutine of it writes what is seen of
+// remote ranks. Everything is words, stored atomically, so a reader sees each
+// number whole. A reader checks a record by its sequence number, which is zero while
+// the record is being written.
 //
 // The area is, in bytes:
 //

@@ -3,11 +3,11 @@ package telemetry
 // MaxEvents is how many events are kept; older ones are forgotten.
 const MaxEvents = 64
 
-// Event is something that a person should hear of.
+// Event is something that should be reported to a person.
 type Event struct {
 	Sequence uint64 `json:"sequence"` // 1 for the first
 	Kind     string `json:"kind"`     // "slow", "lost" or "left"
-	Rank     int    `json:"rank"`     // whom it is about
+	Rank     int    `json:"rank"`     // the rank that it is about
 	PID      int    `json:"pid"`      // its process, 0: not known
 	Epoch    uint16 `json:"epoch"`
 	Waiting  string `json:"waiting"` // the kind of operation that waited

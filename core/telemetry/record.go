@@ -35,15 +35,15 @@ type Record struct {
 	Kind      Kind
 	Outcome   Outcome
 	Epoch     uint16
-	Last      int16  // rank whose data came last; -1: nobody was waited for
+	Last      int16  // the rank that sent its data last; -1: no rank was waited for
 	Combine   uint32 // 1 for the first combine of a handle; 0 for a dispatch
 	Tokens    uint32
 	Op        uint64 // number of the dispatch
 	Start     int64
 	Place     int64 // the first row was about to be stored
-	Sent      int64 // everything of ours was there for the others
+	Sent      int64 // all of our data was there for the others
 	Resume    int64 // the wait for the others' data began
-	Seen      int64 // everything of theirs was there
+	Seen      int64 // all of their data was there
 	End       int64
 	Wait      int64  // ns blocked, before sending as well
 	LastAlone int64  // ns for which only Last was missing
@@ -115,7 +115,7 @@ func (a Area) push(r *Record) {
 	a.word(wordNext).Store(next + 1)
 }
 
-// sound reports whether an operation can have been so. The memory is shared: any
+// sound reports whether an operation can have left this record. The memory is shared: any
 // process that has it mapped may have written there.
 func (r *Record) sound() bool {
 	for _, t := range [...]int64{r.Start, r.Place, r.Sent, r.Resume, r.Seen, r.End} {
@@ -144,8 +144,8 @@ func (a Area) read(sequence uint32) (Record, bool) {
 }
 
 // Records returns the newest records, the oldest of them first, at most `last`
-// (0: all there are). Ones that are overwritten meanwhile are left out, and so
-// are those that no operation can have left.
+// (0: all there are). It leaves out records that are overwritten meanwhile, and
+// records that no operation can have left.
 func (a Area) Records(last int) []Record {
 	if a.load(wordMagic) != Magic {
 		return nil

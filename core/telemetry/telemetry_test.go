@@ -51,7 +51,7 @@ func TestRing(t *testing.T) {
 	require.Equal(t, all[Capacity-7:], a.Records(7))
 }
 
-// TestTornRecords: whoever reads while the owner writes gets whole records or
+// TestTornRecords: a reader that reads while the owner writes gets whole records or
 // none.
 func TestTornRecords(t *testing.T) {
 	a := newArea()

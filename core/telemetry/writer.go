@@ -2,7 +2,7 @@ package telemetry
 
 import "math/bits"
 
-// Place says who writes an area, and where it lies.
+// Place says which rank writes an area, and where the area lies.
 type Place struct {
 	Rank, NumRanks, PID, NumSlots int
 	Group                         uint64
@@ -45,7 +45,7 @@ func (a Area) Add(r *Record) {
 	}
 }
 
-// Skip leaves out n records that nobody knows.
+// Skip leaves out n sequence numbers for records that were not kept.
 func (a Area) Skip(n uint64) { a.add(wordNext, n) }
 
 func (a Area) addTimes(at int, r *Record) {
@@ -65,25 +65,25 @@ func positive(ns int64) uint64 { return uint64(max(ns, 0)) }
 
 func bucket(ns uint64) int { return min(bits.Len64(ns), NumBuckets-1) }
 
-// AddWait books ns of waiting for a rank.
+// AddWait adds ns of waiting for a rank.
 func (a Area) AddWait(k Kind, rank int, ns int64) {
 	a.add(kindsAt+int(k-Dispatch)*kindWords+waitForAt+rank, positive(ns))
 }
 
-// AddSent books rows that a rank was sent; AddReceived those that it sent.
+// AddSent adds rows that this rank has sent to a rank; AddReceived adds rows from it.
 func (a Area) AddSent(rank int, rows uint64)     { a.add(rowsToAt+rank, rows) }
 func (a Area) AddReceived(rank int, rows uint64) { a.add(rowsFromAt+rank, rows) }
 
-// AddRows books rows that arrived for a local expert.
+// AddRows adds rows that arrived for a local expert.
 func (a Area) AddRows(expert int, rows uint64) {
 	w := a.expert(expert)
 	w.Store(w.Load() + rows)
 }
 
-// SetExperts tells how many local experts there are.
+// SetExperts stores the number of local experts.
 func (a Area) SetExperts(n int) { a.set(wordExperts, uint64(n)) }
 
-// SetCurrent tells which operation is in flight; ClearCurrent that none is.
+// SetCurrent shows the operation that is in flight; ClearCurrent shows that it has ended.
 func (a Area) SetCurrent(k Kind, op uint64, since int64) {
 	a.word(wordSince).Store(uint64(since))
 	a.word(wordCurrent).Store(op<<8 | uint64(k))
@@ -99,29 +99,29 @@ func (a Area) ClearCurrent(k Kind, op uint64) {
 // HideCurrent says that no operation is in flight.
 func (a Area) HideCurrent() { a.set(wordCurrent, 0) }
 
-// SetMemory tells of the memory that this rank has made, in bytes.
+// SetMemory stores how much memory this rank has made, in bytes.
 func (a Area) SetMemory(slabs int, slabBytes, present uint64) {
 	a.set(wordSlabs, uint64(slabs))
 	a.set(wordSlabSize, slabBytes)
 	a.set(wordPresent, present)
 }
 
-// SetEpoch tells the epoch that this rank is in.
+// SetEpoch stores the epoch that this rank is in.
 func (a Area) SetEpoch(epoch uint16) { a.set(wordEpoch, uint64(epoch)) }
 
-// SetLeft says, before this rank is out of an epoch's member set, that it leaves by
+// SetLeft records, before this rank is out of an epoch's member set, that it leaves by
 // itself.
 func (a Area) SetLeft(epoch uint16) { a.set(wordLeft, uint64(epoch)+1) }
 
-// LeftOffset is where in an area SetLeft writes: who sees a copy of that word alone
+// LeftOffset is where in an area SetLeft writes. A reader that has a copy of only that word
 // can ask HasLeft.
 func LeftOffset() int64 { return wordLeft * 8 }
 
-// SetClosed says that this buffer takes no more calls.
+// SetClosed records that this buffer takes no more calls.
 func (a Area) SetClosed() { a.word(wordClosed).Store(1) }
 
-// SetViolations tells how often a word was found that no rank can have stored.
+// SetViolations stores how often a word was found that no rank can have stored.
 func (a Area) SetViolations(n uint64) { a.set(wordViolations, n) }
 
-// SetEvents tells how many events were recorded.
+// SetEvents stores how many events were recorded.
 func (a Area) SetEvents(n uint64) { a.word(wordEvents).Store(n) }

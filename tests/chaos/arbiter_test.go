@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// update plays the store of a rendezvous: it decides who comes, and the epoch
-// begins only if everybody has said that they are connected. It returns who
-// is in. Whoever dies or stops on the way is left out of the next attempt.
+// update plays the store of a rendezvous: it decides which ranks come, and the epoch
+// begins only if every rank has said that it is connected. It returns the ranks that
+// are in. A rank that dies or stops on the way is left out of the next attempt.
 func (g *group) update(participants []*child, now func() bool, deadline time.Duration) []*child {
 	g.t.Helper()
 	for range 20 {
@@ -106,7 +106,8 @@ func (g *group) install(participants []*child) []*child {
 	return g.said(participants, "installed")
 }
 
-// settleIn notes of which group the participants are: that of the one who has one.
+// settleIn notes which group the participants belong to: the latest one if one of them is
+// of it already, else a new one.
 func (g *group) settleIn(participants []*child) {
 	old := false
 	for _, c := range participants {

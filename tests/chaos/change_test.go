@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// change updates the membership: who plays, or most of them; fenced ranks that
-// return with what they have; new processes in the place of others. With
-// struck, somebody is struck on the way.
+// change updates the membership: the playing ranks, or most of them; fenced ranks that
+// return with the memory that they have; new processes in the place of others. With
+// struck, a rank is struck on the way.
 func (c *chaos) change(struck bool) {
 	participants := c.participants()
 	var victim *child
@@ -20,14 +20,14 @@ func (c *chaos) change(struck bool) {
 	late := c.afterStruck(victim)
 	leftOut := leftOut(members, participants, in)
 	c.await("those who were left out to be fenced", func() bool { return len(usable(leftOut)) == len(fenced(leftOut)) })
-	if len(c.playing()) == 0 { // nobody is left
+	if len(c.playing()) == 0 { // no rank is left
 		c.foundAgain()
 	}
 	c.settle(c.absent(), late)
 	c.dismiss()
 }
 
-// leftOut returns the members who were not to come. An update ends the epoch for
+// leftOut returns the members that were not to come. An update ends the epoch for
 // them, unless fewer than half of the members have come.
 func leftOut(members, participants, in []*child) (out []*child) {
 	come := 0
@@ -66,8 +66,8 @@ func (c *chaos) armOne(participants []*child) *child {
 	return v
 }
 
-// afterStruck counts a fault in a rendezvous, or takes it back, and returns who may
-// be late because of it.
+// afterStruck counts a fault in a rendezvous, or takes it back, and returns the ranks
+// that may be late because of it.
 func (c *chaos) afterStruck(v *child) (late uint64) {
 	if v == nil {
 		return 0
@@ -98,7 +98,7 @@ func (c *chaos) absent() (set uint64) {
 	return set
 }
 
-// participants decides who comes to the next rendezvous.
+// participants decides which ranks come to the next rendezvous.
 func (c *chaos) participants() (cs []*child) {
 	some := c.playing()
 	for r := range c.ranks {
@@ -118,7 +118,7 @@ func (c *chaos) participants() (cs []*child) {
 	return cs
 }
 
-// candidate returns the process that can come for a rank: who plays, or was
+// candidate returns the process that can come for a rank: one that plays, or was
 // fenced and returns.
 func (c *chaos) candidate(r int) *child {
 	if p := c.current[r]; p != nil && p.playing && !p.ended && !p.stopped && !p.doomed {

@@ -1,6 +1,6 @@
-// Package chaos runs groups of real processes and strikes them: in the middle
-// of calls, at points that have names, and of membership updates. Every result
-// is compared with an oracle; whoever is lost must be who was struck.
+// Package chaos runs groups of real processes and strikes them in the middle
+// of calls and of membership updates, at points that have names. Every result
+// is compared with an oracle, and only a rank that was struck may be lost.
 //
 // The ranks stand on one host, on a host each, or on two: remote ones are reached
 // over TCP.
@@ -91,12 +91,12 @@ type chaos struct {
 	struck  faultCounts
 	count   int // faults of this run
 	missed  int // armed points that were not passed
-	early   int // ranks lost that nobody had struck, late by themselves
+	early   int // ranks lost that no fault had struck, late by themselves
 	unfair  int // the same, and not late
 	updates int
 	steps   uint64
 
-	outnumbered int // ranks lost because those who went on were too few
+	outnumbered int // ranks lost because too few ranks went on
 }
 
 func newChaos(t *testing.T, at place, ranks int, struck faultCounts) *chaos {
@@ -128,7 +128,7 @@ func (c *chaos) hits(v *child) {
 	v.struck = true
 }
 
-// round strikes once or twice, looks who was lost, and often changes the
+// round strikes once or twice, looks which ranks were lost, and often changes the
 // membership after that.
 func (c *chaos) round() {
 	if len(c.playing()) < 2 {
@@ -234,7 +234,7 @@ func (c *chaos) strikeFromOutside() *child {
 	return v
 }
 
-// pick chooses a victim that was not struck in this round. Somebody else goes
+// pick chooses a victim that was not struck in this round, so that another rank goes
 // on.
 func (c *chaos) pick() *child {
 	able := c.playing()
@@ -270,16 +270,16 @@ func (c *chaos) resolve(victims []*child) {
 	}
 }
 
-// goesOn: all but victims were lost at the same time, and nobody was left to
-// fence them.
+// goesOn reports whether v still plays because all other ranks that play are victims, too:
+// no rank was left to fence it.
 func (c *chaos) goesOn(v *child, victims []*child) bool {
 	others := func(p *child) bool { return !slices.Contains(victims, p) }
 	return v.playing && !slices.ContainsFunc(c.playing(), others)
 }
 
-// settle waits until everybody who takes part has gone on for some steps after
-// the loss of the ranks in must. Ranks in may can be lost as well; of others
-// it is noted.
+// settle waits until every rank that takes part has gone on for some steps after
+// the loss of the ranks in must. Ranks in may can be lost as well; the loss of others
+// is noted.
 func (c *chaos) settle(must, may uint64) {
 	before := c.playing()
 	marks := make([]uint64, len(before))
@@ -307,7 +307,7 @@ func (c *chaos) settle(must, may uint64) {
 	c.agree()
 }
 
-// judge looks who was lost that nobody had struck.
+// judge looks for ranks that were lost although no fault had struck them.
 func (c *chaos) judge(before []*child, must, may uint64) {
 	rest := setOf(before) &^ must &^ may
 	busy := c.busy(before)
@@ -336,13 +336,13 @@ func (c *chaos) busy(before []*child) bool {
 	return c.place != allLocal && slices.ContainsFunc(before, func(p *child) bool { return p.peak >= 4*multihost.DefaultHeartbeat })
 }
 
-// blame notes that a rank was lost that nobody had struck, and not late.
+// blame notes that a rank was lost that no fault had struck, and that was not late.
 func (c *chaos) blame(p *child) {
 	c.unfair++
 	c.t.Errorf("%v was lost, and was not late: its longest absence was %v\n%s", p, p.gap, c.recent(40))
 }
 
-// agree: all who take part name the same members, themselves among them.
+// agree: all ranks that take part name the same members, themselves among them.
 func (c *chaos) agree() {
 	c.await("agreement", func() bool {
 		all := c.playing()

@@ -120,7 +120,7 @@ func (c *child) meets(g *group, e event) {
 	}
 }
 
-// fires notes that a fault strikes. One that is short ends by itself.
+// fires notes that a fault strikes. A short fault ends by itself.
 func (c *child) fires(g *group, e event) {
 	c.fired = &e
 	switch c.fault.Kind {

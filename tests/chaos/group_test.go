@@ -36,13 +36,13 @@ type group struct {
 	notes    chan note
 	starter  chan func()
 	children []*child
-	current  []*child // by rank: who has the number; nil: nobody
+	current  []*child // by rank: the child that has the number; nil: none
 	sockets  []string
 	history  []string
 	term     uint64
-	agreed   uint64 // who were members, as all saw it last
+	agreed   uint64 // the members, as all ranks saw them last
 	seq      int
-	founded  int // groups: one that has lost everybody cannot go on
+	founded  int // groups: one that has lost all ranks cannot go on
 }
 
 type note struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/moewire/moewire/core/ep"
 )
 
-// inFlight is one dispatch of this rank, and what becomes of it.
+// inFlight is one dispatch of this rank, and its results.
 type inFlight struct {
 	*shape
 	r       *rank
@@ -66,7 +66,7 @@ func (f *inFlight) receive() error {
 	return f.check()
 }
 
-// check compares what came with what everybody sent who is 1 in the mask.
+// check compares what came with what the ranks sent that are 1 in the mask.
 func (f *inFlight) check() error {
 	if err := f.checkMask(); err != nil {
 		return err
@@ -79,8 +79,8 @@ func (f *inFlight) check() error {
 	return nil
 }
 
-// checkMask: exactly those are 0 that the caller has left out or the group has
-// lost; who was lost before has not come back.
+// checkMask: exactly those ranks are 0 that the caller has left out or the group has
+// lost; a rank that was lost before has not come back.
 func (f *inFlight) checkMask() error {
 	after := f.r.members()
 	if after == 0 {
@@ -224,7 +224,7 @@ func (l *landing) finish() error {
 	return l.f.checkMask()
 }
 
-// land is a combine in one go.
+// land is a combine in one phase.
 func (f *inFlight) land(n int, inPlace bool) error {
 	l, err := f.combine(n, inPlace, ep.PhaseDone)
 	if err != nil {

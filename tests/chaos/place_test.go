@@ -45,8 +45,8 @@ func (p place) connectIn() time.Duration {
 	return 1500 * time.Millisecond
 }
 
-// deadline of calls. Remote ranks have more to do in a step, and where many of them
-// share few processors nobody is late who takes long.
+// deadline of calls. Remote ranks have more to do in a step. Where many of them
+// share few processors, a rank that takes long is not late.
 func (p place) deadline(ranks int) time.Duration {
 	if p != allLocal && ranks > 4 {
 		return 3 * deadline

@@ -141,8 +141,8 @@ func (g *group) inRendezvous() []point {
 	return append([]point{atLink, atLinked, atRepost, atUntaken}, inRendezvous...)
 }
 
-// inSuspicions are those that ranks pass which lose another one: they find out who
-// it is, and keep what it may still write into.
+// inSuspicions are those that ranks pass when they lose another one: they find out which
+// rank it is, and keep what it may still write into.
 var inSuspicions = []point{atBeatPeer, atBeatPeer, atWaitsForPeer, atWaitsForPeer, atSincePeer, atQuiescedPeer, atAddSlab, atMembers}
 
 // inRendezvous are those that an update of the membership passes.

@@ -2,10 +2,10 @@ package chaos
 
 import "math/bits"
 
-// few reports whether those who are left may be too few to go on. On one host
-// nobody is. Between hosts it takes more than half of those who were members,
-// or half with the lowest of them, or that all others have ended: of who is only
-// stopped nobody knows that it has not gone on itself.
+// few reports whether the ranks that are left may be too few to go on. On one host
+// they never are. Between hosts it takes more than half of the former members,
+// or half with the lowest of them, or that all others have ended. A rank that is only
+// stopped does not count as ended: the others cannot know that it has not gone on itself.
 func (c *chaos) few(left uint64) bool {
 	if c.place == allLocal || c.agreed&c.standing() == 0 {
 		return false

@@ -15,7 +15,7 @@ import (
 	"github.com/moewire/moewire/core/transport/multihost"
 )
 
-// TestMain is a rank instead of the tests when the environment says so.
+// TestMain runs a rank instead of the tests when the environment says so.
 func TestMain(m *testing.M) {
 	if os.Getenv("CHAOS_RANK") != "" {
 		newRank().serve()

@@ -150,7 +150,7 @@ func (r *rank) join(c command, joining bool) error {
 	return nil
 }
 
-// install begins the epoch and plays its script. Who was away for too long
+// install begins the epoch and plays its script. A rank that was away for too long
 // finds that the group has gone on.
 func (r *rank) install(c command) error {
 	r.trap.hit(atInstall)
@@ -183,7 +183,7 @@ func (r *rank) commit() error {
 	return nil
 }
 
-// maxSlabs are many more than there are slots: one is replaced while somebody
+// maxSlabs are many more than there are slots: a slab is replaced while another rank
 // may still write to it, and used again after that.
 const maxSlabs = 32
 

@@ -26,11 +26,11 @@ const (
 )
 
 // step is one pattern. All ranks derive the same one from seed, term and
-// number, and with it everybody's inputs.
+// number, and with it the inputs of all ranks.
 type step struct {
 	shape
 	pattern int
-	apart   []uint64 // by rank: whom it leaves out
+	apart   []uint64 // by rank: the ranks that it leaves out
 	seed    uint64
 	pause   bool
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOneLostRankCostsOne: a rank that stops anywhere in a call is the one that
-// is lost, although the others wait for one another too and all of them have
-// the same deadline. Then it comes back with the buffer that it has.
+// TestOneLostRankCostsOne: a rank stops at any point of a call, and only this rank is
+// lost. The others wait for one another too, and all of them have
+// the same deadline. Then the rank comes back with the buffer that it has.
 func TestOneLostRankCostsOne(t *testing.T) {
 	for at, suspicions := range []int{allLocal: 30, allRemote: 10, split: 10} {
 		t.Run(place(at).String(), func(t *testing.T) { stopSome(t, place(at), numFaults("MOEWIRE_SUSPICIONS", suspicions)) })
@@ -26,7 +26,7 @@ func stopSome(t *testing.T, at place, suspicions int) {
 	require.Zero(t, c.unfair, "MOEWIRE_SEED=%d", c.seed)
 }
 
-// stopOne stops one rank of four and wants three to go on.
+// stopOne stops one rank of four and expects three to go on.
 func (c *chaos) stopOne() {
 	c.pass(time.Duration(c.r.IntN(5)) * time.Millisecond)
 	all, points := c.playing(), c.common()
@@ -47,8 +47,8 @@ func (c *chaos) stopOne() {
 	c.settle(0, 0)
 }
 
-// TestNoticed: ranks whose combine gives one wrong bit are noticed, both of
-// them. The oracle is worth something.
+// TestNoticed: both ranks whose combine gives one wrong bit are noticed. So the
+// oracle notices such mistakes.
 func TestNoticed(t *testing.T) {
 	for _, at := range []place{allLocal, allRemote} {
 		t.Run(at.String(), func(t *testing.T) { noticeAt(t, at) })

@@ -75,7 +75,7 @@ func (w tappedWord) CompareAndSwap(old, next uint64) bool {
 }
 
 // tappedCarrier passes points where work requests are posted and completed, in
-// whoever's goroutine that happens.
+// the goroutine that does it.
 type tappedCarrier struct {
 	transport.Transport
 	trap *trap

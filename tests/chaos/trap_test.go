@@ -96,11 +96,11 @@ func (t *trap) strike(f fault) {
 	default:
 		time.Sleep(f.For)
 	}
-	if f.Kind == stop { // until somebody resumes it
+	if f.Kind == stop { // until the parent resumes it
 		f.For = time.Since(begin)
 	}
 	t.last.Store(int64(time.Since(t.start) - max(0, time.Since(begin)-f.For)))
-	t.tick() // what was more than planned
+	t.tick() // the time beyond what was planned
 }
 
 // tick notes how long no point was passed.

@@ -36,7 +36,7 @@ func (v *mover) blames(s *State, p int) bool {
 	return q.pc == pcBlame && q.seen == s.set && v.waitingOf(p) != 0
 }
 
-// waitingOf returns whom process p waits for, as it stands in v.from; an idle
+// waitingOf returns the ranks that process p waits for, as it stands in v.from; an idle
 // process begins its next call. 0: it is not in a wait.
 func (v *mover) waitingOf(p int) uint8 {
 	me := v.p
@@ -71,8 +71,8 @@ func (v *mover) waitingAt(pc uint8, q *Proc) uint8 {
 }
 
 // blamed is what follows a deadline: a look along the chain of waits, and
-// the fence of whom it finds, from the very word that members was before. If
-// somebody was fenced meanwhile, everybody's deadline is fresh.
+// the fence of the rank that it finds, from the very word that members was before. If
+// another rank was fenced meanwhile, every deadline is fresh.
 func (v *mover) blamed() {
 	q := &v.from.proc[v.p]
 	if q.target == 0 {
@@ -91,7 +91,7 @@ func (v *mover) blamed() {
 
 func endBlame(q *Proc) { q.pc, q.ret, q.seen, q.target = q.ret, 0, 0, 0 }
 
-// blame finds whom to fence: the first rank on the chain of waits that does
+// blame finds the rank to fence: the first rank on the chain of waits that does
 // not wait, or whose beat stands still. Waiting ranks publish the lowest rank
 // that they wait for.
 func (v *mover) blame(waiting uint8) {

@@ -98,8 +98,8 @@ func (v *mover) assign(q *Proc, op uint8) {
 }
 
 // active returns the ranks that an operation begins with: the members that
-// the epoch began with. Who was lost since then is dropped in the waits. Who
-// was lost before has words of the old epoch, whose numbers may come again.
+// the epoch began with. Ranks lost since then are dropped in the waits. Ranks lost
+// before have words of the old epoch, and these operation numbers may come again.
 func (v *mover) active(q *Proc) uint8 {
 	if q.epoch == 0 || v.Mutation == sendsToOld {
 		return v.all()
@@ -138,9 +138,9 @@ func (v *mover) startCombine(q *Proc, op uint8, k Kind) {
 	}
 }
 
-// pick chooses the owners whose outputs are needed: counted ones that hold
+// pick chooses the owners that outputs are needed from: counted owners that hold
 // rows of this rank. A rank can be counted as a source and yet have no rows
-// of ours: it arrived and was lost before it opened.
+// of this rank: it arrived and was lost before it opened.
 func (v *mover) pick(l *Slot) {
 	l.need = 0
 	for r := range v.Ranks {
@@ -216,7 +216,7 @@ func (v *mover) settleDown(s *State, p int) {
 	}
 }
 
-// skipStale passes over calls whose handle is gone.
+// skipStale passes over calls without a live handle.
 func (v *mover) skipStale(s *State, q *Proc, calls []Call) {
 	for ; int(q.call) < len(calls); q.call++ {
 		c := calls[q.call]

@@ -1,6 +1,6 @@
 package model
 
-// readers waits for those who may still read the outputs of the previous
+// readers waits for the ranks that may still read the outputs of the previous
 // combine of this handle; then the outputs go to y.
 func (v *mover) readers() {
 	q := &v.from.proc[v.p]
@@ -40,7 +40,7 @@ func (v *mover) copyOutputs() {
 		b.y[i] = Word{row, l.combines + 1}
 	}
 	q.pc = pcOutputs
-	if !v.Fine { // nobody reads y before y_ready
+	if !v.Fine { // no rank reads y before y_ready
 		v.publishAt(s, q)
 	}
 }
@@ -85,7 +85,7 @@ func (v *mover) outputsReady() {
 	v.waits(l.need &^ ready)
 }
 
-// outputs returns the owners whose outputs are ready, and those that released
+// outputs returns the owners that have their outputs ready, and those that released
 // the operation without this combine.
 func (v *mover) outputs(q *Proc, l *Slot) (ready, refused uint8) {
 	for r := range v.Ranks {
@@ -101,8 +101,8 @@ func (v *mover) outputs(q *Proc, l *Slot) (ready, refused uint8) {
 	return ready, refused
 }
 
-// notCombined ends a combine whose outputs some owner will never publish. The
-// handle is released at once. A rank that is out is told that instead.
+// notCombined ends a combine because some owner will never publish its outputs. The
+// handle is released at once. A rank that is out gets "fenced" instead.
 func (v *mover) notCombined(q *Proc, l *Slot, refused uint8) {
 	if !v.member(&v.from, v.p) && v.Mutation != refusedUnchecked {
 		return // fenced is the only way on

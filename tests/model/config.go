@@ -17,8 +17,8 @@ type Model struct {
 	Sparse bool
 	// Fine splits steps that no correct peer can tell apart.
 	Fine bool
-	// Patient: a deadline fires only when nobody can go on without it, and
-	// the chain of waits says who is fenced. Else it may fire in any wait.
+	// Patient: a deadline fires only when no rank can go on without it, and
+	// the chain of waits says which rank is fenced. Else it may fire in any wait.
 	Patient bool
 	// MayRelease: a combine may end with an error, as some rank releases
 	// without it.
@@ -26,7 +26,7 @@ type Model struct {
 	// Suspects: only these ranks are suspected; 0 means any.
 	Suspects uint8
 	// Rejoin: the program of epoch 1, after an update in which a new process
-	// takes the place of the last rank; or, with Survive, everybody stays who
+	// takes the place of the last rank; or, with Survive, every rank stays that
 	// is still a member.
 	Rejoin  []Call
 	Survive bool
@@ -95,7 +95,7 @@ func (m *Model) program(s *State, p int) []Call {
 }
 
 // lastOp is the number of operations that any program of an epoch has: slots
-// are not opened for more, as nobody would come.
+// are not opened for more, because no rank would come.
 func (m *Model) lastOp(epoch uint8) (n uint8) {
 	programs := [][]Call{m.Program, m.Other}
 	if epoch > 0 {

@@ -65,7 +65,7 @@ func (v *mover) settlePublish() {
 	}
 }
 
-// settleYReady tells those who wait for outputs that none will come.
+// settleYReady tells ranks that wait for outputs that none will come.
 func (v *mover) settleYReady(q *Proc, o *Deferred) {
 	if o.withY == 1 && v.Mutation != settleNoYReady {
 		q.yReady[v.slotOf(o.op)] = counted(o.op, 0, true)

@@ -1,7 +1,7 @@
 package model
 
 // stepDispatch is a dispatch while it waits: it collects owners that are
-// open, or ends, or drops who is lost, or gives up.
+// open, or ends, or drops lost ranks, or gives up.
 func (v *mover) stepDispatch() {
 	q := &v.from.proc[v.p]
 	l := &q.slot[q.work]
@@ -39,8 +39,8 @@ func (v *mover) dispatchWaits(q *Proc, l *Slot) uint8 {
 }
 
 // openOwners reads the open words, one at a time and in order of rank. Peers
-// open behind our back, so that a round may have any of those that are open;
-// whether the own slab is open does not change meanwhile.
+// may open in between, so a round may have any of those that are open.
+// Whether the own slab is open does not change meanwhile.
 func (v *mover) openOwners(q *Proc, l *Slot) {
 	me := bit(v.rank(v.p))
 	for r := range v.Ranks {
@@ -67,7 +67,7 @@ func (v *mover) chooseOwner(q *Proc, r int) {
 }
 
 // send looks at members after the last open word and before the first write.
-// The writes to the own slab are part of it: nobody else reads those words.
+// The writes to the own slab are part of it: no other rank reads those words.
 func (v *mover) send() {
 	skip := v.Mutation == noPreReduceCheck || v.Mutation == checkBeforeOpen
 	if !skip && !v.looksIn() {
@@ -232,7 +232,7 @@ func (v *mover) sentTo(q *Proc, l *Slot) {
 	v.nextOwner(q)
 }
 
-// arrived returns the ranks whose arrive shows the slot's operation.
+// arrived returns the ranks that show the slot's operation in their arrive.
 func (v *mover) arrived(q *Proc, l *Slot) (ranks uint8) {
 	for t := range v.Ranks {
 		if q.slab[l.own].arrive[t] == l.op {

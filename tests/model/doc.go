@@ -50,6 +50,6 @@
 //	install, firstOp    membership.Install, and the base that the rendezvous found
 //	installed, awaitsDone Install: unready, reopenAll
 //
-// The checker keeps 128 bits of every state it has seen, or whole states, and
+// The checker keeps 128 bits of every state it has seen, or whole states. It
 // visits states breadth first, so that a trace is as short as any.
 package model

@@ -24,13 +24,13 @@ const (
 	pcDeferredArrive
 	pcDeferredDone
 	pcLeave
-	pcBlame // knows whom to fence
+	pcBlame // knows which rank to fence
 	pcMeet  // has prepared for an update
 	pcJoin  // a new process before the rendezvous
 	pcSettled
 	pcFencing // mutant: has checked, takes the bit out later
 	pcEnd     // has made all its calls
-	pcFenced  // was told so
+	pcFenced  // was told that it is fenced
 )
 
 // Move is one step of one process, and the state it leads to.
@@ -144,8 +144,8 @@ func (v *mover) stepOther(q *Proc) {
 	}
 }
 
-// waits does what a rank may do in any wait, besides what it waits for: the
-// bookkeeping, giving up on somebody, learning that it is out itself.
+// waits does what a rank may do in any wait, besides what it waits for: it does the
+// bookkeeping, gives up on a rank, or learns that it is out itself.
 func (v *mover) waits(waiting uint8) {
 	v.progress()
 	v.fenced()

@@ -1,6 +1,6 @@
 package model
 
-// Mutation is one rule broken. Each is a mistake that is easy to make.
+// Mutation is a broken rule. Each is a mistake that is easy to make.
 type Mutation uint8
 
 const (

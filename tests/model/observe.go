@@ -45,8 +45,8 @@ func (s *State) violate(property uint8) {
 	}
 }
 
-// writes is called for every store into a slab: it has to serve that
-// operation, or to be one that nobody will use again.
+// writes is called for every store into a slab. The slab has to serve that
+// operation, or to be one that no rank will use again.
 func (v *mover) writes(s *State, b *Slab, op uint8) {
 	q := &s.proc[v.p]
 	if b.serves == op && b.era == q.epoch {
@@ -102,7 +102,7 @@ func (m *Model) calls(k Kind) bool {
 	return false
 }
 
-// lost: somebody was dropped. When nothing fails, a rank goes only by Close,
+// lost: a rank was dropped. When nothing fails, a rank goes only by Close,
 // and then after it has sent what others need, unless it gave that up.
 func (v *mover) lost(s *State) {
 	if v.faultless() && !v.calls(Cancelled) {
@@ -110,7 +110,7 @@ func (v *mover) lost(s *State) {
 	}
 }
 
-// faultless configurations have no reason to lose anybody.
+// faultless configurations have no reason to lose a rank.
 func (m *Model) faultless() bool { return m.Suspicions == 0 && m.Deaths == 0 && m.Rejoin == nil }
 
 // atEnd judges a state without steps: every process has ended as it should.
@@ -122,7 +122,7 @@ func (m *Model) atEnd(s *State) uint8 {
 		case q.pc == pcFenced && m.faultless():
 			return lostWithoutFault
 		case q.pc == pcFenced:
-		case q.pc == pcJoin && s.epoch == 0: // nobody came to the rendezvous
+		case q.pc == pcJoin && s.epoch == 0: // no other rank came to the rendezvous
 		default:
 			return stuck
 		}

@@ -1,8 +1,8 @@
 package model
 
 // progress is the bookkeeping that every call and every step of a wait does:
-// dropping who is lost, opening slots that everybody has finished with, and
-// writing what is deferred. Waiting for none of it, it is possible, not due.
+// it drops lost ranks, opens slots that every rank has finished with, and
+// writes what is deferred. No call waits for it, so each of these is possible, not due.
 func (v *mover) progress() {
 	q := &v.from.proc[v.p]
 	v.settle(q)
@@ -18,12 +18,12 @@ func (v *mover) progress() {
 	}
 }
 
-// neverComes: nobody calls the operation that the slot would be opened for.
+// neverComes: no rank calls the operation that the slot would be opened for.
 func (v *mover) neverComes(q *Proc, l *Slot) bool {
 	return l.served+uint8(v.Slots) > v.base(q)+v.lastOp(q.epoch)
 }
 
-// unfinished returns the ranks of A whose final done is missing.
+// unfinished returns the ranks of A without a final done.
 func (v *mover) unfinished(q *Proc, l *Slot) (ranks uint8) {
 	for t := range v.Ranks {
 		done := q.slab[l.own].done[t]
@@ -129,8 +129,8 @@ func (v *mover) poisons(owner *Proc, l *Slot, t int) bool {
 	return lost.quiesced <= owner.epoch
 }
 
-// dropFromSlot takes ranks that are out of the set off the ranks whose done a
-// slot waits for. A death is known at any later moment, or not yet.
+// dropFromSlot drops ranks that are out of the set from the ranks that a slot waits
+// for. A death is known at any later moment, or not yet.
 func (v *mover) dropFromSlot(q *Proc, j int) {
 	l := &q.slot[j]
 	missing := v.unfinished(q, l) &^ bit(v.rank(v.p))

@@ -10,7 +10,7 @@ func (v *mover) Tell(i int, from *State, move *Move) string {
 	return fmt.Sprintf("%3d  %s\n%s", i, v.title(move), v.changes(from, &move.To))
 }
 
-// title says who makes a step, and which.
+// title names the process that makes a step, and the step.
 func (m *Model) title(move *Move) string {
 	who := fmt.Sprintf("rank %d", m.rank(move.Proc))
 	if move.Proc >= m.Ranks {

@@ -29,7 +29,7 @@ func (v *mover) update(q *Proc) {
 	}
 }
 
-// leaveToMeet: who prepares leaves the old epoch, so that nobody waits for it
+// leaveToMeet: a rank that prepares leaves the old epoch, so that no rank waits for it
 // there, and is quiesced.
 func (v *mover) leaveToMeet() {
 	if !v.member(&v.from, v.p) {
@@ -43,8 +43,8 @@ func (v *mover) leaveToMeet() {
 	}
 }
 
-// install begins the new epoch by one compare-and-swap, when everybody has
-// come who will. It ends the old epoch for those who have not.
+// install begins the new epoch by one compare-and-swap, when every rank has
+// come that will come. It ends the old epoch for the others.
 func (v *mover) install() {
 	present := v.from.met
 	if !v.Survive {

@@ -10,7 +10,7 @@ import (
 	"github.com/moewire/moewire/core/ep"
 )
 
-// sent is one dispatch of a rank, with what everybody sent: all ranks can
+// sent is one dispatch of a rank, with what all ranks sent: every rank can
 // compute it from the seed.
 type sent struct {
 	op      uint64
@@ -26,7 +26,7 @@ type sent struct {
 
 const expertsPerRank = 4
 
-// active is the mask for a call: all ones. The call clears who is lost.
+// active is the mask for a call: all ones. The call clears the lost ranks.
 func (e *env) active() []int32 {
 	mask := make([]int32, e.ranks)
 	for r := range mask {

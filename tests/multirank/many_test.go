@@ -28,7 +28,7 @@ func manyRanks() int {
 // middleRounds lasts about as long as the kill may take to come.
 const middleRounds = 60
 
-// startMany starts ranks whose threads can be counted.
+// startMany starts ranks with threads that can be counted.
 func startMany(t *testing.T, role string) *group {
 	return startGroup(t, role, manyRanks(), "GOMAXPROCS="+strconv.Itoa(manyProcs))
 }
@@ -45,7 +45,7 @@ func TestManyRanks(t *testing.T) {
 }
 
 // TestKilledInTheMiddle: the same when a rank is killed at any point of any
-// operation. Who does not see it in one operation sees it in the next.
+// operation. A rank that does not see it in one operation sees it in the next.
 func TestKilledInTheMiddle(t *testing.T) {
 	g := startMany(t, "middle")
 	g.await("first done", 20*time.Second)
@@ -55,7 +55,7 @@ func TestKilledInTheMiddle(t *testing.T) {
 	g.killVictim()
 }
 
-// killVictim expects everybody else to end well.
+// killVictim expects all other ranks to end well.
 func (g *group) killVictim() {
 	g.t.Helper()
 	victim := len(g.cmds) / 2
@@ -131,7 +131,7 @@ func (e *env) rounds(first, count, without int) error {
 	return nil
 }
 
-// manyProcs bounds the runtime's own threads, on any machine; of these it may
+// manyProcs bounds the runtime's own threads, on any machine. The runtime may
 // start another one or two at any time, for a system call that takes long.
 const (
 	manyProcs   = 2

@@ -15,7 +15,7 @@ import (
 	"github.com/moewire/moewire/core/ep/layout"
 )
 
-// residentShape is a shape whose worst case is far more than what is sent.
+// residentShape is a shape with a worst case far above what is sent.
 type residentShape struct{ tokens, max, hidden, topk, experts int }
 
 // smallResident is large enough that rows outweigh words; largeResident is a
@@ -86,7 +86,7 @@ func resident(e *env) error {
 	return nil
 }
 
-// residentLarge uses every slot, and says its part of the memory while all
+// residentLarge uses every slot, and reports its part of the memory while all
 // ranks still have theirs mapped.
 func residentLarge(e *env) error {
 	for range 2 * ep.DefaultSlots {

@@ -28,12 +28,12 @@ func WaitsFor() int64 { return waitsForOff }
 // Beat is the offset of beat.
 func Beat() int64 { return beatOff }
 
-// Since is the offset of since: when the wait that waits_for tells of began,
+// Since is the offset of since: when the wait that waits_for shows began,
 // in nanoseconds of a clock that all ranks of a host share.
 func Since() int64 { return sinceOff }
 
 // Quiesced is the offset of quiesced: one more than the last epoch in which this
-// rank writes nothing to anybody any more.
+// rank writes nothing more to any rank.
 func Quiesced() int64 { return quiescedOff }
 
 // Record is the offset of the area that a rank records its operations in.

@@ -1,8 +1,8 @@
 // Package layout is the arithmetic of shared memory: where each word and row
 // of a slab lies. It does no I/O and imports nothing of this module.
 //
-// A slab begins with words at offsets that no shape can move, so that ranks
-// which disagree about the shape still find one another's parameters:
+// A slab begins with words at offsets that do not depend on the shape. So ranks
+// that disagree about the shape still find one another's parameters:
 //
 //	params[s]   64 bytes per rank: the call's parameters
 //	arrive[s]   one cache line per rank
@@ -11,9 +11,9 @@
 //	order       the owner's answer to them, and the ranks in it
 //	counter[l]  8 bytes per local expert
 //
-// and goes on with regions whose size depends on the operation's shape:
+// and goes on with regions of a size that depends on the operation's shape:
 // layout [L, R], src_info [L, C], scales [L, H/128 or H/512, C], columns, rows [L, C, H]
-// and y [L, C, H], bf16 or float32, where C = R*M rows is the capacity of one expert.
+// and y [L, C, H], bf16 or float32. C = R*M rows is the capacity of one expert.
 // Flat rows belong to no expert: they have L = 1, and columns [C, bytes].
 package layout
 
@@ -100,7 +100,7 @@ func RowOrderMembers() int64 { return rowOrderOff + 8 }
 // Counter is the offset of counter[l].
 func Counter(l int) int64 { return counterOff + int64(l)*8 }
 
-// Of computes the slab of a shape, or says which number cannot be.
+// Of computes the slab of a shape. Its error names the number that is not allowed.
 func Of(s Shape) (Slab, error) {
 	if err := s.check(); err != nil {
 		return Slab{}, err
@@ -206,7 +206,7 @@ func (s *Slab) Groups() int64 {
 	return s.Hidden / (QuantBlock * s.wordBlocks())
 }
 
-// wordBlocks is the number of blocks whose scales share one word.
+// wordBlocks is the number of blocks that have their scales in one word.
 func (s Shape) wordBlocks() int64 {
 	if s.UE8M0 {
 		return 4
@@ -232,7 +232,7 @@ func (s *Slab) Head(l, n int64, visit func(Region)) {
 }
 
 // SizeHint is the number of bytes of numSlots slabs that hold this shape in
-// bf16 and in fp8. One for fp32 outputs has room for others, not the reverse.
+// bf16 and in fp8. A size for fp32 outputs has room for bf16 outputs, not the reverse.
 func SizeHint(s Shape, numSlots int64) (int64, error) {
 	s.FP8, s.UE8M0 = false, false
 	slab, err := Of(s)

@@ -26,8 +26,9 @@ func Counted(op uint64, combines int, last bool) uint64 {
 	return Word(op, detail)
 }
 
-// Sealed packs an operation of a source with a check of both in the detail: for words
-// that have no other one. Whatever bits of such a word change, IsSealed tells.
+// Sealed packs an operation of a source with a check of both in the detail, for words
+// that need no other detail. IsSealed notices every change of one or two bits in such a
+// word, and all but about one in 2^16 of the other changes.
 func Sealed(op uint64, source int) uint64 { return seal(op+1, source) }
 
 func seal(number uint64, source int) uint64 {

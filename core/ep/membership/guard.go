@@ -2,11 +2,11 @@ package membership
 
 import "sync/atomic"
 
-// Guard is a rank's view of the member word. The word lies where every rank of a host can
-// write, so that who has put a wild value there cannot be known. Within an epoch bits only
-// go away: those that were never there, or come back, are cleared again and counted. A bit
-// that was cleared, or another epoch, is as if a rank had stored it. It is a Word. Safe for
-// concurrent use.
+// Guard is a rank's view of the member word. Every rank of a host can write to the word, so
+// a reader cannot know which process has put a wild value there. Within an epoch bits only
+// go away: the guard clears and counts bits that were never there, or that come back. A bit
+// that was cleared, or another epoch, is taken as if a rank had stored it. Guard is a Word.
+// Safe for concurrent use.
 type Guard struct {
 	word func() Word
 	all  uint64
@@ -16,21 +16,22 @@ type Guard struct {
 	repaired atomic.Uint64
 }
 
-// NewGuard guards the word that a function returns, in a group with the given ranks.
+// NewGuard returns a guard of the word that a function returns, in a group with the given
+// ranks.
 func NewGuard(word func() Word, all uint64) *Guard { return &Guard{word: word, all: all} }
 
-// Begin says which epoch the rank is in from now on, and with whom.
+// Begin tells the guard which epoch the rank is in from now on, and with which ranks.
 func (g *Guard) Begin(epoch uint16, ranks uint64) {
 	g.seen.Store(uint64(epoch)<<MaxRanks | ranks&g.all)
 	g.begun.Store(true)
 }
 
-// Repaired is how often the word had bits that cannot be.
+// Repaired returns how often the word had bits that no rank can have set.
 func (g *Guard) Repaired() uint64 { return g.repaired.Load() }
 
-// Load returns the word without bits that cannot be.
+// Load returns the word without bits that no rank can have set.
 func (g *Guard) Load() uint64 {
-	seen := g.seen.Load() // first: the word is part of it then
+	seen := g.seen.Load() // before the word: so the word is a part of it
 	word := g.word()
 	now := word.Load()
 	if !g.begun.Load() || Set(now).Epoch() != Set(seen).Epoch() {
@@ -42,7 +43,7 @@ func (g *Guard) Load() uint64 {
 		return now & seen
 	}
 	if now != seen {
-		g.seen.CompareAndSwap(seen, now) // else somebody has seen less
+		g.seen.CompareAndSwap(seen, now) // else another caller has seen fewer ranks
 	}
 	return now
 }
@@ -58,10 +59,10 @@ func (g *Guard) within(word Word, now uint64) uint64 {
 	return now &^ none
 }
 
-// CompareAndSwap is that of the word.
+// CompareAndSwap calls that of the word.
 func (g *Guard) CompareAndSwap(old, next uint64) bool { return g.word().CompareAndSwap(old, next) }
 
-// CompareAndSwapHere is that of the word, where other hosts have copies of it.
+// CompareAndSwapHere calls that of the word, where other hosts have copies of it.
 func (g *Guard) CompareAndSwapHere(old, next uint64) bool { return swapHere(g.word(), old, next) }
 
 func swapHere(word Word, old, next uint64) bool {

@@ -10,8 +10,8 @@ import (
 // MaxRanks is the number of member bits beside the 16-bit epoch.
 const MaxRanks = 48
 
-// Word is where a Set is kept: an atomic where all ranks can map it. Elsewhere
-// CompareAndSwap may also fail because a change has yet to be agreed on.
+// Word is where a Set is kept. Where all ranks can map it, it is an atomic. Elsewhere
+// CompareAndSwap may also fail because the ranks have yet to agree on the change.
 type Word interface {
 	Load() uint64
 	CompareAndSwap(old, next uint64) bool
@@ -48,15 +48,16 @@ func Leave(word Word, epoch uint16, rank int) bool {
 	return Fence(word, epoch, rank, rank)
 }
 
-// here is a word of which other hosts have copies: this changes the one here alone.
+// here is a word of which other hosts have copies. CompareAndSwapHere changes only the copy
+// of this host.
 type here interface {
 	CompareAndSwapHere(old, next uint64) bool
 }
 
-// LeaveOut takes ranks of this host out of an epoch that the caller has left itself. It
-// has met without them, so nobody of the rendezvous waits for them there any more; they
-// learn of it by this, and may not before the next epoch has begun. It reports whether
-// this call took any out.
+// LeaveOut takes ranks of this host out of an epoch that the caller has left itself. The
+// caller has met without them, so no rank of the rendezvous waits for them there any more.
+// They learn of it by this call, and otherwise might not before the next epoch has begun.
+// It reports whether this call took any out.
 func LeaveOut(word Word, epoch uint16, ranks uint64) bool {
 	for {
 		old := Set(word.Load())
@@ -73,8 +74,8 @@ func LeaveOut(word Word, epoch uint16, ranks uint64) bool {
 }
 
 // Fence takes target out of the word, on behalf of a rank of the epoch that is
-// itself still in it: of two ranks that suspect each other only one can win.
-// It reports whether this call took it out.
+// itself still in it. So of two ranks that suspect each other only one can win.
+// It reports whether this call took target out.
 func Fence(word Word, epoch uint16, by, target int) bool {
 	for {
 		old := Set(word.Load())
@@ -90,9 +91,9 @@ func Fence(word Word, epoch uint16, by, target int) bool {
 	}
 }
 
-// Expel takes the blamed out on behalf of rank by, if the word is still the
+// Expel takes the blamed ranks out on behalf of rank by, if the word is still the
 // one in which they were blamed. After any change the failure detector must look again:
-// who was late may have waited for a rank that is lost by now.
+// a late rank may have waited for a rank that is lost by now.
 func Expel(word Word, seen Set, epoch uint16, by int, blamed uint64) bool {
 	if !seen.In(epoch, by) || seen.Ranks()&blamed != blamed {
 		return false
@@ -100,7 +101,7 @@ func Expel(word Word, seen Set, epoch uint16, by int, blamed uint64) bool {
 	return word.CompareAndSwap(uint64(seen), uint64(seen)&^blamed)
 }
 
-// Install begins an epoch with the given ranks, unless somebody has done so.
+// Install begins an epoch with the given ranks, unless another rank has done so.
 // All ranks of the new epoch have met and call it with equal arguments. False:
 // the group is already past this epoch.
 func Install(word Word, epoch uint16, ranks uint64) bool {

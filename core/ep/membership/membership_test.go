@@ -52,7 +52,7 @@ func TestExpel(t *testing.T) {
 	require.Equal(t, uint64(0b0001), Set(word.Load()).Ranks())
 }
 
-// TestLeaveOut: ranks that were not at a rendezvous, by who has left their epoch.
+// TestLeaveOut: a rank that has left an epoch takes ranks that were not at a rendezvous out of it.
 func TestLeaveOut(t *testing.T) {
 	var word atomic.Uint64
 	word.Store(uint64(Full(3, 4)))

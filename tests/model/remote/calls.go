@@ -195,7 +195,7 @@ func (v *mover) startCombine(s *State, q *Proc) bool {
 	return true
 }
 
-// readers returns who has not finished the combine before.
+// readers returns the ranks that have not finished the combine before.
 func (v *mover) readers(l *Slot) (ranks uint8) {
 	for t := range v.Ranks {
 		d := l.done[t]
@@ -255,7 +255,7 @@ func (v *mover) missing(l *Slot) (missing, released uint8) {
 	return missing, released
 }
 
-// unsentOutputs sends what has room, and returns who still lacks outputs.
+// unsentOutputs sends what has room, and returns the ranks that still lack outputs.
 func (v *mover) unsentOutputs(s *State, q *Proc) (some bool, ranks uint8) {
 	if !q.slot[q.work].isOpen() {
 		return false, 0

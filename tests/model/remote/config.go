@@ -9,8 +9,8 @@ type Model struct {
 	Program  []Call // of every rank
 	Other    []Call // of the last rank, when it differs
 
-	// Suspicions bounds how often a deadline fires for a live rank, Deaths how
-	// many of the ranks in Victims stop forever, Cuts how many links fail.
+	// Suspicions bounds how often a deadline fires for a live rank. Deaths bounds
+	// how many of the ranks in Victims stop forever, Cuts how many links fail.
 	Suspicions, Deaths, Cuts int
 	Victims                  uint8
 	// Sparse: a source has rows for any subset of the owners, else for all.
@@ -75,7 +75,7 @@ func (m *Model) program(q *Proc, p int) []Call {
 }
 
 // numOps is the number of operations that any program of an epoch has: slots
-// are not opened for more, as nobody would come.
+// are not opened for more, because no rank would come.
 func (m *Model) numOps(epoch uint8) (n uint8) {
 	programs := [][]Call{m.Program, m.Other}
 	if epoch > 0 {
@@ -102,7 +102,7 @@ func (m *Model) calls(k Kind) bool {
 	return false
 }
 
-// faultless configurations have no reason to lose anybody.
+// faultless configurations have no reason to lose a rank.
 func (m *Model) faultless() bool { return m.Suspicions+m.Deaths+m.Cuts == 0 && m.Again == nil }
 
 func (m *Model) all() uint8 { return 1<<m.Ranks - 1 }
@@ -111,7 +111,7 @@ func (m *Model) all() uint8 { return 1<<m.Ranks - 1 }
 func (m *Model) slotOf(op uint8) int { return int(op-1) % m.Slots }
 
 // initial is the state after construction: every slot is open for its first
-// operation, and nobody has been told.
+// operation, and no rank has been told.
 func (m *Model) initial() State {
 	s := State{}
 	s.chain[0][0] = m.all()

@@ -2,21 +2,20 @@
 // to one another, for small numbers of ranks, slots, operations and messages:
 // docs/model.md says what it shows, and what not.
 //
-// A remote rank's memory is its own, and what happens to it happens under its
-// Buffer.mu. So a step here is as long as one of core/ep under that lock; what
-// interleaves is messages, and what ranks know of the member set. Change both
-// together:
+// Only the rank itself changes its memory, and always under its Buffer.mu. So a step
+// here is as long as one of core/ep under that lock. What interleaves is messages, and
+// what ranks know of the member set. Change both together:
 //
 //	model               core/ep
 //	room, post          lease, post
 //	receive             receive, takeMessage
 //	takeRows, goneOn    takeRows, goneOn
 //	fanOut, finishRows  reserveOffsets, storeRows; finishRows
-//	takeControlWords           takeControlWords, missesOutputs, takeDone
+//	takeControlWords    takeControlWords, missesOutputs, takeDone
 //	takeOutputs         takeOutputs
 //	flush               flush
 //	sendOutputs         sendOutputs
-//	sendControlWords           sendControlWords
+//	sendControlWords    sendControlWords
 //	sendRows            leaseRemote, sendRemote
 //	reopen, open        reopen, clean, openSlot
 //	settleAt            settleAt, settleRemote

@@ -1,8 +1,8 @@
 package remote
 
-// What the agreements of all ranks agree on is one step here: that they do is
-// what core/transport/multihost plays. Each rank learns of it later, when its page
-// shows it.
+// The agreement of all ranks on a set is one step here: the tests of
+// core/transport/multihost play how they agree. Each rank learns of the set later, when
+// its page shows it.
 
 func (s *State) set(epoch uint8) uint8 { return s.chain[epoch][s.agreed[epoch]] }
 
@@ -141,7 +141,7 @@ func (q *Proc) stop(pc uint8) {
 	}
 }
 
-// messagesDrained: everybody who may still listen has taken what was sent.
+// messagesDrained: every rank that may still listen has taken what was sent.
 func (v *mover) messagesDrained(s *State, q *Proc) bool {
 	if v.Mutation == leavesAtOnce {
 		return true

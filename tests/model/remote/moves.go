@@ -3,7 +3,7 @@ package remote
 import "github.com/moewire/moewire/tests/model/search"
 
 // Where a rank can stand between two steps. Each step is under Buffer.mu, and
-// nobody else can look at what it changes: so one step may do much.
+// no other rank can look at what it changes. So one step may do much.
 const (
 	pcIdle   = iota // between calls
 	pcWait          // in a dispatch or a combine
@@ -68,7 +68,7 @@ type mover struct {
 	moves []Move
 }
 
-// try makes a step on a copy, and keeps it if it says so.
+// try makes a step on a copy, and keeps the copy if the step reports true.
 func (v *mover) try(step Step, arg int, do func(s *State, q *Proc) bool) {
 	v.moves = append(v.moves, Move{Proc: v.p, Step: uint8(step), Arg: arg, To: v.from})
 	s := &v.moves[len(v.moves)-1].To
@@ -163,7 +163,7 @@ func (v *mover) begin(q *Proc) {
 	}
 }
 
-// wait goes on with a call, gives it up, or takes out whom it waits for.
+// wait goes on with a call, gives it up, or takes out a rank that it waits for.
 func (v *mover) wait(q *Proc) {
 	kind := v.program(q, v.p)[q.call].Kind
 	if q.slot[q.work].dispatching == 1 {

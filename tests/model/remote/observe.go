@@ -37,8 +37,8 @@ func (s *State) violate(property uint8) {
 	}
 }
 
-// lost: somebody was dropped, or is finished without having said so. When
-// nothing fails, a rank goes only by Close, and others have got everything then.
+// lost: a rank was dropped, or has ended without a notice. When nothing
+// fails, a rank goes only by Close, and others have got everything then.
 func (v *mover) lost(s *State) {
 	if v.faultless() && !v.calls(Cancelled) {
 		s.violate(lostWithoutFault)

@@ -1,6 +1,6 @@
 package remote
 
-// room is whether a message can be sent now.
+// room reports whether a message can be sent now.
 func (v *mover) room(s *State, r int) bool {
 	m := &s.mail[v.p][r]
 	return m.cut == 0 && int(m.n) < v.Capacity

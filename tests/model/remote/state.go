@@ -18,7 +18,7 @@ type State struct {
 	// chain has the agreed sets of each epoch, one after the other.
 	chain  [maxEpochs][maxChain]uint8
 	agreed [maxEpochs]uint8 // the index of the latest
-	left   uint8            // who has left by itself
+	left   uint8            // ranks that have left by themselves
 	base   uint8            // first operation of epoch 1
 	met    uint8            // 1: its ranks have met
 

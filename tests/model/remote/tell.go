@@ -58,8 +58,8 @@ func (v *mover) wantsOutputs(l *Slot, r int) bool {
 	return l.yReady.op == l.served && l.yReady.combines() > 0 && l.arrive[r] == l.served && l.in[r].total > 0 && !done
 }
 
-// sendControlWords tells what has changed of a slot. y_ready only after the rank's
-// rows: it asks for nothing before.
+// sendControlWords tells what has changed of a slot. y_ready comes only after the
+// receiver's rows, since the receiver asks for nothing before.
 func (v *mover) sendControlWords(s *State, q *Proc, j, r int) (some, all bool) {
 	l := &q.slot[j]
 	last := &l.lastSent[r]
@@ -95,7 +95,7 @@ func (v *mover) sendRows(s *State, l *Slot, j, r int) (some, all bool) {
 	return some, false
 }
 
-// reopen opens a slot for its next operation, when everybody has finished.
+// reopen opens a slot for its next operation, when every rank has finished.
 func (v *mover) reopen(s *State, q *Proc, j int) bool {
 	l := &q.slot[j]
 	next := l.served + uint8(v.Slots)
@@ -129,7 +129,7 @@ func (v *mover) base(s *State, q *Proc) uint8 {
 	return s.base
 }
 
-// unfinished returns the ranks of A whose final done is missing.
+// unfinished returns the ranks of A without a final done.
 func (v *mover) unfinished(l *Slot) (ranks uint8) {
 	for t := range v.Ranks {
 		if d := l.done[t]; has(l.a, t) && (d.op != l.served || !d.isLast()) {
@@ -167,7 +167,7 @@ func (v *mover) settleAt(s *State, q *Proc, i, r int) bool {
 	return true
 }
 
-// deferWrites remembers whom an operation must still be settled with.
+// deferWrites remembers the owners that must still be told of an operation.
 func (q *Proc) deferWrites(op, owners, withY uint8) {
 	for i := range q.deferred {
 		if q.deferred[i].op == 0 {

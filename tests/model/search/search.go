@@ -39,7 +39,7 @@ type Result struct {
 	Stopped bool   // by the limit of states
 }
 
-// Explore visits every state that can be reached, nearest first, so that the
+// Explore visits every state that can be reached, nearest first. So the
 // first state found to break a property is at the end of a shortest trace. It
 // stops behind limit states. With exact it keeps states instead of 128 bits of
 // each.

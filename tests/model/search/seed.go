@@ -8,8 +8,8 @@ import (
 )
 
 // Seed is a random number for Walk; MOEWIRE_TEST_SEED sets it, and a test that
-// fails says what it was. core/internal/testenv has the same function, which Go
-// lets nobody outside of core import.
+// fails says what it was. core/internal/testenv has the same function, but Go
+// lets no package outside of core import it.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	seed := rand.Uint64()
