@@ -15,10 +15,10 @@ type Config struct {
 	Spec transport.EndpointSpec
 	// Cap is how many queue pairs there may be.
 	Cap int
-	// MaxPeers bounds the peers that are remembered (1024). At the bound, who
+	// MaxPeers bounds the peers that are remembered (1024). At the bound, the peer that
 	// was without a connection for longest is forgotten.
 	MaxPeers int
-	// Policy chooses who makes room.
+	// Policy chooses the connection to evict.
 	Policy Policy
 	// Epoch is this process's life: larger than that of any former one.
 	Epoch uint64

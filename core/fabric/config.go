@@ -40,9 +40,10 @@ type Config struct {
 	// closes it; when Open fails it is the caller's still.
 	Transport transport.Transport
 	Mode      Mode
-	// Keys, shared by all peers, sign the handshakes, if not nil: whoever can forge handshakes
-	// can keep peers apart, and end their connections. Needed for a carrier
-	// that connects to whatever address it is told (RDMA). The same at both ends.
+	// Keys, shared by all peers, sign the handshakes, if not nil: an attacker that can
+	// forge handshakes can keep peers apart, and end their connections. They are needed
+	// for a carrier that connects to any address that it is given (RDMA). The same at
+	// both ends.
 	Keys *wire.Keyring
 	// Counters count refused handshakes, if not nil.
 	Counters *wire.Counters
@@ -68,8 +69,7 @@ type Config struct {
 	// RecvDepth bounds the receives posted on one connection: with Messages
 	// the caller's, else the window (128).
 	RecvDepth int
-	// NumUnmatched bounds the immediates of one peer that nobody has received
-	// (256).
+	// NumUnmatched bounds the immediates of one peer that no receive has taken (256).
 	NumUnmatched int
 	// SliceBytes is the largest part of an operation (what the carrier allows).
 	SliceBytes int64

@@ -18,7 +18,7 @@ func (f *Fabric) Look(r op.Ref) (op.Result, error) {
 	return f.table.Look(r)
 }
 
-// Cancel abandons an operation: whoever waits for its end wakes up. Its memory
+// Cancel abandons an operation: every caller that waits for its end wakes up. Its memory
 // is the carrier's until it is released. It reports whether this call ended it.
 func (f *Fabric) Cancel(r op.Ref) (bool, error) {
 	p := f.waitsFor(r)
@@ -40,7 +40,7 @@ func (f *Fabric) Drop(r op.Ref) error {
 	return err
 }
 
-// waitsFor returns whose immediate an operation may be waiting for.
+// waitsFor returns the peer with the immediate that an operation may be waiting for.
 func (f *Fabric) waitsFor(r op.Ref) *peer {
 	slot := slotOf(r.RequestID(0))
 	if slot >= len(f.work) {

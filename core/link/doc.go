@@ -13,9 +13,9 @@
 //	   ▲                                                         │
 //	   └──────────── free again ◀──OpWriteImm, no bytes──────────┘
 //
-// A ring's memory is free again once it was granted and its write has
-// completed. Who sends stops at the bound (transport.ErrWouldBlock), so the
-// receiver always has a receive posted.
+// A ring's memory is free again once it was granted and its write has completed. The
+// sender stops at the bound (transport.ErrWouldBlock), so the receiver always has a
+// receive posted.
 //
 // Control is the other connection between two ranks: a TCP socket with a
 // core/wire session, for what has to arrive although the data path may be

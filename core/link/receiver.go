@@ -25,7 +25,7 @@ type receiver struct {
 	early    []bool        // the poller's, by number modulo depth: those behind it
 	pos      int64         // where the next one may begin
 
-	granting atomic.Bool   // a grant is under way, or none may be; who sets it sends
+	granting atomic.Bool   // a grant is under way, or none may be; the goroutine that sets it sends
 	granted  atomic.Uint64 // the latest
 	again    [1]transport.RecvRequest
 	// A completion may be polled before the call that posted has returned.

@@ -16,15 +16,16 @@ import (
 // new endpoint, over the same carrier, between the same rings. The two sides
 // write reconnect messages about it over the control connection, each to the other's Hear:
 //
-//  1. Who notices has its endpoint retired, and waits until that has nothing outstanding and
-//     all of its completions were looked at. From then on what has arrived is known.
+//  1. The side that notices has its endpoint retired, and waits until that has
+//     nothing outstanding and all of its completions were looked at. From then on
+//     it knows which messages have arrived.
 //  2. It makes an endpoint with the next number and offers that, with the number
-//     of messages that have arrived without a gap. What came behind a gap is
-//     forgotten. Who gets an offer with a higher number than its own does the same
-//     with that number; so both meet, whoever was first, and if both were.
+//     of messages that have arrived without a gap. It forgets the messages behind
+//     a gap. A side that gets an offer with a higher number than its own does the
+//     same with that number; so both meet, whichever was first, and if both were.
 //  3. Both connect and say so, then try the path with an empty write each.
-//  4. Each sends again what the other one does not have: it is still in its ring,
-//     and goes to the same place.
+//  4. Each sends again the messages that the other one does not have: they are
+//     still in its ring, and go to the same place.
 
 // Reconnecting says how a link that breaks is reconnected.
 type Reconnecting struct {
@@ -41,7 +42,7 @@ type Reconnecting struct {
 	Send func(message []byte) bool
 }
 
-// Of Reconnecting.Tries: who was up for steadyFor begins to count anew.
+// Of Reconnecting.Tries: a link that was up for steadyFor begins to count anew.
 const (
 	maxTries  = 16
 	steadyFor = time.Minute
@@ -169,10 +170,10 @@ func (l *Link) brokeOn(on transport.EndpointID, cause error) {
 	m.ring()
 }
 
-// To retire an endpoint is a command to a device, which may hang. Those who
-// notice that a link has broken, or end it, beat and poll for others, too. So it
-// is left to the goroutine that reconnects the link; where there is none, to one
-// of its own. Close waits for both.
+// To retire an endpoint is a command to a device, which may hang. The goroutines that
+// notice that a link has broken, or end it, beat and poll for others, too. So retiring is
+// left to the goroutine that reconnects the link; where there is none, to one of its own.
+// Close waits for both.
 
 // then has f called on a goroutine, with what is closed when the one before has
 // ended. Under mu.
@@ -191,7 +192,7 @@ func (l *Link) retireSoon() {
 	if m.state.Load() != linkUp || l.ep == nil {
 		return
 	}
-	ep := l.ep // it stays: nobody makes another one
+	ep := l.ep // it stays: no other one is made
 	m.then("link retire", func(before <-chan struct{}) {
 		_ = ep.Retire()
 		if before != nil {
@@ -269,9 +270,9 @@ func (l *Link) deferRefusal() {
 	l.Remind()
 }
 
-// Remind tells the peer that the link is not reconnected, where that is so and
-// Say took no message when it was to be told. Who gives Say calls it now and then,
-// else the peer may wait for the whole of Within. It does not block; safe for
+// Remind tells the peer that the link is not reconnected, where that is so and Say took
+// no message when it was to be told. The code that provides Say calls Remind now and
+// then, else the peer may wait for the whole of Within. It does not block; safe for
 // concurrent use.
 func (l *Link) Remind() {
 	m := &l.reconnector

@@ -161,10 +161,10 @@ type EndpointSpec struct {
 	// A request is outstanding until its completion has been polled.
 }
 
-// Endpoint is one end of one connection. Post, Retire and State are safe for
-// concurrent use. Post and State never block. Connect and Close may, so they are
-// not called under anybody's lock. Nor is Retire by whoever must go on: it waits
-// for no peer, but may be a command to a device, which answers late or never.
+// Endpoint is one end of one connection. Post, Retire and State are safe for concurrent
+// use. Post and State never block. Connect and Close may, so they are not called under a
+// lock. Nor does a goroutine that must go on call Retire: it waits for no peer, but may
+// be a command to a device, which answers late or never.
 type Endpoint interface {
 	ID() EndpointID
 	State() EndpointState

@@ -13,11 +13,11 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// This file is the carrier negotiation: the part of a rendezvous in which each pair of remote ranks finds the
-// carrier that connects them. One that both have may have nothing left for a
-// link, may not connect, or may lead nowhere: while they have another, that is
-// next, and both sides know why. Only sockets, which are last, wait in Connect for
-// the peer to do the same: a side that does not connect holds nobody up.
+// This file is the carrier negotiation: the part of a rendezvous in which each pair of
+// remote ranks finds the carrier that connects them. A carrier that both have may have
+// nothing left for a link, may not connect, or may lead nowhere. While they have another,
+// that is next, and both sides know why. Only sockets, which are last, wait in Connect
+// for the peer to do the same: a side that does not connect delays no other.
 
 func (g *remoteRendezvous) makeLinks() error {
 	remote := g.v.participants.remote()
@@ -64,8 +64,8 @@ func (g *remoteRendezvous) makeSome(ranks uint64, names []string) (missing uint6
 	return g.tryLinks(ranks, both, names, &mine)
 }
 
-// connectLinks connects the links of which both sides have their end, and
-// returns whose are connected here.
+// connectLinks connects the links of which both sides have their end, and returns the
+// ranks with a link that is connected here.
 func (g *remoteRendezvous) connectLinks(ranks uint64, names []string, mine *[transport.MaxRanks]error) (up uint64, err error) {
 	for rank := range members(ranks) {
 		if mine[rank] == nil && len(g.offers[rank]) > 0 {

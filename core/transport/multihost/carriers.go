@@ -41,9 +41,9 @@ func (c *carriers) open(turn int) (names []string, failed string, err error) {
 	return names, strings.Join(c.failed, "; "), nil
 }
 
-// latch leaves a carrier out whose device has failed as a whole, for good: one
-// that comes and goes would take all links along each time. The last one stays:
-// who has named one has no other.
+// latch leaves a carrier out for good when its device has failed as a whole: a device
+// that comes and goes would break all links each time. The last carrier stays: a rank
+// that has named one has no other.
 func (c *carriers) latch() {
 	for c.latched < len(c.pollers)-1 {
 		err := c.pollers[c.latched].Failed()

@@ -75,9 +75,9 @@ type Config struct {
 	Listen netip.AddrPort
 	// Link bounds what a link holds; equal on all ranks. Zeros: defaults.
 	Link link.Config
-	// Rings, if not nil, makes the memory that messages over a carrier are put
-	// together in and arrive in: for who has a device fill and read them. The
-	// domain releases it, when it is closed at the latest.
+	// Rings, if not nil, makes the memory in which messages over a carrier are put
+	// together and arrive: for a caller that has a device fill and read them. The domain
+	// releases it, when it is closed at the latest.
 	Rings func(carrier transport.Transport, sizeBytes int64) (transport.Segment, error)
 	// Heartbeat is how often ranks tell one another that they are there, and
 	// Bound how long one may be unresponsive; both have a default. Bound is equal on

@@ -2,16 +2,16 @@
 // a transport.Domain made of the shared memory of this host (package shm) and
 // of links to the ranks of other hosts (package link).
 //
-//	Open ─ Listener ─ Metadata ──(any store)──▶ the metadata of all who come
+//	Open ─ Listener ─ Metadata ──(any store)──▶ the metadata of all that come
 //	          │
-//	       Connect ─ local ranks meet in shared memory; then everybody has a
-//	          │      control connection with everybody, and a link with who is remote
+//	       Connect ─ local ranks meet in shared memory; then every rank has a
+//	          │      control connection with every other, and a link with each remote one
 //	       Domain ─ local: words and bytes; remote: messages
 //	          │
 //	       Relist ─ Listener ─ Metadata ─ Reconnect ─ Change ─ Commit
 //
-// Who is local is decided from the metadata, so equally on both sides. When
-// everybody is local there is nothing but the shared memory.
+// The metadata decides which ranks are local, so both sides decide alike. When every rank
+// is local there is nothing but the shared memory.
 //
 // The members word of a host is a page that its ranks share. What is agreed on
 // between the hosts (type agreement) is taken over into it: in one epoch bits
