@@ -46,7 +46,7 @@ type Digest struct {
 	nonce chunkNonce
 	tag   [chunkTagBytes]byte
 	sum   [tagBytes]byte
-	buf   [ChunkBytes]byte // a chunk whose pieces come one by one
+	buf   [ChunkBytes]byte // a chunk of which the pieces come one by one
 }
 
 // NewDigest makes a Digest for payloads that this side receives. One per

@@ -23,7 +23,7 @@ type Encryptor struct {
 	left  int64 // of the payload
 	src   pieces
 	nonce chunkNonce
-	buf   [ChunkBytes]byte // a chunk whose pieces lie apart
+	buf   [ChunkBytes]byte // a chunk of which the pieces lie apart
 }
 
 // NewEncryptor makes an Encryptor for payloads that this side sends.

@@ -16,8 +16,8 @@ import (
 type Protection uint8
 
 const (
-	// ProtectDigest makes every change to a payload noticed; who listens can
-	// read it. The payload itself is sent as it is.
+	// ProtectDigest makes every change to a payload noticed; an eavesdropper can read it.
+	// The payload itself is sent as it is.
 	ProtectDigest Protection = iota + 1
 	// ProtectEncrypt is AES-256-GCM: it cannot be read either. Headers can,
 	// Extra included.

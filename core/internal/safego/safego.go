@@ -1,6 +1,6 @@
-// Package safego is the one place where this library starts goroutines: a
-// panic on a goroutine that nobody recovers would end the host process (a
-// Python interpreter), so every goroutine recovers and reports.
+// Package safego is the one place where this library starts goroutines: a panic that a
+// goroutine does not recover would end the host process (a Python interpreter), so every
+// goroutine recovers and reports.
 package safego
 
 import (

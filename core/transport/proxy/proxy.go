@@ -46,10 +46,10 @@ func New(cfg Config) (*Proxy, error) {
 
 var errRuns = errors.New("proxy: it runs")
 
-// Start begins to serve the device over remote, which nobody else uses until Stop
-// has returned. It returns the number that the device's end of the queue begins
-// with. The device is idle; it has released nothing of what it was shown
-// before, and is shown it again.
+// Start begins to serve the device over remote, which has no other user until Stop has
+// returned. It returns the number that the device's end of the queue begins with. The
+// device is idle; it has released nothing of what it was shown before, and is shown it
+// again.
 func (p *Proxy) Start(remote transport.RemotePlaces) (next uint64, err error) {
 	if p.done != nil {
 		return 0, errRuns

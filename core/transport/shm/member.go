@@ -199,8 +199,8 @@ func (m *member) leave() {
 	}
 }
 
-// shut gives the memory up: nobody can enter any more, and who is inside
-// when it returns unmaps on leaving. Idempotent.
+// shut gives the memory up: no goroutine can enter any more, and one that is inside when
+// it returns unmaps on leaving. Idempotent.
 func (m *member) shut() {
 	_ = m.memory.Close()
 	if m.enter() && m.base != nil && m.contact.Load() != nil && sys.OwnerDied(m.holder().Load()) {

@@ -213,8 +213,7 @@ func (w *watcher) reportOne(run *watchRun, token int32) {
 
 var errWatcher = errors.New("the watcher failed")
 
-// fail tells everybody that nobody watches any more: silence would be taken
-// for life.
+// fail tells every rank that nothing watches any more: silence would be taken for life.
 func (w *watcher) fail(run *watchRun, cause error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

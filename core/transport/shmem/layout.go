@@ -13,7 +13,7 @@ const (
 	MaxMemories     = 512     // of a transport, of which regions are registered
 	MaxMemoryBytes  = 1 << 40 // of one memory
 	maxOffers       = 4       // connections that wait for their endpoint's Connect
-	maxPending      = 64      // connections that have not said whom they want
+	maxPending      = 64      // connections that have not named the endpoint that they want
 )
 
 // Three kinds of shared memory, each a memfd of its own. All words have 64
@@ -61,8 +61,8 @@ const (
 
 // A bell belongs to one transport, which sleeps on it; all its peers write.
 const (
-	bellCountOff    = 0  // of rings that found somebody asleep; the futex
-	bellSleepersOff = 64 // 1: somebody sleeps
+	bellCountOff    = 0  // of rings that found a goroutine asleep; the futex
+	bellSleepersOff = 64 // 1: a goroutine sleeps
 	bellNewsOff     = 128
 	bellBytes       = bellNewsOff + MaxEndpoints/8 // one bit per endpoint that has news
 	numNewsWords    = MaxEndpoints / 64

@@ -23,7 +23,7 @@ type Region struct {
 	shown    bool  // in the table
 	remote   transport.RemoteRegion
 
-	numUses atomic.Int64 // pieces of requests whose completion was not polled; -1 once closing
+	numUses atomic.Int64 // pieces of requests with completions that were not polled; -1 once closing
 	mu      sync.Mutex   // of Close
 	hidden  bool
 	closed  bool

@@ -21,12 +21,12 @@ const (
 	ZeroCopyOff
 )
 
-// numPinned bounds the calls of one socket whose memory the kernel may read.
+// numPinned bounds the calls of one socket that let the kernel read the caller's memory.
 // One more is sent with a copy.
 const numPinned = 256
 
-// pinning is the part of a socket that sends without a copy. It is for who
-// holds io; closed and taken under mu, too, because requests end there.
+// pinning is the part of a socket that sends without a copy. It is for the holder of io;
+// closed and taken under mu, too, because requests end there.
 type pinning struct {
 	on      bool // now
 	allowed bool // the socket was prepared: there may be notices

@@ -19,9 +19,9 @@ type receiver struct {
 	digest *wire.Digest    // or
 	crypt  *wire.Decryptor // under wire.ProtectEncrypt
 
-	// The message whose payload is arriving, if active.
+	// The message of which the payload is arriving, if active.
 	active bool
-	drop   bool // nobody wants it: the region was closed meanwhile
+	drop   bool // it is not wanted: the region was closed meanwhile
 	m      message
 	bytes  int // of the payload
 	left   int // that have not come, as they are on the wire
@@ -120,7 +120,7 @@ func (c *conn) lost(err error) {
 		return
 	}
 	if ep.losing {
-		return // whoever is draining goes on
+		return // the goroutine that is draining goes on
 	}
 	ep.losing = true
 	for i := 0; i < len(ep.conns); i++ {
@@ -249,7 +249,7 @@ func (c *conn) takePayload() error {
 	return c.endPayload()
 }
 
-// endPayload checks the payload before anybody hears of it.
+// endPayload checks the payload before it is reported.
 func (c *conn) endPayload() error {
 	x := &c.rx
 	err := x.check()

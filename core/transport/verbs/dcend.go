@@ -123,7 +123,7 @@ func (x *dcEnd) destroy(t *Transport) error {
 	return nil
 }
 
-// destroyTarget does that; under changing, or when nobody uses the endpoint.
+// destroyTarget does that; under changing, or when no goroutine uses the endpoint.
 func (e *endpoint) destroyTarget() error {
 	if e.dc == nil {
 		return nil
@@ -227,9 +227,9 @@ func (e *endpoint) flushKept() {
 	e.recv.flushTaken()
 }
 
-// release posts the receives that were kept, and keeps no more. poster is asked
-// for when it is certain that nobody takes it away: who ends the endpoint
-// changes its state first, and then waits for mu.
+// release posts the receives that were kept, and keeps no more. poster is asked for when
+// it is certain that it is not taken away: code that ends the endpoint changes its state
+// first, and then waits for mu.
 func (s *side) release(poster func() *libibverbs.Poster) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -85,8 +85,8 @@ func (g *Group) strand(why string) {
 	g.Wake()
 }
 
-// takeEvents takes everything off all open ports, and wakes who gives it on: a
-// Wait under way may not see any more that there was something.
+// takeEvents takes everything off all open ports, and wakes the goroutine that passes it
+// on: a Wait under way may not see any more that there was something.
 func (g *Group) takeEvents() {
 	g.each(func(t *Transport) { t.takeEvents() })
 	g.Wake()
@@ -139,7 +139,7 @@ func (g *Group) Wait(d time.Duration) error {
 	num := 0
 	g.each(func(t *Transport) { open[num] = t; num++ })
 	switch {
-	case num == 0: // the last one was lost: whoever wants an endpoint opens one
+	case num == 0: // the last one was lost: a caller that wants an endpoint opens one
 		return g.waitForBell(d)
 	case num > 1:
 		return g.waitForAll(open[:num], d)

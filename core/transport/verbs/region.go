@@ -105,7 +105,7 @@ func (t *Transport) accessFlags(access transport.Access) uint32 {
 	if access&transport.AccessRead != 0 {
 		flags |= libibverbs.AccessRemoteRead
 	}
-	// Nobody here infers an order of bytes from an order of addresses.
+	// Nothing here infers an order of bytes from an order of addresses.
 	if t.lib.HasIova2() {
 		flags |= libibverbs.AccessRelaxedOrdering
 	}
