@@ -251,8 +251,8 @@ func (s *side) release(poster func() *libibverbs.Poster) error {
 	return nil
 }
 
-// keep takes the first n requests of the chain, whose places keep them. Those to
-// be sent go into the queue for initiators.
+// keep takes the first n requests of the chain into their places, which keep them. Those
+// to be sent go into the queue for initiators.
 func (s *side) keep(n int) {
 	for range n {
 		index, _ := s.slots.at(0)
