@@ -1,7 +1,6 @@
-// Package fabric is one carrier with what a program needs around it that has
-// no ranks and no experts, only peers: connections that are made when they are
-// needed and kept within a bound, memory by number, and operations that own
-// their completion.
+// Package fabric is one carrier for a program that has no ranks and no experts, only
+// peers. It adds connections that are made when they are needed and kept within a bound,
+// memory by number, and operations that own their completion.
 //
 // Peers are numbers of the caller's. The two ends of a connection find each other by
 // handshakes, which the caller carries by whatever means it has: Next gives one, Deliver

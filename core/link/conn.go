@@ -30,7 +30,7 @@ type conn struct {
 	receivedAt time.Time // when the last frame of the peer came
 	probe      probe     // of its liveness port
 
-	// The goroutine's own, of the connection of now.
+	// The goroutine's own, of the present connection.
 	fd           *sys.FD // nil: there is none
 	token        uint64
 	until        time.Time // when it has to be up

@@ -150,7 +150,7 @@ func (c *Controls) reconnect(now, latest time.Time) time.Time {
 	return latest
 }
 
-// detach closes the connection of now.
+// detach closes the present connection.
 func (c *Controls) detach(p *conn) {
 	delete(c.tokens, p.token)
 	sys.CloseAll(p.fd)

@@ -30,7 +30,7 @@ const (
 	probeFor        = time.Second      // no answer means nothing
 )
 
-// probe is what is known of a peer's liveness port, and the question of now.
+// probe is what is known of a peer's liveness port, and the present question.
 type probe struct {
 	addr    netip.AddrPort // not valid: there is none
 	works   bool           // a connection came about

@@ -18,7 +18,7 @@ type receiver struct {
 	depth   uint64
 	longest int64
 
-	// By number modulo depth: length and arrivedBits, 0 until it is there.
+	// By number modulo depth: length and arrivedBit, 0 until it is there.
 	slots    []atomic.Uint64
 	released atomic.Uint64 // messages
 	seen     uint64        // the poller's: messages that have arrived without a gap

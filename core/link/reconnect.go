@@ -11,10 +11,10 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// A carrier's connection may break though both processes live: a device in
-// between resets it, a queue pair fails, a port goes down. Then the link gets a
-// new endpoint, over the same carrier, between the same rings. The two sides
-// write reconnect messages about it over the control connection, each to the other's Hear:
+// A carrier's connection may break though both processes live: a device in between resets
+// it, a queue pair fails, a port goes down. Then the link gets a new endpoint, over the
+// same carrier, between the same rings. Each side sends reconnect messages about it over
+// the control connection, to the other's Deliver:
 //
 //  1. The side that notices has its endpoint retired, and waits until that has
 //     nothing outstanding and all of its completions were looked at. From then on
@@ -136,9 +136,9 @@ func (l *Link) WhyNot() error {
 	return fmt.Errorf("link to rank %d: %w; it is being reconnected", l.rank, m.cause)
 }
 
-// brokeOn notes that an endpoint carries nothing any more. If it is that of now,
-// the link is reconnected if that is possible, else it has failed: what one that
-// was replaced had to say comes too late. Safe for concurrent use.
+// brokeOn notes that an endpoint carries nothing any more. If it is the present one, the
+// link is reconnected if that is possible, else it has failed. A report of an endpoint
+// that was replaced comes too late. Safe for concurrent use.
 func (l *Link) brokeOn(on transport.EndpointID, cause error) {
 	m := &l.reconnector
 	m.mu.Lock()
@@ -175,8 +175,8 @@ func (l *Link) brokeOn(on transport.EndpointID, cause error) {
 // left to the goroutine that reconnects the link; where there is none, to one of its own.
 // Close waits for both.
 
-// then has f called on a goroutine, with what is closed when the one before has
-// ended. Under mu.
+// then has f called on a goroutine. f gets a channel that is closed when the goroutine
+// before it has ended. Under mu.
 func (m *reconnector) then(name string, f func(before <-chan struct{}), onPanic func(error)) {
 	before, done := m.done, make(chan struct{})
 	m.done = done
@@ -270,8 +270,8 @@ func (l *Link) deferRefusal() {
 	l.Remind()
 }
 
-// Remind tells the peer that the link is not reconnected, where that is so and Say took
-// no message when it was to be told. The code that provides Say calls Remind now and
+// Remind tells the peer that the link is not reconnected, where that is so and Send took
+// no message when it was to be told. The code that provides Send calls Remind now and
 // then, else the peer may wait for the whole of Within. It does not block; safe for
 // concurrent use.
 func (l *Link) Remind() {

@@ -12,7 +12,7 @@ import (
 	"github.com/moewire/moewire/core/transport/fake"
 )
 
-// remind calls Remind of a link now and then, as the code that gave Say does.
+// remind calls Remind of a link now and then, as the code that gave Send does.
 func remind(t *testing.T, l *Link) {
 	stop, stopped := make(chan bool), make(chan bool)
 	go func() {

@@ -10,11 +10,11 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// Set is the links of a rank. It implements transport.Remote: its methods are for
-// one goroutine at a time, but for Memory, LinkOf and Err.
+// Set is the links of a rank. It implements transport.Remote. Its methods are for one
+// goroutine at a time, but for Memory, LinkOf, Failed, Untaken and Rings.
 type Set struct {
 	most    int64 // the longest message that half a ring has room for
-	longest int64 // that all links of now can carry
+	longest int64 // that all present links can carry
 	age     time.Duration
 	memory  Memory
 	lost    func(rank int) error

@@ -219,7 +219,7 @@ func (h *Handshake) onWelcome(frame []byte) ([]byte, error) {
 	return h.sendConfirm(&f), nil
 }
 
-// answered reports whether a server has signed this for the hello of now.
+// answered reports whether a server has signed this for the present hello.
 func (h *Handshake) answered(frame []byte, f *helloFrame) bool {
 	return helloFromServer(frame) != 0 && f.client == h.hello.client
 }

@@ -1,5 +1,5 @@
-// Package cudaring makes the memory of links with messages that kernels fill and read:
-// the device's own where the carrier can register that, else pinned host memory, which
+// Package cudaring makes the memory of links with messages that kernels fill and read. It
+// is the device's own where the carrier can register that, else pinned host memory, which
 // kernels reach over the bus and every carrier can register. Which of the two it is
 // changes nothing for its users: core/link, core/transport/proxy.
 //

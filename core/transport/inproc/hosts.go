@@ -73,8 +73,7 @@ func (g *group) connect(rank int) {
 	}
 }
 
-// drop takes along the messages of a rank that closes, unless another process
-// has its number.
+// drop drops the messages of a rank that closes, unless another process has its number.
 func (g *group) drop(d *Domain) {
 	if g.hosts == nil || g.ranks[d.rank].Load() != d.own {
 		return

@@ -159,9 +159,9 @@ func (c *agreement) leave() {
 	}
 }
 
-// over tells the ranks that have not come to the rendezvous that begins the next epoch
-// that they are out of this one, unless the members that have come are fewer: then the
-// others may go on.
+// over is called when the next epoch begins. It tells the ranks that have not come to the
+// rendezvous of that epoch that they are out of this one. If the members that have come
+// are fewer than those, it does nothing: the others may go on then.
 func (c *agreement) over(came uint64) {
 	members := c.set | c.left
 	out := c.set &^ c.left &^ c.gone &^ came

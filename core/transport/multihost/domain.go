@@ -96,8 +96,8 @@ func (d *Domain) gather(l *Listener, r *participants, until time.Time) (*view, [
 	return v, g.links, nil
 }
 
-// yieldListener frees a port that was given: the next rendezvous needs it. Control
-// connections of now that break are not reconnected then, if others dial.
+// yieldListener frees a port that was given: the next rendezvous needs it. Present
+// control connections that break are not reconnected then, if others dial.
 func (d *Domain) yieldListener() {
 	if m := d.now.Load(); m.view != nil {
 		m.view.controls.Load().CloseListener()

@@ -2,8 +2,8 @@ package shm
 
 import "slices"
 
-// maxFormer bounds the replaced processes that a domain goes on watching. The
-// oldest is let go then; it is never known to have ended.
+// maxFormer bounds the replaced processes that a domain goes on watching. The oldest is
+// dropped then; it is never known to have ended.
 const maxFormer = 64
 
 // install makes the result of a settled rendezvous the domain's. It cannot fail.

@@ -4,16 +4,16 @@
 // with core/wire; there is no mode without keys.
 //
 // Which goroutine does the work: bytes move inside Poll and Wait, on the goroutine that
-// calls them, and a little inside PostSend. While no caller does any of these, a standby
-// goroutine moves them. (Connect needs none.) One more goroutine per transport listens
-// and does the handshakes of the peers that dial.
+// calls them, and a little inside PostSend. While no caller is in Wait and none has
+// polled for 1 to 2 ms, a standby goroutine moves them. (Connect needs neither.) One more
+// goroutine per transport listens and does the handshakes of the peers that dial.
 //
 // How bytes move: one-sided. A write's bytes are read from the socket straight into the
-// region, after the header that names it was found genuine and the key, bounds and access
-// right; its digest is checked before the write is reported. A request that ends in
-// anything but StatusOK may have changed the bytes that it was for, never others. Larger
-// requests travel in segments, over one socket or several; a request is complete when all
-// of it is there.
+// region. Before that, the header that names the region was found genuine, and the key,
+// bounds and access right. The digest is checked before the write is reported. A request
+// that ends in anything but StatusOK may have changed the bytes that it was for, never
+// others. Larger requests travel in segments, over one socket or several; a request is
+// complete when all of it is there.
 //
 // Order: as little as carrier.go says. Requests of one endpoint complete in the order in
 // which they were posted, receives too; with several sockets, bytes become visible in any

@@ -107,7 +107,7 @@ func (s *slots) free(index int) {
 	s.freed.Store(n + 1)
 }
 
-// release lets go of the regions that the slot's request names.
+// release unpins the regions that the slot's request names.
 func (s *slot) release() {
 	for i, r := range s.regions {
 		r.unpin()
