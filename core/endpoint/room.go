@@ -72,15 +72,15 @@ func (s *Store) awaits(p *pair, now time.Time) time.Time {
 	return now
 }
 
-// isLeaving tells of what was retired that its place will come free, as far as
+// isLeaving reports whether the place of a retired connection will come free, as far as
 // is known.
 func (s *Store) isLeaving(r Ref) bool {
 	e := s.entryOf(r, retiring, quarantined)
 	return e != nil && s.cfg.Now().Sub(e.since) < s.evictFor()
 }
 
-// leaveSpare: a peer has a place, so what was evicted for it makes room for the
-// next one.
+// leaveSpare: a peer has a place, so the connection that was evicted for it makes room
+// for the next one.
 func (s *Store) leaveSpare(p *pair) {
 	if s.isLeaving(p.evicted) && s.mutant != noSpare {
 		s.room.spare = append(s.room.spare, p.evicted)
@@ -102,8 +102,8 @@ func (s *Store) takeSpare() (r Ref) {
 	return r
 }
 
-// askAgain has those that wait ask when the time has come: nothing else may
-// change until then.
+// askAgain has the pairs that wait ask when the time has come: nothing else may change
+// until then.
 func (s *Store) askAgain(at time.Time) {
 	if s.room.askAt.IsZero() || at.Before(s.room.askAt) {
 		s.room.askAt = at

@@ -9,11 +9,10 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// tasks are the calls into the transport that may block: each entry has at
-// most one under way. Connects, which wait for a peer, have a lane of their own,
-// so that no number of unresponsive peers holds up the rest. NumTasks run at a time in
-// each lane. One that lasts too long counts as quarantined, and lets another one
-// run.
+// tasks are the calls into the transport that may block: each entry has at most one under
+// way. Connects, which wait for a peer, have a lane of their own, so that unresponsive
+// peers, however many, do not delay the rest. NumTasks run at a time in each lane. A task
+// that lasts too long counts as quarantined, and lets another one run.
 type tasks struct {
 	connects, others lane
 	active           map[*running]struct{}

@@ -50,14 +50,14 @@ type Config struct {
 	// Epoch is this process's life, larger than that of any former one that
 	// peers have met (nanoseconds since 1970).
 	Epoch uint64
-	// NumPeers bounds the peers that are remembered (64). At the bound one with
-	// which nothing is under way is forgotten for another one; messages to it,
-	// should there be any later, are counted from 1 again.
+	// NumPeers bounds the peers that are remembered (64). At the bound, a peer with which
+	// nothing is under way is forgotten for another one. Messages to it, if there are any
+	// later, are counted from 1 again.
 	NumPeers int
-	// NumConnections bounds the connections, those that are being made or
-	// taken down included (NumPeers, as far as the carrier allows). With fewer
-	// than there are peers, one that was not used lately makes room for
-	// another: operations on it end with ErrEnded.
+	// NumConnections bounds the connections, including those that are being made or taken
+	// down (NumPeers, as far as the carrier allows). If there are more peers than that, a
+	// connection that was not used lately makes room for another: operations on it end
+	// with ErrEnded.
 	NumConnections int
 	// NumTransfers bounds the operations that are not closed, or not released
 	// (1024).

@@ -120,9 +120,9 @@ func (d *Digest) finish() *[tagBytes]byte {
 	return &d.sum
 }
 
-// Check says whether what was written is the whole payload that the header
-// speaks of: nil, or ErrPayload. On ErrPayload the destination holds bytes that
-// must not be used, and the connection should be closed.
+// Check says whether the bytes written are the whole payload that the header announces:
+// nil, or ErrPayload. On ErrPayload the destination holds bytes that must not be used,
+// and the connection should be closed.
 func (d *Digest) Check() error {
 	same := hmac.Equal(d.finish()[:], d.want[:])
 	if !same || d.given != d.total {

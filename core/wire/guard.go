@@ -13,9 +13,8 @@ const DefaultNumHellos = 8192
 // once its time alone has it refused, and never holds more than its bound. Safe for
 // concurrent use.
 //
-// It is the first line only: a recorded hello that gets past it, because the
-// process has been restarted, is never confirmed, for that takes the key and
-// this side's new nonce.
+// It is the first line only. A recorded hello that gets past it, because the process has
+// been restarted, is never confirmed: that takes the key and this side's new nonce.
 type Guard struct {
 	mu    sync.Mutex
 	until map[[noncePartBytes]byte]uint64 // ns since 1970

@@ -89,8 +89,8 @@ func (g *remoteRendezvous) connectLinks(ranks uint64, names []string, mine *[tra
 	return up, err
 }
 
-// tryLinks finds out on which links bytes arrive, in both directions: the two
-// sides of each come to the same result. What does not work is given up.
+// tryLinks finds out on which links bytes arrive, in both directions: the two sides of
+// each come to the same result. It gives up a link that does not work.
 func (g *remoteRendezvous) tryLinks(ranks, up uint64, names []string, mine *[transport.MaxRanks]error) (missing uint64, err error) {
 	err = g.onLinks(up, func(rank int, l *link.Link) error {
 		mine[rank] = l.Try(g.until)
@@ -171,8 +171,8 @@ func (g *remoteRendezvous) makeLink(rank int, names []string) (mine, err error) 
 	return nil, nil
 }
 
-// common is the carrier that is next for a pair: the same on both sides. "" if
-// none is left.
+// common is the carrier that is next for a pair: the same on both sides. "" if none is
+// left.
 func (g *remoteRendezvous) common(rank int, names []string, besides ...string) string {
 	lower, higher := names, g.names[rank]
 	if rank < g.v.participants.self {
@@ -213,8 +213,8 @@ func (g *remoteRendezvous) explain(rank int, failed string) {
 	}
 }
 
-// onLinks does something with the links of ranks, at once: each waits for its
-// peer. What ends the rendezvous, or one link, ends the others' waiting.
+// onLinks does something with the links of ranks, at once: each waits for its peer. An
+// error that ends the rendezvous, or one link, ends the waiting of the others.
 func (g *remoteRendezvous) onLinks(ranks uint64, do func(rank int, l *link.Link) error) error {
 	results := make(chan error, transport.MaxRanks)
 	num := 0

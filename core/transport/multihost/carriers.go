@@ -10,8 +10,8 @@ import (
 	"github.com/moewire/moewire/core/link"
 )
 
-// carriers are those that a domain may use for remote ranks. What works is found
-// out once.
+// carriers are those that a domain may use for remote ranks. It finds out once which
+// work.
 type carriers struct {
 	cfg  *Config
 	ring func()
@@ -23,8 +23,8 @@ type carriers struct {
 	latched int            // so many of the pollers have failed since and are left out
 }
 
-// open tries what the setting allows. Auto falls back: a carrier that does not
-// work is left out. The others do not.
+// open tries what the setting allows. Auto falls back: a carrier that does not work is
+// left out. The other settings do not fall back.
 func (c *carriers) open(turn int) (names []string, failed string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

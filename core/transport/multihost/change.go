@@ -112,8 +112,8 @@ func (c *Change) forget() {
 // Present has one bit per rank that has come.
 func (c *Change) Present() uint64 { return c.participants.present }
 
-// Fresh has one bit per rank that is another process than at the last rendezvous,
-// or another domain of one.
+// Fresh has one bit per rank that has another process than at the last rendezvous, or
+// another domain of the same process.
 func (c *Change) Fresh() (ranks uint64) {
 	before := c.d.now.Load().participants
 	for r := range members(c.participants.present &^ (1 << c.participants.self)) {

@@ -13,11 +13,10 @@
 // The metadata decides which ranks are local, so both sides decide alike. When every rank
 // is local there is nothing but the shared memory.
 //
-// The members word of a host is a page that its ranks share. What is agreed on
-// between the hosts (type agreement) is taken over into it: in one epoch bits
-// only go away, so taking over is a bitwise and. Each rendezvous has its own
-// connections and its own agreement; what comes over those of an earlier rendezvous
-// concerns an earlier epoch.
+// The members word of a host is a page that its ranks share. What the hosts agree on
+// (type agreement) is taken over into it: in one epoch bits only go away, so taking over
+// is a bitwise and. Each rendezvous has its own connections and its own agreement;
+// messages over those of an earlier rendezvous concern an earlier epoch.
 //
 // Goroutines of a domain with remote ranks: one for all control connections, one
 // per carrier, and while old links are drained one more.

@@ -33,8 +33,8 @@ type Domain struct {
 	leftover []leftover
 }
 
-// leftover is what an earlier rendezvous has made and that had outstanding completions at the
-// end of its time. Its memory is kept as long.
+// leftover is what an earlier rendezvous has made, and what had completions outstanding
+// at the end of its time. Its memory is kept as long.
 type leftover struct {
 	view  *view
 	links []*link.Link
@@ -181,8 +181,8 @@ func (d *Domain) keepFor(v *view, links []*link.Link, most time.Duration) {
 // rest: each holds rings of memory that a device may still use.
 const maxLeftovers = 4
 
-// sweep closes what has come to rest since it was kept. The error says that so
-// much has not that there can be no further rendezvous.
+// sweep closes what has come to rest since it was kept. The error says that too much has
+// not come to rest for a further rendezvous.
 func (d *Domain) sweep() error {
 	d.mu.Lock()
 	rest := d.leftover

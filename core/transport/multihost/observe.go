@@ -75,8 +75,8 @@ type totals struct {
 	seen  []RemoteRank
 }
 
-// replace goes on to another rendezvous's view, and keeps what went over links
-// that are no rank's any more.
+// replace goes on to another rendezvous's view, and keeps the counts of links that belong
+// to no rank any more.
 func (t *totals) replace(before *rendezvousResult, v *view) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

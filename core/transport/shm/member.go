@@ -107,8 +107,8 @@ func sealEntry(id int, off, n uint64) uint64 {
 	return n | sum>>entrySealShift<<entrySealShift
 }
 
-// mapSlab maps a peer's slab by its id. Nothing that the table says is
-// believed: a bad entry is an error, never a fault.
+// mapSlab maps a peer's slab by its id. The table is not trusted: a bad entry is an
+// error, never a fault.
 func (m *member) mapSlab(id int) (*region, error) {
 	offset, bytes := m.entry(id)
 	off, sealed := offset.Load(), bytes.Load()

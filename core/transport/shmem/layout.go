@@ -16,9 +16,8 @@ const (
 	maxPending      = 64      // connections that have not named the endpoint that they want
 )
 
-// Three kinds of shared memory, each a memfd of its own. All words have 64
-// bits; what stands alone on a cache line is waited for or counted by the
-// other side. Offsets in bytes.
+// Three kinds of shared memory, each a memfd of its own. All words have 64 bits; a word
+// alone on a cache line is one that the other side waits for or counts. Offsets in bytes.
 
 // A lane belongs to one endpoint, which writes it; the peer reads.
 const (

@@ -10,10 +10,10 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// peer is what an endpoint has mapped of the one at the other end. Nothing
-// that is read from there is believed: what is out of bounds ends the
-// endpoint, what is within can at worst make this process write garbage into
-// memory that the peer has handed out itself.
+// peer is what an endpoint has mapped of the one at the other end. Nothing that is read
+// from there is believed. A value out of bounds ends the endpoint; one within bounds can
+// at worst make this process write garbage into memory that the peer has handed out
+// itself.
 type peer struct {
 	bellMemory *sys.Mapping
 	bell       bell

@@ -11,11 +11,11 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// rendezvous is how an endpoint gets its sockets; everything in it is under mu.
-// The side with the smaller token dials all of them, the other one waits until
-// they have come. They may come before Connect is called: then they are parked,
-// those of one attempt of one peer. An older one's would be ends of sockets that
-// the peer has closed.
+// rendezvous is how an endpoint gets its sockets; everything in it is under mu. The side
+// with the smaller token dials all of them, the other one waits until they have come.
+// They may come before Connect is called. Then they are parked, but only those of one
+// attempt of one peer: sockets of an older attempt are ends of sockets that the peer has
+// closed.
 type rendezvous struct {
 	begun   bool
 	over    bool
@@ -152,8 +152,8 @@ func (m *rendezvous) admits(j *join) bool {
 	return true
 }
 
-// accept waits until all sockets have come. When they break while they are
-// welcomed the peer dials again: it has not heard of all that they are taken.
+// accept waits until all sockets have come. When they break while they are welcomed the
+// peer dials again: it has not heard that all of them are taken.
 func (ep *endpoint) accept(deadline time.Time) error {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()

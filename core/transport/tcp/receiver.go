@@ -92,8 +92,8 @@ func (c *conn) receive() (more bool) {
 	return true
 }
 
-// expect has the kernel wake us only when enough of a long payload is there:
-// what wakes up for every packet of it does little else.
+// expect has the kernel wake us only when enough of a long payload is there: a goroutine
+// that wakes up for every packet of it does little else.
 func (c *conn) expect() {
 	x := &c.rx
 	least := 1
@@ -108,9 +108,8 @@ func (c *conn) expect() {
 	}
 }
 
-// lost ends the endpoint, if consume has not yet. A peer that refuses a request
-// says so on one socket and then ends all of them: what the others have comes
-// first.
+// lost ends the endpoint, if consume has not yet. A peer that refuses a request says so
+// on one socket and then ends all of them: so the bytes that the others have come first.
 func (c *conn) lost(err error) {
 	ep := c.ep
 	if ep.linger {

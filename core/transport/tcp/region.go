@@ -24,10 +24,9 @@ type region struct {
 	closed bool
 }
 
-// Register makes memory usable. It may be Go heap memory. Concurrent accesses
-// to the same bytes, by peers or by this process, give what they give; bytes
-// that change while their digest is computed end the endpoint, because that
-// looks like damage on the way.
+// Register makes memory usable. It may be Go heap memory. If peers or this process access
+// the same bytes at the same time, the result is undefined. Bytes that change while their
+// digest is computed end the endpoint, because that looks like damage on the way.
 func (t *Transport) Register(mem []byte, access transport.Access) (transport.Region, error) {
 	if access&^(transport.AccessWrite|transport.AccessRead) != 0 {
 		return nil, fmt.Errorf("tcp: access is %#x, allowed are AccessWrite and AccessRead", access)

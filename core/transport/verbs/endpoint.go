@@ -175,10 +175,10 @@ func (e *endpoint) Retire() error {
 	return nil
 }
 
-// flush makes the device complete everything that was posted before the state
-// became StateError; later posts do not reach it. Devices do that by
-// themselves when they fail a request, but not all of them (soft-RoCE) for
-// what is posted between that and the moment when it is noticed here.
+// flush makes the device complete everything that was posted before the state became
+// StateError; later posts do not reach it. Devices do that by themselves when they fail a
+// request. But some (soft-RoCE) do not do it for requests that are posted between that
+// failure and the moment when it is noticed here.
 func (e *endpoint) flush() error {
 	passed(&e.send.mu) // a post that saw the old state is over now
 	passed(&e.recv.mu)

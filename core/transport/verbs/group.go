@@ -16,11 +16,11 @@ import (
 // maxNICs bounds the ports of a group.
 const maxNICs = 16
 
-// Group is the ports that a configuration allows, as one transport. An endpoint
-// is on one of them: the best that is usable when it is made. The next one is
-// opened when all better ones are down; regions are registered on every open
-// one. What a port loses are its own endpoints: new ones go elsewhere, and come
-// back when it is active again.
+// Group is the ports that a configuration allows, as one transport. An endpoint is on one
+// of them: the best that is usable when it is made. The next one is opened when all
+// better ones are down; regions are registered on every open one. A port that fails loses
+// its own endpoints only: new ones go to another port, and come back when it is active
+// again.
 type Group struct {
 	lib     *libibverbs.Library
 	config  Config
