@@ -96,7 +96,7 @@ func TestCancelReachesWhoPolls(t *testing.T) {
 	})
 }
 
-// TestCloseWhileSomebodyPolls (CO9): his operation ends, and he polls no more.
+// TestCloseWhileSomebodyPolls (CO9): the poller's operation ends, and it polls no more.
 func TestCloseWhileSomebodyPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, write := pair(t)

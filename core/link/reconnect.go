@@ -66,9 +66,9 @@ type reconnector struct {
 	number     uint64           // of the endpoint
 	cause      error            // of the present break
 	breaks     uint64           // there were so many
-	bad        error            // why the attempt of now came to nothing
+	bad        error            // why the present attempt came to nothing
 	offer      reconnectMessage // of the peer, with the highest number
-	known      uint64           // its number when the attempt of now began
+	known      uint64           // its number when the present attempt began
 	linked     uint64           // the highest number that the peer is connected with
 	no         bool             // the peer has refused
 	refusalDue bool             // the peer is to be told that this side does not go on

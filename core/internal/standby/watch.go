@@ -30,7 +30,7 @@ func New(every time.Duration) *Watch {
 // Call says that a caller works now, for a moment.
 func (w *Watch) Call() { w.calls.Add(1) }
 
-// Enter says that a caller works until he calls Leave.
+// Enter says that a caller works until it calls Leave.
 func (w *Watch) Enter() {
 	w.inside.Add(1)
 	w.calls.Add(1) // code that has counted this call sees the caller inside

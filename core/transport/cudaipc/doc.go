@@ -11,16 +11,16 @@
 //	         there is no descriptor, or it cannot be had
 //	ipc      elsewhere: cuIpcGetMemHandle; a process that shows the nonce may open it
 //
-// With the first three, memory lives until the last rank lets go, also when its owner is
-// killed. A process that reads a memory descriptor with a fabric handle can map the
+// With the first three, memory lives until the last rank releases it, also when its owner
+// is killed. A process that reads a memory descriptor with a fabric handle can map the
 // memory, if the driver lets it (it has the owner's IMEX channel): the owner is not
 // asked.
 //
 // An IPC handle must be closed everywhere before its owner frees the memory. A process
 // that has it open keeps a connection to the owner, and Offer.Holders counts those.
 //
-// The memory descriptor is the domain's slab 0, so only a buffer that makes no slabs of its
-// own can use this package. Nothing that a memory descriptor says is believed: it is checked
-// for its form, its length and its sender, what it names is looked up, and how
-// much there is is the driver's word.
+// The memory descriptor is the domain's slab 0, so only a buffer that makes no slabs of
+// its own can use this package. A memory descriptor is not trusted: its form, its length
+// and its sender are checked, what it names is looked up, and the driver says how much
+// memory there is.
 package cudaipc

@@ -30,8 +30,8 @@ func (v *View) Device() uint64 { return cuda.DeviceNumber(v.memDesc.device) }
 // Path is "process", "fd", "fabric" or "ipc".
 func (v *View) Path() string { return v.path }
 
-// Close lets the memory go. No kernel of this rank reaches for it. Idempotent;
-// after an error it may be called again.
+// Close releases the memory. No kernel of this rank reaches for it. Idempotent; after an
+// error it may be called again.
 func (v *View) Close() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package inproc is a transport between goroutines of one process, with all
-// memory on the Go heap: the race detector sees every word and byte of it,
-// which it cannot in a memfd. It is meant for tests.
+// Package inproc is a transport between goroutines of one process, with all memory on the
+// Go heap. The race detector sees every word and byte of it, which it cannot in a memfd.
+// It is meant for tests.
 package inproc
 
 import (

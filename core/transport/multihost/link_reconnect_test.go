@@ -62,7 +62,7 @@ func TestLinksReconnected(t *testing.T) {
 	g := newTroupe(t, []string{"a", "b", "c"}, change)
 	for i, r := range relays {
 		r.Reset(seed+uint64(i), 32<<10, 128<<10)
-		r.Cut() // those of now have no end
+		r.Cut() // the present ones have no end
 	}
 	var wg sync.WaitGroup
 	const num = 150
