@@ -19,9 +19,9 @@ type handshakeID [16]byte
 
 const handshakeIDsBytes = 2 * len(handshakeID{})
 
-// sealLocked signs what there is to be said to a peer: first the introduction
-// that is due, then the handshake, or an introduction in its place while the peer's id
-// is not known. The caller holds the lock of handshakes.
+// sealLocked signs what there is to be said to a peer. The introduction that is due comes
+// first, then the handshake; while the peer's id is not known, an introduction takes the
+// handshake's place. The caller holds the lock of handshakes.
 func (f *Fabric) sealLocked(buf []byte, p *peer) (length int, err error) {
 	to, says := p.asked, false
 	if to == (handshakeID{}) {

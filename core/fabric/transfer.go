@@ -4,11 +4,10 @@ import (
 	"github.com/moewire/moewire/core/op"
 )
 
-// Look returns what is known of an operation now. Imm of a Recv is the
-// message's number modulo 2^32: the peer's fabric counts what it sends here
-// from 1; one that never comes was lost, or refused to its sender while it
-// sent others. NumBytes of a ReceiveImm are those of the write, or, of one that
-// was cut, of its last slice.
+// Look returns what is known of an operation now. Imm of a Recv is the message's number
+// modulo 2^32: the peer's fabric counts what it sends here from 1. A number that never
+// comes was lost, or refused to its sender while it sent others. NumBytes of a ReceiveImm
+// are those of the write; if the write was cut, those of its last slice.
 func (f *Fabric) Look(r op.Ref) (op.Result, error) {
 	res, err := f.table.Look(r)
 	if err != nil || res.Released {

@@ -60,10 +60,10 @@ type Handler interface {
 // Ending says how a control connection ended.
 type Ending uint8
 
-// The ends. Only EndExited says that the process has ended. It means one of: the
-// connection ended, or was reset, without a shutdown notice, and the system of its host
-// says that no socket listens at its control port any more; the system says so of its
-// liveness port; Controls.Exited was called. A connection that ends in another way is
+// The ends. Only EndExited says that the process has ended. It has one of three causes.
+// The connection ended, or was reset, without a shutdown notice, and then the system of
+// its host said that no socket listens at its control port. Or that system said so of its
+// liveness port. Or Controls.Exited was called. A connection that ends in another way is
 // reconnected.
 const (
 	EndShutdown Ending = iota + 1 // the rank closed it, or is about to

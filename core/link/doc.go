@@ -17,8 +17,8 @@
 // sender stops at the bound (transport.ErrWouldBlock), so the receiver always has a
 // receive posted.
 //
-// Control is the other connection between two ranks: a TCP socket with a
-// core/wire session, for what has to arrive although the data path may be
-// stuck, and to notice the end of the peer's process. A connection that breaks
-// while both live is reconnected. See Controls.
+// Control is the other connection between two ranks: a TCP socket with a core/wire
+// session. It carries what has to arrive although the data path may be stuck, and shows
+// the end of the peer's process. A connection that breaks while both live is reconnected.
+// See Controls.
 package link

@@ -27,9 +27,9 @@ type CompatHead struct {
 }
 
 // Compat signs and opens single frames with a shared key: the header and the time, and
-// nothing else. What it does not do: the payload may be altered unnoticed; a frame may be
+// nothing else. Its limits: the payload may be altered unnoticed. A frame may be
 // sent again for as long as its time is accepted (two minutes, if it was dated a minute
-// ahead); a frame may be turned back to the process that made it, or to another process
+// ahead). A frame may be turned back to the process that made it, or to another process
 // with the same key. Use a Session where both sides can. The keys of the two formats are
 // unrelated, though they come from the same ring: no compat frame is ever accepted by a
 // Session.

@@ -27,11 +27,10 @@ func (n *chunkNonce) set(seq uint64, chunk uint32) []byte {
 // Digest checks one payload at a time as its bytes arrive, wherever they lie.
 // It is for one goroutine at a time, reusable, and allocates nothing.
 //
-// Every ChunkBytes of the payload get an AES-256-GMAC tag under the direction's
-// own key, with the message's sequence number and the chunk's index as the
-// nonce; the header holds the SHA-256 of the tags. Tags of chunks cannot just
-// be added up: GMAC is linear, so that equal changes in two chunks would cancel
-// each other out.
+// Every ChunkBytes of the payload get an AES-256-GMAC tag under the direction's own key.
+// The nonce is the message's sequence number and the chunk's index. The header holds the
+// SHA-256 of the tags. Tags of chunks cannot just be added up: GMAC is linear, so that
+// equal changes in two chunks would cancel each other out.
 type Digest struct {
 	counters *Counters
 	mac      *gmac.MAC

@@ -13,9 +13,9 @@ import (
 )
 
 // FromFile is a Source that reads a regular file of this process's user or of root, which
-// only its owner may read or write; one of root's may be read by its group, too, as
-// containers mount secrets. The folders that lead to it, and to a symbolic link that
-// stands for it, belong to this user or to root, and no other user may put another file
+// only its owner may read or write. A file of root's may be read by its group, too, as
+// containers mount secrets. The folders that lead to the file, and to a symbolic link
+// that stands for it, belong to this user or to root. No other user may put another file
 // there. Anything else at that path is refused and not waited for.
 func FromFile(path string) Source {
 	return func() ([]byte, error) {

@@ -20,10 +20,11 @@ const (
 	labelDatagram     = "moewire 2 note"
 )
 
-// Notary signs and checks single frames that the caller carries, outside of any session:
-// statements of a sender's whole state, so that one that is lost, doubled or late does no
-// harm. What it does not do: tell which holder of the key has signed, or refuse a frame
-// that was here before, as long as its time is accepted. Safe for concurrent use.
+// Notary signs and checks single frames that the caller carries, outside of any session.
+// They are statements of a sender's whole state, so one that is lost, doubled or late
+// does no harm. Notary does not tell which holder of the key has signed. It does not
+// refuse a frame that was here before, as long as its time is accepted. Safe for
+// concurrent use.
 type Notary struct {
 	keys     *Keyring
 	counters *Counters

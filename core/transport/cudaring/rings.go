@@ -13,10 +13,10 @@ import (
 // still use them.
 var ErrInUse = errors.New("messages to ranks of other hosts are in use")
 
-// Rings makes all rings of a device, whatever carries their messages, and knows
-// which are not freed yet. A ring that is released stays until Free: links end in
-// the background, while kernels run that may wait for a message, and the driver may
-// wait for kernels before it frees anything. Safe for concurrent use.
+// Rings makes all rings of a device, whatever carries their messages, and knows which are
+// not freed yet. A ring that is released stays until Free. The reason: links end in the
+// background, while kernels run that may wait for a message, and the driver may wait for
+// kernels before it frees anything. Safe for concurrent use.
 type Rings struct {
 	dev *cuda.Device
 

@@ -94,8 +94,8 @@ type Config struct {
 	// unless a test gives another one: that starts with the host, so hosts
 	// differ by any amount.
 	Clock func() int64
-	// Report, if not nil, is given this rank's control region and what is seen
-	// of all remote ranks, every Heartbeat, on one goroutine; and nothing once the
+	// Report, if not nil, is called every Heartbeat, on one goroutine. It is given this
+	// rank's control region and what is seen of all remote ranks; and nothing once the
 	// rank has none any more.
 	Report func(own transport.Segment, remote []RemoteRank)
 	// Host, if not empty, is taken for the host's identity: ranks with

@@ -1,6 +1,6 @@
-// Package multihost is a group of which some ranks share memory and others do not:
-// a transport.Domain made of the shared memory of this host (package shm) and
-// of links to the ranks of other hosts (package link).
+// Package multihost is a group of which some ranks share memory and others do not. It is
+// a transport.Domain made of the shared memory of this host (package shm) and of links to
+// the ranks of other hosts (package link).
 //
 //	Open ─ Listener ─ Metadata ──(any store)──▶ the metadata of all that come
 //	          │

@@ -56,9 +56,9 @@ type Totals struct {
 	// Ballots that this rank has begun; Agreed: changes of the member set that
 	// it knows of.
 	Ballots, Agreed uint64
-	// Ended counts remote ranks with an ended process, Broken connections that ended in
-	// another way than by a shutdown notice, TimesUnresponsive how often a rank was not
-	// heard for the bound: it may have come back.
+	// Ended counts remote ranks with an ended process. Broken counts connections that
+	// ended in another way than by a shutdown notice. TimesUnresponsive is how often a
+	// rank was not heard for the bound: it may have come back.
 	Ended, Broken, TimesUnresponsive uint64
 	// Missing says which carriers do not work here, and why; "" if all do, or
 	// none was needed.

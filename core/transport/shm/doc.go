@@ -10,8 +10,8 @@
 //	       Relist ─ Listener ─ Metadata ─ Reconnect ─ Change ─ Commit
 //
 // A rank number is held by one process after another. At a later rendezvous survivors
-// (Relist, Reconnect) bring the memory that they have, which their peers know by its
-// identity and keep mapped where it is; new ranks (Open, Connect) bring fresh memory.
+// (Relist, Reconnect) bring the memory that they have. Their peers know it by its
+// identity and keep it mapped where it is. New ranks (Open, Connect) bring fresh memory.
 // Nothing of a domain changes before Commit.
 //
 // A memfd has no name, and the listeners are in the abstract name space, so

@@ -14,11 +14,11 @@
 // from mistakes, not from malice: a peer that was given a memory's descriptor
 // can write to all of that memory, for as long as it lives.
 //
-// What a peer can do to this process is bounded in another way: every word that is read
+// What a peer can do to this process is bounded in another way. Every word that is read
 // from its memory is checked, its memory cannot shrink, and this process keeps for itself
 // the state that it relies on. A broken peer loses its endpoint, with VendorNonsense, or
-// makes this process sleep until its deadline; it cannot crash it, nor make it touch
-// other memory.
+// makes this process sleep until its deadline. It cannot crash this process, nor make it
+// touch other memory.
 //
 // Nothing is released that a peer is in the middle of touching. Before every chunk a
 // process writes into its lane what it will touch, and then checks that it still may. A

@@ -162,9 +162,9 @@ func (c *conn) handleNotices() {
 	}
 }
 
-// leave closes the socket, or, while the kernel reads memory of requests, ends
-// the connection and keeps the descriptor, for that is where the notices come;
-// the caller holds io and mu.
+// leave closes the socket. While the kernel reads memory of requests, it ends the
+// connection instead and keeps the descriptor, for that is where the notices come. The
+// caller holds io and mu.
 func (c *conn) leave() (left bool) {
 	c.pin.drop()
 	if c.pin.first != c.pin.next {

@@ -290,9 +290,9 @@ func (e *endpoint) pump() {
 	d.do(after)
 }
 
-// flushDC is flush without a queue pair: the initiator returns what it has,
-// and what waits, and what was to be received, is returned here, once nothing
-// can reach it any more. Under changing.
+// flushDC is flush without a queue pair. The initiator returns the requests that it has.
+// The requests that wait for one, and the receives, are returned here, once nothing can
+// reach them any more. Under changing.
 func (e *endpoint) flushDC() error {
 	t := e.owner
 	err := e.dc.port.cut(e)
