@@ -34,7 +34,7 @@ func (s *shards) put(p Peer, r Ref) {
 	at.m[p] = r
 }
 
-// benchCase is who is asked for, and where. With more peers than places some are
+// benchCase is which peers are asked for, and where. With more peers than places some are
 // asked for far more often than others, as caches expect.
 type benchCase struct {
 	name         string
@@ -107,9 +107,9 @@ func benchmarkGets(b *testing.B, c benchCase) {
 	b.StartTimer()
 }
 
-// gets is one goroutine's part. Of 16 gets one is timed. Of the store,
-// who misses waits until it has its connection, as its owner would: 64 goroutines
-// that only ask again leave no processor to those that connect.
+// gets is one goroutine's part. Of 16 gets one is timed. A goroutine that misses in the
+// store waits until it has its connection, as its owner would: 64 goroutines that only
+// ask again leave no processor to those that connect.
 func (c *benchCase) gets(s *Store, m *shards, rng *rand.Rand) (took []time.Duration, misses int64) {
 	zipf := rand.NewZipf(rng, 2.5, 4, uint64(c.peers-1))
 	for i := range benchGets / benchThreads {
@@ -134,7 +134,7 @@ func (c *benchCase) gets(s *Store, m *shards, rng *rand.Rand) (took []time.Durat
 	return took, misses
 }
 
-// get of the plain map inserts who is not there, and evicts nobody.
+// get of the plain map inserts a peer that is not there, and evicts none.
 func (c *benchCase) get(s *Store, m *shards, p Peer) (Ref, error) {
 	if !c.plain {
 		return s.Get(p)

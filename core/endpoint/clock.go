@@ -92,10 +92,10 @@ func (s *Store) tickSafely() {
 	s.stats.Panics++
 }
 
-// Close retires everything, and returns when all queue pairs are gone and no
-// callback runs; an error says how many are left at the deadline. It polls the transport itself:
-// nobody else may from here on. The transport stays open. Idempotent; a
-// second call at the same time waits for the first one's end.
+// Close retires everything, and returns when all queue pairs are gone and no callback
+// runs. An error says how many are left at the deadline. Close polls the transport
+// itself; no other goroutine may from here on. The transport stays open. Idempotent; a
+// second call at the same time waits for the end of the first.
 func (s *Store) Close(deadline time.Time) error {
 	s.mu.Lock()
 	first := !s.closed

@@ -15,10 +15,10 @@ type Config struct {
 	Spec transport.EndpointSpec
 	// Cap is how many queue pairs there may be.
 	Cap int
-	// MaxPeers bounds the peers that are remembered (1024). At the bound, who
+	// MaxPeers bounds the peers that are remembered (1024). At the bound, the peer that
 	// was without a connection for longest is forgotten.
 	MaxPeers int
-	// Policy chooses who makes room.
+	// Policy chooses the connection to evict.
 	Policy Policy
 	// Epoch is this process's life: larger than that of any former one.
 	Epoch uint64
@@ -35,9 +35,9 @@ type Config struct {
 	// NumTasks bounds the calls into the transport that may block at a time (8):
 	// so many connects, and so many others.
 	NumTasks int
-	// ConnectFor bounds the making of a connection (10 s), DrainFor the wait
-	// for outstanding completions before quarantine (30 s), RetryAfter the pause
-	// after a failure (100 ms), ResendAfter that between handshakes (50 ms).
+	// ConnectFor bounds the making of a connection (10 s). DrainFor bounds the wait for
+	// outstanding completions before quarantine (30 s). RetryAfter is the pause after a
+	// failure (100 ms), ResendAfter that between handshakes (50 ms).
 	ConnectFor, DrainFor, RetryAfter, ResendAfter time.Duration
 	// QuarantineCap is how many connections may be in quarantine before the
 	// store makes no more (Cap / 4, at least 1).

@@ -28,7 +28,7 @@ type entry struct {
 	word    atomic.Uint64 // generation << 8 | state
 	visited atomic.Bool
 	posted  atomic.Int64 // requests accepted, or being posted
-	ended   atomic.Int64 // whose completions have been handled
+	ended   atomic.Int64 // requests of which the completions have been handled
 
 	peer    Peer
 	pair    *pair // nil once retired
@@ -56,7 +56,7 @@ func (e *entry) enter(st state) { e.word.Store(e.word.Load()&^0xff | uint64(st))
 // leave makes the entry vacant and its references stale. The counts go on: a
 // post that came too late may be about to take its own back.
 func (e *entry) leave() {
-	gen := max(e.gen()+1, 1) // 0 is nobody's, also when it wraps
+	gen := max(e.gen()+1, 1) // 0 names nothing, also when it wraps
 	e.word.Store(uint64(gen)<<8 | uint64(vacant))
 	e.ep, e.id, e.local, e.pair = nil, 0, nil, nil
 	e.busy, e.flushed, e.overdue = false, false, false
@@ -83,7 +83,8 @@ func (s *Store) entryOf(r Ref, from, to state) *entry {
 	return e
 }
 
-// PeerOf returns whose connection a reference names, also before it is live.
+// PeerOf returns the peer of the connection that a reference names, also before it is
+// live.
 func (s *Store) PeerOf(r Ref) (p Peer, ok bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -116,9 +117,9 @@ func (s *Store) PostRecv(r Ref, requests []transport.RecvRequest) (int, error) {
 	return n, err
 }
 
-// hold counts requests before they are posted, so that nobody destroys the
-// endpoint meanwhile: whoever retires it changes the word first and looks at
-// the count afterwards, and here it is the other way round.
+// hold counts requests before they are posted, so that the endpoint is not destroyed
+// meanwhile. A caller that retires it changes the word first and looks at the count
+// afterwards; hold does it the other way round.
 func (s *Store) hold(r Ref, from, to state, n int) *entry {
 	e := s.entryOf(r, from, to)
 	if e == nil || !s.keep(e, r, from, to, n) {

@@ -8,9 +8,9 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// Handshake is what the two ends of a connection tell each other to make it. It is
-// a statement of the sender's whole state, so one that is lost is made good by
-// the next, and one that comes twice or late changes nothing.
+// Handshake is what the two ends of a connection tell each other to make it. It states
+// the sender's whole state: the next one makes good a lost one, and one that comes twice
+// or late changes nothing.
 type Handshake struct {
 	// Epoch is the sender's life: it grows when the process starts anew.
 	Epoch uint64

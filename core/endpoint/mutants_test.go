@@ -90,7 +90,7 @@ func stalled(m mutant, seed uint64, bound int) (w *world, goOn func(), err error
 	return w, goOn, err
 }
 
-// checkReclaim (ES2): what is retired goes, though nobody inserts any more.
+// checkReclaim (ES2): a retired endpoint goes, though no pair inserts any more.
 func checkReclaim(m mutant, seed uint64) error {
 	w := brokenWorld(m, seed, 2, fake.Config{}, nil)
 	a := w.nodes[0]

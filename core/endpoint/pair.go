@@ -10,11 +10,11 @@ import (
 
 // pair is what is known of one peer. Guarded by Store.mu.
 //
-// Both ends of a connection go the same way: make an endpoint; tell the peer
-// its address; connect once the peer has said that the address we have of it
-// was made, or is still free, with ours in sight; say so; go live when the
-// peer has said so, too. Whatever is newer than what one is connected to
-// (another generation, or another life of the peer) retires the connection.
+// Both ends of a connection go the same way: make an endpoint; tell the peer its address;
+// connect; say so; go live when the peer has said so, too. An end connects once the peer
+// has said that the address we have of it was made, or is still free, with ours in sight.
+// Anything newer than the end that is connected to (another generation, or another life
+// of the peer) retires the connection.
 type pair struct {
 	peer    Peer
 	index   int32  // entry that is not retired; none

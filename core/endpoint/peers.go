@@ -7,11 +7,11 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// Peers are remembered up to a bound. One without a connection can be
-// forgotten, because generations are the store's and not the peer's: whoever
-// still remembers an endpoint that it was told of finds everything that comes
-// later newer. And a handshake from before that comes late leads to no connection,
-// since it cannot have an endpoint in sight that was made after it.
+// Peers are remembered up to a bound. A peer without a connection can be forgotten,
+// because generations belong to the store and not to the peer. A peer that still
+// remembers an endpoint that it was told of sees everything that comes later as newer.
+// And an old handshake that comes late leads to no connection, since it cannot have seen
+// an endpoint that was made after it.
 
 // idle lists the peers without a connection, in the order in which they were
 // last heard of. Its ends are the pair `ends`.
@@ -33,8 +33,8 @@ func (l *idle) remove(p *pair) {
 	}
 }
 
-// oldest is who was idle for longest, has no pause left, and waits for no room;
-// nil if nobody.
+// oldest is the peer that was idle for longest, has no pause left, and waits for no room;
+// nil if there is none.
 func (l *idle) oldest(now time.Time, waits func(*pair) bool) *pair {
 	for p := l.ends.newer; p != &l.ends; p = p.newer {
 		if !now.Before(p.retryAt) && !waits(p) {
@@ -62,7 +62,7 @@ func (s *Store) pairOf(id Peer) (*pair, error) {
 	return p, nil
 }
 
-// forget makes room for another peer, if somebody is idle.
+// forget makes room for another peer, if some peer is idle.
 func (s *Store) forget() bool {
 	p := s.idle.oldest(s.cfg.Now(), s.awaitsCapacity)
 	if p == nil || s.mutant == neverForget {
@@ -74,8 +74,8 @@ func (s *Store) forget() bool {
 	return true
 }
 
-// awaitsCapacity reports whether somebody is on the way out for a pair. Forgotten, it
-// would evict another one when it asks again. There are few at a time.
+// awaitsCapacity reports whether a connection is on the way out for a pair. A pair that
+// was forgotten would evict another one when it asks again. There are few at a time.
 func (s *Store) awaitsCapacity(p *pair) bool { return s.isLeaving(p.evicted) }
 
 func (s *Store) nextGen(p *pair) uint64 {

@@ -99,8 +99,8 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
-// TestWhoAwaitsRoomIsNotForgotten: a peer for which somebody is evicted is
-// remembered until that place is free, so that it evicts nobody else.
+// TestWhoAwaitsRoomIsNotForgotten: a peer for which another one is evicted is remembered
+// until that place is free, so that it evicts no more.
 func TestWhoAwaitsRoomIsNotForgotten(t *testing.T) {
 	now := time.Now()
 	cfg := Config{MaxPeers: 2, DrainFor: time.Second, Now: func() time.Time { return now }}
@@ -123,7 +123,7 @@ func TestWhoAwaitsRoomIsNotForgotten(t *testing.T) {
 	require.Nil(t, s.pairs[0])
 }
 
-// TestNobodyToForget: who has a connection, or a pause, is not forgotten.
+// TestNobodyToForget: a peer that has a connection, or a pause, is not forgotten.
 func TestNobodyToForget(t *testing.T) {
 	now := time.Now()
 	s := &Store{pairs: map[Peer]*pair{}, cfg: Config{MaxPeers: 3, Now: func() time.Time { return now }}}

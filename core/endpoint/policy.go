@@ -7,9 +7,9 @@ type Policy uint8
 
 // The policies.
 const (
-	// SIEVE (Zhang et al., NSDI 2024): new ones enter at the head, unvisited; a
-	// hand goes from tail to head, forgives those that were used since it last
-	// came by, and takes the first that was not.
+	// SIEVE (Zhang et al., NSDI 2024): new entries join at the head, unvisited. A hand
+	// goes from tail to head, spares the entries that were used since it last came by,
+	// and takes the first that was not.
 	SIEVE Policy = iota
 	// FIFO takes the oldest.
 	FIFO

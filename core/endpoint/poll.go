@@ -6,10 +6,9 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// Poll takes completions from the transport, has handle look at them, and
-// only then counts them: while they are looked at, nothing that they are of is
-// destroyed. Events are taken care of, too. It returns how many completions
-// there were.
+// Poll takes completions from the transport, has handle look at them, and only then
+// counts them. So while they are looked at, the endpoints that they belong to are not
+// destroyed. Events are taken care of, too. It returns how many completions there were.
 func (s *Store) Poll(done []transport.Completion, handle func([]transport.Completion)) (int, error) {
 	events := s.takeEvents() // first: they say why requests have failed
 	n, err := s.cfg.Transport.Poll(done)

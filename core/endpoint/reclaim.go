@@ -71,7 +71,7 @@ func (s *Store) retake() {
 	}
 }
 
-// sweep is reclaim for everybody but an insert.
+// sweep is reclaim for every caller but an insert.
 func (s *Store) sweep() {
 	if s.mutant != reclaimOnInsert {
 		s.reclaim()
@@ -132,11 +132,11 @@ func (s *Store) confine(e *entry, now time.Time) {
 	if !e.overdue {
 		e.overdue = true
 		s.stats.Quarantined++
-		s.rouse() // who waits for its place takes another's
+		s.rouse() // a pair that waits for this place takes another
 	}
 }
 
-// vacate gives a place back whose queue pair is gone.
+// vacate gives back a place when its queue pair is gone.
 func (s *Store) vacate(i int32) {
 	delete(s.byID, s.entries[i].id)
 	s.stats.Destroyed++

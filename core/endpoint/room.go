@@ -2,17 +2,17 @@ package endpoint
 
 import "time"
 
-// Who finds no place left has a live connection evicted in place of its own. A
-// place comes free when the evicted one's completions have come, which may never
-// happen; evicting more and more would not help then. So:
+// A pair that finds no place left has a live connection evicted. A place comes free when
+// the evicted connection's completions have come. That may never happen, and evicting
+// more and more would not help then. So:
 //
-//   - of those that were retired within evictFor, by whomever, at most maxEvicting
-//     are awaited at a time: their places come as soon as more would;
+//   - of the connections retired within evictFor, for whatever reason, at most
+//     maxEvicting are awaited at a time: their places come as soon as more would;
 //   - each peer awaits one, and another only when that one takes longer;
-//   - when maxEvicting evictions have freed no place at all, the next ones are
-//     ever further apart.
+//   - when maxEvicting evictions have freed no place at all, the pauses between
+//     the next ones grow.
 //
-// What was retired longer ago is not counted on, so it holds up nobody.
+// A connection that was retired longer ago is not counted on, so it delays no other pair.
 const (
 	maxEvicting = 4
 	// evictFor is a multiple of what completions and a tick take.
@@ -24,10 +24,10 @@ type room struct {
 	spare     []Ref     // evicted for a peer that has found another place meanwhile
 	fruitless int       // evictions since a place came free
 	last      time.Time // of them
-	askAt     time.Time // when who waits may find room; zero: nobody was told to wait
+	askAt     time.Time // when a waiting pair may find room; zero: no pair was told to wait
 }
 
-// makeRoom evicts somebody for a peer, unless a place is about to come free.
+// makeRoom evicts a connection for a peer, unless a place is about to come free.
 func (s *Store) makeRoom(p *pair) {
 	now := s.cfg.Now()
 	if !s.isLeaving(p.evicted) {
@@ -72,15 +72,15 @@ func (s *Store) awaits(p *pair, now time.Time) time.Time {
 	return now
 }
 
-// isLeaving tells of what was retired that its place will come free, as far as
+// isLeaving reports whether the place of a retired connection will come free, as far as
 // is known.
 func (s *Store) isLeaving(r Ref) bool {
 	e := s.entryOf(r, retiring, quarantined)
 	return e != nil && s.cfg.Now().Sub(e.since) < s.evictFor()
 }
 
-// leaveSpare: a peer has a place, so what was evicted for it makes room for the
-// next one.
+// leaveSpare: a peer has a place, so the connection that was evicted for it makes room
+// for the next one.
 func (s *Store) leaveSpare(p *pair) {
 	if s.isLeaving(p.evicted) && s.mutant != noSpare {
 		s.room.spare = append(s.room.spare, p.evicted)
@@ -88,7 +88,8 @@ func (s *Store) leaveSpare(p *pair) {
 	p.evicted = Ref{}
 }
 
-// takeSpare returns one whose place is about to come free, or the zero Ref.
+// takeSpare returns a connection of which the place is about to come free, or the zero
+// Ref.
 func (s *Store) takeSpare() (r Ref) {
 	spare := s.room.spare
 	for len(spare) > 0 && !s.isLeaving(r) {
@@ -101,8 +102,8 @@ func (s *Store) takeSpare() (r Ref) {
 	return r
 }
 
-// askAgain has those that wait ask when the time has come: nothing else may
-// change until then.
+// askAgain has the pairs that wait ask when the time has come: nothing else may change
+// until then.
 func (s *Store) askAgain(at time.Time) {
 	if s.room.askAt.IsZero() || at.Before(s.room.askAt) {
 		s.room.askAt = at

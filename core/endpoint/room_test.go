@@ -42,7 +42,7 @@ func closeFull(w *world, places int) error {
 	return err
 }
 
-// retireOutstanding retires connections whose completions come after this delay.
+// retireOutstanding retires connections with completions that come after this delay.
 func retireOutstanding(w *world, refs []Ref, delay time.Duration) error {
 	a := w.nodes[0]
 	late := w.net.Inject(fake.Fault{
@@ -63,8 +63,8 @@ func retireOutstanding(w *world, refs []Ref, delay time.Duration) error {
 	return nil
 }
 
-// checkOutstandingRoom: connections that have completions outstanding for long, as many as may
-// be awaited at a time, hold up nobody who needs a place.
+// checkOutstandingRoom: connections that have completions outstanding for long, as many
+// as may be awaited at a time, delay no peer that needs a place.
 func checkOutstandingRoom(m mutant, seed uint64) error {
 	w, refs, err := full(m, seed, 8, nil)
 	if err == nil {
@@ -94,7 +94,7 @@ func TestOutstandingRoom(t *testing.T) {
 	})
 }
 
-// TestRetiredRoomIsAwaited: nobody is evicted while enough others, of whatever
+// TestRetiredRoomIsAwaited: no connection is evicted while enough others, of whatever
 // cause, were retired just now.
 func TestRetiredRoomIsAwaited(t *testing.T) {
 	begin := time.Now()
@@ -113,8 +113,8 @@ func TestRetiredRoomIsAwaited(t *testing.T) {
 	require.NoError(t, closeFull(w, 8))
 }
 
-// TestSlowEvictionLetsOneMoreGo: who was evicted has outstanding completions; another one
-// is evicted, not all the others.
+// TestSlowEvictionLetsOneMoreGo: the evicted connection has outstanding completions;
+// another one is evicted, not all the others.
 func TestSlowEvictionLetsOneMoreGo(t *testing.T) {
 	inBubbles(t, 25, func(t *testing.T, seed uint64) {
 		w, _, err := full(sound, seed, 8, nil)
@@ -158,8 +158,8 @@ func TestNoMoreEvictedThanNeeded(t *testing.T) {
 	})
 }
 
-// checkSpare: of two who need a place, one gets that of the other's evicted one.
-// The other then waits for the first one's, and evicts nobody else.
+// checkSpare: of two peers that need a place, one gets the place of the other's evicted
+// connection. The other then waits for the place of the first one's, and evicts no more.
 func checkSpare(m mutant, seed uint64) error {
 	begin := time.Now()
 	w, _, err := full(m, seed, 3, func() time.Time { return begin })
@@ -235,9 +235,9 @@ func evictionMakesRoom(t *testing.T, seed uint64) {
 	require.NoError(t, w.close())
 }
 
-// TestOneEvictionEach: who asks for a connection at the cap takes one from
-// another peer, however often it asks, and another one only when that does not
-// come free soon. Time is the test's own, so that a slow machine changes nothing.
+// TestOneEvictionEach: a peer that asks for a connection at the cap takes one from
+// another peer, however often it asks, and another one only when that does not come free
+// soon. Time is the test's own, so that a slow machine changes nothing.
 func TestOneEvictionEach(t *testing.T) {
 	var later atomic.Int64
 	begin := time.Now()

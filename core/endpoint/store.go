@@ -1,12 +1,12 @@
 // Package endpoint keeps a bounded number of connections to peers over one
 // transport.
 //
-// Its cap counts everything that holds a queue pair: connections that are
-// being made, live ones, retired ones whose requests still await their
-// completions, and those in quarantine. A place is taken before a queue pair
-// is made and released after it is gone. What is retired is reclaimed by
-// completions and by the store's own clock, never by somebody else's insert.
-// No call into the transport is made under the store's lock.
+// Its cap counts everything that holds a queue pair: connections that are being made,
+// live ones, retired ones with requests that still await their completions, and those in
+// quarantine. A place is taken before a queue pair is made, and released after it is
+// gone. Retired endpoints are reclaimed by completions and by the store's own clock,
+// never by another pair's insert. No call into the transport is made under the store's
+// lock.
 //
 // One peer has at most one connection that is not retired, however many ask
 // for it. The two ends of a connection find each other by handshakes (Handshake), which
@@ -75,8 +75,8 @@ type Store struct {
 	room       room
 	outbox     []outgoing
 	news       []change
-	delivering bool          // somebody sends what is in the two
-	changed    chan struct{} // closed at the next change; nil: nobody waits
+	delivering bool          // a goroutine sends what is in the two
+	changed    chan struct{} // closed at the next change; nil: no caller waits
 	stats      Stats
 	closed     bool
 
@@ -114,7 +114,7 @@ const (
 	postUnready               // live before the peer has said that it is ready
 	lockedCalls               // the transport is called under the lock
 	forgetGens                // a peer that was forgotten is told of generations from before
-	neverForget               // who was known once is known for ever
+	neverForget               // a peer that was known once is known for ever
 	countEarly                // completions count before they were handled
 	formerLife                // what was said of a former life of ours counts
 	lookOnce                  // posts on what was retired since it was found
@@ -263,7 +263,7 @@ func (s *Store) reserve() (int32, bool) {
 	return i, true
 }
 
-// overshoots is for mutants whose bound is none.
+// overshoots is for mutants that have no bound.
 func (s *Store) overshoots() bool {
 	switch s.mutant {
 	case capByList:

@@ -104,7 +104,7 @@ func (s *Store) placesOf(p Peer) (n int) {
 // TestNoResource (ES4): an idle connection gives its queue pair to another
 // one; with none idle the answer says so, and the place is free again.
 func TestNoResource(t *testing.T) {
-	// Who waits may look late: the failure is not forgotten until then.
+	// The test may look late: the failure is not forgotten until then.
 	w := testWorld(t, 4, fake.Config{NoReceiveTimeout: -1}, func(c *Config) { c.RetryAfter = time.Second })
 	a := w.nodes[0]
 	first := a.connect(t, 1)
@@ -459,7 +459,7 @@ func FuzzParseHandshake(f *testing.F) {
 	})
 }
 
-// TestGotMeanwhileIsVisited: a connection that goes live while somebody looks for it
+// TestGotMeanwhileIsVisited: a connection that goes live while a caller looks for it
 // counts as used, too.
 func TestGotMeanwhileIsVisited(t *testing.T) {
 	w := testWorld(t, 2, fake.Config{}, nil)

@@ -154,7 +154,7 @@ func (w *world) settles() error {
 	return fmt.Errorf("does not settle: %+v with %d queue pairs", s, c.QueuePairs)
 }
 
-// TestStormInBubble: the same, many times, in a bubble whose clock is fake.
+// TestStormInBubble: the same, many times, in a bubble with a fake clock.
 func TestStormInBubble(t *testing.T) {
 	seed := seedOf(t)
 	for i := range testenv.NumSeeds(t, 30) {

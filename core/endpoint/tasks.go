@@ -9,11 +9,10 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// tasks are the calls into the transport that may block: each entry has at
-// most one under way. Connects, which wait for a peer, have a lane of their own,
-// so that no number of unresponsive peers holds up the rest. NumTasks run at a time in
-// each lane. One that lasts too long counts as quarantined, and lets another one
-// run.
+// tasks are the calls into the transport that may block: each entry has at most one under
+// way. Connects, which wait for a peer, have a lane of their own, so that unresponsive
+// peers, however many, do not delay the rest. NumTasks run at a time in each lane. A task
+// that lasts too long counts as quarantined, and lets another one run.
 type tasks struct {
 	connects, others lane
 	active           map[*running]struct{}
@@ -100,7 +99,7 @@ func (s *Store) create(i int32) {
 	defer s.mu.Unlock()
 	e.busy = false
 	switch {
-	case e.state() == retiring: // nobody wants it any more
+	case e.state() == retiring: // no pair wants it any more
 		s.takeDown(i)
 	case err != nil:
 		s.failed(i, err)
@@ -144,9 +143,8 @@ func (s *Store) tryEndpoint() (ep transport.Endpoint, err error) {
 	return ep, err
 }
 
-// evictIdle takes down a connection without outstanding requests, at once.
-// Receives are requests: whoever keeps some posted on every connection has none
-// that is idle.
+// evictIdle takes down a connection without outstanding requests, at once. Receives are
+// requests: a caller that keeps some posted on every connection has none that is idle.
 func (s *Store) evictIdle() bool {
 	s.mu.Lock()
 	idle := func(i int32) bool { return s.entries[i].drained() }
@@ -162,7 +160,7 @@ func (s *Store) evictIdle() bool {
 	s.mu.Unlock()
 	s.flush()
 	flushed := attempt("retire", e.ep.Retire) == nil
-	closed := flushed && e.drained() && attempt("close", e.ep.Close) == nil // somebody may have posted meanwhile
+	closed := flushed && e.drained() && attempt("close", e.ep.Close) == nil // a caller may have posted meanwhile
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e.busy, e.flushed = false, flushed
@@ -228,7 +226,7 @@ func (s *Store) stuckTasks(now time.Time) {
 				s.stats.Quarantined++
 			}
 			s.spawn(r.lane)
-			s.rouse() // who waits for this one's place takes another's
+			s.rouse() // a pair that waits for this place takes another
 		}
 	}
 }

@@ -23,7 +23,7 @@ func changedWorld(t *testing.T, changed func(why error)) *world {
 	})
 }
 
-// TestChangesInOrder: who hears of a connection's end has heard of its
+// TestChangesInOrder: an owner that hears of a connection's end has heard of its
 // beginning, though two goroutines have decided them.
 func TestChangesInOrder(t *testing.T) {
 	ended, heard := make(chan struct{}), make(chan bool, 2)
@@ -44,8 +44,8 @@ func TestChangesInOrder(t *testing.T) {
 	require.False(t, <-heard)
 }
 
-// TestNoCallbackAfterClose (ES16): when Close has returned, nobody is told
-// anything any more.
+// TestNoCallbackAfterClose (ES16): when Close has returned, the owner is told nothing any
+// more.
 func TestNoCallbackAfterClose(t *testing.T) {
 	var told atomic.Int32
 	w := changedWorld(t, func(why error) {
@@ -195,8 +195,8 @@ func TestZeroRef(t *testing.T) {
 	require.EqualValues(t, 1, e.gen())
 }
 
-// TestFailingCalls (ES4, ES6, ES9): a connection whose teardown fails is taken
-// down at a later attempt, whoever began it.
+// TestFailingCalls (ES4, ES6, ES9): a connection with a failed teardown is taken down at
+// a later attempt, whatever began it.
 func TestFailingCalls(t *testing.T) {
 	again := errors.New("try again")
 	for _, point := range []fake.Point{fake.AtRetire, fake.AtDestroy} {
@@ -209,7 +209,7 @@ func TestFailingCalls(t *testing.T) {
 			eventually(t, "the end", func() bool { return a.dev.Counts().QueuePairs == 0 && a.now().Stats().Retiring == 0 })
 		})
 		t.Run(point.String()+" of an idle one", func(t *testing.T) {
-			// Who waits may look late: the failure is not forgotten until then.
+			// The test may look late: the failure is not forgotten until then.
 			w := testWorld(t, 3, fake.Config{}, func(c *Config) { c.RetryAfter = time.Hour })
 			a := w.nodes[0]
 			a.now().cfg.Prepare = nil // without receives it is idle

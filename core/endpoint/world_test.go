@@ -152,10 +152,9 @@ type probedEndpoint struct {
 func (e *probedEndpoint) ID() transport.EndpointID { e.w.probe("ID"); return e.Endpoint.ID() }
 func (e *probedEndpoint) Local() []byte            { e.w.probe("Local"); return e.Endpoint.Local() }
 
-// freeAtOnce is free without time passing, which a bubble's clock would show:
-// whoever holds the lock for a moment lets go, if only after the machine has
-// let it run again. So this sleeps in the system, of which bubbles know
-// nothing, for up to 5 s.
+// freeAtOnce is free without time passing, which a bubble's clock would show. A goroutine
+// that holds the lock for a moment releases it, if only after the machine has let it run
+// again. So this sleeps in the system, of which bubbles know nothing, for up to 5 s.
 func freeAtOnce(s *Store) bool {
 	short := syscall.NsecToTimespec(int64(100 * time.Microsecond))
 	for range 50_000 {

@@ -40,23 +40,24 @@ type Config struct {
 	// closes it; when Open fails it is the caller's still.
 	Transport transport.Transport
 	Mode      Mode
-	// Keys, shared by all peers, sign the handshakes, if not nil: whoever can forge handshakes
-	// can keep peers apart, and end their connections. Needed for a carrier
-	// that connects to whatever address it is told (RDMA). The same at both ends.
+	// Keys, shared by all peers, sign the handshakes, if not nil: an attacker that can
+	// forge handshakes can keep peers apart, and end their connections. They are needed
+	// for a carrier that connects to any address that it is given (RDMA). The same at
+	// both ends.
 	Keys *wire.Keyring
 	// Counters count refused handshakes, if not nil.
 	Counters *wire.Counters
 	// Epoch is this process's life, larger than that of any former one that
 	// peers have met (nanoseconds since 1970).
 	Epoch uint64
-	// NumPeers bounds the peers that are remembered (64). At the bound one with
-	// which nothing is under way is forgotten for another one; messages to it,
-	// should there be any later, are counted from 1 again.
+	// NumPeers bounds the peers that are remembered (64). At the bound, a peer with which
+	// nothing is under way is forgotten for another one. Messages to it, if there are any
+	// later, are counted from 1 again.
 	NumPeers int
-	// NumConnections bounds the connections, those that are being made or
-	// taken down included (NumPeers, as far as the carrier allows). With fewer
-	// than there are peers, one that was not used lately makes room for
-	// another: operations on it end with ErrEnded.
+	// NumConnections bounds the connections, including those that are being made or taken
+	// down (NumPeers, as far as the carrier allows). If there are more peers than that, a
+	// connection that was not used lately makes room for another: operations on it end
+	// with ErrEnded.
 	NumConnections int
 	// NumTransfers bounds the operations that are not closed, or not released
 	// (1024).
@@ -68,8 +69,7 @@ type Config struct {
 	// RecvDepth bounds the receives posted on one connection: with Messages
 	// the caller's, else the window (128).
 	RecvDepth int
-	// NumUnmatched bounds the immediates of one peer that nobody has received
-	// (256).
+	// NumUnmatched bounds the immediates of one peer that no receive has taken (256).
 	NumUnmatched int
 	// SliceBytes is the largest part of an operation (what the carrier allows).
 	SliceBytes int64

@@ -32,7 +32,7 @@ type Fabric struct {
 	lastID   RegionID
 
 	handshakes handshakes
-	notary     *wire.Notary // signs and checks handshakes; nil: nobody does
+	notary     *wire.Notary // signs and checks handshakes; nil: they are not signed
 	id         handshakeID
 
 	// outstanding is how many slices the carrier has, or is about to be given.
@@ -63,7 +63,7 @@ const (
 	forgetOutstanding        // a retired connection's receivers are not told
 )
 
-// Open makes a fabric over a carrier that nobody else uses.
+// Open makes a fabric over a carrier that has no other user.
 func Open(cfg Config) (*Fabric, error) { return open(cfg, sound) }
 
 func open(cfg Config, m mutant) (*Fabric, error) {
@@ -206,7 +206,7 @@ func (f *Fabric) closeRest(deadline time.Time) error {
 // drain waits until the carrier has nothing of any transfer's.
 func (f *Fabric) drain(deadline time.Time) bool {
 	if f.broken.Load() != nil {
-		return true // nobody polls: the store does, without transfers
+		return true // no goroutine polls: the store does, without transfers
 	}
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()

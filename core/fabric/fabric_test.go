@@ -88,8 +88,8 @@ func immediatesInTime(t *testing.T, m mutant) bool {
 	return good
 }
 
-// TestMessagesPair is CO12: which receive a message has come into is told by
-// the message's own number, not by anybody's order.
+// TestMessagesPair is CO12: the message's own number tells which receive it has come
+// into, not the order of any side.
 func TestMessagesPair(t *testing.T) {
 	require.True(t, messagesPair(t, sound))
 	require.False(t, messagesPair(t, pairInOrder))
@@ -214,8 +214,8 @@ func TestBounds(t *testing.T) {
 	require.ErrorIs(t, f.CloseRegion(idA), ErrRegion)
 }
 
-// TestUnmatched is CO8: immediates that nobody receives are bounded, and the
-// peer waits; CO7: the window is never empty below the bound.
+// TestUnmatched is CO8: immediates without a receive are bounded, and the peer waits;
+// CO7: the window is never empty below the bound.
 func TestUnmatched(t *testing.T) {
 	require.NoError(t, unmatched(t, sound))
 	require.Error(t, unmatched(t, boundless))
@@ -305,7 +305,7 @@ func TestCancel(t *testing.T) {
 	_, err = f.Look(ref)
 	require.ErrorIs(t, err, op.ErrStale)
 
-	// Who waits for a number is released at once, and takes nobody's number.
+	// A caller that waits for a number is released at once, and takes no other's number.
 	imm := post(t, f, Request{Kind: ReceiveImm, Peer: 1})
 	require.NoError(t, f.Drop(imm))
 	next := post(t, f, Request{Kind: ReceiveImm, Peer: 1})
@@ -342,7 +342,7 @@ func TestRefused(t *testing.T) {
 	}, soon, time.Millisecond)
 }
 
-// TestDisconnect tells who waits; the mutant does not.
+// TestDisconnect tells the callers that wait; the mutant does not.
 func TestDisconnect(t *testing.T) {
 	for _, m := range []mutant{sound, forgetOutstanding} {
 		w, err := openWorld(m, testenv.Seed(t), 2, fake.Config{}, nil)

@@ -42,7 +42,7 @@ func (n *handshakes) addLocked(p *peer) {
 
 func newHandshakes(n int) handshakes { return handshakes{queue: make([]*peer, 0, n)} }
 
-// rouse makes everybody who waits look again.
+// rouse makes every waiting caller look again.
 func (n *handshakes) rouse() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -93,9 +93,9 @@ func older(a, b *endpoint.Handshake) bool {
 	return b.Ready && !a.Ready
 }
 
-// Next takes the next handshake to be carried out, into buf, which has at least
-// MaxHandshakeBytes, and says to whom. ok is false if there is none until the
-// deadline. A handshake may be lost, and may come twice or late.
+// Next takes the next handshake to be carried out into buf, which has at least
+// MaxHandshakeBytes, and returns the peer that it is for. ok is false if there is none
+// until the deadline. A handshake may be lost, and may come twice or late.
 func (f *Fabric) Next(buf []byte, deadline time.Time) (to endpoint.Peer, length int, ok bool, err error) {
 	if len(buf) < MaxHandshakeBytes {
 		return 0, 0, false, invalid("room for a handshake is %d bytes, needed are %d", len(buf), MaxHandshakeBytes)

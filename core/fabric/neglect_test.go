@@ -14,7 +14,7 @@ import (
 	"github.com/moewire/moewire/core/transport/fake"
 )
 
-// between is how long those of these tests rest who begin again: less than it
+// between is how long the callers in these tests that begin again rest: less than it
 // takes the background to begin.
 const between = standbyEvery / 5
 
@@ -37,7 +37,7 @@ func settled(t *testing.T, f *Fabric, r op.Ref) {
 	require.Equal(t, op.Done, res.State)
 }
 
-// TestRetriesAtBounds: who does nothing but begin operations gets places, of
+// TestRetriesAtBounds: a caller that does nothing but begin operations gets places, of
 // slices and of transfers, with the background and without.
 func TestRetriesAtBounds(t *testing.T) {
 	for _, background := range []bool{true, false} {
@@ -90,8 +90,8 @@ func TestReceiversAtBound(t *testing.T) {
 	})
 }
 
-// TestPostsDoNotHoldUp: while somebody posts again and again and asks for
-// nothing, what has ended is taken in.
+// TestPostsDoNotHoldUp: while a caller posts again and again and asks for nothing, what
+// has ended is taken in.
 func TestPostsDoNotHoldUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, testenv.Seed(t), 2, fake.Config{}, func(c *Config) { c.SliceBytes = 8 })
@@ -137,8 +137,8 @@ func TestWaitInThePast(t *testing.T) {
 	})
 }
 
-// TestNoTurnAfterAbandon: whoever waits for the memory of an operation of a
-// broken fabric sleeps until his deadline.
+// TestNoTurnAfterAbandon: a caller that waits for the memory of an operation of a broken
+// fabric sleeps until its deadline.
 func TestNoTurnAfterAbandon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, write := pair(t)
@@ -156,8 +156,8 @@ func TestNoTurnAfterAbandon(t *testing.T) {
 	})
 }
 
-// TestEndedAfterArrival: when a connection ends, receivers get what has arrived
-// on it, and only those for whom there is nothing are told.
+// TestEndedAfterArrival: when a connection ends, receivers get what has arrived on it,
+// and only those for which there is nothing are told.
 func TestEndedAfterArrival(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, _ := pair(t)
@@ -174,8 +174,9 @@ func TestEndedAfterArrival(t *testing.T) {
 	})
 }
 
-// TestEndedWhileAnotherPolls: whoever has the right to poll, and has not looked yet,
-// delivers what has arrived before the receivers for whom there is nothing are told.
+// TestEndedWhileAnotherPolls: the goroutine that has the right to poll, and has not
+// looked yet, delivers what has arrived before the receivers for which there is nothing
+// are told.
 func TestEndedWhileAnotherPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, _ := pair(t)
@@ -273,11 +274,11 @@ func TestEndingsHaveTheirOwnRounds(t *testing.T) {
 	})
 }
 
-// TestServeSeesWhoIsInside: the background gives the right to poll back also to
-// somebody whose call was counted before.
+// TestServeSeesWhoIsInside: the background gives the right to poll back also to a caller
+// with a call that was counted before.
 func TestServeSeesWhoIsInside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, _ := pair(t) // somebody is inside
+		w, _ := pair(t) // a caller is inside
 		defer w.close(t)
 		f := w.fabs[0]
 		require.True(t, f.poller.take())

@@ -215,7 +215,7 @@ func (f *Fabric) changed(id endpoint.Peer, ref endpoint.Ref, why error) {
 	}
 }
 
-// ended tells those who wait for immediates that the connection is gone.
+// ended tells the callers that wait for immediates that the connection is gone.
 func (f *Fabric) ended(p *peer, ref endpoint.Ref) {
 	p.mu.Lock()
 	was := p.live.Load()
@@ -234,11 +234,11 @@ func (f *Fabric) ended(p *peer, ref endpoint.Ref) {
 		f.unlist(buried)
 	}
 	if gone {
-		f.poller.endReceivers(f, p) // what has arrived goes to those who wait for it
+		f.poller.endReceivers(f, p) // what has arrived goes to the callers that wait for it
 	}
 }
 
-// condemnLocked: those who wait for immediates now wait for what has arrived.
+// condemnLocked: callers that wait for immediates now wait for what has arrived.
 func (p *peer) condemnLocked() {
 	if p.match != nil {
 		p.match.Condemn()

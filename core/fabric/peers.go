@@ -13,7 +13,7 @@ import (
 type peers struct {
 	byID  map[endpoint.Peer]*peer
 	order []*peer // as they came to be known
-	next  int     // of order: who may be forgotten next
+	next  int     // of order: the next peer that may be forgotten
 }
 
 // peerOf finds a peer, or remembers it from now on.

@@ -46,8 +46,8 @@ func crowd(t *testing.T, adjust func(i int, c *Config)) *world {
 	return w
 }
 
-// TestPeersComeAndGo: many more peers than are remembered get what was sent to
-// them; who waits for something is not forgotten meanwhile.
+// TestPeersComeAndGo: many more peers than are remembered get what was sent to them; a
+// peer that waits for something is not forgotten meanwhile.
 func TestPeersComeAndGo(t *testing.T) { synctest.Test(t, peersComeAndGo) }
 
 func peersComeAndGo(t *testing.T) {
@@ -114,7 +114,7 @@ func TestBusyPeersStay(t *testing.T) {
 	require.EqualValues(t, 11, done(t, f, post(t, f, Request{Kind: ReceiveImm, Peer: 1})).Imm)
 }
 
-// unmatchedOf is how many immediates of a peer nobody has received.
+// unmatchedOf is how many immediates of a peer no receive has taken.
 func (f *Fabric) unmatchedOf(id endpoint.Peer) int {
 	p, err := f.peerOf(id)
 	if err != nil {
@@ -125,8 +125,8 @@ func (f *Fabric) unmatchedOf(id endpoint.Peer) int {
 	return p.unmatched
 }
 
-// TestConnectionsAreUnlisted: one that ends when its window is empty, because
-// nobody receives, is forgotten like others.
+// TestConnectionsAreUnlisted: a connection that ends when its window is empty, because
+// nothing is received, is forgotten like others.
 func TestConnectionsAreUnlisted(t *testing.T) {
 	w := newWorld(t, testenv.Seed(t), 2, fake.Config{NoReceiveTimeout: -1}, func(c *Config) { c.RecvDepth, c.NumUnmatched = 2, 2 })
 	defer w.close(t)
@@ -242,7 +242,7 @@ func TestRefusedMessageReadsNoNumber(t *testing.T) {
 	require.Zero(t, f.outstanding.Load())
 }
 
-// TestForgottenWhileItConnects: who waits at num_connections may be forgotten
+// TestForgottenWhileItConnects: a peer that waits at num_connections may be forgotten
 // meanwhile, and is known again when its turn comes.
 func TestForgottenWhileItConnects(t *testing.T) {
 	w := newWorld(t, testenv.Seed(t), 3, fake.Config{}, func(c *Config) { c.NumPeers, c.NumConnections = 2, 1 })

@@ -12,21 +12,20 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// poller polls the carrier. Who waits for an operation does it himself, on his
-// own goroutine, if nobody else does, because being woken by another one costs
-// more than most operations. A goroutine in the background does it while nobody
-// waits.
+// poller polls the carrier. A caller that waits for an operation polls itself, on its own
+// goroutine, if no other caller does, because being woken by another goroutine costs more
+// than most operations. A goroutine in the background polls while no caller waits.
 type poller struct {
 	watch   *standby.Watch
 	ended   chan struct{}
 	stopped bool
-	free    chan struct{} // who has taken what is in it polls
+	free    chan struct{} // the goroutine that has taken the token in it polls
 
 	mu      sync.Mutex
-	endings []*peer      // whose condemned receivers are to be ended
+	endings []*peer      // peers with condemned receivers that are to be ended
 	due     atomic.Int32 // how many have not been, with those that a poll has taken
 
-	// For who polls.
+	// For the goroutine that polls.
 	done   []transport.Completion
 	handle func([]transport.Completion)
 	conns  []*conn  // of refillAll
@@ -34,7 +33,7 @@ type poller struct {
 	ending []ending // of takeEndings
 }
 
-// ending is a peer whose condemned receivers are to be ended.
+// ending is a peer with condemned receivers that are to be ended.
 type ending struct {
 	peer   *peer
 	rounds int // polls since then that took in all they could
@@ -43,7 +42,8 @@ type ending struct {
 const (
 	// pollAtLeast bounds a sleep: nothing depends on it.
 	pollAtLeast = 100 * time.Millisecond
-	// standbyEvery is how long nobody has waited when the background begins.
+	// standbyEvery is the time without a waiting caller after which the background
+	// begins.
 	standbyEvery = time.Millisecond
 	// catchUpRounds bounds what catchUp takes in, should more come all the time.
 	catchUpRounds = 64
@@ -77,7 +77,7 @@ func (q *poller) run(f *Fabric) error {
 	return nil
 }
 
-// serve polls until somebody waits, or has polled since there were so many calls.
+// serve polls until a caller waits, or has polled since the given number of calls.
 func (q *poller) serve(f *Fabric, calls uint64) error {
 	defer q.give(f)
 	for !q.watch.IsBusy() && !q.watch.Quits() {
@@ -94,7 +94,7 @@ func (q *poller) serve(f *Fabric, calls uint64) error {
 	return nil
 }
 
-// take makes the caller the one who polls, unless there is one.
+// take gives the caller the right to poll, unless another goroutine has it.
 func (q *poller) take() bool {
 	select {
 	case <-q.free:
@@ -104,7 +104,8 @@ func (q *poller) take() bool {
 	}
 }
 
-// give gives the right to poll back. Somebody may have left endings to who had it.
+// give gives the right to poll back. Other goroutines may have left endings to its
+// holder.
 func (q *poller) give(f *Fabric) {
 	q.free <- struct{}{}
 	if q.due.Load() > 0 && q.isOn(f) {
@@ -112,7 +113,7 @@ func (q *poller) give(f *Fabric) {
 	}
 }
 
-// isOn tells that anybody may poll.
+// isOn reports whether polling is allowed.
 func (q *poller) isOn(f *Fabric) bool { return !q.watch.Quits() && f.broken.Load() == nil }
 
 // poll takes what has ended to its operations.
@@ -128,9 +129,9 @@ func (q *poller) poll(f *Fabric) (int, error) {
 	return n, err
 }
 
-// endReceivers ends a peer's condemned receivers, once all that has arrived is
-// taken in: here, or by who has the right to poll. It may be held by somebody who
-// is about to deliver what they wait for, or who has come here from his own poll.
+// endReceivers ends a peer's condemned receivers, once all that has arrived is taken in:
+// here, or by the goroutine that has the right to poll. That goroutine may be about to
+// deliver what the receivers wait for, or may have come here from its own poll.
 func (q *poller) endReceivers(f *Fabric, p *peer) {
 	if p.match == nil {
 		return
@@ -147,7 +148,7 @@ func (q *poller) endReceivers(f *Fabric, p *peer) {
 	}
 }
 
-// takeEndings moves what others have left to who polls.
+// takeEndings moves the endings that others have left to the goroutine that polls.
 func (q *poller) takeEndings() []ending {
 	if q.due.Load() > 0 {
 		q.mu.Lock()
@@ -177,8 +178,8 @@ func (q *poller) endWhenAllIsIn(f *Fabric, n int) {
 	q.ending = kept
 }
 
-// catchUp takes in what is there if nobody polls: what a peer was told has arrived
-// is known then.
+// catchUp takes in what is there if no goroutine polls. After it, everything is known
+// that a peer was told has arrived.
 func (q *poller) catchUp(f *Fabric) {
 	if !q.take() {
 		return
@@ -199,7 +200,7 @@ func (q *poller) catchUp(f *Fabric) {
 	}
 }
 
-// stop ends the polling: nobody else polls any more.
+// stop ends the polling: no goroutine polls any more.
 func (q *poller) stop(f *Fabric) {
 	if q.stopped {
 		return
@@ -236,7 +237,7 @@ func (f *Fabric) completed(done *transport.Completion) {
 		return
 	}
 	numBytes, imm, err := f.resultOf(k, slot, done)
-	// The place is free before anybody is told: who is told may post again.
+	// The place is free before the caller is told: it may post again then.
 	places, _, _ := f.placesOf(c, k)
 	places.Add(-1)
 	if f.table.Complete(done.ID, err, numBytes, imm) != op.Counted {
@@ -272,9 +273,9 @@ func (f *Fabric) resultOf(k Kind, slot int, done *transport.Completion) (numByte
 	return numBytes, imm, nil
 }
 
-// before takes in the end of n slices that a write's immediate comes
-// after: the carrier promises no order. Whoever ends the last one posts the one
-// with the immediate, or ends it; until then the slot is the write's.
+// before takes in the end of n slices that a write's immediate comes after: the carrier
+// promises no order. The goroutine that ends the last of them posts the slice with the
+// immediate, or ends it; until then the slot is the write's.
 func (f *Fabric) before(w *work, c *conn, err error, n int64) {
 	if err != nil {
 		w.failed.Store(true)

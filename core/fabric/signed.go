@@ -8,20 +8,20 @@ import (
 
 // handshakeID is a fabric's, drawn when it is opened; zeros: not known.
 //
-// A signed handshake names the fabric that says it and the one that it is for: who
-// carries handshakes could else turn one back, or bring it to somebody else, where the
-// newer generation in it would end a connection. Fabrics do not know one another's
-// ids at first, so a handshake that is not for the fabric that gets it changes nothing
-// there, but is answered by an introduction: the two ids alone, without a handshake. Its
-// receiver says what it had to say again, to the right id. Which number a peer has is
-// the caller's word.
+// A signed handshake names the fabric that says it and the one that it is for. Otherwise
+// the channel could turn a handshake back, or bring it to another fabric, where the newer
+// generation in it would end a connection. Fabrics do not know one another's ids at
+// first. So a handshake for another fabric changes nothing at the fabric that gets it,
+// which answers with an introduction: the two ids alone, without a handshake. The
+// receiver of the introduction says what it had to say again, to the right id. The caller
+// alone says which number a peer has.
 type handshakeID [16]byte
 
 const handshakeIDsBytes = 2 * len(handshakeID{})
 
-// sealLocked signs what there is to be said to a peer: first the introduction
-// that is due, then the handshake, or an introduction in its place while the peer's id
-// is not known. The caller holds the lock of handshakes.
+// sealLocked signs what there is to be said to a peer. The introduction that is due comes
+// first, then the handshake; while the peer's id is not known, an introduction takes the
+// handshake's place. The caller holds the lock of handshakes.
 func (f *Fabric) sealLocked(buf []byte, p *peer) (length int, err error) {
 	to, says := p.asked, false
 	if to == (handshakeID{}) {

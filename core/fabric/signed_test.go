@@ -19,8 +19,8 @@ type credulous struct{ *fake.Transport }
 
 func (credulous) ConnectsUnproven() {}
 
-// TestSignedHandshakes: fabrics whose handshakes are signed find each other, and move
-// bytes, though handshakes are lost, doubled and late.
+// TestSignedHandshakes: fabrics with signed handshakes find each other, and move bytes,
+// though handshakes are lost, doubled and late.
 func TestSignedHandshakes(t *testing.T) {
 	ring := wire.GenerateKeyring()
 	w := newWorld(t, 3, 3, fake.Config{}, func(c *Config) { c.Keys = ring })
@@ -56,8 +56,8 @@ func single(t *testing.T, network *fake.Network, ring *wire.Keyring, counters *w
 	return f
 }
 
-// TestForgedHandshakes: what was not signed with a key of the ring, was changed on
-// its way, or is turned back changes nothing, not even who is known.
+// TestForgedHandshakes: a handshake that was not signed with a key of the ring, was
+// changed on its way, or is turned back changes nothing, not even which peers are known.
 func TestForgedHandshakes(t *testing.T) {
 	network, ring := fake.New(fake.Config{}), wire.GenerateKeyring()
 	var counters wire.Counters
@@ -84,7 +84,7 @@ func TestForgedHandshakes(t *testing.T) {
 	require.Positive(t, counters.Refused(wire.ErrMAC))
 	require.NoError(t, f.Deliver(2, genuine))
 	require.Equal(t, before.NumPeers+1, f.Stats().NumPeers)
-	// Who signs nothing takes no signed handshake for one of its own kind.
+	// A fabric that signs nothing takes no signed handshake for one of its own kind.
 	require.ErrorIs(t, single(t, network, nil, nil).Deliver(2, genuine), endpoint.ErrHandshake)
 }
 
@@ -159,8 +159,8 @@ func TestHandshakesForAFormerLife(t *testing.T) {
 	w.close(t)
 }
 
-// TestARestartedPeerIsMet: who has taken the place of a peer is told what its
-// predecessor was, though nobody says that it is another one.
+// TestARestartedPeerIsMet: a fabric that has taken the place of a peer is told what its
+// predecessor was, though nothing says that it is another one.
 func TestARestartedPeerIsMet(t *testing.T) {
 	ring := wire.GenerateKeyring()
 	w := newWorld(t, 3, 2, fake.Config{}, func(c *Config) { c.Keys = ring })
@@ -187,7 +187,7 @@ func TestARestartedPeerIsMet(t *testing.T) {
 	w.close(t)
 }
 
-// TestCredulousCarriersNeedKeys: without keys nobody could tell who is there.
+// TestCredulousCarriersNeedKeys: without keys no fabric could tell which peer is there.
 func TestCredulousCarriersNeedKeys(t *testing.T) {
 	dev := fake.New(fake.Config{}).Transport()
 	_, err := Open(Config{Transport: credulous{dev}})

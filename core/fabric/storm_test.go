@@ -168,7 +168,7 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// TestStormInBubble: the same under many seeds, in bubbles whose clock is fake.
+// TestStormInBubble: the same under many seeds, in bubbles with a fake clock.
 func TestStormInBubble(t *testing.T) {
 	seed := testenv.Seed(t)
 	for i := range testenv.NumSeeds(t, 30) {

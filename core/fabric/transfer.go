@@ -4,11 +4,10 @@ import (
 	"github.com/moewire/moewire/core/op"
 )
 
-// Look returns what is known of an operation now. Imm of a Recv is the
-// message's number modulo 2^32: the peer's fabric counts what it sends here
-// from 1; one that never comes was lost, or refused to its sender while it
-// sent others. NumBytes of a ReceiveImm are those of the write, or, of one that
-// was cut, of its last slice.
+// Look returns what is known of an operation now. Imm of a Recv is the message's number
+// modulo 2^32: the peer's fabric counts what it sends here from 1. A number that never
+// comes was lost, or refused to its sender while it sent others. NumBytes of a ReceiveImm
+// are those of the write; if the write was cut, those of its last slice.
 func (f *Fabric) Look(r op.Ref) (op.Result, error) {
 	res, err := f.table.Look(r)
 	if err != nil || res.Released {
@@ -18,7 +17,7 @@ func (f *Fabric) Look(r op.Ref) (op.Result, error) {
 	return f.table.Look(r)
 }
 
-// Cancel abandons an operation: whoever waits for its end wakes up. Its memory
+// Cancel abandons an operation: every caller that waits for its end wakes up. Its memory
 // is the carrier's until it is released. It reports whether this call ended it.
 func (f *Fabric) Cancel(r op.Ref) (bool, error) {
 	p := f.waitsFor(r)
@@ -40,7 +39,7 @@ func (f *Fabric) Drop(r op.Ref) error {
 	return err
 }
 
-// waitsFor returns whose immediate an operation may be waiting for.
+// waitsFor returns the peer with the immediate that an operation may be waiting for.
 func (f *Fabric) waitsFor(r op.Ref) *peer {
 	slot := slotOf(r.RequestID(0))
 	if slot >= len(f.work) {

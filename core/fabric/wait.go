@@ -18,8 +18,8 @@ func (f *Fabric) WaitReleased(r op.Ref, deadline time.Time) (op.Result, error) {
 	return f.waitFor(r, op.UntilReleased, deadline)
 }
 
-// waitFor polls itself if nobody else does; else it waits to be told, or until
-// it is its turn to poll. Who polls for himself allocates nothing.
+// waitFor polls itself if no other goroutine does; else it waits to be told, or until it
+// is its turn to poll. A caller that polls for itself allocates nothing.
 func (f *Fabric) waitFor(r op.Ref, until op.Until, deadline time.Time) (op.Result, error) {
 	if res, over, err := f.table.Peek(r, until); over || err != nil {
 		return res, err
@@ -48,8 +48,8 @@ func (q *poller) turn(f *Fabric) <-chan struct{} {
 	return q.free
 }
 
-// steer polls until an operation is over, at least once, and gives the right to
-// poll back. ended is false when nobody may poll any more.
+// steer polls until an operation is over, at least once, and gives the right to poll
+// back. ended is false when polling is no longer allowed.
 func (f *Fabric) steer(r op.Ref, until op.Until, deadline time.Time) (res op.Result, ended bool, err error) {
 	q := &f.poller
 	defer q.give(f)

@@ -14,7 +14,7 @@ import (
 	"github.com/moewire/moewire/core/transport/fake"
 )
 
-// withoutBackground has nobody poll a fabric but those who wait.
+// withoutBackground has no goroutine poll a fabric but the callers that wait.
 func withoutBackground(tb testing.TB, f *Fabric) {
 	tb.Helper()
 	f.poller.watch.Enter()
@@ -34,8 +34,8 @@ func pair(t *testing.T) (w *world, write Request) {
 	return w, Request{Kind: Write, Peer: 1, Region: id, Bytes: 8, Remote: at}
 }
 
-// TestWhoWaitsPolls: nobody else is needed, and the right to poll goes on to who
-// still waits.
+// TestWhoWaitsPolls: no other goroutine is needed, and the right to poll goes on to a
+// caller that still waits.
 func TestWhoWaitsPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, write := pair(t)
@@ -65,8 +65,8 @@ func TestWhoWaitsPolls(t *testing.T) {
 	})
 }
 
-// TestCancelReachesWhoPolls (CO4): whoever sleeps in the carrier is told at once
-// when somebody else ends his operation, and so is who waits behind him.
+// TestCancelReachesWhoPolls (CO4): a caller that sleeps in the carrier is told at once
+// when another one ends its operation, and so is a caller that waits behind it.
 func TestCancelReachesWhoPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, write := pair(t)
@@ -96,7 +96,7 @@ func TestCancelReachesWhoPolls(t *testing.T) {
 	})
 }
 
-// TestCloseWhileSomebodyPolls (CO9): his operation ends, and he polls no more.
+// TestCloseWhileSomebodyPolls (CO9): the poller's operation ends, and it polls no more.
 func TestCloseWhileSomebodyPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, write := pair(t)
@@ -111,7 +111,8 @@ func TestCloseWhileSomebodyPolls(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		// Time stands still in a bubble whose test has returned: it waits for the close.
+		// Time stands still in a bubble after its test has returned: it waits for the
+		// close.
 		var closing sync.WaitGroup
 		closing.Go(func() { w.close(t) })
 		for range 3 {
@@ -121,8 +122,8 @@ func TestCloseWhileSomebodyPolls(t *testing.T) {
 	})
 }
 
-// TestArrivedAndNotPolled: an immediate that the sender knows has arrived is
-// there for a receiver, also when the connection is gone and nobody has polled.
+// TestArrivedAndNotPolled: an immediate that the sender knows has arrived is there for a
+// receiver, also when the connection is gone and no caller has polled.
 func TestArrivedAndNotPolled(t *testing.T) {
 	w, _ := pair(t)
 	defer w.close(t)
@@ -142,7 +143,7 @@ func gone(t *testing.T, f *Fabric) {
 	require.Eventually(t, func() bool { return p.live.Load() == nil }, soon, time.Millisecond)
 }
 
-// TestWaitDoesNotAllocate: of who polls himself.
+// TestWaitDoesNotAllocate: of a caller that polls itself.
 func TestWaitDoesNotAllocate(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")

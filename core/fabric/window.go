@@ -41,8 +41,8 @@ func (f *Fabric) topUp(c *conn) error {
 	return err
 }
 
-// unpost takes back empty receives that could not be posted. Whoever ended the
-// connection meanwhile has left it to their completions to take it off the list.
+// unpost takes back empty receives that could not be posted. If the connection was ended
+// meanwhile, their completions take it off the list.
 func (f *Fabric) unpost(c *conn, n int) {
 	p := c.peer
 	p.mu.Lock()

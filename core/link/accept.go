@@ -67,9 +67,9 @@ func (c *Controls) reopen() {
 	}
 }
 
-// greet finds out whose connection this is. Who is here already has lost its
-// connection and knows it before us. Who has sent a shutdown notice does not know yet
-// that we have it.
+// greet finds out which rank this connection is from. If that rank has a connection here
+// already, it has lost that one and knows it before us. A rank that has sent a shutdown
+// notice does not know yet that we have it.
 func (c *Controls) greet(p **conn) error {
 	q := *p
 	if q.rank < 0 {
@@ -110,7 +110,7 @@ func (c *Controls) writeHandshake(p *conn, out []byte) {
 	}
 }
 
-// leave ends a connection, whoever's it is.
+// leave ends a connection, whichever rank it is to.
 func (c *Controls) leave(p *conn, err error) {
 	if p.rank < 0 {
 		c.drop(p)

@@ -10,8 +10,8 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// TestAcceptsInTurns: connections that come without end do not hold the goroutine
-// that beats and hears; whoever waits is taken in the next turn.
+// TestAcceptsInTurns: connections that come without end do not hold the goroutine that
+// beats and hears; a connection that waits is taken in the next turn.
 func TestAcceptsInTurns(t *testing.T) {
 	e, err := Listen(loopback())
 	require.NoError(t, err)

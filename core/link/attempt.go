@@ -12,8 +12,8 @@ import (
 
 // What the goroutine does that reconnects a link, in this order.
 
-// hold keeps everybody from posting, until resume. The endpoint is retired first:
-// a grant under way may end by that alone.
+// hold keeps every goroutine from posting, until resume. The endpoint is retired first: a
+// grant under way may end by that alone.
 func (l *Link) hold(until time.Time) error {
 	old := l.endpoint()
 	var failure error
@@ -245,7 +245,7 @@ func (l *Link) resume(released uint64) error {
 	return m.bad
 }
 
-// resumed lets everybody post again.
+// resumed allows posting again.
 func (l *Link) resumed() {
 	l.stats.reconnects.Add(1)
 	l.send.posting.Store(false)

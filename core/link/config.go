@@ -56,9 +56,9 @@ func (c *Config) depth(limits *transport.Limits) int {
 	return min(c.NumMessages, limits.SendDepth-1, (limits.RecvDepth-1)/2)
 }
 
-// receives is how many receives are posted for so many messages outstanding:
-// one for each of the peer's, one for each grant for ours, and one for the path probe,
-// which may not have been looked at when the first messages come.
+// receives is how many receives are posted for so many messages outstanding: one for each
+// of the peer's, one for each grant for ours, and one for the path probe. The probe may
+// not have been looked at when the first messages come.
 func receives(depth int) int { return 2*depth + 1 }
 
 // place says where a message of n bytes goes when the cursor is at pos (bytes

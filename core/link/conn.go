@@ -30,7 +30,7 @@ type conn struct {
 	receivedAt time.Time // when the last frame of the peer came
 	probe      probe     // of its liveness port
 
-	// The goroutine's own, of the connection of now.
+	// The goroutine's own, of the present connection.
 	fd           *sys.FD // nil: there is none
 	token        uint64
 	until        time.Time // when it has to be up
@@ -192,7 +192,7 @@ func (c *Controls) writeFailed(p *conn, err error) {
 // unacknowledged is how many messages may come before a peer is told.
 const unacknowledged = 8
 
-// acknowledge tells peers to whom nothing else was said how much has come.
+// acknowledge tells peers that have got nothing else how much has come.
 func (c *Controls) acknowledge(atLeast uint64) {
 	for _, p := range c.peers {
 		if p == nil || p.session == nil || !p.begun || p.received-p.acknowledged < atLeast || p.sent < len(p.out) {
@@ -230,7 +230,7 @@ func (c *Controls) read(p *conn) {
 func (c *Controls) take(p **conn, in []byte) error {
 	for len(in) > 0 && (*p).session == nil {
 		if (*p).hands == nil {
-			return errEOF // who was only asked whether it is there says nothing
+			return errEOF // a peer that was only probed says nothing
 		}
 		n, out, err := (*p).hands.Step(in)
 		c.writeHandshake(*p, out)
@@ -297,7 +297,7 @@ func (c *Controls) message(p *conn) error {
 		p.received++
 		p.shutdown = true
 		if err := p.frame(codeAck, nil); err == nil {
-			c.write(p) // who leaves waits for it
+			c.write(p) // a peer that leaves waits for it
 		}
 		return errEOF
 	case codeMessage:

@@ -9,13 +9,12 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// A connection may break though both processes live: a device in between
-// forgets it, a route changes, somebody forges a reset. So it is reconnected,
-// between the same two ids, and goes on behind the last message that has
-// arrived. The end of a process looks the same at first. But whoever would
-// connect again is refused by its system then, because nobody listens there any
-// more: that, and not the end of a connection, says that the process has ended.
-// Where another process has taken the port, its liveness port says it.
+// A connection may break though both processes live: a device in between forgets it, a
+// route changes, an attacker forges a reset. So it is reconnected, between the same two
+// ids, and goes on behind the last message that has arrived. The end of a process looks
+// the same at first. But then the system refuses a new connection, because no socket
+// listens there any more. That refusal, and not the end of a connection, says that the
+// process has ended. Where another process has taken the port, its liveness port says it.
 //
 // The higher rank dials, as in the beginning. The lower one only asks whether
 // the other still listens.
@@ -24,11 +23,11 @@ import (
 const (
 	retryFirst = time.Millisecond
 	retryMost  = 100 * time.Millisecond
-	// firstTries is how often a connection is begun with who has never
-	// answered: the listener drops pending connections when there are too many, and a
-	// network may have come back a moment ago.
+	// firstTries is how often a connection is begun with a rank that has never answered.
+	// The listener drops pending connections when there are too many, and a network may
+	// have come back a moment ago.
 	firstTries = 8
-	// firstFor bounds them, too: a dial that nobody answers takes seconds.
+	// firstFor bounds them, too: a dial without an answer takes seconds.
 	firstFor = 2 * time.Second
 )
 
@@ -56,7 +55,7 @@ func (c *Controls) finishDial(p *conn) {
 		c.refused(p, err)
 		return
 	}
-	if p.hands == nil { // somebody is there, and will come if it is the peer
+	if p.hands == nil { // a socket listens there, and the rank will come if it is the peer
 		c.detach(p)
 		c.later(p)
 		return
@@ -151,7 +150,7 @@ func (c *Controls) reconnect(now, latest time.Time) time.Time {
 	return latest
 }
 
-// detach closes the connection of now.
+// detach closes the present connection.
 func (c *Controls) detach(p *conn) {
 	delete(c.tokens, p.token)
 	sys.CloseAll(p.fd)
@@ -172,22 +171,22 @@ func (c *Controls) ended(p *conn, how Ending, err error) {
 	}
 }
 
-// partFor bounds how long Close waits until everybody has the shutdown notice.
-// It is more than a lost packet takes to be sent again.
+// partFor bounds how long Close waits until every peer has the shutdown notice. It is
+// longer than a lost packet takes to be sent again.
 const partFor = 500 * time.Millisecond
 
 // part sends a shutdown notice behind all that was said before. What is heard from here
-// on is nobody's.
+// on is dropped.
 func (c *Controls) part(now time.Time) {
 	c.leaving, c.until = true, now.Add(partFor)
 	for _, p := range c.peers {
 		if p != nil && !p.over && !p.push(codeShutdown, nil) {
-			c.ended(p, EndShutdown, errEOF) // who has never been there
+			c.ended(p, EndShutdown, errEOF) // a peer that has never been there
 		}
 	}
 }
 
-// parted reports whether everybody has the shutdown notice.
+// parted reports whether every peer has the shutdown notice.
 func (c *Controls) parted() bool {
 	for _, p := range c.peers {
 		if p != nil && !p.over && !p.receivedAll() {
@@ -197,9 +196,8 @@ func (c *Controls) parted() bool {
 	return true
 }
 
-// leaveRest ends the connections of those who have not taken the shutdown notice. It
-// still arrives, unless bytes are left here that nobody has read: then the
-// system would cut it off.
+// leaveRest ends the connections of peers that have not taken the shutdown notice. It
+// still arrives, unless unread bytes are left here: then the system would cut it off.
 func (c *Controls) leaveRest() {
 	for _, p := range c.peers {
 		if p != nil && p.session != nil && !p.over {

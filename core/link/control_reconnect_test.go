@@ -136,8 +136,8 @@ func (m *member) awaitUp(t *testing.T, ranks uint64) {
 	m.log.until(t, "up", func() bool { return m.log.up == ranks })
 }
 
-// TestReconnected: connections that break while both processes live are reconnected,
-// over and over; everything arrives once and in order, and nobody has ended.
+// TestReconnected: connections that break while both processes live are reconnected, over
+// and over; everything arrives once and in order, and no peer has ended.
 func TestReconnected(t *testing.T) {
 	for _, protection := range []wire.Protection{wire.ProtectDigest, wire.ProtectEncrypt} {
 		t.Run(protection.String(), func(t *testing.T) { reconnects(t, protection) })
@@ -247,13 +247,13 @@ func TestShutdownBehindMuch(t *testing.T) {
 	require.Len(t, h.heard[0], num)
 }
 
-// mortal is a handler whose process ends, as far as others can see, with the
-// first message.
+// mortal is a handler of a process that ends, as far as others can see, with the first
+// message.
 type mortal struct{ *log }
 
 func (mortal) Received(int, []byte) { panic("the end") }
 
-// TestDead: who has ended without a word is known to have, from below and from
+// TestDead: a rank that has ended without a word is known to have, from below and from
 // above.
 func TestDead(t *testing.T) {
 	for victim := range 2 {
@@ -307,7 +307,7 @@ func firstHandshakes(t *testing.T, does func(r *relay)) {
 	f, err := Listen(loopback())
 	require.NoError(t, err)
 	ids, keys, logs := [2]wire.PeerID{newID(), newID()}, oneKey(), [2]*log{newLog(), newLog()}
-	// Whose length is another one is waited for, for so long.
+	// A frame with another length is waited for, for so long.
 	a, err := StartControls(ControlConfig{Rank: 0, ID: ids[0], Keys: keys(0), Tick: time.Millisecond, HandshakeTimeout: 200 * time.Millisecond}, e,
 		map[int]Participant{1: {ID: ids[1], Addr: f.Addr()}}, logs[0])
 	require.NoError(t, err)

@@ -60,11 +60,11 @@ type Handler interface {
 // Ending says how a control connection ended.
 type Ending uint8
 
-// The ends. Only EndExited says that the process has ended: the connection ended,
-// or was reset, without a shutdown notice, and its host's system says that nobody
-// listens at its control port any more; or its system says that nobody listens at
-// its liveness port any more; or Controls.Exited was called. A connection that ends
-// in another way is reconnected.
+// The ends. Only EndExited says that the process has ended. It has one of three causes.
+// The connection ended, or was reset, without a shutdown notice, and then the system of
+// its host said that no socket listens at its control port. Or that system said so of its
+// liveness port. Or Controls.Exited was called. A connection that ends in another way is
+// reconnected.
 const (
 	EndShutdown Ending = iota + 1 // the rank closed it, or is about to
 	EndExited                     // the process has ended
@@ -113,7 +113,7 @@ const MaxControlBytes = 4096
 // maxQueuedBytes bounds what one peer is not known to have taken.
 const maxQueuedBytes = 64 << 10
 
-// maxPending bounds connections that have not shown who they are.
+// maxPending bounds connections that have not authenticated yet.
 const maxPending = 2 * transport.MaxRanks
 
 // Message codes of the session.
@@ -124,9 +124,9 @@ const (
 	codeAck      = 4 // says only how much has come, as every frame does
 )
 
-// StartControls connects to all ranks in others: this rank dials the lower
-// ones, the higher ones come to the listener, which belongs to Controls from
-// then on, also on an error. Handler.Up tells who is there.
+// StartControls connects to all ranks in others: this rank dials the lower ones, the
+// higher ones come to the listener, which belongs to Controls from then on, also on an
+// error. Handler.Up reports each rank that is connected.
 func StartControls(cfg ControlConfig, listener *Listener, others map[int]Participant, handler Handler) (*Controls, error) {
 	if cfg.HandshakeTimeout == 0 {
 		cfg.HandshakeTimeout = 5 * time.Second
@@ -201,7 +201,7 @@ func (c *Controls) wake() {
 	}
 }
 
-// dropBell closes it; whoever wakes later does nothing.
+// dropBell closes it; a goroutine that wakes later does nothing.
 func (c *Controls) dropBell() {
 	c.bellMu.Lock()
 	defer c.bellMu.Unlock()
@@ -240,9 +240,8 @@ func (c *Controls) lacks(err error) {
 	c.failure.Store(err)
 }
 
-// Close sends a shutdown notice to everybody, waits until they have taken it, but no
-// longer than half a second, and ends the goroutine. Idempotent; not from the
-// handler.
+// Close sends a shutdown notice to every peer, waits until they have taken it, but no
+// longer than half a second, and ends the goroutine. Idempotent; not from the handler.
 func (c *Controls) Close() error {
 	c.end.Do(func() {
 		c.stop.Store(true)

@@ -117,7 +117,7 @@ func holdings() string {
 	return fmt.Sprintf("%d descriptors, %d goroutines", len(fds), runtime.NumGoroutine())
 }
 
-// TestControls: everybody hears everybody, in order, and nothing is left.
+// TestControls: every rank hears every other, in order, and nothing is left.
 func TestControls(t *testing.T) {
 	warm := assembly(t, 2, oneKey())
 	for _, m := range warm {
@@ -161,7 +161,8 @@ func TestControls(t *testing.T) {
 	require.Equal(t, before, holdings())
 }
 
-// TestShutdown: who closes has not died; who is cut off by its system has.
+// TestShutdown: a rank that closes has not died; a rank that is cut off by its system
+// has.
 func TestShutdown(t *testing.T) {
 	members := assembly(t, 3, oneKey())
 	for r, m := range members {
@@ -178,7 +179,7 @@ func TestShutdown(t *testing.T) {
 	require.False(t, members[0].Send(2, make([]byte, MaxControlBytes+1)))
 }
 
-// TestWrongKey: a rank without the key is nobody, and is counted.
+// TestWrongKey: a rank without the key is not taken for a rank, and is counted.
 func TestWrongKey(t *testing.T) {
 	keys := []*wire.Keyring{wire.GenerateKeyring(), wire.GenerateKeyring()}
 	members := assembly(t, 2, func(r int) *wire.Keyring { return keys[r] })

@@ -11,8 +11,8 @@ import (
 	"github.com/moewire/moewire/core/internal/sys"
 )
 
-// TestNoWayAtFirst: a dial that fails, but not because nobody listens, is tried
-// again, some times; what fails later says what had happened before.
+// TestNoWayAtFirst: a dial that fails, but not because no socket listens, is tried again,
+// some times; what fails later says what had happened before.
 func TestNoWayAtFirst(t *testing.T) {
 	l := newLog()
 	c := &Controls{handler: l, tokens: map[uint64]*conn{}}

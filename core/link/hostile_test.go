@@ -27,7 +27,7 @@ func (a *askable) Tick() {
 	}
 }
 
-// besieged is rank 0 of two, whose rank 1 has not come yet.
+// besieged is rank 0 of two, of which rank 1 has not come yet.
 type besieged struct {
 	*Controls
 	t        *testing.T
@@ -101,9 +101,9 @@ func (b *besieged) intrude(name string, said []byte, hang bool) {
 	}
 }
 
-// TestUnauthenticatedConnections: what comes from who does not know the key, or was
-// recorded, ends with the connection, is counted by its reason alone, and
-// changes nothing.
+// TestUnauthenticatedConnections: what comes from a client that does not know the key, or
+// was recorded, ends with the connection, is counted by its reason alone, and changes
+// nothing.
 func TestUnauthenticatedConnections(t *testing.T) {
 	b := besiege(t)
 	recorded := b.hello()

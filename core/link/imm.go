@@ -25,9 +25,9 @@ func splitImm(v uint32) (kind, tag uint32, n uint64) {
 	return v >> 30, v >> numberBits & tagMask, uint64(v & numberMask)
 }
 
-// A grant says which messages it is for, the first one and how many: so the
-// sender of these knows which grants it has not seen yet. Nobody has more than
-// MaxMessages outstanding, so that old grants are told from new ones.
+// A grant says which messages it is for, the first one and how many. So the sender of the
+// messages knows which grants it has not seen yet. At most MaxMessages are outstanding,
+// so that old grants are told from new ones.
 const (
 	firstBits = 15
 	firstMask = 1<<firstBits - 1

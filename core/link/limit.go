@@ -9,8 +9,8 @@ import (
 	"github.com/moewire/moewire/core/internal/safego"
 )
 
-// The goroutine that reconnects a link looks at the clock itself, but not while
-// its device holds up a command. So somebody else does, too.
+// The goroutine that reconnects a link looks at the clock itself, but not while its
+// device holds up a command. So another goroutine watches the clock, too.
 
 // stuckFor is how long past the bound of a break that goroutine may be the first
 // to say why the link has failed.

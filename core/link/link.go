@@ -183,10 +183,10 @@ func (l *Link) agree(o *offer) error {
 	return nil
 }
 
-// Try finds out whether bytes of this side reach the peer, whose Connect must
-// have returned: carriers may connect to who is not there. It waits for the end
-// of an empty write, at most until the deadline, and is called once, before
-// anything else is sent.
+// Try finds out whether bytes of this side reach the peer, after the peer's Connect has
+// returned: carriers may connect to a peer that is not there. It waits for the end of an
+// empty write, at most until the deadline, and is called once, before anything else is
+// sent.
 func (l *Link) Try(deadline time.Time) error {
 	l.tried(l.pathProbe())
 	for pause := 50 * time.Microsecond; !l.reached.Load(); pause = min(2*pause, 5*time.Millisecond) {
@@ -285,9 +285,9 @@ func (l *Link) Close(deadline time.Time) error {
 	return nil
 }
 
-// awaitReconnect waits until nobody reconnects the link, or retires its endpoint;
-// nobody begins to. That ends by itself once the link has failed, whatever the
-// carrier has outstanding, if its device answers: so it has some time also after the deadline.
+// awaitReconnect waits until no goroutine reconnects the link, or retires its endpoint;
+// none begins to. That ends by itself once the link has failed, whatever the carrier has
+// outstanding, if its device answers: so it has some time also after the deadline.
 func (l *Link) awaitReconnect(deadline time.Time) error {
 	l.reconnector.mu.Lock()
 	done := l.reconnector.done

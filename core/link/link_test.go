@@ -489,7 +489,7 @@ func TestOtherTag(t *testing.T) {
 func TestMisplaced(t *testing.T) {
 	l, s := sunk(t)
 	for n := range uint64(3) {
-		require.True(t, l.receives(imm(immMessage, 5, n), 8000)) // whoever sends so does not wrap
+		require.True(t, l.receives(imm(immMessage, 5, n), 8000)) // a peer that sends so does not wrap
 	}
 	for range 2 {
 		require.Len(t, s.Next(1), 8000)
@@ -532,8 +532,8 @@ func (e *faultyEndpoint) PostRecv(r []transport.RecvRequest) (int, error) {
 	return e.Endpoint.PostRecv(r)
 }
 
-// TestDeadPoller: nobody polls for a link that is made after polling has
-// failed, so it is not made.
+// TestDeadPoller: no goroutine polls for a link that is made after polling has failed, so
+// it is not made.
 func TestDeadPoller(t *testing.T) {
 	p := NewPoller(&faulty{Transport: fake.New(fake.Config{}).Transport(), poll: errFaulty}, func() {})
 	<-p.done

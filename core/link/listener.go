@@ -15,7 +15,7 @@ type Listener struct {
 	addr, liveness netip.AddrPort
 }
 
-// backlog of a listener: everybody may come at once, and other clients, too.
+// backlog of a listener: every rank may come at once, and other clients, too.
 const backlog = 4 * transport.MaxRanks
 
 // Listen opens a listener at an address of this host; port 0 lets the system

@@ -9,14 +9,14 @@ import (
 	"github.com/moewire/moewire/core/internal/sys"
 )
 
-// Each rank listens at a second port, its liveness port, at which nothing is ever
-// said. It is for one question: whether the system of the rank's host refuses
-// connections there. Then the process has ended, since the socket lives as long
-// as the process (a forked child closes its copy, see sys.ForkTable). The answer
-// is worth something only where a connection came about before: a firewall may
-// refuse, too. A connection that comes about proves nothing, neither here nor at
-// the listener: the process may be stopped, and anybody may listen at a port that
-// has become free. What lives is who has authenticated.
+// Each rank listens at a second port, its liveness port, at which nothing is ever said.
+// It answers one question: whether the system of the rank's host refuses connections
+// there. Then the process has ended, since the socket lives as long as the process (a
+// forked child closes its copy, see sys.ForkTable). The answer counts only where a
+// connection came about before: a firewall may refuse, too. A connection that comes about
+// proves nothing, neither here nor at the listener: the process may be stopped, and any
+// process may listen at a port that has become free. Only a peer that has authenticated
+// is known to live.
 //
 // The listener's own port cannot do this alone: where another process has taken
 // it, it never refuses again, and a given port is closed between rendezvous.
@@ -30,7 +30,7 @@ const (
 	probeFor        = time.Second      // no answer means nothing
 )
 
-// probe is what is known of a peer's liveness port, and the question of now.
+// probe is what is known of a peer's liveness port, and the present question.
 type probe struct {
 	addr    netip.AddrPort // not valid: there is none
 	works   bool           // a connection came about
@@ -41,7 +41,7 @@ type probe struct {
 	between time.Duration
 }
 
-// probeAll asks about those who are unresponsive, or whose connection is lost. It
+// probeAll asks about the peers that are unresponsive or have lost their connection. It
 // returns when to look again, at the latest.
 func (c *Controls) probeAll(now, latest time.Time) time.Time {
 	for _, p := range c.peers {
@@ -111,7 +111,7 @@ func (c *Controls) answered(p *conn, err error) {
 	}
 }
 
-// dead ends the conversation with a peer whose process has ended.
+// dead ends the conversation with a peer after its process has ended.
 func (c *Controls) dead(p *conn, err error) {
 	if p.fd != nil && p.session != nil {
 		c.read(p)
@@ -137,8 +137,8 @@ func (c *Controls) takeProbes() {
 	}
 }
 
-// Exited says that the process of a rank has ended, as somebody knows who has
-// asked its kernel. It is like the end of the connection to it.
+// Exited says that the process of a rank has ended, as its host's kernel has told another
+// rank. It is like the end of the connection to it.
 func (c *Controls) Exited(rank int, err error) {
 	if c.peers[rank] == nil {
 		return
@@ -147,7 +147,7 @@ func (c *Controls) Exited(rank int, err error) {
 	c.wake()
 }
 
-// takeKnown ends the conversations with those who are known to be dead.
+// takeKnown ends the conversations with the peers that are known to be dead.
 func (c *Controls) takeKnown() {
 	for rank := range c.known {
 		if err := c.known[rank].Load(); err != nil && !c.peers[rank].over {

@@ -118,7 +118,7 @@ func TestLivenessPortOutOfReach(t *testing.T) {
 	require.Empty(t, watcher.log.ended)
 }
 
-// TestNotifiedOfExit: what somebody else knows ends the conversation, once.
+// TestNotifiedOfExit: an end that another rank knows of ends the conversation, once.
 func TestNotifiedOfExit(t *testing.T) {
 	watcher, watched, _ := mortals(t, netip.AddrPort{}, nil)
 	watched.awaitUp(t, 1<<1)

@@ -2,9 +2,9 @@ package link
 
 import "encoding/binary"
 
-// outbox is what a rank says to another one, until that one is known to have
-// it: a connection that breaks takes nothing along. Messages have numbers from
-// 0, over all connections between the two.
+// outbox is what a rank says to another one, until that one is known to have it: a
+// connection that breaks loses none of it. Messages have numbers from 0, over all
+// connections between the two.
 type outbox struct {
 	buf   []byte // of each message: its length, its code, its bytes
 	first uint64 // number of the oldest one here

@@ -12,8 +12,8 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// TestNobodyReadsControl: who stands between two ranks finds nothing of what they
-// say under ProtectEncrypt: no offers, keys of regions, names or addresses. Under
+// TestNobodyReadsControl: an attacker between two ranks finds nothing of what they say
+// under ProtectEncrypt: no offers, keys of regions, names or addresses. Under
 // ProtectDigest all of it is there, so the words that are looked for are right.
 func TestNobodyReadsControl(t *testing.T) {
 	a, _ := pair(t, fake.New(fake.Config{}), Config{RingBytes: MinRingBytes, NumMessages: 4})

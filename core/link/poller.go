@@ -20,7 +20,7 @@ type Poller struct {
 
 	mu    sync.Mutex         // guards changes of links, and what follows
 	all   map[*Link]struct{} // also those that are between two endpoints
-	dead  error              // why nobody polls any more
+	dead  error              // why polling has ended
 	ill   error              // how the device failed first, if it ever did
 	links atomic.Pointer[map[transport.EndpointID]*Link]
 	stop  atomic.Bool
@@ -72,8 +72,8 @@ func (p *Poller) Close() error {
 	return p.err
 }
 
-// add is refused when nobody polls any more: a link would wait for ever. From
-// then on, until leave, the link is told of what befalls the device.
+// add is refused when polling has ended: a link would wait for ever. From then on, until
+// leave, the link is told of what befalls the device.
 func (p *Poller) add(id transport.EndpointID, l *Link) error {
 	return p.change(func(m map[transport.EndpointID]*Link) { m[id], p.all[l] = l, struct{}{} })
 }

@@ -18,14 +18,14 @@ type receiver struct {
 	depth   uint64
 	longest int64
 
-	// By number modulo depth: length and arrivedBits, 0 until it is there.
+	// By number modulo depth: length and arrivedBit, 0 until it is there.
 	slots    []atomic.Uint64
 	released atomic.Uint64 // messages
 	seen     uint64        // the poller's: messages that have arrived without a gap
 	early    []bool        // the poller's, by number modulo depth: those behind it
 	pos      int64         // where the next one may begin
 
-	granting atomic.Bool   // a grant is under way, or none may be; who sets it sends
+	granting atomic.Bool   // a grant is under way, or none may be; the goroutine that sets it sends
 	granted  atomic.Uint64 // the latest
 	again    [1]transport.RecvRequest
 	// A completion may be polled before the call that posted has returned.

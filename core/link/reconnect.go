@@ -11,20 +11,21 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// A carrier's connection may break though both processes live: a device in
-// between resets it, a queue pair fails, a port goes down. Then the link gets a
-// new endpoint, over the same carrier, between the same rings. The two sides
-// write reconnect messages about it over the control connection, each to the other's Hear:
+// A carrier's connection may break though both processes live: a device in between resets
+// it, a queue pair fails, a port goes down. Then the link gets a new endpoint, over the
+// same carrier, between the same rings. Each side sends reconnect messages about it over
+// the control connection, to the other's Deliver:
 //
-//  1. Who notices has its endpoint retired, and waits until that has nothing outstanding and
-//     all of its completions were looked at. From then on what has arrived is known.
+//  1. The side that notices has its endpoint retired, and waits until that has
+//     nothing outstanding and all of its completions were looked at. From then on
+//     it knows which messages have arrived.
 //  2. It makes an endpoint with the next number and offers that, with the number
-//     of messages that have arrived without a gap. What came behind a gap is
-//     forgotten. Who gets an offer with a higher number than its own does the same
-//     with that number; so both meet, whoever was first, and if both were.
+//     of messages that have arrived without a gap. It forgets the messages behind
+//     a gap. A side that gets an offer with a higher number than its own does the
+//     same with that number; so both meet, whichever was first, and if both were.
 //  3. Both connect and say so, then try the path with an empty write each.
-//  4. Each sends again what the other one does not have: it is still in its ring,
-//     and goes to the same place.
+//  4. Each sends again the messages that the other one does not have: they are
+//     still in its ring, and go to the same place.
 
 // Reconnecting says how a link that breaks is reconnected.
 type Reconnecting struct {
@@ -41,7 +42,7 @@ type Reconnecting struct {
 	Send func(message []byte) bool
 }
 
-// Of Reconnecting.Tries: who was up for steadyFor begins to count anew.
+// Of Reconnecting.Tries: a link that was up for steadyFor begins to count anew.
 const (
 	maxTries  = 16
 	steadyFor = time.Minute
@@ -65,9 +66,9 @@ type reconnector struct {
 	number     uint64           // of the endpoint
 	cause      error            // of the present break
 	breaks     uint64           // there were so many
-	bad        error            // why the attempt of now came to nothing
+	bad        error            // why the present attempt came to nothing
 	offer      reconnectMessage // of the peer, with the highest number
-	known      uint64           // its number when the attempt of now began
+	known      uint64           // its number when the present attempt began
 	linked     uint64           // the highest number that the peer is connected with
 	no         bool             // the peer has refused
 	refusalDue bool             // the peer is to be told that this side does not go on
@@ -135,9 +136,9 @@ func (l *Link) WhyNot() error {
 	return fmt.Errorf("link to rank %d: %w; it is being reconnected", l.rank, m.cause)
 }
 
-// brokeOn notes that an endpoint carries nothing any more. If it is that of now,
-// the link is reconnected if that is possible, else it has failed: what one that
-// was replaced had to say comes too late. Safe for concurrent use.
+// brokeOn notes that an endpoint carries nothing any more. If it is the present one, the
+// link is reconnected if that is possible, else it has failed. A report of an endpoint
+// that was replaced comes too late. Safe for concurrent use.
 func (l *Link) brokeOn(on transport.EndpointID, cause error) {
 	m := &l.reconnector
 	m.mu.Lock()
@@ -169,13 +170,13 @@ func (l *Link) brokeOn(on transport.EndpointID, cause error) {
 	m.ring()
 }
 
-// To retire an endpoint is a command to a device, which may hang. Those who
-// notice that a link has broken, or end it, beat and poll for others, too. So it
-// is left to the goroutine that reconnects the link; where there is none, to one
-// of its own. Close waits for both.
+// To retire an endpoint is a command to a device, which may hang. The goroutines that
+// notice that a link has broken, or end it, beat and poll for others, too. So retiring is
+// left to the goroutine that reconnects the link; where there is none, to one of its own.
+// Close waits for both.
 
-// then has f called on a goroutine, with what is closed when the one before has
-// ended. Under mu.
+// then has f called on a goroutine. f gets a channel that is closed when the goroutine
+// before it has ended. Under mu.
 func (m *reconnector) then(name string, f func(before <-chan struct{}), onPanic func(error)) {
 	before, done := m.done, make(chan struct{})
 	m.done = done
@@ -191,7 +192,7 @@ func (l *Link) retireSoon() {
 	if m.state.Load() != linkUp || l.ep == nil {
 		return
 	}
-	ep := l.ep // it stays: nobody makes another one
+	ep := l.ep // it stays: no other one is made
 	m.then("link retire", func(before <-chan struct{}) {
 		_ = ep.Retire()
 		if before != nil {
@@ -269,9 +270,9 @@ func (l *Link) deferRefusal() {
 	l.Remind()
 }
 
-// Remind tells the peer that the link is not reconnected, where that is so and
-// Say took no message when it was to be told. Who gives Say calls it now and then,
-// else the peer may wait for the whole of Within. It does not block; safe for
+// Remind tells the peer that the link is not reconnected, where that is so and Send took
+// no message when it was to be told. The code that provides Send calls Remind now and
+// then, else the peer may wait for the whole of Within. It does not block; safe for
 // concurrent use.
 func (l *Link) Remind() {
 	m := &l.reconnector

@@ -32,7 +32,7 @@ const (
 const (
 	reconnectShort = 9
 	reconnectFixed = 25
-	// MaxReconnectBytes bounds what Reconnecting.Say is given.
+	// MaxReconnectBytes bounds what Reconnecting.Send is given.
 	MaxReconnectBytes = reconnectFixed + MaxOfferBytes
 )
 

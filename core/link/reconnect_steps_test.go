@@ -12,8 +12,8 @@ import (
 	"github.com/moewire/moewire/core/transport/fake"
 )
 
-// TestReconnectForgetsWrites: a write whose end the carrier of before never told
-// keeps no memory once the peer has released the message.
+// TestReconnectForgetsWrites: a write whose end the earlier carrier never told keeps no
+// memory once the peer has released the message.
 func TestReconnectForgetsWrites(t *testing.T) {
 	l, set := sunk(t)
 	s := &l.send
@@ -63,8 +63,8 @@ func TestReconnectOvertaken(t *testing.T) {
 	})
 }
 
-// TestReconnectHolds: nobody reconnects a link while somebody posts, or a grant is
-// under way; afterwards nobody begins to.
+// TestReconnectHolds: no goroutine reconnects a link while another one posts, or a grant
+// is under way; afterwards none begins to.
 func TestReconnectHolds(t *testing.T) {
 	for name, of := range map[string]func(*Link) *atomic.Bool{
 		"post":  func(l *Link) *atomic.Bool { return &l.send.posting },
@@ -94,7 +94,7 @@ type closable struct{ sink }
 func (closable) ID() transport.EndpointID { return 7 }
 func (closable) Close() error             { return nil }
 
-// asleep is a carrier that nobody polls.
+// asleep is a carrier that no goroutine polls.
 type asleep struct{ transport.Transport }
 
 func (asleep) Wake() {}

@@ -74,7 +74,7 @@ func (p *post) say(b []byte) bool {
 
 const within = 10 * time.Second
 
-// reconnectable is a pair whose link is reconnected.
+// reconnectable is a pair with a link that is reconnected.
 func reconnectable(t *testing.T, net *fake.Network, cfg Config, seed uint64, slow time.Duration) (a, b *end, posts [2]*post) {
 	a, b = pair(t, net, cfg)
 	posts = [2]*post{newPost(t, seed, slow, b.link), newPost(t, seed+1, slow, a.link)}
@@ -83,7 +83,7 @@ func reconnectable(t *testing.T, net *fake.Network, cfg Config, seed uint64, slo
 	return a, b, posts
 }
 
-// patient makes nobody give up, however unlucky the seed is.
+// patient makes no side give up, however unlucky the seed is.
 func patient(ends ...*end) {
 	for _, e := range ends {
 		e.link.reconnector.mu.Lock()
@@ -231,7 +231,7 @@ func TestReconnectRefused(t *testing.T) {
 	})
 }
 
-// TestReconnectStops: when the peer has ended, nobody waits for it; nor does Close.
+// TestReconnectStops: when the peer has ended, no side waits for it; nor does Close.
 func TestReconnectStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, posts := reconnectable(t, fake.New(fake.Config{Seed: 1}), Config{RingBytes: MinRingBytes, NumMessages: 4}, 1, 0)
@@ -441,9 +441,9 @@ func (e *stuckEndpoint) Retire() error {
 	return e.Endpoint.Retire()
 }
 
-// TestStuckRetire: who says that a link has broken, or ends it, does not wait for
-// its device, for that may be the goroutine that polls the others, or the one that
-// beats; Close waits as long as it may.
+// TestStuckRetire: a goroutine that says that a link has broken, or ends it, does not
+// wait for its device, for that may be the goroutine that polls the others, or the one
+// that beats; Close waits as long as it may.
 func TestStuckRetire(t *testing.T) {
 	breaks := func(l *Link) { l.brokeOn(l.endpoint().ID(), errFaulty) }
 	for name, ends := range map[string]func(l *Link){

@@ -12,7 +12,7 @@ import (
 	"github.com/moewire/moewire/core/transport/fake"
 )
 
-// remind calls Remind of a link now and then, as who gave Say does.
+// remind calls Remind of a link now and then, as the code that gave Send does.
 func remind(t *testing.T, l *Link) {
 	stop, stopped := make(chan bool), make(chan bool)
 	go func() {
@@ -91,7 +91,7 @@ func TestLateErrors(t *testing.T) {
 		sound(t, a, b)
 		require.NotEqual(t, old.ID(), a.link.endpoint().ID())
 		for _, late := range []func(){
-			func() { a.link.tried(old, errFaulty) }, // by who was about to say so
+			func() { a.link.tried(old, errFaulty) }, // by the goroutine that was about to say so
 			func() {
 				a.link.poller.notice(&transport.Event{Kind: transport.EventEndpointFailed, Endpoint: old.ID()})
 			},

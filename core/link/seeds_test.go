@@ -13,9 +13,9 @@ import (
 	"github.com/moewire/moewire/core/transport/fake"
 )
 
-// exchange sends messages both ways over a carrier that keeps no order and lets
-// nobody wait for a receive; readers are slow at times. Each message is the
-// next one, whole, whatever receive it came into.
+// exchange sends messages both ways over a carrier that keeps no order and lets no
+// message wait for a receive; readers are slow at times. Each message is the next one,
+// whole, whatever receive it came into.
 func exchange(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	cfg := Config{RingBytes: MinRingBytes << rng.IntN(4), NumMessages: 2 + rng.IntN(15)}
@@ -59,9 +59,8 @@ func converse(t *testing.T, seed uint64, num int, a, b *end) {
 	}
 }
 
-// TestCO7CO12Seeds: under many seeds, in bubbles whose clock is fake.
-// A message that finds no receive ends the link (CO7), and one in another's
-// place is not the next one (CO12).
+// TestCO7CO12Seeds: under many seeds, in bubbles with a fake clock. A message that finds
+// no receive ends the link (CO7), and one in another's place is not the next one (CO12).
 func TestCO7CO12Seeds(t *testing.T) {
 	first := seedOf(t)
 	for i := range testenv.NumSeeds(t, 100) {

@@ -23,13 +23,13 @@ type sender struct {
 	busy  []atomic.Bool // by number modulo depth: its write was posted and has not completed
 	spans []uint16      // the poller's; by number modulo depth: of a grant that begins there
 
-	posting  atomic.Bool   // somebody posts, or nobody may; who sets it has what follows
+	posting  atomic.Bool   // a goroutine posts, or none may; the one that sets it has what follows
 	posted   atomic.Uint64 // messages handed to the endpoint
 	messages []spot        // by number modulo depth; written before sent
 	posts    [1]transport.SendRequest
 	piece    [1]transport.Piece
 
-	tail  uint64  // messages whose memory is free again
+	tail  uint64  // messages with free memory again
 	begin int64   // where the oldest message that is not free begins
 	end   []int64 // by number modulo depth: where it ends
 	pos   int64   // the cursor
@@ -109,9 +109,9 @@ func (s *sender) post(n int64) (on transport.Endpoint, err error) {
 	return s.pump()
 }
 
-// pump posts what was not posted yet, unless somebody else does, or the link is
-// reconnected: then that is done afterwards. An error is that of the endpoint
-// beside it, which may not be the link's any more. Safe for concurrent use.
+// pump posts what was not posted yet, unless another goroutine does, or the link is being
+// reconnected: then it is done afterwards. An error is that of the returned endpoint,
+// which may not be the link's any more. Safe for concurrent use.
 func (s *sender) pump() (on transport.Endpoint, err error) {
 	for s.posted.Load() != s.sent.Load() && s.posting.CompareAndSwap(false, true) {
 		on, err = s.ep, s.postRest()
@@ -162,11 +162,11 @@ func (s *sender) goBack(have, released uint64) bool {
 	return true
 }
 
-// granted takes a grant and reports whether it can be one: not for messages
-// that were granted already, nor for any that were not posted. It counts once
-// those before it are there. So each grant whose receive is still used up is for
-// other messages that are not acked: there are no more of these than receives
-// for grants, whatever order they are seen in.
+// granted takes a grant and reports whether it is valid: not for messages that were
+// granted already, nor for any that were not posted. It counts once those before it are
+// there. So each grant that still uses up a receive is for other messages, which are not
+// acked. There are no more of these than receives for grants, in whatever order they are
+// seen.
 func (s *sender) granted(v uint64) bool {
 	acked := s.acked.Load()
 	at, num := splitGrant(v, acked)

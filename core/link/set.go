@@ -10,11 +10,11 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// Set is the links of a rank. It implements transport.Remote: its methods are for
-// one goroutine at a time, but for Memory, LinkOf and Err.
+// Set is the links of a rank. It implements transport.Remote. Its methods are for one
+// goroutine at a time, but for Memory, LinkOf, Failed, Untaken and Rings.
 type Set struct {
 	most    int64 // the longest message that half a ring has room for
-	longest int64 // that all links of now can carry
+	longest int64 // that all present links can carry
 	age     time.Duration
 	memory  Memory
 	lost    func(rank int) error
@@ -34,7 +34,7 @@ func NewSet(cfg Config, memory Memory, lost func(rank int) error, age time.Durat
 // those that it had before. It is for rendezvous.
 func (s *Set) Put(links []*Link) (before []*Link) {
 	var ranks uint64
-	s.longest = s.most // those who have gone bound nobody any more
+	s.longest = s.most // ranks that have gone bound no message any more
 	for r := range s.links {
 		var l *Link
 		if r < len(links) {
@@ -56,7 +56,7 @@ func (s *Set) Put(links []*Link) (before []*Link) {
 // concurrent use.
 func (s *Set) LinkOf(rank int) *Link { return s.links[rank].Load() }
 
-// Failed has one bit per rank whose link carries nothing any more. Safe for
+// Failed has one bit per rank with a link that carries nothing any more. Safe for
 // concurrent use.
 func (s *Set) Failed() (ranks uint64) {
 	for rest := s.ranks.Load(); rest != 0; rest &= rest - 1 {
@@ -95,9 +95,8 @@ func (s *Set) Memory(sizeBytes int64) (transport.Segment, error) { return s.memo
 
 var errNoLink = errors.New("link: there is none to that rank")
 
-// Reserve leases memory for a message. A link that has failed has no room,
-// until the group has decided who goes; only a rank that is known to be lost
-// is an error.
+// Reserve leases memory for a message. A link that has failed has no room, until the
+// group has decided which ranks go; only a rank that is known to be lost is an error.
 func (s *Set) Reserve(rank int, n int64) ([]byte, error) {
 	off, err := s.ReserveAt(rank, n)
 	if err != nil {
@@ -137,8 +136,8 @@ func (s *Set) ReserveAt(rank int, n int64) (off int64, err error) {
 	return off, err
 }
 
-// Post sends a message. One to a rank whose link has failed is dropped, as if
-// it had been lost on its way; while a link is reconnected it waits.
+// Post sends a message. A message over a failed link is dropped, as if it had been lost
+// on its way; while a link is reconnected it waits.
 func (s *Set) Post(rank int, n int64) error {
 	l := s.links[rank].Load()
 	if l == nil {

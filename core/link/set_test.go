@@ -34,8 +34,8 @@ func TestMemoryOfADevice(t *testing.T) {
 	require.Nil(t, s.Next(1))
 }
 
-// TestLongestFollows: the longest message is that of the links of now; one
-// that has gone bounds nobody any more.
+// TestLongestFollows: the longest message is that of the present links; one that has gone
+// bounds no message any more.
 func TestLongestFollows(t *testing.T) {
 	s := NewSet(Config{RingBytes: 1 << 16, NumMessages: 4}, heap, func(int) error { return nil }, 0)
 	require.EqualValues(t, 1<<15, s.MaxMessageBytes())

@@ -5,13 +5,12 @@ import (
 	"time"
 )
 
-// What moves bytes between ranks that cannot map one another's memory: a
-// Transport has Regions (memory that a peer may write or read) and Endpoints
-// (one connection to one peer), and reports what became of every work request
-// as a Completion. The shape is that of RDMA verbs, because that is the most
-// that hardware gives: nothing is promised about the order in which work
-// requests of one endpoint, or of several, complete or become visible at the
-// peer. Code that needs an order makes it itself: it numbers its messages and
+// What moves bytes between ranks that cannot map one another's memory. A Transport has
+// Regions (memory that a peer may write or read) and Endpoints (one connection to one
+// peer). It reports what became of every work request as a Completion. It has the shape
+// of RDMA verbs, because hardware gives no more than that. Nothing is promised about the
+// order in which work requests of one endpoint, or of several, complete or become visible
+// at the peer. Code that needs an order makes it itself: it numbers its messages and
 // counts completions.
 
 // Sentinels of carriers.
@@ -100,10 +99,10 @@ type Region interface {
 	Bytes() []byte
 	// Remote is what a peer needs to reach it.
 	Remote() RemoteRegion
-	// Close ends the registration: later accesses by peers fail with
-	// StatusRemote. ErrBusy while a work request that names it may still
-	// touch the memory; some carriers hold it until the completion has been
-	// polled, others (tcp) let go before. Idempotent.
+	// Close ends the registration: later accesses by peers fail with StatusRemote.
+	// ErrBusy while a work request that names it may still touch the memory; some
+	// carriers hold it until the completion has been polled, others (tcp) release it
+	// before. Idempotent.
 	Close() error
 }
 
@@ -161,10 +160,10 @@ type EndpointSpec struct {
 	// A request is outstanding until its completion has been polled.
 }
 
-// Endpoint is one end of one connection. Post, Retire and State are safe for
-// concurrent use. Post and State never block. Connect and Close may, so they are
-// not called under anybody's lock. Nor is Retire by whoever must go on: it waits
-// for no peer, but may be a command to a device, which answers late or never.
+// Endpoint is one end of one connection. Post, Retire and State are safe for concurrent
+// use. Post and State never block. Connect and Close may, so they are not called under a
+// lock. Nor does a goroutine that must go on call Retire: it waits for no peer, but may
+// be a command to a device, which answers late or never.
 type Endpoint interface {
 	ID() EndpointID
 	State() EndpointState
@@ -174,13 +173,12 @@ type Endpoint interface {
 	// fails before the deadline and leaves it in StateError. Both sides call
 	// it. Receives may be posted before; they should be.
 	Connect(remote []byte, deadline time.Time) error
-	// PostSend hands over requests in order and returns how many were
-	// accepted: those complete exactly once, the others never. ErrWouldBlock
-	// at SendDepth, ErrState before StateReady and after StateClosed. A
-	// request that is wrong in itself (its Op, a piece outside its region, a
-	// region that is closed or another transport's, too many pieces or bytes)
-	// gets an error that says so: it is not posted, those before it are, and
-	// the endpoint stays as it is.
+	// PostSend hands over requests in order and returns how many were accepted: those
+	// complete exactly once, the others never. ErrWouldBlock at SendDepth, ErrState
+	// before StateReady and after StateClosed. A request may be wrong in itself: its Op,
+	// a piece outside its region, a region that is closed or another transport's, too
+	// many pieces or bytes. It gets an error that says so: it is not posted, those before
+	// it are, and the endpoint stays as it is.
 	PostSend(requests []SendRequest) (posted int, err error)
 	// PostRecv is the same for receives, bounded by RecvDepth.
 	PostRecv(requests []RecvRequest) (posted int, err error)

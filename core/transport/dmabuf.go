@@ -4,8 +4,8 @@ import "fmt"
 
 // Dmabuf is a device's memory (a GPU's) as its driver exports it.
 type Dmabuf struct {
-	// FD is the file descriptor of the dma-buf. It stays the caller's, who may
-	// close it once the memory is registered.
+	// FD is the file descriptor of the dma-buf. It stays the caller's, which may close it
+	// once the memory is registered.
 	FD int
 	// Off is where in the dma-buf the memory begins.
 	Off uint64

@@ -27,8 +27,8 @@ const gaveUp = "gave up connecting: "
 // GaveUp is the error of a rank that has told this one why it gives up.
 func GaveUp(packed []byte) error { return fmt.Errorf(gaveUp+"%w", UnpackReason(packed)) }
 
-// sharedKinds are the kinds of failure that all ranks of a rendezvous report as
-// such: who is told of a failure says the same as who has found it, whichever
+// sharedKinds are the kinds of failure that all ranks of a rendezvous report as such: a
+// rank that is told of a failure says the same as the rank that has found it, whichever
 // comes first. Their numbers in a message count from 1.
 var sharedKinds = [...]error{ErrMismatch, os.ErrDeadlineExceeded, ErrExited}
 
@@ -41,9 +41,9 @@ type reason struct {
 func (r reason) Error() string { return r.text }
 func (r reason) Unwrap() error { return r.kind }
 
-// PackReason is what a rank that gives up tells the others: a byte that is the
-// number of err's kind, 0 if it has none, then err's text. Of what it was told
-// itself it tells the cause alone, not through whom it came.
+// PackReason is what a rank that gives up tells the others: a byte that is the number of
+// err's kind, 0 if it has none, then err's text. Of a failure that it was told itself it
+// tells the cause alone, not the rank that told it.
 func PackReason(err error) []byte {
 	var number byte
 	for i, kind := range sharedKinds {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestReasonsKeepTheirKind: who is told why another rank gave up can tell the
+// TestReasonsKeepTheirKind: a rank that is told why another rank gave up can tell the
 // same things apart, also when it passes them on.
 func TestReasonsKeepTheirKind(t *testing.T) {
 	kinds := []error{ErrMismatch, os.ErrDeadlineExceeded, ErrExited, ErrClosed}

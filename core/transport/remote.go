@@ -2,13 +2,12 @@ package transport
 
 import "time"
 
-// Remote reaches the ranks of a group whose memory this one cannot map: by
-// messages. Messages from one rank to another arrive once each, whole and in
-// the order in which they were posted; whatever carries them may reorder, so
-// the implementation counts. All methods are for one goroutine at a time
-// (core/ep calls them under its lock); none blocks, none allocates in steady
-// state, but for Memory. Whenever a message arrives or room comes free, the
-// rank's own bell rings (Domain.Wake of itself).
+// Remote reaches the ranks of a group when this one cannot map their memory: by messages.
+// Messages from one rank to another arrive once each, whole and in the order in which
+// they were posted; the layer that carries them may reorder, so the implementation
+// counts. All methods are for one goroutine at a time (core/ep calls them under its
+// lock). None blocks; none but Memory allocates in steady state. Whenever a message
+// arrives or room comes free, the rank's own bell rings (Domain.Wake of itself).
 type Remote interface {
 	// Ranks has one bit per rank that is reached so. It changes at rendezvous
 	// only.
@@ -28,23 +27,23 @@ type Remote interface {
 	Next(rank int) []byte
 	// Release gives the memory of that message back to its sender.
 	Release(rank int)
-	// WordAge is how old the copies of a remote rank's words may be now that its
-	// Control shows: who compares two looks at them lets several of it pass.
+	// WordAge is how old the copies of a remote rank's words may be that its Control
+	// shows now: a caller that compares two looks at them lets several of it pass.
 	WordAge() time.Duration
-	// Untaken has one bit per rank that has not released all that was posted
-	// to it, and may still do so. Whoever ends its use of the domain before
-	// that may take messages along.
+	// Untaken has one bit per rank that has not released all that was posted to it, and
+	// may still do so. A caller that ends its use of the domain before that may lose
+	// messages.
 	Untaken() (ranks uint64)
 	// Memory returns zeroed memory of this process's own, which becomes
 	// resident as it is touched. The caller releases it (Segment.Release).
 	Memory(sizeBytes int64) (Segment, error)
 }
 
-// RemotePlaces is a Remote that says where messages lie, by offsets in the memory that
-// each rank's messages are put together in, and arrive in: for who does not read
-// them itself, because a device does. Alignment is that of a cache line. The
-// memory may be a device's own: then Reserve is an error that wraps
-// ErrNotSupported, and Next is nil.
+// RemotePlaces is a Remote that says where messages lie, by offsets in the memory in
+// which each rank's messages are put together and arrive. It is for a caller that does
+// not read them itself, because a device does. Alignment is that of a cache line. The
+// memory may be a device's own: then Reserve is an error that wraps ErrNotSupported, and
+// Next is nil.
 type RemotePlaces interface {
 	Remote
 	// ReserveAt is Reserve. The message begins at off.

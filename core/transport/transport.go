@@ -1,9 +1,9 @@
 // Package transport says what core/ep needs from whatever moves its bytes.
 //
-// A Domain is a set of ranks that can map one another's memory (shared
-// memory between processes, the Go heap inside one process). Everything that
-// two ranks share is a word, reached by Segment.Word and only by atomic
-// operations, or bytes whose ownership such a word hands over.
+// A Domain is a set of ranks that can map one another's memory (shared memory between
+// processes, the Go heap inside one process). Everything that two ranks share is a word,
+// reached by Segment.Word and only by atomic operations, or bytes that such a word hands
+// over.
 package transport
 
 import (
@@ -87,8 +87,8 @@ type Endable interface {
 // an atomic; across hosts a change that takes others out has to be agreed on.
 type MemberWord interface {
 	Load() uint64
-	// CompareAndSwap reports whether this call changed the word. False may
-	// also mean: not yet; who wants the change looks at the word again.
+	// CompareAndSwap reports whether this call changed the word. False may also mean: not
+	// yet; a caller that wants the change looks at the word again.
 	CompareAndSwap(old, next uint64) bool
 }
 
@@ -120,16 +120,16 @@ type Domain interface {
 	// with the ticket, or CancelSleep if the condition has come true.
 	PrepareSleep() uint32
 	CancelSleep()
-	// Sleep blocks until somebody calls Wake for this rank after the ticket
-	// was drawn, or for at most d (d > 0). It may return early.
+	// Sleep blocks until another rank or goroutine calls Wake for this rank after the
+	// ticket was drawn, or for at most d (d > 0). It may return early.
 	Sleep(ticket uint32, d time.Duration)
 	// Yield gives the processor to another runnable thread, if there is one.
 	Yield()
-	// Remote reaches the ranks whose memory cannot be mapped; nil when there are
-	// none. For these, Control is a page of this process, in which whoever
-	// receives their messages keeps their words, and Slab is an error.
+	// Remote reaches the ranks with memory that cannot be mapped; nil when there are
+	// none. For these, Control is a page of this process, in which the receiver of their
+	// messages keeps their words, and Slab is an error.
 	Remote() Remote
-	// Close ends this rank's use of the domain. Idempotent. Segments that
-	// somebody retained stay mapped.
+	// Close ends this rank's use of the domain. Idempotent. Retained segments stay
+	// mapped.
 	Close() error
 }

@@ -26,13 +26,13 @@ type CompatHead struct {
 	Request      uint64
 }
 
-// Compat signs and opens single frames with a shared key: the header and the
-// time, and nothing else. What it does not do: the payload may be altered
-// unnoticed; a frame may be sent again for as long as its time is accepted (two
-// minutes, if it was dated a minute ahead); a frame may be turned back to
-// whoever made it, or to another process with the same key. Use a Session where
-// both sides can. The keys of the two formats are unrelated, though they come
-// of the same ring: no compat frame is ever accepted by a Session.
+// Compat signs and opens single frames with a shared key: the header and the time, and
+// nothing else. Its limits: the payload may be altered unnoticed. A frame may be
+// sent again for as long as its time is accepted (two minutes, if it was dated a minute
+// ahead). A frame may be turned back to the process that made it, or to another process
+// with the same key. Use a Session where both sides can. The keys of the two formats are
+// unrelated, though they come from the same ring: no compat frame is ever accepted by a
+// Session.
 //
 // For one goroutine at a time; allocates nothing in steady state.
 type Compat struct {

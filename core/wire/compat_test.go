@@ -102,7 +102,7 @@ func TestWF3Compat(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// What Compat lacks, so that nobody relies on it: a frame may come twice.
+// What Compat lacks, so that no caller relies on it: a frame may come twice.
 func TestCompatHasNoReplayWindow(t *testing.T) {
 	c := newCompat(t)
 	frame, err := c.Seal(nil, CompatHead{Code: 1})

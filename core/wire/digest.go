@@ -27,11 +27,10 @@ func (n *chunkNonce) set(seq uint64, chunk uint32) []byte {
 // Digest checks one payload at a time as its bytes arrive, wherever they lie.
 // It is for one goroutine at a time, reusable, and allocates nothing.
 //
-// Every ChunkBytes of the payload get an AES-256-GMAC tag under the direction's
-// own key, with the message's sequence number and the chunk's index as the
-// nonce; the header holds the SHA-256 of the tags. Tags of chunks cannot just
-// be added up: GMAC is linear, so that equal changes in two chunks would cancel
-// each other out.
+// Every ChunkBytes of the payload get an AES-256-GMAC tag under the direction's own key.
+// The nonce is the message's sequence number and the chunk's index. The header holds the
+// SHA-256 of the tags. Tags of chunks cannot just be added up: GMAC is linear, so that
+// equal changes in two chunks would cancel each other out.
 type Digest struct {
 	counters *Counters
 	mac      *gmac.MAC
@@ -46,7 +45,7 @@ type Digest struct {
 	nonce chunkNonce
 	tag   [chunkTagBytes]byte
 	sum   [tagBytes]byte
-	buf   [ChunkBytes]byte // a chunk whose pieces come one by one
+	buf   [ChunkBytes]byte // a chunk of which the pieces come one by one
 }
 
 // NewDigest makes a Digest for payloads that this side receives. One per
@@ -120,9 +119,9 @@ func (d *Digest) finish() *[tagBytes]byte {
 	return &d.sum
 }
 
-// Check says whether what was written is the whole payload that the header
-// speaks of: nil, or ErrPayload. On ErrPayload the destination holds bytes that
-// must not be used, and the connection should be closed.
+// Check says whether the bytes written are the whole payload that the header announces:
+// nil, or ErrPayload. On ErrPayload the destination holds bytes that must not be used,
+// and the connection should be closed.
 func (d *Digest) Check() error {
 	same := hmac.Equal(d.finish()[:], d.want[:])
 	if !same || d.given != d.total {

@@ -22,7 +22,7 @@
 //	head, _ := s.OpenHead(frame)                        // genuine, new and for us
 //	digest.Begin(&head); digest.Write(piece); ...; err := digest.Check()
 //
-// The format that signs headers only, without sessions, is Compat. Both are
-// described byte by byte in docs/wire.md. They share no keys: neither side can
-// be talked into the weaker one.
+// The format that signs headers only, without sessions, is Compat. Both are described
+// byte by byte in docs/wire.md. They share no keys: an attacker cannot make either side
+// use the weaker one.
 package wire

@@ -23,7 +23,7 @@ type Encryptor struct {
 	left  int64 // of the payload
 	src   pieces
 	nonce chunkNonce
-	buf   [ChunkBytes]byte // a chunk whose pieces lie apart
+	buf   [ChunkBytes]byte // a chunk of which the pieces lie apart
 }
 
 // NewEncryptor makes an Encryptor for payloads that this side sends.
@@ -95,9 +95,9 @@ func (d *Decryptor) Begin(head *Head, dst [][]byte) error {
 	return nil
 }
 
-// Write takes the next bytes that have arrived. ErrPayload as soon as a chunk
-// is not genuine, or when there is more than belongs to the payload; what lies
-// in dst must not be used then, and the connection should be closed.
+// Write takes the next bytes that have arrived. ErrPayload as soon as a chunk is not
+// genuine, or when there is more than belongs to the payload. The bytes in dst must not
+// be used then, and the connection should be closed.
 func (d *Decryptor) Write(p []byte) error {
 	for len(p) > 0 && !d.failed {
 		n := int(min(d.left, ChunkBytes)) + chunkTagBytes

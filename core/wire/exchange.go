@@ -87,7 +87,7 @@ func (h *Handshake) handshakeSigner() *signer {
 	return newSigner(derive(h.secret, nil, labelHandshake, KeyBytes))
 }
 
-// onHello is the server's answer: a welcome, a refusal, or nothing to who does
+// onHello is the server's answer: a welcome, a refusal, or nothing to a client that does
 // not have the key.
 func (h *Handshake) onHello(frame []byte) ([]byte, error) {
 	h.keyID = helloKeyID(frame) // says which key to try, no more
@@ -147,7 +147,7 @@ func (h *Handshake) judge(frame []byte, f *helloFrame, want kind, ok bool) Reaso
 	return 0
 }
 
-// accept asks the caller, and remembers who the peer is.
+// accept asks the caller, and remembers the peer's id.
 func (h *Handshake) accept(f *helloFrame) ([]byte, error) {
 	h.peer = Peer{ID: f.from, KeyID: f.keyID, Blob: append([]byte(nil), f.blob...)}
 	if h.config.Accept == nil {
@@ -219,7 +219,7 @@ func (h *Handshake) onWelcome(frame []byte) ([]byte, error) {
 	return h.sendConfirm(&f), nil
 }
 
-// answered reports whether a server has signed this for the hello of now.
+// answered reports whether a server has signed this for the present hello.
 func (h *Handshake) answered(frame []byte, f *helloFrame) bool {
 	return helloFromServer(frame) != 0 && f.client == h.hello.client
 }

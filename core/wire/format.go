@@ -23,8 +23,8 @@ const (
 	// MaxFrameBytes is the longest message frame, its length field included
 	// and its payload not.
 	MaxFrameBytes = LengthBytes + HeadBytes + MaxExtraBytes + TrailerBytes
-	// ChunkBytes is how much of a payload gets one tag. Whoever hands pieces
-	// of this length to a Digest spares it a copy.
+	// ChunkBytes is how much of a payload gets one tag. A caller that hands pieces of
+	// this length to a Digest spares it a copy.
 	ChunkBytes = 16 << 10
 
 	tagBytes  = 32
@@ -39,8 +39,8 @@ const MaxSkew = 60 * time.Second
 type kind uint8
 
 const (
-	kindHello    kind = iota + 1 // client: who I am, whom I want
-	kindWelcome                  // server: who I am, the other nonce
+	kindHello    kind = iota + 1 // client: its own id, the peer's id
+	kindWelcome                  // server: its own id, the other nonce
 	kindConfirm                  // client: I have the session's keys
 	kindRefusal                  // server: genuine, but no, and why
 	kindMessage                  // either, in a session

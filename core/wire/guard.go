@@ -8,14 +8,13 @@ import (
 // DefaultNumHellos is how many hellos a Guard remembers unless told otherwise.
 const DefaultNumHellos = 8192
 
-// Guard remembers the hellos of about the last minute, so that one that was
-// recorded is refused before anybody looks at it. One per process, shared by
-// all its servers. It forgets a hello once its time alone has it refused, and
-// never holds more than its bound. Safe for concurrent use.
+// Guard remembers the hellos of about the last minute, so that a recorded one is refused
+// before it is looked at. One per process, shared by all its servers. It forgets a hello
+// once its time alone has it refused, and never holds more than its bound. Safe for
+// concurrent use.
 //
-// It is the first line only: a recorded hello that gets past it, because the
-// process has been restarted, is never confirmed, for that takes the key and
-// this side's new nonce.
+// It is the first line only. A recorded hello that gets past it, because the process has
+// been restarted, is never confirmed: that takes the key and this side's new nonce.
 type Guard struct {
 	mu    sync.Mutex
 	until map[[noncePartBytes]byte]uint64 // ns since 1970

@@ -18,28 +18,28 @@ const (
 	RoleServer
 )
 
-// PeerID is who a process is, by numbers that only mean something to the
-// caller: random ones, for instance, that it has published. Zeros mean anybody.
+// PeerID identifies a process, by numbers that only mean something to the caller: random
+// ones, for instance, that it has published. Zeros mean any process.
 type PeerID [16]byte
 
 // MaxBlobBytes bounds what each side tells the other in the handshake.
 const MaxBlobBytes = 1024
 
-// Config says how handshakes are made. It may be shared by any number of them;
-// nobody changes it then.
+// Config says how handshakes are made. It may be shared by any number of them; it must
+// not change then.
 type Config struct {
 	// Keys are those that both sides share. Needed.
 	Keys *Keyring
-	// Self is who this side is. Peer is who the other must be, if not zeros.
+	// Self is the id of this side. Peer is the id that the other must have, if not zeros.
 	Self, Peer PeerID
 	// Blob is told to the other side, authenticated and not secret: rank,
 	// epoch, addresses, whatever the caller needs. At most MaxBlobBytes.
 	Blob []byte
-	// Accept looks at what the other side has said. An error ends the
-	// handshake (ErrDeclined, to the other side, too). A server answers with
-	// the blob that it returns, in place of Blob. It is called before the
-	// peer has shown that it is alive: what it changes must be harmless until
-	// Done. nil accepts everybody who has the key.
+	// Accept looks at what the other side has said. An error ends the handshake
+	// (ErrDeclined, to the other side, too). A server answers with the blob that it
+	// returns, in place of Blob. It is called before the peer has shown that it is alive:
+	// what it changes must be harmless until Done. nil accepts every peer that has the
+	// key.
 	Accept func(Peer) (blob []byte, err error)
 	// Protection of payloads; 0 means ProtectDigest. Both sides must have the
 	// same: there is nothing to negotiate, hence nothing to downgrade.
@@ -106,9 +106,8 @@ func (s state) holdsKeys() bool { return s == stateWelcome || s == stateConfirm 
 // numOpen counts the handshakes of this process that hold keys.
 var numOpen atomic.Int64
 
-// NumOpenHandshakes is how many handshakes of this process are begun and neither
-// over nor closed. Those that nobody continues hold keys for nothing. Safe for
-// concurrent use.
+// NumOpenHandshakes is how many handshakes of this process are begun and neither over nor
+// closed. Those that are not continued hold keys for nothing. Safe for concurrent use.
 func NumOpenHandshakes() int64 { return numOpen.Load() }
 
 var errClosedHandshake = errors.New("wire: the handshake was given up")

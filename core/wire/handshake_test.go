@@ -138,8 +138,8 @@ func at(d time.Duration) func(*Config) {
 	return func(c *Config) { c.Now = func() time.Time { return epoch.Add(d) } }
 }
 
-// WF1, WF10: a hello that is refused is counted by reason and changes nothing,
-// and who has the key is told.
+// WF1, WF10: a hello that is refused is counted by reason and changes nothing, and a
+// client that has the key is told.
 func TestWF1BadHello(t *testing.T) {
 	for _, c := range helloCases {
 		t.Run(c.name, func(t *testing.T) {
@@ -326,7 +326,7 @@ func TestWF1BadWelcome(t *testing.T) {
 			a, _ := handshakes(t, client, config)
 			hello := a.Start()
 			if name == "another peer" {
-				a.config.Peer = idB // it has asked for anybody, and wants one
+				a.config.Peer = idB // it has asked for any peer, and wants one
 			}
 			_, out, err := a.Step(c.answer(t, config, hello))
 			require.ErrorIs(t, err, c.want)

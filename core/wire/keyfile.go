@@ -12,12 +12,11 @@ import (
 	"github.com/moewire/moewire/core/internal/sys"
 )
 
-// FromFile is a Source that reads a regular file of this process's user or of
-// root, which nobody but its owner may read or write; one of root's may be read
-// by its group, too, as containers mount secrets. The folders that lead to it,
-// and to a symbolic link that stands for it, belong to this user or to root, and
-// nobody else may put another file there. Whatever else has that path is refused
-// and not waited for.
+// FromFile is a Source that reads a regular file of this process's user or of root, which
+// only its owner may read or write. A file of root's may be read by its group, too, as
+// containers mount secrets. The folders that lead to the file, and to a symbolic link
+// that stands for it, belong to this user or to root. No other user may put another file
+// there. Anything else at that path is refused and not waited for.
 func FromFile(path string) Source {
 	return func() ([]byte, error) {
 		f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe's writer may never come
@@ -70,7 +69,7 @@ func trusted(path string, f *os.File) error {
 	return nil
 }
 
-// private says who could read or change a key and should not.
+// private says which other users could read or change a key and should not.
 func private(info os.FileInfo) error {
 	if !info.Mode().IsRegular() {
 		return errors.New("is not a regular file")
@@ -88,7 +87,7 @@ func private(info os.FileInfo) error {
 	return nil
 }
 
-// foldersOf looks at all folders above a path, as ssh does for its files: who may
+// foldersOf looks at all folders above a path, as ssh does for its files: a user that may
 // rename one of them may put another key in place.
 func foldersOf(path string) error {
 	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
@@ -109,7 +108,7 @@ func foldersOf(path string) error {
 	}
 }
 
-// ownedHere reports an owner who is neither this process's user nor root.
+// ownedHere reports an owner that is neither this process's user nor root.
 func ownedHere(what string, info os.FileInfo) error {
 	err := sys.CheckOwner(what, ownerOf(info))
 	if sys.IsShortage(err) {
@@ -121,7 +120,7 @@ func ownedHere(what string, info os.FileInfo) error {
 	return nil
 }
 
-// ownerOf is a file's; -1, nobody, where the system does not say.
+// ownerOf is the owner of a file; -1, no user, where the system does not say.
 func ownerOf(info os.FileInfo) int {
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {
 		return int(s.Uid)

@@ -73,8 +73,8 @@ func TestKeyFileOwnerAndFolders(t *testing.T) {
 
 const keyFileVariable = "MOEWIRE_TEST_WIRE_KEY_FILE"
 
-// TestKeyFileOfNobody: in a user namespace that maps nobody, every file is said
-// to be this process's.
+// TestKeyFileOfNobody: in a user namespace that maps no user, every file is said to be
+// this process's.
 func TestKeyFileOfNobody(t *testing.T) {
 	if path := os.Getenv(keyFileVariable); path != "" {
 		_, err := NewKeyring(FromFile(path))

@@ -138,8 +138,8 @@ func (r *Keyring) Current() uint32 {
 	return r.keys.current
 }
 
-// Has reports whether a key is accepted. Who wants sessions to end with the
-// key that they were begun with asks for Session.KeyID after a Reload.
+// Has reports whether a key is accepted. A caller that wants sessions to end with the key
+// that they were begun with asks for Session.KeyID after a Reload.
 func (r *Keyring) Has(id uint32) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -153,8 +153,8 @@ func (r *Keyring) readingNow() uint64 {
 	return r.reading
 }
 
-// currentKey is the current key, id and secret of the same reading. The secret
-// is a copy, the caller's to wipe. That of a closed ring is one that nobody has.
+// currentKey is the current key, id and secret of the same reading. The secret is a copy,
+// the caller's to wipe. The secret of a closed ring is one that no process has.
 func (r *Keyring) currentKey() (id uint32, secret *[KeyBytes]byte) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

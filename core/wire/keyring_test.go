@@ -159,7 +159,7 @@ func TestSources(t *testing.T) {
 	_, err = NewKeyring(FromFile(filepath.Dir(path)))
 	require.ErrorContains(t, err, "not a regular file")
 	require.NoError(t, syscall.Mkfifo(path+".pipe", 0o600))
-	_, err = NewKeyring(FromFile(path + ".pipe")) // comes back though nobody writes
+	_, err = NewKeyring(FromFile(path + ".pipe")) // comes back though nothing writes
 	require.ErrorContains(t, err, "not a regular file")
 
 	t.Setenv("MOEWIRE_TEST_KEYS", "3 "+otherKey+";4 "+otherKey2)

@@ -77,8 +77,7 @@ func newSigner(key []byte) *signer {
 	return &signer{mac: hmac.New(sha256.New, key)}
 }
 
-// sign fills in the trailer at the end of a frame whose length and header are
-// there.
+// sign fills in the trailer at the end of a frame that already has its length and header.
 func (s *signer) sign(frame []byte, at int64) {
 	end := len(frame) - TrailerBytes
 	binary.LittleEndian.PutUint64(frame[end:], uint64(at))

@@ -20,11 +20,11 @@ const (
 	labelDatagram     = "moewire 2 note"
 )
 
-// Notary signs and checks single frames that somebody else carries, outside of
-// any session: statements of a sender's whole state, so that one that is lost,
-// doubled or late does no harm. What it does not do: tell who of those with
-// the key has signed, or refuse a frame that was here before, as long as its
-// time is accepted. Safe for concurrent use.
+// Notary signs and checks single frames that the caller carries, outside of any session.
+// They are statements of a sender's whole state, so one that is lost, doubled or late
+// does no harm. Notary does not tell which holder of the key has signed. It does not
+// refuse a frame that was here before, as long as its time is accepted. Safe for
+// concurrent use.
 type Notary struct {
 	keys     *Keyring
 	counters *Counters
@@ -108,8 +108,8 @@ func (n *Notary) judge(frame []byte) Reason {
 	return 0
 }
 
-// current is the signer of the ring's current key. A ring that is closed has
-// none: then the datagram is signed with a key that nobody has. The caller holds mu.
+// current is the signer of the ring's current key. A ring that is closed has none: then
+// the datagram is signed with a key that no process has. The caller holds mu.
 func (n *Notary) current() (id uint32, sign *signer) {
 	for range 4 { // it may be read anew in between
 		id = n.keys.Current()

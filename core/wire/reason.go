@@ -35,7 +35,7 @@ const (
 	// ErrField: a field that must be zero is not, or an answer that answers
 	// nothing.
 	ErrField
-	// ErrPeer: the other side is not who was asked for, or wants somebody else.
+	// ErrPeer: the other side is not the one that was asked for, or wants another one.
 	ErrPeer
 	// ErrPayload: the payload is not the one that the header speaks of.
 	ErrPayload

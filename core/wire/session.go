@@ -16,8 +16,8 @@ import (
 type Protection uint8
 
 const (
-	// ProtectDigest makes every change to a payload noticed; who listens can
-	// read it. The payload itself is sent as it is.
+	// ProtectDigest makes every change to a payload noticed; an eavesdropper can read it.
+	// The payload itself is sent as it is.
 	ProtectDigest Protection = iota + 1
 	// ProtectEncrypt is AES-256-GCM: it cannot be read either. Headers can,
 	// Extra included.
@@ -145,10 +145,10 @@ func (s *Session) Refuse(dst []byte, request *Head, reason Reason) ([]byte, erro
 // read. Afterwards PayloadBytes is at most Config.MaxPayloadBytes, and
 // PayloadWireBytes follow, for a Digest or a Decryptor to check.
 //
-// On an error nothing has changed, and the connection should be closed. If the
-// frame was genuine and new, but of an unknown code or with a payload over the
-// bound, the Head comes with the error, Seq not 0, so that it can be answered
-// (Refuse) before. Other errors come with a Head of zeros.
+// On an error nothing has changed, and the connection should be closed. A frame may be
+// genuine and new, but of an unknown code or with a payload over the bound. Then the Head
+// comes with the error, Seq not 0, so that it can be answered (Refuse) before. Other
+// errors come with a Head of zeros.
 func (s *Session) OpenHead(frame []byte) (Head, error) {
 	if n, err := FrameBytes(frame); err != nil || n != len(frame) {
 		return Head{}, s.counters.refuse(ErrLength)

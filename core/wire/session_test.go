@@ -193,8 +193,8 @@ func TestWF4TagFirst(t *testing.T) {
 	}
 }
 
-// WF4: an impossible length is refused after four bytes, and no frame makes
-// anybody allocate.
+// WF4: an impossible length is refused after four bytes, and no frame makes a receiver
+// allocate.
 func TestWF4LengthIsBounded(t *testing.T) {
 	for n := range uint64(1 << 12) {
 		got, err := FrameBytes(binary.LittleEndian.AppendUint32(nil, uint32(n)))

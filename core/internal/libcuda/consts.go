@@ -39,7 +39,7 @@ const (
 	P2PNativeAtomics   = 3 // all that one device's kernels can do to its own memory
 	P2PArrayAccess     = 4
 
-	// Who may run on a device.
+	// Which processes may use a device.
 	ComputeModeProhibited = 2
 
 	// Pinned host memory.

@@ -47,7 +47,7 @@ func (l *Library) MemUnmap(p DevicePtr, numBytes uint64) error {
 	return l.check("cuMemUnmap", l.call.memUnmap.Call(uintptr(p), uintptr(numBytes)))
 }
 
-// SetAccess says who may use mapped memory.
+// SetAccess says from where mapped memory may be used, and how.
 func (l *Library) SetAccess(p DevicePtr, numBytes uint64, desc *AccessDesc) error {
 	r := l.call.memSetAccess.Call(uintptr(p), uintptr(numBytes), uintptr(unsafe.Pointer(desc)), 1)
 	return l.check("cuMemSetAccess", r)

@@ -9,8 +9,8 @@ func (l *Library) MemAlloc(numBytes uint64) (DevicePtr, error) {
 	return *p, l.check("cuMemAlloc_v2", r)
 }
 
-// MemAllocManaged allocates memory that device and host see at one address, and
-// that moves to whoever uses it: for tests.
+// MemAllocManaged allocates memory that device and host see at one address, and that
+// moves to the side that uses it: for tests.
 func (l *Library) MemAllocManaged(numBytes uint64) (DevicePtr, error) {
 	p := new(DevicePtr)
 	r := l.call.memAllocManaged.Call(uintptr(unsafe.Pointer(p)), uintptr(numBytes), MemAttachGlobal)

@@ -18,8 +18,8 @@ type (
 // IPCHandle is a CUipcMemHandle: bytes for another process.
 type IPCHandle [IPCHandleBytes]byte
 
-// FabricHandle is a CUmemFabricHandle: bytes for another process, which the two
-// drivers see to.
+// FabricHandle is a CUmemFabricHandle: bytes for another process, which the drivers of
+// the two handle.
 type FabricHandle [FabricHandleBytes]byte
 
 // UUID is a CUuuid.

@@ -56,7 +56,7 @@ func TestLayoutIsThatOfTheHeader(t *testing.T) {
 	}
 }
 
-// questions are C expressions whose values the mirrors claim to know.
+// questions are C expressions with values that the mirrors claim to know.
 func questions() (all []string) {
 	for q := range answers() {
 		all = append(all, q)

@@ -2,9 +2,9 @@
 // mirrors of its structs, and its functions, also those that the C header
 // defines inline. It holds no policy.
 //
-// A mirror has the C name of each field in a tag; a test compiles the C
-// header and compares every size and offset. Fields that nobody here uses are
-// left out where they are at the end of something that C allocates.
+// A mirror has the C name of each field in a tag; a test compiles the C header and
+// compares every size and offset. Fields that nothing here uses are left out if they are
+// at the end of something that C allocates.
 package libibverbs
 
 import "structs"

@@ -1,6 +1,6 @@
-// Package safego is the one place where this library starts goroutines: a
-// panic on a goroutine that nobody recovers would end the host process (a
-// Python interpreter), so every goroutine recovers and reports.
+// Package safego is the one place where this library starts goroutines. A panic that a
+// goroutine does not recover would end the host process (a Python interpreter), so every
+// goroutine recovers and reports.
 package safego
 
 import (
@@ -28,9 +28,9 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// Go runs f on a new goroutine. If f panics, onPanic (may be nil) is called
-// once on that goroutine with an error that is a *PanicError; a panic inside onPanic is
-// swallowed, because nothing is left that could report it.
+// Go runs f on a new goroutine. If f panics, onPanic (may be nil) is called once on that
+// goroutine with an error that is a *PanicError. A panic inside onPanic is swallowed,
+// because nothing is left that could report it.
 func Go(name string, f func(), onPanic func(err error)) {
 	go run(name, f, onPanic)
 }

@@ -1,6 +1,6 @@
-// Package standby lets callers of a library do work on their own goroutines, and
-// a goroutine in the background do it while no caller does: one who works for
-// himself is faster than two who wake each other.
+// Package standby lets callers of a library do work on their own goroutines, and a
+// goroutine in the background do it while no caller does. A caller that works for itself
+// is faster than two goroutines that wake each other.
 package standby
 
 import (
@@ -15,7 +15,7 @@ type Watch struct {
 	every  time.Duration
 	calls  atomic.Uint64
 	inside atomic.Int32
-	parked atomic.Bool // until somebody leaves
+	parked atomic.Bool // until a caller leaves
 	unpark chan struct{}
 	quit   chan struct{}
 	once   sync.Once
@@ -30,10 +30,10 @@ func New(every time.Duration) *Watch {
 // Call says that a caller works now, for a moment.
 func (w *Watch) Call() { w.calls.Add(1) }
 
-// Enter says that a caller works until he calls Leave.
+// Enter says that a caller works until it calls Leave.
 func (w *Watch) Enter() {
 	w.inside.Add(1)
-	w.calls.Add(1) // who has counted this call sees him inside
+	w.calls.Add(1) // code that has counted this call sees the caller inside
 }
 
 // Leave ends what Enter began.
@@ -50,8 +50,8 @@ func (w *Watch) Leave() {
 // IsBusy reports whether a caller is inside.
 func (w *Watch) IsBusy() bool { return w.inside.Load() != 0 }
 
-// Calls counts those that have begun. Who has seen another number should step
-// back.
+// Calls counts the calls that have begun. A goroutine that has seen another number should
+// step back.
 func (w *Watch) Calls() uint64 { return w.calls.Load() }
 
 // Quit ends Rest for good. Idempotent.
@@ -89,7 +89,7 @@ func (w *Watch) Rest(timer *time.Timer) bool {
 	}
 }
 
-// park waits while somebody is inside; false at the end.
+// park waits while a caller is inside; false at the end.
 func (w *Watch) park() bool {
 	w.parked.Store(true)
 	if !w.IsBusy() {

@@ -10,7 +10,7 @@ import (
 
 const every = time.Millisecond
 
-// TestRest: it ends once nobody has called for a while, and nobody is inside.
+// TestRest: it ends once there was no call for a while, and no caller is inside.
 func TestRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := New(every)

@@ -17,8 +17,8 @@ func SetNonblocking(raw int) error {
 	return wrap("fcntl O_NONBLOCK", unix.SetNonblock(raw, true))
 }
 
-// Readable waits until one of up to 32 descriptors can be read. Close may be
-// called when nobody waits any more.
+// Readable waits until one of up to 32 descriptors can be read. Close may be called when
+// no goroutine waits any more.
 type Readable struct {
 	fd     *FD
 	events [32]unix.EpollEvent // of the one goroutine in Wait
@@ -97,7 +97,7 @@ func Unsignal(event *FD) error {
 		_, err := unix.Read(event.Raw(), count[:])
 		return err
 	})
-	if err == unix.EAGAIN { // nobody had signalled
+	if err == unix.EAGAIN { // there was no signal
 		return nil
 	}
 	return wrap("read eventfd", err)

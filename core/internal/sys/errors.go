@@ -18,7 +18,7 @@ var (
 	// ErrTimeout ends a wait whose deadline has passed. It is
 	// os.ErrDeadlineExceeded.
 	ErrTimeout = os.ErrDeadlineExceeded
-	// ErrNoListener means that nobody listens under the dialled name.
+	// ErrNoListener means that no socket listens under the dialled name.
 	ErrNoListener error = unix.ECONNREFUSED
 	// ErrAgain means that the call would block.
 	ErrAgain error = unix.EAGAIN

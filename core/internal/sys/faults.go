@@ -7,11 +7,11 @@ import "sync/atomic"
 // fault is what tests put in front of the kernel; nil in the product.
 var fault atomic.Pointer[func(call string) error]
 
-// InjectFaults lets a test make system calls fail: before each call that makes a
-// descriptor, grows a file or maps memory, f gets the name that the call has in
-// errors ("accept4", "mmap"), and an error that it returns takes the call's place.
-// The calls that move bytes are left alone, and so cost nothing. f may be called
-// by any goroutine. Only tests call this; stop ends it.
+// InjectFaults lets a test make system calls fail. Before each call that makes a
+// descriptor, grows a file or maps memory, f gets the name that the call has in errors
+// ("accept4", "mmap"). An error that f returns takes the call's place. The calls that
+// move bytes are left alone, and so cost nothing. f may be called by any goroutine. Only
+// tests call this; stop ends it.
 func InjectFaults(f func(call string) error) (stop func()) {
 	fault.Store(&f)
 	return func() { fault.Store(nil) }

@@ -61,15 +61,15 @@ func Dup(f *FD) (*FD, error) {
 	return newFD(raw), nil
 }
 
-// countLeak runs after an FD has become garbage. It reports a descriptor
-// that nobody closed and does not close it: that would hide the mistake.
+// countLeak runs after an FD has become garbage. It reports a descriptor that was not
+// closed and does not close it: that would hide the mistake.
 func countLeak(d *descriptor) {
 	if d.raw.Load() >= 0 {
 		leakedFDs.Add(1)
 	}
 }
 
-// Duplicate returns a descriptor of its own of what raw, somebody else's, is.
+// Duplicate returns a descriptor of its own for raw, which belongs to other code.
 func Duplicate(raw int) (*FD, error) {
 	own, err := unix.FcntlInt(uintptr(raw), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {

@@ -36,8 +36,8 @@ func FutexWait(w *atomic.Uint64, want uint32, d time.Duration) error {
 	return wrap("futex wait", errno)
 }
 
-// FutexWakeAll wakes everybody who sleeps on w, in all processes. It sleeps
-// never, and allocates nothing unless it fails.
+// FutexWakeAll wakes every thread that sleeps on w, in all processes. It never sleeps,
+// and allocates nothing unless it fails.
 func FutexWakeAll(w *atomic.Uint64) error {
 	_, _, errno := unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(w)), futexWake, math.MaxInt32, 0, 0, 0)
 	if errno != 0 {

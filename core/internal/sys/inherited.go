@@ -47,14 +47,14 @@ func dropFD(raw int) {
 	}
 }
 
-// A fork waits for at most forkTimeout until sockets that are being made are
-// noted, and what is being closed is closed; who would do that waits as long for a
-// fork to be over.
+// A fork waits for at most forkTimeout until sockets that are being made are noted, and
+// those that are being closed are closed. A thread that would make or close one waits as
+// long for a fork to be over.
 const forkPause = 50 * time.Microsecond
 
 var forkTimeout = 10 * time.Millisecond // a variable for tests
 
-// forkOutlasts is set once a fork was waited for in vain: nobody waits for it again.
+// forkOutlasts is set once a fork was waited for in vain: no thread waits for it again.
 var forkOutlasts atomic.Bool
 
 // holdForks has forks wait until the table is released.

@@ -16,7 +16,7 @@ func PageSize() int { return pageSize }
 // Getpid is the id of this process in its own pid namespace.
 func Getpid() int { return unix.Getpid() }
 
-// Geteuid is the user whose rights this process has.
+// Geteuid is the user that this process has the rights of.
 func Geteuid() int { return unix.Geteuid() }
 
 // MayRead reports whether this process may open a file for reading.

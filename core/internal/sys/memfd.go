@@ -8,10 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NewMemfd makes an empty anonymous memory file that cannot be executed
-// (where the kernel knows that flag) and whose size can only grow: a peer
-// that has checked the size once can never be hit by SIGBUS. The name only
-// shows in /proc.
+// NewMemfd makes an empty anonymous memory file that cannot be executed (where the kernel
+// knows that flag). Its size can only grow: a peer that has checked the size once can
+// never be hit by SIGBUS. The name only shows in /proc.
 func NewMemfd(name string) (*FD, error) { return newMemfd(name, 0) }
 
 // NewHugeMemfd is NewMemfd in huge pages of HugePageBytes, which the

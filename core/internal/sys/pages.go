@@ -64,9 +64,9 @@ const mpolPreferred = 1
 // maxNodes is how many nodes a kernel can be built for.
 const maxNodes = 1024
 
-// PreferNode makes the kernel take the memory of a shared mapping, for whoever
-// touches it first, from a NUMA node as long as that has some. It does nothing
-// on kernels without NUMA.
+// PreferNode makes the kernel take the memory of a shared mapping from a NUMA node as
+// long as that has some, whichever thread touches it first. It does nothing on kernels
+// without NUMA.
 func PreferNode(m *Mapping, node int) error {
 	var mask [maxNodes / 64]uint64
 	mask[node/64] = 1 << (node % 64)

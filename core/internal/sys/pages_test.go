@@ -52,7 +52,7 @@ func TestHugeMemfd(t *testing.T) {
 	}
 }
 
-// Huge pages that nobody has reserved are an error at once, no fault later.
+// Huge pages that were not reserved are an error at once, no fault later.
 func TestTooManyHugePages(t *testing.T) {
 	fd, err := NewHugeMemfd("test")
 	if err != nil {

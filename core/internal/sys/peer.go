@@ -4,8 +4,8 @@ package sys
 
 import "golang.org/x/sys/unix"
 
-// Credentials say who is at the other end of a unix socket: who connected,
-// or who called listen.
+// Credentials identify the process at the other end of a unix socket: the one that
+// connected, or the one that called listen.
 type Credentials struct {
 	// PID is the process as seen from this process's pid namespace; 0 when
 	// it cannot be seen from here.

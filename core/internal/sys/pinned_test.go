@@ -57,7 +57,7 @@ func TestPinnedBytesAreReleased(t *testing.T) {
 	}
 }
 
-// TestAbortReleasesPinnedBytes: what nobody reads is the sender's again.
+// TestAbortReleasesPinnedBytes: bytes that are not read are the sender's again.
 func TestAbortReleasesPinnedBytes(t *testing.T) {
 	s := newSockets(t)
 	fatal(t, AllowPinned(s.a))

@@ -35,9 +35,9 @@ func OwnerDied(word uint64) bool { return word&ownerDied != 0 }
 // the thread ends, the kernel first marks their words (OwnerDied): long
 // before it has torn down the memory of a large process and its pidfd tells.
 //
-// A SIGKILL can arrive between any two stores, so the list is well formed
-// after each of them: entries are complete before they are linked, and keep
-// their link after they are unlinked.
+// A SIGKILL can arrive between any two stores, so the list is well formed after each of
+// them. Entries are complete before they are linked, and keep their link after they are
+// unlinked.
 type RobustList struct {
 	tid  uint32
 	head *robustHead

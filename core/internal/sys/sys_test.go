@@ -167,7 +167,7 @@ func TestFutex(t *testing.T) {
 		}()
 	}
 	time.Sleep(5 * time.Millisecond)
-	w.Store(1 << 32) // the high half alone wakes nobody by itself
+	w.Store(1 << 32) // the high half alone wakes no sleeper by itself
 	w.Store(1)
 	if err := FutexWakeAll(&w); err != nil {
 		t.Fatal(err)

@@ -44,7 +44,7 @@ func CheckOwner(what string, uid int) error {
 // userView is how this process sees users.
 type userView struct {
 	own      int
-	overflow int  // the id of those who are not mapped
+	overflow int  // the id of users that are not mapped
 	total    bool // there are none of these
 }
 
@@ -65,12 +65,12 @@ const (
 	numUsers        = 1<<32 - 1
 )
 
-// look asks the kernel who else has the id of this process: of the map anew, for a
-// namespace is given one after it was made. A map that is not there maps nobody; one
-// that cannot be read says nothing.
+// look asks the kernel which other users have the id of this process. It asks for the map
+// anew, since a namespace is given one after it was made. A map that is not there maps no
+// user; one that cannot be read says nothing.
 func (v *userView) look() (err error) {
 	if v.overflow, err = overflowUser(); err != nil || v.own != v.overflow {
-		return err // nobody else is taken for this one
+		return err // no other user is taken for this one
 	}
 	text, err := readText("/proc/self/uid_map")
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -80,8 +80,8 @@ func (v *userView) look() (err error) {
 	return nil
 }
 
-// overflow is the id of those who are not mapped, once it is known: to read it takes
-// a descriptor.
+// overflow is the id of users that are not mapped, once it is known: to read it takes a
+// descriptor.
 var overflow struct {
 	sync.Mutex
 	known bool

@@ -54,9 +54,9 @@ func TestNumMapped(t *testing.T) {
 	}
 }
 
-// TestUnknownUser: where the kernel cannot be asked which id is nobody's, and whom a
-// namespace maps, a process of the same id is neither let in nor taken for another
-// user's; the error says what is short. What another id says needs no look.
+// TestUnknownUser: where the kernel cannot be asked which id belongs to no user, and
+// which users a namespace maps, a process of the same id is neither let in nor taken for
+// another user's; the error says what is short. What another id says needs no look.
 func TestUnknownUser(t *testing.T) {
 	was := overflow.known
 	defer func() { overflow.known = was }()
@@ -100,9 +100,9 @@ func TestUnknownUser(t *testing.T) {
 
 const userVariable = "MOEWIRE_TEST_SYS_USER"
 
-// TestOverflowUser: in a user namespace that maps nobody, a process runs as the
-// overflow user, and so does everybody outside, as far as it can see. It takes
-// none of them for its own user.
+// TestOverflowUser: in a user namespace that maps no user, a process runs as the overflow
+// user, and so does every process outside, as far as it can see. It takes none of them
+// for its own user.
 func TestOverflowUser(t *testing.T) {
 	if os.Getenv(userVariable) != "" {
 		conn := newFD(3) // the other end is that of a process outside

@@ -22,8 +22,8 @@ type Cable struct {
 // machineVariable is what only tests/rdma/init sets.
 const machineVariable = "MOEWIRE_RDMA_MACHINE"
 
-// needMachine keeps a cable, which changes the routes of the whole machine, from
-// that of a person, however much it may do there.
+// needMachine keeps a cable, which changes the routes of the whole machine, off a
+// person's own machine, whatever rights that person has there.
 func needMachine(t testing.TB) {
 	t.Helper()
 	if os.Getenv(machineVariable) == "" {
@@ -50,10 +50,10 @@ func NewCable(t testing.TB) *Cable {
 	return c
 }
 
-// NewDeviceCable joins two soft-RoCE devices, until the test ends; what sockets
-// send to an end's address goes over it, too. Both addresses are this machine's
-// own, so the routes and the neighbours have to be said, and that routes go
-// before own addresses: else nothing would go out.
+// NewDeviceCable joins two soft-RoCE devices, until the test ends; what sockets send to
+// an end's address goes over it, too. Both addresses are this machine's own. So the
+// routes and the neighbours have to be given, and the rule that routes come before own
+// addresses: else nothing would go out.
 func NewDeviceCable(t testing.TB) *Cable {
 	t.Helper()
 	needMachine(t)

@@ -7,8 +7,8 @@ type skipper struct{ recorder }
 
 func (s *skipper) Skipf(string, ...any) { s.skipped = true; panic("skipped") }
 
-// TestCableOnlyInItsMachine: nobody's own machine gets other routes, also where
-// it has the tools, the right and the devices.
+// TestCableOnlyInItsMachine: a machine that is not the tests' own gets no other routes,
+// also where it has the tools, the right and the devices.
 func TestCableOnlyInItsMachine(t *testing.T) {
 	t.Setenv("PATH", t.TempDir()) // what would be run is not there
 	t.Setenv("MOEWIRE_REQUIRE", "")

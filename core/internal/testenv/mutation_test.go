@@ -12,8 +12,8 @@ var ofLacking = Mutation{
 
 func TestMutations(t *testing.T) { RunMutations(t, []Mutation{ofLacking}) }
 
-// TestMutationsThatRot: an edit that does not apply, or that nobody notices, or
-// that only the compiler does, is a failure.
+// TestMutationsThatRot: an edit that does not apply, that no test notices, or that only
+// the compiler notices, is a failure.
 func TestMutationsThatRot(t *testing.T) {
 	for from, want := range map[string]string{
 		"not there": "does not apply", "need": "not one", ofLacking.To: "does not apply", "": "not one",

@@ -55,8 +55,8 @@ func (p *pair) mapIt() (*View, error) {
 	return Map(p.doms[1], p.dev, 0, memBytes, soon())
 }
 
-// TestMemoryOutlivesItsOwner: within a process, too, memory stays until the last
-// who has it lets go.
+// TestMemoryOutlivesItsOwner: within a process, too, memory stays until the last rank
+// that has it releases it.
 func TestMemoryOutlivesItsOwner(t *testing.T) {
 	p := newPair(t)
 	v, err := p.mapIt()
@@ -87,8 +87,8 @@ func TestByDescriptor(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrMismatch, "there is less")
 }
 
-// TestListener: who does not know the nonce gets nothing, and who says nothing
-// disturbs nobody.
+// TestListener: a client that does not know the nonce gets nothing, and one that says
+// nothing disturbs no other.
 func TestListener(t *testing.T) {
 	p := newPair(t)
 	for range maxPending + 8 {

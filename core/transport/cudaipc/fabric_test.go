@@ -30,7 +30,7 @@ func (p *pair) checkSame(t *testing.T, v *View, path string) {
 	require.Equal(t, cudatest.Slice[byte](p.mem.Address(), memBytes)[memBytes-1], cudatest.Slice[byte](v.Address(), memBytes)[memBytes-1])
 }
 
-// TestByEitherHandle: the descriptor comes first; where nobody hands it out, or the
+// TestByEitherHandle: the descriptor comes first; where it is not handed out, or the
 // driver does not take it, the fabric handle does.
 func TestByEitherHandle(t *testing.T) {
 	t.Setenv("EMULATOR_FABRIC", "1")
@@ -50,7 +50,7 @@ func TestByEitherHandle(t *testing.T) {
 	p.checkSame(t, v, "fabric")
 	require.NoError(t, v.Close())
 
-	require.NoError(t, p.offer.Close()) // as in another network namespace: nobody listens
+	require.NoError(t, p.offer.Close()) // as in another network namespace: no socket listens
 	v, err = p.fromElsewhere(soon())
 	require.NoError(t, err)
 	p.checkSame(t, v, "fabric")
@@ -91,7 +91,7 @@ func TestWhatAnswersIsBelieved(t *testing.T) {
 	require.ErrorContains(t, err, "its memory descriptor says 2097152 bytes, the driver maps no 134217728 of them")
 }
 
-// TestByFabricAlone: nobody is asked, and the owner has no listener.
+// TestByFabricAlone: no process is asked, and the owner has no listener.
 func TestByFabricAlone(t *testing.T) {
 	t.Setenv("EMULATOR_FABRIC", "1")
 	p := newPairBy(t, (*cuda.Device).ShareByFabric)
@@ -183,7 +183,7 @@ func wayThrough(emu *cudatest.Driver, leaveOut func(*cuda.Device)) (err error) {
 	}
 	defer func() { err = errors.Join(err, offer.Close()) }()
 	p := &pair{dev: dev, mem: mem, offer: offer}
-	if offer.memDesc.ways == byIPC { // the fabric handle was refused: nobody opens that in this process
+	if offer.memDesc.ways == byIPC { // the fabric handle was refused: no view opens that in this process
 		return nil
 	}
 	v, err := p.fromElsewhere(soon())

@@ -7,10 +7,10 @@ import (
 	"github.com/moewire/moewire/core/internal/sys"
 )
 
-// holder is a process that may have the memory open by its IPC handle. It holds
-// from before it was told that it may open it until it sends a shutdown notice or ends:
-// what the connection stands for is one mapping of one process, whatever rank it
-// has, and whoever has that rank next.
+// holder is a process that may have the memory open by its IPC handle. It holds from
+// before it was told that it may open it until it sends a shutdown notice or ends. The
+// connection stands for one mapping of one process, whatever rank that process has, and
+// whichever process has that rank next.
 type holder struct {
 	conn *sys.FD
 	// process is nil where the kernel does not give one; then the end of the
@@ -95,7 +95,7 @@ func (h *holder) readRelease() (over bool) {
 	return h.process == nil
 }
 
-// awaitHolders waits until nobody holds the memory, however long that takes.
+// awaitHolders waits until no process holds the memory, however long that takes.
 func (d *listener) awaitHolders() {
 	for len(d.holders) > 0 {
 		ready, err := sys.WaitReadable(d.withHolders(nil), time.Now().Add(time.Hour))

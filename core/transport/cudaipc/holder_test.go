@@ -50,8 +50,8 @@ func enter(t *testing.T, c *memDesc) *View {
 
 func (v *View) leave() { leave(v.held) }
 
-// TestHoldersAreCountedByOpening: a process that has the memory open twice holds
-// it until it has closed both, also when nobody is let in any more.
+// TestHoldersAreCountedByOpening: a process that has the memory open twice holds it until
+// it has closed both, also when no process is let in any more.
 func TestHoldersAreCountedByOpening(t *testing.T) {
 	o, c := newListener(t)
 	require.Empty(t, o.Holders())
@@ -68,8 +68,8 @@ func TestHoldersAreCountedByOpening(t *testing.T) {
 	o.becomes(t)
 }
 
-// TestHoldersEndWithTheirProcess: one that is killed holds nothing any more; who
-// comes after it is another one.
+// TestHoldersEndWithTheirProcess: one that is killed holds nothing any more; a process
+// that comes after it is another one.
 func TestHoldersEndWithTheirProcess(t *testing.T) {
 	o, c := newListener(t)
 	first, second := startHolder(t, c), startHolder(t, c)
@@ -182,7 +182,7 @@ func TestStoppedWait(t *testing.T) {
 	require.ErrorIs(t, <-ended, ErrStopped)
 }
 
-// TestStoppedAtTheListener: the same for one whose process does not answer.
+// TestStoppedAtTheListener: the same for a holder with a process that does not answer.
 func TestStoppedAtTheListener(t *testing.T) {
 	socket := freshName()
 	listener, err := sys.ListenAbstract(socket, 1)

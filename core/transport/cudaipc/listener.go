@@ -11,15 +11,15 @@ import (
 	"github.com/moewire/moewire/core/internal/sys"
 )
 
-// listener lets in processes of the same user that know the nonce: it hands them a
-// descriptor, or else notes that they hold what the memory descriptor names. One goroutine,
-// which waits for nobody in particular.
+// listener lets in processes of the same user that know the nonce. It hands them a
+// descriptor, or else notes that they hold what the memory descriptor names. One
+// goroutine, which waits for no process in particular.
 type listener struct {
 	nonce   [nonceBytes]byte
 	fd      *sys.FD // nil: processes that ask become holders
 	socket  *sys.FD
 	stop    *sys.FD
-	closed  chan struct{} // nobody comes in any more
+	closed  chan struct{} // no process comes in any more
 	closing sync.Once
 	pending []pendingConn
 
@@ -37,7 +37,7 @@ type pendingConn struct {
 const (
 	maxPending     = 2 * 48
 	pendingTimeout = 5 * time.Second
-	acceptRests    = 10 * time.Millisecond // when it cannot accept anybody
+	acceptRests    = 10 * time.Millisecond // when it cannot accept a connection
 )
 
 const (
@@ -66,7 +66,7 @@ func openListener(name string, nonce [nonceBytes]byte, fd *sys.FD) (*listener, e
 	return d, nil
 }
 
-// close lets nobody in any more. Holders stay, and are waited for behind.
+// close lets no process in any more. Holders stay, and are waited for behind.
 func (d *listener) close() {
 	d.closing.Do(func() { _ = sys.Signal(d.stop) }) // of an eventfd: cannot fail while it is open
 	<-d.closed

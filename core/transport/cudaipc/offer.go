@@ -30,8 +30,8 @@ type Offer struct {
 	end      sync.Once
 }
 
-// NewOffer lays out a rank's memory descriptor in its domain, as its first slab. The memory
-// stays the caller's, who closes the offer first.
+// NewOffer lays out a rank's memory descriptor in its domain, as its first slab. The
+// memory stays the caller's, which closes the offer first.
 func NewOffer(dom transport.Domain, dev *cuda.Device, mem *cuda.Memory) (*Offer, error) {
 	o := &Offer{memDesc: memDesc{
 		rank: dom.Rank(), numRanks: dom.NumRanks(), numBytes: mem.NumBytes(), process: process(),
@@ -113,8 +113,8 @@ func (o *Offer) Holders() (pids []int) {
 	return o.listener.pids()
 }
 
-// Close lets nobody in any more. What was mapped stays, and Holders goes on to
-// tell by whom. Idempotent.
+// Close lets no process in any more. What was mapped stays, and Holders still says by
+// which processes. Idempotent.
 func (o *Offer) Close() error {
 	o.end.Do(func() {
 		offered.Delete(o.memDesc.nonce)

@@ -24,14 +24,14 @@ type View struct {
 // Address is where it begins in this process and on this device.
 func (v *View) Address() uint64 { return v.mem.Address() }
 
-// Device is the number of the device whose memory it is, as in cuda.Links.
+// Device is the number of the device that has the memory, as in cuda.Links.
 func (v *View) Device() uint64 { return cuda.DeviceNumber(v.memDesc.device) }
 
 // Path is "process", "fd", "fabric" or "ipc".
 func (v *View) Path() string { return v.path }
 
-// Close lets the memory go. No kernel of this rank reaches for it. Idempotent;
-// after an error it may be called again.
+// Close releases the memory. No kernel of this rank reaches for it. Idempotent; after an
+// error it may be called again.
 func (v *View) Close() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -43,10 +43,10 @@ func (v *View) Close() error {
 	return err
 }
 
-// Map maps numBytes of a rank's memory, and waits for the rank to offer it. It
-// ends early when the rank's process does. Errors name the rank; those of a memory descriptor
-// that nobody can have made wrap transport.ErrMetadata, of one with less memory,
-// by its own word or the driver's, transport.ErrMismatch.
+// Map maps numBytes of a rank's memory, and waits for the rank to offer it. It ends early
+// when the rank's process does. Errors name the rank. Those of a memory descriptor that
+// no rank can have made wrap transport.ErrMetadata. Those of one with less memory, by its
+// own word or the driver's, wrap transport.ErrMismatch.
 func Map(dom transport.Domain, dev *cuda.Device, rank int, numBytes uint64, w Wait) (*View, error) {
 	v, err := mapRank(dom, dev, rank, numBytes, w)
 	if err != nil {
@@ -152,8 +152,8 @@ func byDescriptor(c *memDesc, dev *cuda.Device, numBytes uint64, w Wait) (*View,
 	return imported(c, mem, "fd", numBytes, err)
 }
 
-// byFabricHandle asks nobody: who has the memory descriptor and the owner's IMEX channel has the
-// memory, as long as it is there.
+// byFabricHandle asks no process: a process that has the memory descriptor and the
+// owner's IMEX channel has the memory, as long as it is there.
 func byFabricHandle(c *memDesc, dev *cuda.Device, numBytes uint64) (*View, error) {
 	h := libcuda.FabricHandle(c.handle)
 	mem, err := dev.ImportFabric(&h, numBytes)

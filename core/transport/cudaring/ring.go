@@ -1,7 +1,7 @@
-// Package cudaring makes the memory of links whose messages kernels fill and
-// read: the device's own where the carrier can register that, else pinned host
-// memory, which kernels reach over the bus and every carrier can register. Which
-// one it is changes nothing for who uses it: core/link, core/transport/proxy.
+// Package cudaring makes the memory of links with messages that kernels fill and read. It
+// is the device's own where the carrier can register that, else pinned host memory, which
+// kernels reach over the bus and every carrier can register. Which of the two it is
+// changes nothing for its users: core/link, core/transport/proxy.
 //
 // multihost.Config.Rings takes it; a buffer of core/ep/gpu hands the addresses to its
 // kernels.

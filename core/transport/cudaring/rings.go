@@ -13,10 +13,10 @@ import (
 // still use them.
 var ErrInUse = errors.New("messages to ranks of other hosts are in use")
 
-// Rings makes all rings of a device, whatever carries their messages, and knows
-// which are not freed yet. A ring that is released stays until Free: links end in
-// the background, while kernels run that may wait for a message, and the driver may
-// wait for kernels before it frees anything. Safe for concurrent use.
+// Rings makes all rings of a device, whatever carries their messages, and knows which are
+// not freed yet. A ring that is released stays until Free. The reason: links end in the
+// background, while kernels run that may wait for a message, and the driver may wait for
+// kernels before it frees anything. Safe for concurrent use.
 type Rings struct {
 	dev *cuda.Device
 
@@ -80,8 +80,8 @@ func (s *Rings) keep(r *Ring) {
 	s.leave(r)
 }
 
-// leave takes what is not freed, or of which nobody was told that the driver has
-// refused to. The caller holds s.mu.
+// leave takes what is not freed, or of which the driver's refusal was not reported yet.
+// The caller holds s.mu.
 func (s *Rings) leave(r *Ring) {
 	if r != nil && (r.hasUnfreed() || r.closed != nil) {
 		s.left = append(s.left, r)
@@ -126,8 +126,9 @@ func (s *Rings) Where(carrier string) string {
 	return "memory of the device"
 }
 
-// Close is Free for who makes no kernel wait any more: what is released later is freed
-// then. An error also if rings are in use still (ErrInUse). It may be called again.
+// Close is Free for a caller that makes no kernel wait any more: what is released later
+// is freed then. An error also if rings are in use still (ErrInUse). It may be called
+// again.
 func (s *Rings) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

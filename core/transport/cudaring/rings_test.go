@@ -57,8 +57,8 @@ const (
 	describes = "cuMemGetHandleForAddressRange"
 )
 
-// TestRingsAreFreedLater: not when their link is done with them, which nobody knows
-// the time of, but when the device is known to do nothing.
+// TestRingsAreFreedLater: not when their link is done with them, at an unknown time, but
+// when the device is known to do nothing.
 func TestRingsAreFreedLater(t *testing.T) {
 	drv, dev := open(t)
 	s := cudaring.Of(dev)
@@ -101,7 +101,6 @@ func TestRingsThatWereNotFreed(t *testing.T) {
 	require.NoError(t, dev.Do(func() error { return drv.HostFree(memory) }))
 }
 
-// TestRingsThatWereNotMade: what was allocated for a ring that could not be made, or
 // TestRingsRefusedLate: what the driver refuses to free after Close is said by the next
 // one.
 func TestRingsRefusedLate(t *testing.T) {
@@ -118,7 +117,8 @@ func TestRingsRefusedLate(t *testing.T) {
 	require.NoError(t, dev.Do(func() error { return drv.HostFree(memory) }))
 }
 
-// to try whether one can be, and could not be freed at once, is freed at the next call.
+// TestRingsThatWereNotMade: what was allocated for a ring that could not be made, or to
+// try whether one can be, and could not be freed at once, is freed at the next call.
 func TestRingsThatWereNotMade(t *testing.T) {
 	drv, dev := open(t)
 	for name, tried := range map[string]bool{"made": true, "tried": false} {

@@ -78,7 +78,7 @@ type lateWrite struct {
 }
 
 // lateWrites notes the memory of a request that ends because its endpoint is in
-// StateError, as what the NIC may not have let go of.
+// StateError: the NIC may still write there.
 func (r *request) lateWrites() {
 	n := r.ep.transport.network
 	if n.cfg.Late == LateNever || !r.recv && r.op != transport.OpRead {

@@ -1,8 +1,7 @@
-// Package fake is a carrier inside one process, for tests of what stands on
-// carriers. A Network plays the wires, the NICs and the memory behind them;
-// each Transport on it is one device. The device counts what it holds, as a
-// provider would, so that a leak shows where it is not due to the code under
-// test that it shows.
+// Package fake is a carrier inside one process, for tests of the layers above carriers. A
+// Network plays the wires, the NICs and the memory behind them; each Transport on it is
+// one device. The device counts what it holds, as a provider would, so that a leak shows
+// without the help of the code under test.
 //
 // Order is as bad as transport.Transport allows: which request moves next is
 // drawn from a seed. Manual networks do nothing until Step is called, so that

@@ -172,7 +172,7 @@ func (e *Endpoint) beginClose() error {
 	case e.closed:
 		return nil
 	case e.transport.dead:
-		// Nobody will ever poll what it has outstanding.
+		// No call will ever poll what it has outstanding.
 	case outstanding > 0, e.state == transport.StateReady, e.connecting, e.closing:
 		e.counts.BusyCloses++
 		e.transport.counts.BusyCloses++
@@ -182,7 +182,7 @@ func (e *Endpoint) beginClose() error {
 	return nil
 }
 
-// fail is enterError without anybody having asked for it. Under the lock.
+// fail is enterError without a caller having asked for it. Under the lock.
 func (e *Endpoint) fail(detail string) {
 	if e.state >= transport.StateError {
 		return

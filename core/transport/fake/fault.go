@@ -150,7 +150,7 @@ type Gate struct {
 // NewGate returns a closed gate.
 func NewGate() *Gate { return &Gate{open: make(chan struct{}), arrived: make(chan struct{}, 1)} }
 
-// Open lets everybody through, from now on. Idempotent.
+// Open lets every call through, from now on. Idempotent.
 func (g *Gate) Open() { g.once.Do(func() { close(g.open) }) }
 
 // Arrived has something after a call has come to the gate.

@@ -153,7 +153,7 @@ func (n *Network) run() {
 // burst steps until nothing can be done, and says when something can be again
 // (zero: when there is something new).
 func (n *Network) burst() (next time.Time, open bool) {
-	const steps = 64 // then somebody else gets the lock
+	const steps = 64 // then another goroutine gets the lock
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for range steps {
@@ -185,8 +185,8 @@ func (n *Network) now() time.Time {
 	return time.Now()
 }
 
-// Kill makes a transport vanish as if its process had ended: it answers nobody,
-// and nothing of it completes any more. What it held stays in its counts.
+// Kill makes a transport vanish as if its process had ended: it answers no peer, and
+// nothing of it completes any more. What it held stays in its counts.
 func (n *Network) Kill(t *Transport) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -207,8 +207,8 @@ func (n *Network) leave(t *Transport) {
 	}
 }
 
-// SetUnresponsive makes a transport answer nobody, or answer again. Its own requests
-// get no answer either.
+// SetUnresponsive makes a transport answer no peer, or answer again. Its own requests get
+// no answer either.
 func (n *Network) SetUnresponsive(t *Transport, unresponsive bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -14,7 +14,7 @@ type Region struct {
 	access    transport.Access
 
 	// Under the network's lock.
-	numUses int // pieces of requests whose completion was not polled
+	numUses int // pieces of requests with completions that were not polled
 	closed  bool
 }
 

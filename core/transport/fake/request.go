@@ -35,7 +35,7 @@ type request struct {
 	off      uint64
 	status   transport.Status
 	vendor   uint32
-	dropped  bool // by the wire: nobody answers
+	dropped  bool // by the wire: there is no answer
 
 	numChunks  int // that have moved
 	firstChunk int
@@ -132,8 +132,8 @@ func (r *request) finish(s transport.Status) {
 	}
 }
 
-// flush ends a request because its endpoint is in StateError. One whose bytes
-// have moved may be told so or not: the answer was on its way.
+// flush ends a request because its endpoint is in StateError. If its bytes have moved,
+// the status may say so or not: the answer was on its way.
 func (r *request) flush() {
 	if r.stage == stageDone && (r.status != transport.StatusOK || r.ep.transport.network.rand.Uint32()&1 == 0) {
 		return

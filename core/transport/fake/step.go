@@ -167,7 +167,7 @@ func (r *request) endAfter(since *time.Time, d time.Duration, s transport.Status
 	return true
 }
 
-// execute moves the bytes of a request whose peer answers, or some of them.
+// execute moves the bytes of a request, or some of them, if the peer answers.
 func (r *request) execute(peer *Endpoint, now time.Time) bool {
 	r.unheard = zero
 	var recv *request

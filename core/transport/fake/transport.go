@@ -25,7 +25,7 @@ type Transport struct {
 	maxQueuePairs  int
 	maxLockedBytes int64
 	counts         Counts
-	unresponsive   bool // answers nobody
+	unresponsive   bool // answers no peer
 	dead           bool // and does nothing
 	closed         bool
 	left           bool

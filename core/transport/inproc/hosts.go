@@ -12,9 +12,9 @@ import (
 // another's words and slabs, all others only by messages.
 type Hosts struct {
 	Of []int // the host of each rank
-	// WordsBytes is how much of the beginning of a remote rank's control region is
-	// a private page of whoever looks. The rest is what heartbeats would carry:
-	// it is the rank's own.
+	// WordsBytes is how much of the beginning of a remote rank's control region is a
+	// private page of the rank that looks. The rest is what heartbeats would carry: it is
+	// the remote rank's own.
 	WordsBytes int64
 	// MaxMessageBytes is the length of the longest message, 64 KiB if 0.
 	MaxMessageBytes int64
@@ -73,8 +73,7 @@ func (g *group) connect(rank int) {
 	}
 }
 
-// drop takes along the messages of a rank that closes, unless another process
-// has its number.
+// drop drops the messages of a rank that closes, unless another process has its number.
 func (g *group) drop(d *Domain) {
 	if g.hosts == nil || g.ranks[d.rank].Load() != d.own {
 		return

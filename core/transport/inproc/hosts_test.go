@@ -15,7 +15,7 @@ func twoHosts(h inproc.Hosts) []transport.Domain {
 	return inproc.NewHosts(0b111, 256, h)
 }
 
-// TestRemoteReach: who shares memory with whom, and what is private to a page.
+// TestRemoteReach: which ranks share memory, and what is private to a page.
 func TestRemoteReach(t *testing.T) {
 	doms := twoHosts(inproc.Hosts{})
 	require.Equal(t, uint64(0b100), doms[0].Remote().Ranks())

@@ -1,6 +1,6 @@
-// Package inproc is a transport between goroutines of one process, with all
-// memory on the Go heap: the race detector sees every word and byte of it,
-// which it cannot in a memfd. It is meant for tests.
+// Package inproc is a transport between goroutines of one process, with all memory on the
+// Go heap. The race detector sees every word and byte of it, which it cannot in a memfd.
+// It is meant for tests.
 package inproc
 
 import (
@@ -42,9 +42,9 @@ func NewPartial(n int, present uint64, controlBytes int64) []transport.Domain {
 	return views
 }
 
-// Kill makes every rank of d's group, which New made, see the process behind
-// a rank's number as ended, and wakes everybody. The rank's own calls go on: a
-// test plays the dead rank by not calling any more.
+// Kill makes every rank of d's group, which New made, see the process behind a rank's
+// number as ended, and wakes every rank. The rank's own calls go on: a test plays the
+// dead rank by not calling any more.
 func Kill(d transport.Domain, rank int) {
 	Doom(d, rank)
 	err := fmt.Errorf("rank %d: %w", rank, transport.ErrExited)
@@ -53,7 +53,7 @@ func Kill(d transport.Domain, rank int) {
 	g.ringAll()
 }
 
-// Doom makes everybody see that the process has begun to end.
+// Doom makes every rank see that the process has begun to end.
 func Doom(d transport.Domain, rank int) {
 	d.(*Domain).group.ranks[rank].Load().dying.Store(true)
 	d.(*Domain).group.ringAll()
@@ -128,7 +128,7 @@ func (s *rankState) Dying() bool { return s.dying.Load() }
 // PID is that of the one process there is.
 func (s *rankState) PID() int { return os.Getpid() }
 
-// ring ends the sleep of everybody who drew a ticket before.
+// ring ends the sleep of every goroutine that drew a ticket before.
 func (s *rankState) ring() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,7 +189,7 @@ func (d *Domain) Control(rank int) transport.Segment {
 	return d.page(rank, s)
 }
 
-// page is the control region of the remote rank whose process is s.
+// page is the control region of the remote rank that s describes.
 func (d *Domain) page(rank int, s *rankState) *remotePage {
 	p := d.pages[rank].Load()
 	if p == nil || p.Segment != transport.Segment(s.control) {
@@ -288,9 +288,8 @@ func (d *Domain) Sleep(ticket uint32, t time.Duration) {
 // Yield lets another goroutine run.
 func (d *Domain) Yield() { runtime.Gosched() }
 
-// Close ends this rank's use and wakes its sleepers. The memory lives as
-// long as somebody refers to it. Messages of this rank that nobody has taken
-// are lost.
+// Close ends this rank's use and wakes its sleepers. The memory lives as long as
+// something refers to it. Messages of this rank that were not taken are lost.
 func (d *Domain) Close() error {
 	if !d.closed.Swap(true) {
 		d.group.drop(d)

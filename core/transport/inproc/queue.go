@@ -38,8 +38,8 @@ func (q *queue) free() *message {
 	return &q.slots[(q.first+q.num)%len(q.slots)]
 }
 
-// reserve leases the memory of the next message. It holds what the sender left
-// there before, or worse: nobody may count on it.
+// reserve leases the memory of the next message. It holds what the sender left there
+// before, or worse: no caller may count on it.
 func (q *queue) reserve(n int64) ([]byte, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -86,7 +86,7 @@ func (q *queue) next() (msg []byte, later bool) {
 	return m.buf[:m.n:m.n], false
 }
 
-// drop takes along what nobody has taken, as a sender's memory does.
+// drop drops the messages that were not taken, as they end with a sender's memory.
 func (q *queue) drop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -10,27 +10,25 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// agreement is one rank's part in deciding who is in the group, in one epoch:
-// acceptor and proposer of Paxos, whose values are member sets. It
-// is pure: the caller brings messages, the ends of connections and the time,
-// and sends what is in the outbox. docs/protocol.md, "Across hosts", has the
-// rules and why they are safe.
+// agreement is one rank's part in deciding the membership of the group, in one epoch:
+// acceptor and proposer of Paxos, with member sets as values. It is pure: the caller
+// brings messages, the ends of connections and the time, and sends what is in the outbox.
+// docs/protocol.md, "Across hosts", has the rules and why they are safe.
 //
-// The group goes through a chain of agreed sets, each a part of the one
-// before. From each to the next there is one instance of Paxos: a proposer
-// needs a quorum of the present set to promise, then to accept. Besides, any
-// rank may leave at once. The word that is shown is the agreed set without
-// those who have left.
+// The group goes through a chain of agreed sets, each a part of the one before. From each
+// to the next there is one instance of Paxos: a proposer needs a quorum of the present
+// set to promise, then to accept. Besides, any rank may leave at once. The word that is
+// shown is the agreed set without the ranks that have left.
 type agreement struct {
 	self  int
 	rules rules
 
 	set  uint64 // the latest agreed set that this rank knows of
-	left uint64 // who has taken itself out
+	left uint64 // ranks that have taken themselves out
 
 	// What this rank knows by itself.
-	gone         uint64                        // whose connection has ended, or who has said that it leaves
-	unresponsive uint64                        // who has not been heard for the bound
+	gone         uint64                        // ranks with an ended connection, or that have said that they leave
+	unresponsive uint64                        // ranks that have not been heard for the bound
 	lastHeard    [transport.MaxRanks]time.Time // when last
 
 	promised, accepted ballot // of the step from set to the next one
@@ -45,7 +43,7 @@ type agreement struct {
 
 	despaired *despair // why it has left by itself; nil: it has not
 
-	ballots, agreed uint64 // begun by this rank; sets adopted: for who counts
+	ballots, agreed uint64 // begun by this rank; sets adopted: for callers that count
 }
 
 // rules are the times of an agreement, and what tests break.
@@ -68,7 +66,7 @@ type mutant int
 
 const (
 	noMutant         mutant = iota
-	decideAlone             // a proposer needs nobody's vote
+	decideAlone             // a proposer needs no vote of another rank
 	anyHalf                 // two halves may both go on
 	forgetPromise           // an acceptor takes older ballots
 	forgetAccepted          // a proposer ignores what was accepted before
@@ -89,13 +87,13 @@ func (b ballot) round() uint64 { return uint64(b) >> 6 }
 type want struct {
 	word     uint64 // the word in which it was asked for
 	removals uint64
-	blamed   uint64 // of these, whom the failure detector blames: they are heard
+	blamed   uint64 // of these, the ranks that the failure detector blames: they are heard
 	renewed  time.Time
 }
 
-// need is that this rank has wanted changes of the agreed set, one or another.
-// It goes on when the word changes because others leave: who is stuck with this
-// rank ends about when it does, and not one after the other.
+// need is that this rank has wanted changes of the agreed set, one or another. It goes on
+// when the word changes because others leave. So a rank that is stuck with this one ends
+// about when it does, and not one after the other.
 type need struct {
 	since, renewed time.Time // zero: there is none
 }
@@ -107,7 +105,7 @@ type row struct {
 	removals     uint64
 	blamed       uint64
 	at           time.Time
-	suspects     [transport.MaxRanks]time.Time // since when it has wanted out whom this rank hears
+	suspects     [transport.MaxRanks]time.Time // since when it has wanted out a rank that this rank hears
 }
 
 type stage uint8
@@ -124,11 +122,11 @@ type proposal struct {
 	ballot    ballot
 	until     time.Time
 	value     uint64
-	blamed    uint64 // who is out for another reason than silence or death
+	blamed    uint64 // ranks that are out for another reason than silence or death
 	inherited bool   // the value is an earlier proposer's
 	best      ballot
 	voters    uint64
-	gone      uint64 // whom all voters know to be gone
+	gone      uint64 // ranks that all voters know to be gone
 }
 
 func newAgreement(self int, set uint64, rules rules, now time.Time) *agreement {
@@ -139,7 +137,7 @@ func newAgreement(self int, set uint64, rules rules, now time.Time) *agreement {
 	return c
 }
 
-// start begins the time in which everybody has to be heard.
+// start begins the time in which every rank has to be heard.
 func (c *agreement) start(now time.Time) {
 	for r := range c.lastHeard {
 		c.lastHeard[r] = now
@@ -161,9 +159,9 @@ func (c *agreement) leave() {
 	}
 }
 
-// over tells those who have not come to the rendezvous that begins the next epoch
-// that they are out of this one, unless the members who have come are fewer: then
-// the others may go on.
+// over is called when the next epoch begins. It tells the ranks that have not come to the
+// rendezvous of that epoch that they are out of this one. If the members that have come
+// are fewer than those, it does nothing: the others may go on then.
 func (c *agreement) over(came uint64) {
 	members := c.set | c.left
 	out := c.set &^ c.left &^ c.gone &^ came
@@ -205,8 +203,8 @@ func (c *agreement) ended(now time.Time, rank int) {
 	c.propose(now)
 }
 
-// excuse moves everybody's last sign of life forward, but not past now: this
-// rank itself was not running.
+// excuse moves the last sign of life of every rank forward, but not past now: this rank
+// itself was not running.
 func (c *agreement) excuse(now time.Time, d time.Duration) {
 	for r := range c.lastHeard {
 		if c.lastHeard[r] = c.lastHeard[r].Add(d); c.lastHeard[r].After(now) {
@@ -289,9 +287,9 @@ func list(ranks uint64) string {
 	return "ranks " + strings.Join(names, ", ")
 }
 
-// quorum says whether these voters can decide. Any two quorums of a set have a
-// voter in common, or the voters of one are all gone: and then whoever is
-// left has heard all that they ever said.
+// quorum says whether these voters can decide. Any two quorums of a set have a voter in
+// common, or the voters of one are all gone: and then the remaining ranks have heard all
+// that those ever said.
 func (c *agreement) quorum(voters, gone uint64) bool {
 	voters &= c.set
 	all, n := bits.OnesCount64(c.set), bits.OnesCount64(voters)

@@ -19,7 +19,7 @@ type agreementMessage struct {
 	unresponsive uint64
 	word         uint64 // of the want
 	removals     uint64
-	blamed       uint64 // of a want; of a proposal: who is out for another reason than silence
+	blamed       uint64 // of a want; of a proposal: ranks that are out for another reason than silence
 	ballot       ballot
 	accepted     ballot
 	value        uint64
@@ -80,8 +80,7 @@ func (c *agreement) message(k messageKind) agreementMessage {
 	}
 }
 
-// tellAll sends this rank's state to everybody in the agreed set who may still
-// listen.
+// notifyAll sends this rank's state to every rank of the agreed set that may still listen.
 func (c *agreement) notifyAll() { c.notify(c.set) }
 
 func (c *agreement) notify(ranks uint64) {
@@ -92,7 +91,7 @@ func (c *agreement) notify(ranks uint64) {
 	}
 }
 
-// toAll sends a proposal's message to everybody, this rank included.
+// toAll sends a proposal's message to every rank, this rank included.
 func (c *agreement) toAll(now time.Time, m agreementMessage) {
 	m.blamed = c.turn.blamed
 	for rest := c.set &^ c.gone &^ (1 << c.self); rest != 0; rest &= rest - 1 {
@@ -113,7 +112,7 @@ func (c *agreement) receive(now time.Time, m *agreementMessage) {
 	case m.set != c.set:
 		c.answerLate(m)
 	}
-	m.value &= c.set // whatever it says, nobody comes in
+	m.value &= c.set // whatever it says, no rank comes in
 	c.note(now, m)
 	c.serve(now, m)
 	c.propose(now)
@@ -125,7 +124,7 @@ func (c *agreement) observe(now time.Time, rank int) {
 	c.unresponsive &^= 1 << rank
 }
 
-// merge takes over what has been agreed on, or who has left; news is worth
+// merge takes over what has been agreed on, or which ranks have left; news is worth
 // telling others at once.
 func (c *agreement) merge(m *agreementMessage) (news bool) {
 	if next := c.set & m.set; next != c.set {
@@ -207,8 +206,8 @@ func (c *agreement) vote(m *agreementMessage) (answer agreementMessage, yes bool
 	return answer, true
 }
 
-// contradicts reports that this rank hears somebody whom the proposer calls
-// unresponsive or dead. What may have been agreed on before is not contradicted.
+// contradicts reports that this rank hears a rank that the proposer calls unresponsive or
+// dead. It does not contradict what may have been agreed on before.
 func (c *agreement) contradicts(m *agreementMessage) bool {
 	if m.inherited || c.rules.mutant == believeSuspicion {
 		return false

@@ -24,7 +24,7 @@ type world struct {
 	ranks   []*player
 	cut     map[[2]int]bool
 	pipes   map[[2]int][]parcel
-	agreed  []uint64 // every set that anybody has gone on to
+	agreed  []uint64 // every set that any rank has gone on to
 	history []string
 	quiet   bool // nothing new goes wrong
 }
@@ -122,8 +122,8 @@ func (w *world) live(p *player) {
 	}
 }
 
-// application asks for what core/ep would: who is dying or unresponsive and is
-// waited for, one at a time; and whom the failure detector has blamed.
+// application asks for what core/ep would: the ranks that are dying or unresponsive and
+// are waited for, one at a time; and those that the failure detector has blamed.
 func (w *world) application(p *player) {
 	word := p.word()
 	for rest := p.waits & word & (p.gone | p.unresponsive) &^ (1 << p.self); rest != 0; rest &= rest - 1 {
@@ -214,7 +214,7 @@ func (w *world) run(d time.Duration) {
 	}
 }
 
-// survivors are those who believe that they are in.
+// survivors are the ranks that believe that they are in.
 func (w *world) survivors() (ranks uint64) {
 	for i, p := range w.ranks {
 		if !p.dead && p.isIn() {
@@ -276,8 +276,8 @@ func seeds(t testing.TB, n uint64) (from, to uint64) {
 	return 0, n
 }
 
-// TestAgreement: whatever is killed, frozen, cut and blamed, agreed sets form a
-// chain, and in the end all who go on, go on together.
+// TestAgreement: whatever is killed, frozen, cut and blamed, agreed sets form a chain,
+// and in the end all ranks that go on, go on together.
 func TestAgreement(t *testing.T) {
 	from, to := seeds(t, 300)
 	for seed := from; seed < to; seed++ {
@@ -320,8 +320,8 @@ func TestAgreementMutants(t *testing.T) {
 	}
 }
 
-// TestKilled: with no cut, everybody who is alive stays in, however many die
-// at once, in a few milliseconds.
+// TestKilled: with no cut, every rank that is alive stays in, however many die at once,
+// in a few milliseconds.
 func TestKilled(t *testing.T) {
 	for n := 2; n <= 6; n++ {
 		for dead := uint64(1); dead < 1<<n-1; dead++ {
@@ -370,8 +370,8 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestDespair: who leaves for want of a quorum says whom it missed; who goes on,
-// or is taken out by others, has nothing to say.
+// TestDespair: a rank that leaves for want of a quorum says which ranks it missed; one
+// that goes on, or is taken out by others, has nothing to say.
 func TestDespair(t *testing.T) {
 	w := newWorld(1, 4, noMutant)
 	w.run(50 * time.Millisecond)
@@ -389,8 +389,8 @@ func TestDespair(t *testing.T) {
 	}
 }
 
-// TestDespairNames: whoever is named did what is said of it, and nobody is
-// named twice or left out.
+// TestDespairNames: every rank that is named did what is said of it, and none is named
+// twice or left out.
 func TestDespairNames(t *testing.T) {
 	for _, c := range []struct {
 		d    despair
@@ -429,8 +429,8 @@ func TestDespairTogether(t *testing.T) {
 	}
 }
 
-// TestNeedEnds: a change that came, and one that is not wanted any more, shorten
-// nobody's lapse for the next one.
+// TestNeedEnds: a change that came, and one that is not wanted any more, shorten no
+// rank's lapse for the next one.
 func TestNeedEnds(t *testing.T) {
 	now := time.Unix(1000, 0)
 	c := newAgreement(3, 0b1111, testRules, now)
@@ -453,8 +453,8 @@ func TestNeedEnds(t *testing.T) {
 	require.Zero(t, c.need, "it came")
 }
 
-// TestLoneSuspicion: one rank that does not hear another one for a while, or
-// anybody because it was stopped itself, takes nobody out.
+// TestLoneSuspicion: a rank that does not hear another one for a while, or hears none
+// because it was stopped itself, takes no rank out.
 func TestLoneSuspicion(t *testing.T) {
 	require.Empty(t, loneSuspicion(noMutant))
 	require.NotEmpty(t, loneSuspicion(believeSuspicion))
@@ -485,8 +485,8 @@ func loneSuspicion(m mutant) (broken string) {
 	return ""
 }
 
-// TestPair: two ranks that do not hear each other for good cannot stay
-// together; the higher one goes, nobody else.
+// TestPair: two ranks that do not hear each other for good cannot stay together; the
+// higher one goes, and no other.
 func TestPair(t *testing.T) {
 	for a := range 4 {
 		for b := range a {
@@ -525,8 +525,8 @@ func FuzzAgreementMessage(f *testing.F) {
 	})
 }
 
-// TestExcuse: whoever was heard right after this rank had stood still is not
-// excused for longer than that: nobody was heard in the future.
+// TestExcuse: a rank that was heard right after this rank had stood still is not excused
+// for longer than that: no rank was heard in the future.
 func TestExcuse(t *testing.T) {
 	now := time.Unix(1000, 0)
 	c := newAgreement(0, 0b111, testRules, now)
@@ -540,8 +540,8 @@ func TestExcuse(t *testing.T) {
 	require.Equal(t, uint64(0b110), c.unresponsive)
 }
 
-// TestValueIsAPartOfTheSet: whatever a voter says that it has accepted, nobody
-// comes in by it, and no rank that there cannot be.
+// TestValueIsAPartOfTheSet: whatever a voter says that it has accepted, no rank comes in
+// by it, and no rank that there cannot be.
 func TestValueIsAPartOfTheSet(t *testing.T) {
 	now := time.Now()
 	c := newAgreement(0, 0b1011, testRules, now)

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// anarchy plays agreements in a world without time: whatever can come next comes
-// next, by the seed. Ranks believe at random who is unresponsive, want at random
-// whom to be out, and die; every stream keeps its order and nothing else does.
-// What must hold then is safety alone: that agreed sets form a chain.
+// anarchy plays agreements in a world without time: whatever can come next comes next, by
+// the seed. Ranks believe at random which ranks are unresponsive, want at random some to
+// be out, and die; every stream keeps its order and nothing else does. What must hold
+// then is safety alone: that agreed sets form a chain.
 func anarchy(seed uint64, m mutant) (broken bool) {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	n := 3 + rng.IntN(3)
@@ -72,7 +72,7 @@ func (w *world) letIn(rng *rand.Rand, from, to int) {
 	}
 }
 
-// TestAnarchy: the agreement is safe whatever anybody believes.
+// TestAnarchy: the agreement is safe whatever any rank believes.
 func TestAnarchy(t *testing.T) {
 	from, to := seeds(t, 5000)
 	for seed := from; seed < to; seed++ {

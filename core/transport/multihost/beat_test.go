@@ -64,8 +64,8 @@ func pair(t *testing.T, ears [2]*ear) (controls [2]*link.Controls) {
 	return controls
 }
 
-// TestBeatsKeepTheirOrder: a beat that has read old words is not queued behind
-// one with newer words: whoever leaves says with its last beat that it is quiesced.
+// TestBeatsKeepTheirOrder: a beat that has read old words is not queued behind one with
+// newer words: a rank that leaves says with its last beat that it is quiesced.
 func TestBeatsKeepTheirOrder(t *testing.T) {
 	ears := [2]*ear{newEar(), newEar()}
 	controls := pair(t, ears)
@@ -83,7 +83,7 @@ func TestBeatsKeepTheirOrder(t *testing.T) {
 		first = false
 		own.words[0].Store(1) // the tick's beat has read it before
 		leave := func() { v.sendBeat(nil); close(done) }
-		if v.beating.TryLock() { // nothing holds up who leaves
+		if v.beating.TryLock() { // nothing holds up a rank that leaves
 			v.beating.Unlock()
 			leave()
 			return

@@ -13,11 +13,11 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// This file is the carrier negotiation: the part of a rendezvous in which each pair of remote ranks finds the
-// carrier that connects them. One that both have may have nothing left for a
-// link, may not connect, or may lead nowhere: while they have another, that is
-// next, and both sides know why. Only sockets, which are last, wait in Connect for
-// the peer to do the same: a side that does not connect holds nobody up.
+// This file is the carrier negotiation: the part of a rendezvous in which each pair of
+// remote ranks finds the carrier that connects them. A carrier that both have may have
+// nothing left for a link, may not connect, or may lead nowhere. While they have another,
+// that is next, and both sides know why. Only sockets, which are last, wait in Connect
+// for the peer to do the same: a side that does not connect delays no other.
 
 func (g *remoteRendezvous) makeLinks() error {
 	remote := g.v.participants.remote()
@@ -64,8 +64,8 @@ func (g *remoteRendezvous) makeSome(ranks uint64, names []string) (missing uint6
 	return g.tryLinks(ranks, both, names, &mine)
 }
 
-// connectLinks connects the links of which both sides have their end, and
-// returns whose are connected here.
+// connectLinks connects the links of which both sides have their end, and returns the
+// ranks with a link that is connected here.
 func (g *remoteRendezvous) connectLinks(ranks uint64, names []string, mine *[transport.MaxRanks]error) (up uint64, err error) {
 	for rank := range members(ranks) {
 		if mine[rank] == nil && len(g.offers[rank]) > 0 {
@@ -89,8 +89,8 @@ func (g *remoteRendezvous) connectLinks(ranks uint64, names []string, mine *[tra
 	return up, err
 }
 
-// tryLinks finds out on which links bytes arrive, in both directions: the two
-// sides of each come to the same result. What does not work is given up.
+// tryLinks finds out on which links bytes arrive, in both directions: the two sides of
+// each come to the same result. It gives up a link that does not work.
 func (g *remoteRendezvous) tryLinks(ranks, up uint64, names []string, mine *[transport.MaxRanks]error) (missing uint64, err error) {
 	err = g.onLinks(up, func(rank int, l *link.Link) error {
 		mine[rank] = l.Try(g.until)
@@ -171,8 +171,8 @@ func (g *remoteRendezvous) makeLink(rank int, names []string) (mine, err error) 
 	return nil, nil
 }
 
-// common is the carrier that is next for a pair: the same on both sides. "" if
-// none is left.
+// common is the carrier that is next for a pair: the same on both sides. "" if none is
+// left.
 func (g *remoteRendezvous) common(rank int, names []string, besides ...string) string {
 	lower, higher := names, g.names[rank]
 	if rank < g.v.participants.self {
@@ -213,8 +213,8 @@ func (g *remoteRendezvous) explain(rank int, failed string) {
 	}
 }
 
-// onLinks does something with the links of ranks, at once: each waits for its
-// peer. What ends the rendezvous, or one link, ends the others' waiting.
+// onLinks does something with the links of ranks, at once: each waits for its peer. An
+// error that ends the rendezvous, or one link, ends the waiting of the others.
 func (g *remoteRendezvous) onLinks(ranks uint64, do func(rank int, l *link.Link) error) error {
 	results := make(chan error, transport.MaxRanks)
 	num := 0

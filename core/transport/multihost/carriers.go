@@ -10,8 +10,8 @@ import (
 	"github.com/moewire/moewire/core/link"
 )
 
-// carriers are those that a domain may use for remote ranks. What works is found
-// out once.
+// carriers are those that a domain may use for remote ranks. It finds out once which
+// work.
 type carriers struct {
 	cfg  *Config
 	ring func()
@@ -23,8 +23,8 @@ type carriers struct {
 	latched int            // so many of the pollers have failed since and are left out
 }
 
-// open tries what the setting allows. Auto falls back: a carrier that does not
-// work is left out. The others do not.
+// open tries what the setting allows. Auto falls back: a carrier that does not work is
+// left out. The other settings do not fall back.
 func (c *carriers) open(turn int) (names []string, failed string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -41,9 +41,9 @@ func (c *carriers) open(turn int) (names []string, failed string, err error) {
 	return names, strings.Join(c.failed, "; "), nil
 }
 
-// latch leaves a carrier out whose device has failed as a whole, for good: one
-// that comes and goes would take all links along each time. The last one stays:
-// who has named one has no other.
+// latch leaves a carrier out for good when its device has failed as a whole: a device
+// that comes and goes would break all links each time. The last carrier stays: a rank
+// that has named one has no other.
 func (c *carriers) latch() {
 	for c.latched < len(c.pollers)-1 {
 		err := c.pollers[c.latched].Failed()

@@ -25,10 +25,9 @@ type Change struct {
 
 var errOver = errors.New("the change is committed or aborted already")
 
-// Reconnect runs a rendezvous of the ranks whose metadata is there, survivors and
-// new ones alike. Links to remote ranks are made anew. Nothing of the domain
-// changes before Change.Commit. What shm.Listener.Reconnect says holds here,
-// too.
+// Reconnect runs a rendezvous of the ranks that have given their metadata, survivors and
+// new ones alike. Links to remote ranks are made anew. Nothing of the domain changes
+// before Change.Commit. What shm.Listener.Reconnect says holds here, too.
 func (l *Listener) Reconnect(all [][]byte, deadline time.Duration) (*Change, error) {
 	if l.domain == nil {
 		return nil, transport.Connecting(errors.New("a rank without a domain connects"))
@@ -113,8 +112,8 @@ func (c *Change) forget() {
 // Present has one bit per rank that has come.
 func (c *Change) Present() uint64 { return c.participants.present }
 
-// Fresh has one bit per rank that is another process than at the last rendezvous,
-// or another domain of one.
+// Fresh has one bit per rank that has another process than at the last rendezvous, or
+// another domain of the same process.
 func (c *Change) Fresh() (ranks uint64) {
 	before := c.d.now.Load().participants
 	for r := range members(c.participants.present &^ (1 << c.participants.self)) {
@@ -137,8 +136,8 @@ func (c *Change) Commit() error {
 	return err
 }
 
-// commit keeps Close away until all is in its place: what Close does not find
-// there nobody would close. mine: the change was open until now.
+// commit keeps Close away until all is in its place: nothing would close what Close does
+// not find there. mine: the change was open until now.
 func (c *Change) commit() (mine bool, err error) {
 	d := c.d
 	d.mu.Lock()

@@ -108,9 +108,9 @@ func TestUpdate(t *testing.T) {
 	g.exchange("third")
 }
 
-// TestPagesOfAHostAreUnited: a rendezvous that no earlier rank of a host comes to
-// makes another members page there. Who comes back later takes that of the
-// others over, or they its; not before Commit, and not after Abort.
+// TestPagesOfAHostAreUnited: a rendezvous that no earlier rank of a host comes to makes
+// another members page there. A rank that comes back later takes that of the others over,
+// or they its; not before Commit, and not after Abort.
 func TestPagesOfAHostAreUnited(t *testing.T) {
 	for _, absent := range []int{0, 1} {
 		t.Run(fmt.Sprint("rank ", absent, " is absent"), func(t *testing.T) {
@@ -160,7 +160,7 @@ func TestAbort(t *testing.T) {
 	// The others close with their changes open.
 }
 
-// TestMissing: whoever does not come, or closes meanwhile, is named.
+// TestMissing: a rank that does not come, or closes meanwhile, is named.
 func TestMissing(t *testing.T) {
 	g := newTroupe(t, []string{"a", "b", "b"}, nil)
 	listeners := make([]*Listener, 3)
@@ -226,8 +226,8 @@ func TestCommitWhileClosing(t *testing.T) {
 	}
 }
 
-// waiting is a carrier whose endpoints say that they connect, and then wait
-// for their end, or go on.
+// waiting is a carrier with endpoints that say that they connect, and then wait for their
+// end, or go on.
 type waiting struct {
 	transport.Transport
 	begun   chan struct{}
@@ -263,7 +263,7 @@ func (e *waitingEndpoint) Retire() error {
 	return e.Endpoint.Retire()
 }
 
-// TestCloseWhileConnecting: who gives up while links connect ends that at once,
+// TestCloseWhileConnecting: a rank that gives up while links connect ends that at once,
 // on both sides, and not at the deadline.
 func TestCloseWhileConnecting(t *testing.T) {
 	for closer := range 2 {
@@ -352,9 +352,9 @@ func FuzzMetadata(f *testing.F) {
 	})
 }
 
-// TestLeftOut: who has not come to the rendezvous that begins the next epoch learns
-// that this one is over, on hosts that nobody has come from, too. Too few who
-// come end nothing for the others.
+// TestLeftOut: a rank that has not come to the rendezvous that begins the next epoch
+// learns that this one is over, on hosts that no rank has come from, too. If too few
+// ranks come, they end nothing for the others.
 func TestLeftOut(t *testing.T) {
 	for _, c := range []struct{ come, goOn uint64 }{{0b0011, 0}, {0b1101, 0}, {0b0001, 0b1110}} {
 		t.Run(fmt.Sprintf("%b come", c.come), func(t *testing.T) {

@@ -75,9 +75,9 @@ type Config struct {
 	Listen netip.AddrPort
 	// Link bounds what a link holds; equal on all ranks. Zeros: defaults.
 	Link link.Config
-	// Rings, if not nil, makes the memory that messages over a carrier are put
-	// together in and arrive in: for who has a device fill and read them. The
-	// domain releases it, when it is closed at the latest.
+	// Rings, if not nil, makes the memory in which messages over a carrier are put
+	// together and arrive: for a caller that has a device fill and read them. The domain
+	// releases it, when it is closed at the latest.
 	Rings func(carrier transport.Transport, sizeBytes int64) (transport.Segment, error)
 	// Heartbeat is how often ranks tell one another that they are there, and
 	// Bound how long one may be unresponsive; both have a default. Bound is equal on
@@ -94,8 +94,8 @@ type Config struct {
 	// unless a test gives another one: that starts with the host, so hosts
 	// differ by any amount.
 	Clock func() int64
-	// Report, if not nil, is given this rank's control region and what is seen
-	// of all remote ranks, every Heartbeat, on one goroutine; and nothing once the
+	// Report, if not nil, is called every Heartbeat, on one goroutine. It is given this
+	// rank's control region and what is seen of all remote ranks; and nothing once the
 	// rank has none any more.
 	Report func(own transport.Segment, remote []RemoteRank)
 	// Host, if not empty, is taken for the host's identity: ranks with

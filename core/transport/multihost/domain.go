@@ -33,8 +33,8 @@ type Domain struct {
 	leftover []leftover
 }
 
-// leftover is what an earlier rendezvous has made and that had outstanding completions at the
-// end of its time. Its memory is kept as long.
+// leftover is what an earlier rendezvous has made, and what had completions outstanding
+// at the end of its time. Its memory is kept as long.
 type leftover struct {
 	view  *view
 	links []*link.Link
@@ -43,7 +43,7 @@ type leftover struct {
 // rendezvousResult is what the last rendezvous has made; it never changes.
 type rendezvousResult struct {
 	participants *participants
-	view         *view // nil: everybody is local
+	view         *view // nil: every rank is local
 	word         transport.MemberWord
 	paths        []Path
 	links        []*link.Link
@@ -67,8 +67,8 @@ func (d *Domain) lost(rank int) error {
 	return nil
 }
 
-// gather holds the part of a rendezvous that is between hosts. Nothing of the
-// domain changes. It returns nils when everybody is local.
+// gather holds the part of a rendezvous that is between hosts. Nothing of the domain
+// changes. It returns nils when every rank is local.
 func (d *Domain) gather(l *Listener, r *participants, until time.Time) (*view, []*link.Link, error) {
 	if r.remote() == 0 {
 		return nil, nil, nil
@@ -96,15 +96,15 @@ func (d *Domain) gather(l *Listener, r *participants, until time.Time) (*view, [
 	return v, g.links, nil
 }
 
-// yieldListener frees a port that was given: the next rendezvous needs it. Control
-// connections of now that break are not reconnected then, if others dial.
+// yieldListener frees a port that was given: the next rendezvous needs it. Present
+// control connections that break are not reconnected then, if others dial.
 func (d *Domain) yieldListener() {
 	if m := d.now.Load(); m.view != nil {
 		m.view.controls.Load().CloseListener()
 	}
 }
 
-// page is where the words of a remote rank are kept, whoever has its number.
+// page is where the words of a remote rank are kept, whichever process has its number.
 func (d *Domain) page(rank int) (transport.Segment, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -148,7 +148,7 @@ func (d *Domain) install(r *participants, v *view, links []*link.Link) {
 	}
 }
 
-// wipe empties a page, word by word: somebody may still look at it.
+// wipe empties a page, word by word: a reader may still look at it.
 func wipe(page transport.Segment) {
 	for off := int64(0); off < page.SizeBytes(); off += 8 {
 		page.Word(off).Store(0)
@@ -177,12 +177,12 @@ func (d *Domain) keepFor(v *view, links []*link.Link, most time.Duration) {
 	d.leftover = append(d.leftover, leftover{v, links})
 }
 
-// maxLeftovers bounds the rendezvous whose links may stand about because they do
-// not come to rest: each holds rings of memory that a device may still use.
+// maxLeftovers bounds the rendezvous with links that stay because they do not come to
+// rest: each holds rings of memory that a device may still use.
 const maxLeftovers = 4
 
-// sweep closes what has come to rest since it was kept. The error says that so
-// much has not that there can be no further rendezvous.
+// sweep closes what has come to rest since it was kept. The error says that too much has
+// not come to rest for a further rendezvous.
 func (d *Domain) sweep() error {
 	d.mu.Lock()
 	rest := d.leftover
@@ -318,12 +318,11 @@ func (d *Domain) LinkStats(rank int) link.Stats {
 	return link.Stats{}
 }
 
-// Heartbeat is how old the words of remote ranks may be, at least: who compares
+// Heartbeat is how old the words of remote ranks may be, at least: a caller that compares
 // two looks at them lets several heartbeats pass in between.
 func (d *Domain) Heartbeat() time.Duration { return d.cfg.Heartbeat }
 
-// GroupID names the part of the group on this host for whoever looks from
-// outside.
+// GroupID names the part of the group on this host for observers outside of it.
 func (d *Domain) GroupID() uint64 {
 	if g, ok := d.local.(interface{ GroupID() uint64 }); ok {
 		return g.GroupID()
@@ -343,7 +342,7 @@ func (d *Domain) Liveness(rank int) string {
 }
 
 // Close leaves nothing behind but retained segments. It sends a shutdown notice to remote
-// ranks, who do not take this for a death.
+// ranks, so that they do not take this for a death.
 func (d *Domain) Close() error {
 	d.mu.Lock()
 	change, closed := d.change, d.closed

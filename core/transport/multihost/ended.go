@@ -8,18 +8,17 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// The ranks of a host know by their kernel (a pidfd) that the process of one of
-// them has ended, whatever has become of its sockets. They tell the ranks of
-// other hosts over their own connections. Whoever is told treats the rank as if
-// its connection had ended: nothing that it had said, and that has not arrived, is
-// heard any more. So each voter knows of the end itself (docs/protocol.md, "Why
-// this is safe").
+// The ranks of a host know by their kernel (a pidfd) that the process of one of them has
+// ended, whatever has become of its sockets. They tell the ranks of other hosts over
+// their own connections. A rank that is told treats the ended rank as if its connection
+// had ended: nothing that it had said, and that has not arrived, is heard any more. So
+// each voter knows of the end itself (docs/protocol.md, "Why this is safe").
 
 // endedBytes is the length of the message: a set of ranks.
 const endedBytes = 8
 
-// watchLocal looks for processes of this host that have ended, and tells those
-// who have not been told. It is for the goroutine that ticks.
+// watchLocal looks for processes of this host that have ended, and tells the ranks that
+// have not been told. It is for the goroutine that ticks.
 func (v *view) watchLocal() {
 	controls := v.controls.Load()
 	if controls == nil || !v.live.Load() { // until then a number may be an earlier process's
@@ -46,8 +45,8 @@ func (v *view) watchLocal() {
 	}
 }
 
-// takeEnded is told by a rank of another host who of that host has ended. It
-// speaks for no other host, nor for itself.
+// takeEnded is told by a rank of another host which ranks of that host have ended. That
+// rank speaks for no other host, nor for itself.
 func (v *view) takeEnded(from int, m []byte) {
 	if len(m) != endedBytes || v.peers[from] == nil {
 		return

@@ -57,8 +57,8 @@ type deadProcess struct{ transport.Process }
 
 func (deadProcess) Lost() error { return transport.ErrExited }
 
-// TestLocalRankLeftOut: who watches the processes of a host passes over a rank that an update
-// has left out while the view before it still ticks, and goes on with the others.
+// TestLocalRankLeftOut: the watcher of a host's processes passes over a rank that an
+// update has left out while the view before it still ticks, and goes on with the others.
 func TestLocalRankLeftOut(t *testing.T) {
 	g := newTroupe(t, []string{"a", "a", "a", "b"}, nil)
 	now := g.domains[0].now.Load().view

@@ -13,7 +13,7 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// deadEnd is a carrier that leads to nobody if it is cut in one of these ways.
+// deadEnd is a carrier that leads nowhere if it is cut in one of these ways.
 type deadEnd struct {
 	transport.Transport
 	cut cut

@@ -191,8 +191,7 @@ func hostsOf(present uint64, n int) []string {
 	return hosts
 }
 
-// TestConformance: where everybody is local, a multihost domain is one of shared
-// memory.
+// TestConformance: where every rank is local, a multihost domain is one of shared memory.
 func TestConformance(t *testing.T) {
 	transporttest.Run(t, transporttest.Harness{
 		New: func(t *testing.T, n int, controlBytes int64) []transport.Domain {
@@ -215,8 +214,8 @@ func holdings() string {
 	return fmt.Sprintf("%d descriptors, %d goroutines, %+v", len(fds), runtime.NumGoroutine(), sys.Stats())
 }
 
-// TestNothingIsLeft: of two hosts with two ranks, nor of a rendezvous that fails;
-// and where everybody is local there is no goroutine of this package at all.
+// TestNothingIsLeft: of two hosts with two ranks, nor of a rendezvous that fails; and
+// where every rank is local there is no goroutine of this package at all.
 func TestNothingIsLeft(t *testing.T) {
 	newTroupe(t, []string{"a", "b"}, nil).close()
 	before := holdings()

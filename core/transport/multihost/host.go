@@ -15,9 +15,9 @@ type host struct {
 	user    uint32
 }
 
-// thisHost finds out. name replaces the boot id, if not empty: ranks that give
-// different names take one another for ranks of other hosts. What cannot be read
-// is an error: a guess would make ranks of one host strangers.
+// thisHost finds out. name replaces the boot id, if not empty: ranks that give different
+// names take one another for ranks of other hosts. A value that cannot be read is an
+// error: a guess would make ranks of one host remote to one another.
 func thisHost(name string) (h host, err error) {
 	h.user = uint32(sys.Geteuid())
 	if name == "" {

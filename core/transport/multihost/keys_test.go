@@ -18,10 +18,9 @@ const (
 	newKey = "2 123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde01\n"
 )
 
-// TestKeysAreExchanged: ranks of two hosts go over from one key to another, by
-// id, host after host, and meet at every step; connections of now go on.
-// Afterwards who has the old key alone is refused, and who has the new one
-// alone is not.
+// TestKeysAreExchanged: ranks of two hosts go over from one key to another, by id, host
+// after host, and meet at every step; present connections go on. Afterwards a rank that
+// has the old key alone is refused, and one that has the new key alone is not.
 func TestKeysAreExchanged(t *testing.T) {
 	dir := t.TempDir()
 	path := func(rank int) string { return filepath.Join(dir, fmt.Sprint(rank)) }

@@ -9,7 +9,7 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// fragile is a carrier whose device fails when it is told to.
+// fragile is a carrier with a device that fails when it is told to.
 type fragile struct {
 	transport.Transport
 	event atomic.Uint32 // the next one

@@ -9,7 +9,8 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// outstanding is a carrier whose endpoints have completions outstanding for as long as it says so.
+// outstanding is a carrier with endpoints that have completions outstanding for as long
+// as it says so.
 type outstanding struct {
 	transport.Transport
 	busy *atomic.Bool
@@ -32,7 +33,7 @@ func (e outstandingEndpoint) Close() error {
 	return e.Endpoint.Close()
 }
 
-// withOutstanding lets nobody wait for what is outstanding.
+// withOutstanding lets no side wait for what is outstanding.
 func withOutstanding(t *testing.T) (g *troupe, busy *atomic.Bool) {
 	busy = new(atomic.Bool)
 	g = newTroupe(t, []string{"a", "b"}, func(_ int, c *Config) {

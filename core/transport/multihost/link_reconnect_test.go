@@ -23,9 +23,9 @@ func withRelays(t testing.TB, num int) (relays []*testenv.Relay, change func(ran
 	for range num {
 		relays = append(relays, testenv.NewRelay(t))
 	}
-	var mu sync.Mutex // one after the other, to tell whose port is whose
+	var mu sync.Mutex // one after the other, to tell which rank has which port
 	return relays, func(rank int, c *Config) {
-		c.Bound, c.ReconnectFor = time.Hour, time.Hour // who starves is not gone
+		c.Bound, c.ReconnectFor = time.Hour, time.Hour // a rank that starves is not gone
 		c.Carriers = []Carrier{{Setting: TCP, Open: func(int) (transport.Transport, error) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -53,8 +53,8 @@ func (g *troupe) reconnects() (n uint64) {
 }
 
 // TestLinksReconnected: data connections that are reset in the middle of frames are
-// reconnected. Nobody is taken for dying, every message arrives once, in its
-// order, and an update goes on as ever.
+// reconnected. No rank is taken for dying, every message arrives once, in its order, and
+// an update goes on as ever.
 func TestLinksReconnected(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -62,7 +62,7 @@ func TestLinksReconnected(t *testing.T) {
 	g := newTroupe(t, []string{"a", "b", "c"}, change)
 	for i, r := range relays {
 		r.Reset(seed+uint64(i), 32<<10, 128<<10)
-		r.Cut() // those of now have no end
+		r.Cut() // the present ones have no end
 	}
 	var wg sync.WaitGroup
 	const num = 150

@@ -19,7 +19,7 @@ func (g *troupe) everySet(ranks, want uint64) {
 	}
 }
 
-// TestLeave: a rank takes itself out at once, and everybody hears of it.
+// TestLeave: a rank takes itself out at once, and every rank hears of it.
 func TestLeave(t *testing.T) {
 	g := newTroupe(t, []string{"a", "a", "b", "c"}, nil)
 	require.True(t, membership.Leave(g.domains[2].Members(), 1, 2))
@@ -30,8 +30,8 @@ func TestLeave(t *testing.T) {
 	require.False(t, membership.Leave(g.domains[0].Members(), 1, 0))
 }
 
-// TestLeaveBehindWords: who learns that a rank has left sees the words that it
-// had stored before, though no beat was due.
+// TestLeaveBehindWords: a rank that learns that another one has left sees the words that
+// it had stored before, though no beat was due.
 func TestLeaveBehindWords(t *testing.T) {
 	const off = 16
 	g := newTroupe(t, []string{"a", "b"}, func(_ int, c *Config) {
@@ -43,8 +43,8 @@ func TestLeaveBehindWords(t *testing.T) {
 	require.EqualValues(t, 7, g.domains[0].Control(1).Word(off).Load())
 }
 
-// TestExpel: another rank is taken out when that has been agreed on; until
-// then the word stays, and the one who asks may ask again.
+// TestExpel: another rank is taken out when that has been agreed on; until then the word
+// stays, and the rank that asks may ask again.
 func TestExpel(t *testing.T) {
 	for by := range 4 {
 		for target := range 4 {
@@ -80,7 +80,7 @@ func TestStale(t *testing.T) {
 	require.False(t, word.CompareAndSwap(old, old&^0b100))
 }
 
-// TestAgreementPanics: nobody waits for ever for an agreement that has failed.
+// TestAgreementPanics: no rank waits for ever for an agreement that has failed.
 func TestAgreementPanics(t *testing.T) {
 	g := newTroupe(t, []string{"a", "b"}, nil)
 	v := g.domains[0].now.Load().view
@@ -89,7 +89,7 @@ func TestAgreementPanics(t *testing.T) {
 	v.mu.Unlock()
 }
 
-// TestClosed: a domain that is closed has not died, but nobody waits for it.
+// TestClosed: a domain that is closed has not died, but no rank waits for it.
 func TestClosed(t *testing.T) {
 	g := newTroupe(t, []string{"a", "b", "c"}, nil)
 	g.exchange("before")
@@ -116,7 +116,7 @@ func (g *troupe) exchangeAmong(ranks uint64) {
 	}
 }
 
-// TestSleep: a message wakes who sleeps.
+// TestSleep: a message wakes a rank that sleeps.
 func TestSleep(t *testing.T) {
 	g := newTroupe(t, []string{"a", "b"}, nil)
 	for range 50 {
@@ -136,8 +136,8 @@ func TestSleep(t *testing.T) {
 	}
 }
 
-// TestLinkFails: a link that breaks while both processes live: one of the two
-// goes, nobody else.
+// TestLinkFails: a link breaks while both processes live: one of the two goes, and no
+// other.
 func TestLinkFails(t *testing.T) {
 	g := newTroupe(t, []string{"a", "b", "c"}, nil)
 	l := g.domains[1].links.LinkOf(2)

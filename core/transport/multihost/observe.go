@@ -56,9 +56,9 @@ type Totals struct {
 	// Ballots that this rank has begun; Agreed: changes of the member set that
 	// it knows of.
 	Ballots, Agreed uint64
-	// Ended counts remote ranks whose process ended, Broken connections that ended
-	// in another way than by a shutdown notice, TimesUnresponsive how often a rank was not heard
-	// for the bound: it may have come back.
+	// Ended counts remote ranks with an ended process. Broken counts connections that
+	// ended in another way than by a shutdown notice. TimesUnresponsive is how often a
+	// rank was not heard for the bound: it may have come back.
 	Ended, Broken, TimesUnresponsive uint64
 	// Missing says which carriers do not work here, and why; "" if all do, or
 	// none was needed.
@@ -71,12 +71,12 @@ type totals struct {
 
 	mu    sync.Mutex                     // guards what follows; before view.mu
 	base  [transport.MaxRanks]link.Stats // of links that were replaced
-	shown *view                          // the domain's; nil: everybody is local
+	shown *view                          // the domain's; nil: every rank is local
 	seen  []RemoteRank
 }
 
-// replace goes on to another rendezvous's view, and keeps what went over links
-// that are no rank's any more.
+// replace goes on to another rendezvous's view, and keeps the counts of links that belong
+// to no rank any more.
 func (t *totals) replace(before *rendezvousResult, v *view) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -194,7 +194,7 @@ func (v *view) remoteRanks(out []RemoteRank) []RemoteRank {
 	return out
 }
 
-// report shows what is seen to whoever looks from outside.
+// report publishes what is seen to observers outside the group.
 func (v *view) report() {
 	t := v.totals
 	t.mu.Lock()

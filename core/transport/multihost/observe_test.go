@@ -23,7 +23,7 @@ func (g *troupe) remoteOf(rank, other int) RemoteRank {
 	return RemoteRank{}
 }
 
-// counts are the messages and bytes of each pair, by who sent them to whom.
+// counts are the messages and bytes of each pair, by sender and receiver.
 type counts map[[2]int][2]uint64
 
 func (g *troupe) chat(rng *rand.Rand, ranks uint64, c counts) {
@@ -50,7 +50,7 @@ func (g *troupe) sameCounts(ranks uint64, c counts) {
 	}
 }
 
-// TestRemoteRanks: counts are those of whoever sent, and go on over an update,
+// TestRemoteRanks: counts are those of the rank that sent, and go on over an update,
 // though the links are new; local ranks are not there.
 func TestRemoteRanks(t *testing.T) {
 	seed := rand.Uint64()

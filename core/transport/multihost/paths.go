@@ -19,7 +19,7 @@ type Path struct {
 	Why string
 }
 
-// participants says who takes part in a rendezvous, and who of them is local.
+// participants says which ranks take part in a rendezvous, and which of them are local.
 type participants struct {
 	self    int
 	infos   []Info // zero for absent ranks

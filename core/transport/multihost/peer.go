@@ -28,9 +28,9 @@ func (p *peer) Lost() error {
 	return nil
 }
 
-// Dying also reports a rank that has been unresponsive for the bound, that has
-// closed its domain, or that cannot be reached any more: not while a link that
-// broke is reconnected.
+// Dying also reports a rank that has been unresponsive for the bound, that has closed its
+// domain, or that cannot be reached any more. It does not while a link that broke is
+// being reconnected.
 func (p *peer) Dying() bool {
 	l := p.link.Load()
 	return p.suspect.Load() || p.lost.Load() != nil || l != nil && l.Err() != nil

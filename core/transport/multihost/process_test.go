@@ -20,10 +20,10 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// These tests run every rank as a process of its own: the test binary again,
-// with childVariable set to "rank,numRanks,host,bound in ms". A child prints
-// its metadata, reads everybody's, prints "connected", and then plays a wait
-// of core/ep: it takes out whom it sees dying, and prints each new set.
+// These tests run every rank as a process of its own: the test binary again, with
+// childVariable set to "rank,numRanks,host,bound in ms". A child prints its metadata,
+// reads that of every rank, prints "connected", and then plays a wait of core/ep: it
+// takes out the ranks that it sees dying, and prints each new set.
 const (
 	childVariable = "MOEWIRE_TEST_MIXED_CHILD"
 	keyVariable   = "MOEWIRE_TEST_MIXED_KEY"
@@ -167,8 +167,8 @@ func (c *child) until(t *testing.T, want string) {
 	}
 }
 
-// TestKill: kill -9 of any rank, or of two, is noticed by its connections, and
-// everybody else goes on together; no unresponsiveness timeout has to pass for that.
+// TestKill: kill -9 of any rank, or of two, is noticed by its connections, and every
+// other rank goes on together; no unresponsiveness timeout has to pass for that.
 func TestKill(t *testing.T) {
 	hosts := []string{"a", "a", "b", "b"}
 	for _, killed := range []uint64{0b0001, 0b1000, 0b0011, 0b0101, 0b1110} {
@@ -186,7 +186,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestStopped: a rank that is unresponsive for the bound is taken out, by those who
+// TestStopped: a rank that is unresponsive for the bound is taken out, by the ranks that
 // are more than half; once it runs again it finds itself out.
 func TestStopped(t *testing.T) {
 	children := startChildren(t, []string{"a", "b", "c"}, 300*time.Millisecond)

@@ -59,8 +59,9 @@ func (c *agreement) removals(now time.Time) (removals, blamed uint64) {
 	return removals | pairs, blamed | pairs
 }
 
-// believe takes over what a failure detector has found, but of who is only said to be
-// unresponsive no more than this rank finds unresponsive, too: and all of these.
+// believe takes over what a failure detector has found: all ranks that it blames. Other
+// ranks it only calls unresponsive. If this rank finds one of those unresponsive, too,
+// believe takes all ranks that this rank finds unresponsive.
 func (c *agreement) believe(removals, theirs uint64, blamed *uint64) uint64 {
 	*blamed |= theirs & removals & c.set
 	out := theirs & removals
@@ -97,7 +98,7 @@ func (c *agreement) set64() func(func(int) bool) {
 	}
 }
 
-// suspected are those whom a rank wants out because it does not hear them.
+// suspected are the ranks that a rank wants out because it does not hear them.
 func (c *agreement) suspected(now time.Time, a int) uint64 {
 	word := c.word()
 	if a == c.self {
@@ -163,7 +164,7 @@ func (c *agreement) promise(now time.Time, m *agreementMessage) {
 	c.toAll(now, c.message(kindAccept))
 }
 
-// known are those whom the sender knows to be gone by itself.
+// known are the ranks that the sender knows to be gone by itself.
 func (c *agreement) known(m *agreementMessage) uint64 {
 	if c.rules.mutant == deadByHearsay {
 		return c.gone
@@ -182,7 +183,7 @@ func (c *agreement) agree(now time.Time, m *agreementMessage) {
 	if c.quorum(t.voters, t.gone) {
 		before := c.set
 		c.adopt(t.value)
-		c.notify(before) // those who are out, too
+		c.notify(before) // the ranks that are out, too
 		c.propose(now)
 	}
 }

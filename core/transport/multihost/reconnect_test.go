@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// cutControls ends the control connections of this process, as their hosts see
-// it, though all ranks live: those whose one end is a listener.
+// cutControls ends the control connections of this process, as their hosts see it, though
+// all ranks live: those with one end at a listener.
 func cutControls(t *testing.T, g *troupe) (num int) {
 	listeners := map[uint16]bool{}
 	for _, i := range g.domains[0].now.Load().participants.infos {
@@ -37,8 +37,8 @@ func cutControls(t *testing.T, g *troupe) (num int) {
 	return num
 }
 
-// TestControlsBreak: control connections that break are reconnected. Nobody is
-// taken for dead, words and agreement messages go on, and an update works.
+// TestControlsBreak: control connections that break are reconnected. No rank is taken for
+// dead, words and agreement messages go on, and an update works.
 func TestControlsBreak(t *testing.T) {
 	g := newTroupe(t, []string{"a", "a", "b", "b"}, nil)
 	for round := range uint64(5) {

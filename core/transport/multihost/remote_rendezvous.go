@@ -13,7 +13,7 @@ import (
 
 // remoteRendezvous is the part of a rendezvous that goes over control connections:
 //
-//  1. everybody is connected with everybody,
+//  1. every rank is connected with every other,
 //  2. remote ranks tell one another which carriers they have,
 //  3. each pair makes a link over the first that both have and over which bytes
 //     arrive (see carrier_negotiation.go),
@@ -135,7 +135,7 @@ func (g *remoteRendezvous) take(n event) error {
 	return nil
 }
 
-// ended: who has said "ready" may go again.
+// ended: a rank that has said "ready" may go again.
 func (g *remoteRendezvous) ended(n event) error {
 	switch {
 	case g.ready>>n.rank&1 == 1 && n.how != link.EndBroken:
@@ -151,8 +151,8 @@ func (g *remoteRendezvous) ended(n event) error {
 	return fmt.Errorf("rank %d cannot be reached: %w", n.rank, n.err)
 }
 
-// abandon tells everybody why and gives up what there is. What does not come to
-// rest in time is the domain's to close.
+// abandon tells every rank why and gives up what there is. The domain closes what does
+// not come to rest in time.
 func (g *remoteRendezvous) abandon(d *Domain, reason error) {
 	g.v.rendezvous.Store(false)
 	if controls := g.v.controls.Load(); controls != nil {
@@ -164,9 +164,9 @@ func (g *remoteRendezvous) abandon(d *Domain, reason error) {
 // drainFor bounds how long a link that is given up may take to come to rest.
 const drainFor = 10 * time.Second
 
-// close ends a view: first the connections, so that nobody waits for this
-// rank, then the links. It may be called again, for links that had something outstanding
-// at the end of their time.
+// close ends a view: first the connections, so that no rank waits for this one, then the
+// links. It may be called again, for links that had something outstanding at the end of
+// their time.
 func (v *view) close(links []*link.Link, drainFor time.Duration) (err error) {
 	if controls := v.controls.Load(); controls != nil {
 		err = controls.Close()

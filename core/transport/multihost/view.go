@@ -22,8 +22,8 @@ type view struct {
 	peers        [transport.MaxRanks]*peer // remote ranks
 	paths        []Path
 
-	events       chan event  // to whoever holds the rendezvous
-	rendezvous   atomic.Bool // somebody reads the events
+	events       chan event  // to the goroutine that holds the rendezvous
+	rendezvous   atomic.Bool // a rendezvous reads the events
 	live         atomic.Bool // it is the domain's
 	born         time.Time
 	beaten       atomic.Int64 // the latest Tick, after born
@@ -63,7 +63,7 @@ const (
 	kindReady
 	kindAbort     // a reason
 	kindReconnect // link.Link's, about itself
-	kindEnded     // ranks of the sender's host whose processes have ended
+	kindEnded     // ranks of the sender's host that have an ended process
 	eventUp
 	eventEnded
 )
@@ -161,10 +161,10 @@ func (v *view) Tick() {
 	v.report()
 }
 
-// Crashed is part of link.Handler. Without ticks no change of the group would
-// ever come, nor would anybody notice that it cannot: waits for remote ranks would
-// have no end. So this rank leaves, on its host at once; others see its
-// connections end. The agreement is not asked: it may be what has crashed.
+// Crashed is part of link.Handler. Without ticks no change of the group would ever come,
+// nor would this rank notice that it cannot: waits for remote ranks would have no end. So
+// this rank leaves, on its host at once; others see its connections end. The agreement is
+// not asked: it may be what has crashed.
 func (v *view) Crashed(error) {
 	page, self := v.local.Members(), uint64(1)<<v.participants.self
 	for old := page.Load(); v.isOf(epochOf(old)) && old&self != 0; old = page.Load() {
@@ -209,9 +209,9 @@ func (v *view) decide(f func(c *agreement, now time.Time)) (suspects, out uint64
 	return c.gone | c.unresponsive, v.participants.present &^ c.set, v.publish()
 }
 
-// revoke ends the links to those who were taken out: nobody looks at what they
-// still send, which may land in the rings of these links until their endpoints
-// are retired. What was taken from them before stays.
+// revoke ends the links to the ranks that were taken out. This rank reads nothing that
+// they still send, which may land in the rings of these links until their endpoints are
+// retired. What was taken from them before stays.
 func (v *view) revoke(out uint64) {
 	if !v.live.Load() {
 		return
@@ -260,9 +260,9 @@ func (v *view) post() {
 	v.agreement.outbox = v.agreement.outbox[:0]
 }
 
-// learn takes over what the host's page knows already: a local rank may have put
-// it there and ended before its agreement messages came. Whether who is missing was taken
-// out or has left is all the same to a rank that has not heard of a new set.
+// learn takes over what the host's page knows already: a local rank may have put it there
+// and ended before its agreement messages came. For a rank that has not heard of a new
+// set it makes no difference whether a missing rank was taken out or has left.
 func (v *view) learn() {
 	page, c := v.local.Members().Load(), v.agreement
 	if !v.concerns(epochOf(page)) {
@@ -308,7 +308,7 @@ func (v *view) ringAll() {
 	}
 }
 
-// leave tells everybody that this rank has taken itself out.
+// leave tells every rank that this rank has taken itself out.
 func (v *view) leave() { v.act(func(c *agreement, _ time.Time) { c.leave() }) }
 
 // ask wants ranks out of a word and reports whether that has happened: not
@@ -327,9 +327,9 @@ func (v *view) ask(old, removals uint64) (done bool) {
 // sendDueBeat sends the beat that is due.
 func (v *view) sendDueBeat() { v.beat = v.sendBeat(v.beat[:0]) }
 
-// sendBeat sends everybody the words, the times, and the agreement's state. It
-// appends what it sends to b. Nobody else reads words and sends them meanwhile:
-// older ones would arrive behind newer ones.
+// sendBeat sends every rank the words, the times, and the agreement's state. It appends
+// what it sends to b. No other goroutine reads words and sends them meanwhile: older ones
+// would arrive behind newer ones.
 func (v *view) sendBeat(b []byte) []byte {
 	controls := v.controls.Load()
 	if controls == nil {

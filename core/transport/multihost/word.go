@@ -2,8 +2,8 @@ package multihost
 
 import "github.com/moewire/moewire/core/transport"
 
-// word is the members word of a group with remote ranks: this host's page, and
-// the agreement for who would take others out.
+// word is the members word of a group with remote ranks: this host's page, and the
+// agreement for a rank that would take others out.
 type word struct {
 	page transport.MemberWord
 	v    *view
@@ -25,13 +25,13 @@ func (w *word) CompareAndSwap(old, next uint64) bool {
 	removals := old &^ next
 	switch {
 	case next&^old != 0 || removals == 0:
-		return false // nobody comes back in the same epoch
+		return false // no rank comes back in the same epoch
 	case removals != w.self:
 		return w.v.ask(old, removals)
 	}
 	ours := w.v.isOf(epochOf(old))
 	if ours {
-		w.v.sendBeat(nil) // who learns that we are out can see whether we are quiesced
+		w.v.sendBeat(nil) // a rank that learns that we are out can see whether we are quiesced
 	}
 	if !w.page.CompareAndSwap(old, next) {
 		return false
@@ -42,9 +42,9 @@ func (w *word) CompareAndSwap(old, next uint64) bool {
 	return true
 }
 
-// CompareAndSwapHere changes this host's page alone. Who takes a rank of this host out
-// has left the epoch itself, and met without it: there is nobody to agree with. To
-// the ranks of this host it is as if that one had left by itself (learn).
+// CompareAndSwapHere changes this host's page alone. A rank that takes a rank of this
+// host out has left the epoch itself, and met without it: there is no other rank to agree
+// with. To the ranks of this host it is as if that rank had left by itself (learn).
 func (w *word) CompareAndSwapHere(old, next uint64) bool { return w.page.CompareAndSwap(old, next) }
 
 // isOf reports whether an epoch is this rendezvous's.

@@ -45,7 +45,7 @@ func MailWords(ranks int) int { return mailWords * ranks }
 // there until Stop has returned and the device is idle.
 type Config struct {
 	NumRanks int
-	// Queue is where the device's descriptors come from; nobody else takes any.
+	// Queue is where the device's descriptors come from; the proxy alone takes them.
 	Queue *fifo.Queue
 	// Mail is memory that the device sees: MailWords(NumRanks) words.
 	Mail []uint64

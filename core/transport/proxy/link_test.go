@@ -291,8 +291,8 @@ func TestBreaks(t *testing.T) {
 	t.Logf("reconnected %d times", all[0].link.Stats().Reconnects)
 }
 
-// TestPeerLost: the link of a rank that is lost carries nothing; who waits for
-// room is ended by the group's word, and the proxy serves on.
+// TestPeerLost: the link of a rank that is lost carries nothing; a wait for room is ended
+// by the group's word, and the proxy serves on.
 func TestPeerLost(t *testing.T) {
 	seed := testenv.Seed(t)
 	all := hosts(t, fakes(fake.New(fake.Config{Seed: seed})), link.Config{RingBytes: 1 << 13, NumMessages: 3}, leaseBytes)

@@ -19,7 +19,7 @@ type Proxy struct {
 	rung atomic.Bool // something may have changed with a rank
 
 	stop atomic.Bool
-	done chan struct{} // of the goroutine of now; nil: there is none
+	done chan struct{} // of the present goroutine; nil: there is none
 
 	asked, settled atomic.Uint64 // of Settle: the latest number, the latest that holds
 
@@ -46,10 +46,10 @@ func New(cfg Config) (*Proxy, error) {
 
 var errRuns = errors.New("proxy: it runs")
 
-// Start begins to serve the device over remote, which nobody else uses until Stop
-// has returned. It returns the number that the device's end of the queue begins
-// with. The device is idle; it has released nothing of what it was shown
-// before, and is shown it again.
+// Start begins to serve the device over remote, which has no other user until Stop has
+// returned. It returns the number that the device's end of the queue begins with. The
+// device is idle; it has released nothing of what it was shown before, and is shown it
+// again.
 func (p *Proxy) Start(remote transport.RemotePlaces) (next uint64, err error) {
 	if p.done != nil {
 		return 0, errRuns
@@ -68,8 +68,8 @@ func (p *Proxy) Start(remote transport.RemotePlaces) (next uint64, err error) {
 	return next, nil
 }
 
-// Stop ends it: what the device has pushed before is still done, unless the
-// proxy has failed; threads of the device that wait for it are told. Idempotent.
+// Stop ends it. What the device has pushed before is still done, unless the proxy has
+// failed. Threads of the device that wait for it are told. Idempotent.
 func (p *Proxy) Stop() {
 	if p.done == nil {
 		return

@@ -9,8 +9,8 @@ import (
 	"github.com/moewire/moewire/core/device/cuda/fifo"
 )
 
-// TestSettle: what was pushed before is posted once it holds, in as many looks as
-// that takes; so are waits of who asks together.
+// TestSettle: what was pushed before is posted once it holds, in as many looks as that
+// takes; so are waits of callers that ask together.
 func TestSettle(t *testing.T) {
 	b := newBench(t, 1, 8, 4)
 	_, err := b.step()
@@ -33,7 +33,7 @@ func TestSettle(t *testing.T) {
 	require.True(t, b.p.Settled(third))
 }
 
-// TestSettleWhileItNaps: who asks wakes the proxy.
+// TestSettleWhileItNaps: a caller that asks wakes the proxy.
 func TestSettleWhileItNaps(t *testing.T) {
 	b := newBench(t, 1, 4, 1)
 	p := b.p

@@ -78,8 +78,8 @@ func (r *round) serve(d *fifo.Descriptor) error {
 	return nil
 }
 
-// post sends a message. One that cannot be sent is lost with its rank: whoever
-// knows that says so.
+// post sends a message. One that cannot be sent is lost with its rank; the code that
+// knows that reports it.
 func (r *round) post(rank int, n int64) {
 	if r.remote.Post(rank, n) != nil {
 		r.p.dropped.Add(1)

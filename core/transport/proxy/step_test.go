@@ -15,8 +15,8 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// loop is a Remote whose messages come back from the rank that they were sent to,
-// when arrive is called. It has room for a few, and says so as a link does.
+// loop is a Remote that returns messages from the rank that they were sent to, when
+// arrive is called. It has room for a few, and says so as a link does.
 type loop struct {
 	transport.Remote
 	t       testing.TB

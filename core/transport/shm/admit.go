@@ -9,7 +9,7 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// pendingConn is an accepted connection that has not said yet who it is.
+// pendingConn is an accepted connection that has not said yet which rank it is from.
 type pendingConn struct {
 	conn *sys.FD
 	cred sys.Credentials
@@ -117,13 +117,13 @@ func (m *rendezvous) accept() {
 }
 
 // welcome reads a pending connection's first message. A higher rank's hello is answered;
-// anybody else is turned away, which is no error.
+// any other connection is turned away, which is no error.
 func (m *rendezvous) welcome(v pendingConn) error {
 	msg, fds, err := receive(v.conn)
 	if err == nil {
 		err = m.checkPending(msg, len(fds))
 	} else if m.isShort(msg, err) {
-		// It is told why, as everybody is who is there.
+		// It is told why, as every rank is that is there.
 		m.peers[msg.rank] = &participant{contact: &contact{rank: msg.rank, conn: v.conn}}
 		return fmt.Errorf("rank %d: its memory: %w", msg.rank, err)
 	}

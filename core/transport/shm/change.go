@@ -90,12 +90,11 @@ func (c *Change) Fresh() (ranks uint64) {
 	return ranks
 }
 
-// Commit makes the ranks of the rendezvous those of the domain. A peer that was
-// known keeps its memory's addresses; one that was replaced is no longer
-// reached by its number: its segments must not be used any more (except
-// retained ones), its Process stays watched. A rank that did not come is
-// absent, and may come to a later rendezvous with the memory that it has. The
-// members word is left as it is.
+// Commit makes the ranks of the rendezvous those of the domain. A peer that was known
+// keeps its memory's addresses. One that was replaced is no longer reached by its number:
+// its segments must not be used any more (except retained ones), its Process stays
+// watched. A rank that did not come is absent, and may come to a later rendezvous with
+// the memory that it has. The members word is left as it is.
 func (c *Change) Commit() error {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()

@@ -20,9 +20,9 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// These tests run every rank as a process of its own: the test binary again,
-// with childVariable set to what it shall do. A child talks to the test in
-// lines: it prints its metadata, reads everybody's, prints "connected".
+// These tests run every rank as a process of its own: the test binary again, with
+// childVariable set to what it shall do. A child talks to the test in lines: it prints
+// its metadata, reads that of every rank, prints "connected".
 const childVariable = "MOEWIRE_TEST_SHM_CHILD"
 
 func TestMain(m *testing.M) {
@@ -228,8 +228,8 @@ func addresses(d transport.Domain) []uint64 {
 	return at
 }
 
-// write leaves this rank's mark in everybody's control region and in a new
-// slab of its own.
+// write leaves this rank's mark in the control region of every rank and in a new slab of
+// its own.
 func (c *childRank) write() (string, error) {
 	d := c.domain()
 	for r := range c.numRanks {

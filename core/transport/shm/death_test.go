@@ -45,7 +45,7 @@ func awaitHeld(t *testing.T, p transport.Process) {
 	}
 }
 
-// heldChild is a child whose watcher holds its word, once it has done as told.
+// heldChild is a child with a watcher that holds its word, once it has done as told.
 func heldChild(t *testing.T, order, answer string) (transport.Domain, *child) {
 	t.Helper()
 	d, c := joinChild(t)

@@ -1,7 +1,7 @@
 // Package shm is the transport between processes of one host: every rank owns
 // one memfd, which its peers map.
 //
-//	Open ─ Listener ─ Metadata ──(any store)──▶ the metadata of all who come
+//	Open ─ Listener ─ Metadata ──(any store)──▶ the metadata of all that come
 //	          │
 //	       Connect ─ one unix connection per pair of ranks (the higher rank
 //	          │      dials): hello + descriptors both ways, then a barrier
@@ -9,10 +9,10 @@
 //	          │
 //	       Relist ─ Listener ─ Metadata ─ Reconnect ─ Change ─ Commit
 //
-// A rank number is held by one process after another. At a later rendezvous
-// survivors (Relist, Reconnect) bring the memory that they have, which their
-// peers know by its identity and keep mapped where it is; who is new (Open,
-// Connect) brings fresh memory. Nothing of a domain changes before Commit.
+// A rank number is held by one process after another. At a later rendezvous survivors
+// (Relist, Reconnect) bring the memory that they have. Their peers know it by its
+// identity and keep it mapped where it is. New ranks (Open, Connect) bring fresh memory.
+// Nothing of a domain changes before Commit.
 //
 // A memfd has no name, and the listeners are in the abstract name space, so
 // nothing is left behind by a process that is killed.

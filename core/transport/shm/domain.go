@@ -31,8 +31,8 @@ type domain struct {
 
 	mu       sync.Mutex                  // guards what follows, mapping slabs, and closing
 	known    [transport.MaxRanks]*member // the last incarnation of every peer, absent ones too
-	former   []*member                   // replaced ones whose process may live
-	oldPages []*memberspage              // replaced ones, which somebody may still look at
+	former   []*member                   // replaced ones with a process that may live
+	oldPages []*memberspage              // replaced ones, which another goroutine may still look at
 	change   *Change                     // of a rendezvous that is neither committed nor aborted
 	held     bool                        // the watcher's thread holds own's word
 	numSlabs int
@@ -67,8 +67,8 @@ func (d *domain) Rank() int { return d.info.Rank }
 
 func (d *domain) NumRanks() int { return d.info.NumRanks }
 
-// Members is a word in a page that the group's first ranks have made and
-// everybody maps: epoch in the top 16 bits, ranks below.
+// Members is a word in a page that the group's first ranks have made and every rank maps:
+// epoch in the top 16 bits, ranks below.
 func (d *domain) Members() transport.MemberWord { return d.members.Load().Word(0) }
 
 func (d *domain) Present() uint64 { return d.present.Load() }
@@ -234,8 +234,8 @@ func (d *domain) PrepareSleep() uint32 {
 }
 
 func (d *domain) CancelSleep() {
-	// Whoever entered before Close may still touch the bell; whoever
-	// entered later sees that the domain is closed.
+	// A goroutine that entered before Close may still touch the bell; one that entered
+	// later sees that the domain is closed.
 	if !d.closed.Load() {
 		d.own.sleepers().Add(^uint64(0))
 	}

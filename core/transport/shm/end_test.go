@@ -44,7 +44,7 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// TestEndOfThisProcess: nobody ends itself.
+// TestEndOfThisProcess: no process ends itself.
 func TestEndOfThisProcess(t *testing.T) {
 	domains := newGroup(t, 2, 64)
 	defer closeAll(domains)
@@ -68,7 +68,7 @@ func TestEndNeedsAPidfd(t *testing.T) {
 	c.hear("<nil>")
 }
 
-// TestEndUnwatched: who is not known any more is not said to be killed.
+// TestEndUnwatched: a process that is not known any more is not said to be killed.
 func TestEndUnwatched(t *testing.T) {
 	d, c := joinChild(t)
 	p := d.Process(1)
@@ -81,8 +81,8 @@ func TestEndUnwatched(t *testing.T) {
 	}
 }
 
-// TestEndDuringARendezvous: the contact that somebody is about to use is replaced by
-// that of another rendezvous, which is taken.
+// TestEndDuringARendezvous: the contact that is about to be used is replaced by that of
+// another rendezvous, which is taken.
 func TestEndDuringARendezvous(t *testing.T) {
 	d, _ := joinChild(t)
 	defer d.Close()

@@ -2,8 +2,8 @@ package shm
 
 import "github.com/moewire/moewire/core/internal/sys"
 
-// GroupID names the group on this host for whoever looks from outside: the
-// inode of the members page. 0 where it cannot be had.
+// GroupID names the group on this host for observers outside of it: the inode of the
+// members page. 0 where it cannot be had.
 func (d *domain) GroupID() uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()

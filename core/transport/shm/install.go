@@ -2,8 +2,8 @@ package shm
 
 import "slices"
 
-// maxFormer bounds the replaced processes that a domain goes on watching. The
-// oldest is let go then; it is never known to have ended.
+// maxFormer bounds the replaced processes that a domain goes on watching. The oldest is
+// dropped then; it is never known to have ended.
 const maxFormer = 64
 
 // install makes the result of a settled rendezvous the domain's. It cannot fail.
@@ -63,9 +63,9 @@ func (d *domain) retire(m *member) {
 	}
 }
 
-// sweep forgets the processes that are known to have ended, except those
-// that still have a rank or are about to have one again: who was absent may
-// have come to the rendezvous and died since.
+// sweep forgets the processes that are known to have ended, except those that still have
+// a rank or are about to have one again: a process that was absent may have come to the
+// rendezvous and died since.
 func (d *domain) sweep(participants []*participant) {
 	var former []*member
 	for _, m := range d.former {

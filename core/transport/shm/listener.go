@@ -23,8 +23,8 @@ type Config struct {
 	ControlBytes int64
 	// ABIVersion must be equal on all ranks.
 	ABIVersion uint32
-	// Params are the caller's own, at most 256 bytes. They travel in the
-	// metadata and are compared by nobody here.
+	// Params are the caller's own, at most 256 bytes. They travel in the metadata; this
+	// package does not compare them.
 	Params []byte
 	// Pages are this rank's own choice.
 	Pages Pages
@@ -102,12 +102,12 @@ func (l *Listener) Metadata() []byte { return l.info.marshal() }
 // Info returns what Metadata encodes.
 func (l *Listener) Info() Info { return l.info }
 
-// Connect joins the group: all[r] is the metadata of rank r, empty for a rank
-// that is absent. It returns when every present rank has everything from
-// every other, so that a rank may close at once without disturbing a slower
-// one. It starts no goroutine of its own. A group that meets for the first
-// time gets a fresh members word: epoch 1, the present ranks. Who joins one
-// that has survivors gets theirs and leaves the word as it is.
+// Connect joins the group: all[r] is the metadata of rank r, empty for a rank that is
+// absent. It returns when every present rank has everything from every other, so that a
+// rank may close at once without disturbing a slower one. It starts no goroutine of its
+// own. A group that meets for the first time gets a fresh members word: epoch 1, the
+// present ranks. A rank that joins a group with survivors gets their word and leaves it
+// as it is.
 //
 // It uses the Listener up, in failure too, except when the metadata is not
 // usable (transport.ErrMetadata, transport.ErrMismatch): then nothing has

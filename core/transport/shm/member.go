@@ -107,8 +107,8 @@ func sealEntry(id int, off, n uint64) uint64 {
 	return n | sum>>entrySealShift<<entrySealShift
 }
 
-// mapSlab maps a peer's slab by its id. Nothing that the table says is
-// believed: a bad entry is an error, never a fault.
+// mapSlab maps a peer's slab by its id. The table is not trusted: a bad entry is an
+// error, never a fault.
 func (m *member) mapSlab(id int) (*region, error) {
 	offset, bytes := m.entry(id)
 	off, sealed := offset.Load(), bytes.Load()
@@ -199,8 +199,8 @@ func (m *member) leave() {
 	}
 }
 
-// shut gives the memory up: nobody can enter any more, and who is inside
-// when it returns unmaps on leaving. Idempotent.
+// shut gives the memory up: no goroutine can enter any more, and one that is inside when
+// it returns unmaps on leaving. Idempotent.
 func (m *member) shut() {
 	_ = m.memory.Close()
 	if m.enter() && m.base != nil && m.contact.Load() != nil && sys.OwnerDied(m.holder().Load()) {

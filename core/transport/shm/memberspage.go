@@ -12,8 +12,8 @@ type memberspage struct {
 	fd *sys.FD
 }
 
-// move exchanges the page. Words of the old one may still be in somebody's hands:
-// it stays mapped, unless many have come since. It is called with mu held.
+// move exchanges the page. Other goroutines may still hold words of the old one: it stays
+// mapped, unless many have come since. It is called with mu held.
 func (d *domain) move(to *memberspage) {
 	old := d.members.Swap(to)
 	sys.CloseAll(old.fd)
@@ -23,8 +23,8 @@ func (d *domain) move(to *memberspage) {
 	}
 }
 
-// newMembersPage makes the group's page, usually with epoch 1 and the present
-// ranks. It is complete before anybody can fetch it.
+// newMembersPage makes the group's page, usually with epoch 1 and the present ranks. It
+// is complete before another rank can fetch it.
 func newMembersPage(first uint64) (*sys.FD, error) {
 	fd, err := sys.NewMemfd("moewire-members")
 	if err != nil {

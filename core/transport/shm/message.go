@@ -11,7 +11,7 @@ type kind uint8
 const (
 	// kindHello carries the sender's descriptors: both sides send one.
 	kindHello kind = 1 + iota
-	// kindReady: the sender has everything from everybody.
+	// kindReady: the sender has everything from every rank.
 	kindReady
 	// kindAbort: the sender gave up; the reason (transport.PackReason) is the text.
 	kindAbort

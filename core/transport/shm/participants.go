@@ -8,7 +8,7 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// participants says who takes part in a rendezvous.
+// participants says which ranks take part in a rendezvous.
 type participants struct {
 	infos   []Info // by rank; zero for absent ones
 	present uint64 // one bit per rank
@@ -18,8 +18,8 @@ func (r *participants) has(rank int) bool {
 	return rank >= 0 && rank < len(r.infos) && r.present&(1<<rank) != 0
 }
 
-// source is the rank whose members page everybody takes: the lowest survivor,
-// or the lowest of all when none comes from an earlier rendezvous.
+// source is the rank with the members page that every rank takes: the lowest survivor, or
+// the lowest of all when none comes from an earlier rendezvous.
 func (r *participants) source() int {
 	for i := range r.infos {
 		if r.has(i) && r.infos[i].Survivor {

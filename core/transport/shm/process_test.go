@@ -215,8 +215,8 @@ func TestOtherUserIsRefused(t *testing.T) {
 	}
 }
 
-// TestOverflowUserIsRefused: two ranks in user namespaces that map nobody see each
-// other under the user id that each has itself. That says nothing.
+// TestOverflowUserIsRefused: two ranks in user namespaces that map no user see each other
+// under the user id that each has itself. That says nothing.
 func TestOverflowUserIsRefused(t *testing.T) {
 	apart := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}
 	try := exec.Command("true")

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// gang is a group whose ranks are processes; nil for absent ones.
+// gang is a group of ranks that are processes; nil for absent ones.
 type gang struct {
 	t    *testing.T
 	best livenessKind
@@ -18,7 +18,7 @@ func newGang(t *testing.T, n int, best livenessKind) *gang {
 	return &gang{t: t, best: best, kids: make([]*child, n), away: make([]*child, n)}
 }
 
-// invite gathers metadata and tells everybody; it returns who is a survivor.
+// invite gathers metadata and tells every rank; it returns which ranks are survivors.
 func (g *gang) invite(present uint64) (survivors uint64) {
 	g.t.Helper()
 	all := make([]string, len(g.kids))
@@ -61,8 +61,8 @@ func (g *gang) meet(present uint64) {
 	})
 }
 
-// check lets everybody write and read: marks[w] is how often rank w has
-// written to each present rank.
+// check lets every rank write and read: marks[w] is how often rank w has written to each
+// present rank.
 func (g *gang) check(present uint64, marks []string) {
 	g.t.Helper()
 	eachPresent(present, func(r int) { g.kids[r].tell("write"); g.kids[r].hear("slab") })

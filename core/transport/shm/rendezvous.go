@@ -17,9 +17,8 @@ import (
 //     they come,
 //  3. tell all "ready" and go on until all have said so.
 //
-// It waits for nobody in particular, so it cannot deadlock, and it hears at
-// any time that a rank has given up or ended. Every wait ends at until or by
-// cancel.
+// It waits for no rank in particular, so it cannot deadlock, and it hears at any time
+// that a rank has given up or ended. Every wait ends at until or by cancel.
 type rendezvous struct {
 	*participants
 	self      int
@@ -71,8 +70,8 @@ func (m *rendezvous) run() error {
 	return m.untilAll(func(p *participant) bool { return p.ready }, "came but did not finish connecting")
 }
 
-// untilAll serves everybody until every peer satisfies done. complaint says
-// what a rank that does not has failed to do.
+// untilAll serves every connection until every peer satisfies done. complaint says what a
+// rank that does not has failed to do.
 func (m *rendezvous) untilAll(done func(*participant) bool, complaint string) error {
 	for {
 		var late []string
@@ -129,7 +128,7 @@ func (m *rendezvous) nextLook() time.Time {
 	return next
 }
 
-// sendReady says that this rank has everything from everybody.
+// sendReady says that this rank has everything from every rank.
 func (m *rendezvous) sendReady() error {
 	for _, p := range m.peers {
 		if p == nil {
@@ -344,8 +343,8 @@ func (m *rendezvous) expect(msg message, rank int, k kind, gotFDs, wantFDs int) 
 	return nil
 }
 
-// settle makes the rendezvous's result last: every peer is watched, and
-// connections that nobody's liveness hangs on are closed.
+// settle makes the rendezvous's result last: every peer is watched, and connections are
+// closed if no peer's liveness depends on them.
 func (m *rendezvous) settle(ring func()) error {
 	for _, p := range m.peers {
 		if p == nil {
@@ -361,8 +360,8 @@ func (m *rendezvous) settle(ring func()) error {
 	return nil
 }
 
-// abandon tells everybody why, as far as they have come, and gives up what
-// the rendezvous has gathered.
+// abandon tells every rank why, as far as they have come, and gives up what the
+// rendezvous has gathered.
 func (m *rendezvous) abandon(reason error) {
 	for _, p := range m.peers {
 		if p == nil {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// aloneOfTwo is rank 0 of two, whose rank 1 does not come.
+// aloneOfTwo is rank 0 of two, of which rank 1 does not come.
 func aloneOfTwo(f *testing.F) *domain {
 	l, err := Open(Config{Rank: 0, NumRanks: 2, ControlBytes: 64, ABIVersion: 7})
 	if err != nil {
@@ -45,9 +45,9 @@ func seedMetadata(f *testing.F) {
 	}
 }
 
-// FuzzReconnect brings any bytes as another rank's metadata to the rendezvous of
-// a new rank and of a survivor. Nobody answers them, so that both end with an
-// error, before long, and the survivor's domain is what it was.
+// FuzzReconnect brings any bytes as another rank's metadata to the rendezvous of a new
+// rank and of a survivor. No process answers them, so that both end with an error, before
+// long, and the survivor's domain is what it was.
 func FuzzReconnect(f *testing.F) {
 	seedMetadata(f)
 	dom := aloneOfTwo(f)

@@ -10,10 +10,9 @@ import (
 	"github.com/moewire/moewire/core/internal/sys"
 )
 
-// watcher waits on one goroutine for many descriptors, each of which is
-// reported once. The goroutine runs while something is registered, and keeps
-// one thread, which holds this process's robust futexes: peers see by them
-// that the process is dying.
+// watcher waits on one goroutine for many descriptors, each of which is reported once.
+// The goroutine runs while something is registered. It keeps one thread, which holds this
+// process's robust futexes: they show peers that the process is dying.
 type watcher struct {
 	lifecycleMu sync.Mutex // serialises add and remove; locked before mu
 	mu          sync.Mutex // guards entries and failed; held while report functions run
@@ -213,8 +212,7 @@ func (w *watcher) reportOne(run *watchRun, token int32) {
 
 var errWatcher = errors.New("the watcher failed")
 
-// fail tells everybody that nobody watches any more: silence would be taken
-// for life.
+// fail tells every rank that nothing watches any more: silence would be taken for life.
 func (w *watcher) fail(run *watchRun, cause error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -59,7 +59,7 @@ func socketName(n nonce) string { return "moewire-shmem-" + hex.EncodeToString(n
 type messageKind uint8
 
 const (
-	kindHello   messageKind = iota + 1 // of who dials; with the descriptors of bell, table and lane
+	kindHello   messageKind = iota + 1 // of the side that dials; with the descriptors of bell, table and lane
 	kindWelcome                        // the answer; the same
 	kindAsk                            // for a memory
 	kindMemory                         // the answer; with its descriptor, or without if there is no such memory

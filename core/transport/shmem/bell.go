@@ -34,7 +34,7 @@ func (b *bell) ring(slot uint32) {
 	b.wake()
 }
 
-// wake ends a sleep, if there is one: who is about to sleep looks once more
+// wake ends a sleep, if there is one: a goroutine that is about to sleep looks once more
 // after having said so.
 func (b *bell) wake() {
 	if b.sleepers.Load() == 0 {

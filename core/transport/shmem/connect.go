@@ -19,8 +19,8 @@ type offer struct {
 	peer *peer
 }
 
-// Connect brings two endpoints together: the one whose number is smaller
-// dials, and both send what the other has to map.
+// Connect brings two endpoints together: the one with the smaller number dials, and both
+// send what the other has to map.
 func (e *Endpoint) Connect(remote []byte, deadline time.Time) error {
 	if err := e.beginConnect(); err != nil {
 		return err
@@ -225,7 +225,7 @@ func (e *Endpoint) hungUp(c *conn, err error) {
 		_ = e.t.connManager.epoll.RearmEnd(c.fd, c.token)
 		e.fail(err.Error())
 	case e.peer != nil:
-		e.peer.gone = true // whoever runs the endpoint loses it
+		e.peer.gone = true // the goroutine that runs the endpoint loses it
 	}
 	e.toRun()
 }

@@ -37,8 +37,8 @@ type connManager struct {
 // not be taken, for want of descriptors for instance: it stays readable meanwhile.
 const listenerRests = 10 * time.Millisecond
 
-// conn is a connection to one endpoint of a peer. Only its endpoint, under
-// whose lock, closes it and reads from it; without one, the connection manager.
+// conn is a connection to one endpoint of a peer. Only its endpoint closes it and reads
+// from it, under the endpoint's lock; without one, the connection manager does.
 type conn struct {
 	fd     *sys.FD
 	pidfd  *sys.FD // of the process at the other end; nil where there are none
@@ -96,8 +96,8 @@ func (k *connManager) live() {
 	k.loop()
 }
 
-// broken ends all endpoints when the goroutine has panicked: nobody would
-// notice the end of a process any more.
+// broken ends all endpoints when the goroutine has panicked: nothing would notice the end
+// of a process any more.
 func (k *connManager) broken(error) {
 	k.t.all(func(e *Endpoint) {
 		e.mu.Lock()
@@ -203,7 +203,7 @@ func (k *connManager) drop(c *conn) {
 	sys.CloseAll(c.fd, c.pidfd)
 }
 
-// admit takes new connections. Of those that do not say whom they want, the
+// admit takes new connections. Of those that do not name the endpoint that they want, the
 // oldest has to go.
 func (k *connManager) admit() {
 	for range maxPending {
@@ -234,8 +234,8 @@ func (k *connManager) admit() {
 	_ = k.epoll.Rearm(k.listener, tokenListener)
 }
 
-// newConn looks who is there: other users are not let in, who could learn the
-// name of the listener.
+// newConn checks which user connects: other users, which could learn the name of the
+// listener, are not let in.
 func newConn(fd *sys.FD) (*conn, error) {
 	who, err := sys.PeerCredentials(fd)
 	if err == nil {
@@ -279,7 +279,7 @@ func (k *connManager) serve(token int32) {
 	}
 }
 
-// greet reads what a pending connection says first: whom it wants.
+// greet reads what a pending connection says first: which endpoint it wants.
 func (k *connManager) greet(c *conn, token int32) {
 	m, fds, err := receive(c.fd)
 	if errors.Is(err, sys.ErrAgain) && token == c.token {

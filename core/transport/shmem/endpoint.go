@@ -13,11 +13,11 @@ import (
 
 // Endpoint is one end of a connection.
 //
-// Its requests are run by whoever comes by, one goroutine at a time: who posts,
-// up to a limit, and who polls. Copies are made without the lock, in chunks;
-// before each, this side says what it is about to touch, then looks whether it
-// still may; the peer, who takes something back, says so and then looks whether
-// it is being touched. So one of the two always notices.
+// Its requests are run by one goroutine at a time: one that posts, up to a limit, or one
+// that polls. Copies are made without the lock, in chunks. Before each, this side says
+// what it is about to touch, then checks that it still may. The peer that takes something
+// back says so, and then checks that it is not being touched. So one of the two always
+// notices.
 type Endpoint struct {
 	t    *Transport
 	id   transport.EndpointID
@@ -38,7 +38,7 @@ type Endpoint struct {
 	conn       *conn
 	peer       *peer
 
-	running   bool // somebody runs the requests
+	running   bool // a goroutine runs the requests
 	again     bool // and shall look once more
 	executing int  // the slot of a send in the middle of a copy, or -1
 	sends     slots
@@ -202,7 +202,7 @@ func (e *Endpoint) Close() error {
 	return nil
 }
 
-// free releases everything. Under the lock; nobody runs the endpoint.
+// free releases everything. Under the lock; no goroutine runs the endpoint.
 func (e *Endpoint) free() {
 	if e.State() < transport.StateError {
 		close(e.aborted)

@@ -5,8 +5,8 @@ import "github.com/moewire/moewire/core/transport"
 // ownerDied is the kernel's mark, FUTEX_OWNER_DIED.
 const ownerDied = 0x40000000
 
-// Kill does what the kernel does when a process ends: connections and mappings
-// go, and nobody is told.
+// Kill does what the kernel does when a process ends: connections and mappings go, and no
+// peer is told.
 func Kill(victim transport.Transport) {
 	t := victim.(*Transport)
 	t.connManager.close()

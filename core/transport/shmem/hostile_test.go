@@ -15,8 +15,8 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// TestPendingConnections: whoever else comes to the listener is sent away or has to
-// wait, takes no more than some descriptors, and keeps nobody from connecting.
+// TestPendingConnections: any other client that comes to the listener is sent away or has
+// to wait, takes no more than some descriptors, and keeps no peer from connecting.
 func TestPendingConnections(t *testing.T) {
 	before := sys.Stats()
 	p := newPair(t, 4096)
@@ -42,7 +42,7 @@ func TestPendingConnections(t *testing.T) {
 	for _, say := range [][]byte{
 		{1}, bytes.Repeat([]byte{0xff}, messageBytes), bytes.Repeat([]byte{1}, 2*messageBytes),
 		(&message{kind: kindAsk, to: p.ep[0].name}).encode(),
-		(&message{kind: kindHello}).encode(), // to nobody
+		(&message{kind: kindHello}).encode(), // to no endpoint
 		hello.encode(),                       // without descriptors
 		(&message{kind: 9, to: p.ep[0].name}).encode(),
 		(&message{kind: kindHello, to: p.ep[0].name, slot: MaxEndpoints}).encode(),
@@ -103,8 +103,8 @@ func badDescriptors(t *testing.T, p *pair) (list [][]*sys.FD) {
 	return list
 }
 
-// shrinkable is a file whose end could be taken away. It comes by a socket, as
-// any descriptor of a peer does.
+// shrinkable is a file that could lose its end. It comes by a socket, as any descriptor
+// of a peer does.
 func shrinkable(t *testing.T) *sys.FD {
 	dir := t.TempDir()
 	if _, err := os.Stat("/dev/shm"); err == nil {

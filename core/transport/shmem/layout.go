@@ -13,12 +13,11 @@ const (
 	MaxMemories     = 512     // of a transport, of which regions are registered
 	MaxMemoryBytes  = 1 << 40 // of one memory
 	maxOffers       = 4       // connections that wait for their endpoint's Connect
-	maxPending      = 64      // connections that have not said whom they want
+	maxPending      = 64      // connections that have not named the endpoint that they want
 )
 
-// Three kinds of shared memory, each a memfd of its own. All words have 64
-// bits; what stands alone on a cache line is waited for or counted by the
-// other side. Offsets in bytes.
+// Three kinds of shared memory, each a memfd of its own. All words have 64 bits; a word
+// alone on a cache line is one that the other side waits for or counts. Offsets in bytes.
 
 // A lane belongs to one endpoint, which writes it; the peer reads.
 const (
@@ -61,8 +60,8 @@ const (
 
 // A bell belongs to one transport, which sleeps on it; all its peers write.
 const (
-	bellCountOff    = 0  // of rings that found somebody asleep; the futex
-	bellSleepersOff = 64 // 1: somebody sleeps
+	bellCountOff    = 0  // of rings that found a goroutine asleep; the futex
+	bellSleepersOff = 64 // 1: a goroutine sleeps
 	bellNewsOff     = 128
 	bellBytes       = bellNewsOff + MaxEndpoints/8 // one bit per endpoint that has news
 	numNewsWords    = MaxEndpoints / 64

@@ -237,7 +237,7 @@ func TestBell(t *testing.T) {
 	require.NoError(t, err)
 	defer s.close()
 	mine, theirs := newBell(s.Bytes()), newBell(s.Bytes())
-	theirs.ring(70) // nobody sleeps: only the news tell
+	theirs.ring(70) // no goroutine sleeps: only the news tell
 	awake := make(chan error, 1)
 	go func() { awake <- mine.sleep(2*soon, mine.hasNews) }()
 	select {

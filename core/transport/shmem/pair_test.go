@@ -91,7 +91,7 @@ func (p *pair) recv(i int, id uint64, pieces []transport.Piece) {
 	require.Equal(p.t, 1, n)
 }
 
-// close closes some sides, which nobody may keep from that.
+// close closes some sides, which nothing may prevent.
 func (p *pair) close(sides ...int) {
 	for _, i := range sides {
 		require.NoError(p.t, p.ep[i].Retire())

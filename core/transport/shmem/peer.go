@@ -10,10 +10,10 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// peer is what an endpoint has mapped of the one at the other end. Nothing
-// that is read from there is believed: what is out of bounds ends the
-// endpoint, what is within can at worst make this process write garbage into
-// memory that the peer has handed out itself.
+// peer is what an endpoint has mapped of the one at the other end. Nothing that is read
+// from there is believed. A value out of bounds ends the endpoint; one within bounds can
+// at worst make this process write garbage into memory that the peer has handed out
+// itself.
 type peer struct {
 	bellMemory *sys.Mapping
 	bell       bell
@@ -127,9 +127,9 @@ func (m *farMemory) unmap() {
 	}
 }
 
-// update takes in the memory that has arrived, and unmaps those that the peer
-// does not show any more. For whoever runs the endpoint only: nobody is in the
-// middle of a copy.
+// update takes in the memory that has arrived, and unmaps those that the peer does not
+// show any more. Only for the goroutine that runs the endpoint: no copy is under way
+// then.
 func (p *peer) update() {
 	if m := p.arrived; m != nil {
 		p.arrived, p.asked = nil, 0
@@ -205,8 +205,8 @@ func (p *peer) isShown(key uint64) bool {
 	return key > MaxRegions && sys.Word(p.table.Bytes(), at).Load() == key
 }
 
-// reach returns the memory of a region of the peer. Whoever copies checks
-// isShown once more after having said so.
+// reach returns the memory of a region of the peer. The caller that copies checks isShown
+// once more after having said so.
 func (p *peer) reach(at transport.RemoteRegion, off uint64, n int64, need transport.Access) (mem []byte, id uint64, l lookup) {
 	if !p.isShown(at.Key) {
 		return nil, 0, refused
@@ -318,7 +318,7 @@ func move(dst, src *spans, off, n int) {
 		from := src.at(off)
 		moved := copy(dst.at(off), from[:min(n, len(from))])
 		if moved == 0 {
-			return // one list is shorter: whoever made it has checked that it is not
+			return // one list is shorter: the code that made it has checked that it is not
 		}
 		off, n = off+moved, n-moved
 	}

@@ -23,7 +23,7 @@ type Region struct {
 	shown    bool  // in the table
 	remote   transport.RemoteRegion
 
-	numUses atomic.Int64 // pieces of requests whose completion was not polled; -1 once closing
+	numUses atomic.Int64 // pieces of requests with completions that were not polled; -1 once closing
 	mu      sync.Mutex   // of Close
 	hidden  bool
 	closed  bool
@@ -74,10 +74,10 @@ func (r *Region) use() bool {
 
 func (r *Region) unuse() { r.numUses.Add(-1) }
 
-// Close ends the registration: no access begins after it was called, and none
-// is in progress when it has returned nil. It gives ErrBusy, too, when a peer
-// is still in the middle of an access after a second (a process that was
-// stopped): the memory is in use then, and Close has to be called again.
+// Close ends the registration: no access begins after it was called, and none is in
+// progress when it has returned nil. It also gives ErrBusy when a peer is still in the
+// middle of an access after a second (a process that was stopped). The memory is in use
+// then, and Close has to be called again.
 func (r *Region) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -23,9 +23,8 @@ const (
 	VendorTooShort // the peer's receive is shorter than what was sent
 )
 
-// progress runs the endpoint's requests, as far as a budget of bytes goes, and
-// returns what it has used. Where somebody else is at it already, that one
-// looks once more.
+// progress runs the endpoint's requests, as far as a budget of bytes goes, and returns
+// what it has used. If another goroutine runs them already, that one looks once more.
 func (e *Endpoint) progress(budget int) (spent int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -191,7 +190,7 @@ func (e *Endpoint) takeReceive() lookup {
 	}
 	posted := e.peer.posted.Load()
 	if posted == e.numTaken {
-		e.starved.Store(1) // then look again: who posts later rings
+		e.starved.Store(1) // then look again: a peer that posts later rings
 		posted = e.peer.posted.Load()
 	}
 	switch n := posted - e.numTaken; {

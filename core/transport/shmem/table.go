@@ -40,8 +40,8 @@ func newTable() (*table, error) {
 
 func (t *table) word(off int64) *atomic.Uint64 { return sys.Word(t.shared.Bytes(), off) }
 
-// random returns a number that was never used, whose lowest bits are a slot of
-// a table of n, a power of two.
+// random returns a number that was never used. Its lowest bits are a slot of a table of
+// n, a power of two.
 func random(slot, n int) uint64 {
 	var b [8]byte
 	for {
@@ -116,7 +116,7 @@ func (t *table) show(memoryID uint64, off, size int64, access transport.Access) 
 		t.word(at + regionOff).Store(uint64(off))
 		t.word(at + regionSizeOff).Store(uint64(size))
 		t.word(at + regionAccessOff).Store(uint64(access))
-		t.word(at + regionKeyOff).Store(key) // last: who reads it has the rest
+		t.word(at + regionKeyOff).Store(key) // last: a reader that sees it has the rest
 		return key, nil
 	}
 	return 0, fmt.Errorf("register: %d regions that peers may reach, the most: %w", MaxRegions, transport.ErrNoResource)

@@ -23,7 +23,7 @@ func openHandshakes(t *testing.T) func(want int64) {
 	}
 }
 
-// TestAbandonedDialForgetsKeys: a handshake with who says nothing, or ends the
+// TestAbandonedDialForgetsKeys: a handshake with a peer that says nothing, or ends the
 // connection, keeps no key once it is given up.
 func TestAbandonedDialForgetsKeys(t *testing.T) {
 	open := openHandshakes(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// tokenBytes is the length of the random name of an endpoint, by which the
-// accepting side finds it and both sides see who dials.
+// tokenBytes is the length of the random name of an endpoint, by which the accepting side
+// finds it and both sides see which of them dials.
 const tokenBytes = 16
 
 type token [tokenBytes]byte
@@ -84,13 +84,13 @@ func decodeAddrs(b []byte, n int) []netip.AddrPort {
 	return addrs
 }
 
-// dials reports whether the side with token a dials the one with token b.
-// Both see the same, whoever asks first.
+// dials reports whether the side with token a dials the one with token b. Both see the
+// same, whichever asks first.
 func dials(a, b token) bool { return bytes.Compare(a[:], b[:]) < 0 }
 
-// join is what a dialling endpoint says of itself in the handshake: who wants
-// whom, which of how many sockets this is, its depths, and for which time, from
-// 1, it dials all of them.
+// join is what a dialling endpoint says of itself in the handshake: its own token and
+// that of the endpoint that it dials, which of how many sockets this is, its depths, and
+// for which time, from 1, it dials all of them.
 type join struct {
 	from, to             token
 	index, num           int

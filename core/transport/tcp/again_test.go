@@ -17,9 +17,10 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// wall stands between who dials and who accepts. It cuts the connections whose
-// numbers, in the order of their arrival, are in cut, when their handshake's last
-// frame is on its way: who dials takes it to be over, who accepts never gets it.
+// wall stands between the side that dials and the side that accepts. It cuts the
+// connections with numbers, in the order of their arrival, that are in cut, when the last
+// frame of their handshake is on its way: the dialler takes it to be over, the other side
+// never gets it.
 type wall struct {
 	listener net.Listener
 	to       string
@@ -61,8 +62,7 @@ func (w *wall) run() {
 	}
 }
 
-// forward carries what who dials says; the second frame is the last of the
-// handshake.
+// forward carries what the dialler says; the second frame is the last of the handshake.
 func (w *wall) forward(in, out net.Conn, cut bool) {
 	for frame := 0; cut; frame++ {
 		b := make([]byte, wire.LengthBytes)
@@ -100,7 +100,7 @@ func (w *wall) close() {
 	w.running.Wait()
 }
 
-// ordered makes endpoints and returns who dials first.
+// ordered makes endpoints and returns which one dials first.
 func (p *pair) ordered() (dialler, other int) {
 	p.t.Helper()
 	for i := range p.ep {
@@ -148,8 +148,8 @@ func TestConnectAgain(t *testing.T) {
 	}
 }
 
-// TestAcceptsAgain: a connection that breaks while its accept is written does not
-// end Connect of who accepts: the peer dials again.
+// TestAcceptsAgain: a connection that breaks while its accept is written does not end
+// Connect of the accepting side: the peer dials again.
 func TestAcceptsAgain(t *testing.T) {
 	p := newPair(t, nil)
 	from, to := p.ordered()
@@ -173,7 +173,8 @@ func TestAcceptsAgain(t *testing.T) {
 	p.close()
 }
 
-// newSockets returns what makes connected sockets, whose other ends say nothing.
+// newSockets returns a function that makes connected sockets. Their other ends say
+// nothing.
 func newSockets(t *testing.T) func() *sys.FD {
 	listener, at, err := sys.ListenTCP(loopback[0], 8)
 	require.NoError(t, err)
@@ -190,7 +191,7 @@ func newSockets(t *testing.T) func() *sys.FD {
 	}
 }
 
-// newSession is a session of who accepts, with nobody.
+// newSession is a session of the accepting side, without a peer.
 func newSession(t *testing.T) *wire.Session {
 	config := wire.Config{Keys: wire.GenerateKeyring(), MaxPayloadBytes: 1, Ordered: true}
 	a, err := wire.NewHandshake(wire.RoleClient, config)
@@ -229,7 +230,7 @@ func TestConnectEndsWithThePeer(t *testing.T) {
 	p.close()
 }
 
-// TestConnectEndsWhereAnotherIsAwaited: so does one that waits for somebody else.
+// TestConnectEndsWhereAnotherIsAwaited: so does one that waits for another peer.
 func TestConnectEndsWhereAnotherIsAwaited(t *testing.T) {
 	p := newPair(t, nil)
 	from, to := p.ordered()
@@ -253,9 +254,9 @@ func TestConnectEndsWhereAnotherIsAwaited(t *testing.T) {
 	p.close()
 }
 
-// TestSocketsOfTwoAttempts: who dials gives up an attempt half-way and begins
-// another one; the network brings the sockets of both, and not yet the end of the
-// first. They are not taken for one set, whichever comes last.
+// TestSocketsOfTwoAttempts: the dialler gives up an attempt half-way and begins another
+// one; the network brings the sockets of both, and not yet the end of the first. They are
+// not taken for one set, whichever comes last.
 func TestSocketsOfTwoAttempts(t *testing.T) {
 	tr, ep, ring := victim(t, Config{NumSockets: 2})
 	dial := func(index int, attempt uint32) net.Conn {
@@ -293,7 +294,7 @@ func TestSocketsOfTwoAttempts(t *testing.T) {
 	mustBeClosed(t, dial(0, 1)) // nothing waits, and yet
 }
 
-// TestAnotherPeerReplacesTheSet: until Connect says whom to wait for, sockets of
+// TestAnotherPeerReplacesTheSet: until Connect says which peer to wait for, sockets of
 // two peers are no set, either.
 func TestAnotherPeerReplacesTheSet(t *testing.T) {
 	_, ep, _ := victim(t, Config{NumSockets: 2})
@@ -329,7 +330,7 @@ func TestFormat(t *testing.T) {
 	require.False(t, ok)
 }
 
-// TestAnotherVersionIsRefused: who dials with another version's join is told.
+// TestAnotherVersionIsRefused: a dialler with another version's join is told.
 func TestAnotherVersionIsRefused(t *testing.T) {
 	tr, ep, ring := victim(t, Config{})
 	j := join{to: ep.token, num: 1, sendDepth: 4, recvDepth: 4}

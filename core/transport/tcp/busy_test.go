@@ -15,7 +15,7 @@ func TestBusyPeer(t *testing.T) {
 	p.memory(8, transport.AccessWrite)
 	p.connect(4, 4)
 	tr, ep := p.tr[0], p.ep[0].(*endpoint)
-	tr.standby.Enter() // nobody but Poll looks at the sockets
+	tr.standby.Enter() // nothing but Poll looks at the sockets
 	write := func() {
 		p.send(1, transport.SendRequest{Op: transport.OpWrite, Local: whole(p.mems[1]), Remote: p.mems[0].Remote()})
 	}

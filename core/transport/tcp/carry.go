@@ -33,7 +33,7 @@ func (ep *endpoint) arrive(m *message, n int, dst [][]byte) (list [][]byte, r *r
 	}
 	ep.mu.Unlock()
 	if completed {
-		ep.t.interrupt() // who waits may be another one than who reads
+		ep.t.interrupt() // the goroutine that waits may be another one than the one that reads
 	}
 	switch {
 	case !ok:

@@ -68,7 +68,7 @@ func (f *finished) take(dst []transport.Completion) int {
 	return n
 }
 
-// reports is the queue of events. When nobody polls, the oldest go.
+// reports is the queue of events. When no caller polls, the oldest go.
 type reports struct {
 	num   atomic.Int64
 	mu    sync.Mutex

@@ -23,9 +23,9 @@ const (
 	maxRequestBytes = 1 << 30
 )
 
-// Config says how a transport is made. Only Keyring and where to listen have
-// no default. Errors call what users of the C ABI and of Python set, too, as it
-// is called there: listen, interface, advertise.
+// Config says how a transport is made. Only Keyring and where to listen have no default.
+// Errors use the names that users of the C ABI and of Python set: listen, interface,
+// advertise.
 type Config struct {
 	// Listen are the addresses to listen at; port 0 lets the system choose.
 	Listen []netip.AddrPort

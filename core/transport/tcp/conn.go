@@ -13,7 +13,7 @@ import (
 const (
 	segmentBytes = 256 << 10 // of payload in one message
 	batchBytes   = 128 << 10 // from so many on, the first batch of a turn is written
-	bulkBytes    = 512 << 10 // and those behind it, which nobody waits for as long
+	bulkBytes    = 512 << 10 // and those behind it, which no caller waits for as long
 	batchFrames  = 32        // messages in a batch
 	turnBytes    = 1 << 20   // of one socket, before others have their turn
 	inlineWork   = 64 << 10  // what PostSend writes itself
@@ -23,8 +23,8 @@ const (
 	lingerBytes  = 64 << 20  // read and forgotten after a refusal
 )
 
-// conn is one socket of an endpoint. Everything but the flags is for who holds
-// the endpoint's io.
+// conn is one socket of an endpoint. Everything but the flags is for the holder of the
+// endpoint's io.
 type conn struct {
 	t     *Transport
 	ep    *endpoint
@@ -55,8 +55,8 @@ type conn struct {
 	pin pinning
 }
 
-// newConn makes a socket of the endpoint out of a connection whose handshake
-// is over; the caller holds io.
+// newConn makes a socket of the endpoint out of a connection that has finished its
+// handshake; the caller holds io.
 func (ep *endpoint) newConn(fd *sys.FD, s *wire.Session, index int) (*conn, error) {
 	t := ep.t
 	c := &conn{

@@ -11,11 +11,11 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// rendezvous is how an endpoint gets its sockets; everything in it is under mu.
-// The side with the smaller token dials all of them, the other one waits until
-// they have come. They may come before Connect is called: then they are parked,
-// those of one attempt of one peer. An older one's would be ends of sockets that
-// the peer has closed.
+// rendezvous is how an endpoint gets its sockets; everything in it is under mu. The side
+// with the smaller token dials all of them, the other one waits until they have come.
+// They may come before Connect is called. Then they are parked, but only those of one
+// attempt of one peer: sockets of an older attempt are ends of sockets that the peer has
+// closed.
 type rendezvous struct {
 	begun   bool
 	over    bool
@@ -24,11 +24,11 @@ type rendezvous struct {
 	stop    *sys.FD       // readable once the endpoint is retired
 	stopped bool
 	parked  [MaxNumSockets]parked
-	from    token // who has dialled last, and for which time
+	from    token // the peer that has dialled last, and for which time
 	attempt uint32
 }
 
-// parked is an authenticated connection that nobody has taken yet.
+// parked is an authenticated connection that no Connect has taken yet.
 type parked struct {
 	fd      *sys.FD
 	session *wire.Session
@@ -43,7 +43,7 @@ func newToken() (t token) {
 // busy reports whether a Connect runs.
 func (m *rendezvous) busy() bool { return m.begun && !m.over }
 
-// cancel ends a Connect that runs, and closes what nobody has taken.
+// cancel ends a Connect that runs, and closes what no Connect has taken.
 func (m *rendezvous) cancel() {
 	m.stopped = true
 	if m.busy() {
@@ -67,10 +67,9 @@ func (m *rendezvous) dropParked() {
 	}
 }
 
-// Connect brings the endpoint to StateReady. A connection that breaks before both
-// sides have agreed is made again until the deadline. It fails before that where
-// nobody listens, the peer refuses or breaks the protocol, or the endpoint is
-// retired.
+// Connect brings the endpoint to StateReady. A connection that breaks before both sides
+// have agreed is made again until the deadline. It fails before that where no process
+// listens, the peer refuses or breaks the protocol, or the endpoint is retired.
 func (ep *endpoint) Connect(remote []byte, deadline time.Time) error {
 	a, err := decodeAddress(remote)
 	if err == nil && a.token == ep.token {
@@ -116,7 +115,7 @@ func (ep *endpoint) meetPeer(a *address, deadline time.Time) error {
 	return ep.accept(deadline)
 }
 
-// offer takes a connection from the listener; false if nobody wants it.
+// offer takes a connection from the listener; false if no endpoint wants it.
 func (ep *endpoint) offer(p parked) bool {
 	ep.mu.Lock()
 	defer ep.mu.Unlock()
@@ -124,7 +123,7 @@ func (ep *endpoint) offer(p parked) bool {
 	if !ep.is(transport.StateNew) || !m.admits(&p.join) {
 		return false
 	}
-	_ = m.parked[p.join.index].fd.Close() // in case who dials says one twice
+	_ = m.parked[p.join.index].fd.Close() // in case the dialler says one twice
 	m.parked[p.join.index] = p
 	if m.begun {
 		m.wake()
@@ -139,9 +138,9 @@ func (ep *endpoint) waitsFor(peer token) bool {
 	return !ep.rendezvous.begun || ep.rendezvous.peer == peer
 }
 
-// admits reports whether a socket is none of an attempt that is over. The first
-// one of a newer attempt, or of another peer while it is open who that is, ends
-// what is parked.
+// admits reports whether a socket is none of an attempt that is over. The first one of a
+// newer attempt ends what is parked. So does one of another peer while the peer is not
+// known yet.
 func (m *rendezvous) admits(j *join) bool {
 	switch {
 	case m.begun && m.peer != j.from, m.from == j.from && j.attempt < m.attempt:
@@ -153,8 +152,8 @@ func (m *rendezvous) admits(j *join) bool {
 	return true
 }
 
-// accept waits until all sockets have come. When they break while they are
-// welcomed the peer dials again: it has not heard of all that they are taken.
+// accept waits until all sockets have come. When they break while they are welcomed the
+// peer dials again: it has not heard that all of them are taken.
 func (ep *endpoint) accept(deadline time.Time) error {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
@@ -203,11 +202,11 @@ func (ep *endpoint) takeParked() (set []parked, stopped bool) {
 	}
 	set = append(set, m.parked[:first.num]...)
 	clear(m.parked[:first.num])
-	m.dropParked() // of who has dialled with more before
+	m.dropParked() // of a peer that has dialled with more before
 	return set, false
 }
 
-// welcome tells who has dialled that all is ready.
+// welcome tells the dialler that all is ready.
 func (ep *endpoint) welcome(set []parked) error {
 	var extra [extraBytes]byte
 	m := message{code: codeAccept, op: uint64(ep.spec.SendDepth), recv: uint64(ep.spec.RecvDepth)}
@@ -230,8 +229,8 @@ func closeAll(set []parked) {
 	}
 }
 
-// writeAll writes a short frame to a socket that nobody has written much to,
-// so that there is room for it.
+// writeAll writes a short frame to a socket that has not been written much to, so that
+// there is room for it.
 func writeAll(fd *sys.FD, frame []byte) error {
 	v := sys.NewVector(1)
 	v.Add(frame)

@@ -20,7 +20,7 @@ type Counters struct {
 	Refused    atomic.Uint64 // handshake failed; Wire says why
 	NotWanted  atomic.Uint64 // genuine, but for no endpoint that waits for it
 	Violations atomic.Uint64 // connections with genuine messages that make no sense
-	Broken     atomic.Uint64 // endpoints whose connection ended by itself
+	Broken     atomic.Uint64 // endpoints with a connection that ended by itself
 
 	Pinned       atomic.Uint64 // calls that sent payload without a copy
 	PinnedCopied atomic.Uint64 // notices that say that the kernel has copied all the same

@@ -31,10 +31,10 @@ var (
 	errNotTaken = errors.New("the connection ended before the peer took it")
 )
 
-// dial connects all sockets and waits until the peer has taken them. It begins
-// again when one ends before that: that the peer has too many pending connections, or that the
-// network breaks it, says nothing of the peer's endpoint. Where this is gone, the
-// next attempt is refused.
+// dial connects all sockets and waits until the peer has taken them. It begins again when
+// one ends before that. The peer may have too many pending connections, or the network
+// may have broken it: neither says anything of the peer's endpoint. If that endpoint is
+// gone, the next attempt is refused.
 func (ep *endpoint) dial(a *address, deadline time.Time) (err error) {
 	d := &dialer{
 		ep: ep, peer: a, deadline: deadline, stop: ep.rendezvous.stop,

@@ -3,24 +3,23 @@
 // write, write with immediate, read) in software, and authenticates every byte
 // with core/wire; there is no mode without keys.
 //
-// Who does the work: bytes move inside Poll and Wait, on the goroutine that
-// calls them, and a little inside PostSend. A transport is for a caller that
-// has such a goroutine anyway; without one nothing moves, not even what peers
-// write here. (Connect needs none.) One more goroutine per transport listens
-// and does the handshakes of those who dial.
+// Which goroutine does the work: bytes move inside Poll and Wait, on the goroutine that
+// calls them, and a little inside PostSend. While no caller is in Wait and none has
+// polled for 1 to 2 ms, a standby goroutine moves them. (Connect needs neither.) One more
+// goroutine per transport listens and does the handshakes of the peers that dial.
 //
-// How bytes move: one-sided. A write's bytes are read from the socket straight
-// into the region, after the header that names it was found genuine and the
-// key, bounds and access right; its digest is checked before anybody is told.
-// A request that ends in anything but StatusOK may have changed the bytes that
-// it was for, never others. Larger requests travel in segments, over one
-// socket or several; a request is complete when all of it is there.
+// How bytes move: one-sided. A write's bytes are read from the socket straight into the
+// region. Before that, the header that names the region was found genuine, and the key,
+// bounds and access right. The digest is checked before the write is reported. A request
+// that ends in anything but StatusOK may have changed the bytes that it was for, never
+// others. Larger requests travel in segments, over one socket or several; a request is
+// complete when all of it is there.
 //
-// Order: as little as carrier.go says. Requests of one endpoint complete in the
-// order in which they were posted, receives too; with several sockets, bytes
-// become visible in any order.
+// Order: as little as carrier.go says. Requests of one endpoint complete in the order in
+// which they were posted, receives too; with several sockets, bytes become visible in any
+// order.
 //
-// Locks of an endpoint: io before mu. io is held by who reads or writes its
-// sockets, mu for short looks at its queues. Neither is held while anybody
-// waits.
+// Locks of an endpoint: io before mu. The goroutine that reads or writes an endpoint's
+// sockets holds io; mu is for short looks at its queues. Neither is held while a
+// goroutine waits.
 package tcp

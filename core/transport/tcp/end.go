@@ -66,8 +66,8 @@ func (ep *endpoint) flush(e *ending) {
 	in.reset()
 }
 
-// flushSends completes the requests of an endpoint that has ended, up to one
-// whose memory the kernel may still read; the caller holds mu.
+// flushSends completes the requests of an endpoint that has ended, up to the first with
+// memory that the kernel may still read; the caller holds mu.
 func (ep *endpoint) flushSends() {
 	o, e := &ep.out, &ep.ending
 	for o.head != o.tail && o.at(o.head).pins == 0 {

@@ -16,12 +16,12 @@ type endpoint struct {
 	spec  transport.EndpointSpec
 
 	state atomic.Uint32 // transport.EndpointState; changed under mu
-	// Completions that nobody has taken.
+	// Completions that were not taken.
 	unpolledSends, unpolledRecvs atomic.Int64
 	queued                       bool        // under t.readyMu
 	hasWork                      atomic.Bool // there may be something to do
 
-	// io is held by who reads and writes the sockets.
+	// io is held by the goroutine that reads and writes the sockets.
 	io          sync.Mutex
 	conns       []*conn
 	leaving     []*conn // of the past, for notices
@@ -60,7 +60,7 @@ func (t *Transport) NewEndpoint(spec transport.EndpointSpec) (transport.Endpoint
 	return ep, nil
 }
 
-// admit reserves a place and makes the endpoint known to who dials.
+// admit reserves a place and makes the endpoint known to peers that dial.
 func (t *Transport) admit(ep *endpoint) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -77,15 +77,15 @@ func (t *Transport) admit(ep *endpoint) error {
 	return nil
 }
 
-// find gives the endpoint that who dials has named; nil if it does not wait
-// for anybody any more.
+// find gives the endpoint that a dialler has named; nil if it does not wait for a peer
+// any more.
 func (t *Transport) find(to token) *endpoint {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.endpoints[to]
 }
 
-// forget makes an endpoint unknown to who dials.
+// forget makes an endpoint unknown to peers that dial.
 func (t *Transport) forget(ep *endpoint) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -108,8 +108,8 @@ func (ep *endpoint) Local() []byte {
 	return a.encode()
 }
 
-// PostSend queues requests. Small ones are written to the socket at once if it
-// is free; the rest is left to who polls.
+// PostSend queues requests. Small ones are written to the socket at once if it is free;
+// the rest is left to the goroutine that polls.
 func (ep *endpoint) PostSend(requests []transport.SendRequest) (posted int, err error) {
 	ep.mu.Lock()
 	switch s := ep.State(); {
@@ -138,8 +138,8 @@ func (ep *endpoint) queueSends(requests []transport.SendRequest) (posted int, er
 	return posted, nil
 }
 
-// attend sees to it that what was posted moves. It leaves hasWork alone: who has
-// set it may want more than that.
+// attend sees to it that what was posted moves. It leaves hasWork alone: the goroutine
+// that has set it may want more than that.
 func (ep *endpoint) attend(now bool) {
 	if !now || !ep.is(transport.StateReady) || !ep.io.TryLock() {
 		ep.t.schedule(ep)
@@ -237,7 +237,7 @@ func (t *Transport) leave(ep *endpoint) {
 	t.numEndpoint--
 }
 
-// unlockIO leaves the sockets, and looks whether somebody wanted them
+// unlockIO leaves the sockets, and checks whether another goroutine wanted them
 // meanwhile.
 func (ep *endpoint) unlockIO() {
 	ep.io.Unlock()
@@ -246,8 +246,8 @@ func (ep *endpoint) unlockIO() {
 	}
 }
 
-// run gives the endpoint a turn: it reads what has arrived and writes what is
-// due. When somebody else is at it, they, or who comes after them, see hasWork.
+// run gives the endpoint a turn: it reads what has arrived and writes what is due. When
+// another goroutine is at it, that one, or the next, sees hasWork.
 func (ep *endpoint) run() {
 	ep.hasWork.Store(true)
 	if !ep.io.TryLock() {

@@ -30,7 +30,7 @@ func FuzzAddress(f *testing.F) {
 	})
 }
 
-// FuzzJoin: what who dials says of itself.
+// FuzzJoin: what the dialler says of itself.
 func FuzzJoin(f *testing.F) {
 	j := join{to: token{1}, num: 1, sendDepth: 1, recvDepth: 1}
 	f.Add(j.encode())

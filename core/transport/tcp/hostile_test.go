@@ -28,8 +28,8 @@ func snapshot(tr *Transport) string {
 	return s
 }
 
-// victim is a listening transport with an endpoint that nobody has connected,
-// and what one needs to dial it.
+// victim is a listening transport with an endpoint that is not connected, and what one
+// needs to dial it.
 func victim(t *testing.T, config Config) (*Transport, *endpoint, *wire.Keyring) {
 	config.Keyring = wire.GenerateKeyring()
 	tr := openOne(t, config)
@@ -80,8 +80,8 @@ func asTimeout(err error, target *net.Error) bool {
 	return ok && e.Timeout()
 }
 
-// TestWF1UnauthenticatedChangeNothing: what comes from who does not know the key, or
-// was recorded, ends with the connection and a count.
+// TestWF1UnauthenticatedChangeNothing: what comes from a client that does not know the
+// key, or was recorded, ends with the connection and a count.
 func TestWF1UnauthenticatedChangeNothing(t *testing.T) {
 	tr, ep, ring := victim(t, Config{HandshakeTimeout: 300 * time.Millisecond})
 	recorded := hello(t, ring, ep.token)
@@ -186,8 +186,8 @@ func TestWrongKeyDoesNotConnect(t *testing.T) {
 	p.close()
 }
 
-// TestProtectionIsPinned: sides that protect payloads differently do not come
-// to terms, whoever dials, and are told at once.
+// TestProtectionIsPinned: sides that protect payloads differently do not come to terms,
+// whichever dials, and are told at once.
 func TestProtectionIsPinned(t *testing.T) {
 	p := newPair(t, func(i int, c *Config) {
 		c.Protection = []wire.Protection{wire.ProtectDigest, wire.ProtectEncrypt}[i]
@@ -208,8 +208,8 @@ func TestProtectionIsPinned(t *testing.T) {
 	p.close()
 }
 
-// TestParkedSockets: sockets that say different things of their connection do
-// not become one, whoever has the key.
+// TestParkedSockets: sockets that say different things of their connection do not become
+// one, even from a peer with the key.
 func TestParkedSockets(t *testing.T) {
 	_, ep, _ := victim(t, Config{NumSockets: 8})
 	ep.rendezvous.begun = true // as Connect does; the peer's token is zero

@@ -73,8 +73,8 @@ func (x *impostor) close() {
 	_ = x.conn.Close()
 }
 
-// TestNonsenseEndsTheEndpoint: who has the key and breaks the protocol loses
-// the connection; memory stays as it was, and every receive is flushed.
+// TestNonsenseEndsTheEndpoint: a peer that has the key and breaks the protocol loses the
+// connection; memory stays as it was, and every receive is flushed.
 func TestNonsenseEndsTheEndpoint(t *testing.T) {
 	ten := make([]byte, 10)
 	for i := range ten {
@@ -137,8 +137,8 @@ func TestNonsenseEndsTheEndpoint(t *testing.T) {
 	}
 }
 
-// TestAlteredPayloadIsNeverAnnounced: the bytes may be in their place, but
-// nobody is told that they are good (WF3).
+// TestAlteredPayloadIsNeverAnnounced: the bytes may be in their place, but no side is
+// told that they are good (WF3).
 func TestAlteredPayloadIsNeverAnnounced(t *testing.T) {
 	for _, n := range []int{1, 100, 40_000} {
 		x := newImpostor(t)

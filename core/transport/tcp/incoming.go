@@ -177,8 +177,8 @@ func (in *incoming) placeSend(m *message, n int, dst [][]byte) ([][]byte, verdic
 	return slicesOf(dst, op.pieces[:op.num], int(m.at), n), place
 }
 
-// beginRead queues the answer. The read counts as carried out: what tells the
-// peer that it is complete are its bytes.
+// beginRead queues the answer. The read counts as carried out: its bytes tell the peer
+// that it is complete.
 func (ep *endpoint) beginRead(m *message, op *inOp) verdict {
 	in := &ep.in
 	if m.total != 0 && ep.t.target(m.key, m.off, uint64(m.total), transport.AccessRead) == nil {

@@ -173,7 +173,7 @@ func TestRetireEndsConnect(t *testing.T) {
 		p.ep[i] = ep
 	}
 	errs := make(chan error)
-	// Both sides of the decision who dials: each meets one that never connects.
+	// Both outcomes of which side dials: each meets one that never connects.
 	for i := range p.ep {
 		remote := p.ep[1-i].Local()
 		go func() { errs <- p.ep[i].Connect(remote, time.Now().Add(time.Hour)) }()
@@ -252,15 +252,15 @@ func TestCloseEndsWait(t *testing.T) {
 	tr.Wake()
 }
 
-// TestAcknowledgementEndsWait: who has looked for news and is about to sleep is
-// told of what completes by nothing but an acknowledgement, when somebody else
+// TestAcknowledgementEndsWait: a goroutine that has looked for news and is about to sleep
+// is told of what completes by nothing but an acknowledgement, when another goroutine
 // reads that.
 func TestAcknowledgementEndsWait(t *testing.T) {
 	p := newPair(t, nil)
 	p.memory(10, transport.AccessWrite)
 	p.connect(2, 2)
 	tr := p.tr[0]
-	tr.turnMu.Lock() // nobody reads
+	tr.turnMu.Lock() // nothing reads
 	p.send(0, transport.SendRequest{ID: 1, Op: transport.OpWrite, Local: whole(p.mems[0]), Remote: p.mems[1].Remote()})
 	tr.waiter.asleep.Store(true)
 	tr.turnMu.Unlock()

@@ -14,10 +14,10 @@ import (
 	"github.com/moewire/moewire/core/wire"
 )
 
-// listener is where connections stay that have not proved yet that they know a
-// key. It has a goroutine of its own, so that they cost nobody else anything,
-// and bounds: how many, how long, and how many bytes each (one frame of a
-// handshake). Everything below stop is the goroutine's.
+// listener is where connections stay that have not proved yet that they know a key. It
+// has a goroutine of its own, so that they cost no other goroutine anything, and bounds:
+// how many, how long, and how many bytes each (one frame of a handshake). Everything
+// below stop is the goroutine's.
 type listener struct {
 	t       *Transport
 	poller  *sys.Poller
@@ -183,8 +183,8 @@ func (l *listener) whyNot() string {
 	return ""
 }
 
-// greet makes a pending connection of a socket. When there are too many the oldest one goes:
-// who has the key is through in a moment.
+// greet makes a pending connection of a socket. When there are too many the oldest one
+// goes: a peer that has the key is through in a moment.
 func (l *listener) greet(fd *sys.FD) {
 	config := l.t.wire
 	config.Accept = l.judge
@@ -210,8 +210,8 @@ func (l *listener) greet(fd *sys.FD) {
 	l.advance(g)
 }
 
-// judge looks at what who dials has said of itself. It changes nothing: this
-// may be a recording.
+// judge looks at what the dialler has said of itself. It changes nothing: this may be a
+// recording.
 func (l *listener) judge(p wire.Peer) ([]byte, error) {
 	j, ok := decodeJoin(p.Blob)
 	ep := l.t.find(j.to)

@@ -49,8 +49,8 @@ func (o *outgoing) init(depth int) {
 
 func (o *outgoing) at(n uint64) *sendOp { return &o.ops[n%uint64(len(o.ops))] }
 
-// full reports whether SendDepth requests are outstanding: not completed, or
-// not polled.
+// sendsFull reports whether SendDepth requests are outstanding: not completed, or not
+// polled.
 func (ep *endpoint) sendsFull() bool {
 	return int64(ep.out.tail-ep.out.head)+ep.unpolledSends.Load() >= int64(ep.spec.SendDepth)
 }

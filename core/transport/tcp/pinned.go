@@ -21,12 +21,12 @@ const (
 	ZeroCopyOff
 )
 
-// numPinned bounds the calls of one socket whose memory the kernel may read.
+// numPinned bounds the calls of one socket that let the kernel read the caller's memory.
 // One more is sent with a copy.
 const numPinned = 256
 
-// pinning is the part of a socket that sends without a copy. It is for who
-// holds io; closed and taken under mu, too, because requests end there.
+// pinning is the part of a socket that sends without a copy. It is for the holder of io;
+// closed and taken under mu, too, because requests end there.
 type pinning struct {
 	on      bool // now
 	allowed bool // the socket was prepared: there may be notices
@@ -162,9 +162,9 @@ func (c *conn) handleNotices() {
 	}
 }
 
-// leave closes the socket, or, while the kernel reads memory of requests, ends
-// the connection and keeps the descriptor, for that is where the notices come;
-// the caller holds io and mu.
+// leave closes the socket. While the kernel reads memory of requests, it ends the
+// connection instead and keeps the descriptor, for that is where the notices come. The
+// caller holds io and mu.
 func (c *conn) leave() (left bool) {
 	c.pin.drop()
 	if c.pin.first != c.pin.next {

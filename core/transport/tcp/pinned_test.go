@@ -69,8 +69,8 @@ func (h *holder) carriedOut(n uint64) {
 	}
 }
 
-// TestCO4KernelStillReads: a request whose bytes are all there at the peer is
-// not complete while the kernel may read its memory.
+// TestCO4KernelStillReads: a request is not complete while the kernel may read its
+// memory, even with all of its bytes at the peer.
 func TestCO4KernelStillReads(t *testing.T) {
 	h := newHolder(t, 700_000)
 	p := h.p
@@ -185,7 +185,7 @@ func TestTooManyPinned(t *testing.T) {
 		p.ep[0].(*endpoint).mu.Unlock()
 	}
 	p.tr[0].nextNotice = func(fd *sys.FD, n *sys.Notices) (sys.Notice, bool) {
-		notice, ok := n.Next(fd) // whose numbers are the kernel's
+		notice, ok := n.Next(fd) // the numbers are the kernel's
 		return sys.Notice{First: numPinned - 1, Last: numPinned - 1, Copied: notice.Copied}, ok
 	}
 	h.release()

@@ -42,7 +42,7 @@ func (t *Transport) mark(r *sys.Ready) {
 	t.enqueue(c.ep)
 }
 
-// schedule makes somebody call run for the endpoint.
+// schedule makes a goroutine call run for the endpoint.
 func (t *Transport) schedule(ep *endpoint) {
 	t.enqueue(ep)
 	t.interrupt()
@@ -63,9 +63,9 @@ func (t *Transport) hasReady() bool {
 	return len(t.ready) > 0
 }
 
-// runReady gives every endpoint that is ready one turn. It waits for the end of
-// a turn that somebody else gives: whatever a peer has been told is in place is
-// then visible to the caller, too.
+// runReady gives every endpoint that is ready one turn. It waits for the end of a turn
+// that another goroutine gives: whatever a peer has been told is in place is then visible
+// to the caller, too.
 func (t *Transport) runReady() {
 	t.turnMu.Lock()
 	defer t.turnMu.Unlock()

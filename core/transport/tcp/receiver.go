@@ -19,9 +19,9 @@ type receiver struct {
 	digest *wire.Digest    // or
 	crypt  *wire.Decryptor // under wire.ProtectEncrypt
 
-	// The message whose payload is arriving, if active.
+	// The message of which the payload is arriving, if active.
 	active bool
-	drop   bool // nobody wants it: the region was closed meanwhile
+	drop   bool // it is not wanted: the region was closed meanwhile
 	m      message
 	bytes  int // of the payload
 	left   int // that have not come, as they are on the wire
@@ -92,8 +92,8 @@ func (c *conn) receive() (more bool) {
 	return true
 }
 
-// expect has the kernel wake us only when enough of a long payload is there:
-// what wakes up for every packet of it does little else.
+// expect has the kernel wake us only when enough of a long payload is there: a goroutine
+// that wakes up for every packet of it does little else.
 func (c *conn) expect() {
 	x := &c.rx
 	least := 1
@@ -108,9 +108,8 @@ func (c *conn) expect() {
 	}
 }
 
-// lost ends the endpoint, if consume has not yet. A peer that refuses a request
-// says so on one socket and then ends all of them: what the others have comes
-// first.
+// lost ends the endpoint, if consume has not yet. A peer that refuses a request says so
+// on one socket and then ends all of them: so the bytes that the others have come first.
 func (c *conn) lost(err error) {
 	ep := c.ep
 	if ep.linger {
@@ -120,7 +119,7 @@ func (c *conn) lost(err error) {
 		return
 	}
 	if ep.losing {
-		return // whoever is draining goes on
+		return // the goroutine that is draining goes on
 	}
 	ep.losing = true
 	for i := 0; i < len(ep.conns); i++ {
@@ -249,7 +248,7 @@ func (c *conn) takePayload() error {
 	return c.endPayload()
 }
 
-// endPayload checks the payload before anybody hears of it.
+// endPayload checks the payload before it is reported.
 func (c *conn) endPayload() error {
 	x := &c.rx
 	err := x.check()

@@ -18,16 +18,15 @@ type region struct {
 	key    uint64       // index in the table | random << 32
 	users  atomic.Int64 // work requests of this side that name it
 
-	// mu is held for reading while a peer's bytes go in or out, and for
-	// writing by Close: after it nobody touches the memory.
+	// mu is held for reading while a peer's bytes go in or out, and for writing by Close:
+	// after it nothing touches the memory.
 	mu     sync.RWMutex
 	closed bool
 }
 
-// Register makes memory usable. It may be Go heap memory. Concurrent accesses
-// to the same bytes, by peers or by this process, give what they give; bytes
-// that change while their digest is computed end the endpoint, because that
-// looks like damage on the way.
+// Register makes memory usable. It may be Go heap memory. If peers or this process access
+// the same bytes at the same time, the result is undefined. Bytes that change while their
+// digest is computed end the endpoint, because that looks like damage on the way.
 func (t *Transport) Register(mem []byte, access transport.Access) (transport.Region, error) {
 	if access&^(transport.AccessWrite|transport.AccessRead) != 0 {
 		return nil, fmt.Errorf("tcp: access is %#x, allowed are AccessWrite and AccessRead", access)
@@ -114,9 +113,9 @@ func (r *region) use() bool {
 	return true
 }
 
-// piecesOf checks the pieces of a work request and copies them to dst, whose
-// regions count one user more. It returns how many there are and how many
-// bytes they have.
+// piecesOf checks the pieces of a work request and copies them to dst; each piece counts
+// as one more user of its region. It returns how many there are and how many bytes they
+// have.
 func (t *Transport) piecesOf(dst *[numPieces]transport.Piece, src []transport.Piece) (n int, total int64, err error) {
 	if len(src) > numPieces {
 		return 0, 0, fmt.Errorf("tcp: %d pieces, at most %d are allowed", len(src), numPieces)

@@ -6,10 +6,10 @@ import (
 	"github.com/moewire/moewire/core/internal/sys"
 )
 
-// spinFor is how long somebody looks again and again before he sleeps, if the
-// last time something came that soon: to fall asleep and be woken costs two
-// switches, and those of Go's watching thread. It is more than what a peer takes
-// to answer 64 KiB (docs/transport-tcp.md). Where nothing happens nobody spins.
+// spinFor is how long a goroutine looks again and again before it sleeps, if the last
+// time something came that soon: to fall asleep and be woken costs two switches, and
+// those of Go's watching thread. It is more than what a peer takes to answer 64 KiB
+// (docs/transport-tcp.md). Where nothing happens no goroutine spins.
 const spinFor = 150 * time.Microsecond
 
 // spin looks for something to do, and leaves the core to others between two

@@ -9,7 +9,7 @@ import (
 	"github.com/moewire/moewire/core/internal/sys"
 )
 
-// quietTransport is one that nobody else looks after, and whose waiter spins long.
+// quietTransport is one without a standby, and with a waiter that spins long.
 func quietTransport(t *testing.T) *Transport {
 	p := newPair(t, nil)
 	t.Cleanup(p.close)

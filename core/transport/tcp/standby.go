@@ -11,11 +11,11 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// sleeper is somebody who sleeps until there is something to do.
+// sleeper is a goroutine that sleeps until there is something to do.
 type sleeper struct {
 	asleep atomic.Bool
 	bell   *sys.FD
-	// Only for who sleeps:
+	// Only for the goroutine that sleeps:
 	spins   bool // the last sleep was over soon
 	spinFor time.Duration
 }
@@ -34,7 +34,7 @@ func (t *Transport) sleep(s *sleeper, d time.Duration) error {
 		return nil
 	}
 	s.asleep.Store(true)
-	d = t.nap(d) // who was not asleep was not told of a new deadline
+	d = t.nap(d) // a goroutine that was not asleep was not told of a new deadline
 	if t.isDue(s) {
 		d = 0
 	}
@@ -56,15 +56,14 @@ func (s *sleeper) ring() {
 	}
 }
 
-// interrupt makes everybody who sleeps look again.
+// interrupt makes every goroutine that sleeps look again.
 func (t *Transport) interrupt() {
 	t.waiter.ring()
 	t.standby.ring()
 }
 
-// background is the goroutine that moves bytes while nobody polls: a peer may
-// write here without this process's doing anything. It steps back when Poll or
-// Wait is called.
+// background is the goroutine that moves bytes while no caller polls: a peer may write
+// here without this process's doing anything. It steps back when Poll or Wait is called.
 type background struct {
 	sleeper
 	*standby.Watch // the callers of Poll and Wait

@@ -46,7 +46,7 @@ type Transport struct {
 	// ready are the endpoints that have something to do.
 	readyMu sync.Mutex
 	ready   []*endpoint
-	turn    []*endpoint // of who works on them
+	turn    []*endpoint // of the goroutine that works on them
 	turnMu  sync.Mutex
 
 	waiter  sleeper // Wait

@@ -73,7 +73,7 @@ func carrierWaitSeesCompletions(c *carrierTest) {
 	}
 }
 
-// carrierManyEndpoints connects everybody with everybody, more than once.
+// carrierManyEndpoints connects every transport with every other, more than once.
 func carrierManyEndpoints(c *carrierTest) {
 	const hosts, lanes, messages = 4, 3, 5
 	c.start(hosts)

@@ -17,9 +17,9 @@ const (
 	mayBeLate = time.Second
 )
 
-// ConnectWithoutDescriptors is a test of two transports that reach one another: when no
-// connection can be taken, both sides end by their deadline, no processor is burnt, and
-// a side that could not take it says why. With descriptors again, the same transports
+// ConnectWithoutDescriptors is a test of two transports that reach one another. When no
+// connection can be taken, both sides end by their deadline, no processor is burnt, and a
+// side that could not take it says why. With descriptors again, the same transports
 // connect. failAccept makes every accept of this process fail with EMFILE until stop.
 func ConnectWithoutDescriptors(t *testing.T, a, b transport.Transport, failAccept func() (stop func())) {
 	stop := failAccept()

@@ -16,9 +16,9 @@ type Config struct {
 	Port int
 	// Devices are those to choose from, if Device is empty.
 	Devices Filter
-	// Near is what the device should be near to: Nearest says how. Of several
-	// equally near ones number Turn is taken, counted round from 0: processes of
-	// one host with different turns spread over them.
+	// Near is what the device should be near to: Nearest says how. Of several equally
+	// near ones, number Turn is taken, counted round from 0. So processes of one host
+	// with different turns spread over them.
 	Near Place
 	Turn int
 	// GID is the address of the port to send from, on Ethernet; on InfiniBand

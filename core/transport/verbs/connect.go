@@ -16,9 +16,9 @@ const maxReadDepth = 16
 // hopLimit is how many routers a packet may cross.
 const hopLimit = 64
 
-// Connect moves the queue pair to RTS. It asks nothing of the peer, only of
-// the kernel, which may look up the peer's hardware address (its own limit is
-// about a second); so a peer that is not there shows in completions only.
+// Connect moves the queue pair to RTS. It asks nothing of the peer, only of the kernel,
+// which may look up the peer's hardware address (its own limit is about a second). So a
+// peer that is not there shows in completions only.
 func (e *endpoint) Connect(remote []byte, deadline time.Time) error {
 	peer, err := decodeAddress(remote)
 	if err != nil {

@@ -121,8 +121,8 @@ func TestDCStatusOfEach(t *testing.T) {
 	require.NoError(t, mr.Close())
 }
 
-// TestDCFailsAlone: with two initiators, a peer that fails takes nobody along;
-// who waits is served after the reset, which comes after the last completion.
+// TestDCFailsAlone: with two initiators, a peer that fails takes no other along; a peer
+// that waits is served after the reset, which comes after the last completion.
 func TestDCFailsAlone(t *testing.T) {
 	f, tr := dcFake(t, Config{NumDCIs: 2})
 	dcis := f.dcis(tr)
@@ -156,7 +156,7 @@ func TestDCFailsAlone(t *testing.T) {
 	require.NoError(t, mr.Close())
 }
 
-// TestDCCannotBeReset: when no initiator works any more, who waits is told, and
+// TestDCCannotBeReset: when no initiator works any more, a peer that waits is told, and
 // new connections go without DC and say why.
 func TestDCCannotBeReset(t *testing.T) {
 	f, tr := dcFake(t, Config{NumDCIs: 1})
@@ -229,7 +229,7 @@ func TestDCRetireOfWhoWaits(t *testing.T) {
 	assert.Equal(t, transport.StatusOK, await(t, tr, 1)[4].Status)
 	assert.Equal(t, DCStats{NumDCIs: 1}, tr.DCStats(), "nothing failed")
 
-	// Who has one returns what is outstanding, by the error state.
+	// A peer that has one returns what is outstanding, by the error state.
 	post(t, second, write(5, mr))
 	post(t, has, write(6, mr))
 	require.NoError(t, second.Retire())
@@ -240,8 +240,8 @@ func TestDCRetireOfWhoWaits(t *testing.T) {
 	require.NoError(t, mr.Close())
 }
 
-// TestDCEvents: an event of an initiator, a target or its receive queue ends
-// whoever uses it, and an idle initiator comes back.
+// TestDCEvents: an event of an initiator, a target or its receive queue ends the endpoint
+// that uses it, and an idle initiator comes back.
 func TestDCEvents(t *testing.T) {
 	f, tr := dcFake(t, Config{NumDCIs: 1})
 	f.moves = true

@@ -123,7 +123,7 @@ func (x *dcEnd) destroy(t *Transport) error {
 	return nil
 }
 
-// destroyTarget does that; under changing, or when nobody uses the endpoint.
+// destroyTarget does that; under changing, or when no goroutine uses the endpoint.
 func (e *endpoint) destroyTarget() error {
 	if e.dc == nil {
 		return nil
@@ -227,9 +227,9 @@ func (e *endpoint) flushKept() {
 	e.recv.flushTaken()
 }
 
-// release posts the receives that were kept, and keeps no more. poster is asked
-// for when it is certain that nobody takes it away: who ends the endpoint
-// changes its state first, and then waits for mu.
+// release posts the receives that were kept, and keeps no more. poster is asked for when
+// it is certain that it is not taken away: code that ends the endpoint changes its state
+// first, and then waits for mu.
 func (s *side) release(poster func() *libibverbs.Poster) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -251,8 +251,8 @@ func (s *side) release(poster func() *libibverbs.Poster) error {
 	return nil
 }
 
-// keep takes the first n requests of the chain, whose places keep them. Those to
-// be sent go into the queue for initiators.
+// keep takes the first n requests of the chain into their places, which keep them. Those
+// to be sent go into the queue for initiators.
 func (s *side) keep(n int) {
 	for range n {
 		index, _ := s.slots.at(0)
@@ -290,9 +290,9 @@ func (e *endpoint) pump() {
 	d.do(after)
 }
 
-// flushDC is flush without a queue pair: the initiator returns what it has,
-// and what waits, and what was to be received, is returned here, once nothing
-// can reach it any more. Under changing.
+// flushDC is flush without a queue pair. The initiator returns the requests that it has.
+// The requests that wait for one, and the receives, are returned here, once nothing can
+// reach them any more. Under changing.
 func (e *endpoint) flushDC() error {
 	t := e.owner
 	err := e.dc.port.cut(e)

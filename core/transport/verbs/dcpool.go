@@ -2,14 +2,14 @@ package verbs
 
 import "errors"
 
-// dcPool shares a few initiators out among many peers. It only decides; who
-// uses it posts, polls and resets as it says. For one goroutine at a time.
+// dcPool shares a few initiators out among many peers. It only decides; its user posts,
+// polls and resets as it says. For one goroutine at a time.
 //
-// An initiator serves one peer at a time, so that a request which fails flushes
-// nobody else's. A peer keeps its initiator while it has requests outstanding.
-// While others wait, it may post quota more, and then waits behind them; so no
-// peer keeps one for itself. After a failure, the initiator is drained and
-// reset, and only then serves whoever waits.
+// An initiator serves one peer at a time, so that a request which fails flushes no other
+// peer's. A peer keeps its initiator while it has requests outstanding. While others
+// wait, it may post quota more, and then waits behind them; so no peer keeps one for
+// itself. After a failure, the initiator is drained and reset, and only then serves a
+// peer that waits.
 type dcPool struct {
 	quota   int
 	dcis    []dci
@@ -24,7 +24,7 @@ const (
 	dcSound     dcMutant = iota
 	dcNoQuota            // a peer keeps its initiator as long as it likes
 	dcEager              // an initiator is reset before it is drained
-	dcForgetful          // who waits is not served after a reset
+	dcForgetful          // a peer that waits is not served after a reset
 )
 
 // dci is one initiator.
@@ -40,13 +40,13 @@ type dciState uint8
 const (
 	dciUsable    dciState = iota
 	dciDraining           // a request has failed: what is outstanding is flushed
-	dciResetting          // drained; whoever uses the pool resets it
+	dciResetting          // drained; the pool's user resets it
 	dciBroken             // it could not be reset
 )
 
 // dcPeer is a peer of a pool.
 type dcPeer struct {
-	end    *endpoint // whose peer it is; nil in tests of the pool
+	end    *endpoint // the endpoint of the peer; nil in tests of the pool
 	dci    int       // that serves it, -1: none
 	wants  bool
 	failed bool
@@ -93,7 +93,7 @@ func (p *dcPool) mayPost(on int) bool {
 	return len(p.waiting) == 0 || p.dcis[on].left > 0 || p.mutant == dcNoQuota
 }
 
-// assign gives a peer an initiator that serves nobody, if nobody waits longer.
+// assign gives a peer an initiator that serves none, if no peer waits longer.
 func (p *dcPool) assign(peer *dcPeer) {
 	if len(p.waiting) > 0 {
 		return
@@ -211,7 +211,7 @@ func (p *dcPool) fail(peer *dcPeer) {
 	}
 }
 
-// grant gives a free initiator to whoever has waited longest.
+// grant gives a free initiator to the peer that has waited longest.
 func (p *dcPool) grant(on int) *dcPeer {
 	if len(p.waiting) == 0 {
 		return nil

@@ -107,7 +107,7 @@ func (w *dcWorld) granted(peer *dcPeer) {
 	for i, p := range w.peers {
 		if p == peer {
 			w.others[i] = 0
-			w.post(i) // who was granted one posts what waits
+			w.post(i) // a peer that was granted one posts what waits
 		}
 	}
 }
@@ -170,8 +170,8 @@ func storm(m dcMutant, seed uint64) error {
 	return w.run(each)
 }
 
-// TestDCPool: one peer at a time per initiator, the quota holds, nobody waits
-// for ever, resets come after the last completion; and each defect is noticed.
+// TestDCPool: one peer at a time per initiator, the quota holds, no peer waits for ever,
+// resets come after the last completion; and each defect is noticed.
 func TestDCPool(t *testing.T) {
 	seed := testenv.Seed(t)
 	for i := range uint64(300) {
@@ -216,9 +216,9 @@ func TestDCQuota(t *testing.T) {
 	require.Same(t, hog, granted)
 }
 
-// TestDCFailure: a request that fails ends its own peer; the initiator comes
-// back once it is drained, for whoever waits; and when none works any more,
-// those who wait are told.
+// TestDCFailure: a request that fails ends its own peer; the initiator comes back once it
+// is drained, for a peer that waits; and when none works any more, the peers that wait
+// are told.
 func TestDCFailure(t *testing.T) {
 	p := newDCPool(1, 3)
 	bad, good := newDCPeer(), newDCPeer()
@@ -251,7 +251,7 @@ func TestDCFailure(t *testing.T) {
 	require.ErrorIs(t, err, errNoDCI)
 }
 
-// TestDCLeave: who was granted an initiator and goes gives it to the next.
+// TestDCLeave: a peer that was granted an initiator and goes gives it to the next.
 func TestDCLeave(t *testing.T) {
 	p := newDCPool(1, 3)
 	first, second, third := newDCPeer(), newDCPeer(), newDCPeer()

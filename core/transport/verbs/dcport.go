@@ -313,7 +313,7 @@ func (t *Transport) abandonDC() {
 	}
 	d.mu.Lock()
 	d.lost = true
-	d.pool.lost() // before: nobody posts any more
+	d.pool.lost() // before: nothing is posted any more
 	d.mu.Unlock()
 	_ = d.close() // what is left stays with the device
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// small is a device whose queue is made quickly.
+// small is a device with a queue that is made quickly.
 var small = Config{NumEndpoints: 16}
 
 // testTimeout bounds every wait for something that must happen.

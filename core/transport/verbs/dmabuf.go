@@ -10,8 +10,8 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// CanDmabuf asks the driver without a dma-buf: one that can says that the
-// descriptor is bad, one that cannot that it cannot.
+// CanDmabuf asks the driver without a dma-buf. A driver that can register one says that
+// the descriptor is bad; a driver that cannot says so.
 func (t *Transport) CanDmabuf() error {
 	if err := t.enter(); err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"github.com/moewire/moewire/core/transport/cudaring"
 )
 
-// inDevice is one rank whose rings are device memory.
+// inDevice is one rank with rings in device memory.
 type inDevice struct {
 	set   *link.Set
 	link  *link.Link
@@ -57,8 +57,8 @@ func soon(t *testing.T, f func() bool) {
 	}
 }
 
-// TestLinkInDeviceMemory: a link whose rings are dma-bufs of a device carries
-// what a kernel writes there, and the processor touches none of it.
+// TestLinkInDeviceMemory: a link with rings that are dma-bufs of a device carries what a
+// kernel writes there, and the processor touches none of it.
 func TestLinkInDeviceMemory(t *testing.T) {
 	drv := cudatest.Emulate(t)
 	dev, err := cuda.Open(drv.Library, 0, drv.Code(t))

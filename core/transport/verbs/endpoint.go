@@ -175,10 +175,10 @@ func (e *endpoint) Retire() error {
 	return nil
 }
 
-// flush makes the device complete everything that was posted before the state
-// became StateError; later posts do not reach it. Devices do that by
-// themselves when they fail a request, but not all of them (soft-RoCE) for
-// what is posted between that and the moment when it is noticed here.
+// flush makes the device complete everything that was posted before the state became
+// StateError; later posts do not reach it. Devices do that by themselves when they fail a
+// request. But some (soft-RoCE) do not do it for requests that are posted between that
+// failure and the moment when it is noticed here.
 func (e *endpoint) flush() error {
 	passed(&e.send.mu) // a post that saw the old state is over now
 	passed(&e.recv.mu)
@@ -193,10 +193,9 @@ func (e *endpoint) flush() error {
 	return e.toError()
 }
 
-// abandon ends an endpoint whose device gives no more completions: once the
-// queue pair is destroyed no byte of it moves, so that what is outstanding can
-// be returned as flushed. If it cannot be destroyed, that stays with the
-// device.
+// abandon ends an endpoint when its device gives no more completions. Once the queue pair
+// is destroyed no byte of it moves, so what is outstanding can be returned as flushed. If
+// it cannot be destroyed, that stays with the device.
 func (e *endpoint) abandon(detail string) {
 	e.fail(detail)
 	passed(&e.send.mu) // a post that saw the old state is over now
@@ -246,7 +245,7 @@ func (e *endpoint) Close() error {
 	if err := e.shut(); err != nil {
 		return err
 	}
-	// Nobody posts any more, and every completion has been polled.
+	// No caller posts any more, and every completion has been polled.
 	passed(&e.changing) // a flush under way is over now
 	t := e.owner
 	t.withdraw(e)
@@ -288,7 +287,7 @@ func (e *endpoint) shut() error {
 	return nil
 }
 
-// passed waits until whoever holds mu now has let go of it.
+// passed waits until the present holder of mu has released it.
 func passed(mu *sync.Mutex) {
 	mu.Lock()
 	defer mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// numOtherEvents bounds the reports, besides one per endpoint, that nobody has
-// taken yet. Beyond it they are only counted.
+// numOtherEvents bounds the reports, besides one per endpoint, that were not taken yet.
+// Beyond it they are only counted.
 const numOtherEvents = 64
 
 // events are the reports that PollEvents has not given yet.
@@ -112,8 +112,8 @@ func (t *Transport) report(e transport.Event) {
 	v.queue = append(v.queue, e)
 }
 
-// dropOldest drops the oldest report that is not of an endpoint: what the device
-// became last is worth more than what it was, or what nobody acts on.
+// dropOldest drops the oldest report that is not of an endpoint: what the device became
+// last is worth more than what it was, or what no caller acts on.
 func (v *events) dropOldest() bool {
 	for i, old := range v.queue {
 		if old.Kind != transport.EventEndpointFailed {

@@ -192,7 +192,7 @@ func (f *fakeLib) name(device uintptr) uintptr {
 	return name
 }
 
-// deviceOf is of, for who does not hold the lock.
+// deviceOf is of, for a caller that does not hold the lock.
 func (f *fakeLib) deviceOf(object uintptr) *fakeDevice {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -113,8 +113,8 @@ func TestPortHasItsAddressLater(t *testing.T) {
 	newEndpoint(t, tr, 1)
 }
 
-// TestLatestStateIsNotDropped: whatever nobody has taken, the last report of
-// the device is there.
+// TestLatestStateIsNotDropped: whatever was not taken, the last report of the device is
+// there.
 func TestLatestStateIsNotDropped(t *testing.T) {
 	t.Run("down", func(t *testing.T) { testLatest(t, libibverbs.EventPortErr, transport.EventDeviceDown) })
 	t.Run("up", func(t *testing.T) { testLatest(t, libibverbs.EventPortActive, transport.EventDeviceUp) })

@@ -99,7 +99,7 @@ func newFakes(t *testing.T, n int) *fakeLib {
 	return f
 }
 
-// makeFakes is newFakes for who calls end.
+// makeFakes is newFakes for a caller that calls end.
 func makeFakes(t *testing.T, n int) *fakeLib {
 	t.Helper()
 	f := &fakeLib{

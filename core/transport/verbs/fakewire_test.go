@@ -107,8 +107,8 @@ func (f *fakeLib) createAH(pd, attr uintptr) uintptr {
 	return ah
 }
 
-// destroyed forgets what was of an object, as the driver does: completions of a
-// target that nobody has polled, too.
+// destroyed forgets what was of an object, as the driver does: completions of a target
+// that were not polled, too.
 func (f *fakeLib) destroyed(addr uintptr) {
 	q := f.queues[addr]
 	delete(f.queues, addr)
@@ -159,7 +159,7 @@ func (f *fakeLib) moveTo(q *fakeQueue, m fakeModify) syscall.Errno {
 	if to == libibverbs.QPStateErr {
 		f.flush(q)
 	}
-	f.runAll() // who waits for this one
+	f.runAll() // the requests that wait for this one
 	return 0
 }
 
@@ -249,7 +249,7 @@ func room(sges []libibverbs.SGE) (n int) {
 	return n
 }
 
-// runAll goes on with whoever waits for a receive, or for a target.
+// runAll goes on with every request that waits for a receive, or for a target.
 func (f *fakeLib) runAll() {
 	for _, q := range f.queues {
 		f.run(q)

@@ -63,10 +63,10 @@ func gidsOf(table []libibverbs.GIDEntry, port uint8) []gidEntry {
 	return entries
 }
 
-// chooseGID picks the entry to send from on Ethernet, among those that the
-// choice allows: RoCE v2, which routers forward, from an IPv4 address, else a
-// global IPv6 one, else one of the link; RoCE v1 if there is nothing else. The
-// first of equals.
+// chooseGID picks the entry to send from on Ethernet, among those that the choice allows.
+// RoCE v2, which routers forward, comes first; RoCE v1 only if there is nothing else. An
+// IPv4 address comes first, then a global IPv6 one, then one of the link. The first of
+// equals.
 func chooseGID(choice GIDChoice, entries []gidEntry) (int, error) {
 	best, bestRank := -1, 0
 	for _, e := range entries {

@@ -16,11 +16,11 @@ import (
 // maxNICs bounds the ports of a group.
 const maxNICs = 16
 
-// Group is the ports that a configuration allows, as one transport. An endpoint
-// is on one of them: the best that is usable when it is made. The next one is
-// opened when all better ones are down; regions are registered on every open
-// one. What a port loses are its own endpoints: new ones go elsewhere, and come
-// back when it is active again.
+// Group is the ports that a configuration allows, as one transport. An endpoint is on one
+// of them: the best that is usable when it is made. The next one is opened when all
+// better ones are down; regions are registered on every open one. A port that fails loses
+// its own endpoints only: new ones go to another port, and come back when it is active
+// again.
 type Group struct {
 	lib     *libibverbs.Library
 	config  Config
@@ -28,7 +28,7 @@ type Group struct {
 	limits  transport.Limits
 	sleeper *sys.Readable
 
-	// changing is held by whoever opens or closes a port or a region. Those
+	// changing is held by the goroutine that opens or closes a port or a region. Those
 	// calls may block; Poll, Wait, Wake and posts never take it.
 	changing sync.Mutex
 	regions  map[*groupRegion]struct{}
@@ -37,8 +37,8 @@ type Group struct {
 	closed    atomic.Bool
 
 	waiting sync.Mutex    // held by the one goroutine in Wait
-	bell    chan struct{} // has something when Wake was called; for who waits while no port is open
-	next    int           // of Poll: whose turn it is
+	bell    chan struct{} // has something when Wake was called; for a caller that waits while no port is open
+	next    int           // of Poll: the port that is next
 	// stranded says why no port was usable when an endpoint was wanted; nil:
 	// one was, or PollEvents has said so.
 	stranded atomic.Pointer[string]
@@ -170,10 +170,10 @@ func (g *Group) fits(t *Transport) error {
 // maxLooks bounds how often in a row the ports are looked at while they change.
 const maxLooks = 4
 
-// NewEndpoint makes a queue pair on the best port that is usable. If none is, it
-// reads what the ports have to say, due or not, and looks again. If nothing came
-// while it did, all of them were down at one moment, and PollEvents says so;
-// else whoever wants an endpoint may come again.
+// NewEndpoint makes a queue pair on the best port that is usable. If none is, it reads
+// what the ports have to say, due or not, and looks again. If nothing came while it did,
+// all of them were down at one moment, and PollEvents says so; else the caller may ask
+// again.
 func (g *Group) NewEndpoint(spec transport.EndpointSpec) (transport.Endpoint, error) {
 	e, down, err := g.onBest(spec)
 	for look := 1; down != nil && look < maxLooks; look++ {
@@ -231,8 +231,8 @@ func (g *Group) usable(m *member) (*Transport, error) {
 	return t, nil
 }
 
-// discard closes a port whose device was lost, once nothing of it is in use, so
-// that it can be opened again.
+// discard closes a port with a lost device, once nothing of it is in use, so that it can
+// be opened again.
 func (g *Group) discard(m *member, t *Transport) bool {
 	if !t.isIdle() || g.endAbandoned() != nil {
 		return false
@@ -276,8 +276,8 @@ func (g *Group) preferred() (best *Transport) {
 	return best
 }
 
-// ConnectsUnproven marks a carrier that connects to whatever address it is
-// given: who is there is not proven.
+// ConnectsUnproven marks a carrier that connects to any address that it is given: the
+// identity of the peer is not proven.
 func (g *Group) ConnectsUnproven() {}
 
 // Name is the carrier's.
@@ -373,9 +373,9 @@ func (g *Group) Close() error {
 		return err
 	}
 	g.closed.Store(true)
-	g.Wake() // who is woken sees that
+	g.Wake() // the goroutine that is woken sees that
 	g.each(func(t *Transport) { err = errors.Join(err, t.Close()) })
-	g.waiting.Lock() // whoever waits has been woken
+	g.waiting.Lock() // the goroutine that waits has been woken
 	defer g.waiting.Unlock()
 	return errors.Join(err, g.sleeper.Close())
 }

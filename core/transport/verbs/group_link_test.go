@@ -16,7 +16,7 @@ import (
 	"github.com/moewire/moewire/core/transport/inproc"
 )
 
-// onPorts is one rank whose link is over a group of ports.
+// onPorts is one rank with a link over a group of ports.
 type onPorts struct {
 	group          *Group
 	set            *link.Set

@@ -38,9 +38,9 @@ func swapHalf(f *fakeLib, g *Group) {
 	g.members[0].tr.Load().takeEvents()
 }
 
-// TestPortsSwap: one port comes and then the other goes, so one is usable all
-// the time. Nobody is told that none is, in whatever order the reports of the
-// two are read, and whoever wants an endpoint gets one.
+// TestPortsSwap: one port comes and then the other goes, so one is usable all the time.
+// No report says that none is, in whatever order the reports of the two are read, and a
+// caller that wants an endpoint gets one.
 func TestPortsSwap(t *testing.T) {
 	t.Run("both are read", func(t *testing.T) {
 		f, g := takingTurns(t)
@@ -89,8 +89,8 @@ func (f *fakeLib) swapBackOnce() {
 	}
 }
 
-// TestAllPortsGo: that all ports are down is said at once when all are open,
-// though nobody wants an endpoint.
+// TestAllPortsGo: that all ports are down is said at once when all are open, though no
+// caller wants an endpoint.
 func TestAllPortsGo(t *testing.T) {
 	f, g := takingTurns(t)
 	f.plug(1)
@@ -102,8 +102,8 @@ func TestAllPortsGo(t *testing.T) {
 	require.Empty(t, groupEvents(g))
 }
 
-// TestPortThatFlickers: as long as ports change while they are read, nobody says
-// that none is usable; who wants an endpoint is told to come again.
+// TestPortThatFlickers: as long as ports change while they are read, no report says that
+// none is usable; a caller that wants an endpoint is told to come again.
 func TestPortThatFlickers(t *testing.T) {
 	f, g := takingTurns(t)
 	flickers := 0
@@ -124,8 +124,8 @@ func TestPortThatFlickers(t *testing.T) {
 	require.Contains(t, groupEvents(g), transport.EventDeviceDown, "now none is usable")
 }
 
-// TestReadForAnEndpoint: when NewEndpoint has read reports it ends a Wait: who
-// sleeps there does not see any more that there was something.
+// TestReadForAnEndpoint: when NewEndpoint has read reports it ends a Wait: the goroutine
+// that sleeps there does not see any more that there was something.
 func TestReadForAnEndpoint(t *testing.T) {
 	f, g := takingTurns(t)
 	rung := &g.members[0].tr.Load().wait.rung
@@ -139,7 +139,7 @@ func TestReadForAnEndpoint(t *testing.T) {
 	require.Contains(t, groupEvents(g), transport.EventDeviceUp)
 }
 
-// TestLinkOutlivesSwaps: a link whose ports take turns never fails.
+// TestLinkOutlivesSwaps: a link over ports that take turns never fails.
 func TestLinkOutlivesSwaps(t *testing.T) {
 	for i := range testenv.NumSeeds(t, 5) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {

@@ -74,7 +74,7 @@ func groupEvents(g *Group) (kinds []transport.EventKind) {
 	return dueEvents(g)
 }
 
-// dueEvents asks only those ports whose turn it is.
+// dueEvents asks only the ports that are due.
 func dueEvents(g *Group) (kinds []transport.EventKind) {
 	var events [16]transport.Event
 	for _, e := range events[:g.PollEvents(events[:])] {
@@ -205,8 +205,8 @@ func TestDeviceIsOpenedAgain(t *testing.T) {
 
 const busyWait = "busy wait"
 
-// TestPortCannotBePolled: a port whose queue cannot be asked is lost as a whole,
-// whoever finds that out; what it had is returned, and others go on.
+// TestPortCannotBePolled: a port with a queue that cannot be asked is lost as a whole,
+// whichever call finds that out; what it had is returned, and others go on.
 func TestPortCannotBePolled(t *testing.T) {
 	wait := func(g *Group) error { return g.Wait(time.Minute) }
 	for name, find := range map[string]func(*Group) error{
@@ -243,8 +243,8 @@ func TestPortCannotBePolled(t *testing.T) {
 	}
 }
 
-// TestOnlyPortCannotBePolled: the loss of the only port is not the end of the
-// group, whoever finds it out; it is opened again.
+// TestOnlyPortCannotBePolled: the loss of the only port is not the end of the group,
+// whichever call finds it out; it is opened again.
 func TestOnlyPortCannotBePolled(t *testing.T) {
 	for name, busy := range map[string]bool{"one port": false, busyWait: true} {
 		t.Run(name, func(t *testing.T) {
@@ -273,8 +273,8 @@ func TestOnlyPortCannotBePolled(t *testing.T) {
 	}
 }
 
-// TestWaitWithoutPorts: who waits while no port is open sleeps as long as it may,
-// and is woken like others: also when one is opened, or all ends.
+// TestWaitWithoutPorts: a caller that waits while no port is open sleeps as long as it
+// may, and is woken like others: also when one is opened, or all ends.
 func TestWaitWithoutPorts(t *testing.T) {
 	f := newFakes(t, 1)
 	g := f.group(Config{})

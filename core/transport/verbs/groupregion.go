@@ -87,8 +87,7 @@ func (r *groupRegion) leaveAll() (err error) {
 // Bytes is the memory.
 func (r *groupRegion) Bytes() []byte { return r.mem }
 
-// Remote is what a peer needs whose connection is on the port that new
-// endpoints get.
+// Remote is what a peer needs if its connection is on the port that new endpoints get.
 func (r *groupRegion) Remote() transport.RemoteRegion {
 	if t := r.owner.preferred(); t != nil {
 		return r.remoteOn(int(t.member))

@@ -34,10 +34,10 @@ func (g *Group) Poll(done []transport.Completion) (n int, err error) {
 	return n, nil
 }
 
-// PollEvents gives reports of all open ports. That a port goes down is the end
-// of its endpoints, each of which is reported; it is that of the device only
-// if no other port works. Whether one does that is to be opened first is found
-// out by NewEndpoint: so that one says when none is left.
+// PollEvents gives reports of all open ports. A port that goes down ends its endpoints,
+// each of which is reported. That counts as the end of the device only if no other port
+// works. NewEndpoint finds out whether a port works that would have to be opened first,
+// so NewEndpoint reports when none is left.
 func (g *Group) PollEvents(into []transport.Event) (n int) {
 	lost := false
 	g.each(func(t *Transport) {
@@ -85,8 +85,8 @@ func (g *Group) strand(why string) {
 	g.Wake()
 }
 
-// takeEvents takes everything off all open ports, and wakes who gives it on: a
-// Wait under way may not see any more that there was something.
+// takeEvents takes everything off all open ports, and wakes the goroutine that passes it
+// on: a Wait under way may not see any more that there was something.
 func (g *Group) takeEvents() {
 	g.each(func(t *Transport) { t.takeEvents() })
 	g.Wake()
@@ -139,7 +139,7 @@ func (g *Group) Wait(d time.Duration) error {
 	num := 0
 	g.each(func(t *Transport) { open[num] = t; num++ })
 	switch {
-	case num == 0: // the last one was lost: whoever wants an endpoint opens one
+	case num == 0: // the last one was lost: a caller that wants an endpoint opens one
 		return g.waitForBell(d)
 	case num > 1:
 		return g.waitForAll(open[:num], d)
@@ -147,8 +147,8 @@ func (g *Group) Wait(d time.Duration) error {
 	return g.survive(open[0], open[0].Wait(d))
 }
 
-// waitForBell waits while no port is open. That something was opened, or that all
-// ends, rings.
+// waitForBell waits while no port is open. The bell rings when one was opened, or when
+// all ends.
 func (g *Group) waitForBell(d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

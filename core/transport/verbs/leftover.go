@@ -2,9 +2,9 @@ package verbs
 
 import "errors"
 
-// What a group has begun and cannot end, because the device refuses to, has
-// still one owner: the group, which ends it before it begins the next of its
-// kind, and with itself. So there is never more than one of a kind.
+// A group may have begun something that it cannot end, because the device refuses to. The
+// group still owns it, and ends it before it begins the next of its kind, and with
+// itself. So there is never more than one of a kind.
 
 // abandon ends a region that is not registered with every open port.
 func (g *Group) abandon(r *groupRegion) error {

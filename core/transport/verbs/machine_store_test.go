@@ -109,9 +109,9 @@ func (s *stores) close() {
 	require.Zero(s.t, numQueuePairs(s.t))
 }
 
-// TestES2StoreLeavesNoQueuePair goes through 500 rounds of connecting in
-// somebody's place, failing and retiring: the kernel never counts more queue
-// pairs than the caps allow, and in the end those of the live connections.
+// TestES2StoreLeavesNoQueuePair goes through 500 rounds of connecting in another peer's
+// place, failing and retiring: the kernel never counts more queue pairs than the caps
+// allow, and in the end those of the live connections.
 func TestES2StoreLeavesNoQueuePair(t *testing.T) {
 	needMachine(t)
 	const bound = 3

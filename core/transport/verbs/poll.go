@@ -135,13 +135,13 @@ func (t *Transport) find() (bool, error) {
 	had, err := p.take(pollLength)
 	t.recordFailures()
 	if t.fatal.Load() {
-		err = nil // it is lost already: who waits is not to find that out over and over
+		err = nil // it is lost already: a waiting caller is not to find that out over and over
 	}
 	return had > 0, err
 }
 
-// recordFailures takes endpoints for failed whose requests Wait has found failed:
-// who looks at events before completions learns why.
+// recordFailures marks endpoints as failed when Wait has found their requests failed: a
+// caller that looks at events before completions learns why.
 func (t *Transport) recordFailures() {
 	p := &t.poll
 	for i := p.begin; i < p.end; i++ {
@@ -200,7 +200,7 @@ func (t *Transport) complete(wc *libibverbs.WC, done *transport.Completion) bool
 	return true
 }
 
-// whose is the side and the slot that a completion belongs to; nil: it is nobody's.
+// whose is the side and the slot that a completion belongs to; nil: it belongs to none.
 func (t *Transport) whose(wc *libibverbs.WC) (*side, *slot) {
 	mark := tag(wc.WRID)
 	if mark.endpoint() >= len(t.table) {

@@ -46,8 +46,8 @@ func (s *side) postAll(n int, wrBytes uintptr, fill func(r, place, index int, fr
 	return posted, nil
 }
 
-// fillChain fills in requests up to the chain's length, the depth, or one that
-// cannot be posted, whose error it returns.
+// fillChain fills in requests up to the chain's length, the depth, or the first that
+// cannot be posted, and returns the error of that one.
 func (s *side) fillChain(from, to int, wrBytes uintptr, fill func(r, place, index int, free *slot) error) (n int, wrong error) {
 	most := s.chain(to - from)
 	for n < most {

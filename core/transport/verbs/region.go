@@ -105,7 +105,7 @@ func (t *Transport) accessFlags(access transport.Access) uint32 {
 	if access&transport.AccessRead != 0 {
 		flags |= libibverbs.AccessRemoteRead
 	}
-	// Nobody here infers an order of bytes from an order of addresses.
+	// Nothing here infers an order of bytes from an order of addresses.
 	if t.lib.HasIova2() {
 		flags |= libibverbs.AccessRelaxedOrdering
 	}
@@ -170,8 +170,8 @@ func (r *region) Close() error {
 	return r.deregister()
 }
 
-// seal makes it impossible to pin the region; false if it is pinned. A pin that
-// is let go of between two looks must not be taken for a region that is sealed.
+// seal makes it impossible to pin the region; false if it is pinned. A pin that ends
+// between two looks must not be taken for a region that is sealed.
 func (r *region) seal() bool {
 	for !r.pins.CompareAndSwap(0, closedPins) {
 		if n := r.pins.Load(); n != 0 {

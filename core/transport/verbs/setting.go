@@ -17,7 +17,7 @@ type Filter struct {
 	names []portName
 }
 
-// portName is a device, or all whose names begin so, and a port, or all.
+// portName is a device, or all with names that begin so, and a port, or all.
 type portName struct {
 	device string
 	prefix bool

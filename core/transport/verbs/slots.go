@@ -78,8 +78,7 @@ func (s *slots) at(n int) (index int, free *slot) {
 // take takes n slots.
 func (s *slots) take(n int) { s.taken.Add(uint64(n)) }
 
-// untake returns the n slots taken last, whose work requests the device
-// never saw.
+// untake returns the n slots taken last; the device never saw their work requests.
 func (s *slots) untake(n int) {
 	for i := range n {
 		_, back := s.at(-1 - i)
@@ -108,7 +107,7 @@ func (s *slots) free(index int) {
 	s.freed.Store(n + 1)
 }
 
-// release lets go of the regions that the slot's request names.
+// release unpins the regions that the slot's request names.
 func (s *slot) release() {
 	for i, r := range s.regions {
 		r.unpin()

@@ -60,8 +60,8 @@ type Transport struct {
 	events events
 }
 
-// ConnectsUnproven marks a carrier that connects to whatever address it is
-// given: who is there is not proven.
+// ConnectsUnproven marks a carrier that connects to any address that it is given: the
+// identity of the peer is not proven.
 func (t *Transport) ConnectsUnproven() {}
 
 // Name is the carrier's.

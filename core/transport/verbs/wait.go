@@ -52,8 +52,8 @@ func (w *waiter) unplug(channel, async int) error {
 	return firstError(w.poller.Remove(channel), w.poller.Remove(async))
 }
 
-// stop ends a Wait that is under way, and all later ones. It says so before it
-// rings: who is woken may wait again before this gets the lock.
+// stop ends a Wait that is under way, and all later ones. It says so before it rings: a
+// goroutine that is woken may wait again before this gets the lock.
 func (w *waiter) stop() {
 	w.closed.Store(true)
 	_ = w.ring()
