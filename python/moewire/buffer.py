@@ -144,6 +144,7 @@ class Buffer(PackedCalls, FlatCalls, Member):
         InvalidArgument: an argument or a variable is wrong; the text names it.
         DeadlineError: the construction took longer than ``connect_timeout_us``.
         PeerMismatchError: ranks disagree on an argument that has to be equal.
+        PeerLostError: a rank died while the ranks connected.
         SystemCallError, OutOfMemoryError: the workspace could not be had.
         LibraryError: the shared library is missing or does not fit.
 
