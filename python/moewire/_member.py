@@ -196,7 +196,7 @@ class Member:
         Tensors over the workspace stay readable, with stale numbers.
 
         Raises:
-            BusyError: on CUDA, the device still works for the buffer, or another process has its
+            MoewireError: on CUDA, the device still works for the buffer, or another process has its
                 memory open. Call it again, or drop the buffer, which tries once more.
         """
         self.runtime.close()

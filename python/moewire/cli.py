@@ -37,9 +37,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit status.
+    """Runs one command.
 
-    0: done; 1: failed; 130: interrupted; 141: nobody reads the output any more.
+    Args:
+        argv: the command and its arguments; None: those of this process.
+
+    Returns:
+        The exit status: 0: done; 1: failed; 130: interrupted; 141: the reader of the output is
+            gone.
     """
     return _stdout.run(lambda: _run(argv))
 

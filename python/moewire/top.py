@@ -16,8 +16,8 @@ from . import _live, _remote_peers
 _CLEAR = "\x1b[H\x1b[2J"
 _KINDS = ("dispatch", "combine")
 _MAX_INTERVAL_S = 86_400
-_LONG_S = 1.0  # a wait that says more than how operations ended
-_ALIVE = ("runs", "idle", "waits", "stuck")  # states in which a wait is one
+_LONG_S = 1.0  # such a wait says more than the operations that have ended
+_ALIVE = ("runs", "idle", "waits", "stuck")  # states in which a wait counts
 
 
 @dataclass
@@ -43,7 +43,11 @@ Samples = dict[int, Sample]  # by inode of the rank's memory
 
 
 def look() -> tuple[_live.Found, Samples]:
-    """Everything that can be seen now."""
+    """Everything that can be seen now.
+
+    Returns:
+        The groups of this machine, and one sample per rank.
+    """
     found = _live.find()
     return found, {rank.inode: Sample.of(rank) for group in found.groups for rank in group.ranks}
 
@@ -55,7 +59,16 @@ def _difference(new: list[int], old: list[int] | None) -> list[int]:
 
 
 def state(now: Sample, before: Sample | None, active: list[int]) -> str:
-    """One word for how a rank is."""
+    """One word for how a rank is.
+
+    Args:
+        now: the rank's sample.
+        before: its sample before; None: there is none.
+        active: the ranks that are in the group; empty: not known.
+
+    Returns:
+        "dead", "frozen", "closed", "left", "stuck", "waits", "runs" or "idle".
+    """
     rank = now.rank
     if not rank.alive:
         return "dead"

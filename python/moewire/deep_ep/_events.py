@@ -51,8 +51,8 @@ class Watch:
     """A context around what an operation does in the client's thread.
 
     It adds the time waited for each source to int64 [R], in nanoseconds, and then refuses
-    results that lack a rank. The time is the difference of the buffer's counters: waiting of
-    other threads on the same buffer meanwhile is counted too. After an error nothing is added.
+    results that lack a rank. The time is the difference of the buffer's counters, so it
+    includes waits of other threads on the same buffer meanwhile. After an error nothing is added.
     On CUDA nothing waits in that thread: the device adds what the operation waited, to
     ``on_device``.
     """
