@@ -1,10 +1,10 @@
 """What the plug-ins of engines have in common: the switch, the versions, the log.
 
 An engine loads a plug-in by entry point in every process where Moewire is installed, so a
-plug-in does nothing unless somebody asked for it. SGLang only logs what a plug-in raises and
-goes on without it; vLLM ends. So everything that comes of it is said by the logger ``moewire``.
+plug-in does nothing unless the user asked for it. If a plug-in raises, SGLang only logs it and
+goes on without the plug-in; vLLM ends. So the logger ``moewire`` says what became of the plug-in.
 
-Nothing here imports an engine or torch: ``moewire doctor`` asks the same questions.
+Nothing here imports an engine or torch, because ``moewire doctor`` uses it, too.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Verdict:
 
     Attributes:
         version: of the engine; None if it is not installed.
-        wanted: somebody asked for the plug-in.
-        parts: those asked for by name; empty: the plug-in's own choice.
+        wanted: the user asked for the plug-in.
+        parts: the parts asked for by name; empty: the plug-in's own choice.
         refusal: why it is not used; "" if it is.
         fix: what to do about the refusal.
     """
@@ -83,7 +83,7 @@ class Verdict:
 
     @property
     def used(self) -> bool:
-        """Nothing stands against it."""
+        """Whether the plug-in is used."""
         return not self.refusal
 
 

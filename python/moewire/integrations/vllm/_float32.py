@@ -38,7 +38,7 @@ def incoming(rows: torch.Tensor, hidden: int) -> torch.Tensor:
 
 
 def split(results: torch.Tensor, out: torch.Tensor) -> None:
-    """float32 [n, H] -> ``out``, bf16 [n, 3H], whose three parts add up to it."""
+    """float32 [n, H] -> ``out``, bf16 [n, 3H]: three parts that add up to it."""
     for place, part in zip(out.chunk(_parts.PARTS, dim=1), _parts.split(results), strict=True):
         place.copy_(part)
 

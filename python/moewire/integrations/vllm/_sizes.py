@@ -42,15 +42,15 @@ def refuse_config(config: Any) -> None:
 
 
 def refuse_fault_tolerance(parallel_config: Any) -> None:
-    """vLLM asks the manager for masks of lost ranks, in a form of DeepEP's."""
+    """With fault tolerance vLLM asks the manager for masks of lost ranks, as DeepEP has them."""
     if parallel_config.enable_fault_tolerance:
         raise InvalidArgument("--enable-fault-tolerance: MOEWIRE_VLLM does not support it yet")
 
 
 def refuse_graphs(compilation_config: Any) -> None:
-    """A replayed CUDA graph runs no code of ours: nobody would learn of a lost rank.
+    """A replayed CUDA graph runs no Python code, so a lost rank would stay unnoticed.
 
-    The flat exchange could not be captured anyway: its number of rows is known on the host.
+    The flat exchange could not be captured anyway: the host needs its number of rows.
     """
     mode = compilation_config.cudagraph_mode
     if mode:
@@ -60,7 +60,7 @@ def refuse_graphs(compilation_config: Any) -> None:
 
 
 def refuse_placement(parallel_config: Any) -> None:
-    """Expert e must live on rank e // L, for good."""
+    """Refuses what moves experts: expert e must stay on rank e // L."""
     strategy = getattr(parallel_config, "expert_placement_strategy", "linear")
     if strategy != "linear":
         raise InvalidArgument(f"--expert-placement-strategy: {strategy}; linear with MOEWIRE_VLLM")
@@ -69,7 +69,7 @@ def refuse_placement(parallel_config: Any) -> None:
 
 
 def refuse_topk_over_one(topk_ids: torch.Tensor) -> None:
-    """Scaling the input stands for scaling the result only if there is one."""
+    """Scaling the input replaces scaling the result only if a token has one selection."""
     if topk_ids.shape[1] != 1:
         raise InvalidArgument(
             f"apply_router_weight_on_input: with {topk_ids.shape[1]} selections per token; 1"
