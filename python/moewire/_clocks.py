@@ -36,11 +36,11 @@ class Clock(NamedTuple):
 def clock_of(
     pid: int | str, wall_clock_ns: int, ranks: Iterable[int], seen: Iterable[tuple[int, int]]
 ) -> Clock | None:
-    """That of ranks of this host, of which ``pid`` ("self": this process) is one.
+    """The clock of the ranks of this host; ``pid`` ("self": this process) is one of them.
 
-    ``seen``: remote ranks, and how far ahead they seemed (0: not known).
+    ``seen``: remote ranks, and how far ahead their clocks seemed (0: not known).
 
-    None where there are no remote ranks: then nothing is to be merged with other hosts' times.
+    None if there are no remote ranks: then nothing has to be merged with other hosts' times.
     """
     ahead: dict[int, int] = {}
     remote = False
@@ -63,7 +63,7 @@ def _id(pid: int | str) -> str:
 
 
 def parse(document: Mapping[str, Any]) -> Clock | None:
-    """The clock that a trace names, if it does. KeyError, TypeError, ValueError: it is none."""
+    """The clock that a trace names, if any. KeyError, TypeError, ValueError: it is malformed."""
     found = document.get("otherData", {}).get(KEY)
     if found is None:
         return None
@@ -102,7 +102,7 @@ class Shift(NamedTuple):
 
 
 def shift(clock: Clock, reference: Clock) -> Shift:
-    """From a clock's times to the reference's."""
+    """The shift from a clock's times to those of the reference."""
     if clock.id == reference.id:
         return Shift(0, 0, "the same clock")
     there = _ahead(reference, clock.ranks)  # of the clock's host, seen by the reference's
@@ -119,5 +119,5 @@ def shift(clock: Clock, reference: Clock) -> Shift:
 
 
 def _ahead(clock: Clock, ranks: frozenset[int]) -> int | None:
-    """The fastest heartbeat of any of the ranks."""
+    """How far ahead a clock seemed, by the fastest heartbeat of any of the ranks."""
     return max((clock.ahead_ns[rank] for rank in ranks if rank in clock.ahead_ns), default=None)

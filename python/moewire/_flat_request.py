@@ -1,4 +1,4 @@
-"""What a flat dispatch is asked for: checked, and put into one struct."""
+"""The arguments of a flat dispatch: checked, and put into one struct."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def fill(
     rows: FlatRows,
     raw: abi.mw_dispatch_result_t,
 ) -> None:
-    """What differs from call to call; ``active`` is address and length of ``active_ranks``."""
+    """Fills what differs from call to call; ``active``: address and length of ``active_ranks``."""
     weights = request.topk_weights
     args.flags = request.flags
     args.x = request.x.data_ptr()
