@@ -104,7 +104,7 @@ def command(
 ) -> tuple[int | None, str]:
     """Runs it and all that it starts; at the end of its time they are stopped.
 
-    Who cannot be ended, stuck in a driver say, is left behind: nobody waits for its end.
+    A process that cannot be ended, for example in a driver, is left behind without a wait.
     """
     child = started(words, env, cwd)
     try:

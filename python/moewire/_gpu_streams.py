@@ -27,7 +27,7 @@ class Streams:
         self._recorded: Any = None  # of the last recorded one, while the capture may last
         self._unfollowed: list[Any] = []  # ran operations, are captured since
         self.launching = False  # by the thread that has the lock
-        self._put_off: deque[Callable[[], object]] = deque()  # releases of handles: few, as slots are
+        self._put_off: deque[Callable[[], object]] = deque()  # few, as slots are
         self.lock = threading.RLock()
 
     def choose(self, aside: bool) -> tuple[Any, bool]:

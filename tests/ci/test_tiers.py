@@ -21,7 +21,7 @@ import tiers  # noqa: E402
 
 
 def go_tests(folder: Path, **files: str) -> tuple[dict[str, tiers.GoTest], list[str]]:
-    """The tests of a package whose files are given by name."""
+    """The tests of a package, with its files given by name."""
     for name, text in files.items():
         (folder / f"{name}.go").write_text(text)
     found, wrong = tiers.go_tests(folder, [f"{name}.go" for name in files])

@@ -137,7 +137,7 @@ def _corrupt(spread: Any, alone: Any) -> dict[str, bool]:
 
 
 def _grouped(folder: Path, ranks: int) -> float:
-    """grouped_mm, whose last bits may depend on how many rows share an expert."""
+    """grouped_mm: its last bits may depend on how many rows share an expert."""
     spread = models.load(folder, ranks, "moewire", "grouped_mm")
     alone = models.load(folder, 1, "moewire", "grouped_mm")
     ids = models.prompt(dist.get_rank(), 24)

@@ -216,7 +216,7 @@ def prefill(deep_gemm: bool) -> str:
 
 
 def modules(*folders: str) -> dict[str, Any]:
-    """Whose modules are imported once the plug-in has run, with more to import from folders."""
+    """The origin of modules after the plug-in has run, with more to import from folders."""
     sys.path[:0] = folders
     client.load_plugins()
     import mooncake.mooncake_ep_buffer as leaf

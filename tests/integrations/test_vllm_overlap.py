@@ -47,7 +47,7 @@ def test_one_dispatch_and_combine_per_layer_and_micro_batch(overlapped: Any) -> 
 
 @pytest.mark.parametrize("overlapped", ["packed"], indirect=True)
 def test_steps_come_in_the_order_of_dual_batch_overlap(overlapped: Any) -> None:
-    """Whoever waits for a micro-batch's rows is the other one, before its own next step."""
+    """The other micro-batch waits for a micro-batch's rows, before its own next step."""
     _, answers = overlapped
     for answer in answers:
         assert answer["trace"] == [

@@ -1,4 +1,4 @@
-"""Traces of hosts whose clocks differ, on one time line; and remote ranks in `moewire top`."""
+"""Traces of hosts with different clocks, on one time line; and remote ranks in `moewire top`."""
 
 from __future__ import annotations
 

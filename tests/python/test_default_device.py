@@ -34,7 +34,7 @@ FACTORIES = {
     "triu_indices",
     "zeros",
 }
-# Programs of their own, under nobody's defaults.
+# Programs of their own, without anything else's defaults.
 PROGRAMS = ("bench", "demo")
 
 

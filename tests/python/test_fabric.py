@@ -119,7 +119,7 @@ def test_connect_waits_for_room() -> None:
         (400_000, SOON, errors.UnreachableError, "no connection after"),  # by its own attempt
     ):
         with one(num_connections=1, connect_timeout_us=wait_us) as fabric:
-            # Takes the place, and nobody answers. Who comes back late finds the attempt over.
+            # Takes the place, and no peer answers. A late second look finds the attempt over.
             over = (errors.DeadlineError, errors.UnreachableError)
             with pytest.raises(over):
                 fabric.connect(PEER, 1000)

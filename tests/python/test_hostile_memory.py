@@ -1,6 +1,6 @@
 """`moewire top` and `moewire trace` beside processes that are broken or hostile.
 
-Whatever their memory files hold and do, the commands end in time, show everybody else, and say
+Whatever their memory files hold and do, the commands end in time, show all other ranks, and say
 in one line what is wrong.
 """
 
@@ -138,7 +138,7 @@ def test_a_file_that_shrinks_under_the_reader(group: int) -> None:
 
 
 def test_a_file_that_is_cut_off_after_it_was_read() -> None:
-    """Nothing is mapped: what was read stays, and ends nobody by SIGBUS."""
+    """Nothing is mapped: what was read stays, and no process ends by SIGBUS."""
     _run(
         "import os\nfrom harness.telemetry_page import memory, page\n"
         "from moewire import _live, top\n"

@@ -173,7 +173,7 @@ def test_what_moewire_cannot_do_is_a_refusal(
 
 
 def test_devices_are_those_of_the_library() -> None:
-    """What was never run on hardware is left to those who ask for it, on both sides."""
+    """What was never run on hardware is used only on request, on both sides."""
     devices = doctor.system_report(library())["devices"]
     assert set(_devices.KINDS) == {name for name, part in devices.items() if part["available"]}
 

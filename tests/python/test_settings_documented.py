@@ -11,7 +11,7 @@ from moewire import _reach
 from moewire._tuning import Tuning
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
-# What is no setting: who meets, and names that are kept for others' sake.
+# Arguments that are no settings: the group, and names kept for compatibility.
 NO_SETTINGS = {"self", "group", "disable_p2p", "tuning"}
 # For these no variable stands.
 ALONE = {"stores", "prefetch", "huge_pages", "numa", "num_threads", "spin_us", "device"}

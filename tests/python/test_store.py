@@ -70,7 +70,7 @@ class Server:
 
 
 class StopsAt:
-    """A store whose server is stopped before the n-th call from ``arm`` on."""
+    """A store with a server that is stopped before the n-th call from ``arm`` on."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -129,7 +129,7 @@ def test_construction_with_a_store_that_stops(server: Server) -> None:
     store = StopsAt(server)
     construct(store, "count", 20_000_000).close()
     late = []
-    for call in range(store.calls - 1):  # the last is a set, whose answer is not waited for
+    for call in range(store.calls - 1):  # the last is a set, which does not wait for its answer
         store.left = call
         late.append(_late_s(partial(construct, store, f"stop {call}"), server))
         with ThreadPoolExecutor(1) as pool:  # while the store still hangs: no second thread of it
@@ -248,7 +248,7 @@ class _Fails:
 
 
 def test_a_rank_repeats_why_another_one_has_given_up() -> None:
-    """Nobody listens where a rank has given up: what that rank lacked is the reason."""
+    """Nothing listens where a rank has given up: what that rank lacked is the reason."""
     store = dist.HashStore()
     short = "socket: too many open files, limit 1024"
     gone = "rank 1 does not listen any more"
@@ -298,7 +298,7 @@ def test_a_store_that_is_gone_does_not_hide_why_ranks_could_not_connect(how: str
 
 
 class _Connects:
-    """A runtime whose peer has come and connected, and then says nothing more."""
+    """A runtime with a peer that has come and connected, and then says nothing more."""
 
     def __init__(self, store: dist.HashStore) -> None:
         self.store = store

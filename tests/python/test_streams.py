@@ -36,7 +36,7 @@ class Device:
 
 
 def launched(streams: Streams, device: Any, on: str) -> str:
-    """Launches once on each of these streams; who followed whom."""
+    """Launches once on each of these streams; returns which stream followed which."""
     device.followed.clear()
     for stream in on:
         with streams.lock:
@@ -65,7 +65,7 @@ def launched(streams: Streams, device: Any, on: str) -> str:
         # What runs beside a capture follows what runs.
         ([("", "a"), ("s", "sbs"), ("", "c")], ["", "ba", "cb"]),
         ([("s", "s"), ("", "a")], ["", ""]),
-        # What was launched on while nobody looked is known to be recorded.
+        # A stream that got operations unseen is known to be recorded.
         ([("", "a"), ("at", "abt")], ["", "ta"]),
         ([("", "a"), ("at", "abt"), ("", "cc")], ["", "ta", "ca cb"]),
         # What could not be followed is, once its capture has ended.
@@ -88,7 +88,7 @@ def test_order(steps: list[tuple[str, str]], want: list[str]) -> None:
 
 @pytest.mark.parametrize(("captured", "on"), [("", "ab"), ("ab", "ab")])
 def test_order_after_a_failure(captured: str, on: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who could not be followed is followed by the next call."""
+    """A stream that could not be followed is followed by the next call."""
     device: Any = Device()
     streams = Streams(device)
     device.captured = captured
@@ -143,7 +143,7 @@ def test_what_follows_fails() -> None:
 def test_nobody_logs_under_the_lock(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who is in a handler of the log may come to wait for it."""
+    """A thread inside a log handler may come to wait for the lock."""
     device: Any = Device()
     streams, left = Streams(device), list[str]()
     monkeypatch.setattr(_deferred_log, "leave", left.append)

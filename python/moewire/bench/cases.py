@@ -117,7 +117,7 @@ _PAIRS_PER_PEER = 2
 
 
 def resident_bytes(case: Case, peers: Sequence[str]) -> int:
-    """About what one case needs: received rows and expert outputs, everybody's."""
+    """About what one case needs: received rows and expert outputs of all ranks."""
     num_peers = len(peers)
     rows = case.ranks * case.tokens * case.topk * 2 * case.hidden
     pairs = 2 * case.slots + _PAIRS_PER_PEER * num_peers

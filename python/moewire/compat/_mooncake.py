@@ -31,7 +31,8 @@ class Buffer(buffer.Buffer):
     operation if its handle is held and was not combined: it overwrites the rows. The logger
     ``moewire`` warns of that once.
 
-    ``from_store`` and ``from_exchange`` are those of ``moewire.Buffer``: on the CPU unless ``device`` is given.
+    ``from_store`` and ``from_exchange`` are those of ``moewire.Buffer``: on the CPU unless
+    ``device`` is given.
     """
 
     _overwrites_held = True

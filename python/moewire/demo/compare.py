@@ -16,7 +16,7 @@ class Verdict(NamedTuple):
     num_texts: int
     num_tokens: int
     unequal_texts: list[int]  # numbers of texts
-    unequal_logits: int  # steps whose logits differ in any bit, up to the first other token
+    unequal_logits: int  # steps with logits that differ in any bit, up to the first other token
     bits_must_agree: bool  # on this CPU; see ``rows_are_independent``
 
     @property

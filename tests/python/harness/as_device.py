@@ -124,8 +124,8 @@ def _refuse_mixed(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
 
 
 def _anywhere(plain: torch.Tensor) -> bool:
-    """CUDA takes numbers of the CPU; and autograd makes the zeros of a gradient that nobody gave
-    of torch's own device, which a stand-in cannot change.
+    """Whether a CPU tensor may be mixed in. CUDA takes numbers of the CPU. And autograd makes the
+    zeros of a missing gradient on torch's own device, which a stand-in cannot change.
     """
     in_backward = torch._C._current_graph_task_id() >= 0
     return not plain.dim() or (in_backward and not plain.any())

@@ -156,7 +156,7 @@ class Emulated:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Whoever makes a stream the current one waits for it first: torch is about to copy."""
+        """Making a stream the current one waits for it first: torch is about to copy."""
         self._local.waits = True
         try:
             yield

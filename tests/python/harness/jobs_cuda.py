@@ -115,7 +115,7 @@ class Received(verify.Received):
         self._check_covered(covered, int(self.recv_count[local]))
 
     def write_outputs(self, y: torch.Tensor) -> torch.Tensor:
-        """Fills y as the experts would; rows that nobody sent become NaN."""
+        """Fills y as the experts would; rows that no rank sent become NaN."""
         make = verify._float32 if self.case.fp32_outputs else verify.bf16
         y.view(torch.int16).fill_(-1)
         for (local, source), block in self.blocks.items():
@@ -347,7 +347,7 @@ def two_streams(place: Place, make: Make, rank: int, seed: int) -> None:
 
 
 def outputs_of(result: Any) -> tuple[Any, ...]:
-    """What the device writes, to be kept by who drops the result of a dispatch before it has.
+    """What the device writes: a caller that drops a dispatch's result earlier has to keep it.
 
     On a device torch's allocator keeps such memory for the stream.
     """
@@ -356,7 +356,7 @@ def outputs_of(result: Any) -> tuple[Any, ...]:
 
 
 def dropped(place: Place, make: Make, rank: int, seed: int) -> None:
-    """A hook that nobody calls, a handle that nobody combines: the slots come back."""
+    """A hook that is not called, a handle that is not combined: the slots come back."""
     todo = [small(seed, 2, number) for number in range(6)]
     with make(size_for(todo), device="cuda") as buffer:
         for number, case in enumerate(todo):

@@ -20,7 +20,7 @@ from .on_cuda import current_device, folder_of
 
 
 class OnCuda(Rank):
-    """A rank whose buffers are on CUDA."""
+    """A rank with its buffers on CUDA."""
 
     def buffer(self, num_bytes: int = 0, **options: Any) -> moewire.Buffer:
         return super().buffer(num_bytes, device="cuda", **options)

@@ -135,7 +135,7 @@ def combine_flat(
 
 
 def outlived(place: Place, make: Make, rank: int, seed: int) -> None:
-    """Views that nobody asked for before close are over the memory, and not over nothing."""
+    """Views that are first asked for after close lie over the memory, not over nothing."""
     case = small(seed, 1)
     buffer = make(size_for([case]), device="cuda")
     got = _dispatched(place, buffer, case)
@@ -192,7 +192,7 @@ def _memory_kept(place: Place, stream: Any) -> set[int]:
 
 
 def launched_only(place: Place, make: Make, rank: int, seed: int) -> None:
-    """No call waits for the device, copies or not, until somebody asks for the rows."""
+    """No call waits for the device, copies or not, until the rows are asked for."""
     case, waits = small(seed, 1), list[Any]()
     finish = place.finish
 
@@ -240,7 +240,7 @@ def asked_in_capture(place: Place, make: Make, rank: int, seed: int) -> None:
 
 
 def hooked_in_capture(place: Place, make: Make, rank: int, seed: int) -> None:
-    """The second phase of what ran is not recorded, whoever asks for it, and is launched later."""
+    """The second phase of what ran is never recorded, by any call, and is launched later."""
     case, stream = small(seed, 1), place.side()
     with make(size_for([case]), device="cuda") as buffer:
         with place.on(stream):

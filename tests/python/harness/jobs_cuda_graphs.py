@@ -1,4 +1,4 @@
-"""Jobs whose dispatches and combines are recorded once and replayed: a rank per process."""
+"""Jobs that record dispatches and combines once and replay them: a rank per process."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def replayed(rank: Rank, driver: str, lengths: list[int], times: int) -> int:
                 if turn % 3 == 0:
                     how = {"return_recv_hook": turn % 2 == 0}
                     _plain(place, buffer, todo[turn % len(todo)], rank.rank, how)
-            rank.meet("replayed")  # nobody ends while another one's graph runs
+            rank.meet("replayed")  # no rank ends while another one's graph runs
             for graph in graphs:
                 graph.destroy()
     return times

@@ -1,4 +1,4 @@
-"""Jobs over the emulated device: memory of closed buffers, and who keeps it in place."""
+"""Jobs over the emulated device: memory of closed buffers, and what keeps it in place."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def warnings_of_moewire() -> Iterator[Said]:
 
 
 def cannot_be_released(place: Emulated, make: Make, seed: int, name: str) -> None:
-    """A closed buffer's memory, whose last tensor is gone and which is there all the same."""
+    """A closed buffer's memory that is there although its last tensor is gone."""
     rows = outlives(place, make, seed, name)
     with warnings_of_moewire() as said:
         place.fail("cuCtxPushCurrent_v2", 0)
@@ -76,7 +76,7 @@ def cannot_be_released(place: Emulated, make: Make, seed: int, name: str) -> Non
 
 
 def not_retried_in_a_collection(place: Emulated, make: Make, rank: int, seed: int) -> None:
-    """Who is collected does not wait for a device that others wait for, nor in their captures."""
+    """A collection does not wait for a device that others wait for, nor in their captures."""
     tensor = outlives(place, make, seed, "tensor")
     buffer = make(size_for([small(seed, 1)]), device="cuda", prefix="buffer")
     before = workspaces(place)
@@ -156,7 +156,7 @@ def closed_by_another(place: Emulated, make: Make, rank: int, seed: int) -> None
 
 
 def closed_before_views(place: Emulated, make: Make, rank: int, seed: int) -> None:
-    """Who finds no memory any more is told so; the number of rows needs none."""
+    """A call that finds no memory any more says so; the number of rows needs none."""
     case = small(seed, 1)
     x, topk = inputs(place, case, 0)
     buffer = make(size_for([case]), device="cuda")

@@ -98,7 +98,7 @@ def failed_behind_launch(place: Place, make: Make, rank: int, seed: int) -> None
 
 
 def kept_aside(place: Place, buffer: moewire.Buffer, *tensors: torch.Tensor) -> None:
-    """Nobody gets the memory of these before the buffer's own stream has come so far."""
+    """The memory of these is not reused before the buffer's own stream has come so far."""
     gpu = buffer.runtime.gpu
     assert gpu is not None
     side = place.handle(gpu.streams.side())
@@ -407,7 +407,7 @@ def closed_again(place: Emulated, make: Make, rank: int, seed: int) -> int:
 
 
 def dropped_after_close(place: Place, make: Make, rank: int, seed: int) -> None:
-    """A buffer whose close has failed is closed when it is dropped."""
+    """A buffer is closed when it is dropped, if its close has failed."""
     before = _left(place)
     buffer = make(size_for([small(seed, 1)]), device="cuda")
     runtime = buffer.runtime
@@ -433,7 +433,7 @@ def dropped_after_close(place: Place, make: Make, rank: int, seed: int) -> None:
 
 
 def closed_by_two(place: Place, make: Make, rank: int, seed: int) -> None:
-    """Who closes while another thread does takes that one's failure for its own turn."""
+    """A close that waits for another thread's close tries again if that one fails."""
     before = _left(place)
     buffer = make(size_for([small(seed, 1)]), device="cuda")
     runtime = buffer.runtime

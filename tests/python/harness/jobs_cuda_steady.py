@@ -138,7 +138,7 @@ def launches_only(
     cases.fill(case, [6 - r for r in range(size)])
     with make(size_for([case]), device="cuda") as buffer:
         layer = Layer(place, buffer, case, rank)
-        for number in range(6):  # streams are made by who first needs them
+        for number in range(6):  # streams are made when they are first needed
             layer.run(number)
         place.synchronize()
         together.wait(TIMEOUT_SECONDS)

@@ -19,7 +19,7 @@ from .member import Rank
 
 
 def exchange(buffer: moewire.Buffer, rank: Rank, number: int = 0) -> None:
-    """A dispatch and a combine with everybody, checked by the oracle."""
+    """A dispatch and a combine of all ranks, checked by the oracle."""
     verify.combine(buffer, verify.dispatch(buffer, case_for(rank, number), rank.rank))
 
 
@@ -78,7 +78,7 @@ def frozen(rank: Rank) -> None:
         with while_frozen(rank):
             go_on(buffer, rank, 300_000, {1})
             assert buffer.members() == [0, 2], buffer.members()
-            rank.meet_some("survived", [0, 2])  # who updates leaves this epoch
+            rank.meet_some("survived", [0, 2])  # an update leaves this epoch
     buffer.update_ep_member()
     exchange(buffer, rank)
     rank.meet("end")

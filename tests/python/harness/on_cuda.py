@@ -1,4 +1,4 @@
-"""A rank whose device is the emulated one, which torch takes for its current device.
+"""A rank on the emulated device, which torch takes for its current device.
 
 Its launches are waited for: torch's own operations do not know the emulated streams, and so find
 what they read. Tensors that tests make without a device are of this one, so jobs that were written

@@ -117,7 +117,7 @@ class Received:
         self._check_covered(covered, int(self.recv_count[local]))
 
     def _check_covered(self, covered: list[int], count: int) -> None:
-        """Each row is of one source, and none is of nobody, unless there may be gaps."""
+        """Each row is of exactly one source, unless there may be gaps."""
         rows = range(count)
         complete = set(covered) <= set(rows) if self.gaps else sorted(covered) == list(rows)
         assert complete and len(set(covered)) == len(covered), f"{self.case}: layout"
@@ -137,7 +137,7 @@ class Received:
         same(np.where(nan, 0, got), np.where(nan, np.float32(0), scales), f"{what}, scales")
 
     def write_outputs(self, y: torch.Tensor) -> torch.Tensor:
-        """Fills y as the experts would; rows that nobody sent become NaN."""
+        """Fills y as the experts would; rows that no rank sent become NaN."""
         make = _float32 if self.case.fp32_outputs else bf16
         y.view(torch.int16).fill_(-1)
         for (local, source), block in self.blocks.items():

@@ -64,7 +64,7 @@ class Mooncake:
         """Host 1 is written to, and does nothing."""
 
     def processor_seconds(self) -> float:
-        """Used until now by its processes, whose threads stay as long as they."""
+        """Used until now by its processes; their threads live as long as they do."""
         return sum(engine.processor_seconds() for engine in self._engines.values())
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
 """vLLM's batched experts over the packed exchange: rows lie expert by expert.
 
 It replaces vLLM's ``deepep_low_latency`` and similar backends, on any platform. Written against
-vLLM 0.32.0 and run on the CPU. The parts that only a GPU uses (a handle per micro-batch of dual-batch
-overlap, the hooks) are tested without one, in the order in which vLLM's own kernel and its
-contexts call them, and were never run on one.
+vLLM 0.32.0 and run on the CPU. Some parts are only used on a GPU: a handle per micro-batch of
+dual-batch overlap, and the hooks. They are tested without a GPU, in the order in which vLLM's own
+kernel and its contexts call them, and were never run on one.
 
 Notation: R ranks, E experts, L = E/R local experts, M tokens per rank at most, H hidden size,
 T tokens of this rank, K selections per token.
