@@ -1,4 +1,4 @@
-"""Commands within one budget of time, and what each of them said of itself."""
+"""Runs commands within one budget of time, and keeps what each of them reported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Suite:
 
 @dataclass
 class Row:
-    """How it ended, and what it said of itself."""
+    """How it ended, and what it reported."""
 
     name: str
     outcome: str  # failed, or one of OUTCOMES; "not there": what it needs is not installed

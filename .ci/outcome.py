@@ -178,8 +178,8 @@ class Runner:
         return f"{minutes}m{seconds:02d}s"
 
 
-# How many steps run at once: those that do are one process each, as on two cores. With three
-# the rest took as long, and tests met their bounds.
+# How many steps run at once, one process each, for two cores. With three the rest took as long,
+# and tests ran into their time limits.
 AT_ONCE = 2
 
 

@@ -1,10 +1,10 @@
-"""How the clocks of hosts differ, so that their traces come onto one time line.
+"""How the clocks of hosts differ, for traces of several hosts on one time line.
 
-Every host's times are its own CLOCK_MONOTONIC. A rank knows how far that is from its wall clock,
-and, from the heartbeats of remote ranks, which tell the time, how far their wall clocks seem ahead
-of its own: less the time that a heartbeat takes, of which the smallest counts. Two hosts that have
-heard each other know the difference to half of what both heartbeats took together, as Cristian's
-method and NTP do (RFC 5905, section 8).
+Every host's times are its own CLOCK_MONOTONIC. A rank knows the difference between this clock and
+its wall clock. Heartbeats of remote ranks tell the time. From them a rank knows how far a remote
+wall clock seems ahead of its own: the true lead less the time that a heartbeat takes. The fastest
+heartbeat counts. Two hosts that have heard each other know the difference to within half of what
+both heartbeats took together, as in Cristian's method and NTP (RFC 5905, section 8).
 """
 
 from __future__ import annotations

@@ -151,8 +151,8 @@ class Member:
         Returns:
             ``"dispatch"`` and ``"combine"`` have counts, times, bytes, rows, histograms, waiting by
             rank, and how often each rank came last. ``"expert_rows"`` has the load of the local
-            experts, ``"memory"`` what was allocated, ``"remote"`` what went to and came from ranks
-            of other hosts, and the state of those ranks. docs/observability.md describes every key.
+            experts, ``"memory"`` what was allocated. ``"remote"`` has the traffic with ranks of
+            other hosts, and the state of those ranks. docs/observability.md describes every key.
         """
         return _observe.stats(self.runtime)
 

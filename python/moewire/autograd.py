@@ -11,8 +11,8 @@ Notation as in ``Buffer``. Forward results have the bits of ``Buffer.dispatch`` 
 The backward is one dispatch and one combine, of rows that are ``num_values(K)`` longer:
 
 - The gradient of ``out`` goes to the experts, in bf16, with the token's ids and weights. There
-  the gradient of a row of ``y`` is weight * gradient (a float32 product, rounded to bf16), and
-  the gradient of the weight is the dot product of the row of ``y`` with the gradient, in float32.
+  the gradient of a row of ``y`` is weight * gradient (a float32 product, rounded to bf16). The
+  gradient of the weight is the dot product of the row of ``y`` with the gradient, in float32.
 - Gradients of ``rows`` come back and are summed with weight 1: the gradient of ``x``, a float32
   sum in order of k, rounded once. Those of the weights come with them as exact float32.
 

@@ -75,8 +75,8 @@ class Buffer(PackedCalls, FlatCalls, Member):
         copy_outputs: return ordinary tensors instead of views of the workspace.
         vector_width: bytes of vector code, 16, 32 or 64; 0: the widest; -1: plain Go code.
         connect_timeout_us: how long the construction may take, including the waits for the other
-            ranks and for the store (``DeadlineError`` names the rank or the service that has not
-            answered). -1: for ever at the store, then 60 s. Without a store the group's own timeout
+            ranks and for the store. ``DeadlineError`` names the ranks that have not come, or the
+            store. -1: for ever at the store, then 60 s. Without a store the group's own timeout
             applies to its ``all_gather``.
         members: the ranks that take part for now, each once; None: all. The other ranks may come
             later.

@@ -86,7 +86,16 @@ def state(now: Sample, before: Sample | None, active: list[int]) -> str:
 
 
 def describe_rank(now: Sample, before: Sample | None, active: list[int]) -> dict[str, Any]:
-    """One rank since the sample before; since its start without one."""
+    """One rank since the sample before.
+
+    Args:
+        now: the rank's sample.
+        before: its sample before; None: since the rank's start.
+        active: the ranks that are in the group; empty: not known.
+
+    Returns:
+        The rank's entry of the JSON that ``moewire top --json`` prints.
+    """
     area = now.rank.area
     seconds = now.time - before.time if before else None
     found: dict[str, Any] = {
@@ -152,8 +161,14 @@ def describe_group(group: _live.Group, now: Samples, before: Samples) -> dict[st
 def slowest(ranks: list[dict[str, Any]]) -> int | None:
     """The rank that others have waited for long, else the one that came last most often.
 
-    None where no rank is at work: one that has ended, left or is frozen in a wait does not
-    wait any more, whatever its memory says.
+    A rank that has ended, left or is frozen in a wait does not wait any more, even if its memory
+    says so.
+
+    Args:
+        ranks: the ranks of one group, as ``describe_rank`` gives them.
+
+    Returns:
+        A rank; None if no rank is at work.
     """
     votes: dict[int, float] = {}
     for rank in ranks:
@@ -271,7 +286,14 @@ def _print(text: str, once: bool) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs until Ctrl-C, or once."""
+    """Runs until Ctrl-C, or once.
+
+    Args:
+        argv: the arguments; None: those of this process.
+
+    Returns:
+        The exit status.
+    """
     parser = argparse.ArgumentParser(prog="moewire top", description=__doc__)
     parser.add_argument("--once", action="store_true", help="measure one interval, then end")
     parser.add_argument("--json", action="store_true", help="one line of JSON per interval")

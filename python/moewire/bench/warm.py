@@ -1,4 +1,4 @@
-"""Pairs of dispatch and combine without rest: what a decoder's next layer finds warm.
+"""Pairs of dispatch and combine without rest, with warm caches as in a decoder's next layer.
 
 Every round begins at an agreed time and goes through ``LEAD`` pairs that do not count, and
 ``PAIRS`` that do. A round's sample is the slowest rank's time per pair. Where ranks share cores

@@ -40,8 +40,8 @@ class Engine:
         parts: what may be asked for by name.
         limits: what it does not do in any version, one sentence; "" if nothing.
         alternatives: parts of which at most one may be asked for.
-        literal_list: it takes the whitelist as it stands: blanks count, and an empty one names
-            nothing. Other engines strip blanks, and take an empty one for none.
+        literal_list: it takes the whitelist literally: blanks count, and an empty list names
+            nothing. Other engines strip blanks, and treat an empty list as no list.
     """
 
     name: str
@@ -137,9 +137,9 @@ def _wrong_parts(engine: Engine, text: str, parts: frozenset[str]) -> str:
 def activate(engine: Engine, apply: Callable[[frozenset[str]], str]) -> Verdict:
     """The body of an entry point: ``apply(parts)`` if the verdict allows it. Idempotent.
 
-    ``apply`` puts the plug-in in place and returns what it did, in words. What it raises is
-    logged here and goes on to the engine, which may end by it; only ``UnsupportedError``, as on a
-    device that Moewire does not serve, is a refusal: logged, and the engine runs as it is.
+    ``apply`` puts the plug-in in place and returns what it did, in words. Its exceptions are
+    logged here and go on to the engine, which may end. Only ``UnsupportedError``, as on a device
+    that Moewire does not serve, is a refusal: it is logged, and the engine runs as it is.
     """
     found = verdict(engine)
     with _lock:
@@ -159,7 +159,7 @@ def activate(engine: Engine, apply: Callable[[frozenset[str]], str]) -> Verdict:
             _log.error("%s runs without moewire: %r", engine.name, error)
             raise
         _active[engine.name] = done
-    # A warning: engines load plug-ins before they set up logging, and less is not shown then.
+    # A warning: engines load plug-ins before they set up logging; lower levels are not shown then.
     limits = f" ({engine.limits})" if engine.limits else ""
     _log.warning("%s %s runs with moewire: %s%s", engine.name, found.version, done, limits)
     return found
@@ -171,7 +171,7 @@ def active(engine: Engine) -> str | None:
 
 
 def report(engine: Engine, environ: Mapping[str, str] = os.environ) -> dict[str, object]:
-    """For ``moewire doctor``: what would come of it in a process started like this one."""
+    """For ``moewire doctor``: what the plug-in would do in a process started like this one."""
     found = verdict(engine, environ)
     if found.version is None and not found.wanted:
         return {"version": None}

@@ -24,9 +24,9 @@ most ``configure(max_tokens=...)`` per rank, on CUDA in one round. Gradients are
 ``shard_experts`` spreads a model that each rank has loaded whole, without a process group or FSDP.
 Then ranks may be lost in the middle of a text, and come back.
 
-The sum over a token's experts is made in float32 in the order of the selections, as one
-process does it, so results are equal to the bit where the router's weights are float32
-(Mixtral, DeepSeek-V3). Qwen3-MoE, OLMoE and GPT-OSS round these weights to bf16 and then
+The sum over a token's experts is made in float32 in the order of the selections, as one process
+does it. So results are equal to the bit where the router's weights are float32 (Mixtral,
+DeepSeek-V3). Qwen3-MoE, OLMoE and GPT-OSS round these weights to bf16 and then
 round each product, too: ``fp32_router_scores`` makes both sides equal.
 """
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from ...errors import InvalidArgument
 
-# Bytes of one burst: enough for the start and the end of it not to matter, not more than
-# _BURST_SECONDS of a slow link, and few enough messages for a slow series to end.
+# Bytes of one burst. Enough that its start and end do not matter; not more than _BURST_SECONDS of a
+# slow link; and few enough messages for a slow series to end.
 _BURST_BYTES = 64 << 20
 _BURST_SECONDS = 0.08
 _MAX_MESSAGES = 512

@@ -40,8 +40,7 @@ def activate() -> None:
 
 
 def buffers() -> list[Buffer]:
-    """The Buffers of this process. ``Buffer.counters`` has the core's counts of dispatches and
-    combines.
+    """The Buffers of this process. ``Buffer.counters`` has the core's own counts.
 
     Returns:
         One Buffer per group and shape; none before the first forward.

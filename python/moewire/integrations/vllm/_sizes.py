@@ -1,4 +1,4 @@
-"""What all ranks agree on, read from vLLM's configuration."""
+"""The sizes that all ranks agree on, read from vLLM's configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DTYPES = (torch.bfloat16, torch.float32)
 
 
 class Sizes(NamedTuple):
-    """Of one exchange."""
+    """The sizes of one exchange."""
 
     num_ranks: int  # R
     num_experts: int  # E, a multiple of R
@@ -23,7 +23,7 @@ class Sizes(NamedTuple):
 
 
 def checked(sizes: Sizes) -> Sizes:
-    """The same, or ``InvalidArgument`` that names what cannot work."""
+    """The same sizes; raises ``InvalidArgument`` that names what cannot work."""
     if sizes.dtype not in _DTYPES:
         raise InvalidArgument(f"--dtype: {sizes.dtype}; bfloat16 or float32 with MOEWIRE_VLLM")
     if sizes.num_experts % sizes.num_ranks:
@@ -35,7 +35,7 @@ def checked(sizes: Sizes) -> Sizes:
 
 
 def refuse_config(config: Any) -> None:
-    """What of vLLM's whole configuration cannot work, on any platform."""
+    """Refuses what of vLLM's whole configuration cannot work, on any platform."""
     refuse_placement(config.parallel_config)
     refuse_fault_tolerance(config.parallel_config)
     refuse_graphs(config.compilation_config)
