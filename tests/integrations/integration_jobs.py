@@ -169,7 +169,7 @@ def _milliseconds(forward: Callable[[], object], repeats: int = 8) -> float:
 
 
 def _refusals(spread: Any, alone: Any) -> dict[str, Any]:
-    """What cannot work says so, on every rank alike, before anything is sent."""
+    """Each refusal comes on every rank alike, before anything is sent."""
     experts = spread.model.layers[0].mlp.experts
     x = torch.zeros((2, models.HIDDEN), dtype=torch.bfloat16)
     idx, weights = torch.zeros((2, models.TOPK), dtype=torch.int64), torch.zeros((2, models.TOPK))

@@ -1,4 +1,4 @@
-"""The harness's own ways that are not plain."""
+"""The parts of the harness that need tests of their own."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def test_refusals_are_logged(
 def test_what_moewire_cannot_do_is_a_refusal(
     versions: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An engine may end by what a plug-in raises; it is to run as it is."""
+    """An engine may end when a plug-in raises; here it has to run as it is."""
     versions["test-engine"] = "1.2.3"
     monkeypatch.setenv("MOEWIRE_TEST_ENGINE", "1")
 

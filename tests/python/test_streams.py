@@ -62,13 +62,13 @@ def launched(streams: Streams, device: Any, on: str) -> str:
         # A later capture follows nothing of an earlier one.
         ([("", "a"), ("s", "s"), ("t", "t"), ("", "b")], ["", "", "", "ba"]),
         ([("", "a"), ("s", "s"), ("at", "at"), ("", "b")], ["", "", "ta", "ba"]),
-        # What runs beside a capture follows what runs.
+        # Operations that run beside a capture follow running ones.
         ([("", "a"), ("s", "sbs"), ("", "c")], ["", "ba", "cb"]),
         ([("s", "s"), ("", "a")], ["", ""]),
         # A stream that got operations unseen is known to be recorded.
         ([("", "a"), ("at", "abt")], ["", "ta"]),
         ([("", "a"), ("at", "abt"), ("", "cc")], ["", "ta", "ca cb"]),
-        # What could not be followed is, once its capture has ended.
+        # A stream that could not be followed is followed when its capture has ended.
         ([("", "a"), ("a", "b"), ("", "ccb")], ["", "", "ca cb bc"]),
         ([("", "a"), ("a", "bcb"), ("", "bb")], ["", "cb bc", "ba"]),
         ([("", "a"), ("a", "b"), ("", "aac")], ["", "", "ab ca"]),
@@ -101,7 +101,7 @@ def test_order_after_a_failure(captured: str, on: str, monkeypatch: pytest.Monke
 
 
 def test_one_stream_asks_for_no_captures() -> None:
-    """They cost more than all else that is looked at."""
+    """Asking for captures costs more than all other checks."""
     device: Any = Device()
     streams = Streams(device)
     launched(streams, device, "a")
@@ -167,7 +167,7 @@ class Memory:
 
 
 def test_words_of_answers() -> None:
-    """Each has its own, of an allocation of its stream; a graph's is alone in its memory."""
+    """Each answer has a word of its own, of its stream's allocation; a graph's word is alone."""
     place: Any = Memory()
     answers = Answers(place)
     turns = [("a", False)] * 300 + [("b", False)] * 2 + [("a", True), ("a", False), ("b", True)]

@@ -1,4 +1,4 @@
-"""Wheels and source archives as people install them, each in a fresh environment."""
+"""Wheels and source archives, installed as users do, each in a fresh environment."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A CPU tensor that is as shy as one of a device: what would fail there fails here.
+"""A CPU tensor that behaves as one of a device: what would fail there fails here.
 
-Every operation on it goes by way of ``__torch_dispatch__``, also those of a backward, so that what
-comes of it is of the device, too, and what would mix devices is an error.
+Every operation on it goes through ``__torch_dispatch__``, also those of a backward. So its results
+are of the device, too, and an operation that would mix devices is an error.
 """
 
 from __future__ import annotations

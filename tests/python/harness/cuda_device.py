@@ -75,7 +75,7 @@ class CudaDevice(TorchCuda):
         yield
 
     def left(self) -> list[str]:
-        """A device keeps no book of what was given out."""
+        """Nothing: a device has no list of its allocations."""
         return []
 
     def forget(self) -> None:

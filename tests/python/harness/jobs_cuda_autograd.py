@@ -27,7 +27,7 @@ class OnCuda(Rank):
 
 
 def over_device(rank: Rank, driver: str, job: Callable[..., Any], *args: Any) -> Any:
-    """A job of the CPU's, its buffers on the emulated device."""
+    """A job for the CPU, with its buffers on the emulated device."""
     _import_on_every_rank(rank)
     with current_device(driver, folder_of(rank.folder, rank.rank)) as place:
         answer = job(OnCuda(rank.rank, rank.size, rank.folder, rank.seed), *args)
@@ -94,7 +94,7 @@ class _Held:
 
 
 def refused(place: jobs_cuda.Place, make: jobs_cuda.Make, rank: int, seed: int) -> None:
-    """By name, before anything is sent."""
+    """Refused by name, before anything is sent."""
     idx = place.put(torch.zeros((1, 1), dtype=torch.int64))
     weights = place.put(torch.ones((1, 1)))
     x = place.put(torch.ones((1, 16)).bfloat16()).requires_grad_()

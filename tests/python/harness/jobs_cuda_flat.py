@@ -101,7 +101,7 @@ def received_flat(
         **how,
     )
     received = flat.Received(case, rank, kind, OnHost(got), unrouted=handle is not None)
-    if rank % 2:  # else asking for results launches the receive phase, and waits
+    if rank % 2:  # else reading results launches the receive phase, and waits
         received.finish()
     received.check()
     return received
@@ -154,7 +154,7 @@ def _dispatched(place: Place, buffer: moewire.Buffer, case: Case, **how: bool) -
 
 
 def _on_device(place: Place, case: Case) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """x, ids and weights. A device copies nothing from the host's memory into a capture."""
+    """x, ids and weights. In a capture a device copies nothing from the host's memory."""
     return (*inputs(place, case, 0), place.put(torch.from_numpy(case.weights[0].copy())))
 
 
@@ -256,7 +256,7 @@ def hooked_in_capture(place: Place, make: Make, rank: int, seed: int) -> None:
 
 
 def kept_elsewhere(place: Place, make: Make, rank: int, seed: int) -> None:
-    """What a handle has is read on other streams than that of its memory, too."""
+    """A handle's contents are read on streams other than that of its memory, too."""
     case, other = small(seed, 1), place.side()
     with make(size_for([case]), device="cuda") as buffer:
         first = _dispatched(place, buffer, case)
@@ -323,7 +323,7 @@ def recorded(place: Place, make: Make, rank: int, seed: int, together: threading
 
 
 def _sums_of_rows(case: Case, rank: int) -> np.ndarray:
-    """What comes back if every rank answers with the rows that it got."""
+    """The result if every rank answers with the rows that it got."""
     total = torch.zeros(len(case.x[rank]), case.hidden)
     rows = verify.bf16(case.x[rank]).float()
     for token, chosen in enumerate(case.topk[rank].tolist()):

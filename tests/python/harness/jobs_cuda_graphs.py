@@ -16,7 +16,7 @@ from .jobs_input import expect
 from .jobs_oracle import size_for
 from .member import Rank
 
-# A rank that does nothing is waited for so long.
+# How long ranks wait for one that does nothing.
 SHORT_US = 50_000
 
 
@@ -119,7 +119,7 @@ def aside(rank: Rank, driver: str) -> None:
 
 
 def across_updates(rank: Rank, driver: str) -> None:
-    """What was recorded in one epoch runs in the next ones."""
+    """Operations recorded in one epoch run in the next ones."""
     with in_this_process(driver, rank) as place:
         todo = _cases(rank, 4)
         with rank.buffer(size_for(todo), device="cuda") as buffer:

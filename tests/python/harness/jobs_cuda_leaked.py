@@ -32,7 +32,7 @@ def outlives(place: Emulated, make: Make, seed: int, name: str) -> torch.Tensor:
 
 
 def workspaces(place: Emulated) -> list[str]:
-    """What there is of buffers' memory."""
+    """The buffers' memory that is allocated."""
     return [line for line in place.left() if "handles of memory" in line or "allocation" in line]
 
 
@@ -49,7 +49,7 @@ class Said(list[str]):
 
 @contextmanager
 def warnings_of_moewire() -> Iterator[Said]:
-    """What the log says meanwhile."""
+    """The lines that are logged meanwhile."""
     found = Said()
     handler = logging.Handler(logging.WARNING)
     handler.emit = found.add  # type: ignore[method-assign]
@@ -94,7 +94,7 @@ def not_retried_in_a_collection(place: Emulated, make: Make, rank: int, seed: in
 
 
 def retried_at_a_close(place: Emulated, make: Make, rank: int, seed: int) -> None:
-    """The same behind the next close, and nothing is released twice."""
+    """The same after the next close, and nothing is released twice."""
     cannot_be_released(place, make, seed, "x")
     other = make(size_for([small(seed, 1)]), device="cuda", prefix="other")
     with warnings_of_moewire() as said:
@@ -106,7 +106,7 @@ def retried_at_a_close(place: Emulated, make: Make, rank: int, seed: int) -> Non
 
 
 def dropped_in_a_capture(place: Emulated, make: Make, rank: int, seed: int) -> None:
-    """Memory goes with its last tensor while a stream is captured, and the capture goes on."""
+    """Memory is freed with its last tensor while a stream is captured; the capture goes on."""
     rows, stream = outlives(place, make, seed, "x"), place.side()
     with place.on(stream), place.captured(stream) as graph:
         del rows
@@ -173,7 +173,7 @@ def closed_before_views(place: Emulated, make: Make, rank: int, seed: int) -> No
 
 
 def forgotten_while_filled(place: Emulated, make: Make, rank: int, seed: int) -> None:
-    """Tensors that are dropped while another thread makes them keep nothing, and lack nothing."""
+    """Tensors dropped while another thread makes them keep nothing alive, and miss nothing."""
     case = small(seed, 1)
     x, topk = inputs(place, case, 0)
     weights = place.put(torch.ones_like(topk.cpu(), dtype=torch.float32))

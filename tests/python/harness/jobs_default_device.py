@@ -1,4 +1,4 @@
-"""Jobs under a default device and dtype of torch that are not the buffer's."""
+"""Jobs under a default device and dtype of torch that differ from the buffer's."""
 
 from __future__ import annotations
 

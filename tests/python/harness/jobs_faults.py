@@ -126,7 +126,7 @@ def dies_in_update(rank: Rank) -> float:
 
 
 def made_again(rank: Rank) -> None:
-    """As upstream's test begins: one rank constructs once more, the others update."""
+    """As upstream's test begins: one rank constructs again, the others update."""
     group = rank.group()
     buffer = moewire.Buffer(group)
     exchange(buffer, rank)
@@ -144,7 +144,7 @@ def made_again(rank: Rank) -> None:
 
 
 def by_bytes(rank: Rank) -> None:
-    """Ranks that meet by files of their own; the second epoch is smaller."""
+    """Ranks that meet through files of their own; the second epoch is smaller."""
     count = 0
 
     def carry(own: bytes) -> list[bytes | None]:

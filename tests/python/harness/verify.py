@@ -12,12 +12,12 @@ import moewire
 from . import oracle
 from .cases import Case
 
-# Another one for all jobs where kernels run on processors that do much else.
+# Jobs set another timeout where kernels run on processors that are busy.
 TIMEOUT_US = 30_000_000
-# Whether what is wrong with the contents of tensors, or between ranks, is said by a later call, and
-# an update has to follow.
+# Whether errors in the contents of tensors, or between ranks, are raised by a later call, and an
+# update has to follow.
 TOLD_LATER = False
-# Whether what a lost rank had reserved of an owner's rows stays empty.
+# Whether rows that a lost rank had reserved at an owner stay empty.
 LOST_LEAVE_GAPS = False
 
 
