@@ -73,8 +73,8 @@ ALONE = [
     ["-ranks", "1", "-tokens", "128", "-fp8"],
     ["-ranks", "1", "-tokens", "128", "-fp8", "-baseline"],
 ]
-# Ranks that are processes, one of which is killed or stopped: a program of their own, because what
-# ends a program leaves out the tests behind it.
+# Ranks that are processes, one of which is killed or stopped. They have a program of their own: if
+# a test ends its program, the tests after it do not run.
 PROCESSES = "^(TestProcess|TestHosts(Processes|Killed|Frozen)$)"
 REMOTE = "^TestHosts"
 SMALL = ["-ranks", "2", "-tokens", "4", "-hidden", "128", "-topk", "2", "-experts", "4",

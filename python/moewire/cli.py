@@ -32,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"moewire {__version__}")
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
     rest = parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    rest.required = False  # as in later versions of Python: it is no word for users
+    rest.required = False  # as in later versions of Python: users do not see the name
     return parser
 
 

@@ -213,7 +213,7 @@ def merge(paths: Sequence[str], say: Callable[[str], None] = lambda _: None) -> 
 
 
 def _key(event: Event) -> tuple[Any, ...]:
-    """What identifies a slice, in whatever file it is."""
+    """What identifies a slice, in any file."""
     if not isinstance(event["pid"], int):
         raise TypeError(f"the rank of a slice is {event['pid']!r}")
     return (event["pid"], event["name"], *_nanoseconds(event))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .._runtime import Runtime
 
-# Upstream has no deadline per call but gives up after 2e11 clock cycles, about as long.
+# Upstream has no deadline per call, but fails after 2e11 clock cycles, which is about as long.
 TIMEOUT_US = 100_000_000
 # A buffer on CUDA needs a size. In the normal mode every call is refused, so none uses the memory.
 _NORMAL_BYTES = 4 << 20

@@ -114,7 +114,7 @@ def check_counts(stats: torch.Tensor | None, num_local_experts: int, place: Plac
 def add_counts_when_done(stats: torch.Tensor | None, handle: Handle, event: EventOverlap) -> None:
     """Adds the rows of each local expert, of counted sources only, when they are there.
 
-    On CUDA that is work of the operation's stream, and the event comes behind it.
+    On CUDA the operation's stream does that, and the event comes after it.
     """
     if stats is None:
         return

@@ -148,7 +148,7 @@ def _all_done(done: bool) -> bool:
 def _conclude(
     options: argparse.Namespace, config: Any, outcomes: list[Outcome], screen: report.Screen
 ) -> int:
-    """Rank 0: the model alone, then everything side by side."""
+    """Rank 0 runs the model alone, then compares and reports."""
     model = _load(options, None)
     model(input_ids=torch.zeros((1, 1), dtype=torch.int64))
     batches = [_batch(options, config, rank, len(outcomes)) for rank in range(len(outcomes))]

@@ -89,7 +89,7 @@ def fresh_results(place: Place, make: Make, rank: int, seed: int) -> None:
 
 
 def views_of_every_shape(place: Place, make: Make, rank: int, seed: int) -> None:
-    """Rows are where this dispatch has put them, whatever the slot has served before."""
+    """Rows are where this dispatch has put them, after any earlier use of the slot."""
     case = small(seed, 1)
     x, topk = inputs(place, case, 0)
     wide = place.put(torch.zeros((6, 256), dtype=torch.bfloat16))

@@ -8,7 +8,7 @@ naming ``moewire`` in vLLM's ``VLLM_PLUGINS``, by ``MOEWIRE_VLLM``, or on vLLM's
   ``allgather_reducescatter``. The default, with ``repairs``.
 - ``batched``: the packed exchange, a row once per expert, for batched experts. On CUDA in
   place of ``deepep_low_latency``.
-- ``repairs``: only what vLLM's own expert parallelism on the CPU lacks; no exchange of ours.
+- ``repairs``: only what vLLM's own expert parallelism on the CPU lacks; no exchange of Moewire.
 
 vLLM has no registry for any of this, so classes and functions of its modules are replaced, and
 only in the versions in ``_engines.VLLM.tested``. docs/vllm.md says what was run.
