@@ -158,6 +158,8 @@ class Buffer(NormalMode):
                 when the operation's stream comes to it (not with ``MOEWIRE_RECORD=0``).
             use_fp8: round_scale and use_ue8m0 have no meaning without it.
             use_nvfp4: must be False; x_global_scale is ignored then.
+            x, topk_idx, num_max_dispatch_tokens_per_rank, num_experts, round_scale, use_ue8m0,
+                async_finish, return_recv_hook: as for ``moewire.Buffer.dispatch``.
 
         Returns:
             ``(recv_x or (recv_x, scales), recv_count, handle, event, hook)``.
@@ -225,6 +227,8 @@ class Buffer(NormalMode):
             combine_wait_recv_cost_stats: int64 [R], as for the dispatch.
             overlap: must be False: x is read at once, so it has to be complete. The arguments
                 after it belong to it and are ignored.
+            x, topk_idx, topk_weights, handle, zero_copy, async_finish, return_recv_hook, out: as
+                for ``moewire.Buffer.combine``.
 
         Returns:
             ``(out, event, hook)``.
