@@ -34,7 +34,7 @@ class Request(NamedTuple):
 
 
 def several(extra: Iterable[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """``extra`` as a tuple. A tensor can be iterated over, too: its rows would be taken."""
+    """``extra`` as a tuple. Refuses a single tensor: an iteration over it would yield its rows."""
     if isinstance(extra, torch.Tensor) or not isinstance(extra, Iterable):
         allowed = "a list or tuple of tensors"
         raise _check.refuse("extra", f"a {type(extra).__name__}", allowed)

@@ -141,7 +141,7 @@ def _limit(which: int, part: int) -> int | str:
 
 
 def security() -> dict[str, Any]:
-    """What a sandbox might forbid, tried out; and what does not matter if it does."""
+    """What a sandbox might forbid, tried out; and settings that do not matter."""
     try:
         scope = _YAMA.read_text().strip()
     except OSError:

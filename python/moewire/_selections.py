@@ -36,7 +36,7 @@ def flags(topk_idx: object, topk_weights: object) -> int:
 
 
 def dtypes(bits: int) -> tuple[torch.dtype, torch.dtype]:
-    """Of ids and weights, by a call's flags."""
+    """The types of ids and weights, by a call's flags."""
     ids = torch.int32 if bits & abi.MW_TOPK_IDX_INT32 else _INT64
     return ids, _OF_FLAG.get(bits & _WEIGHT_FLAGS, _FLOAT32)
 
