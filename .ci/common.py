@@ -15,7 +15,7 @@ BIN = VENV / "bin"
 
 
 def run(*command: str | Path, env: dict[str, str] | None = None) -> None:
-    """Runs a command in the repository's root, its output going to ours."""
+    """Runs a command in the repository's root; its output goes to this process's."""
     words = [str(word) for word in command]
     shown = [f"{k}={v}" for k, v in (env or {}).items()]
     print("+", *shown, *(w.removeprefix(f"{ROOT}/") for w in words), flush=True)

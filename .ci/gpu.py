@@ -42,7 +42,7 @@ SANITIZED = {
     "synccheck": f"{EXCHANGED}|{LOST}",
     "initcheck": "TestExchange/ranks=2",  # it may not know what the host has written
 }
-# Most telling first.
+# The most informative first.
 BENCHES = [
     ["-tokens", "1024"],
     ["-tokens", "1024", "-baseline"],
@@ -63,7 +63,7 @@ VARIANTS = [
     for loads in ("1", "3")
 ]
 BENCH_SECONDS = 24
-# What the engine takes for granted of a device: nothing is timed.
+# Checks what the engine assumes of a device: nothing is timed.
 PROBES = ["-probes"]
 PROBE_SECONDS = 12
 PEER_SECONDS = 45
@@ -73,8 +73,8 @@ ALONE = [
     ["-ranks", "1", "-tokens", "128", "-fp8"],
     ["-ranks", "1", "-tokens", "128", "-fp8", "-baseline"],
 ]
-# Ranks that are processes, one of which is killed or stopped: a program of their own, because what
-# ends a program leaves out the tests behind it.
+# Ranks that are processes, one of which is killed or stopped. They have a program of their own: if
+# a test ends its program, the tests after it do not run.
 PROCESSES = "^(TestProcess|TestHosts(Processes|Killed|Frozen)$)"
 REMOTE = "^TestHosts"
 SMALL = ["-ranks", "2", "-tokens", "4", "-hidden", "128", "-topk", "2", "-experts", "4",
@@ -99,8 +99,8 @@ def environment(emulated: bool) -> dict[str, str]:
     """Of every suite."""
     env = {
         **os.environ,
-        # Ranks that share the device wait for one another: each stream needs a queue, and no
-        # kernel may be loaded, which waits for the device, while they do.
+        # Ranks that share the device wait for one another: each stream needs a queue. And no kernel
+        # may be loaded meanwhile, because loading waits for the device.
         "CUDA_DEVICE_MAX_CONNECTIONS": "32",
         "CUDA_MODULE_LOADING": "EAGER",
         "MOEWIRE_CUDA_TEST": str(built.EMULATOR) if emulated else DRIVER,

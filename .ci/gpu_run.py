@@ -1,4 +1,4 @@
-"""Commands within one budget of time, and what each of them said of itself."""
+"""Runs commands within one budget of time, and keeps what each of them reported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Suite:
 
 @dataclass
 class Row:
-    """How it ended, and what it said of itself."""
+    """How it ended, and what it reported."""
 
     name: str
     outcome: str  # failed, or one of OUTCOMES; "not there": what it needs is not installed
@@ -104,7 +104,7 @@ def command(
 ) -> tuple[int | None, str]:
     """Runs it and all that it starts; at the end of its time they are stopped.
 
-    Who cannot be ended, stuck in a driver say, is left behind: nobody waits for its end.
+    A process that cannot be ended, for example in a driver, is left behind without a wait.
     """
     child = started(words, env, cwd)
     try:

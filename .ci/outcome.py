@@ -22,7 +22,7 @@ class StepSkipped(Exception):
 
 @dataclass
 class Step:
-    """A step, whose tests run in a tier.
+    """A step; its tests run in a tier.
 
     Neighbours with the same `beside` run at the same time, as commands of their own.
     """
@@ -168,7 +168,7 @@ class Runner:
         print(f"\n{heading}: {said}".rstrip(": "), flush=True)
 
     def say(self, text: str) -> None:
-        """What happens beside the step whose output is next."""
+        """Tells what happens beside the step that prints next."""
         if not self.quiet:
             print(f"--- [{self.since()}] {text}", flush=True)
 
@@ -178,8 +178,8 @@ class Runner:
         return f"{minutes}m{seconds:02d}s"
 
 
-# How many steps run at once: those that do are one process each, as on two cores. With three
-# the rest took as long, and tests met their bounds.
+# How many steps run at once, one process each, for two cores. With three the rest took as long,
+# and tests ran into their time limits.
 AT_ONCE = 2
 
 

@@ -102,5 +102,5 @@ def pytest(suite: str, step: str, *words: str, env: dict[str, str] | None = None
 
 
 def pytest_fuzz(suite: str, step: str) -> None:
-    """The fuzzing tests of one folder, whatever tier they are in, as long as this tier says."""
+    """The fuzzing tests of one folder, in any tier, for the time that this tier sets."""
     pytest(suite, step, "-m", "fuzz", env={"MOEWIRE_TIER": ""})

@@ -82,10 +82,11 @@ def whole(name: str) -> str:
 
 
 def forgotten(go: Iterable[GoTest]) -> list[str]:
-    """What is wrong with the division of the tests in `make test` and the rest of `make test-all`.
+    """What is wrong with the division of the tests between `make test` and the rest of `make
+    test-all`.
 
-    Each test that the first left to `all` was run by the second, and none was run by both, but
-    tests of Go that have a short form, or parts of another tier.
+    Each test that `make test` left to `all` must have run in the rest. None may have run in both,
+    except Go tests that have a short form, or parts of another tier.
     """
     first, second = by_name("test"), by_name("all")
     rest = {f"{test.package}.{test.name}" for test in go if test.in_rest}

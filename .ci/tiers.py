@@ -39,9 +39,9 @@ def long_values() -> dict[str, str]:
     return {name: os.environ.get(name) or value for name, value in LONG.items()}
 
 
-# Suites of tests/, files by a part of their name, and users of fixtures, whose tests are in tier
-# all unless their mark says else: engines in environments of their own, the release wheel, the
-# emulated CUDA device, network namespaces.
+# Suites of tests/, files by a part of their name, and users of fixtures. Their tests are in tier
+# all, unless their mark says otherwise: engines in environments of their own, the release wheel,
+# the emulated CUDA device, network namespaces.
 SUITES_OF_ALL = ("integrations", "wheel")
 FILES_OF_ALL = "cuda"
 FIXTURES_OF_ALL = frozenset({"wired", "relayed", "namespaces", "vllm_server"})

@@ -31,7 +31,7 @@ class MoELayer:
 
 
 def experts(rows, weights):
-    """All places, also those that nobody wrote: how many there are the device alone knows."""
+    """Runs on all places, also empty ones: only the device knows how many rows there are."""
     return torch.relu(torch.bmm(rows, weights))
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Text in, text out: a trained MoE model whose experts are spread over several processes.
+"""Text in, text out: a trained MoE model with its experts spread over several processes.
 
     torchrun --nproc-per-node 4 examples/generate.py --prompt "In the beginning"
     moewire demo                                      # the same, and starts the processes itself

@@ -41,7 +41,7 @@ def run(rank, port, first):
     active = torch.ones(RANKS, dtype=torch.int32)
     for number in range(first, STEPS):
         if first == 0 and number == UPDATE_AT:
-            store.wait(["replacement"])  # or whatever tells the ranks that it is time
+            store.wait(["replacement"])  # or any other sign for the ranks that it is time
             buffer.update_ep_member()
             active.fill_(1)  # moewire only clears entries
         if first == 0 and rank == KILLED and number == DIES_AT:

@@ -2,8 +2,8 @@
 """Trains a small MoE model over several ranks, then in one process, and compares the losses.
 torchrun --nproc-per-node 2 examples/train_moe.py
 
-Each rank has sequences of its own (another number on each) and a share of the experts. What the
-experts learn comes to them with the rows; all other gradients are summed over the ranks.
+Each rank has sequences of its own (a different number on each) and a share of the experts. The
+experts' gradients come with the rows; all other gradients are summed over the ranks.
 """
 
 import torch

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What the containers of group.yaml run: one rank, or with --store the ranks' rendezvous point.
 
-RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say who and where, as for torch.distributed. A rank
-that fails ends; whoever restarts it brings it back into the group. SIGTERM ends it in good order.
+RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT have the meaning of torch.distributed. A rank that
+fails ends; when it is restarted, it comes back into the group. SIGTERM ends it in good order.
 """
 
 import json
@@ -41,8 +41,8 @@ def step(buffer, number, active):
 class Plan:
     """When the group takes lost ranks back, agreed on in the store; one plan per epoch.
 
-    Who sees that a lost rank is back proposes a step. It lies two ahead, because nobody gets
-    further than into the dispatch that the proposer has still to join.
+    A rank that sees that a lost rank is back proposes a step. The step is two ahead, because no
+    rank gets further than into the dispatch that the proposer still has to join.
     """
 
     def __init__(self, store):
@@ -57,7 +57,7 @@ class Plan:
             self.store.compare_set(f"plan/{buffer.epoch}", "", plan)
 
     def agreed(self, epoch):
-        """The step before which this epoch ends, and who is in the next one; None: no plan yet."""
+        """The step before which this epoch ends, and the next one's members; None: no plan yet."""
         key = f"plan/{epoch}"
         return json.loads(self.store.get(key)) if self.store.check([key]) else None
 
@@ -74,7 +74,7 @@ def run_rank(rank, ranks, store):
             agreed = plan.agreed(buffer.epoch)
             if agreed and number >= agreed[0]:
                 number, members = agreed
-                for one in members:  # who dies before it is taken back says so again
+                for one in members:  # a rank that dies first sets its key again
                     store.delete_key(f"back/{one}")
                 buffer.update_ep_member(members=members, timeout_us=TIMEOUT_US)
                 active.fill_(1)  # Moewire only clears entries

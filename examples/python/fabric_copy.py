@@ -3,7 +3,7 @@
 
     python examples/python/fabric_copy.py
 
-They exchange handshakes, and what a region's memory is called, through a pipe; a real program may
+They exchange handshakes, and the address and key of a region, through a pipe. A real program may
 use any socket, store or file. The bytes go over TCP, authenticated with a key that both have.
 """
 
@@ -16,7 +16,7 @@ from moewire import ClosedError, UnknownHandleError
 from moewire.fabric import Fabric, Remote
 
 SIZE = 1 << 20
-OTHER = 0  # each has one peer, and calls it so
+OTHER = 0  # each process has one peer, with this number
 
 
 def carry_handshakes(fabric, handshakes):
@@ -31,7 +31,7 @@ def side(name, run, key, handshakes, talk):
         threading.Thread(target=carry_handshakes, args=(fabric, handshakes), daemon=True).start()
         with fabric.couriers(lambda peer, handshake: handshakes.send_bytes(handshake)):
             fabric.connect(OTHER)
-            # With its end in one piece: both sides print to the same place.
+            # The newline in the same write: both sides print to the same place.
             print(f"{name}: {run(fabric, talk)}\n", end="", flush=True)
 
 

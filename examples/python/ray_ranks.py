@@ -12,8 +12,8 @@ import os
 import tempfile
 from collections import defaultdict
 
-# Read when Ray is imported. The second one, whatever its name says, keeps Ray on loopback: it is
-# for one machine. In a cluster leave it out, and what ray.init() is told below.
+# Read when Ray is imported. The second one, despite its name, keeps Ray on loopback: it is for one
+# machine. In a cluster leave it out, and the arguments of ray.init() below, too.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 
@@ -26,13 +26,13 @@ from moewire import Buffer
 
 RANKS, EXPERTS, TOPK, HIDDEN, TOKENS, TIMEOUT_US = 3, 6, 2, 256, 8, 60_000_000
 # An actor is a new process that imports torch: a minute on a busy machine, and the first call of
-# each rank waits for all of them. A process that dies is noticed at once, whatever these say.
+# each rank waits for all of them. A process that dies is noticed at once, despite these timeouts.
 KILLED, TIMEOUT_S = 1, 600
 
 
 @ray.remote(num_cpus=0)
 class Board:
-    """Where the ranks of a rendezvous leave their bytes, and wait for everybody's."""
+    """Where the ranks of a rendezvous leave their bytes, and wait for those of all ranks."""
 
     def __init__(self):
         self.left = defaultdict(dict)

@@ -1,7 +1,7 @@
 """Mirror of ``capi/include/moewire.h``: structs, constants and function signatures.
 
-With those of ``moewire_fabric.h``, which are in ``_abi_fabric``, and for observers in
-``_abi_observe``.
+It also has the names of ``_abi_fabric``, from ``moewire_fabric.h``, and of ``_abi_observe``, for
+observers.
 
 Hand-written. ``tests/capi`` compares every size, offset and constant with what a C compiler
 says, and ``SIGNATURES`` with the functions that the library exports.

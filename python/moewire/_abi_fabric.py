@@ -1,4 +1,4 @@
-"""Mirror of ``capi/include/moewire_fabric.h``: a part of ``_abi``, which see."""
+"""Mirror of ``capi/include/moewire_fabric.h``: a part of ``_abi``."""
 
 # Names are those of the header.
 # ruff: noqa: N801

@@ -1,4 +1,4 @@
-"""Mirror of what ``capi/include/moewire.h`` has for observers: counters, records, links.
+"""Mirror of the parts of ``capi/include/moewire.h`` for observers: counters, records, links.
 
 Hand-written, and compared with the header as ``_abi`` is, which has these names, too.
 """

@@ -1,4 +1,4 @@
-"""What ``moewire doctor`` warns of, each with the command that fixes it, or the word "none"."""
+"""The warnings of ``moewire doctor``, each with the command that fixes it, or the word "none"."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FILES_WISHED = 4096
 
 
 def warnings(report: Report) -> list[Advice]:
-    """Everything that is worth a change, the gravest first."""
+    """Everything that is worth a change, the most serious first."""
     found: list[Advice] = []
     for check in CHECKS:
         answer = check(report)
@@ -142,7 +142,7 @@ def _huge_pages(report: Report) -> tuple[str, str] | None:
 
 
 def _engines(report: Report) -> tuple[str, str] | None:
-    """The first engine whose plug-in somebody asked for in vain."""
+    """The first engine with a plug-in that the user asked for and that is not used."""
     for name, engine in report["engines"].items():
         if engine.get("asked_for") and "fix" in engine:
             return f"{name}: moewire's plug-in is {engine['plug_in']}", engine["fix"]

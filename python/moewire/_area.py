@@ -1,7 +1,7 @@
-"""What one rank records, parsed from a copy of its memory.
+"""The records of one rank, parsed from a copy of its memory.
 
-``core/telemetry`` has the words. Any process that has the memory mapped can write them, so each
-is read once and compared with what it may be before anything is counted or found by it.
+``core/telemetry`` describes the words. Any process that has the memory mapped can write them. So
+each word is read once, and its bounds are checked before it counts or addresses anything.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NUM_TOTALS = 16
 KINDS = ("dispatch", "combine")
 
 CARRIERS = {abi.MW_LINK_TCP: "tcp", abi.MW_LINK_VERBS: "verbs"}
-# From well to worse.
+# From the best state to the worst.
 LINK_STATES = {
     abi.MW_LINK_UP: "up",
     abi.MW_LINK_UNRESPONSIVE: "unresponsive",
@@ -46,11 +46,11 @@ LINK_STATES = {
 
 
 class Damaged(Exception):
-    """Which word of the memory is none that a rank writes."""
+    """A word of the memory has a value that no rank writes; the text names the word."""
 
 
 class Totals(NamedTuple):
-    """Sums of one kind of operation, and per rank how long and how often it was waited for."""
+    """Sums of one kind of operation, and how long and how often each rank was waited for."""
 
     sums: dict[str, int]
     wait_ns_for: list[int]
@@ -58,7 +58,7 @@ class Totals(NamedTuple):
 
 
 class Link(NamedTuple):
-    """What a rank sees of one whose memory it cannot map; counts as in ``mw_link_t``."""
+    """What a rank sees of a rank with memory that it cannot map; counts as in ``mw_link_t``."""
 
     rank: int
     carrier: str
@@ -111,7 +111,7 @@ def find_area(head: bytes) -> int | None:
 def parse(head: bytes, begin: int, again: bytes | None = None) -> Area:
     """The area at ``begin`` of the first bytes of a rank's memory.
 
-    ``again``: a copy that was made after ``head`` was; with it come the records, but for those
+    ``again``: a copy that was made after ``head`` was. With it come the records, except those
     that were overwritten in between. Raises Damaged.
     """
     words = _Words(head, begin)
@@ -147,7 +147,7 @@ def parse(head: bytes, begin: int, again: bytes | None = None) -> Area:
 
 
 def bounded(name: str, value: int, most: int, least: int = 0) -> int:
-    """The value of a word, if it may be that; Damaged if not."""
+    """The value of a word, if it is in its bounds; raises Damaged if not."""
     if value > most:
         raise Damaged(f"damaged: word {name} is {value}, at most {most} allowed")
     if value < least:
@@ -156,7 +156,7 @@ def bounded(name: str, value: int, most: int, least: int = 0) -> int:
 
 
 class _Words:
-    """Words of the copy; each is inside of it, or the area is damaged."""
+    """Reads words of the copy. Raises Damaged for a word outside of it."""
 
     def __init__(self, head: bytes, begin: int) -> None:
         self._head = head
@@ -199,7 +199,8 @@ class _Words:
         return found
 
     def records(self, header: list[int], again: bytes | None) -> tuple[list[abi.mw_record_t], int]:
-        """The ring, without what is being overwritten, and how many make no sense."""
+        """The records of the ring, without those being overwritten; and the number of damaged
+        ones."""
         size, capacity = _pair(header[6])
         bounded("record_bytes", size, _RECORD_BYTES, _RECORD_BYTES)
         bounded("capacity", capacity, _MAX_CAPACITY, 1)
@@ -223,7 +224,7 @@ class _Words:
 
 
 def _is_sound(record: abi.mw_record_t) -> bool:
-    """Whether an operation can have been so."""
+    """Whether the record of an operation is possible."""
     times = (record.start_ns, record.place_ns, record.sent_ns, record.resume_ns, record.seen_ns)
     return (
         record.kind in (abi.MW_RECORD_DISPATCH, abi.MW_RECORD_COMBINE)

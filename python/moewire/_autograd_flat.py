@@ -1,4 +1,4 @@
-"""Gradients through the flat form; ``autograd`` is the public name of this module's contents."""
+"""Gradients through the flat form; ``moewire.autograd`` makes the names public."""
 
 from __future__ import annotations
 
@@ -34,7 +34,21 @@ def get_flat_buffer_size_hint(
     *,
     num_slots: int = 2,
 ) -> int:
-    """Bytes to construct a ``Buffer`` with for training in the flat form."""
+    """Bytes to construct a ``Buffer`` with for training in the flat form.
+
+    Args:
+        num_max_dispatch_tokens_per_rank: M.
+        hidden: H.
+        num_ranks: R.
+        num_topk: K.
+        num_slots: as for ``Buffer``.
+
+    Returns:
+        The size for ``num_ep_buffer_bytes``.
+
+    Raises:
+        InvalidArgument: a number is out of its bounds.
+    """
     width, num_topk = piggyback_hint(hidden, num_topk)
     return Buffer.get_flat_buffer_size_hint(
         num_max_dispatch_tokens_per_rank,
@@ -113,7 +127,7 @@ class FlatRouting:
         self._link: torch.Tensor | None = None  # empty; joins a combine to its dispatch
 
     def __del__(self) -> None:
-        # Never combined: the graph keeps the handle for its routing, and no rows.
+        # It was never combined: the graph keeps the handle for its routing, but no rows.
         handle = getattr(self, "_handle", None)
         if handle is not None:
             handle._release()
@@ -142,13 +156,19 @@ def dispatch_flat(
 
     Args:
         buffer: made with ``num_ep_buffer_bytes`` of at least ``get_flat_buffer_size_hint``.
-        x: bf16 [T, H]; topk_idx: int64 [T, K]; topk_weights: float32 [T, K]; all contiguous.
+        x: bf16 [T, H], contiguous.
+        topk_idx: int64 [T, K], contiguous.
+        topk_weights: float32 [T, K], contiguous.
         num_max_dispatch_tokens_per_rank, num_experts, active_ranks, timeout_us, more: as for
-            ``Buffer.dispatch_flat``, for the backward, too.
+            ``Buffer.dispatch_flat``, also in the backward.
 
-    Returns ``(rows, routing)``: rows is an ordinary bf16 tensor [N, H], ordered by source rank
-    and token; ``routing`` says which experts each row is for, with which weights. Rows of lost
-    ranks are not among them.
+    Returns:
+        ``(rows, routing)``: rows is an ordinary bf16 tensor [N, H], ordered by source rank
+        and token; ``routing`` says which experts each row is for, with which weights. Rows of lost
+        ranks are not among them.
+
+    Raises:
+        MoewireError: as for ``Buffer.dispatch_flat``.
     """
     check_inputs(buffer, x, topk_idx, topk_weights)
     call = _FlatCall(
@@ -174,10 +194,15 @@ def combine_flat(y: torch.Tensor, routing: FlatRouting) -> torch.Tensor:
     """Brings the ranks' sums back and adds them up. Collective.
 
     Args:
-        y: bf16 [N, H], contiguous: for each row the sum of its experts' outputs here, weighted.
+        y: bf16 [N, H], contiguous: for each row the weighted sum of its experts' outputs here.
         routing: of the dispatch, to be combined once.
 
-    Returns bf16 [T, H]: float32 sums over a token's ranks, in order of rank, rounded once.
+    Returns:
+        bf16 [T, H]: float32 sums over a token's ranks, in order of rank, rounded once.
+
+    Raises:
+        InvalidArgument: ``y`` or ``routing`` is wrong, or the routing was combined before.
+        MoewireError: as for ``Buffer.combine_flat``.
     """
     if not isinstance(routing, FlatRouting):
         raise _check.refuse("routing", type(routing).__name__, "what dispatch_flat returned")
@@ -221,9 +246,9 @@ class _DispatchFlat(torch.autograd.Function):  # type: ignore[misc]  # torch is 
         hidden, num_topk = grad_rows.shape[1], topk_idx.shape[1]
         call: _FlatCall = ctx.call
         returning = call.take_returning()
-        if returning is None:  # nothing was combined: only to know where rows go
+        if returning is None:  # nothing was combined: sent only to learn where rows go
             returning = call.send(_piggyback.nothing(topk_idx, hidden), ctx.handle)
-        own = torch.where(ids >= 0, grad_weights, 0.0)  # another rank has the others' gradients
+        own = torch.where(ids >= 0, grad_weights, 0.0)  # the other gradients are another rank's
         rows = returning.put(_piggyback.with_scalars(grad_rows, own), keys)
         out = call.combine(rows, returning.received.positions, returning.handle)
         grad_x = out[:, :hidden].contiguous()

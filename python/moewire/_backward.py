@@ -1,6 +1,6 @@
-"""What the packed and the flat form have in common on the way back.
+"""What the packed and the flat form share in their backward.
 
-A backward is a dispatch, in the backward of a combine, and a combine, in that of a dispatch.
+The backward of a combine is a dispatch; the backward of a dispatch is a combine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def piggyback_hint(hidden: object, num_topk: object) -> tuple[int, int]:
 def check_inputs(
     buffer: object, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor
 ) -> None:
-    """What a forward sends, before anything is made for it."""
+    """Checks what a forward sends, before anything is made for it."""
     if not isinstance(buffer, Buffer):
         raise _check.refuse("buffer", type(buffer).__name__, "a moewire.Buffer")
     refuse_capture(buffer)
@@ -44,7 +44,7 @@ def check_inputs(
 
 
 def refuse_capture(buffer: Buffer) -> None:
-    """Before anything of a forward or a backward is recorded."""
+    """Raises during a capture, before anything of a forward or a backward is recorded."""
     place = place_of(buffer)
     if place is not None and place.capturing(place.stream()):
         raise UnsupportedError(
@@ -54,7 +54,7 @@ def refuse_capture(buffer: Buffer) -> None:
 
 
 def place_of(buffer: Buffer) -> Place | None:
-    """Its CUDA device; None: the CPU."""
+    """The buffer's CUDA device; None: the CPU."""
     gpu = buffer.runtime.gpu
     return None if gpu is None else gpu.place
 
@@ -68,7 +68,7 @@ class Returning(Generic[AnyHandle]):
         self.received = received
 
     def take(self, keys: torch.Tensor) -> torch.Tensor:
-        """The received rows in the order of the forward; zeros for what did not come again."""
+        """The received rows in the order of the forward; zeros for rows that did not come again."""
         rows, found = self.received.take(self.recv_x), self.received.find(keys)
         there = found >= 0
         if keys.numel() == rows.shape[0] and bool(there.all()):
@@ -87,10 +87,10 @@ class Returning(Generic[AnyHandle]):
 
 
 class _WhenOver:
-    """What autograd holds during one backward: ends what the second half did not come for.
+    """What autograd holds during one backward: releases what the second half did not take.
 
-    Autograd calls it when the backward has succeeded, and drops it in any case: then because
-    an exception came between the two halves.
+    Autograd calls it when the backward has succeeded, and drops it in any case. If it is dropped
+    without a call, an exception came between the two halves.
     """
 
     def __init__(self, call: Call[Any], returning: Returning[Any]) -> None:
@@ -103,7 +103,7 @@ class _WhenOver:
 
     def __del__(self) -> None:
         if self._call.forget(self._returning):
-            self._returning.handle._release()  # raises nothing: there is nobody to tell
+            self._returning.handle._release()  # raises nothing: no caller would get it
 
 
 class Call(Generic[AnyHandle]):
@@ -127,7 +127,7 @@ class Call(Generic[AnyHandle]):
     def keep(self, returning: Returning[AnyHandle]) -> Returning[AnyHandle]:
         """Keeps it for the second half, at most until this backward ends, however it ends."""
         self._returning = returning
-        # Autograd leaves the second half out where nobody asked for gradients that need it.
+        # Autograd leaves the second half out where no requested gradient needs it.
         over = _WhenOver(self, returning)
         torch.autograd.Variable._execution_engine.queue_callback(over)
         return returning
@@ -159,8 +159,8 @@ class Call(Generic[AnyHandle]):
 
 
 def new_anchor(x: torch.Tensor) -> torch.Tensor:
-    """What makes results require gradients on every rank alike, so that none leaves a backward
-    out that others wait in. On the device of ``x``.
+    """Makes results require gradients on every rank alike. Otherwise a rank might leave out a
+    backward in which other ranks wait. On the device of ``x``.
     """
     learns = torch.is_grad_enabled()
     return torch.empty(0, dtype=torch.float32, device=x.device, requires_grad=learns)

@@ -1,4 +1,4 @@
-"""What ``moewire doctor`` says of ranks on several hosts: which carrier, and why no other one."""
+"""What ``moewire doctor`` says of ranks on several hosts: the carrier, and why not another one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Part = dict[str, Any]
 
 _DEVICES = Path("/sys/class/infiniband")
 _CAP_IPC_LOCK = 14
-# Two rings of 16 MiB per direction, of which a rank registers the own ends.
+# Two rings of 16 MiB per direction; a rank registers its own ends of them.
 LOCKED_BYTES_PER_REMOTE_RANK = 2 * 16 << 20
 _MAKE_KEYS = (
     "openssl rand -hex 32 | sed 's/^/1 /' > moewire.keys && chmod 600 moewire.keys; "
@@ -61,7 +61,7 @@ _NO_RDMA: tuple[tuple[str, str, str], ...] = (
         "ulimit -l unlimited   (in a container: docker run --ulimit memlock=-1)",
     ),
 )
-# The library has names of fields, and a fabric those of its arguments.
+# The library's errors name fields; a fabric's errors name its arguments.
 _FIELD = re.compile(r"\b(?:config->|(?=rdma_(?:devices|gid|near|dc)\b))(\w+)")
 _HIDDEN = (
     "the kernel has an RDMA device that libibverbs does not see",
@@ -102,7 +102,8 @@ def report(lib: Library | None, verbs: Part) -> Part:
 def _messages_on_cuda(found: Part, verbs: Part) -> str:
     """Where a buffer on CUDA has its messages to ranks of other hosts, by carrier.
 
-    The library asks one device, which a buffer takes unless ``MOEWIRE_RDMA_...`` say otherwise.
+    The library asks one device: the one that a buffer takes unless ``MOEWIRE_RDMA_...`` choose
+        another.
     """
     if found["transport"] == "tcp" or not found["rdma"]["available"]:
         return "in pinned host memory: tcp registers no device memory"
@@ -121,7 +122,7 @@ def _messages_on_cuda(found: Part, verbs: Part) -> str:
 
 
 def _tried(lib: Library, fields: dict[str, int | bytes]) -> str:
-    """Why no buffer can be made so; "" if one can."""
+    """Why no buffer can be made with these settings; "" if one can."""
     config = abi.mw_config_t(abi.SIZE_OF[abi.mw_config_t], num_ranks=2)
     texts = _reach.fill(config, fields)
     buffer = abi.mw_buffer_t()
@@ -146,7 +147,7 @@ def _chosen(fields: dict[str, int | bytes]) -> Part:
 
 
 def _by_variable(text: str) -> str:
-    """An error of the library or a fabric with the names of here, where all are variables."""
+    """An error of the library or a fabric, with each field's name replaced by its variable."""
     named = _FIELD.sub(lambda field: f"MOEWIRE_{field[1].upper()}", text)
     return re.sub(r"\bMOEWIRE_KEYS\b", "MOEWIRE_KEY", named)
 
@@ -219,7 +220,7 @@ def _word(path: Path) -> str:
 
 
 def locked_memory() -> Part:
-    """How much this process may lock, which RDMA needs for the rings of links."""
+    """How much memory this process may lock; RDMA needs it for the rings of links."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     effective = _capabilities() >> _CAP_IPC_LOCK & 1
     unlimited = soft == resource.RLIM_INFINITY or bool(effective)
@@ -238,7 +239,7 @@ def _capabilities() -> int:
 
 
 def carrier_between(found: Part) -> Part:
-    """What a rank of another host would be reached by, and why so."""
+    """The carrier that would reach a rank of another host, and why that one."""
     transport, rdma = found["transport"], found["rdma"]
     if transport == "shm":
         fix = "export MOEWIRE_TRANSPORT=auto"
@@ -247,7 +248,7 @@ def carrier_between(found: Part) -> Part:
         if not found[name]["available"]:
             return {**found[name], "reason": f"no {name}: {found[name]['reason']}"}
     if "error" in found:
-        # Of the library: a key that others could read or change is none.
+        # The library's words for a key that others could read or change.
         exposed = "use 0600" in found["error"]
         fix = "chmod 600 $MOEWIRE_KEY_FILE" if exposed else "see the error, and docs/hosts.md"
         return {"available": False, "reason": found["error"], "fix": fix}
@@ -268,13 +269,13 @@ Advice = tuple[str, str]  # what is wrong, and what helps
 
 
 def asked_for(found: Part) -> bool:
-    """Whether somebody has said that there will be other hosts."""
+    """Whether the settings say that there will be other hosts."""
     keys = found.get("keys", {}).get("available", False)
     return bool(keys or "error" in found or found["transport"] in ("rdma", "tcp"))
 
 
 def no_way(found: Part) -> Advice | None:
-    """Ranks of other hosts were asked for, and could not be reached."""
+    """Ranks of other hosts are expected, but cannot be reached."""
     way = found["ranks_of_other_hosts"]
     if not asked_for(found) or way["available"]:
         return None
@@ -282,7 +283,7 @@ def no_way(found: Part) -> Advice | None:
 
 
 def loopback(found: Part) -> Advice | None:
-    """Other hosts are told an address that is theirs, too."""
+    """The address that other hosts are told is a loopback address, which is their own, too."""
     if not found.get("address", {}).get("loopback") or os.environ.get("MOEWIRE_HOST"):
         return None
     return (
@@ -293,14 +294,14 @@ def loopback(found: Part) -> Advice | None:
 
 
 def unused_device(found: Part) -> Advice | None:
-    """There is a device, and TCP would be used."""
+    """There is an RDMA device, but TCP would be used."""
     if found["rdma"]["available"] or not found["rdma_devices"]:
         return None
     return f"RDMA is not used: {found['rdma']['reason']}", found["rdma"]["fix"]
 
 
 def little_locked(found: Part) -> Advice | None:
-    """RDMA would be used, and could not register the rings of many ranks."""
+    """RDMA would be used, but could not register the rings of many ranks."""
     limit, each = (found["locked_memory"][name] for name in ("limit", "needed_per_remote_rank"))
     if not found["rdma"]["available"] or limit == "unlimited" or limit >= 8 * each:
         return None

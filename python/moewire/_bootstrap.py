@@ -1,4 +1,4 @@
-"""Where ranks meet: in a store wherever one can be had, else by exchanging bytes.
+"""Where ranks meet: in a store if there is one, else by exchanging bytes.
 
 A store needs no collective, has a deadline, and can tell which ranks did not come. Only a
 group without a store uses collectives.
@@ -31,18 +31,18 @@ class Rendezvous(Protocol):
     num_ranks: int
 
     def construct(self, runtime: Runtime, members: frozenset[int], timeout_us: int) -> None:
-        """Connects a new buffer with ``members``, or with those whom it joins."""
+        """Connects a new buffer with ``members``, or with the group that it joins."""
 
     def update(self, runtime: Runtime, members: frozenset[int], timeout_us: int) -> None:
-        """Begins a new epoch with ``members``, or with those of them who come."""
+        """Begins a new epoch with those of ``members`` that come."""
 
 
-# What an embedder brings for ``ExchangeRendezvous``: own bytes to everybody's by rank.
+# The embedder's part of ``ExchangeRendezvous``: from this rank's bytes to every rank's.
 Exchange: TypeAlias = Callable[[bytes], Sequence[bytes | None]]
 
 
 class ExchangeRendezvous:
-    """Meets by exchanging bytes, whatever carries them. Empty or None: that rank is absent.
+    """Meets by exchanging bytes, by any means. Empty or None: that rank is absent.
 
     A round is two exchanges: of metadata, and of whether each rank could connect.
     """
@@ -53,11 +53,11 @@ class ExchangeRendezvous:
         self._exchange = exchange
 
     def construct(self, runtime: Runtime, members: frozenset[int], timeout_us: int) -> None:
-        """One round, with everybody who takes part in the exchange."""
+        """One round, with every rank that takes part in the exchange."""
         self._meet(runtime, timeout_us)
 
     def update(self, runtime: Runtime, members: frozenset[int], timeout_us: int) -> None:
-        """One round; ``members`` is not used: the exchange says who has come."""
+        """One round; ``members`` is not used: the exchange says which ranks have come."""
         runtime.update()
         self._meet(runtime, timeout_us)
 
@@ -65,7 +65,7 @@ class ExchangeRendezvous:
         failure: MoewireError | None = None
         everybody = [item or b"" for item in self._exchange(runtime.metadata())]
         try:
-            # No time at all is a short one: to refuse it here would come too late.
+            # 0 is taken as a short time: here it is too late to refuse it.
             runtime.connect(everybody, timeout_us or 1)
         except MoewireError as error:
             failure = error
@@ -128,7 +128,7 @@ def group_store(group: dist.ProcessGroup) -> Store | None:
     for getter in getters:
         try:
             store = getter() if getter is not None else None
-        except Exception:  # whatever a backend of another kind answers
+        except Exception:  # a backend of another kind may raise anything
             continue
         if store is not None:
             return cast("Store", store)
@@ -137,7 +137,7 @@ def group_store(group: dist.ProcessGroup) -> Store | None:
 
 def group_rendezvous(group: dist.ProcessGroup, prefix: str) -> Rendezvous:
     """The rendezvous of a process group; the calling process must be a member."""
-    if group == dist.GroupMember.NON_GROUP_MEMBER:  # what torch gives a rank that it leaves out
+    if group == dist.GroupMember.NON_GROUP_MEMBER:  # what torch gives ranks outside it
         raise refuse("group", "a group that this rank is not in", "a group that it is in")
     if not isinstance(group, dist.ProcessGroup):
         raise refuse("group", type(group).__name__, "a torch.distributed.ProcessGroup")

@@ -1,7 +1,8 @@
-"""Arguments are checked where the tensors are; an error names argument, given and allowed.
+"""Checks of arguments on the tensors' side; errors name the argument, its value and what is
+allowed.
 
-The library checks all numbers again, and what only it can know: expert ids, and what the
-buffer was created for.
+The library checks all numbers again. It also checks what only it can know: expert ids, and the
+sizes that the buffer was created for.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ _STRIDED = torch.strided
 
 
 def plain(value: Any, dtype: torch.dtype) -> bool:
-    """Whether ``value`` is beyond doubt a contiguous CPU tensor of ``dtype``.
+    """Whether ``value`` is certainly a contiguous CPU tensor of ``dtype``.
 
-    The quick way for almost every call; ``tensor`` decides about the others, and says why not.
+    A quick test for almost every call; ``tensor`` decides about the others, and says why not.
     """
     return (
         type(value) is _TENSOR
@@ -58,7 +59,7 @@ def plain(value: Any, dtype: torch.dtype) -> bool:
     )
 
 
-# Whether a value is beyond doubt a contiguous tensor of a dtype, where the buffer's rows lie.
+# Whether a value is certainly a contiguous tensor of a dtype, where the buffer's rows lie.
 Quick: TypeAlias = Callable[[Any, torch.dtype], bool]
 
 
@@ -86,10 +87,11 @@ def tensor(
     place: Place | None = None,
     dtypes: tuple[torch.dtype, ...] = (),
 ) -> None:
-    """A contiguous tensor of ``dtype`` and ``shape``; None stands for any size.
+    """Checks for a contiguous tensor of ``dtype`` and ``shape``; None stands for any size.
 
-    On the CPU, or on the device of ``place``. ``dtypes``: all that a caller may give, where
-    ``dtype`` is that of what was given, or the first of them.
+    It must be on the CPU, or on the device of ``place``. ``dtypes``: all types that a caller may
+    give, if there are several; ``dtype`` is then the type of the given tensor, or the first of
+    them.
     """
     if not isinstance(value, torch.Tensor):
         raise refuse(name, type(value).__name__, "a torch.Tensor")
@@ -117,7 +119,7 @@ def known(
     quick: Quick = plain,
     dtypes: tuple[torch.dtype, ...] = (),
 ) -> None:
-    """``tensor`` where the whole shape is known: quick if it is right."""
+    """``tensor`` for a shape that is wholly known: quick if the tensor is right."""
     if not (quick(value, dtype) and value.shape == shape):
         tensor(name, value, dtype, shape, place, dtypes)
 
@@ -129,7 +131,7 @@ def outputs(
     name: str = "x",
     place: Place | None = None,
 ) -> None:
-    """Expert outputs of the ``dtype`` that was chosen at their dispatch."""
+    """Checks for expert outputs of the ``dtype`` that their dispatch chose."""
     given = getattr(x, "dtype", None)
     if given is not dtype and given in (torch.float32, torch.bfloat16):
         how = "dispatch with fp32_outputs=True for float32"
@@ -140,13 +142,13 @@ def outputs(
 
 
 def num_extras(name: str, count: int) -> None:
-    """How many tensors may go along with flat rows."""
+    """Checks how many tensors go along with flat rows."""
     if count > abi.MW_MAX_EXTRAS:
         raise refuse(name, f"{count} of them", f"at most {abi.MW_MAX_EXTRAS}")
 
 
 def along(name: str, value: object, num_tokens: int, place: Place | None = None) -> None:
-    """A contiguous tensor of any dtype with a row for each token."""
+    """Checks for a contiguous tensor of any dtype with a row for each token."""
     if not isinstance(value, torch.Tensor):
         raise refuse(name, type(value).__name__, "a torch.Tensor")
     if value.dim() < 1:
@@ -176,7 +178,7 @@ def experts(value: object, num_ranks: int) -> int:
 
 
 def scales(fp8: bool, round_scale: bool, ue8m0: bool) -> None:
-    """Each option is a form of the one before it."""
+    """Refuses an option of scales without the option that it depends on."""
     if round_scale and not fp8:
         raise refuse("round_scale", "True with use_fp8 False", "with use_fp8 only")
     if ue8m0 and not round_scale:
@@ -218,7 +220,7 @@ def active_ranks(
 
 
 def not_both(async_finish: bool, return_recv_hook: bool) -> None:
-    """An operation ends by its event or by its hook."""
+    """Refuses both flags: an operation ends by its event or by its hook."""
     if async_finish and return_recv_hook:
         raise refuse("async_finish and return_recv_hook", "both", "at most one of them")
 

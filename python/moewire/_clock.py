@@ -10,7 +10,7 @@ _LONGEST_PAUSE_S = 0.02
 
 
 class Clock:
-    """So much time from now on; -1: no end."""
+    """A span of time from now on; -1: no end."""
 
     def __init__(self, timeout_us: int) -> None:
         self.timeout_us = timeout_us
@@ -21,24 +21,24 @@ class Clock:
         return self._until is not None and time.monotonic() > self._until
 
     def over_s(self) -> float:
-        """For how long the time has passed, in seconds; 0: it has not."""
+        """The seconds since the time has passed; 0: it has not."""
         return 0.0 if self._until is None else max(0.0, time.monotonic() - self._until)
 
     def before(self, share: float, most_s: float) -> Clock:
-        """A clock that ends earlier: by a share of all the time, ``most_s`` at most."""
+        """A clock that ends earlier: by a share of the whole time, by ``most_s`` at most."""
         if self._until is None:
             return self
         early_s = min(share * self.timeout_us / 1e6, most_s)
         return Clock(max(0, int((self._until - early_s - time.monotonic()) * 1e6)))
 
     def left_us(self) -> int:
-        """What is left of it, at least 1; -1 for no deadline."""
+        """The time that is left, at least 1; -1 for no deadline."""
         if self._until is None:
             return -1
         return max(1, int((self._until - time.monotonic()) * 1e6))
 
     def wait(self, done: Callable[[], bool]) -> bool:
-        """Polls until it is done (True) or the time is over (False)."""
+        """Polls until ``done`` is true (True) or the time is over (False)."""
         pause = _SHORTEST_PAUSE_S
         while not done():
             if self.over():

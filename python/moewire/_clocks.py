@@ -1,10 +1,10 @@
-"""How the clocks of hosts differ, so that their traces come onto one time line.
+"""How the clocks of hosts differ, for traces of several hosts on one time line.
 
-Every host's times are its own CLOCK_MONOTONIC. A rank knows how far that is from its wall clock,
-and, from the heartbeats of remote ranks, which tell the time, how far their wall clocks seem ahead
-of its own: less the time that a heartbeat takes, of which the smallest counts. Two hosts that have
-heard each other know the difference to half of what both heartbeats took together, as Cristian's
-method and NTP do (RFC 5905, section 8).
+Every host's times are its own CLOCK_MONOTONIC. A rank knows the difference between this clock and
+its wall clock. Heartbeats of remote ranks tell the time. From them a rank knows how far a remote
+wall clock seems ahead of its own: the true lead less the time that a heartbeat takes. The fastest
+heartbeat counts. Two hosts that have heard each other know the difference to within half of what
+both heartbeats took together, as in Cristian's method and NTP (RFC 5905, section 8).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Clock(NamedTuple):
 def clock_of(
     pid: int | str, wall_clock_ns: int, ranks: Iterable[int], seen: Iterable[tuple[int, int]]
 ) -> Clock | None:
-    """That of ranks of this host, of which ``pid`` ("self": this process) is one.
+    """The clock of the ranks of this host; ``pid`` ("self": this process) is one of them.
 
-    ``seen``: remote ranks, and how far ahead they seemed (0: not known).
+    ``seen``: remote ranks, and how far ahead their clocks seemed (0: not known).
 
-    None where there are no remote ranks: then nothing is to be merged with other hosts' times.
+    None if there are no remote ranks: then nothing has to be merged with other hosts' times.
     """
     ahead: dict[int, int] = {}
     remote = False
@@ -63,7 +63,7 @@ def _id(pid: int | str) -> str:
 
 
 def parse(document: Mapping[str, Any]) -> Clock | None:
-    """The clock that a trace names, if it does. KeyError, TypeError, ValueError: it is none."""
+    """The clock that a trace names, if any. KeyError, TypeError, ValueError: it is malformed."""
     found = document.get("otherData", {}).get(KEY)
     if found is None:
         return None
@@ -102,7 +102,7 @@ class Shift(NamedTuple):
 
 
 def shift(clock: Clock, reference: Clock) -> Shift:
-    """From a clock's times to the reference's."""
+    """The shift from a clock's times to those of the reference."""
     if clock.id == reference.id:
         return Shift(0, 0, "the same clock")
     there = _ahead(reference, clock.ranks)  # of the clock's host, seen by the reference's
@@ -119,5 +119,5 @@ def shift(clock: Clock, reference: Clock) -> Shift:
 
 
 def _ahead(clock: Clock, ranks: frozenset[int]) -> int | None:
-    """The fastest heartbeat of any of the ranks."""
+    """How far ahead a clock seemed, by the fastest heartbeat of any of the ranks."""
     return max((clock.ahead_ns[rank] for rank in ranks if rank in clock.ahead_ns), default=None)

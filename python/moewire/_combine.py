@@ -60,7 +60,7 @@ def check_request(
     place: Place | None = None,
     quick: _check.Quick = _check.plain,
 ) -> None:
-    """Raises what is wrong with the arguments, all but ``active_ranks``."""
+    """Raises if an argument other than ``active_ranks`` is wrong."""
     plan, weights = handle._plan, request.topk_weights
     selections = (handle._num_tokens, plan.num_topk)
     if not (quick(request.x, plan.output_dtype) and request.x.shape == plan.rows):
@@ -76,7 +76,7 @@ def check_request(
 def fill(
     args: abi.mw_combine_args_t, request: Request, handle: Handle, active: tuple[int, int]
 ) -> None:
-    """Everything but the struct's size and the slice; ``active``: address and length."""
+    """Fills all but the struct's size and the slice; ``active``: address and length."""
     args.flags = (abi.MW_COMBINE_ZERO_COPY if request.zero_copy else 0) | request.stored
     args.handle = handle._id
     args.x = request.x.data_ptr()

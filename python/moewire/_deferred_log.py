@@ -1,8 +1,8 @@
-"""Warnings from where nobody may log: a handler of the log has a lock, and so have its callers.
+"""Warnings from places that may not log: a log handler has a lock, and its callers may have some.
 
-A collection may come anywhere, also in a handler that a thread is in. What it finds there may
-want a lock whose holder is about to log, and wants that handler. So who is collected, or holds a
-lock that the collected take, only leaves word here.
+A garbage collection may happen anywhere, also inside a log handler. An object that is collected
+there may want a lock; the thread that holds this lock may be about to log, and want the handler.
+So code that runs in a collection, or under a lock that such code takes, only leaves its text here.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import atexit
 import logging
 from collections import deque
 
-# Beyond them the oldest ones go: the latest failures say most.
+# If there are more, the oldest are dropped: the latest failures say most.
 MAX_KEPT = 64
 
 _texts: deque[str] = deque(maxlen=MAX_KEPT)  # needs no lock
 
 
 def leave(text: str) -> None:
-    """Leaves a warning to be logged. Takes no lock and waits for nobody."""
+    """Leaves a warning to be logged later. Takes no lock and does not wait."""
     _texts.append(text)
 
 
 def flush() -> None:
-    """Logs what was left; for who holds no lock and is not being collected."""
+    """Logs what was left. Callers hold no lock and are not in a garbage collection."""
     while _texts:
         try:
             text = _texts.popleft()

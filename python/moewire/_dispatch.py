@@ -50,7 +50,7 @@ class Request(NamedTuple):
 
 
 def flags(fp8: object, more: object, round_scale: object, ue8m0: object, fp32: object) -> int:
-    """``MW_DISPATCH_*`` bits; refuses what is no bool."""
+    """``MW_DISPATCH_*`` bits; raises for a value that is not a bool."""
     bits = 0  # "is not False" first: almost all are, at every call
     if fp8 is not False and boolean("use_fp8", fp8):
         bits = _FP8
@@ -71,7 +71,7 @@ Outputs: TypeAlias = tuple[torch.Tensor, torch.Tensor, abi.mw_dispatch_result_t]
 
 
 def outputs_for(plan: Plan) -> Outputs:
-    """Fresh ones for one dispatch."""
+    """Fresh outputs for one dispatch."""
     raw = _new_raw(_RESULT_BYTES)
     return _empty_like(plan.counts), _empty_like(plan.layout), raw
 
@@ -109,9 +109,9 @@ def checked_plan(runtime: Runtime, request: Request) -> Plan:
 
 
 def known_plan(runtime: Runtime, request: Request, quick: _check.Quick = _plain) -> Plan | None:
-    """The plan of an earlier dispatch, if these arguments are right beyond doubt.
+    """The plan of an earlier dispatch, if these arguments are certainly right.
 
-    The quick way of ``check_request``, for what is almost every call. None means: look closely.
+    The quick way of ``check_request``, for almost every call. None means: check in detail.
     """
     x, topk_idx, _, num_max, num_experts, timeout_us, flags, _, weights = request
     ids_dtype, weights_dtype = _INT64, _FLOAT32
@@ -138,7 +138,7 @@ def known_plan(runtime: Runtime, request: Request, quick: _check.Quick = _plain)
 
 
 def check_request(request: Request, num_ranks: int, place: Place | None = None) -> Key:
-    """The key of the plan; raises what is wrong with the arguments."""
+    """The key of the plan; raises if an argument is wrong."""
     name = "num_max_dispatch_tokens_per_rank"
     num_max = _check.integer(name, request.num_max_tokens, 1, _check.MAX_TOKENS)
     experts = _check.experts(request.num_experts, num_ranks)
@@ -159,7 +159,7 @@ def check_request(request: Request, num_ranks: int, place: Place | None = None) 
 
 
 def _check_weights(request: Request, dtype: torch.dtype, place: Place | None) -> None:
-    """Weights are part of a dispatch exactly when sums are to be made by them."""
+    """Checks that a dispatch has weights exactly when it is pre-reduced."""
     weights = request.topk_weights
     if not request.flags & _PRE:
         if weights is not None:
@@ -174,7 +174,7 @@ def _check_weights(request: Request, dtype: torch.dtype, place: Place | None) ->
 def fill(
     args: abi.mw_dispatch_args_t, request: Request, active: tuple[int, int], outputs: Outputs
 ) -> None:
-    """What differs from call to call; ``active`` is address and length of ``active_ranks``."""
+    """Fills what differs from call to call; ``active``: address and length of ``active_ranks``."""
     recv_count, layout_range, raw = outputs
     args.flags = request.flags
     args.x = request.x.data_ptr()
@@ -183,7 +183,7 @@ def fill(
     args.active_ranks, args.num_active_ranks = active
     args.timeout_us = request.timeout_us
     args.phase = request.phase
-    weights = request.topk_weights  # structs are used again: also where there are none
+    weights = request.topk_weights  # set also to 0, because structs are used again
     args.topk_weights = 0 if weights is None else weights.data_ptr()
     args.recv_count = recv_count.data_ptr()
     args.layout_range = layout_range.data_ptr()

@@ -1,7 +1,7 @@
-"""One clear line for a slow or lost rank, through ``logging``, under the name "moewire".
+"""One clear log line for a slow or lost rank, through ``logging``, under the name "moewire".
 
-The library keeps a list of events, and counts them in a word that Python reads after each
-operation and each slice of a wait; only when it has changed is the list fetched.
+The library keeps a list of events, and counts them in a word. Python reads the word after each
+operation and each slice of a wait, and fetches the list only when the word has changed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Limiter:
         self._left_out: dict[tuple[str, int], int] = {}
 
     def admit(self, key: tuple[str, int], now: float) -> int | None:
-        """How many were left out since the last one that was let through; None: leave it out."""
+        """The number of events left out since the last one let through; None: leave this out."""
         last = self._last.get(key)
         if last is not None and now - last < QUIET_SECONDS:
             self._left_out[key] = self._left_out.get(key, 0) + 1
@@ -53,7 +53,7 @@ class EventLog:
         self._lock = threading.Lock()
 
     def look(self) -> None:
-        """Logs what is new. Costs one comparison when nothing is."""
+        """Logs new events. Costs one comparison when there are none."""
         if self._word.value != self._counted:
             self._fetch()
 

@@ -1,10 +1,10 @@
 """The structs of calls that every transfer makes: made once, and used again.
 
 A call takes a struct out of a list and puts it back afterwards. Popping and appending are each
-one step for threads and for handlers of signals, so a struct is one call's at a time, also where
-a handler makes a call of its own between the end of one and the reading of its result. A list
-has as many as there ever were calls at a time; one that an exception keeps from being put back
-is lost, and another is made.
+atomic for threads and for signal handlers. So a struct belongs to one call at a time, even if a
+handler makes a call of its own between the end of a call and the reading of its result. A list
+has as many structs as there ever were calls at a time. A struct that an exception keeps from being
+put back is lost, and another is made.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ spare_results: list[abi.mw_transfer_result_t] = []
 
 
 def take_args() -> abi.mw_transfer_args_t:
-    """One to be packed with ``ARGS``, and then appended to ``spare_args``."""
+    """A struct to be packed with ``ARGS``, and then appended to ``spare_args``."""
     try:
         return spare_args.pop()
     except IndexError:
@@ -32,7 +32,7 @@ def take_args() -> abi.mw_transfer_args_t:
 
 
 def take_result() -> abi.mw_transfer_result_t:
-    """One to be filled by the library, read, and then appended to ``spare_results``."""
+    """A struct to be filled by the library, read, and then appended to ``spare_results``."""
     try:
         return spare_results.pop()
     except IndexError:

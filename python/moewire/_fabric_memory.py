@@ -22,7 +22,7 @@ class Memory:
     def release(self) -> None:
         """Lets go of the memory; a buffer may be resized again."""
         held, self._held = self._held, None
-        if isinstance(held, tuple):  # a view and what was made of it, which holds it
+        if isinstance(held, tuple):  # a view, and the ctypes array over it, which holds the view
             view, exported = held
             del held, exported
             view.release()
@@ -30,7 +30,7 @@ class Memory:
 
 def memory_of(memory: Any) -> Memory:
     """The memory of a tensor or buffer, without a copy."""
-    torch = sys.modules.get("torch")  # a tensor has come from there
+    torch = sys.modules.get("torch")  # if there is a tensor, torch is loaded
     if torch is not None and isinstance(memory, torch.Tensor):
         return _tensor(memory)
     try:

@@ -1,4 +1,4 @@
-"""What a fabric makes: regions and transfers. ``moewire.fabric`` has the contract."""
+"""Regions and transfers, the objects of a fabric. ``moewire.fabric`` has the contract."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .errors import DeadlineError, from_status
 if TYPE_CHECKING:
     from .fabric import Fabric
 
-# A wait comes back so often to look after signals.
+# A wait returns this often to let signals be handled.
 _SLICE_US = 50_000
 MAX_64 = (1 << 64) - 1
 MAX_63 = (1 << 63) - 1
@@ -26,7 +26,7 @@ IN_PROGRESS = 1
 
 
 class Remote(NamedTuple):
-    """What a peer needs to reach a region: plain numbers, to be sent to it as they are."""
+    """What a peer needs to reach a region: plain numbers, sent to the peer as they are."""
 
     address: int
     num_bytes: int
@@ -55,7 +55,7 @@ def slices(timeout_us: int) -> Iterator[int]:
 
 
 class Text:
-    """A text of the library's that is as long as it is."""
+    """A text of the library, of any length."""
 
     def __init__(self, function: Any, check: Any) -> None:
         length = ctypes.c_uint64()
@@ -69,8 +69,8 @@ class Text:
 class Region:
     """Registered memory; ``Fabric.register`` makes one. A context manager.
 
-    It keeps the memory alive, and a buffer that can be resized from being so, until ``close()``
-    has returned, or the fabric is closed.
+    It keeps the memory alive, and a resizable buffer from being resized, until ``close()``
+    has returned or the fabric is closed.
     """
 
     def __init__(self, fabric: Fabric, region_id: abi.mw_region_t, memory: Memory) -> None:
@@ -83,7 +83,7 @@ class Region:
 
     @property
     def remote(self) -> Remote:
-        """What a peer needs to reach this region, worth nothing once it is closed."""
+        """What a peer needs to reach this region; useless once the region is closed."""
         value = abi.mw_remote_t(size=ctypes.sizeof(abi.mw_remote_t))
         self._fabric._check(self._fabric._lib.region_remote(self._id, value))
         return Remote(value.address, value.num_bytes, value.key)
@@ -94,10 +94,10 @@ class Region:
         return self._memory is None
 
     def close(self) -> None:
-        """Ends the registration: what peers try with it is refused from here on. Idempotent.
+        """Ends the registration: later accesses of peers are refused. Idempotent.
 
         Raises:
-            BusyError: transfers that name it are not released; nothing happened.
+            BusyError: transfers that name the region are not released; nothing happened.
         """
         with self._fabric._lock:
             if self._memory is None:
@@ -126,8 +126,8 @@ class Region:
 class Transfer:
     """One operation; the methods of ``Fabric`` begin one. A context manager that closes it.
 
-    From its beginning until it is *released*, its bytes are the carrier's: they must not be
-    written, and those of a read or a receive not be looked at. It holds on to its region.
+    From its beginning until it is *released*, the carrier owns its bytes: the caller must not write
+    them, and must not look at those of a read or a receive. The transfer keeps its region alive.
     """
 
     __slots__ = ("__weakref__", "_closed", "_fabric", "_id", "_region")
@@ -139,10 +139,17 @@ class Transfer:
         self._closed = False
 
     def wait(self, timeout_us: int = -1, *, released: bool = True) -> Result:
-        """Waits until it has ended and (``released``) its memory is the caller's again.
+        """Waits until the transfer has ended.
+
+        Args:
+            timeout_us: how long to wait; -1: no limit.
+            released: wait until its memory is the caller's again, too.
+
+        Returns:
+            How it has ended.
 
         Raises:
-            DeadlineError: not within ``timeout_us``. It goes on.
+            DeadlineError: not within ``timeout_us``. The transfer goes on.
             MoewireError: how it has failed: ``UnreachableError``, ``RefusedError``,
                 ``CancelledError``, ``ClosedError``, ...
         """
@@ -162,14 +169,14 @@ class Transfer:
         return self._look(abi.MW_UNTIL_RELEASED, 0)
 
     def cancel(self) -> None:
-        """Gives it up, unless it has ended. Bytes may move until it is released.
+        """Cancels the transfer, unless it has ended. Bytes may move until it is released.
 
-        A ``recv`` is released by the message that comes into it, or with its connection.
+        A ``recv`` is released by the next message that comes into it, or with its connection.
         """
         self._fabric._check(self._fabric._lib.transfer_cancel(self._id))
 
     def close(self) -> None:
-        """Ends its use; one that has not ended is cancelled. Idempotent."""
+        """Ends its use; a transfer that has not ended is cancelled. Idempotent."""
         fabric = self._fabric
         if self._closed or fabric._lib.forked:
             return
@@ -179,7 +186,7 @@ class Transfer:
         self._region = None
 
     def _look(self, until: int, timeout_us: int) -> Result | None:
-        """Waits; None: it has not come so far."""
+        """Waits; None: it has not ended, or is not released, so far."""
         fabric, result = self._fabric, take_result()
         status = fabric._lib.transfer_wait(self._id, until, timeout_us, result)
         _, ended, num_bytes, imm, _ = RESULT.unpack_from(result)
@@ -214,7 +221,7 @@ def address_text(name: str, value: object) -> bytes:
     return value.encode()
 
 
-# The argument that each of them comes from.
+# The argument that each kind of keys comes from.
 KEY_SOURCES = {
     abi.MW_KEYS_BYTES: "keys",
     abi.MW_KEYS_FILE: "key_file",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Transfers:
-    """The base of ``Fabric`` that begins what moves bytes and numbers to and from a peer."""
+    """The base of ``Fabric`` that begins transfers of bytes and numbers to and from a peer."""
 
     _lib: Library
     _id: abi.mw_fabric_t
@@ -36,9 +36,19 @@ class Transfers:
         num_bytes: int | None = None,
         remote_offset: int = 0,
     ) -> Transfer:
-        """Begins to write ``region[offset:offset + num_bytes]`` into a region of the peer.
+        """Begins to write ``region[offset:offset + num_bytes]`` into a region of the peer. Never
+        blocks.
 
-        ``num_bytes`` None: all from ``offset`` on. Never blocks.
+        Args:
+            peer: the number of the peer.
+            region: the source, of this fabric.
+            remote: the peer's region, its ``remote``.
+            offset: where the bytes begin in ``region``.
+            num_bytes: None: all from ``offset`` on.
+            remote_offset: where the bytes go in the peer's region.
+
+        Returns:
+            The transfer.
 
         Raises:
             ConnectingError, WouldBlockError: nothing happened; try again (``retry`` does).
@@ -61,7 +71,7 @@ class Transfers:
     ) -> Transfer:
         """As ``write``; then a ``receive_imm`` of the peer gets ``imm`` (32 bits).
 
-        Without a region only the number goes.
+        Without a region only the number is sent.
         """
         return self._post(
             abi.MW_TRANSFER_WRITE_IMM, peer, region, offset, num_bytes, remote, remote_offset,
@@ -98,15 +108,20 @@ class Transfers:
     ) -> Transfer:
         """Begins to wait for a message of at most ``num_bytes``; needs ``messages=True``.
 
-        ``Result.imm`` says which message it has got: their order is nobody's promise.
+        ``Result.imm`` says which message it has got: receives may complete in any order.
         """
         return self._post(abi.MW_TRANSFER_RECV, peer, region, offset, num_bytes, None, 0)
 
     @staticmethod
     def retry(begin: Callable[[], Transfer], timeout_us: int = 10_000_000) -> Transfer:
-        """Calls ``begin()`` until it does not raise ``ConnectingError`` or ``WouldBlockError``.
+        """Calls ``begin()`` until it raises neither ``ConnectingError`` nor ``WouldBlockError``.
 
-        The last of these is raised when ``timeout_us`` has passed.
+        Args:
+            begin: begins a transfer, for example by ``write``.
+            timeout_us: when it has passed, the last of these errors is raised.
+
+        Returns:
+            The transfer.
         """
         end = time.monotonic_ns() // 1000 + integer("timeout_us", timeout_us, 0, MAX_63)
         while True:
@@ -155,7 +170,7 @@ class Transfers:
 
 
 def _are_plain(peer: object, offset: object, num_bytes: object, remote_offset: object) -> bool:
-    """Whether these are ints within their bounds: else ``integer`` has to look at each."""
+    """Whether these are ints within their bounds; if not, ``integer`` has to check each."""
     return (
         type(peer) is type(offset) is type(num_bytes) is type(remote_offset) is int
         and 0 <= peer <= MAX_64
@@ -166,7 +181,7 @@ def _are_plain(peer: object, offset: object, num_bytes: object, remote_offset: o
 
 
 def _remote_of(remote: Remote) -> Remote:
-    """Three numbers, as they come out of JSON or a pickle: ctypes would cut larger ones."""
+    """Three checked numbers, as from JSON or a pickle: ctypes would truncate larger ones."""
     if type(remote) is Remote:
         a, b, c = remote
         if type(a) is type(b) is type(c) is int and min(a, b, c) >= 0 and max(a, b, c) <= MAX_64:

@@ -38,8 +38,22 @@ class FlatCalls:
     ) -> int:
         """Bytes to construct with for flat operations up to this shape, in bf16 or fp8.
 
-        ``extra_row_bytes``: bytes per token of each tensor of ``extra``. For a buffer that is
-        to serve packed operations as well: the larger one of both hints.
+        If a buffer serves packed operations as well, construct it with the larger of both hints.
+
+        Args:
+            num_max_dispatch_tokens_per_rank: M.
+            hidden: H.
+            num_ranks: R.
+            num_topk: K.
+            extra_row_bytes: bytes per token of each tensor of ``extra``.
+            num_slots: as for ``Buffer``.
+            fp32_outputs: with room for dispatches that ask for ``fp32_outputs``.
+
+        Returns:
+            The size for ``num_ep_buffer_bytes``.
+
+        Raises:
+            InvalidArgument: a number is out of its bounds.
         """
         name = "num_max_dispatch_tokens_per_rank"
         ranks = _check.integer("num_ranks", num_ranks, 1, abi.MW_MAX_RANKS)
@@ -87,38 +101,44 @@ class FlatCalls:
         the rows, weights and adds up their outputs, and gives ``combine_flat`` one output row
         per row. Flat and packed operations may follow one another on one buffer.
 
+        The dispatch is sent when all ranks have begun it (as with ``deterministic=True``). So
+        each rank needs a thread of its own, and a call with a hook waits until then.
+
+        If one of the latest ``num_slots`` operations had the same routing among the same ranks, its
+        plan (which row goes where) is used again, with ``handle`` or without.
+
         Args:
             x, num_max_dispatch_tokens_per_rank, num_experts, active_ranks, timeout_us, use_fp8,
                 async_finish, return_recv_hook, more, round_scale, use_ue8m0, fp32_outputs: as
                 for ``dispatch``.
             topk_idx: int64 or int32 [T, K], contiguous, the same K <= 64 on every rank; -1 selects
-                nothing. Experts of one rank make one row.
+                nothing. Several selected experts of one rank make one row.
             topk_weights: float32, bf16 or float16 [T, K], contiguous; they arrive as float32.
             extra: up to 4 tensors [T, ...] of any dtype, contiguous, at most 65535 bytes per
-                token: scales or adapter numbers, say. They arrive as ``recv_extra``. The bytes
-                per token are the same on every rank.
+                token: scales or adapter numbers, for example. They arrive as ``recv_extra``. The
+                bytes per token are the same on every rank.
             handle: of an earlier flat dispatch of this buffer, released or not, of this epoch
-                or an earlier one: its routing is used again, for as many tokens and experts.
+                or an earlier one. Its routing is used again, for as many tokens and experts.
                 topk_idx and topk_weights are None then, do not travel, and do not come out;
                 rows come in the same order as long as the same ranks take part. All ranks pass
                 a handle, or none does.
 
-        Of the latest ``num_slots`` operations with the same routing among the same ranks the
-        plan (which row goes where) is taken over instead of made again, with ``handle`` or
-        without.
+        Returns:
+            A ``FlatReceived``. How long results are valid, and what a lost rank does: as for
+            ``dispatch``.
 
-        The dispatch is sent when all ranks have begun it (as with ``deterministic=True``), so
-        each rank has a thread of its own, and a call with a hook waits for that much.
+            Rows that a lost rank had reserved and not finished are among the N: ``layout_range``
+            counts none of them, and no combine reads them. They have ids -1 and weights 0, unless
+            that rank was frozen, wakes up and stores its own. With ``handle`` no ids tell them
+            apart.
 
-        Errors, lost ranks, and how long results are valid: as for ``dispatch``. Rows that a lost
-        rank had reserved and not finished are among the N: ``layout_range`` counts none of them,
-        and no combine reads them. They have ids -1 and weights 0, unless that rank was frozen,
-        wakes up and stores its own; with ``handle`` no ids tell them apart.
+            On CUDA the call only launches, also with a hook, and also with ``copy_outputs``, where
+            the copies have room for R*M rows. Asking for N, or for a tensor of N rows, waits for
+            the stream of the dispatch; this is refused while a stream is captured. While a graph is
+            recorded N is R*M, and ``handle.layout_range`` says at each replay which rows there are.
 
-        On CUDA the call only launches, with a hook, too, and with ``copy_outputs``, whose copies
-        have room for R*M rows; who asks for N, or for a tensor of N rows, waits for the stream of
-        the dispatch, which is refused while a stream is captured. While a graph is recorded N is
-        R*M, and ``handle.layout_range`` says at each replay which rows there are.
+        Raises:
+            MoewireError: as for ``dispatch``.
         """
         if handle is not None:
             _check_cached(self.runtime, handle, topk_idx, topk_weights, x, num_experts)
@@ -173,7 +193,11 @@ class FlatCalls:
             zero_copy: y is what ``get_next_combine_buffer(handle)`` returned (checked).
             active_ranks, timeout_us, out, async_finish, return_recv_hook: as for ``combine``.
 
-        Returns ``(out, event, hook)``, bf16 [T, H], and raises, as ``combine`` does.
+        Returns:
+            ``(out, event, hook)``, out bf16 [T, H], as ``combine`` does.
+
+        Raises:
+            MoewireError: as for ``combine``.
         """
         refuse_foreign(self.runtime, handle, FlatHandle)
         gpu = self.runtime.gpu

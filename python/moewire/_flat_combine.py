@@ -53,7 +53,7 @@ def run(runtime: Runtime, handle: FlatHandle, request: Request) -> Operation:
 def fill(
     args: abi.mw_combine_args_t, request: Request, handle: FlatHandle, active: tuple[int, int]
 ) -> None:
-    """Everything but the struct's size and the slice; ``active``: address and length."""
+    """Fills all but the struct's size and the slice; ``active``: address and length."""
     args.flags = abi.MW_COMBINE_FLAT | (abi.MW_COMBINE_ZERO_COPY if request.zero_copy else 0)
     args.handle = handle._id
     args.x = request.y.data_ptr()

@@ -1,4 +1,4 @@
-"""What every flat dispatch of one shape has in common: as ``_plan``, for flat rows."""
+"""What all flat dispatches of one shape share: as ``_plan``, for flat rows."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from . import _abi as abi
 from ._plan import SLICE_US, Pool
 
-# What one token of a tensor that goes along is: dtype, and the shape without T.
+# One token of an extra tensor: its dtype, and its shape without T.
 Extra = tuple[torch.dtype, tuple[int, ...]]
-# hidden, num_topk, num_max_tokens, num_experts, flags that say how rows look, what goes along.
+# hidden, num_topk, num_max_tokens, num_experts, flags of the form of rows, extra tensors.
 FlatKey = tuple[int, int, int, int, int, tuple[Extra, ...]]
 FORMAT_FLAGS = (
     abi.MW_DISPATCH_FP8
@@ -65,7 +65,7 @@ class FlatPlan:
         return self.num_rows, self.hidden
 
     def _new_args(self) -> abi.mw_dispatch_args_t:
-        """All but flags, inputs, deadline, phase and results."""
+        """A struct with all but flags, inputs, deadline, phase and results."""
         args = abi.mw_dispatch_args_t(
             size=abi.SIZE_OF[abi.mw_dispatch_args_t],
             hidden=self.hidden,

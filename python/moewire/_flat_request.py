@@ -1,4 +1,4 @@
-"""What a flat dispatch is asked for: checked, and put into one struct."""
+"""The arguments of a flat dispatch: checked, and put into one struct."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Request(NamedTuple):
 
 
 def several(extra: Iterable[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """``extra`` as a tuple. A tensor can be iterated over, too: its rows would be taken."""
+    """``extra`` as a tuple. Refuses a single tensor: an iteration over it would yield its rows."""
     if isinstance(extra, torch.Tensor) or not isinstance(extra, Iterable):
         allowed = "a list or tuple of tensors"
         raise _check.refuse("extra", f"a {type(extra).__name__}", allowed)
@@ -90,7 +90,7 @@ def fill(
     rows: FlatRows,
     raw: abi.mw_dispatch_result_t,
 ) -> None:
-    """What differs from call to call; ``active`` is address and length of ``active_ranks``."""
+    """Fills what differs from call to call; ``active``: address and length of ``active_ranks``."""
     weights = request.topk_weights
     args.flags = request.flags
     args.x = request.x.data_ptr()

@@ -21,7 +21,7 @@ from .handle import Driven, Held
 
 
 class Tensors(NamedTuple):
-    """All that a row has; beyond the rows received it is undefined."""
+    """All that a row has; undefined beyond the rows received."""
 
     data: torch.Tensor  # bf16 or float8_e4m3fn [R*M, H]
     scales: torch.Tensor | None  # as in _results.Rows, [R*M, ...]
@@ -31,7 +31,7 @@ class Tensors(NamedTuple):
     extra: tuple[torch.Tensor, ...]  # [R*M, ...]
 
     def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Tensors:
-        """The same of what ``change`` makes of each."""
+        """A copy of this with ``change`` applied to each tensor."""
 
         def change_if(tensor: torch.Tensor | None) -> torch.Tensor | None:
             return None if tensor is None else change(tensor)
@@ -47,12 +47,12 @@ class Tensors(NamedTuple):
         )
 
     def parts(self) -> list[torch.Tensor]:
-        """Those that there are."""
+        """The tensors that are not None."""
         alone = (self.data, self.scales, self.src_info, self.topk_idx, self.topk_weights)
         return [part for part in (*alone, *self.extra) if part is not None]
 
     def first(self, num_rows: int, copy: bool) -> Tensors:
-        """The first rows: views that nobody else holds, or copies."""
+        """The first rows: new views, which nothing else holds, or copies."""
         return self.each(lambda tensor: tensor[:num_rows].clone() if copy else tensor[:num_rows])
 
 
@@ -71,7 +71,7 @@ View: TypeAlias = Callable[[int, tuple[int, ...], torch.dtype], torch.Tensor]
 
 
 def make_views(view: View, raw: abi.mw_dispatch_result_t, plan: FlatPlan) -> Tensors:
-    """All that there is room for, [R*M, ...]."""
+    """Tensors over all the room that there is, [R*M, ...]."""
     num_rows, hidden = plan.rows
     dtype = torch.float8_e4m3fn if plan.fp8 else torch.bfloat16
     scales = topk_idx = topk_weights = None
@@ -97,7 +97,7 @@ def make_views(view: View, raw: abi.mw_dispatch_result_t, plan: FlatPlan) -> Ten
 
 
 class FlatRows:
-    """The rows of one dispatch, once they are there. Knows no operation, which knows it."""
+    """The rows of one dispatch, once they are there. The operation refers to it, not it to that."""
 
     def __init__(
         self, runtime: Runtime, raw: abi.mw_dispatch_result_t, plan: FlatPlan, copy: bool
@@ -116,7 +116,7 @@ class FlatRows:
         return self.layout.clone()
 
     def wait(self) -> None:
-        """What is known once the receive phase has ended is known behind it."""
+        """Returns when what the end of the receive phase tells is known."""
 
     def forget(self) -> None:
         """Drops the tensors; the numbers of rows stay."""
@@ -133,8 +133,8 @@ class FlatRows:
 class FlatHandle(Held):
     """The handle of one flat dispatch, to be combined with ``combine_flat``.
 
-    As ``Handle`` in all that concerns its life, and besides the routing of its dispatch, for
-    ``dispatch_flat(..., handle=...)``, which may still be used after the release.
+    It lives as ``Handle`` does. It also keeps the routing of its dispatch, for
+    ``dispatch_flat(..., handle=...)``; that may be used after the release, too.
     """
 
     _made_by = "dispatch_flat"
@@ -168,7 +168,7 @@ class FlatHandle(Held):
     def layout_range(self) -> torch.Tensor:
         """int64 [R]: ``first row << 32 | number of rows`` of each source; a copy.
 
-        Finishes the receive.
+        Finishes the receive phase.
         """
         self.finish()
         self._rows.wait()
@@ -180,10 +180,11 @@ class FlatReceived:
     """What ``dispatch_flat`` returns.
 
     ``handle``, ``event`` and ``hook`` are there at once. All else is known when the receive phase
-    has ended: asking for it earlier runs what the hook or the event would run, and waits.
+    has ended. Reading it earlier runs what the hook or the event would run, and waits.
 
-    The N rows are in order of their ranks and, within one, of their tokens. Tensors are views of
-    the workspace, valid until the handle is released, or ordinary ones: as ``dispatch`` says.
+    The N rows are in order of their source ranks and, within one, of their tokens. Tensors are
+    views of the workspace, valid until the handle is released, or ordinary ones, as ``dispatch``
+    says.
     """
 
     def __init__(
@@ -195,7 +196,8 @@ class FlatReceived:
         self._rows = rows
 
     def forget(self) -> None:
-        """Drops the tensors, for who keeps only the handle, to route by it again."""
+        """Drops the tensors, for a caller that keeps only the handle in order to use its routing
+        again."""
         self._rows.forget()
 
     def _tensors(self) -> Tensors:

@@ -37,7 +37,7 @@ _new_raw = abi.mw_dispatch_result_t  # looked up once, not at every call
 
 
 class Gpu:
-    """What a ``Runtime`` has where rows lie on a CUDA device. Any thread may use it."""
+    """The part of a ``Runtime`` for rows on a CUDA device. Any thread may use it."""
 
     def __init__(self, runtime: Runtime, ordinal: int) -> None:
         self._runtime = runtime
@@ -53,7 +53,7 @@ class Gpu:
 
     @property
     def runtime(self) -> Runtime:
-        """Whose operations these are."""
+        """The runtime that the operations belong to."""
         return self._runtime
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class Gpu:
         counts = self.place.empty((plan.num_local_experts,), torch.int32)
         shape = (plan.num_local_experts, self._runtime.num_ranks)
         made = counts, self.place.empty(shape, torch.int64)
-        if not captured:  # or they would keep memory of that graph
+        if not captured:  # captured ones would keep memory of that graph
             plan.templates = made
         return made
 
@@ -184,7 +184,7 @@ class Gpu:
     def give_up(
         self, raw: abi.mw_dispatch_result_t, stream: Any, operation: Launched | None
     ) -> None:
-        """Peers must not wait for a dispatch of which the caller got no handle."""
+        """Releases a dispatch of which the caller got no handle: peers must not wait for it."""
         if raw.handle.id and not (self._runtime.closed or self._runtime.lib.forked):
             self.release(raw.handle, stream)
         if operation is not None:
@@ -254,9 +254,9 @@ class Gpu:
         return self.view(address, plan.rows, plan.output_dtype, owner).detach()
 
     def _unread(self, handle: Handle | FlatHandle) -> int:
-        """Its address. What is on the current stream from now on comes behind who reads there."""
+        """Its address. Later work of the current stream comes after reads that are under way."""
         runtime, streams = self._runtime, self.streams
-        if not handle._combined:  # nobody does
+        if not handle._combined:  # nothing reads it
             return runtime.combine_buffer(handle._id, -1)
         address, stream = ctypes.c_uint64(), self.place.stream()
         with streams.lock:
@@ -272,9 +272,10 @@ class Gpu:
     def keep(
         self, tensors: tuple[torch.Tensor | None, ...], how: How, stream: Any
     ) -> tuple[torch.Tensor, ...]:
-        """Before a launch aside: nobody else gets this memory before the stream is behind it.
+        """Before a launch on the side stream: keeps tensors' memory until the stream has used it.
 
-        Not later, because what comes behind the launch may fail, and then it goes on all the same.
+        This comes before the launch, because a step after it may fail, and then the launched work
+        goes on all the same.
         """
         if not how.async_finish:
             return ()
@@ -291,7 +292,7 @@ class Gpu:
         kept: tuple[torch.Tensor, ...],
         outputs: tuple[torch.Tensor, ...],
     ) -> tuple[EventOverlap, Hook | None]:
-        """What a call returns of its end; ``kept``: what ``keep`` gave."""
+        """The event and the hook that a call returns; ``kept``: what ``keep`` returned."""
         hook = Hook(operation) if how.return_recv_hook else None
         if not how.async_finish:
             return EventOverlap(), hook
@@ -301,9 +302,10 @@ class Gpu:
         return EventOverlap(event, kept), hook
 
     def own(self, raw: abi.mw_dispatch_result_t) -> Owner:
-        """Keeps the workspace in place for who makes views of it, and holds this meanwhile.
+        """Keeps the workspace in place for callers that make views of it and hold the owner.
 
-        Another thread may close the buffer at any moment. Then each has an owner of its own.
+        Another thread may close the buffer at any moment. Then each caller gets an owner of its
+        own.
         """
         owner = self._owner
         return self._new_owner(raw) if owner is None else owner
@@ -322,10 +324,10 @@ class Gpu:
     def _rows(self, raw: abi.mw_dispatch_result_t, plan: Plan) -> Rows:
         """Views of where a dispatch's rows are.
 
-        Those of an earlier dispatch serve again only where every address and the plan, which
-        says shapes and types, are the same, so that new ones would be equal in all. They lie in
-        the workspace, which the owner keeps in place as long as anything is kept here: what rows
-        they show is the slot's affair, and ``fresh`` gives nobody the tensors themselves.
+        Views of an earlier dispatch are used again only if every address and the plan, which has
+        shapes and types, are the same: new views would be equal to them. They lie in the
+        workspace, which the owner keeps in place as long as a view is kept here. Which rows they
+        show depends on the slot, and ``fresh`` never returns the kept tensors themselves.
         """
         owner = self.own(raw)
         key = (raw.recv_x, raw.src_info, raw.recv_scales, plan)
@@ -351,9 +353,9 @@ class Gpu:
     def view(
         self, address: int, shape: tuple[int, ...], dtype: torch.dtype, owner: Owner
     ) -> torch.Tensor:
-        """Made once per place and shape, after ``close`` each time.
+        """A view, made once per place and shape; after ``close``, at every call.
 
-        It holds its owner: it keeps the memory, whatever becomes of the buffer.
+        It holds its owner, which keeps the memory when the buffer is closed, too.
         """
         key = (address, shape, dtype)
         view: torch.Tensor | None = self._views.get(key)

@@ -1,4 +1,4 @@
-"""On which device a buffer is made, from names to fields of the C ABI."""
+"""The device of a buffer, from names to fields of the C ABI."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def native(given: str | torch.device | None) -> dict[str, int | bytes]:
 
 
 def fence_flags(given: str | None, device: str | torch.device | None) -> int:
-    """Bits of ``flags`` for ``on_fence``; what a variable says is for buffers on CUDA alone."""
+    """Bits of ``flags`` for ``on_fence``; the variable applies to buffers on CUDA only."""
     name, value = "on_fence", given
     if value is None:
         name, value = "MOEWIRE_ON_FENCE", os.environ.get("MOEWIRE_ON_FENCE") or "wait"
@@ -50,7 +50,7 @@ def fence_flags(given: str | None, device: str | torch.device | None) -> int:
 
 
 def parsed(value: Any) -> tuple[str, int | None]:
-    """Kind and number of a device, or a refusal."""
+    """The kind and number of a device; raises if there is no such kind."""
     kind, index = getattr(value, "type", None), getattr(value, "index", None)
     if isinstance(value, str):
         kind, colon, number = value.partition(":")
@@ -67,7 +67,7 @@ def parsed(value: Any) -> tuple[str, int | None]:
 
 
 def refuse_unsized(device: Any, name: str, num_bytes: int, hint: str) -> None:
-    """On CUDA the memory is there from the beginning, so its size has to be given."""
+    """Refuses a size of 0 on CUDA, where all memory is allocated at construction."""
     if not num_bytes and parsed(device)[0] == "cuda":
         raise refuse(name, "0", f"on CUDA what {hint} gives{_if_there_is_none()}")
 

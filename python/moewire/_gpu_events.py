@@ -1,6 +1,6 @@
-"""Says what befalls a group whose calls only launch: while it waits, no call is there to.
+"""Logs the events of a group on CUDA: its calls only launch, so none is there to log them later.
 
-And what was left for who may log.
+Also logs the warnings that ``_deferred_log`` keeps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from . import _deferred_log
 if TYPE_CHECKING:
     from ._events import EventLog
 
-# How often it looks: a comparison of two numbers.
+# How often it looks. A look compares two numbers.
 PERIOD_SECONDS = 0.25
 
 
@@ -24,18 +24,18 @@ class EventListener:
     """A thread that looks for new events of a buffer until it is told to stop."""
 
     def __init__(self, events: EventLog) -> None:
-        # Held while it listens. A lock and no Event: that has a lock of its own inside, which the
-        # thread itself may have when the garbage collector ends a buffer there.
+        # Held while it listens. A lock, not an Event: an Event has a lock of its own inside, which
+        # this thread may hold when the garbage collector ends a buffer there.
         self._stop = threading.Lock()
         self._stop.acquire()
-        seen = weakref.ref(events)  # a buffer that nobody closed must not live on by it
+        seen = weakref.ref(events)  # the thread must not keep an unclosed buffer alive
         thread = threading.Thread(
             target=_listen, args=(seen, self._stop), name="moewire events", daemon=True
         )
         thread.start()
 
     def stop(self) -> None:
-        """Ends it. Idempotent; waits for nobody."""
+        """Ends the thread. Idempotent; does not wait."""
         with contextlib.suppress(RuntimeError):  # it was stopped
             self._stop.release()
 
@@ -48,6 +48,6 @@ def _listen(seen: weakref.ref[EventLog], stop: threading.Lock) -> None:
         try:
             events.look()
             _deferred_log.flush()
-        except Exception:  # of a handler of the program's: what befalls next is told all the same
+        except Exception:  # of a log handler of the program: later events are logged all the same
             logging.getLogger("moewire").debug("events of a buffer on CUDA", exc_info=True)
         del events

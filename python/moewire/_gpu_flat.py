@@ -1,6 +1,6 @@
 """Flat operations on CUDA: as ``_flat`` and ``_flat_combine``, launched and not waited for.
 
-How many rows came the device alone knows. Who asks waits for its stream.
+Only the device knows how many rows came. A caller that asks for the number waits for its stream.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class GpuFlatRows(FlatRows):
-    """The rows of one dispatch; while a graph is recorded, all that there is room for."""
+    """The rows of one dispatch; while a graph is recorded, as many as there is room for."""
 
     def __init__(
         self,
@@ -51,15 +51,15 @@ class GpuFlatRows(FlatRows):
         self.tensors = None
 
     def launched(self, when_done: Callable[[Callable[[], None]], None]) -> list[torch.Tensor]:
-        """Keeps the workspace from now on, and copies behind the rows; gives the copies.
+        """Keeps the workspace from now on, and copies after the rows have come; gives the copies.
 
-        All that there is room for is copied: nobody waits for the number of rows.
+        It copies as many rows as there is room for, so that it need not wait for their number.
         """
         owner = self._owner = self._gpu.own(self._raw)
         if not self._copy:
             return []
         views = self._views(owner)
-        with self._gpu.place.on(self._stream):  # so that memory is this stream's
+        with self._gpu.place.on(self._stream):  # memory then belongs to this stream
             copied = self._copied = views.each(torch.empty_like)
 
         def copy() -> None:
@@ -89,8 +89,8 @@ class GpuFlatRows(FlatRows):
             place.finish(self._stream)
             self.num_rows = int(self.counts[0])
         owner = self._owner  # another thread may forget at any moment
-        if owner is not None:  # or nobody wants tensors any more
-            with place.on(self._stream):  # where there are no bytes, tensors are made
+        if owner is not None:  # else the tensors were forgotten
+            with place.on(self._stream):  # empty tensors are made anew
                 rows = self._copied or self._views(owner)
                 self.tensors = rows.first(self.num_rows, False)
             if self._owner is None:
@@ -98,8 +98,8 @@ class GpuFlatRows(FlatRows):
         self._known, self._copied = True, None
 
     def forget(self) -> None:
-        # In this order, which ``fill`` counts on; to wait for it could be to wait for a device.
-        self._owner = None  # or whoever keeps the handle would keep the workspace
+        # In this order, which ``fill`` relies on. A wait for ``fill`` could be one for a device.
+        self._owner = None  # else a caller that keeps the handle would keep the workspace
         super().forget()
 
     def _views(self, owner: Owner) -> Tensors:
@@ -123,7 +123,7 @@ def dispatch(gpu: Gpu, request: Request, how: How, copy: bool) -> FlatReceived:
         routing = request.topk_idx
         if request.topk_weights is not None:  # the caller may overwrite its own
             routing = routing.clone()
-        else:  # an earlier dispatch's, whose stream may be another one
+        else:  # an earlier dispatch's, perhaps of another stream
             place.keep(routing, stream)
     args = plan.args.take()
     fill(args, request, active, rows, raw)
@@ -158,7 +158,7 @@ def combine(
     runtime.refuse_closed()
     num_rows = handle.num_recv_tokens
     _check.outputs(request.y, plan.output_dtype, (num_rows, plan.hidden), "y", place)
-    if not num_rows:  # nothing lies anywhere
+    if not num_rows:  # there are no rows
         request = request._replace(zero_copy=False)
     stream, captured = gpu.streams.choose(how.async_finish)
     args = combine_args.take()

@@ -1,4 +1,4 @@
-"""The handles of dispatches on CUDA, which are released when a stream comes to it."""
+"""The handles of dispatches on CUDA; a release takes effect on a stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def refuse_capture(place: Place, stream: Any, name: str) -> None:
-    """To wait for a device would end what is being recorded with an error."""
+    """Raises during a capture: a wait for the device would end the capture with an error."""
     if place.capturing(place.stream()) or place.capturing(stream):
         raise UnsupportedError(
             f"{name}: asked for while a stream is captured into a graph, of a "
@@ -27,7 +27,7 @@ def refuse_capture(place: Place, stream: Any, name: str) -> None:
 
 
 class Answer(NamedTuple):
-    """What a dispatch says of its peers, once its stream has come past it."""
+    """A dispatch's answer about its peers, readable when its stream has passed it."""
 
     place: Place
     stream: Any
@@ -35,21 +35,21 @@ class Answer(NamedTuple):
     at: int
 
     def wait(self) -> bool:
-        """Waits for the stream. Of a recorded dispatch it is that of the latest replay."""
+        """Waits for the stream. For a recorded dispatch the answer is that of the latest replay."""
         refuse_capture(self.place, self.stream, "peers_have_more")
         self.place.finish(self.stream)
         return bool(self.words[self.at])
 
 
-# Words of one allocation. A handle that is kept keeps them all: a KiB.
+# Words of one allocation. A kept handle keeps them all: 1 KiB.
 _WORDS = 256
 
 
 class Answers:
-    """Has a word for each answer, and allocates for many of them at a time. Any thread may use it.
+    """Has a word for each answer, and allocates many at a time. Any thread may use it.
 
-    Words are never given out twice. An allocation is of one stream, as memory of torch is, and not
-    for what is captured: the graph has to keep its own.
+    A word is never given out twice. An allocation belongs to one stream, as torch's memory does.
+    What is captured does not use it: the graph has to keep its own memory.
     """
 
     def __init__(self, place: Place) -> None:
@@ -77,7 +77,7 @@ class Answers:
 
 @opaque_methods
 class OnStream(Held):
-    """``release()`` takes effect behind what the current stream has so far.
+    """A handle with a ``release()`` that takes effect after all present work of the current stream.
 
     A handle that is dropped unused is released on the stream of its dispatch.
     """
@@ -105,7 +105,7 @@ class OnStream(Held):
             return abi.MW_OK
         self._released = True
         if self._captured and not gpu.place.capturing(self._stream):
-            # The graph releases at its next replay. The slot is not held any more.
+            # The graph releases at its next replay. The slot is no longer held.
             self._runtime.lib.handle_release_on(self._result.handle, abi.MW_STREAM_NONE)
             return abi.MW_OK
         status = gpu.release(self._result.handle, self._stream)
@@ -114,8 +114,8 @@ class OnStream(Held):
 
 
 class GpuHandle(OnStream, Handle):
-    """Of ``dispatch``."""
+    """The handle of ``dispatch``."""
 
 
 class GpuFlatHandle(OnStream, FlatHandle):
-    """Of ``dispatch_flat``."""
+    """The handle of ``dispatch_flat``."""

@@ -1,4 +1,4 @@
-"""One operation on CUDA, whose second phase may still have to be launched."""
+"""One operation on CUDA; its second phase may still have to be launched."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .errors import CancelledError, MoewireError, UnsupportedError
 
 
 class Launched:
-    """Finished once, by any thread: that launches, and waits for nothing.
+    """An operation that any thread may finish once. That launches the rest, and does not wait.
 
-    Dropped before, it is cancelled, and its handle released.
+    Dropped before, it is cancelled, and its handle is released.
     """
 
     __slots__ = (
@@ -52,7 +52,7 @@ class Launched:
         return self._ended
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Runs it behind the operation, on its stream; never after a failure."""
+        """Runs it after the operation, on its stream; never after a failure."""
         with self._streams.lock:
             if not self._ended:
                 self._on_done += (callback,)
@@ -63,7 +63,7 @@ class Launched:
     def finish(self) -> None:
         """Launches what is left. Idempotent; an error is raised at every call.
 
-        Refused, with nothing launched, where that would record the rest of what ran.
+        It refuses, and launches nothing, if the first phase ran and the second would be recorded.
         """
         with self._streams.lock:
             if not self._ended:
@@ -80,7 +80,7 @@ class Launched:
             )
 
     def abandon(self) -> None:
-        """Gives the operation up, unless all of it was launched. Its handle is released."""
+        """Cancels the operation, unless all of it was launched. Its handle is released."""
         if self._ended or self._runtime.lib.forked:
             return
         with self._streams.lock:
@@ -131,7 +131,7 @@ class Launched:
             self._cancel()
 
     def _cancel(self) -> None:
-        """Its handle is released on its stream, behind the last operation."""
+        """Releases its handle on its stream, after the last operation."""
         if self._runtime.lib.forked:
             return  # the lock may be another thread's, which is not here
         with self._streams.lock:

@@ -1,6 +1,6 @@
-"""What a dispatch does where its slot has an operation that is held.
+"""What a dispatch does if its slot has an operation that is held.
 
-Held is an operation whose handle was neither combined nor released, and is not garbage: its rows
+An operation is held if its handle was neither combined nor released, and is not garbage: its rows
 may still be read, and its combine is still to come.
 """
 
@@ -19,7 +19,7 @@ _Result = TypeVar("_Result")
 
 
 class HeldRule:
-    """Such a dispatch is refused, or overwrites the rows: upstream's rule, for upstream's names."""
+    """Refuses such a dispatch. For upstream's names, it overwrites the rows, as upstream does."""
 
     __slots__ = ("_overwrites", "flag")
 
@@ -27,15 +27,15 @@ class HeldRule:
 
     def __init__(self, overwrites: bool) -> None:
         self._overwrites = overwrites
-        # Of every dispatch: MW_DISPATCH_KEEP_HELD; 0 from the first time on that rows were
-        # overwritten.
+        # A flag of every dispatch: MW_DISPATCH_KEEP_HELD, or 0 after rows were overwritten
+        # for the first time.
         self.flag = abi.MW_DISPATCH_KEEP_HELD
 
     def dispatch(self, args: abi.mw_dispatch_args_t, call: Callable[[], _Result]) -> _Result:
         """``call``, which dispatches with ``args``, by the rule.
 
-        A handle that only a cycle of objects keeps is garbage: it is collected before a dispatch
-        is refused, or ranks would differ in when that happens.
+        A handle that only a cycle of objects keeps is garbage. It is collected before a dispatch is
+        refused; otherwise ranks would differ in when that happens.
         """
         try:
             return call()

@@ -1,7 +1,7 @@
-"""Files that other processes have made, opened so that none of them holds this process up.
+"""Files of other processes, opened so that none of them can block this process.
 
-A path of such a file may lead to a pipe without a writer, to a device, or to a file that shrinks
-while it is read. So nothing is opened before it is known what it is, nothing is mapped, and every
+The path of such a file may lead to a pipe without a writer, to a device, or to a file that shrinks
+while it is read. So a file is opened only after its kind is known, nothing is mapped, and every
 read has a bound.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 MAX_FILE_BYTES = 1 << 30
 _PART_BYTES = 1 << 20
 
-# How long a pipe may bring nothing: what writes to it may ask for a password first.
+# How long a pipe may bring nothing: its writer may ask for a password first.
 PIPE_TIMEOUT_S = 60.0
 
 # The kernel's numbers. A Python that was built for an old glibc has no names for them.
@@ -35,8 +35,8 @@ class NotReadable(Exception):
 def open_memory(path: str) -> int:
     """Opens a memory file of this user, for reading; the caller closes the descriptor.
 
-    ``path`` is in ``/proc/PID/fd``. Raises NotReadable for what is no memory file or belongs to
-    another user, OSError where it is closed meanwhile.
+    ``path`` is in ``/proc/PID/fd``. Raises NotReadable for a file that is no memory file or belongs
+    to another user, OSError if it is closed meanwhile.
     """
     place = os.open(path, os.O_PATH | os.O_CLOEXEC)  # this opens no device and waits for no pipe
     try:
@@ -60,7 +60,7 @@ def _sealable(file: int) -> int:
 
 
 def read_at(file: int, offset: int, num_bytes: int) -> bytes:
-    """A copy of part of a file. NotReadable where the file ends before the part does."""
+    """A copy of part of a file. Raises NotReadable if the file ends before the part does."""
     found = b""
     while len(found) < num_bytes:
         part = os.pread(file, num_bytes - len(found), offset + len(found))
@@ -74,8 +74,8 @@ def read_at(file: int, offset: int, num_bytes: int) -> bytes:
 def read_file(path: str) -> bytes:
     """The content of a regular file or of a pipe, such as a shell makes of ``<(command)``.
 
-    NotReadable for what is neither, for more than MAX_FILE_BYTES, and for a pipe that brings
-    nothing for PIPE_TIMEOUT_S.
+    Raises NotReadable for another kind of file, for more than MAX_FILE_BYTES, and for a pipe that
+    brings nothing for PIPE_TIMEOUT_S.
     """
     place = os.open(path, os.O_PATH | os.O_CLOEXEC)  # this opens no device and waits for no pipe
     try:
@@ -103,7 +103,7 @@ def _read_all(file: int, is_pipe: bool) -> bytes:
 
 
 def _read_part(file: int, may_begin: bool) -> bytes:
-    """The next bytes, b"" at the end. ``may_begin``: a pipe whose first writer may be to come."""
+    """The next bytes, b"" at the end. ``may_begin``: a pipe may still wait for its first writer."""
     while (part := _read_now(file)) is None or (not part and may_begin):
         poll = select.poll()
         poll.register(file, select.POLLIN)
@@ -114,7 +114,7 @@ def _read_part(file: int, may_begin: bool) -> bytes:
 
 
 def _read_now(file: int) -> bytes | None:
-    """What can be read without waiting; None if there is a writer that has written nothing."""
+    """What can be read without waiting; None if a writer is there but has written nothing."""
     try:
         return os.read(file, _PART_BYTES)
     except BlockingIOError:
@@ -131,19 +131,19 @@ def _check_owner(about: os.stat_result) -> None:
 
 
 def _is_mapped(uid: int, uid_map: str) -> bool:
-    """Whether the number is of one user only: all that are not mapped share one number."""
+    """Whether the id belongs to one user: all users that are not mapped share one id."""
     ranges = [tuple(map(int, line.split())) for line in uid_map.splitlines()]
     return not ranges or any(first <= uid < first + count for first, _, count in ranges)
 
 
 def inode(file: int) -> int:
-    """The number that names an open memory file. It says nothing of files of other kinds."""
+    """The number that names an open memory file. For other kinds of files it means nothing."""
     told = _told(file, "ino")
     return int(told) if told else os.fstat(file).st_ino  # before Linux 5.14
 
 
 def _mount(file: int) -> str:
-    """The mount that an open file is on; "" where the kernel does not say."""
+    """The mount that an open file is on; "" if the kernel does not say."""
     return _told(file, "mnt_id")
 
 
@@ -153,15 +153,15 @@ def _told(file: int, name: str) -> str:
 
 
 def _memfd(flags: int) -> int:
-    """``os.memfd_create``, which not every Python has; -1 where the kernel makes none."""
+    """``os.memfd_create``, which some Pythons lack; -1 if the kernel makes none."""
     return int(ctypes.CDLL(None).memfd_create(b"moewire-look", ctypes.c_uint(flags)))
 
 
 @functools.cache
 def _memory_mounts() -> frozenset[str]:
-    """Where the kernel has memory files, with pages of the usual size and huge ones.
+    """Where the kernel keeps memory files, with pages of the usual size and huge ones.
 
-    Unlike a stat, asking for this never reaches a file system that another process serves.
+    Unlike a stat, this never asks a file system that another process serves.
     """
     found = set()
     for flags in (0, _MFD_HUGETLB, _MFD_HUGETLB | _MFD_HUGE_2MB):

@@ -1,4 +1,4 @@
-"""Memory that could not be released: told of, and tried again."""
+"""Memory that could not be released: logged, and tried again."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from ._lib import Library
 
 # One entry per release that failed: no more than there are workspaces which are still allocated.
-# No lock is needed, and none would do: tensors are collected under any, this one too.
+# No lock is needed. None would be safe: tensors may be collected under any lock, this one too.
 _leaked: deque[tuple[Library, abi.mw_memory_t]] = deque()
 
 
 def release(library: Library, memory: abi.mw_memory_t) -> None:
-    """Releases memory, or keeps it as leaked. What else is leaked waits for who may wait."""
+    """Releases memory, or keeps it as leaked, for ``retry``. Does not wait."""
     if library.forked:
         return  # it is the parent's
     status = library.memory_release(memory)
@@ -32,10 +32,10 @@ def release(library: Library, memory: abi.mw_memory_t) -> None:
 
 
 def retry() -> None:
-    """Tries once what has leaked; for a close, and the end of the process.
+    """Tries to release each leaked memory once; for a close, and the end of the process.
 
-    A device that does not get done is waited for, which also ends a capture with an error. So not
-    in a collection, which may come anywhere.
+    It may wait for a device that is not done, and such a wait ends a capture with an error. So a
+    garbage collection, which may happen anywhere, must not call it.
     """
     for _ in range(len(_leaked)):
         try:
@@ -45,4 +45,4 @@ def retry() -> None:
         release(*one)
 
 
-atexit.register(retry)  # later than _deferred_log, which so comes behind it
+atexit.register(retry)  # after _deferred_log, so that it runs before its flush

@@ -100,13 +100,13 @@ class Library:
             )
 
     def check(self, status: int) -> int:
-        """Returns a status that is no error; raises the exception of one that is."""
+        """Returns the status, or raises its exception if it is an error."""
         if status < 0:
             raise from_status(status, self.error_text())
         return status
 
     def error_text(self) -> str:
-        """What the last failing call of this thread had to say."""
+        """The error text of the last failing call of this thread."""
         return (self.last_error() or b"").decode("utf-8", "replace")
 
     def disable(self) -> None:

@@ -1,9 +1,9 @@
 """Ranks that run on this machine, seen from outside: /proc and their memory files, read-only.
 
-Nothing is asked of the ranks and nothing is written, so a rank that is frozen is seen as well
-as one that runs. Nothing of another user is read, and nothing is mapped: the memory is another
-process's, which may be broken or hostile, so it is copied with bounds and each number is compared
-with what it may be. What cannot be read, or makes no sense, costs its own row and no other.
+Nothing is asked of the ranks and nothing is written, so a frozen rank is seen as well as a running
+one. Files of other users are not read, and nothing is mapped. The memory belongs to other
+processes, which may be broken or hostile. So it is copied with bounds, and each number is checked
+against its bounds. A file that cannot be read, or is damaged, costs its own row and no other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["LINK_STATES", "Area", "Found", "Group", "Link", "Rank", "Refused", "
 _PROC = Path("/proc")
 _RANK_LINK = re.compile(r"/memfd:moewire-rank-(\d{1,9})( \(deleted\))?$")
 _MEMBERS_LINK = re.compile(r"/memfd:moewire-members( \(deleted\))?$")
-# Of more than this many memory files the rest is only counted.
+# Memory files beyond this number are only counted.
 _MAX_FILES = 8192
 
 
@@ -57,7 +57,7 @@ class Group:
 
 
 class Refused(NamedTuple):
-    """A rank whose memory is not shown, and why."""
+    """A rank with memory that is not shown, and why."""
 
     rank: str  # its number, as its file is called
     pids: list[int]  # the processes that have the memory open
@@ -79,7 +79,7 @@ class Found:
 
 @dataclass
 class _Files:
-    """Memory files by inode: where they can be opened, and who has them open."""
+    """Memory files by inode: where they can be opened, and which processes have them open."""
 
     ranks: dict[int, tuple[str, str]] = field(default_factory=dict)  # path, number of the rank
     members: dict[int, str] = field(default_factory=dict)
@@ -87,9 +87,9 @@ class _Files:
 
 
 def find(records_of: int | None = None) -> Found:
-    """The groups of this user, and what belongs to none because it cannot be read.
+    """The groups of this user, and the ranks that belong to none because they cannot be read.
 
-    ``records_of``: the group whose ranks come with their records.
+    ``records_of``: the group with ranks that come with their records.
     """
     files, found = _scan(), Found()
     groups: dict[int, Group] = {}
@@ -137,7 +137,7 @@ def _scan() -> _Files:
 
 
 def _inode(path: str) -> int:
-    """Without asking the file's own file system, which another process may serve."""
+    """The inode, without asking the file's own file system, which a process may serve."""
     file = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         return _input_file.inode(file)
@@ -185,7 +185,7 @@ def _area_of(path: str, records_of: int | None) -> Area:
 
 
 def _members(path: str | None, area: Area) -> tuple[int, list[int]]:
-    """Epoch and members; what a rank knows of it where the page cannot be read any more."""
+    """Epoch and members; what a rank knows of them if the page cannot be read any more."""
     if path is None:
         return area.epoch, []
     try:
@@ -200,7 +200,7 @@ def _members(path: str | None, area: Area) -> tuple[int, list[int]]:
 
 
 def _owner(area: Area, holders: set[int]) -> int | None:
-    """The process that made the memory: it is the one with the id that it wrote there."""
+    """The process that made the memory: the one with the id that it wrote there."""
     for pid in holders:
         if _innermost_id(pid) == area.pid:
             return pid
@@ -222,7 +222,7 @@ def _state(pid: int | None) -> str:
 
 
 def _text(pid: int | None, name: str) -> str:
-    """What /proc says of a process; "" if it has ended. Its name may be any bytes."""
+    """The content of a /proc file of a process; "" if it has ended. Names may be any bytes."""
     try:
         return (_PROC / str(pid) / name).read_text(errors="replace")
     except OSError:
@@ -230,7 +230,7 @@ def _text(pid: int | None, name: str) -> str:
 
 
 def _present(ranks: list[Rank]) -> list[Rank]:
-    """One per number: the one that lives, else the one of the latest epoch."""
+    """One rank per number: the living one, else the one of the latest epoch."""
     best: dict[int, Rank] = {}
     for rank in ranks:
         other = best.get(rank.rank)

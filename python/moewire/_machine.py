@@ -1,4 +1,4 @@
-"""What ``moewire doctor`` tries out: how death is noticed, limits, what a sandbox forbids."""
+"""Trials of ``moewire doctor``: how death is noticed, limits, what a sandbox forbids."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from . import _abi as abi
 # Python has no name for it.
 _SO_PEERPIDFD = 77
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
-# Of one buffer in a group of 48: per rank a memory file, a pidfd and, while they meet, a
-# connection; and a few of its own.
+# Descriptors of one buffer in a group of 48: per rank a memory file, a pidfd and, during the
+# rendezvous, a connection; and a few of its own.
 FILES_NEEDED = 3 * abi.MW_MAX_RANKS + 16
 # What the library raises the soft limit to, where the hard one allows it.
 MOST_FILES = 1 << 20
@@ -69,7 +69,7 @@ def _reserved_huge_pages() -> str:
 
 
 def liveness() -> dict[str, Any]:
-    """How a rank would notice another's death: the first that works, as in the library."""
+    """How a rank would notice another's death: the first way that works, as in the library."""
     by_peer, by_id = _peer_pidfd_works(), _pidfd_works()
     if by_peer:
         how = "pidfd of the connection's peer (SO_PEERPIDFD): at once, in any pid namespace"
@@ -125,8 +125,9 @@ def raised_files(soft: int, hard: int) -> int:
 def buffers_that_fit(num_ranks: int, limit: int) -> int | str:
     """How many buffers of so many ranks of one host a process may have open at a time.
 
-    Each needs two descriptors per rank (docs/architecture.md), and while its ranks meet three
-    more per peer and four; the process itself has some open, and two for all buffers.
+    Each buffer needs two descriptors per rank (docs/architecture.md). During the rendezvous it
+    needs three more per peer, and four more. The process itself has some open, and two for all
+    buffers.
     """
     if limit == resource.RLIM_INFINITY:
         return "unlimited"
@@ -140,7 +141,7 @@ def _limit(which: int, part: int) -> int | str:
 
 
 def security() -> dict[str, Any]:
-    """What a sandbox might forbid, tried out; and what does not matter."""
+    """What a sandbox might forbid, tried out; and settings that do not matter."""
     try:
         scope = _YAMA.read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""A buffer's place in its group: coming, changes of the membership, what it records, leaving."""
+"""A buffer's life in its group: coming, updates of the membership, records, leaving."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SLOW_AFTER_US = 1_000_000
 
 
 class Options(NamedTuple):
-    """What a buffer is made with, however its ranks meet; ``Buffer`` describes each."""
+    """The settings of a buffer, however its ranks meet; ``Buffer`` describes each."""
 
     num_slots: int = 2
     copy_outputs: bool = False
@@ -40,7 +40,7 @@ class Options(NamedTuple):
 
 @opaque_methods
 class Member:
-    """The base of ``Buffer``: everything but dispatch and combine."""
+    """The base of ``Buffer``: everything except dispatch and combine."""
 
     # Whether a dispatch may take the slot of an operation that is held: upstream's rule.
     _overwrites_held: ClassVar[bool] = False
@@ -85,60 +85,74 @@ class Member:
     def update_ep_member(
         self, *, members: Sequence[int] | None = None, timeout_us: int = CONNECT_TIMEOUT_US
     ) -> None:
-        """Changes who is in the group: replaces lost ranks, lets ranks leave or come.
+        """Changes the membership: replaces lost ranks, lets ranks leave or come.
 
         Collective over the ranks of the next epoch: survivors and fenced ranks call this, a
         fresh process constructs its ``Buffer``. Survivors keep their addresses, rank numbers
-        and shapes; handles and operations of the old epoch end.
+        and shapes. Handles and operations of the old epoch end.
 
         Args:
-            members: the ranks to wait for; None: all. Who else has come is let in as well.
-            timeout_us: how long the call may take; -1: for ever. For ranks that do not come it
-                waits for all but the last 2 s (half of it, if that is less). Then it goes on
-                with those who have come, if they are not fewer than the members who stay away:
-                a rank that is left out is fenced.
+            members: the ranks to wait for; None: all. Other ranks that have come are let in as
+                well.
+            timeout_us: how long the call may take; -1: for ever. It waits for absent ranks until
+                the last 2 s (or the second half, if that is less). Then it goes on with the ranks
+                that have come, unless they are fewer than the members that stay away. A rank that
+                is left out is fenced.
 
-        ``DeadlineError``: this rank found nobody to begin an epoch with, or the store, which
-        the text names, did not answer.
+        Raises:
+            DeadlineError: this rank found no other rank to begin an epoch with, or the store, which
+                the text names, did not answer.
         """
         ranks = _check.ranks("members", members, self.group_size, self.rank)
         timeout_us = _check.integer("timeout_us", timeout_us, -1, 1 << 62)
         self._rendezvous.update(self.runtime, ranks, timeout_us)
 
     def members(self) -> list[int]:
-        """The ranks that are in the group now; without this one, if it was fenced."""
+        """The ranks that are in the group now.
+
+        Returns:
+            Rank numbers, ascending; without this one, if it was fenced.
+        """
         ranks: int = self.runtime.members().ranks
         return [rank for rank in range(self.group_size) if ranks >> rank & 1]
 
     @property
     def epoch(self) -> int:
-        """The number of the membership that this rank is in; it rises with every update."""
+        """The number of this rank's epoch; it rises with every update."""
         return int(self.runtime.members().epoch)
 
     def counters(self) -> dict[str, Any]:
-        """Totals since construction, by the names in ``mw_counters_t``.
+        """Totals since construction.
 
-        Rows, bytes and nanoseconds; ``num_rows_sent_to`` and ``wait_ns_for`` are lists by rank.
+        Returns:
+            Rows, bytes and nanoseconds, by the names in ``mw_counters_t``. ``num_rows_sent_to`` and
+            ``wait_ns_for`` are lists by rank.
+
+        Raises:
+            ClosedError: the buffer is closed.
         """
         return self.runtime.counters()
 
     def paths(self) -> list[dict[str, Any]]:
-        """How this rank reaches every other one, by rank.
+        """How this rank reaches every other rank.
 
-        Each has ``"rank"``, ``"carrier"`` ("self", "shm", "tcp", "verbs"; "" for an absent
-        rank), ``"device"`` (of this rank: an RDMA device, or the address that it listens at) and
-        ``"why"``.
+        Returns:
+            One dict per rank, by rank, with ``"rank"``, ``"carrier"`` ("self", "shm", "tcp",
+            "verbs"; "" for an absent rank), ``"device"`` (of this rank: an RDMA device, or the
+            address that it listens at) and ``"why"``: the reason for the choice.
         """
         return _observe.paths(self.runtime)
 
     def stats(self) -> dict[str, Any]:
         """What operations cost and moved since construction, on this rank.
 
-        ``"dispatch"`` and ``"combine"`` have counts, times, bytes, rows, histograms, waiting by
-        rank, and how often each rank came last; ``"expert_rows"`` the load of the local experts;
-        ``"memory"`` what was allocated; ``"remote"`` what went to and came from ranks of other
-        hosts, and how they are. docs/observability.md describes every key. Works on
-        a fenced rank and after a defect, until ``close()``.
+        Works on a fenced rank and after a defect, until ``close()``.
+
+        Returns:
+            ``"dispatch"`` and ``"combine"`` have counts, times, bytes, rows, histograms, waiting by
+            rank, and how often each rank came last. ``"expert_rows"`` has the load of the local
+            experts, ``"memory"`` what was allocated. ``"remote"`` has the traffic with ranks of
+            other hosts, and the state of those ranks. docs/observability.md describes every key.
         """
         return _observe.stats(self.runtime)
 
@@ -151,15 +165,20 @@ class Member:
     ) -> dict[str, Any]:
         """The last operations (at most 1024) as a Chrome trace, for ui.perfetto.dev.
 
+        Works on a fenced rank and after a defect, until ``close()``.
+
         Args:
             path: file to write the JSON to; None writes none.
             last: operations per rank at most; None: all that are remembered.
-            all_ranks: those of the other ranks of this host, too. They are read from the ranks'
-                memory, so nobody else takes part: no collective, and a rank may be frozen or
-                dead. ``moewire trace merge`` puts files of several hosts together.
+            all_ranks: with the operations of the other ranks of this host. They are read from the
+                ranks' memory, so no other rank takes part: this is not a collective, and a rank may
+                be frozen or dead. ``moewire trace merge`` merges the files of several hosts.
 
-        Works on a fenced
-        rank and after a defect, until ``close()``.
+        Returns:
+            The trace, as it was written.
+
+        Raises:
+            InvalidArgument: ``last`` is out of its bounds.
         """
         if last is not None:
             _check.integer("last", last, 1, (1 << 31) - 1)
@@ -174,9 +193,11 @@ class Member:
     def close(self) -> None:
         """Leaves the group and frees the workspace; peers that wait are told. Idempotent.
 
-        Tensors over the workspace stay readable, with stale numbers. On CUDA it raises while the
-        device works for the buffer, or another process has its memory open: call it again, or
-        drop the buffer, which tries once more.
+        Tensors over the workspace stay readable, with stale numbers.
+
+        Raises:
+            MoewireError: on CUDA, the device still works for the buffer, or another process has its
+                memory open. Call it again, or drop the buffer, which tries once more.
         """
         self.runtime.close()
         self._finalizer.detach()

@@ -18,14 +18,14 @@ from . import _abi as abi
 from . import _leaked
 from ._lib import Library
 
-# Things made over one mapping that stay cached: two per slot and shape.
+# How many objects over one mapping stay cached: two per slot and shape.
 MAX_KEPT = 64
 
 
 class Owner:
-    """What a result lies in, retained; released when the last tensor over it is gone.
+    """Keeps the memory of a result; releases it when the last tensor over it is gone.
 
-    A device may not be able to free it then: ``_leaked`` tries again.
+    If a device cannot free it then, ``_leaked`` tries again.
     """
 
     def __init__(self, library: Library, memory_id: int) -> None:
@@ -54,14 +54,14 @@ class Mapping:
         self.find = self._kept.get  # what was kept under a key, or None
 
     def keep(self, key: object, value: Any) -> None:
-        """For ``find``, until there are too many; a value made twice is kept once."""
+        """Keeps it for ``find``, until there are too many; a value made twice is kept once."""
         with self._lock:
             self._kept[key] = value
             while len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)
 
     def view(self, address: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """A contiguous tensor of ``shape`` and ``dtype`` whose first byte is at ``address``."""
+        """A contiguous tensor of ``shape`` and ``dtype`` that begins at ``address``."""
         count = math.prod(shape)
         offset = address - self._address
         if offset < 0 or offset + count * dtype.itemsize > self._num_bytes:

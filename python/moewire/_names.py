@@ -1,4 +1,4 @@
-"""What the library calls fields of its structs, in the words of Python's users."""
+"""Translates the library's names of struct fields into the names that Python's users know."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # What an error calls fields of a configuration, where that is not the field's own name.
 Names = Mapping[str, str]
 ARGUMENTS: Names = {"num_bytes": "num_ep_buffer_bytes", "interface_name": "interface"}
-# Fields of a buffer's for which there is a variable alone.
+# Fields of a buffer that only a variable sets.
 _VARIABLES: Names = {
     "keys": "MOEWIRE_KEY",
     "host": "MOEWIRE_HOST",
@@ -32,7 +32,7 @@ _EITHER = (
     "rdma_gid",
     "rdma_near",
 )
-# Other words of the library, wherever they stand.
+# Other words of the library, anywhere in a text.
 _WORDS = {
     "config->flags MW_FABRIC_ENCRYPT": "encrypt",
     "config->flags MW_FABRIC_RDMA_DC": "rdma_dc",
@@ -46,7 +46,7 @@ _WORDS = {
 def of_buffer(fields: Mapping[str, int | bytes]) -> Names:
     """What to call the fields of a buffer: by its argument, or by the variable it came from.
 
-    The value tells which: who gives an argument that is equal to the variable may mend either.
+    The value tells which of the two. If both are equal, a caller may correct either.
     """
     names = {**ARGUMENTS, **_VARIABLES}
     for field in _EITHER:
@@ -65,7 +65,7 @@ def _says(text: str, value: int | bytes | None) -> bool:
 
 
 def told(text: str, names: Names = ARGUMENTS) -> str:
-    """An error of the library as it is told."""
+    """An error text of the library as users read it."""
     for word, instead in _WORDS.items():
         text = text.replace(word, instead)
     return re.sub(r"\bconfig->(\w+)", lambda field: names.get(field[1], field[1]), text)
@@ -77,7 +77,7 @@ def error(lib: Library, status: int, names: Names = ARGUMENTS) -> MoewireError:
 
 
 def check(lib: Library, status: int, names: Names = ARGUMENTS) -> int:
-    """Returns a status that is no error; raises the exception of one that is."""
+    """Returns the status, or raises its exception if it is an error."""
     if status < 0:
         raise error(lib, status, names)
     return status

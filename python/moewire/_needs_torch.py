@@ -1,4 +1,4 @@
-"""Imported before torch by what callers import: says what to install where torch is missing."""
+"""Imported before torch by modules that callers import: says what to install without torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What checks of arguments say, whole numbers, and yes or no; usable without torch."""
+"""Error texts of argument checks, integers, and booleans; usable without torch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def refuse(name: str, given: object, allowed: object) -> InvalidArgument:
     return InvalidArgument(f"{name}: {given} given; allowed: {allowed}")
 
 
-# What equals True or False is found, too: 1 and 0, numpy's bools.
+# Equal values are found, too: 1 and 0, numpy's bools.
 _BOOLEANS = {True: True, False: False}
 
 
 def boolean(name: str, value: object) -> bool:
-    """``value`` as a bool; no other word or number stands for yes or no."""
+    """``value`` as a bool; no other value stands for yes or no."""
     try:
         return _BOOLEANS[value]  # type: ignore[index]
     except (KeyError, TypeError):
@@ -26,7 +26,7 @@ def boolean(name: str, value: object) -> bool:
 
 
 def switch(variable: str, default: bool = False) -> bool:
-    """A variable of the environment that is 0, 1, or, for ``default``, empty or not there."""
+    """An environment variable that is 0, 1, or, for ``default``, empty or unset."""
     text = os.environ.get(variable, "")
     if text not in ("", "0", "1"):
         raise refuse(variable, repr(text), "0, 1")
@@ -34,7 +34,7 @@ def switch(variable: str, default: bool = False) -> bool:
 
 
 def integer(name: str, value: object, low: int, high: int) -> int:
-    """``value`` as an int in ``low..high``; no bool, which stands in another argument's place."""
+    """``value`` as an int in ``low..high``. A bool is refused: it is a misplaced argument."""
     if type(value) is int:
         number = value
     elif isinstance(value, bool):

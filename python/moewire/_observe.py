@@ -49,7 +49,7 @@ def stats(runtime: Runtime) -> dict[str, Any]:
 
 
 def clock(runtime: Runtime, rank: int, all_ranks: bool) -> _clocks.Clock | None:
-    """That of this rank's host, and what is known of other hosts' clocks."""
+    """The clock of this rank's host, and what is known of other hosts' clocks."""
     remote = stats(runtime)["remote"]
     seen = [(link["rank"], link["clock_ahead_ns"]) for link in remote["links"]]
     local = {rank}

@@ -1,10 +1,9 @@
-"""Calls that ``torch.compile`` does not look into.
+"""Calls that ``torch.compile`` does not trace.
 
-What they do is native calls on memory that the tracer does not know. Where compiled code makes
-such a call the graph ends, the call runs as it would without ``torch.compile``, and another graph
-begins behind it. ``torch.compiler.disable`` would do that, too. But it loads ``torch._dynamo``,
-for seconds, and costs about a microsecond in every call, compiled or not; a mark on the function
-costs nothing.
+These make native calls on memory that the tracer does not know. Where compiled code makes such a
+call, the graph ends, the call runs as without ``torch.compile``, and another graph begins after it.
+``torch.compiler.disable`` would do that, too. But it loads ``torch._dynamo``, for seconds, and
+costs about a microsecond in every call, compiled or not. A mark on the function costs nothing.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ Kind = TypeVar("Kind", bound=type[Any])
 
 _frames: Any = torch._C._dynamo.eval_frame
 _REASON = "moewire: native calls"
-# Of the names with an underscore.
+# Names with an underscore that are marked, too.
 _SPECIAL = ("__call__", "__del__", "__enter__", "__exit__")
 
 
 def opaque(function: Function) -> Function:
-    """Marks a function: neither it nor what it calls is compiled."""
+    """Marks a function: neither it nor the functions that it calls are compiled."""
     strategy = getattr(_frames, "_FrameExecStrategy", None)
     if strategy is None:
         function = _wrapped(function)
@@ -40,7 +39,7 @@ def opaque(function: Function) -> Function:
 
 
 def _wrapped(function: Function) -> Function:
-    """For a torch that cannot be told of a function with all that it calls: before 2.7."""
+    """For torch before 2.7, where a mark cannot cover a function with all that it calls."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -55,7 +54,7 @@ def _wrapped(function: Function) -> Function:
 
 
 def opaque_methods(kind: Kind) -> Kind:
-    """Marks what a class has for its callers: methods, properties, and how it is entered."""
+    """Marks what a class offers to callers: methods, properties, and its context methods."""
     for name, member in list(vars(kind).items()):
         if name.startswith("_") and name not in _SPECIAL:
             continue

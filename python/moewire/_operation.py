@@ -23,7 +23,7 @@ class Operation:
         self._runtime = runtime
         self._borrowed = borrowed
         self._id = op
-        # The thread that waits may come back: a signal handler, a handle that is collected.
+        # The waiting thread may enter again: in a signal handler, or as a handle is collected.
         self._lock = threading.RLock()
         self._ended = False
         self._failure: MoewireError | None = None
@@ -35,7 +35,7 @@ class Operation:
         return self._ended
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Runs it when the results are complete, before anybody is told; never after a failure."""
+        """Runs it when the results are complete, before callers know; never after a failure."""
         with self._lock:
             if not self._ended:
                 self._on_done += (callback,)
@@ -67,7 +67,7 @@ class Operation:
                 self._finish()
 
     def abandon(self) -> None:
-        """Gives the operation up, unless it has ended."""
+        """Cancels the operation, unless it has ended."""
         if self._ended or self._runtime.lib.forked:
             return
         self._runtime.lib.op_cancel(self._id)  # wakes a thread that waits in finish()
@@ -82,7 +82,7 @@ class Operation:
             if not self._ended:
                 self._fail(error)
             raise
-        if self._failure is not None:  # given up by this thread, in the middle
+        if self._failure is not None:  # this thread gave it up meanwhile
             raise type(self._failure)(*self._failure.args)
         self._end()
 
@@ -91,7 +91,7 @@ class Operation:
         while status == abi.MW_IN_PROGRESS:
             look()
             status = self._runtime.lib.op_wait(self._id, phase, SLICE_US)
-        # Before looking, which may fail in its turn.
+        # Before ``look``, which may fail, too.
         failure = self._runtime.error(status) if status < 0 else None
         look()
         if failure is not None:
@@ -127,7 +127,7 @@ def _ended_one() -> Operation:
 
 # Looked up once, not at every call.
 _new_op, _OK = abi.mw_op_t, abi.MW_OK
-# What every call gets that was complete when it returned: nothing is left to finish.
+# Shared by all calls that were complete when they returned: nothing is left to finish.
 _ENDED = _ended_one()
 
 

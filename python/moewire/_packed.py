@@ -52,54 +52,59 @@ class PackedCalls:
                 comes back to it through here: that is ``moewire.autograd``.
             topk_idx: int64 or int32 [T, K], contiguous, K <= 64; -1 selects nothing.
             active_ranks: int32, at least R entries, contiguous, 1 for active (or any number but
-                0); or None for all. Entries of lost ranks are cleared in place. The first R
-                count, and others are left alone.
+                0); or None for all. Entries of lost ranks are cleared in place. Only the first R
+                entries count; the others are left alone.
             num_max_dispatch_tokens_per_rank: M, the same on every rank.
             num_experts: E, a multiple of R, the same on every rank.
             timeout_us: microseconds for each phase, -1 for none.
             use_fp8: cast rows to fp8 e4m3 with one scale per 128 values; None is True.
             async_finish: the returned event finishes the receive phase.
             return_recv_hook: the returned hook finishes the receive phase.
-            more: this rank will dispatch again for the same batch; every rank reads the
-                answer of all in ``handle.peers_have_more``.
-            round_scale: with fp8, scales are rounded up to powers of two.
-            use_ue8m0: with round_scale, scales are exponent bytes; H a multiple of 512. Both
-                the same on every rank.
+            more: this rank will dispatch again for the same batch. ``handle.peers_have_more`` tells
+                every rank whether any rank said so.
+            round_scale: with fp8, scales are rounded up to powers of two. The same on every rank.
+            use_ue8m0: with round_scale, scales are exponent bytes; H a multiple of 512. The same on
+                every rank.
             fp32_outputs: the expert outputs that go to ``combine`` are float32, which takes
                 twice their room in the workspace. The same on every rank.
             topk_weights: float32, bf16 or float16 [T, K], contiguous, with ``pre_reduce`` only.
                 Copied.
             pre_reduce: the combine of this handle is pre-reduced (see ``combine``): a rank of
-                another host brings one row per token back, not one per token and expert. Each
+                another host sends one row per token back, not one per token and expert. Each
                 rank's own choice.
 
-        Returns ``(recv_x, recv_count, handle, event, hook)``:
+        Returns:
+            ``(recv_x, recv_count, handle, event, hook)``:
+
             - recv_x: bf16 [L, R*M, H], or with fp8 a pair: float8_e4m3fn [L, R*M, H] and
               float32 scales [L, R*M, H/128], column-major (token stride 1); with use_ue8m0
               int32 [L, R*M, H/512], column-major, group g in byte g % 4 of int g // 4.
-            - recv_count: int32 [L], rows per local expert; rows from there on are undefined. So
-              are, among the rows before it, those of a rank that was lost after it had reserved
-              them and before they were there: no entry of ``layout_range`` covers them, and no
-              combine reads them.
+            - recv_count: int32 [L], rows per local expert; rows from there on are undefined. A rank
+              that is lost may leave undefined rows before it, too: it had reserved them, and had
+              not stored them yet. No entry of ``layout_range`` covers these rows, and no combine
+              reads them.
             - handle: see ``Handle``; keep it as long as recv_x is read.
             - event: ``EventOverlap``; hook: a callable with ``return_recv_hook``, else None.
 
-        recv_x and the handle's src_info are views of the workspace, valid until the handle is
-        released; later they hold other numbers. They are ordinary tensors with
-        ``copy_outputs=True``, and where autograd would save them (x requires grad).
-        Contents are valid only after the hook or event. x and topk_idx may be overwritten as
-        soon as the call returns. A hook or event that is dropped before it was used cancels
-        the operation, unless the handle is kept: its combine then finishes the receive.
+            recv_x and the handle's src_info are views of the workspace, valid until the handle is
+            released; later they hold other numbers. They are ordinary tensors with
+            ``copy_outputs=True``, and where autograd would save them (x requires grad).
+            Contents are valid only after the hook or event. x and topk_idx may be overwritten as
+            soon as the call returns. A hook or event that is dropped before it was used cancels
+            the operation, unless the handle is kept: its combine then finishes the receive.
 
-        ``InvalidArgument`` consumes nothing: the call may be repeated. So does ``BusyError``:
-        ``num_slots`` operations are in flight and held, neither combined nor released, and this
-        one would overwrite rows of the oldest. A combined handle gives its slot up, and so does
-        one that is dropped. ``PeerMismatchError``
-        is raised on every rank if ranks disagree on M, H, E, dtype, scales or the dtype of
-        outputs; the buffer stays usable.
-        A rank that dies, or is later than ``timeout_us``, is taken out of the group: no
-        exception; its entry in ``active_ranks`` becomes 0, in place, exactly when its rows are
-        not in the result. ``FencedError``: it was this rank that the others took out.
+            A rank that dies, or is later than ``timeout_us``, is taken out of the group, without an
+            exception. Its entry in ``active_ranks`` becomes 0, in place, exactly when its rows are
+            not in the result.
+
+        Raises:
+            InvalidArgument: an argument is wrong. Consumes nothing: the call may be repeated.
+            BusyError: ``num_slots`` operations are in flight and held, neither combined nor
+                released, and this one would overwrite rows of the oldest. Consumes nothing, either.
+                A handle that is combined or dropped gives its slot up.
+            PeerMismatchError: on every rank, if ranks disagree on M, H, E, dtype, scales or the
+                dtype of outputs; the buffer stays usable.
+            FencedError: the others took this rank out.
         """
         topk_idx, topk_weights, stored = _selections.on(self.runtime.gpu, topk_idx, topk_weights)
         request = _dispatch.Request(
@@ -149,11 +154,11 @@ class PackedCalls:
         (nearest even). The bits depend on the inputs alone. A token without a live selection
         gives zeros.
 
-        After a dispatch with ``pre_reduce``: ``out[t]`` = sum over the ranks that the token went
-        to, in the order in which its selections name them first, of each one's sum, which is
-        that above over its selections alone, rounded to the dtype of x. These sums are added in
-        float32 and rounded once to bf16. The bits depend on the inputs and on the number of
-        ranks, not on where ranks are.
+        After a dispatch with ``pre_reduce`` each rank that the token went to forms this sum over
+        the selections of its own experts, and rounds it to the dtype of x. ``out[t]`` = sum of
+        these, in the order in which the token's selections name the ranks first: added in float32,
+        rounded once to bf16. The bits depend on the inputs and on the number of ranks, not on where
+        ranks are.
 
         Args:
             x: bf16 [L, R*M, H], or float32 after a dispatch with ``fp32_outputs``; contiguous,
@@ -169,10 +174,15 @@ class PackedCalls:
             zero_copy: x is what ``get_next_combine_buffer(handle)`` returned (checked).
             out: bf16 [T, H], contiguous; written and returned. None: a new tensor.
 
-        Returns ``(out, event, hook)``. x may be overwritten as soon as the call returns; out
-        is complete after the hook or event, and never if that is dropped unused.
-        ``StaleHandleError`` after a release; ``NotCombinedError`` names a rank that released
-        without combining.
+        Returns:
+            ``(out, event, hook)``. x may be overwritten as soon as the call returns; out
+            is complete after the hook or event, and never if that is dropped unused.
+
+        Raises:
+            InvalidArgument: an argument is wrong; nothing happened.
+            StaleHandleError: the handle was released.
+            NotCombinedError: a rank, which the text names, released the operation without combining
+                it.
         """
         refuse_foreign(self.runtime, handle, Handle)
         gpu = self.runtime.gpu

@@ -1,8 +1,8 @@
 """A float32 number as three bf16 numbers that add up to it.
 
 24 significant bits are three times 8. Exact for 0 and magnitudes from 2**-100 to the largest
-bf16; smaller ones lose digits below 2**-133. Infinities and NaN come back as themselves, and
-numbers that round to more than the largest bf16 as infinities.
+bf16; smaller numbers lose digits below 2**-133. Infinities and NaN come back unchanged. Numbers
+that round to more than the largest bf16 come back as infinities.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def split(numbers: torch.Tensor) -> Iterator[torch.Tensor]:
     for _ in range(PARTS):
         part = rest.to(torch.bfloat16)
         yield part
-        # Of an infinity nothing is left: their difference would be NaN.
+        # An infinity leaves no rest: the difference would be NaN.
         rest = torch.where(part.isfinite(), rest - part.float(), 0.0)
 
 

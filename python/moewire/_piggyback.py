@@ -1,10 +1,10 @@
-"""What is piggybacked on a row of the backward pass, behind its hidden values: 16-bit values.
+"""The 16-bit values that are piggybacked on a row of the backward, after its hidden values.
 
-A dispatch copies the bits of its rows, so those behind a gradient's row may hold anything: the
+A dispatch copies the bits of its rows, so the values after a gradient's row may hold anything: the
 token's K expert ids (int32) and K routing weights (float32), two values each. A combine adds, so
-what comes back is bf16 numbers: three values per selection, whose sum is a float32 number. In a
-token's K rows at most one has other values than zeros for a selection, and its weight is 1, so
-that the sum of the rows leaves them as they are.
+on the way back the values are bf16 numbers: three per selection, with a float32 number as their
+sum. For a selection, at most one of a token's K rows has values other than zero, and its weight is
+1. So the sum of the rows leaves these values as they are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def num_values(num_topk: int) -> int:
 
 
 def nothing(topk_idx: torch.Tensor, hidden: int) -> torch.Tensor:
-    """bf16 [T, H + num_values(K)] of zeros, for a dispatch that only finds out where rows go."""
+    """bf16 [T, H + num_values(K)] of zeros, for a dispatch that only learns where rows go."""
     num_tokens, num_topk = topk_idx.shape
     shape = num_tokens, hidden + num_values(num_topk)
     return torch.zeros(shape, dtype=torch.bfloat16, device=topk_idx.device)

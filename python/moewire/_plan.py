@@ -1,8 +1,8 @@
-"""What every dispatch of one shape has in common: checked once, then kept by its buffer.
+"""What all dispatches of one shape share: checked once, then kept by their buffer.
 
-A plan holds sizes, templates of the small results, and argument structs that are filled but
-for what differs from call to call. Plans do not depend on the number of tokens, which changes
-with every batch. Any thread may use one: structs are taken for a call and released.
+A plan holds sizes, templates of the small results, and argument structs, filled except for what
+differs from call to call. Plans do not depend on the number of tokens, which changes with every
+batch. Any thread may use a plan: structs are taken for a call and released after it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SLICE_US = 100_000
 # Plans per buffer; a caller with more shapes than this builds some again.
 MAX_PLANS = 64
 
-# hidden, num_topk, num_max_tokens, num_experts, and the flags that say how rows look.
+# hidden, num_topk, num_max_tokens, num_experts, and the flags of the form of rows.
 Key = tuple[int, int, int, int, int]
 FORMAT_FLAGS = (
     abi.MW_DISPATCH_FP8
@@ -34,7 +34,7 @@ Made = TypeVar("Made")
 class Pool(Generic[Taken]):
     """Objects that are taken for one call and released after it, by any thread.
 
-    One that is not released, because the call failed, is only garbage.
+    If a call fails and does not release its object, that becomes garbage.
     """
 
     __slots__ = ("_free", "_new", "release")
@@ -45,7 +45,7 @@ class Pool(Generic[Taken]):
         self.release = self._free.append
 
     def take(self) -> Taken:
-        """An object that nobody else holds."""
+        """An object that no other call holds."""
         try:
             return self._free.pop()
         except IndexError:
@@ -79,11 +79,11 @@ class Plan:
         self.output_dtype = torch.float32 if fp32 else torch.bfloat16  # of the experts
         self.num_local_experts = self.num_experts // num_ranks  # L
         self.num_rows = num_ranks * self.num_max_tokens  # R * M
-        # A new tensor like an old one costs half of one made from sizes.
+        # ``empty_like`` costs half as much as a tensor made from sizes.
         local = self.num_local_experts
         self.counts = torch.empty((local,), dtype=torch.int32, device="cpu")
         self.layout = torch.empty((local, num_ranks), dtype=torch.int64, device="cpu")
-        # The same on a device, made by its first dispatch. Only their sizes are looked at.
+        # The same on a device, made by the first dispatch there. Only their sizes are used.
         self.templates: tuple[torch.Tensor, ...] | None = None
         self.args: Pool[abi.mw_dispatch_args_t] = Pool(self._new_args)
 
@@ -93,7 +93,7 @@ class Plan:
         return self.num_local_experts, self.num_rows, self.hidden
 
     def _new_args(self) -> abi.mw_dispatch_args_t:
-        """All but flags, inputs, deadline, phase and results."""
+        """A struct with all but flags, inputs, deadline, phase and results."""
         return abi.mw_dispatch_args_t(
             size=abi.SIZE_OF[abi.mw_dispatch_args_t],
             hidden=self.hidden,
@@ -111,7 +111,7 @@ class Plans(Generic[Made]):
         self._num_ranks = num_ranks
         self._make = make
         self._plans: dict[Any, Made] = {}
-        # Of arguments that nobody has checked: None where they never were right.
+        # The plan for unchecked arguments: None if they were never found right.
         self.find = self._plans.get
 
     def of(self, key: Any) -> Made:
@@ -128,5 +128,5 @@ def _new_combine_args() -> abi.mw_combine_args_t:
     return abi.mw_combine_args_t(size=abi.SIZE_OF[abi.mw_combine_args_t], slice_us=SLICE_US)
 
 
-# Filled anew for each call, so they serve every buffer.
+# Filled for each call, so all buffers share them.
 combine_args: Pool[abi.mw_combine_args_t] = Pool(_new_combine_args)

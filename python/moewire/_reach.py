@@ -20,7 +20,7 @@ TRANSPORTS = {
     "rdma": abi.MW_TRANSPORT_RDMA,
 }
 PROTECTIONS = {"digest": abi.MW_PROTECTION_DIGEST, "encrypt": abi.MW_PROTECTION_ENCRYPT}
-# What may be said of RDMA devices, which the library reads.
+# Settings of RDMA devices; the library parses them.
 RDMA = {
     "rdma_devices": "names of devices, such as mlx5_0,mlx5_1:2",
     "rdma_gid": "an index, v1 or v2, an address or a network",
@@ -38,7 +38,7 @@ MAX_UNRESPONSIVE_US = 3_600_000_000
 class Reach(TypedDict, total=False):
     """What ``Buffer`` takes for ranks of several hosts.
 
-    Equal on all ranks, but for ``listen``, ``tcp_zero_copy`` and what begins with ``rdma_``.
+    Equal on all ranks, except ``listen``, ``tcp_zero_copy`` and names that begin with ``rdma_``.
     """
 
     transport: Literal["auto", "shm", "tcp", "rdma"]
@@ -55,9 +55,9 @@ class Reach(TypedDict, total=False):
 
 
 def native(reach: dict[str, Any]) -> dict[str, int | bytes]:
-    """Takes the arguments of ``Reach`` out of a dictionary; refuses what is not possible.
+    """Takes the arguments of ``Reach`` out of a dictionary; refuses impossible values.
 
-    What is not given comes from the environment. Texts are bytes; "flags" has bits to be added.
+    Arguments not given come from the environment. Texts are bytes; "flags" has bits to add.
     """
     key_file = _key_file(reach.pop("key_file", None))
     keys = b"" if key_file else _keys()
@@ -127,7 +127,7 @@ def _dc(given: object) -> bool:
 
 
 def yes_or_no(name: str, value: object) -> bool:
-    """``value``, which is nothing but a bool."""
+    """``value``, if it is a bool; else raises."""
     if not isinstance(value, bool):
         raise refuse(name, repr(value), "True, False")
     return value
@@ -172,13 +172,13 @@ def _listen(given: str | None, keys: bool) -> str:
 def own_address() -> str:
     """The address of this host on the way to ``MASTER_ADDR``, else to the default route.
 
-    A host often has its own name at a loopback address, which no other host can use: then it is
-    the default route's, unless ``MASTER_ADDR`` says loopback itself. "" when there is none.
+    A host's own name often has a loopback address, which no other host can use. Then this is
+    the default route's address, unless ``MASTER_ADDR`` itself is loopback. "" when there is none.
     """
     master = os.environ.get("MASTER_ADDR")
     found = _address_towards(master) if master else ""
     if not found or (_is_loopback(found) and not _is_loopback(str(master))):
-        return _address_towards("192.0.2.1") or found  # RFC 5737: nobody's
+        return _address_towards("192.0.2.1") or found  # RFC 5737: documentation only
     return found
 
 
@@ -190,7 +190,7 @@ def _is_loopback(name: str) -> bool:
 
 
 def _address_towards(host: str) -> str:
-    """Nothing is sent: the kernel is asked for a route."""
+    """Asks the kernel for a route; sends nothing."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -1,4 +1,4 @@
-"""Ranks of other hosts in ``moewire top``: what the ranks of this host see of them."""
+"""Ranks of other hosts in ``moewire top``, as the ranks of this host see them."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ def describe_links(
 
 
 def together(ranks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each remote rank once, as the living ranks of this host see it: the sum of what goes over
-    their links, the worst state, the longest silence."""
+    """Each remote rank once, as the living ranks of this host see it: the sum of the traffic over
+    their links, the worst state, the longest silence.
+    """
     links: dict[int, list[dict[str, Any]]] = {}
     for rank in ranks:
         for link in rank["links"] if rank["state"] not in ("dead", "frozen") else ():
@@ -70,7 +71,7 @@ def _sum(links: list[dict[str, Any]], name: str) -> float | None:
 
 
 def lines(remote: list[dict[str, Any]]) -> list[str]:
-    """A block of text; none where nobody is remote."""
+    """A block of text; none if no rank is remote."""
     return [HEADING, *map(_line, remote)] if remote else []
 
 

@@ -1,9 +1,9 @@
-"""How ranks meet in a store, for the first time and for every change of the membership.
+"""How ranks meet in a store, for the first time and for every update of the membership.
 
-No collective: a rank that has died holds up nobody beyond a deadline. Round 0 of an instance
-is its construction; later rounds are updates. In each round a rank leaves its bytes, one set of
-ranks is agreed on (the first proposal wins), they connect, and the epoch begins only if every
-one of them has said that it did.
+This is no collective: a dead rank delays the others by no more than a deadline. Round 0 of an
+instance is its construction; later rounds are updates. In each round a rank leaves its bytes, the
+ranks agree on one set of ranks (the first proposal wins), and these connect. The epoch begins only
+if every one of them has said that it has connected.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from .errors import DeadlineError, MetadataError, MoewireError
 _VOTE_US = 5_000_000
 _CONNECT_US = 10_000_000
 _LEAST_US = 20_000
-# Of the time of an update, what is kept for that: half of it, and no more than this.
+# The part of an update's time that is kept for connecting: half of it, at most this long.
 _CONNECT_SHARE, _CONNECT_S = 0.5, 2.0
-# A rank that was there in an attempt that failed is soon there again, unless it has died.
+# A rank that came to an attempt that failed soon comes again, unless it has died.
 _RETURN_S = 2.0
 
 _PROCESS = secrets.token_hex(8)
 _YES, _NO = b"yes", b"no"
-_ABSENT = "-"  # nothing that is written here
+_ABSENT = "-"  # no value that ranks write is equal to it
 # How long a rank that could not connect waits for the reasons of others, and their length.
 _REASONS_US, _REASON_BYTES = 100_000, 400
-# What a rank says that has failed because another one did.
+# The words of a rank that has failed because another rank did.
 _HEARSAY = ("gave up connecting", "does not listen", "closed the connection")
 
 _log = logging.getLogger("moewire")
@@ -43,9 +43,9 @@ _log = logging.getLogger("moewire")
 class StoreRendezvous:
     """The rendezvous of one rank under one prefix of a store.
 
-    The n-th construction of a process under a prefix is instance n. A process whose rank was
-    taken in round 0 already is a replacement: it joins the running instance. So is one that
-    constructs once more while the others update the instance before.
+    The n-th construction of a process under a prefix is instance n. If another process took the
+    same rank in round 0, the new one is a replacement: it joins the running instance. So is a
+    process that constructs once more while the others update the instance before.
     """
 
     def __init__(self, store: Store, rank: int, num_ranks: int, prefix: str) -> None:
@@ -81,7 +81,7 @@ class StoreRendezvous:
                 self._step_back()
                 self._instance -= 1
         except UnansweredError:
-            self._step_back()  # should the store ever answer
+            self._step_back()  # in case the store answers later
             raise
         self._update(runtime, frozenset(range(self.num_ranks)), clock, joining=True)
 
@@ -89,7 +89,7 @@ class StoreRendezvous:
         """False: there is a group already, which this rank is to join."""
         if self._running() or not self._gathered(runtime, members, clock):
             return False
-        # Should this fail, the key stays: others may need it to fail for the same reason.
+        # If this fails, the key stays, so that other ranks fail for the same reason.
         try:
             runtime.connect(self._gather(members), clock.left_us())
         except MoewireError as error:
@@ -122,7 +122,7 @@ class StoreRendezvous:
     def _with_reasons(
         self, error: MoewireError, members: frozenset[int], clock: Clock
     ) -> MoewireError:
-        """Why this rank could not connect, with what others say who could not, either."""
+        """Why this rank could not connect, with the reason of another rank that could not."""
         said: dict[int, str] = {}
         left = clock.left_us()
         limit = Clock(_REASONS_US if left < 0 else min(left, _REASONS_US))
@@ -133,7 +133,7 @@ class StoreRendezvous:
                     said[rank] = self._read(self._key("why", rank)).decode(errors="replace")
             return bool(said)
 
-        # Whatever fails here: a store that died with a rank says nothing more.
+        # Errors here are ignored: a store that died with a rank does not answer any more.
         with contextlib.suppress(Exception):
             self._store.set(self._key("why", self.rank), str(error).encode()[:_REASON_BYTES])
             limit.wait(heard)
@@ -144,7 +144,7 @@ class StoreRendezvous:
         return type(error)(f"{error}; rank {rank} says: {own[0]}")
 
     def _running(self) -> bool:
-        """Whether round 0 has been, without this rank if this is asked in it."""
+        """Whether round 0 has ended; asked during round 0: without this rank."""
         return self._store.check([self._key_of_instance("0/end")])
 
     def _awaited(self) -> bool:
@@ -205,7 +205,7 @@ class StoreRendezvous:
             present = self._agree(runtime, members, doubtful, clock, joining)
             if self.rank in present and self._connect(runtime, present, clock):
                 return
-            if self.rank not in present:  # the set was agreed on before this rank came
+            if self.rank not in present:  # the ranks agreed on the set before this rank came
                 clock.wait(lambda: self._store.check([self._key("end")]))
             if clock.over():
                 raise DeadlineError(self._failure(present, clock.timeout_us))
@@ -249,7 +249,7 @@ class StoreRendezvous:
                 missing -= doubtful
             return not missing or self._store.check([self._key("set")])
 
-        # What is left of the time is for connecting with those who have come.
+        # The rest of the time is for connecting with the ranks that have come.
         in_time = clock.before(_CONNECT_SHARE, _CONNECT_S).wait(ready)
         if not in_time and self._too_few(runtime, joining):
             in_time = clock.wait(ready)
@@ -265,7 +265,7 @@ class StoreRendezvous:
         return everybody - self._missing(everybody)
 
     def _too_few(self, runtime: Runtime, joining: bool) -> bool:
-        """Whether those who have come would end the epoch of more who go on without them."""
+        """Whether the ranks that have come are fewer than the members that go on without them."""
         if self._store.check([self._key("set")]):
             return False
         if joining:
@@ -275,7 +275,7 @@ class StoreRendezvous:
         return len(absent) > len(come)
 
     def _connect(self, runtime: Runtime, present: frozenset[int], clock: Clock) -> bool:
-        """Connects and begins the epoch, if everybody could. False: another attempt."""
+        """Connects and begins the epoch, if every rank could. False: another attempt."""
         try:
             runtime.connect(self._gather(present), self._connect_us(clock))
         except MoewireError as error:
@@ -293,7 +293,7 @@ class StoreRendezvous:
         if self._decide("end", (_YES if everybody else _NO).decode()) != _YES.decode():
             return False
         runtime.install()
-        # It has happened, however late the store is: each member writes the same.
+        # The epoch has begun, even if the store is late: each member writes the same number.
         last, bare = self._key_of_instance("last"), self._store.bare
         number = str(self._round).encode()
         self._store.undo(lambda: bare.set(last, number))
@@ -301,8 +301,8 @@ class StoreRendezvous:
 
     @staticmethod
     def _connect_us(clock: Clock) -> int:
-        # They were all there a moment ago: one that does not connect soon has died. Some
-        # time is left to tell the others.
+        # All ranks were there a moment ago: one that does not connect soon has died. Some
+        # time is kept to tell the others.
         left = clock.left_us()
         return _CONNECT_US if left < 0 else min(max(left * 3 // 4, _LEAST_US), _CONNECT_US)
 
@@ -322,7 +322,7 @@ class StoreRendezvous:
         return {rank for rank in ranks if not self._store.check([self._at(rank)])}
 
     def _gather(self, present: Iterable[int]) -> list[bytes]:
-        """Everybody's bytes by rank; nothing for those who are absent."""
+        """The bytes of every rank, by rank; empty for absent ranks."""
         everybody = [b""] * self.num_ranks
         for rank in present:
             everybody[rank] = self._read(self._at(rank))
@@ -331,9 +331,9 @@ class StoreRendezvous:
         return everybody
 
     def _read(self, key: str) -> bytes:
-        """What is there, or nothing. Unlike ``get`` this waits for no key that has gone.
+        """The value of a key, or nothing. Unlike ``get`` this does not wait for a deleted key.
 
-        A first rendezvous takes no keys away, and needs no more of a store than ``get``.
+        A first rendezvous deletes no keys, and so needs only ``get`` of a store.
         """
         if self._round == 0:
             return bytes(self._store.get(key)) if self._store.check([key]) else b""

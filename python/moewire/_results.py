@@ -27,9 +27,9 @@ class Rows(NamedTuple):
     src_info: torch.Tensor  # int32 [L, R*M]
 
     def fresh(self) -> tuple[RecvX, torch.Tensor]:
-        """recv_x and src_info over the same memory, as tensors that nobody else holds.
+        """recv_x and src_info over the same memory, as new tensors.
 
-        What a caller does to a tensor object, requires_grad_() say, stays with that one.
+        If a caller changes a tensor object, for example by requires_grad_(), no other sees it.
         """
         data, scales, src_info = self
         if scales is None:
@@ -84,7 +84,7 @@ def copies(
 def copies_on_stream(
     source: Rows, when_done: Callable[[Callable[[], None]], None]
 ) -> tuple[RecvX, torch.Tensor]:
-    """Ordinary tensors on the device of ``source``, all rows of it: counts are not known here."""
+    """Ordinary tensors on the device of ``source``, with all rows: the host knows no counts."""
     parts = [part for part in source if part is not None]
     copied = [torch.empty_like(part) for part in parts]
 

@@ -21,8 +21,8 @@ class ReceivedRows(NamedTuple):
     """
 
     positions: torch.Tensor  # int64 [N], in recv_x seen as [L * R * M, H]
-    # int64 [N], ascending: (expert * R + source) * M + token. No two rows have the same, for a
-    # token sends one row to an expert.
+    # int64 [N], ascending: (expert * R + source) * M + token. No two rows have the same key,
+    # because a token sends one row to an expert.
     keys: torch.Tensor
     counts: list[int]  # by local expert; of a flat dispatch: of all
 
@@ -46,7 +46,7 @@ class ReceivedRows(NamedTuple):
 
     @classmethod
     def of_flat(cls, received: FlatReceived, num_max_tokens: int) -> ReceivedRows:
-        """The same for a flat dispatch, whose rows are of no expert: ``expert`` is 0.
+        """The same for a flat dispatch. Its rows belong to no expert: ``expert`` is 0.
 
         On CUDA the host waits for their number.
         """

@@ -66,9 +66,9 @@ class Runtime:
         self.held = HeldRule(overwrites_held)
         self.lib = library()
         self.id = abi.mw_buffer_t()
-        self.gpu: Gpu | None = None  # set once, by who makes both
+        self.gpu: Gpu | None = None  # set once, by ``Member._open``
         self.closed = self._freed = False
-        self._closing = threading.RLock()  # a buffer may be collected anywhere
+        self._closing = threading.RLock()  # reentrant: a buffer may be collected anywhere
         self.num_ranks = num_ranks
         self.plans = Plans(num_ranks, Plan)
         self.flat_plans = Plans(num_ranks, FlatPlan)
@@ -119,7 +119,7 @@ class Runtime:
     def _connect(
         self, metadata: Sequence[bytes], timeout_us: int, failures: list[BaseException]
     ) -> None:
-        # Runs in its own thread: the call cannot be cut into slices. The text of an error
+        # Runs in a thread of its own: the call cannot be cut into slices. The text of an error
         # belongs to the thread that failed, so it is fetched here.
         keep = [ctypes.create_string_buffer(item, max(1, len(item))) for item in metadata]
         table = (abi.mw_bytes_t * len(keep))()
@@ -141,16 +141,16 @@ class Runtime:
         self.check(self.lib.buffer_install(self.id))
 
     def members(self) -> abi.mw_members_t:
-        """Who is in the group now."""
+        """The ranks that are in the group now."""
         members = abi.mw_members_t(size=abi.SIZE_OF[abi.mw_members_t])
         self.refuse_closed()
         self.check(self.lib.buffer_members(self.id, byref(members)))
         return members
 
     def close(self) -> None:
-        """Leaves the group and frees the buffer. Once that is done it does nothing.
+        """Leaves the group and frees the buffer. After that it does nothing.
 
-        A device may not be able to: then it raises, and may be called again.
+        If a device cannot free its memory yet, it raises, and may be called again.
         """
         if self._freed or self.lib.forked:
             return
@@ -162,7 +162,7 @@ class Runtime:
         _deferred_log.flush()
 
     def _leave(self) -> None:
-        """``close`` without a word: a buffer that is collected may be under any lock."""
+        """``close`` without logging: when a buffer is collected, any lock may be held."""
         if self._freed or self.lib.forked:
             return
         first, self.closed = not self.closed, True
@@ -174,7 +174,7 @@ class Runtime:
             self._free()
 
     def _free(self) -> None:
-        # While another thread was at it the id was that thread's, and gone for this one.
+        # Another thread may have freed it while this one waited for the lock.
         if self._freed:
             return
         status = self.lib.buffer_close(self.id)
@@ -183,7 +183,7 @@ class Runtime:
         self._freed = True
 
     def abandon(self) -> None:
-        """``close`` for who can do nothing about its failure."""
+        """``close`` for a caller that can do nothing about its failure."""
         with contextlib.suppress(MoewireError):
             self._leave()
 
@@ -193,7 +193,7 @@ class Runtime:
             raise ClosedError(_CLOSED_TEXT)
 
     def check(self, status: int) -> int:
-        """Returns a status that is no error; raises the exception of one that is."""
+        """Returns the status, or raises its exception if it is an error."""
         if status < 0:
             raise self.error(status)
         return status
@@ -205,7 +205,7 @@ class Runtime:
         return _names.error(self.lib, status, self._names)
 
     def combine_buffer(self, handle: abi.mw_handle_t, timeout_us: int) -> int:
-        """The address of a handle's combine buffer, once nobody reads it any more."""
+        """The address of a handle's combine buffer, once no rank reads it any more."""
         deadline = None if timeout_us < 0 else time.monotonic() + timeout_us / 1e6
         address = ctypes.c_uint64()
         call = self.lib.buffer_combine_buffer

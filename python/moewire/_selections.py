@@ -1,6 +1,6 @@
-"""Which types of expert ids and routing weights are taken: those that routers make.
+"""The types of expert ids and routing weights that are taken: those that routers make.
 
-On the CPU the library widens them, in memory that it keeps. On CUDA torch makes a tensor for it.
+On the CPU the library widens them, in memory that it keeps. On CUDA torch converts them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _WEIGHTS = {
     torch.bfloat16: abi.MW_TOPK_WEIGHTS_BF16,
     torch.float16: abi.MW_TOPK_WEIGHTS_FP16,
 }
-# All that are taken, for what is said of others.
+# All types that are taken, for errors about others.
 IDS, WEIGHTS = (_INT64, *_IDS), (_FLOAT32, *_WEIGHTS)
 _OF_FLAG = {flag: dtype for dtype, flag in (_IDS | _WEIGHTS).items()}
 _WEIGHT_FLAGS = abi.MW_TOPK_WEIGHTS_BF16 | abi.MW_TOPK_WEIGHTS_FP16
 
 
 def flags(topk_idx: object, topk_weights: object) -> int:
-    """``MW_TOPK_*`` bits of what a call was given; 0 for what is right, and for what is wrong."""
+    """``MW_TOPK_*`` bits of a call's tensors; 0 for int64 and float32, and for wrong types."""
     ids, weights = getattr(topk_idx, "dtype", _INT64), getattr(topk_weights, "dtype", _FLOAT32)
     if ids is _INT64 and weights is _FLOAT32:
         return 0
@@ -36,7 +36,7 @@ def flags(topk_idx: object, topk_weights: object) -> int:
 
 
 def dtypes(bits: int) -> tuple[torch.dtype, torch.dtype]:
-    """Of ids and weights, by a call's flags."""
+    """The types of ids and weights, by a call's flags."""
     ids = torch.int32 if bits & abi.MW_TOPK_IDX_INT32 else _INT64
     return ids, _OF_FLAG.get(bits & _WEIGHT_FLAGS, _FLOAT32)
 

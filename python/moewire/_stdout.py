@@ -1,4 +1,4 @@
-"""What a command does when nobody reads its output any more, as in ``moewire doctor | head``."""
+"""How a command ends when the reader of its output is gone, as in ``moewire doctor | head``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOBODY_READS = 141
 def run(command: Callable[[], int]) -> int:
     """The command's exit status; ``NOBODY_READS``, without a traceback, if its reader has gone.
 
-    Broken pipes to somebody else than the reader of standard output are raised.
+    Broken pipes other than standard output are raised.
     """
     try:
         try:
@@ -30,7 +30,7 @@ def run(command: Callable[[], int]) -> int:
 
 
 def _broken() -> bool:
-    """Whether standard output is: a pipe or socket whose other end was closed."""
+    """Whether standard output is a pipe or socket with its other end closed."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)  # asks for nothing but these
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))

@@ -1,11 +1,11 @@
-"""Calls of a store that end by a deadline, whatever becomes of the store's server.
+"""Calls of a store that end by a deadline, whatever happens to the store's server.
 
-torch's stores have timeouts of their own, and none that holds: when the server's process is
-stopped, a ``get`` or ``wait`` of a ``TCPStore`` notices that its timeout has passed, tells the
-server that it does not wait any more, and waits for the answer to that for ever; ``add``,
+torch's stores have timeouts of their own, but none that holds. When the server's process is
+stopped, a ``get`` or ``wait`` of a ``TCPStore`` notices that its timeout has passed. It then tells
+the server that it does not wait any more, and waits for the answer to that for ever. ``add``,
 ``check``, ``compare_set`` and ``delete_key`` have no timeout at all. So each call is made in a
-thread that the waiter can leave. A thread that was left ends when its call does; until then no
-other call of that store begins, so that there is one such thread per store and waiting caller.
+thread that the waiter can leave. Such a thread ends when its call does. Until then no other call of
+that store begins, so there is one such thread per store and waiting caller.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any, Protocol
 from ._clock import Clock
 from .errors import DeadlineError
 
-# What a call that begins at the deadline, or later, may still take: to undo, to say why.
+# The time of a call that begins at the deadline or later: to undo, or to say why.
 _GRACE_S = 0.05
 
 
 class Store(Protocol):
-    """What is used of ``torch.distributed.Store``."""
+    """The part of ``torch.distributed.Store`` that is used."""
 
     def add(self, key: str, amount: int, /) -> int: ...
     def set(self, key: str, value: bytes, /) -> None: ...
@@ -69,7 +69,7 @@ class _Caller:
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
             task.run()
-            del task  # it may hold the last reference to a buffer
+            del task  # the call may hold the last reference to a buffer
         self.ended.set()
 
     def begin(self, call: Call) -> _Task:
@@ -82,7 +82,7 @@ class _Caller:
         self._tasks.put(None)
 
 
-# Callers that were left in a call, by id of their store, which their thread keeps alive.
+# Callers that were left in a call, by the id of their store, which their thread keeps alive.
 _left: dict[int, list[_Caller]] = {}
 _left_lock = threading.Lock()
 
@@ -91,7 +91,7 @@ class BoundedStore:
     """The store of one rank's rendezvous. Between ``until`` and its end, calls have a deadline.
 
     One thread uses it at a time. A call that is not answered by then raises ``DeadlineError``,
-    which names the store; later calls are refused in the same way, ``undo`` excepted.
+    which names the store. Later calls are refused in the same way, except ``undo``.
     """
 
     def __init__(self, store: Store) -> None:
@@ -103,7 +103,7 @@ class BoundedStore:
 
     @contextlib.contextmanager
     def until(self, clock: Clock, argument: str) -> Iterator[None]:
-        """The calls inside end by the clock; ``argument`` is where its time comes from."""
+        """Makes the calls inside end by the clock; ``argument`` names the source of its time."""
         self._clock, self._argument, self._stuck = clock, argument, False
         self._await_those_left()
         self._caller = caller = _Caller()
@@ -118,7 +118,7 @@ class BoundedStore:
                     _left.setdefault(id(self._store), []).append(caller)
 
     def _await_those_left(self) -> None:
-        """Waits for calls of before: they may still change what is in the store."""
+        """Waits for earlier calls: they may still change the store."""
         with _left_lock:
             callers = list(_left.get(id(self._store), ()))
         for caller in callers:
@@ -130,7 +130,7 @@ class BoundedStore:
                 _left[id(self._store)] = rest
 
     def _left_s(self) -> float | None:
-        """What a call that begins now may take, in seconds."""
+        """The time for a call that begins now, in seconds."""
         left_us = self._clock.left_us()
         if left_us < 0:
             return None
@@ -159,7 +159,7 @@ class BoundedStore:
         )
 
     def undo(self, *calls: Call) -> None:
-        """Makes calls that nobody waits for: after what is still going on, in their order."""
+        """Makes calls without waiting for them: after the calls that still run, in their order."""
         if self._caller is None:
             for call in calls:
                 call()
@@ -191,7 +191,7 @@ class BoundedStore:
 def describe(store: Any) -> str:
     """Which store it is, without asking its server."""
     name = type(store).__name__
-    with contextlib.suppress(Exception):  # whatever a store of another kind has
+    with contextlib.suppress(Exception):  # a store of another kind may raise anything
         if (inner := getattr(store, "underlying_store", None)) is not None:
             return describe(inner)
         if (host := getattr(store, "host", None)) is not None:

@@ -1,7 +1,7 @@
 """What Moewire asks of torch about one CUDA device: tensors, addresses, streams, events.
 
-All that is CUDA's in this package's use of torch is here. Tests put another ``Place`` behind
-``place``, whose device is the CPU.
+All of this package's use of torch's CUDA is here. Tests put another ``Place`` behind ``place``,
+with the CPU as its device.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .errors import NoDeviceError
 
 
 class Place(Protocol):
-    """One device. Streams and events are what torch takes them for."""
+    """One device. Streams and events are torch's objects."""
 
     name: str  # as torch writes it
 
@@ -28,10 +28,10 @@ class Place(Protocol):
         """A new tensor for the current stream."""
 
     def like(self, template: torch.Tensor) -> torch.Tensor:
-        """The same, of the shape and dtype of another one of this device. It is quicker."""
+        """A new tensor with the shape and dtype of another one of this device. It is quicker."""
 
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """A new tensor on the host, which the device may write to while nobody waits."""
+        """A new pinned tensor on the host; the device may write to it asynchronously."""
 
     def view(
         self, address: int, shape: tuple[int, ...], dtype: torch.dtype, owner: object
@@ -51,7 +51,7 @@ class Place(Protocol):
         """A new stream, of the highest priority."""
 
     def follow(self, stream: Any, other: Any) -> None:
-        """Makes a stream wait for all that another one has so far."""
+        """Makes a stream wait for all present work of another one."""
 
     def record(self, stream: Any) -> Any:
         """An event at the present end of a stream."""
@@ -66,21 +66,21 @@ class Place(Protocol):
         """Whether a stream's work is being recorded into a graph."""
 
     def recording(self) -> bool:
-        """Whether that of the current stream is. It is quicker."""
+        """``capturing`` for the current stream. It is quicker."""
 
     def keep(self, tensor: torch.Tensor, stream: Any) -> None:
-        """Keeps a tensor's memory from others until a stream has come so far."""
+        """Keeps a tensor's memory from reuse until a stream has finished its present work."""
 
 
-# Lower numbers go first. torch takes one that is out of its range for the nearest in it; this is
-# the lowest whose negative, which it forms, is an int of C.
+# Lower numbers go first. torch clamps a number that is out of its range. torch negates it, and
+# this is the lowest number with a negative that fits a C int.
 _BEYOND_ALL = -(2**31 - 1)
 
 
 def _greatest_priority(device: torch.device) -> int:
-    """That of streams which go before all others: the other ranks wait for what they do.
+    """The priority of streams that go before all others, because other ranks wait for their work.
 
-    -1 is above that of common streams, but devices have levels beyond it.
+    -1 is above that of common streams, but devices have higher levels.
     """
     asked = getattr(torch.cuda.Stream, "priority_range", None)
     if asked is None:
@@ -90,7 +90,7 @@ def _greatest_priority(device: torch.device) -> int:
     return int(greatest)
 
 
-# What numpy calls them. torch's own types go by way of those of the same width.
+# numpy's names. Types that only torch has use those of the same width.
 _KINDS = {1: ("|u1", torch.uint8), 2: ("<i2", torch.int16), 4: ("<i4", torch.int32)}
 _KINDS[8] = ("<i8", torch.int64)
 
@@ -147,7 +147,7 @@ class TorchCuda:
     def stream(self) -> Any:
         """An object per number, made once: torch makes one at every call.
 
-        A number that the driver gives to another stream later stands for that one then.
+        If the driver gives a number to another stream later, it then means that stream.
         """
         if _current_number is None:
             return torch.cuda.current_stream(self._device)
@@ -208,7 +208,7 @@ def current() -> int | None:
 
 
 def chosen(device: str | torch.device | None) -> str | torch.device:
-    """Where a client of a library that knows GPUs alone expects its buffer, unless it says so.
+    """The device where a client of a GPU-only library expects its buffer, unless it names one.
 
     On torch's current CUDA device; on the CPU where there is none.
     """

@@ -29,7 +29,7 @@ MAX_SPIN_US = 1_000_000
 
 
 class Tuning(Reach, total=False):
-    """What ``Buffer`` takes; each rank's own choice, and, from ``Reach``, all ranks' together."""
+    """Keyword arguments of ``Buffer``: each rank's own choices, and, from ``Reach``, all ranks'."""
 
     stores: Literal["auto", "cached", "streaming"]
     prefetch: int | None
@@ -42,7 +42,7 @@ class Tuning(Reach, total=False):
 
 
 def native(tuning: Tuning) -> dict[str, int | bytes]:
-    """Fields of ``mw_config_t``; refuses what is not possible, by name."""
+    """Fields of ``mw_config_t``; refuses impossible values, by name."""
     given: dict[str, Any] = dict(tuning)
     device, reach = given.pop("device", None), _reach.native(given)
     fields: dict[str, int | bytes] = {

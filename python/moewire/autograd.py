@@ -1,4 +1,4 @@
-"""Dispatch and combine that gradients flow through, for training.
+"""Dispatch and combine with gradients, for training.
 
     num_bytes = autograd.get_ep_buffer_size_hint(M, H, R, E, K)
     buffer = moewire.Buffer(group, num_bytes)
@@ -8,34 +8,35 @@
     out = autograd.combine(y, routing)  # [T, H]
 
 Notation as in ``Buffer``. Forward results have the bits of ``Buffer.dispatch`` and ``combine``.
-Backward is one dispatch and one combine, of rows that are ``num_values(K)`` longer:
+The backward is one dispatch and one combine, of rows that are ``num_values(K)`` longer:
 
 - The gradient of ``out`` goes to the experts, in bf16, with the token's ids and weights. There
-  the gradient of a row of ``y`` is weight * gradient (a float32 product, rounded to bf16), and
-  the gradient of the weight is the dot product of the row of ``y`` with the gradient, in float32.
+  the gradient of a row of ``y`` is weight * gradient (a float32 product, rounded to bf16). The
+  gradient of the weight is the dot product of the row of ``y`` with the gradient, in float32.
 - Gradients of ``rows`` come back and are summed with weight 1: the gradient of ``x``, a float32
   sum in order of k, rounded once. Those of the weights come with them as exact float32.
 
-Gradients are for ``x``, ``topk_weights``, and whatever the experts hold. Second derivatives are
-not supported. Nothing that autograd keeps is memory of the workspace, and no operation stays
-open between forward and backward: the backward sends anew, by the routing that it saved. An
-exception in the experts' backward ends the operation that is open there; ranks that waited for
-it get ``NotCombinedError``.
+Gradients are for ``x``, ``topk_weights``, and the parameters of the experts. Second derivatives
+are not supported. Autograd keeps no memory of the workspace, and no operation stays open between
+forward and backward: the backward sends again, by the routing that it saved. An exception in the
+experts' backward ends the operation that is open there; ranks that waited for it get
+``NotCombinedError``.
 
 ``dispatch_flat`` and ``combine_flat`` are the same for the flat form, where the experts' rank
-weights and sums: there gradients of the weights arise at the experts, and come back exact.
+weights and sums. There the gradients of the weights are computed at the experts, and come back
+exactly.
 
 All ranks must build the same graph: the same calls in the same order, and a backward through the
-same ``out``. A rank without tokens, without rows, or whose ``x`` needs no gradient takes part like
-any other: its results require gradients, too. It must call ``backward`` as the others do, for
-example on ``out.sum()``. ``torch.no_grad`` must be on everywhere or nowhere.
+same ``out``. A rank without tokens, without rows, or with an ``x`` that needs no gradient takes
+part like any other rank: its results require gradients, too. It must call ``backward`` as the
+others do, for example on ``out.sum()``. ``torch.no_grad`` must be on everywhere or nowhere.
 
-With a buffer on CUDA all tensors are of its device, and each dispatch and backward waits on the
+With a buffer on CUDA all tensors are on its device, and each dispatch and backward waits on the
 host for the number of rows (docs/training.md).
 
-A lost rank contributes nothing. One that is lost between forward and backward contributes no
-gradient and gets none; ``active_ranks`` tells. A step in which ranks were lost should be thrown
-away. docs/training.md has all of it.
+A lost rank contributes nothing. A rank that is lost between forward and backward contributes no
+gradient and gets none; ``active_ranks`` says so. Throw away a step in which ranks were lost.
+docs/training.md has the details.
 """
 
 from __future__ import annotations
@@ -89,7 +90,22 @@ def get_ep_buffer_size_hint(
     *,
     num_slots: int = 2,
 ) -> int:
-    """Bytes to construct a ``Buffer`` with for training; its backward sends longer rows."""
+    """Bytes to construct a ``Buffer`` with for training; its backward sends longer rows.
+
+    Args:
+        num_max_dispatch_tokens_per_rank: M.
+        hidden: H.
+        num_ranks: R.
+        num_experts: E.
+        num_topk: K.
+        num_slots: as for ``Buffer``.
+
+    Returns:
+        The size for ``num_ep_buffer_bytes``.
+
+    Raises:
+        InvalidArgument: a number is out of its bounds.
+    """
     width, _ = piggyback_hint(hidden, num_topk)
     return Buffer.get_ep_buffer_size_hint(
         num_max_dispatch_tokens_per_rank,
@@ -201,14 +217,16 @@ def dispatch(
             gradients come back with those of x.
         active_ranks: as for ``Buffer.dispatch``; the backward uses, and clears, the same tensor.
         num_max_dispatch_tokens_per_rank, num_experts, more: as for ``Buffer.dispatch``.
-        timeout_us: for each phase of each operation, the backward's too; -1 for none.
+        timeout_us: for each phase of each operation, also in the backward; -1 for none.
 
-    Returns ``(rows, routing)``: rows is an ordinary bf16 tensor [N, H], ordered by local expert,
-    source rank and token, so that sums over rows have the same bits in every run;
-    ``routing.counts`` says how many rows each local expert has.
+    Returns:
+        ``(rows, routing)``: rows is an ordinary bf16 tensor [N, H], ordered by local expert,
+        source rank and token, so that sums over rows have the same bits in every run;
+        ``routing.counts`` says how many rows each local expert has.
 
-    At most ``num_slots`` calls of a buffer may be between dispatch and combine: ``BusyError``.
-    Errors as ``Buffer.dispatch``.
+    Raises:
+        BusyError: ``num_slots`` calls of the buffer are between dispatch and combine.
+        MoewireError: as for ``Buffer.dispatch``.
     """
     check_inputs(buffer, x, topk_idx, topk_weights)
     call = _Call(buffer, active_ranks, num_max_dispatch_tokens_per_rank, num_experts, timeout_us)
@@ -234,8 +252,13 @@ def combine(y: torch.Tensor, routing: Routing) -> torch.Tensor:
         y: bf16 [N, H], contiguous, expert outputs in the order of ``rows``.
         routing: of the dispatch, to be combined once.
 
-    Returns bf16 [T, H]: for each token the sum over k, in order of k, of weight times row of
-    ``y``, multiplied and added in float32 and rounded once.
+    Returns:
+        bf16 [T, H]: for each token the sum over k, in order of k, of weight times row of
+        ``y``, multiplied and added in float32 and rounded once.
+
+    Raises:
+        InvalidArgument: ``y`` or ``routing`` is wrong, or the routing was combined before.
+        MoewireError: as for ``Buffer.combine``.
     """
     if not isinstance(routing, Routing):
         raise _check.refuse("routing", type(routing).__name__, "what dispatch returned")
@@ -263,8 +286,8 @@ class _Dispatch(torch.autograd.Function):  # type: ignore[misc]  # torch is not 
         received = routing._receive(handle)
         rows = received.take(recv_x)
         ctx.call = routing._call
-        # Tensors, all of it: with checkpointing they are those of the second forward, like the
-        # rows that the experts saved.
+        # All of it as tensors: with checkpointing they are then those of the second forward, like
+        # the rows that the experts saved.
         ctx.save_for_backward(topk_idx, received.keys)
         link = (rows.shape[0], topk_idx.shape[1])
         return rows, rows.new_zeros(link, dtype=torch.float32)
@@ -276,7 +299,7 @@ class _Dispatch(torch.autograd.Function):  # type: ignore[misc]  # torch is not 
         hidden, num_topk = grad_rows.shape[1], topk_idx.shape[1]
         call: _Call = ctx.call
         returning = call.take_returning()
-        if returning is None:  # nothing was combined: only to know where rows go
+        if returning is None:  # nothing was combined: sent only to learn where rows go
             returning = call.send(_piggyback.nothing(topk_idx, hidden), topk_idx)
         rows = returning.put(_piggyback.with_scalars(grad_rows, grad_link), keys)
         once = _first_of_each(topk_idx)
@@ -323,9 +346,9 @@ def _expert_of(keys: torch.Tensor, call: _Call) -> torch.Tensor:
 
 
 def _first_of_each(topk_idx: torch.Tensor) -> torch.Tensor:
-    """The same with -1 wherever an expert was selected before in the same token.
+    """``topk_idx`` with -1 where the same token has selected the same expert before.
 
-    Two selections of one expert share one row, whose gradient counts once.
+    Two selections of one expert share one row, and the gradient of that row counts once.
     """
     equal = topk_idx.unsqueeze(2) == topk_idx.unsqueeze(1)  # [T, K, K]
     again = equal.tril(-1).any(2)

@@ -32,14 +32,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"moewire {__version__}")
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
     rest = parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    rest.required = False  # as in later versions of Python: it is no word for users
+    rest.required = False  # as in later versions of Python: users do not see the name
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit status.
+    """Runs one command.
 
-    0: done; 1: failed; 130: interrupted; 141: nobody reads the output any more.
+    Args:
+        argv: the command and its arguments; None: those of this process.
+
+    Returns:
+        The exit status: 0: done; 1: failed; 130: interrupted; 141: the reader of the output is
+            gone.
     """
     return _stdout.run(lambda: _run(argv))
 

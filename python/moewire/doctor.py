@@ -25,7 +25,11 @@ _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
 
 def report() -> dict[str, Any]:
-    """Everything that ``moewire doctor`` prints. Loads the library; needs no torch."""
+    """Everything that ``moewire doctor`` prints. Loads the library; needs no torch.
+
+    Returns:
+        The sections of the report, to be printed as text or JSON.
+    """
     found: dict[str, Any] = {
         "moewire": __version__,
         "python": platform.python_version(),
@@ -73,7 +77,7 @@ def _library_report() -> dict[str, Any]:
 
 
 def system_report(lib: Library) -> dict[str, Any]:
-    """What the library says of this machine: vector widths, transports, devices."""
+    """The library's report of this machine: vector widths, transports, devices."""
     length = ctypes.c_uint64()
     status = lib.system_report(None, 0, byref(length))
     if status != abi.MW_ERR_INVALID_ARGUMENT:  # the answer to "too small", with the length
@@ -120,7 +124,7 @@ def _read(path: Path) -> str | None:
 
 
 def _selected(text: str | None) -> str:
-    """The word in brackets: the kernel's way to show which of its options is on."""
+    """The word in brackets, by which the kernel shows the option that is on."""
     if text is None:
         return "not offered by this kernel"
     chosen = [word.strip("[]") for word in text.split() if word.startswith("[")]
@@ -185,7 +189,14 @@ def _document(found: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the report; 1 if the library cannot be loaded."""
+    """Prints the report.
+
+    Args:
+        argv: the arguments; None: those of this process.
+
+    Returns:
+        The exit status: 1 if the library cannot be loaded.
+    """
     parser = argparse.ArgumentParser(prog="moewire doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(argv)

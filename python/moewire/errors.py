@@ -1,6 +1,6 @@
-"""Exceptions. Each also derives from the built-in that a caller would expect.
+"""Exceptions. Each also derives from the built-in exception that a caller would expect.
 
-``status`` is the ``mw_status_t`` behind an exception (``capi/include/moewire.h``), 0 where
+``status`` is the ``mw_status_t`` of an exception (``capi/include/moewire.h``), 0 where
 there is none.
 """
 
@@ -16,7 +16,7 @@ class MoewireError(Exception):
 
 
 class InvalidArgument(MoewireError, ValueError):
-    """An argument is wrong; the text says which, what came and what is allowed.
+    """An argument is wrong; the text names it, its value and what is allowed.
 
     Nothing happened: the same operation may be called again.
     """
@@ -37,19 +37,20 @@ class UnknownHandleError(StaleHandleError):
 
 
 class ClosedError(MoewireError, RuntimeError):
-    """The buffer is closed: by ``close()``, a defect or want of memory, never by a lost rank."""
+    """The buffer is closed: by ``close()``, a defect or lack of memory, never by a lost rank."""
 
     status = -4
 
 
 class DeadlineError(MoewireError, TimeoutError):
-    """A rank or the store did not come or answer in time (named), or a combine buffer is read."""
+    """A rank or the store (named) did not come or answer in time, or a combine buffer is still
+    read."""
 
     status = -5
 
 
 class PeerLostError(MoewireError, RuntimeError):
-    """A peer died during a rendezvous, or (DeepEP's interface) is missing in a result."""
+    """A peer died during a rendezvous, or (DeepEP's interface) is missing from a result."""
 
     status = -6
 
@@ -63,8 +64,8 @@ class PeerMismatchError(MoewireError, RuntimeError):
 class FencedError(MoewireError, RuntimeError):
     """The group went on without this rank, which was late beyond a deadline.
 
-    Or it may have: between hosts, a rank that hears too few others to decide leaves by itself,
-    and the text says whom it missed (docs/faults.md).
+    Or the group may have: between hosts, a rank that hears too few others to decide leaves by
+    itself. The text names the ranks that it did not hear (docs/faults.md).
 
     ``update_ep_member()`` brings this rank back.
     """
@@ -73,7 +74,7 @@ class FencedError(MoewireError, RuntimeError):
 
 
 class OutOfMemoryError(MoewireError, MemoryError):
-    """Memory could not be had."""
+    """Memory could not be allocated."""
 
     status = -9
 
@@ -139,7 +140,7 @@ class UnreachableError(MoewireError, ConnectionError):
 
 
 class RefusedError(MoewireError, PermissionError):
-    """The peer's side refused: its region is closed, too small, or not for that."""
+    """The peer refused: its region is closed, too small, or does not allow the access."""
 
     status = -20
 
@@ -154,34 +155,34 @@ class NoResourceError(MoewireError, OSError):
 
 
 class BusyError(MoewireError, RuntimeError):
-    """Something of it is still in use; nothing happened: try again later.
+    """The object is still in use; nothing happened: try again later.
 
-    A dispatch: ``num_slots`` operations are held. Combine, release or drop a handle first.
+    For a dispatch: ``num_slots`` operations are held. Combine, release or drop a handle first.
     """
 
     status = -22
 
 
 class NotSupportedError(MoewireError, RuntimeError):
-    """No carrier works here, not with this one, or not in this mode of a fabric."""
+    """No carrier works here, or the one chosen does not, or not in this mode of a fabric."""
 
     status = -23
 
 
 class NoDeviceError(MoewireError, RuntimeError):
-    """No CUDA driver, or no device that will do; the text says what was tried."""
+    """No CUDA driver, or no suitable device; the text says what was tried."""
 
     status = -24
 
 
 class DeviceError(MoewireError, RuntimeError):
-    """A call of the CUDA driver failed; the text names it and has the driver's own words."""
+    """A call of the CUDA driver failed; the text names the call and quotes the driver."""
 
     status = -25
 
 
 class UnsupportedError(MoewireError, NotImplementedError):
-    """Part of another library's interface that is not here; the text says what to use."""
+    """Part of another library's interface that Moewire lacks; the text says what to use."""
 
 
 class LibraryError(MoewireError, ImportError):
@@ -220,6 +221,14 @@ BY_STATUS: dict[int, type[MoewireError]] = {error.status: error for error in _AL
 
 
 def from_status(status: int, text: str) -> MoewireError:
-    """The exception for a negative status; ``text`` is what the library had to say."""
+    """The exception for a status.
+
+    Args:
+        status: negative, an ``mw_status_t``.
+        text: the library's error text.
+
+    Returns:
+        An exception of the class in ``BY_STATUS``, to be raised.
+    """
     kind = BY_STATUS.get(status, MoewireError)
     return kind(text or f"moewire: status {status}")

@@ -32,7 +32,7 @@ class Hook:
     """Finishes the second phase of an operation when called.
 
     Idempotent and thread-safe: later calls do nothing, concurrent calls wait for the first.
-    An error is raised at every call. Until it has run, the hook keeps everything alive that
+    An error is raised at every call. Until it has run, the hook keeps alive everything that
     the operation uses.
     """
 
@@ -58,13 +58,17 @@ class Event:
         self._hook = Hook(pending)
 
     def current_stream_wait(self) -> None:
-        """Returns when the operation's results are complete; raises its error."""
+        """Returns when the operation's results are complete.
+
+        Raises:
+            MoewireError: the error of the operation.
+        """
         self._hook()
 
 
 @opaque_methods
 class StreamEvent(Event):
-    """A moment of a stream. Waiting blocks the current stream, and not the calling thread."""
+    """A point of a stream. Waiting blocks the current stream, not the calling thread."""
 
     __slots__ = ("_event", "_outputs", "_place", "_stream")
 
@@ -75,13 +79,17 @@ class StreamEvent(Event):
         self._outputs = outputs
 
     def move_behind(self, *used: torch.Tensor) -> None:
-        """Moves it to the present end of its stream; what came there since uses these tensors."""
+        """Moves it to the present end of its stream.
+
+        Args:
+            used: tensors that work uses which came to the stream since; kept until then.
+        """
         for tensor in used:
             self._place.keep(tensor, self._stream)
         self._event = self._place.record(self._stream)
 
     def current_stream_wait(self) -> None:
-        """Lets what comes next on the current stream wait for the results."""
+        """Lets later work of the current stream wait for the results."""
         stream = self._place.stream()
         self._place.wait(stream, self._event)
         for tensor in self._outputs:  # which this stream uses from now on
@@ -92,8 +100,9 @@ class StreamEvent(Event):
 class EventOverlap:
     """What dispatch and combine return as ``event``; a context manager that waits at its end.
 
-    ``event`` is None unless the call was made with ``async_finish=True``. ``extra_tensors``
-    are kept alive as long as this object.
+    Args:
+        event: None unless the call was made with ``async_finish=True``.
+        extra_tensors: kept alive as long as this object.
     """
 
     def __init__(
@@ -105,7 +114,12 @@ class EventOverlap:
         self.extra_tensors = extra_tensors
 
     def current_stream_wait(self) -> None:
-        """Waits for the operation. Raises ``NoEventError`` if ``event`` is None."""
+        """Waits for the operation.
+
+        Raises:
+            NoEventError: ``event`` is None.
+            MoewireError: the error of the operation.
+        """
         if self.event is None:
             raise NoEventError("event: None given, because async_finish was False")
         self.event.current_stream_wait()
@@ -132,14 +146,25 @@ _BY_HOOK = How(False, True, abi.MW_PHASE_SENT)
 
 
 def how(async_finish: bool, return_recv_hook: bool) -> How:
-    """Of two flags that ``phase_for`` has let through."""
+    """How a call ends, from two flags that ``phase_for`` has accepted."""
     if return_recv_hook:
         return _BY_HOOK
     return _BY_EVENT if async_finish else _AT_ONCE
 
 
 def phase_for(async_finish: bool, return_recv_hook: bool) -> int:
-    """How far a call goes before it returns; refuses what is no bool."""
+    """How far a call goes before it returns.
+
+    Args:
+        async_finish: whether the call returns an event.
+        return_recv_hook: whether the call returns a hook.
+
+    Returns:
+        A phase, ``MW_PHASE_...``.
+
+    Raises:
+        InvalidArgument: a value is not a bool, or both are True.
+    """
     if async_finish is False and return_recv_hook is False:
         return abi.MW_PHASE_DONE
     event = _check.boolean("async_finish", async_finish)

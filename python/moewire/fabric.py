@@ -1,9 +1,9 @@
 """The transport layer by itself: connections, memory that peers reach, and transfers.
 
-For programs that move bytes of their own between processes or hosts, without experts. Peers
-are numbers; they find each other by *handshakes*, bytes that the caller carries by whatever means
+For programs that move their own bytes between processes or hosts, without experts. Peers
+are numbers. They find each other by *handshakes*, bytes that the caller carries by any means that
 it has: what ``next_handshake()`` gives for a peer goes to that peer's ``deliver()``. Everything
-else between peers is authenticated with keys that all have.
+else between peers is authenticated with keys that all peers have.
 
     with Fabric(listen="10.0.0.1:0", key_file="/etc/moewire.keys") as fabric:
         ...                                   # a thread carries handshakes
@@ -12,9 +12,9 @@ else between peers is authenticated with keys that all have.
             transfer = fabric.write(peer, region, remote)
             transfer.wait(1_000_000)
 
-All classes are safe for use by several threads, and none works in a forked child. Times are
-microseconds, sizes and offsets bytes; a timeout of -1 is none. Waits can be interrupted by
-signals. ``docs/abi.md`` and ``capi/include/moewire_fabric.h`` have the whole contract.
+All classes are safe for use by several threads; none works in a forked child. Times are in
+microseconds, sizes and offsets in bytes; a timeout of -1 means no limit. Signals interrupt waits.
+``docs/abi.md`` and ``capi/include/moewire_fabric.h`` have the whole contract.
 """
 
 from __future__ import annotations
@@ -74,29 +74,30 @@ class Fabric(Transfers):
     """One carrier (TCP sockets, or RDMA devices) and its peers. A context manager that closes it.
 
     Args:
-        carrier: "tcp", or "rdma", which has no use for ``listen``, ``interface``, ``advertise``,
-            ``num_sockets`` and ``encrypt``: what devices carry is not
-            protected. A ``Region``'s ``remote`` is good for the device that connections are on.
-        rdma_devices, rdma_gid, rdma_near, rdma_dc: which RDMA devices, and how, as of ``Buffer``.
+        carrier: "tcp", or "rdma". RDMA does not use ``listen``, ``interface``, ``advertise``,
+            ``num_sockets`` and ``encrypt``: what RDMA devices carry is not protected. With RDMA a
+            ``Region``'s ``remote`` is valid only for the device that the connections use.
+        rdma_devices, rdma_gid, rdma_near, rdma_dc: which RDMA devices, and how, as for ``Buffer``.
         listen: ``"address:port"``, several with commas; port 0 lets the system choose. With
             "tcp", this or ``interface`` is needed.
         interface: adds the addresses of a network interface.
-        advertise: what peers are told, if not what ``listen`` says.
+        advertise: the address that peers are told, if it is not the one in ``listen``.
         keys: the text of the keys: one per line, an id and 64 hexadecimal digits, the current
             one first. Or one of:
-        key_file: a path; nobody but its owner may read the file. ``keys_file`` is its old name.
+        key_file: a path; only its owner may be able to read the file. ``keys_file`` is the old
+            name of this argument.
         keys_variable: an environment variable's name.
-        messages: receives have memory (``send``, ``recv``); else they are for numbers
+        messages: True: receives have memory (``send``, ``recv``). False: they are for numbers
             (``write_imm``, ``receive_imm``). The same for all peers.
-        tcp_zero_copy: as of ``Buffer``.
+        tcp_zero_copy: as for ``Buffer``.
         encrypt: bytes are encrypted, not only authenticated. The same for all peers.
         num_peers, num_connections, num_transfers, num_regions, send_depth, recv_depth,
             num_unmatched, num_sockets, slice_bytes: bounds; 0: the default of
             ``mw_fabric_config_t``.
-        connect_timeout_us: how long the making of a connection may take; 0: 10 seconds.
+        connect_timeout_us: how long it may take to make a connection; 0: 10 seconds.
 
     Raises:
-        InvalidArgument: an argument, or a key, is wrong; the text never has a key.
+        InvalidArgument: an argument or a key is wrong; the text never contains a key.
         SystemCallError: the carrier could not be opened.
     """
 
@@ -171,10 +172,16 @@ class Fabric(Transfers):
     # ------------------------------------------------------------ connections --
 
     def next_handshake(self, timeout_us: int = -1) -> tuple[int, bytes] | None:
-        """The next handshake to be carried, and to which peer; None: none within ``timeout_us``.
+        """The next handshake that the caller has to carry.
+
+        Args:
+            timeout_us: how long to wait for one; -1: no limit.
+
+        Returns:
+            The peer that it is for, and its bytes; None: there was none within ``timeout_us``.
 
         Raises:
-            ClosedError, UnknownHandleError: the fabric is being closed, or is.
+            ClosedError, UnknownHandleError: the fabric is being closed, or is closed.
         """
         peer, length = ctypes.c_uint64(), ctypes.c_uint64()
         buffer = ctypes.create_string_buffer(abi.MW_MAX_HANDSHAKE_BYTES)
@@ -187,11 +194,15 @@ class Fabric(Transfers):
         return None
 
     def deliver(self, peer: int, handshake: bytes) -> None:
-        """Hands over a handshake that ``peer`` has sent. One that is old changes nothing.
+        """Hands over a handshake that ``peer`` has sent. An old one changes nothing.
+
+        Args:
+            peer: the number of the peer that sent it.
+            handshake: its bytes.
 
         Raises:
             InvalidArgument: no bytes, or more than a handshake may have.
-            MetadataError: the bytes are no handshake.
+            MetadataError: the bytes are not a handshake.
             PeerMismatchError: the peer's fabric has another mode.
         """
         if not isinstance(handshake, bytes | bytearray | memoryview):
@@ -202,10 +213,14 @@ class Fabric(Transfers):
     def connect(self, peer: int, timeout_us: int = 10_000_000) -> None:
         """Waits until there is a connection to a peer; handshakes must be carried meanwhile.
 
+        Args:
+            peer: the number of the peer.
+            timeout_us: how long to wait; -1: no limit.
+
         Raises:
-            DeadlineError: not within ``timeout_us``; it is still being made.
-            WouldBlockError: nor begun, because there was no room for it: as many connections as
-                ``num_connections`` were in use, or peers as ``num_peers``.
+            DeadlineError: there is no connection after ``timeout_us``; it is still being made.
+            WouldBlockError: it was not even begun, for lack of room: ``num_connections``
+                connections or ``num_peers`` peers were in use.
             UnreachableError: the last attempt failed, a moment ago.
         """
         full: WouldBlockError | None = None
@@ -228,10 +243,13 @@ class Fabric(Transfers):
 
     @contextmanager
     def couriers(self, carry: Callable[[int, bytes], object]) -> Iterator[None]:
-        """Carries handshakes in a thread: ``carry(peer, handshake)`` takes each to its peer.
+        """Carries handshakes in a thread while the context lasts.
 
-        What the peers' fabrics want carried here is still for the caller to ``deliver``. An
+        The caller still has to ``deliver`` the handshakes that peers send to this fabric. An
         exception of ``carry`` ends the thread, and no handshake is carried from there on.
+
+        Args:
+            carry: ``carry(peer, handshake)`` takes one handshake to its peer.
         """
         ends = threading.Event()
 
@@ -253,7 +271,11 @@ class Fabric(Transfers):
             thread.join()
 
     def report(self) -> dict[str, Any]:
-        """Carrier, addresses, bounds and counts, for diagnostics; keys may be added."""
+        """For diagnostics.
+
+        Returns:
+            Carrier, addresses, bounds and counts; later versions may add entries.
+        """
         text = Text(lambda *to: self._lib.fabric_report(self._id, *to), self._check).text
         found: dict[str, Any] = json.loads(text)
         return found
@@ -266,6 +288,15 @@ class Fabric(Transfers):
         Args:
             memory: any writable, contiguous buffer (``bytearray``, ``mmap``, numpy array) or a
                 contiguous CPU tensor of torch. Not copied; kept alive until the region is closed.
+            write: whether peers may write to it.
+            read: whether peers may read it.
+
+        Returns:
+            The region; close it when it is no longer used.
+
+        Raises:
+            InvalidArgument: the memory is not such a buffer or tensor, or is empty.
+            NoResourceError: a limit is reached, for example of memory that may be locked.
         """
         held = memory_of(memory)
         access = (abi.MW_ACCESS_WRITE if write else 0) | (abi.MW_ACCESS_READ if read else 0)
@@ -288,15 +319,18 @@ class Fabric(Transfers):
 
     @property
     def closed(self) -> bool:
-        """Whether the fabric is closed and all memory is the caller's."""
+        """Whether the fabric is closed and all memory is the caller's again."""
         return self._closed
 
     def close(self, timeout_us: int = 10_000_000) -> None:
-        """Ends all transfers with ``ClosedError`` and takes everything down. Idempotent.
+        """Ends all transfers with ``ClosedError`` and frees everything. Idempotent.
+
+        Args:
+            timeout_us: how long to wait for what is outstanding; -1: no limit.
 
         Raises:
-            BusyError: something is still outstanding after ``timeout_us``; memory is not free, call
-                again.
+            BusyError: something is still outstanding after ``timeout_us``. The memory is not free;
+                call again.
         """
         if self._closed or self._lib.forked:
             return
@@ -338,7 +372,7 @@ def _flags(messages: bool, encrypt: bool, rdma_dc: bool) -> int:
 def _config(
     carrier: str, tcp_zero_copy: str, source: int, flags: int, numbers: Mapping[str, int]
 ) -> abi.mw_fabric_config_t:
-    """The configuration without its texts, which somebody has to keep alive."""
+    """The configuration without its texts, which the caller has to keep alive."""
     checked = {name: integer(name, value, 0, _BOUNDS[name]) for name, value in numbers.items()}
     return abi.mw_fabric_config_t(
         size=ctypes.sizeof(abi.mw_fabric_config_t),

@@ -16,12 +16,12 @@ from ._runtime import Runtime
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# What releasing may answer without anything being wrong: it was released before.
+# Answers to a release that are no error: the handle was released before, or the buffer is closed.
 _RELEASED = (abi.MW_OK, abi.MW_ERR_STALE_HANDLE, abi.MW_ERR_HANDLE, abi.MW_ERR_CLOSED)
 
 
 class Driven(Protocol):
-    """An operation: on the CPU it is driven to its end, on CUDA its rest is launched."""
+    """An operation: the CPU drives it to its end; on CUDA its rest is launched."""
 
     def finish(self) -> None: ...
 
@@ -34,7 +34,7 @@ class Driven(Protocol):
 class Held:
     """What a rank holds of one dispatch, until it is released.
 
-    Any thread may release; a release while the receive hook runs cancels it.
+    Any thread may release. A release while the receive hook runs cancels the operation.
     """
 
     _made_by = "dispatch"  # the method that callers know it from
@@ -51,7 +51,7 @@ class Held:
 
     @property
     def peers_have_more(self) -> bool:
-        """Whether any rank dispatched with ``more=True``. Known once the receive is finished."""
+        """Whether any rank dispatched with ``more=True``. Finishes the receive phase."""
         self.finish()
         return bool(self._result.peers_have_more)
 
@@ -60,7 +60,12 @@ class Held:
         self._operation.finish()
 
     def release(self) -> None:
-        """Tells every rank that this one is done with the operation. Idempotent."""
+        """Tells every rank that this one is done with the operation. Idempotent.
+
+        Raises:
+            MoewireError: the release failed. A handle that was released before, or a closed buffer,
+                is no error.
+        """
         status = self._release()
         if status not in _RELEASED:
             raise self._runtime.error(status)
@@ -99,14 +104,14 @@ class Handle(Held, tuple[Any, ...]):
     - ``layout_range``: int64 [L, R], ``first row << 32 | number of rows`` of that source.
     - ``M``, ``H``, ``E``: int; tokens per rank at most, hidden size, number of experts.
 
-    A handle may be combined more than once. The views that its dispatch returned are valid
-    until it is released: by ``release()``, by leaving ``with handle:``, by dropping a handle
-    that was never combined, or, once combined, by the next call on the buffer that is not a
-    combine of the same handle. Until then the handle has one of the ``num_slots``, unless it was
-    combined. A rank that will not combine what other ranks combine must
-    release, so that they get an error instead of waiting.
+    A handle may be combined more than once. The views that its dispatch returned are valid until
+    the handle is released: by ``release()``, by leaving ``with handle:``, or by dropping a handle
+    that was never combined. A combined handle is released by the next call on the buffer that is
+    not a combine of the same handle. Until it is combined or released, the handle occupies one of
+    the ``num_slots``. A rank that will not combine what other ranks combine must release, so that
+    they get an error instead of waiting.
 
-    Any thread may release; a release while the receive hook runs cancels it.
+    Any thread may release. A release while the receive hook runs cancels the operation.
     """
 
     _plan: Plan
@@ -131,7 +136,7 @@ class Handle(Held, tuple[Any, ...]):
 
 
 def refuse_foreign(runtime: Runtime, handle: object, kind: type[Held]) -> None:
-    """A handle of the right kind, and of this buffer."""
+    """Raises unless this is a handle of the right kind, and of this buffer."""
     if not isinstance(handle, kind):
         given = f"a {type(handle).__name__}"
         raise refuse("handle", given, f"the handle that {kind._made_by} returned, itself")

@@ -16,8 +16,8 @@ from . import _live, _remote_peers
 _CLEAR = "\x1b[H\x1b[2J"
 _KINDS = ("dispatch", "combine")
 _MAX_INTERVAL_S = 86_400
-_LONG_S = 1.0  # a wait that says more than how operations ended
-_ALIVE = ("runs", "idle", "waits", "stuck")  # states in which a wait is one
+_LONG_S = 1.0  # such a wait says more than the operations that have ended
+_ALIVE = ("runs", "idle", "waits", "stuck")  # states in which a wait counts
 
 
 @dataclass
@@ -43,7 +43,11 @@ Samples = dict[int, Sample]  # by inode of the rank's memory
 
 
 def look() -> tuple[_live.Found, Samples]:
-    """Everything that can be seen now."""
+    """Everything that can be seen now.
+
+    Returns:
+        The groups of this machine, and one sample per rank.
+    """
     found = _live.find()
     return found, {rank.inode: Sample.of(rank) for group in found.groups for rank in group.ranks}
 
@@ -55,7 +59,16 @@ def _difference(new: list[int], old: list[int] | None) -> list[int]:
 
 
 def state(now: Sample, before: Sample | None, active: list[int]) -> str:
-    """One word for how a rank is."""
+    """One word for how a rank is.
+
+    Args:
+        now: the rank's sample.
+        before: its sample before; None: there is none.
+        active: the ranks that are in the group; empty: not known.
+
+    Returns:
+        "dead", "frozen", "closed", "left", "stuck", "waits", "runs" or "idle".
+    """
     rank = now.rank
     if not rank.alive:
         return "dead"
@@ -73,7 +86,16 @@ def state(now: Sample, before: Sample | None, active: list[int]) -> str:
 
 
 def describe_rank(now: Sample, before: Sample | None, active: list[int]) -> dict[str, Any]:
-    """One rank since the sample before; since its start without one."""
+    """One rank since the sample before.
+
+    Args:
+        now: the rank's sample.
+        before: its sample before; None: since the rank's start.
+        active: the ranks that are in the group; empty: not known.
+
+    Returns:
+        The rank's entry of the JSON that ``moewire top --json`` prints.
+    """
     area = now.rank.area
     seconds = now.time - before.time if before else None
     found: dict[str, Any] = {
@@ -139,8 +161,14 @@ def describe_group(group: _live.Group, now: Samples, before: Samples) -> dict[st
 def slowest(ranks: list[dict[str, Any]]) -> int | None:
     """The rank that others have waited for long, else the one that came last most often.
 
-    None where no rank is at work: one that has ended, left or is frozen in a wait does not
-    wait any more, whatever its memory says.
+    A rank that has ended, left or is frozen in a wait does not wait any more, even if its memory
+    says so.
+
+    Args:
+        ranks: the ranks of one group, as ``describe_rank`` gives them.
+
+    Returns:
+        A rank; None if no rank is at work.
     """
     votes: dict[int, float] = {}
     for rank in ranks:
@@ -258,7 +286,14 @@ def _print(text: str, once: bool) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs until Ctrl-C, or once."""
+    """Runs until Ctrl-C, or once.
+
+    Args:
+        argv: the arguments; None: those of this process.
+
+    Returns:
+        The exit status.
+    """
     parser = argparse.ArgumentParser(prog="moewire top", description=__doc__)
     parser.add_argument("--once", action="store_true", help="measure one interval, then end")
     parser.add_argument("--json", action="store_true", help="one line of JSON per interval")

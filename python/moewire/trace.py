@@ -1,7 +1,7 @@
 """``moewire trace``: what ranks did when, for ui.perfetto.dev or chrome://tracing.
 
-Times are CLOCK_MONOTONIC, so ranks of one host are on one time line without agreeing on it. Those
-of several hosts are brought onto one by ``_clocks``.
+Times are CLOCK_MONOTONIC, so all ranks of one host are on one time line without any agreement.
+``_clocks`` brings the times of several hosts onto one time line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LAST_PHASE = {"dispatch": "receive", "combine": "reduce"}
 
 
 class Phase(NamedTuple):
-    """Part of an operation in which the rank worked or waited; ns."""
+    """Part of an operation in which the rank worked or waited; times in ns."""
 
     name: str
     begin: int
@@ -43,7 +43,14 @@ class Phase(NamedTuple):
 
 
 def phases(record: abi.mw_record_t) -> list[Phase]:
-    """What a rank did for one operation, in order, without the time between call and hook."""
+    """What a rank did for one operation, without the time between call and hook.
+
+    Args:
+        record: one operation, as the library recorded it.
+
+    Returns:
+        The phases in order; none is empty.
+    """
     kind = _KINDS.get(record.kind, "operation")
     placed = record.place_ns or record.start_ns
     sent = record.sent_ns or record.end_ns
@@ -78,7 +85,15 @@ def _arguments(record: abi.mw_record_t) -> dict[str, Any]:
 
 
 def slices(rank: int, records: Iterable[abi.mw_record_t]) -> list[Event]:
-    """One complete event per phase."""
+    """One complete event of a Chrome trace per phase.
+
+    Args:
+        rank: the rank that ran the operations.
+        records: its operations.
+
+    Returns:
+        The events; ``document`` makes a trace of them.
+    """
     events: list[Event] = []
     for record in records:
         arguments = _arguments(record)
@@ -106,7 +121,12 @@ def _nanoseconds(event: Event) -> tuple[int, int]:
 def document(events: Iterable[Event], clock: _clocks.Clock | None = None) -> dict[str, Any]:
     """A whole trace: each rank is a process; slices that overlap get lanes of their own.
 
-    ``clock``: whose times they are, for merging with those of other hosts.
+    Args:
+        events: of all ranks; their lanes are written.
+        clock: the clock of the times, for merging with those of other hosts.
+
+    Returns:
+        The trace, to be written as JSON.
     """
     slices = sorted(events, key=lambda event: (event["pid"], event["ts"], -event["dur"]))
     lanes: dict[int, _Lanes] = {}
@@ -117,7 +137,7 @@ def document(events: Iterable[Event], clock: _clocks.Clock | None = None) -> dic
 
 
 class _Lanes:
-    """The lanes of one rank. As many slices as a file may have are as quick as few."""
+    """The lanes of one rank. The time per slice grows little with the number of slices."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -152,15 +172,33 @@ def _name(what: str, rank: int, lane: int, **arguments: Any) -> Event:
 
 
 def write(trace: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Writes a trace as JSON."""
+    """Writes a trace as JSON.
+
+    Args:
+        trace: of ``document``.
+        path: the file to write.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     Path(path).write_text(json.dumps(trace), encoding="utf-8")
 
 
 def merge(paths: Sequence[str], say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """One trace of several files; a slice that is in more than one of them comes once.
 
-    Times of other hosts become those of the first file that names its clock. ``say`` is told, per
-    file whose times are moved, by how much and how well that is known.
+    Times of other hosts become those of the first file that names its clock.
+
+    Args:
+        paths: files that ``Buffer.trace`` or ``moewire trace`` has written.
+        say: called with a line for each file with times that are moved: by how much, and how well
+            that is known.
+
+    Returns:
+        The merged trace.
+
+    Raises:
+        InvalidArgument: a file cannot be read or is no trace; the text names it.
     """
     traces = [(path, *_read(path)) for path in paths]
     clocks = _clocks.by_id(clock for _, _, clock in traces if clock is not None)
@@ -175,7 +213,7 @@ def merge(paths: Sequence[str], say: Callable[[str], None] = lambda _: None) -> 
 
 
 def _key(event: Event) -> tuple[Any, ...]:
-    """Which slice it is, whatever file it is in."""
+    """What identifies a slice, in any file."""
     if not isinstance(event["pid"], int):
         raise TypeError(f"the rank of a slice is {event['pid']!r}")
     return (event["pid"], event["name"], *_nanoseconds(event))
@@ -190,7 +228,7 @@ def _move(events: list[Event], by: _clocks.Shift, path: str, say: Callable[[str]
     say(f"{path}: times moved by {by.ns / 1e9:+.6f} s, by {by.how}{known}")
 
 
-# What reading a file raises that is no trace.
+# What reading raises if a file is no trace.
 _NO_TRACE = (
     *(OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError),
     *(RecursionError, _input_file.NotReadable),
@@ -239,7 +277,7 @@ def _trace_of(ranks: Sequence[_live.Rank]) -> dict[str, Any]:
 
 
 def _clock(ranks: Sequence[_live.Rank]) -> _clocks.Clock | None:
-    """That of the ranks of this host, with what they know of others."""
+    """The clock of the ranks of this host, with what they know of other clocks."""
     clocks = []
     for rank in ranks:
         seen = [(link.rank, link.clock_ahead_ns) for link in rank.area.links]
@@ -266,7 +304,17 @@ def _say(text: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Writes one trace file."""
+    """Writes one trace file.
+
+    Args:
+        argv: the arguments; None: those of this process.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        InvalidArgument: a file or an argument is wrong.
+    """
     options = _parser().parse_args(argv)
     trace = merge(options.files, _say) if options.command == "merge" else _take(options)
     try:

@@ -113,7 +113,7 @@ def test_what_hangs_tells_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_what_cannot_be_ended_is_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it wrote is not lost, and nobody waits for its end."""
+    """What it wrote is not lost, and the caller does not wait for its end."""
     monkeypatch.setattr(gpu_run, "GRACE_SECONDS", 0.1)
     children: list[subprocess.Popen[str]] = []
     monkeypatch.setattr(gpu_run, "_signal", lambda child, number: children.append(child))

@@ -1,4 +1,4 @@
-"""How steps are run, side by side too, and what is told of them."""
+"""How steps are run, also side by side, and what is printed about them."""
 
 from __future__ import annotations
 

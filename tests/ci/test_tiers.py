@@ -21,7 +21,7 @@ import tiers  # noqa: E402
 
 
 def go_tests(folder: Path, **files: str) -> tuple[dict[str, tiers.GoTest], list[str]]:
-    """The tests of a package whose files are given by name."""
+    """The tests of a package, with its files given by name."""
     for name, text in files.items():
         (folder / f"{name}.go").write_text(text)
     found, wrong = tiers.go_tests(folder, [f"{name}.go" for name in files])
@@ -81,8 +81,9 @@ def test_a_go_test_in_two_tiers_is_found(tmp_path: Path) -> None:
     ],
 )
 def test_a_go_test_in_no_tier_is_found(tmp_path: Path, text: str, says: str) -> None:
-    """What asks for the tier where the finder does not see which test it is: its long form would
-    run in no tier."""
+    """A tier is asked for where the finder does not see which test it belongs to: the long form
+    would run in no tier.
+    """
     _, wrong = go_tests(tmp_path, some_test=SOME + text)
     assert len(wrong) == 1
     assert says in wrong[0]

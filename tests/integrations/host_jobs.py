@@ -1,4 +1,4 @@
-"""Jobs of engines whose ranks take themselves for ranks of different hosts."""
+"""Jobs of engines with ranks that take themselves for ranks of different hosts."""
 
 from __future__ import annotations
 

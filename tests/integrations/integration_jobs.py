@@ -137,7 +137,7 @@ def _corrupt(spread: Any, alone: Any) -> dict[str, bool]:
 
 
 def _grouped(folder: Path, ranks: int) -> float:
-    """grouped_mm, whose last bits may depend on how many rows share an expert."""
+    """grouped_mm: its last bits may depend on how many rows share an expert."""
     spread = models.load(folder, ranks, "moewire", "grouped_mm")
     alone = models.load(folder, 1, "moewire", "grouped_mm")
     ids = models.prompt(dist.get_rank(), 24)
@@ -169,7 +169,7 @@ def _milliseconds(forward: Callable[[], object], repeats: int = 8) -> float:
 
 
 def _refusals(spread: Any, alone: Any) -> dict[str, Any]:
-    """What cannot work says so, on every rank alike, before anything is sent."""
+    """Each refusal comes on every rank alike, before anything is sent."""
     experts = spread.model.layers[0].mlp.experts
     x = torch.zeros((2, models.HIDDEN), dtype=torch.bfloat16)
     idx, weights = torch.zeros((2, models.TOPK), dtype=torch.int64), torch.zeros((2, models.TOPK))

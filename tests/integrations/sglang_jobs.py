@@ -67,7 +67,7 @@ def layers(backend: str, dtype: str, hook: bool) -> dict[str, Any]:
 
 
 def _misshapen(got: Any, own: reference.Batch, fp8: bool) -> Iterator[str]:
-    """What SGLang's kernels rely on."""
+    """Checks the shapes and strides that SGLang's kernels rely on."""
     size = dist.get_world_size()
     rows = size * reference.MAX_TOKENS
     if tuple(got.hidden_states.shape) != (LOCAL_EXPERTS, rows, reference.HIDDEN):
@@ -189,7 +189,7 @@ def plugin_before_dispatcher(backend: str) -> dict[str, Any]:
 
 
 def refused(backend: str) -> str:
-    """What SGLang says when there is neither its library nor the plug-in."""
+    """What SGLang reports when there is neither its library nor the plug-in."""
     group, experts = _begin()
     try:
         client.make_dispatcher(backend, group, experts)
@@ -199,7 +199,7 @@ def refused(backend: str) -> str:
 
 
 def prefill(deep_gemm: bool) -> str:
-    """What comes of DeepEP's normal mode, which SGLang's default takes for prompts."""
+    """The outcome of DeepEP's normal mode, which SGLang's default uses for prompts."""
     from sglang.srt.layers import deep_gemm_wrapper
     from sglang.srt.runtime_context import get_forward
 
@@ -216,7 +216,7 @@ def prefill(deep_gemm: bool) -> str:
 
 
 def modules(*folders: str) -> dict[str, Any]:
-    """Whose modules are imported once the plug-in has run, with more to import from folders."""
+    """The origin of modules after the plug-in has run, with more to import from folders."""
     sys.path[:0] = folders
     client.load_plugins()
     import mooncake.mooncake_ep_buffer as leaf
@@ -274,7 +274,7 @@ def log_lines(level: str) -> list[str]:
 
 
 def broken() -> dict[str, Any]:
-    """An SGLang in which something has another name: nothing of it is touched."""
+    """An SGLang with a changed name: nothing of it is touched."""
     del sglang_light.dispatcher("deepep").use_deepep
     lines = log_lines("INFO")
     touched = [name for name in ("mooncake", "deep_ep") if name in sys.modules]

@@ -1,8 +1,8 @@
-"""SGLang's dispatchers without the rest of SGLang, which asks for a GPU and much else.
+"""SGLang's dispatchers without the rest of SGLang, which needs a GPU and many packages.
 
-From the real wheel come the token dispatchers, the elastic state, the loading of plug-ins and
-whatever these import, unchanged. Packages that only collect imports are left empty, and modules
-that are about kernels, models and metrics have placeholders in their stead.
+The token dispatchers, the elastic state, the loading of plug-ins and everything that these import
+come unchanged from the real wheel. Packages that only collect imports are left empty. Modules about
+kernels, models and metrics are replaced by placeholders.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ ONE_SHAPE, TWO_SHAPES = ("mixtral", "mixtral"), ("mixtral", "mixtral_half")
 def test_a_text_survives_a_killed_rank(ranks: int, parts: tuple[str, ...], tmp_path: Path) -> None:
     """Every logit of the survivors: with all experts, without the lost ones, with all again.
 
-    Layers of another shape have a Buffer of their own, which the fresh process joins as well.
+    Layers of another shape have a Buffer of their own, which the fresh process joins, too.
     """
     victim = ranks - 1
     answers = run(ranks + 1, "lost_jobs.survive", str(tmp_path), parts, dies=frozenset({victim}))

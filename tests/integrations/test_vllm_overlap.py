@@ -1,6 +1,6 @@
-"""The vLLM plug-in where a GPU would run it: micro-batches overlapped, and what CUDA's code picks.
+"""The vLLM plug-in where a GPU would run it: overlapped micro-batches, and what CUDA's code picks.
 
-vLLM's own kernel, contexts and communicator are called; tensors are on the CPU.
+The tests call vLLM's own kernel, contexts and communicator; tensors are on the CPU.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def test_one_dispatch_and_combine_per_layer_and_micro_batch(overlapped: Any) -> 
 
 @pytest.mark.parametrize("overlapped", ["packed"], indirect=True)
 def test_steps_come_in_the_order_of_dual_batch_overlap(overlapped: Any) -> None:
-    """Whoever waits for a micro-batch's rows is the other one, before its own next step."""
+    """The other micro-batch waits for a micro-batch's rows, before its own next step."""
     _, answers = overlapped
     for answer in answers:
         assert answer["trace"] == [
@@ -67,13 +67,14 @@ def test_steps_come_in_the_order_of_dual_batch_overlap(overlapped: Any) -> None:
 
 
 def test_swapped_handles_are_noticed(vllm_server: EngineServer) -> None:
-    """What the manager remembers of each micro-batch, given to the other: it fits, and is wrong."""
+    """The manager's state of each micro-batch, given to the other: it fits, and results are
+    wrong."""
     for answer in run(vllm_server, 2, "vllm_overlap_jobs.in_flat_form", True):
         assert answer[DTYPES[0]] == [False, False]
 
 
 def test_swapped_packed_handles_are_refused(vllm_server: EngineServer) -> None:
-    """The core remembers more of them than their sizes."""
+    """The core checks more of packed handles than their sizes."""
     with pytest.raises(AssertionError, match=r"InvalidArgument: .*topk_idx.* the dispatch had"):
         run(vllm_server, 2, "vllm_overlap_jobs.in_packed_form", True)
 

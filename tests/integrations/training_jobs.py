@@ -166,7 +166,7 @@ def _after_backward(model: Any, ids: torch.Tensor) -> Any:
 
 
 def _one_layer(spread: Any, alone: Any, group: int) -> bool:
-    """Without the dense layers, whose sums tensor parallelism rounds elsewhere: to the bit."""
+    """Without the dense layers: tensor parallelism rounds their sums elsewhere. To the bit."""
     generator = torch.Generator().manual_seed(group)
     x = torch.randn((9, models.HIDDEN), generator=generator).to(torch.bfloat16)
     weights, idx = torch.rand((9, models.EXPERTS), generator=generator).topk(models.TOPK)

@@ -123,7 +123,7 @@ def _join(model: Any, ids: torch.Tensor, alone: torch.Tensor) -> bool:
 
 
 def _refused(model: Any) -> str:
-    """In words, before anything is sent, so that the other ranks need not be there."""
+    """Refused with a reason, before anything is sent, so that the other ranks need not be there."""
     experts = next(one for name, one in model.named_modules() if name.endswith(".experts"))
     x = torch.ones((1, models.HIDDEN), dtype=torch.bfloat16)
     del os.environ[SWITCH]

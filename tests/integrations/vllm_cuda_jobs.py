@@ -47,7 +47,7 @@ def contract(driver: str, form: str) -> dict[str, Any]:
 
 
 def late(driver: str) -> list[str]:
-    """As the CPU's: what the first rank says when the other one does not dispatch."""
+    """As on the CPU: what the first rank raises when the other one does not dispatch."""
     with _on_cuda(driver):
         return parts.late("cuda")
 

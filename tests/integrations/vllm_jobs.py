@@ -61,7 +61,7 @@ def _swap_tokens() -> None:
 
 
 def stock(rank: int, size: int, _folder: Path, model: str) -> dict[str, Any]:
-    """Without an exchange of ours: what comes of it, and what is vLLM's own still."""
+    """Without Moewire's exchange: the outcome, and what is still vLLM's own."""
     answer: dict[str, Any] = {"failure": None, "texts": None}
     try:
         answer["texts"] = _texts(_engine(model, rank, size), rank, size)

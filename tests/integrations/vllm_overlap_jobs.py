@@ -33,8 +33,8 @@ LAYERS = 3
 MOST = 16
 COUNTS = (6, 4)  # tokens of each rank in each micro-batch, so that swapped handles fit
 _SECONDS = 60
-# Both micro-batches send nine rows to either rank, of other tokens: only the results tell whose
-# rows they were.
+# Both micro-batches send nine rows to either rank, of other tokens: only the results tell which
+# batch the rows belong to.
 _CASE = 51_788
 
 _thread = threading.local()
@@ -166,7 +166,7 @@ def _overlapped(bodies: list[Callable[[], torch.Tensor]]) -> list[torch.Tensor]:
 
 
 def _traced(exchange: Any, trace: list[str]) -> None:
-    """Notes each step of each micro-batch, and whose thread takes it."""
+    """Notes each step of each micro-batch, and which batch's thread takes it."""
 
     def noted(step: str, batch: int, call: Callable[[], Any]) -> Callable[[], Any]:
         def take() -> Any:

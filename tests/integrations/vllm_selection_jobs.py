@@ -1,4 +1,4 @@
-"""What of vLLM is replaced on a CUDA platform, which is a stand-in."""
+"""What the plug-in replaces in vLLM on a CUDA platform, which is a stand-in here."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BACKENDS = {"manager": "allgather_reducescatter", "batched": "deepep_low_latency
 
 
 def refused() -> dict[str, Any]:
-    """Where Moewire takes no CUDA tensors: what is said, and what of vLLM changed."""
+    """If Moewire takes no CUDA tensors: what is logged, and what of vLLM has changed."""
     fakes.on_cuda()
     before, said = _everything(), _log()
     plugins.load_general_plugins()  # as vLLM does it; it ends by what a plug-in raises
@@ -48,7 +48,7 @@ def refused() -> dict[str, Any]:
 
 
 def taken(part: str) -> dict[str, Any]:
-    """Where it was asked to take them: what vLLM's own code for CUDA picks for one part."""
+    """If Moewire was asked to take them: what vLLM's own code for CUDA picks for one part."""
     fakes.on_cuda()
     for name in MAKERS:
         importlib.import_module(name)

@@ -219,7 +219,7 @@ def test_memory_is_compared() -> None:
     memory.clear()
     assert not memory.has(cell)
     memory.fill()
-    assert not memory.has(cell)  # the fourth place belongs to nobody
+    assert not memory.has(cell)  # the fourth place belongs to no message
     memory.bytes[3000:] = 0
     assert memory.has(cell)
     memory.bytes[2999] ^= 1

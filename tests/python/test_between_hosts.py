@@ -96,7 +96,7 @@ def test_messages_on_cuda(
 def test_messages_on_cuda_by_another_device(
     monkeypatch: pytest.MonkeyPatch, why: str, able: str
 ) -> None:
-    """Whether one device can says nothing of the one that was named."""
+    """If one device works, that says nothing of the device that was named."""
     chosen = {"available": True, "reason": "mlx5_7 port 2"}
     monkeypatch.setattr(_between_hosts, "_chosen", lambda _: chosen)
     verbs = {**DEVICE, "no_device_memory": why}
@@ -125,7 +125,7 @@ def test_a_wrong_variable_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_errors_name_variables(
     variables: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the library calls a field of a struct came from the environment."""
+    """The library names a struct's field; the error names the variable that it came from."""
     warning = _between_hosts.no_way(report(monkeypatch, NO_LIBRARY, **{"KEY": KEY, **variables}))
     assert warning is not None and says in warning[0] and "config->" not in warning[0]
 
@@ -136,7 +136,7 @@ def test_errors_name_variables(
 def test_a_device_has_to_be_allowed(
     variable: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That some device works is not enough, where others were named."""
+    """It is not enough that some device works, if others were named."""
     assert report(monkeypatch, DEVICE, KEY=KEY)["rdma"]["available"]
     found = report(monkeypatch, DEVICE, KEY=KEY, **{f"RDMA_{variable}": value})
     assert not found["rdma"]["available"] and "fix" in found["rdma"], found["rdma"]
@@ -191,7 +191,8 @@ def test_loopback(monkeypatch: pytest.MonkeyPatch, listen: str) -> None:
 
 
 def test_key_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One that others may read or change is refused; so is what is none. Each has its fix."""
+    """A file that others may read or change is refused; so is a file without keys. Each has its
+    fix."""
     file = tmp_path / "keys"
 
     def warned(text: str, mode: int) -> tuple[str, str] | None:

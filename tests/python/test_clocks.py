@@ -1,4 +1,4 @@
-"""Traces of hosts whose clocks differ, on one time line; and remote ranks in `moewire top`."""
+"""Traces of hosts with different clocks, on one time line; and remote ranks in `moewire top`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Host:
     def __init__(self, name: str, ranks: set[int], starts: int, wall_off: int) -> None:
         self.name, self.ranks = name, frozenset(ranks)
         self.starts = starts  # the moment at which its monotonic clock is 0
-        self.wall_off = wall_off  # by how much its wall clock is wrong
+        self.wall_off = wall_off  # the error of its wall clock
 
     def clock(self, moment: int) -> int:
         return moment - self.starts

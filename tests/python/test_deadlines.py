@@ -81,7 +81,7 @@ class Pair:
         self.both("update")
         if call.startswith("combine"):
             self.both("dispatch_flat" if call == "combine_flat" else "dispatch")
-        if call == "combine_buffer":  # of a combine whose outputs the peer has not read
+        if call == "combine_buffer":  # of a combine with outputs that the peer has not read
             assert self.ranks[0].do("combine_sent")["error"] is None
 
 

@@ -1,4 +1,4 @@
-"""Tensors of ours do not depend on torch's default device and dtype, which are the caller's."""
+"""Moewire's tensors do not depend on torch's default device and dtype, which the caller sets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import moewire
 from harness import jobs_default_device
 from harness.team import Team
 
-# Of torch: what makes a tensor of numbers or of nothing, and takes both from the defaults.
+# torch's factories that take device and dtype from the defaults.
 FACTORIES = {
     "arange",
     "as_tensor",
@@ -34,7 +34,7 @@ FACTORIES = {
     "triu_indices",
     "zeros",
 }
-# Programs of their own, under nobody's defaults.
+# Programs of their own, without anything else's defaults.
 PROGRAMS = ("bench", "demo")
 
 

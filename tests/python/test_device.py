@@ -51,7 +51,7 @@ def test_the_cpu_has_no_fields() -> None:
 
 
 def test_who_is_fenced_is_killed_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An argument goes before the variable, which is for buffers on CUDA alone."""
+    """An argument goes before the variable, which is for buffers on CUDA only."""
     kill = abi.MW_CONFIG_KILL_FENCED
     monkeypatch.delenv("MOEWIRE_ON_FENCE", raising=False)
     asked = _gpu_config.fence_flags

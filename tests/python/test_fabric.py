@@ -113,13 +113,13 @@ def test_a_lost_connection_and_the_next() -> None:
 
 
 def test_connect_waits_for_room() -> None:
-    """At ``num_connections`` the whole timeout is waited, and what was in the way is the error."""
+    """At ``num_connections`` connect waits the whole timeout; the error names the obstacle."""
     for wait_us, timeout_us, how, says in (
         (0, 1000, errors.WouldBlockError, "1 connections, cap 1"),
         (400_000, SOON, errors.UnreachableError, "no connection after"),  # by its own attempt
     ):
         with one(num_connections=1, connect_timeout_us=wait_us) as fabric:
-            # Takes the place, and nobody answers. Who comes back late finds the attempt over.
+            # Takes the place, and no peer answers. A late second look finds the attempt over.
             over = (errors.DeadlineError, errors.UnreachableError)
             with pytest.raises(over):
                 fabric.connect(PEER, 1000)
@@ -258,7 +258,7 @@ def test_bad_configuration(options: dict[str, object], says: str) -> None:
 
 
 def test_keys_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both fabrics have one key, by other ways; another key does not connect."""
+    """Both fabrics get the same key in different ways; another key does not connect."""
     path = tmp_path / "keys"
     path.write_text(f"# of the test\n{KEY}\n")
     path.chmod(0o600)
@@ -308,7 +308,7 @@ def test_handshakes_are_bytes(handshake: object) -> None:
     ],
 )
 def test_remotes_are_three_numbers(remote: object, says: str) -> None:
-    """What would not fit the C struct is refused, not cut to what fits."""
+    """A number that does not fit the C struct is refused, not truncated."""
     with one() as fabric, fabric.register(bytearray(8)) as region:
         with pytest.raises(errors.InvalidArgument, match=says):
             fabric.write(1, region, remote)  # type: ignore[arg-type]
@@ -317,7 +317,7 @@ def test_remotes_are_three_numbers(remote: object, says: str) -> None:
 
 
 def test_carriers() -> None:
-    """What a carrier has no use for is refused; where there is no device, it says so."""
+    """Arguments that a carrier does not use are refused; a missing device is reported."""
     key = "1 " + "5a" * 31 + "5b"
     with pytest.raises(errors.InvalidArgument, match=r"carrier.*'udp'.*tcp, rdma"):
         Fabric(carrier="udp", keys=key)  # type: ignore[arg-type]
@@ -338,6 +338,6 @@ def test_carriers() -> None:
 
 
 def test_every_error_is_the_packages() -> None:
-    """Buffers raise some of these, too: of a carrier that does not work, say."""
+    """Buffers raise some of these, too, for example for a carrier that does not work."""
     for kind in errors.BY_STATUS.values():
         assert getattr(moewire, kind.__name__) is kind and kind.__name__ in moewire.__all__

@@ -65,7 +65,7 @@ def test_where_tensors_of_a_collective_lie(
 
 
 def test_an_nccl_group_exchanges_device_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No GPU here: a fake records what would be moved and where."""
+    """There is no GPU here: a fake records what would be moved and where."""
     moved: list[torch.device] = []
     monkeypatch.setattr(_bootstrap, "collective_device", lambda group: torch.device("cpu"))
 

@@ -1,4 +1,4 @@
-"""The harness's own ways that are not plain."""
+"""The parts of the harness that need tests of their own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_pretending_nests() -> None:
 
 
 def test_live_ranks_are_not_late() -> None:
-    """Whoever waits for a test gives up before its ranks do, who would take one for lost."""
+    """The waiter for a test gives up before its ranks do: they would take a rank for lost."""
     deadlines = [jobs_cuda.TIMEOUT_US, autograd_world.TIMEOUT_US]
     timeouts = [jobs_cuda.TIMEOUT_SECONDS, member.TIMEOUT_SECONDS]
     assert min(deadlines) / 1e6 >= max(timeouts)

@@ -1,7 +1,7 @@
 """`moewire top` and `moewire trace` beside processes that are broken or hostile.
 
-Whatever their memory files hold and do, the commands end in time, show everybody else, and say
-in one line what is wrong.
+With any content and behaviour of their memory files, the commands end in time, show all other
+ranks, and say in one line what is wrong.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def test_files_of_any_size(group: int, head: bytes, size: int | None) -> None:
 
 
 def test_a_file_that_shrinks_under_the_reader(group: int) -> None:
-    """It has no seals. Whatever is cut off while it is read ends no reader."""
+    """The file has no seals. A cut while it is read ends no reader."""
     stop = threading.Event()
     head = page(1, 3, group)
 
@@ -138,7 +138,7 @@ def test_a_file_that_shrinks_under_the_reader(group: int) -> None:
 
 
 def test_a_file_that_is_cut_off_after_it_was_read() -> None:
-    """Nothing is mapped: what was read stays, and ends nobody by SIGBUS."""
+    """Nothing is mapped: what was read stays, and no process ends by SIGBUS."""
     _run(
         "import os\nfrom harness.telemetry_page import memory, page\n"
         "from moewire import _live, top\n"
@@ -209,7 +209,7 @@ def _regular(folder: Path) -> int:
 def test_what_is_no_memory_file(
     make: Callable[[Path], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under the name of one: in a mount namespace of its own, any file can have it."""
+    """In a mount namespace of its own, any file can have the name of a memory file."""
     file = make(tmp_path)
     link = (f"/proc/self/fd/{file}", "/memfd:moewire-rank-5 (deleted)")
     monkeypatch.setattr(_live, "_processes", lambda: [os.getpid()])

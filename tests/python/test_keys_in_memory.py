@@ -76,7 +76,7 @@ def copies(pid: int, needle: bytes) -> int:
     [("buffer", "127.0.0.1", "no interface"), ("fabric", "127.0.0.1:0", "nowhere")],
 )
 def test_what_is_not_made_keeps_no_key(what: str, here: str, nowhere: str) -> None:
-    """Its bytes are found where the buffer is made, and not where it is refused."""
+    """The key's bytes are found where the buffer is made, and not where it is refused."""
     for listen, said, number in ((here, "made", 1), (nowhere, "not made", 0)):
         key = secrets.token_bytes(32)
         with process(what, listen, f"1 {key.hex()}") as (pid, answer):

@@ -1,4 +1,4 @@
-"""How things end, and the small print of the objects."""
+"""How objects end, and details of the objects."""
 
 from __future__ import annotations
 

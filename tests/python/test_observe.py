@@ -142,7 +142,7 @@ def states(group: dict[str, Any]) -> list[str]:
 
 
 def test_a_frozen_rank_and_a_dead_one(ranks: Ranks) -> None:
-    """Seen by `top` and `trace take`, which ask nobody; and one line in the log of each rank."""
+    """Seen by `top` and `trace take`, which ask no rank; and one line in the log of each rank."""
     group = ranks.until(lambda g: all(rank["dispatch"]["count"] for rank in g["ranks"]))
     assert [rank["pid"] for rank in group["ranks"]] == ranks.pids
     assert group["active"] == [0, 1, 2] and group["num_ranks"] == 3 and group["epoch"] == 1
@@ -213,7 +213,7 @@ def _rank(number: int, state: str, waits_for: list[int], last: list[int]) -> dic
 
 
 def test_who_is_slowest() -> None:
-    """Who is waited for now, else who came last; what the dead waited for does not count."""
+    """The rank waited for now, else the one that came last; waits of dead ranks do not count."""
     assert top.slowest([_rank(0, "runs", [], [0, 3, 1]), _rank(1, "runs", [], [1, 5, 2])]) == 1
     assert top.slowest([_rank(0, "waits", [2], [0, 3, 0]), _rank(1, "runs", [], [0, 0, 0])]) == 2
     frozen = [_rank(0, "waits", [1], [0, 0]), _rank(1, "frozen", [0], [0, 0])]

@@ -157,7 +157,7 @@ def test_refusals_are_logged(
 def test_what_moewire_cannot_do_is_a_refusal(
     versions: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An engine may end by what a plug-in raises; it is to run as it is."""
+    """An engine may end when a plug-in raises; here it has to run as it is."""
     versions["test-engine"] = "1.2.3"
     monkeypatch.setenv("MOEWIRE_TEST_ENGINE", "1")
 
@@ -173,7 +173,7 @@ def test_what_moewire_cannot_do_is_a_refusal(
 
 
 def test_devices_are_those_of_the_library() -> None:
-    """What was never run on hardware is left to those who ask for it, on both sides."""
+    """What was never run on hardware is used only on request, on both sides."""
     devices = doctor.system_report(library())["devices"]
     assert set(_devices.KINDS) == {name for name, part in devices.items() if part["available"]}
 

@@ -123,7 +123,7 @@ def test_no_text_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tcp_zero_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An argument goes before its variable; other words are refused, whoever says them."""
+    """An argument goes before its variable; other words are refused, in either."""
     monkeypatch.delenv("MOEWIRE_TCP_ZERO_COPY", raising=False)
     assert _reach.native({})["tcp_zero_copy"] == 0
     monkeypatch.setenv("MOEWIRE_TCP_ZERO_COPY", "off")

@@ -1,4 +1,4 @@
-"""What one rank alone is refused, in the words of Python's users."""
+"""What is refused on one rank alone, in the names that Python's users know."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_extra_is_no_tensor_by_itself(buffer: Buffer) -> None:
 
 
 def test_cuda_without_a_size_says_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No name of C, and, where there is none, that there is no driver."""
+    """The error has no name of C and, without a driver, says that there is none."""
     monkeypatch.setenv("MOEWIRE_CUDA_DRIVER", "/nowhere/libcuda.so.1")
     says = (
         "^num_ep_buffer_bytes: 0 given; allowed: on CUDA what get_ep_buffer_size_hint gives "
@@ -228,7 +228,8 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_the_library_refuses_has_its_argument(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of an argument its name, of a variable that of the variable, also if both are there."""
+    """An error names the argument, or the variable if the value came from it, also if both are
+    set."""
     value, says = LIBRARY_READS[name]
     variable = f"MOEWIRE_{name.upper()}"
     with pytest.raises(errors.InvalidArgument, match=f"^invalid argument: {name} ?{says}"):

@@ -1,4 +1,4 @@
-"""Every argument of a buffer, and every variable that stands for one, is where users look."""
+"""Every argument of a buffer, and every variable that stands for one, is documented."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from moewire import _reach
 from moewire._tuning import Tuning
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
-# What is no setting: who meets, and names that are kept for others' sake.
+# Arguments that are no settings: the group, and names kept for compatibility.
 NO_SETTINGS = {"self", "group", "disable_p2p", "tuning"}
-# For these no variable stands.
+# These have no variable.
 ALONE = {"stores", "prefetch", "huge_pages", "numa", "num_threads", "spin_us", "device"}
 
 

@@ -70,7 +70,7 @@ class Server:
 
 
 class StopsAt:
-    """A store whose server is stopped before the n-th call from ``arm`` on."""
+    """A store with a server that is stopped before the n-th call from ``arm`` on."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -107,7 +107,7 @@ def server(one_server: Server) -> Iterator[Server]:
 
 
 def _late_s(call: Callable[[], object], server: Server) -> float:
-    """How long after its deadline a call has raised what it must."""
+    """How long after its deadline a call has raised its error."""
     begin = time.monotonic()
     with pytest.raises(DeadlineError, match=f"at 127.0.0.1:{server.port}.*0.4 s of"):
         call()
@@ -129,7 +129,7 @@ def test_construction_with_a_store_that_stops(server: Server) -> None:
     store = StopsAt(server)
     construct(store, "count", 20_000_000).close()
     late = []
-    for call in range(store.calls - 1):  # the last is a set, whose answer is not waited for
+    for call in range(store.calls - 1):  # the last is a set, which does not wait for its answer
         store.left = call
         late.append(_late_s(partial(construct, store, f"stop {call}"), server))
         with ThreadPoolExecutor(1) as pool:  # while the store still hangs: no second thread of it
@@ -188,7 +188,7 @@ def test_both_ranks_of_a_group_with_a_store_that_stops(server: Server) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_each_call(method: str, server: Server) -> None:
-    """What torch's own timeouts do not bound."""
+    """Bounds the calls that torch's own timeouts do not bound."""
     args: dict[str, tuple[Any, ...]] = {
         "add": ("n", 1),
         "set": ("k", b"v"),
@@ -248,7 +248,7 @@ class _Fails:
 
 
 def test_a_rank_repeats_why_another_one_has_given_up() -> None:
-    """Nobody listens where a rank has given up: what that rank lacked is the reason."""
+    """Nothing listens where a rank has given up: what that rank lacked is the reason."""
     store = dist.HashStore()
     short = "socket: too many open files, limit 1024"
     gone = "rank 1 does not listen any more"
@@ -267,7 +267,7 @@ def test_a_rank_repeats_why_another_one_has_given_up() -> None:
 
 
 class _Ends(_Fails):
-    """A runtime that cannot connect, for the store's host is gone with a rank."""
+    """A runtime that cannot connect, because the store's host is gone with a rank."""
 
     def __init__(self, error: MoewireError, end: Callable[[], None]) -> None:
         super().__init__(error)
@@ -280,7 +280,7 @@ class _Ends(_Fails):
 
 @pytest.mark.parametrize("how", ["end", "stop"])
 def test_a_store_that_is_gone_does_not_hide_why_ranks_could_not_connect(how: str) -> None:
-    """The rank that has the store has died: that is the error, not that nothing answers."""
+    """The rank that has the store has died: the error is that, not that nothing answers."""
     made = Server()
     try:
         gone = "rank 1 cannot come: its process has ended"
@@ -298,7 +298,7 @@ def test_a_store_that_is_gone_does_not_hide_why_ranks_could_not_connect(how: str
 
 
 class _Connects:
-    """A runtime whose peer has come and connected, and then says nothing more."""
+    """A runtime with a peer that has come and connected, and then says nothing more."""
 
     def __init__(self, store: dist.HashStore) -> None:
         self.store = store

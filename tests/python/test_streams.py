@@ -36,7 +36,7 @@ class Device:
 
 
 def launched(streams: Streams, device: Any, on: str) -> str:
-    """Launches once on each of these streams; who followed whom."""
+    """Launches once on each of these streams; returns which stream followed which."""
     device.followed.clear()
     for stream in on:
         with streams.lock:
@@ -62,13 +62,13 @@ def launched(streams: Streams, device: Any, on: str) -> str:
         # A later capture follows nothing of an earlier one.
         ([("", "a"), ("s", "s"), ("t", "t"), ("", "b")], ["", "", "", "ba"]),
         ([("", "a"), ("s", "s"), ("at", "at"), ("", "b")], ["", "", "ta", "ba"]),
-        # What runs beside a capture follows what runs.
+        # Operations that run beside a capture follow running ones.
         ([("", "a"), ("s", "sbs"), ("", "c")], ["", "ba", "cb"]),
         ([("s", "s"), ("", "a")], ["", ""]),
-        # What was launched on while nobody looked is known to be recorded.
+        # A stream that got operations unseen is known to be recorded.
         ([("", "a"), ("at", "abt")], ["", "ta"]),
         ([("", "a"), ("at", "abt"), ("", "cc")], ["", "ta", "ca cb"]),
-        # What could not be followed is, once its capture has ended.
+        # A stream that could not be followed is followed when its capture has ended.
         ([("", "a"), ("a", "b"), ("", "ccb")], ["", "", "ca cb bc"]),
         ([("", "a"), ("a", "bcb"), ("", "bb")], ["", "cb bc", "ba"]),
         ([("", "a"), ("a", "b"), ("", "aac")], ["", "", "ab ca"]),
@@ -88,7 +88,7 @@ def test_order(steps: list[tuple[str, str]], want: list[str]) -> None:
 
 @pytest.mark.parametrize(("captured", "on"), [("", "ab"), ("ab", "ab")])
 def test_order_after_a_failure(captured: str, on: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who could not be followed is followed by the next call."""
+    """A stream that could not be followed is followed by the next call."""
     device: Any = Device()
     streams = Streams(device)
     device.captured = captured
@@ -101,7 +101,7 @@ def test_order_after_a_failure(captured: str, on: str, monkeypatch: pytest.Monke
 
 
 def test_one_stream_asks_for_no_captures() -> None:
-    """They cost more than all else that is looked at."""
+    """Asking for captures costs more than all other checks."""
     device: Any = Device()
     streams = Streams(device)
     launched(streams, device, "a")
@@ -143,7 +143,7 @@ def test_what_follows_fails() -> None:
 def test_nobody_logs_under_the_lock(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who is in a handler of the log may come to wait for it."""
+    """A thread inside a log handler may come to wait for the lock."""
     device: Any = Device()
     streams, left = Streams(device), list[str]()
     monkeypatch.setattr(_deferred_log, "leave", left.append)
@@ -167,7 +167,7 @@ class Memory:
 
 
 def test_words_of_answers() -> None:
-    """Each has its own, of an allocation of its stream; a graph's is alone in its memory."""
+    """Each answer has a word of its own, of its stream's allocation; a graph's word is alone."""
     place: Any = Memory()
     answers = Answers(place)
     turns = [("a", False)] * 300 + [("b", False)] * 2 + [("a", True), ("a", False), ("b", True)]

@@ -52,7 +52,7 @@ class Reader:
 
 
 class Memory:
-    """Bytes that nobody frees while it lives."""
+    """Bytes that are not freed while it lives."""
 
     def __init__(self, num_bytes: int) -> None:
         self.bytes = (ctypes.c_ubyte * num_bytes)(*(i * 37 % 251 for i in range(num_bytes)))

@@ -79,7 +79,7 @@ def test_an_end_whose_buffers_cannot_be_closed(
 def test_a_step_after_one_that_was_broken_off(
     manager: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next dispatch says what is the matter, not the release of what was left over."""
+    """The next dispatch raises the reason, not the release of the handles that were left over."""
 
     def dispatch(*_: object) -> None:
         raise FencedError("said by the dispatch")

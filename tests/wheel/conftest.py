@@ -1,4 +1,4 @@
-"""What the wheel's tests are given: the modules of wheels/, a wheel, a source archive."""
+"""Fixtures of the wheel's tests: the modules of wheels/, a wheel, a source archive."""
 
 from __future__ import annotations
 

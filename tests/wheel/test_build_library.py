@@ -1,4 +1,4 @@
-"""How the build decides what to build with."""
+"""How the build chooses its tools."""
 
 from __future__ import annotations
 

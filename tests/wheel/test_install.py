@@ -1,4 +1,4 @@
-"""Wheels and source archives as people install them, each in a fresh environment."""
+"""Wheels and source archives, installed as users do, each in a fresh environment."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_pip_wheel(unpacked: Path, venv: Venv, tmp_path: Path) -> None:
 
 
 def test_a_build_backend_with_another_hash_is_not_run(unpacked: Path, tmp_path: Path) -> None:
-    """By what the source archive has for builders who want hashes of everything."""
+    """With the source archive's constraints, for builds that need hashes of everything."""
     pins = unpacked / "wheels" / "build-constraints.txt"
     other = tmp_path / "constraints.txt"
     text = pins.read_text()

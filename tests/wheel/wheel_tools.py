@@ -1,4 +1,4 @@
-"""What the wheel's tests share: the tree, and how commands are run."""
+"""The helpers of the wheel's tests: the tree's folder, and running commands."""
 
 from __future__ import annotations
 

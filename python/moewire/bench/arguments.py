@@ -1,4 +1,4 @@
-"""How arguments of ``moewire bench`` are read; what cannot be is refused in words."""
+"""Reads arguments of ``moewire bench``; refuses impossible values with a reason."""
 
 from __future__ import annotations
 

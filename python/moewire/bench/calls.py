@@ -105,7 +105,7 @@ class Calls:
         self.timed = Timed(native, "calls", state, spin)
 
     def compute(self) -> None:
-        """The identity expert, in place, for rows and scales where C was told they are."""
+        """The identity expert, in place, on the rows and scales that C was told of."""
         work = self._work
         rows = work.num_ranks * work.num_tokens
         shape = (work.num_local_experts, rows, work.hidden)

@@ -33,7 +33,7 @@ class Case(NamedTuple):
         )
 
     def check(self) -> None:
-        """Refuses what the ranks would only refuse after they were started."""
+        """Refuses what the ranks would only refuse after their start."""
         if not 1 <= self.ranks <= MAX_RANKS or self.experts % self.ranks:
             raise InvalidArgument(
                 f"--ranks {self.ranks}: 1 to {MAX_RANKS}, a divisor of --experts {self.experts}"
@@ -53,7 +53,7 @@ def _tables() -> dict[str, list[Case]]:
         "main": [Case("main", ranks, 128) for ranks in (2, 4, 8)],
         "fp8": [Case("fp8", ranks, 128, dtype="fp8") for ranks in (2, 4, 8)],
         "decode": [Case("decode", ranks, tokens, hidden) for ranks, hidden, tokens in decode],
-        # One slot: two would need more memory than the machines have that this is run on.
+        # One slot: two would need more memory than the machines have that run this.
         "prefill": [
             Case("prefill", ranks, tokens, slots=1) for ranks in (2, 4) for tokens in (1024, 4096)
         ],
@@ -117,7 +117,7 @@ _PAIRS_PER_PEER = 2
 
 
 def resident_bytes(case: Case, peers: Sequence[str]) -> int:
-    """About what one case needs: received rows and expert outputs, everybody's."""
+    """About what one case needs: received rows and expert outputs of all ranks."""
     num_peers = len(peers)
     rows = case.ranks * case.tokens * case.topk * 2 * case.hidden
     pairs = 2 * case.slots + _PAIRS_PER_PEER * num_peers

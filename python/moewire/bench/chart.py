@@ -15,7 +15,7 @@ _HEIGHT, _WIDTH = 16, 60
 _NEEDS = "--plot needs matplotlib, which is not installed; install it with: pip install matplotlib"
 
 
-# The same in every panel, whatever the operation; longer beginnings first.
+# The same in every panel, for any operation; longer beginnings first.
 _COLOURS = {
     "floor": "black",
     "moewire_combine_zero_copy": "tab:blue",

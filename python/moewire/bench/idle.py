@@ -23,7 +23,7 @@ def wait(limit_seconds: float, look: Callable[[], float] | None = None) -> dict[
 
 
 def busy_share() -> float:
-    """The share of processor time, over one second, that somebody used or that was stolen."""
+    """The share of processor time, over one second, that was used or stolen."""
     idle, total = _ticks()
     time.sleep(_LOOK_SECONDS)
     idle_later, total_later = _ticks()

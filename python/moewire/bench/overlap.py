@@ -60,7 +60,7 @@ class Compute:
             torch.mm(self._a, self._b, out=self._out)
 
     def run(self, seconds: float) -> None:
-        """The same number of products each time, whatever else the machine does."""
+        """Computes the same number of products each time, on a busy machine, too."""
         self._rounds(max(1, round(seconds * self._per_second)))
 
 

@@ -1,4 +1,4 @@
-"""What a case came to, as a dictionary; times in microseconds."""
+"""The result of a case as a dictionary; times in microseconds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Where the floor's rows lie: memory shared by all ranks, with a dispatch's placement.
 
-As in Moewire each expert has R * M rows, the rows of one source follow one another, and slabs
-take turns, so that the caches see as many bytes as they do there.
+As in Moewire each expert has R * M rows, the rows of one source follow one another, and slabs are
+used in turn. So the caches see as many bytes as with Moewire.
 """
 
 from __future__ import annotations

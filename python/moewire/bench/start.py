@@ -1,8 +1,8 @@
 """A common start: ranks begin a step at a time that rank 0 names after a barrier.
 
-With more ranks than cores they leave a barrier far apart, and whoever runs alone for a while
-looks faster than a group can be. Where every rank has a core it spins for the last moments, so
-that waking up is not part of a sample; where not, spinning would take a core from the others.
+With more ranks than cores they leave a barrier far apart, and a rank that runs alone for a while
+looks faster than a group can be. If every rank has a core, it spins for the last moments, so
+that waking up is not part of a sample. If not, spinning would take a core from the others.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Start:
         self._spin = spin_seconds(group.size())
 
     def agree(self) -> float:
-        """Collective: the time at which everybody begins, of ``time.perf_counter``.
+        """Collective: the time at which all ranks begin, of ``time.perf_counter``.
 
-        A rank that has ended a step rests first: where ranks share cores, it would else
-        keep one that the others need to end theirs.
+        A rank that has ended a step rests first. If ranks share cores, it would otherwise
+        occupy a core that the others need to end their step.
         """
         if self._spin == 0:
             time.sleep(_REST_SECONDS)

@@ -1,9 +1,9 @@
-"""Pairs of dispatch and combine without rest: what a decoder's next layer finds warm.
+"""Pairs of dispatch and combine without rest, with warm caches as in a decoder's next layer.
 
 Every round begins at an agreed time and goes through ``LEAD`` pairs that do not count, and
 ``PAIRS`` that do. A round's sample is the slowest rank's time per pair. Where ranks share cores
 it is the time from the first rank's first measured operation to the last rank's end, per pair:
-the only number that leaves nobody's turn out.
+the only number that includes every rank's turn.
 """
 
 from __future__ import annotations

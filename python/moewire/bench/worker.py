@@ -160,7 +160,7 @@ def _verify(
     peers: list[Peer],
     group: dist.ProcessGroup,
 ) -> dict[str, str]:
-    """Ours must have the bits of a plain sum over the own tokens; a peer that has not is out."""
+    """Moewire must give the bits of a plain sum over the own tokens; a wrong peer is left out."""
     expected = workload.expected(work)
     ours.dispatch()
     ours.compute()

@@ -14,7 +14,7 @@ FP8_LEAST_AMAX = 1e-4
 
 
 class Workload(NamedTuple):
-    """One rank's share; ``routing`` is everybody's."""
+    """One rank's share; ``routing`` is that of all ranks."""
 
     rank: int
     num_ranks: int

@@ -1,4 +1,4 @@
-"""Modules under foreign names, made of Moewire's parts."""
+"""Modules under other libraries' names, made of Moewire's parts."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True)
 class Alias:
-    """One foreign module: its full name, and the module of ours that has its names."""
+    """One such module: its full name, and the module of Moewire that has its names."""
 
     name: str
     target: str
     names: tuple[str, ...]
-    # Names that clients look for and the target refuses, saying why.
+    # Names that clients look for and the target refuses, with the reason.
     refused: tuple[str, ...] = ()
 
     def install(self) -> None:
-        """Puts it in the place of the foreign one, in this process. Idempotent.
+        """Puts the module in place of the other library's, in this process. Idempotent.
 
-        The first time, the logger ``moewire`` warns that the name is taken over: who debugs
-        the foreign library shall not have to guess.
+        The first time, the logger ``moewire`` warns that the name is taken over, as a hint for a
+        person that debugs the other library.
         """
         with _lock:
             if not self.is_installed():

@@ -27,11 +27,12 @@ class Buffer(buffer.Buffer):
             torch's current CUDA device, or the CPU where there is none.
         options: the other arguments of ``moewire.Buffer``.
 
-    As upstream's, and unlike ``moewire.Buffer``, a third dispatch takes the slot of the first whose
-    handle is held and was not combined: it overwrites the rows. The logger ``moewire`` warns of
-    that once.
+    As upstream, and unlike ``moewire.Buffer``, a third dispatch takes the slot of the first
+    operation if its handle is held and was not combined: it overwrites the rows. The logger
+    ``moewire`` warns of that once.
 
-    ``from_store`` and ``from_exchange`` are those of ``moewire.Buffer``: on the CPU unless asked.
+    ``from_store`` and ``from_exchange`` are those of ``moewire.Buffer``: on the CPU unless
+    ``device`` is given.
     """
 
     _overwrites_held = True

@@ -1,11 +1,11 @@
-"""Lets code that imports DeepEP use Moewire, unchanged; the low-latency mode, that is.
+"""Lets code that imports DeepEP use Moewire, unchanged: the low-latency mode.
 
     import moewire.compat.deep_ep
     moewire.compat.deep_ep.install()
 
     from deep_ep import Buffer, EventOverlap   # those of moewire.deep_ep
 
-A really installed ``deep_ep`` is hidden in this process, as a whole.
+If ``deep_ep`` is installed, this hides all of it in this process.
 """
 
 from __future__ import annotations

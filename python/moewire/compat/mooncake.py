@@ -5,11 +5,11 @@
 
     from mooncake.mooncake_ep_buffer import Buffer, EventOverlap   # Moewire's
 
-As upstream's, the buffer lies on torch's current CUDA device; where torch has none, and with
+As upstream's, the buffer lies on torch's current CUDA device. Where torch has none, or with
 ``device="cpu"``, it takes CPU tensors.
 
-Only the leaf module ``mooncake.mooncake_ep_buffer`` is replaced. Other modules of a really
-installed ``mooncake`` stay what they are; without one, an empty package stands in for it.
+Only the leaf module ``mooncake.mooncake_ep_buffer`` is replaced. If ``mooncake`` is installed, its
+other modules stay as they are; if not, an empty package stands in for it.
 """
 
 from __future__ import annotations

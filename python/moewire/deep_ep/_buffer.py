@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from .._runtime import Runtime
 
-# Upstream has no deadline per call but gives up after 2e11 clock cycles, about as long.
+# Upstream has no deadline per call, but fails after 2e11 clock cycles, which is about as long.
 TIMEOUT_US = 100_000_000
-# A buffer on CUDA has a size. Of one for the normal mode no call uses the memory: they are refused.
+# A buffer on CUDA needs a size. In the normal mode every call is refused, so none uses the memory.
 _NORMAL_BYTES = 4 << 20
 
 
 class _Core(core.Buffer):
-    """By upstream's rule about operations that are held."""
+    """A buffer with upstream's rule about operations that are held."""
 
     _overwrites_held = True
 
@@ -42,25 +42,30 @@ class Buffer(NormalMode):
 
     Args:
         group: any ``torch.distributed`` process group; gloo will do.
-        num_nvl_bytes: accepted; the normal mode's.
+        num_nvl_bytes: accepted; it belongs to the normal mode.
         num_rdma_bytes: from ``get_low_latency_rdma_size_hint``; 0: sized by the first dispatch
             (on CUDA refused with low_latency_mode).
         low_latency_mode: must be True for the low-latency methods, as upstream.
         num_qps_per_rank, allow_nvlink_for_low_latency_mode, allow_mnnvl: accepted; there are no
             queue pairs and no NVLink.
-        explicitly_destroy: allows ``destroy()``. Without, dropping the buffer leaves the group.
-        enable_shrink: keeps a rank mask: lost ranks are masked, where otherwise they are errors.
+        explicitly_destroy: allows ``destroy()``. Without it, dropping the buffer leaves the group.
+        enable_shrink: keeps a rank mask: lost ranks are masked. Without it they are errors.
         comm: accepted and not used; ``group`` is needed.
-        use_fabric: accepted; a branch's, passed by SGLang where GPUs have one.
+        use_fabric: accepted. It comes from a branch of DeepEP; SGLang passes it where GPUs have a
+            fabric.
         device: where all tensors lie: "cuda", "cuda:N", "cpu" or a ``torch.device``, the same kind
             on all ranks; None: torch's current CUDA device, or the CPU where there is none.
 
-    As upstream's, and unlike ``moewire.Buffer``, a third dispatch takes the slot of the first whose
-    handle is held and was not combined: it overwrites the rows. The logger ``moewire`` warns of
-    that once.
+    Raises:
+        InvalidArgument: an argument is wrong; the text names it.
+        MoewireError: as for ``moewire.Buffer``.
+
+    As upstream, and unlike ``moewire.Buffer``, a third dispatch takes the slot of the first
+    operation if its handle is held and was not combined: it overwrites the rows. The logger
+    ``moewire`` warns of that once.
 
     ``timeout_us`` (100 s, may be set) bounds each phase of each call. On CUDA
-    (docs/cuda.md) a call launches and returns, as upstream's.
+    (docs/cuda.md) a call launches and returns, as upstream's does.
     """
 
     nvshmem_qp_depth = 1024  # read by clients
@@ -108,7 +113,20 @@ class Buffer(NormalMode):
     def get_low_latency_rdma_size_hint(
         num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
     ) -> int:
-        """Bytes for ``num_rdma_bytes``, a multiple of 128: address space for two operations."""
+        """Bytes for ``num_rdma_bytes``: address space for two operations.
+
+        Args:
+            num_max_dispatch_tokens_per_rank: M.
+            hidden: H.
+            num_ranks: R.
+            num_experts: E.
+
+        Returns:
+            A multiple of 128.
+
+        Raises:
+            InvalidArgument: a number is out of its bounds.
+        """
         return core.Buffer.get_ep_buffer_size_hint(
             num_max_dispatch_tokens_per_rank, hidden, num_ranks, num_experts
         )
@@ -140,8 +158,16 @@ class Buffer(NormalMode):
                 when the operation's stream comes to it (not with ``MOEWIRE_RECORD=0``).
             use_fp8: round_scale and use_ue8m0 have no meaning without it.
             use_nvfp4: must be False; x_global_scale is ignored then.
+            x, topk_idx, num_max_dispatch_tokens_per_rank, num_experts, round_scale, use_ue8m0,
+                async_finish, return_recv_hook: as for ``moewire.Buffer.dispatch``.
 
-        Returns ``(recv_x or (recv_x, scales), recv_count, handle, event, hook)``.
+        Returns:
+            ``(recv_x or (recv_x, scales), recv_count, handle, event, hook)``.
+
+        Raises:
+            UnsupportedError: ``use_nvfp4`` is True.
+            PeerLostError: the result lacks a rank, and ``enable_shrink`` is False.
+            MoewireError: as for ``moewire.Buffer.dispatch``.
         """
         if use_nvfp4:
             raise UnsupportedError("use_nvfp4: Moewire sends bf16 or fp8; leave it False")
@@ -201,8 +227,16 @@ class Buffer(NormalMode):
             combine_wait_recv_cost_stats: int64 [R], as for the dispatch.
             overlap: must be False: x is read at once, so it has to be complete. The arguments
                 after it belong to it and are ignored.
+            x, topk_idx, topk_weights, handle, zero_copy, async_finish, return_recv_hook, out: as
+                for ``moewire.Buffer.combine``.
 
-        Returns ``(out, event, hook)``.
+        Returns:
+            ``(out, event, hook)``.
+
+        Raises:
+            UnsupportedError: ``overlap`` is True.
+            PeerLostError: the result lacks a rank, and ``enable_shrink`` is False.
+            MoewireError: as for ``moewire.Buffer.combine``.
         """
         if overlap:
             raise UnsupportedError("overlap: Moewire reads x when it is called; leave it False")
@@ -268,7 +302,11 @@ class Buffer(NormalMode):
         self._mask.clear()
 
     def destroy(self) -> None:
-        """Leaves the group; peers that wait are told. Needs ``explicitly_destroy``. Idempotent."""
+        """Leaves the group; peers that wait are told. Idempotent.
+
+        Raises:
+            InvalidArgument: ``explicitly_destroy`` was False at construction.
+        """
         if not self.explicitly_destroy:
             raise _check.refuse("explicitly_destroy", "False at construction", "True to destroy")
         self._buffer.close()

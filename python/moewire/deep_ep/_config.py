@@ -16,7 +16,7 @@ class Config:
     num_max_rdma_chunked_recv_tokens: int = 256
 
     def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """Bytes that the normal mode needs: none, there is no normal mode."""
+        """Bytes that the normal mode needs: 0, because there is no normal mode."""
         return 0
 
     def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:

@@ -51,8 +51,8 @@ class Watch:
     """A context around what an operation does in the client's thread.
 
     It adds the time waited for each source to int64 [R], in nanoseconds, and then refuses
-    results that lack a rank. The time is the difference of the buffer's counters: waiting of
-    other threads on the same buffer meanwhile is counted too. After an error nothing is added.
+    results that lack a rank. The time is the difference of the buffer's counters, so it
+    includes waits of other threads on the same buffer meanwhile. After an error nothing is added.
     On CUDA nothing waits in that thread: the device adds what the operation waited, to
     ``on_device``.
     """
@@ -114,7 +114,7 @@ def check_counts(stats: torch.Tensor | None, num_local_experts: int, place: Plac
 def add_counts_when_done(stats: torch.Tensor | None, handle: Handle, event: EventOverlap) -> None:
     """Adds the rows of each local expert, of counted sources only, when they are there.
 
-    On CUDA that is work of the operation's stream, and the event comes behind it.
+    On CUDA the operation's stream does that, and the event comes after it.
     """
     if stats is None:
         return

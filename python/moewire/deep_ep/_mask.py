@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Mask:
     """Which ranks are left out. The core reads and clears the tensor in place.
 
-    Without ``enable_shrink`` it is nobody's to see or change, and a lost rank is an error.
+    Without ``enable_shrink`` a client neither sees nor changes it, and a lost rank is an error.
     """
 
     def __init__(self, num_ranks: int, enabled: bool, place: Place | None = None) -> None:
@@ -37,7 +37,7 @@ class Mask:
             raise PeerLostError(f"peer lost: rank {lost} (and enable_shrink is False)")
 
     def look(self) -> None:
-        """Has the current stream tell the host what it has found out so far."""
+        """On CUDA, lets the current stream tell the host which losses it has found so far."""
 
     def _lost(self) -> list[int]:
         return _zeros(self.active_ranks)
@@ -66,7 +66,7 @@ class Mask:
 class DeviceMask(Mask):
     """On CUDA: a copy on the host tells of losses, as far as the device has come.
 
-    So an error comes with a later call: what lacks a rank was given out by then.
+    So an error comes with a later call: by then, a result that lacks a rank was given out.
     """
 
     def __init__(self, num_ranks: int, enabled: bool, place: Place) -> None:

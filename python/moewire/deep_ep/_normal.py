@@ -56,13 +56,13 @@ class NormalMode:
 
     @staticmethod
     def capture() -> EventOverlap:
-        """An event for all that torch's current CUDA stream has; on a CPU that is done."""
+        """An event for all work of torch's current CUDA stream. On a CPU that work is done."""
         return EventOverlap(EventHandle())
 
     def get_comm_stream(self) -> Any:
         """The stream of operations with ``async_finish``.
 
-        The CPU's one stream there: operations run in the calling thread.
+        On a CPU, the CPU's one stream: operations run in the calling thread.
         """
         gpu = self._buffer.runtime.gpu
         return torch.cpu.current_stream() if gpu is None else gpu.streams.side()

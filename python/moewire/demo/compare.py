@@ -16,7 +16,7 @@ class Verdict(NamedTuple):
     num_texts: int
     num_tokens: int
     unequal_texts: list[int]  # numbers of texts
-    unequal_logits: int  # steps whose logits differ in any bit, up to the first other token
+    unequal_logits: int  # steps with logits that differ in any bit, up to the first other token
     bits_must_agree: bool  # on this CPU; see ``rows_are_independent``
 
     @property
@@ -48,10 +48,10 @@ def _unequal_logits(one: Text, other: Text) -> int:
 
 
 def rows_are_independent(model: torch.nn.Module) -> bool:
-    """Whether an expert's result for a row is the same to the bit whatever rows come with it.
+    """Whether an expert's result for a row has the same bits with any other rows beside it.
 
-    An expert sees the tokens of all ranks at once, and on one process those of one batch. The
-    matrix products of some CPUs give other last bits then.
+    An expert sees the tokens of all ranks at once, and in one process those of one batch. The
+    matrix products of some CPUs give different last bits then.
     """
     experts = next(one for name, one in model.named_modules() if name.endswith(".experts"))
     generator = torch.Generator().manual_seed(0)

@@ -32,7 +32,7 @@ class Text:
         self.done = False
         self._most = options.tokens
         self._temperature = options.temperature
-        # Its own generator: a text does not depend on who else generates.
+        # Its own generator: a text does not depend on the other texts.
         self._generator = torch.Generator().manual_seed(options.seed * 1000 + number)
 
     @property

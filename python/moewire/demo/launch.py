@@ -16,7 +16,8 @@ from .. import _stdout
 
 
 def run(options: argparse.Namespace) -> int:
-    """The exit status of the first rank that fails, else 0. Nothing is left running."""
+    """Starts the ranks. Returns the exit status of the first that fails, else 0; leaves none
+    running."""
     # One server imports torch and transformers, then forks the ranks: one import, not one per
     # rank. The library is loaded after the fork, by each rank's first Buffer.
     context = multiprocessing.get_context("forkserver")

@@ -1,4 +1,4 @@
-"""What the demo can be asked for, and what it does if nothing is."""
+"""The options of the demo, and their defaults."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def run_with_store(options: argparse.Namespace, rank: int, store: str) -> int:
 
 
 def run_from_environment(options: argparse.Namespace) -> int:
-    """A process that torchrun, or somebody else with torch's variables, started."""
+    """A process that torchrun, or another launcher with torch's variables, started."""
     os.environ.setdefault("LOCAL_RANK", os.environ["RANK"])
     return _run(options, partial(dist.init_process_group, "gloo"))
 
@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace, init: Any) -> int:
         with torch.inference_mode():
             return _demo(options)
     except BrokenPipeError:
-        raise  # nobody reads the demo any more
+        raise  # the reader of the output is gone
     except Exception:
         print(f"rank {dist.get_rank()}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
         return 1
@@ -100,8 +100,8 @@ def _load(options: argparse.Namespace, spread: DistributedConfig | None) -> torc
     model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(
         options.model,
         dtype=torch.bfloat16,
-        # Each row by itself: its bits do not depend on which rows share its expert, and these
-        # are other rows on several processes than on one.
+        # Each row by itself: then its bits do not depend on the rows that share its expert, which
+        # differ between several processes and one.
         experts_implementation="batched_mm",
         distributed_config=spread,
     )
@@ -148,7 +148,7 @@ def _all_done(done: bool) -> bool:
 def _conclude(
     options: argparse.Namespace, config: Any, outcomes: list[Outcome], screen: report.Screen
 ) -> int:
-    """Rank 0: the model alone, then everything side by side."""
+    """Rank 0 runs the model alone, then compares and reports."""
     model = _load(options, None)
     model(input_ids=torch.zeros((1, 1), dtype=torch.int64))
     batches = [_batch(options, config, rank, len(outcomes)) for rank in range(len(outcomes))]

@@ -78,7 +78,7 @@ class Traffic:
         ]
 
     def differences(self, num_steps: int) -> list[str]:
-        """Where the counts are not what the steps, layers and tokens make them; empty: nowhere."""
+        """Where the counts differ from those of the steps, layers and tokens; empty: nowhere."""
         found: list[str] = []
         for rank, one in enumerate(self.ranks):
             calls = num_steps * one.num_layers

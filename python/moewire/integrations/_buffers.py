@@ -55,8 +55,8 @@ class InStore:
     device: str = "cpu"
 
     def meet(self, key: Key, num_bytes: int) -> Buffer:
-        # A fresh process makes only the Buffers in use, whatever the others made before: each
-        # has a prefix of its own, or its first would meet their first.
+        # A fresh process makes only the Buffers in use; the others may have made more. So each
+        # Buffer has a prefix of its own: else the first one here would meet the others' first.
         kind = self.device.split(":")[0]
         sizes = [key.hidden, key.num_experts, key.max_tokens, *(key.flat or ())]
         prefix = "/".join([STORE_PREFIX, kind, str(key.dtype), *map(str, sizes)])
@@ -92,8 +92,9 @@ _buffers: dict[Key, Buffer] = {}
 def buffer_for(key: Key) -> Buffer:
     """The process's one Buffer for ``key``; collective over its ranks when it is new.
 
-    Any thread may call it. One that needs a new Buffer holds the others up until it is made:
-    threads that need different ones at the same time must ask in the same order on every rank.
+    Any thread may call it. A thread that needs a new Buffer blocks the other threads until it is
+    made. So threads that need different Buffers at the same time must ask for them in the same
+    order on every rank.
     """
     found = _buffers.get(key)  # the common case, without the lock
     if found is not None:
@@ -106,7 +107,7 @@ def buffer_for(key: Key) -> Buffer:
 
 
 def _num_bytes(key: Key) -> int:
-    """Packed: with room for a backward, whatever the number of selections. Address space."""
+    """For packed rows: room for a backward with any number of selections. Address space."""
     ranks = key.place.num_ranks
     if key.flat is None:
         return autograd.get_ep_buffer_size_hint(
@@ -119,7 +120,7 @@ def _num_bytes(key: Key) -> int:
 
 
 def find(key: Key) -> Buffer | None:
-    """The Buffer for ``key``, if it was made and not closed here."""
+    """The Buffer for ``key``, if it was made here and is not closed."""
     return _buffers.get(key)
 
 
@@ -131,7 +132,7 @@ def open_buffers() -> list[Buffer]:
 def close_buffers(place: Place | None = None) -> None:
     """Closes every Buffer made here, or those of a place; a later forward makes new ones.
 
-    Those that cannot be closed yet (``Buffer.close``) stay here, closed to callers, and the first
+    Buffers that cannot be closed yet (``Buffer.close``) stay here, closed to callers. The first
     error is raised when all have been tried: call it again.
     """
     with _lock:

@@ -1,4 +1,4 @@
-"""The engines with plug-ins of ours. Importing this needs none of them."""
+"""The engines that have plug-ins of Moewire. Importing this needs none of them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _INSTALL = 'pip install "moewire[transformers]"'
 
 
 def transformers_version() -> str | None:
-    """The version that is installed; None: none is."""
+    """The installed version; None: none is installed."""
     try:
         return metadata.version("transformers")
     except metadata.PackageNotFoundError:
@@ -64,7 +64,7 @@ def warn_untested_transformers() -> None:
 
 
 def transformers_report() -> dict[str, object]:
-    """For ``moewire doctor``."""
+    """The entry for ``moewire doctor``."""
     found = transformers_version()
     if found is None:
         return {"version": None}

@@ -1,4 +1,4 @@
-"""One MoE layer's tokens to the ranks of their experts and back, in rounds."""
+"""Sends one MoE layer's tokens to the ranks of their experts and back, in rounds."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class Layer(NamedTuple):
 def exchange(layer: Layer, tokens: Tokens) -> torch.Tensor:
     """The weighted sums of the experts' outputs, bf16 [T, H].
 
-    Collective: as many rounds as the rank with most tokens needs. Gradients flow through it where
-    torch's grad mode is on, which must be so on every rank or on none.
+    Collective: as many rounds as the rank with most tokens needs. Gradients flow through it if
+    torch's grad mode is on, which must be on for every rank or for none.
     """
     buffer, stats = buffer_for(layer.key), layer.stats
     if buffer.runtime.gpu is not None:
@@ -116,8 +116,8 @@ def _round_with_gradients(
     if rows.shape[0]:
         results = layer.experts(rows, _ids(routing.counts, rows.device))
     else:
-        # One row of zeros that is then left out: what waits for the experts' backward, such as
-        # hooks of FSDP, runs on this rank, too.
+        # One row of zeros that is then left out: so hooks that wait for the experts' backward, such
+        # as FSDP's, run on this rank, too.
         nothing = rows.sum(0, keepdim=True)
         first = torch.zeros((1, 1), dtype=torch.int64, device=rows.device)
         results = layer.experts(nothing, first)[:0]

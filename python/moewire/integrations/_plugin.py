@@ -1,10 +1,10 @@
 """What the plug-ins of engines have in common: the switch, the versions, the log.
 
 An engine loads a plug-in by entry point in every process where Moewire is installed, so a
-plug-in does nothing unless somebody asked for it. SGLang only logs what a plug-in raises and
-goes on without it; vLLM ends. So everything that comes of it is said by the logger ``moewire``.
+plug-in does nothing unless the user asked for it. If a plug-in raises, SGLang only logs it and
+goes on without the plug-in; vLLM ends. So the logger ``moewire`` says what became of the plug-in.
 
-Nothing here imports an engine or torch: ``moewire doctor`` asks the same questions.
+Nothing here imports an engine or torch, because ``moewire doctor`` uses it, too.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Engine:
         parts: what may be asked for by name.
         limits: what it does not do in any version, one sentence; "" if nothing.
         alternatives: parts of which at most one may be asked for.
-        literal_list: it takes the whitelist as it stands: blanks count, and an empty one names
-            nothing. Other engines strip blanks, and take an empty one for none.
+        literal_list: it takes the whitelist literally: blanks count, and an empty list names
+            nothing. Other engines strip blanks, and treat an empty list as no list.
     """
 
     name: str
@@ -69,8 +69,8 @@ class Verdict:
 
     Attributes:
         version: of the engine; None if it is not installed.
-        wanted: somebody asked for the plug-in.
-        parts: those asked for by name; empty: the plug-in's own choice.
+        wanted: the user asked for the plug-in.
+        parts: the parts asked for by name; empty: the plug-in's own choice.
         refusal: why it is not used; "" if it is.
         fix: what to do about the refusal.
     """
@@ -83,7 +83,7 @@ class Verdict:
 
     @property
     def used(self) -> bool:
-        """Nothing stands against it."""
+        """Whether the plug-in is used."""
         return not self.refusal
 
 
@@ -137,9 +137,9 @@ def _wrong_parts(engine: Engine, text: str, parts: frozenset[str]) -> str:
 def activate(engine: Engine, apply: Callable[[frozenset[str]], str]) -> Verdict:
     """The body of an entry point: ``apply(parts)`` if the verdict allows it. Idempotent.
 
-    ``apply`` puts the plug-in in place and returns what it did, in words. What it raises is
-    logged here and goes on to the engine, which may end by it; only ``UnsupportedError``, as on a
-    device that Moewire does not serve, is a refusal: logged, and the engine runs as it is.
+    ``apply`` puts the plug-in in place and returns what it did, in words. Its exceptions are
+    logged here and go on to the engine, which may end. Only ``UnsupportedError``, as on a device
+    that Moewire does not serve, is a refusal: it is logged, and the engine runs as it is.
     """
     found = verdict(engine)
     with _lock:
@@ -159,7 +159,7 @@ def activate(engine: Engine, apply: Callable[[frozenset[str]], str]) -> Verdict:
             _log.error("%s runs without moewire: %r", engine.name, error)
             raise
         _active[engine.name] = done
-    # A warning: engines load plug-ins before they set up logging, and less is not shown then.
+    # A warning: engines load plug-ins before they set up logging; lower levels are not shown then.
     limits = f" ({engine.limits})" if engine.limits else ""
     _log.warning("%s %s runs with moewire: %s%s", engine.name, found.version, done, limits)
     return found
@@ -171,7 +171,7 @@ def active(engine: Engine) -> str | None:
 
 
 def report(engine: Engine, environ: Mapping[str, str] = os.environ) -> dict[str, object]:
-    """For ``moewire doctor``: what would come of it in a process started like this one."""
+    """For ``moewire doctor``: what the plug-in would do in a process started like this one."""
     found = verdict(engine, environ)
     if found.version is None and not found.wanted:
         return {"version": None}

@@ -1,4 +1,4 @@
-"""What SGLang gets where it imports ``mooncake.mooncake_ep_buffer``."""
+"""The module that SGLang gets as ``mooncake.mooncake_ep_buffer``."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["Buffer", "EventOverlap"]
 
 
 class Buffer(_mooncake.Buffer):
-    """``compat``'s, except that a process which comes to replace a rank begins alone.
+    """``compat``'s Buffer, but a process that replaces a rank begins alone.
 
     SGLang's joiner warms up with a mask in which only it is active, and needs a buffer for
-    that; only later do the others and the joiner call ``update_ep_member``. There the joiner's
-    memory is made anew: what it captured with addresses of the first must be captured again,
-    and its counters begin at 0. If that call raises, the process has to be started again.
+    that. Only later do the others and the joiner call ``update_ep_member``. That call allocates the
+    joiner's memory anew: graphs that it captured with the first addresses must be captured again,
+    and its counters begin at 0. If the call raises, the process has to be started again.
     """
 
     def __init__(

@@ -36,8 +36,8 @@ def activate() -> None:
 def _apply(parts: frozenset[str]) -> str:
     """Puts Moewire behind the backends in ``parts``; by default behind what lacks a library.
 
-    SGLang names Mooncake EP and DeepEP only where it imports them, so that is where Moewire
-    steps in. Mooncake's other modules, its transfer engine among them, stay what they are.
+    SGLang names Mooncake EP and DeepEP only where it imports them, so Moewire replaces the
+    imported modules. Mooncake's other modules, such as its transfer engine, stay as they are.
     """
     dispatcher = _imported_dispatcher()
     free = deep_ep.is_installed() or importlib.util.find_spec("deep_ep") is None
@@ -46,7 +46,7 @@ def _apply(parts: frozenset[str]) -> str:
         "deepep": "deepep" in parts or (not parts and free),
     }
     taken = _to_take() if wanted["deepep"] and dispatcher is not None else {}
-    # Nothing was changed so far. The first change may fail still, and then changes nothing: it
+    # Nothing was changed so far. The first change may still fail, and then it changes nothing: it
     # imports Mooncake's package, if there is one.
     if wanted["mooncake"]:
         _MOONCAKE.install()
@@ -63,7 +63,7 @@ _OUTCOME = {"use_deepep": True, "_deepep_import_error": None}
 
 
 def _imported_dispatcher() -> ModuleType | None:
-    """DeepEP's, if it was imported already, as it is in schedulers; before anything is changed."""
+    """DeepEP's dispatcher, if it is imported already, as in schedulers. Changes nothing."""
     module = sys.modules.get(_DEEPEP_DISPATCHER)
     for name in _OUTCOME:
         if module is not None and not hasattr(module, name):
@@ -77,9 +77,9 @@ def _to_take() -> dict[str, Any]:
 
 
 def _tell(dispatcher: ModuleType | None, taken: dict[str, Any]) -> None:
-    """It looks for ``deep_ep`` once: now it has found it."""
+    """Sets what the dispatcher's one look for ``deep_ep`` would have found."""
     if dispatcher is not None:
         vars(dispatcher).update(taken)
         vars(dispatcher).update(_OUTCOME)
-        # The first step of the normal mode, which it did not get to import: refuses in words.
+        # The first step of the normal mode, which it could not import: refuses with a reason.
         vars(dispatcher).setdefault("sglang_per_token_group_quant_fp8", taken["Buffer"].dispatch)

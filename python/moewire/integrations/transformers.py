@@ -13,20 +13,20 @@
 
 Every rank has its own batch; its tokens go to the ranks that hold their experts and come
 back weighted and summed. Ranks of a tensor-parallel group (``tp_size``) share a batch: each
-sends a slice of it. Tested with transformers 5.23.0, whose interface for this is young.
+sends a slice of it. Tested with transformers 5.23.0; its interface for this is young.
 
-Inference and training, bf16, on the CPU; on CUDA, where it was never run, with
+Inference and training, in bf16, on the CPU. On CUDA it was never run; there it needs
 ``MOEWIRE_UNTESTED_DEVICES=1`` (docs/transformers.md). All ranks must call the model equally often;
 in inference a rank without work calls ``join``. Any number of tokens goes through, in rounds of at
-most ``configure(max_tokens=...)`` per rank, on CUDA in one. Gradients are those of
+most ``configure(max_tokens=...)`` per rank, on CUDA in one round. Gradients are those of
 ``moewire.autograd``.
 
-``shard_experts`` spreads a model that each rank has loaded whole, without process group or FSDP:
-then ranks may be lost in the middle of a text, and come back.
+``shard_experts`` spreads a model that each rank has loaded whole, without a process group or FSDP.
+Then ranks may be lost in the middle of a text, and come back.
 
-The sum over a token's experts is made in float32 in the order of the selections, as one
-process does it, so results are equal to the bit where the router's weights are float32
-(Mixtral, DeepSeek-V3). Qwen3-MoE, OLMoE and GPT-OSS round these weights to bf16 and then
+The sum over a token's experts is made in float32 in the order of the selections, as one process
+does it. So results are equal to the bit where the router's weights are float32 (Mixtral,
+DeepSeek-V3). Qwen3-MoE, OLMoE and GPT-OSS round these weights to bf16 and then
 round each product, too: ``fp32_router_scores`` makes both sides equal.
 """
 
@@ -101,15 +101,17 @@ _settings = _Settings(_tokens_from_environment())
 
 
 def configure(*, max_tokens: int | None = None, timeout_us: int | None = None) -> None:
-    """Settings for the forwards that follow; the same on every rank.
+    """Sets what applies to later forwards; the same on every rank.
 
     Args:
         max_tokens: of one rank in one round; the workspace is sized by it (address space,
             which becomes memory as rows arrive). Default 512, or
-            ``MOEWIRE_TRANSFORMERS_MAX_TOKENS`` when this module is imported.
-        timeout_us: how long a phase of an exchange waits for the other ranks; -1: no limit.
+            ``MOEWIRE_TRANSFORMERS_MAX_TOKENS`` when this module is imported. None: as it is.
+        timeout_us: how long a phase of an exchange waits for the other ranks; -1: no limit. None:
+            as it is.
 
-    What is None stays as it is. ``InvalidArgument`` changes nothing.
+    Raises:
+        InvalidArgument: a value is out of its bounds; nothing is changed.
     """
     global _settings
     new = _Settings(**vars(_settings))
@@ -178,15 +180,16 @@ class _Sharded(MoewireEP):
         self._open(experts, place)
 
     def _key(self, hidden: int, device: str) -> Key:
-        """The key of this layer, whose Buffer is there then, and those of the whole model."""
+        """The key of this layer. Makes the Buffers of all layers of the model if they are new."""
         key = super()._key(hidden, device)
         if _buffers.find(key) is None:
             self._make_all(hidden, device)
         return key
 
     def _make_all(self, hidden: int, device: str) -> None:
-        # All at once and in order of the layers, as the others update them: a fresh process that
-        # went on from its first layer would wait there for ranks that wait for it in an update.
+        # All at once and in order of the layers, as the other ranks update them. A fresh process
+        # that went on from its first layer would wait there for ranks that wait for it in an
+        # update.
         for layer in self._model:
             if layer.key is not None and layer.key.hidden != hidden:
                 raise InvalidArgument(
@@ -234,7 +237,14 @@ def _layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, Moew
 
 
 def stats(model: torch.nn.Module) -> dict[str, Stats]:
-    """What each MoE layer of ``model`` did on this rank, by the name of its experts module."""
+    """What each MoE layer of ``model`` did on this rank.
+
+    Args:
+        model: a model with layers that exchange through Moewire.
+
+    Returns:
+        The ``Stats`` of each layer, by the name of its experts module.
+    """
     return {name: implementation.stats for name, _, implementation in _layers(model)}
 
 
@@ -245,10 +255,15 @@ def reset_stats(model: torch.nn.Module) -> None:
 
 
 def buffers(model: torch.nn.Module) -> list[Buffer]:
-    """The Buffers that the layers of ``model`` share: one, if they have the same shapes.
-
-    Empty before the first forward, and after ``close``. ``Buffer.counters`` has the core's own
+    """The Buffers that the layers of ``model`` share. ``Buffer.counters`` has the core's own
     counts.
+
+    Args:
+        model: a model with layers that exchange through Moewire.
+
+    Returns:
+        One Buffer, if all layers have the same shapes. Empty before the first forward, and after
+        ``close``.
     """
     keys = dict.fromkeys(implementation.key for _, _, implementation in _layers(model))
     found = (_buffers.find(key) for key in keys if key is not None)
@@ -263,7 +278,7 @@ def close() -> None:
 def gather_dense_weights(model: torch.nn.Module) -> None:
     """Gathers what FSDP sharded, once, and keeps it: attention, norms, embeddings. Collective.
 
-    For inference of a model whose dense weights fit on each rank. Without it every forward
+    For inference, if the model's dense weights fit on each rank. Without it every forward
     gathers every layer again; with it a forward exchanges tokens and nothing else.
     """
     for module in model.modules():
@@ -276,19 +291,24 @@ def gather_dense_weights(model: torch.nn.Module) -> None:
 def shard_experts(model: torch.nn.Module, store: dist.Store, rank: int, num_ranks: int) -> None:
     """Spreads the experts of a model that every rank has loaded whole; keeps this rank's share.
 
-    No process group and no FSDP: the ranks meet in ``store`` at their first forward, so that a
-    rank may be lost at any time (its experts then contribute nothing) and a fresh process may
-    take its place: it loads the model, calls this and forwards, while the others call
-    ``update_ep_member()`` on each of ``buffers(model)``, in that order and before their next
-    forward. The first forward makes the Buffers of all layers, in order of the layers: layers
-    may differ in their number of experts, not in their hidden size. Everything but the experts
-    runs on each rank; gradients of it are each rank's own, to be reduced by the caller.
+    It needs no process group and no FSDP: the ranks meet in ``store`` at their first forward. So a
+    rank may be lost at any time (its experts then contribute nothing), and a fresh process may
+    take its place. The fresh process loads the model, calls this and forwards. Meanwhile the others
+    call ``update_ep_member()`` on each of ``buffers(model)``, in that order and before their next
+    forward.
+
+    The first forward makes the Buffers of all layers, in order of the layers. Layers may differ in
+    their number of experts, not in their hidden size. Everything except the experts runs on each
+    rank; its gradients are each rank's own, and the caller has to reduce them.
 
     Args:
         model: with ``num_experts`` experts per layer, a multiple of ``num_ranks``.
         store: one that outlives every rank.
+        rank: this process's rank, 0 to ``num_ranks`` - 1.
+        num_ranks: R.
 
-    ``InvalidArgument`` leaves the model as it is.
+    Raises:
+        InvalidArgument: an argument is wrong; the model is left as it is.
     """
     integer("rank", rank, 0, integer("num_ranks", num_ranks, 1, (1 << 31) - 1) - 1)
     place = InStore(store, rank, num_ranks)
@@ -325,7 +345,14 @@ def join(model: torch.nn.Module) -> None:
     """Takes part in one forward of the other ranks without tokens of its own.
 
     This rank's experts serve the others' tokens; nothing else of the model runs. Needs
-    ``gather_dense_weights(model)``, or else the others would wait for this rank's weights.
+    ``gather_dense_weights(model)``; otherwise the others would wait for this rank's weights.
+
+    Args:
+        model: the model that the other ranks run.
+
+    Raises:
+        InvalidArgument: no layer of the model exchanges through Moewire, or
+            ``gather_dense_weights`` was not called.
     """
     if not any(_layers(model)):
         raise InvalidArgument(
@@ -356,10 +383,18 @@ def _device_of(experts: torch.nn.Module, implementation: MoewireEP) -> str:
 
 
 def fp32_router_scores(model: torch.nn.Module) -> list[torch.utils.hooks.RemovableHandle]:
-    """Gives the experts float32 routing weights, on one process as on many.
+    """Gives the experts float32 routing weights, in one process as in many.
 
-    For comparing with one process to the bit: install it on both models. Returns the hooks,
-    each with ``remove()``.
+    For comparisons with one process to the bit: install it on both models.
+
+    Args:
+        model: a model with routers.
+
+    Returns:
+        The hooks, each with ``remove()``.
+
+    Raises:
+        InvalidArgument: the model has no router that this knows.
     """
     routers = [module for module in model.modules() if type(module).__name__.endswith("Router")]
     if not routers:

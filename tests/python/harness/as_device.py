@@ -1,7 +1,7 @@
-"""A CPU tensor that is as shy as one of a device: what would fail there fails here.
+"""A CPU tensor that behaves as one of a device: what would fail there fails here.
 
-Every operation on it goes by way of ``__torch_dispatch__``, also those of a backward, so that what
-comes of it is of the device, too, and what would mix devices is an error.
+Every operation on it goes through ``__torch_dispatch__``, also those of a backward. So its results
+are of the device, too, and an operation that would mix devices is an error.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def _refuse_mixed(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
 
 
 def _anywhere(plain: torch.Tensor) -> bool:
-    """CUDA takes numbers of the CPU; and autograd makes the zeros of a gradient that nobody gave
-    of torch's own device, which a stand-in cannot change.
+    """Whether a CPU tensor may be mixed in. CUDA takes numbers of the CPU. And autograd makes the
+    zeros of a missing gradient on torch's own device, which a stand-in cannot change.
     """
     in_backward = torch._C._current_graph_task_id() >= 0
     return not plain.dim() or (in_backward and not plain.any())

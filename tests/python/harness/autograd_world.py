@@ -1,4 +1,4 @@
-"""Layers whose gradients are known: inputs of all ranks, and what one process makes of them.
+"""Layers with known gradients: inputs of all ranks, and what one process makes of them.
 
 The reference computes in float64, token by token.
 """
@@ -167,7 +167,7 @@ def forward(
 
 
 def loss(out: torch.Tensor, world: World, rank: Rank) -> torch.Tensor:
-    """A number whose gradient is the world's (a gradient that is given costs torch an import)."""
+    """A number with the world's gradient (a gradient that is given costs torch an import)."""
     return (out.float() * world.grad_out[rank.rank].float()).sum()
 
 
@@ -187,8 +187,8 @@ def reference(
 ) -> Gradients:
     """This rank's share of one process's gradients, in float64.
 
-    ``lost``: a rank that is away in the forward. ``backward_lost``: one whose experts' and
-    tokens' gradients are missing. ``magnitudes``: sums of absolute values instead.
+    ``lost``: a rank that is away in the forward. ``backward_lost``: a rank that
+    gives no gradients of its experts and tokens. ``magnitudes``: sums of absolute values instead.
     """
 
     def wide(tensor: torch.Tensor) -> torch.Tensor:

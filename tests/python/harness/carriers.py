@@ -1,4 +1,4 @@
-"""How the buffers that somebody else makes reach their ranks."""
+"""How the buffers that other code makes reach their ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which jobs of the CPU have no meaning on CUDA, and a team that runs all others on either."""
+"""The jobs for the CPU that do not apply to CUDA, and a team that runs all others on either."""
 
 from __future__ import annotations
 
@@ -56,5 +56,5 @@ class Ranks:
             emulator.lacking("cuda", f"needs a CUDA device: {why}")
 
     def few(self, many: int, few: int) -> int:
-        """How much of something: little where the processor stands in for a device."""
+        """A smaller number where the processor stands in for a device."""
         return few if self.emulated else many

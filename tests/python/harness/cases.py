@@ -27,7 +27,7 @@ class Case:
     round_scale: bool = False
     ue8m0: bool = False
     fp32_outputs: bool = False
-    pre_reduce: tuple[bool, ...] = ()  # by rank; empty: nobody
+    pre_reduce: tuple[bool, ...] = ()  # by rank; empty: no rank
     x: list[np.ndarray] = field(default_factory=list)  # bf16 [T, H] by rank
     topk: list[np.ndarray] = field(default_factory=list)  # int64 [T, K]
     weights: list[np.ndarray] = field(default_factory=list)  # float32 [T, K]
@@ -142,7 +142,7 @@ def make(seed: int, number: int, num_ranks: int) -> Case:
     case.ue8m0 = case.round_scale and hidden % 512 == 0
     case.fp32_outputs = bool(random.integers(2))
     asks = np.random.default_rng([seed, number, num_ranks, 11]).random(num_ranks)
-    # Nobody, some, or all.
+    # None, some, or all.
     case.pre_reduce = ((), tuple((asks < 0.5).tolist()), (True,) * num_ranks)[
         number // len(ROUTINGS) % 3
     ]

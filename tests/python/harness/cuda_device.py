@@ -43,8 +43,9 @@ def wanted() -> bool:
 class CudaDevice(TorchCuda):
     """One per process. Each thread that has ranks makes a stream of ``side`` its current one.
 
-    Ranks of one process wait for one another on the device, so nobody may wait for the whole
-    device meanwhile: new streams get memory at once, because asking the driver for some may.
+    Ranks of one process wait for one another on the device, so no thread may wait for the whole
+    device meanwhile. A request for memory to the driver may do that, so new streams get memory
+    at once.
     """
 
     def __init__(self) -> None:
@@ -74,7 +75,7 @@ class CudaDevice(TorchCuda):
         yield
 
     def left(self) -> list[str]:
-        """A device keeps no book of what was given out."""
+        """Nothing: a device has no list of its allocations."""
         return []
 
     def forget(self) -> None:

@@ -1,8 +1,8 @@
-"""A device of the emulated driver, as ``_torch_cuda.Place`` has devices.
+"""A device of the emulated driver, with the interface of ``_torch_cuda.Place``.
 
 Its memory is the process's, so CPU tensors stand for tensors of the device: those that were put
 there (``AsDevice``), or any of them, unless it is ``strict``. torch's own operations do not wait
-for its streams: ``synchronize`` first.
+for its streams: call ``synchronize`` first.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Emulated:
         assert status == 0, f"{name} gave {status}"
 
     def fail(self, name: str, after: int) -> None:
-        """The call fails once, after so many that do not."""
+        """Lets the call fail once, after ``after`` calls that succeed."""
         self._cu.emulator_fail(name.encode(), after, _OUT_OF_MEMORY)
 
     def _enter(self) -> None:
@@ -152,11 +152,11 @@ class Emulated:
         with self._lock:
             self._kept.append((tensor, stream.number))
 
-    # What tests need besides.
+    # Additions for tests.
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Whoever makes a stream the current one waits for it first: torch is about to copy."""
+        """Making a stream the current one waits for it first: torch is about to copy."""
         self._local.waits = True
         try:
             yield
@@ -164,12 +164,12 @@ class Emulated:
             self._local.waits = False
 
     def left(self) -> list[str]:
-        """What the driver has given out and not got back, and which of its rules were broken."""
+        """The driver's allocations that were not returned, and the rules of it that were broken."""
         text: bytes = self._cu.emulator_report()
         return text.decode().splitlines()
 
     def forget(self) -> None:
-        """Lets go of what was kept for streams."""
+        """Drops the tensors that were kept for streams."""
         with self._lock:
             self._kept.clear()
 
@@ -193,9 +193,9 @@ class Emulated:
 
     @contextmanager
     def captured(self, stream: Stream) -> Iterator[list[int]]:
-        """Records what is launched; afterwards there is one graph in the list.
+        """Records launches; afterwards there is one graph in the list.
 
-        It keeps the memory that is allocated meanwhile, as a graph of torch's does.
+        The graph keeps the memory that is allocated meanwhile, as torch's graphs do.
         """
         self._enter()
         graph: list[int] = []

@@ -77,4 +77,4 @@ def _build(command: list[str], path: Path) -> None:
             [*command, "-o", str(built), *units], cwd=HERE, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
-        built.rename(path)  # whole, for whoever else looks for it at this moment
+        built.rename(path)  # whole, for other processes that look for it at this moment

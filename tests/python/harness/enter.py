@@ -1,4 +1,4 @@
-"""Where a process of a team begins: nothing of ours is imported yet, and there is one thread."""
+"""Where a process of a team begins: nothing of Moewire is imported yet, and there is one thread."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def while_frozen(rank: Rank) -> Iterator[None]:
     """Waits until ``freeze`` has stopped its process, and lets it go on at the end."""
     told, begin = Path(rank.folder, "frozen"), time.monotonic()
     while not (told.exists() and _is_stopped(told.read_text())):
-        # One that was continued too early would stop for good.
+        # A process that was continued too early would stop for good.
         assert time.monotonic() - begin < _SECONDS, "no process has stopped itself"
         time.sleep(0.001)
     try:
@@ -38,5 +38,5 @@ def while_frozen(rank: Rank) -> Iterator[None]:
 
 
 def _is_stopped(pid: str) -> bool:
-    # The name, in parentheses, may have anything in it; the state comes behind.
+    # The name, in parentheses, may contain anything; the state comes after it.
     return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] == "T"

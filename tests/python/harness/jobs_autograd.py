@@ -152,7 +152,7 @@ def lost(rank: Rank, flat: bool) -> None:
 
 
 def parts_of_the_graph(rank: Rank, flat: bool) -> None:
-    """Gradients of some leaves only, a graph used twice, and rows that nobody combines."""
+    """Gradients of some leaves only, a graph used twice, and rows that are not combined."""
     world = world_of(rank, flat, exact=True)
     want = reference(rank, world)
     with buffer_of(rank, world) as buffer:
@@ -176,7 +176,7 @@ def parts_of_the_graph(rank: Rank, flat: bool) -> None:
 
 
 def alone(rank: Rank, buffer: moewire.Buffer, world: World) -> None:
-    """A dispatch whose rows are the loss: each selected expert adds one to a token's gradient."""
+    """A dispatch with its rows as the loss: each selected expert adds one to a token's gradient."""
     x = world.x[rank.rank].clone().requires_grad_()
     idx = world.topk_idx[0][rank.rank]
     weights = world.topk_weights[0][rank.rank]
@@ -191,7 +191,7 @@ def alone(rank: Rank, buffer: moewire.Buffer, world: World) -> None:
 
 
 def same_bits_again(rank: Rank, flat: bool) -> list[bytes]:
-    """Gradients of experts, whose sums run over rows of all ranks that come in any order."""
+    """Gradients of experts: their sums run over rows of all ranks that come in any order."""
     found = []
     world = world_of(rank, flat, exact=False, salt=3)
     with buffer_of(rank, world) as buffer:
@@ -262,7 +262,7 @@ def too_small(rank: Rank, world: World) -> None:
 
 
 class _Fails(torch.autograd.Function):
-    """Experts that change nothing and whose backward raises."""
+    """Experts that change nothing and raise in their backward."""
 
     @staticmethod
     def forward(ctx, rows):
@@ -289,7 +289,7 @@ def failing_layer(rank: Rank, buffer: moewire.Buffer, world: World, fails: bool)
 
 
 def experts_that_raise(rank: Rank, flat: bool, everywhere: bool) -> None:
-    """Ranks that wait for one whose experts raised are told, though its graph is kept."""
+    """If a rank's experts raise, ranks that wait for it are told, though its graph is kept."""
     kept = []
     fails = everywhere or rank.rank == 0
     kind = ArithmeticError if fails else moewire.NotCombinedError
@@ -303,7 +303,7 @@ def experts_that_raise(rank: Rank, flat: bool, everywhere: bool) -> None:
             if kind is ArithmeticError or out.numel():
                 expect(kind, value.backward)
             else:
-                value.backward()  # it has no tokens, and so waits for nobody's experts
+                value.backward()  # it has no tokens, and so waits for no experts
             kept.append(value)
             rank.meet(f"raised{step}")  # before a next dispatch takes the slot
         leaves = leaves_of(rank, world)

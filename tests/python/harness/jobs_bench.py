@@ -33,7 +33,7 @@ def _memory(rank: Rank, work: workload.Workload) -> slab.Memory:
 
 
 def floor_bytes(rank: Rank, dtype: str) -> None:
-    """The floor's dispatch stores the bytes of ours; its combine gives the bits of ours."""
+    """The floor's dispatch stores the bytes of Moewire's; its combine gives Moewire's bits."""
     work = workload.make(_case(rank, dtype), rank.seed, rank.rank)
     ground = floor.Floor(work, _memory(rank, work), floor.load())
     with rank.buffer() as buffer:

@@ -29,8 +29,8 @@ from .jobs_oracle import CALLS, size_for
 from .member import Rank
 from .torch_device import pretending
 
-TIMEOUT_US = 600_000_000  # where lateness is not what is tested
-TIMEOUT_SECONDS = 300.0  # of a machine that does much else
+TIMEOUT_US = 600_000_000  # for tests that are not about late ranks
+TIMEOUT_SECONDS = 300.0  # for a busy machine
 Make = Callable[..., moewire.Buffer]
 Place = Emulated | CudaDevice
 
@@ -86,7 +86,7 @@ def in_threads(size: int, job: Callable[[int, Make], Any]) -> list[Any]:
 
 
 class Received(verify.Received):
-    """Within a source's block of an expert, rows have no order on CUDA: src_info tells.
+    """Within a source's block of an expert, rows have no order on CUDA; src_info has their tokens.
 
     ``ordered``: they lie in order of rank and token all the same. ``gaps``: as for the CPU.
     """
@@ -115,7 +115,7 @@ class Received(verify.Received):
         self._check_covered(covered, int(self.recv_count[local]))
 
     def write_outputs(self, y: torch.Tensor) -> torch.Tensor:
-        """Fills y as the experts would; rows that nobody sent become NaN."""
+        """Fills y as the experts would; rows that no rank sent become NaN."""
         make = verify._float32 if self.case.fp32_outputs else verify.bf16
         y.view(torch.int16).fill_(-1)
         for (local, source), block in self.blocks.items():
@@ -347,7 +347,7 @@ def two_streams(place: Place, make: Make, rank: int, seed: int) -> None:
 
 
 def outputs_of(result: Any) -> tuple[Any, ...]:
-    """What the device writes, to be kept by who drops the result of a dispatch before it has.
+    """What the device writes: a caller that drops a dispatch's result earlier has to keep it.
 
     On a device torch's allocator keeps such memory for the stream.
     """
@@ -356,7 +356,7 @@ def outputs_of(result: Any) -> tuple[Any, ...]:
 
 
 def dropped(place: Place, make: Make, rank: int, seed: int) -> None:
-    """A hook that nobody calls, a handle that nobody combines: the slots come back."""
+    """A hook that is not called, a handle that is not combined: the slots come back."""
     todo = [small(seed, 2, number) for number in range(6)]
     with make(size_for(todo), device="cuda") as buffer:
         for number, case in enumerate(todo):
@@ -377,7 +377,8 @@ def dropped(place: Place, make: Make, rank: int, seed: int) -> None:
 def recorded(place: Place, make: Make, rank: int, seed: int, together: threading.Barrier) -> None:
     """Dispatch and combine of one graph, replayed with other inputs in the same tensors.
 
-    While a stream is captured, no thread of the process may call what would wait: ranks take turns.
+    While a stream is captured, no thread of the process may make a call that waits: ranks take
+        turns.
     """
     todo = [small(seed, 2, number) for number in range(4)]
     with make(size_for(todo), device="cuda") as buffer:
@@ -395,7 +396,7 @@ def recorded(place: Place, make: Make, rank: int, seed: int, together: threading
                     x, topk, None, 6, 4, TIMEOUT_US, False, return_recv_hook=True
                 )
                 result[4]()
-                # The expert gives back what it got.
+                # The expert returns its input.
                 out, _, _ = buffer.combine(result[0], topk, weights, None, TIMEOUT_US, result[2])
         together.wait(TIMEOUT_SECONDS)
         for case in todo[1:]:
@@ -462,7 +463,8 @@ def more_rounds(
 
 
 def debug_fill(place: Place, make: Make, rank: int, seed: int) -> None:
-    """MOEWIRE_DEBUG=1: a dispatch begins with memory that is NaN, an earlier one's too."""
+    """MOEWIRE_DEBUG=1: a dispatch begins with memory that is NaN, also where an earlier one's
+    was."""
     case, slots = small(seed, 2), 2
     with make(size_for([case]), device="cuda", num_slots=slots) as buffer:
         first = dispatch(place, buffer, case, rank, {})

@@ -20,14 +20,14 @@ from .on_cuda import current_device, folder_of
 
 
 class OnCuda(Rank):
-    """A rank whose buffers are on CUDA."""
+    """A rank with its buffers on CUDA."""
 
     def buffer(self, num_bytes: int = 0, **options: Any) -> moewire.Buffer:
         return super().buffer(num_bytes, device="cuda", **options)
 
 
 def over_device(rank: Rank, driver: str, job: Callable[..., Any], *args: Any) -> Any:
-    """A job of the CPU's, its buffers on the emulated device."""
+    """A job for the CPU, with its buffers on the emulated device."""
     _import_on_every_rank(rank)
     with current_device(driver, folder_of(rank.folder, rank.rank)) as place:
         answer = job(OnCuda(rank.rank, rank.size, rank.folder, rank.seed), *args)
@@ -94,7 +94,7 @@ class _Held:
 
 
 def refused(place: jobs_cuda.Place, make: jobs_cuda.Make, rank: int, seed: int) -> None:
-    """By name, before anything is sent."""
+    """Refused by name, before anything is sent."""
     idx = place.put(torch.zeros((1, 1), dtype=torch.int64))
     weights = place.put(torch.ones((1, 1)))
     x = place.put(torch.ones((1, 16)).bfloat16()).requires_grad_()

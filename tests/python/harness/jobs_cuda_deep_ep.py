@@ -22,7 +22,7 @@ from .on_cuda import current_device, folder_of
 
 
 def over_device(rank: Rank, driver: str, job: Callable[..., Any], *args: Any) -> Any:
-    """A job of the CPU's, where torch's current device is the emulated one."""
+    """A job for the CPU, with the emulated device as torch's current one."""
     with current_device(driver, folder_of(rank.folder, rank.rank)) as place:
         answer = job(rank, *args)
         place.synchronize_all()
@@ -30,7 +30,7 @@ def over_device(rank: Rank, driver: str, job: Callable[..., Any], *args: Any) ->
 
 
 def chosen_device(rank: Rank) -> None:
-    """The current one, or the one that is asked for; rows as of a buffer of the core's."""
+    """The current device, or the one asked for; rows as for a buffer of the core."""
     world = clients.small_world(rank)
     group = rank.group()
     size = deep_ep.Buffer.get_low_latency_rdma_size_hint(16, clients.HIDDEN, 1, clients.EXPERTS)
@@ -50,7 +50,7 @@ def _on_cpu(world: World) -> World:
 
 
 def refused(rank: Rank) -> None:
-    """By name, and without harm."""
+    """Refused by name, and without harm."""
     world = clients.small_world(rank)
     buffer = make_buffer(rank, world)
     result = clients.dispatch(rank, world, buffer)

@@ -101,7 +101,7 @@ def received_flat(
         **how,
     )
     received = flat.Received(case, rank, kind, OnHost(got), unrouted=handle is not None)
-    if rank % 2:  # else asking for results launches the receive phase, and waits
+    if rank % 2:  # else reading results launches the receive phase, and waits
         received.finish()
     received.check()
     return received
@@ -135,7 +135,7 @@ def combine_flat(
 
 
 def outlived(place: Place, make: Make, rank: int, seed: int) -> None:
-    """Views that nobody asked for before close are over the memory, and not over nothing."""
+    """Views that are first asked for after close lie over the memory, not over nothing."""
     case = small(seed, 1)
     buffer = make(size_for([case]), device="cuda")
     got = _dispatched(place, buffer, case)
@@ -154,7 +154,7 @@ def _dispatched(place: Place, buffer: moewire.Buffer, case: Case, **how: bool) -
 
 
 def _on_device(place: Place, case: Case) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """x, ids and weights. A device copies nothing from the host's memory into a capture."""
+    """x, ids and weights. In a capture a device copies nothing from the host's memory."""
     return (*inputs(place, case, 0), place.put(torch.from_numpy(case.weights[0].copy())))
 
 
@@ -192,7 +192,7 @@ def _memory_kept(place: Place, stream: Any) -> set[int]:
 
 
 def launched_only(place: Place, make: Make, rank: int, seed: int) -> None:
-    """No call waits for the device, copies or not, until somebody asks for the rows."""
+    """No call waits for the device, copies or not, until the rows are asked for."""
     case, waits = small(seed, 1), list[Any]()
     finish = place.finish
 
@@ -240,7 +240,7 @@ def asked_in_capture(place: Place, make: Make, rank: int, seed: int) -> None:
 
 
 def hooked_in_capture(place: Place, make: Make, rank: int, seed: int) -> None:
-    """The second phase of what ran is not recorded, whoever asks for it, and is launched later."""
+    """The second phase of what ran is never recorded, by any call, and is launched later."""
     case, stream = small(seed, 1), place.side()
     with make(size_for([case]), device="cuda") as buffer:
         with place.on(stream):
@@ -256,7 +256,7 @@ def hooked_in_capture(place: Place, make: Make, rank: int, seed: int) -> None:
 
 
 def kept_elsewhere(place: Place, make: Make, rank: int, seed: int) -> None:
-    """What a handle has is read on other streams than that of its memory, too."""
+    """A handle's contents are read on streams other than that of its memory, too."""
     case, other = small(seed, 1), place.side()
     with make(size_for([case]), device="cuda") as buffer:
         first = _dispatched(place, buffer, case)
@@ -323,7 +323,7 @@ def recorded(place: Place, make: Make, rank: int, seed: int, together: threading
 
 
 def _sums_of_rows(case: Case, rank: int) -> np.ndarray:
-    """What comes back if every rank answers with the rows that it got."""
+    """The result if every rank answers with the rows that it got."""
     total = torch.zeros(len(case.x[rank]), case.hidden)
     rows = verify.bf16(case.x[rank]).float()
     for token, chosen in enumerate(case.topk[rank].tolist()):

@@ -1,4 +1,4 @@
-"""Jobs whose dispatches and combines are recorded once and replayed: a rank per process."""
+"""Jobs that record dispatches and combines once and replay them: a rank per process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .jobs_input import expect
 from .jobs_oracle import size_for
 from .member import Rank
 
-# A rank that does nothing is waited for so long.
+# How long ranks wait for one that does nothing.
 SHORT_US = 50_000
 
 
@@ -98,7 +98,7 @@ def replayed(rank: Rank, driver: str, lengths: list[int], times: int) -> int:
                 if turn % 3 == 0:
                     how = {"return_recv_hook": turn % 2 == 0}
                     _plain(place, buffer, todo[turn % len(todo)], rank.rank, how)
-            rank.meet("replayed")  # nobody ends while another one's graph runs
+            rank.meet("replayed")  # no rank ends while another one's graph runs
             for graph in graphs:
                 graph.destroy()
     return times
@@ -119,7 +119,7 @@ def aside(rank: Rank, driver: str) -> None:
 
 
 def across_updates(rank: Rank, driver: str) -> None:
-    """What was recorded in one epoch runs in the next ones."""
+    """Operations recorded in one epoch run in the next ones."""
     with in_this_process(driver, rank) as place:
         todo = _cases(rank, 4)
         with rank.buffer(size_for(todo), device="cuda") as buffer:

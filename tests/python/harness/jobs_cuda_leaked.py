@@ -1,4 +1,4 @@
-"""Jobs over the emulated device: memory of closed buffers, and who keeps it in place."""
+"""Jobs over the emulated device: memory of closed buffers, and what keeps it in place."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def outlives(place: Emulated, make: Make, seed: int, name: str) -> torch.Tensor:
 
 
 def workspaces(place: Emulated) -> list[str]:
-    """What there is of buffers' memory."""
+    """The buffers' memory that is allocated."""
     return [line for line in place.left() if "handles of memory" in line or "allocation" in line]
 
 
@@ -49,7 +49,7 @@ class Said(list[str]):
 
 @contextmanager
 def warnings_of_moewire() -> Iterator[Said]:
-    """What the log says meanwhile."""
+    """The lines that are logged meanwhile."""
     found = Said()
     handler = logging.Handler(logging.WARNING)
     handler.emit = found.add  # type: ignore[method-assign]
@@ -62,7 +62,7 @@ def warnings_of_moewire() -> Iterator[Said]:
 
 
 def cannot_be_released(place: Emulated, make: Make, seed: int, name: str) -> None:
-    """A closed buffer's memory, whose last tensor is gone and which is there all the same."""
+    """A closed buffer's memory that is there although its last tensor is gone."""
     rows = outlives(place, make, seed, name)
     with warnings_of_moewire() as said:
         place.fail("cuCtxPushCurrent_v2", 0)
@@ -76,7 +76,7 @@ def cannot_be_released(place: Emulated, make: Make, seed: int, name: str) -> Non
 
 
 def not_retried_in_a_collection(place: Emulated, make: Make, rank: int, seed: int) -> None:
-    """Who is collected does not wait for a device that others wait for, nor in their captures."""
+    """A collection does not wait for a device that others wait for, nor in their captures."""
     tensor = outlives(place, make, seed, "tensor")
     buffer = make(size_for([small(seed, 1)]), device="cuda", prefix="buffer")
     before = workspaces(place)
@@ -94,7 +94,7 @@ def not_retried_in_a_collection(place: Emulated, make: Make, rank: int, seed: in
 
 
 def retried_at_a_close(place: Emulated, make: Make, rank: int, seed: int) -> None:
-    """The same behind the next close, and nothing is released twice."""
+    """The same after the next close, and nothing is released twice."""
     cannot_be_released(place, make, seed, "x")
     other = make(size_for([small(seed, 1)]), device="cuda", prefix="other")
     with warnings_of_moewire() as said:
@@ -106,7 +106,7 @@ def retried_at_a_close(place: Emulated, make: Make, rank: int, seed: int) -> Non
 
 
 def dropped_in_a_capture(place: Emulated, make: Make, rank: int, seed: int) -> None:
-    """Memory goes with its last tensor while a stream is captured, and the capture goes on."""
+    """Memory is freed with its last tensor while a stream is captured; the capture goes on."""
     rows, stream = outlives(place, make, seed, "x"), place.side()
     with place.on(stream), place.captured(stream) as graph:
         del rows
@@ -156,7 +156,7 @@ def closed_by_another(place: Emulated, make: Make, rank: int, seed: int) -> None
 
 
 def closed_before_views(place: Emulated, make: Make, rank: int, seed: int) -> None:
-    """Who finds no memory any more is told so; the number of rows needs none."""
+    """A call that finds no memory any more says so; the number of rows needs none."""
     case = small(seed, 1)
     x, topk = inputs(place, case, 0)
     buffer = make(size_for([case]), device="cuda")
@@ -173,7 +173,7 @@ def closed_before_views(place: Emulated, make: Make, rank: int, seed: int) -> No
 
 
 def forgotten_while_filled(place: Emulated, make: Make, rank: int, seed: int) -> None:
-    """Tensors that are dropped while another thread makes them keep nothing, and lack nothing."""
+    """Tensors dropped while another thread makes them keep nothing alive, and miss nothing."""
     case = small(seed, 1)
     x, topk = inputs(place, case, 0)
     weights = place.put(torch.ones_like(topk.cpu(), dtype=torch.float32))

@@ -98,7 +98,7 @@ def until(found: Callable[[], bool]) -> None:
 
 
 def waited_for(rank: int) -> Callable[[], bool]:
-    """Whether the memory of this process's rank 0 shows, to anybody, that it waits for a rank."""
+    """Whether the memory of this process's rank 0 shows that it waits for a rank."""
 
     def shows() -> bool:
         ranks = [one for group in _live.find().groups for one in group.ranks]

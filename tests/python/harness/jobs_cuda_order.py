@@ -58,7 +58,7 @@ def combined_twice(place: Place, make: Make, rank: int, seed: int) -> None:
 
 
 def failed_behind_launch(place: Place, make: Make, rank: int, seed: int) -> None:
-    """More dispatches than there are slots fail once they are launched; the next are served."""
+    """More dispatches than there are slots fail after their launch; the next ones succeed."""
     todo = [small(seed, 2, number) for number in range(10)]
     hows = ({}, {"return_recv_hook": True}, {"async_finish": True})
     with make(size_for(todo), device="cuda", copy_outputs=True) as buffer:
@@ -98,7 +98,7 @@ def failed_behind_launch(place: Place, make: Make, rank: int, seed: int) -> None
 
 
 def kept_aside(place: Place, buffer: moewire.Buffer, *tensors: torch.Tensor) -> None:
-    """Nobody gets the memory of these before the buffer's own stream has come so far."""
+    """The memory of these is not reused before the buffer's own stream has come so far."""
     gpu = buffer.runtime.gpu
     assert gpu is not None
     side = place.handle(gpu.streams.side())
@@ -107,7 +107,8 @@ def kept_aside(place: Place, buffer: moewire.Buffer, *tensors: torch.Tensor) -> 
 
 
 def kept_after_failures(place: Place, make: Make, rank: int, seed: int) -> None:
-    """What a call reads on the buffer's own stream is kept, also if the call fails behind that."""
+    """A call's inputs on the buffer's own stream are kept, also if the call fails after the
+    launch."""
     case = small(seed, 1)
     x, topk = inputs(place, case, 0)
     active = place.put(torch.ones(1, dtype=torch.int32))
@@ -157,7 +158,7 @@ def kept_after_failures(place: Place, make: Make, rank: int, seed: int) -> None:
 
 
 def released_in_order(place: Place, make: Make, rank: int, seed: int) -> None:
-    """What is dropped is released behind the operation that was launched last."""
+    """A dropped handle is released after the operation that was launched last."""
     case = small(seed, 1)
     x, topk = inputs(place, case, 0)
     first, second = place.side(), place.side()
@@ -187,7 +188,7 @@ def released_in_order(place: Place, make: Make, rank: int, seed: int) -> None:
 
 
 def ordered_around_a_capture(place: Place, make: Make, rank: int, seed: int) -> None:
-    """What runs follows what runs, whatever was recorded meanwhile."""
+    """Running operations follow running ones, with recorded ones between them."""
     case = small(seed, 1)
     x, topk = inputs(place, case, 0)
     written: list[Any] = []
@@ -270,7 +271,7 @@ class Told:
 
 
 def collected_in_a_launch(place: Place, make: Make, rank: int, seed: int) -> None:
-    """A handle that is collected in the middle of a launch is released behind it."""
+    """A handle that is collected in the middle of a launch is released after it."""
     case = small(seed, 1)
     x, topk = inputs(place, case, 0)
     weights = place.put(torch.from_numpy(case.weights[0].copy()))
@@ -383,10 +384,10 @@ def kept(place: Place, make: Make, rank: int, seed: int) -> None:
 
 
 def closed_again(place: Emulated, make: Make, rank: int, seed: int) -> int:
-    """A close that fails, at whatever call of the driver, is repeated. How often one did.
+    """A close that fails, at any call of the driver, is repeated. Returns how often one failed.
 
-    What watches the buffer enters the context, too, and may be the one that fails. Then no close
-    did, and the calls have another turn.
+    The thread that watches the buffer enters the context, too, and may be the one that fails. Then
+    no close failed, and the calls have another turn.
     """
     case, failed = small(seed, 1), 0
     before = _left(place)
@@ -407,7 +408,7 @@ def closed_again(place: Emulated, make: Make, rank: int, seed: int) -> int:
 
 
 def dropped_after_close(place: Place, make: Make, rank: int, seed: int) -> None:
-    """A buffer whose close has failed is closed when it is dropped."""
+    """A buffer is closed when it is dropped, if its close has failed."""
     before = _left(place)
     buffer = make(size_for([small(seed, 1)]), device="cuda")
     runtime = buffer.runtime
@@ -433,7 +434,7 @@ def dropped_after_close(place: Place, make: Make, rank: int, seed: int) -> None:
 
 
 def closed_by_two(place: Place, make: Make, rank: int, seed: int) -> None:
-    """Who closes while another thread does takes that one's failure for its own turn."""
+    """A close that waits for another thread's close tries again if that one fails."""
     before = _left(place)
     buffer = make(size_for([small(seed, 1)]), device="cuda")
     runtime = buffer.runtime

@@ -64,7 +64,7 @@ def refused_once_known(place: Place, make: Make, rank: int, seed: int) -> None:
 
 
 def fresh_results(place: Place, make: Make, rank: int, seed: int) -> None:
-    """Each dispatch has small results of its own, and tensors that nobody else has."""
+    """Each dispatch has small results of its own, and tensors that no other has."""
     case = small(seed, 1)
     x, topk = inputs(place, case, 0)
     with make(size_for([case]), device="cuda", num_slots=2) as buffer:
@@ -89,7 +89,7 @@ def fresh_results(place: Place, make: Make, rank: int, seed: int) -> None:
 
 
 def views_of_every_shape(place: Place, make: Make, rank: int, seed: int) -> None:
-    """Rows are where this dispatch has put them, whatever the slot has served before."""
+    """Rows are where this dispatch has put them, after any earlier use of the slot."""
     case = small(seed, 1)
     x, topk = inputs(place, case, 0)
     wide = place.put(torch.zeros((6, 256), dtype=torch.bfloat16))

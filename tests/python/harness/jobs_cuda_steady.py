@@ -1,4 +1,5 @@
-"""Operations from Python as a model makes them: what they ask of the driver and of torch."""
+"""Operations from Python as a model makes them: the calls that they make to the driver and
+torch."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from .jobs_cuda import TIMEOUT_SECONDS, TIMEOUT_US, Make, inputs, outputs_of, si
 from .jobs_oracle import CALLS
 
 NUM_OPERATIONS = 100
-# Launches, and what puts streams in order. The last four are torch's part, here the stand-in's.
+# Launches, and calls that order streams. The last four are torch's part, here the stand-in's.
 LAUNCHING = {
     "cuCtxPushCurrent_v2",
     "cuCtxPopCurrent_v2",
@@ -31,7 +32,7 @@ LAUNCHING = {
     "cuEventRecord",
     "cuStreamWaitEvent",
 }
-# By which the host waits for a device's tensor, or copies it to itself.
+# Calls by which the host waits for a device's tensor, or copies it to itself.
 _WAITING = ("cpu", "tolist", "numpy", "item", "__bool__", "__int__", "__float__", "__index__")
 
 
@@ -46,7 +47,7 @@ def called(place: Emulated) -> dict[str, int]:
 
 @contextmanager
 def waits(place: Emulated) -> Iterator[list[str]]:
-    """What by which the host waits is called meanwhile, by its name."""
+    """The calls made meanwhile by which the host waits, by name."""
     found: list[str] = []
 
     def told(name: str, stock: Any) -> Any:
@@ -74,7 +75,7 @@ def waits(place: Emulated) -> Iterator[list[str]]:
 
 
 class Layer:
-    """One rank's operations: its inputs stay, the experts give back ones."""
+    """One rank's operations: its inputs stay, the experts return ones."""
 
     def __init__(self, place: Emulated, buffer: moewire.Buffer, case: Case, rank: int) -> None:
         self.buffer, self.case, self.rank = buffer, case, rank
@@ -138,7 +139,7 @@ def launches_only(
     cases.fill(case, [6 - r for r in range(size)])
     with make(size_for([case]), device="cuda") as buffer:
         layer = Layer(place, buffer, case, rank)
-        for number in range(6):  # streams are made by who first needs them
+        for number in range(6):  # streams are made when they are first needed
             layer.run(number)
         place.synchronize()
         together.wait(TIMEOUT_SECONDS)

@@ -55,7 +55,7 @@ def refused(call: Callable[[], Any], words: tuple[str, ...]) -> None:
 
 
 def mask(rank: Rank) -> list[list[int]]:
-    """The last rank is masked by the others, who go on; what queries said."""
+    """The other ranks mask the last one and go on; what queries said."""
     world = small_world(rank)
     buffer = make_buffer(rank, world, enable_shrink=True)
     away, status, seen = rank.size - 1, torch.full((rank.size,), 7, dtype=torch.int32), []

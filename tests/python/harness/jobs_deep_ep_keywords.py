@@ -1,4 +1,4 @@
-"""Every keyword that a client of DeepEP passes: accepted, or refused in words."""
+"""Every keyword that a client of DeepEP passes: accepted, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def construct(rank: Rank, name: str) -> None:
 
 
 def dispatch_keywords(rank: Rank, name: str) -> None:
-    """Refused or not, the buffer is as good as before."""
+    """Refused or not, the buffer stays usable."""
     options, words = DISPATCH[name]
     world = small_world(rank)
     buffer = make_buffer(rank, world)

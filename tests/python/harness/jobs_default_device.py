@@ -1,4 +1,4 @@
-"""Jobs under a default device and dtype of torch that are not the buffer's."""
+"""Jobs under a default device and dtype of torch that differ from the buffer's."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _other_defaults() -> Iterator[None]:
 
 
 def under_other_defaults(rank: Rank, job: Job) -> None:
-    """The job's results are the same, whatever the defaults are."""
+    """The job's results are the same under any defaults."""
     case = case_for(rank)
     rank.group()
     want = job(rank, case)

@@ -19,7 +19,7 @@ from .member import Rank
 
 
 def exchange(buffer: moewire.Buffer, rank: Rank, number: int = 0) -> None:
-    """A dispatch and a combine with everybody, checked by the oracle."""
+    """A dispatch and a combine of all ranks, checked by the oracle."""
     verify.combine(buffer, verify.dispatch(buffer, case_for(rank, number), rank.rank))
 
 
@@ -78,7 +78,7 @@ def frozen(rank: Rank) -> None:
         with while_frozen(rank):
             go_on(buffer, rank, 300_000, {1})
             assert buffer.members() == [0, 2], buffer.members()
-            rank.meet_some("survived", [0, 2])  # who updates leaves this epoch
+            rank.meet_some("survived", [0, 2])  # an update leaves this epoch
     buffer.update_ep_member()
     exchange(buffer, rank)
     rank.meet("end")
@@ -126,7 +126,7 @@ def dies_in_update(rank: Rank) -> float:
 
 
 def made_again(rank: Rank) -> None:
-    """As upstream's test begins: one rank constructs once more, the others update."""
+    """As upstream's test begins: one rank constructs again, the others update."""
     group = rank.group()
     buffer = moewire.Buffer(group)
     exchange(buffer, rank)
@@ -144,7 +144,7 @@ def made_again(rank: Rank) -> None:
 
 
 def by_bytes(rank: Rank) -> None:
-    """Ranks that meet by files of their own; the second epoch is smaller."""
+    """Ranks that meet through files of their own; the second epoch is smaller."""
     count = 0
 
     def carry(own: bytes) -> list[bytes | None]:

@@ -216,7 +216,7 @@ def life_of_results(rank: Rank) -> None:
         again = flat.dispatch(buffer, case, rank.rank, handle=handle)  # its routing is still known
         flat.combine(buffer, again)
         dropped = buffer.dispatch_flat(**arguments, return_recv_hook=True)
-        del dropped  # cancelled: nobody has asked for it
+        del dropped  # cancelled: no call has asked for it
         gc.collect()
         learning = {**arguments, "x": arguments["x"].requires_grad_()}
         kept = buffer.dispatch_flat(**learning)

@@ -103,7 +103,7 @@ def wrong_rank(rank: Rank) -> None:
 
 
 def one_rank_wrong(rank: Rank) -> None:
-    """It has not met anybody when it is refused: the others wait for its next attempt."""
+    """It has met no rank when it is refused: the others wait for its next attempt."""
     if rank.rank == 0:
         expect(moewire.InvalidArgument, lambda: rank.buffer(name="one", num_threads=0))
         expect(TypeError, lambda: rank.buffer(name="one", num_thread=2))

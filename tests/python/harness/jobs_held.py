@@ -27,7 +27,7 @@ WAYS: dict[str, bool] = {"combine": True, "release": True, "drop": False}
 
 
 def third_dispatch(rank: Rank) -> None:
-    """It is refused; nothing was sent, and the rows and combines of the first two are right."""
+    """A third dispatch is refused: nothing is sent, and the first two operations stay right."""
     with rank.buffer() as buffer:
         held = [verify.dispatch(buffer, small(rank, number), rank.rank) for number in range(2)]
         for _ in range(2):
@@ -36,7 +36,7 @@ def third_dispatch(rank: Rank) -> None:
             )
             assert TEXT in text, text
         assert TEXT in expect(moewire.BusyError, lambda: _flat_dispatch(buffer, rank))
-        # One that was sent on one rank alone would change the order of operations.
+        # A dispatch sent on one rank alone would change the order of operations.
         rank.meet("refused")
         for received in held:
             received.check()
@@ -147,7 +147,7 @@ def _inputs(case: Case, rank: Rank) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def upstream_overwrites(rank: Rank, name: str) -> list[str]:
-    """By upstream's names nothing is refused; what was warned of."""
+    """With upstream's names nothing is refused; returns the warnings."""
     warnings, log = _Warnings(), logging.getLogger("moewire")
     HeldRule._warned = False
     log.addHandler(warnings)

@@ -217,7 +217,7 @@ def _must_refuse(
 
 
 def told(call: Callable[[], Any], later: bool) -> None:
-    """Calls once; again and again, if it is one of the later calls that is told."""
+    """Calls once; or again and again, if a later call raises the error."""
     end = time.monotonic() + (_TIMEOUT_SECONDS if later else 0.0)
     kept = [call()]  # nothing is released
     while time.monotonic() < end:
@@ -282,7 +282,7 @@ def wrong_combines(rank: Rank) -> dict[str, str]:
 def _after(
     rank: Rank, buffer: moewire.Buffer, received: verify.Received, later: bool
 ) -> verify.Received:
-    """What can be combined after a refusal: the same, or that of a dispatch after an update."""
+    """What can be combined after a refusal: the same handle, or one dispatched after an update."""
     if not later:
         return received
     buffer.update_ep_member()
@@ -426,7 +426,7 @@ def _sealed(data: bytes) -> bytes:
 
 
 def damaged_metadata(rank: Rank, how: str) -> str:
-    """Rank 1 sends altered or truncated metadata to everybody, itself included."""
+    """Rank 1 sends altered or truncated metadata to all ranks, itself included."""
     from moewire._runtime import Runtime
 
     good = Runtime.metadata

@@ -1,4 +1,4 @@
-"""Jobs about ends that nobody planned: twice, in two threads, by an exception half way."""
+"""Jobs about unplanned ends: twice, in two threads, by an exception half way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .member import Rank
 
 
 def closed_twice(rank: Rank) -> None:
-    """close() again does nothing, whoever calls it; calls say that the buffer is closed."""
+    """close() again does nothing, in any thread; calls say that the buffer is closed."""
     with rank.buffer() as buffer:
         received = verify.dispatch(buffer, case_for(rank), rank.rank)
         verify.combine(buffer, received)
@@ -41,7 +41,7 @@ def _fails_half_way(buffer: moewire.Buffer, rank: Rank) -> None:
 
 
 def fails_half_way(rank: Rank) -> None:
-    """An exception between dispatch and combine drops the handle; who combines is told."""
+    """An exception between dispatch and combine drops the handle; ranks that combine are told."""
     with rank.buffer() as buffer:
         for _ in range(3):
             if rank.rank == 1:
@@ -60,7 +60,7 @@ def fails_half_way(rank: Rank) -> None:
 
 
 def all_fail_half_way(rank: Rank) -> None:
-    """Nobody combines: every slot comes back, many times over."""
+    """No rank combines: every slot comes back, many times over."""
     with rank.buffer(num_slots=2) as buffer:
         for _ in range(10):
             expect(_Half, lambda: _fails_half_way(buffer, rank))

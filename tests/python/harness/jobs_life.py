@@ -62,7 +62,7 @@ def peer_closes(rank: Rank) -> None:
 
 
 def peer_is_killed(rank: Rank) -> float:
-    """Seconds from a SIGKILL to the return of those who waited for its rank."""
+    """Seconds from a SIGKILL to the return of the calls that waited for its rank."""
     buffer = rank.buffer()
     verify.combine(buffer, verify.dispatch(buffer, case_for(rank), rank.rank))
     rank.meet("ready")

@@ -143,7 +143,7 @@ def _operation(event: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def check_trace(document: dict[str, Any], num_ranks: int) -> None:
-    """A Chrome trace, whose slices in one lane follow one another, of all ranks."""
+    """A Chrome trace of all ranks; slices in one lane follow one another."""
     document = json.loads(json.dumps(document))
     lanes: dict[tuple[int, int], int] = {}
     for event in document["traceEvents"]:
@@ -237,7 +237,7 @@ def slow_reader(rank: Rank) -> list[str]:
 
 
 def _step(buffer: moewire.Buffer, experts: int) -> None:
-    """Everybody sends to everybody."""
+    """Every rank sends to every rank."""
     x = torch.ones((8, 256), dtype=torch.bfloat16)
     idx = torch.arange(16).view(8, 2) % experts
     recv_x, _, handle, _, _ = buffer.dispatch(x, idx, None, 8, experts, -1, use_fp8=False)

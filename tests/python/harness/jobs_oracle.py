@@ -186,7 +186,7 @@ def float32_outputs(rank: Rank, ue8m0: bool, fp8: bool) -> list[dict[str, int]]:
 
 
 def one_token_none_elsewhere(rank: Rank) -> Any:
-    """T = 0 on all ranks but one, whose pointers the library must not need."""
+    """T = 0 on all ranks but one; their pointers must not be needed."""
     tokens = [3 if source == rank.size - 1 else 0 for source in range(rank.size)]
     for fp8 in (False, True):
         case = Case(rank.size, rank.size, 2, 128, 4, fp8, "uniform", (rank.seed, 66))

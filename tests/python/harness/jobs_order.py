@@ -66,7 +66,7 @@ def hooks_in_flight(rank: Rank) -> None:
 
 
 def dropped_hook(rank: Rank) -> None:
-    """A combine runs the receive hook that nobody ran."""
+    """A combine runs a receive hook that was not run."""
     case = small(rank, 0)
     with rank.buffer() as buffer:
         received = verify.dispatch(buffer, case, rank.rank, return_recv_hook=True)
@@ -126,7 +126,7 @@ def _abandon(received: verify.Received, how: str) -> None:
 
 
 def abandoned_by_later_dispatches(rank: Rank) -> None:
-    """Nobody releases, nobody combines: by upstream's rule a dispatch takes the slot."""
+    """No rank releases or combines: by upstream's rule a dispatch takes the slot."""
     with rank.buffer(overwrites_held=True) as buffer:
         kept = [verify.dispatch(buffer, small(rank, number), rank.rank) for number in range(9)]
         for received in kept[:-2]:
@@ -183,7 +183,7 @@ def soak(rank: Rank, pairs: int) -> dict[str, list[int]]:
 
 
 class _Prepared:
-    """A case whose expected results are computed once, to keep the soak test fast."""
+    """A case with expected results that are computed once, to keep the soak test fast."""
 
     def __init__(self, case: Case, rank: int) -> None:
         self.case, self.rank = case, rank

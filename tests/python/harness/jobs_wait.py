@@ -1,4 +1,4 @@
-"""Jobs about waiting: who waits for whom, and who does not."""
+"""Jobs about waiting: which rank waits for which, and which does not."""
 
 from __future__ import annotations
 

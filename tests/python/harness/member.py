@@ -82,7 +82,7 @@ def main(pipe: Any, log_path: str) -> None:
     sys.stdout = sys.stderr = log
     faulthandler.enable(file=log)
     faulthandler.register(signal.SIGUSR1, file=log, all_threads=True)
-    # Whoever starts the tests in the background ignores it, and its children inherit that.
+    # A shell that starts the tests in the background ignores SIGINT, and children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)
     while True:

@@ -1,8 +1,8 @@
-"""A rank whose device is the emulated one, which torch takes for its current device.
+"""A rank on the emulated device, which torch takes for its current device.
 
-Its launches are waited for: torch's own operations do not know the emulated streams, and so find
-what they read. Tensors that tests make without a device are of this one, so jobs that were written
-for the CPU run unchanged; what Moewire makes is where it says, and does not mix.
+torch's own operations do not know the emulated streams. So every launch is waited for, and torch
+finds its input complete. Tensors that tests make without a device are of this one, so jobs that
+were written for the CPU run unchanged. Moewire's own tensors are where it says, and do not mix.
 """
 
 from __future__ import annotations

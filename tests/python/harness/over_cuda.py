@@ -1,7 +1,7 @@
-"""Jobs that were written for buffers on the CPU, with all that they make on a CUDA device.
+"""Jobs that were written for buffers on the CPU, with all their tensors on a CUDA device.
 
-The job's own source runs: buffers that name no device are on CUDA, tensors that name none too, and
-rows of one source may lie in any order.
+The job's own source runs. Buffers and tensors that name no device are on CUDA, and rows of one
+source may lie in any order.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from . import jobs_cuda, verify
 from .member import Rank
 from .on_cuda import current_device, folder_of
 
-# On CUDA it has to be said; more than any of these jobs needs without saying so.
+# On CUDA a size has to be given; this is more than any of these jobs needs.
 _BYTES_PER_SLOT = 8 << 20
 _TESTS = str(Path(__file__).resolve().parents[2])
 _from_numpy = torch.from_numpy
 
 
 class CudaBuffer(moewire.Buffer):
-    """A ``Buffer`` on CUDA if nothing else is said."""
+    """A ``Buffer`` on CUDA, unless a device is given."""
 
     def __init__(self, group: Any, num_ep_buffer_bytes: int = 0, *rest: Any, **own: Any) -> None:
         super().__init__(group, num_ep_buffer_bytes or _room(own), *rest, **_on_cuda(own))

@@ -135,15 +135,15 @@ class Team:
             return None
 
     def _retire(self, members: list[_Member], results: dict[int, Any]) -> None:
-        """Processes that hang say where, and are replaced before the next run."""
+        """Lets hanging processes write their stacks, and replaces them before the next run."""
         hung = [one for rank, one in enumerate(members) if rank not in results]
         for one in hung:
             if one.process.pid is not None and one.process.is_alive():
                 os.kill(one.process.pid, signal.SIGUSR1)
         if hung:
             time.sleep(0.5)
-        # A rank that loses another by the kill goes on without it, and what it finds then is no
-        # failure of its own: a sum that lacks the other's outputs, say.
+        # A rank that loses another by the kill goes on without it. Its findings then are no
+        # failures of its own: for example a sum without the other's outputs.
         for one in members:
             one.mark()
         for rank, one in enumerate(members):

@@ -1,4 +1,4 @@
-"""The memory of a rank as `moewire top` finds it, made by hand, and files that only look so."""
+"""Memory of a rank as `moewire top` finds it, made by hand, and files that only look like it."""
 
 from __future__ import annotations
 

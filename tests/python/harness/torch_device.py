@@ -25,10 +25,10 @@ _open: list[list[bool]] = []
 
 @contextmanager
 def pretending(*, by_default: bool = False) -> Iterator[None]:
-    """In this process, in all its threads, and within another one: the innermost counts.
+    """For this process, with all its threads, and within another one: the innermost counts.
 
-    ``by_default``: a test that names no device gets tensors of the device, as one that was
-    written for the CPU does. What Moewire, torch and engines make is where they say.
+    ``by_default``: a test that names no device gets tensors of the device, as a test that was
+    written for the CPU does. Moewire, torch and engines make tensors on the device that they name.
     """
     mine = [by_default]
     _open.append(mine)

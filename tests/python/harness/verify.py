@@ -12,12 +12,12 @@ import moewire
 from . import oracle
 from .cases import Case
 
-# Another one for all jobs where kernels run on processors that do much else.
+# Jobs set another timeout where kernels run on processors that are busy.
 TIMEOUT_US = 30_000_000
-# Whether what is wrong with the contents of tensors, or between ranks, is said by a later call, and
-# an update has to follow.
+# Whether errors in the contents of tensors, or between ranks, are raised by a later call, and an
+# update has to follow.
 TOLD_LATER = False
-# Whether what a lost rank had reserved of an owner's rows stays empty.
+# Whether rows that a lost rank had reserved at an owner stay empty.
 LOST_LEAVE_GAPS = False
 
 
@@ -117,7 +117,7 @@ class Received:
         self._check_covered(covered, int(self.recv_count[local]))
 
     def _check_covered(self, covered: list[int], count: int) -> None:
-        """Each row is of one source, and none is of nobody, unless there may be gaps."""
+        """Each row is of exactly one source, unless there may be gaps."""
         rows = range(count)
         complete = set(covered) <= set(rows) if self.gaps else sorted(covered) == list(rows)
         assert complete and len(set(covered)) == len(covered), f"{self.case}: layout"
@@ -137,7 +137,7 @@ class Received:
         same(np.where(nan, 0, got), np.where(nan, np.float32(0), scales), f"{what}, scales")
 
     def write_outputs(self, y: torch.Tensor) -> torch.Tensor:
-        """Fills y as the experts would; rows that nobody sent become NaN."""
+        """Fills y as the experts would; rows that no rank sent become NaN."""
         make = _float32 if self.case.fp32_outputs else bf16
         y.view(torch.int16).fill_(-1)
         for (local, source), block in self.blocks.items():

@@ -25,7 +25,7 @@ TOKENS, HIDDEN, EXPERTS, TOPK = 8, 128, 4, 2
 Layer = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 Compiled = list[torch.fx.GraphModule]
 SIZES = (TOKENS, TOKENS - 1, TOKENS - 3, TOKENS)  # the second one makes T a symbol
-# Number of calls of ours in each layer.
+# Number of calls of Moewire in each layer.
 CALLS = {
     "packed": 2,
     "in_place": 3,

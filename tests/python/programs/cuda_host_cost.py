@@ -3,9 +3,10 @@
     python tests/python/programs/cuda_host_cost.py
     python tests/python/programs/cuda_host_cost.py --emulator emulator.so
 
-One rank, which waits for nobody. The time is that of the calls, which launch and return; the
-device is waited for between them. Medians. With an emulated driver launches do nothing
-(EMULATOR_NULL), and what torch is asked about streams costs nothing: it is what is Moewire's.
+There is one rank, which waits for no other. The time is that of the calls, which launch and return.
+Between them the program waits for the device. Times are medians. With an emulated driver launches
+do nothing (EMULATOR_NULL), and torch's answers about streams cost nothing: only Moewire's part is
+left.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""examples/cuda_layer.py over the emulated driver that is named, as torchrun starts it.
+"""examples/cuda_layer.py over the given emulated driver, as torchrun starts it.
 
-torch's own operations are no part of the emulator's graphs. So the experts give back what they
-get, in the example and in what it compares with; all else is the example's.
+torch's own operations are not part of the emulator's graphs. So the experts return their input, in
+the example and in its reference; everything else is the example's.
 """
 
 from __future__ import annotations

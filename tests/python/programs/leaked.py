@@ -1,8 +1,9 @@
-"""Memory of a closed buffer on CUDA that could not be released is, when the interpreter ends.
+"""Memory of a closed buffer on CUDA that could not be released is released at the interpreter's
+end.
 
     leaked.py EMULATOR
 
-Prints what the driver has of it before the end, and behind all that runs at the end.
+Prints the allocations that the driver knows before the end, and after all that runs at the end.
 """
 
 from __future__ import annotations

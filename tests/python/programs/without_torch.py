@@ -1,4 +1,4 @@
-"""Where torch is not installed, what needs it says what to install."""
+"""Without torch, names that need it say what to install."""
 
 import importlib
 import sys

@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     reason = f"it needs {', '.join(missing)}: pip install them" if missing else network.lacking()
     if reason:
         raise MoewireError(reason)
-    # Whoever ends it wants namespaces and folders removed, too.
+    # SIGTERM must remove namespaces and folders, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     result = _measure(options, settings)
     if options.json == "-":

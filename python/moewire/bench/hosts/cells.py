@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from ...errors import InvalidArgument
 
-# Bytes of one burst: enough for the start and the end of it not to matter, not more than
-# _BURST_SECONDS of a slow link, and not so many messages that who is slow takes for ever.
+# Bytes of one burst. Enough that its start and end do not matter; not more than _BURST_SECONDS of a
+# slow link; and few enough messages for a slow series to end.
 _BURST_BYTES = 64 << 20
 _BURST_SECONDS = 0.08
 _MAX_MESSAGES = 512
-# What takes longer, because every connection has a message, is left out.
+# Cells that take longer, because every connection has a message, are left out.
 _LONGEST_SECONDS = 0.4
 # Of all messages that are begun and not ended; also the memory that is written.
 _IN_FLIGHT_BYTES = 32 << 20

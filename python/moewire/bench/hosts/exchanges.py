@@ -115,9 +115,9 @@ def _buffer(
 def _floor(
     work: workload.Workload, place: RankPlace, group: dist.ProcessGroup
 ) -> Iterator[tuple[native.Exchange, native.Exchange]]:
-    """A dispatch's rows, each token once for each remote rank; a combine's, one per selection.
+    """A dispatch's rows, each token once for each remote rank; a combine's rows, one per selection.
 
-    Outputs of different experts cannot be added up before they are at home without other bits.
+    Outputs of different experts cannot be added up before they arrive: the bits would differ.
     """
     half = work.num_ranks // 2
     remote = range((1 - place.host) * half, (2 - place.host) * half)

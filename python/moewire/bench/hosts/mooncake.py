@@ -1,9 +1,9 @@
 """A peer: Mooncake's transfer engine over TCP, in a process of its own on each host.
 
-From the wheel ``mooncake-transfer-engine-non-cuda``, with its pool of connections, which it has
-off by default and is faster with, and as many lanes per peer as the others have connections. The
-wheel is linked to libibverbs, also where only sockets are used; where that is not installed,
-``native/ibverbs.c`` says that there are no devices.
+It comes from the wheel ``mooncake-transfer-engine-non-cuda``. Its pool of connections, off by
+default, is on here, because it is faster. It has as many lanes per peer as the others have
+connections. The wheel is linked to libibverbs even for sockets alone; if that is not installed,
+``native/ibverbs.c`` stands in for it and reports no devices.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Mooncake:
         """Host 1 is written to, and does nothing."""
 
     def processor_seconds(self) -> float:
-        """Used until now by its processes, whose threads stay as long as they."""
+        """Used until now by its processes; their threads live as long as they do."""
         return sum(engine.processor_seconds() for engine in self._engines.values())
 
     def close(self) -> None:

@@ -128,8 +128,8 @@ def enter(path: str) -> None:
 def burst_bytes(megabits: int) -> int:
     """How much the shaper lets through at once: a segment, and 0.2 ms at fast rates.
 
-    With less the rate is not reached, because the shaper is woken up too late; with more, short
-    transfers are not held by it, for as much of each goes through after a rest.
+    With less the rate is not reached, because the shaper is woken up too late. With more, the
+    shaper does not slow down short transfers, because that much passes after each rest.
     """
     return max(72 * 1024, megabits * 1_000_000 // 8 // 5000)
 

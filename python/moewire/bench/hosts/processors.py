@@ -18,9 +18,9 @@ def of(host: int, processors: Collection[int]) -> set[int]:
 
 
 def confine(host: int) -> None:
-    """Keeps this process, which has one thread yet, and what it starts, on its host's processors.
+    """Keeps this process, which still has one thread, and its children on its host's processors.
 
-    Two hosts share none. Where they do, the scheduler may put both ends of a connection on one
-    processor, which no network does.
+    Two hosts share no processor. If these did, the scheduler might put both ends of a connection on
+    one processor, which no network does.
     """
     os.sched_setaffinity(0, of(host, os.sched_getaffinity(0)))

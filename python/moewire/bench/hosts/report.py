@@ -1,4 +1,4 @@
-"""What the exchanges came to, as a dictionary; times in microseconds."""
+"""The results of the exchanges as a dictionary; times in microseconds."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ PEERS = ("gloo", "mooncake")
 
 
 class Series(Protocol):
-    """One way to bring bytes to the other host."""
+    """One way to send bytes to the other host."""
 
     @property
     def name(self) -> str: ...
@@ -37,7 +37,8 @@ class Series(Protocol):
 
 
 def run(place: Place, settings: Settings, keys: str) -> dict[str, Any]:
-    """What host 0 has measured: cells in order, and why peers are missing. Host 1: nothing."""
+    """What host 0 has measured: cells in order, and why peers are missing. Host 1 returns
+    nothing."""
     network.enter(place.namespace)
     if not settings.share_processors:
         processors.confine(place.host)
@@ -113,7 +114,7 @@ def _peer(place: Place, make: Callable[[], Series]) -> tuple[Series | None, str]
 
 
 class _Lead:
-    """Host 0: tells host 1 what comes, and keeps the times."""
+    """Host 0: tells host 1 the next step, and keeps the times."""
 
     def __init__(self, place: Place, series: list[Series], settings: Settings) -> None:
         self._place, self._series, self._settings = place, series, settings
@@ -121,7 +122,7 @@ class _Lead:
         self._at_rest = {one.name: self._resting(one) for one in series}
 
     def _resting(self, one: Series) -> float:
-        """What its processes use while nothing is asked of them, per second."""
+        """The processor time that its processes use while idle, per second."""
         before = self._used(one)
         time.sleep(_REST_SECONDS)
         seconds, processor = (b - a for a, b in zip(before, self._used(one), strict=True))

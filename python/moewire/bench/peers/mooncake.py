@@ -1,8 +1,8 @@
 """A peer: Mooncake EP's own fallback in plain torch, which is what it offers without a GPU.
 
 It runs over gloo on this machine alone, in processes of its own, from the wheel
-``mooncake-transfer-engine-non-cuda``. The wheel's ``mooncake.ep`` needs a GPU, so a module
-stands in for it that has only the answers which lead to the fallback, and gathered tensors are
+``mooncake-transfer-engine-non-cuda``. The wheel's ``mooncake.ep`` needs a GPU. So a module
+stands in for it that has only the answers which lead to the fallback. Gathered tensors are
 given to gloo in the shape that it accepts (views, no copies). Its combine rounds every partial
 sum to bf16, so its results are compared with a tolerance.
 """

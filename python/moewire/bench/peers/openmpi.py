@@ -22,7 +22,7 @@ VERSION = "5.0.11"
 
 
 def connect(work: Workload, group: dist.ProcessGroup, folder: str) -> Remote:
-    """Collective. Rank 0 installs, builds, and starts everybody's process."""
+    """Collective. Rank 0 installs, builds, and starts all ranks' processes."""
     peer = Remote("openmpi", work, folder)
     peer.version = f"Open MPI {VERSION}"
     reason = [""]

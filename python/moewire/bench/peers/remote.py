@@ -2,7 +2,7 @@
 
 Its process reads the workload from a file, then obeys: each order is a letter and the time at
 which to begin, each answer when it began and ended, by the clock that all processes share. A
-process that waits for an order sleeps, so it disturbs nobody.
+process that waits for an order sleeps, so it does not affect other measurements.
 """
 
 from __future__ import annotations

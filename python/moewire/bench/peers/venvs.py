@@ -1,4 +1,4 @@
-"""Peers are installed where they disturb nobody: into a folder of the benchmark's own.
+"""Installs peers into a folder of the benchmark's own, where they affect nothing else.
 
 Versions are pinned. The folder lies in the user's cache and is made once per interpreter.
 """

@@ -1,17 +1,17 @@
 """Moewire as the all-to-all of vLLM's expert parallelism (``--data-parallel-size``, ``-ep``).
 
-vLLM loads this by entry point in every process; it does nothing unless it was asked for, by
-vLLM's ``VLLM_PLUGINS`` naming ``moewire``, by ``MOEWIRE_VLLM``, or on vLLM's command line by
-``--additional-config '{"moewire": ...}'``: ``1``, or a comma list of
+vLLM loads this by entry point in every process. It does nothing unless the user asks for it: by
+naming ``moewire`` in vLLM's ``VLLM_PLUGINS``, by ``MOEWIRE_VLLM``, or on vLLM's command line by
+``--additional-config '{"moewire": ...}'``. The value is ``1``, or a comma list of
 
 - ``manager``: the flat exchange, a row once per rank, in place of vLLM's
   ``allgather_reducescatter``. The default, with ``repairs``.
 - ``batched``: the packed exchange, a row once per expert, for batched experts. On CUDA in
   place of ``deepep_low_latency``.
-- ``repairs``: only what vLLM's own expert parallelism on the CPU lacks; no exchange of ours.
+- ``repairs``: only what vLLM's own expert parallelism on the CPU lacks; no exchange of Moewire.
 
-vLLM has no registry for any of this, so classes and functions of its modules are replaced:
-only versions in ``_engines.VLLM.tested`` are touched. docs/vllm.md says what was run.
+vLLM has no registry for any of this, so classes and functions of its modules are replaced, and
+only in the versions in ``_engines.VLLM.tested``. docs/vllm.md says what was run.
 
 Importing this module imports neither vLLM nor torch.
 """
@@ -40,9 +40,10 @@ def activate() -> None:
 
 
 def buffers() -> list[Buffer]:
-    """The Buffers of this process, one per group and shape; none before the first forward.
+    """The Buffers of this process. ``Buffer.counters`` has the core's own counts.
 
-    ``Buffer.counters`` has the core's own counts of dispatches and combines.
+    Returns:
+        One Buffer per group and shape; none before the first forward.
     """
     from .. import _buffers
 

@@ -1,7 +1,7 @@
 """The switch on vLLM's command line: ``--additional-config '{"moewire": "batched"}'``.
 
-vLLM loads plug-ins before it has read its configuration, so the words of the command line are
-read here. What they ask for goes into the environment: the processes that vLLM starts inherit it.
+vLLM loads plug-ins before it has read its configuration, so this module reads the command line
+itself. It puts the setting into the environment, which the processes that vLLM starts inherit.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def export(argv: Sequence[str], environ: MutableMapping[str, str], switch: str) 
 
 
 def wanted(argv: Sequence[str]) -> str | None:
-    """What the command line says of us, as a value of the switch; None: nothing.
+    """The command line's setting for Moewire, as a value of the switch; None: there is none.
 
-    As for vLLM, the last one counts, and underscores stand for dashes.
+    As in vLLM, the last setting counts, and underscores stand for dashes.
     """
     found = None
     for i, word in enumerate(argv):

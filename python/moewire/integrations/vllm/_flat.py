@@ -1,4 +1,4 @@
-"""One layer's flat exchange: bf16 rows as they are, float32 rows in bf16 clothes."""
+"""One layer's flat exchange: bf16 rows as they are, float32 rows packed into bf16 ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Sent:
 
 
 class FlatExchange:
-    """Cheap to make; the Buffer behind it is of the process.
+    """Cheap to make; all of a process share the Buffer behind it.
 
     Args:
         sizes: the shape that every rank agrees on.

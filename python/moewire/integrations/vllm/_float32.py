@@ -1,10 +1,10 @@
 """float32 rows through an exchange of bf16 rows, to the bit.
 
-A Buffer moves bf16 rows as they are, and sums them in float32 to one bf16 result. So a float32
-row travels out as its own bytes, 2H values wide, and a result comes back by itself, unsummed
-and unweighted, as three bf16 values that add up to it (``_parts``), 3H values wide. The token's
-owner sums the results. For models run in float32, which is for comparisons:
-a result costs six bytes per value in place of two.
+A Buffer moves bf16 rows as they are, and sums them in float32 to one bf16 result. So a float32 row
+travels out as its own bytes, 2H values wide. A result comes back by itself, unsummed and
+unweighted, as three bf16 values that add up to it (``_parts``), 3H values wide. The rank that the
+token came from sums the results. This is for models run in float32, for comparisons: a result costs
+six bytes per value instead of two.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def incoming(rows: torch.Tensor, hidden: int) -> torch.Tensor:
 
 
 def split(results: torch.Tensor, out: torch.Tensor) -> None:
-    """float32 [n, H] -> ``out``, bf16 [n, 3H], whose three parts add up to it."""
+    """float32 [n, H] -> ``out``, bf16 [n, 3H]: three parts that add up to it."""
     for place, part in zip(out.chunk(_parts.PARTS, dim=1), _parts.split(results), strict=True):
         place.copy_(part)
 

@@ -31,19 +31,21 @@ def timeout_us(environ: Mapping[str, str] = os.environ) -> int:
 
 
 def give_up(handle: Held) -> None:
-    """Releases what an exception left between its dispatch and its combine.
+    """Releases a handle that an exception left between its dispatch and its combine.
 
-    What keeps it from being released, this rank is fenced say, the next call on its buffer raises.
+    If the release fails, for example because this rank is fenced, the next call on the buffer
+    raises the reason.
     """
     with contextlib.suppress(MoewireError):
         handle.release()
 
 
 class Watch:
-    """What one rank's exchanges know of the others.
+    """What one rank's exchanges know of the other ranks.
 
     - ``active_ranks``: int32 [R], on ``device``; lost ranks are cleared in it, in place.
-    - ``timeout_us``: after which a late rank is lost, from the environment when this is made.
+    - ``timeout_us``: the time after which a late rank is lost. Read from the environment when this
+      is made.
     """
 
     def __init__(self, num_ranks: int, device: str = "cpu") -> None:
@@ -54,7 +56,7 @@ class Watch:
         """Raises ``PeerLostError`` if a rank was lost. Waits for the device, if there is one.
 
         The exchange itself would go on, and leave out the lost experts' share of every token.
-        vLLM has no way to say so to those who wait for the text, so its step fails instead.
+        vLLM has no way to tell this to the clients that wait for the text, so its step fails.
         """
         lost = [rank for rank, active in enumerate(self.active_ranks.tolist()) if not active]
         if lost:

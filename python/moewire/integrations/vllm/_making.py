@@ -12,7 +12,7 @@ from .batched import BatchedPrepareAndFinalize
 
 
 def batched(moe: Any) -> BatchedPrepareAndFinalize:
-    """For one layer; ``moe`` is its ``FusedMoEConfig``."""
+    """The exchange for one layer; ``moe`` is its ``FusedMoEConfig``."""
     _sizes.refuse_config(get_current_vllm_config())
     group = get_ep_group()
     sizes = _sizes.Sizes(

@@ -1,7 +1,7 @@
 """What is replaced on the CPU: repairs of vLLM's expert parallelism, and batched experts.
 
 vLLM's communicator of the CPU knows one ``--all2all-backend``, its default, so the packed
-exchange stands in that place, too.
+exchange replaces that one, too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What is replaced on CUDA: nothing to repair there, and vLLM has batched experts of its own.
 
-The flat exchange stands where it does on the CPU, in place of vLLM's default. The packed one
-stands where DeepEP's low-latency one would, because vLLM goes by that name: it picks batched
-experts for it, smaller steps, and allows dual-batch overlap.
+The flat exchange replaces vLLM's default, as on the CPU. The packed exchange replaces DeepEP's
+low-latency one, because vLLM decides by that name: with it vLLM picks batched experts and smaller
+steps, and allows dual-batch overlap.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ._replacement import Replacement
 
 _DEEPEP = "deepep_low_latency"  # --all2all-backend
 _QUANTIZATION = "vllm.model_executor.layers.quantization"
-# Every module that imported maybe_make_prepare_finalize by name. Those that make experts for
-# quantised activations, too: the exchange then says in words that it does not take them.
+# Every module that imported maybe_make_prepare_finalize by name. Modules that make experts for
+# quantised activations are included: the exchange then refuses these with a reason.
 _MAKERS = (
     *(f"{FUSED_MOE}.{name}" for name in ("all2all_utils", "eep_reconfigure")),
     *(
@@ -57,7 +57,7 @@ def _is_ours(config: Any) -> bool:
 
 
 def _own_size(stock: Callable[..., int]) -> Callable[..., int]:
-    """DeepEP knows eight hidden sizes and pads to the next; here any will do."""
+    """The size itself. DeepEP knows eight hidden sizes and pads to the next; here any works."""
 
     def rounded(hidden_size: int, act_dtype: Any, moe_parallel_config: Any) -> int:
         if _is_ours(moe_parallel_config):

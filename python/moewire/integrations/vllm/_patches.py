@@ -1,6 +1,6 @@
-"""Where vLLM 0.32.0's names are replaced: what platforms have in common.
+"""Replaces names of vLLM 0.32.0: the part that platforms have in common.
 
-What each one has of its own is in ``_on_cpu`` and ``_on_cuda``.
+The parts of each platform are in ``_on_cpu`` and ``_on_cuda``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from ._replacement import Replacement
 
 
 def install(parts: frozenset[str]) -> str:
-    """Replaces what ``parts`` need; what was done, in words. Idempotent, not reversible.
+    """Replaces what ``parts`` need; returns what was done, in words. Idempotent, not reversible.
 
-    Everything is looked up before the first replacement: if anything is raised, such as
-    ``UnsupportedError`` where Moewire takes no tensors of vLLM's platform, nothing is replaced.
+    Everything is looked up before the first replacement. If a look-up raises, nothing is replaced:
+    for example ``UnsupportedError``, if Moewire takes no tensors of vLLM's platform.
     """
     kind = _platform.kind()
     if {"manager", "batched"} <= parts:

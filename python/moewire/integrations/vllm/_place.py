@@ -1,4 +1,4 @@
-"""Where the ranks of an exchange meet, and on which device their Buffers are."""
+"""Where the ranks of an exchange meet, and the device of their Buffers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replacements that platforms make alike, and how they say what they make."""
+"""Replacements that all platforms make alike, and how they are described."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AG_RS = "allgather_reducescatter"  # --all2all-backend, vLLM's default
 
 
 class Plan(NamedTuple):
-    """What is to be replaced, and that in words."""
+    """What is to be replaced, and its description in words."""
 
     todo: list[Replacement]
     words: str

@@ -1,4 +1,4 @@
-"""Which of vLLM's platforms this is, and whether Moewire can serve it: the one place.
+"""The only module that knows which of vLLM's platforms this is, and whether Moewire serves it.
 
 Importing this imports neither vLLM nor torch.
 """
@@ -14,7 +14,7 @@ Kind = Literal["cpu", "cuda"]
 
 
 def kind() -> Kind:
-    """The platform; ``UnsupportedError`` says what is missing where Moewire cannot serve it."""
+    """The platform; raises ``UnsupportedError`` with the reason if Moewire cannot serve it."""
     from vllm.platforms import current_platform
 
     found: Kind | None = "cpu" if current_platform.is_cpu() else None

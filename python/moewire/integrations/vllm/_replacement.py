@@ -1,4 +1,4 @@
-"""A name of vLLM's that gets another value."""
+"""A name in vLLM that gets another value."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import Any, NamedTuple
 
 
 class Replacement(NamedTuple):
-    """``owner.name = value``, to be made when all that belong to it are known to be possible."""
+    """``owner.name = value``; made when all replacements that belong together are possible."""
 
     owner: Any  # a module or class
     name: str
     value: Any
 
     def refuse_unknown(self) -> None:
-        """``AttributeError`` where there is nothing to replace: another vLLM than was tested."""
+        """Raises ``AttributeError`` if the name does not exist: not the vLLM that was tested."""
         if not hasattr(self.owner, self.name):
             where = getattr(self.owner, "__qualname__", self.owner.__name__)
             raise AttributeError(f"{where} has no {self.name}: another vLLM than was tested")
 
     def make(self) -> None:
-        """Idempotent: what is ours already is not wrapped again."""
+        """Makes it. Idempotent: a value of Moewire is not wrapped again."""
         owned = getattr(getattr(self.owner, self.name), "__module__", None) or ""
         if not owned.startswith("moewire."):
             setattr(self.owner, self.name, self.value)

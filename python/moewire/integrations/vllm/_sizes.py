@@ -1,4 +1,4 @@
-"""What all ranks agree on, read from vLLM's configuration."""
+"""The sizes that all ranks agree on, read from vLLM's configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DTYPES = (torch.bfloat16, torch.float32)
 
 
 class Sizes(NamedTuple):
-    """Of one exchange."""
+    """The sizes of one exchange."""
 
     num_ranks: int  # R
     num_experts: int  # E, a multiple of R
@@ -23,7 +23,7 @@ class Sizes(NamedTuple):
 
 
 def checked(sizes: Sizes) -> Sizes:
-    """The same, or ``InvalidArgument`` that names what cannot work."""
+    """The same sizes; raises ``InvalidArgument`` that names what cannot work."""
     if sizes.dtype not in _DTYPES:
         raise InvalidArgument(f"--dtype: {sizes.dtype}; bfloat16 or float32 with MOEWIRE_VLLM")
     if sizes.num_experts % sizes.num_ranks:
@@ -35,22 +35,22 @@ def checked(sizes: Sizes) -> Sizes:
 
 
 def refuse_config(config: Any) -> None:
-    """What of vLLM's whole configuration cannot work, on any platform."""
+    """Refuses what of vLLM's whole configuration cannot work, on any platform."""
     refuse_placement(config.parallel_config)
     refuse_fault_tolerance(config.parallel_config)
     refuse_graphs(config.compilation_config)
 
 
 def refuse_fault_tolerance(parallel_config: Any) -> None:
-    """vLLM asks the manager for masks of lost ranks, in a form of DeepEP's."""
+    """With fault tolerance vLLM asks the manager for masks of lost ranks, as DeepEP has them."""
     if parallel_config.enable_fault_tolerance:
         raise InvalidArgument("--enable-fault-tolerance: MOEWIRE_VLLM does not support it yet")
 
 
 def refuse_graphs(compilation_config: Any) -> None:
-    """A replayed CUDA graph runs no code of ours: nobody would learn of a lost rank.
+    """A replayed CUDA graph runs no Python code, so a lost rank would stay unnoticed.
 
-    The flat exchange could not be captured anyway: its number of rows is known on the host.
+    The flat exchange could not be captured anyway: the host needs its number of rows.
     """
     mode = compilation_config.cudagraph_mode
     if mode:
@@ -60,7 +60,7 @@ def refuse_graphs(compilation_config: Any) -> None:
 
 
 def refuse_placement(parallel_config: Any) -> None:
-    """Expert e must live on rank e // L, for good."""
+    """Refuses what moves experts: expert e must stay on rank e // L."""
     strategy = getattr(parallel_config, "expert_placement_strategy", "linear")
     if strategy != "linear":
         raise InvalidArgument(f"--expert-placement-strategy: {strategy}; linear with MOEWIRE_VLLM")
@@ -69,7 +69,7 @@ def refuse_placement(parallel_config: Any) -> None:
 
 
 def refuse_topk_over_one(topk_ids: torch.Tensor) -> None:
-    """Scaling the input stands for scaling the result only if there is one."""
+    """Scaling the input replaces scaling the result only if a token has one selection."""
     if topk_ids.shape[1] != 1:
         raise InvalidArgument(
             f"apply_router_weight_on_input: with {topk_ids.shape[1]} selections per token; 1"

@@ -1,9 +1,9 @@
 """vLLM's batched experts over the packed exchange: rows lie expert by expert.
 
-In place of vLLM's ``deepep_low_latency`` and the like, on any platform. Written against vLLM
-0.32.0 and run on the CPU. The parts that only a GPU uses (a handle per micro-batch of dual-batch
-overlap, the hooks) are tested without one, in the order in which vLLM's own kernel and its
-contexts call them, and were never run on one.
+It replaces vLLM's ``deepep_low_latency`` and similar backends, on any platform. Written against
+vLLM 0.32.0 and run on the CPU. Some parts are only used on a GPU: a handle per micro-batch of
+dual-batch overlap, and the hooks. They are tested without a GPU, in the order in which vLLM's own
+kernel and its contexts call them, and were never run on one.
 
 Notation: R ranks, E experts, L = E/R local experts, M tokens per rank at most, H hidden size,
 T tokens of this rank, K selections per token.
@@ -37,7 +37,7 @@ class BatchedPrepareAndFinalize(mk.FusedMoEPrepareAndFinalizeModular):  # type: 
         sizes: the shape that every rank agrees on.
         group: the process group of the expert-parallel ranks; borrowed.
 
-    The weights are applied by ``finalize``, in float32 in the order of the selections, where
+    ``finalize`` applies the weights, in float32 in the order of the selections, on the rank that
     the token came from. Used by one thread at a time, or by one per micro-batch.
     """
 
@@ -112,9 +112,10 @@ class BatchedPrepareAndFinalize(mk.FusedMoEPrepareAndFinalizeModular):  # type: 
             num_experts: E; any other than at construction is refused.
             apply_router_weight_on_input: K is 1, and the input is scaled, not the result.
 
-        Returns ``(hook, receiver)``. After ``hook()``, ``receiver()`` gives the rows
-        [L, M*R, H] and how many of each expert are valid; the others are undefined. They may
-        be read until ``finalize``.
+        Returns:
+            ``(hook, receiver)``. After ``hook()``, ``receiver()`` gives the rows
+            [L, M*R, H] and how many of each expert are valid; the others are undefined. They
+            may be read until ``finalize``.
         """
         _refuse(quant_config, num_experts, self.sizes)
         if apply_router_weight_on_input:
@@ -177,7 +178,8 @@ class BatchedPrepareAndFinalize(mk.FusedMoEPrepareAndFinalizeModular):  # type: 
             apply_router_weight_on_input: the input was scaled, so the results are not.
             weight_and_reduce_impl: ``TopKWeightAndReduceDelegate``; others are refused.
 
-        Returns ``(hook, receiver)``; ``output`` is complete after both.
+        Returns:
+            ``(hook, receiver)``; ``output`` is complete after both.
         """
         return self._finalize(*arguments, **named, asynchronous=True)
 

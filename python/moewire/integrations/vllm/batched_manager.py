@@ -1,7 +1,7 @@
 """What vLLM's communicator holds while layers exchange rows expert by expert.
 
-Written against vLLM 0.32.0's ``DeepEPLLAll2AllManager``, whose place it takes on CUDA. Never
-run there.
+Written against vLLM 0.32.0's ``DeepEPLLAll2AllManager``, which it replaces on CUDA. Never run
+there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class BatchedAll2AllManager(All2AllManagerBase):  # type: ignore[misc]
         _sizes.refuse_config(get_current_vllm_config())
 
     def get_handle(self, kwargs: Any) -> Any:
-        """Refuses: whoever asks would build DeepEP's exchange on it."""
+        """Refuses: a caller would build DeepEP's exchange on the handle."""
         raise InvalidArgument(
             "get_handle: asked for DeepEP's buffer; MOEWIRE_VLLM=batched has none, and takes "
             "the layers of vLLM's own kernels only"

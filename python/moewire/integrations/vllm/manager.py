@@ -1,10 +1,10 @@
 """vLLM's all-to-all over the flat exchange: a token goes once to every rank that it needs.
 
-In place of vLLM's ``AgRsAll2AllManager``, which sends every token to every rank, on any
+It replaces vLLM's ``AgRsAll2AllManager``, which sends every token to every rank, on any
 platform. Written against vLLM 0.32.0 and run on the CPU; on CUDA it was never run. There each
 dispatch and combine waits for the device: the experts need the number of rows, and the step has
-to end where a rank was lost. vLLM 0.32.0 overlaps no micro-batches with this manager; a handle
-for each is kept all the same.
+to end if a rank was lost. vLLM 0.32.0 does not overlap micro-batches with this manager; it keeps a
+handle for each all the same.
 
 Notation: R ranks, E experts, L = E/R local experts, M tokens per rank at most, H hidden size,
 T tokens of this rank, K selections per token, N rows that this rank received.
@@ -32,8 +32,8 @@ class FlatAll2AllManager(AgRsAll2AllManager):  # type: ignore[misc]
     """One per process; vLLM makes it with its expert-parallel communicator.
 
     No handle passes through vLLM: the manager keeps what a ``dispatch`` started, for each
-    micro-batch, until its ``combine``. What it does not take over, router logits for experts
-    that route themselves, goes the stock way.
+    micro-batch, until its ``combine``. Router logits, for experts that route themselves, go the
+    stock way.
     """
 
     def __init__(self, cpu_group: Any, tcp_store_group: Any = None) -> None:
@@ -58,15 +58,21 @@ class FlatAll2AllManager(AgRsAll2AllManager):  # type: ignore[misc]
 
         Args:
             hidden_states: bf16 or float32 [T, H], T <= M.
-            topk_weights: [T, K]; topk_ids: [T, K], global, of any integer type.
+            topk_weights: [T, K].
+            topk_ids: [T, K], global, of any integer type.
             is_sequence_parallel: every rank has tokens of its own. Otherwise the ranks of a
                 tensor-parallel group have the same ones, which is refused for more than one.
             extra_tensors: up to 4 tensors [T, ...] that travel beside their tokens.
 
-        Returns rows [N, H], weights [N, K] and global ids [N, K], in the types given, and with
-        ``extra_tensors`` a list of those for the N rows. A selection of another rank's expert
-        has weight 0, and some other rank's id. Rows may be views of the workspace: they are
-        valid until ``combine``.
+        Returns:
+            Rows [N, H], weights [N, K] and global ids [N, K], in the types given, and with
+            ``extra_tensors`` a list of those for the N rows. A selection of another rank's expert
+            has weight 0, and some other rank's id. Rows may be views of the workspace: they are
+            valid until ``combine``.
+
+        Raises:
+            PeerLostError: a rank was lost.
+            InvalidArgument: ranks of a tensor-parallel group have the same tokens.
         """
         self._refuse_copies_of_tokens(is_sequence_parallel)
         batch = dbo_current_ubatch_id()
@@ -86,11 +92,18 @@ class FlatAll2AllManager(AgRsAll2AllManager):  # type: ignore[misc]
     def combine(
         self, hidden_states: torch.Tensor, is_sequence_parallel: bool = False
     ) -> torch.Tensor:
-        """Brings this rank's tokens back: [T, H], summed over the ranks. Collective.
+        """Brings this rank's tokens back. Collective.
 
         Args:
             hidden_states: [N, H], for each row of ``dispatch`` the weighted sum of this rank's
                 experts. It may be overwritten as soon as the call returns.
+            is_sequence_parallel: as for ``dispatch``.
+
+        Returns:
+            [T, H], summed over the ranks.
+
+        Raises:
+            PeerLostError: a rank was lost.
         """
         sent = self._sent.pop(dbo_current_ubatch_id(), None)
         if sent is None:  # its dispatch went the stock way
@@ -120,9 +133,9 @@ class FlatAll2AllManager(AgRsAll2AllManager):  # type: ignore[misc]
         return
 
     def destroy(self) -> None:
-        """Closes the Buffers of its group, also of what no ``combine`` came for. Idempotent.
+        """Closes the Buffers of its group, also after a dispatch without ``combine``. Idempotent.
 
-        Raises if one cannot be closed yet (``_buffers.close_buffers``): call it again.
+        Raises if a Buffer cannot be closed yet (``_buffers.close_buffers``): call it again.
         """
         while self._sent:
             _lost.give_up(self._sent.popitem()[1].handle)
@@ -140,8 +153,8 @@ class FlatAll2AllManager(AgRsAll2AllManager):  # type: ignore[misc]
     def _global(self, local: torch.Tensor) -> torch.Tensor:
         """Local ids, -1 for other ranks' -> global ids.
 
-        vLLM's kernels index tables with them, so another rank's id stands for -1. With one
-        rank there is none.
+        vLLM's kernels index tables with them, so another rank's id replaces -1. With one rank
+        there is no -1.
         """
         num_local = self._num_experts // self.world_size
         first = self.rank * num_local

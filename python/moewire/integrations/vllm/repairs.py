@@ -1,10 +1,10 @@
-"""What vLLM 0.32.0's own expert parallelism lacks on the CPU, put right from outside.
+"""Repairs what vLLM 0.32.0's own expert parallelism lacks on the CPU, from outside.
 
 1. Its communicator has no ``all_gatherv`` and ``reduce_scatterv``, which the stock all-to-all
    calls: NotImplementedError in the first forward.
 2. Its experts ignore ``expert_map``: a global expert id indexes the local weights, and so
    reads another expert's, or past the end.
-3. Compiled models trace into the MoE layer, where an exchange is nothing to trace. vLLM's own
+3. Compiled models trace into the MoE layer, but an exchange cannot be traced. vLLM's own
    opaque operator, which it uses on GPUs, is used instead.
 """
 
@@ -121,7 +121,7 @@ def local_selections(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids and weights [n, K] -> [n, k] with local ids, k the most that any row has.
 
-    ``expert_map``: int32 [E], -1 for experts of other ranks; a negative id is nobody's. Local
+    ``expert_map``: int32 [E], -1 for experts of other ranks; a negative id selects nothing. Local
     selections keep their order and come first; a row with fewer than k ends in selections of
     expert 0 with weight 0, because the kernel needs an expert in every place.
     """
