@@ -18,16 +18,16 @@ const (
 	DefaultMaxSelections = 1 << 18
 	DefaultMaxExperts    = 1024
 	DefaultDrainTimeout  = 10 * time.Second
-	// DefaultEndAfter is what callers have who only say that they want it. A rank
-	// that runs notices within milliseconds that it is out, and says it is quiesced
-	// when its device has done what was launched. It has to be well below the 2 s
-	// (MW_HOST_GRACE_NS) that the device waits beyond a call's timeout for memory
-	// that the rank may write to: after those the buffer ends with an error.
+	// DefaultEndAfter is for callers that want EndAfter without a time of their own. A rank
+	// that runs notices within milliseconds that it is out, and says it is quiesced when
+	// its device has done what was launched. DefaultEndAfter has to be well below the 2 s
+	// (MW_HOST_GRACE_NS) that the device waits beyond a call's timeout for memory that the
+	// rank may write to. After those the buffer ends with an error.
 	DefaultEndAfter = 500 * time.Millisecond
 )
 
-// Config says how a buffer is made. Ranks of one group agree on NumSlots,
-// NumBytes and Deterministic; the rest is each rank's own.
+// Config says how a buffer is made. Ranks of one group agree on NumSlots, NumBytes and
+// Deterministic; each rank chooses the rest for itself.
 type Config struct {
 	// NumSlots is the number of operations in flight, 1 to cuda.MaxSlots; 0
 	// means DefaultSlots.
@@ -41,20 +41,20 @@ type Config struct {
 	// Deterministic puts the rows of an expert in order of rank and token, for
 	// another launch and one more exchange of words per dispatch.
 	Deterministic bool
-	// Placement is what the ranks have agreed on (AgreePlacement), and Links are the device's,
-	// by which they do. With PlacementOpen there is no agreement: Connect and Install
+	// Placement is what the ranks have agreed on (AgreePlacement). Links are the device's,
+	// by which they agree. With PlacementOpen there is no agreement: Connect and Install
 	// refuse ranks whose device has no native atomics with this one's, unless
 	// Deterministic.
 	Placement Placement
 	Links     cuda.Links
 	// Joining: the group is already running. Calls work after Install.
 	Joining bool
-	// NoRecord: nothing is recorded of operations. No events of slow
-	// ranks, either; those of lost ones are recorded all the same.
+	// NoRecord: no operation is recorded, and there are no events of slow ranks. Events of
+	// lost ranks are recorded all the same.
 	NoRecord bool
-	// DebugFill has each dispatch fill its slot's rows and expert outputs with 0xff
-	// (NaN in every dtype) before anybody writes there: a view of an earlier
-	// operation's, and rows that nobody wrote, show it.
+	// DebugFill has each dispatch fill its slot's rows and expert outputs with 0xff (NaN in
+	// every dtype) before any rank writes there. A view of an earlier operation shows it,
+	// and so do rows that no rank has written.
 	DebugFill bool
 	// SlowAfter is how long a wait on a rank may last before it becomes an event;
 	// 0 means ep.DefaultSlowAfter, negative: it never does.
@@ -64,12 +64,12 @@ type Config struct {
 	// DrainTimeout bounds how long Prepare and Close wait until the device has
 	// done what was launched; 0 means DefaultDrainTimeout.
 	DrainTimeout time.Duration
-	// EndAfter is how long after a rank of this host was taken out its process is
-	// killed, if it has neither ended nor said that it writes nothing more. 0: it
-	// is not, and whoever needs memory that it may write to waits for it, until the
-	// buffer ends with an error, 2 s beyond the call's timeout. A rank
-	// that left by Close or Prepare is never killed, nor is anybody by a rank that is out itself, nor
-	// a process with another rank of this buffer that was not taken out.
+	// EndAfter is how long after a rank of this host was taken out its process is killed,
+	// if it has neither ended nor said that it writes nothing more. 0: it is not killed,
+	// and a call that needs memory that the rank may write to waits for it, until the
+	// buffer ends with an error, 2 s beyond the call's timeout. Three kinds of processes
+	// are never killed: that of a rank that left by Close or Prepare, one with another rank
+	// of this buffer that was not taken out, and any process by a rank that is out itself.
 	EndAfter time.Duration
 }
 
@@ -136,13 +136,13 @@ func SizeHint(s layout.Shape, numSlots int) (int64, error) {
 	return n, nil
 }
 
-// paramsTag stands first in Params: no buffer on the CPU has it there.
+// paramsTag comes first in Params: no buffer on the CPU has it there.
 const paramsTag = "MWCUDA02"
 
-// Names of the numbers behind it that ranks must agree on.
+// agreed names the numbers after it that ranks must agree on.
 var agreed = [...]string{"num_slots", "num_ep_buffer_bytes", "deterministic"}
 
-// Behind those: the order, and the links. The standing comes last.
+// After those come the order and the links, and the standing last.
 const (
 	deterministicOff = len(paramsTag) + 8*(len(agreed)-1)
 	placementOff     = len(paramsTag) + 8*len(agreed)
@@ -152,8 +152,8 @@ const (
 	paramsBytes      = standingOff + 16
 )
 
-// maxNative is how many other devices of a host Params tells of: there is room for
-// no more. Nothing is known of the rest.
+// maxNative is how many other devices of a host Params names: it has room for no more.
+// Nothing is known of the rest.
 const maxNative = 16
 
 // Params encodes what ranks must agree on and where this one stands, for the
@@ -183,9 +183,9 @@ func (c Config) Params(st ep.Standing) ([]byte, error) {
 	return le.AppendUint64(out, st.Next), nil
 }
 
-// CheckParams compares every rank's Params with those of rank self, and returns
-// with what the epoch begins that they make together. nil: absent. A rank whose
-// buffer is on the CPU is a mismatch.
+// CheckParams compares every rank's Params with those of rank self. It returns the
+// standing with which the epoch begins that they make together. nil: absent. A rank
+// with a buffer on the CPU is a mismatch.
 func CheckParams(self int, all [][]byte) (next ep.Standing, err error) {
 	if self < 0 || self >= len(all) || !isParams(all[self]) {
 		return next, invalid("the parameters of rank %d are missing or not of a buffer on CUDA", self)

@@ -10,20 +10,20 @@ import (
 	"github.com/moewire/moewire/core/transport"
 )
 
-// fenced are ranks of this host that the group has taken out while this rank
-// stayed in it, and that may still write into memory here.
+// fenced are ranks of this host that the group has taken out while this rank stayed in
+// it, and that may still write into memory here.
 type fenced struct {
-	since [transport.MaxRanks]time.Time // zero: it is not one of them
-	ended uint64                        // whose processes were killed, or cannot be
-	kept  uint64                        // whose processes are not, since they hold healthy ranks, too
+	since [transport.MaxRanks]time.Time // zero: the rank is not one of them
+	ended uint64                        // ranks with a process that was killed, or cannot be
+	kept  uint64                        // ranks with a process that is not killed, since it holds healthy ranks, too
 	// absent were taken out because they had not come to a rendezvous: leaveOut.
 	absent uint64
 }
 
-// endFenced kills the processes that Config.EndAfter says. loud are the ranks that
-// were members of the epoch, are not any more, and may still write. The caller
-// holds b.stateMu and is a member: who is out itself may be on the wrong side, and
-// ends nobody.
+// endFenced kills the processes that Config.EndAfter asks to kill. loud are the ranks
+// that were members of the epoch, are not any more, and may still write. The caller
+// holds b.stateMu and is a member: a rank that is out itself may be on the wrong side,
+// and kills no process.
 func (b *Buffer) endFenced(loud uint64, now time.Time) {
 	if b.cfg.EndAfter == 0 {
 		return
@@ -38,10 +38,10 @@ func (b *Buffer) endFenced(loud uint64, now time.Time) {
 	b.endOverdue(loud, now)
 }
 
-// endOverdue kills whoever of the loud ones has had its time. The caller holds
-// b.stateMu.
+// endOverdue kills the processes of those loud ranks whose time is over. The caller
+// holds b.stateMu.
 func (b *Buffer) endOverdue(loud uint64, now time.Time) {
-	loud &^= b.left(loud) // it quiesces by itself, and may be in no hurry
+	loud &^= b.left(loud) // a rank that has left quiesces by itself, and may take its time
 	for r, since := range b.fenced.since {
 		due := loud&^b.fenced.ended>>r&1 == 1 && !since.IsZero()
 		if !due || now.Sub(since) < b.cfg.EndAfter || b.keep(r, now.Sub(since)) {
@@ -52,7 +52,7 @@ func (b *Buffer) endOverdue(loud uint64, now time.Time) {
 	}
 }
 
-// keep reports whether a rank's process is not killed for now, and says so once. The
+// keep reports whether a rank's process is spared for now, and records that once. The
 // caller holds b.stateMu.
 func (b *Buffer) keep(rank int, waited time.Duration) bool {
 	other, is := b.housemate(rank)
@@ -64,8 +64,9 @@ func (b *Buffer) keep(rank int, waited time.Duration) bool {
 }
 
 // housemate finds another rank of the same process that was not taken out: it is a
-// member, or has left by itself, or was not at a rendezvous. A process that is not visible from here, for it
-// is in another pid namespace, is taken for one of a single rank.
+// member, or has left by itself, or was not at a rendezvous. A process that is not
+// visible from here, because it is in another pid namespace, counts as one with a
+// single rank.
 func (b *Buffer) housemate(rank int) (other int, is bool) {
 	pid := b.pidOf(rank)
 	if pid == 0 {

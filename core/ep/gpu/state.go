@@ -17,8 +17,8 @@ func nanoseconds(d time.Duration) int64 {
 	return int64(d)
 }
 
-// Err is what a call would return now because of what the device or the group
-// have done: ErrFenced, ErrMismatch, ErrClosed, ...; nil if calls are possible.
+// Err is what a call would return now, because of what the device or the group have
+// done: ErrFenced, ErrMismatch, ErrClosed, ...; nil if calls are possible.
 func (b *Buffer) Err() error { return b.usable() }
 
 // usable says why a call cannot begin.
@@ -28,7 +28,7 @@ func (b *Buffer) usable() error {
 	return b.checkUsable()
 }
 
-// checkUsable is usable for who holds b.stateMu.
+// checkUsable is usable for a caller that holds b.stateMu.
 func (b *Buffer) checkUsable() error {
 	switch {
 	case b.closed:
@@ -46,7 +46,7 @@ func (b *Buffer) checkUsable() error {
 	return b.why
 }
 
-// meaning is a failure of the device among the errors of core/ep.
+// meaning translates a failure of the device into an error of core/ep.
 func (b *Buffer) meaning(f cuda.Failure) error {
 	kind := ep.ErrClosed
 	switch f.Kind {
@@ -68,19 +68,20 @@ func (b *Buffer) meaning(f cuda.Failure) error {
 	return fmt.Errorf("the device ended the buffer until an update: %w: %w", kind, f)
 }
 
-// expelled notes that this rank is out: its device ends all waits and writes
-// nothing more once the launches that run are over, which the watcher sees to.
+// expelled notes that this rank is out: its device ends all waits, and writes nothing
+// more once the launches that run are over. The watcher waits for that.
 func (b *Buffer) expelled(word uint64) {
 	b.engine.SetMembers(word)
-	b.fenced = fenced{} // it may be on the wrong side, and ends nobody any more
+	b.fenced = fenced{} // this rank may be on the wrong side, and kills no process any more
 	b.leave(ep.WhyFenced(b.dom))
 }
 
-// leaveFor ends this rank's part in its epoch by its own will; the caller holds
-// b.stateMu. Handles end with the epoch: no call asks for one before the next. It leaves before
-// its device is idle: that may take until others have gone on without it, whose
-// launches the wait cannot tell from its own when they are of this process. Until
-// it says that it is quiesced they use no slot again that it may write to.
+// leaveFor ends this rank's part in its epoch by its own will. The caller holds
+// b.stateMu. Handles end with the epoch: no call asks for one before the next. This
+// rank leaves before its device is idle. Other ranks may have to go on without it
+// first: if they are of this process, the wait cannot tell their launches from its own.
+// Until this rank says that it is quiesced, the others do not use a slot again that it
+// may write to.
 func (b *Buffer) leaveFor(why error) {
 	b.engine.SetMembers(b.nobody())
 	b.leave(why)
@@ -91,7 +92,7 @@ func (b *Buffer) leaveFor(why error) {
 	b.wakeAll()
 }
 
-// nobody is a word of members that this rank is not in.
+// nobody is a word of members without this rank.
 func (b *Buffer) nobody() uint64 { return uint64(membership.Full(b.epoch, 0)) }
 
 func (b *Buffer) leave(why error) {
@@ -99,9 +100,9 @@ func (b *Buffer) leave(why error) {
 	b.watch.pendingQuiesced = true
 }
 
-// Abandon is for a caller that has found a defect in the middle of a call: it
-// ends this rank's part in its epoch, and calls get why until an update. It
-// waits for nobody, and does nothing to a buffer that is out or closed.
+// Abandon is for a caller that has found a defect in the middle of a call. It ends this
+// rank's part in its epoch, and calls get why until an update. It does not wait, and
+// does nothing to a buffer that is out or closed.
 func (b *Buffer) Abandon(why error) {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()

@@ -12,10 +12,10 @@ import (
 	"github.com/moewire/moewire/core/internal/safego"
 )
 
-// Prepare ends this rank's part in its epoch, as ep.Buffer's does, and waits
-// (Config.DrainTimeout) until nothing that this process has launched runs on
-// the device. Handles are stale. No graph that has recorded calls is launched
-// until Install. It may be called again.
+// Prepare ends this rank's part in its epoch, as ep.Buffer's does. It waits
+// (Config.DrainTimeout) until nothing that this process has launched runs on the
+// device. Handles are stale then. The caller launches no graph with recorded calls
+// until Install. Prepare may be called again.
 func (b *Buffer) Prepare() (ep.Standing, error) {
 	b.lifecycleMu.Lock()
 	defer b.lifecycleMu.Unlock()
@@ -39,10 +39,10 @@ func (b *Buffer) Prepare() (ep.Standing, error) {
 	}, nil
 }
 
-// runsAhead is by how many operations a rank that does not come to the rendezvous
-// can be ahead of this one. It pushes the word that opens its slot into this
-// rank's memory before it waits for anybody, at most once per slot; who takes its
-// place must not be taken for it.
+// runsAhead is the most operations that a rank which does not come to the rendezvous
+// can be ahead of this one. Such a rank pushes the word that opens its slot into this
+// rank's memory before it waits for any rank, at most once per slot. Words of the rank
+// that takes its place must not look like those.
 const runsAhead = cuda.MaxSlots + 1
 
 // interrupt makes the device end all waits.
@@ -59,9 +59,10 @@ func (b *Buffer) interrupt(why error) error {
 	return nil
 }
 
-// settle waits until the device has done what this process has launched. After
-// a deadline the wait goes on behind, and the next call finds it. A device that
-// is broken does nothing any more; one that could not be asked may.
+// settle waits until the device has done what this process has launched. After a
+// deadline the wait goes on in the background, and the next call finds its result. A
+// broken device does nothing any more. A device that could not be asked may still do
+// something.
 func (b *Buffer) settle() error {
 	if b.drained == nil {
 		drained := make(chan error, 1)
@@ -89,10 +90,10 @@ func (b *Buffer) notDrained() error {
 	return fmt.Errorf("after %v the device has not done what was launched", b.cfg.DrainTimeout)
 }
 
-// awaitWatcher says that this rank is quiesced, and waits until the watcher does not ask
-// the device, either. It may have begun to ask later, and then waits for what other
-// buffers have launched meanwhile: the next epoch would have no watcher so long, and
-// the answer would be taken for that epoch's.
+// awaitWatcher says that this rank is quiesced, and waits until the watcher does not
+// ask the device, either. The watcher may have begun to ask later. Then it waits for
+// what other buffers have launched meanwhile: the next epoch would have no watcher for
+// so long, and the answer would be taken for that epoch's.
 func (b *Buffer) awaitWatcher() error {
 	b.stateMu.Lock()
 	b.announceQuiesced()
@@ -111,15 +112,16 @@ func (b *Buffer) awaitWatcher() error {
 	}
 }
 
-// Install begins an epoch, as ep.Buffer's does: commit, if not nil, puts the
-// ranks that have met in the places of the old ones in the domain; then the
-// memory of those that are new is mapped, until the deadline. Addresses of this
-// rank's own memory stay, so graphs go on working. Before that it waits, until
-// the deadline too, for ranks of the old epoch that have not come, but live; those of
-// this host are taken out of it: on a device their slots cannot be exchanged, so their processes must
-// have ended, or must have said (by Prepare, or because they noticed) that they
-// write nothing more. After an error calls are as impossible as before, and
-// Install may be called again.
+// Install begins an epoch, as ep.Buffer's does. commit, if not nil, puts the ranks that
+// have met in the places of the old ones in the domain. Then the memory of new ranks is
+// mapped, until the deadline. Addresses of this rank's own memory stay, so graphs go on
+// working.
+//
+// Before that, and until the deadline too, Install waits for ranks of the old epoch
+// that live and have not come. It takes those of this host out of the old epoch. On a
+// device their slots cannot be exchanged. So their processes must have ended, or must
+// have said (by Prepare, or because they noticed) that they write nothing more. After
+// an error calls remain impossible, and Install may be called again.
 func (b *Buffer) Install(epoch uint16, base uint64, commit func() error, deadline time.Duration) error {
 	b.lifecycleMu.Lock()
 	defer b.lifecycleMu.Unlock()
@@ -131,7 +133,7 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error, deadlin
 	if err := b.awaitQuiesced(until); err != nil {
 		return err
 	}
-	b.stopRemote() // of an Install that failed late: commit changes the links it looks at
+	b.stopRemote() // left by an Install that failed late: commit changes the links it looks at
 	if commit != nil {
 		b.pages.Lock()
 		err := commit()
@@ -140,7 +142,7 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error, deadlin
 			return err
 		}
 	}
-	b.entered = 0 // once is enough, and their places are others' by now
+	b.entered = 0 // once is enough: by now other ranks have their places
 	if err := b.mapAll(until); err != nil {
 		return err
 	}
@@ -162,8 +164,9 @@ func (b *Buffer) Install(epoch uint16, base uint64, commit func() error, deadlin
 	return b.enter(epoch, base)
 }
 
-// claim keeps the numbers of an epoch from being offered again: others may be in
-// it, and have pushed words with them here, also when this rank's Install fails.
+// claim keeps the numbers of an epoch from being offered again. Other ranks may be in
+// that epoch, and have pushed words with these numbers here, also when this rank's
+// Install fails.
 func (b *Buffer) claim(base uint64) {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
@@ -184,9 +187,9 @@ func (b *Buffer) mayInstall(epoch uint16) error {
 	return nil
 }
 
-// awaitQuiesced waits for those who may still write into this rank's slots. Who has come
-// to the rendezvous has said that it does not. Another one that lives is told: else it
-// would go on in an epoch that everybody else has left.
+// awaitQuiesced waits for ranks that may still write into this rank's slots. A rank
+// that has come to the rendezvous has said that it does not. Another rank that lives is
+// told of it, else it would go on in an epoch that every other rank has left.
 func (b *Buffer) awaitQuiesced(until time.Time) error {
 	for {
 		left := b.entered &^ (1 << b.self)
@@ -201,7 +204,7 @@ func (b *Buffer) awaitQuiesced(until time.Time) error {
 		default:
 		}
 		b.stateMu.Lock()
-		b.endOverdue(left, time.Now()) // who was taken out while this rank was a member
+		b.endOverdue(left, time.Now()) // ranks taken out while this rank was a member
 		b.stateMu.Unlock()
 		if !time.Now().Before(until) {
 			r := bits.TrailingZeros64(left)
@@ -212,8 +215,8 @@ func (b *Buffer) awaitQuiesced(until time.Time) error {
 	}
 }
 
-// leaveOut takes ranks that have not come out of the old epoch. They are no less
-// healthy for that.
+// leaveOut takes ranks that have not come out of the old epoch. They still count as
+// healthy.
 func (b *Buffer) leaveOut(ranks uint64) {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
@@ -231,8 +234,8 @@ func (b *Buffer) pidOf(rank int) int {
 	return 0
 }
 
-// beginEpoch is refused when the group has gone on, or has begun this epoch
-// from another rendezvous: with ranks that have not been to ours.
+// beginEpoch refuses when the group has gone on, or has begun this epoch from another
+// rendezvous, with ranks that were not at this one.
 func (b *Buffer) beginEpoch(epoch uint16) error {
 	present := b.dom.Present()
 	if !membership.Install(b.dom.Members(), epoch, present) {
@@ -244,17 +247,17 @@ func (b *Buffer) beginEpoch(epoch uint16) error {
 	return nil
 }
 
-// Stop ends a Connect or Install of another thread that waits for other ranks,
-// with ErrClosed. Close comes next, which says so itself, too: this is for who
-// cannot call that yet. Idempotent; it waits for nobody.
+// Stop ends a Connect or Install of another thread that waits for other ranks, with
+// ErrClosed. A caller that cannot call Close yet uses it; Close comes next, and stops
+// them, too. Idempotent; it does not wait.
 func (b *Buffer) Stop() { b.ending.Do(func() { close(b.stopped) }) }
 
-// Close leaves the group, waits (Config.DrainTimeout) until the device has done
-// what this process has launched, and frees everything. Remote ranks do not get what
-// a first phase has left whose second one was not launched, nor the handle released. No graph that has
-// recorded calls is launched after it. If the device is not done by then, or
-// ranks have the memory open by IPC handles, the error says so, the memory stays
-// allocated, and Close may be called again; else idempotent.
+// Close leaves the group, waits (Config.DrainTimeout) until the device has done what
+// this process has launched, and frees everything. If a first phase has left something
+// to send, and its second phase was not launched nor the handle released, remote ranks
+// do not get it. The caller launches no graph with recorded calls after Close. If the
+// device is not done by then, or ranks have the memory open by IPC handles, the error
+// says so, the memory stays allocated, and Close may be called again; else idempotent.
 func (b *Buffer) Close() error {
 	b.Stop()
 	b.lifecycleMu.Lock()
@@ -268,9 +271,9 @@ func (b *Buffer) Close() error {
 	return errors.Join(b.leaveDomain(), b.free())
 }
 
-// Leave is Close but for this rank's own memory, for who still looks at that: the
-// others' memory and all connections are let go. Close comes later. After an error
-// it may be called again; else idempotent.
+// Leave is Close without freeing this rank's own memory, for a caller that still reads
+// it. It releases the others' memory and all connections. Close comes later. After an
+// error Leave may be called again; else idempotent.
 func (b *Buffer) Leave() error {
 	b.Stop()
 	b.lifecycleMu.Lock()
@@ -284,7 +287,8 @@ func (b *Buffer) Leave() error {
 	return b.leaveDomain()
 }
 
-// leaveOthers ends all that runs for the buffer, and then what it has of others.
+// leaveOthers ends all that runs for the buffer, and then releases what it has of other
+// ranks.
 func (b *Buffer) leaveOthers() error {
 	if b.end == running {
 		b.drainMessages()
@@ -315,8 +319,8 @@ const (
 	ended
 )
 
-// stopWatching waits no longer than settle: the watcher may be asking the device,
-// which others have given work since.
+// stopWatching waits no longer than settle does: the watcher may be asking the device,
+// and other buffers may have given that work since.
 func (b *Buffer) stopWatching() error {
 	b.stateMu.Lock()
 	b.announceQuiesced()
@@ -333,7 +337,7 @@ func (b *Buffer) stopWatching() error {
 	}
 }
 
-// shut lets no call begin any more.
+// shut lets no further call begin.
 func (b *Buffer) shut() {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()

@@ -15,15 +15,15 @@ import (
 type watch struct {
 	stop            bool
 	ended           chan struct{}
-	askAt           time.Time     // before that the device is not asked whether it is idle
-	pause           time.Duration // between the last two times
+	askAt           time.Time     // the watcher does not ask before that whether the device is idle
+	pause           time.Duration // between the last two such questions
 	pendingQuiesced bool          // this rank is out, and has not said yet that it writes nothing more
 	asking          chan struct{} // closed when the watcher has heard from the device; nil: it does not ask
 	members         uint64        // the word that the device was told
 	timedOut        uint64        // ranks that the device waits for beyond its deadline
 	shown           uint64        // ranks that others know we wait for
 	began           [transport.MaxRanks]began
-	until           time.Time // before that nobody is suspected
+	until           time.Time // no rank is suspected before that
 }
 
 // began is when a wait for a rank was first seen.
@@ -33,13 +33,13 @@ type began struct {
 	slow time.Duration // of waiting at which to complain next; 0: the first time
 }
 
-// How often the watcher looks: while the device waits for somebody, and else.
-// A wait that begins meanwhile is seen at the next look; a change of the members
-// wakes the watcher at once.
+// How often the watcher looks: while the device waits for a rank, and else. A wait that
+// begins meanwhile is seen at the next look. A change of the members wakes the watcher
+// at once.
 const (
 	watchBusy = time.Millisecond
 	watchIdle = 4 * time.Millisecond
-	// longestPause is for a device that is being captured whenever it is asked.
+	// longestPause is for a device that is in a capture at every question.
 	longestPause = time.Second
 )
 
@@ -75,14 +75,14 @@ func (b *Buffer) watchLoop() {
 	}
 }
 
-// watchHasWork looks once more after the sleep was announced.
+// watchHasWork looks once more after the watcher has announced its sleep.
 func (b *Buffer) watchHasWork() bool {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
 	return b.watch.stop || (!b.outside && b.dom.Members().Load() != b.watch.members)
 }
 
-// look is one turn. It never waits but for the device, when this rank is out.
+// look is one turn. It waits only for the device, and only when this rank is out.
 func (b *Buffer) look(now time.Time) (period time.Duration, stop bool) {
 	period, pending, stop := b.turn(now)
 	if pending {
@@ -96,7 +96,7 @@ func (b *Buffer) turn(now time.Time) (period time.Duration, pendingQuiesced, sto
 	defer b.stateMu.Unlock()
 	b.fold()
 	if !b.outside {
-		_ = b.checkUsable() // of errors and of an expulsion
+		_ = b.checkUsable() // notices errors and an expulsion
 	}
 	if w := &b.watch; b.outside {
 		pending := w.pendingQuiesced && !w.stop && w.asking == nil && !now.Before(w.askAt)
@@ -111,8 +111,8 @@ func (b *Buffer) turn(now time.Time) (period time.Duration, pendingQuiesced, sto
 	return b.decide(now), false, b.watch.stop
 }
 
-// drain waits until the device has done what this process has launched. This rank
-// is out, so that no call launches anything more once the one that runs is over.
+// drain waits until the device has done what this process has launched. This rank is
+// out, so no call launches anything after the one that runs now.
 func (b *Buffer) drain() error {
 	b.awaitCall()
 	return b.dev.Synchronize()
@@ -123,9 +123,8 @@ func (b *Buffer) awaitCall() {
 	defer b.mu.Unlock()
 }
 
-// calmDown waits until nothing of this rank runs on the device, and says so. A
-// device that is broken runs nothing any more; one that could not be asked is asked
-// again.
+// calmDown waits until nothing of this rank runs on the device, and says so. A broken
+// device runs nothing any more. A device that could not be asked is asked again.
 func (b *Buffer) calmDown() {
 	err := b.drain()
 	b.stateMu.Lock()
@@ -136,20 +135,20 @@ func (b *Buffer) calmDown() {
 		b.watch.backOff(time.Now())
 		return
 	}
-	if b.outside && b.watch.pendingQuiesced { // Prepare may have been quicker
+	if b.outside && b.watch.pendingQuiesced { // Prepare may have been faster
 		b.announceQuiesced()
 	}
 }
 
-// backOff leaves the device alone for twice as long as the last time: asking it
-// has spoiled somebody's capture, or has failed.
+// backOff leaves the device alone for twice as long as the last time: the question has
+// spoiled a capture, or has failed.
 func (w *watch) backOff(now time.Time) {
 	w.pause = min(max(2*w.pause, watchIdle), longestPause)
 	w.askAt = now.Add(w.pause)
 }
 
-// announceQuiesced comes when nothing of this rank runs on the device: it writes nothing
-// more in its epoch.
+// announceQuiesced says that this rank writes nothing more in its epoch. Callers ensure
+// that nothing of this rank runs on the device.
 func (b *Buffer) announceQuiesced() {
 	b.watch.pendingQuiesced = false
 	b.detector.Show(0, time.Time{})
@@ -157,8 +156,8 @@ func (b *Buffer) announceQuiesced() {
 	b.wakeAll()
 }
 
-// fenceTheDying takes ranks out whose processes end. On a device a wait may
-// begin at any time, so nobody has to wait for them first.
+// fenceTheDying takes ranks out when their processes end. On a device a wait may begin
+// at any time, so no rank has to wait for them first.
 func (b *Buffer) fenceTheDying(now time.Time) {
 	others := membership.Set(b.dom.Members().Load()).Ranks() &^ (1 << b.self)
 	for rest := b.detector.Dying(others); rest != 0; rest &= rest - 1 {
@@ -170,8 +169,8 @@ func (b *Buffer) fenceTheDying(now time.Time) {
 	}
 }
 
-// order tells the device who is a member, and first who of the others writes
-// nothing more.
+// order tells the device which ranks are members. First it tells which of the other
+// ranks write nothing more.
 func (b *Buffer) order(now time.Time) {
 	word := b.dom.Members().Load()
 	if out := b.entered &^ membership.Set(word).Ranks(); out != 0 {
@@ -182,7 +181,7 @@ func (b *Buffer) order(now time.Time) {
 		}
 	}
 	if w := &b.watch; word != w.members {
-		w.members, w.timedOut, w.until = word, 0, time.Time{} // the device's deadlines begin again
+		w.members, w.timedOut, w.until = word, 0, time.Time{} // the device's deadlines start again
 		b.detector.Reset()
 		b.engine.SetMembers(word)
 		if set := membership.Set(word); set.In(b.epoch, b.self) {
@@ -191,7 +190,7 @@ func (b *Buffer) order(now time.Time) {
 	}
 }
 
-// decide hears whom the device waits for, and finds out whom to blame for a
+// decide learns which ranks the device waits for, and finds the rank to blame for a
 // deadline that has passed.
 func (b *Buffer) decide(now time.Time) (period time.Duration) {
 	w := &b.watch
@@ -219,14 +218,14 @@ func (b *Buffer) decide(now time.Time) (period time.Duration) {
 	return watchBusy
 }
 
-// waiting notes since when each of the ranks is waited for, and returns the
-// earliest. A wait that follows another one for the same rank has just begun.
+// waiting notes since when the device waits for each of the ranks, and returns the
+// earliest time. A wait that follows another one for the same rank has just begun.
 func (w *watch) waiting(ranks uint64, now time.Time, wait func(rank int) uint64) (since time.Time) {
 	since = now
 	for r := range w.began {
 		is, which := &w.began[r], uint64(0)
 		if ranks>>r&1 != 0 {
-			which = wait(r) // 0: it has ended meanwhile
+			which = wait(r) // 0: the wait has ended meanwhile
 		}
 		if which == 0 {
 			*is = began{}
@@ -242,7 +241,7 @@ func (w *watch) waiting(ranks uint64, now time.Time, wait func(rank int) uint64)
 	return since
 }
 
-// waited is how long a rank has been waited for.
+// waited is how long the device has waited for a rank.
 func (w *watch) waited(rank int, now time.Time) time.Duration {
 	if w.began[rank].wait == 0 {
 		return 0
@@ -250,9 +249,10 @@ func (w *watch) waited(rank int, now time.Time) time.Duration {
 	return now.Sub(w.began[rank].at)
 }
 
-// blameStraggler goes on with a suspicion, and expels whom it blames if the group is still
-// the one that the suspicion began in, and those go on being late for whom it was
-// held: a rank that came meanwhile is not blamed for the next wait.
+// blameStraggler continues a suspicion. It expels the rank that it blames under two
+// conditions: the group is still the one in which the suspicion began, and the ranks
+// that caused it are still late. So a rank that came meanwhile is not blamed for the
+// next wait.
 func (b *Buffer) blameStraggler(now time.Time, seen membership.Set) {
 	causes, until, decided := b.detector.Try(now, b.watch.timedOut, b.timeout)
 	if !decided {
