@@ -48,7 +48,7 @@ type DispatchArgs struct {
 	LayoutRange   uint64 // out, int64 [L, R], with Flat [1, R]: first row << 32 | number of rows; 0: the buffer's own
 	Stats         uint64 // int64 [R]: rows of each source are added to it; or 0
 	WaitNs        uint64 // int64 [R]: ns that the dispatch waited for each rank are added; or 0
-	PeersHaveMore uint64 // out, int32 [1]: 1 if any rank whose rows count has HasMore; or 0
+	PeersHaveMore uint64 // out, int32 [1]: 1 if any rank with rows that count has HasMore; or 0
 	// Stream is the driver's handle (a CUstream or cudaStream_t as a number); 0
 	// is the legacy default stream.
 	Stream uint64
@@ -56,19 +56,18 @@ type DispatchArgs struct {
 	Timeout time.Duration
 }
 
-// Columns are what a token brings beside its flat row to every rank that it goes
-// to. Which there are, and how wide, is the same on every rank.
+// Columns are what a token brings beside its flat row to every rank that it goes to.
+// The number and widths of the columns are the same on every rank.
 type Columns struct {
 	NoRouting     bool                     // without TopkIdx and TopkWeights
 	Extra         [layout.NumExtras]uint64 // [T, ExtraRowBytes]
 	ExtraRowBytes [layout.NumExtras]int    // 0: no such column
 }
 
-// Result says where the rows of a dispatch are, once the stream has passed its
-// second phase. All but RecvCount and LayoutRange of the caller's own lie in
-// the buffer's memory, at addresses that depend on Slot and shape alone, and
-// hold until the handle is released: a recorded graph finds them there at each
-// replay.
+// Result says where the rows of a dispatch are, once the stream has passed its second
+// phase. All but RecvCount and LayoutRange of the caller's own lie in the buffer's
+// memory, at addresses that depend on Slot and shape alone. They hold until the handle
+// is released: a recorded graph finds them there at each replay.
 type Result struct {
 	Handle      Handle
 	Slot        int
@@ -85,8 +84,8 @@ type Result struct {
 
 // CombineArgs are the inputs and outputs of one combine.
 //
-// Of a flat dispatch: no ids and weights. X is [N, H], of the rows received, which
-// are not known here: the device reads so many.
+// For a flat dispatch there are no ids and weights. X is [N, H], with a row per row
+// received. The host does not know N; the device reads that many.
 type CombineArgs struct {
 	Flat        bool
 	X           uint64 // expert outputs [L, C, H]; 0 or Result.CombineX: they are there already

@@ -13,10 +13,10 @@ import (
 	"github.com/moewire/moewire/core/transport/cudaipc"
 )
 
-// Buffer is one rank's end of a group on CUDA. All methods are safe for
-// concurrent use. One call launches at a time; a launch waits for the device when
-// its queue is full. Only Connect, Prepare, Install, Leave and Close wait for
-// anybody else, and Path for them.
+// Buffer is one rank's end of a group on CUDA. All methods are safe for concurrent use.
+// One call launches at a time; a launch waits for the device when its queue is full.
+// Only Connect, Prepare, Install, Leave and Close wait for other ranks, and Path waits
+// for those calls.
 //
 // Locks are taken in this order: lifecycleMu, pages, mu, stateMu.
 type Buffer struct {
@@ -34,15 +34,15 @@ type Buffer struct {
 	mapped      []mapped      // by rank
 	remote      remote
 	fenced      fenced
-	drained     chan error // of a wait for the device that goes on
+	drained     chan error // of a wait for the device that goes on in the background
 	settled     bool       // nothing that was launched before the latest Prepare runs
 	entered     uint64     // ranks that may have written in the latest epoch
 	end         ending
 
 	pages sync.RWMutex // the others' control pages stay while it is held for reading
 
-	// mu guards what follows and the engine's launches. The device may wait for the
-	// watcher while a launch waits for the device, so the watcher does without it.
+	// mu guards what follows and the engine's launches. The device may wait for the watcher
+	// while a launch waits for the device, so the watcher never takes mu.
 	mu           sync.Mutex
 	slots        []slot
 	latest       int // slot of the latest dispatch
@@ -77,12 +77,12 @@ var (
 	errOwner   = fmt.Errorf("%w by its owner", ep.ErrClosed)
 )
 
-// New allocates this rank's memory on the device and lays out for the others
-// how to map it. It waits for nobody; Connect (with Config.Joining: Install)
-// comes next. The buffer owns the domain from then on and closes it; the device
-// stays the caller's and is closed after the buffer. On an error both are the
-// caller's. The domain has no slabs yet. Ranks of other hosts are possible where
-// its rings are memory that this device sees (multihost.Config.Rings, cudaring).
+// New allocates this rank's memory on the device and lays out for the others how to map
+// it. It does not wait; Connect (with Config.Joining: Install) comes next. The buffer
+// owns the domain from then on and closes it. The device stays the caller's and is
+// closed after the buffer. On an error both are the caller's. The domain has no slabs
+// yet. Ranks of other hosts are possible where its rings are memory that this device
+// sees (multihost.Config.Rings, cudaring).
 func New(dom transport.Domain, dev *cuda.Device, cfg Config) (*Buffer, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -115,10 +115,10 @@ func New(dom transport.Domain, dev *cuda.Device, cfg Config) (*Buffer, error) {
 	return b, nil
 }
 
-// Connect maps the memory of all ranks that are present in the domain, and
-// waits for those that have not come as far, until the deadline; Stop and Close
-// end that with ErrClosed. Every rank calls New before any has to be waited for.
-// Idempotent; not with Config.Joining.
+// Connect maps the memory of all ranks that are present in the domain. It waits, until
+// the deadline, for those that have not come as far; Stop and Close end that with
+// ErrClosed. Every rank calls New before it waits for any other. Idempotent; not with
+// Config.Joining.
 func (b *Buffer) Connect(deadline time.Duration) error {
 	b.lifecycleMu.Lock()
 	defer b.lifecycleMu.Unlock()
@@ -151,7 +151,7 @@ func (b *Buffer) mayConnect() (connected bool, err error) {
 	return false, nil
 }
 
-// mapAll maps the memory of those who have come, and lets that of others go.
+// mapAll maps the memory of the ranks that have come, and releases that of other ranks.
 // Nothing of this rank runs on the device. The caller holds b.lifecycleMu.
 func (b *Buffer) mapAll(until time.Time) error {
 	if err := checkRemote(b.dom); err != nil {
@@ -188,7 +188,7 @@ func (b *Buffer) mapAll(until time.Time) error {
 	return nil
 }
 
-// unlessStopped is err, or what a call gets that Stop has ended.
+// unlessStopped is err, or the error of a call that Stop has ended.
 func (b *Buffer) unlessStopped(err error) error {
 	if errors.Is(err, cudaipc.ErrStopped) {
 		return errOwner
@@ -212,8 +212,8 @@ func (b *Buffer) sharedBytes() uint64 {
 	return c.SharedBytes()
 }
 
-// enter makes calls possible in an epoch of which this rank is a member, and that the
-// engine has joined.
+// enter makes calls possible in an epoch. This rank is a member of it, and the engine
+// has joined it.
 func (b *Buffer) enter(epoch uint16, base uint64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -248,10 +248,10 @@ func (b *Buffer) NumRanks() int { return b.ranks }
 // NumSlots returns S.
 func (b *Buffer) NumSlots() int { return len(b.slots) }
 
-// Path says how a rank's memory is reached: "self", "process" (plain
-// addresses), "fd" (memory imported by descriptor), "fabric" (by fabric handle), "ipc" (an IPC handle),
-// "messages" (a rank of another host), "" (absent, not connected, or let go by
-// Leave or Close). It waits for a Connect or Install that runs.
+// Path says how a rank's memory is reached: "self", "process" (plain addresses), "fd"
+// (memory imported by descriptor), "fabric" (by fabric handle), "ipc" (an IPC handle),
+// "messages" (a rank of another host), "" (absent, not connected, or released by Leave
+// or Close). It waits for a Connect or Install that runs.
 func (b *Buffer) Path(rank int) string {
 	b.lifecycleMu.Lock()
 	defer b.lifecycleMu.Unlock()
@@ -286,9 +286,9 @@ func (b *Buffer) Members() uint64 {
 	return set.Ranks() & b.dom.Present()
 }
 
-// Membership returns who is in the group now, whatever its epoch (without this
-// rank's bit when that is not the one it joined), that epoch, and how many
-// ranks this one has fenced. Zeros after Close.
+// Membership returns which ranks are in the group now, whatever its epoch (without this
+// rank's bit when that is not the one it joined), that epoch, and how many ranks this
+// one has fenced. Zeros after Close.
 func (b *Buffer) Membership() (ranks uint64, epoch uint16, lost uint64) {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()

@@ -9,16 +9,16 @@ import (
 	"github.com/moewire/moewire/core/ep/layout"
 )
 
-// Dispatch launches a dispatch on the stream: its first phase, or both. Its
-// slot is chosen here: the one after the latest that no live handle holds; if
-// all are held, that of the oldest handle, which becomes stale, or, with KeepHeld,
-// of the oldest that was combined. A sum that this
-// handle still has pending comes first, on this call's stream. A call that is
-// captured keeps its slot in all replays; a replay takes the slot from the handle
-// that holds it then, whose next use ends the buffer with ErrStaleHandle.
+// Dispatch launches a dispatch on the stream: its first phase, or both. It chooses the
+// slot: the one after the latest that no live handle holds. If all are held, it takes
+// that of the oldest handle, which becomes stale, or, with KeepHeld, of the oldest that
+// was combined. If that handle still has a sum pending, the sum comes first, on this
+// call's stream. A call that is captured keeps its slot in all replays. A replay takes
+// the slot from the handle that holds it then; the next use of that handle ends the
+// buffer with ErrStaleHandle.
 //
-// ErrInvalid, ep.ErrHeld: nothing has happened. Errors of the device come late: each call
-// returns what has been reported until then (Err).
+// ErrInvalid, ep.ErrHeld: nothing has happened. Errors of the device come late: each
+// call returns what has been reported until then (Err).
 func (b *Buffer) Dispatch(a *DispatchArgs, res *Result, until Phase) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -100,10 +100,10 @@ func (b *Buffer) show(s *slot, res *Result) {
 	}
 }
 
-// Receive launches the second phase of a dispatch, on its stream. It does
-// nothing if that was launched, which is known of the latest 4096 dispatches, and
-// is refused while that stream records what the first phase is not part of.
-// ErrStaleHandle if the handle was released before.
+// Receive launches the second phase of a dispatch, on its stream. It does nothing if
+// that was launched before (known for the latest 4096 dispatches). It is refused while
+// that stream records and the first phase is not part of the recording. ErrStaleHandle
+// if the handle was released before.
 func (b *Buffer) Receive(h Handle) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -127,8 +127,8 @@ func (b *Buffer) receive(s *slot) error {
 	return err
 }
 
-// CancelReceive gives a dispatch up whose second phase is not launched: its handle
-// is released. Else it does nothing, and cancelled is false.
+// CancelReceive gives up a dispatch if its second phase is not launched: it releases
+// the handle. Else it does nothing, and cancelled is false.
 func (b *Buffer) CancelReceive(h Handle, stream uint64) (cancelled bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -142,12 +142,11 @@ func (b *Buffer) CancelReceive(h Handle, stream uint64) (cancelled bool, err err
 	return true, b.release(s, stream)
 }
 
-// Combine launches a combine of a handle: the copy of outputs that are not in
-// place (PhaseSent; X is not needed when the stream has passed that), and the
-// sum, which is what Reduce is called with. If Receive was not called it comes
-// first, on this call's stream, and so does the second phase of an earlier
-// combine. A handle can be combined again until the next call for another one,
-// which releases it.
+// Combine launches a combine of a handle. First comes the copy of outputs that are not
+// in place (PhaseSent; X is not needed when the stream has passed that), then the sum,
+// which is what Reduce launches. If Receive was not called its launch comes first, on
+// this call's stream, and so does the second phase of an earlier combine. A handle can
+// be combined again until the next call for another one, which releases it.
 func (b *Buffer) Combine(h Handle, a *CombineArgs, until Phase) (ReduceTicket, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -202,10 +201,10 @@ func (b *Buffer) rememberTimeout(timeout time.Duration) {
 	}
 }
 
-// Reduce launches a combine's sum on its stream. It does nothing if that was
-// launched, as it is before the next combine of the handle and before another
-// dispatch takes the slot; that is known of the latest 4096 combines.
-// ErrStaleHandle if the handle was released before.
+// Reduce launches a combine's sum on its stream. It does nothing if the sum was
+// launched before (known for the latest 4096 combines). The next combine of the handle
+// launches it, and so does another dispatch before it takes the slot. ErrStaleHandle if
+// the handle was released before.
 func (b *Buffer) Reduce(n ReduceTicket) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -218,8 +217,8 @@ func (b *Buffer) Reduce(n ReduceTicket) error {
 	return b.summed(n)
 }
 
-// CancelReduce gives a combine up whose sum is not launched: its handle is
-// released. Else it does nothing, and cancelled is false.
+// CancelReduce gives up a combine if its sum is not launched: it releases the handle.
+// Else it does nothing, and cancelled is false.
 func (b *Buffer) CancelReduce(n ReduceTicket, stream uint64) (cancelled bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -243,9 +242,9 @@ func (b *Buffer) reduce(s *slot) error {
 }
 
 // Release launches, on the stream, that this rank is done with a handle. Between two
-// phases of it the stream also waits until remote ranks have room for what the first one
-// has left; and for the message that says so, unless it was combined and phases of it
-// came apart.
+// phases of the handle the stream also waits until remote ranks have room for what the
+// first phase has left. It waits for room for the release's own message, too, unless
+// the handle was combined and phases of it came apart.
 func (b *Buffer) Release(h Handle, stream uint64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -256,7 +255,7 @@ func (b *Buffer) Release(h Handle, stream uint64) error {
 	return b.release(s, stream)
 }
 
-// LeaveToGraph is for a handle whose dispatch was recorded, once the recording has ended:
+// LeaveToGraph is for a handle of a recorded dispatch, once the recording has ended:
 // the graph takes the slot and releases it by itself. Nothing is launched.
 func (b *Buffer) LeaveToGraph(h Handle) error {
 	b.mu.Lock()
@@ -276,8 +275,8 @@ func (b *Buffer) release(s *slot, stream uint64) error {
 	return b.launched(b.engine.Release(c))
 }
 
-// launched ends the buffer's part in the epoch when a launch has failed: the
-// steps of an operation cannot be taken half.
+// launched ends the buffer's part in the epoch when a launch has failed, because the
+// steps of an operation cannot be done in part.
 func (b *Buffer) launched(err error) error {
 	if err != nil {
 		b.Abandon(err)

@@ -2,9 +2,9 @@ package gpu
 
 import "time"
 
-// deviceClock finds how far the host's clock is ahead of the device's. The host
-// learns of each moment some time later, so the difference is the least that was
-// seen. Clocks drift: every so often it may rise again, a little.
+// deviceClock finds how far the host's clock is ahead of the device's. The host learns
+// of each moment some time later, so the difference is the least that was seen. Clocks
+// drift, so from time to time the difference may rise again, a little.
 type deviceClock struct {
 	known bool
 	ahead int64 // ns
@@ -32,7 +32,7 @@ func (c *deviceClock) see(device uint64, host int64) {
 	}
 }
 
-// at is a moment of the device in the host's time. 0 stays 0.
+// at converts a moment of the device into the host's time. 0 stays 0.
 func (c *deviceClock) at(device uint64) int64 {
 	if device == 0 {
 		return 0

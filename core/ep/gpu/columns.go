@@ -1,6 +1,6 @@
 package gpu
 
-// checkColumns: which of weights and columns belong to which form.
+// checkColumns checks which of weights and columns belong to which form.
 func checkColumns(a *DispatchArgs) error {
 	switch {
 	case a.NoRouting && !a.Flat:

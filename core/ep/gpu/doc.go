@@ -1,11 +1,11 @@
-// Package gpu is expert-parallel dispatch and combine on CUDA devices: it joins
-// a rank's launches (core/device/cuda) with its group (core/transport), which
-// says who is a member, who has ended, and where the others' memory is.
+// Package gpu is expert-parallel dispatch and combine on CUDA devices. It joins a
+// rank's launches (core/device/cuda) with its group (core/transport), which says which
+// ranks are members, which have ended, and where the others' memory is.
 //
-// What runs per operation is launches on the caller's stream; nothing waits on
-// the host. One goroutine per buffer, the watcher, hears from the device whom
-// it finds late, decides as core/ep does whom to take out of the group, and
-// tells the device. docs/cuda.md has the whole.
+// An operation is launches on the caller's stream; nothing waits on the host. One
+// goroutine per buffer, the watcher, learns from the device which ranks are late. It
+// decides as core/ep does which rank to take out of the group, and tells the device.
+// docs/cuda.md describes the whole.
 //
 //	New ─ memory of this rank, its memory descriptor laid out for the others
 //	 │

@@ -23,7 +23,7 @@ func (b *Buffer) Stats() (telemetry.Stats, error) {
 	return b.rec.area.Stats(b.self, b.ranks), nil
 }
 
-// foldNow is fold for who does not hold b.stateMu; ErrClosed after Close.
+// foldNow is fold for a caller that does not hold b.stateMu; ErrClosed after Close.
 func (b *Buffer) foldNow() error {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
@@ -34,9 +34,9 @@ func (b *Buffer) foldNow() error {
 	return nil
 }
 
-// Records returns the latest operations of a rank, the oldest first, at most
-// `last` (0: all that are remembered). Another rank's are read from its memory;
-// its watcher puts them there some milliseconds after they end.
+// Records returns the latest operations of a rank, the oldest first, at most `last` (0:
+// all that are remembered). It reads another rank's from that rank's memory; the other
+// rank's watcher puts them there some milliseconds after they end.
 func (b *Buffer) Records(rank, last int) ([]telemetry.Record, error) {
 	if rank < 0 || rank >= b.ranks {
 		return nil, invalid("rank is %d, allowed 0 to %d", rank, b.ranks-1)
@@ -114,8 +114,8 @@ func (b *Buffer) recordLost(ranks uint64, now time.Time, why string) {
 	b.rec.known &^= ranks
 }
 
-// recordLeavers records whom the group has lost without our doing. The caller
-// holds b.stateMu, and is a member.
+// recordLeavers records the ranks that the group has lost without this rank's doing.
+// The caller holds b.stateMu, and is a member.
 func (b *Buffer) recordLeavers(now time.Time, members uint64) {
 	gone := b.rec.known &^ members
 	left := b.left(gone)
@@ -138,8 +138,8 @@ func (b *Buffer) left(ranks uint64) (left uint64) {
 	return left
 }
 
-// recordSlow complains of ranks that the device has waited for too long: after
-// SlowAfter, then each time the wait has become twice as long. Not without recording.
+// recordSlow reports ranks that the device has waited for too long: after SlowAfter,
+// then each time the wait has become twice as long. Not without recording.
 func (b *Buffer) recordSlow(ranks uint64, now time.Time) {
 	if !b.rec.on {
 		return
@@ -159,7 +159,7 @@ func (b *Buffer) recordSlow(ranks uint64, now time.Time) {
 	}
 }
 
-// readersName is what waits for readers of what was combined before.
+// readersName stands for the readers of an earlier combine, which the device waits for.
 const readersName = "combine buffer"
 
 // about is an event about a rank, and about the operation under way, or the latest.
@@ -179,7 +179,7 @@ func (b *Buffer) about(kind string, rank int, waited time.Duration, why string) 
 	return ev
 }
 
-// areaOf is what a rank says of itself; false: it is absent.
+// areaOf is what a rank says of itself; false: the rank is absent.
 func (b *Buffer) areaOf(rank int) (telemetry.Area, bool) {
 	control := b.dom.Control(rank)
 	if control == nil {
@@ -208,7 +208,7 @@ func (b *Buffer) note(ev telemetry.Event) {
 	}
 }
 
-// endObserving comes before the memory goes that is looked at.
+// endObserving comes before the memory that is observed goes away.
 func (b *Buffer) endObserving() {
 	b.stateMu.Lock()
 	defer b.stateMu.Unlock()
@@ -216,7 +216,7 @@ func (b *Buffer) endObserving() {
 	b.rec.ended = true
 }
 
-// knowMembers is who may be lost from now on.
+// knowMembers notes the ranks that may be lost from now on.
 func (b *Buffer) knowMembers(set membership.Set) {
 	b.rec.known = set.Ranks() &^ (1 << b.self)
 	b.rec.area.SetEpoch(b.epoch)

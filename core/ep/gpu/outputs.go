@@ -1,9 +1,9 @@
 package gpu
 
-// CombineX is where outputs of a live handle go that Combine need not copy. If it
-// was combined, the stream waits until nobody reads there any more: what comes behind
-// may write. A deadline is that of the latest combine. What that has pending, or the dispatch, comes
-// first, as for Combine.
+// CombineX is where outputs of a live handle go so that Combine need not copy them. If
+// the handle was combined, the stream waits until no rank reads there any more: work
+// behind that may write. The deadline is that of the latest combine. If that combine or
+// the dispatch has a phase pending, the phase comes first, as for Combine.
 func (b *Buffer) CombineX(h Handle, stream uint64) (at uint64, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

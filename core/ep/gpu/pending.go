@@ -2,10 +2,10 @@ package gpu
 
 import "github.com/moewire/moewire/core/device/cuda"
 
-// receiveOn and reduceOn launch what a slot's earlier call has pending because another
-// call needs it first, on that call's stream. The caller has put that stream
-// behind the earlier call before this one began: nothing that is launched on the
-// old stream from now on comes before what this call launches.
+// receiveOn and reduceOn launch the phase that a slot's earlier call has pending,
+// because another call needs it first. They launch on that call's stream. The caller
+// has put that stream behind the earlier call before this one began: nothing that is
+// launched on the old stream from now on comes before what this call launches.
 func (b *Buffer) receiveOn(s *slot, stream uint64) error {
 	if s.received {
 		return nil
@@ -26,10 +26,11 @@ func (b *Buffer) reduceOn(s *slot, stream uint64) error {
 	return b.reduce(s)
 }
 
-// move has the rest of a call launched on another stream. If that records and the
-// first phase ran, or the other way round, it stays: a part of what runs must not be
-// replayed, nor one of a graph be missing there. The caller orders graph and
-// stream. Where both streams record what has begun to run, it is refused.
+// move has the rest of a call launched on another stream. The rest stays on its own
+// stream if the other one records and the first phase ran, or the other way round. Part
+// of what runs must not be replayed, and no part of a graph may be missing there. The
+// caller orders graph and stream. Where both streams record what has begun to run, it
+// is refused.
 func (b *Buffer) move(s *slot, c *cuda.Call, stream uint64) error {
 	if c.Stream != stream {
 		records, err := b.captures(stream)
@@ -50,8 +51,9 @@ func (b *Buffer) move(s *slot, c *cuda.Call, stream uint64) error {
 		"or release it, before the capture begins", s.handle)
 }
 
-// captures ends the buffer's part in the epoch when the driver does not say, as a
-// launch does that fails: what goes on might be replayed in part.
+// captures ends the buffer's part in the epoch when the driver does not say whether the
+// stream is captured, as a launch does that fails: part of what goes on might be
+// replayed.
 func (b *Buffer) captures(stream uint64) (bool, error) {
 	records, err := b.engine.Captures(stream)
 	if err != nil {
@@ -60,7 +62,7 @@ func (b *Buffer) captures(stream uint64) (bool, error) {
 	return records, nil
 }
 
-// markRecorded is for a first phase whose second one may be launched apart.
+// markRecorded is for a first phase with a second one that may be launched apart.
 func (b *Buffer) markRecorded(s *slot, apart bool, stream uint64) (err error) {
 	s.recorded = false
 	if apart {
@@ -69,8 +71,9 @@ func (b *Buffer) markRecorded(s *slot, apart bool, stream uint64) (err error) {
 	return err
 }
 
-// takeOver ends the handle of a slot that a dispatch takes, on its stream. The sum
-// that it has pending was promised. Not that of a graph which is complete without it.
+// takeOver ends the handle of a slot that a dispatch takes, on its stream. It launches
+// the sum that the handle has pending, which was promised. It does not launch that of a
+// graph which is complete without it.
 func (b *Buffer) takeOver(s *slot, stream uint64) error {
 	if !s.live {
 		return nil
@@ -95,9 +98,9 @@ func (b *Buffer) takeOver(s *slot, stream uint64) error {
 	return err
 }
 
-// letGo ends a slot's handle. Remote ranks get what its first phase has left for them, and
-// hear that there will be no more outputs. What it returns is of the slot's operation,
-// on the stream.
+// letGo ends a slot's handle. Remote ranks get what its first phase has left for them,
+// and learn that there will be no more outputs. The call that letGo returns is of the
+// slot's operation, on the stream.
 func (b *Buffer) letGo(s *slot, stream uint64) (*cuda.Call, error) {
 	s.live = false
 	c := &s.combine.Call // on the heap already

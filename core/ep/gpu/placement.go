@@ -9,14 +9,14 @@ import (
 )
 
 // Placement is how rows get their places in an owner's memory. All ranks of a group
-// have the same: rows of both forms would overwrite one another.
+// have the same: rows of two different placements would overwrite one another.
 type Placement uint
 
 const (
-	// PlacementOpen: nothing was agreed on, which is PlacementFirstCome.
+	// PlacementOpen: nothing was agreed on; it means PlacementFirstCome.
 	PlacementOpen Placement = iota
-	// PlacementFirstCome: who comes first has the first places. Each rank adds to a counter in
-	// the owner's memory, so all devices need native atomics with one another.
+	// PlacementFirstCome: the rank that comes first has the first places. Each rank adds to
+	// a counter in the owner's memory, so all devices need native atomics with one another.
 	PlacementFirstCome
 	// PlacementByCounts is the placement of Deterministic: ranks store how many rows they
 	// have, and the owner answers. No rank changes another's memory but by stores.
@@ -30,13 +30,14 @@ func (c *Config) ordered() bool { return c.Deterministic || c.Placement == Place
 // Params is that of the buffer's Config, for a later rendezvous.
 func (b *Buffer) Params(st ep.Standing) ([]byte, error) { return b.cfg.Params(st) }
 
-// AgreePlacement says, of the Params of one rendezvous that CheckParams has accepted, which
-// placement the epoch has: the same on every rank. sameHost tells who share memory; the
-// others are reached by messages and use no atomics. why is for people: which pair has
-// made it PlacementByCounts, or "" if the ranks were asked for that.
+// AgreePlacement says which placement the epoch has: the same on every rank. It takes
+// the Params of one rendezvous that CheckParams has accepted. sameHost tells which
+// ranks share memory; the others are reached by messages and use no atomics. why is a
+// text for users: which pair has made it PlacementByCounts, or "" if the ranks were
+// asked for that.
 //
-// A group keeps the placement that it has begun with, because recorded graphs have it. One that
-// has begun with PlacementFirstCome is refused devices that cannot have it.
+// A group keeps the placement that it has begun with, because recorded graphs have it.
+// A group that has begun with PlacementFirstCome refuses devices that cannot have it.
 func AgreePlacement(all [][]byte, sameHost func(a, b int) bool) (o Placement, why string, err error) {
 	began, err := begun(all)
 	if err != nil {
@@ -59,7 +60,8 @@ func AgreePlacement(all [][]byte, sameHost func(a, b int) bool) (o Placement, wh
 	return PlacementByCounts, why, nil
 }
 
-// begun is the placement of those who were in an epoch; PlacementOpen: nobody was.
+// begun is the placement of the ranks that were in an epoch; PlacementOpen: there were
+// none.
 func begun(all [][]byte) (o Placement, err error) {
 	for rank, params := range all {
 		theirs := Placement(number(params, placementOff))
@@ -114,8 +116,8 @@ func firstOf(all [][]byte) []byte {
 	return all[slices.IndexFunc(all, func(params []byte) bool { return params != nil })]
 }
 
-// checkLink refuses a rank's device where nothing was agreed on, and PlacementFirstCome
-// would be no order at all.
+// checkLink refuses a rank's device where nothing was agreed on and PlacementFirstCome
+// would lose rows.
 func (b *Buffer) checkLink(rank int, device uint64) error {
 	if b.cfg.Placement != PlacementOpen || b.cfg.Deterministic {
 		return nil

@@ -8,8 +8,8 @@ import (
 	"github.com/moewire/moewire/core/telemetry"
 )
 
-// recorder puts what the device counts into this rank's control page, where all
-// readers look, also those of other processes. Buffer.stateMu guards it.
+// recorder puts what the device counts into this rank's control page, where all readers
+// look, also those of other processes. Buffer.stateMu guards it.
 type recorder struct {
 	on       bool
 	area     telemetry.Area
@@ -19,12 +19,12 @@ type recorder struct {
 	folded   folded
 	copied   uint64 // bytes, by combines
 	events   telemetry.Events
-	known    uint64 // members whose loss nobody has been told of
+	known    uint64 // members with no loss reported yet
 	paused   bool   // the device forgets what it has counted
-	ended    bool   // the buffer is being closed: nobody looks any more
+	ended    bool   // the buffer is being closed: no more folds
 }
 
-// folded is what the area has of the device's counters.
+// folded is how much of the device's counters the area has.
 type folded struct {
 	records          uint64
 	rowsTo, rowsFrom [cuda.MaxRanks]uint64
@@ -83,8 +83,8 @@ func (r *recorder) foldRecords(epoch uint16) {
 	}
 }
 
-// seeRecords comes before any of them is added: the latest tells most of the
-// clock, and all have their times by the same.
+// seeRecords comes before any of the records is added: the latest tells most about the
+// clock, and all get their times by the same clock.
 func (r *recorder) seeRecords(latest uint64) {
 	for n := r.folded.records; n < latest; n++ {
 		if rec, ok := r.counters.Record(n); ok {
@@ -146,7 +146,7 @@ func (r *recorder) foldExperts() {
 	}
 }
 
-// since is by how much a total has grown, and remembers it.
+// since returns by how much a total has grown, and remembers the total.
 func since(before *uint64, now uint64) uint64 {
 	grown := now - *before
 	*before = now

@@ -12,9 +12,9 @@ import (
 	"github.com/moewire/moewire/core/transport/proxy"
 )
 
-// remote is what a buffer has for ranks of other hosts: the proxy that carries
-// messages between their kernels and this rank's. Guarded by Buffer.lifecycleMu but for
-// what is atomic.
+// remote is what a buffer has for ranks of other hosts: the proxy that carries messages
+// between their kernels and this rank's. Buffer.lifecycleMu guards it, but for the
+// atomic fields.
 type remote struct {
 	ranks   atomic.Uint64               // of the latest rendezvous
 	reached uint64                      // of these: the device has a way to them
@@ -22,13 +22,13 @@ type remote struct {
 	queue   *fifo.Queue
 	words   *cuda.HostMemory // of the queue of descriptors
 	mail    *cuda.HostMemory
-	// maxDrain is that of the constant, but in tests.
+	// maxDrain is the constant of that name, but in tests.
 	maxDrain time.Duration
 }
 
 const (
-	// queueLength is more descriptors than there are ever: one lease and one
-	// message of each rank.
+	// queueLength is more descriptors than there ever are: one lease and one message of
+	// each rank.
 	queueLength = 128
 	// longestMessage bounds what kernels put into one message: they count some of
 	// its bytes in 32 bits.
@@ -83,14 +83,14 @@ func checkRemote(dom transport.Domain) error {
 
 func (b *Buffer) isRemote(rank int) bool { return b.remote.ranks.Load()>>rank&1 == 1 }
 
-// quiesced are those of the ranks that write nothing more: remote ranks never do
-// themselves.
+// quiesced returns those of the ranks that write nothing more: remote ranks never write
+// into this rank's memory themselves.
 func (b *Buffer) quiesced(ranks uint64) uint64 {
 	return b.detector.Quiesced(ranks) | ranks&b.remote.ranks.Load()
 }
 
-// reachRemote gives the device its way to the remote ranks of now. Nothing of this rank
-// runs on it. The caller holds b.lifecycleMu.
+// reachRemote gives the device its way to the present remote ranks. Nothing of this
+// rank runs on it. The caller holds b.lifecycleMu.
 func (b *Buffer) reachRemote() error {
 	carrier, ranks := remoteOf(b.dom)
 	b.stopRemote()
@@ -137,8 +137,8 @@ func (b *Buffer) allocateRemote() (err error) {
 	return err
 }
 
-// openMailbox makes a proxy of now: messages may have another length at each
-// rendezvous.
+// openMailbox makes a proxy for this rendezvous: messages may have another length at
+// each one.
 func (b *Buffer) openMailbox(carrier transport.Remote, ranks uint64) (box cuda.Mailbox, err error) {
 	f := &b.remote
 	box = cuda.Mailbox{
@@ -179,9 +179,10 @@ func (b *Buffer) ringRemote() {
 	}
 }
 
-// drainMessages comes before this rank leaves by its own will: what is on its way to remote
-// ranks would be lost with its links. It waits until those that live have taken it,
-// also what the device has pushed and the proxy has not seen yet.
+// drainMessages comes before this rank leaves by its own will: messages on their way to
+// remote ranks would be lost with its links. It waits until the remote ranks that live
+// have taken them, also those that the device has pushed and the proxy has not seen
+// yet.
 func (b *Buffer) drainMessages() {
 	if b.remote.ranks.Load() == 0 || b.usable() != nil {
 		return
@@ -207,7 +208,7 @@ func (b *Buffer) proxyErr() error {
 	return nil
 }
 
-// freeRemote comes when the engine is closed. Idempotent.
+// freeRemote comes after the engine is closed. Idempotent.
 func (b *Buffer) freeRemote() error {
 	var all []error
 	for _, m := range []*cuda.HostMemory{b.remote.words, b.remote.mail} {

@@ -8,8 +8,8 @@ import (
 	"github.com/moewire/moewire/core/ep/layout"
 )
 
-// slot is what the host knows of one slot. A graph that is replayed is not seen
-// here: the device compares the tickets of its calls.
+// slot is what the host knows of one slot. The host does not see that a graph is
+// replayed: the device compares the tickets of its calls.
 type slot struct {
 	handle   Handle       // of the latest dispatch; 0: none
 	live     bool         // the handle is valid
@@ -17,8 +17,8 @@ type slot struct {
 	combines int          // launched
 	ticket   ReduceTicket // of the latest
 	pending  bool         // the second phase of the latest is not launched
-	left     bool         // of a graph, and its owner has left it to that
-	recorded bool         // the latest first phase whose second one is launched apart went into a graph
+	left     bool         // of a graph, and its owner has left it to the graph
+	recorded bool         // the latest first phase with a second one launched apart went into a graph
 	slab     layout.Slab
 	dispatch cuda.Dispatch
 	combine  cuda.Combine
@@ -27,12 +27,13 @@ type slot struct {
 // combined reports whether the next call for another handle releases this one.
 func (s *slot) combined() bool { return s.combines > 0 && !s.pending }
 
-// held reports whether somebody may still read the rows of the slot's dispatch.
+// held reports whether rows of the slot's dispatch may still be read.
 func (s *slot) held() bool { return s.live && s.combines == 0 && !s.left }
 
-// pick chooses the slot of a dispatch: the one after the latest that no live
-// handle holds, but for those that it releases itself; else that of the oldest
-// handle, and, if keep, of the oldest that is not held, if there is one.
+// pick chooses the slot of a dispatch: the one after the latest that no live handle
+// holds. A handle that the dispatch releases itself does not count. If all are held, it
+// chooses that of the oldest handle, and, if keep, of the oldest that is not held, if
+// there is one.
 func (b *Buffer) pick(keep bool) int {
 	oldest := -1
 	for i := 1; i <= len(b.slots); i++ {
@@ -69,7 +70,7 @@ func (b *Buffer) find(h Handle) (*slot, error) {
 	return nil, fmt.Errorf("%w: %d was released", ep.ErrStaleHandle, h)
 }
 
-// live is find, of a buffer that can be used.
+// live is find, for a buffer that can be used.
 func (b *Buffer) live(h Handle) (*slot, error) {
 	if err := b.usable(); err != nil {
 		return nil, err
@@ -77,7 +78,8 @@ func (b *Buffer) live(h Handle) (*slot, error) {
 	return b.find(h)
 }
 
-// pendingReduce returns the slot in which a sum is still to be launched; nil: nowhere.
+// pendingReduce returns the slot in which a sum is still to be launched; nil: there is
+// none.
 func (b *Buffer) pendingReduce(n ReduceTicket) *slot {
 	for j := range b.slots {
 		if s := &b.slots[j]; s.live && s.pending && s.ticket == n {
@@ -87,9 +89,9 @@ func (b *Buffer) pendingReduce(n ReduceTicket) *slot {
 	return nil
 }
 
-// launches remembers of the latest dispatches, or combines, whether their second
-// phase was launched: whoever holds it may come for it long after another call, or
-// another dispatch that took the slot, has launched it.
+// launches remembers, for the latest dispatches or combines, whether their second phase
+// was launched. A caller may ask for it long after another call, or another dispatch
+// that took the slot, has launched it.
 type launches [rememberedLaunches / 64]uint64
 
 const rememberedLaunches = 1 << 12
@@ -103,8 +105,8 @@ func (l *launches) set(n uint64, launched bool) {
 
 func (l *launches) get(n uint64) bool { return l[n%rememberedLaunches/64]>>(n%64)&1 != 0 }
 
-// receipt is for a dispatch whose handle was not found: err says why. Nil if its
-// second phase was launched.
+// receipt is for a dispatch without a live handle: err says why there is none. It
+// returns nil if the second phase was launched.
 func (b *Buffer) receipt(h Handle, err error) error {
 	if err != nil && h != 0 && h <= b.handles && b.handles-h < rememberedLaunches && b.receipts.get(uint64(h)) {
 		return nil
@@ -112,7 +114,7 @@ func (b *Buffer) receipt(h Handle, err error) error {
 	return err
 }
 
-// summed is for a sum that is pending nowhere: nil if it was launched.
+// summed is for a sum that is not pending: nil if it was launched.
 func (b *Buffer) summed(n ReduceTicket) error {
 	switch {
 	case n == 0 || n > b.latestTicket:
@@ -125,9 +127,8 @@ func (b *Buffer) summed(n ReduceTicket) error {
 	return fmt.Errorf("%w: the handle of combine %d was released before its sum", ep.ErrStaleHandle, n)
 }
 
-// releaseCombined forgets handles that were combined, as the device does at its
-// next launch for another one. A combine of which the second phase is not
-// launched stays.
+// releaseCombined forgets handles that were combined, as the device does at its next
+// launch for another one. A combine stays if its second phase is not launched.
 func (b *Buffer) releaseCombined(except *slot) {
 	for j := range b.slots {
 		if s := &b.slots[j]; s != except && s.combined() {

@@ -13,14 +13,15 @@ import (
 // violations are the words that the device has found and that no rank can have stored.
 // Buffer.stateMu guards them.
 type violations struct {
-	ranks uint64 // of the epoch, in whose memory or messages they were
+	ranks uint64 // of the epoch: ranks with such words in their memory or messages
 	total uint64 // each rank once in an epoch
 }
 
-// fenceTheWild takes out whoever has such a word in its memory, or sends it. The device
-// goes on without it as with any rank that is lost. The caller holds b.stateMu.
+// fenceTheWild takes out every rank with such a word in its memory or messages. The
+// device goes on without it as without any rank that is lost. The caller holds
+// b.stateMu.
 func (b *Buffer) fenceTheWild(now time.Time) {
-	others := b.entered &^ (1 << b.self) // also who has left by itself meanwhile
+	others := b.entered &^ (1 << b.self) // also ranks that have left by themselves meanwhile
 	for rest := others; rest != 0; rest &= rest - 1 {
 		r := bits.TrailingZeros64(rest)
 		word, found := b.engine.Wild(r)
@@ -36,8 +37,8 @@ func (b *Buffer) fenceTheWild(now time.Time) {
 	}
 }
 
-// surrender ends this rank's part in its epoch when its own memory was overwritten: it
-// takes nobody else out. The caller holds b.stateMu.
+// surrender ends this rank's part in its epoch when its own memory was overwritten. It
+// takes no other rank out. The caller holds b.stateMu.
 func (b *Buffer) surrender(f cuda.Failure) {
 	b.countViolation(b.self)
 	b.note(b.about(telemetry.Lost, b.self, 0, f.Error()))
