@@ -10,7 +10,7 @@ help:
 	@echo 'make demo    a trained MoE model over four processes, against one process'
 	@echo 'make check   lint, the short tests, two processes: in three minutes'
 	@echo 'make test    what protects a user, each step timed: in ten minutes'
-	@echo 'make test-all   all that must hold: in thirty; test-rest: what test leaves of it'
+	@echo 'make test-all   all that must hold: in forty minutes; test-rest: what test leaves of it'
 	@echo 'make test-long  outside CI: soaks, thousands of faults, every mutant: hours'
 	@echo 'make lint    only the fast checks: gofmt, vet, staticcheck, ruff, mypy'
 	@echo 'make bench   time per dispatch and combine, against a copy and against gloo'
