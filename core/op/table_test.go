@@ -299,7 +299,7 @@ func TestWaits(t *testing.T) {
 	require.Equal(t, Cancelled, res.State)
 	require.ErrorIs(t, res.Err, ErrTimedOut)
 	require.False(t, res.Released)
-	_, err = table.WaitReleased(a, time.Now().Add(time.Millisecond))
+	_, err = table.WaitTurn(a, UntilReleased, time.Now().Add(time.Millisecond), nil)
 	require.ErrorIs(t, err, ErrTimedOut)
 
 	var wg sync.WaitGroup
@@ -307,7 +307,7 @@ func TestWaits(t *testing.T) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			res, err := table.WaitReleased(a, time.Now().Add(20*time.Second))
+			res, err := table.WaitTurn(a, UntilReleased, time.Now().Add(20*time.Second), nil)
 			if err != nil || res.State != Cancelled || res.NumBytes != 12 {
 				t.Errorf("%+v, %v", res, err)
 			}

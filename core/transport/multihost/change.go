@@ -112,18 +112,6 @@ func (c *Change) forget() {
 // Present has one bit per rank that has come.
 func (c *Change) Present() uint64 { return c.participants.present }
 
-// Fresh has one bit per rank that has another process than at the last rendezvous, or
-// another domain of the same process.
-func (c *Change) Fresh() (ranks uint64) {
-	before := c.d.now.Load().participants
-	for r := range members(c.participants.present &^ (1 << c.participants.self)) {
-		if !c.participants.sameProcess(before, r) {
-			ranks |= 1 << r
-		}
-	}
-	return ranks
-}
-
 // Commit makes the ranks of the rendezvous those of the domain, as
 // shm.Change.Commit does. No call of Remote may run meanwhile. The members word
 // is left as it is.

@@ -310,18 +310,6 @@ func (f *remoteRanks) WordAge() time.Duration {
 // Paths says how each rank is reached, and why so.
 func (d *Domain) Paths() []Path { return append([]Path(nil), d.now.Load().paths...) }
 
-// LinkStats is what has gone over the link to a remote rank, zeros for others.
-func (d *Domain) LinkStats(rank int) link.Stats {
-	if l := d.links.LinkOf(rank); l != nil {
-		return l.Stats()
-	}
-	return link.Stats{}
-}
-
-// Heartbeat is how old the words of remote ranks may be, at least: a caller that compares
-// two looks at them lets several heartbeats pass in between.
-func (d *Domain) Heartbeat() time.Duration { return d.cfg.Heartbeat }
-
 // GroupID names the part of the group on this host for observers outside of it.
 func (d *Domain) GroupID() uint64 {
 	if g, ok := d.local.(interface{ GroupID() uint64 }); ok {

@@ -1,0 +1,21 @@
+package shm
+
+import "time"
+
+// Fresh has one bit per rank that brings memory which this domain has not
+// known: it is another process, or another domain of one.
+func (c *Change) Fresh() (ranks uint64) {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	for r, p := range c.peers {
+		if p != nil && p.member != nil {
+			ranks |= 1 << r
+		}
+	}
+	return ranks
+}
+
+// Reconnect is ReconnectWith for a group of this host alone.
+func (l *Listener) Reconnect(all [][]byte, deadline time.Duration) (*Change, error) {
+	return l.ReconnectWith(all, false, deadline)
+}
