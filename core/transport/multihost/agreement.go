@@ -46,12 +46,11 @@ type agreement struct {
 	ballots, agreed uint64 // begun by this rank; sets adopted: for callers that count
 }
 
-// rules are the times of an agreement, and what tests break.
+// rules are the times of an agreement.
 type rules struct {
-	bound  time.Duration // unresponsive after so long
-	retry  time.Duration // a proposal that got no quorum is tried again
-	lapse  time.Duration // a want lapses when it is not repeated
-	mutant mutant
+	bound time.Duration // unresponsive after so long
+	retry time.Duration // a proposal that got no quorum is tried again
+	lapse time.Duration // a want lapses when it is not repeated
 }
 
 // The slower bounds, in multiples of rules.bound.
@@ -59,21 +58,6 @@ const (
 	pairBounds  = 2 // two ranks that do not hear each other, while others hear both
 	fenceBounds = 2 // a rank that wants a change and cannot get one leaves
 	stuckBounds = 8 // the same, where there seems to be a quorum
-)
-
-// mutant names a rule that a test leaves out.
-type mutant int
-
-const (
-	noMutant         mutant = iota
-	decideAlone             // a proposer needs no vote of another rank
-	anyHalf                 // two halves may both go on
-	forgetPromise           // an acceptor takes older ballots
-	forgetAccepted          // a proposer ignores what was accepted before
-	deadByHearsay           // voters need not know the dead themselves
-	believeSuspicion        // voters do not contradict a lone suspicion
-	neverFence              // a side without a quorum goes on
-	numMutants
 )
 
 // ballot is a Paxos proposal's number: round, then rank. 0: none.
@@ -233,7 +217,7 @@ func (c *agreement) tick(now time.Time) {
 
 // despair takes this rank out when the change that it needs cannot come.
 func (c *agreement) despair(now time.Time) {
-	if c.want.removals == 0 || c.rules.mutant == neverFence {
+	if c.want.removals == 0 {
 		return
 	}
 	waited := now.Sub(c.need.since)
@@ -296,10 +280,10 @@ func (c *agreement) quorum(voters, gone uint64) bool {
 	switch {
 	case n == 0:
 		return false
-	case c.rules.mutant == decideAlone, 2*n > all, c.set&^(voters|gone) == 0:
+	case 2*n > all, c.set&^(voters|gone) == 0:
 		return true
 	case 2*n == all:
-		return voters&(c.set&-c.set) != 0 || c.rules.mutant == anyHalf
+		return voters&(c.set&-c.set) != 0
 	}
 	return false
 }

@@ -153,8 +153,8 @@ func (c *agreement) promise(now time.Time, m *agreementMessage) {
 		return
 	}
 	t.voters |= 1 << m.from
-	t.gone &= c.known(m)
-	if m.accepted > t.best && c.rules.mutant != forgetAccepted {
+	t.gone &= m.gone
+	if m.accepted > t.best {
 		t.best, t.value, t.inherited = m.accepted, m.value, true
 	}
 	if !c.quorum(t.voters, t.gone) {
@@ -164,14 +164,6 @@ func (c *agreement) promise(now time.Time, m *agreementMessage) {
 	c.toAll(now, c.message(kindAccept))
 }
 
-// known are the ranks that the sender knows to be gone by itself.
-func (c *agreement) known(m *agreementMessage) uint64 {
-	if c.rules.mutant == deadByHearsay {
-		return c.gone
-	}
-	return m.gone
-}
-
 // agree counts an acceptance; with a quorum the next set is agreed on.
 func (c *agreement) agree(now time.Time, m *agreementMessage) {
 	t := &c.turn
@@ -179,7 +171,7 @@ func (c *agreement) agree(now time.Time, m *agreementMessage) {
 		return
 	}
 	t.voters |= 1 << m.from
-	t.gone &= c.known(m)
+	t.gone &= m.gone
 	if c.quorum(t.voters, t.gone) {
 		before := c.set
 		c.adopt(t.value)
