@@ -41,7 +41,7 @@ extern "C" {
 
 /* The version of this ABI. It grows whenever a struct or a function changes in a way that
    callers see. */
-#define MW_ABI_VERSION 10u
+#define MW_ABI_VERSION 11u
 
 /* The most ranks of a group: member set (48 bits) and epoch (16 bits) share one word. */
 #define MW_MAX_RANKS 48
@@ -165,8 +165,6 @@ mw_status_t mw_cuda_report(const mw_bytes_t *driver, const mw_bytes_t *nvrtc, ch
  * another rank that was not taken out.
  */
 #define MW_CONFIG_KILL_FENCED 16u
-/* For tests of tests: flip one bit in the first row of every combine. */
-#define MW_CONFIG_TEST_CORRUPT_COMBINE 0x80000000u
 
 typedef struct {
 	uint32_t size;

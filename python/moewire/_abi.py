@@ -33,7 +33,7 @@ from ._abi_observe import mw_counters_t as mw_counters_t
 from ._abi_observe import mw_link_t as mw_link_t
 from ._abi_observe import mw_record_t as mw_record_t
 
-MW_ABI_VERSION = 10
+MW_ABI_VERSION = 11
 MW_MAX_TOPK = 64
 MW_MAX_EXTRAS = 4
 MW_MAX_EXTRA_BYTES = 65535
@@ -71,7 +71,6 @@ MW_CONFIG_DETERMINISTIC = 4
 MW_CONFIG_NO_RECORD = 2
 MW_CONFIG_RDMA_DC = 8
 MW_CONFIG_KILL_FENCED = 16
-MW_CONFIG_TEST_CORRUPT_COMBINE = 0x80000000
 MW_TRANSPORT_AUTO = 0
 MW_TRANSPORT_SHM = 1
 MW_TRANSPORT_TCP = 2

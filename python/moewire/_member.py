@@ -210,9 +210,5 @@ class Member:
 
 
 def _flags_from_environment() -> int:
-    corrupt = os.environ.get("MOEWIRE_TEST_CORRUPT", "")
-    if corrupt not in ("", "combine"):
-        raise _check.refuse("MOEWIRE_TEST_CORRUPT", repr(corrupt), "combine")
     flags = abi.MW_CONFIG_DEBUG_FILL if switch("MOEWIRE_DEBUG") else 0
-    flags |= 0 if switch("MOEWIRE_RECORD", default=True) else abi.MW_CONFIG_NO_RECORD
-    return flags | (abi.MW_CONFIG_TEST_CORRUPT_COMBINE if corrupt else 0)
+    return flags | (0 if switch("MOEWIRE_RECORD", default=True) else abi.MW_CONFIG_NO_RECORD)
