@@ -16,6 +16,8 @@ MW_FABRIC_RDMA_DC = 4
 MW_KEYS_FILE = 1
 MW_KEYS_ENV = 2
 MW_KEYS_BYTES = 3
+MW_EVICT_SIEVE = 0
+MW_EVICT_FIFO = 1
 MW_MAX_HANDSHAKE_BYTES = 1024
 MW_ACCESS_WRITE = 1
 MW_ACCESS_READ = 2
@@ -77,7 +79,7 @@ class mw_fabric_config_t(Structure):
         ("rdma_gid", mw_bytes_t),
         ("rdma_near", mw_bytes_t),
         ("tcp_zero_copy", c_uint32),
-        ("reserved", c_uint32),
+        ("eviction", c_uint32),
     ]
 
 

@@ -264,7 +264,7 @@ static void print_fabric(int first)
 	FIELD(mw_fabric_config_t, rdma_gid);
 	FIELD(mw_fabric_config_t, rdma_near);
 	FIELD(mw_fabric_config_t, tcp_zero_copy);
-	FIELD(mw_fabric_config_t, reserved);
+	FIELD(mw_fabric_config_t, eviction);
 	CLOSE();
 	OPEN(mw_remote_t);
 	FIELD(mw_remote_t, size);
@@ -306,6 +306,8 @@ static void print_fabric_constants(int first)
 	CONSTANT(MW_KEYS_FILE);
 	CONSTANT(MW_KEYS_ENV);
 	CONSTANT(MW_KEYS_BYTES);
+	CONSTANT(MW_EVICT_SIEVE);
+	CONSTANT(MW_EVICT_FIFO);
 	CONSTANT(MW_MAX_HANDSHAKE_BYTES);
 	CONSTANT(MW_ACCESS_WRITE);
 	CONSTANT(MW_ACCESS_READ);
