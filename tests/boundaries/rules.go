@@ -39,6 +39,7 @@ var layers = []layer{
 	{"core/ep/membership", nil},
 
 	{"core/internal/safego", []string{"core/origin"}},
+	{"core/internal/sweep", []string{"core/internal/safego"}},
 	{"core/internal/sys", []string{"core/origin"}},
 	{"core/internal/gmac", []string{"core/internal/sys"}},
 	{"core/internal/libcuda", []string{"core/origin", "core/internal/dl"}},
