@@ -390,7 +390,8 @@ mw_status_t mw_buffer_stats(mw_buffer_t buffer, char *buf, uint64_t cap, uint64_
 
 /*
  * Writes how this rank reaches every rank, as a JSON array of objects with "rank",
- * "carrier" ("self", "shm", "tcp", "verbs"; "" for an absent rank), "device" and "why".
+ * "carrier" ("self", "shm", "tcp", "verbs"; "" for an absent rank), "device", "why" and
+ * "fell_back": whether one of the two ranks has, or had, a carrier that it prefers.
  * Call it after mw_buffer_connect. buf, cap and len work as in mw_buffer_stats.
  */
 mw_status_t mw_buffer_paths(mw_buffer_t buffer, char *buf, uint64_t cap, uint64_t *len);

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from . import _abi as abi
 from . import _check, _observe, _tuning, trace
+from ._events import FallbackLog
 from ._gpu import Gpu
 from ._gpu_config import refuse_unsized
 from ._numbers import switch
@@ -78,6 +79,8 @@ class Member:
             if tuning.get("device") == abi.MW_DEVICE_CUDA:
                 self.runtime.gpu = Gpu(self.runtime, int(tuning["device_ordinal"]))
             rendezvous.construct(self.runtime, taking_part, timeout_us)
+            self._fallbacks = FallbackLog()
+            self._fallbacks.look(self.paths())
         except BaseException:
             self._finalizer()
             raise
@@ -106,6 +109,7 @@ class Member:
         ranks = _check.ranks("members", members, self.group_size, self.rank)
         timeout_us = _check.integer("timeout_us", timeout_us, -1, 1 << 62)
         self._rendezvous.update(self.runtime, ranks, timeout_us)
+        self._fallbacks.look(self.paths())
 
     def members(self) -> list[int]:
         """The ranks that are in the group now.
@@ -139,7 +143,9 @@ class Member:
         Returns:
             One dict per rank, by rank, with ``"rank"``, ``"carrier"`` ("self", "shm", "tcp",
             "verbs"; "" for an absent rank), ``"device"`` (of this rank: an RDMA device, or the
-            address that it listens at) and ``"why"``: the reason for the choice.
+            address that it listens at), ``"why"``: the reason for the choice, and ``"fell_back"``:
+            whether one of the two ranks has, or had, a carrier that it prefers. That is also
+            logged, once per rank.
         """
         return _observe.paths(self.runtime)
 

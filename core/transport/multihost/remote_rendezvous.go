@@ -25,7 +25,7 @@ type remoteRendezvous struct {
 	cancel   <-chan struct{}
 
 	up, ready, linked uint64
-	names             [transport.MaxRanks][]string // of remote ranks
+	own, names        [transport.MaxRanks][]string // for, and of, each remote rank
 	offers            [transport.MaxRanks][]byte
 	tried             [transport.MaxRanks]*string // "": bytes arrive there
 	useless, reasons  [transport.MaxRanks][]string
