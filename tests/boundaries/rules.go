@@ -38,6 +38,7 @@ var layers = []layer{
 	{"core/ep/layout", nil},
 	{"core/ep/membership", nil},
 
+	{"core/internal/accept", []string{"core/internal/sys"}},
 	{"core/internal/safego", []string{"core/origin"}},
 	{"core/internal/sweep", []string{"core/internal/safego"}},
 	{"core/internal/sys", []string{"core/origin"}},
