@@ -17,7 +17,7 @@ import (
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
-// Build says which emulator: with which kernels, and for whom.
+// Build says which emulator: with which kernels, and what they tell of.
 type Build struct {
 	// Kernels is the unit that has the kernels, and Sources are patterns of the
 	// files that it is made of; the library's if it is empty.
@@ -110,7 +110,7 @@ func (b Build) compile(flags []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return path, os.Rename(built, path) // whole, for whoever else looks for it
+	return path, os.Rename(built, path) // whole, because other processes look for it
 }
 
 // lock waits until no other program builds the same: packages are tested side by side,
