@@ -231,7 +231,7 @@ func (s *Store) stuckTasks(now time.Time) {
 	}
 }
 
-// Err of a connection attempt that its deadline ended.
+// errLate is the error of a connection attempt that its deadline ended.
 func (s *Store) errLate() error {
 	return fmt.Errorf("%w: no connection after %v", ErrUnreachable, s.cfg.ConnectFor)
 }

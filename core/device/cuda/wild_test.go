@@ -12,7 +12,7 @@ import (
 	"github.com/moewire/moewire/core/ep/layout"
 )
 
-// words of a rank's shared memory.
+// openAt is the address of the word by which rank from tells m that it has opened a slot.
 func (m *member) openAt(from int, op uint64) uint64 {
 	in := uint64(from)*uint64(unsafe.Sizeof(inbox{})) + uint64(unsafe.Offsetof(inbox{}.Open))
 	return m.Shared() + in + 8*(op%openRing)
