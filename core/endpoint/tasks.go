@@ -74,7 +74,7 @@ func (s *Store) ended(r *running) {
 		r.lane.busy--
 	}
 	s.spawn(r.lane)
-	s.rouse()
+	s.wakeWaiters()
 	s.mu.Unlock()
 	s.flush()
 }
@@ -226,7 +226,7 @@ func (s *Store) stuckTasks(now time.Time) {
 				s.stats.Quarantined++
 			}
 			s.spawn(r.lane)
-			s.rouse() // a pair that waits for this place takes another
+			s.wakeWaiters() // a pair that waits for this place takes another
 		}
 	}
 }
