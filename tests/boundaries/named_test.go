@@ -22,8 +22,8 @@ func TestContributingNamesWhatIsThere(t *testing.T) {
 		t.Fatalf("found only %d paths: the check looks for the wrong thing", len(found))
 	}
 	for _, f := range found {
-		if strings.HasPrefix(f[1], "build/") {
-			continue // made by the tests
+		if strings.HasPrefix(f[1], "build/") || f[1] == "wheels/dist" {
+			continue // made by the tests and by a build
 		}
 		if _, err := os.Stat(filepath.Join(root(t), f[1])); err != nil {
 			t.Errorf("CONTRIBUTING.md names %s: %v", f[1], err)
