@@ -17,8 +17,8 @@ import (
 	"github.com/moewire/moewire/core/internal/testenv"
 )
 
-// TestNothingRaces: in a sequence of operations whose ranks hear of one another
-// by the kernels' words alone, all accesses are ordered by them.
+// TestNothingRaces: in a sequence of operations in which ranks hear of one another by
+// the kernels' words alone, these order all accesses.
 func TestNothingRaces(t *testing.T) {
 	testenv.InAll(t)
 	emu := emulate(t)
@@ -32,7 +32,7 @@ func TestNothingRaces(t *testing.T) {
 	}
 }
 
-// TestFillingRacesWithNobody: who has read or written there hears of it first.
+// TestFillingRacesWithNobody: a rank that has read or written there has said so before.
 func TestFillingRacesWithNobody(t *testing.T) {
 	testenv.InAll(t)
 	emu := emulate(t)
