@@ -4,7 +4,7 @@ import (
 	"math/bits"
 	"time"
 
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/op"
 )
 

@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/op"
 	"github.com/moewire/moewire/core/telemetry"
 )
@@ -274,7 +275,7 @@ func (r *recorder) received(s *slot) {
 	if !s.params.flat {
 		r.area.SetExperts(l)
 	}
-	var from [layout.MaxRanks]uint64
+	var from [rankset.MaxRanks]uint64
 	for e := range l {
 		if s.dispatch.args.RecvCount[e] == 0 {
 			continue

@@ -4,7 +4,7 @@ import (
 	"math/bits"
 
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
 )
 
 // openSlot lets peers write into our slab for operation i. A(i) is read

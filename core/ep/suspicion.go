@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -29,7 +30,7 @@ type suspicion struct {
 	since   time.Time
 	looks   int
 	excuses int
-	beats   [transport.MaxRanks]uint64
+	beats   [rankset.MaxRanks]uint64
 }
 
 // A suspicion lasts as long as every live waiter needs for several turns. It lasts for

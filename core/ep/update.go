@@ -5,7 +5,7 @@ import (
 	"math"
 
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
 )
 
 // Standing is what a rank brings to the rendezvous that begins an epoch.

@@ -6,7 +6,8 @@ import (
 	"math/bits"
 
 	"github.com/moewire/moewire/core/ep/layout"
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -203,7 +204,7 @@ type ownMemory interface {
 
 // maxReserved is more than any ranks reserve of an expert, whatever shapes they call
 // with: each at most maxSelections rows.
-const maxReserved = layout.MaxRanks << 31
+const maxReserved = rankset.MaxRanks << 31
 
 // lack notes that an owner has no room for our rows. This also happens to ranks that
 // disagree about the shape: their parameters tell, once all are here (agree). A word that

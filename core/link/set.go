@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -18,7 +19,7 @@ type Set struct {
 	age     time.Duration
 	memory  Memory
 	lost    func(rank int) error
-	links   [transport.MaxRanks]atomic.Pointer[Link]
+	links   [rankset.MaxRanks]atomic.Pointer[Link]
 	ranks   atomic.Uint64
 }
 

@@ -1,5 +1,7 @@
 package telemetry
 
+import "github.com/moewire/moewire/core/group/rankset"
+
 // Kind of an operation.
 type Kind uint16
 
@@ -123,7 +125,7 @@ func (r *Record) sound() bool {
 			return false
 		}
 	}
-	return (r.Kind == Dispatch || r.Kind == Combine) && r.Outcome <= Cancelled && r.Last >= -1 && r.Last < MaxRanks
+	return (r.Kind == Dispatch || r.Kind == Combine) && r.Outcome <= Cancelled && r.Last >= -1 && r.Last < rankset.MaxRanks
 }
 
 // read returns a record, unless it is being overwritten, or makes no sense.

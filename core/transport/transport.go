@@ -12,10 +12,6 @@ import (
 	"time"
 )
 
-// MaxRanks is the largest number of ranks in one domain: the member set
-// shares one 64-bit word with a 16-bit epoch.
-const MaxRanks = 48
-
 // Sentinels that callers must tell apart.
 var (
 	// ErrExited means that the peer's process is known to have ended.

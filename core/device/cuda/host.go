@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
@@ -47,7 +48,7 @@ func (e *Engine) Join(epoch uint16) error {
 }
 
 // allRanks is what the device knows of the members before it has looked.
-const allRanks = 1<<MaxRanks - 1
+const allRanks = 1<<rankset.MaxRanks - 1
 
 // TakeTimedOut returns the ranks for which waits are past their deadline, and
 // forgets them. One goroutine at a time calls it and StillTimedOut.

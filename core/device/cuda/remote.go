@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/dl"
 	"github.com/moewire/moewire/core/internal/libcuda"
 )
@@ -80,7 +81,7 @@ type Mailbox struct {
 	MessageBytes int64 // of every lease: the proxy's LeaseBytes, at most what links take
 	// Rings are where links put messages together that are sent, and where
 	// messages come, by rank.
-	Send, Receive [MaxRanks]uint64
+	Send, Receive [rankset.MaxRanks]uint64
 }
 
 // remoteSide is what an engine has for remote ranks.
@@ -89,7 +90,7 @@ type remoteSide struct {
 	messageBytes int64
 	common       remoteCommon
 	private      *Memory // remoteRank by rank, the queue's next number, lists of tokens
-	shadows      [MaxRanks]*Memory
+	shadows      [rankset.MaxRanks]*Memory
 	order        remoteOrderArgs
 	send         remoteSendArgs
 	take         remoteTakeArgs
@@ -97,7 +98,7 @@ type remoteSide struct {
 
 // Where things are in remoteSide.private.
 const (
-	remoteNextOff    = int64(MaxRanks * unsafe.Sizeof(remoteRank{}))
+	remoteNextOff    = int64(rankset.MaxRanks * unsafe.Sizeof(remoteRank{}))
 	remoteMessageOff = remoteNextOff + 64
 	remoteTokensOff  = remoteNextOff + 128
 )

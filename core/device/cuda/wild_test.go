@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // words of a rank's shared memory.
@@ -52,7 +53,7 @@ func TestWildCounter(t *testing.T) {
 	emulate(t)
 	capacity := uint64(3 * 6) // of small
 	for _, held := range []uint64{
-		math.MaxUint64 - 3, math.MaxUint64, 1 << 63, 1 << 32, MaxRanks<<31 + 1, capacity, capacity + 1,
+		math.MaxUint64 - 3, math.MaxUint64, 1 << 63, 1 << 32, rankset.MaxRanks<<31 + 1, capacity, capacity + 1,
 	} {
 		t.Run(fmt.Sprintf("%#x", held), func(t *testing.T) {
 			g, o, slabs := small(t, 3)

@@ -5,7 +5,8 @@ import (
 	"math/bits"
 	"time"
 
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -13,9 +14,9 @@ import (
 // fenced are ranks of this host that the group has taken out while this rank stayed in
 // it, and that may still write into memory here.
 type fenced struct {
-	since [transport.MaxRanks]time.Time // zero: the rank is not one of them
-	ended uint64                        // ranks with a process that was killed, or cannot be
-	kept  uint64                        // ranks with a process that is not killed, since it holds healthy ranks, too
+	since [rankset.MaxRanks]time.Time // zero: the rank is not one of them
+	ended uint64                      // ranks with a process that was killed, or cannot be
+	kept  uint64                      // ranks with a process that is not killed, since it holds healthy ranks, too
 	// absent were taken out because they had not come to a rendezvous: leaveOut.
 	absent uint64
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/moewire/moewire/core/device/cuda"
 	"github.com/moewire/moewire/core/ep/layout"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/telemetry"
 )
 
@@ -27,8 +28,8 @@ type recorder struct {
 // folded is how much of the device's counters the area has.
 type folded struct {
 	records          uint64
-	rowsTo, rowsFrom [cuda.MaxRanks]uint64
-	waitFor          [2][cuda.MaxRanks]uint64
+	rowsTo, rowsFrom [rankset.MaxRanks]uint64
+	waitFor          [2][rankset.MaxRanks]uint64
 	experts          []uint64
 }
 

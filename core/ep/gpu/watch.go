@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/moewire/moewire/core/device/cuda"
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/safego"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // watch is the state of the goroutine that decides for the device. All but
@@ -22,7 +22,7 @@ type watch struct {
 	members         uint64        // the word that the device was told
 	timedOut        uint64        // ranks that the device waits for beyond its deadline
 	shown           uint64        // ranks that others know we wait for
-	began           [transport.MaxRanks]began
+	began           [rankset.MaxRanks]began
 	until           time.Time // no rank is suspected before that
 }
 

@@ -10,7 +10,7 @@ import (
 // MaxRanks is the largest number of ranks in one group. More ranks need more here, and at each
 // place that packs a set into one word. These places call Word and FromWord:
 //
-//   - the member word (core/ep/membership): an epoch is in the same word;
+//   - the member word (core/group/membership): an epoch is in the same word;
 //   - the words in shared memory: row order and reconnect words (core/ep), the rendezvous of a host
 //     (core/transport/shm), the record of events (core/telemetry);
 //   - messages to other hosts (core/transport/multihost, core/ep);

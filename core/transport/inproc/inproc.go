@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -28,11 +30,11 @@ func New(n int, controlBytes int64) []transport.Domain {
 // NewPartial makes a group declared for n ranks of which only those in
 // present (one bit per rank) have come; the views of the others are nil.
 func NewPartial(n int, present uint64, controlBytes int64) []transport.Domain {
-	if n < 1 || n > transport.MaxRanks || controlBytes < 1 || present == 0 || present>>n != 0 {
+	if n < 1 || n > rankset.MaxRanks || controlBytes < 1 || present == 0 || present>>n != 0 {
 		panic(fmt.Sprintf("inproc: %d ranks, %b present, with %d bytes", n, present, controlBytes))
 	}
 	g := &group{ranks: make([]atomic.Pointer[rankState], n), controlBytes: controlBytes}
-	g.members.Store(1<<48 | present)
+	g.members.Store(uint64(membership.New(1, present)))
 	views := make([]transport.Domain, n)
 	for r := range views {
 		if present>>r&1 == 1 {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // agreement is one rank's part in deciding the membership of the group, in one epoch:
@@ -27,9 +27,9 @@ type agreement struct {
 	left uint64 // ranks that have taken themselves out
 
 	// What this rank knows by itself.
-	gone         uint64                        // ranks with an ended connection, or that have said that they leave
-	unresponsive uint64                        // ranks that have not been heard for the bound
-	lastHeard    [transport.MaxRanks]time.Time // when last
+	gone         uint64                      // ranks with an ended connection, or that have said that they leave
+	unresponsive uint64                      // ranks that have not been heard for the bound
+	lastHeard    [rankset.MaxRanks]time.Time // when last
 
 	promised, accepted ballot // of the step from set to the next one
 	value              uint64 // what was accepted
@@ -37,7 +37,7 @@ type agreement struct {
 	turn proposal
 	want want
 	need need
-	rows [transport.MaxRanks]row // what others have said
+	rows [rankset.MaxRanks]row // what others have said
 
 	outbox []agreementMessage
 
@@ -105,7 +105,7 @@ type row struct {
 	removals     uint64
 	blamed       uint64
 	at           time.Time
-	suspects     [transport.MaxRanks]time.Time // since when it has wanted out a rank that this rank hears
+	suspects     [rankset.MaxRanks]time.Time // since when it has wanted out a rank that this rank hears
 }
 
 type stage uint8

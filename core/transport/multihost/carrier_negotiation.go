@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/safego"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
@@ -42,7 +43,7 @@ func (g *remoteRendezvous) makeLinks() error {
 // makeSome makes links over the next carriers and returns the ranks that they
 // do not reach.
 func (g *remoteRendezvous) makeSome(ranks uint64, names []string) (missing uint64, err error) {
-	var mine [transport.MaxRanks]error // why this side has no link
+	var mine [rankset.MaxRanks]error // why this side has no link
 	for rank := range members(ranks) {
 		if mine[rank], err = g.makeLink(rank, names); err != nil {
 			return 0, err
@@ -66,7 +67,7 @@ func (g *remoteRendezvous) makeSome(ranks uint64, names []string) (missing uint6
 
 // connectLinks connects the links of which both sides have their end, and returns the
 // ranks with a link that is connected here.
-func (g *remoteRendezvous) connectLinks(ranks uint64, names []string, mine *[transport.MaxRanks]error) (up uint64, err error) {
+func (g *remoteRendezvous) connectLinks(ranks uint64, names []string, mine *[rankset.MaxRanks]error) (up uint64, err error) {
 	for rank := range members(ranks) {
 		if mine[rank] == nil && len(g.offers[rank]) > 0 {
 			up |= 1 << rank
@@ -91,7 +92,7 @@ func (g *remoteRendezvous) connectLinks(ranks uint64, names []string, mine *[tra
 
 // tryLinks finds out on which links bytes arrive, in both directions: the two sides of
 // each come to the same result. It gives up a link that does not work.
-func (g *remoteRendezvous) tryLinks(ranks, up uint64, names []string, mine *[transport.MaxRanks]error) (missing uint64, err error) {
+func (g *remoteRendezvous) tryLinks(ranks, up uint64, names []string, mine *[rankset.MaxRanks]error) (missing uint64, err error) {
 	err = g.onLinks(up, func(rank int, l *link.Link) error {
 		mine[rank] = l.Try(g.until)
 		return nil
@@ -216,7 +217,7 @@ func (g *remoteRendezvous) explain(rank int, failed string) {
 // onLinks does something with the links of ranks, at once: each waits for its peer. An
 // error that ends the rendezvous, or one link, ends the waiting of the others.
 func (g *remoteRendezvous) onLinks(ranks uint64, do func(rank int, l *link.Link) error) error {
-	results := make(chan error, transport.MaxRanks)
+	results := make(chan error, rankset.MaxRanks)
 	num := 0
 	for rank := range members(ranks) {
 		num++

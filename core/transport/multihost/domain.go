@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/safego"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
@@ -26,7 +27,7 @@ type Domain struct {
 	hadRemote atomic.Bool // the group has had remote ranks
 
 	mu       sync.Mutex // guards what follows
-	pages    [transport.MaxRanks]transport.Segment
+	pages    [rankset.MaxRanks]transport.Segment
 	change   *Change
 	closed   bool
 	draining sync.WaitGroup // of views that were replaced

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/internal/testenv"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
@@ -114,7 +114,7 @@ func TestLinksReconnected(t *testing.T) {
 		for to := range members(d.Remote().Ranks()) {
 			eventually(t, "up again", func() bool { return g.remoteOf(r, to).State == LinkUp })
 		}
-		require.Equal(t, uint64(0b111), d.Members().Load()&ranksMask)
+		require.Equal(t, uint64(0b111), ranksOf(d.Members().Load()))
 	}
 	g.exchange("after it")
 	changes, joined, err := g.reconnect(0b111, nil)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/transport/shm"
@@ -157,7 +158,7 @@ func (r *participants) first() uint64 {
 	if r.survivors {
 		epoch = r.epoch
 	}
-	return uint64(epoch)<<48 | r.present
+	return uint64(membership.New(epoch, r.present))
 }
 
 // Close gives everything up. Idempotent. It ends a Connect or Reconnect that

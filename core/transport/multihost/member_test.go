@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -15,7 +15,7 @@ func (g *troupe) everySet(ranks, want uint64) {
 	g.t.Helper()
 	for r := range members(ranks) {
 		word := g.domains[r].Members()
-		eventually(g.t, "the set", func() bool { return word.Load()&ranksMask == want })
+		eventually(g.t, "the set", func() bool { return ranksOf(word.Load()) == want })
 	}
 }
 
@@ -23,7 +23,7 @@ func (g *troupe) everySet(ranks, want uint64) {
 func TestLeave(t *testing.T) {
 	g := newTroupe(t, []string{"a", "a", "b", "c"}, nil)
 	require.True(t, membership.Leave(g.domains[2].Members(), 1, 2))
-	require.Equal(t, uint64(0b1011), g.domains[2].Members().Load()&ranksMask, "at once")
+	require.Equal(t, uint64(0b1011), ranksOf(g.domains[2].Members().Load()), "at once")
 	g.everySet(0b1111, 0b1011)
 	require.True(t, membership.Leave(g.domains[0].Members(), 1, 0))
 	g.everySet(0b1111, 0b1010)
@@ -55,7 +55,7 @@ func TestExpel(t *testing.T) {
 			word := g.domains[by].Members()
 			seen := membership.Set(word.Load())
 			if !membership.Expel(word, seen, 1, by, 1<<target) {
-				require.Contains(t, []uint64{0b1111, 0b1111 &^ (1 << target)}, word.Load()&ranksMask)
+				require.Contains(t, []uint64{0b1111, 0b1111 &^ (1 << target)}, ranksOf(word.Load()))
 			}
 			g.everySet(0b1111, 0b1111&^(1<<target))
 			for r := range members(0b1111 &^ (1 << target)) {

@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/internal/sys"
 	"github.com/moewire/moewire/core/link"
-	"github.com/moewire/moewire/core/transport"
 )
 
 // LinkState is how a remote rank is, as this rank sees it.
@@ -69,9 +69,9 @@ type Totals struct {
 type totals struct {
 	ballots, agreed, ended, broken, timesUnresponsive atomic.Uint64
 
-	mu    sync.Mutex                     // guards what follows; before view.mu
-	base  [transport.MaxRanks]link.Stats // of links that were replaced
-	shown *view                          // the domain's; nil: every rank is local
+	mu    sync.Mutex                   // guards what follows; before view.mu
+	base  [rankset.MaxRanks]link.Stats // of links that were replaced
+	shown *view                        // the domain's; nil: every rank is local
 	seen  []RemoteRank
 }
 

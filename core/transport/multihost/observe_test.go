@@ -8,7 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -137,7 +138,7 @@ func TestReport(t *testing.T) {
 func TestLookingAllocatesNothing(t *testing.T) {
 	g := newTroupe(t, []string{"a", "b", "c"}, nil)
 	v := g.domains[0].now.Load().view
-	out := make([]RemoteRank, 0, transport.MaxRanks)
+	out := make([]RemoteRank, 0, rankset.MaxRanks)
 	v.totals.mu.Lock()
 	defer v.totals.mu.Unlock()
 	require.Less(t, testing.AllocsPerRun(1000, func() { out = v.remoteRanks(out[:0]) }), 1.0)

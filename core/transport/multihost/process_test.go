@@ -15,7 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/moewire/moewire/core/ep/membership"
+	"github.com/moewire/moewire/core/group/membership"
 	"github.com/moewire/moewire/core/transport"
 	"github.com/moewire/moewire/core/wire"
 )
@@ -92,7 +92,7 @@ func watch(d *Domain, rank int, in io.Reader) error {
 			}
 		}
 		last = d.Members().Load()
-		if now := fmt.Sprintf("set %b lost %b", last&ranksMask, lost); now != shown {
+		if now := fmt.Sprintf("set %b lost %b", ranksOf(last), lost); now != shown {
 			shown = now
 			fmt.Println(now)
 		}

@@ -4,7 +4,7 @@ import (
 	"math/bits"
 	"time"
 
-	"github.com/moewire/moewire/core/transport"
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
 // arbiter is the proposer of a change, as this rank sees it: the
@@ -194,5 +194,5 @@ func (c *agreement) adopt(set uint64) {
 	c.agreed++
 	c.promised, c.accepted, c.value = 0, 0, 0
 	c.turn, c.want, c.need = proposal{}, want{}, need{}
-	c.rows = [transport.MaxRanks]row{}
+	c.rows = [rankset.MaxRanks]row{}
 }

@@ -53,7 +53,7 @@ func TestControlsBreak(t *testing.T) {
 				})
 				require.NoError(t, d.Process(remote).Lost())
 			}
-			require.Equal(t, uint64(0b1111), d.Members().Load()&ranksMask, "rank %d", r)
+			require.Equal(t, uint64(0b1111), ranksOf(d.Members().Load()), "rank %d", r)
 		}
 		g.exchange(fmt.Sprint(round, " after a cut of "))
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -25,10 +26,10 @@ type remoteRendezvous struct {
 	cancel   <-chan struct{}
 
 	up, ready, linked uint64
-	names             [transport.MaxRanks][]string // of remote ranks
-	offers            [transport.MaxRanks][]byte
-	tried             [transport.MaxRanks]*string // "": bytes arrive there
-	useless, reasons  [transport.MaxRanks][]string
+	names             [rankset.MaxRanks][]string // of remote ranks
+	offers            [rankset.MaxRanks][]byte
+	tried             [rankset.MaxRanks]*string // "": bytes arrive there
+	useless, reasons  [rankset.MaxRanks][]string
 	links             []*link.Link // by rank
 	refused           refusals     // before this rendezvous
 }

@@ -3,6 +3,8 @@ package multihost
 import (
 	"iter"
 	"math/bits"
+
+	"github.com/moewire/moewire/core/group/membership"
 )
 
 // members ranges over the ranks of a set, from the lowest.
@@ -18,7 +20,8 @@ func members(set uint64) iter.Seq[int] {
 
 func lowest(set uint64) int { return bits.TrailingZeros64(set) }
 
-// ranksMask and epochOf take the members word apart.
-const ranksMask = 1<<48 - 1
+// epochOf returns the epoch of a members word.
+func epochOf(word uint64) uint16 { return membership.Set(word).Epoch() }
 
-func epochOf(word uint64) uint16 { return uint16(word >> 48) }
+// ranksOf returns the ranks of a members word.
+func ranksOf(word uint64) uint64 { return membership.Set(word).Ranks() }

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/link"
 	"github.com/moewire/moewire/core/transport"
 )
@@ -19,7 +21,7 @@ type view struct {
 	local        transport.Domain
 	participants *participants
 	controls     atomic.Pointer[link.Controls]
-	peers        [transport.MaxRanks]*peer // remote ranks
+	peers        [rankset.MaxRanks]*peer // remote ranks
 	paths        []Path
 
 	events       chan event  // to the goroutine that holds the rendezvous
@@ -28,9 +30,9 @@ type view struct {
 	born         time.Time
 	beaten       atomic.Int64 // the latest Tick, after born
 	totals       *totals
-	controlStats [transport.MaxRanks]controlStats
-	ended        uint64                     // of watchLocal: processes of this host
-	notified     [transport.MaxRanks]uint64 // of these, by remote rank
+	controlStats [rankset.MaxRanks]controlStats
+	ended        uint64                   // of watchLocal: processes of this host
+	notified     [rankset.MaxRanks]uint64 // of these, by remote rank
 
 	beating sync.Mutex // held from reading the words until they are queued: mu is taken under it
 
@@ -69,7 +71,7 @@ const (
 )
 
 // maxEvents is more than a rendezvous has.
-const maxEvents = 8 * transport.MaxRanks
+const maxEvents = 8 * rankset.MaxRanks
 
 func newView(cfg *Config, local transport.Domain, r *participants) *view {
 	now := time.Now()
@@ -166,9 +168,9 @@ func (v *view) Tick() {
 // this rank leaves, on its host at once; others see its connections end. The agreement is
 // not asked: it may be what has crashed.
 func (v *view) Crashed(error) {
-	page, self := v.local.Members(), uint64(1)<<v.participants.self
-	for old := page.Load(); v.isOf(epochOf(old)) && old&self != 0; old = page.Load() {
-		if page.CompareAndSwap(old, old&^self) {
+	page, self := v.local.Members(), v.participants.self
+	for old := page.Load(); v.isOf(epochOf(old)) && ranksOf(old)>>self&1 == 1; old = page.Load() {
+		if page.CompareAndSwap(old, old&^(1<<self)) {
 			v.ringAll()
 			return
 		}
@@ -268,7 +270,7 @@ func (v *view) learn() {
 	if !v.concerns(epochOf(page)) {
 		return
 	}
-	missing := c.word() &^ page
+	missing := c.word() &^ ranksOf(page)
 	if missing>>c.self&1 == 1 {
 		c.leave() // and tell, as it would itself in a moment
 	}
@@ -283,7 +285,7 @@ func (v *view) publish() (changed bool) {
 		if !v.concerns(epochOf(old)) {
 			return changed
 		}
-		next := old &^ (ranksMask &^ word)
+		next := uint64(membership.New(epochOf(old), ranksOf(old)&word))
 		if next == old {
 			return changed
 		}
@@ -317,7 +319,7 @@ func (v *view) ask(old, removals uint64) (done bool) {
 	page := v.local.Members()
 	v.act(func(c *agreement, now time.Time) {
 		if page.Load() == old && v.concerns(epochOf(old)) {
-			c.ask(now, old&ranksMask, removals)
+			c.ask(now, ranksOf(old), removals)
 			done = true
 		}
 	})

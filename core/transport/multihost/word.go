@@ -22,9 +22,9 @@ func (w *word) CompareAndSwap(old, next uint64) bool {
 	if epochOf(old) != epochOf(next) {
 		return w.page.CompareAndSwap(old, next)
 	}
-	removals := old &^ next
+	removals, back := ranksOf(old)&^ranksOf(next), ranksOf(next)&^ranksOf(old)
 	switch {
-	case next&^old != 0 || removals == 0:
+	case back != 0 || removals == 0:
 		return false // no rank comes back in the same epoch
 	case removals != w.self:
 		return w.v.ask(old, removals)

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/moewire/moewire/core/device/cuda/fifo"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -16,7 +17,7 @@ type round struct {
 	p          *Proxy
 	remote     transport.RemotePlaces
 	generation uint64 // in the upper bits
-	ranks      [transport.MaxRanks]rankState
+	ranks      [rankset.MaxRanks]rankState
 	look       uint64 // ranks for which there may be room or a message
 	taken      [64]fifo.Descriptor
 }

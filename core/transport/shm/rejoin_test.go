@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -111,7 +112,7 @@ func checkShared(t *testing.T, domains []transport.Domain, present uint64) {
 }
 
 func eachPresent(present uint64, f func(r int)) {
-	for r := range transport.MaxRanks {
+	for r := range rankset.MaxRanks {
 		if present&(1<<r) != 0 {
 			f(r)
 		}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moewire/moewire/core/group/membership"
+	"github.com/moewire/moewire/core/group/rankset"
 	"github.com/moewire/moewire/core/transport"
 )
 
@@ -80,12 +82,12 @@ func closeLater(t *testing.T, domains []transport.Domain) {
 }
 
 func testIdentity(t *testing.T, h Harness) {
-	for _, n := range []int{1, 2, 5, transport.MaxRanks} {
+	for _, n := range []int{1, 2, 5, rankset.MaxRanks} {
 		for r, d := range h.group(t, n) {
 			if d.Rank() != r || d.NumRanks() != n {
 				t.Errorf("rank %d of %d says it is %d of %d", r, n, d.Rank(), d.NumRanks())
 			}
-			if got, want := d.Members().Load(), uint64(1)<<48|(1<<n-1); got != want {
+			if got, want := d.Members().Load(), uint64(membership.Full(1, n)); got != want {
 				t.Errorf("members of %d ranks is %#x, not %#x", n, got, want)
 			}
 			if got, want := d.Present(), uint64(1<<n-1); got != want {
@@ -117,7 +119,7 @@ func testControlIsShared(t *testing.T, h Harness) {
 	if word := domains[0].Members(); !word.CompareAndSwap(word.Load(), word.Load()+1<<48) {
 		t.Error("nobody else changes the word, and it did not change")
 	}
-	if got := domains[2].Members().Load() >> 48; got != 2 {
+	if got := membership.Set(domains[2].Members().Load()).Epoch(); got != 2 {
 		t.Errorf("the epoch that another rank raised is %d, not 2", got)
 	}
 }
@@ -296,7 +298,7 @@ func testAbsent(t *testing.T, h Harness) {
 
 func mustMiss(t *testing.T, d transport.Domain, present uint64) {
 	t.Helper()
-	if d.NumRanks() != 4 || d.Present() != present || d.Members().Load() != 1<<48|present {
+	if d.NumRanks() != 4 || d.Present() != present || d.Members().Load() != uint64(membership.New(1, present)) {
 		t.Errorf("%d ranks, present %#x, members %#x", d.NumRanks(), d.Present(), d.Members().Load())
 	}
 	for _, r := range []int{0, 2} {

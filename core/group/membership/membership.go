@@ -5,10 +5,18 @@ package membership
 import (
 	"fmt"
 	"math/bits"
+
+	"github.com/moewire/moewire/core/group/rankset"
 )
 
-// MaxRanks is the number of member bits beside the 16-bit epoch.
-const MaxRanks = 48
+// The epoch lies above the ranks.
+const (
+	epochBits  = 16
+	epochShift = 64 - epochBits
+)
+
+// The ranks leave the epoch alone.
+const _ uint = epochShift - rankset.MaxRanks
 
 // Word is where a Set is kept. Where all ranks can map it, it is an atomic. Elsewhere
 // CompareAndSwap may also fail because the ranks have yet to agree on the change.
@@ -21,16 +29,17 @@ type Word interface {
 // one it joined and its bit is set: use In, which checks both.
 type Set uint64
 
+// New returns the set of the given ranks in an epoch.
+func New(epoch uint16, ranks uint64) Set { return Set(uint64(epoch)<<epochShift | ranks) }
+
 // Full returns the set of ranks 0 to numRanks-1 in an epoch.
-func Full(epoch uint16, numRanks int) Set {
-	return Set(uint64(epoch)<<MaxRanks | (1<<numRanks - 1))
-}
+func Full(epoch uint16, numRanks int) Set { return New(epoch, 1<<numRanks-1) }
 
 // Epoch returns the epoch of the set.
-func (s Set) Epoch() uint16 { return uint16(s >> MaxRanks) }
+func (s Set) Epoch() uint16 { return uint16(s >> epochShift) }
 
 // Ranks returns one bit per member.
-func (s Set) Ranks() uint64 { return uint64(s) & (1<<MaxRanks - 1) }
+func (s Set) Ranks() uint64 { return uint64(s) & (1<<epochShift - 1) }
 
 // In reports whether the rank that joined in epoch is a member.
 func (s Set) In(epoch uint16, rank int) bool {
@@ -105,7 +114,7 @@ func Expel(word Word, seen Set, epoch uint16, by int, blamed uint64) bool {
 // All ranks of the new epoch have met and call it with equal arguments. False:
 // the group is already past this epoch.
 func Install(word Word, epoch uint16, ranks uint64) bool {
-	next := uint64(epoch)<<MaxRanks | ranks
+	next := uint64(New(epoch, ranks))
 	for {
 		old := Set(word.Load())
 		switch ahead := int16(old.Epoch() - epoch); {

@@ -22,7 +22,7 @@ func NewGuard(word func() Word, all uint64) *Guard { return &Guard{word: word, a
 
 // Begin tells the guard which epoch the rank is in from now on, and with which ranks.
 func (g *Guard) Begin(epoch uint16, ranks uint64) {
-	g.seen.Store(uint64(epoch)<<MaxRanks | ranks&g.all)
+	g.seen.Store(uint64(New(epoch, ranks&g.all)))
 	g.begun.Store(true)
 }
 

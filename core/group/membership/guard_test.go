@@ -11,7 +11,7 @@ import (
 // of the word. An update would look for a word without them, and swap it for ever.
 func TestInstallBehindAWildWord(t *testing.T) {
 	for name, wild := range map[string]uint64{
-		"earlier": 1<<MaxRanks | 0xffff_ffff_ffff, "far behind": 0x9000<<MaxRanks | 0xffff_ffff_ffff,
+		"earlier": 1<<epochShift | 0xffff_ffff_ffff, "far behind": 0x9000<<epochShift | 0xffff_ffff_ffff,
 	} {
 		t.Run(name, func(t *testing.T) {
 			var word atomic.Uint64
@@ -21,7 +21,7 @@ func TestInstallBehindAWildWord(t *testing.T) {
 			require.Equal(t, wild&^(0xffff_ffff_ffff&^0b111), g.Load())
 			require.EqualValues(t, 1, g.Repaired())
 			require.True(t, Install(g, 3, 0b011))
-			require.EqualValues(t, 3<<MaxRanks|0b011, word.Load())
+			require.EqualValues(t, 3<<epochShift|0b011, word.Load())
 		})
 	}
 }
