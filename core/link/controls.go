@@ -208,11 +208,11 @@ func (c *Controls) dropBell() {
 	_ = c.bell.Close()
 }
 
-// Ranks has one bit per rank that is connected.
-func (c *Controls) Ranks() (ranks uint64) {
+// Ranks are the ranks that are connected.
+func (c *Controls) Ranks() (ranks rankset.Set) {
 	for r, p := range c.peers {
 		if p != nil && p.isUp() {
-			ranks |= 1 << r
+			ranks = ranks.With(r)
 		}
 	}
 	return ranks

@@ -62,7 +62,7 @@ func TestWildCounter(t *testing.T) {
 				o.ids[r][0] = 4 // the first expert of rank 2
 			}
 			g.starts(o, 2)
-			eventually(t, "rank 2 waits", func() bool { return g.ranks[2].Waits() == 0b011 })
+			eventually(t, "rank 2 waits", func() bool { return g.ranks[2].Waits() == rankset.Of(0, 1) })
 			g.overwrite(g.ranks[2].counterAt(0), held)
 			g.starts(o, 0, 1)
 			wraps := held > math.MaxUint64-8 // then it is a small number for who comes next
@@ -114,7 +114,7 @@ func TestWildCounterOrAnotherShape(t *testing.T) {
 	o.calls[1].Shape.MaxTokens, o.calls[1].NumTokens = 7, 1
 	g.ranks[1].cfg.SlabBytes += 1 << 30 // the larger shape is checked elsewhere
 	g.starts(o, 1)
-	eventually(t, "rank 1 waits", func() bool { return g.ranks[1].Waits() == 0b01 })
+	eventually(t, "rank 1 waits", func() bool { return g.ranks[1].Waits() == rankset.Of(0) })
 	g.overwrite(g.ranks[1].counterAt(0), 12)
 	g.starts(o, 0)
 	g.sync()

@@ -196,7 +196,7 @@ func (r *participants) explain() []Path {
 		switch {
 		case rank == r.self:
 			p.Carrier = "self"
-		case r.present>>rank&1 == 0:
+		case !r.present.Has(rank):
 			p.Carrier, p.Why = "", "absent"
 		}
 	}
@@ -207,5 +207,5 @@ func (r *participants) explain() []Path {
 // it at an earlier rendezvous.
 func (r *participants) sameProcess(before *participants, rank int) bool {
 	a, b := &r.infos[rank].Shm.Identity, &before.infos[rank].Shm.Identity
-	return before.present>>rank&1 == 1 && bytes.Equal(a[:], b[:])
+	return before.present.Has(rank) && bytes.Equal(a[:], b[:])
 }

@@ -24,7 +24,7 @@ type domain struct {
 	// peers are the ranks of the last rendezvous, own included; nil for absent
 	// ones. Readers need no lock; Commit replaces them under mu.
 	peers   [rankset.MaxRanks]atomic.Pointer[member]
-	present atomic.Uint64
+	present rankset.Atomic
 	closed  atomic.Bool // set under mu
 
 	entries    [MaxSlabs]entry // of the own table, as they were stored
@@ -72,7 +72,7 @@ func (d *domain) NumRanks() int { return d.info.NumRanks }
 // epoch in the top 16 bits, ranks below.
 func (d *domain) Members() transport.MemberWord { return d.members.Load().Word(0) }
 
-func (d *domain) Present() uint64 { return d.present.Load() }
+func (d *domain) Present() rankset.Set { return d.present.Load() }
 
 func (d *domain) Control(rank int) transport.Segment {
 	if p := d.peers[rank].Load(); p != nil {
