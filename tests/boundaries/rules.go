@@ -71,7 +71,7 @@ var layers = []layer{
 	}},
 	{"core/device/cuda/cudatest", []string{"core/device/cuda/images", "core/internal/..."}},
 
-	{"core/transport", nil},
+	{"core/transport", []string{"core/group/rankset"}},
 	{"core/transport/transporttest", []string{"core/group/rankset", "core/group/membership", "core/transport", "core/internal/testenv"}},
 	{"core/transport/inproc", []string{"core/group/rankset", "core/group/membership", "core/transport"}},
 	{"core/transport/shm", []string{"core/group/rankset", "core/group/membership", "core/transport", "core/internal/..."}},

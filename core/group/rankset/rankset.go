@@ -7,15 +7,17 @@ import (
 	"strconv"
 )
 
-// MaxRanks is the largest number of ranks in one group. More ranks need more here, and at each
-// place that packs a set into one word. These places call Word and FromWord:
+// MaxRanks is the largest number of ranks in one group. More ranks than a word has bits need
+// another Set, and work where a set is packed into one word, by Word and FromWord:
 //
-//   - the member word (core/group/membership): an epoch is in the same word;
-//   - the words in shared memory: row order and reconnect words (core/ep), the rendezvous of a host
-//     (core/transport/shm), the record of events (core/telemetry);
-//   - messages to other hosts (core/transport/multihost, core/ep);
-//   - what kernels read and write (core/device/cuda);
-//   - fields of the C ABI (capi).
+//   - core/group/membership: the member word, of which an epoch has 16 bits;
+//   - core/ep: the control words waits_for and order;
+//   - core/telemetry: the ranks that an operation waited for;
+//   - core/transport/multihost: messages about the membership and about ended processes;
+//   - core/device/cuda and core/ep/gpu: what kernels read and report;
+//   - capi: mw_members_t.
+//
+// tests/boundaries keeps this list complete.
 const MaxRanks = 48
 
 // A Set holds ranks from 0 to the number of bits of its word: a word of another process may have

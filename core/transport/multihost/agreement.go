@@ -78,9 +78,13 @@ const (
 // ballot is a Paxos proposal's number: round, then rank. 0: none.
 type ballot uint64
 
-func newBallot(round uint64, rank int) ballot { return ballot(round<<6 | uint64(rank)) }
+const ballotRankBits = 6
 
-func (b ballot) round() uint64 { return uint64(b) >> 6 }
+const _ uint = 1<<ballotRankBits - rankset.MaxRanks
+
+func newBallot(round uint64, rank int) ballot { return ballot(round<<ballotRankBits | uint64(rank)) }
+
+func (b ballot) round() uint64 { return uint64(b) >> ballotRankBits }
 
 // want is a change that a rank asks for.
 type want struct {
